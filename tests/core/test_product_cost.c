@@ -1,5 +1,5 @@
-/* The formula of products of matrices, by hand: whole waves of whole tiles, and the split of the inner
- * dimension where tiles are few. */
+/* The formula of products of matrices, by hand: whole waves of whole tiles, and the split of the
+ * inner dimension where tiles are few. */
 #include "tests/made/made.h"
 #include "tests/runner/runner.h"
 
@@ -79,8 +79,8 @@ each_pass_has_an_inner_dimension_of_its_own (void **state)
   assert_near (work (&d, WEFT_OP_MATMUL_WGRAD, &s), 40 * tile_seconds (1000));
 }
 
-/* Two tiles on ten SMs: five parts of the depth each, and ten sums of 100 x 200 in fp32 that are written
- * and read. */
+/* Two tiles on ten SMs: five parts of the depth each, and ten sums of 100 x 200 in fp32 that are
+ * written and read. */
 static void
 few_deep_tiles_are_split (void **state)
 {
@@ -196,6 +196,8 @@ codes_of_experts_are_halves_where_kernels_make_them_so (void **state)
     struct weft_shape s = codes (of_codes[i].n, of_codes[i].k, of_codes[i].block);
     double n = (double) of_codes[i].n, k = (double) of_codes[i].k, rate = of_codes[i].rate;
     d.job.stack.expert_fp8_capability = of_codes[i].only;
+    d.job.stack.expert_fp8_multiple = of_codes[i].only ? 16 : 1;
+    d.job.stack.expert_fp8_mx = !of_codes[i].only;
     d.cluster.f.gpu_capability = of_codes[i].has;
     assert_near (work (&d, WEFT_OP_MOE_FP8_MATMUL, &s), seconds_of_codes (n, k, rate));
     assert_near (work (&d, WEFT_OP_MOE_FP8_MATMUL_DGRAD, &s), seconds_of_codes (k, n, rate));
@@ -219,7 +221,8 @@ rate_of (const char *stack_name, const char *topology, enum weft_op_kind kind,
   return weft_cost_split (&cost, kind, s).rate;
 }
 
-/* Of the bundled files: Weft's own kernels have codes on Hopper, Transformer Engine wherever there is fp8. */
+/* Of the bundled files: Weft's own kernels have codes on Hopper, Transformer Engine wherever there
+ * is fp8. */
 static void
 only_hopper_multiplies_codes_of_experts_by_our_kernels (void **state)
 {
@@ -244,7 +247,7 @@ only_hopper_multiplies_codes_of_experts_by_our_kernels (void **state)
 
 /* A head of each width sees half of 4096 keys from each of as many queries. */
 static void
-heads_that_no_tile_holds_go_by_cuda_cores (void **state)
+heads_that_matrix_units_do_not_take_have_the_other_rate (void **state)
 {
   static const struct {
     uint64_t width, value;
@@ -267,6 +270,9 @@ heads_that_no_tile_holds_go_by_cuda_cores (void **state)
     double sum = (double) (width + (value ? value : width)), pairs = 2.0 * 3 * 4096 * 4096 / 2;
     set_up (&d);
     d.cluster.f.gpu_fp32 = d.cluster.f.gpu_bf16;
+    d.job.stack.attention_tiles = g_quark_from_string ("33..64x64 65..128x128 129..192x128");
+    d.job.stack.attention_tile_multiple = 8;
+    d.job.stack.attention_tile_bytes = 2;
     d.job.stack.plain_attention_forward_share = i % 3 ? forward : 0; /* a library's kernels */
     d.job.stack.plain_attention_backward_share = i % 3 ? backward : 0;
     d.cluster.f.gpu_cuda_core_spec = i % 3 == 1 ? 0 : cores; /* a topology that does not say */
@@ -279,6 +285,26 @@ heads_that_no_tile_holds_go_by_cuda_cores (void **state)
                  plain ? 4 * pairs * most / (cores * backward)
                        : 4 * pairs * sum / (rate * d.job.stack.attention_backward_share));
   }
+}
+
+/* The width on which the kernel works is a number of the stack. */
+static void
+plain_attention_takes_as_long_as_heads_of_its_width (void **state)
+{
+  struct weft_shape s = { .dim = { 2, 4096, 3, 3, 8 }, .dtype = WEFT_BF16 };
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  d.job.stack.attention_tiles = g_quark_from_string ("16..16x16");
+  d.job.stack.plain_attention_forward_share = 0.25;
+  d.cluster.f.gpu_cuda_core_spec = 7e10;
+  d.job.stack.plain_attention_width = 24;
+  double narrow = work (&d, WEFT_OP_ATTENTION, &s);
+  s.dim[4] = 24;
+  assert_near (work (&d, WEFT_OP_ATTENTION, &s), narrow);
+  d.job.stack.plain_attention_width = 48;
+  assert_near (work (&d, WEFT_OP_ATTENTION, &s), 2 * narrow);
 }
 
 /* Of the stacks that there are, Weft's alone has such kernels. */
@@ -313,7 +339,8 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (products_of_experts_stay_whole),
   cmocka_unit_test (codes_of_experts_are_halves_where_kernels_make_them_so),
   cmocka_unit_test (only_hopper_multiplies_codes_of_experts_by_our_kernels),
-  cmocka_unit_test (heads_that_no_tile_holds_go_by_cuda_cores),
+  cmocka_unit_test (heads_that_matrix_units_do_not_take_have_the_other_rate),
+  cmocka_unit_test (plain_attention_takes_as_long_as_heads_of_its_width),
   cmocka_unit_test (only_our_kernels_are_plain),
 };
 

@@ -1,5 +1,7 @@
-/* CUDA's kernels at the sizes of real models, of which no test could compute all: whether a device takes their
- * launches, and whether the last elements of arrays of billions are those that are meant. */
+/* CUDA's kernels at the sizes of real models, of which no test could compute all: whether a device
+ * takes their launches, and whether the last elements of arrays of billions are those that are
+ * meant. */
+#include "core/job/stack.h"
 #include "kernels/cuda/table.h"
 #include "kernels/float.h"
 #include "tests/made/cuda_case.h"
@@ -35,12 +37,15 @@ call_of (enum weft_op_kind kind, const uint64_t dim[8])
 }
 
 static enum weft_dtype
-dtype_of (const char *name)
+dtype_of (enum weft_op_kind kind, const char *name)
 {
   static const char *const whole = "ids targets choice row";
-  static const char *const narrow = "x y a b dy dx qkv o do dqkv logits gate_up dgate_up table weight w "
-                                    "pre residual sum dresidual u du add";
+  static const char *const narrow =
+      "x y a b dy dx qkv o do dqkv logits gate_up dgate_up table weight w "
+      "pre residual sum dresidual u du add";
 
+  if (kind == WEFT_OP_MOE_FP8_MATMUL && kernel_case_is_one_of (name, "x w"))
+    return WEFT_FP8;
   return kernel_case_is_one_of (name, whole)    ? WEFT_INT32
          : g_str_equal (name, "counts")         ? WEFT_INT64
          : g_str_equal (name, "mask")           ? WEFT_UINT8
@@ -87,8 +92,14 @@ static const struct real {
   { "DeepSeek-V3", WEFT_OP_MOE_ROUTE, { 65536, 256, 8 } },
   { "DeepSeek-V3", WEFT_OP_MOE_SORT, { 65536, 8, 256 }, { 0, 0, 256 } },
   { "DeepSeek-V3", WEFT_OP_MOE_MATMUL, { 524288, 4096, 7168, 256 }, { 524288ull * 7168, 0, 256 } },
-  { "DeepSeek-V3", WEFT_OP_MOE_MATMUL_DGRAD, { 524288, 4096, 7168, 256 }, { 524288ull * 4096, 0, 256 } },
-  { "DeepSeek-V3", WEFT_OP_MOE_MATMUL_WGRAD, { 524288, 4096, 7168, 256 }, { 524288ull * 4096, 0, 256 } },
+  { "DeepSeek-V3",
+    WEFT_OP_MOE_MATMUL_DGRAD,
+    { 524288, 4096, 7168, 256 },
+    { 524288ull * 4096, 0, 256 } },
+  { "DeepSeek-V3",
+    WEFT_OP_MOE_MATMUL_WGRAD,
+    { 524288, 4096, 7168, 256 },
+    { 524288ull * 4096, 0, 256 } },
   { "DeepSeek-V3", WEFT_OP_QUANTISE_BLOCKS, { 65536, 18432, 128 } },
   { "DeepSeek-V3", WEFT_OP_TRANSPOSE, { 65536, 18432 } },
   /* More in one dimension than a grid has in y or z. */
@@ -101,9 +112,18 @@ static const struct real {
   { "1024 x 128 tokens, 96 heads", WEFT_OP_SCORES, { 1024, 128, 96, 96, 64 } },
   { "1024 x 128 tokens, 96 heads", WEFT_OP_SCORES_BWD, { 1024, 128, 96, 96, 64 } },
   { "1024 x 128 tokens, 96 heads", WEFT_OP_SOFTMAX, { 1024, 128, 96, 96, 64 } },
-  { "10 x 2^20 rows", WEFT_OP_MOE_MATMUL, { 10 << 20, 1024, 2048, 128 }, { (10ull << 20) * 2048, 0, 128 } },
-  { "10 x 2^20 rows", WEFT_OP_MOE_MATMUL_DGRAD, { 10 << 20, 1024, 2048, 128 }, { (10ull << 20) * 1024, 0, 128 } },
-  { "10 x 2^20 rows", WEFT_OP_MOE_MATMUL_WGRAD, { 10 << 20, 1024, 2048, 128 }, { (10ull << 20) * 1024, 0, 128 } },
+  { "10 x 2^20 rows",
+    WEFT_OP_MOE_MATMUL,
+    { 10 << 20, 1024, 2048, 128 },
+    { (10ull << 20) * 2048, 0, 128 } },
+  { "10 x 2^20 rows",
+    WEFT_OP_MOE_MATMUL_DGRAD,
+    { 10 << 20, 1024, 2048, 128 },
+    { (10ull << 20) * 1024, 0, 128 } },
+  { "10 x 2^20 rows",
+    WEFT_OP_MOE_MATMUL_WGRAD,
+    { 10 << 20, 1024, 2048, 128 },
+    { (10ull << 20) * 1024, 0, 128 } },
   { "4 x 2^20 tokens", WEFT_OP_SWIGLU, { 4 << 20, 2048 } },
   { "4 x 2^20 tokens", WEFT_OP_NORM_BWD, { 4 << 20, 1024 } },
 };
@@ -119,7 +139,7 @@ launch_real (const struct real *r, gboolean warpgroups, uint64_t askew)
   for (uint32_t o = 0; o < n; o++) {
     uint64_t extent = o < 4 && r->n[o] ? r->n[o] : weft_kernels[r->kind].extent (&k, o);
     k.operand[o] = (struct weft_operand){ (void *) (((uint64_t) (o + 1) << 44) + askew), extent,
-                                          (uint8_t) dtype_of (argument[o].name), 0 };
+                                          (uint8_t) dtype_of (r->kind, argument[o].name), 0 };
   }
   struct weft_cuda_launch l = weft_cuda_launch_of (&k);
   l.warpgroups = warpgroups;
@@ -144,6 +164,70 @@ a_device_takes_launches_of_real_models (void **state)
   emulated_run_blocks (EMULATED_ALL);
 }
 
+/* ------------------------------------------------------------ what kernels of stack weft take */
+
+/* Whether the call launches a kernel of that name. */
+static gboolean
+launches (const struct real *r, const char *kernel)
+{
+  uint64_t before = emulated_launches (kernel);
+
+  launch_real (r, TRUE, 0);
+  return emulated_launches (kernel) > before;
+}
+
+static union weft_stack
+our_stack (void)
+{
+  union weft_stack stack;
+
+  assert_true (weft_stack_load ("weft", &stack, NULL));
+  return stack;
+}
+
+/* The cost model reads from stacks/weft.ini which heads run on tensor cores. */
+static void
+the_stack_says_which_heads_tiles_take (void **state)
+{
+  static const uint64_t values[] = { 0, 8, 20, 64, 72, 128, 136 };
+  union weft_stack stack = our_stack ();
+  uint64_t n = 0;
+
+  (void) state;
+  emulated_run_blocks (EMULATED_NONE);
+  for (uint64_t width = 4; width <= 260; width += 4)
+    for (unsigned i = 0; i < G_N_ELEMENTS (values); i++) {
+      const struct real r = { "heads", WEFT_OP_ATTENTION, { 1, 64, 2, 2, width, 0, values[i] } };
+      gboolean taken =
+          weft_stack_takes_heads (&stack, 2, width, values[i] ? values[i] : width);
+      if (launches (&r, "attend") == taken)
+        fail_msg ("heads of %d with values of %d", (int) width, (int) values[i]);
+      n += taken;
+    }
+  assert_in_range (n, 50, 200);
+  emulated_run_blocks (EMULATED_ALL);
+}
+
+/* Likewise which codes of experts are multiplied as they are. */
+static void
+the_stack_says_which_codes_warpgroups_take (void **state)
+{
+  static const uint64_t widths[] = { 128, 136, 144, 160, 164, 256 }, blocks[] = { 0, 32, 128 };
+  union weft_stack stack = our_stack ();
+
+  (void) state;
+  emulated_run_blocks (EMULATED_NONE);
+  for (unsigned i = 0; i < 36 * G_N_ELEMENTS (blocks); i++) {
+    const struct weft_stack_codes c = { widths[i % 6], widths[i / 6 % 6], blocks[i / 36] };
+    const struct real r = { "codes", WEFT_OP_MOE_FP8_MATMUL,
+                            { 256, c.n, c.k, 2, [7] = c.block }, { 256 * c.k, 2, 0, 2 } };
+    if (launches (&r, "warpgroup_codes") !=
+        weft_stack_takes_codes (&stack, stack.expert_fp8_capability, &c))
+      fail_msg ("codes of (%d, %d), blocks of %d", (int) c.n, (int) c.k, (int) c.block);
+  }
+  emulated_run_blocks (EMULATED_ALL);
+}
+
 /* Devices that a block has less of: 163 KB of compute capability 8.0, 99 of 8.6, 8.9 and 12.0. */
 static void
 a_device_with_less_shared_memory_takes_them_too (void **state)
@@ -163,8 +247,8 @@ a_device_with_less_shared_memory_takes_them_too (void **state)
 
 /* ------------------------------------------------------------- behind four billion elements */
 
-/* Of a large call the last block runs alone; so does that of one with few rows, on the last rows of the same
- * arrays.  `out` is the operand that both write. */
+/* Of a large call the last block runs alone; so does that of one with few rows, on the last rows of
+ * the same arrays.  `out` is the operand that both write. */
 static const struct large {
   enum weft_op_kind kind;
   uint64_t dim[8];
@@ -219,7 +303,7 @@ static void
 make_operands (GRand *rand, const struct large *large, const struct kernel_argument *argument,
                struct weft_operand *all, struct weft_operand *few)
 {
-  *all = (struct weft_operand){ NULL, all->n, (uint8_t) dtype_of (argument->name), 0 };
+  *all = (struct weft_operand){ NULL, all->n, (uint8_t) dtype_of (large->kind, argument->name), 0 };
   if (large->kind == WEFT_OP_EMBED && g_str_equal (argument->name, "table"))
     all->n = few->n = 100 * large->dim[1];
   all->data = reserve (cuda_case_bytes (all));
@@ -244,7 +328,8 @@ run_last (const struct weft_kernel *k, gboolean warpgroups)
 }
 
 static void
-make_calls (GRand *rand, const struct large *large, struct weft_kernel *all, struct weft_kernel *few)
+make_calls (GRand *rand, const struct large *large, struct weft_kernel *all,
+            struct weft_kernel *few)
 {
   struct kernel_argument argument[WEFT_MOST_OPERANDS];
   uint32_t n = kernel_case_arguments (large->kind, argument);
@@ -384,6 +469,8 @@ lines_of_squares_may_be_more_than_a_grid_has_in_y (void **state)
 
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_device_takes_launches_of_real_models),
+  cmocka_unit_test (the_stack_says_which_heads_tiles_take),
+  cmocka_unit_test (the_stack_says_which_codes_warpgroups_take),
   cmocka_unit_test (a_device_with_less_shared_memory_takes_them_too),
   cmocka_unit_test (the_last_of_billions_of_elements_are_what_they_are_alone),
   cmocka_unit_test (lines_of_squares_may_be_more_than_a_grid_has_in_y),

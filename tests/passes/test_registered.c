@@ -96,7 +96,7 @@ registration_helps_nothing_over_pcie_and_never_takes_more (void **state)
 
   (void) state;
   assert_int_equal (
-      weft_cost_registered_sms (&cost, WEFT_OP_REDUCE_SCATTER, WEFT_DOMAIN_NVLINK, TRUE), 2);
+      weft_cost_registered_sms (&cost, WEFT_OP_REDUCE_SCATTER, WEFT_DOMAIN_SWITCH, TRUE), 2);
   cluster.f.node_intra = WEFT_PCIE;
   assert_int_equal (weft_cost_domain (&cluster, 1, 4), WEFT_DOMAIN_OTHER);
   assert_int_equal (weft_cost_domain (&cluster, 2, 4), WEFT_DOMAIN_OTHER);

@@ -17,12 +17,13 @@
  *   mla_up_proj queries, keys and values out of latents: latent.c
  *   moe, moe_act, shared_experts: moe.c
  *
- * With multi-latent attention latent.c makes qkv of n1.  A layer of experts has them in place of fc1 and fc2: moe.c.
+ * With multi-latent attention latent.c makes qkv of n1. A layer of experts has them in place of
+ * fc1 and fc2: moe.c.
  *
- * delay_wgrad_compute, and a backward that the schedule splits: weight gradients of the four projections
- * are put off, with what they read.
- * The residual's gradient is then a new buffer after each norm: the old one is still to be read. */
-#include "core/passes/layer/turns.h"
+ * delay_wgrad_compute, and a backward that the schedule splits: weight gradients of the four
+ * projections are put off, with what they read. The residual's gradient is then a new buffer after
+ * each norm: the old one is still to be read. */
+#include "core/passes/layer/nodes.h"
 
 static void
 forget (struct weft_saved *saved)
@@ -34,7 +35,7 @@ forget (struct weft_saved *saved)
 }
 
 static void
-attend (struct weft_step *s, struct weft_pass *pass)
+attend (struct weft_step *s, struct weft_layer_pass *pass)
 {
   const struct weft_widths *w = &s->width;
   struct weft_saved *saved = pass->saved;
@@ -49,28 +50,28 @@ attend (struct weft_step *s, struct weft_pass *pass)
         weft_heads_gather (s, weft_linear (s, "qkv", WEFT_QKV_WEIGHT, saved->n1, w->made, w->h));
   weft_layer_attention (s, saved);
   uint32_t p = weft_linear (s, "proj", WEFT_PROJ_WEIGHT, saved->o, w->h, w->own);
-  saved->x1 =
-      weft_residual (s, WEFT_DROP_ATTENTION, pass->x, weft_outward (s, p, "proj"), &saved->mask_o);
-  weft_step_through (s, weft_params_layer (s, WEFT_NORM1_WEIGHT));
+  saved->x1 = weft_residual (s, WEFT_DROP_ATTENTION, pass->x, weft_cast_to_residual (s, p, "proj"),
+                             &saved->mask_o);
+  weft_after_module (s, weft_params_layer (s, WEFT_NORM1_WEIGHT));
 }
 
 static void
 normalise_again (struct weft_step *s, struct weft_saved *saved)
 {
-  if (weft_runs_again (s, WEFT_MODULE_LAYERNORM))
+  if (weft_recomputes (s, WEFT_MODULE_LAYERNORM))
     saved->n1 = weft_norm_again (s, "norm1", WEFT_NORM1_WEIGHT, saved->x);
 }
 
 static void
-attend_backward (struct weft_step *s, struct weft_pass *pass)
+attend_backward (struct weft_step *s, struct weft_layer_pass *pass)
 {
   const struct weft_widths *w = &s->width;
   struct weft_saved *saved = pass->saved;
 
-  weft_step_through (s, weft_params_layer (s, WEFT_NORM2_WEIGHT));
+  weft_after_module (s, weft_params_layer (s, WEFT_NORM2_WEIGHT));
   uint32_t dp = weft_drop_backward (s, WEFT_DROP_ATTENTION, pass->x, saved->mask_o);
   uint32_t d_o = weft_linear_backward (s, "proj", WEFT_PROJ_WEIGHT, dp, saved->o, w->h, w->own);
-  gboolean latent = weft_runs_again (s, WEFT_MODULE_MLA_UP_PROJ);
+  gboolean latent = weft_recomputes (s, WEFT_MODULE_MLA_UP_PROJ);
   if (latent) {
     normalise_again (s, saved);
     weft_latent_again (s, saved);
@@ -86,41 +87,43 @@ attend_backward (struct weft_step *s, struct weft_pass *pass)
 }
 
 static gboolean
-has_experts (const struct weft_step *s, const struct weft_pass *pass)
+has_experts (const struct weft_step *s, const struct weft_layer_pass *pass)
 {
   return weft_model_layer_is_moe (s->model, pass->layer);
 }
 
 void
-weft_layer_forward_turn (struct weft_step *s, struct weft_pass *pass, enum weft_turn turn)
+weft_layer_forward_node (struct weft_step *s, struct weft_layer_pass *pass,
+                         enum weft_layer_node turn)
 {
   struct weft_saved *saved = pass->saved;
 
   s->at.layer = pass->layer;
-  if (turn == WEFT_TURN_ATTEND)
+  if (turn == WEFT_NODE_ATTENTION)
     attend (s, pass);
   if (has_experts (s, pass))
-    weft_moe_forward_turn (s, pass, turn);
-  else if (turn == WEFT_TURN_MLP)
+    weft_moe_forward_node (s, pass, turn);
+  else if (turn == WEFT_NODE_MLP)
     pass->mlp = weft_layer_mlp (s, saved);
-  if (turn == WEFT_TURN_ADD)
-    pass->x = weft_residual (s, WEFT_DROP_MLP, saved->x1, weft_outward (s, pass->mlp, "fc2"),
-                             &saved->mask_y);
+  if (turn == WEFT_NODE_ADD)
+    pass->x = weft_residual (s, WEFT_DROP_MLP, saved->x1,
+                             weft_cast_to_residual (s, pass->mlp, "fc2"), &saved->mask_y);
   s->at.layer = WEFT_NO_LAYER;
 }
 
 uint32_t
 weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x, struct weft_saved *saved)
 {
-  struct weft_pass pass = { .layer = layer, .saved = saved, .x = x };
+  struct weft_layer_pass pass = { .layer = layer, .saved = saved, .x = x };
 
-  for (int turn = 0; turn < WEFT_N_TURN; turn++)
-    weft_layer_forward_turn (s, &pass, turn);
+  for (int turn = 0; turn < WEFT_N_NODE; turn++)
+    weft_layer_forward_node (s, &pass, turn);
   return pass.x;
 }
 
 void
-weft_layer_backward_turn (struct weft_step *s, struct weft_pass *pass, enum weft_turn turn)
+weft_layer_backward_node (struct weft_step *s, struct weft_layer_pass *pass,
+                          enum weft_layer_node turn)
 {
   struct weft_op at = s->at;
 
@@ -128,10 +131,10 @@ weft_layer_backward_turn (struct weft_step *s, struct weft_pass *pass, enum weft
   if (weft_step_delays (s))
     s->at.phase = WEFT_PHASE_INPUT_GRAD;
   if (has_experts (s, pass))
-    weft_moe_backward_turn (s, pass, turn);
-  else if (turn == WEFT_TURN_MLP)
+    weft_moe_backward_node (s, pass, turn);
+  else if (turn == WEFT_NODE_MLP)
     pass->x = weft_layer_mlp_backward (s, pass->saved, pass->x);
-  if (turn == WEFT_TURN_ATTEND)
+  if (turn == WEFT_NODE_ATTENTION)
     attend_backward (s, pass);
   s->at = at;
 }
@@ -139,9 +142,9 @@ weft_layer_backward_turn (struct weft_step *s, struct weft_pass *pass, enum weft
 uint32_t
 weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_saved *saved, uint32_t dres)
 {
-  struct weft_pass pass = { .layer = layer, .saved = saved, .x = dres };
+  struct weft_layer_pass pass = { .layer = layer, .saved = saved, .x = dres };
 
-  for (int turn = WEFT_N_TURN; turn-- > 0;)
-    weft_layer_backward_turn (s, &pass, turn);
+  for (int turn = WEFT_N_NODE; turn-- > 0;)
+    weft_layer_backward_node (s, &pass, turn);
   return pass.x;
 }

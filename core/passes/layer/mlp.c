@@ -1,5 +1,5 @@
 /* The MLP of a layer: norm, up, nonlinearity, down. */
-#include "core/passes/step.h"
+#include "core/passes/layer/block.h"
 
 /* Forward and backward op of each activation, and its label. */
 static const struct {
@@ -65,13 +65,13 @@ weft_layer_mlp_backward (struct weft_step *s, struct weft_saved *saved, uint32_t
 {
   uint32_t dy = weft_drop_backward (s, WEFT_DROP_MLP, dres, saved->mask_y);
 
-  if (weft_runs_again (s, WEFT_MODULE_MLP))
+  if (weft_recomputes (s, WEFT_MODULE_MLP))
     inner_again (s, saved);
   uint32_t da =
       weft_linear_backward (s, "fc2", WEFT_FC2_WEIGHT, dy, saved->a, s->width.h, s->width.f);
   uint32_t du = weft_activate_backward (s, s->width.f, saved->u, da);
 
-  if (weft_runs_again (s, WEFT_MODULE_LAYERNORM) && !weft_runs_again (s, WEFT_MODULE_MLP))
+  if (weft_recomputes (s, WEFT_MODULE_LAYERNORM) && !weft_recomputes (s, WEFT_MODULE_MLP))
     saved->n2 = weft_norm_again (s, "norm2", WEFT_NORM2_WEIGHT, saved->x1);
   uint32_t dn2 =
       weft_linear_backward (s, "fc1", WEFT_FC1_WEIGHT, du, saved->n2, s->width.up, s->width.h);

@@ -1,12 +1,13 @@
-/* Attention out of plain products (attention_backend = unfused), as Megatron-Core's DotProductAttention:
+/* Attention out of plain products (attention_backend = unfused), as Megatron-Core's
+ * DotProductAttention:
  *
  *   qkv -> scores -> softmax -> p (-> dropout -> pd) -> context -> o
  *
- * Kept for backward are p, and with dropout pd and its mask: in 16-bit bytes 2 a s^2 b, 5 a s^2 b with
- * dropout (arXiv 2205.05198, section 4.1).  Recompute of core_attn keeps none of them: what makes them
- * is run again when their backward begins, but not the product with the values, which backward does not
- * read. */
-#include "core/passes/step.h"
+ * Kept for backward are p, and with dropout pd and its mask: in 16-bit bytes 2 a s^2 b, 5 a s^2 b
+ * with dropout (arXiv 2205.05198, section 4.1). Recompute of core_attn keeps none of them: what
+ * makes them is run again when their backward begins, but not the product with the values, which
+ * backward does not read. */
+#include "core/passes/layer/block.h"
 
 static uint32_t
 square (struct weft_step *s, const char *name)
@@ -42,20 +43,20 @@ weft_scores_forward (struct weft_step *s, struct weft_saved *saved)
 {
   probabilities (s, saved);
   saved->o = weft_product (s, s->width.q, "context");
-  weft_emit (s, WEFT_OP_CONTEXT, "context", weft_attention_shape (s),
+  weft_emit (s, WEFT_OP_WEIGHT_VALUES, "context", weft_attention_shape (s),
              WEFT_USES (WEFT_R (weights (saved)), WEFT_R (saved->qkv), WEFT_W (saved->o)));
 }
 
 void
 weft_scores_backward (struct weft_step *s, struct weft_saved *saved, uint32_t d_o, uint32_t dqkv)
 {
-  if (weft_runs_again (s, WEFT_MODULE_CORE_ATTN)) {
+  if (weft_recomputes (s, WEFT_MODULE_CORE_ATTN)) {
     struct weft_op at = weft_step_again (s);
     probabilities (s, saved);
     s->at = at;
   }
   uint32_t dpd = square (s, "dcontext");
-  weft_emit (s, WEFT_OP_CONTEXT_BWD, "context", weft_attention_shape (s),
+  weft_emit (s, WEFT_OP_WEIGHT_VALUES_BWD, "context", weft_attention_shape (s),
              WEFT_USES (WEFT_R (d_o), WEFT_R (saved->qkv), WEFT_W (dpd)));
   uint32_t dp = weft_drop_backward (s, WEFT_DROP_PROBABILITIES, dpd, saved->mask_p);
   weft_emit (s, WEFT_OP_SOFTMAX_BWD, "softmax", weft_attention_shape (s),

@@ -1,24 +1,28 @@
-/* overlap_moe_expert_parallel_comm: the forward of one microbatch and the backward of another go through
- * their chunks together, layer by layer, so that rows of the one travel while the other computes
- * (Megatron-Core combined_1f1b.py, model_chunk_schedule_plan.py).  Forward layer j meets backward layer
- * n - 1 - j; what remains of the longer chunk runs alone, backward layers first.
+/* overlap_moe_expert_parallel_comm: the forward of one microbatch and the backward of another go
+ * through their chunks together, layer by layer, so that rows of the one travel while the other
+ * computes (Megatron-Core combined_1f1b.py, model_chunk_schedule_plan.py). Forward layer j meets
+ * backward layer n - 1 - j; what remains of the longer chunk runs alone, backward layers first.
  *
- * b: backward, f: forward, *: on the lane of experts, W: weight gradients that delay_wgrad_compute puts off:
+ * b: backward, f: forward, *: on the lane of experts, W: weight gradients that delay_wgrad_compute
+ * puts off:
  *
  *   return b*   attend f   mlp b   go f*   W of mlp b   go b*   mlp f   return f*   attend b
  *   then return of the next b*, W of attend b, add f
  *
- * Kernels that pack and unpack rows run among the others; upstream has those of `return` on the stream of
- * the exchange, and what packs the next layer's gradients comes before W here to let them go as early.
+ * Kernels that pack and unpack rows run among the others; upstream has those of `return` on the
+ * stream of the exchange, and what packs the next layer's gradients comes before W here to let them
+ * go as early.
  *
- * After the last layers forward is sent and received, then backward, then come W of the chunk's first
- * layer, the head of forward and the embedding of backward. */
-#include "core/passes/layer/turns.h"
+ * After the last layers forward is sent and received, then backward, then come W of the chunk's
+ * first layer, the head of forward and the embedding of backward. */
+#include "core/passes/layer/cells.h"
+#include "core/passes/layer/nodes.h"
+#include "core/passes/pipeline/exchange.h"
 
 /* One of the two on its way through a chunk. */
 struct strand {
   struct weft_op at;
-  struct weft_pass pass;
+  struct weft_layer_pass pass;
   uint32_t n, l; /* layers of the chunk; the one it is in, or forward the next */
 };
 
@@ -35,25 +39,25 @@ strand_of (const struct weft_step *s, uint32_t x)
 }
 
 static void
-forward (struct weft_step *s, struct strand *f, enum weft_turn turn)
+forward (struct weft_step *s, struct strand *f, enum weft_layer_node turn)
 {
   if (!f)
     return;
   follow (s, f);
-  if (turn == WEFT_TURN_ATTEND)
-    f->pass = weft_chunk_enter (s, f->at.micro, f->l, f->pass.x);
-  weft_layer_forward_turn (s, &f->pass, turn);
-  if (turn == WEFT_TURN_ADD)
-    weft_chunk_leave (s, f->l++);
+  if (turn == WEFT_NODE_ATTENTION)
+    f->pass = weft_chunk_before_layer (s, f->at.micro, f->l, f->pass.x);
+  weft_layer_forward_node (s, &f->pass, turn);
+  if (turn == WEFT_NODE_ADD)
+    weft_chunk_after_layer (s, f->l++);
 }
 
 static void
-backward (struct weft_step *s, struct strand *b, enum weft_turn turn)
+backward (struct weft_step *s, struct strand *b, enum weft_layer_node turn)
 {
   if (!b)
     return;
   follow (s, b);
-  weft_layer_backward_turn (s, &b->pass, turn);
+  weft_layer_backward_node (s, &b->pass, turn);
 }
 
 /* The layer below, if there is one: its gradients leave for experts. */
@@ -63,9 +67,9 @@ begin_backward (struct weft_step *s, struct strand *b)
   if (!b || b->l == 0)
     return;
   follow (s, b);
-  b->pass = weft_chunk_enter (s, b->at.micro, --b->l, b->pass.x);
+  b->pass = weft_chunk_before_layer (s, b->at.micro, --b->l, b->pass.x);
   s->backward_layer = b->pass.layer;
-  backward (s, b, WEFT_TURN_RETURN);
+  backward (s, b, WEFT_NODE_COMBINE);
 }
 
 static void
@@ -74,7 +78,7 @@ delayed (struct weft_step *s, const struct strand *b)
   if (!b)
     return;
   follow (s, b);
-  weft_layer_delayed (s);
+  weft_layer_run_delayed_wgrads (s);
 }
 
 static void
@@ -82,20 +86,20 @@ meet (struct weft_step *s, struct strand *f, struct strand *b, gboolean keeps_fi
 {
   uint32_t l = b ? b->l : 0;
 
-  forward (s, f, WEFT_TURN_ATTEND);
-  backward (s, b, WEFT_TURN_MLP);
-  forward (s, f, WEFT_TURN_GO);
+  forward (s, f, WEFT_NODE_ATTENTION);
+  backward (s, b, WEFT_NODE_MLP);
+  forward (s, f, WEFT_NODE_DISPATCH);
   delayed (s, b);
-  backward (s, b, WEFT_TURN_GO);
-  forward (s, f, WEFT_TURN_MLP);
-  forward (s, f, WEFT_TURN_RETURN);
-  backward (s, b, WEFT_TURN_ATTEND);
+  backward (s, b, WEFT_NODE_DISPATCH);
+  forward (s, f, WEFT_NODE_MLP);
+  forward (s, f, WEFT_NODE_COMBINE);
+  backward (s, b, WEFT_NODE_ATTENTION);
   if (b)
-    weft_chunk_leave (s, l);
+    weft_chunk_after_layer (s, l);
   begin_backward (s, b);
   if (l > 0 || !keeps_first)
     delayed (s, b);
-  forward (s, f, WEFT_TURN_ADD);
+  forward (s, f, WEFT_NODE_ADD);
 }
 
 static void
@@ -114,7 +118,7 @@ go_through (struct weft_step *s, struct strand *f, struct strand *b)
 }
 
 uint32_t
-weft_combined_backward (struct weft_step *s, uint32_t dy)
+weft_expert_overlap_backward (struct weft_step *s, uint32_t dy)
 {
   struct strand b = strand_of (s, dy);
   gboolean sends = !weft_step_chunk (s)->embedding;
@@ -135,7 +139,7 @@ end (struct weft_step *s, const struct strand *strand, const struct weft_cell *c
 }
 
 void
-weft_combined_pair (struct weft_step *s, uint32_t i, weft_exchange_before *exchange)
+weft_expert_overlap_pair (struct weft_step *s, uint32_t i)
 {
   const struct weft_cell *cell = &s->grid->cell[s->role][i];
 
@@ -145,13 +149,13 @@ weft_combined_pair (struct weft_step *s, uint32_t i, weft_exchange_before *excha
   weft_cell_begin (s, &cell[1]);
   struct strand b = strand_of (s, weft_cell_take (s, &cell[1]));
   go_through (s, &f, &b);
-  weft_cell_hand_over (s, &cell[0], f.pass.x);
-  weft_cell_hand_over (s, &cell[1], b.pass.x);
+  weft_exchange_hand_over (s, &cell[0], f.pass.x);
+  weft_exchange_hand_over (s, &cell[1], b.pass.x);
   follow (s, &f);
-  exchange (s, i + 1);
+  weft_cells_exchange (s, i + 1);
   follow (s, &b);
-  weft_aligned_after (s);
-  exchange (s, i + 2);
+  weft_aligned_after (s, weft_layer_run_delayed_wgrads);
+  weft_cells_exchange (s, i + 2);
   end (s, &f, &cell[0]);
   end (s, &b, &cell[1]);
   weft_timer_stop (s, 2, "forward-backward-compute");

@@ -1,10 +1,11 @@
-/* Which tensors a stage holds, in registration order, and where they lie: in flat buffers of weights
- * and of gradients, one of each for every pair of types, in the order of layout.h. */
-#include "core/passes/step.h"
+/* The tensors of a role in registration order, and their places in flat buffers of weights and
+ * gradients. There is one pair of flat buffers for each pair of types; core/program/layout.h has
+ * the order inside. */
+#include "core/passes/params/tensors.h"
 #include <string.h>
 
-/* What a rank holds of a named tensor; rows 0 where the model has none.  Tensor parallel ranks share
- * out what gives or takes the heads, the width of the MLP, or the vocabulary. */
+/* What a rank holds of a named tensor; rows 0 where the model has none. Tensor parallel ranks
+ * share out what gives or takes the heads, the width of the MLP, or the vocabulary. */
 struct extent {
   uint64_t rows, columns;
   enum weft_cut cut;
@@ -142,8 +143,8 @@ add_param (struct weft_step *s, const char *name, uint32_t layer, struct extent 
   if (size.rows == 0)
     return WEFT_NO_PARAM;
   (size.block ? set_blocks : set_cut) (&row, &size, s->mesh);
-  g_array_append_val (s->params, row);
-  return s->params->len - 1;
+  g_array_append_val (s->params->list, row);
+  return weft_params_count (s) - 1;
 }
 
 static void
@@ -154,7 +155,7 @@ add_end (struct weft_step *s, enum weft_end_param which)
     WEFT_END_PARAM_LIST (WEFT_PARAM_ROW)
 #undef WEFT_PARAM_ROW
   };
-  s->end_param[which] = add_param (s, names[which], WEFT_NO_LAYER, end_extent (s, which));
+  s->params->of_end[which] = add_param (s, names[which], WEFT_NO_LAYER, end_extent (s, which));
 }
 
 static void
@@ -165,13 +166,14 @@ add_layer (struct weft_step *s, uint32_t layer)
     WEFT_LAYER_PARAM_LIST (WEFT_PARAM_ROW)
 #undef WEFT_PARAM_ROW
   };
-  uint32_t *param = &s->layer_param[weft_step_slot (s, layer) * WEFT_N_LAYER_PARAM];
+  uint32_t *param = &s->params->of_layer[weft_step_slot (s, layer) * WEFT_N_LAYER_PARAM];
 
   for (int which = 0; which < WEFT_N_LAYER_PARAM; which++)
     param[which] = add_param (s, names[which], layer, layer_extent (s, layer, which));
 }
 
-/* Layers of multi-token prediction look words up: a stage without the embedding has a copy of it. */
+/* Layers of multi-token prediction look words up: a stage without the embedding has a copy of
+ * it. */
 static gboolean
 copies_embedding (const struct weft_step *s)
 {
@@ -191,12 +193,13 @@ add_head (struct weft_step *s)
   add_end (s, WEFT_HEAD_WEIGHT);
 }
 
-/* Registration order of each chunk: embeddings, layers, final norm, multi-token prediction, head. */
+/* Registration order of each chunk: embeddings, layers, final norm, multi-token prediction,
+ * head. */
 static void
 list_params (struct weft_step *s)
 {
   for (int which = 0; which < WEFT_N_END_PARAM; which++)
-    s->end_param[which] = WEFT_NO_PARAM;
+    s->params->of_end[which] = WEFT_NO_PARAM;
   for (s->at.chunk = 0; s->at.chunk < s->n_chunks; s->at.chunk++) {
     const struct weft_chunk *chunk = weft_step_chunk (s);
     for (int which = WEFT_EMBED_WEIGHT; which <= WEFT_POSITION_WEIGHT && chunk->embedding; which++)
@@ -216,21 +219,21 @@ mark (struct weft_step *s, uint32_t param, gboolean copy)
 {
   if (param == WEFT_NO_PARAM)
     return;
-  struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
+  struct weft_param *row = weft_param_at (s, param);
   row->tied = 1;
   row->duplicate |= copy;
 }
 
-/* An embedding that is tied, or that predictions further ahead look words up in, lives on the first and
- * the last stage; the last stage's copy is not counted twice in global sums. */
+/* An embedding that is tied, or that predictions further ahead look words up in, lives on the first
+ * and the last stage; the last stage's copy is not counted twice in global sums. */
 static void
 mark_tied (struct weft_step *s)
 {
   if (!weft_step_shares_embedding (s))
     return;
-  mark (s, s->end_param[WEFT_EMBED_WEIGHT], !weft_step_has_embedding (s));
+  mark (s, s->params->of_end[WEFT_EMBED_WEIGHT], !weft_step_has_embedding (s));
   if (s->model->share_embeddings_and_output_weights)
-    mark (s, s->end_param[WEFT_HEAD_WEIGHT], TRUE);
+    mark (s, s->params->of_end[WEFT_HEAD_WEIGHT], TRUE);
 }
 
 static uint64_t
@@ -247,18 +250,31 @@ threshold (const struct weft_step *s, uint32_t replicas)
 gboolean
 weft_params_is_expert (const struct weft_step *s, uint32_t param)
 {
-  const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
-  const uint32_t *of;
+  const struct weft_param *row = weft_param_at (s, param);
 
-  if (row->layer == WEFT_NO_LAYER)
+  return row->layer != WEFT_NO_LAYER &&
+         (weft_params_of_layer (s, row->layer, WEFT_EXPERT_FC1) == param ||
+          weft_params_of_layer (s, row->layer, WEFT_EXPERT_FC2) == param);
+}
+
+gboolean
+weft_params_is_fp8 (const struct weft_step *s, uint32_t param)
+{
+  static const enum weft_layer_param matrices[] = { WEFT_QKV_WEIGHT, WEFT_PROJ_WEIGHT,
+                                                    WEFT_FC1_WEIGHT, WEFT_FC2_WEIGHT };
+  uint32_t layer = weft_param_at (s, param)->layer;
+
+  if (!s->strategy->fp8_param_gather || layer == WEFT_NO_LAYER)
     return FALSE;
-  of = &s->layer_param[weft_step_slot (s, row->layer) * WEFT_N_LAYER_PARAM];
-  return of[WEFT_EXPERT_FC1] == param || of[WEFT_EXPERT_FC2] == param;
+  for (size_t i = 0; i < G_N_ELEMENTS (matrices); i++)
+    if (weft_params_of_layer (s, layer, matrices[i]) == param)
+      return TRUE;
+  return FALSE;
 }
 
 /* Experts that every rank holds whole are weights like others. */
 gboolean
-weft_params_is_shared_out (const struct weft_step *s, uint32_t param)
+weft_params_is_sharded_expert (const struct weft_step *s, uint32_t param)
 {
   return weft_mesh_deals_experts (s->mesh) && weft_params_is_expert (s, param);
 }
@@ -267,7 +283,7 @@ weft_params_is_shared_out (const struct weft_step *s, uint32_t param)
 static enum weft_dtype
 storage (const struct weft_step *s, uint32_t param)
 {
-  return weft_fp8_stores (s, param) ? WEFT_FP8 : s->weight_dtype;
+  return weft_params_is_fp8 (s, param) ? WEFT_FP8 : s->weight_dtype;
 }
 
 static uint32_t
@@ -275,40 +291,40 @@ find_flat (struct weft_step *s, uint32_t param)
 {
   struct weft_flat wanted = { .dtype = storage (s, param),
                               .grad_dtype = s->main_dtype,
-                              .expert = weft_params_is_shared_out (s, param),
+                              .expert = weft_params_is_sharded_expert (s, param),
                               .weights = WEFT_NO_BUF,
                               .grads = WEFT_NO_BUF,
-                              .chunk = g_array_index (s->params, struct weft_param, param).chunk };
+                              .chunk = weft_param_at (s, param)->chunk };
 
-  for (uint32_t i = 0; i < s->flat->len; i++) {
-    const struct weft_flat *flat = &g_array_index (s->flat, struct weft_flat, i);
+  for (uint32_t i = 0; i < s->params->flat->len; i++) {
+    const struct weft_flat *flat = &g_array_index (s->params->flat, struct weft_flat, i);
     if (flat->dtype == wanted.dtype && flat->grad_dtype == wanted.grad_dtype &&
         flat->expert == wanted.expert && flat->chunk == wanted.chunk)
       return i;
   }
-  g_array_append_val (s->flat, wanted);
-  return s->flat->len - 1;
+  g_array_append_val (s->params->flat, wanted);
+  return s->params->flat->len - 1;
 }
 
 /* The flat buffer of bytes that a chunk has, or none: UINT32_MAX. */
 static uint32_t
 bytes_of (const struct weft_step *s, uint32_t chunk)
 {
-  for (uint32_t i = 0; i < s->flat->len; i++) {
-    const struct weft_flat *flat = &g_array_index (s->flat, struct weft_flat, i);
+  for (uint32_t i = 0; i < s->params->flat->len; i++) {
+    const struct weft_flat *flat = &g_array_index (s->params->flat, struct weft_flat, i);
     if (flat->chunk == chunk && !flat->expert && weft_dtype_bytes (flat->dtype) == 1)
       return i;
   }
   return UINT32_MAX;
 }
 
-/* Chunks after the first are wrapped with disable_bucketing (Megatron-LM training.py, get_model).  Sums
- * in fp32 at the owner end bucket by bucket.  Two copies of a stage must go alike, whichever chunk they
- * are. */
+/* Chunks after the first are wrapped with disable_bucketing (Megatron-LM training.py, get_model).
+ * Sums in fp32 at the owner end bucket by bucket. Two copies of a stage must go alike, whichever
+ * chunk they are. */
 static enum weft_launch
 launch_of (const struct weft_step *s, uint32_t chunk)
 {
-  if (s->wrapper->units)
+  if (s->sharding->unit_of)
     return WEFT_LAUNCH_UNITS;
   if (s->strategy->reduce_scatter_with_fp32_accumulation)
     return WEFT_LAUNCH_EACH;
@@ -324,13 +340,13 @@ group_buckets (struct weft_step *s, const struct weft_layout_param *param)
 
   for (uint32_t chunk = 0; chunk < s->n_chunks; chunk++)
     how[chunk] = (struct weft_layout_launch){ launch_of (s, chunk), bytes_of (s, chunk) };
-  weft_layout_group (&s->layout, how, s->n_chunks, param);
+  weft_layout_group (&s->params->layout, how, s->n_chunks, param);
 }
 
 static void
 lay_out (struct weft_step *s)
 {
-  uint32_t n = s->params->len, replicas = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP);
+  uint32_t n = weft_params_count (s), replicas = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP);
   struct weft_layout_rule rule = { .threshold = threshold (s, replicas),
                                    .group = weft_mesh_slots (s->mesh),
                                    .sharded = s->shard_optimizer,
@@ -339,29 +355,29 @@ lay_out (struct weft_step *s)
   g_autofree struct weft_layout_param *list = g_new0 (struct weft_layout_param, n);
 
   for (uint32_t i = 0; i < n; i++) {
-    const struct weft_param *param = &g_array_index (s->params, struct weft_param, i);
+    const struct weft_param *param = weft_param_at (s, i);
     list[i] = (struct weft_layout_param){ .numel = param->rows * param->columns,
                                           .shared_embedding = param->tied,
-                                          .unit = s->wrapper->units ? weft_fsdp_unit (s, i)
-                                                                    : WEFT_NO_UNIT,
+                                          .unit = s->sharding->unit_of ? s->sharding->unit_of (s, i)
+                                                                       : WEFT_NO_UNIT,
                                           .columns = param->columns,
                                           .chunk = param->chunk,
                                           .buffer = find_flat (s, i),
-                                          .expert = weft_params_is_shared_out (s, i) };
+                                          .expert = weft_params_is_sharded_expert (s, i) };
     if (list[i].expert && s->shard_optimizer)
       list[i].ranks = weft_mesh_expert_slots (s->mesh);
   }
-  s->wrapper->lay_out (&s->layout, &rule, list, n);
+  s->sharding->lay_out (&s->params->layout, &rule, list, n);
   group_buckets (s, list);
 }
 
 uint32_t
 weft_params_flat_view (struct weft_step *s, uint32_t flat, uint32_t k, uint64_t n, const char *name)
 {
-  const struct weft_bucket *bucket = &s->layout.bucket[k];
+  const struct weft_bucket *bucket = &s->params->layout.bucket[k];
   const struct weft_buf *row = weft_build_buf_at (s->b, flat);
   uint64_t size = weft_dtype_bytes (row->dtype),
-           first = bucket->start - s->layout.first[bucket->buffer];
+           first = bucket->start - s->params->layout.first[bucket->buffer];
 
   if (row->slice)
     first /= weft_mesh_group_size (s->mesh, row->slice);
@@ -371,7 +387,7 @@ weft_params_flat_view (struct weft_step *s, uint32_t flat, uint32_t k, uint64_t 
 uint32_t
 weft_params_view (struct weft_step *s, uint32_t param, uint32_t base, uint64_t offset)
 {
-  const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
+  const struct weft_param *row = weft_param_at (s, param);
   uint32_t size = weft_dtype_bytes (weft_build_buf_at (s->b, base)->dtype);
   uint32_t view = weft_build_view (s->b, base, offset, row->rows * row->columns * size, "view");
   struct weft_buf *buf = weft_build_buf_at (s->b, view);
@@ -391,12 +407,13 @@ sharing (const struct weft_step *s, const struct weft_flat *flat)
 static uint32_t
 flat_buffer (struct weft_step *s, uint32_t buffer, enum weft_buf_kind kind)
 {
-  const struct weft_flat *flat = &g_array_index (s->flat, struct weft_flat, buffer);
+  const struct weft_flat *flat = &g_array_index (s->params->flat, struct weft_flat, buffer);
   gboolean weights = kind == WEFT_BUF_WEIGHTS;
   enum weft_dtype dtype = weights ? flat->dtype : flat->grad_dtype;
   enum weft_group_kind group =
       (weights ? flat->cut_weights : flat->cut_grads) ? sharing (s, flat) : WEFT_GROUP_NONE;
-  uint64_t n = weft_layout_numel (&s->layout, buffer) / weft_mesh_group_size (s->mesh, group);
+  uint64_t n =
+      weft_layout_numel (&s->params->layout, buffer) / weft_mesh_group_size (s->mesh, group);
   g_autofree char *name =
       g_strconcat (flat->dtype == WEFT_FP8 ? "fp8 " : "", flat->expert ? "expert " : "",
                    weft_buf_kind_words[kind], NULL);
@@ -406,23 +423,23 @@ flat_buffer (struct weft_step *s, uint32_t buffer, enum weft_buf_kind kind)
   return buf;
 }
 
-/* Experts that one rank alone holds are whole in Megatron-FSDP (param_and_grad_buffer.py asks for the size
- * of the group); FSDP2 has units of one rank. */
+/* Experts that one rank alone holds are whole in Megatron-FSDP (param_and_grad_buffer.py asks for
+ * the size of the group); FSDP2 has units of one rank. */
 static void
 choose_cuts (struct weft_step *s, struct weft_flat *flat)
 {
   gboolean alone =
-      weft_mesh_group_size (s->mesh, sharing (s, flat)) == 1 && !s->wrapper->overwrites;
+      weft_mesh_group_size (s->mesh, sharing (s, flat)) == 1 && !s->sharding->shard_alone;
 
-  flat->cut_weights = s->wrapper->shard_weights && !alone;
-  flat->cut_grads = s->wrapper->shard_grads && !alone;
+  flat->cut_weights = s->sharding->shard_weights && !alone;
+  flat->cut_grads = s->sharding->shard_grads && !alone;
 }
 
 static void
 add_flats (struct weft_step *s)
 {
-  for (uint32_t i = 0; i < s->flat->len; i++) {
-    struct weft_flat *flat = &g_array_index (s->flat, struct weft_flat, i);
+  for (uint32_t i = 0; i < s->params->flat->len; i++) {
+    struct weft_flat *flat = &g_array_index (s->params->flat, struct weft_flat, i);
     choose_cuts (s, flat);
     gboolean staged = flat->dtype == WEFT_FP8 && s->strategy->reuse_grad_buf_for_mxfp8_param_ag;
     flat->weights = WEFT_NO_BUF;
@@ -436,12 +453,12 @@ add_flats (struct weft_step *s)
 static uint32_t *
 add_views (struct weft_step *s, enum weft_buf_kind kind)
 {
-  uint32_t *view_of = g_new (uint32_t, s->params->len);
+  uint32_t *view_of = g_new (uint32_t, weft_params_count (s));
 
-  for (uint32_t i = 0; i < s->params->len; i++) {
-    const struct weft_flat *flat = weft_step_flat (s, s->layout.place[i].bucket);
-    uint32_t buffer = s->layout.bucket[s->layout.place[i].bucket].buffer;
-    uint64_t start = s->layout.place[i].start - s->layout.first[buffer];
+  for (uint32_t i = 0; i < weft_params_count (s); i++) {
+    const struct weft_flat *flat = weft_step_flat (s, s->params->layout.place[i].bucket);
+    uint32_t buffer = s->params->layout.bucket[s->params->layout.place[i].bucket].buffer;
+    uint64_t start = s->params->layout.place[i].start - s->params->layout.first[buffer];
     gboolean weights = kind == WEFT_BUF_WEIGHTS;
 
     view_of[i] = WEFT_NO_BUF;
@@ -457,52 +474,79 @@ add_views (struct weft_step *s, enum weft_buf_kind kind)
 void
 weft_params_build (struct weft_step *s)
 {
-  s->params = g_array_new (FALSE, TRUE, sizeof (struct weft_param));
-  s->flat = g_array_new (FALSE, TRUE, sizeof (struct weft_flat));
-  s->layer_param = g_new (uint32_t, (size_t) s->n_layers * WEFT_N_LAYER_PARAM);
+  struct weft_params *params = s->params = g_new0 (struct weft_params, 1);
+
+  params->list = g_array_new (FALSE, TRUE, sizeof (struct weft_param));
+  params->flat = g_array_new (FALSE, TRUE, sizeof (struct weft_flat));
+  params->of_layer = g_new (uint32_t, (size_t) s->n_layers * WEFT_N_LAYER_PARAM);
   list_params (s);
   mark_tied (s);
   lay_out (s);
   add_flats (s);
-  s->weight_view = add_views (s, WEFT_BUF_WEIGHTS);
-  s->grad_left = g_new0 (gboolean, s->params->len);
-  s->grad_shared = g_new0 (gboolean, s->params->len);
-  s->cast_view = g_new (uint32_t, s->params->len);
-  for (uint32_t i = 0; i < s->params->len; i++)
-    s->cast_view[i] = WEFT_NO_BUF;
-  s->grad_view = add_views (s, WEFT_BUF_GRADIENTS);
-  weft_fp8_build (s);
-  for (uint32_t i = 0; i < s->params->len; i++) {
-    struct weft_param *param = &g_array_index (s->params, struct weft_param, i);
-    param->weight = s->weight_view[i];
-    param->grad = s->grad_view[i];
-    param->start = s->layout.place[i].start;
-    param->piece = s->layout.place[i].piece;
-    param->stride = s->layout.place[i].stride;
-    param->bucket = s->layout.place[i].bucket;
+  params->weight_view = add_views (s, WEFT_BUF_WEIGHTS);
+  params->grad_view = add_views (s, WEFT_BUF_GRADIENTS);
+}
+
+void
+weft_params_publish (struct weft_step *s)
+{
+  for (uint32_t i = 0; i < weft_params_count (s); i++) {
+    const struct weft_layout_place *place = &s->params->layout.place[i];
+    struct weft_param *param = weft_param_at (s, i);
+    param->weight = s->params->weight_view[i];
+    param->grad = s->params->grad_view[i];
+    param->start = place->start;
+    param->piece = place->piece;
+    param->stride = place->stride;
+    param->bucket = place->bucket;
     weft_build_param (s->b, param);
   }
-  weft_sums_build (s);
+}
+
+void
+weft_params_end (struct weft_step *s)
+{
+  g_array_unref (s->params->list);
+  g_array_unref (s->params->flat);
+  g_free (s->params->of_layer);
+  g_free (s->params->weight_view);
+  g_free (s->params->grad_view);
+  weft_layout_release (&s->params->layout);
+  g_free (s->params);
+}
+
+uint32_t
+weft_params_count (const struct weft_step *s)
+{
+  return s->params->list->len;
+}
+
+struct weft_param *
+weft_param_at (const struct weft_step *s, uint32_t param)
+{
+  return &g_array_index (s->params->list, struct weft_param, param);
+}
+
+uint32_t
+weft_params_of_layer (const struct weft_step *s, uint32_t layer, enum weft_layer_param which)
+{
+  return s->params->of_layer[weft_step_slot (s, layer) * WEFT_N_LAYER_PARAM + which];
 }
 
 uint32_t
 weft_params_layer (const struct weft_step *s, enum weft_layer_param which)
 {
-  return s->layer_param[weft_step_slot (s, s->at.layer) * WEFT_N_LAYER_PARAM + which];
+  return weft_params_of_layer (s, s->at.layer, which);
+}
+
+uint32_t
+weft_params_of_end (const struct weft_step *s, enum weft_end_param which)
+{
+  return s->params->of_end[which];
 }
 
 uint32_t
 weft_params_scale (const struct weft_step *s, uint32_t param)
 {
-  return g_array_index (s->params, struct weft_param, param).scale;
-}
-
-uint32_t
-weft_params_weight (struct weft_step *s, uint32_t param)
-{
-  if (param == WEFT_NO_PARAM)
-    return WEFT_NO_BUF;
-  if (s->wrapper->before_use)
-    s->wrapper->before_use (s, param);
-  return s->weight_view[param];
+  return weft_param_at (s, param)->scale;
 }

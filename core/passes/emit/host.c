@@ -1,5 +1,5 @@
-/* Memory of the host beside that of the GPU, and copies between the two. */
-#include "core/passes/step.h"
+/* Buffers in host memory, copies between host and device, kernels on the CPU. */
+#include "core/passes/emit/stream.h"
 
 uint32_t
 weft_host_buffer (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,

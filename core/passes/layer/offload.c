@@ -2,17 +2,30 @@
  * Two plans for when copies start and when the device's memory is free (Transformer Engine
  * pytorch/cpu_offload.py):
  *
- *   today     layer i leaves when the forward of layer i + 1 begins; its memory is free when that of
- *             layer L - n + i begins, which waits for the copy; it comes back from the beginning of
- *             the backward of layer L - 1 - n + i on.  Kernels wait for each tensor; what came back is
- *             free when the next layer's backward begins.  L - n layers are there at one time.
+ *   today     layer i leaves when the forward of layer i + 1 begins; its memory is free when that
+ *             of layer L - n + i begins, which waits for the copy; it comes back from the beginning
+ *             of the backward of layer L - 1 - n + i on.  Kernels wait for each tensor; what came
+ *             back is free when the next layer's backward begins.  L - n layers are there at one
+ *             time.
  *   windows   (cpu_offloading_double_buffering, the older plan) the first layer leaves when it is
  *             done, the others one by one at the end of windows of about L / n layers: there the
  *             compute stream waits for the copy under way, whose memory is free then.  Backward is
- *             the mirror of it.  Two standing sets of buffers take in turn what comes back; upstream
- *             lets the copy for layer i overwrite layer i + 2 before its backward where windows are
- *             long, here it starts when that is over. */
-#include "core/passes/step.h"
+ *             the mirror of it.  Two standing sets of buffers take in turn what comes back;
+ *             upstream lets the copy for layer i overwrite layer i + 2 before its backward where
+ *             windows are long, here it starts when that is over. */
+#include "core/passes/layer/block.h"
+
+/* Activations of one layer and microbatch in host memory. */
+struct offloaded {
+  struct weft_saved host;
+  uint32_t sent; /* the last copy to the host */
+};
+
+struct weft_offload_part {
+  uint32_t n;                  /* layers */
+  struct offloaded *offloaded; /* [n_micro][n] */
+  struct weft_saved reload[2]; /* windows: standing buffers for what comes back, used alternately */
+};
 
 enum { N_SAVED = sizeof (struct weft_saved) / sizeof (uint32_t) };
 
@@ -32,19 +45,19 @@ layers (const struct weft_step *s)
 static uint32_t
 kept_layers (const struct weft_step *s)
 {
-  return layers (s) - s->n_offload;
+  return layers (s) - s->layer->offload->n;
 }
 
 static struct weft_saved *
 saved_at (struct weft_step *s, uint32_t micro, uint32_t l)
 {
-  return &s->saved[(size_t) micro * s->n_layers + l];
+  return &s->layer->saved[(size_t) micro * s->n_layers + l];
 }
 
-static struct weft_offloaded *
+static struct offloaded *
 offloaded_at (struct weft_step *s, uint32_t micro, uint32_t l)
 {
-  return &s->offloaded[(size_t) micro * s->n_offload + l];
+  return &s->layer->offload->offloaded[(size_t) micro * s->layer->offload->n + l];
 }
 
 /* ------------------------------------------------------------------------- copies */
@@ -104,7 +117,8 @@ send (struct weft_step *s, uint32_t micro, uint32_t l)
   s->at = at;
 }
 
-/* The device's memory is free from here on; `after`: a copy that kernels wait for, or WEFT_NO_OP. */
+/* The device's memory is free from here on; `after`: a copy that kernels wait for, or
+ * WEFT_NO_OP. */
 static void
 release (struct weft_step *s, uint32_t micro, uint32_t l, uint32_t after)
 {
@@ -124,7 +138,7 @@ release (struct weft_step *s, uint32_t micro, uint32_t l, uint32_t after)
 static uint32_t
 standing_buffer (struct weft_step *s, uint32_t set, int i, uint32_t like)
 {
-  uint32_t *at = &list (&s->reload[set])[i];
+  uint32_t *at = &list (&s->layer->offload->reload[set])[i];
 
   if (*at == WEFT_NO_BUF) {
     *at = room_for (s, like, FALSE);
@@ -162,7 +176,7 @@ fetch (struct weft_step *s, uint32_t micro, uint32_t l)
 static void
 before_forward (struct weft_step *s, uint32_t micro, uint32_t l)
 {
-  if (l > 0 && l - 1 < s->n_offload)
+  if (l > 0 && l - 1 < s->layer->offload->n)
     send (s, micro, l - 1);
   if (l >= kept_layers (s)) {
     uint32_t gone = l - kept_layers (s);
@@ -173,9 +187,9 @@ before_forward (struct weft_step *s, uint32_t micro, uint32_t l)
 static void
 before_backward (struct weft_step *s, uint32_t micro, uint32_t l)
 {
-  if (l + 1 < s->n_offload)
+  if (l + 1 < s->layer->offload->n)
     release (s, micro, l + 1, WEFT_NO_OP);
-  if (l + 1 >= kept_layers (s) && l + 1 - kept_layers (s) < s->n_offload)
+  if (l + 1 >= kept_layers (s) && l + 1 - kept_layers (s) < s->layer->offload->n)
     fetch (s, micro, l + 1 - kept_layers (s));
 }
 
@@ -191,9 +205,9 @@ after_backward (struct weft_step *s, uint32_t micro)
 static uint32_t
 window_end (const struct weft_step *s, uint32_t i)
 {
-  uint32_t rest = layers (s) % s->n_offload;
+  uint32_t rest = layers (s) % s->layer->offload->n;
 
-  return layers (s) / s->n_offload * (i + 1) - 1 + MIN (i + 1, rest);
+  return layers (s) / s->layer->offload->n * (i + 1) - 1 + MIN (i + 1, rest);
 }
 
 static void
@@ -201,11 +215,11 @@ window_after_forward (struct weft_step *s, uint32_t micro, uint32_t l)
 {
   if (l == 0)
     send (s, micro, 0);
-  for (uint32_t i = 0; i < s->n_offload; i++) {
+  for (uint32_t i = 0; i < s->layer->offload->n; i++) {
     if (window_end (s, i) != l)
       continue;
     release (s, micro, i, offloaded_at (s, micro, i)->sent);
-    if (i + 1 < s->n_offload)
+    if (i + 1 < s->layer->offload->n)
       send (s, micro, i + 1);
   }
 }
@@ -214,7 +228,7 @@ window_after_forward (struct weft_step *s, uint32_t micro, uint32_t l)
 static uint32_t
 window_begin (const struct weft_step *s, uint32_t i)
 {
-  return i + 2 < s->n_offload ? MIN (window_end (s, i), i + 1) : window_end (s, i);
+  return i + 2 < s->layer->offload->n ? MIN (window_end (s, i), i + 1) : window_end (s, i);
 }
 
 static void
@@ -223,11 +237,11 @@ window_before_backward (struct weft_step *s, uint32_t micro, uint32_t l)
   uint32_t newest = weft_build_last (s->b, WEFT_LANE_H2D);
   gboolean joins = l == 0;
 
-  for (uint32_t i = 0; i < s->n_offload; i++)
+  for (uint32_t i = 0; i < s->layer->offload->n; i++)
     joins |= window_begin (s, i) == l;
   if (joins && newest != WEFT_NO_OP)
-    g_array_append_val (s->wait_for, newest);
-  for (uint32_t i = 0; i < s->n_offload; i++)
+    weft_next_kernel_waits_for (s, newest);
+  for (uint32_t i = 0; i < s->layer->offload->n; i++)
     if (window_begin (s, i) == l)
       fetch (s, micro, i);
 }
@@ -269,42 +283,48 @@ weft_offload_start (struct weft_step *s)
 
   if (!k->cpu_offloading || !k->cpu_offloading_activations)
     return;
-  s->n_offload = k->cpu_offloading_num_layers;
-  s->offloaded = g_new0 (struct weft_offloaded, (size_t) s->n_micro * s->n_offload + 1);
+  if (k->cpu_offloading_num_layers == 0)
+    return;
+  struct weft_offload_part *o = s->layer->offload = g_new0 (struct weft_offload_part, 1);
+  o->n = k->cpu_offloading_num_layers;
+  o->offloaded = g_new0 (struct offloaded, (size_t) s->n_micro * o->n);
   for (int i = 0; i < 2 * N_SAVED; i++)
-    list (&s->reload[i / N_SAVED])[i % N_SAVED] = WEFT_NO_BUF;
+    list (&o->reload[i / N_SAVED])[i % N_SAVED] = WEFT_NO_BUF;
 }
 
 void
 weft_offload_end (struct weft_step *s)
 {
-  g_free (s->offloaded);
+  if (!s->layer->offload)
+    return;
+  g_free (s->layer->offload->offloaded);
+  g_free (s->layer->offload);
 }
 
 void
 weft_offload_before_forward (struct weft_step *s, uint32_t micro, uint32_t l)
 {
-  if (s->n_offload)
+  if (s->layer->offload)
     plan_of (s)->before_forward (s, micro, l);
 }
 
 void
 weft_offload_after_forward (struct weft_step *s, uint32_t micro, uint32_t l)
 {
-  if (s->n_offload)
+  if (s->layer->offload)
     plan_of (s)->after_forward (s, micro, l);
 }
 
 void
 weft_offload_before_backward (struct weft_step *s, uint32_t micro, uint32_t l)
 {
-  if (s->n_offload)
+  if (s->layer->offload)
     plan_of (s)->before_backward (s, micro, l);
 }
 
 void
 weft_offload_after_backward (struct weft_step *s, uint32_t micro)
 {
-  if (s->n_offload)
+  if (s->layer->offload)
     plan_of (s)->after_backward (s, micro);
 }
