@@ -1,12 +1,11 @@
 /* Collectives over chips that have links to their neighbours only.
  *
  * A group that fills a box of the grid is cut into as many parts of the tensor as the box has axes.
- * Each part goes through the axes in an order of its own (part 0: x, y, z; part 1: y, z, x; ...), so
- * that all axes are busy all the time: a reduce-scatter along one axis leaves 1/a of the part for
- * the next.  On a ring of a chips the pieces go both ways round; on a line a link carries every
- * piece from one side of it to the other, which is twice as much.  (The bucket algorithm for meshes:
- * van de Geijn 1994; rings in both directions over several axes at once: Austin et al. 2025, "How to
- * Scale Your Model", section "Sharded Matrices".)
+ * Each part goes through the axes in an order of its own (part 0: x, y, z; part 1: y, z, x; ...),
+ * so that all axes are busy all the time: a reduce-scatter along one axis leaves 1/a of the part
+ * for the next.  On a ring of a chips the pieces go both ways round; on a line a link carries every
+ * piece from one side of it to the other, which is twice as much.  (Rings in both directions over
+ * several axes at once: Austin et al. 2025, "How to Scale Your Model", chapter "Sharding".)
  *
  *   S bytes over one axis, of what a part has when it gets there
  *   all_gather, reduce_scatter   (a-1)/a S on each link of a line, half of it on each of a ring;

@@ -498,7 +498,8 @@ a_stack_file_may_give_only_what_differs (void **state)
   assert_near (stack.memory_share, plain.memory_share);
   assert_true (g_file_set_contents (path, "[stack]\nkernel_gap = 3us\n", -1, NULL));
   assert_false (weft_stack_load (path, &stack, &error));
-  assert_non_null (strstr (error->message, ": [stack] name is missing: name of the software stack"));
+  assert_non_null (
+      strstr (error->message, ": [stack] name is missing: name of the software stack"));
   g_unlink (path);
 }
 

@@ -739,12 +739,12 @@ the_command_wants_two_files (void **state)
   static const char *const cases[][5] = {
     { "found no file, wanted two job or timeline files", "compare" },
     { "found one file, wanted two job or timeline files", "compare", "a.json" },
-    { "wanted two files", "compare", "a", "b", "c" },
+    { "expected two files", "compare", "a", "b", "c" },
     { "nowhere.json: No such file", "compare", "nowhere.json", "b" },
-    { "found \"nowhere.ini\", which is no file", "compare", "nowhere.ini", "b" },
+    { "nowhere.ini: no such file", "compare", "nowhere.ini", "b" },
     { "--top: found \"x\"", "compare", "a", "b", "--top=x" },
     { "wanted sim or clock", "compare", "a", "b", "--executor=x" },
-    { "wanted one name at most", "knobs", "a", "b" },
+    { "expected at most one name", "knobs", "a", "b" },
   };
 
   (void) state;

@@ -1,5 +1,5 @@
-/* Chips on a 3D torus: links, routes, groups and collectives against numbers worked out by hand, and
- * the simulator, folded and not, against the closed formulas. */
+/* Chips on a 3D torus: links, routes, groups and collectives against numbers worked out by hand,
+ * and the simulator, folded and not, against the closed formulas. */
 #include "core/cluster/torus.h"
 #include "tests/made/made.h"
 #include "tests/runner/runner.h"
@@ -452,8 +452,8 @@ run_dp (const struct weft_cluster *c, struct weft_mesh mesh, enum weft_op_kind k
   return made_run (plan);
 }
 
-/* Neighbours in x are two tensor parallel ranks: the replicas of each are every other chip, and both
- * of their rings of two go over all links of x. */
+/* Neighbours in x are two tensor parallel ranks: the replicas of each are every other chip, and
+ * both of their rings of two go over all links of x. */
 static void
 two_groups_on_one_axis_get_half_each (void **state)
 {
