@@ -1,5 +1,6 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "core/cluster/fabric.h"
 #include "core/plan/activations.h"
 #include "core/job/loss.h"
 #include "core/base/json.h"
@@ -74,12 +75,12 @@ double_pipeline (struct weft_job *job)
   return TRUE;
 }
 
-/* Tensor parallel groups stay inside a node. */
+/* Tensor parallel groups stay where links are quickest. */
 static gboolean
 double_tensor (struct weft_job *job)
 {
   job->strategy.tensor_model_parallel_size *= 2;
-  return job->strategy.tensor_model_parallel_size <= job->cluster.f.node_gpus;
+  return job->strategy.tensor_model_parallel_size <= weft_fabric_domain (&job->cluster);
 }
 
 /* Moves the optimizer state to host memory. */

@@ -124,10 +124,10 @@ weft_cli_field_human (const struct weft_field *field, union weft_value value)
 static char *
 count_sources (const sheet_page *page)
 {
-  unsigned specification = 0, measured = 0;
-  const unsigned n = page->sheet->table->n;
+  unsigned specification = 0, measured = 0, n = 0;
 
-  for (unsigned i = 0; i < n; i++) {
+  for (unsigned i = 0; i < page->sheet->table->n; i++) {
+    n += weft_sheet_has (page->sheet, page->values, i);
     specification += g_str_has_prefix (source_of (page, i), "specification");
     measured += g_str_has_prefix (source_of (page, i), "measured");
   }
@@ -175,6 +175,8 @@ print_page (const sheet_page *page)
 
   printf ("%s: %s\n%s\n", page->name, page->title, page->path);
   for (unsigned i = 0; i < page->sheet->table->n; i++) {
+    if (!weft_sheet_has (page->sheet, page->values, i))
+      continue;
     if (strcmp (section, weft_sheet_section (page->sheet, i)) != 0) {
       section = weft_sheet_section (page->sheet, i);
       printf ("\n[%s]\n", section);
@@ -193,6 +195,8 @@ build_page (JsonBuilder *builder, const sheet_page *page)
   json_builder_begin_object (builder);
   for (unsigned i = 0; i < page->sheet->table->n; i++) {
     const struct weft_field *field = &page->sheet->table->field[i];
+    if (!weft_sheet_has (page->sheet, page->values, i))
+      continue;
     json_builder_set_member_name (builder, field->name);
     json_builder_begin_object (builder);
     weft_json_value (builder, "value", field, page->values[i]);

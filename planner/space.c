@@ -1,6 +1,7 @@
 /* An axis is a setting and the values worth trying; one that the user gave has one value.  Axes are a
  * table (axes.def), so a new knob joins the search with one row. */
 #include "planner/space.h"
+#include "core/cluster/fabric.h"
 #include "core/job/pipeline.h"
 #include "core/job/stages.h"
 
@@ -60,16 +61,17 @@ ranks_left (const struct weft_job *job)
                                 s->pipeline_model_parallel_size);
 }
 
-/* Within a node, where links are quick. */
+/* Among GPUs that the quickest links join. */
 static uint32_t
 tensor_ranks (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
-  int64_t node = job->cluster.n_gpus / MAX (1, job->cluster.n_nodes), left = ranks_left (job);
+  int64_t domain = MIN (job->cluster.n_gpus, weft_fabric_domain (&job->cluster));
+  int64_t left = ranks_left (job);
   uint32_t n = 1;
 
   out[0] = 1;
-  for (int64_t t = 2; t <= node && n < MOST_VALUES; t++)
-    if (node % t == 0 && left % t == 0 && job->model.num_attention_heads % t == 0)
+  for (int64_t t = 2; t <= domain && n < MOST_VALUES; t++)
+    if (domain % t == 0 && left % t == 0 && job->model.num_attention_heads % t == 0)
       out[n++] = t;
   return has_replicas_alone (job) ? only (1, out) : n;
 }

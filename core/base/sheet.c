@@ -103,33 +103,71 @@ read_entries (const struct weft_sheet *sheet, const weft_conf *conf,
   return TRUE;
 }
 
-static gboolean
-is_optional (const struct weft_sheet *sheet, unsigned row)
+static const char *
+kind_word (const struct weft_sheet *sheet, const union weft_value *values)
 {
-  for (unsigned i = 0; i < sheet->n_optional; i++)
-    if (sheet->optional[i] == row)
-      return TRUE;
-  return FALSE;
+  return sheet->table->field[sheet->kind].words[values[sheet->kind].i];
+}
+
+gboolean
+weft_sheet_has (const struct weft_sheet *sheet, const union weft_value *values, unsigned row)
+{
+  const char *only = sheet->table->field[row].only;
+
+  if (!sheet->has_kinds || !only)
+    return TRUE;
+  g_auto (GStrv) kinds = g_strsplit (only, " ", -1);
+  return g_strv_contains ((const char *const *) kinds, kind_word (sheet, values));
+}
+
+gboolean
+weft_sheet_check_kind (const struct weft_sheet *sheet, const union weft_value *values, unsigned row,
+                       GError **error)
+{
+  if (weft_sheet_has (sheet, values, row))
+    return TRUE;
+  return weft_bad_input (error, "found %s with [%s] %s = %s, wanted it only with %s = %s",
+                         weft_sheet_key (sheet, row), weft_sheet_section (sheet, sheet->kind),
+                         weft_sheet_key (sheet, sheet->kind), kind_word (sheet, values),
+                         weft_sheet_key (sheet, sheet->kind), sheet->table->field[row].only);
+}
+
+static gboolean
+check_kinds (const struct weft_sheet *sheet, const weft_conf *conf,
+             const struct weft_conf_entry *const *from, const union weft_value *values,
+             GError **error)
+{
+  for (unsigned i = 0; i < sheet->table->n; i++)
+    if (from[i] && !weft_sheet_check_kind (sheet, values, i, error))
+      return weft_conf_blame (conf, from[i], error);
+  return TRUE;
+}
+
+static gboolean
+is_needed (const struct weft_sheet *sheet, const union weft_value *values, unsigned row)
+{
+  return !sheet->table->field[row].optional && weft_sheet_has (sheet, values, row);
 }
 
 /* Whether a section has a row that must be given. */
 static gboolean
-is_wanted (const struct weft_sheet *sheet, const char *section)
+is_wanted (const struct weft_sheet *sheet, const union weft_value *values, const char *section)
 {
   for (unsigned i = 0; i < sheet->table->n; i++)
-    if (!is_optional (sheet, i) && weft_same_name (weft_sheet_section (sheet, i), section))
+    if (is_needed (sheet, values, i) && weft_same_name (weft_sheet_section (sheet, i), section))
       return TRUE;
   return FALSE;
 }
 
 static gboolean
-check_sections (const struct weft_sheet *sheet, const weft_conf *conf, GError **error)
+check_sections (const struct weft_sheet *sheet, const weft_conf *conf,
+                const union weft_value *values, GError **error)
 {
   for (const char *const *section = sheet->sections; *section; section++) {
     gboolean found = FALSE;
     for (unsigned i = 0; i < conf->n_entry; i++)
       found |= weft_same_name (conf->entry[i].section, *section);
-    if (!found && is_wanted (sheet, *section))
+    if (!found && is_wanted (sheet, values, *section))
       return weft_bad_input (error, "%s: section [%s] is missing", conf->name, *section);
   }
   return TRUE;
@@ -137,10 +175,11 @@ check_sections (const struct weft_sheet *sheet, const weft_conf *conf, GError **
 
 static gboolean
 check_given (const struct weft_sheet *sheet, const weft_conf *conf,
-             const struct weft_conf_entry *const *from, GError **error)
+             const struct weft_conf_entry *const *from, const union weft_value *values,
+             GError **error)
 {
   for (unsigned i = 0; i < sheet->table->n; i++)
-    if (!from[i] && !is_optional (sheet, i)) {
+    if (!from[i] && is_needed (sheet, values, i)) {
       g_autofree char *range = weft_field_range (&sheet->table->field[i]);
       return weft_bad_input (error, "%s: [%s] %s is missing: %s; wanted %s", conf->name,
                              weft_sheet_section (sheet, i), weft_sheet_key (sheet, i),
@@ -179,7 +218,9 @@ weft_sheet_load (const struct weft_sheet *sheet, const char *name_or_path, union
   g_autofree const struct weft_conf_entry **from =
       g_new0 (const struct weft_conf_entry *, sheet->table->n);
   weft_table_defaults (sheet->table, values);
-  return read_entries (sheet, conf, from, values, error) && check_sections (sheet, conf, error) &&
-         check_given (sheet, conf, from, error) &&
+  return read_entries (sheet, conf, from, values, error) &&
+         check_kinds (sheet, conf, from, values, error) &&
+         check_sections (sheet, conf, values, error) &&
+         check_given (sheet, conf, from, values, error) &&
          check_reachable (sheet, conf, from, values, error);
 }

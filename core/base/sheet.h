@@ -2,8 +2,10 @@
  * topologies/NAME.ini and stacks/NAME.ini.
  *
  * With `prefixed`, key `memory` of section [gpu] is field gpu_memory; otherwise a key is a field.
- * Fields that are not in `optional` must be given: missing numbers are not
- * guessed. */
+ * Fields that are not optional must be given: missing numbers are not guessed.
+ *
+ * Where `has_kinds` is set, the word of row `kind` says what kind of file this is, and some fields
+ * belong to one kind only: they need not be given in files of another kind, and are refused there. */
 #pragma once
 #include "core/base/field.h"
 
@@ -11,9 +13,8 @@ struct weft_sheet {
   const struct weft_table *table;
   const char *folder;          /* of the bundled files */
   const char *const *sections; /* NULL-terminated */
-  gboolean prefixed;
-  const unsigned *optional; /* rows that keep the table's default when absent */
-  unsigned n_optional;
+  gboolean prefixed, has_kinds;
+  unsigned kind;
 };
 
 #define WEFT_SHEET_SUFFIX ".ini"
@@ -21,22 +22,37 @@ struct weft_sheet {
 extern const struct weft_sheet weft_cluster_sheet; /* struct weft_cluster: .f.at */
 extern const struct weft_sheet weft_stack_sheet;   /* union weft_stack: .at */
 
-/* Rows of a .def file as rows of a table. */
-#define WEFT_ROW_TEXT(id, def_, doc_)                                                              \
-  { .name = #id, .type = WEFT_TYPE_TEXT, .def = def_, .unit = "", .doc = doc_ },
-#define WEFT_ROW_WORD(id, def_, words_, doc_)                                                      \
-  { .name = #id, .type = WEFT_TYPE_WORD, .def = def_, .words = words_, .unit = "", .doc = doc_ },
-#define WEFT_ROW_NUMBER(id, type_, def_, lo_, hi_, unit_, doc_)                                    \
-  { .name = #id, .type = type_, .def = def_, .lo = lo_, .hi = hi_, .unit = unit_, .doc = doc_ },
-#define WEFT_ROW_INT(id, def_, lo_, hi_, doc_)                                                     \
-  WEFT_ROW_NUMBER (id, WEFT_TYPE_INT, def_, lo_, hi_, "", doc_)
-#define WEFT_ROW_REAL(id, def_, lo_, hi_, unit_, doc_)                                             \
-  WEFT_ROW_NUMBER (id, WEFT_TYPE_REAL, def_, lo_, hi_, unit_, doc_)
+/* Rows of a .def file as rows of a table; what follows `doc_` are more members of weft_field. */
+#define WEFT_ROW_TEXT(id, def_, doc_, ...)                                                         \
+  { .name = #id, .type = WEFT_TYPE_TEXT, .def = def_, .unit = "", .doc = doc_, __VA_ARGS__ },
+#define WEFT_ROW_WORD(id, def_, words_, doc_, ...)                                                 \
+  { .name = #id,                                                                                   \
+    .type = WEFT_TYPE_WORD,                                                                        \
+    .def = def_,                                                                                   \
+    .words = words_,                                                                               \
+    .unit = "",                                                                                    \
+    .doc = doc_,                                                                                   \
+    __VA_ARGS__ },
+#define WEFT_ROW_NUMBER(id, type_, def_, lo_, hi_, unit_, doc_, ...)                               \
+  { .name = #id,                                                                                   \
+    .type = type_,                                                                                 \
+    .def = def_,                                                                                   \
+    .lo = lo_,                                                                                     \
+    .hi = hi_,                                                                                     \
+    .unit = unit_,                                                                                 \
+    .doc = doc_,                                                                                   \
+    __VA_ARGS__ },
 
 /* Reads a bundled name or a path into one value for each row of the table.  A field with a sibling
  * named FIELD_spec may not exceed it: no software exceeds the printed peak. */
 gboolean weft_sheet_load (const struct weft_sheet *sheet, const char *name_or_path,
                           union weft_value *values, GError **error);
+
+/* Whether a file of the kind that `values` say has the field of a row; sets an error if not. */
+gboolean weft_sheet_has (const struct weft_sheet *sheet, const union weft_value *values,
+                         unsigned row);
+gboolean weft_sheet_check_kind (const struct weft_sheet *sheet, const union weft_value *values,
+                                unsigned row, GError **error);
 
 /* Row of a key, or -1. */
 int weft_sheet_find (const struct weft_sheet *sheet, const char *section, const char *key);

@@ -6,11 +6,20 @@
 #define FABRIC_WORD(id, word, ops, doc) word,
 static const char *const weft_fabric_words[] = { WEFT_FABRIC_LIST (FABRIC_WORD) NULL };
 
+/* The two words in front of a row's range. */
+enum { NEEDED = FALSE, OPTIONAL = TRUE };
+#define ALL NULL
+
 static const struct weft_field fields[] = {
-#define FIELD_TEXT WEFT_ROW_TEXT
-#define FIELD_INT WEFT_ROW_INT
-#define FIELD_REAL WEFT_ROW_REAL
-#define FIELD_WORD WEFT_ROW_WORD
+#define FIELD_TEXT(id, def_, given, kinds, doc_)                                                   \
+  WEFT_ROW_TEXT (id, def_, doc_, .optional = given, .only = kinds)
+#define FIELD_INT(id, def_, given, kinds, lo_, hi_, doc_)                                          \
+  WEFT_ROW_NUMBER (id, WEFT_TYPE_INT, def_, lo_, hi_, "", doc_, .optional = given, .only = kinds)
+#define FIELD_REAL(id, def_, given, kinds, lo_, hi_, unit_, doc_)                                  \
+  WEFT_ROW_NUMBER (id, WEFT_TYPE_REAL, def_, lo_, hi_, unit_, doc_, .optional = given,             \
+                   .only = kinds)
+#define FIELD_WORD(id, def_, given, kinds, words_, doc_)                                           \
+  WEFT_ROW_WORD (id, def_, words_, doc_, .optional = given, .only = kinds)
 #include "core/cluster.def"
 };
 
@@ -18,37 +27,30 @@ const struct weft_table weft_cluster_table = { "topology field", fields, G_N_ELE
 
 static const char *const sections[] = { "gpu", "node", "fabric", "cost", NULL };
 
-/* No fp8 unit, no spine and no thinning of the fabric are what a plain cluster has. */
-static const unsigned optional[] = {
-  WEFT_CLUSTER_cost_table,
-  WEFT_CLUSTER_gpu_capability,
-  WEFT_CLUSTER_gpu_fp8_spec,
-  WEFT_CLUSTER_gpu_fp8,
-  WEFT_CLUSTER_gpu_cuda_core_spec,
-  WEFT_CLUSTER_fabric_kind,
-  WEFT_CLUSTER_fabric_spine_latency,
-  WEFT_CLUSTER_fabric_nodes_per_unit,
-  WEFT_CLUSTER_fabric_units_per_pod,
-  WEFT_CLUSTER_fabric_leaf_oversubscription,
-  WEFT_CLUSTER_fabric_spine_oversubscription,
-  WEFT_CLUSTER_fabric_max_nodes,
-  WEFT_CLUSTER_fabric_sharp,
-};
-
 const struct weft_sheet weft_cluster_sheet = {
   .table = &weft_cluster_table,
   .folder = "topologies",
   .sections = sections,
   .prefixed = TRUE,
-  .optional = optional,
-  .n_optional = G_N_ELEMENTS (optional),
+  .has_kinds = TRUE,
+  .kind = WEFT_CLUSTER_fabric_kind,
 };
 
 /* Ranks that run on threads of one machine come in any number: unasked, one. */
 static uint32_t
 default_gpus (const struct weft_cluster *cluster)
 {
+  const struct weft_fabric_ops *fabric = weft_fabric_ops (cluster);
+
+  if (fabric->default_gpus)
+    return fabric->default_gpus (cluster);
   return weft_cluster_is_cpu (cluster) ? 1 : cluster->f.node_gpus;
+}
+
+static uint32_t
+nodes_of (const struct weft_cluster *cluster, int64_t gpus)
+{
+  return MAX (1, gpus / cluster->f.node_gpus);
 }
 
 gboolean
@@ -57,8 +59,8 @@ weft_cluster_load (const char *name_or_path, struct weft_cluster *cluster, GErro
   if (!weft_sheet_load (&weft_cluster_sheet, name_or_path, cluster->f.at, error))
     return FALSE;
   cluster->topology = g_quark_from_string (name_or_path);
-  cluster->n_nodes = 1;
   cluster->n_gpus = default_gpus (cluster);
+  cluster->n_nodes = nodes_of (cluster, cluster->n_gpus);
   return TRUE;
 }
 
@@ -112,9 +114,34 @@ weft_cluster_resize (struct weft_cluster *cluster, int64_t gpus, int64_t nodes, 
       return FALSE;
     }
   }
-  cluster->n_nodes = MAX (nodes, 1);
-  cluster->n_gpus = gpus ? gpus : nodes > 1 ? nodes * node_gpus : default_gpus (cluster);
+  struct weft_cluster sized = *cluster;
+  sized.n_gpus = gpus ? gpus : nodes > 1 ? nodes * node_gpus : default_gpus (cluster);
+  sized.n_nodes = nodes ? nodes : nodes_of (cluster, sized.n_gpus);
+  if (!check_nodes (&sized, sized.n_nodes, error) || !weft_fabric_check (&sized, error))
+    return FALSE;
+  *cluster = sized;
   return TRUE;
+}
+
+gboolean
+weft_cluster_settle (struct weft_cluster *cluster, GError **error)
+{
+  return !weft_fabric_ops (cluster)->default_gpus || weft_cluster_resize (cluster, 0, 0, error);
+}
+
+gboolean
+weft_cluster_has (const struct weft_cluster *cluster, unsigned row)
+{
+  return weft_sheet_has (&weft_cluster_sheet, cluster->f.at, row);
+}
+
+/* The kind decides which fields a file must give: it is no setting beside them. */
+gboolean
+weft_cluster_may_set (const struct weft_cluster *cluster, unsigned row, GError **error)
+{
+  if (row == WEFT_CLUSTER_fabric_kind)
+    return weft_bad_input (error, "found a kind of fabric, wanted it in the topology file");
+  return weft_sheet_check_kind (&weft_cluster_sheet, cluster->f.at, row, error);
 }
 
 char **

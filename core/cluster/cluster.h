@@ -48,4 +48,11 @@ gboolean weft_cluster_load (const char *name_or_path, struct weft_cluster *clust
 gboolean weft_cluster_resize (struct weft_cluster *cluster, int64_t gpus, int64_t nodes,
                               GError **error);
 
+/* After fields were set, of a cluster whose size nobody gave: fields of some fabrics say it. */
+gboolean weft_cluster_settle (struct weft_cluster *cluster, GError **error);
+
+/* Whether a cluster with this kind of fabric has the field; whether a job may set it. */
+gboolean weft_cluster_has (const struct weft_cluster *cluster, unsigned row);
+gboolean weft_cluster_may_set (const struct weft_cluster *cluster, unsigned row, GError **error);
+
 char **weft_cluster_names (void);

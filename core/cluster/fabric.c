@@ -1,4 +1,5 @@
 #include "core/cluster/fabric.h"
+#include "core/base/units.h"
 #include <math.h>
 
 const struct weft_fabric_ops *
@@ -8,6 +9,19 @@ weft_fabric_ops (const struct weft_cluster *cluster)
   static const struct weft_fabric_ops *const table[WEFT_N_FABRIC] = { WEFT_FABRIC_LIST (OPS) };
 #undef OPS
   return table[cluster->f.fabric_kind];
+}
+
+gboolean
+weft_fabric_check (const struct weft_cluster *cluster, GError **error)
+{
+  const struct weft_fabric_ops *ops = weft_fabric_ops (cluster);
+  return !ops->check || ops->check (cluster, error);
+}
+
+uint32_t
+weft_fabric_domain (const struct weft_cluster *cluster)
+{
+  return weft_fabric_ops (cluster)->domain (cluster);
 }
 
 struct weft_fabric
@@ -50,6 +64,14 @@ weft_route_cross (const struct weft_fabric *f, struct weft_route *route, uint32_
 {
   if (f->first[kind] < f->first[kind + 1])
     route->link[route->n++] = weft_fabric_owner (f, kind, gpu);
+}
+
+char *
+weft_rate_pair (double reachable, double spec, const char *unit)
+{
+  g_autofree char *printed = weft_units_human (spec, unit);
+  const double scale = g_ascii_strtod (printed, NULL) / spec;
+  return g_strdup_printf ("%.3g of %s", reachable * scale, printed);
 }
 
 static void

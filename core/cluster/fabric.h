@@ -12,7 +12,8 @@
 
 /*  constant           word     operations   doc */
 #define WEFT_FABRIC_LIST(X)                                                                        \
-  X (WEFT_FABRIC_RAILS, "rails", weft_rails, "a switch in each node, a leaf switch for each rail")
+  X (WEFT_FABRIC_RAILS, "rails", weft_rails, "a switch in each node, a leaf switch for each rail") \
+  X (WEFT_FABRIC_TORUS, "torus", weft_torus, "chips on three axes, with links to their neighbours")
 enum weft_fabric_kind {
 #define WEFT_FABRIC_ID(id, word, ops, doc) id,
   WEFT_FABRIC_LIST (WEFT_FABRIC_ID)
@@ -62,11 +63,18 @@ struct weft_fabric_ops {
   uint32_t host_kind;                /* the first of WEFT_HOST_LINKS among them */
   gboolean has_engines;              /* communication takes no SMs: engines of the chip move it */
 
-  /* Whether a cluster of this size can be built, or what is wrong with it. */
+  /* GPUs of a cluster whose size nobody gave; NULL: those of one node. */
+  uint32_t (*default_gpus) (const struct weft_cluster *cluster);
+
+  /* Whether a cluster of this size can be built, or what is wrong with it; NULL: any can. */
   gboolean (*check) (const struct weft_cluster *cluster, GError **error);
 
-  /* Fills in what the other functions ask again and again. */
+  /* Finds `side` and `wraps`; NULL where there are none. */
   void (*measure) (struct weft_fabric *f);
+
+  /* In a few words, what joins the GPUs of one node and what joins nodes.  Caller frees. */
+  char *(*inside) (const struct weft_cluster *cluster);
+  char *(*network) (const struct weft_cluster *cluster);
 
   /* The node of a GPU, and its place among the GPUs of that node. */
   uint32_t (*node) (const struct weft_fabric *f, uint32_t gpu);
@@ -75,7 +83,7 @@ struct weft_fabric_ops {
   /* Of a grid: where a GPU stands on each axis. */
   void (*place) (const struct weft_fabric *f, uint32_t gpu, uint32_t at[WEFT_MAX_AXES]);
 
-  /* How many GPUs, counted from the first, are joined by links of the quickest kind. */
+  /* weft_fabric_domain(). */
   uint32_t (*domain) (const struct weft_cluster *cluster);
 
   /* GPU to GPU.  The route is empty and has no latency yet. */
@@ -86,6 +94,12 @@ struct weft_fabric_ops {
 #define WEFT_FABRIC_OPS(id, word, ops, doc) extern const struct weft_fabric_ops ops;
 WEFT_FABRIC_LIST (WEFT_FABRIC_OPS)
 #undef WEFT_FABRIC_OPS
+
+/* Whether the cluster, with its size, can be built. */
+gboolean weft_fabric_check (const struct weft_cluster *cluster, GError **error);
+
+/* How many GPUs, counted from the first, are joined by links of the quickest kind. */
+uint32_t weft_fabric_domain (const struct weft_cluster *cluster);
 
 struct weft_fabric weft_fabric_make (const struct weft_cluster *cluster);
 const struct weft_fabric_ops *weft_fabric_ops (const struct weft_cluster *cluster);
@@ -138,6 +152,9 @@ double weft_fabric_route_rate (const struct weft_fabric *f, const struct weft_ro
 /* Appends the link of this kind that serves the GPU, if there are links of this kind. */
 void weft_route_cross (const struct weft_fabric *f, struct weft_route *route, uint32_t kind,
                        uint32_t gpu);
+
+/* "361 of 450 GB/s": reachable, then as printed, in one unit.  Caller frees. */
+char *weft_rate_pair (double reachable, double spec, const char *unit);
 
 /* Links between GPUs and their host, which all fabrics have: rows for a table of kinds. */
 enum {

@@ -1,4 +1,5 @@
 #include "core/cluster/rails.h"
+#include "core/base/units.h"
 
 static uint32_t
 node_of (const struct weft_fabric *f, uint32_t gpu)
@@ -172,6 +173,22 @@ find_route (const struct weft_fabric *f, uint32_t from, uint32_t to, uint32_t wa
   route->latency = c->fabric_latency + (over_spine ? c->fabric_spine_latency : 0);
 }
 
+static char *
+inside (const struct weft_cluster *cluster)
+{
+  const union weft_cluster_fields *c = &cluster->f;
+  g_autofree char *rate =
+      weft_rate_pair (c->node_intra_bandwidth, c->node_intra_bandwidth_spec, "B/s");
+  return g_strdup_printf ("%s %s", weft_intra_words[c->node_intra], rate);
+}
+
+static char *
+network (const struct weft_cluster *cluster)
+{
+  g_autofree char *rate = weft_units_human (8 * cluster->f.node_nic_bandwidth_spec, "b/s");
+  return g_strdup_printf ("%" G_GINT64_FORMAT " x %s", cluster->f.node_nics, rate);
+}
+
 static const char *const axes[] = { "inside nodes", "between nodes" };
 
 const struct weft_fabric_ops weft_rails = {
@@ -185,4 +202,6 @@ const struct weft_fabric_ops weft_rails = {
   .slot = slot_of,
   .domain = domain,
   .route = find_route,
+  .inside = inside,
+  .network = network,
 };

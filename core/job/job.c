@@ -380,6 +380,8 @@ apply_setting (const struct weft_setting *setting, struct weft_job *job, GError 
     return TRUE;
   int row = weft_table_find (section->table, setting->key);
   union weft_value *value = &values_of (job, section)[row];
+  if (section->table == &weft_cluster_table && !weft_cluster_may_set (&job->cluster, row, error))
+    return blame (setting, error);
   if (!weft_field_parse (&section->table->field[row], setting->value, value, error))
     return blame (setting, error);
   if (section->table == &weft_strategy_table)
@@ -451,7 +453,7 @@ resize_cluster (const weft_settings *settings, struct weft_job *job, GError **er
   if (!parse_size (by_gpus, &gpus, error) || !parse_size (by_nodes, &nodes, error))
     return FALSE;
   if (!by_gpus && !by_nodes)
-    return TRUE;
+    return weft_cluster_settle (&job->cluster, error);
   if (!weft_cluster_resize (&job->cluster, gpus, nodes, error))
     return blame (by_gpus ? by_gpus : by_nodes, error);
   return TRUE;

@@ -3,10 +3,15 @@
 #include "core/base/sheet.h"
 #include <string.h>
 
+/* All but the name is optional: a file may state only what it knows better than stack.def. */
+#define MAY_LACK(id) .optional = WEFT_STACK_##id != WEFT_STACK_name
+
 static const struct weft_field fields[] = {
-#define FIELD_TEXT WEFT_ROW_TEXT
-#define FIELD_INT WEFT_ROW_INT
-#define FIELD_REAL WEFT_ROW_REAL
+#define FIELD_TEXT(id, def_, doc_) WEFT_ROW_TEXT (id, def_, doc_, MAY_LACK (id))
+#define FIELD_INT(id, def_, lo_, hi_, doc_)                                                        \
+  WEFT_ROW_NUMBER (id, WEFT_TYPE_INT, def_, lo_, hi_, "", doc_, MAY_LACK (id))
+#define FIELD_REAL(id, def_, lo_, hi_, unit_, doc_)                                                \
+  WEFT_ROW_NUMBER (id, WEFT_TYPE_REAL, def_, lo_, hi_, unit_, doc_, MAY_LACK (id))
 #include "core/stack.def"
 };
 
@@ -14,21 +19,10 @@ const struct weft_table weft_stack_table = { "stack field", fields, G_N_ELEMENTS
 
 static const char *const sections[] = { "stack", NULL };
 
-/* All but the first, which is the name: a file may state only what it knows better than
- * stack.def. */
-static const unsigned optional[] = {
-#define FIELD_TEXT(id, ...) WEFT_STACK_##id,
-#define FIELD_INT(id, ...) WEFT_STACK_##id,
-#define FIELD_REAL(id, ...) WEFT_STACK_##id,
-#include "core/stack.def"
-};
-
 const struct weft_sheet weft_stack_sheet = {
   .table = &weft_stack_table,
   .folder = "stacks",
   .sections = sections,
-  .optional = optional + 1,
-  .n_optional = G_N_ELEMENTS (optional) - 1,
 };
 
 gboolean

@@ -158,6 +158,8 @@ weft_plan_sms (const weft_plan *plan, const weft_program *p, uint32_t op,
   struct weft_cost cost = weft_plan_cost (plan);
   gboolean sends = weft_op_info[p->op[op].kind].class == WEFT_CLASS_P2P;
 
+  if (plan->fabric.ops->has_engines)
+    return 0;
   if (sends && plan->job.strategy.pipeline_model_parallel_comm_backend == WEFT_P2P_UCC)
     return 0;
   if (p->op[op].flags & WEFT_OP_USER_BUFFER)

@@ -6,6 +6,7 @@ style_of (enum weft_fabric_style style)
 {
   static const struct weft_coll_style *const table[] = {
     [WEFT_FABRIC_TIERS] = &weft_coll_tiers,
+    [WEFT_FABRIC_GRID] = &weft_coll_grid,
   };
   return table[style];
 }

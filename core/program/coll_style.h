@@ -31,7 +31,7 @@ struct weft_coll_style {
                                                           enum weft_coll_choice choice);
 };
 
-extern const struct weft_coll_style weft_coll_tiers;
+extern const struct weft_coll_style weft_coll_tiers, weft_coll_grid;
 
 /* Share of the tensor that each of n ranks sends to the next in a ring; -1 for an op without a ring
  * algorithm. */

@@ -117,6 +117,17 @@ add_setting (weft_compare *c, const char *section, const char *name, char *a, ch
   g_free (b);
 }
 
+/* A field that the cluster's kind of fabric does not have is "-". */
+static char *
+setting_text (const struct weft_job *job, unsigned section, unsigned row)
+{
+  const struct weft_table *table = sections[section].table;
+
+  if (table == &weft_cluster_table && !weft_cluster_has (&job->cluster, row))
+    return g_strdup ("-");
+  return weft_field_print (&table->field[row], values_of (job, section)[row]);
+}
+
 static void
 add_section (weft_compare *c, const struct weft_job *a, const struct weft_job *b, unsigned section)
 {
@@ -125,8 +136,7 @@ add_section (weft_compare *c, const struct weft_job *a, const struct weft_job *b
   for (unsigned i = 0; i < table->n; i++)
     if (table->field[i].type != WEFT_TYPE_METHOD)
       add_setting (c, sections[section].name, table->field[i].name,
-                   weft_field_print (&table->field[i], values_of (a, section)[i]),
-                   weft_field_print (&table->field[i], values_of (b, section)[i]));
+                   setting_text (a, section, i), setting_text (b, section, i));
 }
 
 /* Topology and size are not fields of the cluster table. */

@@ -60,7 +60,10 @@ add_cluster (JsonBuilder *b, const struct weft_cluster *cluster)
   weft_json_text (b, "topology", g_quark_to_string (cluster->topology));
   weft_json_int (b, "nodes", cluster->n_nodes);
   weft_json_int (b, "gpus", cluster->n_gpus);
-  add_fields (b, &weft_cluster_table, cluster->f.at);
+  for (unsigned i = 0; i < weft_cluster_table.n; i++)
+    if (weft_cluster_has (cluster, i))
+      weft_json_value (b, weft_cluster_table.field[i].name, &weft_cluster_table.field[i],
+                       cluster->f.at[i]);
   json_builder_end_object (b);
 }
 
