@@ -40,7 +40,7 @@ copy_into (const weft_program *p, enum weft_lane lane, uint32_t op, uint32_t buf
   return newest;
 }
 
-/* Counts that are kept for backward may have been away on the host (core/passes/optimizer/offload.c): the buffer
+/* Counts that are kept for backward may have been away on the host (core/passes/layer/offload.c): the buffer
  * that they were in before. */
 static uint32_t
 first_owner_of (const weft_program *p, uint32_t op, uint32_t operand)

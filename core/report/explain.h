@@ -33,7 +33,7 @@
   X (KERNELS, "kernels", "Kernels of one layer",                                                   \
      "Williams et al. 2009 (roofline); NVIDIA matrix multiplication guide; core/plan/cost.h")      \
   X (OFFLOAD, "offload", "Activations on the host",                                                \
-     "Transformer Engine pytorch/cpu_offload.py; core/passes/optimizer/offload.c")                 \
+     "Transformer Engine pytorch/cpu_offload.py; core/passes/layer/offload.c")                 \
   X (PIPELINE, "pipeline", "Pipeline", "Narayanan et al. 2021, arXiv 2104.04473, section 2.2")     \
   X (STEP, "step", "Step",                                                                         \
      "Chowdhery et al. 2022, arXiv 2204.02311, appendix B (MFU); core/report/report.h")            \

@@ -1,5 +1,5 @@
 /* Attention of a layer, between its two linear maps: q/k norm, rotary positions, attention. */
-#include "core/passes/layer/block.h"
+#include "core/passes/layer/attention.h"
 
 static uint64_t
 head_rows (const struct weft_step *s)

@@ -105,30 +105,6 @@ struct weft_norm_operands {
 void weft_norm_gradients (struct weft_step *s, const char *name, const uint32_t param[2],
                           const struct weft_norm_operands *operands);
 
-/* --------------------------------------------------------------- attention */
-
-/* attention.c: from qkv to o and lse of `saved`; from the gradient of o to that of qkv. */
-void weft_layer_attention (struct weft_step *s, struct weft_saved *saved);
-uint32_t weft_layer_attention_backward (struct weft_step *s, struct weft_saved *saved,
-                                        uint32_t d_o);
-
-/* Fewer groups than tensor parallel ranks: from the output of the qkv map on all ranks to this
- * rank's heads and the group that they share with other ranks; the same for gradients,
- * backwards. */
-uint32_t weft_heads_gather (struct weft_step *s, uint32_t made);
-uint32_t weft_heads_scatter (struct weft_step *s, uint32_t dqkv);
-
-/* scores.c: attention as separate products that keep its probabilities (attention_backend =
- * unfused). */
-void weft_scores_forward (struct weft_step *s, struct weft_saved *saved);
-void weft_scores_backward (struct weft_step *s, struct weft_saved *saved, uint32_t d_o,
-                           uint32_t dqkv);
-
-/* latent.c: from n1 to qkv; qkv recomputed from latents; from the gradient of qkv to that of n1. */
-void weft_latent_forward (struct weft_step *s, struct weft_saved *saved);
-void weft_latent_again (struct weft_step *s, struct weft_saved *saved);
-uint32_t weft_latent_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dqkv);
-
 /* ------------------------------------------------------------- MLP, dropout */
 
 /* mlp.c: from x1 to the output of fc2; from the gradient of the layer's output to that of x1.  The
@@ -148,30 +124,7 @@ uint32_t weft_residual (struct weft_step *s, enum weft_drop_site site, uint32_t 
 uint32_t weft_drop_backward (struct weft_step *s, enum weft_drop_site site, uint32_t dy,
                              uint32_t mask);
 
-/* ------------------------------------------------------- layers: layer.c, recompute.c */
+/* --------------------------------------------------------------- recompute.c */
 
-/* x is the layer's input; returns its output.  Backward likewise with gradients. */
-uint32_t weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x,
-                             struct weft_saved *saved);
-uint32_t weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_saved *saved,
-                              uint32_t dresidual);
-
-/* All layers of the chunk for one microbatch. */
-uint32_t weft_chunk_forward (struct weft_step *s, uint32_t micro, uint32_t x);
-uint32_t weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy);
-
-/* Whether selective recompute of this microbatch recomputes a module; whether full recompute
- * recomputes layers of multi-token prediction. */
-void weft_recompute_start (struct weft_step *s);
+/* Whether selective recompute of this microbatch recomputes a module. */
 gboolean weft_recomputes (const struct weft_step *s, enum weft_recompute_module module);
-gboolean weft_recomputes_mtp (const struct weft_step *s);
-
-/* --------------------------------------------------------------- offload.c */
-
-/* Activations of layer `l` of the stage leave for host memory, and come back. */
-void weft_offload_start (struct weft_step *s);
-void weft_offload_before_forward (struct weft_step *s, uint32_t micro, uint32_t l);
-void weft_offload_after_forward (struct weft_step *s, uint32_t micro, uint32_t l);
-void weft_offload_before_backward (struct weft_step *s, uint32_t micro, uint32_t l);
-void weft_offload_after_backward (struct weft_step *s, uint32_t micro);
-void weft_offload_end (struct weft_step *s);

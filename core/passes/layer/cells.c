@@ -1,6 +1,7 @@
 /* The cells of the grid: a forward, a backward, or one half of a split backward of one chunk and
  * microbatch. */
 #include "core/passes/layer/cells.h"
+#include "core/passes/layer/chunk.h"
 #include "core/passes/layer/ends.h"
 #include "core/passes/layer/fp8_products.h"
 #include "core/passes/layer/moe.h"

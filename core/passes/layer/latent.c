@@ -13,6 +13,7 @@
  * q_down, kv_down and both norms whole. With sequence_parallel these process a rank's own tokens;
  * inputs of q_up and kv_up are gathered, and so are the rotated parts of keys. The gradient of
  * these parts is a sum over all heads, so ranks have partial sums. */
+#include "core/passes/layer/attention.h"
 #include "core/passes/layer/moe.h"
 
 static uint64_t

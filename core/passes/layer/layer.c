@@ -26,6 +26,8 @@
  * delay_wgrad_compute, and schedules with a split backward: weight gradients of the four maps are
  * delayed, with what they read. The gradient of the residual stream is then a new buffer after each
  * norm, because the old one is still to be read. */
+#include "core/passes/layer/attention.h"
+#include "core/passes/layer/chunk.h"
 #include "core/passes/layer/nodes.h"
 
 static void

@@ -14,6 +14,7 @@
  *
  * Tensor parallel ranks have rows of proj. Its outputs are all-gathered, and with sequence_parallel
  * each rank continues with its own tokens. */
+#include "core/passes/layer/chunk.h"
 #include "core/passes/layer/ends.h"
 
 static uint32_t

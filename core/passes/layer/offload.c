@@ -13,7 +13,7 @@
  *            mirrors that. Two standing sets of buffers take turns for what comes back. Upstream
  *            lets the copy of layer i overwrite layer i + 2 before its backward where windows are
  *            long; here it starts after it */
-#include "core/passes/layer/block.h"
+#include "core/passes/layer/chunk.h"
 
 /* Activations of one layer and microbatch in host memory. */
 struct offloaded {

@@ -16,6 +16,7 @@
  * delay_wgrad_compute: the weight gradients of a layer run after all of its input gradients. Those
  * of the first layer of a later stage run when the gradient for the stage before is being sent
  * (pipeline/exchange.c). */
+#include "core/passes/layer/chunk.h"
 #include "core/passes/layer/nodes.h"
 
 static uint32_t

@@ -7,7 +7,7 @@
  * dropout 5 a s^2 b (arXiv 2205.05198, section 4.1). Recompute of core_attn keeps none of them:
  * they are computed again when their backward begins. The product with the values is not, because
  * backward does not read its output. */
-#include "core/passes/layer/block.h"
+#include "core/passes/layer/attention.h"
 
 static uint32_t
 square (struct weft_step *s, const char *name)

@@ -1,10 +1,10 @@
-/* built.h - what is done with a program that is built: ops that are one kernel. */
+/* rewrite.h - transformations of a finished program. */
 #pragma once
 #include "core/job/job.h"
 #include "core/program/program.h"
 
-/* join.c: pairs of ops that the stack has one kernel for become one op. */
+/* join.c: replaces pairs of ops by one op where the stack has one kernel for both. */
 void weft_join (weft_program *program, const struct weft_job *job);
 
-/* fuse.c: marks pointwise ops that belong to the kernel before them. */
+/* fuse.c: marks pointwise ops that run in the kernel of the op before them (enable_compile). */
 void weft_fuse (weft_program *program);

@@ -50,6 +50,7 @@ weft_shard_begin (struct weft_step *s)
   uint32_t tp = s->mesh->tp;
 
   s->shard = g_new0 (struct weft_shard, 1);
+  s->shard->joined = WEFT_NO_OP;
   for (unsigned i = 0; i < G_N_ELEMENTS (s->shard->overlap_buffer); i++)
     s->shard->overlap_buffer[i] = WEFT_NO_BUF;
   s->width = weft_tensor_widths (s->job);

@@ -1,0 +1,25 @@
+/* chunk.h - private to layer/: whole layers, and all layers of a chunk. */
+#pragma once
+#include "core/passes/layer/block.h"
+
+/* layer.c: x is the layer's input; returns its output. Backward likewise with gradients. */
+uint32_t weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x,
+                             struct weft_saved *saved);
+uint32_t weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_saved *saved,
+                              uint32_t dresidual);
+
+/* All layers of the chunk for one microbatch. */
+uint32_t weft_chunk_forward (struct weft_step *s, uint32_t micro, uint32_t x);
+uint32_t weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy);
+
+/* Full recompute: which microbatches it applies to; whether it applies to multi-token prediction. */
+void weft_recompute_start (struct weft_step *s);
+gboolean weft_recomputes_mtp (const struct weft_step *s);
+
+/* offload.c: activations of layer `l` of the stage leave for host memory, and come back. */
+void weft_offload_start (struct weft_step *s);
+void weft_offload_before_forward (struct weft_step *s, uint32_t micro, uint32_t l);
+void weft_offload_after_forward (struct weft_step *s, uint32_t micro, uint32_t l);
+void weft_offload_before_backward (struct weft_step *s, uint32_t micro, uint32_t l);
+void weft_offload_after_backward (struct weft_step *s, uint32_t micro);
+void weft_offload_end (struct weft_step *s);
