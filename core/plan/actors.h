@@ -16,8 +16,8 @@
 #include "core/cluster/fabric.h"
 #include "core/program/mesh.h"
 
-/* The patterns of traffic: where a rank sends to.  Beside these, which are the same on every fabric,
- * each group below has one pattern for each way of the fabric. */
+/* The patterns of traffic: where a rank sends to.  Beside these, which are the same on every
+ * fabric, each group below has one pattern for each way of the fabric. */
 #define WEFT_PATTERN_LIST(X)                                                                       \
   X (WEFT_PATTERN_CP_RING_NEXT, "cp ring next", "ring attention: keys to the next rank")           \
   X (WEFT_PATTERN_CP_RING_BACK, "cp ring back", "ring attention: keys and their gradients back")   \

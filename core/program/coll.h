@@ -1,6 +1,9 @@
 /* coll.h - collectives as data: who sends how much to whom, in how many steps; closed formulas.
  *
- * Symbols: n ranks, k nodes, g = n / k ranks of each node, S bytes of the full tensor.
+ * A fabric says in which style collectives go over it (fabric.h).  coll_tiers.c holds the
+ * algorithms for nodes and the network between them, coll_grid.c those for chips with neighbours.
+ *
+ * Tiers.  Symbols: n ranks, k nodes, g = n / k ranks of each node, S bytes of the full tensor.
  *
  *   ring       every rank sends f S bytes in s steps:  all_reduce f = 2(n-1)/n, s = 2(n-1);
  *              reduce_scatter, all_gather f = (n-1)/n, s = n-1; broadcast f = 1 (pipelined),
@@ -19,7 +22,7 @@
  * its node and 1/g over its own NIC to the GPU at the same place of the next node: two flows a
  * rank.  A group with unequal nodes runs one plain ring.
  *
- *   seconds = base + steps_local * intra_latency + steps_remote * fabric_latency
+ *   seconds = base + sum over axes of (steps * latency of a step)
  *             + max over links of (bytes crossing it / capacity)
  *
  * A payload of scalars rides in the latency: one float, or an exact sum (exact.h). */
@@ -77,7 +80,8 @@ void weft_coll_shape_outline (struct weft_coll_shape *shape, const struct weft_f
                               const struct weft_group *group);
 void weft_coll_shape_release (struct weft_coll_shape *shape);
 
-/* What may be chosen from.  In canonical order sums are taken where all terms are at hand: direct. */
+/* What may be chosen from.  In canonical order sums are taken where all terms are at hand:
+ * direct. */
 enum weft_coll_choice {
   WEFT_COLL_QUICKEST,  /* by the closed formula */
   WEFT_COLL_CANONICAL,
@@ -107,10 +111,10 @@ double weft_coll_step_latency (const struct weft_coll_shape *shape,
 double weft_coll_base_latency (const struct weft_coll_shape *shape,
                                const struct weft_traffic *traffic);
 
-/* Collectives as moves: in round r, `from` sends piece `piece` of n to `to`, which adds it or stores
- * it; in an all_to_all it sends what it has for `to`, which stores it as that piece.  Several reduce
- * moves of one round, destination and piece are one sum: of their sources and what the destination
- * holds, in member order, as fold.h says. */
+/* Collectives as moves: in round r, `from` sends piece `piece` of n to `to`, which adds it or
+ * stores it; in an all_to_all it sends what it has for `to`, which stores it as that piece.
+ * Several reduce moves of one round, destination and piece are one sum: of their sources and what
+ * the destination holds, in member order, as fold.h says. */
 struct weft_move {
   uint32_t round, from, to, piece;
   gboolean reduce;
@@ -122,7 +126,8 @@ GArray *weft_coll_shift_moves (uint32_t n, uint32_t distance);
 GArray *weft_coll_ring_moves (enum weft_op_kind kind, uint32_t n);
 
 /* Everyone to everyone, in canonical order: each piece is summed at its owner in one round, and
- * handed out in another.  Bytes are those of the ring.  A broadcast, which adds nothing, is the ring's. */
+ * handed out in another.  Bytes are those of the ring.  A broadcast, which adds nothing, is the
+ * ring's. */
 GArray *weft_coll_direct_moves (enum weft_op_kind kind, uint32_t n);
 
 /* The moves of a collective op among n members, by round, then by `to`, then by `from`; where the
