@@ -1,7 +1,10 @@
 /* coll.h - collectives as data: bytes and steps of each algorithm, and closed formulas for their
  * time.
  *
- * Symbols: n ranks, k nodes, g = n / k ranks of each node, S bytes of the full tensor.
+ * A fabric says in which style collectives go over it (fabric.h).  coll_tiers.c holds the
+ * algorithms for nodes and the network between them, coll_grid.c those for chips with neighbours.
+ *
+ * Tiers.  Symbols: n ranks, k nodes, g = n / k ranks of each node, S bytes of the full tensor.
  *
  *   ring       every rank sends f S bytes in s steps:  all_reduce f = 2(n-1)/n, s = 2(n-1);
  *              reduce_scatter, all_gather f = (n-1)/n, s = n-1; broadcast f = 1 (pipelined),
@@ -19,7 +22,7 @@
  * its node and 1/g through its own NIC to the GPU at the same place of the next node: two flows per
  * rank. A group with unequal nodes runs one plain ring.
  *
- *   seconds = base + steps_local * intra_latency + steps_remote * fabric_latency
+ *   seconds = base + sum over axes of (steps * latency of a step)
  *             + max over links of (bytes crossing it / capacity)
  *
  * A scalar payload (one float, or an exact sum, exact.h) is part of the latency. */
