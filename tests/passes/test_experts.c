@@ -642,4 +642,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_plan_with_room_for_even_shares_is_not_run_on_a_cpu),
 };
 
-WEFT_TESTS (tests)
+WEFT_TESTS (tests, .seconds = 23)
