@@ -467,7 +467,7 @@ broadcast_params_refreshes_masters_and_wants_whole_weights (void **state)
   assert_memory_equal (&found.loss, &wanted.loss, sizeof found.loss);
   assert_true (hash_of (a, false) == hash_of (b, false));
   assert_refused (weft_module_broadcast_params (slices->module, error), WEFT_STATUS_BAD_INPUT,
-                  "weights of which every rank keeps a slice");
+                  "sharded weights");
   assert_ok (weft_module_broadcast_params (alone->module, error));
   begin (alone);
   assert_refused (weft_module_broadcast_params (alone->module, error), WEFT_STATUS_ORDER,

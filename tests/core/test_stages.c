@@ -99,8 +99,8 @@ pipeline_model_parallel_layout_says_everything (void **state)
   expect (LAYOUT "Et|tt|tt,L", "3 stages");
   expect (LAYOUT "t|tt|tt|tttE,L", "does not begin with its one E");
   expect (LAYOUT "Et|tt|xx|ttt,L", "has a syntax error at \"xx|ttt,L\"");
-  expect (LAYOUT "Et|tt|t*0|ttt,L", "cannot be read");
-  expect (LAYOUT "Et|tt|(tt|ttt,L", "cannot be read");
+  expect (LAYOUT "Et|tt|t*0|ttt,L", "has a syntax error at");
+  expect (LAYOUT "Et|tt|(tt|ttt,L", "has a syntax error at");
   expect (LAYOUT "Et|tt|tt|ttm,L", "7 layers and 1 of multi-token prediction");
   expect (LAYOUT "Et|tt|tt|ttt,L decoder_first_pipeline_num_layers=2", "more than one of");
   /* Twice as many stages as ranks: two chunks. */

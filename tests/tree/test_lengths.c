@@ -77,9 +77,7 @@ no_function_is_long (void **state)
 static const char *const still_long[] = {
   "cli",
   "core",
-  "core/base",
   "core/exec",
-  "core/passes/shard",
   "core/report",
   "exec_cpu",
   "exec_cuda",
