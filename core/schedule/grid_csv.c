@@ -371,10 +371,11 @@ settle (const struct reader *r)
   plan.piece = g_array_new (FALSE, FALSE, sizeof (struct piece));
   note_all (&plan);
   if ((uint64_t) plan.n_stages * plan.n_micro > plan.n_actions || plan.n_actions == 0)
-    weft_bad_input (r->error,
-                    "%s: found %zu cells for %u stages and %u microbatches, wanted every microbatch "
-                    "on every stage, both from 0",
-                    r->where, plan.n_actions, plan.n_stages, plan.n_micro);
+    weft_bad_input (
+        r->error,
+        "%s: found %zu cells for %u stages and %u microbatches, wanted every microbatch "
+        "on every stage, both from 0",
+        r->where, plan.n_actions, plan.n_stages, plan.n_micro);
   else if (count_pieces (&plan) && find_copies (&plan))
     grid = grid_of (&plan);
   g_hash_table_unref (plan.at);

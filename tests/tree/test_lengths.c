@@ -78,7 +78,6 @@ static const char *const still_long[] = {
   "cli",
   "core",
   "core/exec",
-  "core/passes/shard",
   "core/report",
   "exec_cpu",
   "exec_cuda",
