@@ -163,8 +163,8 @@ one_replica_and_sliced_weights_have_nothing_to_broadcast (void **state)
     const char *words, *says;
   } jobs[] = { { "model=gpt2-nano topology=dgx-h100 gpus=1", "one replica" },
                { NANO "pipeline_model_parallel_size=8", "one replica" },
-               { NANO "use_megatron_fsdp=true zero_dp_strategy=3", "keeps a slice" },
-               { NANO "distributed_config=fsdp2", "keeps a slice" } };
+               { NANO "use_megatron_fsdp=true zero_dp_strategy=3", "sharded weights" },
+               { NANO "distributed_config=fsdp2", "sharded weights" } };
 
   (void) state;
   for (unsigned j = 0; j < G_N_ELEMENTS (jobs); j++) {
