@@ -2,7 +2,9 @@
 #include "cli/cli.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
+#include "core/base/word_docs.h"
 #include "core/job/strategy.h"
+#include "core/schedule/schedule.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -88,11 +90,38 @@ print_list (void)
           "range and the sources of a knob.\n");
 }
 
+enum { TEXT_COLUMN = 11 };
+
 static void
 print_line (const char *head, const char *text)
 {
-  if (*text)
-    printf ("  %-8s %s\n", head, text);
+  if (!*text)
+    return;
+  printf ("  %-8s ", head);
+  weft_cli_print_wrapped (text, TEXT_COLUMN, weft_cli_columns ());
+}
+
+/* Schedules have a table of their own. */
+static const char *
+doc_of_word (const struct weft_field *knob, unsigned i)
+{
+  return knob->words == weft_schedule_words ? weft_schedules[i].doc
+                                            : weft_word_doc (knob->words, i);
+}
+
+/* Each word of a set, and what it means. */
+static void
+print_words (const struct weft_field *knob)
+{
+  int width = 0;
+
+  for (unsigned i = 0; knob->words[i]; i++)
+    width = MAX (width, (int) strlen (knob->words[i]));
+  for (unsigned i = 0; knob->words[i]; i++) {
+    const char *doc = doc_of_word (knob, i);
+    if (doc)
+      printf ("%*s%-*s  %s\n", TEXT_COLUMN, "", width, knob->words[i], doc);
+  }
 }
 
 static void
@@ -100,10 +129,14 @@ print_one (const struct weft_field *knob)
 {
   g_autofree char *range = weft_field_range (knob);
 
-  printf ("%s\n  %s\n\n", knob->name, knob->doc);
+  printf ("%s\n  ", knob->name);
+  weft_cli_print_wrapped (knob->doc, 2, weft_cli_columns ());
+  printf ("\n");
   print_line ("type", weft_type_word (knob->type));
   print_line ("default", default_of (knob));
   print_line ("range", range);
+  if (knob->type == WEFT_TYPE_WORD)
+    print_words (knob);
   print_line ("affects", effect_of (knob));
   if (reason_of (knob))
     print_line ("because", reason_of (knob));

@@ -41,7 +41,7 @@ static const char examples[] =
   X (SAVE_INTERVAL, "save-interval", INT, "none", "1", "1e12", "steps between checkpoints")        \
   X (KEEP, "keep", INT, "2", "0", "1000000", "number of newest checkpoints to keep; 0: all")       \
   X (EVAL_INTERVAL, "eval-interval", INT, "none", "1", "1e12", "steps between evaluations")        \
-  X (EVAL_BATCHES, "eval-batches", INT, "10", "1", "1e9", "most batches of an evaluation")           \
+  X (EVAL_BATCHES, "eval-batches", INT, "10", "1", "1e9", "most batches per evaluation")           \
   X (EVAL_SHARE, "eval-share", REAL, "none", "0", "0.9",                                           \
      "last share of the data, kept for evaluation; none: 0.1 with --eval-interval, else 0")        \
   X (THREADS, "threads", INT, "none", "1", "1024",                                                 \

@@ -50,8 +50,8 @@ print_side (const weft_compare *c, int side, GString *out)
   else
     weft_report_print_job (&s->plan->job, job);
   g_string_append_printf (out, "%c  %s: executor %s%s%s, %u of %u ranks observed%s\n",
-                          letters[side], s->name, t->executor, *t->engine ? " " : "", t->engine, t->n,
-                          s->plan->mesh.n_ranks,
+                          letters[side], s->name, t->executor, *t->engine ? " " : "", t->engine,
+                          t->n, s->plan->mesh.n_ranks,
                           t->folded ? ", each representing its class" : "");
   g_auto (GStrv) lines = g_strsplit (g_strchomp (job->str), "\n", -1);
   for (unsigned i = 0; lines[i]; i++)

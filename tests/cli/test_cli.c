@@ -158,6 +158,30 @@ leave_examples (char *folder, const char *before)
 }
 
 /* 3 is an answer, too. */
+/* A help page is wrapped also where stdout is no terminal. */
+static void
+help_pages_are_at_most_100_columns_wide (void **state)
+{
+  (void) state;
+  for (size_t i = 0; i < G_N_ELEMENTS (commands); i++) {
+    g_autofree char *words = g_strdup_printf ("%s --help", commands[i]);
+    struct answer a = weft_test_answer (words);
+    g_auto (GStrv) lines = g_strsplit (a.out, "\n", -1);
+    for (char **line = lines; *line; line++)
+      if (strlen (*line) > 100)
+        fail_msg ("weft %s: a line of %zu columns: %s", words, strlen (*line), *line);
+    weft_test_answer_free (&a);
+  }
+}
+
+static void
+a_knob_with_words_explains_each_of_them (void **state)
+{
+  (void) state;
+  accepted ("knobs recompute_granularity", "full       keep only the input of a block of layers\n");
+  accepted ("knobs pipeline-schedule", "zb-h2      zero bubbles; twice the memory of 1f1b\n");
+}
+
 static void
 the_examples_of_the_list_work (void **state)
 {
@@ -516,6 +540,8 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (reading_a_program_takes_no_job_and_no_schedule),
   cmocka_unit_test (without_a_command_the_commands_are_listed),
   cmocka_unit_test (every_command_has_help_with_examples),
+  cmocka_unit_test (help_pages_are_at_most_100_columns_wide),
+  cmocka_unit_test (a_knob_with_words_explains_each_of_them),
   cmocka_unit_test (the_examples_of_the_list_work),
   cmocka_unit_test (bad_input_ends_with_2_and_names_what_was_found),
   cmocka_unit_test (a_file_that_cannot_be_written_ends_with_1),
