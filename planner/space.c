@@ -245,7 +245,8 @@ replicas (const struct weft_job *job)
 static gboolean
 are_whole_groups (const struct weft_job *job, int64_t microbatches)
 {
-  return !has_chunks (job) || job->strategy.microbatch_group_size_per_vp_stage != WEFT_NONE ||
+  return !weft_job_interleaves (job) ||
+         job->strategy.microbatch_group_size_per_vp_stage != WEFT_NONE ||
          microbatches % job->strategy.pipeline_model_parallel_size == 0;
 }
 
@@ -267,13 +268,21 @@ replicated (const struct weft_job *job)
   return replicas (job) > 1;
 }
 
-/* A pipeline of one stage has no schedule to choose. */
+/* Schedules that the search tries: the first where there is one stage, and with chunks those that take
+ * any number of them. */
 static uint32_t
 schedules (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
-  out[0] = WEFT_SCHEDULE_1F1B;
-  out[1] = WEFT_SCHEDULE_GPIPE;
-  return job->strategy.pipeline_model_parallel_size > 1 && !has_chunks (job) ? 2 : 1;
+  gboolean staged = job->strategy.pipeline_model_parallel_size > 1;
+  uint32_t n = 0;
+
+  for (unsigned i = 0; i < WEFT_N_SCHEDULE; i++) {
+    const struct weft_schedule_row *row = &weft_schedules[i];
+    if (row->searched && (staged || n == 0) &&
+        (!has_chunks (job) || row->chunks == WEFT_CHUNKS_ANY))
+      out[n++] = i;
+  }
+  return n;
 }
 
 static uint32_t
