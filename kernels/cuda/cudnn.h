@@ -3,7 +3,7 @@
  *
  * Neither the library nor its headers are needed to build: functions are looked up by name, and numbers
  * of the interface, which it keeps from version to version, are said here; where its header is found,
- * exec_cuda/module/fused.c compares them. */
+ * exec_gpu/cuda/module/fused.c compares them. */
 #pragma once
 #include <glib.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* computing_cuda.h - a device that computes: the calls of exec_cuda/calls.h on the CPU, for tests.
+/* computing_cuda.h - a device that computes: the calls of exec_gpu/calls.h on the CPU, for tests.
  *
  * Streams queue what they are given, as on a GPU, and work is done when somebody waits for it: in the
  * order in which it was given or, with a seed, in any that streams and events allow, threads of
@@ -10,7 +10,7 @@
  * Memory is not a number when it is new.  That of the device is closed to the host while no work is
  * done: who touches it, dies.  What is opened must be closed. */
 #pragma once
-#include "exec_cuda/calls.h"
+#include "exec_gpu/calls.h"
 #include <pthread.h>
 
 /* What a stream is given. */
@@ -30,8 +30,8 @@ enum computing_kind {
 /* One call of communication; of a transfer, `from` is what is sent, `to` what is received into. */
 struct computing_talk {
   enum weft_op_kind kind;
-  weft_cuda_stream *on;
-  weft_cuda_comm *comm;
+  weft_gpu_stream *on;
+  weft_gpu_comm *comm;
   const void *from;
   void *to;
   uint64_t n;
@@ -45,9 +45,9 @@ struct computing_meeting;
 struct computing_item {
   enum computing_kind kind;
   uint64_t number; /* in the order of all calls */
-  weft_cuda_event *event;
+  weft_gpu_event *event;
   uint64_t generation; /* the how manieth record of the event it is, or waits for */
-  struct weft_cuda_copy copy; /* of fill: `to` and bytes */
+  struct weft_gpu_copy copy; /* of fill: `to` and bytes */
   void *kernel; /* struct weft_cuda_launch, n of them; of g_rc_box_alloc() */
   enum weft_op_kind op;
   gboolean fused, same; /* attention by the library; with the same bits in every run */
@@ -55,8 +55,8 @@ struct computing_item {
   void (*run) (void *data);
   void *data;
   uint32_t *word, value;
-  struct weft_cuda_join join;
-  struct weft_cuda_exchange exchange;
+  struct weft_gpu_join join;
+  struct weft_gpu_exchange exchange;
   GArray *talk;       /* struct computing_talk */
   GPtrArray *meeting; /* of each talk; NULL until it is given to a stream */
   gboolean posted;
@@ -74,7 +74,7 @@ struct weft_rendezvous;
 struct weft_cudnn_attention;
 
 typedef struct computing_cuda {
-  struct weft_cuda_calls calls;
+  struct weft_gpu_calls calls;
   uint32_t devices;      /* that it says it has; 64 */
   gboolean warpgroups;   /* it has products of warpgroups; FALSE until the caller says so */
   GRand *rand;           /* NULL: work is done in the order of calls */
@@ -104,7 +104,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (computing_cuda, computing_cuda_free)
 /* ------------------------------------------------- for those who make more of it */
 
 /* Work for a stream, of which it keeps a copy. */
-typedef const char *computing_adder (void *self, weft_cuda_stream *stream,
+typedef const char *computing_adder (void *self, weft_gpu_stream *stream,
                                      const struct computing_item *like);
 extern computing_adder *const computing_add;
 
@@ -121,12 +121,12 @@ void computing_fence (const computing_cuda *d, const struct weft_cuda_launch *l,
 void computing_unfence (const computing_cuda *d);
 
 /* Communicators: calls of comm_..., scaled_... and window_... */
-void computing_comm_calls (struct weft_cuda_calls *calls);
+void computing_comm_calls (struct weft_gpu_calls *calls);
 void computing_comm_clear (computing_cuda *d);
 
 /* A send or a receive. */
 struct computing_talk computing_transfer (enum weft_op_kind kind,
-                                          const struct weft_cuda_transfer *t);
+                                          const struct weft_gpu_transfer *t);
 
 /* The meeting of a talk and of its counterparts: the next one of its communicator. */
 struct computing_meeting *computing_meet (const struct computing_talk *talk);
@@ -137,7 +137,7 @@ const char *computing_come (computing_cuda *d, struct computing_meeting *meeting
 gboolean computing_is_over (const struct computing_meeting *meeting);
 
 /* Attention by the device's library where it has one, which takes every shape that it is asked for: what
- * exec_cuda/module/fused.h is for a GPU. */
+ * exec_gpu/cuda/module/fused.h is for a GPU. */
 gboolean computing_fused_takes (const computing_cuda *d, const struct weft_kernel *k);
 uint64_t computing_fused_scratch (computing_cuda *d, const struct weft_kernel *k);
 const char *computing_fused_run (computing_cuda *d, const struct computing_item *item);

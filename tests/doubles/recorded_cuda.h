@@ -1,16 +1,16 @@
 /* recorded_cuda.h - a device that does nothing and writes down what it is told: the calls of
- * exec_cuda/calls.h for tests.
+ * exec_gpu/calls.h for tests.
  *
  * Memory of the device cannot be touched by the host: who does, dies.  What is opened must be
  * closed, a group that was started ended by its thread, communicators are aborted in one, and any call
  * can be made to fail.  Told what kernels take, it keeps the time of its streams. */
 #pragma once
 #include "core/plan/plan.h"
-#include "exec_cuda/calls.h"
+#include "exec_gpu/calls.h"
 #include <pthread.h>
 
 #define RECORDED_ID(name, ...) RECORDED_##name,
-enum recorded_kind { WEFT_CUDA_CALL_LIST (RECORDED_ID) RECORDED_N };
+enum recorded_kind { WEFT_GPU_CALL_LIST (RECORDED_ID) RECORDED_N };
 #undef RECORDED_ID
 extern const char *const recorded_words[];
 
@@ -47,18 +47,18 @@ struct recorded_kernel {
 };
 
 typedef struct recorded_cuda {
-  struct weft_cuda_calls calls;
+  struct weft_gpu_calls calls;
   uint32_t devices;      /* that it says it has; 64 */
   const char *no_kernel; /* an op without kernel, by its word */
   uint64_t fail_at;      /* the call, counted from 1, that fails; 0: none */
   gboolean lost_then;    /* and so does every call after it: the GPUs are gone */
   gboolean never_ends;   /* no event comes to pass */
   gboolean never_ready;  /* nor is a communicator what it was told to be */
-  struct weft_cuda_id id; /* of the newest communicator that was not cut off another */
+  struct weft_gpu_id id; /* of the newest communicator that was not cut off another */
   const weft_plan *counted; /* copies of whole numbers to the host bring ones: counts of this plan */
   uint32_t slow;         /* looks at a communicator until it is, every time */
 
-  GArray *activity; /* struct weft_cuda_activity: what it says that it has done, every time; or NULL */
+  GArray *activity; /* struct weft_gpu_activity: what it says that it has done, every time; or NULL */
   uint64_t lost;
 
   double (*seconds) (const struct weft_kernel *k); /* of a kernel; NULL: nothing takes time */

@@ -29,10 +29,10 @@ char *trained_alone_words (uint32_t number);
 
 /* Its losses, norms and gradients are those of the CPU, within what the order of sums allows.  FALSE:
  * there is no kernel. */
-gboolean trained_as_on_the_cpu (const struct weft_cuda_calls *calls, uint32_t number);
+gboolean trained_as_on_the_cpu (const struct weft_gpu_calls *calls, uint32_t number);
 
 /* Ranks that share a device do what one rank does.  FALSE: there is no kernel. */
-gboolean trained_as_one_rank (const struct weft_cuda_calls *calls, uint32_t number);
+gboolean trained_as_one_rank (const struct weft_gpu_calls *calls, uint32_t number);
 
 /* Jobs whose kernels are those of warpgroups where a device has them, or, at the border of what they take,
  * are not. */
@@ -45,17 +45,17 @@ extern const struct trained_wide trained_wide[];
 extern const uint32_t trained_n_wide;
 
 /* As trained_as_on_the_cpu(). */
-gboolean trained_wide_as_on_the_cpu (const struct weft_cuda_calls *calls, uint32_t number,
+gboolean trained_wide_as_on_the_cpu (const struct weft_gpu_calls *calls, uint32_t number,
                                      gboolean graph);
 
 /* Bit for bit: a run like the one before; graphs like single calls. */
-void trained_twice (const struct weft_cuda_calls *calls);
-void trained_in_graphs (const struct weft_cuda_calls *calls);
+void trained_twice (const struct weft_gpu_calls *calls);
+void trained_in_graphs (const struct weft_gpu_calls *calls);
 
 /* With attention_backend = fused as on the CPU; with deterministic_mode the bits of one run in another,
  * and in a graph.  And why a device has no library for it; NULL: it has one, or computes it itself. */
-void trained_fused (const struct weft_cuda_calls *calls);
-const char *trained_no_library (const struct weft_cuda_calls *calls);
+void trained_fused (const struct weft_gpu_calls *calls);
+const char *trained_no_library (const struct weft_gpu_calls *calls);
 
 /* Bytes of the device that are gone when an executor is open: planned, and the rest. */
-void trained_memory (const struct weft_cuda_calls *calls, uint64_t *planned, uint64_t *gone);
+void trained_memory (const struct weft_gpu_calls *calls, uint64_t *planned, uint64_t *gone);
