@@ -1,8 +1,8 @@
 /* Exchanges between GPUs of as many rows as counts say.
  *
  * A copy of the plan brings the counts to the host before the exchange is enqueued.  The host waits
- * for the event of that copy, and then launches sends and receives of exactly so many rows.  Members
- * that have no rows for each other exchange nothing: both know the counts.
+ * for the event of that copy, and then launches sends and receives of exactly so many rows.
+ * Members that have no rows for each other exchange nothing: both know the counts.
  *
  *   all_to_all_v       to each member its part, from each member the part for this one
  *   all_gather_v       this member's rows to all, and theirs to this one

@@ -61,7 +61,8 @@ struct weft_exec_ops {
   weft_timeline *(*drain) (weft_exec *x, GError **error); /* caller owns */
   void (*close) (weft_exec *x); /* never fails, accepts NULL and half-open */
 
-  /* With WEFT_EXEC_NUMBERS, while nothing runs: bytes [offset, offset + n) of a buffer of one row. */
+  /* With WEFT_EXEC_NUMBERS, while nothing runs: bytes [offset, offset + n) of a buffer of one
+   * row. */
   void (*read) (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n, void *out);
   void (*write) (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n,
                  const void *in);
@@ -97,8 +98,8 @@ weft_timeline *weft_exec_run (const struct weft_exec_ops *ops, const weft_plan *
 /* One step of an open executor: walks every row and drains it. */
 weft_timeline *weft_exec_step (weft_exec *x, GError **error);
 
-/* Of a rank that knows the loss, which all ranks with an output head do, and the norm; NULL where none
- * of those is here. */
+/* Of a rank that knows the loss, which all ranks with an output head do, and the norm; NULL where
+ * none of those is here. */
 const struct weft_metrics *weft_exec_metrics (const weft_exec *x);
 
 /* A step in parts (parts.h): issues one part on every row and runs it, collectives included.  Parts

@@ -1,7 +1,7 @@
 /* The clock executor prices each op by formula, without contention: lanes, dependencies and
- * rendezvous of collectives are obeyed; links and SMs are never shared.  It equals the simulator where
- * nothing contends, is a lower bound of it elsewhere, and is fast enough to rank a whole search
- * space. */
+ * rendezvous of collectives are obeyed; links and SMs are never shared.  It equals the simulator
+ * where nothing contends, is a lower bound of it elsewhere, and is fast enough to rank a whole
+ * search space. */
 #include "core/exec/exec.h"
 #include "core/plan/replay.h"
 

@@ -1,8 +1,8 @@
 /* The calls of exec_gpu/calls.h by the CUDA runtime and NCCL; the only C that sees their headers.
  *
  * Communicators do not block: what they are told begins, in a thread of NCCL's where it takes long,
- * and whoever told them asks when it is done.  So a rank that is missing can be named, and those that
- * wait for it can be aborted. */
+ * and whoever told them asks when it is done.  So a rank that is missing can be named, and those
+ * that wait for it can be aborted. */
 #include "exec_gpu/calls.h"
 #include "exec_gpu/cuda/module/cupti.h"
 #include "exec_gpu/cuda/module/driver.h"
@@ -40,7 +40,8 @@ struct cuda {
   struct weft_fused *fused;
 };
 
-/* An error is kept as the last one, too, which the next kernel of this thread would tell as its own. */
+/* An error is kept as the last one, too, which the next kernel of this thread would tell as its
+ * own. */
 static const char *
 said (cudaError_t error)
 {
@@ -418,8 +419,8 @@ static const struct product {
   [WEFT_OP_MATMUL_WGRAD] = { TRUE, 3 },
   [WEFT_OP_MATMUL_GELU] = { TRUE, 0 },
   [WEFT_OP_MATMUL_DGRAD_GELU] = { TRUE, 0 },
-  [WEFT_OP_MATMUL_FP8] = { TRUE, 0 },
-  [WEFT_OP_MATMUL_DGRAD_FP8] = { TRUE, 0 },
+  [WEFT_OP_MATMUL_FP8_WEIGHTS] = { TRUE, 0 },
+  [WEFT_OP_MATMUL_DGRAD_FP8_WEIGHTS] = { TRUE, 0 },
   [WEFT_OP_FP8_MATMUL] = { TRUE, 0 },
   [WEFT_OP_FP8_MATMUL_DGRAD] = { TRUE, 0 },
   [WEFT_OP_FP8_MATMUL_WGRAD] = { TRUE, 5 },
@@ -458,7 +459,8 @@ prepare_product (struct cuda *cuda, const struct weft_kernel *k,
   return call_kernel (cuda, &alone, 1, room, stream);
 }
 
-/* A job that asks for cuDNN is told before its first step that there is none; of auto both are tried. */
+/* A job that asks for cuDNN is told before its first step that there is none; of auto both are
+ * tried. */
 static const char *
 prepare_fused (struct cuda *cuda, const struct weft_kernel *k, struct weft_cuda_blas *blas,
                const struct weft_gpu_scratch *room, weft_gpu_stream *stream)
@@ -475,8 +477,8 @@ prepare_fused (struct cuda *cuda, const struct weft_kernel *k, struct weft_cuda_
   return weft_fused_missing (cuda->fused, device, k);
 }
 
-/* No kernel of the first step is loaded while collectives run; but those of other lanes that need more
- * scratch than there is in this room.  cuDNN's are loaded with their plans. */
+/* No kernel of the first step is loaded while collectives run; but those of other lanes that need
+ * more scratch than there is in this room.  cuDNN's are loaded with their plans. */
 static const char *
 load_kernels (struct cuda *cuda, const struct weft_kernel *k, uint32_t n,
               const struct weft_gpu_scratch *room, weft_gpu_stream *stream)
@@ -653,7 +655,8 @@ call_comm_finish (void *self, weft_gpu_comm *comm)
   return comm->comm ? told (ncclCommFinalize (comm->comm)) : NULL;
 }
 
-/* Where members cannot reach each other's memory NCCL registers it as if no window were asked for. */
+/* Where members cannot reach each other's memory NCCL registers it as if no window were asked
+ * for. */
 static const char *
 call_window_open (void *self, weft_gpu_comm *comm, void *at, uint64_t bytes, gboolean symmetric,
                   weft_gpu_window **out)

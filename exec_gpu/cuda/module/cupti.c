@@ -346,8 +346,8 @@ tell (const struct record *r, weft_gpu_take take, void *user)
   take (user, &a);
 }
 
-/* What is complete; and then buffers that also have records of what is still under way, which have no
- * dates. */
+/* What is complete; and then buffers that also have records of what is still under way, which have
+ * no dates. */
 static const char *
 flush (const struct weft_cupti *c)
 {
@@ -385,8 +385,8 @@ weft_cupti_take (struct weft_cupti *c, weft_gpu_take take, void *user, uint64_t 
 
 /* ------------------------------------------------------------------------- opening */
 
-/* External ids are written before records of calls, and of no others: calls of the runtime, and of the
- * driver, which NCCL and cuDNN launch by (CUPTI's sample cupti_external_correlation). */
+/* External ids are written before records of calls, and of no others: calls of the runtime, and of
+ * the driver, which NCCL and cuDNN launch by (CUPTI's sample cupti_external_correlation). */
 static CUptiResult
 enable (const struct weft_cupti_calls *calls)
 {

@@ -1,9 +1,11 @@
-/* cupti.h - what GPUs did, one kernel, copy and fill after the other, as CUPTI's activity records tell it.
+/* cupti.h - what GPUs did, one kernel, copy and fill after the other, as CUPTI's activity records
+ * tell it.
  *
- * A record knows what it belongs to by the id that its thread had pushed when it made the call; in a graph
- * by its node, which knew that when it was made, and its copies know of it.  NCCL launches from threads of
- * its own: those kernels are the launches that were given to their stream, in order, where there are as
- * many; nodes that such threads add to a graph belong to what the thread that began it is about.
+ * A record knows what it belongs to by the id that its thread had pushed when it made the call; in
+ * a graph by its node, which knew that when it was made, and its copies know of it.  NCCL launches
+ * from threads of its own: those kernels are the launches that were given to their stream, in
+ * order, where there are as many; nodes that such threads add to a graph belong to what the thread
+ * that began it is about.
  *
  * CUPTI is one for a process, and so is this.  Where the build has found none it says so. */
 #pragma once
