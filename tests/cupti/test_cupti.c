@@ -1,5 +1,5 @@
-/* What exec_gpu/cuda/module/cupti.c makes of buffers of records, in place of CUPTI's: functions of the
- * test that hand out buffers which the test has filled. */
+/* What exec_gpu/cuda/module/cupti.c makes of buffers of records, in place of CUPTI's: functions of
+ * the test that hand out buffers which the test has filled. */
 #include "exec_gpu/cuda/module/cupti.h"
 #include "tests/runner/runner.h"
 #include <pthread.h>

@@ -1,5 +1,5 @@
-/* fake_cuda.h - the CUDA runtime and NCCL as exec_gpu/cuda/module/calls_cuda.c calls them, for tests:
- * the real headers' functions, by the device that computes.
+/* fake_cuda.h - the CUDA runtime and NCCL as exec_gpu/cuda/module/calls_cuda.c calls them, for
+ * tests: the real headers' functions, by the device that computes.
  *
  * They are as strict as the real ones where a program that was never run on a GPU can be wrong:
  *
