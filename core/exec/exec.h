@@ -23,7 +23,7 @@ struct weft_exec_options {
 
   /* Executors of real numbers: */
   const struct weft_control *control; /* read in every step; outlives the executor */
-  uint64_t stress;   /* not 0: one thread takes legal steps of all ranks at random, from this seed */
+  uint64_t stress;   /* not 0: one thread runs units of all ranks in random legal order; the seed */
   uint32_t threads;  /* of a rank's CPU kernels; 0: 1, or with GPUs all processors */
   gboolean poison;   /* fill bytes with NaN when their buffer dies */
   weft_exec *memory; /* run in the memory of this executor, which outlives it, with permanent

@@ -95,9 +95,9 @@ static const char *
 odd_layer (const struct weft_job *j)
 {
   if (M (qk_l2_norm))
-    return "qk_l2_norm: queries and keys divided by their size";
+    return "qk_l2_norm: L2-normalised queries and keys";
   if (M (sandwich_norm))
-    return "sandwich_norm: norms behind attention and MLP";
+    return "sandwich_norm: norms after attention and MLP";
   return M (softmax_type) == WEFT_SOFTMAX_VANILLA ? NULL : "softmax_type: attention sinks";
 }
 
@@ -522,7 +522,7 @@ warn_deprecated (const struct weft_job *job, GPtrArray *warnings)
     const struct weft_field *knob = &weft_strategy_table.field[i];
     if (g_str_has_prefix (knob->affects, mark) &&
         !weft_field_is_default (knob, job->strategy.at[i]))
-      g_ptr_array_add (warnings, g_strdup_printf ("%s changes nothing: %s", knob->name,
+      g_ptr_array_add (warnings, g_strdup_printf ("%s has no effect: %s", knob->name,
                                                   knob->affects + strlen ("none: ")));
   }
 }
@@ -541,7 +541,7 @@ weft_job_warnings (const struct weft_job *job)
   }
   warn_deprecated (job, warnings);
   if (job->unknown_keys)
-    g_ptr_array_add (warnings, g_strdup_printf ("model config: nothing reads %s",
+    g_ptr_array_add (warnings, g_strdup_printf ("model config: unknown keys were ignored: %s",
                                                 g_quark_to_string (job->unknown_keys)));
   return warnings;
 }

@@ -202,7 +202,8 @@ leaks_gpu (const char *path, unsigned number, const char *line)
 {
   g_autofree char *file = included (line, "<", ">");
   gboolean wrong =
-      file && !g_str_has_prefix (path, "exec_gpu/cuda/module/") && !g_str_has_prefix (path, "kernels/cuda/") &&
+      file && !g_str_has_prefix (path, "exec_gpu/cuda/module/") &&
+      !g_str_has_prefix (path, "kernels/cuda/") &&
       !g_str_equal (path, "tests/doubles/playing_cublaslt.c") && /* whose double it is */
       !g_str_has_prefix (path, "tests/doubles/fake_") && /* which stand in for those libraries */
       (g_str_has_prefix (file, "nccl") ||

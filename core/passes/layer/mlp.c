@@ -35,7 +35,7 @@ weft_activate_backward (struct weft_step *s, uint64_t columns, uint32_t u, uint3
   return du;
 }
 
-/* What of the MLP is kept for its backward, or made again. */
+/* Activations that backward of the MLP reads, computed or recomputed. */
 static void
 inner (struct weft_step *s, struct weft_saved *saved)
 {
