@@ -197,25 +197,32 @@ only_the_bridge_sees_simgrid (void **state)
   source_lines_each (leaks_simgrid);
 }
 
+/* Headers of CUDA and NCCL, of HIP and RCCL. */
+static gboolean
+is_of_a_vendor (const char *path, const char *file)
+{
+  return g_str_has_prefix (file, "nccl") || g_str_has_prefix (file, "rccl") ||
+         g_str_has_prefix (file, "hip/") ||
+         (g_str_has_prefix (file, "cuda") && !g_str_has_suffix (path, ".cu"));
+}
+
 static int
 leaks_gpu (const char *path, unsigned number, const char *line)
 {
+  static const char *const vendors = "^(exec_gpu/[a-z]+/module|kernels/[a-z]+)/";
   g_autofree char *file = included (line, "<", ">");
   gboolean wrong =
-      file && !g_str_has_prefix (path, "exec_gpu/cuda/module/") &&
-      !g_str_has_prefix (path, "kernels/cuda/") &&
+      file && is_of_a_vendor (path, file) && !g_regex_match_simple (vendors, path, 0, 0) &&
       !g_str_equal (path, "tests/doubles/playing_cublaslt.c") && /* whose double it is */
-      !g_str_has_prefix (path, "tests/doubles/fake_") && /* which stand in for those libraries */
-      (g_str_has_prefix (file, "nccl") ||
-       (g_str_has_prefix (file, "cuda") && !g_str_has_suffix (path, ".cu")));
+      !g_str_has_prefix (path, "tests/doubles/fake_"); /* which stand in for those libraries */
 
   if (wrong)
-    print_error ("%s:%u: %s belongs to exec_gpu/cuda/module/\n", path, number, file);
+    print_error ("%s:%u: %s belongs to exec_gpu/VENDOR/module/\n", path, number, file);
   return wrong;
 }
 
 static void
-only_the_cuda_executor_sees_cuda_and_nccl (void **state)
+only_a_vendors_module_sees_its_headers (void **state)
 {
   (void) state;
   source_lines_each (leaks_gpu);
@@ -253,7 +260,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (files_of_an_executor_have_no_circle),
   cmocka_unit_test (the_neutral_half_of_the_gpu_executor_names_no_vendor),
   cmocka_unit_test (only_the_bridge_sees_simgrid),
-  cmocka_unit_test (only_the_cuda_executor_sees_cuda_and_nccl),
+  cmocka_unit_test (only_a_vendors_module_sees_its_headers),
   cmocka_unit_test (every_header_compiles_alone),
 };
 
