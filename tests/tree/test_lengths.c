@@ -78,7 +78,6 @@ static const char *const still_long[] = {
   "cli",
   "core",
   "core/job",
-  "core/passes/shard",
   "core/plan",
   "core/program",
   "core/report",
