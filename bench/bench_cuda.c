@@ -10,7 +10,7 @@
 #include "core/base/json.h"
 #include "core/job/flags.h"
 #include "core/report/report.h"
-#include "exec_cuda/exec_cuda.h"
+#include "exec_gpu/cuda/exec_cuda.h"
 #include "kernels/bind.h"
 #include <stdio.h>
 #include <string.h>
@@ -39,10 +39,10 @@ static const struct model {
 };
 
 struct bench {
-  const struct weft_cuda_calls *calls;
-  weft_cuda_stream *stream;
-  weft_cuda_event *begin, *end;
-  struct weft_cuda_scratch scratch;
+  const struct weft_gpu_calls *calls;
+  weft_gpu_stream *stream;
+  weft_gpu_event *begin, *end;
+  struct weft_gpu_scratch scratch;
   void *ids;         /* token ids valid for every model, as many as the largest op needs */
   JsonBuilder *json; /* NULL: print a table */
   const char *op;    /* measure only ops whose names begin with this; NULL: all */
@@ -104,10 +104,10 @@ fill_pattern (uint16_t *at)
 }
 
 static gboolean
-copy (struct bench *b, enum weft_cuda_way way, void *to, const void *from, uint64_t bytes,
+copy (struct bench *b, enum weft_gpu_way way, void *to, const void *from, uint64_t bytes,
       GError **error)
 {
-  const struct weft_cuda_copy copy = { way, to, from, bytes };
+  const struct weft_gpu_copy copy = { way, to, from, bytes };
 
   return CALL (b, copy, &copy, b->stream);
 }
@@ -120,10 +120,10 @@ fill (struct bench *b, uint8_t *at, uint64_t bytes, GError **error)
   uint64_t done = MIN (bytes, PATTERN);
 
   fill_pattern (pattern);
-  if (!copy (b, WEFT_CUDA_TO_DEVICE, at, pattern, done, error))
+  if (!copy (b, WEFT_GPU_TO_DEVICE, at, pattern, done, error))
     return FALSE;
   for (; done < bytes; done += MIN (done, bytes - done))
-    if (!copy (b, WEFT_CUDA_ON_DEVICE, at + done, at, MIN (done, bytes - done), error))
+    if (!copy (b, WEFT_GPU_ON_DEVICE, at + done, at, MIN (done, bytes - done), error))
       return FALSE;
   return CALL (b, finish, b->stream);
 }
@@ -143,7 +143,7 @@ open_memory (struct bench *b, weft_bind *bind, GError **error)
       return FALSE;
   }
   if (!CALL (b, alloc, WEFT_POOL_DEVICE, sizeof control, &there) ||
-      !copy (b, WEFT_CUDA_TO_DEVICE, there, &control, sizeof control, error))
+      !copy (b, WEFT_GPU_TO_DEVICE, there, &control, sizeof control, error))
     return FALSE;
   bind->control = there;
   return CALL (b, finish, b->stream);
@@ -182,7 +182,7 @@ prepare (struct bench *b, GArray *kernels, GError **error)
       continue;
     if (b->scratch.at && !CALL (b, release, WEFT_POOL_DEVICE, b->scratch.at))
       return FALSE;
-    b->scratch = (struct weft_cuda_scratch){ NULL, bytes };
+    b->scratch = (struct weft_gpu_scratch){ NULL, bytes };
     if (!CALL (b, alloc, WEFT_POOL_DEVICE, bytes, &b->scratch.at))
       return FALSE;
   }
@@ -389,7 +389,7 @@ open_device (struct bench *b, GError **error)
          CALL (b, stream_open, FALSE, &b->stream) && CALL (b, event_open, TRUE, &b->begin) &&
          CALL (b, event_open, TRUE, &b->end) &&
          CALL (b, alloc, WEFT_POOL_DEVICE, PATTERN, &b->ids) &&
-         copy (b, WEFT_CUDA_TO_DEVICE, b->ids, ids, PATTERN, error) && CALL (b, finish, b->stream);
+         copy (b, WEFT_GPU_TO_DEVICE, b->ids, ids, PATTERN, error) && CALL (b, finish, b->stream);
 }
 
 /* Prints the rows measured before an error. */

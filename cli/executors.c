@@ -2,7 +2,7 @@
 #include "core/base/error.h"
 #include "core/base/suggest.h"
 #include "exec_cpu/exec_cpu.h"
-#include "exec_cuda/exec_cuda.h"
+#include "exec_gpu/cuda/exec_cuda.h"
 #include "exec_sim/exec_sim.h"
 
 static gboolean

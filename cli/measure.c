@@ -3,8 +3,8 @@
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "exec_cpu/exec_cpu.h"
-#include "exec_cuda/exec_cuda.h"
-#include "exec_cuda/launches.h"
+#include "exec_gpu/cuda/exec_cuda.h"
+#include "exec_gpu/launches.h"
 #include "train/measure.h"
 #include "train/memory_check.h"
 #include <stdio.h>
@@ -222,8 +222,8 @@ cpu_name (void)
 static char *
 machine_name (const struct weft_exec_ops *ops)
 {
-  const struct weft_cuda_calls *calls = ops == &weft_exec_cuda ? weft_cuda_load (NULL) : NULL;
-  struct weft_cuda_device device;
+  const struct weft_gpu_calls *calls = ops == &weft_exec_cuda ? weft_cuda_load (NULL) : NULL;
+  struct weft_gpu_device device;
 
   if (!calls || calls->describe (calls->self, 0, &device))
     return cpu_name ();
@@ -312,9 +312,9 @@ answer (const struct asked *a, const struct weft_job *job, GError **error)
 static gboolean
 measure_hosts (struct asked *a, const struct weft_job *job, GError **error)
 {
-  const struct weft_cuda_calls *calls = weft_cuda_load (error);
+  const struct weft_gpu_calls *calls = weft_cuda_load (error);
 
-  a->launched = calls && weft_cuda_time_launches (calls, a->launch, error);
+  a->launched = calls && weft_gpu_time_launches (calls, a->launch, error);
   return a->launched && weft_measure_host_copies (a->m, job, error);
 }
 

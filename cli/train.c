@@ -8,7 +8,7 @@
 #include "core/report/trace.h"
 #include "core/base/units.h"
 #include "exec_cpu/exec_cpu.h"
-#include "exec_cuda/exec_cuda.h"
+#include "exec_gpu/cuda/exec_cuda.h"
 #include "train/memory_check.h"
 #include <errno.h>
 #include <stdio.h>

@@ -1,11 +1,11 @@
 /* Memory of one rank: one mapping for each pool, exactly as large as planned.
  *
- * A buffer is born by its first use in a step and dies with its last.  Dead bytes are poisoned for
- * the address sanitizer, and filled with NaN when asked: a lifetime or a dependency that is wrong
- * then shows as a report or as a number that nobody can miss. */
+ * A buffer is alive from its first use in a step to its last.  Dead bytes are poisoned for the
+ * address sanitizer, and filled with NaN on request (options.poison): a wrong lifetime or a missing
+ * dependency then gives a report, or NaN in the results. */
+#include "exec_cpu/arena.h"
 #include "core/base/error.h"
 #include "core/base/sanitize.h"
-#include "exec_cpu/machine.h"
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -19,7 +19,7 @@
 
 #define NAN_BYTE 0xff /* fp32 and bf16 of such bytes are not numbers, an int32 is no token */
 
-/* Uses of every buffer that owns memory; of permanent ones none, they never die. */
+/* Counts the uses of every buffer that owns memory.  Permanent buffers never die: they count 0. */
 static void
 count_uses (struct cpu_rank *r)
 {
@@ -32,7 +32,7 @@ count_uses (struct cpu_rank *r)
       r->uses[weft_buf_owner (p, p->uses[u].buf)]++;
 }
 
-/* In large pages where the system has some to give: many ranks on a machine spend much time on page
+/* In large pages where the system has some: many ranks on a machine spend much time on page
  * faults. */
 static void *
 map_pool (uint64_t bytes)
@@ -42,7 +42,7 @@ map_pool (uint64_t bytes)
 
 #ifdef MADV_HUGEPAGE
   if (at != MAP_FAILED)
-    madvise (at, bytes, MADV_HUGEPAGE); /* a wish: it may fail */
+    madvise (at, bytes, MADV_HUGEPAGE); /* advice: it may fail */
 #endif
   return at;
 }
@@ -67,7 +67,7 @@ cpu_arena_open (struct cpu_rank *r, const struct weft_memory *memory, GError **e
     r->bind.arena[pool] = at;
   }
   for (uint32_t b = 0; b < r->p->n_buf; b++)
-    if (r->uses[b] > 0) /* what no op uses has no place: weights lie where it seems to be */
+    if (r->uses[b] > 0) /* unused buffers have no place of their own: weights lie there */
       ASAN_POISON_MEMORY_REGION (cpu_arena_at (r, b), r->p->buf[b].bytes);
   return TRUE;
 }

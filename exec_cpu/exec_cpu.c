@@ -1,5 +1,8 @@
 #include "exec_cpu/exec_cpu.h"
 #include "core/base/error.h"
+#include "exec_cpu/arena.h"
+#include "exec_cpu/collectives.h"
+#include "exec_cpu/lanes.h"
 #include "exec_cpu/machine.h"
 #include "kernels/team.h"
 #include <string.h>
@@ -66,9 +69,9 @@ add_moves (struct cpu_machine *m, const struct weft_op *row, uint32_t n)
   g_hash_table_insert (m->moves, g_memdup2 (&key, sizeof key), moves);
 }
 
-/* Every communicator and list of moves that some op asks for. */
+/* Every communicator and list of moves that an op needs. */
 static void
-open_meetings (struct cpu_machine *m)
+open_collectives (struct cpu_machine *m)
 {
   g_autoptr (GHashTable) known = g_hash_table_new_full (g_int64_hash, g_int64_equal, g_free, NULL);
 
@@ -189,8 +192,8 @@ open_rank (struct cpu_machine *m, struct cpu_rank *r, GError **error)
   return m->options.threads <= 1 || r->team;
 }
 
-/* As many as may run at a time, two at least so that ranks always meet on threads; they sleep until
- * the first step. */
+/* One for each processor, at least two so that ranks of a collective run on different threads; they
+ * sleep until the first step. */
 static gboolean
 start_threads (struct cpu_machine *m, GError **error)
 {
@@ -238,7 +241,7 @@ cpu_open (const weft_plan *plan, const struct weft_exec_options *options, GError
   for (uint32_t i = 0; ok && i < m->n; i++)
     ok = open_rank (m, &m->rank[i], error);
   if (ok) {
-    open_meetings (m);
+    open_collectives (m);
     open_channels (m);
   }
   ok = ok && (options->stress || start_threads (m, error));

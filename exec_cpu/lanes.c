@@ -1,69 +1,16 @@
 /* Which op is next.
  *
- * A lane runs its ops in order; its head may start when the ops it waits for have ended.  A rank
- * looks at all its lanes, meetings first because others may be waiting for it, and runs what is
- * ready, one unit at a time.  Threads take ranks that may move, in turn, and keep one until it
- * cannot go on; it sleeps then, without a thread, until another rank wakes it.  Under stress one
- * thread takes units of all ranks in an order drawn from a seed. */
+ * A lane runs its ops in order; its head may start when the ops that it depends on have ended.  A
+ * rank polls its lanes, communication first because other ranks may be waiting for it, and runs one
+ * unit at a time.  Threads take ready ranks in turn, and run one until it cannot go on; it sleeps
+ * then, without a thread, until another rank wakes it.  Under stress one thread runs units of all
+ * ranks in an order drawn from a seed. */
+#include "exec_cpu/lanes.h"
 #include "core/base/error.h"
-#include "exec_cpu/machine.h"
-
-gboolean
-cpu_skips (const struct cpu_rank *r, uint32_t op)
-{
-  return r->m->options.control && r->m->options.control->forward_only &&
-         weft_feed_is_training (r->p, op);
-}
-
-/* ------------------------------------------------------------------- waking */
-
-/* At the end of those that wait for a thread, where no rank stands twice. */
-static void
-make_ready (struct cpu_machine *m, uint32_t row)
-{
-  m->ready[(m->first_ready + m->n_ready++) % m->n] = row;
-  if (m->n_idle > 0)
-    pthread_cond_signal (&m->work);
-}
-
-static struct cpu_rank *
-take_ready (struct cpu_machine *m)
-{
-  struct cpu_rank *r = &m->rank[m->ready[m->first_ready]];
-
-  m->first_ready = (m->first_ready + 1) % m->n;
-  m->n_ready--;
-  return r;
-}
-
-static void
-wake_locked (struct cpu_machine *m, uint32_t row)
-{
-  struct cpu_rank *r = &m->rank[row];
-
-  atomic_fetch_add (&r->signals, 1);
-  if (r->asleep) {
-    r->asleep = FALSE;
-    make_ready (m, row);
-  }
-}
-
-void
-cpu_wake_rank (struct cpu_machine *m, uint32_t row)
-{
-  pthread_mutex_lock (&m->lock);
-  wake_locked (m, row);
-  pthread_mutex_unlock (&m->lock);
-}
-
-void
-cpu_wake (struct cpu_machine *m, const struct weft_group *group)
-{
-  pthread_mutex_lock (&m->lock);
-  for (uint32_t i = 0; i < weft_group_size (group); i++)
-    wake_locked (m, weft_group_rank (group, i));
-  pthread_mutex_unlock (&m->lock);
-}
+#include "exec_cpu/arena.h"
+#include "exec_cpu/collectives.h"
+#include "exec_cpu/launch.h"
+#include "exec_cpu/ready.h"
 
 /* ------------------------------------------------------------------ one rank */
 
@@ -93,14 +40,6 @@ group_may_start (const struct cpu_rank *r, enum weft_lane lane)
   return TRUE;
 }
 
-void
-cpu_end_op (struct cpu_rank *r, uint32_t op, double begin, double end)
-{
-  cpu_arena_release (r, op);
-  r->m->t->begin[r->row][op] = begin;
-  r->m->t->end[r->row][op] = end;
-}
-
 static void
 run_alone (struct cpu_rank *r, enum weft_lane lane, uint32_t op)
 {
@@ -109,11 +48,12 @@ run_alone (struct cpu_rank *r, enum weft_lane lane, uint32_t op)
   cpu_arena_touch (r, op);
   if (!cpu_skips (r, op))
     cpu_launch (r, op);
-  cpu_end_op (r, op, begin, cpu_now (r->m));
+  cpu_launch_end (r, op, begin, cpu_now (r->m));
   r->lane[lane].cursor++;
 }
 
-/* One unit of a lane, when it has one: a kernel, a copy, a round of a collective, a transfer. */
+/* Runs one unit of a lane: a kernel, a copy, a round of a collective, a transfer.  FALSE: none can
+ * start. */
 static gboolean
 try_lane (struct cpu_rank *r, enum weft_lane lane)
 {
@@ -124,13 +64,13 @@ try_lane (struct cpu_rank *r, enum weft_lane lane)
   uint32_t op = r->p->lane_ops[lane][l->cursor];
   enum weft_op_class class = weft_op_info[r->p->op[op].kind].class;
   if (class == WEFT_CLASS_P2P)
-    return (l->posted || group_may_start (r, lane)) && cpu_meet_transfers (r, lane);
-  /* Collectives of one launch start when all of them may, and follow each other. */
+    return (l->posted || group_may_start (r, lane)) && cpu_transfers_advance (r, lane);
+  /* Collectives of one launch start when all of them may, one after the other. */
   if (!l->posted &&
       !(class == WEFT_CLASS_COLLECTIVE ? group_may_start (r, lane) : may_start (r, op)))
     return FALSE;
   if (class == WEFT_CLASS_COLLECTIVE && !cpu_skips (r, op))
-    return cpu_meet_collective (r, lane, op);
+    return cpu_collective_advance (r, lane, op);
   run_alone (r, lane, op);
   return TRUE;
 }
@@ -155,7 +95,8 @@ is_through (const struct cpu_rank *r)
 
 /* ------------------------------------------------------------------ threads */
 
-/* As far as it goes.  Whoever wakes it meanwhile may have come too late to be noticed. */
+/* Runs a rank until it cannot go on.  A signal that came meanwhile may have been missed: then it is
+ * ready again. */
 static void
 run_rank (struct cpu_machine *m, struct cpu_rank *r)
 {
@@ -168,12 +109,12 @@ run_rank (struct cpu_machine *m, struct cpu_rank *r)
   if (is_through (r))
     m->n_done++;
   else if (atomic_load (&r->signals) != seen)
-    make_ready (m, r->row);
+    cpu_ready_add (m, r->row);
   else
     r->asleep = TRUE;
 }
 
-/* Nobody runs or will: the step is over, or all that are left wait for each other. */
+/* No rank runs or is ready: the step has ended, or the remaining ranks wait for each other. */
 static gboolean
 is_quiet (const struct cpu_machine *m)
 {
@@ -194,7 +135,7 @@ cpu_thread_main (void *machine)
       continue;
     }
     m->n_busy++;
-    run_rank (m, take_ready (m));
+    run_rank (m, cpu_ready_take (m));
     m->n_busy--;
     if (is_quiet (m))
       pthread_cond_signal (&m->quiet);
@@ -228,7 +169,7 @@ run_threads (struct cpu_machine *m)
   pthread_mutex_lock (&m->lock);
   m->n_done = 0;
   for (uint32_t i = 0; i < m->n; i++)
-    make_ready (m, i);
+    cpu_ready_add (m, i);
   while (!is_quiet (m))
     pthread_cond_wait (&m->quiet, &m->lock);
   gboolean through = m->n_done == m->n;
@@ -236,14 +177,14 @@ run_threads (struct cpu_machine *m)
   return through;
 }
 
-/* Lanes of ranks that may have something to do, in no order. */
+/* Lanes of ranks that may be able to run, unordered. */
 struct crowd {
   uint32_t n, *pair; /* rank * WEFT_N_LANE + lane */
 };
 
-/* A seed makes some lanes of some ranks reluctant: they move only when nobody else can, which is
- * how a dependency that is missing comes to light.  The rest is drawn evenly.  A lane that could not
- * move is parked until something happened to its rank. */
+/* The seed makes some lanes of some ranks reluctant: they run only when no other lane can, which
+ * uncovers missing dependencies.  The others are drawn with equal probability.  A lane that could
+ * not run is parked until its rank has run a unit or was woken. */
 struct shuffle {
   struct cpu_machine *m;
   GRand *rand;
@@ -271,7 +212,7 @@ unpark (struct shuffle *s, uint32_t row)
     }
 }
 
-/* A unit of a rank was run: lanes of that rank, and of those it woke, may move now. */
+/* After a unit of a rank: lanes of that rank, and of ranks that it woke, may run now. */
 static void
 notice_unit (struct shuffle *s, uint32_t of)
 {

@@ -1,11 +1,12 @@
-/* An op that computes or copies: its operands in the arena, and the kernel that works on them. */
+/* An op that computes or copies: its operands in the arena, and its kernel. */
+#include "exec_cpu/launch.h"
 #include "core/exec/feed.h"
-#include "exec_cpu/machine.h"
+#include "exec_cpu/arena.h"
 #include "kernels/team.h"
 #include <string.h>
 
-/* A kernel trusts its token ids and the numbers and counts of rows.  Poisoned ones, of a program that
- * is wrong, would lead anywhere. */
+/* Kernels do not check token ids, row numbers and counts: poisoned ones, of a wrong program, would
+ * be addresses anywhere. */
 static gboolean
 has_tokens (const struct weft_kernel *k)
 {
@@ -15,7 +16,7 @@ has_tokens (const struct weft_kernel *k)
   return TRUE;
 }
 
-/* What one op launches. */
+/* The op that kernels belong to. */
 struct launch {
   struct cpu_rank *r;
   uint32_t op;
@@ -75,4 +76,12 @@ cpu_launch (struct cpu_rank *r, uint32_t op)
   default:
     weft_bind_kernels (&r->bind, op, run, &l);
   }
+}
+
+void
+cpu_launch_end (struct cpu_rank *r, uint32_t op, double begin, double end)
+{
+  cpu_arena_release (r, op);
+  r->m->t->begin[r->row][op] = begin;
+  r->m->t->end[r->row][op] = end;
 }

@@ -1,6 +1,6 @@
-/* control.h - what a real step needs that is no part of the plan: tokens in, hyper-parameters, a
- * few numbers out.  The caller owns it; an executor reads it while a step runs and the caller
- * changes it between steps. */
+/* control.h - inputs and results of a real step that the plan does not hold: tokens and
+ * hyper-parameters in, a few numbers out.  The caller owns it; an executor reads it while a step
+ * runs, and the caller changes it between steps. */
 #pragma once
 #include <glib.h>
 #include <stdint.h>
@@ -16,9 +16,8 @@ struct weft_control {
    * its last token and predicts row i without its first. */
   const int32_t *tokens;
 
-  /* Only forward, where nothing is dropped: ops of backward, reduction and update end at once and
-   * touch nothing.  They still take their place in the order, so memory is as safe as in a whole
-   * step. */
+  /* Forward alone, without dropout: ops of backward, reduction and update end at once and touch
+   * nothing.  They keep their place in the order, so memory is as safe as in a whole step. */
   gboolean forward_only;
 };
 
@@ -30,10 +29,10 @@ weft_control_loss_scale (const struct weft_control *control)
 
 /* What copy_out brings to the host, by row of the executor. */
 struct weft_metrics {
-  double loss;      /* mean over all tokens of the global batch; NaN where no head is */
-  double mtp_loss;  /* of multi-token prediction, which is not in it: the mean over depths; NaN without */
+  double loss;      /* mean over all tokens of the global batch; NaN on stages without a head */
+  double mtp_loss;  /* multi-token prediction, not part of `loss`: mean over depths; NaN without */
   double grad_norm; /* before clipping; NaN without clip_grad */
   gboolean skipped; /* nothing was updated: the norm was not finite, or with a loss scale a gradient
                        was not; FALSE without clip_grad and loss scale */
-  uint32_t large;    /* check_for_large_grads: buckets of this rank that are far above the first ones */
+  uint32_t large;   /* check_for_large_grads: buckets of this rank far above the first ones */
 };

@@ -24,8 +24,8 @@ weft_exec_check_graph (const weft_plan *plan, GError **error)
     uint32_t op = weft_host_reads (plan->role[role]);
     if (op != WEFT_NO_OP)
       return weft_bad_input (error,
-                             "--graph: %s (op %u) needs counts that the host reads during the step; "
-                             "set moe_pad_expert_input_to_capacity, or leave out --graph",
+                             "--graph: %s (op %u) needs counts that the host reads during the "
+                             "step; set moe_pad_expert_input_to_capacity, or leave out --graph",
                              weft_op_words[plan->role[role]->op[op].kind], op);
   }
   return TRUE;

@@ -18,19 +18,20 @@ struct weft_rendezvous; /* launch/rendezvous.h */
 
 struct weft_exec_options {
   gboolean unfolded;     /* simulate every rank */
-  gboolean roles;        /* the clock alone: the first rank of each stage and no other, which takes no
-                            longer than all of them together */
+  gboolean roles;        /* clock: the first rank of each stage alone, which takes as long */
   gboolean step_by_step; /* collectives round by round instead of as fluid flows */
 
   /* Executors of real numbers: */
   const struct weft_control *control; /* read in every step; outlives the executor */
-  uint64_t stress;   /* not 0: one thread takes legal steps of all ranks at random, from this seed */
-  uint32_t threads;  /* that share a rank's kernels of the CPU; 0: of a GPU's rank all processors, else 1 */
+  uint64_t stress;   /* not 0: one thread runs units of all ranks in random legal order; the seed */
+  uint32_t threads;  /* of a rank's CPU kernels; 0: 1, or with GPUs all processors */
   gboolean poison;   /* fill bytes with NaN when their buffer dies */
-  weft_exec *memory; /* run in the memory of this one, which outlives it; NULL: in its own.  Buffers
-                        that outlive a step must lie at the same places */
+  weft_exec *memory; /* run in the memory of this executor, which outlives it, with permanent
+                        buffers at the same places; NULL: in its own */
 
-  gboolean graph;        /* the step is one CUDA graph, captured once and replayed from then on */
+  /* Launch mode of a device whose runtime has graphs: the launches of a step are captured once, and
+   * from then on the whole step is one launch. */
+  gboolean graph;
 
   /* Executors of GPUs: */
   uint32_t ranks_per_gpu; /* 0 is 1; all of the job's: they share one GPU */
@@ -61,11 +62,11 @@ struct weft_exec_ops {
   weft_timeline *(*drain) (weft_exec *x, GError **error); /* caller owns */
   void (*close) (weft_exec *x); /* never fails, accepts NULL and half-open */
 
-  /* With WEFT_EXEC_NUMBERS, while nothing runs: bytes [offset, offset + n) of a buffer of one row. */
+  /* With WEFT_EXEC_NUMBERS, between steps: bytes [offset, offset + n) of a buffer of one row. */
   void (*read) (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n, void *out);
   void (*write) (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n,
                  const void *in);
-  /* Where a buffer lies, for memory that the host can read; NULL: it cannot. */
+  /* The address of a buffer in memory that the host can read; NULL: it cannot. */
   void *(*at) (weft_exec *x, uint32_t row, uint32_t buf);
 };
 
@@ -78,8 +79,8 @@ struct weft_exec {
   uint64_t *allocated;          /* device bytes, by row; NULL without numbers */
   uint64_t *allocated_host;     /* bytes of the host pool, likewise */
   struct weft_rendezvous *peers; /* as in the options */
-  uint8_t *away; /* by row, whether another process has it: read() gives zeros, write() does nothing,
-                    metrics are not set; NULL: all are here */
+  uint8_t *away; /* by row, whether another process has it: read() gives zeros, write() does
+                    nothing, metrics are not set; NULL: all are here */
 };
 
 static inline gboolean
@@ -97,8 +98,8 @@ weft_timeline *weft_exec_run (const struct weft_exec_ops *ops, const weft_plan *
 /* One step of an open executor: walks every row and drains it. */
 weft_timeline *weft_exec_step (weft_exec *x, GError **error);
 
-/* Of a rank that knows the loss, which all ranks with an output head do, and the norm; NULL where none
- * of those is here. */
+/* Of a rank that knows the loss, which all ranks with an output head do, and the norm; NULL where
+ * none of those is here. */
 const struct weft_metrics *weft_exec_metrics (const weft_exec *x);
 
 /* A step in parts (parts.h): issues one part on every row and runs it, collectives included.  Parts

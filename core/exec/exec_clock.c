@@ -1,7 +1,7 @@
-/* The clock executor: closed-form times, every op as if alone on the cluster.  Lanes, dependencies
- * and meetings are obeyed; links and SMs are never shared.  An oracle for the simulator where
- * nothing contends, a lower bound of it where something does, and quick enough to rank a whole
- * space. */
+/* The clock executor prices each op by formula, without contention: lanes, dependencies and
+ * rendezvous of collectives are obeyed; links and SMs are never shared.  It equals the simulator
+ * where nothing contends, is a lower bound of it elsewhere, and is fast enough to rank a whole
+ * search space. */
 #include "core/exec/exec.h"
 #include "core/plan/replay.h"
 
@@ -9,7 +9,7 @@ struct clock {
   weft_exec base;
   uint32_t *issued;   /* by row: ops must come in program order */
   weft_host **hosts;  /* by role */
-  GHashTable *prices; /* of communication, where ranks of a role differ; see actor_price() */
+  GHashTable *prices; /* of communication, if ranks of a role differ; see actor_price() */
 };
 
 static void
@@ -47,7 +47,7 @@ clock_open (const weft_plan *plan, const struct weft_exec_options *options, GErr
   return &c->base;
 }
 
-/* The replay reads waits from the plan itself; here they only prove to come before their op. */
+/* The replay reads waits from the plan; this only checks that they come before their op. */
 static gboolean
 clock_wait (weft_exec *x, uint32_t row, enum weft_lane lane, uint32_t op, GError **error)
 {
@@ -76,7 +76,7 @@ actor_price (struct clock *c, uint32_t actor, const weft_program *p, uint32_t op
   uint32_t who = weft_op_info[row->kind].class == WEFT_CLASS_COLLECTIVE
                      ? c->base.actors->comm_of[(size_t) actor * WEFT_N_GROUP + row->group]
                      : actor;
-  /* What joins a launch costs what it adds to those before it. */
+  /* An op that joins a launch costs what it adds to the ops before it. */
   gboolean joins =
       row->flags & WEFT_OP_GROUPED && weft_op_info[row->kind].class == WEFT_CLASS_COLLECTIVE;
   uint32_t key[] = { who, p->role, joins ? op : row->shape,
@@ -127,7 +127,7 @@ clock_drain (weft_exec *x, GError **error)
 
 const struct weft_exec_ops weft_exec_clock = {
   .name = "clock",
-  .doc = "closed formulas, no contention",
+  .doc = "prices each op by formula, without contention",
   .flags = WEFT_EXEC_VIRTUAL | WEFT_EXEC_TIMES,
   .open = clock_open,
   .wait = clock_wait,

@@ -1,4 +1,4 @@
-/* The null executor accepts everything and does nothing: it measures the walk, for fuzzing too. */
+/* The null executor accepts every op and does nothing: it measures the walk, and serves fuzzing. */
 #include "core/exec/exec.h"
 
 static weft_exec *
@@ -45,7 +45,7 @@ null_close (weft_exec *x)
 
 const struct weft_exec_ops weft_exec_null = {
   .name = "null",
-  .doc = "accepts everything and does nothing",
+  .doc = "accepts every op and does nothing",
   .flags = WEFT_EXEC_VIRTUAL,
   .open = null_open,
   .wait = null_wait,

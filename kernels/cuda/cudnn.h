@@ -3,7 +3,7 @@
  *
  * Neither the library nor its headers are needed to build: functions are looked up by name, and the
  * constants of the interface, which are stable between versions, are repeated here. If the headers
- * are found at build time, exec_cuda/module/fused.c checks the constants against them. */
+ * are found at build time, exec_gpu/cuda/module/fused.c checks the constants against them. */
 #pragma once
 #include <glib.h>
 #include <stddef.h>

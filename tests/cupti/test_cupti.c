@@ -1,6 +1,6 @@
-/* What exec_cuda/module/cupti.c makes of buffers of records, in place of CUPTI's: functions of the
- * test that hand out buffers which the test has filled. */
-#include "exec_cuda/module/cupti.h"
+/* What exec_gpu/cuda/module/cupti.c makes of buffers of records, in place of CUPTI's: functions of
+ * the test that hand out buffers which the test has filled. */
+#include "exec_gpu/cuda/module/cupti.h"
 #include "tests/runner/runner.h"
 #include <pthread.h>
 #include <string.h>
@@ -239,14 +239,14 @@ put_known (uint32_t correlation, uint64_t id)
 /* ------------------------------------------------------------------------- taking */
 
 static struct {
-  struct weft_cuda_activity at[MOST];
+  struct weft_gpu_activity at[MOST];
   uint32_t n;
   uint64_t lost;
   const char *said;
 } taken;
 
 static void
-keep (void *user, const struct weft_cuda_activity *a)
+keep (void *user, const struct weft_gpu_activity *a)
 {
   (void) user;
   taken.at[taken.n++] = *a;
@@ -262,7 +262,7 @@ take (struct weft_cupti *c)
 static void
 assert_taken (uint32_t i, const char *name, int row, uint32_t op)
 {
-  const struct weft_cuda_activity *a = &taken.at[i];
+  const struct weft_gpu_activity *a = &taken.at[i];
 
   assert_true (i < taken.n);
   assert_string_equal (a->name, name);
@@ -382,7 +382,7 @@ static void
 launches_of_other_threads_go_by_the_order_of_their_stream (void **state)
 {
   struct weft_cupti *c = open_all ();
-  weft_cuda_stream *stream = (weft_cuda_stream *) (uintptr_t) 5;
+  weft_gpu_stream *stream = (weft_gpu_stream *) (uintptr_t) 5;
 
   (void) state;
   for (uint32_t op = 20; op < 22; op++) {
@@ -418,7 +418,7 @@ static void
 streams_of_two_gpus_are_told_apart (void **state)
 {
   struct weft_cupti *c = open_all ();
-  weft_cuda_stream *stream = (weft_cuda_stream *) (uintptr_t) 5;
+  weft_gpu_stream *stream = (weft_gpu_stream *) (uintptr_t) 5;
 
   (void) state;
   for (fake.device = 0; fake.device < 2; fake.device++) {

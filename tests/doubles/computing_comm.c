@@ -1,5 +1,5 @@
 /* Communicators of the computing device. */
-#include "exec_cuda/module/sums.h"
+#include "exec_gpu/cuda/module/sums.h"
 #include "kernels/float.h"
 #include "launch/rendezvous.h"
 #include "tests/doubles/computing_cuda.h"
@@ -13,7 +13,7 @@ struct clique {
   GPtrArray **between; /* [from * n + to]: transfers */
 };
 
-struct weft_cuda_comm {
+struct weft_gpu_comm {
   computing_cuda *d;
   struct clique *clique;
   uint32_t rank, n_split, n_collective;
@@ -68,7 +68,7 @@ named_meeting (const struct clique *c, uint32_t way, uint32_t at)
 }
 
 struct computing_talk
-computing_transfer (enum weft_op_kind kind, const struct weft_cuda_transfer *t)
+computing_transfer (enum weft_op_kind kind, const struct weft_gpu_transfer *t)
 {
   return (struct computing_talk){ .kind = kind,
                                   .comm = t->comm,
@@ -82,7 +82,7 @@ computing_transfer (enum weft_op_kind kind, const struct weft_cuda_transfer *t)
 struct computing_meeting *
 computing_meet (const struct computing_talk *talk)
 {
-  weft_cuda_comm *c = talk->comm;
+  weft_gpu_comm *c = talk->comm;
   struct clique *q = c->clique;
   uint32_t n = q->n, out = c->rank * n + talk->peer, in = talk->peer * n + c->rank;
 
@@ -170,10 +170,10 @@ reduce (const struct computing_meeting *m, uint64_t first, uint64_t n, void *out
 {
   const struct computing_talk *t = &m->talk[0];
   g_autofree const void **term = g_new0 (const void *, m->n);
-  struct weft_cuda_join join = { .dtype = t->dtype,
-                                 .how = t->reduce == WEFT_REDUCE_MIN   ? WEFT_CUDA_LEAST
-                                        : t->reduce == WEFT_REDUCE_MAX ? WEFT_CUDA_MOST
-                                                                       : WEFT_CUDA_ADD,
+  struct weft_gpu_join join = { .dtype = t->dtype,
+                                 .how = t->reduce == WEFT_REDUCE_MIN   ? WEFT_GPU_LEAST
+                                        : t->reduce == WEFT_REDUCE_MAX ? WEFT_GPU_MOST
+                                                                       : WEFT_GPU_ADD,
                                  .before = 1,
                                  .after = t->reduce == WEFT_REDUCE_AVG ? (float) m->n : 1,
                                  .n_term = m->n,
@@ -344,13 +344,13 @@ find_clique (computing_cuda *d, GBytes *name, uint32_t n)
 }
 
 static const char *
-join_clique (computing_cuda *d, GBytes *name, uint32_t n, uint32_t rank, weft_cuda_comm **out)
+join_clique (computing_cuda *d, GBytes *name, uint32_t n, uint32_t rank, weft_gpu_comm **out)
 {
   struct clique *clique = find_clique (d, name, n);
 
   if (!clique || rank >= n)
     return "a communicator of other members has this name";
-  weft_cuda_comm *c = g_new0 (weft_cuda_comm, 1);
+  weft_gpu_comm *c = g_new0 (weft_gpu_comm, 1);
   clique->came++;
   c->d = d;
   c->clique = clique;
@@ -363,7 +363,7 @@ join_clique (computing_cuda *d, GBytes *name, uint32_t n, uint32_t rank, weft_cu
 }
 
 static const char *
-comp_comm_id (void *self, struct weft_cuda_id *out)
+comp_comm_id (void *self, struct weft_gpu_id *out)
 {
   uint32_t n = ((computing_cuda *) self)->clique->len + 1;
 
@@ -373,7 +373,7 @@ comp_comm_id (void *self, struct weft_cuda_id *out)
 }
 
 static const char *
-comp_comm_open (void *self, const struct weft_cuda_member *member, weft_cuda_comm **out)
+comp_comm_open (void *self, const struct weft_gpu_member *member, weft_gpu_comm **out)
 {
   g_autoptr (GBytes) name = g_bytes_new (member->id, sizeof *member->id);
 
@@ -382,8 +382,8 @@ comp_comm_open (void *self, const struct weft_cuda_member *member, weft_cuda_com
 
 /* The name says whose, which split, and which color. */
 static const char *
-comp_comm_split (void *self, weft_cuda_comm *parent, int color, const struct weft_cuda_member *m,
-                 weft_cuda_comm **out)
+comp_comm_split (void *self, weft_gpu_comm *parent, int color, const struct weft_gpu_member *m,
+                 weft_gpu_comm **out)
 {
   uint64_t words[] = { g_bytes_hash (parent->clique->name), parent->n_split++, (uint64_t) color };
   g_autoptr (GBytes) name = g_bytes_new (words, sizeof words);
@@ -393,7 +393,7 @@ comp_comm_split (void *self, weft_cuda_comm *parent, int color, const struct wef
 }
 
 static const char *
-comp_comm_close (void *self, weft_cuda_comm *comm)
+comp_comm_close (void *self, weft_gpu_comm *comm)
 {
   ((computing_cuda *) self)->n_open--;
   g_free (comm->sent);
@@ -403,22 +403,22 @@ comp_comm_close (void *self, weft_cuda_comm *comm)
 }
 
 static const char *
-comp_comm_ready (void *self, weft_cuda_comm *comm, gboolean *ready)
+comp_comm_ready (void *self, weft_gpu_comm *comm, gboolean *ready)
 {
   *ready = comm->clique->came == comm->clique->n || ((computing_cuda *) self)->peers;
   return *ready ? NULL : "a member of a communicator is missing";
 }
 
 static const char *
-comp_comm_finish (void *self, weft_cuda_comm *comm)
+comp_comm_finish (void *self, weft_gpu_comm *comm)
 {
   (void) self, (void) comm;
   return NULL;
 }
 
 static const char *
-comp_window_open (void *self, weft_cuda_comm *comm, void *at, uint64_t bytes, gboolean symmetric,
-                  weft_cuda_window **out)
+comp_window_open (void *self, weft_gpu_comm *comm, void *at, uint64_t bytes, gboolean symmetric,
+                  weft_gpu_window **out)
 {
   (void) comm, (void) bytes, (void) symmetric;
   ((computing_cuda *) self)->n_open++;
@@ -427,7 +427,7 @@ comp_window_open (void *self, weft_cuda_comm *comm, void *at, uint64_t bytes, gb
 }
 
 static const char *
-comp_window_close (void *self, weft_cuda_comm *comm, weft_cuda_window *window)
+comp_window_close (void *self, weft_gpu_comm *comm, weft_gpu_window *window)
 {
   (void) comm, (void) window;
   ((computing_cuda *) self)->n_open--;
@@ -435,7 +435,7 @@ comp_window_close (void *self, weft_cuda_comm *comm, weft_cuda_window *window)
 }
 
 static const char *
-comp_scaled_open (void *self, weft_cuda_comm *comm, enum weft_dtype dtype, double factor, int *out)
+comp_scaled_open (void *self, weft_gpu_comm *comm, enum weft_dtype dtype, double factor, int *out)
 {
   computing_cuda *d = self;
 
@@ -447,7 +447,7 @@ comp_scaled_open (void *self, weft_cuda_comm *comm, enum weft_dtype dtype, doubl
 }
 
 static const char *
-comp_scaled_close (void *self, weft_cuda_comm *comm, int scaled)
+comp_scaled_close (void *self, weft_gpu_comm *comm, int scaled)
 {
   (void) comm, (void) scaled;
   ((computing_cuda *) self)->n_open--;
@@ -455,7 +455,7 @@ comp_scaled_close (void *self, weft_cuda_comm *comm, int scaled)
 }
 
 void
-computing_comm_calls (struct weft_cuda_calls *calls)
+computing_comm_calls (struct weft_gpu_calls *calls)
 {
   calls->comm_id = comp_comm_id;
   calls->comm_open = comp_comm_open;

@@ -1,5 +1,5 @@
 #include "tests/doubles/computing_cuda.h"
-#include "exec_cuda/module/sums.h"
+#include "exec_gpu/cuda/module/sums.h"
 #include "kernels/cuda/table.h"
 #include "tests/doubles/emulated_cuda.h"
 #include <string.h>
@@ -7,27 +7,27 @@
 #define PATIENCE (10 * G_USEC_PER_SEC) /* without any call, while somebody waits */
 #define STUCK "streams wait for each other for ever"
 
-struct weft_cuda_stream {
+struct weft_gpu_stream {
   uint32_t device;
   GQueue item; /* struct computing_item * */
-  weft_cuda_graph *into;
+  weft_gpu_graph *into;
 };
 
-struct weft_cuda_event {
+struct weft_gpu_event {
   uint32_t device;
   gboolean timed;
   uint64_t recorded, done; /* records given, records done */
   uint64_t at;             /* works done before the newest one */
-  weft_cuda_graph *captured;
+  weft_gpu_graph *captured;
 };
 
 struct node {
-  weft_cuda_stream *stream;
+  weft_gpu_stream *stream;
   struct computing_item *item;
 };
 
-struct weft_cuda_graph {
-  weft_cuda_stream *origin;
+struct weft_gpu_graph {
+  weft_gpu_stream *origin;
   GArray *node; /* struct node */
   gboolean ended;
 };
@@ -116,7 +116,7 @@ free_item (void *data)
 /* Which records a wait means, and with whom communication meets, is known when a stream is given
  * it, be it by a graph. */
 static void
-give (computing_cuda *d, weft_cuda_stream *stream, struct computing_item *item)
+give (computing_cuda *d, weft_gpu_stream *stream, struct computing_item *item)
 {
   item->number = d->n_given++;
   if (item->kind == COMPUTING_RECORD)
@@ -133,7 +133,7 @@ give (computing_cuda *d, weft_cuda_stream *stream, struct computing_item *item)
 }
 
 static void
-put (computing_cuda *d, weft_cuda_stream *stream, const struct computing_item *like)
+put (computing_cuda *d, weft_gpu_stream *stream, const struct computing_item *like)
 {
   if (stream->into) {
     struct node node = { stream, copy_item (like) };
@@ -143,7 +143,7 @@ put (computing_cuda *d, weft_cuda_stream *stream, const struct computing_item *l
 }
 
 static const char *
-enqueue (computing_cuda *d, weft_cuda_stream *stream, const struct computing_item *like)
+enqueue (computing_cuda *d, weft_gpu_stream *stream, const struct computing_item *like)
 {
   if (this_thread (d)->device != stream->device)
     return "a stream of another device is given work";
@@ -243,14 +243,14 @@ is_ready (const struct computing_item *item)
 }
 
 /* A stream whose next item can be done; NULL: there is none. */
-static weft_cuda_stream *
+static weft_gpu_stream *
 choose_stream (computing_cuda *d)
 {
-  weft_cuda_stream *chosen = NULL;
+  weft_gpu_stream *chosen = NULL;
   uint32_t n = 0;
 
   for (uint32_t i = 0; i < d->stream->len; i++) {
-    weft_cuda_stream *s = g_ptr_array_index (d->stream, i);
+    weft_gpu_stream *s = g_ptr_array_index (d->stream, i);
     const struct computing_item *item = g_queue_peek_head (&s->item), *best;
     if (!item || !is_ready (item))
       continue;
@@ -265,7 +265,7 @@ choose_stream (computing_cuda *d)
 static gboolean
 work_once (computing_cuda *d)
 {
-  weft_cuda_stream *s = d->said ? NULL : choose_stream (d);
+  weft_gpu_stream *s = d->said ? NULL : choose_stream (d);
 
   if (!s)
     return FALSE;
@@ -281,7 +281,7 @@ work_once (computing_cuda *d)
 }
 
 static gboolean
-is_done (const weft_cuda_event *event, weft_cuda_stream *stream)
+is_done (const weft_gpu_event *event, weft_gpu_stream *stream)
 {
   return event ? event->done >= event->recorded : g_queue_is_empty (&stream->item);
 }
@@ -289,7 +289,7 @@ is_done (const weft_cuda_event *event, weft_cuda_stream *stream)
 /* Until an event has come to pass, or a stream is empty, or nothing can be done: *done says
  * which. */
 static const char *
-work (computing_cuda *d, const weft_cuda_event *event, weft_cuda_stream *stream, gboolean *done)
+work (computing_cuda *d, const weft_gpu_event *event, weft_gpu_stream *stream, gboolean *done)
 {
   if (this_thread (d)->captures)
     return "the host waits while a graph is captured";
@@ -302,7 +302,7 @@ work (computing_cuda *d, const weft_cuda_event *event, weft_cuda_stream *stream,
 
 /* Another thread may be about to give what is missing, as long as calls come. */
 static const char *
-look_for (computing_cuda *d, const weft_cuda_event *event, gboolean *done)
+look_for (computing_cuda *d, const weft_gpu_event *event, gboolean *done)
 {
   const char *said = work (d, event, NULL, done);
 
@@ -313,7 +313,7 @@ look_for (computing_cuda *d, const weft_cuda_event *event, gboolean *done)
 }
 
 static const char *
-finish (computing_cuda *d, weft_cuda_stream *stream)
+finish (computing_cuda *d, weft_gpu_stream *stream)
 {
   gboolean done;
   const char *said = work (d, NULL, stream, &done);
@@ -336,13 +336,13 @@ comp_devices (void *self, uint32_t *n)
 }
 
 static const char *
-comp_describe (void *self, uint32_t device, struct weft_cuda_device *out)
+comp_describe (void *self, uint32_t device, struct weft_gpu_device *out)
 {
   const computing_cuda *d = self;
   const uint64_t bytes = (uint64_t) 1 << 40;
 
   (void) device;
-  *out = (struct weft_cuda_device){ .name = "computing",
+  *out = (struct weft_gpu_device){ .name = "computing",
                                     .bytes = bytes,
                                     .free = bytes - d->bytes[WEFT_POOL_DEVICE] -
                                             d->bytes[WEFT_POOL_SYMMETRIC],
@@ -386,10 +386,10 @@ comp_release (void *self, enum weft_pool pool, void *at)
 /* ------------------------------------------------------------------ streams, events */
 
 static const char *
-comp_stream_open (void *self, gboolean urgent, weft_cuda_stream **out)
+comp_stream_open (void *self, gboolean urgent, weft_gpu_stream **out)
 {
   computing_cuda *d = self;
-  weft_cuda_stream *s = g_new0 (weft_cuda_stream, 1);
+  weft_gpu_stream *s = g_new0 (weft_gpu_stream, 1);
 
   (void) urgent;
   pthread_mutex_lock (&d->lock);
@@ -403,7 +403,7 @@ comp_stream_open (void *self, gboolean urgent, weft_cuda_stream **out)
 
 /* What it was given and has not done is lost. */
 static const char *
-comp_stream_close (void *self, weft_cuda_stream *stream)
+comp_stream_close (void *self, weft_gpu_stream *stream)
 {
   computing_cuda *d = self;
 
@@ -417,10 +417,10 @@ comp_stream_close (void *self, weft_cuda_stream *stream)
 }
 
 static const char *
-comp_event_open (void *self, gboolean timed, weft_cuda_event **out)
+comp_event_open (void *self, gboolean timed, weft_gpu_event **out)
 {
   computing_cuda *d = self;
-  weft_cuda_event *e = g_new0 (weft_cuda_event, 1);
+  weft_gpu_event *e = g_new0 (weft_gpu_event, 1);
 
   pthread_mutex_lock (&d->lock);
   e->device = this_thread (d)->device;
@@ -432,7 +432,7 @@ comp_event_open (void *self, gboolean timed, weft_cuda_event **out)
 }
 
 static const char *
-comp_event_close (void *self, weft_cuda_event *event)
+comp_event_close (void *self, weft_gpu_event *event)
 {
   computing_cuda *d = self;
 
@@ -445,7 +445,7 @@ comp_event_close (void *self, weft_cuda_event *event)
 
 /* An event that was captured is one of the graph, and has no date. */
 static const char *
-record (computing_cuda *d, weft_cuda_event *event, weft_cuda_stream *stream)
+record (computing_cuda *d, weft_gpu_event *event, weft_gpu_stream *stream)
 {
   if (event->device != stream->device)
     return "an event of another device is recorded";
@@ -454,28 +454,28 @@ record (computing_cuda *d, weft_cuda_event *event, weft_cuda_stream *stream)
 }
 
 static const char *
-comp_record (void *self, weft_cuda_event *event, weft_cuda_stream *stream)
+comp_record (void *self, weft_gpu_event *event, weft_gpu_stream *stream)
 {
   LOCKED ((computing_cuda *) self, const char *, record (self, event, stream));
 }
 
 /* In a graph it is external: it has a date, and nobody waits for it. */
 static const char *
-stamp (computing_cuda *d, weft_cuda_event *event, weft_cuda_stream *stream)
+stamp (computing_cuda *d, weft_gpu_event *event, weft_gpu_stream *stream)
 {
   event->captured = NULL;
   return enqueue (d, stream, &(struct computing_item){ .kind = COMPUTING_RECORD, .event = event });
 }
 
 static const char *
-comp_stamp (void *self, weft_cuda_event *event, weft_cuda_stream *stream)
+comp_stamp (void *self, weft_gpu_event *event, weft_gpu_stream *stream)
 {
   LOCKED ((computing_cuda *) self, const char *, stamp (self, event, stream));
 }
 
 /* Who waits for what is captured is captured too. */
 static const char *
-wait_for (computing_cuda *d, weft_cuda_stream *stream, weft_cuda_event *event)
+wait_for (computing_cuda *d, weft_gpu_stream *stream, weft_gpu_event *event)
 {
   if (event->captured && event->captured->ended)
     return "an event is waited for that a graph has captured, which has ended";
@@ -486,26 +486,26 @@ wait_for (computing_cuda *d, weft_cuda_stream *stream, weft_cuda_event *event)
 }
 
 static const char *
-comp_wait (void *self, weft_cuda_stream *stream, weft_cuda_event *event)
+comp_wait (void *self, weft_gpu_stream *stream, weft_gpu_event *event)
 {
   LOCKED ((computing_cuda *) self, const char *, wait_for (self, stream, event));
 }
 
 static const char *
-comp_query (void *self, weft_cuda_event *event, gboolean *done)
+comp_query (void *self, weft_gpu_event *event, gboolean *done)
 {
   LOCKED ((computing_cuda *) self, const char *, look_for (self, event, done));
 }
 
 static const char *
-comp_finish (void *self, weft_cuda_stream *stream)
+comp_finish (void *self, weft_gpu_stream *stream)
 {
   LOCKED ((computing_cuda *) self, const char *, finish (self, stream));
 }
 
 /* A microsecond for each work. */
 static const char *
-comp_elapsed (void *self, weft_cuda_event *from, weft_cuda_event *to, double *seconds)
+comp_elapsed (void *self, weft_gpu_event *from, weft_gpu_event *to, double *seconds)
 {
   (void) self;
   *seconds = 1e-6 * ((double) to->at - (double) from->at);
@@ -517,7 +517,7 @@ comp_elapsed (void *self, weft_cuda_event *from, weft_cuda_event *to, double *se
 /* ---------------------------------------------------------------------------- calls */
 
 static const char *
-add (void *self, weft_cuda_stream *stream, const struct computing_item *like)
+add (void *self, weft_gpu_stream *stream, const struct computing_item *like)
 {
   LOCKED ((computing_cuda *) self, const char *, enqueue (self, stream, like));
 }
@@ -525,13 +525,13 @@ add (void *self, weft_cuda_stream *stream, const struct computing_item *like)
 computing_adder *const computing_add = add;
 
 static const char *
-comp_copy (void *self, const struct weft_cuda_copy *copy, weft_cuda_stream *stream)
+comp_copy (void *self, const struct weft_gpu_copy *copy, weft_gpu_stream *stream)
 {
   return add (self, stream, &(struct computing_item){ .kind = COMPUTING_COPY, .copy = *copy });
 }
 
 static const char *
-comp_fill (void *self, void *at, uint8_t byte, uint64_t bytes, weft_cuda_stream *stream)
+comp_fill (void *self, void *at, uint8_t byte, uint64_t bytes, weft_gpu_stream *stream)
 {
   return add (self, stream,
               &(struct computing_item){
@@ -541,7 +541,7 @@ comp_fill (void *self, void *at, uint8_t byte, uint64_t bytes, weft_cuda_stream 
 /* As on a GPU what a launch is told is read when the call is made. */
 static const char *
 comp_kernel (void *self, const struct weft_kernel *k, uint32_t n,
-             const struct weft_cuda_scratch *scratch, weft_cuda_stream *stream)
+             const struct weft_gpu_scratch *scratch, weft_gpu_stream *stream)
 {
   struct weft_cuda_launch *l = g_rc_box_alloc0 (MAX (n, 1) * sizeof *l);
 
@@ -561,27 +561,27 @@ comp_kernel (void *self, const struct weft_kernel *k, uint32_t n,
 }
 
 static const char *
-comp_host (void *self, void (*run) (void *data), void *data, weft_cuda_stream *stream)
+comp_host (void *self, void (*run) (void *data), void *data, weft_gpu_stream *stream)
 {
   return add (self, stream,
               &(struct computing_item){ .kind = COMPUTING_HOST, .run = run, .data = data });
 }
 
 static const char *
-comp_mark (void *self, uint32_t *word, uint32_t value, weft_cuda_stream *stream)
+comp_mark (void *self, uint32_t *word, uint32_t value, weft_gpu_stream *stream)
 {
   return add (self, stream,
               &(struct computing_item){ .kind = COMPUTING_MARK, .word = word, .value = value });
 }
 
 static const char *
-comp_join (void *self, const struct weft_cuda_join *join, weft_cuda_stream *stream)
+comp_join (void *self, const struct weft_gpu_join *join, weft_gpu_stream *stream)
 {
   return add (self, stream, &(struct computing_item){ .kind = COMPUTING_JOIN, .join = *join });
 }
 
 static const char *
-comp_exchange (void *self, const struct weft_cuda_exchange *x, weft_cuda_stream *stream)
+comp_exchange (void *self, const struct weft_gpu_exchange *x, weft_gpu_stream *stream)
 {
   return add (self, stream, &(struct computing_item){ .kind = COMPUTING_EXCHANGE, .exchange = *x });
 }
@@ -607,7 +607,7 @@ end_launch (computing_cuda *d, struct thread *t)
 }
 
 static const char *
-talk (computing_cuda *d, struct computing_talk what, weft_cuda_stream *stream)
+talk (computing_cuda *d, struct computing_talk what, weft_gpu_stream *stream)
 {
   struct thread *t = this_thread (d);
 
@@ -645,7 +645,7 @@ comp_group_end (void *self)
 }
 
 static const char *
-comp_collective (void *self, const struct weft_cuda_collective *c, weft_cuda_stream *stream)
+comp_collective (void *self, const struct weft_gpu_collective *c, weft_gpu_stream *stream)
 {
   computing_cuda *d = self;
   const struct computing_talk what = { .kind = c->kind,
@@ -664,14 +664,14 @@ comp_collective (void *self, const struct weft_cuda_collective *c, weft_cuda_str
 }
 
 static const char *
-comp_send (void *self, const struct weft_cuda_transfer *t, weft_cuda_stream *stream)
+comp_send (void *self, const struct weft_gpu_transfer *t, weft_gpu_stream *stream)
 {
   LOCKED ((computing_cuda *) self, const char *,
           talk (self, computing_transfer (WEFT_OP_SEND, t), stream));
 }
 
 static const char *
-comp_recv (void *self, const struct weft_cuda_transfer *t, weft_cuda_stream *stream)
+comp_recv (void *self, const struct weft_gpu_transfer *t, weft_gpu_stream *stream)
 {
   LOCKED ((computing_cuda *) self, const char *,
           talk (self, computing_transfer (WEFT_OP_RECV, t), stream));
@@ -680,9 +680,9 @@ comp_recv (void *self, const struct weft_cuda_transfer *t, weft_cuda_stream *str
 /* --------------------------------------------------------------------------- graphs */
 
 static const char *
-start_capture (computing_cuda *d, weft_cuda_stream *stream)
+start_capture (computing_cuda *d, weft_gpu_stream *stream)
 {
-  weft_cuda_graph *g = g_new0 (weft_cuda_graph, 1);
+  weft_gpu_graph *g = g_new0 (weft_gpu_graph, 1);
 
   g_assert (!stream->into);
   g->origin = stream;
@@ -694,14 +694,14 @@ start_capture (computing_cuda *d, weft_cuda_stream *stream)
 }
 
 static const char *
-comp_capture_start (void *self, weft_cuda_stream *stream)
+comp_capture_start (void *self, weft_gpu_stream *stream)
 {
   LOCKED ((computing_cuda *) self, const char *, start_capture (self, stream));
 }
 
 /* Backwards from its end: whatever the stream in which it began comes after. */
 static gboolean
-is_joined (const weft_cuda_graph *g)
+is_joined (const weft_gpu_graph *g)
 {
   g_autoptr (GHashTable) reached = g_hash_table_new (NULL, NULL); /* streams, events */
 
@@ -719,14 +719,14 @@ is_joined (const weft_cuda_graph *g)
 }
 
 static const char *
-end_capture (computing_cuda *d, weft_cuda_stream *stream, weft_cuda_graph **out)
+end_capture (computing_cuda *d, weft_gpu_stream *stream, weft_gpu_graph **out)
 {
-  weft_cuda_graph *g = stream->into;
+  weft_gpu_graph *g = stream->into;
 
   g_assert (g && g->origin == stream);
   this_thread (d)->captures = FALSE;
   for (uint32_t i = 0; i < d->stream->len; i++) {
-    weft_cuda_stream *s = g_ptr_array_index (d->stream, i);
+    weft_gpu_stream *s = g_ptr_array_index (d->stream, i);
     s->into = s->into == g ? NULL : s->into;
   }
   g->ended = TRUE;
@@ -735,13 +735,13 @@ end_capture (computing_cuda *d, weft_cuda_stream *stream, weft_cuda_graph **out)
 }
 
 static const char *
-comp_capture_end (void *self, weft_cuda_stream *stream, weft_cuda_graph **out)
+comp_capture_end (void *self, weft_gpu_stream *stream, weft_gpu_graph **out)
 {
   LOCKED ((computing_cuda *) self, const char *, end_capture (self, stream, out));
 }
 
 static const char *
-run_graph (computing_cuda *d, const weft_cuda_graph *g, const weft_cuda_stream *stream)
+run_graph (computing_cuda *d, const weft_gpu_graph *g, const weft_gpu_stream *stream)
 {
   if (stream != g->origin)
     return "a graph runs on another stream than that of its capture";
@@ -753,13 +753,13 @@ run_graph (computing_cuda *d, const weft_cuda_graph *g, const weft_cuda_stream *
 }
 
 static const char *
-comp_graph_run (void *self, weft_cuda_graph *graph, weft_cuda_stream *stream)
+comp_graph_run (void *self, weft_gpu_graph *graph, weft_gpu_stream *stream)
 {
   LOCKED ((computing_cuda *) self, const char *, run_graph (self, graph, stream));
 }
 
 static const char *
-comp_graph_close (void *self, weft_cuda_graph *graph)
+comp_graph_close (void *self, weft_gpu_graph *graph)
 {
   for (uint32_t i = 0; i < graph->node->len; i++)
     free_item (g_array_index (graph->node, struct node, i).item);
@@ -785,10 +785,10 @@ scratch (void *self, const struct weft_kernel *k)
   return MAX (own, computing_fused_scratch (self, k));
 }
 
-static struct weft_cuda_calls
+static struct weft_gpu_calls
 all_calls (computing_cuda *d)
 {
-  struct weft_cuda_calls calls = { .self = d,
+  struct weft_gpu_calls calls = { .self = d,
                                    .has_kernel = has_kernel,
                                    .scratch = scratch,
                                    .devices = comp_devices,

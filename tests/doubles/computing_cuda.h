@@ -1,5 +1,5 @@
 /* computing_cuda.h - a test double of a GPU that computes on the CPU: the calls of
- * exec_cuda/calls.h.
+ * exec_gpu/calls.h.
  *
  * Streams queue work as on a GPU. Work runs when somebody waits for it: in the order of the calls
  * or, with a seed, in any order that streams and events allow; kernel threads run forwards or
@@ -11,7 +11,7 @@
  * New memory is NaN. Device memory is inaccessible to the host while no work runs: access ends the
  * process. Everything opened must be closed. */
 #pragma once
-#include "exec_cuda/calls.h"
+#include "exec_gpu/calls.h"
 #include <pthread.h>
 
 /* Kinds of work on a stream. */
@@ -31,8 +31,8 @@ enum computing_kind {
 /* One communication call; for a transfer, `from` is sent or `to` is received into. */
 struct computing_talk {
   enum weft_op_kind kind;
-  weft_cuda_stream *on;
-  weft_cuda_comm *comm;
+  weft_gpu_stream *on;
+  weft_gpu_comm *comm;
   const void *from;
   void *to;
   uint64_t n;
@@ -46,9 +46,9 @@ struct computing_meeting;
 struct computing_item {
   enum computing_kind kind;
   uint64_t number; /* number of the call */
-  weft_cuda_event *event;
+  weft_gpu_event *event;
   uint64_t generation; /* number of the event's record that this is, or waits for */
-  struct weft_cuda_copy copy; /* for a fill: `to` and bytes */
+  struct weft_gpu_copy copy; /* for a fill: `to` and bytes */
   void *kernel; /* struct weft_cuda_launch, n of them; from g_rc_box_alloc() */
   enum weft_op_kind op;
   gboolean fused, same; /* attention by the library; deterministic */
@@ -56,8 +56,8 @@ struct computing_item {
   void (*run) (void *data);
   void *data;
   uint32_t *word, value;
-  struct weft_cuda_join join;
-  struct weft_cuda_exchange exchange;
+  struct weft_gpu_join join;
+  struct weft_gpu_exchange exchange;
   GArray *talk;       /* struct computing_talk */
   GPtrArray *meeting; /* of each call; NULL until it is enqueued */
   gboolean posted;
@@ -75,7 +75,7 @@ struct weft_rendezvous;
 struct weft_cudnn_attention;
 
 typedef struct computing_cuda {
-  struct weft_cuda_calls calls;
+  struct weft_gpu_calls calls;
   uint32_t devices;      /* reported device count; 64 */
   gboolean warpgroups;   /* supports wgmma; FALSE by default */
   GRand *rand;           /* NULL: work runs in the order of calls */
@@ -105,7 +105,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (computing_cuda, computing_cuda_free)
 /* ------------------------------------------------- for doubles built on this one */
 
 /* Enqueues a copy of this work. */
-typedef const char *computing_adder (void *self, weft_cuda_stream *stream,
+typedef const char *computing_adder (void *self, weft_gpu_stream *stream,
                                      const struct computing_item *like);
 extern computing_adder *const computing_add;
 
@@ -122,12 +122,12 @@ void computing_fence (const computing_cuda *d, const struct weft_cuda_launch *l,
 void computing_unfence (const computing_cuda *d);
 
 /* Communicators: the calls comm_..., scaled_... and window_... */
-void computing_comm_calls (struct weft_cuda_calls *calls);
+void computing_comm_calls (struct weft_gpu_calls *calls);
 void computing_comm_clear (computing_cuda *d);
 
 /* A send or a receive. */
 struct computing_talk computing_transfer (enum weft_op_kind kind,
-                                          const struct weft_cuda_transfer *t);
+                                          const struct weft_gpu_transfer *t);
 
 /* The matching calls of all members: the next collective or transfer of the communicator. */
 struct computing_meeting *computing_meet (const struct computing_talk *talk);
@@ -138,7 +138,7 @@ const char *computing_come (computing_cuda *d, struct computing_meeting *meeting
 gboolean computing_is_over (const struct computing_meeting *meeting);
 
 /* Attention by the device's library, if it has one, for every shape: stands for
- * exec_cuda/module/fused.h. */
+ * exec_gpu/cuda/module/fused.h. */
 gboolean computing_fused_takes (const computing_cuda *d, const struct weft_kernel *k);
 uint64_t computing_fused_scratch (computing_cuda *d, const struct weft_kernel *k);
 const char *computing_fused_run (computing_cuda *d, const struct computing_item *item);

@@ -61,13 +61,13 @@ side_of (const struct world *w, const struct recorded_call *c, uint32_t member)
 {
   if (c->kind == RECORDED_collective) {
     const struct recorded_thing *comm =
-        (const void *) g_array_index (w->log->device->collective, struct weft_cuda_collective,
+        (const void *) g_array_index (w->log->device->collective, struct weft_gpu_collective,
                                       c->at)
             .comm;
     return g_strdup_printf ("%d %u %u all %u", comm->color, comm->parent, comm->n, member);
   }
-  const struct weft_cuda_transfer *t =
-      &g_array_index (w->log->device->transfer, struct weft_cuda_transfer, c->at);
+  const struct weft_gpu_transfer *t =
+      &g_array_index (w->log->device->transfer, struct weft_gpu_transfer, c->at);
   const struct recorded_thing *comm = (const void *) t->comm;
   gboolean sends = c->kind == RECORDED_send;
   return g_strdup_printf ("%d %u %u %s %u %u", comm->color, comm->parent, comm->n,
@@ -86,8 +86,8 @@ post (struct world *w, struct item *launch)
 {
   for (uint32_t i = 0; i < launch->talk->len; i++) {
     const struct recorded_call *c = g_ptr_array_index (launch->talk, i);
-    const struct weft_cuda_collective *x =
-        &g_array_index (w->log->device->collective, struct weft_cuda_collective, c->at);
+    const struct weft_gpu_collective *x =
+        &g_array_index (w->log->device->collective, struct weft_gpu_collective, c->at);
     uint32_t me = c->kind == RECORDED_collective
                       ? ((const struct recorded_thing *) (const void *) x->comm)->rank
                       : 0;
@@ -105,8 +105,8 @@ have_all_come (const struct world *w, const struct recorded_call *c)
   uint32_t first = 1, last = 1; /* the other end of a transfer */
 
   if (c->kind == RECORDED_collective) {
-    const struct weft_cuda_collective *x =
-        &g_array_index (w->log->device->collective, struct weft_cuda_collective, c->at);
+    const struct weft_gpu_collective *x =
+        &g_array_index (w->log->device->collective, struct weft_gpu_collective, c->at);
     first = 0;
     last = ((const struct recorded_thing *) (const void *) x->comm)->n - 1;
   }

@@ -400,12 +400,12 @@ check_copies (const cuda_log *log, uint32_t row, uint32_t op)
     const struct cuda_work *w = work_at (log, i);
     if (w->row != row || w->op != op)
       continue;
-    const struct weft_cuda_copy *c =
-        &g_array_index (log->device->copy, struct weft_cuda_copy, w->at);
+    const struct weft_gpu_copy *c =
+        &g_array_index (log->device->copy, struct weft_gpu_copy, w->at);
     const void *here = kind == WEFT_OP_COPY_IN ? c->to : c->from;
     const void *there = kind == WEFT_OP_COPY_IN ? c->from : c->to;
     gboolean in = weft_op_enters_device (kind);
-    if (c->way != (in ? WEFT_CUDA_TO_DEVICE : WEFT_CUDA_TO_HOST) ||
+    if (c->way != (in ? WEFT_GPU_TO_DEVICE : WEFT_GPU_TO_HOST) ||
         !is_operand (log, row, op, here, c->bytes) ||
         !(mail ? is_mail (log, row, there, c->bytes) : is_operand (log, row, op, there, c->bytes)))
       return FALSE;
@@ -425,8 +425,8 @@ check_counted (const cuda_log *log, uint32_t row, uint32_t op)
     const struct cuda_work *w = work_at (log, i);
     if (w->row != row || w->op != op || w->kind == RECORDED_join)
       continue;
-    const struct weft_cuda_transfer *t =
-        &g_array_index (log->device->transfer, struct weft_cuda_transfer, w->at);
+    const struct weft_gpu_transfer *t =
+        &g_array_index (log->device->transfer, struct weft_gpu_transfer, w->at);
     if ((w->kind != RECORDED_send && w->kind != RECORDED_recv) || t->n == 0 ||
         (!(sums && w->kind == RECORDED_recv) &&
          !is_operand (log, row, op, t->data, t->n * weft_dtype_bytes (t->dtype))))
@@ -451,14 +451,14 @@ check_launched (const cuda_log *log, uint32_t row, uint32_t op)
     return FALSE;
   const struct cuda_work *w = work_at (log, first);
   if (w->kind == RECORDED_collective) {
-    const struct weft_cuda_collective *c =
-        &g_array_index (log->device->collective, struct weft_cuda_collective, w->at);
+    const struct weft_gpu_collective *c =
+        &g_array_index (log->device->collective, struct weft_gpu_collective, w->at);
     uint64_t bytes = c->n * weft_dtype_bytes (c->dtype);
     return c->kind == kind && is_operand (log, row, op, c->from, bytes) &&
            is_operand (log, row, op, c->to, bytes);
   }
-  const struct weft_cuda_transfer *t =
-      &g_array_index (log->device->transfer, struct weft_cuda_transfer, w->at);
+  const struct weft_gpu_transfer *t =
+      &g_array_index (log->device->transfer, struct weft_gpu_transfer, w->at);
   return w->kind == (kind == WEFT_OP_RECV ? RECORDED_recv : RECORDED_send) &&
          is_operand (log, row, op, t->data, t->n * weft_dtype_bytes (t->dtype));
 }

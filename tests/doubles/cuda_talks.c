@@ -29,10 +29,10 @@ static const struct recorded_thing *
 comm_of (const cuda_log *log, const struct recorded_call *c)
 {
   if (c->kind == RECORDED_collective)
-    return (const void *) g_array_index (log->device->collective, struct weft_cuda_collective,
+    return (const void *) g_array_index (log->device->collective, struct weft_gpu_collective,
                                          c->at)
         .comm;
-  return (const void *) g_array_index (log->device->transfer, struct weft_cuda_transfer, c->at)
+  return (const void *) g_array_index (log->device->transfer, struct weft_gpu_transfer, c->at)
       .comm;
 }
 
@@ -93,10 +93,10 @@ static gboolean
 is_same_collective (const cuda_log *log, const struct recorded_call *a,
                     const struct recorded_call *b)
 {
-  const struct weft_cuda_collective *x = &g_array_index (log->device->collective,
-                                                         struct weft_cuda_collective, a->at),
+  const struct weft_gpu_collective *x = &g_array_index (log->device->collective,
+                                                         struct weft_gpu_collective, a->at),
                                     *y = &g_array_index (log->device->collective,
-                                                         struct weft_cuda_collective, b->at);
+                                                         struct weft_gpu_collective, b->at);
 
   return x->kind == y->kind && x->n == y->n && x->dtype == y->dtype && x->reduce == y->reduce &&
          x->root == y->root && x->scaled == y->scaled;
@@ -140,8 +140,8 @@ meet_collective (struct talks *t, const GArray *mine)
 static char *
 key_of (const struct talks *t, const struct recorded_call *c, gboolean mine)
 {
-  const struct weft_cuda_transfer *x =
-      &g_array_index (t->log->device->transfer, struct weft_cuda_transfer, c->at);
+  const struct weft_gpu_transfer *x =
+      &g_array_index (t->log->device->transfer, struct weft_gpu_transfer, c->at);
   const struct recorded_thing *comm = (const void *) x->comm;
   gboolean sends = (c->kind == RECORDED_send) == mine;
   uint32_t from = (c->kind == RECORDED_send) ? comm->rank : x->peer;

@@ -1,6 +1,6 @@
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/table.h"
-#include "exec_cuda/module/sums.h"
+#include "exec_gpu/cuda/module/sums.h"
 #include "tests/doubles/fake_cuda.h"
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -215,13 +215,13 @@ cudaStreamCreateWithPriority (cudaStream_t *pStream, unsigned int flags, int pri
   MAY_FAIL;
   if (flags != cudaStreamNonBlocking || priority > 0 || priority < -5)
     return told ("a stream waits for the legacy stream, or has a priority that there is not");
-  return told (FAKE_CALL (stream_open, priority < 0, (weft_cuda_stream **) pStream));
+  return told (FAKE_CALL (stream_open, priority < 0, (weft_gpu_stream **) pStream));
 }
 
 cudaError_t
 cudaStreamDestroy (cudaStream_t stream)
 {
-  cudaError_t error = told (FAKE_CALL (stream_close, (weft_cuda_stream *) stream));
+  cudaError_t error = told (FAKE_CALL (stream_close, (weft_gpu_stream *) stream));
 
   MAY_FAIL;
   return error;
@@ -232,13 +232,13 @@ cudaEventCreateWithFlags (cudaEvent_t *event, unsigned int flags)
 {
   MAY_FAIL;
   return told (
-      FAKE_CALL (event_open, !(flags & cudaEventDisableTiming), (weft_cuda_event **) event));
+      FAKE_CALL (event_open, !(flags & cudaEventDisableTiming), (weft_gpu_event **) event));
 }
 
 cudaError_t
 cudaEventDestroy (cudaEvent_t event)
 {
-  cudaError_t error = told (FAKE_CALL (event_close, (weft_cuda_event *) event));
+  cudaError_t error = told (FAKE_CALL (event_close, (weft_gpu_event *) event));
 
   MAY_FAIL;
   return error;
@@ -248,7 +248,7 @@ cudaError_t
 cudaEventRecord (cudaEvent_t event, cudaStream_t stream)
 {
   ON (stream);
-  return told (FAKE_CALL (record, (weft_cuda_event *) event, (weft_cuda_stream *) stream));
+  return told (FAKE_CALL (record, (weft_gpu_event *) event, (weft_gpu_stream *) stream));
 }
 
 cudaError_t
@@ -259,7 +259,7 @@ cudaEventRecordWithFlags (cudaEvent_t event, cudaStream_t stream, unsigned int f
   ON (stream);
   return !here.captures
              ? told ("an event is recorded as external, and nothing is captured")
-             : told (FAKE_CALL (stamp, (weft_cuda_event *) event, (weft_cuda_stream *) stream));
+             : told (FAKE_CALL (stamp, (weft_gpu_event *) event, (weft_gpu_stream *) stream));
 }
 
 cudaError_t
@@ -267,7 +267,7 @@ cudaStreamWaitEvent (cudaStream_t stream, cudaEvent_t event, unsigned int flags)
 {
   (void) flags;
   ON (stream);
-  return told (FAKE_CALL (wait, (weft_cuda_stream *) stream, (weft_cuda_event *) event));
+  return told (FAKE_CALL (wait, (weft_gpu_stream *) stream, (weft_gpu_event *) event));
 }
 
 cudaError_t
@@ -278,7 +278,7 @@ cudaEventQuery (cudaEvent_t event)
   MAY_FAIL;
   if (here.captures)
     return told ("an event is asked for in a capture");
-  const char *said = FAKE_CALL (query, (weft_cuda_event *) event, &done);
+  const char *said = FAKE_CALL (query, (weft_gpu_event *) event, &done);
   return said ? told (said) : keep (done ? cudaSuccess : cudaErrorNotReady);
 }
 
@@ -289,7 +289,7 @@ cudaEventElapsedTime (float *ms, cudaEvent_t start, cudaEvent_t end)
 
   MAY_FAIL;
   const char *said =
-      FAKE_CALL (elapsed, (weft_cuda_event *) start, (weft_cuda_event *) end, &seconds);
+      FAKE_CALL (elapsed, (weft_gpu_event *) start, (weft_gpu_event *) end, &seconds);
   *ms = (float) (1e3 * seconds);
   return told (said);
 }
@@ -299,7 +299,7 @@ cudaStreamSynchronize (cudaStream_t stream)
 {
   ON (stream);
   return here.captures ? told ("a stream is waited for in a capture")
-                       : told (FAKE_CALL (finish, (weft_cuda_stream *) stream));
+                       : told (FAKE_CALL (finish, (weft_gpu_stream *) stream));
 }
 
 /* ----------------------------------------------------------------------------- work */
@@ -308,27 +308,27 @@ cudaError_t
 cudaMemcpyAsync (void *dst, const void *src, size_t count, enum cudaMemcpyKind kind,
                  cudaStream_t stream)
 {
-  const struct weft_cuda_copy copy = { kind == cudaMemcpyHostToDevice   ? WEFT_CUDA_TO_DEVICE
-                                       : kind == cudaMemcpyDeviceToHost ? WEFT_CUDA_TO_HOST
-                                                                        : WEFT_CUDA_ON_DEVICE,
+  const struct weft_gpu_copy copy = { kind == cudaMemcpyHostToDevice   ? WEFT_GPU_TO_DEVICE
+                                       : kind == cudaMemcpyDeviceToHost ? WEFT_GPU_TO_HOST
+                                                                        : WEFT_GPU_ON_DEVICE,
                                        dst, src, count };
 
   ON (stream);
-  return told (FAKE_CALL (copy, &copy, (weft_cuda_stream *) stream));
+  return told (FAKE_CALL (copy, &copy, (weft_gpu_stream *) stream));
 }
 
 cudaError_t
 cudaMemsetAsync (void *devPtr, int value, size_t count, cudaStream_t stream)
 {
   ON (stream);
-  return told (FAKE_CALL (fill, devPtr, (uint8_t) value, count, (weft_cuda_stream *) stream));
+  return told (FAKE_CALL (fill, devPtr, (uint8_t) value, count, (weft_gpu_stream *) stream));
 }
 
 cudaError_t
 cudaLaunchHostFunc (cudaStream_t stream, cudaHostFn_t fn, void *userData)
 {
   ON (stream);
-  return told (FAKE_CALL (host, fn, userData, (weft_cuda_stream *) stream));
+  return told (FAKE_CALL (host, fn, userData, (weft_gpu_stream *) stream));
 }
 
 static CUresult
@@ -336,7 +336,7 @@ write_word (CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int fl
 {
   (void) flags;
   return fake_nccl_launches_on (stream) ||
-                 FAKE_CALL (mark, (uint32_t *) (uintptr_t) addr, value, (weft_cuda_stream *) stream)
+                 FAKE_CALL (mark, (uint32_t *) (uintptr_t) addr, value, (weft_gpu_stream *) stream)
              ? CUDA_ERROR_INVALID_VALUE
              : CUDA_SUCCESS;
 }
@@ -358,7 +358,7 @@ cudaGetDriverEntryPointByVersion (const char *symbol, void **funcPtr, unsigned i
 /* Launchers of the module come by here (tests/CMakeLists.txt): what they launch is the stream's,
  * and what else has gone wrong is theirs. */
 static const char *
-launch (weft_cuda_stream *stream, const struct computing_item *item)
+launch (weft_gpu_stream *stream, const struct computing_item *item)
 {
   if (fake_cuda_fails ())
     keep (told ("the test wants this call to fail"));
@@ -385,18 +385,18 @@ fake_cuda_launch_all (enum weft_op_kind kind, const struct weft_cuda_launch *l, 
   return said;
 }
 
-const char *fake_cuda_join_terms (const struct weft_cuda_join *join, void *stream);
+const char *fake_cuda_join_terms (const struct weft_gpu_join *join, void *stream);
 const char *
-fake_cuda_join_terms (const struct weft_cuda_join *join, void *stream)
+fake_cuda_join_terms (const struct weft_gpu_join *join, void *stream)
 {
   if (weft_cuda_loads_only ())
     return weft_cuda_join_terms (join, stream);
   return launch (stream, &(struct computing_item){ .kind = COMPUTING_JOIN, .join = *join });
 }
 
-const char *fake_cuda_exchange_rows (const struct weft_cuda_exchange *x, void *stream);
+const char *fake_cuda_exchange_rows (const struct weft_gpu_exchange *x, void *stream);
 const char *
-fake_cuda_exchange_rows (const struct weft_cuda_exchange *x, void *stream)
+fake_cuda_exchange_rows (const struct weft_gpu_exchange *x, void *stream)
 {
   return launch (stream, &(struct computing_item){ .kind = COMPUTING_EXCHANGE, .exchange = *x });
 }
@@ -418,19 +418,19 @@ cudaStreamBeginCapture (cudaStream_t stream, enum cudaStreamCaptureMode mode)
   if (mode != cudaStreamCaptureModeThreadLocal)
     return told ("threads of NCCL call what this capture forbids all threads");
   here.captures = TRUE;
-  return told (FAKE_CALL (capture_start, (weft_cuda_stream *) stream));
+  return told (FAKE_CALL (capture_start, (weft_gpu_stream *) stream));
 }
 
 cudaError_t
 cudaStreamEndCapture (cudaStream_t stream, cudaGraph_t *graph)
 {
   const char *said =
-      FAKE_CALL (capture_end, (weft_cuda_stream *) stream, (weft_cuda_graph **) graph);
+      FAKE_CALL (capture_end, (weft_gpu_stream *) stream, (weft_gpu_graph **) graph);
 
   here.captures = FALSE;
   if (!said && !fake_cuda_fails ())
     return cudaSuccess;
-  FAKE_CALL (graph_close, (weft_cuda_graph *) *graph);
+  FAKE_CALL (graph_close, (weft_gpu_graph *) *graph);
   *graph = NULL;
   return told (said ? said : "the test wants this call to fail");
 }
@@ -455,13 +455,13 @@ cudaError_t
 cudaGraphLaunch (cudaGraphExec_t graphExec, cudaStream_t stream)
 {
   ON (stream);
-  return told (FAKE_CALL (graph_run, (weft_cuda_graph *) graphExec, (weft_cuda_stream *) stream));
+  return told (FAKE_CALL (graph_run, (weft_gpu_graph *) graphExec, (weft_gpu_stream *) stream));
 }
 
 cudaError_t
 cudaGraphExecDestroy (cudaGraphExec_t graphExec)
 {
-  return told (FAKE_CALL (graph_close, (weft_cuda_graph *) graphExec));
+  return told (FAKE_CALL (graph_close, (weft_gpu_graph *) graphExec));
 }
 
 /* ---------------------------------------------------------------------------- products */

@@ -6,7 +6,7 @@
 enum { LOOKS = 3 }; /* until a group has begun */
 
 struct ncclComm {
-  weft_cuda_comm *comm; /* of the device */
+  weft_gpu_comm *comm; /* of the device */
   ncclResult_t state;
   const void *owner; /* the thread whose group it is in */
   gboolean finalized;
@@ -180,7 +180,7 @@ promise (void **to, void *what)
 }
 
 static struct ncclComm *
-new_comm (weft_cuda_comm *comm)
+new_comm (weft_gpu_comm *comm)
 {
   struct ncclComm *made = g_new0 (struct ncclComm, 1);
 
@@ -193,8 +193,8 @@ new_comm (weft_cuda_comm *comm)
 static ncclResult_t
 make_split (const struct split *s)
 {
-  struct weft_cuda_member member = { 0 };
-  weft_cuda_comm *made = NULL;
+  struct weft_gpu_member member = { 0 };
+  weft_gpu_comm *made = NULL;
 
   for (uint32_t i = 0; i < here.split->len; i++) {
     const struct split *other = &g_array_index (here.split, struct split, i);
@@ -329,7 +329,7 @@ ncclResult_t
 ncclGetUniqueId (ncclUniqueId *uniqueId)
 {
   MAY_FAIL;
-  return told (FAKE_CALL (comm_id, (struct weft_cuda_id *) (void *) uniqueId));
+  return told (FAKE_CALL (comm_id, (struct weft_gpu_id *) (void *) uniqueId));
 }
 
 static gboolean
@@ -347,11 +347,11 @@ ncclResult_t
 ncclCommInitRankConfig (ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank,
                         ncclConfig_t *config)
 {
-  const struct weft_cuda_member member = { .id =
-                                               (const struct weft_cuda_id *) (const void *) &commId,
+  const struct weft_gpu_member member = { .id =
+                                               (const struct weft_gpu_id *) (const void *) &commId,
                                            .n = (uint32_t) nranks,
                                            .rank = (uint32_t) rank };
-  weft_cuda_comm *made;
+  weft_gpu_comm *made;
 
   MAY_FAIL;
   if (!is_config (config) || here.depth == 0)
@@ -548,7 +548,7 @@ ncclRedOpDestroy (ncclRedOp_t op, ncclComm_t comm)
 
 /* Outside of a group it is one. */
 static ncclResult_t
-talk (struct weft_cuda_collective c, ncclRedOp_t op, struct ncclComm *comm, cudaStream_t stream)
+talk (struct weft_gpu_collective c, ncclRedOp_t op, struct ncclComm *comm, cudaStream_t stream)
 {
   static const uint8_t reduce[] = { [ncclSum] = WEFT_REDUCE_SUM,
                                     [ncclMax] = WEFT_REDUCE_MAX,
@@ -566,11 +566,11 @@ talk (struct weft_cuda_collective c, ncclRedOp_t op, struct ncclComm *comm, cuda
   if (!here.stream)
     here.stream = g_ptr_array_new ();
   g_ptr_array_add (here.stream, stream);
-  return told (FAKE_CALL (collective, &c, (weft_cuda_stream *) stream));
+  return told (FAKE_CALL (collective, &c, (weft_gpu_stream *) stream));
 }
 
 #define COLLECTIVE(kind_, from_, to_, n_, type)                                                    \
-  (struct weft_cuda_collective)                                                                    \
+  (struct weft_gpu_collective)                                                                    \
   {                                                                                                \
     .kind = kind_, .from = from_, .to = to_, .n = n_, .dtype = dtype_of (type)                     \
   }
@@ -611,7 +611,7 @@ ncclResult_t
 ncclBroadcast (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
                int root, ncclComm_t comm, cudaStream_t stream)
 {
-  struct weft_cuda_collective c =
+  struct weft_gpu_collective c =
       COLLECTIVE (WEFT_OP_BROADCAST, sendbuff, recvbuff, count, datatype);
 
   c.root = (uint32_t) root;
@@ -619,7 +619,7 @@ ncclBroadcast (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_
 }
 
 static ncclResult_t
-transfer (gboolean recv, const struct weft_cuda_transfer *t, struct ncclComm *comm,
+transfer (gboolean recv, const struct weft_gpu_transfer *t, struct ncclComm *comm,
           cudaStream_t stream)
 {
   READY (comm);
@@ -629,15 +629,15 @@ transfer (gboolean recv, const struct weft_cuda_transfer *t, struct ncclComm *co
   if (!here.stream)
     here.stream = g_ptr_array_new ();
   g_ptr_array_add (here.stream, stream);
-  return told (recv ? FAKE_CALL (recv, t, (weft_cuda_stream *) stream)
-                    : FAKE_CALL (send, t, (weft_cuda_stream *) stream));
+  return told (recv ? FAKE_CALL (recv, t, (weft_gpu_stream *) stream)
+                    : FAKE_CALL (send, t, (weft_gpu_stream *) stream));
 }
 
 ncclResult_t
 ncclSend (const void *sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
           cudaStream_t stream)
 {
-  const struct weft_cuda_transfer t = { comm->comm, (void *) (uintptr_t) sendbuff, count,
+  const struct weft_gpu_transfer t = { comm->comm, (void *) (uintptr_t) sendbuff, count,
                                         (uint8_t) dtype_of (datatype), (uint32_t) peer };
   return transfer (FALSE, &t, comm, stream);
 }
@@ -646,7 +646,7 @@ ncclResult_t
 ncclRecv (void *recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
           cudaStream_t stream)
 {
-  const struct weft_cuda_transfer t = { comm->comm, recvbuff, count,
+  const struct weft_gpu_transfer t = { comm->comm, recvbuff, count,
                                         (uint8_t) dtype_of (datatype), (uint32_t) peer };
   return transfer (TRUE, &t, comm, stream);
 }

@@ -3,7 +3,7 @@
 #include <sys/mman.h>
 
 #define RECORDED_WORD(name, ...) #name,
-const char *const recorded_words[] = { WEFT_CUDA_CALL_LIST (RECORDED_WORD) NULL };
+const char *const recorded_words[] = { WEFT_GPU_CALL_LIST (RECORDED_WORD) NULL };
 #undef RECORDED_WORD
 
 gboolean
@@ -110,9 +110,9 @@ rec_devices (void *self, uint32_t *n)
 }
 
 static const char *
-rec_describe (void *self, uint32_t device, struct weft_cuda_device *out)
+rec_describe (void *self, uint32_t device, struct weft_gpu_device *out)
 {
-  *out = (struct weft_cuda_device){ .name = "recorded", .bytes = (uint64_t) 1 << 40, .sms = 132 };
+  *out = (struct weft_gpu_device){ .name = "recorded", .bytes = (uint64_t) 1 << 40, .sms = 132 };
   return note (self, RECORDED_describe, NULL, NULL, device);
 }
 
@@ -184,34 +184,34 @@ rec_release (void *self, enum weft_pool pool, void *at)
 }
 
 static const char *
-rec_stream_open (void *self, gboolean urgent, weft_cuda_stream **out)
+rec_stream_open (void *self, gboolean urgent, weft_gpu_stream **out)
 {
   struct recorded_thing like = { .kind = RECORDED_stream_open, .flag = urgent };
   return open_thing (self, &like, out);
 }
 
 static const char *
-rec_stream_close (void *self, weft_cuda_stream *stream)
+rec_stream_close (void *self, weft_gpu_stream *stream)
 {
   return close_thing (self, RECORDED_stream_close, stream);
 }
 
 static const char *
-rec_event_open (void *self, gboolean timed, weft_cuda_event **out)
+rec_event_open (void *self, gboolean timed, weft_gpu_event **out)
 {
   struct recorded_thing like = { .kind = RECORDED_event_open, .flag = timed };
   return open_thing (self, &like, out);
 }
 
 static const char *
-rec_event_close (void *self, weft_cuda_event *event)
+rec_event_close (void *self, weft_gpu_event *event)
 {
   return close_thing (self, RECORDED_event_close, event);
 }
 
 /* What a stream is given takes so long. */
 static void
-pass (recorded_cuda *d, weft_cuda_stream *stream, double seconds)
+pass (recorded_cuda *d, weft_gpu_stream *stream, double seconds)
 {
   pthread_mutex_lock (&d->lock);
   ((struct recorded_thing *) (void *) stream)->clock += seconds;
@@ -219,8 +219,8 @@ pass (recorded_cuda *d, weft_cuda_stream *stream, double seconds)
 }
 
 static const char *
-note_date (recorded_cuda *d, enum recorded_kind kind, weft_cuda_event *event,
-           weft_cuda_stream *stream)
+note_date (recorded_cuda *d, enum recorded_kind kind, weft_gpu_event *event,
+           weft_gpu_stream *stream)
 {
   struct recorded_thing *at = (struct recorded_thing *) (void *) event;
 
@@ -232,20 +232,20 @@ note_date (recorded_cuda *d, enum recorded_kind kind, weft_cuda_event *event,
 }
 
 static const char *
-rec_record (void *self, weft_cuda_event *event, weft_cuda_stream *stream)
+rec_record (void *self, weft_gpu_event *event, weft_gpu_stream *stream)
 {
   return note_date (self, RECORDED_record, event, stream);
 }
 
 static const char *
-rec_stamp (void *self, weft_cuda_event *event, weft_cuda_stream *stream)
+rec_stamp (void *self, weft_gpu_event *event, weft_gpu_stream *stream)
 {
   g_assert (((struct recorded_thing *) (void *) event)->flag);
   return note_date (self, RECORDED_stamp, event, stream);
 }
 
 static const char *
-rec_wait (void *self, weft_cuda_stream *stream, weft_cuda_event *event)
+rec_wait (void *self, weft_gpu_stream *stream, weft_gpu_event *event)
 {
   recorded_cuda *d = self;
   struct recorded_thing *at = (struct recorded_thing *) (void *) stream;
@@ -258,12 +258,12 @@ rec_wait (void *self, weft_cuda_stream *stream, weft_cuda_event *event)
 
 /* The same from everybody for everybody. */
 static void
-count_ones (recorded_cuda *d, const struct weft_cuda_copy *copy)
+count_ones (recorded_cuda *d, const struct weft_gpu_copy *copy)
 {
   pthread_mutex_lock (&d->lock);
   uint32_t row = this_thread (d)->row, op = this_thread (d)->op;
   pthread_mutex_unlock (&d->lock);
-  if (copy->way != WEFT_CUDA_TO_HOST || op == WEFT_NO_OP)
+  if (copy->way != WEFT_GPU_TO_HOST || op == WEFT_NO_OP)
     return;
   const weft_program *p = d->counted->role[weft_mesh_stage (&d->counted->mesh, row)];
   uint32_t first = p->op[op].uses;
@@ -275,7 +275,7 @@ count_ones (recorded_cuda *d, const struct weft_cuda_copy *copy)
 }
 
 static const char *
-rec_copy (void *self, const struct weft_cuda_copy *copy, weft_cuda_stream *stream)
+rec_copy (void *self, const struct weft_gpu_copy *copy, weft_gpu_stream *stream)
 {
   if (((recorded_cuda *) self)->seconds)
     pass (self, stream, ((recorded_cuda *) self)->byte * copy->bytes);
@@ -285,7 +285,7 @@ rec_copy (void *self, const struct weft_cuda_copy *copy, weft_cuda_stream *strea
 }
 
 static const char *
-rec_fill (void *self, void *at, uint8_t byte, uint64_t bytes, weft_cuda_stream *stream)
+rec_fill (void *self, void *at, uint8_t byte, uint64_t bytes, weft_gpu_stream *stream)
 {
   (void) byte;
   g_assert (bytes);
@@ -294,7 +294,7 @@ rec_fill (void *self, void *at, uint8_t byte, uint64_t bytes, weft_cuda_stream *
 
 static const char *
 rec_kernel (void *self, const struct weft_kernel *k, uint32_t n,
-            const struct weft_cuda_scratch *scratch, weft_cuda_stream *stream)
+            const struct weft_gpu_scratch *scratch, weft_gpu_stream *stream)
 {
   recorded_cuda *d = self;
   struct recorded_kernel kernel = { g_memdup2 (k, n * sizeof *k), n };
@@ -309,7 +309,7 @@ rec_kernel (void *self, const struct weft_kernel *k, uint32_t n,
 }
 
 static const char *
-rec_host (void *self, void (*run) (void *data), void *data, weft_cuda_stream *stream)
+rec_host (void *self, void (*run) (void *data), void *data, weft_gpu_stream *stream)
 {
   recorded_cuda *d = self;
   struct recorded_kernel kernel = { g_memdup2 (data, sizeof *kernel.k), 1 };
@@ -322,7 +322,7 @@ rec_host (void *self, void (*run) (void *data), void *data, weft_cuda_stream *st
 }
 
 static const char *
-rec_mark (void *self, uint32_t *word, uint32_t value, weft_cuda_stream *stream)
+rec_mark (void *self, uint32_t *word, uint32_t value, weft_gpu_stream *stream)
 {
   const char *said = note_with (self, RECORDED_mark, stream, ((recorded_cuda *) self)->mark, &word);
 
@@ -332,19 +332,19 @@ rec_mark (void *self, uint32_t *word, uint32_t value, weft_cuda_stream *stream)
 }
 
 static const char *
-rec_join (void *self, const struct weft_cuda_join *join, weft_cuda_stream *stream)
+rec_join (void *self, const struct weft_gpu_join *join, weft_gpu_stream *stream)
 {
   return note_with (self, RECORDED_join, stream, ((recorded_cuda *) self)->join, join);
 }
 
 static const char *
-rec_exchange (void *self, const struct weft_cuda_exchange *x, weft_cuda_stream *stream)
+rec_exchange (void *self, const struct weft_gpu_exchange *x, weft_gpu_stream *stream)
 {
   return note_with (self, RECORDED_exchange, stream, ((recorded_cuda *) self)->exchange, x);
 }
 
 static const char *
-rec_comm_id (void *self, struct weft_cuda_id *out)
+rec_comm_id (void *self, struct weft_gpu_id *out)
 {
   uint64_t now = (uint64_t) g_get_monotonic_time ();
 
@@ -369,7 +369,7 @@ look_at_members (recorded_cuda *d, const struct recorded_thing *like)
 }
 
 static const char *
-rec_comm_open (void *self, const struct weft_cuda_member *member, weft_cuda_comm **out)
+rec_comm_open (void *self, const struct weft_gpu_member *member, weft_gpu_comm **out)
 {
   struct recorded_thing like = { .kind = RECORDED_comm_open,
                                  .n = member->n,
@@ -384,8 +384,8 @@ rec_comm_open (void *self, const struct weft_cuda_member *member, weft_cuda_comm
 
 /* Splits of a parent are counted, so that members know the same one. */
 static const char *
-rec_comm_split (void *self, weft_cuda_comm *parent, int color, const struct weft_cuda_member *m,
-                weft_cuda_comm **out)
+rec_comm_split (void *self, weft_gpu_comm *parent, int color, const struct weft_gpu_member *m,
+                weft_gpu_comm **out)
 {
   struct recorded_thing *world = (struct recorded_thing *) (void *) parent;
   struct recorded_thing like = { .kind = RECORDED_comm_split,
@@ -403,7 +403,7 @@ rec_comm_split (void *self, weft_cuda_comm *parent, int color, const struct weft
 }
 
 static const char *
-rec_comm_ready (void *self, weft_cuda_comm *comm, gboolean *ready)
+rec_comm_ready (void *self, weft_gpu_comm *comm, gboolean *ready)
 {
   recorded_cuda *d = self;
   struct recorded_thing *thing = (struct recorded_thing *) (void *) comm;
@@ -414,27 +414,27 @@ rec_comm_ready (void *self, weft_cuda_comm *comm, gboolean *ready)
 
 /* It has been told something new. */
 static void
-keep_busy (weft_cuda_comm *comm)
+keep_busy (weft_gpu_comm *comm)
 {
   ((struct recorded_thing *) (void *) comm)->looks = 0;
 }
 
 static const char *
-rec_comm_finish (void *self, weft_cuda_comm *comm)
+rec_comm_finish (void *self, weft_gpu_comm *comm)
 {
   keep_busy (comm);
   return note (self, RECORDED_comm_finish, NULL, comm, 0);
 }
 
 static const char *
-rec_comm_close (void *self, weft_cuda_comm *comm)
+rec_comm_close (void *self, weft_gpu_comm *comm)
 {
   return close_thing (self, RECORDED_comm_close, comm);
 }
 
 /* One by one they could wait for each other. */
 static const char *
-rec_comm_abort (void *self, weft_cuda_comm *comm)
+rec_comm_abort (void *self, weft_gpu_comm *comm)
 {
   recorded_cuda *d = self;
 
@@ -445,8 +445,8 @@ rec_comm_abort (void *self, weft_cuda_comm *comm)
 }
 
 static const char *
-rec_window_open (void *self, weft_cuda_comm *comm, void *at, uint64_t bytes, gboolean symmetric,
-                 weft_cuda_window **out)
+rec_window_open (void *self, weft_gpu_comm *comm, void *at, uint64_t bytes, gboolean symmetric,
+                 weft_gpu_window **out)
 {
   struct recorded_thing like = { .kind = RECORDED_window_open,
                                  .flag = symmetric,
@@ -458,14 +458,14 @@ rec_window_open (void *self, weft_cuda_comm *comm, void *at, uint64_t bytes, gbo
 }
 
 static const char *
-rec_window_close (void *self, weft_cuda_comm *comm, weft_cuda_window *window)
+rec_window_close (void *self, weft_gpu_comm *comm, weft_gpu_window *window)
 {
   (void) comm;
   return close_thing (self, RECORDED_window_close, window);
 }
 
 static const char *
-rec_scaled_open (void *self, weft_cuda_comm *comm, enum weft_dtype dtype, double factor, int *out)
+rec_scaled_open (void *self, weft_gpu_comm *comm, enum weft_dtype dtype, double factor, int *out)
 {
   const char *said = note (self, RECORDED_scaled_open, NULL, comm, 0);
 
@@ -476,7 +476,7 @@ rec_scaled_open (void *self, weft_cuda_comm *comm, enum weft_dtype dtype, double
 }
 
 static const char *
-rec_scaled_close (void *self, weft_cuda_comm *comm, int scaled)
+rec_scaled_close (void *self, weft_gpu_comm *comm, int scaled)
 {
   g_assert (scaled == 100);
   return close_thing (self, RECORDED_scaled_close, comm);
@@ -512,7 +512,7 @@ rec_group_end (void *self)
 }
 
 static const char *
-rec_collective (void *self, const struct weft_cuda_collective *c, weft_cuda_stream *stream)
+rec_collective (void *self, const struct weft_gpu_collective *c, weft_gpu_stream *stream)
 {
   keep_busy (c->comm);
   pass (self, stream, ((recorded_cuda *) self)->byte * c->n * weft_dtype_bytes (c->dtype));
@@ -520,27 +520,27 @@ rec_collective (void *self, const struct weft_cuda_collective *c, weft_cuda_stre
 }
 
 static const char *
-rec_send (void *self, const struct weft_cuda_transfer *t, weft_cuda_stream *stream)
+rec_send (void *self, const struct weft_gpu_transfer *t, weft_gpu_stream *stream)
 {
   keep_busy (t->comm);
   return note_with (self, RECORDED_send, stream, ((recorded_cuda *) self)->transfer, t);
 }
 
 static const char *
-rec_recv (void *self, const struct weft_cuda_transfer *t, weft_cuda_stream *stream)
+rec_recv (void *self, const struct weft_gpu_transfer *t, weft_gpu_stream *stream)
 {
   keep_busy (t->comm);
   return note_with (self, RECORDED_recv, stream, ((recorded_cuda *) self)->transfer, t);
 }
 
 static const char *
-rec_capture_start (void *self, weft_cuda_stream *stream)
+rec_capture_start (void *self, weft_gpu_stream *stream)
 {
   return note (self, RECORDED_capture_start, stream, NULL, 0);
 }
 
 static const char *
-rec_capture_end (void *self, weft_cuda_stream *stream, weft_cuda_graph **out)
+rec_capture_end (void *self, weft_gpu_stream *stream, weft_gpu_graph **out)
 {
   struct recorded_thing like = { .kind = RECORDED_capture_end };
 
@@ -549,26 +549,26 @@ rec_capture_end (void *self, weft_cuda_stream *stream, weft_cuda_graph **out)
 }
 
 static const char *
-rec_graph_run (void *self, weft_cuda_graph *graph, weft_cuda_stream *stream)
+rec_graph_run (void *self, weft_gpu_graph *graph, weft_gpu_stream *stream)
 {
   return note (self, RECORDED_graph_run, stream, graph, 0);
 }
 
 static const char *
-rec_graph_close (void *self, weft_cuda_graph *graph)
+rec_graph_close (void *self, weft_gpu_graph *graph)
 {
   return close_thing (self, RECORDED_graph_close, graph);
 }
 
 static const char *
-rec_query (void *self, weft_cuda_event *event, gboolean *done)
+rec_query (void *self, weft_gpu_event *event, gboolean *done)
 {
   *done = !((recorded_cuda *) self)->never_ends;
   return note (self, RECORDED_query, NULL, event, 0);
 }
 
 static const char *
-rec_elapsed (void *self, weft_cuda_event *from, weft_cuda_event *to, double *seconds)
+rec_elapsed (void *self, weft_gpu_event *from, weft_gpu_event *to, double *seconds)
 {
   const struct recorded_thing *begin = (struct recorded_thing *) (void *) from;
   const struct recorded_thing *end = (struct recorded_thing *) (void *) to;
@@ -579,7 +579,7 @@ rec_elapsed (void *self, weft_cuda_event *from, weft_cuda_event *to, double *sec
 }
 
 static const char *
-rec_finish (void *self, weft_cuda_stream *stream)
+rec_finish (void *self, weft_gpu_stream *stream)
 {
   return note (self, RECORDED_finish, stream, NULL, 0);
 }
@@ -611,11 +611,11 @@ recorded_cuda_new (void)
   recorded_cuda *d = g_new0 (recorded_cuda, 1);
 
 #define RECORDED_CALL(name, ...) .name = rec_##name,
-  d->calls = (struct weft_cuda_calls){ .self = d,
+  d->calls = (struct weft_gpu_calls){ .self = d,
                                        .has_kernel = has_kernel,
                                        .scratch = scratch,
                                        .canonical = TRUE,
-                                       WEFT_CUDA_CALL_LIST (RECORDED_CALL) };
+                                       WEFT_GPU_CALL_LIST (RECORDED_CALL) };
 #undef RECORDED_CALL
   d->devices = 64;
   pthread_mutex_init (&d->lock, NULL);
@@ -626,11 +626,11 @@ recorded_cuda_new (void)
   d->things = g_ptr_array_new_with_free_func (g_free);
   d->kernel = g_array_new (FALSE, FALSE, sizeof (struct recorded_kernel));
   g_array_set_clear_func (d->kernel, clear_kernel);
-  d->copy = g_array_new (FALSE, FALSE, sizeof (struct weft_cuda_copy));
-  d->join = g_array_new (FALSE, FALSE, sizeof (struct weft_cuda_join));
-  d->exchange = g_array_new (FALSE, FALSE, sizeof (struct weft_cuda_exchange));
-  d->collective = g_array_new (FALSE, FALSE, sizeof (struct weft_cuda_collective));
-  d->transfer = g_array_new (FALSE, FALSE, sizeof (struct weft_cuda_transfer));
+  d->copy = g_array_new (FALSE, FALSE, sizeof (struct weft_gpu_copy));
+  d->join = g_array_new (FALSE, FALSE, sizeof (struct weft_gpu_join));
+  d->exchange = g_array_new (FALSE, FALSE, sizeof (struct weft_gpu_exchange));
+  d->collective = g_array_new (FALSE, FALSE, sizeof (struct weft_gpu_collective));
+  d->transfer = g_array_new (FALSE, FALSE, sizeof (struct weft_gpu_transfer));
   d->mark = g_array_new (FALSE, FALSE, sizeof (uint32_t *));
   return d;
 }
@@ -643,12 +643,12 @@ trace_open (void *self)
 }
 
 static const char *
-trace_take (void *self, weft_cuda_take take, void *user, uint64_t *lost)
+trace_take (void *self, weft_gpu_take take, void *user, uint64_t *lost)
 {
   const recorded_cuda *d = self;
 
   for (uint32_t i = 0; i < d->activity->len; i++)
-    take (user, &g_array_index (d->activity, struct weft_cuda_activity, i));
+    take (user, &g_array_index (d->activity, struct weft_gpu_activity, i));
   *lost = d->lost;
   return NULL;
 }
@@ -656,7 +656,7 @@ trace_take (void *self, weft_cuda_take take, void *user, uint64_t *lost)
 void
 recorded_cuda_trace (recorded_cuda *d)
 {
-  d->activity = g_array_new (FALSE, FALSE, sizeof (struct weft_cuda_activity));
+  d->activity = g_array_new (FALSE, FALSE, sizeof (struct weft_gpu_activity));
   d->calls.trace_open = trace_open;
   d->calls.trace_take = trace_take;
 }

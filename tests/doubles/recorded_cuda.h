@@ -1,5 +1,5 @@
 /* recorded_cuda.h - a test double of a GPU that computes nothing and records its calls: those of
- * exec_cuda/calls.h.
+ * exec_gpu/calls.h.
  *
  * Device memory is inaccessible to the host: access ends the process. Everything opened must be
  * closed, a group must be ended by the thread that started it, communicators are aborted in one
@@ -7,11 +7,11 @@
  * streams. */
 #pragma once
 #include "core/plan/plan.h"
-#include "exec_cuda/calls.h"
+#include "exec_gpu/calls.h"
 #include <pthread.h>
 
 #define RECORDED_ID(name, ...) RECORDED_##name,
-enum recorded_kind { WEFT_CUDA_CALL_LIST (RECORDED_ID) RECORDED_N };
+enum recorded_kind { WEFT_GPU_CALL_LIST (RECORDED_ID) RECORDED_N };
 #undef RECORDED_ID
 extern const char *const recorded_words[];
 
@@ -49,19 +49,19 @@ struct recorded_kernel {
 };
 
 typedef struct recorded_cuda {
-  struct weft_cuda_calls calls;
+  struct weft_gpu_calls calls;
   uint32_t devices;      /* reported device count; 64 */
   const char *no_kernel; /* an op without kernel, by its word */
   uint64_t fail_at;      /* number of the call that fails, from 1; 0: none */
   gboolean lost_then;    /* all later calls fail too: the GPUs are lost */
   gboolean never_ends;   /* events never complete */
   gboolean never_ready;  /* communicators never become ready */
-  struct weft_cuda_id id; /* of the newest communicator that is not a split */
+  struct weft_gpu_id id; /* of the newest communicator that is not a split */
   /* integer copies to the host return ones: expert counts of this plan */
   const weft_plan *counted;
   uint32_t slow;         /* polls until a communicator is ready */
 
-  /* struct weft_cuda_activity: records returned every time; or NULL */
+  /* struct weft_gpu_activity: records returned every time; or NULL */
   GArray *activity;
   uint64_t lost;
 

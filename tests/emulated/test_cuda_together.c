@@ -1,7 +1,7 @@
 /* Training by several processes, from tokens to checkpoints, on devices that compute: what one
  * process would make of the same job, bit by bit. */
 #include "core/exec/timeline_file.h"
-#include "exec_cuda/exec_cuda.h"
+#include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/doubles/computing_cuda.h"
 #include "tests/runner/folder.h"
 #include "tests/runner/processes.h"

@@ -1,7 +1,7 @@
 /* Attention by cuDNN: that its graph means attention, by a double that computes it; and that the
  * library takes the graph, by asking it for plans for GPUs that are only described, where it is
  * installed. */
-#include "exec_cuda/module/fused.h"
+#include "exec_gpu/cuda/module/fused.h"
 #include "kernels/bind.h"
 #include "kernels/cuda/cudnn_attention.h"
 #include "kernels/cuda/table.h"

@@ -2,7 +2,7 @@
  * step: random jobs on a device that writes down what it is told.
  *
  *   test_exec_cuda cuda_counted -- [SEED [JOBS]]      other jobs, or fewer of them */
-#include "exec_cuda/exec_cuda.h"
+#include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/doubles/cuda_log.h"
 #include "tests/made/random_job.h"
 #include "tests/runner/runner.h"
@@ -254,8 +254,8 @@ runs_with (const weft_plan *plan, const int64_t counts[8], char **why)
 
   assert_true (step (x, d, EXPERTS));
   for (uint32_t i = 0; i < d->copy->len; i++) {
-    const struct weft_cuda_copy *copy = &g_array_index (d->copy, struct weft_cuda_copy, i);
-    if (copy->way == WEFT_CUDA_TO_HOST && copy->bytes == 8 * sizeof (int64_t))
+    const struct weft_gpu_copy *copy = &g_array_index (d->copy, struct weft_gpu_copy, i);
+    if (copy->way == WEFT_GPU_TO_HOST && copy->bytes == 8 * sizeof (int64_t))
       memcpy (copy->to, counts, 8 * sizeof (int64_t));
   }
   g_autoptr (weft_timeline) t = weft_exec_step (x, &error);

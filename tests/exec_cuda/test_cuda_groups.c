@@ -1,6 +1,6 @@
 /* What NCCL wants of all members of a communicator: that their windows have one size, one layout
  * and one order. */
-#include "exec_cuda/exec_cuda.h"
+#include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/made/random_job.h"
 #include "tests/doubles/recorded_cuda.h"
 #include "tests/runner/runner.h"

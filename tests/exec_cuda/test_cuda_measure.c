@@ -2,10 +2,10 @@
  * has what kernels take and not what asking costs, and predicts the step that nobody asked. */
 #include "core/exec/timeline_file.h"
 #include "core/report/compare.h"
-#include "exec_cuda/exec_cuda.h"
+#include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/made/made.h"
 #include "tests/made/random_job.h"
-#include "exec_cuda/launches.h"
+#include "exec_gpu/launches.h"
 #include "tests/doubles/recorded_cuda.h"
 #include "train/measure.h"
 #include "tests/runner/runner.h"
@@ -161,8 +161,8 @@ the_grid_of_collectives_runs_on_gpus (void **state)
 
   assert_true (weft_measure_comm_sizes (m, &plan->job, 4, NULL));
   for (guint i = 0; i < device->collective->len; i++) {
-    const struct weft_cuda_collective *c =
-        &g_array_index (device->collective, struct weft_cuda_collective, i);
+    const struct weft_gpu_collective *c =
+        &g_array_index (device->collective, struct weft_gpu_collective, i);
     assert_true (c->kind != WEFT_OP_ALL_TO_ALL || c->from != c->to);
   }
   g_autoptr (GArray) rows = weft_measure_rows (m);
@@ -212,7 +212,7 @@ static uint32_t n_prepared, n_kernels;
 
 static const char *
 note_prepared (void *self, const struct weft_kernel *k, uint32_t n,
-               const struct weft_cuda_scratch *scratch, weft_cuda_stream *stream)
+               const struct weft_gpu_scratch *scratch, weft_gpu_stream *stream)
 {
   (void) self, (void) scratch;
   assert_true (stream && k);
@@ -322,7 +322,7 @@ launches_are_timed_one_by_one_and_as_graphs (void **state)
 
   (void) state;
   recorded_cuda_forget (device);
-  assert_true (weft_cuda_time_launches (&device->calls, seconds, &error));
+  assert_true (weft_gpu_time_launches (&device->calls, seconds, &error));
   for (int i = 0; i < WEFT_N_HOST_COST; i++)
     assert_true (seconds[i] >= 0 && seconds[i] < 1);
   for (guint i = 0; i < device->call->len; i++) {

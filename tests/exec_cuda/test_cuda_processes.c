@@ -1,5 +1,5 @@
 /* The CUDA executor in several processes, on devices that write down what they are told. */
-#include "exec_cuda/exec_cuda.h"
+#include "exec_gpu/cuda/exec_cuda.h"
 #include "launch/rendezvous.h"
 #include "tests/runner/processes.h"
 #include "tests/made/random_job.h"
@@ -46,18 +46,18 @@ static void
 append_what (GString *text, const recorded_cuda *d, const struct recorded_call *c)
 {
   if (c->kind == RECORDED_collective) {
-    const struct weft_cuda_collective *x =
-        &g_array_index (d->collective, struct weft_cuda_collective, c->at);
+    const struct weft_gpu_collective *x =
+        &g_array_index (d->collective, struct weft_gpu_collective, c->at);
     append_comm (text, x->comm);
     g_string_append_printf (text, " %d %" G_GUINT64_FORMAT " %u %u %u", x->kind, x->n, x->dtype,
                             x->reduce, x->root);
   } else if (c->kind == RECORDED_send || c->kind == RECORDED_recv) {
-    const struct weft_cuda_transfer *x =
-        &g_array_index (d->transfer, struct weft_cuda_transfer, c->at);
+    const struct weft_gpu_transfer *x =
+        &g_array_index (d->transfer, struct weft_gpu_transfer, c->at);
     append_comm (text, x->comm);
     g_string_append_printf (text, " %" G_GUINT64_FORMAT " %u %u", x->n, x->dtype, x->peer);
   } else if (c->kind == RECORDED_copy) {
-    const struct weft_cuda_copy *x = &g_array_index (d->copy, struct weft_cuda_copy, c->at);
+    const struct weft_gpu_copy *x = &g_array_index (d->copy, struct weft_gpu_copy, c->at);
     g_string_append_printf (text, " %d %" G_GUINT64_FORMAT, x->way, x->bytes);
   } else if (c->kind == RECORDED_kernel || c->kind == RECORDED_host) {
     const struct recorded_kernel *x = &g_array_index (d->kernel, struct recorded_kernel, c->at);

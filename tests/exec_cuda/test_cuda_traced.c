@@ -1,6 +1,6 @@
 /* Times of ops by what a device tells of their kernels. */
 #include "core/report/trace.h"
-#include "exec_cuda/exec_cuda.h"
+#include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/runner/folder.h"
 #include "tests/made/random_job.h"
 #include "tests/doubles/recorded_cuda.h"
@@ -25,7 +25,7 @@ op_of (const weft_program *p, enum weft_op_kind kind, uint32_t skip)
 static void
 add (recorded_cuda *d, const char *name, uint32_t row, uint32_t op, uint64_t begin, uint64_t end)
 {
-  const struct weft_cuda_activity a = { TRUE, row, op, name, begin, end };
+  const struct weft_gpu_activity a = { TRUE, row, op, name, begin, end };
 
   g_array_append_val (d->activity, a);
 }
@@ -33,7 +33,7 @@ add (recorded_cuda *d, const char *name, uint32_t row, uint32_t op, uint64_t beg
 static void
 add_stray (recorded_cuda *d, const char *name, uint64_t begin, uint64_t end)
 {
-  const struct weft_cuda_activity a = { .name = name, .begin = begin, .end = end };
+  const struct weft_gpu_activity a = { .name = name, .begin = begin, .end = end };
 
   g_array_append_val (d->activity, a);
 }

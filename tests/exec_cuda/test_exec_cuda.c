@@ -1,7 +1,7 @@
 /* The CUDA executor on a device that writes down what it is told: streams and events are the
  * plan. */
 #include "core/base/sanitize.h"
-#include "exec_cuda/exec_cuda.h"
+#include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/doubles/cuda_log.h"
 #include "tests/made/random_job.h"
 #include "tests/runner/runner.h"
@@ -383,7 +383,7 @@ is_same_kernel (const recorded_cuda *d, uint32_t a, uint32_t b)
 static gboolean
 is_same_call (const recorded_cuda *d, const struct recorded_call *a, const struct recorded_call *b)
 {
-  const struct weft_cuda_copy *x, *y;
+  const struct weft_gpu_copy *x, *y;
 
   if (a->kind != b->kind || a->stream != b->stream || a->thing != b->thing || a->op != b->op)
     return FALSE;
@@ -391,8 +391,8 @@ is_same_call (const recorded_cuda *d, const struct recorded_call *a, const struc
     return is_same_kernel (d, a->at, b->at);
   if (a->kind != RECORDED_copy)
     return TRUE;
-  x = &g_array_index (d->copy, struct weft_cuda_copy, a->at);
-  y = &g_array_index (d->copy, struct weft_cuda_copy, b->at);
+  x = &g_array_index (d->copy, struct weft_gpu_copy, a->at);
+  y = &g_array_index (d->copy, struct weft_gpu_copy, b->at);
   return x->to == y->to && x->from == y->from && x->bytes == y->bytes;
 }
 
@@ -526,7 +526,7 @@ put_counts (const recorded_cuda *d, const weft_plan *plan, uint32_t first, uint3
         plan->role[0]->op[c->op].kind != WEFT_OP_COPY_OUT ||
         plan->role[0]->op[c->op].phase != WEFT_PHASE_FORWARD)
       continue;
-    const struct weft_cuda_copy *copy = &g_array_index (d->copy, struct weft_cuda_copy, c->at);
+    const struct weft_gpu_copy *copy = &g_array_index (d->copy, struct weft_gpu_copy, c->at);
     int64_t *counts = copy->to;
     gboolean got = n[c->row]++ % 2;
     for (uint32_t k = 0; k < 8; k++)
@@ -570,8 +570,8 @@ assert_counted (const recorded_cuda *d, const weft_plan *plan, uint32_t first)
       assert_told (d, plan, first, i);
     if (c->kind != RECORDED_send && !recv)
       continue;
-    const struct weft_cuda_transfer *t =
-        &g_array_index (d->transfer, struct weft_cuda_transfer, c->at);
+    const struct weft_gpu_transfer *t =
+        &g_array_index (d->transfer, struct weft_gpu_transfer, c->at);
     uint64_t columns = weft_op_shape (plan->role[0], c->op)->dim[1];
     gboolean goes = t->n == columns * rows_of (c->row, t->peer);
     assert_int_equal (plan->role[0]->op[c->op].kind, WEFT_OP_ALL_TO_ALL_V);
@@ -587,7 +587,7 @@ assert_counted (const recorded_cuda *d, const weft_plan *plan, uint32_t first)
 
 /* A byte that was sent and received while the executor opened. */
 static gboolean
-has_met (const recorded_cuda *d, const struct weft_cuda_transfer *t, uint32_t opened)
+has_met (const recorded_cuda *d, const struct weft_gpu_transfer *t, uint32_t opened)
 {
   gboolean met[2] = { FALSE };
 
@@ -595,8 +595,8 @@ has_met (const recorded_cuda *d, const struct weft_cuda_transfer *t, uint32_t op
     const struct recorded_call *c = recorded_call_at (d, i);
     if (c->kind != RECORDED_send && c->kind != RECORDED_recv)
       continue;
-    const struct weft_cuda_transfer *first =
-        &g_array_index (d->transfer, struct weft_cuda_transfer, c->at);
+    const struct weft_gpu_transfer *first =
+        &g_array_index (d->transfer, struct weft_gpu_transfer, c->at);
     met[c->kind == RECORDED_recv] |= first->comm == t->comm && first->peer == t->peer;
   }
   return met[0] && met[1];
@@ -624,7 +624,7 @@ stages_that_send_have_met_before_the_first_step (void **state)
       const struct recorded_call *c = recorded_call_at (d, i);
       if (c->kind == RECORDED_send || c->kind == RECORDED_recv)
         assert_true (
-            has_met (d, &g_array_index (d->transfer, struct weft_cuda_transfer, c->at), opened));
+            has_met (d, &g_array_index (d->transfer, struct weft_gpu_transfer, c->at), opened));
       sent += c->kind == RECORDED_send;
     }
     assert_int_equal (sent, 2 * 3 * 6); /* both ways, over three borders, six microbatches */
@@ -680,8 +680,8 @@ counts_that_do_not_come_or_do_not_fit_end_the_step (void **state)
   step (x, EXPERTS);
   put_counts (d, plan, first, d->call->len);
   for (uint32_t i = 0; i < d->copy->len; i++) {
-    const struct weft_cuda_copy *copy = &g_array_index (d->copy, struct weft_cuda_copy, i);
-    if (copy->way == WEFT_CUDA_TO_HOST && copy->bytes == 8 * sizeof (int64_t))
+    const struct weft_gpu_copy *copy = &g_array_index (d->copy, struct weft_gpu_copy, i);
+    if (copy->way == WEFT_GPU_TO_HOST && copy->bytes == 8 * sizeof (int64_t))
       *(int64_t *) copy->to = -1;
   }
   g_autoptr (weft_timeline) t = weft_exec_step (x, &error);
@@ -861,7 +861,7 @@ static void
 this_machine_has_cuda_or_says_what_is_missing (void **state)
 {
   g_autoptr (GError) error = NULL;
-  const struct weft_cuda_calls *calls = weft_cuda_load (&error);
+  const struct weft_gpu_calls *calls = weft_cuda_load (&error);
 
   (void) state;
   assert_true ((calls == NULL) == (error != NULL));

@@ -30,7 +30,7 @@ cmake -G Ninja -S "$root" -B "$build" -DCMAKE_BUILD_TYPE=Release \
   -DCMAKE_MODULE_LINKER_FLAGS=-Wl,--disable-new-dtags >"$log" 2>&1 ||
   die "cmake failed, see $log"
 grep -q 'built without --executor cuda' "$log" &&
-  die "found no CUDA toolkit 12.8 with NCCL 2.28, wanted one: see exec_cuda/module.cmake"
+  die "found no CUDA toolkit 12.8 with NCCL 2.28, wanted one: see exec_gpu/cuda/module.cmake"
 ninja -C "$build" weft weft_cuda bench_cuda test_gpu >>"$log" 2>&1 ||
   die "the build failed, see $log"
 

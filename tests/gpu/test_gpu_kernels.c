@@ -4,7 +4,7 @@
  *   test_gpu gpu_kernels         every op in a process of its own, several at once: a kernel that
  *                                fails takes no other with it
  *   test_gpu gpu_kernels -- OP   the cases of one op */
-#include "exec_cuda/exec_cuda.h"
+#include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/made/cuda_case.h"
 #include "tests/made/trained_cases.h"
 #include "tests/runner/runner.h"
@@ -14,8 +14,8 @@
 enum { GUARD = 256 /* bytes behind scratch that must stay */ };
 
 struct gpu {
-  const struct weft_cuda_calls *calls;
-  weft_cuda_stream *stream;
+  const struct weft_gpu_calls *calls;
+  weft_gpu_stream *stream;
   const char *only; /* an op */
   uint32_t fused;   /* calls that were the library's */
 };
@@ -30,9 +30,9 @@ must (const char *error, const char *call)
 #define CALL(gpu, name, ...) must ((gpu)->calls->name ((gpu)->calls->self, ##__VA_ARGS__), #name)
 
 static void
-copy (struct gpu *gpu, enum weft_cuda_way way, void *to, const void *from, uint64_t bytes)
+copy (struct gpu *gpu, enum weft_gpu_way way, void *to, const void *from, uint64_t bytes)
 {
-  const struct weft_cuda_copy copy = { way, to, from, bytes };
+  const struct weft_gpu_copy copy = { way, to, from, bytes };
 
   CALL (gpu, copy, &copy, gpu->stream);
   CALL (gpu, finish, gpu->stream);
@@ -45,14 +45,14 @@ put (struct gpu *gpu, const void *data, uint64_t bytes)
   void *at = NULL;
 
   CALL (gpu, alloc, WEFT_POOL_DEVICE, MAX (bytes, 1), &at);
-  copy (gpu, WEFT_CUDA_TO_DEVICE, at, data, bytes);
+  copy (gpu, WEFT_GPU_TO_DEVICE, at, data, bytes);
   return at;
 }
 
 static void
 take (struct gpu *gpu, void *at, void *data, uint64_t bytes)
 {
-  copy (gpu, WEFT_CUDA_TO_HOST, data, at, bytes);
+  copy (gpu, WEFT_GPU_TO_HOST, data, at, bytes);
   CALL (gpu, release, WEFT_POOL_DEVICE, at);
 }
 
@@ -70,7 +70,7 @@ run (struct gpu *gpu, const struct weft_kernel *k)
   g_autofree uint8_t *filled = g_malloc (bytes + GUARD);
 
   memset (filled, 0xff, bytes + GUARD);
-  struct weft_cuda_scratch scratch = { put (gpu, filled, bytes + GUARD), bytes };
+  struct weft_gpu_scratch scratch = { put (gpu, filled, bytes + GUARD), bytes };
   CALL (gpu, kernel, k, 1, &scratch, gpu->stream);
   CALL (gpu, finish, gpu->stream);
   take (gpu, scratch.at, filled, bytes + GUARD);
@@ -143,7 +143,7 @@ device_of (void **state)
 {
   if (!*state)
     skip ();
-  struct weft_cuda_device found;
+  struct weft_gpu_device found;
   struct gpu *gpu = *state;
   CALL (gpu, describe, 0, &found);
   return (struct cuda_case_device){ has_kernel, launch, gpu, gpu->only,
@@ -334,7 +334,7 @@ be_all (void)
 {
   const struct CMUnitTest whole[] = { cmocka_unit_test (every_kernel_of_the_module_has_a_case) };
   struct CMUnitTest tests[WEFT_N_OP] = { 0 };
-  const struct weft_cuda_calls *calls = weft_cuda_load (NULL);
+  const struct weft_gpu_calls *calls = weft_cuda_load (NULL);
   int failed = cmocka_run_group_tests (whole, find_gpu, leave_gpu);
 
   for (int kind = 0; calls && kind < WEFT_N_OP; kind++)

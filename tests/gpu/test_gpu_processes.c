@@ -1,7 +1,7 @@
 /* Two processes on one GPU, with NCCL between them: each says that it is a machine of its own
  * (NCCL_HOSTID), so that their bytes go over sockets of this one.  Slow, and all of NCCL but NVLink
  * and what needs it.  Without a GPU all of it is skipped, and the reason is told. */
-#include "exec_cuda/exec_cuda.h"
+#include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/runner/folder.h"
 #include "tests/runner/processes.h"
 #include "tests/made/trained_part.h"

@@ -1,14 +1,14 @@
 /* Training on a GPU: what test_cuda_train.c shows on a device that computes on the CPU, on the real
  * one. Without a GPU all of it is skipped, and the reason is told. */
-#include "exec_cuda/exec_cuda.h"
+#include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/made/trained_cases.h"
 #include "tests/runner/runner.h"
 
 #define MIB ((uint64_t) 1 << 20)
 
-static const struct weft_cuda_calls *calls; /* NULL: there is no GPU */
+static const struct weft_gpu_calls *calls; /* NULL: there is no GPU */
 
-static const struct weft_cuda_calls *
+static const struct weft_gpu_calls *
 gpu (void **state)
 {
   (void) state;

@@ -1,6 +1,6 @@
 #include "tests/made/real_job.h"
 #include "exec_cpu/exec_cpu.h"
-#include "exec_cuda/exec_cuda.h"
+#include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/made/random_job.h"
 #include <setjmp.h>
 #include <stdarg.h>
@@ -56,7 +56,7 @@ real_tokens (const weft_plan *plan, uint32_t seed)
 }
 
 real_job *
-real_job_try (const struct weft_cuda_calls *calls, const char *words,
+real_job_try (const struct weft_gpu_calls *calls, const char *words,
               const struct weft_exec_options *how, GError **error)
 {
   real_job *job = g_new0 (real_job, 1);

@@ -5,7 +5,7 @@
  * tokens in a step. */
 #pragma once
 #include "core/exec/exec.h"
-#include "exec_cuda/calls.h"
+#include "exec_gpu/calls.h"
 #include "train/state.h"
 
 typedef struct real_job {
@@ -21,7 +21,7 @@ typedef struct real_job {
 real_job *real_job_open (const char *words, const struct weft_exec_options *how);
 
 /* The same on a device with these calls (NULL: the CPU); returns NULL if it is refused. */
-real_job *real_job_try (const struct weft_cuda_calls *calls, const char *words,
+real_job *real_job_try (const struct weft_gpu_calls *calls, const char *words,
                         const struct weft_exec_options *how, GError **error);
 void real_job_close (real_job *job);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (real_job, real_job_close)

@@ -104,7 +104,7 @@ is_lack (const GError *error)
 }
 
 static trained *
-train (const struct weft_cuda_calls *calls, const char *words, const struct weft_exec_options *how)
+train (const struct weft_gpu_calls *calls, const char *words, const struct weft_exec_options *how)
 {
   g_autoptr (GError) error = NULL;
   g_autoptr (real_job) job = real_job_try (calls, words, how, &error);
@@ -131,7 +131,7 @@ train (const struct weft_cuda_calls *calls, const char *words, const struct weft
 }
 
 trained *
-trained_new (const struct weft_cuda_calls *calls, const char *words,
+trained_new (const struct weft_gpu_calls *calls, const char *words,
              const struct weft_exec_options *how)
 {
   begin_limit (words);

@@ -18,7 +18,7 @@ void trained_limit (double seconds, uint32_t seed);
 
 /* Trains from the same weights whatever the strategy; one evaluation after the last step. `calls`
  * NULL: on the CPU. NULL if the device does not support the job (no kernel, or no NCCL support). */
-trained *trained_new (const struct weft_cuda_calls *calls, const char *words,
+trained *trained_new (const struct weft_gpu_calls *calls, const char *words,
                       const struct weft_exec_options *how);
 void trained_free (trained *t);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (trained, trained_free)

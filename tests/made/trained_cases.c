@@ -92,7 +92,7 @@ trained_shared (const char *words)
 }
 
 static trained *
-train (const struct weft_cuda_calls *calls, const char *words, gboolean graph)
+train (const struct weft_gpu_calls *calls, const char *words, gboolean graph)
 {
   struct weft_exec_options how = trained_shared (words);
 
@@ -137,7 +137,7 @@ trained_alone_words (uint32_t number)
 }
 
 gboolean
-trained_as_on_the_cpu (const struct weft_cuda_calls *calls, uint32_t number)
+trained_as_on_the_cpu (const struct weft_gpu_calls *calls, uint32_t number)
 {
   const char *model;
   const struct precision *p = alone (number, &model);
@@ -153,7 +153,7 @@ trained_as_on_the_cpu (const struct weft_cuda_calls *calls, uint32_t number)
 }
 
 gboolean
-trained_as_one_rank (const struct weft_cuda_calls *calls, uint32_t number)
+trained_as_one_rank (const struct weft_gpu_calls *calls, uint32_t number)
 {
   const struct trained_case *c = &trained_cases[number];
   const char *deep = strstr (c->words, "num_layers=4") ? "num_layers=4" : "";
@@ -232,7 +232,7 @@ precision_of (const char *words)
 }
 
 gboolean
-trained_wide_as_on_the_cpu (const struct weft_cuda_calls *calls, uint32_t number, gboolean graph)
+trained_wide_as_on_the_cpu (const struct weft_gpu_calls *calls, uint32_t number, gboolean graph)
 {
   const char *words = trained_wide[number].words;
   g_autoptr (trained) device = train (calls, words, graph), cpu = NULL;
@@ -253,7 +253,7 @@ static const char *const some[] = {
 };
 
 static void
-assert_same (const struct weft_cuda_calls *calls, gboolean graph)
+assert_same (const struct weft_gpu_calls *calls, gboolean graph)
 {
   for (unsigned i = 0; i < G_N_ELEMENTS (some); i++) {
     g_autoptr (trained) one = train (calls, some[i], FALSE), other = train (calls, some[i], graph);
@@ -262,29 +262,29 @@ assert_same (const struct weft_cuda_calls *calls, gboolean graph)
 }
 
 void
-trained_twice (const struct weft_cuda_calls *calls)
+trained_twice (const struct weft_gpu_calls *calls)
 {
   assert_same (calls, FALSE);
 }
 
 void
-trained_in_graphs (const struct weft_cuda_calls *calls)
+trained_in_graphs (const struct weft_gpu_calls *calls)
 {
   assert_same (calls, TRUE);
 }
 
 const char *
-trained_no_library (const struct weft_cuda_calls *calls)
+trained_no_library (const struct weft_gpu_calls *calls)
 {
   const struct weft_kernel k = { .kind = WEFT_OP_ATTENTION, .fused = TRUE };
 
   return calls->prepare
-             ? calls->prepare (calls->self, &k, 1, &(struct weft_cuda_scratch){ 0 }, NULL)
+             ? calls->prepare (calls->self, &k, 1, &(struct weft_gpu_scratch){ 0 }, NULL)
              : NULL;
 }
 
 void
-trained_fused (const struct weft_cuda_calls *calls)
+trained_fused (const struct weft_gpu_calls *calls)
 {
 #define FUSED                                                                                      \
   GPT2 "precision=bf16 kv_channels=64 seq_length=16 max_position_embeddings=16 "                   \
@@ -303,16 +303,16 @@ trained_fused (const struct weft_cuda_calls *calls)
 }
 
 static uint64_t
-free_bytes (const struct weft_cuda_calls *calls)
+free_bytes (const struct weft_gpu_calls *calls)
 {
-  struct weft_cuda_device device;
+  struct weft_gpu_device device;
 
   assert_null (calls->describe (calls->self, 0, &device));
   return device.free;
 }
 
 void
-trained_memory (const struct weft_cuda_calls *calls, uint64_t *planned, uint64_t *gone)
+trained_memory (const struct weft_gpu_calls *calls, uint64_t *planned, uint64_t *gone)
 {
   struct weft_exec_options how = trained_shared (some[0]);
   uint64_t before = free_bytes (calls);

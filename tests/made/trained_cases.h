@@ -31,10 +31,10 @@ char *trained_alone_words (uint32_t number);
 
 /* Losses, norms and gradients must be those of the CPU within the error of summation order. FALSE:
  * no kernel. */
-gboolean trained_as_on_the_cpu (const struct weft_cuda_calls *calls, uint32_t number);
+gboolean trained_as_on_the_cpu (const struct weft_gpu_calls *calls, uint32_t number);
 
 /* Ranks that share a device must give the results of one rank. FALSE: no kernel. */
-gboolean trained_as_one_rank (const struct weft_cuda_calls *calls, uint32_t number);
+gboolean trained_as_one_rank (const struct weft_gpu_calls *calls, uint32_t number);
 
 /* Jobs whose kernels use wgmma on devices that support it, or just fail to meet its conditions. */
 enum trained_by { TRAINED_ATTENTION = 1, TRAINED_PRODUCTS = 2, TRAINED_CODES = 4 };
@@ -46,18 +46,18 @@ extern const struct trained_wide trained_wide[];
 extern const uint32_t trained_n_wide;
 
 /* As trained_as_on_the_cpu(). */
-gboolean trained_wide_as_on_the_cpu (const struct weft_cuda_calls *calls, uint32_t number,
+gboolean trained_wide_as_on_the_cpu (const struct weft_gpu_calls *calls, uint32_t number,
                                      gboolean graph);
 
 /* Bit for bit: a repeated run, and graph replay against single calls. */
-void trained_twice (const struct weft_cuda_calls *calls);
-void trained_in_graphs (const struct weft_cuda_calls *calls);
+void trained_twice (const struct weft_gpu_calls *calls);
+void trained_in_graphs (const struct weft_gpu_calls *calls);
 
 /* attention_backend = fused must match the CPU; with deterministic_mode two runs, and a graph, must
  * give the same bits. The second function: why the device has no library; NULL: it has one, or the
  * double computes it. */
-void trained_fused (const struct weft_cuda_calls *calls);
-const char *trained_no_library (const struct weft_cuda_calls *calls);
+void trained_fused (const struct weft_gpu_calls *calls);
+const char *trained_no_library (const struct weft_gpu_calls *calls);
 
 /* Device memory used by an open executor: planned bytes, and the rest. */
-void trained_memory (const struct weft_cuda_calls *calls, uint64_t *planned, uint64_t *gone);
+void trained_memory (const struct weft_gpu_calls *calls, uint64_t *planned, uint64_t *gone);

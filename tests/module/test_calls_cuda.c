@@ -1,7 +1,7 @@
-/* The module's calls (exec_cuda/module/calls_cuda.c) on the functions of CUDA and NCCL as
+/* The module's calls (exec_gpu/cuda/module/calls_cuda.c) on the functions of CUDA and NCCL as
  * fake_cuda.h has them: what they make of the calls of the executor, and whether they keep the
  * rules of those libraries. */
-#include "exec_cuda/exec_cuda.h"
+#include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/doubles/fake_cuda.h"
 #include "tests/made/random_job.h"
 #include "tests/made/trained_cases.h"
@@ -11,16 +11,16 @@
 #define ZERO1 "use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true "
 #define FP32 "precision=fp32 "
 
-const struct weft_cuda_calls *weft_cuda_calls_open (const char **why);
+const struct weft_gpu_calls *weft_gpu_calls_open (const char **why);
 
 /* The module asks the environment and looks for a GPU once. */
-static const struct weft_cuda_calls *
+static const struct weft_gpu_calls *
 module (void)
 {
-  static const struct weft_cuda_calls *calls;
+  static const struct weft_gpu_calls *calls;
   const char *why = NULL;
 
-  if (!calls && !(calls = weft_cuda_calls_open (&why)))
+  if (!calls && !(calls = weft_gpu_calls_open (&why)))
     fail_msg ("%s", why);
   return calls;
 }

@@ -81,7 +81,7 @@ static const char *const still_long[] = {
   "core/report",
   "exec_cpu",
   "exec_cuda",
-  "exec_cuda/module",
+  "exec_gpu/module",
   "planner",
 };
 

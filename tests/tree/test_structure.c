@@ -14,7 +14,7 @@ static const struct {
   int level;
 } folders[] = {
   { "core", 0 },     { "kernels", 1 },   { "launch", 1 },  { "exec_sim", 2 },
-  { "exec_cpu", 2 }, { "exec_cuda", 2 }, { "planner", 3 }, { "train", 3 },
+  { "exec_cpu", 2 }, { "exec_gpu", 2 }, { "planner", 3 }, { "train", 3 },
   { "cli", 4 },      { "api", 4 },       { "tests", 5 },   { "bench", 5 },
 };
 
@@ -22,6 +22,20 @@ static const struct {
 static const char *const core_folders[] = {
   "core/base/",   "core/cluster/", "core/schedule/", "core/job/",    "core/program/",
   "core/passes/", "core/plan/",    "core/exec/",     "core/report/",
+};
+
+/* Files of an executor, lowest first: a file includes headers of its own folder from its own level
+ * or a lower one, so that there is no circle. */
+static const struct {
+  const char *folder;
+  const char *file[20];
+} executors[] = {
+  { "exec_cpu/",
+    { "machine", "arena", "ready", "launch", "collectives", "lanes", "exec_cpu" } },
+  { "exec_gpu/",
+    { "shared", "calls", "launches", "machine", "script", "comm", "watchdog", "counted", "arena",
+      "order", "comms", "collectives", "emit", "issue", "reserved", "traced", "step",
+      "exec_gpu" } },
 };
 
 /* The file that `#include "..."` names, or NULL. */
@@ -101,6 +115,70 @@ files_of_core_include_their_own_level_or_lower (void **state)
   source_lines_each (climbs);
 }
 
+/* The level of executors[at].folder/NAME.c or .h; -1: it stands in a subfolder, or has none. */
+static int
+executor_level (unsigned at, const char *path)
+{
+  const char *name = path + strlen (executors[at].folder);
+  g_autofree char *base = g_strndup (name, strcspn (name, "."));
+
+  for (int i = 0; executors[at].file[i]; i++)
+    if (g_str_equal (base, executors[at].file[i]))
+      return i;
+  return -1;
+}
+
+static int
+closes_a_circle (const char *path, unsigned number, const char *line)
+{
+  g_autofree char *file = included (line, "\"", "\"");
+  int wrong = 0;
+
+  for (unsigned at = 0; file && at < G_N_ELEMENTS (executors); at++) {
+    const char *folder = executors[at].folder;
+    if (!g_str_has_prefix (path, folder) || strchr (path + strlen (folder), '/'))
+      continue;
+    int mine = executor_level (at, path);
+    gboolean inside = g_str_has_prefix (file, folder);
+    wrong += mine < 0 || (inside && (executor_level (at, file) < 0 ||
+                                     executor_level (at, file) > mine));
+  }
+  if (wrong)
+    print_error ("%s:%u: includes %s, which is no lower level of its executor\n", path, number,
+                 file);
+  return wrong;
+}
+
+static void
+files_of_an_executor_have_no_circle (void **state)
+{
+  (void) state;
+  source_lines_each (closes_a_circle);
+}
+
+/* Files that stand in exec_gpu/ itself. */
+static int
+names_a_vendor (const char *path, unsigned number, const char *line)
+{
+  static const char *const words[] = { "cuda_", "CUDA_", "hip_", "kernels/cuda", "exec_gpu/cuda/" };
+  gboolean neutral = g_str_has_prefix (path, "exec_gpu/") && !strchr (path + 9, '/');
+  g_autofree char *code = g_strndup (line, strcspn (line, "*"));
+  int wrong = 0;
+
+  for (unsigned i = 0; neutral && i < G_N_ELEMENTS (words); i++)
+    wrong += strstr (code, words[i]) != NULL;
+  if (wrong)
+    print_error ("%s:%u: names a vendor, whose folder is exec_gpu/VENDOR/\n", path, number);
+  return wrong;
+}
+
+static void
+the_neutral_half_of_the_gpu_executor_names_no_vendor (void **state)
+{
+  (void) state;
+  source_lines_each (names_a_vendor);
+}
+
 static int
 leaks_simgrid (const char *path, unsigned number, const char *line)
 {
@@ -120,24 +198,32 @@ only_the_bridge_sees_simgrid (void **state)
   source_lines_each (leaks_simgrid);
 }
 
+/* Headers of CUDA and NCCL, of HIP and RCCL. */
+static gboolean
+is_of_a_vendor (const char *path, const char *file)
+{
+  return g_str_has_prefix (file, "nccl") || g_str_has_prefix (file, "rccl") ||
+         g_str_has_prefix (file, "hip/") ||
+         (g_str_has_prefix (file, "cuda") && !g_str_has_suffix (path, ".cu"));
+}
+
 static int
 leaks_gpu (const char *path, unsigned number, const char *line)
 {
+  static const char *const vendors = "^(exec_gpu/[a-z]+/module|kernels/[a-z]+)/";
   g_autofree char *file = included (line, "<", ">");
   gboolean wrong =
-      file && !g_str_has_prefix (path, "exec_cuda/") && !g_str_has_prefix (path, "kernels/cuda/") &&
+      file && is_of_a_vendor (path, file) && !g_regex_match_simple (vendors, path, 0, 0) &&
       !g_str_equal (path, "tests/doubles/playing_cublaslt.c") && /* whose double it is */
-      !g_str_has_prefix (path, "tests/doubles/fake_") && /* which stand in for those libraries */
-      (g_str_has_prefix (file, "nccl") ||
-       (g_str_has_prefix (file, "cuda") && !g_str_has_suffix (path, ".cu")));
+      !g_str_has_prefix (path, "tests/doubles/fake_"); /* which stand in for those libraries */
 
   if (wrong)
-    print_error ("%s:%u: %s belongs to exec_cuda/\n", path, number, file);
+    print_error ("%s:%u: %s belongs to exec_gpu/VENDOR/module/\n", path, number, file);
   return wrong;
 }
 
 static void
-only_the_cuda_executor_sees_cuda_and_nccl (void **state)
+only_a_vendors_module_sees_its_headers (void **state)
 {
   (void) state;
   source_lines_each (leaks_gpu);
@@ -217,8 +303,10 @@ every_header_compiles_alone (void **state)
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (includes_point_down_from_cli_to_core),
   cmocka_unit_test (files_of_core_include_their_own_level_or_lower),
+  cmocka_unit_test (files_of_an_executor_have_no_circle),
+  cmocka_unit_test (the_neutral_half_of_the_gpu_executor_names_no_vendor),
   cmocka_unit_test (only_the_bridge_sees_simgrid),
-  cmocka_unit_test (only_the_cuda_executor_sees_cuda_and_nccl),
+  cmocka_unit_test (only_a_vendors_module_sees_its_headers),
   cmocka_unit_test_setup_teardown (every_header_compiles_alone, weft_test_folder_make,
                                    weft_test_folder_remove),
 };

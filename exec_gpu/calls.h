@@ -1,0 +1,184 @@
+/* calls.h - every call that the GPU executor makes of a vendor's runtime, kernels and collective
+ * library.
+ *
+ * The executor includes no header of a vendor: it is given a table of these calls.
+ * cuda/module/calls_cuda.c fills it from the CUDA runtime and NCCL; the devices of the tests are
+ * tables too.  A call returns NULL on success, else a message that stays valid until the next call
+ * of the same thread.
+ *
+ * The first argument is the table's `self`.  Calls on a stream only enqueue, and may be captured
+ * into a graph; those marked "waits" are never made inside a step. */
+#pragma once
+#include "core/program/program.h"
+#include "exec_gpu/shared.h"
+#include "kernels/kernel.h"
+
+typedef struct weft_gpu_stream weft_gpu_stream;
+typedef struct weft_gpu_event weft_gpu_event;
+typedef struct weft_gpu_graph weft_gpu_graph;
+typedef struct weft_gpu_comm weft_gpu_comm;
+typedef struct weft_gpu_window weft_gpu_window;
+
+struct weft_gpu_device {
+  char name[256];
+  uint64_t bytes, free; /* of its memory; not allocated by any program */
+  uint32_t sms;
+  uint32_t major, minor; /* compute capability */
+};
+
+enum weft_gpu_way { WEFT_GPU_TO_DEVICE, WEFT_GPU_TO_HOST, WEFT_GPU_ON_DEVICE };
+
+struct weft_gpu_copy {
+  enum weft_gpu_way way;
+  void *to;
+  const void *from;
+  uint64_t bytes;
+};
+
+/* Memory for intermediate results of the kernels of one stream. */
+struct weft_gpu_scratch {
+  void *at;
+  uint64_t bytes;
+};
+
+#define WEFT_GPU_ID_BYTES 128
+struct weft_gpu_id {
+  char bytes[WEFT_GPU_ID_BYTES];
+};
+
+struct weft_gpu_member {
+  const struct weft_gpu_id *id;
+  uint32_t n, rank;
+  uint32_t most_ctas; /* SMs that its kernels may take; 0: no limit */
+};
+
+/* `n` counts elements as NCCL and RCCL do: all of them for all_reduce and broadcast, those of one
+ * member for the others. */
+struct weft_gpu_collective {
+  enum weft_op_kind kind; /* all_reduce, reduce_scatter, all_gather, all_to_all, broadcast */
+  weft_gpu_comm *comm;
+  const void *from;
+  void *to;
+  uint64_t n;
+  uint8_t dtype, reduce;
+  uint32_t root;
+  int scaled; /* of premul_sum: what scaled_open() gave */
+};
+
+struct weft_gpu_transfer {
+  weft_gpu_comm *comm;
+  void *data;
+  uint64_t n;
+  uint8_t dtype;
+  uint32_t peer; /* in the communicator */
+};
+
+/* A kernel, a copy or a fill that a GPU has executed. */
+struct weft_gpu_activity {
+  gboolean keyed;      /* row and op are those that about() had been given */
+  uint32_t row, op;
+  const char *name;    /* interned, or static */
+  uint64_t begin, end; /* nanoseconds, by one clock of all GPUs */
+};
+typedef void (*weft_gpu_take) (void *user, const struct weft_gpu_activity *a);
+
+/*     call            parameters after self                                     what it does */
+#define WEFT_GPU_CALL_LIST(X)                                                                      \
+  X (devices, (void *self, uint32_t *n), "number of GPUs")                                         \
+  X (describe, (void *self, uint32_t device, struct weft_gpu_device *out),                         \
+     "describes a GPU and chooses it")                                                             \
+  X (choose, (void *self, uint32_t device), "the GPU of further calls of this thread")             \
+  X (about, (void *self, uint32_t row, uint32_t op),                                               \
+     "the op that further calls of this thread belong to, for traces; WEFT_NO_OP: the step")       \
+  X (alloc, (void *self, enum weft_pool pool, uint64_t bytes, void **out),                         \
+     "an arena: device memory, device memory for symmetric windows, or pinned host memory")        \
+  X (release, (void *self, enum weft_pool pool, void *at), "frees an arena")                       \
+  X (stream_open, (void *self, gboolean urgent, weft_gpu_stream **out),                            \
+     "urgent: for communication, whose kernels have priority")                                     \
+  X (stream_close, (void *self, weft_gpu_stream *stream), "")                                      \
+  X (event_open, (void *self, gboolean timed, weft_gpu_event **out), "")                           \
+  X (event_close, (void *self, weft_gpu_event *event), "")                                         \
+  X (record, (void *self, weft_gpu_event *event, weft_gpu_stream *stream),                         \
+     "the event comes when all that the stream was given so far has run")                          \
+  X (stamp, (void *self, weft_gpu_event *event, weft_gpu_stream *stream),                          \
+     "a timed event for which no stream waits; of a captured stream: its time in the newest run "  \
+     "of the graph")                                                                               \
+  X (wait, (void *self, weft_gpu_stream *stream, weft_gpu_event *event),                           \
+     "what the stream is given from now on runs after the newest record of the event")             \
+  X (copy, (void *self, const struct weft_gpu_copy *copy, weft_gpu_stream *stream), "")            \
+  X (fill, (void *self, void *at, uint8_t byte, uint64_t bytes, weft_gpu_stream *stream),          \
+     "sets all bytes to one value")                                                                \
+  X (kernel, (void *self, const struct weft_kernel *k, uint32_t n,                                 \
+              const struct weft_gpu_scratch *scratch, weft_gpu_stream *stream),                    \
+     "n launches of one op's kernel; operands and control are device memory")                      \
+  X (host, (void *self, void (*run) (void *data), void *data, weft_gpu_stream *stream),            \
+     "runs a host function, which must not make calls of this table")                              \
+  X (mark, (void *self, uint32_t *word, uint32_t value, weft_gpu_stream *stream),                  \
+     "writes a pinned word: the progress of the stream")                                           \
+  X (join, (void *self, const struct weft_gpu_join *join, weft_gpu_stream *stream), "")            \
+  X (exchange, (void *self, const struct weft_gpu_exchange *x, weft_gpu_stream *stream), "")       \
+  X (comm_id, (void *self, struct weft_gpu_id *out), "the id that members of a new one share")     \
+  X (comm_open, (void *self, const struct weft_gpu_member *member, weft_gpu_comm **out),           \
+     "begins to open: comm_ready() says when all members have joined")                             \
+  X (comm_split, (void *self, weft_gpu_comm *parent, int color, const struct weft_gpu_member *m,   \
+                  weft_gpu_comm **out),                                                            \
+     "a communicator of the members with one color, by m->rank; -1: of none.  Begins likewise; "   \
+     "all members of the parent call it, and the parent is not ready until it is done")            \
+  X (comm_ready, (void *self, weft_gpu_comm *comm, gboolean *ready),                               \
+     "whether all that it was given is done or on its stream; returns errors found since")         \
+  X (comm_finish, (void *self, weft_gpu_comm *comm), "begins to end it; close it once ready")      \
+  X (comm_close, (void *self, weft_gpu_comm *comm), "")                                            \
+  X (comm_abort, (void *self, weft_gpu_comm *comm), "ends it at once, whatever it was doing")      \
+  X (window_open, (void *self, weft_gpu_comm *comm, void *at, uint64_t bytes, gboolean symmetric,  \
+                   weft_gpu_window **out),                                                         \
+     "registers an arena with a communicator; symmetric: all members do, with equal offsets and "  \
+     "sizes.  Begins likewise")                                                                    \
+  X (window_close, (void *self, weft_gpu_comm *comm, weft_gpu_window *window),                     \
+     "comm NULL: it has been aborted")                                                             \
+  X (scaled_open, (void *self, weft_gpu_comm *comm, enum weft_dtype dtype, double factor,          \
+                   int *out),                                                                      \
+     "a reduction that sums the members' values times a factor")                                   \
+  X (scaled_close, (void *self, weft_gpu_comm *comm, int scaled), "")                              \
+  X (group_start, (void *self),                                                                    \
+     "communication until group_end is one launch, on its streams once communicators are ready")   \
+  X (group_end, (void *self), "")                                                                  \
+  X (collective, (void *self, const struct weft_gpu_collective *c, weft_gpu_stream *stream), "")   \
+  X (send, (void *self, const struct weft_gpu_transfer *t, weft_gpu_stream *stream), "")           \
+  X (recv, (void *self, const struct weft_gpu_transfer *t, weft_gpu_stream *stream), "")           \
+  X (capture_start, (void *self, weft_gpu_stream *stream),                                         \
+     "calls on it, and on streams that wait for it, are recorded instead of executed")             \
+  X (capture_end, (void *self, weft_gpu_stream *stream, weft_gpu_graph **out), "waits")            \
+  X (graph_run, (void *self, weft_gpu_graph *graph, weft_gpu_stream *stream), "")                  \
+  X (graph_close, (void *self, weft_gpu_graph *graph), "")                                         \
+  X (query, (void *self, weft_gpu_event *event, gboolean *done), "whether the event has come")     \
+  X (elapsed, (void *self, weft_gpu_event *from, weft_gpu_event *to, double *seconds),             \
+     "between two timed events that have come")                                                    \
+  X (finish, (void *self, weft_gpu_stream *stream), "waits until the stream is idle")
+
+struct weft_gpu_calls {
+  void *self;
+
+  /* Whether the device has a kernel for an op, and the scratch that a call of it needs. */
+  gboolean (*has_kernel) (void *self, enum weft_op_kind kind);
+  uint64_t (*scratch) (void *self, const struct weft_kernel *k);
+
+  /* Whether the vendor's library executes a call that asks for fused attention.  NULL: never. */
+  gboolean (*fuses) (void *self, const struct weft_kernel *k);
+  gboolean canonical; /* its kernels sum in canonical order, with exact sums */
+
+  /* Chooses, before the first step, the algorithms of these kernels, and loads their code.  May
+   * wait; does not touch their operands.  NULL: there is nothing to choose. */
+  const char *(*prepare) (void *self, const struct weft_kernel *k, uint32_t n,
+                          const struct weft_gpu_scratch *scratch, weft_gpu_stream *stream);
+
+  /* Starts to record what GPUs execute; hands out what has ended since, and counts lost records.
+   * NULL: the vendor cannot. */
+  const char *(*trace_open) (void *self);
+  const char *(*trace_take) (void *self, weft_gpu_take take, void *user, uint64_t *lost);
+
+  /* Free memory of the GPU, and all of it.  NULL: unknown. */
+  const char *(*room) (void *self, uint64_t *left, uint64_t *all);
+#define WEFT_GPU_CALL_POINTER(name, parameters, doc) const char *(*name) parameters;
+  WEFT_GPU_CALL_LIST (WEFT_GPU_CALL_POINTER)
+#undef WEFT_GPU_CALL_POINTER
+};

@@ -1,0 +1,12 @@
+/* collectives.h - calls of one collective op, without its waits. */
+#pragma once
+#include "exec_gpu/machine.h"
+
+/* Of ranks that share a GPU: op i of a launch, for all members. */
+void gpu_collective_shared (const struct gpu_rank_unit *member, uint32_t n, uint32_t i);
+
+/* Of ranks with a GPU each: by the collective library. */
+gboolean gpu_collective_library (struct gpu_rank_unit at, uint32_t op, GError **error);
+
+/* Refuses a program with collectives that this machine cannot do. */
+gboolean gpu_collective_check (const struct gpu_machine *m, const weft_program *p, GError **error);

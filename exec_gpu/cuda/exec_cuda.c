@@ -1,0 +1,82 @@
+/* The calls on demand.  CUDA and NCCL are hundreds of megabytes, and most commands use no GPU: the
+ * table of calls is a module that the first opening of the executor loads, where it was built.  It
+ * is never closed, because CUDA cannot be. */
+#include "exec_gpu/cuda/exec_cuda.h"
+#include "core/base/error.h"
+#include "core/base/home.h"
+#include <dlfcn.h>
+#include <string.h>
+
+#ifdef WEFT_CUDA_MODULE
+
+/* The module gives its table, or says what is missing: a driver, a GPU. */
+typedef const struct weft_gpu_calls *(*calls_open) (const char **said);
+
+static calls_open
+find (const char *path, GError **error)
+{
+  void *module = dlopen (path, RTLD_NOW | RTLD_LOCAL), *symbol;
+  calls_open open = NULL;
+
+  if (!module || !(symbol = dlsym (module, "weft_gpu_calls_open"))) {
+    weft_bad_input (error, "--executor: cuda cannot be used: %s", dlerror ());
+    return NULL;
+  }
+  memcpy (&open, &symbol,
+          sizeof open); /* C knows no cast from an object's address to a function's */
+  return open;
+}
+
+/* Written once. */
+static const struct weft_gpu_calls *loaded;
+
+const struct weft_gpu_calls *
+weft_cuda_load (GError **error)
+{
+  const char *prefix = weft_home_prefix (), *said = NULL;
+
+  if (loaded)
+    return loaded;
+  g_autofree char *path =
+      prefix ? g_build_filename (prefix, WEFT_CUDA_INSTALLED, NULL) : g_strdup (WEFT_CUDA_MODULE);
+  calls_open open = find (path, error);
+
+  if (open && !(loaded = open (&said)))
+    weft_bad_input (error, "--executor: cuda cannot be used: %s", said);
+  return loaded;
+}
+
+#else
+
+const struct weft_gpu_calls *
+weft_cuda_load (GError **error)
+{
+  weft_bad_input (error,
+                  "--executor: cuda is not in this build, wanted cpu or auto: CMake found no "
+                  "CUDA toolkit with NCCL where it was made");
+  return NULL;
+}
+
+#endif
+
+weft_exec *
+weft_exec_cuda_open (const struct weft_gpu_calls *calls, const weft_plan *plan,
+                     const struct weft_exec_options *options, GError **error)
+{
+  return weft_exec_gpu_open (&weft_exec_cuda, calls, plan, options, error);
+}
+
+static weft_exec *
+cuda_open (const weft_plan *plan, const struct weft_exec_options *options, GError **error)
+{
+  const struct weft_gpu_calls *calls = weft_cuda_load (error);
+
+  return calls ? weft_exec_cuda_open (calls, plan, options, error) : NULL;
+}
+
+const struct weft_exec_ops weft_exec_cuda = {
+  .name = "cuda",
+  .doc = "real numbers: ranks are GPUs, or share one",
+  .open = cuda_open,
+  WEFT_EXEC_GPU_OPS,
+};

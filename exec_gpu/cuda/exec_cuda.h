@@ -1,0 +1,12 @@
+/* exec_cuda.h - the executor of NVIDIA's GPUs: exec_gpu.h over CUDA and NCCL. */
+#pragma once
+#include "exec_gpu/exec_gpu.h"
+
+extern const struct weft_exec_ops weft_exec_cuda;
+
+/* The same over calls of another make, which outlive it. */
+weft_exec *weft_exec_cuda_open (const struct weft_gpu_calls *calls, const weft_plan *plan,
+                                const struct weft_exec_options *options, GError **error);
+
+/* The calls of this machine's CUDA; NULL without module, driver or GPU. */
+const struct weft_gpu_calls *weft_cuda_load (GError **error);

@@ -1,0 +1,884 @@
+/* The calls of exec_gpu/calls.h by the CUDA runtime and NCCL; the only C that sees their headers.
+ *
+ * Communicators do not block: what they are told begins, in a thread of NCCL's where it takes long,
+ * and whoever told them asks when it is done.  So a rank that is missing can be named, and those
+ * that wait for it can be aborted. */
+#include "exec_gpu/calls.h"
+#include "exec_gpu/cuda/module/cupti.h"
+#include "exec_gpu/cuda/module/driver.h"
+#include "exec_gpu/cuda/module/fused.h"
+#include "exec_gpu/cuda/module/sums.h"
+#include "kernels/cuda/blas.h"
+#include "kernels/cuda/table.h"
+#include "kernels/float.h"
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <string.h>
+
+struct weft_gpu_comm {
+  ncclComm_t comm;
+};
+
+/* Or memory that is registered with the communicator alone, which saves copies but not SMs. */
+struct weft_gpu_window {
+  ncclWindow_t window;
+  void *registered;
+};
+
+/* Of the driver, which is not linked: it may be absent. */
+typedef CUresult (*write_word) (CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned flags);
+
+#define MOST_DEVICES 64
+
+struct cuda {
+  struct weft_gpu_calls calls;
+  write_word write;
+  struct weft_cupti *cupti; /* where somebody wants to know what kernels did; or NULL */
+  struct weft_cuda_blas *blas[MOST_DEVICES]; /* of the devices that have had a product */
+  gboolean warpgroups;                       /* wanted, where a device has them */
+  struct weft_fused *fused;
+};
+
+/* An error is kept as the last one, too, which the next kernel of this thread would tell as its
+ * own. */
+static const char *
+said (cudaError_t error)
+{
+  if (error != cudaSuccess)
+    (void) cudaGetLastError ();
+  return error == cudaSuccess ? NULL : cudaGetErrorString (error);
+}
+
+static gboolean
+is_well (ncclResult_t result)
+{
+  return result == ncclSuccess || result == ncclInProgress;
+}
+
+static const char *
+told (ncclResult_t result)
+{
+  const char *last = is_well (result) ? NULL : ncclGetLastError (NULL);
+
+  return is_well (result) ? NULL : last && *last ? last : ncclGetErrorString (result);
+}
+
+static cudaStream_t
+stream_of (weft_gpu_stream *stream)
+{
+  return (cudaStream_t) (void *) stream;
+}
+
+static cudaEvent_t
+event_of (weft_gpu_event *event)
+{
+  return (cudaEvent_t) (void *) event;
+}
+
+/* -------------------------------------------------------------------------- traces */
+
+static const char *
+trace_open (void *self)
+{
+  struct cuda *cuda = self;
+
+  return cuda->cupti ? NULL : weft_cupti_begin (&cuda->cupti);
+}
+
+static const char *
+trace_take (void *self, weft_gpu_take take, void *user, uint64_t *lost)
+{
+  return weft_cupti_take (((struct cuda *) self)->cupti, take, user, lost);
+}
+
+/* ------------------------------------------------------------------- devices, memory */
+
+static const char *
+call_devices (void *self, uint32_t *n)
+{
+  int found = 0;
+  const char *text = said (cudaGetDeviceCount (&found));
+
+  (void) self;
+  *n = (uint32_t) found;
+  return text;
+}
+
+static const char *
+call_describe (void *self, uint32_t device, struct weft_gpu_device *out)
+{
+  struct cudaDeviceProp p;
+  size_t free = 0, total = 0;
+  const char *text = said (cudaGetDeviceProperties (&p, (int) device));
+
+  (void) self;
+  if (!text && !(text = said (cudaSetDevice ((int) device))))
+    text = said (cudaMemGetInfo (&free, &total));
+  if (text)
+    return text;
+  *out = (struct weft_gpu_device){ .bytes = p.totalGlobalMem,
+                                    .free = free,
+                                    .sms = (uint32_t) p.multiProcessorCount,
+                                    .major = (uint32_t) p.major,
+                                    .minor = (uint32_t) p.minor };
+  g_strlcpy (out->name, p.name, sizeof out->name);
+  return NULL;
+}
+
+static const char *
+call_choose (void *self, uint32_t device)
+{
+  (void) self;
+  return said (cudaSetDevice ((int) device));
+}
+
+/* Traces know calls by what is enqueued between two of these. */
+static const char *
+call_about (void *self, uint32_t row, uint32_t op)
+{
+  weft_cupti_about (((struct cuda *) self)->cupti, row, op);
+  return NULL;
+}
+
+static const char *
+call_alloc (void *self, enum weft_pool pool, uint64_t bytes, void **out)
+{
+  (void) self;
+  switch (pool) {
+  case WEFT_POOL_SYMMETRIC:
+    return told (ncclMemAlloc (out, bytes));
+  case WEFT_POOL_HOST:
+    return said (cudaHostAlloc (out, bytes, cudaHostAllocDefault));
+  default:
+    return said (cudaMalloc (out, bytes));
+  }
+}
+
+static const char *
+room (void *self, uint64_t *left, uint64_t *all)
+{
+  size_t nobodys = 0, total = 0;
+  const char *text = said (cudaMemGetInfo (&nobodys, &total));
+
+  (void) self;
+  *left = nobodys;
+  *all = total;
+  return text;
+}
+
+static const char *
+call_release (void *self, enum weft_pool pool, void *at)
+{
+  (void) self;
+  switch (pool) {
+  case WEFT_POOL_SYMMETRIC:
+    return told (ncclMemFree (at));
+  case WEFT_POOL_HOST:
+    return said (cudaFreeHost (at));
+  default:
+    return said (cudaFree (at));
+  }
+}
+
+/* ------------------------------------------------------------------- streams, events */
+
+static const char *
+call_stream_open (void *self, gboolean urgent, weft_gpu_stream **out)
+{
+  int least = 0, greatest = 0;
+  const char *text = said (cudaDeviceGetStreamPriorityRange (&least, &greatest));
+
+  (void) self;
+  return text ? text
+              : said (cudaStreamCreateWithPriority ((cudaStream_t *) (void *) out,
+                                                    cudaStreamNonBlocking,
+                                                    urgent ? greatest : least));
+}
+
+static const char *
+call_stream_close (void *self, weft_gpu_stream *stream)
+{
+  (void) self;
+  return said (cudaStreamDestroy (stream_of (stream)));
+}
+
+static const char *
+call_event_open (void *self, gboolean timed, weft_gpu_event **out)
+{
+  (void) self;
+  return said (cudaEventCreateWithFlags ((cudaEvent_t *) (void *) out,
+                                         timed ? cudaEventDefault : cudaEventDisableTiming));
+}
+
+static const char *
+call_event_close (void *self, weft_gpu_event *event)
+{
+  (void) self;
+  return said (cudaEventDestroy (event_of (event)));
+}
+
+static const char *
+call_record (void *self, weft_gpu_event *event, weft_gpu_stream *stream)
+{
+  (void) self;
+  return said (cudaEventRecord (event_of (event), stream_of (stream)));
+}
+
+/* A timed event of a graph can be read when it is external to it. */
+static const char *
+call_stamp (void *self, weft_gpu_event *event, weft_gpu_stream *stream)
+{
+  enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const char *text = said (cudaStreamIsCapturing (stream_of (stream), &status));
+
+  (void) self;
+  return text ? text
+              : said (cudaEventRecordWithFlags (event_of (event), stream_of (stream),
+                                                status == cudaStreamCaptureStatusActive
+                                                    ? cudaEventRecordExternal
+                                                    : cudaEventRecordDefault));
+}
+
+static const char *
+call_wait (void *self, weft_gpu_stream *stream, weft_gpu_event *event)
+{
+  (void) self;
+  return said (cudaStreamWaitEvent (stream_of (stream), event_of (event), 0));
+}
+
+static const char *
+call_query (void *self, weft_gpu_event *event, gboolean *done)
+{
+  cudaError_t error = cudaEventQuery (event_of (event));
+  const char *text = said (error);
+
+  (void) self;
+  *done = error == cudaSuccess;
+  return error == cudaErrorNotReady ? NULL : text;
+}
+
+static const char *
+call_elapsed (void *self, weft_gpu_event *from, weft_gpu_event *to, double *seconds)
+{
+  float ms = 0;
+  const char *text = said (cudaEventElapsedTime (&ms, event_of (from), event_of (to)));
+
+  (void) self;
+  *seconds = 1e-3 * (double) ms;
+  return text;
+}
+
+static const char *
+call_finish (void *self, weft_gpu_stream *stream)
+{
+  (void) self;
+  return said (cudaStreamSynchronize (stream_of (stream)));
+}
+
+/* ----------------------------------------------------------------------------- work */
+
+static const char *
+call_copy (void *self, const struct weft_gpu_copy *copy, weft_gpu_stream *stream)
+{
+  static const enum cudaMemcpyKind ways[] = {
+    [WEFT_GPU_TO_DEVICE] = cudaMemcpyHostToDevice,
+    [WEFT_GPU_TO_HOST] = cudaMemcpyDeviceToHost,
+    [WEFT_GPU_ON_DEVICE] = cudaMemcpyDeviceToDevice,
+  };
+
+  (void) self;
+  return said (
+      cudaMemcpyAsync (copy->to, copy->from, copy->bytes, ways[copy->way], stream_of (stream)));
+}
+
+static const char *
+call_fill (void *self, void *at, uint8_t byte, uint64_t bytes, weft_gpu_stream *stream)
+{
+  (void) self;
+  return said (cudaMemsetAsync (at, byte, bytes, stream_of (stream)));
+}
+
+static gboolean
+has_kernel (void *self, enum weft_op_kind kind)
+{
+  (void) self;
+  return weft_cuda_launchers[kind] != NULL;
+}
+
+/* The device that this thread has chosen, which no other thread has. */
+static const char *
+chosen (int *device)
+{
+  const char *text = said (cudaGetDevice (device));
+
+  if (!text && *device >= MOST_DEVICES)
+    text = "the cuda executor knows 64 devices of a node and no more";
+  return text;
+}
+
+static uint64_t
+scratch (void *self, const struct weft_kernel *k)
+{
+  struct cuda *cuda = self;
+  uint64_t own = weft_cuda_scratch (k->kind, &k->shape), fused = 0;
+  int device = 0;
+
+  if (k->fused && !chosen (&device))
+    (void) weft_fused_takes (cuda->fused, device, k, &fused);
+  return MAX (own, fused);
+}
+
+static const char *
+find_blas (struct cuda *cuda, struct weft_cuda_blas **out)
+{
+  int device = 0;
+  const char *text = chosen (&device);
+
+  if (!text && !cuda->blas[device])
+    cuda->blas[device] = weft_blas_new (&text);
+  *out = text ? NULL : cuda->blas[device];
+  return text;
+}
+
+/* Kernels with products of warpgroups are compiled for compute capability 9.0 alone. */
+static gboolean
+has_warpgroups (const struct cuda *cuda)
+{
+  int device = 0, major = 0;
+
+  return WEFT_CUDA_90A && cuda->warpgroups && cudaGetDevice (&device) == cudaSuccess &&
+         !said (cudaDeviceGetAttribute (&major, cudaDevAttrComputeCapabilityMajor, device)) &&
+         major == 9;
+}
+
+static gboolean
+fuses (void *self, const struct weft_kernel *k)
+{
+  struct cuda *cuda = self;
+  uint64_t bytes;
+  int device = 0;
+
+  return k->fused && !chosen (&device) && weft_fused_takes (cuda->fused, device, k, &bytes);
+}
+
+/* What is fused is one call. */
+static const char *
+launch_some (struct cuda *cuda, const struct weft_kernel *k, const struct weft_cuda_launch *l,
+             uint32_t n)
+{
+  int device = 0;
+
+  if (!fuses (cuda, k))
+    return weft_cuda_launch_all (k->kind, l, n);
+  const char *text = chosen (&device);
+  return text ? text : weft_fused_run (cuda->fused, device, k, l);
+}
+
+static struct weft_cuda_launch
+launch_on (const struct weft_kernel *k, struct weft_cuda_blas *blas, gboolean warpgroups,
+           const struct weft_gpu_scratch *room, weft_gpu_stream *stream)
+{
+  struct weft_cuda_launch l = weft_cuda_launch_of (k);
+
+  l.stream = stream;
+  l.scratch = room->at;
+  l.scratch_bytes = room->bytes;
+  l.blas = blas;
+  l.warpgroups = (uint8_t) warpgroups;
+  return l;
+}
+
+static const char *
+call_kernel (void *self, const struct weft_kernel *k, uint32_t n,
+             const struct weft_gpu_scratch *room, weft_gpu_stream *stream)
+{
+  struct weft_cuda_blas *blas;
+  const char *text = find_blas (self, &blas);
+  gboolean warpgroups = has_warpgroups (self);
+
+  for (uint32_t i = 0, some; i < n && !text; i += some) {
+    struct weft_cuda_launch l[WEFT_CUDA_MOST_TOGETHER];
+    some = MIN (n - i, WEFT_CUDA_MOST_TOGETHER);
+    for (uint32_t j = 0; j < some; j++)
+      l[j] = launch_on (&k[i + j], blas, warpgroups, room, stream);
+    text = launch_some (self, &k[i], l, some);
+  }
+  return text;
+}
+
+/* ----------------------------------------------------------------------- algorithms */
+
+/* Ops that are one product, and those of them that make the gradient of a bias beside it: by which
+ * operand. */
+static const struct product {
+  uint8_t is, bias_gradient;
+} products[WEFT_N_OP] = {
+  [WEFT_OP_MATMUL] = { TRUE, 0 },
+  [WEFT_OP_MATMUL_DGRAD] = { TRUE, 0 },
+  [WEFT_OP_MATMUL_WGRAD] = { TRUE, 3 },
+  [WEFT_OP_MATMUL_GELU] = { TRUE, 0 },
+  [WEFT_OP_MATMUL_DGRAD_GELU] = { TRUE, 0 },
+  [WEFT_OP_MATMUL_FP8_WEIGHTS] = { TRUE, 0 },
+  [WEFT_OP_MATMUL_DGRAD_FP8_WEIGHTS] = { TRUE, 0 },
+  [WEFT_OP_FP8_MATMUL] = { TRUE, 0 },
+  [WEFT_OP_FP8_MATMUL_DGRAD] = { TRUE, 0 },
+  [WEFT_OP_FP8_MATMUL_WGRAD] = { TRUE, 5 },
+};
+
+/* A file that is missing or of no use is written anew. */
+static void
+load_algorithms (struct weft_cuda_blas *blas)
+{
+  g_autofree char *path = weft_blas_path (blas);
+  uint32_t found;
+
+  (void) weft_blas_load (blas, path, &found, NULL);
+}
+
+/* A machine without room for them goes on without: they are found again the next time. */
+static void
+save_algorithms (const struct weft_cuda_blas *blas)
+{
+  g_autofree char *path = weft_blas_path (blas);
+  g_autoptr (GError) error = NULL;
+
+  if (!weft_blas_save (blas, path, &error))
+    g_warning ("algorithms of matrix products are not kept: %s", error->message);
+}
+
+/* The gradient of a bias is a kernel beside the product: it is left out. */
+static const char *
+prepare_product (struct cuda *cuda, const struct weft_kernel *k,
+                 const struct weft_gpu_scratch *room, weft_gpu_stream *stream)
+{
+  struct weft_kernel alone = *k;
+
+  if (products[k->kind].bias_gradient)
+    alone.operand[products[k->kind].bias_gradient].data = NULL;
+  return call_kernel (cuda, &alone, 1, room, stream);
+}
+
+/* A job that asks for cuDNN is told before its first step that there is none; of auto both are
+ * tried. */
+static const char *
+prepare_fused (struct cuda *cuda, const struct weft_kernel *k, struct weft_cuda_blas *blas,
+               const struct weft_gpu_scratch *room, weft_gpu_stream *stream)
+{
+  int device = 0;
+  const char *text = k->fused ? chosen (&device) : NULL;
+
+  if (text || !k->fused)
+    return text;
+  const struct weft_cuda_launch l = launch_on (k, blas, has_warpgroups (cuda), room, stream);
+  weft_fused_load (cuda->fused, device, weft_blas_machine (blas));
+  weft_fused_try (cuda->fused, device, k, &l);
+  weft_fused_save (cuda->fused, device, weft_blas_machine (blas));
+  return weft_fused_missing (cuda->fused, device, k);
+}
+
+/* No kernel of the first step is loaded while collectives run; but those of other lanes that need
+ * more scratch than there is in this room.  cuDNN's are loaded with their plans. */
+static const char *
+load_kernels (struct cuda *cuda, const struct weft_kernel *k, uint32_t n,
+              const struct weft_gpu_scratch *room, weft_gpu_stream *stream)
+{
+  const char *text;
+
+  weft_cuda_load_only (TRUE);
+  text = weft_cuda_load_joins (stream);
+  for (uint32_t i = 0; i < n && !text; i++)
+    if (weft_cuda_scratch (k[i].kind, &k[i].shape) <= room->bytes && !fuses (cuda, &k[i]))
+      text = call_kernel (cuda, &k[i], 1, room, stream);
+  weft_cuda_load_only (FALSE);
+  return text;
+}
+
+/* GPUs of one machine take what the first of them has found. */
+static const char *
+prepare (void *self, const struct weft_kernel *k, uint32_t n, const struct weft_gpu_scratch *room,
+         weft_gpu_stream *stream)
+{
+  struct weft_cuda_blas *blas;
+  const char *text = find_blas (self, &blas);
+
+  if (text)
+    return text;
+  load_algorithms (blas);
+  uint32_t known = weft_blas_count (blas);
+  weft_blas_only_prepare (blas, TRUE);
+  for (uint32_t i = 0; i < n && !text; i++)
+    text = products[k[i].kind].is ? prepare_product (self, &k[i], room, stream)
+                                  : prepare_fused (self, &k[i], blas, room, stream);
+  weft_blas_only_prepare (blas, FALSE);
+  if (!text && weft_blas_count (blas) > known)
+    save_algorithms (blas);
+  return text ? text : load_kernels (self, k, n, room, stream);
+}
+
+static const char *
+call_host (void *self, void (*run) (void *data), void *data, weft_gpu_stream *stream)
+{
+  (void) self;
+  return said (cudaLaunchHostFunc (stream_of (stream), run, data));
+}
+
+/* Pinned memory has one address on both sides. */
+static const char *
+call_mark (void *self, uint32_t *word, uint32_t value, weft_gpu_stream *stream)
+{
+  struct cuda *cuda = self;
+
+  return cuda->write ((CUstream) stream_of (stream), (CUdeviceptr) (uintptr_t) word, value, 0)
+             ? "the driver wrote no progress (cuStreamWriteValue32)"
+             : NULL;
+}
+
+static const char *
+call_join (void *self, const struct weft_gpu_join *join, weft_gpu_stream *stream)
+{
+  (void) self;
+  return weft_cuda_join_terms (join, stream);
+}
+
+static const char *
+call_exchange (void *self, const struct weft_gpu_exchange *x, weft_gpu_stream *stream)
+{
+  (void) self;
+  return weft_cuda_exchange_rows (x, stream);
+}
+
+/* -------------------------------------------------------------------- communicators */
+
+static const char *
+call_comm_id (void *self, struct weft_gpu_id *out)
+{
+  ncclUniqueId id;
+  const char *text = told (ncclGetUniqueId (&id));
+
+  (void) self;
+  G_STATIC_ASSERT (sizeof id == sizeof *out);
+  if (!text)
+    memcpy (out, &id, sizeof id);
+  return text;
+}
+
+/* In a group the communicator is there when the group has ended. */
+static const char *
+keep (weft_gpu_comm *comm, ncclResult_t result, weft_gpu_comm **out)
+{
+  if (is_well (result))
+    *out = comm;
+  else
+    g_free (comm);
+  return told (result);
+}
+
+#define MOST_CTAS 32u /* of ncclConfig_t.maxCTAs (NCCL user guide) */
+
+static ncclConfig_t
+config_of (const struct weft_gpu_member *member)
+{
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+
+  config.blocking = 0;
+  if (member->most_ctas)
+    config.maxCTAs = (int) MIN (member->most_ctas, MOST_CTAS);
+  return config;
+}
+
+static const char *
+call_comm_open (void *self, const struct weft_gpu_member *member, weft_gpu_comm **out)
+{
+  weft_gpu_comm *comm = g_new0 (weft_gpu_comm, 1);
+  ncclConfig_t config = config_of (member);
+  ncclUniqueId id;
+
+  (void) self;
+  memcpy (&id, member->id, sizeof id);
+  return keep (
+      comm, ncclCommInitRankConfig (&comm->comm, (int) member->n, id, (int) member->rank, &config),
+      out);
+}
+
+static const char *
+call_comm_split (void *self, weft_gpu_comm *parent, int color, const struct weft_gpu_member *m,
+                 weft_gpu_comm **out)
+{
+  weft_gpu_comm *comm = g_new0 (weft_gpu_comm, 1);
+  ncclConfig_t config = config_of (m);
+  const char *text = keep (comm,
+                           ncclCommSplit (parent->comm, color < 0 ? NCCL_SPLIT_NOCOLOR : color,
+                                          (int) m->rank, &comm->comm, &config),
+                           out);
+
+  (void) self;
+  return text;
+}
+
+static const char *
+call_comm_close (void *self, weft_gpu_comm *comm)
+{
+  const char *text = comm->comm ? told (ncclCommDestroy (comm->comm)) : NULL;
+
+  (void) self;
+  g_free (comm);
+  return text;
+}
+
+static const char *
+call_comm_abort (void *self, weft_gpu_comm *comm)
+{
+  const char *text = comm->comm ? told (ncclCommAbort (comm->comm)) : NULL;
+
+  (void) self;
+  g_free (comm);
+  return text;
+}
+
+/* Who is no member of a new one has none. */
+static const char *
+call_comm_ready (void *self, weft_gpu_comm *comm, gboolean *ready)
+{
+  ncclResult_t since = ncclSuccess;
+  const char *text = comm->comm ? told (ncclCommGetAsyncError (comm->comm, &since)) : NULL;
+
+  (void) self;
+  *ready = since != ncclInProgress;
+  return text ? text : told (since);
+}
+
+static const char *
+call_comm_finish (void *self, weft_gpu_comm *comm)
+{
+  (void) self;
+  return comm->comm ? told (ncclCommFinalize (comm->comm)) : NULL;
+}
+
+/* Where members cannot reach each other's memory NCCL registers it as if no window were asked
+ * for. */
+static const char *
+call_window_open (void *self, weft_gpu_comm *comm, void *at, uint64_t bytes, gboolean symmetric,
+                  weft_gpu_window **out)
+{
+  weft_gpu_window *window = g_new0 (weft_gpu_window, 1);
+  ncclResult_t result = symmetric ? ncclCommWindowRegister (comm->comm, at, bytes, &window->window,
+                                                            NCCL_WIN_COLL_SYMMETRIC)
+                                  : ncclCommRegister (comm->comm, at, bytes, &window->registered);
+
+  (void) self;
+  if (is_well (result))
+    *out = window;
+  else
+    g_free (window);
+  return told (result);
+}
+
+static const char *
+call_window_close (void *self, weft_gpu_comm *comm, weft_gpu_window *window)
+{
+  const char *text = NULL;
+
+  (void) self;
+  if (comm && window->window)
+    text = told (ncclCommWindowDeregister (comm->comm, window->window));
+  else if (comm && window->registered)
+    text = told (ncclCommDeregister (comm->comm, window->registered));
+  g_free (window);
+  return text;
+}
+
+/* Where nothing is added, bytes are moved. */
+static ncclDataType_t
+type_of (enum weft_dtype dtype)
+{
+  static const ncclDataType_t types[WEFT_N_DTYPE] = {
+    [WEFT_FP32] = ncclFloat32, [WEFT_BF16] = ncclBfloat16, [WEFT_FP16] = ncclFloat16,
+    [WEFT_FP8] = ncclUint8,    [WEFT_INT32] = ncclInt32,   [WEFT_INT64] = ncclInt64,
+    [WEFT_E8M0] = ncclUint8,   [WEFT_UINT8] = ncclUint8,   [WEFT_E5M2] = ncclUint8,
+  };
+
+  return types[dtype];
+}
+
+/* The bits of a number in a floating type, from the first byte on. */
+static uint64_t
+scalar_of (enum weft_dtype dtype, float value)
+{
+  const uint16_t b = weft_bf16_round (value), h = weft_fp16_round (value);
+  uint64_t bits = 0;
+
+  if (dtype == WEFT_FP32)
+    memcpy (&bits, &value, sizeof value);
+  else
+    memcpy (&bits, dtype == WEFT_BF16 ? &b : &h, sizeof b);
+  return bits;
+}
+
+static const char *
+call_scaled_open (void *self, weft_gpu_comm *comm, enum weft_dtype dtype, double factor, int *out)
+{
+  uint64_t scalar = scalar_of (dtype, (float) factor);
+  ncclRedOp_t op;
+  const char *text = told (ncclRedOpCreatePreMulSum (&op, &scalar, type_of (dtype),
+                                                     ncclScalarHostImmediate, comm->comm));
+
+  (void) self;
+  *out = (int) op;
+  return text;
+}
+
+static const char *
+call_scaled_close (void *self, weft_gpu_comm *comm, int scaled)
+{
+  (void) self;
+  return comm ? told (ncclRedOpDestroy ((ncclRedOp_t) scaled, comm->comm)) : NULL;
+}
+
+static const char *
+call_group_start (void *self)
+{
+  (void) self;
+  return told (ncclGroupStart ());
+}
+
+static const char *
+call_group_end (void *self)
+{
+  const char *text = told (ncclGroupEnd ());
+
+  weft_cupti_launched (((struct cuda *) self)->cupti);
+  return text;
+}
+
+static ncclRedOp_t
+reduction_of (const struct weft_gpu_collective *c)
+{
+  static const ncclRedOp_t reductions[] = { [WEFT_REDUCE_SUM] = ncclSum,
+                                            [WEFT_REDUCE_AVG] = ncclAvg,
+                                            [WEFT_REDUCE_MIN] = ncclMin,
+                                            [WEFT_REDUCE_MAX] = ncclMax };
+
+  return c->reduce == WEFT_REDUCE_PREMUL ? (ncclRedOp_t) c->scaled : reductions[c->reduce];
+}
+
+static const char *
+call_collective (void *self, const struct weft_gpu_collective *c, weft_gpu_stream *stream)
+{
+  cudaStream_t on = stream_of (stream);
+  ncclDataType_t type = type_of (c->dtype);
+  ncclComm_t comm = c->comm->comm;
+
+  weft_cupti_talk (((struct cuda *) self)->cupti, stream);
+  switch (c->kind) {
+  case WEFT_OP_ALL_REDUCE:
+    return told (ncclAllReduce (c->from, c->to, c->n, type, reduction_of (c), comm, on));
+  case WEFT_OP_REDUCE_SCATTER:
+    return told (ncclReduceScatter (c->from, c->to, c->n, type, reduction_of (c), comm, on));
+  case WEFT_OP_ALL_GATHER:
+    return told (ncclAllGather (c->from, c->to, c->n, type, comm, on));
+  case WEFT_OP_ALL_TO_ALL:
+    return told (ncclAlltoAll (c->from, c->to, c->n, type, comm, on));
+  case WEFT_OP_BROADCAST:
+    return told (ncclBroadcast (c->from, c->to, c->n, type, (int) c->root, comm, on));
+  default:
+    return "no collective of NCCL";
+  }
+}
+
+static const char *
+call_send (void *self, const struct weft_gpu_transfer *t, weft_gpu_stream *stream)
+{
+  weft_cupti_talk (((struct cuda *) self)->cupti, stream);
+  return told (ncclSend (t->data, t->n, type_of (t->dtype), (int) t->peer, t->comm->comm,
+                         stream_of (stream)));
+}
+
+static const char *
+call_recv (void *self, const struct weft_gpu_transfer *t, weft_gpu_stream *stream)
+{
+  weft_cupti_talk (((struct cuda *) self)->cupti, stream);
+  return told (ncclRecv (t->data, t->n, type_of (t->dtype), (int) t->peer, t->comm->comm,
+                         stream_of (stream)));
+}
+
+/* --------------------------------------------------------------------------- graphs */
+
+/* Of this thread: threads of NCCL make calls of their own meanwhile. */
+static const char *
+call_capture_start (void *self, weft_gpu_stream *stream)
+{
+  (void) self;
+  return said (cudaStreamBeginCapture (stream_of (stream), cudaStreamCaptureModeThreadLocal));
+}
+
+static const char *
+call_capture_end (void *self, weft_gpu_stream *stream, weft_gpu_graph **out)
+{
+  cudaGraph_t graph = NULL;
+  const char *text = said (cudaStreamEndCapture (stream_of (stream), &graph));
+
+  (void) self;
+  if (text)
+    return text;
+  text = said (cudaGraphInstantiate ((cudaGraphExec_t *) (void *) out, graph, 0));
+  cudaGraphDestroy (graph);
+  return text;
+}
+
+static const char *
+call_graph_run (void *self, weft_gpu_graph *graph, weft_gpu_stream *stream)
+{
+  (void) self;
+  return said (cudaGraphLaunch ((cudaGraphExec_t) (void *) graph, stream_of (stream)));
+}
+
+static const char *
+call_graph_close (void *self, weft_gpu_graph *graph)
+{
+  (void) self;
+  return said (cudaGraphExecDestroy ((cudaGraphExec_t) (void *) graph));
+}
+
+/* -------------------------------------------------------------------------- opening */
+
+static const char *
+find_write (write_word *out)
+{
+  enum cudaDriverEntryPointQueryResult found;
+  void *symbol = NULL;
+  const char *text = said (cudaGetDriverEntryPointByVersion ("cuStreamWriteValue32", &symbol, 12000,
+                                                             cudaEnableDefault, &found));
+
+  if (!text && found != cudaDriverEntryPointSuccess)
+    text = "the driver has no cuStreamWriteValue32";
+  memcpy (out, &symbol, sizeof *out);
+  return text;
+}
+
+const struct weft_gpu_calls *weft_gpu_calls_open (const char **why);
+
+const struct weft_gpu_calls *
+weft_gpu_calls_open (const char **why)
+{
+  struct cuda *cuda = g_new0 (struct cuda, 1);
+
+  cuda->warpgroups = g_strcmp0 (g_getenv ("WEFT_WARPGROUPS"), "0") != 0;
+#define CALL(name, ...) .name = call_##name,
+  cuda->calls = (struct weft_gpu_calls){ .self = cuda,
+                                          .has_kernel = has_kernel,
+                                          .scratch = scratch,
+                                          .fuses = fuses,
+                                          .prepare = prepare,
+                                          .trace_open = trace_open,
+                                          .trace_take = trace_take,
+                                          .room = room,
+                                          WEFT_GPU_CALL_LIST (CALL) };
+#undef CALL
+  cuda->fused = weft_fused_new (NULL);
+  if (!(*why = weft_driver_missing ()) && !(*why = find_write (&cuda->write)))
+    return &cuda->calls;
+  weft_fused_free (cuda->fused);
+  g_free (cuda);
+  return NULL;
+}

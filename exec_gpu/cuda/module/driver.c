@@ -1,0 +1,28 @@
+#include "exec_gpu/cuda/module/driver.h"
+#include <cuda_runtime_api.h>
+#include <glib.h>
+
+static const char *
+version (int number)
+{
+  g_autofree char *text = g_strdup_printf ("%d.%d", number / 1000, number % 1000 / 10);
+  return g_intern_string (text);
+}
+
+const char *
+weft_driver_missing (void)
+{
+  int driver = 0, n = 0;
+  g_autofree char *text = NULL;
+
+  if (cudaDriverGetVersion (&driver) != cudaSuccess || driver == 0)
+    text = g_strdup_printf ("no NVIDIA driver: found none, wanted one for CUDA %s or newer",
+                            version (CUDART_VERSION));
+  else if (driver < CUDART_VERSION / 1000 * 1000)
+    text = g_strdup_printf ("NVIDIA driver: found one for CUDA %s, wanted %s or newer",
+                            version (driver), version (CUDART_VERSION / 1000 * 1000));
+  else if (cudaGetDeviceCount (&n) != cudaSuccess || n == 0)
+    text = g_strdup_printf ("no GPU: found a driver for CUDA %s and no device, wanted one: %s",
+                            version (driver), cudaGetErrorString (cudaGetLastError ()));
+  return text ? g_intern_string (text) : NULL;
+}

@@ -1,0 +1,274 @@
+#include "exec_gpu/cuda/module/fused.h"
+#include "kernels/cuda/cudnn_attention.h"
+#include "kernels/cuda/trial.h"
+#if __has_include(<cuda_runtime_api.h>) && __has_include(<cudnn_graph.h>)
+#include <cuda_runtime_api.h>
+#include <cudnn_graph.h>
+
+/* What kernels/cuda/cudnn.h says of the interface is what its header says. */
+#define WEFT_CUDNN_COMPARE(name, theirs, value) G_STATIC_ASSERT ((int) theirs == value);
+WEFT_CUDNN_NUMBER_LIST (WEFT_CUDNN_COMPARE)
+#undef WEFT_CUDNN_COMPARE
+#endif
+
+#define MOST_DEVICES 64
+
+/* What was found of a shape.  No padding: files have its bytes. */
+struct found {
+  struct weft_cudnn_shape shape;
+  uint64_t library; /* was quicker */
+};
+
+struct of_device {
+  struct weft_cudnn_calls *opened;
+  struct weft_cudnn_attention *attention;
+  const char *why;   /* there is none */
+  GHashTable *found; /* by shape */
+  gboolean loaded, news;
+};
+
+struct weft_fused {
+  const struct weft_cudnn_calls *calls; /* or NULL: each device's own */
+  struct of_device on[MOST_DEVICES];
+  gint said[WEFT_N_OP]; /* by any thread */
+};
+
+struct weft_fused *
+weft_fused_new (const struct weft_cudnn_calls *calls)
+{
+  struct weft_fused *f = g_new0 (struct weft_fused, 1);
+
+  f->calls = calls;
+  return f;
+}
+
+void
+weft_fused_free (struct weft_fused *f)
+{
+  for (int device = 0; device < MOST_DEVICES; device++) {
+    weft_cudnn_attention_free (f->on[device].attention);
+    g_free (f->on[device].opened);
+    g_clear_pointer (&f->on[device].found, g_hash_table_unref);
+  }
+  g_free (f);
+}
+
+static struct weft_cudnn_attention *
+attention_of (struct weft_fused *f, int device)
+{
+  struct of_device *on = &f->on[device];
+
+  if (on->attention || on->why)
+    return on->attention;
+  if (!f->calls)
+    on->opened = weft_cudnn_open (NULL, &on->why);
+  if (f->calls || on->opened)
+    on->attention = weft_cudnn_attention_new (f->calls ? f->calls : on->opened, NULL, &on->why);
+  return on->attention;
+}
+
+static gboolean
+is_backward (const struct weft_kernel *k)
+{
+  return k->kind == WEFT_OP_ATTENTION_BWD;
+}
+
+static gboolean
+is_whole (const struct weft_kernel *k)
+{
+  return k->kind == WEFT_OP_ATTENTION || is_backward (k);
+}
+
+static gboolean
+is_part (const struct weft_kernel *k)
+{
+  return k->kind == WEFT_OP_ATTENTION_PART || k->kind == WEFT_OP_ATTENTION_PART_BWD;
+}
+
+static struct weft_cudnn_shape
+shape_of (const struct weft_kernel *k)
+{
+  return weft_cudnn_shape_of (k->shape.dim, k->operand[0].dtype, is_backward (k), k->deterministic);
+}
+
+static void
+say (struct weft_fused *f, const struct weft_kernel *k, const char *why)
+{
+  if (!k->quicker && g_atomic_int_compare_and_exchange (&f->said[k->kind], 0, 1))
+    g_printerr (
+        "weft: attention_backend = fused: %s by our own kernels, cuDNN does not take it: %s\n",
+        weft_op_words[k->kind], why);
+}
+
+/* ---------------------------------------------------------------------- what is quicker */
+
+static const struct found *
+find (const struct weft_fused *f, int device, const struct weft_cudnn_shape *shape)
+{
+  GHashTable *found = f->on[device].found;
+  return found ? g_hash_table_lookup (found, shape) : NULL;
+}
+
+static void
+remember (void *user, const void *bytes)
+{
+  struct of_device *on = user;
+  struct found *found = g_memdup2 (bytes, sizeof *found);
+
+  if (!on->found)
+    on->found = g_hash_table_new_full (weft_cudnn_hash_shape, weft_cudnn_same_shape, NULL, g_free);
+  g_hash_table_replace (on->found, &found->shape, found);
+}
+
+/* A call on memory of its own, by the library or by the own kernels. */
+typedef struct attempt {
+  enum weft_op_kind kind;
+  struct weft_cuda_launch l;
+  struct weft_cudnn_shape shape;
+  struct weft_cudnn_attention *library;
+  void *block[WEFT_CUDA_MOST_OPERANDS];
+} attempt;
+
+static void
+attempt_clear (attempt *a)
+{
+  for (unsigned i = 0; i < G_N_ELEMENTS (a->block); i++)
+    weft_trial_free (a->block[i]);
+}
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (attempt, attempt_clear)
+
+static gboolean
+make_room (attempt *a)
+{
+  for (unsigned i = 0; i < G_N_ELEMENTS (a->block); i++) {
+    struct weft_cuda_operand *o = &a->l.operand[i];
+    const void *at = NULL;
+    if (!weft_trial_block (&a->block[i], o->data, o->n, o->dtype, &at))
+      return FALSE;
+    o->data = (void *) (uintptr_t) at;
+  }
+  return TRUE;
+}
+
+static const char *
+run_library (const void *user)
+{
+  const attempt *a = user;
+  return weft_cudnn_attention_run (a->library, &a->shape, &a->l);
+}
+
+static const char *
+run_own (const void *user)
+{
+  const attempt *a = user;
+  return weft_cuda_launch_all (a->kind, &a->l, 1);
+}
+
+void
+weft_fused_try (struct weft_fused *f, int device, const struct weft_kernel *k,
+                const struct weft_cuda_launch *l)
+{
+  struct of_device *on = &f->on[device];
+  uint64_t bytes;
+
+  if (!k->quicker || !is_whole (k))
+    return;
+  g_auto (attempt) a = { k->kind, *l, shape_of (k), attention_of (f, device), { NULL } };
+  if (!a.library || find (f, device, &a.shape) ||
+      weft_cudnn_attention_plan (a.library, &a.shape, &bytes) || bytes > l->scratch_bytes ||
+      !make_room (&a))
+    return;
+  float own = weft_trial_time (run_own, &a, l->stream),
+        library = weft_trial_time (run_library, &a, l->stream);
+  remember (on, &(struct found){ a.shape, library >= 0 && (own < 0 || library < own) });
+  on->news = TRUE;
+}
+
+/* With the version of the library, of which another may be quicker; 0: there is none. */
+static char *
+machine_with (struct weft_fused *f, int device, const char *machine)
+{
+  gboolean there = attention_of (f, device) != NULL;
+  const struct weft_cudnn_calls *calls = f->calls ? f->calls : f->on[device].opened;
+
+  return g_strdup_printf ("%s, cuDNN %zu", machine, there ? calls->GetVersion () : 0);
+}
+
+/* A file that is missing or of no use is written anew. */
+void
+weft_fused_load (struct weft_fused *f, int device, const char *machine)
+{
+  g_autofree char *whole = machine_with (f, device, machine);
+  g_autofree char *path = weft_trial_path ("attention", whole);
+  const struct weft_trial_file file = { .path = path,
+                                        .machine = whole,
+                                        .what = "choice of an attention kernel",
+                                        .bytes = sizeof (struct found),
+                                        .take = remember,
+                                        .user = &f->on[device] };
+  uint32_t n;
+
+  if (!f->on[device].loaded)
+    (void) weft_trial_load (&file, &n, NULL);
+  f->on[device].loaded = TRUE;
+}
+
+/* Without room for it the next run tries again. */
+void
+weft_fused_save (struct weft_fused *f, int device, const char *machine)
+{
+  g_autofree char *whole = machine_with (f, device, machine);
+  g_autofree char *path = weft_trial_path ("attention", whole);
+  g_autoptr (GError) error = NULL;
+  struct of_device *on = &f->on[device];
+
+  if (on->news && !weft_trial_save (path, whole, on->found, sizeof (struct found), &error))
+    g_warning ("which attention is quicker is not kept: %s", error->message);
+  on->news = FALSE;
+}
+
+/* ------------------------------------------------------------------------------ calls */
+
+gboolean
+weft_fused_takes (struct weft_fused *f, int device, const struct weft_kernel *k, uint64_t *scratch)
+{
+  const char *refused;
+
+  *scratch = 0;
+  if (!k->fused || (!is_whole (k) && !is_part (k)))
+    return FALSE;
+  if (is_part (k)) {
+    say (f, k, "it has parts of sequences");
+    return FALSE;
+  }
+  struct weft_cudnn_attention *a = attention_of (f, device);
+  struct weft_cudnn_shape shape = shape_of (k);
+  if (!a)
+    return FALSE;
+  if ((refused = weft_cudnn_attention_plan (a, &shape, scratch)))
+    say (f, k, refused);
+  if (refused || !k->quicker)
+    return refused == NULL;
+  const struct found *found = find (f, device, &shape);
+  return found && found->library;
+}
+
+const char *
+weft_fused_missing (struct weft_fused *f, int device, const struct weft_kernel *k)
+{
+  g_autofree char *text = NULL;
+
+  if (!k->fused || k->quicker || !is_whole (k) || attention_of (f, device))
+    return NULL;
+  text = g_strdup_printf ("attention_backend = fused: %s", f->on[device].why);
+  return g_intern_string (text);
+}
+
+const char *
+weft_fused_run (struct weft_fused *f, int device, const struct weft_kernel *k,
+                const struct weft_cuda_launch *l)
+{
+  struct weft_cudnn_shape shape = shape_of (k);
+
+  return weft_cudnn_attention_run (attention_of (f, device), &shape, l);
+}

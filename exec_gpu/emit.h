@@ -1,0 +1,14 @@
+/* emit.h - a unit as calls: its waits, its ops, its event. */
+#pragma once
+#include "exec_gpu/machine.h"
+
+gboolean gpu_emit_start (struct gpu_script *s, GError **error);
+gboolean gpu_emit_local (struct gpu_rank_unit at, GError **error);
+gboolean gpu_emit_launch (struct gpu_rank_unit at, GError **error); /* over communicators */
+
+/* Of ranks that share a GPU: a collective of all its members; a group of transfers that is posted,
+ * and one all of whose peers have been posted. */
+gboolean gpu_emit_collective (const struct gpu_rank_unit *member, uint32_t n, GError **error);
+gboolean gpu_emit_post (struct gpu_rank_unit at, GError **error);
+gboolean gpu_emit_leave (struct gpu_rank_unit at, GError **error);
+gboolean gpu_emit_end (struct gpu_script *s, GError **error);
