@@ -22,6 +22,7 @@
 #include "kernels/math.h"
 #include "kernels/part.h"
 #include "kernels/sums.h"
+#include "kernels/traits.h"
 
 #define OUTER 128
 #define INNER 64
@@ -88,6 +89,8 @@ struct attention {
   uint64_t sum_row;
   uint32_t leaves; /* of a sequence's queries */
   float scale;
+  float cap;                        /* scores x become cap tanh (x / cap); 0: they do not */
+  const struct weft_kernel *kernel; /* whose heads have slopes: ALiBi */
   struct room *room;
 };
 
@@ -165,7 +168,9 @@ describe (const struct weft_attention *call, uint64_t sequence)
     .window = dim[WINDOW] > 0 && dim[WINDOW] < sequence ? dim[WINDOW] : sequence,
     .sum_row = (MIN (MAX (dim[HEAD_WIDTH], dim[VALUE_WIDTH]), WIDTH) + UNIT - 1) / UNIT * UNIT,
     .leaves = k->canonical ? weft_chunks (sequence) : 1,
-    .scale = 1 / sqrtf ((float) dim[HEAD_WIDTH]),
+    .scale = weft_attention_scale (k, dim[HEAD_WIDTH]),
+    .cap = (float) k->model->attn_logit_softcapping,
+    .kernel = k,
     .room = (struct room *) weft_scratch (),
   };
 }
@@ -444,6 +449,54 @@ hide (const struct pair *p, float *tile)
   }
 }
 
+WEFT_WIDE static void
+scale_floats (float *x, float by, uint64_t n)
+{
+  for (uint64_t i = 0; i < n; i++)
+    x[i] *= by;
+}
+
+WEFT_WIDE static void
+cap_row (float *score, float cap, uint64_t n)
+{
+  float less = 1 / cap;
+
+  for (uint64_t c = 0; c < n; c++)
+    score[c] = cap * weft_tanhf (score[c] * less);
+}
+
+/* Column c is `first` + c tokens away from the row, or with sign -1 `first` - c. */
+WEFT_WIDE static void
+slope_row (float *score, float slope, float first, float sign, uint64_t n)
+{
+  for (uint64_t c = 0; c < n; c++)
+    score[c] -= slope * (first + sign * (float) c);
+}
+
+/* Products of queries and keys become scores where an architecture bends them: soft-capping, ALiBi.
+ * Returns what they are still to be multiplied by.  A query's nearest key is itself: of rows of keys
+ * the first column that sees, of rows of queries the last that is seen. */
+static float
+bend (const struct task *t, const struct pair *p, gboolean rows_are_keys)
+{
+  const struct attention *a = t->a;
+  float slope = (float) weft_kernel_slope (a->kernel, t->head);
+
+  if (a->cap == 0 && slope == 0)
+    return a->scale;
+  for (uint64_t r = 0; r < p->inner.n; r++) {
+    float *score = a->room->tile[0] + r * OUTER + p->low;
+    int64_t itself = rows_are_keys ? p->from + (int64_t) r : p->to + (int64_t) r - 1;
+    float first = (float) ((int64_t) p->low - itself), sign = rows_are_keys ? 1 : -1;
+    scale_floats (score, a->scale, p->high - p->low);
+    if (a->cap != 0)
+      cap_row (score, a->cap, p->high - p->low);
+    if (slope != 0)
+      slope_row (score, slope, sign * first, sign, p->high - p->low);
+  }
+  return 1;
+}
+
 static void
 store_sums (const struct attention *a, const struct strip *to, struct span tokens,
             struct span columns, float *sum)
@@ -552,8 +605,9 @@ pass_keys (const struct task *t, const struct run *keys)
     struct run block = part_of (keys, seen.first + at, MIN (INNER, seen.n - at));
     struct pair p = keys_pass (a, &t->outer, &block);
     multiply_tile (a, &p, &q, &k, 0);
+    float scale = bend (t, &p, TRUE);
     hide (&p, room->tile[0]);
-    soften (room, &p, a->scale);
+    soften (room, &p, scale);
     shrink_sums (room, &p, a->sum_row);
     add_product (a, &p, &(struct factor){ &v, t->columns, 0 }, room->sum[0]);
   }
@@ -654,7 +708,7 @@ load_queries (const struct task *t, struct span queries, float *lse, float *delt
 /* Scores and gradients of probabilities become probabilities and gradients of scores.  Queries are
  * on one side only; the numbers of the other side are 0. */
 WEFT_WIDE static void
-differentiate (struct room *room, const struct pair *p, float scale)
+differentiate_plain (struct room *room, const struct pair *p, float scale)
 {
   for (uint64_t r = 0; r < p->inner.n; r++) {
     float *score = room->tile[0] + r * OUTER, *gradient = room->tile[1] + r * OUTER;
@@ -666,11 +720,31 @@ differentiate (struct room *room, const struct pair *p, float scale)
   }
 }
 
+/* The same of scores that were soft-capped, whose slope is 1 - (score / cap)^2.  What is hidden has
+ * no slope either. */
 WEFT_WIDE static void
-scale_floats (float *x, float by, uint64_t n)
+differentiate_capped (struct room *room, const struct pair *p, float cap)
 {
-  for (uint64_t i = 0; i < n; i++)
-    x[i] *= by;
+  float less = 1 / cap;
+
+  for (uint64_t r = 0; r < p->inner.n; r++) {
+    float *score = room->tile[0] + r * OUTER, *gradient = room->tile[1] + r * OUTER;
+    float lse = room->inner_lse[r], delta = room->inner_delta[r];
+    for (uint64_t c = p->low; c < p->high; c++) {
+      float at = score[c] < -cap ? -1 : score[c] * less;
+      score[c] = weft_expf (score[c] - lse - room->outer_lse[c]);
+      gradient[c] = score[c] * (gradient[c] - delta - room->outer_delta[c]) * (1 - at * at);
+    }
+  }
+}
+
+static void
+differentiate (struct room *room, const struct pair *p, float scale, float cap)
+{
+  if (cap == 0)
+    differentiate_plain (room, p, scale);
+  else
+    differentiate_capped (room, p, cap);
 }
 
 static void
@@ -701,8 +775,9 @@ pass_queries (const struct task *t, const struct run *queries, uint32_t top)
     load_queries (t, p.inner, a->room->inner_lse, a->room->inner_delta);
     multiply_tile (a, &p, &k, &q, 0);
     multiply_tile (a, &p, &v, &d, 1);
+    float scale = bend (t, &p, FALSE);
     hide (&p, a->room->tile[0]);
-    differentiate (a->room, &p, a->scale);
+    differentiate (a->room, &p, scale, a->cap);
     add_product (a, &p, &(struct factor){ &d, t->columns, 0 }, entry (a, top, 0));
     add_product (a, &p, &(struct factor){ &q, t->columns, 1 }, entry (a, top, 1));
   }
@@ -781,8 +856,9 @@ pass_keys_backward (const struct task *t, const struct run *keys)
     struct pair p = keys_pass (a, &t->outer, &block);
     multiply_tile (a, &p, &q, &k, 0);
     multiply_tile (a, &p, &d, &v, 1);
+    float scale = bend (t, &p, TRUE);
     hide (&p, room->tile[0]);
-    differentiate (room, &p, a->scale);
+    differentiate (room, &p, scale, a->cap);
     add_product (a, &p, &(struct factor){ &k, t->columns, 1 }, room->sum[0]);
   }
 }

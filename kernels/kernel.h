@@ -100,6 +100,13 @@ weft_kernel_position (const struct weft_kernel *k, uint64_t token)
   return weft_position (k->cp, sequence, token % sequence);
 }
 
+/* The row of the table of learned positions that a token takes. */
+static inline uint64_t
+weft_kernel_position_row (const struct weft_kernel *k, uint64_t token)
+{
+  return weft_kernel_position (k, token) + (uint64_t) k->model->position_offset;
+}
+
 struct weft_kernel_row {
   void (*cpu) (const struct weft_kernel *k, uint32_t part, uint32_t parts);
 
@@ -170,6 +177,8 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_GELU_BWD, gelu_bwd, TRUE)                                                             \
   X (WEFT_OP_SWIGLU, swiglu, TRUE)                                                                 \
   X (WEFT_OP_SWIGLU_BWD, swiglu_bwd, TRUE)                                                         \
+  X (WEFT_OP_RELU, relu, TRUE)                                                                     \
+  X (WEFT_OP_RELU_BWD, relu_bwd, TRUE)                                                             \
   X (WEFT_OP_RELU2, relu2, TRUE)                                                                   \
   X (WEFT_OP_RELU2_BWD, relu2_bwd, TRUE)                                                           \
   X (WEFT_OP_LATENT_SPLIT, latent_split, TRUE)                                                     \
@@ -204,6 +213,7 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_ADD_NORM, add_norm, TRUE)                                                             \
   X (WEFT_OP_MATMUL_GELU, matmul_gelu, TRUE)                                                       \
   X (WEFT_OP_MATMUL_DGRAD_GELU, matmul_dgrad_gelu, TRUE)                                           \
+  X (WEFT_OP_SOFTCAP, softcap, TRUE)                                                               \
   X (WEFT_OP_XENT, xent, FALSE)                                                                    \
   X (WEFT_OP_SCALE_LOSS, scale_loss, FALSE)                                                        \
   X (WEFT_OP_XENT_BWD, xent_bwd, TRUE)                                                             \

@@ -1,27 +1,35 @@
-/* hugging_face.h - models come from and go to other software: names and layouts of gpt2, llama,
- * mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, deepseek_v2, deepseek_v3 (kimi_k2) and
- * nemotron checkpoints in transformers.
+/* hugging_face.h - models come from and go to other software: names and layouts of checkpoints of
+ * transformers, of the families in core/model_families.def that have sets of names.
  *
  * One of our tensors is cut by rows into one or more of theirs: qkv.weight is q_proj, k_proj,
  * v_proj; fc1.weight of a gated MLP is gate_proj, up_proj; gpt2 keeps c_attn and its like
- * transposed (Conv1D: in, out).  DeepSeek's rotary pairs are neighbours, ours half a turned part
- * apart: those rows change places.  A tied head has no tensor of its own, nor have embedding and
- * head of a prediction layer, which are the model's: files that repeat them are read without. */
+ * transposed (Conv1D: in, out).  Rotary pairs of DeepSeek and GLM are neighbours, ours half a turned
+ * part apart: those rows change places.  A tied head has no tensor of its own, nor have embedding
+ * and head of a prediction layer, which are the model's: files that repeat them are read without. */
 #pragma once
 #include "core/job/model.h"
 #include "train/safetensors.h"
 #include "train/state.h"
+
+/* Rows that stand in other places in theirs.  Of every before + turned + after rows the middle
+ * ones, an even number, turn with the position: element i pairs with i + turned / 2 in ours, 2 i
+ * with 2 i + 1 in theirs.  Or theirs has query, key and value, `head` rows each, of one head after
+ * the other.  With turned and head 0 rows stand alike. */
+struct weft_hf_turned {
+  uint64_t before, turned, after, head;
+};
 
 struct weft_hf_piece {
   char *name;                        /* "model.layers.3.self_attn.q_proj.weight" */
   uint64_t first_row, rows, columns; /* of our tensor */
   gboolean transposed;               /* theirs is (columns, rows) */
   gboolean vector;                   /* theirs has one dimension */
-  float shift;                       /* theirs and this is ours: nemotron keeps norms less one */
-  uint64_t plain, turned; /* of every plain + turned rows the last `turned`, an even number, turn
-                             with the position: element i pairs with i + turned / 2 in ours, 2 i with
-                             2 i + 1 in theirs; turned = 0: rows stand alike */
+  float shift;                       /* theirs and this is ours: some keep norms less one */
+  struct weft_hf_turned moved;
 };
+
+/* Whether some row of a piece stands elsewhere in theirs. */
+gboolean weft_hf_moves (const struct weft_hf_piece *piece);
 
 /* Where row `row` of a piece of ours stands in theirs, and of theirs in ours, both from the piece's
  * first row. */

@@ -10,10 +10,11 @@
 #define BLOCK (1u << 20)
 
 /* Prefixes that files of the bare model lack: published gpt2 files say "h.0.ln_1.weight". */
-static const char *const prefixes[] = { "transformer.", "model." };
+static const char *const prefixes[] = { "transformer.", "model.", "gpt_neox." };
 
-/* Ends of names that are no parameters: causal masks of gpt2, rotary frequencies of llama. */
-static const char *const buffers[] = { ".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq" };
+/* Ends of names that are no parameters: causal masks of gpt2 and gpt_neox, rotary frequencies. */
+static const char *const buffers[] = { ".attn.bias", ".attn.masked_bias", ".attention.bias",
+                                       ".attention.masked_bias", ".rotary_emb.inv_freq" };
 
 /* ------------------------------------------------------------------------- blocks */
 
@@ -223,7 +224,7 @@ import_piece (void *with, uint32_t tensor, const struct weft_hf_piece *piece, GE
   struct source from = { .rows = piece->rows,
                          .columns = piece->columns,
                          .transposed = piece->transposed,
-                         .turned = piece->turned > 0 ? piece : NULL,
+                         .turned = weft_hf_moves (piece) ? piece : NULL,
                          .row_at = weft_hf_their_row,
                          .read = read_theirs,
                          .file = import->file,
@@ -358,7 +359,7 @@ export_piece (void *with, uint32_t tensor, const struct weft_hf_piece *piece, GE
   struct source from = { .rows = dim[0],
                          .columns = dim[1],
                          .transposed = piece->transposed,
-                         .turned = piece->turned > 0 ? piece : NULL,
+                         .turned = weft_hf_moves (piece) ? piece : NULL,
                          .row_at = weft_hf_our_row,
                          .read = read_ours,
                          .state = e->state,

@@ -10,6 +10,8 @@ WORDS (weft_module_words, WEFT_MODULE_LIST);
 WORDS (weft_attention_words, WEFT_ATTENTION_LIST);
 WORDS (weft_schedule_words, WEFT_SCHEDULE_LIST);
 WORDS (weft_norm_words, WEFT_NORM_LIST);
+WORDS (weft_placement_words, WEFT_PLACEMENT_LIST);
+WORDS (weft_residual_words, WEFT_RESIDUAL_LIST);
 WORDS (weft_activation_words, WEFT_ACTIVATION_LIST);
 WORDS (weft_softmax_words, WEFT_SOFTMAX_LIST);
 WORDS (weft_position_words, WEFT_POSITION_LIST);

@@ -69,6 +69,7 @@ uint64_t weft_model_active_parameters (const union weft_model *model);
 uint64_t weft_model_mtp_parameters (const union weft_model *model);
 
 /* The first projection of an MLP makes a gate and what the gate multiplies. */
+gboolean weft_activation_is_gated (enum weft_activation activation);
 gboolean weft_model_is_gated (const union weft_model *model);
 
 /* Columns that the first map of an MLP makes for each that the second takes. */
@@ -84,11 +85,13 @@ weft_model_wide (const union weft_model *model)
  * is_moe    has experts: not one of the leading dense ones, and moe_layer_offset of every
  *           moe_layer_freq
  * has_rope  knows positions: not the last of every no_rope_freq
+ * is_local  rotary positions turn by rotary_base_local: it has a window
  * window    tokens a query sees, itself among them; 0 is all before it
  * chunk     tokens of a stretch out of which no query sees; 0 is the whole sequence.  Of every
  *           window_attn_skip_freq layers the last has neither window nor chunk */
 gboolean weft_model_layer_is_moe (const union weft_model *model, int64_t layer);
 gboolean weft_model_layer_has_rope (const union weft_model *model, int64_t layer);
+gboolean weft_model_layer_is_local (const union weft_model *model, int64_t layer);
 int64_t weft_model_layer_window (const union weft_model *model, int64_t layer);
 int64_t weft_model_layer_chunk (const union weft_model *model, int64_t layer);
 

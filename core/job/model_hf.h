@@ -10,25 +10,13 @@
  * comments; the rest is reported. */
 #pragma once
 #include "core/base/json_scan.h"
-#include "core/job/model.h"
+#include "core/job/family.h"
 
-enum {
-  WEFT_HF_UNSAID = -1,         /* of a flag */
-  WEFT_HF_ASKS_FOR_WINDOW = 1, /* sliding_window holds only where use_sliding_window is true */
-  WEFT_HF_EXPERT_WIDTH = 2,    /* intermediate_size is that of an expert, and one is shared */
-};
-
-/* What a model_type means without any key, and which fields its file must give. */
-struct weft_hf_family {
-  const char *model_type, *also; /* `also`: other model_types of the same shape, space separated */
-  const char *fixed;             /* "field=value", space separated, the later wins */
-  const char *wanted;            /* beyond what every family needs */
-  unsigned ways;
-};
+enum { WEFT_HF_UNSAID = -1 /* of a flag */ };
 
 struct weft_hf_reader {
   union weft_model *model;
-  const struct weft_hf_family *family;
+  const struct weft_family *family;
   GPtrArray *unknown;
   const char *typed[WEFT_N_MODEL_FIELD]; /* the key a field was read from; the JSON owns it */
   const char *prefix;                    /* "rope_parameters." inside it */

@@ -11,5 +11,13 @@
  *           (Llama 3.1, meta-llama/llama-models models/llama3/model.py)
  *   other   not known: whoever trains refuses it first
  *
+ * `local`: in a layer of weft_model_layer_is_local() the base is rotary_base_local, and nothing is
+ * scaled.
+ *
  * Positions themselves stay whole numbers: a token at p is turned by p times this. */
-double weft_rotary_frequency (const union weft_model *m, uint32_t i, uint32_t width);
+double weft_rotary_frequency (const union weft_model *m, uint32_t i, uint32_t width,
+                              gboolean local);
+
+/* Pairs of a head of that width that are turned.  A share like 0.4 of 80 is a little off in
+ * binary. */
+uint64_t weft_rotary_pairs (const union weft_model *m, uint64_t width);

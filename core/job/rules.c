@@ -97,8 +97,6 @@ odd_layer (const struct weft_job *j)
 {
   if (M (qk_l2_norm))
     return "qk_l2_norm: queries and keys divided by their size";
-  if (M (sandwich_norm))
-    return "sandwich_norm: norms behind attention and MLP";
   return M (softmax_type) == WEFT_SOFTMAX_VANILLA ? NULL : "softmax_type: attention sinks";
 }
 

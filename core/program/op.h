@@ -75,9 +75,9 @@ enum weft_op_class {
      "norm of each query and key head, in place; raw keeps the input")                             \
   X (WEFT_OP_HEAD_NORM_BWD, "head_norm_bwd", COMPUTE, pass4, "rows columns",                       \
      "dqkv:rw raw:r q_weight:r k_weight:r dq_weight:rw dk_weight:rw", "its gradient, in place")    \
-  X (WEFT_OP_ROPE, "rope", COMPUTE, pass2, "tokens columns", "qkv:rw",                             \
-     "turn queries and keys by their position, in place")                                          \
-  X (WEFT_OP_ROPE_BWD, "rope_bwd", COMPUTE, pass2, "tokens columns", "dqkv:rw",                    \
+  X (WEFT_OP_ROPE, "rope", COMPUTE, pass2, "tokens columns local", "qkv:rw",                       \
+     "turn queries and keys by their position, in place; local: by rotary_base_local")             \
+  X (WEFT_OP_ROPE_BWD, "rope_bwd", COMPUTE, pass2, "tokens columns local", "dqkv:rw",              \
      "turn gradients back, in place")                                                              \
   X (WEFT_OP_ATTENTION, "attention", COMPUTE, attention,                                           \
      "batch sequence heads groups width window value", "qkv:r o:w lse:w",                          \
@@ -130,13 +130,16 @@ enum weft_op_class {
      "clear all but this rank's piece, among those that share a sequence; where there are fewer "  \
      "pieces than ranks, neighbours have the same")                                                \
   X (WEFT_OP_GELU, "gelu", COMPUTE, pass2, "rows columns", "x:r y:w",                              \
-     "Gaussian error linear unit")                                                                 \
+     "Gaussian error linear unit, by the form that the model's activation names")                  \
   X (WEFT_OP_GELU_BWD, "gelu_bwd", COMPUTE, pass3, "rows columns", "x:r dy:r dx:w",                \
      "its gradient")                                                                               \
   X (WEFT_OP_SWIGLU, "swiglu", COMPUTE, pass3, "rows columns", "gate_up:r y:w",                    \
-     "silu(gate) * up; gate_up is (rows, 2 columns)")                                              \
+     "silu(gate) * up, or with activation = geglu gelu(gate) * up; gate_up is (rows, 2 columns)")  \
   X (WEFT_OP_SWIGLU_BWD, "swiglu_bwd", COMPUTE, pass5, "rows columns",                             \
      "gate_up:r dy:r dgate_up:w", "its gradient")                                                  \
+  X (WEFT_OP_RELU, "relu", COMPUTE, pass2, "rows columns", "x:r y:w", "max(x, 0)")                 \
+  X (WEFT_OP_RELU_BWD, "relu_bwd", COMPUTE, pass3, "rows columns", "x:r dy:r dx:w",                \
+     "its gradient")                                                                               \
   X (WEFT_OP_RELU2, "relu2", COMPUTE, pass2, "rows columns", "x:r y:w", "max(x, 0)^2")             \
   X (WEFT_OP_RELU2_BWD, "relu2_bwd", COMPUTE, pass3, "rows columns", "x:r dy:r dx:w",              \
      "its gradient")                                                                               \
@@ -225,6 +228,9 @@ enum weft_op_class {
   X (WEFT_OP_MATMUL_DGRAD_GELU, "matmul_dgrad_gelu", COMPUTE, matmul_dgrad_gelu,                   \
      "m n k leaves tail", "dy:r w:r pre:r dx:w",                                                   \
      "dx = matmul_dgrad times gelu's slope at pre, likewise")                                      \
+  X (WEFT_OP_SOFTCAP, "softcap", COMPUTE, pass2, "rows columns", "x:rw",                           \
+     "c tanh (x / c) with c = final_logit_softcapping, in place; what takes the gradient of such "  \
+     "logits multiplies it by 1 - (x / c)^2")                                                      \
   X (WEFT_OP_XENT, "xent", COMPUTE, pass1, "rows columns leaves whole own",                        \
      "logits:r targets:r lse:w count:rw? loss:rw",                                                 \
      "loss += sum of cross entropies; count += rows; lse is fp32 per row; whole: columns of all ranks, "\

@@ -30,7 +30,7 @@ turned_width (const struct weft_kernel *k)
   switch (k->kind) {
   case WEFT_OP_ROPE:
   case WEFT_OP_ROPE_BWD:
-    return (uint32_t) ((double) k->shape.dim[1] * k->model->rotary_percent + 1e-6);
+    return 2 * (uint32_t) weft_rotary_pairs (k->model, k->shape.dim[1]);
   case WEFT_OP_LATENT_SPLIT:
   case WEFT_OP_LATENT_SPLIT_BWD:
     return (uint32_t) k->shape.dim[2];
@@ -46,10 +46,13 @@ turned_width (const struct weft_kernel *k)
 static void
 set_turns (struct weft_cuda_model *m, const struct weft_kernel *k)
 {
+  gboolean local =
+      (k->kind == WEFT_OP_ROPE || k->kind == WEFT_OP_ROPE_BWD) && k->shape.dim[2] > 0;
+
   m->pairs = turned_width (k) / 2;
   g_assert (m->pairs <= WEFT_CUDA_MOST_PAIRS);
   for (uint32_t i = 0; i < m->pairs; i++)
-    m->frequency[i] = weft_rotary_frequency (k->model, i, 2 * m->pairs);
+    m->frequency[i] = weft_rotary_frequency (k->model, i, 2 * m->pairs, local);
 }
 
 static void

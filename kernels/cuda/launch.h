@@ -47,7 +47,14 @@ struct weft_cuda_model {
   uint32_t layernorm;     /* or rmsnorm */
   uint32_t pairs;         /* of a head that are turned */
   double frequency[WEFT_CUDA_MOST_PAIRS]; /* of each pair, in radians a position */
-  uint32_t activation;                    /* of experts: enum weft_activation */
+  uint32_t activation;                    /* enum weft_activation */
+  float attention_scale;                  /* of scores */
+  float attention_cap, logit_cap;         /* scores, logits x become c tanh (x / c); 0: they do not */
+  float embedding_multiplier;
+  uint64_t position_offset;               /* rows of the table that no token takes */
+  uint32_t whole_head_norm;               /* q and k norms span all heads of a token */
+  uint32_t alibi;                         /* scores fall with distance, by a slope for each head: */
+  uint64_t slope_heads, first_head;       /* heads of the model, and this rank's first */
   struct weft_cuda_router router;
 };
 
@@ -172,12 +179,15 @@ const char *weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *ke
   X (GELU_BWD, gelu_bwd)                                                                           \
   X (SWIGLU, swiglu)                                                                               \
   X (SWIGLU_BWD, swiglu_bwd)                                                                       \
+  X (RELU, relu)                                                                                   \
+  X (RELU_BWD, relu_bwd)                                                                           \
   X (RELU2, relu2)                                                                                 \
   X (RELU2_BWD, relu2_bwd)                                                                         \
   X (ADD, add)                                                                                     \
   X (DROPOUT, dropout)                                                                             \
   X (DROPOUT_ADD, dropout_add)                                                                     \
   X (DROPOUT_BWD, dropout_bwd)                                                                     \
+  X (SOFTCAP, softcap)                                                                             \
   X (XENT, xent)                                                                                   \
   X (XENT_BWD, xent_bwd)                                                                           \
   X (XENT_GRAD, xent_grad)                                                                         \

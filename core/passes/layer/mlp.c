@@ -11,6 +11,7 @@ static const struct {
   [WEFT_SQUARED_RELU] = { WEFT_OP_RELU2, WEFT_OP_RELU2_BWD, "relu2" },
   [WEFT_GELU_ERF] = { WEFT_OP_GELU, WEFT_OP_GELU_BWD, "gelu" },
   [WEFT_GEGLU] = { WEFT_OP_SWIGLU, WEFT_OP_SWIGLU_BWD, "geglu" },
+  [WEFT_RELU] = { WEFT_OP_RELU, WEFT_OP_RELU_BWD, "relu" },
   [WEFT_QUICK_GEGLU] = { WEFT_OP_SWIGLU, WEFT_OP_SWIGLU_BWD, "quick_geglu" },
 };
 
