@@ -1,7 +1,7 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
 #include "core/plan/activations.h"
-#include "core/program/loss.h"
+#include "core/job/loss.h"
 #include "core/base/json.h"
 #include "core/base/error.h"
 #include "core/report/report.h"

@@ -3,6 +3,7 @@
 #include "cli/cli.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
+#include "core/job/pipeline.h"
 #include "core/job/stages.h"
 #include "core/report/report.h"
 #include "core/base/units.h"

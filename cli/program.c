@@ -2,7 +2,7 @@
 #include "cli/cli.h"
 #include "core/base/json.h"
 #include "core/base/error.h"
-#include "core/program/pipeline.h"
+#include "core/job/pipeline.h"
 #include "core/plan/plan.h"
 #include "core/program/program_json.h"
 #include "core/passes/step.h"

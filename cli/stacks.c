@@ -1,6 +1,6 @@
 #include "cli/cli.h"
 #include "cli/sheets.h"
-#include "core/job/cluster.h"
+#include "core/job/stack.h"
 
 /* What differs most between stacks; the heads are the fields' own names. */
 static const char *const heads[] = { "kernel_gap",    "attention_forward_share", "collective_sms",

@@ -1,6 +1,6 @@
 #include "cli/cli.h"
 #include "cli/sheets.h"
-#include "core/job/cluster.h"
+#include "core/cluster/cluster.h"
 #include "core/base/units.h"
 
 /* "361 of 450 GB/s": reachable, then as printed, in one unit. */

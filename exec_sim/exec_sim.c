@@ -100,10 +100,10 @@ op_of (const struct sim *x, uint32_t actor, enum weft_lane lane)
 
 /* A flow of one actor: the links that its class crosses (actors.h). */
 static void
-start_flow (struct sim *x, uint32_t actor, enum weft_pattern pattern, double bytes, double latency,
+start_flow (struct sim *x, uint32_t actor, uint32_t pattern, double bytes, double latency,
             uint64_t tag)
 {
-  const struct weft_path *path = &x->base.actors->path[(size_t) actor * WEFT_N_PATTERN + pattern];
+  const struct weft_path *path = weft_actors_path (x->base.actors, actor, pattern);
   weft_bridge_flow (bytes, path->link, bytes > 0 ? path->n : 0, latency, tag);
 }
 
@@ -136,14 +136,13 @@ traffic_of (struct sim *x, uint32_t c, const weft_program *p, uint32_t op)
   return known;
 }
 
-/* Latency of one round: rounds that cross nodes come first. */
+/* Latency of one round. */
 static double
 round_latency (const struct weft_coll_shape *shape, const struct weft_traffic *t, uint32_t round)
 {
-  double base =
-      t->latency - t->steps_local * shape->local_latency - t->steps_remote * shape->remote_latency;
-  double step = round < t->steps_remote ? shape->remote_latency : shape->local_latency;
-  return step + (round == 0 ? base : 0);
+  double base = weft_coll_base_latency (shape, t);
+
+  return weft_coll_step_latency (shape, t, round) + (round == 0 ? base : 0);
 }
 
 /* A shift is the one collective whose ranks send to one neighbour only. */
@@ -154,7 +153,7 @@ start_shift (struct sim *x, uint32_t c, uint32_t actor, uint32_t op, double late
   gboolean back = sim_program (x, actor)->op[op].peer < 0;
 
   x->meeting[c].pending++;
-  start_flow (x, actor, weft_ring_pattern (kind, back), x->meeting[c].traffic.bytes_local, latency,
+  start_flow (x, actor, weft_ring_pattern (kind, back), x->meeting[c].traffic.bytes[0], latency,
               sim_tag (SIM_COLLECTIVE, 0, c));
 }
 
@@ -169,14 +168,23 @@ start_member_flows (struct sim *x, uint32_t c, uint32_t actor, double latency)
     start_shift (x, c, actor, op, latency);
     return;
   }
-  for (int remote = 0; remote < 2; remote++) {
-    enum weft_pattern pattern = weft_group_pattern (kind, remote);
-    double bytes = remote ? m->traffic.bytes_remote : m->traffic.bytes_local;
-    if (!x->base.actors->path[(size_t) actor * WEFT_N_PATTERN + pattern].exists)
+  for (uint32_t way = 0; way < weft_fabric_ways (&x->base.plan->fabric); way++) {
+    uint32_t pattern = weft_group_pattern (kind, way);
+    double bytes = m->traffic.bytes[way];
+    if (!weft_actors_path (x->base.actors, actor, pattern)->exists)
       continue;
     m->pending++;
     start_flow (x, actor, pattern, bytes / m->n_rounds, latency, sim_tag (SIM_COLLECTIVE, 0, c));
   }
+}
+
+static gboolean
+moves_nothing (const struct weft_traffic *t)
+{
+  for (int way = 0; way < WEFT_MAX_WAYS; way++)
+    if (t->bytes[way] > 0)
+      return FALSE;
+  return TRUE;
 }
 
 static void
@@ -190,7 +198,7 @@ start_round (struct sim *x, uint32_t c)
   for (uint32_t i = 0; i < comm->n_actor && m->round == 0 && !holds_while_waiting (x); i++)
     hold_sms (x, comm->actor[i], op_of (x, comm->actor[i], weft_group_lane (comm->kind)), 1);
   /* A payload that rides in the latency is one delay for all. */
-  if (m->traffic.bytes_local == 0 && m->traffic.bytes_remote == 0) {
+  if (moves_nothing (&m->traffic)) {
     m->pending = 1;
     weft_bridge_after (latency, sim_tag (SIM_COLLECTIVE, 0, c));
     return;
@@ -261,7 +269,7 @@ arrive (struct sim *x, uint32_t actor, uint32_t op)
   if (++m->arrived < x->base.actors->comm[c].n_actor)
     return;
   m->traffic = *traffic_of (x, c, p, group_last (x, actor, p->op[op].lane));
-  m->n_rounds = x->step_by_step ? MAX (1, m->traffic.steps_local + m->traffic.steps_remote) : 1;
+  m->n_rounds = x->step_by_step ? MAX (1, weft_coll_steps (&m->traffic)) : 1;
   m->begin = weft_bridge_now ();
   start_round (x, c);
 }
@@ -320,7 +328,7 @@ start_transfer (struct sim *x, uint32_t actor, uint32_t direction)
   x->t->begin[peer][x->recv[2 * peer + !direction].op] = sent->begin;
   if (!holds_while_waiting (x)) /* the receiver copies */
     hold_sms (x, peer, x->recv[2 * peer + !direction].op, 1);
-  start_flow (x, actor, direction ? WEFT_PATTERN_PREVIOUS : WEFT_PATTERN_NEXT, traffic.bytes_local,
+  start_flow (x, actor, direction ? WEFT_PATTERN_PREVIOUS : WEFT_PATTERN_NEXT, traffic.bytes[0],
               traffic.latency, sim_tag (SIM_TRANSFER, direction, actor));
 }
 

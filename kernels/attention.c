@@ -1,7 +1,7 @@
 /* Attention, forward and backward, out of two products of blocks.
  *
  * Queries and keys are runs of tokens that stand together in their sequence: one run where a rank has
- * the whole of it, two where it has two pieces of it (core/program/zigzag.h).  Positions alone say what sees
+ * the whole of it, two where it has two pieces of it (core/base/zigzag.h).  Positions alone say what sees
  * what.
  *
  * One side of a block, the outer one, stays while blocks of the other side pass by:

@@ -11,7 +11,7 @@
  *    the machine's vector width, or on how many other rows are computed with it;
  *  - `part` of `parts` computes its share of the outputs; shares never write the same element;
  *  - in canonical order a sum over tokens is one sum for each chunk of a sequence (rows in order),
- *    and those are added as core/program/zigzag.h and core/base/fold.h say, every node rounded to the type of the
+ *    and those are added as core/base/zigzag.h and core/base/fold.h say, every node rounded to the type of the
  *    output.
  *
  * A gradient operand that accumulates is added to once, after everything else: old + new. */
@@ -19,7 +19,7 @@
 #include "core/exec/control.h"
 #include "core/job/model.h"
 #include "core/program/op.h"
-#include "core/program/zigzag.h"
+#include "core/base/zigzag.h"
 #include <glib.h>
 
 #define WEFT_MOST_OPERANDS 8

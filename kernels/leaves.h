@@ -10,7 +10,7 @@
  *
  * Of one leaf the sum is a plain chain over all terms. */
 #pragma once
-#include "core/program/zigzag.h"
+#include "core/base/zigzag.h"
 #include "kernels/part.h"
 
 #define WEFT_LEAF_SEGMENTS 3

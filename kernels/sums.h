@@ -1,7 +1,7 @@
 /* sums.h - sums over tokens, column by column, in the order that the contract of kernels asks for.
  *
  * In canonical order the terms of one chunk of a sequence are a leaf, and leaves are folded
- * (core/program/zigzag.h, core/base/fold.h) with every node rounded to the type of the output; else everything is
+ * (core/base/zigzag.h, core/base/fold.h) with every node rounded to the type of the output; else everything is
  * one leaf and nothing is rounded before it is stored.  Terms of a leaf are added in fp32, from 0.
  *
  * For each leaf, in order: rows are added to weft_sums_leaf() and the leaf is closed,

@@ -1,17 +1,25 @@
 #include "planner/bound.h"
-#include "core/job/schedule.h"
+#include "core/job/pipeline.h"
 #include "core/job/stages.h"
-#include "core/program/pipeline.h"
 #include <math.h>
 
-/* How much longer than its work a step takes at least: chunks make the bubble shorter, and schedules with
- * weight gradients apart, or of the user's own, may have none. */
+/* Whether lower bounds may assume how the schedule fills the ranks and drains them. */
+static enum weft_in_flight
+in_flight_of (const struct weft_job *job)
+{
+  const struct weft_schedule_row *row = weft_job_schedule (job);
+
+  return row ? row->in_flight : WEFT_IN_FLIGHT_UNKNOWN;
+}
+
+/* The time of a step divided by the work of a rank, at least: the bubble of (p - 1) / (m v) of Narayanan
+ * et al. 2021, section 2.2, or 1 where the schedule may have no bubble. */
 static double
 bubble_stretch (const struct weft_job *job)
 {
   double m = (double) weft_job_microbatches (job) * weft_job_chunks (job);
 
-  if (job->strategy.pipeline_schedule > WEFT_SCHEDULE_GPIPE || weft_job_schedule_file (job))
+  if (in_flight_of (job) == WEFT_IN_FLIGHT_UNKNOWN)
     return 1;
   return (m + job->strategy.pipeline_model_parallel_size - 1) / m;
 }
@@ -145,7 +153,7 @@ in_flight (const struct asked *a, uint32_t rank, uint32_t chunk)
   const union weft_strategy *k = &a->job->strategy;
   uint32_t ahead = a->n_ranks - rank, in_chunk = 0;
 
-  if (k->pipeline_schedule == WEFT_SCHEDULE_GPIPE)
+  if (in_flight_of (a->job) == WEFT_IN_FLIGHT_ALL)
     return a->m;
   if (a->n_chunks == 1)
     return MIN (a->m, ahead);
@@ -241,7 +249,7 @@ passes_are_alike (const struct weft_job *job)
 {
   const union weft_strategy *k = &job->strategy;
 
-  return k->pipeline_schedule <= WEFT_SCHEDULE_GPIPE && !weft_job_schedule_file (job) &&
+  return in_flight_of (job) != WEFT_IN_FLIGHT_UNKNOWN &&
          weft_job_layout_stages (job) == 0 && !k->fp8_param_gather &&
          k->num_microbatches_with_partial_activation_checkpoints == WEFT_NONE &&
          !k->delay_wgrad_compute && !k->defer_embedding_wgrad_compute &&

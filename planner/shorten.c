@@ -1,5 +1,5 @@
 #include "planner/shorten.h"
-#include "core/job/schedule.h"
+#include "core/job/pipeline.h"
 #include <math.h>
 
 /* Microbatches that schedules take together. */
@@ -10,7 +10,7 @@ group_of (const union weft_strategy *s)
 
   if (s->microbatch_group_size_per_vp_stage != WEFT_NONE)
     return s->microbatch_group_size_per_vp_stage;
-  if (s->pipeline_schedule == WEFT_SCHEDULE_1F1B)
+  if (weft_schedules[s->pipeline_schedule].steady)
     return chunks == WEFT_NONE ? 1 : s->pipeline_model_parallel_size;
   return s->pipeline_model_parallel_size + s->pipeline_model_parallel_size % 2;
 }
@@ -60,7 +60,7 @@ weft_shortened_bytes (const struct weft_shortened *shortened, const double bytes
 {
   if (shortened->n == 1)
     return bytes[0];
-  if (shortened->job[0].strategy.pipeline_schedule != WEFT_SCHEDULE_GPIPE)
+  if (weft_schedules[shortened->job[0].strategy.pipeline_schedule].in_flight != WEFT_IN_FLIGHT_ALL)
     return fmax (bytes[0], bytes[1]);
   return bytes[1] + shortened->further * fmax (0, bytes[1] - bytes[0]);
 }

@@ -1,7 +1,7 @@
 /* An axis is a setting and the values worth trying; one that the user gave has one value.  Axes are a
  * table (axes.def), so a new knob joins the search with one row. */
 #include "planner/space.h"
-#include "core/job/schedule.h"
+#include "core/job/pipeline.h"
 #include "core/job/stages.h"
 
 enum { MOST_VALUES = 64 };
@@ -190,8 +190,9 @@ last_layers (const struct weft_job *job, int64_t out[MOST_VALUES])
 static gboolean
 may_interleave (const struct weft_job *job)
 {
-  return job->strategy.pipeline_model_parallel_size > 1 &&
-         job->strategy.pipeline_schedule == WEFT_SCHEDULE_1F1B && !weft_job_schedule_file (job) &&
+  const struct weft_schedule_row *row = weft_job_schedule (job);
+
+  return job->strategy.pipeline_model_parallel_size > 1 && row && row->chunks == WEFT_CHUNKS_ANY &&
          weft_job_layout_stages (job) == 0;
 }
 

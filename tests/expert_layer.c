@@ -1,5 +1,5 @@
 #include "tests/expert_layer.h"
-#include "core/program/zigzag.h"
+#include "core/base/zigzag.h"
 #include "kernels/float.h"
 #include <inttypes.h>
 #include <math.h>

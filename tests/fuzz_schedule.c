@@ -1,5 +1,5 @@
 /* Schedules as CSV: whatever is read prints as a CSV, and that reads as the same. */
-#include "core/program/pipeline.h"
+#include "core/schedule/grid.h"
 #include "tests/fuzz.h"
 
 int

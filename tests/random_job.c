@@ -1,7 +1,7 @@
 #include "random_job.h"
 #include "core/job/flags.h"
 #include "core/plan/cost_table.h"
-#include "core/program/zigzag.h"
+#include "core/base/zigzag.h"
 #include <glib/gstdio.h>
 #include <setjmp.h>
 #include <stdarg.h>

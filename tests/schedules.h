@@ -1,6 +1,6 @@
 /* schedules.h - schedules for tests: made and checked, how long they take and where their stages are. */
 #pragma once
-#include "core/program/pipeline.h"
+#include "core/schedule/grid.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* The simulator against formulas worked out here from the textbook, to 1e-9: collectives on one
  * node and over several, pipelines of equal stages with free communication, activations kept. */
-#include "core/program/pipeline.h"
+#include "core/schedule/grid.h"
 #include "tests/made.h"
 
 /* Tensors of a multiple of this: no byte is rounded, and no tree is quicker than a ring. */

@@ -1,4 +1,5 @@
-#include "core/job/cluster.h"
+#include "core/cluster/cluster.h"
+#include "core/job/stack.h"
 #include "core/base/conf.h"
 #include "core/base/sheet.h"
 /* CMocka wants these before itself. */
@@ -80,8 +81,9 @@ assert_sources (const struct weft_sheet *sheet, const char *name)
   g_autofree char *text = NULL;
 
   assert_true (g_file_get_contents (path, &text, NULL, NULL));
-  /* The seconds that a user measured are in no bundled file, and SHARP is what a user turns on. */
-  assert_int_equal (conf->n_entry + (sheet == &weft_cluster_sheet ? 2 : 0), sheet->table->n);
+  /* The seconds that a user measured are in no bundled file, SHARP is what a user turns on, and
+   * rails are the kind of fabric that goes without saying. */
+  assert_int_equal (conf->n_entry + (sheet == &weft_cluster_sheet ? 3 : 0), sheet->table->n);
   g_auto (GStrv) lines = g_strsplit (text, "\n", -1);
   for (unsigned i = 0; i < conf->n_entry; i++) {
     const unsigned at = conf->entry[i].line - 1;

@@ -136,10 +136,10 @@ the_moves_are_the_closed_formula (void **state)
       struct weft_traffic t = weft_coll_plan (&shape, kinds[k].kind, n * 1e6, 0, FALSE);
       weft_coll_shape_release (&shape);
       assert_string_equal (t.algorithm, "ring");
-      assert_int_equal (t.steps_local, moves->len / n);
-      assert_int_equal (t.steps_local, kinds[k].phases * (n - 1));
+      assert_int_equal (t.steps[WEFT_WAY_LOCAL], moves->len / n);
+      assert_int_equal (t.steps[WEFT_WAY_LOCAL], kinds[k].phases * (n - 1));
       for (uint32_t rank = 0; rank < n; rank++)
-        assert_near (t.bytes_local, sent[rank] * 1e6);
+        assert_near (t.bytes[WEFT_WAY_LOCAL], sent[rank] * 1e6);
     }
 }
 
@@ -181,8 +181,8 @@ a_uniform_group_is_k_nodes_of_g_ranks (void **state)
   for (size_t i = 0; i < G_N_ELEMENTS (cases); i++) {
     struct weft_coll_shape shape = shape_of (&fabric, 0, cases[i].n, cases[i].stride);
     assert_true (shape.uniform);
-    assert_int_equal (shape.n_local, cases[i].n_local);
-    assert_int_equal (shape.n_nodes, cases[i].n_nodes);
+    assert_int_equal (shape.side[WEFT_WAY_LOCAL], cases[i].n_local);
+    assert_int_equal (shape.side[WEFT_WAY_REMOTE], cases[i].n_nodes);
     weft_coll_shape_release (&shape);
   }
 }
@@ -199,24 +199,24 @@ the_two_levels_add_up_to_the_ring (void **state)
 
   (void) state;
   for (uint32_t i = 0; i < 32; i++) {
-    struct weft_flow flow[2];
+    struct weft_flow flow[WEFT_MAX_WAYS];
     assert_int_equal (weft_coll_flows (&shape, &fabric, i, flow), 2);
     assert_int_equal (flow[0].from, i);
     assert_int_equal (flow[0].to, i / 8 * 8 + (i + 1) % 8);
-    assert_false (flow[0].remote);
+    assert_int_equal (flow[0].way, WEFT_WAY_LOCAL);
     assert_int_equal (flow[1].from, i);
     assert_int_equal (flow[1].to, (i + 8) % 32);
-    assert_true (flow[1].remote);
+    assert_int_equal (flow[1].way, WEFT_WAY_REMOTE);
   }
   weft_coll_shape_release (&shape);
   struct weft_traffic t = plan_on (&cluster, 32, 1, WEFT_OP_REDUCE_SCATTER, bytes);
-  assert_near (t.bytes_local + t.bytes_remote, 31e6);
-  assert_near (t.bytes_remote, 31e6 / 8);
-  assert_int_equal (t.steps_remote, 3);
-  assert_int_equal (t.steps_local, 31 - 3);
+  assert_near (t.bytes[WEFT_WAY_LOCAL] + t.bytes[WEFT_WAY_REMOTE], 31e6);
+  assert_near (t.bytes[WEFT_WAY_REMOTE], 31e6 / 8);
+  assert_int_equal (t.steps[WEFT_WAY_REMOTE], 3);
+  assert_int_equal (t.steps[WEFT_WAY_LOCAL], 31 - 3);
   t = plan_on (&cluster, 32, 1, WEFT_OP_ALL_REDUCE, 1e3 * bytes);
-  assert_near (t.bytes_local + t.bytes_remote, 62e9);
-  assert_int_equal (t.steps_local + t.steps_remote, 62);
+  assert_near (t.bytes[WEFT_WAY_LOCAL] + t.bytes[WEFT_WAY_REMOTE], 62e9);
+  assert_int_equal (weft_coll_steps (&t), 62);
 }
 
 /* Six ranks from GPU 0 on nodes of four: 4 + 2.  Everybody sends the whole of it to the next. */
@@ -229,16 +229,16 @@ unequal_nodes_run_one_plain_ring (void **state)
 
   (void) state;
   assert_false (shape.uniform);
-  assert_int_equal (shape.n_nodes, 2);
+  assert_int_equal (shape.side[WEFT_WAY_REMOTE], 2);
   for (uint32_t i = 0; i < 6; i++) {
-    struct weft_flow flow[2];
+    struct weft_flow flow[WEFT_MAX_WAYS];
     assert_int_equal (weft_coll_flows (&shape, &fabric, i, flow), 1);
     assert_int_equal (flow[0].to, (i + 1) % 6);
-    assert_int_equal (flow[0].remote, i == 3 || i == 5);
+    assert_int_equal (flow[0].way == WEFT_WAY_REMOTE, i == 3 || i == 5);
   }
   struct weft_traffic t = weft_coll_plan (&shape, WEFT_OP_ALL_REDUCE, 60e6, 0, FALSE);
-  assert_near (t.bytes_local, 100e6);
-  assert_near (t.bytes_remote, 100e6);
+  assert_near (t.bytes[WEFT_WAY_LOCAL], 100e6);
+  assert_near (t.bytes[WEFT_WAY_REMOTE], 100e6);
   assert_near (t.seconds, 100e6 / MADE_NIC);
   assert_string_equal (t.algorithm, "ring");
   weft_coll_shape_release (&shape);
@@ -253,7 +253,7 @@ a_divisor_does_not_make_a_group_uniform (void **state)
   struct weft_coll_shape shape = shape_of (&fabric, 2, 6, 1);
 
   (void) state;
-  assert_int_equal (shape.n_local, 2);
+  assert_int_equal (shape.side[WEFT_WAY_LOCAL], 2);
   assert_false (shape.uniform);
   weft_coll_shape_release (&shape);
 }
@@ -271,8 +271,8 @@ gpus_that_share_a_nic_load_it_together (void **state)
   struct weft_coll_shape shape = shape_of (&fabric, 0, 32, 1);
   for (uint32_t i = 0; i < shape.n_load; i++)
     if (shape.load[i].capacity == MADE_NIC) {
-      assert_int_equal (shape.load[i].remote, 4);
-      assert_int_equal (shape.load[i].local, 0);
+      assert_int_equal (shape.load[i].flows[WEFT_WAY_REMOTE], 4);
+      assert_int_equal (shape.load[i].flows[WEFT_WAY_LOCAL], 0);
       seen++;
     }
   assert_int_equal (seen, 1);
@@ -291,8 +291,8 @@ a_port_carries_one_flow_of_its_ring (void **state)
 
   (void) state;
   assert_int_equal (shape.n_load, 1);
-  assert_int_equal (shape.load[0].local, 1);
-  assert_int_equal (shape.load[0].remote, 0);
+  assert_int_equal (shape.load[0].flows[WEFT_WAY_LOCAL], 1);
+  assert_int_equal (shape.load[0].flows[WEFT_WAY_REMOTE], 0);
   assert_near (shape.load[0].capacity, MADE_PORT);
   weft_coll_shape_release (&shape);
 }
@@ -311,11 +311,11 @@ small_tensors_take_the_tree_and_large_ones_the_ring (void **state)
   cluster.f.fabric_latency = a;
   struct weft_traffic small = plan_on (&cluster, 8, 1, WEFT_OP_ALL_REDUCE, border * 0.999);
   assert_string_equal (small.algorithm, "tree");
-  assert_int_equal (small.steps_remote, 6);
+  assert_int_equal (small.steps[WEFT_WAY_REMOTE], 6);
   assert_near (small.seconds, 6 * a + 2 * round (2 * border * 0.999) / 2 / MADE_NIC);
   struct weft_traffic large = plan_on (&cluster, 8, 1, WEFT_OP_ALL_REDUCE, border * 1.001);
   assert_string_equal (large.algorithm, "ring");
-  assert_int_equal (large.steps_remote, 14);
+  assert_int_equal (large.steps[WEFT_WAY_REMOTE], 14);
 }
 
 /* Within a node a tree has as many steps as a ring and sends more. */
@@ -395,13 +395,13 @@ canonical_sums_are_taken_directly (void **state)
   weft_coll_shape_init (&shape, &fabric, &group);
   struct weft_traffic t = weft_coll_plan (&shape, WEFT_OP_ALL_REDUCE, 56e6, 0, TRUE);
   assert_string_equal (t.algorithm, "direct");
-  assert_int_equal (t.steps_local, 0);
-  assert_int_equal (t.steps_remote, 2);
-  assert_near (t.bytes_local, 42e6);
-  assert_near (t.bytes_remote, 56e6);
+  assert_int_equal (t.steps[WEFT_WAY_LOCAL], 0);
+  assert_int_equal (t.steps[WEFT_WAY_REMOTE], 2);
+  assert_near (t.bytes[WEFT_WAY_LOCAL], 42e6);
+  assert_near (t.bytes[WEFT_WAY_REMOTE], 56e6);
   t = weft_coll_plan (&shape, WEFT_OP_REDUCE_SCATTER, 56e6, 0, TRUE);
-  assert_near (t.bytes_local + t.bytes_remote, 49e6);
-  assert_int_equal (t.steps_remote, 1);
+  assert_near (t.bytes[WEFT_WAY_LOCAL] + t.bytes[WEFT_WAY_REMOTE], 49e6);
+  assert_int_equal (t.steps[WEFT_WAY_REMOTE], 1);
   weft_coll_shape_release (&shape);
 }
 
@@ -433,10 +433,10 @@ scalars_ride_in_the_latency (void **state)
   cluster.f.node_intra_latency = 3e-6;
   cluster.f.fabric_latency = 7e-6;
   struct weft_traffic t = plan_on (&cluster, 8, 1, WEFT_OP_ALL_REDUCE, WEFT_COLL_SCALAR_BYTES);
-  assert_true (t.bytes_local == 0 && t.bytes_remote == 0);
-  assert_near (t.seconds, t.steps_local * 3e-6 + t.steps_remote * 7e-6);
+  assert_true (t.bytes[WEFT_WAY_LOCAL] == 0 && t.bytes[WEFT_WAY_REMOTE] == 0);
+  assert_near (t.seconds, t.steps[WEFT_WAY_LOCAL] * 3e-6 + t.steps[WEFT_WAY_REMOTE] * 7e-6);
   t = plan_on (&cluster, 8, 1, WEFT_OP_ALL_REDUCE, 1024);
-  assert_true (t.bytes_local > 0 && t.bytes_remote > 0);
+  assert_true (t.bytes[WEFT_WAY_LOCAL] > 0 && t.bytes[WEFT_WAY_REMOTE] > 0);
 }
 
 static void

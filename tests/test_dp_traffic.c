@@ -38,7 +38,7 @@ wire (const weft_plan *plan, double *gradients, double *weights)
     if (!is_named (p, op, "bucket ") && !is_named (p, op, "gather "))
       continue;
     struct weft_traffic t = weft_plan_traffic (plan, &shape, p->op[op].kind, weft_op_shape (p, op));
-    *(p->op[op].kind == WEFT_OP_ALL_GATHER ? weights : gradients) += t.bytes_local;
+    *(p->op[op].kind == WEFT_OP_ALL_GATHER ? weights : gradients) += t.bytes[WEFT_WAY_LOCAL];
   }
   weft_coll_shape_release (&shape);
 }

@@ -1,5 +1,6 @@
 /* Links and routes of every kind of cluster, and who is simulated: classes of ranks, and loads that
  * stay what they were when classes stand for many ranks. */
+#include "core/cluster/rails.h"
 #include "tests/made.h"
 
 static struct weft_fabric
@@ -10,7 +11,7 @@ fabric_of (const struct weft_cluster *cluster)
 
 /* A route is exactly these links: (kind, GPU it belongs to) pairs, ended by WEFT_N_LINK. */
 struct hop {
-  enum weft_link_kind kind;
+  enum weft_rails_link kind;
   uint32_t gpu;
 };
 
@@ -89,7 +90,7 @@ owners_are_spread_evenly (void **state)
 {
   struct weft_cluster c = deep_cluster ();
   struct weft_fabric f = fabric_of (&c);
-  g_autofree uint32_t *served = g_new0 (uint32_t, f.first[WEFT_N_LINK]);
+  g_autofree uint32_t *served = g_new0 (uint32_t, weft_fabric_links (&f));
 
   (void) state;
   for (int kind = 0; kind < WEFT_N_LINK; kind++)
@@ -241,7 +242,7 @@ wide_switches_are_no_links (void **state)
   assert_near (latency (&f, 0, 8), 7e-6);
   c.f.fabric_spine_oversubscription = 1;
   f = fabric_of (&c);
-  assert_int_equal (f.first[WEFT_LINK_LEAF_UP], f.first[WEFT_N_LINK]);
+  assert_int_equal (f.first[WEFT_LINK_LEAF_UP], weft_fabric_links (&f));
   assert_route (&f, 0, 16, { WEFT_LINK_PCIE_UP, 0 }, { WEFT_LINK_NIC_UP, 0 },
                 { WEFT_LINK_NIC_DOWN, 16 }, { WEFT_LINK_PCIE_DOWN, 16 });
 }
@@ -449,8 +450,8 @@ fill_links (const weft_actors *a)
   double *full = g_new0 (double, a->n_link + 1);
 
   for (uint32_t i = 0; i < a->n; i++)
-    for (uint32_t p = 0; p < WEFT_N_PATTERN; p++) {
-      const struct weft_path *path = &a->path[i * WEFT_N_PATTERN + p];
+    for (uint32_t p = 0; p < a->n_pattern; p++) {
+      const struct weft_path *path = weft_actors_path (a, i, p);
       for (uint32_t l = 0; l < path->n; l++)
         full[path->link[l]] += bytes_of (a->role[i], p) / a->capacity[path->link[l]];
     }
@@ -492,9 +493,9 @@ assert_same_loads (const struct weft_cluster *c, struct weft_mesh mesh)
   g_autofree double *folded_full = fill_links (folded), *whole_full = fill_links (whole);
 
   for (uint32_t rank = 0; rank < mesh.n_ranks; rank++)
-    for (uint32_t p = 0; p < WEFT_N_PATTERN; p++) {
-      const struct weft_path *one = &whole->path[rank * WEFT_N_PATTERN + p];
-      const struct weft_path *many = &folded->path[folded->actor_of[rank] * WEFT_N_PATTERN + p];
+    for (uint32_t p = 0; p < whole->n_pattern; p++) {
+      const struct weft_path *one = weft_actors_path (whole, rank, p);
+      const struct weft_path *many = weft_actors_path (folded, folded->actor_of[rank], p);
       assert_int_equal (one->exists, many->exists);
       g_autoptr (GArray) a = fullness (one, whole_full), b = fullness (many, folded_full);
       for (uint32_t i = 0, j = 0; i < a->len; i++) {

@@ -1,6 +1,6 @@
 /* cross_entropy_fusion_impl = linear: what a chunk of head and loss is made of and what it holds, and that it
  * trains as whole logits do. */
-#include "core/program/loss.h"
+#include "core/job/loss.h"
 #include "tests/questions.h"
 #include "tests/random_job.h"
 #include "tests/real_run.h"

@@ -1,7 +1,7 @@
 /* Schedules in PyTorch's CSV: what is written reads back as it was, and what cannot be a schedule is
  * refused with line, cell, found and wanted. */
 #include "core/base/error.h"
-#include "core/program/pipeline.h"
+#include "core/schedule/grid.h"
 #include "tests/command.h"
 #include <glib/gstdio.h>
 #include <setjmp.h>
@@ -60,7 +60,7 @@ every_schedule_reads_back_as_it_was (void **state)
   (void) state;
   for (int schedule = 0; weft_schedule_words[schedule]; schedule++)
     for (uint32_t p = 2; p <= 12; p += 2)
-      for (uint32_t v = 0; v <= (schedule == WEFT_SCHEDULE_1F1B ? 3 : 0); v++) {
+      for (uint32_t v = 0; v <= (weft_schedules[schedule].chunks == WEFT_CHUNKS_ANY ? 3 : 0); v++) {
         const struct weft_grid_spec spec = { schedule, p, v, 3 * p, 0, 0 };
         g_autoptr (weft_grid) grid = weft_grid_new (&spec, NULL);
         g_autofree char *csv = weft_grid_csv (grid);
@@ -227,7 +227,7 @@ damaged_texts_are_read_or_refused (void **state)
 
   for (int round = 0; round < 6000; round++) {
     uint32_t p = 2 * g_rand_int_range (random, 1, 4);
-    const struct weft_grid_spec spec = { round % (WEFT_SCHEDULE_DUALPIPEV + 1), p, 0, 2 * p, 0, 0 };
+    const struct weft_grid_spec spec = { round % (WEFT_N_SCHEDULE), p, 0, 2 * p, 0, 0 };
     g_autoptr (weft_grid) grid = weft_grid_new (&spec, NULL);
     g_autofree char *csv = weft_grid_csv (grid), *text = damaged (random, csv);
     g_autoptr (GError) error = NULL;

@@ -443,8 +443,9 @@ static void
 check_ring (const struct sample *s, const struct weft_coll_shape *shape,
             const struct weft_traffic *t, double rounds)
 {
-  assert_holds (s, "steps of a ring", t->steps_local + t->steps_remote == rounds * (shape->n - 1));
-  assert_holds (s, "steps between nodes", t->steps_remote == rounds * (shape->n_nodes - 1));
+  assert_holds (s, "steps of a ring", weft_coll_steps (t) == rounds * (shape->n - 1));
+  assert_holds (s, "steps between nodes",
+                t->steps[WEFT_WAY_REMOTE] == rounds * (shape->side[WEFT_WAY_REMOTE] - 1));
 }
 
 static void
@@ -456,15 +457,16 @@ check_flows (const struct sample *s, uint32_t role, uint32_t op)
   double twice = s->plan->role[role]->op[op].kind == WEFT_OP_ALL_REDUCE ? 2 : 1;
 
   if (strcmp (t.algorithm, "shift") == 0) {
-    assert_holds (s, "a shift is one flow of all", t.bytes_local == bytes && t.bytes_remote == 0);
+    assert_holds (s, "a shift is one flow of all",
+                  t.bytes[WEFT_WAY_LOCAL] == bytes && t.bytes[WEFT_WAY_REMOTE] == 0);
     weft_coll_shape_release (&shape);
     return;
   }
   for (uint32_t member = 0; member < shape.n; member++) {
-    struct weft_flow flows[2];
+    struct weft_flow flows[WEFT_MAX_WAYS];
     uint32_t n_flow = weft_coll_flows (&shape, &s->plan->fabric, member, flows);
     for (uint32_t f = 0; f < n_flow; f++)
-      sent += flows[f].remote ? t.bytes_remote : t.bytes_local;
+      sent += t.bytes[flows[f].way];
   }
   if (strcmp (t.algorithm, "ring") == 0)
     check_ring (s, &shape, &t, twice);

@@ -50,9 +50,12 @@ empty_plan (uint32_t n_roles)
   assert_true (weft_model_load ("gpt2", &plan->job.model, NULL, NULL));
   plan->job.train.global_batch_size = 1;
   plan->job.train.precision = WEFT_FP32;
+  weft_table_defaults (&weft_cluster_table, plan->job.cluster.f.at);
+  plan->job.cluster.n_gpus = plan->job.cluster.n_nodes = n_roles;
   plan->job.cluster.f.gpu_fp32_spec = 1e12;
   plan->job.cluster.f.gpu_bf16_spec = 4e12;
   plan->mesh = weft_mesh_make (1, 1, 1, n_roles);
+  plan->fabric = weft_fabric_make (&plan->job.cluster);
   plan->n_roles = n_roles;
   plan->role = g_new0 (weft_program *, n_roles);
   plan->memory = g_new0 (struct weft_memory, n_roles);

@@ -500,9 +500,11 @@ random_spec (GRand *random)
   struct weft_grid_spec spec = { 0 };
 
   do {
-    spec.schedule = g_rand_int_range (random, 0, WEFT_SCHEDULE_DUALPIPEV + 1);
+    spec.schedule = g_rand_int_range (random, 0, WEFT_N_SCHEDULE);
     spec.n_ranks = g_rand_int_range (random, 1, 17);
-    spec.n_chunks = spec.schedule ? 0 : g_rand_int_range (random, 0, 5);
+    spec.n_chunks = weft_schedules[spec.schedule].chunks == WEFT_CHUNKS_ANY
+                        ? g_rand_int_range (random, 0, 5)
+                        : 0;
     spec.n_micro = g_rand_int_range (random, 1, 50);
     spec.group = g_rand_int_range (random, 0, 2) ? g_rand_int_range (random, 1, 50) : 0;
     spec.extra_warmup = g_rand_int_range (random, 0, 2);
@@ -524,6 +526,96 @@ neighbours_of_a_stage_are_found_either_way (void **state)
     assert_int_equal (grid->n_stages * grid->n_copies, grid->n_ranks * grid->n_chunks);
   }
   g_rand_free (random);
+}
+
+/* ------------------------------------------------------------------ traits of rows */
+
+static uint32_t
+n_forwards_ahead (const weft_grid *grid, uint32_t rank)
+{
+  uint32_t n = 0;
+
+  while (n < grid->n_cell[rank] && grid->cell[rank][n].phase == WEFT_PHASE_FORWARD)
+    n++;
+  return n;
+}
+
+/* Forwards before the first backward, by the formulas of Narayanan et al. 2021 for 1F1B. */
+static uint32_t
+forwards_of_warm_up (const weft_grid *grid, const struct weft_grid_spec *spec, uint32_t rank)
+{
+  uint32_t after = grid->n_ranks - 1 - rank, all = grid->n_micro * grid->n_chunks;
+  uint32_t ahead =
+      grid->n_chunks == 1 ? after : 2 * after + (grid->n_chunks - 1) * weft_spec_group (spec);
+
+  return MIN (ahead + spec->extra_warmup + 1, all);
+}
+
+/* What lower bounds rely on: forwards ahead of the first backward, and the bubble of filling and
+ * draining the ranks. */
+static void
+check_in_flight (const weft_grid *grid, const struct weft_grid_spec *spec)
+{
+  const struct weft_schedule_row *row = &weft_schedules[spec->schedule];
+  double work = (double) grid->n_micro * grid->n_chunks;
+
+  if (row->in_flight == WEFT_IN_FLIGHT_UNKNOWN)
+    return;
+  for (uint32_t rank = 0; rank < grid->n_ranks; rank++)
+    assert_int_equal (n_forwards_ahead (grid, rank), row->in_flight == WEFT_IN_FLIGHT_ALL
+                                                         ? work
+                                                         : forwards_of_warm_up (grid, spec, rank));
+  assert_true (weft_grid_replay (grid, (struct weft_cell_times){ 1, 1, 1, 0 }, NULL) >=
+               3 * (work + grid->n_ranks - 1));
+}
+
+/* A row whose traits are not those of its cells would be planned as another schedule. */
+static void
+cells_of_every_schedule_are_what_its_row_says (void **state)
+{
+  (void) state;
+  GRand *random = g_rand_new_with_seed (1919);
+
+  for (int round = 0; round < 600; round++) {
+    const struct weft_grid_spec spec = random_spec (random);
+    const struct weft_schedule_row *row = &weft_schedules[spec.schedule];
+    g_autoptr (weft_grid) grid = schedule_made (&spec);
+    assert_int_equal (row->splits_backward, weft_grid_splits (grid));
+    assert_int_equal (grid->n_copies, weft_shape_copies (row->shape));
+    assert_int_equal (weft_grid_is_ring (grid), row->shape == WEFT_GRID_LOOP &&
+                                                    grid->n_chunks > 1 && grid->n_ranks > 1);
+    assert_null (weft_grid_place_problem (grid));
+    check_in_flight (grid, &spec);
+  }
+  g_rand_free (random);
+}
+
+static double
+seconds_and_peak (struct weft_grid_spec spec, uint32_t n_micro, double *peak)
+{
+  spec.n_micro = n_micro;
+  g_autoptr (weft_grid) grid = schedule_made (&spec);
+
+  *peak = weft_grid_in_flight (grid, 0);
+  return weft_grid_replay (grid, (struct weft_cell_times){ 3, 4, 2, 0 }, NULL);
+}
+
+/* weft plan takes two short steps of a steady schedule for a long one. */
+static void
+steady_schedules_grow_by_equal_times_and_keep_as_much (void **state)
+{
+  (void) state;
+  for (enum weft_schedule schedule = 0; schedule < WEFT_N_SCHEDULE; schedule++)
+    for (uint32_t p = 2; weft_schedules[schedule].steady && p <= 8; p++)
+      for (uint32_t v = 1; v <= (weft_schedules[schedule].interleaved ? 3 : 1); v++) {
+        const struct weft_grid_spec spec = { .schedule = schedule, .n_ranks = p, .n_chunks = v };
+        uint32_t group = v > 1 ? p : 1, first = 3 * p / group * group;
+        double peak[3], s[3];
+        for (uint32_t i = 0; i < 3; i++)
+          s[i] = seconds_and_peak (spec, first + i * group, &peak[i]);
+        assert_true (s[2] - s[1] == s[1] - s[0]);
+        assert_true (peak[0] == peak[1] && peak[1] == peak[2]);
+      }
 }
 
 static void
@@ -609,6 +701,8 @@ main (void)
     cmocka_unit_test (dualpipe_rows_of_four_ranks),
     cmocka_unit_test (dualpipev_is_that_of_pytorch),
     cmocka_unit_test (neighbours_of_a_stage_are_found_either_way),
+    cmocka_unit_test (cells_of_every_schedule_are_what_its_row_says),
+    cmocka_unit_test (steady_schedules_grow_by_equal_times_and_keep_as_much),
     cmocka_unit_test (counts_that_do_not_fit_are_refused_by_name),
     cmocka_unit_test (the_page_on_schedules_shows_every_one_as_it_is),
   };

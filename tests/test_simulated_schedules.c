@@ -2,7 +2,7 @@
  * for what a cell keeps.  Times must be those of the grid's replay, and so the closed forms of
  * bubbles that test_schedules.c holds the replay to; planned bytes must be what the grid keeps in
  * flight. */
-#include "core/program/pipeline.h"
+#include "core/schedule/grid.h"
 #include "tests/made.h"
 #include <stdlib.h>
 
@@ -212,8 +212,8 @@ static void
 simulated_schedules_of_few_microbatches_take_as_long_as_their_grids (void **state)
 {
   (void) state;
-  for (int schedule = WEFT_SCHEDULE_ZB_V; schedule <= WEFT_SCHEDULE_V_MIN; schedule++)
-    for (uint32_t p = 3; p <= 8; p++)
+  for (int schedule = 0; schedule < WEFT_N_SCHEDULE; schedule++)
+    for (uint32_t p = 3; p <= 8 && weft_schedules[schedule].least_micros == 0; p++)
       for (uint32_t m = 1; m < 2 * p; m += p - 2)
         check_simulated (&(struct weft_grid_spec){ schedule, p, 0, m, 0, 0 },
                          lengths[(p + m) % G_N_ELEMENTS (lengths)]);

@@ -20,7 +20,7 @@ struct weft_trainer_options {
   struct weft_exec_options exec;                        /* control is the trainer's own */
 };
 
-/* ------------------------------------------------------------------- schedule.c */
+/* ------------------------------------------------------------------- learning_rate.c */
 
 /* Linear to lr over the warm-up, then half a cosine down to min_lr at `decay_steps`, and min_lr
  * from there on (Loshchilov and Hutter 2017, section 3; the schedule of GPT-3, arXiv 2005.14165

@@ -8,7 +8,7 @@ WORDS (weft_recompute_words, WEFT_RECOMPUTE_LIST);
 WORDS (weft_recompute_method_words, WEFT_RECOMPUTE_METHOD_LIST);
 WORDS (weft_module_words, WEFT_MODULE_LIST);
 WORDS (weft_attention_words, WEFT_ATTENTION_LIST);
-WORDS (weft_schedule_words, WEFT_SCHEDULE_LIST);
+WORDS (weft_phase_words, WEFT_PHASE_LIST);
 WORDS (weft_norm_words, WEFT_NORM_LIST);
 WORDS (weft_placement_words, WEFT_PLACEMENT_LIST);
 WORDS (weft_residual_words, WEFT_RESIDUAL_LIST);

@@ -53,18 +53,17 @@ extern const char *const weft_module_words[];
 enum weft_attention_backend { WEFT_ATTENTION_LIST (WEFT_WORD_ID) };
 extern const char *const weft_attention_words[];
 
-#define WEFT_SCHEDULE_LIST(X)                                                                      \
-  X (WEFT_SCHEDULE_1F1B, "1f1b", "one forward, one backward; at most p microbatches in flight")    \
-  X (WEFT_SCHEDULE_GPIPE, "gpipe", "all forwards, then all backwards")                             \
-  X (WEFT_SCHEDULE_ZB_H1, "zb-h1", "weight gradients apart, in the bubbles; the memory of 1f1b")   \
-  X (WEFT_SCHEDULE_ZB_H2, "zb-h2", "likewise without bubbles; twice the memory of 1f1b")           \
-  X (WEFT_SCHEDULE_ZB_V, "zb-v", "two chunks down and up the ranks: no bubbles, 1f1b's memory")    \
-  X (WEFT_SCHEDULE_V_HALF, "v-half", "likewise with half of the memory and some bubbles")          \
-  X (WEFT_SCHEDULE_V_MIN, "v-min", "likewise with a third of the memory and more bubbles")         \
-  X (WEFT_SCHEDULE_DUALPIPE, "dualpipe", "two copies of the model, from both ends at once")        \
-  X (WEFT_SCHEDULE_DUALPIPEV, "dualpipev", "dualpipe folded in the middle: one copy, two chunks")
-enum weft_schedule { WEFT_SCHEDULE_LIST (WEFT_WORD_ID) };
-extern const char *const weft_schedule_words[];
+#define WEFT_PHASE_LIST(X)                                                                         \
+  X (WEFT_PHASE_FORWARD, "F", "forward")                                                           \
+  X (WEFT_PHASE_BACKWARD, "B", "backward")                                                         \
+  X (WEFT_PHASE_INPUT_GRAD, "I", "input gradients of a split backward")                            \
+  X (WEFT_PHASE_WEIGHT_GRAD, "W", "weight gradients of a split backward")                          \
+  X (WEFT_PHASE_RECOMPUTE, "R", "forward again, inside backward")                                  \
+  X (WEFT_PHASE_REDUCE, "G", "gradient reduction and what joins it")                               \
+  X (WEFT_PHASE_FINALIZE, "Z", "what completes reduced gradients: tied embedding, token count")    \
+  X (WEFT_PHASE_OPTIMIZER, "O", "norm, clip, update, parameter gather")
+enum weft_phase { WEFT_PHASE_LIST (WEFT_WORD_ID) WEFT_N_PHASE };
+extern const char *const weft_phase_words[];
 
 #define WEFT_NORM_LIST(X)                                                                          \
   X (WEFT_LAYERNORM, "layernorm", "mean and variance, weight and bias")                            \

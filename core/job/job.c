@@ -506,7 +506,8 @@ weft_job_derive (struct weft_job *job)
   if (job->strategy.distributed_config == WEFT_MEGATRON_FSDP)
     job->strategy.use_megatron_fsdp = TRUE;
   int64_t stages = weft_job_layout_stages (job), p = job->strategy.pipeline_model_parallel_size;
-  if (job->strategy.pipeline_schedule == WEFT_SCHEDULE_1F1B && stages > p && stages % p == 0 &&
+  gboolean open = weft_schedules[job->strategy.pipeline_schedule].chunks == WEFT_CHUNKS_ANY;
+  if (open && stages > p && stages % p == 0 &&
       job->strategy.virtual_pipeline_model_parallel_size == WEFT_NONE)
     job->strategy.virtual_pipeline_model_parallel_size = stages / p;
   /* Megatron-FSDP: what is split must be gathered and reduced on the way. */

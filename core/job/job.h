@@ -3,7 +3,8 @@
  * A job is a file (INI), flags, or both; flags override the file.  Every error names where the
  * wrong word stands: file, line, section and key, or the flag. */
 #pragma once
-#include "core/job/cluster.h"
+#include "core/cluster/cluster.h"
+#include "core/job/stack.h"
 #include "core/base/conf.h"
 #include "core/job/model.h"
 #include "core/job/strategy.h"

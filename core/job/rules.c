@@ -1,11 +1,10 @@
 #include "core/base/error.h"
 #include "core/job/job.h"
-#include "core/program/pipeline.h"
-#include "core/job/schedule.h"
+#include "core/job/pipeline.h"
 #include "core/job/stages.h"
 #include "core/job/unit_modules.h"
-#include "core/program/loss.h"
-#include "core/program/zigzag.h"
+#include "core/job/loss.h"
+#include "core/base/zigzag.h"
 #include <math.h>
 #include <string.h>
 
@@ -265,30 +264,6 @@ static int64_t
 chunks (const struct weft_job *j)
 {
   return weft_job_chunks (j);
-}
-
-static gboolean
-interleaves (const struct weft_job *j)
-{
-  return S (pipeline_schedule) == WEFT_SCHEDULE_1F1B && !weft_job_schedule_file (j) &&
-         chunks (j) > 1;
-}
-
-static uint32_t
-copies (const struct weft_job *j)
-{
-  g_autoptr (weft_grid) grid = weft_job_schedule_file (j) ? weft_job_grid (j, NULL) : NULL;
-
-  return grid ? grid->n_copies : weft_schedule_infos[S (pipeline_schedule)].n_copies;
-}
-
-/* Whether a schedule has cells of their own for weight gradients: all but Megatron-Core's have. */
-static gboolean
-splits_backward (const struct weft_job *j)
-{
-  g_autoptr (weft_grid) grid = weft_job_schedule_file (j) ? weft_job_grid (j, NULL) : NULL;
-
-  return grid ? weft_grid_splits (grid) : S (pipeline_schedule) > WEFT_SCHEDULE_GPIPE;
 }
 
 /* Microbatches that a chunk runs before the next one's turn. */

@@ -1,4 +1,4 @@
-#include "core/job/cluster.h"
+#include "core/job/stack.h"
 #include "core/base/conf.h"
 #include "core/base/sheet.h"
 

@@ -1,4 +1,5 @@
 #include "core/job/stages.h"
+#include "core/job/pipeline.h"
 #include <string.h>
 
 /* -------------------------------------------------------------------------- by a text */

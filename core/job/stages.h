@@ -1,7 +1,7 @@
 /* stages.h - how many layers each stage of the pipeline has.
  *
  * Stages are those of one copy of the model, in the order in which a microbatch goes through them
- * (schedule.h); layers are dealt to them in order, by one of three rules of Megatron-Core
+ * (schedule.h); layers are assigned to them in order, by one of three rules of Megatron-Core
  * (transformer_block.py get_num_layers_to_build, pipeline_parallel_layer_layout.py):
  *
  *   evenly     where account_for_embedding_in_pipeline_split or account_for_loss_in_pipeline_split say
@@ -17,15 +17,11 @@
 uint32_t *weft_job_stage_layers (const struct weft_job *job, const uint32_t *rank,
                                  uint32_t n_stages);
 
-/* Chunks of one copy of the model on a rank: what the schedule or virtual_pipeline_model_parallel_size
- * asks for, at least one. */
-uint32_t weft_job_chunks (const struct weft_job *job);
-
 /* Stages that pipeline_model_parallel_layout has; 0: there is none, or it cannot be read. */
 uint32_t weft_job_layout_stages (const struct weft_job *job);
 
 /* The layers of the largest stage; 0 where the rules are broken. */
 uint32_t weft_job_most_layers (const struct weft_job *job);
 
-/* Why layers cannot be dealt out, for a message; NULL: they can.  Caller frees. */
+/* Why layers cannot be assigned, for a message; NULL: they can.  Caller frees. */
 char *weft_job_stages_problem (const struct weft_job *job);

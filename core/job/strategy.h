@@ -5,6 +5,7 @@
 #pragma once
 #include "core/base/field.h"
 #include "core/base/words.h"
+#include "core/schedule/schedule.h"
 
 enum weft_knob {
 #define KNOB_INT(name, ...) WEFT_KNOB_##name,

@@ -146,18 +146,6 @@ weft_step_again (struct weft_step *s)
   return at;
 }
 
-/* What lies beyond the ends of the pipeline. */
-static void
-find_ends (const struct weft_job *job, struct weft_mesh *mesh)
-{
-  const struct weft_schedule_info *info = &weft_schedule_infos[job->strategy.pipeline_schedule];
-  g_autoptr (weft_grid) grid = weft_job_schedule_file (job) ? weft_job_grid (job, NULL) : NULL;
-
-  mesh->ring =
-      grid ? weft_grid_is_ring (grid) : info->shape == WEFT_GRID_LOOP && weft_job_chunks (job) > 1;
-  mesh->mirror = grid ? grid->n_copies > 1 : info->n_copies > 1;
-}
-
 struct weft_mesh
 weft_step_mesh (const struct weft_job *job)
 {
@@ -175,7 +163,8 @@ weft_step_mesh (const struct weft_job *job)
   mesh.hybrid = mesh.instances > 1 && !k->use_distributed_optimizer;
   if (mesh.hybrid && k->outer_dp_sharding_strategy == WEFT_SHARD_OPTIM)
     mesh.outer_slices = mesh.instances;
-  find_ends (job, &mesh);
+  mesh.ring = weft_job_is_ring (job);
+  mesh.mirror = weft_job_copies (job) > 1;
   return mesh;
 }
 
@@ -346,11 +335,12 @@ weight_grad_cell (struct weft_step *s, const struct weft_cell *cell)
   weft_layer_delayed (s);
 }
 
-/* Megatron-Core's own schedules have their own orders. */
 static weft_exchange_before *
 exchange_of (const struct weft_step *s)
 {
-  if (s->strategy->pipeline_schedule > WEFT_SCHEDULE_GPIPE || weft_job_schedule_file (s->job))
+  const struct weft_schedule_row *row = weft_job_schedule (s->job);
+
+  if (!row || row->exchange == WEFT_EXCHANGE_FREE)
     return weft_exchange_free;
   return s->n_chunks > 1 ? weft_exchange_interleaved : weft_exchange;
 }

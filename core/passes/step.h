@@ -29,7 +29,7 @@
 #include "core/job/job.h"
 #include "core/program/layout.h"
 #include "core/program/mesh.h"
-#include "core/program/pipeline.h"
+#include "core/job/pipeline.h"
 #include "core/program/program.h"
 #include "core/job/stages.h"
 

@@ -11,52 +11,35 @@ struct colouring {
   uint32_t *link, n_link; /* likewise of links */
   uint64_t *group;        /* [kind][first rank]: signature of the group's colours */
   uint64_t *place;        /* likewise, of how the group lies on the cluster; NULL: no matter */
-  uint32_t *outlined;     /* [kind][first rank]: place in `outline`, counted from 1; 0: not there yet */
+  uint32_t *outlined;     /* [kind][first rank]: place in `outline` from 1; 0: not there yet */
   GArray *outline;        /* struct weft_coll_shape, of groups that were looked at */
 };
 
-/* Which group a collective pattern belongs to; WEFT_GROUP_NONE for the others. */
-static const struct {
-  enum weft_group_kind group;
-  gboolean remote;
-} patterns[WEFT_N_PATTERN] = {
-  [WEFT_PATTERN_DP_LOCAL] = { WEFT_GROUP_DP, FALSE },
-  [WEFT_PATTERN_DP_REMOTE] = { WEFT_GROUP_DP, TRUE },
-  [WEFT_PATTERN_TP_LOCAL] = { WEFT_GROUP_TP, FALSE },
-  [WEFT_PATTERN_TP_REMOTE] = { WEFT_GROUP_TP, TRUE },
-  [WEFT_PATTERN_CP_LOCAL] = { WEFT_GROUP_CP, FALSE },
-  [WEFT_PATTERN_CP_REMOTE] = { WEFT_GROUP_CP, TRUE },
-  [WEFT_PATTERN_CP_HEADS_LOCAL] = { WEFT_GROUP_CP_HEADS, FALSE },
-  [WEFT_PATTERN_CP_HEADS_REMOTE] = { WEFT_GROUP_CP_HEADS, TRUE },
-  [WEFT_PATTERN_CP_RING_LOCAL] = { WEFT_GROUP_CP_RING, FALSE },
-  [WEFT_PATTERN_CP_RING_REMOTE] = { WEFT_GROUP_CP_RING, TRUE },
-  [WEFT_PATTERN_EP_LOCAL] = { WEFT_GROUP_EP, FALSE },
-  [WEFT_PATTERN_EP_REMOTE] = { WEFT_GROUP_EP, TRUE },
-  [WEFT_PATTERN_TP_EP_LOCAL] = { WEFT_GROUP_TP_EP, FALSE },
-  [WEFT_PATTERN_TP_EP_REMOTE] = { WEFT_GROUP_TP_EP, TRUE },
-  [WEFT_PATTERN_ETP_LOCAL] = { WEFT_GROUP_ETP, FALSE },
-  [WEFT_PATTERN_ETP_REMOTE] = { WEFT_GROUP_ETP, TRUE },
-  [WEFT_PATTERN_ECP_LOCAL] = { WEFT_GROUP_ECP, FALSE },
-  [WEFT_PATTERN_ECP_REMOTE] = { WEFT_GROUP_ECP, TRUE },
-  [WEFT_PATTERN_EDP_LOCAL] = { WEFT_GROUP_EDP, FALSE },
-  [WEFT_PATTERN_EDP_REMOTE] = { WEFT_GROUP_EDP, TRUE },
-  [WEFT_PATTERN_EDP_INTRA_LOCAL] = { WEFT_GROUP_EDP_INTRA, FALSE },
-  [WEFT_PATTERN_EDP_INTRA_REMOTE] = { WEFT_GROUP_EDP_INTRA, TRUE },
-  [WEFT_PATTERN_EMBD_LOCAL] = { WEFT_GROUP_EMBD, FALSE },
-  [WEFT_PATTERN_EMBD_REMOTE] = { WEFT_GROUP_EMBD, TRUE },
-  [WEFT_PATTERN_INTRA_LOCAL] = { WEFT_GROUP_INTRA, FALSE },
-  [WEFT_PATTERN_INTRA_REMOTE] = { WEFT_GROUP_INTRA, TRUE },
-  [WEFT_PATTERN_INTER_LOCAL] = { WEFT_GROUP_INTER, FALSE },
-  [WEFT_PATTERN_INTER_REMOTE] = { WEFT_GROUP_INTER, TRUE },
-  [WEFT_PATTERN_OUTER_LOCAL] = { WEFT_GROUP_OUTER, FALSE },
-  [WEFT_PATTERN_OUTER_REMOTE] = { WEFT_GROUP_OUTER, TRUE },
-  [WEFT_PATTERN_MIRROR_LOCAL] = { WEFT_GROUP_MIRROR, FALSE },
-  [WEFT_PATTERN_MIRROR_REMOTE] = { WEFT_GROUP_MIRROR, TRUE },
-  [WEFT_PATTERN_STAGE_LOCAL] = { WEFT_GROUP_STAGE, FALSE },
-  [WEFT_PATTERN_STAGE_REMOTE] = { WEFT_GROUP_STAGE, TRUE },
-};
+static const enum weft_group_kind moving[] = { WEFT_PATTERN_GROUPS };
 
-/* Likewise of patterns that go from each rank to its neighbour in a ring. */
+/* Patterns of groups come in blocks of WEFT_MAX_WAYS, of which the fabric uses the first few. */
+static uint32_t
+n_patterns (void)
+{
+  return WEFT_N_PATTERN + G_N_ELEMENTS (moving) * WEFT_MAX_WAYS;
+}
+
+static enum weft_group_kind
+pattern_group (uint32_t p)
+{
+  return p < WEFT_N_PATTERN ? WEFT_GROUP_NONE : moving[(p - WEFT_N_PATTERN) / WEFT_MAX_WAYS];
+}
+
+uint32_t
+weft_group_pattern (enum weft_group_kind kind, uint32_t way)
+{
+  for (uint32_t i = 0; i < G_N_ELEMENTS (moving); i++)
+    if (moving[i] == kind)
+      return WEFT_N_PATTERN + i * WEFT_MAX_WAYS + way;
+  g_assert_not_reached ();
+}
+
+/* Patterns that go from each rank to its neighbour in a ring. */
 static const struct {
   enum weft_group_kind group;
   gboolean back;
@@ -66,20 +49,11 @@ static const struct {
   [WEFT_PATTERN_TP_RING_NEXT] = { WEFT_GROUP_TP, FALSE },
 };
 
-enum weft_pattern
+uint32_t
 weft_ring_pattern (enum weft_group_kind kind, gboolean back)
 {
-  for (int p = 0; p < WEFT_N_PATTERN; p++)
+  for (uint32_t p = 0; p < WEFT_N_PATTERN; p++)
     if (rings[p].group == kind && rings[p].back == back)
-      return p;
-  g_assert_not_reached ();
-}
-
-enum weft_pattern
-weft_group_pattern (enum weft_group_kind kind, gboolean remote)
-{
-  for (int p = 0; p < WEFT_N_PATTERN; p++)
-    if (patterns[p].group == kind && patterns[p].remote == remote)
       return p;
   g_assert_not_reached ();
 }
@@ -109,60 +83,97 @@ outline_of (const struct colouring *c, enum weft_group_kind kind, const struct w
   return found;
 }
 
-/* The route of a pattern from a rank; FALSE when the rank sends nothing of the kind. */
-static gboolean
-collective_route (const struct colouring *c, enum weft_pattern p, uint32_t rank,
-                  struct weft_route *route)
-{
-  enum weft_group_kind kind = patterns[p].group;
-  struct weft_group g = weft_mesh_group (c->m, rank, kind);
-  struct weft_flow flows[2];
+/* The routes of one rank, pattern by pattern: those that all fabrics have, then groups' flows. */
+struct walk {
+  const struct colouring *c;
+  uint32_t rank;
+  uint32_t next, group; /* pattern and place in moving[] to look at next */
+  uint32_t n_flow, flow;
+  struct weft_flow flows[WEFT_MAX_WAYS];
+  uint32_t pattern; /* found */
+  struct weft_route route;
+};
 
-  if (weft_group_size (&g) == 1 || !weft_mesh_has_role (c->m, kind, weft_mesh_stage (c->m, rank)))
-    return FALSE;
-  const struct weft_coll_shape *shape = outline_of (c, kind, &g);
-  uint32_t n = weft_coll_flows (shape, c->f, weft_group_index (&g, rank), flows);
-  for (uint32_t i = 0; i < n; i++)
-    if (flows[i].remote == patterns[p].remote) {
-      weft_fabric_route (c->f, flows[i].from, flows[i].to, route);
-      return TRUE;
-    }
-  return FALSE;
+static struct walk
+walk_from (const struct colouring *c, uint32_t rank)
+{
+  return (struct walk){ .c = c, .rank = rank };
 }
 
 /* To the neighbour in the ring. */
 static gboolean
-shift_route (const struct colouring *c, enum weft_pattern p, uint32_t rank,
-             struct weft_route *route)
+shift_route (struct walk *w, uint32_t p)
 {
-  struct weft_group g = weft_mesh_group (c->m, rank, rings[p].group);
+  struct weft_group g = weft_mesh_group (w->c->m, w->rank, rings[p].group);
 
   if (weft_group_size (&g) == 1)
     return FALSE;
-  struct weft_flow flow = weft_coll_shift (&g, weft_group_index (&g, rank), rings[p].back);
-  weft_fabric_route (c->f, flow.from, flow.to, route);
+  struct weft_flow flow = weft_coll_shift (&g, weft_group_index (&g, w->rank), rings[p].back);
+  weft_fabric_route (w->c->f, flow.from, flow.to, &w->route);
   return TRUE;
 }
 
 static gboolean
-route_of (const struct colouring *c, enum weft_pattern p, uint32_t rank, struct weft_route *route)
+stage_route (struct walk *w, int by)
 {
-  if (patterns[p].group != WEFT_GROUP_NONE)
-    return collective_route (c, p, rank, route);
-  if (rings[p].group != WEFT_GROUP_NONE)
-    return shift_route (c, p, rank, route);
-  if (p == WEFT_PATTERN_H2D || p == WEFT_PATTERN_D2H) {
-    weft_fabric_host_route (c->f, rank, p == WEFT_PATTERN_H2D, route);
-    return TRUE;
-  }
-  if (p == WEFT_PATTERN_HOST) {
-    weft_fabric_memory_route (c->f, rank, route);
-    return TRUE;
-  }
-  uint32_t peer = weft_mesh_beside (c->m, rank, p == WEFT_PATTERN_NEXT ? 1 : -1);
+  uint32_t peer = weft_mesh_beside (w->c->m, w->rank, by);
+
   if (peer == WEFT_NO_RANK)
     return FALSE;
-  weft_fabric_route (c->f, rank, peer, route);
+  weft_fabric_route (w->c->f, w->rank, peer, &w->route);
+  return TRUE;
+}
+
+static gboolean
+pattern_route (struct walk *w, uint32_t p)
+{
+  switch ((enum weft_pattern) p) {
+  case WEFT_PATTERN_H2D:
+  case WEFT_PATTERN_D2H:
+    weft_fabric_host_route (w->c->f, w->rank, p == WEFT_PATTERN_H2D, &w->route);
+    return TRUE;
+  case WEFT_PATTERN_HOST:
+    weft_fabric_memory_route (w->c->f, w->rank, &w->route);
+    return TRUE;
+  case WEFT_PATTERN_NEXT:
+    return stage_route (w, 1);
+  case WEFT_PATTERN_PREVIOUS:
+    return stage_route (w, -1);
+  default:
+    return shift_route (w, p);
+  }
+}
+
+/* Flows of the rank in a group's collectives. */
+static uint32_t
+group_flows (struct walk *w, enum weft_group_kind kind)
+{
+  const struct weft_mesh *m = w->c->m;
+  struct weft_group g = weft_mesh_group (m, w->rank, kind);
+
+  if (weft_group_size (&g) == 1 || !weft_mesh_has_role (m, kind, weft_mesh_stage (m, w->rank)))
+    return 0;
+  return weft_coll_flows (outline_of (w->c, kind, &g), w->c->f, weft_group_index (&g, w->rank),
+                          w->flows);
+}
+
+static gboolean
+next_route (struct walk *w)
+{
+  while (w->next < WEFT_N_PATTERN) {
+    w->pattern = w->next++;
+    if (pattern_route (w, w->pattern))
+      return TRUE;
+  }
+  while (w->flow == w->n_flow) {
+    if (w->group == G_N_ELEMENTS (moving))
+      return FALSE;
+    w->n_flow = group_flows (w, moving[w->group++]);
+    w->flow = 0;
+  }
+  const struct weft_flow *flow = &w->flows[w->flow++];
+  w->pattern = weft_group_pattern (moving[w->group - 1], flow->way);
+  weft_fabric_route_way (w->c->f, flow->from, flow->to, flow->way, &w->route);
   return TRUE;
 }
 
@@ -191,12 +202,9 @@ colour_links (struct colouring *c)
   for (uint32_t link = 0; link < c->n_links; link++)
     signature[link] = weft_mix (c->link[link]);
   for (uint32_t rank = 0; rank < c->m->n_ranks; rank++)
-    for (int p = 0; p < WEFT_N_PATTERN; p++) {
-      struct weft_route route;
-      if (route_of (c, p, rank, &route))
-        for (uint32_t i = 0; i < route.n; i++)
-          signature[route.link[i]] += mix2 (c->rank[rank], p);
-    }
+    for (struct walk w = walk_from (c, rank); next_route (&w);)
+      for (uint32_t i = 0; i < w.route.n; i++)
+        signature[w.route.link[i]] += mix2 (c->rank[rank], w.pattern);
   c->n_link = renumber (signature, c->n_links, c->link);
 }
 
@@ -209,23 +217,32 @@ latency_bits (const struct weft_route *route)
   return bits;
 }
 
+/* How a group lies on the cluster, as one number. */
+static uint64_t
+shape_bits (const struct weft_coll_shape *shape)
+{
+  uint64_t bits = shape->uniform;
+
+  for (int axis = 0; axis < WEFT_MAX_AXES; axis++)
+    bits = mix2 (bits, (uint64_t) shape->side[axis] << 1 | shape->ring[axis]);
+  return bits;
+}
+
 /* A collective has one latency for all its flows, by how its group lies; that never changes.  Sums
  * over members do not depend on their order. */
 static void
 sign_places (struct colouring *c)
 {
   c->place = g_new0 (uint64_t, (size_t) WEFT_N_GROUP * c->m->n_ranks);
-  for (int p = 0; p < WEFT_N_PATTERN; p++)
-    for (uint32_t rank = 0; rank < c->m->n_ranks; rank++) {
-      enum weft_group_kind kind = patterns[p].group;
-      struct weft_route route;
-      if (kind == WEFT_GROUP_NONE || !collective_route (c, p, rank, &route))
+  for (uint32_t rank = 0; rank < c->m->n_ranks; rank++)
+    for (struct walk w = walk_from (c, rank); next_route (&w);) {
+      enum weft_group_kind kind = pattern_group (w.pattern);
+      if (kind == WEFT_GROUP_NONE)
         continue;
       struct weft_group g = weft_mesh_group (c->m, rank, kind);
-      const struct weft_coll_shape *shape = outline_of (c, kind, &g);
-      uint64_t how = (uint64_t) shape->n_local << 32 | shape->n_nodes << 1 | shape->uniform;
-      c->place[(size_t) kind * c->m->n_ranks + shape->group.first] +=
-          mix2 (mix2 (latency_bits (&route), how), p);
+      uint64_t how = shape_bits (outline_of (c, kind, &g));
+      c->place[(size_t) kind * c->m->n_ranks + g.first] +=
+          mix2 (mix2 (latency_bits (&w.route), how), w.pattern);
     }
 }
 
@@ -265,16 +282,12 @@ rank_signature (const struct colouring *c, uint32_t rank)
     uint32_t peer = weft_mesh_beside (c->m, rank, by);
     h = mix2 (h, peer == WEFT_NO_RANK ? G_MAXUINT32 : c->rank[peer]);
   }
-  for (int p = 0; p < WEFT_N_PATTERN; p++) {
-    struct weft_route route;
-    uint64_t sum = 0, latency = 0;
-    if (route_of (c, p, rank, &route)) {
-      if (patterns[p].group == WEFT_GROUP_NONE)
-        latency = latency_bits (&route);
-      for (uint32_t i = 0; i < route.n; i++)
-        sum += weft_mix (c->link[route.link[i]]);
-    }
-    h = mix2 (mix2 (h, sum), latency);
+  for (struct walk w = walk_from (c, rank); next_route (&w);) {
+    gboolean of_group = pattern_group (w.pattern) != WEFT_GROUP_NONE;
+    uint64_t sum = 0, latency = of_group ? 0 : latency_bits (&w.route);
+    for (uint32_t i = 0; i < w.route.n; i++)
+      sum += weft_mix (c->link[w.route.link[i]]);
+    h = mix2 (mix2 (mix2 (h, w.pattern), sum), latency);
   }
   return h;
 }
@@ -299,7 +312,7 @@ start_colours (struct colouring *c, gboolean fold)
   for (uint32_t link = 0; link < c->n_links; link++)
     c->link[link] = fold ? weft_fabric_kind (c->f, link) : link;
   c->n_rank = fold ? c->m->pp : c->m->n_ranks;
-  c->n_link = fold ? WEFT_N_LINK : c->n_links;
+  c->n_link = fold ? c->f->ops->n_kind : c->n_links;
 }
 
 /* Where one odd node breaks the symmetry of a long ring a round moves it only one node on.  After
@@ -405,33 +418,40 @@ struct crossing {
   uint32_t colour, actor, pattern, times;
 };
 
+struct crossings {
+  GArray *all;
+  GHashTable *at; /* from (colour, actor, pattern) to the place in `all`, counted from 1 */
+};
+
+static void
+count_crossing (struct crossings *x, uint32_t colour, uint32_t actor, uint32_t pattern)
+{
+  int64_t key = ((int64_t) colour << 32 | actor) * n_patterns () + pattern;
+  gpointer found = g_hash_table_lookup (x->at, &key);
+
+  if (!found) {
+    struct crossing first = { colour, actor, pattern, 0 };
+    g_array_append_val (x->all, first);
+    found = GUINT_TO_POINTER (x->all->len);
+    g_hash_table_insert (x->at, g_memdup2 (&key, sizeof key), found);
+  }
+  g_array_index (x->all, struct crossing, GPOINTER_TO_UINT (found) - 1).times++;
+}
+
 static GArray *
 count_crossings (const weft_actors *a, const struct colouring *c, const uint32_t *representative)
 {
-  GArray *all = g_array_new (FALSE, FALSE, sizeof (struct crossing));
   g_autoptr (GHashTable) at = g_hash_table_new_full (g_int64_hash, g_int64_equal, g_free, NULL);
+  struct crossings x = { g_array_new (FALSE, FALSE, sizeof (struct crossing)), at };
 
   for (uint32_t rank = 0; rank < c->m->n_ranks; rank++)
-    for (int p = 0; p < WEFT_N_PATTERN; p++) {
-      struct weft_route route;
-      if (!route_of (c, p, rank, &route))
-        continue;
-      for (uint32_t i = 0; i < route.n; i++) {
-        uint32_t colour = c->link[route.link[i]], actor = a->actor_of[rank];
-        if (representative[colour] != route.link[i])
-          continue;
-        int64_t key = ((int64_t) colour << 32 | actor) * WEFT_N_PATTERN + p;
-        gpointer found = g_hash_table_lookup (at, &key);
-        if (!found) {
-          struct crossing first = { colour, actor, p, 0 };
-          g_array_append_val (all, first);
-          found = GUINT_TO_POINTER (all->len);
-          g_hash_table_insert (at, g_memdup2 (&key, sizeof key), found);
-        }
-        g_array_index (all, struct crossing, GPOINTER_TO_UINT (found) - 1).times++;
+    for (struct walk w = walk_from (c, rank); next_route (&w);)
+      for (uint32_t i = 0; i < w.route.n; i++) {
+        uint32_t colour = c->link[w.route.link[i]];
+        if (representative[colour] == w.route.link[i])
+          count_crossing (&x, colour, a->actor_of[rank], w.pattern);
       }
-    }
-  return all;
+  return x.all;
 }
 
 static void
@@ -440,7 +460,8 @@ fill_paths (weft_actors *a, const struct colouring *c)
   g_autofree uint32_t *representative = g_new (uint32_t, c->n_link + 1);
   g_autofree uint32_t *unit = g_new0 (uint32_t, c->n_link + 1);
 
-  a->path = g_new0 (struct weft_path, (size_t) a->n * WEFT_N_PATTERN);
+  a->n_pattern = n_patterns ();
+  a->path = g_new0 (struct weft_path, (size_t) a->n * a->n_pattern);
   a->n_link = c->n_link;
   a->capacity = g_new0 (double, c->n_link + 1);
   for (uint32_t link = c->n_links; link-- > 0;)
@@ -455,7 +476,7 @@ fill_paths (weft_actors *a, const struct colouring *c)
         weft_fabric_capacity (c->f, representative[colour]) / (unit[colour] ? unit[colour] : 1);
   for (guint i = 0; i < all->len; i++) {
     const struct crossing *x = &g_array_index (all, struct crossing, i);
-    struct weft_path *path = &a->path[(size_t) x->actor * WEFT_N_PATTERN + x->pattern];
+    struct weft_path *path = &a->path[(size_t) x->actor * a->n_pattern + x->pattern];
     uint32_t times = x->times / unit[x->colour];
     path->exists = TRUE;
     path->link = g_renew (uint32_t, path->link, path->n + times);
@@ -468,7 +489,7 @@ weft_actors *
 weft_actors_new (const struct weft_fabric *f, const struct weft_mesh *m, gboolean fold)
 {
   weft_actors *a = g_new0 (weft_actors, 1);
-  struct colouring c = { .f = f, .m = m, .n_links = f->first[WEFT_N_LINK] };
+  struct colouring c = { .f = f, .m = m, .n_links = weft_fabric_links (f) };
 
   c.rank = g_new (uint32_t, m->n_ranks);
   c.link = g_new (uint32_t, c.n_links + 1);
@@ -514,7 +535,7 @@ weft_actors_free (weft_actors *a)
 {
   for (uint32_t i = 0; i < a->n_comm; i++)
     g_free (a->comm[i].actor);
-  for (size_t i = 0; a->path && i < (size_t) a->n * WEFT_N_PATTERN; i++)
+  for (size_t i = 0; a->path && i < (size_t) a->n * a->n_pattern; i++)
     g_free (a->path[i].link);
   g_free (a->path);
   g_free (a->comm);

@@ -13,54 +13,29 @@
  * stage that ends inside a node, an oversubscribed leaf serving only part of a stage ...) leaves
  * more actors, in the limit every rank. */
 #pragma once
-#include "core/program/fabric.h"
+#include "core/cluster/fabric.h"
 #include "core/program/mesh.h"
 
-/* The patterns of traffic: which GPU or host a rank sends to. */
+/* The patterns of traffic: where a rank sends to.  Beside these, which are the same on every fabric,
+ * each group below has one pattern for each way of the fabric. */
 #define WEFT_PATTERN_LIST(X)                                                                       \
-  X (WEFT_PATTERN_DP_LOCAL, "dp local", "ring inside the node, gradients")                         \
-  X (WEFT_PATTERN_DP_REMOTE, "dp remote", "ring between nodes, gradients")                         \
-  X (WEFT_PATTERN_TP_LOCAL, "tp local", "ring inside the node, tensor parallel")                   \
-  X (WEFT_PATTERN_TP_REMOTE, "tp remote", "ring between nodes, tensor parallel")                   \
-  X (WEFT_PATTERN_CP_LOCAL, "cp local", "ring inside the node, context parallel")                  \
-  X (WEFT_PATTERN_CP_REMOTE, "cp remote", "ring between nodes, context parallel")                  \
-  X (WEFT_PATTERN_CP_HEADS_LOCAL, "cp heads local", "inside the node, heads dealt out")            \
-  X (WEFT_PATTERN_CP_HEADS_REMOTE, "cp heads remote", "between nodes, heads dealt out")            \
-  X (WEFT_PATTERN_CP_RING_LOCAL, "cp ring local", "inside the node, ranks that pass keys on")      \
-  X (WEFT_PATTERN_CP_RING_REMOTE, "cp ring remote", "between nodes, ranks that pass keys on")      \
-  X (WEFT_PATTERN_CP_RING_NEXT, "cp ring next", "keys to the next rank")                           \
-  X (WEFT_PATTERN_CP_RING_BACK, "cp ring back", "keys and their gradients to the rank before")     \
+  X (WEFT_PATTERN_CP_RING_NEXT, "cp ring next", "ring attention: keys to the next rank")           \
+  X (WEFT_PATTERN_CP_RING_BACK, "cp ring back", "ring attention: keys and their gradients back")   \
   X (WEFT_PATTERN_TP_RING_NEXT, "tp ring next", "pieces of a product to the next rank")            \
-  X (WEFT_PATTERN_EP_LOCAL, "ep local", "inside the node, expert parallel")                        \
-  X (WEFT_PATTERN_EP_REMOTE, "ep remote", "between nodes, expert parallel")                        \
-  X (WEFT_PATTERN_TP_EP_LOCAL, "tp_ep local", "inside the node, tensor and expert parallel")       \
-  X (WEFT_PATTERN_TP_EP_REMOTE, "tp_ep remote", "between nodes, tensor and expert parallel")       \
-  X (WEFT_PATTERN_ETP_LOCAL, "etp local", "inside the node, parts of an expert")                   \
-  X (WEFT_PATTERN_ETP_REMOTE, "etp remote", "between nodes, parts of an expert")                   \
-  X (WEFT_PATTERN_ECP_LOCAL, "ecp local", "inside the node, parts of sequences that see one expert") \
-  X (WEFT_PATTERN_ECP_REMOTE, "ecp remote", "between nodes, parts of sequences that see one expert") \
-  X (WEFT_PATTERN_EDP_LOCAL, "edp local", "ring inside the node, replicas of experts")             \
-  X (WEFT_PATTERN_EDP_REMOTE, "edp remote", "ring between nodes, replicas of experts")             \
-  X (WEFT_PATTERN_EDP_INTRA_LOCAL, "edp_intra local", "inside the node, experts of one instance") \
-  X (WEFT_PATTERN_EDP_INTRA_REMOTE, "edp_intra remote", "between nodes, experts of one instance") \
-  X (WEFT_PATTERN_EMBD_LOCAL, "embd local", "first and last stage, same node")                     \
-  X (WEFT_PATTERN_EMBD_REMOTE, "embd remote", "first and last stage, other nodes")                 \
-  X (WEFT_PATTERN_INTRA_LOCAL, "intra local", "ring inside the node, one instance")                \
-  X (WEFT_PATTERN_INTRA_REMOTE, "intra remote", "ring between nodes, one instance")                \
-  X (WEFT_PATTERN_INTER_LOCAL, "inter local", "ring inside the node, across instances")            \
-  X (WEFT_PATTERN_INTER_REMOTE, "inter remote", "ring between nodes, across instances")            \
-  X (WEFT_PATTERN_OUTER_LOCAL, "outer local", "ring inside the node, hybrid sharding")             \
-  X (WEFT_PATTERN_OUTER_REMOTE, "outer remote", "ring between nodes, hybrid sharding")             \
-  X (WEFT_PATTERN_MIRROR_LOCAL, "mirror local", "two copies of one stage, same node")              \
-  X (WEFT_PATTERN_MIRROR_REMOTE, "mirror remote", "two copies of one stage, other nodes")          \
-  X (WEFT_PATTERN_STAGE_LOCAL, "stage local", "all ranks of one stage, same node")                  \
-  X (WEFT_PATTERN_STAGE_REMOTE, "stage remote", "all ranks of one stage, other nodes")              \
   X (WEFT_PATTERN_NEXT, "next", "next stage")                                                      \
   X (WEFT_PATTERN_PREVIOUS, "previous", "stage before")                                            \
   X (WEFT_PATTERN_H2D, "h2d", "from the host")                                                     \
   X (WEFT_PATTERN_D2H, "d2h", "to the host")                                                       \
   X (WEFT_PATTERN_HOST, "host", "the host's memory, for kernels that run there")
 enum weft_pattern { WEFT_PATTERN_LIST (WEFT_WORD_ID) WEFT_N_PATTERN };
+
+/* Groups whose collectives move bytes over links.  The collectives of all others carry scalars,
+ * which ride in the latency. */
+#define WEFT_PATTERN_GROUPS                                                                        \
+  WEFT_GROUP_DP, WEFT_GROUP_TP, WEFT_GROUP_CP, WEFT_GROUP_CP_HEADS, WEFT_GROUP_CP_RING,            \
+      WEFT_GROUP_EP, WEFT_GROUP_TP_EP, WEFT_GROUP_ETP, WEFT_GROUP_ECP, WEFT_GROUP_EDP,             \
+      WEFT_GROUP_EDP_INTRA, WEFT_GROUP_EMBD, WEFT_GROUP_INTRA, WEFT_GROUP_INTER, WEFT_GROUP_OUTER, \
+      WEFT_GROUP_MIRROR, WEFT_GROUP_STAGE
 
 /* All actors of one communicator. */
 struct weft_comm {
@@ -86,7 +61,8 @@ typedef struct weft_actors {
   uint32_t *comm_of;                  /* [actor][WEFT_N_GROUP] -> comm; WEFT_NO_ACTOR: no member */
   uint32_t *peer;                     /* [actor][2]: next stage, stage before, or WEFT_NO_ACTOR */
   gboolean folded;
-  struct weft_path *path;             /* [actor][WEFT_N_PATTERN]; NULL without a fabric */
+  uint32_t n_pattern;                 /* WEFT_N_PATTERN and those of groups */
+  struct weft_path *path;             /* [actor][n_pattern]; NULL without a fabric */
   uint32_t n_link;
   double *capacity;                   /* bytes/s of the links that paths name */
 } weft_actors;
@@ -100,8 +76,15 @@ weft_actors *weft_actors_new_roles (const struct weft_mesh *mesh);
 void weft_actors_free (weft_actors *actors);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_actors, weft_actors_free)
 
-/* The pattern of a collective's local or remote flows. */
-enum weft_pattern weft_group_pattern (enum weft_group_kind kind, gboolean remote);
+/* The pattern of a group's flows on one way of the fabric. */
+uint32_t weft_group_pattern (enum weft_group_kind kind, uint32_t way);
 
-/* The pattern of a shift, whichever nodes the neighbour is on; tensor parallel ones go forward only. */
-enum weft_pattern weft_ring_pattern (enum weft_group_kind kind, gboolean back);
+/* The pattern of a shift, whichever nodes the neighbour is on; tensor parallel ones go forward
+ * only. */
+uint32_t weft_ring_pattern (enum weft_group_kind kind, gboolean back);
+
+static inline const struct weft_path *
+weft_actors_path (const weft_actors *a, uint32_t actor, uint32_t pattern)
+{
+  return &a->path[(size_t) actor * a->n_pattern + pattern];
+}

@@ -18,7 +18,8 @@
  * SMs that communication kernels hold are missing from the waves of a kernel that runs beside
  * them; on a CPU, where a rank is one thread, nothing runs beside them. */
 #pragma once
-#include "core/job/cluster.h"
+#include "core/cluster/cluster.h"
+#include "core/job/stack.h"
 #include "core/plan/cost_table.h"
 #include "core/program/program.h"
 

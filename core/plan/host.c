@@ -1,5 +1,5 @@
 #include "core/plan/host.h"
-#include "core/job/schedule.h"
+#include "core/job/pipeline.h"
 #include <math.h>
 
 /* ------------------------------------------------------------------- launches */
@@ -116,15 +116,15 @@ await_copies (struct maker *m, uint32_t op)
   return exchanged;
 }
 
-/* Megatron-Core's own schedules wait for each exchange where they post it.  Those of others post
- * exchanges and go on: a host that stood there could not post the next one in time. */
+/* Whether the host waits for the device after each batch of transfers.  Under other schedules than
+ * Megatron-Core's it must not: a host that waits there would post its next transfer too late. */
 static gboolean
 synchronises (const struct weft_job *job)
 {
   const union weft_strategy *s = &job->strategy;
+  const struct weft_schedule_row *row = weft_job_schedule (job);
 
-  return job->stack.host_waits && s->batch_p2p_comm && s->batch_p2p_sync &&
-         s->pipeline_schedule == WEFT_SCHEDULE_1F1B && !weft_job_schedule_file (job);
+  return job->stack.host_waits && s->batch_p2p_comm && s->batch_p2p_sync && row && row->host_waits;
 }
 
 /* The first kernel after an exchange is issued when the device has nothing left to do. */

@@ -1,5 +1,5 @@
 #include "core/plan/parts.h"
-#include "core/program/pipeline.h"
+#include "core/job/pipeline.h"
 
 const char *const weft_part_words[] = { WEFT_PART_LIST (WEFT_WORD_TEXT) NULL };
 

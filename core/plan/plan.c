@@ -40,7 +40,7 @@ weft_plan_transfer (const weft_plan *plan, uint32_t from, uint32_t to,
   if (seconds >= 0)
     return measured (seconds);
   return (struct weft_traffic){ .algorithm = "send",
-                                .bytes_local = weft_op_info[WEFT_OP_SEND].bytes (shape),
+                                .bytes = { weft_op_info[WEFT_OP_SEND].bytes (shape) },
                                 .latency = q.latency,
                                 .seconds = transfer_seconds (&q, WEFT_OP_SEND, shape, 2) };
 }
@@ -165,7 +165,8 @@ weft_plan_sms (const weft_plan *plan, const weft_program *p, uint32_t op,
   if (!group || !is_registered (p, op))
     return weft_cost_sms (cost.stack, p->op[op].kind);
   return weft_cost_registered_sms (&cost, p->op[op].kind,
-                                   weft_cost_domain (cost.cluster, group->n_nodes, group->n_local),
+                                   weft_cost_domain (cost.cluster, group->side[WEFT_WAY_REMOTE],
+                                                     group->side[WEFT_WAY_LOCAL]),
                                    !plan->job.strategy.disable_symmetric_registration);
 }
 
@@ -482,17 +483,16 @@ weft_plan_least_bytes (const weft_plan *plan)
   return worst;
 }
 
-/* Ranks are dealt to nodes in order. */
 uint64_t
 weft_plan_host_bytes (const weft_plan *plan)
 {
-  uint32_t gpus = (uint32_t) MAX (1, plan->job.cluster.f.node_gpus);
-  uint64_t worst = 0, node = 0;
+  g_autofree uint64_t *node = g_new0 (uint64_t, plan->job.cluster.n_nodes + 1);
+  uint64_t worst = 0;
 
   for (uint32_t rank = 0; rank < plan->mesh.n_ranks; rank++) {
-    uint32_t role = weft_mesh_stage (&plan->mesh, rank);
-    node = (rank % gpus ? node : 0) + plan->memory[role].planned[WEFT_POOL_HOST];
-    worst = MAX (worst, node);
+    uint64_t *here = &node[weft_fabric_node (&plan->fabric, rank)];
+    *here += plan->memory[weft_mesh_stage (&plan->mesh, rank)].planned[WEFT_POOL_HOST];
+    worst = MAX (worst, *here);
   }
   return worst;
 }

@@ -32,7 +32,7 @@ weft_plan_cost (const weft_plan *plan)
 struct weft_traffic weft_plan_traffic (const weft_plan *plan, const struct weft_coll_shape *group,
                                        enum weft_op_kind kind, const struct weft_shape *shape);
 
-/* A send from one rank to another, likewise: bytes_local move after the latency, or a delay where
+/* A send from one rank to another, likewise: bytes[0] move after the latency, or a delay where
  * the cost table has `send`. */
 struct weft_traffic weft_plan_transfer (const weft_plan *plan, uint32_t from, uint32_t to,
                                         const struct weft_shape *shape);

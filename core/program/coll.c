@@ -1,26 +1,41 @@
-#include "core/program/coll.h"
-#include "core/program/program.h"
+#include "core/program/coll_style.h"
 #include <math.h>
 
-static uint32_t
-node_of (const struct weft_fabric *f, const struct weft_group *g, uint32_t member)
+static const struct weft_coll_style *
+style_of (enum weft_fabric_style style)
 {
-  return weft_fabric_node (f, weft_group_rank (g, member));
+  static const struct weft_coll_style *const table[] = {
+    [WEFT_FABRIC_TIERS] = &weft_coll_tiers,
+  };
+  return table[style];
 }
 
-/* Members are numbered along the cluster, so a uniform group is k blocks of g. */
-static gboolean
-is_uniform (const struct weft_fabric *f, const struct weft_group *g, uint32_t n, uint32_t n_local)
+double
+weft_coll_ring_share (enum weft_op_kind kind, double n)
 {
-  if (n % n_local)
-    return FALSE;
-  for (uint32_t i = 0; i < n; i++) {
-    gboolean same = i % n_local == 0 ? i == 0 || node_of (f, g, i) != node_of (f, g, i - 1)
-                                     : node_of (f, g, i) == node_of (f, g, i - 1);
-    if (!same)
-      return FALSE;
+  switch (weft_op_even (kind)) {
+  case WEFT_OP_ALL_REDUCE:
+    return 2 * (n - 1) / n;
+  case WEFT_OP_REDUCE_SCATTER:
+  case WEFT_OP_ALL_GATHER:
+    return (n - 1) / n;
+  case WEFT_OP_BROADCAST:
+    return 1;
+  default:
+    return -1;
   }
-  return TRUE;
+}
+
+uint32_t
+weft_coll_phases (enum weft_op_kind kind)
+{
+  return kind == WEFT_OP_ALL_REDUCE ? 2 : 1;
+}
+
+gboolean
+weft_coll_sums_at_owner (enum weft_op_kind kind, enum weft_coll_choice choice)
+{
+  return choice == WEFT_COLL_CANONICAL && kind != WEFT_OP_BROADCAST;
 }
 
 struct weft_flow
@@ -28,49 +43,37 @@ weft_coll_shift (const struct weft_group *g, uint32_t member, gboolean back)
 {
   uint32_t n = weft_group_size (g), to = (member + (back ? n - 1 : 1)) % n;
 
-  return (struct weft_flow){ weft_group_rank (g, member), weft_group_rank (g, to), FALSE };
+  return (struct weft_flow){ weft_group_rank (g, member), weft_group_rank (g, to), 0 };
 }
 
 uint32_t
 weft_coll_flows (const struct weft_coll_shape *shape, const struct weft_fabric *f, uint32_t member,
-                 struct weft_flow flows[2])
+                 struct weft_flow flows[WEFT_MAX_WAYS])
 {
-  const struct weft_group *g = &shape->group;
-  uint32_t from = weft_group_rank (g, member), n = 0;
-
-  if (!shape->uniform) {
-    uint32_t to = weft_group_rank (g, (member + 1) % shape->n);
-    flows[0] =
-        (struct weft_flow){ from, to, weft_fabric_node (f, from) != weft_fabric_node (f, to) };
-    return 1;
-  }
-  uint32_t block = member / shape->n_local * shape->n_local;
-  if (shape->n_local > 1)
-    flows[n++] = (struct weft_flow){
-      from, weft_group_rank (g, block + (member - block + 1) % shape->n_local), FALSE
-    };
-  if (shape->n_nodes > 1)
-    flows[n++] =
-        (struct weft_flow){ from, weft_group_rank (g, (member + shape->n_local) % shape->n), TRUE };
-  return n;
+  return style_of (shape->style)->flows (shape, f, member, flows);
 }
 
-static void
-add_load (GArray *loads, const struct weft_load *load)
+/* ------------------------------------------------------------------- loads */
+
+static gboolean
+same_load (const struct weft_load *a, const struct weft_load *b)
 {
-  for (guint i = 0; i < loads->len; i++) {
-    const struct weft_load *l = &g_array_index (loads, struct weft_load, i);
-    if (l->local == load->local && l->remote == load->remote && l->capacity == load->capacity)
-      return;
-  }
-  g_array_append_vals (loads, load, 1);
+  for (int way = 0; way < WEFT_MAX_WAYS; way++)
+    if (a->flows[way] != b->flows[way])
+      return FALSE;
+  return a->capacity == b->capacity;
 }
 
 static gboolean
-add_distinct (gpointer key, gpointer value, gpointer loads)
+add_distinct (gpointer key, gpointer value, gpointer data)
 {
+  GArray *loads = data;
+
   (void) key;
-  add_load (loads, value);
+  for (guint i = 0; i < loads->len; i++)
+    if (same_load (&g_array_index (loads, struct weft_load, i), value))
+      return TRUE;
+  g_array_append_vals (loads, value, 1);
   return TRUE;
 }
 
@@ -80,7 +83,7 @@ count_flow (const struct weft_fabric *f, const struct weft_flow *flow, double *l
 {
   struct weft_route route;
 
-  weft_fabric_route (f, flow->from, flow->to, &route);
+  weft_fabric_route_way (f, flow->from, flow->to, flow->way, &route);
   *latency = fmax (*latency, route.latency);
   for (uint32_t i = 0; i < route.n; i++) {
     gpointer key = GUINT_TO_POINTER (route.link[i] + 1);
@@ -90,7 +93,7 @@ count_flow (const struct weft_fabric *f, const struct weft_flow *flow, double *l
       load->capacity = weft_fabric_capacity (f, route.link[i]);
       g_hash_table_insert (by_link, key, load);
     }
-    (*(flow->remote ? &load->remote : &load->local))++;
+    load->flows[flow->way]++;
   }
 }
 
@@ -111,11 +114,10 @@ find_loads (struct weft_coll_shape *shape, const struct weft_fabric *f)
   g_autoptr (GHashTable) next = g_hash_table_new_full (NULL, NULL, NULL, g_free);
 
   for (uint32_t i = 0; i < shape->n && shape->n > 1; i++) {
-    struct weft_flow flows[2], shift = weft_coll_shift (&shape->group, i, FALSE);
+    struct weft_flow flows[WEFT_MAX_WAYS], shift = weft_coll_shift (&shape->group, i, FALSE);
     uint32_t n = weft_coll_flows (shape, f, i, flows);
     for (uint32_t j = 0; j < n; j++)
-      count_flow (f, &flows[j], flows[j].remote ? &shape->remote_latency : &shape->local_latency,
-                  by_link);
+      count_flow (f, &flows[j], &shape->latency[weft_coll_axis (shape, flows[j].way)], by_link);
     count_flow (f, &shift, &shape->next_latency, next);
   }
   shape->load = take_loads (by_link, &shape->n_load);
@@ -126,15 +128,10 @@ void
 weft_coll_shape_outline (struct weft_coll_shape *shape, const struct weft_fabric *f,
                          const struct weft_group *group)
 {
-  uint32_t n = weft_group_size (group), n_local = 1;
-
-  while (n_local < n && node_of (f, group, n_local) == node_of (f, group, 0))
-    n_local++;
-  *shape = (struct weft_coll_shape){ .group = *group, .n = n, .n_local = n_local };
-  shape->uniform = is_uniform (f, group, n, n_local);
-  shape->n_nodes = shape->uniform ? n / n_local : 0;
-  for (uint32_t i = 0; i < n && !shape->uniform; i++)
-    shape->n_nodes += i == 0 || node_of (f, group, i) != node_of (f, group, i - 1);
+  *shape = (struct weft_coll_shape){ .group = *group,
+                                     .n = weft_group_size (group),
+                                     .style = f->ops->style };
+  style_of (shape->style)->outline (shape, f);
 }
 
 void
@@ -153,132 +150,52 @@ weft_coll_shape_release (struct weft_coll_shape *shape)
   *shape = (struct weft_coll_shape){ 0 };
 }
 
-/* Bytes (as a share of S) and steps of the algorithms, for n ranks on k nodes of g. */
-struct algorithm {
-  const char *name;
-  double (*share) (enum weft_op_kind kind, const struct weft_coll_shape *s);
-  void (*steps) (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t *local,
-                 uint32_t *remote);
-};
+/* --------------------------------------------------------- closed formulas */
 
-static double
-ring_share (enum weft_op_kind kind, const struct weft_coll_shape *s)
+double
+weft_coll_link_bytes (const struct weft_load *load, const struct weft_traffic *t)
 {
-  double n = s->n;
-  switch (weft_op_even (kind)) {
-  case WEFT_OP_ALL_REDUCE:
-    return 2 * (n - 1) / n;
-  case WEFT_OP_REDUCE_SCATTER:
-  case WEFT_OP_ALL_GATHER:
-    return (n - 1) / n;
-  case WEFT_OP_BROADCAST:
-    return 1;
-  default:
-    return -1;
-  }
-}
+  double bytes = 0;
 
-static void
-ring_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t *local,
-            uint32_t *remote)
-{
-  uint32_t rounds = kind == WEFT_OP_ALL_REDUCE ? 2 : 1;
-
-  *remote = rounds * (s->n_nodes - 1);
-  *local = rounds * (s->n - 1) - *remote;
-}
-
-/* A node sends S up and S down, halved over two trees and doubled by two children: 2 S. */
-static double
-tree_share (enum weft_op_kind kind, const struct weft_coll_shape *s)
-{
-  return kind == WEFT_OP_ALL_REDUCE && s->uniform ? 2 : -1;
-}
-
-static void
-tree_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t *local,
-            uint32_t *remote)
-{
-  (void) kind;
-  *local = 2 * (s->n_local - 1);
-  *remote = s->n_nodes > 1 ? 2 * (uint32_t) ceil (log2 (s->n_nodes)) : 0;
+  for (int way = 0; way < WEFT_MAX_WAYS; way++)
+    bytes += load->flows[way] * t->bytes[way];
+  return bytes;
 }
 
 static double
-direct_share (enum weft_op_kind kind, const struct weft_coll_shape *s)
+longest (const struct weft_load *loads, uint32_t n, const struct weft_traffic *t)
 {
-  return weft_op_swaps (kind) ? (s->n - 1.0) / s->n : ring_share (kind, s);
+  double seconds = 0;
+
+  for (uint32_t i = 0; i < n; i++)
+    seconds = fmax (seconds, weft_coll_link_bytes (&loads[i], t) / loads[i].capacity);
+  return seconds;
 }
 
-static void
-direct_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t *local,
-              uint32_t *remote)
+static gboolean
+plan_with (const struct weft_coll_algorithm *a, const struct weft_coll_shape *s,
+           enum weft_op_kind kind, double bytes, double base, struct weft_traffic *t)
 {
-  uint32_t phases = kind == WEFT_OP_ALL_REDUCE ? 2 : 1;
-
-  *local = s->n_nodes == 1 ? phases : 0;
-  *remote = s->n_nodes > 1 ? phases : 0;
-}
-
-static const struct algorithm ring = { "ring", ring_share, ring_steps },
-                              tree = { "tree", tree_share, tree_steps },
-                              direct = { "direct", direct_share, direct_steps };
-
-/* What may be chosen from, NULL-terminated. */
-static const struct algorithm *const *
-algorithms_for (enum weft_op_kind kind, enum weft_coll_choice choice)
-{
-  static const struct algorithm *const quick[] = { &ring, &tree, NULL },
-                                       *const at_once[] = { &direct, NULL },
-                                       *const pinned[] = { &ring, NULL };
-  gboolean sums = choice == WEFT_COLL_CANONICAL && kind != WEFT_OP_BROADCAST;
-
-  return weft_op_swaps (kind) || sums ? at_once : choice == WEFT_COLL_RING ? pinned : quick;
-}
-
-/* Of what a rank sends, the share that leaves its node; -1 where it has one flow, of one kind.
- * Directly everyone sends as much to each of the others; rings leave a node once. */
-static double
-remote_part (const struct algorithm *a, const struct weft_coll_shape *s)
-{
-  if (!s->uniform || s->n_nodes == 1)
-    return -1;
-  if (a == &direct)
-    return (double) (s->n - s->n_local) / (s->n - 1);
-  return 1.0 / s->n_local;
-}
-
-static struct weft_traffic
-plan_with (const struct algorithm *a, const struct weft_coll_shape *s, enum weft_op_kind kind,
-           double bytes, double base)
-{
-  double total = bytes > WEFT_COLL_SCALAR_BYTES ? bytes * a->share (kind, s) : 0, longest = 0;
-  double remote = remote_part (a, s);
-  struct weft_traffic t = { .algorithm = a->name,
-                            .bytes_local = round (remote < 0 ? total : total * (1 - remote)),
-                            .bytes_remote = round (remote < 0 ? total : total * remote) };
-
-  a->steps (kind, s, &t.steps_local, &t.steps_remote);
-  t.latency = base + t.steps_local * s->local_latency + t.steps_remote * s->remote_latency;
-  for (uint32_t i = 0; i < s->n_load; i++)
-    longest =
-        fmax (longest, (s->load[i].local * t.bytes_local + s->load[i].remote * t.bytes_remote) /
-                           s->load[i].capacity);
-  t.seconds = t.latency + longest;
-  return t;
+  *t = (struct weft_traffic){ .algorithm = a->name, .latency = base };
+  if (!a->bytes (kind, s, bytes > WEFT_COLL_SCALAR_BYTES ? bytes : 0, t->bytes))
+    return FALSE;
+  for (int way = 0; way < WEFT_MAX_WAYS; way++)
+    t->bytes[way] = round (t->bytes[way]);
+  a->steps (kind, s, t->steps);
+  for (int axis = 0; axis < WEFT_MAX_AXES; axis++)
+    t->latency += t->steps[axis] * s->latency[axis];
+  t->seconds = t->latency + longest (s->load, s->n_load, t);
+  return TRUE;
 }
 
 static struct weft_traffic
 plan_shift (const struct weft_coll_shape *s, double bytes, double base)
 {
   struct weft_traffic t = {
-    .algorithm = "shift", .bytes_local = bytes, .steps_local = 1, .latency = base + s->next_latency
+    .algorithm = "shift", .bytes = { bytes }, .steps = { 1 }, .latency = base + s->next_latency
   };
-  double longest = 0;
 
-  for (uint32_t i = 0; i < s->n_next; i++)
-    longest = fmax (longest, s->next[i].local * bytes / s->next[i].capacity);
-  t.seconds = t.latency + longest;
+  t.seconds = t.latency + longest (s->next, s->n_next, &t);
   return t;
 }
 
@@ -286,129 +203,46 @@ struct weft_traffic
 weft_coll_plan (const struct weft_coll_shape *s, enum weft_op_kind kind, double bytes, double base,
                 enum weft_coll_choice choice)
 {
-  struct weft_traffic best = { .algorithm = "none", .seconds = INFINITY };
+  struct weft_traffic best = { .algorithm = "none", .seconds = INFINITY }, t;
 
   if (s->n == 1)
     return (struct weft_traffic){ .algorithm = "none" };
   if (kind == WEFT_OP_SHIFT)
     return plan_shift (s, bytes, base);
-  for (const struct algorithm *const *a = algorithms_for (kind, choice); *a; a++)
-    if ((*a)->share (kind, s) >= 0) {
-      struct weft_traffic t = plan_with (*a, s, kind, bytes, base);
-      if (t.seconds < best.seconds)
-        best = t;
-    }
+  const struct weft_coll_algorithm *const *a = style_of (s->style)->algorithms (kind, choice);
+  for (; *a; a++)
+    if (plan_with (*a, s, kind, bytes, base, &t) && t.seconds < best.seconds)
+      best = t;
   return best;
 }
 
-/* Reduce-scatter: in round r rank i passes on piece i - r - 1, which ends, summed, at its owner.
- * All-gather: in round r rank i passes on piece i - r. */
-static void
-ring_phase (GArray *moves, uint32_t n, uint32_t first_round, gboolean reduce)
+uint32_t
+weft_coll_steps (const struct weft_traffic *t)
 {
-  for (uint32_t r = 0; r + 1 < n; r++)
-    for (uint32_t i = 0; i < n; i++) {
-      uint32_t piece = (i + 2 * n - r - (reduce ? 1 : 0)) % n;
-      struct weft_move move = { first_round + r, i, (i + 1) % n, piece, reduce };
-      g_array_append_val (moves, move);
-    }
+  uint32_t steps = 0;
+
+  for (int axis = 0; axis < WEFT_MAX_AXES; axis++)
+    steps += t->steps[axis];
+  return steps;
 }
 
-/* From one member to the next: the whole tensor, as all its pieces. */
-static void
-chain_phase (GArray *moves, uint32_t n)
+double
+weft_coll_step_latency (const struct weft_coll_shape *s, const struct weft_traffic *t,
+                        uint32_t step)
 {
-  for (uint32_t r = 0; r + 1 < n; r++)
-    for (uint32_t piece = 0; piece < n; piece++) {
-      struct weft_move move = { r, r, r + 1, piece, FALSE };
-      g_array_append_val (moves, move);
-    }
+  int axis = WEFT_MAX_AXES - 1;
+
+  for (uint32_t before = 0; axis > 0 && step >= before + t->steps[axis]; axis--)
+    before += t->steps[axis];
+  return s->latency[axis];
 }
 
-/* Owners first: their moves stand together. */
-static void
-direct_phase (GArray *moves, uint32_t n, uint32_t round, gboolean reduce)
+double
+weft_coll_base_latency (const struct weft_coll_shape *s, const struct weft_traffic *t)
 {
-  for (uint32_t to = 0; to < n; to++)
-    for (uint32_t from = 0; from < n; from++)
-      if (from != to) {
-        struct weft_move move = { round, from, to, reduce ? to : from, reduce };
-        g_array_append_val (moves, move);
-      }
-}
+  double base = t->latency;
 
-GArray *
-weft_coll_shift_moves (uint32_t n, uint32_t distance)
-{
-  GArray *moves = g_array_new (FALSE, FALSE, sizeof (struct weft_move));
-
-  for (uint32_t i = 0; i < n; i++) {
-    struct weft_move move = { 0, i, (i + distance) % n, 0, FALSE };
-    g_array_append_val (moves, move);
-  }
-  return moves;
-}
-
-GArray *
-weft_coll_ring_moves (enum weft_op_kind kind, uint32_t n)
-{
-  GArray *moves;
-
-  if (kind != weft_op_even (kind))
-    return weft_coll_direct_moves (kind, n);
-  moves = g_array_new (FALSE, FALSE, sizeof (struct weft_move));
-  if (kind == WEFT_OP_ALL_REDUCE || kind == WEFT_OP_REDUCE_SCATTER)
-    ring_phase (moves, n, 0, TRUE);
-  if (kind == WEFT_OP_ALL_REDUCE || kind == WEFT_OP_ALL_GATHER)
-    ring_phase (moves, n, kind == WEFT_OP_ALL_REDUCE ? n - 1 : 0, FALSE);
-  if (kind == WEFT_OP_BROADCAST)
-    chain_phase (moves, n);
-  if (weft_op_swaps (kind))
-    direct_phase (moves, n, 0, FALSE);
-  return moves;
-}
-
-GArray *
-weft_coll_direct_moves (enum weft_op_kind kind, uint32_t n)
-{
-  GArray *moves = g_array_new (FALSE, FALSE, sizeof (struct weft_move));
-
-  kind = weft_op_even (kind);
-  if (kind == WEFT_OP_ALL_REDUCE || kind == WEFT_OP_REDUCE_SCATTER)
-    direct_phase (moves, n, 0, TRUE);
-  if (kind == WEFT_OP_ALL_REDUCE || kind == WEFT_OP_ALL_GATHER)
-    direct_phase (moves, n, kind == WEFT_OP_ALL_REDUCE, FALSE);
-  if (kind == WEFT_OP_BROADCAST)
-    chain_phase (moves, n);
-  if (weft_op_swaps (kind))
-    direct_phase (moves, n, 0, FALSE);
-  return moves;
-}
-
-static gint
-compare_moves (gconstpointer a, gconstpointer b)
-{
-  const struct weft_move *m = a, *n = b;
-
-  if (m->round != n->round)
-    return m->round < n->round ? -1 : 1;
-  if (m->to != n->to)
-    return m->to < n->to ? -1 : 1;
-  return m->from < n->from ? -1 : m->from > n->from;
-}
-
-GArray *
-weft_coll_moves (const struct weft_op *op, uint32_t n, enum weft_coll_choice choice)
-{
-  GArray *moves = op->kind == WEFT_OP_SHIFT       ? weft_coll_shift_moves (n, MAX (op->peer, 1))
-                  : choice == WEFT_COLL_CANONICAL ? weft_coll_direct_moves (op->kind, n)
-                                                  : weft_coll_ring_moves (op->kind, n);
-
-  for (uint32_t i = 0; i < moves->len && op->peer < 0; i++) {
-    struct weft_move *move = &g_array_index (moves, struct weft_move, i);
-    move->from = n - 1 - move->from;
-    move->to = n - 1 - move->to;
-  }
-  g_array_sort (moves, compare_moves);
-  return moves;
+  for (int axis = 0; axis < WEFT_MAX_AXES; axis++)
+    base -= t->steps[axis] * s->latency[axis];
+  return base;
 }

@@ -24,39 +24,50 @@
  *
  * A payload of scalars rides in the latency: one float, or an exact sum (exact.h). */
 #pragma once
-#include "core/program/fabric.h"
+#include "core/cluster/fabric.h"
 #include "core/program/mesh.h"
 #include "core/program/op.h"
 
 #define WEFT_COLL_SCALAR_BYTES 176
 
+/* One flow of a member: to another GPU, on a way of the fabric (fabric.h). */
 struct weft_flow {
-  uint32_t from, to; /* GPUs */
-  gboolean remote;
+  uint32_t from, to, way;
 };
 
-/* What one link carries: local and remote flows that cross it, and its capacity. */
+/* What one link carries: how many flows of each way cross it, and its capacity. */
 struct weft_load {
-  uint32_t local, remote;
+  uint32_t flows[WEFT_MAX_WAYS];
   double capacity;
 };
 
+/* How a group lies on a fabric.  Of tiers: side 0 counts the members of a node, side 1 the nodes.
+ * Of a grid: member i stands at (i / stride[a]) % side[a] along axis a, and the members along a
+ * whole axis that wraps are a ring. */
 struct weft_coll_shape {
   struct weft_group group;
-  uint32_t n, n_local, n_nodes;
-  gboolean uniform;
-  double local_latency, remote_latency, next_latency; /* of one step */
+  enum weft_fabric_style style;
+  uint32_t n, side[WEFT_MAX_AXES], stride[WEFT_MAX_AXES];
+  gboolean uniform, ring[WEFT_MAX_AXES];
+  double latency[WEFT_MAX_AXES], next_latency; /* of one step */
   uint32_t n_load, n_next;
-  struct weft_load *load, *next; /* next: of a shift, whose flows all count as local */
+  struct weft_load *load, *next;               /* next: of a shift, whose flows all go way 0 */
 };
 
 struct weft_traffic {
   const char *algorithm;
-  double bytes_local, bytes_remote; /* of one flow, whole collective */
-  uint32_t steps_local, steps_remote;
-  double latency;                   /* base + all steps */
-  double seconds;                   /* the closed formula, alone on the cluster */
+  double bytes[WEFT_MAX_WAYS];   /* of one flow, whole collective */
+  uint32_t steps[WEFT_MAX_AXES];
+  double latency;                /* base + all steps */
+  double seconds;                /* the closed formula, alone on the cluster */
 };
+
+/* The axis of a way. */
+static inline uint32_t
+weft_coll_axis (const struct weft_coll_shape *shape, uint32_t way)
+{
+  return shape->style == WEFT_FABRIC_GRID ? way / 2 : way;
+}
 
 void weft_coll_shape_init (struct weft_coll_shape *shape, const struct weft_fabric *fabric,
                            const struct weft_group *group);
@@ -81,9 +92,20 @@ struct weft_traffic weft_coll_plan (const struct weft_coll_shape *shape, enum we
 /* What member i sends to the next one, or with `back` to the one before. */
 struct weft_flow weft_coll_shift (const struct weft_group *group, uint32_t member, gboolean back);
 
-/* Flows that member i sends; returns how many (0, 1 or 2). */
+/* Flows that member i sends, at most one of each way; returns how many. */
 uint32_t weft_coll_flows (const struct weft_coll_shape *shape, const struct weft_fabric *fabric,
-                          uint32_t member, struct weft_flow flows[2]);
+                          uint32_t member, struct weft_flow flows[WEFT_MAX_WAYS]);
+
+/* Bytes that cross a link in a collective. */
+double weft_coll_link_bytes (const struct weft_load *load, const struct weft_traffic *traffic);
+
+/* All steps of a collective; the latency of one of them, those of the last axis first; and what the
+ * collective waits before its first step. */
+uint32_t weft_coll_steps (const struct weft_traffic *traffic);
+double weft_coll_step_latency (const struct weft_coll_shape *shape,
+                               const struct weft_traffic *traffic, uint32_t step);
+double weft_coll_base_latency (const struct weft_coll_shape *shape,
+                               const struct weft_traffic *traffic);
 
 /* Collectives as moves: in round r, `from` sends piece `piece` of n to `to`, which adds it or stores
  * it; in an all_to_all it sends what it has for `to`, which stores it as that piece.  Several reduce

@@ -7,7 +7,7 @@
  * (Megatron-Core parallel_state.py, RankGenerator).  A group is never an array of ranks: it is
  * at most two nested strides. */
 #pragma once
-#include "core/program/zigzag.h"
+#include "core/base/zigzag.h"
 #include <stddef.h>
 #include <stdint.h>
 

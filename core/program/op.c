@@ -1,7 +1,6 @@
 #include "core/program/op.h"
 
 const char *const weft_lane_words[] = { WEFT_LANE_LIST (WEFT_WORD_TEXT) NULL };
-const char *const weft_phase_words[] = { WEFT_PHASE_LIST (WEFT_WORD_TEXT) NULL };
 const char *const weft_reduce_words[] = { WEFT_REDUCE_LIST (WEFT_WORD_TEXT) NULL };
 
 static double
@@ -296,7 +295,7 @@ value_width (const struct weft_shape *s, unsigned width, unsigned value)
 }
 
 /* Work is balanced: to all keys of a sequence queries of a rank see half of them on average, and so
- * they do to the keys of any rank (core/program/zigzag.h). */
+ * they do to the keys of any rank (core/base/zigzag.h). */
 static double
 attention_part_flops (const struct weft_shape *s)
 {

@@ -449,18 +449,6 @@ weft_op_enters_device (enum weft_op_kind kind)
   return kind == WEFT_OP_COPY_IN || kind == WEFT_OP_FROM_HOST;
 }
 
-#define WEFT_PHASE_LIST(X)                                                                         \
-  X (WEFT_PHASE_FORWARD, "F", "forward")                                                           \
-  X (WEFT_PHASE_BACKWARD, "B", "backward")                                                         \
-  X (WEFT_PHASE_INPUT_GRAD, "I", "input gradients of a split backward")                            \
-  X (WEFT_PHASE_WEIGHT_GRAD, "W", "weight gradients of a split backward")                          \
-  X (WEFT_PHASE_RECOMPUTE, "R", "forward again, inside backward")                                  \
-  X (WEFT_PHASE_REDUCE, "G", "gradient reduction and what joins it")                               \
-  X (WEFT_PHASE_FINALIZE, "Z", "what completes reduced gradients: tied embedding, token count")    \
-  X (WEFT_PHASE_OPTIMIZER, "O", "norm, clip, update, parameter gather")
-enum weft_phase { WEFT_PHASE_LIST (WEFT_WORD_ID) WEFT_N_PHASE };
-extern const char *const weft_phase_words[];
-
 #define WEFT_REDUCE_LIST(X)                                                                        \
   X (WEFT_REDUCE_SUM, "sum", "plain sum")                                                          \
   X (WEFT_REDUCE_AVG, "avg", "sum divided by the size of the group")                               \

@@ -285,7 +285,7 @@ slowest_link (const struct weft_coll_shape *shape, const struct weft_traffic *t,
   double bytes = 0, seconds = -1;
 
   for (uint32_t i = 0; i < (shift ? shape->n_next : shape->n_load); i++) {
-    double crossing = loads[i].local * t->bytes_local + loads[i].remote * t->bytes_remote;
+    double crossing = weft_coll_link_bytes (&loads[i], t);
     if (crossing / loads[i].capacity > seconds) {
       seconds = crossing / loads[i].capacity;
       bytes = crossing;
@@ -293,6 +293,17 @@ slowest_link (const struct weft_coll_shape *shape, const struct weft_traffic *t,
     }
   }
   return bytes;
+}
+
+/* "7+3": steps of each axis of the fabric. */
+static char *
+steps_text (const struct weft_fabric *f, const struct weft_traffic *t)
+{
+  GString *text = g_string_new (NULL);
+
+  for (uint32_t axis = 0; axis < f->ops->n_axis; axis++)
+    g_string_append_printf (text, "%s%u", axis ? "+" : "", t->steps[axis]);
+  return g_string_free (text, FALSE);
 }
 
 static char *
@@ -314,11 +325,11 @@ collective_formula (const struct page *g, uint32_t op)
                   *rate = human (capacity, "B/s");
   uint32_t n = shape.n, sms = weft_plan_sms (g->plan, g->p, op, &shape);
   weft_coll_shape_release (&shape);
+  g_autofree char *steps = steps_text (&g->plan->fabric, &t);
   if (bytes == 0)
-    return g_strdup_printf ("%s of %u, %u+%u steps, %u SMs: %s", t.algorithm, n, t.steps_local,
-                            t.steps_remote, sms, latency);
-  return g_strdup_printf ("%s of %u, %u+%u steps, %u SMs: %s + %s / %s", t.algorithm, n,
-                          t.steps_local, t.steps_remote, sms, latency, link, rate);
+    return g_strdup_printf ("%s of %u, %s steps, %u SMs: %s", t.algorithm, n, steps, sms, latency);
+  return g_strdup_printf ("%s of %u, %s steps, %u SMs: %s + %s / %s", t.algorithm, n, steps, sms,
+                          latency, link, rate);
 }
 
 static char *
@@ -329,8 +340,8 @@ transfer_formula (const struct page *g, uint32_t op)
   gboolean sends = g->p->op[op].kind == WEFT_OP_SEND;
   struct weft_traffic t = weft_plan_transfer (g->plan, sends ? rank : peer, sends ? peer : rank,
                                               weft_op_shape (g->p, op));
-  g_autofree char *latency = human (t.latency, "s"), *bytes = human (t.bytes_local, "B"),
-                  *rate = human (t.bytes_local / (t.seconds - t.latency), "B/s");
+  g_autofree char *latency = human (t.latency, "s"), *bytes = human (t.bytes[0], "B"),
+                  *rate = human (t.bytes[0] / (t.seconds - t.latency), "B/s");
 
   return g_strdup_printf ("%s: %s + %s / %s", t.algorithm, latency, bytes, rate);
 }

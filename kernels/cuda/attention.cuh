@@ -4,7 +4,7 @@
  * Queries and keys are those of whole sequences in rows [queries | keys | values], or a rank has a part of
  * them: queries in such rows, keys and values of the sequence or of another rank in rows of their own.
  * Tokens stand together in runs, one or, where a rank has two pieces of each sequence, two
- * (core/program/zigzag.h).  Positions alone say what sees what. */
+ * (core/base/zigzag.h).  Positions alone say what sees what. */
 #pragma once
 #include "kernels/cuda/place.cuh"
 

@@ -1,4 +1,4 @@
-/* place.cuh - where a token of this rank stands in its sequence: core/program/zigzag.h, for kernels. */
+/* place.cuh - where a token of this rank stands in its sequence: core/base/zigzag.h, for kernels. */
 #pragma once
 #include "kernels/cuda/device.cuh"
 

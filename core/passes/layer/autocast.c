@@ -17,7 +17,7 @@
  *
  * Otherwise all types are one, and nothing here emits anything. */
 #include "core/passes/step.h"
-#include "core/program/loss.h"
+#include "core/job/loss.h"
 
 uint32_t
 weft_cast (struct weft_step *s, uint32_t buf, enum weft_dtype dtype, const char *name)

@@ -1,7 +1,7 @@
 /* The two ends of the pipeline: tokens and embedding on the first stage, final norm, head and loss
  * on the last. */
 #include "core/passes/layer/ends.h"
-#include "core/program/loss.h"
+#include "core/job/loss.h"
 
 static uint32_t
 end_weight (struct weft_step *s, enum weft_end_param which)

@@ -11,8 +11,8 @@
  * In canonical order a chunk is a node of the tree over sequences, and chunks are added as the tree has it:
  * whole sequences, or the leaves of each, which come in zigzag order. */
 #include "core/passes/layer/ends.h"
-#include "core/program/loss.h"
-#include "core/program/zigzag.h"
+#include "core/job/loss.h"
+#include "core/base/zigzag.h"
 
 struct rows {
   uint64_t first, n;

@@ -12,7 +12,7 @@
  *
  * Backward needs no exchange: a rank's logits become their gradient by the sum that all know. */
 #include "core/passes/layer/ends.h"
-#include "core/program/loss.h"
+#include "core/job/loss.h"
 
 enum { MOST, TARGET, SUM, N_STATS };
 

@@ -7,7 +7,7 @@
  *   moe_act         keeps what fc1 makes, and makes the activation of experts again */
 #include "core/passes/layer/moe.h"
 #include "core/passes/layer/turns.h"
-#include "core/program/zigzag.h"
+#include "core/base/zigzag.h"
 #include <math.h>
 
 /* Nobody drops tokens and any rank may get them all: buffers of a step that is run have room for that.

@@ -243,7 +243,8 @@ weft_exchange_run_delayed (struct weft_step *s)
 static gboolean
 turns_early (const struct weft_step *s, uint32_t i)
 {
-  gboolean all = s->strategy->pipeline_schedule == WEFT_SCHEDULE_GPIPE ||
+  const struct weft_schedule_row *row = weft_job_schedule (s->job);
+  gboolean all = (row && row->in_flight == WEFT_IN_FLIGHT_ALL) ||
                  s->mesh->pp - 1 - s->role >= s->n_micro;
 
   return s->strategy->variable_seq_lengths && all && i == s->n_micro;

@@ -1,6 +1,6 @@
 /* The orders that can be written down at once, rank by rank: GPipe (Huang et al. 2019), 1F1B and
  * its interleaved form (Narayanan et al. 2021) as Megatron-Core runs it. */
-#include "core/program/pipeline_order.h"
+#include "core/schedule/order.h"
 
 void
 weft_order_put (GArray *row, enum weft_phase phase, uint32_t chunk, uint32_t micro)

@@ -1,5 +1,5 @@
-#include "core/program/loss.h"
-#include "core/program/zigzag.h"
+#include "core/job/loss.h"
+#include "core/base/zigzag.h"
 
 /* Every chunk reads and writes the whole gradient of the head, 8 bytes of fp32 for each element, in a
  * product of 2 FLOPs for each of its tokens.  At 800 TFLOP/s and 4.3 TB/s (H200, as libraries reach them) the

@@ -4,7 +4,7 @@
  * A microbatch makes four passes through all ranks, one after the other: forward down the ranks on
  * chunk a and up again on chunk b, then its input gradients the same way.  Passes of one place are run
  * in the order of microbatches, so how many have been done at each place says which may come next. */
-#include "core/program/pipeline_order.h"
+#include "core/schedule/order.h"
 
 enum pass { DOWN, UP, GRADIENT_DOWN, GRADIENT_UP, N_PASS, WEIGHT = N_PASS, IDLE };
 

@@ -1,13 +1,13 @@
-/* pipeline.h - a schedule is data: for each pipeline rank its compute cells in order.
+/* grid.h - a schedule as data: for each pipeline rank its compute cells in order.
  *
  * A cell is stage, type and microbatch, written in PyTorch's grammar: 0F3 is the forward of
  * microbatch 3 on stage 0, 1B2 a full backward, 1I2 and 1W2 its input- and weight-gradient halves.
  *
- * A rank holds n_chunks pieces of the model, each a stage of some copy of it: schedule.h says
- * which.  A copy has every stage once, and a microbatch stays within a copy; only DualPipe has two. */
+ * A rank holds n_chunks chunks of the model.  Each chunk is one stage of one copy of the model;
+ * schedule.h says which.  A copy has every stage once, and a microbatch stays within a copy; only
+ * DualPipe has two copies. */
 #pragma once
-#include "core/program/op.h"
-#include "core/job/schedule.h"
+#include "core/schedule/schedule.h"
 #include <glib.h>
 
 struct weft_cell {
@@ -32,9 +32,6 @@ typedef struct weft_grid {
  * cannot be made of these counts. */
 weft_grid *weft_grid_new (const struct weft_grid_spec *spec, GError **error);
 
-/* What the knobs of a job ask for: a schedule of these sizes, or pipeline_schedule_file. */
-weft_grid *weft_job_grid (const struct weft_job *job, GError **error);
-
 void weft_grid_free (weft_grid *grid);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_grid, weft_grid_free)
 
@@ -57,7 +54,7 @@ gboolean weft_grid_splits (const weft_grid *grid);
  * frees. */
 char *weft_grid_place_problem (const weft_grid *grid);
 
-/* Replays the grid: every F, then its B, on every stage exactly once, and nobody waits for ever.
+/* Replays the grid: every F, then its B, on every stage exactly once, and no rank waits for ever.
  * A forward needs that of the stage before; a backward (or I) needs its own forward and the
  * backward of the stage after; W needs its I.  A pair is a forward and a backward, neither of which
  * waits for the other.  The error names the cell that is missing, done twice or never starts.

@@ -1,6 +1,6 @@
 /* Pictures: a forward of a chunk is one slot and a whole backward two, so every time is a whole
  * number.  Cells of a pair stand one after the other. */
-#include "core/program/pipeline_order.h"
+#include "core/schedule/order.h"
 #include <string.h>
 
 struct picture {
@@ -36,7 +36,7 @@ cell_slots (const struct weft_cell *cell)
 static char
 cell_glyph (const struct weft_cell *cell)
 {
-  return weft_cell_looks[cell->phase].glyph + cell->micro % 10;
+  return weft_cell_kinds[cell->phase].glyph + cell->micro % 10;
 }
 
 /* The row of one chunk: blank where the rank is busy with another. */
@@ -143,7 +143,7 @@ svg_bar (const struct drawing *d, uint32_t rank, uint32_t i)
   if (cell->chunk)
     g_string_append_printf (
         d->text, " fill=\"#%06x\"",
-        paler (weft_cell_looks[cell->phase].colour, PALEST * cell->chunk / last));
+        paler (weft_cell_kinds[cell->phase].colour, PALEST * cell->chunk / last));
   g_string_append (d->text, "/>\n");
 }
 
@@ -204,14 +204,14 @@ svg_phases (const struct drawing *d)
   uint32_t x = LEFT, y = TOP + grid->n_ranks * ROW + 4;
 
   for (int phase = 0; phase < WEFT_N_PHASE; phase++) {
-    if (!weft_cell_looks[phase].pays || !grid_has (grid, phase))
+    if (!weft_cell_kinds[phase].works || !grid_has (grid, phase))
       continue;
-    g_string_append_printf (d->text, "<g fill=\"%s\">\n", weft_cell_looks[phase].colour);
+    g_string_append_printf (d->text, "<g fill=\"%s\">\n", weft_cell_kinds[phase].colour);
     svg_cells (d, phase, svg_bar);
     g_string_append_printf (d->text,
                             "<rect x=\"%u\" y=\"%u\" width=\"12\" height=\"12\"/></g>\n"
                             "<text x=\"%u\" y=\"%u\" fill=\"#777\">%s</text>\n",
-                            x, y, x + 18, y + 11, weft_cell_looks[phase].name);
+                            x, y, x + 18, y + 11, weft_cell_kinds[phase].name);
     x += KEY;
   }
   if (grid->n_chunks > 1)

@@ -1,8 +1,6 @@
 /* cluster.h - GPUs, nodes and the fabric between them: a topology file plus a size.
  *
- * GPU g sits in node g / node_gpus at slot g % node_gpus; slot k uses NIC k * node_nics /
- * node_gpus, and NIC k of every node of a scalable unit goes to leaf k of that unit (rail-optimised
- * fat tree). */
+ * Field `fabric_kind` names the fabric; fabric.h says which links there are and where a GPU is. */
 #pragma once
 #include "core/base/field.h"
 #include "core/base/words.h"
@@ -51,25 +49,3 @@ gboolean weft_cluster_resize (struct weft_cluster *cluster, int64_t gpus, int64_
                               GError **error);
 
 char **weft_cluster_names (void);
-
-enum weft_stack_field {
-#define FIELD_TEXT(name, ...) WEFT_STACK_##name,
-#define FIELD_INT(name, ...) WEFT_STACK_##name,
-#define FIELD_REAL(name, ...) WEFT_STACK_##name,
-#include "core/stack.def"
-  WEFT_N_STACK_FIELD
-};
-
-union weft_stack {
-  struct {
-#define FIELD_TEXT(name, ...) int64_t name;
-#define FIELD_INT(name, ...) int64_t name;
-#define FIELD_REAL(name, ...) double name;
-#include "core/stack.def"
-  };
-  union weft_value at[WEFT_N_STACK_FIELD];
-};
-
-extern const struct weft_table weft_stack_table;
-gboolean weft_stack_load (const char *name_or_path, union weft_stack *stack, GError **error);
-char **weft_stack_names (void);

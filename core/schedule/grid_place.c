@@ -1,5 +1,5 @@
 /* Where the stages of a grid lie, as programs and rules ask. */
-#include "core/program/pipeline.h"
+#include "core/schedule/grid.h"
 
 static uint32_t
 rank_of (const weft_grid *grid, uint32_t copy, uint32_t stage)

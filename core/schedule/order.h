@@ -1,23 +1,23 @@
-/* pipeline_order.h - inside pipeline*.c: how a grid is made and what its cells mean. */
+/* order.h - inside core/schedule: how a grid is filled and which work its cells do. */
 #pragma once
-#include "core/program/pipeline.h"
+#include "core/schedule/grid.h"
 
-/* What a stage owes each microbatch, once; a full backward pays both gradient parts. */
-enum weft_part_of_cell { WEFT_PAYS_FORWARD, WEFT_PAYS_INPUT, WEFT_PAYS_WEIGHT, WEFT_N_PAYS };
+/* Work items of a microbatch on a stage, each done once; a full backward does both gradients. */
+enum weft_work { WEFT_WORK_FORWARD, WEFT_WORK_INPUT, WEFT_WORK_WEIGHT, WEFT_N_WORK };
 
-/* What a phase pays and how pictures show it; a phase that pays nothing cannot be a cell. */
-struct weft_cell_look {
-  uint8_t pays; /* bits of enum weft_part_of_cell */
+/* The work of a phase and how pictures show it; a phase without work cannot be a cell. */
+struct weft_cell_kind {
+  uint8_t works; /* bits of enum weft_work */
   char glyph;   /* of microbatch 0 */
   const char *colour, *name;
 };
 
-extern const struct weft_cell_look weft_cell_looks[WEFT_N_PHASE];
+extern const struct weft_cell_kind weft_cell_kinds[WEFT_N_PHASE];
 
 static inline gboolean
-weft_cell_pays (const struct weft_cell *cell, enum weft_part_of_cell part)
+weft_cell_does (const struct weft_cell *cell, enum weft_work part)
 {
-  return weft_cell_looks[cell->phase].pays >> part & 1;
+  return weft_cell_kinds[cell->phase].works >> part & 1;
 }
 
 static inline uint32_t
@@ -42,22 +42,19 @@ weft_cell_stage (const weft_grid *grid, uint32_t rank, const struct weft_cell *c
 #define WEFT_NO_PLACE UINT32_MAX
 uint32_t weft_grid_beside (const weft_grid *grid, uint32_t place, int by);
 
-/* A grid of such sizes with nothing in it; then each place is told its copy and stage. */
+/* A grid of these sizes without stages and cells; weft_grid_settle() gives each place its copy and
+ * stage. */
 weft_grid *weft_grid_alloc (uint32_t n_ranks, uint32_t n_chunks, uint32_t n_micro,
                             uint32_t n_copies);
 void weft_grid_settle (weft_grid *grid, uint32_t place, uint32_t copy, uint32_t stage);
 
-/* A grid without cells: rows are empty.  Microbatches are dealt to copies in equal runs. */
+/* A grid without cells: rows are empty.  Copies take the microbatches in equal runs. */
 weft_grid *weft_grid_blank (uint32_t n_ranks, uint32_t n_chunks, uint32_t n_micro,
                             enum weft_grid_shape shape);
 
-/* A schedule appends the cells of every rank in order to row[rank], a GArray of struct weft_cell. */
-typedef void weft_order_fill (const weft_grid *grid, const struct weft_grid_spec *spec,
-                              GArray **row);
-
-weft_order_fill weft_order_gpipe, weft_order_1f1b;
-weft_order_fill weft_order_zb_h1, weft_order_zb_h2, weft_order_zb_v, weft_order_v_half,
-    weft_order_v_min, weft_order_dualpipe, weft_order_dualpipev;
+/* The functions that rows of core/schedules.def name. */
+#define SCHEDULE(id, word, doc, fill, ...) weft_order_fill fill;
+#include "core/schedules.def"
 
 void weft_order_put (GArray *row, enum weft_phase phase, uint32_t chunk, uint32_t micro);
 

@@ -7,7 +7,7 @@
  * that goes through them. */
 #include "core/base/error.h"
 #include "core/base/file.h"
-#include "core/program/pipeline_order.h"
+#include "core/schedule/order.h"
 #include <string.h>
 
 char *
@@ -82,7 +82,7 @@ static int
 phase_of (const char *word, size_t length)
 {
   for (int phase = 0; phase < WEFT_N_PHASE; phase++)
-    if (weft_cell_looks[phase].pays && strlen (weft_phase_words[phase]) == length &&
+    if (weft_cell_kinds[phase].works && strlen (weft_phase_words[phase]) == length &&
         strncmp (weft_phase_words[phase], word, length) == 0)
       return phase;
   return -1;

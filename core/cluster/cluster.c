@@ -1,7 +1,10 @@
-#include "core/job/cluster.h"
+#include "core/cluster/fabric.h"
 #include "core/base/conf.h"
 #include "core/base/error.h"
 #include "core/base/sheet.h"
+
+#define FABRIC_WORD(id, word, ops, doc) word,
+static const char *const weft_fabric_words[] = { WEFT_FABRIC_LIST (FABRIC_WORD) NULL };
 
 static const struct weft_field fields[] = {
 #define FIELD_TEXT WEFT_ROW_TEXT
@@ -22,6 +25,7 @@ static const unsigned optional[] = {
   WEFT_CLUSTER_gpu_fp8_spec,
   WEFT_CLUSTER_gpu_fp8,
   WEFT_CLUSTER_gpu_cuda_core_spec,
+  WEFT_CLUSTER_fabric_kind,
   WEFT_CLUSTER_fabric_spine_latency,
   WEFT_CLUSTER_fabric_nodes_per_unit,
   WEFT_CLUSTER_fabric_units_per_pod,

@@ -4,7 +4,7 @@
  * ZB-H1 and ZB-H2: Qi et al. 2023, "Zero Bubble Pipeline Parallelism".  ZB-V: the same paper.
  * V-Half and V-Min: Qi et al. 2024, "Pipeline Parallelism with Controllable Memory".  DualPipe:
  * DeepSeek-AI 2024, "DeepSeek-V3 Technical Report"; DualPipeV is its half, folded. */
-#include "core/program/pipeline_order.h"
+#include "core/schedule/order.h"
 
 /* Writes one rank.  Patterns are made of F, I, B and the letter of a chunk: "Fa" is the next forward
  * of chunk a, "Fa&Bb" a forward and a backward that run together.  "w" is the oldest weight gradient

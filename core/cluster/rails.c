@@ -1,0 +1,188 @@
+#include "core/cluster/rails.h"
+
+static uint32_t
+node_of (const struct weft_fabric *f, uint32_t gpu)
+{
+  return gpu / f->cluster->f.node_gpus;
+}
+
+static uint32_t
+slot_of (const struct weft_fabric *f, uint32_t gpu)
+{
+  return gpu % f->cluster->f.node_gpus;
+}
+
+static uint32_t
+unit_of (const struct weft_fabric *f, uint32_t gpu)
+{
+  return node_of (f, gpu) / f->cluster->f.fabric_nodes_per_unit;
+}
+
+static uint32_t
+rail_of (const struct weft_fabric *f, uint32_t gpu)
+{
+  return slot_of (f, gpu) * f->cluster->f.node_nics / f->cluster->f.node_gpus;
+}
+
+static uint32_t
+domain (const struct weft_cluster *cluster)
+{
+  return cluster->f.node_gpus;
+}
+
+/* ------------------------------------------------------------------- links */
+
+static double
+port_rate (const struct weft_fabric *f)
+{
+  return f->cluster->f.node_intra_bandwidth;
+}
+
+static uint32_t
+nics (const struct weft_fabric *f)
+{
+  return f->cluster->n_nodes * f->cluster->f.node_nics;
+}
+
+static uint32_t
+nic_of (const struct weft_fabric *f, uint32_t gpu)
+{
+  return node_of (f, gpu) * f->cluster->f.node_nics + rail_of (f, gpu);
+}
+
+static double
+nic_rate (const struct weft_fabric *f)
+{
+  return f->cluster->f.node_nic_bandwidth;
+}
+
+static uint32_t
+n_units (const struct weft_fabric *f)
+{
+  const struct weft_cluster *c = f->cluster;
+  return (c->n_nodes + c->f.fabric_nodes_per_unit - 1) / c->f.fabric_nodes_per_unit;
+}
+
+static uint32_t
+leaves (const struct weft_fabric *f)
+{
+  const union weft_cluster_fields *c = &f->cluster->f;
+  return c->fabric_leaf_oversubscription > 1 ? n_units (f) * c->node_nics : 0;
+}
+
+static uint32_t
+leaf_of (const struct weft_fabric *f, uint32_t gpu)
+{
+  return unit_of (f, gpu) * f->cluster->f.node_nics + rail_of (f, gpu);
+}
+
+/* Oversubscription is ports down over ports up: a leaf of a unit has one port down for each node,
+ * a pod has all NICs of its units. */
+static double
+leaf_ports (const struct weft_fabric *f)
+{
+  return f->cluster->f.fabric_nodes_per_unit * f->cluster->f.node_nic_bandwidth;
+}
+
+static double
+leaf_rate (const struct weft_fabric *f)
+{
+  return leaf_ports (f) / f->cluster->f.fabric_leaf_oversubscription;
+}
+
+static uint32_t
+pods (const struct weft_fabric *f)
+{
+  const union weft_cluster_fields *c = &f->cluster->f;
+  return c->fabric_spine_oversubscription > 1
+             ? (n_units (f) + c->fabric_units_per_pod - 1) / c->fabric_units_per_pod
+             : 0;
+}
+
+static uint32_t
+pod_of (const struct weft_fabric *f, uint32_t gpu)
+{
+  return unit_of (f, gpu) / f->cluster->f.fabric_units_per_pod;
+}
+
+static double
+pod_rate (const struct weft_fabric *f)
+{
+  const union weft_cluster_fields *c = &f->cluster->f;
+  return leaf_ports (f) * c->node_nics * c->fabric_units_per_pod / c->fabric_spine_oversubscription;
+}
+
+static const struct weft_link_kind kinds[] = {
+  { "port up", "GPU into its node's switch", weft_link_each_gpu, weft_link_of_gpu, port_rate },
+  { "port down", "node's switch into a GPU", weft_link_each_gpu, weft_link_of_gpu, port_rate },
+  WEFT_HOST_LINKS{ "nic up", "NIC into the fabric", nics, nic_of, nic_rate },
+  { "nic down", "fabric into a NIC", nics, nic_of, nic_rate },
+  { "leaf up", "bundle of a unit's leaf to the spines, one rail", leaves, leaf_of, leaf_rate },
+  { "leaf down", "spines to a unit's leaf, one rail", leaves, leaf_of, leaf_rate },
+  { "spine up", "bundle of a pod to the core", pods, pod_of, pod_rate },
+  { "spine down", "core to a pod", pods, pod_of, pod_rate },
+};
+G_STATIC_ASSERT (G_N_ELEMENTS (kinds) == WEFT_N_LINK);
+
+/* ------------------------------------------------------------------ routes */
+
+static void
+local_route (const struct weft_fabric *f, uint32_t from, uint32_t to, struct weft_route *route)
+{
+  enum weft_intra intra = f->cluster->f.node_intra;
+
+  weft_route_cross (f, route, WEFT_LINK_PORT_UP, from);
+  if (intra == WEFT_PCIE)
+    weft_route_cross (f, route, WEFT_LINK_PCIE_UP, from);
+  if (intra == WEFT_SHARED_MEMORY)
+    weft_route_cross (f, route, WEFT_LINK_MEMORY, from);
+  if (intra == WEFT_PCIE)
+    weft_route_cross (f, route, WEFT_LINK_PCIE_DOWN, to);
+  weft_route_cross (f, route, WEFT_LINK_PORT_DOWN, to);
+  route->latency = f->cluster->f.node_intra_latency;
+}
+
+/* Within a node over its switch, between nodes over the sender's rail. */
+static void
+find_route (const struct weft_fabric *f, uint32_t from, uint32_t to, uint32_t way,
+            struct weft_route *route)
+{
+  const union weft_cluster_fields *c = &f->cluster->f;
+
+  (void) way;
+  if (node_of (f, from) == node_of (f, to)) {
+    local_route (f, from, to, route);
+    return;
+  }
+  gboolean over_spine =
+      unit_of (f, from) != unit_of (f, to) || rail_of (f, from) != rail_of (f, to);
+  gboolean over_core = pod_of (f, from) != pod_of (f, to);
+  weft_route_cross (f, route, WEFT_LINK_PCIE_UP, from);
+  weft_route_cross (f, route, WEFT_LINK_NIC_UP, from);
+  if (over_spine)
+    weft_route_cross (f, route, WEFT_LINK_LEAF_UP, from);
+  if (over_core) {
+    weft_route_cross (f, route, WEFT_LINK_SPINE_UP, from);
+    weft_route_cross (f, route, WEFT_LINK_SPINE_DOWN, to);
+  }
+  if (over_spine)
+    weft_route_cross (f, route, WEFT_LINK_LEAF_DOWN, to);
+  weft_route_cross (f, route, WEFT_LINK_NIC_DOWN, to);
+  weft_route_cross (f, route, WEFT_LINK_PCIE_DOWN, to);
+  route->latency = c->fabric_latency + (over_spine ? c->fabric_spine_latency : 0);
+}
+
+static const char *const axes[] = { "inside nodes", "between nodes" };
+
+const struct weft_fabric_ops weft_rails = {
+  .style = WEFT_FABRIC_TIERS,
+  .n_axis = G_N_ELEMENTS (axes),
+  .axis = axes,
+  .n_kind = G_N_ELEMENTS (kinds),
+  .kind = kinds,
+  .host_kind = WEFT_LINK_PCIE_UP,
+  .node = node_of,
+  .slot = slot_of,
+  .domain = domain,
+  .route = find_route,
+};
