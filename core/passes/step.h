@@ -49,12 +49,16 @@
   X (WEFT_K_NORM_WEIGHT, "k_norm.weight")                                                          \
   X (WEFT_PROJ_WEIGHT, "proj.weight")                                                              \
   X (WEFT_PROJ_BIAS, "proj.bias")                                                                  \
+  X (WEFT_ATTENTION_NORM_WEIGHT, "attention_norm.weight")                                          \
+  X (WEFT_ATTENTION_NORM_BIAS, "attention_norm.bias")                                              \
   X (WEFT_NORM2_WEIGHT, "norm2.weight")                                                            \
   X (WEFT_NORM2_BIAS, "norm2.bias")                                                                \
   X (WEFT_FC1_WEIGHT, "fc1.weight")                                                                \
   X (WEFT_FC1_BIAS, "fc1.bias")                                                                    \
   X (WEFT_FC2_WEIGHT, "fc2.weight")                                                                \
   X (WEFT_FC2_BIAS, "fc2.bias")                                                                    \
+  X (WEFT_MLP_NORM_WEIGHT, "mlp_norm.weight")                                                      \
+  X (WEFT_MLP_NORM_BIAS, "mlp_norm.bias")                                                          \
   X (WEFT_Q_DOWN_WEIGHT, "q_down.weight")                                                          \
   X (WEFT_Q_DOWN_BIAS, "q_down.bias")                                                              \
   X (WEFT_Q_LATENT_NORM_WEIGHT, "q_latent_norm.weight")                                            \
@@ -90,6 +94,8 @@ enum weft_layer_param {
 #define WEFT_END_PARAM_LIST(X)                                                                     \
   X (WEFT_EMBED_WEIGHT, "embedding.weight")                                                        \
   X (WEFT_POSITION_WEIGHT, "position.weight")                                                      \
+  X (WEFT_EMBED_NORM_WEIGHT, "embedding_norm.weight")                                              \
+  X (WEFT_EMBED_NORM_BIAS, "embedding_norm.bias")                                                  \
   X (WEFT_FINAL_NORM_WEIGHT, "final_norm.weight")                                                  \
   X (WEFT_FINAL_NORM_BIAS, "final_norm.bias")                                                      \
   X (WEFT_HEAD_WEIGHT, "head.weight")
@@ -105,6 +111,7 @@ enum weft_end_param {
 /* What forward of one layer and microbatch leaves for backward: buffer numbers, or WEFT_NO_BUF. */
 struct weft_saved {
   uint32_t x, n1, raw, qkv, o, lse, x1, n2, u, a;
+  uint32_t made, mlp; /* what attention and MLP make, where it is normalised before it is added */
   uint32_t dealt_o; /* o as attention has it where that is not what is mapped on: context.c, attention.c */
   uint32_t scores, choice, prob, row, counts, sent, back, xp, pp, xw, eu, ea; /* of experts: moe.h */
   uint32_t su, sa, sy, gate;                            /* of shared experts */
@@ -539,6 +546,8 @@ void weft_host_wait_for_copies (struct weft_step *s);
 /* params.c */
 void weft_params_build (struct weft_step *s);
 uint32_t weft_params_layer (const struct weft_step *s, enum weft_layer_param which);
+/* The first parameter of the MLP's half of a layer. */
+uint32_t weft_params_second_half (const struct weft_step *s, uint32_t layer);
 
 /* n elements of a flat buffer from where bucket k begins in it, or its slice in a buffer of slices. */
 uint32_t weft_params_flat_view (struct weft_step *s, uint32_t flat, uint32_t k, uint64_t n,
@@ -712,6 +721,12 @@ uint32_t weft_norm_again (struct weft_step *s, const char *name, enum weft_layer
                           uint32_t x);
 uint32_t weft_norm_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
                              uint32_t dy, uint32_t x, uint32_t dresidual);
+/* The same with a buffer of its own for the result; dresidual may be WEFT_NO_BUF. */
+uint32_t weft_norm_backward_apart (struct weft_step *s, const char *name,
+                                   enum weft_layer_param which, uint32_t dy, uint32_t x,
+                                   uint32_t dresidual);
+/* a + b, rows of the residual stream in its type. */
+uint32_t weft_stream_add (struct weft_step *s, const char *name, uint32_t a, uint32_t b);
 /* The same of any norm, by its weight and bias. */
 struct weft_norm_operands {
   uint32_t dy, x, dresidual, dx;
@@ -754,12 +769,9 @@ void weft_context_attention_backward (struct weft_step *s, const struct weft_sav
 void weft_context_sum (struct weft_step *s, uint32_t grad, enum weft_group_kind group);
 void weft_context_keep (struct weft_step *s, uint32_t grad, uint32_t pieces);
 
-/* mlp.c: fills n2, u and a from x1, and returns what fc2 makes; from the residual's gradient behind
- * the MLP to that before it.  The nonlinearity of `columns` from what the first map made; its
- * gradient. */
+/* mlp.c: fills n2, u and a, and returns what fc2 makes; backward: turns.h.  The nonlinearity of
+ * `columns` from what the first map made; its gradient. */
 uint32_t weft_layer_mlp (struct weft_step *s, struct weft_saved *saved);
-uint32_t weft_layer_mlp_backward (struct weft_step *s, struct weft_saved *saved, uint32_t dresidual);
-
 uint32_t weft_activate (struct weft_step *s, uint64_t columns, uint32_t u);
 uint32_t weft_activate_backward (struct weft_step *s, uint64_t columns, uint32_t u, uint32_t da);
 

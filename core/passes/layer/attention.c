@@ -118,6 +118,13 @@ gather_gradient (struct weft_step *s, uint32_t d_o)
   return group;
 }
 
+static struct weft_shape
+rope_shape (const struct weft_step *s)
+{
+  return WEFT_SHAPE (s->product_dtype, head_rows (s), s->model->kv_channels,
+                     (uint64_t) weft_model_layer_is_local (s->model, s->at.layer));
+}
+
 static void
 turn_heads (struct weft_step *s, struct weft_saved *saved)
 {
@@ -133,9 +140,7 @@ turn_heads (struct weft_step *s, struct weft_saved *saved)
                           WEFT_R (weft_layer_weight (s, WEFT_K_NORM_WEIGHT)), WEFT_W (saved->raw)));
   }
   if (weft_model_layer_has_rope (m, s->at.layer))
-    weft_emit (s, WEFT_OP_ROPE, "rope",
-               WEFT_SHAPE (s->product_dtype, head_rows (s), m->kv_channels),
-               WEFT_USES (WEFT_RW (saved->qkv)));
+    weft_emit (s, WEFT_OP_ROPE, "rope", rope_shape (s), WEFT_USES (WEFT_RW (saved->qkv)));
 }
 
 /* Attention of Hugging Face models looks whether sequences were packed, where a batch of one leaves
@@ -221,9 +226,7 @@ turn_heads_backward (struct weft_step *s, const struct weft_saved *saved, uint32
   if (m->kv_lora_rank)
     return;
   if (weft_model_layer_has_rope (m, s->at.layer))
-    weft_emit (s, WEFT_OP_ROPE_BWD, "rope",
-               WEFT_SHAPE (s->product_dtype, head_rows (s), m->kv_channels),
-               WEFT_USES (WEFT_RW (dqkv)));
+    weft_emit (s, WEFT_OP_ROPE_BWD, "rope", rope_shape (s), WEFT_USES (WEFT_RW (dqkv)));
   if (!m->qk_layernorm)
     return;
   head_norm_backward (s, saved, dqkv);

@@ -3,10 +3,10 @@
 #pragma once
 #include "core/passes/step.h"
 
-/* What the two ends leave: token ids, the mask of embeddings, the final norm's input and output,
- * logits.  `depth` of a layer of multi-token prediction: how many tokens further ahead it looks. */
+/* What the two ends leave: token ids, the input of the norm of embeddings, their mask, the final
+ * norm's input and output, logits.  `depth` of a layer of multi-token prediction: how many tokens further ahead it looks. */
 struct weft_saved_end {
-  uint32_t ids, targets, mask, x, normed, logits, lse;
+  uint32_t ids, targets, embedded, mask, x, normed, logits, lse;
   uint32_t depth;
   uint32_t arrived; /* the op that brought targets */
 };
@@ -42,9 +42,9 @@ struct weft_words {
   uint32_t ids, dx, passes;
 };
 
-/* ends.c; words: embeddings; from their gradient to that of what was looked up, which is added to
- * `table`; things of several passes over the tokens, chunk by chunk of each sequence */
-uint32_t weft_embed_words (struct weft_step *s, uint32_t ids, uint32_t *mask);
+/* ends.c; words: embeddings, normalised and dropped as the job asks, which fills embedded and mask;
+ * from their gradient to that of what was looked up, which is added to `table`; things of several passes over the tokens, chunk by chunk of each sequence */
+uint32_t weft_embed_words (struct weft_step *s, struct weft_saved_end *end);
 uint32_t weft_embed_words_backward (struct weft_step *s, const struct weft_saved_end *end,
                                     uint32_t dx);
 void weft_embed_words_gradient (struct weft_step *s, struct weft_words words, struct weft_use table,

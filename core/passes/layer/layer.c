@@ -3,6 +3,10 @@
  *   x -> norm1 -> n1 -> qkv (rope) -> attention -> o -> proj -> + x -> x1
  *   x1 -> norm2 -> n2 -> fc1 -> u -> activation -> a -> fc2 -> + x1 -> output
  *
+ * norm_placement = post leaves out norm1 and norm2 where they are and has them behind proj and fc2;
+ * sandwich has norms of their own there besides (attention_norm, mlp_norm).  residual = parallel:
+ * norm2 takes x, not x1; parallel_one_norm: fc1 takes n1.
+ *
  * Kept for backward: x, n1, qkv, o, lse, x1, n2, u, a.  In 16-bit bytes that is
  * sbh (2 + 2 + 4k/a + 2 + 2 + 2 + 2 + 2 w f/h + 2 f/h) + 4 a s b with w = 2 when the MLP is gated:
  * the "no dropout, flash attention" row of the published formulas (Korthikanti et al., arXiv
@@ -24,6 +28,15 @@
  * The residual's gradient is then a new buffer after each norm: the old one is still to be read. */
 #include "core/passes/layer/turns.h"
 
+/* The norm of what attention or the MLP makes. */
+static enum weft_layer_param
+output_norm (const struct weft_step *s, gboolean attention)
+{
+  if (s->model->norm_placement == WEFT_NORM_POST)
+    return attention ? WEFT_NORM1_WEIGHT : WEFT_NORM2_WEIGHT;
+  return attention ? WEFT_ATTENTION_NORM_WEIGHT : WEFT_MLP_NORM_WEIGHT;
+}
+
 static void
 forget (struct weft_saved *saved)
 {
@@ -31,6 +44,36 @@ forget (struct weft_saved *saved)
 
   for (unsigned i = 0; i < sizeof *saved / sizeof *buf; i++)
     buf[i] = WEFT_NO_BUF;
+}
+
+uint32_t
+weft_layer_output_norm (struct weft_step *s, gboolean attention, uint32_t y, uint32_t *made)
+{
+  const char *const names[] = { "mlp_norm", "attention_norm" };
+
+  if (s->model->norm_placement == WEFT_NORM_PRE)
+    return y;
+  *made = y;
+  return weft_norm_stream (s, names[attention], output_norm (s, attention), y);
+}
+
+uint32_t
+weft_layer_output_norm_backward (struct weft_step *s, gboolean attention, uint32_t made,
+                                 uint32_t dy)
+{
+  const char *const names[] = { "mlp_norm", "attention_norm" };
+
+  if (s->model->norm_placement == WEFT_NORM_PRE)
+    return dy;
+  return weft_norm_backward_apart (s, names[attention], output_norm (s, attention), dy, made,
+                                   WEFT_NO_BUF);
+}
+
+/* What the map to queries, keys and values reads: a norm, or the stream itself. */
+static uint32_t
+input (const struct weft_saved *saved)
+{
+  return saved->n1 != WEFT_NO_BUF ? saved->n1 : saved->x;
 }
 
 static void
@@ -41,24 +84,46 @@ attend (struct weft_step *s, struct weft_pass *pass)
 
   forget (saved);
   saved->x = pass->x;
-  saved->n1 = weft_norm (s, "norm1", WEFT_NORM1_WEIGHT, pass->x);
+  if (s->model->norm_placement != WEFT_NORM_POST)
+    saved->n1 = weft_norm (s, "norm1", WEFT_NORM1_WEIGHT, pass->x);
   if (s->model->kv_lora_rank)
     weft_latent_forward (s, saved);
   else
     saved->qkv =
-        weft_heads_gather (s, weft_linear (s, "qkv", WEFT_QKV_WEIGHT, saved->n1, w->made, w->h));
+        weft_heads_gather (s, weft_linear (s, "qkv", WEFT_QKV_WEIGHT, input (saved), w->made, w->h));
   weft_layer_attention (s, saved);
   uint32_t p = weft_linear (s, "proj", WEFT_PROJ_WEIGHT, saved->o, w->h, w->own);
-  saved->x1 =
-      weft_residual (s, WEFT_DROP_ATTENTION, pass->x, weft_outward (s, p, "proj"), &saved->mask_o);
+  p = weft_layer_output_norm (s, TRUE, weft_outward (s, p, "proj"), &saved->made);
+  pass->x = weft_residual (s, WEFT_DROP_ATTENTION, pass->x, p, &saved->mask_o);
+  if (s->model->residual == WEFT_RESIDUAL_SEQUENTIAL)
+    saved->x1 = pass->x;
   weft_step_through (s, weft_params_layer (s, WEFT_NORM1_WEIGHT));
 }
 
+/* One norm for both has been made again for the MLP. */
 static void
 normalise_again (struct weft_step *s, struct weft_saved *saved)
 {
-  if (weft_runs_again (s, WEFT_MODULE_LAYERNORM))
+  gboolean done = s->model->residual == WEFT_RESIDUAL_ONE_NORM;
+
+  if (s->model->norm_placement != WEFT_NORM_POST && !done &&
+      weft_runs_again (s, WEFT_MODULE_LAYERNORM))
     saved->n1 = weft_norm_again (s, "norm1", WEFT_NORM1_WEIGHT, saved->x);
+}
+
+/* From the gradient of what attention read to that of the layer's input. */
+static void
+leave_attention (struct weft_step *s, struct weft_pass *pass, uint32_t dn1)
+{
+  const struct weft_saved *saved = pass->saved;
+
+  if (s->model->residual == WEFT_RESIDUAL_ONE_NORM)
+    dn1 = weft_stream_add (s, "dn1", weft_outward (s, dn1, "norm1"),
+                           weft_outward (s, pass->beside, "norm1"));
+  if (s->model->norm_placement == WEFT_NORM_POST)
+    pass->x = weft_stream_add (s, "dresidual", weft_outward (s, dn1, "qkv"), pass->x);
+  else
+    pass->x = weft_norm_backward (s, "norm1", WEFT_NORM1_WEIGHT, dn1, saved->x, pass->x);
 }
 
 static void
@@ -66,9 +131,11 @@ attend_backward (struct weft_step *s, struct weft_pass *pass)
 {
   const struct weft_widths *w = &s->width;
   struct weft_saved *saved = pass->saved;
+  uint32_t branch = s->model->residual == WEFT_RESIDUAL_SEQUENTIAL ? pass->x : pass->branch;
 
-  weft_step_through (s, weft_params_layer (s, WEFT_NORM2_WEIGHT));
-  uint32_t dp = weft_drop_backward (s, WEFT_DROP_ATTENTION, pass->x, saved->mask_o);
+  weft_step_through (s, weft_params_second_half (s, pass->layer));
+  uint32_t dp = weft_drop_backward (s, WEFT_DROP_ATTENTION, branch, saved->mask_o);
+  dp = weft_layer_output_norm_backward (s, TRUE, saved->made, dp);
   uint32_t d_o = weft_linear_backward (s, "proj", WEFT_PROJ_WEIGHT, dp, saved->o, w->h, w->own);
   gboolean latent = weft_runs_again (s, WEFT_MODULE_MLA_UP_PROJ);
   if (latent) {
@@ -81,8 +148,8 @@ attend_backward (struct weft_step *s, struct weft_pass *pass)
   uint32_t dn1 = s->model->kv_lora_rank ? weft_latent_backward (s, saved, dqkv)
                                         : weft_linear_backward (s, "qkv", WEFT_QKV_WEIGHT,
                                                                 weft_heads_scatter (s, dqkv),
-                                                                saved->n1, w->made, w->h);
-  pass->x = weft_norm_backward (s, "norm1", WEFT_NORM1_WEIGHT, dn1, saved->x, pass->x);
+                                                                input (saved), w->made, w->h);
+  leave_attention (s, pass, dn1);
 }
 
 static gboolean
@@ -103,9 +170,11 @@ weft_layer_forward_turn (struct weft_step *s, struct weft_pass *pass, enum weft_
     weft_moe_forward_turn (s, pass, turn);
   else if (turn == WEFT_TURN_MLP)
     pass->mlp = weft_layer_mlp (s, saved);
-  if (turn == WEFT_TURN_ADD)
-    pass->x = weft_residual (s, WEFT_DROP_MLP, saved->x1, weft_outward (s, pass->mlp, "fc2"),
-                             &saved->mask_y);
+  if (turn == WEFT_TURN_ADD) {
+    uint32_t y =
+        weft_layer_output_norm (s, FALSE, weft_outward (s, pass->mlp, "fc2"), &saved->mlp);
+    pass->x = weft_residual (s, WEFT_DROP_MLP, pass->x, y, &saved->mask_y);
+  }
   s->at.layer = WEFT_NO_LAYER;
 }
 
@@ -125,12 +194,14 @@ weft_layer_backward_turn (struct weft_step *s, struct weft_pass *pass, enum weft
   struct weft_op at = s->at;
 
   s->at.layer = pass->layer;
+  if (turn == WEFT_N_TURN - 1)
+    pass->branch = pass->x;
   if (weft_step_delays (s))
     s->at.phase = WEFT_PHASE_INPUT_GRAD;
   if (has_experts (s, pass))
     weft_moe_backward_turn (s, pass, turn);
   else if (turn == WEFT_TURN_MLP)
-    pass->x = weft_layer_mlp_backward (s, pass->saved, pass->x);
+    weft_layer_mlp_backward (s, pass);
   if (turn == WEFT_TURN_ATTEND)
     attend_backward (s, pass);
   s->at = at;

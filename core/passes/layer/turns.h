@@ -28,11 +28,23 @@ struct weft_pass {
   uint32_t x;             /* what it takes, in the end what it makes; backward gradients of it */
   uint32_t mlp;           /* what the MLP, or shared experts, make, and its gradient */
   uint32_t rows, weights; /* on their way to experts, or back */
+  uint32_t branch;        /* backward: the gradient of what attention added */
+  uint32_t beside;        /* backward: that of the norm that attention and MLP both read */
 };
 
 /* layer.c */
 void weft_layer_forward_turn (struct weft_step *s, struct weft_pass *pass, enum weft_turn turn);
 void weft_layer_backward_turn (struct weft_step *s, struct weft_pass *pass, enum weft_turn turn);
+
+/* layer.c: the norm of what attention, or the MLP, made (norm_placement post or sandwich), kept in
+ * `made`; and its gradient.  Without such a norm both return what they are given. */
+uint32_t weft_layer_output_norm (struct weft_step *s, gboolean attention, uint32_t y,
+                                 uint32_t *made);
+uint32_t weft_layer_output_norm_backward (struct weft_step *s, gboolean attention, uint32_t made,
+                                          uint32_t dy);
+
+/* mlp.c: from the gradient of the residual stream behind the MLP to that before it. */
+void weft_layer_mlp_backward (struct weft_step *s, struct weft_pass *pass);
 
 /* moe.c: what a layer of experts does in them, beside attention. */
 void weft_moe_forward_turn (struct weft_step *s, struct weft_pass *pass, enum weft_turn turn);

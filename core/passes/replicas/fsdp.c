@@ -13,10 +13,12 @@
 /* The floor of the default, elements (param_and_grad_buffer.py). */
 #define LEAST_UNIT_SIZE ((uint64_t) 1000000000)
 
-/* The two halves of a layer begin with a norm each. */
+/* A parameter of a layer; the two halves of a layer begin with a norm each. */
 static uint32_t
 norm_of (const struct weft_step *s, uint32_t layer, enum weft_layer_param norm)
 {
+  if (norm == WEFT_NORM2_WEIGHT)
+    return weft_params_second_half (s, layer);
   return s->layer_param[weft_step_slot (s, layer) * WEFT_N_LAYER_PARAM + norm];
 }
 
@@ -38,7 +40,8 @@ weft_fsdp_unit (const struct weft_step *s, uint32_t param)
 {
   uint32_t layer = g_array_index (s->params, struct weft_param, param).layer;
   gboolean embedding =
-      param == s->end_param[WEFT_EMBED_WEIGHT] || param == s->end_param[WEFT_POSITION_WEIGHT];
+      param == s->end_param[WEFT_EMBED_WEIGHT] || param == s->end_param[WEFT_POSITION_WEIGHT] ||
+      param == s->end_param[WEFT_EMBED_NORM_WEIGHT] || param == s->end_param[WEFT_EMBED_NORM_BIAS];
   enum weft_unit part = embedding ? WEFT_UNIT_EMBEDDING : WEFT_UNIT_HEAD;
   uint32_t number = 2 * (s->model->num_layers + s->model->mtp_num_layers) + !embedding;
 
