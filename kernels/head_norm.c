@@ -1,7 +1,7 @@
 /* A row of qkv is [query heads | key heads | value heads], one key and one value head for each
  * group.  Queries and keys have each their own weight; raw has their heads alone.
  *
- * A head is normalised by itself, and all heads share the weight; or with qk_layernorm_whole the
+ * A head is normalised by itself, and all heads share the weight; or of several heads together the
  * query heads of a token are one row, and so are its key heads, with a weight for each element.
  * What is normalised together is a strip. */
 #include "kernels/float.h"
@@ -15,6 +15,7 @@
 
 enum { QKV, Q_WEIGHT, K_WEIGHT, RAW };
 enum { DQKV, BWD_RAW, BWD_Q_WEIGHT, BWD_K_WEIGHT, DQ_WEIGHT, DK_WEIGHT };
+enum { TOGETHER = 2 /* dimension */ };
 enum { WGRAD_DQKV, WGRAD_RAW, WGRAD_DQ, WGRAD_DK };
 
 /* Heads that are normalised, of one token. */
@@ -24,11 +25,19 @@ token_heads (const struct weft_kernel *k)
   return weft_kernel_heads (k) + weft_kernel_groups (k);
 }
 
+/* Whether heads are normalised together: those that tensor parallel ranks share out are not. */
+static gboolean
+is_whole (const struct weft_kernel *k)
+{
+  return (k->kind == WEFT_OP_HEAD_NORM || k->kind == WEFT_OP_HEAD_NORM_BWD) &&
+         k->shape.dim[TOGETHER] > 0;
+}
+
 /* Strips of one token. */
 static uint64_t
 token_strips (const struct weft_kernel *k)
 {
-  return k->model->qk_layernorm_whole ? 2 : token_heads (k);
+  return is_whole (k) ? 2 : token_heads (k);
 }
 
 /* Strips of all tokens. */
@@ -57,7 +66,7 @@ strip_at (const struct weft_kernel *k, uint64_t row)
   uint64_t heads = weft_kernel_heads (k), first = i;
   struct strip s = { .n = width, .key = i >= heads };
 
-  if (k->model->qk_layernorm_whole) {
+  if (is_whole (k)) {
     first = i * heads;
     s.n = (i ? weft_kernel_groups (k) : heads) * width;
     s.key = i > 0;
@@ -73,7 +82,7 @@ weight_size (const struct weft_kernel *k, gboolean key)
 {
   uint64_t heads = key ? weft_kernel_groups (k) : weft_kernel_heads (k);
 
-  return (k->model->qk_layernorm_whole ? heads : 1) * k->shape.dim[1];
+  return (is_whole (k) ? heads : 1) * k->shape.dim[1];
 }
 
 /* The widest strip. */

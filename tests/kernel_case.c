@@ -110,6 +110,7 @@ dimension (GRand *rand, const struct kernel_case *made, const char *word)
     { "leaves tail whole own piece window value depth alike kept drawn",
       0 }, /* one rank has all; one tensor fills a slice */
     { "local", made->sequences % 2 },
+    { "together", m->qk_layernorm_whole ? heads : 0 },
     { "itself", made->k.shape.dim[0] % 2 },
     { "divisor slices", (uint64_t) kernel_case_pick (rand, "2 3 7") },
   };

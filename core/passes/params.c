@@ -11,6 +11,7 @@ struct extent {
   uint64_t tail;       /* program.h */
   uint64_t whole_rows; /* where they are fewer than those of all ranks: the rest is padding */
   uint64_t block;      /* of experts, rows of each; else 0 */
+  gboolean trait;      /* of few architectures: a program without it does not name it */
 };
 
 static struct extent
@@ -49,16 +50,16 @@ layer_extent (const struct weft_step *s, uint32_t layer, enum weft_layer_param w
     [WEFT_K_NORM_WEIGHT] = { k_norm, 1 },
     [WEFT_PROJ_WEIGHT] = { h, w->own, WEFT_CUT_COLUMNS },
     [WEFT_PROJ_BIAS] = { m->add_bias_linear ? h : 0, 1 },
-    [WEFT_ATTENTION_NORM_WEIGHT] = { sandwich ? h : 0, 1 },
-    [WEFT_ATTENTION_NORM_BIAS] = { sandwich ? norm_bias : 0, 1 },
+    [WEFT_ATTENTION_NORM_WEIGHT] = { sandwich ? h : 0, 1, .trait = TRUE },
+    [WEFT_ATTENTION_NORM_BIAS] = { sandwich ? norm_bias : 0, 1, .trait = TRUE },
     [WEFT_NORM2_WEIGHT] = { one ? 0 : h, 1 },
     [WEFT_NORM2_BIAS] = { one ? 0 : norm_bias, 1 },
     [WEFT_FC1_WEIGHT] = { up, h, WEFT_CUT_ROWS, gate },
     [WEFT_FC1_BIAS] = { m->add_bias_linear ? up : 0, 1, WEFT_CUT_ROWS, gate },
     [WEFT_FC2_WEIGHT] = { down, w->f, WEFT_CUT_COLUMNS },
     [WEFT_FC2_BIAS] = { m->add_bias_linear ? down : 0, 1 },
-    [WEFT_MLP_NORM_WEIGHT] = { sandwich ? h : 0, 1 },
-    [WEFT_MLP_NORM_BIAS] = { sandwich ? norm_bias : 0, 1 },
+    [WEFT_MLP_NORM_WEIGHT] = { sandwich ? h : 0, 1, .trait = TRUE },
+    [WEFT_MLP_NORM_BIAS] = { sandwich ? norm_bias : 0, 1, .trait = TRUE },
     [WEFT_Q_DOWN_WEIGHT] = { rank ? q_rank : 0, h },
     [WEFT_Q_LATENT_NORM_WEIGHT] = { rank ? q_rank : 0, 1 },
     [WEFT_Q_LATENT_NORM_BIAS] = { rank && norm_bias ? q_rank : 0, 1 },
@@ -85,6 +86,7 @@ end_extent (const struct weft_step *s, enum weft_end_param which)
   const union weft_model *m = s->model;
   uint64_t h = m->hidden_size, v = s->width.vocab, all = m->vocab_size;
   gboolean first = weft_step_has_embedding (s), last = weft_step_has_head (s);
+  gboolean norm = m->embedding_layernorm, centred = m->normalization == WEFT_LAYERNORM;
   gboolean tied = m->share_embeddings_and_output_weights, words = last && m->mtp_num_layers > 0;
   const struct extent table[WEFT_N_END_PARAM] = {
     [WEFT_EMBED_WEIGHT] = { first || words ? v : 0, h, WEFT_CUT_ROWS, 0, all },
@@ -92,12 +94,8 @@ end_extent (const struct weft_step *s, enum weft_end_param which)
                                    ? (uint64_t) (m->max_position_embeddings + m->position_offset)
                                    : 0,
                                h },
-    [WEFT_EMBED_NORM_WEIGHT] = { first && m->embedding_layernorm ? h : 0, 1 },
-    [WEFT_EMBED_NORM_BIAS] = { first && m->embedding_layernorm &&
-                                       m->normalization == WEFT_LAYERNORM
-                                   ? h
-                                   : 0,
-                               1 },
+    [WEFT_EMBED_NORM_WEIGHT] = { first && norm ? h : 0, 1, .trait = TRUE },
+    [WEFT_EMBED_NORM_BIAS] = { first && norm && centred ? h : 0, 1, .trait = TRUE },
     [WEFT_FINAL_NORM_WEIGHT] = { last ? h : 0, 1 },
     [WEFT_FINAL_NORM_BIAS] = { last && m->normalization == WEFT_LAYERNORM ? h : 0, 1 },
     [WEFT_HEAD_WEIGHT] = { last && !(tied && first) ? v : 0, h, WEFT_CUT_ROWS, 0, all },
@@ -144,6 +142,8 @@ set_blocks (struct weft_param *param, const struct extent *size, const struct we
 static uint32_t
 add_param (struct weft_step *s, const char *name, uint32_t layer, struct extent size)
 {
+  if (size.trait && size.rows == 0)
+    return WEFT_NO_PARAM;
   struct weft_param row = { .name = weft_build_name (s->b, name),
                             .layer = layer,
                             .chunk = s->at.chunk,

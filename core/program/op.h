@@ -70,10 +70,11 @@ enum weft_op_class {
   X (WEFT_OP_NORM_BWD, "norm_bwd", COMPUTE, pass4, "rows columns",                                 \
      "dy:r x:r weight:r dresidual:r? dx:w dweight:rw dbias:rw?",                                   \
      "dx = dresidual + input gradient, in place where the residual branch meets")                  \
-  X (WEFT_OP_HEAD_NORM, "head_norm", COMPUTE, pass2, "rows columns",                               \
+  X (WEFT_OP_HEAD_NORM, "head_norm", COMPUTE, pass2, "rows columns together",                      \
      "qkv:rw q_weight:r k_weight:r raw:w",                                                         \
-     "norm of each query and key head, in place; raw keeps the input")                             \
-  X (WEFT_OP_HEAD_NORM_BWD, "head_norm_bwd", COMPUTE, pass4, "rows columns",                       \
+     "norm of each query and key head, in place; raw keeps the input; together: so many heads of "  \
+     "a token are one row of queries and one of keys")                                             \
+  X (WEFT_OP_HEAD_NORM_BWD, "head_norm_bwd", COMPUTE, pass4, "rows columns together",              \
      "dqkv:rw raw:r q_weight:r k_weight:r dq_weight:rw dk_weight:rw", "its gradient, in place")    \
   X (WEFT_OP_ROPE, "rope", COMPUTE, pass2, "tokens columns local", "qkv:rw",                       \
      "turn queries and keys by their position, in place; local: by rotary_base_local")             \

@@ -25,7 +25,9 @@ struct attention {
   uint64_t width, value; /* of heads of queries and keys, and of values */
   uint64_t window;       /* keys that a query sees, itself included */
   uint64_t q_row, kv_row, k_column, v_column; /* elements */
-  float scale;                                /* of scores: 1 / root width */
+  float scale;                      /* of scores: 1 / root width */
+  float cap;                        /* scores x become cap tanh (x / cap); 0: they do not */
+  uint64_t slope_heads, first_head; /* ALiBi: heads of the model, or 0, and this rank's first */
 };
 
 /* One of the heads: of a batch's query heads, or of its groups. */
@@ -114,7 +116,8 @@ struct attention_call {
 };
 
 /* With tiles of tensor cores: heads of 16 bits, 40 to 128 wide or those of latent attention, in
- * multiples of 8, which begin at multiples of 16 bytes.  FALSE: not these. */
+ * multiples of 8, which begin at multiples of 16 bytes, and scores that nothing bends.  FALSE: not
+ * these. */
 bool weft_cuda_tiles_take (const struct attention_call *c);
 const char *weft_cuda_tiles_forward (const struct weft_cuda_launch *l, const struct attention_call *c);
 const char *weft_cuda_tiles_backward (const struct weft_cuda_launch *l, const struct attention_call *c);

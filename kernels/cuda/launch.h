@@ -52,9 +52,7 @@ struct weft_cuda_model {
   float attention_cap, logit_cap;         /* scores, logits x become c tanh (x / c); 0: they do not */
   float embedding_multiplier;
   uint64_t position_offset;               /* rows of the table that no token takes */
-  uint32_t whole_head_norm;               /* q and k norms span all heads of a token */
-  uint32_t alibi;                         /* scores fall with distance, by a slope for each head: */
-  uint64_t slope_heads, first_head;       /* heads of the model, and this rank's first */
+  uint64_t slope_heads, first_head; /* ALiBi: heads of the model, or 0, and this rank's first */
   struct weft_cuda_router router;
 };
 

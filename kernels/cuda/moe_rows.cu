@@ -447,18 +447,8 @@ enum { BWD_DY = 3, DU, DPROB };
 enum { ACT_ROWS, ACT_COLUMNS, ACT_STRIDE = 3 };
 
 /* Of a row of gates and, behind them, of ups; others have gates alone. */
-struct of_swiglu {
+template <class G> struct of_gate : G {
   static const int wide = 2;
-  static __device__ float
-  value (float gate, float up)
-  {
-    return swiglu_value (gate, up);
-  }
-  static __device__ struct gate_and_up
-  slopes (float gate, float up, float dy)
-  {
-    return swiglu_slopes (gate, up, dy);
-  }
 };
 
 template <class F, class S> struct of_one {
@@ -581,7 +571,13 @@ run_activation (const struct weft_cuda_launch *l, bool back)
 {
   switch (l->model.activation) {
   case WEFT_SWIGLU:
-    return run_act_by_packs<of_swiglu> (l, back);
+    return run_act_by_packs<of_gate<silu_gate>> (l, back);
+  case WEFT_GEGLU:
+    return run_act_by_packs<of_gate<gelu_gate>> (l, back);
+  case WEFT_RELU:
+    return run_act_by_packs<of_one<relu, relu_slope>> (l, back);
+  case WEFT_GELU_ERF:
+    return run_act_by_packs<of_one<gelu_erf, gelu_erf_slope>> (l, back);
   case WEFT_SQUARED_RELU:
     return run_act_by_packs<of_one<relu2, relu2_slope>> (l, back);
   default:
