@@ -8,7 +8,7 @@ weft_version (void)
   return WEFT_VERSION;
 }
 
-/* Of a message that is too long both ends say what is wrong. */
+/* Keeps both ends of a message that is too long. */
 static void
 fill (weft_error *error, weft_status status, const char *message)
 {

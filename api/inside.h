@@ -1,4 +1,4 @@
-/* inside.h - what stands behind the types of weft.h. */
+/* inside.h - the structs behind the types of weft.h. */
 #pragma once
 #include "core/plan/parts.h"
 #include "train/checkpoint.h"
@@ -6,7 +6,7 @@
 #include "include/weft/weft.h"
 
 struct weft_open_job {
-  weft_plan *plan;  /* of a step; has the job */
+  weft_plan *plan;  /* of a step; owns the job */
   GPtrArray *notes;
 };
 
@@ -17,26 +17,28 @@ struct weft_open_module {
   weft_parts *parts;
   weft_state *state;
   struct weft_control control; /* read by the executor */
-  int32_t *batch;              /* what control shows: (global_batch_size, seq_length + 1) */
+  int32_t *batch;              /* read through `control`: (global_batch_size, seq_length + 1) */
   struct weft_progress progress;
 
-  gboolean only_last_reduces; /* gradients leave in the last backward, as with overlap_grad_reduce */
+  gboolean only_last_reduces; /* gradients are reduced in the last backward only, as with
+                               * overlap_grad_reduce */
   gboolean no_sync, broken; /* broken: a step has failed */
-  uint32_t next;            /* part of the step; 0 between steps */
-  char wants[64];           /* of weft_module_wants() */
+  uint32_t next;            /* index of the next part of the step; 0 between steps */
+  char wants[64];           /* text returned by weft_module_wants() */
 };
 
-/* error.c: fills `error` from ours and frees that; always false.  Both may be NULL. */
+/* error.c: fills `error` from `reason` and frees `reason`; always returns false. Both may be
+ * NULL. */
 bool weft_api_fail (weft_error *error, GError *reason);
 bool weft_api_fail_with (weft_error *error, weft_status status, const char *format, ...)
     G_GNUC_PRINTF (3, 4);
-bool weft_api_done (weft_error *error); /* clears it; always true */
+bool weft_api_done (weft_error *error); /* clears it; always returns true */
 
-/* module.c: refuses what may only be called between steps. */
+/* module.c: an error if a step is under way; `call` may only run between steps. */
 bool weft_api_between_steps (weft_module *module, const char *call, weft_error *error);
 
-/* module.c: what the next step multiplies its loss by. */
+/* module.c: sets the loss scale of the next step. */
 void weft_api_set_loss_scale (weft_module *module, struct weft_loss_scale scale);
 
-/* state_dict.c: masters of a model in bf16 from its weights. */
+/* state_dict.c: recomputes fp32 masters from bf16 weights. */
 void weft_api_refresh_masters (weft_module *module);

@@ -1,16 +1,16 @@
-/* A job with real numbers, and the calls of a step in the order of its parts (core/plan/parts.h). */
+/* A job with real numbers. A step is called part by part, in the order of core/plan/parts.h. */
 #include "core/base/error.h"
 #include "core/passes/step.h"
 #include "exec_cpu/exec_cpu.h"
 #include "kernels/float.h"
-#include "train/room.h"
+#include "train/memory_check.h"
 #include "api/inside.h"
 #include <math.h>
 #include <string.h>
 
 /* ------------------------------------------------------------------------- opening */
 
-/* Whether gradients leave in the last backward and in none before it. */
+/* Whether gradients are reduced in the last backward and in no earlier one. */
 static gboolean
 only_last_reduces (const weft_module *m)
 {
@@ -31,7 +31,8 @@ open_executor (weft_module *m, const weft_module_options *options, GError **reas
                                     .threads = options ? options->threads : 1,
                                     .stress = options ? options->stress : 0 };
 
-  if (!weft_room_check (m->plan, reason) || !(m->x = weft_exec_cpu.open (m->plan, &exec, reason)))
+  if (!weft_memory_check_machine (m->plan, reason) ||
+      !(m->x = weft_exec_cpu.open (m->plan, &exec, reason)))
     return FALSE;
   m->state = weft_state_new (m->x);
   m->parts = weft_parts_new (m->plan);
@@ -92,7 +93,7 @@ weft_module_close (weft_module *m)
   g_free (m);
 }
 
-/* --------------------------------------------------------------------------- order */
+/* ------------------------------------------------------------------ order of calls */
 
 static const struct weft_part *
 next_part (const weft_module *m)
@@ -140,7 +141,7 @@ weft_api_between_steps (weft_module *m, const char *call, weft_error *error)
                              call, weft_module_wants (m));
 }
 
-/* The next part is of this kind. */
+/* Checks that the next part of the step is of this kind. */
 static bool
 is_next (const weft_module *m, enum weft_part_kind kind, weft_error *error)
 {
@@ -187,7 +188,7 @@ end_step (weft_module *m, weft_error *error)
 
 /* -------------------------------------------------------------------------- tokens */
 
-/* Kernels trust their ids. */
+/* Checks token ids: the kernels do not. */
 static bool
 check_tokens (const weft_module *m, const char *call, const int32_t *tokens, size_t n,
               weft_error *error)
@@ -213,7 +214,7 @@ place_microbatch (weft_module *m, uint32_t micro, const int32_t *tokens)
             n * sizeof *tokens);
 }
 
-/* --------------------------------------------------------------------------- cells */
+/* ------------------------------------------------------------ forward and backward */
 
 bool
 weft_module_zero_grad_buffer (weft_module *m, weft_error *error)
@@ -223,7 +224,7 @@ weft_module_zero_grad_buffer (weft_module *m, weft_error *error)
   return run_next (m, error);
 }
 
-/* A stage of several cannot run a cell of its own. */
+/* An error if the pipeline has several stages: one stage cannot run a cell without the others. */
 static bool
 has_one_stage (const weft_module *m, const char *call, weft_error *error)
 {
@@ -317,7 +318,8 @@ weft_module_no_sync_end (weft_module *m, weft_error *error)
 
 /* ----------------------------------------------------------------------- gradients */
 
-/* Calls after the last backward bring along those that were left out. */
+/* Runs the parts up to and including the next of this kind: calls that the user left out are made
+ * up for. */
 static bool
 run_through (weft_module *m, enum weft_part_kind kind, weft_error *error)
 {
@@ -396,7 +398,7 @@ fill_result (const weft_module *m, weft_step_result *out)
     out->large += m->x->metrics[row].large;
 }
 
-/* Adam counts updates, not steps. */
+/* Adam's step counts updates, not steps. */
 static void
 set_control (weft_module *m, const weft_adam *adam)
 {

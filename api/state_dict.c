@@ -1,19 +1,19 @@
-/* Tensors by name: references for whoever reads, copies from whoever brings some; and files of them. */
+/* State dicts: references to tensors by name, loading by copy, and checkpoint files. */
 #include "core/base/error.h"
 #include "train/hugging_face.h"
 #include "api/inside.h"
 #include <string.h>
 
-/* Elements that are moved at once. */
+/* Elements per copy. */
 #define BLOCK 65536u
 
 struct weft_open_state_dict {
   weft_module *module;
   gboolean keep_vars;
-  enum weft_state_kind kind; /* of what is read */
+  enum weft_state_kind kind; /* kind that reads return */
   size_t n;
   weft_tensor_face *face;
-  char **name; /* of each, with the prefix */
+  char **name; /* of each tensor, with the prefix */
 };
 
 /* --------------------------------------------------------------------- references */
@@ -132,7 +132,7 @@ weft_state_dict_data (weft_state_dict *d, size_t i, uint32_t rank)
   if (i >= d->n || rank >= d->module->x->actors->n ||
       (d->kind == WEFT_STATE_MASTER && weft_state_dtype (d->module->state) != WEFT_FP32))
     return NULL;
-  return weft_state_live (d->module->state, (uint32_t) i, rank);
+  return weft_state_address (d->module->state, (uint32_t) i, rank);
 }
 
 /* -------------------------------------------------------------------------- loading */
@@ -149,7 +149,7 @@ weft_api_refresh_masters (weft_module *m)
 {
   g_autofree float *block = g_new (float, BLOCK);
 
-  if (weft_state_dtype (m->state) == WEFT_FP32) /* weights are their own masters */
+  if (weft_state_dtype (m->state) == WEFT_FP32) /* fp32 weights are their own masters */
     return;
   for (uint32_t i = 0; i < weft_state_count (m->state); i++) {
     const struct weft_state_tensor *t = weft_state_at (m->state, i);
@@ -161,7 +161,7 @@ weft_api_refresh_masters (weft_module *m)
   }
 }
 
-/* Tensor of each name, or the count. */
+/* Index of the tensor with a name, or the count. */
 static uint32_t
 find_tensor (weft_state *state, const char *name)
 {
@@ -189,7 +189,8 @@ check_shape (const struct weft_state_tensor *t, const weft_tensor *in, weft_erro
                              in->name, in->shape[0], in->shape[1], t->rows, t->columns);
 }
 
-/* Fills `where` with the tensor of each name and the two lists; FALSE for a wrong shape. */
+/* Fills `where` with the tensor of each name, and the lists of unknown and missing names; FALSE for
+ * a wrong shape. */
 static bool
 match (weft_state *state, const weft_tensor *tensors, size_t n, uint32_t *where, GString **lists,
        weft_error *error)

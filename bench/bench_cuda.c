@@ -1,9 +1,11 @@
-/* What every kernel of a step takes on a GPU, alone: rates beside the peaks that the GPU's vendor
- * prints.  Shapes are those of the models that tests/gpu/run.sh trains.
+/* GPU kernel benchmark: time of every kernel of a training step, each run alone, and its rate as a
+ * share of the GPU's peak FLOP/s and bandwidth. Shapes are those of the models that
+ * tests/gpu/run.sh trains.
  *
- * One layer stands for all of a model.  Memory holds random numbers near 1: on zeros a GPU draws less
- * power and is quicker.  Kernels run again and again on the same operands, which a cache may hold where
- * they are small; `weft measure` times them inside steps. */
+ * One layer stands for all layers of a model. Buffers hold random numbers near 1, because a GPU
+ * draws less power and runs faster on zeros. A kernel runs again and again on the same operands,
+ * which may stay in the L2 cache if they are small; `weft measure` times kernels inside real
+ * steps. */
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "core/job/flags.h"
@@ -13,8 +15,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PATTERN (1u << 24) /* bytes of random numbers */
-#define LEAST_SECONDS 0.02 /* a measurement takes, unless MOST_RUNS are less */
+#define PATTERN (1u << 24) /* bytes of the random pattern */
+#define LEAST_SECONDS 0.02 /* minimum duration of a measurement, unless MOST_RUNS are reached */
 #define MOST_RUNS 200
 
 #define COMMON                                                                                     \
@@ -22,14 +24,14 @@
   "gradient_accumulation_fusion=true "
 static const struct model {
   const char *name, *words;
-  gboolean asked; /* only measured when it is asked for */
+  gboolean asked; /* measured only if named on the command line */
 } models[] = {
   { "gpt2", COMMON "model=gpt2 seq_length=1024 micro_batch_size=64 global_batch_size=64" },
   { "qwen2.5-1.5b",
     COMMON "model=qwen2.5-1.5b seq_length=1024 micro_batch_size=16 global_batch_size=16" },
   { "llama2-7b", COMMON "model=llama2-7b seq_length=4096 micro_batch_size=1 global_batch_size=1 "
                         "grad_reduce_in_fp32=true" },
-  { "gpt2-chunks", /* head and loss chunk by chunk: --op xent */
+  { "gpt2-chunks", /* head and loss in chunks: use with --op xent */
     COMMON "model=gpt2 seq_length=1024 micro_batch_size=64 global_batch_size=64 "
            "cross_entropy_loss_fusion=true cross_entropy_fusion_impl=linear",
     .asked = TRUE },
@@ -41,18 +43,18 @@ struct bench {
   weft_cuda_stream *stream;
   weft_cuda_event *begin, *end;
   struct weft_cuda_scratch scratch;
-  void *ids;         /* tokens that every model knows, as many as any op wants */
-  JsonBuilder *json; /* NULL: a table */
-  const char *op;    /* ops whose names begin so alone; NULL: all */
+  void *ids;         /* token ids valid for every model, as many as the largest op needs */
+  JsonBuilder *json; /* NULL: print a table */
+  const char *op;    /* measure only ops whose names begin with this; NULL: all */
 };
 
-/* TRUE when a call said nothing. */
+/* TRUE if `said`, the error text of a call, is NULL. */
 static gboolean
-ok (const char *said, GError **error)
+no_error (const char *said, GError **error)
 {
   return !said || weft_run_error (error, "%s", said);
 }
-#define CALL(b, name, ...) ok ((b)->calls->name ((b)->calls->self, ##__VA_ARGS__), error)
+#define CALL(b, name, ...) no_error ((b)->calls->name ((b)->calls->self, ##__VA_ARGS__), error)
 
 /* ---------------------------------------------------------------------------------- jobs */
 
@@ -75,7 +77,7 @@ same_work (const weft_program *p, uint32_t op, const weft_program *q, uint32_t o
          memcmp (weft_op_shape (p, op), weft_op_shape (q, other), sizeof (struct weft_shape)) == 0;
 }
 
-/* How often a whole step does it; 0: that depends on the number of layers. */
+/* How often the op runs in a whole step; 0: it depends on the number of layers. */
 static uint32_t
 times_in (const weft_program *whole, const weft_program *p, uint32_t op)
 {
@@ -88,7 +90,8 @@ times_in (const weft_program *whole, const weft_program *p, uint32_t op)
 
 /* -------------------------------------------------------------------------------- memory */
 
-/* bf16 of 0.5 to 2 and of both signs; two of them are such an fp32. */
+/* Random bf16 values of magnitude 0.5 to 2 with both signs; two of them also form an fp32 value in
+ * that range. */
 static void
 fill_pattern (uint16_t *at)
 {
@@ -109,7 +112,7 @@ copy (struct bench *b, enum weft_cuda_way way, void *to, const void *from, uint6
   return CALL (b, copy, &copy, b->stream);
 }
 
-/* The pattern, and then what is there already, behind it. */
+/* Copies the pattern, then doubles what was written until the buffer is full. */
 static gboolean
 fill (struct bench *b, uint8_t *at, uint64_t bytes, GError **error)
 {
@@ -164,7 +167,8 @@ keep_kernel (void *user, const struct weft_kernel *k)
   g_array_append_val ((GArray *) user, *k);
 }
 
-/* Tokens are numbers below 256, whatever else lies there.  Products get the algorithms of training. */
+/* Token ids stay below 256, whatever the buffer holds. Matrix products use the cuBLASLt algorithms
+ * chosen for training. */
 static gboolean
 prepare (struct bench *b, GArray *kernels, GError **error)
 {
@@ -200,7 +204,7 @@ run (struct bench *b, const GArray *kernels, uint32_t times, double *seconds, GE
          CALL (b, elapsed, b->begin, b->end, seconds);
 }
 
-/* Seconds of one, after one that loads what has to be loaded. */
+/* Seconds of one launch, after a first launch that loads modules. */
 static gboolean
 time_kernels (struct bench *b, const GArray *kernels, double *seconds, GError **error)
 {
@@ -217,12 +221,13 @@ time_kernels (struct bench *b, const GArray *kernels, double *seconds, GError **
 
 /* -------------------------------------------------------------------------------- output */
 
-/* One op of a model. */
+/* One printed row: an op of a model. */
 struct row {
   const char *model, *op, *dtype, *by;
   char dims[160];
   uint32_t times;
-  double seconds, flops, bytes, of_flops, of_bytes; /* of the peaks, as shares */
+  double seconds, flops, bytes, of_flops, of_bytes; /* of_flops, of_bytes: shares of the GPU's
+                                                     * peaks */
 };
 
 static void
@@ -283,7 +288,7 @@ print_head (const struct bench *b)
 
 /* --------------------------------------------------------------------------------- main */
 
-/* The first op of its kind and shape, which the device has a kernel for. */
+/* Whether this is the first op of its kind and shape and has a device kernel. */
 static gboolean
 is_timed (const struct bench *b, const weft_program *p, uint32_t op)
 {
@@ -310,8 +315,8 @@ bench_kernels (struct bench *b, const weft_bind *bind, uint32_t op, GArray *kern
   return TRUE;
 }
 
-/* The same by the vendor's library where it does it, and backward also with the same bits in every
- * run.  A machine without the library says so. */
+/* Times the same op by the vendor library (cuDNN) where it supports it; its backward also in
+ * deterministic mode. Reports a missing library. */
 static gboolean
 bench_fused (struct bench *b, const weft_bind *bind, uint32_t op, GArray *kernels, struct row *row,
              GError **error)
@@ -387,7 +392,7 @@ open_device (struct bench *b, GError **error)
          copy (b, WEFT_CUDA_TO_DEVICE, b->ids, ids, PATTERN, error) && CALL (b, finish, b->stream);
 }
 
-/* Rows that were measured before something failed are kept. */
+/* Prints the rows measured before an error. */
 static gboolean
 bench_all (struct bench *b, const char *only, GError **error)
 {

@@ -1,6 +1,6 @@
-/* How quick matrix products and attention are on one core, beside OpenBLAS where it is installed.
- * Shapes are cubes and the linear layers of GPT-2 124M for 1024 tokens (Radford et al. 2019).  The
- * best run counts: a busy machine only ever adds time, even to a thread's own. */
+/* CPU benchmark: matrix products and attention on one core, next to OpenBLAS if it is installed.
+ * Shapes are cubes and the linear layers of GPT-2 124M with 1024 tokens (Radford et al. 2019). The
+ * fastest run counts: other programs on the machine can only add time. */
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "kernels/gemm.h"
@@ -18,14 +18,14 @@ typedef void (*openblas_sgemm) (int order, int turn_a, int turn_b, int m, int n,
 
 struct bench {
   int runs;
-  double least;            /* seconds a measurement takes at least, unless `runs` take longer */
+  double least;            /* minimum seconds of a measurement, unless `runs` take longer */
   openblas_sgemm openblas; /* NULL: not installed */
-  JsonBuilder *json;       /* NULL: a table */
+  JsonBuilder *json;       /* NULL: print a table */
 };
 
 /* --------------------------------------------------------------------------- measuring */
 
-/* Seconds this thread had a core: time that other programs took does not count. */
+/* CPU time of this thread: time that other programs use is not counted. */
 static double
 now (void)
 {
@@ -37,14 +37,14 @@ now (void)
 
 typedef void (*work) (const void *what);
 
-/* Work per second of the quickest run, in units of 1e9 for `amount` units of work. */
+/* Rate of the fastest run in 1e9 units of work per second; `amount`: units of work per call. */
 static double
 measure (const struct bench *b, work run, const void *what, double amount)
 {
   double best = G_MAXDOUBLE, start = now ();
 
   for (int i = 0; i < b->runs || now () - start < b->least; i++) {
-    unsigned times = 1 + (unsigned) (2e7 / amount); /* the clock itself must not show */
+    unsigned times = 1 + (unsigned) (2e7 / amount); /* enough calls to hide the cost of the clock */
     double from = now ();
     for (unsigned t = 0; t < times; t++)
       run (what);
@@ -67,7 +67,8 @@ run_cpu (const void *what)
   c->cpu (&c->k, 0, 1);
 }
 
-/* y = x w^T; the numbers are those of the CBLAS interface: rows first, no, yes. */
+/* y = x w^T through the CBLAS interface. The constants are CblasRowMajor, CblasNoTrans,
+ * CblasTrans. */
 static void
 run_openblas (const void *what)
 {
@@ -78,7 +79,7 @@ run_openblas (const void *what)
                c->k.operand[3].data, n);
 }
 
-/* Numbers in [-1, 1); a product of zeros would be quicker than others. */
+/* Random numbers in [-1, 1): products of zeros could be faster. */
 static void *
 random_array (uint64_t n, enum weft_dtype dtype)
 {
@@ -117,7 +118,7 @@ free_operands (struct weft_kernel *k)
 
 /* ------------------------------------------------------------------------------ output */
 
-/* Columns of a row; 0: nothing was measured. */
+/* Columns of a row; 0: not measured. */
 struct row {
   const char *name;
   uint64_t dim[5];
@@ -225,7 +226,7 @@ static const struct {
   { "llama", 1, 1024, 8, 2, 128 },
 };
 
-/* FLOPs are those of core/program/op.h; what the backward makes twice is not counted. */
+/* FLOPs as in core/program/op.h; work that backward repeats is not counted. */
 static void
 bench_attention (const struct bench *b, unsigned i)
 {
@@ -242,7 +243,7 @@ bench_attention (const struct bench *b, unsigned i)
   set_operands (&back.k, weft_extent_attention_bwd, 5, WEFT_FP32);
   row.value[0] =
       measure (b, run_cpu, &forward, weft_op_info[WEFT_OP_ATTENTION].flops (&forward.k.shape));
-  for (unsigned o = 0; o < 3; o++) /* probabilities must be some */
+  for (unsigned o = 0; o < 3; o++) /* the row sums must be those of a real softmax */
     memcpy (back.k.operand[o].data, forward.k.operand[o].data,
             forward.k.operand[o].n * sizeof (float));
   row.value[1] =

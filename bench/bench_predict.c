@@ -1,10 +1,10 @@
-/* Is what `weft sim` says of this machine true?  For two models, a cost table is measured with the
- * plainest strategy on one rank and on two; from it the steps of other strategies are predicted;
- * then they are run.
+/* Prediction benchmark: compares `weft sim` with real CPU steps on this machine. For two models, it
+ * measures a cost table with the plainest strategy on one and on two ranks, predicts the steps of
+ * other strategies from it, and runs these strategies.
  *
- * Measuring, and running every strategy, happen in turns, several times over: what else the machine
- * does slows both.  A run is the median of its steps, and the quickest turn of each counts: others
- * on the machine only ever add time. */
+ * Measuring and running alternate several times, because other load on the machine slows both. A
+ * run is the median of its steps, and the fastest round of each strategy counts: other programs can
+ * only add time. */
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "core/job/flags.h"
@@ -36,7 +36,7 @@ static const struct model {
 
 static const char *const table_words[] = { NULL, "gpus=1", "gpus=2" };
 
-/* The first of each number of ranks is what the table is measured with. */
+/* The cost table is measured with the first strategy of each number of ranks. */
 static const struct strategy {
   const char *name, *words;
   uint32_t ranks;
@@ -55,14 +55,14 @@ static const struct strategy {
 };
 #define N_STRATEGY G_N_ELEMENTS (strategies)
 
-/* Of one model, by turn. */
+/* Seconds of a strategy of one model, one per round. */
 struct samples {
   double predicted[N_STRATEGY][MOST_TURNS], measured[N_STRATEGY][MOST_TURNS];
 };
 
 /* ----------------------------------------------------------------------------- jobs */
 
-/* With a cost table or NULL. */
+/* `table`: path of a cost table, or NULL. */
 static weft_plan *
 make_plan (const struct model *model, const char *words, const char *table, GError **error)
 {
@@ -80,9 +80,9 @@ make_plan (const struct model *model, const char *words, const char *table, GErr
 
 /* --------------------------------------------------------------------------- tables */
 
-/* Communication once for all turns, kernels anew in each. */
+/* Writes the cost table: communication times are measured once, kernel times in each round. */
 static gboolean
-write_table (const struct model *model, uint32_t ranks, const GArray *links, const char *path,
+write_table (const struct model *model, uint32_t ranks, const GArray *comm, const char *path,
              GError **error)
 {
   g_autoptr (weft_measure) m = weft_measure_new (&weft_exec_cpu);
@@ -94,18 +94,19 @@ write_table (const struct model *model, uint32_t ranks, const GArray *links, con
   g_autoptr (GArray) kernels = weft_measure_rows (m);
   for (guint i = 0; i < kernels->len; i++)
     weft_cost_table_print (text, &g_array_index (kernels, struct weft_measurement, i));
-  for (guint i = 0; i < links->len; i++)
-    weft_cost_table_print (text, &g_array_index (links, struct weft_measurement, i));
+  for (guint i = 0; i < comm->len; i++)
+    weft_cost_table_print (text, &g_array_index (comm, struct weft_measurement, i));
   return g_file_set_contents (path, text->str, -1, error);
 }
 
 static GArray *
-measure_links (const struct model *model, GError **error)
+measure_comm (const struct model *model, GError **error)
 {
   g_autoptr (weft_measure) m = weft_measure_new (&weft_exec_cpu);
   g_autoptr (weft_plan) plan = make_plan (model, table_words[2], NULL, error);
 
-  if (!plan || !weft_measure_grid (m, &plan->job, 2, error) || !weft_measure_links (m, plan, error))
+  if (!plan || !weft_measure_comm_sizes (m, &plan->job, 2, error) ||
+      !weft_measure_comm (m, plan, error))
     return NULL;
   return weft_measure_rows (m);
 }
@@ -129,7 +130,7 @@ median (const double *value, uint32_t n)
 }
 
 static double
-quickest (const double *value, uint32_t n)
+fastest (const double *value, uint32_t n)
 {
   double least = value[0];
   for (uint32_t i = 1; i < n; i++)
@@ -167,7 +168,7 @@ time_steps (weft_exec *x, struct weft_control *control, double *seconds, GError 
 }
 
 static gboolean
-run_really (const struct model *model, const struct strategy *s, double *seconds, GError **error)
+run_steps (const struct model *model, const struct strategy *s, double *seconds, GError **error)
 {
   g_autoptr (weft_plan) plan = make_plan (model, s->words, NULL, error);
   if (!plan)
@@ -191,38 +192,38 @@ run_really (const struct model *model, const struct strategy *s, double *seconds
   weft_state *state = weft_state_new (x);
   weft_state_init (state, 1);
   weft_state_free (state);
-  gboolean ok = time_steps (x, &control, seconds, error);
+  gboolean no_error = time_steps (x, &control, seconds, error);
   weft_exec_cpu.close (x);
-  return ok;
+  return no_error;
 }
 
-/* ---------------------------------------------------------------------------- turns */
+/* --------------------------------------------------------------------------- rounds */
 
 static gboolean
-take_turn (const struct model *model, const GArray *links, const char *path, uint32_t turn,
+run_round (const struct model *model, const GArray *comm, const char *path, uint32_t round,
            struct samples *out, GError **error)
 {
   uint32_t ranks = 0;
 
   for (unsigned i = 0; i < N_STRATEGY; i++) {
     const struct strategy *s = &strategies[i];
-    if (s->ranks != ranks && !write_table (model, s->ranks, links, path, error))
+    if (s->ranks != ranks && !write_table (model, s->ranks, comm, path, error))
       return FALSE;
     ranks = s->ranks;
-    if (!predict (model, s, path, &out->predicted[i][turn], error) ||
-        !run_really (model, s, &out->measured[i][turn], error))
+    if (!predict (model, s, path, &out->predicted[i][round], error) ||
+        !run_steps (model, s, &out->measured[i][round], error))
       return FALSE;
   }
   return TRUE;
 }
 
 static void
-report (JsonBuilder *b, const struct model *model, const struct samples *all, uint32_t turns,
+report (JsonBuilder *b, const struct model *model, const struct samples *all, uint32_t rounds,
         gboolean json)
 {
   for (unsigned i = 0; i < N_STRATEGY; i++) {
-    double predicted = quickest (all->predicted[i], turns);
-    double measured = quickest (all->measured[i], turns);
+    double predicted = fastest (all->predicted[i], rounds);
+    double measured = fastest (all->measured[i], rounds);
     if (!json)
       printf ("%-10s %-44s %12.3f %11.3f %9.3f\n", model->name, strategies[i].name, 1e3 * predicted,
               1e3 * measured, predicted / measured);
@@ -237,20 +238,20 @@ report (JsonBuilder *b, const struct model *model, const struct samples *all, ui
 }
 
 static gboolean
-run_model (const struct model *model, uint32_t turns, const char *path, struct samples *all,
+run_model (const struct model *model, uint32_t rounds, const char *path, struct samples *all,
            GError **error)
 {
-  g_autoptr (GArray) links = measure_links (model, error);
+  g_autoptr (GArray) comm = measure_comm (model, error);
 
-  for (uint32_t turn = 0; links && turn < turns; turn++)
-    if (!take_turn (model, links, path, turn, all, error))
+  for (uint32_t round = 0; comm && round < rounds; round++)
+    if (!run_round (model, comm, path, round, all, error))
       return FALSE;
-  return links != NULL;
+  return comm != NULL;
 }
 
-/* Preemptions are what others on the machine took from us. */
+/* Prints preemptions: how much other programs on the machine interrupted the run. */
 static void
-print_note (const struct rusage *before, gint64 start)
+print_preemptions (const struct rusage *before, gint64 start)
 {
   struct rusage now;
 
@@ -263,7 +264,7 @@ print_note (const struct rusage *before, gint64 start)
 }
 
 static gboolean
-run_models (uint32_t turns, const char *path, gboolean json, GError **error)
+run_models (uint32_t rounds, const char *path, gboolean json, GError **error)
 {
   g_autofree struct samples *all = g_new (struct samples, 1);
   g_autoptr (JsonBuilder) b = json_builder_new ();
@@ -276,9 +277,9 @@ run_models (uint32_t turns, const char *path, gboolean json, GError **error)
             "ratio");
   json_builder_begin_array (b);
   for (unsigned i = 0; i < G_N_ELEMENTS (models); i++) {
-    if (!run_model (&models[i], turns, path, all, error))
+    if (!run_model (&models[i], rounds, path, all, error))
       return FALSE;
-    report (b, &models[i], all, turns, json);
+    report (b, &models[i], all, rounds, json);
     fflush (stdout);
   }
   json_builder_end_array (b);
@@ -287,18 +288,18 @@ run_models (uint32_t turns, const char *path, gboolean json, GError **error)
   if (json)
     puts (text);
   else
-    print_note (&before, start);
+    print_preemptions (&before, start);
   return TRUE;
 }
 
 int
 main (int argc, char **argv)
 {
-  int turns = 3;
+  int rounds = 3;
   gboolean json = FALSE;
   const GOptionEntry entries[] = {
     { "json", 0, 0, G_OPTION_ARG_NONE, &json, "print one JSON array", NULL },
-    { "turns", 0, 0, G_OPTION_ARG_INT, &turns, "times everything is done; the quickest counts (3)",
+    { "turns", 0, 0, G_OPTION_ARG_INT, &rounds, "times everything is done; the quickest counts (3)",
       "N" },
     { NULL },
   };
@@ -309,13 +310,13 @@ main (int argc, char **argv)
 
   g_option_context_set_summary (context, "Predicted against measured steps on this processor.");
   g_option_context_add_main_entries (context, entries, NULL);
-  gboolean ok = file >= 0 && g_option_context_parse (context, &argc, &argv, &error) &&
-                run_models ((uint32_t) CLAMP (turns, 1, MOST_TURNS), path, json, &error);
+  gboolean no_error = file >= 0 && g_option_context_parse (context, &argc, &argv, &error) &&
+                      run_models ((uint32_t) CLAMP (rounds, 1, MOST_TURNS), path, json, &error);
   if (file >= 0) {
     close (file);
     g_unlink (path);
   }
-  if (ok)
+  if (no_error)
     return 0;
   fprintf (stderr, "bench_predict: %s\n", error->message);
   return weft_error_exit_status (error);

@@ -1,8 +1,8 @@
-/* What one large step costs to plan and to simulate: GPT-3 175B on 1024 GPUs, 16 stages, 192
- * microbatches.  Every measurement is a process of its own, so that its peak memory is its own;
- * a row counts the time of its stage alone, and the memory of that stage and of all it needs
- * first.  The best of a few runs is shown: a busy machine only ever adds time.  Whether the plan
- * fits into the GPUs does not matter here. */
+/* Planning and simulation benchmark: the cost of one large step, GPT-3 175B on 1024 GPUs, 16
+ * stages, 192 microbatches. Every measurement is a process of its own, to measure its own peak
+ * memory. A row gives the time of its stage alone, and the peak memory of that stage and of all
+ * stages it needs first. The best of a few runs is shown: other programs can only add time. The
+ * plan need not fit into the memory of the GPUs. */
 #include "core/base/json.h"
 #include "core/plan/check.h"
 #include "core/base/error.h"
@@ -27,7 +27,7 @@ static const char *const job_flags[][2] = {
   { "overlap-param-gather", "true" },
 };
 
-/* What a process tells its parent. */
+/* Figures that a measuring process sends to its parent. */
 struct figures {
   double seconds;
   uint64_t ops, activities;
@@ -136,9 +136,9 @@ check_plan (struct figures *out, GError **error)
     return FALSE;
   out->ops = count_ops (plan);
   double start = now ();
-  gboolean ok = weft_plan_check (plan, error);
+  gboolean no_error = weft_plan_check (plan, error);
   out->seconds = now () - start;
-  return ok;
+  return no_error;
 }
 
 static gboolean
@@ -191,7 +191,7 @@ whole_unfolded (struct figures *out, GError **error)
   return execute (&weft_exec_sim, TRUE, now (), out, error);
 }
 
-/* A command that computes nothing: loading, linking, printing. */
+/* Start-up time of a command that computes nothing: loading, linking, printing. */
 static gboolean
 start_up (struct figures *out, GError **error)
 {
@@ -206,7 +206,7 @@ start_up (struct figures *out, GError **error)
   return g_spawn_check_wait_status (status, error);
 }
 
-/* Limits are promises; 0 where there is none. */
+/* Limits that Weft promises; 0: none. */
 static const struct stage {
   const char *name, *doc;
   measure run;
@@ -227,7 +227,7 @@ static const struct stage {
 /* ---------------------------------------------------------------------- processes */
 
 static void
-work_and_tell (const struct stage *stage, int to)
+run_and_report (const struct stage *stage, int to)
 {
   struct figures out = { 0 };
   g_autoptr (GError) error = NULL;
@@ -247,7 +247,7 @@ measure_once (const struct stage *stage, struct result *result, GError **error)
     return weft_bad_input (error, "pipe: %s", g_strerror (errno));
   pid_t child = fork ();
   if (child == 0)
-    work_and_tell (stage, ends[1]);
+    run_and_report (stage, ends[1]);
   close (ends[1]);
   gboolean told = read (ends[0], &result->best, sizeof result->best) == sizeof result->best;
   close (ends[0]);

@@ -62,5 +62,5 @@ weft_cli_launch_meet (const weft_launch *launch, const struct weft_job *job, dou
   if (launch->rank == 0)
     fprintf (stderr, "weft: %u processes (%s) meet at %s port %u\n", launch->n,
              weft_launcher_words[launch->launcher], launch->host, launch->port);
-  return (*peers = weft_rendezvous_of (launch, each, seconds, error)) != NULL;
+  return (*peers = weft_rendezvous_open_launch (launch, each, seconds, error)) != NULL;
 }

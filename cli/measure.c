@@ -5,7 +5,7 @@
 #include "exec_cuda/exec_cuda.h"
 #include "exec_cuda/launches.h"
 #include "train/measure.h"
-#include "train/room.h"
+#include "train/memory_check.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -116,7 +116,8 @@ make_plan (const struct asked *a, GError **error)
     return NULL;
   job.cluster.f.cost_table = 0; /* what is measured anew does not hang on what was */
   g_autoptr (weft_plan) plan = weft_plan_new (&job, error);
-  if (!plan || !(a->ops == &weft_exec_cuda ? weft_room_check_plan : weft_room_check) (plan, error))
+  if (!plan || !(a->ops == &weft_exec_cuda ? weft_memory_check_topology
+                                           : weft_memory_check_machine) (plan, error))
     return NULL;
   return g_steal_pointer (&plan);
 }
@@ -127,7 +128,7 @@ measure_job (const struct asked *a, const weft_plan *plan, GError **error)
   fprintf (stderr, "weft: steps of the job, ranks: %u\n", plan->mesh.n_ranks);
   if (!weft_measure_steps (a->m, plan, LEAST_STEPS, JOB_SECONDS, error))
     return FALSE;
-  return plan->mesh.n_ranks == 1 || weft_measure_links (a->m, plan, error);
+  return plan->mesh.n_ranks == 1 || weft_measure_comm (a->m, plan, error);
 }
 
 static void
@@ -156,7 +157,7 @@ measure_model (const struct asked *a, const char *words, const char *precision, 
     return FALSE;
   say_model (&plan->job);
   return weft_measure_steps (a->m, plan, GRID_STEPS, GRID_SECONDS, error) &&
-         (ranks == 1 || weft_measure_links (a->m, plan, error));
+         (ranks == 1 || weft_measure_comm (a->m, plan, error));
 }
 
 static gboolean
@@ -194,7 +195,7 @@ measure_groups (weft_measure *m, const struct weft_job *job, uint32_t ranks, GEr
     fprintf (stderr, "weft: one rank: no collectives to measure\n");
   for (uint32_t n = 2; n <= ranks; n *= 2) {
     fprintf (stderr, "weft: collectives of %u ranks\n", n);
-    if (!weft_measure_grid (m, job, n, error))
+    if (!weft_measure_comm_sizes (m, job, n, error))
       return FALSE;
   }
   return TRUE;
@@ -312,7 +313,7 @@ measure_hosts (struct asked *a, const struct weft_job *job, GError **error)
   const struct weft_cuda_calls *calls = weft_cuda_load (error);
 
   a->launched = calls && weft_cuda_time_launches (calls, a->launch, error);
-  return a->launched && weft_measure_host (a->m, job, error);
+  return a->launched && weft_measure_host_copies (a->m, job, error);
 }
 
 static int

@@ -8,7 +8,7 @@
 #include "core/base/units.h"
 #include "exec_cpu/exec_cpu.h"
 #include "exec_cuda/exec_cuda.h"
-#include "train/room.h"
+#include "train/memory_check.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -399,7 +399,8 @@ run (const weft_cli_input *input, struct train_ask *ask)
     return weft_cli_fail (error);
   fill_options (ask);
   g_autoptr (weft_plan) plan = weft_plan_new (&job, &error);
-  if (!plan || !(ops == &weft_exec_cuda ? weft_room_check_plan : weft_room_check) (plan, &error))
+  if (!plan || !(ops == &weft_exec_cuda ? weft_memory_check_topology
+                                        : weft_memory_check_machine) (plan, &error))
     return weft_cli_fail (error);
   return train_together (plan, &launch, ask, ops, input->json);
 }

@@ -7,7 +7,7 @@ include(CheckLanguage)
 check_language(CUDA)
 find_package(CUDAToolkit 12.8 QUIET)
 find_path(WEFT_CUPTI_INCLUDE cupti.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
-          PATH_SUFFIXES . ../extras/CUPTI/include)
+          PATH_SUFFIXES ../extras/CUPTI/include)
 find_path(WEFT_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 find_library(WEFT_NCCL nccl HINTS ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_ROOT} PATH_SUFFIXES lib lib64)
 # ncclAlltoAll came with NCCL 2.28.

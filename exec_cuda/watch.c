@@ -63,7 +63,7 @@ report_late (const struct cuda_machine *m, const struct cuda_vigil *v, GError **
   g_autofree char *words = words_of (m), *others = NULL;
 
   if (m->options.peers)
-    others = weft_rendezvous_report (m->options.peers, words, REPORT_SECONDS);
+    others = weft_rendezvous_ask_status (m->options.peers, words, REPORT_SECONDS);
   return weft_run_error (error, "%s takes longer than %g s (deadline):%s%s%s", v->what, v->seconds,
                          words, others ? " of the others: " : "", others ? others : "");
 }
@@ -75,11 +75,11 @@ look_at_peers (const struct cuda_machine *m, GError **error)
 
   if (!m->options.peers)
     return TRUE;
-  if (!weft_rendezvous_look (m->options.peers, &asked, error))
+  if (!weft_rendezvous_poll (m->options.peers, &asked, error))
     return FALSE;
   if (asked) {
     g_autofree char *words = words_of (m);
-    weft_rendezvous_say (m->options.peers, words);
+    weft_rendezvous_set_status (m->options.peers, words);
   }
   return TRUE;
 }

@@ -27,7 +27,7 @@ namespace kernel = simgrid::kernel;
 using link_impl = kernel::resource::StandardLinkImpl;
 using activity_list = std::list<kernel::activity::ActivityImplPtr>;
 
-/* What differs between SimGrid 3.32 and the versions after it, all of it: names. */
+/* Names that differ between SimGrid 3.32 and later versions. */
 #if SIMGRID_VERSION >= 40000
 #define ADD_HOST add_host
 #define ADD_LINK add_link
@@ -40,12 +40,12 @@ using activity_list = std::list<kernel::activity::ActivityImplPtr>;
 #define WORK_PRECISION "maxmin/precision"
 #endif
 
-/* Units of payload per byte; see EXACTNESS in the header. */
+/* Units of payload per byte; see EXACTNESS in bridge.h. */
 constexpr double scale = 65536;
 constexpr double most_bytes = 0x1p47;
 
-/* The CM02 model is fluid max-min sharing once its TCP corrections are off: reverse traffic, window
- * bound (gamma), weight of the round trip (S).  The date precision is absolute (s), a double
+/* The CM02 model is plain max-min sharing once its TCP corrections are off: reverse traffic, window
+ * bound (gamma), weight of the round trip (S). The date precision is absolute in seconds; a double
  * resolves 1e-12 s up to 4096 s. https://simgrid.org/doc/latest/Configuring_SimGrid.html */
 constexpr const char *settings[] = {
   "network/model:CM02",    "network/crosstraffic:0",     "network/TCP-gamma:1e30",
@@ -53,10 +53,10 @@ constexpr const char *settings[] = {
   DATE_PRECISION ":1e-12", WORK_PRECISION ":1e-9",
 };
 
-/* A zone without a routing table: the route of a flow is the one being started, and it has no
- * latency; the bridge waits for that itself.  CM02 shares links in inverse proportion to the
- * latency of routes.  And when the latencies of several flows through one link end at one date,
- * 3.32 solves the other links of the first of them only. */
+/* A zone without a routing table: the route is that of the flow being started, with latency 0. The
+ * bridge waits for the latency itself, because CM02 shares links in inverse proportion to the
+ * latency of routes, and because SimGrid 3.32, when the latencies of several flows through one link
+ * end at one date, updates the other links of the first flow only. */
 struct zone final : kernel::routing::NetZoneImpl {
   std::vector<link_impl *> route;
 
@@ -81,29 +81,29 @@ struct flow {
 struct timer {
   double date;
   uint64_t seq, tag;
-  flow *latency_of; /* starts when the timer ends; null: tell the user */
-  bool operator<(const timer &b) const /* std heaps have the greatest on top */
+  flow *latency_of; /* flow that starts when the timer ends; null: call the user */
+  bool operator<(const timer &b) const /* std heaps keep the greatest element on top */
   {
     return date != b.date ? date > b.date : seq > b.seq;
   }
 };
 
-/* SimGrid is one engine per process, so there is one bridge; neither is ever destroyed. */
+/* SimGrid has one engine per process, so there is one bridge; neither is ever destroyed. */
 struct bridge {
   sg::Engine *engine = nullptr;
   zone *hosts = nullptr, *cables = nullptr;
   sg::Host *from = nullptr, *to = nullptr;
   kernel::resource::Model *network = nullptr;
-  std::vector<sg::Link *> links; /* of all simulations; the first n_links are this one's */
+  std::vector<sg::Link *> links; /* of all simulations; the current one uses the first n_links */
   std::vector<double> capacity;
 
   bool ready = false, wanted = true, open = false, delivering = false;
-  activity_list *running = nullptr; /* the shortcuts; null: not taken */
+  activity_list *running = nullptr; /* found by the shortcut; null: not used */
   double *clock = nullptr;
 
   weft_bridge_done done = nullptr;
   void *user = nullptr;
-  double origin = 0, now = 0; /* SimGrid's date at opening; ours of the last call */
+  double origin = 0, now = 0; /* SimGrid's date at opening; the bridge's date of the last call */
   uint64_t seq = 0;
   uint32_t n_links = 0;
   std::string failure;
@@ -112,7 +112,7 @@ struct bridge {
   kernel::timer::Timer *armed = nullptr;
   double armed_date = 0;
 
-  std::deque<flow> flows; /* never moves its elements */
+  std::deque<flow> flows; /* elements never move */
   std::vector<flow *> spare, ended;
   std::vector<sg::CommPtr> grave;
   double grave_date = -1;
@@ -133,7 +133,8 @@ flows_in_flight (const bridge &b)
 
 void fire (bridge &b);
 
-/* One SimGrid timer, for the earliest of ours: a heap of our own is several times cheaper. */
+/* Sets one SimGrid timer for the earliest timer of the bridge: a private heap is several times
+ * cheaper than SimGrid's timers. */
 void
 arm (bridge &b)
 {
@@ -168,7 +169,8 @@ call (bridge &b, double date, uint64_t tag)
     b.done (b.user, tag);
 }
 
-/* The bytes of a flow begin to move.  No exception may cross SimGrid's timers. */
+/* Starts the transfer of a flow after its latency. No exception may pass through SimGrid's
+ * timers. */
 void
 transfer (bridge &b, flow *f)
 {
@@ -205,7 +207,7 @@ fire (bridge &b)
   arm (b);
 }
 
-/* SimGrid still uses an activity after announcing its end, until time moves on. */
+/* SimGrid uses an activity after announcing its end, until time advances: release it later. */
 void
 bury (bridge &b, flow *f, double clock)
 {
@@ -236,8 +238,8 @@ deliver (bridge &b)
   arm (b);
 }
 
-/* SimGrid hands out the ends of one date one by one, in the order of its own heap: collect them
- * until none is left, to call in ours. */
+/* SimGrid announces the ends of one date one by one in the order of its own heap: collect all of
+ * them, then call back in the order of creation. */
 void
 flow_ended (const sg::Activity &activity)
 {
@@ -258,18 +260,19 @@ readable (const void *address, size_t size)
 
   if (pipe2 (fd, O_CLOEXEC) != 0)
     return false;
-  /* The kernel refuses an address that is not ours instead of raising a fault. */
+  /* write() returns an error for an unmapped address instead of raising SIGSEGV. */
   const bool yes = write (fd[1], address, size) == (ssize_t)size;
   close (fd[0]);
   close (fd[1]);
   return yes;
 }
 
-/* The private list of activities of SimGrid's main actor, recognised by the one activity in it. */
+/* Finds the private activity list of SimGrid's main actor: the list that holds exactly the one
+ * known activity. */
 activity_list *
 find_running (const bridge &b)
 {
-  /* Read off SimGrid 3.32 for 64-bit Linux with libstdc++; checked below. */
+  /* Offset in SimGrid 3.32 for 64-bit Linux with libstdc++; checked below. */
   constexpr size_t offset = 192;
   struct {
     char *next, *prev;
@@ -312,9 +315,9 @@ find_clock ()
   return same ? clock : nullptr;
 }
 
-/* SimGrid takes over Ctrl-C and memory faults; what was there before comes back.  It reads a
- * command line, so it gets one: silent, and without its cleaning at exit, which touches timers that
- * are gone when a program exits in the middle of a simulation. */
+/* Creates the engine. SimGrid installs handlers for SIGINT and SIGSEGV, which are restored
+ * afterwards. It reads a command line, so it gets one that silences it and disables its clean-up at
+ * exit, which would use timers that no longer exist if the program exits during a simulation. */
 sg::Engine *
 new_engine ()
 {
@@ -336,8 +339,8 @@ new_engine ()
   return engine;
 }
 
-/* SimGrid closes its zones when it first runs.  Links live in a zone of their own that it does not
- * know of, so they can be added at any time. */
+/* SimGrid seals its zones when it first runs. Links are created in a zone that it does not know of,
+ * so that they can be added at any time. */
 void
 make_zones (bridge &b)
 {
@@ -393,7 +396,7 @@ failed (GError **error, const char *what)
   return FALSE;
 }
 
-/* Only out of memory could throw here, and that ends the program anyway. */
+/* Only running out of memory could throw here, and that ends the program anyway. */
 void
 plug_link (bridge &b, double capacity) noexcept
 {
@@ -535,7 +538,8 @@ weft_bridge_close (void)
   g_assert (!b.delivering);
   b.done = nullptr;
   disarm (b);
-  if (flows_in_flight (b) > 0) /* SimGrid cannot forget a flow: let them end unheard */
+  /* SimGrid cannot drop a flow: run until they end, without callbacks */
+  if (flows_in_flight (b) > 0)
     weft_bridge_run (nullptr);
   b.open = false;
 }

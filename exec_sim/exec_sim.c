@@ -47,16 +47,16 @@ sim_host_issues (struct sim *x, uint32_t actor, uint32_t op, double *date)
   return !host || weft_host_issues (host, &x->clock[actor], op, end_of, &asked, date);
 }
 
-/* A communication kernel of a GPU holds its SMs from the moment it is posted.  A rank of a CPU is
- * one thread, which goes on with other work while it waits for peers and is busy while bytes
+/* On a GPU, a communication kernel occupies its SMs from the moment it is launched. On topology
+ * cpu, a rank is one thread, which does other work while it waits for peers and is busy while bytes
  * move. */
 static gboolean
-holds_while_waiting (const struct sim *x)
+holds_sms_while_waiting (const struct sim *x)
 {
   return !weft_cluster_is_cpu (&x->base.plan->job.cluster);
 }
 
-/* What is known of a communicator, found out when it is first asked for. */
+/* The cached data of a communicator, filled in at its first use. */
 static struct sim_comm *
 comm_at (struct sim *x, uint32_t c)
 {
@@ -98,7 +98,7 @@ op_of (const struct sim *x, uint32_t actor, enum weft_lane lane)
   return sim_program (x, actor)->lane_ops[lane][sim_lane_at (x, actor, lane)->cursor];
 }
 
-/* A flow of one actor: the links that its class crosses (actors.h). */
+/* Starts the flow of one actor over the links that its class crosses (actors.h). */
 static void
 start_flow (struct sim *x, uint32_t actor, uint32_t pattern, double bytes, double latency,
             uint64_t tag)
@@ -107,9 +107,9 @@ start_flow (struct sim *x, uint32_t actor, uint32_t pattern, double bytes, doubl
   weft_bridge_flow (bytes, path->link, bytes > 0 ? path->n : 0, latency, tag);
 }
 
-/* Marks when something took longer than it does alone. */
+/* Marks the timeline as contended if an op took longer than it takes alone. */
 static void
-compare_alone (struct sim *x, double took, double alone)
+mark_contention (struct sim *x, double took, double alone)
 {
   if (took > alone * (1 + 1e-9))
     x->t->contended = TRUE;
@@ -117,7 +117,7 @@ compare_alone (struct sim *x, double took, double alone)
 
 /* ------------------------------------------------------------- collectives */
 
-/* Of the launch that ends with `op`. */
+/* Traffic of the group launch that ends with `op`. */
 static const struct weft_traffic *
 traffic_of (struct sim *x, uint32_t c, const weft_program *p, uint32_t op)
 {
@@ -145,22 +145,22 @@ round_latency (const struct weft_coll_shape *shape, const struct weft_traffic *t
   return weft_coll_step_latency (shape, t, round) + (round == 0 ? base : 0);
 }
 
-/* A shift is the one collective whose ranks send to one neighbour only. */
+/* In a context-parallel shift, unlike in other collectives, a rank sends to one neighbour only. */
 static void
 start_shift (struct sim *x, uint32_t c, uint32_t actor, uint32_t op, double latency)
 {
   enum weft_group_kind kind = x->base.actors->comm[c].kind;
   gboolean back = sim_program (x, actor)->op[op].peer < 0;
 
-  x->meeting[c].pending++;
-  start_flow (x, actor, weft_ring_pattern (kind, back), x->meeting[c].traffic.bytes[0], latency,
+  x->collective[c].pending++;
+  start_flow (x, actor, weft_ring_pattern (kind, back), x->collective[c].traffic.bytes[0], latency,
               sim_tag (SIM_COLLECTIVE, 0, c));
 }
 
 static void
 start_member_flows (struct sim *x, uint32_t c, uint32_t actor, double latency)
 {
-  struct sim_meeting *m = &x->meeting[c];
+  struct sim_collective *m = &x->collective[c];
   enum weft_group_kind kind = x->base.actors->comm[c].kind;
   uint32_t op = op_of (x, actor, weft_group_lane (kind));
 
@@ -190,14 +190,14 @@ moves_nothing (const struct weft_traffic *t)
 static void
 start_round (struct sim *x, uint32_t c)
 {
-  struct sim_meeting *m = &x->meeting[c];
+  struct sim_collective *m = &x->collective[c];
   const struct weft_comm *comm = &x->base.actors->comm[c];
   double latency = m->n_rounds > 1 ? round_latency (&x->comm[c].shape, &m->traffic, m->round)
                                    : m->traffic.latency;
 
-  for (uint32_t i = 0; i < comm->n_actor && m->round == 0 && !holds_while_waiting (x); i++)
+  for (uint32_t i = 0; i < comm->n_actor && m->round == 0 && !holds_sms_while_waiting (x); i++)
     hold_sms (x, comm->actor[i], op_of (x, comm->actor[i], weft_group_lane (comm->kind)), 1);
-  /* A payload that rides in the latency is one delay for all. */
+  /* A payload so small that it is part of the latency: one timer for all members. */
   if (moves_nothing (&m->traffic)) {
     m->pending = 1;
     weft_bridge_after (latency, sim_tag (SIM_COLLECTIVE, 0, c));
@@ -210,13 +210,13 @@ start_round (struct sim *x, uint32_t c)
 static void
 finish_collective (struct sim *x, uint32_t c)
 {
-  struct sim_meeting *m = &x->meeting[c];
+  struct sim_collective *m = &x->collective[c];
   const struct weft_comm *comm = &x->base.actors->comm[c];
   double now = weft_bridge_now ();
 
-  compare_alone (x, now - m->begin, m->traffic.seconds);
+  mark_contention (x, now - m->begin, m->traffic.seconds);
   double begin = m->begin;
-  *m = (struct sim_meeting){ 0 };
+  *m = (struct sim_collective){ 0 };
   for (uint32_t i = 0; i < comm->n_actor; i++) {
     uint32_t actor = comm->actor[i], lane = weft_group_lane (comm->kind);
     struct sim_lane *l = sim_lane_at (x, actor, lane);
@@ -236,7 +236,7 @@ finish_collective (struct sim *x, uint32_t c)
 static void
 collective_flow_done (struct sim *x, uint32_t c)
 {
-  struct sim_meeting *m = &x->meeting[c];
+  struct sim_collective *m = &x->collective[c];
 
   if (--m->pending)
     return;
@@ -246,7 +246,7 @@ collective_flow_done (struct sim *x, uint32_t c)
     finish_collective (x, c);
 }
 
-/* The last op of the group at the head of a lane. */
+/* The last op of the launch group at the head of a lane. */
 static uint32_t
 group_last (const struct sim *x, uint32_t actor, enum weft_lane lane)
 {
@@ -261,10 +261,10 @@ arrive (struct sim *x, uint32_t actor, uint32_t op)
 {
   const weft_program *p = sim_program (x, actor);
   uint32_t c = comm_of (x, actor, op);
-  struct sim_meeting *m = &x->meeting[c];
+  struct sim_collective *m = &x->collective[c];
 
   sim_lane_at (x, actor, p->op[op].lane)->posted = TRUE;
-  if (holds_while_waiting (x))
+  if (holds_sms_while_waiting (x))
     hold_sms (x, actor, op, 1);
   if (++m->arrived < x->base.actors->comm[c].n_actor)
     return;
@@ -286,7 +286,7 @@ finish_group (struct sim *x, uint32_t actor, uint32_t lane)
 
   for (uint32_t i = l->cursor; i < last; i++) {
     x->t->end[actor][p->lane_ops[lane][i]] = now;
-    if (holds_while_waiting (x))
+    if (holds_sms_while_waiting (x))
       hold_sms (x, actor, p->lane_ops[lane][i], -1);
   }
   l->cursor = last;
@@ -301,8 +301,8 @@ transfer_done (struct sim *x, uint32_t actor, uint32_t direction)
   struct sim_post *sent = &x->send[2 * actor + direction], *got = &x->recv[2 * peer + !direction];
   uint32_t both[2][2] = { { actor, sent->op }, { peer, got->op } };
 
-  compare_alone (x, weft_bridge_now () - sent->begin, sent->alone);
-  if (!holds_while_waiting (x))
+  mark_contention (x, weft_bridge_now () - sent->begin, sent->alone);
+  if (!holds_sms_while_waiting (x))
     hold_sms (x, peer, got->op, -1);
   sent->op = got->op = WEFT_NO_OP;
   for (int i = 0; i < 2; i++) {
@@ -326,7 +326,7 @@ start_transfer (struct sim *x, uint32_t actor, uint32_t direction)
   sent->alone = traffic.seconds;
   x->t->begin[actor][sent->op] = sent->begin;
   x->t->begin[peer][x->recv[2 * peer + !direction].op] = sent->begin;
-  if (!holds_while_waiting (x)) /* the receiver copies */
+  if (!holds_sms_while_waiting (x)) /* on a CPU, the receiver copies */
     hold_sms (x, peer, x->recv[2 * peer + !direction].op, 1);
   start_flow (x, actor, direction ? WEFT_PATTERN_PREVIOUS : WEFT_PATTERN_NEXT, traffic.bytes[0],
               traffic.latency, sim_tag (SIM_TRANSFER, direction, actor));
@@ -338,7 +338,7 @@ post_transfer (struct sim *x, uint32_t actor, uint32_t op)
   const struct weft_op *row = &sim_program (x, actor)->op[op];
   uint32_t direction = row->peer < 0, peer = x->base.actors->peer[2 * actor + direction];
 
-  if (holds_while_waiting (x))
+  if (holds_sms_while_waiting (x))
     hold_sms (x, actor, op, 1);
   if (row->kind == WEFT_OP_SEND) {
     x->send[2 * actor + direction].op = op;
@@ -351,7 +351,7 @@ post_transfer (struct sim *x, uint32_t actor, uint32_t op)
   }
 }
 
-/* A group starts when all of it may. */
+/* A launch group starts when all its ops may start. */
 static gboolean
 group_may_start (const struct sim *x, uint32_t actor, uint32_t lane)
 {
@@ -366,7 +366,7 @@ group_may_start (const struct sim *x, uint32_t actor, uint32_t lane)
 }
 
 static void
-post_group (struct sim *x, uint32_t actor, uint32_t lane)
+launch_group (struct sim *x, uint32_t actor, uint32_t lane)
 {
   const weft_program *p = sim_program (x, actor);
   struct sim_lane *l = sim_lane_at (x, actor, lane);
@@ -378,14 +378,14 @@ post_group (struct sim *x, uint32_t actor, uint32_t lane)
     post_transfer (x, actor, p->lane_ops[lane][i]);
 }
 
-/* On topology cpu the thread that copies or computes beside its main lane is the rank itself.  Tokens
- * and scalars are too small to count. */
+/* On topology cpu, a side lane (copies or side compute) runs on the thread of the rank itself and
+ * pauses it. Tokens and scalars are too small to count. */
 static void
 pause_thread (struct sim *x, uint32_t actor, uint32_t op, int sign)
 {
   enum weft_op_kind kind = sim_program (x, actor)->op[op].kind;
 
-  if (!holds_while_waiting (x) && kind != WEFT_OP_COPY_IN && kind != WEFT_OP_COPY_OUT)
+  if (!holds_sms_while_waiting (x) && kind != WEFT_OP_COPY_IN && kind != WEFT_OP_COPY_OUT)
     sim_gpu_take_sms (x, actor, sign);
 }
 
@@ -404,17 +404,18 @@ start_copy (struct sim *x, uint32_t actor, uint32_t op)
               plan->job.stack.kernel_gap, sim_tag (SIM_COPY, p->op[op].lane, actor));
 }
 
-/* A kernel on a lane of communication, like the sum that follows a reduction; or one of the host,
- * which takes as long as its bytes need in a memory that all ranks of the node share. */
+/* Starts a kernel outside the compute lane: one on a communication lane, such as the sum after a
+ * reduction, or one of the host, whose time follows from its bytes and the host memory bandwidth
+ * that all ranks of the node share. */
 static void
-start_kernel_beside (struct sim *x, uint32_t actor, uint32_t op)
+start_side_kernel (struct sim *x, uint32_t actor, uint32_t op)
 {
   const weft_program *p = sim_program (x, actor);
 
   sim_lane_at (x, actor, p->op[op].lane)->posted = TRUE;
   x->t->begin[actor][op] = weft_bridge_now ();
   pause_thread (x, actor, op, 1);
-  if (p->op[op].lane == WEFT_LANE_HOST && holds_while_waiting (x))
+  if (p->op[op].lane == WEFT_LANE_HOST && holds_sms_while_waiting (x))
     start_flow (x, actor, WEFT_PATTERN_HOST, weft_op_bytes (p, op), 0,
                 sim_tag (SIM_COPY, p->op[op].lane, actor));
   else
@@ -431,29 +432,29 @@ copy_done (struct sim *x, uint32_t actor, uint32_t lane)
 
   pause_thread (x, actor, op, -1);
   x->t->end[actor][op] = weft_bridge_now ();
-  compare_alone (x, x->t->end[actor][op] - x->t->begin[actor][op],
-                 x->base.plan->seconds[p->role][op]);
+  mark_contention (x, x->t->end[actor][op] - x->t->begin[actor][op],
+                   x->base.plan->seconds[p->role][op]);
   l->cursor++;
   l->posted = FALSE;
   advance (x, actor);
 }
 
-/* ------------------------------------------------------------- the machine */
+/* ---------------------------------------------------------------- executor */
 
-/* A tenth of a nanosecond: what a sum of dates may lose to rounding. */
-#define SOON 1e-10
+/* A tenth of a nanosecond: tolerance for rounding in sums of dates. */
+#define DATE_TOLERANCE 1e-10
 
-/* Whether the host has issued what stands at the head of a lane; if it will, somebody wakes the lane
- * then. */
+/* Whether the host has issued the op at the head of a lane. If it will issue it later, a timer
+ * wakes the lane then. */
 static gboolean
-host_lets (struct sim *x, uint32_t actor, uint32_t lane)
+host_has_issued (struct sim *x, uint32_t actor, uint32_t lane)
 {
   struct sim_lane *l = sim_lane_at (x, actor, lane);
   double now = weft_bridge_now (), date;
 
   if (!sim_host_issues (x, actor, group_last (x, actor, lane), &date))
     return FALSE;
-  if (date <= now + SOON)
+  if (date <= now + DATE_TOLERANCE)
     return TRUE;
   if (!l->waking)
     weft_bridge_after (date - now, sim_tag (SIM_WAKE, lane, actor));
@@ -473,19 +474,19 @@ advance_lane (struct sim *x, uint32_t actor, uint32_t lane)
   enum weft_op_class class = weft_op_info[p->op[op].kind].class;
   gboolean grouped = class == WEFT_CLASS_P2P || class == WEFT_CLASS_COLLECTIVE;
   if ((grouped ? !group_may_start (x, actor, lane) : !sim_deps_done (x, actor, op)) ||
-      !host_lets (x, actor, lane))
+      !host_has_issued (x, actor, lane))
     return;
   if (class == WEFT_CLASS_P2P)
-    post_group (x, actor, lane);
+    launch_group (x, actor, lane);
   else if (class == WEFT_CLASS_COLLECTIVE)
     arrive (x, actor, op);
   else if (class == WEFT_CLASS_COMPUTE)
-    start_kernel_beside (x, actor, op);
+    start_side_kernel (x, actor, op);
   else
     start_copy (x, actor, op);
 }
 
-/* Whatever may start on this rank now, starts; flows and timers only begin here, they end later. */
+/* Starts every op of this rank that can start now; flows and timers end later. */
 static void
 advance (struct sim *x, uint32_t actor)
 {
@@ -501,25 +502,25 @@ static void
 on_event (void *user, uint64_t tag)
 {
   struct sim *x = user;
-  uint32_t who = (uint32_t) tag, detail = tag >> 32 & 0xfffffff;
+  uint32_t actor_or_comm = (uint32_t) tag, detail = tag >> 32 & 0xfffffff;
 
   switch ((enum sim_event) (tag >> 60)) {
   case SIM_KERNELS:
-    if (sim_gpu_fired (x, who, detail))
-      advance (x, who);
+    if (sim_gpu_fired (x, actor_or_comm, detail))
+      advance (x, actor_or_comm);
     break;
   case SIM_COLLECTIVE:
-    collective_flow_done (x, who);
+    collective_flow_done (x, actor_or_comm);
     break;
   case SIM_TRANSFER:
-    transfer_done (x, who, detail);
+    transfer_done (x, actor_or_comm, detail);
     break;
   case SIM_COPY:
-    copy_done (x, who, detail);
+    copy_done (x, actor_or_comm, detail);
     break;
   case SIM_WAKE:
-    sim_lane_at (x, who, detail)->waking = FALSE;
-    advance (x, who);
+    sim_lane_at (x, actor_or_comm, detail)->waking = FALSE;
+    advance (x, actor_or_comm);
     break;
   }
 }
@@ -545,7 +546,7 @@ sim_close (weft_exec *base)
   weft_hosts_free (x->hosts, x->base.plan->n_roles);
   weft_actors_free (x->base.actors);
   g_free (x->lane);
-  g_free (x->meeting);
+  g_free (x->collective);
   g_free (x->comm);
   g_free (x->send);
   g_free (x->recv);
@@ -556,7 +557,7 @@ sim_close (weft_exec *base)
 }
 
 static struct sim_post *
-no_posts (uint32_t n)
+empty_posts (uint32_t n)
 {
   struct sim_post *posts = g_new0 (struct sim_post, n + 1);
   for (uint32_t i = 0; i < n; i++)
@@ -579,10 +580,10 @@ sim_open (const weft_plan *plan, const struct weft_exec_options *options, GError
   x->base = (weft_exec){ .ops = &weft_exec_sim, .plan = plan, .actors = a };
   x->step_by_step = options->step_by_step;
   x->lane = g_new0 (struct sim_lane, (size_t) a->n * WEFT_N_LANE);
-  x->meeting = g_new0 (struct sim_meeting, a->n_comm + 1);
+  x->collective = g_new0 (struct sim_collective, a->n_comm + 1);
   x->comm = g_new0 (struct sim_comm, a->n_comm + 1);
-  x->send = no_posts (2 * a->n);
-  x->recv = no_posts (2 * a->n);
+  x->send = empty_posts (2 * a->n);
+  x->recv = empty_posts (2 * a->n);
   x->issued = g_new0 (uint32_t, a->n);
   x->hosts = hosts;
   x->clock = g_new0 (struct weft_host_clock, a->n + 1);
@@ -600,8 +601,8 @@ sim_open (const weft_plan *plan, const struct weft_exec_options *options, GError
   return &x->base;
 }
 
-/* Waits are dependencies of the plan, which the machine reads when it gets there; issue proves that
- * the walk brings ops in their order. */
+/* Waits are dependencies of the plan, which the simulation reads itself. sim_issue() checks that
+ * the walk brings ops in order. */
 static gboolean
 sim_wait (weft_exec *base, uint32_t row, enum weft_lane lane, uint32_t op, GError **error)
 {
@@ -629,7 +630,7 @@ all_done (const struct sim *x, GError **error)
   for (uint32_t actor = 0; actor < x->base.actors->n; actor++)
     for (uint32_t lane = 0; lane < WEFT_N_LANE; lane++)
       if (sim_lane_at (x, actor, lane)->cursor != sim_program (x, actor)->lane_n[lane]) {
-        g_set_error (error, WEFT_ERROR, WEFT_ERROR_RUN, "rank %u stands still on lane %s at op %u",
+        g_set_error (error, WEFT_ERROR, WEFT_ERROR_RUN, "rank %u: deadlock on lane %s at op %u",
                      x->base.actors->rank[actor], weft_lane_words[lane],
                      sim_program (x, actor)->lane_ops[lane][sim_lane_at (x, actor, lane)->cursor]);
         return FALSE;

@@ -1,11 +1,11 @@
-/* exec_sim.h - the SimGrid executor: contention on NVLink, PCIe, NIC, leaf and spine links, and on
+/* exec_sim.h - the SimGrid executor: contention on NVLink, PCIe, NIC, leaf and spine links, and for
  * SMs.
  *
- * SimGrid sees a small flat platform of links only.  Kernels are timers of our own rate model
- * (gpu.c); what moves data is a SimGrid flow over the explicit links of fabric.h.  A collective is,
- * for each of its ranks, one or two fluid flows (coll.h), or the same cut into rounds
- * (step_by_step).  Communication kernels hold SMs from the moment they are launched, waiting for
- * others included, and kernels beside them run with the SMs that are left. */
+ * SimGrid simulates a flat platform of links only. Kernels are timers of Weft's own rate model
+ * (gpu.c); data movement is SimGrid flows over the explicit links of fabric.h. A collective is one
+ * or two fluid flows per rank (coll.h), or, with step_by_step, the same traffic cut into the rounds
+ * of its algorithm. Communication kernels occupy SMs from their launch, including the time they
+ * wait for peers; concurrent kernels run on the remaining SMs. */
 #pragma once
 #include "core/exec/exec.h"
 

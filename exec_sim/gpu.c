@@ -1,10 +1,10 @@
-/* Kernels of one GPU: runs of ops that nothing interrupts are one timer.
+/* Compute kernels of one GPU: a run of ops without interruption is one timer.
  *
- * A run ends after an op that another lane or the host waits for, before one that waits for another
- * lane, and before one that the host issues only after the op before it has ended.
- * When communication takes or returns SMs the run's position is found in the old speed's prefix
- * sums and the rest goes on at the new speed: the running kernel keeps the fraction of its work
- * that is done. */
+ * A run ends after an op that another lane or the host waits for, before an op that waits for
+ * another lane, and before an op that the host issues only after the previous one has ended. When
+ * communication takes or returns SMs, the position inside the run is looked up in the prefix sums
+ * of the old speed, and the rest continues at the new speed; the current kernel keeps the fraction
+ * of its work that is done. */
 #include "core/plan/cost.h"
 #include "exec_sim/bridge.h"
 #include "exec_sim/machine.h"
@@ -94,7 +94,7 @@ op_at (const struct sim *x, uint32_t actor, uint32_t position)
   return sim_program (x, actor)->lane_ops[WEFT_LANE_GPU][position];
 }
 
-/* Seconds that the rest of the run takes with so many SMs missing. */
+/* Remaining seconds of the run with `sms_taken` SMs occupied by communication. */
 static double
 rest_of_run (struct sim *x, uint32_t actor, uint32_t sms_taken)
 {
@@ -104,9 +104,9 @@ rest_of_run (struct sim *x, uint32_t actor, uint32_t sms_taken)
   return prefix[g->stop + 1] - prefix[g->at] - g->done * (prefix[g->at + 1] - prefix[g->at]);
 }
 
-/* Where the run has to stop because the host is late with the next op. */
+/* Where the run must stop because the host issues the next op late. */
 static uint32_t
-last_in_time (struct sim *x, uint32_t actor)
+last_issued_in_time (struct sim *x, uint32_t actor)
 {
   const struct sim_gpu *g = &x->gpu[actor];
   const double *prefix = prefix_of (x, actor, g->sms_taken);
@@ -122,12 +122,12 @@ last_in_time (struct sim *x, uint32_t actor)
   return stop;
 }
 
-/* Arms the timer for the rest of the run at the present speed. */
+/* Sets the timer for the rest of the run at the current speed. */
 static void
-arm (struct sim *x, uint32_t actor)
+set_timer (struct sim *x, uint32_t actor)
 {
   struct sim_gpu *g = &x->gpu[actor];
-  g->stop = last_in_time (x, actor);
+  g->stop = last_issued_in_time (x, actor);
   double rest = rest_of_run (x, actor, g->sms_taken);
 
   g->generation = (g->generation + 1) & 0xfffffff;
@@ -137,14 +137,15 @@ arm (struct sim *x, uint32_t actor)
                      sim_tag (SIM_KERNELS, g->generation, actor));
 }
 
-/* Kernels [at, to) of the run have ended: writes their times, moves the run to `to`. */
+/* Kernels [at, to) of the run have ended: records their times and moves the run to `to`. */
 static void
 record_until (struct sim *x, uint32_t actor, uint32_t to)
 {
   struct sim_gpu *g = &x->gpu[actor];
   const double *prefix = prefix_of (x, actor, g->sms_taken);
   double *begin = x->t->begin[actor], *end = x->t->end[actor];
-  /* Differences first: on a CPU that pauses, prefixes are so large that they round dates. */
+  /* Subtract before adding: on a paused CPU rank the prefix sums are so large that adding first
+   * would round the date. */
   double start = prefix[g->at] + g->done * (prefix[g->at + 1] - prefix[g->at]);
 
   for (uint32_t i = g->at; i < to; i++) {
@@ -175,7 +176,7 @@ sim_gpu_advance (struct sim *x, uint32_t actor)
   g->since = fmax (weft_bridge_now (), date);
   g->done = 0;
   x->t->begin[actor][op_at (x, actor, g->at)] = g->since;
-  arm (x, actor);
+  set_timer (x, actor);
 }
 
 gboolean
@@ -218,7 +219,7 @@ sim_gpu_take_sms (struct sim *x, uint32_t actor, int32_t sms)
 
   if (sms == 0)
     return;
-  /* A run that the host has yet to issue has done nothing. */
+  /* A run whose first op the host has not yet issued has made no progress. */
   if (g->running && weft_bridge_now () >= g->since) {
     const double *prefix = prefix_of (x, actor, g->sms_taken);
     double now = weft_bridge_now ();
@@ -229,5 +230,5 @@ sim_gpu_take_sms (struct sim *x, uint32_t actor, int32_t sms)
   }
   g->sms_taken += sms;
   if (g->running)
-    arm (x, actor);
+    set_timer (x, actor);
 }

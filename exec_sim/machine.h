@@ -1,9 +1,10 @@
-/* machine.h - state of the simulated machine, shared by exec_sim.c (meetings, transfers) and gpu.c
- * (kernels). */
+/* machine.h - state of the simulation, shared by exec_sim.c (collectives, transfers) and gpu.c
+ * (compute kernels). */
 #pragma once
 #include "core/exec/exec.h"
 
-/* Kernel times of a role with some SMs taken: prefix[i] is that of the first i ops of lane gpu. */
+/* Kernel times of a role with some SMs occupied: prefix[i] is the sum over the first i ops of the
+ * compute lane. */
 struct sim_speed {
   uint32_t sms_taken;
   double *prefix;
@@ -11,12 +12,13 @@ struct sim_speed {
 
 struct sim_role {
   const weft_program *p;
-  uint32_t *stop;   /* [position]: last op of the run of kernels that may go without looking up */
+  uint32_t *stop;   /* [position]: last op of the run that can start there without checking other
+                     * lanes */
   GArray *speeds;   /* struct sim_speed */
 };
 
-/* The kernels of one rank: a run of ops [at, stop] that began at `since`, of whose first op `done`
- * is already behind. */
+/* The compute lane of one rank: a run of ops [at, stop] that began at `since`; `done` is the
+ * finished fraction of its first op. */
 struct sim_gpu {
   gboolean running;
   uint32_t cursor, at, stop, sms_taken, generation;
@@ -25,17 +27,18 @@ struct sim_gpu {
 
 struct sim_lane {
   uint32_t cursor;
-  gboolean posted, waking; /* waking: a timer is set for when the host has issued its head */
+  gboolean posted, waking; /* waking: a timer is set for the date at which the host issues the
+                            * head */
   uint32_t pending;
 };
 
-struct sim_meeting {
+struct sim_collective {
   uint32_t arrived, pending, round, n_rounds;
   double begin;
   struct weft_traffic traffic;
 };
 
-/* Times of one shape of collective on one communicator, made once. */
+/* Cached traffic of the collectives of one communicator. */
 struct sim_comm {
   gboolean known;
   struct weft_coll_shape shape;
@@ -44,32 +47,32 @@ struct sim_comm {
 
 struct sim_post {
   uint32_t op;
-  double begin, alone; /* of the transfer under way: start, closed formula */
+  double begin, alone; /* of the current transfer: start, closed-form duration */
 };
 
 struct sim {
   weft_exec base;
-  gboolean open; /* the bridge is ours to close */
+  gboolean open; /* weft_bridge_close() is up to this executor */
   gboolean step_by_step;
   weft_timeline *t;
   struct sim_role *role;
   struct sim_gpu *gpu;          /* [actor] */
   struct sim_lane *lane;        /* [actor][lane] */
-  struct sim_meeting *meeting;  /* [comm] */
+  struct sim_collective *collective;  /* [comm] */
   struct sim_comm *comm;        /* [comm] */
   struct sim_post *send, *recv; /* [actor][direction] */
   uint32_t *issued;             /* [actor] */
   weft_host **hosts;            /* by role */
-  struct weft_host_clock *clock; /* [actor]: of its host */
+  struct weft_host_clock *clock; /* [actor]: issue dates of its host thread */
 };
 
-/* What a bridge tag says: kind, generation or lane, actor or communicator. */
+/* Packed into a bridge tag: event kind, generation or lane, actor or communicator. */
 enum sim_event { SIM_KERNELS, SIM_COLLECTIVE, SIM_TRANSFER, SIM_COPY, SIM_WAKE };
 
 static inline uint64_t
-sim_tag (enum sim_event event, uint32_t detail, uint32_t who)
+sim_tag (enum sim_event event, uint32_t detail, uint32_t actor_or_comm)
 {
-  return (uint64_t) event << 60 | (uint64_t) (detail & 0xfffffff) << 32 | who;
+  return (uint64_t) event << 60 | (uint64_t) (detail & 0xfffffff) << 32 | actor_or_comm;
 }
 
 static inline const weft_program *
@@ -87,8 +90,8 @@ sim_lane_at (const struct sim *x, uint32_t actor, uint32_t lane)
 /* Whether all dependencies of an op have ended. */
 gboolean sim_deps_done (const struct sim *x, uint32_t actor, uint32_t op);
 
-/* Whether it is known when the host issues an op, and when: minus infinity where nothing waits for
- * it. */
+/* Whether the date at which the host issues an op is known. *date: minus infinity if it need not be
+ * waited for. */
 gboolean sim_host_issues (struct sim *x, uint32_t actor, uint32_t op, double *date);
 
 /* gpu.c */
@@ -98,8 +101,8 @@ void sim_gpu_close (struct sim *x);
 /* Starts a run of kernels if one may start. */
 void sim_gpu_advance (struct sim *x, uint32_t actor);
 
-/* The timer of a run; FALSE when it is stale. */
+/* Handles the timer of a run; FALSE if the timer is outdated. */
 gboolean sim_gpu_fired (struct sim *x, uint32_t actor, uint32_t generation);
 
-/* Communication takes more SMs, or fewer. */
+/* Communication occupies `sms` more SMs (fewer if negative). */
 void sim_gpu_take_sms (struct sim *x, uint32_t actor, int32_t sms);

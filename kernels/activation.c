@@ -1,7 +1,7 @@
-/* GELU is the form with tanh that GPT-2 has (Hendrycks and Gimpel, arXiv 1606.08415), written with
- * the logistic function: (1 + tanh u) / 2 = logistic (2 u); or for activation = gelu_erf the one by
- * the error function.  SwiGLU and GEGLU, whose gate is GELU with tanh: Shazeer, arXiv 2002.05202.
- * Squared ReLU: So et al., arXiv 2109.08668. */
+/* GELU in the tanh form of GPT-2 (Hendrycks and Gimpel, arXiv 1606.08415), computed with the
+ * logistic function: (1 + tanh u) / 2 = logistic (2 u); with activation = gelu_erf GELU by the error
+ * function. SwiGLU and GEGLU (gate by GELU in its tanh form): Shazeer, arXiv 2002.05202. Squared
+ * ReLU: So et al., arXiv 2109.08668. */
 #include "kernels/flat.h"
 #include "kernels/float.h"
 #include "kernels/math.h"
@@ -286,7 +286,7 @@ geglu_bwd (float *const to[2], const float *gate, const float *up, const float *
   }
 }
 
-/* n columns of a row, from c on. */
+/* n columns of a row from column c on. */
 static void
 swiglu_stretch (const struct weft_kernel *k, uint64_t row, uint64_t c, uint64_t n)
 {

@@ -1,5 +1,5 @@
-/* AdamW: the decay is applied to the weight itself, not to its gradient (Loshchilov and Hutter,
- * arXiv 1711.05101), in the order of torch.optim.AdamW: decay, moments, step. */
+/* AdamW: weight decay is applied to the weight, not to its gradient (Loshchilov and Hutter, arXiv
+ * 1711.05101), in the order of torch.optim.AdamW: decay, moments, step. */
 #include "kernels/draw.h"
 #include "kernels/flat.h"
 #include "kernels/float.h"
@@ -7,7 +7,7 @@
 #include <math.h>
 
 enum { GRAD, FACTOR, PARAM, MASTER, M, V };
-enum { DRAWN = 2 }; /* a dimension */
+enum { DRAWN = 2 }; /* index of the dimension: 1 for stochastic rounding */
 
 uint64_t
 weft_extent_adam (const struct weft_kernel *k, uint32_t operand)
@@ -16,7 +16,8 @@ weft_extent_adam (const struct weft_kernel *k, uint32_t operand)
 }
 
 struct rates {
-  float factor, keep; /* of the gradient; of the weight, after its decay */
+  float factor, keep; /* factor of the gradient (clip, loss scale); factor of the weight by its
+                       * decay */
   float beta1, beta2;
   float new1, new2; /* 1 - beta1, 1 - beta2 */
   float step;       /* lr / (1 - beta1^t) */
@@ -57,7 +58,7 @@ update (const void *with, float *const *at, uint64_t count)
   }
 }
 
-/* Weights that are bf16 themselves, rounded by lot. */
+/* Weights stored as bf16 only, without fp32 masters: rounded stochastically. */
 static void
 update_drawn (const struct weft_kernel *k, const struct rates *r, uint32_t part, uint32_t parts)
 {
@@ -92,7 +93,8 @@ update_both (const void *with, float *const *at, uint64_t n)
     memcpy (at[PARAM], at[MASTER], n * sizeof (float));
 }
 
-/* A step that is skipped changes nothing; a param that holds nothing yet is made from its master. */
+/* A skipped step changes nothing, except that weights not yet initialised are made from their
+ * masters. */
 static void
 keep (const void *with, float *const *at, uint64_t n)
 {

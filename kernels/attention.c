@@ -1,10 +1,10 @@
-/* Attention, forward and backward, out of two products of blocks.
+/* Fused attention, forward and backward, from two matrix products per pair of blocks.
  *
- * Queries and keys are runs of tokens that stand together in their sequence: one run where a rank has
- * the whole of it, two where it has two pieces of it (core/base/zigzag.h).  Positions alone say what sees
- * what.
+ * Queries and keys are runs of tokens that are contiguous in their sequence: one run if a rank has
+ * the whole sequence, two with zigzag context parallelism (core/base/zigzag.h). The causal mask
+ * follows from positions alone.
  *
- * One side of a block, the outer one, stays while blocks of the other side pass by:
+ * The outer block stays in registers and cache while the inner blocks pass by:
  *
  *   tile(in, out) = sum over w of inner(in, w) outer(out, w)
  *   sum(out, w)  += sum over in of tile(in, out) value(in, w)
@@ -13,10 +13,11 @@
  *   backward   outer: keys, values    inner: queries, do     value: do, queries    gives dv, dk
  *              outer: queries, do     inner: keys, values    value: keys           gives dq
  *
- * Backward makes its probabilities twice: in one pass dq or dk would have to wait in memory that
- * grows with the sequence.  In canonical order sums over queries are taken chunk by chunk and folded,
- * in fp32. */
+ * Backward computes the probabilities twice: with one pass, dq or dk would have to be accumulated
+ * in memory that grows with the sequence. In canonical order, sums over queries are taken chunk by
+ * chunk and folded, in fp32. */
 #include "kernels/attention.h"
+#include "kernels/bend.h"
 #include "core/base/fold.h"
 #include "kernels/float.h"
 #include "kernels/math.h"
@@ -27,28 +28,32 @@
 #define OUTER 128
 #define INNER 64
 #define UNIT WEFT_TILE_COLUMNS
-/* Columns of a head at a time; a wider one makes its scores once for each piece. */
+/* Columns of a head processed at a time; a wider head recomputes its scores for each piece. */
 #define WIDTH 256
-/* Likewise of gradients of keys and values: leaves of a fold take more room. */
+/* The same for gradients of keys and values: the leaves of a fold need more scratch. */
 #define LEAF_WIDTH 128
-#define DEPTH 4 /* of a fold over WEFT_MOST_CHUNKS */
+#define DEPTH 4 /* stack entries of a fold over WEFT_MOST_CHUNKS leaves */
 _Static_assert(OUTER % UNIT == 0 && UNIT % WEFT_TILE_ROWS == 0 && WIDTH % UNIT == 0 &&
                    INNER % WEFT_TILE_ROWS == 0,
                "whole tiles");
 
 enum { BATCH, SEQUENCE, HEADS, GROUPS, HEAD_WIDTH, WINDOW, VALUE_WIDTH };
-enum { TOKENS, KEYS }; /* of a part, in place of the first two */
+enum {
+  TOKENS,
+  KEYS
+}; /* dimensions of attention over a part of the keys, instead of the first
+                        * two */
 enum { QKV, O, LSE };
 enum { BWD_QKV, BWD_O, BWD_LSE, BWD_DO, BWD_DQKV };
 enum { PART_Q, PART_KV, PART_O, PART_LSE };
 enum { PART_BWD_Q, PART_BWD_KV, PART_BWD_O, PART_BWD_LSE, PART_BWD_DO, PART_DQ, PART_DKV };
 
 struct room {
-  float outer[2][OUTER * WIDTH];            /* panels of the outer side */
-  float inner[INNER * WIDTH];               /* and of the inner one, terms along a head */
-  float value[INNER * WIDTH];               /* panels, terms along the sequence */
-  float sum[2 * DEPTH][OUTER * LEAF_WIDTH]; /* one may be as wide as two */
-  float tile[2][INNER * OUTER];             /* scores, then probabilities; gradients of these */
+  float outer[2][OUTER * WIDTH];            /* panels of the outer block */
+  float inner[INNER * WIDTH];               /* panels of the inner block, terms along the head */
+  float value[INNER * WIDTH];               /* panels of the values, terms along the sequence */
+  float sum[2 * DEPTH][OUTER * LEAF_WIDTH]; /* or one sum of twice the width */
+  float tile[2][INNER * OUTER];             /* scores, then probabilities; gradients of both */
   float peak[OUTER], total[OUTER], shrink[OUTER];
   float outer_lse[OUTER], outer_delta[OUTER], inner_lse[INNER], inner_delta[INNER];
 };
@@ -58,23 +63,23 @@ struct span {
   uint64_t first, n;
 };
 
-/* Tokens that stand together: where a sequence's rows have them, and where the first one stands. */
+/* Contiguous tokens: their row in the array, and the position of the first in the sequence. */
 struct run {
   struct span rows;
   uint64_t position;
 };
 
-/* What one side has of a sequence. */
+/* The tokens of a sequence that one side (queries or keys) has on this rank. */
 struct side {
   uint64_t tokens;
   uint32_t n;
   struct run run[2];
 };
 
-/* Heads of all tokens, side by side in rows. */
+/* A head's columns in the rows of all tokens. */
 struct heads {
   const struct weft_operand *of;
-  uint64_t row, column; /* elements of a row; where the first head begins */
+  uint64_t row, column; /* elements per row; column of the first head */
   uint64_t width;       /* of a head */
 };
 
@@ -84,10 +89,10 @@ struct attention {
   const struct weft_operand *lse;
   struct side queries, keys;
   uint64_t batch, n_heads, groups;
-  uint64_t width, value; /* of a head of queries and keys, and of values */
-  uint64_t window;       /* keys a query sees, itself included */
+  uint64_t width, value; /* of a head of queries and keys; of a head of values */
+  uint64_t window;       /* number of keys a query sees, including its own */
   uint64_t sum_row;
-  uint32_t leaves; /* of a sequence's queries */
+  uint32_t leaves; /* leaves of a sequence's queries */
   float scale;
   float cap;                        /* scores x become cap tanh (x / cap); 0: they do not */
   const struct weft_kernel *kernel; /* whose heads have slopes: ALiBi */
@@ -97,14 +102,14 @@ struct attention {
 /* One head of one sequence. */
 struct strip {
   const struct weft_operand *of;
-  uint64_t row;    /* elements of a token */
-  uint64_t column; /* where the head begins */
+  uint64_t row;    /* elements per token */
+  uint64_t column; /* column at which the head begins */
   uint64_t width;
-  uint64_t token; /* where the sequence begins */
+  uint64_t token; /* row at which the sequence begins */
 };
 
-/* Two blocks that meet.  Row r of the tile sees columns [from + r, to + r); columns [low, high),
- * whole tiles, are seen by some row. */
+/* A pair of blocks. Row r of the tile sees columns [from + r, to + r); columns [low, high), whole
+ * tiles, are seen by at least one row. */
 struct pair {
   struct span outer, inner;
   int64_t from, to;
@@ -117,7 +122,7 @@ piece (uint64_t first, uint64_t most, uint64_t end)
   return (struct span){ first, MIN (most, end - first) };
 }
 
-/* Rows [from, from + most) of a run, as far as there are so many. */
+/* Rows [from, from + most) of a run, or fewer at its end. */
 static struct run
 part_of (const struct run *run, uint64_t from, uint64_t most)
 {
@@ -138,7 +143,7 @@ side_of (struct weft_place place, uint64_t tokens)
                           { { half, half }, weft_position (place, tokens, half) } } };
 }
 
-/* Blocks of at most OUTER tokens, none of which lies in two runs. */
+/* Number of blocks of at most OUTER tokens; no block spans two runs. */
 static uint64_t
 blocks_of (const struct side *side)
 {
@@ -153,7 +158,7 @@ block_at (const struct side *side, uint64_t block)
   return part_of (&side->run[block / each], block % each * OUTER, OUTER);
 }
 
-/* What all ops share: the shape, but for its tokens and keys. */
+/* What all attention ops have in common: the shape except tokens and keys. */
 static struct attention
 describe (const struct weft_attention *call, uint64_t sequence)
 {
@@ -175,7 +180,7 @@ describe (const struct weft_attention *call, uint64_t sequence)
   };
 }
 
-/* Heads as wide as keys, or as values, from `column` of rows on. */
+/* Heads as wide as keys (or as values) that begin at `column` of each row. */
 static struct heads
 key_heads (const struct attention *a, const struct weft_operand *of, uint64_t row, uint64_t column)
 {
@@ -214,7 +219,8 @@ describe_whole (const struct weft_attention *call)
   return a;
 }
 
-/* Queries of this rank; keys and values of the whole sequence, or of a rank so many places before. */
+/* Context parallelism: queries of this rank; keys and values of the whole sequence (all-gather), or
+ * of the rank `before` places earlier (ring attention). */
 static struct attention
 describe_part (const struct weft_attention *call)
 {
@@ -246,10 +252,10 @@ describe_part (const struct weft_attention *call)
   return a;
 }
 
-/* What stays while blocks pass by, and columns of what is summed meanwhile. */
+/* One outer block, and the columns whose sums it accumulates. */
 struct task {
   const struct attention *a;
-  uint64_t batch, head; /* of queries */
+  uint64_t batch, head; /* of the queries */
   struct run outer;
   struct span columns;
 };
@@ -267,14 +273,14 @@ query_strip (const struct task *t, struct heads of)
   return strip_of (t, of, t->head, &t->a->queries);
 }
 
-/* The head of the query head's group. */
+/* The key and value head of the query head's group. */
 static struct strip
 key_strip (const struct task *t, struct heads of)
 {
   return strip_of (t, of, t->head / (t->a->n_heads / t->a->groups), &t->a->keys);
 }
 
-/* ------------------------------------------------------------------------------- pairs */
+/* --------------------------------------------------------------------- pairs of blocks */
 
 static struct pair
 meet (struct span outer, struct span inner, int64_t from, uint64_t window)
@@ -293,14 +299,14 @@ ahead (const struct run *run, const struct run *of)
   return (int64_t) run->position - (int64_t) of->position;
 }
 
-/* Key j is seen by queries [j, j + window). */
+/* The outer block holds queries: key j is seen by queries [j, j + window). */
 static struct pair
 keys_pass (const struct attention *a, const struct run *queries, const struct run *keys)
 {
   return meet (queries->rows, keys->rows, ahead (keys, queries), a->window);
 }
 
-/* Query i sees keys (i - window, i]. */
+/* The outer block holds keys: query i sees keys (i - window, i]. */
 static struct pair
 queries_pass (const struct attention *a, const struct run *keys, const struct run *queries)
 {
@@ -308,7 +314,7 @@ queries_pass (const struct attention *a, const struct run *keys, const struct ru
                a->window);
 }
 
-/* Rows of a run between two positions from its first, in whole blocks from the first on. */
+/* Rows of a run between two positions relative to its first, extended to whole blocks. */
 static struct span
 between (const struct run *run, int64_t first, int64_t end)
 {
@@ -318,7 +324,7 @@ between (const struct run *run, int64_t first, int64_t end)
   return (struct span){ from, end > (int64_t) from ? (uint64_t) end - from : 0 };
 }
 
-/* Keys that some query of a block sees; queries that see some key of a block. */
+/* Keys that at least one query of a block sees; queries that see at least one key of a block. */
 static struct span
 seen_keys (const struct attention *a, const struct run *queries, const struct run *keys)
 {
@@ -357,7 +363,7 @@ pack_columns (const struct strip *s, struct span tokens, struct span columns, ui
   weft_pack (&f, &range, width, to);
 }
 
-/* A head that is not wider than WIDTH stays packed while the inner side passes. */
+/* A head of at most WIDTH columns stays packed during the whole pass over the inner side. */
 static void
 pack_outer (const struct attention *a, struct span tokens, const struct strip *outer,
             unsigned which)
@@ -395,14 +401,14 @@ multiply_tile (const struct attention *a, const struct pair *p, const struct str
   }
 }
 
-/* Columns of values, and the tile they are multiplied with. */
+/* A block of value columns and the tile that multiplies it. */
 struct factor {
   const struct strip *value;
   struct span columns;
   unsigned tile;
 };
 
-/* Of some columns those that a head has. */
+/* The part of some columns that the head has. */
 static struct span
 within (const struct strip *s, struct span columns)
 {
@@ -411,7 +417,7 @@ within (const struct strip *s, struct span columns)
   return (struct span){ columns.first, MIN (columns.n, left) };
 }
 
-/* sum += a tile, transposed, times columns of values. */
+/* sum += transposed tile times columns of values. */
 static void
 add_product (const struct attention *a, const struct pair *p, const struct factor *f, float *sum)
 {
@@ -436,7 +442,7 @@ add_product (const struct attention *a, const struct pair *p, const struct facto
                        sum + p->low * a->sum_row);
 }
 
-/* What may not be seen gets the score of nothing. */
+/* Masked scores become -infinity. */
 static void
 hide (const struct pair *p, float *tile)
 {
@@ -456,45 +462,24 @@ scale_floats (float *x, float by, uint64_t n)
     x[i] *= by;
 }
 
-WEFT_WIDE static void
-cap_row (float *score, float cap, uint64_t n)
-{
-  float less = 1 / cap;
-
-  for (uint64_t c = 0; c < n; c++)
-    score[c] = cap * weft_tanhf (score[c] * less);
-}
-
-/* Column c is `first` + c tokens away from the row, or with sign -1 `first` - c. */
-WEFT_WIDE static void
-slope_row (float *score, float slope, float first, float sign, uint64_t n)
-{
-  for (uint64_t c = 0; c < n; c++)
-    score[c] -= slope * (first + sign * (float) c);
-}
-
-/* Products of queries and keys become scores where an architecture bends them: soft-capping, ALiBi.
- * Returns what they are still to be multiplied by.  A query's nearest key is itself: of rows of keys
- * the first column that sees, of rows of queries the last that is seen. */
+/* Products of queries and keys become scores where an architecture bends them (bend.h).  Returns what
+ * they are still to be multiplied by.  The nearest key of a query is itself: in rows of keys the first
+ * column that sees the row, in rows of queries the last column that the row sees. */
 static float
 bend (const struct task *t, const struct pair *p, gboolean rows_are_keys)
 {
   const struct attention *a = t->a;
-  float slope = (float) weft_kernel_slope (a->kernel, t->head);
+  const struct weft_bend bend = { a->scale, a->cap,
+                                  (float) weft_kernel_slope (a->kernel, t->head) };
+  const struct weft_bend_tile tile = { .score = a->room->tile[0],
+                                       .row = OUTER,
+                                       .rows = p->inner.n,
+                                       .low = p->low,
+                                       .high = p->high,
+                                       .itself = rows_are_keys ? p->from : p->to - 1,
+                                       .rows_are_keys = rows_are_keys };
 
-  if (a->cap == 0 && slope == 0)
-    return a->scale;
-  for (uint64_t r = 0; r < p->inner.n; r++) {
-    float *score = a->room->tile[0] + r * OUTER + p->low;
-    int64_t itself = rows_are_keys ? p->from + (int64_t) r : p->to + (int64_t) r - 1;
-    float first = (float) ((int64_t) p->low - itself), sign = rows_are_keys ? 1 : -1;
-    scale_floats (score, a->scale, p->high - p->low);
-    if (a->cap != 0)
-      cap_row (score, a->cap, p->high - p->low);
-    if (slope != 0)
-      slope_row (score, slope, sign * first, sign, p->high - p->low);
-  }
-  return 1;
+  return weft_bend_scores (&bend, &tile) ? 1 : a->scale;
 }
 
 static void
@@ -515,7 +500,7 @@ store_sums (const struct attention *a, const struct strip *to, struct span token
   }
 }
 
-/* Floats of the sums of a block: rows that pairs of blocks touch, whole tiles. */
+/* Floats of the sums of a block: all rows its tiles touch. */
 static uint64_t
 n_sums (const struct task *t)
 {
@@ -530,9 +515,9 @@ clear_sums (const struct task *t, float *sum)
 
 /* ----------------------------------------------------------------------------- forward */
 
-/* Scores of a block of keys become probabilities, as far as they are known: relative to the
- * largest score so far.  What was summed before shrinks when a larger one is found.  A query that
- * has seen no key yet has no largest score: 0 stands for it. */
+/* Online softmax: turns the scores of a key block into probabilities relative to the largest score
+ * so far. A larger score than before rescales the sums so far. A query that has not seen any key
+ * uses 0 as its largest score. */
 WEFT_WIDE static void
 soften (struct room *room, const struct pair *p, float scale)
 {
@@ -573,7 +558,7 @@ shrink_sums (struct room *room, const struct pair *p, uint64_t sum_row)
   }
 }
 
-/* A query that sees no key of a part: 0, with the log of nothing. */
+/* A query that sees no key of its part: output 0, log of the sum -infinity. */
 static void
 finish_forward (const struct task *t)
 {
@@ -667,7 +652,7 @@ weft_attention_part_forward (const struct weft_attention *call)
 
 /* ---------------------------------------------------------------------------- backward */
 
-/* Sixteen sums side by side, then added in one order. */
+/* Sixteen partial sums, added in a fixed order. */
 static float
 dot (const struct strip *x, const struct strip *y, uint64_t token, uint64_t width)
 {
@@ -689,8 +674,8 @@ dot (const struct strip *x, const struct strip *y, uint64_t token, uint64_t widt
   return lane[0];
 }
 
-/* Of a block of queries: the log of the sum of exponentials, and the sum over keys of probability
- * times its gradient, which is the dot product of o and do. */
+/* For a block of queries: log-sum-exp, and delta = sum over keys of probability times its gradient,
+ * which equals the dot product of o and do. */
 static void
 load_queries (const struct task *t, struct span queries, float *lse, float *delta)
 {
@@ -705,8 +690,8 @@ load_queries (const struct task *t, struct span queries, float *lse, float *delt
   }
 }
 
-/* Scores and gradients of probabilities become probabilities and gradients of scores.  Queries are
- * on one side only; the numbers of the other side are 0. */
+/* Turns scores and gradients of probabilities into probabilities and gradients of scores. lse and
+ * delta belong to queries; on the key side they are 0. */
 WEFT_WIDE static void
 differentiate_plain (struct room *room, const struct pair *p, float scale)
 {
@@ -720,31 +705,24 @@ differentiate_plain (struct room *room, const struct pair *p, float scale)
   }
 }
 
-/* The same of scores that were soft-capped, whose slope is 1 - (score / cap)^2.  What is hidden has
- * no slope either. */
-WEFT_WIDE static void
-differentiate_capped (struct room *room, const struct pair *p, float cap)
-{
-  float less = 1 / cap;
-
-  for (uint64_t r = 0; r < p->inner.n; r++) {
-    float *score = room->tile[0] + r * OUTER, *gradient = room->tile[1] + r * OUTER;
-    float lse = room->inner_lse[r], delta = room->inner_delta[r];
-    for (uint64_t c = p->low; c < p->high; c++) {
-      float at = score[c] < -cap ? -1 : score[c] * less;
-      score[c] = weft_expf (score[c] - lse - room->outer_lse[c]);
-      gradient[c] = score[c] * (gradient[c] - delta - room->outer_delta[c]) * (1 - at * at);
-    }
-  }
-}
-
 static void
 differentiate (struct room *room, const struct pair *p, float scale, float cap)
 {
   if (cap == 0)
     differentiate_plain (room, p, scale);
   else
-    differentiate_capped (room, p, cap);
+    weft_bend_gradients (cap, &(struct weft_bend_gradients){
+                                  .score = room->tile[0],
+                                  .gradient = room->tile[1],
+                                  .row = OUTER,
+                                  .rows = p->inner.n,
+                                  .low = p->low,
+                                  .high = p->high,
+                                  .row_lse = room->inner_lse,
+                                  .row_delta = room->inner_delta,
+                                  .column_lse = room->outer_lse,
+                                  .column_delta = room->outer_delta,
+                              });
 }
 
 static void
@@ -753,14 +731,14 @@ scale_sums (const struct task *t, float *sum)
   scale_floats (sum, t->a->scale, n_sums (t));
 }
 
-/* Entry i of a stack of sums over leaves: the gradients of values, then those of keys. */
+/* Entry i of a stack of sums over leaves: gradients of values, then those of keys. */
 static float *
 entry (const struct attention *a, uint32_t i, unsigned which)
 {
   return a->room->sum[2 * i + which];
 }
 
-/* What queries of a run add to the gradients of the outer keys. */
+/* Adds what the queries of a run contribute to the gradients of the outer keys. */
 static void
 pass_queries (const struct task *t, const struct run *queries, uint32_t top)
 {
@@ -783,7 +761,7 @@ pass_queries (const struct task *t, const struct run *queries, uint32_t top)
   }
 }
 
-/* Of the queries of a leaf: sums over the query heads of a group, in order. */
+/* Sums the queries of one leaf, over the query heads of a group in order. */
 static void
 sum_leaf (struct task *t, uint32_t leaf, uint32_t top)
 {
@@ -815,7 +793,7 @@ fold_entries (void *task, uint32_t below)
     weft_sums_add (entry (t->a, below, which), entry (t->a, below + 1, which), n_sums (t));
 }
 
-/* dk and dv: leaves of queries, folded.  The task's head is the first of the group. */
+/* dk and dv: folds the leaves of queries. The task's head is the first of its group. */
 static void
 key_gradients (struct task *t)
 {
@@ -886,7 +864,7 @@ query_gradients (struct task *t)
   }
 }
 
-/* A task is a block of a query head's gradients, or of a group's. */
+/* A task is one block of the gradients of a query head, or of a key and value head. */
 static void
 backward (const struct weft_attention *call, const struct attention *a)
 {

@@ -1,7 +1,9 @@
-/* attention.h - attention without the score matrix, on a tile of choice.
+/* attention.h - fused attention on the CPU: never stores the score matrix; parameterised by the
+ * matrix tile of a vector unit.
  *
- * Scores are made for a block of keys and a block of queries at a time.  The blocks begin at fixed
- * positions of a sequence and are met in increasing order, so that nothing depends on shares. */
+ * Scores are computed for one block of keys and one block of queries at a time. Blocks begin at
+ * fixed positions of a sequence and are visited in increasing order, so the results do not depend
+ * on how work is divided between threads. */
 #pragma once
 #include "kernels/gemm.h"
 #include "kernels/kernel.h"
@@ -15,7 +17,7 @@ struct weft_attention {
 void weft_attention_forward (const struct weft_attention *call);
 void weft_attention_backward (const struct weft_attention *call);
 
-/* Queries of one rank of several that share sequences, keys and values in an array of their own: of
- * the whole sequence, or of one of the ranks. */
+/* Context-parallel attention: queries of one rank; keys and values in an array of their own, of the
+ * whole sequence or of one rank's part. */
 void weft_attention_part_forward (const struct weft_attention *call);
 void weft_attention_part_backward (const struct weft_attention *call);

@@ -1,4 +1,4 @@
-/* Attention in double, as its formulas are written. */
+/* fp64 reference of attention, written as its formulas. */
 #include "kernels/kernel.h"
 #include "kernels/reference.h"
 #include "kernels/traits.h"
@@ -11,7 +11,7 @@ enum { BWD_QKV, BWD_O, BWD_LSE, BWD_DO, BWD_DQKV };
 
 struct head {
   const struct weft_kernel *k;
-  uint64_t batch, query, group; /* the query head and the group it reads */
+  uint64_t batch, query, group; /* query head, and its query group */
 };
 
 static struct head
@@ -28,7 +28,7 @@ value_width (const struct weft_kernel *k)
   return k->shape.dim[VALUE] ? k->shape.dim[VALUE] : k->shape.dim[WIDTH];
 }
 
-/* Where column `column` of position t is, in rows of queries, keys and values. */
+/* Element of `column` of position t in an array with rows of queries, keys and values. */
 static uint64_t
 in_qkv (const struct head *h, uint64_t t, uint64_t column)
 {
@@ -76,7 +76,7 @@ lse_at (const struct head *h, uint64_t t)
   return (h->batch * dim[HEADS] + h->query) * dim[SEQUENCE] + t;
 }
 
-/* The first key that query i sees; i itself is the last. */
+/* The first key that query i sees; the last is i itself. */
 static uint64_t
 first_key (const struct weft_kernel *k, uint64_t i)
 {
@@ -170,8 +170,8 @@ weft_ref_attention (const struct weft_kernel *k)
 
 /* ---------------------------------------------------------------------------- backward */
 
-/* With p the probabilities of query i and g their gradients do . v: the gradient of a score is
- * p (g - sum of p g), and that sum is do . o. */
+/* With p the probabilities of query i and g = do . v their gradients: the gradient of a score is p
+ * (g - sum of p g), and that sum is do . o. */
 static void
 attend_backward (const struct head *h, uint64_t i)
 {
@@ -234,7 +234,7 @@ weft_extent_attention_bwd (const struct weft_kernel *k, uint32_t operand)
   return weft_extent_attention (k, like[operand]);
 }
 
-/* ---------------------------------------------------- queries of one rank of several */
+/* ------------------------------------------ context parallelism: queries of one rank */
 
 enum { TOKENS, KEYS };
 enum { PART_Q, PART_KV, PART_O, PART_LSE };
@@ -252,7 +252,7 @@ part_tokens (const struct weft_kernel *k)
   return weft_kernel_sequence (k);
 }
 
-/* Whose keys these are: of one rank, or of all as if they were one. */
+/* Place of the rank that the keys are from; or one place for the whole sequence. */
 static struct weft_place
 key_place (const struct weft_kernel *k)
 {
@@ -387,7 +387,7 @@ weft_ref_attention_part (const struct weft_kernel *k)
   each_query (k, attend_part);
 }
 
-/* Of rows of dqkv the queries' part alone is written. */
+/* In rows of dqkv only the part of the queries is written. */
 static void
 clear_part (const struct weft_kernel *k)
 {

@@ -25,7 +25,7 @@ weft_bind_clear (weft_bind *b)
   g_free (b->segment);
 }
 
-/* Bytes of weights are only moved, and words of exact sums have no average. */
+/* Weight bytes are only moved, and words of exact sums cannot be averaged. */
 static gboolean
 can_reduce (const struct weft_op *row, enum weft_dtype dtype)
 {
@@ -54,8 +54,8 @@ can_run (const weft_program *p, const char *name, GError **error)
   return TRUE;
 }
 
-/* Real tokens may all go to the experts of one rank; a plan for GPUs has room for as many as it was
- * told (core/passes/layer/moe.c). */
+/* Real tokens may all be routed to the experts of one rank; a plan for GPUs has memory for
+ * moe_load_imbalance times the mean (core/passes/layer/moe.c). */
 static gboolean
 has_room (const weft_plan *plan, GError **error)
 {
@@ -104,7 +104,8 @@ weft_bind_operand (const weft_bind *b, const struct weft_use *use)
                                 .accumulate = use->read && use->write };
 }
 
-/* Attention is shared out over a ring, all else over every rank that has a part of the sequence. */
+/* Attention runs in the ring of the rank; other ops are split over every rank that has a part of
+ * the sequence. */
 static struct weft_place
 place_of (const weft_bind *b, enum weft_op_kind kind)
 {
@@ -114,7 +115,8 @@ place_of (const weft_bind *b, enum weft_op_kind kind)
   return b->place[ring ? WEFT_GROUP_CP_RING : WEFT_GROUP_CP];
 }
 
-/* From this rank's slice of a buffer to that of a rank some places after it, or before. */
+/* Moves an operand from this rank's slice of a buffer to that of the rank `peer` places after it
+ * (before it if negative). */
 static void
 turn_to (struct weft_operand *o, const struct weft_place *place, int peer)
 {
@@ -138,7 +140,8 @@ kernel_of (const weft_bind *b, uint32_t op)
                            .draw = { .layer = row->layer },
                            .before = (uint32_t) -row->peer,
                            .canonical = plan->job.train.reduction_order == WEFT_ORDER_CANONICAL,
-                           .fused = attention == WEFT_ATTENTION_FUSED || attention == WEFT_ATTENTION_AUTO,
+                           .fused = attention == WEFT_ATTENTION_FUSED ||
+                                    attention == WEFT_ATTENTION_AUTO,
                            .quicker = attention == WEFT_ATTENTION_AUTO,
                            .deterministic = (gboolean) plan->job.strategy.deterministic_mode };
   uint32_t n = b->p->op[op + 1].uses - row->uses;
@@ -155,7 +158,7 @@ kernel_of (const weft_bind *b, uint32_t op)
   return k;
 }
 
-/* ------------------------------------------------------------- kernels on slices */
+/* ----------------------------------------------------- kernels over flat buffers */
 
 static void
 advance (struct weft_operand *o, const struct weft_segment *segment)
@@ -166,9 +169,8 @@ advance (struct weft_operand *o, const struct weft_segment *segment)
   o->n = segment->n;
 }
 
-/* The elements of the flat buffers that an op works on: those of its part, of a norm all of the
- * slice whose gradient it reads.  Some begin with the masters.  FALSE: it works on something
- * else. */
+/* First flat-buffer element of an op: that of its part; for a norm, of the slice whose gradient it
+ * reads. Some parts begin with the masters. FALSE: the op does not work on flat buffers. */
 static gboolean
 first_element (const weft_bind *b, uint32_t op, uint64_t *first)
 {
@@ -186,8 +188,8 @@ first_element (const weft_bind *b, uint32_t op, uint64_t *first)
   return FALSE;
 }
 
-/* Where a flat buffer of gradients begins among the elements of all of them; FALSE where it is not
- * flat: a part of some room, with one bucket alone. */
+/* Position of a flat gradient buffer among all of them; FALSE for a buffer that holds one bucket
+ * alone. */
 static gboolean
 first_of_flat (const weft_program *p, uint32_t flat, uint64_t *first)
 {
@@ -206,8 +208,8 @@ struct to {
   void *user;
 };
 
-/* What lies between parameters of a flat buffer is nobody's gradient; a buffer of its own is
- * whole. */
+/* Padding between the parameters of a flat buffer is left out of the norm; a buffer with one bucket
+ * is used whole. */
 static void
 bind_bucket_norm (const weft_bind *b, uint32_t op, struct to to)
 {
@@ -232,7 +234,7 @@ bind_bucket_norm (const weft_bind *b, uint32_t op, struct to to)
   }
 }
 
-/* The float that belongs to the whole of a tensor in fp8. */
+/* The fp8 scale of a whole tensor. */
 static struct weft_operand
 scale_of (const weft_bind *b, const struct weft_param *param, struct weft_operand all)
 {
@@ -241,8 +243,8 @@ scale_of (const weft_bind *b, const struct weft_param *param, struct weft_operan
   return all;
 }
 
-/* Whether the norm counts a tensor on another rank: a tied copy, or one that ranks which share
- * others out hold all alike. */
+/* Whether the norm counts this tensor on another rank: a tied copy, or a tensor that
+ * tensor-parallel ranks replicate. */
 static gboolean
 is_counted_elsewhere (const weft_bind *b, const struct weft_param *param)
 {
@@ -250,9 +252,10 @@ is_counted_elsewhere (const weft_bind *b, const struct weft_param *param)
                               b->place[WEFT_GROUP_TP].at > 0);
 }
 
-enum { DRAWN = 2 }; /* a dimension of adam */
+enum { DRAWN = 2 }; /* index of the dimension: 1 for stochastic rounding */
 
-/* Operands that have an element for each of a part's, by op; of adam all but the factor. */
+/* Operands of an op that have one element per element of a part, as bits; for adam, all but the
+ * clip factor. */
 static uint32_t
 bulk_of (enum weft_op_kind kind)
 {
@@ -270,7 +273,7 @@ bulk_of (enum weft_op_kind kind)
   }
 }
 
-/* The same whatever stage holds it: copies of an embedding that is shared are updated alike. */
+/* The same hash on every stage: copies of a tied embedding get equal updates. */
 static uint64_t
 key_of_tensor (const weft_program *p, const struct weft_param *param)
 {
@@ -282,8 +285,8 @@ key_of_tensor (const weft_program *p, const struct weft_param *param)
   return weft_mix (key ^ param->layer);
 }
 
-/* As many elements from one of a parameter on as lie in the whole tensor in one of the ways that
- * struct weft_whole can say. */
+/* Number of elements, from one of a parameter on, that form one struct weft_whole in the whole
+ * tensor. */
 static uint64_t
 place_in_whole (const weft_bind *b, const struct weft_param *param, uint64_t at, uint64_t end,
                 struct weft_whole *whole)
@@ -292,7 +295,7 @@ place_in_whole (const weft_bind *b, const struct weft_param *param, uint64_t at,
   uint64_t first = at, n = end - at;
   struct weft_cut_run run;
 
-  if (weft_cut_run (param, place, at, end, &run)) { /* or padding, of which nobody has a whole */
+  if (weft_cut_run (param, place, at, end, &run)) { /* padding has no place in the whole tensor */
     first = run.at == at ? run.first : at;
     n = run.at == at ? run.n : run.at - at;
   }
@@ -305,7 +308,7 @@ place_in_whole (const weft_bind *b, const struct weft_param *param, uint64_t at,
   return end - at;
 }
 
-/* Elements that are drawn for: a call for each run of them. */
+/* Stochastic rounding: one call for each run of elements in the whole tensor. */
 static void
 bind_drawn (const weft_bind *b, const struct weft_kernel *all, const struct weft_segment *segment,
             struct to to)
@@ -360,8 +363,8 @@ is_of_unit (const struct weft_op *row, const struct weft_param *param)
   return param->layer == row->layer && param->chunk == row->chunk;
 }
 
-/* Whether a tensor is one of those that an op packs: of its layer, or of what its chunk has outside
- * layers.  The first of these is none of the experts that go by themselves. */
+/* Whether an op packs this tensor: one of its layer, or one outside layers of its chunk, without
+ * experts that are packed separately. */
 static gboolean
 is_packed (const weft_bind *b, const struct weft_op *row, const struct weft_param *param)
 {
@@ -374,8 +377,8 @@ is_packed (const weft_bind *b, const struct weft_op *row, const struct weft_para
   return (param->bucket != first->bucket) == ((row->flags & WEFT_OP_EXPERTS) != 0);
 }
 
-/* One call for each of these tensors: they follow each other on the one side, and on the other
- * their pieces do in every slice. */
+/* One call per tensor: tensors are contiguous on one side; on the other, each slice holds a piece
+ * of every tensor. */
 static void
 bind_repack (const weft_bind *b, uint32_t op, struct to to)
 {
@@ -437,7 +440,7 @@ weft_bind_copy (const weft_bind *b, uint32_t op, struct weft_operand *from, stru
   from->n = to->n = dim[0];
 }
 
-/* Shards of a buffer that belong to ranks before this one. */
+/* Number of ranks before this one whose shards a buffer holds. */
 static uint32_t
 shard_before (const weft_bind *b, uint32_t buf)
 {
@@ -449,8 +452,8 @@ weft_bind_collective (const weft_bind *b, uint32_t op, const struct weft_place *
 {
   const struct weft_op *row = &b->p->op[op];
   const struct weft_shape *shape = weft_op_shape (b->p, op);
-  /* all_gather writes the whole tensor, its second operand; the others begin with it, and some have
-   * nothing else.  What all_to_all writes is as large. */
+  /* all_gather writes the whole tensor, its second operand; the others read it first, and some have
+   * no other operand. The output of all_to_all is as large as its input. */
   uint32_t whole = row->kind == WEFT_OP_ALL_GATHER, n = b->p->op[op + 1].uses - row->uses;
   uint64_t size = weft_dtype_bytes (shape->dtype);
   struct weft_bound bound = { .data = weft_bind_at (b, weft_bind_use (b, op, whole)->buf) };

@@ -1,7 +1,8 @@
-/* bind.h - an op of a plan as calls of kernels: operands in the memory of a rank, arguments, and
- * one call for each tensor where kernels treat tensors differently.
+/* bind.h - turns an op of a plan into kernel calls: operands at addresses in a rank's memory,
+ * arguments, and one call per tensor for kernels that treat tensors separately.
  *
- * Executors of real numbers share it; addresses may be of any memory, nothing is read. */
+ * Shared by the executors that compute real numbers. Addresses may be of host or device memory;
+ * nothing is dereferenced. */
 #pragma once
 #include "core/plan/plan.h"
 #include "core/program/segment.h"
@@ -11,12 +12,12 @@ typedef struct weft_bind {
   const weft_plan *plan;
   const weft_program *p;
   uint32_t rank;
-  uint8_t *arena[WEFT_N_POOL];        /* the caller's */
-  const struct weft_control *control; /* likewise */
-  struct weft_place place[WEFT_N_GROUP]; /* of the rank in its groups */
-  struct weft_slice *slice;           /* one for each adam op */
+  uint8_t *arena[WEFT_N_POOL];        /* owned by the caller */
+  const struct weft_control *control; /* owned by the caller */
+  struct weft_place place[WEFT_N_GROUP]; /* place of the rank in each of its groups */
+  struct weft_slice *slice;           /* one per adam op */
   uint32_t n_slice;
-  struct weft_segment *segment; /* room for one walk */
+  struct weft_segment *segment; /* scratch for one walk over segments */
 } weft_bind;
 
 void weft_bind_init (weft_bind *b, const weft_plan *plan, uint32_t rank);
@@ -31,20 +32,23 @@ weft_bind_use (const weft_bind *b, uint32_t op, uint32_t operand)
   return &b->p->uses[b->p->op[op].uses + operand];
 }
 
-/* As kernels see it: of a buffer that is a shard, this rank's. */
+/* The operand of a buffer use. For a buffer that holds shards of all ranks, the shard of this
+ * rank. */
 struct weft_operand weft_bind_operand (const weft_bind *b, const struct weft_use *use);
 
-/* The calls of an op that computes, in order; none of an op without kernel. */
+/* Calls `call` for each kernel launch of a compute op, in order; not at all for an op without a
+ * kernel. */
 typedef void (*weft_bind_call) (void *user, const struct weft_kernel *k);
 void weft_bind_kernels (const weft_bind *b, uint32_t op, weft_bind_call call, void *user);
 
-/* Both sides of a to_host or from_host, equally long. */
+/* Source and destination of a to_host or from_host copy, of equal length. */
 void weft_bind_copy (const weft_bind *b, uint32_t op, struct weft_operand *from,
                      struct weft_operand *to);
 
-/* What a member brings to a collective: the whole tensor, which a sum or an exchange begins with
- * and a gather ends with; its own slice of it, which may lie elsewhere, or what an exchange ends
- * with; and of an exchange by counts, rows for each member. */
+/* Operands of one member of a collective. `whole`: the whole tensor, which all-reduce,
+ * reduce-scatter and all-to-all read and all-gather writes. `slice`: the member's own slice, which
+ * may be a separate buffer, or the output of an all-to-all. For an all-to-all with counts: rows per
+ * member. */
 struct weft_bound {
   uint8_t *data, *slice;
   struct weft_operand send;
@@ -52,6 +56,7 @@ struct weft_bound {
 struct weft_bound weft_bind_collective (const weft_bind *b, uint32_t op,
                                         const struct weft_place *member);
 
-/* Refuses a plan that no executor of real numbers can run: ops that nobody has, a model that
- * kernels would compute as another, too little room for real tokens.  `name` is the executor's. */
+/* Refuses a plan that no executor with real numbers can run: ops without a kernel, a model that the
+ * kernels cannot compute exactly, too little memory for the tokens of a MoE layer. `name` is the
+ * executor's, for messages. */
 gboolean weft_bind_can (const weft_plan *plan, const char *name, GError **error);

@@ -1,12 +1,12 @@
-/* Kernels around the communication of context parallel ranks: what is sent is laid out by receiver,
- * what came is put in order, parts of a softmax are merged. */
+/* Kernels around the communication of context parallelism: packing by receiver, reordering what was
+ * received, merging partial softmax results. */
 #include "kernels/float.h"
 #include "kernels/kernel.h"
 #include "kernels/math.h"
 #include "kernels/part.h"
 #include <math.h>
 
-/* n elements of operand 0, from `from` on, to operand 1. */
+/* Copies n elements of operand 0 at `from` to operand 1 at `to`. */
 static void
 copy (const struct weft_kernel *k, uint64_t from, uint64_t to, uint64_t n)
 {
@@ -35,18 +35,18 @@ product (const struct weft_kernel *k, unsigned first, unsigned n)
   return all;
 }
 
-/* ------------------------------------------------------ keys and values beside queries */
+/* ----------------------------------------------- queries, keys and values side by side */
 
 enum { KV_TOKENS, KV_HEADS, KV_GROUPS, KV_WIDTH, KV_VALUE };
 
-/* Values are as wide as keys, or as a dimension says that is not 0. */
+/* Width of a value head: a dimension, or that of keys if the dimension is 0. */
 static uint64_t
 value_width (const struct weft_kernel *k, unsigned width, unsigned value)
 {
   return k->shape.dim[value] ? k->shape.dim[value] : k->shape.dim[width];
 }
 
-/* Elements of a row: of queries, and of keys and values. */
+/* Elements per row of queries; of keys and values. */
 static uint64_t
 of_queries (const struct weft_kernel *k)
 {
@@ -91,7 +91,7 @@ weft_cpu_put_kv (const struct weft_kernel *k, uint32_t part, uint32_t parts)
     copy (k, t * n, t * (q + n) + q, n);
 }
 
-/* ------------------------------------------------------------- sequences in zigzag pieces */
+/* ------------------------------------------------------------------ zigzag sequence parts */
 
 enum { MEMBERS, BATCH, ROWS, COLUMNS };
 
@@ -109,7 +109,7 @@ weft_extent_join_sequence (const struct weft_kernel *k, uint32_t operand)
   return product (k, MEMBERS, 4);
 }
 
-/* A row of the split side on the joined one. */
+/* Row of the joined array for a row of the split array. */
 static uint64_t
 joined_row (const struct weft_kernel *k, uint64_t row)
 {
@@ -146,11 +146,11 @@ weft_cpu_join_sequence (const struct weft_kernel *k, uint32_t part, uint32_t par
   move_rows (k, TRUE, part, parts);
 }
 
-/* ------------------------------------------------------------------ heads dealt to members */
+/* ------------------------------------------------- Ulysses: heads distributed over members */
 
 enum { H_TOKENS, H_MEMBERS, H_HEADS, H_GROUPS, H_WIDTH, H_VALUE };
 
-/* Elements of a token. */
+/* Elements per token. */
 static uint64_t
 row_of_heads (const struct weft_kernel *k)
 {
@@ -173,7 +173,8 @@ weft_extent_join_heads (const struct weft_kernel *k, uint32_t operand)
   return weft_extent_split_heads (k, operand);
 }
 
-/* Of queries, keys and values in turn: a member's heads of a token stand together on both sides. */
+/* For queries, keys and values: moves the heads of one member, which are contiguous per token in
+ * both arrays. */
 static void
 move_token (const struct weft_kernel *k, uint64_t token, uint64_t member, gboolean join)
 {
@@ -213,7 +214,7 @@ weft_cpu_join_heads (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   move_heads (k, TRUE, part, parts);
 }
 
-/* --------------------------------------------------------------------- parts of a softmax */
+/* ----------------------------------------------------------------- merging ring attention */
 
 enum { O, LSE, PART_O, PART_LSE };
 enum { M_TOKENS, M_HEADS, M_WIDTH };
@@ -224,7 +225,7 @@ weft_extent_attention_merge (const struct weft_kernel *k, uint32_t operand)
   return product (k, M_TOKENS, operand == LSE || operand == PART_LSE ? 2 : 3);
 }
 
-/* Where the log of a head's sum stands: heads of a sequence one after the other. */
+/* Index of a row's log-sum-exp: head by head within a sequence. */
 static uint64_t
 lse_at (const struct weft_kernel *k, uint64_t row)
 {
@@ -244,7 +245,7 @@ weigh (float *o, const float *part, const float weight[2], uint64_t n)
     o[i] = o[i] * mine + part[i] * theirs;
 }
 
-/* A part that has seen nothing has the log of 0 and no weight; both may have none. */
+/* A part without visible keys has a log-sum-exp of -infinity and weight 0; both parts may. */
 static void
 merge_head (const struct weft_kernel *k, uint64_t row)
 {
@@ -275,7 +276,7 @@ weft_cpu_attention_merge (const struct weft_kernel *k, uint32_t part, uint32_t p
     merge_head (k, row);
 }
 
-/* ------------------------------------------------------------------ one piece of gradients */
+/* ------------------------------------------------------------------ one part of a gradient */
 
 uint64_t
 weft_extent_keep_piece (const struct weft_kernel *k, uint32_t operand)
@@ -294,7 +295,7 @@ kept (const struct weft_kernel *k)
   return (struct weft_range){ n * at / size, n * (at + 1) / size };
 }
 
-/* Minus zero changes nothing that it is added to, minus zero neither. */
+/* Clears to -0.0: adding it changes no number, not even -0.0. */
 static void
 clear (const struct weft_operand *x, struct weft_range range)
 {
@@ -341,7 +342,8 @@ weft_ref_put_kv (const struct weft_kernel *k)
     qkv[i / n * row + of_queries (k) + i % n] = kv[i];
 }
 
-/* Element i of the split side on the joined one: member m has pieces m and 2 members - 1 - m. */
+/* Element of the joined array for element i of the split array: member m has pieces m and 2 members
+ * - 1 - m. */
 static uint64_t
 joined_element (const struct weft_kernel *k, uint64_t i)
 {
@@ -373,7 +375,7 @@ weft_ref_join_sequence (const struct weft_kernel *k)
         ((const double *) k->operand[0].data)[i];
 }
 
-/* Element i of rows of all heads on the side where they are dealt out. */
+/* Element i of rows with all heads, in the array where heads are distributed. */
 static uint64_t
 dealt_element (const struct weft_kernel *k, uint64_t i)
 {

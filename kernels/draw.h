@@ -1,22 +1,23 @@
-/* draw.h - rounding by lot: a float becomes the number of 16 bits below or above it in size, the one above
- * with the probability that is the share of the way to it, so that what is lost is nothing in the mean
- * (stochastic rounding; torchao's optimizers call it bf16_stochastic_round).
+/* draw.h - stochastic rounding: a float is rounded to one of its two 16-bit neighbours, up with a
+ * probability equal to its relative distance from the lower one, so the expected error is zero
+ * (torchao's optimizers call it bf16_stochastic_round).
  *
- * A draw is a function of the seed, the step, the tensor and the place of the element in the whole of it,
- * whoever updates it: counters, as those of dropout (drop.h). */
+ * The random numbers come from a counter-based generator, as those of dropout (drop.h): each is a
+ * function of the seed, the step, the tensor and the index of the element in the whole tensor,
+ * independent of sharding. */
 #pragma once
 #include "core/base/mix.h"
 #include "kernels/kernel.h"
 #include <string.h>
 
-/* What the draws of one call have in common. */
+/* The part of the key that is common to all draws of one call. */
 static inline uint64_t
 weft_draw_key (const struct weft_kernel *k)
 {
   return weft_mix (weft_mix (weft_mix (k->control->seed) ^ k->control->step) ^ k->whole.key);
 }
 
-/* Element i of a call, in the tensor. */
+/* Index of element i of a call in the whole tensor. */
 static inline uint64_t
 weft_whole_element (const struct weft_whole *w, uint64_t i)
 {
@@ -30,7 +31,7 @@ weft_draw (uint64_t key, uint64_t element)
   return (uint16_t) (weft_mix_bits (key + element * WEFT_MIX_STEP) >> 48);
 }
 
-/* A float that bf16 holds; infinities and NaN stay. */
+/* Rounds stochastically to a bf16 value, returned as float; infinities and NaN are kept. */
 static inline float
 weft_bf16_drawn (float x, uint16_t draw)
 {

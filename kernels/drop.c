@@ -1,5 +1,5 @@
-/* Dropout, alone and with the residual addition, and its gradient.  A mask is a byte for each element:
- * 1 where it was kept. */
+/* Dropout, alone and fused with the residual addition, and its gradient. A mask has one byte per
+ * element: 1 if the element is kept. */
 #include "kernels/drop.h"
 #include "kernels/float.h"
 #include "kernels/part.h"
@@ -26,7 +26,7 @@ weft_drop_of (const struct weft_kernel *k)
                              .columns = k->shape.dim[COLUMNS] };
 }
 
-/* A token of the microbatch in the global batch. */
+/* Number in the global batch of a token of the microbatch. */
 static uint64_t
 whole_token (const struct weft_kernel *k, uint64_t token)
 {
@@ -36,7 +36,7 @@ whole_token (const struct weft_kernel *k, uint64_t token)
          weft_position (k->cp, here, token % here);
 }
 
-/* Squares of heads: of each sequence those of this rank. */
+/* Row of attention probabilities in the whole batch: of each sequence, this rank has some heads. */
 static uint64_t
 whole_query (const struct weft_kernel *k, uint64_t row)
 {
@@ -63,10 +63,10 @@ weft_drop_row (const struct weft_kernel *k, uint64_t row)
 struct pass {
   const struct weft_operand *add, *in, *out; /* add may be NULL */
   uint8_t *mask;
-  gboolean draws; /* the mask is made, not read */
+  gboolean draws; /* generate the mask instead of reading it */
 };
 
-/* At most a stretch of one row. */
+/* At most one stretch of one row. */
 static void
 run (const struct weft_drop *d, const struct pass *p, uint64_t from, uint64_t n, uint64_t number)
 {

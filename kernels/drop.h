@@ -1,12 +1,12 @@
-/* drop.h - which elements dropout takes: a function of the seed, the step, the layer, the site and the
- * place of the element in the whole batch, whoever computes it and how often.  Draws are made of
- * counters: each is the mixed sum of a key and its number (mix.h).
+/* drop.h - dropout masks: a function of the seed, the step, the layer, the site and the index of
+ * the element in the global batch, independent of sharding and of recomputation. Random numbers
+ * come from a counter-based generator: a hash of a key and the element's number (mix.h).
  *
- * An op's dimensions are rows, tokens, columns, site and drop.  `tokens` are those of the microbatch on
- * this rank, or on all that share them out; rows are fewer where ranks share them out, and more, one
- * for each head, of probabilities.  Of 2^32 possible draws the first `drop` take an element, and what
- * remains is multiplied by 2^32 / (2^32 - drop).  Where nothing but forward runs (weft_control) nothing
- * is taken. */
+ * Dimensions of an op: rows, tokens, columns, site, drop. `tokens` counts the tokens of the
+ * microbatch, on this rank or on all sequence-parallel ranks together; `rows` is smaller with
+ * sequence parallelism, and larger (tokens times heads) for attention probabilities. An element is
+ * dropped if its 32-bit random number is below `drop`; the others are multiplied by 2^32 / (2^32 -
+ * drop). In a forward-only step (weft_control) nothing is dropped. */
 #pragma once
 #include "core/base/mix.h"
 #include "kernels/kernel.h"
@@ -19,7 +19,8 @@ struct weft_drop {
 
 struct weft_drop weft_drop_of (const struct weft_kernel *k);
 
-/* The number of the first draw of a row; the others of the row follow it. */
+/* The number of the first random draw of a row; the other elements of the row use the following
+ * numbers. */
 uint64_t weft_drop_row (const struct weft_kernel *k, uint64_t row);
 
 static inline uint8_t

@@ -1,23 +1,23 @@
-/* Backward gathers the tokens of each vocabulary row instead of scattering tokens to rows: a row's
- * sum is taken in one place and in token order. */
+/* Embedding. Backward gathers the tokens of each vocabulary row instead of scattering tokens to
+ * rows, so the sum of a row is made in one place and in token order. */
 #include "kernels/float.h"
 #include "kernels/part.h"
 #include "kernels/sums.h"
 #include "kernels/traits.h"
 
-/* Up to here the tokens with one id are linked, which takes 12 bytes of stack a token; beyond, they
- * are looked for. */
+/* Up to this many tokens, those with equal ids are linked in lists (12 bytes of stack per token);
+ * beyond it they are searched for. */
 #define MOST_LINKED 32768
 #define NONE (-1)
 
-/* Columns of a share, so that shares have cache lines of their own. */
+/* Columns per share, so that shares write different cache lines. */
 #define GRAIN 32
 
 enum { IDS, TABLE, POSITIONS, Y };
 enum { BWD_IDS, DY, DTABLE, DPOSITIONS };
 enum { TOKENS, HIDDEN, PASSES };
 
-/* Of a table that ranks share out, this one has as much as is given. */
+/* Number of elements in this rank's part of a table. */
 static uint64_t
 table_size (const struct weft_kernel *k, gboolean positions)
 {
@@ -33,7 +33,7 @@ multiply (float *to, const float *x, float by, uint64_t n)
     to[i] = x[i] * by;
 }
 
-/* The rows of the vocabulary in this rank's table. */
+/* Vocabulary rows of this rank's part of the table. */
 static struct weft_range
 rows_of (const struct weft_kernel *k, const struct weft_operand *table)
 {
@@ -96,12 +96,12 @@ weft_cpu_embed (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 
 /* ------------------------------------------------------------ tokens of one row */
 
-/* How the next token of a row is found from one of its tokens. */
+/* How to find the next token of the same vocabulary row. */
 struct chain {
   const int32_t *ids;  /* the next one with the same id ... */
-  const int32_t *next; /* ... which stands here, or is looked for where this is NULL */
-  uint64_t stride;     /* without ids: so many tokens on */
-  uint64_t n;          /* tokens */
+  const int32_t *next; /* ... is listed here, or searched for if NULL */
+  uint64_t stride;     /* without ids (positions): the distance to the next one */
+  uint64_t n;          /* number of tokens */
 };
 
 static uint64_t
@@ -117,7 +117,7 @@ following (const struct chain *chain, uint64_t token)
   return t;
 }
 
-/* Fills next, and a slot for the first token of each id; n_slot is a power of two above n. */
+/* Fills `next` and a hash slot for the first token of each id; n_slot is a power of two above n. */
 static void
 link_tokens (const int32_t *ids, uint64_t n, int32_t *next, int32_t *slot, uint32_t n_slot)
 {
@@ -142,7 +142,7 @@ struct gather {
   float multiplier; /* of what is added; 0: as it is */
 };
 
-/* Adds the gradient of a token, or so many times it. */
+/* Adds the gradient of a token, times the multiplier of embeddings. */
 static void
 add_token (const struct gather *g, float *sum, uint64_t at, uint64_t n)
 {
@@ -157,7 +157,7 @@ add_token (const struct gather *g, float *sum, uint64_t at, uint64_t n)
   weft_sums_add (sum, x, n);
 }
 
-/* Adds the tokens from `token` on that lie in the leaf. */
+/* Adds the tokens of the chain, from `token` on, that lie in the leaf. */
 static void
 sum_leaf (const struct gather *g, uint64_t token, struct weft_range leaf, struct weft_range columns,
           struct weft_sums *sums)
@@ -174,9 +174,9 @@ sum_leaf (const struct gather *g, uint64_t token, struct weft_range leaf, struct
   weft_sums_close (sums);
 }
 
-/* The chain goes through a sequence from its beginning, its leaves come in zigzag order: first of
- * all, where the chain enters each of a sequence's chunks, the first of which is `first`.  Returns
- * where it leaves the last. */
+/* The chain visits a sequence from its start, but leaves come in zigzag order. Finds where the
+ * chain enters each chunk of a sequence, whose first chunk is `first`. Returns the token after the
+ * last chunk. */
 static uint64_t
 enter_chunks (const struct gather *g, const struct weft_leaves *leaves, uint32_t first,
               uint64_t token, uint64_t *entry)
@@ -215,7 +215,7 @@ sum_stretch (const struct gather *g, uint64_t first, uint64_t at, struct weft_ra
   weft_sums_store (&sums, at + columns.begin);
 }
 
-/* The gradient of one row of the table, from its first token on. */
+/* Gradient of one row of the table, from its first token on. */
 static void
 sum_row (const struct gather *g, uint64_t first, uint64_t row)
 {
@@ -224,7 +224,7 @@ sum_row (const struct gather *g, uint64_t first, uint64_t row)
                  (struct weft_range){ c, weft_least (c + WEFT_STRETCH, g->columns.end) });
 }
 
-/* The same of a word whose row may be another rank's. */
+/* The same for a word id, whose row may be on another rank. */
 static void
 sum_word (const struct gather *g, uint64_t first, int32_t id)
 {
@@ -265,7 +265,7 @@ sum_sought_rows (const struct gather *g)
   }
 }
 
-/* Rows without tokens. */
+/* Clears rows without tokens. */
 static void
 clear (const struct gather *g)
 {

@@ -1,13 +1,13 @@
-/* flat.h - kernels of which element i of every output depends on element i of the inputs alone.
+/* flat.h - elementwise kernels: element i of every output depends only on element i of the inputs.
  *
- * They are cut into stretches; `run` sees floats whatever the stored type, and what it wrote is
- * rounded when it is stored. */
+ * Work is cut into stretches. `run` sees floats whatever the stored type; its results are rounded
+ * when they are stored. */
 #pragma once
 #include "kernels/kernel.h"
 
 struct weft_flat {
-  /* What becomes of the elements of each operand, in their order: r read, w written, u both,
-   * - not touched.  An operand without data is passed as NULL. */
+  /* One letter per operand: r read, w written, u both, - not touched. An operand without data is
+   * passed as NULL. */
   const char *access;
   uint64_t n;
   void (*run) (const void *with, float *const *at, uint64_t n);

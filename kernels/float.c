@@ -10,7 +10,7 @@ widen (float *to, const uint16_t *from, uint64_t n)
 
 #define AT_ONCE 64
 
-/* Words of 32 bits first, in vectors of their own. */
+/* Converts to 32-bit words first: that loop vectorises. */
 static inline __attribute__ ((always_inline)) void
 narrow_by (uint32_t (*code_of) (float), uint16_t *to, const float *from, uint64_t n)
 {

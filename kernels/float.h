@@ -1,7 +1,7 @@
-/* float.h - stored types and fp32.  Kernels compute in fp32: they view a stretch of an operand as
- * floats and put floats back.
+/* float.h - conversion between stored types and fp32. Kernels compute in fp32: they load a stretch
+ * of an operand as floats and store floats back.
  *
- * A stretch is at most WEFT_STRETCH elements, so that its floats stay in the first-level cache. */
+ * A stretch has at most WEFT_STRETCH elements, so that its floats stay in the L1 cache. */
 #pragma once
 #include "core/base/sanitize.h"
 #include "core/base/words.h"
@@ -10,17 +10,17 @@
 
 #define WEFT_STRETCH 1024
 
-/* A function compiled for several vector widths; the machine's widest is taken when the program
- * starts.  Nothing is contracted (-ffp-contract=off) and sums name their lanes, so that the bits are
- * the same.  Sanitizers are not ready yet when that choice is made, and clang 14 lets clones of two
- * static functions of one name collide. */
+/* Compiles a function for several vector widths; the loader picks the widest that the machine
+ * supports. Results are the same bits, because nothing is contracted to FMA (-ffp-contract=off) and
+ * sums fix their lanes. Off under sanitizers, which are not initialised when the loader picks, and
+ * with clang 14, where clones of two static functions of the same name collide. */
 #if defined(__x86_64__) && !defined(__clang__) && !WEFT_ADDRESS_SANITIZER && !WEFT_THREAD_SANITIZER
 #define WEFT_WIDE __attribute__ ((target_clones ("avx512f", "avx2", "default")))
 #else
 #define WEFT_WIDE
 #endif
 
-/* Before a loop whose iterations do not meet in memory, which pointers do not say. */
+/* Asserts to the compiler that the iterations of the next loop do not alias. */
 #ifdef __clang__
 #define WEFT_NO_OVERLAP _Pragma ("clang loop vectorize(assume_safety)")
 #else
@@ -36,8 +36,8 @@ weft_bf16_float (uint16_t h)
   return f;
 }
 
-/* To nearest, ties to even; a NaN stays one.  Codes of 16 bits in words of 32: a loop over them takes
- * whole vectors, where half words would be widened and narrowed at every step. */
+/* Rounds to nearest, ties to even; NaN stays NaN. Returns the 16-bit code in a 32-bit word: loops
+ * over 32-bit words vectorise without widening and narrowing. */
 static inline uint32_t
 weft_bf16_code (float f)
 {
@@ -53,8 +53,8 @@ weft_bf16_round (float f)
   return (uint16_t) weft_bf16_code (f);
 }
 
-/* IEEE half: exponent and mantissa are those of a float whose exponent has another bias, which one
- * multiplication puts right, subnormal numbers too. */
+/* IEEE half to float: moves exponent and mantissa into place; one multiplication corrects the
+ * exponent bias, also for subnormals. */
 static inline float
 weft_fp16_float (uint16_t h)
 {
@@ -68,8 +68,8 @@ weft_fp16_float (uint16_t h)
   return f;
 }
 
-/* To nearest, ties to even; 65520 and more become infinity, a NaN stays one.  Below the normal numbers
- * codes count steps of 2^-24, which the addition of 0.5 rounds to. */
+/* Rounds to nearest, ties to even; 65520 and above become infinity, NaN stays NaN. Subnormal
+ * results count steps of 2^-24, to which the addition of 0.5 rounds. */
 static inline uint32_t
 weft_fp16_code (float f)
 {
@@ -93,7 +93,7 @@ weft_fp16_round (float f)
   return (uint16_t) weft_fp16_code (f);
 }
 
-/* What weft_fp16_float() makes of the code, without it. */
+/* The value of weft_fp16_code (f), computed without going through the code. */
 static inline float
 weft_fp16_rounded (float f)
 {
@@ -113,20 +113,22 @@ weft_fp16_rounded (float f)
   return f;
 }
 
-/* Elements [first, first + n) of an array as floats: the array itself when it holds floats, else
- * `room`, which has space for n. */
+/* Elements [first, first + n) of an array as floats: a pointer into the array if it holds floats,
+ * else a converted copy in `room`, which has space for n. */
 const float *weft_floats (const void *data, enum weft_dtype dtype, uint64_t first, uint64_t n,
                           float *room);
 
-/* Where floats for weft_store may be prepared: the array itself when it holds floats, else `room`. */
+/* Buffer in which to prepare floats for weft_store(): the array itself if it holds floats, else
+ * `room`. */
 static inline float *
 weft_target (void *data, enum weft_dtype dtype, uint64_t first, float *room)
 {
   return dtype == WEFT_FP32 ? (float *) data + first : room;
 }
 
-/* Stores n floats from element `first` on, rounded to the type; nothing moves that is there. */
+/* Stores n floats from element `first` on, rounded to the type; no copy if they are already in
+ * place. */
 void weft_store (void *data, enum weft_dtype dtype, uint64_t first, uint64_t n, const float *value);
 
-/* What storing and reading again makes of n floats: the rounding of a canonical node. */
+/* Rounds n floats to a type and back: the rounding of a node in a canonical sum. */
 void weft_round (enum weft_dtype dtype, uint64_t n, float *value);

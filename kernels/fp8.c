@@ -1,5 +1,5 @@
-/* Numbers of one byte: the largest magnitude of a tensor, rounding by one scale or by those of blocks, the
- * copy that lies the other way round.  Products read them as their code times its scale (gemm.h). */
+/* fp8: largest magnitude of a tensor, quantisation with one scale or block scales, transposed
+ * copies. Matrix products read an element as code times scale (gemm.h). */
 #include "kernels/fp8_blocks.h"
 #include "kernels/flat.h"
 #include "kernels/float.h"
@@ -118,7 +118,7 @@ weft_cpu_quantise (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   weft_flat_run (k, &(struct weft_flat){ "r-w", k->shape.dim[0], multiply, &s }, part, parts);
 }
 
-/* The nearest number of a type, by trying all; of two the one with the even code. */
+/* The nearest number of a format, by trying all codes; ties go to the even code. */
 static double
 nearest (double x, enum weft_dtype dtype)
 {
@@ -160,7 +160,7 @@ weft_extent_quantise_delayed (const struct weft_kernel *k, uint32_t operand)
   return operand == AMAX || operand == SEEN ? 1 : k->shape.dim[0];
 }
 
-/* The magnitudes of x, as the op that measures has them. */
+/* The kernel that measures the largest magnitude of x, as the separate op does. */
 static struct weft_kernel
 as_amax (const struct weft_kernel *k)
 {
@@ -195,8 +195,8 @@ enum { ROWS, COLUMNS, BLOCK, SQUARE };
 
 #define MOST_BLOCK 128
 
-/* One direction of it: rows of a matrix whose elements lie stride[0] apart from row to row and stride[1]
- * inside a row; codes and scales follow each other row by row. */
+/* One direction: input rows have strides stride[0] between rows and stride[1] inside a row; codes
+ * and scales are stored row by row. */
 static struct weft_blocks
 blocks_of (const struct weft_kernel *k, gboolean turned)
 {
@@ -250,7 +250,7 @@ row_of_block (const struct weft_operand *x, const struct weft_blocks *b, uint64_
   return room;
 }
 
-/* The codes of n elements, from `at` on and `stride` apart. */
+/* Quantises n elements; at: first element and stride of the codes. */
 static void
 round_row (const float *x, uint64_t n, float up, const struct weft_operand *y, const uint64_t at[2])
 {
@@ -301,7 +301,7 @@ weft_cpu_quantise_blocks (const struct weft_kernel *k, uint32_t part, uint32_t p
     weft_blocks_round (&columns, &o[B_X], &o[B_YT], &o[B_SCALE_T]);
 }
 
-/* Element (i, j) of the block that begins at (row, column), as far as there are any. */
+/* Loops over the elements (i, j) of the block that begins at (row, column). */
 #define EACH_OF_BLOCK(b, row, column)                                                              \
   for (uint64_t i = (row); i < weft_least ((row) + (b)->high, (b)->size[0]); i++)                  \
     for (uint64_t j = (column); j < weft_least ((column) + (b)->block, (b)->size[1]); j++)
@@ -339,7 +339,7 @@ weft_ref_quantise_blocks (const struct weft_kernel *k)
 
 /* -------------------------------------------------------------------- transpose */
 
-/* Squares of this side stay in the first-level cache both ways. */
+/* Squares of this side fit into the L1 cache in both directions. */
 #define SIDE 64
 
 uint64_t

@@ -1,18 +1,19 @@
-/* fp8.h - numbers of one byte.
+/* fp8.h - 8-bit floating-point formats.
  *
- * E4M3 is the finite 8-bit float of the OCP "8-bit Floating Point Specification (OFP8)" 1.0: a sign,
- * four bits of exponent with bias 7, three of mantissa; no infinities, 0x7f and 0xff are NaN, the
- * largest number is 448, the smallest 2^-9.  What is larger is stored as 448.
+ * E4M3 is the finite format of the OCP "8-bit Floating Point Specification (OFP8)" 1.0: a sign,
+ * four exponent bits with bias 7, three mantissa bits; no infinities; 0x7f and 0xff are NaN; the
+ * largest number is 448, the smallest 2^-9. Larger values saturate to 448.
  *
- * E5M2 is the other float of that specification: five bits of exponent with bias 15 as fp16, two of
- * mantissa.  What is larger than 57344, the largest that is finite, is stored as that.
+ * E5M2 is the other format of that specification: five exponent bits with bias 15 like fp16, two
+ * mantissa bits. Values above 57344, its largest finite number, saturate to it.
  *
- * E8M0 is the scale of the OCP "Microscaling Formats (MX)" specification 1.0: 2^(code - 127), one for
- * WEFT_MX_BLOCK elements of a row; 255 is NaN.
+ * E8M0 is the scale format of the OCP "Microscaling Formats (MX)" specification 1.0: 2^(code -
+ * 127), one for WEFT_MX_BLOCK elements of a row; 255 is NaN.
  *
- * A tensor has one scale, the largest number of its type / its largest magnitude (current scaling of NVIDIA
- * Transformer Engine), or one for each block: the smallest power of two that brings the block to that number
- * or below, for blocks of 32 as E8M0, for others as a float. */
+ * A tensor has either one scale, the largest number of the format / the largest magnitude in the
+ * tensor (current scaling of NVIDIA Transformer Engine), or one scale per block: a power of two
+ * that brings the block's largest magnitude to that number or below, stored as E8M0 for blocks of
+ * 32 and as a float for other blocks. */
 #pragma once
 #include <math.h>
 #include <stdint.h>
@@ -29,7 +30,7 @@
 #define WEFT_FLOAT_MOST 0x1.fffffep127f
 #define WEFT_MX_BLOCK 32
 
-/* Exponent and mantissa are those of a float whose exponent has another bias. */
+/* Moves exponent and mantissa into place and corrects the exponent bias. */
 WEFT_INLINE float
 weft_e4m3_float (uint8_t code)
 {
@@ -44,7 +45,7 @@ weft_e4m3_float (uint8_t code)
   return f;
 }
 
-/* 2^exponent, of a normal float. */
+/* 2^exponent as a normal float. */
 WEFT_INLINE float
 weft_fp8_power (int exponent)
 {
@@ -55,7 +56,8 @@ weft_fp8_power (int exponent)
   return f;
 }
 
-/* To nearest, ties to even, at most `most`, in a type with so many bits of mantissa and that bias. */
+/* Rounds to nearest, ties to even, saturating at `most`, in a format with `mantissa` mantissa bits
+ * and exponent bias `bias`. */
 WEFT_INLINE uint8_t
 weft_fp8_round (float f, int mantissa, int bias, float most)
 {
@@ -70,11 +72,12 @@ weft_fp8_round (float f, int mantissa, int bias, float most)
   float a = fminf (fabsf (f), most);
   float steps = a * weft_fp8_power (bias - 1 + mantissa) + 0x1p23f;
   memcpy (&bits, &a, sizeof bits);
-  memcpy (&small, &steps, sizeof small); /* below the normal numbers codes count the smallest */
+  memcpy (&small, &steps, sizeof small); /* a subnormal code counts steps of the smallest number */
   uint32_t even = bits >> dropped & 1;
   uint32_t normal = ((bits + (1u << (dropped - 1)) - 1 + even) >> dropped) -
                     ((uint32_t) (127 - bias) << mantissa);
-  return (uint8_t) (sign | (a < weft_fp8_power (1 - bias) ? small & ((2u << mantissa) - 1) : normal));
+  return (uint8_t) (sign |
+                    (a < weft_fp8_power (1 - bias) ? small & ((2u << mantissa) - 1) : normal));
 }
 
 WEFT_INLINE uint8_t
@@ -83,7 +86,7 @@ weft_e4m3_round (float f)
   return weft_fp8_round (f, 3, 7, WEFT_E4M3_MOST);
 }
 
-/* The upper byte of an fp16. */
+/* An E5M2 code is the upper byte of an fp16. */
 WEFT_INLINE float
 weft_e5m2_float (uint8_t code)
 {
@@ -111,9 +114,9 @@ weft_fp8_most (int is_e5m2)
   return is_e5m2 ? WEFT_E5M2_MOST : WEFT_E4M3_MOST;
 }
 
-/* What a tensor is multiplied by before it is rounded to a type whose largest number is `most`; and the
- * codes, to get it back.  Of zeros and of a tensor that overflowed it is one, and where it would be
- * infinite the largest float (NVIDIA Transformer Engine, common/recipe/recipe_common.cuh). */
+/* The factor that a tensor is multiplied by before rounding, and its codes divided by, for a format
+ * whose largest number is `most`. 1 for a tensor of zeros and for one that overflowed; the largest
+ * float instead of infinity (NVIDIA Transformer Engine, common/recipe/recipe_common.cuh). */
 WEFT_INLINE float
 weft_fp8_scale_to (float largest, float most)
 {
@@ -122,18 +125,18 @@ weft_fp8_scale_to (float largest, float most)
   return scale < INFINITY ? scale : WEFT_FLOAT_MOST;
 }
 
-/* An element of a tensor with that scale, before it is rounded.  In a tensor that overflowed what is
- * infinite becomes NaN, which checks of the loss and the norm see; Transformer Engine stores the largest
- * number there. */
+/* Scales an element before rounding. In a tensor that overflowed, an infinite element becomes NaN,
+ * which the checks of loss and gradient norm detect; Transformer Engine stores the largest number
+ * instead. */
 WEFT_INLINE float
 weft_fp8_scaled (float x, float scale, float largest)
 {
   return fabsf (x) <= (largest < INFINITY ? INFINITY : WEFT_FLOAT_MOST) ? x * scale : NAN;
 }
 
-/* What the next step goes by, of the largest magnitude that was seen and that of the step before: a tensor
- * that had no elements, or none but zeros, keeps its scale, and so does one that overflowed (NVIDIA
- * Transformer Engine, common/recipe/delayed_scaling.cu). */
+/* The largest magnitude (amax) for the next step in delayed scaling, from the one seen now and the
+ * one before: a tensor that was empty, all zeros, or overflowed keeps its scale (NVIDIA Transformer
+ * Engine, common/recipe/delayed_scaling.cu). */
 WEFT_INLINE float
 weft_fp8_next_amax (float seen, float before)
 {
@@ -162,7 +165,7 @@ weft_e8m0_float (uint8_t code)
   return f;
 }
 
-/* The code of the scale of a block with this largest magnitude: rounded up. */
+/* E8M0 code of the scale of a block with this largest magnitude, rounded up. */
 WEFT_INLINE uint8_t
 weft_e8m0_scale_to (float largest, float most)
 {
@@ -180,7 +183,7 @@ weft_e8m0_scale (float largest)
   return weft_e8m0_scale_to (largest, WEFT_E4M3_MOST);
 }
 
-/* Blocks of a row of so many elements. */
+/* Number of blocks in a row. */
 WEFT_INLINE uint64_t
 weft_fp8_blocks (uint64_t columns, uint64_t block)
 {

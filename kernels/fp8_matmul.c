@@ -1,4 +1,4 @@
-/* Products of two factors of one byte, both with their terms along their rows, as tensor cores want them. */
+/* fp8 x fp8 matrix products. Both factors have their terms along rows, as tensor cores require. */
 #include "kernels/fp8.h"
 #include "kernels/gemm.h"
 #include "kernels/kernel.h"
@@ -13,7 +13,8 @@ enum { WGRAD_DW = 4, WGRAD_DB };
 enum { M, N, K, LEAVES, TAIL, BLOCK };
 enum { PASSES = 3, WGRAD_BLOCK };
 
-/* Blockwise scaling has squares of weights, which are the second factor of all but weight gradients. */
+/* Blockwise scaling uses squares for weights, which are the second factor except in weight
+ * gradients. */
 static gboolean
 has_squares (const struct weft_kernel *k)
 {
@@ -35,7 +36,8 @@ factor (const struct weft_kernel *k, uint32_t operand, uint64_t terms)
                                .dtype = k->operand[operand].dtype,
                                .scale = k->operand[operand + 1].data,
                                .block = block_of (k),
-                               .scale_along = block_of (k) ? weft_fp8_blocks (terms, block_of (k)) : 0,
+                               .scale_along =
+                                   block_of (k) ? weft_fp8_blocks (terms, block_of (k)) : 0,
                                .scale_sum = 1,
                                .square = operand == W && has_squares (k) };
 }
@@ -48,7 +50,7 @@ result_in (const struct weft_operand *o, uint64_t columns)
   };
 }
 
-/* Rows of the first factor times rows of the second, of so many terms. */
+/* Rows of the first factor times rows of the second, over `terms` terms. */
 static void
 multiply (const struct weft_kernel *k, struct weft_gemm *g, uint64_t terms, struct weft_range rows)
 {
@@ -109,7 +111,7 @@ weft_cpu_fp8_matmul_wgrad (const struct weft_kernel *k, uint32_t part, uint32_t 
 
 /* ---------------------------------------------------------------------- references */
 
-/* Element (row, t) of a factor: its code times its scale. */
+/* Value of element (row, t) of a factor: code times scale. */
 static double
 element (const struct weft_kernel *k, uint32_t operand, const uint64_t at[2], uint64_t terms)
 {

@@ -1,13 +1,13 @@
-/* Rows times a number each: the weight with which a token visits an expert, where that multiplies what the
- * expert takes (Llama 4; Megatron-Core moe/experts.py, moe_apply_probs_on_input), and the logistic function
- * of a logit, which says how much of shared experts a token gets (Qwen2-MoE; moe/shared_experts.py). */
+/* Rows scaled by one number each. moe_weigh: the router weight of an expert applied to its input
+ * (Llama 4; Megatron-Core moe/experts.py, moe_apply_probs_on_input). shared gate: the logistic
+ * function of a logit scales the output of shared experts (Qwen2-MoE; moe/shared_experts.py). */
 #include "kernels/float.h"
 #include "kernels/math.h"
 #include "kernels/moe.h"
 #include "kernels/part.h"
 #include <math.h>
 
-/* Operands of both, and of both backward, but that weights of experts have counts behind them. */
+/* Operands of both ops, forward and backward; those of experts also have counts. */
 struct gate {
   const struct weft_operand *x, *by, *dy, *out, *dby;
   uint64_t rows, columns;
@@ -22,7 +22,7 @@ gate_of (const struct weft_kernel *k, gboolean logistic, gboolean backward)
     .x = o, .by = o + 1, .rows = k->shape.dim[0], .columns = k->shape.dim[1], .logistic = logistic
   };
 
-  if (!logistic && k->shape.dim[3] == 0) /* rows that have a token */
+  if (!logistic && k->shape.dim[3] == 0) /* number of rows with a token */
     g.rows = weft_moe_count (o[2].data, 0, o[2].n);
   g.dy = backward ? next++ : NULL;
   g.out = next;
@@ -30,7 +30,7 @@ gate_of (const struct weft_kernel *k, gboolean logistic, gboolean backward)
   return g;
 }
 
-/* The factor of a row, and its slope where it is a function of what is given. */
+/* Factor of a row; its slope if the factor is a logistic function. */
 static float
 factor (const struct gate *g, uint64_t row, float *slope)
 {
@@ -58,7 +58,7 @@ forward_row (const struct gate *g, uint64_t row)
   }
 }
 
-/* The gradient of the factor is summed along the row in the order of its elements. */
+/* The gradient of the factor is summed along the row in element order. */
 static void
 backward_row (const struct gate *g, uint64_t row)
 {
@@ -125,7 +125,7 @@ ref_backward (struct gate g)
   }
 }
 
-/* ------------------------------------------------------------------------ the rows */
+/* ------------------------------------------------------------------------- extents */
 
 static uint64_t
 extent_of (const struct weft_kernel *k, gboolean of_row)
@@ -145,7 +145,7 @@ weft_extent_gate_bwd (const struct weft_kernel *k, uint32_t operand)
   return extent_of (k, operand == 1 || operand == 4);
 }
 
-/* Buffers have room for more rows than there are. */
+/* Buffers have room for more rows than there are tokens. */
 uint64_t
 weft_extent_moe_weigh (const struct weft_kernel *k, uint32_t operand)
 {

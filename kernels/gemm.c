@@ -1,8 +1,8 @@
-/* Whole products: blocks that fit into the caches, and the order of canonical sums.
+/* Matrix products: cache blocking and the order of canonical sums.
  *
- * Rooms of the scratch, in floats: a block of a, a block of b, and blocks of c: one, or a stack of
- * them in canonical order.  Blocks of b meet the first-level cache one panel at a time, all three
- * live in the second. */
+ * Scratch, in floats: a block of a, a block of b, and a block of c (in canonical order a stack of
+ * blocks). Blocks of b pass through the L1 cache panel by panel; all three blocks fit into the L2
+ * cache. */
 #include "kernels/gemm.h"
 #include "core/base/fold.h"
 #include "kernels/float.h"
@@ -23,7 +23,7 @@ round_up (uint64_t n, uint64_t unit)
   return (n + unit - 1) / unit * unit;
 }
 
-/* n in as few pieces of at most `most` as there must be, and those alike. */
+/* Divides n into the fewest pieces of at most `most`, all of about equal size. */
 static uint64_t
 even_piece (uint64_t n, uint64_t most, uint64_t unit)
 {
@@ -32,14 +32,14 @@ even_piece (uint64_t n, uint64_t most, uint64_t unit)
   return MAX (unit, round_up ((n + pieces - 1) / pieces, unit));
 }
 
-/* ------------------------------------------------------------------ what becomes of sums */
+/* -------------------------------------------------------------------------- storing sums */
 
-/* Sums over leaves, all of the same elements of the result. */
+/* A stack of sums over leaves, all for the same block of the result. */
 struct stack {
   float *entry;
-  uint64_t n; /* floats of an entry */
+  uint64_t n; /* floats per entry */
   uint32_t top, leaves;
-  enum weft_dtype dtype; /* of nodes */
+  enum weft_dtype dtype; /* of the nodes */
 };
 
 static struct stack
@@ -60,7 +60,7 @@ join_sums (void *stack, uint32_t below)
   weft_round (s->dtype, s->n, left);
 }
 
-/* The sum over leaf i is the entry at `top`. */
+/* Pushes the sum over leaf i, which is the entry at `top`. */
 static void
 push_leaf (struct stack *s, uint32_t i)
 {
@@ -68,7 +68,7 @@ push_leaf (struct stack *s, uint32_t i)
   s->top = weft_fold_push (s->top, i, s->leaves, join_sums, s);
 }
 
-/* n <= WEFT_STRETCH sums of one row of the result. */
+/* Post-processes and stores n <= WEFT_STRETCH sums of one row. */
 static void
 finish_row (const struct weft_gemm_result *c, uint64_t row, uint64_t column, uint64_t n, float *sum)
 {
@@ -93,7 +93,7 @@ finish_row (const struct weft_gemm_result *c, uint64_t row, uint64_t column, uin
 /* A block of the result. */
 struct area {
   uint64_t row, rows, column, columns;
-  uint64_t c_row; /* floats from one row of its sums to the next */
+  uint64_t c_row; /* stride of its sums from row to row */
 };
 
 static struct weft_block
@@ -109,7 +109,7 @@ block_of (const struct weft_gemm *g, const struct area *area)
   };
 }
 
-/* The chains of a block go on over some terms. */
+/* Continues the chains of a block over a range of terms. */
 static void
 sum_terms (const struct weft_gemm *g, const struct area *area, struct weft_range terms,
            struct weft_block *block, float *c)
@@ -153,7 +153,7 @@ make_area (const struct weft_gemm *g, const struct area *area, struct stack stac
     finish_row (&g->c, area->row + i, area->column, area->columns, stack.entry + i * area->c_row);
 }
 
-/* The largest area whose stack has room, near to a square: the deeper the stack, the smaller. */
+/* The largest area, near to a square, whose stack fits into the scratch. */
 static struct area
 largest_area (const struct weft_gemm *g, const struct stack *stack)
 {
@@ -188,7 +188,7 @@ weft_gemm (const struct weft_gemm *given)
 
 /* -------------------------------------------------------------------------------- sums */
 
-/* Of n <= WEFT_STRETCH columns, over some terms more. */
+/* Continues the sums of n <= WEFT_STRETCH columns over a range of terms. */
 static void
 sum_columns (const struct weft_factor *x, const struct weft_pack_range *range, float *sum)
 {

@@ -3,7 +3,7 @@
 #include "kernels/fp8.h"
 #include "kernels/gemm.h"
 
-/* Each vector width has its own copy of all that follows, for each type. */
+/* Each vector width and each type gets its own inlined copy. */
 #define INLINE static inline __attribute__ ((always_inline))
 
 typedef float float4 __attribute__ ((vector_size (16)));
@@ -13,7 +13,7 @@ typedef uint16_t half8 __attribute__ ((vector_size (16)));
 typedef uint32_t word4 __attribute__ ((vector_size (16)));
 typedef uint16_t half4 __attribute__ ((vector_size (8)));
 
-/* weft_fp16_float() of four. */
+/* weft_fp16_float() of four codes. */
 INLINE float4
 widen_fp16 (word4 half)
 {
@@ -55,7 +55,7 @@ load_one (const void *data, uint64_t at, enum weft_dtype dtype)
                               : weft_bf16_float (((const uint16_t *) data)[at]);
 }
 
-/* Four rows of four terms become four terms of four rows. */
+/* Transposes four rows of four terms. */
 INLINE void
 turn_four (const void *data, uint64_t at, uint64_t along, enum weft_dtype dtype, uint32_t width,
            float *to)
@@ -77,16 +77,16 @@ turn_four (const void *data, uint64_t at, uint64_t along, enum weft_dtype dtype,
     memcpy (to + t * width, &turned[t], sizeof turned[t]);
 }
 
-/* Four terms of two rows, as the halves of a vector; those of 16 bits are widened together.  By a pointer:
- * not every machine has registers to return one in. */
+/* Loads four terms of two rows as the halves of a vector; 16-bit types are widened together.
+ * Returns through a pointer: not every machine can return such a vector in registers. */
 INLINE void
 load_two (const void *data, uint64_t at, uint64_t then, enum weft_dtype dtype, float8 *two)
 {
   half4 low, high;
 
   if (dtype != WEFT_BF16) {
-    *two = __builtin_shufflevector (load_four (data, at, dtype), load_four (data, then, dtype), 0, 1,
-                                    2, 3, 4, 5, 6, 7);
+    *two = __builtin_shufflevector (load_four (data, at, dtype), load_four (data, then, dtype), 0,
+                                    1, 2, 3, 4, 5, 6, 7);
     return;
   }
   memcpy (&low, (const uint16_t *) data + at, sizeof low);
@@ -96,7 +96,7 @@ load_two (const void *data, uint64_t at, uint64_t then, enum weft_dtype dtype, f
   memcpy (two, &words, sizeof *two);
 }
 
-/* Eight rows of four terms become four terms of eight rows. */
+/* Transposes eight rows of four terms. */
 INLINE void
 turn_eight (const void *data, uint64_t at, uint64_t along, enum weft_dtype dtype, uint32_t width,
             float *to)
@@ -124,14 +124,14 @@ turn_eight (const void *data, uint64_t at, uint64_t along, enum weft_dtype dtype
 
 struct panel {
   const struct weft_factor *from;
-  uint64_t at; /* of the first row's first term */
+  uint64_t at; /* element of the first row's first term */
   uint64_t row, term;
   uint64_t rows, terms;
   uint32_t width;
   float *to;
 };
 
-/* Terms are side by side in memory: squares are turned, the rest goes one by one. */
+/* Input with contiguous terms: transposes squares, and the rest element by element. */
 INLINE void
 turn_rows (const struct panel *p, enum weft_dtype dtype, uint32_t width)
 {
@@ -150,7 +150,7 @@ turn_rows (const struct panel *p, enum weft_dtype dtype, uint32_t width)
       to[t * width + i] = load_one (data, p->at + i * along + t, dtype);
 }
 
-/* Of a width that is known places are constants. */
+/* A constant width lets the compiler unroll. */
 INLINE void
 pack_turned (const struct panel *p, enum weft_dtype dtype)
 {
@@ -162,7 +162,7 @@ pack_turned (const struct panel *p, enum weft_dtype dtype)
     turn_rows (p, dtype, p->width);
 }
 
-/* Rows are side by side in memory. */
+/* Input with contiguous rows: copies. */
 INLINE void
 copy_rows (const struct panel *p, enum weft_dtype dtype, uint64_t rows)
 {
@@ -176,7 +176,7 @@ copy_rows (const struct panel *p, enum weft_dtype dtype, uint64_t rows)
   }
 }
 
-/* Of a number of rows that is known the loop is a few vectors. */
+/* A constant number of rows lets the compiler use whole vectors. */
 INLINE void
 pack_copied (const struct panel *p, enum weft_dtype dtype)
 {
@@ -217,7 +217,7 @@ pack_fp16 (const struct panel *p)
   pack_panel (p, WEFT_FP16);
 }
 
-/* The scale of an element. */
+/* Scale of an element. */
 static float
 scale_at (const struct weft_factor *f, uint64_t row, uint64_t term)
 {
@@ -234,7 +234,7 @@ whole_scale (const struct weft_factor *f)
   return 1 / weft_fp8_scale_to (*(const float *) f->scale, weft_fp8_most (f->dtype == WEFT_E5M2));
 }
 
-/* Some terms of one row, which have one scale. */
+/* Terms of one row that share a scale. */
 static void
 pack_codes (const struct panel *p, uint64_t i, uint64_t t, uint64_t n, float scale)
 {
@@ -250,7 +250,7 @@ pack_codes (const struct panel *p, uint64_t i, uint64_t t, uint64_t n, float sca
       to[j * p->width] = weft_e4m3_float (code[j]) * scale;
 }
 
-/* Terms are side by side in memory. */
+/* fp8 input with contiguous terms. */
 static void
 pack_rows_of_codes (const struct panel *p, float whole)
 {
@@ -263,7 +263,7 @@ pack_rows_of_codes (const struct panel *p, float whole)
     }
 }
 
-/* Rows are. */
+/* fp8 input with contiguous rows. */
 static void
 pack_lines_of_codes (const struct panel *p, float whole)
 {

@@ -1,4 +1,4 @@
-/* The innermost loops, once for each vector unit.  All make the same chains. */
+/* The innermost loops, once per vector unit. All make the same chains. */
 #include "kernels/gemm.h"
 #include <math.h>
 #include <pthread.h>
@@ -45,7 +45,7 @@ has_avx2 (void)
   return __builtin_cpu_supports ("avx2") && __builtin_cpu_supports ("fma");
 }
 
-/* Rows times two vectors of sums stay in registers. */
+/* n_rows rows times two vectors of sums stay in registers. */
 #define MULTIPLY(name, features, vector, lanes, n_rows, zero, load, store, broadcast, fma)         \
   __attribute__ ((target (features))) static void name (const struct weft_block *block,            \
                                                         const float *a, const float *b, float *c)  \
@@ -109,8 +109,8 @@ weft_block_multiply (const struct weft_tile *tile, const struct weft_block *bloc
   }
 }
 
-/* A thread has it from its first kernel that wants it to its end.  As a thread's own array it would be
- * cleared, all of it, whenever a thread starts. */
+/* Allocated by the first kernel of a thread that needs it, freed at the thread's end. A
+ * thread-local array would be zeroed at every thread start. */
 static pthread_key_t scratch;
 static pthread_once_t scratch_made = PTHREAD_ONCE_INIT;
 

@@ -1,4 +1,5 @@
-/* What happens to gradients, and to weights as flat arrays, between backward and update. */
+/* Gradients between backward and update: reductions of flat buffers, gradient norm and clipping,
+ * loss scale; flat copies and casts. */
 #include "core/base/exact.h"
 #include "kernels/flat.h"
 #include "kernels/float.h"
@@ -6,7 +7,7 @@
 #include "kernels/scalar.h"
 #include <math.h>
 
-/* Added to the norm that the limit is divided by (torch.nn.utils.clip_grad_norm_). */
+/* Added to the norm before dividing (torch.nn.utils.clip_grad_norm_). */
 #define NORM_EPSILON 1e-6
 
 static uint64_t
@@ -34,7 +35,7 @@ weft_extent_cast (const struct weft_kernel *k, uint32_t operand)
   return all (k, operand);
 }
 
-/* Whatever is given: scalars have more words in canonical order. */
+/* Any size: exact scalars have more words in canonical order. */
 uint64_t
 weft_extent_zero (const struct weft_kernel *k, uint32_t operand)
 {
@@ -151,7 +152,7 @@ weft_cpu_zero (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 
 /* ------------------------------------------------------------------------- norm */
 
-/* Exact: a float has 24 bits. */
+/* Exact in double: a float has 24 bits. */
 WEFT_WIDE static void
 square (double *to, const float *x, uint64_t n)
 {
@@ -159,7 +160,7 @@ square (double *to, const float *x, uint64_t n)
     to[i] = (double) x[i] * (double) x[i];
 }
 
-/* Adds n terms, a multiple of eight or what is left, to eight lanes. */
+/* Adds n terms to eight lanes; n is a multiple of eight except for the last call. */
 WEFT_WIDE static void
 add_to_lanes (double lane[8], const double *term, uint64_t n)
 {
@@ -227,8 +228,8 @@ struct unscale {
   float *found;
 };
 
-/* As torch._amp_foreach_non_finite_check_and_unscale_ does it: by the inverse, exact for a power of
- * two.  What is not finite is the difference of a number and itself that is not 0. */
+/* As torch._amp_foreach_non_finite_check_and_unscale_: multiplies by the inverse, which is exact
+ * for a power of two. x - x is not 0 for a number that is not finite. */
 WEFT_WIDE static void
 unscale (const void *with, float *const *at, uint64_t n)
 {

@@ -1,9 +1,10 @@
-/* A row of qkv is [query heads | key heads | value heads], one key and one value head for each
- * group.  Queries and keys have each their own weight; raw has their heads alone.
+/* Norms of query and key heads. A row of qkv is [query heads | key heads | value heads], with one
+ * key and one value head per group. Queries and keys each have a weight of their own; `raw` holds
+ * the query and key heads only.
  *
- * A head is normalised by itself, and all heads share the weight; or of several heads together the
- * query heads of a token are one row, and so are its key heads, with a weight for each element.
- * What is normalised together is a strip. */
+ * Each head is normalised separately, with one weight for all heads; or (dimension `together`) the
+ * query heads of a token are normalised as one row, its key heads as another, with a weight per
+ * element. A strip is what is normalised as one row. */
 #include "kernels/float.h"
 #include "kernels/part.h"
 #include "kernels/row.h"
@@ -18,7 +19,7 @@ enum { DQKV, BWD_RAW, BWD_Q_WEIGHT, BWD_K_WEIGHT, DQ_WEIGHT, DK_WEIGHT };
 enum { TOGETHER = 2 /* dimension */ };
 enum { WGRAD_DQKV, WGRAD_RAW, WGRAD_DQ, WGRAD_DK };
 
-/* Heads that are normalised, of one token. */
+/* Heads per token that are normalised. */
 static uint64_t
 token_heads (const struct weft_kernel *k)
 {
@@ -165,7 +166,8 @@ weft_cpu_head_norm (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   }
 }
 
-/* One strip of one token: its gradient and input where they are, of the rank whose heads they are. */
+/* Operands of the gradient of one strip of one token; gradient and input may be in the arrays of
+ * another rank. */
 static struct weft_row_gradient
 strip_gradient (const struct weft_kernel *k, const struct strip *s)
 {
@@ -181,15 +183,15 @@ strip_gradient (const struct weft_kernel *k, const struct strip *s)
   return g;
 }
 
-/* How the sums are taken: over tokens, and over the heads of a token; of several ranks' arrays, which
- * lie one after the other, rank by rank, and so many of which are alike. */
+/* How weight gradients are summed: over tokens and over the heads of a token, from the arrays of
+ * several ranks, which lie one after the other; some of the ranks hold replicas. */
 struct heads {
   const struct weft_kernel *k; /* head_norm_bwd */
   uint64_t ranks, alike;
-  gboolean inputs; /* gradients of heads too, of one rank */
+  gboolean inputs; /* also compute gradients of the heads, those of one rank */
 };
 
-/* Where a token's strip of `ranks` ranks is found: a row of all their arrays. */
+/* Row, in the arrays of all ranks, of a strip of a token on a rank. */
 static uint64_t
 row_of (const struct heads *h, uint64_t token, uint64_t rank, uint64_t strip)
 {
@@ -197,7 +199,7 @@ row_of (const struct heads *h, uint64_t token, uint64_t rank, uint64_t strip)
   return (rank * tokens + token) * token_strips (h->k) + strip;
 }
 
-/* Queries or keys of one token, whose weight's gradient is one sum. */
+/* Adds the heads of one token that share a weight (queries or keys). */
 static void
 sum_token (const struct heads *h, uint64_t token, struct weft_range columns,
            float *const dweight[2])
@@ -284,7 +286,7 @@ weft_cpu_head_norm_dgrad (const struct weft_kernel *k, uint32_t part, uint32_t p
   }
 }
 
-/* The same op with gradients of weights alone. */
+/* The same op with weight gradients only. */
 static struct weft_kernel
 weights_alone (const struct weft_kernel *k)
 {
@@ -332,7 +334,7 @@ weft_ref_head_norm (const struct weft_kernel *k)
   }
 }
 
-/* One strip; what is not wanted is NULL. */
+/* One strip; unwanted outputs are NULL. */
 static void
 ref_strip (const struct weft_kernel *k, const struct strip *s, const double *weight,
            double *dweight)

@@ -10,7 +10,7 @@ const struct weft_kernel_row weft_kernels[WEFT_N_OP] = {
 #undef WEFT_KERNEL_ROW
 };
 
-/* Operands that are indices, by name, and what they may be; rows and targets may be -1. */
+/* Kinds of index operands, by name, and their valid range; rows and targets may be -1. */
 enum indexed { TOKENS, EXPERTS, ROWS };
 static const struct {
   const char *name;
@@ -21,7 +21,7 @@ static const struct {
   { "row", -1, ROWS },  { "counts", 0, ROWS },     { "send", 0, ROWS },
 };
 
-/* 1 + a place in that list for each operand that is read as an index; 0 for others. */
+/* 1 + kind, for each operand that is an index; 0 for others. */
 static uint8_t index_of[WEFT_N_OP][WEFT_MOST_OPERANDS];
 static pthread_once_t indices_found = PTHREAD_ONCE_INIT;
 

@@ -1,20 +1,21 @@
-/* kernel.h - one contract for every op that computes.
+/* kernel.h - the contract of compute kernels.
  *
- * core/program/op.h says which operands an op takes and what it does; here every op has an fp64 reference,
- * plain and readable, and a CPU kernel.  FLOPs and bytes are those of core/program/op.h.
+ * core/program/op.h defines the operands and the function of each op. Here every op has an fp64
+ * reference, written for readability, and a CPU kernel. FLOPs and bytes are those of
+ * core/program/op.h.
  *
  * Rules of CPU kernels:
- *  - arithmetic is fp32, whatever the operands; results are rounded (to nearest, ties to even) once,
- *    when they are stored in their operand's type, as a GPU kernel does;
- *  - nothing is allocated; scratch is small and on the stack or per thread;
- *  - the bits of an output depend only on the inputs: not on `part` and `parts`, on alignment, on
- *    the machine's vector width, or on how many other rows are computed with it;
- *  - `part` of `parts` computes its share of the outputs; shares never write the same element;
- *  - in canonical order a sum over tokens is one sum for each chunk of a sequence (rows in order),
- *    and those are added as core/base/zigzag.h and core/base/fold.h say, every node rounded to the type of the
- *    output.
+ * - Arithmetic is fp32 for every operand type; a result is rounded once (to nearest, ties to even)
+ *   when it is stored, as in a GPU kernel.
+ * - No allocation; scratch is small and on the stack or per thread.
+ * - Output bits depend only on the inputs: not on `part` and `parts`, alignment, the machine's
+ *   vector width, or the number of rows computed together.
+ * - `part` of `parts` computes its share of the outputs; shares never write the same element.
+ * - In canonical order, a sum over tokens is one sum per chunk of a sequence (rows in order); these
+ *   are added as core/base/zigzag.h and core/base/fold.h define, and every node is rounded to the
+ *   type of the output.
  *
- * A gradient operand that accumulates is added to once, after everything else: old + new. */
+ * A gradient operand that accumulates is updated once, at the end: old + new. */
 #pragma once
 #include "core/exec/control.h"
 #include "core/job/model.h"
@@ -25,52 +26,52 @@
 #define WEFT_MOST_OPERANDS 8
 
 struct weft_operand {
-  void *data; /* NULL where the op's list allows it */
+  void *data; /* NULL only where the op allows it */
   uint64_t n; /* elements */
   uint8_t dtype;
-  uint8_t accumulate; /* read and written: keeps what is there; otherwise it is overwritten */
+  uint8_t accumulate; /* the kernel adds to the old contents; otherwise it overwrites them */
 };
 
-/* Where in a run an op works, for dropout: draws depend on nothing else. */
+/* Position of an op in a run: together with the key, all that dropout draws depend on. */
 struct weft_draw {
   uint32_t layer;
-  int64_t sequence; /* the first of the global batch that is here */
+  int64_t sequence; /* index in the global batch of the first sequence of the microbatch */
 };
 
-/* Where the elements of a call lie in a whole tensor, for what is drawn (draw.h): rows of `columns` of it,
- * which in the tensor are `stride` apart. */
+/* Where the elements of a call lie in a whole tensor, for stochastic rounding (draw.h): rows of
+ * `columns` elements that lie `stride` apart in the tensor. */
 struct weft_whole {
-  uint64_t key; /* of the tensor */
+  uint64_t key; /* hash of the tensor's name */
   uint64_t start, columns, stride, offset;
 };
 
 struct weft_kernel {
   enum weft_op_kind kind;
   struct weft_shape shape;
-  struct weft_place tp, cp; /* of 0 where nothing asks: one rank.  Rows are of this rank's part of
-                               sequences; of attention cp is its ring alone */
+  struct weft_place tp, cp; /* place in the group; group size 0: not parallel. cp: the ranks that
+                             * share the sequence; in attention, the ring alone */
   const union weft_model *model;      /* norm, epsilon, heads, rope, sequence length */
-  const struct weft_control *control; /* adam, clip, loss scale */
-  uint32_t before; /* a part of attention: keys are those of the rank so many places before; to join
-                      sequences, 1: slice j came from the rank j places before */
+  const struct weft_control *control; /* Adam, clipping, loss scale */
+  uint32_t before; /* in a part of ring attention: the keys come from the rank this many places
+                    * before; when joining sequences, 1: slice j came from the rank j places
+                    * before */
   struct weft_draw draw;
-  struct weft_whole whole; /* of adam that rounds by lot */
+  struct weft_whole whole; /* adam with stochastic rounding */
   gboolean canonical;
-  gboolean fused, quicker, deterministic; /* attention: by the vendor's library where there is one; and
-                                             where it is quicker; with the same bits in every run */
-  gboolean decay; /* adam: weight decay applies to these elements */
+  gboolean fused, quicker, deterministic; /* attention on the GPU: use the vendor library if there
+                                           * is one; only if it is faster; in deterministic mode */
+  gboolean decay; /* adam: apply weight decay */
   struct weft_operand operand[WEFT_MOST_OPERANDS]; /* in the order of core/program/op.h */
 };
 
-/* Heads of this rank. */
+/* Query groups (key and value heads) of this rank. */
 static inline uint64_t
 weft_kernel_groups (const struct weft_kernel *k)
 {
   return MAX (1, (uint64_t) k->model->num_query_groups / (k->tp.of ? k->tp.of : 1));
 }
 
-/* Ranks that attend together: in canonical order those that share a group of keys and values have all of
- * its queries (tensor.c). */
+/* Ranks that share one query group: in canonical order they hold all of its queries (tensor.c). */
 static inline uint64_t
 weft_kernel_together (const struct weft_kernel *k)
 {
@@ -85,14 +86,14 @@ weft_kernel_heads (const struct weft_kernel *k)
          weft_kernel_together (k);
 }
 
-/* Tokens that a rank has of each sequence. */
+/* Tokens of each sequence on this rank. */
 static inline uint64_t
 weft_kernel_sequence (const struct weft_kernel *k)
 {
   return (uint64_t) k->model->seq_length / MAX (1, k->cp.of);
 }
 
-/* Where a token, of all sequences one after the other, stands in its own. */
+/* Position in its sequence of a token; tokens of all sequences are numbered one after the other. */
 static inline uint64_t
 weft_kernel_position (const struct weft_kernel *k, uint64_t token)
 {
@@ -110,31 +111,30 @@ weft_kernel_position_row (const struct weft_kernel *k, uint64_t token)
 struct weft_kernel_row {
   void (*cpu) (const struct weft_kernel *k, uint32_t part, uint32_t parts);
 
-  /* Operands of a floating type are arrays of double here; int32 stays, and so do counts of rows.  loss and squares are one
-   * double each.  NULL where an op computes nothing. */
+  /* The fp64 reference. Floating-point operands are arrays of double; int32 operands and row counts
+   * keep their type; loss and squares are one double each. NULL for an op that computes nothing. */
   void (*reference) (const struct weft_kernel *k);
 
-  /* Elements of an operand as the shape and the model imply; 0: whatever is given. */
+  /* Number of elements that an operand must have by shape and model; 0: any number. */
   uint64_t (*extent) (const struct weft_kernel *k, uint32_t operand);
 
-  gboolean splits; /* parts > 1 is of use; otherwise callers pass 0 of 1 */
+  gboolean splits; /* whether parts > 1 helps; otherwise callers pass part 0 of 1 */
 };
 
-/* Refuses a model that the kernels would compute as another: they do what its fields say, but some
- * values of a field say too little to compute with.  Executors of real numbers ask when they open;
- * plans and simulations need not. */
+/* Refuses a model that the kernels would compute differently: some values of its settings (an
+ * unknown rotary scaling, for example) do not define a computation. Executors with real numbers
+ * call it at open; planning and simulation do not. */
 gboolean weft_kernels_can (const union weft_model *model, GError **error);
 
-/* Whether the indices that an operand is read for can be true: token ids, numbers of experts and rows,
- * counts of rows.  Other operands hold what they hold. */
+/* Whether an index operand holds valid indices: token ids, expert numbers, row numbers, row counts.
+ * TRUE for other operands. */
 gboolean weft_kernel_trusts (const struct weft_kernel *k, uint32_t operand);
 
-/* By op kind; cpu is NULL for ops that are no kernels. */
+/* By op kind; cpu is NULL for ops without a kernel. */
 extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
 
-/* Ops that compute, by the names their functions have: weft_cpu_NAME, weft_ref_NAME,
- * weft_extent_NAME.
- *  id                        name           splits */
+/* Compute ops and the names of their functions: weft_cpu_NAME, weft_ref_NAME, weft_extent_NAME.
+ *     id                        name           splits */
 #define WEFT_KERNEL_LIST(X)                                                                        \
   X (WEFT_OP_EMBED, embed, TRUE)                                                                   \
   X (WEFT_OP_EMBED_BWD, embed_bwd, TRUE)                                                           \

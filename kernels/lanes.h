@@ -1,7 +1,8 @@
 /* lanes.h - sums along a row.
  *
- * Element i goes to lane i modulo 16; the lanes are added as a tree, halves first.  A stretch is a
- * multiple of 16, so a row may be summed stretch by stretch, and no vector width changes the bits. */
+ * Element i is added to lane i mod 16; the lanes are then added as a tree, halves first. Stretches
+ * are multiples of 16 elements, so a row may be summed stretch by stretch, and the result does not
+ * depend on the vector width. */
 #pragma once
 #include <stdint.h>
 #include <string.h>
@@ -21,7 +22,7 @@ weft_lanes_sum (const weft_lanes *lanes)
   return l[0];
 }
 
-/* The last elements of a row, fewer than there are lanes; the others are 0, as if the row went on. */
+/* Loads the last elements of a row, fewer than 16; the missing ones are 0. */
 static inline void
 weft_lanes_tail (weft_lanes *tail, const float *x, uint64_t n)
 {

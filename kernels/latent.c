@@ -1,15 +1,16 @@
-/* Multi-latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): between the maps down and up, and
- * what attention reads.
+/* Multi-latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): data movement between the
+ * down projection, the up projection and attention.
  *
- *   split   a token's [latent | key position]: the latent, which a norm and the map up follow, and
- *           the part of all keys that is turned by position
- *   join    queries [without | with position], keys and values from the maps up: heads of queries, heads
- *           of keys, each with the same turned part, heads of values
+ *   split   a token's [latent | key position]: the latent goes to a norm and the up projection; the
+ *           key position gets rotary embedding and is shared by all key heads
+ *   join    builds heads of queries, heads of keys (each with the shared rotary part) and heads of
+ *           values from queries [no position | position] and the up projection's keys and values
  *
- * Element i of a turned part pairs with element i + half (core/job/rotary.h).
+ * Rotary embedding rotates dimension i with i + half (core/job/rotary.h).
  *
- * What all keys share has the sum of their gradients: a chain over the heads of a leaf, in fp32, and
- * leaves as core/base/fold.h has them, so that ranks that have heads of their own come to the same. */
+ * The gradient of the shared part is the sum over heads: a chain over the heads of a leaf in
+ * fp32, and leaves folded as core/base/fold.h defines, so that tensor-parallel ranks get the
+ * same bits. */
 #include "core/base/fold.h"
 #include "core/job/rotary.h"
 #include "kernels/float.h"
@@ -17,8 +18,8 @@
 #include "kernels/part.h"
 #include <math.h>
 
-#define MOST_WIDTH 4096 /* of a head: model.def */
-#define MOST_DEPTH 4    /* of a fold over eight leaves */
+#define MOST_WIDTH 4096 /* limit of the head width in model.def */
+#define MOST_DEPTH 4    /* stack entries of a fold over eight leaves */
 
 enum { TOKENS, RANK, SPLIT_ROPE, SPLIT_PARTS };
 enum { JOIN_HEADS = 1, NOPE, ROPE, VALUE, LEAVES };
@@ -61,7 +62,7 @@ weft_extent_latent_join_bwd (const struct weft_kernel *k, uint32_t operand)
 
 /* ------------------------------------------------------------------------ elements */
 
-/* n elements of a row of an operand, be they stored or, of a reference, doubles. */
+/* n elements of a row of an operand, as stored, or as doubles in a reference. */
 struct cells {
   const struct weft_operand *of;
   gboolean doubles;
@@ -101,7 +102,7 @@ copy (struct cells from, uint64_t at, struct cells to, uint64_t place, uint64_t 
   }
 }
 
-/* Turned by the position of a token, or back; in fp32, but in a reference. */
+/* Rotary embedding by a token's position, or its inverse; in fp32, in double for the reference. */
 static void
 turn (const struct weft_kernel *k, uint64_t token, double direction, gboolean doubles, double *x,
       uint64_t n)
@@ -131,7 +132,7 @@ cells_of (const struct weft_kernel *k, uint32_t operand, gboolean doubles)
 
 /* --------------------------------------------------------------------------- split */
 
-/* Of tokens that ranks share out, how many others have before this one's. */
+/* With sequence parallelism, number of tokens on the ranks before this one. */
 static uint64_t
 tokens_before (const struct weft_kernel *k)
 {
@@ -172,7 +173,7 @@ split_bwd (const struct weft_kernel *k, struct weft_range tokens, gboolean doubl
 
 /* ---------------------------------------------------------------------------- join */
 
-/* Where a head's parts are in the rows of a token. */
+/* Elements of a head's parts in the rows of a token. */
 struct places {
   uint64_t q, kv, query, key, value;
 };
@@ -222,7 +223,7 @@ sum_of (double a, double b, gboolean doubles)
   return doubles ? a + b : (double) ((float) a + (float) b);
 }
 
-/* What all keys share gets the sum of their gradients, head by head. */
+/* The gradient of the shared rotary part is summed over heads. */
 static void
 join_head_bwd (const struct weft_kernel *k, uint64_t t, uint64_t head, gboolean doubles,
                double *shared)

@@ -1,14 +1,15 @@
-/* leaves.h - in which order the terms of a sum are added: leaf by leaf.
+/* leaves.h - the order of the terms in a sum: leaf by leaf.
  *
  * A leaf is one chain, from 0 on, over one or more segments of the terms; leaves are then added as
- * core/base/fold.h says.  So ranks that share a sum out, each with a power of two of its leaves, and one
- * rank that takes all of them come to the same bits:
+ * core/base/fold.h defines. Ranks that share a sum, each with a power of two of its leaves, get the
+ * same bits as one rank with all of them:
  *
- *   tokens        a chunk of a sequence is a leaf, and those of one sequence come in zigzag order
- *   columns       units of a map (heads of one group, columns of an MLP) are dealt to leaves, and
- *                 with a map of several parts ([q | k | v], [gate | up]) a share of each part
+ *   tokens        each chunk of a sequence is a leaf; chunks of a sequence come in zigzag order
+ *   columns       units of a linear map (heads of one query group, columns of an MLP) are divided
+ *                 into leaves; if the map has several parts ([q | k | v], [gate | up]), a leaf has
+ *                 its share of each part
  *
- * Of one leaf the sum is a plain chain over all terms. */
+ * A sum with one leaf is a plain chain over all terms. */
 #pragma once
 #include "core/base/zigzag.h"
 #include "kernels/part.h"
@@ -18,19 +19,21 @@
 struct weft_leaves {
   uint32_t n;
   struct {
-    uint64_t begin, end, share; /* leaf i has [begin + i share, begin + (i + 1) share), up to end */
+    uint64_t begin, end, share; /* leaf i has terms [begin + i share, begin + (i + 1) share),
+                                 * limited to end */
   } segment[WEFT_LEAF_SEGMENTS];
-  uint32_t zigzag; /* so many leaves in a row are taken in the order of zigzag.h; or 0 */
+  uint32_t zigzag; /* every this many leaves in a row are visited in the order of zigzag.h; 0: in
+                    * plain order */
 };
 
-/* All terms as one leaf. */
+/* All terms in one leaf. */
 static inline struct weft_leaves
 weft_leaves_one (uint64_t terms)
 {
   return (struct weft_leaves){ .n = 1, .segment[0] = { 0, terms, terms } };
 }
 
-/* n leaves, each with its share of three parts: terms - 2 tail, tail and tail. */
+/* n leaves, each with its share of three parts of `terms - 2 tail`, `tail` and `tail` terms. */
 static inline struct weft_leaves
 weft_leaves_dealt (uint64_t terms, uint32_t n, uint64_t tail)
 {
@@ -44,7 +47,7 @@ weft_leaves_dealt (uint64_t terms, uint32_t n, uint64_t tail)
                                             { first + tail, terms, tail / n } } };
 }
 
-/* The leaf that is taken as i-th. */
+/* The number of the leaf that is visited i-th. */
 static inline uint32_t
 weft_leaves_turn (const struct weft_leaves *l, uint32_t i)
 {
@@ -55,7 +58,7 @@ weft_leaves_turn (const struct weft_leaves *l, uint32_t i)
   return i - j + weft_zigzag (j, l->zigzag);
 }
 
-/* The terms of a segment of the i-th leaf; perhaps none. */
+/* The terms of a segment of the leaf visited i-th; may be empty. */
 static inline struct weft_range
 weft_leaves_segment (const struct weft_leaves *l, uint32_t i, uint32_t segment)
 {

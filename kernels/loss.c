@@ -7,22 +7,23 @@
 #include "kernels/soft.h"
 #include <math.h>
 
-/* Losses that are added at a time. */
+/* Losses added at a time. */
 #define MOST_ROWS 256
 
 enum { LOGITS, TARGETS, LSE, COUNT, LOSS };
-enum { MOST = 1 };            /* of xent_max */
-enum { PART_MOST = 2, PART }; /* of xent_part */
+enum { MOST = 1 };            /* operand of xent_max */
+enum { PART_MOST = 2, PART }; /* operands of xent_part */
 enum { STATS, END_LSE, END_COUNT, END_LOSS, END_TARGETS };
-enum { OWN = 4 }; /* dimension */
+enum { OWN = 4 }; /* dimension: exponentials relative to each part's own largest logit */
 
-/* What ranks tell each other of each row: arrays of a float for each, one after the other. */
+/* Statistics that vocabulary-parallel ranks exchange: arrays with one float per row, one after the
+ * other. */
 enum { ALL_MOST, ALL_TARGET, ALL_SUM, N_STATS };
 
-/* The last operand of the backward. */
+/* Last operand of the backward. */
 enum { GRADIENT = 3 };
 
-/* Operands of both at once. */
+/* Operands of the op that does forward and backward. */
 enum { BOTH_COUNT = 2, BOTH_GRADIENT, BOTH_LOSS };
 
 static uint64_t
@@ -78,7 +79,7 @@ weft_extent_xent_end (const struct weft_kernel *k, uint32_t operand)
                                                         : 1;
 }
 
-/* The logit of a row's target where this rank has it, otherwise 0. */
+/* Logit of a row's target if this rank has its column, else 0. */
 static float
 target_logit (const struct weft_kernel *k, uint64_t row)
 {
@@ -91,21 +92,21 @@ target_logit (const struct weft_kernel *k, uint64_t row)
   return *weft_floats (logits->data, logits->dtype, row * k->shape.dim[1] + at, 1, &room);
 }
 
-/* A token at the end of a sequence may have no target: it adds nothing. */
+/* A token at the end of a sequence may have no target (-1); it adds no loss. */
 static gboolean
 has_target (const struct weft_kernel *k, uint32_t targets, uint64_t row)
 {
   return ((const int32_t *) k->operand[targets].data)[row] >= 0;
 }
 
-/* What a row loses, of the log of its sum of exponentials. */
+/* Loss of a row from its log-sum-exp. */
 static float
 cross_entropy (const struct weft_kernel *k, uint64_t row, double total)
 {
   return has_target (k, TARGETS, row) ? (float) (total - (double) target_logit (k, row)) : 0;
 }
 
-/* The cross entropy of a row. */
+/* Cross entropy of a row. */
 static float
 row_loss (const struct weft_kernel *k, uint64_t row)
 {
@@ -155,7 +156,7 @@ weft_cpu_xent (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   count_rows (&k->operand[COUNT], k->shape.dim[0]);
 }
 
-/* ------------------------------------------------- ranks that have part of the vocabulary */
+/* -------------------------------------------------------------------- vocabulary parallel */
 
 void
 weft_cpu_xent_max (const struct weft_kernel *k, uint32_t part, uint32_t parts)
@@ -168,7 +169,7 @@ weft_cpu_xent_max (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   }
 }
 
-/* Without the largest of all, each rank says what its sum is taken against. */
+/* Each rank's sum; without a global largest logit, also the largest logit it is relative to. */
 void
 weft_cpu_xent_part (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
@@ -188,7 +189,7 @@ weft_cpu_xent_part (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   }
 }
 
-/* What all ranks' parts are together: each has said its own, or they have been joined. */
+/* Joins the statistics of all ranks; they may have been reduced already. */
 static struct weft_soft
 join_parts (const struct weft_kernel *k, uint64_t row, float *target)
 {
@@ -235,7 +236,7 @@ probabilities (float *p, const float *logit, float lse, float share, uint64_t n)
     p[i] = weft_expf (logit[i] - lse) * share;
 }
 
-/* Logits that were soft-capped become the slope of that. */
+/* Derivative of soft-capping, from the capped logits. */
 WEFT_WIDE static void
 cap_slopes (float *slope, const float *logit, float cap, uint64_t n)
 {
@@ -252,7 +253,7 @@ multiply_floats (float *x, const float *by, uint64_t n)
     x[i] *= by[i];
 }
 
-/* The gradient of a row in its place. */
+/* Logits of a row become their gradient, in place. */
 static void
 row_gradient (const struct weft_kernel *k, uint64_t row, float lse, float share)
 {
@@ -281,7 +282,7 @@ row_gradient (const struct weft_kernel *k, uint64_t row, float lse, float share)
   }
 }
 
-/* Of a row's loss in the gradient. */
+/* Factor of the gradient of a row's loss. */
 static float
 share_of (const struct weft_kernel *k, const struct weft_operand *gradient)
 {
@@ -299,7 +300,7 @@ weft_cpu_xent_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts)
     row_gradient (k, r, lse[r], share);
 }
 
-/* As the two one after the other, bit for bit. */
+/* Bit for bit the result of forward and backward as two ops. */
 static float
 row_both (const struct weft_kernel *k, uint64_t row)
 {
@@ -366,7 +367,7 @@ weft_ref_xent_bwd (const struct weft_kernel *k)
     }
 }
 
-/* Divided as the backward is: depth and what the loss is a mean over stand elsewhere in its shape. */
+/* Divided as the backward is; depth and token count are other dimensions of its shape. */
 void
 weft_ref_xent_grad (const struct weft_kernel *k)
 {

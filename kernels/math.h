@@ -1,9 +1,9 @@
-/* math.h - exp, tanh, erf and log in fp32, as loops of additions and multiplications that the compiler
- * turns into vectors; libm has neither the vectors nor the same bits on every machine.
+/* math.h - exp, tanh, erf and log in fp32, written as additions and multiplications that compilers
+ * vectorise. libm functions do not vectorise and give different bits on different machines.
  *
- * Errors, in units in the last place: weft_expf 1.1, weft_tanhf 2.6, weft_logf 0.51, subnormal
- * results too; of weft_erff, against 1: 1.5e-7.  NaN gives NaN; exp(-inf) = 0, exp(inf) = inf, tanh(+-inf) = +-1, log(0) = -inf,
- * log(inf) = inf, log of less than 0 is NaN. */
+ * Errors in units in the last place: weft_expf 1.1, weft_tanhf 2.6, weft_logf 0.51, subnormal
+ * results included; weft_erff 1.5e-7 absolute. NaN gives NaN; exp(-inf) = 0, exp(inf) = inf,
+ * tanh(+-inf) = +-1, log(0) = -inf, log(inf) = inf, log of a negative number is NaN. */
 #pragma once
 #include <math.h>
 #include <stdint.h>
@@ -25,16 +25,16 @@ weft_bits_float (uint32_t bits)
   return f;
 }
 
-/* 2^n for -126 <= n <= 127; n is modulo 2^32. */
+/* 2^n for -126 <= n <= 127; n is a two's complement number. */
 static inline float
 weft_power_of_two (uint32_t n)
 {
   return weft_bits_float ((n + 127) << 23);
 }
 
-/* exp(x) = 2^n (1 + p): returns p, |p| < 0.42.  |x| < 2^21.  Adding 1.5 * 2^23 leaves the nearest
- * integer in the low bits of a float.  ln 2 is in two parts, the first short enough that n times it
- * is exact; the series is Taylor's, whose next term is below 2^-27 for |r| <= ln(2) / 2. */
+/* exp(x) = 2^n (1 + p): returns p, |p| < 0.42, for |x| < 2^21. Adding 1.5 * 2^23 leaves the nearest
+ * integer in the low bits of a float. ln 2 is split in two, the first part short enough that n
+ * times it is exact. Taylor series; the first omitted term is below 2^-27 for |r| <= ln(2) / 2. */
 static inline float
 weft_exp_parts (float x, uint32_t *n)
 {
@@ -51,8 +51,8 @@ weft_exp_parts (float x, uint32_t *n)
   return r + r * r * q;
 }
 
-/* The power of two is multiplied in halves: it may be 2^128 or less than 2^-126.  A result of 0 is
- * not reached through subnormals, which are slow. */
+/* The power of two is applied in two factors, because it may be 2^128 or below 2^-126. A result of
+ * 0 does not pass through subnormals, which are slow. */
 static inline float
 weft_expf (float x)
 {
@@ -65,7 +65,7 @@ weft_expf (float x)
   return x < -104.0f ? 0.0f : result;
 }
 
-/* tanh(x) = e / (e + 2) with e = exp(2 |x|) - 1, which has no cancellation near 0. */
+/* tanh(x) = e / (e + 2) with e = exp(2 |x|) - 1: no cancellation near 0. */
 static inline float
 weft_tanhf (float x)
 {
@@ -79,8 +79,8 @@ weft_tanhf (float x)
   return weft_bits_float (weft_float_bits (e / (e + 2)) | sign);
 }
 
-/* erf(x): x times a polynomial of x^2 up to 1, beyond 1 - exp(-q(|x|)); both are Chebyshev sums of
- * the exact function, q up to 4, where erf is 1 to within a float. */
+/* erf(x): for |x| < 1 x times a polynomial in x^2, else 1 - exp(-q(|x|)). Both polynomials are
+ * truncated Chebyshev series of the exact function, q on [1, 4]; beyond 4 erf rounds to 1. */
 static inline float
 weft_erff (float x)
 {
@@ -97,8 +97,8 @@ weft_erff (float x)
   return a < 1.0f ? x * p : far;
 }
 
-/* x = 2^n f with f in [sqrt(1/2), sqrt(2)), log f = 2 atanh((f - 1) / (f + 1)), in double: every
- * float is a normal double. */
+/* x = 2^n f with f in [sqrt(1/2), sqrt(2)); log f = 2 atanh((f - 1) / (f + 1)), in double, where
+ * every float is a normal number. */
 static inline float
 weft_logf (float x)
 {

@@ -1,4 +1,4 @@
-/* Linear layers: the product, its input gradient and its weight gradient. */
+/* Linear layers: product, input gradient, weight gradient. */
 #include "kernels/fp8.h"
 #include "kernels/gemm.h"
 #include "kernels/kernel.h"
@@ -12,17 +12,17 @@ enum { DGRAD_DY, DGRAD_W, DGRAD_DX };
 enum { WGRAD_DY, WGRAD_X, WGRAD_DW, WGRAD_DB };
 enum { M, N, K, LEAVES, TAIL };
 
-/* Rows of a share: whole tiles. */
+/* Rows per share: whole tiles. */
 #define GRAIN WEFT_TILE_ROWS
 
-/* An array of rows of `columns` elements as a factor whose terms are along its rows. */
+/* An array with rows of `columns` elements as a factor with its terms along rows. */
 static struct weft_factor
 by_rows (const struct weft_operand *o, uint64_t columns)
 {
   return (struct weft_factor){ o->data, columns, 1, o->dtype };
 }
 
-/* ... or along its columns. */
+/* ... along columns. */
 static struct weft_factor
 by_columns (const struct weft_operand *o, uint64_t columns)
 {
@@ -37,7 +37,7 @@ result_in (const struct weft_operand *o, uint64_t columns)
   };
 }
 
-/* The terms of sums over k or n, dealt to leaves. */
+/* The terms of sums over k or n, divided into leaves. */
 static struct weft_leaves
 dealt (const struct weft_kernel *k, uint64_t terms)
 {
@@ -202,12 +202,12 @@ weft_extent_matmul_wgrad (const struct weft_kernel *k, uint32_t operand)
   return extent[operand];
 }
 
-/* ------------------------------------------------------------- products that gelu follows */
+/* --------------------------------------------------------------- products with fused gelu */
 
 enum { GELU_X, GELU_W, GELU_B, GELU_PRE, GELU_Y };
 enum { SLOPE_DY, SLOPE_W, SLOPE_PRE, SLOPE_DX };
 
-/* The rows of a part, of `columns`. */
+/* The rows of a part. */
 static struct weft_operand
 rows_of (const struct weft_operand *o, uint64_t columns, struct weft_range rows)
 {
@@ -218,7 +218,7 @@ rows_of (const struct weft_operand *o, uint64_t columns, struct weft_range rows)
                                 .dtype = o->dtype };
 }
 
-/* gelu of what the product has stored: as if the two were two ops. */
+/* gelu of the stored (rounded) product, as if product and gelu were two ops. */
 void
 weft_cpu_matmul_gelu (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
@@ -288,12 +288,13 @@ weft_extent_matmul_dgrad_gelu (const struct weft_kernel *k, uint32_t operand)
   return weft_extent_matmul_dgrad (k, MIN (operand, DGRAD_DX));
 }
 
-/* ------------------------------------------------- weights of one byte, times their scale */
+/* ---------------------------------------------------------------------------- fp8 weights */
 
 enum { FP8_X, FP8_W, FP8_SCALE, FP8_B, FP8_Y };
 enum { FP8_DY, FP8_WT, FP8_SCALE_T, FP8_DX };
 
-/* The weights lie along the terms, whichever way round: n rows of k, or the copy's k rows of n. */
+/* Weights have their terms contiguous in both directions: n rows of k, or the transposed copy with
+ * k rows of n. */
 static void
 multiply_fp8 (const struct weft_kernel *k, struct weft_gemm *g, uint64_t terms, uint32_t part,
               uint32_t parts)
@@ -332,7 +333,7 @@ weft_cpu_matmul_dgrad_fp8 (const struct weft_kernel *k, uint32_t part, uint32_t 
   multiply_fp8 (k, &g, dim[N], part, parts);
 }
 
-/* One number for the tensor, or one for each block of a row. */
+/* One scale for the tensor, or one per block of a row. */
 static double
 ref_scale (const struct weft_operand *scale, uint64_t row, uint64_t column, uint64_t columns)
 {
@@ -371,7 +372,7 @@ weft_ref_matmul_dgrad_fp8 (const struct weft_kernel *k)
   ref_fp8 (k, k->shape.dim[K], k->shape.dim[N], NULL, k->operand[FP8_DX].data);
 }
 
-/* As many scales as are given: one, or one for each block. */
+/* Any number of scales: one, or one per block. */
 uint64_t
 weft_extent_matmul_fp8 (const struct weft_kernel *k, uint32_t operand)
 {

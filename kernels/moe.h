@@ -1,10 +1,10 @@
-/* moe.h - rows of tokens on their way through experts.
+/* moe.h - layout of token rows in expert-parallel MoE layers.
  *
- * A row is a token for one of its experts.  Rows of an expert lie together, experts in order of their
- * number, and within an expert by source (a rank they came from), then by token.  `counts` is the
- * table [experts][sources][leaves] of how many there are, leaves being the chunks of sequences that
- * canonical sums are taken over (sums.h), here in the order of their tokens.  Blocks of (expert, source) follow each other, or begin `stride` rows apart where every
- * expert was padded to its capacity. */
+ * A row is a token routed to one of its experts. Rows are sorted by expert, then by source (the
+ * rank they came from), then by token. `counts` is a table [experts][sources][leaves] of the number
+ * of rows; leaves are the sequence chunks of canonical sums (sums.h), in the order of their tokens.
+ * Blocks of (expert, source) follow each other directly, or begin `stride` rows apart if every
+ * expert is padded to its capacity. */
 #pragma once
 #include "kernels/kernel.h"
 #include "kernels/moe_scales.h"
@@ -20,13 +20,14 @@ weft_moe_count (const int64_t *counts, uint64_t first, uint64_t n)
   return sum;
 }
 
-/* The rows of one expert that a product runs over. */
+/* Rows of one expert that a product multiplies. */
 struct weft_moe_rows {
   uint64_t first, n;
 };
 
-/* Of expert e; m is the number of all rows where there is a stride or nobody counts, else not looked at.
- * The same of one of several groups of every expert, of sources that follow each other. */
+/* Rows of expert e. `m`, the number of all rows, is read only with a fixed capacity (a stride) or
+ * without counts per expert. To divide every expert into groups of consecutive sources, number the
+ * groups of all experts in a row: `e` is a group and `experts` their number. */
 static inline struct weft_moe_rows
 weft_moe_rows_of (const struct weft_operand *counts, uint64_t e, uint64_t experts, uint64_t stride,
                   uint64_t m)

@@ -1,6 +1,5 @@
-/* The nonlinearity of experts: that of the model, times the weight with which a token visits the
- * expert (Megatron-Core moe/experts.py: weights are applied to activations, so that what experts
- * return is only added). */
+/* Activation of experts: the model's activation times the router weight of the token (Megatron-Core
+ * moe/experts.py applies weights to activations, so that the outputs of experts are only added). */
 #include "core/base/fold.h"
 #include "kernels/float.h"
 #include "kernels/gemm.h"
@@ -12,7 +11,7 @@ enum { U, PROB, COUNTS, Y };
 enum { BWD_DY = 3, DU, DPROB };
 enum { ROWS, COLUMNS, EXPERTS, STRIDE, WIDE, LEAVES };
 
-/* The kernels of the model's nonlinearity. */
+/* Kernels of each activation. */
 static const struct {
   enum weft_op_kind forward, backward;
 } kinds[] = {
@@ -38,7 +37,7 @@ weft_extent_moe_act_bwd (const struct weft_kernel *k, uint32_t operand)
   return weft_extent_moe_act (k, operand);
 }
 
-/* Rows that have a token, or are there to pad. */
+/* Rows that hold a token or padding. */
 static uint64_t
 rows_in_use (const struct weft_kernel *k)
 {
@@ -47,7 +46,7 @@ rows_in_use (const struct weft_kernel *k)
   return k->shape.dim[STRIDE] ? k->shape.dim[ROWS] : weft_moe_count (counts->data, 0, counts->n);
 }
 
-/* n elements of an operand from `first` on; of doubles where a reference has them. */
+/* n elements of an operand from `first` on; of doubles in a reference. */
 static struct weft_operand
 stretch (const struct weft_operand *o, uint64_t first, uint64_t n, uint64_t size)
 {
@@ -61,7 +60,7 @@ floats (float *data, uint64_t n)
   return (struct weft_operand){ .data = data, .n = n, .dtype = WEFT_FP32 };
 }
 
-/* The kernel of one row without its weight. */
+/* Kernel of one row, without its weight. */
 static struct weft_kernel
 row_kernel (const struct weft_kernel *k, enum weft_op_kind kind)
 {
@@ -71,7 +70,7 @@ row_kernel (const struct weft_kernel *k, enum weft_op_kind kind)
   return row;
 }
 
-/* act (u) of one row, as floats that nobody rounded. */
+/* act (u) of one row as unrounded floats. */
 static void
 activate (const struct weft_kernel *k, uint64_t r, float *to)
 {
@@ -84,7 +83,7 @@ activate (const struct weft_kernel *k, uint64_t r, float *to)
   weft_kernels[row.kind].cpu (&row, 0, 1);
 }
 
-/* Rows whose weight was applied before they came have none. */
+/* 1 if the router weight was applied to the expert's input. */
 static float
 weight_of (const struct weft_kernel *k, uint64_t r)
 {
@@ -113,9 +112,9 @@ weft_cpu_moe_act (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   }
 }
 
-#define MOST_DEPTH 33 /* of a fold over 2^32 leaves */
+#define MOST_DEPTH 33 /* stack entries of a fold over 2^32 leaves */
 
-/* dy act (u), summed along the row leaf by leaf. */
+/* dy act (u) summed along the row, leaf by leaf. */
 static float
 product (const float *a, const float *b, const struct weft_leaves *leaves)
 {

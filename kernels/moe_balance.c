@@ -1,8 +1,10 @@
-/* Experts that are balanced without a loss (Wang et al. 2024, arXiv 2408.15664; DeepSeek-V3, arXiv 2412.19437,
- * section 2.1.2): a bias for the choice alone moves by one step after each batch, up for experts with less
- * than the mean of their layer (Megatron-Core moe_utils.py, get_updated_expert_bias).
+/* Load balancing without an auxiliary loss (Wang et al. 2024, arXiv 2408.15664; DeepSeek-V3, arXiv
+ * 2412.19437, section 2.1.2): after each batch the routing bias of an expert moves by one step, up
+ * if the expert got fewer tokens than the mean of its layer (Megatron-Core moe_utils.py,
+ * get_updated_expert_bias).
  *
- * Tallies are whole numbers in fp32: exact, whoever adds them, up to 2^24 tokens of one expert. */
+ * Token counts are whole numbers in fp32, exact in any order of addition up to 2^24 tokens per
+ * expert. */
 #include "kernels/kernel.h"
 
 enum { CHOICE, TALLY };
@@ -36,7 +38,7 @@ weft_cpu_moe_tally (const struct weft_kernel *k, uint32_t part, uint32_t parts)
     tally[choice[i]] += 1;
 }
 
-/* Which way a bias goes: the mean, times the number of experts, is the sum. */
+/* Direction of the step: compares tally times number of experts with the sum. */
 static double
 step (const struct weft_kernel *k, double sum, double tally)
 {

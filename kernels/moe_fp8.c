@@ -1,11 +1,11 @@
-/* Rows of experts in one byte: every group of them is rounded as if it were a tensor of its own. */
+/* fp8 rows of experts: every group of rows is quantised as a tensor of its own. */
 #include "kernels/fp8_blocks.h"
 #include "kernels/moe.h"
 #include <math.h>
 
 enum { ROWS, COLUMNS, GROUPS, STRIDE, BLOCK, SQUARE };
 enum { X, COUNTS };
-enum { AMAX = 2, Y, SEEN };      /* of moe_quantise; moe_amax ends with the first */
+enum { AMAX = 2, Y, SEEN }; /* operands of moe_quantise; moe_amax has the first only */
 enum { B_Y = 2, B_SCALE, B_YT, B_SCALE_T };
 
 static struct weft_moe_rows
@@ -16,7 +16,7 @@ rows_of (const struct weft_kernel *k, uint64_t g)
   return weft_moe_rows_of (&k->operand[COUNTS], g, dim[GROUPS], dim[STRIDE], dim[ROWS]);
 }
 
-/* An operand from element i on, of doubles or of what is stored. */
+/* An operand from element i on, of doubles or of its stored type. */
 static struct weft_operand
 from (const struct weft_operand *o, uint64_t i, gboolean doubles)
 {
@@ -36,9 +36,10 @@ weft_extent_moe_amax (const struct weft_kernel *k, uint32_t operand)
   return operand == AMAX ? k->shape.dim[GROUPS] : 0;
 }
 
-/* One group, as the op of a whole tensor has it. */
+/* One group, as an op on a whole tensor. */
 static struct weft_kernel
-measured (const struct weft_kernel *k, uint64_t g, const struct weft_operand *amax, gboolean doubles)
+measured (const struct weft_kernel *k, uint64_t g, const struct weft_operand *amax,
+          gboolean doubles)
 {
   struct weft_moe_rows rows = rows_of (k, g);
   uint64_t columns = k->shape.dim[COLUMNS];
@@ -67,7 +68,7 @@ weft_ref_moe_amax (const struct weft_kernel *k)
   }
 }
 
-/* ---------------------------------------------------------------- a scale for a group */
+/* ---------------------------------------------------------------- one scale per group */
 
 uint64_t
 weft_extent_moe_quantise (const struct weft_kernel *k, uint32_t operand)
@@ -105,9 +106,9 @@ weft_ref_moe_quantise (const struct weft_kernel *k)
   }
 }
 
-/* ----------------------------------------------------------------- scales of blocks */
+/* --------------------------------------------------------------------- block scales */
 
-/* Rows of one group and their scales, in rows or squares, or down the columns. */
+/* Rows of one group and their scales: along rows, in squares, or down columns. */
 static struct weft_blocks
 blocks_of (const struct weft_kernel *k, struct weft_moe_rows rows, gboolean down)
 {
@@ -117,11 +118,12 @@ blocks_of (const struct weft_kernel *k, struct weft_moe_rows rows, gboolean down
   if (down)
     return (struct weft_blocks){ { columns, rows.n }, { 1, columns }, { 1, columns },
                                  { 1, columns },      block,          1 };
-  return (struct weft_blocks){ { rows.n, columns }, { columns, 1 }, { columns, 1 },
-                               { across, 1 },       block,          k->shape.dim[SQUARE] ? block : 1 };
+  return (
+      struct weft_blocks){ { rows.n, columns }, { columns, 1 }, { columns, 1 },
+                           { across, 1 },       block,          k->shape.dim[SQUARE] ? block : 1 };
 }
 
-/* The first scale of a group. */
+/* Index of the first scale of a group. */
 static uint64_t
 scales_before (const struct weft_kernel *k, uint64_t g, struct weft_moe_rows rows, gboolean down)
 {

@@ -1,4 +1,4 @@
-/* Linear layers of experts: one product for each of them, over the rows it has. */
+/* Grouped GEMM: linear layers of experts, one product per expert over the rows it has. */
 #include "kernels/float.h"
 #include "kernels/fp8.h"
 #include "kernels/gemm.h"
@@ -8,9 +8,9 @@
 #include "kernels/sums.h"
 
 enum { M, N, K, EXPERTS, STRIDE, LEAVES, TAIL, BLOCK };
-enum { SOURCES = LEAVES, PARTS }; /* of a weight gradient */
+enum { SOURCES = LEAVES, PARTS }; /* dimensions of a weight gradient */
 
-/* Backward has dy, w, counts, dx and dy, x, counts, dw.  Scales belong to factors of one byte. */
+/* Backward has dy, w, counts, dx and dy, x, counts, dw. Scales belong to fp8 factors. */
 struct operands {
   const struct weft_operand *x, *x_scale, *w, *w_scale, *counts, *y;
 };
@@ -31,7 +31,7 @@ operands_of (const struct weft_kernel *k)
                     : (struct operands){ &o[0], NULL, &o[1], NULL, &o[2], &o[3] };
 }
 
-/* Weights and what says their scales have extents of their own; rows have as many as there is room for. */
+/* Weights and dimensions define the number of scales; rows have as many as there is room for. */
 uint64_t
 weft_extent_moe_matmul (const struct weft_kernel *k, uint32_t operand)
 {
@@ -67,9 +67,9 @@ rows_of (const struct weft_kernel *k, uint64_t e)
                            k->shape.dim[M]);
 }
 
-/* ------------------------------------------------------------------ factors of one byte */
+/* -------------------------------------------------------------------------- fp8 factors */
 
-/* Groups of rows that have scales of their own: of a largest magnitude as many as there are of these. */
+/* Number of row groups with scales of their own. */
 static uint64_t
 groups_of (const struct weft_kernel *k)
 {
@@ -92,15 +92,15 @@ rows_of_group (const struct weft_kernel *k, uint64_t g)
                            k->shape.dim[M]);
 }
 
-/* Scales of rows of `columns` that begin with row `at`, in group g or of expert g. */
+/* Scales of rows of `columns` elements from row `at` on, in group g or of expert g. */
 struct scaled {
   const struct weft_operand *scale;
   enum weft_moe_scales lie;
   uint64_t g, first, at, columns;
 };
 
-/* Rows are elements of a factor and columns its terms; of blocks that go down, and of squares with
- * `turned`, the other way round. */
+/* Rows are the factor's elements and columns its terms; the other way round for blocks down columns
+ * and for squares with `turned`. */
 static void
 set_scales (const struct weft_kernel *k, struct weft_factor *f, const struct scaled *s,
             gboolean turned)
@@ -122,7 +122,7 @@ set_scales (const struct weft_kernel *k, struct weft_factor *f, const struct sca
   f->skip = turned && block ? row % block : 0;
 }
 
-/* How scales of an expert's weights lie: dx reads blocks of 32 down their columns. */
+/* Layout of the scales of expert weights: dx reads blocks of 32 down the columns. */
 static enum weft_moe_scales
 lie_of_weights (const struct weft_kernel *k)
 {
@@ -135,7 +135,7 @@ lie_of_weights (const struct weft_kernel *k)
 
 /* ------------------------------------------------------ y = x w^T, dx = dy w, by expert */
 
-/* A product of some rows, all of one group, and some columns. */
+/* Product of some rows of one group and some columns. */
 static struct weft_gemm
 product_of (const struct weft_kernel *k, uint64_t g, struct weft_range part)
 {
@@ -172,7 +172,7 @@ product_of (const struct weft_kernel *k, uint64_t g, struct weft_range part)
   return product;
 }
 
-/* Parts share the columns, whole squares of them: rows of an expert may be few. */
+/* Threads share the columns in whole squares: an expert may have few rows. */
 static void
 multiply (const struct weft_kernel *k, uint64_t columns, uint32_t part, uint32_t parts)
 {
@@ -196,7 +196,7 @@ weft_cpu_moe_matmul_dgrad (const struct weft_kernel *k, uint32_t part, uint32_t 
   multiply (k, k->shape.dim[K], part, parts);
 }
 
-/* `along` and `sum` are those of the weights. */
+/* `along` and `sum` are the strides of the weights. */
 static void
 ref_multiply (const struct weft_kernel *k, uint64_t columns, uint64_t terms, uint64_t along,
               uint64_t sum)
@@ -233,20 +233,20 @@ weft_ref_moe_matmul_dgrad (const struct weft_kernel *k)
 /* Floats of a stack of sums. */
 #define ROOM 65536
 
-/* A gradient of one expert: of all its rows, or in canonical order of those of some sources, whose tokens
- * make whole sequences, one sequence after the other.  In that order dw holds the gradients slice by
- * slice: [slices][experts][n][k]. */
+/* Weight gradient of one expert: over all its rows, or in canonical order over the rows of some
+ * sources, whose tokens form whole sequences one after the other. In canonical order dw holds one
+ * gradient per slice: [slices][experts][n][k]. */
 struct gradient {
   const struct weft_kernel *k;
-  const int64_t *count;   /* of rows, by source and part of its tokens */
-  uint32_t leaves, parts; /* counts of a leaf */
-  uint64_t each;          /* counts of a source */
-  uint64_t first;         /* row */
-  uint64_t first_count;   /* the first of its counts, among all */
+  const int64_t *count;   /* number of rows by source and leaf */
+  uint32_t leaves, parts; /* counts per leaf */
+  uint64_t each;          /* counts per source */
+  uint64_t first;         /* first row */
+  uint64_t first_count;   /* index of its first count */
   uint64_t at;            /* element of dw */
 };
 
-/* The row that leaf l begins with; padded, every source has as many. */
+/* First row of leaf l; with padding every source has the same number. */
 static uint64_t
 row_of (const struct gradient *g, uint32_t l)
 {
@@ -258,7 +258,7 @@ row_of (const struct gradient *g, uint32_t l)
          weft_moe_count (g->count, n / g->each * g->each, n % g->each);
 }
 
-/* Scales of the rows of a leaf, which goes by those of its group. */
+/* Scales of the rows of a leaf: those of its group. */
 static void
 set_leaf_scales (const struct gradient *g, uint32_t l, struct weft_range rows,
                  struct weft_range columns, struct weft_gemm *product)
@@ -301,7 +301,7 @@ product_of_leaf (const struct gradient *g, uint32_t l, struct weft_range rows,
   return product;
 }
 
-/* n rows of dw from `row` on, and some columns of them: what lies together. */
+/* n rows of dw from `row` on, for some columns. */
 static void
 sum_block (const struct gradient *g, struct weft_range rows, struct weft_range columns)
 {
@@ -341,7 +341,7 @@ sum_rows (const struct gradient *g, struct weft_range rows)
                  (struct weft_range){ c, weft_least (c + width, wide) });
 }
 
-/* One sum over all rows; those that pad are 0. */
+/* One sum over all rows; padding rows are 0. */
 static void
 sum_all (const struct weft_kernel *k, uint64_t e, struct weft_range rows)
 {
@@ -366,7 +366,7 @@ sources_of (const struct weft_kernel *k)
   return k->shape.dim[SOURCES] ? k->shape.dim[SOURCES] : slices_of (k);
 }
 
-/* Where the rows of one expert begin that a slice of dw is taken over. */
+/* First row of one expert for a slice of dw. */
 static uint64_t
 slice_begins (const struct weft_kernel *k, uint64_t block)
 {
@@ -411,7 +411,7 @@ weft_cpu_moe_matmul_wgrad (const struct weft_kernel *k, uint32_t part, uint32_t 
     (k->canonical ? sum_slices : sum_all) (k, e, rows);
 }
 
-/* The gradient of one expert in one slice of dw. */
+/* Gradient of one expert in one slice of dw. */
 static void
 ref_gradient (const struct weft_kernel *k, struct weft_moe_rows rows, double *dw)
 {
@@ -449,7 +449,7 @@ weft_ref_moe_matmul_wgrad (const struct weft_kernel *k)
     }
 }
 
-/* ------------------------------------------------- of one byte: what codes and scales stand for */
+/* --------------------------------------------------------- reference values of codes and scales */
 
 static double
 value_at (const struct weft_kernel *k, const struct weft_operand *o, const struct scaled *s,
@@ -470,7 +470,7 @@ value_at (const struct weft_kernel *k, const struct weft_operand *o, const struc
                                                  : line * across + at[1] / block];
 }
 
-/* Rows [first, last) of a factor as values. */
+/* Rows [first, last) of a factor as doubles. */
 static void
 expand (const struct weft_kernel *k, const struct weft_operand *o, const struct scaled *s,
         uint64_t last, double *to)
@@ -545,7 +545,7 @@ weft_ref_moe_fp8_matmul_wgrad (const struct weft_kernel *k)
            expand_rows (k, &k->operand[2], k->shape.dim[K]));
 }
 
-/* The same functions, which know what they are given. */
+/* The same functions; they find the types in the operands. */
 void
 weft_cpu_moe_fp8_matmul (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {

@@ -1,20 +1,20 @@
-/* Which experts a token visits, and with what weight.
+/* MoE router: which experts a token visits and with what weight.
  *
- * Scores of a token over the E experts, as Megatron-Core's router has them
- * (moe_utils.py, topk_routing_with_score_function):
+ * Scores of a token over the E experts, as in Megatron-Core's router (moe_utils.py,
+ * topk_routing_with_score_function):
  *
- *   softmax, afterwards  the k largest logits; weights are their softmax
- *   softmax, before      the k largest of the softmax over all; weights are these
+ *   softmax, afterwards  the k largest logits; weights are the softmax of these k
+ *   softmax, before      the k largest of the softmax over all experts; weights are these
  *   sigmoid              the k largest of logistic (logit) + bias; weights are logistic (logit),
- *                        divided by their sum where k > 1
+ *                        divided by their sum if k > 1
  *
- * times moe_router_topk_scaling_factor.  With groups (DeepSeek-V2, arXiv 2405.04434, and V3, arXiv
- * 2412.19437) only experts of the best groups may be taken; a group counts the sum of its best
- * k / moe_router_group_topk values.  Of equal values the lower expert is taken.  Experts of a token
- * are listed by their number, not by their weight: that is the order their outputs are added in.
+ * times moe_router_topk_scaling_factor. With group-limited routing (DeepSeek-V2, arXiv 2405.04434,
+ * and V3, arXiv 2412.19437), only experts of the best groups are eligible; the value of a group is
+ * the sum of its best k / moe_router_group_topk values. Ties go to the lower expert number. The
+ * experts of a token are listed by number, not by weight: their outputs are added in that order.
  *
- * scores keep what the gradient needs: the whole softmax, the logistic values, or the softmax over the
- * chosen and 0 for the others. */
+ * `scores` keeps what backward needs: the whole softmax, the logistic values, or the softmax over
+ * the chosen experts and 0 for the others. */
 #include "kernels/float.h"
 #include "kernels/kernel.h"
 #include "kernels/math.h"
@@ -25,7 +25,7 @@ enum { LOGITS, BIAS, SCORES, CHOICE, PROB };
 enum { BWD_SCORES, BWD_CHOICE, DPROB, DLOGITS };
 enum { TOKENS, EXPERTS, TOPK };
 
-#define NOBODY 1e-20 /* added to a sum of logistic values that may all be 0 */
+#define NOBODY 1e-20 /* added to a sum of logistic values, which may all be 0 */
 
 uint64_t
 weft_extent_moe_route (const struct weft_kernel *k, uint32_t operand)
@@ -45,14 +45,14 @@ weft_extent_moe_route_bwd (const struct weft_kernel *k, uint32_t operand)
   return dim[TOKENS] * (operand == BWD_CHOICE || operand == DPROB ? dim[TOPK] : dim[EXPERTS]);
 }
 
-/* ----------------------------------------------------------------------- choosing */
+/* ---------------------------------------------------------------------- selection */
 
-/* What experts are chosen by: values, a bias for the choice alone, and how they are grouped. */
+/* Values that experts are selected by, with the selection bias and the groups. */
 struct candidates {
   const double *value; /* fp64, or */
   const float *number; /* fp32 */
   struct weft_operand bias;
-  uint64_t n, group, n_group, best_groups, topk; /* experts, of one group; groups */
+  uint64_t n, group, n_group, best_groups, topk; /* experts in all, per group; groups */
 };
 
 static double
@@ -66,7 +66,7 @@ bias_of (const struct weft_operand *bias, uint64_t i, gboolean doubles)
                  : (double) *weft_floats (bias->data, bias->dtype, i, 1, &room);
 }
 
-/* In fp32 the sum is rounded, as a kernel does.  What is no number stands behind all others. */
+/* In fp32 the sum is rounded, as in the kernel. NaN sorts last. */
 static double
 value_of (const struct candidates *c, uint64_t i)
 {
@@ -76,7 +76,8 @@ value_of (const struct candidates *c, uint64_t i)
   return isnan (value) ? -INFINITY : value;
 }
 
-/* The next one of [first, last) after `before` by value, then by number; `last` when there is none. */
+/* The element of [first, last) that follows `before` in order of value, then number; `last` if
+ * there is none. */
 static uint64_t
 next_best (const struct candidates *c, uint64_t first, uint64_t last, uint64_t before)
 {
@@ -92,7 +93,7 @@ next_best (const struct candidates *c, uint64_t first, uint64_t last, uint64_t b
   return best;
 }
 
-/* What a group of experts counts. */
+/* Value of a group of experts. */
 static double
 group_value (const struct candidates *c, uint64_t group)
 {
@@ -109,7 +110,7 @@ group_value (const struct candidates *c, uint64_t group)
   return sum;
 }
 
-/* Whether fewer than best_groups groups stand before this one. */
+/* Whether fewer than best_groups groups have a better value. */
 static gboolean
 group_is_open (const struct candidates *c, uint64_t group)
 {
@@ -133,7 +134,7 @@ insert (int32_t *choice, uint64_t n, int32_t expert)
 
 #define MOST_GROUPS 4096
 
-/* The experts of one token, by number. */
+/* Selects the experts of one token, listed by number. */
 static void
 choose (const struct candidates *c, int32_t *choice)
 {
@@ -166,7 +167,7 @@ candidates_of (const struct weft_kernel *k)
 
 /* ------------------------------------------------------------------------ forward */
 
-/* In place: exp (x - the largest) over their sum. */
+/* In place: exp (x - largest) divided by their sum. */
 static void
 softmax (float *x, uint64_t n)
 {
@@ -189,7 +190,7 @@ logistics (float *x, uint64_t n)
   }
 }
 
-/* Of the chosen alone: the others have no share. */
+/* Over the chosen experts only; the others get 0. */
 static void
 softmax_of_chosen (float *scores, uint64_t n, const int32_t *choice, float *weight, uint64_t topk)
 {
@@ -249,7 +250,8 @@ weft_cpu_moe_route (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 
 /* ----------------------------------------------------------------------- backward */
 
-/* d logit of a softmax: s (g - sum of s g), g the gradient of the weights, 0 for the others. */
+/* Gradient of the logits of a softmax: s (g - sum of s g), with g the gradient of the weights, 0
+ * for experts that were not chosen. */
 static void
 softmax_bwd (const float *s, const int32_t *choice, const float *g, uint64_t n, uint64_t topk,
              float *d)
@@ -264,7 +266,7 @@ softmax_bwd (const float *s, const int32_t *choice, const float *g, uint64_t n, 
     d[choice[i]] = s[choice[i]] * (g[i] - mean);
 }
 
-/* Of logistic values over their sum: (g - sum of p g) / sum, times s (1 - s). */
+/* Of normalised logistic values: (g - sum of p g) / sum, times s (1 - s). */
 static void
 sigmoid_bwd (const float *s, const int32_t *choice, const float *g, uint64_t n, uint64_t topk,
              float *d)
@@ -359,7 +361,7 @@ weft_ref_moe_route (const struct weft_kernel *k)
     ref_token (k, t);
 }
 
-/* d weight i / d logit j, from what the scores are. */
+/* d weight i / d logit j, from the scores. */
 static double
 ref_slope (const struct weft_kernel *k, const double *s, const int32_t *choice, uint64_t i,
            uint64_t j)

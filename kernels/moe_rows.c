@@ -1,11 +1,12 @@
-/* Rows of tokens: counted and numbered by expert, moved there and back, regrouped by source. */
+/* MoE permutation: counts and numbers rows by expert, dispatches and combines rows, regroups them
+ * by source. */
 #include "core/base/fold.h"
 #include "kernels/float.h"
 #include "kernels/moe.h"
 #include "kernels/part.h"
 #include "kernels/sums.h"
 
-/* Columns of a share, so that shares have cache lines of their own. */
+/* Columns per share, so that shares write different cache lines. */
 #define GRAIN 32
 
 /* ---------------------------------------------------------------- counts and numbers */
@@ -30,7 +31,7 @@ weft_extent_moe_sort (const struct weft_kernel *k, uint32_t operand)
   return operand == COUNTS ? dim[EXPERTS] * leaves_of (k) : dim[TOKENS] * dim[TOPK];
 }
 
-/* Weight of a row, for which of too many are dropped; a reference has doubles. */
+/* Router weight of a row, which decides the rows dropped over capacity; doubles in a reference. */
 struct weights {
   const struct weft_operand *operand;
   gboolean doubles;
@@ -46,8 +47,8 @@ weight_of (const struct weights *w, uint64_t i)
   return (double) *weft_floats (w->operand->data, w->operand->dtype, i, 1, &room);
 }
 
-/* Rows of the same expert that are kept before row i: those of more weight, of equal weight the
- * earlier ones (Megatron-Core moe_utils.py, drop policy "probs"). */
+/* Number of rows of the same expert kept before row i: those of larger weight, and earlier ones of
+ * equal weight (Megatron-Core moe_utils.py, drop policy "probs"). */
 static uint64_t
 stand_before (const struct weft_kernel *k, const struct weights *w, uint64_t i)
 {
@@ -64,7 +65,8 @@ stand_before (const struct weft_kernel *k, const struct weights *w, uint64_t i)
   return n;
 }
 
-/* Counts first; a row's number is where its expert begins and how many of the expert came before. */
+/* Counts first; the number of a row is the start of its expert plus the rows of the expert before
+ * it. */
 static void
 sort (const struct weft_kernel *k, const struct weights *w)
 {
@@ -106,7 +108,7 @@ weft_ref_moe_sort (const struct weft_kernel *k)
   sort (k, &(struct weights){ &k->operand[PROB], TRUE });
 }
 
-/* ------------------------------------------------------------------- there and back */
+/* ------------------------------------------------------------- dispatch and combine */
 
 enum { X, PERMUTE_ROW, PERMUTE_Y };
 enum { UNPERMUTE_ROW = 1, UNPERMUTE_CHOICE, UNPERMUTE_Y };
@@ -178,15 +180,15 @@ weft_extent_moe_unpermute (const struct weft_kernel *k, uint32_t operand)
                                 : dim[TOKENS] * dim[EACH];
 }
 
-/* The rows of one token: a few columns of each, their sum and the experts they come from. */
+/* Sum of the rows of one token over some columns, with the experts they come from. */
 struct sum {
   const struct weft_kernel *k;
   const int32_t *row, *choice;
   uint64_t first, n; /* columns */
 };
 
-/* Rows [at, end) of a token, which are leaves of the node over experts [expert, expert + n); leaves of
- * experts that the token does not visit are 0 and add nothing. */
+/* Folds rows [at, end) of a token as leaves of the node over experts [expert, expert + n); experts
+ * that the token does not visit count as 0 and are left out. */
 static void
 fold (const struct sum *s, struct weft_range rows, uint32_t expert, uint32_t n, float *to)
 {
@@ -213,7 +215,7 @@ fold (const struct sum *s, struct weft_range rows, uint32_t expert, uint32_t n, 
   weft_round (s->k->operand[UNPERMUTE_Y].dtype, s->n, to);
 }
 
-/* One after the other, in the order of the experts. */
+/* Adds row by row in the order of the experts. */
 static void
 chain (const struct sum *s, uint64_t n_row, float *to)
 {
@@ -231,7 +233,7 @@ chain (const struct sum *s, uint64_t n_row, float *to)
 
 #define MOST_TOPK 1024
 
-/* Adding 0 makes 0 of -0, as adding what other ranks have of a token does. */
+/* Adds 0, which turns -0 into 0, as the addition of another rank's part would. */
 static void
 sum_token (const struct weft_kernel *k, uint64_t token, struct weft_range columns)
 {
@@ -283,7 +285,7 @@ weft_ref_moe_unpermute (const struct weft_kernel *k)
       y[i / each * columns + c] += x[(uint64_t) row[i] * columns + c];
 }
 
-/* ------------------------------------------------- by source, by expert, and back */
+/* --------------------------------------------- regrouping by source and by expert */
 
 enum { GROUP_COUNTS, GROUP_X, GROUP_Y };
 enum { GROUP_COLUMNS = 1, GROUP_EXPERTS, GROUP_SOURCES, GROUP_STRIDE, GROUP_INNER };
@@ -302,7 +304,7 @@ weft_extent_moe_ungroup (const struct weft_kernel *k, uint32_t operand)
   return weft_extent_moe_group (k, operand);
 }
 
-/* The source that comes i-th. */
+/* The source visited i-th. */
 static uint64_t
 source_at (const struct weft_kernel *k, uint64_t i)
 {
@@ -311,8 +313,8 @@ source_at (const struct weft_kernel *k, uint64_t i)
   return i % outer * inner + i / outer;
 }
 
-/* Blocks of (expert, source) change places: in one operand experts are outermost, in the other
- * sources are.  `size` is that of an element. */
+/* Transposes blocks of (expert, source): one operand has experts outermost, the other sources.
+ * `size`: bytes of an element. */
 static void
 regroup (const struct weft_kernel *k, gboolean by_expert, uint64_t size)
 {
@@ -364,7 +366,7 @@ weft_ref_moe_ungroup (const struct weft_kernel *k)
   regroup (k, FALSE, sizeof (double));
 }
 
-/* ----------------------------------------------------------- tables of counts, turned */
+/* -------------------------------------------------------- transposed tables of counts */
 
 uint64_t
 weft_extent_moe_turn (const struct weft_kernel *k, uint32_t operand)
@@ -373,7 +375,7 @@ weft_extent_moe_turn (const struct weft_kernel *k, uint32_t operand)
   return k->shape.dim[0] * k->shape.dim[1] * k->shape.dim[2];
 }
 
-/* Counts are no floating type: here they are what they are in a kernel. */
+/* Counts are integers also in the reference. */
 void
 weft_ref_moe_turn (const struct weft_kernel *k)
 {

@@ -1,12 +1,13 @@
-/* moe_scales.h - scales of rows of codes that experts multiply, or of their weights, of which every expert's
- * rows are a group.  Of one for a group there is a largest magnitude.  Of others
+/* moe_scales.h - fp8 scales of expert rows and expert weights; the rows of each expert are a group.
+ * With one scale per group, the scale is stored as a largest magnitude. With blocks:
  *
- *   along     blocks of a row follow each other, row by row
- *   squares   likewise, by lines of squares
- *   down      blocks go down the columns, one of each column side by side
+ *   along     blocks lie along rows: scales row by row
+ *   squares   likewise, one line of scales per line of squares
+ *   down      blocks lie down the columns: one scale per column side by side
  *
- * Lines of squares and blocks that go down begin anew with every group: those of one begin where they do
- * if the rows of all before had each a block more than they fill, which leaves gaps but needs no table. */
+ * Lines of squares and blocks that go down start anew in every group. A group's lines begin where
+ * they would if every group before it had one block more than it fills: this leaves gaps but needs
+ * no table of offsets. */
 #pragma once
 #include "kernels/fp8.h"
 
@@ -19,14 +20,14 @@ weft_moe_line (uint64_t first, uint64_t g, uint64_t block)
   return first / block + g;
 }
 
-/* Lines of all blocks of n groups. */
+/* Upper bound of the lines of all blocks of n groups. */
 WEFT_INLINE uint64_t
 weft_moe_lines (uint64_t rows, uint64_t n, uint64_t block)
 {
   return rows / block + n;
 }
 
-/* Groups that go down rows of so many columns, as the number of their scales says. */
+/* Number of groups with blocks down their columns, computed from the number of scales. */
 WEFT_INLINE uint64_t
 weft_moe_groups_of (uint64_t scales, uint64_t rows, uint64_t columns, uint64_t block)
 {

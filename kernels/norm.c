@@ -114,7 +114,7 @@ row_gradient (const struct weft_kernel *k, const struct weft_row_norm *norm, uin
   return g;
 }
 
-/* Some columns of the sums over rows; with the last of them come the rows' own gradients. */
+/* Sums over rows for a range of columns; the last range also computes the rows' own gradients. */
 static void
 sum_columns (const struct weft_kernel *k, struct weft_range columns, struct weft_sums *dweight,
              struct weft_sums *dbias)
@@ -182,7 +182,7 @@ weft_cpu_norm_dgrad (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   }
 }
 
-/* The same op without a dx. */
+/* The same op without dx. */
 static struct weft_kernel
 weights_alone (const struct weft_kernel *k)
 {
@@ -237,7 +237,7 @@ weft_ref_norm (const struct weft_kernel *k)
   }
 }
 
-/* The sum is rounded as it is stored. */
+/* The sum is rounded to the type in which it is stored. */
 void
 weft_ref_add_norm (const struct weft_kernel *k)
 {

@@ -3,7 +3,7 @@
 #include "kernels/float.h"
 #include <math.h>
 
-/* Pairs that are drawn before they are stored side by side. */
+/* Pairs drawn before they are stored interleaved. */
 #define PAIRS 64
 
 static inline uint64_t
@@ -22,8 +22,9 @@ bits_double (uint64_t bits)
   return d;
 }
 
-/* Uniform in (0, 1]: 53 bits and 1.  Vectors of 64-bit integers are not made doubles at once: 21 bits and
- * 32 are put below the exponents of 2^84 and 2^52, which are taken off. */
+/* Uniform in (0, 1]: 53 random bits plus 1. Vectors of 64-bit integers have no direct conversion to
+ * double: 21 and 32 bits are placed below the exponents of 2^84 and 2^52, which are then
+ * subtracted. */
 static inline double
 uniform (uint64_t key, uint64_t counter)
 {
@@ -34,13 +35,14 @@ uniform (uint64_t key, uint64_t counter)
   return (high + low + 1) * 0x1p-53;
 }
 
-/* u = 2^n f with f in [sqrt(1/2), sqrt(2)), log f = 2 atanh((f - 1) / (f + 1)), whose next term is below
- * 2^-55.  ln 2 is in two parts, the first so short that n times it is exact. */
+/* u = 2^n f with f in [sqrt(1/2), sqrt(2)); log f = 2 atanh((f - 1) / (f + 1)) with a first omitted
+ * term below 2^-55. ln 2 is split in two, the first part short enough that n times it is exact. */
 static inline double
 log_of (double u)
 {
   const uint64_t half = UINT64_C (0x3fe6a09e667f3bcd); /* sqrt(1/2) */
-  uint64_t above = (double_bits (u) - half + (UINT64_C (64) << 52)) >> 52; /* n + 64, of n >= -53 */
+  /* n + 64, for n >= -53 */
+  uint64_t above = (double_bits (u) - half + (UINT64_C (64) << 52)) >> 52;
   double n = bits_double (above | double_bits (0x1p52)) - (0x1p52 + 64);
   double f = bits_double (double_bits (u) - ((above - 64) << 52));
   double s = (f - 1) / (f + 1), z = s * s;
@@ -56,8 +58,8 @@ log_of (double u)
   return n * 0x1.62e42fefa38p-1 + (2 * (s + s * z * q) + n * 0x1.ef35793c7673p-45);
 }
 
-/* sin and cos of 2 pi v: quarters of a turn are taken off exactly, Taylor's series of what is left, at most
- * pi / 4, end where the next term is below 2^-53. */
+/* sin and cos of 2 pi v: removes quarter turns exactly, then Taylor series for at most pi / 4 with
+ * a first omitted term below 2^-53. */
 static inline void
 turn_to (double v, double *cosine, double *sine)
 {

@@ -1,26 +1,26 @@
-/* Tensors of a unit and the pieces of them that ranks of a group hold: FSDP2.
+/* FSDP2: packs tensors of a unit into the shards of a group's ranks, and unpacks them.
  *
- * A tensor is cut along its rows into equal pieces, one for each rank, the last ones padded; piece r
- * lies in slice r.  Here one tensor is moved; slices hold those of others beside it. */
+ * A tensor is cut along its rows into equal pieces, one per rank, the last ones padded; piece r
+ * lies in slice r. A call moves one tensor; slices hold pieces of other tensors beside it. */
 #include "kernels/float.h"
 #include "kernels/kernel.h"
 #include "kernels/part.h"
 
-/* Elements of a piece: at most those of a slice, from which to the next is dim[0]. */
+/* Elements of a piece; slices lie dim[0] elements apart. */
 static uint64_t
 piece_of (const struct weft_kernel *k)
 {
   return k->shape.dim[2] ? weft_least (k->shape.dim[2], k->shape.dim[0]) : k->shape.dim[0];
 }
 
-/* Of all slices. */
+/* Number of slices. */
 static uint64_t
 slices (const struct weft_kernel *k)
 {
   return k->shape.dim[0] * k->shape.dim[1];
 }
 
-/* A tensor may be shorter than its pieces together. */
+/* A tensor may have fewer elements than its padded pieces together. */
 uint64_t
 weft_extent_pack (const struct weft_kernel *k, uint32_t operand)
 {
@@ -33,7 +33,7 @@ weft_extent_unpack (const struct weft_kernel *k, uint32_t operand)
   return weft_extent_pack (k, !operand);
 }
 
-/* n elements that follow each other on both sides. */
+/* Copies n elements that are contiguous on both sides. */
 static void
 copy (const struct weft_operand *from, uint64_t first, const struct weft_operand *to, uint64_t at,
       uint64_t n)
@@ -52,7 +52,7 @@ clear (const struct weft_operand *to, uint64_t at, uint64_t n)
   memset ((uint8_t *) to->data + at * size, 0, n * size);
 }
 
-/* Elements [first, first + n) of the padded tensor, all in one piece. */
+/* Moves elements [first, first + n) of the padded tensor, all of one piece. */
 static void
 move (const struct weft_kernel *k, uint64_t first, uint64_t n)
 {

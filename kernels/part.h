@@ -1,4 +1,4 @@
-/* part.h - which outputs a part of a kernel computes. */
+/* part.h - the share of the outputs that one part of a kernel computes. */
 #pragma once
 #include <stdint.h>
 
@@ -6,7 +6,8 @@ struct weft_range {
   uint64_t begin, end;
 };
 
-/* Shares of n things in units of `grain`, so that neighbours keep to cache lines of their own. */
+/* Divides n items into shares in units of `grain`, so that neighbours do not write the same cache
+ * line. */
 static inline struct weft_range
 weft_part (uint64_t n, uint64_t grain, uint32_t part, uint32_t parts)
 {

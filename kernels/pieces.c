@@ -1,12 +1,12 @@
-/* What comes in pieces, put where it belongs; and pieces taken out of the whole. */
+/* Assembles a tensor from received pieces, and cuts pieces out of a tensor. */
 #include "kernels/float.h"
 #include "kernels/kernel.h"
 #include "kernels/part.h"
 
-enum { OWN, CAME, ALL }; /* what came lies behind the first piece of all */
+enum { OWN, CAME, ALL }; /* the received pieces lie behind the first piece */
 enum { X, Y };
 
-/* -------------------------------------------------------------------- pieces of a ring */
+/* ------------------------------------------------------------------ pieces from a ring */
 
 uint64_t
 weft_extent_settle (const struct weft_kernel *k, uint32_t operand)
@@ -15,7 +15,7 @@ weft_extent_settle (const struct weft_kernel *k, uint32_t operand)
   return k->shape.dim[0] / parts * pieces[operand];
 }
 
-/* The rank whose piece came after `steps` steps: its place in the end. */
+/* The rank whose piece arrived after `steps` steps: its final place. */
 static uint64_t
 sender (const struct weft_kernel *k, uint64_t steps)
 {
@@ -36,7 +36,8 @@ swap (uint8_t *a, uint8_t *b, uint64_t bytes)
   }
 }
 
-/* Whoever stands at the place of another has that other at its own: pairs change places. */
+/* In place: the permutation consists of swaps, because if rank a's piece lies at b's place, b's
+ * lies at a's. */
 static void
 settle (const struct weft_kernel *k, uint64_t size)
 {
@@ -64,7 +65,7 @@ weft_ref_settle (const struct weft_kernel *k)
   settle (k, sizeof (double));
 }
 
-/* --------------------------------------------------------------------- pieces of columns */
+/* ------------------------------------------------------------------------- column pieces */
 
 uint64_t
 weft_extent_join_columns (const struct weft_kernel *k, uint32_t operand)
@@ -97,7 +98,7 @@ weft_ref_join_columns (const struct weft_kernel *k)
   join (k, (struct weft_range){ 0, k->shape.dim[0] }, sizeof (double));
 }
 
-/* -------------------------------------------------------------------- a part of the whole */
+/* ------------------------------------------------------------------ one part of the whole */
 
 enum { ROWS, COLUMNS, ROW_PARTS, COLUMN_PARTS };
 
@@ -136,11 +137,11 @@ weft_ref_take_part (const struct weft_kernel *k)
   take_rows (k, (struct weft_range){ 0, dim[ROWS] / dim[ROW_PARTS] }, sizeof (double));
 }
 
-/* -------------------------------------------------------------------- two beside each other */
+/* ---------------------------------------------------------------------------- concatenation */
 
 enum { A = 1, B };
 
-/* Columns of the operands of concat, or of its gradient, whose whole comes first. */
+/* Columns of an operand of concat, or of its gradient, whose first operand is the whole. */
 static uint64_t
 columns_of (const struct weft_kernel *k, uint32_t operand)
 {
@@ -212,16 +213,16 @@ weft_ref_concat_bwd (const struct weft_kernel *k)
   take_apart (k, (struct weft_range){ 0, k->shape.dim[ROWS] }, sizeof (double));
 }
 
-/* ------------------------------------------------------------- heads of ranks that share a group */
+/* ------------------------------------------------------ heads of ranks that share a query group */
 
 enum { H_TOKENS, H_PARTS, H_HEADS, H_GROUPS, H_WIDTH, H_TAKEN };
 
-/* Columns of a rank's part of the map to queries, keys and values: of queries, and of keys.  Of what was
- * taken, parts of queries. */
+/* Columns of a rank's part of the qkv projection: of queries, and of keys. For the taken part:
+ * parts of queries. */
 struct shares {
-  uint64_t q, k, sharing; /* `sharing` ranks have a group together */
+  uint64_t q, k, sharing; /* `sharing` ranks share a group */
   uint64_t queries;
-  uint64_t part, taken; /* columns of all of a part, and of what was taken */
+  uint64_t part, taken; /* columns of a whole part, and of the taken part */
 };
 
 static struct shares
@@ -240,7 +241,7 @@ shares_of (const struct weft_kernel *k)
   return of;
 }
 
-/* Whether the part of one rank is put alone. */
+/* Whether only the part of one rank is put. */
 static gboolean
 puts_one (const struct weft_kernel *k)
 {
@@ -264,7 +265,8 @@ weft_extent_put_heads (const struct weft_kernel *k, uint32_t operand)
   return weft_extent_take_heads (k, operand == X ? Y : X);
 }
 
-/* A run of a token's elements: whose part it is of, and where it is there and among what was taken. */
+/* A contiguous run of a token's elements: its rank, its place in the part, its place in the taken
+ * part. */
 struct run {
   uint64_t rank, column, at, n;
 };

@@ -1,10 +1,10 @@
-/* reference.h - sums and scales that references in double are written with. */
+/* reference.h - sums and scales for the fp64 references. */
 #pragma once
 #include <float.h>
 #include <math.h>
 #include <stdint.h>
 
-/* weft_fp8_scale_to() of kernels/fp8.h. */
+/* weft_fp8_scale_to() of kernels/fp8.h in double. */
 static inline double
 weft_double_fp8_scale (double largest, double most)
 {

@@ -1,13 +1,13 @@
-/* Element i of the turned part of a head pairs with element i + half, as in Hugging Face's models;
- * how far a position turns a pair: core/job/rotary.h.  Heads of keys follow those of queries; values,
- * which follow both, stay. */
+/* Rotary embedding. Dimension i of the rotated part of a head pairs with i + half, as in Hugging
+ * Face models; frequencies: core/job/rotary.h. Key heads follow the query heads; values, after
+ * both, are copied. */
 #include "core/job/rotary.h"
 #include "kernels/float.h"
 #include "kernels/kernel.h"
 #include "kernels/part.h"
 #include <math.h>
 
-/* Half of the widest head: model.def. */
+/* Half of the widest head (model.def). */
 #define MOST_PAIRS 2048
 
 enum { LOCAL = 2 /* dimension */ };
@@ -59,7 +59,7 @@ weft_extent_rope_bwd (const struct weft_kernel *k, uint32_t operand)
   return extent (k);
 }
 
-/* A turn of one position; backward turns the other way. */
+/* Rotation of one position; backward rotates the other way. */
 struct turn {
   uint64_t n;
   float cosine[MOST_PAIRS], sine[MOST_PAIRS];
@@ -102,7 +102,7 @@ turn_token (const struct weft_kernel *k, const struct turn *turn, uint64_t token
   }
 }
 
-/* Shares are positions, whose turns are computed once for all sequences. */
+/* Threads share positions, whose sines and cosines are computed once for all sequences. */
 static void
 turn_all (const struct weft_kernel *k, struct weft_range share, double direction)
 {

@@ -113,13 +113,13 @@ weft_row_forward (const struct weft_row_norm *norm, struct weft_row x,
 
 /* --------------------------------------------------------------------- backward */
 
-/* What a stretch of a row's gradient is made of. */
+/* Inputs of a stretch of a row's gradient. */
 struct stretch {
   const float *dy, *x, *weight;
   struct weft_moments moments;
 };
 
-/* sum[0] += g, sum[1] += g xhat, with g = dy weight: lanes past the end have a dy of 0. */
+/* sum[0] += g, sum[1] += g xhat, with g = dy weight; lanes past the end have dy = 0. */
 static inline __attribute__ ((always_inline)) void
 pull_back (weft_lanes *g, weft_lanes *gx, const weft_lanes v[3], const struct weft_moments *m)
 {
@@ -148,7 +148,8 @@ sum_gradients (weft_lanes *to, const struct stretch *s, uint64_t n)
   to[1] = gx;
 }
 
-/* The part of g that changes neither the mean (of_g) nor the size (of_gx) of the row. */
+/* Subtracts from g its components that only change the mean (of_g) or the norm (of_gx) of the
+ * row. */
 WEFT_WIDE static void
 project (float *dx, const struct stretch *s, float of_g, float of_gx, uint64_t n)
 {

@@ -1,10 +1,10 @@
-/* row.h - layernorm and rmsnorm of one row, for whole rows and for heads.
+/* row.h - layernorm and rmsnorm of one row, also used for norms of heads.
  *
  *   y = xhat weight + bias
  *   xhat = (x - mean) scale
  *   scale = 1 / sqrt (mean of (x - mean)^2 + epsilon)
  *
- * An rmsnorm takes 0 for the mean and has no bias. */
+ * An rmsnorm uses a mean of 0 and has no bias. */
 #pragma once
 #include "kernels/kernel.h"
 #include "kernels/part.h"
@@ -12,10 +12,10 @@
 struct weft_row_norm {
   uint64_t n; /* elements of a row */
   float epsilon;
-  gboolean centred; /* layernorm */
+  gboolean centred; /* TRUE: layernorm; FALSE: rmsnorm */
 };
 
-/* n elements of an operand, from one on. */
+/* Elements of an operand from `first` on. */
 struct weft_row {
   const struct weft_operand *operand;
   uint64_t first;
@@ -26,12 +26,12 @@ struct weft_moments {
 };
 struct weft_moments weft_row_moments (const struct weft_row_norm *norm, struct weft_row x);
 
-/* y may be x; bias may be NULL. */
+/* y may alias x; bias may be NULL. */
 void weft_row_forward (const struct weft_row_norm *norm, struct weft_row x,
                        const struct weft_operand *weight, const struct weft_operand *bias,
                        struct weft_row y);
 
-/* dx = dresidual + input gradient; dresidual's operand may be NULL; dx may be dy or dresidual. */
+/* dx = dresidual + input gradient. dresidual may be without data; dx may alias dy or dresidual. */
 struct weft_row_gradient {
   struct weft_row dy, x, dresidual, dx;
   const struct weft_operand *weight;
@@ -39,7 +39,7 @@ struct weft_row_gradient {
 };
 void weft_row_backward (const struct weft_row_norm *norm, const struct weft_row_gradient *g);
 
-/* dweight += dy xhat and, unless it is NULL, dbias += dy, over some columns: the first of them is
- * dweight[0]. */
+/* dweight += dy xhat and, unless dbias is NULL, dbias += dy, for a range of columns; dweight[0] is
+ * the first of them. */
 void weft_row_weights (const struct weft_row_gradient *g, struct weft_range columns, float *dweight,
                        float *dbias);

@@ -1,5 +1,5 @@
-/* One row added to every row, and each position's to the rows of its tokens: what ranks that share a
- * product or a table out add when their sums have met. */
+/* Adds one row to every row (bias), or each position's row to its tokens (position embedding),
+ * after the all-reduce of a tensor-parallel product or lookup. */
 #include "kernels/float.h"
 #include "kernels/kernel.h"
 #include "kernels/part.h"
@@ -51,7 +51,7 @@ weft_cpu_bias (const struct weft_kernel *k, uint32_t part, uint32_t parts)
     add_row (k, r, 0, r);
 }
 
-/* The rows of x that become rows of y: all, or this rank's. */
+/* First row of x that becomes a row of y: 0, or this rank's with sequence parallelism. */
 static uint64_t
 first_row (const struct weft_kernel *k)
 {

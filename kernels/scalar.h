@@ -1,4 +1,5 @@
-/* scalar.h - loss and squares: one float, or in canonical order the words of an exact sum. */
+/* scalar.h - the loss and the squared gradient norm: one float, or in canonical order the words of
+ * an exact sum. */
 #pragma once
 #include "core/base/exact.h"
 #include "kernels/kernel.h"
@@ -16,7 +17,7 @@ weft_scalar_extent (const struct weft_operand *o)
   return weft_scalar_is_exact (o) ? WEFT_EXACT_WORDS : 1;
 }
 
-/* 0, unless it accumulates. */
+/* Sets the scalar to 0 unless the op accumulates. */
 static inline void
 weft_scalar_begin (const struct weft_operand *o)
 {

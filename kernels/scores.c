@@ -1,5 +1,5 @@
-/* Attention out of plain products: every op reads and writes whole squares.  Written to be read: one row
- * of a square at a time, sums in the order of keys, of queries or of a head's elements. */
+/* Unfused attention: every op reads and writes whole score matrices. Written for readability: one
+ * row at a time, sums in the order of keys, queries or head elements. */
 #include "kernels/scores.h"
 #include "kernels/traits.h"
 #include "kernels/float.h"
@@ -7,7 +7,7 @@
 #include "kernels/part.h"
 #include <math.h>
 
-/* A few rows of a head or of a square. */
+/* Scratch: a few rows of a head or of a score matrix. */
 struct room {
   float in[WEFT_STRETCH], out[WEFT_STRETCH];
 };
@@ -55,7 +55,8 @@ rows_of (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   return weft_part (dim[WEFT_BATCH] * dim[WEFT_HEADS] * dim[WEFT_SEQUENCE], 64, part, parts);
 }
 
-/* Fills the row of `to` with dot products of `x` and of each key's slot; 0 where nothing is seen. */
+/* Fills the row of `to` with dot products of `x` and the head at `slot` of each key; masked
+ * elements become 0. */
 static void
 products (const struct weft_kernel *k, const struct row *r, const struct weft_operand *x,
           uint64_t from, uint64_t slot)
@@ -111,7 +112,7 @@ exponentials (float *e, const float *x, float peak, uint64_t n)
     e[i] = weft_expf (x[i] - peak);
 }
 
-/* The keys that a row sees, in the whole square. */
+/* The largest element among the visible keys of a row. */
 static float
 highest (const struct weft_operand *x, struct weft_range keys)
 {
@@ -185,7 +186,7 @@ weft_cpu_softmax_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts
   }
 }
 
-/* Columns [begin, begin + n) of a sum of rows, each times a factor. */
+/* Columns [begin, begin + n) of a weighted sum of rows. */
 struct mixture {
   const struct weft_operand *of;
   float sum[WEFT_STRETCH];
@@ -240,7 +241,7 @@ weft_cpu_context (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 
 enum { DS, P, DO, QKV, DQKV };
 
-/* dq of a query: its row of ds over the keys. */
+/* dq of a query: its row of ds times the keys. */
 static void
 query_gradient (const struct weft_kernel *k, const struct row *r, struct mixture *m, uint64_t c)
 {
@@ -255,8 +256,8 @@ query_gradient (const struct weft_kernel *k, const struct row *r, struct mixture
                weft_qkv_at (dim, r->batch, r->query, r->head) + c);
 }
 
-/* dk or dv of a key: a column of ds or p, over the heads of its group and the queries that see it.
- * r->head is the first of the group, r->query the key. */
+/* dk or dv of a key: its column of ds or p, over the heads of its group and the queries that see
+ * it. r->head is the first head of the group, r->query the key. */
 static void
 key_gradient (const struct weft_kernel *k, const struct row *r, struct mixture *m, uint64_t c)
 {

@@ -1,15 +1,15 @@
-/* scores.h - where the heads of unfused attention lie.
+/* scores.h - memory layout of unfused attention.
  *
- * A token's row of qkv has all query heads, then keys, then values of each group; scores,
- * probabilities and their gradients are squares (sequence, sequence), one for each sequence and query
- * head, of which a query sees the keys up to its own. */
+ * A token's row of qkv has all query heads, then the keys, then the values of each group. Scores,
+ * probabilities and their gradients are squares (sequence, sequence), one per sequence and query
+ * head; the causal mask lets a query see the keys up to its own position. */
 #pragma once
 #include "kernels/kernel.h"
 
 enum { WEFT_BATCH, WEFT_SEQUENCE, WEFT_HEADS, WEFT_GROUPS, WEFT_HEAD_WIDTH, WEFT_WINDOW };
 
-/* The first element of a token's head in qkv, `slot` counting query heads, keys and values; in o; and
- * of a query's row in a square. */
+/* First element of: a token's head in qkv (`slot` counts query heads, keys and values); a token's
+ * head in o; a query's row in a square. */
 static inline uint64_t
 weft_qkv_at (const uint64_t *dim, uint64_t batch, uint64_t token, uint64_t slot)
 {
@@ -29,7 +29,7 @@ weft_square_at (const uint64_t *dim, uint64_t batch, uint64_t head, uint64_t que
   return ((batch * dim[WEFT_HEADS] + head) * dim[WEFT_SEQUENCE] + query) * dim[WEFT_SEQUENCE];
 }
 
-/* The slots of a query head's keys and values. */
+/* Slots of the key and the value head of a query head. */
 static inline uint64_t
 weft_key_slot (const uint64_t *dim, uint64_t head)
 {
@@ -42,7 +42,7 @@ weft_value_slot (const uint64_t *dim, uint64_t head)
   return weft_key_slot (dim, head) + dim[WEFT_GROUPS];
 }
 
-/* The first key that a query sees: all before it, or a window of them. */
+/* The first key that a query sees: 0, or the start of its sliding window. */
 static inline uint64_t
 weft_first_key (const struct weft_kernel *k, uint64_t query)
 {

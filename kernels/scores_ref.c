@@ -1,4 +1,4 @@
-/* Unfused attention in double, op by op as the formulas are written. */
+/* fp64 reference of unfused attention, written as its formulas. */
 #include "kernels/reference.h"
 #include "kernels/scores.h"
 #include <math.h>
@@ -10,7 +10,7 @@ struct place {
   uint64_t batch, head, query, key;
 };
 
-/* Every pair of a query and a key that it sees. */
+/* Calls `pair` for every query and each key it sees. */
 static void
 each_pair (const struct weft_kernel *k, void (*pair) (const struct place *at))
 {

@@ -1,4 +1,4 @@
-/* What members of a group have sent each other, added. */
+/* Sums what the members of a group have sent each other. */
 #include "core/base/fold.h"
 #include "kernels/float.h"
 #include "kernels/kernel.h"
@@ -24,7 +24,7 @@ struct stack {
   float entry[WEFT_FOLD_MOST_DEPTH][WEFT_STRETCH];
 };
 
-/* Nodes are rounded where they are those of a canonical sum. */
+/* Nodes are rounded in canonical sums only. */
 static void
 join_sums (void *stack, uint32_t below)
 {
@@ -35,7 +35,7 @@ join_sums (void *stack, uint32_t below)
     weft_round (s->k->operand[1].dtype, s->n, s->entry[below]);
 }
 
-/* Elements [first, first + n) of every slice, in the order of fold.h. */
+/* Sums elements [first, first + n) of every slice in the order of fold.h. */
 static void
 sum_stretch (const struct weft_kernel *k, uint64_t first, uint64_t n)
 {

@@ -5,7 +5,7 @@
 #include "kernels/math.h"
 #include <math.h>
 
-#define MOST_LEAVES 8 /* core/passes/shard/tensor.c */
+#define MOST_LEAVES 8 /* limit in core/passes/shard/tensor.c */
 #define MOST_DEPTH 4
 
 enum { ROWS, COLUMNS, LEAVES, WHOLE };
@@ -41,7 +41,7 @@ weft_soft_target (const struct weft_kernel *k, int32_t target)
   return (uint64_t) target - k->tp.at * k->shape.dim[COLUMNS];
 }
 
-/* The larger of each lane; a NaN is left to the sum. */
+/* The larger of each lane; NaN is ignored here and shows in the sum. */
 static inline __attribute__ ((always_inline)) void
 keep_larger (weft_lanes *most, const weft_lanes *x)
 {
@@ -50,7 +50,7 @@ keep_larger (weft_lanes *most, const weft_lanes *x)
   *most = (weft_lanes) (((mask) *x & above) | ((mask) *most & ~above));
 }
 
-/* The largest element, at least `least`; a stretch at most. */
+/* The largest element of at most one stretch, not below `least`. */
 WEFT_WIDE static float
 largest (const float *x, uint64_t n, float least)
 {
@@ -70,7 +70,7 @@ largest (const float *x, uint64_t n, float least)
   return least;
 }
 
-/* sum of exp (x - shift); a stretch at most. */
+/* Sum of exp (x - shift) over at most one stretch. */
 WEFT_WIDE static float
 sum_of_exponentials (const float *x, uint64_t n, float shift)
 {
@@ -79,7 +79,7 @@ sum_of_exponentials (const float *x, uint64_t n, float shift)
 
   for (uint64_t i = 0; i < n; i++)
     e[i] = weft_expf (x[i] - shift);
-  memset (e + n, 0, WEFT_N_LANES * sizeof *e); /* up to a whole number of lanes */
+  memset (e + n, 0, WEFT_N_LANES * sizeof *e); /* pad to a whole number of lanes */
   for (uint64_t i = 0; i < n; i += WEFT_N_LANES) {
     memcpy (&some, e + i, sizeof some);
     lanes += some;
@@ -120,7 +120,7 @@ weft_soft_most (const struct weft_soft_row *row)
   return most_of (row, (struct weft_range){ 0, row->columns });
 }
 
-/* One that has no columns changes nothing. */
+/* A part without columns is neutral. */
 struct weft_soft
 weft_soft_join (struct weft_soft a, struct weft_soft b)
 {
@@ -139,7 +139,7 @@ weft_soft_join_top (void *stack, uint32_t below)
   s[below] = weft_soft_join (s[below], s[below + 1]);
 }
 
-/* Leaf by leaf: against a logit that is given, or each against its own. */
+/* Folds leaf by leaf: relative to a given logit, or each leaf relative to its own largest. */
 static struct weft_soft
 fold (const struct weft_soft_row *row, const float *given)
 {

@@ -1,4 +1,4 @@
-/* Sums of squares that were taken apart. */
+/* Sums of squares computed in parts. */
 #include "kernels/scalar.h"
 
 uint64_t

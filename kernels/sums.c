@@ -40,7 +40,7 @@ weft_sums_add (float *sum, const float *x, uint64_t n)
     sum[i] += x[i];
 }
 
-/* Adding nothing is adding 0, which makes 0 of -0. */
+/* A leaf without rows counts as 0: adding 0 turns -0 into 0. */
 WEFT_WIDE static void
 add_nothing (float *sum, const float *x, uint64_t n)
 {

@@ -2,7 +2,7 @@
 #include "core/base/error.h"
 #include <pthread.h>
 
-/* FLOPs and bytes of a kernel that is worth waking other threads for: they cost some 10 us. */
+/* FLOPs plus bytes above which waking other threads, which costs about 10 us, pays off. */
 #define WORTH_SHARING 1e6
 
 struct member {
@@ -13,10 +13,10 @@ struct member {
 
 struct weft_team {
   uint32_t n, n_started;
-  struct member *member; /* [n]: part 0 is the caller's */
+  struct member *member; /* [n]: the caller computes part 0 */
   pthread_mutex_t lock;
   pthread_cond_t begin, end;
-  const struct weft_kernel *kernel; /* all under the lock */
+  const struct weft_kernel *kernel; /* guarded by the lock */
   uint64_t task;
   uint32_t n_busy;
   gboolean closing;

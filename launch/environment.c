@@ -18,10 +18,11 @@ static const struct launcher {
 struct reading {
   weft_launch_getenv get;
   const struct launcher *l;
-  const char *word; /* of the launcher */
+  const char *word; /* name of the launcher */
 };
 
-/* The first of some names that is set, and not empty; *found is that name, or the first of them. */
+/* The value of the first of some variables that is set and not empty; *found is its name, or the
+ * first name if none is set. */
 static const char *
 look_up (const struct reading *r, const char *names, const char **found)
 {
@@ -38,7 +39,7 @@ look_up (const struct reading *r, const char *names, const char **found)
   return value;
 }
 
-/* A whole number from least to most. */
+/* Reads a whole number in [least, most]. */
 static gboolean
 read_number (const struct reading *r, const char *names, uint32_t least, uint32_t most,
              uint32_t *out, GError **error)
@@ -47,8 +48,8 @@ read_number (const struct reading *r, const char *names, uint32_t least, uint32_
   guint64 value;
 
   if (!text)
-    return weft_bad_input (error, "%s: found nothing, wanted a number: %s of %s is set", name,
-                           r->l->rank, r->word);
+    return weft_bad_input (error, "%s: found nothing, wanted a number, because %s of %s is set",
+                           name, r->l->rank, r->word);
   if (!g_ascii_string_to_unsigned (text, 10, least, most, &value, NULL))
     return weft_bad_input (error, "%s: found \"%s\" (%s), wanted a number from %u to %u", name,
                            text, r->word, least, most);
@@ -56,9 +57,10 @@ read_number (const struct reading *r, const char *names, uint32_t least, uint32_
   return TRUE;
 }
 
-/* ------------------------------------------------------------------------- finding */
+/* ---------------------------------------------------------- detecting the launcher */
 
-/* A batch script has the variables of a task, but nobody beside it: those of a step are srun's. */
+/* The batch script of a Slurm job has the variables of a task too; only srun sets those of a
+ * step. */
 static gboolean
 is_step (weft_launch_getenv get)
 {
@@ -71,7 +73,7 @@ is_found (weft_launch_getenv get, enum weft_launcher i)
   return get (launchers[i].rank) && (i != WEFT_LAUNCHER_SLURM || is_step (get));
 }
 
-/* WEFT_N_LAUNCHER where there is none. */
+/* Sets *out to WEFT_N_LAUNCHER if there is none. */
 static gboolean
 find_launcher (const char *asked, weft_launch_getenv get, enum weft_launcher *out, GError **error)
 {
@@ -88,11 +90,11 @@ find_launcher (const char *asked, weft_launch_getenv get, enum weft_launcher *ou
     return weft_bad_input (error, "--launcher: found \"%s\", wanted auto, none, %s", asked, words);
   }
   return get (launchers[*out].rank) ||
-         weft_bad_input (error, "--launcher: found %s, wanted its variables: %s is not set", asked,
+         weft_bad_input (error, "--launcher: found %s, but its variable %s is not set", asked,
                          launchers[*out].rank);
 }
 
-/* ----------------------------------------------------------------------- rank, size */
+/* ----------------------------------------------------------------- rank, world size */
 
 static gboolean
 read_ranks (const struct reading *r, struct weft_launch *launch, GError **error)
@@ -111,7 +113,7 @@ read_ranks (const struct reading *r, struct weft_launch *launch, GError **error)
   return read_number (r, r->l->local_size, launch->local_rank + 1, launch->n, &local_size, error);
 }
 
-/* Whether all processes are on this machine, as far as the launcher says. */
+/* Whether the launcher says that all processes run on this machine. */
 static gboolean
 is_local (const struct reading *r, const struct weft_launch *launch)
 {
@@ -120,17 +122,17 @@ is_local (const struct reading *r, const struct weft_launch *launch)
   return size && g_ascii_strtoull (size, NULL, 10) == launch->n;
 }
 
-/* ------------------------------------------------------------------------- meeting */
+/* -------------------------------------------------------------- rendezvous address */
 
-/* The first host of a list of Slurm's, of the step or else of the job.  Beside another launcher the step
- * is that of its daemons, which lack the machine that they were started from. */
+/* The first host of Slurm's list: that of the step, or that of the job if another launcher runs
+ * inside Slurm (the step is then that of its daemons, which does not include the machine mpirun
+ * runs on). */
 static gboolean
 read_nodes (const struct reading *r, struct weft_launch *launch, GError **error)
 {
   const char *of_job = "SLURM_JOB_NODELIST SLURM_NODELIST",
              *of_step = "SLURM_STEP_NODELIST SLURM_JOB_NODELIST SLURM_NODELIST", *name;
-  const char *list =
-      look_up (r, launch->launcher == WEFT_LAUNCHER_SLURM ? of_step : of_job, &name);
+  const char *list = look_up (r, launch->launcher == WEFT_LAUNCHER_SLURM ? of_step : of_job, &name);
 
   if (!list)
     return TRUE;
@@ -143,8 +145,7 @@ read_nodes (const struct reading *r, struct weft_launch *launch, GError **error)
   return TRUE;
 }
 
-/* "a:29500" and "[::1]:29500", which would be taken for a host and a port; an address of IPv6 alone
- * has several colons. */
+/* Whether a host has a port: "a:29500", "[::1]:29500". A bare IPv6 address has several colons. */
 static gboolean
 has_port (const char *host)
 {
@@ -153,7 +154,8 @@ has_port (const char *host)
   return strstr (host, "]:") || (colon && !strchr (colon + 1, ':'));
 }
 
-/* MASTER_ADDR says where process 0 is; without it Slurm does, or there is one machine. */
+/* The host of process 0: MASTER_ADDR, else this machine if all processes run on it, else from
+ * Slurm. */
 static gboolean
 read_host (const struct reading *r, struct weft_launch *launch, GError **error)
 {
@@ -161,7 +163,7 @@ read_host (const struct reading *r, struct weft_launch *launch, GError **error)
 
   if (given && has_port (given))
     return weft_bad_input (
-        error, "MASTER_ADDR: found \"%s\", wanted a host alone: MASTER_PORT says the port", given);
+        error, "MASTER_ADDR: found \"%s\", wanted a host without a port (set MASTER_PORT)", given);
   if (given)
     launch->host = g_strdup (given);
   else if (launch->launcher == WEFT_LAUNCHER_TORCHRUN)
@@ -175,16 +177,16 @@ read_host (const struct reading *r, struct weft_launch *launch, GError **error)
     launch->host = g_strdup (r->get ("SLURM_LAUNCH_NODE_IPADDR"));
   return launch->host ||
          weft_bad_input (error,
-                         "MASTER_ADDR: found nothing, wanted the host of rank 0: %s says of %u "
-                         "processes that they are on several machines, and not on which",
+                         "MASTER_ADDR: found nothing, wanted the host of rank 0: %s puts %u "
+                         "processes on several machines without naming them",
                          r->word, launch->n);
 }
 
-/* Below those that systems give away by themselves (32768 on Linux). */
+/* Ports below the ephemeral range of the operating system (from 32768 on Linux). */
 #define FIRST_PORT 20000u
 #define N_PORTS 12000u
 
-/* The store of torchrun's agent has the port itself where it says so; ours is the one above. */
+/* If torchrun's agent serves its store on MASTER_PORT, Weft uses the port above. */
 static gboolean
 read_port (const struct reading *r, struct weft_launch *launch, GError **error)
 {
@@ -207,7 +209,7 @@ read_token (const struct reading *r, struct weft_launch *launch)
 
   launch->token = g_strdup_printf ("%s:%.100s%s%.20s", r->word, job ? job : "",
                                    slurm && step ? "." : "", slurm && step ? step : "");
-  for (char *c = launch->token; *c; c++) /* it is a key on the wire */
+  for (char *c = launch->token; *c; c++) /* the token is sent as a key */
     if (!g_ascii_isprint (*c))
       *c = '?';
 }

@@ -1,18 +1,19 @@
-/* environment.h - who started this process beside which others: torchrun, Open MPI, Slurm, MPICH. */
+/* environment.h - rank, world size and rendezvous address from the environment variables of a
+ * launcher: torchrun, Open MPI, Slurm, MPICH. */
 #pragma once
 #include <glib.h>
 #include <stdint.h>
 
-/* Variables of each, in the order in which they are looked for: mpirun starts its own daemons by
- * Slurm, whose variables then describe those.
+/* Variables of each launcher, tried in this order. (mpirun may start its daemons through Slurm;
+ * Slurm's variables then describe the daemons, so Slurm comes after Open MPI.)
  *
- * rank, size, local rank, local size (NULL: it has none); what tells two jobs apart.  Of several
- * words the first that is set counts.
+ * Columns: rank, world size, local rank, local world size (NULL: none), an id that distinguishes
+ * jobs. Of several names in a column, the first that is set counts.
  *
- * torchrun: https://pytorch.org/docs/stable/elastic/run.html
- * Open MPI: https://docs.open-mpi.org/en/v5.0.x/tuning-apps/environment-var.html
- * MPICH and Intel MPI (Hydra): https://github.com/pmodels/mpich/blob/main/doc/wiki/how_to
- * Slurm: https://slurm.schedmd.com/srun.html#SECTION_OUTPUT-ENVIRONMENT-VARIABLES
+ *   torchrun: https://pytorch.org/docs/stable/elastic/run.html
+ *   Open MPI: https://docs.open-mpi.org/en/v5.0.x/tuning-apps/environment-var.html
+ *   MPICH and Intel MPI (Hydra): https://github.com/pmodels/mpich/blob/main/doc/wiki/how_to
+ *   Slurm: https://slurm.schedmd.com/srun.html#SECTION_OUTPUT-ENVIRONMENT-VARIABLES
  *
  *     constant               word      rank, size, local rank, local size, job */
 #define WEFT_LAUNCHER_LIST(X)                                                                      \
@@ -32,19 +33,19 @@ extern const char *const weft_launcher_words[];
 
 struct weft_launch {
   enum weft_launcher launcher; /* WEFT_N_LAUNCHER: none */
-  uint32_t n, rank;            /* processes, and which of them this is */
-  uint32_t local_rank;         /* of those on this machine */
-  char *host;                  /* where process 0 is, and its port */
+  uint32_t n, rank;            /* number of processes, and the number of this one */
+  uint32_t local_rank;         /* its number among the processes of this machine */
+  char *host;                  /* host and port of the rendezvous, which process 0 opens */
   uint16_t port;
-  char *token; /* the same for all processes of a job, and no other's */
+  char *token; /* identifies the job: equal in its processes, different in other jobs */
 };
 typedef struct weft_launch weft_launch;
 void weft_launch_clear (weft_launch *launch);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (weft_launch, weft_launch_clear)
 
-/* What stands in the environment of this process, by `get`, or g_getenv where it is NULL.  `asked`
- * is the word of a launcher, "none", or NULL or "auto": whichever is found.  Without one, and with
- * one process, n is 1 and nothing else is set. */
+/* Reads the environment of this process through `get` (NULL: g_getenv). `asked` is the word of a
+ * launcher, "none", or NULL or "auto" to detect the launcher. Without a launcher, or with one
+ * process, sets n to 1 and nothing else. */
 typedef const char *(*weft_launch_getenv) (const char *name);
 gboolean weft_launch_read (const char *asked, weft_launch_getenv get, struct weft_launch *launch,
                            GError **error);

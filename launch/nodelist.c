@@ -3,7 +3,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Slurm has five brackets in a name at most (its MAX_DIMS); what is longer is no list of hosts. */
+/* Slurm allows five brackets in a name (MAX_DIMS). */
 #define MOST_BRACKETS 8
 #define MOST_DIGITS 9
 
@@ -14,7 +14,7 @@ refuse (const char *text, const char *at, const char *wanted, GError **error)
                          wanted);
 }
 
-/* Digits from *at on, and how many they are. */
+/* Reads digits at *at; `width` is their number, for leading zeros. */
 static gboolean
 read_number (const char **at, uint32_t *value, int *width)
 {
@@ -24,7 +24,7 @@ read_number (const char **at, uint32_t *value, int *width)
   return *width > 0 && !g_ascii_isdigit (**at);
 }
 
-/* A name so far with every number of a range after it. */
+/* Appends `head` followed by each number of a range. */
 static gboolean
 add_range (const char *head, uint32_t from, uint32_t to, int width, GPtrArray *out)
 {
@@ -35,7 +35,7 @@ add_range (const char *head, uint32_t from, uint32_t to, int width, GPtrArray *o
   return TRUE;
 }
 
-/* "03-05" or "7". */
+/* Reads "03-05" or "7". */
 static gboolean
 read_range (const char **at, uint32_t *from, uint32_t *to, int *width)
 {
@@ -50,7 +50,7 @@ read_range (const char **at, uint32_t *from, uint32_t *to, int *width)
   return read_number (at, to, &other) && *to >= *from;
 }
 
-/* What one bracket makes of a name so far; *at is at it, and then behind it. */
+/* Expands one bracket after the name `head`; *at moves behind the bracket. */
 static gboolean
 read_bracket (const char *text, const char **at, const char *head, GPtrArray *names, GError **error)
 {
@@ -66,7 +66,8 @@ read_bracket (const char *text, const char **at, const char *head, GPtrArray *na
   return *(*at)++ == ']' || refuse (text, *at - 1, "]", error);
 }
 
-/* All of the first name come before those of the second.  NULL after an error. */
+/* Expands one bracket after each of `heads`: all names from the first head come first. NULL after
+ * an error. */
 static GPtrArray *
 read_brackets (const char *text, const char **at, const GPtrArray *heads, GError **error)
 {
@@ -97,7 +98,7 @@ append_literal (GPtrArray *names, const char *from, gsize n)
   }
 }
 
-/* One item of the list: letters and brackets in turns. */
+/* Expands one item of the list: text and brackets alternate. */
 static GPtrArray *
 read_item (const char *text, const char **at, GError **error)
 {

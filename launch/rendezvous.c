@@ -7,24 +7,25 @@
 #include <pthread.h>
 #include <string.h>
 
-/* What a wait is given beyond its time, in which the store says who is missing. */
+/* Added to the time limit of a wait, so that the store's answer (which processes are missing)
+ * arrives before this client gives up. */
 #define GRACE_SECONDS 5
-#define FAREWELL_SECONDS 10 /* for the others, of process 0 */
+#define FAREWELL_SECONDS 10 /* process 0 waits this long for the others to sign off */
 
 struct weft_rendezvous {
   struct weft_rendezvous_place place;
   char *host, *token;
-  weft_store *store; /* of process 0 */
+  weft_store *store; /* in process 0 */
   GSocketConnection *connection;
-  GSocket *socket; /* its own */
+  GSocket *socket; /* owned by `connection` */
 
-  pthread_mutex_t lock; /* of what follows: look() comes from any thread */
+  pthread_mutex_t lock; /* guards the fields below: any thread may poll */
   GByteArray *in;
-  gsize taken;     /* of `in`: the frame that was taken last */
-  gboolean asked;  /* how far this process is */
-  const char *at;  /* the key that it waits at */
-  char *stopped;   /* why all must end */
-  gboolean failed; /* it was this process that gave up */
+  gsize frame_bytes;       /* length of the frame at the start of `in` that was returned last */
+  gboolean status_wanted;  /* another process wants this process's status */
+  const char *waiting_key; /* key of the exchange or value that this process waits for */
+  char *stopped;           /* why the job has failed, or NULL */
+  gboolean failed;         /* this process called weft_rendezvous_abort() */
 };
 
 const struct weft_rendezvous_place *
@@ -57,30 +58,30 @@ stop (weft_rendezvous *r, char *why)
 }
 
 static void
-lose_store (weft_rendezvous *r)
+lost_store (weft_rendezvous *r)
 {
-  g_autofree char *name = weft_store_name (r->place.each, 0);
-  stop (r, g_strdup_printf ("%s, which keeps the rendezvous at %s port %u, is gone", name, r->host,
+  g_autofree char *name = weft_store_name (r->place.ranks_each, 0);
+  stop (r, g_strdup_printf ("%s, which runs the rendezvous at %s port %u, is gone", name, r->host,
                             r->place.port));
 }
 
 static gboolean
 send_all (GSocket *socket, const GByteArray *out)
 {
-  gsize at = 0;
+  gsize sent = 0;
 
-  while (at < out->len) {
-    gssize n = g_socket_send (socket, (const char *) out->data + at, out->len - at, NULL, NULL);
+  while (sent < out->len) {
+    gssize n = g_socket_send (socket, (const char *) out->data + sent, out->len - sent, NULL, NULL);
     if (n <= 0)
       return FALSE;
-    at += (gsize) n;
+    sent += (gsize) n;
   }
   return TRUE;
 }
 
-/* What cannot be sent shows when the answer is waited for. */
+/* A send error is ignored here: the wait for the answer reports it. */
 static void
-put (weft_rendezvous *r, const struct weft_frame *f)
+send_frame (weft_rendezvous *r, const struct weft_frame *f)
 {
   g_autoptr (GByteArray) out = g_byte_array_new ();
 
@@ -103,45 +104,46 @@ frame_of (enum weft_frame_kind kind, const char *key, GBytes *value)
 
 /* ------------------------------------------------------------------- receiving */
 
-/* The next frame of what has come; FALSE: there is none yet. */
+/* The next complete frame of the input; FALSE: none yet. */
 static gboolean
-take (weft_rendezvous *r, struct weft_frame *f)
+next_frame (weft_rendezvous *r, struct weft_frame *f)
 {
-  g_byte_array_remove_range (r->in, 0, (guint) r->taken);
-  r->taken = 0;
+  g_byte_array_remove_range (r->in, 0, (guint) r->frame_bytes);
+  r->frame_bytes = 0;
   gint64 n = weft_frame_parse (r->in->data, r->in->len, WEFT_FRAME_MOST_BYTES, f);
   if (n < 0)
-    stop (r, g_strdup_printf ("%s port %u: found something else there than the rendezvous of a job",
+    stop (r, g_strdup_printf ("%s port %u: found another service, wanted the rendezvous of a job",
                               r->host, r->place.port));
-  r->taken = n > 0 ? (gsize) n : 0;
+  r->frame_bytes = n > 0 ? (gsize) n : 0;
   return n > 0;
 }
 
-/* Who waits for the others says so. */
+/* Sends the status of a process that waits in the rendezvous itself. */
 static void
-answer (weft_rendezvous *r)
+send_own_status (weft_rendezvous *r)
 {
-  g_autofree char *words = g_strdup_printf ("waits for all at %s", r->at);
-  const struct weft_frame f = { .kind = WEFT_FRAME_SAY,
+  g_autofree char *words = g_strdup_printf ("waits for all processes at %s", r->waiting_key);
+  const struct weft_frame f = { .kind = WEFT_FRAME_STATUS,
                                 .value = words,
                                 .value_bytes = (uint32_t) strlen (words) };
 
-  put (r, &f);
+  send_frame (r, &f);
 }
 
-/* What the store tells everybody whenever it likes. */
+/* Handles a frame that the store sends without a request; FALSE: it is an answer. */
 static gboolean
-is_notice (weft_rendezvous *r, const struct weft_frame *f)
+handle_notice (weft_rendezvous *r, const struct weft_frame *f)
 {
-  if (f->kind == WEFT_FRAME_ASK && r->at)
-    answer (r);
-  r->asked |= f->kind == WEFT_FRAME_ASK && !r->at;
+  if (f->kind == WEFT_FRAME_ASK_STATUS && r->waiting_key)
+    send_own_status (r);
+  r->status_wanted |= f->kind == WEFT_FRAME_ASK_STATUS && !r->waiting_key;
   if (f->kind == WEFT_FRAME_STOP || f->kind == WEFT_FRAME_REFUSED)
     stop (r, g_strndup (f->value, f->value_bytes));
-  return f->kind == WEFT_FRAME_ASK || f->kind == WEFT_FRAME_STOP || f->kind == WEFT_FRAME_REFUSED;
+  return f->kind == WEFT_FRAME_ASK_STATUS || f->kind == WEFT_FRAME_STOP ||
+         f->kind == WEFT_FRAME_REFUSED;
 }
 
-/* Reads what is there, once something is; FALSE: the time is up, or all must end. */
+/* Waits for input and reads it; FALSE: time limit, or the job has failed. */
 static gboolean
 read_some (weft_rendezvous *r, gint64 until)
 {
@@ -152,50 +154,52 @@ read_some (weft_rendezvous *r, gint64 until)
     return FALSE;
   gssize n = g_socket_receive (r->socket, block, sizeof block, NULL, NULL);
   if (n <= 0) {
-    lose_store (r);
+    lost_store (r);
     return FALSE;
   }
   g_byte_array_append (r->in, (uint8_t *) block, (guint) n);
   return TRUE;
 }
 
-/* The answer that is waited for; FALSE: the time is up, or all must end. */
+/* Waits for an answer of a given kind; FALSE: time limit, or the job has failed. */
 static gboolean
 await (weft_rendezvous *r, enum weft_frame_kind kind, gint64 until, struct weft_frame *f)
 {
   for (;;) {
-    while (!r->stopped && take (r, f))
-      if (!is_notice (r, f) && f->kind == kind)
+    while (!r->stopped && next_frame (r, f))
+      if (!handle_notice (r, f) && f->kind == kind)
         return TRUE;
     if (r->stopped || !read_some (r, until))
       return FALSE;
   }
 }
 
-/* -------------------------------------------------------------------- asking */
+/* ------------------------------------------------------------------ requests */
 
-/* An answer to a question that the store answers at once; NULL: there was none. */
+/* Sends a request that the store answers with text. The caller frees it; NULL: no answer in
+ * time. */
 static char *
-ask (weft_rendezvous *r, const struct weft_frame *question, double seconds)
+request (weft_rendezvous *r, const struct weft_frame *question, double seconds)
 {
   struct weft_frame f;
 
-  put (r, question);
-  return await (r, WEFT_FRAME_TOLD, after (seconds), &f) ? g_strndup (f.value, f.value_bytes)
-                                                         : NULL;
+  send_frame (r, question);
+  return await (r, WEFT_FRAME_ANSWER, after (seconds), &f) ? g_strndup (f.value, f.value_bytes)
+                                                           : NULL;
 }
 
-/* Who has not come to a meeting, once its time is up.  FALSE. */
+/* Sets an error that names the processes that did not call an exchange in time. Returns FALSE. */
 static gboolean
-refuse_late (weft_rendezvous *r, const char *key, double seconds, GError **error)
+fail_missing (weft_rendezvous *r, const char *key, double seconds, GError **error)
 {
-  const struct weft_frame lack = frame_of (WEFT_FRAME_LACK, key, NULL);
-  g_autofree char *who = ask (r, &lack, GRACE_SECONDS);
+  const struct weft_frame missing = frame_of (WEFT_FRAME_MISSING, key, NULL);
+  g_autofree char *missing_ranks = request (r, &missing, GRACE_SECONDS);
 
   if (is_stopped (r, error))
     return FALSE;
-  return weft_run_error (error, "%s: not there within %g s: %s", key, seconds,
-                         who && *who ? who : "rank 0, which knows who is");
+  return weft_run_error (error, "%s: missing after %g s: %s", key, seconds,
+                         missing_ranks && *missing_ranks ? missing_ranks
+                                                         : "unknown, rank 0 does not answer");
 }
 
 gboolean
@@ -206,7 +210,7 @@ weft_rendezvous_set (weft_rendezvous *r, const char *key, GBytes *value, GError 
   pthread_mutex_lock (&r->lock);
   gboolean stopped = is_stopped (r, error);
   if (!stopped)
-    put (r, &f);
+    send_frame (r, &f);
   pthread_mutex_unlock (&r->lock);
   return !stopped;
 }
@@ -219,14 +223,14 @@ get (weft_rendezvous *r, const char *key, GError **error)
 
   if (is_stopped (r, error))
     return NULL;
-  put (r, &question);
-  r->at = key;
+  send_frame (r, &question);
+  r->waiting_key = key;
   gboolean found = await (r, WEFT_FRAME_VALUE, after (r->place.seconds), &f);
-  r->at = NULL;
+  r->waiting_key = NULL;
   if (found)
     return g_bytes_new (f.value, f.value_bytes);
   if (!is_stopped (r, error))
-    weft_run_error (error, "%s: nobody has said it within %g s", key, r->place.seconds);
+    weft_run_error (error, "%s: no process has set it within %g s", key, r->place.seconds);
   return NULL;
 }
 
@@ -240,35 +244,36 @@ weft_rendezvous_get (weft_rendezvous *r, const char *key, GError **error)
 }
 
 static GPtrArray *
-meet (weft_rendezvous *r, const struct weft_frame *mine, double seconds, GError **error)
+exchange (weft_rendezvous *r, const struct weft_frame *mine, double seconds, GError **error)
 {
   struct weft_frame f;
 
   if (is_stopped (r, error))
     return NULL;
-  put (r, mine);
-  r->at = mine->key;
-  gboolean met = await (r, WEFT_FRAME_MET, after (seconds), &f);
-  r->at = NULL;
-  if (!met) {
+  send_frame (r, mine);
+  r->waiting_key = mine->key;
+  gboolean exchanged = await (r, WEFT_FRAME_EXCHANGED, after (seconds), &f);
+  r->waiting_key = NULL;
+  if (!exchanged) {
     if (!is_stopped (r, error))
-      refuse_late (r, mine->key, seconds, error);
+      fail_missing (r, mine->key, seconds, error);
     return NULL;
   }
   GPtrArray *all = weft_pack_parse (f.value, f.value_bytes, r->place.n);
   if (!all)
-    weft_run_error (error, "%s: found no values of %u processes", mine->key, r->place.n);
+    weft_run_error (error, "%s: found a malformed answer, wanted the values of %u processes",
+                    mine->key, r->place.n);
   return all;
 }
 
 GPtrArray *
-weft_rendezvous_meet (weft_rendezvous *r, const char *key, GBytes *value, double seconds,
-                      GError **error)
+weft_rendezvous_all_gather (weft_rendezvous *r, const char *key, GBytes *value, double seconds,
+                            GError **error)
 {
-  const struct weft_frame mine = frame_of (WEFT_FRAME_MEET, key, value);
+  const struct weft_frame mine = frame_of (WEFT_FRAME_EXCHANGE, key, value);
 
   pthread_mutex_lock (&r->lock);
-  GPtrArray *all = meet (r, &mine, seconds, error);
+  GPtrArray *all = exchange (r, &mine, seconds, error);
   pthread_mutex_unlock (&r->lock);
   return all;
 }
@@ -277,11 +282,11 @@ GPtrArray *
 weft_rendezvous_gather (weft_rendezvous *r, const char *key, GBytes *value, double seconds,
                         GError **error)
 {
-  struct weft_frame mine = frame_of (WEFT_FRAME_MEET, key, value);
+  struct weft_frame mine = frame_of (WEFT_FRAME_EXCHANGE, key, value);
 
-  mine.number = WEFT_MEET_FIRST;
+  mine.number = WEFT_RECEIVERS_FIRST;
   pthread_mutex_lock (&r->lock);
-  GPtrArray *all = meet (r, &mine, seconds, error);
+  GPtrArray *all = exchange (r, &mine, seconds, error);
   pthread_mutex_unlock (&r->lock);
   return all;
 }
@@ -289,52 +294,52 @@ weft_rendezvous_gather (weft_rendezvous *r, const char *key, GBytes *value, doub
 gboolean
 weft_rendezvous_barrier (weft_rendezvous *r, const char *key, GError **error)
 {
-  g_autoptr (GPtrArray) all = weft_rendezvous_meet (r, key, NULL, r->place.seconds, error);
+  g_autoptr (GPtrArray) all = weft_rendezvous_all_gather (r, key, NULL, r->place.seconds, error);
   return all != NULL;
 }
 
-/* -------------------------------------------------------------------- looking */
+/* -------------------------------------------------------------------- polling */
 
 gboolean
-weft_rendezvous_look (weft_rendezvous *r, gboolean *asked, GError **error)
+weft_rendezvous_poll (weft_rendezvous *r, gboolean *status_wanted, GError **error)
 {
   struct weft_frame f;
 
-  *asked = FALSE;
+  *status_wanted = FALSE;
   if (pthread_mutex_trylock (&r->lock))
-    return TRUE; /* another thread is at it */
-  while (!r->stopped && (take (r, &f) || read_some (r, 0)))
-    if (r->taken)
-      is_notice (r, &f);
+    return TRUE; /* another thread polls or waits */
+  while (!r->stopped && (next_frame (r, &f) || read_some (r, 0)))
+    if (r->frame_bytes)
+      handle_notice (r, &f);
   gboolean stopped = is_stopped (r, error);
-  *asked = r->asked;
-  r->asked = FALSE;
+  *status_wanted = r->status_wanted;
+  r->status_wanted = FALSE;
   pthread_mutex_unlock (&r->lock);
   return !stopped;
 }
 
 void
-weft_rendezvous_say (weft_rendezvous *r, const char *words)
+weft_rendezvous_set_status (weft_rendezvous *r, const char *words)
 {
   g_autoptr (GBytes) value = g_bytes_new (words, strlen (words));
-  const struct weft_frame f = frame_of (WEFT_FRAME_SAY, "", value);
+  const struct weft_frame f = frame_of (WEFT_FRAME_STATUS, "", value);
 
   pthread_mutex_lock (&r->lock);
-  put (r, &f);
+  send_frame (r, &f);
   pthread_mutex_unlock (&r->lock);
 }
 
 char *
-weft_rendezvous_report (weft_rendezvous *r, const char *words, double seconds)
+weft_rendezvous_ask_status (weft_rendezvous *r, const char *words, double seconds)
 {
   g_autoptr (GBytes) value = g_bytes_new (words, strlen (words));
   struct weft_frame f = frame_of (WEFT_FRAME_REPORT, "", value);
 
   f.number = (uint32_t) (1e3 * seconds);
   pthread_mutex_lock (&r->lock);
-  char *text = ask (r, &f, seconds + GRACE_SECONDS);
+  char *text = request (r, &f, seconds + GRACE_SECONDS);
   if (!text)
-    text = g_strdup (r->stopped ? r->stopped : "rank 0, which would know, says nothing");
+    text = g_strdup (r->stopped ? r->stopped : "no answer from rank 0");
   pthread_mutex_unlock (&r->lock);
   return text;
 }
@@ -346,14 +351,14 @@ weft_rendezvous_abort (weft_rendezvous *r, const char *why)
   const struct weft_frame f = frame_of (WEFT_FRAME_ABORT, "", value);
 
   pthread_mutex_lock (&r->lock);
-  put (r, &f);
+  send_frame (r, &f);
   r->failed = TRUE;
   pthread_mutex_unlock (&r->lock);
 }
 
 /* -------------------------------------------------------------------- opening */
 
-/* Once; NULL with why not.  Names are looked up by threads of GLib's, which it keeps. */
+/* One attempt. GLib resolves names in threads that it keeps, which must block signals. */
 static GSocketConnection *
 connect_once (const weft_rendezvous *r, GError **error)
 {
@@ -362,14 +367,14 @@ connect_once (const weft_rendezvous *r, GError **error)
 
   g_socket_client_set_timeout (client, 5);
   g_socket_client_set_enable_proxy (client, FALSE);
-  weft_signals_hold (&before);
+  weft_signals_block (&before);
   GSocketConnection *connection = g_socket_client_connect_to_host (
       client, r->store ? "localhost" : r->host, r->place.port, NULL, error);
-  weft_signals_let_go (&before);
+  weft_signals_restore (&before);
   return connection;
 }
 
-/* Rank 0 may come later than others. */
+/* Retries: rank 0 may start later than the others. */
 static gboolean
 connect_all (weft_rendezvous *r, gint64 until, GError **error)
 {
@@ -380,19 +385,19 @@ connect_all (weft_rendezvous *r, gint64 until, GError **error)
     g_usleep (50000);
   }
   if (!r->connection) {
-    g_autofree char *name = weft_store_name (r->place.each, 0);
-    return weft_run_error (error, "%s has not come within %g s: nobody answers at %s port %u: %s",
-                           name, r->place.seconds, r->host, r->place.port,
-                           why ? why->message : "the time was up");
+    g_autofree char *name = weft_store_name (r->place.ranks_each, 0);
+    return weft_run_error (error, "%s is missing after %g s: no answer at %s port %u: %s", name,
+                           r->place.seconds, r->host, r->place.port,
+                           why ? why->message : "time limit reached");
   }
   r->socket = g_socket_connection_get_socket (r->connection);
   g_socket_set_timeout (r->socket, 0);
-  weft_wire_watch (g_socket_get_fd (r->socket));
+  weft_wire_set_keepalive (g_socket_get_fd (r->socket));
   return TRUE;
 }
 
 static void
-say_hello (weft_rendezvous *r)
+send_hello (weft_rendezvous *r)
 {
   uint8_t n[4] = { (uint8_t) r->place.n, (uint8_t) (r->place.n >> 8), (uint8_t) (r->place.n >> 16),
                    (uint8_t) (r->place.n >> 24) };
@@ -407,15 +412,16 @@ say_hello (weft_rendezvous *r)
                           .key_bytes = (uint32_t) strlen (r->token),
                           .value = value->data,
                           .value_bytes = value->len };
-  put (r, &f);
+  send_frame (r, &f);
 }
 
 static gboolean
 open_store (weft_rendezvous *r, GError **error)
 {
-  const struct weft_store_options options = {
-    .token = r->token, .n = r->place.n, .each = r->place.each, .seconds = r->place.seconds
-  };
+  const struct weft_store_options options = { .token = r->token,
+                                              .n = r->place.n,
+                                              .ranks_each = r->place.ranks_each,
+                                              .seconds = r->place.seconds };
 
   if (r->place.process != 0)
     return TRUE;
@@ -425,7 +431,8 @@ open_store (weft_rendezvous *r, GError **error)
   return TRUE;
 }
 
-/* The store says itself who is missing, when the time is up. */
+/* Opens the store in process 0, connects and says hello. The time limit includes a grace period:
+ * the store reports which ranks are missing. */
 static gboolean
 join (weft_rendezvous *r, GError **error)
 {
@@ -434,13 +441,13 @@ join (weft_rendezvous *r, GError **error)
 
   if (!open_store (r, error) || !connect_all (r, until, error))
     return FALSE;
-  say_hello (r);
+  send_hello (r);
   if (await (r, WEFT_FRAME_WELCOME, after (r->place.seconds + GRACE_SECONDS), &f))
     return TRUE;
   return is_stopped (r, error)
              ? FALSE
-             : weft_run_error (error, "%s port %u: somebody is there, and says nothing within %g s",
-                               r->host, r->place.port, r->place.seconds);
+             : weft_run_error (error, "%s port %u: connected, but no answer within %g s", r->host,
+                               r->place.port, r->place.seconds);
 }
 
 static void
@@ -475,14 +482,15 @@ weft_rendezvous_open (const struct weft_rendezvous_place *place, GError **error)
 }
 
 weft_rendezvous *
-weft_rendezvous_of (const struct weft_launch *launch, uint32_t each, double seconds, GError **error)
+weft_rendezvous_open_launch (const struct weft_launch *launch, uint32_t ranks_each, double seconds,
+                             GError **error)
 {
   const struct weft_rendezvous_place place = { .host = launch->host,
                                                .port = launch->port,
                                                .token = launch->token,
                                                .n = launch->n,
                                                .process = launch->rank,
-                                               .each = each,
+                                               .ranks_each = ranks_each,
                                                .seconds = seconds };
 
   return weft_rendezvous_open (&place, error);
@@ -496,6 +504,6 @@ weft_rendezvous_close (weft_rendezvous *r)
   if (!r)
     return;
   if (!r->stopped && !r->failed)
-    put (r, &bye);
+    send_frame (r, &bye);
   rendezvous_free (r, FAREWELL_SECONDS);
 }

@@ -1,7 +1,9 @@
-/* rendezvous.h - what a process of a job of several has to do with the others, outside of NCCL.
+/* rendezvous.h - a key-value store and collectives of small messages between the processes of one
+ * job over TCP, independent of NCCL.
  *
- * Rank 0's process keeps the store (store.h); all of them, that one too, talk to it over TCP.  When
- * one process fails, or is gone, every wait of the others ends with an error that names it. */
+ * The process of rank 0 runs the store (store.h) as a thread; every process, including that one, is
+ * a client of it. If a process fails or its connection is lost, every wait in the other processes
+ * ends with an error that names it. */
 #pragma once
 #include "launch/environment.h"
 
@@ -10,47 +12,51 @@ typedef struct weft_rendezvous weft_rendezvous;
 struct weft_rendezvous_place {
   const char *host; /* of process 0 */
   uint16_t port;
-  const char *token; /* of the job */
-  uint32_t n, process;
-  uint32_t each;  /* ranks of a process, which messages speak of */
-  double seconds; /* how long processes wait for each other, where nothing else is said */
+  const char *token; /* identifies the job */
+  uint32_t n, process; /* number of processes, and the number of this one */
+  uint32_t ranks_each;  /* ranks per process, for messages */
+  double seconds; /* default time limit for waits */
 };
 
-/* Returns when all have come; or with the names of those that have not. */
+/* Connects this process; returns when all processes are connected. After `seconds`, the error names
+ * the ranks that are missing. */
 weft_rendezvous *weft_rendezvous_open (const struct weft_rendezvous_place *place, GError **error);
 
-/* The same as a launcher's variables say it. */
-weft_rendezvous *weft_rendezvous_of (const struct weft_launch *launch, uint32_t each, double seconds,
-                                     GError **error);
+/* weft_rendezvous_open() with the address and token that the launcher gave. */
+weft_rendezvous *weft_rendezvous_open_launch (const struct weft_launch *launch, uint32_t ranks_each,
+                                              double seconds, GError **error);
 
-/* A farewell.  Process 0 waits until the others have said theirs, or are gone. */
+/* Signs off and disconnects. Process 0 waits until the others have signed off or lost their
+ * connection. */
 void weft_rendezvous_close (weft_rendezvous *r);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_rendezvous, weft_rendezvous_close)
 
 const struct weft_rendezvous_place *weft_rendezvous_place (const weft_rendezvous *r);
 
-/* A value for all, and one that somebody has set or will set. */
+/* Sets a value for all processes; waits until a process has set a value and returns it. */
 gboolean weft_rendezvous_set (weft_rendezvous *r, const char *key, GBytes *value, GError **error);
 GBytes *weft_rendezvous_get (weft_rendezvous *r, const char *key, GError **error);
 
-/* Waits until all are here, `seconds` at most (0: as long as all are alive), and gives what each has
- * brought: by process, NULL for who brings nothing, which `value` may be.  What people read of it is
- * `key`: "step 17". */
-GPtrArray *weft_rendezvous_meet (weft_rendezvous *r, const char *key, GBytes *value, double seconds,
-                                 GError **error);
-/* The same, but only process 0 gets what was brought; for the others it is as if nobody had. */
+/* All-gather: waits until every process has called it with this key, at most `seconds` (0: as long
+ * as all processes are alive). Returns the values by process, NULL for a process that passed NULL.
+ * `key` appears in messages to people: "step 17". */
+GPtrArray *weft_rendezvous_all_gather (weft_rendezvous *r, const char *key, GBytes *value,
+                                       double seconds, GError **error);
+/* Gather: only process 0 gets the values; the others get an array of NULL. */
 GPtrArray *weft_rendezvous_gather (weft_rendezvous *r, const char *key, GBytes *value,
                                    double seconds, GError **error);
 gboolean weft_rendezvous_barrier (weft_rendezvous *r, const char *key, GError **error);
 
-/* While something else is waited for, from any thread: FALSE when all must end; *asked is set where
- * somebody wants to know how far this process is, which say() answers. */
-gboolean weft_rendezvous_look (weft_rendezvous *r, gboolean *asked, GError **error);
-void weft_rendezvous_say (weft_rendezvous *r, const char *words);
+/* Checks for messages of the store while this process waits for something else (a GPU, NCCL); any
+ * thread may call it. FALSE: the job has failed, with the reason as error. *asked is set if another
+ * process asked for a status; answer with weft_rendezvous_set_status(). */
+gboolean weft_rendezvous_poll (weft_rendezvous *r, gboolean *asked, GError **error);
+void weft_rendezvous_set_status (weft_rendezvous *r, const char *words);
 
-/* How far the others are, in words; those that say nothing for `seconds` are named.  `words` are its
- * own, for others that ask.  Caller frees. */
-char *weft_rendezvous_report (weft_rendezvous *r, const char *words, double seconds);
+/* Asks every other process for its status and returns the answers as text; names the processes that
+ * do not answer within `seconds`. `words` is the status of this process. The caller frees it. */
+char *weft_rendezvous_ask_status (weft_rendezvous *r, const char *words, double seconds);
 
-/* All must end, and are told why.  Nothing but close() may follow. */
+/* Ends the job: every other process gets an error with the reason `why`. Only
+ * weft_rendezvous_close() may follow. */
 void weft_rendezvous_abort (weft_rendezvous *r, const char *why);

@@ -3,7 +3,7 @@
 #include <stddef.h>
 
 void
-weft_signals_hold (sigset_t *before)
+weft_signals_block (sigset_t *before)
 {
   sigset_t both;
 
@@ -14,7 +14,7 @@ weft_signals_hold (sigset_t *before)
 }
 
 void
-weft_signals_let_go (const sigset_t *before)
+weft_signals_restore (const sigset_t *before)
 {
   pthread_sigmask (SIG_SETMASK, before, NULL);
 }

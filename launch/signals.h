@@ -1,9 +1,10 @@
-/* signals.h - SIGTERM and SIGINT ask a whole process to end, and any of its threads that does not block
- * them may be the one that gets them.  A run looks for them where it can stop (train/trainer.h): threads
- * beside it must not be ended by them, and the process with them. */
+/* signals.h - SIGTERM and SIGINT are delivered to any thread of the process that does not block
+ * them, and end the process by default. The training loop polls for them between steps
+ * (train/trainer.h), so helper threads must block both. */
 #pragma once
 #include <signal.h>
 
-/* Blocks both in this thread, and in threads that it starts from now on; *before is how it was. */
-void weft_signals_hold (sigset_t *before);
-void weft_signals_let_go (const sigset_t *before);
+/* Blocks both signals in this thread, and in threads that it starts from now on; *before receives
+ * the old mask. */
+void weft_signals_block (sigset_t *before);
+void weft_signals_restore (const sigset_t *before);

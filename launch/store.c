@@ -8,37 +8,37 @@
 #include <pthread.h>
 #include <string.h>
 
-#define TURN_MS 20         /* most between two looks at what is due */
-#define HELLO_SECONDS 10   /* for the first frame of whoever has connected */
-#define MOST_STRANGERS 64u /* connections beside those of the processes */
+#define POLL_MS 20             /* time between two checks of deadlines */
+#define HELLO_SECONDS 10       /* time limit for the first frame of a connection */
+#define MOST_UNKNOWN_PEERS 64u /* connections accepted beyond the number of processes */
 #define MOST_TEXT 65536u
-#define FRESH_SECONDS 10 /* how old words of a report may be */
+#define FRESH_SECONDS 10 /* a status older than this is not reported */
 #define NOBODY 0xffffffffu
 
 /* A connection. */
 struct peer {
   GSocket *socket;
   GByteArray *in, *out;
-  uint32_t process; /* NOBODY: has not said hello */
-  gboolean over;    /* goes as soon as it has been told all */
+  uint32_t process;      /* NOBODY before its hello */
+  gboolean closing_peer; /* close the connection when `out` has been sent */
   gint64 since;
-  char *wants; /* key of the value that it waits for */
+  char *waiting_key; /* key of the value it waits for */
 };
 
-/* A process. */
+/* State of one process of the job. */
 struct member {
-  struct peer *peer; /* not owned; NULL: has not come, or is gone */
-  char *host, *last, *words;
-  gint64 heard, said;  /* anything; words */
-  gint64 report_until; /* 0: has not asked how far the others are */
-  gboolean come, left;
+  struct peer *peer; /* not owned; NULL before the hello and after the connection is lost */
+  char *host, *last, *status;
+  gint64 heard, status_at; /* time of the last frame; of the last status */
+  gint64 report_until;     /* deadline of its request for a report; 0: none */
+  gboolean joined, left;
 };
 
-struct meeting {
+struct exchange {
   char *key;
   GBytes **value; /* by process */
-  uint8_t *come;
-  uint32_t n_come, n;
+  uint8_t *joined;
+  uint32_t n_joined, n;
 };
 
 struct weft_store {
@@ -51,26 +51,27 @@ struct weft_store {
 
   GPtrArray *peers;
   struct member *member;
-  uint32_t n_come;
-  GHashTable *values, *meetings;
+  uint32_t n_joined;
+  GHashTable *values, *exchanges;
   gint64 opened;
-  char *stopped; /* why all must end */
+  char *stopped; /* why the job has failed */
 };
 
 char *
-weft_store_name (uint32_t each, uint32_t process)
+weft_store_name (uint32_t ranks_each, uint32_t process)
 {
-  return each == 1 ? g_strdup_printf ("rank %u", process)
-                   : g_strdup_printf ("ranks %u to %u", process * each, process * each + each - 1);
+  return ranks_each == 1 ? g_strdup_printf ("rank %u", process)
+                         : g_strdup_printf ("ranks %u to %u", process * ranks_each,
+                                            process * ranks_each + ranks_each - 1);
 }
 
 static char *
 name_of (const weft_store *s, uint32_t process)
 {
-  return weft_store_name (s->options.each, process);
+  return weft_store_name (s->options.ranks_each, process);
 }
 
-/* ------------------------------------------------------------------------- telling */
+/* ------------------------------------------------------------------------- sending */
 
 static void
 put (struct peer *p, enum weft_frame_kind kind, GBytes *key, GBytes *value)
@@ -90,7 +91,7 @@ put (struct peer *p, enum weft_frame_kind kind, GBytes *key, GBytes *value)
 }
 
 static void
-tell (struct peer *p, enum weft_frame_kind kind, const char *text)
+send_text (struct peer *p, enum weft_frame_kind kind, const char *text)
 {
   g_autoptr (GBytes) value = text ? g_bytes_new (text, strlen (text)) : NULL;
   put (p, kind, NULL, value);
@@ -99,11 +100,11 @@ tell (struct peer *p, enum weft_frame_kind kind, const char *text)
 static void
 refuse (struct peer *p, const char *text)
 {
-  tell (p, WEFT_FRAME_REFUSED, text);
-  p->over = TRUE;
+  send_text (p, WEFT_FRAME_REFUSED, text);
+  p->closing_peer = TRUE;
 }
 
-/* Everybody is told once, and whoever comes later too. */
+/* Ends the job: sends the reason to every client, now or when it connects. */
 static void stop (weft_store *s, const char *format, ...) G_GNUC_PRINTF (2, 3);
 
 static void
@@ -118,16 +119,16 @@ stop (weft_store *s, const char *format, ...)
   va_end (args);
   for (uint32_t i = 0; i < s->options.n; i++)
     if (s->member[i].peer)
-      tell (s->member[i].peer, WEFT_FRAME_STOP, s->stopped);
+      send_text (s->member[i].peer, WEFT_FRAME_STOP, s->stopped);
 }
 
 static const char *
 host_of (const struct member *m)
 {
-  return m->host && *m->host ? m->host : "a host without name";
+  return m->host && *m->host ? m->host : "an unnamed host";
 }
 
-/* "rank 2 on host b (last: step 17, 3 s ago)" */
+/* Appends "rank 2 on b (last seen at step 17, 3 s ago)". */
 static void
 append_member (const weft_store *s, GString *text, uint32_t process)
 {
@@ -135,50 +136,50 @@ append_member (const weft_store *s, GString *text, uint32_t process)
   g_autofree char *name = name_of (s, process);
 
   g_string_append_printf (text, "%s%s", text->len ? ", " : "", name);
-  if (!m->come)
+  if (!m->joined)
     return;
   g_string_append_printf (text, " on %s", host_of (m));
   if (m->left)
-    g_string_append (text, " (it has left)");
+    g_string_append (text, " (signed off)");
   else if (m->last)
     g_string_append_printf (text, " (last seen at %s, %.0f s ago)", m->last,
                             1e-6 * (double) (g_get_monotonic_time () - m->heard));
 }
 
-/* ------------------------------------------------------------------------ meetings */
+/* ----------------------------------------------------------------------- exchanges */
 
 static void
-meeting_free (gpointer data)
+exchange_free (gpointer data)
 {
-  struct meeting *m = data;
+  struct exchange *m = data;
 
   for (uint32_t i = 0; i < m->n; i++)
     g_clear_pointer (&m->value[i], g_bytes_unref);
   g_free (m->value);
-  g_free (m->come);
+  g_free (m->joined);
   g_free (m->key);
   g_free (m);
 }
 
-static struct meeting *
-find_meeting (weft_store *s, const char *key)
+static struct exchange *
+find_exchange (weft_store *s, const char *key)
 {
-  struct meeting *m = g_hash_table_lookup (s->meetings, key);
+  struct exchange *m = g_hash_table_lookup (s->exchanges, key);
 
   if (m)
     return m;
-  m = g_new0 (struct meeting, 1);
+  m = g_new0 (struct exchange, 1);
   m->key = g_strdup (key);
   m->n = s->options.n;
   m->value = g_new0 (GBytes *, m->n);
-  m->come = g_new0 (uint8_t, m->n);
-  g_hash_table_insert (s->meetings, m->key, m);
+  m->joined = g_new0 (uint8_t, m->n);
+  g_hash_table_insert (s->exchanges, m->key, m);
   return m;
 }
 
-/* All have come: each, or the first, gets what was brought. */
+/* Every process has called: sends the values to all processes or to process 0 only. */
 static void
-finish_meeting (weft_store *s, struct meeting *m, enum weft_meet who)
+finish_exchange (weft_store *s, struct exchange *m, enum weft_receivers receivers)
 {
   GByteArray *pack = g_byte_array_new ();
   g_autoptr (GBytes) key = g_bytes_new (m->key, strlen (m->key)), none = g_bytes_new (NULL, 0);
@@ -192,27 +193,29 @@ finish_meeting (weft_store *s, struct meeting *m, enum weft_meet who)
           g_bytes_get_size (value), WEFT_FRAME_MOST_BYTES / 2);
   for (uint32_t i = 0; i < m->n && !s->stopped; i++)
     if (s->member[i].peer)
-      put (s->member[i].peer, WEFT_FRAME_MET, key, who == WEFT_MEET_FIRST && i > 0 ? none : value);
-  g_hash_table_remove (s->meetings, m->key);
+      put (s->member[i].peer, WEFT_FRAME_EXCHANGED, key,
+           receivers == WEFT_RECEIVERS_FIRST && i > 0 ? none : value);
+  g_hash_table_remove (s->exchanges, m->key);
 }
 
-/* Who has left will not come. */
+/* Ends the job if a process has signed off while others wait for it in an exchange. */
 static void
-look_for_leavers (weft_store *s)
+check_leavers (weft_store *s)
 {
-  if (g_hash_table_size (s->meetings) == 0)
+  if (g_hash_table_size (s->exchanges) == 0)
     return;
   for (uint32_t i = 0; i < s->options.n; i++)
     if (s->member[i].left) {
       g_autofree char *name = name_of (s, i);
-      stop (s, "%s on %s has ended, and others wait for it", name, host_of (&s->member[i]));
+      stop (s, "%s on %s has ended while other processes wait for it", name,
+            host_of (&s->member[i]));
     }
 }
 
 /* -------------------------------------------------------------------------- frames */
 
-/* A frame as a handler sees it: the key has its end. */
-struct said {
+/* A request of a client; the key is zero-terminated. */
+struct request {
   struct peer *peer;
   struct member *from;
   const struct weft_frame *f;
@@ -220,61 +223,61 @@ struct said {
 };
 
 static void
-on_set (weft_store *s, const struct said *said)
+on_set (weft_store *s, const struct request *request)
 {
-  GBytes *value = g_bytes_new (said->f->value, said->f->value_bytes);
+  GBytes *value = g_bytes_new (request->f->value, request->f->value_bytes);
 
-  g_hash_table_insert (s->values, g_strdup (said->key), value);
+  g_hash_table_insert (s->values, g_strdup (request->key), value);
   for (uint32_t i = 0; i < s->peers->len; i++) {
     struct peer *p = s->peers->pdata[i];
-    if (g_strcmp0 (p->wants, said->key) == 0) {
+    if (g_strcmp0 (p->waiting_key, request->key) == 0) {
       put (p, WEFT_FRAME_VALUE, NULL, value);
-      g_clear_pointer (&p->wants, g_free);
+      g_clear_pointer (&p->waiting_key, g_free);
     }
   }
 }
 
 static void
-on_get (weft_store *s, const struct said *said)
+on_get (weft_store *s, const struct request *request)
 {
-  GBytes *value = g_hash_table_lookup (s->values, said->key);
+  GBytes *value = g_hash_table_lookup (s->values, request->key);
 
-  g_clear_pointer (&said->peer->wants, g_free);
+  g_clear_pointer (&request->peer->waiting_key, g_free);
   if (value)
-    put (said->peer, WEFT_FRAME_VALUE, NULL, value);
+    put (request->peer, WEFT_FRAME_VALUE, NULL, value);
   else
-    said->peer->wants = g_strdup (said->key);
+    request->peer->waiting_key = g_strdup (request->key);
 }
 
 static void
-on_meet (weft_store *s, const struct said *said)
+on_exchange (weft_store *s, const struct request *request)
 {
-  struct meeting *m = find_meeting (s, said->key);
-  uint32_t process = said->peer->process;
+  struct exchange *m = find_exchange (s, request->key);
+  uint32_t process = request->peer->process;
 
-  if (m->come[process])
+  if (m->joined[process])
     return;
-  m->come[process] = TRUE;
-  if (said->f->value_bytes)
-    m->value[process] = g_bytes_new (said->f->value, said->f->value_bytes);
-  if (++m->n_come == m->n)
-    finish_meeting (s, m, said->f->number);
-  look_for_leavers (s);
+  m->joined[process] = TRUE;
+  if (request->f->value_bytes)
+    m->value[process] = g_bytes_new (request->f->value, request->f->value_bytes);
+  if (++m->n_joined == m->n)
+    finish_exchange (s, m, request->f->number);
+  check_leavers (s);
 }
 
 static void
-on_lack (weft_store *s, const struct said *said)
+on_missing (weft_store *s, const struct request *request)
 {
-  const struct meeting *m = g_hash_table_lookup (s->meetings, said->key);
+  const struct exchange *m = g_hash_table_lookup (s->exchanges, request->key);
   g_autoptr (GString) text = g_string_new (NULL);
 
   for (uint32_t i = 0; m && i < m->n; i++)
-    if (!m->come[i])
+    if (!m->joined[i])
       append_member (s, text, i);
-  tell (said->peer, WEFT_FRAME_TOLD, text->str);
+  send_text (request->peer, WEFT_FRAME_ANSWER, text->str);
 }
 
-/* What a process has said, for people.  Caller frees. */
+/* The text value of a frame, without control characters. The caller frees it. */
 static char *
 text_of (const struct weft_frame *f)
 {
@@ -287,63 +290,64 @@ text_of (const struct weft_frame *f)
 }
 
 static void
-on_say (weft_store *s, const struct said *said)
+on_status (weft_store *s, const struct request *request)
 {
   (void) s;
-  g_free (said->from->words);
-  said->from->words = text_of (said->f);
-  said->from->said = g_get_monotonic_time ();
+  g_free (request->from->status);
+  request->from->status = text_of (request->f);
+  request->from->status_at = g_get_monotonic_time ();
 }
 
-/* Words that are new enough for a report. */
+/* Whether a process has sent a status that is recent enough for a report. */
 static gboolean
-has_said (const struct member *m)
+has_status (const struct member *m)
 {
-  return m->words && g_get_monotonic_time () - m->said < FRESH_SECONDS * G_USEC_PER_SEC;
+  return m->status && g_get_monotonic_time () - m->status_at < FRESH_SECONDS * G_USEC_PER_SEC;
 }
 
-/* Everybody is asked; the answer goes out when all have said something, or when the time is up. */
+/* Asks every process for a status. The report is sent when all have answered, or at the
+ * deadline. */
 static void
-on_report (weft_store *s, const struct said *said)
+on_report (weft_store *s, const struct request *request)
 {
-  uint32_t ms = MIN (said->f->number, 60000);
+  uint32_t ms = MIN (request->f->number, 60000);
 
-  on_say (s, said);
-  said->from->report_until = g_get_monotonic_time () + 1000 * (gint64) ms;
+  on_status (s, request);
+  request->from->report_until = g_get_monotonic_time () + 1000 * (gint64) ms;
   for (uint32_t i = 0; i < s->options.n; i++)
-    if (s->member[i].peer && !has_said (&s->member[i]))
-      tell (s->member[i].peer, WEFT_FRAME_ASK, NULL);
+    if (s->member[i].peer && !has_status (&s->member[i]))
+      send_text (s->member[i].peer, WEFT_FRAME_ASK_STATUS, NULL);
 }
 
 static void
-on_abort (weft_store *s, const struct said *said)
+on_abort (weft_store *s, const struct request *request)
 {
-  g_autofree char *name = name_of (s, said->peer->process);
-  g_autofree char *why = text_of (said->f);
+  g_autofree char *name = name_of (s, request->peer->process);
+  g_autofree char *why = text_of (request->f);
 
-  said->from->left = TRUE;
-  stop (s, "%s on %s has failed: %s", name, host_of (said->from), why);
+  request->from->left = TRUE;
+  stop (s, "%s on %s has failed: %s", name, host_of (request->from), why);
 }
 
 static void
-on_bye (weft_store *s, const struct said *said)
+on_bye (weft_store *s, const struct request *request)
 {
-  said->from->left = TRUE;
-  look_for_leavers (s);
+  request->from->left = TRUE;
+  check_leavers (s);
 }
 
-/*      frame of a process that has been welcomed */
+/* frame of a process that has said hello */
 #define HANDLER_LIST(X)                                                                            \
   X (WEFT_FRAME_SET, on_set)                                                                       \
   X (WEFT_FRAME_GET, on_get)                                                                       \
-  X (WEFT_FRAME_MEET, on_meet)                                                                     \
-  X (WEFT_FRAME_LACK, on_lack)                                                                     \
-  X (WEFT_FRAME_SAY, on_say)                                                                       \
+  X (WEFT_FRAME_EXCHANGE, on_exchange)                                                             \
+  X (WEFT_FRAME_MISSING, on_missing)                                                               \
+  X (WEFT_FRAME_STATUS, on_status)                                                                 \
   X (WEFT_FRAME_REPORT, on_report)                                                                 \
   X (WEFT_FRAME_ABORT, on_abort)                                                                   \
   X (WEFT_FRAME_BYE, on_bye)
 
-typedef void (*handler) (weft_store *s, const struct said *said);
+typedef void (*handler) (weft_store *s, const struct request *request);
 static const handler handlers[WEFT_N_FRAME] = {
 #define HANDLER_ROW(kind, function) [kind] = function,
   HANDLER_LIST (HANDLER_ROW)
@@ -352,22 +356,22 @@ static const handler handlers[WEFT_N_FRAME] = {
 
 /* --------------------------------------------------------------------------- hello */
 
-/* What is wrong with who wants in; NULL: nothing. */
+/* Why a hello must be refused; NULL: it is valid. The caller frees it. */
 static char *
-look_at_hello (weft_store *s, const struct weft_frame *f, const char *key, uint32_t n)
+check_hello (weft_store *s, const struct weft_frame *f, const char *key, uint32_t n)
 {
   g_autofree char *name = name_of (s, f->number);
 
   if (strcmp (key, s->token) != 0)
-    return g_strdup_printf ("the store at this port is of another job than \"%s\"", key);
-  if (n != s->options.n)
     return g_strdup_printf (
-        "found %u processes by the variables of %s, wanted %u, as rank 0 has it", n, name,
-        s->options.n);
+        "found the rendezvous of another job at this port, wanted that of job \"%s\"", key);
+  if (n != s->options.n)
+    return g_strdup_printf ("%s: found a world size of %u, wanted %u as in rank 0", name, n,
+                            s->options.n);
   if (f->number >= n)
-    return g_strdup_printf ("found process %u, wanted one of %u", f->number, n);
-  if (s->member[f->number].come)
-    return g_strdup_printf ("%s comes a second time, the first was on %s", name,
+    return g_strdup_printf ("found process number %u, wanted 0 to %u", f->number, n - 1);
+  if (s->member[f->number].joined)
+    return g_strdup_printf ("%s: found a second process with this rank, the first is on %s", name,
                             host_of (&s->member[f->number]));
   return NULL;
 }
@@ -377,12 +381,12 @@ welcome_all (weft_store *s)
 {
   for (uint32_t i = 0; i < s->options.n; i++)
     if (s->member[i].peer)
-      tell (s->member[i].peer, WEFT_FRAME_WELCOME, NULL);
+      send_text (s->member[i].peer, WEFT_FRAME_WELCOME, NULL);
 }
 
-/* FALSE: that was no process of Weft's. */
+/* Handles a first frame; FALSE: it is not a hello, so the peer is not a process of Weft. */
 static gboolean
-take_in (weft_store *s, struct peer *p, const struct weft_frame *f, const char *key)
+admit (weft_store *s, struct peer *p, const struct weft_frame *f, const char *key)
 {
   const uint8_t *value = f->value;
 
@@ -390,7 +394,7 @@ take_in (weft_store *s, struct peer *p, const struct weft_frame *f, const char *
     return FALSE;
   uint32_t n =
       value[0] | (uint32_t) value[1] << 8 | (uint32_t) value[2] << 16 | (uint32_t) value[3] << 24;
-  g_autofree char *wrong = look_at_hello (s, f, key, n);
+  g_autofree char *wrong = check_hello (s, f, key, n);
   if (wrong || s->stopped) {
     refuse (p, wrong ? wrong : s->stopped);
     return TRUE;
@@ -398,32 +402,32 @@ take_in (weft_store *s, struct peer *p, const struct weft_frame *f, const char *
   struct member *m = &s->member[f->number];
   p->process = f->number;
   m->peer = p;
-  m->come = TRUE;
+  m->joined = TRUE;
   m->heard = g_get_monotonic_time ();
   m->host = g_strndup ((const char *) value + 4, MIN (f->value_bytes - 4, 255));
   g_strcanon (m->host, G_CSET_A_2_Z G_CSET_a_2_z G_CSET_DIGITS "-_.", '?');
-  if (++s->n_come == s->options.n)
+  if (++s->n_joined == s->options.n)
     welcome_all (s);
   return TRUE;
 }
 
-/* FALSE: the connection ends here. */
+/* Handles a frame; FALSE: close the connection. */
 static gboolean
 handle (weft_store *s, struct peer *p, const struct weft_frame *f)
 {
   g_autofree char *key = g_strndup (f->key, f->key_bytes);
 
   if (p->process == NOBODY)
-    return take_in (s, p, f, key);
-  struct said said = { p, &s->member[p->process], f, key };
-  if (!handlers[f->kind] || (s->n_come < s->options.n && f->kind != WEFT_FRAME_ABORT))
+    return admit (s, p, f, key);
+  struct request request = { p, &s->member[p->process], f, key };
+  if (!handlers[f->kind] || (s->n_joined < s->options.n && f->kind != WEFT_FRAME_ABORT))
     return FALSE;
-  said.from->heard = g_get_monotonic_time ();
-  if (f->kind == WEFT_FRAME_MEET) {
-    g_free (said.from->last);
-    said.from->last = g_strdup (key);
+  request.from->heard = g_get_monotonic_time ();
+  if (f->kind == WEFT_FRAME_EXCHANGE) {
+    g_free (request.from->last);
+    request.from->last = g_strdup (key);
   }
-  handlers[f->kind](s, &said);
+  handlers[f->kind](s, &request);
   return TRUE;
 }
 
@@ -438,7 +442,7 @@ peer_free (gpointer data)
   g_object_unref (p->socket);
   g_byte_array_unref (p->in);
   g_byte_array_unref (p->out);
-  g_free (p->wants);
+  g_free (p->waiting_key);
   g_free (p);
 }
 
@@ -450,7 +454,7 @@ accept_one (weft_store *s)
   if (!socket)
     return;
   g_socket_set_blocking (socket, FALSE);
-  weft_wire_watch (g_socket_get_fd (socket));
+  weft_wire_set_keepalive (g_socket_get_fd (socket));
   struct peer *p = g_new0 (struct peer, 1);
   p->socket = socket;
   p->in = g_byte_array_new ();
@@ -458,18 +462,18 @@ accept_one (weft_store *s)
   p->process = NOBODY;
   p->since = g_get_monotonic_time ();
   g_ptr_array_add (s->peers, p);
-  if (s->peers->len > s->options.n + MOST_STRANGERS)
+  if (s->peers->len > s->options.n + MOST_UNKNOWN_PEERS)
     refuse (p, "too many connections");
 }
 
-/* All whole frames that have come; FALSE: what came is none. */
+/* Handles all complete frames of the input; FALSE: malformed input. */
 static gboolean
 handle_all (weft_store *s, struct peer *p)
 {
   struct weft_frame f;
   gsize at = 0;
 
-  while (!p->over) {
+  while (!p->closing_peer) {
     uint32_t most = p->process == NOBODY ? WEFT_FRAME_FIRST_BYTES : WEFT_FRAME_MOST_BYTES;
     gint64 n = weft_frame_parse (p->in->data + at, p->in->len - at, most, &f);
     if (n < 0 || (n > 0 && !handle (s, p, &f)))
@@ -482,7 +486,7 @@ handle_all (weft_store *s, struct peer *p)
   return TRUE;
 }
 
-/* FALSE: the connection has ended. */
+/* Reads input and handles it; FALSE: the connection has ended. */
 static gboolean
 receive (weft_store *s, struct peer *p)
 {
@@ -511,52 +515,52 @@ send_some (struct peer *p)
   return TRUE;
 }
 
-/* A process that is gone without a farewell has died. */
+/* Closes a connection. A process that has not signed off counts as dead, which ends the job. */
 static void
-lose (weft_store *s, struct peer *p)
+drop_peer (weft_store *s, struct peer *p)
 {
   if (p->process != NOBODY) {
     struct member *m = &s->member[p->process];
     g_autofree char *name = name_of (s, p->process);
     m->peer = NULL;
     if (!m->left)
-      stop (s, "%s on %s is gone: its process has ended, or the way to it is cut%s%s", name,
+      stop (s, "%s on %s is gone: its process has ended or its connection is lost%s%s", name,
             host_of (m), m->last ? "; last seen at " : "", m->last ? m->last : "");
     m->left = TRUE;
   }
   g_ptr_array_remove_fast (s->peers, p);
 }
 
-/* ---------------------------------------------------------------------------- turns */
+/* ----------------------------------------------------------------------- event loop */
 
-/* After the time in which all have to come. */
+/* Ends the job if the time limit for connecting has passed. */
 static void
-look_for_late (weft_store *s, gint64 now)
+check_late (weft_store *s, gint64 now)
 {
   g_autoptr (GString) text = g_string_new (NULL);
 
-  if (s->n_come == s->options.n || s->stopped ||
+  if (s->n_joined == s->options.n || s->stopped ||
       (double) (now - s->opened) < 1e6 * s->options.seconds)
     return;
   for (uint32_t i = 0; i < s->options.n; i++)
-    if (!s->member[i].come)
+    if (!s->member[i].joined)
       append_member (s, text, i);
-  stop (s, "%u of %u processes have come within %g s; not there: %s", s->n_come, s->options.n,
+  stop (s, "%u of %u processes connected within %g s; missing: %s", s->n_joined, s->options.n,
         s->options.seconds, text->str);
 }
 
 static gboolean
-have_all_said (const weft_store *s)
+have_all_statuses (const weft_store *s)
 {
   for (uint32_t i = 0; i < s->options.n; i++)
-    if (s->member[i].peer && !has_said (&s->member[i]))
+    if (s->member[i].peer && !has_status (&s->member[i]))
       return FALSE;
   return TRUE;
 }
 
-/* Of all but one, who knows about itself. */
+/* Sends a report about all processes but the one that asked. */
 static void
-tell_report (weft_store *s, uint32_t reporter)
+send_report (weft_store *s, uint32_t reporter)
 {
   g_autoptr (GString) text = g_string_new (NULL);
 
@@ -565,10 +569,10 @@ tell_report (weft_store *s, uint32_t reporter)
       continue;
     append_member (s, text, i);
     g_string_append_printf (text, ": %s",
-                            has_said (&s->member[i]) ? s->member[i].words : "says nothing");
+                            has_status (&s->member[i]) ? s->member[i].status : "no answer");
   }
   if (s->member[reporter].peer)
-    tell (s->member[reporter].peer, WEFT_FRAME_TOLD, text->str);
+    send_text (s->member[reporter].peer, WEFT_FRAME_ANSWER, text->str);
 }
 
 static void
@@ -576,20 +580,20 @@ finish_reports (weft_store *s, gint64 now)
 {
   for (uint32_t i = 0; i < s->options.n; i++) {
     struct member *m = &s->member[i];
-    if (m->report_until && (now >= m->report_until || have_all_said (s))) {
-      tell_report (s, i);
+    if (m->report_until && (now >= m->report_until || have_all_statuses (s))) {
+      send_report (s, i);
       m->report_until = 0;
     }
   }
 }
 
 static gboolean
-is_stranger (const struct peer *p, gint64 now)
+is_unknown_too_long (const struct peer *p, gint64 now)
 {
   return p->process == NOBODY && now - p->since > HELLO_SECONDS * G_USEC_PER_SEC;
 }
 
-/* Of what was polled: peers that come later have their turn next time. */
+/* Serves the first n peers, those that were polled; newer ones follow in the next round. */
 static void
 serve (weft_store *s, const GPollFD *fds, uint32_t n)
 {
@@ -599,22 +603,23 @@ serve (weft_store *s, const GPollFD *fds, uint32_t n)
   for (uint32_t i = 0; i < n; i++) {
     struct peer *p = s->peers->pdata[i];
     gboolean lives = !(fds[i].revents & (G_IO_IN | G_IO_HUP | G_IO_ERR)) || receive (s, p);
-    if (!lives || is_stranger (p, now))
+    if (!lives || is_unknown_too_long (p, now))
       g_ptr_array_add (gone, p);
   }
-  look_for_late (s, now);
+  check_late (s, now);
   finish_reports (s, now);
   for (uint32_t i = 0; i < s->peers->len; i++) {
     struct peer *p = s->peers->pdata[i];
-    if ((!send_some (p) || (p->over && p->out->len == 0)) && !g_ptr_array_find (gone, p, NULL))
+    if ((!send_some (p) || (p->closing_peer && p->out->len == 0)) &&
+        !g_ptr_array_find (gone, p, NULL))
       g_ptr_array_add (gone, p);
   }
   for (uint32_t i = 0; i < gone->len; i++)
-    lose (s, gone->pdata[i]);
+    drop_peer (s, gone->pdata[i]);
 }
 
 static void
-turn (weft_store *s)
+poll_once (weft_store *s)
 {
   uint32_t n = s->peers->len;
   g_autofree GPollFD *fds = g_new0 (GPollFD, n + 1);
@@ -626,15 +631,15 @@ turn (weft_store *s)
   }
   fds[n].fd = g_socket_get_fd (s->listening);
   fds[n].events = G_IO_IN;
-  g_poll (fds, n + 1, TURN_MS);
+  g_poll (fds, n + 1, POLL_MS);
   serve (s, fds, n);
   if (fds[n].revents & G_IO_IN)
     accept_one (s);
 }
 
-/* Whether nobody needs it any more. */
+/* Whether every client has signed off and received everything. */
 static gboolean
-is_deserted (const weft_store *s)
+can_end (const weft_store *s)
 {
   for (uint32_t i = 0; i < s->peers->len; i++) {
     const struct peer *p = s->peers->pdata[i];
@@ -651,8 +656,8 @@ store_main (void *data)
 {
   weft_store *s = data;
 
-  while (g_atomic_int_get (&s->closing) < 2 && !(g_atomic_int_get (&s->closing) && is_deserted (s)))
-    turn (s);
+  while (g_atomic_int_get (&s->closing) < 2 && !(g_atomic_int_get (&s->closing) && can_end (s)))
+    poll_once (s);
   return NULL;
 }
 
@@ -670,15 +675,15 @@ listen_on (GSocketFamily family, uint16_t port, GError **error)
     return NULL;
   g_socket_set_listen_backlog (socket, 1024);
   g_socket_set_blocking (socket, FALSE);
-  if (family == G_SOCKET_FAMILY_IPV6) /* whatever net.ipv6.bindv6only says */
+  if (family == G_SOCKET_FAMILY_IPV6) /* accept IPv4 too, whatever net.ipv6.bindv6only says */
     g_socket_set_option (socket, IPPROTO_IPV6, IPV6_V6ONLY, FALSE, NULL);
   if (!g_socket_bind (socket, address, TRUE, error) || !g_socket_listen (socket, error))
     return NULL;
   return g_steal_pointer (&socket);
 }
 
-/* Of both kinds of addresses, or where a machine has no new ones, of the old: but not beside somebody
- * who has the port on the new ones, whom others would find there. */
+/* Listens on IPv6 and IPv4, or on IPv4 alone if the machine has no IPv6. If the port is in use on
+ * IPv6, that is an error: clients would connect to the other process. */
 static gboolean
 start_listening (weft_store *s, uint16_t port, GError **error)
 {
@@ -691,8 +696,8 @@ start_listening (weft_store *s, uint16_t port, GError **error)
   }
   if (!s->listening)
     return weft_run_error (error,
-                           "port %u of this machine, where rank 0 meets the others: %s "
-                           "(MASTER_PORT names another)",
+                           "port %u of this machine, for the rendezvous of rank 0: %s "
+                           "(set MASTER_PORT to use another)",
                            port, why->message);
   g_autoptr (GSocketAddress) at = g_socket_get_local_address (s->listening, NULL);
   s->port = at ? g_inet_socket_address_get_port (G_INET_SOCKET_ADDRESS (at)) : port;
@@ -705,11 +710,11 @@ store_free (weft_store *s)
   for (uint32_t i = 0; i < s->options.n; i++) {
     g_free (s->member[i].host);
     g_free (s->member[i].last);
-    g_free (s->member[i].words);
+    g_free (s->member[i].status);
   }
   g_ptr_array_unref (s->peers);
   g_hash_table_unref (s->values);
-  g_hash_table_unref (s->meetings);
+  g_hash_table_unref (s->exchanges);
   g_clear_object (&s->listening);
   g_free (s->member);
   g_free (s->token);
@@ -722,11 +727,11 @@ start_thread (weft_store *s, GError **error)
 {
   sigset_t before;
 
-  weft_signals_hold (&before);
+  weft_signals_block (&before);
   int failed = pthread_create (&s->thread, NULL, store_main, s);
-  weft_signals_let_go (&before);
+  weft_signals_restore (&before);
   return !failed ||
-         weft_run_error (error, "no thread for the rendezvous: %s", g_strerror (failed));
+         weft_run_error (error, "rendezvous: cannot start a thread: %s", g_strerror (failed));
 }
 
 weft_store *
@@ -740,7 +745,7 @@ weft_store_open (uint16_t port, const struct weft_store_options *options, GError
   s->peers = g_ptr_array_new_with_free_func (peer_free);
   s->values =
       g_hash_table_new_full (g_str_hash, g_str_equal, g_free, (GDestroyNotify) g_bytes_unref);
-  s->meetings = g_hash_table_new_full (g_str_hash, g_str_equal, NULL, meeting_free);
+  s->exchanges = g_hash_table_new_full (g_str_hash, g_str_equal, NULL, exchange_free);
   s->opened = g_get_monotonic_time ();
   if (start_listening (s, port, error) && start_thread (s, error))
     return s;

@@ -1,7 +1,7 @@
-/* store.h - where processes of a job meet: a server in the process of rank 0, a thread of its own.
+/* store.h - the server of the rendezvous, a thread in the process of rank 0.
  *
- * It keeps values, lets all wait for all, knows who has not come, and tells everybody when one is
- * gone: a connection that ends without a farewell ends the job. */
+ * It keeps values, completes exchanges when every process has called, reports which processes are
+ * missing, and ends the job when a connection is lost without a sign-off. */
 #pragma once
 #include <glib.h>
 #include <stdint.h>
@@ -9,18 +9,18 @@
 typedef struct weft_store weft_store;
 
 struct weft_store_options {
-  const char *token; /* who has another one is refused */
-  uint32_t n, each;  /* processes, and ranks of each */
-  double seconds;    /* in which all have to come */
+  const char *token; /* clients with another token are refused */
+  uint32_t n, ranks_each;  /* processes, ranks per process */
+  double seconds;    /* time limit for all processes to connect */
 };
 
-/* Listens on a port of every address of this machine; 0: one that is free. */
+/* Listens on a port of every address of this machine; 0: any free port. */
 weft_store *weft_store_open (uint16_t port, const struct weft_store_options *options,
                              GError **error);
 uint16_t weft_store_port (const weft_store *store);
 
-/* Waits until all have left, or `seconds`. */
+/* Waits until every client has signed off, at most `seconds`, then ends the thread. */
 void weft_store_close (weft_store *store, double seconds);
 
-/* "rank 3", or "ranks 8 to 15" of a process of several.  Caller frees. */
-char *weft_store_name (uint32_t each, uint32_t process);
+/* "rank 3", or "ranks 8 to 15" for a process with several ranks. The caller frees it. */
+char *weft_store_name (uint32_t ranks_each, uint32_t process);

@@ -78,7 +78,7 @@ weft_frame_parse (const uint8_t *data, gsize n, uint32_t most, struct weft_frame
 }
 
 void
-weft_wire_watch (int socket)
+weft_wire_set_keepalive (int socket)
 {
   static const struct {
     int level, name, value;
@@ -91,7 +91,7 @@ weft_wire_watch (int socket)
                 sizeof options[i].value);
 }
 
-/* ------------------------------------------------------------------------- packs */
+/* ----------------------------------------------------------------- packed values */
 
 void
 weft_pack_add (GByteArray *pack, uint32_t process, GBytes *value)

@@ -1,43 +1,43 @@
-/* wire.h - what processes of a job say to their store, and the store to them: frames over TCP.
+/* wire.h - the protocol between clients of the rendezvous and its store: frames over TCP.
  *
- *   byte 0..3   how many bytes follow, least first, as in all numbers here
+ *   byte 0..3   number of bytes that follow; all numbers are little-endian
  *        4      kind
  *        5..8   a number
- *        9..10  bytes of the key
- *        11..   the key, printable ASCII; then the value, whatever it is
+ *        9..10  length of the key
+ *        11..   the key, printable ASCII; then the value, any bytes
  *
- * Whoever is at the other end may be anybody: nothing is believed before it has been looked at. */
+ * The peer is not trusted: every length and kind is checked before use. */
 #pragma once
 #include <glib.h>
 #include <stdint.h>
 
-/*     constant         word       who: what it means (number; key; value) */
+/* constant           word        sender: meaning (number; key; value) */
 #define WEFT_FRAME_LIST(X)                                                                         \
-  X (WEFT_FRAME_HELLO, "hello", "process: I am one of you (process; token; number of them, host)") \
-  X (WEFT_FRAME_SET, "set", "process: a value for all (; key; value)")                             \
-  X (WEFT_FRAME_GET, "get", "process: wants it, and waits (; key; )")                              \
-  X (WEFT_FRAME_MEET, "meet", "process: has come, and waits for all others (who gets values; key; value)") \
-  X (WEFT_FRAME_LACK, "lack", "process: who has not come (; key; )")                               \
-  X (WEFT_FRAME_SAY, "say", "process: how far it is (; ; words)")                                  \
-  X (WEFT_FRAME_REPORT, "report", "process: how far is everybody (milliseconds; ; own words)")              \
-  X (WEFT_FRAME_ABORT, "abort", "process: all must end (; ; why)")                                 \
-  X (WEFT_FRAME_BYE, "bye", "process: leaves, and all is well")                                    \
-  X (WEFT_FRAME_WELCOME, "welcome", "store: all have come")                                        \
-  X (WEFT_FRAME_REFUSED, "refused", "store: not one of us (; ; why)")                              \
-  X (WEFT_FRAME_VALUE, "value", "store: what was wanted (; key; value)")                           \
-  X (WEFT_FRAME_MET, "met", "store: all have come (; key; values that are not empty, packed)")     \
-  X (WEFT_FRAME_TOLD, "told", "store: answers lack and report (; ; words)")                        \
-  X (WEFT_FRAME_ASK, "ask", "store: say how far you are")                                          \
-  X (WEFT_FRAME_STOP, "stop", "store: all must end (; ; why)")
+  X (WEFT_FRAME_HELLO, "hello", "client: joins the job (process; token; world size, host)")        \
+  X (WEFT_FRAME_SET, "set", "client: sets a value (; key; value)")                                 \
+  X (WEFT_FRAME_GET, "get", "client: waits for a value (; key; )")                                 \
+  X (WEFT_FRAME_EXCHANGE, "exchange", "client: waits for all (receivers; key; value)")             \
+  X (WEFT_FRAME_MISSING, "missing", "client: asks which processes are missing (; key; )")          \
+  X (WEFT_FRAME_STATUS, "status", "client: its status (; ; text)")                                 \
+  X (WEFT_FRAME_REPORT, "report", "client: asks for all statuses (milliseconds; ; its status)")    \
+  X (WEFT_FRAME_ABORT, "abort", "client: the job has failed (; ; reason)")                         \
+  X (WEFT_FRAME_BYE, "bye", "client: signs off")                                                   \
+  X (WEFT_FRAME_WELCOME, "welcome", "store: all processes are connected")                          \
+  X (WEFT_FRAME_REFUSED, "refused", "store: rejects a client (; ; reason)")                        \
+  X (WEFT_FRAME_VALUE, "value", "store: the value (; key; value)")                                 \
+  X (WEFT_FRAME_EXCHANGED, "exchanged", "store: all have called (; key; packed values)")           \
+  X (WEFT_FRAME_ANSWER, "answer", "store: answers missing and report (; ; text)")                  \
+  X (WEFT_FRAME_ASK_STATUS, "ask_status", "store: asks for a status")                              \
+  X (WEFT_FRAME_STOP, "stop", "store: the job has failed (; ; reason)")
 #define WEFT_FRAME_ID(id, word, doc) id,
 enum weft_frame_kind { WEFT_FRAME_LIST (WEFT_FRAME_ID) WEFT_N_FRAME };
 #undef WEFT_FRAME_ID
 extern const char *const weft_frame_words[];
 
-/* Who gets what was brought to a meeting, as whoever came last has said. */
-enum weft_meet { WEFT_MEET_ALL, WEFT_MEET_FIRST };
+/* Who receives the values of an exchange. The frame of the last process to call decides. */
+enum weft_receivers { WEFT_RECEIVERS_ALL, WEFT_RECEIVERS_FIRST };
 
-/* Most bytes of a frame: of the first one of a process, and of any. */
+/* Largest frame: the first one of a connection, and any later one. */
 #define WEFT_FRAME_FIRST_BYTES 4096u
 #define WEFT_FRAME_MOST_BYTES (64u << 20)
 #define WEFT_FRAME_MOST_KEY 255u
@@ -45,23 +45,24 @@ enum weft_meet { WEFT_MEET_ALL, WEFT_MEET_FIRST };
 struct weft_frame {
   enum weft_frame_kind kind;
   uint32_t number;
-  const char *key;   /* key_bytes of it; no zero at its end when it was parsed */
-  const void *value; /* likewise */
+  const char *key;   /* key_bytes long; not zero-terminated after parsing */
+  const void *value; /* value_bytes long */
   uint32_t key_bytes, value_bytes;
 };
 
 void weft_frame_put (GByteArray *out, const struct weft_frame *frame);
 
-/* Bytes of the frame that `data` begins with, 0 when more have to come; -1: it is none, or has more
- * than `most` bytes.  The frame points into `data`. */
+/* Parses the frame at the start of `data`. Returns its length, 0 if it is incomplete, or -1 if it
+ * is malformed or longer than `most` bytes. The frame points into `data`. */
 gint64 weft_frame_parse (const uint8_t *data, gsize n, uint32_t most, struct weft_frame *frame);
 
-/* A machine that is switched off says nothing: after half a minute of silence its connection ends.
- * Small frames go at once. */
-void weft_wire_watch (int socket);
+/* Sets TCP keepalive, so that the connection to a machine that was switched off ends after half a
+ * minute, and TCP_NODELAY, so that small frames are sent at once. */
+void weft_wire_set_keepalive (int socket);
 
-/* Values of several processes as one. */
+/* Appends the value of one process to a message that holds the values of several. */
 void weft_pack_add (GByteArray *pack, uint32_t process, GBytes *value);
 
-/* GBytes by process, NULL where there is none; NULL when that is no pack of `n` processes. */
+/* Parses such a message: GBytes by process, NULL for a process without a value. NULL if it is not a
+ * valid message of `n` processes. */
 GPtrArray *weft_pack_parse (const void *data, gsize bytes, uint32_t n);

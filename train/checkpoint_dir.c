@@ -17,7 +17,7 @@ weft_checkpoint_path (const char *dir, uint64_t step)
   return g_build_filename (dir, name, NULL);
 }
 
-/* Only names that we would give. */
+/* Parses only names that weft_checkpoint_path() would produce. */
 static gboolean
 step_of (const char *name, uint64_t *step)
 {
@@ -60,7 +60,7 @@ weft_checkpoint_steps (const char *dir)
   return steps;
 }
 
-/* ----------------------------------------------------------------------- complete */
+/* ------------------------------------------------------------------- completeness */
 
 static gboolean
 check_size (const char *dir, const struct weft_manifest_file *file, GError **error)
@@ -85,7 +85,7 @@ weft_checkpoint_manifest (const char *path, GError **error)
   gsize length;
 
   if (g_file_test (name, G_FILE_TEST_EXISTS) && !g_file_test (name, G_FILE_TEST_IS_REGULAR)) {
-    weft_bad_input (error, "%s: found something that is not a file", name);
+    weft_bad_input (error, "%s: found a directory, pipe or device, wanted a file", name);
     return NULL;
   }
   g_autofree char *text = weft_file_read (name, WEFT_MANIFEST_MOST_BYTES, &length, error);
@@ -101,7 +101,7 @@ weft_checkpoint_manifest (const char *path, GError **error)
 }
 
 char *
-weft_checkpoint_newest_but (const char *dir, const char *name)
+weft_checkpoint_newest_except (const char *dir, const char *name)
 {
   g_autoptr (GArray) steps = weft_checkpoint_steps (dir);
 
@@ -119,10 +119,10 @@ weft_checkpoint_newest_but (const char *dir, const char *name)
 char *
 weft_checkpoint_newest (const char *dir)
 {
-  return weft_checkpoint_newest_but (dir, NULL);
+  return weft_checkpoint_newest_except (dir, NULL);
 }
 
-/* ------------------------------------------------------------------------ changes */
+/* ----------------------------------------------------------------------- deletion */
 
 void
 weft_remove_directory (const char *path)

@@ -1,25 +1,27 @@
-/* checkpoint_dir.h - the directory of checkpoints: names, what is complete, changes that last. */
+/* checkpoint_dir.h - a directory of checkpoints: naming, listing, completeness checks, deletion. */
 #pragma once
 #include "train/manifest.h"
 
-/* Of unfinished directories, until they are renamed. */
+/* Prefix of the directory of a save that is not finished; the directory is renamed when it is. */
 #define WEFT_CHECKPOINT_HIDDEN ".step-"
 
-/* DIR/step-00000050.  Caller frees. */
+/* DIR/step-00000050. The caller frees it. */
 char *weft_checkpoint_path (const char *dir, uint64_t step);
 
-/* Whether a path ends in such a name. */
+/* Whether the last component of a path has the form step-00000050. */
 gboolean weft_checkpoint_is_step (const char *path);
 
-/* Steps of a directory, complete or not (uint64_t), newest first.  Caller frees. */
+/* Steps of all checkpoints in a directory, complete or not: uint64_t, newest first. The caller
+ * frees the array. */
 GArray *weft_checkpoint_steps (const char *dir);
 
-/* The manifest of a checkpoint whose files have the sizes it says.  Errors begin with the path of
- * what is wrong. */
+/* Reads the manifest of a checkpoint and checks that its files have the sizes it lists. Errors
+ * begin with the path of the wrong file. */
 weft_manifest *weft_checkpoint_manifest (const char *path, GError **error);
 
-/* weft_checkpoint_newest() of the others than `name` (which may be NULL).  Caller frees. */
-char *weft_checkpoint_newest_but (const char *dir, const char *name);
+/* weft_checkpoint_newest() that ignores the checkpoint `name` (NULL ignores none). The caller frees
+ * the path. */
+char *weft_checkpoint_newest_except (const char *dir, const char *name);
 
-/* A directory and the files in it.  What cannot be removed stays. */
+/* Deletes a directory and the files in it. A file that cannot be deleted stays. */
 void weft_remove_directory (const char *path);

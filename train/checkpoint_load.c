@@ -1,18 +1,18 @@
-/* Loading: everything is checked before the first byte of the state changes. */
+/* Loading a checkpoint. All checks run before the first byte of the state changes. */
 #include "train/checkpoint.h"
 #include "core/base/error.h"
 #include "train/checkpoint_dir.h"
 #include "train/crc32c.h"
 
-/* Elements on their way at once: 4 MiB as floats. */
+/* Elements per copy: 4 MiB as floats. */
 #define BLOCK 1048576u
 
-/* A checkpoint on disk. */
+/* A checkpoint on disk, opened. */
 typedef struct stored {
   char *path;
   weft_manifest *m;
-  GPtrArray *files;                   /* weft_safetensors, as in the manifest */
-  const struct weft_tensor **content; /* by chunk: what its file calls it */
+  GPtrArray *files;                   /* weft_safetensors, in the order of the manifest's files */
+  const struct weft_tensor **content; /* per chunk: its tensor in the shard file */
 } stored;
 
 static void
@@ -28,7 +28,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (stored, stored_free)
 
 /* ------------------------------------------------------------------------ opening */
 
-/* The header of the file says the same of a chunk as the manifest. */
+/* Checks that the header of the shard file agrees with the manifest about a chunk. */
 static gboolean
 find_content (stored *s, uint32_t chunk, GError **error)
 {
@@ -38,13 +38,13 @@ find_content (stored *s, uint32_t chunk, GError **error)
   const struct weft_tensor *t = weft_safetensors_find (s->files->pdata[c->file], name);
 
   if (!t)
-    return weft_bad_input (error, "%s/%s: found no %s, wanted it by the manifest", s->path, file,
-                           name);
+    return weft_bad_input (error, "%s/%s: found no tensor %s, which the manifest lists", s->path,
+                           file, name);
   s->content[chunk] = t;
   if (t->type == c->type && t->n_dim == 2 && t->dim[0] == c->rows && t->dim[1] == c->columns &&
       t->begin == c->offset)
     return TRUE;
-  return weft_bad_input (error, "%s/%s: %s has another type, shape or place than the manifest says",
+  return weft_bad_input (error, "%s/%s: tensor %s: type, shape or offset differ from the manifest",
                          s->path, file, name);
 }
 
@@ -65,7 +65,7 @@ open_files (stored *s, GError **error)
   return TRUE;
 }
 
-/* Manifest, sizes and headers agree. */
+/* Opens a checkpoint; manifest, file sizes and file headers must agree. */
 static stored *
 stored_open (const char *path, GError **error)
 {
@@ -100,7 +100,7 @@ check_sums (const stored *s, GError **error)
 
 /* ----------------------------------------------------------------------- matching */
 
-/* In the place of a tensor of ours: this job has none. */
+/* Marks a tensor of the checkpoint that this job does not have. */
 #define NOT_OURS UINT32_MAX
 
 static gboolean
@@ -108,7 +108,8 @@ match_tensor (const stored *s, const struct weft_manifest_tensor *theirs,
               const struct weft_state_tensor *ours, GError **error)
 {
   if (!ours)
-    return weft_bad_input (error, "%s: of another model: found tensor %s, which this one has not",
+    return weft_bad_input (error,
+                           "%s: of another model: found tensor %s, which this model does not have",
                            s->path, theirs->name);
   if (ours->rows == theirs->rows && ours->columns == theirs->columns)
     return TRUE;
@@ -119,7 +120,7 @@ match_tensor (const stored *s, const struct weft_manifest_tensor *theirs,
       s->path, ours->name, theirs->rows, theirs->columns, ours->rows, ours->columns);
 }
 
-/* Names of `state` to places; the names are its own. */
+/* Maps the tensor names of `state` to indices; the keys belong to `state`. */
 static GHashTable *
 index_names (const weft_state *state)
 {
@@ -130,7 +131,8 @@ index_names (const weft_state *state)
   return places;
 }
 
-/* By tensor of the checkpoint, ours; NULL when it is of another model.  Caller frees. */
+/* Per tensor of the checkpoint, the index of the job's tensor. NULL with an error if the checkpoint
+ * is of another model. The caller frees it. */
 static uint32_t *
 match_tensors (const stored *s, const weft_state *state, GError **error)
 {
@@ -150,7 +152,7 @@ match_tensors (const stored *s, const weft_state *state, GError **error)
   }
   for (uint32_t i = 0; i < weft_state_count (state); i++) {
     const char *name = weft_state_at (state, i)->name;
-    if (g_hash_table_contains (places, name) && !weft_state_at (state, i)->passing) {
+    if (g_hash_table_contains (places, name) && !weft_state_at (state, i)->fp8_recipe) {
       weft_bad_input (error, "%s: of another model: found no tensor %s", s->path, name);
       return NULL;
     }
@@ -176,11 +178,11 @@ match (const stored *s, const weft_state *state, const struct weft_job *job, GEr
 struct target {
   weft_state *state;
   uint32_t tensor;
-  gboolean derive; /* there are no weights of their own: they are the rounded masters */
+  gboolean derive; /* the checkpoint has no weights in this type: round them from the masters */
   float *block;
 };
 
-/* Elements [from, from + n) of a chunk's content become elements from `first` on. */
+/* Writes elements [from, from + n) of a chunk to the tensor's elements from `first` on. */
 static gboolean
 write_elements (const stored *s, uint32_t chunk, const struct target *to, uint64_t from,
                 uint64_t first, uint64_t n, GError **error)
@@ -199,7 +201,7 @@ write_elements (const stored *s, uint32_t chunk, const struct target *to, uint64
   return TRUE;
 }
 
-/* Whole rows of the tensor are one run of its elements, others are one each. */
+/* A chunk of whole tensor rows is one run of elements; else each of its rows is one run. */
 static gboolean
 write_chunk (const stored *s, uint32_t chunk, const struct target *to, GError **error)
 {
@@ -214,8 +216,8 @@ write_chunk (const stored *s, uint32_t chunk, const struct target *to, GError **
   return TRUE;
 }
 
-/* Weights that were rounded to a type of 16 bits, and to which: of another type they are made of the
- * masters. */
+/* Whether weights are stored rounded to 16 bits. If the type differs between checkpoint and job,
+ * weights are rounded from the masters. */
 static gboolean
 is_rounded (enum weft_dtype dtype)
 {
@@ -228,7 +230,8 @@ has_type (const struct weft_chunk *c, const struct weft_state_tensor *ours)
   return c->type == (ours->dtype == WEFT_FP16 ? WEFT_TENSOR_F16 : WEFT_TENSOR_BF16);
 }
 
-/* By tensor of the checkpoint, whether it has weights in our type beside its masters.  Caller frees. */
+/* Per tensor of the checkpoint, whether it stores weights in this job's type beside the masters.
+ * The caller frees it. */
 static gboolean *
 find_weights (const stored *s, const weft_state *state, const uint32_t *ours)
 {
@@ -243,27 +246,27 @@ find_weights (const stored *s, const weft_state *state, const uint32_t *ours)
   return has;
 }
 
-/* What the job that has left the checkpoint had not. */
+/* Clears the fp8 recipe state, which a checkpoint of a job without fp8 does not have. */
 static void
-clear_passing (weft_state *state)
+clear_fp8_recipe (weft_state *state)
 {
   for (uint32_t i = 0; i < weft_state_count (state); i++) {
     const struct weft_state_tensor *t = weft_state_at (state, i);
-    g_autofree float *zeros = g_new0 (float, t->passing ? t->rows : 0);
-    if (t->passing)
+    g_autofree float *zeros = g_new0 (float, t->fp8_recipe ? t->rows : 0);
+    if (t->fp8_recipe)
       weft_state_write (state, i, WEFT_STATE_MASTER, 0, t->rows, zeros);
   }
 }
 
-/* Where weights are fp32 the masters are the weights, and rounded ones are of no use; those in fp8
- * are made of their masters. */
+/* With fp32 weights the masters are the weights, and rounded weights are skipped. fp8 weights are
+ * quantised from their masters. */
 static gboolean
 write_state (const stored *s, weft_state *state, const uint32_t *ours, GError **error)
 {
   g_autofree gboolean *has_weights = find_weights (s, state, ours);
   g_autofree float *block = g_new (float, BLOCK);
 
-  clear_passing (state);
+  clear_fp8_recipe (state);
   for (uint32_t i = 0; i < s->m->chunks->len; i++) {
     const struct weft_chunk *c = weft_manifest_chunk (s->m, i);
     if (ours[c->tensor] == NOT_OURS)
@@ -274,12 +277,12 @@ write_state (const stored *s, weft_state *state, const uint32_t *ours, GError **
     if (wanted && !write_chunk (s, i, &to, error))
       return FALSE;
   }
-  return weft_state_settle (state, error);
+  return weft_state_quantise (state, error);
 }
 
 /* -------------------------------------------------------------------------- whole */
 
-/* `damaged` tells apart what another checkpoint may not suffer from. */
+/* `damaged` is set if this checkpoint is damaged, so that another one may still load. */
 static gboolean
 load_one (weft_state *state, const struct weft_job *job, const char *path,
           struct weft_progress *progress, gboolean *damaged, GError **error)
@@ -307,7 +310,7 @@ load_step (weft_state *state, const struct weft_job *job, const char *path,
   if (load_one (state, job, path, progress, &damaged, &why))
     return TRUE;
   g_autofree char *dir = g_path_get_dirname (path), *name = g_path_get_basename (path);
-  g_autofree char *other = damaged ? weft_checkpoint_newest_but (dir, name) : NULL;
+  g_autofree char *other = damaged ? weft_checkpoint_newest_except (dir, name) : NULL;
   if (other)
     return weft_bad_input (error, "%s; the newest complete checkpoint beside it is %s",
                            why->message, other);
@@ -315,7 +318,7 @@ load_step (weft_state *state, const struct weft_job *job, const char *path,
   return FALSE;
 }
 
-/* The newest step that is whole; the ones that are not are told in `passed`. */
+/* Loads the newest complete checkpoint; lists the newer incomplete ones in `passed`. */
 static gboolean
 load_newest (weft_state *state, const struct weft_job *job, const char *dir,
              struct weft_progress *progress, GString *passed, GError **error)

@@ -1,5 +1,5 @@
-/* Saving: what goes where is a manifest without checksums; then the files, then the manifest, then
- * the name. */
+/* Saving a checkpoint: build a manifest without checksums, write the shard files, write the
+ * manifest, then rename the directory. */
 #define _GNU_SOURCE /* renameat2 */
 #include "train/checkpoint.h"
 #include "core/base/error.h"
@@ -16,17 +16,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Elements on their way at once: 4 MiB as floats. */
+/* Elements per copy: 4 MiB as floats. */
 #define BLOCK 1048576u
 
 struct save {
   weft_state *state;
   const char *dir;
   weft_manifest *m;
-  GArray *rows; /* uint32_t: of the executor, by file */
+  GArray *rows; /* uint32_t: per file, the row of the executor (a rank) */
   char *temporary, *final;
-  int fd;          /* of the directory, which it locks */
-  gboolean locked; /* nobody else saves here: what is unfinished is a dead process's */
+  int fd;          /* of the checkpoint directory, which it locks */
+  gboolean locked; /* the lock is held: unfinished saves in the directory are of dead processes */
   struct weft_crc32c crc;
   float *block;
   uint16_t *raw;
@@ -42,8 +42,8 @@ add_chunk (weft_manifest *m, struct weft_chunk c)
   g_array_append_val (m->chunks, c);
 }
 
-/* A run of elements as rectangles: the rest of a row, whole rows, and the beginning of one; several
- * lines of it are one. */
+/* Splits a run of elements into rectangles: the rest of a row, whole rows, and the beginning of a
+ * row. A run with several lines is one rectangle. */
 static void
 add_chunks (weft_manifest *m, struct weft_chunk c, const struct weft_state_run *run)
 {
@@ -62,7 +62,7 @@ add_chunks (weft_manifest *m, struct weft_chunk c, const struct weft_state_run *
   }
 }
 
-/* The file of a row of the executor, which is a rank; made when it is first needed. */
+/* The shard file of a row of the executor (a rank); added to the manifest at first use. */
 static uint64_t
 file_of (weft_manifest *m, GArray *rows, uint32_t row)
 {
@@ -121,10 +121,10 @@ declare (weft_safetensors_writer *w, const weft_manifest *m, const struct weft_c
   weft_safetensors_declare (w, name, c->type, 2, (const uint64_t[]){ c->rows, c->columns });
 }
 
-/* Some elements of a chunk, a run of the tensor's in memory order. */
+/* Writes a part of a chunk: a run of the tensor's elements in memory order. */
 static gboolean
-put_run (struct save *s, weft_safetensors_writer *w, struct weft_chunk *c,
-         const struct weft_state_run *run, GError **error)
+write_run (struct save *s, weft_safetensors_writer *w, struct weft_chunk *c,
+           const struct weft_state_run *run, GError **error)
 {
   uint32_t size = weft_tensor_type_bytes[c->type];
 
@@ -143,16 +143,17 @@ put_run (struct save *s, weft_safetensors_writer *w, struct weft_chunk *c,
   return TRUE;
 }
 
-/* Whole rows are one run of elements, parts of rows one each. */
+/* Writes a chunk. Whole tensor rows are one run of elements; else each row of the chunk is one
+ * run. */
 static gboolean
-put (struct save *s, weft_safetensors_writer *w, struct weft_chunk *c, GError **error)
+write_chunk (struct save *s, weft_safetensors_writer *w, struct weft_chunk *c, GError **error)
 {
   uint64_t width = weft_manifest_tensor (s->m, c->tensor)->columns;
   uint64_t lines = c->columns == width ? 1 : c->rows, n = c->rows * c->columns / lines;
 
   for (uint64_t line = 0; line < lines; line++) {
     struct weft_state_run run = { .first = (c->row + line) * width + c->column, .n = n };
-    if (!put_run (s, w, c, &run, error))
+    if (!write_run (s, w, c, &run, error))
       return FALSE;
   }
   return TRUE;
@@ -172,7 +173,7 @@ write_file (struct save *s, uint32_t file, GError **error)
       declare (w, s->m, weft_manifest_chunk (s->m, i));
   for (uint32_t i = 0; i < s->m->chunks->len; i++) {
     struct weft_chunk *c = weft_manifest_chunk (s->m, i);
-    if (c->file == file && !put (s, w, c, error)) {
+    if (c->file == file && !write_chunk (s, w, c, error)) {
       weft_safetensors_abandon (w);
       return FALSE;
     }
@@ -193,7 +194,7 @@ write_manifest (struct save *s, GError **error)
 
   if (strlen (text) > WEFT_MANIFEST_MOST_BYTES)
     return weft_run_error (error,
-                           "%s: %" G_GSIZE_FORMAT " bytes are more than a manifest may have, %u",
+                           "%s: found %" G_GSIZE_FORMAT " bytes of manifest, wanted at most %u",
                            path, strlen (text), WEFT_MANIFEST_MOST_BYTES);
   return weft_write_synced (path, text, error) && weft_sync_path (s->temporary, error);
 }
@@ -213,18 +214,18 @@ write_files (struct save *s, GError **error)
   return TRUE;
 }
 
-/* ------------------------------------------------------------------- with other processes */
+/* ---------------------------------------------------------------------- several processes */
 
-/* Rank 0's process has the directory and the manifest. */
+/* Whether this is the process of rank 0, which makes the directory and writes the manifest. */
 static gboolean
-leads (const struct save *s)
+is_first_process (const struct save *s)
 {
   struct weft_rendezvous *peers = weft_state_peers (s->state);
   return !peers || weft_rendezvous_place (peers)->process == 0;
 }
 
-/* What the others must know of the files of this one: of each its number, its bytes, and the
- * checksums of its chunks. */
+/* What the process of rank 0 needs for the manifest: for each file of this process its number, its
+ * size, and the checksums of its chunks. */
 static GBytes *
 pack_files (const struct save *s)
 {
@@ -245,7 +246,8 @@ pack_files (const struct save *s)
   return g_bytes_new_take (g_array_free (words, FALSE), bytes);
 }
 
-/* One file of what another process has packed; returns the words that it took, 0: it is none. */
+/* Unpacks one file of another process's message; returns the number of words used, or 0 if the
+ * message is malformed. */
 static gsize
 unpack_file (struct save *s, const uint64_t *word, gsize n)
 {
@@ -274,14 +276,16 @@ unpack_files (struct save *s, GBytes *packed, GError **error)
   while (n > 0) {
     gsize taken = unpack_file (s, word, n);
     if (taken == 0)
-      return weft_run_error (error, "%s: found files of another plan with another process", s->dir);
+      return weft_run_error (error, "%s: found the files of another plan in another process",
+                             s->dir);
     word += taken;
     n -= taken;
   }
   return TRUE;
 }
 
-/* All files are written when this returns; the manifest of rank 0's process knows of them. */
+/* Returns when all processes have written their files; gives file sizes and checksums to the
+ * process of rank 0. */
 static gboolean
 gather_files (struct save *s, GError **error)
 {
@@ -296,7 +300,7 @@ gather_files (struct save *s, GError **error)
   return !peers || all;
 }
 
-/* The name of the directory, which rank 0's process has made. */
+/* Broadcasts the name of the temporary directory from the process of rank 0. */
 static gboolean
 share_directory (struct save *s, GError **error)
 {
@@ -305,10 +309,10 @@ share_directory (struct save *s, GError **error)
   if (!peers)
     return TRUE;
   g_autofree char *name = g_path_get_basename (s->temporary);
-  g_autoptr (GBytes) mine = leads (s) ? g_bytes_new (name, strlen (name)) : NULL;
+  g_autoptr (GBytes) mine = is_first_process (s) ? g_bytes_new (name, strlen (name)) : NULL;
   g_autoptr (GPtrArray) all =
-      weft_rendezvous_meet (peers, "the folder of a checkpoint", mine, 0, error);
-  if (!all || leads (s))
+      weft_rendezvous_all_gather (peers, "the folder of a checkpoint", mine, 0, error);
+  if (!all || is_first_process (s))
     return all != NULL;
   g_free (name);
   name = all->pdata[0]
@@ -317,25 +321,26 @@ share_directory (struct save *s, GError **error)
   g_free (s->temporary);
   s->temporary = g_build_filename (s->dir, name, NULL);
   return g_file_test (s->temporary, G_FILE_TEST_IS_DIR) ||
-         weft_run_error (error,
-                         "%s: rank 0 has made it and it is not there, wanted --save in a folder "
-                         "that all processes see",
-                         s->temporary);
+         weft_run_error (
+             error,
+             "%s: rank 0 made this folder, but it is not visible here; wanted --save in a folder "
+             "that all processes can see",
+             s->temporary);
 }
 
 static gboolean
 write_all (struct save *s, GError **error)
 {
-  if (leads (s) && mkdir (s->temporary, 0777))
+  if (is_first_process (s) && mkdir (s->temporary, 0777))
     return weft_failed_path (s->temporary, error);
   return share_directory (s, error) && write_files (s, error) && gather_files (s, error) &&
-         (!leads (s) || write_manifest (s, error));
+         (!is_first_process (s) || write_manifest (s, error));
 }
 
 /* --------------------------------------------------------------------- publishing */
 
-/* On file systems that cannot exchange two names the older save steps aside for a moment, and comes
- * back if the newer one cannot take its place. */
+/* For file systems without RENAME_EXCHANGE: renames the older save away, renames the new one to its
+ * name, and restores the older one if that fails. */
 static gboolean
 replace (const struct save *s, GError **error)
 {
@@ -347,13 +352,13 @@ replace (const struct save *s, GError **error)
     return rename (aside, s->temporary) == 0 || weft_failed_path (aside, error);
   weft_failed_path (s->final, error);
   if (rename (aside, s->final))
-    g_prefix_error (error, "its older save is now %s: ", aside);
+    g_prefix_error (error, "the older save of this step is now %s: ", aside);
   return FALSE;
 }
 
-/* An older save of the same step is called `temporary` afterwards. */
+/* Gives the save its final name. An older save of the same step then has the name `temporary`. */
 static gboolean
-give_name (const struct save *s, GError **error)
+publish_name (const struct save *s, GError **error)
 {
   if (renameat2 (AT_FDCWD, s->temporary, AT_FDCWD, s->final, RENAME_EXCHANGE) == 0)
     return TRUE;
@@ -379,13 +384,13 @@ write_latest (const struct save *s, GError **error)
 static gboolean
 publish (const struct save *s, GError **error)
 {
-  return give_name (s, error) && weft_sync_path (s->dir, error) && write_latest (s, error) &&
+  return publish_name (s, error) && weft_sync_path (s->dir, error) && write_latest (s, error) &&
          weft_sync_path (s->dir, error);
 }
 
 /* ----------------------------------------------------------------------- cleaning */
 
-/* What is being deleted has no name of a checkpoint any more. */
+/* Renames a checkpoint before deleting it, so that a half-deleted one is never found. */
 static void
 delete_step (const struct save *s, const char *path)
 {
@@ -395,7 +400,7 @@ delete_step (const struct save *s, const char *path)
     weft_remove_directory (hidden);
 }
 
-/* Never the one just published, even where a later step lies beside it. */
+/* Never deletes the checkpoint just published, even if one of a later step lies beside it. */
 static void
 delete_old (const struct save *s, uint32_t keep)
 {
@@ -424,7 +429,8 @@ delete_leftovers (const struct save *s)
   }
 }
 
-/* The checkpoint is safe: what cannot be deleted stays until the next save. */
+/* The new checkpoint is already published; a file that cannot be deleted stays until the next
+ * save. */
 static void
 clean (const struct save *s, uint32_t keep)
 {
@@ -436,7 +442,7 @@ clean (const struct save *s, uint32_t keep)
 
 /* -------------------------------------------------------------------------- whole */
 
-/* A new directory is on disk when the one above it is. */
+/* A new directory survives a crash only after an fsync of its parent. */
 static gboolean
 make_directory (const char *dir, GError **error)
 {
@@ -449,7 +455,8 @@ make_directory (const char *dir, GError **error)
   return weft_sync_path (above, error);
 }
 
-/* File systems without locks say something else than that there is one. */
+/* Fails only if another process holds the lock (EWOULDBLOCK); file systems without locks return
+ * other errors, which are ignored. */
 static gboolean
 lock (struct save *s, GError **error)
 {
@@ -459,17 +466,18 @@ lock (struct save *s, GError **error)
   s->locked = flock (s->fd, LOCK_EX | LOCK_NB) == 0;
   if (s->locked || errno != EWOULDBLOCK)
     return TRUE;
-  g_set_error (error, WEFT_ERROR, WEFT_ERROR_RUN, "%s: another process is saving there", s->dir);
+  g_set_error (error, WEFT_ERROR, WEFT_ERROR_RUN,
+               "%s: another process is saving into this directory", s->dir);
   return FALSE;
 }
 
-/* The others go on when it is there. */
+/* Barrier: the other processes return only after rank 0's process has published. */
 static gboolean
-end_together (const struct save *s, GError **error)
+wait_for_publish (const struct save *s, GError **error)
 {
   struct weft_rendezvous *peers = weft_state_peers (s->state);
   g_autoptr (GPtrArray) all =
-      peers ? weft_rendezvous_meet (peers, "the end of a checkpoint", NULL, 0, error) : NULL;
+      peers ? weft_rendezvous_all_gather (peers, "the end of a checkpoint", NULL, 0, error) : NULL;
 
   return !peers || all;
 }
@@ -477,14 +485,14 @@ end_together (const struct save *s, GError **error)
 static gboolean
 save_locked (struct save *s, uint32_t keep, GError **error)
 {
-  if (!write_all (s, error) || (leads (s) && !publish (s, error))) {
-    if (leads (s))
+  if (!write_all (s, error) || (is_first_process (s) && !publish (s, error))) {
+    if (is_first_process (s))
       weft_remove_directory (s->temporary);
     return FALSE;
   }
-  if (leads (s))
+  if (is_first_process (s))
     clean (s, keep);
-  return end_together (s, error);
+  return wait_for_publish (s, error);
 }
 
 static char *
@@ -513,7 +521,7 @@ weft_checkpoint_save (weft_state *state, const struct weft_job *job,
                     .block = block,
                     .raw = raw };
 
-  gboolean ok = !leads (&s) || (make_directory (dir, error) && lock (&s, error));
+  gboolean ok = !is_first_process (&s) || (make_directory (dir, error) && lock (&s, error));
   if (ok) {
     g_autoptr (weft_manifest) m = plan (state, job, progress, rows);
     s.m = m;

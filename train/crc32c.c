@@ -1,7 +1,7 @@
 #include "train/crc32c.h"
 #include <string.h>
 
-/* Castagnoli's polynomial, lowest bit first. */
+/* Castagnoli polynomial, bit-reversed. */
 #define POLYNOMIAL 0x82f63b78u
 
 #ifdef __x86_64__
@@ -57,7 +57,7 @@ weft_crc32c_init (struct weft_crc32c *c)
     }
 }
 
-/* Eight bytes at once: a look-up for each instead of one after the other. */
+/* Slicing-by-8: one table lookup per byte, without a dependency from byte to byte. */
 static uint32_t
 by_table (const struct weft_crc32c *c, uint32_t crc, const uint8_t *at, size_t n)
 {

@@ -14,7 +14,7 @@ weft_failed_path (const char *path, GError **error)
   return FALSE;
 }
 
-/* Not every file system can sync a directory: EINVAL says so. */
+/* Some file systems cannot sync a directory and return EINVAL, which is ignored. */
 gboolean
 weft_sync_path (const char *path, GError **error)
 {

@@ -1,16 +1,16 @@
-/* durable.h - writing what shall be there after a crash. */
+/* durable.h - writing files that survive a crash of the machine. */
 #pragma once
 #include <glib.h>
 #include <stdint.h>
 
-/* "PATH: what errno says"; always FALSE. */
+/* Sets the error "PATH: text of errno" and returns FALSE. */
 gboolean weft_failed_path (const char *path, GError **error);
 
-/* All n bytes, however many calls it takes; FALSE: errno says why not. */
+/* Writes all n bytes, with as many calls of write() as it takes. FALSE: errno has the reason. */
 gboolean weft_write_all (int fd, const void *data, uint64_t n);
 
-/* What fsync() says of a file or directory. */
+/* fsync() of a file or directory. */
 gboolean weft_sync_path (const char *path, GError **error);
 
-/* A new file with this text, synced. */
+/* Writes a new file with this text and calls fsync(). */
 gboolean weft_write_synced (const char *path, const char *text, GError **error);

@@ -1,20 +1,21 @@
-/* Names: tensor_names.def has a row for each of their tensors.  The import and export that follow
- * them are in hugging_face_file.c. */
+/* The name table: one row per Hugging Face tensor. Import and export loop over it in
+ * hugging_face_file.c. */
 #include "train/hugging_face.h"
 #include "core/base/error.h"
 #include "core/job/family.h"
 #include "core/job/rotary.h"
 #include <string.h>
 
-/* Which rows of ours one of theirs is. */
+/* Which rows of the Weft tensor the Hugging Face tensor holds. */
 enum share { ALL, OF_QUERIES, OF_KEYS, OF_VALUES, OF_GATES, OF_UPS };
 
-/* Which rows stand in other places in theirs.  Of those that turn with the position, where pairs are
- * neighbours in theirs: the last of every head, the last of the tensor, or the first of every head.
- * HEAD_BY_HEAD: theirs has query, key and value of a head, then those of the next. */
-enum turned { NONE, OF_HEADS, LAST, FIRST, HEAD_BY_HEAD };
+/* Which rows have another order in the Hugging Face tensor: none; rotary pairs in the last rows of
+ * each head, in the last rows of the tensor, or in the first rows of each head; or (HEAD_BY_HEAD)
+ * query, key and value of one head follow each other. */
+enum order { NONE, OF_EACH_HEAD, LAST_OF_TENSOR, FIRST_OF_EACH_HEAD, HEAD_BY_HEAD };
 
-/* Whether queries come from a latent: their last map has a name of its own then. */
+/* Whether the row applies to any model, to models without a query latent, or to models with one
+ * (q_lora_rank): the last query projection has another name with a latent. */
 enum queries { ANY, WHOLE, LATENT };
 
 struct row {
@@ -22,7 +23,7 @@ struct row {
   enum share share;
   gboolean transposed;
   float shift;
-  enum turned turned;
+  enum order order;
   enum queries queries;
 };
 
@@ -50,7 +51,7 @@ with_number (const char *pattern, char sign, uint32_t number)
   return g_strdup_printf ("%.*s%u%s", (int) (mark - pattern), pattern, number, mark + 1);
 }
 
-/* "q_proj" of layer 3. */
+/* The Hugging Face name for one layer and expert: "model.layers.3.self_attn.q_proj.weight". */
 static char *
 their_name (const char *pattern, uint32_t layer, uint32_t expert)
 {
@@ -59,14 +60,14 @@ their_name (const char *pattern, uint32_t layer, uint32_t expert)
   return with_number (of_layer, '@', expert);
 }
 
-/* Experts whose rows a tensor of ours has one after the other. */
+/* Number of experts whose rows are stacked in a Weft tensor; 1 outside experts. */
 static uint32_t
 n_experts (const union weft_model *m, const struct weft_state_tensor *tensor)
 {
   return g_str_has_prefix (tensor->param, "experts.") ? (uint32_t) m->num_moe_experts : 1;
 }
 
-/* Of the MLP that a tensor of ours belongs to. */
+/* Intermediate width of the MLP that a tensor belongs to. */
 static uint64_t
 mlp_width (const union weft_model *m, const char *param)
 {
@@ -91,19 +92,19 @@ set_rows (const union weft_model *m, const struct weft_state_tensor *tensor, enu
 }
 
 static void
-set_turned (const union weft_model *m, enum turned turned, struct weft_hf_piece *piece)
+set_order (const union weft_model *m, enum order order, struct weft_hf_piece *piece)
 {
   uint64_t width = (uint64_t) m->kv_channels, latent = (uint64_t) m->qk_pos_emb_head_dim;
-  uint64_t pairs = weft_rotary_pairs (m, width);
-  const struct weft_hf_turned places[] = {
+  uint64_t rotated = 2 * weft_rotary_pairs (m, width);
+  const struct weft_hf_order orders[] = {
     [NONE] = { 0 },
-    [OF_HEADS] = { .before = (uint64_t) m->qk_head_dim, .turned = latent },
-    [LAST] = { .before = (uint64_t) m->kv_lora_rank, .turned = latent },
-    [FIRST] = { .turned = 2 * pairs, .after = width - 2 * pairs },
+    [OF_EACH_HEAD] = { .before = (uint64_t) m->qk_head_dim, .rope_rows = latent },
+    [LAST_OF_TENSOR] = { .before = (uint64_t) m->kv_lora_rank, .rope_rows = latent },
+    [FIRST_OF_EACH_HEAD] = { .rope_rows = rotated, .after = width - rotated },
     [HEAD_BY_HEAD] = { .head = width },
   };
 
-  piece->moved = places[turned];
+  piece->order = orders[order];
 }
 
 static void
@@ -123,7 +124,7 @@ add_piece (GArray *pieces, const struct row *row, const union weft_model *model,
                                  .shift = row->shift };
 
   set_rows (model, tensor, row->share, &piece);
-  set_turned (model, row->turned, &piece);
+  set_order (model, row->order, &piece);
   piece.first_row += expert * (tensor->rows / n_experts (model, tensor));
   g_array_append_val (pieces, piece);
 }
@@ -141,23 +142,22 @@ is_of (const struct row *row, const char *param, const struct weft_family *famil
 }
 
 gboolean
-weft_hf_moves (const struct weft_hf_piece *piece)
+weft_hf_permutes (const struct weft_hf_piece *piece)
 {
-  return piece->moved.turned > 0 || piece->moved.head > 0;
+  return piece->order.rope_rows > 0 || piece->order.head > 0;
 }
 
-/* Which of its head's turned rows this is; FALSE: it is none. */
+/* Whether a row gets rotary embedding; `j` is its number among the rotary rows of its head. */
 static gboolean
-is_turned (const struct weft_hf_turned *m, uint64_t row, uint64_t *j)
+is_rope_row (const struct weft_hf_order *o, uint64_t row, uint64_t *j)
 {
-  uint64_t at = m->turned > 0 ? row % (m->before + m->turned + m->after) : 0;
+  uint64_t at = o->rope_rows > 0 ? row % (o->before + o->rope_rows + o->after) : 0;
 
-  *j = at - m->before;
-  return m->turned > 0 && at >= m->before && *j < m->turned;
+  *j = at - o->before;
+  return o->rope_rows > 0 && at >= o->before && *j < o->rope_rows;
 }
 
-/* Row c of part i of n, each of `width` rows of every head: from parts of all heads to heads of all
- * parts. */
+/* Transposes blocks of `width` rows: from (inner, outer) blocks to (outer, inner) blocks. */
 static uint64_t
 regroup (uint64_t row, uint64_t width, uint64_t outer, uint64_t inner)
 {
@@ -171,12 +171,12 @@ enum { PARTS = 3 /* query, key, value */ };
 uint64_t
 weft_hf_their_row (const struct weft_hf_piece *piece, uint64_t row)
 {
-  const struct weft_hf_turned *m = &piece->moved;
-  uint64_t half = m->turned / 2, j;
+  const struct weft_hf_order *o = &piece->order;
+  uint64_t half = o->rope_rows / 2, j;
 
-  if (m->head)
-    return regroup (row, m->head, PARTS, piece->rows / m->head / PARTS);
-  if (!is_turned (m, row, &j))
+  if (o->head)
+    return regroup (row, o->head, PARTS, piece->rows / o->head / PARTS);
+  if (!is_rope_row (o, row, &j))
     return row;
   return row - j + (j < half ? 2 * j : 2 * (j - half) + 1);
 }
@@ -184,15 +184,16 @@ weft_hf_their_row (const struct weft_hf_piece *piece, uint64_t row)
 uint64_t
 weft_hf_our_row (const struct weft_hf_piece *piece, uint64_t row)
 {
-  const struct weft_hf_turned *m = &piece->moved;
+  const struct weft_hf_order *o = &piece->order;
   uint64_t j;
 
-  if (m->head)
-    return regroup (row, m->head, piece->rows / m->head / PARTS, PARTS);
-  return is_turned (m, row, &j) ? row - j + j / 2 + j % 2 * (m->turned / 2) : row;
+  if (o->head)
+    return regroup (row, o->head, piece->rows / o->head / PARTS, PARTS);
+  return is_rope_row (o, row, &j) ? row - j + j / 2 + j % 2 * (o->rope_rows / 2) : row;
 }
 
-/* Each row of ours is in one piece: an MLP without a gate, for one, does not fit llama's names. */
+/* Checks that each row of the tensor is in exactly one piece: an MLP without a gate, for example,
+ * does not match llama's names. */
 static gboolean
 check_rows (const GArray *pieces, const char *family, const struct weft_state_tensor *tensor,
             GError **error)

@@ -1,58 +1,65 @@
-/* hugging_face.h - models come from and go to other software: names and layouts of checkpoints of
- * transformers, of the families in core/model_families.def that have sets of names.
+/* hugging_face.h - import and export of weights in the names and layouts of Hugging Face
+ * transformers, for the families of core/model_families.def that have sets of names.
  *
- * One of our tensors is cut by rows into one or more of theirs: qkv.weight is q_proj, k_proj,
- * v_proj; fc1.weight of a gated MLP is gate_proj, up_proj; gpt2 keeps c_attn and its like
- * transposed (Conv1D: in, out).  Rotary pairs of DeepSeek and GLM are neighbours, ours half a turned
- * part apart: those rows change places.  A tied head has no tensor of its own, nor have embedding
- * and head of a prediction layer, which are the model's: files that repeat them are read without. */
+ * A Weft tensor maps to one or more Hugging Face tensors, each a block of its rows: qkv.weight is
+ * q_proj, k_proj and v_proj; fc1.weight of a gated MLP is gate_proj and up_proj. gpt2 stores c_attn
+ * and its other projections transposed (Conv1D: in, out). DeepSeek and GLM pair neighbouring rotary
+ * dimensions where Weft pairs dimensions i and i + half, so those rows are permuted; GPT-NeoX and
+ * BLOOM store query, key and value of one head together. A tied head has no tensor of its own. A
+ * multi-token prediction layer uses the embedding and head of the model: copies in a file are
+ * ignored. */
 #pragma once
 #include "core/job/model.h"
 #include "train/safetensors.h"
 #include "train/state.h"
 
-/* Rows that stand in other places in theirs.  Of every before + turned + after rows the middle
- * ones, an even number, turn with the position: element i pairs with i + turned / 2 in ours, 2 i
- * with 2 i + 1 in theirs.  Or theirs has query, key and value, `head` rows each, of one head after
- * the other.  With turned and head 0 rows stand alike. */
-struct weft_hf_turned {
-  uint64_t before, turned, after, head;
+/* Row permutation of a piece; all zero: rows have the same order.
+ *
+ * before, rope_rows, after  rows come in groups of their sum, and the rope_rows rows in the middle
+ *                           (an even number) get rotary embedding: Weft rotates row i with row
+ *                           i + rope_rows / 2, Hugging Face row 2 i with row 2 i + 1
+ * head                      rows of a head: the Hugging Face tensor has query, key and value of one
+ *                           head, then those of the next */
+struct weft_hf_order {
+  uint64_t before, rope_rows, after, head;
 };
 
 struct weft_hf_piece {
   char *name;                        /* "model.layers.3.self_attn.q_proj.weight" */
-  uint64_t first_row, rows, columns; /* of our tensor */
-  gboolean transposed;               /* theirs is (columns, rows) */
-  gboolean vector;                   /* theirs has one dimension */
-  float shift;                       /* theirs and this is ours: some keep norms less one */
-  struct weft_hf_turned moved;
+  uint64_t first_row, rows, columns; /* of the Weft tensor */
+  gboolean transposed;               /* the Hugging Face tensor is (columns, rows) */
+  gboolean vector;                   /* the Hugging Face tensor has one dimension */
+  float shift;                       /* Weft's value = Hugging Face's value + shift: nemotron and
+                                      * gemma store norm weights minus one */
+  struct weft_hf_order order;
 };
 
-/* Whether some row of a piece stands elsewhere in theirs. */
-gboolean weft_hf_moves (const struct weft_hf_piece *piece);
+/* Whether rows of a piece have another order in the Hugging Face tensor. */
+gboolean weft_hf_permutes (const struct weft_hf_piece *piece);
 
-/* Where row `row` of a piece of ours stands in theirs, and of theirs in ours, both from the piece's
- * first row. */
+/* Row index in the Hugging Face tensor of row `row` of a piece, and the inverse. Both count from
+ * the first row of the piece. */
 uint64_t weft_hf_their_row (const struct weft_hf_piece *piece, uint64_t row);
 uint64_t weft_hf_our_row (const struct weft_hf_piece *piece, uint64_t row);
 
-/* The pieces of one tensor, in row order; element type struct weft_hf_piece, owned by the array.
- * NULL for a family without known names: the error lists those with; and for a tensor that the
- * family has no names for, or has of other rows. */
+/* The pieces of one tensor in row order: struct weft_hf_piece, owned by the array. NULL with an
+ * error that lists the supported families if the family has no name table, or if the table has no
+ * names for this tensor or covers other rows of it. */
 GArray *weft_hf_pieces (const union weft_model *model, const struct weft_state_tensor *tensor,
                         GError **error);
 
-/* Reads every tensor of the model from a file (or index); weights of a file that names the same
- * tensors with or without the prefix of the bare model ("transformer.", "model.") are found.  A
- * missing tensor, another shape or a type that is not a float is an error, found before anything is
- * written.  A tensor that is not used is reported in `unused` (comma separated, NULL when none,
- * caller frees; may be NULL), but for buffers that are no parameters and the head of a tied model.
- * Master weights get the same values before they are rounded. */
+/* Reads every tensor of the model from a safetensors file, index or folder. Names with and without
+ * the prefix of the bare model ("transformer.", "model.") are accepted. A missing tensor, a wrong
+ * shape or a type that is not a float is an error and leaves the state unchanged. `unused` (may be
+ * NULL) receives the comma-separated names of the file's tensors that the model does not use,
+ * except buffers that are not parameters and the head of a tied model; NULL when none; the caller
+ * frees it. Master weights get the same values, not rounded. */
 gboolean weft_hf_import (weft_state *state, const union weft_model *model, const char *path,
                          char **unused, GError **error);
 
-/* Writes all weights (kind WEIGHT in their own type, any other as F32) under Hugging Face names,
- * with __metadata__ format = pt.  A shift applies to kinds WEIGHT and MASTER alone.  All processes of a
- * job do so, block by block; that of rank 0 writes the file. */
+/* Writes all weights under Hugging Face names with __metadata__ format = pt: kind WEIGHT in the
+ * type of the weights, any other kind as F32. The shift applies to kinds WEIGHT and MASTER only.
+ * All processes of a job must call it; they exchange data block by block, and the process of rank 0
+ * writes the file. */
 gboolean weft_hf_export (weft_state *state, const union weft_model *model,
                          enum weft_state_kind kind, const char *path, GError **error);

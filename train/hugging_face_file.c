@@ -1,38 +1,42 @@
-/* Import and export by blocks of rows: memory does not grow with the model. */
+/* Import and export in blocks of rows: memory use does not grow with the model. */
 #include "core/base/error.h"
 #include "kernels/float.h"
 #include "launch/rendezvous.h"
 #include "train/hugging_face.h"
-#include "train/together.h"
+#include "train/processes.h"
 #include <string.h>
 
-/* Elements of a block: 4 MiB of floats. */
+/* Elements per block: 4 MiB of floats. */
 #define BLOCK (1u << 20)
 
-/* Prefixes that files of the bare model lack: published gpt2 files say "h.0.ln_1.weight". */
+/* Name prefixes that files of the bare model lack: published gpt2 files say "h.0.ln_1.weight". */
 static const char *const prefixes[] = { "transformer.", "model.", "gpt_neox." };
 
-/* Ends of names that are no parameters: causal masks of gpt2 and gpt_neox, rotary frequencies. */
+/* Suffixes of buffers that are not parameters: causal masks of gpt2 and gpt_neox, rotary
+ * frequencies of llama. */
 static const char *const buffers[] = { ".attn.bias", ".attn.masked_bias", ".attention.bias",
                                        ".attention.masked_bias", ".rotary_emb.inv_freq" };
 
 /* ------------------------------------------------------------------------- blocks */
 
-/* A matrix as it is wanted, row by row, and how its elements are read where it is stored. */
+/* A matrix in the layout the reader wants, and how its elements are read from where they are
+ * stored. */
 struct source {
   uint64_t rows, columns;
-  gboolean transposed;                /* stored as (columns, rows) */
-  const struct weft_hf_piece *turned; /* whose rows are stored at `row_at`; or NULL */
+  gboolean transposed;                  /* stored as (columns, rows) */
+  const struct weft_hf_piece *permuted; /* rows are permuted: row r is stored at row row_at (piece,
+                                       * r); or NULL */
   uint64_t (*row_at) (const struct weft_hf_piece *piece, uint64_t row);
   gboolean (*read) (const struct source *from, uint64_t first, uint64_t n, float *out,
                     GError **error);
-  const weft_safetensors *file; /* of theirs */
+  const weft_safetensors *file; /* on import */
   const struct weft_tensor *theirs;
-  weft_state *state;             /* of ours */
-  struct weft_rendezvous *peers; /* who have some of it, for rank 0's process; or NULL */
+  weft_state *state;             /* on export */
+  struct weft_rendezvous *peers; /* export in several processes: blocks are merged in the process of
+                                  * rank 0; else NULL */
   uint32_t tensor;
   enum weft_state_kind kind;
-  uint64_t base; /* its first element */
+  uint64_t base; /* first element of the piece in the tensor */
 };
 
 static gboolean
@@ -50,22 +54,22 @@ read_ours (const struct source *from, uint64_t first, uint64_t n, float *out, GE
 }
 
 static gboolean
-read_turned (const struct source *from, uint64_t row, uint64_t n, float *out, GError **error)
+read_permuted (const struct source *from, uint64_t row, uint64_t n, float *out, GError **error)
 {
   for (uint64_t r = 0; r < n; r++)
-    if (!from->read (from, from->row_at (from->turned, row + r) * from->columns, from->columns,
+    if (!from->read (from, from->row_at (from->permuted, row + r) * from->columns, from->columns,
                      out + r * from->columns, error))
       return FALSE;
   return TRUE;
 }
 
-/* Rows [row, row + n); `room` holds n floats. */
+/* Reads rows [row, row + n); `room` holds n floats. */
 static gboolean
 read_rows (const struct source *from, uint64_t row, uint64_t n, float *out, float *room,
            GError **error)
 {
-  if (from->turned)
-    return read_turned (from, row, n, out, error);
+  if (from->permuted)
+    return read_permuted (from, row, n, out, error);
   if (!from->transposed)
     return from->read (from, row * from->columns, n * from->columns, out, error);
   for (uint64_t c = 0; c < from->columns; c++) {
@@ -77,7 +81,7 @@ read_rows (const struct source *from, uint64_t row, uint64_t n, float *out, floa
   return TRUE;
 }
 
-/* Takes elements [first, first + n) of the matrix; may change them. */
+/* Consumes elements [first, first + n) of the matrix; may overwrite `block`. */
 typedef gboolean (*take_block) (void *to, uint64_t first, uint64_t n, float *block, GError **error);
 
 static gboolean
@@ -90,8 +94,8 @@ stream (const struct source *from, take_block take, void *to, GError **error)
   for (uint64_t row = 0; row < from->rows; row += most) {
     uint64_t n = MIN (most, from->rows - row);
     if (!read_rows (from, row, n, block, room, error) ||
-        !weft_together_floats (from->peers, "tensors of an export", WEFT_TOGETHER_FIRST, block,
-                               n * from->columns, error) ||
+        !weft_processes_merge_floats (from->peers, "tensors of an export", WEFT_PROCESSES_FIRST,
+                                      block, n * from->columns, error) ||
         !take (to, row * from->columns, n * from->columns, block, error))
       return FALSE;
   }
@@ -107,14 +111,14 @@ add (float *block, uint64_t n, float shift)
 
 /* ------------------------------------------------------------------------- pieces */
 
-/* For every tensor of the state its pieces: element type GArray *, owned. */
+/* The pieces of each tensor of the state: GArray *, owned. */
 static GPtrArray *
 all_pieces (const weft_state *state, const union weft_model *model, GError **error)
 {
   g_autoptr (GPtrArray) all = g_ptr_array_new_with_free_func ((GDestroyNotify) g_array_unref);
 
   for (uint32_t t = 0; t < weft_state_count (state); t++) {
-    GArray *pieces = weft_state_at (state, t)->passing
+    GArray *pieces = weft_state_at (state, t)->fp8_recipe
                          ? g_array_new (FALSE, FALSE, sizeof (struct weft_hf_piece))
                          : weft_hf_pieces (model, weft_state_at (state, t), error);
     if (!pieces)
@@ -140,7 +144,7 @@ for_pieces (const GPtrArray *all, visit_piece visit, void *with, GError **error)
   return TRUE;
 }
 
-/* Returns how many dimensions theirs has. */
+/* Fills the Hugging Face shape; returns its number of dimensions. */
 static uint32_t
 their_shape (const struct weft_hf_piece *piece, uint64_t dim[2])
 {
@@ -155,10 +159,10 @@ struct import {
   weft_state *state;
   const weft_safetensors *file;
   const char *path;
-  GHashTable *used; /* struct weft_tensor */
-  uint32_t tensor;  /* of the block on its way, */
-  uint64_t base;    /* where its piece begins, */
-  float shift;      /* and what is added */
+  GHashTable *used; /* struct weft_tensor that were read */
+  uint32_t tensor;  /* tensor of the current block */
+  uint64_t base;    /* first element of its piece */
+  float shift;      /* added to each element */
 };
 
 static const struct weft_tensor *
@@ -224,7 +228,7 @@ import_piece (void *with, uint32_t tensor, const struct weft_hf_piece *piece, GE
   struct source from = { .rows = piece->rows,
                          .columns = piece->columns,
                          .transposed = piece->transposed,
-                         .turned = weft_hf_moves (piece) ? piece : NULL,
+                         .permuted = weft_hf_permutes (piece) ? piece : NULL,
                          .row_at = weft_hf_their_row,
                          .read = read_theirs,
                          .file = import->file,
@@ -236,7 +240,8 @@ import_piece (void *with, uint32_t tensor, const struct weft_hf_piece *piece, GE
   return stream (&from, take_ours, import, error);
 }
 
-/* Embedding and head of a prediction layer are the model's, and stand in files once more. */
+/* A multi-token prediction layer uses the model's embedding and head; its copies in the file are
+ * ignored. */
 static gboolean
 is_repeated (const union weft_model *model, const char *name)
 {
@@ -290,7 +295,7 @@ weft_hf_import (weft_state *state, const union weft_model *model, const char *pa
   if (!file || !for_pieces (all, check_piece, &import, error) ||
       !for_pieces (all, import_piece, &import, error))
     return FALSE;
-  if (!weft_state_settle (state, error))
+  if (!weft_state_quantise (state, error))
     return FALSE;
   if (unused)
     *unused = unused_names (&import, model);
@@ -301,10 +306,10 @@ weft_hf_import (weft_state *state, const union weft_model *model, const char *pa
 
 struct exporter {
   weft_state *state;
-  weft_safetensors_writer *writer; /* of several processes that of rank 0 has one */
+  weft_safetensors_writer *writer; /* NULL except in the process of rank 0 */
   enum weft_state_kind kind;
   enum weft_tensor_type type;
-  float shift; /* of the block on its way */
+  float shift; /* added to each element of the current block */
 };
 
 static gboolean
@@ -327,7 +332,7 @@ take_nothing (void *to, uint64_t first, uint64_t n, float *block, GError **error
   return TRUE;
 }
 
-/* What has 16 bits takes the front half of its own floats' place. */
+/* 16-bit values overwrite the front half of their own floats. */
 static gboolean
 take_theirs (void *to, uint64_t first, uint64_t n, float *block, GError **error)
 {
@@ -359,7 +364,7 @@ export_piece (void *with, uint32_t tensor, const struct weft_hf_piece *piece, GE
   struct source from = { .rows = dim[0],
                          .columns = dim[1],
                          .transposed = piece->transposed,
-                         .turned = weft_hf_moves (piece) ? piece : NULL,
+                         .permuted = weft_hf_permutes (piece) ? piece : NULL,
                          .row_at = weft_hf_our_row,
                          .read = read_ours,
                          .state = e->state,
@@ -400,7 +405,7 @@ weft_hf_export (weft_state *state, const union weft_model *model, enum weft_stat
     for_pieces (all, declare_piece, &e, NULL);
   }
   gboolean ok = for_pieces (all, export_piece, &e, error);
-  weft_state_forget (state);
+  weft_state_drop_gathered (state);
   if (ok && e.writer)
     return weft_safetensors_close (e.writer, error);
   weft_safetensors_abandon (e.writer);

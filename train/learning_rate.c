@@ -12,9 +12,9 @@ weft_trainer_lr (const struct weft_trainer_options *o, uint64_t step)
   return o->min_lr + 0.5 * (o->lr - o->min_lr) * (1 + cos (G_PI * done));
 }
 
-/* Peaks by size, smallest first.  From 125M on: Brown et al. 2020, arXiv 2005.14165, table 2.1.
- * Below: the smallest model of Pythia (arXiv 2304.01373; table in github.com/EleutherAI/pythia)
- * and nanoGPT, config/train_shakespeare_char.py. */
+/* Published peak learning rates by model size, ascending. From 125M on: Brown et al. 2020, arXiv
+ * 2005.14165, table 2.1. Below: the smallest model of Pythia (arXiv 2304.01373; table in
+ * github.com/EleutherAI/pythia) and nanoGPT, config/train_shakespeare_char.py. */
 static const struct peak {
   double parameters, lr;
 } peaks[] = {
@@ -22,8 +22,7 @@ static const struct peak {
   { 1.3e9, 2e-4 },  { 2.7e9, 1.6e-4 }, { 6.7e9, 1.2e-4 }, { 13e9, 1e-4 },  { 175e9, 0.6e-4 },
 };
 
-/* Between two rows in proportion to the logarithm of the size; the first and the last row hold
- * beyond them. */
+/* Interpolates linearly in the logarithm of the size; constant outside the table. */
 double
 weft_trainer_default_lr (uint64_t parameters)
 {

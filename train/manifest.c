@@ -89,7 +89,7 @@ weft_manifest_model (const union weft_model *model)
 
 /* ----------------------------------------------------------------------- printing */
 
-/* Any 64 bits: as text, since JSON's readers keep 53 of them. */
+/* As text: JSON readers keep only 53 bits of an integer. */
 static void
 print_numbers (JsonBuilder *b, const void *row, const struct weft_manifest_number *number, int n)
 {
@@ -100,7 +100,7 @@ print_numbers (JsonBuilder *b, const void *row, const struct weft_manifest_numbe
   }
 }
 
-/* Text that gives the same bits again. */
+/* As text with enough digits to read back the same bits. */
 static void
 print_loss_scale (JsonBuilder *b, const struct weft_loss_scale *scale)
 {

@@ -1,16 +1,16 @@
-/* manifest.h - manifest.json: what a checkpoint holds, and how one knows that it is whole.
+/* manifest.h - manifest.json, the index of a checkpoint, used to check that it is complete.
  *
  *   schema, step, position, seed, data, skipped    struct weft_progress, as decimal text
- *   loss_scale { scale, good, hysteresis }         of runs that scale the loss, likewise
- *   model                                          what shapes do not say of it
- *   job                                            an INI text for people
+ *   loss_scale { scale, good, hysteresis }         decimal text; only if the run scales the loss
+ *   model                                          model settings that shapes do not show
+ *   job                                            the job as INI text, for people
  *   files    [ { name, bytes } ]
  *   tensors  [ { name, rows, columns, chunks [ { kind, type, file, offset, row, column, rows,
  *              columns, crc32c } ] } ]
  *
- * A chunk is a rectangle of a tensor, row-major.  What weft_manifest_parse() accepts covers every
- * element of every tensor exactly once in each kind that a checkpoint must have (master, exp_avg,
- * exp_avg_sq), and not at all or once in the others. */
+ * A chunk is a rectangle of a tensor, row-major. weft_manifest_parse() accepts a manifest only if
+ * its chunks cover each element of each tensor exactly once for the kinds master, exp_avg and
+ * exp_avg_sq, and exactly once or not at all for the other kinds. */
 #pragma once
 #include "train/checkpoint.h"
 #include "train/safetensors.h"
@@ -18,17 +18,17 @@
 #define WEFT_MANIFEST_SCHEMA "weft.checkpoint/1"
 #define WEFT_MANIFEST_NAME "manifest.json"
 
-/* Longer ones are neither written nor read: 200 000 chunks, a gigabyte while read. */
+/* Largest manifest that is written or read: about 200 000 chunks, a gigabyte while it is parsed. */
 #define WEFT_MANIFEST_MOST_BYTES (64u << 20)
 
 struct weft_chunk {
-  uint32_t tensor;            /* of the manifest */
-  enum weft_state_kind kind;  /* not a gradient */
-  enum weft_tensor_type type; /* F32, or BF16 or F16 for a weight */
-  uint64_t file;              /* of the manifest */
-  uint64_t offset;            /* bytes, in the data of the file */
+  uint32_t tensor;            /* index in the manifest */
+  enum weft_state_kind kind;  /* not WEFT_STATE_GRAD */
+  enum weft_tensor_type type; /* F32; BF16 or F16 for weights only */
+  uint64_t file;              /* index in the manifest */
+  uint64_t offset;            /* bytes from the start of the file's data section */
   uint64_t row, column, rows, columns;
-  uint32_t crc; /* CRC-32C of its bytes */
+  uint32_t crc; /* CRC-32C of the chunk's bytes */
 };
 
 struct weft_manifest_tensor {
@@ -38,7 +38,7 @@ struct weft_manifest_tensor {
 
 struct weft_manifest_file {
   char *name;
-  uint64_t bytes; /* of the whole file */
+  uint64_t bytes; /* size of the whole file */
 };
 
 typedef struct weft_manifest {
@@ -46,7 +46,7 @@ typedef struct weft_manifest {
   char *model, *job;
   GArray *files;   /* struct weft_manifest_file */
   GArray *tensors; /* struct weft_manifest_tensor */
-  GArray *chunks;  /* struct weft_chunk, by tensor */
+  GArray *chunks;  /* struct weft_chunk, in the order of tensors */
 } weft_manifest;
 
 weft_manifest *weft_manifest_new (void);
@@ -77,15 +77,16 @@ weft_chunk_bytes (const struct weft_chunk *c)
   return c->rows * c->columns * weft_tensor_type_bytes[c->type];
 }
 
-/* Its name in the file: "layers.3.qkv.weight/exp_avg@0,0".  Caller frees. */
+/* Tensor name in the shard file: "layers.3.qkv.weight/exp_avg@0,0". The caller frees it. */
 char *weft_chunk_name (const weft_manifest *m, const struct weft_chunk *c);
 
-/* What must be the same to go on with a model although its shapes do not show it (heads and groups,
- * activation, norm, positions): "num_attention_heads = 8, ...".  Caller frees. */
+/* Model settings that must match to resume although tensor shapes do not show them (heads and query
+ * groups, activation, norm, positions), as text: "num_attention_heads = 8, ...". The caller frees
+ * it. */
 char *weft_manifest_model (const union weft_model *model);
 
-/* JSON; weft_manifest_parse() inverts it.  Caller frees. */
+/* As JSON text, which weft_manifest_parse() reads back. The caller frees it. */
 char *weft_manifest_print (const weft_manifest *m);
 
-/* Errors say where in the text something was found and what was wanted. */
+/* Errors give the place in the text, the value found and the value wanted. */
 weft_manifest *weft_manifest_parse (const char *json, gsize length, GError **error);

@@ -1,11 +1,11 @@
-/* Reading manifest.json: nothing in it is believed. */
+/* Parsing manifest.json. The input is not trusted: every member is checked. */
 #include "core/base/error.h"
 #include "core/base/json_scan.h"
 #include "train/manifest.h"
 #include "train/manifest_table.h"
 #include <string.h>
 
-/* What every reader of JSON keeps exactly. */
+/* Largest integer that every JSON reader keeps exactly. */
 #define MOST_NUMBER ((uint64_t) 1 << 53)
 
 /* ------------------------------------------------------------------------ members */
@@ -64,7 +64,8 @@ read_crc (JsonObject *object, uint32_t *crc, GError **error)
   return TRUE;
 }
 
-/* The place of a member's text in a NULL-terminated list of words, or -1. */
+/* Index of a member's text in a NULL-terminated list of words; -1 with an error if it is none of
+ * them. */
 static int
 read_word (JsonObject *object, const char *member, const char *const *words, GError **error)
 {
@@ -79,7 +80,7 @@ read_word (JsonObject *object, const char *member, const char *const *words, GEr
   return -1;
 }
 
-/* Reads every element of an array of objects; errors are told with its place. */
+/* Reads every element of an array of objects; errors are prefixed with member and index. */
 typedef gboolean (*read_element) (weft_manifest *m, JsonObject *object, GError **error);
 
 static gboolean
@@ -107,7 +108,7 @@ read_array (weft_manifest *m, JsonObject *object, const char *member, read_eleme
 
 /* -------------------------------------------------------------------------- parts */
 
-/* A plain name: what stands in a manifest must not lead out of its directory. */
+/* Accepts a plain file name only: a path could lead out of the checkpoint directory. */
 static gboolean
 check_file_name (const char *name, GError **error)
 {
@@ -137,7 +138,7 @@ check_chunk (const weft_manifest *m, const struct weft_chunk *c, GError **error)
                     c->column <= t->columns && c->columns <= t->columns - c->column;
 
   if (!inside)
-    return weft_bad_input (error, "found a rectangle that is empty or leaves the tensor");
+    return weft_bad_input (error, "found a chunk that is empty or outside its tensor");
   if (c->file >= m->files->len)
     return weft_bad_input (error, "file: found %" G_GUINT64_FORMAT ", wanted one of %u", c->file,
                            m->files->len);
@@ -147,7 +148,7 @@ check_chunk (const weft_manifest *m, const struct weft_chunk *c, GError **error)
   return TRUE;
 }
 
-/* Gradients are of one step and are not kept; only weights have a type of their own. */
+/* Checkpoints hold no gradients; only weights may have a type other than F32. */
 static gboolean
 read_kind_and_type (JsonObject *object, struct weft_chunk *c, GError **error)
 {
@@ -159,7 +160,8 @@ read_kind_and_type (JsonObject *object, struct weft_chunk *c, GError **error)
   c->kind = kind;
   c->type = type;
   if (kind == WEFT_STATE_GRAD)
-    return weft_bad_input (error, "kind: found \"grad\", wanted what a checkpoint keeps");
+    return weft_bad_input (error,
+                           "kind: found \"grad\", wanted weight, master, exp_avg or exp_avg_sq");
   if (type == WEFT_TENSOR_F32 ||
       ((type == WEFT_TENSOR_BF16 || type == WEFT_TENSOR_F16) && kind == WEFT_STATE_WEIGHT))
     return TRUE;
@@ -167,7 +169,7 @@ read_kind_and_type (JsonObject *object, struct weft_chunk *c, GError **error)
                          kind == WEFT_STATE_WEIGHT ? ", BF16 or F16" : "");
 }
 
-/* Of the newest tensor. */
+/* Reads a chunk of the last tensor in the list. */
 static gboolean
 read_chunk (weft_manifest *m, JsonObject *object, GError **error)
 {
@@ -216,7 +218,7 @@ check_disjoint (const weft_manifest *m, const GPtrArray *chunks, GError **error)
   return TRUE;
 }
 
-/* Rectangles that do not overlap and have the size of the tensor together are all of it. */
+/* Chunks cover the tensor if they do not overlap and their sizes add up to that of the tensor. */
 static gboolean
 check_cover (const weft_manifest *m, uint32_t first, enum weft_state_kind kind, GError **error)
 {
@@ -281,7 +283,7 @@ read_tensor (weft_manifest *m, JsonObject *object, GError **error)
   if (!name || !read_number (object, "rows", &t.rows, error) ||
       !read_number (object, "columns", &t.columns, error))
     return FALSE;
-  t.name = (char *) (uintptr_t) name; /* until it is ours */
+  t.name = (char *) (uintptr_t) name; /* borrowed until the checks pass */
   if (!check_tensor (m, &t, error))
     return FALSE;
   t.name = g_strdup (name);
@@ -309,7 +311,7 @@ check_schema (JsonObject *root, GError **error)
                          schema);
 }
 
-/* Checkpoints of runs that scale no loss have none. */
+/* The member is absent if the run did not scale the loss. */
 static gboolean
 read_loss_scale (JsonObject *root, struct weft_loss_scale *scale, GError **error)
 {

@@ -1,8 +1,8 @@
-/* manifest_table.h - the numbers of a manifest by name, for its reader and its writer. */
+/* manifest_table.h - the numeric members of a manifest, for its reader and its writer. */
 #pragma once
 #include "train/manifest.h"
 
-/* A uint64_t of a struct. */
+/* A uint64_t member of a struct: its JSON name and offset. */
 struct weft_manifest_number {
   const char *name;
   size_t at;

@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A pipe without a writer would block a plain open. */
+/* O_NONBLOCK: opening a pipe that has no writer would block. */
 static int
 open_regular (const char *path, GError **error)
 {

@@ -1,9 +1,9 @@
-/* mapped_file.h - files that are read where they lie.
+/* mapped_file.h - files mapped into memory read-only.
  *
- * A mapped file must keep its size while it is open: reading what was cut off ends the process with
- * SIGBUS, and what is written to it meanwhile may be seen. */
+ * The file must keep its size while it is mapped: reading beyond a new, shorter end raises SIGBUS.
+ * Bytes that another process writes to the file meanwhile may become visible. */
 #pragma once
 #include <glib.h>
 
-/* A regular file, to be read.  Errors begin with the path.  Caller unrefs. */
+/* Maps a regular file for reading. Errors begin with the path. The caller unrefs it. */
 GMappedFile *weft_map_file (const char *path, GError **error);

@@ -1,15 +1,15 @@
 #include "train/measure.h"
-#include "train/links.h"
+#include "train/comm_bench.h"
 #include "train/state.h"
 
 #define WARM_UP 2
-#define LINK_STEPS 5
-#define LR 1e-4 /* small: weights stay what a model begins with */
+#define COMM_STEPS 5
+#define LR 1e-4 /* small, so that weights stay near their initial values */
 
-/* One row of the table to be; `sum` and `n` are over the ops of the plan at hand. */
+/* One row of the cost table; `sum` and `n` are over the ops of the current plan. */
 struct row {
   struct weft_measurement m;
-  GArray *seconds; /* double: mean of each plan that has such ops */
+  GArray *seconds; /* double: one mean per measured plan that has such ops */
   double sum;
   uint32_t n;
 };
@@ -141,11 +141,11 @@ weft_measure_rows (const weft_measure *m)
 
 /* ------------------------------------------------------------------ timelines */
 
-/* The steps that count of one plan. */
+/* The measured steps of one plan, without the warm-up. */
 struct steps {
   const weft_plan *plan;
   GPtrArray *timeline;
-  double asking; /* seconds that asking for its times adds to an op */
+  double recording; /* seconds that recording times adds to each op */
 };
 
 static double
@@ -160,8 +160,8 @@ median_over_steps (const struct steps *s, uint32_t row, uint32_t op, GArray *scr
   return median (scratch);
 }
 
-/* What the executor takes between two ops, to end one and find the next: the median of the gaps,
- * since few ops wait. */
+/* The executor's time between two ops, to end one and start the next: the median of all gaps, since
+ * only few ops wait for another lane. */
 static double
 gap_between (const struct steps *s, uint32_t row, GArray *scratch)
 {
@@ -177,17 +177,18 @@ gap_between (const struct steps *s, uint32_t row, GArray *scratch)
   return scratch->len ? median (scratch) : 0;
 }
 
-/* What an op is a measurement of; FALSE: of nothing. */
+/* Fills the cost table key of an op; FALSE: the op is not measured. */
 typedef gboolean (*key_of) (const weft_plan *plan, const weft_program *p, uint32_t op,
                             struct weft_measurement *key);
 
-/* Never less than half of what was seen: asking may add less to one op than to another. */
+/* The overhead of recording is an average. Subtracting it never lowers an op's time below half of
+ * the measured time. */
 static void
 note_row (weft_measure *m, const struct steps *s, uint32_t row, key_of of)
 {
   const weft_program *p = s->plan->role[((weft_timeline *) s->timeline->pdata[0])->role[row]];
   g_autoptr (GArray) scratch = g_array_new (FALSE, FALSE, sizeof (double));
-  double gap = gap_between (s, row, scratch) - s->asking;
+  double gap = gap_between (s, row, scratch) - s->recording;
   struct weft_measurement key = { 0 };
 
   for (uint32_t op = 0; op < p->n_op; op++) {
@@ -213,13 +214,13 @@ note_steps (weft_measure *m, const struct steps *s, key_of of)
 /* How a plan is measured. */
 struct trial {
   struct weft_control control;
-  void (*fill) (weft_exec *x); /* what its buffers hold at first */
-  uint32_t least;              /* steps that count, at least, */
-  double seconds;              /* and how long all take */
+  void (*fill) (weft_exec *x); /* fills the buffers before the first step */
+  uint32_t least;              /* measure at least this many steps, */
+  double seconds;              /* for at least this long */
   key_of of;
 };
 
-/* Runs steps until there are enough and they took long enough; the first only warm up. */
+/* Runs warm-up steps, then steps until there are enough and they took long enough. */
 static gboolean
 run_steps (weft_exec *x, struct trial *trial, GPtrArray *timeline, GError **error)
 {
@@ -268,9 +269,9 @@ step_seconds (const GPtrArray *timeline)
   return median (seconds);
 }
 
-/* What steps take longer than the same steps without times, shared out over the kernels of a rank. */
+/* Time that recording adds to a step, divided by the number of kernels of a rank. */
 static gboolean
-find_asking (weft_measure *m, struct steps *s, struct trial *trial, GError **error)
+find_recording (weft_measure *m, struct steps *s, struct trial *trial, GError **error)
 {
   g_autoptr (GPtrArray) alone = time_plan (m, s->plan, trial, FALSE, error);
   uint32_t n = 1;
@@ -279,7 +280,7 @@ find_asking (weft_measure *m, struct steps *s, struct trial *trial, GError **err
     return FALSE;
   for (uint32_t role = 0; role < s->plan->n_roles; role++)
     n = MAX (n, s->plan->role[role]->lane_n[WEFT_LANE_GPU]);
-  s->asking = MAX (step_seconds (s->timeline) - step_seconds (alone), 0) / n;
+  s->recording = MAX (step_seconds (s->timeline) - step_seconds (alone), 0) / n;
   return TRUE;
 }
 
@@ -289,7 +290,7 @@ measure_plan (weft_measure *m, const weft_plan *plan, struct trial *trial, GErro
   g_autoptr (GPtrArray) timeline = time_plan (m, plan, trial, TRUE, error);
   struct steps steps = { plan, timeline, 0 };
 
-  if (!timeline || (m->ops->flags & WEFT_EXEC_STAMPS && !find_asking (m, &steps, trial, error)))
+  if (!timeline || (m->ops->flags & WEFT_EXEC_STAMPS && !find_recording (m, &steps, trial, error)))
     return FALSE;
   note_steps (m, &steps, trial->of);
   return TRUE;
@@ -348,9 +349,9 @@ weft_measure_steps (weft_measure *m, const weft_plan *plan, uint32_t least, doub
 
 /* -------------------------------------------------------------- communication */
 
-/* A send is over when the receiver has it: that is what the next stage waits for. */
+/* A send is timed by its receive: it is complete when the next stage has the data. */
 static gboolean
-link_key (const weft_plan *plan, const weft_program *p, uint32_t op, struct weft_measurement *key)
+comm_key (const weft_plan *plan, const weft_program *p, uint32_t op, struct weft_measurement *key)
 {
   gboolean received = p->op[op].kind == WEFT_OP_RECV;
 
@@ -365,38 +366,39 @@ link_key (const weft_plan *plan, const weft_program *p, uint32_t op, struct weft
 }
 
 static gboolean
-run_links (weft_measure *m, const weft_plan *plan, GError **error)
+run_comm (weft_measure *m, const weft_plan *plan, GError **error)
 {
-  struct trial trial = { .fill = weft_links_fill, .least = LINK_STEPS, .of = link_key };
+  struct trial trial = { .fill = weft_comm_bench_fill, .least = COMM_STEPS, .of = comm_key };
 
   return measure_plan (m, plan, &trial, error);
 }
 
 gboolean
-weft_measure_links (weft_measure *m, const weft_plan *plan, GError **error)
+weft_measure_comm (weft_measure *m, const weft_plan *plan, GError **error)
 {
-  g_autoptr (weft_plan) links = weft_links_of_plan (plan, error);
+  g_autoptr (weft_plan) bench = weft_comm_bench_of_plan (plan, error);
 
-  return links && run_links (m, links, error);
+  return bench && run_comm (m, bench, error);
 }
 
 gboolean
-weft_measure_host (weft_measure *m, const struct weft_job *job, GError **error)
+weft_measure_host_copies (weft_measure *m, const struct weft_job *job, GError **error)
 {
-  g_autoptr (weft_plan) copies = weft_links_of_host (job, error);
+  g_autoptr (weft_plan) copies = weft_comm_bench_of_host (job, error);
 
-  return copies && run_links (m, copies, error);
+  return copies && run_comm (m, copies, error);
 }
 
 gboolean
-weft_measure_grid (weft_measure *m, const struct weft_job *job, uint32_t ranks, GError **error)
+weft_measure_comm_sizes (weft_measure *m, const struct weft_job *job, uint32_t ranks,
+                         GError **error)
 {
-  g_autoptr (weft_plan) groups = weft_links_of_group (job, ranks, error);
+  g_autoptr (weft_plan) groups = weft_comm_bench_of_group (job, ranks, error);
 
-  if (!groups || !run_links (m, groups, error))
+  if (!groups || !run_comm (m, groups, error))
     return FALSE;
   if (ranks != 2)
     return TRUE;
-  g_autoptr (weft_plan) stages = weft_links_of_stages (job, error);
-  return stages && run_links (m, stages, error);
+  g_autoptr (weft_plan) stages = weft_comm_bench_of_stages (job, error);
+  return stages && run_comm (m, stages, error);
 }

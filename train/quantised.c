@@ -20,19 +20,19 @@ bytes_of (const struct weft_quantised *q, enum weft_quantised_part part, enum we
                                 FALSE };
 }
 
-/* The op that makes the copy of a tensor says where it is. */
+/* Finds the buffers of the transposed copy through the op that writes it. */
 static void
-find_turned (struct weft_quantised *q, const weft_program *p)
+find_transposed (struct weft_quantised *q, const weft_program *p)
 {
   for (uint32_t op = 0; op < p->n_op; op++) {
     const struct weft_use *use = &p->uses[p->op[op].uses];
     gboolean mx = p->op[op].kind == WEFT_OP_QUANTISE_BLOCKS && use[1].buf == q->buf[WEFT_CODES];
-    gboolean turns = p->op[op].kind == WEFT_OP_TRANSPOSE && use[0].buf == q->buf[WEFT_CODES];
+    gboolean transposes = p->op[op].kind == WEFT_OP_TRANSPOSE && use[0].buf == q->buf[WEFT_CODES];
     if (mx) {
-      q->buf[WEFT_TURNED] = use[3].buf;
-      q->buf[WEFT_TURNED_SCALE] = use[4].buf;
-    } else if (turns && p->buf[use[1].buf].permanent) {
-      q->buf[WEFT_TURNED] = use[1].buf;
+      q->buf[WEFT_CODES_TRANSPOSED] = use[3].buf;
+      q->buf[WEFT_SCALE_TRANSPOSED] = use[4].buf;
+    } else if (transposes && p->buf[use[1].buf].permanent) {
+      q->buf[WEFT_CODES_TRANSPOSED] = use[1].buf;
     }
   }
 }
@@ -45,8 +45,8 @@ make_mx (struct weft_quantised *q, const uint64_t size[2], const float *master)
   const struct weft_operand operand[] = { { staged, n, WEFT_BF16, FALSE },
                                           bytes_of (q, WEFT_CODES, WEFT_FP8),
                                           bytes_of (q, WEFT_SCALE, WEFT_E8M0),
-                                          bytes_of (q, WEFT_TURNED, WEFT_FP8),
-                                          bytes_of (q, WEFT_TURNED_SCALE, WEFT_E8M0) };
+                                          bytes_of (q, WEFT_CODES_TRANSPOSED, WEFT_FP8),
+                                          bytes_of (q, WEFT_SCALE_TRANSPOSED, WEFT_E8M0) };
 
   weft_store (staged, WEFT_BF16, 0, n, master);
   run (WEFT_OP_QUANTISE_BLOCKS, size, operand, G_N_ELEMENTS (operand));
@@ -59,11 +59,11 @@ make_scaled (struct weft_quantised *q, const uint64_t size[2], const float *mast
   const struct weft_operand x = { (void *) (uintptr_t) master, flat[0], WEFT_FP32, FALSE };
   const struct weft_operand amax = bytes_of (q, WEFT_SCALE, WEFT_FP32),
                             y = bytes_of (q, WEFT_CODES, WEFT_FP8),
-                            turned = bytes_of (q, WEFT_TURNED, WEFT_FP8);
+                            transposed = bytes_of (q, WEFT_CODES_TRANSPOSED, WEFT_FP8);
 
   run (WEFT_OP_AMAX, flat, (const struct weft_operand[]){ x, amax }, 2);
   run (WEFT_OP_QUANTISE, flat, (const struct weft_operand[]){ x, amax, y }, 3);
-  run (WEFT_OP_TRANSPOSE, size, (const struct weft_operand[]){ y, turned }, 2);
+  run (WEFT_OP_TRANSPOSE, size, (const struct weft_operand[]){ y, transposed }, 2);
 }
 
 void
@@ -75,10 +75,10 @@ weft_quantised_init (struct weft_quantised *q, const weft_program *p,
 
   *q = (struct weft_quantised){ .buf = { param->weight, param->scale, WEFT_NO_BUF, WEFT_NO_BUF } };
   if (param->weight != WEFT_NO_BUF)
-    find_turned (q, p);
-  q->bytes[WEFT_CODES] = q->bytes[WEFT_TURNED] = size[0] * size[1];
+    find_transposed (q, p);
+  q->bytes[WEFT_CODES] = q->bytes[WEFT_CODES_TRANSPOSED] = size[0] * size[1];
   q->bytes[WEFT_SCALE] = mx ? size[0] * weft_mx_blocks (size[1]) : sizeof (float);
-  q->bytes[WEFT_TURNED_SCALE] = mx ? size[1] * weft_mx_blocks (size[0]) : 0;
+  q->bytes[WEFT_SCALE_TRANSPOSED] = mx ? size[1] * weft_mx_blocks (size[0]) : 0;
   for (int part = 0; part < WEFT_N_QUANTISED; part++)
     q->data[part] = g_malloc (q->bytes[part]);
   (mx ? make_mx : make_scaled) (q, size, master);

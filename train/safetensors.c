@@ -1,5 +1,5 @@
-/* Reading: a shard is one mapped file with its checked entries; a file is a list of entries of one
- * shard or of several. */
+/* Reading. A shard is one mapped file with its checked entries; a weft_safetensors lists the
+ * entries of one shard or of several. */
 #include "train/safetensors.h"
 #include "core/base/error.h"
 #include "core/base/json_scan.h"
@@ -7,7 +7,7 @@
 #include "train/mapped_file.h"
 #include <string.h>
 
-/* The limit of the reference reader (safetensors/src/tensor.rs). */
+/* Limit of the reference reader (safetensors/src/tensor.rs). */
 #define MOST_HEADER 100000000u
 
 _Static_assert(G_BYTE_ORDER == G_LITTLE_ENDIAN, "files are read as they are");
@@ -27,13 +27,13 @@ const uint8_t weft_tensor_type_bytes[] = {
 struct shard {
   GMappedFile *map;
   const uint8_t *data;
-  uint64_t bytes;       /* of data */
+  uint64_t bytes;       /* of the data section */
   GPtrArray *entries;   /* struct entry, owned; in the order of their data */
-  GHashTable *by_name;  /* the same */
-  GHashTable *metadata; /* text to text */
+  GHashTable *by_name;  /* name -> struct entry, not owned */
+  GHashTable *metadata; /* key -> value */
 };
 
-/* What the caller sees as a tensor begins one of these. */
+/* struct weft_tensor comes first: a pointer to it is a pointer to its entry. */
 struct entry {
   struct weft_tensor tensor;
   const struct shard *shard;
@@ -42,8 +42,8 @@ struct entry {
 struct weft_safetensors {
   char *path;
   GPtrArray *shards;   /* struct shard, owned */
-  GPtrArray *list;     /* struct entry, the shards' */
-  GHashTable *by_name; /* the same */
+  GPtrArray *list;     /* struct entry, owned by the shards */
+  GHashTable *by_name; /* name -> struct entry, not owned */
 };
 
 static void
@@ -65,7 +65,7 @@ shard_free (struct shard *shard)
 
 /* ------------------------------------------------------------------------- header */
 
-/* Whole numbers from 0 on; `n` is how many there are. */
+/* Reads an array of non-negative integers; `n` receives their count. */
 static gboolean
 read_numbers (JsonObject *object, const char *key, uint64_t number[WEFT_TENSOR_MOST_DIMS],
               uint32_t *n, GError **error)
@@ -83,7 +83,8 @@ read_numbers (JsonObject *object, const char *key, uint64_t number[WEFT_TENSOR_M
     JsonNode *element = json_array_get_element (array, i);
     gboolean whole = json_node_get_value_type (element) == G_TYPE_INT64;
     if (!whole)
-      return weft_bad_input (error, "%s: found %s, wanted a whole number", key, weft_json_kind (element));
+      return weft_bad_input (error, "%s: found %s, wanted a whole number", key,
+                             weft_json_kind (element));
     if (json_node_get_int (element) < 0)
       return weft_bad_input (error, "%s: found %" G_GINT64_FORMAT ", wanted 0 or more", key,
                              json_node_get_int (element));
@@ -98,7 +99,8 @@ read_type (JsonObject *object, enum weft_tensor_type *type, GError **error)
   JsonNode *node = json_object_get_member (object, "dtype");
 
   if (!node || json_node_get_value_type (node) != G_TYPE_STRING)
-    return weft_bad_input (error, "dtype: found %s, wanted the name of a type", weft_json_kind (node));
+    return weft_bad_input (error, "dtype: found %s, wanted the name of a type",
+                           weft_json_kind (node));
   const char *word = json_node_get_string (node);
   for (*type = 0; *type < WEFT_N_TENSOR_TYPE; (*type)++)
     if (g_str_equal (weft_tensor_type_words[*type], word))
@@ -107,7 +109,7 @@ read_type (JsonObject *object, enum weft_tensor_type *type, GError **error)
   return weft_bad_input (error, "dtype: found \"%s\", wanted one of %s", word, all);
 }
 
-/* The bytes that the shape asks for are those the offsets give. */
+/* Checks that shape and type need exactly the bytes between the offsets. */
 static gboolean
 check_size (const struct weft_tensor *t, GError **error)
 {
@@ -157,7 +159,8 @@ read_metadata (JsonNode *node, GHashTable *metadata, GError **error)
   JsonNode *value;
 
   if (!JSON_NODE_HOLDS_OBJECT (node))
-    return weft_bad_input (error, "__metadata__: found %s, wanted an object", weft_json_kind (node));
+    return weft_bad_input (error, "__metadata__: found %s, wanted an object",
+                           weft_json_kind (node));
   json_object_iter_init_ordered (&iter, json_node_get_object (node));
   while (json_object_iter_next_ordered (&iter, &key, &value)) {
     if (json_node_get_value_type (value) != G_TYPE_STRING)
@@ -184,7 +187,7 @@ read_member (struct shard *shard, const char *name, JsonNode *node, GError **err
   return FALSE;
 }
 
-/* Empty tensors come before what begins at their place. */
+/* By offset; an empty tensor comes before the tensor that begins at the same offset. */
 static int
 compare_places (gconstpointer a, gconstpointer b)
 {
@@ -198,7 +201,7 @@ compare_places (gconstpointer a, gconstpointer b)
   return strcmp (s->name, t->name);
 }
 
-/* Sorts the entries; each byte of the data belongs to exactly one. */
+/* Sorts the entries by offset and checks that each byte of the data belongs to exactly one. */
 static gboolean
 check_places (struct shard *shard, GError **error)
 {
@@ -210,7 +213,7 @@ check_places (struct shard *shard, GError **error)
     if (t->begin != at)
       return weft_bad_input (error,
                              "tensor %s: found %s: data_offsets begin at %" G_GUINT64_FORMAT
-                             ", wanted %" G_GUINT64_FORMAT ", where the one before ends",
+                             ", wanted %" G_GUINT64_FORMAT ", where the previous tensor ends",
                              t->name, t->begin < at ? "an overlap" : "a hole", t->begin, at);
     at = t->end;
   }
@@ -303,7 +306,7 @@ open_single (weft_safetensors *file, GError **error)
   return TRUE;
 }
 
-/* The shard of that name beside the index, opened once; `opened` is by name, the file's. */
+/* Opens a shard beside the index, once; `opened` maps names to shards that `file` owns. */
 static struct shard *
 shard_beside (weft_safetensors *file, GHashTable *opened, const char *name, GError **error)
 {
@@ -321,7 +324,7 @@ shard_beside (weft_safetensors *file, GHashTable *opened, const char *name, GErr
   return shard;
 }
 
-/* One line of weight_map: the tensor is in that file of the index's own folder. */
+/* One member of weight_map: tensor name -> shard file in the folder of the index. */
 static gboolean
 add_indexed (weft_safetensors *file, GHashTable *opened, const char *name, JsonNode *node,
              GError **error)
@@ -359,7 +362,8 @@ read_index (weft_safetensors *file, JsonNode *root, GError **error)
   if (root && JSON_NODE_HOLDS_OBJECT (root))
     map = json_object_get_member (json_node_get_object (root), "weight_map");
   if (!map || !JSON_NODE_HOLDS_OBJECT (map))
-    return weft_bad_input (error, "%s: weight_map: found %s, wanted an object of tensor and file",
+    return weft_bad_input (error,
+                           "%s: weight_map: found %s, wanted an object that maps tensors to files",
                            file->path, weft_json_kind (map));
   json_object_iter_init_ordered (&iter, json_node_get_object (map));
   while (json_object_iter_next_ordered (&iter, &name, &node))
@@ -387,7 +391,7 @@ open_index (weft_safetensors *file, GError **error)
   return FALSE;
 }
 
-/* A folder is what is in it. */
+/* Resolves a folder to the index or the file in it. */
 static char *
 find_file (const char *path)
 {

@@ -1,9 +1,9 @@
-/* safetensors.h - the file format of Hugging Face (github.com/huggingface/safetensors, README):
- * u64 length of the header, the header as JSON, then the data; little-endian, row-major.
+/* safetensors.h - the safetensors file format (github.com/huggingface/safetensors, README): u64
+ * length of the header, the header as JSON, then the data; little-endian, row-major.
  *
- * Everything is checked when a file is opened: sizes, overlaps, holes, duplicate names, shapes
- * against offsets.  Errors name the file, the tensor, what was found and what was wanted.  Files are
- * mapped (mapped_file.h) and must keep their size while they are open. */
+ * Opening a file checks sizes, overlaps, holes, duplicate names, and shapes against offsets. Errors
+ * name the file, the tensor, the value found and the value wanted. Files are mapped (mapped_file.h)
+ * and must keep their size while they are open. */
 #pragma once
 #include <glib.h>
 #include <stdint.h>
@@ -41,7 +41,7 @@ struct weft_tensor {
   enum weft_tensor_type type;
   uint32_t n_dim;
   uint64_t dim[WEFT_TENSOR_MOST_DIMS];
-  uint64_t begin, end; /* bytes, from the start of the data */
+  uint64_t begin, end; /* bytes from the start of the data section */
 };
 
 static inline uint64_t
@@ -57,9 +57,9 @@ weft_tensor_elements (const struct weft_tensor *t)
 
 typedef struct weft_safetensors weft_safetensors;
 
-/* One file, whose tensors are listed in the order of their data; or, where the name ends in .json,
- * the index of a sharded model, whose tensors then appear as one list in the order of the index
- * (what a shard holds beside them is not listed).  A folder stands for its
+/* Opens a safetensors file, which lists its tensors in the order of their data; or, if the name
+ * ends in .json, the index of a sharded model, which lists the tensors of all shards in the order
+ * of the index (tensors of a shard that the index lacks are not listed). For a folder, opens its
  * model.safetensors.index.json or model.safetensors. */
 weft_safetensors *weft_safetensors_open (const char *path, GError **error);
 void weft_safetensors_free (weft_safetensors *file);
@@ -69,23 +69,24 @@ uint32_t weft_safetensors_count (const weft_safetensors *file);
 const struct weft_tensor *weft_safetensors_at (const weft_safetensors *file, uint32_t i);
 const struct weft_tensor *weft_safetensors_find (const weft_safetensors *file, const char *name);
 
-/* A value of __metadata__, of the first shard that has the key; or NULL. */
+/* The value of a key of __metadata__, from the first shard that has the key; else NULL. */
 const char *weft_safetensors_metadata (const weft_safetensors *file, const char *key);
 
-/* The bytes of a tensor of this file, mapped, on any address; valid as long as the file. */
+/* The mapped bytes of a tensor, of any alignment; valid until the file is closed. */
 const void *weft_safetensors_data (const weft_safetensors *file, const struct weft_tensor *tensor);
 
-/* Elements [first, first + n) as floats; F32, F16, BF16 and F64 only, others are refused (with n 0
- * that is all this says). */
+/* Converts elements [first, first + n) to floats. F32, F16, BF16 and F64 only; another type is an
+ * error (n = 0 checks only the type). */
 gboolean weft_safetensors_floats (const weft_safetensors *file, const struct weft_tensor *tensor,
                                   uint64_t first, uint64_t n, float *out, GError **error);
 
 /* ---------------------------------------------------------------------- writing */
 
-/* Declare all tensors, then give their data in that order, in pieces of any size.  The file appears
- * under its name only when closed without error (temporary name beside it, fsync, rename, fsync of
- * the folder).  Data begins at a multiple of 8: declare wide types first to have all of it aligned.
- * Names are declared once, and no more bytes are put than declared: that is the caller's error. */
+/* Declare all tensors, then pass their data in the order of declaration, in pieces of any size. The
+ * file appears under its name only when weft_safetensors_close() succeeds (temporary name beside
+ * it, fsync, rename, fsync of the folder). The data section begins at a multiple of 8 bytes:
+ * declare the widest types first to align all tensors. Declaring a name twice, or passing more
+ * bytes than declared, is a programming error. */
 typedef struct weft_safetensors_writer weft_safetensors_writer;
 
 weft_safetensors_writer *weft_safetensors_writer_new (const char *path);
@@ -95,8 +96,8 @@ void weft_safetensors_declare_metadata (weft_safetensors_writer *w, const char *
                                         const char *value);
 gboolean weft_safetensors_put (weft_safetensors_writer *w, const void *data, uint64_t bytes,
                                GError **error);
-/* Completes and publishes; frees the writer whatever happens.  Fewer bytes than declared, or an
- * earlier error, make it fail; nothing stays behind then. */
+/* Completes and publishes the file; always frees the writer. Fails if fewer bytes were passed than
+ * declared or if an earlier call failed; then no file remains. */
 gboolean weft_safetensors_close (weft_safetensors_writer *w, GError **error);
-/* Removes what was written; accepts NULL. */
+/* Deletes what was written and frees the writer; accepts NULL. */
 void weft_safetensors_abandon (weft_safetensors_writer *w);

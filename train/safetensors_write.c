@@ -1,4 +1,4 @@
-/* Writing: the header is made when the first data comes, because only then all tensors are
+/* Writing. The header is written with the first data, because only then are all tensors
  * declared. */
 #include "train/safetensors.h"
 #include "core/base/error.h"
@@ -13,12 +13,12 @@
 
 struct weft_safetensors_writer {
   char *path;
-  char *temporary;      /* NULL while there is none */
-  int fd;               /* of it, or -1 */
+  char *temporary;      /* NULL before the first write */
+  int fd;               /* of the temporary file, or -1 */
   GArray *tensors;      /* struct weft_tensor */
-  GHashTable *names;    /* theirs */
+  GHashTable *names;    /* borrowed from `tensors` */
   GPtrArray *metadata;  /* key, value, key, value, owned */
-  uint64_t wanted, put; /* bytes of data */
+  uint64_t wanted, put; /* bytes of data declared, and written so far */
   gboolean begun, failed;
 };
 
@@ -107,7 +107,7 @@ header_json (const weft_safetensors_writer *w)
   return json_to_string (root, FALSE);
 }
 
-/* The size, the JSON, and spaces to a multiple of 8. */
+/* Length, JSON, and spaces up to a multiple of 8 bytes. */
 static GByteArray *
 header_bytes (const weft_safetensors_writer *w)
 {
@@ -123,7 +123,7 @@ header_bytes (const weft_safetensors_writer *w)
 
 /* --------------------------------------------------------------------------- file */
 
-/* Says what errno means of the file; returns FALSE. */
+/* Sets an error with the text of errno; returns FALSE. */
 static gboolean
 fail (weft_safetensors_writer *w, const char *what, GError **error)
 {
@@ -140,7 +140,7 @@ write_bytes (weft_safetensors_writer *w, const void *data, uint64_t bytes, GErro
   return weft_write_all (w->fd, data, bytes) || fail (w, "cannot be written", error);
 }
 
-/* A rename would put a file in the place of a device or a pipe. */
+/* Refuses a device or pipe, which the rename would replace by a file. */
 static gboolean
 check_place (weft_safetensors_writer *w, GError **error)
 {
@@ -149,10 +149,10 @@ check_place (weft_safetensors_writer *w, GError **error)
   if (stat (w->path, &there) || S_ISREG (there.st_mode))
     return TRUE;
   w->failed = TRUE;
-  return weft_run_error (error, "%s: found something that is not a file", w->path);
+  return weft_run_error (error, "%s: found a directory, pipe or device, wanted a file", w->path);
 }
 
-/* Once: the file under its temporary name, with its header. */
+/* At the first call: opens the temporary file and writes the header. */
 static gboolean
 begin (weft_safetensors_writer *w, GError **error)
 {
@@ -174,7 +174,7 @@ begin (weft_safetensors_writer *w, GError **error)
 static gboolean
 refuse (const weft_safetensors_writer *w, GError **error)
 {
-  g_set_error (error, WEFT_ERROR, WEFT_ERROR_RUN, "%s: writing failed before", w->path);
+  g_set_error (error, WEFT_ERROR, WEFT_ERROR_RUN, "%s: an earlier write failed", w->path);
   return FALSE;
 }
 
@@ -190,7 +190,7 @@ weft_safetensors_put (weft_safetensors_writer *w, const void *data, uint64_t byt
   return TRUE;
 }
 
-/* A rename is on disk when its folder is. */
+/* A rename survives a crash only after an fsync of the folder. */
 static gboolean
 sync_folder (const weft_safetensors_writer *w, GError **error)
 {
@@ -208,7 +208,7 @@ publish (weft_safetensors_writer *w, GError **error)
   if (close (fd))
     return fail (w, "cannot be written", error);
   if (rename (w->temporary, w->path))
-    return fail (w, "cannot be given its name", error);
+    return fail (w, "cannot be renamed", error);
   g_clear_pointer (&w->temporary, g_free);
   return sync_folder (w, error);
 }

@@ -3,8 +3,8 @@
 #include "core/base/mix.h"
 #include <math.h>
 
-/* Of the Feistel network; four make it hard to tell from chance (Luby and Rackoff 1988), more are
- * for the halves of few bits that short files have. */
+/* Rounds of the Feistel network. Four are enough to be pseudorandom (Luby and Rackoff 1988) for
+ * wide halves; short files have halves of few bits and need more. */
 #define ROUNDS 8
 
 /* A permutation of [0, 4^half). */
@@ -22,8 +22,8 @@ scramble (uint64_t index, unsigned half, uint64_t key)
   return left << half | right;
 }
 
-/* The same of [0, n): whoever lands outside goes on until inside.  Fewer than four steps on
- * average, since 4^half < 4 n. */
+/* A permutation of [0, n) by cycle walking: repeat until the result is below n. Fewer than four
+ * rounds of scramble() on average, since 4^half < 4 n. */
 static uint64_t
 permute (uint64_t index, uint64_t n, uint64_t key)
 {

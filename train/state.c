@@ -3,33 +3,32 @@
 #include "core/program/segment.h"
 #include "kernels/float.h"
 #include "train/quantised.h"
-#include "train/together.h"
+#include "train/processes.h"
 #include <math.h>
 #include <string.h>
 
-/* Elements that are converted at once: 256 KiB as floats. */
+/* Elements per conversion: 256 KiB as floats. */
 #define MOST_AT_ONCE 65536u
 
-/* Ranks that run one program and hold the same part of what ranks share out: in order, those of a data
- * parallel group, or of experts that of a group of their own. */
+/* The ranks that run one program and hold the same tensor-parallel (or expert-parallel) part: a
+ * data-parallel group, for experts an expert-data-parallel group, in group order. */
 struct stage {
   const weft_program *p;
   uint32_t part;
   uint32_t n_place, n_slice;
-  uint32_t *row;             /* by place */
+  uint32_t *row;             /* by index in the group */
   struct weft_slice **slice; /* [place][n_slice] */
 };
 
-/* The optimizer state of elements [first, first + n) of what a stage holds of a tensor, as one row keeps
- * it. */
+/* Optimizer state of elements [first, first + n) of a stage's part of a tensor, in one row. */
 struct piece {
   uint32_t row;
   uint64_t first, n;
-  uint64_t offset; /* element of the slice where it begins */
+  uint64_t offset; /* element of the slice at which the piece begins */
   const struct weft_slice *slice;
 };
 
-/* A tensor as one stage holds it. */
+/* The part of a tensor that one stage holds. */
 struct copy {
   const struct stage *stage;
   const struct weft_param *param;
@@ -37,20 +36,20 @@ struct copy {
 };
 
 struct tensor {
-  struct weft_state_tensor face;
-  GArray *copies; /* struct copy: of every part, and then those of the head of a tied embedding */
-  gboolean stale; /* in fp8: codes are not those of the master */
-  GArray *runs;   /* struct weft_state_run */
-  GArray *owners; /* struct owner */
-  GArray *kept;   /* struct kept, of what no optimizer updates; or NULL */
+  struct weft_state_tensor info;
+  GArray *copies;  /* struct copy: all parts, then those on other stages (tied embedding) */
+  gboolean stale;  /* fp8: masters were written, codes are not yet quantised from them */
+  GArray *runs;    /* struct weft_state_run */
+  GArray *owners;  /* struct owner */
+  GArray *buffers; /* struct buffer, of a tensor without optimizer state; or NULL */
 };
 
-/* A buffer that has all of a tensor. */
-struct kept {
+/* A buffer that holds the whole of a tensor that no optimizer updates. */
+struct buffer {
   uint32_t row, buf;
 };
 
-/* Who is asked for a piece of one of the copies. */
+/* The row of the executor that reads of a piece go to. */
 struct owner {
   uint32_t copy;
   struct piece piece;
@@ -60,12 +59,12 @@ struct weft_state {
   weft_exec *x;
   enum weft_dtype dtype;
   gboolean has_master;
-  uint32_t n_stage; /* of each role its parts, and then those of its experts */
+  uint32_t n_stage; /* per role: its tensor-parallel parts, then its expert-parallel parts */
   struct stage *stage;
   GArray *tensors; /* struct tensor */
-  void *raw;       /* MOST_AT_ONCE elements as a buffer has them */
-  float *whole;    /* masters of a tensor, those of other processes too; or NULL */
-  uint32_t whole_of;
+  void *raw;       /* MOST_AT_ONCE elements in the type of a buffer */
+  float *gathered; /* masters of one tensor gathered from all processes, or NULL */
+  uint32_t gathered_of;
 };
 
 /* ------------------------------------------------------------------------ making */
@@ -101,7 +100,7 @@ elements (const struct weft_param *param)
   return param->rows * param->columns;
 }
 
-/* What one row's slices hold of a parameter. */
+/* Adds the pieces of a parameter that the slices of one group member hold. */
 static void
 add_pieces (struct copy *copy, uint32_t place)
 {
@@ -138,7 +137,7 @@ add_copy (struct tensor *t, const struct stage *stage, const struct weft_param *
   g_array_append_val (t->copies, copy);
 }
 
-/* Parts of a role's tensors, and of its experts. */
+/* Number of parts that a role's dense tensors, and its experts, are cut into. */
 static uint32_t
 n_dense (const weft_state *state)
 {
@@ -152,7 +151,7 @@ n_experts (const weft_state *state)
   return weft_mesh_deals_experts (mesh) ? weft_mesh_group_size (mesh, WEFT_GROUP_TP_EP) : 0;
 }
 
-/* All parts that ranks of a role have of a tensor; `stage` has the first. */
+/* Adds the copies of all parts of a tensor; `stage` points to the stage of part 0. */
 static void
 add_copies (const weft_state *state, struct tensor *t, const struct stage *stage,
             const struct weft_param *param)
@@ -169,7 +168,7 @@ static void
 add_tensor (weft_state *state, const struct stage *stage, const struct weft_param *param)
 {
   const char *name = stage->p->name[param->name];
-  struct tensor t = { .face = { .name = param->layer == WEFT_NO_LAYER
+  struct tensor t = { .info = { .name = param->layer == WEFT_NO_LAYER
                                             ? g_strdup (name)
                                             : g_strdup_printf ("layers.%u.%s", param->layer, name),
                                 .param = name,
@@ -184,8 +183,7 @@ add_tensor (weft_state *state, const struct stage *stage, const struct weft_para
   g_array_append_val (state->tensors, t);
 }
 
-/* Another stage may hold a tensor too: as the head's copy of a tied embedding, or as the second of two
- * copies of the model. */
+/* Adds copies on a second stage: head of a tied embedding, second model of two directions. */
 static void
 add_duplicate (weft_state *state, const struct stage *stage, const struct weft_param *param)
 {
@@ -194,14 +192,14 @@ add_duplicate (weft_state *state, const struct stage *stage, const struct weft_p
 
   for (uint32_t i = 0; i < state->tensors->len; i++) {
     struct tensor *t = &g_array_index (state->tensors, struct tensor, i);
-    gboolean same = t->face.layer == param->layer && strcmp (t->face.param, name) == 0;
+    gboolean same = t->info.layer == param->layer && strcmp (t->info.param, name) == 0;
     if (same || (!found && param->tied && copy_at (t, 0)->param->tied))
       found = t;
   }
   add_copies (state, found, stage, param);
 }
 
-/* All that a role holds; `stage` has its first part. */
+/* Adds all parameters of a role; `stage` points to the stage of part 0. */
 static void
 add_stage (weft_state *state, const struct stage *stage, gboolean duplicates)
 {
@@ -210,56 +208,56 @@ add_stage (weft_state *state, const struct stage *stage, gboolean duplicates)
       (duplicates ? add_duplicate : add_tensor) (state, stage, &stage->p->param[i]);
 }
 
-/* A tensor of a layer that is no parameter: biases of experts, magnitudes of what a map multiplies. */
+/* A tensor that no optimizer updates: router bias of experts, amax of fp8 inputs. */
 static struct tensor *
-find_kept (weft_state *state, const char *name, const struct weft_buf *buf)
+find_buffer_tensor (weft_state *state, const char *name, const struct weft_buf *buf)
 {
   for (uint32_t i = 0; i < state->tensors->len; i++) {
     struct tensor *t = &g_array_index (state->tensors, struct tensor, i);
-    if (t->kept && t->face.layer == buf->layer && g_str_equal (t->face.param, name))
+    if (t->buffers && t->info.layer == buf->layer && g_str_equal (t->info.param, name))
       return t;
   }
-  struct tensor t = { .face = { .name = g_strdup_printf ("layers.%u.%s", buf->layer, name),
+  struct tensor t = { .info = { .name = g_strdup_printf ("layers.%u.%s", buf->layer, name),
                                 .param = name,
                                 .layer = buf->layer,
                                 .rows = buf->bytes / weft_dtype_bytes (WEFT_FP32),
                                 .columns = 1,
                                 .dtype = WEFT_FP32,
-                                .passing = !g_str_equal (name, WEFT_EXPERT_BIAS) },
+                                .fp8_recipe = !g_str_equal (name, WEFT_EXPERT_BIAS) },
                       .copies = g_array_new (FALSE, FALSE, sizeof (struct copy)),
-                      .kept = g_array_new (FALSE, FALSE, sizeof (struct kept)) };
+                      .buffers = g_array_new (FALSE, FALSE, sizeof (struct buffer)) };
   g_array_append_val (state->tensors, t);
   return &g_array_index (state->tensors, struct tensor, state->tensors->len - 1);
 }
 
 static gboolean
-is_kept_name (const char *name)
+is_buffer_name (const char *name)
 {
   return g_str_equal (name, WEFT_EXPERT_BIAS) || g_str_has_suffix (name, WEFT_AMAX_SUFFIX);
 }
 
 static void
-add_kept (weft_state *state, uint32_t row)
+add_buffers (weft_state *state, uint32_t row)
 {
   const weft_program *p = state->x->plan->role[state->x->actors->role[row]];
 
   for (uint32_t buf = 0; buf < p->n_buf; buf++)
-    if (p->buf[buf].base != WEFT_NO_BUF && is_kept_name (p->name[p->buf[buf].name])) {
-      struct tensor *t = find_kept (state, p->name[p->buf[buf].name], &p->buf[buf]);
-      g_array_append_vals (t->kept, &(struct kept){ row, buf }, 1);
+    if (p->buf[buf].base != WEFT_NO_BUF && is_buffer_name (p->name[p->buf[buf].name])) {
+      struct tensor *t = find_buffer_tensor (state, p->name[p->buf[buf].name], &p->buf[buf]);
+      g_array_append_vals (t->buffers, &(struct buffer){ row, buf }, 1);
     }
 }
 
-/* A part of some columns is one run. */
+/* Consecutive tensor rows with the same columns become one run with several lines. */
 static void
 add_run (struct tensor *t, const struct piece *piece, const struct weft_cut_run *found)
 {
   struct weft_state_run run = { piece->row, found->first, found->n, 1 };
 
-  if (t->runs->len > 0 && run.n < t->face.columns) {
+  if (t->runs->len > 0 && run.n < t->info.columns) {
     struct weft_state_run *last = &g_array_index (t->runs, struct weft_state_run, t->runs->len - 1);
     if (last->row == run.row && last->n == run.n &&
-        last->first + last->lines * t->face.columns == run.first) {
+        last->first + last->lines * t->info.columns == run.first) {
       last->lines++;
       return;
     }
@@ -281,7 +279,7 @@ add_owner (struct tensor *t, uint32_t copy, const struct piece *piece)
   g_array_append_val (t->owners, owner);
 }
 
-/* Replicas hold the same elements: tensors take turns among them, so that writing is spread. */
+/* Replicas hold the same elements: owners alternate by tensor, to spread checkpoint writing. */
 static void
 find_owners (struct tensor *t, uint32_t copy, uint32_t turn)
 {
@@ -299,23 +297,23 @@ find_owners (struct tensor *t, uint32_t copy, uint32_t turn)
   g_assert (reached == elements (copy_at (t, copy)->param));
 }
 
-/* Of a tensor in parts all of these; ranks that share others out hold this one alike. */
+/* Runs of all parts of a tensor; a tensor that is not optimized has one owner. */
 static void
 find_runs (struct tensor *t, uint32_t turn)
 {
-  uint32_t parts = t->kept ? 0 : copy_at (t, 0)->param->ways;
+  uint32_t parts = t->buffers ? 0 : copy_at (t, 0)->param->ways;
 
   t->runs = g_array_new (FALSE, FALSE, sizeof (struct weft_state_run));
   t->owners = g_array_new (FALSE, FALSE, sizeof (struct owner));
-  if (t->kept) {
-    const struct kept *first = &g_array_index (t->kept, struct kept, turn % t->kept->len);
-    g_array_append_vals (t->runs, &(struct weft_state_run){ first->row, 0, t->face.rows, 1 }, 1);
+  if (t->buffers) {
+    const struct buffer *first = &g_array_index (t->buffers, struct buffer, turn % t->buffers->len);
+    g_array_append_vals (t->runs, &(struct weft_state_run){ first->row, 0, t->info.rows, 1 }, 1);
   }
   for (uint32_t part = 0; part < parts; part++)
     find_owners (t, part, turn);
 }
 
-/* Of weights that are not in fp8. */
+/* Whether a stage keeps fp32 masters beside weights; fp8 weights do not count. */
 static gboolean
 has_master (const struct stage *stage)
 {
@@ -336,14 +334,14 @@ find_stages (weft_state *state, uint32_t role, struct stage *stage)
     find_stage (state->x, role, WEFT_GROUP_EDP, part, stage++);
 }
 
-/* Before the layers, in one of them, or after them. */
+/* Sort key: tensors before the layers, then layers by number, then tensors after them. */
 static uint64_t
 order_of (const struct tensor *t)
 {
-  const char *name = t->face.param;
+  const char *name = t->info.param;
   gboolean before = g_str_has_prefix (name, "embedding.") || g_str_has_prefix (name, "position.");
 
-  return t->face.layer != WEFT_NO_LAYER ? 1 + (uint64_t) t->face.layer : before ? 0 : UINT64_MAX;
+  return t->info.layer != WEFT_NO_LAYER ? 1 + (uint64_t) t->info.layer : before ? 0 : UINT64_MAX;
 }
 
 static int
@@ -374,8 +372,9 @@ weft_state_new (weft_exec *x)
     for (uint32_t i = 0; i < state->n_stage; i += parts)
       add_stage (state, &state->stage[i], duplicates);
   for (uint32_t row = 0; row < x->actors->n; row++)
-    add_kept (state, row);
-  g_array_sort (state->tensors, compare_tensors); /* stages may have several pieces of the model */
+    add_buffers (state, row);
+  g_array_sort (state->tensors, compare_tensors); /* interleaved stages hold several parts of the
+                                                   * model */
   for (uint32_t i = 0; i < state->tensors->len; i++)
     find_runs (&g_array_index (state->tensors, struct tensor, i), i);
   state->has_master = has_master (&state->stage[0]);
@@ -390,9 +389,9 @@ release_tensor (struct tensor *t)
   g_array_free (t->copies, TRUE);
   g_array_free (t->runs, TRUE);
   g_array_free (t->owners, TRUE);
-  if (t->kept)
-    g_array_free (t->kept, TRUE);
-  g_free (t->face.name);
+  if (t->buffers)
+    g_array_free (t->buffers, TRUE);
+  g_free (t->info.name);
 }
 
 static void
@@ -416,11 +415,11 @@ weft_state_free (weft_state *state)
   g_array_free (state->tensors, TRUE);
   g_free (state->stage);
   g_free (state->raw);
-  g_free (state->whole);
+  g_free (state->gathered);
   g_free (state);
 }
 
-/* ----------------------------------------------------------------------- looking */
+/* ------------------------------------------------------------------------ access */
 
 static struct tensor *
 tensor_at (const weft_state *state, uint32_t tensor)
@@ -450,7 +449,7 @@ weft_state_count (const weft_state *state)
 const struct weft_state_tensor *
 weft_state_at (const weft_state *state, uint32_t tensor)
 {
-  return &tensor_at (state, tensor)->face;
+  return &tensor_at (state, tensor)->info;
 }
 
 enum weft_dtype
@@ -470,11 +469,11 @@ weft_state_runs (const weft_state *state, uint32_t tensor, uint32_t *n_runs)
 
 /* ----------------------------------------------------------- reading and writing */
 
-/* Elements of a tensor in a buffer of a row. */
+/* Elements of a tensor inside a buffer of one row. */
 struct place {
   uint32_t row, buf;
   enum weft_dtype dtype;
-  uint64_t at, n; /* elements of the buffer */
+  uint64_t at, n; /* element range of the buffer */
 };
 
 static gboolean
@@ -483,7 +482,8 @@ is_fp8 (const struct copy *copy)
   return copy->param->scale != WEFT_NO_BUF;
 }
 
-/* A master that no rank keeps is its weight; those of weights in fp8 are always kept. */
+/* Whether a read or write of this kind goes to the weight: the master of a tensor without master
+ * weights is its weight. fp8 weights always have masters. */
 static gboolean
 is_weight (const weft_state *state, const struct copy *copy, enum weft_state_kind kind)
 {
@@ -499,8 +499,8 @@ weight_place (const struct copy *copy, uint32_t row, uint64_t first, uint64_t n)
   return (struct place){ row, buf, copy->stage->p->buf[buf].dtype, first, n };
 }
 
-/* The element of the flat buffers that a buffer of a slice begins with.  A shard is a bucket of which
- * one slice counts; weights on the device are whole slices, other buffers hold a part alone. */
+/* The flat-buffer element at which a buffer of a slice begins. A shard buffer holds one slice of
+ * its bucket; device weights are whole buckets; other buffers hold the slice alone. */
 static uint64_t
 first_in (const weft_program *p, const struct weft_slice *slice, uint32_t buf)
 {
@@ -515,12 +515,12 @@ slice_place (const weft_state *state, const struct copy *copy, const struct piec
 {
   const struct weft_slice *slice = piece->slice;
   const weft_program *p = copy->stage->p;
-  const uint32_t kept[WEFT_N_STATE_KIND] = { [WEFT_STATE_WEIGHT] = slice->weight,
-                                             [WEFT_STATE_MASTER] = slice->master,
-                                             [WEFT_STATE_EXP_AVG] = slice->m,
-                                             [WEFT_STATE_EXP_AVG_SQ] = slice->v,
-                                             [WEFT_STATE_GRAD] = slice->grad };
-  uint32_t buf = is_weight (state, copy, kind) ? slice->weight : kept[kind];
+  const uint32_t buffers[WEFT_N_STATE_KIND] = { [WEFT_STATE_WEIGHT] = slice->weight,
+                                                [WEFT_STATE_MASTER] = slice->master,
+                                                [WEFT_STATE_EXP_AVG] = slice->m,
+                                                [WEFT_STATE_EXP_AVG_SQ] = slice->v,
+                                                [WEFT_STATE_GRAD] = slice->grad };
+  uint32_t buf = is_weight (state, copy, kind) ? slice->weight : buffers[kind];
   if (buf == WEFT_NO_BUF && kind == WEFT_STATE_MASTER)
     buf = slice->weight;
   uint64_t before = slice->first - first_in (p, slice, buf);
@@ -529,7 +529,7 @@ slice_place (const weft_state *state, const struct copy *copy, const struct piec
                          before + piece->offset + first - piece->first, n };
 }
 
-/* Where the host keeps weights of its own, which its update starts from. */
+/* The host copy of the weights, which the CPU optimizer updates. */
 static struct place
 host_place (const struct copy *copy, const struct piece *piece, uint64_t first, uint64_t n)
 {
@@ -539,7 +539,7 @@ host_place (const struct copy *copy, const struct piece *piece, uint64_t first, 
                          piece->offset + first - piece->first, n };
 }
 
-/* Weights that ranks hold whole are views of a flat buffer on each of them. */
+/* Whether each rank holds the whole tensor (a view of the flat buffer) and not a slice. */
 static gboolean
 holds_whole (const weft_state *state, const struct copy *copy, enum weft_state_kind kind)
 {
@@ -547,14 +547,14 @@ holds_whole (const weft_state *state, const struct copy *copy, enum weft_state_k
 }
 
 void *
-weft_state_live (const weft_state *state, uint32_t tensor, uint32_t row)
+weft_state_address (const weft_state *state, uint32_t tensor, uint32_t row)
 {
   const struct tensor *t = tensor_at (state, tensor);
 
-  for (uint32_t i = 0; t->kept && i < t->kept->len && state->x->ops->at; i++) {
-    const struct kept *kept = &g_array_index (t->kept, struct kept, i);
-    if (kept->row == row)
-      return state->x->ops->at (state->x, row, kept->buf);
+  for (uint32_t i = 0; t->buffers && i < t->buffers->len && state->x->ops->at; i++) {
+    const struct buffer *buffer = &g_array_index (t->buffers, struct buffer, i);
+    if (buffer->row == row)
+      return state->x->ops->at (state->x, row, buffer->buf);
   }
   for (uint32_t c = 0; c < t->copies->len && copy_at (t, c)->param->cut == WEFT_CUT_NONE; c++) {
     const struct copy *copy = copy_at (t, c);
@@ -565,7 +565,7 @@ weft_state_live (const weft_state *state, uint32_t tensor, uint32_t row)
   return NULL;
 }
 
-/* Floats are read where they belong, others beside them and converted. */
+/* Reads floats directly into `out`; other types through `raw`, with a conversion. */
 static void
 fetch (weft_state *state, struct place place, float *out)
 {
@@ -597,12 +597,12 @@ store (weft_state *state, struct place place, const float *in)
   }
 }
 
-/* Elements of a tensor that are read or written. */
+/* Range of elements that a call reads or writes. */
 struct window {
   uint64_t first, n;
 };
 
-/* Some of what a copy holds, and how far it has been walked through. */
+/* Iterator over the part of a copy that a piece holds. */
 struct walk {
   const struct copy *copy;
   uint64_t at, end;
@@ -618,7 +618,7 @@ walk_new (const struct copy *copy, const struct window *w, uint64_t at, uint64_t
   return walk;
 }
 
-/* The next run that lies in the window; FALSE when there are no more. */
+/* The next run inside the window; FALSE at the end. */
 static gboolean
 next_run (struct walk *walk, const struct window *w, struct weft_cut_run *run)
 {
@@ -635,42 +635,42 @@ next_run (struct walk *walk, const struct window *w, struct weft_cut_run *run)
   return FALSE;
 }
 
-/* What no optimizer updates is a weight and its own master; it has no moments and no gradient. */
+/* Without optimizer state: weight and master are one buffer; moments and gradient are zeros. */
 static void
-read_kept (weft_state *state, const struct tensor *t, enum weft_state_kind kind, struct window w,
-           float *out)
+read_buffers (weft_state *state, const struct tensor *t, enum weft_state_kind kind, struct window w,
+              float *out)
 {
-  const struct kept *kept = &g_array_index (t->kept, struct kept, 0);
+  const struct buffer *buffer = &g_array_index (t->buffers, struct buffer, 0);
 
-  for (uint32_t i = 1; i < t->kept->len && !weft_exec_has (state->x, kept->row); i++)
-    kept = &g_array_index (t->kept, struct kept, i);
+  for (uint32_t i = 1; i < t->buffers->len && !weft_exec_has (state->x, buffer->row); i++)
+    buffer = &g_array_index (t->buffers, struct buffer, i);
   if (kind == WEFT_STATE_WEIGHT || kind == WEFT_STATE_MASTER)
-    fetch (state, (struct place){ kept->row, kept->buf, WEFT_FP32, w.first, w.n }, out);
+    fetch (state, (struct place){ buffer->row, buffer->buf, WEFT_FP32, w.first, w.n }, out);
   else
     memset (out, 0, w.n * sizeof *out);
 }
 
 static void
-write_kept (weft_state *state, const struct tensor *t, enum weft_state_kind kind, struct window w,
-            const float *in)
+write_buffers (weft_state *state, const struct tensor *t, enum weft_state_kind kind,
+               struct window w, const float *in)
 {
-  for (uint32_t i = 0; i < t->kept->len && kind <= WEFT_STATE_MASTER; i++) {
-    const struct kept *kept = &g_array_index (t->kept, struct kept, i);
-    store (state, (struct place){ kept->row, kept->buf, WEFT_FP32, w.first, w.n }, in);
+  for (uint32_t i = 0; i < t->buffers->len && kind <= WEFT_STATE_MASTER; i++) {
+    const struct buffer *buffer = &g_array_index (t->buffers, struct buffer, i);
+    store (state, (struct place){ buffer->row, buffer->buf, WEFT_FP32, w.first, w.n }, in);
   }
 }
 
-/* What magnitudes are scaled by: as a rank of this process has it, or as it follows from all masters. */
+/* The amax of the fp8 scale, read from a rank of this process or from the gathered masters. */
 static float
-largest_of (weft_state *state, uint32_t tensor, const struct copy *copy)
+largest_magnitude (weft_state *state, uint32_t tensor, const struct copy *copy)
 {
-  const struct weft_state_tensor *face = weft_state_at (state, tensor);
+  const struct weft_state_tensor *info = weft_state_at (state, tensor);
   uint32_t place = 0;
   float largest = 0;
 
-  if (state->whole && state->whole_of == tensor) {
-    for (uint64_t i = 0; i < face->rows * face->columns; i++)
-      largest = fmaxf (largest, fabsf (state->whole[i]));
+  if (state->gathered && state->gathered_of == tensor) {
+    for (uint64_t i = 0; i < info->rows * info->columns; i++)
+      largest = fmaxf (largest, fabsf (state->gathered[i]));
     return largest;
   }
   while (place + 1 < copy->stage->n_place && !weft_exec_has (state->x, copy->stage->row[place]))
@@ -680,7 +680,7 @@ largest_of (weft_state *state, uint32_t tensor, const struct copy *copy)
   return largest;
 }
 
-/* Weights in fp8 are what their masters are rounded to: `out` has those, and gets the values. */
+/* Replaces fp8 masters in `out` by the values of their codes. */
 static void
 round_to_values (weft_state *state, uint32_t tensor, uint64_t first, uint64_t n, float *out)
 {
@@ -688,7 +688,7 @@ round_to_values (weft_state *state, uint32_t tensor, uint64_t first, uint64_t n,
   uint64_t columns = copy->param->columns;
 
   if (copy->stage->p->buf[copy->param->scale].dtype == WEFT_FP32) {
-    weft_quantised_values (out, n, largest_of (state, tensor, copy));
+    weft_quantised_values (out, n, largest_magnitude (state, tensor, copy));
     return;
   }
   g_autofree float *row = g_new (float, columns);
@@ -708,8 +708,8 @@ weft_state_read (weft_state *state, uint32_t tensor, enum weft_state_kind kind, 
   const struct window w = { first, n };
   struct weft_cut_run run;
 
-  if (t->kept) {
-    read_kept (state, t, kind, w, out);
+  if (t->buffers) {
+    read_buffers (state, t, kind, w, out);
     return;
   }
   gboolean rounds = kind == WEFT_STATE_WEIGHT && is_fp8 (copy_at (t, 0));
@@ -717,9 +717,9 @@ weft_state_read (weft_state *state, uint32_t tensor, enum weft_state_kind kind, 
   g_assert (first <= weft_cut_whole (copy_at (t, 0)->param) &&
             n <= weft_cut_whole (copy_at (t, 0)->param) - first);
   kind = rounds ? WEFT_STATE_MASTER : kind;
-  gboolean here = state->whole && state->whole_of == tensor && kind == WEFT_STATE_MASTER;
+  gboolean here = state->gathered && state->gathered_of == tensor && kind == WEFT_STATE_MASTER;
   if (here)
-    memcpy (out, state->whole + first, n * sizeof *out);
+    memcpy (out, state->gathered + first, n * sizeof *out);
   for (uint32_t i = 0; i < t->owners->len && !here; i++) {
     const struct owner *owner = &g_array_index (t->owners, struct owner, i);
     const struct copy *copy = copy_at (t, owner->copy);
@@ -735,8 +735,8 @@ weft_state_read (weft_state *state, uint32_t tensor, enum weft_state_kind kind, 
     round_to_values (state, tensor, first, n, out);
 }
 
-/* FSDP2 keeps weights in fp32 and rounds them when it gathers: they are the masters, and what is
- * rounded adds nothing to them. */
+/* FSDP2 keeps fp32 weights and casts them in the all-gather: they are the masters, and writing
+ * rounded weights would only lose bits. */
 static gboolean
 is_derived (const weft_state *state, const struct place *place, enum weft_state_kind kind)
 {
@@ -793,8 +793,8 @@ weft_state_write (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
   struct tensor *t = tensor_at (state, tensor);
   const struct window w = { first, n };
 
-  if (t->kept) {
-    write_kept (state, t, kind, w, in);
+  if (t->buffers) {
+    write_buffers (state, t, kind, w, in);
     return;
   }
   gboolean codes = is_fp8 (copy_at (t, 0));
@@ -815,9 +815,9 @@ weft_state_write (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
   }
 }
 
-/* ------------------------------------------------------------------------- settling */
+/* ---------------------------------------------------------------------- fp8 weights */
 
-/* Codes of weights of which ranks keep slices. */
+/* Writes the fp8 codes of weights that ranks hold in slices. */
 static void
 write_codes (weft_state *state, const struct copy *copy, const uint8_t *code)
 {
@@ -829,7 +829,7 @@ write_codes (weft_state *state, const struct copy *copy, const uint8_t *code)
 }
 
 static void
-settle_copy (weft_state *state, uint32_t tensor, const struct copy *copy)
+quantise_copy (weft_state *state, uint32_t tensor, const struct copy *copy)
 {
   const struct stage *stage = copy->stage;
   uint64_t n = elements (copy->param);
@@ -848,51 +848,52 @@ settle_copy (weft_state *state, uint32_t tensor, const struct copy *copy)
   weft_quantised_release (&q);
 }
 
-/* Both copies of a model have codes. */
+/* Quantises every copy of the tensor. */
 static void
-settle (weft_state *state, uint32_t tensor)
+quantise_tensor (weft_state *state, uint32_t tensor)
 {
   const struct tensor *t = tensor_at (state, tensor);
 
   for (uint32_t c = 0; c < t->copies->len; c++)
-    settle_copy (state, tensor, copy_at (t, c));
+    quantise_copy (state, tensor, copy_at (t, c));
 }
 
 gboolean
-weft_state_settle (weft_state *state, GError **error)
+weft_state_quantise (weft_state *state, GError **error)
 {
   for (uint32_t i = 0; i < state->tensors->len; i++)
     if (tensor_at (state, i)->stale) {
       if (!weft_state_gather (state, i, error))
         return FALSE;
-      settle (state, i);
+      quantise_tensor (state, i);
       tensor_at (state, i)->stale = FALSE;
     }
-  weft_state_forget (state);
+  weft_state_drop_gathered (state);
   return TRUE;
 }
 
 void
-weft_state_forget (weft_state *state)
+weft_state_drop_gathered (weft_state *state)
 {
-  g_clear_pointer (&state->whole, g_free);
+  g_clear_pointer (&state->gathered, g_free);
 }
 
 gboolean
 weft_state_gather (weft_state *state, uint32_t tensor, GError **error)
 {
   const struct tensor *t = tensor_at (state, tensor);
-  uint64_t n = t->face.rows * t->face.columns;
+  uint64_t n = t->info.rows * t->info.columns;
 
-  if (!state->x->peers || t->face.dtype != WEFT_FP8 || (state->whole && state->whole_of == tensor))
+  if (!state->x->peers || t->info.dtype != WEFT_FP8 ||
+      (state->gathered && state->gathered_of == tensor))
     return TRUE;
-  weft_state_forget (state);
-  g_autofree float *whole = g_new (float, n);
-  weft_state_read (state, tensor, WEFT_STATE_MASTER, 0, n, whole);
-  if (!weft_together_floats (state->x->peers, "masters of weights in fp8", WEFT_TOGETHER_ALL, whole,
-                             n, error))
+  weft_state_drop_gathered (state);
+  g_autofree float *gathered = g_new (float, n);
+  weft_state_read (state, tensor, WEFT_STATE_MASTER, 0, n, gathered);
+  if (!weft_processes_merge_floats (state->x->peers, "masters of weights in fp8",
+                                    WEFT_PROCESSES_ALL, gathered, n, error))
     return FALSE;
-  state->whole = g_steal_pointer (&whole);
-  state->whole_of = tensor;
+  state->gathered = g_steal_pointer (&gathered);
+  state->gathered_of = tensor;
   return TRUE;
 }

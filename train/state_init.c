@@ -1,4 +1,4 @@
-/* First weights: numbers from a counter, so that nobody has to draw them in any order. */
+/* Initial weights from a counter-based generator: elements can be drawn in any order. */
 #include "core/base/mix.h"
 #include "kernels/normals.h"
 #include "train/state.h"
@@ -8,11 +8,11 @@
 /* "initializer_range" of gpt2 in transformers, and Radford et al. 2018, section 4.1: N(0, 0.02). */
 #define DEVIATION 0.02
 
-#define BLOCK (1u << 22) /* elements that are drawn and written at once */
-#define SHARE (1u << 16) /* of them, at least, for each thread */
+#define BLOCK (1u << 22) /* elements drawn and written at once */
+#define SHARE (1u << 16) /* at least this many of them per thread */
 #define MOST_THREADS 32u
 
-/* The hash of the name, mixed with the seed. */
+/* Hash of the tensor name, mixed with the seed. */
 static uint64_t
 key_of (uint64_t seed, const char *name)
 {
@@ -23,7 +23,7 @@ key_of (uint64_t seed, const char *name)
   return weft_mix_bits (weft_mix (seed) ^ hash);
 }
 
-/* A stretch of a tensor; it begins at an even element. */
+/* A range of elements for one thread; it begins at an even element. */
 struct draw {
   struct weft_normals normals;
   float *out;
@@ -38,7 +38,7 @@ draw_stretch (void *data)
   return NULL;
 }
 
-/* By as many threads as there are processors: billions of logarithms take minutes. */
+/* Uses one thread per processor: billions of logarithms would take minutes on one. */
 static void
 draw_block (const struct weft_normals *all, float *out)
 {
@@ -50,7 +50,8 @@ draw_block (const struct weft_normals *all, float *out)
   for (uint64_t t = 0; t < wanted; t++) {
     uint64_t from = MIN (t * each, all->n),
              to = t + 1 < wanted ? MIN (from + each, all->n) : all->n;
-    part[t] = (struct draw){ { all->key, all->first + from, to - from, all->deviation }, out + from };
+    part[t] =
+        (struct draw){ { all->key, all->first + from, to - from, all->deviation }, out + from };
     if (t > 0)
       thread[t] = g_thread_try_new ("weft-init", draw_stretch, &part[t], NULL);
     if (t > 0 && !thread[t])
@@ -62,14 +63,14 @@ draw_block (const struct weft_normals *all, float *out)
       g_thread_join (thread[t]);
 }
 
-/* What is added to the residual stream: of experts and shared experts too. */
+/* Projections that add to the residual stream, those of experts and shared experts included. */
 static gboolean
 is_residual (const struct weft_state_tensor *t)
 {
   return g_str_equal (t->param, "proj.weight") || g_str_has_suffix (t->param, "fc2.weight");
 }
 
-/* Deviation of a matrix; of a vector 0, and `value` is what it is filled with. */
+/* Standard deviation of a matrix; 0 for a vector, which is filled with `value`. */
 static double
 deviation_of (const struct weft_state_tensor *t, int64_t layers, float *value)
 {
@@ -129,5 +130,5 @@ weft_state_init (weft_state *state, uint64_t seed)
   for (uint32_t i = 0; i < weft_state_count (state); i++)
     init_tensor (state, i, seed, layers, block);
   if (!weft_state_peers (state))
-    weft_state_settle (state, NULL); /* alone it cannot fail */
+    weft_state_quantise (state, NULL); /* cannot fail in a single process */
 }

@@ -4,7 +4,7 @@
 #include "train/mapped_file.h"
 #include <string.h>
 
-/* Ids that int32_t holds. */
+/* Number of ids that int32_t can hold. */
 #define MOST_IDS ((int64_t) G_MAXINT32 + 1)
 
 /* ------------------------------------------------------------------------ types */
@@ -69,7 +69,7 @@ place (const weft_tokens *tokens, unsigned run, uint64_t token)
   return data + r->offset + (token - r->first) * types[tokens->type].bytes;
 }
 
-/* The run that holds a token of the stream. */
+/* Index of the run that holds a token of the stream. */
 static unsigned
 find_run (const weft_tokens *tokens, uint64_t token)
 {
@@ -85,7 +85,7 @@ find_run (const weft_tokens *tokens, uint64_t token)
   return low;
 }
 
-/* Whether bytes at `offset` lie right after the last run. */
+/* Whether the bytes at `offset` directly follow the last run. */
 static gboolean
 continues (const weft_tokens *tokens, uint64_t offset)
 {
@@ -118,7 +118,7 @@ take_rest (weft_tokens *tokens, enum weft_token_type type, uint64_t header)
   weft_tokens_append (tokens, header, bytes / types[type].bytes);
 }
 
-/* 256 int32: magic number, version, count of tokens, zeros. */
+/* 256 int32: magic number, version, number of tokens, zeros. */
 #define LLMC_HEADER 1024
 
 static const struct llmc_kind {
@@ -129,7 +129,7 @@ static const struct llmc_kind {
   { 20240801, 7, WEFT_TOKEN_U32 },
 };
 
-/* NULL for a file that does not begin with one of the magic numbers. */
+/* The format whose magic number the file begins with, or NULL. */
 static const struct llmc_kind *
 find_llmc (const weft_tokens *tokens)
 {
@@ -217,7 +217,7 @@ take_text (weft_tokens *tokens, GError **error)
   return TRUE;
 }
 
-/* The first that claims a file takes it. */
+/* Formats in the order they are tried; the first match wins. */
 static const struct {
   const char *word;
   gboolean (*claims) (const weft_tokens *tokens);
@@ -247,8 +247,8 @@ is_regular (const char *path)
   return g_file_test (path, G_FILE_TEST_IS_REGULAR);
 }
 
-/* The index that the user may have meant: the path itself, or FILE.idx for FILE.bin or FILE, where
- * there is one.  Else NULL. */
+/* The Megatron index for a path: the path itself, or FILE.idx for FILE.bin or FILE, if it exists.
+ * Else NULL. */
 static char *
 find_index (const char *path)
 {
@@ -272,7 +272,7 @@ open_stream (weft_tokens *tokens, GError **error)
     g_autoptr (GMappedFile) index = weft_map_file (index_path, error);
     if (!index)
       return FALSE;
-    /* Beside a .bin file, an .idx file may be anything. */
+    /* An .idx file beside a .bin file may be unrelated. */
     if (weft_tokens_is_index (index) || !g_str_has_suffix (tokens->path, ".bin"))
       return weft_tokens_take_index (tokens, index_path, index, error);
   }
@@ -331,7 +331,7 @@ weft_tokens_format (const weft_tokens *tokens)
   return tokens->format;
 }
 
-/* From its low byte. */
+/* Lowest byte first. */
 static uint64_t
 hash_word (uint64_t hash, uint64_t word)
 {

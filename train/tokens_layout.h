@@ -1,5 +1,5 @@
-/* tokens_layout.h - how the tokens of an open file lie in memory: runs of one type inside one
- * mapped file.  Between tokens.c and the readers of formats only. */
+/* tokens_layout.h - where the tokens of an open file lie in the mapped memory: runs of one integer
+ * type. Private to tokens.c and the format readers. */
 #pragma once
 #include "train/tokens.h"
 
@@ -21,10 +21,10 @@ enum weft_token_type {
 #undef WEFT_TOKEN_TYPE_ID
 };
 
-/* Tokens that follow one another in the file; up to the next run, or the end of the stream. */
+/* Tokens that are contiguous in the file, up to the next run or the end of the stream. */
 struct weft_token_run {
-  uint64_t first;  /* of the stream */
-  uint64_t offset; /* in the file, bytes; of any alignment */
+  uint64_t first;  /* index in the stream of the run's first token */
+  uint64_t offset; /* bytes from the start of the file; of any alignment */
 };
 
 struct weft_tokens {
@@ -33,17 +33,17 @@ struct weft_tokens {
   int64_t vocab_size;
   GMappedFile *file;
   enum weft_token_type type;
-  GArray *run;    /* of struct weft_token_run; `first` grows, none is empty */
+  GArray *run;    /* struct weft_token_run, sorted by `first`, none empty */
   uint64_t count; /* tokens */
 };
 
 unsigned weft_token_bytes (enum weft_token_type type);
 
-/* Tokens at the end of the stream; they lengthen its last run where they continue it. */
+/* Appends n tokens at `offset` to the stream; extends the last run if they continue it. */
 void weft_tokens_append (weft_tokens *tokens, uint64_t offset, uint64_t n);
 
-/* tokens_megatron.c: whether the file begins as an index does; and what an index says, whose path
- * must end in .idx. */
+/* tokens_megatron.c: whether a file begins with the magic number of an index; reads an index, whose
+ * path must end in .idx. */
 gboolean weft_tokens_is_index (GMappedFile *file);
 gboolean weft_tokens_take_index (weft_tokens *tokens, const char *path, GMappedFile *index,
                                  GError **error);

@@ -1,12 +1,13 @@
-/* The index of Megatron-Core: 9 bytes of magic, u64 version, u8 type, u64 sequences, u64 documents;
- * for each sequence its length in tokens (i32), then its place in the .bin file in bytes (i64); for
- * each document its first sequence (i64); in multimodal sets, the mode of each sequence (i8). */
+/* The Megatron-Core index file: 9 bytes of magic, u64 version, u8 type, u64 sequences, u64
+ * documents; per sequence its length in tokens (i32), then per sequence its offset in the .bin file
+ * in bytes (i64); per document its first sequence (i64); in multimodal sets, the mode of each
+ * sequence (i8). */
 #include "train/tokens_layout.h"
 #include "core/base/error.h"
 #include "train/mapped_file.h"
 #include <string.h>
 
-static const char magic[9] = "MMIDIDX\0"; /* the ninth byte is the literal's own zero */
+static const char magic[9] = "MMIDIDX\0"; /* the ninth byte is the literal's terminating zero */
 
 #define VERSION_AT 9
 #define TYPE_AT 17
@@ -20,10 +21,10 @@ struct index {
   uint64_t bytes, sequences, documents;
 };
 
-/* By code: the class DType. */
+/* By type code: class DType of indexed_dataset.py. */
 static const struct {
   const char *word;
-  gboolean tokens; /* whether tokens come in it */
+  gboolean tokens; /* may hold token ids */
   enum weft_token_type type;
 } dtypes[] = {
   [1] = { "uint8", TRUE, WEFT_TOKEN_U8 },
@@ -82,7 +83,7 @@ check_type (const struct index *index, enum weft_token_type *type, GError **erro
   return TRUE;
 }
 
-/* Divisions first: the counts may be anything. */
+/* Compares by division: the counts are not trusted and could overflow. */
 static gboolean
 check_size (const struct index *index, GError **error)
 {
@@ -133,7 +134,7 @@ read_header (struct index *index, GMappedFile *file, enum weft_token_type *type,
   return check_type (index, type, error) && check_size (index, error) && check_modes (index, error);
 }
 
-/* Sequence by sequence; none may leave the .bin file. */
+/* Appends the sequences one by one; a sequence outside the .bin file is an error. */
 static gboolean
 append_sequences (weft_tokens *tokens, const struct index *index, GError **error)
 {

@@ -5,7 +5,7 @@
 #include "train/checkpoint.h"
 #include "train/hugging_face.h"
 #include "train/sampler.h"
-#include "train/together.h"
+#include "train/processes.h"
 #include <math.h>
 #include <signal.h>
 #include <time.h>
@@ -19,19 +19,19 @@ struct trainer {
 
   weft_tokens *tokens;
   struct weft_sampler sampler;
-  int32_t *batch;              /* the global batch that control.tokens shows */
-  struct weft_control control; /* read by the executor in every step */
+  int32_t *batch;              /* the global batch, read through control.tokens */
+  struct weft_control control; /* parameters of the next step, read by the executor */
   weft_exec *x;
   weft_state *state;
 
   struct weft_progress progress;
-  uint64_t saved;      /* the step that the newest checkpoint of `save` holds */
-  uint32_t bad_in_row; /* steps without an update or a finite loss, up to now */
-  gboolean ruined;     /* the newest step updated from a loss that was not finite */
+  uint64_t saved;      /* step of the newest checkpoint in `save` */
+  uint32_t bad_in_row; /* steps in a row that skipped the update or had a loss that is not finite */
+  gboolean ruined;     /* the newest step updated weights from a loss that is not finite */
   double final_loss;
   weft_timeline *timeline; /* of the newest step */
   const sigset_t *watched;
-  gboolean interrupted, stop; /* stop: some process was asked to, by what all have agreed on */
+  gboolean interrupted, stop; /* stop: some process was asked to stop, agreed on by all */
 };
 
 static struct weft_rendezvous *
@@ -79,7 +79,7 @@ batch_tokens (const struct trainer *t)
 
 /* --------------------------------------------------------------------- signals */
 
-/* SIGTERM and SIGINT, but those that whoever started us wants ignored. */
+/* Blocks SIGTERM and SIGINT, except those that the parent process ignores. */
 static void
 watch_signals (sigset_t *watched, sigset_t *before)
 {
@@ -93,7 +93,7 @@ watch_signals (sigset_t *watched, sigset_t *before)
   pthread_sigmask (SIG_BLOCK, watched, before);
 }
 
-/* Takes one that waits. */
+/* Consumes a pending signal. */
 static gboolean
 was_signalled (const sigset_t *watched)
 {
@@ -101,7 +101,7 @@ was_signalled (const sigset_t *watched)
   return sigtimedwait (watched, NULL, &at_once) > 0;
 }
 
-/* Those that came after the first have been answered too. */
+/* Consumes further pending signals before it restores the mask: the run already stops. */
 static void
 unwatch_signals (const sigset_t *watched, const sigset_t *before)
 {
@@ -145,10 +145,10 @@ open_executor (struct trainer *t, const struct weft_exec_ops *ops, GError **erro
   if (!(t->x = ops->open (t->plan, &options, error)))
     return FALSE;
   t->state = weft_state_new (t->x);
-  return weft_together_allocated (t->x, error);
+  return weft_processes_gather_allocated (t->x, error);
 }
 
-/* The order of the data and the first weights were drawn from the seed of the first run. */
+/* A resumed run must use the seed of the first run: data order and initial weights depend on it. */
 static gboolean
 check_seed (const struct trainer *t, GError **error)
 {
@@ -162,13 +162,13 @@ check_seed (const struct trainer *t, GError **error)
                          o->seed, t->progress.seed, o->load);
 }
 
-/* Each process has looked for itself which is the newest. */
+/* Each process chose the newest checkpoint by itself; all must have chosen the same step. */
 static gboolean
 check_step (const struct trainer *t, GError **error)
 {
   g_autofree char *found =
       g_strdup_printf ("%s after step %" G_GUINT64_FORMAT, t->options->load, t->progress.step);
-  return weft_together_same (peers_of (t), "the checkpoint", found, error);
+  return weft_processes_check_same (peers_of (t), "the checkpoint", found, error);
 }
 
 static gboolean
@@ -204,19 +204,19 @@ import (struct trainer *t, GError **error)
     return FALSE;
   say (t, "weights from %s", path);
   if (unused)
-    say (t, "warning: not used of %s: %s", path, unused);
+    say (t, "warning: tensors of %s that this model does not use: %s", path, unused);
   return TRUE;
 }
 
-/* A new run in a folder that already holds checkpoints is allowed, and told. */
+/* Warns that a new run saves into a folder that already holds checkpoints. */
 static void
-look_at_save (const struct trainer *t)
+warn_used_folder (const struct trainer *t)
 {
   const char *dir = t->options->save;
   g_autofree char *newest = dir ? weft_checkpoint_newest (dir) : NULL;
 
   if (newest)
-    say (t, "warning: %s is of another run; --load it to go on from there", newest);
+    say (t, "warning: %s holds checkpoints of another run; use --load to resume it", newest);
 }
 
 static gboolean
@@ -229,17 +229,17 @@ fill_weights (struct trainer *t, GError **error)
   t->progress.seed = t->options->seed;
   t->progress.data = weft_tokens_fingerprint (t->tokens);
   t->progress.loss_scale = weft_loss_scale_start (&t->plan->job);
-  look_at_save (t);
+  warn_used_folder (t);
   if (!t->plan->job.strategy.perform_initialization && !t->options->init_safetensors)
     return weft_bad_input (error, "perform_initialization = false: found neither --load nor "
                                   "--init-safetensors, wanted weights from one of them");
   weft_state_init (t->state, t->progress.seed);
-  return t->options->init_safetensors ? import (t, error) : weft_state_settle (t->state, error);
+  return t->options->init_safetensors ? import (t, error) : weft_state_quantise (t->state, error);
 }
 
 /* ---------------------------------------------------------------------- saving */
 
-/* Weights that are not finite would push good checkpoints out of the folder. */
+/* Weights that are not finite are not saved: keep-last would delete good checkpoints. */
 static gboolean
 save (struct trainer *t, GError **error)
 {
@@ -258,10 +258,10 @@ save (struct trainer *t, GError **error)
   return TRUE;
 }
 
-/* Tokens that cannot be read end the run, but not what it has learned: unless other processes hold
- * some of that, which may have read theirs.  Always FALSE. */
+/* After an unreadable token: saves the weights learned so far, unless other processes hold some of
+ * them (their data may have been readable). Always returns FALSE. */
 static gboolean
-keep_learned (struct trainer *t)
+save_before_failing (struct trainer *t)
 {
   g_autoptr (GError) unsaved = NULL;
 
@@ -282,7 +282,7 @@ most_allocated (const struct trainer *t)
 }
 
 static void
-tell_step (const struct trainer *t, const struct weft_metrics *m, double seconds)
+report_step (const struct trainer *t, const struct weft_metrics *m, double seconds)
 {
   const struct weft_job *job = &t->plan->job;
   double tokens_per_s = batch_tokens (t) / seconds;
@@ -305,9 +305,9 @@ tell_step (const struct trainer *t, const struct weft_metrics *m, double seconds
   t->sink->line (t->sink->user, &line);
 }
 
-/* check_for_large_grads: people are told, nothing stops. */
+/* check_for_large_grads: a message only, the run continues. */
 static void
-tell_large (const struct trainer *t, uint32_t buckets)
+report_large (const struct trainer *t, uint32_t buckets)
 {
   if (buckets == 0)
     return;
@@ -318,7 +318,7 @@ tell_large (const struct trainer *t, uint32_t buckets)
   t->sink->say (t->sink->user, message);
 }
 
-/* `answered`: the next step scales the loss less. */
+/* `answered`: the next step uses a smaller loss scale. */
 static gboolean
 check_progress (struct trainer *t, const struct weft_metrics *m, gboolean answered, GError **error)
 {
@@ -334,28 +334,29 @@ check_progress (struct trainer *t, const struct weft_metrics *m, gboolean answer
                          t->progress.step, WEFT_TRAINER_MOST_SKIPS, m->loss);
 }
 
-/* Loss and norm of the newest step or evaluation, for all processes, and whether one is to stop. */
+/* Merges loss and norm of the newest step or evaluation over all processes, and whether one must
+ * stop. */
 static gboolean
 agree (struct trainer *t, const char *what, double seconds, struct weft_metrics *out,
        GError **error)
 {
   g_autofree char *key = g_strdup_printf ("%s %" G_GUINT64_FORMAT, what, t->progress.step);
   gboolean asked = peers_of (t) && was_signalled (t->watched);
-  struct weft_together together = { .seconds = seconds };
+  struct weft_processes_step merged = { .seconds = seconds };
 
-  if (!weft_together_step (t->x, key, asked, &together, error))
+  if (!weft_processes_merge_step (t->x, key, asked, &merged, error))
     return FALSE;
-  *out = together.metrics;
-  t->stop |= together.stop;
+  *out = merged.metrics;
+  t->stop |= merged.stop;
   return TRUE;
 }
 
-/* Adam counts updates, the schedule counts steps. */
+/* Adam's step counts updates; the learning rate schedule counts steps. */
 static gboolean
 run_step (struct trainer *t, GError **error)
 {
   if (!weft_sampler_train (&t->sampler, t->progress.position, batch_size (t), t->batch, error))
-    return keep_learned (t);
+    return save_before_failing (t);
   t->control.seed = t->progress.seed;
   t->control.step = t->progress.step + 1 - t->progress.skipped;
   t->control.lr = weft_trainer_lr (t->options, t->progress.step + 1);
@@ -373,8 +374,8 @@ run_step (struct trainer *t, GError **error)
   t->progress.position += batch_size (t);
   t->progress.skipped += m->skipped != FALSE;
   t->final_loss = m->loss;
-  tell_step (t, m, seconds);
-  tell_large (t, m->large);
+  report_step (t, m, seconds);
+  report_large (t, m->large);
   gboolean answered = weft_loss_scale_can_fall (&t->progress.loss_scale, &t->plan->job);
   weft_loss_scale_update (&t->progress.loss_scale, &t->plan->job, m->skipped);
   return check_progress (t, m, answered, error);
@@ -384,7 +385,7 @@ static gboolean
 evaluate_batch (struct trainer *t, uint64_t batch, double *loss, GError **error)
 {
   if (!weft_sampler_eval (&t->sampler, batch * batch_size (t), batch_size (t), t->batch, error))
-    return keep_learned (t);
+    return save_before_failing (t);
   g_autoptr (weft_timeline) timeline = weft_exec_step (t->x, error);
   struct weft_metrics metrics;
   if (!timeline || !agree (t, "evaluation after step", t->options->exec.deadline, &metrics, error))
@@ -393,7 +394,8 @@ evaluate_batch (struct trainer *t, uint64_t batch, double *loss, GError **error)
   return TRUE;
 }
 
-/* Always the same sequences, none twice unless one batch is more than there are. */
+/* Evaluates the same sequences each time, each once (unless one batch has more sequences than the
+ * split). */
 static gboolean
 evaluate (struct trainer *t, GError **error)
 {
@@ -429,7 +431,8 @@ write_tensors (struct trainer *t, enum weft_state_kind kind, const char *path, G
   return !path || weft_hf_export (t->state, &t->plan->job.model, kind, path, error);
 }
 
-/* What follows a step.  An evaluation overwrites nothing that a checkpoint or an export reads. */
+/* Evaluation, checkpoint and gradient dump after a step. An evaluation step does not overwrite
+ * weights, optimizer state or gradients. */
 static gboolean
 after_step (struct trainer *t, gboolean first, GError **error)
 {
@@ -444,7 +447,7 @@ after_step (struct trainer *t, gboolean first, GError **error)
   return !is_due (t, o->save_interval) || save (t, error);
 }
 
-/* One process alone looks for itself. */
+/* A single process polls for signals itself; several agree in agree(). */
 static gboolean
 must_stop (struct trainer *t)
 {
@@ -457,7 +460,8 @@ loop (struct trainer *t, GError **error)
   const uint64_t first = t->progress.step + 1;
   struct weft_metrics none;
 
-  if (!agree (t, "the state after step", 0, &none, error)) /* some have more to load */
+  /* processes may load for different times */
+  if (!agree (t, "the state after step", 0, &none, error))
     return FALSE;
 
   if (t->progress.step >= t->options->steps)
@@ -473,7 +477,7 @@ loop (struct trainer *t, GError **error)
   return TRUE;
 }
 
-/* Weights are exported even where no checkpoint could be written. */
+/* Exports weights even if the checkpoint could not be written. */
 static gboolean
 finish (struct trainer *t, GError **error)
 {
@@ -483,7 +487,7 @@ finish (struct trainer *t, GError **error)
   if (t->interrupted) {
     if (saved)
       say (t, "interrupted after step %" G_GUINT64_FORMAT "%s%s", t->progress.step,
-           o->save ? "; --load goes on from " : ", and nothing was saved", o->save ? o->save : "");
+           o->save ? "; resume with --load " : ", and nothing was saved", o->save ? o->save : "");
     return saved;
   }
   return write_tensors (t, WEFT_STATE_WEIGHT, o->export_safetensors, saved ? error : NULL) && saved;
@@ -491,16 +495,17 @@ finish (struct trainer *t, GError **error)
 
 /* ---------------------------------------------------------------------- result */
 
-/* What is in no timeline: why times are not those that were asked for, and what belongs to no op. */
+/* Reports what the timeline lacks: a remark about its times, kernels that belong to no op, lost
+ * records. */
 static void
-tell_times (const struct trainer *t, const weft_timeline *timeline)
+report_times (const struct trainer *t, const weft_timeline *timeline)
 {
   if (timeline->remark)
     say (t, "%s", timeline->remark);
   for (uint32_t i = 0; timeline->strays && i < timeline->strays->len; i++) {
     const struct weft_timeline_stray *s =
         &g_array_index (timeline->strays, struct weft_timeline_stray, i);
-    say (t, "of no op: %" G_GUINT64_FORMAT " times %s, %.6g ms in all", s->n, s->name,
+    say (t, "kernels outside any op: %" G_GUINT64_FORMAT " times %s, %.6g ms in all", s->n, s->name,
          1e3 * s->seconds);
   }
   if (timeline->lost)
@@ -508,14 +513,14 @@ tell_times (const struct trainer *t, const weft_timeline *timeline)
          timeline->lost);
 }
 
-/* Of the newest step, where somebody wants to know. */
+/* Gathers the timeline of the newest step, if times were asked for. */
 static gboolean
 gather_times (struct trainer *t, GError **error)
 {
   if (!t->timeline || !t->options->exec.times)
     return TRUE;
-  tell_times (t, t->timeline);
-  return weft_together_timeline (t->x, t->timeline, error);
+  report_times (t, t->timeline);
+  return weft_processes_gather_timeline (t->x, t->timeline, error);
 }
 
 static void
@@ -562,7 +567,7 @@ check_options (const struct weft_trainer_options *o, GError **error)
   return TRUE;
 }
 
-/* All that processes have been told, but for what is each one's own. */
+/* Checks that all processes have the same job and options, except options that are per process. */
 static gboolean
 check_same (const struct trainer *t, GError **error)
 {
@@ -581,7 +586,7 @@ check_same (const struct trainer *t, GError **error)
       o->export_safetensors ? o->export_safetensors : "-",
       o->dump_gradients ? o->dump_gradients : "-", o->exec.times + 2 * o->exec.traced);
 
-  return weft_together_same (o->exec.peers, "the job", all, error);
+  return weft_processes_check_same (o->exec.peers, "the job", all, error);
 }
 
 static void
@@ -596,7 +601,7 @@ print_nothing (void *user, const struct weft_trainer_line *line)
   (void) user, (void) line;
 }
 
-/* What is told, the process of rank 0 tells; errors are everybody's. */
+/* Only the process of rank 0 prints; errors are returned in every process. */
 static const struct weft_trainer_sink *
 sink_of (const struct weft_trainer_options *o, const struct weft_trainer_sink *sink)
 {
@@ -623,7 +628,7 @@ weft_trainer_run (const weft_plan *plan, const struct weft_exec_ops *ops,
                 finish (&t, error) && gather_times (&t, error);
   unwatch_signals (&watched, &before);
   if (!ok)
-    weft_together_give_up (options->exec.peers, error);
+    weft_processes_abort (options->exec.peers, error);
   if (ok)
     fill_result (&t, result);
   return ok;

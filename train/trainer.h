@@ -1,4 +1,4 @@
-/* trainer.h - the loop: tokens in, steps, evaluation, checkpoints, lines out. */
+/* trainer.h - the training loop: steps, learning rate, evaluation, checkpoints, progress lines. */
 #pragma once
 #include "core/exec/exec.h"
 
@@ -6,42 +6,43 @@ struct weft_trainer_options {
   const char *data;                                     /* token file (tokens.h) */
   uint64_t steps;                                       /* optimizer steps in all */
   uint64_t seed;
-  gboolean seed_given;                                  /* by the user: a checkpoint must agree */
-  double lr, min_lr;                                    /* peak, and where the cosine ends */
+  gboolean seed_given; /* the user gave the seed: a loaded checkpoint must have the same */
+  double lr, min_lr;                                    /* peak, and the end of the cosine */
   double beta1, beta2, epsilon, weight_decay;
-  uint64_t warmup, decay_steps;                         /* where lr, where min_lr is reached */
-  double eval_share;                                    /* of the sequences: the last ones */
-  uint64_t eval_interval, eval_batches;                 /* 0: never; most global batches a time */
+  uint64_t warmup, decay_steps; /* steps at which lr is reached; at which min_lr is reached */
+  double eval_share; /* share of the sequences, taken from the end of the file */
+  uint64_t eval_interval, eval_batches;                 /* interval 0: no evaluation; at most this
+                                                         * many global batches per evaluation */
   gboolean shuffle;
-  const char *save, *load;                              /* checkpoint directories; NULL: none */
+  const char *save, *load;                              /* checkpoint directories, or NULL */
   uint64_t save_interval;
   uint32_t keep;
-  const char *init_safetensors, *export_safetensors, *dump_gradients; /* NULL: none */
-  struct weft_exec_options exec;                        /* control is the trainer's own */
+  const char *init_safetensors, *export_safetensors, *dump_gradients; /* paths, or NULL */
+  struct weft_exec_options exec;                        /* the trainer sets its `control` */
 };
 
 /* ------------------------------------------------------------------- learning_rate.c */
 
-/* Linear to lr over the warm-up, then half a cosine down to min_lr at `decay_steps`, and min_lr
- * from there on (Loshchilov and Hutter 2017, section 3; the schedule of GPT-3, arXiv 2005.14165
- * appendix B).  step counts from 1.  `steps` has no part in it: a run of 50 steps that goes on to
- * 100 gives the numbers of one of 100. */
+/* Linear warm-up to lr, then half a cosine down to min_lr at `decay_steps`, constant afterwards
+ * (Loshchilov and Hutter 2017, section 3; the schedule of GPT-3, arXiv 2005.14165 appendix B).
+ * `step` counts from 1. The schedule does not depend on `steps`: a run of 50 steps resumed to 100
+ * gives the same numbers as a run of 100. */
 double weft_trainer_lr (const struct weft_trainer_options *options, uint64_t step);
 
-/* The peak of published runs for a model of this size. */
+/* Default peak learning rate: that of published runs of models of this size. */
 double weft_trainer_default_lr (uint64_t parameters);
 
-/* Steps in which a model of this size sees the tokens that use computation best: 20 for each
- * parameter (Hoffmann et al. 2022, arXiv 2203.15556, table 3). */
+/* Default number of steps: compute-optimal training, 20 tokens per parameter (Hoffmann et al. 2022,
+ * arXiv 2203.15556, table 3). */
 uint64_t weft_trainer_default_decay_steps (uint64_t parameters, uint64_t tokens_per_step);
 
 /* ---------------------------------------------------------------------- the loop */
 
-/* Steps in a row without an update or a finite loss after which the loop gives up; those that a
- * dynamic loss scale answers by a smaller one are not counted.  A gradient that
- * is not finite shows in its norm, and nothing is updated.  With clip_grad 0 nobody measures a norm:
- * the update spoils weights and moments, every loss from then on is not finite, and no checkpoint is
- * written over good ones. */
+/* The loop stops with an error after this many steps in a row that skipped the update or had a loss
+ * that is not finite; steps after which a dynamic loss scale falls do not count. A gradient that is
+ * not finite makes the gradient norm not finite, and the update is skipped. With clip_grad 0 no
+ * norm is computed: the update spoils weights and moments, every later loss is not finite, and no
+ * further checkpoint is saved. */
 #define WEFT_TRAINER_MOST_SKIPS 10
 
 struct weft_trainer_line {
@@ -49,29 +50,30 @@ struct weft_trainer_line {
   double loss, mtp_loss, grad_norm, lr, seconds, tokens_per_s, mfu;
   double loss_scale;  /* 0: the loss is not scaled */
   uint64_t peak_bytes;
-  gboolean skipped;   /* nothing was updated: the gradient norm was not finite */
-  gboolean evaluated; /* loss is of the evaluation split; the rest of the step is not set */
+  gboolean skipped;   /* the update was skipped: the gradient norm was not finite */
+  gboolean evaluated; /* loss of the evaluation split; seconds, norm and the like are not set */
 };
 
 struct weft_trainer_result {
-  uint64_t steps, skipped; /* of all runs together */
-  double final_loss;       /* NaN when no step was left to run */
+  uint64_t steps, skipped; /* since the first run, over all resumed runs */
+  double final_loss;       /* NaN if no step was run */
   uint32_t n_roles;
-  uint64_t *planned, *allocated; /* device bytes by role; caller frees */
-  gboolean interrupted;          /* SIGTERM or SIGINT: saved, when there is where to */
-  weft_timeline *timeline;       /* of the last step, NULL without one; caller owns */
+  uint64_t *planned, *allocated; /* device bytes per role; the caller frees them */
+  gboolean interrupted; /* by SIGTERM or SIGINT; a checkpoint was saved if there is a directory */
+  weft_timeline *timeline;       /* of the last step, or NULL; owned by the caller */
 };
 void weft_trainer_result_clear (struct weft_trainer_result *result);
 
 struct weft_trainer_sink {
   void (*line) (void *user, const struct weft_trainer_line *line);
-  void (*say) (void *user, const char *message); /* "resumed from ...": for people */
+  void (*say) (void *user, const char *message); /* messages for people: "resumed from ..." */
   void *user;
 };
 
-/* Blocks SIGTERM and SIGINT in this thread (and those the executor starts) while it runs, and looks
- * for them between steps.  With --load the seed and the place in the data are the checkpoint's.
- * Tokens that cannot be read end the run with an error, after a checkpoint of the steps before. */
+/* Runs the training loop. Blocks SIGTERM and SIGINT in this thread and in threads the executor
+ * starts, and polls for them between steps. With `load`, seed and data position come from the
+ * checkpoint. An unreadable token ends the run with an error, after a checkpoint of the completed
+ * steps. */
 gboolean weft_trainer_run (const weft_plan *plan, const struct weft_exec_ops *ops,
                            const struct weft_trainer_options *options,
                            const struct weft_trainer_sink *sink,

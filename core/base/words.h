@@ -10,10 +10,10 @@
 #define WEFT_DTYPE_LIST(X)                                                                         \
   WEFT_PRECISION_LIST (X)                                                                          \
   X (WEFT_INT32, "int32", "token ids and counters")                                                \
-  X (WEFT_INT64, "int64", "words of exact sums")                                                   \
-  X (WEFT_E8M0, "e8m0", "a power of two: the scale of 32 fp8 elements of a row")                   \
-  X (WEFT_UINT8, "uint8", "which elements dropout has kept")                                       \
-  X (WEFT_E5M2, "e5m2", "8-bit float with more range: gradients of outputs in fp8")
+  X (WEFT_INT64, "int64", "accumulators of order-independent sums")                                \
+  X (WEFT_E8M0, "e8m0", "a power of two: the scale of 32 fp8 elements")                            \
+  X (WEFT_UINT8, "uint8", "dropout mask")                                                          \
+  X (WEFT_E5M2, "e5m2", "8-bit float, e5m2: output gradients in fp8")
 extern const char *const weft_precision_words[];
 enum weft_dtype { WEFT_DTYPE_LIST (WEFT_WORD_ID) WEFT_N_DTYPE };
 extern const char *const weft_dtype_words[];
@@ -35,21 +35,21 @@ enum weft_recompute_method { WEFT_RECOMPUTE_METHOD_LIST (WEFT_WORD_ID) };
 extern const char *const weft_recompute_method_words[];
 
 #define WEFT_MODULE_LIST(X)                                                                        \
-  X (WEFT_MODULE_CORE_ATTN, "core_attn", "scores, softmax and its dropout, which unfused keeps")   \
+  X (WEFT_MODULE_CORE_ATTN, "core_attn", "attention scores, softmax and its dropout")              \
   X (WEFT_MODULE_MLP, "mlp", "the second norm, the first projection and the activation")           \
   X (WEFT_MODULE_LAYERNORM, "layernorm", "outputs of both norms of a layer")                       \
   X (WEFT_MODULE_MOE_ACT, "moe_act", "activations of experts")                                     \
-  X (WEFT_MODULE_MLA_UP_PROJ, "mla_up_proj", "queries, keys and values out of latents")                 \
-  X (WEFT_MODULE_MOE, "moe", "a layer of experts, with what travels to them")                      \
-  X (WEFT_MODULE_SHARED_EXPERTS, "shared_experts", "experts that see every token")
+  X (WEFT_MODULE_MLA_UP_PROJ, "mla_up_proj", "up-projections of latent attention")                 \
+  X (WEFT_MODULE_MOE, "moe", "a layer of experts with its communication")                          \
+  X (WEFT_MODULE_SHARED_EXPERTS, "shared_experts", "experts that every token visits")
 enum weft_recompute_module { WEFT_MODULE_LIST (WEFT_WORD_ID) WEFT_N_MODULE };
 extern const char *const weft_module_words[];
 
 #define WEFT_ATTENTION_LIST(X)                                                                     \
   X (WEFT_ATTENTION_FLASH, "flash", "one kernel; no scores in memory")                             \
-  X (WEFT_ATTENTION_FUSED, "fused", "likewise, on GPUs that of cuDNN")                             \
-  X (WEFT_ATTENTION_UNFUSED, "unfused", "two products and a softmax; probabilities are kept")        \
-  X (WEFT_ATTENTION_AUTO, "auto", "flash or, where it was quicker when both were tried, fused")
+  X (WEFT_ATTENTION_FUSED, "fused", "one kernel, on GPUs that of cuDNN")                           \
+  X (WEFT_ATTENTION_UNFUSED, "unfused", "two matmuls and a softmax; keeps the probabilities")      \
+  X (WEFT_ATTENTION_AUTO, "auto", "the faster of flash and fused, timed on the GPU")
 enum weft_attention_backend { WEFT_ATTENTION_LIST (WEFT_WORD_ID) };
 extern const char *const weft_attention_words[];
 
@@ -59,15 +59,15 @@ extern const char *const weft_attention_words[];
   X (WEFT_PHASE_INPUT_GRAD, "I", "input gradients of a split backward")                            \
   X (WEFT_PHASE_WEIGHT_GRAD, "W", "weight gradients of a split backward")                          \
   X (WEFT_PHASE_RECOMPUTE, "R", "forward again, inside backward")                                  \
-  X (WEFT_PHASE_REDUCE, "G", "gradient reduction and what joins it")                               \
-  X (WEFT_PHASE_FINALIZE, "Z", "what completes reduced gradients: tied embedding, token count")    \
+  X (WEFT_PHASE_REDUCE, "G", "gradient reduction and the wait for it")                             \
+  X (WEFT_PHASE_FINALIZE, "Z", "completion of gradients: tied embedding, token count")             \
   X (WEFT_PHASE_OPTIMIZER, "O", "norm, clip, update, parameter gather")
 enum weft_phase { WEFT_PHASE_LIST (WEFT_WORD_ID) WEFT_N_PHASE };
 extern const char *const weft_phase_words[];
 
 #define WEFT_NORM_LIST(X)                                                                          \
-  X (WEFT_LAYERNORM, "layernorm", "mean and variance, weight and bias")                            \
-  X (WEFT_RMSNORM, "rmsnorm", "root mean square, weight only")
+  X (WEFT_LAYERNORM, "layernorm", "by mean and variance, with weight and bias")                    \
+  X (WEFT_RMSNORM, "rmsnorm", "by root mean square, with a weight")
 enum weft_norm { WEFT_NORM_LIST (WEFT_WORD_ID) };
 extern const char *const weft_norm_words[];
 
@@ -86,35 +86,35 @@ enum weft_residual { WEFT_RESIDUAL_LIST (WEFT_WORD_ID) };
 extern const char *const weft_residual_words[];
 
 #define WEFT_ACTIVATION_LIST(X)                                                                    \
-  X (WEFT_GELU, "gelu", "Gaussian error linear unit by tanh, one projection up")                   \
-  X (WEFT_SWIGLU, "swiglu", "SiLU gate times up: two projections up")                              \
-  X (WEFT_SQUARED_RELU, "squared_relu", "max(x, 0)^2, one projection up")                          \
-  X (WEFT_GELU_ERF, "gelu_erf", "GELU by the error function, one projection up")                   \
-  X (WEFT_GEGLU, "geglu", "gate by GELU with tanh, times up: two projections up")                  \
-  X (WEFT_QUICK_GEGLU, "quick_geglu", "x sigmoid(1.702 x) gate: cannot be trained, only planned")  \
-  X (WEFT_RELU, "relu", "max(x, 0), one projection up")
+  X (WEFT_GELU, "gelu", "GELU in its tanh form; one up-projection")                                \
+  X (WEFT_SWIGLU, "swiglu", "SiLU (gate) * up; two up-projections")                                \
+  X (WEFT_SQUARED_RELU, "squared_relu", "max (x, 0)^2; one up-projection")                         \
+  X (WEFT_GELU_ERF, "gelu_erf", "GELU by the error function; one up-projection")                   \
+  X (WEFT_GEGLU, "geglu", "GELU (gate) * up, GELU in its tanh form; two up-projections")           \
+  X (WEFT_QUICK_GEGLU, "quick_geglu", "x sigmoid (1.702 x) gate: planned, not trained")            \
+  X (WEFT_RELU, "relu", "max (x, 0); one up-projection")
 enum weft_activation { WEFT_ACTIVATION_LIST (WEFT_WORD_ID) };
 extern const char *const weft_activation_words[];
 
 #define WEFT_SOFTMAX_LIST(X)                                                                       \
   X (WEFT_SOFTMAX_VANILLA, "vanilla", "over the scores of a query")                                \
-  X (WEFT_SOFTMAX_OFF_BY_ONE, "off-by-one", "with a score of 0 more, which takes no value")        \
-  X (WEFT_SOFTMAX_LEARNABLE, "learnable", "with a trained score more for each head (a sink)")
+  X (WEFT_SOFTMAX_OFF_BY_ONE, "off-by-one", "with one extra score of 0 that has no value")         \
+  X (WEFT_SOFTMAX_LEARNABLE, "learnable", "with one trained extra score per head (a sink)")
 enum weft_softmax { WEFT_SOFTMAX_LIST (WEFT_WORD_ID) };
 extern const char *const weft_softmax_words[];
 
 #define WEFT_POSITION_LIST(X)                                                                      \
-  X (WEFT_LEARNED, "learned", "a trained vector for each position, added to the embedding")        \
-  X (WEFT_ROPE, "rope", "rotary: queries and keys are turned by their position")                   \
-  X (WEFT_ALIBI, "alibi", "attention scores fall with distance, by a slope for each head")
+  X (WEFT_LEARNED, "learned", "a trained vector per position, added to the embedding")             \
+  X (WEFT_ROPE, "rope", "rotary: queries and keys are rotated by their position")                  \
+  X (WEFT_ALIBI, "alibi", "ALiBi: attention scores fall with distance, by a slope per head")
 enum weft_position { WEFT_POSITION_LIST (WEFT_WORD_ID) };
 extern const char *const weft_position_words[];
 
 #define WEFT_ROTARY_SCALING_LIST(X)                                                                \
-  X (WEFT_ROTARY_NONE, "none", "positions as they are")                                            \
-  X (WEFT_ROTARY_LINEAR, "linear", "all rotations slower by one factor")                           \
-  X (WEFT_ROTARY_LLAMA3, "llama3", "slow rotations slower, fast ones as they are")                 \
-  X (WEFT_ROTARY_OTHER, "other", "a rule that is not known here: cannot be trained, only planned")
+  X (WEFT_ROTARY_NONE, "none", "no scaling")                                                       \
+  X (WEFT_ROTARY_LINEAR, "linear", "all frequencies divided by one factor")                        \
+  X (WEFT_ROTARY_LLAMA3, "llama3", "low frequencies divided, high ones unchanged")                 \
+  X (WEFT_ROTARY_OTHER, "other", "any other rule: planned, not trained")
 enum weft_rotary_scaling { WEFT_ROTARY_SCALING_LIST (WEFT_WORD_ID) };
 extern const char *const weft_rotary_scaling_words[];
 
@@ -125,22 +125,22 @@ enum weft_score { WEFT_SCORE_LIST (WEFT_WORD_ID) };
 extern const char *const weft_score_words[];
 
 #define WEFT_DISPATCHER_LIST(X)                                                                    \
-  X (WEFT_DISPATCH_ALL_GATHER, "allgather", "every rank gets all tokens and takes those of its experts") \
-  X (WEFT_DISPATCH_ALL_TO_ALL, "alltoall", "every rank gets the tokens of its experts")            \
-  X (WEFT_DISPATCH_FLEX, "flex", "the same over tensor and expert ranks at once")
+  X (WEFT_DISPATCH_ALL_GATHER, "allgather", "every rank gets all tokens and keeps its experts'")   \
+  X (WEFT_DISPATCH_ALL_TO_ALL, "alltoall", "every rank gets the tokens of its experts only")       \
+  X (WEFT_DISPATCH_FLEX, "flex", "alltoall over tensor and expert ranks at once")
 enum weft_dispatcher { WEFT_DISPATCHER_LIST (WEFT_WORD_ID) };
 extern const char *const weft_dispatcher_words[];
 
 #define WEFT_INTRA_LIST(X)                                                                         \
   X (WEFT_NVLINK, "nvlink", "every GPU has its own ports into a non-blocking switch")              \
-  X (WEFT_PCIE, "pcie", "GPUs of a node meet at the host bridge")                                  \
+  X (WEFT_PCIE, "pcie", "GPUs of a node share the host bridge")                                    \
   X (WEFT_SHARED_MEMORY, "memory", "ranks of one machine share its memory bus")
 enum weft_intra { WEFT_INTRA_LIST (WEFT_WORD_ID) };
 extern const char *const weft_intra_words[];
 
 #define WEFT_REDUCTION_ORDER_LIST(X)                                                               \
-  X (WEFT_ORDER_FAST, "fast", "whatever order the collective finds quickest")                      \
-  X (WEFT_ORDER_CANONICAL, "canonical", "sums in one order whatever the strategy")
+  X (WEFT_ORDER_FAST, "fast", "the order that is fastest for the collective")                      \
+  X (WEFT_ORDER_CANONICAL, "canonical", "one order of summation for every strategy")
 enum weft_reduction_order { WEFT_REDUCTION_ORDER_LIST (WEFT_WORD_ID) };
 extern const char *const weft_reduction_order_words[];
 
@@ -149,10 +149,10 @@ enum weft_optimizer { WEFT_OPTIMIZER_LIST (WEFT_WORD_ID) };
 extern const char *const weft_optimizer_words[];
 
 #define WEFT_SHARDING_LIST(X)                                                                      \
-  X (WEFT_NO_SHARD, "no_shard", "every rank holds everything")                                     \
-  X (WEFT_SHARD_OPTIM, "optim", "master weights and moments are split (ZeRO-1)")                   \
-  X (WEFT_SHARD_GRADS, "optim_grads", "gradients too (ZeRO-2)")                                    \
-  X (WEFT_SHARD_PARAMS, "optim_grads_params", "and the weights (ZeRO-3)")
+  X (WEFT_NO_SHARD, "no_shard", "every rank holds everything (ZeRO-0)")                            \
+  X (WEFT_SHARD_OPTIM, "optim", "master weights and moments are sharded (ZeRO-1)")                 \
+  X (WEFT_SHARD_GRADS, "optim_grads", "also gradients (ZeRO-2)")                                   \
+  X (WEFT_SHARD_PARAMS, "optim_grads_params", "also weights (ZeRO-3)")
 enum weft_sharding { WEFT_SHARDING_LIST (WEFT_WORD_ID) };
 extern const char *const weft_sharding_words[];
 
@@ -165,8 +165,8 @@ enum weft_distributed { WEFT_DISTRIBUTED_LIST (WEFT_WORD_ID) WEFT_N_DISTRIBUTED 
 extern const char *const weft_distributed_words[];
 
 #define WEFT_P2P_BACKEND_LIST(X)                                                                   \
-  X (WEFT_P2P_NCCL, "nccl", "sends take streaming multiprocessors")                                \
-  X (WEFT_P2P_UCC, "ucc", "sends take none")
+  X (WEFT_P2P_NCCL, "nccl", "sends occupy streaming multiprocessors")                              \
+  X (WEFT_P2P_UCC, "ucc", "sends occupy none")
 enum weft_p2p_backend { WEFT_P2P_BACKEND_LIST (WEFT_WORD_ID) };
 extern const char *const weft_p2p_backend_words[];
 
@@ -177,8 +177,8 @@ extern const char *const weft_sync_words[];
 
 #define WEFT_BOOTSTRAP_LIST(X)                                                                     \
   X (WEFT_BOOTSTRAP_NCCL, "nccl", "handles travel over NCCL")                                      \
-  X (WEFT_BOOTSTRAP_MPI, "mpi", "over MPI")                                                        \
-  X (WEFT_BOOTSTRAP_GLOO, "gloo", "over TCP")
+  X (WEFT_BOOTSTRAP_MPI, "mpi", "handles travel over MPI")                                         \
+  X (WEFT_BOOTSTRAP_GLOO, "gloo", "handles travel over TCP")
 enum weft_bootstrap { WEFT_BOOTSTRAP_LIST (WEFT_WORD_ID) };
 extern const char *const weft_bootstrap_words[];
 
@@ -189,52 +189,52 @@ enum weft_backend { WEFT_BACKEND_LIST (WEFT_WORD_ID) };
 extern const char *const weft_backend_words[];
 
 #define WEFT_LOSS_FUSION_LIST(X)                                                                   \
-  X (WEFT_LOSS_NATIVE, "native", "two reductions over the vocabulary ranks")                       \
-  X (WEFT_LOSS_TE, "te", "one gather of per-rank statistics")                                      \
-  X (WEFT_LOSS_LINEAR, "linear", "with the output head, chunk by chunk of the tokens")
+  X (WEFT_LOSS_NATIVE, "native", "two all-reduces over the tensor parallel ranks")                 \
+  X (WEFT_LOSS_TE, "te", "one all-gather of per-rank statistics")                                  \
+  X (WEFT_LOSS_LINEAR, "linear", "fused with the output head, by chunks of tokens")
 enum weft_loss_fusion { WEFT_LOSS_FUSION_LIST (WEFT_WORD_ID) };
 extern const char *const weft_loss_fusion_words[];
 
 #define WEFT_CP_COMM_LIST(X)                                                                       \
-  X (WEFT_CP_P2P, "p2p", "keys and values go round a ring, each block computed on its way")        \
-  X (WEFT_CP_ALL_GATHER, "all_gather", "all keys and values before attention")                     \
-  X (WEFT_CP_A2A, "a2a", "whole sequences of some heads instead of parts with all (Ulysses)")      \
-  X (WEFT_CP_A2A_P2P, "a2a+p2p", "heads among neighbours, a ring of such groups")
+  X (WEFT_CP_P2P, "p2p", "ring attention: keys and values go round a ring")                        \
+  X (WEFT_CP_ALL_GATHER, "all_gather", "all-gather of keys and values before attention")           \
+  X (WEFT_CP_A2A, "a2a", "Ulysses: all-to-all to whole sequences of some heads")                   \
+  X (WEFT_CP_A2A_P2P, "a2a+p2p", "Ulysses among neighbours, a ring of such groups")
 enum weft_cp_comm { WEFT_CP_COMM_LIST (WEFT_WORD_ID) };
 extern const char *const weft_cp_comm_words[];
 
 #define WEFT_GRAD_SCALE_LIST(X)                                                                    \
-  X (WEFT_GRAD_SCALE_NONE, "none", "as the precision wants: the loss is scaled in fp16 only")      \
-  X (WEFT_GRAD_SCALE_LOSS, "loss_scale", "the loss is scaled, whatever the precision")
+  X (WEFT_GRAD_SCALE_NONE, "none", "the loss is scaled in fp16 only")                              \
+  X (WEFT_GRAD_SCALE_LOSS, "loss_scale", "the loss is scaled in every precision")
 enum weft_grad_scale { WEFT_GRAD_SCALE_LIST (WEFT_WORD_ID) };
 extern const char *const weft_grad_scale_words[];
 
 #define WEFT_FINALIZE_LIST(X)                                                                      \
-  X (WEFT_FINALIZE_STANDARD, "standard", "finalize_model_grads: all that completes gradients")     \
-  X (WEFT_FINALIZE_NONE, "none", "nothing: gradients stay as the backward passes left them")
+  X (WEFT_FINALIZE_STANDARD, "standard", "finalize_model_grads completes the gradients")           \
+  X (WEFT_FINALIZE_NONE, "none", "gradients stay as the backward passes left them")
 enum weft_finalize { WEFT_FINALIZE_LIST (WEFT_WORD_ID) };
 extern const char *const weft_finalize_words[];
 
 #define WEFT_TIMERS_LIST(X)                                                                        \
-  X (WEFT_TIMERS_NONE, "none", "nobody measures, nobody waits")                                    \
-  X (WEFT_TIMERS_STANDARD, "standard", "phases of Megatron-Core, under its names")
+  X (WEFT_TIMERS_NONE, "none", "no phase is measured")                                             \
+  X (WEFT_TIMERS_STANDARD, "standard", "the phases of Megatron-Core, under its names")
 enum weft_timers { WEFT_TIMERS_LIST (WEFT_WORD_ID) };
 extern const char *const weft_timers_words[];
 
 #define WEFT_FP8_RECIPE_LIST(X)                                                                    \
-  X (WEFT_FP8_DELAYED, "delayed", "one scale a tensor, from earlier steps")                        \
-  X (WEFT_FP8_TENSORWISE, "tensorwise", "one scale a tensor, found first")                         \
-  X (WEFT_FP8_BLOCKWISE, "blockwise", "a scale in fp32 for 128 elements")                          \
-  X (WEFT_FP8_MX, "mxfp8", "a scale of one byte for 32 elements")
+  X (WEFT_FP8_DELAYED, "delayed", "one scale per tensor, from earlier steps")                      \
+  X (WEFT_FP8_TENSORWISE, "tensorwise", "one scale per tensor, computed just before use")          \
+  X (WEFT_FP8_BLOCKWISE, "blockwise", "one fp32 scale per 128 elements")                           \
+  X (WEFT_FP8_MX, "mxfp8", "one power-of-two scale per 32 elements")
 enum weft_fp8_recipe { WEFT_FP8_RECIPE_LIST (WEFT_WORD_ID) };
 extern const char *const weft_fp8_recipe_words[];
 
 #define WEFT_FP8_FORMAT_LIST(X)                                                                    \
-  X (WEFT_FP8_HYBRID, "hybrid", "e4m3, and e5m2 for gradients of outputs")                         \
+  X (WEFT_FP8_HYBRID, "hybrid", "e4m3, and e5m2 for output gradients")                             \
   X (WEFT_FP8_E4M3, "e4m3", "e4m3 throughout")
 enum weft_fp8_format { WEFT_FP8_FORMAT_LIST (WEFT_WORD_ID) };
 extern const char *const weft_fp8_format_words[];
 
-#define WEFT_OFFLOAD_LIST(X) X (WEFT_OFFLOAD_CPU, "cpu", "shards and optimizer live in host memory")
+#define WEFT_OFFLOAD_LIST(X) X (WEFT_OFFLOAD_CPU, "cpu", "shards and optimizer state on the host")
 enum weft_offload { WEFT_OFFLOAD_LIST (WEFT_WORD_ID) };
 extern const char *const weft_offload_words[];

@@ -1,6 +1,7 @@
 #include "core/job/stack.h"
 #include "core/base/conf.h"
 #include "core/base/sheet.h"
+#include <string.h>
 
 static const struct weft_field fields[] = {
 #define FIELD_TEXT WEFT_ROW_TEXT
@@ -13,9 +14,10 @@ const struct weft_table weft_stack_table = { "stack field", fields, G_N_ELEMENTS
 
 static const char *const sections[] = { "stack", NULL };
 
-/* All but the name: a file may state only what it knows better than stack.def. */
+/* All but the first, which is the name: a file may state only what it knows better than
+ * stack.def. */
 static const unsigned optional[] = {
-#define FIELD_TEXT(id, ...)
+#define FIELD_TEXT(id, ...) WEFT_STACK_##id,
 #define FIELD_INT(id, ...) WEFT_STACK_##id,
 #define FIELD_REAL(id, ...) WEFT_STACK_##id,
 #include "core/stack.def"
@@ -25,14 +27,105 @@ const struct weft_sheet weft_stack_sheet = {
   .table = &weft_stack_table,
   .folder = "stacks",
   .sections = sections,
-  .optional = optional,
-  .n_optional = G_N_ELEMENTS (optional),
+  .optional = optional + 1,
+  .n_optional = G_N_ELEMENTS (optional) - 1,
 };
 
 gboolean
 weft_stack_load (const char *name_or_path, union weft_stack *stack, GError **error)
 {
   return weft_sheet_load (&weft_stack_sheet, name_or_path, stack->at, error);
+}
+
+/* ---------------------------------------------------------------------- kernels */
+
+enum { MX_BLOCK = 32 }; /* elements with one scale: OCP Microscaling Formats 1.0, section 5.2 */
+
+/* "A..BxC": heads of queries and keys A to B wide, with values up to C wide. */
+struct tile {
+  uint64_t least, most, value;
+};
+
+static gboolean
+read_number (const char **at, uint64_t *number)
+{
+  char *end;
+
+  if (!g_ascii_isdigit (**at))
+    return FALSE;
+  *number = g_ascii_strtoull (*at, &end, 10);
+  *at = end;
+  return *number > 0 && *number <= G_MAXUINT32;
+}
+
+static gboolean
+read_word (const char **at, const char *word)
+{
+  if (!g_str_has_prefix (*at, word))
+    return FALSE;
+  *at += strlen (word);
+  return TRUE;
+}
+
+static gboolean
+read_tile (const char **at, struct tile *tile)
+{
+  return read_number (at, &tile->least) && read_word (at, "..") &&
+         read_number (at, &tile->most) && read_word (at, "x") &&
+         read_number (at, &tile->value) && tile->least <= tile->most &&
+         (**at == '\0' || (read_word (at, " ") && **at));
+}
+
+static const char *
+tiles_of (const union weft_stack *stack)
+{
+  return g_quark_to_string ((GQuark) stack->attention_tiles);
+}
+
+gboolean
+weft_stack_reads_tiles (const union weft_stack *stack)
+{
+  const char *at = tiles_of (stack);
+  struct tile tile;
+
+  if (g_str_equal (at, "any"))
+    return TRUE;
+  do
+    if (!read_tile (&at, &tile))
+      return FALSE;
+  while (*at);
+  return TRUE;
+}
+
+gboolean
+weft_stack_takes_heads (const union weft_stack *stack, uint64_t bytes, uint64_t width,
+                        uint64_t value)
+{
+  const uint64_t multiple = (uint64_t) stack->attention_tile_multiple;
+  const char *at = tiles_of (stack);
+  struct tile tile;
+
+  if ((stack->attention_tile_bytes && bytes != (uint64_t) stack->attention_tile_bytes) ||
+      width % multiple || value % multiple)
+    return FALSE;
+  if (g_str_equal (at, "any"))
+    return TRUE;
+  while (*at && read_tile (&at, &tile))
+    if (width >= tile.least && width <= tile.most && value <= tile.value)
+      return TRUE;
+  return FALSE;
+}
+
+gboolean
+weft_stack_takes_codes (const union weft_stack *stack, int64_t capability,
+                        const struct weft_stack_codes *codes)
+{
+  const uint64_t multiple = (uint64_t) stack->expert_fp8_multiple;
+  int64_t only = stack->expert_fp8_capability;
+
+  return (only == 0 || capability == 0 || capability == only) &&
+         (stack->expert_fp8_mx || codes->block != MX_BLOCK) && codes->n % multiple == 0 &&
+         codes->k % multiple == 0;
 }
 
 char **

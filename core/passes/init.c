@@ -1,24 +1,26 @@
 /* What happens once, before the first step.
  *
- *   weights   perform_initialization: a kernel for each tensor, or where ranks keep slices one for each
- *             flat buffer of them.  use_cpu_initialization: the whole of each tensor in fp32 is made on
- *             the host, converted and copied, one after the other, so that a rank has room for one
- *             (Megatron-Core tensor_parallel/layers.py, _initialize_affine_weight_cpu).
+ *   weights   perform_initialization: a kernel for each tensor, or where ranks keep slices one for
+ *             each flat buffer of them.  use_cpu_initialization: the whole of each tensor in fp32
+ *             is made on the host, converted and copied, one after the other, so that a rank has
+ *             room for one (Megatron-Core tensor_parallel/layers.py,
+ *             _initialize_affine_weight_cpu).
  *   replicas  broadcast_params() (distributed_data_parallel.py): every parameter, in registration
- *             order, from member 0 of the ranks that hold the same one.  There is one collective for
- *             each, so it costs latencies more than bytes.
+ *             order, from member 0 of the ranks that hold the same one.  There is one collective
+ *             for each, so it costs latencies more than bytes.
  *
  * The program has the parameters and flat buffers of a step, at the places they have there. */
-#include "core/passes/step.h"
+#include "core/passes/replicas/replicas.h"
+#include "core/passes/roof.h"
 
 static void
 broadcast (struct weft_step *s, uint32_t param)
 {
-  const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
+  const struct weft_param *row = weft_param_at (s, param);
   const uint32_t filled[] = { weft_build_last (s->b, WEFT_LANE_GPU),
                               weft_build_last (s->b, WEFT_LANE_H2D) };
-  uint32_t view = s->weight_view[param];
-  enum weft_group_kind group = weft_bucket_replicas (s, s->layout.place[param].bucket);
+  uint32_t view = s->params->weight_view[param];
+  enum weft_group_kind group = weft_bucket_replicas (s, s->params->layout.place[param].bucket);
 
   if (weft_mesh_group_size (s->mesh, group) == 1)
     return;
@@ -67,8 +69,8 @@ fill (struct weft_step *s, uint32_t buf, const char *name)
 static void
 fill_slices (struct weft_step *s)
 {
-  for (uint32_t i = 0; i < s->flat->len; i++) {
-    uint32_t weights = g_array_index (s->flat, struct weft_flat, i).weights;
+  for (uint32_t i = 0; i < s->params->flat->len; i++) {
+    uint32_t weights = g_array_index (s->params->flat, struct weft_flat, i).weights;
     if (weights != WEFT_NO_BUF)
       fill (s, weights, "weights");
   }
@@ -77,11 +79,11 @@ fill_slices (struct weft_step *s)
 static void
 fill_tensors (struct weft_step *s)
 {
-  for (uint32_t i = 0; i < s->params->len; i++) {
-    const struct weft_param *row = &g_array_index (s->params, struct weft_param, i);
+  for (uint32_t i = 0; i < weft_params_count (s); i++) {
+    const struct weft_param *row = weft_param_at (s, i);
     s->at.layer = row->layer;
-    if (s->weight_view[i] != WEFT_NO_BUF)
-      fill (s, s->weight_view[i], weft_build_name_at (s->b, row->name));
+    if (s->params->weight_view[i] != WEFT_NO_BUF)
+      fill (s, s->params->weight_view[i], weft_build_name_at (s->b, row->name));
   }
 }
 
@@ -92,12 +94,12 @@ weft_init_build (const struct weft_job *job, const struct weft_mesh *mesh, uint3
   struct weft_step s = { .job = job, .mesh = mesh, .role = role, .b = b };
 
   weft_step_begin (&s);
-  weft_params_build (&s);
-  s.wrapper->start (&s);
+  weft_replicas_build (&s);
+  weft_replicas_start (&s);
   s.at.phase = WEFT_PHASE_OPTIMIZER;
   if (s.strategy->perform_initialization)
-    (s.wrapper->shard_weights ? fill_slices : fill_tensors) (&s);
-  for (uint32_t i = 0; i < s.params->len && weft_init_broadcasts (job); i++)
+    (s.sharding->shard_weights ? fill_slices : fill_tensors) (&s);
+  for (uint32_t i = 0; i < weft_params_count (&s) && weft_init_broadcasts (job); i++)
     broadcast (&s, i);
   weft_step_end (&s);
   return weft_builder_freeze (b);
@@ -107,10 +109,8 @@ gboolean
 weft_init_keeps_slices (const struct weft_job *job)
 {
   const struct weft_mesh mesh = weft_step_mesh (job);
-  struct weft_step s = { .job = job, .mesh = &mesh, .strategy = &job->strategy };
 
-  weft_wrapper_choose (&s);
-  return s.wrapper->shard_weights;
+  return weft_replicas_sharding (job, &mesh)->shard_weights;
 }
 
 gboolean

@@ -1,5 +1,5 @@
 #include "core/plan/activations.h"
-#include "core/passes/step.h"
+#include "core/passes/shard/shard.h"
 
 /* A list that grows, and the sizes its terms are made of. */
 struct list {

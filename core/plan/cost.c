@@ -11,7 +11,7 @@ matmul_rate (const struct weft_cluster *c, enum weft_dtype dtype)
   return rate[dtype];
 }
 
-/* Products of matrices, by what is the inner dimension of (m, n, k): k, n or m. */
+/* Matrix products by their inner dimension among (m, n, k): k, n or m. */
 enum side { NO_PRODUCT, FORWARD, DGRAD, WGRAD };
 
 static const uint8_t sides[WEFT_N_OP] = {
@@ -40,7 +40,7 @@ is_of_expert_codes (enum weft_op_kind kind)
          kind == WEFT_OP_MOE_FP8_MATMUL_WGRAD;
 }
 
-/* Products of experts are many in one kernel: the dimension that says how many, or -1. */
+/* One kernel multiplies for all experts of a rank: the dimension that counts them, or -1. */
 static int
 many (enum weft_op_kind kind)
 {
@@ -49,26 +49,22 @@ many (enum weft_op_kind kind)
   return experts ? 3 : -1;
 }
 
-/* What warpgroups_take() of kernels/cuda/moe_fp8_gemm.cu asks of a shape: no blocks of 32, and lines of
- * whole words of 16 codes.  A topology that does not say what its GPU is, is taken for one that can. */
 static gboolean
 takes_codes (const struct weft_cost *cost, const struct weft_shape *s)
 {
-  int64_t only = cost->stack->expert_fp8_capability, has = cost->cluster->f.gpu_capability;
-
-  return only == 0 ||
-         ((has == 0 || has == only) && s->dim[7] != 32 && s->dim[1] % 16 == 0 && s->dim[2] % 16 == 0);
+  const struct weft_stack_codes codes = { s->dim[1], s->dim[2], s->dim[7] };
+  return weft_stack_takes_codes (cost->stack, cost->cluster->f.gpu_capability, &codes);
 }
 
-/* The type that a kernel multiplies. */
+/* The type that a kernel multiplies: fp8 codes as they are, or converted to 16 bits. */
 static enum weft_dtype
 multiplied (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s)
 {
   return is_of_expert_codes (kind) && !takes_codes (cost, s) ? WEFT_FP16 : s->dtype;
 }
 
-/* Products of one head each, as many as there are heads and sequences, three of them for the
- * gradients of queries, keys and values; or 0. */
+/* Products of unfused attention, one for each head of each sequence, and three for the gradients of
+ * queries, keys and values; 0 for other ops. */
 static double
 heads_of (enum weft_op_kind kind, const struct weft_shape *s)
 {
@@ -90,8 +86,8 @@ head_extent (enum weft_op_kind kind, const struct weft_shape *s, double *rows, d
   *depth = square ? s->dim[4] : s->dim[1];
 }
 
-/* The output of a matmul op: (rows, columns, depth) of what its tiles cover.  Experts share the rows
- * of the tokens evenly. */
+/* (rows, columns, depth) of the output of a matmul op, which tiles cover.  Each expert has as many
+ * rows as the others. */
 static void
 tiled_extent (enum weft_op_kind kind, const struct weft_shape *s, double *rows, double *columns,
               double *depth)
@@ -104,7 +100,7 @@ tiled_extent (enum weft_op_kind kind, const struct weft_shape *s, double *rows, 
   *depth = sides[kind] == FORWARD ? k : sides[kind] == WGRAD ? m : n;
 }
 
-/* A product as a library sees it. */
+/* A matrix product as a library is asked for it. */
 struct product {
   double rows, columns, depth; /* of one */
   double times;                /* so many of it, in one kernel */
@@ -125,8 +121,8 @@ product_of (const union weft_stack *stack, enum weft_op_kind kind, const struct 
   return p;
 }
 
-/* Whole waves of full tiles, of so many parts of the depth each; then the parts' sums in fp32 are
- * written, and read by whoever adds them up. */
+/* Whole waves of full tiles, with the depth split into so many parts; then the partial sums are
+ * written in fp32 and read again to be added. */
 static double
 product_seconds (const struct weft_cost *cost, const struct product *p, double splits, double sms,
                  struct weft_cost_parts *parts)
@@ -146,7 +142,7 @@ product_seconds (const struct weft_cost *cost, const struct product *p, double s
   return ceil (tiles / sms) * tile_flops / (parts->rate / cost->cluster->f.gpu_sms) + parts->sums;
 }
 
-/* One product whose tiles do not fill the SMs is split along its depth where that is quicker. */
+/* A product whose tiles do not fill the SMs is split along its depth where that is quicker. */
 static double
 matmul_seconds (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
                 double sms, struct weft_cost_parts *parts)
@@ -177,42 +173,27 @@ is_attention_backward (enum weft_op_kind kind)
   return kind == WEFT_OP_ATTENTION_BWD || kind == WEFT_OP_ATTENTION_PART_BWD;
 }
 
-/* Whether one of the own kernels' tiles holds heads (kernels/cuda/attention_tiles.cuh): of 16 bits,
- * no wider than the tile, and more than half as wide.  Queries and values have widths of their own. */
-static gboolean
-tiles_hold (const struct weft_shape *s)
-{
-  static const uint64_t tiles[][2] = { { 64, 64 }, { 128, 128 }, { 192, 128 } };
-  uint64_t width = s->dim[4], value = s->dim[6] ? s->dim[6] : width;
-
-  if (weft_dtype_bytes (s->dtype) != 2 || width % 8 || value % 8)
-    return FALSE;
-  for (size_t i = 0; i < G_N_ELEMENTS (tiles); i++)
-    if (width <= tiles[i][0] && 2 * width > tiles[i][0] && value <= tiles[i][1])
-      return TRUE;
-  return FALSE;
-}
-
-/* All other heads of a stack whose kernels are those go by a warp for each query, which works on
- * 512 elements however many a head has (kernels/cuda/attention.cu, MOST_EACH); of what it executes, the
- * FLOPs of the op are a part. */
+/* Heads that the stack's attention does not take on matrix units.  The kernel works on
+ * plain_attention_width elements however wide a head is, so the op's FLOPs are a part of those that
+ * it executes.  FALSE: the stack has no such kernel, or it does not do this shape. */
 static gboolean
 price_plain_attention (const struct weft_cost *cost, enum weft_op_kind kind,
                        const struct weft_shape *s, struct weft_cost_parts *parts)
 {
-  const double lanes = 512;
+  const double executed = 2 * (double) cost->stack->plain_attention_width;
   double share = is_attention (kind) ? cost->stack->plain_attention_forward_share
                                      : cost->stack->plain_attention_backward_share;
-  double width = (double) s->dim[4], value = s->dim[6] ? (double) s->dim[6] : width;
+  uint64_t width = s->dim[4], value = s->dim[6] ? s->dim[6] : width;
 
-  if (share <= 0 || cost->cluster->f.gpu_cuda_core_spec <= 0 || tiles_hold (s))
+  if (share <= 0 || cost->cluster->f.gpu_cuda_core_spec <= 0 ||
+      weft_stack_takes_heads (cost->stack, weft_dtype_bytes (s->dtype), width, value))
     return FALSE;
   parts->rate = cost->cluster->f.gpu_cuda_core_spec;
-  parts->share = share * fmin (1, (width + value) / (2 * lanes));
+  parts->share = share * fmin (1, (double) (width + value) / executed);
   return TRUE;
 }
 
-/* Kernels that have an atomic and a deterministic form, of which the second is slower. */
+/* Kernels with an atomic and a deterministic form, of which the second is slower. */
 static double
 slowdown (const struct weft_cost *cost, enum weft_op_kind kind)
 {
@@ -274,7 +255,7 @@ formula (const void *cost, enum weft_op_kind kind, const struct weft_shape *shap
   return roofline (cost, kind, shape, 0);
 }
 
-/* SMs that are missing slow a measured kernel as they slow the formula. */
+/* A measured kernel loses as much to missing SMs as the formula does. */
 static double
 measured (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
           uint32_t sms_taken)
@@ -287,8 +268,8 @@ measured (const struct weft_cost *cost, enum weft_op_kind kind, const struct wef
              : seconds * roofline (cost, kind, s, sms_taken) / roofline (cost, kind, s, 0);
 }
 
-/* A rank of a CPU is one thread: while it moves bytes it computes nothing, or next to nothing, so
- * that times stay numbers. */
+/* A rank of a CPU is one thread, which does not compute while it moves bytes.  The factor is
+ * finite, so that times stay numbers. */
 #define PAUSED 1e9
 
 double
@@ -322,8 +303,8 @@ price (const struct weft_cost *cost, const weft_program *p, const struct weft_op
                                      : weft_cost_kernel (cost, row->kind, shape, sms_taken);
 }
 
-/* Bytes that two neighbours in one kernel move once: what both use and the second reads, and what both
- * write. */
+/* Bytes that two ops fused into one kernel move once: buffers of both that the second reads, and
+ * those that both write. */
 static double
 shared_bytes (const weft_program *p, uint32_t op, uint32_t before)
 {
@@ -337,7 +318,7 @@ shared_bytes (const weft_program *p, uint32_t op, uint32_t before)
   return bytes;
 }
 
-/* Kernels that were measured are shortened as the formula is. */
+/* A measured kernel gains as much from fusion as the formula does. */
 static double
 fused_price (const struct weft_cost *cost, const weft_program *p, uint32_t op, uint32_t sms_taken)
 {
@@ -353,8 +334,8 @@ fused_price (const struct weft_cost *cost, const weft_program *p, uint32_t op, u
          roofline (cost, p->op[op].kind, shape, sms_taken);
 }
 
-/* A program has thousands of ops and a few dozen shapes: one price for each (shape, kind), on the
- * GPU and on the host; and one for each op that shares a kernel. */
+/* A program has thousands of ops and a few dozen shapes: each (shape, kind) is priced once on the
+ * GPU and once on the host.  Fused ops are priced one by one. */
 void
 weft_cost_program (const struct weft_cost *cost, const weft_program *p, uint32_t sms_taken,
                    double *seconds)
@@ -402,7 +383,7 @@ weft_cost_domain (const struct weft_cluster *cluster, uint32_t n_nodes, uint32_t
     return WEFT_DOMAIN_NETWORK;
   if (cluster->f.node_intra != WEFT_NVLINK)
     return WEFT_DOMAIN_OTHER;
-  return n_nodes > 1 ? WEFT_DOMAIN_BOTH : WEFT_DOMAIN_NVLINK;
+  return n_nodes > 1 ? WEFT_DOMAIN_BOTH : WEFT_DOMAIN_SWITCH;
 }
 
 uint32_t
@@ -430,7 +411,7 @@ weft_cost_registered_sms (const struct weft_cost *cost, enum weft_op_kind kind,
   uint32_t plain = weft_cost_sms (cost->stack, kind);
 
   if ((kind != WEFT_OP_ALL_GATHER && kind != WEFT_OP_REDUCE_SCATTER) ||
-      (domain == WEFT_DOMAIN_NVLINK && !symmetric))
+      (domain == WEFT_DOMAIN_SWITCH && !symmetric))
     return plain;
   for (unsigned i = 0; i < G_N_ELEMENTS (table); i++)
     if (table[i].domain == domain && table[i].sharp == cost->cluster->f.fabric_sharp)

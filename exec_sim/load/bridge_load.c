@@ -1,7 +1,7 @@
-/* The bridge on demand.  SimGrid and what it brings along take 18 ms to load (Debian's 3.32,
- * which is built with ns-3), and most commands simulate nothing: bridge.cc is a module of its
- * own that the first call opens, and this file stands for it wherever Weft is linked.  The
- * module is never closed, because SimGrid cannot be. */
+/* Loads the bridge on demand. Loading SimGrid and its dependencies takes 18 ms (Debian's 3.32 is
+ * built with ns-3), and most commands do not simulate: bridge.cc is a separate module that the
+ * first call opens with dlopen(), and this file provides the same functions to the rest of Weft.
+ * The module is never closed, because SimGrid cannot be unloaded. */
 #include "core/base/error.h"
 #include "core/base/home.h"
 #include "exec_sim/bridge.h"
@@ -32,8 +32,7 @@ struct calls {
 /* Written once, by load(). */
 static struct calls bridge;
 
-/* Addresses of functions go through memory: C knows no cast from an object's address to a
- * function's. */
+/* Copies the address through memory: C has no cast from an object pointer to a function pointer. */
 static gboolean
 find (void *module, const char *name, void *call, size_t size)
 {
@@ -71,7 +70,7 @@ weft_bridge_open (weft_bridge_done done, void *user, GError **error)
   return load (error) && bridge.open (done, user, error);
 }
 
-/* Without SimGrid, which weft_bridge_open() reports, the others do nothing. */
+/* Without SimGrid weft_bridge_open() returns the error, and the other calls do nothing. */
 #define CALL(name, returns, parameters, arguments)                                                 \
   returns weft_bridge_##name parameters                                                            \
   {                                                                                                \

@@ -31,16 +31,12 @@ cmake -G Ninja -S "$root" -B "$build" -DCMAKE_BUILD_TYPE=Release \
   die "cmake failed, see $log"
 grep -q 'built without --executor cuda' "$log" &&
   die "found no CUDA toolkit 12.8 with NCCL 2.28, wanted one: see exec_cuda/module.cmake"
-tests=()
-for source in "$root"/tests/test_gpu_*.c; do
-  tests+=("$(basename -- "$source" .c)")
-done
-ninja -C "$build" weft weft_cuda bench_cuda "${tests[@]}" >>"$log" 2>&1 ||
+ninja -C "$build" weft weft_cuda bench_cuda test_gpu >>"$log" 2>&1 ||
   die "the build failed, see $log"
 
 rm -rf -- "$pack"
 mkdir -p -- "$pack"/{bin,lib/weft,share/weft,data}
-cp -- "$build/weft" "$build/bench/bench_cuda" "${tests[@]/#/$build/tests/}" "$pack/bin"
+cp -- "$build/weft" "$build/bench/bench_cuda" "$build/tests/test_gpu" "$pack/bin"
 cp -- "$build/libweft_cuda.so" "$pack/lib/weft"
 strip -- "$pack"/bin/* "$pack/lib/weft/libweft_cuda.so"
 cp -r -- "$root"/{models,topologies,stacks} "$pack/share/weft"

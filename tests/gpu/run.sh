@@ -151,14 +151,20 @@ read_line() {
 
 # --------------------------------------------------------------------------------------- parts
 
+# Its files of tests, as it lists them: without a blank before them.
+gpu_tests=()
+if [[ -x $tests/test_gpu ]]; then
+  mapfile -t gpu_tests < <("${ours[@]}" "$tests/test_gpu" | grep '^gpu_')
+fi
+
 # By importance: what comes last is late where the first ones were slow.
 first=${compared[0]%% *}
 parts=(device test_gpu_kernels nano)
 for line in "${compared[@]}"; do
   parts+=("${line%% *}" "${line%% *}-torch")
 done
-for program in "$tests"/test_gpu_*; do
-  [[ -x $program && -f $program && $program != */test_gpu_kernels ]] && parts+=("$(basename -- "$program")")
+for name in "${gpu_tests[@]}"; do
+  [[ $name == gpu_kernels ]] || parts+=("test_$name")
 done
 parts+=(sanitizer "$first-measure" "$first-timeline" kernels "$first-graph" "$first-fused" "$first-cupti"
   kernels-mma test_gpu_kernels-mma)
@@ -316,8 +322,8 @@ write_results() {
 part device 15 bash -ec 'nproc; free -g; printf "%s\n" "$0"; nvidia-smi; nvidia-smi -q -d CLOCK,POWER,PERFORMANCE' \
   "libraries: $libraries"
 
-gpu_test() { [[ ! -x $tests/$1 ]] || part "$1" "$2" "${ours[@]}" "$tests/$1"; }
-gpu_test test_gpu_kernels 70
+gpu_test() { [[ ! -x $tests/test_gpu ]] || part "test_$1" "$2" "${ours[@]}" "$tests/test_gpu" "$1"; }
+gpu_test gpu_kernels 70
 
 # Algorithms of products are found by the run without the sanitizer, under which every launch is slow.
 tiny_run=("$programs/weft" train --executor cuda --model llama-nano --topology "$topology" --gpus 1 --precision bf16
@@ -344,8 +350,8 @@ compare 40 70 "${compared[0]}"
 compare 50 65 "${compared[1]}"
 [[ -z ${compared[2]-} ]] || compare 120 70 "${compared[2]}" # weights of a 7B are drawn on the host
 
-for program in "$tests"/test_gpu_*; do
-  [[ $program == */test_gpu_kernels ]] || gpu_test "$(basename -- "$program")" 60
+for name in "${gpu_tests[@]}"; do
+  [[ $name == gpu_kernels ]] || gpu_test "$name" 60
 done
 part sanitizer 60 "${ours[@]}" compute-sanitizer --tool memcheck --error-exitcode 9 "${tiny_run[@]}"
 
@@ -382,8 +388,8 @@ run_again cupti --times cupti --timeline "$results/$first.cupti.json.gz"
 
 # The same without products of warpgroups, which a GPU of compute capability 9.0 takes otherwise.
 part kernels-mma 30 "${ours[@]}" WEFT_WARPGROUPS=0 "$benches/bench_cuda" --json --op attention "${bench_flags[@]}"
-[[ -x $tests/test_gpu_kernels ]] &&
-  part test_gpu_kernels-mma 80 "${ours[@]}" WEFT_WARPGROUPS=0 "$tests/test_gpu_kernels"
+[[ -x $tests/test_gpu ]] &&
+  part test_gpu_kernels-mma 80 "${ours[@]}" WEFT_WARPGROUPS=0 "$tests/test_gpu" gpu_kernels
 for line in "${compared[@]:1}"; do
   look_closer "$line"
 done

@@ -1,6 +1,6 @@
 /* Attention of a layer, between the two linear maps around it: q/k norm, rotary positions, scores,
  * softmax, values. */
-#include "core/passes/step.h"
+#include "core/passes/layer/block.h"
 
 static uint64_t
 head_rows (const struct weft_step *s)
@@ -8,43 +8,15 @@ head_rows (const struct weft_step *s)
   return s->tokens * (s->width.heads + s->width.groups);
 }
 
-uint64_t
-weft_layer_window (const struct weft_step *s)
-{
-  int64_t window = weft_model_layer_window (s->model, s->at.layer);
-
-  return window < s->model->seq_length ? (uint64_t) window : 0;
-}
-
-/* Chunks that see nothing of each other are sequences of their own. */
-struct weft_shape
-weft_layer_attention_shape (const struct weft_step *s, uint64_t tokens, uint64_t heads,
-                            uint64_t groups)
-{
-  uint64_t chunk = (uint64_t) weft_model_layer_chunk (s->model, s->at.layer);
-  uint64_t sequence = (uint64_t) s->model->seq_length;
-
-  if (chunk > 0 && chunk < sequence)
-    sequence = chunk;
-  return WEFT_SHAPE (s->product_dtype, tokens / sequence, sequence, heads, groups,
-                     s->model->kv_channels, weft_layer_window (s),
-                     s->model->kv_lora_rank ? s->model->v_head_dim : 0);
-}
-
-struct weft_shape
-weft_attention_shape (const struct weft_step *s)
-{
-  return weft_layer_attention_shape (s, s->tokens, s->width.heads, s->width.groups);
-}
-
 /* With fewer groups than tensor parallel ranks the map to queries, keys and values is cut evenly
  * nevertheless, through keys and values of a group: what ranks make is gathered, and each takes its
  * queries and the group that they share; gradients go back as a sum (Megatron-Core attention.py,
  * get_query_key_value_tensors).
  *
- * Gradients of keys and values are sums over all queries of the group.  Canonical order takes each of them on
- * one rank: ranks that share a group attend to all of it, every one of them as one rank would, and go on with
- * their own part of the result and of the gradient; d_o of the group is gathered. */
+ * Gradients of keys and values are sums over all queries of the group. Canonical order takes each
+ * of them on one rank: ranks that share a group attend to all of it, every one of them as one rank
+ * would, and go on with their own part of the result and of the gradient; d_o of the group is
+ * gathered. */
 static gboolean
 shares_group (const struct weft_step *s)
 {
@@ -89,7 +61,7 @@ weft_heads_scatter (struct weft_step *s, uint32_t dqkv)
     return all;
   uint32_t mine = weft_tensor_reduce_scatter (s, all, "dqkv_heads");
   uint32_t sum = weft_build_last (s->b, WEFT_LANE_TP);
-  g_array_append_val (s->wait_for, sum); /* a product in pieces reads it through views */
+  weft_next_kernel_waits_for (s, sum); /* a product in pieces reads it through views */
   return mine;
 }
 
@@ -99,11 +71,11 @@ keep_own (struct weft_step *s, struct weft_saved *saved)
 {
   if (s->width.together == 1)
     return;
-  saved->dealt_o = saved->o;
+  saved->whole_o = saved->o;
   saved->o = weft_product (s, s->width.own, "attention");
   weft_emit (s, WEFT_OP_TAKE_PART, "o_heads",
              WEFT_SHAPE (s->product_dtype, s->tokens, s->width.q, 1, s->width.together),
-             WEFT_USES (WEFT_R (saved->dealt_o), WEFT_W (saved->o)));
+             WEFT_USES (WEFT_R (saved->whole_o), WEFT_W (saved->o)));
 }
 
 static uint32_t
@@ -141,8 +113,7 @@ turn_heads (struct weft_step *s, struct weft_saved *saved)
     return;
   if (m->qk_layernorm) {
     saved->raw = weft_product (s, head_rows (s) / s->tokens * m->kv_channels, "qk_raw");
-    weft_emit (s, WEFT_OP_HEAD_NORM, "qk_norm",
-               head_norm_shape (s),
+    weft_emit (s, WEFT_OP_HEAD_NORM, "qk_norm", head_norm_shape (s),
                WEFT_USES (WEFT_RW (saved->qkv), WEFT_R (weft_layer_weight (s, WEFT_Q_NORM_WEIGHT)),
                           WEFT_R (weft_layer_weight (s, WEFT_K_NORM_WEIGHT)), WEFT_W (saved->raw)));
   }
@@ -151,8 +122,8 @@ turn_heads (struct weft_step *s, struct weft_saved *saved)
 }
 
 /* Attention of Hugging Face models looks whether sequences were packed, where a batch of one leaves
- * that open: a number on the GPU that the host waits for (transformers modeling_flash_attention_utils.py).
- * patch_is_packed_sequence takes the question away. */
+ * that open: a number on the GPU that the host waits for (transformers
+ * modeling_flash_attention_utils.py). patch_is_packed_sequence takes the question away. */
 static void
 ask_for_packing (struct weft_step *s)
 {
@@ -162,6 +133,12 @@ ask_for_packing (struct weft_step *s)
   uint32_t packed = weft_step_buffer (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "packed");
   weft_emit (s, WEFT_OP_ZERO, "packed", WEFT_SHAPE (WEFT_FP32, 1), WEFT_USES (WEFT_W (packed)));
   weft_step_host_reads (s, "packed", packed);
+}
+
+static struct weft_attention
+attention_of (const struct weft_saved *saved)
+{
+  return (struct weft_attention){ saved->qkv, saved->o, saved->lse, saved->whole_o };
 }
 
 static void
@@ -175,7 +152,10 @@ attend (struct weft_step *s, struct weft_saved *saved)
   saved->lse =
       weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_FP32, s->tokens * s->width.heads, "lse");
   if (s->mesh->cp > 1) {
-    weft_context_attention (s, saved);
+    struct weft_attention a = attention_of (saved);
+    weft_context_attention (s, &a);
+    saved->qkv = a.qkv;
+    saved->whole_o = a.whole_o;
     return;
   }
   weft_emit (s, WEFT_OP_ATTENTION, "attention", weft_attention_shape (s),
@@ -187,20 +167,20 @@ weft_layer_attention (struct weft_step *s, struct weft_saved *saved)
 {
   turn_heads (s, saved);
   ask_for_packing (s);
-  saved->dealt_o = WEFT_NO_BUF;
+  saved->whole_o = WEFT_NO_BUF;
   attend (s, saved);
   keep_own (s, saved);
 }
 
-/* Weights of the q and k norms are summed over all heads, of which tensor parallel ranks have theirs:
- * as norm.c has it for rows. */
+/* Weights of the q and k norms are summed over all heads, of which tensor parallel ranks have
+ * theirs: as norm.c has it for rows. */
 static void
 head_norm_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dqkv)
 {
   const uint32_t param[] = { weft_params_layer (s, WEFT_Q_NORM_WEIGHT),
                              weft_params_layer (s, WEFT_K_NORM_WEIGHT) };
   struct weft_use grad[2] = { weft_grad_begin (s, param[0]), weft_grad_begin (s, param[1]) };
-  uint32_t weight[] = { weft_params_weight (s, param[0]), weft_params_weight (s, param[1]) };
+  uint32_t weight[] = { weft_weight_read (s, param[0]), weft_weight_read (s, param[1]) };
   struct weft_shape shape = head_norm_shape (s);
 
   if (s->mesh->tp > 1 && s->canonical) {
@@ -242,14 +222,15 @@ turn_heads_backward (struct weft_step *s, const struct weft_saved *saved, uint32
 uint32_t
 weft_layer_attention_backward (struct weft_step *s, struct weft_saved *saved, uint32_t d_o)
 {
-  uint32_t o = saved->dealt_o == WEFT_NO_BUF ? saved->o : saved->dealt_o;
+  const struct weft_attention a = attention_of (saved);
+  uint32_t o = saved->whole_o == WEFT_NO_BUF ? saved->o : saved->whole_o;
   uint32_t dqkv = weft_product (s, s->width.qkv, "dqkv");
 
   d_o = gather_gradient (s, d_o);
   if (s->strategy->attention_backend == WEFT_ATTENTION_UNFUSED)
     weft_scores_backward (s, saved, d_o, dqkv);
   else if (s->mesh->cp > 1)
-    weft_context_attention_backward (s, saved, d_o, dqkv);
+    weft_context_attention_backward (s, &a, d_o, dqkv);
   else
     weft_emit (s, WEFT_OP_ATTENTION_BWD, "attention", weft_attention_shape (s),
                WEFT_USES (WEFT_R (saved->qkv), WEFT_R (o), WEFT_R (saved->lse), WEFT_R (d_o),

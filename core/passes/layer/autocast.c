@@ -1,22 +1,22 @@
-/* enable_autocast: products are taken in another type than weights are kept in and than the residual
- * stream has (torch.autocast).
+/* enable_autocast: products are taken in another type than weights are kept in and than the
+ * residual stream has (torch.autocast).
  *
  *   activations  a product's input is converted where it comes from a norm; what lies between two
  *                products (queries to attention to projection, projection to activation to
  *                projection) stays in the products' type, and what joins the residual stream is
  *                converted back.  Gradients likewise, the other way round.
- *   weights      in forward each is converted at its first use in a microbatch, into one buffer that
- *                lives until the pass of that microbatch ends, as the cache of torch.autocast does.
- *                Backward, and forward that runs again, convert a weight each time.
+ *   weights      in forward each is converted at its first use in a microbatch, into one buffer
+ *                that lives until the pass of that microbatch ends, as the cache of torch.autocast
+ *                does. Backward, and forward that runs again, convert a weight each time.
  *   the rest     norms, the embedding and the optimizer keep the weights' type; biases are added as
  *                they are, and weight gradients are added up in the gradients' type.
  *
- * precision = fp8 is the same for the linear maps of layers alone: inputs, gradients of outputs and weights
- * are converted to fp8 in front of each product, which leaves bf16: fp8_products.c, which asks here where
- * weights go.
+ * precision = fp8 is the same for the linear maps of layers alone: inputs, gradients of outputs and
+ * weights are converted to fp8 in front of each product, which leaves bf16: fp8_products.c, which
+ * asks here where weights go.
  *
  * Otherwise all types are one, and nothing here emits anything. */
-#include "core/passes/step.h"
+#include "core/passes/layer/fp8_products.h"
 #include "core/job/loss.h"
 
 uint32_t
@@ -37,7 +37,7 @@ weft_cast (struct weft_step *s, uint32_t buf, enum weft_dtype dtype, const char 
 static enum weft_dtype
 read_dtype (const struct weft_step *s, uint32_t param)
 {
-  const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
+  const struct weft_param *row = weft_param_at (s, param);
 
   return row->layer == WEFT_NO_LAYER || !weft_fp8_takes (s, param) ? s->product_dtype
                                                                    : s->linear_dtype;
@@ -53,7 +53,7 @@ is_converted (const struct weft_step *s, uint32_t param)
 static uint64_t
 matrix_bytes (const struct weft_step *s, uint32_t param)
 {
-  const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
+  const struct weft_param *row = weft_param_at (s, param);
   uint64_t n = row->rows * row->columns;
   enum weft_dtype dtype = read_dtype (s, param);
   uint64_t bytes = n * weft_dtype_bytes (dtype);
@@ -65,9 +65,9 @@ matrix_bytes (const struct weft_step *s, uint32_t param)
 static gboolean
 is_cached (const struct weft_step *s, uint32_t param)
 {
-  const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
-  uint32_t own = s->end_param[WEFT_HEAD_WEIGHT];
-  uint32_t head = own != WEFT_NO_PARAM ? own : s->end_param[WEFT_EMBED_WEIGHT];
+  const struct weft_param *row = weft_param_at (s, param);
+  uint32_t own = weft_params_of_end (s, WEFT_HEAD_WEIGHT);
+  uint32_t head = own != WEFT_NO_PARAM ? own : weft_params_of_end (s, WEFT_EMBED_WEIGHT);
 
   if (!is_converted (s, param))
     return FALSE;
@@ -82,48 +82,49 @@ cached (struct weft_step *s, uint32_t param)
 {
   uint64_t at = 0, all = 0;
 
-  for (uint32_t i = 0; i < s->params->len; i++) {
+  for (uint32_t i = 0; i < weft_params_count (s); i++) {
     at = i == param ? all : at;
     all += is_cached (s, i) ? matrix_bytes (s, i) : 0;
   }
-  if (s->cast_cache == WEFT_NO_BUF) {
+  if (s->layer->cast_cache == WEFT_NO_BUF) {
     uint32_t layer = s->at.layer;
     s->at.layer = WEFT_NO_LAYER;
-    s->cast_cache = weft_step_buffer (s, WEFT_BUF_WEIGHTS, s->linear_dtype,
-                                      all / weft_dtype_bytes (s->linear_dtype), "cast_weights");
+    s->layer->cast_cache =
+        weft_step_buffer (s, WEFT_BUF_WEIGHTS, s->linear_dtype,
+                          all / weft_dtype_bytes (s->linear_dtype), "cast_weights");
     s->at.layer = layer;
   }
-  return weft_params_view (s, param, s->cast_cache, at);
+  return weft_params_view (s, param, s->layer->cast_cache, at);
 }
 
 uint32_t
 weft_cast_known (const struct weft_step *s, uint32_t param)
 {
-  return s->at.phase == WEFT_PHASE_FORWARD ? s->cast_view[param] : WEFT_NO_BUF;
+  return s->at.phase == WEFT_PHASE_FORWARD ? s->layer->cast_view[param] : WEFT_NO_BUF;
 }
 
 /* Not kept for the rest of the pass. */
 static uint32_t
 room_here (struct weft_step *s, uint32_t param)
 {
-  const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
+  const struct weft_param *row = weft_param_at (s, param);
 
   return weft_step_buffer (s, WEFT_BUF_WEIGHTS, read_dtype (s, param), row->rows * row->columns,
                            "cast_weight");
 }
 
 uint32_t
-weft_cast_room (struct weft_step *s, uint32_t param)
+weft_cast_buffer (struct weft_step *s, uint32_t param)
 {
   if (s->at.phase == WEFT_PHASE_FORWARD)
-    return s->cast_view[param] = cached (s, param);
+    return s->layer->cast_view[param] = cached (s, param);
   return room_here (s, param);
 }
 
 static uint32_t
 convert (struct weft_step *s, uint32_t param, uint32_t from, uint32_t to)
 {
-  const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
+  const struct weft_param *row = weft_param_at (s, param);
   struct weft_shape shape = WEFT_SHAPE (s->dtype, row->rows * row->columns);
 
   shape.out_dtype = read_dtype (s, param);
@@ -134,7 +135,7 @@ convert (struct weft_step *s, uint32_t param, uint32_t from, uint32_t to)
 uint32_t
 weft_cast_weight_here (struct weft_step *s, uint32_t param)
 {
-  uint32_t from = weft_params_weight (s, param);
+  uint32_t from = weft_weight_read (s, param);
 
   return is_converted (s, param) ? convert (s, param, from, room_here (s, param)) : from;
 }
@@ -143,11 +144,11 @@ uint32_t
 weft_cast_weight (struct weft_step *s, uint32_t param)
 {
   if (!is_converted (s, param))
-    return weft_params_weight (s, param);
+    return weft_weight_read (s, param);
   if (weft_cast_known (s, param) != WEFT_NO_BUF)
     return weft_cast_known (s, param);
-  uint32_t from = weft_params_weight (s, param);
-  return convert (s, param, from, weft_cast_room (s, param));
+  uint32_t from = weft_weight_read (s, param);
+  return convert (s, param, from, weft_cast_buffer (s, param));
 }
 
 void
@@ -155,13 +156,13 @@ weft_cast_end_pass (struct weft_step *s)
 {
   uint32_t view = WEFT_NO_BUF;
 
-  if (s->cast_cache == WEFT_NO_BUF)
+  if (s->layer->cast_cache == WEFT_NO_BUF)
     return;
-  for (uint32_t i = 0; i < s->params->len; i++) {
-    view = s->cast_view[i] != WEFT_NO_BUF ? s->cast_view[i] : view;
-    s->cast_view[i] = WEFT_NO_BUF;
+  for (uint32_t i = 0; i < weft_params_count (s); i++) {
+    view = s->layer->cast_view[i] != WEFT_NO_BUF ? s->layer->cast_view[i] : view;
+    s->layer->cast_view[i] = WEFT_NO_BUF;
   }
   weft_emit (s, WEFT_OP_RELEASE, "release_cast", WEFT_SHAPE (s->linear_dtype, 0),
              WEFT_USES (WEFT_R (view)));
-  s->cast_cache = WEFT_NO_BUF;
+  s->layer->cast_cache = WEFT_NO_BUF;
 }

@@ -1,7 +1,8 @@
-/* moe_router_enable_expert_bias: experts that are balanced without a loss.  Every forward pass counts who was
- * chosen; when gradients are complete all ranks of a stage add their counts, of all its layers in one
- * collective, and each moves the biases by a step (Megatron-Core finalize_model_grads.py,
- * _update_router_expert_bias).  Biases are no parameters: they have no gradient, and no optimizer. */
+/* moe_router_enable_expert_bias: experts that are balanced without a loss. Every forward pass
+ * counts who was chosen; when gradients are complete all ranks of a stage add their counts, of all
+ * its layers in one collective, and each moves the biases by a step (Megatron-Core
+ * finalize_model_grads.py, _update_router_expert_bias). Biases are no parameters: they have no
+ * gradient, and no optimizer. */
 #include "core/passes/layer/moe.h"
 
 /* Tallies and biases of the layers of a role lie chunk by chunk. */
@@ -55,7 +56,7 @@ add_layers (struct weft_step *s, struct weft_balance *b, const struct weft_chunk
 static void
 build (struct weft_step *s, uint32_t n)
 {
-  struct weft_balance *b = s->balance = g_new0 (struct weft_balance, 1);
+  struct weft_balance *b = s->layer->balance = g_new0 (struct weft_balance, 1);
 
   b->experts = (uint64_t) s->model->num_moe_experts;
   b->tally =
@@ -81,14 +82,16 @@ weft_balance_start (struct weft_step *s)
   if (!s->model->moe_router_enable_expert_bias || n == 0)
     return;
   build (s, n);
-  weft_emit (s, WEFT_OP_ZERO, "zero_tallies", WEFT_SHAPE (WEFT_FP32, n * s->balance->experts),
-             WEFT_USES (WEFT_W (s->balance->tally)));
+  weft_emit (s, WEFT_OP_ZERO, "zero_tallies",
+             WEFT_SHAPE (WEFT_FP32, n * s->layer->balance->experts),
+             WEFT_USES (WEFT_W (s->layer->balance->tally)));
 }
 
 uint32_t
 weft_balance_bias (const struct weft_step *s)
 {
-  return s->balance ? s->balance->bias_of[weft_step_slot (s, s->at.layer)] : WEFT_NO_BUF;
+  return s->layer->balance ? s->layer->balance->bias_of[weft_step_slot (s, s->at.layer)]
+                           : WEFT_NO_BUF;
 }
 
 /* A forward pass that is run again counts nobody twice. */
@@ -97,22 +100,24 @@ weft_balance_count (struct weft_step *s, uint32_t choice)
 {
   uint64_t topk = (uint64_t) s->model->moe_router_topk;
 
-  if (!s->balance || s->at.phase != WEFT_PHASE_FORWARD)
+  if (!s->layer->balance || s->at.phase != WEFT_PHASE_FORWARD)
     return;
-  weft_emit (
-      s, WEFT_OP_MOE_TALLY, "tally",
-      WEFT_SHAPE (WEFT_FP32, weft_step_elements (s, choice) / topk, s->balance->experts, topk),
-      WEFT_USES (WEFT_R (choice), WEFT_RW (s->balance->tally_of[weft_step_slot (s, s->at.layer)])));
+  weft_emit (s, WEFT_OP_MOE_TALLY, "tally",
+             WEFT_SHAPE (WEFT_FP32, weft_step_elements (s, choice) / topk,
+                         s->layer->balance->experts, topk),
+             WEFT_USES (WEFT_R (choice),
+                        WEFT_RW (s->layer->balance->tally_of[weft_step_slot (s, s->at.layer)])));
 }
 
-/* Two copies of a stage have seen other microbatches each; both ranks come to it in the same order. */
+/* Two copies of a stage have seen other microbatches each; both ranks come to it in the same
+ * order. */
 static void
 add_mirrors (struct weft_step *s, uint32_t after)
 {
   for (uint32_t stage = 0; stage < s->grid->n_stages && s->mesh->mirror; stage++)
     for (uint32_t q = 0; q < s->n_chunks; q++)
-      if (s->chunk[q].stage == stage && s->balance->of_chunk[q] != WEFT_NO_BUF &&
-          weft_reduce_all (s, WEFT_GROUP_MIRROR, WEFT_REDUCE_SUM, s->balance->of_chunk[q],
+      if (s->chunk[q].stage == stage && s->layer->balance->of_chunk[q] != WEFT_NO_BUF &&
+          weft_reduce_all (s, WEFT_GROUP_MIRROR, WEFT_REDUCE_SUM, s->layer->balance->of_chunk[q],
                            "mirror of tallies") != WEFT_NO_OP)
         weft_build_dep (s->b, after);
 }
@@ -120,7 +125,7 @@ add_mirrors (struct weft_step *s, uint32_t after)
 void
 weft_balance_update (struct weft_step *s)
 {
-  const struct weft_balance *b = s->balance;
+  const struct weft_balance *b = s->layer->balance;
   uint32_t counted = weft_build_last (s->b, WEFT_LANE_GPU);
 
   if (!b)

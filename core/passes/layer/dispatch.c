@@ -14,11 +14,11 @@
  *
  * What parts of experts made is summed by those ranks, each for what it got.
  *
- * overlap_moe_expert_parallel_comm: rows go on a stream of their own, and wait for what they are made of
- * alone, not for all kernels that were enqueued before (combined.c).
+ * overlap_moe_expert_parallel_comm: rows go on a stream of their own, and wait for what they are
+ * made of alone, not for all kernels that were enqueued before (combined.c).
  *
- * What experts made goes back the same way, and gradients both ways again.  Order within an expert is
- * that of the sources and their tokens: on one rank it would be the same. */
+ * What experts made goes back the same way, and gradients both ways again. Order within an expert
+ * is that of the sources and their tokens: on one rank it would be the same. */
 #include "core/passes/layer/moe.h"
 
 static gboolean
@@ -62,7 +62,7 @@ meet (struct weft_step *s, struct weft_op row, struct weft_shape shape, const st
 
   weft_emit_on (s, weft_group_lane (row.group), row, shape, uses, n_uses);
   weft_build_dep (s->b, enqueued);
-  weft_build_dep (s->b, s->synced);
+  weft_wait_for_host (s);
 }
 
 static uint32_t
@@ -85,8 +85,8 @@ shard_of (struct weft_step *s, uint32_t buf, enum weft_group_kind group)
   return shard;
 }
 
-/* What came of each source, in the order in which it came: by neighbour that got it, and by source of
- * that; and of each expert. */
+/* What came of each source, in the order in which it came: by neighbour that got it, and by source
+ * of that; and of each expert. */
 static uint32_t
 in_order_of_coming (struct weft_step *s, uint32_t counts)
 {
@@ -99,8 +99,8 @@ in_order_of_coming (struct weft_step *s, uint32_t counts)
   return turn (s, y, (uint64_t[]){ outer, z.inner, z.local * leaves }, "by_neighbour");
 }
 
-/* This rank's counts become those of its experts, by expert and source, and again by source: what goes
- * back to each. */
+/* This rank's counts become those of its experts, by expert and source, and again by source: what
+ * goes back to each. */
 static void
 exchange_counts (struct weft_step *s, struct weft_saved *saved, uint32_t counts)
 {
@@ -124,9 +124,9 @@ exchange_counts (struct weft_step *s, struct weft_saved *saved, uint32_t counts)
     weft_step_host_reads_both (s, "splits", saved->sent, saved->back);
 }
 
-/* Rows between ranks, as counts say unless all have as many: how many are planned in all, and how many
- * there is room for where they arrive.  Of an all-to-all there are counts of what goes and of what comes;
- * else of both. */
+/* Rows between ranks, as counts say unless all have as many: how many are planned in all, and how
+ * many there is room for where they arrive. Of an all-to-all there are counts of what goes and of
+ * what comes; else of both. */
 struct journey {
   enum weft_op_kind kind;
   enum weft_group_kind group;
@@ -204,7 +204,7 @@ sum (struct weft_step *s, const struct weft_saved *saved, const struct weft_move
                        .rows = z.rows,
                        .room = z.got_room };
 
-  return z.inner == 1 ? x : weft_inward (s, go (s, m, &j, x), m->name);
+  return z.inner == 1 ? x : weft_cast_to_compute (s, go (s, m, &j, x), m->name);
 }
 
 /* One expert's rows, or one source's, lie together anyhow. */

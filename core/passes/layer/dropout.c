@@ -1,9 +1,9 @@
-/* Dropout: of what attention and the MLP add to the residual stream, of embeddings (hidden_dropout) and
- * of attention's probabilities (attention_dropout).  A mask of a byte for each element is kept for
- * backward, and made again like all else where forward is run again: who is dropped follows from the
- * seed, the step, the layer, the site and the place of an element in the global batch
+/* Dropout: of what attention and the MLP add to the residual stream, of embeddings (hidden_dropout)
+ * and of attention's probabilities (attention_dropout). A mask of a byte for each element is kept
+ * for backward, and made again like all else where forward is run again: who is dropped follows
+ * from the seed, the step, the layer, the site and the place of an element in the global batch
  * (kernels/drop.h), not from the strategy. */
-#include "core/passes/step.h"
+#include "core/passes/layer/block.h"
 #include <math.h>
 
 static double

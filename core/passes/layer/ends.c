@@ -6,14 +6,14 @@
 static uint32_t
 end_weight (struct weft_step *s, enum weft_end_param which)
 {
-  return weft_params_weight (s, s->end_param[which]);
+  return weft_weight_read (s, weft_params_of_end (s, which));
 }
 
 uint32_t
 weft_head_param (const struct weft_step *s)
 {
-  uint32_t own = s->end_param[WEFT_HEAD_WEIGHT];
-  return own != WEFT_NO_PARAM ? own : s->end_param[WEFT_EMBED_WEIGHT];
+  uint32_t own = weft_params_of_end (s, WEFT_HEAD_WEIGHT);
+  return own != WEFT_NO_PARAM ? own : weft_params_of_end (s, WEFT_EMBED_WEIGHT);
 }
 
 /* Tokens of the next microbatch come while this one computes, not earlier: their memory is then
@@ -46,9 +46,9 @@ weft_ends_load (struct weft_step *s, const struct weft_cell *cell)
   s->at.chunk = cell->chunk;
   s->at.phase = WEFT_PHASE_FORWARD;
   if (s->chunk[cell->chunk].embedding)
-    s->saved_end[cell->micro].ids = load (s, "ids", 0);
+    s->layer->saved_end[cell->micro].ids = load (s, "ids", 0);
   if (s->chunk[cell->chunk].head)
-    load_targets (s, &s->saved_end[cell->micro], 0);
+    load_targets (s, &s->layer->saved_end[cell->micro], 0);
   for (uint32_t depth = 1; depth <= s->chunk[cell->chunk].n_mtp; depth++) {
     struct weft_saved_end *end = &weft_mtp_saved (s, cell->micro, depth)->end;
     end->ids = load (s, "ids", depth);
@@ -60,9 +60,9 @@ weft_ends_load (struct weft_step *s, const struct weft_cell *cell)
 static void
 leave_embedding (struct weft_step *s)
 {
-  weft_step_through (s, s->end_param[WEFT_EMBED_WEIGHT]);
-  weft_step_through (s, s->end_param[WEFT_POSITION_WEIGHT]);
-  weft_step_through (s, s->end_param[WEFT_EMBED_NORM_WEIGHT]);
+  weft_after_module (s, weft_params_of_end (s, WEFT_EMBED_WEIGHT));
+  weft_after_module (s, weft_params_of_end (s, WEFT_POSITION_WEIGHT));
+  weft_after_module (s, weft_params_of_end (s, WEFT_EMBED_NORM_WEIGHT));
 }
 
 /* The norm of embeddings, where a model has one. */
@@ -71,7 +71,7 @@ normalise_words (struct weft_step *s, uint32_t x)
 {
   uint64_t h = s->model->hidden_size;
 
-  if (s->end_param[WEFT_EMBED_NORM_WEIGHT] == WEFT_NO_PARAM)
+  if (weft_params_of_end (s, WEFT_EMBED_NORM_WEIGHT) == WEFT_NO_PARAM)
     return x;
   uint32_t y = weft_activation (s, h, "embedding_norm");
   weft_emit (s, WEFT_OP_NORM, "embedding_norm", WEFT_SHAPE (s->dtype, s->rows, h),
@@ -83,8 +83,8 @@ normalise_words (struct weft_step *s, uint32_t x)
 static uint32_t
 normalise_words_backward (struct weft_step *s, const struct weft_saved_end *end, uint32_t dy)
 {
-  const uint32_t param[] = { s->end_param[WEFT_EMBED_NORM_WEIGHT],
-                             s->end_param[WEFT_EMBED_NORM_BIAS] };
+  const uint32_t param[] = { weft_params_of_end (s, WEFT_EMBED_NORM_WEIGHT),
+                             weft_params_of_end (s, WEFT_EMBED_NORM_BIAS) };
   struct weft_norm_operands o = { .dy = dy, .x = end->embedded, .dresidual = WEFT_NO_BUF };
 
   if (param[0] == WEFT_NO_PARAM)
@@ -97,8 +97,8 @@ normalise_words_backward (struct weft_step *s, const struct weft_saved_end *end,
 static void
 leave_head (struct weft_step *s)
 {
-  weft_step_through (s, s->end_param[WEFT_FINAL_NORM_WEIGHT]);
-  weft_step_through (s, weft_head_param (s));
+  weft_after_module (s, weft_params_of_end (s, WEFT_FINAL_NORM_WEIGHT));
+  weft_after_module (s, weft_head_param (s));
 }
 
 /* Ranks that share the vocabulary out look up what they have; what they find is added, and after
@@ -141,16 +141,7 @@ weft_embed_words (struct weft_step *s, struct weft_saved_end *end)
 uint32_t
 weft_embed_forward (struct weft_step *s, uint32_t micro)
 {
-  return weft_embed_words (s, &s->saved_end[micro]);
-}
-
-/* What comes before the backward of a unit gathers it (megatron_fsdp.py, _pre_backward), though this
- * one reads no weights. */
-static void
-gather_unread (struct weft_step *s, uint32_t param)
-{
-  if (param != WEFT_NO_PARAM && s->bucket[s->layout.place[param].bucket].unit)
-    weft_params_weight (s, param);
+  return weft_embed_words (s, &s->layer->saved_end[micro]);
 }
 
 uint32_t
@@ -176,14 +167,16 @@ weft_embed_words_gradient (struct weft_step *s, struct weft_words words, struct 
 void
 weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx)
 {
-  uint32_t table = s->end_param[WEFT_EMBED_WEIGHT], position = s->end_param[WEFT_POSITION_WEIGHT];
-  gather_unread (s, table);
-  gather_unread (s, position);
+  uint32_t table = weft_params_of_end (s, WEFT_EMBED_WEIGHT),
+           position = weft_params_of_end (s, WEFT_POSITION_WEIGHT);
+  /* megatron_fsdp.py, _pre_backward: the unit is gathered, though nothing reads it here. */
+  weft_weight_gather_unread (s, table);
+  weft_weight_gather_unread (s, position);
   struct weft_use dtable = weft_grad_begin (s, table), dposition = weft_grad_begin (s, position);
 
-  dx = weft_embed_words_backward (s, &s->saved_end[micro], dx);
-  weft_embed_words_gradient (s, (struct weft_words){ s->saved_end[micro].ids, dx, 0 }, dtable,
-                             dposition);
+  dx = weft_embed_words_backward (s, &s->layer->saved_end[micro], dx);
+  weft_embed_words_gradient (s, (struct weft_words){ s->layer->saved_end[micro].ids, dx, 0 },
+                             dtable, dposition);
   weft_grad_end (s, position, dposition);
   weft_grad_end (s, table, dtable);
   leave_embedding (s);
@@ -200,7 +193,7 @@ weft_head_ends (const struct weft_step *s)
 struct weft_saved_end *
 weft_head_end (const struct weft_step *s, uint32_t micro, uint32_t depth)
 {
-  return depth ? &weft_mtp_saved (s, micro, depth)->end : &s->saved_end[micro];
+  return depth ? &weft_mtp_saved (s, micro, depth)->end : &s->layer->saved_end[micro];
 }
 
 uint32_t
@@ -221,7 +214,7 @@ void
 weft_head_dgrad (struct weft_step *s, uint32_t dlogits, uint32_t weight, uint32_t dn)
 {
   struct weft_shape shape = WEFT_SHAPE (s->product_dtype, s->tokens, s->width.vocab,
-                                        s->model->hidden_size, s->vocab_leaves);
+                                        s->model->hidden_size, s->leaves.vocab);
 
   shape.out_dtype = weft_tensor_partial (s);
   weft_emit (s, WEFT_OP_MATMUL_DGRAD, "head", shape,
@@ -242,7 +235,7 @@ void
 weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x)
 {
   uint64_t h = s->model->hidden_size;
-  struct weft_saved_end *end = &s->saved_end[micro];
+  struct weft_saved_end *end = &s->layer->saved_end[micro];
   uint32_t stream = weft_activation (s, h, "final_norm");
 
   end->x = x;
@@ -272,8 +265,8 @@ emit_head_wgrad (struct weft_step *s, uint32_t dlogits, uint32_t normed, uint32_
              WEFT_USES (WEFT_R (dlogits), WEFT_R (normed), dw, WEFT_RW (WEFT_NO_BUF)));
 }
 
-/* Of so many buffers that have something for each token the rows of one chunk of a sequence after the
- * other, and of one chunk buffer by buffer. */
+/* Of so many buffers that have something for each token the rows of one chunk of a sequence after
+ * the other, and of one chunk buffer by buffer. */
 uint32_t
 weft_ends_by_chunk (struct weft_step *s, const uint32_t *buf, uint32_t n, const char *name)
 {
@@ -295,7 +288,7 @@ weft_ends_by_chunk (struct weft_step *s, const uint32_t *buf, uint32_t n, const 
 struct weft_use
 weft_head_begin (struct weft_step *s)
 {
-  uint32_t own = s->end_param[WEFT_HEAD_WEIGHT];
+  uint32_t own = weft_params_of_end (s, WEFT_HEAD_WEIGHT);
 
   return own == WEFT_NO_PARAM ? weft_head_grad_begin (s) : weft_grad_begin (s, own);
 }
@@ -303,7 +296,7 @@ weft_head_begin (struct weft_step *s)
 void
 weft_head_done (struct weft_step *s, struct weft_use dw)
 {
-  uint32_t own = s->end_param[WEFT_HEAD_WEIGHT];
+  uint32_t own = weft_params_of_end (s, WEFT_HEAD_WEIGHT);
 
   if (own == WEFT_NO_PARAM)
     weft_head_grad_end (s, dw);
@@ -336,7 +329,7 @@ head_wgrad (struct weft_step *s, const uint32_t *dlogits, const uint32_t *normed
 }
 
 void
-weft_head_delayed (struct weft_step *s, uint32_t micro)
+weft_head_delayed_wgrad (struct weft_step *s, uint32_t micro)
 {
   uint32_t n = weft_head_ends (s);
   g_autofree uint32_t *normed = g_new (uint32_t, n), *dlogits = g_new (uint32_t, n);
@@ -356,25 +349,25 @@ defer (struct weft_step *s, uint32_t micro)
 {
   int64_t most = s->strategy->wgrad_deferral_limit;
 
-  if (!s->strategy->defer_embedding_wgrad_compute || (most && s->deferred->len >= most))
+  if (!s->strategy->defer_embedding_wgrad_compute || (most && s->layer->deferred->len >= most))
     return FALSE;
-  g_array_append_val (s->deferred, micro);
+  g_array_append_val (s->layer->deferred, micro);
   return TRUE;
 }
 
 void
-weft_head_deferred (struct weft_step *s)
+weft_head_run_deferred_wgrads (struct weft_step *s)
 {
   struct weft_op at = s->at;
 
-  if (s->deferred->len == 0)
+  if (s->layer->deferred->len == 0)
     return;
   s->at.layer = WEFT_NO_LAYER;
   s->at.chunk = weft_step_head (s) - s->chunk;
   s->at.phase = WEFT_PHASE_WEIGHT_GRAD;
-  for (guint i = 0; i < s->deferred->len; i++) {
-    s->at.micro = g_array_index (s->deferred, uint32_t, i);
-    weft_head_delayed (s, s->at.micro);
+  for (guint i = 0; i < s->layer->deferred->len; i++) {
+    s->at.micro = g_array_index (s->layer->deferred, uint32_t, i);
+    weft_head_delayed_wgrad (s, s->at.micro);
   }
   s->at = at;
 }
@@ -414,18 +407,18 @@ whole_backward (struct weft_step *s, uint32_t micro, uint32_t *dn)
 uint32_t
 weft_head_backward (struct weft_step *s, uint32_t micro)
 {
-  const struct weft_saved_end *end = &s->saved_end[micro];
+  const struct weft_saved_end *end = &s->layer->saved_end[micro];
   uint32_t n = weft_head_ends (s);
   g_autofree uint32_t *dn = g_new (uint32_t, n);
 
   (weft_job_fuses_head (s->job) ? weft_head_chunks : whole_backward) (s, micro, dn);
   for (uint32_t depth = 0; depth < n; depth++) {
-    dn[depth] = weft_inward (s, dn[depth], "final_norm");
+    dn[depth] = weft_cast_to_compute (s, dn[depth], "final_norm");
     dn[depth] = weft_cast (s, dn[depth], s->dtype, "final_norm");
   }
   struct weft_norm_operands o = { .x = end->x, .dresidual = WEFT_NO_BUF };
-  const uint32_t norm[] = { s->end_param[WEFT_FINAL_NORM_WEIGHT],
-                            s->end_param[WEFT_FINAL_NORM_BIAS] };
+  const uint32_t norm[] = { weft_params_of_end (s, WEFT_FINAL_NORM_WEIGHT),
+                            weft_params_of_end (s, WEFT_FINAL_NORM_BIAS) };
   o.dy = weft_mtp_backward (s, micro, dn);
   o.dx = weft_activation (s, s->model->hidden_size, "dresidual");
   weft_norm_gradients (s, "final_norm", norm, &o);

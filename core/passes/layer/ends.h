@@ -1,76 +1,94 @@
-/* ends.h - the two ends of the pipeline: embedding, head and loss, and between them on the last stage
- * multi-token prediction. */
+/* ends.h - private to layer/: the two ends of the model. Embedding; final norm, head and loss;
+ * between them, on the last stage, multi-token prediction. */
 #pragma once
-#include "core/passes/step.h"
+#include "core/passes/layer/block.h"
 
-/* What the two ends leave: token ids, the input of the norm of embeddings, their mask, the final
- * norm's input and output, logits.  `depth` of a layer of multi-token prediction: how many tokens further ahead it looks. */
+/* Activations of the two ends: token ids, the input of the norm of embeddings, their dropout mask,
+ * input and output of the final norm, logits, logsumexp. */
 struct weft_saved_end {
   uint32_t ids, targets, embedded, mask, x, normed, logits, lse;
-  uint32_t depth;
-  uint32_t arrived; /* the op that brought targets */
+  uint32_t depth;   /* of multi-token prediction, 1 and more; of the model's own loss 0 */
+  uint32_t arrived; /* the copy of targets to the device */
 };
 
-/* What such a layer leaves: mtp.c. */
+/* Activations of a layer of multi-token prediction, besides those of its transformer layer. */
 struct weft_saved_mtp {
   struct weft_saved_end end;
-  uint32_t stream, words, joined; /* what it takes from the depth before, embeddings, both normed */
+  uint32_t stream, words, joined; /* output of the depth before; embeddings; both normed */
 };
 
-/* loss.c: fills lse; logits become their gradient; both at once.  `gradient` is that of the loss, or
- * WEFT_NO_BUF for 1. */
-void weft_loss_forward (struct weft_step *s, struct weft_saved_end *end);
-void weft_loss_backward (struct weft_step *s, const struct weft_saved_end *end, uint32_t gradient);
-void weft_loss_both (struct weft_step *s, struct weft_saved_end *end, uint32_t gradient);
-uint32_t weft_loss_gradient (struct weft_step *s);
-/* One running sum of it, of a depth. */
-uint32_t weft_mtp_loss (struct weft_step *s, uint32_t depth);
+/* --------------------------------------------------------------- embedding: ends.c */
 
-/* mtp.c: from the normed output of the model's last layer; `dn` has the gradients of what the head
- * read, of the model and of each depth, and the first of them is what is returned. */
-void weft_mtp_forward (struct weft_step *s, uint32_t micro, uint32_t stream);
-uint32_t weft_mtp_backward (struct weft_step *s, uint32_t micro, const uint32_t *dn);
-static inline struct weft_saved_mtp *
-weft_mtp_saved (const struct weft_step *s, uint32_t micro, uint32_t depth)
-{
-  return &s->saved_mtp[(size_t) micro * s->model->mtp_num_layers + depth - 1];
-}
+/* The tokens of a cell, copied to the device. */
+void weft_ends_load (struct weft_step *s, const struct weft_cell *cell);
 
-/* Words that were looked up, of all tokens, and the gradient of what was found; by chunks of several
- * passes over the tokens, or 0. */
+uint32_t weft_embed_forward (struct weft_step *s, uint32_t micro);
+void weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx);
+
+/* Embeddings of the ids of `end`, which fills its embedded and mask; from their gradient to that of the rows that were looked up, of all
+ * tokens; which is added to `table`. `passes`: canonical order, ids of several depths chunk by
+ * chunk of a sequence; or 0. */
 struct weft_words {
   uint32_t ids, dx, passes;
 };
-
-/* ends.c; words: embeddings, normalised and dropped as the job asks, which fills embedded and mask;
- * from their gradient to that of what was looked up, which is added to `table`; things of several passes over the tokens, chunk by chunk of each sequence */
 uint32_t weft_embed_words (struct weft_step *s, struct weft_saved_end *end);
 uint32_t weft_embed_words_backward (struct weft_step *s, const struct weft_saved_end *end,
                                     uint32_t dx);
 void weft_embed_words_gradient (struct weft_step *s, struct weft_words words, struct weft_use table,
                                 struct weft_use positions);
+
+/* `n` buffers of all tokens interleaved chunk by chunk of each sequence. */
 uint32_t weft_ends_by_chunk (struct weft_step *s, const uint32_t *buf, uint32_t n,
                              const char *name);
-uint32_t weft_embed_forward (struct weft_step *s, uint32_t micro);
-void weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx);
+
+/* -------------------------------------------------------------------- head: ends.c */
+
 void weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x);
 uint32_t weft_head_backward (struct weft_step *s, uint32_t micro);
-/* The output head: its own matrix, or the embedding when both are on one stage; and the ends of the
- * model (0) and of each depth of multi-token prediction, which share it. */
+
+/* The head's weight: its own, or the embedding where both are on one stage. How many losses share
+ * it: the model's (depth 0) and that of each depth of multi-token prediction; the activations of
+ * one. */
 uint32_t weft_head_param (const struct weft_step *s);
 uint32_t weft_head_ends (const struct weft_step *s);
 struct weft_saved_end *weft_head_end (const struct weft_step *s, uint32_t micro, uint32_t depth);
-/* Its products; the gradient of its weight is begun and done once in a microbatch, and each end adds to
- * it; in canonical order a chunk of a sequence is one leaf of all of them, so that one kernel takes them. */
+
+/* Its products. The weight gradient is begun and done once in a microbatch, and every loss adds to
+ * it. In canonical order one kernel takes all losses: a chunk of a sequence is one leaf. */
 uint32_t weft_head_logits (struct weft_step *s, uint32_t normed, uint32_t weight);
 void weft_head_dgrad (struct weft_step *s, uint32_t dlogits, uint32_t weight, uint32_t dn);
 struct weft_use weft_head_begin (struct weft_step *s);
 void weft_head_wgrad (struct weft_step *s, const uint32_t *dlogits, const uint32_t *normed,
                       struct weft_use dw);
 void weft_head_done (struct weft_step *s, struct weft_use dw);
-/* head_chunks.c: logits, loss and all gradients, chunk by chunk; fills in, of each end, that of what was
- * normed. */
+
+/* The delayed weight gradient of a microbatch; of all that defer_embedding_wgrad_compute
+ * deferred. */
+void weft_head_delayed_wgrad (struct weft_step *s, uint32_t micro);
+void weft_head_run_deferred_wgrads (struct weft_step *s);
+
+/* head_chunks.c: logits, loss and gradients chunk by chunk of the tokens; fills the gradients of
+ * what each end's head read. */
 void weft_head_chunks (struct weft_step *s, uint32_t micro, uint32_t *dn);
-void weft_head_delayed (struct weft_step *s, uint32_t micro); /* its weight gradient, put off */
-void weft_head_deferred (struct weft_step *s); /* all of them: defer_embedding_wgrad_compute */
-void weft_ends_load (struct weft_step *s, const struct weft_cell *cell); /* the tokens it needs */
+
+/* -------------------------------------------------------------------- loss: loss.c */
+
+/* Forward fills lse; backward turns logits into their gradient; both at once. `gradient` is that
+ * of the loss where it is scaled, or WEFT_NO_BUF. */
+void weft_loss_forward (struct weft_step *s, struct weft_saved_end *end);
+void weft_loss_backward (struct weft_step *s, const struct weft_saved_end *end, uint32_t gradient);
+void weft_loss_both (struct weft_step *s, struct weft_saved_end *end, uint32_t gradient);
+uint32_t weft_loss_gradient (struct weft_step *s);
+
+/* ------------------------------------------------- multi-token prediction: mtp.c */
+
+/* All depths, from the output of the final norm; from the gradients of what each head read,
+ * dn[depth], to the gradient of that output. */
+void weft_mtp_forward (struct weft_step *s, uint32_t micro, uint32_t stream);
+uint32_t weft_mtp_backward (struct weft_step *s, uint32_t micro, const uint32_t *dn);
+
+static inline struct weft_saved_mtp *
+weft_mtp_saved (const struct weft_step *s, uint32_t micro, uint32_t depth)
+{
+  return &s->layer->saved_mtp[(size_t) micro * s->model->mtp_num_layers + depth - 1];
+}

@@ -1,4 +1,5 @@
 /* The MLPs of experts: one kernel for all that this rank has. */
+#include "core/passes/layer/fp8_products.h"
 #include "core/passes/layer/moe.h"
 
 static struct weft_shape
@@ -19,8 +20,8 @@ shared_shape (const struct weft_step *s, uint64_t n, uint64_t k, uint64_t tail)
 {
   struct weft_shape shape = product_shape (s, n, k);
 
-  shape.dim[5] = s->expert_leaves;
-  shape.dim[6] = s->expert_leaves ? tail : 0;
+  shape.dim[5] = s->leaves.expert;
+  shape.dim[6] = s->leaves.expert ? tail : 0;
   shape.out_dtype = weft_moe_partial (s);
   return shape;
 }
@@ -55,12 +56,12 @@ emit_product (struct weft_step *s, const struct weft_delayed *d, enum weft_fp8_r
   const struct weft_fp8_source rows = rows_source (s, d, role);
 
   if (!weft_fp8_takes (s, d->weight)) {
-    uint32_t w = weft_cast_weight (s, d->weight), x = weft_inward (s, rows.buf, d->name);
+    uint32_t w = weft_cast_weight (s, d->weight), x = weft_cast_to_compute (s, rows.buf, d->name);
     weft_emit (s, forward ? WEFT_OP_MOE_MATMUL : WEFT_OP_MOE_MATMUL_DGRAD, d->name, *shape,
                WEFT_USES (WEFT_R (x), WEFT_R (w), WEFT_R (d->counts), WEFT_W (y)));
     return x;
   }
-  struct weft_fp8 w = (forward ? weft_fp8_weight : weft_fp8_weight_turned) (s, d->weight),
+  struct weft_fp8 w = (forward ? weft_fp8_weight : weft_fp8_weight_transposed) (s, d->weight),
                   x = weft_fp8_rows (s, &rows);
   weft_emit (s, forward ? WEFT_OP_MOE_FP8_MATMUL : WEFT_OP_MOE_FP8_MATMUL_DGRAD, d->name, *shape,
              WEFT_USES (WEFT_R (x.codes), WEFT_R (x.scale), WEFT_R (w.codes), WEFT_R (w.scale),
@@ -82,8 +83,7 @@ multiply (struct weft_step *s, const char *name, enum weft_layer_param which,
                                   .k = first ? z.h : z.f,
                                   .counts = saved->counts };
   uint32_t y = weft_moe_rows (s, first ? s->product_dtype : weft_moe_partial (s), d.n, name);
-  struct weft_shape shape =
-      first ? product_shape (s, d.n, d.k) : shared_shape (s, d.n, d.k, 0);
+  struct weft_shape shape = first ? product_shape (s, d.n, d.k) : shared_shape (s, d.n, d.k, 0);
 
   emit_product (s, &d, WEFT_FP8_INPUT, &shape, y);
   return y;
@@ -117,12 +117,6 @@ weft_experts_forward (struct weft_step *s, struct weft_saved *saved)
   return multiply (s, "expert_fc2", WEFT_EXPERT_FC2, saved, saved->ea);
 }
 
-gboolean
-weft_experts_gather (const struct weft_step *s)
-{
-  return s->canonical && s->mesh->ep * s->mesh->etp < s->mesh->tp;
-}
-
 /* What a gradient is taken of, and by how many ranks it came. */
 struct factors {
   struct weft_fp8 dy, x; /* scales of what is in fp8 */
@@ -140,9 +134,9 @@ factors_of (struct weft_step *s, const struct weft_delayed *d)
     f.dy = weft_fp8_columns (s, &dy);
     f.x = weft_fp8_columns (s, &x);
   } else {
-    f.x.codes = weft_inward (s, d->x, d->name);
+    f.x.codes = weft_cast_to_compute (s, d->x, d->name);
   }
-  if (!weft_experts_gather (s))
+  if (!weft_gathers_expert_rows (s))
     return f;
   const struct weft_peers peers = weft_rows_peers (s, d->counts);
   struct weft_move dy = { .name = d->name, .columns = d->n },
@@ -203,7 +197,7 @@ activate_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t
              : weft_moe_rows (s, weft_moe_partial (s), 1, "dpp");
   weft_emit (s, WEFT_OP_MOE_ACT_BWD, "expert_act",
              WEFT_SHAPE (s->product_dtype, z.rows, z.f, z.local, weft_moe_stride (s, &z),
-                         weft_model_wide (s->model), s->expert_leaves),
+                         weft_model_wide (s->model), s->leaves.expert),
              WEFT_USES (WEFT_R (saved->eu), WEFT_R (weight_behind (s, saved)),
                         WEFT_R (saved->counts), WEFT_R (da), WEFT_W (du), WEFT_W (*dpp)));
   return du;
@@ -223,7 +217,7 @@ weft_experts_backward (struct weft_step *s, struct weft_saved *saved, uint32_t d
 {
   struct weft_moe z = weft_moe_sizes (s);
 
-  if (weft_runs_again (s, WEFT_MODULE_MOE_ACT) && !weft_runs_again (s, WEFT_MODULE_MOE))
+  if (weft_recomputes (s, WEFT_MODULE_MOE_ACT) && !weft_recomputes (s, WEFT_MODULE_MOE))
     activate_again (s, saved);
   struct weft_delayed fc2 = { .name = "expert_fc2",
                               .layer = s->at.layer,

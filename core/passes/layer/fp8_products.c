@@ -1,42 +1,46 @@
-/* precision = fp8: linear maps of layers whose products are taken in fp8 (NVIDIA Transformer Engine,
- * whose recipes fp8_recipe names; Megatron-Core takes them over).
+/* precision = fp8: linear maps of layers whose products are taken in fp8 (NVIDIA Transformer
+ * Engine, whose recipes fp8_recipe names; Megatron-Core takes them over).
  *
  * A tensor in fp8 is codes and, in a buffer of their own, what says their scale:
  *
- *   delayed     its largest magnitude in the step before.  That of this step is noted on the way, agreed
- *               on by all ranks and takes its place before the update, but of a tensor that had
- *               nothing but zeros, as of an expert without tokens; a run begins with scales of 1.
+ *   delayed     its largest magnitude in the step before.  That of this step is noted on the way,
+ *               agreed on by all ranks and takes its place before the update, but of a tensor that
+ *               had nothing but zeros, as of an expert without tokens; a run begins with scales of
+ *               1.
  *   tensorwise  its largest magnitude, found first by a pass of its own; of a weight once a step.
- *   blockwise   powers of two as floats for 128 elements of a row, and of weights for 128 rows and columns.
+ *   blockwise   powers of two as floats for 128 elements of a row, and of weights for 128 rows and
+ *               columns.
  *   mxfp8       powers of two of one byte for 32 elements of a row.
  *
- * Tensor cores want the terms of a sum side by side in both factors.  Input gradients read weights the
- * other way round, weight gradients both of their factors:
+ * Tensor cores want the terms of a sum side by side in both factors. Input gradients read weights
+ * the other way round, weight gradients both of their factors:
  *
  *   one scale   the codes are turned by a pass of one byte in and out, where they are asked for.
- *   blocks      the turned copy has blocks of its own: it is made of the same input by the same kernel,
- *               which writes it when somebody will read it.
+ *   blocks      the turned copy has blocks of its own: it is made of the same input by the same
+ *               kernel, which writes it when somebody will read it.
  *
  * Experts have scales of their own, as if each were a map (GroupedLinear of Transformer Engine,
- * module/grouped_linear.py: a quantizer for the input, weight and gradient of every product).  Their kernels
- * read codes either way round: nothing is turned, and blocks of the second copy go down the rows of an
- * expert.  In canonical order rows of every replica have scales of their own, as they would have at home.
+ * module/grouped_linear.py: a quantizer for the input, weight and gradient of every product).
+ * Their kernels read codes either way round: nothing is turned, and blocks of the second copy go
+ * down the rows of an expert. In canonical order rows of every replica have scales of their own,
+ * as they would have at home.
  *
- *   inputs      forward keeps the codes for the weight gradient: the input itself goes, unless another
- *               kernel reads it later.  With cpu_offloading inputs leave as they are, and are converted
- *               again in backward.  What sequence parallel ranks gather they gather as codes, but for
- *               blocks, which are taken of what was gathered.
+ *   inputs      forward keeps the codes for the weight gradient: the input itself goes, unless
+ *               another kernel reads it later.  With cpu_offloading inputs leave as they are, and
+ *               are converted again in backward.  What sequence parallel ranks gather they gather
+ *               as codes, but for blocks, which are taken of what was gathered.
  *   gradients   of outputs are e5m2 where fp8_format is hybrid; all else is e4m3.
  *   the rest    router and gates of experts multiply in bf16, as upstream. */
-#include "core/passes/step.h"
+#include "core/passes/layer/fp8_products.h"
 
-/* Elements with one scale: Float8BlockScaling of Transformer Engine; OCP Microscaling Formats 1.0. */
+/* Elements with one scale: Float8BlockScaling of Transformer Engine; OCP Microscaling Formats
+ * 1.0. */
 #define BLOCK 128
 #define MX_BLOCK 32
 
 /* A tensor in fp8, found by its codes. */
 struct copy {
-  uint32_t scale, turned, turned_scale; /* turned: WEFT_NO_BUF until it is asked for */
+  uint32_t scale, transposed, transposed_scale; /* turned: WEFT_NO_BUF until it is asked for */
   uint64_t rows, columns;
   uint32_t op; /* that made it out of what it is a copy of, with blocks; or WEFT_NO_OP */
 };
@@ -45,16 +49,10 @@ struct weft_fp8_products {
   GHashTable *copies; /* struct copy, by codes */
   GHashTable *kept;   /* codes, by what they were made of */
   uint32_t history,
-      seen;            /* delayed: magnitudes of each tensor, of the step before and of this one */
-  uint32_t *place;     /* of each parameter, among the magnitudes: for each role one of every expert */
+      seen;        /* delayed: magnitudes of each tensor, of the step before and of this one */
+  uint32_t *place; /* of each parameter, among the magnitudes: for each role one of every expert */
   uint32_t *magnitude; /* tensorwise: of each weight, once it is known */
 };
-
-static struct weft_param *
-param_at (const struct weft_step *s, uint32_t param)
-{
-  return &g_array_index (s->params, struct weft_param, param);
-}
 
 uint64_t
 weft_fp8_block (const struct weft_step *s)
@@ -67,13 +65,12 @@ weft_fp8_block (const struct weft_step *s)
 gboolean
 weft_fp8_takes (const struct weft_step *s, uint32_t param)
 {
-  const struct weft_param *row = param_at (s, param);
+  const struct weft_param *row = weft_param_at (s, param);
 
   if (s->linear_dtype != WEFT_FP8 || row->layer == WEFT_NO_LAYER || row->columns == 1)
     return FALSE;
-  const uint32_t *of =
-      &s->layer_param[(size_t) weft_step_slot (s, row->layer) * WEFT_N_LAYER_PARAM];
-  return of[WEFT_ROUTER_WEIGHT] != param && of[WEFT_SHARED_GATE_WEIGHT] != param;
+  return weft_params_of_layer (s, row->layer, WEFT_ROUTER_WEIGHT) != param &&
+         weft_params_of_layer (s, row->layer, WEFT_SHARED_GATE_WEIGHT) != param;
 }
 
 /* --------------------------------------------------------------------- magnitudes */
@@ -89,40 +86,40 @@ tensors_of (const struct weft_step *s, uint32_t param)
 static void
 name_history (struct weft_step *s, uint32_t param)
 {
-  const char *name = weft_build_name_at (s->b, param_at (s, param)->name);
+  const char *name = weft_build_name_at (s->b, weft_param_at (s, param)->name);
   const char *dot = strrchr (name, '.');
   g_autofree char *map = g_strndup (name, (gsize) (dot - name));
   g_autofree char *own = g_strconcat (map, WEFT_AMAX_SUFFIX, NULL);
-  uint32_t view = weft_build_view (s->b, s->fp8->history, 4ull * s->fp8->place[param],
+  uint32_t view = weft_build_view (s->b, s->layer->fp8->history, 4ull * s->layer->fp8->place[param],
                                    4 * WEFT_N_FP8_ROLE * tensors_of (s, param), own);
 
-  weft_build_buf_at (s->b, view)->layer = param_at (s, param)->layer;
+  weft_build_buf_at (s->b, view)->layer = weft_param_at (s, param)->layer;
 }
 
 void
 weft_fp8_start (struct weft_step *s)
 {
-  uint32_t n = s->params->len, taken = 0;
+  uint32_t n = weft_params_count (s), taken = 0;
 
   if (s->linear_dtype != WEFT_FP8)
     return;
-  s->fp8 = g_new0 (struct weft_fp8_products, 1);
-  s->fp8->copies = g_hash_table_new_full (NULL, NULL, NULL, g_free);
-  s->fp8->kept = g_hash_table_new (NULL, NULL);
-  s->fp8->place = g_new (uint32_t, n);
-  s->fp8->magnitude = g_new (uint32_t, n);
-  s->fp8->history = s->fp8->seen = WEFT_NO_BUF;
+  s->layer->fp8 = g_new0 (struct weft_fp8_products, 1);
+  s->layer->fp8->copies = g_hash_table_new_full (NULL, NULL, NULL, g_free);
+  s->layer->fp8->kept = g_hash_table_new (NULL, NULL);
+  s->layer->fp8->place = g_new (uint32_t, n);
+  s->layer->fp8->magnitude = g_new (uint32_t, n);
+  s->layer->fp8->history = s->layer->fp8->seen = WEFT_NO_BUF;
   for (uint32_t i = 0; i < n; i++) {
-    s->fp8->magnitude[i] = WEFT_NO_BUF;
-    s->fp8->place[i] = taken;
+    s->layer->fp8->magnitude[i] = WEFT_NO_BUF;
+    s->layer->fp8->place[i] = taken;
     if (weft_fp8_takes (s, i))
       taken += (uint32_t) (WEFT_N_FP8_ROLE * tensors_of (s, i));
   }
   if (s->strategy->fp8_recipe != WEFT_FP8_DELAYED || taken == 0)
     return;
-  s->fp8->history =
+  s->layer->fp8->history =
       weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, taken, "amax_history");
-  s->fp8->seen = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, taken, "amax_seen");
+  s->layer->fp8->seen = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, taken, "amax_seen");
   for (uint32_t i = 0; i < n; i++)
     if (weft_fp8_takes (s, i))
       name_history (s, i);
@@ -141,30 +138,30 @@ weft_fp8_free (struct weft_fp8_products *fp8)
 }
 
 void
-weft_fp8_begin (struct weft_step *s)
+weft_fp8_begin_step (struct weft_step *s)
 {
-  if (s->fp8 && s->fp8->seen != WEFT_NO_BUF)
+  if (s->layer->fp8 && s->layer->fp8->seen != WEFT_NO_BUF)
     weft_emit (s, WEFT_OP_ZERO, "zero_amax",
-               WEFT_SHAPE (WEFT_FP32, weft_step_elements (s, s->fp8->seen)),
-               WEFT_USES (WEFT_W (s->fp8->seen)));
+               WEFT_SHAPE (WEFT_FP32, weft_step_elements (s, s->layer->fp8->seen)),
+               WEFT_USES (WEFT_W (s->layer->fp8->seen)));
 }
 
-/* Over all that share a tensor or have others of the batch, or of experts have others of these; then it is
- * what the next step goes by. */
+/* Over all that share a tensor or have others of the batch, or of experts have others of these;
+ * then it is what the next step goes by. */
 void
-weft_fp8_agree (struct weft_step *s)
+weft_fp8_reduce_magnitudes (struct weft_step *s)
 {
   static const enum weft_group_kind groups[] = { WEFT_GROUP_TP, WEFT_GROUP_DP, WEFT_GROUP_MIRROR };
   uint32_t kernel = weft_build_last (s->b, WEFT_LANE_GPU);
 
-  if (!s->fp8 || s->fp8->seen == WEFT_NO_BUF)
+  if (!s->layer->fp8 || s->layer->fp8->seen == WEFT_NO_BUF)
     return;
   for (size_t i = 0; i < G_N_ELEMENTS (groups); i++)
-    if (weft_reduce_all (s, groups[i], WEFT_REDUCE_MAX, s->fp8->seen, "amax") != WEFT_NO_OP)
+    if (weft_reduce_all (s, groups[i], WEFT_REDUCE_MAX, s->layer->fp8->seen, "amax") != WEFT_NO_OP)
       weft_build_dep (s->b, kernel);
   weft_emit (s, WEFT_OP_AMAX_UPDATE, "amax",
-             WEFT_SHAPE (WEFT_FP32, weft_step_elements (s, s->fp8->seen)),
-             WEFT_USES (WEFT_R (s->fp8->seen), WEFT_RW (s->fp8->history)));
+             WEFT_SHAPE (WEFT_FP32, weft_step_elements (s, s->layer->fp8->seen)),
+             WEFT_USES (WEFT_R (s->layer->fp8->seen), WEFT_RW (s->layer->fp8->history)));
 }
 
 /* Of experts those that this rank has. */
@@ -172,16 +169,16 @@ static uint32_t
 place_in (struct weft_step *s, uint32_t all, const struct weft_fp8_source *x)
 {
   uint64_t n = tensors_of (s, x->param);
-  uint32_t view =
-      weft_build_view (s->b, all, 4 * (s->fp8->place[x->param] + n * x->role), 4 * n, "amax");
+  uint32_t view = weft_build_view (s->b, all, 4 * (s->layer->fp8->place[x->param] + n * x->role),
+                                   4 * n, "amax");
 
   if (x->groups.experts)
     weft_build_buf_at (s->b, view)->shard = WEFT_GROUP_EP;
   return view;
 }
 
-/* Ranks that share a tensor out have parts of it: they go by one scale where codes of theirs will lie in
- * one tensor, and in canonical order, where they do as one rank would. */
+/* Ranks that share a tensor out have parts of it: they go by one scale where codes of theirs will
+ * lie in one tensor, and in canonical order, where they do as one rank would. */
 static void
 share (struct weft_step *s, const struct weft_fp8_source *x, uint32_t largest)
 {
@@ -220,7 +217,7 @@ groups_shape (const struct weft_step *s, const struct weft_fp8_source *x)
 static uint32_t
 measure (struct weft_step *s, const struct weft_fp8_source *x)
 {
-  uint32_t *known = x->role == WEFT_FP8_WEIGHT ? &s->fp8->magnitude[x->param] : NULL;
+  uint32_t *known = x->role == WEFT_FP8_WEIGHT ? &s->layer->fp8->magnitude[x->param] : NULL;
 
   if (known && *known != WEFT_NO_BUF)
     return *known;
@@ -263,25 +260,26 @@ note (struct weft_step *s, uint32_t codes, uint32_t scale, uint64_t rows, uint64
   struct copy *copy = g_new (struct copy, 1);
 
   *copy = (struct copy){ .scale = scale,
-                         .turned = WEFT_NO_BUF,
-                         .turned_scale = scale,
+                         .transposed = WEFT_NO_BUF,
+                         .transposed_scale = scale,
                          .rows = rows,
                          .columns = columns,
                          .op = WEFT_NO_OP };
-  g_hash_table_insert (s->fp8->copies, GUINT_TO_POINTER (codes), copy);
+  g_hash_table_insert (s->layer->fp8->copies, GUINT_TO_POINTER (codes), copy);
   return copy;
 }
 
 static struct copy *
 copy_of (const struct weft_step *s, uint32_t codes)
 {
-  struct copy *copy = g_hash_table_lookup (s->fp8->copies, GUINT_TO_POINTER (codes));
+  struct copy *copy = g_hash_table_lookup (s->layer->fp8->copies, GUINT_TO_POINTER (codes));
 
   g_assert (copy);
   return copy;
 }
 
-/* Matrices with the numbers of a gradient are gone when a pass is, those of a weight with its layer. */
+/* Matrices with the numbers of a gradient are gone when a pass is, those of a weight with its
+ * layer. */
 static uint32_t
 room (struct weft_step *s, const struct weft_fp8_source *x)
 {
@@ -318,14 +316,15 @@ room_of_scales (struct weft_step *s, const struct weft_fp8_source *x, uint64_t r
                 uint64_t columns)
 {
   uint64_t block = weft_fp8_block (s), high = has_squares (s, x) ? BLOCK : 1;
-  uint64_t lines = high > 1 && x->groups.experts ? blocks_down (s, x, rows) : (rows + high - 1) / high;
+  uint64_t lines =
+      high > 1 && x->groups.experts ? blocks_down (s, x, rows) : (rows + high - 1) / high;
 
   return room_of (s, x, lines * ((columns + block - 1) / block));
 }
 
 /* Of the second copy: rows become columns, or with experts blocks go down. */
 static uint32_t
-room_of_turned_scales (struct weft_step *s, const struct weft_fp8_source *x, uint64_t rows)
+room_of_transposed_scales (struct weft_step *s, const struct weft_fp8_source *x, uint64_t rows)
 {
   return x->groups.experts ? room_of (s, x, blocks_down (s, x, rows) * x->columns)
                            : room_of_scales (s, x, x->columns, rows);
@@ -335,9 +334,8 @@ static struct weft_shape
 blocks_shape (const struct weft_step *s, const struct weft_fp8_source *x, uint64_t copies)
 {
   uint64_t block = weft_fp8_block (s), n = weft_step_elements (s, x->buf);
-  struct weft_shape shape =
-      WEFT_SHAPE (weft_build_buf_at (s->b, x->buf)->dtype, n / x->columns, x->columns, block,
-                  has_squares (s, x), copies);
+  struct weft_shape shape = WEFT_SHAPE (weft_build_buf_at (s->b, x->buf)->dtype, n / x->columns,
+                                        x->columns, block, has_squares (s, x), copies);
 
   if (x->groups.experts) {
     shape = groups_shape (s, x);
@@ -352,11 +350,11 @@ blocks_shape (const struct weft_step *s, const struct weft_fp8_source *x, uint64
 /* The kernel that rounds by blocks: any of these may be WEFT_NO_BUF. */
 static uint32_t
 emit_blocks (struct weft_step *s, const struct weft_fp8_source *x, struct weft_fp8 y,
-             struct weft_fp8 turned)
+             struct weft_fp8 transposed)
 {
-  const struct weft_use uses[] = { WEFT_R (x->buf), WEFT_R (x->groups.counts), WEFT_W (y.codes),
-                                   WEFT_W (y.scale), WEFT_W (turned.codes),
-                                   WEFT_W (turned.scale) };
+  const struct weft_use uses[] = { WEFT_R (x->buf),           WEFT_R (x->groups.counts),
+                                   WEFT_W (y.codes),          WEFT_W (y.scale),
+                                   WEFT_W (transposed.codes), WEFT_W (transposed.scale) };
   const struct weft_use whole[] = { uses[0], uses[2], uses[3], uses[4], uses[5] };
 
   if (x->groups.experts)
@@ -372,8 +370,8 @@ round_whole (struct weft_step *s, const struct weft_fp8_source *x, uint32_t code
 {
   gboolean delayed = s->strategy->fp8_recipe == WEFT_FP8_DELAYED;
   uint64_t n = weft_step_elements (s, x->buf);
-  uint32_t scale = delayed ? place_in (s, s->fp8->history, x) : measure (s, x);
-  uint32_t seen = delayed ? place_in (s, s->fp8->seen, x) : WEFT_NO_BUF;
+  uint32_t scale = delayed ? place_in (s, s->layer->fp8->history, x) : measure (s, x);
+  uint32_t seen = delayed ? place_in (s, s->layer->fp8->seen, x) : WEFT_NO_BUF;
   struct weft_shape shape = x->groups.experts
                                 ? groups_shape (s, x)
                                 : WEFT_SHAPE (weft_build_buf_at (s->b, x->buf)->dtype, n);
@@ -425,7 +423,7 @@ is_kept (const struct weft_step *s, const struct weft_fp8_source *x, uint32_t *c
 {
   gpointer found;
 
-  if (!g_hash_table_lookup_extended (s->fp8->kept, GUINT_TO_POINTER (x->buf), NULL, &found))
+  if (!g_hash_table_lookup_extended (s->layer->fp8->kept, GUINT_TO_POINTER (x->buf), NULL, &found))
     return FALSE;
   *codes = GPOINTER_TO_UINT (found);
   return TRUE;
@@ -439,7 +437,8 @@ weft_fp8_rows (struct weft_step *s, const struct weft_fp8_source *x)
   if (!is_codes (s, x->buf) && !is_kept (s, x, &codes)) {
     codes = round_to (s, x, room (s, x));
     if (keeps (s, x))
-      g_hash_table_insert (s->fp8->kept, GUINT_TO_POINTER (x->buf), GUINT_TO_POINTER (codes));
+      g_hash_table_insert (s->layer->fp8->kept, GUINT_TO_POINTER (x->buf),
+                           GUINT_TO_POINTER (codes));
   }
   return (struct weft_fp8){ codes, copy_of (s, codes)->scale };
 }
@@ -448,7 +447,7 @@ weft_fp8_rows (struct weft_step *s, const struct weft_fp8_source *x)
 
 /* The kernel that has made the codes makes the other copy too. */
 static void
-also_turned (struct weft_step *s, const struct weft_fp8_source *x, struct copy *copy)
+also_transposed (struct weft_step *s, const struct weft_fp8_source *x, struct copy *copy)
 {
   enum { YT = 3, COPIES };
   gboolean grouped = x->groups.experts > 0;
@@ -457,35 +456,35 @@ also_turned (struct weft_step *s, const struct weft_fp8_source *x, struct copy *
 
   if (x->role == WEFT_FP8_INPUT)
     s->at.phase = WEFT_PHASE_FORWARD;
-  copy->turned = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, format_of (s, x->role),
-                                   copy->rows * copy->columns, x->name);
-  copy->turned_scale = room_of_turned_scales (s, x, copy->rows);
+  copy->transposed = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, format_of (s, x->role),
+                                       copy->rows * copy->columns, x->name);
+  copy->transposed_scale = room_of_transposed_scales (s, x, copy->rows);
   s->at = at;
-  weft_build_more (s->b, copy->op, to, copy->turned);
-  weft_build_more (s->b, copy->op, to + 1, copy->turned_scale);
+  weft_build_more (s->b, copy->op, to, copy->transposed);
+  weft_build_more (s->b, copy->op, to + 1, copy->transposed_scale);
   struct weft_shape shape = *weft_build_shape_at (s->b, copy->op);
   shape.dim[grouped ? COPIES + 2 : COPIES] = 2;
   weft_build_reshape (s->b, copy->op, &shape);
 }
 
 static void
-turn (struct weft_step *s, const struct weft_fp8_source *x, uint32_t codes, struct copy *copy)
+transpose (struct weft_step *s, const struct weft_fp8_source *x, uint32_t codes, struct copy *copy)
 {
   struct weft_fp8_source of = *x;
 
   of.buf = codes;
-  copy->turned = room (s, &of);
+  copy->transposed = room (s, &of);
   weft_emit (s, WEFT_OP_TRANSPOSE, x->name,
              WEFT_SHAPE (weft_build_buf_at (s->b, codes)->dtype, copy->rows, copy->columns),
-             WEFT_USES (WEFT_R (codes), WEFT_W (copy->turned)));
+             WEFT_USES (WEFT_R (codes), WEFT_W (copy->transposed)));
 }
 
 /* Only the turned copy, with blocks of its own. */
 static struct weft_fp8
-round_turned (struct weft_step *s, const struct weft_fp8_source *x)
+round_transposed (struct weft_step *s, const struct weft_fp8_source *x)
 {
   uint64_t rows = weft_step_elements (s, x->buf) / x->columns;
-  struct weft_fp8 t = { room (s, x), room_of_turned_scales (s, x, rows) };
+  struct weft_fp8 t = { room (s, x), room_of_transposed_scales (s, x, rows) };
 
   emit_blocks (s, x, (struct weft_fp8){ WEFT_NO_BUF, WEFT_NO_BUF }, t);
   return t;
@@ -498,17 +497,17 @@ weft_fp8_columns (struct weft_step *s, const struct weft_fp8_source *x)
 
   if (!is_codes (s, x->buf) && !is_kept (s, x, &codes)) {
     if (weft_fp8_block (s))
-      return round_turned (s, x);
+      return round_transposed (s, x);
     round_to (s, x, codes = room (s, x));
   }
   struct copy *copy = copy_of (s, codes);
-  if (copy->turned == WEFT_NO_BUF && weft_fp8_block (s))
-    also_turned (s, x, copy);
+  if (copy->transposed == WEFT_NO_BUF && weft_fp8_block (s))
+    also_transposed (s, x, copy);
   else if (x->groups.experts && !weft_fp8_block (s))
     return (struct weft_fp8){ codes, copy->scale };
-  else if (copy->turned == WEFT_NO_BUF)
-    turn (s, x, codes, copy);
-  return (struct weft_fp8){ copy->turned, copy->turned_scale };
+  else if (copy->transposed == WEFT_NO_BUF)
+    transpose (s, x, codes, copy);
+  return (struct weft_fp8){ copy->transposed, copy->transposed_scale };
 }
 
 uint32_t
@@ -526,16 +525,16 @@ weft_fp8_gathered (struct weft_step *s, uint32_t part, uint32_t all)
 static struct weft_fp8_source
 weight_source (struct weft_step *s, uint32_t param)
 {
-  struct weft_fp8_source x = { .buf = weft_params_weight (s, param),
+  struct weft_fp8_source x = { .buf = weft_weight_read (s, param),
                                .param = param,
                                .role = WEFT_FP8_WEIGHT,
-                               .columns = param_at (s, param)->columns,
+                               .columns = weft_param_at (s, param)->columns,
                                .name = "cast_weight" };
 
   if (weft_params_is_expert (s, param))
     x.groups = (struct weft_fp8_groups){ .experts = tensors_of (s, param) / s->mesh->ep,
                                          .each = 1,
-                                         .rows = param_at (s, param)->rows,
+                                         .rows = weft_param_at (s, param)->rows,
                                          .counts = WEFT_NO_BUF };
   return x;
 }
@@ -546,24 +545,24 @@ weft_fp8_weight (struct weft_step *s, uint32_t param)
   uint32_t known = weft_cast_known (s, param);
 
   if (weft_params_scale (s, param) != WEFT_NO_BUF)
-    return (struct weft_fp8){ weft_params_weight (s, param), weft_params_scale (s, param) };
+    return (struct weft_fp8){ weft_weight_read (s, param), weft_params_scale (s, param) };
   if (known == WEFT_NO_BUF) {
     struct weft_fp8_source x = weight_source (s, param);
-    known = round_to (s, &x, weft_cast_room (s, param));
+    known = round_to (s, &x, weft_cast_buffer (s, param));
   }
   return (struct weft_fp8){ known, copy_of (s, known)->scale };
 }
 
 struct weft_fp8
-weft_fp8_weight_turned (struct weft_step *s, uint32_t param)
+weft_fp8_weight_transposed (struct weft_step *s, uint32_t param)
 {
   struct weft_fp8_source x = weight_source (s, param); /* which is gathered if need be */
 
   if (x.groups.experts && weft_fp8_block (s) != MX_BLOCK)
     return weft_fp8_weight (s, param);
   if (weft_params_scale (s, param) != WEFT_NO_BUF) {
-    uint32_t turned = weft_fp8_turned (s, param);
-    return (struct weft_fp8){ turned, s->turned_scale[param] };
+    uint32_t scale, transposed = weft_fp8_weights_transposed (s, param, &scale);
+    return (struct weft_fp8){ transposed, scale };
   }
   return weft_fp8_columns (s, &x);
 }

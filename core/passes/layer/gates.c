@@ -1,4 +1,5 @@
-/* Gates of experts: the weight of a token on what an expert takes, and the gate of shared experts. */
+/* Gates of experts: the weight of a token on what an expert takes, and the gate of shared
+ * experts. */
 #include "core/passes/layer/moe.h"
 
 static struct weft_shape

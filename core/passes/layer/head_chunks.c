@@ -1,15 +1,15 @@
-/* cross_entropy_fusion_impl = linear: where backward of a microbatch begins, its tokens go chunk by chunk
- * through output head, loss and their gradients, and logits go with their chunk.
+/* cross_entropy_fusion_impl = linear: where backward of a microbatch begins, its tokens go chunk by
+ * chunk through output head, loss and their gradients, and logits go with their chunk.
  *
  *   of a chunk   logits, loss and gradient in their place, input gradient, weight gradient added
  *
- * Forward ends with what was normed.  What of this is forward's is marked so: evaluation has losses, and
- * leaves gradients out.  Liger Kernel (arXiv 2410.10989, section 3.2) does the same inside forward, llm.c
- * where backward begins, which holds nothing more for microbatches that wait; Megatron-Core computes logits
- * a second time in backward, which costs a product.
+ * Forward ends with what was normed. What of this is forward's is marked so: evaluation has
+ * losses, and leaves gradients out. Liger Kernel (arXiv 2410.10989, section 3.2) does the same
+ * inside forward, llm.c where backward begins, which holds nothing more for microbatches that wait;
+ * Megatron-Core computes logits a second time in backward, which costs a product.
  *
- * In canonical order a chunk is a node of the tree over sequences, and chunks are added as the tree has it:
- * whole sequences, or the leaves of each, which come in zigzag order. */
+ * In canonical order a chunk is a node of the tree over sequences, and chunks are added as the tree
+ * has it: whole sequences, or the leaves of each, which come in zigzag order. */
 #include "core/passes/layer/ends.h"
 #include "core/job/loss.h"
 #include "core/base/zigzag.h"
@@ -18,15 +18,15 @@ struct rows {
   uint64_t first, n;
 };
 
-/* What there is of all tokens: weights, losses' gradient, and of each end what was normed, its gradient,
- * and the logits of the chunk in the making. */
+/* What there is of all tokens: weights, losses' gradient, and of each end what was normed, its
+ * gradient, and the logits of the chunk in the making. */
 struct head {
   uint64_t tokens;
   uint32_t n_chunks, n_ends, micro, weight, gradient;
   enum weft_phase phase; /* of gradients */
   uint32_t *normed, *dn, *part, *dlogits;
   struct weft_use dw;
-  struct weft_sum sum; /* canonical: of the chunks */
+  struct weft_sum *sum; /* canonical: of the chunks */
 };
 
 /* The rows of a buffer that has something for each token. */
@@ -55,8 +55,8 @@ rows_of (const struct weft_step *s, const struct head *h, uint32_t i)
   return (struct rows){ i * each, MIN (each, h->tokens - i * each) };
 }
 
-/* A copy of targets and a gather of rows write the whole of what a chunk reads as a part: it waits for them
- * by name. */
+/* A copy of targets and a gather of rows write the whole of what a chunk reads as a part: it waits
+ * for them by name. */
 static void
 predict (struct weft_step *s, struct head *h, uint32_t depth, struct rows rows)
 {
@@ -76,16 +76,16 @@ predict (struct weft_step *s, struct head *h, uint32_t depth, struct rows rows)
 static void
 add_weight_gradient (struct weft_step *s, struct head *h, uint32_t i)
 {
-  uint32_t leaf = s->canonical ? weft_sum_leaf (s, &h->sum) : WEFT_NO_BUF;
+  uint32_t leaf = s->canonical ? weft_sum_leaf (s, h->sum) : WEFT_NO_BUF;
 
   weft_head_wgrad (s, h->dlogits, h->part, s->canonical ? (struct weft_use) WEFT_W (leaf) : h->dw);
   if (s->canonical)
-    weft_sum_add_piece (s, &h->sum, i, leaf);
+    weft_sum_add_piece (s, h->sum, i, leaf);
   h->dw.read = 1;
 }
 
-/* The weight is asked for as forward does, so that evaluation has it, and as backward does, for which what
- * it needs next is gathered ahead. */
+/* The weight is asked for as forward does, so that evaluation has it, and as backward does, for
+ * which what it needs next is gathered ahead. */
 static void
 begin (struct weft_step *s, struct head *h)
 {
@@ -97,19 +97,18 @@ begin (struct weft_step *s, struct head *h)
     h->normed[depth] = weft_tensor_gather_rows (s, normed, "head");
   }
   s->at.phase = h->phase;
-  weft_params_weight (s, weft_head_param (s));
+  weft_weight_read (s, weft_head_param (s));
   for (uint32_t depth = 0; depth < h->n_ends; depth++)
     h->dn[depth] = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, weft_tensor_partial (s),
                                      h->tokens * s->model->hidden_size, "head");
   h->dw = weft_head_begin (s);
-  weft_sum_start (&h->sum, h->dw.buf, weft_step_elements (s, h->dw.buf), WEFT_LANE_GPU);
-  h->sum.pieces = h->n_chunks;
+  h->sum = weft_sum_new_pieces (s, h->dw.buf, h->n_chunks);
 }
 
 static void
 end (struct weft_step *s, struct head *h)
 {
-  g_array_unref (h->sum.held);
+  weft_sum_free (h->sum);
   weft_head_done (s, h->dw);
   for (uint32_t depth = 0; depth < h->n_ends; depth++)
     h->dn[depth] = weft_tensor_reduce_rows (s, h->dn[depth], "head");

@@ -5,15 +5,15 @@
  *   n1 -> kv_down -> split -> kl, key positions;  kl -> norm -> kn -> kv_up -> keys, values
  *   queries, keys, values, key positions -> join -> qkv
  *
- * Kept for backward beside qkv: ql, qn, kl, kn.  Recompute of mla_up_proj keeps kp, the key positions, in
- * place of qkv: all behind the latents' norms is run again before the backward of attention.
+ * Kept for backward beside qkv: ql, qn, kl, kn. Recompute of mla_up_proj keeps kp, the key
+ * positions, in place of qkv: all behind the latents' norms is run again before the backward of
+ * attention.
  *
- * Tensor parallel ranks have heads of their own: the maps up are cut by rows, and each has both maps down
- * and both norms whole.  With sequence_parallel those are taken of a rank's own tokens, and what the maps
- * up take is gathered, as are the turned parts of keys.  Their gradient is a sum over all heads, which
- * ranks have in parts. */
+ * Tensor parallel ranks have heads of their own: the maps up are cut by rows, and each has both
+ * maps down and both norms whole. With sequence_parallel those are taken of a rank's own tokens,
+ * and what the maps up take is gathered, as are the turned parts of keys. Their gradient is a sum
+ * over all heads, which ranks have in parts. */
 #include "core/passes/layer/moe.h"
-#include "core/passes/step.h"
 
 static uint64_t
 position_width (const struct weft_step *s)
@@ -42,7 +42,7 @@ latent_norm (struct weft_step *s, const char *name, enum weft_layer_param which,
   weft_emit (s, WEFT_OP_NORM, name, WEFT_SHAPE (s->dtype, s->rows, columns),
              WEFT_USES (WEFT_R (x), WEFT_R (weft_layer_weight (s, which)),
                         WEFT_R (weft_layer_weight (s, which + 1)), WEFT_W (y)));
-  return weft_inward (s, y, name);
+  return weft_cast_to_compute (s, y, name);
 }
 
 static uint32_t
@@ -52,10 +52,10 @@ latent_norm_backward (struct weft_step *s, const char *name, enum weft_layer_par
   const uint32_t param[] = { weft_params_layer (s, which), weft_params_layer (s, which + 1) };
   struct weft_norm_operands o = { .x = x, .dresidual = WEFT_NO_BUF, .columns = columns };
 
-  o.dy = weft_outward (s, dy, name);
+  o.dy = weft_cast_to_residual (s, dy, name);
   o.dx = weft_activation (s, columns, name);
   weft_norm_gradients (s, name, param, &o);
-  return weft_inward (s, o.dx, name);
+  return weft_cast_to_compute (s, o.dx, name);
 }
 
 /* ------------------------------------------------------------------------- queries */
@@ -68,7 +68,7 @@ query_latent (struct weft_step *s, struct weft_saved *saved)
   if (!rank)
     return;
   uint32_t down = weft_linear (s, "q_down", WEFT_Q_DOWN_WEIGHT, saved->n1, rank, s->width.h);
-  saved->ql = weft_outward (s, down, "q_down");
+  saved->ql = weft_cast_to_residual (s, down, "q_down");
   saved->qn = latent_norm (s, "q_latent_norm", WEFT_Q_LATENT_NORM_WEIGHT, saved->ql, rank);
 }
 
@@ -111,12 +111,12 @@ key_latent (struct weft_step *s, struct weft_saved *saved)
   uint32_t down = weft_linear (s, "kv_down", WEFT_KV_DOWN_WEIGHT, saved->n1,
                                rank + position_width (s), s->width.h);
   uint32_t latent = weft_moe_tokens (s, rank, "kv_latent"),
-           turned = weft_moe_tokens (s, position_width (s), "key_position");
+           transposed = weft_moe_tokens (s, position_width (s), "key_position");
 
   weft_emit (s, WEFT_OP_LATENT_SPLIT, "kv_split", split_shape (s),
-             WEFT_USES (WEFT_R (down), WEFT_W (latent), WEFT_W (turned)));
-  saved->kp = weft_tensor_gather_rows (s, turned, "key_position");
-  saved->kl = weft_outward (s, latent, "kv_latent");
+             WEFT_USES (WEFT_R (down), WEFT_W (latent), WEFT_W (transposed)));
+  saved->kp = weft_tensor_gather_rows (s, transposed, "key_position");
+  saved->kl = weft_cast_to_residual (s, latent, "kv_latent");
   saved->kn = latent_norm (s, "kv_latent_norm", WEFT_KV_LATENT_NORM_WEIGHT, saved->kl, rank);
 }
 
@@ -183,11 +183,11 @@ weft_latent_backward (struct weft_step *s, const struct weft_saved *saved, uint3
                                          s->tokens * position_width (s), "dkey_position");
   struct weft_shape shape = join_shape (s);
 
-  shape.dim[5] = s->attention_leaves;
+  shape.dim[5] = s->leaves.attention;
   weft_emit (s, WEFT_OP_LATENT_JOIN_BWD, "qkv_join", shape,
              WEFT_USES (WEFT_R (dqkv), WEFT_W (dq), WEFT_W (dkv), WEFT_W (dposition)));
   dposition = weft_tensor_reduce_rows (s, dposition, "dkey_position");
-  dposition = weft_inward (s, dposition, "dkey_position");
+  dposition = weft_cast_to_compute (s, dposition, "dkey_position");
   uint32_t of_queries = queries_backward (s, saved, dq),
            of_keys = keys_backward (s, saved, dkv, dposition);
   return weft_moe_add (s, "dn1", of_queries, of_keys);

@@ -3,9 +3,9 @@
  *   x -> norm1 -> n1 -> qkv (rope) -> attention -> o -> proj -> + x -> x1
  *   x1 -> norm2 -> n2 -> fc1 -> u -> activation -> a -> fc2 -> + x1 -> output
  *
- * norm_placement = post leaves out norm1 and norm2 where they are and has them behind proj and fc2;
- * sandwich has norms of their own there besides (attention_norm, mlp_norm).  residual = parallel:
- * norm2 takes x, not x1; parallel_one_norm: fc1 takes n1.
+ * norm_placement = post: no norm1 and norm2 there, but one after proj and one after fc2; sandwich:
+ * both, with attention_norm after proj and mlp_norm after fc2. residual = parallel: norm2 reads x,
+ * not x1; parallel_one_norm: fc1 reads n1.
  *
  * Kept for backward: x, n1, qkv, o, lse, x1, n2, u, a.  In 16-bit bytes that is
  * sbh (2 + 2 + 4k/a + 2 + 2 + 2 + 2 + 2 w f/h + 2 f/h) + 4 a s b with w = 2 when the MLP is gated:
@@ -21,14 +21,15 @@
  *   mla_up_proj queries, keys and values out of latents: latent.c
  *   moe, moe_act, shared_experts: moe.c
  *
- * With multi-latent attention latent.c makes qkv of n1.  A layer of experts has them in place of fc1 and fc2: moe.c.
+ * With multi-latent attention latent.c makes qkv of n1. A layer of experts has them in place of
+ * fc1 and fc2: moe.c.
  *
- * delay_wgrad_compute, and a backward that the schedule splits: weight gradients of the four projections
- * are put off, with what they read.
- * The residual's gradient is then a new buffer after each norm: the old one is still to be read. */
-#include "core/passes/layer/turns.h"
+ * delay_wgrad_compute, and a backward that the schedule splits: weight gradients of the four
+ * projections are put off, with what they read. The residual's gradient is then a new buffer after
+ * each norm: the old one is still to be read. */
+#include "core/passes/layer/nodes.h"
 
-/* The norm of what attention or the MLP makes. */
+/* The norm of the output of attention, or of the MLP. */
 static enum weft_layer_param
 output_norm (const struct weft_step *s, gboolean attention)
 {
@@ -69,7 +70,7 @@ weft_layer_output_norm_backward (struct weft_step *s, gboolean attention, uint32
                                    WEFT_NO_BUF);
 }
 
-/* What the map to queries, keys and values reads: a norm, or the stream itself. */
+/* Input of the map to queries, keys and values: a norm, or the residual stream. */
 static uint32_t
 input (const struct weft_saved *saved)
 {
@@ -77,7 +78,7 @@ input (const struct weft_saved *saved)
 }
 
 static void
-attend (struct weft_step *s, struct weft_pass *pass)
+attend (struct weft_step *s, struct weft_layer_pass *pass)
 {
   const struct weft_widths *w = &s->width;
   struct weft_saved *saved = pass->saved;
@@ -93,51 +94,51 @@ attend (struct weft_step *s, struct weft_pass *pass)
         weft_heads_gather (s, weft_linear (s, "qkv", WEFT_QKV_WEIGHT, input (saved), w->made, w->h));
   weft_layer_attention (s, saved);
   uint32_t p = weft_linear (s, "proj", WEFT_PROJ_WEIGHT, saved->o, w->h, w->own);
-  p = weft_layer_output_norm (s, TRUE, weft_outward (s, p, "proj"), &saved->made);
+  p = weft_layer_output_norm (s, TRUE, weft_cast_to_residual (s, p, "proj"), &saved->made);
   pass->x = weft_residual (s, WEFT_DROP_ATTENTION, pass->x, p, &saved->mask_o);
   if (s->model->residual == WEFT_RESIDUAL_SEQUENTIAL)
     saved->x1 = pass->x;
-  weft_step_through (s, weft_params_layer (s, WEFT_NORM1_WEIGHT));
+  weft_after_module (s, weft_params_layer (s, WEFT_NORM1_WEIGHT));
 }
 
-/* One norm for both has been made again for the MLP. */
+/* A norm that attention and MLP share was recomputed for the MLP. */
 static void
 normalise_again (struct weft_step *s, struct weft_saved *saved)
 {
   gboolean done = s->model->residual == WEFT_RESIDUAL_ONE_NORM;
 
   if (s->model->norm_placement != WEFT_NORM_POST && !done &&
-      weft_runs_again (s, WEFT_MODULE_LAYERNORM))
+      weft_recomputes (s, WEFT_MODULE_LAYERNORM))
     saved->n1 = weft_norm_again (s, "norm1", WEFT_NORM1_WEIGHT, saved->x);
 }
 
-/* From the gradient of what attention read to that of the layer's input. */
+/* From the gradient of the input of attention to that of the layer's input. */
 static void
-leave_attention (struct weft_step *s, struct weft_pass *pass, uint32_t dn1)
+leave_attention (struct weft_step *s, struct weft_layer_pass *pass, uint32_t dn1)
 {
   const struct weft_saved *saved = pass->saved;
 
   if (s->model->residual == WEFT_RESIDUAL_ONE_NORM)
-    dn1 = weft_stream_add (s, "dn1", weft_outward (s, dn1, "norm1"),
-                           weft_outward (s, pass->beside, "norm1"));
+    dn1 = weft_stream_add (s, "dn1", weft_cast_to_residual (s, dn1, "norm1"),
+                           weft_cast_to_residual (s, pass->beside, "norm1"));
   if (s->model->norm_placement == WEFT_NORM_POST)
-    pass->x = weft_stream_add (s, "dresidual", weft_outward (s, dn1, "qkv"), pass->x);
+    pass->x = weft_stream_add (s, "dresidual", weft_cast_to_residual (s, dn1, "qkv"), pass->x);
   else
     pass->x = weft_norm_backward (s, "norm1", WEFT_NORM1_WEIGHT, dn1, saved->x, pass->x);
 }
 
 static void
-attend_backward (struct weft_step *s, struct weft_pass *pass)
+attend_backward (struct weft_step *s, struct weft_layer_pass *pass)
 {
   const struct weft_widths *w = &s->width;
   struct weft_saved *saved = pass->saved;
   uint32_t branch = s->model->residual == WEFT_RESIDUAL_SEQUENTIAL ? pass->x : pass->branch;
 
-  weft_step_through (s, weft_params_second_half (s, pass->layer));
+  weft_after_module (s, weft_params_of_mlp (s, pass->layer));
   uint32_t dp = weft_drop_backward (s, WEFT_DROP_ATTENTION, branch, saved->mask_o);
   dp = weft_layer_output_norm_backward (s, TRUE, saved->made, dp);
   uint32_t d_o = weft_linear_backward (s, "proj", WEFT_PROJ_WEIGHT, dp, saved->o, w->h, w->own);
-  gboolean latent = weft_runs_again (s, WEFT_MODULE_MLA_UP_PROJ);
+  gboolean latent = weft_recomputes (s, WEFT_MODULE_MLA_UP_PROJ);
   if (latent) {
     normalise_again (s, saved);
     weft_latent_again (s, saved);
@@ -153,26 +154,27 @@ attend_backward (struct weft_step *s, struct weft_pass *pass)
 }
 
 static gboolean
-has_experts (const struct weft_step *s, const struct weft_pass *pass)
+has_experts (const struct weft_step *s, const struct weft_layer_pass *pass)
 {
   return weft_model_layer_is_moe (s->model, pass->layer);
 }
 
 void
-weft_layer_forward_turn (struct weft_step *s, struct weft_pass *pass, enum weft_turn turn)
+weft_layer_forward_node (struct weft_step *s, struct weft_layer_pass *pass,
+                         enum weft_layer_node turn)
 {
   struct weft_saved *saved = pass->saved;
 
   s->at.layer = pass->layer;
-  if (turn == WEFT_TURN_ATTEND)
+  if (turn == WEFT_NODE_ATTENTION)
     attend (s, pass);
   if (has_experts (s, pass))
-    weft_moe_forward_turn (s, pass, turn);
-  else if (turn == WEFT_TURN_MLP)
+    weft_moe_forward_node (s, pass, turn);
+  else if (turn == WEFT_NODE_MLP)
     pass->mlp = weft_layer_mlp (s, saved);
-  if (turn == WEFT_TURN_ADD) {
+  if (turn == WEFT_NODE_ADD) {
     uint32_t y =
-        weft_layer_output_norm (s, FALSE, weft_outward (s, pass->mlp, "fc2"), &saved->mlp);
+        weft_layer_output_norm (s, FALSE, weft_cast_to_residual (s, pass->mlp, "fc2"), &saved->mlp);
     pass->x = weft_residual (s, WEFT_DROP_MLP, pass->x, y, &saved->mask_y);
   }
   s->at.layer = WEFT_NO_LAYER;
@@ -181,28 +183,29 @@ weft_layer_forward_turn (struct weft_step *s, struct weft_pass *pass, enum weft_
 uint32_t
 weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x, struct weft_saved *saved)
 {
-  struct weft_pass pass = { .layer = layer, .saved = saved, .x = x };
+  struct weft_layer_pass pass = { .layer = layer, .saved = saved, .x = x };
 
-  for (int turn = 0; turn < WEFT_N_TURN; turn++)
-    weft_layer_forward_turn (s, &pass, turn);
+  for (int turn = 0; turn < WEFT_N_NODE; turn++)
+    weft_layer_forward_node (s, &pass, turn);
   return pass.x;
 }
 
 void
-weft_layer_backward_turn (struct weft_step *s, struct weft_pass *pass, enum weft_turn turn)
+weft_layer_backward_node (struct weft_step *s, struct weft_layer_pass *pass,
+                          enum weft_layer_node turn)
 {
   struct weft_op at = s->at;
 
   s->at.layer = pass->layer;
-  if (turn == WEFT_N_TURN - 1)
+  if (turn == WEFT_N_NODE - 1)
     pass->branch = pass->x;
   if (weft_step_delays (s))
     s->at.phase = WEFT_PHASE_INPUT_GRAD;
   if (has_experts (s, pass))
-    weft_moe_backward_turn (s, pass, turn);
-  else if (turn == WEFT_TURN_MLP)
+    weft_moe_backward_node (s, pass, turn);
+  else if (turn == WEFT_NODE_MLP)
     weft_layer_mlp_backward (s, pass);
-  if (turn == WEFT_TURN_ATTEND)
+  if (turn == WEFT_NODE_ATTENTION)
     attend_backward (s, pass);
   s->at = at;
 }
@@ -210,9 +213,9 @@ weft_layer_backward_turn (struct weft_step *s, struct weft_pass *pass, enum weft
 uint32_t
 weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_saved *saved, uint32_t dres)
 {
-  struct weft_pass pass = { .layer = layer, .saved = saved, .x = dres };
+  struct weft_layer_pass pass = { .layer = layer, .saved = saved, .x = dres };
 
-  for (int turn = WEFT_N_TURN; turn-- > 0;)
-    weft_layer_backward_turn (s, &pass, turn);
+  for (int turn = WEFT_N_NODE; turn-- > 0;)
+    weft_layer_backward_node (s, &pass, turn);
   return pass.x;
 }

@@ -1,29 +1,17 @@
-/* The linear maps of a layer: y = x w^T + b, input gradients, and weight gradients, which may be put
- * off until what others wait for is on its way (delay_wgrad_compute, and schedules with cells of
- * their own for weight gradients). */
+/* The linear maps of a layer: y = x w^T + b, input gradients, and weight gradients, which may be
+ * put off until what others wait for is on its way (delay_wgrad_compute, and schedules with cells
+ * of their own for weight gradients). */
+#include "core/passes/layer/fp8_products.h"
 #include "core/passes/layer/moe.h"
-#include "core/passes/step.h"
 
 uint32_t
-weft_activation (struct weft_step *s, uint64_t columns, const char *name)
-{
-  return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->dtype, s->rows * columns, name);
-}
-
-uint32_t
-weft_product (struct weft_step *s, uint64_t columns, const char *name)
-{
-  return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->product_dtype, s->tokens * columns, name);
-}
-
-uint32_t
-weft_inward (struct weft_step *s, uint32_t buf, const char *name)
+weft_cast_to_compute (struct weft_step *s, uint32_t buf, const char *name)
 {
   return weft_cast (s, buf, s->product_dtype, name);
 }
 
 uint32_t
-weft_outward (struct weft_step *s, uint32_t buf, const char *name)
+weft_cast_to_residual (struct weft_step *s, uint32_t buf, const char *name)
 {
   return weft_cast (s, buf, s->dtype, name);
 }
@@ -31,13 +19,13 @@ weft_outward (struct weft_step *s, uint32_t buf, const char *name)
 uint32_t
 weft_layer_weight (struct weft_step *s, enum weft_layer_param which)
 {
-  return weft_params_weight (s, weft_params_layer (s, which));
+  return weft_weight_read (s, weft_params_layer (s, which));
 }
 
 static enum weft_cut
 cut_of (const struct weft_step *s, uint32_t param)
 {
-  const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
+  const struct weft_param *row = weft_param_at (s, param);
   return row->ways > 1 ? row->cut : WEFT_CUT_NONE;
 }
 
@@ -60,17 +48,17 @@ deal (const struct weft_step *s, enum weft_layer_param which, struct weft_shape 
     uint32_t leaves;
     uint64_t tail;
   } maps[WEFT_N_LAYER_PARAM] = {
-    [WEFT_QKV_WEIGHT] = { TRUE, s->attention_leaves,
+    [WEFT_QKV_WEIGHT] = { TRUE, s->leaves.attention,
                           (uint64_t) (s->model->num_query_groups * s->model->kv_channels) /
                               s->mesh->tp },
-    [WEFT_PROJ_WEIGHT] = { FALSE, s->attention_leaves, 0 },
-    [WEFT_FC1_WEIGHT] = { TRUE, s->mlp_leaves, w->up - w->f },
-    [WEFT_FC2_WEIGHT] = { FALSE, s->mlp_leaves, 0 },
-    [WEFT_Q_UP_WEIGHT] = { TRUE, s->attention_leaves, 0 },
-    [WEFT_KV_UP_WEIGHT] = { TRUE, s->attention_leaves, 0 },
-    [WEFT_SHARED_FC1_WEIGHT] = { TRUE, s->shared_leaves,
+    [WEFT_PROJ_WEIGHT] = { FALSE, s->leaves.attention, 0 },
+    [WEFT_FC1_WEIGHT] = { TRUE, s->leaves.mlp, w->up - w->f },
+    [WEFT_FC2_WEIGHT] = { FALSE, s->leaves.mlp, 0 },
+    [WEFT_Q_UP_WEIGHT] = { TRUE, s->leaves.attention, 0 },
+    [WEFT_KV_UP_WEIGHT] = { TRUE, s->leaves.attention, 0 },
+    [WEFT_SHARED_FC1_WEIGHT] = { TRUE, s->leaves.shared,
                                  (weft_model_wide (s->model) - 1) * w->shared },
-    [WEFT_SHARED_FC2_WEIGHT] = { FALSE, s->shared_leaves, 0 },
+    [WEFT_SHARED_FC2_WEIGHT] = { FALSE, s->leaves.shared, 0 },
     [WEFT_MTP_PROJ_WEIGHT] = { TRUE, weft_job_leaves (s->job, w->h) / s->mesh->tp, 0 },
   };
 
@@ -87,36 +75,13 @@ add_bias (struct weft_step *s, const char *name, uint32_t y, uint32_t bias, uint
   uint32_t sum = y;
 
   if (bias == WEFT_NO_BUF)
-    return weft_inward (s, y, name);
+    return weft_cast_to_compute (s, y, name);
   struct weft_shape shape = WEFT_SHAPE (weft_build_buf_at (s->b, y)->dtype, s->rows, n);
   shape.out_dtype = s->product_dtype;
   if (shape.dtype != shape.out_dtype)
     y = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->product_dtype, s->rows * n, name);
   weft_emit (s, WEFT_OP_BIAS, name, shape, WEFT_USES (WEFT_R (sum), WEFT_R (bias), WEFT_W (y)));
   return y;
-}
-
-/* Forward or input gradient, with the scales of those of its factors that are in fp8. */
-uint32_t
-weft_piece_multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x, uint32_t y)
-{
-  gboolean both = p->kind == WEFT_OP_FP8_MATMUL || p->kind == WEFT_OP_FP8_MATMUL_DGRAD;
-  gboolean scaled = both || p->kind == WEFT_OP_MATMUL_FP8 || p->kind == WEFT_OP_MATMUL_DGRAD_FP8;
-  gboolean forward =
-      p->kind == WEFT_OP_MATMUL || p->kind == WEFT_OP_MATMUL_FP8 || p->kind == WEFT_OP_FP8_MATMUL;
-  struct weft_use use[6];
-  uint32_t n = 0;
-
-  use[n++] = (struct weft_use) WEFT_R (x);
-  if (both)
-    use[n++] = (struct weft_use) WEFT_R (p->x_scale);
-  use[n++] = (struct weft_use) WEFT_R (p->w);
-  if (scaled)
-    use[n++] = (struct weft_use) WEFT_R (p->w_scale);
-  if (forward)
-    use[n++] = (struct weft_use) WEFT_R (p->bias);
-  use[n++] = (struct weft_use) WEFT_W (y);
-  return weft_emit (s, p->kind, p->name, p->shape, use, n);
 }
 
 /* Of this rank's weights and what they are multiplied with, which is whole. */
@@ -149,7 +114,7 @@ static uint32_t
 take_factors (struct weft_step *s, struct weft_piece *p, uint32_t param, uint32_t x)
 {
   if (!weft_fp8_takes (s, param)) {
-    x = weft_inward (s, x, p->name);
+    x = weft_cast_to_compute (s, x, p->name);
     p->w = weft_cast_weight (s, param);
     p->w_scale = weft_params_scale (s, param);
     p->kind = p->w_scale == WEFT_NO_BUF ? WEFT_OP_MATMUL : WEFT_OP_MATMUL_FP8;
@@ -226,7 +191,8 @@ multiply_gradient (struct weft_step *s, const struct weft_delayed *d, struct wef
                         grad[0], grad[1]));
 }
 
-/* Of a map that nobody shares out ranks have gradients of their rows, which are added later: norm.c. */
+/* Of a map that nobody shares out ranks have gradients of their rows, which are added later:
+ * norm.c. */
 static void
 dense_gradient (struct weft_step *s, const struct weft_delayed *d)
 {
@@ -235,7 +201,7 @@ dense_gradient (struct weft_step *s, const struct weft_delayed *d)
                                   source_of (d->x, d->weight, WEFT_FP8_INPUT, d->k, d->name) };
 
   if (!weft_fp8_takes (s, d->weight))
-    of[1].buf = weft_inward (s, d->x, d->name);
+    of[1].buf = weft_cast_to_compute (s, d->x, d->name);
   if (part && s->canonical) {
     of[1].buf = whole_rows (s, of[1]);
     of[0].buf = whole_rows (s, of[0]);
@@ -268,27 +234,27 @@ weft_linear_gradient (struct weft_step *s, const struct weft_delayed *d)
   later.micro = s->at.micro;
   later.chunk = s->at.chunk;
   if (weft_step_delays (s))
-    g_array_append_val (s->delayed, later);
+    g_array_append_val (s->layer->delayed, later);
   else
     weight_gradient (s, d);
 }
 
 void
-weft_layer_delayed (struct weft_step *s)
+weft_layer_run_delayed_wgrads (struct weft_step *s)
 {
   struct weft_op at = s->at;
   guint left = 0;
 
   s->at.phase = WEFT_PHASE_WEIGHT_GRAD;
-  for (guint i = 0; i < s->delayed->len; i++) {
-    const struct weft_delayed d = g_array_index (s->delayed, struct weft_delayed, i);
+  for (guint i = 0; i < s->layer->delayed->len; i++) {
+    const struct weft_delayed d = g_array_index (s->layer->delayed, struct weft_delayed, i);
     s->at.layer = d.layer;
     if (d.micro == at.micro && d.chunk == at.chunk)
       weight_gradient (s, &d);
     else
-      g_array_index (s->delayed, struct weft_delayed, left++) = d;
+      g_array_index (s->layer->delayed, struct weft_delayed, left++) = d;
   }
-  g_array_set_size (s->delayed, left);
+  g_array_set_size (s->layer->delayed, left);
   s->at = at;
 }
 
@@ -303,19 +269,19 @@ take_weight_back (struct weft_step *s, struct weft_piece *p, uint32_t param)
     p->w = weft_cast_weight (s, param);
     return;
   }
-  struct weft_fp8 w = weft_fp8_weight_turned (s, param);
+  struct weft_fp8 w = weft_fp8_weight_transposed (s, param);
   p->kind = both ? WEFT_OP_FP8_MATMUL_DGRAD : WEFT_OP_MATMUL_DGRAD_FP8;
   p->w = w.codes;
   p->w_scale = w.scale;
   p->shape.dim[5] = both ? weft_fp8_block (s) : 0;
 }
 
-/* The gradient of the output, and what will be multiplied with it for that of the weight, of all tokens if
- * need be. */
+/* The gradient of the output, and what will be multiplied with it for that of the weight, of all
+ * tokens if need be. */
 static void
 take_gradient (struct weft_step *s, struct weft_piece *p, struct weft_delayed *d)
 {
-  d->dy = weft_inward (s, d->dy, d->name);
+  d->dy = weft_cast_to_compute (s, d->dy, d->name);
   if (!weft_fp8_takes (s, d->weight))
     return;
   if (weft_fp8_block (s) && cut_of (s, d->weight) == WEFT_CUT_COLUMNS)
@@ -333,8 +299,8 @@ gather_input (struct weft_step *s, enum weft_layer_param which, const char *name
 {
   if (!weft_overlap_is_bulk (s, which, FALSE))
     return weft_tensor_gather_rows (s, x, name);
-  uint32_t all = weft_overlap_room (s, which, FALSE, weft_build_buf_at (s->b, x)->dtype,
-                                    weft_step_elements (s, x) * s->mesh->tp);
+  uint32_t all = weft_overlap_buffer (s, which, FALSE, weft_build_buf_at (s->b, x)->dtype,
+                                      weft_step_elements (s, x) * s->mesh->tp);
   weft_tensor_gather_into (s, x, all, name);
   return all;
 }
@@ -343,7 +309,7 @@ static uint32_t
 take_input (struct weft_step *s, const struct weft_delayed *d)
 {
   if (!weft_fp8_takes (s, d->weight))
-    return gather_input (s, d->which, d->name, weft_inward (s, d->x, d->name));
+    return gather_input (s, d->which, d->name, weft_cast_to_compute (s, d->x, d->name));
   if (weft_fp8_block (s))
     return gather_input (s, d->which, d->name, d->x);
   const struct weft_fp8_source source = source_of (d->x, d->weight, WEFT_FP8_INPUT, d->k, d->name);
@@ -358,7 +324,7 @@ whole_gradient (struct weft_step *s, const struct weft_piece *p)
   uint64_t n = p->shape.dim[0] * p->shape.dim[2];
 
   if (weft_overlap_is_bulk (s, p->which, TRUE))
-    return weft_overlap_room (s, p->which, TRUE, p->shape.out_dtype, n);
+    return weft_overlap_buffer (s, p->which, TRUE, p->shape.out_dtype, n);
   return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, p->shape.out_dtype, n, p->name);
 }
 
@@ -413,5 +379,5 @@ weft_linear_backward (struct weft_step *s, const char *name, enum weft_layer_par
   if (weft_fp8_takes (s, w))
     weft_fp8_gathered (s, own, d.dy);
   weft_linear_gradient (s, &d);
-  return weft_inward (s, dx, name);
+  return weft_cast_to_compute (s, dx, name);
 }

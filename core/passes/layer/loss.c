@@ -33,7 +33,7 @@ view (struct weft_step *s, uint32_t stats, uint32_t first, uint32_t n)
 static struct weft_shape
 shape_of (const struct weft_step *s)
 {
-  return WEFT_SHAPE (s->product_dtype, s->tokens, s->width.vocab, s->vocab_leaves,
+  return WEFT_SHAPE (s->product_dtype, s->tokens, s->width.vocab, s->leaves.vocab,
                      s->model->vocab_size);
 }
 
@@ -71,27 +71,27 @@ gather (struct weft_step *s, const struct weft_saved_end *end)
   return weft_tensor_all_gather (s, stats, "loss_parts");
 }
 
-uint32_t
-weft_mtp_loss (struct weft_step *s, uint32_t depth)
+static uint32_t
+mtp_loss (struct weft_step *s, uint32_t depth)
 {
-  uint64_t bytes = weft_build_buf_at (s->b, s->loss)->bytes;
+  uint64_t bytes = weft_build_buf_at (s->b, s->scalars.loss)->bytes;
 
   if (s->model->mtp_num_layers == 1)
-    return s->mtp_loss;
-  return weft_build_view (s->b, s->mtp_loss, (depth - 1) * bytes, bytes, "mtp_loss");
+    return s->scalars.mtp_loss;
+  return weft_build_view (s->b, s->scalars.mtp_loss, (depth - 1) * bytes, bytes, "mtp_loss");
 }
 
 /* The running sums that a loss is added to: of losses, and of tokens. */
 static uint32_t
 loss_of (struct weft_step *s, const struct weft_saved_end *end)
 {
-  return end->depth ? weft_mtp_loss (s, end->depth) : s->loss;
+  return end->depth ? mtp_loss (s, end->depth) : s->scalars.loss;
 }
 
 static uint32_t
 count_of (const struct weft_step *s, const struct weft_saved_end *end)
 {
-  return end->depth ? WEFT_NO_BUF : s->count;
+  return end->depth ? WEFT_NO_BUF : s->scalars.count;
 }
 
 void
@@ -119,8 +119,8 @@ weft_loss_forward (struct weft_step *s, struct weft_saved_end *end)
 /* ------------------------------------------------------------------------ backward */
 
 /* Tokens the loss is a mean over: those of this rank, where the reduction divides by the replicas
- * (Megatron-Core; average_in_collective); of all ranks in canonical order, which divides once.  A loss
- * per token is a sum, whose gradients finish.c divides. */
+ * (Megatron-Core; average_in_collective); of all ranks in canonical order, which divides once. A
+ * loss per token is a sum, whose gradients finish.c divides. */
 static uint64_t
 mean_over (const struct weft_step *s)
 {

@@ -1,5 +1,5 @@
 /* The MLP of a layer: norm, up, nonlinearity, down. */
-#include "core/passes/layer/turns.h"
+#include "core/passes/layer/nodes.h"
 
 /* Forward and backward op of each activation, and its label. */
 static const struct {
@@ -36,7 +36,7 @@ weft_activate_backward (struct weft_step *s, uint64_t columns, uint32_t u, uint3
   return du;
 }
 
-/* The residual stream that the MLP reads: after attention, or before it. */
+/* The residual stream that the MLP reads: with the output of attention, or without. */
 static uint32_t
 stream (const struct weft_step *s, const struct weft_saved *saved)
 {
@@ -51,7 +51,7 @@ has_norm (const struct weft_step *s)
          s->model->residual != WEFT_RESIDUAL_ONE_NORM;
 }
 
-/* What the first map reads: a norm, that of attention, or the stream itself. */
+/* Input of fc1: the norm before it, that of attention, or the residual stream. */
 static uint32_t
 input (const struct weft_step *s, const struct weft_saved *saved)
 {
@@ -89,21 +89,22 @@ inner_again (struct weft_step *s, struct weft_saved *saved)
 static void
 normalise_again (struct weft_step *s, struct weft_saved *saved)
 {
-  if (has_norm (s) && weft_runs_again (s, WEFT_MODULE_LAYERNORM) &&
-      !weft_runs_again (s, WEFT_MODULE_MLP))
+  if (has_norm (s) && weft_recomputes (s, WEFT_MODULE_LAYERNORM) &&
+      !weft_recomputes (s, WEFT_MODULE_MLP))
     saved->n2 = weft_norm_again (s, "norm2", WEFT_NORM2_WEIGHT, stream (s, saved));
 }
 
-/* Attention reads its gradient as it was before the MLP where both read the same stream. */
+/* From the gradient of the input of fc1 to that of the residual stream before the MLP.  Where
+ * attention and MLP read the same stream, attention reads the old gradient (pass->branch). */
 static void
-join_gradients (struct weft_step *s, struct weft_pass *pass, uint32_t dn2)
+join_gradients (struct weft_step *s, struct weft_layer_pass *pass, uint32_t dn2)
 {
   const struct weft_saved *saved = pass->saved;
 
   if (s->model->residual == WEFT_RESIDUAL_ONE_NORM)
     pass->beside = dn2;
   else if (!has_norm (s))
-    pass->x = weft_stream_add (s, "dresidual", weft_outward (s, dn2, "fc1"), pass->x);
+    pass->x = weft_stream_add (s, "dresidual", weft_cast_to_residual (s, dn2, "fc1"), pass->x);
   else if (s->model->residual == WEFT_RESIDUAL_PARALLEL)
     pass->x = weft_norm_backward_apart (s, "norm2", WEFT_NORM2_WEIGHT, dn2, saved->x, pass->x);
   else
@@ -111,15 +112,15 @@ join_gradients (struct weft_step *s, struct weft_pass *pass, uint32_t dn2)
 }
 
 void
-weft_layer_mlp_backward (struct weft_step *s, struct weft_pass *pass)
+weft_layer_mlp_backward (struct weft_step *s, struct weft_layer_pass *pass)
 {
   struct weft_saved *saved = pass->saved;
   uint32_t dy = weft_drop_backward (s, WEFT_DROP_MLP, pass->x, saved->mask_y);
 
   dy = weft_layer_output_norm_backward (s, FALSE, saved->mlp, dy);
-  if (s->model->residual == WEFT_RESIDUAL_ONE_NORM && weft_runs_again (s, WEFT_MODULE_LAYERNORM))
+  if (s->model->residual == WEFT_RESIDUAL_ONE_NORM && weft_recomputes (s, WEFT_MODULE_LAYERNORM))
     saved->n1 = weft_norm_again (s, "norm1", WEFT_NORM1_WEIGHT, saved->x);
-  if (weft_runs_again (s, WEFT_MODULE_MLP))
+  if (weft_recomputes (s, WEFT_MODULE_MLP))
     inner_again (s, saved);
   uint32_t da =
       weft_linear_backward (s, "fc2", WEFT_FC2_WEIGHT, dy, saved->a, s->width.h, s->width.f);

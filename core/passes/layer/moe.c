@@ -1,17 +1,18 @@
 /* A layer of experts: the router, and what its experts and those that see every token make.
  *
  * Selective recompute (Megatron-Core moe_layer.py, shared_experts.py, experts.py):
- *   moe             keeps n2 alone: the whole layer is run again before its backward, with what travels
- *                   and with the last maps, whose results nobody needs: upstream checkpoints the layer as one
+ *   moe             keeps n2 alone: the whole layer is run again before its backward, with what
+ *                   travels and with the last maps, whose results nobody needs: upstream
+ *                   checkpoints the layer as one
  *   shared_experts  likewise what sees every token
  *   moe_act         keeps what fc1 makes, and makes the activation of experts again */
 #include "core/passes/layer/moe.h"
-#include "core/passes/layer/turns.h"
+#include "core/passes/layer/nodes.h"
 #include "core/base/zigzag.h"
 #include <math.h>
 
-/* Nobody drops tokens and any rank may get them all: buffers of a step that is run have room for that.
- * One that is simulated has as many rows as moe_load_imbalance says. */
+/* Nobody drops tokens and any rank may get them all: buffers of a step that is run have room for
+ * that. One that is simulated has as many rows as moe_load_imbalance says. */
 static uint64_t
 planned (const struct weft_step *s, const struct weft_moe *z, uint64_t sources, uint64_t *room)
 {
@@ -26,7 +27,8 @@ planned (const struct weft_step *s, const struct weft_moe *z, uint64_t sources, 
   return n;
 }
 
-/* Leaves of a rank's share of the tokens; there may be fewer than ranks, which then have one together. */
+/* Leaves of a rank's share of the tokens; there may be fewer than ranks, which then have one
+ * together. */
 static void
 set_leaves (const struct weft_step *s, struct weft_moe *z)
 {
@@ -144,7 +146,7 @@ shared_forward (struct weft_step *s, struct weft_saved *saved)
 static gboolean
 runs_again (const struct weft_step *s, enum weft_recompute_module module)
 {
-  return weft_runs_again (s, module) && !weft_runs_again (s, WEFT_MODULE_MOE);
+  return weft_recomputes (s, module) && !weft_recomputes (s, WEFT_MODULE_MOE);
 }
 
 static uint32_t
@@ -180,7 +182,7 @@ weft_moe_add (struct weft_step *s, const char *name, uint32_t a, uint32_t b)
 /* ------------------------------------------------------------------------- forward */
 
 static void
-choose (struct weft_step *s, struct weft_pass *pass)
+choose (struct weft_step *s, struct weft_layer_pass *pass)
 {
   struct weft_saved *saved = pass->saved;
   uint32_t prob = route (s, saved);
@@ -193,14 +195,14 @@ choose (struct weft_step *s, struct weft_pass *pass)
 }
 
 static void
-normalise (struct weft_step *s, struct weft_pass *pass)
+normalise (struct weft_step *s, struct weft_layer_pass *pass)
 {
   pass->saved->n2 = weft_norm (s, "norm2", WEFT_NORM2_WEIGHT, pass->saved->x1);
   choose (s, pass);
 }
 
-/* The flex dispatcher is one kernel for tokens and weights (DeepEP, fused_a2a.py of Megatron-Core): what
- * travels next joins what went before, until the place that is returned is put back. */
+/* The flex dispatcher is one kernel for tokens and weights (DeepEP, fused_a2a.py of Megatron-Core):
+ * what travels next joins what went before, until the place that is returned is put back. */
 static struct weft_op
 join (struct weft_step *s)
 {
@@ -212,7 +214,7 @@ join (struct weft_step *s)
 }
 
 static void
-go (struct weft_step *s, struct weft_pass *pass)
+go (struct weft_step *s, struct weft_layer_pass *pass)
 {
   pass->rows = weft_rows_go (s, pass->saved, weft_rows_tokens (s, "dispatch"), pass->rows);
   struct weft_op at = join (s);
@@ -222,7 +224,7 @@ go (struct weft_step *s, struct weft_pass *pass)
 }
 
 static void
-compute (struct weft_step *s, struct weft_pass *pass)
+compute (struct weft_step *s, struct weft_layer_pass *pass)
 {
   struct weft_saved *saved = pass->saved;
 
@@ -234,27 +236,27 @@ compute (struct weft_step *s, struct weft_pass *pass)
 }
 
 static void
-come_back (struct weft_step *s, struct weft_pass *pass)
+come_back (struct weft_step *s, struct weft_layer_pass *pass)
 {
   pass->rows = weft_rows_return (s, pass->saved, weft_rows_tokens (s, "combine"), pass->rows);
 }
 
 static void
-add_up (struct weft_step *s, struct weft_pass *pass)
+add_up (struct weft_step *s, struct weft_layer_pass *pass)
 {
   uint32_t y = weft_rows_unpack (s, pass->saved, weft_rows_tokens (s, "combine"), pass->rows);
 
   pass->mlp = pass->mlp == WEFT_NO_BUF ? y : weft_moe_add (s, "shared", y, pass->mlp);
 }
 
-typedef void do_turn (struct weft_step *s, struct weft_pass *pass);
+typedef void do_turn (struct weft_step *s, struct weft_layer_pass *pass);
 
 void
-weft_moe_forward_turn (struct weft_step *s, struct weft_pass *pass, enum weft_turn turn)
+weft_moe_forward_node (struct weft_step *s, struct weft_layer_pass *pass, enum weft_layer_node turn)
 {
   static do_turn *const turns[] = {
-    [WEFT_TURN_ATTEND] = normalise, [WEFT_TURN_GO] = go,      [WEFT_TURN_MLP] = compute,
-    [WEFT_TURN_RETURN] = come_back, [WEFT_TURN_ADD] = add_up,
+    [WEFT_NODE_ATTENTION] = normalise, [WEFT_NODE_DISPATCH] = go, [WEFT_NODE_MLP] = compute,
+    [WEFT_NODE_COMBINE] = come_back,   [WEFT_NODE_ADD] = add_up,
   };
   turns[turn](s, pass);
 }
@@ -264,7 +266,7 @@ weft_moe_forward_turn (struct weft_step *s, struct weft_pass *pass, enum weft_tu
 static void
 normalise_again (struct weft_step *s, struct weft_saved *saved)
 {
-  if (weft_runs_again (s, WEFT_MODULE_LAYERNORM))
+  if (weft_recomputes (s, WEFT_MODULE_LAYERNORM))
     saved->n2 = weft_norm_again (s, "norm2", WEFT_NORM2_WEIGHT, saved->x1);
 }
 
@@ -272,7 +274,7 @@ static void
 layer_again (struct weft_step *s, struct weft_saved *saved)
 {
   static do_turn *const turns[] = { choose, go, compute, come_back, add_up };
-  struct weft_pass pass = { .saved = saved };
+  struct weft_layer_pass pass = { .saved = saved };
 
   normalise_again (s, saved);
   struct weft_op at = weft_step_again (s);
@@ -282,20 +284,20 @@ layer_again (struct weft_step *s, struct weft_saved *saved)
 }
 
 static void
-gradients_go (struct weft_step *s, struct weft_pass *pass)
+gradients_go (struct weft_step *s, struct weft_layer_pass *pass)
 {
-  if (weft_runs_again (s, WEFT_MODULE_MOE))
+  if (weft_recomputes (s, WEFT_MODULE_MOE))
     layer_again (s, pass->saved);
   const struct weft_move move = weft_rows_tokens (s, "combine");
   uint32_t dropped = weft_drop_backward (s, WEFT_DROP_MLP, pass->x, pass->saved->mask_y);
 
-  pass->mlp = weft_inward (s, dropped, "dmoe");
+  pass->mlp = weft_cast_to_compute (s, dropped, "dmoe");
   pass->rows =
       weft_rows_go (s, pass->saved, move, weft_rows_pack (s, pass->saved, move, pass->mlp));
 }
 
 static void
-compute_gradients (struct weft_step *s, struct weft_pass *pass)
+compute_gradients (struct weft_step *s, struct weft_layer_pass *pass)
 {
   struct weft_saved *saved = pass->saved;
   uint32_t dy = weft_rows_arrive (s, saved, weft_rows_tokens (s, "combine"), pass->rows), dpp;
@@ -306,13 +308,13 @@ compute_gradients (struct weft_step *s, struct weft_pass *pass)
     pass->weights = weft_rows_leave (s, saved, weft_rows_weights (s, "dispatch_prob"), dpp);
   if (!shared_width (s))
     return;
-  if (!weft_runs_again (s, WEFT_MODULE_MOE))
+  if (!weft_recomputes (s, WEFT_MODULE_MOE))
     normalise_again (s, saved);
   pass->mlp = shared_backward (s, saved, pass->mlp);
 }
 
 static void
-gradients_return (struct weft_step *s, struct weft_pass *pass)
+gradients_return (struct weft_step *s, struct weft_layer_pass *pass)
 {
   pass->rows = weft_rows_return (s, pass->saved, weft_rows_tokens (s, "dispatch"), pass->rows);
   if (weft_moe_weighs_at_home (s))
@@ -324,11 +326,11 @@ gradients_return (struct weft_step *s, struct weft_pass *pass)
 }
 
 static void
-choose_backward (struct weft_step *s, struct weft_pass *pass)
+choose_backward (struct weft_step *s, struct weft_layer_pass *pass)
 {
   struct weft_saved *saved = pass->saved;
 
-  if (!shared_width (s) && !weft_runs_again (s, WEFT_MODULE_MOE))
+  if (!shared_width (s) && !weft_recomputes (s, WEFT_MODULE_MOE))
     normalise_again (s, saved);
   if (weft_moe_weighs_at_home (s))
     pass->rows = weft_moe_weigh_at_home (s, saved, pass->rows, &pass->weights);
@@ -343,20 +345,21 @@ choose_backward (struct weft_step *s, struct weft_pass *pass)
 }
 
 static void
-nothing (struct weft_step *s, struct weft_pass *pass)
+nothing (struct weft_step *s, struct weft_layer_pass *pass)
 {
   (void) s, (void) pass;
 }
 
 void
-weft_moe_backward_turn (struct weft_step *s, struct weft_pass *pass, enum weft_turn turn)
+weft_moe_backward_node (struct weft_step *s, struct weft_layer_pass *pass,
+                        enum weft_layer_node turn)
 {
   static do_turn *const turns[] = {
-    [WEFT_TURN_ATTEND] = choose_backward,
-    [WEFT_TURN_GO] = gradients_return,
-    [WEFT_TURN_MLP] = compute_gradients,
-    [WEFT_TURN_RETURN] = gradients_go,
-    [WEFT_TURN_ADD] = nothing,
+    [WEFT_NODE_ATTENTION] = choose_backward,
+    [WEFT_NODE_DISPATCH] = gradients_return,
+    [WEFT_NODE_MLP] = compute_gradients,
+    [WEFT_NODE_COMBINE] = gradients_go,
+    [WEFT_NODE_ADD] = nothing,
   };
   turns[turn](s, pass);
 }

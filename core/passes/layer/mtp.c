@@ -1,18 +1,18 @@
-/* Multi-token prediction: layers after the last that look a token further ahead each (DeepSeek-V3, arXiv
- * 2412.19437, section 2.2; Megatron-Core multi_token_prediction.py).  Of depth d:
+/* Multi-token prediction: layers after the last that look a token further ahead each (DeepSeek-V3,
+ * arXiv 2412.19437, section 2.2; Megatron-Core multi_token_prediction.py). Of depth d:
  *
  *   tokens d later -> embedding -> words_norm -.
  *   normed output of depth d - 1 -> stream_norm -+-> proj (2h to h) -> layer -> norm -> head, loss
  *
- * Embedding and head are those of the model; the stage with the head holds a copy of the embedding, whose
- * gradient finish.c adds to the first stage's.  The loss of a depth is the mean over the tokens that have
- * a target, of which the last d of a sequence have none; its gradient enters with
+ * Embedding and head are those of the model; the stage with the head holds a copy of the embedding,
+ * whose gradient finish.c adds to the first stage's. The loss of a depth is the mean over the
+ * tokens that have a target, of which the last d of a sequence have none; its gradient enters with
  * mtp_loss_scaling_factor / mtp_num_layers, and the loss itself stands apart from the model's.
  *
  * Upstream shifts tokens on the GPU; here they come shifted from the host, which has all of them.
  *
- * Tensor parallel ranks have rows of proj; what they make is gathered, and with sequence_parallel each
- * goes on with its own tokens. */
+ * Tensor parallel ranks have rows of proj; what they make is gathered, and with sequence_parallel
+ * each goes on with its own tokens. */
 #include "core/passes/layer/ends.h"
 
 static uint32_t
@@ -24,7 +24,7 @@ layer_of (const struct weft_step *s, uint32_t depth)
 static struct weft_saved *
 saved_at (struct weft_step *s, uint32_t micro, uint32_t depth)
 {
-  return &s->saved[(size_t) micro * s->n_layers + weft_step_slot (s, layer_of (s, depth))];
+  return &s->layer->saved[(size_t) micro * s->n_layers + weft_step_slot (s, layer_of (s, depth))];
 }
 
 /* ------------------------------------------------------------------------- the joint */
@@ -90,7 +90,7 @@ join (struct weft_step *s, struct weft_saved_mtp *m)
   weft_emit (s, WEFT_OP_CONCAT, "mtp_joined", concat_shape (s),
              WEFT_USES (WEFT_R (words), WEFT_R (stream), WEFT_W (m->joined)));
   uint32_t y = weft_linear (s, "mtp_proj", WEFT_MTP_PROJ_WEIGHT, m->joined, h / s->mesh->tp, 2 * h);
-  return weft_outward (s, gather_columns (s, y), "mtp_proj");
+  return weft_cast_to_residual (s, gather_columns (s, y), "mtp_proj");
 }
 
 /* To the gradients of words and stream. */
@@ -98,7 +98,7 @@ static void
 take_apart (struct weft_step *s, const struct weft_saved_mtp *m, uint32_t dy, uint32_t parts[2])
 {
   uint64_t h = s->width.h;
-  uint32_t dp = scatter_columns (s, weft_inward (s, dy, "mtp_proj"));
+  uint32_t dp = scatter_columns (s, weft_cast_to_compute (s, dy, "mtp_proj"));
   uint32_t dx = weft_linear_backward (s, "mtp_proj", WEFT_MTP_PROJ_WEIGHT, dp, m->joined,
                                       h / s->mesh->tp, 2 * h);
 
@@ -129,14 +129,14 @@ weft_mtp_forward (struct weft_step *s, uint32_t micro, uint32_t stream)
   for (uint32_t depth = 1; depth <= s->model->mtp_num_layers; depth++) {
     struct weft_saved_mtp *m = weft_mtp_saved (s, micro, depth);
     s->at.layer = layer_of (s, depth);
-    weft_layer_enter (s, layer_of (s, depth));
+    weft_before_layer (s, layer_of (s, depth));
     m->end.depth = depth;
     m->stream = stream;
     m->words = weft_embed_words (s, &m->end);
     run_layer (s, micro, depth);
     stream = weft_norm_stream (s, "mtp_norm", WEFT_MTP_NORM_WEIGHT, m->end.x);
     m->end.normed = weft_cast (s, stream, s->product_dtype, "mtp_norm");
-    weft_layer_leave (s, layer_of (s, depth));
+    weft_after_layer (s, layer_of (s, depth));
   }
   s->at.layer = WEFT_NO_LAYER;
 }
@@ -156,8 +156,8 @@ struct lookups {
   uint32_t *ids, *dx; /* of each depth */
 };
 
-/* Each depth adds to the gradient; in canonical order a chunk of a sequence is one leaf of all of them, so
- * that one kernel takes them when the last of them, the first depth's, is there. */
+/* Each depth adds to the gradient; in canonical order a chunk of a sequence is one leaf of all of
+ * them, so that one kernel takes them when the last of them, the first depth's, is there. */
 static void
 words_gradient (struct weft_step *s, uint32_t depth, struct lookups *l)
 {
@@ -173,8 +173,8 @@ words_gradient (struct weft_step *s, uint32_t depth, struct lookups *l)
   l->table.read = 1;
 }
 
-/* Returns the gradient of the stream from the depth before; dy[0] is that of what this one was normed to,
- * dy[1] that of what the head read there. */
+/* Returns the gradient of the stream from the depth before; dy[0] is that of what this one was
+ * normed to, dy[1] that of what the head read there. */
 static uint32_t
 depth_backward (struct weft_step *s, uint32_t micro, uint32_t depth, const uint32_t dy_of[2],
                 struct lookups *lookups)
@@ -201,8 +201,9 @@ depth_backward (struct weft_step *s, uint32_t micro, uint32_t depth, const uint3
 static struct weft_use
 begin_table (struct weft_step *s)
 {
-  return weft_step_has_embedding (s) ? weft_head_grad_begin (s)
-                                     : weft_grad_begin (s, s->end_param[WEFT_EMBED_WEIGHT]);
+  return weft_step_has_embedding (s)
+             ? weft_head_grad_begin (s)
+             : weft_grad_begin (s, weft_params_of_end (s, WEFT_EMBED_WEIGHT));
 }
 
 static void
@@ -211,8 +212,8 @@ end_table (struct weft_step *s, struct weft_use table)
   if (weft_step_has_embedding (s))
     weft_head_grad_end (s, table);
   else
-    weft_grad_end (s, s->end_param[WEFT_EMBED_WEIGHT], table);
-  weft_step_through (s, s->end_param[WEFT_EMBED_WEIGHT]);
+    weft_grad_end (s, weft_params_of_end (s, WEFT_EMBED_WEIGHT), table);
+  weft_after_module (s, weft_params_of_end (s, WEFT_EMBED_WEIGHT));
 }
 
 uint32_t
@@ -225,11 +226,11 @@ weft_mtp_backward (struct weft_step *s, uint32_t micro, const uint32_t *dn)
     return dy;
   struct lookups lookups = { begin_table (s), ids, dx };
   for (; depth > 0; depth--) {
-    weft_layer_enter (s, layer_of (s, depth));
+    weft_before_layer (s, layer_of (s, depth));
     dy = depth_backward (s, micro, depth, (uint32_t[]){ dy, dn[depth - 1] }, &lookups);
     if (!weft_step_is_split (s))
-      weft_layer_delayed (s);
-    weft_layer_leave (s, layer_of (s, depth));
+      weft_layer_run_delayed_wgrads (s);
+    weft_after_layer (s, layer_of (s, depth));
   }
   s->at.layer = WEFT_NO_LAYER;
   end_table (s, lookups.table);

@@ -1,10 +1,10 @@
 /* The norms of the residual stream, before each half of a layer and before the head.
  *
- * Where ranks share out the rows of the stream (sequence_parallel), each has a part of the sum that is
- * a weight's gradient.  In fast order they add theirs once a step (finish.c), or where gradients leave
- * at once, before those do.  Canonical order wants the sum over a sequence in one piece: ranks gather
- * what it is taken over, and each takes all of it. */
-#include "core/passes/step.h"
+ * Where ranks share out the rows of the stream (sequence_parallel), each has a part of the sum that
+ * is a weight's gradient. In fast order they add theirs once a step (finish.c), or where gradients
+ * leave at once, before those do. Canonical order wants the sum over a sequence in one piece:
+ * ranks gather what it is taken over, and each takes all of it. */
+#include "core/passes/layer/block.h"
 
 uint32_t
 weft_norm_stream (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t x)
@@ -20,7 +20,7 @@ weft_norm_stream (struct weft_step *s, const char *name, enum weft_layer_param w
 uint32_t
 weft_norm (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t x)
 {
-  return weft_inward (s, weft_norm_stream (s, name, which, x), name);
+  return weft_cast_to_compute (s, weft_norm_stream (s, name, which, x), name);
 }
 
 uint32_t
@@ -52,7 +52,7 @@ weft_norm_gradients (struct weft_step *s, const char *name, const uint32_t param
   struct weft_use grad[2] = { weft_grad_begin (s, param[0]), weft_grad_begin (s, param[1]) };
   uint64_t columns = o->columns ? o->columns : (uint64_t) s->model->hidden_size;
   struct weft_shape shape = WEFT_SHAPE (s->dtype, s->rows, columns);
-  uint32_t weight = weft_params_weight (s, param[0]);
+  uint32_t weight = weft_weight_read (s, param[0]);
 
   if (weft_tensor_scatters (s) && s->canonical) {
     whole_gradients (s, name, o, columns, grad);
@@ -77,7 +77,7 @@ weft_norm_backward (struct weft_step *s, const char *name, enum weft_layer_param
   const uint32_t param[] = { weft_params_layer (s, which), weft_params_layer (s, which + 1) };
   struct weft_norm_operands o = { .x = x, .dresidual = dresidual };
 
-  o.dy = weft_outward (s, dy, name);
+  o.dy = weft_cast_to_residual (s, dy, name);
   o.dx = weft_step_delays (s) ? weft_activation (s, s->model->hidden_size, "dresidual") : dresidual;
   weft_norm_gradients (s, name, param, &o);
   return o.dx;
@@ -90,7 +90,7 @@ weft_norm_backward_apart (struct weft_step *s, const char *name, enum weft_layer
   const uint32_t param[] = { weft_params_layer (s, which), weft_params_layer (s, which + 1) };
   struct weft_norm_operands o = { .x = x, .dresidual = dresidual };
 
-  o.dy = weft_outward (s, dy, name);
+  o.dy = weft_cast_to_residual (s, dy, name);
   o.dx = weft_activation (s, s->width.h, "dresidual");
   weft_norm_gradients (s, name, param, &o);
   return o.dx;

@@ -5,17 +5,19 @@
  * recompute_num_layers, block recomputes each of the first recompute_num_layers layers by itself
  * and keeps the others whole.  Selective recompute is a matter of one layer: layer.c.
  *
- * num_microbatches_with_partial_activation_checkpoints = K: of each window of forward passes the first
- * K are not fully recomputed; recompute_modules says what of them is run again, without it nothing.
- * A window is as long as what is in flight: the forward passes before the first backward (Megatron-Core
- * schedules.py, max_outstanding_backprops); with virtual stages passes of all chunks count.
+ * num_microbatches_with_partial_activation_checkpoints = K: of each window of forward passes the
+ * first K are not fully recomputed; recompute_modules says what of them is run again, without it
+ * nothing. A window is as long as what is in flight: the forward passes before the first backward
+ * (Megatron-Core schedules.py, max_outstanding_backprops); with virtual stages passes of all chunks
+ * count.
  *
- * A layer of multi-token prediction (mtp.c) is a block of its own with uniform, and is kept whole with
- * block (Megatron-Core multi_token_prediction.py).
+ * A layer of multi-token prediction (mtp.c) is a block of its own with uniform, and is kept whole
+ * with block (Megatron-Core multi_token_prediction.py).
  *
  * delay_wgrad_compute: a layer's weight gradients follow all of its input gradients; those of the
- * first layer of a later stage wait until what the stage before needs is on its way (exchange.c). */
-#include "core/passes/layer/turns.h"
+ * first layer of a later stage wait until what the stage before needs is on its way
+ * (exchange.c). */
+#include "core/passes/layer/nodes.h"
 
 static uint32_t
 window (const weft_grid *grid, uint32_t rank)
@@ -33,39 +35,39 @@ weft_recompute_start (struct weft_step *s)
   int64_t first = s->strategy->num_microbatches_with_partial_activation_checkpoints;
   uint32_t width = window (s->grid, s->role), k = 0;
 
-  s->recompute = weft_job_recompute (s->job);
-  s->partial = g_new0 (gboolean, (size_t) s->n_chunks * s->n_micro);
+  s->layer->recompute = weft_job_recompute (s->job);
+  s->layer->partial = g_new0 (gboolean, (size_t) s->n_chunks * s->n_micro);
   if (first == WEFT_NONE)
     return;
   for (uint32_t i = 0; i < s->grid->n_cell[s->role]; i++) {
     const struct weft_cell *cell = &s->grid->cell[s->role][i];
     if (cell->phase == WEFT_PHASE_FORWARD)
-      s->partial[cell->chunk * s->n_micro + cell->micro] = k++ % width < (uint64_t) first;
+      s->layer->partial[cell->chunk * s->n_micro + cell->micro] = k++ % width < (uint64_t) first;
   }
 }
 
 static gboolean
 is_partial (const struct weft_step *s)
 {
-  return s->partial[s->at.chunk * s->n_micro + s->at.micro];
+  return s->layer->partial[s->at.chunk * s->n_micro + s->at.micro];
 }
 
 gboolean
-weft_runs_again (const struct weft_step *s, enum weft_recompute_module module)
+weft_recomputes (const struct weft_step *s, enum weft_recompute_module module)
 {
-  gboolean whole = s->recompute.granularity == WEFT_RECOMPUTE_FULL && !is_partial (s);
-  return !whole && (s->recompute.modules >> module & 1);
+  gboolean whole = s->layer->recompute.granularity == WEFT_RECOMPUTE_FULL && !is_partial (s);
+  return !whole && (s->layer->recompute.modules >> module & 1);
 }
 
 /* First layer of the block that `l` belongs to, and its length; 0 when the layer is kept whole. */
 static uint32_t
 block_of (const struct weft_step *s, uint32_t l, uint32_t *first)
 {
-  uint32_t n = s->recompute.layers == WEFT_NONE ? 1 : s->recompute.layers;
+  uint32_t n = s->layer->recompute.layers == WEFT_NONE ? 1 : s->layer->recompute.layers;
 
-  if (s->recompute.granularity != WEFT_RECOMPUTE_FULL || is_partial (s))
+  if (s->layer->recompute.granularity != WEFT_RECOMPUTE_FULL || is_partial (s))
     return 0;
-  if (s->recompute.method == WEFT_RECOMPUTE_BLOCK) {
+  if (s->layer->recompute.method == WEFT_RECOMPUTE_BLOCK) {
     *first = l;
     return l < n ? 1 : 0;
   }
@@ -76,14 +78,14 @@ block_of (const struct weft_step *s, uint32_t l, uint32_t *first)
 static struct weft_saved *
 saved_at (struct weft_step *s, uint32_t micro, uint32_t l)
 {
-  return &s->saved[(size_t) micro * s->n_layers + weft_step_chunk (s)->slot + l];
+  return &s->layer->saved[(size_t) micro * s->n_layers + weft_step_chunk (s)->slot + l];
 }
 
 gboolean
 weft_recomputes_mtp (const struct weft_step *s)
 {
-  return s->recompute.granularity == WEFT_RECOMPUTE_FULL && !is_partial (s) &&
-         s->recompute.method != WEFT_RECOMPUTE_BLOCK;
+  return s->layer->recompute.granularity == WEFT_RECOMPUTE_FULL && !is_partial (s) &&
+         s->layer->recompute.method != WEFT_RECOMPUTE_BLOCK;
 }
 
 /* `l` counts the layers of the chunk. */
@@ -93,45 +95,31 @@ layer_at (const struct weft_step *s, uint32_t l)
   return weft_step_chunk (s)->first_layer + l;
 }
 
-void
-weft_layer_enter (struct weft_step *s, uint32_t layer)
+struct weft_layer_pass
+weft_chunk_before_layer (struct weft_step *s, uint32_t micro, uint32_t l, uint32_t x)
 {
-  if (s->wrapper->enter)
-    s->wrapper->enter (s, layer);
+  weft_before_layer (s, layer_at (s, l));
+  return (
+      struct weft_layer_pass){ .layer = layer_at (s, l), .saved = saved_at (s, micro, l), .x = x };
 }
 
 void
-weft_layer_leave (struct weft_step *s, uint32_t layer)
+weft_chunk_after_layer (struct weft_step *s, uint32_t l)
 {
-  if (s->wrapper->leave)
-    s->wrapper->leave (s, layer);
-  weft_fp8_leave (s, layer);
-}
-
-struct weft_pass
-weft_chunk_enter (struct weft_step *s, uint32_t micro, uint32_t l, uint32_t x)
-{
-  weft_layer_enter (s, layer_at (s, l));
-  return (struct weft_pass){ .layer = layer_at (s, l), .saved = saved_at (s, micro, l), .x = x };
-}
-
-void
-weft_chunk_leave (struct weft_step *s, uint32_t l)
-{
-  weft_layer_leave (s, layer_at (s, l));
+  weft_after_layer (s, layer_at (s, l));
 }
 
 static uint32_t
 layer_forward (struct weft_step *s, uint32_t micro, uint32_t l, uint32_t x)
 {
-  weft_layer_enter (s, layer_at (s, l));
+  weft_before_layer (s, layer_at (s, l));
   x = weft_layer_forward (s, layer_at (s, l), x, saved_at (s, micro, l));
-  weft_layer_leave (s, layer_at (s, l));
+  weft_after_layer (s, layer_at (s, l));
   return x;
 }
 
-/* What one layer hands to the next, and its gradient, may be of another type than layers compute in:
- * mp_policy_output_dtype. */
+/* What one layer hands to the next, and its gradient, may be of another type than layers compute
+ * in: mp_policy_output_dtype. */
 static uint32_t
 cast (struct weft_step *s, uint32_t l, uint32_t x, enum weft_dtype to)
 {
@@ -176,20 +164,20 @@ forward_again (struct weft_step *s, uint32_t micro, uint32_t first, uint32_t n)
 uint32_t
 weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy)
 {
-  if (weft_step_combines (s))
-    return weft_combined_backward (s, dy);
+  if (weft_overlaps_experts (s))
+    return weft_expert_overlap_backward (s, dy);
   for (uint32_t l = weft_step_chunk (s)->n_layers; l-- > 0;) {
     uint32_t first = l, n = block_of (s, l, &first);
     weft_offload_before_backward (s, micro, l);
     s->backward_layer = layer_at (s, l);
-    weft_layer_enter (s, layer_at (s, l));
+    weft_before_layer (s, layer_at (s, l));
     dy = cast (s, l, cast (s, l, dy, s->output_dtype), s->dtype);
     if (n && l == first + n - 1)
       forward_again (s, micro, first, n);
     dy = weft_layer_backward (s, layer_at (s, l), saved_at (s, micro, l), dy);
     if ((l > 0 || weft_step_chunk (s)->embedding) && !weft_step_is_split (s))
-      weft_layer_delayed (s);
-    weft_layer_leave (s, layer_at (s, l));
+      weft_layer_run_delayed_wgrads (s);
+    weft_after_layer (s, layer_at (s, l));
   }
   weft_offload_after_backward (s, micro);
   return dy;

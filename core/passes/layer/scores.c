@@ -1,12 +1,13 @@
-/* Attention out of plain products (attention_backend = unfused), as Megatron-Core's DotProductAttention:
+/* Attention out of plain products (attention_backend = unfused), as Megatron-Core's
+ * DotProductAttention:
  *
  *   qkv -> scores -> softmax -> p (-> dropout -> pd) -> context -> o
  *
- * Kept for backward are p, and with dropout pd and its mask: in 16-bit bytes 2 a s^2 b, 5 a s^2 b with
- * dropout (arXiv 2205.05198, section 4.1).  Recompute of core_attn keeps none of them: what makes them
- * is run again when their backward begins, but not the product with the values, which backward does not
- * read. */
-#include "core/passes/step.h"
+ * Kept for backward are p, and with dropout pd and its mask: in 16-bit bytes 2 a s^2 b, 5 a s^2 b
+ * with dropout (arXiv 2205.05198, section 4.1). Recompute of core_attn keeps none of them: what
+ * makes them is run again when their backward begins, but not the product with the values, which
+ * backward does not read. */
+#include "core/passes/layer/block.h"
 
 static uint32_t
 square (struct weft_step *s, const char *name)
@@ -49,7 +50,7 @@ weft_scores_forward (struct weft_step *s, struct weft_saved *saved)
 void
 weft_scores_backward (struct weft_step *s, struct weft_saved *saved, uint32_t d_o, uint32_t dqkv)
 {
-  if (weft_runs_again (s, WEFT_MODULE_CORE_ATTN)) {
+  if (weft_recomputes (s, WEFT_MODULE_CORE_ATTN)) {
     struct weft_op at = weft_step_again (s);
     probabilities (s, saved);
     s->at = at;

@@ -1,23 +1,26 @@
 /* Optimizer offload: part of each rank's optimizer state lies in memory of the host, and Adam runs
- * there (Megatron-Core optimizer/cpu_offloading/hybrid_optimizer.py; ZeRO-Offload, arXiv 2101.06840).
+ * there (Megatron-Core optimizer/cpu_offloading/hybrid_optimizer.py; ZeRO-Offload, arXiv
+ * 2101.06840).
  *
- *   what      of all elements whose state a rank keeps, optimizer_offload_fraction, rounded; buckets
- *             that the next forward pass needs last come first, of the last one the end of the slice.
- *             Upstream fills up with whole tensors; a slice of a bucket knows none.
- *   host      gradient, moments and fp32 weights: 16 bytes an element, all through the step, and for
- *             the time of a copy what travels in 16 bits.
- *   when      behind all kernels up to the clip.  overlap_cpu_optimizer_d2h_h2d: copies have streams of
- *             their own and a slice is cut into as many parts as its bucket has matrices (upstream has
- *             one CPU optimizer for each tensor), of which one leaves while another is updated and a
- *             third comes back.  Without it copies are part of the compute stream: all to the host,
- *             what is updated on the GPU, all back once Adam of the host is through.
+ *   what      of all elements whose state a rank keeps, optimizer_offload_fraction, rounded;
+ *             buckets that the next forward pass needs last come first, of the last one the end of
+ *             the slice. Upstream fills up with whole tensors; a slice of a bucket knows none.
+ *   host      gradient, moments and fp32 weights: 16 bytes an element, all through the step, and
+ *             for the time of a copy what travels in 16 bits.
+ *   when      behind all kernels up to the clip.  overlap_cpu_optimizer_d2h_h2d: copies have
+ *             streams of their own and a slice is cut into as many parts as its bucket has matrices
+ *             (upstream has one CPU optimizer for each tensor), of which one leaves while another
+ *             is updated and a third comes back.  Without it copies are part of the compute stream:
+ *             all to the host, what is updated on the GPU, all back once Adam of the host is
+ *             through.
  *   memory    a copy that is not page-locked blocks the thread that enqueues work: with
  *             pin_cpu_grads = false no update begins before all gradients are on the host, with
  *             pin_cpu_params = false Adam of a part waits for the part before it to be back. */
-#include "core/passes/step.h"
+#include "core/passes/optimizer/states.h"
 #include <math.h>
 
-/* A part of a bucket's slice, whose state is elements [first, first + n) of the host's flat buffers. */
+/* A part of a bucket's slice, whose state is elements [first, first + n) of the host's flat
+ * buffers. */
 struct part {
   uint32_t bucket;
   uint64_t begin, n;      /* of the slice on the device */
@@ -40,7 +43,7 @@ blocks_on_return (const struct weft_step *s)
 void
 weft_host_optimizer_split (struct weft_step *s)
 {
-  uint32_t n = s->layout.n_bucket;
+  uint32_t n = s->params->layout.n_bucket;
   uint64_t all = 0, left;
 
   if (!s->strategy->optimizer_cpu_offload)
@@ -49,9 +52,9 @@ weft_host_optimizer_split (struct weft_step *s)
     all += weft_optimizer_slice (s, k);
   left = (uint64_t) llround ((double) all * s->strategy->optimizer_offload_fraction);
   for (uint32_t i = 0; i < n; i++) {
-    uint32_t k = s->wrapper->units ? n - 1 - i : i;
-    s->bucket[k].n_host = MIN (left, weft_optimizer_slice (s, k));
-    left -= s->bucket[k].n_host;
+    uint32_t k = s->sharding->unit_of ? n - 1 - i : i;
+    s->optimizer->n_host[k] = MIN (left, weft_optimizer_slice (s, k));
+    left -= s->optimizer->n_host[k];
   }
 }
 
@@ -60,10 +63,9 @@ parts_of (const struct weft_step *s, uint32_t k)
 {
   uint64_t matrices = 0;
 
-  for (uint32_t i = 0; i < s->params->len && overlaps (s); i++)
-    matrices += s->layout.place[i].bucket == k &&
-                g_array_index (s->params, struct weft_param, i).columns > 1;
-  return CLAMP (matrices, 1, s->bucket[k].n_host);
+  for (uint32_t i = 0; i < weft_params_count (s) && overlaps (s); i++)
+    matrices += s->params->layout.place[i].bucket == k && weft_param_at (s, i)->columns > 1;
+  return CLAMP (matrices, 1, s->optimizer->n_host[k]);
 }
 
 static GArray *
@@ -71,8 +73,8 @@ cut (struct weft_step *s)
 {
   GArray *parts = g_array_new (FALSE, FALSE, sizeof (struct part));
 
-  for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
-    uint64_t n = s->bucket[k].n_host, first = weft_optimizer_slice (s, k) - n;
+  for (uint32_t k = 0; k < s->params->layout.n_bucket; k++) {
+    uint64_t n = s->optimizer->n_host[k], first = weft_optimizer_slice (s, k) - n;
     uint64_t n_part = n ? parts_of (s, k) : 0;
     for (uint64_t i = 0; i < n_part; i++) {
       uint64_t begin = n * i / n_part, end = n * (i + 1) / n_part;
@@ -167,19 +169,6 @@ add_states (struct weft_step *s, GArray *parts)
     add_travellers (s, &g_array_index (parts, struct part, i));
 }
 
-/* What a copy waits for that follows the compute stream. */
-static void
-wait_for_stream (struct weft_step *s)
-{
-  const uint32_t newest[] = { weft_build_last (s->b, WEFT_LANE_GPU), s->exchange[0], s->exchange[1],
-                              s->synced };
-
-  for (size_t i = 0; i < G_N_ELEMENTS (newest); i++)
-    weft_build_dep (s->b, newest[i]);
-  for (uint32_t i = 0; i < s->wait_for->len; i++)
-    weft_build_dep (s->b, g_array_index (s->wait_for, uint32_t, i));
-}
-
 /* The factor of the clip, where Adam of the host can read it. */
 uint32_t
 weft_host_optimizer_factor (struct weft_step *s)
@@ -187,20 +176,20 @@ weft_host_optimizer_factor (struct weft_step *s)
   if (!weft_step_has_factor (s))
     return WEFT_NO_BUF;
   uint32_t host = weft_host_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "host_clip_factor");
-  weft_to_host (s, &(struct weft_host_copy){ "clip_factor", s->factor, host, 0, 1 });
-  wait_for_stream (s);
+  weft_to_host (s, &(struct weft_host_copy){ "clip_factor", s->scalars.factor, host, 0, 1 });
+  weft_wait_like_next_kernel (s);
   return host;
 }
 
 static void
 send (struct weft_step *s, const struct part *part, uint32_t tied_bucket, uint32_t tied_reduced)
 {
-  uint32_t device = s->bucket[part->bucket].grad_shard;
+  uint32_t device = weft_bucket_gradients (s, part->bucket);
   struct weft_host_copy copy = { "gradients", device, part->travels, part->begin, part->n };
 
   weft_to_host (s, &copy);
-  wait_for_stream (s);
-  weft_build_dep (s->b, s->joined);
+  weft_wait_like_next_kernel (s);
+  weft_wait_for_shared_gradients (s);
   if (part->bucket == tied_bucket && tied_reduced != WEFT_NO_OP)
     weft_build_dep (s->b, tied_reduced);
 }
@@ -210,18 +199,18 @@ weft_host_optimizer_send (struct weft_step *s, uint32_t tied_bucket, uint32_t ti
 {
   if (!s->strategy->optimizer_cpu_offload)
     return;
-  s->host_parts = cut (s);
-  s->host_wait = WEFT_NO_OP;
-  if (s->host_parts->len == 0)
+  s->optimizer->host_parts = cut (s);
+  s->optimizer->host_wait = WEFT_NO_OP;
+  if (s->optimizer->host_parts->len == 0)
     return;
-  add_states (s, s->host_parts);
-  s->host_factor = weft_host_optimizer_factor (s);
-  for (uint32_t i = 0; i < s->host_parts->len; i++)
-    send (s, &g_array_index (s->host_parts, struct part, i), tied_bucket, tied_reduced);
+  add_states (s, s->optimizer->host_parts);
+  s->optimizer->host_factor = weft_host_optimizer_factor (s);
+  for (uint32_t i = 0; i < s->optimizer->host_parts->len; i++)
+    send (s, &g_array_index (s->optimizer->host_parts, struct part, i), tied_bucket, tied_reduced);
   if (overlaps (s) && s->strategy->pin_cpu_grads)
     return;
-  s->host_wait = weft_build_last (s->b, WEFT_LANE_D2H);
-  g_array_append_val (s->wait_for, s->host_wait);
+  s->optimizer->host_wait = weft_build_last (s->b, WEFT_LANE_D2H);
+  weft_next_kernel_waits_for (s, s->optimizer->host_wait);
 }
 
 /* `after`: a copy that must be over first. */
@@ -246,7 +235,7 @@ update (struct weft_step *s, const struct part *part, uint32_t after)
 
   convert (s, part, after);
   weft_emit_on_host (s, WEFT_OP_ADAM, "adam", shape,
-                     WEFT_USES (WEFT_R (part->grad), WEFT_R (s->host_factor), param,
+                     WEFT_USES (WEFT_R (part->grad), WEFT_R (s->optimizer->host_factor), param,
                                 WEFT_RW (part->master), WEFT_RW (part->m), WEFT_RW (part->v)));
   weft_build_dep (s->b, after);
 }
@@ -254,11 +243,11 @@ update (struct weft_step *s, const struct part *part, uint32_t after)
 static uint32_t
 bring_back (struct weft_step *s, const struct part *part)
 {
-  uint32_t device = s->bucket[part->bucket].weight_shard;
+  uint32_t device = weft_bucket_weights (s, part->bucket);
   struct weft_host_copy copy = { "weights", device, part->param, part->begin, part->n };
   uint32_t op = weft_from_host (s, &copy);
 
-  wait_for_stream (s);
+  weft_wait_like_next_kernel (s);
   return op;
 }
 
@@ -266,14 +255,14 @@ bring_back (struct weft_step *s, const struct part *part)
 void
 weft_host_optimizer_update (struct weft_step *s, uint32_t k)
 {
-  uint32_t n = s->host_parts ? s->host_parts->len : 0;
+  uint32_t n = s->optimizer->host_parts ? s->optimizer->host_parts->len : 0;
 
   for (uint32_t i = 0; i < n; i++) {
-    const struct part *part = &g_array_index (s->host_parts, struct part, i);
+    const struct part *part = &g_array_index (s->optimizer->host_parts, struct part, i);
     if (part->bucket != k)
       continue;
-    update (s, part, s->host_wait);
-    s->host_wait = blocks_on_return (s) ? bring_back (s, part) : WEFT_NO_OP;
+    update (s, part, s->optimizer->host_wait);
+    s->optimizer->host_wait = blocks_on_return (s) ? bring_back (s, part) : WEFT_NO_OP;
   }
 }
 
@@ -281,12 +270,12 @@ weft_host_optimizer_update (struct weft_step *s, uint32_t k)
 void
 weft_host_optimizer_finish (struct weft_step *s)
 {
-  uint32_t n = s->host_parts ? s->host_parts->len : 0;
+  uint32_t n = s->optimizer->host_parts ? s->optimizer->host_parts->len : 0;
 
   for (uint32_t i = 0; i < n && !blocks_on_return (s); i++) {
-    bring_back (s, &g_array_index (s->host_parts, struct part, i));
+    bring_back (s, &g_array_index (s->optimizer->host_parts, struct part, i));
     if (!overlaps (s))
       weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_HOST));
   }
-  g_clear_pointer (&s->host_parts, g_array_unref);
+  g_clear_pointer (&s->optimizer->host_parts, g_array_unref);
 }

@@ -8,8 +8,7 @@
  *
  * An exchange waits for everything enqueued on the compute stream so far (c10d ProcessGroupNCCL),
  * and batch_p2p_comm waits for every exchange at once: the next kernel depends on it. */
-#include "core/passes/pipeline/exchange.h"
-#include <string.h>
+#include "core/passes/pipeline/posting.h"
 
 static uint64_t
 payload (const struct weft_step *s)
@@ -23,8 +22,8 @@ is_forward (const struct weft_cell *cell)
   return cell->phase == WEFT_PHASE_FORWARD;
 }
 
-/* The side on which the neighbour lies that the stage after (or before) this one is on.  In a ring a
- * microbatch always goes forward the same way round; otherwise stages turn back at its ends. */
+/* The side on which the neighbour lies that the stage after (or before) this one is on. In a ring
+ * a microbatch always goes forward the same way round; otherwise stages turn back at its ends. */
 static int
 side_of (const struct weft_step *s, const struct weft_cell *cell, gboolean after)
 {
@@ -49,15 +48,17 @@ weft_exchange_source (const struct weft_step *s, const struct weft_cell *cell)
   return side_of (s, cell, !is_forward (cell));
 }
 
-/* Whether transfers of one exchange are one launch: use_ring_exchange_p2p is one call for all of them. */
+/* Whether transfers of one exchange are one launch: use_ring_exchange_p2p is one call for all of
+ * them. */
 static gboolean
 is_grouped (const struct weft_step *s)
 {
-  return s->posting.how == WEFT_POST_GROUP &&
+  return s->pipeline->posting.how == WEFT_POST_GROUP &&
          (s->strategy->batch_p2p_comm || s->strategy->use_ring_exchange_p2p);
 }
 
-/* One by one, sends and receives are two streams: those of even ranks meet the other of odd ranks. */
+/* One by one, sends and receives are two streams: those of even ranks meet the other of odd
+ * ranks. */
 static enum weft_lane
 lane_of (const struct weft_step *s, enum weft_op_kind kind)
 {
@@ -68,7 +69,7 @@ lane_of (const struct weft_step *s, enum weft_op_kind kind)
 static void
 queue (struct weft_step *s, struct weft_transfer transfer)
 {
-  g_array_append_val (s->posting.queue, transfer);
+  g_array_append_val (s->pipeline->posting.queue, transfer);
 }
 
 /* Posts `buf` where the transfer goes, or comes from. */
@@ -89,9 +90,8 @@ post (struct weft_step *s, const struct weft_transfer *t, struct weft_op row,
   s->at.phase = is_forward (&t->cell) ? WEFT_PHASE_FORWARD : WEFT_PHASE_BACKWARD;
   uint32_t op = weft_emit_on (s, row.lane, row, shape, &use, 1);
   weft_build_dep (s->b, enqueued);
-  weft_build_dep (s->b, s->synced);
-  for (uint32_t i = 0; i < WEFT_N_EXCHANGE; i++)
-    weft_build_dep (s->b, s->exchange[i]);
+  weft_wait_for_host (s);
+  weft_wait_for_exchange (s);
   s->at = at;
   return op;
 }
@@ -100,22 +100,22 @@ static void
 post_tensor (struct weft_step *s, const struct weft_transfer *t, gboolean joins)
 {
   gboolean sends = t->kind == WEFT_OP_SEND;
-  g_autofree char *name = g_strconcat (sends ? "send_" : "recv_",
-                                       is_forward (&t->cell) ? "forward" : "backward", NULL);
+  g_autofree char *name =
+      g_strconcat (sends ? "send_" : "recv_", is_forward (&t->cell) ? "forward" : "backward", NULL);
   struct weft_op row = { .lane = lane_of (s, t->kind),
                          .group = WEFT_GROUP_PP,
                          .flags = joins && is_grouped (s) ? WEFT_OP_GROUPED : 0,
                          .name = weft_build_name (s->b, name) };
-  uint32_t op = post (s, t, row, WEFT_SHAPE (s->p2p_dtype, payload (s)), t->buf);
+  uint32_t op = post (s, t, row, WEFT_SHAPE (s->pipeline->dtype, payload (s)), t->buf);
 
-  s->posting.newest[row.lane == WEFT_LANE_PP_BACK] = op;
+  s->pipeline->posting.newest[row.lane == WEFT_LANE_PP_BACK] = op;
   if (sends)
-    s->posting.sent = op;
+    s->pipeline->posting.sent = op;
 }
 
-/* variable_seq_lengths: three sizes of each tensor go ahead, as one launch over the group of all ranks,
- * and the host waits for the whole device before it reads them (Megatron-Core p2p_communication.py,
- * _communicate_shapes). */
+/* variable_seq_lengths: three sizes of each tensor go ahead, as one launch over the group of all
+ * ranks, and the host waits for the whole device before it reads them (Megatron-Core
+ * p2p_communication.py, _communicate_shapes). */
 static void
 post_shapes (struct weft_step *s)
 {
@@ -123,11 +123,12 @@ post_shapes (struct weft_step *s)
                          .group = WEFT_GROUP_WORLD,
                          .name = weft_build_name (s->b, "shape") };
   struct weft_op read = { .kind = WEFT_OP_COPY_OUT, .name = weft_build_name (s->b, "shapes") };
-  uint32_t got = s->shape;
+  uint32_t got = s->pipeline->shape;
 
-  for (guint i = 0; i < s->posting.queue->len; i++) {
-    const struct weft_transfer *t = &g_array_index (s->posting.queue, struct weft_transfer, i);
-    uint32_t buf = s->shape;
+  for (guint i = 0; i < s->pipeline->posting.queue->len; i++) {
+    const struct weft_transfer *t =
+        &g_array_index (s->pipeline->posting.queue, struct weft_transfer, i);
+    uint32_t buf = s->pipeline->shape;
     if (t->kind == WEFT_OP_RECV)
       buf = got = weft_step_buffer (s, WEFT_BUF_WORKSPACE, WEFT_INT64, 3, "shape");
     row.flags = i ? WEFT_OP_GROUPED : 0;
@@ -135,12 +136,12 @@ post_shapes (struct weft_step *s)
     weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_PP));
     weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_PP_BACK));
   }
-  s->synced = weft_emit_on (s, WEFT_LANE_D2H, read, WEFT_SHAPE (WEFT_INT64, 3),
-                            WEFT_USES (WEFT_R (got)));
+  uint32_t sizes =
+      weft_emit_on (s, WEFT_LANE_D2H, read, WEFT_SHAPE (WEFT_INT64, 3), WEFT_USES (WEFT_R (got)));
   for (int lane = 0; lane < WEFT_N_LANE; lane++)
     if (lane != WEFT_LANE_D2H)
       weft_build_dep (s->b, weft_build_last (s->b, lane));
-  g_array_append_val (s->wait_for, s->synced);
+  weft_host_waits_for (s, sizes);
 }
 
 /* A tensor as a kernel made it or takes it, and as it travels. */
@@ -164,20 +165,20 @@ convert (struct weft_step *s, uint32_t from, enum weft_dtype dtype, const struct
 }
 
 static uint32_t *
-passed (struct weft_step *s, const struct weft_cell *cell)
+passed (const struct weft_step *s, const struct weft_cell *cell)
 {
-  uint32_t *all = is_forward (cell) ? s->output : s->input_grad;
-  return &all[weft_step_passed (s, cell->micro, cell->chunk)];
+  uint32_t *all = is_forward (cell) ? s->pipeline->output : s->pipeline->input_grad;
+  return &all[cell->micro * s->n_chunks + cell->chunk];
 }
 
 void
 weft_exchange_begin (struct weft_step *s, enum weft_post how)
 {
-  s->posting.how = how;
-  s->posting.sent = WEFT_NO_OP;
+  s->pipeline->posting.how = how;
+  s->pipeline->posting.sent = WEFT_NO_OP;
   for (uint32_t i = 0; i < WEFT_N_EXCHANGE; i++)
-    s->posting.newest[i] = WEFT_NO_OP;
-  g_array_set_size (s->posting.queue, 0);
+    s->pipeline->posting.newest[i] = WEFT_NO_OP;
+  g_array_set_size (s->pipeline->posting.queue, 0);
 }
 
 void
@@ -187,7 +188,8 @@ weft_exchange_send (struct weft_step *s, const struct weft_cell *done)
 
   if (peer)
     queue (s, (struct weft_transfer){ WEFT_OP_SEND, peer,
-                                      convert (s, *passed (s, done), s->p2p_dtype, done), *done });
+                                      convert (s, *passed (s, done), s->pipeline->dtype, done),
+                                      *done });
 }
 
 void
@@ -197,7 +199,7 @@ weft_exchange_receive (struct weft_step *s, const struct weft_cell *next)
 
   if (!peer)
     return;
-  uint32_t buf = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->p2p_dtype, payload (s),
+  uint32_t buf = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->pipeline->dtype, payload (s),
                                    is_forward (next) ? "input" : "dresidual");
   weft_build_buf_at (s->b, buf)->micro = next->micro;
   queue (s, (struct weft_transfer){ WEFT_OP_RECV, peer, buf, *next });
@@ -207,14 +209,14 @@ weft_exchange_receive (struct weft_step *s, const struct weft_cell *next)
 uint32_t
 weft_exchange_end (struct weft_step *s)
 {
-  if (s->strategy->variable_seq_lengths && s->posting.queue->len)
+  if (s->strategy->variable_seq_lengths && s->pipeline->posting.queue->len)
     post_shapes (s);
-  for (guint i = 0; i < s->posting.queue->len; i++)
-    post_tensor (s, &g_array_index (s->posting.queue, struct weft_transfer, i), i > 0);
-  for (uint32_t i = 0; i < WEFT_N_EXCHANGE && s->posting.how != WEFT_POST_ASIDE; i++)
-    if (s->posting.newest[i] != WEFT_NO_OP)
-      s->exchange[i] = s->posting.newest[i];
-  return s->posting.sent;
+  for (guint i = 0; i < s->pipeline->posting.queue->len; i++)
+    post_tensor (s, &g_array_index (s->pipeline->posting.queue, struct weft_transfer, i), i > 0);
+  for (uint32_t i = 0; i < WEFT_N_EXCHANGE && s->pipeline->posting.how != WEFT_POST_ASIDE; i++)
+    if (s->pipeline->posting.newest[i] != WEFT_NO_OP)
+      weft_set_exchange (s, i, s->pipeline->posting.newest[i]);
+  return s->pipeline->posting.sent;
 }
 
 uint32_t
@@ -223,23 +225,15 @@ weft_exchange_take (struct weft_step *s, const struct weft_cell *cell)
   return convert (s, *passed (s, cell), s->dtype, cell);
 }
 
-/* Kernels that were put off are enqueued behind the exchange and wait for none of it. */
 void
-weft_exchange_run_delayed (struct weft_step *s)
+weft_exchange_run_beside (struct weft_step *s, weft_kernels *beside)
 {
-  uint32_t exchange[WEFT_N_EXCHANGE];
-
-  if (weft_step_is_split (s))
-    return;
-  memcpy (exchange, s->exchange, sizeof exchange);
-  for (uint32_t i = 0; i < WEFT_N_EXCHANGE; i++)
-    s->exchange[i] = WEFT_NO_OP;
-  weft_layer_delayed (s);
-  memcpy (s->exchange, exchange, sizeof exchange);
+  if (!weft_step_is_split (s))
+    weft_run_beside_exchange (s, beside);
 }
 
-/* A rank that warms up with all of its forwards: its neighbour takes the last of them long before it has
- * a gradient, and shapes that are waited for must not wait for each other. */
+/* A rank that warms up with all of its forwards: its neighbour takes the last of them long before
+ * it has a gradient, and shapes that are waited for must not wait for each other. */
 static gboolean
 turns_early (const struct weft_step *s, uint32_t i)
 {
@@ -251,7 +245,7 @@ turns_early (const struct weft_step *s, uint32_t i)
 }
 
 void
-weft_exchange (struct weft_step *s, uint32_t i)
+weft_exchange_in_order (struct weft_step *s, uint32_t i, weft_kernels *beside)
 {
   const struct weft_cell *row = s->grid->cell[s->role];
   const struct weft_cell *done = i ? &row[i - 1] : NULL;
@@ -267,5 +261,81 @@ weft_exchange (struct weft_step *s, uint32_t i)
   if (next)
     weft_exchange_receive (s, next);
   weft_exchange_end (s);
-  weft_exchange_run_delayed (s);
+  weft_exchange_run_beside (s, beside);
+}
+
+/* ------------------------------------------------------------------------ for other wings */
+
+void
+weft_pipeline_begin (struct weft_step *s)
+{
+  struct weft_pipeline *p = s->pipeline = g_new0 (struct weft_pipeline, 1);
+  size_t n = (size_t) s->n_micro * s->n_chunks;
+
+  p->dtype = s->strategy->pipeline_dtype == WEFT_NONE
+                 ? s->dtype
+                 : (enum weft_dtype) s->strategy->pipeline_dtype;
+  p->output = g_new0 (uint32_t, n);
+  p->input_grad = g_new0 (uint32_t, n);
+  p->posting.queue = g_array_new (FALSE, FALSE, sizeof (struct weft_transfer));
+}
+
+void
+weft_pipeline_buffers (struct weft_step *s)
+{
+  if (s->strategy->variable_seq_lengths && s->mesh->pp > 1)
+    s->pipeline->shape = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_INT64, 3, "shape");
+}
+
+void
+weft_pipeline_end (struct weft_step *s)
+{
+  g_array_unref (s->pipeline->posting.queue);
+  g_free (s->pipeline->output);
+  g_free (s->pipeline->input_grad);
+  g_free (s->pipeline);
+}
+
+/* Schedules of Megatron-Core have transfer orders of their own. */
+static gboolean
+is_free (const struct weft_step *s)
+{
+  const struct weft_schedule_row *row = weft_job_schedule (s->job);
+
+  return !row || row->exchange == WEFT_EXCHANGE_FREE;
+}
+
+gboolean
+weft_pipeline_interleaves (const struct weft_step *s)
+{
+  return !is_free (s) && s->n_chunks > 1;
+}
+
+void
+weft_exchange (struct weft_step *s, uint32_t i, weft_kernels *beside)
+{
+  (is_free (s)       ? weft_exchange_free
+   : s->n_chunks > 1 ? weft_exchange_interleaved
+                     : weft_exchange_in_order) (s, i, beside);
+}
+
+uint32_t
+weft_exchange_output (const struct weft_step *s, const struct weft_cell *cell)
+{
+  return s->pipeline->output[cell->micro * s->n_chunks + cell->chunk];
+}
+
+/* Where the next stage is a chunk of this rank, the output is its input. */
+void
+weft_exchange_hand_over (struct weft_step *s, const struct weft_cell *cell, uint32_t x)
+{
+  struct weft_cell to = *cell;
+  uint32_t rank = s->role, chunk = cell->chunk;
+
+  *passed (s, cell) = x;
+  if (!(is_forward (cell) ? weft_grid_next : weft_grid_prev) (s->grid, &rank, &chunk) ||
+      rank != s->role)
+    return;
+  to.chunk = chunk;
+  *passed (s, &to) = x;
 }

@@ -1,32 +1,29 @@
-/* exchange.h - what stages send each other between the cells of the grid: in Megatron-Core's order without
- * and with chunks, and that of any other grid. */
+/* exchange.h - what pipeline stages send each other between the cells of the grid.
+ *
+ *   exchange.c              Megatron-Core's order without interleaving
+ *   exchange_interleaved.c  Megatron-Core's order of the interleaved schedule
+ *   exchange_free.c         any other grid
+ *
+ * A chunk's input comes from the stage before it, on this rank or on another; its output goes to
+ * the stage after it. In backward gradients take the way back. */
 #pragma once
-#include "core/passes/step.h"
+#include "core/passes/emit/emit.h"
 
-/* exchange.c: what is sent and received before cell i of this role, or after the last of them. */
-void weft_exchange (struct weft_step *s, uint32_t i);
-/* exchange_interleaved.c: where ranks hold several chunks in a ring. */
-void weft_exchange_interleaved (struct weft_step *s, uint32_t i);
+void weft_pipeline_begin (struct weft_step *s);
+void weft_pipeline_buffers (struct weft_step *s); /* standing ones: variable_seq_lengths */
+void weft_pipeline_end (struct weft_step *s);
 
-/* Whether ranks take turns with their chunks as in Megatron-Core; slot k of this row in one direction, or
- * NULL beyond its ends; slots that are over. */
-gboolean weft_step_interleaves (const struct weft_step *s);
+/* Sends and receives before cell `i` of this role, or after its last one. `beside` appends kernels
+ * that run while they are under way: delayed weight gradients. */
+void weft_exchange (struct weft_step *s, uint32_t i, weft_kernels *beside);
+
+/* A cell's input in the type of kernels; its output; what becomes of its output. */
+uint32_t weft_exchange_take (struct weft_step *s, const struct weft_cell *cell);
+uint32_t weft_exchange_output (const struct weft_step *s, const struct weft_cell *cell);
+void weft_exchange_hand_over (struct weft_step *s, const struct weft_cell *cell, uint32_t x);
+
+/* Whether the role follows Megatron-Core's interleaved schedule; then slot k of this rank in one
+ * direction, or NULL beyond the ends; how many slots are over. */
+gboolean weft_pipeline_interleaves (const struct weft_step *s);
 const struct weft_cell *weft_slot_at (const struct weft_step *s, gboolean forward, int64_t k);
 uint32_t weft_slots_over (const struct weft_step *s, gboolean forward);
-/* exchange_free.c: of any other grid. */
-void weft_exchange_free (struct weft_step *s, uint32_t i);
-
-/* What they share.  The neighbour that a cell's result goes to, or its input comes from: +1 or -1;
- * 0 where that is this rank, or there is none. */
-int weft_exchange_target (const struct weft_step *s, const struct weft_cell *cell);
-int weft_exchange_source (const struct weft_step *s, const struct weft_cell *cell);
-/* An exchange; without batch_p2p_comm no transfers are one launch.  The two in between add a transfer,
- * if there is one; the end posts them and returns the last send, or WEFT_NO_OP. */
-void weft_exchange_begin (struct weft_step *s, enum weft_post how);
-void weft_exchange_send (struct weft_step *s, const struct weft_cell *cell);
-void weft_exchange_receive (struct weft_step *s, const struct weft_cell *cell);
-uint32_t weft_exchange_end (struct weft_step *s);
-/* Weight gradients that were put off run while it is under way. */
-void weft_exchange_run_delayed (struct weft_step *s);
-/* A cell's input as kernels take it. */
-uint32_t weft_exchange_take (struct weft_step *s, const struct weft_cell *cell);

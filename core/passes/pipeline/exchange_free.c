@@ -1,17 +1,17 @@
-/* Sends and receives of schedules that no framework's order is known for: beside kernels, in one order
- * that all ranks agree on.
+/* Sends and receives of schedules that no framework's order is known for: beside kernels, in one
+ * order that all ranks agree on.
  *
- * The grid is replayed with cells of equal length and transfers that take no time.  A tensor is ready
- * when the cell that makes it ends there, and all transfers are posted in the order in which their
- * tensors become ready: before the first cell that ends later, so that what arrives while a rank
- * computes arrives beside that.  Nobody waits for ever: what a posted transfer waits for, on either
- * side, are cells that end no later, and they wait for transfers that come earlier. */
-#include "core/passes/pipeline/exchange.h"
+ * The grid is replayed with cells of equal length and transfers that take no time. A tensor is
+ * ready when the cell that makes it ends there, and all transfers are posted in the order in which
+ * their tensors become ready: before the first cell that ends later, so that what arrives while a
+ * rank computes arrives beside that. Nobody waits for ever: what a posted transfer waits for, on
+ * either side, are cells that end no later, and they wait for transfers that come earlier. */
+#include "core/passes/pipeline/posting.h"
 #include <stdlib.h>
 
 struct move {
   double ready;
-  uint32_t rank, index;  /* the cell that makes it */
+  uint32_t rank, index; /* the cell that makes it */
   gboolean sends;
   struct weft_cell cell; /* of this rank: the one that made it, or will take it */
   uint32_t before;       /* posted before this cell of the row */
@@ -59,7 +59,7 @@ add_move (struct weft_step *s, uint32_t rank, uint32_t index, double ready)
     return;
   if (!move.sends)
     move.cell.chunk = chunk;
-  g_array_append_val (s->moves->list, move);
+  g_array_append_val (s->pipeline->moves->list, move);
 }
 
 static double **
@@ -84,9 +84,9 @@ list_moves (struct weft_step *s)
   for (uint32_t rank = 0; rank < grid->n_ranks; rank++)
     for (uint32_t i = 0; i < grid->n_cell[rank]; i++)
       add_move (s, rank, i, start[rank][i] + length (&grid->cell[rank][i]));
-  g_array_sort (s->moves->list, compare_moves);
-  for (uint32_t i = 0; i < s->moves->list->len; i++) {
-    struct move *move = &g_array_index (s->moves->list, struct move, i);
+  g_array_sort (s->pipeline->moves->list, compare_moves);
+  for (uint32_t i = 0; i < s->pipeline->moves->list->len; i++) {
+    struct move *move = &g_array_index (s->pipeline->moves->list, struct move, i);
     while (cell < grid->n_cell[s->role] &&
            start[s->role][cell] + length (&row[cell]) <= move->ready)
       cell++;
@@ -117,27 +117,28 @@ finish (struct weft_step *s)
   for (size_t i = 0; i < G_N_ELEMENTS (lanes); i++) {
     uint32_t newest = weft_build_last (s->b, lanes[i]);
     if (newest != WEFT_NO_OP)
-      g_array_append_val (s->wait_for, newest);
+      weft_next_kernel_waits_for (s, newest);
   }
-  g_array_unref (s->moves->list);
-  g_clear_pointer (&s->moves, g_free);
+  g_array_unref (s->pipeline->moves->list);
+  g_clear_pointer (&s->pipeline->moves, g_free);
 }
 
 void
-weft_exchange_free (struct weft_step *s, uint32_t i)
+weft_exchange_free (struct weft_step *s, uint32_t i, weft_kernels *beside)
 {
   if (i == 0) {
-    s->moves = g_new0 (struct weft_moves, 1);
-    s->moves->list = g_array_new (FALSE, FALSE, sizeof (struct move));
+    s->pipeline->moves = g_new0 (struct weft_moves, 1);
+    s->pipeline->moves->list = g_array_new (FALSE, FALSE, sizeof (struct move));
     list_moves (s);
   }
-  for (; s->moves->posted < s->moves->list->len; s->moves->posted++) {
-    const struct move *move = &g_array_index (s->moves->list, struct move, s->moves->posted);
+  for (; s->pipeline->moves->posted < s->pipeline->moves->list->len; s->pipeline->moves->posted++) {
+    const struct move *move =
+        &g_array_index (s->pipeline->moves->list, struct move, s->pipeline->moves->posted);
     if (move->before > i)
       break;
     post (s, move);
   }
-  weft_exchange_run_delayed (s);
+  weft_exchange_run_beside (s, beside);
   if (i == s->grid->n_cell[s->role])
     finish (s);
 }

@@ -1,23 +1,23 @@
 /* Sends and receives where ranks hold several chunks and stages go round a ring, in Megatron-Core's
- * order (schedules.py forward_backward_pipelining_with_interleaving).  A rank runs forwards until it
- * is warm, then a forward and a backward in turn, then the backwards that remain:
+ * order (schedules.py forward_backward_pipelining_with_interleaving). A rank runs forwards until
+ * it is warm, then a forward and a backward in turn, then the backwards that remain:
  *
  *   warm      F, {send_forward, recv_forward}; with the last of them comes recv_backward
  *   steady    F, B, {send_forward, send_backward, recv_forward, recv_backward}
  *   cooldown  B, {send_backward, recv_backward}
  *
- * overlap_p2p_comm: while ranks are warm nothing waits for an exchange, and kernels only for what they
- * read and for the send before the last:
+ * overlap_p2p_comm: while ranks are warm nothing waits for an exchange, and kernels only for what
+ * they read and for the send before the last:
  *
  *   steady    F, send_forward, recv_forward; B, send_backward, recv_backward
  *
- * overlap_p2p_comm_warmup_flush: nor while they become warm and cool down, where a rank receives for
- * the slot after the next before it computes the next.
+ * overlap_p2p_comm_warmup_flush: nor while they become warm and cool down, where a rank receives
+ * for the slot after the next before it computes the next.
  *
- * What arrives after slot k is for slot k + 1.  The first rank is sent its input by the last, whose
- * forwards come p - 1 slots later: it takes after slot k what that rank made in slot k - (p - 1), and
- * may have to keep it until its turn.  Backwards the two change parts. */
-#include "core/passes/pipeline/exchange.h"
+ * What arrives after slot k is for slot k + 1. The first rank is sent its input by the last, whose
+ * forwards come p - 1 slots later: it takes after slot k what that rank made in slot k - (p - 1),
+ * and may have to keep it until its turn. Backwards the two change parts. */
+#include "core/passes/pipeline/posting.h"
 
 /* One direction of this rank's row. */
 struct slots {
@@ -175,7 +175,7 @@ exchange_aside (struct weft_step *s, struct weft_slots *all, gboolean forward)
   if (!ahead)
     receive_after (s, slots, k);
   if (slots->sent != WEFT_NO_OP) /* kernels wait for the send before this one */
-    g_array_append_val (s->wait_for, slots->sent);
+    weft_next_kernel_waits_for (s, slots->sent);
   slots->sent = weft_exchange_end (s);
   weft_exchange_begin (s, WEFT_POST_ASIDE);
   if (forward && is_alone (all, slots, k))
@@ -192,13 +192,14 @@ start (struct weft_step *s)
 {
   gboolean flush = s->strategy->overlap_p2p_comm_warmup_flush;
 
-  s->slots = slots_new (s);
+  s->pipeline->slots = slots_new (s);
   weft_exchange_begin (s, WEFT_POST_GROUP);
-  weft_exchange_receive (s, s->slots->forward.cell[0]);
+  weft_exchange_receive (s, s->pipeline->slots->forward.cell[0]);
   weft_exchange_end (s);
   weft_exchange_begin (s, WEFT_POST_ASIDE);
-  if (flush && !s->slots->forward.leads && is_alone (s->slots, &s->slots->forward, 0))
-    receive_after (s, &s->slots->forward, 0);
+  if (flush && !s->pipeline->slots->forward.leads &&
+      is_alone (s->pipeline->slots, &s->pipeline->slots->forward, 0))
+    receive_after (s, &s->pipeline->slots->forward, 0);
   weft_exchange_end (s);
 }
 
@@ -206,13 +207,13 @@ start (struct weft_step *s)
 static void
 finish (struct weft_step *s)
 {
-  if (s->slots->backward.sent != WEFT_NO_OP)
-    g_array_append_val (s->wait_for, s->slots->backward.sent);
-  g_clear_pointer (&s->slots, slots_free);
+  if (s->pipeline->slots->backward.sent != WEFT_NO_OP)
+    weft_next_kernel_waits_for (s, s->pipeline->slots->backward.sent);
+  g_clear_pointer (&s->pipeline->slots, slots_free);
 }
 
 void
-weft_exchange_interleaved (struct weft_step *s, uint32_t i)
+weft_exchange_interleaved (struct weft_step *s, uint32_t i, weft_kernels *beside)
 {
   const struct weft_cell *row = s->grid->cell[s->role];
 
@@ -221,9 +222,10 @@ weft_exchange_interleaved (struct weft_step *s, uint32_t i)
     return;
   }
   gboolean forward = row[i - 1].phase == WEFT_PHASE_FORWARD;
-  (forward ? &s->slots->forward : &s->slots->backward)->n_over++;
-  (s->strategy->overlap_p2p_comm ? exchange_aside : exchange_in_turn) (s, s->slots, forward);
-  weft_exchange_run_delayed (s);
+  (forward ? &s->pipeline->slots->forward : &s->pipeline->slots->backward)->n_over++;
+  (s->strategy->overlap_p2p_comm ? exchange_aside : exchange_in_turn) (s, s->pipeline->slots,
+                                                                       forward);
+  weft_exchange_run_beside (s, beside);
   if (i == s->grid->n_cell[s->role])
     finish (s);
 }
@@ -231,7 +233,8 @@ weft_exchange_interleaved (struct weft_step *s, uint32_t i)
 const struct weft_cell *
 weft_slot_at (const struct weft_step *s, gboolean forward, int64_t k)
 {
-  const struct slots *slots = forward ? &s->slots->forward : &s->slots->backward;
+  const struct slots *slots =
+      forward ? &s->pipeline->slots->forward : &s->pipeline->slots->backward;
 
   return k < 0 || k >= slots->n ? NULL : slots->cell[k];
 }
@@ -239,5 +242,5 @@ weft_slot_at (const struct weft_step *s, gboolean forward, int64_t k)
 uint32_t
 weft_slots_over (const struct weft_step *s, gboolean forward)
 {
-  return (forward ? &s->slots->forward : &s->slots->backward)->n_over;
+  return (forward ? &s->pipeline->slots->forward : &s->pipeline->slots->backward)->n_over;
 }

@@ -7,7 +7,7 @@
  *              type; a node is added to its sibling as soon as both are there.  The first leaf lies
  *              in the flat buffer, the others in buffers that live until they are added. */
 #include "core/base/fold.h"
-#include "core/passes/layer/moe.h"
+#include "core/passes/replicas/buckets.h"
 
 struct node {
   uint32_t first, n; /* microbatches */
@@ -31,19 +31,19 @@ weft_head_has_own_sum (const struct weft_step *s)
          weft_step_has_head (s);
 }
 
-/* Experts get tokens of other ranks: of a part of a sequence, a whole one, or several replicas.  Where ranks
- * meet in every microbatch, those of one are together in the tree. */
+/* Experts get tokens of other ranks: of a part of a sequence, a whole one, or several replicas.
+ * Where ranks meet in every microbatch, those of one are together in the tree. */
 static void
 keep_sources (struct weft_step *s, struct weft_sum *sum)
 {
   uint32_t replicas = weft_mesh_expert_sequences (s->mesh);
 
-  sum->sequence = weft_experts_gather (s) ? WEFT_GROUP_NONE : WEFT_GROUP_ECP;
+  sum->sequence = weft_gathers_expert_rows (s) ? WEFT_GROUP_NONE : WEFT_GROUP_ECP;
   if (replicas == 1)
     return;
   sum->sources = replicas;
   sum->total = sum->main;
-  sum->each = s->wrapper->shard_grads && (weft_job_reduces_each (s->job) || s->n_micro == 1);
+  sum->each = s->sharding->shard_grads && (weft_job_reduces_each (s->job) || s->n_micro == 1);
   if (sum->each)
     return;
   sum->n *= sum->sources;
@@ -53,18 +53,18 @@ keep_sources (struct weft_step *s, struct weft_sum *sum)
 void
 weft_sums_build (struct weft_step *s)
 {
-  s->sum = g_new0 (struct weft_sum, s->params->len + 1);
-  for (uint32_t i = 0; i < s->params->len; i++) {
-    const struct weft_param *param = &g_array_index (s->params, struct weft_param, i);
-    weft_sum_start (&s->sum[i], param->grad, param->rows * param->columns, WEFT_LANE_GPU);
-    s->sum[i].chunk = &s->chunk[param->chunk];
+  s->replicas->sum = g_new0 (struct weft_sum, weft_params_count (s) + 1);
+  for (uint32_t i = 0; i < weft_params_count (s); i++) {
+    const struct weft_param *param = weft_param_at (s, i);
+    weft_sum_start (&s->replicas->sum[i], param->grad, param->rows * param->columns, WEFT_LANE_GPU);
+    s->replicas->sum[i].chunk = &s->chunk[param->chunk];
     if (s->canonical && weft_params_is_expert (s, i))
-      keep_sources (s, &s->sum[i]);
+      keep_sources (s, &s->replicas->sum[i]);
   }
   if (!weft_head_has_own_sum (s))
     return;
-  uint64_t n = s->sum[s->end_param[WEFT_EMBED_WEIGHT]].n;
-  if (s->wrapper->shard_grads) /* a bucket more: fsdp.c */
+  uint64_t n = s->replicas->sum[weft_params_of_end (s, WEFT_EMBED_WEIGHT)].n;
+  if (s->sharding->shard_grads) /* a bucket more: fsdp.c */
     return;
   uint32_t main = weft_step_permanent (s, WEFT_BUF_GRADIENTS, s->grad_dtype, n, "head_gradients");
   weft_sum_start (weft_head_sum (s), main, n, WEFT_LANE_GPU);
@@ -171,8 +171,8 @@ take_held (struct weft_sum *sum, struct node *wanted)
   return FALSE;
 }
 
-/* Tokens of experts come from several replicas, whose sequences stand apart in the tree: those of each
- * are a slice of their own until all microbatches are there. */
+/* Tokens of experts come from several replicas, whose sequences stand apart in the tree: those of
+ * each are a slice of their own until all microbatches are there. */
 static void
 fold_sources (struct weft_step *s, const struct weft_sum *sum, uint32_t from, uint32_t to)
 {
@@ -238,29 +238,19 @@ weft_sum_end (struct weft_step *s, struct weft_sum *sum, struct weft_use grad)
     emit_add (s, sum, sum->main, grad.buf, s->dtype);
 }
 
-struct weft_use
-weft_grad_begin (struct weft_step *s, uint32_t param)
+struct weft_sum *
+weft_sum_new_pieces (struct weft_step *s, uint32_t main, uint32_t n_pieces)
 {
-  if (param == WEFT_NO_PARAM)
-    return (struct weft_use) WEFT_RW (WEFT_NO_BUF);
-  return s->wrapper->grad_begin (s, param);
+  struct weft_sum *sum = g_new (struct weft_sum, 1);
+
+  weft_sum_start (sum, main, weft_step_elements (s, main), WEFT_LANE_GPU);
+  sum->pieces = n_pieces;
+  return sum;
 }
 
 void
-weft_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad)
+weft_sum_free (struct weft_sum *sum)
 {
-  if (param != WEFT_NO_PARAM)
-    s->wrapper->grad_end (s, param, grad);
-}
-
-struct weft_use
-weft_head_grad_begin (struct weft_step *s)
-{
-  return s->wrapper->head_begin (s);
-}
-
-void
-weft_head_grad_end (struct weft_step *s, struct weft_use grad)
-{
-  s->wrapper->head_end (s, grad);
+  g_array_unref (sum->held);
+  g_free (sum);
 }

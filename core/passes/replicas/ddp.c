@@ -12,8 +12,8 @@
  * owner adds them where it would wait for the collective, at the end.
  *
  * With several instances of the distributed optimizer a bucket is reduced among the ranks of one
- * instance, then its slice across instances, on one stream that is joined as a whole.  Hybrid sharding
- * of Megatron-FSDP has a stream of its own for the second (fsdp_outer.c). */
+ * instance, then its slice across instances, on one stream that is joined as a whole. Hybrid
+ * sharding of Megatron-FSDP has a stream of its own for the second (fsdp_outer.c). */
 #include "core/passes/replicas/fsdp.h"
 
 static gboolean
@@ -33,7 +33,7 @@ slices (const struct weft_step *s, uint32_t k)
 static uint32_t
 group_slices (const struct weft_step *s, uint32_t g)
 {
-  return slices (s, s->layout.bucket_of[s->layout.group[g].first]);
+  return slices (s, s->params->layout.bucket_of[s->params->layout.group[g].first]);
 }
 
 /* The slice this rank answers for: the whole bucket, marked as a shard. */
@@ -51,7 +51,7 @@ shard_of (struct weft_step *s, uint32_t k, uint32_t view)
 static void
 make_views (struct weft_step *s, uint32_t k)
 {
-  struct weft_bucket_state *state = &s->bucket[k];
+  struct weft_bucket_state *state = &s->replicas->bucket[k];
   const struct weft_flat *flat = weft_step_flat (s, k);
   gboolean sharded = slices (s, k) > 1;
   uint64_t n = weft_ddp_bucket_size (s, k);
@@ -61,8 +61,8 @@ make_views (struct weft_step *s, uint32_t k)
     state->grad_shard = sharded ? shard_of (s, k, state->grads) : state->grads;
   }
   if (!flat->cut_weights) {
-    state->weights = weft_fp8_is_staged (s, k)
-                         ? weft_fp8_staging (s, k)
+    state->weights = weft_fp8_weights_is_staged (s, k)
+                         ? weft_fp8_weights_staging (s, k)
                          : weft_params_flat_view (s, flat->weights, k, n, "bucket");
     state->weight_shard = sharded ? shard_of (s, k, state->weights) : state->weights;
   }
@@ -73,21 +73,21 @@ make_views (struct weft_step *s, uint32_t k)
 uint32_t
 weft_ddp_group_of (const struct weft_step *s, uint32_t param)
 {
-  return s->layout.bucket[s->layout.place[param].bucket].group;
+  return s->params->layout.bucket[s->params->layout.place[param].bucket].group;
 }
 
 const uint32_t *
 weft_ddp_members (const struct weft_step *s, uint32_t g, uint32_t *n)
 {
-  *n = s->layout.group[g].n;
-  return &s->layout.bucket_of[s->layout.group[g].first];
+  *n = s->params->layout.group[g].n;
+  return &s->params->layout.bucket_of[s->params->layout.group[g].first];
 }
 
 /* Its experts have groups of their own. */
 static uint32_t
 chunk_of (const struct weft_step *s, uint32_t g)
 {
-  return s->layout.group[g].chunk % s->n_chunks;
+  return s->params->layout.group[g].chunk % s->n_chunks;
 }
 
 /* A tied head, or a layer of multi-token prediction, on the embedding's own stage adds to the
@@ -99,12 +99,13 @@ shares_sum (const struct weft_step *s)
          !weft_head_has_own_sum (s);
 }
 
-/* Whether anything of a chain is cut into slices: experts that a rank alone holds may be among others. */
+/* Whether anything of a chain is cut into slices: experts that a rank alone holds may be among
+ * others. */
 static gboolean
 chain_gathers (const struct weft_step *s, uint32_t chain)
 {
-  for (uint32_t g = 0; g < s->layout.n_group; g++)
-    if (s->layout.group[g].chunk == chain && group_slices (s, g) > 1)
+  for (uint32_t g = 0; g < s->params->layout.n_group; g++)
+    if (s->params->layout.group[g].chunk == chain && group_slices (s, g) > 1)
       return TRUE;
   return FALSE;
 }
@@ -112,28 +113,29 @@ chain_gathers (const struct weft_step *s, uint32_t chain)
 void
 weft_ddp_start (struct weft_step *s)
 {
-  s->bucket = g_new0 (struct weft_bucket_state, s->layout.n_bucket + 1);
-  for (uint32_t k = 0; k < s->layout.n_bucket; k++)
+  s->replicas->chain = g_new0 (struct weft_chain, 2 * s->n_chunks);
+  s->replicas->bucket = g_new0 (struct weft_bucket_state, s->params->layout.n_bucket + 1);
+  for (uint32_t k = 0; k < s->params->layout.n_bucket; k++)
     make_views (s, k);
-  s->group = g_new0 (struct weft_group_state, s->layout.n_group + 1);
-  for (uint32_t i = 0; i < s->params->len; i++) {
-    s->bucket[s->layout.place[i].bucket].n_param++;
-    s->group[weft_ddp_group_of (s, i)].n_param++;
+  s->replicas->group = g_new0 (struct weft_group_state, s->params->layout.n_group + 1);
+  for (uint32_t i = 0; i < weft_params_count (s); i++) {
+    s->replicas->bucket[s->params->layout.place[i].bucket].n_param++;
+    s->replicas->group[weft_ddp_group_of (s, i)].n_param++;
   }
-  for (uint32_t g = 0; g < s->layout.n_group; g++) {
-    uint32_t q = s->layout.group[g].chunk;
-    s->group[g].n_due = s->group[g].n_param * s->chunk[chunk_of (s, g)].n_micro;
-    s->chain[q].n_gather += s->strategy->overlap_param_gather && chain_gathers (s, q);
+  for (uint32_t g = 0; g < s->params->layout.n_group; g++) {
+    uint32_t q = s->params->layout.group[g].chunk;
+    s->replicas->group[g].n_due = s->replicas->group[g].n_param * s->chunk[chunk_of (s, g)].n_micro;
+    s->replicas->chain[q].n_gather += s->strategy->overlap_param_gather && chain_gathers (s, q);
   }
   if (shares_sum (s))
-    s->group[weft_ddp_group_of (s, s->end_param[WEFT_EMBED_WEIGHT])].n_due +=
+    s->replicas->group[weft_ddp_group_of (s, weft_params_of_end (s, WEFT_EMBED_WEIGHT))].n_due +=
         weft_step_head (s)->n_micro;
 }
 
 uint64_t
 weft_ddp_bucket_size (const struct weft_step *s, uint32_t k)
 {
-  return s->layout.bucket[k].end - s->layout.bucket[k].start;
+  return s->params->layout.bucket[k].end - s->params->layout.bucket[k].start;
 }
 
 /* A loss per token knows no replicas, and in canonical order the loss is a mean over them all. */
@@ -176,7 +178,8 @@ weft_ddp_row (struct weft_step *s, enum weft_op_kind kind, const char *name, uin
                            .reduce = reduce_of (s, kind) };
 }
 
-/* nccl_ub: what the collective reads and writes comes from the pool that is registered with NCCL. */
+/* nccl_ub: what the collective reads and writes comes from the pool that is registered with
+ * NCCL. */
 static void
 registered (struct weft_step *s, const struct weft_use *uses, uint32_t n_uses)
 {
@@ -197,12 +200,12 @@ weft_ddp_collective (struct weft_step *s, struct weft_op row, struct weft_shape 
   uint32_t op = weft_emit_on (s, weft_group_lane (row.group), row, shape, uses, n_uses);
 
   weft_step_wait_for_stream (s, enqueued);
-  weft_build_dep (s->b, s->joined);
+  weft_wait_for_shared_gradients (s);
   return op;
 }
 
-/* check_for_nan_in_grad, check_for_large_grads: the host looks at the norm of a bucket that is still
- * this rank's own, and enqueues nothing before it has seen it. */
+/* check_for_nan_in_grad, check_for_large_grads: the host looks at the norm of a bucket that is
+ * still this rank's own, and enqueues nothing before it has seen it. */
 void
 weft_ddp_check (struct weft_step *s, uint32_t grads, uint64_t n, uint32_t k)
 {
@@ -251,7 +254,7 @@ shape_of (const struct weft_step *s, uint32_t k)
 static void
 exchange_slices (struct weft_step *s, uint32_t k, uint8_t flags)
 {
-  struct weft_bucket_state *state = &s->bucket[k];
+  struct weft_bucket_state *state = &s->replicas->bucket[k];
 
   state->exchanged = weft_step_buffer (s, WEFT_BUF_COMMUNICATION, s->grad_dtype,
                                        weft_ddp_bucket_size (s, k), "exchanged");
@@ -263,7 +266,7 @@ exchange_slices (struct weft_step *s, uint32_t k, uint8_t flags)
 static void
 sum_slices (struct weft_step *s, uint32_t k)
 {
-  const struct weft_bucket_state *state = &s->bucket[k];
+  const struct weft_bucket_state *state = &s->replicas->bucket[k];
   uint64_t n = weft_ddp_bucket_size (s, k) / slices (s, k);
 
   if (state->exchanged != WEFT_NO_BUF)
@@ -274,7 +277,7 @@ sum_slices (struct weft_step *s, uint32_t k)
 static void
 scatter (struct weft_step *s, uint32_t k, uint8_t flags)
 {
-  struct weft_bucket_state *state = &s->bucket[k];
+  struct weft_bucket_state *state = &s->replicas->bucket[k];
 
   state->reduced = weft_ddp_collective (
       s, row_of (s, WEFT_OP_REDUCE_SCATTER, "bucket", k, flags), shape_of (s, k),
@@ -293,7 +296,7 @@ weft_ddp_go_across (const struct weft_step *s, struct weft_op *row)
 void
 weft_ddp_across (struct weft_step *s, uint32_t k, uint64_t n, uint8_t flags)
 {
-  struct weft_bucket_state *state = &s->bucket[k];
+  struct weft_bucket_state *state = &s->replicas->bucket[k];
   struct weft_op row =
       row_of (s, WEFT_OP_ALL_REDUCE, s->mesh->hybrid ? "outer" : "instances", k, flags);
 
@@ -311,7 +314,7 @@ add_instances (struct weft_step *s, uint32_t k, uint8_t flags)
 static void
 add_replicas (struct weft_step *s, uint32_t k, uint8_t flags)
 {
-  struct weft_bucket_state *state = &s->bucket[k];
+  struct weft_bucket_state *state = &s->replicas->bucket[k];
 
   state->reduced = weft_ddp_collective (s, row_of (s, WEFT_OP_ALL_REDUCE, "bucket", k, flags),
                                         shape_of (s, k), WEFT_USES (WEFT_RW (state->grads)));
@@ -356,8 +359,8 @@ weft_ddp_scale_experts (struct weft_step *s, uint32_t grads, uint32_t few)
 /* The mean over replicas: before the sum, in the collective if there is one, or in the loss.
  *
  * Experts have seen the tokens of all ranks that share them out: what ranks average is too much by
- * the replicas among these, or too little where tensor parallel ranks have whole experts (Megatron-Core
- * distributed_data_parallel.py, expert_gradient_scaling_factor). */
+ * the replicas among these, or too little where tensor parallel ranks have whole experts
+ * (Megatron-Core distributed_data_parallel.py, expert_gradient_scaling_factor). */
 void
 weft_ddp_scale_bucket (struct weft_step *s, uint32_t k)
 {
@@ -365,13 +368,13 @@ weft_ddp_scale_bucket (struct weft_step *s, uint32_t k)
   uint32_t few = weft_mesh_group_size (s->mesh, weft_bucket_replicas (s, k));
 
   if (s->strategy->average_in_collective && few != all)
-    weft_ddp_scale_experts (s, s->bucket[k].grads, few);
+    weft_ddp_scale_experts (s, s->replicas->bucket[k].grads, few);
   else if (all > 1 && divides (s) && (few == 1 || !divides_in_sum (s)))
-    scale (s, s->bucket[k].grads, (const uint64_t[]){ all, 0 }, "scale");
+    scale (s, s->replicas->bucket[k].grads, (const uint64_t[]){ all, 0 }, "scale");
 }
 
-/* Each of two copies of a stage has seen some of the microbatches, other ones each.  Bucket `i` of its
- * stage. */
+/* Each of two copies of a stage has seen some of the microbatches, other ones each. Bucket `i` of
+ * its stage. */
 static void
 add_mirror (struct weft_step *s, uint32_t grads, uint32_t i)
 {
@@ -402,20 +405,20 @@ launch_reduce (struct weft_step *s, uint32_t g)
   s->at.chunk = chunk_of (s, g);
   for (uint32_t i = 0; i < n; i++) {
     uint64_t size = weft_ddp_bucket_size (s, bucket[i]);
-    weft_ddp_check (s, s->bucket[bucket[i]].grads, size, bucket[i]);
+    weft_ddp_check (s, s->replicas->bucket[bucket[i]].grads, size, bucket[i]);
     weft_ddp_scale_bucket (s, bucket[i]);
-    add_mirror (s, s->bucket[bucket[i]].grads, i);
+    add_mirror (s, s->replicas->bucket[bucket[i]].grads, i);
   }
   if (!alone (s, bucket[0]))
     launch_collectives (s, g);
-  s->group[g].launched = TRUE;
+  s->replicas->group[g].launched = TRUE;
   s->at = at;
 }
 
 struct weft_use
 weft_ddp_grad_begin (struct weft_step *s, uint32_t param)
 {
-  return weft_sum_begin (s, &s->sum[param]);
+  return weft_sum_begin (s, &s->replicas->sum[param]);
 }
 
 /* The gradient of one more microbatch is in the bucket. */
@@ -424,24 +427,24 @@ note_ready (struct weft_step *s, uint32_t param)
 {
   uint32_t g = weft_ddp_group_of (s, param);
 
-  if (++s->group[g].n_ready == s->group[g].n_due && s->strategy->overlap_grad_reduce &&
-      !weft_aligned_holds (s))
+  if (++s->replicas->group[g].n_ready == s->replicas->group[g].n_due &&
+      s->strategy->overlap_grad_reduce && !weft_aligned_holds (s))
     launch_reduce (s, g);
 }
 
 void
 weft_ddp_reduce_chunk (struct weft_step *s, uint32_t chunk)
 {
-  for (uint32_t g = 0; g < s->layout.n_group; g++)
-    if (chunk_of (s, g) == chunk && !s->group[g].launched &&
-        s->group[g].n_ready == s->group[g].n_due)
+  for (uint32_t g = 0; g < s->params->layout.n_group; g++)
+    if (chunk_of (s, g) == chunk && !s->replicas->group[g].launched &&
+        s->replicas->group[g].n_ready == s->replicas->group[g].n_due)
       launch_reduce (s, g);
 }
 
 void
 weft_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad)
 {
-  weft_sum_end (s, &s->sum[param], grad);
+  weft_sum_end (s, &s->replicas->sum[param], grad);
   note_ready (s, param);
 }
 
@@ -451,8 +454,8 @@ finish_group (struct weft_step *s, uint32_t g)
   uint32_t n;
   const uint32_t *bucket = weft_ddp_members (s, g, &n);
 
-  g_assert (s->group[g].n_ready == s->group[g].n_due);
-  if (!s->group[g].launched)
+  g_assert (s->replicas->group[g].n_ready == s->replicas->group[g].n_due);
+  if (!s->replicas->group[g].launched)
     launch_reduce (s, g);
   for (uint32_t i = 0; i < n; i++)
     sum_slices (s, bucket[i]);
@@ -461,7 +464,8 @@ finish_group (struct weft_step *s, uint32_t g)
 static struct weft_sum *
 head_sum (struct weft_step *s)
 {
-  return weft_head_has_own_sum (s) ? weft_head_sum (s) : &s->sum[s->end_param[WEFT_EMBED_WEIGHT]];
+  return weft_head_has_own_sum (s) ? weft_head_sum (s)
+                                   : &s->replicas->sum[weft_params_of_end (s, WEFT_EMBED_WEIGHT)];
 }
 
 struct weft_use
@@ -475,13 +479,13 @@ weft_ddp_head_end (struct weft_step *s, struct weft_use grad)
 {
   weft_sum_end (s, head_sum (s), grad);
   if (!weft_head_has_own_sum (s))
-    note_ready (s, s->end_param[WEFT_EMBED_WEIGHT]);
+    note_ready (s, weft_params_of_end (s, WEFT_EMBED_WEIGHT));
 }
 
 uint32_t
 weft_ddp_reduced (struct weft_step *s, uint32_t param)
 {
-  return s->grad_view[param];
+  return s->params->grad_view[param];
 }
 
 uint32_t
@@ -490,7 +494,9 @@ weft_ddp_reduced_head (struct weft_step *s)
   uint32_t head = weft_head_sum (s)->main;
 
   weft_reduce_all (s, WEFT_GROUP_MIRROR, WEFT_REDUCE_SUM, head, "mirror of the tied head");
-  weft_reduce_all (s, WEFT_GROUP_DP, weft_over_replicas (s), head, "tied head");
+  weft_reduce_all (s, WEFT_GROUP_DP,
+                   s->strategy->average_in_collective ? WEFT_REDUCE_AVG : WEFT_REDUCE_SUM, head,
+                   "tied head");
   return head;
 }
 
@@ -500,7 +506,7 @@ weft_ddp_join_across (struct weft_step *s)
   if (s->mesh->instances == 1)
     return;
   uint32_t newest = weft_build_last (s->b, weft_group_lane (weft_mesh_across (s->mesh)));
-  g_array_append_val (s->wait_for, newest);
+  weft_next_kernel_waits_for (s, newest);
 }
 
 /* Chunks by stage: where there are two copies of one, both ranks come to it in the same order. */
@@ -508,7 +514,7 @@ void
 weft_ddp_finish (struct weft_step *s)
 {
   for (uint32_t stage = 0; stage < s->grid->n_stages; stage++)
-    for (uint32_t g = 0; g < s->layout.n_group; g++)
+    for (uint32_t g = 0; g < s->params->layout.n_group; g++)
       if (s->chunk[chunk_of (s, g)].stage == stage)
         finish_group (s, g);
   weft_ddp_join_across (s);
@@ -517,15 +523,16 @@ weft_ddp_finish (struct weft_step *s)
 void
 weft_ddp_finish_whole (struct weft_step *s)
 {
-  for (uint32_t g = 0; g < s->layout.n_group; g++)
-    if (!weft_step_flat (s, s->layout.bucket_of[s->layout.group[g].first])->cut_grads)
+  for (uint32_t g = 0; g < s->params->layout.n_group; g++)
+    if (!weft_step_flat (s, s->params->layout.bucket_of[s->params->layout.group[g].first])
+             ->cut_grads)
       finish_group (s, g);
 }
 
 static void
 gather_bucket (struct weft_step *s, uint32_t k, uint8_t flags)
 {
-  struct weft_bucket_state *state = &s->bucket[k];
+  struct weft_bucket_state *state = &s->replicas->bucket[k];
 
   state->gathered = weft_ddp_collective (
       s, row_of (s, WEFT_OP_ALL_GATHER, "gather", k, flags),
@@ -553,9 +560,10 @@ first_group (const struct weft_step *s, uint32_t chunk, uint32_t *n)
 {
   uint32_t first = 0;
 
-  while (first < s->layout.n_group && s->layout.group[first].chunk != chunk)
+  while (first < s->params->layout.n_group && s->params->layout.group[first].chunk != chunk)
     first++;
-  for (*n = 0; first + *n < s->layout.n_group && s->layout.group[first + *n].chunk == chunk;)
+  for (*n = 0; first + *n < s->params->layout.n_group &&
+               s->params->layout.group[first + *n].chunk == chunk;)
     (*n)++;
   return first;
 }
@@ -567,15 +575,15 @@ gathered_at (const struct weft_step *s, uint32_t chunk, uint32_t i)
 {
   uint32_t n, first = first_group (s, chunk, &n);
 
-  return s->wrapper->units ? first + i : first + n - 1 - i;
+  return s->sharding->unit_of ? first + i : first + n - 1 - i;
 }
 
 static uint32_t
 place_of (const struct weft_step *s, uint32_t g)
 {
-  uint32_t n, first = first_group (s, s->layout.group[g].chunk, &n);
+  uint32_t n, first = first_group (s, s->params->layout.group[g].chunk, &n);
 
-  return s->wrapper->units ? g - first : first + n - 1 - g;
+  return s->sharding->unit_of ? g - first : first + n - 1 - g;
 }
 
 static gboolean
@@ -585,8 +593,8 @@ is_due (const struct weft_step *s, uint32_t g, uint32_t next)
 
   if (next <= place)
     return TRUE;
-  return s->wrapper->units
-             ? weft_fsdp_reaches (s, g, gathered_at (s, s->layout.group[g].chunk, next))
+  return s->sharding->unit_of
+             ? weft_fsdp_reaches (s, g, gathered_at (s, s->params->layout.group[g].chunk, next))
              : next == place + 1;
 }
 
@@ -597,33 +605,33 @@ gathered (const struct weft_step *s, uint32_t g)
   uint32_t n;
   const uint32_t *bucket = weft_ddp_members (s, g, &n);
 
-  return s->bucket[bucket[n - 1]].gathered;
+  return s->replicas->bucket[bucket[n - 1]].gathered;
 }
 
 /* The lazy chain: the first use of a group launches it if nobody has, waits for it and launches the
  * one that comes after it, or the several that Megatron-FSDP keeps on their way. */
 void
-weft_ddp_before_use (struct weft_step *s, uint32_t param)
+weft_ddp_before_read (struct weft_step *s, uint32_t param)
 {
-  uint32_t g = weft_ddp_group_of (s, param), q = s->layout.group[g].chunk, op;
-  struct weft_chain *chain = &s->chain[q];
+  uint32_t g = weft_ddp_group_of (s, param), q = s->params->layout.group[g].chunk, op;
+  struct weft_chain *chain = &s->replicas->chain[q];
 
   while (chain->next < chain->n_gather && is_due (s, g, chain->next))
     launch_gather (s, gathered_at (s, q, chain->next++));
   if ((op = gathered (s, g)) == WEFT_NO_OP)
     return;
-  g_array_append_val (s->wait_for, op);
-  if (!s->group[g].whole)
-    weft_fp8_whole (s, g);
-  s->group[g].whole = TRUE;
+  weft_next_kernel_waits_for (s, op);
+  if (!s->replicas->group[g].gathered)
+    weft_fp8_weights_gathered (s, g);
+  s->replicas->group[g].gathered = TRUE;
 }
 
 void
-weft_ddp_ask_for_chunk (struct weft_step *s, uint32_t chunk)
+weft_ddp_gather_chunk (struct weft_step *s, uint32_t chunk)
 {
   for (uint32_t q = chunk; q < 2 * s->n_chunks; q += s->n_chunks)
-    while (s->chain[q].next < s->chain[q].n_gather)
-      launch_gather (s, gathered_at (s, q, s->chain[q].next++));
+    while (s->replicas->chain[q].next < s->replicas->chain[q].n_gather)
+      launch_gather (s, gathered_at (s, q, s->replicas->chain[q].next++));
 }
 
 /* The groups of a chunk, in the order in which its forward will need them. */
@@ -638,15 +646,15 @@ gather_chunk (struct weft_step *s, uint32_t chunk)
   for (uint32_t i = 0; i < n; i++) {
     uint32_t g = gathered_at (s, chunk, i), op = gathered (s, g);
     if (op != WEFT_NO_OP && s->strategy->fp8_param_gather)
-      g_array_append_val (s->wait_for, op);
-    weft_fp8_whole (s, g);
+      weft_next_kernel_waits_for (s, op);
+    weft_fp8_weights_gathered (s, g);
   }
 }
 
 void
-weft_ddp_gather_all (struct weft_step *s)
+weft_ddp_gather_weights (struct weft_step *s)
 {
   for (uint32_t q = 0; q < 2 * s->n_chunks; q++)
-    if (s->chain[q].n_gather == 0)
+    if (s->replicas->chain[q].n_gather == 0)
       gather_chunk (s, q);
 }

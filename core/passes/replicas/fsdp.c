@@ -4,8 +4,9 @@
  *               after each; what lies outside units stays whole until the step ends.  While a unit
  *               runs, the units that come next are gathered, as long as there are fewer than half
  *               of suggested_communication_unit_size elements of them.
- *   recompute   forward that runs again asks for nothing ahead, and lets a unit go only when another
- *               has to be gathered: the last one of a block is still whole when its backward begins.
+ *   recompute   forward that runs again asks for nothing ahead, and lets a unit go only when
+ *               another has to be gathered: the last one of a block is still whole when its
+ *               backward begins.
  *   double buffers   at most two units are whole at one time. */
 #include "core/passes/replicas/fsdp.h"
 #include "core/job/unit_modules.h"
@@ -13,20 +14,20 @@
 /* The floor of the default, elements (param_and_grad_buffer.py). */
 #define LEAST_UNIT_SIZE ((uint64_t) 1000000000)
 
-/* A parameter of a layer; the two halves of a layer begin with a norm each. */
+/* The two halves of a layer begin with a norm each. */
 static uint32_t
 norm_of (const struct weft_step *s, uint32_t layer, enum weft_layer_param norm)
 {
   if (norm == WEFT_NORM2_WEIGHT)
-    return weft_params_second_half (s, layer);
-  return s->layer_param[weft_step_slot (s, layer) * WEFT_N_LAYER_PARAM + norm];
+    return weft_params_of_mlp (s, layer);
+  return weft_params_of_layer (s, layer, norm);
 }
 
 /* Multi-token prediction: what lies around the transformer layer in it, which alone is a unit. */
 static gboolean
 is_beside_layer (const struct weft_step *s, uint32_t param)
 {
-  uint32_t layer = g_array_index (s->params, struct weft_param, param).layer;
+  uint32_t layer = weft_param_at (s, param)->layer;
 
   return layer != WEFT_NO_LAYER && layer >= s->model->num_layers &&
          (param < norm_of (s, layer, WEFT_NORM1_WEIGHT) ||
@@ -38,10 +39,11 @@ is_beside_layer (const struct weft_step *s, uint32_t param)
 uint32_t
 weft_fsdp_unit (const struct weft_step *s, uint32_t param)
 {
-  uint32_t layer = g_array_index (s->params, struct weft_param, param).layer;
-  gboolean embedding =
-      param == s->end_param[WEFT_EMBED_WEIGHT] || param == s->end_param[WEFT_POSITION_WEIGHT] ||
-      param == s->end_param[WEFT_EMBED_NORM_WEIGHT] || param == s->end_param[WEFT_EMBED_NORM_BIAS];
+  uint32_t layer = weft_param_at (s, param)->layer;
+  gboolean embedding = param == weft_params_of_end (s, WEFT_EMBED_WEIGHT) ||
+                       param == weft_params_of_end (s, WEFT_POSITION_WEIGHT) ||
+                       param == weft_params_of_end (s, WEFT_EMBED_NORM_WEIGHT) ||
+                       param == weft_params_of_end (s, WEFT_EMBED_NORM_BIAS);
   enum weft_unit part = embedding ? WEFT_UNIT_EMBEDDING : WEFT_UNIT_HEAD;
   uint32_t number = 2 * (s->model->num_layers + s->model->mtp_num_layers) + !embedding;
 
@@ -49,23 +51,23 @@ weft_fsdp_unit (const struct weft_step *s, uint32_t param)
     return WEFT_NO_UNIT;
 
   if (layer != WEFT_NO_LAYER) {
-    gboolean whole = s->unit_modules >> WEFT_UNIT_LAYER & 1;
+    gboolean whole = s->replicas->unit_modules >> WEFT_UNIT_LAYER & 1;
     gboolean first = param < norm_of (s, layer, WEFT_NORM2_WEIGHT);
     part = whole ? WEFT_UNIT_LAYER : first ? WEFT_UNIT_ATTENTION : WEFT_UNIT_MLP;
     number = 2 * layer + (part == WEFT_UNIT_MLP);
   }
-  return s->unit_modules >> part & 1 ? number : WEFT_NO_UNIT;
+  return s->replicas->unit_modules >> part & 1 ? number : WEFT_NO_UNIT;
 }
 
 /* Tensors of a unit follow each other: layout.h. */
 static void
 note_units (struct weft_step *s)
 {
-  for (uint32_t i = s->params->len; i-- > 0;) {
-    struct weft_bucket_state *state = &s->bucket[s->layout.place[i].bucket];
+  for (uint32_t i = weft_params_count (s); i-- > 0;) {
+    struct weft_bucket_state *state = &s->replicas->bucket[s->params->layout.place[i].bucket];
     state->first_param = i;
     state->end_param = MAX (state->end_param, i + 1);
-    state->unit = weft_step_flat (s, s->layout.place[i].bucket)->cut_weights &&
+    state->unit = weft_step_flat (s, s->params->layout.place[i].bucket)->cut_weights &&
                   weft_fsdp_unit (s, i) != WEFT_NO_UNIT;
   }
 }
@@ -73,13 +75,15 @@ note_units (struct weft_step *s)
 gboolean
 weft_fsdp_is_unit (const struct weft_step *s, uint32_t g)
 {
-  return s->bucket[s->layout.bucket_of[s->layout.group[g].first]].unit;
+  return s->replicas->bucket[s->params->layout.bucket_of[s->params->layout.group[g].first]].unit;
 }
 
 uint32_t
 weft_fsdp_number (const struct weft_step *s, uint32_t g)
 {
-  return weft_fsdp_unit (s, s->bucket[s->layout.bucket_of[s->layout.group[g].first]].first_param);
+  return weft_fsdp_unit (
+      s, s->replicas->bucket[s->params->layout.bucket_of[s->params->layout.group[g].first]]
+             .first_param);
 }
 
 static gboolean
@@ -98,7 +102,7 @@ unit_end (const struct weft_step *s, uint32_t g, uint32_t *first)
 
   for (*first = g; *first > 0 && is_same_unit (s, g, *first - 1);)
     --*first;
-  while (end < s->layout.n_group && is_same_unit (s, g, end))
+  while (end < s->params->layout.n_group && is_same_unit (s, g, end))
     end++;
   return end;
 }
@@ -111,7 +115,7 @@ unit_size (const struct weft_step *s)
 
   if (s->strategy->suggested_communication_unit_size != WEFT_NONE)
     return s->strategy->suggested_communication_unit_size;
-  for (uint32_t g = 0; g < s->layout.n_group; g++)
+  for (uint32_t g = 0; g < s->params->layout.n_group; g++)
     if (weft_fsdp_is_unit (s, g)) {
       sum += weft_fsdp_group_size (s, g);
       n += g == 0 || !is_same_unit (s, g, g - 1);
@@ -158,15 +162,15 @@ weft_fsdp_start (struct weft_step *s)
 {
   weft_ddp_start (s);
   note_units (s);
-  s->unit_size = unit_size (s);
-  if (s->wrapper->shard_grads)
+  s->replicas->unit_size = unit_size (s);
+  if (s->sharding->shard_grads)
     weft_fsdp_start_grads (s);
-  for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
+  for (uint32_t k = 0; k < s->params->layout.n_bucket; k++) {
     if (!weft_step_flat (s, k)->cut_weights)
       continue;
-    s->bucket[k].weights = WEFT_NO_BUF;
-    s->bucket[k].weight_slice = weft_fsdp_slice (s, weft_step_flat (s, k)->weights, k);
-    s->bucket[k].weight_shard = weft_outer_owned (s, s->bucket[k].weight_slice);
+    s->replicas->bucket[k].weights = WEFT_NO_BUF;
+    s->replicas->bucket[k].weight_slice = weft_fsdp_slice (s, weft_step_flat (s, k)->weights, k);
+    s->replicas->bucket[k].weight_shard = weft_outer_owned (s, s->replicas->bucket[k].weight_slice);
   }
 }
 
@@ -177,45 +181,48 @@ weft_fsdp_set_views (struct weft_step *s, uint32_t k, uint32_t whole, uint64_t o
   uint64_t size =
       whole == WEFT_NO_BUF ? 0 : weft_dtype_bytes (weft_build_buf_at (s->b, whole)->dtype);
 
-  for (uint32_t i = s->bucket[k].first_param; i < s->bucket[k].end_param; i++) {
-    uint64_t first = s->layout.place[i].start - s->layout.bucket[k].start;
-    if (s->layout.place[i].bucket == k)
+  for (uint32_t i = s->replicas->bucket[k].first_param; i < s->replicas->bucket[k].end_param; i++) {
+    uint64_t first = s->params->layout.place[i].start - s->params->layout.bucket[k].start;
+    if (s->params->layout.place[i].bucket == k)
       view[i] = whole == WEFT_NO_BUF ? WEFT_NO_BUF
                                      : weft_params_view (s, i, whole, offset + first * size);
   }
 }
 
 static void
-let_go (struct weft_step *s, uint32_t g)
+reshard (struct weft_step *s, uint32_t g)
 {
   uint32_t n;
 
   for (const uint32_t *k = weft_ddp_members (s, g, &n), *end = k + n; k < end; k++) {
-    s->bucket[*k].weights = WEFT_NO_BUF;
-    weft_fsdp_set_views (s, *k, WEFT_NO_BUF, 0, s->weight_view);
-    if (weft_fp8_copies (s, *k))
-      weft_fsdp_set_views (s, *k, WEFT_NO_BUF, 0, s->turned);
+    s->replicas->bucket[*k].weights = WEFT_NO_BUF;
+    weft_fsdp_set_views (s, *k, WEFT_NO_BUF, 0, s->params->weight_view);
+    if (weft_fp8_weights_transpose_behind (s, *k))
+      weft_fsdp_set_views (s, *k, WEFT_NO_BUF, 0, s->replicas->transposed);
   }
-  s->group[g].idle = s->group[g].whole = FALSE;
+  s->replicas->group[g].idle = s->replicas->group[g].gathered = FALSE;
 }
 
-/* What is gathered of a bucket: all of its memory, but for the copy of weights in fp8 that lies behind. */
+/* What is gathered of a bucket: all of its memory, but for the copy of weights in fp8 that lies
+ * behind. */
 static uint32_t
 gathered_of (struct weft_step *s, uint32_t k)
 {
   uint64_t bytes = weft_fsdp_size (s, k) * weft_dtype_bytes (weft_step_flat (s, k)->dtype);
-  uint32_t weights = s->bucket[k].weights;
+  uint32_t weights = s->replicas->bucket[k].weights;
 
-  return weft_fp8_copies (s, k) ? weft_build_view (s->b, weights, 0, bytes, "codes") : weights;
+  return weft_fp8_weights_transpose_behind (s, k)
+             ? weft_build_view (s->b, weights, 0, bytes, "codes")
+             : weights;
 }
 
 static void
 gather_bucket (struct weft_step *s, uint32_t k, uint8_t flags)
 {
-  struct weft_bucket_state *state = &s->bucket[k];
+  struct weft_bucket_state *state = &s->replicas->bucket[k];
   uint64_t n = weft_fsdp_size (s, k);
   enum weft_dtype dtype = weft_step_flat (s, k)->dtype;
-  gboolean copied = weft_fp8_copies (s, k);
+  gboolean copied = weft_fp8_weights_transpose_behind (s, k);
   uint64_t bytes = n * weft_dtype_bytes (dtype);
 
   state->weights = weft_step_buffer (s, WEFT_BUF_GATHERED, dtype, copied ? 2 * n : n, "whole");
@@ -224,9 +231,9 @@ gather_bucket (struct weft_step *s, uint32_t k, uint8_t flags)
   state->gathered =
       weft_ddp_collective (s, row, WEFT_SHAPE (dtype, n),
                            WEFT_USES (WEFT_R (state->weight_slice), WEFT_W (gathered_of (s, k))));
-  weft_fsdp_set_views (s, k, state->weights, 0, s->weight_view);
+  weft_fsdp_set_views (s, k, state->weights, 0, s->params->weight_view);
   if (copied)
-    weft_fsdp_set_views (s, k, state->weights, bytes, s->turned);
+    weft_fsdp_set_views (s, k, state->weights, bytes, s->replicas->transposed);
 }
 
 static void
@@ -236,9 +243,9 @@ gather (struct weft_step *s, uint32_t g)
   uint32_t n;
   const uint32_t *bucket = weft_ddp_members (s, g, &n);
 
-  for (uint32_t i = 0; i < s->layout.n_group; i++)
-    if (s->group[i].idle)
-      let_go (s, i);
+  for (uint32_t i = 0; i < s->params->layout.n_group; i++)
+    if (s->replicas->group[i].idle)
+      reshard (s, i);
   s->at.layer = WEFT_NO_LAYER;
   for (uint32_t i = 0; i < n; i++)
     weft_outer_gather (s, bucket[i], i ? WEFT_OP_GROUPED : 0);
@@ -254,7 +261,7 @@ newest (const struct weft_step *s, uint32_t g)
   uint32_t n;
   const uint32_t *bucket = weft_ddp_members (s, g, &n);
 
-  return &s->bucket[bucket[n - 1]];
+  return &s->replicas->bucket[bucket[n - 1]];
 }
 
 static gboolean
@@ -270,7 +277,7 @@ weft_fsdp_reaches (const struct weft_step *s, uint32_t g, uint32_t other)
 
   for (uint32_t i = MIN (g, other) + 1; i < MAX (g, other); i++)
     between += weft_fsdp_group_size (s, i);
-  return between < s->unit_size / 2;
+  return between < s->replicas->unit_size / 2;
 }
 
 /* The groups after g in the direction of the pass, until enough is on its way: of units only one
@@ -281,13 +288,14 @@ prefetch (struct weft_step *s, uint32_t g)
   uint32_t step = s->at.phase == WEFT_PHASE_FORWARD ? 1 : (uint32_t) -1, units = 0;
 
   for (uint32_t next = g + step;
-       next < s->layout.n_group && s->layout.group[next].chunk == s->layout.group[g].chunk &&
+       next < s->params->layout.n_group &&
+       s->params->layout.group[next].chunk == s->params->layout.group[g].chunk &&
        weft_fsdp_reaches (s, g, next);
        next += step) {
     units += weft_fsdp_is_unit (s, next) && !is_same_unit (s, next, next - step);
     if (s->strategy->fsdp_double_buffer && units == 2)
       return;
-    s->group[next].idle = FALSE;
+    s->replicas->group[next].idle = FALSE;
     if (!is_there (s, next))
       gather (s, next);
   }
@@ -299,34 +307,34 @@ static void
 enter_unit (struct weft_step *s, uint32_t g)
 {
   uint32_t first, end = unit_end (s, g, &first);
-  uint32_t pass = 2 * s->pass + (s->at.phase == WEFT_PHASE_FORWARD);
+  uint32_t pass = 2 * s->replicas->n_cell + (s->at.phase == WEFT_PHASE_FORWARD);
 
   for (uint32_t i = first; i < end; i++)
-    s->group[i].idle = FALSE;
+    s->replicas->group[i].idle = FALSE;
   for (uint32_t i = first; i < end; i++)
     if (!is_there (s, i))
       gather (s, i);
-  if (s->group[g].entered == pass || s->at.phase == WEFT_PHASE_RECOMPUTE)
+  if (s->replicas->group[g].entered == pass || s->at.phase == WEFT_PHASE_RECOMPUTE)
     return;
   for (uint32_t i = first; i < end; i++)
-    s->group[i].entered = pass;
+    s->replicas->group[i].entered = pass;
   prefetch (s, s->at.phase == WEFT_PHASE_FORWARD ? end - 1 : first);
 }
 
 void
-weft_fsdp_before_use (struct weft_step *s, uint32_t param)
+weft_fsdp_before_read (struct weft_step *s, uint32_t param)
 {
   uint32_t g = weft_ddp_group_of (s, param);
-  struct weft_group_state *group = &s->group[g];
+  struct weft_group_state *group = &s->replicas->group[g];
   uint32_t first, end = unit_end (s, g, &first);
 
   enter_unit (s, g);
   for (uint32_t i = first; i < end; i++)
     if (newest (s, i)->gathered != WEFT_NO_OP)
-      g_array_append_val (s->wait_for, newest (s, i)->gathered);
-  if (!group->whole)
-    weft_fp8_whole (s, g);
-  group->whole = TRUE;
+      weft_next_kernel_waits_for (s, newest (s, i)->gathered);
+  if (!group->gathered)
+    weft_fp8_weights_gathered (s, g);
+  group->gathered = TRUE;
 }
 
 static void
@@ -338,15 +346,15 @@ leave_unit (struct weft_step *s, uint32_t g)
     if (!weft_fsdp_is_unit (s, i))
       continue;
     if (s->at.phase == WEFT_PHASE_RECOMPUTE)
-      s->group[i].idle = TRUE;
+      s->replicas->group[i].idle = TRUE;
     else
-      let_go (s, i);
+      reshard (s, i);
   }
 }
 
 /* Forward ends with the second half, backward with the first. */
 void
-weft_fsdp_leave (struct weft_step *s, uint32_t layer)
+weft_fsdp_reshard_layer (struct weft_step *s, uint32_t layer)
 {
   gboolean forward = s->at.phase == WEFT_PHASE_FORWARD || s->at.phase == WEFT_PHASE_RECOMPUTE;
   enum weft_layer_param last = forward ? WEFT_NORM2_WEIGHT : WEFT_NORM1_WEIGHT;
@@ -356,9 +364,9 @@ weft_fsdp_leave (struct weft_step *s, uint32_t layer)
 
 /* Half a layer; the other half may be in the same unit. */
 void
-weft_fsdp_through (struct weft_step *s, uint32_t param)
+weft_fsdp_reshard_module (struct weft_step *s, uint32_t param)
 {
-  uint32_t layer = g_array_index (s->params, struct weft_param, param).layer;
+  uint32_t layer = weft_param_at (s, param)->layer;
 
   if (layer != WEFT_NO_LAYER && weft_ddp_group_of (s, norm_of (s, layer, WEFT_NORM1_WEIGHT)) ==
                                     weft_ddp_group_of (s, norm_of (s, layer, WEFT_NORM2_WEIGHT)))
@@ -370,8 +378,8 @@ void
 weft_fsdp_finish (struct weft_step *s)
 {
   weft_ddp_finish_whole (s);
-  for (uint32_t k = 0; k < s->layout.n_bucket; k++)
-    if (weft_step_flat (s, k)->cut_weights && s->bucket[k].weights != WEFT_NO_BUF)
+  for (uint32_t k = 0; k < s->params->layout.n_bucket; k++)
+    if (weft_step_flat (s, k)->cut_weights && s->replicas->bucket[k].weights != WEFT_NO_BUF)
       weft_emit (s, WEFT_OP_RELEASE, "release_weights",
                  WEFT_SHAPE (weft_step_flat (s, k)->dtype, 0),
                  WEFT_USES (WEFT_R (gathered_of (s, k))));

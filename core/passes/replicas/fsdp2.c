@@ -1,9 +1,9 @@
 /* FSDP2: PyTorch's fully_shard as NeMo Automodel sets it up; weights.
  *
- * Replicas keep pieces of rows of every tensor, in fp32.  Before a unit runs its pieces are converted
- * and packed (copy-in), gathered, and unpacked into whole tensors (copy-out); after it they are let
- * go, but for the root's and the last layer's, and with a pipeline all stay until the last backward
- * (Automodel components/distributed/parallelizer_utils.py).
+ * Replicas keep pieces of rows of every tensor, in fp32. Before a unit runs its pieces are
+ * converted and packed (copy-in), gathered, and unpacked into whole tensors (copy-out); after it
+ * they are let go, but for the root's and the last layer's, and with a pipeline all stay until the
+ * last backward (Automodel components/distributed/parallelizer_utils.py).
  *
  *   copy-in, gather   on lane dp; wait for copy-outs as PyTorch's streams do, so that at most two
  *                     gathered packs exist: gather i + 2 waits for copy-out i
@@ -22,9 +22,9 @@ weft_fsdp2_set_views (struct weft_step *s, uint32_t k, uint32_t whole, uint32_t 
 {
   uint64_t at = 0;
 
-  for (uint32_t i = 0; i < s->params->len; i++) {
-    const struct weft_param *param = &g_array_index (s->params, struct weft_param, i);
-    if (s->layout.place[i].bucket != k)
+  for (uint32_t i = 0; i < weft_params_count (s); i++) {
+    const struct weft_param *param = weft_param_at (s, i);
+    if (s->params->layout.place[i].bucket != k)
       continue;
     view[i] = WEFT_NO_BUF;
     if (whole == WEFT_NO_BUF)
@@ -47,12 +47,12 @@ start_unit (struct weft_step *s, uint32_t k)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
   struct weft_fsdp2_unit *u = &f->unit[k];
-  struct weft_bucket_state *state = &s->bucket[k];
-  const struct weft_chunk *chunk = &s->chunk[s->layout.bucket[k].chunk];
+  struct weft_bucket_state *state = &s->replicas->bucket[k];
+  const struct weft_chunk *chunk = &s->chunk[s->params->layout.bucket[k].chunk];
   gboolean last = u->layer == chunk->first_layer + chunk->n_layers - 1;
 
   u->slice = weft_ddp_bucket_size (s, k) / ranks_of (s, k);
-  u->whole = s->layout.bucket[k].unpadded;
+  u->whole = s->params->layout.bucket[k].unpadded;
   u->stays = f->pipelined || u->layer == WEFT_NO_LAYER || last;
   u->wire = WEFT_NO_BUF;
   u->left = WEFT_NO_OP;
@@ -89,15 +89,15 @@ note_units (struct weft_step *s)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
 
-  for (uint32_t i = 0; i < s->params->len; i++) {
-    uint32_t k = s->layout.place[i].bucket;
-    f->unit[k].layer = g_array_index (s->params, struct weft_param, i).layer;
+  for (uint32_t i = 0; i < weft_params_count (s); i++) {
+    uint32_t k = s->params->layout.place[i].bucket;
+    f->unit[k].layer = weft_param_at (s, i)->layer;
     f->unit[k].expert = weft_bucket_of_experts (s, k);
   }
   for (uint32_t q = 0, k = 0; q < s->n_chunks; q++) {
     gboolean root = k < f->n_unit && f->unit[k].layer == WEFT_NO_LAYER;
     uint32_t first = k += root;
-    while (k < f->n_unit && s->layout.bucket[k].chunk == q)
+    while (k < f->n_unit && s->params->layout.bucket[k].chunk == q)
       k++;
     f->chunk[q] =
         (struct weft_fsdp2_chunk){ first, k, root, FALSE, WEFT_NO_OP, WEFT_NO_OP, WEFT_NO_OP };
@@ -107,7 +107,7 @@ note_units (struct weft_step *s)
 void
 weft_fsdp2_start (struct weft_step *s)
 {
-  uint32_t n = s->layout.n_bucket;
+  uint32_t n = s->params->layout.n_bucket;
   struct weft_fsdp2 plan = { .n_unit = n,
                              .pipelined = s->mesh->pp > 1,
                              .splits = weft_grid_splits (s->grid),
@@ -120,10 +120,10 @@ weft_fsdp2_start (struct weft_step *s)
                              .reduce_dtype = s->strategy->mp_policy_reduce_dtype };
   uint32_t n_slot = count_slots (s, &plan);
   size_t units = sizeof plan + n * sizeof (struct weft_fsdp2_unit);
-  size_t slots = n_slot * sizeof (struct weft_fsdp2_slot), each = s->params->len;
+  size_t slots = n_slot * sizeof (struct weft_fsdp2_slot), each = weft_params_count (s);
   size_t chunks = s->n_chunks * sizeof (struct weft_fsdp2_chunk);
   char *room = g_malloc0 (units + slots + chunks + each * (sizeof (gboolean) + sizeof (uint32_t)));
-  struct weft_fsdp2 *f = s->own = room;
+  struct weft_fsdp2 *f = s->replicas->own = room;
 
   weft_ddp_start (s);
   *f = plan;
@@ -144,8 +144,8 @@ weft_fsdp2_start (struct weft_step *s)
 
 /* ------------------------------------------------------------------------- gathers */
 
-/* The next one in turn whose pack nobody waits for: layers that run again come between the asking for
- * the unit before them and its use.  n_slot: there is none. */
+/* The next one in turn whose pack nobody waits for: layers that run again come between the asking
+ * for the unit before them and its use. n_slot: there is none. */
 static uint32_t
 next_slot (struct weft_fsdp2 *f)
 {
@@ -157,9 +157,9 @@ next_slot (struct weft_fsdp2 *f)
   return f->n_slot;
 }
 
-/* Layers take turns in a ring, whose packs belong to none of them; a layer of another size than the one
- * before it (the first of experts) brings packs of that size.  The root has a pack of its own, and so has
- * who finds all of them taken. */
+/* Layers take turns in a ring, whose packs belong to none of them; a layer of another size than the
+ * one before it (the first of experts) brings packs of that size. The root has a pack of its own,
+ * and so has who finds all of them taken. */
 static struct weft_fsdp2_slot
 take_slot (struct weft_step *s, uint32_t k)
 {
@@ -184,7 +184,8 @@ take_slot (struct weft_step *s, uint32_t k)
   return *slot;
 }
 
-/* Starts the gather of a unit, unless it is whole or on its way, or one rank alone has all of it. */
+/* Starts the gather of a unit, unless it is whole or on its way, or one rank alone has all of
+ * it. */
 static void
 ask_for (struct weft_step *s, uint32_t k)
 {
@@ -196,7 +197,8 @@ ask_for (struct weft_step *s, uint32_t k)
                             .group = weft_bucket_sharing (s, k),
                             .name = weft_build_name (s->b, "gather") };
 
-  if (s->bucket[k].weights != WEFT_NO_BUF || u->wire != WEFT_NO_BUF || ranks_of (s, k) == 1)
+  if (s->replicas->bucket[k].weights != WEFT_NO_BUF || u->wire != WEFT_NO_BUF ||
+      ranks_of (s, k) == 1)
     return;
   s->at.layer = u->layer;
   struct weft_fsdp2_slot slot = take_slot (s, k);
@@ -205,7 +207,7 @@ ask_for (struct weft_step *s, uint32_t k)
   const uint32_t before[] = { weft_fsdp2_chunk (s)->streams, u->left, slot.free };
   uint32_t n_before = G_N_ELEMENTS (before);
   uint32_t pieces =
-      s->on_host ? weft_fsdp2_fetch (s, k, before, n_before) : s->bucket[k].weight_shard;
+      s->on_host ? weft_fsdp2_fetch (s, k, before, n_before) : s->replicas->bucket[k].weight_shard;
   f->copied_in =
       weft_emit_on (s, WEFT_LANE_DP, copy, shape, WEFT_USES (WEFT_R (pieces), WEFT_W (slot.mine)));
   for (uint32_t i = 0; i < n_before; i++)
@@ -222,7 +224,7 @@ unpack (struct weft_step *s, uint32_t k)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
   struct weft_fsdp2_unit *u = &f->unit[k];
-  struct weft_bucket_state *state = &s->bucket[k];
+  struct weft_bucket_state *state = &s->replicas->bucket[k];
 
   s->at.flags |= u->expert ? WEFT_OP_EXPERTS : 0;
   state->gathered =
@@ -239,7 +241,7 @@ unpack (struct weft_step *s, uint32_t k)
 static void
 convert (struct weft_step *s, uint32_t k)
 {
-  struct weft_bucket_state *state = &s->bucket[k];
+  struct weft_bucket_state *state = &s->replicas->bucket[k];
   struct weft_shape shape = WEFT_SHAPE (s->weight_dtype, weft_fsdp2 (s)->unit[k].whole);
 
   shape.out_dtype = s->dtype;
@@ -254,10 +256,11 @@ copy_out (struct weft_step *s, uint32_t k)
   struct weft_op at = s->at;
 
   s->at.layer = u->layer;
-  s->bucket[k].weights = weft_step_buffer (s, WEFT_BUF_GATHERED, s->dtype, u->whole, "whole");
+  s->replicas->bucket[k].weights =
+      weft_step_buffer (s, WEFT_BUF_GATHERED, s->dtype, u->whole, "whole");
   (ranks_of (s, k) > 1 ? unpack : convert) (s, k);
   s->at = at;
-  weft_fsdp2_set_views (s, k, s->bucket[k].weights, s->weight_view);
+  weft_fsdp2_set_views (s, k, s->replicas->bucket[k].weights, s->params->weight_view);
 }
 
 /* Forward gathers wait for the copy-out before this one: its pack is held until now.  In backward
@@ -267,25 +270,25 @@ make_whole (struct weft_step *s, uint32_t k)
 {
   struct weft_fsdp2_chunk *c = weft_fsdp2_chunk (s);
 
-  if (s->bucket[k].weights != WEFT_NO_BUF)
+  if (s->replicas->bucket[k].weights != WEFT_NO_BUF)
     return;
   ask_for (s, k);
   if (!weft_fsdp2_goes_back (s) && c->held != WEFT_NO_OP)
     c->streams = c->held;
   copy_out (s, k);
   if (weft_fsdp2_goes_back (s))
-    c->streams = s->bucket[k].gathered;
+    c->streams = s->replicas->bucket[k].gathered;
   else
-    c->held = s->bucket[k].gathered;
+    c->held = s->replicas->bucket[k].gathered;
 }
 
 void
-weft_fsdp2_let_go (struct weft_step *s, uint32_t k)
+weft_fsdp2_reshard (struct weft_step *s, uint32_t k)
 {
-  if (s->bucket[k].weights == WEFT_NO_BUF)
+  if (s->replicas->bucket[k].weights == WEFT_NO_BUF)
     return;
-  s->bucket[k].weights = WEFT_NO_BUF;
-  weft_fsdp2_set_views (s, k, WEFT_NO_BUF, s->weight_view);
+  s->replicas->bucket[k].weights = WEFT_NO_BUF;
+  weft_fsdp2_set_views (s, k, WEFT_NO_BUF, s->params->weight_view);
   weft_fsdp2 (s)->unit[k].left = weft_build_last (s->b, WEFT_LANE_GPU);
 }
 
@@ -293,7 +296,7 @@ weft_fsdp2_let_go (struct weft_step *s, uint32_t k)
 
 /* The place of a unit in the order of forward, and the unit that has a place there. */
 static uint32_t
-turned (const struct weft_fsdp2 *f, uint32_t k)
+transposed (const struct weft_fsdp2 *f, uint32_t k)
 {
   if (f->unit[k].expert)
     return k + 1;
@@ -309,11 +312,11 @@ pre_forward (struct weft_step *s, uint32_t k)
                        ? (uint32_t) s->strategy->fsdp2_forward_prefetch_depth
                        : 0;
 
-  uint32_t at = turned (f, k);
+  uint32_t at = transposed (f, k);
 
   make_whole (s, k);
   for (uint32_t i = 1; i <= ahead && at + i < c->end; i++)
-    ask_for (s, turned (f, at + i));
+    ask_for (s, transposed (f, at + i));
 }
 
 /* The root comes after the last layer in forward, so before it in backward. */
@@ -333,24 +336,25 @@ pre_backward (struct weft_step *s, uint32_t k)
 static uint32_t
 unit_of (const struct weft_step *s, uint32_t layer)
 {
-  const uint32_t *param = &s->layer_param[weft_step_slot (s, layer) * WEFT_N_LAYER_PARAM];
+  uint32_t norm = weft_params_of_layer (s, layer, WEFT_NORM1_WEIGHT);
 
-  return s->layout.place[param[WEFT_NORM1_WEIGHT]].bucket;
+  return s->params->layout.place[norm].bucket;
 }
 
 /* A layer that runs again inside backward: only the one whose backward comes next is whole already,
  * and remains so. */
 void
-weft_fsdp2_enter (struct weft_step *s, uint32_t layer)
+weft_fsdp2_before_layer (struct weft_step *s, uint32_t layer)
 {
   (weft_fsdp2_goes_back (s) ? pre_backward : pre_forward) (s, unit_of (s, layer));
 }
 
-/* Of experts, which are entered inside their layer: their gradients are the last of their kernels. */
+/* Of experts, which are entered inside their layer: their gradients are the last of their
+ * kernels. */
 void
-weft_fsdp2_before_use (struct weft_step *s, uint32_t param)
+weft_fsdp2_before_read (struct weft_step *s, uint32_t param)
 {
-  uint32_t k = s->layout.place[param].bucket;
+  uint32_t k = s->params->layout.place[param].bucket;
   struct weft_fsdp2_unit *u = &weft_fsdp2 (s)->unit[k];
 
   if (!u->expert)
@@ -365,25 +369,25 @@ leave_forward (struct weft_step *s, uint32_t k)
   const struct weft_fsdp2_unit *u = &weft_fsdp2 (s)->unit[k];
 
   if (!u->stays && !(s->at.phase == WEFT_PHASE_RECOMPUTE && s->backward_layer == u->layer))
-    weft_fsdp2_let_go (s, k);
+    weft_fsdp2_reshard (s, k);
 }
 
-/* Where weight gradients have cells of their own a unit has its gradients long after its weights were of
- * use.  A forward pass gathers by itself what it needs: evaluation runs no other. */
+/* Where weight gradients have cells of their own a unit has its gradients long after its weights
+ * were of use. A forward pass gathers by itself what it needs: evaluation runs no other. */
 static void
 leave_backward (struct weft_step *s, uint32_t k)
 {
   const struct weft_fsdp2 *f = weft_fsdp2 (s);
 
   if (f->splits && !f->unit[k].stays)
-    weft_fsdp2_let_go (s, k);
+    weft_fsdp2_reshard (s, k);
 }
 
 void
-weft_fsdp2_leave (struct weft_step *s, uint32_t layer)
+weft_fsdp2_after_layer (struct weft_step *s, uint32_t layer)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
-  uint32_t k = unit_of (s, layer), experts = turned (f, k);
+  uint32_t k = unit_of (s, layer), experts = transposed (f, k);
 
   if (weft_fsdp2_goes_back (s)) {
     f->unit[k].passed = TRUE;
@@ -399,7 +403,7 @@ weft_fsdp2_leave (struct weft_step *s, uint32_t layer)
 }
 
 void
-weft_fsdp2_enter_pass (struct weft_step *s)
+weft_fsdp2_begin_cell (struct weft_step *s)
 {
   struct weft_fsdp2_chunk *c = weft_fsdp2_chunk (s);
 

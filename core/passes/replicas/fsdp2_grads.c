@@ -1,21 +1,22 @@
 /* FSDP2: gradients.
  *
  * When backward is through with a unit its whole gradients are packed in mp_policy_reduce_dtype and
- * reduce-scattered, and the slice joins the gradient that the rank keeps, in fp32.  One reduce-scatter
- * is in flight: packing the next unit waits for it, and the end of backward for all.  The root goes
- * last.  With dp_replicate_size the slice is then summed over the groups that hold all slices, on a
- * lane of its own.
+ * reduce-scattered, and the slice joins the gradient that the rank keeps, in fp32. One
+ * reduce-scatter is in flight: packing the next unit waits for it, and the end of backward for
+ * all. The root goes last. With dp_replicate_size the slice is then summed over the groups that
+ * hold all slices, on a lane of its own.
  *
  * Where the schedule has cells for weight gradients alone, a unit is reduced after the last of all.
  *
  * defer_fsdp_grad_sync: microbatches before the last leave their gradients whole on the device, in
  * the type of the reduction, and one reduction a step takes them all.
  *
- * Canonical order: leaves and nodes are of the type of the reduction, the same on one rank that keeps
- * gradients in it; the mean is in the loss, so that collectives only add.
+ * Canonical order: leaves and nodes are of the type of the reduction, the same on one rank that
+ * keeps gradients in it; the mean is in the loss, so that collectives only add.
  *
- * Sources: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py (post_backward, finalize_backward),
- * _fsdp_collectives.py (foreach_reduce), _fsdp_param.py (to_accumulated_grad_if_needed). */
+ * Sources: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py (post_backward,
+ * finalize_backward), _fsdp_collectives.py (foreach_reduce), _fsdp_param.py
+ * (to_accumulated_grad_if_needed). */
 #include "core/passes/replicas/fsdp2.h"
 
 static uint32_t
@@ -40,26 +41,28 @@ keep_unit (struct weft_step *s, uint32_t k)
   struct weft_fsdp2_unit *u = &f->unit[k];
 
   u->kept = WEFT_NO_BUF;
-  weft_sum_start (&s->bucket[k].sum, s->bucket[k].grad_shard, u->slice, sum_lane (s, k));
+  weft_sum_start (&s->replicas->bucket[k].sum, s->replicas->bucket[k].grad_shard, u->slice,
+                  sum_lane (s, k));
   if (!f->keeps)
     return;
   u->kept = weft_step_buffer (s, WEFT_BUF_GRADIENTS, f->reduce_dtype, u->whole, "kept_gradients");
   weft_build_buf_at (s->b, u->kept)->layer = u->layer;
-  g_autofree uint32_t *view = g_new0 (uint32_t, s->params->len);
+  g_autofree uint32_t *view = g_new0 (uint32_t, weft_params_count (s));
   weft_fsdp2_set_views (s, k, u->kept, view);
-  for (uint32_t i = 0; i < s->params->len; i++)
-    if (s->layout.place[i].bucket == k)
-      weft_sum_place (&s->sum[i], view[i]);
+  for (uint32_t i = 0; i < weft_params_count (s); i++)
+    if (s->params->layout.place[i].bucket == k)
+      weft_sum_place (&s->replicas->sum[i], view[i]);
 }
 
 /* One tensor in pieces of rows is the tensor itself, padded at its end. */
 static void
 keep_head (struct weft_step *s)
 {
-  const struct weft_layout_place *place = &s->layout.place[s->end_param[WEFT_EMBED_WEIGHT]];
-  struct weft_bucket_state *state = &s->bucket[weft_fsdp2_head (s)];
+  const struct weft_layout_place *place =
+      &s->params->layout.place[weft_params_of_end (s, WEFT_EMBED_WEIGHT)];
+  struct weft_bucket_state *state = &s->replicas->bucket[weft_fsdp2_head (s)];
   struct weft_sum *sum = weft_head_sum (s);
-  uint64_t numel = s->sum[s->end_param[WEFT_EMBED_WEIGHT]].n;
+  uint64_t numel = s->replicas->sum[weft_params_of_end (s, WEFT_EMBED_WEIGHT)].n;
 
   state->grad_shard = (s->on_host ? weft_host_permanent : weft_step_permanent) (
       s, WEFT_BUF_GRADIENTS, s->grad_dtype, place->piece, "head_gradients");
@@ -88,26 +91,27 @@ static struct weft_use
 begin_kept (struct weft_step *s, uint32_t param)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
-  gboolean again = s->grad_left[param], there = !f->started[param] && s->dtype == f->reduce_dtype;
+  gboolean again = s->replicas->grad_left[param],
+           there = !f->started[param] && s->dtype == f->reduce_dtype;
 
   if (s->canonical)
-    return weft_sum_begin (s, &s->sum[param]);
+    return weft_sum_begin (s, &s->replicas->sum[param]);
   if (!again)
-    s->grad_view[param] =
-        there ? s->sum[param].main
-              : weft_step_buffer (s, WEFT_BUF_WORKSPACE, s->dtype, s->sum[param].n, "grad");
-  s->grad_left[param] = TRUE;
-  return (struct weft_use){ .buf = s->grad_view[param], .read = again, .write = 1 };
+    s->params->grad_view[param] = there ? s->replicas->sum[param].main
+                                        : weft_step_buffer (s, WEFT_BUF_WORKSPACE, s->dtype,
+                                                            s->replicas->sum[param].n, "grad");
+  s->replicas->grad_left[param] = TRUE;
+  return (struct weft_use){ .buf = s->params->grad_view[param], .read = again, .write = 1 };
 }
 
 static void
 end_kept (struct weft_step *s, uint32_t param, struct weft_use grad)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
-  struct weft_sum *sum = &s->sum[param];
+  struct weft_sum *sum = &s->replicas->sum[param];
   struct weft_shape shape = WEFT_SHAPE (s->dtype, sum->n);
 
-  s->grad_left[param] = FALSE;
+  s->replicas->grad_left[param] = FALSE;
   shape.out_dtype = f->reduce_dtype;
   if (s->canonical)
     weft_sum_end (s, sum, grad);
@@ -124,31 +128,31 @@ struct weft_use
 weft_fsdp2_grad_begin (struct weft_step *s, uint32_t param)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
-  uint32_t k = s->layout.place[param].bucket;
-  gboolean again = s->grad_left[param];
+  uint32_t k = s->params->layout.place[param].bucket;
+  gboolean again = s->replicas->grad_left[param];
 
   if (f->keeps)
     return begin_kept (s, param);
-  if (s->bucket[k].grads == WEFT_NO_BUF) {
-    s->bucket[k].grads =
+  if (s->replicas->bucket[k].grads == WEFT_NO_BUF) {
+    s->replicas->bucket[k].grads =
         weft_step_buffer (s, WEFT_BUF_GRADIENTS, s->grad_dtype, f->unit[k].whole, "unit_gradients");
-    weft_fsdp2_set_views (s, k, s->bucket[k].grads, s->grad_view);
+    weft_fsdp2_set_views (s, k, s->replicas->bucket[k].grads, s->params->grad_view);
   }
-  s->grad_left[param] = TRUE;
-  struct weft_use whole = { .buf = s->grad_view[param], .read = again, .write = 1 };
-  return weft_sum_sources (s, &s->sum[param], whole);
+  s->replicas->grad_left[param] = TRUE;
+  struct weft_use whole = { .buf = s->params->grad_view[param], .read = again, .write = 1 };
+  return weft_sum_sources (s, &s->replicas->sum[param], whole);
 }
 
 void
 weft_fsdp2_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad)
 {
-  uint32_t k = s->layout.place[param].bucket;
+  uint32_t k = s->params->layout.place[param].bucket;
 
   if (weft_fsdp2 (s)->keeps)
     end_kept (s, param, grad);
   else
-    weft_sum_join_sources (s, &s->sum[param], grad, s->grad_view[param]);
-  s->bucket[k].n_ready++;
+    weft_sum_join_sources (s, &s->replicas->sum[param], grad, s->params->grad_view[param]);
+  s->replicas->bucket[k].n_ready++;
   weft_fsdp2_post_backward (s, k);
 }
 
@@ -156,9 +160,9 @@ weft_fsdp2_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad)
 static uint32_t
 head_main (struct weft_step *s)
 {
-  uint32_t embedding = s->end_param[WEFT_EMBED_WEIGHT],
-           *grads = &s->bucket[weft_fsdp2_head (s)].grads;
-  uint64_t n = s->layout.place[embedding].piece * ranks (s, weft_fsdp2_head (s)),
+  uint32_t embedding = weft_params_of_end (s, WEFT_EMBED_WEIGHT),
+           *grads = &s->replicas->bucket[weft_fsdp2_head (s)].grads;
+  uint64_t n = s->params->layout.place[embedding].piece * ranks (s, weft_fsdp2_head (s)),
            numel = weft_head_sum (s)->n;
   uint64_t size = weft_dtype_bytes (s->grad_dtype);
 
@@ -177,7 +181,7 @@ struct weft_use
 weft_fsdp2_head_begin (struct weft_step *s)
 {
   if (!weft_head_has_own_sum (s))
-    return weft_fsdp2_grad_begin (s, s->end_param[WEFT_EMBED_WEIGHT]);
+    return weft_fsdp2_grad_begin (s, weft_params_of_end (s, WEFT_EMBED_WEIGHT));
   uint32_t main = head_main (s);
   return weft_fsdp2 (s)->keeps ? weft_sum_begin (s, weft_head_sum (s))
                                : (struct weft_use) WEFT_W (main);
@@ -187,7 +191,8 @@ void
 weft_fsdp2_head_end (struct weft_step *s, struct weft_use grad)
 {
   const struct weft_fsdp2 *f = weft_fsdp2 (s);
-  uint32_t embedding = s->end_param[WEFT_EMBED_WEIGHT], root = s->layout.place[embedding].bucket;
+  uint32_t embedding = weft_params_of_end (s, WEFT_EMBED_WEIGHT),
+           root = s->params->layout.place[embedding].bucket;
 
   if (weft_head_has_own_sum (s) && f->keeps)
     weft_sum_end (s, weft_head_sum (s), grad);
@@ -195,7 +200,7 @@ weft_fsdp2_head_end (struct weft_step *s, struct weft_use grad)
     return;
   if (!weft_head_has_own_sum (s) && f->keeps) /* the embedding's may have come before */
     end_kept (s, embedding, grad);
-  s->bucket[root].n_ready++;
+  s->replicas->bucket[root].n_ready++;
   weft_fsdp2_post_backward (s, root);
 }
 
@@ -206,7 +211,7 @@ weft_fsdp2_head_end (struct weft_step *s, struct weft_use grad)
 static uint32_t
 arrival (struct weft_step *s, uint32_t k, gboolean first)
 {
-  struct weft_sum *sum = &s->bucket[k].sum;
+  struct weft_sum *sum = &s->replicas->bucket[k].sum;
   enum weft_dtype dtype = s->on_host ? s->main_dtype : weft_fsdp2 (s)->reduce_dtype;
 
   if (s->canonical)
@@ -220,7 +225,7 @@ arrival (struct weft_step *s, uint32_t k, gboolean first)
 static void
 join (struct weft_step *s, uint32_t k, uint32_t slice, gboolean first)
 {
-  struct weft_sum *sum = &s->bucket[k].sum;
+  struct weft_sum *sum = &s->replicas->bucket[k].sum;
   struct weft_shape shape = WEFT_SHAPE (weft_build_buf_at (s->b, slice)->dtype, sum->n);
   struct weft_op row = { .kind = first ? WEFT_OP_CAST : WEFT_OP_GRAD_ADD,
                          .name = weft_build_name (s->b, first ? "grad_cast" : "grad_add") };
@@ -264,8 +269,8 @@ static void
 scatter (struct weft_step *s, uint32_t k, uint32_t input, gboolean first)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
-  uint64_t n = s->bucket[k].sum.n;
-  uint32_t slice = s->on_host ? weft_fsdp2_leaving (s, k) : arrival (s, k, first);
+  uint64_t n = s->replicas->bucket[k].sum.n;
+  uint32_t slice = s->on_host ? weft_fsdp2_send_buffer (s, k) : arrival (s, k, first);
 
   weft_fsdp2_chunk (s)->reducing = weft_ddp_collective (
       s, reduction (s, WEFT_OP_REDUCE_SCATTER, weft_bucket_sharing (s, k), "reduce"),
@@ -285,7 +290,7 @@ wait_for_previous (struct weft_step *s)
   struct weft_fsdp2_chunk *c = weft_fsdp2_chunk (s);
 
   if (c->reducing != WEFT_NO_OP)
-    g_array_append_val (s->wait_for, c->reducing);
+    weft_next_kernel_waits_for (s, c->reducing);
   c->reducing = WEFT_NO_OP;
 }
 
@@ -325,7 +330,7 @@ static void
 reduce_unit (struct weft_step *s, uint32_t k)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
-  uint32_t from = f->keeps ? f->unit[k].kept : s->bucket[k].grads;
+  uint32_t from = f->keeps ? f->unit[k].kept : s->replicas->bucket[k].grads;
   gboolean first = f->unit[k].n_reduced++ == 0;
 
   (ranks (s, k) > 1 ? pack_unit : convert_unit) (s, k, from, first);
@@ -338,8 +343,8 @@ reduce_head (struct weft_step *s, uint32_t root)
   uint32_t k = weft_fsdp2_head (s);
 
   wait_for_previous (s);
-  scatter (s, k, s->bucket[k].grads, weft_fsdp2 (s)->unit[root].n_reduced == 0);
-  s->bucket[k].grads = WEFT_NO_BUF;
+  scatter (s, k, s->replicas->bucket[k].grads, weft_fsdp2 (s)->unit[root].n_reduced == 0);
+  s->replicas->bucket[k].grads = WEFT_NO_BUF;
 }
 
 static gboolean
@@ -352,21 +357,21 @@ syncs (const struct weft_step *s)
 static uint32_t
 head_root (const struct weft_step *s)
 {
-  uint32_t embedding = s->end_param[WEFT_EMBED_WEIGHT];
+  uint32_t embedding = weft_params_of_end (s, WEFT_EMBED_WEIGHT);
   gboolean adds = embedding != WEFT_NO_PARAM && weft_step_has_head (s) &&
-                  s->end_param[WEFT_HEAD_WEIGHT] == WEFT_NO_PARAM;
+                  weft_params_of_end (s, WEFT_HEAD_WEIGHT) == WEFT_NO_PARAM;
 
-  return adds ? s->layout.place[embedding].bucket : WEFT_NO_UNIT;
+  return adds ? s->params->layout.place[embedding].bucket : WEFT_NO_UNIT;
 }
 
-/* Whether a unit's gradients are whole and its weights of no use any more: in a microbatch, or where weight
- * gradients come when they like in all of them (PyTorch torch/distributed/pipelining/stage.py reduces
- * after the last). */
+/* Whether a unit's gradients are whole and its weights of no use any more: in a microbatch, or
+ * where weight gradients come when they like in all of them (PyTorch
+ * torch/distributed/pipelining/stage.py reduces after the last). */
 static gboolean
 is_through (const struct weft_step *s, uint32_t k)
 {
   const struct weft_fsdp2 *f = weft_fsdp2 (s);
-  const struct weft_bucket_state *state = &s->bucket[k];
+  const struct weft_bucket_state *state = &s->replicas->bucket[k];
   uint32_t due = state->n_param + (k == head_root (s));
 
   return f->splits ? state->n_ready == due * s->n_micro
@@ -377,7 +382,7 @@ void
 weft_fsdp2_post_backward (struct weft_step *s, uint32_t k)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
-  struct weft_bucket_state *state = &s->bucket[k];
+  struct weft_bucket_state *state = &s->replicas->bucket[k];
   struct weft_op at = s->at;
 
   if (!is_through (s, k))
@@ -385,10 +390,10 @@ weft_fsdp2_post_backward (struct weft_step *s, uint32_t k)
   f->unit[k].passed = FALSE;
   state->n_ready = 0;
   if (!f->pipelined || s->last_micro || f->splits)
-    weft_fsdp2_let_go (s, k);
+    weft_fsdp2_reshard (s, k);
   s->at.phase = WEFT_PHASE_REDUCE;
   s->at.layer = f->unit[k].layer;
-  s->at.chunk = s->layout.bucket[k].chunk;
+  s->at.chunk = s->params->layout.bucket[k].chunk;
   if (weft_head_has_own_sum (s) && k == head_root (s) && syncs (s))
     reduce_head (s, k);
   if (syncs (s))
@@ -397,10 +402,10 @@ weft_fsdp2_post_backward (struct weft_step *s, uint32_t k)
   if (f->keeps)
     return;
   state->grads = WEFT_NO_BUF;
-  weft_fsdp2_set_views (s, k, WEFT_NO_BUF, s->grad_view);
-  for (uint32_t i = 0; i < s->params->len; i++)
-    if (s->layout.place[i].bucket == k)
-      s->grad_left[i] = FALSE;
+  weft_fsdp2_set_views (s, k, WEFT_NO_BUF, s->params->grad_view);
+  for (uint32_t i = 0; i < weft_params_count (s); i++)
+    if (s->params->layout.place[i].bucket == k)
+      s->replicas->grad_left[i] = FALSE;
 }
 
 /* Kernels wait for all that a backward pass has reduced. */
@@ -414,11 +419,11 @@ join_all (struct weft_step *s)
   weft_fsdp2_chunk (s)->reducing = WEFT_NO_OP;
   for (unsigned i = 0; i < G_N_ELEMENTS (newest); i++)
     if (newest[i] != WEFT_NO_OP)
-      g_array_append_val (s->wait_for, newest[i]);
+      weft_next_kernel_waits_for (s, newest[i]);
 }
 
 void
-weft_fsdp2_leave_pass (struct weft_step *s)
+weft_fsdp2_end_cell (struct weft_step *s)
 {
   struct weft_fsdp2_chunk *c = weft_fsdp2_chunk (s);
 
@@ -437,13 +442,13 @@ weft_fsdp2_leave_pass (struct weft_step *s)
     join_all (s);
 }
 
-/* What those who hold the same experts have averaged is the sum over the ranks that share them out: NeMo
- * Automodel divides it after the last microbatch (components/training/utils.py, ep_ratio). */
+/* What those who hold the same experts have averaged is the sum over the ranks that share them out:
+ * NeMo Automodel divides it after the last microbatch (components/training/utils.py, ep_ratio). */
 static void
 divide_experts (struct weft_step *s, uint32_t k)
 {
   if (weft_fsdp2 (s)->unit[k].expert && !s->canonical)
-    weft_ddp_scale_experts (s, s->bucket[k].grad_shard, ranks (s, k));
+    weft_ddp_scale_experts (s, s->replicas->bucket[k].grad_shard, ranks (s, k));
 }
 
 void
@@ -458,10 +463,11 @@ weft_fsdp2_finish (struct weft_step *s)
 uint32_t
 weft_fsdp2_reduced (struct weft_step *s, uint32_t param)
 {
-  const struct weft_layout_place *place = &s->layout.place[param];
-  const struct weft_buf *row = weft_build_buf_at (s->b, s->bucket[place->bucket].grad_shard);
+  const struct weft_layout_place *place = &s->params->layout.place[param];
+  const struct weft_buf *row =
+      weft_build_buf_at (s->b, s->replicas->bucket[place->bucket].grad_shard);
   uint64_t size = weft_dtype_bytes (row->dtype),
-           offset = place->start - s->layout.bucket[place->bucket].start;
+           offset = place->start - s->params->layout.bucket[place->bucket].start;
 
   return weft_build_view (s->b, row->base, row->offset + offset * size, place->piece * size,
                           "piece");
@@ -470,5 +476,5 @@ weft_fsdp2_reduced (struct weft_step *s, uint32_t param)
 uint32_t
 weft_fsdp2_reduced_head (struct weft_step *s)
 {
-  return s->bucket[weft_fsdp2_head (s)].sum.main;
+  return s->replicas->bucket[weft_fsdp2_head (s)].sum.main;
 }

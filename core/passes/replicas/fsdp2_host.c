@@ -1,13 +1,15 @@
 /* FSDP2: offload_policy.  Pieces of weights, of gradients and of moments lie in memory of the host,
  * where Adam runs (finish.c); the device has units while they are whole, and pieces on their way.
  *
- *   weights    piece by piece on the stream of copy-ins: behind the copy-in before, and behind what the
- *              copy-in of these waits for.  They travel in fp32 and are converted on the device.
+ *   weights    piece by piece on the stream of copy-ins: behind the copy-in before, and behind what
+ *              the copy-in of these waits for.  They travel in fp32 and are converted on the
+ *              device.
  *   gradients  piece by piece on the stream that reduced them, once they are of the type that is
- *              kept; the next reduction there follows.  A microbatch after the first is added by the
- *              thread that enqueues work, which waits for the copy and is busy until it is done.
- *   memory     a copy that is not page-locked (offload_policy_pin_memory = false) blocks that thread:
- *              kernels after it wait until it is over.
+ *              kept; the next reduction there follows.  A microbatch after the first is added by
+ *              the thread that enqueues work, which waits for the copy and is busy until it is
+ *              done.
+ *   memory     a copy that is not page-locked (offload_policy_pin_memory = false) blocks that
+ *              thread: kernels after it wait until it is over.
  *
  * The end of backward waits for all that leaves.
  *
@@ -30,27 +32,19 @@ piece_of (struct weft_step *s, uint32_t slice, uint64_t first, uint64_t n)
 static uint64_t
 first_of (const struct weft_step *s, uint32_t param)
 {
-  const struct weft_layout_place *place = &s->layout.place[param];
+  const struct weft_layout_place *place = &s->params->layout.place[param];
 
-  return place->start - s->layout.bucket[place->bucket].start;
+  return place->start - s->params->layout.bucket[place->bucket].start;
 }
 
 void
 weft_fsdp2_start_host (struct weft_step *s)
 {
-  for (uint32_t i = 0; i < s->params->len; i++) {
-    const struct weft_layout_place *place = &s->layout.place[i];
-    weft_fsdp2 (s)->on_host[i] =
-        piece_of (s, s->bucket[place->bucket].weight_shard, first_of (s, i), place->piece);
+  for (uint32_t i = 0; i < weft_params_count (s); i++) {
+    const struct weft_layout_place *place = &s->params->layout.place[i];
+    weft_fsdp2 (s)->on_host[i] = piece_of (s, s->replicas->bucket[place->bucket].weight_shard,
+                                           first_of (s, i), place->piece);
   }
-}
-
-/* The thread that enqueues work stands until an op is over. */
-static void
-block (struct weft_step *s, uint32_t op)
-{
-  s->synced = op;
-  g_array_append_val (s->wait_for, op);
 }
 
 static gboolean
@@ -59,8 +53,8 @@ blocks (const struct weft_step *s)
   return !s->strategy->offload_policy_pin_memory;
 }
 
-/* A stream takes the same room again for each layer, if that is of the same size; the root and a head
- * have their own. */
+/* A stream takes the same room again for each layer, if that is of the same size; the root and a
+ * head have their own. */
 static uint32_t
 room_of (struct weft_step *s, uint32_t k, uint32_t *standing, enum weft_dtype dtype,
          const char *name)
@@ -69,9 +63,9 @@ room_of (struct weft_step *s, uint32_t k, uint32_t *standing, enum weft_dtype dt
   gboolean layer = k < f->n_unit && f->unit[k].layer != WEFT_NO_LAYER;
   uint32_t buf = layer ? *standing : WEFT_NO_BUF;
 
-  if (buf != WEFT_NO_BUF && weft_step_elements (s, buf) == s->bucket[k].sum.n)
+  if (buf != WEFT_NO_BUF && weft_step_elements (s, buf) == s->replicas->bucket[k].sum.n)
     return buf;
-  buf = weft_step_buffer (s, WEFT_BUF_COMMUNICATION, dtype, s->bucket[k].sum.n, name);
+  buf = weft_step_buffer (s, WEFT_BUF_COMMUNICATION, dtype, s->replicas->bucket[k].sum.n, name);
   if (!layer)
     return buf;
   weft_build_buf_at (s->b, buf)->layer = WEFT_NO_LAYER;
@@ -81,7 +75,7 @@ room_of (struct weft_step *s, uint32_t k, uint32_t *standing, enum weft_dtype dt
 
 /* With replicas of shards a reduce-scatter does not wait for what the sum between them leaves. */
 uint32_t
-weft_fsdp2_leaving (struct weft_step *s, uint32_t k)
+weft_fsdp2_send_buffer (struct weft_step *s, uint32_t k)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
   uint32_t turn = s->mesh->instances > 1 ? f->n_sent++ % 2 : 0;
@@ -95,10 +89,10 @@ weft_fsdp2_fetch (struct weft_step *s, uint32_t k, const uint32_t *before, uint3
   struct weft_fsdp2 *f = weft_fsdp2 (s);
   uint32_t device = room_of (s, k, &f->fetched, s->weight_dtype, "fetched_pieces");
 
-  for (uint32_t i = 0; i < s->params->len; i++) {
+  for (uint32_t i = 0; i < weft_params_count (s); i++) {
     struct weft_host_copy copy = { "weights", device, f->on_host[i], first_of (s, i),
-                                   s->layout.place[i].piece };
-    if (s->layout.place[i].bucket != k)
+                                   s->params->layout.place[i].piece };
+    if (s->params->layout.place[i].bucket != k)
       continue;
     weft_from_host (s, &copy);
     while (n_before > 0)
@@ -107,7 +101,7 @@ weft_fsdp2_fetch (struct weft_step *s, uint32_t k, const uint32_t *before, uint3
     f->copied_in = WEFT_NO_OP;
   }
   if (blocks (s))
-    block (s, weft_build_last (s->b, WEFT_LANE_H2D));
+    weft_host_waits_for (s, weft_build_last (s->b, WEFT_LANE_H2D));
   return device;
 }
 
@@ -115,7 +109,7 @@ weft_fsdp2_fetch (struct weft_step *s, uint32_t k, const uint32_t *before, uint3
 static uint32_t
 convert (struct weft_step *s, uint32_t k, uint32_t slice)
 {
-  uint64_t n = s->bucket[k].sum.n;
+  uint64_t n = s->replicas->bucket[k].sum.n;
   struct weft_shape shape = WEFT_SHAPE (weft_build_buf_at (s->b, slice)->dtype, n);
   struct weft_op row = { .kind = WEFT_OP_CAST, .name = weft_build_name (s->b, "grad_cast") };
 
@@ -142,12 +136,12 @@ weft_fsdp2_send (struct weft_step *s, uint32_t k, uint32_t slice, uint32_t to, g
   uint32_t from = convert (s, k, slice);
 
   if (k == weft_fsdp2_head (s))
-    send_piece (s, from, to, 0, s->bucket[k].sum.n);
-  for (uint32_t i = 0; i < s->params->len; i++)
-    if (s->layout.place[i].bucket == k)
-      send_piece (s, from, to, first_of (s, i), s->layout.place[i].piece);
+    send_piece (s, from, to, 0, s->replicas->bucket[k].sum.n);
+  for (uint32_t i = 0; i < weft_params_count (s); i++)
+    if (s->params->layout.place[i].bucket == k)
+      send_piece (s, from, to, first_of (s, i), s->params->layout.place[i].piece);
   if (adds || blocks (s))
-    block (s, weft_fsdp2 (s)->sent);
+    weft_host_waits_for (s, weft_fsdp2 (s)->sent);
 }
 
 void
@@ -156,7 +150,7 @@ weft_fsdp2_added (struct weft_step *s)
   uint32_t newest = weft_build_last (s->b, WEFT_LANE_HOST);
 
   if (newest != WEFT_NO_OP)
-    g_array_append_val (s->wait_for, newest);
+    weft_next_kernel_waits_for (s, newest);
 }
 
 void

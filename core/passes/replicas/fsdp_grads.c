@@ -8,7 +8,7 @@
 static void
 start_slice (struct weft_step *s, uint32_t k, uint32_t slice)
 {
-  struct weft_bucket_state *state = &s->bucket[k];
+  struct weft_bucket_state *state = &s->replicas->bucket[k];
 
   state->grads = WEFT_NO_BUF;
   state->grad_slice = slice;
@@ -21,7 +21,7 @@ weft_fsdp_start_grads (struct weft_step *s)
 {
   uint32_t head = weft_fsdp_head (s);
 
-  for (uint32_t k = 0; k < s->layout.n_bucket; k++)
+  for (uint32_t k = 0; k < s->params->layout.n_bucket; k++)
     if (weft_step_flat (s, k)->cut_grads)
       start_slice (s, k, weft_fsdp_slice (s, weft_step_flat (s, k)->grads, k));
   if (!weft_head_has_own_sum (s))
@@ -30,8 +30,8 @@ weft_fsdp_start_grads (struct weft_step *s)
                                         weft_fsdp_slice_size (s, head), "head_gradients");
   weft_build_buf_at (s->b, slice)->slice = weft_mesh_sharing (s->mesh);
   start_slice (s, head, slice);
-  s->layout.bucket_of[head] = head;
-  s->layout.group[s->layout.n_group] = (struct weft_bucket_group){ head, 1 };
+  s->params->layout.bucket_of[head] = head;
+  s->params->layout.group[s->params->layout.n_group] = (struct weft_bucket_group){ head, 1 };
 }
 
 /* What a bucket is rounded up by belongs to no tensor and is cleared. */
@@ -39,7 +39,7 @@ static void
 clear_padding (struct weft_step *s, uint32_t k, uint32_t grads)
 {
   uint64_t size = weft_dtype_bytes (s->grad_dtype);
-  uint64_t used = s->layout.bucket[weft_fsdp_like (s, k)].unpadded;
+  uint64_t used = s->params->layout.bucket[weft_fsdp_like (s, k)].unpadded;
 
   if (used == weft_fsdp_size (s, k))
     return;
@@ -53,21 +53,22 @@ clear_padding (struct weft_step *s, uint32_t k, uint32_t grads)
 static uint64_t
 wait_for_oldest (struct weft_step *s)
 {
-  struct weft_reduction oldest = g_array_index (s->reducing, struct weft_reduction, 0);
+  struct weft_reduction oldest = g_array_index (s->replicas->reducing, struct weft_reduction, 0);
 
-  g_array_append_val (s->wait_for, oldest.op);
-  g_array_remove_index (s->reducing, 0);
+  weft_next_kernel_waits_for (s, oldest.op);
+  g_array_remove_index (s->replicas->reducing, 0);
   return weft_fsdp_group_size (s, oldest.group);
 }
 
-/* Units whose gradients are on their way; of bucket k's own, its experts and the rest belong together. */
+/* Units whose gradients are on their way; of bucket k's own, its experts and the rest belong
+ * together. */
 static uint32_t
 reducing_units (const struct weft_step *s, uint32_t k)
 {
-  uint32_t n = 0, before = WEFT_NO_UNIT, mine = s->layout.bucket[k].group;
+  uint32_t n = 0, before = WEFT_NO_UNIT, mine = s->params->layout.bucket[k].group;
 
-  for (uint32_t i = 0; i < s->reducing->len; i++) {
-    uint32_t g = g_array_index (s->reducing, struct weft_reduction, i).group;
+  for (uint32_t i = 0; i < s->replicas->reducing->len; i++) {
+    uint32_t g = g_array_index (s->replicas->reducing, struct weft_reduction, i).group;
     gboolean beside = g != mine && weft_fsdp_number (s, g) == weft_fsdp_number (s, mine);
     if (!weft_fsdp_is_unit (s, g) || beside)
       continue;
@@ -80,11 +81,12 @@ reducing_units (const struct weft_step *s, uint32_t k)
 static void
 make_whole_gradient (struct weft_step *s, uint32_t k)
 {
-  while (s->strategy->fsdp_double_buffer && s->bucket[k].unit && reducing_units (s, k) > 1)
+  while (s->strategy->fsdp_double_buffer && s->replicas->bucket[k].unit &&
+         reducing_units (s, k) > 1)
     wait_for_oldest (s);
-  s->bucket[k].grads = weft_step_buffer (s, WEFT_BUF_COMMUNICATION, s->grad_dtype,
-                                         weft_fsdp_size (s, k), "unit_gradients");
-  clear_padding (s, k, s->bucket[k].grads);
+  s->replicas->bucket[k].grads = weft_step_buffer (s, WEFT_BUF_COMMUNICATION, s->grad_dtype,
+                                                   weft_fsdp_size (s, k), "unit_gradients");
+  clear_padding (s, k, s->replicas->bucket[k].grads);
 }
 
 static void
@@ -92,16 +94,17 @@ make_room (struct weft_step *s)
 {
   uint64_t queued = 0;
 
-  for (uint32_t i = 0; i < s->reducing->len; i++)
-    queued += weft_fsdp_group_size (s, g_array_index (s->reducing, struct weft_reduction, i).group);
-  while (queued > s->unit_size)
+  for (uint32_t i = 0; i < s->replicas->reducing->len; i++)
+    queued += weft_fsdp_group_size (
+        s, g_array_index (s->replicas->reducing, struct weft_reduction, i).group);
+  while (queued > s->replicas->unit_size)
     queued -= wait_for_oldest (s);
 }
 
 static void
 prepare (struct weft_step *s, uint32_t k)
 {
-  weft_ddp_check (s, s->bucket[k].grads, weft_fsdp_size (s, k), k);
+  weft_ddp_check (s, s->replicas->bucket[k].grads, weft_fsdp_size (s, k), k);
   weft_ddp_scale_bucket (s, k);
 }
 
@@ -109,7 +112,7 @@ prepare (struct weft_step *s, uint32_t k)
 static uint32_t
 scatter (struct weft_step *s, uint32_t k, uint8_t flags)
 {
-  struct weft_bucket_state *state = &s->bucket[k];
+  struct weft_bucket_state *state = &s->replicas->bucket[k];
   struct weft_op row = weft_ddp_row (s, WEFT_OP_REDUCE_SCATTER, "bucket", k);
   uint32_t leaf = s->canonical ? weft_sum_leaf (s, &state->sum)
                                : weft_step_buffer (s, WEFT_BUF_COMMUNICATION, s->grad_dtype,
@@ -138,10 +141,10 @@ reduce (struct weft_step *s, uint32_t g)
     prepare (s, bucket[i]);
   for (uint32_t i = 0; i < n; i++)
     leaf[i] = scatter (s, bucket[i], i ? WEFT_OP_GROUPED : 0);
-  struct weft_reduction row = { g, s->bucket[bucket[n - 1]].reduced };
-  g_array_append_val (s->reducing, row);
+  struct weft_reduction row = { g, s->replicas->bucket[bucket[n - 1]].reduced };
+  g_array_append_val (s->replicas->reducing, row);
   for (uint32_t i = 0; i < n; i++)
-    weft_sum_add (s, &s->bucket[bucket[i]].sum, leaf[i]);
+    weft_sum_add (s, &s->replicas->bucket[bucket[i]].sum, leaf[i]);
   for (uint32_t i = 0; i < n && s->last_micro; i++)
     weft_outer_reduce (s, bucket[i], i ? WEFT_OP_GROUPED : 0);
   s->at = at;
@@ -152,28 +155,28 @@ reduce (struct weft_step *s, uint32_t g)
 struct weft_use
 weft_fsdp_grad_begin (struct weft_step *s, uint32_t param)
 {
-  uint32_t k = s->layout.place[param].bucket;
-  gboolean again = s->grad_left[param];
+  uint32_t k = s->params->layout.place[param].bucket;
+  gboolean again = s->replicas->grad_left[param];
 
   if (!weft_step_flat (s, k)->cut_grads)
     return weft_ddp_grad_begin (s, param);
-  if (s->bucket[k].grads == WEFT_NO_BUF) {
+  if (s->replicas->bucket[k].grads == WEFT_NO_BUF) {
     make_whole_gradient (s, k);
-    weft_fsdp_set_views (s, k, s->bucket[k].grads, 0, s->grad_view);
+    weft_fsdp_set_views (s, k, s->replicas->bucket[k].grads, 0, s->params->grad_view);
   }
-  s->grad_left[param] = TRUE;
-  struct weft_use whole = { .buf = s->grad_view[param], .read = again, .write = 1 };
-  return weft_sum_sources (s, &s->sum[param], whole);
+  s->replicas->grad_left[param] = TRUE;
+  struct weft_use whole = { .buf = s->params->grad_view[param], .read = again, .write = 1 };
+  return weft_sum_sources (s, &s->replicas->sum[param], whole);
 }
 
 /* No tensor of a bucket has a gradient any more. */
 static void
 forget_gradients (struct weft_step *s, uint32_t k)
 {
-  weft_fsdp_set_views (s, k, WEFT_NO_BUF, 0, s->grad_view);
-  for (uint32_t i = s->bucket[k].first_param; i < s->bucket[k].end_param; i++)
-    if (s->layout.place[i].bucket == k)
-      s->grad_left[i] = FALSE;
+  weft_fsdp_set_views (s, k, WEFT_NO_BUF, 0, s->params->grad_view);
+  for (uint32_t i = s->replicas->bucket[k].first_param; i < s->replicas->bucket[k].end_param; i++)
+    if (s->params->layout.place[i].bucket == k)
+      s->replicas->grad_left[i] = FALSE;
 }
 
 void
@@ -181,28 +184,29 @@ weft_fsdp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad)
 {
   uint32_t g = weft_ddp_group_of (s, param), n;
 
-  if (!weft_step_flat (s, s->layout.place[param].bucket)->cut_grads) {
+  if (!weft_step_flat (s, s->params->layout.place[param].bucket)->cut_grads) {
     weft_ddp_grad_end (s, param, grad);
     return;
   }
-  weft_sum_join_sources (s, &s->sum[param], grad, s->grad_view[param]);
-  if (++s->group[g].n_ready < s->group[g].n_param)
+  weft_sum_join_sources (s, &s->replicas->sum[param], grad, s->params->grad_view[param]);
+  if (++s->replicas->group[g].n_ready < s->replicas->group[g].n_param)
     return;
   reduce (s, g);
   for (const uint32_t *k = weft_ddp_members (s, g, &n), *end = k + n; k < end; k++)
     forget_gradients (s, *k);
-  s->group[g].n_ready = 0;
+  s->replicas->group[g].n_ready = 0;
 }
 
 struct weft_use
 weft_fsdp_head_begin (struct weft_step *s)
 {
-  uint32_t k = weft_fsdp_head (s), embedding = s->end_param[WEFT_EMBED_WEIGHT];
+  uint32_t k = weft_fsdp_head (s), embedding = weft_params_of_end (s, WEFT_EMBED_WEIGHT);
 
   if (!weft_head_has_own_sum (s))
     return weft_fsdp_grad_begin (s, embedding);
   make_whole_gradient (s, k);
-  return (struct weft_use) WEFT_W (weft_params_view (s, embedding, s->bucket[k].grads, 0));
+  return (struct weft_use) WEFT_W (
+      weft_params_view (s, embedding, s->replicas->bucket[k].grads, 0));
 }
 
 void
@@ -210,17 +214,17 @@ weft_fsdp_head_end (struct weft_step *s, struct weft_use grad)
 {
   (void) grad;
   if (weft_head_has_own_sum (s))
-    reduce (s, s->layout.n_group);
+    reduce (s, s->params->layout.n_group);
 }
 
 uint32_t
 weft_fsdp_reduced (struct weft_step *s, uint32_t param)
 {
-  return s->bucket[s->layout.place[param].bucket].grad_shard;
+  return s->replicas->bucket[s->params->layout.place[param].bucket].grad_shard;
 }
 
 uint32_t
 weft_fsdp_reduced_head (struct weft_step *s)
 {
-  return s->bucket[weft_fsdp_head (s)].grad_shard;
+  return s->replicas->bucket[weft_fsdp_head (s)].grad_shard;
 }

@@ -41,11 +41,11 @@ row_of (struct weft_step *s, enum weft_op_kind kind, const char *name, uint32_t 
 void
 weft_outer_gather (struct weft_step *s, uint32_t k, uint8_t flags)
 {
-  struct weft_bucket_state *state = &s->bucket[k];
+  struct weft_bucket_state *state = &s->replicas->bucket[k];
 
-  if (!is_cut_again (s) || state->put_together)
+  if (!is_cut_again (s) || state->outer_gathered)
     return;
-  state->put_together = TRUE;
+  state->outer_gathered = TRUE;
   weft_ddp_collective (s, row_of (s, WEFT_OP_ALL_GATHER, "outer gather", k, flags),
                        WEFT_SHAPE (weft_step_flat (s, k)->dtype, weft_fsdp_slice_size (s, k)),
                        WEFT_USES (WEFT_R (state->weight_shard), WEFT_W (state->weight_slice)));
@@ -54,7 +54,7 @@ weft_outer_gather (struct weft_step *s, uint32_t k, uint8_t flags)
 void
 weft_outer_reduce (struct weft_step *s, uint32_t k, uint8_t flags)
 {
-  struct weft_bucket_state *state = &s->bucket[k];
+  struct weft_bucket_state *state = &s->replicas->bucket[k];
   uint64_t n = weft_fsdp_slice_size (s, k);
 
   if (s->mesh->instances == 1)

@@ -1,15 +1,17 @@
 /* PyTorch's DistributedDataParallel, as it is from the second step on.
  *
- * Gradients lie where the framework puts them.  In the last microbatch each is copied into a bucket
- * as it becomes complete, divided by the replicas on the way; a full bucket is all-reduced, and after
- * the backward pass the sums are copied back (gradient_as_bucket_view is off).  Buckets are filled in
- * the order in which gradients arrived in the first step: here that of the backward pass, so that they
- * are also launched in their order.  The first one is full at 1 MiB, the others at 25 MiB.
- * A chunk of a stage is wrapped by itself: its sums are copied back when its own last backward ends.
+ * Gradients lie where the framework puts them. In the last microbatch each is copied into a bucket
+ * as it becomes complete, divided by the replicas on the way; a full bucket is all-reduced, and
+ * after the backward pass the sums are copied back (gradient_as_bucket_view is off). Buckets are
+ * filled in the order in which gradients arrived in the first step: here that of the backward pass,
+ * so that they are also launched in their order. The first one is full at 1 MiB, the others at 25
+ * MiB. A chunk of a stage is wrapped by itself: its sums are copied back when its own last backward
+ * ends.
  *
  * Sources: torch/csrc/distributed/c10d/reducer.cpp (mark_variable_ready_dense, rebuild_buckets,
- * compute_bucket_assignment_by_size, finalize_bucket_dense), DDP's documentation (bucket_cap_mb). */
-#include "core/passes/step.h"
+ * compute_bucket_assignment_by_size, finalize_bucket_dense), DDP's documentation
+ * (bucket_cap_mb). */
+#include "core/passes/replicas/buckets.h"
 
 #define FIRST_BUCKET ((uint64_t) 1 << 20)
 #define OTHER_BUCKETS ((uint64_t) 25 << 20)
@@ -30,19 +32,19 @@ void
 weft_torch_ddp_start (struct weft_step *s)
 {
   struct torch_ddp *d =
-      g_malloc0 (sizeof *d + s->params->len * sizeof (((struct torch_ddp *) NULL)->seen[0]));
+      g_malloc0 (sizeof *d + weft_params_count (s) * sizeof (((struct torch_ddp *) NULL)->seen[0]));
 
   weft_ddp_start (s);
   d->bucket = WEFT_NO_BUF;
-  s->own = d;
+  s->replicas->own = d;
 }
 
 /* Buckets stay for the whole training.  One is as large as what comes before it is full. */
 static uint32_t
 add_view (struct weft_step *s, uint32_t param)
 {
-  struct torch_ddp *d = s->own;
-  uint64_t size = weft_dtype_bytes (s->grad_dtype), n = s->sum[param].n;
+  struct torch_ddp *d = s->replicas->own;
+  uint64_t size = weft_dtype_bytes (s->grad_dtype), n = s->replicas->sum[param].n;
 
   if (d->bucket == WEFT_NO_BUF)
     d->bucket = weft_step_permanent (s, WEFT_BUF_COMMUNICATION, s->grad_dtype, 0, "ddp_bucket");
@@ -63,7 +65,7 @@ copy (struct weft_step *s, uint32_t from, uint32_t to, uint64_t divisor, const c
 static void
 launch (struct weft_step *s)
 {
-  struct torch_ddp *d = s->own;
+  struct torch_ddp *d = s->replicas->own;
   uint64_t n = weft_step_elements (s, d->bucket);
   uint32_t reduced =
       weft_ddp_collective (s, weft_ddp_row (s, WEFT_OP_ALL_REDUCE, "bucket", d->n_bucket++),
@@ -78,7 +80,7 @@ launch (struct weft_step *s)
 static gboolean
 is_full (const struct weft_step *s)
 {
-  const struct torch_ddp *d = s->own;
+  const struct torch_ddp *d = s->replicas->own;
 
   return d->n_left == 0 ||
          weft_build_buf_at (s->b, d->bucket)->bytes >= (d->first ? FIRST_BUCKET : OTHER_BUCKETS);
@@ -88,31 +90,31 @@ is_full (const struct weft_step *s)
 static void
 start_chunk (struct weft_step *s, uint32_t chunk)
 {
-  struct torch_ddp *d = s->own;
+  struct torch_ddp *d = s->replicas->own;
 
   d->first = TRUE;
-  for (uint32_t i = 0; i < s->params->len; i++)
-    d->n_left += g_array_index (s->params, struct weft_param, i).chunk == chunk;
+  for (uint32_t i = 0; i < weft_params_count (s); i++)
+    d->n_left += weft_param_at (s, i)->chunk == chunk;
 }
 
 void
 weft_torch_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad)
 {
-  struct torch_ddp *d = s->own;
+  struct torch_ddp *d = s->replicas->own;
   struct weft_op at = s->at;
 
-  weft_sum_end (s, &s->sum[param], grad);
+  weft_sum_end (s, &s->replicas->sum[param], grad);
   if (!s->last_micro)
     return;
   if (d->n_left == 0)
-    start_chunk (s, g_array_index (s->params, struct weft_param, param).chunk);
+    start_chunk (s, weft_param_at (s, param)->chunk);
   d->n_left--;
   s->at.phase = WEFT_PHASE_REDUCE;
-  s->at.layer = g_array_index (s->params, struct weft_param, param).layer;
+  s->at.layer = weft_param_at (s, param)->layer;
   d->seen[d->n_seen].param = param;
   d->seen[d->n_seen].reduced = WEFT_NO_OP;
   d->seen[d->n_seen].view = add_view (s, param);
-  copy (s, s->grad_view[param], d->seen[d->n_seen++].view,
+  copy (s, s->params->grad_view[param], d->seen[d->n_seen++].view,
         s->canonical ? 1 : weft_mesh_group_size (s->mesh, WEFT_GROUP_DP), "to_bucket");
   s->at.layer = WEFT_NO_LAYER;
   if (is_full (s))
@@ -123,19 +125,21 @@ weft_torch_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_use gr
 static void
 copy_back (struct weft_step *s)
 {
-  struct torch_ddp *d = s->own;
+  struct torch_ddp *d = s->replicas->own;
 
   for (; d->n_back < d->n_seen; d->n_back++) {
-    g_array_append_val (s->wait_for, d->seen[d->n_back].reduced);
-    copy (s, d->seen[d->n_back].view, s->grad_view[d->seen[d->n_back].param], 1, "from_bucket");
+    weft_next_kernel_waits_for (s, d->seen[d->n_back].reduced);
+    copy (s, d->seen[d->n_back].view, s->params->grad_view[d->seen[d->n_back].param], 1,
+          "from_bucket");
   }
 }
 
-/* Other chunks may go on after this one's last backward; weight gradients that were put off come later. */
+/* Other chunks may go on after this one's last backward; weight gradients that were put off come
+ * later. */
 void
-weft_torch_ddp_leave_pass (struct weft_step *s)
+weft_torch_ddp_end_cell (struct weft_step *s)
 {
-  const struct torch_ddp *d = s->own;
+  const struct torch_ddp *d = s->replicas->own;
   struct weft_op at = s->at;
 
   if (s->n_chunks == 1 || !s->last_micro || d->n_left > 0)

@@ -1,9 +1,9 @@
 /* enable_compile: a compiler makes one kernel of pointwise ops (norms, sums, activations, rotary
- * positions, conversions) that follow each other in a layer, each reading what the one before it has
- * made (torch.compile of each layer, as NeMo Automodel calls it).  The ops stay; the flag says that
- * one belongs to the kernel of the op before it, which cost.h prices.  Intermediate results are still
- * kept in memory, which a compiler may spare. */
-#include "core/passes/rewrite/built.h"
+ * positions, conversions) that follow each other in a layer, each reading what the one before it
+ * has made (torch.compile of each layer, as NeMo Automodel calls it). The ops stay; the flag says
+ * that one belongs to the kernel of the op before it, which cost.h prices. Intermediate results
+ * are still kept in memory, which a compiler may spare. */
+#include "core/passes/rewrite/rewrite.h"
 
 static gboolean
 is_pointwise (uint8_t kind)

@@ -1,18 +1,19 @@
-/* Ops that the stack has one kernel for, where one of them takes what the other makes (core/stack.def says
- * which stack has which).  They become one op:
+/* Ops that the stack has one kernel for, where one of them takes what the other makes
+ * (core/stack.def says which stack has which). They become one op:
  *
- *   add, norm              the residual sum and the norm of it.  What is normed is the sum as it is stored,
- *                          so that no bit changes.  Inside a layer, from a layer to the next of the same
- *                          stage, and before the final norm; not behind dropout, whose sum is another op.
+ *   add, norm              the residual sum and the norm of it.  What is normed is the sum as it is
+ *                          stored, so that no bit changes.  Inside a layer, from a layer to the
+ *                          next of the same stage, and before the final norm; not behind dropout,
+ *                          whose sum is another op.
  *   matmul, gelu           what gelu is taken of is stored too where backward reads it.
  *   matmul_dgrad, gelu_bwd the input gradient goes through gelu's slope and is stored once.
  *
- * The two are of one pass of one microbatch: where one is run again without the other, or is another
- * stage's, there is no pair.  A sum and its norm follow each other on the GPU's lane, and nothing waits for
- * the sum in between (units that are gathered behind it, copies to the host): they stand where the norm did.
- * gelu and its gradient move up to their products, unless they wait for something that these do not: what
- * comes back from the host. */
-#include "core/passes/rewrite/built.h"
+ * The two are of one pass of one microbatch: where one is run again without the other, or is
+ * another stage's, there is no pair. A sum and its norm follow each other on the GPU's lane, and
+ * nothing waits for the sum in between (units that are gathered behind it, copies to the host):
+ * they stand where the norm did. gelu and its gradient move up to their products, unless they wait
+ * for something that these do not: what comes back from the host. */
+#include "core/passes/rewrite/rewrite.h"
 #include <string.h>
 
 static const struct joint {
@@ -65,9 +66,9 @@ are_neighbours (const weft_program *p, uint32_t first, uint32_t second)
   return p->pos[second] == p->pos[first] + 1 && !is_waited_for (p, first, second);
 }
 
-/* Whether the second might as well have been run where the first was: it waits for nothing by itself, and
- * nothing that it reads came from another lane or is newer than the first, whose waits may be those of an op
- * in between.  What it makes nobody has used before. */
+/* Whether the second might as well have been run where the first was: it waits for nothing by
+ * itself, and nothing that it reads came from another lane or is newer than the first, whose waits
+ * may be those of an op in between. What it makes nobody has used before. */
 static gboolean
 may_move_up (const struct search *s, const struct joint *joint, uint32_t first, uint32_t second)
 {

@@ -2,21 +2,21 @@
  * keys and values of the others:
  *
  *   p2p         keys and values go round a ring while attention to those at hand is computed; parts
- *               are merged.  Backward they come back the way they went, with their gradients one step
- *               behind.  What the last step of forward had takes the place of the rank's own keys, so
- *               that backward begins with it, and ends with its own.
- *   all_gather  all keys and values are gathered before attention, in both passes; their gradients are
- *               reduce-scattered
- *   a2a         ranks swap heads for tokens: each has whole sequences of some heads, and attention is
- *               that of one rank
+ *               are merged.  Backward they come back the way they went, with their gradients one
+ *               step behind.  What the last step of forward had takes the place of the rank's own
+ *               keys, so that backward begins with it, and ends with its own.
+ *   all_gather  all keys and values are gathered before attention, in both passes; their gradients
+ *               are reduce-scattered
+ *   a2a         ranks swap heads for tokens: each has whole sequences of some heads, and attention
+ *               is that of one rank
  *   a2a+p2p     heads among neighbours, a ring of such groups
  *
  * (Transformer Engine pytorch/attention/dot_product_attention/context_parallel.py; Liu, Zaharia and
  * Abbeel 2023, arXiv 2310.01889; Jacobs et al. 2023, arXiv 2309.14509.)
  *
- * In canonical order a ring only collects: attention is then to all keys at once, as on one rank, and
- * gradients of keys are summed in fp32 as a tree over the ranks. */
-#include "core/passes/step.h"
+ * In canonical order a ring only collects: attention is then to all keys at once, as on one rank,
+ * and gradients of keys are summed in fp32 as a tree over the ranks. */
+#include "core/passes/shard/parts.h"
 
 /* What attention works on, behind the deal of heads: of some heads, more tokens. */
 struct part {
@@ -45,7 +45,7 @@ narrow (const struct weft_step *s)
 }
 
 static struct part
-part_of (const struct weft_step *s, const struct weft_saved *saved)
+part_of (const struct weft_step *s, const struct weft_attention *a)
 {
   uint32_t deal = s->mesh->cp_heads;
 
@@ -54,9 +54,9 @@ part_of (const struct weft_step *s, const struct weft_saved *saved)
                         .groups = s->width.groups / deal,
                         .width = s->model->kv_channels,
                         .value = value_width (s),
-                        .qkv = saved->qkv,
-                        .o = saved->dealt_o == WEFT_NO_BUF ? saved->o : saved->dealt_o,
-                        .lse = saved->lse };
+                        .qkv = a->qkv,
+                        .o = a->whole_o == WEFT_NO_BUF ? a->o : a->whole_o,
+                        .lse = a->lse };
 }
 
 static uint64_t
@@ -80,8 +80,8 @@ room (struct weft_step *s, enum weft_dtype dtype, uint64_t elements, const char 
 
 /* ------------------------------------------------------------------------ communication */
 
-/* Waits for what is enqueued on the compute stream so far (c10d ProcessGroupNCCL): so keys are never
- * more than one step of a ring ahead, and take two buffers. */
+/* Waits for what is enqueued on the compute stream so far (c10d ProcessGroupNCCL): so keys are
+ * never more than one step of a ring ahead, and take two buffers. */
 static uint32_t
 communicate (struct weft_step *s, struct weft_op row, const char *name, uint32_t from, uint32_t to)
 {
@@ -130,7 +130,8 @@ rows_shape (const struct weft_step *s, uint32_t x)
                      weft_step_elements (s, x) / s->tokens / s->mesh->cp_heads);
 }
 
-/* Rows of heads (and groups of keys and values) of this rank's tokens, as whole rows of fewer heads. */
+/* Rows of heads (and groups of keys and values) of this rank's tokens, as whole rows of fewer
+ * heads. */
 static uint32_t
 deal_out (struct weft_step *s, uint32_t x, uint64_t heads, uint64_t groups, const char *name)
 {
@@ -415,26 +416,26 @@ alone_backward (struct weft_step *s, const struct part *p)
 /* --------------------------------------------------------------------------------- passes */
 
 void
-weft_context_attention (struct weft_step *s, struct weft_saved *saved)
+weft_context_attention (struct weft_step *s, struct weft_attention *a)
 {
   gboolean deals = s->mesh->cp_heads > 1;
 
   if (deals) {
-    saved->qkv = deal_out (s, saved->qkv, s->width.heads, s->width.groups, "qkv");
-    saved->dealt_o = weft_product (s, s->width.q, "attention");
+    a->qkv = deal_out (s, a->qkv, s->width.heads, s->width.groups, "qkv");
+    a->whole_o = weft_product (s, s->width.q, "attention");
   }
-  struct part p = part_of (s, saved);
+  struct part p = part_of (s, a);
   (ring_size (s) == 1 ? alone_forward : collects (s) ? whole_forward : ring_forward) (s, &p);
   if (deals)
-    deal_back (s, saved->dealt_o, saved->o, s->width.heads, 0, "attention");
+    deal_back (s, a->whole_o, a->o, s->width.heads, 0, "attention");
 }
 
 void
-weft_context_attention_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t d_o,
+weft_context_attention_backward (struct weft_step *s, const struct weft_attention *a, uint32_t d_o,
                                  uint32_t dqkv)
 {
   gboolean deals = s->mesh->cp_heads > 1;
-  struct part p = part_of (s, saved);
+  struct part p = part_of (s, a);
 
   p.d_o = deals ? deal_out (s, d_o, s->width.heads, 0, "do") : d_o;
   p.dqkv = deals ? weft_product (s, s->width.qkv, "dqkv") : dqkv;

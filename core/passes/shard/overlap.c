@@ -6,15 +6,16 @@
  *                   its own first; a piece is used while it is handed on, t - 1 steps
  *   scatter, split  proj, fc2 forward: a product of SPLITS pieces of columns, each reduced and
  *                   scattered while the next is computed
- *   scatter, ring   input gradients of qkv, fc1 where asked for: a product of t pieces of rows, each sent
- *                   to the rank whose rows they are; that rank adds what it has got
- *   bulk            the gather of a saved input beside the input gradient, the reduce-scatter of that
- *                   beside the weight gradient: the program of tensor.c, through buffers of this file
+ *   scatter, ring   input gradients of qkv, fc1 where asked for: a product of t pieces of rows,
+ *                   each sent to the rank whose rows they are; that rank adds what it has got
+ *   bulk            the gather of a saved input beside the input gradient, the reduce-scatter of
+ *                   that beside the weight gradient: the program of tensor.c, through buffers of
+ *                   this file
  *
  * Every named product has a buffer of its own for what comes and goes, which stays (and which all
- * layers take in turn).  Pieces have the bits of the whole: rows and columns do not see each other, and
- * a ring is added up at its end, in the order of ranks. */
-#include "core/passes/step.h"
+ * layers take in turn). Pieces have the bits of the whole: rows and columns do not see each other,
+ * and a ring is added up at its end, in the order of ranks. */
+#include "core/passes/shard/parts.h"
 
 #define SPLITS 4 /* transformer_engine/pytorch/module/base.py, num_splits of pipelined products */
 
@@ -76,7 +77,7 @@ room (struct weft_step *s, enum weft_layer_param which, enum pass pass, enum wef
                                                         [WEFT_PROJ_WEIGHT] = "proj",
                                                         [WEFT_FC1_WEIGHT] = "fc1",
                                                         [WEFT_FC2_WEIGHT] = "fc2" };
-  uint32_t *room = &s->overlap_room[which * N_PASS + pass];
+  uint32_t *room = &s->shard->overlap_buffer[which * N_PASS + pass];
   g_autofree char *name = g_strdup_printf ("%s_%s", maps[which], passes[pass]);
 
   /* What a weight gradient reads that is put off has to stay. */
@@ -102,8 +103,8 @@ slice (struct weft_step *s, uint32_t buf, uint64_t first, uint64_t n, const char
   return view;
 }
 
-/* A buffer of which every op touches one rank's rows: its own, or those of the rank that the op's peer
- * says. */
+/* A buffer of which every op touches one rank's rows: its own, or those of the rank that the op's
+ * peer says. */
 static uint32_t
 by_rank (struct weft_step *s, uint32_t buf, const char *name)
 {
@@ -114,6 +115,29 @@ by_rank (struct weft_step *s, uint32_t buf, const char *name)
 }
 
 /* ------------------------------------------------------------------------------ products */
+
+/* Forward or input gradient, with the scales of those of its factors that are in fp8. */
+uint32_t
+weft_piece_multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x, uint32_t y)
+{
+  gboolean both = p->kind == WEFT_OP_FP8_MATMUL || p->kind == WEFT_OP_FP8_MATMUL_DGRAD;
+  gboolean scaled = both || p->kind == WEFT_OP_MATMUL_FP8 || p->kind == WEFT_OP_MATMUL_DGRAD_FP8;
+  gboolean forward =
+      p->kind == WEFT_OP_MATMUL || p->kind == WEFT_OP_MATMUL_FP8 || p->kind == WEFT_OP_FP8_MATMUL;
+  struct weft_use use[6];
+  uint32_t n = 0;
+
+  use[n++] = (struct weft_use) WEFT_R (x);
+  if (both)
+    use[n++] = (struct weft_use) WEFT_R (p->x_scale);
+  use[n++] = (struct weft_use) WEFT_R (p->w);
+  if (scaled)
+    use[n++] = (struct weft_use) WEFT_R (p->w_scale);
+  if (forward)
+    use[n++] = (struct weft_use) WEFT_R (p->bias);
+  use[n++] = (struct weft_use) WEFT_W (y);
+  return weft_emit (s, p->kind, p->name, p->shape, use, n);
+}
 
 static uint32_t
 multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x, uint32_t y, int peer)
@@ -282,15 +306,8 @@ weft_overlap_is_bulk (const struct weft_step *s, enum weft_layer_param which, gb
 }
 
 uint32_t
-weft_overlap_room (struct weft_step *s, enum weft_layer_param which, gboolean wgrad,
-                   enum weft_dtype dtype, uint64_t elements)
+weft_overlap_buffer (struct weft_step *s, enum weft_layer_param which, gboolean wgrad,
+                     enum weft_dtype dtype, uint64_t elements)
 {
   return room (s, which, wgrad ? WGRAD : DGRAD, dtype, elements);
-}
-
-void
-weft_overlap_start (struct weft_step *s)
-{
-  for (unsigned i = 0; i < G_N_ELEMENTS (s->overlap_room); i++)
-    s->overlap_room[i] = WEFT_NO_BUF;
 }

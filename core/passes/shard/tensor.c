@@ -7,14 +7,14 @@
  *   proj, fc2 columns          y is a partial sum: reduced    dy whole
  *                              bias afterwards
  *
- * sequence_parallel: outside of the maps a rank has `rows` of the `tokens`.  What a map takes is
- * gathered, what it makes is reduced and scattered; of a gathered input only the rank's rows are kept
- * for backward, which gathers them again.
+ * sequence_parallel: outside of the maps a rank has `rows` of the `tokens`. What a map takes is
+ * gathered, what it makes is reduced and scattered; of a gathered input only the rank's rows are
+ * kept for backward, which gathers them again.
  *
  * Canonical order: a sum over what ranks share out is a tree of at most eight leaves (fold.h,
- * kernels/leaves.h) in fp32, and is rounded at its end; of one rank inside the kernel, of several they
- * meet in fp32 and are converted afterwards. */
-#include "core/passes/step.h"
+ * kernels/leaves.h) in fp32, and is rounded at its end; of one rank inside the kernel, of several
+ * they meet in fp32 and are converted afterwards. */
+#include "core/passes/shard/parts.h"
 
 struct weft_widths
 weft_tensor_widths (const struct weft_job *job)
@@ -23,7 +23,8 @@ weft_tensor_widths (const struct weft_job *job)
   uint64_t tp = job->strategy.tensor_model_parallel_size;
   gboolean canonical = job->train.reduction_order == WEFT_ORDER_CANONICAL;
   uint64_t groups = MAX (1, m->num_query_groups / tp), own = m->num_attention_heads / tp;
-  uint64_t together = canonical && tp > (uint64_t) m->num_query_groups ? tp / m->num_query_groups : 1;
+  uint64_t together =
+      canonical && tp > (uint64_t) m->num_query_groups ? tp / m->num_query_groups : 1;
   uint64_t heads = own * together;
   uint64_t all = (uint64_t) (m->num_attention_heads + 2 * m->num_query_groups);
   uint64_t value = m->kv_lora_rank ? m->v_head_dim : m->kv_channels;
@@ -44,18 +45,27 @@ weft_tensor_widths (const struct weft_job *job)
 }
 
 void
-weft_tensor_start (struct weft_step *s)
+weft_shard_begin (struct weft_step *s)
 {
   uint32_t tp = s->mesh->tp;
 
+  s->shard = g_new0 (struct weft_shard, 1);
+  for (unsigned i = 0; i < G_N_ELEMENTS (s->shard->overlap_buffer); i++)
+    s->shard->overlap_buffer[i] = WEFT_NO_BUF;
   s->width = weft_tensor_widths (s->job);
   s->rows = s->strategy->sequence_parallel ? s->tokens / tp : s->tokens;
-  s->attention_leaves = weft_job_leaves (s->job, weft_job_attention_units (s->job)) / tp;
-  s->mlp_leaves = weft_job_leaves (s->job, s->model->ffn_hidden_size) / tp;
-  s->shared_leaves = weft_job_leaves (s->job, s->model->moe_shared_expert_intermediate_size) / tp;
-  s->expert_leaves = weft_job_leaves (s->job, s->model->moe_ffn_hidden_size) / s->mesh->etp;
-  weft_overlap_start (s);
-  s->vocab_leaves = weft_job_leaves (s->job, WEFT_MOST_LEAVES) / tp;
+  s->leaves.attention = weft_job_leaves (s->job, weft_job_attention_units (s->job)) / tp;
+  s->leaves.mlp = weft_job_leaves (s->job, s->model->ffn_hidden_size) / tp;
+  s->leaves.shared = weft_job_leaves (s->job, s->model->moe_shared_expert_intermediate_size) / tp;
+  s->leaves.expert = weft_job_leaves (s->job, s->model->moe_ffn_hidden_size) / s->mesh->etp;
+  s->leaves.vocab = weft_job_leaves (s->job, WEFT_MOST_LEAVES) / tp;
+}
+
+void
+weft_shard_end (struct weft_step *s)
+{
+  g_free (s->shard->in_parts);
+  g_free (s->shard);
 }
 
 gboolean
@@ -165,35 +175,43 @@ weft_tensor_share_gradient (struct weft_step *s, uint32_t param, uint32_t grad)
 {
   if (param == WEFT_NO_PARAM || s->mesh->tp == 1)
     return;
-  if (!s->wrapper->shard_grads) {
-    s->grad_shared[param] = TRUE;
+  if (!s->sharding->shard_grads) {
+    if (!s->shard->in_parts)
+      s->shard->in_parts = g_new0 (gboolean, weft_params_count (s));
+    s->shard->in_parts[param] = TRUE;
     return;
   }
   weft_tensor_all_reduce (s, grad, WEFT_REDUCE_SUM, "shared_gradient");
-  s->joined = weft_build_last (s->b, WEFT_LANE_TP);
-  g_array_append_val (s->wait_for, s->joined);
+  s->shard->joined = weft_build_last (s->b, WEFT_LANE_TP);
+  weft_next_kernel_waits_for (s, s->shard->joined);
+}
+
+void
+weft_wait_for_shared_gradients (struct weft_step *s)
+{
+  weft_build_dep (s->b, s->shard->joined);
 }
 
 /* One launch for each type, behind what still works on gradients (Megatron-Core
  * finalize_model_grads.py, _allreduce_non_tensor_model_parallel_grads). */
 void
-weft_tensor_join_gradients (struct weft_step *s)
+weft_tensor_reduce_gradients (struct weft_step *s, weft_reduced_gradient *reduced)
 {
   const uint32_t before[] = { weft_build_last (s->b, WEFT_LANE_DP),
                               weft_build_last (s->b, WEFT_LANE_DP_OUTER) };
   enum weft_dtype dtype = WEFT_N_DTYPE;
 
-  for (uint32_t i = 0; i < s->params->len; i++) {
-    if (!s->grad_shared[i])
+  for (uint32_t i = 0; i < weft_params_count (s) && s->shard->in_parts; i++) {
+    if (!s->shard->in_parts[i])
       continue;
-    uint32_t grad = s->wrapper->reduced (s, i);
+    uint32_t grad = reduced (s, i);
     enum weft_dtype own = weft_build_buf_at (s->b, grad)->dtype;
     s->at.flags = own == dtype ? WEFT_OP_GROUPED : 0;
     weft_tensor_all_reduce (s, grad, WEFT_REDUCE_SUM, "shared_gradient");
     for (unsigned b = 0; b < G_N_ELEMENTS (before); b++)
       weft_build_dep (s->b, before[b]);
     dtype = own;
-    s->joined = weft_build_last (s->b, WEFT_LANE_TP);
+    s->shard->joined = weft_build_last (s->b, WEFT_LANE_TP);
   }
   s->at.flags = 0;
 }

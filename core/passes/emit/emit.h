@@ -1,0 +1,267 @@
+/* emit.h - the state of a step that all passes read, and the functions that append ops.
+ *
+ * struct weft_step describes the role whose program is built, and the place where ops are being
+ * appended. Each wing of core/passes keeps state of its own in a part: a struct that is defined in
+ * the wing's private header, created by its _begin() and freed by its _end(). Other wings see a
+ * pointer.
+ *
+ * Wings are floors (core/README.md): a file calls and includes only its own wing and those
+ * below. */
+#pragma once
+#include "core/job/job.h"
+#include "core/job/stages.h"
+#include "core/program/mesh.h"
+#include "core/job/pipeline.h"
+#include "core/program/program.h"
+
+/* Widths of activations and weights on this rank, in columns. */
+struct weft_widths {
+  uint64_t h;             /* hidden size */
+  uint64_t heads, groups; /* query heads; groups of keys and values */
+  uint64_t together;      /* canonical order: ranks that share a group, or 1 */
+  uint64_t q, qkv;        /* output and input of attention */
+  uint64_t made;          /* output of the qkv map; less than qkv where ranks share a group */
+  uint64_t own;           /* columns of the attention output that this rank's proj map reads */
+  uint64_t f, up;         /* inside the MLP; output of fc1, twice as wide with a gate */
+  uint64_t shared, vocab; /* inside shared experts; logits */
+};
+
+/* Canonical order: leaves of this rank in the tree of a sum over a sharded dimension; 0: one plain
+ * sum. */
+struct weft_leaves {
+  uint32_t attention, mlp, shared, expert, vocab;
+};
+
+/* A model chunk: the layers of one pipeline stage, as this role holds them. */
+struct weft_chunk {
+  uint32_t stage, copy; /* DualPipe holds two copies of the model */
+  uint32_t first_layer, n_layers;
+  uint32_t n_mtp; /* layers of multi-token prediction, numbered after the model's last layer */
+  uint32_t slot;  /* place of its first layer among all layers of the role */
+  gboolean embedding, head;
+  uint32_t first_micro, n_micro; /* microbatches that pass through the chunk */
+  uint32_t n_backward;           /* backward passes begun so far */
+};
+
+/* Standing numbers of a step: one float each, or in canonical order an exact sum
+ * (core/base/exact.h). WEFT_NO_BUF where the job has no use for one. */
+struct weft_scalars {
+  uint32_t loss, mtp_loss;  /* running sums; mtp_loss has one for each depth */
+  uint32_t count;           /* tokens of the batch: calculate_per_token_loss */
+  uint32_t squares, factor; /* squared gradient norm, clip factor */
+  uint32_t found;           /* loss scaling: whether a gradient is not finite */
+};
+
+struct weft_step {
+  /* The job. */
+  const struct weft_job *job;
+  const union weft_model *model;
+  const union weft_strategy *strategy;
+  const struct weft_mesh *mesh;
+
+  /* The program that is built, and what the next op gets: layer, microbatch, chunk, phase,
+   * flags. */
+  weft_builder *b;
+  struct weft_op at;
+
+  /* The role: its cells in the grid, its model chunks. */
+  uint32_t role, n_micro;
+  weft_grid *grid;
+  struct weft_chunk *chunk;
+  uint32_t n_chunks, n_layers;
+
+  /* Sizes of one microbatch on this rank. */
+  uint64_t tokens; /* between linear maps that tensor parallel ranks share */
+  uint64_t rows;   /* of the residual stream: tokens, or with sequence_parallel this rank's share */
+  struct weft_widths width;
+  struct weft_leaves leaves;
+
+  /* Types. */
+  enum weft_dtype dtype;                    /* the residual stream; weights as kernels read them */
+  enum weft_dtype product_dtype;            /* matrix products and activations between them */
+  enum weft_dtype linear_dtype;             /* inputs of linear maps: product_dtype or fp8 */
+  enum weft_dtype output_dtype;             /* activations between layers */
+  enum weft_dtype grad_dtype;               /* gradients as microbatches are added */
+  enum weft_dtype weight_dtype, main_dtype; /* flat buffers of weights and of gradients */
+
+  /* How data-parallel replicas lay tensors out and shard them. */
+  const struct weft_shard_rule *sharding; /* params.h */
+  gboolean shard_optimizer;             /* replicas keep slices of optimizer state */
+  gboolean on_host; /* offload_policy: weights, gradients and optimizer state are in host memory */
+
+  gboolean canonical;      /* sums over sequences are taken in the order of core/base/fold.h */
+  gboolean scales_loss;    /* gradients carry the loss scale until the optimizer divides by it */
+  gboolean last_micro;     /* this backward is the chunk's last: its gradients are final */
+  enum weft_phase cell;    /* phase of the grid cell that is played */
+  uint32_t backward_layer; /* layer whose backward runs, or is prepared by recompute */
+  struct weft_scalars scalars;
+
+  /* Parts: what only the files of a wing see. */
+  struct weft_stream *stream;       /* emit/ */
+  struct weft_params *params;       /* params/ */
+  struct weft_shard *shard;         /* shard/ */
+  struct weft_pipeline *pipeline;   /* pipeline/ */
+  struct weft_replicas *replicas;   /* replicas/ */
+  struct weft_layer *layer;         /* layer/ */
+  struct weft_optimizer_part *optimizer; /* optimizer/ */
+};
+
+/* Appends kernels: for functions that enqueue more kernels at a certain moment. */
+typedef void weft_kernels (struct weft_step *s);
+
+void weft_emit_begin (struct weft_step *s);
+void weft_emit_end (struct weft_step *s);
+
+/* ------------------------------------------------------------------------ ops */
+
+#define WEFT_R(b) { .buf = (b), .read = 1 }
+#define WEFT_W(b) { .buf = (b), .write = 1 }
+#define WEFT_RW(b) { .buf = (b), .read = 1, .write = 1 }
+#define WEFT_USES(...)                                                                             \
+  (const struct weft_use[]) { __VA_ARGS__ },                                                       \
+      sizeof ((const struct weft_use[]) { __VA_ARGS__ }) / sizeof (struct weft_use)
+#define WEFT_SHAPE(type, ...)                                                                      \
+  ((struct weft_shape) { .dim = { __VA_ARGS__ }, .dtype = (type), .out_dtype = (type) })
+
+/* Appends a kernel on lane gpu at the current place and returns its number. */
+uint32_t weft_emit (struct weft_step *s, enum weft_op_kind kind, const char *name,
+                    struct weft_shape shape, const struct weft_use *uses, uint32_t n_uses);
+
+/* Appends a collective, transfer or copy on another lane. It waits for the hazards of its buffers
+ * and for the dependencies that the caller adds. */
+uint32_t weft_emit_on (struct weft_step *s, enum weft_lane lane, struct weft_op row,
+                       struct weft_shape shape, const struct weft_use *uses, uint32_t n_uses);
+
+/* An all-reduce in place, which waits for nothing but hazards. WEFT_NO_OP where the group is one
+ * rank. */
+uint32_t weft_reduce_all (struct weft_step *s, enum weft_group_kind group, enum weft_reduce reduce,
+                          uint32_t buf, const char *name);
+
+/* Ops appended from now on are recompute.  Returns the place to restore in s->at afterwards. */
+struct weft_op weft_step_again (struct weft_step *s);
+
+/* --------------------------------------------------------------- dependencies */
+
+/* The next kernel waits for an op; nothing happens for WEFT_NO_OP. */
+void weft_next_kernel_waits_for (struct weft_step *s, uint32_t op);
+
+/* The host waits for an op before it enqueues anything more. */
+void weft_host_waits_for (struct weft_step *s, uint32_t op);
+
+/* The op appended last waits for the newest op that the host has waited for; for the transfers that
+ * the next kernel waits for; for `kernel` and both of these; for all that the next kernel waits
+ * for. */
+void weft_wait_for_host (struct weft_step *s);
+void weft_wait_for_exchange (struct weft_step *s);
+void weft_step_wait_for_stream (struct weft_step *s, uint32_t kernel);
+void weft_wait_like_next_kernel (struct weft_step *s);
+
+/* Pipeline transfers that the next kernel waits for: the newest on each of the two streams.
+ * Kernels that run beside an exchange wait for neither. */
+enum { WEFT_N_EXCHANGE = 2 };
+void weft_set_exchange (struct weft_step *s, uint32_t stream, uint32_t op);
+void weft_run_beside_exchange (struct weft_step *s, weft_kernels *kernels);
+
+/* The host reads one or two numbers from device buffers, and enqueues nothing before it has
+ * them. */
+void weft_step_host_reads (struct weft_step *s, const char *name, uint32_t buf);
+void weft_step_host_reads_both (struct weft_step *s, const char *name, uint32_t a, uint32_t b);
+
+/* -------------------------------------------------------------------- buffers */
+
+/* A buffer of `elements` that lives from its first to its last use; one that stands for all
+ * steps. */
+uint32_t weft_step_buffer (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
+                           uint64_t elements, const char *name);
+uint32_t weft_step_permanent (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
+                              uint64_t elements, const char *name);
+uint64_t weft_step_elements (const struct weft_step *s, uint32_t buf);
+
+/* `columns` for each row of the residual stream, in its type; for each token, in the type of
+ * products. */
+uint32_t weft_activation (struct weft_step *s, uint64_t columns, const char *name);
+uint32_t weft_product (struct weft_step *s, uint64_t columns, const char *name);
+
+/* ----------------------------------------------------------- host memory: host.c */
+
+uint32_t weft_host_buffer (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
+                           uint64_t elements, const char *name);
+uint32_t weft_host_permanent (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
+                              uint64_t elements, const char *name);
+
+/* Elements [first, first + n) of a device buffer, to or from the beginning of a host buffer. */
+struct weft_host_copy {
+  const char *name;
+  uint32_t device, host; /* of one type */
+  uint64_t first, n;
+};
+uint32_t weft_to_host (struct weft_step *s, const struct weft_host_copy *copy);
+uint32_t weft_from_host (struct weft_step *s, const struct weft_host_copy *copy);
+
+/* A kernel that runs on the CPU. */
+uint32_t weft_emit_on_host (struct weft_step *s, enum weft_op_kind kind, const char *name,
+                            struct weft_shape shape, const struct weft_use *uses, uint32_t n_uses);
+
+/* The op appended last waits for all copies so far: a copy of a view is no hazard for the whole
+ * buffer. */
+void weft_host_wait_for_copies (struct weft_step *s);
+
+/* ----------------------------------------------------------------- timers: timers.c */
+
+/* A phase of timing_log_level 1 or 2 begins, and ends. */
+void weft_timer_start (struct weft_step *s, int64_t level, const char *name);
+void weft_timer_stop (struct weft_step *s, int64_t level, const char *name);
+
+/* ------------------------------------------------------------------- questions */
+
+/* The chunk whose ops are being appended. */
+static inline struct weft_chunk *
+weft_step_chunk (const struct weft_step *s)
+{
+  return &s->chunk[s->at.chunk];
+}
+
+/* Whether the role holds the embedding, or the output head; the chunk with the head, or NULL. */
+gboolean weft_step_has_embedding (const struct weft_step *s);
+gboolean weft_step_has_head (const struct weft_step *s);
+const struct weft_chunk *weft_step_head (const struct weft_step *s);
+
+/* Place of a layer among all layers of the role. */
+uint32_t weft_step_slot (const struct weft_step *s, uint32_t layer);
+
+/* Whether the cell is one half of a split backward: an input gradient or a weight gradient. */
+static inline gboolean
+weft_step_is_split (const struct weft_step *s)
+{
+  return s->cell == WEFT_PHASE_INPUT_GRAD || s->cell == WEFT_PHASE_WEIGHT_GRAD;
+}
+
+/* Whether weight gradients are delayed, instead of following their input gradients at once. */
+static inline gboolean
+weft_step_delays (const struct weft_step *s)
+{
+  return s->strategy->delay_wgrad_compute || weft_step_is_split (s);
+}
+
+/* Whether the embedding is on two stages: a tied head, or multi-token prediction. */
+static inline gboolean
+weft_step_shares_embedding (const struct weft_step *s)
+{
+  return s->model->share_embeddings_and_output_weights || s->model->mtp_num_layers > 0;
+}
+
+/* Canonical order: whether tensor parallel ranks that hold the same experts gather each other's
+ * rows for weight gradients. A rank's own rows are no node of the tree of a sum, so every rank
+ * takes all rows and keeps one piece of the result. */
+static inline gboolean
+weft_gathers_expert_rows (const struct weft_step *s)
+{
+  return s->canonical && s->mesh->ep * s->mesh->etp < s->mesh->tp;
+}
+
+/* Keys before a query that attention of the current layer reads, or 0 for all; the shape of its
+ * attention over whole sequences; the same for all tokens and heads of this rank. */
+uint64_t weft_layer_window (const struct weft_step *s);
+struct weft_shape weft_layer_attention_shape (const struct weft_step *s, uint64_t tokens,
+                                              uint64_t heads, uint64_t groups);
+struct weft_shape weft_attention_shape (const struct weft_step *s);

@@ -1,0 +1,12 @@
+/* cells.h - private to layer/: the cells of the grid. */
+#pragma once
+#include "core/passes/layer/block.h"
+
+/* A cell begins; its input from the embedding, the head or a neighbouring stage; its output goes to
+ * the next stage; the head or the embedding behind its layers, where the chunk has them. */
+void weft_cell_begin (struct weft_step *s, const struct weft_cell *cell);
+uint32_t weft_cell_take (struct weft_step *s, const struct weft_cell *cell);
+void weft_cell_end (struct weft_step *s, const struct weft_cell *cell, uint32_t x);
+
+/* Sends and receives before cell `i`, with delayed weight gradients beside them. */
+void weft_cells_exchange (struct weft_step *s, uint32_t i);

@@ -1,0 +1,162 @@
+/* overlap_moe_expert_parallel_comm: the forward of one microbatch and the backward of another go
+ * through their chunks together, layer by layer, so that rows of the one travel while the other
+ * computes (Megatron-Core combined_1f1b.py, model_chunk_schedule_plan.py). Forward layer j meets
+ * backward layer n - 1 - j; what remains of the longer chunk runs alone, backward layers first.
+ *
+ * b: backward, f: forward, *: on the lane of experts, W: weight gradients that delay_wgrad_compute
+ * puts off:
+ *
+ *   return b*   attend f   mlp b   go f*   W of mlp b   go b*   mlp f   return f*   attend b
+ *   then return of the next b*, W of attend b, add f
+ *
+ * Kernels that pack and unpack rows run among the others; upstream has those of `return` on the
+ * stream of the exchange, and what packs the next layer's gradients comes before W here to let them
+ * go as early.
+ *
+ * After the last layers forward is sent and received, then backward, then come W of the chunk's
+ * first layer, the head of forward and the embedding of backward. */
+#include "core/passes/layer/cells.h"
+#include "core/passes/layer/nodes.h"
+#include "core/passes/pipeline/exchange.h"
+
+/* One of the two on its way through a chunk. */
+struct strand {
+  struct weft_op at;
+  struct weft_layer_pass pass;
+  uint32_t n, l; /* layers of the chunk; the one it is in, or forward the next */
+};
+
+static void
+follow (struct weft_step *s, const struct strand *strand)
+{
+  s->at = strand->at;
+}
+
+static struct strand
+strand_of (const struct weft_step *s, uint32_t x)
+{
+  return (struct strand){ .at = s->at, .n = weft_step_chunk (s)->n_layers, .pass = { .x = x } };
+}
+
+static void
+forward (struct weft_step *s, struct strand *f, enum weft_layer_node turn)
+{
+  if (!f)
+    return;
+  follow (s, f);
+  if (turn == WEFT_NODE_ATTENTION)
+    f->pass = weft_chunk_before_layer (s, f->at.micro, f->l, f->pass.x);
+  weft_layer_forward_node (s, &f->pass, turn);
+  if (turn == WEFT_NODE_ADD)
+    weft_chunk_after_layer (s, f->l++);
+}
+
+static void
+backward (struct weft_step *s, struct strand *b, enum weft_layer_node turn)
+{
+  if (!b)
+    return;
+  follow (s, b);
+  weft_layer_backward_node (s, &b->pass, turn);
+}
+
+/* The layer below, if there is one: its gradients leave for experts. */
+static void
+begin_backward (struct weft_step *s, struct strand *b)
+{
+  if (!b || b->l == 0)
+    return;
+  follow (s, b);
+  b->pass = weft_chunk_before_layer (s, b->at.micro, --b->l, b->pass.x);
+  s->backward_layer = b->pass.layer;
+  backward (s, b, WEFT_NODE_COMBINE);
+}
+
+static void
+delayed (struct weft_step *s, const struct strand *b)
+{
+  if (!b)
+    return;
+  follow (s, b);
+  weft_layer_run_delayed_wgrads (s);
+}
+
+static void
+meet (struct weft_step *s, struct strand *f, struct strand *b, gboolean keeps_first)
+{
+  uint32_t l = b ? b->l : 0;
+
+  forward (s, f, WEFT_NODE_ATTENTION);
+  backward (s, b, WEFT_NODE_MLP);
+  forward (s, f, WEFT_NODE_DISPATCH);
+  delayed (s, b);
+  backward (s, b, WEFT_NODE_DISPATCH);
+  forward (s, f, WEFT_NODE_MLP);
+  forward (s, f, WEFT_NODE_COMBINE);
+  backward (s, b, WEFT_NODE_ATTENTION);
+  if (b)
+    weft_chunk_after_layer (s, l);
+  begin_backward (s, b);
+  if (l > 0 || !keeps_first)
+    delayed (s, b);
+  forward (s, f, WEFT_NODE_ADD);
+}
+
+static void
+go_through (struct weft_step *s, struct strand *f, struct strand *b)
+{
+  uint32_t n = MIN (f->n, b->n), left = b->n;
+
+  b->l = b->n;
+  begin_backward (s, b);
+  for (uint32_t i = 0; i < n; i++, left--)
+    meet (s, f, b, TRUE);
+  for (; left > 0; left--)
+    meet (s, NULL, b, TRUE);
+  for (uint32_t i = n; i < f->n; i++)
+    meet (s, f, NULL, TRUE);
+}
+
+uint32_t
+weft_expert_overlap_backward (struct weft_step *s, uint32_t dy)
+{
+  struct strand b = strand_of (s, dy);
+  gboolean sends = !weft_step_chunk (s)->embedding;
+
+  b.l = b.n;
+  begin_backward (s, &b);
+  for (uint32_t left = b.n; left > 0; left--)
+    meet (s, NULL, &b, sends);
+  follow (s, &b);
+  return b.pass.x;
+}
+
+static void
+end (struct weft_step *s, const struct strand *strand, const struct weft_cell *cell)
+{
+  follow (s, strand);
+  weft_cell_end (s, cell, strand->pass.x);
+}
+
+void
+weft_expert_overlap_pair (struct weft_step *s, uint32_t i)
+{
+  const struct weft_cell *cell = &s->grid->cell[s->role][i];
+
+  weft_cell_begin (s, &cell[0]);
+  weft_timer_start (s, 2, "forward-backward-compute");
+  struct strand f = strand_of (s, weft_cell_take (s, &cell[0]));
+  weft_cell_begin (s, &cell[1]);
+  struct strand b = strand_of (s, weft_cell_take (s, &cell[1]));
+  go_through (s, &f, &b);
+  weft_exchange_hand_over (s, &cell[0], f.pass.x);
+  weft_exchange_hand_over (s, &cell[1], b.pass.x);
+  follow (s, &f);
+  weft_cells_exchange (s, i + 1);
+  follow (s, &b);
+  weft_aligned_after (s, weft_layer_run_delayed_wgrads);
+  weft_cells_exchange (s, i + 2);
+  end (s, &f, &cell[0]);
+  end (s, &b, &cell[1]);
+  weft_timer_stop (s, 2, "forward-backward-compute");
+}

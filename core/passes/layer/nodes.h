@@ -1,0 +1,70 @@
+/* nodes.h - private to layer/: the nodes of one layer, between which rows travel to experts and
+ * back.
+ *
+ *   node       forward                               backward, from the last node to the first
+ *   attention  attention, norms; router, sort, pack  unpack, router; norms, attention
+ *   dispatch   rows to experts                       gradients of the experts' inputs, back
+ *   mlp        MLP, or experts and shared experts    the same
+ *   combine    rows back                             pack; gradients of the experts' outputs, to
+ *              experts
+ *   add        unpack; sum with the residual stream  -
+ *
+ * layer.c runs all nodes one after the other. With overlap_moe_expert_parallel_comm the nodes of a
+ * forward and of a backward alternate (expert_overlap.c; TransformerLayerNode of Megatron-Core). */
+#pragma once
+#include "core/passes/layer/block.h"
+
+enum weft_layer_node {
+  WEFT_NODE_ATTENTION,
+  WEFT_NODE_DISPATCH,
+  WEFT_NODE_MLP,
+  WEFT_NODE_COMBINE,
+  WEFT_NODE_ADD,
+  WEFT_N_NODE
+};
+
+/* One microbatch on its way through one layer, forward or backward. */
+struct weft_layer_pass {
+  uint32_t layer;
+  struct weft_saved *saved;
+  uint32_t x;             /* input, after the last node output; backward their gradients */
+  uint32_t mlp;           /* output of the MLP or of shared experts, or its gradient */
+  uint32_t rows, weights; /* tokens and router weights on their way to experts or back */
+  uint32_t branch;        /* backward: gradient of what attention added to the stream */
+  uint32_t beside;        /* backward: gradient of the norm that attention and MLP both read */
+};
+
+/* layer.c; moe.c: what a layer of experts does in a node, beside attention. */
+void weft_layer_forward_node (struct weft_step *s, struct weft_layer_pass *pass,
+                              enum weft_layer_node node);
+void weft_layer_backward_node (struct weft_step *s, struct weft_layer_pass *pass,
+                               enum weft_layer_node node);
+void weft_moe_forward_node (struct weft_step *s, struct weft_layer_pass *pass,
+                            enum weft_layer_node node);
+void weft_moe_backward_node (struct weft_step *s, struct weft_layer_pass *pass,
+                             enum weft_layer_node node);
+
+/* layer.c: the norm of the output of attention, or of the MLP (norm_placement = post, sandwich),
+ * which stores its input in `made`; its gradient.  Without such a norm both return their input. */
+uint32_t weft_layer_output_norm (struct weft_step *s, gboolean attention, uint32_t y,
+                                 uint32_t *made);
+uint32_t weft_layer_output_norm_backward (struct weft_step *s, gboolean attention, uint32_t made,
+                                          uint32_t dy);
+
+/* mlp.c: from the gradient of the layer's output to that of the MLP's input. */
+void weft_layer_mlp_backward (struct weft_step *s, struct weft_layer_pass *pass);
+
+/* recompute.c: a microbatch enters layer `l` of the chunk with input x, and leaves it. */
+struct weft_layer_pass weft_chunk_before_layer (struct weft_step *s, uint32_t micro, uint32_t l,
+                                                uint32_t x);
+void weft_chunk_after_layer (struct weft_step *s, uint32_t l);
+
+/* expert_overlap.c: whether nodes alternate; cells i and i + 1 of the role together, with the
+ * exchanges around them; the layers of a backward that has no forward beside it. */
+static inline gboolean
+weft_overlaps_experts (const struct weft_step *s)
+{
+  return s->strategy->overlap_moe_expert_parallel_comm;
+}
+void weft_expert_overlap_pair (struct weft_step *s, uint32_t i);
+uint32_t weft_expert_overlap_backward (struct weft_step *s, uint32_t dy);

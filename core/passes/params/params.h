@@ -1,0 +1,124 @@
+/* params.h - the tensors of a role: their names, their shape on this rank, how they are sharded.
+ *
+ * Parameters are numbered in registration order. tensors.h has their flat buffers, for the wings
+ * that reduce, gather and update them. */
+#pragma once
+#include "core/passes/emit/emit.h"
+#include "core/program/layout.h"
+
+/* Parameters of one layer; WEFT_NO_PARAM where a model has none. */
+#define WEFT_LAYER_PARAM_LIST(X)                                                                   \
+  X (WEFT_MTP_WORDS_NORM_WEIGHT, "mtp_words_norm.weight")                                          \
+  X (WEFT_MTP_WORDS_NORM_BIAS, "mtp_words_norm.bias")                                              \
+  X (WEFT_MTP_STREAM_NORM_WEIGHT, "mtp_stream_norm.weight")                                        \
+  X (WEFT_MTP_STREAM_NORM_BIAS, "mtp_stream_norm.bias")                                            \
+  X (WEFT_MTP_PROJ_WEIGHT, "mtp_proj.weight")                                                      \
+  X (WEFT_MTP_PROJ_BIAS, "mtp_proj.bias")                                                          \
+  X (WEFT_NORM1_WEIGHT, "norm1.weight")                                                            \
+  X (WEFT_NORM1_BIAS, "norm1.bias")                                                                \
+  X (WEFT_QKV_WEIGHT, "qkv.weight")                                                                \
+  X (WEFT_QKV_BIAS, "qkv.bias")                                                                    \
+  X (WEFT_Q_NORM_WEIGHT, "q_norm.weight")                                                          \
+  X (WEFT_K_NORM_WEIGHT, "k_norm.weight")                                                          \
+  X (WEFT_PROJ_WEIGHT, "proj.weight")                                                              \
+  X (WEFT_PROJ_BIAS, "proj.bias")                                                                  \
+  X (WEFT_ATTENTION_NORM_WEIGHT, "attention_norm.weight")                                          \
+  X (WEFT_ATTENTION_NORM_BIAS, "attention_norm.bias")                                              \
+  X (WEFT_NORM2_WEIGHT, "norm2.weight")                                                            \
+  X (WEFT_NORM2_BIAS, "norm2.bias")                                                                \
+  X (WEFT_FC1_WEIGHT, "fc1.weight")                                                                \
+  X (WEFT_FC1_BIAS, "fc1.bias")                                                                    \
+  X (WEFT_FC2_WEIGHT, "fc2.weight")                                                                \
+  X (WEFT_FC2_BIAS, "fc2.bias")                                                                    \
+  X (WEFT_MLP_NORM_WEIGHT, "mlp_norm.weight")                                                      \
+  X (WEFT_MLP_NORM_BIAS, "mlp_norm.bias")                                                          \
+  X (WEFT_Q_DOWN_WEIGHT, "q_down.weight")                                                          \
+  X (WEFT_Q_DOWN_BIAS, "q_down.bias")                                                              \
+  X (WEFT_Q_LATENT_NORM_WEIGHT, "q_latent_norm.weight")                                            \
+  X (WEFT_Q_LATENT_NORM_BIAS, "q_latent_norm.bias")                                                \
+  X (WEFT_Q_UP_WEIGHT, "q_up.weight")                                                              \
+  X (WEFT_Q_UP_BIAS, "q_up.bias")                                                                  \
+  X (WEFT_KV_DOWN_WEIGHT, "kv_down.weight")                                                        \
+  X (WEFT_KV_DOWN_BIAS, "kv_down.bias")                                                            \
+  X (WEFT_KV_LATENT_NORM_WEIGHT, "kv_latent_norm.weight")                                          \
+  X (WEFT_KV_LATENT_NORM_BIAS, "kv_latent_norm.bias")                                              \
+  X (WEFT_KV_UP_WEIGHT, "kv_up.weight")                                                            \
+  X (WEFT_KV_UP_BIAS, "kv_up.bias")                                                                \
+  X (WEFT_ROUTER_WEIGHT, "router.weight")                                                          \
+  X (WEFT_ROUTER_BIAS, "router.bias")                                                              \
+  X (WEFT_EXPERT_FC1, "experts.fc1.weight")                                                        \
+  X (WEFT_EXPERT_FC2, "experts.fc2.weight")                                                        \
+  X (WEFT_SHARED_FC1_WEIGHT, "shared.fc1.weight")                                                  \
+  X (WEFT_SHARED_FC1_BIAS, "shared.fc1.bias")                                                      \
+  X (WEFT_SHARED_FC2_WEIGHT, "shared.fc2.weight")                                                  \
+  X (WEFT_SHARED_FC2_BIAS, "shared.fc2.bias")                                                      \
+  X (WEFT_SHARED_GATE_WEIGHT, "shared.gate.weight")                                                \
+  X (WEFT_SHARED_GATE_BIAS, "shared.gate.bias")                                                    \
+  X (WEFT_MTP_NORM_WEIGHT, "mtp_norm.weight")                                                      \
+  X (WEFT_MTP_NORM_BIAS, "mtp_norm.bias")
+enum weft_layer_param {
+#define WEFT_PARAM_ROW(id, name) id,
+  WEFT_LAYER_PARAM_LIST (WEFT_PARAM_ROW)
+#undef WEFT_PARAM_ROW
+      WEFT_N_LAYER_PARAM
+};
+
+/* Parameters at the two ends of the pipeline. */
+#define WEFT_END_PARAM_LIST(X)                                                                     \
+  X (WEFT_EMBED_WEIGHT, "embedding.weight")                                                        \
+  X (WEFT_POSITION_WEIGHT, "position.weight")                                                      \
+  X (WEFT_EMBED_NORM_WEIGHT, "embedding_norm.weight")                                              \
+  X (WEFT_EMBED_NORM_BIAS, "embedding_norm.bias")                                                  \
+  X (WEFT_FINAL_NORM_WEIGHT, "final_norm.weight")                                                  \
+  X (WEFT_FINAL_NORM_BIAS, "final_norm.bias")                                                      \
+  X (WEFT_HEAD_WEIGHT, "head.weight")
+enum weft_end_param {
+#define WEFT_PARAM_ROW(id, name) id,
+  WEFT_END_PARAM_LIST (WEFT_PARAM_ROW)
+#undef WEFT_PARAM_ROW
+      WEFT_N_END_PARAM
+};
+
+#define WEFT_NO_PARAM 0xffffffffu
+
+/* How a data-parallel strategy lays tensors out and what it shards: a part of its row in
+ * replicas/wrapper.c. */
+struct weft_shard_rule {
+  void (*lay_out) (struct weft_layout *layout, const struct weft_layout_rule *rule,
+                   const struct weft_layout_param *param, uint32_t n_param);
+  /* The FSDP unit of a parameter, or WEFT_NO_UNIT.  NULL: the strategy has no units. */
+  uint32_t (*unit_of) (const struct weft_step *s, uint32_t param);
+  gboolean shard_grads, shard_weights; /* each replica keeps a slice */
+  gboolean shard_alone;                /* also where one rank alone holds a tensor */
+  gboolean overwrites;                 /* gradients are not zeroed when a step begins */
+};
+
+/* Lists the tensors, lays out their flat buffers and makes views; writes them into the program,
+ * when replicas have made their buffers too; frees the part. */
+void weft_params_build (struct weft_step *s);
+void weft_params_publish (struct weft_step *s);
+void weft_params_end (struct weft_step *s);
+
+uint32_t weft_params_count (const struct weft_step *s);
+struct weft_param *weft_param_at (const struct weft_step *s, uint32_t param);
+
+/* A parameter by meaning: of the current layer, of a given layer, of the two ends of the model. */
+uint32_t weft_params_layer (const struct weft_step *s, enum weft_layer_param which);
+uint32_t weft_params_of_layer (const struct weft_step *s, uint32_t layer,
+                               enum weft_layer_param which);
+uint32_t weft_params_of_end (const struct weft_step *s, enum weft_end_param which);
+
+/* The first parameter of the MLP's half of a layer: its norm or, without one, its first map. */
+uint32_t weft_params_of_mlp (const struct weft_step *s, uint32_t layer);
+
+/* The scale of a weight that is stored in fp8; otherwise WEFT_NO_BUF. */
+uint32_t weft_params_scale (const struct weft_step *s, uint32_t param);
+
+/* Whether a weight is stored in fp8 (fp8_param_gather); belongs to an expert; to an expert that
+ * expert parallel ranks share, so that fewer replicas hold it than hold the rest of the layer. */
+gboolean weft_params_is_fp8 (const struct weft_step *s, uint32_t param);
+gboolean weft_params_is_expert (const struct weft_step *s, uint32_t param);
+gboolean weft_params_is_sharded_expert (const struct weft_step *s, uint32_t param);
+
+/* A parameter as a view of `base`, from byte `offset` on. */
+uint32_t weft_params_view (struct weft_step *s, uint32_t param, uint32_t base, uint64_t offset);

@@ -1,0 +1,51 @@
+/* posting.h - private to pipeline/: its state, and how transfers are posted. */
+#pragma once
+#include "core/passes/pipeline/exchange.h"
+
+/* As one launch; one by one; the next kernel waits for both. Or one by one beside kernels, which
+ * wait only for what they read. */
+enum weft_post { WEFT_POST_GROUP, WEFT_POST_EACH, WEFT_POST_ASIDE };
+
+/* A send to, or a receive from, the rank `peer` places away. */
+struct weft_transfer {
+  enum weft_op_kind kind;
+  int peer;
+  uint32_t buf;
+  struct weft_cell cell;
+};
+
+/* The exchange that is being posted. */
+struct weft_posting {
+  enum weft_post how;
+  GArray *queue;                    /* struct weft_transfer */
+  uint32_t newest[WEFT_N_EXCHANGE]; /* transfer on each stream */
+  uint32_t sent;                    /* the last send */
+};
+
+struct weft_pipeline {
+  enum weft_dtype dtype;          /* of transfers */
+  uint32_t *output, *input_grad;  /* [n_micro][n_chunks]: a chunk's input or output, as they come */
+  struct weft_posting posting;
+  uint32_t shape;                 /* sizes of a tensor: variable_seq_lengths */
+  struct weft_slots *slots;       /* exchange_interleaved.c */
+  struct weft_moves *moves;       /* exchange_free.c */
+};
+
+void weft_exchange_in_order (struct weft_step *s, uint32_t i, weft_kernels *beside);
+void weft_exchange_interleaved (struct weft_step *s, uint32_t i, weft_kernels *beside);
+void weft_exchange_free (struct weft_step *s, uint32_t i, weft_kernels *beside);
+
+/* The rank that a cell's output goes to, or its input comes from: +1 or -1 places away; 0: this
+ * rank, or none. */
+int weft_exchange_target (const struct weft_step *s, const struct weft_cell *cell);
+int weft_exchange_source (const struct weft_step *s, const struct weft_cell *cell);
+
+/* Begins an exchange; adds a send or a receive if there is one; posts them all and returns the last
+ * send, or WEFT_NO_OP. Without batch_p2p_comm transfers are separate launches. */
+void weft_exchange_begin (struct weft_step *s, enum weft_post how);
+void weft_exchange_send (struct weft_step *s, const struct weft_cell *cell);
+void weft_exchange_receive (struct weft_step *s, const struct weft_cell *cell);
+uint32_t weft_exchange_end (struct weft_step *s);
+
+/* Kernels that wait for none of the transfers just posted. */
+void weft_exchange_run_beside (struct weft_step *s, weft_kernels *beside);

@@ -1,0 +1,286 @@
+/* What kernels/cuda/blas.c tells cuBLASLt: the products of all ops through a stand-in that knows the
+ * library's rules (playing_cublaslt.h), and how algorithms are chosen, kept and found again. */
+#include "kernels/cuda/blas.h"
+#include "kernels/cuda/fp8_scales.h"
+#include "kernels/cuda/table.h"
+#include "tests/made/cuda_case.h"
+#include "tests/runner/folder.h"
+#include "tests/doubles/playing_cublaslt.h"
+#include "tests/runner/runner.h"
+
+/* ------------------------------------------------------------------------------ the device */
+
+struct host {
+  struct weft_cuda_blas *blas;
+  uint8_t *scratch;
+  uint64_t bytes; /* of scratch, at most; 0: what an op says */
+  const char *error;
+};
+
+static gboolean
+is_product (void *user, enum weft_op_kind kind)
+{
+  (void) user;
+  return g_strrstr (weft_op_words[kind], "matmul") &&
+         !g_str_has_prefix (weft_op_words[kind], "moe_");
+}
+
+static void
+call (struct host *h, const struct weft_kernel *k)
+{
+  struct weft_cuda_launch l = weft_cuda_launch_of (k);
+
+  l.scratch_bytes = h->bytes ? h->bytes : weft_cuda_scratch (k->kind, &k->shape);
+  l.scratch = h->scratch;
+  l.blas = h->blas;
+  l.stream = h;
+  h->error = weft_cuda_launchers[k->kind](&l);
+}
+
+static void
+launch (void *user, const struct weft_kernel *k, gboolean again)
+{
+  struct host *h = user;
+
+  (void) again;
+  call (h, k);
+  if (h->error)
+    fail_msg ("%s: %s", weft_op_words[k->kind], h->error);
+}
+
+static struct host
+open_host (int arch)
+{
+  struct host h = { 0 };
+
+  playing_cublaslt = (struct playing_cublaslt){ .arch = arch };
+  h.blas = weft_blas_new (&h.error);
+  assert_null (h.error);
+  assert_int_equal (posix_memalign ((void **) &h.scratch, 256, WEFT_BLAS_SCRATCH + (1 << 20)), 0);
+  return h;
+}
+
+static void
+close_host (struct host *h)
+{
+  weft_blas_free (h->blas);
+  free (h->scratch);
+}
+
+static void
+every_product_is_told_as_the_library_wants_it (void **state)
+{
+  struct host h = open_host (90);
+  const struct cuda_case_device device = { is_product, launch, &h };
+
+  (void) state;
+  cuda_case_drawn (&device);
+  assert_true (playing_cublaslt.n_products > 50);
+  close_host (&h);
+}
+
+static gboolean
+is_code_kernel (void *user, enum weft_op_kind kind)
+{
+  (void) user;
+  return weft_cuda_launchers[kind] != NULL;
+}
+
+static void
+products_of_codes_are_told_as_each_gpu_wants_them (void **state)
+{
+  static const int arch[] = { 89, 90, 100, 120 };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (arch); i++) {
+    struct host h = open_host (arch[i]);
+    const struct cuda_case_device device = { is_code_kernel, launch, &h, .arch = arch[i] };
+    cuda_case_fp8 (&device);
+    close_host (&h);
+  }
+}
+
+/* ------------------------------------------------------------------------------ one product */
+
+/* y (m, n) = x w^T + b, in bf16, at a multiple of 256 bytes. */
+static struct weft_kernel
+product_of (enum weft_op_kind kind, uint64_t m, uint64_t n, uint64_t k)
+{
+  static const union weft_model model;
+  struct weft_kernel made = { .kind = kind,
+                              .shape = { .dtype = WEFT_BF16, .dim = { m, n, k } },
+                              .model = &model };
+  const uint64_t size[] = { m * k, n * k, n, m * n, m * n };
+
+  for (unsigned o = 0; o < (kind == WEFT_OP_MATMUL ? 4 : 5); o++) {
+    struct weft_operand *operand = &made.operand[o];
+    *operand = (struct weft_operand){ NULL, size[o], WEFT_BF16, 0 };
+    assert_int_equal (posix_memalign (&operand->data, 256, 2 * size[o] + 256), 0);
+    memset (operand->data, 0, 2 * size[o]);
+  }
+  return made;
+}
+
+static void
+free_product (struct weft_kernel *k)
+{
+  for (unsigned o = 0; o < WEFT_MOST_OPERANDS; o++)
+    free (k->operand[o].data);
+}
+
+static void
+prepare (struct host *h, const struct weft_kernel *k)
+{
+  weft_blas_only_prepare (h->blas, TRUE);
+  call (h, k);
+  weft_blas_only_prepare (h->blas, FALSE);
+  assert_null (h->error);
+}
+
+static void
+the_fastest_algorithm_is_kept_in_a_file_and_found_again (void **state)
+{
+  g_autofree char *path = g_build_filename (*state, "products.txt", NULL);
+  struct weft_kernel k = product_of (WEFT_OP_MATMUL, 16, 24, 8);
+  struct host h = open_host (90);
+  uint32_t found = 0;
+
+  memset (k.operand[3].data, 0x55, 2 * 16 * 24);
+  playing_cublaslt.fastest = 2;
+  prepare (&h, &k);
+  assert_true (playing_cublaslt.n_heuristics == 1 && playing_cublaslt.n_candidates == 3);
+  assert_int_equal (playing_cublaslt.n_products, 3 * 6);
+  assert_int_equal (*(uint16_t *) k.operand[3].data, 0x5555); /* it was measured elsewhere */
+  prepare (&h, &k);
+  assert_true (playing_cublaslt.n_heuristics == 1 && playing_cublaslt.n_checks == 1);
+  assert_true (weft_blas_save (h.blas, path, NULL));
+  close_host (&h);
+
+  h = open_host (90);
+  assert_true (weft_blas_load (h.blas, path, &found, NULL) && found == 1);
+  prepare (&h, &k);
+  call (&h, &k);
+  assert_null (h.error);
+  assert_int_equal (playing_cublaslt.n_heuristics, 0);
+  assert_int_equal (*(uint16_t *) k.operand[3].data, 0);
+
+  playing_cublaslt.forgets = TRUE; /* as another build of the library might */
+  prepare (&h, &k);
+  assert_int_equal (playing_cublaslt.n_heuristics, 1);
+  close_host (&h);
+
+  h = open_host (100);
+  assert_true (weft_blas_load (h.blas, path, &found, NULL) && found == 0);
+  close_host (&h);
+  free_product (&k);
+}
+
+static void
+an_algorithm_that_wants_more_scratch_than_there_is_is_not_taken (void **state)
+{
+  struct weft_kernel k = product_of (WEFT_OP_MATMUL, 16, 24, 8);
+  struct host h = open_host (90);
+
+  (void) state;
+  playing_cublaslt.wants = 1 << 20;
+  prepare (&h, &k);
+  memset (h.scratch, 0x55, 1 << 20);
+  h.bytes = 1 << 12; /* now that there is another op's bias behind it */
+  call (&h, &k);
+  assert_null (h.error);
+  assert_int_equal (h.scratch[1 << 12], 0x55);
+  assert_int_equal (playing_cublaslt.n_heuristics, 2);
+  close_host (&h);
+  free_product (&k);
+}
+
+/* n of 1 has no bias in the library, n of 20 no matrix beside it. */
+static void
+what_the_library_does_not_add_follows (void **state)
+{
+  static const struct {
+    enum weft_op_kind kind;
+    uint64_t n, questions;
+    gboolean dear;
+  } cases[] = { { WEFT_OP_MATMUL, 24, 1, FALSE },      { WEFT_OP_MATMUL, 1, 2, FALSE },
+                { WEFT_OP_MATMUL_GELU, 24, 2, FALSE }, { WEFT_OP_MATMUL_GELU, 24, 2, TRUE },
+                { WEFT_OP_MATMUL_GELU, 20, 2, FALSE }, { WEFT_OP_MATMUL_GELU, 1, 3, FALSE } };
+  const uint16_t two = 0x4000, gelu_of_two = 0x3ffa; /* 1.953 of 1.9546 */
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (cases); i++) {
+    struct weft_kernel k = product_of (cases[i].kind, 16, cases[i].n, 8);
+    gboolean gelu = cases[i].kind == WEFT_OP_MATMUL_GELU;
+    struct host h = open_host (90);
+    playing_cublaslt.dear_epilogues = cases[i].dear;
+    for (uint64_t j = 0; j < cases[i].n; j++)
+      ((uint16_t *) k.operand[2].data)[j] = two;
+    prepare (&h, &k);
+    assert_int_equal (playing_cublaslt.n_heuristics, cases[i].questions);
+    call (&h, &k);
+    assert_null (h.error);
+    assert_int_equal (playing_cublaslt.n_heuristics, cases[i].questions);
+    for (uint64_t j = 0; j < 16 * cases[i].n; j++) {
+      assert_int_equal (((uint16_t *) k.operand[3].data)[j], two);
+      if (gelu)
+        assert_int_equal (((uint16_t *) k.operand[4].data)[j], gelu_of_two);
+    }
+    close_host (&h);
+    free_product (&k);
+  }
+}
+
+/* Whether the library's kernel does what follows it or not. */
+static void
+what_is_only_loaded_runs_once_on_operands_of_its_own (void **state)
+{
+  (void) state;
+  for (int dear = 0; dear < 2; dear++) {
+    struct weft_kernel k = product_of (WEFT_OP_MATMUL_GELU, 16, 24, 8);
+    struct host h = open_host (90);
+    playing_cublaslt.dear_epilogues = dear;
+    prepare (&h, &k);
+    uint64_t before = playing_cublaslt.n_products;
+    memset (k.operand[3].data, 0x55, 2 * 16 * 24);
+    memset (k.operand[4].data, 0x55, 2 * 16 * 24);
+    weft_cuda_load_only (TRUE);
+    call (&h, &k);
+    call (&h, &k);
+    weft_cuda_load_only (FALSE);
+    assert_null (h.error);
+    assert_int_equal (playing_cublaslt.n_products, before + 1);
+    for (int i = 0; i < 16 * 24; i++)
+      assert_true (((uint16_t *) k.operand[3].data)[i] == 0x5555 &&
+                   ((uint16_t *) k.operand[4].data)[i] == 0x5555);
+    close_host (&h);
+    free_product (&k);
+  }
+}
+
+static void
+a_recipe_that_a_gpu_lacks_is_refused_with_one_that_it_has (void **state)
+{
+  (void) state;
+  assert_non_null (strstr (weft_fp8_refused (80, 0), "Ada, Hopper or newer"));
+  assert_null (weft_fp8_refused (89, 0));
+  assert_null (weft_fp8_refused (90, 0));
+  assert_null (weft_fp8_refused (90, 128));
+  assert_non_null (strstr (weft_fp8_refused (90, 32), "blockwise on Hopper"));
+  assert_non_null (strstr (weft_fp8_refused (89, 128), "take delayed or tensorwise"));
+  assert_non_null (strstr (weft_fp8_refused (100, 128), "mxfp8 on Blackwell"));
+  assert_null (weft_fp8_refused (103, 32));
+  assert_null (weft_fp8_refused (120, 32));
+}
+
+static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (every_product_is_told_as_the_library_wants_it),
+  cmocka_unit_test (products_of_codes_are_told_as_each_gpu_wants_them),
+  cmocka_unit_test_setup_teardown (the_fastest_algorithm_is_kept_in_a_file_and_found_again,
+                                   weft_test_folder_make, weft_test_folder_remove),
+  cmocka_unit_test (an_algorithm_that_wants_more_scratch_than_there_is_is_not_taken),
+  cmocka_unit_test (what_the_library_does_not_add_follows),
+  cmocka_unit_test (what_is_only_loaded_runs_once_on_operands_of_its_own),
+  cmocka_unit_test (a_recipe_that_a_gpu_lacks_is_refused_with_one_that_it_has),
+};
+
+WEFT_TESTS (tests)

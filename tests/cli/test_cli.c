@@ -1,0 +1,478 @@
+/* The commands as a shell sees them: exit status, where the message goes, what it says. */
+#define _GNU_SOURCE /* posix_openpt */
+#include "cli/cli.h"
+#include "tests/runner/command.h"
+#include "tests/runner/runner.h"
+#include <fcntl.h>
+#include <glib/gstdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void
+accepted (const char *words, const char *part)
+{
+  struct answer a = weft_test_answer (words);
+
+  if (a.status != 0 || !strstr (a.out, part))
+    fail_msg ("weft %s: status %d\n%s%s\nwanted \"%s\"", words, a.status, a.out, a.err, part);
+  weft_test_answer_free (&a);
+}
+
+#define NANO "--model gpt2-nano --topology dgx-h100 "
+
+static JsonNode *
+document (const char *words, int status)
+{
+  struct answer a = weft_test_answer (words);
+  g_autoptr (GError) error = NULL;
+  JsonNode *root = json_from_string (a.out, &error);
+
+  if (!root || a.status != status)
+    fail_msg ("weft %s: status %d, %s\n%s", words, a.status, error ? error->message : "", a.err);
+  weft_test_answer_free (&a);
+  return root;
+}
+
+static double
+number (JsonNode *root, const char *section, const char *name)
+{
+  JsonObject *part = json_object_get_object_member (json_node_get_object (root), section);
+  return json_object_get_double_member (part, name);
+}
+
+/* ------------------------------------------------------------------------- help */
+
+static void
+without_a_command_the_commands_are_listed (void **state)
+{
+  (void) state;
+  accepted ("", "usage: weft COMMAND");
+  accepted ("--help", "topologies");
+  accepted ("--version", "weft ");
+}
+
+#define NAME(id, doc, example) #id,
+static const char *const commands[] = { WEFT_CLI_COMMAND_LIST (NAME) };
+
+static void
+every_command_has_help_with_examples (void **state)
+{
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (commands); i++) {
+    g_autofree char *usage = g_strdup_printf ("usage: weft %s", commands[i]);
+    g_autofree char *flag = g_strdup_printf ("%s --help", commands[i]);
+    g_autofree char *word = g_strdup_printf ("help %s", commands[i]);
+    accepted (flag, usage);
+    accepted (flag, "\nexamples:\n");
+    accepted (word, usage);
+  }
+}
+
+#define EXAMPLE(id, doc, example) example,
+static const char *const examples[] = { WEFT_CLI_COMMAND_LIST (EXAMPLE) };
+
+/* Files that examples name, in a folder of their own. */
+static char *
+enter_examples (void)
+{
+  static const char *const files[] = { "predicted.json", "measured.json" };
+  char *folder = g_dir_make_tmp ("weft-cli-XXXXXX", NULL);
+
+  assert_int_equal (g_chdir (folder), 0);
+  assert_int_equal (symlink (WEFT_SOURCE_DIR "/README.md", "README.md"), 0);
+  for (unsigned i = 0; i < G_N_ELEMENTS (files); i++) {
+    g_autofree char *words = g_strdup_printf ("sim " NANO "--timeline %s", files[i]);
+    accepted (words, "step time");
+  }
+  return folder;
+}
+
+static void
+leave_examples (char *folder, const char *before)
+{
+  g_autoptr (GDir) dir = g_dir_open (folder, 0, NULL);
+  const char *name;
+
+  while ((name = g_dir_read_name (dir)))
+    g_unlink (name);
+  assert_int_equal (g_chdir (before), 0);
+  g_rmdir (folder);
+  g_free (folder);
+}
+
+/* 3 is an answer, too. */
+static void
+the_examples_of_the_list_work (void **state)
+{
+  g_autofree char *before = g_get_current_dir ();
+  char *folder = enter_examples ();
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (examples); i++) {
+    struct answer a = weft_test_answer (examples[i] + strlen ("weft "));
+    if ((a.status != 0 && a.status != 3) || !*a.out)
+      fail_msg ("%s: status %d\n%s", examples[i], a.status, a.err);
+    weft_test_answer_free (&a);
+  }
+  leave_examples (folder, before);
+}
+
+/* -------------------------------------------------------------------- bad input */
+
+static void
+bad_input_ends_with_2_and_names_what_was_found (void **state)
+{
+  static const char *const cases[][2] = {
+    { "simm", "unknown command \"simm\"; did you mean sim?" },
+    { "help memroy", "did you mean memory?" },
+    { "--model gpt2", "wanted a command before any flag" },
+    { "sim nowhere.ini", "found \"nowhere.ini\", which is no file" },
+    { "sim /", "found \"/\", which is no file" },
+    { "sim a.ini b.ini", "found \"b.ini\" after \"a.ini\", wanted one job file" },
+    { "sim", "--model NAME" },
+    { "sim --modle gpt2", "unknown flag --modle; did you mean --model?" },
+    { "sim --trase x", "unknown flag --trase; did you mean --trace?" },
+    { "knobs reduction-order", "it is a setting of section [train]: order of summation" },
+    { "knobs num_layers", "it is a setting of section [model]" },
+    { "knobs --jsn", "unknown flag --jsn; did you mean --json?" },
+    { "sim -x", "flags begin with two dashes" },
+    { "sim --model", "--model: wanted a value" },
+    { "sim --model --json", "--model: wanted a value" },
+    { "sim --json=1", "--json: found \"1\", wanted no value" },
+    { "sim " NANO "--executor abacus", "--executor: found \"abacus\", wanted sim or clock" },
+    { "sim " NANO "--trace t.json --trace-ranks no", "--trace-ranks: found \"no\"" },
+    { "sim " NANO "--gpus 8 --pipeline-model-parallel-size 3", "rule world: " },
+    { "memory " NANO "--micro-batch-size 0", "--micro-batch-size: " },
+    { "sim " NANO "--no-micro-batch-size", "unknown flag --no-micro-batch-size" },
+    { "topologies --markdown", "unknown flag --markdown" },
+    { "models a b", "wanted one name" },
+  };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (cases); i++)
+    weft_test_refused (cases[i][0], 2, cases[i][1]);
+}
+
+static void
+a_file_that_cannot_be_written_ends_with_1 (void **state)
+{
+  (void) state;
+  weft_test_refused ("sim " NANO "--executor clock --trace /nonexistent/t.json", 1,
+                     "/nonexistent/t.json: ");
+}
+
+/* ------------------------------------------------------------------------- jobs */
+
+static char *
+write_job (const char *text)
+{
+  char *path;
+  int fd = g_file_open_tmp ("weft-cli-XXXXXX.ini", &path, NULL);
+
+  assert_true (fd >= 0);
+  g_close (fd, NULL);
+  assert_true (g_file_set_contents (path, text, -1, NULL));
+  return path;
+}
+
+static void
+flags_override_the_file_wherever_they_stand (void **state)
+{
+  g_autofree char *path = write_job ("[model]\nconfig = gpt2-nano\n[cluster]\ntopology = dgx-h100\n"
+                                     "[train]\nmicro_batch_size = 4\n");
+  const char *const orders[] = { "sim %s --executor clock --micro-batch-size 2 --json",
+                                 "sim --executor=clock --micro_batch_size=2 --json %s" };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (orders); i++) {
+    g_auto (GStrv) parts = g_strsplit (orders[i], "%s", 2);
+    g_autofree char *words = g_strjoinv (path, parts);
+    g_autoptr (JsonNode) root = document (words, 0);
+    JsonObject *job = json_object_get_object_member (json_node_get_object (root), "job");
+    assert_int_equal (json_object_get_int_member (json_object_get_object_member (job, "train"),
+                                                  "micro_batch_size"),
+                      2);
+  }
+  g_unlink (path);
+}
+
+static void
+no_clears_a_boolean_and_the_last_flag_counts (void **state)
+{
+  g_autoptr (JsonNode) root =
+      document ("memory " NANO "--use-distributed-optimizer "
+                "--no-use-distributed-optimizer --overlap-grad-reduce --json",
+                0);
+  JsonObject *job = json_object_get_object_member (json_node_get_object (root), "job");
+  JsonObject *strategy = json_object_get_object_member (job, "strategy");
+
+  (void) state;
+  assert_false (json_object_get_boolean_member (strategy, "use_distributed_optimizer"));
+  assert_true (json_object_get_boolean_member (strategy, "overlap_grad_reduce"));
+}
+
+static void
+notes_about_a_job_go_to_stderr (void **state)
+{
+  struct answer a = weft_test_answer ("memory " NANO "--bucket-size 1000 --json");
+
+  (void) state;
+  assert_int_equal (a.status, 0);
+  assert_non_null (strstr (a.err, "weft: note: bucket_size_unused: "));
+  assert_int_equal (*a.out, '{');
+  weft_test_answer_free (&a);
+}
+
+/* ----------------------------------------------------------------------- answers */
+
+/* One GPU, or replicas of one stage: nothing shares a link. */
+static void
+both_executors_agree_where_nothing_contends (void **state)
+{
+  g_autoptr (JsonNode) clock = document ("sim " NANO "--gpus 1 --executor clock --json", 0);
+  g_autoptr (JsonNode) sim = document ("sim " NANO "--gpus 1 --executor sim --json", 0);
+  double a = number (clock, "iteration", "time_s"), b = number (sim, "iteration", "time_s");
+
+  (void) state;
+  assert_true (a > 0 && b > a * (1 - 1e-9) && b < a * (1 + 1e-9));
+}
+
+/* Seconds of the step, from the rows of weft explain. */
+static double
+explained_step (const char *words)
+{
+  g_autoptr (JsonNode) root = document (words, 0);
+  JsonArray *sections =
+      json_object_get_array_member (json_node_get_object (root), "sections");
+
+  for (unsigned i = 0; i < json_array_get_length (sections); i++) {
+    JsonArray *rows =
+        json_object_get_array_member (json_array_get_object_element (sections, i), "rows");
+    for (unsigned j = 0; j < json_array_get_length (rows); j++) {
+      JsonObject *row = json_array_get_object_element (rows, j);
+      if (strcmp (json_object_get_string_member (row, "what"), "step") == 0)
+        return json_object_get_double_member (row, "value");
+    }
+  }
+  fail_msg ("weft %s: no row \"step\"", words);
+  return 0;
+}
+
+/* Whatever predicts a step knows --graph, as weft sim does. */
+static void
+all_that_predict_know_graphs (void **state)
+{
+#define BOUND "--model gpt2-nano --topology dgx-h100 --stack megatron-core --gpus 1 "
+#define COUNTED                                                                                    \
+  "--model mixtral-nano --topology dgx-h100 --gpus 2 --expert-model-parallel-size 2 "              \
+  "--reduction-order fast"
+  g_autofree char *path = write_job ("[model]\nconfig = gpt2-nano\n[cluster]\ntopology = dgx-h100\n"
+                                     "gpus = 1\n[stack]\nname = megatron-core\n");
+  static const char *const refused[] = { "sim", "explain", "plan" };
+  g_autofree char *both = g_strdup_printf ("compare %s %s --graph --json", path, path);
+  g_autoptr (JsonNode) sim = document ("sim " BOUND "--json", 0),
+                       graph = document ("sim " BOUND "--graph --json", 0),
+                       compared = document (both, 0);
+  double plain = number (sim, "iteration", "time_s"), s = number (graph, "iteration", "time_s");
+
+  (void) state;
+  assert_true (s < 0.9 * plain);
+  assert_true (number (compared, "a", "time_s") == s && number (compared, "b", "time_s") == s);
+  assert_true (explained_step ("explain " BOUND "--graph --json") == s);
+  accepted ("plan " BOUND "--graph --finalists 1", " --graph\n");
+  for (size_t i = 0; i < G_N_ELEMENTS (refused); i++) {
+    g_autofree char *words = g_strdup_printf ("%s " COUNTED " --graph", refused[i]);
+    weft_test_refused (words, 2, "--graph: found all_to_all_v");
+  }
+  g_unlink (path);
+}
+
+static void
+what_does_not_fit_is_printed_and_ends_with_3 (void **state)
+{
+  const char *const words = "--model llama2-13b --topology dgx-h100 --executor clock --json";
+  g_autofree char *line = g_strdup_printf ("sim %s", words);
+  g_autoptr (JsonNode) root = document (line, 3);
+  JsonObject *memory = json_object_get_object_member (json_node_get_object (root), "memory");
+
+  (void) state;
+  assert_false (json_object_get_boolean_member (memory, "fits"));
+  assert_true (json_object_get_int_member (memory, "peak_bytes") >
+               json_object_get_int_member (memory, "capacity_bytes"));
+}
+
+/* Three commands say who waits for memory; of a GPU that has enough, none says a word of it. */
+static void
+waits_for_memory_are_told (void **state)
+{
+  static const char *const job =
+      "--model llama3.1-405b --num-layers 8 --topology dgx-h100 --nodes 64 --global-batch-size 512 "
+      "--seq-length 8192 --tensor-model-parallel-size 8 --sequence-parallel --use-megatron-fsdp "
+      "--data-parallel-sharding-strategy optim_grads_params --gpu-memory";
+  static const struct {
+    const char *command, *text;
+  } pages[] = { { "sim", " ops wait for memory, " },
+                { "memory", " ops wait for memory, " },
+                { "explain", "held up by dp reduce_scatter" } };
+  g_autofree char *words = g_strdup_printf ("sim %s 14e9 --executor clock --json", job);
+  g_autoptr (JsonNode) root = document (words, 0);
+  JsonObject *memory = json_object_get_object_member (json_node_get_object (root), "memory");
+  JsonArray *roles = json_object_get_array_member (memory, "roles");
+  JsonObject *role = json_array_get_object_element (roles, 0),
+             *waits = json_object_get_object_member (role, "waits");
+
+  (void) state;
+  assert_true (json_object_get_int_member (waits, "ops") > 0);
+  assert_true (json_object_get_double_member (waits, "held_s") > 0);
+  assert_true (json_array_get_length (json_object_get_array_member (waits, "for")) > 0);
+  for (size_t i = 0; i < 2 * G_N_ELEMENTS (pages); i++) {
+    gboolean full = i < G_N_ELEMENTS (pages);
+    g_autofree char *line = g_strdup_printf ("%s %s %s", pages[i % G_N_ELEMENTS (pages)].command,
+                                             job, full ? "14e9" : "80e9");
+    struct answer a = weft_test_answer (line);
+    assert_int_equal (a.status, 0);
+    assert_int_equal (strstr (a.out, pages[i % G_N_ELEMENTS (pages)].text) != NULL, full);
+    weft_test_answer_free (&a);
+  }
+}
+
+/* What `weft memory` names must really fit, told to it as flags. */
+static void
+the_change_it_names_fits (void **state)
+{
+  const char *const words = "memory --model llama2-13b --topology dgx-h100 --json";
+  g_autoptr (JsonNode) root = document (words, 3);
+  JsonObject *change = json_object_get_object_member (json_node_get_object (root), "change");
+  JsonArray *flags = json_object_get_array_member (change, "flags");
+  g_autoptr (GString) again = g_string_new (words);
+
+  (void) state;
+  assert_true (json_array_get_length (flags) > 0);
+  for (unsigned i = 0; i < json_array_get_length (flags); i++)
+    g_string_append_printf (again, " %s", json_array_get_string_element (flags, i));
+  g_autoptr (JsonNode) fitting = document (again->str, 0);
+  JsonObject *memory = json_object_get_object_member (json_node_get_object (fitting), "memory");
+  assert_int_equal (json_object_get_int_member (memory, "peak_bytes"),
+                    json_object_get_int_member (change, "peak_bytes"));
+}
+
+static void
+a_trace_is_written_beside_the_answer (void **state)
+{
+  g_autofree char *folder = g_dir_make_tmp ("weft-cli-XXXXXX", NULL);
+  g_autofree char *path = g_build_filename (folder, "t.json", NULL);
+  g_autofree char *words = g_strdup_printf ("sim " NANO "--executor clock --trace %s", path);
+  g_autofree char *text = NULL;
+
+  (void) state;
+  accepted (words, "step time");
+  assert_true (g_file_get_contents (path, &text, NULL, NULL));
+  assert_true (g_str_has_prefix (text, "{\"schemaVersion\":1"));
+  g_unlink (path);
+  g_rmdir (folder);
+}
+
+static void
+the_page_is_whole_in_itself_and_well_formed (void **state)
+{
+  static const char *const elsewhere[] = { "http", "src=", "url(", "<link", "<script" };
+  static const GMarkupParser parser = { 0 };
+  g_autofree char *folder = g_dir_make_tmp ("weft-cli-XXXXXX", NULL);
+  g_autofree char *path = g_build_filename (folder, "r.html", NULL);
+  g_autofree char *words =
+      g_strdup_printf ("sim " NANO "--pipeline-model-parallel-size 2 --global-batch-size 8 "
+                       "--executor clock --html %s",
+                       path);
+  g_autofree char *text = NULL;
+
+  (void) state;
+  accepted (words, "step time");
+  assert_true (g_file_get_contents (path, &text, NULL, NULL));
+  for (unsigned i = 0; i < G_N_ELEMENTS (elsewhere); i++)
+    assert_null (strstr (text, elsewhere[i]));
+  const char *svg = strstr (text, "<svg"), *end = strstr (text, "</svg>");
+  assert_true (svg && end && strstr (svg, "stage 1</text>"));
+  g_autoptr (GMarkupParseContext) context = g_markup_parse_context_new (&parser, 0, NULL, NULL);
+  assert_true (g_markup_parse_context_parse (context, svg, end - svg + strlen ("</svg>"), NULL));
+  assert_true (g_markup_parse_context_end_parse (context, NULL));
+  g_unlink (path);
+  g_rmdir (folder);
+}
+
+/* ------------------------------------------------------------------------ colour */
+
+/* A machine without pseudo terminals (a bare chroot) cannot show colour. */
+static int
+open_terminal (void)
+{
+  int terminal = posix_openpt (O_RDWR | O_NOCTTY);
+
+  if (terminal < 0 || grantpt (terminal) != 0 || unlockpt (terminal) != 0) {
+    print_message ("skipped: this machine has no pseudo terminals\n");
+    skip ();
+  }
+  return terminal;
+}
+
+/* What a command writes to a terminal. */
+static char *
+on_terminal (const char *no_color)
+{
+  const char *argv[] = { WEFT_BINARY,  "memory",   "--model", "gpt2-nano",
+                         "--topology", "dgx-h100", NULL };
+  g_auto (GStrv) env = g_environ_unsetenv (g_get_environ (), "NO_COLOR");
+  int terminal = open_terminal ();
+  GString *out = g_string_new (NULL);
+  char part[4096];
+  ssize_t n;
+
+  int slave = open (ptsname (terminal), O_RDWR | O_NOCTTY);
+  if (no_color)
+    env = g_environ_setenv (env, "NO_COLOR", no_color, TRUE);
+  assert_true (g_spawn_async_with_fds (NULL, (char **) argv, env, G_SPAWN_DEFAULT, NULL, NULL, NULL,
+                                       -1, slave, -1, NULL));
+  close (slave);
+  while ((n = read (terminal, part, sizeof part)) > 0)
+    g_string_append_len (out, part, n);
+  close (terminal);
+  return g_string_free (out, FALSE);
+}
+
+static void
+colour_is_for_terminals_and_no_color_forbids_it (void **state)
+{
+  g_autofree char *coloured = on_terminal (NULL), *plain = on_terminal ("1"),
+                  *empty = on_terminal ("");
+  struct answer piped = weft_test_answer ("memory " NANO);
+
+  (void) state;
+  assert_non_null (strchr (coloured, '\033'));
+  assert_null (strchr (plain, '\033'));
+  assert_non_null (strstr (plain, "fits"));
+  assert_non_null (strchr (empty, '\033'));
+  assert_null (strchr (piped.out, '\033'));
+  weft_test_answer_free (&piped);
+}
+
+static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (without_a_command_the_commands_are_listed),
+  cmocka_unit_test (every_command_has_help_with_examples),
+  cmocka_unit_test (the_examples_of_the_list_work),
+  cmocka_unit_test (bad_input_ends_with_2_and_names_what_was_found),
+  cmocka_unit_test (a_file_that_cannot_be_written_ends_with_1),
+  cmocka_unit_test (flags_override_the_file_wherever_they_stand),
+  cmocka_unit_test (no_clears_a_boolean_and_the_last_flag_counts),
+  cmocka_unit_test (notes_about_a_job_go_to_stderr),
+  cmocka_unit_test (both_executors_agree_where_nothing_contends),
+  cmocka_unit_test (what_does_not_fit_is_printed_and_ends_with_3),
+  cmocka_unit_test (waits_for_memory_are_told),
+  cmocka_unit_test (all_that_predict_know_graphs),
+  cmocka_unit_test (the_change_it_names_fits),
+  cmocka_unit_test (a_trace_is_written_beside_the_answer),
+  cmocka_unit_test (the_page_is_whole_in_itself_and_well_formed),
+  cmocka_unit_test (colour_is_for_terminals_and_no_color_forbids_it),
+};
+
+WEFT_TESTS (tests)

@@ -1,0 +1,371 @@
+/* When a host issues the ops of its rank: closed forms of steps that are bound by launches, and that
+ * launches never make a random job quicker. */
+#include "core/exec/exec.h"
+#include "core/report/report.h"
+#include "exec_sim/exec_sim.h"
+#include "tests/made/made.h"
+#include "tests/made/random_job.h"
+#include "tests/runner/runner.h"
+
+#define LAUNCH 5e-6
+#define US 1e-6
+
+static const struct weft_exec_ops *const machines[] = { &weft_exec_sim, &weft_exec_clock };
+
+/* Software that has nothing but launches; `waits`: for the end of each step. */
+static struct weft_job
+job_of (uint32_t gpus, int64_t waits)
+{
+  struct weft_cluster cluster = made_cluster (1, gpus);
+  struct weft_job job = made_job (&cluster);
+
+  job.stack.launch_seconds = LAUNCH;
+  job.stack.graph_launch = 3e-6;
+  job.stack.graph_node = 0.1e-6;
+  job.stack.step_waits = waits;
+  return job;
+}
+
+static double
+seconds_on (const struct weft_exec_ops *machine, const weft_plan *plan, gboolean graph)
+{
+  g_autoptr (weft_timeline) t =
+      made_run_with (machine, plan, (struct weft_exec_options){ .graph = graph });
+  return t->seconds;
+}
+
+/* On the simulator, which must agree with the clock. */
+static double
+seconds_of (const weft_plan *plan, gboolean graph)
+{
+  double seconds = seconds_on (machines[0], plan, graph);
+
+  assert_near (seconds_on (machines[1], plan, graph), seconds);
+  return seconds;
+}
+
+/* Kernels of so many microseconds, one after the other, as often as there are `steps`. */
+static weft_plan *
+chain_plan (const struct weft_job *job, const uint32_t *microseconds, uint32_t n, uint32_t steps)
+{
+  g_autoptr (weft_builder) b = weft_builder_new (0, 1);
+
+  for (uint32_t i = 0; i < n * steps; i++)
+    made_kernel (b, microseconds[i % n]);
+  return made_plan (job, weft_mesh_make (1, 1, 1, 1), &b);
+}
+
+static double
+chain (int64_t waits, const uint32_t *microseconds, uint32_t n, uint32_t steps, gboolean graph)
+{
+  struct weft_job job = job_of (1, waits);
+  g_autoptr (weft_plan) plan = chain_plan (&job, microseconds, n, steps);
+
+  return seconds_of (plan, graph);
+}
+
+static const uint32_t tiny[] = { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 };
+static const uint32_t long_first[] = { 300, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 };
+static const uint32_t long_last[] = { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 30 };
+static const uint32_t longer_last[] = { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 100 };
+
+static void
+a_chain_of_tiny_kernels_costs_their_launches (void **state)
+{
+  (void) state;
+  assert_near (chain (1, tiny, 10, 1, FALSE), 10 * LAUNCH + US);
+  assert_near (chain (0, tiny, 10, 1, FALSE), 10 * LAUNCH);
+}
+
+static void
+what_was_measured_stands_in_front_of_the_stack (void **state)
+{
+  struct weft_job job = job_of (1, 1);
+  g_autoptr (weft_plan) plan = chain_plan (&job, tiny, 10, 1);
+
+  (void) state;
+  plan->table = weft_cost_table_parse ("launch_seconds 7e-06\n", -1, "here", NULL);
+  assert_near (seconds_of (plan, FALSE), 10 * 7e-6 + US);
+}
+
+static void
+one_long_kernel_hides_the_launches_behind_it (void **state)
+{
+  (void) state;
+  assert_near (chain (1, long_first, 11, 1, FALSE), LAUNCH + 310 * US);
+  assert_near (chain (0, long_first, 11, 1, FALSE), 310 * US);
+}
+
+static void
+a_graph_takes_the_launches_away (void **state)
+{
+  (void) state;
+  assert_near (chain (1, tiny, 10, 1, TRUE), 3e-6 + 10 * 0.1e-6 + 10 * US);
+  assert_near (chain (0, tiny, 10, 1, TRUE), 10 * US);
+}
+
+/* Of several steps in one program, the last takes as long as the step that is predicted. */
+static void
+the_next_step_is_issued_while_this_one_runs (void **state)
+{
+  const struct {
+    const uint32_t *microseconds;
+    uint32_t n;
+    double step, alone;
+  } cases[] = {
+    { tiny, 10, 10 * LAUNCH, 10 * LAUNCH + US },
+    { long_first, 11, 310 * US, LAUNCH + 310 * US },
+    { long_last, 11, 11 * LAUNCH, 11 * LAUNCH + 30 * US },
+    { longer_last, 11, 110 * US, 11 * LAUNCH + 100 * US },
+  };
+
+  (void) state;
+  for (size_t i = 0; i < G_N_ELEMENTS (cases); i++) {
+    const uint32_t *us = cases[i].microseconds;
+    double many = chain (1, us, cases[i].n, 24, FALSE), fewer = chain (1, us, cases[i].n, 23, FALSE);
+    assert_near (chain (1, us, cases[i].n, 1, FALSE), cases[i].alone);
+    assert_near (chain (0, us, cases[i].n, 1, FALSE), cases[i].step);
+    assert_near (many - fewer, cases[i].step);
+  }
+}
+
+/* Two stages, of which the second computes twice what has come. */
+static weft_plan *
+exchange_plan (const struct weft_job *job)
+{
+  weft_builder *b[2] = { weft_builder_new (0, 2), weft_builder_new (1, 2) };
+  weft_plan *plan;
+
+  for (int i = 0; i < 2; i++) {
+    uint32_t made = made_kernel (b[0], 20);
+    made_transfer (b[0], WEFT_OP_SEND, 1, 4);
+    weft_build_dep (b[0], made);
+    uint32_t got = made_transfer (b[1], WEFT_OP_RECV, -1, 4);
+    made_kernel (b[1], 10);
+    weft_build_dep (b[1], got);
+    made_kernel (b[1], 1);
+  }
+  plan = made_plan (job, weft_mesh_make (1, 1, 1, 2), b);
+  weft_builder_free (b[0]);
+  weft_builder_free (b[1]);
+  return plan;
+}
+
+/* The second stage issues a kernel when what it waits for has come, not before. */
+static void
+batch_p2p_sync_shows_a_launch_after_each_exchange (void **state)
+{
+  const struct weft_exec_options options = { 0 };
+  struct weft_job job = job_of (2, 1);
+
+  (void) state;
+  job.strategy.batch_p2p_comm = job.strategy.batch_p2p_sync = TRUE;
+  for (int waits = 0; waits < 2; waits++)
+    for (size_t m = 0; m < G_N_ELEMENTS (machines); m++) {
+      job.stack.host_waits = waits;
+      g_autoptr (weft_plan) plan = exchange_plan (&job);
+      g_autoptr (weft_timeline) t = made_run_with (machines[m], plan, options);
+      for (uint32_t recv = 0; recv < 6; recv += 3) {
+        assert_near (t->begin[1][recv + 1], t->end[1][recv] + waits * LAUNCH);
+        assert_near (t->begin[1][recv + 2], t->end[1][recv + 1]);
+      }
+    }
+  job.strategy.batch_p2p_sync = FALSE;
+  g_autoptr (weft_plan) plan = exchange_plan (&job);
+  g_autoptr (weft_timeline) t = made_run_with (machines[0], plan, options);
+  assert_near (t->begin[1][1], t->end[1][0]);
+}
+
+/* Ten kernels, a number for the host or the norm, ten more. */
+static weft_plan *
+reading_plan (const struct weft_job *job, enum weft_op_kind reads)
+{
+  g_autoptr (weft_builder) b = weft_builder_new (0, 1);
+  uint32_t last = WEFT_NO_OP;
+
+  for (int i = 0; i < 10; i++)
+    last = made_kernel (b, 50);
+  if (reads == WEFT_OP_COPY_OUT) {
+    uint32_t copy = made_copy (b, WEFT_OP_COPY_OUT, 4);
+    weft_build_dep (b, last);
+    made_kernel (b, 1);
+    weft_build_dep (b, copy);
+  } else {
+    struct weft_op row = made_row (b, reads, "before");
+    struct weft_shape shape = { .dtype = WEFT_FP32, .out_dtype = WEFT_FP32 };
+    weft_build_op (b, &row, &shape);
+    made_kernel (b, 1);
+  }
+  for (int i = 0; i < 9; i++)
+    made_kernel (b, 1);
+  return made_plan (job, weft_mesh_make (1, 1, 1, 1), &b);
+}
+
+static void
+what_the_host_reads_stops_it (void **state)
+{
+  static const enum weft_op_kind kinds[] = { WEFT_OP_COPY_OUT, WEFT_OP_TIMER, WEFT_OP_CLIP };
+  struct weft_job job = job_of (1, 1);
+
+  (void) state;
+  for (size_t i = 0; i < G_N_ELEMENTS (kinds); i++)
+    for (int waits = 0; waits < 2; waits++) {
+      job.stack.host_waits = kinds[i] == WEFT_OP_CLIP ? !waits : waits;
+      job.stack.norm_waits = kinds[i] == WEFT_OP_CLIP ? waits : !waits;
+      g_autoptr (weft_plan) plan = reading_plan (&job, kinds[i]);
+      double read = LAUNCH + 500 * US + plan->seconds[0][10];
+      assert_near (seconds_of (plan, FALSE), read + (waits ? 10 * LAUNCH + US : 10 * US));
+    }
+}
+
+static gboolean
+waits_for (const weft_host *host, uint32_t op, uint32_t awaited)
+{
+  const struct weft_host_stretch *s = &host->stretch[host->stretch_of[op]];
+
+  for (uint32_t i = s->awaited; i < s[1].awaited; i++)
+    if (host->awaited[i] == awaited)
+      return TRUE;
+  return FALSE;
+}
+
+/* Rows that experts get are counted on the device: the first exchange of a layer's forward pass is
+ * issued when the host has their counts, and such a step is no graph.  Padded shares need none. */
+static void
+counts_of_experts_stop_all_hosts (void **state)
+{
+#define EXPERTS                                                                                    \
+  "model=mixtral-nano topology=dgx-h100 gpus=2 global_batch_size=2 reduction_order=fast "
+  static const char *const jobs[] = {
+    EXPERTS "expert_model_parallel_size=2",
+    EXPERTS "tensor_model_parallel_size=2 sequence_parallel=true",
+  };
+  const char *const pad = "moe_expert_capacity_factor=1.5 moe_pad_expert_input_to_capacity=true";
+
+  (void) state;
+  for (size_t i = 0; i < G_N_ELEMENTS (jobs); i++) {
+    g_autoptr (weft_plan) plan = weft_test_plan ("%s", jobs[i]),
+                          padded = weft_test_plan ("%s %s", jobs[i], pad);
+    const weft_program *p = plan->role[0];
+    uint64_t layers = 0;
+    g_autoptr (weft_host) host = weft_host_new (plan, 0, FALSE);
+    assert_non_null (host);
+    for (uint32_t op = 0, copy = WEFT_NO_OP; op < p->n_op; op++) {
+      enum weft_op_kind kind = p->op[op].kind;
+      if (kind == WEFT_OP_COPY_OUT && p->op[op].phase == WEFT_PHASE_FORWARD)
+        copy = op;
+      if (kind == weft_op_even (kind) || copy == WEFT_NO_OP)
+        continue;
+      /* Kernels that come before the exchange do not wait for the host to have read. */
+      assert_true (waits_for (host, op, copy) && !waits_for (host, op - 1, copy));
+      copy = WEFT_NO_OP;
+      layers++;
+    }
+    assert_int_equal (layers, plan->job.model.num_layers * weft_job_microbatches (&plan->job));
+    assert_int_not_equal (weft_host_reads (p), WEFT_NO_OP);
+    assert_int_equal (weft_host_reads (padded->role[0]), WEFT_NO_OP);
+  }
+}
+
+/* The host that reads the norm is ahead by the update, less its launches: ten kernels of 1 us in the
+ * shade of one of 100. */
+static void
+a_host_that_waits_runs_ahead_of_what_comes_behind (void **state)
+{
+  struct weft_job job = job_of (1, 0);
+  g_autoptr (weft_builder) b = weft_builder_new (0, 1);
+
+  (void) state;
+  for (int i = 0; i < 10; i++)
+    made_kernel (b, 1);
+  struct weft_op row = made_row (b, WEFT_OP_CLIP, "clip");
+  struct weft_shape shape = { .dtype = WEFT_FP32, .out_dtype = WEFT_FP32 };
+  weft_build_op (b, &row, &shape);
+  made_kernel (b, 100);
+  job.stack.norm_waits = 1;
+  g_autoptr (weft_plan) plan = made_plan (&job, weft_mesh_make (1, 1, 1, 1), &b);
+  assert_near (seconds_of (plan, FALSE), 110 * US + plan->seconds[0][10] + LAUNCH);
+}
+
+static void
+a_report_says_what_waits_for_launches (void **state)
+{
+  struct weft_job job = job_of (1, 1);
+  g_autoptr (weft_plan) plan = chain_plan (&job, tiny, 10, 1);
+
+  (void) state;
+  for (size_t m = 0; m < G_N_ELEMENTS (machines); m++) {
+    g_autoptr (weft_timeline) t = made_run_with (machines[m], plan, (struct weft_exec_options){ 0 });
+    g_autoptr (weft_report) r = weft_report_new (plan, t);
+    assert_near (r->overlap.launch_wait_s, 10 * LAUNCH - 9 * US);
+  }
+}
+
+/* ------------------------------------------------------------------ random jobs */
+
+enum { N_JOB = 60 };
+
+static weft_plan *
+draw (GRand *rand)
+{
+  struct weft_job job;
+
+  for (;;) {
+    g_autofree char *words = weft_random_job (rand);
+    if (weft_test_job (words, &job, NULL))
+      return weft_test_plan ("%s", words);
+  }
+}
+
+/* Seconds of a plan on one machine, where launches cost so much. */
+static weft_timeline *
+priced (const struct weft_exec_ops *machine, weft_plan *plan, double launch, gboolean unfolded)
+{
+  plan->job.stack.launch_seconds = launch;
+  return made_run_with (machine, plan, (struct weft_exec_options){ .unfolded = unfolded });
+}
+
+static void
+launches_make_no_job_quicker (void **state)
+{
+  GRand *rand = g_rand_new_with_seed (20261122);
+  uint32_t slower = 0;
+
+  (void) state;
+  for (int i = 0; i < N_JOB; i++) {
+    g_autoptr (weft_plan) plan = draw (rand);
+    plan->job.stack.step_waits = i % 3 == 0;
+    plan->job.stack.host_waits = plan->job.stack.norm_waits = i % 2;
+    for (size_t m = 0; m < G_N_ELEMENTS (machines); m++) {
+      g_autoptr (weft_timeline) none = priced (machines[m], plan, 0, FALSE),
+                                some = priced (machines[m], plan, 2e-6, FALSE),
+                                more = priced (machines[m], plan, 40e-6, FALSE),
+                                whole = priced (machines[m], plan, 40e-6, m || i % 4 == 0);
+      assert_true (some->seconds >= none->seconds * (1 - 1e-12));
+      assert_true (more->seconds >= some->seconds * (1 - 1e-12));
+      assert_true (fabs (whole->seconds - more->seconds) <= 1e-9 * more->seconds);
+      slower += more->seconds > none->seconds;
+    }
+    g_autoptr (weft_timeline) sim = priced (machines[0], plan, 40e-6, FALSE),
+                              clock = priced (machines[1], plan, 40e-6, FALSE);
+    assert_true (clock->seconds <= sim->seconds * (1 + 1e-9));
+  }
+  assert_true (slower > N_JOB);
+  g_rand_free (rand);
+}
+
+static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (a_chain_of_tiny_kernels_costs_their_launches),
+  cmocka_unit_test (what_was_measured_stands_in_front_of_the_stack),
+  cmocka_unit_test (one_long_kernel_hides_the_launches_behind_it),
+  cmocka_unit_test (a_graph_takes_the_launches_away),
+  cmocka_unit_test (the_next_step_is_issued_while_this_one_runs),
+  cmocka_unit_test (batch_p2p_sync_shows_a_launch_after_each_exchange),
+  cmocka_unit_test (what_the_host_reads_stops_it),
+  cmocka_unit_test (counts_of_experts_stop_all_hosts),
+  cmocka_unit_test (a_host_that_waits_runs_ahead_of_what_comes_behind),
+  cmocka_unit_test (a_report_says_what_waits_for_launches),
+  cmocka_unit_test (launches_make_no_job_quicker),
+};
+
+WEFT_TESTS (tests)

@@ -1,0 +1,347 @@
+/* The formula of products of matrices, by hand: whole waves of whole tiles, and the split of the
+ * inner dimension where tiles are few. */
+#include "tests/made/made.h"
+#include "tests/runner/runner.h"
+
+enum { TILE_M = 100, TILE_N = 200, SMS = 10 };
+#define SM_RATE 1e9
+#define BANDWIDTH 1e9
+
+/* A GPU of ten SMs, 1 GFLOP/s each, whose tiles take no time to begin. */
+struct desk {
+  struct weft_cluster cluster;
+  struct weft_job job;
+  struct weft_cost cost;
+};
+
+static void
+set_up (struct desk *d)
+{
+  d->cluster = made_cluster (1, 1);
+  d->cluster.f.gpu_sms = SMS;
+  d->cluster.f.gpu_bf16 = SMS * SM_RATE;
+  d->cluster.f.gpu_memory_bandwidth = BANDWIDTH;
+  d->job = made_job (&d->cluster);
+  d->job.stack.matmul_tile_m = TILE_M;
+  d->job.stack.matmul_tile_n = TILE_N;
+  d->job.stack.matmul_k_half = 0;
+  d->cost = (struct weft_cost){ .cluster = &d->cluster, .stack = &d->job.stack };
+}
+
+static struct weft_shape
+product (uint64_t m, uint64_t n, uint64_t k)
+{
+  return (struct weft_shape){ .dim = { m, n, k }, .dtype = WEFT_BF16, .out_dtype = WEFT_BF16 };
+}
+
+static double
+tile_seconds (double depth)
+{
+  return 2.0 * TILE_M * TILE_N * depth / SM_RATE;
+}
+
+static double
+work (const struct desk *d, enum weft_op_kind kind, const struct weft_shape *s)
+{
+  return weft_cost_split (&d->cost, kind, s).work;
+}
+
+static void
+whole_waves_of_whole_tiles_are_paid (void **state)
+{
+  static const struct {
+    uint64_t m, n;
+    double waves;
+  } row[] = {
+    { 200, 1000, 1 }, { 101, 1000, 1 }, { 200, 1001, 2 }, { 500, 1000, 3 }, { 501, 1000, 3 }
+  };
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
+    struct weft_shape s = product (row[i].m, row[i].n, 5000);
+    assert_near (work (&d, WEFT_OP_MATMUL, &s), row[i].waves * tile_seconds (5000));
+  }
+}
+
+/* Each pass sums over another dimension, and tiles what is left. */
+static void
+each_pass_has_an_inner_dimension_of_its_own (void **state)
+{
+  struct weft_shape s = product (1000, 2000, 4000);
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  assert_near (work (&d, WEFT_OP_MATMUL, &s), 10 * tile_seconds (4000));
+  assert_near (work (&d, WEFT_OP_MATMUL_DGRAD, &s), 20 * tile_seconds (2000));
+  assert_near (work (&d, WEFT_OP_MATMUL_WGRAD, &s), 40 * tile_seconds (1000));
+}
+
+/* Two tiles on ten SMs: five parts of the depth each, and ten sums of 100 x 200 in fp32 that are
+ * written and read. */
+static void
+few_deep_tiles_are_split (void **state)
+{
+  struct weft_shape s = product (1000000, 200, 200);
+  struct desk d;
+  struct weft_cost_parts parts;
+
+  (void) state;
+  set_up (&d);
+  parts = weft_cost_split (&d.cost, WEFT_OP_MATMUL_WGRAD, &s);
+  assert_near (parts.splits, 5);
+  assert_near (parts.sums, 2 * 4 * 5 * 200.0 * 200 / BANDWIDTH);
+  assert_near (parts.work, tile_seconds (200000) + parts.sums);
+}
+
+/* Three tiles: a fourth part would begin a second wave. */
+static void
+a_split_stays_in_one_wave (void **state)
+{
+  struct weft_shape s = product (300, 200, 1000000);
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  assert_near (weft_cost_split (&d.cost, WEFT_OP_MATMUL, &s).splits, 3);
+}
+
+/* What is shallow is not worth its sums. */
+static void
+a_split_must_pay (void **state)
+{
+  struct weft_shape shallow = product (100, 200, 10), deep = product (100, 200, 100000);
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  assert_near (weft_cost_split (&d.cost, WEFT_OP_MATMUL, &shallow).splits, 1);
+  assert_near (weft_cost_split (&d.cost, WEFT_OP_MATMUL, &deep).splits, 10);
+}
+
+/* SMs that communication holds leave fewer parts: 2 tiles in 3 parts on 7 SMs. */
+static void
+a_split_counts_the_sms_that_are_left (void **state)
+{
+  struct weft_shape s = product (1000000, 200, 200);
+  double sums = 2 * 4 * 3 * 200.0 * 200 / BANDWIDTH;
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  assert_near (weft_cost_kernel (&d.cost, WEFT_OP_MATMUL_WGRAD, &s, 3),
+               tile_seconds (1000000 / 3.0) + sums);
+}
+
+/* Products of experts are one kernel of many, which nobody splits. */
+static void
+products_of_experts_stay_whole (void **state)
+{
+  struct weft_shape s = { .dim = { 1000000, 200, 200, 2 },
+                          .dtype = WEFT_BF16,
+                          .out_dtype = WEFT_BF16 };
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  assert_near (weft_cost_split (&d.cost, WEFT_OP_MOE_MATMUL_WGRAD, &s).splits, 1);
+  assert_near (work (&d, WEFT_OP_MOE_MATMUL_WGRAD, &s), tile_seconds (500000));
+}
+
+/* ------------------------------------------------------------------------- codes of experts */
+
+#define EXPERTS 4
+enum { CAPABLE = 90, OTHER = 100 };
+
+static struct weft_shape
+codes (uint64_t n, uint64_t k, uint64_t block)
+{
+  return (struct weft_shape){ .dim = { EXPERTS * TILE_M, n, k, EXPERTS, [7] = block },
+                              .dtype = WEFT_FP8,
+                              .out_dtype = WEFT_BF16 };
+}
+
+/* Tiles of so many experts on ten SMs, at the rate of halves or twice that. */
+static double
+seconds_of_codes (double columns, double depth, double rate)
+{
+  double tiles = EXPERTS * ceil (columns / TILE_N);
+  return ceil (tiles / SMS) * tile_seconds (depth) / rate;
+}
+
+static const struct {
+  int64_t only, has; /* of the stack, of the GPU */
+  uint64_t n, k, block;
+  double rate; /* 1: halves, 2: codes */
+} of_codes[] = {
+  { 0, OTHER, 480, 320, 0, 2 },       { 0, OTHER, 480, 320, 32, 2 },
+  { CAPABLE, CAPABLE, 480, 320, 0, 2 }, { CAPABLE, CAPABLE, 480, 320, 128, 2 },
+  { CAPABLE, 0, 480, 320, 0, 2 },     { CAPABLE, OTHER, 480, 320, 0, 1 },
+  { CAPABLE, OTHER, 480, 320, 128, 1 }, { CAPABLE, CAPABLE, 480, 320, 32, 1 },
+  { CAPABLE, CAPABLE, 488, 320, 0, 1 }, { CAPABLE, CAPABLE, 480, 328, 0, 1 },
+};
+
+/* Experts' codes are halves where the stack's kernels make halves of them; no other product is. */
+static void
+codes_of_experts_are_halves_where_kernels_make_them_so (void **state)
+{
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  d.cluster.f.gpu_fp8 = 2 * d.cluster.f.gpu_bf16;
+  for (unsigned i = 0; i < G_N_ELEMENTS (of_codes); i++) {
+    struct weft_shape s = codes (of_codes[i].n, of_codes[i].k, of_codes[i].block);
+    double n = (double) of_codes[i].n, k = (double) of_codes[i].k, rate = of_codes[i].rate;
+    d.job.stack.expert_fp8_capability = of_codes[i].only;
+    d.job.stack.expert_fp8_multiple = of_codes[i].only ? 16 : 1;
+    d.job.stack.expert_fp8_mx = !of_codes[i].only;
+    d.cluster.f.gpu_capability = of_codes[i].has;
+    assert_near (work (&d, WEFT_OP_MOE_FP8_MATMUL, &s), seconds_of_codes (n, k, rate));
+    assert_near (work (&d, WEFT_OP_MOE_FP8_MATMUL_DGRAD, &s), seconds_of_codes (k, n, rate));
+    assert_near (weft_cost_split (&d.cost, WEFT_OP_MOE_FP8_MATMUL_WGRAD, &s).rate,
+                 rate * SMS * SM_RATE);
+    assert_near (weft_cost_split (&d.cost, WEFT_OP_FP8_MATMUL, &s).rate, 2 * SMS * SM_RATE);
+  }
+}
+
+/* Of an op where files of these names say so; the cluster is left for its peaks. */
+static double
+rate_of (const char *stack_name, const char *topology, enum weft_op_kind kind,
+         const struct weft_shape *s, struct weft_cluster *cluster)
+{
+  g_autoptr (GError) error = NULL;
+  union weft_stack stack;
+
+  assert_true (weft_cluster_load (topology, cluster, &error));
+  assert_true (weft_stack_load (stack_name, &stack, &error));
+  const struct weft_cost cost = { .cluster = cluster, .stack = &stack };
+  return weft_cost_split (&cost, kind, s).rate;
+}
+
+/* Of the bundled files: Weft's own kernels have codes on Hopper, Transformer Engine wherever there
+ * is fp8. */
+static void
+only_hopper_multiplies_codes_of_experts_by_our_kernels (void **state)
+{
+  static const struct {
+    const char *stack, *topology;
+    gboolean codes;
+  } row[] = {
+    { "weft", "dgx-h100", TRUE },           { "weft", "hgx-h200", TRUE },
+    { "weft", "dgx-b200", FALSE },          { "weft", "gb300-nvl72", FALSE },
+    { "weft", "l40s-pcie", FALSE },         { "megatron-core", "dgx-h100", TRUE },
+    { "megatron-core", "dgx-b200", TRUE },  { "megatron-core", "gb300-nvl72", TRUE },
+  };
+  struct weft_shape s = codes (512, 512, 0);
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
+    struct weft_cluster cluster = { 0 };
+    double rate = rate_of (row[i].stack, row[i].topology, WEFT_OP_MOE_FP8_MATMUL, &s, &cluster);
+    assert_near (rate, row[i].codes ? cluster.f.gpu_fp8 : cluster.f.gpu_bf16);
+  }
+}
+
+/* A head of each width sees half of 4096 keys from each of as many queries. */
+static void
+heads_that_matrix_units_do_not_take_have_the_other_rate (void **state)
+{
+  static const struct {
+    uint64_t width, value;
+    enum weft_dtype dtype;
+    gboolean tiles;
+  } row[] = {
+    { 64, 0, WEFT_BF16, TRUE },    { 40, 0, WEFT_FP16, TRUE },   { 72, 0, WEFT_BF16, TRUE },
+    { 128, 0, WEFT_BF16, TRUE },   { 192, 128, WEFT_BF16, TRUE }, { 104, 64, WEFT_BF16, TRUE },
+    { 32, 0, WEFT_BF16, FALSE },   { 68, 0, WEFT_BF16, FALSE },  { 136, 0, WEFT_BF16, FALSE },
+    { 256, 0, WEFT_BF16, FALSE },  { 192, 192, WEFT_BF16, FALSE }, { 200, 128, WEFT_BF16, FALSE },
+    { 128, 132, WEFT_BF16, FALSE }, { 128, 0, WEFT_FP32, FALSE }, { 1024, 0, WEFT_BF16, FALSE },
+  };
+  const double cores = 7e10, forward = 0.25, backward = 0.125;
+  struct desk d;
+
+  (void) state;
+  for (unsigned i = 0; i < 3 * G_N_ELEMENTS (row); i++) {
+    uint64_t width = row[i / 3].width, value = row[i / 3].value;
+    struct weft_shape s = { .dim = { 2, 4096, 3, 3, width, 0, value }, .dtype = row[i / 3].dtype };
+    double sum = (double) (width + (value ? value : width)), pairs = 2.0 * 3 * 4096 * 4096 / 2;
+    set_up (&d);
+    d.cluster.f.gpu_fp32 = d.cluster.f.gpu_bf16;
+    d.job.stack.attention_tiles = g_quark_from_string ("33..64x64 65..128x128 129..192x128");
+    d.job.stack.attention_tile_multiple = 8;
+    d.job.stack.attention_tile_bytes = 2;
+    d.job.stack.plain_attention_forward_share = i % 3 ? forward : 0; /* a library's kernels */
+    d.job.stack.plain_attention_backward_share = i % 3 ? backward : 0;
+    d.cluster.f.gpu_cuda_core_spec = i % 3 == 1 ? 0 : cores; /* a topology that does not say */
+    gboolean plain = i % 3 == 2 && !row[i / 3].tiles;
+    double rate = SMS * SM_RATE, most = fmax (1024, sum);
+    assert_near (work (&d, WEFT_OP_ATTENTION, &s),
+                 plain ? 2 * pairs * most / (cores * forward)
+                       : 2 * pairs * sum / (rate * d.job.stack.attention_forward_share));
+    assert_near (work (&d, WEFT_OP_ATTENTION_BWD, &s),
+                 plain ? 4 * pairs * most / (cores * backward)
+                       : 4 * pairs * sum / (rate * d.job.stack.attention_backward_share));
+  }
+}
+
+/* The width on which the kernel works is a number of the stack. */
+static void
+plain_attention_takes_as_long_as_heads_of_its_width (void **state)
+{
+  struct weft_shape s = { .dim = { 2, 4096, 3, 3, 8 }, .dtype = WEFT_BF16 };
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  d.job.stack.attention_tiles = g_quark_from_string ("16..16x16");
+  d.job.stack.plain_attention_forward_share = 0.25;
+  d.cluster.f.gpu_cuda_core_spec = 7e10;
+  d.job.stack.plain_attention_width = 24;
+  double narrow = work (&d, WEFT_OP_ATTENTION, &s);
+  s.dim[4] = 24;
+  assert_near (work (&d, WEFT_OP_ATTENTION, &s), narrow);
+  d.job.stack.plain_attention_width = 48;
+  assert_near (work (&d, WEFT_OP_ATTENTION, &s), 2 * narrow);
+}
+
+/* Of the stacks that there are, Weft's alone has such kernels. */
+static void
+only_our_kernels_are_plain (void **state)
+{
+  static const struct {
+    const char *stack, *topology;
+    gboolean plain;
+  } row[] = { { "weft", "dgx-h100", TRUE },
+              { "weft", "dgx-a100", TRUE },
+              { "weft", "cpu", FALSE },
+              { "megatron-core", "dgx-h100", FALSE },
+              { "torchtitan", "dgx-h100", FALSE } };
+  const struct weft_shape s = { .dim = { 1, 4096, 16, 16, 256 }, .dtype = WEFT_BF16 };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
+    struct weft_cluster cluster = { 0 };
+    double rate = rate_of (row[i].stack, row[i].topology, WEFT_OP_ATTENTION, &s, &cluster);
+    assert_near (rate, row[i].plain ? cluster.f.gpu_cuda_core_spec : cluster.f.gpu_bf16);
+  }
+}
+
+static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (whole_waves_of_whole_tiles_are_paid),
+  cmocka_unit_test (each_pass_has_an_inner_dimension_of_its_own),
+  cmocka_unit_test (few_deep_tiles_are_split),
+  cmocka_unit_test (a_split_stays_in_one_wave),
+  cmocka_unit_test (a_split_must_pay),
+  cmocka_unit_test (a_split_counts_the_sms_that_are_left),
+  cmocka_unit_test (products_of_experts_stay_whole),
+  cmocka_unit_test (codes_of_experts_are_halves_where_kernels_make_them_so),
+  cmocka_unit_test (only_hopper_multiplies_codes_of_experts_by_our_kernels),
+  cmocka_unit_test (heads_that_matrix_units_do_not_take_have_the_other_rate),
+  cmocka_unit_test (plain_attention_takes_as_long_as_heads_of_its_width),
+  cmocka_unit_test (only_our_kernels_are_plain),
+};
+
+WEFT_TESTS (tests)

@@ -1,0 +1,192 @@
+/* Settings at random, without regard to what goes together: each job is planned or refused by a named
+ * rule.  Every job has a process of its own, so that one which crashes says its words. */
+#include "tests/made/random_job.h"
+#include "tests/runner/runner.h"
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define N_JOB 3000
+#define SEED 77
+#define MOST_SECONDS 60       /* of one job: one that hangs is one that crashes */
+#define MOST_OPS (1 << 14)    /* layers times microbatches that are worth a plan here */
+
+enum outcome { PLANNED, REFUSED, TOO_LARGE, NAMELESS };
+
+/* ------------------------------------------------------------------ settings */
+
+/* Small numbers often, those of the whole range now and then. */
+static int64_t
+random_int (GRand *rand, const struct weft_field *field)
+{
+  int64_t lo = field->lo ? (int64_t) g_ascii_strtod (field->lo, NULL) : 0;
+  int64_t hi = field->hi ? (int64_t) g_ascii_strtod (field->hi, NULL) : 1 << 20;
+  double most = g_rand_int_range (rand, 0, 8) ? 12 : (double) (hi - lo);
+
+  return lo + (int64_t) (exp (g_rand_double (rand) * log1p (MIN (most, (double) (hi - lo)))) - 1);
+}
+
+static double
+random_real (GRand *rand, const struct weft_field *field)
+{
+  double lo = field->lo ? g_ascii_strtod (field->lo, NULL) : 0;
+  double hi = field->hi ? g_ascii_strtod (field->hi, NULL) : 1e9;
+
+  return g_rand_int_range (rand, 0, 2) ? lo + (MIN (hi, 4) - lo) * g_rand_double (rand) : hi;
+}
+
+static const char *
+random_text (GRand *rand)
+{
+  static const char *const texts[] = { "mlp",  "core_attn,layernorm", "2,2", "4,1",    "Et|tL", "layer",
+                                       "what", "Et|(t|)*3,L",         ",,",  "head,x", "moe",
+                                       WEFT_SOURCE_DIR "/LICENSE" };
+  return texts[g_rand_int_range (rand, 0, G_N_ELEMENTS (texts))];
+}
+
+static uint32_t
+count_words (const struct weft_field *field)
+{
+  uint32_t n = 0;
+
+  while (field->words[n])
+    n++;
+  return n;
+}
+
+/* What its type allows. */
+static char *
+random_value (GRand *rand, const struct weft_field *field)
+{
+  union weft_value value = { .i = g_rand_int_range (rand, 0, 2) };
+
+  if (field->type == WEFT_TYPE_TEXT)
+    return g_strdup (random_text (rand));
+  if (field->type == WEFT_TYPE_INT)
+    value.i = random_int (rand, field);
+  if (field->type == WEFT_TYPE_REAL)
+    value.r = random_real (rand, field);
+  if (field->type == WEFT_TYPE_WORD)
+    value.i = g_rand_int_range (rand, 0, (gint32) count_words (field));
+  return weft_field_print (field, value);
+}
+
+static void
+set_some (GString *words, GRand *rand, const struct weft_table *table, uint32_t most)
+{
+  for (uint32_t n = (uint32_t) g_rand_int_range (rand, 0, (gint32) most + 1); n > 0; n--) {
+    const struct weft_field *field = &table->field[g_rand_int_range (rand, 0, (gint32) table->n)];
+    if (field->type == WEFT_TYPE_METHOD || weft_field_is_pending (field))
+      continue;
+    g_autofree char *value = random_value (rand, field);
+    g_string_append_printf (words, " %s=%s", field->name, value);
+  }
+}
+
+/* A small job or one of random_job.c, and then anything. */
+static char *
+any_job (GRand *rand)
+{
+  static const char *const topologies[] = { "cpu", "dgx-h100", "l40s-pcie", "gb200-nvl72" };
+  g_autofree char *drawn = weft_random_job (rand);
+  const char *topology = topologies[g_rand_int_range (rand, 0, G_N_ELEMENTS (topologies))];
+  GString *words = g_string_new (NULL);
+
+  if (g_rand_int_range (rand, 0, 2))
+    g_string_append (words, drawn);
+  else
+    g_string_append_printf (words, "model=%s topology=%s gpus=%d",
+                            g_rand_int_range (rand, 0, 2) ? "gpt2-nano" : "llama-nano", topology,
+                            1 << g_rand_int_range (rand, 0, 5));
+  set_some (words, rand, &weft_strategy_table, 8);
+  set_some (words, rand, &weft_train_table, 2);
+  set_some (words, rand, &weft_model_table, 2);
+  return g_string_free (words, FALSE);
+}
+
+/* ------------------------------------------------------------------- outcomes */
+
+/* By a rule, or by what a model must be in itself: then the message begins with the field. */
+static gboolean
+is_named (const GError *error)
+{
+  g_autofree char *first = g_strndup (error->message, strcspn (error->message, " :"));
+
+  return g_str_equal (first, "rule") || weft_table_find (&weft_model_table, first) >= 0;
+}
+
+/* Of a plan that would take long. */
+static gboolean
+is_large (const struct weft_job *job)
+{
+  int64_t layers = job->model.num_layers * weft_job_microbatches (job);
+
+  return layers * job->strategy.pipeline_model_parallel_size > MOST_OPS || job->cluster.n_gpus > 4096;
+}
+
+static enum outcome
+outcome_of (const char *words)
+{
+  g_autoptr (GError) error = NULL;
+  struct weft_job job;
+
+  if (weft_test_job (words, &job, &error)) {
+    if (is_large (&job))
+      return TOO_LARGE;
+    g_autoptr (weft_plan) plan = weft_plan_new (&job, &error);
+    if (plan)
+      return PLANNED;
+  }
+  if (is_named (error))
+    return REFUSED;
+  fprintf (stderr, "%s\n  %s\n", words, error->message);
+  return NAMELESS;
+}
+
+/* In a process that ends with it. */
+static enum outcome
+try_job (const char *words)
+{
+  static const int caught[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL }; /* by CMocka, who would go on */
+  pid_t child = fork ();
+  int status;
+
+  if (child == 0) {
+    for (size_t i = 0; i < G_N_ELEMENTS (caught); i++)
+      signal (caught[i], SIG_DFL);
+    alarm (MOST_SECONDS);
+    _exit ((int) outcome_of (words));
+  }
+  assert_true (child > 0);
+  assert_int_equal (waitpid (child, &status, 0), child);
+  if (!WIFEXITED (status) || WEXITSTATUS (status) > NAMELESS)
+    fail_msg ("%s: ended by signal %d", words, WIFSIGNALED (status) ? WTERMSIG (status) : 0);
+  return (enum outcome) WEXITSTATUS (status);
+}
+
+static void
+any_settings_are_planned_or_refused_by_a_named_rule (void **state)
+{
+  g_autoptr (GRand) rand = g_rand_new_with_seed (SEED);
+  uint32_t n[NAMELESS + 1] = { 0 };
+
+  (void) state;
+  for (uint32_t i = 0; i < N_JOB; i++) {
+    g_autofree char *words = any_job (rand);
+    n[try_job (words)]++;
+  }
+  print_message ("%u jobs: %u planned, %u refused by rules, %u legal and large\n", N_JOB, n[PLANNED],
+                 n[REFUSED], n[TOO_LARGE]);
+  assert_int_equal (n[NAMELESS], 0);
+  assert_true (n[PLANNED] > N_JOB / 20);
+  assert_true (n[REFUSED] > N_JOB / 3);
+}
+
+static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (any_settings_are_planned_or_refused_by_a_named_rule),
+};
+
+WEFT_TESTS (tests)

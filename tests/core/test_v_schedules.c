@@ -1,0 +1,265 @@
+/* Schedules whose two chunks lie in a V, against orders told by a second rule, the fewest slots that any
+ * order takes, and the closed forms of what they idle and keep. */
+#include "tests/made/schedules.h"
+#include "tests/runner/runner.h"
+
+/* A rank of a V as it is written in slots: passes in their order, or the oldest weight gradient that
+ * waits.  Cells of microbatches that are not there are left out. */
+struct told {
+  GString *text;
+  uint32_t p, m, rank, next[4];
+  GQueue waiting; /* microbatch * 2 + chunk */
+};
+
+static void
+tell (struct told *t, char phase, uint32_t chunk, uint32_t micro)
+{
+  if (micro < t->m)
+    g_string_append_printf (t->text, "%u%c%u,", chunk ? 2 * t->p - 1 - t->rank : t->rank, phase,
+                            micro);
+}
+
+/* The next of forward down (0), forward up (1), gradient down (2) or gradient up (3). */
+static void
+tell_pass (struct told *t, int pass)
+{
+  uint32_t chunk = pass == 1 || pass == 2, micro = t->next[pass]++;
+
+  tell (t, pass < 2 ? 'F' : 'I', chunk, micro);
+  if (pass >= 2)
+    g_queue_push_tail (&t->waiting, GUINT_TO_POINTER (micro * 2 + chunk));
+}
+
+static void
+tell_weight (struct told *t)
+{
+  uint32_t oldest = GPOINTER_TO_UINT (g_queue_pop_head (&t->waiting));
+
+  tell (t, 'W', oldest % 2, oldest / 2);
+}
+
+static void
+end_rank (struct told *t)
+{
+  while (!g_queue_is_empty (&t->waiting))
+    tell_weight (t);
+  g_string_truncate (t->text, t->text->len - 1);
+  g_string_append_c (t->text, '\n');
+}
+
+/* A rank that fills up, goes on with all of a microbatch on both chunks in six slots, and empties. */
+static char *
+full_v (uint32_t p, uint32_t m)
+{
+  GString *text = g_string_new (NULL);
+
+  for (uint32_t rank = 0; rank < p; rank++) {
+    struct told t = { .text = text, .p = p, .m = m, .rank = rank };
+    for (uint32_t i = 0; i < 2 * (p - rank) - 1; i++)
+      tell_pass (&t, 0);
+    for (uint32_t i = 0; i < p + MAX (m, 2 * p - 1); i++) {
+      gboolean filling = i < rank, late = i >= MAX (m, 2 * p - 1);
+      if (i >= p && !late) {
+        tell_pass (&t, 0);
+        tell_pass (&t, 3);
+        tell_weight (&t);
+      }
+      if (!late)
+        tell_pass (&t, 1);
+      if (filling)
+        tell_pass (&t, 0);
+      if (late)
+        tell_pass (&t, 3);
+      if (i >= rank && (!late || i < MAX (m, 2 * p - 1) + rank))
+        tell_pass (&t, 2);
+      if (i >= rank && (!late || i >= MAX (m, 2 * p - 1) + rank))
+        tell_weight (&t);
+    }
+    end_rank (&t);
+  }
+  return g_string_free (text, FALSE);
+}
+
+/* A microbatch every six slots, the four passes of microbatch 0 on a rank in the slots `first`. */
+static char *
+rhythmic_v (uint32_t p, uint32_t m, void (*first) (uint32_t p, uint32_t rank, uint32_t slot[4]))
+{
+  GString *text = g_string_new (NULL);
+
+  for (uint32_t rank = 0; rank < p; rank++) {
+    struct told t = { .text = text, .p = p, .m = m, .rank = rank };
+    uint32_t slot[4];
+    first (p, rank, slot);
+    for (uint32_t now = 0; t.next[3] < m; now++) {
+      int pass = 3;
+      while (pass >= 0 && (now < slot[pass] || (now - slot[pass]) % 6 || t.next[pass] == m))
+        pass--;
+      if (pass >= 0)
+        tell_pass (&t, pass);
+      else if (!g_queue_is_empty (&t.waiting))
+        tell_weight (&t);
+    }
+    end_rank (&t);
+  }
+  return g_string_free (text, FALSE);
+}
+
+static weft_grid *
+read_text (const char *text)
+{
+  g_autoptr (GError) error = NULL;
+  weft_grid *grid = weft_grid_read (text, "test", &error);
+
+  if (!grid)
+    fail_msg ("%s", error->message);
+  return grid;
+}
+
+/* Halves of stages that the fullest rank keeps. */
+static double
+most_in_flight (const weft_grid *grid)
+{
+  double most = 0;
+
+  for (uint32_t rank = 0; rank < grid->n_ranks; rank++)
+    most = MAX (most, weft_grid_in_flight (grid, rank));
+  return most;
+}
+
+/* Slots without which no order of a V can do.  Rank p - 1 starts after p - 1 slots and has 6 for each
+ * microbatch; its first gradient comes after 3p - 1 slots and it has 4 left; its last gradient is the
+ * 2m-th after those, and p - 1 more of that microbatch and one of its weights follow on rank 0. */
+static uint32_t
+least_slots (uint32_t p, uint32_t m)
+{
+  return MAX (6 * m + p - 1, MAX (4 * m + 3 * p - 1, 2 * m + 4 * p - 1));
+}
+
+/* A chunk is half of a rank's share: 2p of them are what 1F1B keeps on rank 0. */
+static void
+zb_v_takes_the_least_slots_there_are_and_keeps_p_stages (void **state)
+{
+  (void) state;
+  for (uint32_t p = 1; p <= 16; p++)
+    for (uint32_t m = 1; m <= 4 * p; m++) {
+      g_autoptr (weft_grid) grid = schedule_plain (WEFT_SCHEDULE_ZB_V, p, m);
+      schedule_assert_v (grid);
+      assert_true (weft_grid_replay (grid, schedule_times[0], NULL) == least_slots (p, m));
+      assert_true (most_in_flight (grid) <= 2 * p);
+      if (m < 2 * p - 1)
+        continue;
+      assert_true (schedule_longest_span (grid, schedule_times[0]) == 6 * m);
+      for (uint32_t rank = 0; rank < p; rank++)
+        assert_true (weft_grid_in_flight (grid, rank) == 2 * p);
+    }
+  for (uint32_t m = 16; m <= 512; m *= 2) {
+    g_autoptr (weft_grid) grid = schedule_plain (WEFT_SCHEDULE_ZB_V, 64, m);
+    assert_true (weft_grid_replay (grid, schedule_times[0], NULL) == least_slots (64, m));
+    assert_true (most_in_flight (grid) <= 128);
+  }
+}
+
+/* What four ranks make of eight microbatches: 51 slots for 48 of work, 8 halves of stages on each. */
+static void
+zb_v_of_many_microbatches_is_the_full_order_and_of_few_is_shorter (void **state)
+{
+  (void) state;
+  for (uint32_t p = 1; p <= 16; p++)
+    for (uint32_t m = 1; m <= 3 * p; m++) {
+      g_autoptr (weft_grid) grid = schedule_plain (WEFT_SCHEDULE_ZB_V, p, m);
+      g_autofree char *text = full_v (p, m), *csv = weft_grid_csv (grid);
+      g_autoptr (weft_grid) full = read_text (text);
+      if (3 * m >= 5 * p) {
+        assert_string_equal (csv, text);
+        continue;
+      }
+      for (size_t i = 0; i < G_N_ELEMENTS (schedule_times); i++)
+        if (i == 0 || m <= p)
+          assert_true (weft_grid_replay (grid, schedule_times[i], NULL) <=
+                       weft_grid_replay (full, schedule_times[i], NULL));
+    }
+}
+
+/* Forwards go down, and gradients too, one rank every two slots; where p is even there is a gap that
+ * keeps passes off one another's slots. */
+static void
+half_rhythm (uint32_t p, uint32_t rank, uint32_t slot[4])
+{
+  uint32_t gap = p % 2 ? 0 : 3;
+
+  slot[0] = 2 * rank;
+  slot[1] = 3 * p - 2 - rank;
+  slot[2] = 3 * p + gap - 1 + 2 * rank;
+  slot[3] = 6 * p + gap - 2 - rank;
+}
+
+/* Such an order idles 7(p - 1) / 2 slots or a little more.  Those of the search are shorter, and hardly
+ * longer where a gradient takes half as long again as a forward: then they must not wait for one
+ * another in every microbatch. */
+static void
+check_half_rhythm (const weft_grid *grid)
+{
+  static const struct weft_cell_times times[] = { { 1, 1, 1, 0 }, { 2, 3, 2, 0 } };
+  uint32_t p = grid->n_ranks, m = grid->n_micro;
+  g_autofree char *text = rhythmic_v (p, m, half_rhythm);
+  g_autoptr (weft_grid) rhythmic = read_text (text);
+
+  if (m >= 2 * p)
+    assert_true (weft_grid_replay (rhythmic, times[0], NULL) ==
+                 6 * m + (p % 2 ? 7 * (p - 1) / 2 : (7 * p - 4) / 2));
+  for (size_t i = 0; i < G_N_ELEMENTS (times); i++)
+    assert_true (weft_grid_replay (grid, times[i], NULL) <=
+                 (i ? 1.04 : 1) * weft_grid_replay (rhythmic, times[i], NULL));
+}
+
+/* Slots that idle, of the 6(p - 1) of 1F1B, and halves of stages that are kept, of its 2p. */
+static void
+v_half_idles_half_of_1f1b_and_keeps_half (void **state)
+{
+  (void) state;
+  for (uint32_t p = 2; p <= 64; p += p < 17 ? 1 : 15)
+    for (uint32_t m = 1; m <= 8 * p; m += m < 2 * p && p < 17 ? 1 : p) {
+      g_autoptr (weft_grid) grid = schedule_plain (WEFT_SCHEDULE_V_HALF, p, m);
+      schedule_assert_v (grid);
+      assert_true (most_in_flight (grid) <= p + (p % 2 ? 2 : 3));
+      assert_true (weft_grid_replay (grid, schedule_times[0], NULL) <=
+                   MAX (6 * m + 3 * (p - 1) + 2, least_slots (p, m)));
+      check_half_rhythm (grid);
+    }
+}
+
+static void
+least_rhythm (uint32_t p, uint32_t rank, uint32_t slot[4])
+{
+  uint32_t gap = p % 3 ? 0 : 2;
+
+  slot[0] = rank;
+  slot[1] = 2 * p + gap - 1 - rank;
+  slot[2] = 2 * p + gap + rank;
+  slot[3] = 4 * p + 2 * gap - 1 - rank;
+}
+
+static void
+v_min_idles_two_thirds_of_1f1b_and_keeps_a_third (void **state)
+{
+  (void) state;
+  for (uint32_t p = 2; p <= 64; p += p < 17 ? 1 : 15)
+    for (uint32_t m = 1; m <= 6 * p; m += p) {
+      g_autoptr (weft_grid) grid = schedule_plain (WEFT_SCHEDULE_V_MIN, p, m);
+      g_autofree char *text = rhythmic_v (p, m, least_rhythm), *csv = weft_grid_csv (grid);
+      schedule_assert_v (grid);
+      assert_string_equal (csv, text);
+      assert_true (weft_grid_replay (grid, schedule_times[0], NULL) ==
+                   6 * m + 4 * (p - 1) - (p % 3 ? 1 : 0));
+      assert_true (most_in_flight (grid) <= (p % 3 ? (2 * p + 2) / 3 + 1 : 2 * p / 3 + 2));
+    }
+}
+
+static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (zb_v_takes_the_least_slots_there_are_and_keeps_p_stages),
+  cmocka_unit_test (zb_v_of_many_microbatches_is_the_full_order_and_of_few_is_shorter),
+  cmocka_unit_test (v_half_idles_half_of_1f1b_and_keeps_half),
+  cmocka_unit_test (v_min_idles_two_thirds_of_1f1b_and_keeps_a_third),
+};
+
+WEFT_TESTS (tests)

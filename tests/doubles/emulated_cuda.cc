@@ -1,0 +1,758 @@
+#include "tests/doubles/emulated_cuda.hh"
+#include "core/base/sanitize.h"
+#include "tests/doubles/emulated_cuda.h"
+#include "tests/doubles/emulated_races.hh"
+#include <map>
+#include <memory>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string>
+#include <ucontext.h>
+#include <vector>
+#if WEFT_ADDRESS_SANITIZER
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+enum { STACK_BYTES = 128 << 10, WARP = 32 };
+
+/* Of compute capability 9.0 (CUDA programming guide, "Technical Specifications per Compute Capability"):
+ * bytes of shared memory that a block may have, and without being asked; blocks of a grid in its second and
+ * third dimension; threads of a block. */
+enum { SHARED_BYTES = 227 << 10, SHARED_UNASKED = 48 << 10, MOST_BLOCKS = 65535, MOST_THREADS = 1024 };
+enum { GUARD = 256 /* bytes behind shared memory that nobody may write to */ };
+
+emulated_index threadIdx, blockIdx;
+dim3 blockDim, gridDim;
+alignas (1024) uint8_t emulated_shared[SHARED_BYTES + GUARD];
+
+/* Where control can go back to. */
+struct place {
+  ucontext_t context;
+  void *stack;
+  const void *bottom; /* of the stack, which has so many bytes */
+  size_t bytes;
+  void *fake; /* the address sanitizer's own */
+};
+
+/* The address sanitizer is told whose stack is left and come to; else it would take threads of a kernel
+ * for frames that are gone. */
+#if WEFT_ADDRESS_SANITIZER
+static place *place_left;
+
+static void
+leave (place *from, const place *to)
+{
+  place_left = from;
+  __sanitizer_start_switch_fiber (&from->fake, to->bottom, to->bytes);
+}
+
+static void
+arrive_at (const place *here)
+{
+  __sanitizer_finish_switch_fiber (here->fake, &place_left->bottom, &place_left->bytes);
+}
+
+static void
+let_touch (const void *from, size_t bytes, bool touch)
+{
+  (touch ? __asan_unpoison_memory_region : __asan_poison_memory_region) (from, bytes);
+}
+#else
+static void
+leave (place *, const place *)
+{
+}
+
+static void
+arrive_at (const place *)
+{
+}
+
+static void
+let_touch (const void *, size_t, bool)
+{
+}
+#endif
+
+/* A switch of contexts asks the system for the mask of signals each time, and kernels that shuffle are
+ * nothing but switches.  Without it a switch is the registers that a function keeps (System V ABI of
+ * x86-64). */
+#if defined(__x86_64__)
+enum { BARE = true, KEPT = 6 };
+
+extern "C" void emulated_switch (void **from, void *to);
+asm (".text\n"
+     "emulated_switch:\n"
+     "  push %rbp\n  push %rbx\n  push %r12\n  push %r13\n  push %r14\n  push %r15\n"
+     "  mov %rsp, (%rdi)\n"
+     "  mov %rsi, %rsp\n"
+     "  pop %r15\n  pop %r14\n  pop %r13\n  pop %r12\n  pop %rbx\n  pop %rbp\n"
+     "  ret\n");
+#else
+enum { BARE = false, KEPT = 6 };
+
+static void
+emulated_switch (void **, void *)
+{
+}
+#endif
+
+static void
+go (place *from, place *to)
+{
+  leave (from, to);
+  if (BARE)
+    emulated_switch (&from->stack, to->stack);
+  else
+    swapcontext (&from->context, &to->context);
+  arrive_at (from);
+}
+
+static void __attribute__ ((noreturn, format (printf, 1, 2)))
+die (const char *format, ...)
+{
+  va_list rest;
+
+  va_start (rest, format);
+  fprintf (stderr, "a kernel on the emulator: ");
+  vfprintf (stderr, format, rest);
+  fprintf (stderr, "\n");
+  va_end (rest);
+  abort ();
+}
+
+struct copy {
+  void *to;
+  const void *from;
+  size_t bytes;
+};
+
+enum state { READY, AT_BARRIER, IN_EXCHANGE, ENDED };
+
+/* A stack that runs threads: one after the other as long as they come to their end without waiting,
+ * which most do. */
+struct fibre {
+  place here;
+  std::unique_ptr<uint8_t[]> stack;
+};
+
+struct thread {
+  fibre *on;
+  emulated_index index;
+  uint32_t warp, lane;
+  enum state state;
+  int line; /* of the barrier where it stands */
+  std::vector<std::vector<copy>> groups; /* the last is not committed yet */
+};
+
+/* Which lanes of a warp could run, where they meet, and what those that have come have left. */
+struct warp {
+  uint32_t ready; /* a bit for each */
+  void *lane[WARP];
+  emulated_maker *make;
+  int line; /* of the kernel */
+  unsigned come, barriers; /* barriers: they have gone on from */
+};
+
+static place scheduler;
+static std::vector<thread> threads;
+static size_t n_begun, n_ended; /* threads of the block */
+static unsigned n_barriers;     /* that it has gone on from */
+static std::vector<warp> warps;
+static std::vector<std::unique_ptr<fibre>> fibres; /* kept from block to block */
+static std::vector<fibre *> idle;
+static thread *now;
+static const std::function<void ()> *body;
+static bool reversed;
+
+void
+emulated_order_of_threads (int backwards)
+{
+  reversed = backwards != 0;
+}
+
+static void
+become (thread *t)
+{
+  now = t;
+  threadIdx = t->index;
+  emulated_races_become ((size_t) (t - threads.data ()));
+}
+
+static void
+set_state (thread *t, enum state state)
+{
+  warp *w = &warps[t->warp];
+  uint32_t bit = 1u << t->lane;
+
+  t->state = state;
+  w->ready = state == READY ? w->ready | bit : w->ready & ~bit;
+}
+
+static uint32_t
+highest (uint32_t bits)
+{
+  return WARP - 1 - (uint32_t) __builtin_clz (bits);
+}
+
+/* Who of a warp goes on when a thread waits, or has ended: the next that does not.  NULL: none of those that
+ * have begun. */
+static thread *
+next_lane (const thread *me)
+{
+  uint32_t ready = warps[me->warp].ready, before = ready & ((1u << me->lane) - 1),
+           after = ready & ~before;
+
+  if (!ready || n_begun < threads.size ())
+    return NULL;
+  uint32_t lane = reversed ? highest (before ? before : after)
+                           : (uint32_t) __builtin_ctz (after ? after : before);
+  return &threads[me->warp * WARP + lane];
+}
+
+/* From one thread to another, or to the scheduler. */
+static void
+hand_over (thread *me, thread *next)
+{
+  if (next)
+    become (next);
+  else
+    emulated_races_become_host ();
+  if (next != me)
+    go (&me->on->here, next ? &next->on->here : &scheduler);
+}
+
+void
+__syncthreads (int line)
+{
+  unsigned which = n_barriers;
+
+  emulated_races_come (0, which);
+  now->line = line;
+  set_state (now, AT_BARRIER);
+  hand_over (now, next_lane (now));
+  emulated_races_go_on (0, which);
+}
+
+/* The thread of the block that begins next. */
+static size_t
+next_to_begin (void)
+{
+  return reversed ? threads.size () - 1 - n_begun : n_begun;
+}
+
+static void
+forget_copies (thread *t)
+{
+  emulated_unwatched own;
+
+  t->groups.clear ();
+}
+
+static void
+run_thread (fibre *on)
+{
+  thread *t = &threads[next_to_begin ()];
+
+  n_begun++;
+  t->on = on;
+  set_state (t, READY);
+  become (t);
+  forget_copies (t);
+  emulated_races_begin ();
+  (*body) ();
+  emulated_races_end ();
+  set_state (now, ENDED); /* it may have waited, and others have run since */
+  n_ended++;
+}
+
+/* Who looks for races asks whose stack it is. */
+static void
+run_threads (fibre *me)
+{
+  do
+    run_thread (me);
+  while (!EMULATED_RACES && n_begun < threads.size ());
+}
+
+static fibre *comes; /* whose stack may begin */
+
+/* A stack begins here; it never ends. */
+static void
+live (void)
+{
+  fibre *me = comes;
+
+  arrive_at (&me->here);
+  for (;;) {
+    run_threads (me);
+    if (!EMULATED_RACES)
+      idle.push_back (me);
+    hand_over (now, next_lane (now));
+  }
+}
+
+/* As if emulated_switch() had been called at the beginning of live(). */
+static void
+prepare_stack (fibre *f)
+{
+  uintptr_t top = (uintptr_t) (f->stack.get () + f->here.bytes) / 16 * 16;
+  void **at = (void **) top - 2;
+
+  *at = (void *) live;
+  f->here.stack = at - KEPT;
+}
+
+static void
+prepare_context (fibre *f)
+{
+  getcontext (&f->here.context);
+  f->here.context.uc_stack.ss_sp = f->stack.get ();
+  f->here.context.uc_stack.ss_size = f->here.bytes;
+  f->here.context.uc_link = NULL;
+  makecontext (&f->here.context, live, 0);
+}
+
+/* Stacks that lay at equal distances would all want the same lines of the cache. */
+static fibre *
+new_fibre (void)
+{
+  static unsigned n;
+  emulated_unwatched own;
+  fibre *f = new fibre ();
+  fibres.emplace_back (f);
+
+  f->here.bytes = STACK_BYTES + n++ % WARP * 5 * 64;
+  f->stack.reset (new uint8_t[f->here.bytes]);
+  f->here.bottom = f->stack.get ();
+  if (BARE)
+    prepare_stack (f);
+  else
+    prepare_context (f);
+  return f;
+}
+
+void
+emulated_all_lanes (unsigned mask)
+{
+  if (mask != UINT32_MAX)
+    die ("an exchange names lanes %#x of a warp, and all make it", mask);
+}
+
+/* All lanes come to the same instruction. */
+static void
+come (warp *m, size_t lane, void *mine, emulated_maker *make, int line)
+{
+  if (!m->come++) {
+    m->make = make;
+    m->line = line;
+  } else if (m->make != make || m->line != line) {
+    die ("lanes of a warp meet in different exchanges, of lines %d and %d", m->line, line);
+  }
+  m->lane[lane] = mine;
+}
+
+/* One lane does what all do. */
+static void
+make_unwatched (emulated_maker *make, void *const *lane)
+{
+  emulated_unwatched own;
+
+  make (lane);
+}
+
+void
+emulated_meet (void *mine, emulated_maker *make, int line)
+{
+  thread *me = now;
+  warp *w = &warps[me->warp];
+  size_t first = me->warp * WARP;
+
+  if (first + WARP > threads.size ())
+    die ("an exchange of a warp that has not %d lanes", WARP);
+  come (w, me->lane, mine, make, line);
+  if (w->come < WARP) {
+    set_state (me, IN_EXCHANGE);
+    hand_over (me, next_lane (me));
+    return;
+  }
+  w->come = 0;
+  make_unwatched (make, w->lane);
+  for (size_t i = first; i < first + WARP; i++)
+    threads[i].state = READY;
+  w->ready = UINT32_MAX;
+  hand_over (me, &threads[reversed ? first + WARP - 1 : first]);
+}
+
+static void
+make_nothing (void *const *)
+{
+}
+
+void
+__syncwarp (int line)
+{
+  warp *w = &warps[now->warp];
+  size_t whose = 1 + now->warp;
+  unsigned which = w->barriers;
+
+  emulated_races_come (whose, which);
+  emulated_meet (NULL, make_nothing, line);
+  w->barriers = which + 1;
+  emulated_races_go_on (whose, which);
+}
+
+static size_t shared_bytes; /* of the block that runs */
+
+/* Of all kernels: __shared__ of the header. */
+extern "C" uint8_t __start_emulated_static[], __stop_emulated_static[];
+
+static void
+check_shared (const void *at, size_t bytes)
+{
+  const uint8_t *from = (const uint8_t *) at;
+  bool is_static = from >= __start_emulated_static && from + bytes <= __stop_emulated_static;
+
+  if (!is_static && (from < emulated_shared || from + bytes > emulated_shared + shared_bytes))
+    die ("%zu bytes are not in shared memory, of which there are %zu", bytes, shared_bytes);
+  if ((uintptr_t) at % bytes)
+    die ("%zu bytes of shared memory begin at %zu", bytes, (size_t) (from - emulated_shared));
+}
+
+void
+emulated_read_shared (const void *at, size_t bytes)
+{
+  check_shared (at, bytes);
+  emulated_races_read (at, bytes);
+}
+
+static void
+keep_copy (const copy &c)
+{
+  emulated_unwatched own;
+
+  if (now->groups.empty ())
+    now->groups.emplace_back ();
+  now->groups.back ().push_back (c);
+}
+
+void
+emulated_copy (void *to, const void *from, size_t bytes)
+{
+  check_shared (to, bytes);
+  if ((uintptr_t) from % bytes)
+    die ("%zu bytes are copied from an address that is no multiple of that", bytes);
+  keep_copy ({ to, from, bytes });
+  memset (to, 0xff, bytes); /* it may come at any time from now on */
+}
+
+void
+emulated_copy_commit (void)
+{
+  emulated_unwatched own;
+
+  if (now->groups.empty ())
+    now->groups.emplace_back ();
+  now->groups.emplace_back ();
+}
+
+static void
+arrive (const copy &c)
+{
+  if (c.from)
+    memcpy (c.to, c.from, c.bytes);
+  else
+    memset (c.to, 0, c.bytes);
+  emulated_copy_arrived (c.to);
+}
+
+/* All but the newest `open` groups. */
+void
+emulated_copy_wait (unsigned open)
+{
+  while (now->groups.size () > open + 1) {
+    for (const copy &c : now->groups.front ())
+      arrive (c);
+    emulated_unwatched own;
+    now->groups.erase (now->groups.begin ());
+  }
+}
+
+static void
+resume (thread *t)
+{
+  become (t);
+  go (&scheduler, &t->on->here);
+}
+
+static fibre *
+idle_fibre (void)
+{
+  if (idle.empty ())
+    return new_fibre ();
+  fibre *f = idle.back ();
+  idle.pop_back ();
+  return f;
+}
+
+static fibre *
+own_fibre (size_t i)
+{
+  size_t number = emulated_races_number (i);
+
+  while (fibres.size () <= number)
+    new_fibre ();
+  return fibres[number].get ();
+}
+
+/* Until all have come as far as they can alone. */
+static void
+begin_all (void)
+{
+  while (n_begun < threads.size ()) {
+    comes = EMULATED_RACES ? own_fibre (next_to_begin ()) : idle_fibre ();
+    go (&scheduler, &comes->here);
+  }
+}
+
+/* An exchange names all lanes of a warp, so that all have to be there: what it gives is otherwise undefined
+ * (CUDA programming guide, "Warp Shuffle Functions"), even where those that have ended are not waited
+ * for. */
+static void
+check_warp (size_t first, size_t n)
+{
+  size_t ended = n, waits = 0;
+
+  for (size_t i = 0; i < n; i++) {
+    enum state state = threads[first + i].state;
+    if (state == AT_BARRIER)
+      return;
+    waits += state == IN_EXCHANGE;
+    ended = state == ENDED ? i : ended;
+  }
+  if (waits)
+    die ("lane %zu of a warp has ended, and others exchange something", ended);
+}
+
+/* A barrier is for all threads of a block, and one and the same for all (CUDA programming guide,
+ * "Synchronization Functions"); that a device may forgive some of it is not to be relied on. */
+static void
+check_barrier (int line)
+{
+  for (const thread &t : threads)
+    if (t.state == ENDED)
+      die ("a thread of a block has ended, and others stand at a barrier, of line %d", line);
+    else if (t.line != line)
+      die ("threads of a block stand at different barriers, of lines %d and %d", line, t.line);
+}
+
+static bool
+finish_barrier (void)
+{
+  const thread *any = NULL;
+
+  for (const thread &t : threads) {
+    if (t.state == READY || t.state == IN_EXCHANGE)
+      return false;
+    any = t.state == AT_BARRIER ? &t : any;
+  }
+  if (!any)
+    return false;
+  check_barrier (any->line);
+  n_barriers++;
+  for (thread &t : threads)
+    set_state (&t, READY);
+  return true;
+}
+
+/* A warp goes on until its lanes stand at a barrier, or have ended: lanes go on one after the other. */
+static bool
+run_warp (size_t first)
+{
+  size_t left = threads.size () - first, n = left < WARP ? left : (size_t) WARP;
+  bool moved = false;
+
+  for (size_t i = 0; i < n && !moved; i++) {
+    thread *t = &threads[first + (reversed ? n - 1 - i : i)];
+    moved = t->state == READY;
+    if (moved)
+      resume (t);
+  }
+  check_warp (first, n);
+  return moved;
+}
+
+static void
+run_block (void)
+{
+  n_begun = n_ended = 0;
+  n_barriers = 0;
+  for (warp &w : warps)
+    w.come = w.ready = w.barriers = 0;
+  begin_all ();
+  while (n_ended < threads.size ()) {
+    bool moved = false;
+    for (size_t i = 0; i < warps.size (); i++)
+      moved = run_warp ((reversed ? warps.size () - 1 - i : i) * WARP) || moved;
+    moved = finish_barrier () || moved;
+    if (!moved)
+      die ("lanes of a warp, or threads of a block, wait for each other for ever");
+  }
+}
+
+/* ------------------------------------------------------------------------------ launches */
+
+/* What kernels were allowed, until the program ends. */
+static std::map<const void *, size_t> allowed;
+static enum emulated_blocks chosen = EMULATED_ALL;
+static size_t most_shared = SHARED_BYTES;
+
+void
+emulated_set_most_shared (unsigned bytes)
+{
+  most_shared = bytes;
+}
+
+size_t
+emulated_most_shared (void)
+{
+  return most_shared;
+}
+
+void
+emulated_run_blocks (enum emulated_blocks which)
+{
+  chosen = which;
+}
+
+static std::map<std::string, uint64_t> launches; /* by name */
+
+void
+emulated_count (const char *kernel)
+{
+  const char *name = kernel + (*kernel == '(');
+
+  launches[std::string (name, strcspn (name, "<)"))]++;
+}
+
+uint64_t
+emulated_launches (const char *kernel)
+{
+  auto found = launches.find (kernel);
+  return found == launches.end () ? 0 : found->second;
+}
+
+const char *
+emulated_allow (const void *kernel, size_t bytes)
+{
+  if (bytes > most_shared)
+    return "invalid argument";
+  allowed[kernel] = bytes;
+  return NULL;
+}
+
+static void
+check_launch (const void *kernel, dim3 grid, dim3 block, size_t shared)
+{
+  auto found = allowed.find (kernel);
+  size_t most = found == allowed.end () ? 0 : found->second;
+  uint64_t n = (uint64_t) block.x * block.y * block.z;
+
+  if (!grid.x || !grid.y || !grid.z || grid.x > INT32_MAX || grid.y > MOST_BLOCKS ||
+      grid.z > MOST_BLOCKS)
+    die ("a grid of %u x %u x %u blocks", grid.x, grid.y, grid.z);
+  if (!n || n > MOST_THREADS || block.z > 64)
+    die ("a block of %u x %u x %u threads", block.x, block.y, block.z);
+  if (shared > SHARED_UNASKED && (shared > most || shared > most_shared))
+    die ("%zu bytes of shared memory, and %zu were asked for", shared, most);
+}
+
+static void
+prepare_threads (size_t n)
+{
+  threads.resize (n);
+  warps.resize ((n + WARP - 1) / WARP);
+  for (unsigned i = 0; i < n; i++) {
+    threads[i].index = { i % blockDim.x, i / blockDim.x % blockDim.y,
+                         i / (blockDim.x * blockDim.y) };
+    threads[i].warp = i / WARP;
+    threads[i].lane = i % WARP;
+  }
+}
+
+/* NaN: nothing is there before it is written.  Not by memset(), for the address sanitizer has what nobody may
+ * touch between arrays. */
+static void __attribute__ ((no_sanitize ("address"), optimize ("O3", "no-tree-loop-distribute-patterns")))
+forget (uint8_t *from, size_t bytes)
+{
+  for (size_t i = 0; i < bytes; i++)
+    from[i] = 0xff;
+  emulated_races_new_memory (from, bytes);
+}
+
+static void
+forget_shared (size_t shared)
+{
+  let_touch (emulated_shared, sizeof emulated_shared, true);
+  forget (emulated_shared, shared + GUARD);
+  forget (__start_emulated_static, (size_t) (__stop_emulated_static - __start_emulated_static));
+  let_touch (emulated_shared + shared, sizeof emulated_shared - shared, false);
+}
+
+static void
+check_guard (size_t shared)
+{
+  let_touch (emulated_shared, sizeof emulated_shared, true);
+  for (size_t i = 0; i < GUARD; i++)
+    if (emulated_shared[shared + i] != 0xff)
+      die ("a block has written %zu bytes behind its shared memory", i);
+}
+
+static void
+run_at (unsigned x, unsigned y, unsigned z, size_t shared)
+{
+  blockIdx = { x, y, z };
+  emulated_races_open_block ();
+  forget_shared (shared);
+  emulated_products_open (shared);
+  run_block ();
+  emulated_products_close ();
+  check_guard (shared);
+}
+
+/* Blocks come in any order. */
+static void
+run_grid (dim3 grid, size_t shared)
+{
+  uint64_t plane = (uint64_t) grid.x * grid.y, n = plane * grid.z;
+
+  for (uint64_t i = 0; i < n; i++) {
+    uint64_t at = reversed ? n - 1 - i : i;
+    run_at ((unsigned) (at % grid.x), (unsigned) (at % plane / grid.x), (unsigned) (at / plane),
+            shared);
+  }
+}
+
+void
+emulated_run (const void *kernel, dim3 grid, dim3 block, size_t shared,
+              const std::function<void ()> &thread)
+{
+  size_t n = (size_t) block.x * block.y * block.z;
+
+  check_launch (kernel, grid, block, shared);
+  if (chosen == EMULATED_NONE)
+    return;
+  blockDim = block;
+  gridDim = grid;
+  shared_bytes = shared;
+  body = &thread;
+  prepare_threads (n);
+  emulated_races_open ();
+  if (chosen == EMULATED_LAST)
+    run_at (grid.x - 1, grid.y - 1, grid.z - 1, shared);
+  else
+    run_grid (grid, shared);
+  emulated_races_close ();
+}

@@ -1,0 +1,461 @@
+/* Products of warpgroups on the emulator: wgmma of PTX, as hard on a kernel as a device may be.
+ *
+ * A product is made when it is waited for, of what the matrices are then; until then the sums hold NaN,
+ * and fragments and sums must stay as they were left.  What cp.async has written is seen by products
+ * only after the thread that copied it has said so. */
+#include "tests/doubles/emulated_cuda.h"
+#include "tests/doubles/emulated_cuda.hh"
+#include "tests/doubles/emulated_races.hh"
+#include <stdio.h>
+#include <stdlib.h>
+#include <vector>
+
+enum { WARP = 32, WARPS = 4, ROWS = 16 /* of a warp */, MOST_TERMS = 32, MOST_COLUMNS = 256, WORDS = 4 };
+enum { CHUNK = 16 /* bytes of shared memory that are copied together */ };
+
+static const uint32_t in_flight = 0x7fc0dead; /* a NaN */
+
+struct product {
+  emulated_product it;
+  uint32_t fragments[WORDS]; /* when it was issued */
+};
+
+/* Sums that products are at work on, and what they were before the first of them. */
+struct busy {
+  float *sum;
+  unsigned n, products;
+  std::vector<float> before;
+};
+
+/* Of a thread. */
+struct flight {
+  std::vector<product> open; /* not committed */
+  std::vector<std::vector<product>> groups;
+  std::vector<busy> sums;
+  std::vector<size_t> copies; /* chunks of shared memory that are not seen yet */
+  bool begun;                 /* nothing was waited for since registers were said to be ready */
+  size_t issued;
+};
+
+/* What the warps of a warpgroup have multiplied: all of them the same. */
+struct issued {
+  uint64_t a, b;
+};
+
+static std::vector<flight>
+    flights; /* none: no thread of the block has done anything of this kind */
+static std::vector<std::vector<issued>> warpgroups;
+static std::vector<uint8_t> unseen; /* chunks of shared memory */
+static size_t bytes;                /* of shared memory */
+static bool expected;
+static const char *first_complaint;
+
+void
+emulated_expect_complaints (int yes)
+{
+  expected = yes != 0;
+  first_complaint = NULL;
+}
+
+const char *
+emulated_complaint (void)
+{
+  return first_complaint;
+}
+
+static void
+complain (const char *text)
+{
+  if (!expected) {
+    fprintf (stderr, "products of a warpgroup: %s\n", text);
+    abort ();
+  }
+  first_complaint = first_complaint ? first_complaint : text;
+}
+
+void
+emulated_products_open (size_t shared)
+{
+  bytes = shared;
+  flights.clear ();
+  warpgroups.clear ();
+}
+
+/* All four warps of a warpgroup execute each product. */
+static void
+check_issued (void)
+{
+  for (size_t i = 0; i < flights.size (); i++)
+    if (flights[i].issued != warpgroups[i / (WARP * WARPS)].size ())
+      complain ("warps of a warpgroup have issued different numbers of products");
+  for (size_t i = 0; i < warpgroups.size (); i++)
+    if (!warpgroups[i].empty () && (i + 1) * WARP * WARPS > flights.size ())
+      complain ("a warpgroup has not four warps");
+}
+
+void
+emulated_products_close (void)
+{
+  for (const flight &f : flights)
+    if (!f.open.empty () || !f.groups.empty ())
+      complain ("a thread has ended and not waited for its products");
+  check_issued ();
+}
+
+static flight *
+mine (void)
+{
+  emulated_unwatched own;
+
+  if (flights.empty ()) {
+    flights.resize (blockDim.x);
+    warpgroups.assign (blockDim.x / (WARP * WARPS) + 1, {});
+    unseen.assign ((bytes + CHUNK - 1) / CHUNK, 0);
+  }
+  return &flights[threadIdx.x];
+}
+
+/* ---------------------------------------------------------------------- shared memory */
+
+void
+emulated_copy_arrived (const void *to)
+{
+  size_t at = (size_t) ((const uint8_t *) to - emulated_shared) / CHUNK;
+  emulated_unwatched own;
+
+  if ((const uint8_t *) to < emulated_shared || at >= bytes / CHUNK)
+    return;
+  mine ()->copies.push_back (at);
+  unseen[at] = 1;
+}
+
+void
+emulated_copies_are_seen (void)
+{
+  emulated_unwatched own;
+
+  for (size_t at : mine ()->copies)
+    unseen[at] = 0;
+  mine ()->copies.clear ();
+}
+
+/* A matrix in shared memory: `outer` counts rows of the left and columns of the right one.  Rows of 128
+ * bytes; bits 4 to 6 of an address are changed by its bits 7 to 9. */
+struct described {
+  uint64_t bits;
+  bool turned;
+
+  uint64_t field (unsigned from) const
+  {
+    return (bits >> from & 0x3fff) * 16;
+  }
+
+  uint64_t at (unsigned outer, unsigned term) const
+  {
+    uint64_t panel = field (16), eight = field (32);
+    uint64_t plain = turned
+                         ? outer / 64 * panel + outer % 64 * 2 + term / 8 * eight + term % 8 * 128
+                         : outer / 8 * eight + outer % 8 * 128 + term * 2;
+    uint64_t linear = field (0) + plain;
+    return linear ^ (linear >> 7 & 7) << 4;
+  }
+
+  uint16_t element (unsigned outer, unsigned term) const
+  {
+    uint64_t where = at (outer, term);
+    uint16_t out = 0;
+
+    if (where + sizeof out > bytes) {
+      complain ("a matrix ends behind shared memory");
+      return out;
+    }
+    if (unseen[where / CHUNK])
+      complain ("what was copied was not yet seen by products");
+    memcpy (&out, emulated_shared + where, sizeof out);
+    return out;
+  }
+};
+
+uint64_t
+emulated_matrix_place (uint64_t bits, bool turned, unsigned outer, unsigned term)
+{
+  return described{ bits, turned }.at (outer, term);
+}
+
+/* Of so many outer elements and terms, by the thread that says so. */
+static void
+watch_matrix (const described &m, unsigned first, unsigned n, unsigned terms)
+{
+  unsigned outer_step = m.turned ? CHUNK / 2 : 1, term_step = m.turned ? 1 : CHUNK / 2;
+
+  for (unsigned outer = first; outer < first + n; outer += outer_step)
+    for (unsigned term = 0; term < terms; term += term_step)
+      if (m.at (outer, term) + CHUNK <= bytes)
+        emulated_races_read (emulated_shared + m.at (outer, term), CHUNK);
+}
+
+static void
+check_described (uint64_t bits)
+{
+  if (bits >> 62 != 1)
+    complain ("a matrix is not laid out in rows of 128 bytes");
+  if (bits >> 49 & 7)
+    complain ("a matrix has a base offset");
+  if (bits >> 3 & 7) /* bits 7 to 9 of its address */
+    complain ("a matrix without base offset begins inside of eight rows");
+}
+
+/* ----------------------------------------------------------------------------- issuing */
+
+static busy *
+find_busy (flight *f, const float *sum)
+{
+  for (busy &b : f->sums)
+    if (b.sum == sum)
+      return &b;
+  return NULL;
+}
+
+static void
+poison (float *sum, unsigned n)
+{
+  for (unsigned i = 0; i < n; i++)
+    memcpy (sum + i, &in_flight, sizeof in_flight);
+}
+
+static bool
+is_poisoned (const float *sum, unsigned n)
+{
+  for (unsigned i = 0; i < n; i++)
+    if (memcmp (sum + i, &in_flight, sizeof in_flight) != 0)
+      return false;
+  return true;
+}
+
+static void
+compare_warps (flight *f, const emulated_product &it)
+{
+  std::vector<issued> &all = warpgroups[threadIdx.x / (WARP * WARPS)];
+  size_t i = f->issued++;
+
+  if (i == all.size ())
+    all.push_back ({ it.a_at, it.b });
+  else if (i > all.size () || all[i].a != it.a_at || all[i].b != it.b)
+    complain ("warps of a warpgroup multiply different matrices");
+}
+
+/* Of a product, from when it is issued until it was waited for, by one lane for its warp. */
+static void
+watch (const emulated_product &it)
+{
+  const unsigned words = 16; /* along the terms; of codes each is two */
+
+  if (threadIdx.x % WARP)
+    return;
+  watch_matrix ({ it.b, it.b_turned }, 0, it.columns, words);
+  if (!it.a)
+    watch_matrix ({ it.a_at, it.a_turned }, threadIdx.x / WARP % WARPS * ROWS, ROWS, words);
+}
+
+void
+emulated_products_begin (void)
+{
+  emulated_unwatched own;
+
+  mine ()->begun = true;
+}
+
+void
+emulated_multiply (const emulated_product &it)
+{
+  if (EMULATED_RACES)
+    watch (it);
+  emulated_unwatched own;
+  flight *f = mine ();
+  busy *b = find_busy (f, it.sum);
+  unsigned n = it.columns / 2;
+  product p = { it, {} };
+
+  check_described (it.b);
+  if (!it.a)
+    check_described (it.a_at);
+  else
+    memcpy (p.fragments, it.a, sizeof p.fragments);
+  if (!f->begun)
+    complain ("a product was issued after a wait, and no fence");
+  if (!b) {
+    f->sums.push_back ({ it.sum, n, 0, std::vector<float> (it.sum, it.sum + n) });
+    b = &f->sums.back ();
+    poison (it.sum, n);
+  }
+  if (b->n != n)
+    complain ("products of several shapes have one sum");
+  b->products++;
+  f->open.push_back (p);
+  compare_warps (f, it);
+}
+
+void
+emulated_products_commit (void)
+{
+  emulated_unwatched own;
+  flight *f = mine ();
+
+  f->groups.push_back (f->open);
+  f->open.clear ();
+}
+
+/* ----------------------------------------------------------------------------- waiting */
+
+static unsigned
+terms_of (const emulated_product &it)
+{
+  return it.left_code ? 32 : 16;
+}
+
+/* Of a matrix in shared memory; codes lie two to an element. */
+static float
+element_in (const described &matrix, unsigned outer, unsigned term, const emulated_product &it,
+            float (*code) (uint8_t))
+{
+  if (!code)
+    return it.decoded (matrix.element (outer, term));
+  return code ((uint8_t) (matrix.element (outer, term / 2) >> term % 2 * 8));
+}
+
+/* What the lanes of a warp multiply together. */
+struct together {
+  const product *lane[WARP];
+
+  float left (unsigned row, unsigned term) const
+  {
+    const emulated_product &it = lane[0]->it;
+    unsigned warp = threadIdx.x / WARP % WARPS;
+    if (!it.a)
+      return element_in ({ it.a_at, it.a_turned }, warp * ROWS + row, term, it, it.left_code);
+    const product *p = lane[row % 8 * 4 + term % 8 / 2];
+    uint32_t word = p->it.a[row / 8 + term / 8 * 2];
+    if (memcmp (p->fragments, p->it.a, sizeof p->fragments) != 0)
+      complain ("fragments were written before their product was waited for");
+    return it.decoded ((uint16_t) (word >> term % 2 * 16));
+  }
+};
+
+/* The sum of a lane, and its element for a row of the warp and a column. */
+static float *
+element_of (float *sum, unsigned row, unsigned column)
+{
+  return sum + column / 8 * 4 + row / 8 * 2 + column % 2;
+}
+
+static void
+check_alike (const together &t)
+{
+  for (unsigned lane = 1; lane < WARP; lane++) {
+    const emulated_product &x = t.lane[0]->it, &y = t.lane[lane]->it;
+    if (x.columns != y.columns || x.a_at != y.a_at || x.b != y.b || x.adds != y.adds)
+      complain ("lanes of a warp multiply different matrices");
+  }
+}
+
+static void
+make (const together &t, float *const sums[WARP])
+{
+  const emulated_product &it = t.lane[0]->it;
+  static float left[ROWS][MOST_TERMS], right[MOST_TERMS][MOST_COLUMNS], row_sum[MOST_COLUMNS];
+  const described b = { it.b, it.b_turned };
+  const unsigned terms = terms_of (it);
+
+  check_alike (t);
+  for (unsigned k = 0; k < terms; k++) {
+    for (unsigned row = 0; row < ROWS; row++)
+      left[row][k] = t.left (row, k);
+    for (unsigned column = 0; column < it.columns; column++)
+      right[k][column] = element_in (b, column, k, it, it.right_code);
+  }
+  for (unsigned row = 0; row < ROWS; row++) {
+    for (unsigned column = 0; column < it.columns; column++)
+      row_sum[column] = it.adds ? *element_of (sums[row % 8 * 4 + column % 8 / 2], row, column) : 0;
+    for (unsigned k = 0; k < terms; k++)
+      for (unsigned column = 0; column < it.columns; column++)
+        row_sum[column] += left[row][k] * right[k][column];
+    for (unsigned column = 0; column < it.columns; column++)
+      *element_of (sums[row % 8 * 4 + column % 8 / 2], row, column) = row_sum[column];
+  }
+}
+
+/* Sums that nothing is at work on any more come back to their thread. */
+static void
+give_back (flight *f)
+{
+  for (size_t i = f->sums.size (); i-- > 0;) {
+    busy &b = f->sums[i];
+    if (b.products)
+      continue;
+    if (!is_poisoned (b.sum, b.n))
+      complain ("sums were written before their product was waited for");
+    memcpy (b.sum, b.before.data (), b.n * sizeof *b.sum);
+    f->sums.erase (f->sums.begin () + (long) i);
+  }
+}
+
+/* The oldest group of every lane, by the first of them. */
+static void
+make_group (flight *const lanes[WARP])
+{
+  for (size_t i = 0; i < lanes[0]->groups.front ().size (); i++) {
+    together t;
+    float *sums[WARP];
+    for (unsigned lane = 0; lane < WARP; lane++) {
+      if (lanes[lane]->groups.front ().size () != lanes[0]->groups.front ().size ()) {
+        complain ("lanes of a warp have issued different numbers of products");
+        return;
+      }
+      t.lane[lane] = &lanes[lane]->groups.front ()[i];
+      busy *b = find_busy (lanes[lane], t.lane[lane]->it.sum);
+      sums[lane] = b->before.data ();
+      b->products--;
+    }
+    make (t, sums);
+  }
+}
+
+/* Of a lane, and how many groups it leaves open. */
+struct waiting {
+  flight *f;
+  unsigned open;
+};
+
+static void
+make_groups (void *const *lane)
+{
+  flight *lanes[WARP];
+
+  for (unsigned i = 0; i < WARP; i++)
+    lanes[i] = ((const waiting *) lane[i])->f;
+  while (lanes[0]->groups.size () > ((const waiting *) lane[0])->open) {
+    make_group (lanes);
+    for (flight *each : lanes)
+      each->groups.erase (each->groups.begin ());
+  }
+}
+
+static void
+watch_groups (const waiting &w)
+{
+  for (size_t i = 0; EMULATED_RACES && i + w.open < w.f->groups.size (); i++)
+    for (const product &p : w.f->groups[i])
+      watch (p.it);
+}
+
+void
+emulated_products_wait (unsigned open)
+{
+  waiting mine_waits = { mine (), open };
+
+  watch_groups (mine_waits);
+  emulated_unwatched own;
+  mine_waits.f->begun = false;
+  emulated_meet (&mine_waits, make_groups, __LINE__);
+  give_back (mine_waits.f);
+}

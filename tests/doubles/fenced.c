@@ -1,0 +1,73 @@
+#include "tests/doubles/fenced.h"
+#include "core/base/sanitize.h"
+#include <string.h>
+#include <sys/mman.h>
+#if WEFT_ADDRESS_SANITIZER
+#include <sanitizer/asan_interface.h>
+#endif
+
+enum { PAGE = 4096, UNIT = 16, UNTOUCHED = 0xa5 };
+
+struct fenced {
+  uint8_t *base;  /* of all pages, the first and the last of which are closed */
+  uint64_t pages; /* bytes between those */
+  uint64_t before, bytes;
+};
+
+static GHashTable *all; /* struct fenced, by where they begin */
+
+static void
+let_touch (void *at, uint64_t bytes, gboolean touch)
+{
+#if WEFT_ADDRESS_SANITIZER
+  (touch ? __asan_unpoison_memory_region : __asan_poison_memory_region) (at, bytes);
+#else
+  (void) at, (void) bytes, (void) touch;
+#endif
+}
+
+void *
+fenced_new (uint64_t bytes, unsigned askew, gboolean at_end)
+{
+  struct fenced *f = g_new0 (struct fenced, 1);
+
+  f->bytes = bytes;
+  f->pages = (askew + bytes + PAGE - 1) / PAGE * PAGE;
+  f->before = askew + (at_end ? (f->pages - askew - bytes) / UNIT * UNIT : 0);
+  f->base = mmap (NULL, f->pages + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  g_assert (f->base != MAP_FAILED);
+  g_assert (mprotect (f->base + PAGE, f->pages, PROT_READ | PROT_WRITE) == 0);
+  memset (f->base + PAGE, UNTOUCHED, f->pages);
+  memset (f->base + PAGE + f->before, 0xff, bytes);
+  let_touch (f->base + PAGE, f->pages, FALSE);
+  let_touch (f->base + PAGE + f->before, bytes, TRUE);
+  if (!all)
+    all = g_hash_table_new (NULL, NULL);
+  g_hash_table_insert (all, f->base + PAGE + f->before, f);
+  return f->base + PAGE + f->before;
+}
+
+static void
+check_untouched (const struct fenced *f, uint64_t from, uint64_t end)
+{
+  for (uint64_t i = from; i < end; i++)
+    if (f->base[PAGE + i] != UNTOUCHED)
+      g_error ("%" G_GUINT64_FORMAT " bytes: byte %" G_GINT64_FORMAT " was written", f->bytes,
+               (gint64) (i - f->before));
+}
+
+void
+fenced_free (void *at)
+{
+  struct fenced *f = at ? g_hash_table_lookup (all, at) : NULL;
+
+  if (!at)
+    return;
+  g_assert (f);
+  let_touch (f->base + PAGE, f->pages, TRUE);
+  check_untouched (f, 0, f->before);
+  check_untouched (f, f->before + f->bytes, f->pages);
+  munmap (f->base, f->pages + 2 * PAGE);
+  g_hash_table_remove (all, at);
+  g_free (f);
+}

@@ -1,0 +1,161 @@
+/* Random legal jobs trained on the CUDA executor, on a device that computes, and on the CPU: the same
+ * losses, norms and gradients.
+ *
+ *   test_emulated cuda_random -- [SEED [JOBS]]      other jobs, or fewer of them */
+#include "core/base/sanitize.h"
+#include "tests/doubles/computing_cuda.h"
+#include "tests/doubles/emulated_cuda.h"
+#include "tests/made/random_job.h"
+#include "tests/made/trained.h"
+#include "tests/runner/runner.h"
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define SEED 2026
+#define JOBS (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER ? 2 : 12)
+#define MOST_RANKS 8
+#define MOST_PARAMETERS 40000
+#define MOST_WORK                                                                                  \
+  1000 /* tokens of a batch, times layers, times heads: threads of kernels take long */
+
+/* What was added in another order, and in 16 bits rounded in between (trained_cases.c). */
+static const struct trained_bound bounds[] = {
+  [WEFT_FP32] = { .loss = 1e-5, .norm = 1e-4, .gradient = 1e-3 },
+  [WEFT_BF16] = { .loss = 1e-3, .norm = 1e-2, .gradient = 0.3 },
+  [WEFT_FP16] = { .loss = 1e-3, .norm = 1e-2, .gradient = 0.3 },
+  [WEFT_FP8] = { .loss = 3e-3, .norm = 5e-2, .gradient = 0.6 }, /* the code beside: an eighth */
+};
+
+static int64_t
+work_of (const struct weft_job *job)
+{
+  return job->train.global_batch_size * job->model.seq_length * job->model.num_layers *
+         job->model.num_attention_heads;
+}
+
+/* Whether rows go between ranks by counts. */
+static gboolean
+is_counted (const char *words)
+{
+  return strstr (words, "num_moe_experts=") && !strstr (words, "moe_pad") &&
+         (!strstr (words, "expert_model_parallel_size=1") ||
+          strstr (words, "tensor_model_parallel_size="));
+}
+
+/* Clusters do not matter to numbers. */
+static char *
+draw (GRand *rand, struct weft_job *job, gboolean counted)
+{
+  for (;;) {
+    g_autofree char *plain = weft_random_job (rand);
+    if (counted && !is_counted (plain))
+      continue;
+    g_autofree char *words =
+        g_strconcat (plain, " moe_load_imbalance=64 reduction_order=fast", NULL);
+
+    if (weft_test_job (words, job, NULL) && job->cluster.n_gpus <= MOST_RANKS &&
+        weft_model_parameters (&job->model) <= MOST_PARAMETERS && work_of (job) <= MOST_WORK)
+      return g_steal_pointer (&words);
+  }
+}
+
+/* Half of them on a device that has products of warpgroups, as Hopper.  FALSE: the device cannot, for want
+ * of a kernel or by what NCCL has not. */
+static gboolean
+runs_as_on_the_cpu (const char *words, const struct weft_job *job, uint32_t number)
+{
+  gboolean own = number % 2;
+  struct weft_exec_options how = { .ranks_per_gpu = own ? 1 : job->cluster.n_gpus,
+                                   .graph = number % 3 == 0 };
+  g_autoptr (computing_cuda) d = computing_cuda_new (number);
+
+  d->warpgroups = number / 2 % 2;
+  g_autoptr (trained) device = trained_new (&d->calls, words, &how);
+
+  assert_int_equal (d->n_open, 0);
+  if (!device)
+    return FALSE;
+  g_autoptr (trained) cpu = trained_new (NULL, words, NULL);
+  trained_assert_near (device, cpu, bounds[weft_job_linear_dtype (job)], words);
+  return TRUE;
+}
+
+static void
+train_jobs (const struct weft_tests_draw *drawn, gboolean counted)
+{
+  g_autoptr (GRand) rand = g_rand_new_with_seed (drawn->seed + counted);
+  uint32_t left = drawn->jobs, lacking = 0;
+
+  trained_limit (0, drawn->seed);
+  for (uint32_t i = 0; left; i++) {
+    struct weft_job job;
+    g_autofree char *words = draw (rand, &job, counted);
+    gboolean ran = runs_as_on_the_cpu (words, &job, i);
+    left -= ran;
+    lacking += !ran;
+  }
+  print_message ("%u jobs, besides %u that the device lacks something for; launches of experts by "
+                 "warpgroups so far: %u, and of codes %u\n",
+                 drawn->jobs, lacking, (unsigned) emulated_launches ("warpgroup_tiles"),
+                 (unsigned) emulated_launches ("warpgroup_codes"));
+}
+
+/* A run of a process of its own: what it says where it may take no time. */
+static void
+a_run_that_takes_too_long_is_named (void **state)
+{
+  char said[400] = "";
+  int pipes[2], status;
+
+  (void) state;
+  assert_int_equal (pipe (pipes), 0);
+  pid_t child = fork ();
+  if (child == 0) {
+    dup2 (pipes[1], STDERR_FILENO);
+    trained_limit (1e-3, 77);
+    trained_new (NULL, "model=gpt2-nano topology=cpu gpus=1", NULL);
+    _exit (0);
+  }
+  close (pipes[1]);
+  assert_int_equal (waitpid (child, &status, 0), child);
+  assert_true (read (pipes[0], said, sizeof said - 1) > 0);
+  close (pipes[0]);
+  assert_true (WIFEXITED (status) && WEXITSTATUS (status) == 1);
+  assert_string_equal (said, "seed 77: takes longer than 0.001 s: model=gpt2-nano topology=cpu "
+                             "gpus=1\n");
+}
+
+static void
+random_jobs_train_as_on_the_cpu (void **state)
+{
+  train_jobs (*state, FALSE);
+}
+
+/* Every other job with a GPU for each rank. */
+static void
+random_jobs_whose_rows_go_by_counts_train_as_on_the_cpu (void **state)
+{
+  struct weft_tests_draw drawn = *(const struct weft_tests_draw *) *state;
+
+  drawn.jobs = (drawn.jobs + 3) / 4;
+  train_jobs (&drawn, TRUE);
+}
+
+static struct weft_tests_draw drawn = { SEED, JOBS };
+
+static int
+read_draw (int argc, char **argv)
+{
+  weft_tests_read_draw (argc, argv, &drawn);
+  return WEFT_TESTS_RUN;
+}
+
+static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (a_run_that_takes_too_long_is_named),
+  cmocka_unit_test_prestate (random_jobs_train_as_on_the_cpu, &drawn),
+  cmocka_unit_test_prestate (random_jobs_whose_rows_go_by_counts_train_as_on_the_cpu, &drawn),
+};
+
+WEFT_TESTS (tests, .begin = read_draw)

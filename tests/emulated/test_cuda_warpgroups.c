@@ -1,0 +1,61 @@
+/* Whole steps on a device that computes and has products of warpgroups (compute capability 9.0): attention,
+ * products of experts and of their codes go that way, and train as on the CPU. */
+#include "core/base/sanitize.h"
+#include "tests/doubles/computing_cuda.h"
+#include "tests/doubles/emulated_cuda.h"
+#include "tests/made/trained_cases.h"
+#include "tests/runner/runner.h"
+
+#define SPARSE (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER ? 5 : 1)
+
+/* Kernels of warpgroups by what they do: each of them is launched in every step, or none. */
+static const struct {
+  enum trained_by by;
+  const char *kernel;
+} kernels[] = {
+  { TRAINED_ATTENTION, "warpgroup_forward" }, { TRAINED_ATTENTION, "warpgroup_queries" },
+  { TRAINED_ATTENTION, "warpgroup_keys" },    { TRAINED_PRODUCTS, "warpgroup_tiles" },
+  { TRAINED_CODES, "warpgroup_codes" },
+};
+
+static void
+check (uint32_t number, gboolean warpgroups)
+{
+  g_autoptr (computing_cuda) d = computing_cuda_new (number);
+  const struct trained_wide *c = &trained_wide[number];
+  uint64_t before[G_N_ELEMENTS (kernels)];
+
+  d->warpgroups = warpgroups;
+  for (unsigned i = 0; i < G_N_ELEMENTS (kernels); i++)
+    before[i] = emulated_launches (kernels[i].kernel);
+  assert_true (trained_wide_as_on_the_cpu (&d->calls, number, number % 3 == 0));
+  for (unsigned i = 0; i < G_N_ELEMENTS (kernels); i++)
+    if ((emulated_launches (kernels[i].kernel) > before[i]) !=
+        (warpgroups && c->by & kernels[i].by))
+      fail_msg ("%s: %s", c->words, kernels[i].kernel);
+  assert_int_equal (d->n_open, 0);
+}
+
+static void
+steps_by_warpgroups_are_those_of_the_cpu (void **state)
+{
+  (void) state;
+  for (uint32_t i = 0; i < trained_n_wide; i += SPARSE)
+    check (i, TRUE);
+}
+
+/* A device without them never comes there. */
+static void
+steps_without_them_are_so_too (void **state)
+{
+  (void) state;
+  for (uint32_t i = 0; i < trained_n_wide; i += 8)
+    check (i, FALSE);
+}
+
+static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (steps_by_warpgroups_are_those_of_the_cpu),
+  cmocka_unit_test (steps_without_them_are_so_too),
+};
+
+WEFT_TESTS (tests)

@@ -1,0 +1,526 @@
+/* Attention by cuDNN: that its graph means attention, by a double that computes it; and that the library
+ * takes the graph, by asking it for plans for GPUs that are only described, where it is installed. */
+#include "exec_cuda/module/fused.h"
+#include "kernels/bind.h"
+#include "kernels/cuda/cudnn_attention.h"
+#include "kernels/cuda/table.h"
+#include "tests/doubles/computing_cuda.h"
+#include "tests/made/cuda_case.h"
+#include "tests/runner/folder.h"
+#include "tests/made/nano.h"
+#include "tests/doubles/playing_cudnn.h"
+#include "tests/doubles/playing_trial.h"
+#include "tests/made/trained_cases.h"
+#include "tests/runner/runner.h"
+#include <dlfcn.h>
+
+#define GUARD 256 /* bytes behind scratch that must stay */
+
+/* ------------------------------------------------------------------------------ the double */
+
+static struct weft_cudnn_shape
+shape_of (const struct weft_kernel *k)
+{
+  return weft_cudnn_shape_of (k->shape.dim, k->operand[0].dtype, k->kind == WEFT_OP_ATTENTION_BWD,
+                              k->deterministic);
+}
+
+static void
+launch (void *user, const struct weft_kernel *k, gboolean again)
+{
+  struct weft_cuda_launch l = weft_cuda_launch_of (k);
+  struct weft_cudnn_shape shape = shape_of (k);
+
+  (void) again;
+  assert_null (weft_cudnn_attention_plan (user, &shape, &l.scratch_bytes));
+  g_autofree uint8_t *scratch = g_malloc (l.scratch_bytes + GUARD);
+  memset (scratch, 0xff, l.scratch_bytes + GUARD);
+  l.scratch = scratch;
+  l.stream = &l;
+  assert_null (weft_cudnn_attention_run (user, &shape, &l));
+  for (int i = 0; i < GUARD; i++)
+    assert_int_equal (scratch[l.scratch_bytes + (uint64_t) i], 0xff);
+}
+
+static gboolean
+has_attention (void *user, enum weft_op_kind kind)
+{
+  (void) user;
+  return kind == WEFT_OP_ATTENTION || kind == WEFT_OP_ATTENTION_BWD;
+}
+
+static struct weft_cudnn_attention *
+open_double (const struct weft_cudnn_calls *calls)
+{
+  const char *why = NULL;
+  struct weft_cudnn_attention *a = weft_cudnn_attention_new (calls, NULL, &why);
+
+  if (!a)
+    fail_msg ("%s", why);
+  return a;
+}
+
+static void
+the_graph_of_attention_computes_attention (void **state)
+{
+  struct weft_cudnn_attention *a = open_double (&playing_cudnn);
+  const struct cuda_case_device device = { has_attention, launch, a };
+
+  (void) state;
+  cuda_case_fused_attention (&device);
+  weft_cudnn_attention_free (a);
+}
+
+static const char *
+refusal (struct weft_cudnn_attention *a, uint64_t tokens, uint64_t width, enum weft_dtype dtype)
+{
+  const uint64_t dim[] = { 1, tokens, 2, 1, width, 0, 0 };
+  const struct weft_cudnn_shape shape = weft_cudnn_shape_of (dim, (uint8_t) dtype, TRUE, TRUE);
+  uint64_t scratch = 0;
+  const char *why = weft_cudnn_attention_plan (a, &shape, &scratch);
+
+  assert_int_equal (scratch == 0, why != NULL);
+  return why;
+}
+
+static void
+a_shape_that_cudnn_does_not_take_is_refused_with_the_reason (void **state)
+{
+  struct weft_cudnn_attention *a = open_double (&playing_cudnn);
+
+  (void) state;
+  assert_null (refusal (a, 32, 64, WEFT_BF16));
+  assert_non_null (strstr (refusal (a, 32, 64, WEFT_FP32), "bf16 and fp16"));
+  assert_non_null (strstr (refusal (a, 32, 60, WEFT_BF16), "multiple of 8"));
+  assert_non_null (strstr (refusal (a, 32, 264, WEFT_BF16), "no engine"));
+  weft_cudnn_attention_free (a);
+}
+
+/* Its workspace is far less than the gradients of all scores, which the real library wants: here only
+ * fp32 sums are counted, of 2^23 tokens. */
+static void
+more_scratch_than_agreed_is_refused (void **state)
+{
+  struct weft_cudnn_attention *a = open_double (&playing_cudnn);
+  const uint64_t dim[] = { 1, 1 << 23, 2, 1, 128, 0, 0 };
+  const struct weft_cudnn_shape shape = weft_cudnn_shape_of (dim, WEFT_BF16, TRUE, FALSE);
+  uint64_t scratch = 0;
+
+  (void) state;
+  assert_string_equal (weft_cudnn_attention_plan (a, &shape, &scratch),
+                       "it wants 8.1 GiB of scratch, and gets no more than 4");
+  assert_int_equal (scratch, 0);
+  weft_cudnn_attention_free (a);
+}
+
+static void
+versions_that_would_compute_wrongly_are_not_asked (void **state)
+{
+  const char *why = NULL;
+  struct weft_cudnn_attention *former = open_double (&playing_former_cudnn);
+
+  (void) state;
+  assert_null (refusal (former, 256, 64, WEFT_BF16));
+  assert_non_null (strstr (refusal (former, 250, 64, WEFT_BF16), "multiples of 128"));
+  weft_cudnn_attention_free (former);
+  assert_null (weft_cudnn_attention_new (&playing_old_cudnn, NULL, &why));
+  assert_string_equal (why, "cuDNN: found version 90700, wanted 91100 or newer");
+}
+
+static void
+a_missing_library_is_named_with_what_was_tried (void **state)
+{
+  const char *why = NULL;
+
+  (void) state;
+  assert_null (weft_cudnn_open (WEFT_SOURCE_DIR "/nowhere/libcudnn.so.9", &why));
+  assert_non_null (strstr (why, "cuDNN is not there: wanted libcudnn.so.9"));
+  assert_non_null (strstr (why, "nowhere/libcudnn.so.9: cannot open"));
+  assert_null (weft_cudnn_open (WEFT_NO_DRIVER, &why));
+  assert_non_null (strstr (why, "has not all calls of its graph API"));
+}
+
+/* Whole steps: the scratch is the executor's, and rows are those of a plan. */
+static void
+training_with_it_is_that_of_the_cpu_and_repeats_itself (void **state)
+{
+  struct weft_cudnn_attention *a = open_double (&playing_cudnn);
+  g_autoptr (computing_cuda) device = computing_cuda_new (0);
+
+  (void) state;
+  device->cudnn = a;
+  trained_fused (&device->calls);
+  assert_true (device->n_fused > 0);
+  assert_int_equal (device->n_open, 0);
+  weft_cudnn_attention_free (a);
+}
+
+/* ------------------------------------------------------------------------------- the knobs */
+
+static void
+see_kernel (void *user, const struct weft_kernel *k)
+{
+  uint32_t *seen = user;
+
+  if (!has_attention (NULL, k->kind))
+    return;
+  assert_true (k->fused);
+  assert_true (k->deterministic);
+  ++*seen;
+}
+
+/* Executors are told by the kernel; the plan is that of flash. */
+static void
+attention_backend_and_deterministic_mode_reach_every_attention (void **state)
+{
+#define NANO "model=gpt2-nano topology=hgx-h200 gpus=1 global_batch_size=1 deterministic_mode=true "
+  g_autoptr (weft_plan) flash = weft_test_plan (NANO);
+  g_autoptr (weft_plan) fused = weft_test_plan (NANO "attention_backend=fused");
+  g_autofree char *a = weft_program_print (flash->role[0]);
+  g_autofree char *b = weft_program_print (fused->role[0]);
+  g_auto (weft_bind) bind = { 0 };
+  uint32_t seen = 0;
+
+  (void) state;
+  assert_string_equal (a, b);
+  assert_memory_equal (flash->memory[0].planned, fused->memory[0].planned,
+                       sizeof flash->memory[0].planned);
+  weft_bind_init (&bind, fused, 0);
+  for (uint32_t op = 0; op < bind.p->n_op; op++)
+    weft_bind_kernels (&bind, op, see_kernel, &seen);
+  assert_int_equal (seen, 2 * fused->job.model.num_layers);
+}
+
+/* On a machine without a GPU the library does not open, if it is there. */
+static void
+a_job_that_wants_cudnn_is_told_when_there_is_none (void **state)
+{
+  if (*WEFT_SANITIZE) /* which would judge the library's own memory */
+    skip ();
+  struct weft_kernel k = { .kind = WEFT_OP_ATTENTION,
+                           .fused = TRUE,
+                           .shape.dim = { 1, 128, 2, 1, 64, 0, 0 },
+                           .operand[0].dtype = WEFT_BF16 };
+  uint64_t scratch;
+
+  (void) state;
+  struct weft_fused *f = weft_fused_new (NULL);
+  gboolean takes = weft_fused_takes (f, 0, &k, &scratch);
+  const char *why = weft_fused_missing (f, 0, &k);
+  assert_int_equal (takes, why == NULL);
+  assert_true (takes || g_str_has_prefix (why, "attention_backend = fused: cuDNN "));
+  k.fused = FALSE;
+  assert_false (weft_fused_takes (f, 0, &k, &scratch));
+  assert_null (weft_fused_missing (f, 0, &k));
+  weft_fused_free (f);
+}
+
+/* A line on stderr says so once. */
+static void
+parts_of_sequences_are_left_to_our_own_kernels (void **state)
+{
+  struct weft_fused *f = weft_fused_new (NULL);
+  const struct weft_kernel k = { .kind = WEFT_OP_ATTENTION_PART, .fused = TRUE };
+  uint64_t scratch = 1;
+
+  (void) state;
+  assert_false (weft_fused_takes (f, 0, &k, &scratch));
+  assert_false (weft_fused_takes (f, 0, &k, &scratch));
+  assert_int_equal (scratch, 0);
+  assert_null (weft_fused_missing (f, 0, &k));
+  weft_fused_free (f);
+}
+
+/* ------------------------------------------------------------------- the quicker of the two */
+
+/* The first attention of a job, forward and backward, on memory of its own. */
+struct tried {
+  weft_plan *plan;
+  struct weft_kernel kernel[2];
+  uint8_t *scratch;
+};
+enum { SCRATCH = 1 << 22 };
+
+static void
+take_kernel (void *user, const struct weft_kernel *k)
+{
+  struct tried *t = user;
+  struct weft_kernel *mine = &t->kernel[k->kind == WEFT_OP_ATTENTION_BWD];
+
+  if (!has_attention (NULL, k->kind) || mine->kind)
+    return;
+  *mine = *k;
+  for (uint32_t i = 0; i < WEFT_MOST_OPERANDS; i++) {
+    struct weft_operand *o = &mine->operand[i];
+    if (o->n > 0)
+      o->data = g_malloc0 (o->n * weft_dtype_bytes (o->dtype));
+  }
+}
+
+static struct tried
+open_tried (const char *backend)
+{
+  g_autofree char *words = g_strdup_printf (NANO "attention_backend=%s", backend);
+  struct tried t = { .plan = weft_test_plan (words), .scratch = g_malloc (SCRATCH) };
+  g_auto (weft_bind) bind = { 0 };
+
+  playing_trial = (struct playing_trial){ 0 };
+  weft_bind_init (&bind, t.plan, 0);
+  for (uint32_t op = 0; op < bind.p->n_op; op++)
+    weft_bind_kernels (&bind, op, take_kernel, &t);
+  return t;
+}
+
+static void
+close_tried (struct tried *t)
+{
+  for (unsigned i = 0; i < 2; i++)
+    for (uint32_t o = 0; o < WEFT_MOST_OPERANDS; o++)
+      g_free (t->kernel[i].operand[o].data);
+  weft_plan_free (t->plan);
+  g_free (t->scratch);
+}
+
+/* Whether it is cuDNN's from then on. */
+static gboolean
+try (struct weft_fused *f, struct tried *t, unsigned which, float own, float library)
+{
+  struct weft_cuda_launch l = weft_cuda_launch_of (&t->kernel[which]);
+  uint64_t bytes;
+
+  l.stream = t;
+  l.scratch = t->scratch;
+  l.scratch_bytes = SCRATCH;
+  playing_trial.n_runs = 0;
+  playing_trial.takes[0] = own;
+  playing_trial.takes[1] = library;
+  weft_fused_try (f, 0, &t->kernel[which], &l);
+  assert_int_equal (playing_trial.n_blocks, 0);
+  return weft_fused_takes (f, 0, &t->kernel[which], &bytes);
+}
+
+static void
+auto_takes_what_was_quicker_and_tries_once (void **state)
+{
+  struct weft_fused *f = weft_fused_new (&playing_cudnn);
+  struct tried t = open_tried ("auto");
+  uint64_t bytes = 0;
+
+  (void) state;
+  assert_false (weft_fused_takes (f, 0, &t.kernel[0], &bytes));
+  assert_true (bytes > 0); /* so that it can be tried */
+  assert_true (try (f, &t, 0, 2, 1));
+  assert_int_equal (playing_trial.n_runs, 2);
+  assert_true (try (f, &t, 0, 1, 2));
+  assert_int_equal (playing_trial.n_runs, 0);
+  assert_false (try (f, &t, 1, 1, 2));
+  assert_int_equal (playing_trial.n_runs, 2);
+  for (uint64_t i = 0; i < t.kernel[0].operand[0].n; i++)
+    assert_int_equal (((uint16_t *) t.kernel[0].operand[0].data)[i], 0); /* the plan's memory */
+  weft_fused_free (f);
+  close_tried (&t);
+}
+
+static void
+auto_takes_what_runs_and_its_own_without_room_to_try (void **state)
+{
+  static const struct {
+    float own, library;
+    gboolean fused;
+  } cases[] = { { -1, 5, TRUE }, { 5, -1, FALSE }, { -1, -1, FALSE }, { 1, 1, FALSE } };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (cases); i++) {
+    struct weft_fused *f = weft_fused_new (&playing_cudnn);
+    struct tried t = open_tried ("auto");
+    assert_int_equal (try (f, &t, 0, cases[i].own, cases[i].library), cases[i].fused);
+    playing_trial.no_memory = TRUE;
+    assert_false (try (f, &t, 1, 2, 1));
+    playing_trial.no_memory = FALSE;
+    assert_true (try (f, &t, 1, 2, 1));
+    weft_fused_free (f);
+    close_tried (&t);
+  }
+}
+
+static void
+fused_and_flash_try_nothing (void **state)
+{
+  static const char *const backends[] = { "flash", "fused" };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (backends); i++) {
+    struct weft_fused *f = weft_fused_new (&playing_cudnn);
+    struct tried t = open_tried (backends[i]);
+    assert_int_equal (try (f, &t, 0, 1, 2), i == 1);
+    assert_int_equal (playing_trial.n_runs, 0);
+    weft_fused_free (f);
+    close_tried (&t);
+  }
+}
+
+static void
+auto_without_the_library_is_no_news (void **state)
+{
+  struct weft_fused *f = weft_fused_new (&playing_old_cudnn);
+  struct tried t = open_tried ("auto");
+
+  (void) state;
+  assert_false (try (f, &t, 0, 2, 1));
+  assert_int_equal (playing_trial.n_runs, 0);
+  assert_null (weft_fused_missing (f, 0, &t.kernel[0]));
+  weft_fused_free (f);
+  close_tried (&t);
+}
+
+/* Runs of one machine have the same bits. */
+static void
+what_was_quicker_is_kept_for_the_machine (void **state)
+{
+  struct weft_fused *first = weft_fused_new (&playing_cudnn),
+                    *second = weft_fused_new (&playing_cudnn),
+                    *other = weft_fused_new (&playing_cudnn);
+  struct tried t = open_tried ("auto");
+
+  (void) state;
+  weft_fused_load (first, 0, "a GPU");
+  assert_true (try (first, &t, 0, 2, 1));
+  assert_false (try (first, &t, 1, 1, 2));
+  weft_fused_save (first, 0, "a GPU");
+  weft_fused_load (second, 0, "a GPU");
+  assert_true (try (second, &t, 0, 1, 2));
+  assert_false (try (second, &t, 1, 2, 1));
+  weft_fused_load (other, 0, "another GPU");
+  assert_false (try (other, &t, 0, 1, 2));
+  weft_fused_free (first);
+  weft_fused_free (second);
+  weft_fused_free (other);
+  close_tried (&t);
+}
+
+/* ------------------------------------------------------------------------ the real library */
+
+/* The driver comes first: cuDNN looks for it by name. */
+static struct weft_cudnn_attention *
+open_library (const char *gpu)
+{
+  const char *why = NULL;
+  if (*WEFT_SANITIZE)
+    skip ();
+  g_autofree char *path = g_build_filename (WEFT_SOURCE_DIR, "tests/data", gpu, NULL), *text = NULL;
+
+  assert_true (g_file_get_contents (path, &text, NULL, NULL));
+  assert_non_null (dlopen (WEFT_NO_DRIVER, RTLD_NOW | RTLD_GLOBAL));
+  g_autofree struct weft_cudnn_calls *calls = weft_cudnn_open (NULL, &why);
+  struct weft_cudnn_attention *a =
+      calls ? weft_cudnn_attention_new (g_steal_pointer (&calls), text, &why) : NULL;
+  if (!a) {
+    print_message ("%s\n", why);
+    skip ();
+  }
+  return a;
+}
+
+struct asked {
+  uint64_t tokens, heads, groups, width, value, window;
+  enum weft_dtype dtype;
+  gboolean backward, same;
+};
+
+static const char *
+answer (struct weft_cudnn_attention *a, const struct asked *s, uint64_t *scratch)
+{
+  const uint64_t dim[] = { 2, s->tokens, s->heads, s->groups, s->width, s->window, s->value };
+  const struct weft_cudnn_shape shape =
+      weft_cudnn_shape_of (dim, (uint8_t) s->dtype, s->backward, s->same);
+
+  return weft_cudnn_attention_plan (a, &shape, scratch);
+}
+
+/* Gradients of scores are two bytes each; without them there are fp32 sums of gradients of queries, and
+ * gradients of keys and values of all heads where groups are fewer. */
+static void
+check_scratch (const struct asked *s, uint64_t scratch)
+{
+  uint64_t rows = 2 * s->heads * s->tokens, at_least = 0, most = 1 << 20;
+
+  if (s->backward)
+    at_least = s->same ? rows * s->tokens * 2 : rows * s->width * 4;
+  if (s->backward && s->heads != s->groups)
+    at_least += 2 * rows * s->width * 2;
+  most += at_least + rows * 4;
+  assert_in_range (scratch, at_least, most);
+}
+
+static void
+cudnn_makes_plans_for_hopper (void **state)
+{
+  static const struct asked asked[] = {
+    { 1024, 12, 12, 64, 0, 0, WEFT_BF16, FALSE, FALSE },
+    { 1024, 12, 12, 64, 0, 0, WEFT_BF16, TRUE, FALSE },
+    { 1024, 12, 12, 64, 0, 0, WEFT_BF16, TRUE, TRUE },
+    { 4096, 32, 8, 128, 0, 0, WEFT_BF16, FALSE, FALSE },
+    { 4096, 32, 8, 128, 0, 0, WEFT_BF16, TRUE, FALSE },
+    { 4096, 32, 8, 128, 0, 0, WEFT_BF16, TRUE, TRUE },
+    { 1000, 4, 4, 128, 0, 256, WEFT_FP16, FALSE, FALSE },
+    { 1000, 4, 4, 128, 0, 256, WEFT_FP16, TRUE, FALSE },
+    { 1024, 4, 4, 192, 128, 0, WEFT_BF16, TRUE, FALSE },
+  };
+  struct weft_cudnn_attention *a = open_library ("h100.json");
+  uint64_t scratch;
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (asked); i++) {
+    const char *refused = answer (a, &asked[i], &scratch);
+    if (refused)
+      fail_msg ("shape %u: %s", i, refused);
+    check_scratch (&asked[i], scratch);
+  }
+  weft_cudnn_attention_free (a);
+}
+
+/* What an A100 has no engine for is left to us. */
+static void
+cudnn_says_which_plans_it_has_for_ampere (void **state)
+{
+  static const struct asked taken = { 1024, 16, 16, 128, 0, 0, WEFT_BF16, TRUE, FALSE },
+                            refused = { 1024, 16, 16, 192, 128, 0, WEFT_BF16, TRUE, FALSE };
+  struct weft_cudnn_attention *a = open_library ("a100.json");
+  uint64_t scratch;
+
+  (void) state;
+  assert_null (answer (a, &taken, &scratch));
+  assert_true (scratch > 0);
+  assert_non_null (strstr (answer (a, &refused, &scratch), "no engine"));
+  assert_int_equal (scratch, 0);
+  weft_cudnn_attention_free (a);
+}
+
+/* Nothing of this is for the user's own caches. */
+static int
+make_caches (void **folder)
+{
+  int failed = weft_test_folder_make (folder);
+  return failed || !g_setenv ("XDG_CACHE_HOME", *folder, TRUE);
+}
+
+static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (the_graph_of_attention_computes_attention),
+  cmocka_unit_test (a_shape_that_cudnn_does_not_take_is_refused_with_the_reason),
+  cmocka_unit_test (more_scratch_than_agreed_is_refused),
+  cmocka_unit_test (versions_that_would_compute_wrongly_are_not_asked),
+  cmocka_unit_test (a_missing_library_is_named_with_what_was_tried),
+  cmocka_unit_test (training_with_it_is_that_of_the_cpu_and_repeats_itself),
+  cmocka_unit_test (attention_backend_and_deterministic_mode_reach_every_attention),
+  cmocka_unit_test (a_job_that_wants_cudnn_is_told_when_there_is_none),
+  cmocka_unit_test (parts_of_sequences_are_left_to_our_own_kernels),
+  cmocka_unit_test (auto_takes_what_was_quicker_and_tries_once),
+  cmocka_unit_test (auto_takes_what_runs_and_its_own_without_room_to_try),
+  cmocka_unit_test (fused_and_flash_try_nothing),
+  cmocka_unit_test (auto_without_the_library_is_no_news),
+  cmocka_unit_test (what_was_quicker_is_kept_for_the_machine),
+  cmocka_unit_test (cudnn_makes_plans_for_hopper),
+  cmocka_unit_test (cudnn_says_which_plans_it_has_for_ampere),
+};
+
+WEFT_TESTS (tests, .set_up = make_caches, .tear_down = weft_test_folder_remove)

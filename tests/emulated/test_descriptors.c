@@ -1,0 +1,165 @@
+/* Descriptors of matrices in shared memory, against layouts as NVIDIA CUTLASS publishes them
+ * (include/cute/atom/mma_traits_sm90_gmma.hpp: Layout_K_SW128_Atom, Layout_MN_SW128_Atom, make_gmma_desc;
+ * include/cute/arch/mma_sm90_desc.hpp: the fields).  Nothing here is shared with the kernels or with the
+ * emulator: a layout is modes of sizes and strides, as in CuTe, which it is evaluated and composed by.
+ *
+ * Three things have to agree: where kernels put what they copy, what their descriptors say, and where the
+ * emulator reads. */
+#include "tests/doubles/warpgroup_trial.h"
+#include "tests/runner/runner.h"
+#include <glib.h>
+
+enum { MOST_MODES = 3, UNIT = 16 /* bytes */, ELEMENT = 2, TERMS = 16, EACH = UNIT / ELEMENT };
+
+/* One side of a matrix: modes of (size, stride), the first runs first; strides in elements. */
+struct side {
+  struct {
+    unsigned size, stride;
+  } mode[MOST_MODES];
+};
+
+struct layout {
+  struct side outer, term;
+};
+
+static unsigned
+offset_in (const struct side *s, unsigned i)
+{
+  unsigned offset = 0;
+
+  for (unsigned m = 0; m < MOST_MODES && s->mode[m].size; m++) {
+    offset += i % s->mode[m].size * s->mode[m].stride;
+    i /= s->mode[m].size;
+  }
+  return offset;
+}
+
+/* Swizzle<3,4,3>: three bits from bit 4 on are changed by the three that are three places higher. */
+static unsigned
+swizzled (unsigned byte)
+{
+  return byte ^ (byte >> 3 & 7u << 4);
+}
+
+static unsigned
+place (const struct layout *l, unsigned begin, unsigned outer, unsigned term)
+{
+  return swizzled (begin + (offset_in (&l->outer, outer) + offset_in (&l->term, term)) * ELEMENT);
+}
+
+/* tile_to_shape() of an atom of 8 rows of 64 elements, rows first: K-major, so that rows are `outer` and columns
+ * are terms; MN-major, the other way round. */
+static struct layout
+layout_of_tile (unsigned rows, unsigned columns, bool turned)
+{
+  const struct side by_row = { { { 8, 64 }, { rows / 8, 512 } } },
+                    by_column = { { { 64, 1 }, { columns / 64, rows * 64 } } };
+  const struct layout l = { turned ? by_column : by_row, turned ? by_row : by_column };
+
+  return l;
+}
+
+/* Of a descriptor, by the canonical layout of its kind: ((8,m),(T,2)) : ((8T,SBO),(1,T)), or
+ * ((T,8,m),(8,k)) : ((1,T,LBO),(8T,SBO)). */
+static struct layout
+canonical (uint64_t bits, bool turned)
+{
+  unsigned lbo = (bits >> 16 & 0x3fff) * EACH, sbo = (bits >> 32 & 0x3fff) * EACH;
+  const struct layout
+      k_major = { { { { 8, 8 * EACH }, { 32, sbo } } }, { { { EACH, 1 }, { 2, EACH } } } },
+      mn_major = { { { { EACH, 1 }, { 8, EACH }, { 4, lbo } } },
+                   { { { 8, 8 * EACH }, { 2, sbo } } } };
+
+  return turned ? mn_major : k_major;
+}
+
+/* Tiles of the kernels: rows, columns, and the columns or rows that one product takes of it. */
+static const struct tile {
+  unsigned rows, columns, product;
+  bool turned;
+} tiles[] = {
+  { 128, 64, 64, false },  /* queries, keys or their gradients' factors, heads of 64; rows of experts */
+  { 128, 128, 64, false }, /* heads of 128 */
+  { 128, 64, 128, false }, /* on the right: keys */
+  { 128, 128, 128, false },
+  { 64, 64, 64, false }, /* what passes by in backward */
+  { 64, 128, 64, false },
+  { 256, 64, 256, false }, /* weights of experts */
+  { 128, 64, 64, true },   /* on the right, turned: values */
+  { 128, 128, 128, true },
+  { 64, 64, 64, true },
+  { 64, 128, 128, true }, /* and weights, or a gradient; on the left, turned: rows of experts */
+  { 64, 128, 64, true },
+  { 64, 256, 256, true },
+};
+
+static void
+kernels_put_elements_where_the_layout_has_them (void **state)
+{
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (tiles); i++) {
+    const struct tile *t = &tiles[i];
+    const struct layout l = layout_of_tile (t->rows, t->columns, t->turned);
+    for (unsigned row = 0; row < t->rows; row++)
+      for (unsigned column = 0; column < t->columns; column++)
+        assert_int_equal (warpgroup_place (t->rows, row, column),
+                          place (&l, 0, t->turned ? column : row, t->turned ? row : column));
+  }
+}
+
+static void
+check_fields (const struct tile *t, const struct warpgroup_view *v, uint64_t bits)
+{
+  const struct layout l = layout_of_tile (t->rows, t->columns, t->turned);
+  const struct side *outer = &l.outer, *term = &l.term;
+  unsigned begin = v->tile + (offset_in (outer, v->outer) + offset_in (term, v->term)) * ELEMENT;
+  unsigned lbo = t->turned ? outer->mode[1].stride / EACH : 1;
+  unsigned sbo = (t->turned ? term : outer)->mode[1].stride / EACH;
+
+  assert_int_equal (bits & 0x3fff, begin / UNIT);
+  assert_int_equal (bits >> 32 & 0x3fff, sbo);
+  if (!t->turned || t->product > 64) /* what is one panel wide has no stride between panels */
+    assert_int_equal (bits >> 16 & 0x3fff, lbo);
+  assert_int_equal (bits >> 62, 1); /* SWIZZLE_128B */
+  assert_int_equal (bits & ~(0x3fffull | 0x3fffull << 16 | 0x3fffull << 32 | 3ull << 62), 0);
+  assert_int_equal (begin >> 7 & 7, 0); /* or it wanted a base offset */
+}
+
+/* What a product reads, element by element: by the tile, by the descriptor, and by the emulator. */
+static void
+check_elements (const struct tile *t, const struct warpgroup_view *v, uint64_t bits)
+{
+  const struct layout whole = layout_of_tile (t->rows, t->columns, t->turned),
+                      part = canonical (bits, t->turned);
+
+  for (unsigned outer = 0; outer < t->product; outer++)
+    for (unsigned term = 0; term < TERMS; term++) {
+      unsigned wanted = place (&whole, v->tile, v->outer + outer, v->term + term);
+      assert_int_equal (place (&part, (bits & 0x3fff) * UNIT, outer, term), wanted);
+      assert_int_equal (warpgroup_read (bits, t->turned, outer, term), wanted);
+    }
+}
+
+static void
+descriptors_mean_the_tiles_that_they_are_of (void **state)
+{
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (tiles); i++) {
+    const struct tile *t = &tiles[i];
+    unsigned along = t->turned ? t->columns : t->rows, terms = t->turned ? t->rows : t->columns;
+    for (unsigned outer = 0; outer < along; outer += t->product)
+      for (unsigned term = 0; term < terms; term += TERMS) {
+        const struct warpgroup_view v = { 5 * 1024, t->rows, outer, term, t->turned };
+        uint64_t bits = warpgroup_describe (&v);
+        check_fields (t, &v, bits);
+        check_elements (t, &v, bits);
+      }
+  }
+}
+
+static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (kernels_put_elements_where_the_layout_has_them),
+  cmocka_unit_test (descriptors_mean_the_tiles_that_they_are_of),
+};
+
+WEFT_TESTS (tests)

@@ -1,0 +1,537 @@
+/* Weft's arithmetic against other software's: logits, losses, gradients and AdamW steps of nine
+ * tiny models that PyTorch computed (tests/vectors/README.md), under several strategies. */
+#include "core/exec/exec.h"
+#include "core/base/sanitize.h"
+#include "exec_cpu/exec_cpu.h"
+#include "tests/made/made.h"
+#include "train/hugging_face.h"
+#include "train/tokens.h"
+#include "tests/runner/runner.h"
+#include <glib/gstdio.h>
+
+#define VECTORS WEFT_SOURCE_DIR "/tests/vectors"
+#define BATCH 4
+#define STEPS 3
+
+#define LEARNING_RATE 1e-2
+
+static const char *const models[] = { "gpt2",      "llama",       "qwen2",
+                                      "qwen3",     "mixtral",     "qwen2_moe",
+                                      "qwen3_moe", "deepseek_v2", "deepseek_v3" };
+enum { N_DENSE = 4 }; /* the first ones; those after them have experts */
+
+/* Flags beside those of every run; all read the same batch, so all must find the same numbers. */
+#define WHOLE_BATCH "--gpus", "1", "--micro-batch-size", "4"
+#define ONE_BY_ONE "--gpus", "1", "--micro-batch-size", "1"
+static const char *const strategies[][9] = {
+  { WHOLE_BATCH },
+  { ONE_BY_ONE },
+  { "--gpus", "1", "--micro-batch-size", "2", "--reduction-order", "fast" },
+  { "--gpus", "2" },
+  { "--gpus", "2", "--use-distributed-optimizer", "true", "--overlap-grad-reduce", "true",
+    "--bucket-size", "3000" },
+  { "--gpus", "2", "--pipeline-model-parallel-size", "2" },
+  { "--gpus", "4", "--pipeline-model-parallel-size", "2", "--reduction-order", "fast" },
+  { "--gpus", "1", "--recompute-granularity", "full", "--recompute-method", "uniform",
+    "--recompute-num-layers", "1" },
+};
+
+static const char *const expert_strategies[][9] = {
+  { "--gpus", "2", "--expert-model-parallel-size", "2" },
+  { "--gpus", "2", "--tensor-model-parallel-size", "2", "--sequence-parallel", "true",
+    "--reduction-order", "fast" },
+};
+
+/* A model that stands open at its first step. */
+struct run {
+  const char *model;
+  weft_plan *plan;
+  weft_exec *exec;
+  weft_state *state;
+  struct weft_control control;
+  int32_t *tokens;
+};
+
+#define ok(expression, error)                                                                      \
+  do {                                                                                             \
+    if (!(expression))                                                                             \
+      fail_msg ("%s", (error)->message);                                                           \
+  } while (0)
+
+/* ----------------------------------------------------------- what PyTorch says */
+
+static weft_safetensors *
+open_vectors (const char *model, const char *file)
+{
+  g_autoptr (GError) error = NULL;
+  g_autofree char *path = g_build_filename (VECTORS, model, file, NULL);
+  weft_safetensors *vectors = weft_safetensors_open (path, &error);
+
+  ok (vectors, error);
+  return vectors;
+}
+
+/* All elements of a tensor; caller frees. */
+static float *
+vector (const weft_safetensors *file, const char *name, uint64_t wanted)
+{
+  g_autoptr (GError) error = NULL;
+  const struct weft_tensor *tensor = weft_safetensors_find (file, name);
+
+  if (!tensor)
+    fail_msg ("no tensor %s among the vectors", name);
+  assert_int_equal (weft_tensor_elements (tensor), wanted);
+  float *values = g_new (float, wanted);
+  ok (weft_safetensors_floats (file, tensor, 0, wanted, values, &error), error);
+  return values;
+}
+
+/* --------------------------------------------------------------------- running */
+
+/* Sequence i of the batch is tokens [i T, i T + T] of the file. */
+static void
+read_tokens (struct run *run)
+{
+  g_autoptr (GError) error = NULL;
+  g_autofree char *path = g_build_filename (VECTORS, run->model, "tokens.bin", NULL);
+  uint64_t length = (uint64_t) run->plan->job.model.seq_length;
+  g_autoptr (weft_tokens) file = weft_tokens_open (path, run->plan->job.model.vocab_size, &error);
+
+  ok (file, error);
+  assert_int_equal (weft_tokens_count (file), BATCH * length + 1);
+  run->tokens = g_new (int32_t, BATCH * (length + 1));
+  for (uint64_t i = 0; i < BATCH; i++)
+    ok (weft_tokens_read (file, i * length, length + 1, run->tokens + i * (length + 1), &error),
+        error);
+}
+
+static void
+import_weights (struct run *run)
+{
+  g_autoptr (GError) error = NULL;
+  g_autofree char *path = g_build_filename (VECTORS, run->model, "model.safetensors", NULL);
+  g_autofree char *unused = NULL;
+
+  ok (weft_hf_import (run->state, &run->plan->job.model, path, &unused, &error), error);
+  if (unused)
+    fail_msg ("not used: %s", unused);
+}
+
+/* Up to 12 flags beside model and batch, ended by NULL. */
+static void
+open_run (struct run *run, const char *model, const char *precision, const char *const *strategy)
+{
+  g_autoptr (GError) error = NULL;
+  g_autofree char *config = g_build_filename (VECTORS, model, "config.json", NULL);
+  const char *flags[24] = { "--model",     config,    "--topology",          "cpu",
+                            "--precision", precision, "--global-batch-size", "4" };
+  struct weft_job job;
+
+  for (uint32_t i = 0; strategy[i]; i++)
+    flags[8 + i] = strategy[i];
+  made_real_job (&job, flags);
+  /* What make_vectors.py gave its optimizer. */
+  *run = (struct run){ .model = model,
+                       .plan = made_real_plan (&job),
+                       .control = { .step = 1,
+                                    .lr = LEARNING_RATE,
+                                    .beta1 = 0.9,
+                                    .beta2 = 0.95,
+                                    .epsilon = 1e-8,
+                                    .weight_decay = 0.1,
+                                    .clip_grad = 1 } };
+  read_tokens (run);
+  run->control.tokens = run->tokens;
+  struct weft_exec_options options = { .unfolded = TRUE, .control = &run->control, .threads = 1 };
+  run->exec = weft_exec_cpu.open (run->plan, &options, &error);
+  ok (run->exec, error);
+  run->state = weft_state_new (run->exec);
+  import_weights (run);
+}
+
+static void
+close_run (struct run *run)
+{
+  weft_state_free (run->state);
+  run->exec->ops->close (run->exec);
+  weft_plan_free (run->plan);
+  g_free (run->tokens);
+}
+
+static void
+step (struct run *run)
+{
+  g_autoptr (GError) error = NULL;
+  weft_timeline *timeline = weft_exec_step (run->exec, &error);
+
+  ok (timeline, error);
+  weft_timeline_free (timeline);
+}
+
+/* All ranks that have the loss must agree on it. */
+static double
+loss_of (const struct run *run)
+{
+  double loss = NAN;
+
+  for (uint32_t row = 0; row < run->exec->actors->n; row++) {
+    double here = run->exec->metrics[row].loss;
+    if (!isnan (here) && !isnan (loss) && here != loss)
+      fail_msg ("%s: losses %.9g and %.9g on two ranks", run->model, loss, here);
+    loss = isnan (here) ? loss : here;
+  }
+  return loss;
+}
+
+/* ------------------------------------------------------------------- comparing */
+
+static void
+assert_close (const char *model, const char *what, double found, double wanted, double tolerance)
+{
+  if (!(fabs (found - wanted) <= tolerance * fabs (wanted)))
+    fail_msg ("%s: %s: found %.9g, wanted %.9g: %.2g apart, allowed %.2g of it", model, what, found,
+              wanted, fabs (found - wanted), tolerance);
+}
+
+static double
+largest (const float *values, uint64_t n)
+{
+  double most = 0;
+  for (uint64_t i = 0; i < n; i++)
+    most = fmax (most, fabs ((double) values[i]));
+  return most;
+}
+
+/* Names of gpt2 begin with "transformer." in a whole model and without it in the bare one. */
+static const char *
+name_in (const weft_safetensors *file, const char *name)
+{
+  static const char prefix[] = "transformer.";
+  const char *bare = g_str_has_prefix (name, prefix) ? name + strlen (prefix) : name;
+
+  for (uint32_t i = 0; i < weft_safetensors_count (file); i++) {
+    const char *there = weft_safetensors_at (file, i)->name;
+    if (strcmp (there, name) == 0 ||
+        (g_str_has_prefix (there, prefix) && strcmp (there + strlen (prefix), bare) == 0))
+      return there;
+  }
+  return name;
+}
+
+/* A tensor in the layout of the vectors, cut out of ours; caller frees. */
+static float *
+read_piece (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
+            const struct weft_hf_piece *piece)
+{
+  uint64_t n = piece->rows * piece->columns;
+  g_autofree float *ours = g_new (float, n);
+  float *theirs = g_new (float, n);
+
+  weft_state_read (state, tensor, kind, piece->first_row * piece->columns, n, ours);
+  for (uint64_t i = 0; i < n; i++) {
+    uint64_t row = i / piece->columns, column = i % piece->columns;
+    row = weft_hf_their_row (piece, row);
+    theirs[piece->transposed ? column * piece->rows + row : row * piece->columns + column] =
+        ours[i];
+  }
+  return theirs;
+}
+
+/* One tensor under its Hugging Face name; `gradient` is PyTorch's of the first step. */
+struct pair {
+  const char *model, *name;
+  const float *found, *wanted, *gradient;
+  uint64_t n;
+};
+
+/* Calls back for every tensor of the model; returns how many there were. */
+static uint32_t
+each_tensor (struct run *run, enum weft_state_kind kind, const weft_safetensors *wanted,
+             const weft_safetensors *gradients, void (*compare) (const struct pair *pair))
+{
+  uint32_t n_pieces = 0;
+
+  for (uint32_t t = 0; t < weft_state_count (run->state); t++) {
+    g_autoptr (GError) error = NULL;
+    g_autoptr (GArray) pieces =
+        weft_hf_pieces (&run->plan->job.model, weft_state_at (run->state, t), &error);
+    ok (pieces, error);
+    for (uint32_t i = 0; i < pieces->len; i++, n_pieces++) {
+      const struct weft_hf_piece *piece = &g_array_index (pieces, struct weft_hf_piece, i);
+      struct pair pair = { .model = run->model, .name = name_in (wanted, piece->name) };
+      pair.n = piece->rows * piece->columns;
+      g_autofree float *found = read_piece (run->state, t, kind, piece);
+      g_autofree float *right = vector (wanted, pair.name, pair.n);
+      g_autofree float *gradient = vector (gradients, pair.name, pair.n);
+      pair.found = found;
+      pair.wanted = right;
+      pair.gradient = gradient;
+      compare (&pair);
+    }
+  }
+  return n_pieces;
+}
+
+/* Every element within so much of the tensor's largest, six times what was seen. */
+#define NEAR 2e-5
+
+static void
+gradient_is_near (const struct pair *p)
+{
+  double scale = largest (p->wanted, p->n);
+
+  for (uint64_t i = 0; i < p->n; i++)
+    if (!(fabs ((double) p->found[i] - p->wanted[i]) <= NEAR * scale))
+      fail_msg ("%s: gradient of %s: element %" G_GUINT64_FORMAT " of %" G_GUINT64_FORMAT
+                ": found %.9g, wanted %.9g; the largest is %.3g",
+                p->model, p->name, i, p->n, (double) p->found[i], (double) p->wanted[i], scale);
+}
+
+/* Adam divides a gradient by its own size: where rounding, which was seen to be 3.3e-6 of the largest, is
+ * more than a hundredth of it, so it is of the direction of the step.  Zeros of a matrix are rows of tokens that no sequence has. */
+static gboolean
+direction_is_rounding (const struct pair *p, uint64_t i, double scale)
+{
+  double gradient = fabs ((double) p->gradient[i]);
+
+  return gradient < 3.3e-4 * scale && (gradient > 0 || g_str_has_suffix (p->name, ".bias"));
+}
+
+/* Within a hundredth of one step's learning rate, and what a gradient as near as gradients are changes
+ * of a step, which Adam divides by the gradient's size. */
+static void
+weight_is_near (const struct pair *p)
+{
+  double scale = largest (p->gradient, p->n);
+
+  for (uint64_t i = 0; i < p->n; i++) {
+    if (direction_is_rounding (p, i, scale))
+      continue;
+    double gradient = fabs ((double) p->gradient[i]), limit = LEARNING_RATE / 100;
+    if (gradient > 0)
+      limit += LEARNING_RATE * NEAR * scale / gradient;
+    if (!(fabs ((double) p->found[i] - p->wanted[i]) <= limit))
+      fail_msg ("%s: %s after %d steps: element %" G_GUINT64_FORMAT " of %" G_GUINT64_FORMAT
+                ": found %.9g, wanted %.9g; its first gradient was %.3g",
+                p->model, p->name, STEPS, i, p->n, (double) p->found[i], (double) p->wanted[i],
+                (double) p->gradient[i]);
+  }
+}
+
+static void
+gradient_has_the_direction (const struct pair *p)
+{
+  double dot = 0, found = 0, wanted = 0;
+
+  for (uint64_t i = 0; i < p->n; i++) {
+    dot += (double) p->found[i] * p->wanted[i];
+    found += (double) p->found[i] * p->found[i];
+    wanted += (double) p->wanted[i] * p->wanted[i];
+  }
+  double cosine = dot / sqrt (found * wanted);
+  if (!(cosine > 0.997))
+    fail_msg ("%s: gradient of %s: cosine %.6g, wanted over 0.997", p->model, p->name, cosine);
+}
+
+/* The logits of the whole batch, which one microbatch holds; caller frees. */
+static float *
+read_logits (struct run *run, uint64_t n)
+{
+  const weft_program *p = run->plan->role[0];
+
+  for (uint32_t buf = 0; buf < p->n_buf; buf++)
+    if (strcmp (p->name[p->buf[buf].name], "logits") == 0) {
+      float *logits = g_new (float, n);
+      assert_int_equal (p->buf[buf].bytes, n * sizeof (float));
+      run->exec->ops->read (run->exec, 0, buf, 0, n * sizeof (float), logits);
+      return logits;
+    }
+  fail_msg ("%s: no buffer named logits", run->model);
+  return NULL;
+}
+
+/* ----------------------------------------------------------------------- tests */
+
+static void
+logits_are_those_of_other_software (void **unused)
+{
+  static const char *const flags[] = { WHOLE_BATCH, NULL };
+
+  (void) unused;
+#if WEFT_ADDRESS_SANITIZER
+  skip (); /* after the step the logits are dead, and the executor lets nobody read what is dead */
+#endif
+  for (uint32_t m = 0; m < G_N_ELEMENTS (models); m++) {
+    struct run run;
+    if (g_str_equal (models[m], "deepseek_v3"))
+      continue; /* its prediction layer's logits lie where the model's were */
+    g_autoptr (weft_safetensors) expected = open_vectors (models[m], "expected.safetensors");
+
+    open_run (&run, models[m], "fp32", flags);
+    uint64_t n = BATCH * (uint64_t) run.plan->job.model.seq_length *
+                 (uint64_t) run.plan->job.model.vocab_size;
+    run.control.forward_only = TRUE;
+    step (&run);
+    g_autofree float *found = read_logits (&run, n);
+    g_autofree float *wanted = vector (expected, "logits", n);
+    for (uint64_t i = 0; i < n; i++)
+      if (!(fabs ((double) found[i] - wanted[i]) <= 1e-5 * fmax (1, fabs ((double) wanted[i]))))
+        fail_msg ("%s: logit %" G_GUINT64_FORMAT ": found %.9g, wanted %.9g", models[m], i,
+                  (double) found[i], (double) wanted[i]);
+    close_run (&run);
+  }
+}
+
+/* The same step twice, only forward and whole: a forward pass has not changed the weights. */
+static void
+check_first_step (const char *model, const char *const *strategy)
+{
+  struct run run;
+  g_autoptr (weft_safetensors) expected = open_vectors (model, "expected.safetensors");
+  g_autofree float *loss = vector (expected, "loss", 1);
+
+  open_run (&run, model, "fp32", strategy);
+  run.control.forward_only = TRUE;
+  step (&run);
+  assert_close (model, "loss of a forward pass", loss_of (&run), loss[0], 2e-6);
+  run.control.forward_only = FALSE;
+  step (&run);
+  assert_close (model, "loss", loss_of (&run), loss[0], 2e-6);
+  uint32_t n = each_tensor (&run, WEFT_STATE_GRAD, expected, expected, gradient_is_near);
+  assert_int_equal (n, weft_safetensors_count (expected) - 2); /* logits and loss beside them */
+  close_run (&run);
+}
+
+static void
+under_all_strategies (void (*check) (const char *model, const char *const *strategy))
+{
+  for (uint32_t m = 0; m < G_N_ELEMENTS (models); m++) {
+    for (uint32_t s = 0; s < G_N_ELEMENTS (strategies); s++)
+      check (models[m], strategies[s]);
+    for (uint32_t s = 0; s < G_N_ELEMENTS (expert_strategies) && m >= N_DENSE; s++)
+      check (models[m], expert_strategies[s]);
+  }
+}
+
+static void
+losses_and_gradients_are_those_of_other_software (void **unused)
+{
+  (void) unused;
+  under_all_strategies (check_first_step);
+}
+
+static void
+check_steps (const char *model, const char *const *strategy)
+{
+  struct run run;
+  g_autoptr (weft_safetensors) gradients = open_vectors (model, "expected.safetensors");
+  g_autoptr (weft_safetensors) expected = open_vectors (model, "expected_steps.safetensors");
+  g_autofree float *loss = vector (expected, "loss", STEPS);
+  g_autofree float *norm = vector (expected, "grad_norm", STEPS);
+
+  open_run (&run, model, "fp32", strategy);
+  for (uint32_t i = 0; i < STEPS; i++) {
+    run.control.step = i + 1;
+    step (&run);
+    assert_close (model, "loss", loss_of (&run), loss[i], 5e-6);
+    for (uint32_t row = 0; row < run.exec->actors->n; row++) {
+      assert_close (model, "gradient norm", run.exec->metrics[row].grad_norm, norm[i], 5e-5);
+      assert_false (run.exec->metrics[row].skipped);
+    }
+  }
+  each_tensor (&run, WEFT_STATE_WEIGHT, expected, gradients, weight_is_near);
+  close_run (&run);
+}
+
+static void
+adam_steps_are_those_of_other_software (void **unused)
+{
+  (void) unused;
+  under_all_strategies (check_steps);
+}
+
+/* Rounding sends some tokens to other experts: no bound for gradients there. */
+static void
+bf16_stays_near_the_exact_numbers (void **unused)
+{
+  static const char *const chosen[][5] = { { WHOLE_BATCH }, { ONE_BY_ONE }, { "--gpus", "2" } };
+
+  (void) unused;
+  for (uint32_t m = 0; m < G_N_ELEMENTS (models); m++)
+    for (uint32_t s = 0; s < G_N_ELEMENTS (chosen); s++) {
+      struct run run;
+      g_autoptr (weft_safetensors) expected = open_vectors (models[m], "expected.safetensors");
+      g_autofree float *loss = vector (expected, "loss", 1);
+
+      open_run (&run, models[m], "bf16", chosen[s]);
+      step (&run);
+      assert_close (models[m], "loss in bf16", loss_of (&run), loss[0], 2e-3);
+      if (m < N_DENSE)
+        each_tensor (&run, WEFT_STATE_GRAD, expected, expected, gradient_has_the_direction);
+      close_run (&run);
+    }
+}
+
+/* "--dump-gradients" of the command, whole tensors under their own names and shapes. */
+static void
+compare_dump (const char *model, const char *path)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (weft_safetensors) expected = open_vectors (model, "expected.safetensors");
+  g_autoptr (weft_safetensors) dump = weft_safetensors_open (path, &error);
+
+  ok (dump, error);
+  assert_int_equal (weft_safetensors_count (dump), weft_safetensors_count (expected) - 2);
+  for (uint32_t i = 0; i < weft_safetensors_count (dump); i++) {
+    const struct weft_tensor *found = weft_safetensors_at (dump, i);
+    const struct weft_tensor *wanted =
+        weft_safetensors_find (expected, name_in (expected, found->name));
+    if (!wanted)
+      fail_msg ("%s: %s is no name of other software", model, found->name);
+    assert_int_equal (found->n_dim, wanted->n_dim);
+    assert_memory_equal (found->dim, wanted->dim, found->n_dim * sizeof (found->dim[0]));
+    struct pair pair = { .model = model, .name = wanted->name };
+    pair.n = weft_tensor_elements (wanted);
+    g_autofree float *ours = vector (dump, found->name, pair.n);
+    g_autofree float *theirs = vector (expected, wanted->name, pair.n);
+    pair.found = ours;
+    pair.wanted = theirs;
+    gradient_is_near (&pair);
+  }
+}
+
+static void
+the_command_dumps_the_gradients_of_other_software (void **unused)
+{
+  g_autoptr (GError) error = NULL;
+  g_autofree char *folder = g_dir_make_tmp ("weft-vectors-XXXXXX", &error);
+  g_autofree char *path = g_build_filename (folder, "gradients.safetensors", NULL);
+
+  (void) unused;
+  ok (folder, error);
+  for (uint32_t m = 0; m < G_N_ELEMENTS (models); m++) {
+    g_autofree char *command = g_strdup_printf (
+        "%1$s train --model %2$s/%3$s/config.json --topology cpu --gpus 2 --precision fp32 "
+        "--global-batch-size 4 --init-safetensors %2$s/%3$s/model.safetensors "
+        "--tokens-from %2$s/%3$s/tokens.bin --no-shuffle --steps 1 --dump-gradients %4$s --json",
+        WEFT_BINARY, VECTORS, models[m], path);
+    g_autofree char *out = NULL, *said = NULL;
+    int status = -1;
+    ok (g_spawn_command_line_sync (command, &out, &said, &status, &error), error);
+    if (status != 0)
+      fail_msg ("%s\n%s", command, said);
+    compare_dump (models[m], path);
+    assert_int_equal (g_unlink (path), 0);
+  }
+  g_rmdir (folder);
+}
+
+static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (logits_are_those_of_other_software),
+  cmocka_unit_test (losses_and_gradients_are_those_of_other_software),
+  cmocka_unit_test (adam_steps_are_those_of_other_software),
+  cmocka_unit_test (bf16_stays_near_the_exact_numbers),
+  cmocka_unit_test (the_command_dumps_the_gradients_of_other_software),
+};
+
+WEFT_TESTS (tests)

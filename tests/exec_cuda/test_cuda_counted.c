@@ -1,0 +1,319 @@
+/* Exchanges by counts of ranks with a GPU each, where hosts wait for counts in the middle of a step:
+ * random jobs on a device that writes down what it is told.
+ *
+ *   test_exec_cuda cuda_counted -- [SEED [JOBS]]      other jobs, or fewer of them */
+#include "exec_cuda/exec_cuda.h"
+#include "tests/doubles/cuda_log.h"
+#include "tests/made/random_job.h"
+#include "tests/runner/runner.h"
+#include <stdlib.h>
+#include <string.h>
+
+#define SEED 2027
+#define JOBS 120
+#define MOST_RANKS 8
+#define MOST_OPS 12000 /* of all ranks: more take long to look at */
+
+static uint32_t
+count_exchanges (const weft_plan *plan)
+{
+  uint32_t n = 0;
+
+  for (uint32_t role = 0; role < plan->n_roles; role++)
+    for (uint32_t op = 0; op < plan->role[role]->n_op; op++) {
+      enum weft_op_kind kind = plan->role[role]->op[op].kind;
+      n += kind != weft_op_even (kind);
+    }
+  return n;
+}
+
+/* Draws until a job that can run exchanges rows by counts. */
+static weft_plan *
+draw (GRand *rand, char **words)
+{
+  for (;;) {
+    struct weft_job job;
+    g_autofree char *plain = weft_random_job (rand);
+    g_autoptr (weft_plan) plan = NULL;
+    if (!strstr (plain, "num_moe_experts=") || strstr (plain, "moe_pad"))
+      continue;
+    *words = g_strconcat (plain, " moe_load_imbalance=64 reduction_order=fast", NULL);
+    if (weft_test_job (*words, &job, NULL) && job.cluster.n_gpus <= MOST_RANKS)
+      plan = weft_plan_new (&job, NULL);
+    if (plan && count_exchanges (plan) && weft_test_ops (plan) <= MOST_OPS)
+      return g_steal_pointer (&plan);
+    g_free (*words);
+  }
+}
+
+static void
+assert_right (const char *words, char *wrong)
+{
+  if (wrong)
+    fail_msg ("%s; in %s", wrong, words);
+}
+
+static void
+look (weft_exec *x, const recorded_cuda *d, uint32_t first, const char *words)
+{
+  uint32_t n = d->call->len - first;
+
+  while (n > 0 && recorded_call_at (d, first + n - 1)->kind == RECORDED_query)
+    n--; /* the end of the step */
+  g_autoptr (cuda_log) log = cuda_log_new (d, x, FALSE, first, n);
+  assert_right (words, cuda_log_arenas (log));
+  assert_right (words, cuda_log_ops (log));
+  assert_right (words, cuda_log_order (log));
+  assert_right (words, cuda_log_comms (log));
+  assert_right (words, cuda_log_hosts (log));
+}
+
+/* FALSE: one row of everybody for everybody is more than there is room for. */
+static gboolean
+step (weft_exec *x, const recorded_cuda *d, const char *words)
+{
+  g_autoptr (GError) error = NULL;
+  uint32_t first = d->call->len;
+  g_autoptr (weft_timeline) t = weft_exec_step (x, &error);
+
+  if (!t && !strstr (error->message, "no room for as many rows as are counted"))
+    fail_msg ("%s; in %s", error->message, words);
+  if (t)
+    look (x, d, first, words);
+  return t != NULL;
+}
+
+static weft_exec *
+open_plan (recorded_cuda *d, const weft_plan *plan, const char *words)
+{
+  struct weft_exec_options options = { .ranks_per_gpu = 1 };
+  g_autoptr (GError) error = NULL;
+  weft_exec *x = weft_exec_cuda_open (&d->calls, plan, &options, &error);
+
+  if (!x && !strstr (error->message, "NCCL has equal parts") &&
+      !strstr (error->message, "planned and simulated"))
+    fail_msg ("%s; in %s", error->message, words);
+  return x;
+}
+
+/* Sends of a step in which every count is one, or none; FALSE: NCCL lacks something. */
+static gboolean
+look_at_plan (const weft_plan *plan, const char *words, gboolean ones, uint32_t *sent)
+{
+  g_autoptr (recorded_cuda) d = recorded_cuda_new ();
+  weft_exec *x = open_plan (d, plan, words);
+
+  if (!x)
+    return FALSE;
+  d->counted = ones ? plan : NULL;
+  gboolean fits = step (x, d, words);
+  for (uint32_t i = 0; i < d->call->len && fits; i++)
+    *sent += recorded_call_at (d, i)->kind == RECORDED_send;
+  x->ops->close (x);
+  assert_int_equal (d->n_open, 0);
+  return fits || look_at_plan (plan, words, FALSE, sent);
+}
+
+static void
+hosts_that_wait_for_counts_keep_nobody_waiting_for_ever (void **state)
+{
+  const struct weft_tests_draw *drawn = *state;
+  g_autoptr (GRand) rand = g_rand_new_with_seed (drawn->seed);
+  uint32_t left = drawn->jobs, staged = 0, lacking = 0, sent = 0, moved = 0;
+
+  while (left) {
+    g_autofree char *words = NULL;
+    g_autoptr (weft_plan) plan = draw (rand, &words);
+    uint32_t before = sent;
+    gboolean ran = look_at_plan (plan, words, TRUE, &sent);
+    left -= ran;
+    lacking += !ran;
+    staged += ran && plan->mesh.pp > 1;
+    moved += sent > before;
+  }
+  print_message ("%u jobs, %u of them with stages, %u with sends; besides %u that NCCL lacks "
+                 "something for\n",
+                 drawn->jobs, staged, moved, lacking);
+  assert_true (staged >= drawn->jobs / 8 && moved >= drawn->jobs / 2);
+}
+
+/* Whether hosts get to the end when call i is none. */
+static gboolean
+ends_without (recorded_cuda *d, weft_exec *x, uint32_t i, uint32_t n)
+{
+  struct recorded_call *call = &g_array_index (d->call, struct recorded_call, i), keep = *call;
+
+  call->kind = RECORDED_choose;
+  g_autoptr (cuda_log) log = cuda_log_new (d, x, FALSE, 0, n);
+  g_autofree char *wrong = cuda_log_hosts (log);
+  *call = keep;
+  return wrong == NULL;
+}
+
+static void
+without_a_record_a_host_waits_for_or_one_end_of_a_send_nobody_ends (void **state)
+{
+  const char *words = "model=mixtral-nano topology=cpu seq_length=16 num_layers=2 gpus=4 "
+                      "global_batch_size=4 reduction_order=fast expert_model_parallel_size=2 "
+                      "pipeline_model_parallel_size=2";
+  g_autoptr (weft_plan) plan = weft_test_plan ("%s", words);
+  g_autoptr (recorded_cuda) d = recorded_cuda_new ();
+  weft_exec *x = open_plan (d, plan, words);
+  uint32_t n, queries = 0, sends = 0;
+
+  (void) state;
+  recorded_cuda_forget (d);
+  d->counted = plan;
+  assert_true (step (x, d, words));
+  for (n = d->call->len; recorded_call_at (d, n - 1)->kind == RECORDED_query;)
+    n--;
+  for (uint32_t i = 0; i < n; i++) {
+    const struct recorded_call *c = recorded_call_at (d, i);
+    for (uint32_t j = i; c->kind == RECORDED_query && j-- > 0;)
+      if (recorded_call_at (d, j)->kind == RECORDED_record &&
+          recorded_call_at (d, j)->thing == c->thing) {
+        assert_false (ends_without (d, x, j, n));
+        queries++;
+        break;
+      }
+    if (c->kind == RECORDED_send) {
+      assert_false (ends_without (d, x, i, n));
+      sends++;
+    }
+  }
+  assert_true (queries >= 8 && sends > 2 * queries);
+  x->ops->close (x);
+}
+
+static weft_exec *
+open_graph (recorded_cuda *d, const weft_plan *plan, GError **error)
+{
+  struct weft_exec_options options = { .ranks_per_gpu = 1, .graph = TRUE };
+
+  return weft_exec_cuda_open (&d->calls, plan, &options, error);
+}
+
+/* All of a step is one graph, in which no host can read counts. */
+static void
+graphs_are_for_shares_that_are_padded (void **state)
+{
+#define TINY                                                                                       \
+  "model=mixtral-nano topology=cpu seq_length=16 num_layers=1 gpus=2 global_batch_size=2 "         \
+  "reduction_order=fast "
+  static const char *const jobs[][2] = {
+    { TINY "expert_model_parallel_size=2", "all_to_all_v" },
+    { TINY "tensor_model_parallel_size=2 sequence_parallel=true", "all_gather_v" },
+  };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (jobs); i++) {
+    g_autoptr (weft_plan) plan = weft_test_plan ("%s", jobs[i][0]);
+    g_autoptr (weft_plan) padded = weft_test_plan (
+        "%s moe_expert_capacity_factor=1.5 moe_pad_expert_input_to_capacity=true", jobs[i][0]);
+    g_autoptr (recorded_cuda) d = recorded_cuda_new ();
+    g_autoptr (GError) error = NULL;
+    g_autofree char *named = g_strdup_printf ("--graph: found %s ", jobs[i][1]);
+    assert_null (open_graph (d, plan, &error));
+    assert_non_null (strstr (error->message, named));
+    assert_non_null (strstr (error->message, "moe_pad_expert_input_to_capacity"));
+    weft_exec *x = open_graph (d, padded, NULL);
+    assert_non_null (x);
+    for (int k = 0; k < 3; k++) {
+      g_autoptr (weft_timeline) t = weft_exec_step (x, NULL);
+      assert_non_null (t);
+    }
+    x->ops->close (x);
+    assert_int_equal (d->n_open, 0);
+  }
+}
+
+#define EXPERTS                                                                                    \
+  "model=mixtral-nano topology=cpu seq_length=16 num_layers=2 global_batch_size=4 "                \
+  "reduction_order=fast moe_load_imbalance=8 gpus=2 expert_model_parallel_size=2 "
+
+/* Rows that the first exchange by counts has room for. */
+static uint64_t
+room_for_rows (const weft_plan *plan)
+{
+  const weft_program *p = plan->role[0];
+  uint32_t op = 0;
+
+  while (p->op[op].kind != WEFT_OP_ALL_TO_ALL_V)
+    op++;
+  uint64_t row = weft_op_shape (p, op)->dim[1] * weft_dtype_bytes (weft_op_shape (p, op)->dtype);
+  return p->buf[p->uses[p->op[op].uses].buf].bytes / row;
+}
+
+/* A step in which every rank is told these counts of each of its 8 places. */
+static gboolean
+runs_with (const weft_plan *plan, const int64_t counts[8], char **why)
+{
+  g_autoptr (recorded_cuda) d = recorded_cuda_new ();
+  g_autoptr (GError) error = NULL;
+  weft_exec *x = open_plan (d, plan, EXPERTS);
+
+  assert_true (step (x, d, EXPERTS));
+  for (uint32_t i = 0; i < d->copy->len; i++) {
+    const struct weft_cuda_copy *copy = &g_array_index (d->copy, struct weft_cuda_copy, i);
+    if (copy->way == WEFT_CUDA_TO_HOST && copy->bytes == 8 * sizeof (int64_t))
+      memcpy (copy->to, counts, 8 * sizeof (int64_t));
+  }
+  g_autoptr (weft_timeline) t = weft_exec_step (x, &error);
+  *why = error ? g_strdup (error->message) : NULL;
+  x->ops->close (x);
+  assert_int_equal (d->n_open, 0);
+  return t != NULL;
+}
+
+/* Counts that fill the room to the last row are fine; one more is not, nor are those of which a sum or
+ * a cut to fewer bits would make a few rows. */
+static void
+counts_fit_to_the_last_row_and_never_by_overflow (void **state)
+{
+  g_autoptr (weft_plan) plan = weft_test_plan (EXPERTS);
+  const int64_t most = (int64_t) room_for_rows (plan), huge = G_MAXINT64, word = (int64_t) 1 << 32;
+  const struct {
+    int64_t counts[8];
+    gboolean fits;
+  } cases[] = {
+    { { most }, TRUE },
+    { { 0, 0, 0, 0, 0, 0, 0, most }, TRUE },
+    { { most - 1, 0, 0, 0, 1 }, TRUE },
+    { { most, 0, 0, 0, 1 }, FALSE },
+    { { most + 1 }, FALSE },
+    { { huge, huge, 2 }, FALSE }, /* 2^64 */
+    { { huge, 0, 0, 0, huge, 2 }, FALSE },
+    { { word }, FALSE },
+    { { word + 1, 0, 0, 0, 1 }, FALSE },
+    { { 2, -1 }, FALSE },
+    { { 0, 0, 0, 0, 0, 0, 0, -1 }, FALSE },
+    { { 1, 0, 0, 0, G_MININT64 }, FALSE },
+  };
+
+  (void) state;
+  for (size_t i = 0; i < G_N_ELEMENTS (cases); i++) {
+    g_autofree char *why = NULL;
+    if (runs_with (plan, cases[i].counts, &why) != cases[i].fits)
+      fail_msg ("case %zu: %s", i, why ? why : "ran");
+    if (why)
+      assert_non_null (strstr (why, "no room for as many rows as are counted"));
+  }
+}
+
+static struct weft_tests_draw drawn = { SEED, JOBS };
+
+static int
+read_draw (int argc, char **argv)
+{
+  weft_tests_read_draw (argc, argv, &drawn);
+  return WEFT_TESTS_RUN;
+}
+
+static const struct CMUnitTest tests[] = {
+  cmocka_unit_test_prestate (hosts_that_wait_for_counts_keep_nobody_waiting_for_ever, &drawn),
+  cmocka_unit_test (without_a_record_a_host_waits_for_or_one_end_of_a_send_nobody_ends),
+  cmocka_unit_test (graphs_are_for_shares_that_are_padded),
+  cmocka_unit_test (counts_fit_to_the_last_row_and_never_by_overflow),
+};
+
+WEFT_TESTS (tests, .begin = read_draw)

@@ -1,0 +1,560 @@
+/* Flows that meet on a link, against max-min shares worked out by hand: NICs, leaf and spine
+ * uplinks, PCIe switches, host memory.  made_run() compares folded with unfolded in every case; a
+ * timeline says `contended` exactly when something took longer than it does alone. */
+#include "exec_sim/bridge.h"
+#include "tests/made/made.h"
+#include "tests/runner/runner.h"
+
+#define MB UINT64_C (1000000)
+
+/* One collective of the data parallel groups of this mesh. */
+static weft_timeline *
+run_dp (const struct weft_cluster *cluster, struct weft_mesh mesh, enum weft_op_kind kind,
+        uint64_t bytes)
+{
+  struct weft_job job = made_job (cluster);
+  g_autoptr (weft_builder) b = weft_builder_new (0, 1);
+
+  made_collective (b, kind, WEFT_GROUP_DP, bytes);
+  g_autoptr (weft_plan) plan = made_plan (&job, mesh, &b);
+  return made_run (plan);
+}
+
+/* Two stages: every rank of the first sends `bytes` to its next; `dp_bytes`, when not 0, are
+ * all-reduced by each stage at the same time. */
+static weft_plan *
+send_plan (const struct weft_cluster *cluster, struct weft_mesh mesh, uint64_t bytes,
+           uint64_t dp_bytes)
+{
+  struct weft_job job = made_job (cluster);
+  g_autoptr (weft_builder) first = weft_builder_new (0, 2), second = weft_builder_new (1, 2);
+
+  made_transfer (first, WEFT_OP_SEND, 1, bytes);
+  made_transfer (second, WEFT_OP_RECV, -1, bytes);
+  if (dp_bytes) {
+    made_collective (first, WEFT_OP_ALL_REDUCE, WEFT_GROUP_DP, dp_bytes);
+    made_collective (second, WEFT_OP_ALL_REDUCE, WEFT_GROUP_DP, dp_bytes);
+  }
+  return made_plan (&job, mesh, (weft_builder *const[]) { first, second });
+}
+
+static double
+send_seconds (const struct weft_cluster *cluster, struct weft_mesh mesh, uint64_t bytes,
+              gboolean contended)
+{
+  g_autoptr (weft_plan) plan = send_plan (cluster, mesh, bytes, 0);
+  g_autoptr (weft_timeline) t = made_run (plan);
+
+  assert_int_equal (t->contended, contended);
+  return t->seconds;
+}
+
+/* ----------------------------------------------------------------- the NIC */
+
+/* GPUs 0 and 1 of each node reduce with their like of the other node: 2 groups of 2. */
+static void
+two_groups_on_one_nic_get_half_each (void **state)
+{
+  struct weft_cluster cluster = made_cluster (2, 2);
+  struct weft_mesh mesh = weft_mesh_make (2, 1, 2, 1);
+
+  (void) state;
+  g_autoptr (weft_timeline) own = run_dp (&cluster, mesh, WEFT_OP_ALL_REDUCE, 100 * MB);
+  assert_near (own->seconds, 100e6 / MADE_NIC);
+  assert_false (own->contended);
+  cluster.f.node_nics = 1;
+  g_autoptr (weft_timeline) shared = run_dp (&cluster, mesh, WEFT_OP_ALL_REDUCE, 100 * MB);
+  assert_near (shared->seconds, 2 * 100e6 / MADE_NIC);
+  assert_true (shared->contended);
+  assert_int_equal (shared->n, 1);
+}
+
+/* A group that shares a NIC with itself only is not contended: that is its time alone. */
+static void
+a_group_that_shares_with_itself_is_not_contended (void **state)
+{
+  struct weft_cluster cluster = made_cluster (2, 2);
+
+  (void) state;
+  cluster.f.node_nics = 1;
+  /* n = 4: of 1.5 S a GPU gives one half to its node, the other to the NIC that it shares. */
+  g_autoptr (weft_timeline) t =
+      run_dp (&cluster, weft_mesh_make (1, 1, 4, 1), WEFT_OP_ALL_REDUCE, 100 * MB);
+  assert_near (t->seconds, 2 * 0.75 * 100e6 / MADE_NIC);
+  assert_false (t->contended);
+}
+
+static void
+two_senders_on_one_nic_get_half_each (void **state)
+{
+  struct weft_cluster cluster = made_cluster (2, 2);
+  struct weft_mesh mesh = weft_mesh_make (1, 1, 2, 2);
+
+  (void) state;
+  assert_near (send_seconds (&cluster, mesh, 100 * MB, FALSE), 100e6 / MADE_NIC);
+  cluster.f.node_nics = 1;
+  assert_near (send_seconds (&cluster, mesh, 100 * MB, TRUE), 2 * 100e6 / MADE_NIC);
+}
+
+/* Eight GPUs on three NICs: slots 0-2, 3-5 and 6-7 share one each; a stage is a node.  Flows on a
+ * NIC of three take three times as long, those on the NIC of two twice. */
+static void
+uneven_shares_of_nics_end_apart (void **state)
+{
+  struct weft_cluster cluster = made_cluster (2, 8);
+
+  (void) state;
+  cluster.f.node_nics = 3;
+  g_autoptr (weft_plan) plan = send_plan (&cluster, weft_mesh_make (1, 1, 8, 2), 100 * MB, 0);
+  g_autoptr (weft_timeline) folded = made_run (plan);
+  g_autoptr (weft_timeline) t =
+      made_run_with (&weft_exec_sim, plan, (struct weft_exec_options) { .unfolded = TRUE });
+  for (uint32_t row = 0; row < t->n; row++)
+    assert_near (t->end[row][0], (t->rank[row] % 8 < 6 ? 3 : 2) * 100e6 / MADE_NIC);
+  assert_true (folded->n < t->n);
+}
+
+/* Context parallel groups {0, 1} and {2, 3}, one data parallel group of all, a GPU a node: on each
+ * NIC two flows.  The data parallel ring sends 1.5 S, the context parallel one S. */
+static void
+two_lanes_of_one_gpu_share_its_nic (void **state)
+{
+  struct weft_cluster cluster = made_cluster (4, 1);
+  struct weft_job job = made_job (&cluster);
+  g_autoptr (weft_builder) b = weft_builder_new (0, 1);
+
+  (void) state;
+  uint32_t small = made_collective (b, WEFT_OP_ALL_REDUCE, WEFT_GROUP_CP, 40 * MB);
+  uint32_t large = made_collective (b, WEFT_OP_ALL_REDUCE, WEFT_GROUP_DP, 80 * MB);
+  g_autoptr (weft_plan) plan = made_plan (&job, weft_mesh_make (1, 2, 2, 1), &b);
+  g_autoptr (weft_timeline) t = made_run (plan);
+  assert_near (t->end[0][small], 2 * 40e6 / MADE_NIC);
+  assert_near (t->end[0][large], (40e6 + 1.5 * 80e6) / MADE_NIC);
+  assert_true (t->contended);
+}
+
+/* The same one after the other: each alone, nothing shared. */
+static void
+lanes_that_take_turns_share_nothing (void **state)
+{
+  struct weft_cluster cluster = made_cluster (4, 1);
+  struct weft_job job = made_job (&cluster);
+  g_autoptr (weft_builder) b = weft_builder_new (0, 1);
+
+  (void) state;
+  uint32_t small = made_collective (b, WEFT_OP_ALL_REDUCE, WEFT_GROUP_CP, 40 * MB);
+  made_collective (b, WEFT_OP_ALL_REDUCE, WEFT_GROUP_DP, 80 * MB);
+  weft_build_dep (b, small);
+  g_autoptr (weft_plan) plan = made_plan (&job, weft_mesh_make (1, 2, 2, 1), &b);
+  g_autoptr (weft_timeline) t = made_run (plan);
+  assert_near (t->seconds, (40e6 + 1.5 * 80e6) / MADE_NIC);
+  assert_false (t->contended);
+}
+
+/* Cards without NVLink send to the next GPU and to the host over one PCIe link. */
+static void
+a_ring_over_pcie_shares_with_copies (void **state)
+{
+  struct weft_cluster cluster = made_cluster (1, 2);
+  g_autoptr (weft_builder) b = weft_builder_new (0, 1);
+
+  (void) state;
+  cluster.f.node_intra = WEFT_PCIE;
+  struct weft_job job = made_job (&cluster);
+  uint32_t ring = made_collective (b, WEFT_OP_ALL_REDUCE, WEFT_GROUP_DP, 300 * MB);
+  uint32_t copy = made_copy (b, WEFT_OP_COPY_OUT, 100 * MB);
+  g_autoptr (weft_plan) plan = made_plan (&job, weft_mesh_make (1, 1, 2, 1), &b);
+  g_autoptr (weft_timeline) t = made_run (plan);
+  assert_near (t->end[0][copy], 2 * 100e6 / MADE_HOST);
+  assert_near (t->end[0][ring], (100e6 + 300e6) / MADE_HOST);
+  assert_true (t->contended);
+}
+
+/* ---------------------------------------------------------- leaf and spine */
+
+/* Units of 4 nodes of one GPU; a leaf has a fourth of its ports up: one NIC's rate for four. */
+static struct weft_cluster
+narrow_leaf (uint32_t nodes)
+{
+  struct weft_cluster cluster = made_cluster (nodes, 1);
+
+  cluster.f.fabric_nodes_per_unit = 4;
+  cluster.f.fabric_leaf_oversubscription = 4;
+  return cluster;
+}
+
+static void
+four_flows_share_a_leaf_of_one (void **state)
+{
+  struct weft_cluster cluster = narrow_leaf (8);
+  struct weft_mesh mesh = weft_mesh_make (1, 1, 4, 2);
+
+  (void) state;
+  assert_near (send_seconds (&cluster, mesh, 100 * MB, TRUE), 4 * 100e6 / MADE_NIC);
+  cluster.f.fabric_leaf_oversubscription = 1;
+  assert_near (send_seconds (&cluster, mesh, 100 * MB, FALSE), 100e6 / MADE_NIC);
+}
+
+/* Stage 0 is units 0 and 1, stage 1 units 2 and 3: two leaves, four flows each. */
+static void
+leaves_do_not_share_with_each_other (void **state)
+{
+  struct weft_cluster cluster = narrow_leaf (16);
+
+  (void) state;
+  assert_near (send_seconds (&cluster, weft_mesh_make (1, 1, 8, 2), 100 * MB, TRUE),
+               4 * 100e6 / MADE_NIC);
+}
+
+/* Six ranks a stage: stage 0 is unit 0 and half of unit 1, stage 1 the other half and unit 2. Ranks
+ * 0 to 5 send to 6 to 11.  Unit 0 sends ranks 0, 1 into unit 1 and 2, 3 into unit 2; unit 1 sends
+ * ranks 4, 5 into unit 2.  Leaf up of unit 0 has four flows, a fourth each; leaf down of unit 2
+ * also four: 2, 3 at a fourth and 4, 5, which meet nobody else, share what is left: a fourth. */
+static void
+a_leaf_partly_covered_by_a_stage (void **state)
+{
+  struct weft_cluster cluster = narrow_leaf (12);
+
+  (void) state;
+  assert_near (send_seconds (&cluster, weft_mesh_make (1, 1, 6, 2), 100 * MB, TRUE),
+               4 * 100e6 / MADE_NIC);
+}
+
+/* Five ranks a stage on units of four: 0..4 to 5..9.  Leaf up of unit 0: 0, 1, 2 into unit 1 and 3
+ * into unit 2; leaf up of unit 1: 4 into unit 2.  Ranks 0 to 3 get a fourth of a NIC; rank 4 shares
+ * leaf down of unit 2 with rank 3 and gets the other three fourths. */
+static void
+what_a_bottleneck_leaves_goes_to_the_others (void **state)
+{
+  struct weft_cluster cluster = narrow_leaf (10);
+  g_autoptr (weft_plan) plan = send_plan (&cluster, weft_mesh_make (1, 1, 5, 2), 300 * MB, 0);
+  g_autoptr (weft_timeline) folded = made_run (plan);
+  g_autoptr (weft_timeline) t =
+      made_run_with (&weft_exec_sim, plan, (struct weft_exec_options) { .unfolded = TRUE });
+
+  (void) state;
+  for (uint32_t row = 0; row < t->n; row++)
+    assert_near (t->end[row][0], 300e6 / MADE_NIC * (t->rank[row] % 5 == 4 ? 4.0 / 3 : 4));
+  assert_true (folded->contended);
+}
+
+/* A stage is a unit; its gradient ring stays inside, its sends leave over a leaf of one NIC's rate
+ * for four.  A send gets a fourth of a NIC, so the ring beside it three fourths, and all of it
+ * afterwards. */
+static void
+a_ring_takes_what_narrow_sends_leave_of_its_nic (void **state)
+{
+  struct weft_cluster cluster = narrow_leaf (8);
+  g_autoptr (weft_plan) plan =
+      send_plan (&cluster, weft_mesh_make (1, 1, 4, 2), 100 * MB, 400 * MB);
+  g_autoptr (weft_timeline) t = made_run (plan);
+
+  (void) state;
+  assert_int_equal (t->n, 2);
+  assert_near (t->end[0][0], 4 * 100e6 / MADE_NIC);
+  assert_near (t->end[0][1], (1.5 * 400e6 + 100e6) / MADE_NIC);
+  assert_near (t->end[1][1], (1.5 * 400e6 + 100e6) / MADE_NIC);
+}
+
+/* Two pods of two units of two nodes; pods have an eighth of their four NICs up: half a NIC for the
+ * four flows of a stage.  Leaves are wide. */
+static void
+four_flows_share_a_spine_of_half_a_nic (void **state)
+{
+  struct weft_cluster cluster = made_cluster (8, 1);
+
+  (void) state;
+  cluster.f.fabric_nodes_per_unit = 2;
+  cluster.f.fabric_units_per_pod = 2;
+  cluster.f.fabric_spine_oversubscription = 8;
+  assert_near (send_seconds (&cluster, weft_mesh_make (1, 1, 4, 2), 100 * MB, TRUE),
+               8 * 100e6 / MADE_NIC);
+}
+
+/* A ring over two units of two nodes of two GPUs: at every border one flow a rail. */
+static void
+a_ring_over_units_crosses_each_leaf_once_a_rail (void **state)
+{
+  struct weft_cluster cluster = made_cluster (4, 2);
+
+  (void) state;
+  cluster.f.fabric_nodes_per_unit = 2;
+  cluster.f.fabric_leaf_oversubscription = 4;
+  /* n = 8: 7/4 S, half of it over the NIC; a leaf has half a NIC's rate for that one flow. */
+  g_autoptr (weft_timeline) t =
+      run_dp (&cluster, weft_mesh_make (1, 1, 8, 1), WEFT_OP_ALL_REDUCE, 80 * MB);
+  assert_near (t->seconds, 7.0 / 4 / 2 * 80e6 / (MADE_NIC / 2));
+  assert_false (t->contended);
+}
+
+/* ------------------------------------------------------------------ copies */
+
+static double
+copy_seconds (const struct weft_cluster *cluster, enum weft_op_kind kind, gboolean contended)
+{
+  struct weft_job job = made_job (cluster);
+  g_autoptr (weft_builder) b = weft_builder_new (0, 1);
+
+  made_copy (b, kind, 100 * MB);
+  g_autoptr (weft_plan) plan = made_plan (&job, weft_mesh_make (1, 1, cluster->n_gpus, 1), &b);
+  g_autoptr (weft_timeline) t = made_run (plan);
+  assert_int_equal (t->contended, contended);
+  return t->seconds;
+}
+
+static void
+gpus_of_one_pcie_switch_share_its_way_to_the_host (void **state)
+{
+  static const enum weft_op_kind kinds[] = { WEFT_OP_COPY_IN, WEFT_OP_COPY_OUT };
+
+  (void) state;
+  for (size_t i = 0; i < G_N_ELEMENTS (kinds); i++) {
+    struct weft_cluster cluster = made_cluster (2, 4);
+    assert_near (copy_seconds (&cluster, kinds[i], FALSE), 100e6 / MADE_HOST);
+    cluster.f.node_gpus_per_switch = 2;
+    assert_near (copy_seconds (&cluster, kinds[i], TRUE), 2 * 100e6 / MADE_HOST);
+    cluster.f.node_gpus_per_switch = 4;
+    assert_near (copy_seconds (&cluster, kinds[i], TRUE), 4 * 100e6 / MADE_HOST);
+  }
+}
+
+static void
+gpus_of_one_node_share_its_host_memory (void **state)
+{
+  struct weft_cluster cluster = made_cluster (2, 4);
+
+  (void) state;
+  cluster.f.node_host_bandwidth = MADE_HOST;
+  assert_near (copy_seconds (&cluster, WEFT_OP_COPY_IN, TRUE), 4 * 100e6 / MADE_HOST);
+}
+
+/* In and out use their own direction of PCIe, but the same memory. */
+static void
+copies_in_and_out_meet_in_host_memory (void **state)
+{
+  const double memory[] = { 1e15, MADE_HOST }, wanted[] = { 1, 2 };
+
+  (void) state;
+  for (int i = 0; i < 2; i++) {
+    struct weft_cluster cluster = made_cluster (1, 1);
+    g_autoptr (weft_builder) b = weft_builder_new (0, 1);
+    cluster.f.node_host_bandwidth = memory[i];
+    struct weft_job job = made_job (&cluster);
+    made_copy (b, WEFT_OP_COPY_IN, 100 * MB);
+    made_copy (b, WEFT_OP_COPY_OUT, 100 * MB);
+    g_autoptr (weft_plan) plan = made_plan (&job, weft_mesh_make (1, 1, 1, 1), &b);
+    g_autoptr (weft_timeline) t = made_run (plan);
+    assert_near (t->seconds, wanted[i] * 100e6 / MADE_HOST);
+    assert_int_equal (t->contended, wanted[i] > 1);
+  }
+}
+
+/* A switch of three GPUs in a node of four: the fourth has one of its own and is done sooner. */
+static void
+a_switch_with_fewer_gpus_is_quicker (void **state)
+{
+  struct weft_cluster cluster = made_cluster (1, 4);
+  g_autoptr (weft_builder) b = weft_builder_new (0, 1);
+
+  (void) state;
+  cluster.f.node_gpus_per_switch = 3;
+  struct weft_job job = made_job (&cluster);
+  made_copy (b, WEFT_OP_COPY_IN, 100 * MB);
+  g_autoptr (weft_plan) plan = made_plan (&job, weft_mesh_make (1, 1, 4, 1), &b);
+  g_autoptr (weft_timeline) folded = made_run (plan);
+  g_autoptr (weft_timeline) t =
+      made_run_with (&weft_exec_sim, plan, (struct weft_exec_options) { .unfolded = TRUE });
+  for (uint32_t row = 0; row < 4; row++)
+    assert_near (t->end[row][0], (row < 3 ? 3 : 1) * 100e6 / MADE_HOST);
+  assert_int_equal (folded->n, 2);
+}
+
+/* ------------------------------------------------- any flows on any links */
+
+#define LINKS 7
+#define FLOWS 14
+
+struct random_flow {
+  double start, bytes, left, rate, end; /* start: when its latency is over */
+  uint32_t n, link[4];
+};
+
+struct random_case {
+  double capacity[LINKS];
+  struct random_flow flow[FLOWS];
+};
+
+/* Few different numbers, so that many things happen at one date. */
+static void
+make_case (GRand *dice, struct random_case *c)
+{
+  for (uint32_t l = 0; l < LINKS; l++)
+    c->capacity[l] = g_rand_int_range (dice, 1, 4) * 1e9;
+  for (uint32_t i = 0; i < FLOWS; i++) {
+    struct random_flow *f = &c->flow[i];
+    *f = (struct random_flow) { .start = g_rand_int_range (dice, 0, 3) * 1e-3,
+                               .bytes = g_rand_int_range (dice, 1, 4) * 1e6,
+                               .n = g_rand_int_range (dice, 1, 5) };
+    f->left = f->bytes;
+    for (uint32_t l = 0; l < f->n; l++)
+      f->link[l] = g_rand_int_range (dice, 0, LINKS);
+  }
+}
+
+static gboolean
+is_moving (const struct random_flow *f, double now)
+{
+  return f->start <= now && f->left > 0;
+}
+
+/* Water filling: the link that gives least to each crossing settles the flows that cross it. */
+static void
+share (struct random_case *c, double now)
+{
+  double room[LINKS];
+
+  memcpy (room, c->capacity, sizeof room);
+  for (uint32_t i = 0; i < FLOWS; i++)
+    c->flow[i].rate = 0;
+  for (;;) {
+    double crossings[LINKS] = { 0 }, least = INFINITY;
+    uint32_t tightest = 0;
+    for (uint32_t i = 0; i < FLOWS; i++)
+      for (uint32_t l = 0; is_moving (&c->flow[i], now) && c->flow[i].rate == 0 && l < c->flow[i].n;
+           l++)
+        crossings[c->flow[i].link[l]]++;
+    for (uint32_t l = 0; l < LINKS; l++)
+      if (crossings[l] > 0 && room[l] / crossings[l] < least) {
+        least = room[l] / crossings[l];
+        tightest = l;
+      }
+    if (least == INFINITY)
+      return;
+    for (uint32_t i = 0; i < FLOWS; i++) {
+      struct random_flow *f = &c->flow[i];
+      gboolean crosses = FALSE;
+      for (uint32_t l = 0; l < f->n; l++)
+        crosses |= f->link[l] == tightest;
+      if (!crosses || !is_moving (f, now) || f->rate > 0)
+        continue;
+      f->rate = least;
+      for (uint32_t l = 0; l < f->n; l++)
+        room[f->link[l]] -= least;
+    }
+  }
+}
+
+/* From one start or end to the next. */
+static void
+solve (struct random_case *c)
+{
+  for (double now = 0, next; now < INFINITY; now = next) {
+    share (c, now);
+    next = INFINITY;
+    for (uint32_t i = 0; i < FLOWS; i++) {
+      if (c->flow[i].start > now)
+        next = fmin (next, c->flow[i].start);
+      if (is_moving (&c->flow[i], now))
+        next = fmin (next, now + c->flow[i].left / c->flow[i].rate);
+    }
+    for (uint32_t i = 0; i < FLOWS && next < INFINITY; i++) {
+      struct random_flow *f = &c->flow[i];
+      if (!is_moving (f, now))
+        continue;
+      f->left -= f->rate * (next - now);
+      if (f->left < 1e-6 * f->bytes) {
+        f->left = 0;
+        f->end = next;
+      }
+    }
+  }
+}
+
+static void
+note_end (void *user, uint64_t tag)
+{
+  double *end = user;
+  end[tag] = weft_bridge_now ();
+}
+
+static void
+flows_that_start_and_end_at_once_share_max_min (void **state)
+{
+  g_autoptr (GRand) dice = g_rand_new_with_seed (20);
+
+  (void) state;
+  for (int repeat = 0; repeat < 400; repeat++) {
+    struct random_case c;
+    double end[FLOWS] = { 0 };
+    make_case (dice, &c);
+    assert_true (weft_bridge_open (note_end, end, NULL));
+    for (uint32_t l = 0; l < LINKS; l++)
+      weft_bridge_link (c.capacity[l]);
+    for (uint32_t i = 0; i < FLOWS; i++)
+      weft_bridge_flow (c.flow[i].bytes, c.flow[i].link, c.flow[i].n, c.flow[i].start, i);
+    assert_true (weft_bridge_run (NULL));
+    weft_bridge_close ();
+    solve (&c);
+    for (uint32_t i = 0; i < FLOWS; i++)
+      assert_near (end[i], c.flow[i].end);
+  }
+}
+
+/* ---------------------------------------------------------------- real jobs */
+
+/* Whole steps, pipelines and buckets, on clusters where much is shared: folded is unfolded.  The
+ * stages of the second end inside a node, which leaves no symmetry. */
+static void
+a_real_step_folds_without_a_trace (void **state)
+{
+  static const char *const jobs[][16] = {
+    { "--nodes", "2", "--topology", "dgx-h100", "--pipeline-model-parallel-size", "2",
+      "--overlap-grad-reduce", "true", "--global-batch-size", "32", NULL },
+    { "--nodes", "3", "--topology", "l40s-pcie", "--pipeline-model-parallel-size", "2",
+      "--use-distributed-optimizer", "true", "--global-batch-size", "48", NULL },
+    { "--nodes", "4", "--topology", "dgx-a100", "--pipeline-model-parallel-size", "4",
+      "--use-distributed-optimizer", "true", "--overlap-grad-reduce", "true", "--global-batch-size",
+      "32", NULL },
+  };
+  static const uint32_t actors[] = { 2, 24, 4 };
+
+  (void) state;
+  for (size_t i = 0; i < G_N_ELEMENTS (jobs); i++) {
+    const char *flags[20] = { "--model", "gpt2-nano" };
+    struct weft_job job;
+    for (int f = 0; jobs[i][f]; f++)
+      flags[2 + f] = jobs[i][f];
+    made_real_job (&job, flags);
+    job.cluster.f.fabric_nodes_per_unit = 1;
+    job.cluster.f.fabric_leaf_oversubscription = 3;
+    g_autoptr (weft_plan) plan = made_real_plan (&job);
+    g_autoptr (weft_timeline) t = made_run (plan);
+    assert_int_equal (t->n, actors[i]);
+    assert_true (t->contended);
+  }
+}
+
+static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (two_groups_on_one_nic_get_half_each),
+  cmocka_unit_test (a_group_that_shares_with_itself_is_not_contended),
+  cmocka_unit_test (two_senders_on_one_nic_get_half_each),
+  cmocka_unit_test (uneven_shares_of_nics_end_apart),
+  cmocka_unit_test (two_lanes_of_one_gpu_share_its_nic),
+  cmocka_unit_test (lanes_that_take_turns_share_nothing),
+  cmocka_unit_test (a_ring_over_pcie_shares_with_copies),
+  cmocka_unit_test (four_flows_share_a_leaf_of_one),
+  cmocka_unit_test (leaves_do_not_share_with_each_other),
+  cmocka_unit_test (a_leaf_partly_covered_by_a_stage),
+  cmocka_unit_test (what_a_bottleneck_leaves_goes_to_the_others),
+  cmocka_unit_test (a_ring_takes_what_narrow_sends_leave_of_its_nic),
+  cmocka_unit_test (four_flows_share_a_spine_of_half_a_nic),
+  cmocka_unit_test (a_ring_over_units_crosses_each_leaf_once_a_rail),
+  cmocka_unit_test (gpus_of_one_pcie_switch_share_its_way_to_the_host),
+  cmocka_unit_test (gpus_of_one_node_share_its_host_memory),
+  cmocka_unit_test (copies_in_and_out_meet_in_host_memory),
+  cmocka_unit_test (a_switch_with_fewer_gpus_is_quicker),
+  cmocka_unit_test (flows_that_start_and_end_at_once_share_max_min),
+  cmocka_unit_test (a_real_step_folds_without_a_trace),
+};
+
+WEFT_TESTS (tests)

@@ -1,0 +1,74 @@
+/* Feeds every file of the given folders to a fuzz target: the corpus as a test, with any compiler.
+ *
+ * To look for new inputs, with clang, here for the program text:
+ *
+ *   libs=$(pkg-config --cflags --libs glib-2.0 json-glib-1.0)
+ *   clang -g -O1 -fsanitize=fuzzer,address,undefined -I. -DWEFT_DATA_DIR="\"$PWD\"" \
+ *     tests/fuzz/targets/fuzz_program.c $(find core -name "*.c") $libs -lm -o fuzz_program
+ *   mkdir new
+ *   ./fuzz_program -max_len=4096 -max_total_time=120 new tests/fuzz/program
+ *
+ * Targets of train/ take what they test as well: train/tokens*.c, train/safetensors.c.
+ *
+ * What it finds goes, once mended, into tests/fuzz/inputs/program under a name that says what it is. */
+#include "tests/fuzz/fuzz.h"
+#include <glib.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The copy ends where the input ends, so that the sanitizer sees a read past it. */
+static gboolean
+feed_file (const char *path)
+{
+  g_autofree char *data = NULL;
+  g_autoptr (GError) error = NULL;
+  gsize size;
+
+  if (!g_file_get_contents (path, &data, &size, &error)) {
+    fprintf (stderr, "%s\n", error->message);
+    return FALSE;
+  }
+  g_autofree uint8_t *exact = g_malloc (size + !size); /* not NULL for an empty file */
+  memcpy (exact, data, size);
+  fprintf (stderr, "%s\n", path);
+  LLVMFuzzerTestOneInput (exact, size);
+  return TRUE;
+}
+
+/* How many files were fed, or -1. */
+static int
+feed_folder (const char *folder)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (GDir) dir = g_dir_open (folder, 0, &error);
+  const char *file;
+  int n = 0;
+
+  if (!dir) {
+    fprintf (stderr, "%s\n", error->message);
+    return -1;
+  }
+  for (; (file = g_dir_read_name (dir)); n++) {
+    g_autofree char *path = g_build_filename (folder, file, NULL);
+    if (!feed_file (path))
+      return -1;
+  }
+  return n;
+}
+
+int
+main (int argc, char **argv)
+{
+  int total = 0;
+
+  for (int i = 1; i < argc; i++) {
+    int n = feed_folder (argv[i]);
+    if (n <= 0) {
+      fprintf (stderr, "%s: found no inputs, wanted a folder of them\n", argv[i]);
+      return 1;
+    }
+    total += n;
+  }
+  printf ("%d inputs\n", total);
+  return total ? 0 : 2;
+}

@@ -1,0 +1,124 @@
+/* The module's calls (exec_cuda/module/calls_cuda.c) on the functions of CUDA and NCCL as fake_cuda.h has
+ * them: what they make of the calls of the executor, and whether they keep the rules of those libraries. */
+#include "exec_cuda/exec_cuda.h"
+#include "tests/doubles/fake_cuda.h"
+#include "tests/made/random_job.h"
+#include "tests/made/trained_cases.h"
+#include "tests/runner/runner.h"
+#include <string.h>
+
+#define ZERO1 "use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true "
+#define FP32 "precision=fp32 "
+
+const struct weft_cuda_calls *weft_cuda_calls_open (const char **why);
+
+/* The module asks the environment and looks for a GPU once. */
+static const struct weft_cuda_calls *
+module (void)
+{
+  static const struct weft_cuda_calls *calls;
+  const char *why = NULL;
+
+  if (!calls && !(calls = weft_cuda_calls_open (&why)))
+    fail_msg ("%s", why);
+  return calls;
+}
+
+static trained *
+train (const char *words, struct weft_exec_options how)
+{
+  g_autoptr (computing_cuda) d = computing_cuda_new (7);
+  const char *left;
+
+  fake_cuda_begin (d, 0);
+  trained *t = trained_new (module (), words, &how);
+  fake_cuda_end (&left);
+  if (left || d->n_open)
+    fail_msg ("%s: left: %s, %u things of the device", words, left ? left : "nothing", d->n_open);
+  return t;
+}
+
+/* ------------------------------------------------------------------------- training */
+
+static void
+the_module_trains_as_the_cpu_does (void **state)
+{
+  static const struct trained_bound fp32 = { .loss = 1e-6, .norm = 1e-6, .gradient = 1e-5 };
+  static const struct {
+    const char *words;
+    struct weft_exec_options how;
+  } runs[] = {
+    { TRAINED_GPT2 FP32 "gpus=2 " ZERO1 "nccl_ub=true ", { .graph = TRUE, .times = TRUE } },
+    { TRAINED_LLAMA FP32 "gpus=2 pipeline_model_parallel_size=2 ", { .total = TRUE } },
+    { TRAINED_EXPERTS FP32 "gpus=2 expert_model_parallel_size=2 moe_load_imbalance=64 ", { 0 } },
+    { TRAINED_GPT2 FP32 "gpus=2 ", { .ranks_per_gpu = 2, .graph = TRUE } },
+  };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (runs); i++) {
+    g_autoptr (trained) wanted = trained_new (NULL, runs[i].words, NULL),
+                        found = train (runs[i].words, runs[i].how);
+    assert_true (wanted && found);
+    trained_assert_near (found, wanted, fp32, runs[i].words);
+  }
+}
+
+/* ------------------------------------------------------------------------- failures */
+
+static gboolean
+live (const weft_plan *plan, const struct weft_exec_options *options, GError **error)
+{
+  weft_exec *x = weft_exec_cuda_open (module (), plan, options, error);
+  gboolean ok = x != NULL;
+
+  for (int step = 0; step < 2 && ok; step++) {
+    g_autoptr (weft_timeline) t = weft_exec_step (x, error);
+    ok = t != NULL;
+  }
+  weft_exec_cuda.close (x);
+  return ok;
+}
+
+static void
+fail_calls (const char *words, struct weft_exec_options options, uint64_t stride)
+{
+  g_autoptr (weft_plan) plan = weft_test_plan ("%s", words);
+  uint64_t all = 0, told = 0;
+
+  for (uint64_t n = 0; n <= all; n += n ? stride : 1) {
+    g_autoptr (computing_cuda) d = computing_cuda_new (0);
+    g_autoptr (GError) error = NULL;
+    const char *left;
+    fake_cuda_begin (d, n);
+    gboolean ok = live (plan, &options, &error);
+    uint64_t made = fake_cuda_end (&left);
+    all = n ? all : made;
+    told += !ok;
+    if (left || d->n_open || ok != (error == NULL) || (n == 0 && !ok))
+      fail_msg ("%s: call %u of %u fails: %s; left: %s, %u things of the device", words,
+                (unsigned) n, (unsigned) all, error ? error->message : "-", left ? left : "nothing",
+                d->n_open);
+  }
+  assert_true (told > all / stride / 4);
+}
+
+#define TINY                                                                                       \
+  "model=gpt2-nano topology=cpu reduction_order=fast precision=fp32 num_layers=1 hidden_size=8 "   \
+  "num_attention_heads=1 num_query_groups=1 kv_channels=8 ffn_hidden_size=16 vocab_size=16 "       \
+  "seq_length=4 max_position_embeddings=4 micro_batch_size=1 global_batch_size=2 "
+
+/* No error is told twice, as that of a later kernel above all, and nothing stays open. */
+static void
+any_call_may_fail_and_nothing_is_left (void **state)
+{
+  (void) state;
+  fail_calls (TINY "gpus=1 ", (struct weft_exec_options){ .graph = TRUE, .times = TRUE }, 31);
+  fail_calls (TINY "gpus=2 " ZERO1 "nccl_ub=true ", (struct weft_exec_options){ .deadline = 5 }, 89);
+}
+
+static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (the_module_trains_as_the_cpu_does),
+  cmocka_unit_test (any_call_may_fail_and_nothing_is_left),
+};
+
+WEFT_TESTS (tests)

@@ -1,0 +1,661 @@
+/* Layers of experts: what travels, what is kept, who adds gradients; and that it makes no difference to
+ * the bits where experts are. */
+#include "core/base/sanitize.h"
+#include "exec_cpu/exec_cpu.h"
+#include "tests/made/questions.h"
+#include "tests/made/real_run.h"
+#include "tests/runner/runner.h"
+#include <math.h>
+#include <string.h>
+
+#define STEPS 2
+#define STRIDE (WEFT_THREAD_SANITIZER ? 10 : WEFT_ADDRESS_SANITIZER ? 5 : 1)
+
+/* ------------------------------------------------------------------------ real steps */
+
+#define SMALL                                                                                      \
+  " hidden_size=32 num_attention_heads=4 num_query_groups=2 kv_channels=8 ffn_hidden_size=96"      \
+  " moe_ffn_hidden_size=24 seq_length=16 global_batch_size=8"
+
+static const char *const models[] = {
+  "model=mixtral-nano" SMALL,
+  "model=mixtral-nano" SMALL " moe_shared_expert_intermediate_size=40 moe_first_dense_layers=1 "
+  "moe_router_score_function=sigmoid moe_router_topk=4 moe_router_topk_scaling_factor=2.5 "
+  "moe_router_num_groups=2 moe_router_group_topk=1",
+  "model=mixtral-nano" SMALL " moe_router_pre_softmax=true moe_layer_freq=2 activation=gelu "
+  "num_moe_experts=4 moe_router_topk=4",
+};
+
+static const char *const precisions[] = {
+  "precision=fp32",
+  "precision=bf16 grad_reduce_in_fp32=true",
+  "precision=bf16",
+};
+
+#define EP(n) "expert_model_parallel_size=" #n " "
+#define ETP(n) "expert_tensor_parallel_size=" #n " "
+#define TP(n) "tensor_model_parallel_size=" #n " sequence_parallel=true "
+#define CP(n, kind) "context_parallel_size=" #n " cp_comm_type=" #kind " "
+
+static const char *const strategies[] = {
+  EP (2) "gpus=2",
+  EP (4) "gpus=4",
+  EP (2) "gpus=4",
+  EP (4) "gpus=8 overlap_grad_reduce=true bucket_size=20000",
+  EP (2) "gpus=8 average_in_collective=true",
+  EP (2) "gpus=2 micro_batch_size=2 calculate_per_token_loss=true",
+  EP (2) "gpus=2 micro_batch_size=4",
+  EP (2) "gpus=4 use_distributed_optimizer=true",
+  EP (4) "gpus=4 use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true "
+         "bucket_size=10000",
+  EP (2) "gpus=8 use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true "
+         "disable_bucketing=true average_in_collective=true",
+  EP (2) "gpus=4 use_distributed_optimizer=true optimizer_cpu_offload=true "
+         "optimizer_offload_fraction=0.6",
+  EP (2) "gpus=4 pipeline_model_parallel_size=2",
+  EP (4) "gpus=8 pipeline_model_parallel_size=2 pipeline_schedule=gpipe "
+         "use_distributed_optimizer=true overlap_grad_reduce=true",
+  EP (2) "gpus=4 pipeline_model_parallel_size=2 virtual_pipeline_model_parallel_size=2 "
+         "batch_p2p_comm=false overlap_p2p_comm=true",
+  EP (2) "gpus=2 recompute_granularity=full recompute_method=uniform recompute_num_layers=2",
+  EP (2) "gpus=4 recompute_granularity=full recompute_method=block recompute_num_layers=3",
+  EP (2) "gpus=2 recompute_granularity=selective recompute_modules=layernorm",
+  EP (2) "gpus=2 recompute_granularity=selective recompute_modules=moe",
+  EP (2) "gpus=4 recompute_granularity=selective recompute_modules=moe,layernorm "
+         "delay_wgrad_compute=true",
+  EP (4) "gpus=4 recompute_granularity=selective recompute_modules=moe_act",
+  EP (2) "gpus=4 delay_wgrad_compute=true overlap_grad_reduce=true",
+  EP (2) "gpus=2 cpu_offloading=true cpu_offloading_num_layers=2",
+  EP (2) "gpus=2 moe_load_imbalance=1.5 enable_compile=true",
+  EP (2) "gpus=4 moe_token_dispatcher_type=flex",
+  TP (2) EP (4) ETP (1) "gpus=4 moe_token_dispatcher_type=flex",
+  TP (2) "gpus=2",
+  TP (2) "gpus=4 delay_wgrad_compute=true use_distributed_optimizer=true",
+  TP (2) EP (2) "gpus=4",
+  TP (2) EP (4) "gpus=8 use_distributed_optimizer=true overlap_grad_reduce=true bucket_size=10000",
+  TP (2) EP (2) "gpus=4 micro_batch_size=2",
+  TP (2) EP (2) "gpus=8 pipeline_model_parallel_size=2",
+  TP (2) EP (2) "gpus=4 recompute_granularity=full recompute_method=uniform "
+                "recompute_num_layers=1",
+  TP (2) EP (2) ETP (1) "gpus=2",
+  TP (2) EP (2) ETP (1) "gpus=4 use_distributed_optimizer=true overlap_param_gather=true "
+                        "overlap_grad_reduce=true",
+  TP (2) EP (4) ETP (1) "gpus=4",
+  TP (2) EP (4) ETP (1) "gpus=8 micro_batch_size=2",
+  TP (2) EP (4) ETP (1) "gpus=8 pipeline_model_parallel_size=2",
+  ETP (2) "gpus=2",
+  EP (2) ETP (2) "gpus=4",
+  EP (2) ETP (4) "gpus=8 use_distributed_optimizer=true",
+  TP (2) EP (2) "gpus=4 cpu_offloading=true cpu_offloading_num_layers=2",
+  EP (2) CP (2, p2p) "gpus=2",
+  EP (2) CP (2, a2a) "gpus=4",
+  EP (4) CP (2, all_gather) "gpus=4",
+  EP (2) CP (4, p2p) "gpus=4",
+  EP (2) CP (4, all_gather) "gpus=8 use_distributed_optimizer=true",
+  TP (2) CP (2, p2p) "gpus=4",
+  TP (2) CP (2, p2p) EP (2) "gpus=4 use_distributed_optimizer=true overlap_grad_reduce=true",
+  TP (2) CP (2, all_gather) EP (4) ETP (1) "gpus=4",
+  TP (2) CP (2, all_gather) EP (2) ETP (1) "gpus=8 pipeline_model_parallel_size=2",
+  TP (2) ETP (1) "gpus=2",
+  TP (2) ETP (1) "gpus=4 use_distributed_optimizer=true micro_batch_size=2",
+  TP (2) ETP (1) "gpus=4 average_in_collective=true delay_wgrad_compute=true",
+  TP (2) EP (2) ETP (1) "gpus=8 average_in_collective=true",
+  TP (4) EP (2) ETP (1) "gpus=4 recompute_granularity=selective recompute_modules=moe",
+  TP (4) ETP (2) "gpus=8 pipeline_model_parallel_size=2",
+  TP (2) CP (2, p2p) ETP (1) "gpus=4 use_distributed_optimizer=true overlap_grad_reduce=true",
+};
+
+static char *
+words_of (const char *model, const char *precision, const char *strategy)
+{
+  return g_strdup_printf ("topology=cpu %s %s %s", model, precision, strategy);
+}
+
+static struct real_result
+run (const char *model, const char *precision, const char *strategy, struct real_run run)
+{
+  g_autofree char *words = words_of (model, precision, strategy);
+
+  run.words = words;
+  run.steps = STEPS;
+  return weft_test_run (&run);
+}
+
+static void
+check_strategy (const char *model, const char *precision, const char *strategy,
+                const struct real_result *one, unsigned seed)
+{
+  g_autofree char *words = words_of (model, precision, strategy);
+
+  weft_test_check_bits (words, STEPS, one, seed);
+}
+
+static void
+experts_of_several_ranks_give_the_bits_of_one (void **state)
+{
+  unsigned n = 0;
+
+  (void) state;
+  for (unsigned m = 0; m < G_N_ELEMENTS (models); m++)
+    for (unsigned p = 0; p < G_N_ELEMENTS (precisions); p++) {
+      struct real_result one =
+          run (models[m], precisions[p], "gpus=1", (struct real_run){ .poison = TRUE });
+      assert_true (isfinite (one.loss[1]) && one.loss[1] < one.loss[0]);
+      for (unsigned s = 0; s < G_N_ELEMENTS (strategies); s++, n++)
+        if (n % STRIDE == 0 && (m == 0 || p == s % 3))
+          check_strategy (models[m], precisions[p], strategies[s], &one, n);
+    }
+}
+
+/* What is dropped depends on who comes in one microbatch, which is the same here. */
+static void
+tokens_over_capacity_are_dropped_alike_on_any_number_of_ranks (void **state)
+{
+  static const char *const some[] = { EP (2) "gpus=2",
+                                      EP (4) "gpus=4 use_distributed_optimizer=true",
+                                      EP (2) "gpus=4 pipeline_model_parallel_size=2",
+                                      EP (2) "gpus=4 moe_pad_expert_input_to_capacity=true",
+                                      EP (2) ETP (2) "gpus=4",
+                                      EP (2) ETP (2) "gpus=4 moe_pad_expert_input_to_capacity=true",
+                                      EP (4) ETP (2) "gpus=8 moe_pad_expert_input_to_capacity=true "
+                                                     "use_distributed_optimizer=true",
+                                      "gpus=2 moe_pad_expert_input_to_capacity=true" };
+  g_autofree char *model = g_strconcat (models[0], " moe_expert_capacity_factor=0.8", NULL);
+
+  (void) state;
+  for (unsigned p = 0; p < G_N_ELEMENTS (precisions); p++) {
+    struct real_result one = run (model, precisions[p], "gpus=1", (struct real_run){ 0 });
+    struct real_result all = run (models[0], precisions[p], "gpus=1", (struct real_run){ 0 });
+    assert_true (one.loss[0] != all.loss[0]);
+    for (unsigned s = 0; s < G_N_ELEMENTS (some); s++)
+      check_strategy (model, precisions[p], some[s], &one, s);
+  }
+}
+
+/* Tensor parallel ranks drop tokens of their own share: not what one rank drops, but padded or not the
+ * same. */
+static void
+padding_changes_no_bits_of_tensor_parallel_ranks (void **state)
+{
+  static const char *const some[] = { TP (2) EP (2) "gpus=4 ",
+                                      TP (2) EP (4) ETP (1) "gpus=4 micro_batch_size=2 ",
+                                      TP (2) CP (2, p2p) EP (2) "gpus=4 " };
+  g_autofree char *model = g_strconcat (models[1], " moe_expert_capacity_factor=0.8", NULL);
+
+  (void) state;
+  for (unsigned s = 0; s < G_N_ELEMENTS (some); s++) {
+    g_autofree char *padded = g_strconcat (some[s], "moe_pad_expert_input_to_capacity=true", NULL);
+    struct real_result plain = run (model, precisions[1], some[s], (struct real_run){ 0 });
+    check_strategy (model, precisions[1], padded, &plain, s);
+  }
+}
+
+static void
+check_fast (const char *words, const struct real_result *one)
+{
+  g_autofree char *strategy = g_strconcat (words, " reduction_order=fast", NULL);
+  struct real_result fast = run (models[1], precisions[0], strategy, (struct real_run){ 0 });
+
+  if (!weft_test_is_near (&fast, one, STEPS))
+    fail_msg ("%s: loss %.9g and %.9g, norm %.9g and %.9g", strategy, fast.loss[1], one->loss[1],
+              fast.norm[1], one->norm[1]);
+}
+
+static void
+fast_order_is_close_to_canonical (void **state)
+{
+  struct real_result one = run (models[1], precisions[0], "gpus=1", (struct real_run){ 0 });
+
+  (void) state;
+  for (unsigned s = 0; s < G_N_ELEMENTS (strategies); s += 3)
+    check_fast (strategies[s], &one);
+}
+
+/* ------------------------------------------------------------------------- programs */
+
+/* T = 2 * 64 tokens, K = 2, E = 8, h = 64; two layers, the second has experts. */
+#define WORDS                                                                                      \
+  "num_layers=2 hidden_size=64 num_attention_heads=4 ffn_hidden_size=128 vocab_size=256 "          \
+  "seq_length=64 num_moe_experts=8 moe_router_topk=2 moe_ffn_hidden_size=96 activation=swiglu "    \
+  "moe_first_dense_layers=1 micro_batch_size=2 precision=bf16 topology=dgx-h100 gpus=8 "
+enum { T = 128, K = 2, E = 8, H = 64, F = 96 };
+
+static uint32_t
+nth (const weft_program *p, enum weft_op_kind kind, const char *name, uint32_t n)
+{
+  for (uint32_t op = 0; op < p->n_op; op++)
+    if (p->op[op].kind == kind && has_name (p, op, name) && n-- == 0)
+      return op;
+  fail_msg ("no %s of %s", name, weft_op_words[kind]);
+  return 0;
+}
+
+/* E.6 of the all-to-all dispatcher: T K h bytes of tokens and T K of weights each way, 8 E of counts
+ * from each rank; the host waits for the counts. */
+static void
+expert_model_parallel_size_sends_each_token_to_its_experts (void **state)
+{
+  g_autoptr (weft_program) p = built (WORDS "expert_model_parallel_size=4", 0);
+  uint32_t counts = nth (p, WEFT_OP_ALL_GATHER, "counts", 0),
+           there = nth (p, WEFT_OP_ALL_TO_ALL_V, "dispatch", 0),
+           weights = nth (p, WEFT_OP_ALL_TO_ALL_V, "dispatch_prob", 0),
+           back = nth (p, WEFT_OP_ALL_TO_ALL_V, "combine", 0),
+           up = nth (p, WEFT_OP_MOE_MATMUL, "expert_fc1", 0),
+           host = nth (p, WEFT_OP_COPY_OUT, "splits", 0);
+
+  (void) state;
+  assert_int_equal (p->op[there].group, WEFT_GROUP_EP);
+  assert_int_equal (p->op[there].lane, WEFT_LANE_EP);
+  assert_true (weft_op_bytes (p, counts) == 4 * 8 * E);
+  assert_true (weft_op_bytes (p, there) == 2.0 * T * K * H);
+  assert_true (weft_op_bytes (p, weights) == 2.0 * T * K);
+  assert_true (weft_op_bytes (p, back) == 2.0 * T * K * H);
+  assert_int_equal (count_kind (p, WEFT_OP_ALL_TO_ALL_V), 6); /* three there, three back */
+  assert_true (comes_after (p, counts, host) && comes_after (p, host, there));
+  assert_true (comes_after (p, there, up) && comes_after (p, up, back));
+  assert_int_equal (weft_op_shape (p, up)->dim[0], T * K);
+  assert_int_equal (weft_op_shape (p, up)->dim[3], E / 4);
+  assert_true (weft_op_flops (p, up) == 2.0 * T * K * 2 * F * H);
+}
+
+static uint32_t
+launches (const weft_program *p)
+{
+  uint32_t n = 0;
+
+  for (uint32_t op = 0; op < p->n_op; op++)
+    n += p->op[op].kind == WEFT_OP_ALL_TO_ALL_V && !(p->op[op].flags & WEFT_OP_GROUPED);
+  return n;
+}
+
+/* The same bytes; weights go with the rows they are of, in forward and in backward. */
+static void
+moe_token_dispatcher_type_flex_sends_tokens_and_weights_in_one_launch (void **state)
+{
+  g_autoptr (weft_program) plain = built (WORDS "expert_model_parallel_size=4", 0);
+  g_autoptr (weft_program) flex =
+      built (WORDS "expert_model_parallel_size=4 moe_token_dispatcher_type=flex", 0);
+
+  (void) state;
+  assert_int_equal (launches (plain), 6);
+  assert_int_equal (launches (flex), 4);
+  for (uint32_t i = 0; i < 2; i++) {
+    uint32_t weights = nth (flex, WEFT_OP_ALL_TO_ALL_V, "dispatch_prob", i),
+             tokens = nth (flex, WEFT_OP_ALL_TO_ALL_V, "dispatch", 2 * i); /* and weights */
+    assert_true (flex->op[weights].flags & WEFT_OP_GROUPED);
+    assert_int_equal (flex->pos[weights], flex->pos[tokens] + 1);
+    assert_true (weft_op_bytes (flex, weights) == 2.0 * T * K);
+    assert_true (weft_op_bytes (flex, tokens) == 2.0 * T * K * H);
+  }
+}
+
+static void
+experts_of_one_rank_send_nothing (void **state)
+{
+  g_autoptr (weft_program) p = built (WORDS, 0);
+
+  (void) state;
+  assert_int_equal (count_kind (p, WEFT_OP_ALL_TO_ALL_V), 0);
+  for (uint32_t op = 0; op < p->n_op; op++)
+    assert_int_not_equal (p->op[op].lane, WEFT_LANE_EP);
+  assert_int_equal (weft_op_shape (p, nth (p, WEFT_OP_MOE_MATMUL, "expert_fc1", 0))->dim[3], E);
+}
+
+static uint64_t
+numel (const weft_program *p, const char *name)
+{
+  uint64_t n = 0;
+
+  for (uint32_t i = 0; i < p->n_param; i++)
+    if (g_str_has_prefix (p->name[p->param[i].name], name))
+      n += p->param[i].rows * p->param[i].columns;
+  return n;
+}
+
+/* Ranks hold a fourth of the experts; two replicas of these meet, eight of all else; both are divided
+ * by eight, for experts have seen the tokens of four ranks. */
+static void
+gradients_of_experts_are_reduced_by_those_who_hold_them (void **state)
+{
+  g_autoptr (weft_program) p = built (WORDS "expert_model_parallel_size=4", 0);
+  g_autoptr (weft_program) one = built (WORDS, 0);
+  uint64_t expert = 0, dense = 0;
+
+  (void) state;
+  assert_int_equal (numel (one, "experts."), E * 3 * F * H);
+  assert_int_equal (numel (p, "experts."), E / 4 * 3 * F * H);
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    if (p->op[op].kind != WEFT_OP_ALL_REDUCE || !has_name (p, op, "bucket"))
+      continue;
+    assert_true (p->op[op].group == WEFT_GROUP_EDP || p->op[op].group == WEFT_GROUP_DP);
+    *(p->op[op].group == WEFT_GROUP_EDP ? &expert : &dense) += elements (p, op);
+  }
+  assert_int_equal (expert, numel (p, "experts."));
+  assert_int_equal (expert + dense, numel (p, ""));
+  assert_int_equal (count_kind (p, WEFT_OP_SCALE), 2);
+  for (uint32_t i = 0; i < 2; i++)
+    assert_int_equal (weft_op_shape (p, nth (p, WEFT_OP_SCALE, "scale", i))->dim[2], 8);
+}
+
+static void
+average_in_collective_divides_experts_by_who_shares_them_out (void **state)
+{
+  g_autoptr (weft_program) p =
+      built (WORDS "expert_model_parallel_size=4 average_in_collective=true", 0);
+
+  (void) state;
+  assert_int_equal (count_kind (p, WEFT_OP_SCALE), 1);
+  assert_int_equal (weft_op_shape (p, nth (p, WEFT_OP_SCALE, "scale_experts", 0))->dim[2], 4);
+}
+
+/* T and all that follows from it is of one of two tensor parallel ranks. */
+#define TENSOR WORDS "tensor_model_parallel_size=2 sequence_parallel=true "
+enum { HALF = T / 2 };
+
+/* E.6 with experts in parts: what came from the all-to-all is gathered by the ranks that have parts of the
+ * same experts, tokens and weights, and what those make is reduced and scattered; backward the other
+ * way round. */
+static void
+expert_tensor_parallel_size_gathers_rows_and_adds_what_parts_make (void **state)
+{
+  g_autoptr (weft_program) p = built (TENSOR "expert_model_parallel_size=2", 0);
+  uint32_t counts = nth (p, WEFT_OP_ALL_GATHER, "counts", 0),
+           there = nth (p, WEFT_OP_ALL_TO_ALL_V, "dispatch", 0),
+           rows = nth (p, WEFT_OP_ALL_GATHER_V, "dispatch", 0),
+           weights = nth (p, WEFT_OP_ALL_GATHER_V, "dispatch_prob", 0),
+           up = nth (p, WEFT_OP_MOE_MATMUL, "expert_fc1", 0),
+           sum = nth (p, WEFT_OP_REDUCE_SCATTER_V, "combine", 0),
+           back = nth (p, WEFT_OP_ALL_TO_ALL_V, "combine", 0);
+
+  (void) state;
+  assert_int_equal (p->op[counts].group, WEFT_GROUP_TP_EP);
+  assert_true (weft_op_bytes (p, counts) == 4 * 8 * E);
+  assert_true (weft_op_bytes (p, there) == 2.0 * HALF * K * H);
+  assert_true (weft_op_bytes (p, rows) == 2 * 2.0 * HALF * K * H);
+  assert_true (weft_op_bytes (p, weights) == 2 * 2.0 * HALF * K);
+  assert_true (weft_op_bytes (p, sum) == 2 * 2.0 * HALF * K * H);
+  assert_true (weft_op_bytes (p, back) == 2.0 * HALF * K * H);
+  assert_int_equal (p->op[rows].group, WEFT_GROUP_ETP);
+  assert_int_equal (p->op[sum].group, WEFT_GROUP_ETP);
+  assert_true (comes_after (p, there, rows) && comes_after (p, rows, up));
+  assert_true (comes_after (p, up, sum) && comes_after (p, sum, back));
+  assert_int_equal (count_kind (p, WEFT_OP_ALL_TO_ALL_V), 6);
+  assert_int_equal (count_kind (p, WEFT_OP_ALL_GATHER_V), 3);
+  assert_int_equal (count_kind (p, WEFT_OP_REDUCE_SCATTER_V), 3);
+  assert_int_equal (weft_op_shape (p, up)->dim[0], 2 * HALF * K);
+  assert_int_equal (weft_op_shape (p, up)->dim[1], 2 * F / 2);
+  assert_int_equal (numel (p, "experts."), E / 2 * 3 * F * H / 2);
+}
+
+/* The ranks of a tensor parallel group are then some of those that share experts out. */
+static void
+expert_tensor_parallel_size_of_one_leaves_experts_whole (void **state)
+{
+  g_autoptr (weft_program) p =
+      built (TENSOR "expert_model_parallel_size=4 expert_tensor_parallel_size=1", 0);
+  uint32_t there = nth (p, WEFT_OP_ALL_TO_ALL_V, "dispatch", 0);
+
+  (void) state;
+  assert_true (weft_op_bytes (p, there) == 2.0 * HALF * K * H);
+  assert_int_equal (count_kind (p, WEFT_OP_ALL_TO_ALL_V), 6);
+  assert_int_equal (count_kind (p, WEFT_OP_ALL_GATHER_V), 0);
+  assert_int_equal (count_kind (p, WEFT_OP_REDUCE_SCATTER_V), 0);
+  assert_int_equal (numel (p, "experts."), E / 4 * 3 * F * H);
+}
+
+/* In canonical order each has the gradients of all rows of a sequence: two maps of four microbatches gather
+ * what they are made of, and of what was made a rank keeps a piece. */
+static void
+ranks_that_hold_the_same_experts_gather_rows_for_gradients (void **state)
+{
+#define ALIKE                                                                                      \
+  WORDS TP (4) ETP (1) "topology=cpu micro_batch_size=1 global_batch_size=8 gpus=8 "               \
+                       "expert_model_parallel_size=2 reduction_order="
+  g_autoptr (weft_program) p = built (ALIKE "canonical", 0), fast = built (ALIKE "fast", 0);
+  uint32_t rows = nth (p, WEFT_OP_ALL_GATHER_V, "expert_fc1", 0),
+           wgrad = nth (p, WEFT_OP_MOE_MATMUL_WGRAD, "expert_fc1", 0),
+           piece = nth (p, WEFT_OP_KEEP_PIECE, "sequence", 0);
+
+  (void) state;
+  assert_int_equal (count_kind (fast, WEFT_OP_ALL_GATHER_V), 0);
+  assert_int_equal (count_kind (p, WEFT_OP_ALL_GATHER_V), 4 * 2 * 2);
+  assert_int_equal (p->op[rows].group, WEFT_GROUP_ECP);
+  assert_int_equal (count_kind (p, WEFT_OP_KEEP_PIECE), 4 * 2);
+  assert_int_equal (weft_op_shape (p, piece)->dim[1], 2);
+  assert_int_equal (weft_op_shape (p, wgrad)->dim[5], 4);
+}
+
+/* Padded, every source has as much for every expert: plain collectives, and nobody waits for counts. */
+static void
+padded_rows_are_gathered_in_equal_shares (void **state)
+{
+  g_autoptr (weft_program) p =
+      built (TENSOR "expert_model_parallel_size=2 moe_expert_capacity_factor=1 "
+                    "moe_pad_expert_input_to_capacity=true",
+             0);
+  uint64_t capacity = HALF * K / E;
+
+  (void) state;
+  assert_int_equal (count_kind (p, WEFT_OP_ALL_GATHER_V), 0);
+  assert_int_equal (elements (p, nth (p, WEFT_OP_ALL_GATHER, "dispatch", 0)), 2 * E * capacity * H);
+  assert_int_equal (elements (p, nth (p, WEFT_OP_REDUCE_SCATTER, "combine", 0)),
+                    2 * E * capacity * H);
+  assert_int_equal (count_kind (p, WEFT_OP_COPY_OUT), 1);
+}
+
+/* Their maps are those of any MLP: E.2 with four of the tensor parallel group's collectives in a layer's
+ * forward beside attention's, and the router is everybody's. */
+static void
+shared_experts_are_cut_by_tensor_parallel_ranks_and_the_router_is_not (void **state)
+{
+  g_autoptr (weft_program) p = built (TENSOR "moe_shared_expert_intermediate_size=80", 0);
+  uint32_t in = nth (p, WEFT_OP_ALL_GATHER, "shared_fc1", 0),
+           out = nth (p, WEFT_OP_REDUCE_SCATTER, "shared_fc2", 0),
+           router = nth (p, WEFT_OP_MATMUL, "router", 0),
+           joined = nth (p, WEFT_OP_ALL_REDUCE, "shared_gradient", 0);
+
+  (void) state;
+  assert_int_equal (numel (p, "shared."), 3 * 80 * H / 2);
+  assert_int_equal (numel (p, "router."), E * H);
+  assert_int_equal (elements (p, in), T * H);
+  assert_int_equal (elements (p, out), T * H);
+  assert_int_equal (weft_op_shape (p, router)->dim[0], HALF);
+  assert_int_equal (p->op[joined].group, WEFT_GROUP_TP);
+}
+
+/* Eight ranks hold all experts, four have replicas of all else: each sum is of eight halves of four. */
+static void
+average_in_collective_multiplies_whole_experts_of_tensor_parallel_ranks (void **state)
+{
+  g_autoptr (weft_program) p =
+      built (TENSOR "expert_tensor_parallel_size=1 average_in_collective=true", 0);
+  const struct weft_shape *shape = weft_op_shape (p, nth (p, WEFT_OP_SCALE, "scale_experts", 0));
+
+  (void) state;
+  assert_int_equal (shape->dim[2], 4);
+  assert_int_equal (shape->dim[3], 8);
+}
+
+static void
+use_distributed_optimizer_cuts_experts_among_their_replicas (void **state)
+{
+  g_autoptr (weft_program) p =
+      built (WORDS "expert_model_parallel_size=4 use_distributed_optimizer=true", 0);
+
+  (void) state;
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    if (p->op[op].kind != WEFT_OP_REDUCE_SCATTER)
+      continue;
+    uint32_t adam = nth (p, WEFT_OP_ADAM, "", p->op[op].group == WEFT_GROUP_EDP);
+    assert_int_equal (elements (p, op),
+                      elements (p, adam) * (p->op[op].group == WEFT_GROUP_EDP ? 2 : 8));
+  }
+  assert_int_equal (p->op[nth (p, WEFT_OP_ALL_REDUCE, "grad_norm", 0)].group, WEFT_GROUP_WORLD);
+  assert_int_equal (count_kind (p, WEFT_OP_MOE_SQUARES), 0);
+}
+
+/* Without it ranks that share experts out have squares of their own, and the others have the same. */
+static void
+the_norm_is_of_all_experts_and_of_one_copy_of_the_rest (void **state)
+{
+  g_autoptr (weft_program) p = built (WORDS "expert_model_parallel_size=4", 0);
+  uint32_t add = nth (p, WEFT_OP_MOE_SQUARES, "", 0),
+           experts = nth (p, WEFT_OP_ALL_REDUCE, "expert_grad_norm", 0);
+
+  (void) state;
+  assert_int_equal (p->op[experts].group, WEFT_GROUP_EMP);
+  assert_true (comes_after (p, experts, add));
+  assert_true (comes_after (p, add, nth (p, WEFT_OP_CLIP, "", 0)));
+}
+
+/* ---------------------------------------------------------------- imbalance, capacity */
+
+static void
+moe_load_imbalance_multiplies_rows_on_the_way_and_at_experts (void **state)
+{
+  g_autoptr (weft_program) p =
+      built (WORDS "expert_model_parallel_size=4 moe_load_imbalance=1.5", 0);
+  uint32_t there = nth (p, WEFT_OP_ALL_TO_ALL_V, "dispatch", 0);
+  uint32_t up = nth (p, WEFT_OP_MOE_MATMUL, "expert_fc1", 0);
+
+  (void) state;
+  assert_true (weft_op_bytes (p, there) == 1.5 * 2 * T * K * H);
+  assert_int_equal (elements (p, up), T * K * 3 / 2);
+  uint32_t u = p->uses[p->op[up].uses + 3].buf;
+  assert_int_equal (p->buf[u].bytes, 2 * T * K * 3 / 2 * 2 * F);
+}
+
+/* A step that is really run has room for all tokens at one rank. */
+static void
+a_run_on_cpus_has_room_for_everybody_at_one_rank (void **state)
+{
+  g_autoptr (weft_program) p =
+      built (WORDS "expert_model_parallel_size=4 topology=cpu precision=fp32", 0);
+  uint32_t up = nth (p, WEFT_OP_MOE_MATMUL, "expert_fc1", 0);
+  uint32_t u = p->uses[p->op[up].uses + 3].buf;
+
+  (void) state;
+  assert_int_equal (elements (p, up), T * K);
+  assert_int_equal (p->buf[u].bytes, 4 * T * 4 * K * 2 * F);
+}
+
+/* C = ceil (T K cf / E) rows of each expert; what is padded has fixed sizes, and nobody waits. */
+static void
+moe_pad_expert_input_to_capacity_sends_fixed_sizes (void **state)
+{
+  g_autoptr (weft_program) p =
+      built (WORDS "expert_model_parallel_size=4 moe_expert_capacity_factor=1.2 "
+                   "moe_pad_expert_input_to_capacity=true",
+             0);
+  uint64_t capacity = (uint64_t) ceil (1.2 * T * K / E);
+
+  (void) state;
+  assert_int_equal (count_kind (p, WEFT_OP_ALL_TO_ALL_V), 0);
+  assert_int_equal (count_kind (p, WEFT_OP_ALL_TO_ALL), 6);
+  assert_int_equal (elements (p, nth (p, WEFT_OP_ALL_TO_ALL, "dispatch", 0)), E * capacity * H);
+  assert_int_equal (count_kind (p, WEFT_OP_COPY_OUT), 1); /* the metrics */
+}
+
+static void
+moe_expert_capacity_factor_bounds_the_room_of_experts (void **state)
+{
+  g_autoptr (weft_program) p = built (WORDS "expert_model_parallel_size=4 topology=cpu "
+                                            "precision=fp32 moe_expert_capacity_factor=1",
+                                      0);
+  uint32_t up = nth (p, WEFT_OP_MOE_MATMUL, "expert_fc1", 0);
+  uint32_t u = p->uses[p->op[up].uses + 3].buf;
+
+  (void) state;
+  assert_int_equal (p->buf[u].bytes, 4 * (E / 4) * 4 * (T * K / E) * 2 * F);
+}
+
+/* --------------------------------------------------------------------------- memory */
+
+/* What the layer keeps beside its attention, in bytes of bf16: the two inputs of its half; scores in
+ * fp32, choice, row and counts; and for each row xp, its weight, fc1 and the activation. */
+static void
+a_layer_keeps_scores_and_the_rows_of_its_experts (void **state)
+{
+  g_autoptr (weft_program) p = built (WORDS "global_batch_size=16", 0);
+  uint64_t kept = 0, router = 4 * T * E + 2 * 4 * T * K + 8 * E;
+  uint64_t rows = 2 * T * K * (H + 1 + 2 * F + F), inputs = 2 * 2 * T * H;
+  uint32_t fc2 = nth (p, WEFT_OP_MOE_MATMUL, "expert_fc2", 0);
+  static const char *const names[] = { "residual1",  "norm2",     "scores",   "choice",
+                                       "row",        "counts",    "dispatch", "dispatch_prob",
+                                       "expert_fc1", "expert_act" };
+
+  (void) state;
+  for (uint32_t b = 0; b < p->n_buf; b++) {
+    const struct weft_buf *buf = &p->buf[b];
+    for (unsigned i = 0; i < G_N_ELEMENTS (names); i++)
+      if (buf->layer == 1 && buf->first < fc2 && buf->last > fc2 + 8 && buf->base == WEFT_NO_BUF &&
+          g_str_equal (p->name[buf->name], names[i]))
+        kept += buf->bytes;
+  }
+  assert_int_equal (kept, router + rows + inputs);
+}
+
+static double
+flops_with (const char *activation)
+{
+  g_autoptr (weft_plan) plan = weft_test_plan (
+      "model=mixtral-nano topology=dgx-h100 gpus=1 global_batch_size=2 moe_first_dense_layers=1 "
+      "moe_shared_expert_intermediate_size=64 activation=%s",
+      activation);
+  double flops = 0;
+
+  for (uint32_t op = 0; op < plan->role[0]->n_op; op++)
+    flops += weft_op_flops (plan->role[0], op);
+  return flops;
+}
+
+static void
+a_gate_doubles_the_first_map_whatever_its_nonlinearity (void **state)
+{
+  (void) state;
+  assert_true (flops_with ("geglu") == flops_with ("swiglu"));
+  assert_true (flops_with ("quick_geglu") == flops_with ("swiglu"));
+  assert_true (flops_with ("gelu") < flops_with ("swiglu"));
+}
+
+static void
+a_plan_with_room_for_even_shares_is_not_run_on_a_cpu (void **state)
+{
+  (void) state;
+  g_autoptr (weft_plan) plan = weft_test_plan ("model=mixtral-nano topology=dgx-h100 gpus=2 "
+                                               "global_batch_size=4 expert_model_parallel_size=2");
+  const struct weft_exec_options options = { 0 };
+  g_autoptr (GError) error = NULL;
+
+  assert_null (weft_exec_cpu.open (plan, &options, &error));
+  assert_non_null (strstr (error->message, "moe_load_imbalance: found 1, wanted at least 2"));
+}
+
+static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (experts_of_several_ranks_give_the_bits_of_one),
+  cmocka_unit_test (tokens_over_capacity_are_dropped_alike_on_any_number_of_ranks),
+  cmocka_unit_test (padding_changes_no_bits_of_tensor_parallel_ranks),
+  cmocka_unit_test (fast_order_is_close_to_canonical),
+  cmocka_unit_test (expert_model_parallel_size_sends_each_token_to_its_experts),
+  cmocka_unit_test (moe_token_dispatcher_type_flex_sends_tokens_and_weights_in_one_launch),
+  cmocka_unit_test (experts_of_one_rank_send_nothing),
+  cmocka_unit_test (gradients_of_experts_are_reduced_by_those_who_hold_them),
+  cmocka_unit_test (average_in_collective_divides_experts_by_who_shares_them_out),
+  cmocka_unit_test (expert_tensor_parallel_size_gathers_rows_and_adds_what_parts_make),
+  cmocka_unit_test (expert_tensor_parallel_size_of_one_leaves_experts_whole),
+  cmocka_unit_test (ranks_that_hold_the_same_experts_gather_rows_for_gradients),
+  cmocka_unit_test (padded_rows_are_gathered_in_equal_shares),
+  cmocka_unit_test (shared_experts_are_cut_by_tensor_parallel_ranks_and_the_router_is_not),
+  cmocka_unit_test (average_in_collective_multiplies_whole_experts_of_tensor_parallel_ranks),
+  cmocka_unit_test (use_distributed_optimizer_cuts_experts_among_their_replicas),
+  cmocka_unit_test (the_norm_is_of_all_experts_and_of_one_copy_of_the_rest),
+  cmocka_unit_test (moe_load_imbalance_multiplies_rows_on_the_way_and_at_experts),
+  cmocka_unit_test (a_run_on_cpus_has_room_for_everybody_at_one_rank),
+  cmocka_unit_test (moe_pad_expert_input_to_capacity_sends_fixed_sizes),
+  cmocka_unit_test (moe_expert_capacity_factor_bounds_the_room_of_experts),
+  cmocka_unit_test (a_layer_keeps_scores_and_the_rows_of_its_experts),
+  cmocka_unit_test (a_gate_doubles_the_first_map_whatever_its_nonlinearity),
+  cmocka_unit_test (a_plan_with_room_for_even_shares_is_not_run_on_a_cpu),
+};
+
+WEFT_TESTS (tests)

@@ -1,0 +1,346 @@
+/* precision = fp8: linear maps of layers multiply in fp8, and nothing else does. */
+#include "core/report/report.h"
+#include "tests/made/made.h"
+#include "tests/made/random_job.h"
+#include "tests/runner/runner.h"
+
+static weft_plan *
+plan_of (const char *precision, const char *flag, const char *value)
+{
+  const char *words[] = { "--model",
+                          "llama-nano",
+                          "--topology",
+                          "dgx-h100",
+                          "--gpus",
+                          "2",
+                          "--precision",
+                          precision,
+                          "--global-batch-size",
+                          "4",
+                          "--use-distributed-optimizer",
+                          "true",
+                          flag,
+                          value,
+                          NULL };
+  struct weft_job job;
+
+  made_real_job (&job, words);
+  return made_real_plan (&job);
+}
+
+static const struct weft_shape *
+shape_at (const weft_program *p, uint32_t op)
+{
+  return &p->shape[p->op[op].shape];
+}
+
+static gboolean
+multiplies (enum weft_op_kind kind)
+{
+  return kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_DGRAD || kind == WEFT_OP_MATMUL_WGRAD ||
+         kind == WEFT_OP_MATMUL_FP8 || kind == WEFT_OP_MATMUL_DGRAD_FP8;
+}
+
+static gboolean
+multiplies_fp8 (enum weft_op_kind kind)
+{
+  return kind == WEFT_OP_FP8_MATMUL || kind == WEFT_OP_FP8_MATMUL_DGRAD ||
+         kind == WEFT_OP_FP8_MATMUL_WGRAD;
+}
+
+static enum weft_dtype
+dtype_of (const weft_program *p, uint32_t op, uint32_t operand)
+{
+  return p->buf[p->uses[p->op[op].uses + operand].buf].dtype;
+}
+
+static void
+linear_maps_of_layers_are_fp8_and_the_rest_is_bf16 (void **state)
+{
+  g_autoptr (weft_plan) plan = plan_of ("fp8", NULL, NULL);
+  const weft_program *p = plan->role[0];
+  uint32_t linear = 0, head = 0;
+
+  (void) state;
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    enum weft_dtype dtype = shape_at (p, op)->dtype;
+    if (p->op[op].kind == WEFT_OP_ATTENTION || p->op[op].kind == WEFT_OP_ATTENTION_BWD)
+      assert_int_equal (dtype, WEFT_BF16);
+    gboolean fp8 = multiplies_fp8 (p->op[op].kind);
+    if (!multiplies (p->op[op].kind) && !fp8)
+      continue;
+    gboolean layer = p->op[op].layer != WEFT_NO_LAYER;
+    assert_int_equal (layer, fp8);
+    assert_int_equal (dtype, fp8 ? WEFT_FP8 : WEFT_BF16);
+    assert_int_equal (shape_at (p, op)->out_dtype, WEFT_BF16);
+    linear += layer;
+    head += !layer;
+  }
+  assert_int_equal (linear, 2 * 8 * 4 * 3); /* microbatches, layers, maps, products */
+  assert_int_equal (head, 2 * 3);
+}
+
+/* Both factors are codes, with their terms along the rows, and come with what says their scale; gradients
+ * of outputs are e5m2 unless fp8_format says otherwise. */
+static void
+fp8_format_says_what_gradients_are_rounded_to (void **state)
+{
+  static const char *const formats[] = { "hybrid", "e4m3" };
+
+  (void) state;
+  for (int i = 0; i < 2; i++) {
+    g_autoptr (weft_plan) plan = plan_of ("fp8", "--fp8-format", formats[i]);
+    const weft_program *p = plan->role[0];
+    enum weft_dtype gradient = i ? WEFT_FP8 : WEFT_E5M2;
+    for (uint32_t op = 0; op < p->n_op; op++) {
+      if (!multiplies_fp8 (p->op[op].kind))
+        continue;
+      gboolean forward = p->op[op].kind == WEFT_OP_FP8_MATMUL;
+      assert_int_equal (dtype_of (p, op, 0), forward ? WEFT_FP8 : gradient);
+      assert_int_equal (dtype_of (p, op, 1), WEFT_FP32);
+      assert_int_equal (dtype_of (p, op, 2), WEFT_FP8);
+      assert_int_equal (dtype_of (p, op, 3), WEFT_FP32);
+    }
+  }
+}
+
+/* In forward the input and the weight; in backward the gradient and the weight: the input is kept. */
+static void
+what_is_multiplied_is_converted_first (void **state)
+{
+  g_autoptr (weft_plan) plan = plan_of ("fp8", NULL, NULL);
+  g_autoptr (weft_plan) kept = plan_of ("fp8", "--fp8-param-gather", "true");
+  const weft_plan *plans[] = { plan, kept };
+  const uint32_t wanted[] = { 4, 2 };
+
+  (void) state;
+  for (int i = 0; i < 2; i++) {
+    const weft_program *p = plans[i]->role[0];
+    uint32_t casts = 0;
+    for (uint32_t op = 0; op < p->n_op; op++)
+      casts += p->op[op].kind == WEFT_OP_QUANTISE_DELAYED;
+    assert_int_equal (casts, 2 * 8 * 4 * wanted[i]);
+  }
+}
+
+static void
+weights_gradients_and_their_traffic_are_those_of_bf16 (void **state)
+{
+  g_autoptr (weft_plan) fp8 = plan_of ("fp8", "--fp8-recipe", "blockwise");
+  g_autoptr (weft_plan) bf16 = plan_of ("bf16", NULL, NULL);
+  g_autoptr (weft_report) a = weft_report_new (fp8, NULL), b = weft_report_new (bf16, NULL);
+  double bytes[2] = { 0 };
+  const weft_plan *plans[] = { fp8, bf16 };
+
+  (void) state;
+  assert_int_equal (a->role[0].by_kind[WEFT_BUF_OPTIMIZER], b->role[0].by_kind[WEFT_BUF_OPTIMIZER]);
+  for (int i = 0; i < 2; i++)
+    for (uint32_t op = 0; op < plans[i]->role[0]->n_op; op++)
+      if (weft_op_info[plans[i]->role[0]->op[op].kind].class == WEFT_CLASS_COLLECTIVE)
+        bytes[i] += weft_op_bytes (plans[i]->role[0], op);
+  assert_true (bytes[0] == bytes[1] && bytes[0] > 0);
+}
+
+/* Of the inputs of its four maps a layer keeps one byte, and two bytes of what others read too: what
+ * attention made. */
+static void
+saved_inputs_have_one_byte (void **state)
+{
+  g_autoptr (weft_plan) fp8 = plan_of ("fp8", NULL, NULL), bf16 = plan_of ("bf16", NULL, NULL);
+  const union weft_model *m = &fp8->job.model;
+  uint64_t tokens = (uint64_t) m->seq_length, h = (uint64_t) m->hidden_size;
+  uint64_t f = (uint64_t) m->ffn_hidden_size, layers = (uint64_t) m->num_layers;
+  uint64_t q = (uint64_t) (m->num_attention_heads * m->kv_channels);
+
+  (void) state;
+  g_autoptr (weft_report) a = weft_report_new (fp8, NULL), b = weft_report_new (bf16, NULL);
+  int64_t less = (int64_t) (b->role[0].by_kind[WEFT_BUF_ACTIVATIONS] -
+                            a->role[0].by_kind[WEFT_BUF_ACTIVATIONS]);
+  int64_t wanted = (int64_t) (layers * tokens * (h + h + f) - layers * tokens * q);
+  assert_in_range (less, wanted * 7 / 10, wanted * 13 / 10);
+}
+
+static uint32_t
+count_of (const weft_plan *plan, enum weft_op_kind kind)
+{
+  uint32_t n = 0;
+
+  for (uint32_t op = 0; op < plan->role[0]->n_op; op++)
+    n += plan->role[0]->op[op].kind == kind;
+  return n;
+}
+
+static void
+recipes_find_their_scales_each_in_its_way (void **state)
+{
+  g_autoptr (weft_plan) delayed = plan_of ("fp8", "--fp8-recipe", "delayed");
+  g_autoptr (weft_plan) tensor = plan_of ("fp8", "--fp8-recipe", "tensorwise");
+  g_autoptr (weft_plan) block = plan_of ("fp8", "--fp8-recipe", "blockwise");
+  g_autoptr (weft_plan) mx = plan_of ("fp8", "--fp8-recipe", "mxfp8");
+  const weft_program *p = delayed->role[0];
+  uint64_t agreed = 0;
+
+  (void) state;
+  for (uint32_t op = 0; op < p->n_op; op++)
+    if (p->op[op].kind == WEFT_OP_ALL_REDUCE && strcmp (p->name[p->op[op].name], "amax") == 0)
+      agreed += shape_at (p, op)->dim[0];
+  assert_int_equal (agreed, 8 * 4 * 3); /* layers, maps, tensors: input, weight, gradient */
+  assert_int_equal (count_of (delayed, WEFT_OP_AMAX), 0);
+  assert_int_equal (count_of (tensor, WEFT_OP_AMAX),
+                    8 * 4 * (1 + 2 * 2)); /* weights: once a step */
+  assert_int_equal (count_of (block, WEFT_OP_AMAX), 0);
+  assert_int_equal (count_of (mx, WEFT_OP_AMAX), 0);
+  /* A pass of one byte turns what has one scale: weights for input gradients, both factors of others. */
+  assert_int_equal (count_of (tensor, WEFT_OP_TRANSPOSE), 2 * 8 * 4 * 3);
+  assert_int_equal (count_of (block, WEFT_OP_TRANSPOSE), 0);
+}
+
+/* The op that makes the codes of an operand, among those before. */
+static uint32_t
+maker_of (const weft_program *p, uint32_t op, uint32_t operand)
+{
+  uint32_t buf = p->uses[p->op[op].uses + operand].buf;
+
+  while (op-- > 0)
+    for (uint32_t u = p->op[op].uses; u < p->op[op + 1].uses; u++)
+      if (p->uses[u].buf == buf && p->uses[u].write)
+        return op;
+  return WEFT_NO_OP;
+}
+
+/* 4 bytes for 128 elements of a row, of weights for 128 rows of as many; 1 for 32. */
+static void
+scales_of_blocks_lie_in_buffers_of_their_own (void **state)
+{
+  static const struct {
+    const char *recipe;
+    enum weft_dtype dtype;
+    uint64_t block, high;
+  } recipes[] = { { "blockwise", WEFT_FP32, 128, 128 }, { "mxfp8", WEFT_E8M0, 32, 1 } };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (recipes); i++) {
+    g_autoptr (weft_plan) plan = plan_of ("fp8", "--fp8-recipe", recipes[i].recipe);
+    const weft_program *p = plan->role[0];
+    uint64_t block = recipes[i].block, high = recipes[i].high;
+    for (uint32_t op = 0; op < p->n_op; op++) {
+      if (p->op[op].kind != WEFT_OP_FP8_MATMUL)
+        continue;
+      const uint64_t *dim = shape_at (p, op)->dim;
+      const struct weft_use *use = &p->uses[p->op[op].uses];
+      uint64_t columns = (dim[2] + block - 1) / block, size = weft_dtype_bytes (recipes[i].dtype);
+      assert_int_equal (dim[5], block);
+      assert_int_equal (p->buf[use[1].buf].dtype, recipes[i].dtype);
+      assert_int_equal (p->buf[use[1].buf].bytes, dim[0] * columns * size);
+      assert_int_equal (p->buf[use[3].buf].bytes, (dim[1] + high - 1) / high * columns * size);
+    }
+  }
+}
+
+/* Forward makes the copy that the weight gradient reads, and only where there will be one. */
+static void
+blocks_are_turned_by_the_kernel_that_makes_them (void **state)
+{
+  static const char *const recompute[] = { "none",
+                                           "full recompute_method=uniform recompute_num_layers=1" };
+
+  (void) state;
+  for (int i = 0; i < 2; i++) {
+    g_autoptr (weft_plan) plan =
+        weft_test_plan ("model=llama-nano topology=dgx-h100 gpus=1 global_batch_size=2 "
+                        "precision=fp8 fp8_recipe=blockwise recompute_granularity=%s",
+                        recompute[i]);
+    const weft_program *p = plan->role[0];
+    uint32_t both = 0, one = 0;
+    for (uint32_t op = 0; op < p->n_op; op++) {
+      if (p->op[op].kind == WEFT_OP_QUANTISE_BLOCKS)
+        *(shape_at (p, op)->dim[4] == 2 ? &both : &one) += 1;
+      if (p->op[op].kind != WEFT_OP_FP8_MATMUL_WGRAD)
+        continue;
+      uint32_t gradient = maker_of (p, op, 0), input = maker_of (p, op, 2);
+      assert_int_equal (p->op[gradient].phase, WEFT_PHASE_BACKWARD);
+      assert_int_equal (p->op[input].phase, i ? WEFT_PHASE_RECOMPUTE : WEFT_PHASE_FORWARD);
+      assert_int_equal (shape_at (p, input)->dim[4], 2);
+    }
+    assert_int_equal (both, 2 * 8 * 4 * 2);          /* inputs and gradients */
+    assert_int_equal (one, 2 * 8 * 4 * (i ? 4 : 2)); /* weights; what will be computed again */
+  }
+}
+
+/* What says a scale takes the place of another only when nobody goes by that any more. */
+static void
+delayed_scales_are_new_after_the_last_product (void **state)
+{
+  g_autoptr (weft_plan) plan = plan_of ("fp8", NULL, NULL);
+  const weft_program *p = plan->role[0];
+  uint32_t history = WEFT_NO_BUF, seen = WEFT_NO_BUF, update = WEFT_NO_OP, last = 0;
+
+  (void) state;
+  for (uint32_t buf = 0; buf < p->n_buf; buf++) {
+    const char *name = p->name[p->buf[buf].name];
+    history = g_str_equal (name, "amax_history") ? buf : history;
+    seen = g_str_equal (name, "amax_seen") ? buf : seen;
+  }
+  assert_int_equal (p->buf[history].bytes, 4 * 8 * 4 * 3);
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    const struct weft_use *use = &p->uses[p->op[op].uses];
+    last = multiplies_fp8 (p->op[op].kind) ? op : last;
+    if (p->op[op].kind == WEFT_OP_AMAX_UPDATE && use[1].buf == history) {
+      assert_int_equal (use[0].buf, seen);
+      update = op;
+    }
+    if (p->op[op].kind == WEFT_OP_QUANTISE_DELAYED) {
+      assert_int_equal (p->buf[use[1].buf].base, history);
+      assert_int_equal (p->buf[use[3].buf].base, seen);
+      assert_int_equal (p->buf[use[1].buf].offset, p->buf[use[3].buf].offset);
+    }
+  }
+  assert_true (update != WEFT_NO_OP && update > last);
+}
+
+static void
+utilisation_is_a_share_of_the_fp8_peak (void **state)
+{
+  g_autoptr (weft_plan) fp8 = plan_of ("fp8", NULL, NULL), bf16 = plan_of ("bf16", NULL, NULL);
+
+  (void) state;
+  assert_true (weft_report_printed_peak (&fp8->job) == fp8->job.cluster.f.gpu_fp8_spec);
+  assert_true (weft_report_printed_peak (&bf16->job) == bf16->job.cluster.f.gpu_bf16_spec);
+}
+
+static void
+gpus_without_the_unit_and_autocast_are_refused (void **state)
+{
+  static const char *const cases[][2] = {
+    { "dgx-a100", "false" }, { "v100-4x", "false" }, { "cpu", "true" }, { "dgx-h100", "true" }
+  };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (cases); i++) {
+    g_autoptr (weft_settings) settings = weft_settings_new ();
+    g_autoptr (GError) error = NULL;
+    struct weft_job job;
+    weft_settings_add (settings, "model", "config", "gpt2-nano", "test");
+    weft_settings_add (settings, "cluster", "topology", cases[i][0], "test");
+    weft_settings_add (settings, "train", "precision", "fp8", "test");
+    weft_settings_add (settings, "strategy", "enable_autocast", cases[i][1], "test");
+    assert_false (weft_job_build (settings, &job, &error));
+    assert_true (g_str_has_prefix (error->message, "rule precision: "));
+  }
+}
+
+static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (linear_maps_of_layers_are_fp8_and_the_rest_is_bf16),
+  cmocka_unit_test (fp8_format_says_what_gradients_are_rounded_to),
+  cmocka_unit_test (what_is_multiplied_is_converted_first),
+  cmocka_unit_test (weights_gradients_and_their_traffic_are_those_of_bf16),
+  cmocka_unit_test (saved_inputs_have_one_byte),
+  cmocka_unit_test (recipes_find_their_scales_each_in_its_way),
+  cmocka_unit_test (scales_of_blocks_lie_in_buffers_of_their_own),
+  cmocka_unit_test (blocks_are_turned_by_the_kernel_that_makes_them),
+  cmocka_unit_test (delayed_scales_are_new_after_the_last_product),
+  cmocka_unit_test (utilisation_is_a_share_of_the_fp8_peak),
+  cmocka_unit_test (gpus_without_the_unit_and_autocast_are_refused),
+};
+
+WEFT_TESTS (tests)

@@ -1,0 +1,487 @@
+/* The search against brute force: nothing better is in the space, and no sieve drops the best. */
+#include "core/base/error.h"
+#include "core/report/report.h"
+#include "exec_sim/exec_sim.h"
+#include "planner/bound.h"
+#include "planner/planner.h"
+#include "planner/shorten.h"
+#include "planner/space.h"
+#include "tests/runner/runner.h"
+#include <json-glib/json-glib.h>
+#include <math.h>
+
+/* Pairs of flag and value, NULL-terminated, as a job whose open knobs may break rules. */
+static struct weft_job
+job_of (const char *const *words)
+{
+  g_autoptr (weft_settings) settings = weft_settings_new ();
+  g_autoptr (GError) error = NULL;
+  struct weft_job job;
+
+  for (unsigned i = 0; words[i]; i += 2) {
+    const char *section, *key;
+    gboolean boolean;
+    assert_true (weft_job_flag (words[i], &section, &key, &boolean));
+    weft_settings_add (settings, section, key, words[i + 1], words[i]);
+  }
+  if (!weft_job_assemble (settings, &job, &error))
+    fail_msg ("%s", error->message);
+  return job;
+}
+
+static weft_search *
+search_all (const struct weft_job *job, uint32_t finalists)
+{
+  struct weft_search_options options = { .finalists = finalists };
+  g_autoptr (GError) error = NULL;
+  weft_search *search = weft_search_run (job, &options, &error);
+
+  if (error)
+    fail_msg ("%s", error->message);
+  return search;
+}
+
+/* Everything that the space has, of one size of microbatch. */
+static const char *const small[] = {
+  "model", "llama-nano",       "topology", "dgx-h100", "gpus", "8", "global-batch-size",
+  "32",    "micro-batch-size", "2",        NULL
+};
+static const char *const real[] = { "model", "gpt2-large",        "topology", "dgx-a100", "nodes",
+                                    "2",     "global-batch-size", "128",      NULL };
+/* Steps of many microbatches. */
+static const char *const several[] = { "model",
+                                       "gpt2-large",
+                                       "topology",
+                                       "dgx-a100",
+                                       "gpus",
+                                       "4",
+                                       "micro-batch-size",
+                                       "1",
+                                       "global-batch-size",
+                                       "64",
+                                       "overlap-grad-reduce",
+                                       "true",
+                                       NULL };
+
+static void
+no_strategy_of_the_space_beats_the_answer (void **state)
+{
+  struct weft_job job = job_of (small);
+  struct weft_exec_options folded = { 0 };
+  g_autoptr (weft_search) search = search_all (&job, 10);
+  g_autoptr (GArray) space = weft_space_enumerate (&job);
+  double best = search->candidate[0].seconds;
+  uint32_t legal = 0;
+
+  (void) state;
+  for (guint i = 0; i < space->len; i++) {
+    struct weft_job one = weft_space_job (&job, &g_array_index (space, struct weft_choice, i));
+    g_autoptr (GError) error = NULL;
+    if (!weft_job_check (&one, NULL))
+      continue;
+    g_autoptr (weft_plan) plan = weft_plan_new (&one, &error);
+    assert_null (error);
+    g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_sim, plan, &folded, &error);
+    assert_null (error);
+    if (t->seconds < best * (1 - 1e-9) && weft_plan_fits (plan))
+      fail_msg ("candidate %u takes %.9g s, the answer %.9g s", i, t->seconds, best);
+    legal++;
+  }
+  assert_true (legal > 100);
+  assert_int_equal (space->len, search->n);
+}
+
+static void
+bound_is_below_clock_and_clock_below_simulation (void **state)
+{
+  struct weft_job job = job_of (real);
+  g_autoptr (weft_search) search = search_all (&job, 40);
+
+  (void) state;
+  for (uint32_t i = 0; i < search->n; i++) {
+    const struct weft_candidate *c = &search->candidate[i];
+    if (c->fate < WEFT_FATE_RANKED)
+      continue;
+    assert_true (c->bound > 0 && c->bound <= c->clock);
+    if (c->fate == WEFT_FATE_SIMULATED)
+      assert_true (c->clock <= c->seconds * (1 + 1e-9));
+  }
+  assert_true (search->by_fate[WEFT_FATE_SIMULATED] == 40);
+}
+
+static weft_report *
+run_in_full (const struct weft_job *job, const struct weft_exec_ops *ops)
+{
+  struct weft_exec_options folded = { 0 };
+  g_autoptr (GError) error = NULL;
+  g_autoptr (weft_plan) plan = weft_plan_new (job, &error);
+  assert_null (error);
+  g_autoptr (weft_timeline) t = weft_exec_run (ops, plan, &folded, &error);
+  assert_null (error);
+  weft_report *report = weft_report_new (plan, t);
+  report->plan = NULL; /* which end here */
+  report->timeline = NULL;
+  return report;
+}
+
+static gboolean
+is_near (double a, double b)
+{
+  return fabs (a - b) <= 0.02 * fabs (b);
+}
+
+/* Ranking and simulation build two short steps and draw a line through them. */
+static void
+is_what_it_is_in_full (const struct weft_job *job, const struct weft_candidate *c)
+{
+  g_autoptr (weft_report) clock = run_in_full (job, &weft_exec_clock);
+  g_autoptr (weft_report) full = run_in_full (job, &weft_exec_sim);
+  const weft_report *line = c->report;
+
+  assert_true (is_near (c->clock, clock->iteration.time_s));
+  assert_true (is_near (c->seconds, full->iteration.time_s));
+  assert_int_equal (c->bytes, full->peak_bytes);
+  assert_true (c->seconds == line->iteration.time_s);
+  assert_true (is_near (line->iteration.mfu, full->iteration.mfu));
+  assert_true (is_near (line->iteration.hfu, full->iteration.hfu));
+  assert_true (is_near (line->iteration.tokens_per_s, full->iteration.tokens_per_s));
+  assert_true (is_near (line->overlap.compute_s, full->overlap.compute_s));
+  assert_true (is_near (line->overlap.compute_s + line->overlap.bubble_s +
+                            line->overlap.exposed_communication_s,
+                        full->iteration.time_s));
+}
+
+static void
+short_steps_tell_time_and_memory_of_long_ones (void **state)
+{
+  struct weft_job job = job_of (several);
+  g_autoptr (weft_search) search = search_all (&job, 20);
+  uint32_t n_long = 0;
+
+  (void) state;
+  for (uint32_t i = 0; i < search->by_fate[WEFT_FATE_SIMULATED]; i++) {
+    const struct weft_candidate *c = &search->candidate[i];
+    struct weft_job one = weft_space_job (&job, &c->choice);
+    struct weft_shortened shortened;
+    weft_shorten (&one, &shortened);
+    if (shortened.n == 1)
+      continue;
+    is_what_it_is_in_full (&one, c);
+    n_long++;
+  }
+  assert_true (n_long >= 5);
+}
+
+static void
+the_order_is_by_simulated_time_and_counts_add_up (void **state)
+{
+  struct weft_job job = job_of (small);
+  g_autoptr (weft_search) search = search_all (&job, 7);
+  uint32_t sum = 0;
+
+  (void) state;
+  for (int fate = 0; fate <= WEFT_FATE_SIMULATED; fate++)
+    sum += search->by_fate[fate];
+  assert_int_equal (sum, search->n);
+  assert_int_equal (search->by_fate[WEFT_FATE_SIMULATED], 7);
+  for (uint32_t i = 1; i < 7; i++)
+    assert_true (search->candidate[i - 1].seconds <= search->candidate[i].seconds);
+  assert_true (search->gap >= 0 && search->gap < 1);
+}
+
+static void
+a_knob_that_was_given_stays (void **state)
+{
+  static const char *const fixed[] = { "model",
+                                       "llama-nano",
+                                       "topology",
+                                       "dgx-h100",
+                                       "gpus",
+                                       "8",
+                                       "global-batch-size",
+                                       "64",
+                                       "pipeline-model-parallel-size",
+                                       "4",
+                                       "pipeline-schedule",
+                                       "gpipe",
+                                       "use-distributed-optimizer",
+                                       "false",
+                                       "micro-batch-size",
+                                       "2",
+                                       NULL };
+  struct weft_job job = job_of (fixed);
+  g_autoptr (GArray) space = weft_space_enumerate (&job);
+
+  (void) state;
+  /* Of the two layers of a stage none, one or both are recomputed.  That times: two replicas, or one of
+   * two tensor parallel ranks.  Of two: gradient overlap of the wrapper; parameter overlap of split
+   * gradients; units. */
+  assert_int_equal (space->len, 3 * ((2 + 2 + 1) + 1));
+  for (guint i = 0; i < space->len; i++) {
+    struct weft_job one = weft_space_job (&job, &g_array_index (space, struct weft_choice, i));
+    assert_int_equal (one.strategy.pipeline_model_parallel_size, 4);
+    assert_int_equal (one.strategy.pipeline_schedule, WEFT_SCHEDULE_GPIPE);
+    assert_int_equal (one.train.micro_batch_size, 2);
+    assert_false (one.strategy.use_distributed_optimizer);
+  }
+}
+
+/* Whether some strategy of the space has these values. */
+static gboolean
+has (GArray *space, const int64_t wanted[][2], unsigned n)
+{
+  for (guint i = 0; i < space->len; i++) {
+    const struct weft_choice *choice = &g_array_index (space, struct weft_choice, i);
+    unsigned same = 0;
+    while (same < n && choice->value[wanted[same][0]] == wanted[same][1])
+      same++;
+    if (same == n)
+      return TRUE;
+  }
+  return FALSE;
+}
+
+/* Strategies that were published for these models, of which none breaks a rule: Llama 3.1 405B (arXiv
+ * 2407.21783, Table 4) without and with context parallel ranks; DeepSeek-V3 whose 61 layers no number of
+ * stages divides; and an expert rank for each expert of Mixtral. */
+static void
+the_space_has_what_was_published (void **state)
+{
+  static const struct {
+    const char *words[11];
+    int64_t wanted[6][2];
+    unsigned n;
+  } cases[] = {
+    { { "model", "llama3.1-405b", "topology", "dgx-h100", "nodes", "1024", "global-batch-size",
+        "2048", NULL },
+      { { WEFT_AXIS_tensor_model_parallel_size, 8 },
+        { WEFT_AXIS_pipeline_model_parallel_size, 16 },
+        { WEFT_AXIS_account_for_loss_in_pipeline_split, TRUE },
+        { WEFT_AXIS_virtual_pipeline_model_parallel_size, 8 },
+        { WEFT_AXIS_sequence_parallel, TRUE },
+        { WEFT_AXIS_context_parallel_size, 1 } },
+      6 },
+    { { "model", "llama3.1-405b", "topology", "dgx-h100", "nodes", "2048", "seq-length", "131072",
+        "global-batch-size", "128", NULL },
+      { { WEFT_AXIS_tensor_model_parallel_size, 8 },
+        { WEFT_AXIS_context_parallel_size, 16 },
+        { WEFT_AXIS_pipeline_model_parallel_size, 16 } },
+      3 },
+    { { "model", "deepseek-v3", "topology", "dgx-h100", "nodes", "256", "global-batch-size", "2048",
+        NULL },
+      { { WEFT_AXIS_pipeline_model_parallel_size, 16 },
+        { WEFT_AXIS_decoder_last_pipeline_num_layers, 1 },
+        { WEFT_AXIS_expert_model_parallel_size, 64 },
+        { WEFT_AXIS_expert_tensor_parallel_size, 1 },
+        { WEFT_AXIS_recompute_method, WEFT_RECOMPUTE_BLOCK } },
+      5 },
+    { { "model", "mixtral-8x7b", "topology", "dgx-h100", "nodes", "4", "global-batch-size", "128",
+        NULL },
+      { { WEFT_AXIS_expert_model_parallel_size, 8 },
+        { WEFT_AXIS_tensor_model_parallel_size, 2 },
+        { WEFT_AXIS_overlap_p2p_comm, TRUE } },
+      3 },
+  };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (cases); i++) {
+    struct weft_job job = job_of (cases[i].words);
+    g_autoptr (GArray) space = weft_space_enumerate (&job);
+    g_autoptr (GError) error = NULL;
+    assert_true (has (space, cases[i].wanted, cases[i].n));
+    for (guint k = 0; k < space->len; k += 97) {
+      struct weft_job one = weft_space_job (&job, &g_array_index (space, struct weft_choice, k));
+      if (!weft_job_check (&one, &error))
+        fail_msg ("%s: %s", cases[i].words[1], error->message);
+    }
+  }
+}
+
+static void
+a_model_that_fits_nowhere_is_infeasible (void **state)
+{
+  static const char *const big[] = { "model", "gpt3-175b",         "topology", "l40s-pcie", "gpus",
+                                     "8",     "global-batch-size", "8",        NULL };
+  struct weft_job job = job_of (big);
+  struct weft_search_options options = { 0 };
+  g_autoptr (GError) error = NULL;
+  g_autoptr (weft_search) search = weft_search_run (&job, &options, &error);
+
+  (void) state;
+  assert_non_null (error);
+  assert_int_equal (error->code, WEFT_ERROR_INFEASIBLE);
+  assert_int_equal (weft_error_exit_status (error), 4);
+  assert_int_equal (search->by_fate[WEFT_FATE_SIMULATED], 0);
+  assert_int_equal (search->by_fate[WEFT_FATE_MEMORY] + search->by_fate[WEFT_FATE_RULE], search->n);
+}
+
+static void
+finalists_fit_and_were_proved (void **state)
+{
+  struct weft_job job = job_of (real);
+  g_autoptr (weft_search) search = search_all (&job, 10);
+
+  (void) state;
+  for (uint32_t i = 0; i < search->by_fate[WEFT_FATE_SIMULATED]; i++) {
+    g_autoptr (GError) error = NULL;
+    const struct weft_candidate *c = &search->candidate[i];
+    assert_true (weft_plan_check (c->plan, &error));
+    assert_true (weft_plan_fits (c->plan));
+    assert_int_equal (c->bytes, weft_plan_worst_bytes (c->plan));
+  }
+}
+
+/* ------------------------------------------------------------- with and without bounds */
+
+static weft_search *
+search_with (const struct weft_job *job, gboolean exhaustive)
+{
+  struct weft_search_options options = { .finalists = 4,
+                                         .near_miss = TRUE,
+                                         .exhaustive = exhaustive };
+  return weft_search_run (job, &options, NULL);
+}
+
+static void
+bounds_hold (const struct weft_job *job, const weft_search *all)
+{
+  g_autoptr (weft_looks) looks = weft_looks_new ();
+
+  for (uint32_t i = 0; i < all->n; i++) {
+    const struct weft_candidate *c = &all->candidate[i];
+    if (c->fate == WEFT_FATE_RULE)
+      continue;
+    struct weft_job one = weft_space_job (job, &c->choice);
+    struct weft_bound bound = weft_bound_passes (looks, &one);
+    bound.seconds = fmax (bound.seconds, weft_bound_schedule (looks, &one));
+    if (bound.seconds > c->clock || bound.bytes > (double) c->bytes) {
+      g_autoptr (GString) text = g_string_new (NULL);
+      weft_report_print_job (&one, text);
+      fail_msg ("candidate %u: at least %.9g s and %.0f bytes, but %.9g s and %" G_GUINT64_FORMAT
+                ": %s",
+                i, bound.seconds, bound.bytes, c->clock, c->bytes, text->str);
+    }
+  }
+}
+
+/* All are ranked once, which is also what the bounds are held against; then few are. */
+static uint32_t
+answers_agree (const struct weft_job *job)
+{
+  g_autoptr (weft_search) all = search_with (job, TRUE), few = search_with (job, FALSE);
+  uint32_t n = all->by_fate[WEFT_FATE_SIMULATED];
+
+  bounds_hold (job, all);
+  assert_int_equal (few->n, all->n);
+  assert_int_equal (few->by_fate[WEFT_FATE_RULE], all->by_fate[WEFT_FATE_RULE]);
+  assert_int_equal (few->by_fate[WEFT_FATE_SIMULATED], n);
+  for (uint32_t i = 0; i < n; i++) {
+    const struct weft_candidate *x = &all->candidate[i], *y = &few->candidate[i];
+    assert_memory_equal (&x->choice, &y->choice, sizeof x->choice);
+    assert_true (x->seconds == y->seconds && x->clock == y->clock);
+    assert_int_equal (x->bytes, y->bytes);
+  }
+  assert_true (all->gap == few->gap);
+  assert_true (!all->miss == !few->miss);
+  if (all->miss)
+    assert_true (all->miss->clock == few->miss->clock && all->miss->bytes == few->miss->bytes);
+  return few->by_fate[WEFT_FATE_PRUNED];
+}
+
+/* Memory such that some of them fit; what libraries take is far more than these models. */
+static void
+tighten (struct weft_job *job, double share)
+{
+  struct weft_search_options options = { .finalists = 1 };
+
+  job->stack.context_bytes = job->stack.workspace_bytes = job->stack.communicator_bytes = 0;
+  g_autoptr (weft_search) search = weft_search_run (job, &options, NULL);
+  job->cluster.f.gpu_memory = share * (double) search->candidate[0].bytes;
+}
+
+static void
+bounds_change_no_answer (void **state)
+{
+  static const char *const models[] = { "llama-nano", "gpt2-nano", "qwen3moe-nano",
+                                        "deepseek-nano" };
+  static const char *const clusters[] = { "dgx-h100", "l40s-pcie", "dgx-a100" };
+  static const char *const batches[] = { "8", "16" };
+  static const char *const more[][2] = { { "tensor-model-parallel-size", "2" },
+                                         { "virtual-pipeline-model-parallel-size", "2" },
+                                         { "overlap-grad-reduce", "true" },
+                                         { "context-parallel-size", "2" },
+                                         { "recompute-granularity", "selective" },
+                                         { "delay-wgrad-compute", "true" },
+                                         { "precision", "fp8" },
+                                         { "grad-reduce-in-fp32", "true" },
+                                         { "optimizer-cpu-offload", "true" },
+                                         { "pipeline-schedule", "zb-h1" } };
+  g_autoptr (GRand) rand = g_rand_new_with_seed (11);
+  uint32_t pruned = 0;
+
+  (void) state;
+  for (uint32_t i = 0; i < G_N_ELEMENTS (more); i++) {
+    const char *words[] = { "model",
+                            models[g_rand_int_range (rand, 0, G_N_ELEMENTS (models))],
+                            "topology",
+                            clusters[g_rand_int_range (rand, 0, G_N_ELEMENTS (clusters))],
+                            "gpus",
+                            "4",
+                            "global-batch-size",
+                            batches[g_rand_int_range (rand, 0, G_N_ELEMENTS (batches))],
+                            more[i][0],
+                            more[i][1],
+                            "micro-batch-size",
+                            i % 2 ? "1" : "2",
+                            NULL };
+    struct weft_job job = job_of (words);
+    tighten (&job, g_rand_double_range (rand, 0.6, 1.2));
+    pruned += answers_agree (&job);
+  }
+  assert_true (pruned > 100);
+}
+
+static void
+plan_prints_the_document_of_the_contract (void **state)
+{
+  const char *argv[] = {
+    WEFT_BINARY,           "plan", "--model",     "llama-nano", "--topology", "cpu", "--gpus", "4",
+    "--global-batch-size", "16",   "--finalists", "3",          "--json",     NULL
+  };
+  static const char *const numbers[] = { "space", "pruned", "simulated", "wall_s", "gap", NULL };
+  static const char *const parts[] = { "strategy", "train", "iteration", "memory", NULL };
+  g_autofree char *out = NULL, *err = NULL;
+  g_autoptr (JsonParser) parser = json_parser_new ();
+  int status;
+
+  (void) state;
+  assert_true (g_spawn_sync (NULL, (char **) argv, NULL, G_SPAWN_DEFAULT, NULL, NULL, &out, &err,
+                             &status, NULL));
+  assert_int_equal (status, 0);
+  assert_true (json_parser_load_from_data (parser, out, -1, NULL));
+  JsonObject *root = json_node_get_object (json_parser_get_root (parser));
+  assert_string_equal (json_object_get_string_member (root, "schema"), "weft.plan/1");
+  for (int i = 0; numbers[i]; i++)
+    assert_true (json_object_has_member (root, numbers[i]));
+  JsonArray *best = json_object_get_array_member (root, "best");
+  assert_int_equal (json_array_get_length (best), 3);
+  for (int i = 0; parts[i]; i++)
+    assert_true (json_object_has_member (json_array_get_object_element (best, 0), parts[i]));
+  assert_int_equal (json_object_get_int_member (json_array_get_object_element (best, 2), "rank"),
+                    3);
+}
+
+static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (no_strategy_of_the_space_beats_the_answer),
+  cmocka_unit_test (bound_is_below_clock_and_clock_below_simulation),
+  cmocka_unit_test (short_steps_tell_time_and_memory_of_long_ones),
+  cmocka_unit_test (the_order_is_by_simulated_time_and_counts_add_up),
+  cmocka_unit_test (a_knob_that_was_given_stays),
+  cmocka_unit_test (the_space_has_what_was_published),
+  cmocka_unit_test (a_model_that_fits_nowhere_is_infeasible),
+  cmocka_unit_test (finalists_fit_and_were_proved),
+  cmocka_unit_test (bounds_change_no_answer),
+  cmocka_unit_test (plan_prints_the_document_of_the_contract),
+};
+
+WEFT_TESTS (tests)

@@ -1,0 +1,295 @@
+/* A run that is saved, loaded under another strategy and goes on is the run that was never
+ * interrupted, bit for bit. */
+#include "core/base/sanitize.h"
+#include "tests/runner/folder.h"
+#include "tests/made/real_job.h"
+#include "train/checkpoint.h"
+#include "tests/runner/runner.h"
+#include <string.h>
+
+enum { STEPS = 4, SAVED = 2, SEED = 11 };
+#define SPARSE (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER)
+
+/* Narrow, so that hundreds of runs are quick. */
+#define SIZES                                                                                      \
+  "num_layers=4 hidden_size=24 kv_channels=6 ffn_hidden_size=40 seq_length=16 global_batch_size=8"
+static const char *const models[] = {
+  "model=gpt2-nano " SIZES,
+  "model=gpt2-nano share_embeddings_and_output_weights=false " SIZES,
+  "model=llama-nano qk_layernorm=true " SIZES,
+};
+static const char *const precisions[] = {
+  "precision=fp32",
+  "precision=bf16",
+  "precision=bf16 grad_reduce_in_fp32=true",
+  "precision=fp16 grad_reduce_in_fp32=true",
+};
+
+#define SHARDED "use_distributed_optimizer=true overlap_grad_reduce=true bucket_size=3000 "
+#define LAZY SHARDED "overlap_param_gather=true "
+static const char *const strategies[] = {
+  "gpus=1",
+  "gpus=2",
+  "gpus=8",
+  "gpus=2 use_distributed_optimizer=true",
+  LAZY "gpus=4",
+  LAZY "gpus=8 pad_buckets_for_high_nccl_busbw=true",
+  "gpus=2 pipeline_model_parallel_size=2",
+  "gpus=4 pipeline_model_parallel_size=4",
+  SHARDED "gpus=4 pipeline_model_parallel_size=2",
+  LAZY "gpus=4 pipeline_model_parallel_size=2",
+  "gpus=4 use_megatron_fsdp=true zero_dp_strategy=3",
+  "gpus=4 pipeline_model_parallel_size=2 use_megatron_fsdp=true zero_dp_strategy=2",
+  "gpus=4 use_megatron_fsdp=true zero_dp_strategy=1 num_distributed_optimizer_instances=2",
+  "gpus=8 pipeline_model_parallel_size=2 use_megatron_fsdp=true zero_dp_strategy=3 "
+  "num_distributed_optimizer_instances=2 outer_dp_sharding_strategy=optim",
+  "gpus=2 optimizer_cpu_offload=true optimizer_offload_fraction=0.4",
+  LAZY "gpus=4 optimizer_cpu_offload=true overlap_cpu_optimizer_d2h_h2d=true",
+  "gpus=2 use_megatron_fsdp=true zero_dp_strategy=3 optimizer_cpu_offload=true "
+  "optimizer_offload_fraction=0.6 cpu_offloading=true cpu_offloading_num_layers=2",
+  LAZY "gpus=8 context_parallel_size=4",
+  "gpus=4 distributed_config=fsdp2",
+  "gpus=8 distributed_config=fsdp2 pipeline_model_parallel_size=2 dp_replicate_size=2",
+  "gpus=4 distributed_config=fsdp2 offload_policy=cpu defer_fsdp_grad_sync=false",
+  NULL
+};
+enum { N = G_N_ELEMENTS (strategies) - 1 };
+
+/* What a run leaves behind. */
+struct left {
+  double loss[STEPS], norm[STEPS];
+  uint64_t state[WEFT_N_STATE_KIND];
+};
+
+/* The type in which gradients are added has another name in FSDP2. */
+static const char *
+told (const char *precision, const char *strategy)
+{
+  gboolean fsdp2 = strstr (strategy, "fsdp2") != NULL;
+
+  if (strstr (precision, "grad_reduce_in_fp32"))
+    return fsdp2 ? "precision=bf16" : precision;
+  return fsdp2 && strstr (precision, "bf16") ? "precision=bf16 mp_policy_reduce_dtype=bf16"
+                                             : precision;
+}
+
+static real_job *
+open_job (const char *model, const char *precision, const char *strategy)
+{
+  g_autofree char *words =
+      g_strdup_printf ("topology=cpu %s %s %s", model, told (precision, strategy), strategy);
+  return real_job_open (words, &(struct weft_exec_options){ .poison = TRUE });
+}
+
+/* To the end of step `last`. */
+static void
+run_to (real_job *job, uint64_t last, struct left *left)
+{
+  while (job->control.step < last) {
+    const struct weft_metrics *m = real_job_step (job);
+    left->loss[job->control.step - 1] = m->loss;
+    left->norm[job->control.step - 1] = m->grad_norm;
+  }
+  for (int kind = 0; kind < WEFT_N_STATE_KIND; kind++)
+    left->state[kind] = real_hash (job->state, kind);
+}
+
+static void
+save (real_job *job, const char *dir)
+{
+  struct weft_progress progress = { .step = job->control.step, .seed = SEED };
+  g_autoptr (GError) error = NULL;
+
+  if (!weft_checkpoint_save (job->state, &job->plan->job, &progress, dir, 0, &error))
+    fail_msg ("%s", error->message);
+}
+
+/* Runs to the end without a break, and leaves the checkpoint of its middle in `dir`. */
+static void
+run_whole (real_job *job, const char *dir, struct left *left)
+{
+  weft_state_init (job->state, SEED);
+  run_to (job, SAVED, left);
+  save (job, dir);
+  run_to (job, STEPS, left);
+}
+
+/* Weights of another seed, so that whatever is not loaded shows. */
+static void
+run_resumed (real_job *job, const char *dir, struct left *left)
+{
+  g_autoptr (GError) error = NULL;
+  g_autofree char *passed_over = NULL;
+  struct weft_progress progress;
+
+  weft_state_init (job->state, SEED + 1);
+  if (!weft_checkpoint_load (job->state, &job->plan->job, dir, &progress, &passed_over, &error))
+    fail_msg ("%s", error->message);
+  assert_null (passed_over);
+  assert_int_equal (progress.step, SAVED);
+  assert_int_equal (progress.seed, SEED);
+  job->control.step = progress.step;
+  run_to (job, STEPS, left);
+}
+
+static void
+assert_same_run (const struct left *a, const struct left *b, const char *what)
+{
+  for (int step = SAVED; step < STEPS; step++)
+    if (a->loss[step] != b->loss[step] || a->norm[step] != b->norm[step])
+      fail_msg ("%s: step %d: loss %.17g, wanted %.17g; norm %.17g, wanted %.17g", what, step + 1,
+                a->loss[step], b->loss[step], a->norm[step], b->norm[step]);
+  for (int kind = 0; kind < WEFT_N_STATE_KIND; kind++)
+    if (a->state[kind] != b->state[kind])
+      fail_msg ("%s: %s is another", what, weft_state_kind_words[kind]);
+}
+
+/* FSDP2, which stands last, scales no loss. */
+static gboolean
+goes_with (const char *precision, const char *strategy)
+{
+  return !strstr (precision, "fp16") || !strstr (strategy, "fsdp2");
+}
+
+/* What one strategy saves has no trace of another that will read it: from and to one rank all pairs are
+ * tried, of the others a sixth with each model and type.  Under a sanitizer each goes on from one, or
+ * three, and others from it. */
+static gboolean
+is_tried (unsigned a, unsigned b, unsigned turn)
+{
+  if (SPARSE)
+    return (a + 2 * b + turn) % 7 == 0;
+  return a == 0 || b == 0 || (a + b + turn) % 6 == 0;
+}
+
+/* A and B from a list; A's checkpoint has a folder of its own. */
+static void
+resume_among (const char *const *list, const char *folder, const char *model, const char *precision,
+              unsigned turn)
+{
+  struct left whole[N], resumed;
+
+  for (unsigned a = 0; list[a] && goes_with (precision, list[a]); a++) {
+    g_autofree char *name = g_strdup_printf ("%s-%s-%u", model, precision, a);
+    g_autofree char *dir = g_build_filename (folder, g_strdelimit (name, " /", '-'), NULL);
+    g_autoptr (real_job) job = open_job (model, precision, list[a]);
+    run_whole (job, dir, &whole[a]);
+    assert_same_run (&whole[a], &whole[0], list[a]);
+    for (unsigned b = 0; list[b] && goes_with (precision, list[b]); b++) {
+      if (!is_tried (a, b, turn))
+        continue;
+      g_autofree char *what =
+          g_strdup_printf ("%s %s: from %s to %s", model, precision, list[a], list[b]);
+      g_autoptr (real_job) other = open_job (model, precision, list[b]);
+      run_resumed (other, dir, &resumed);
+      assert_same_run (&resumed, &whole[a], what);
+    }
+  }
+}
+
+static void
+resuming_anywhere_is_never_having_stopped (void **folder)
+{
+  unsigned turn = 0;
+
+  for (unsigned m = 0; m < G_N_ELEMENTS (models); m++)
+    for (unsigned p = 0; p < G_N_ELEMENTS (precisions); p++)
+      if (SPARSE ? (m + p) % 3 == 0 : m == 0 || (m + p) % 2 == 0)
+        resume_among (strategies, *folder, models[m], precisions[p], turn++);
+}
+
+#define EXPERTS "model=mixtral-nano moe_ffn_hidden_size=24 num_query_groups=2 " SIZES
+#define TP "tensor_model_parallel_size=2 sequence_parallel=true "
+
+static void
+experts_go_on_on_any_ranks_whole_or_in_parts (void **folder)
+{
+  static const char *const list[] = {
+    "gpus=1",
+    "gpus=4 expert_model_parallel_size=4 use_distributed_optimizer=true",
+    TP "gpus=2",
+    TP "gpus=2 expert_tensor_parallel_size=1 expert_model_parallel_size=2",
+    TP "gpus=8 expert_tensor_parallel_size=1 expert_model_parallel_size=4 "
+       "use_distributed_optimizer=true overlap_grad_reduce=true bucket_size=3000",
+    TP "gpus=4 expert_model_parallel_size=2 use_megatron_fsdp=true zero_dp_strategy=3",
+    "gpus=4 expert_tensor_parallel_size=2 expert_model_parallel_size=2 context_parallel_size=2",
+    NULL
+  };
+
+  resume_among (list, *folder, EXPERTS, precisions[0], 0);
+  resume_among (list, *folder, EXPERTS, precisions[2], 1);
+}
+
+/* Draws follow from the step and the element. */
+static void
+weights_that_are_rounded_by_lot_go_on_anywhere (void **folder)
+{
+  static const char *const list[] = { "gpus=1 zero_dp_strategy=1", "gpus=4 zero_dp_strategy=3",
+                                      TP "gpus=4 zero_dp_strategy=2",
+                                      "gpus=4 pipeline_model_parallel_size=2 zero_dp_strategy=1",
+                                      NULL };
+
+  resume_among (list, *folder, models[0],
+                "precision=bf16 use_megatron_fsdp=true preserve_fp32_weights=false "
+                "bf16_stochastic_round=true",
+                0);
+}
+
+/* In fast order another strategy rounds differently, and the same one does not. */
+static void
+in_fast_order_a_run_goes_on_under_its_own_strategy (void **folder)
+{
+  for (unsigned i = 0; i < N; i++) {
+    g_autofree char *words = g_strconcat (strategies[i], " reduction_order=fast", NULL);
+    g_autofree char *name = g_strdup_printf ("fast-%u", i);
+    g_autofree char *dir = g_build_filename (*folder, name, NULL);
+    g_autoptr (real_job) job = open_job (models[0], precisions[1], words);
+    g_autoptr (real_job) other = open_job (models[0], precisions[1], words);
+    struct left whole, resumed;
+    run_whole (job, dir, &whole);
+    run_resumed (other, dir, &resumed);
+    assert_same_run (&resumed, &whole, words);
+  }
+}
+
+/* Kinds that come from where they are kept, whoever else has old ones. */
+static void
+saving_right_after_a_lazy_step_saves_what_the_owners_have (void **folder)
+{
+  g_autofree char *lazy = g_build_filename (*folder, "lazy", NULL);
+  g_autofree char *fresh = g_build_filename (*folder, "fresh", NULL);
+  g_autoptr (real_job) a = open_job (models[0], "precision=fp32", strategies[5]);
+  g_autoptr (real_job) b = open_job (models[0], "precision=fp32", strategies[0]);
+  struct left left, other, resumed;
+
+  weft_state_init (a->state, SEED);
+  weft_state_init (b->state, SEED);
+  run_to (a, 1, &left);
+  run_to (b, 1, &other);
+  save (a, lazy);
+  assert_memory_equal (left.state, other.state, sizeof left.state);
+  real_job_evaluate (a);
+  save (a, fresh);
+  for (int i = 0; i < 2; i++) {
+    g_autoptr (real_job) c = open_job (models[0], "precision=fp32", strategies[3]);
+    g_autofree char *passed_over = NULL;
+    struct weft_progress progress;
+    assert_true (weft_checkpoint_load (c->state, &c->plan->job, i ? fresh : lazy, &progress,
+                                       &passed_over, NULL));
+    for (int kind = 0; kind < WEFT_STATE_GRAD; kind++)
+      resumed.state[kind] = real_hash (c->state, kind);
+    assert_memory_equal (resumed.state, left.state, WEFT_STATE_GRAD * sizeof *left.state);
+  }
+}
+
+#define TEST(name)                                                                                 \
+  cmocka_unit_test_setup_teardown (name, weft_test_folder_make, weft_test_folder_remove)
+static const struct CMUnitTest tests[] = {
+  TEST (resuming_anywhere_is_never_having_stopped),
+  TEST (experts_go_on_on_any_ranks_whole_or_in_parts),
+  TEST (weights_that_are_rounded_by_lot_go_on_anywhere),
+  TEST (in_fast_order_a_run_goes_on_under_its_own_strategy),
+  TEST (saving_right_after_a_lazy_step_saves_what_the_owners_have),
+};
+
+WEFT_TESTS (tests)

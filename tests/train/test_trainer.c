@@ -1,0 +1,893 @@
+/* The loop, on an executor that computes next to nothing and writes down what it was told. */
+#include "train/trainer.h"
+#include "tests/made/random_job.h"
+#include "tests/runner/folder.h"
+#include "tests/runner/runner.h"
+#include <glib/gstdio.h>
+#include <math.h>
+#include <signal.h>
+#include <string.h>
+
+enum { MOST_STEPS = 64, SEQUENCE = 16 };
+
+#define JOB "model=gpt2-nano topology=cpu precision=fp32 seq_length=16 "
+
+/* ------------------------------------------------------------------- executor */
+
+/* What it is told to do, and what it saw; steps and evaluations in the order they came. */
+static struct {
+  uint64_t signal_at, skip_from, skip_to, nan_from; /* calls, from 1 */
+  int signal;
+  const char *look_for; /* a file that the second call must find, and the first must not */
+
+  uint32_t n;
+  struct seen {
+    uint64_t step;
+    double lr;
+    gboolean forward_only, found;
+    int32_t first, last; /* tokens of the batch */
+  } seen[MOST_STEPS];
+} script;
+
+struct fake {
+  weft_exec base;
+  const struct weft_control *control;
+  uint8_t **arena;
+};
+
+static weft_exec *
+fake_open (const weft_plan *plan, const struct weft_exec_options *options, GError **error)
+{
+  struct fake *f = g_new0 (struct fake, 1);
+  extern const struct weft_exec_ops fake_ops;
+
+  (void) error;
+  f->base.ops = &fake_ops;
+  f->base.plan = plan;
+  f->base.actors = weft_actors_new (&plan->fabric, &plan->mesh, FALSE);
+  f->base.metrics = g_new0 (struct weft_metrics, f->base.actors->n);
+  f->base.allocated = g_new0 (uint64_t, f->base.actors->n);
+  f->control = options->control;
+  f->arena = g_new0 (uint8_t *, f->base.actors->n);
+  for (uint32_t row = 0; row < f->base.actors->n; row++) {
+    const struct weft_memory *m = &plan->memory[f->base.actors->role[row]];
+    f->base.allocated[row] = m->planned[WEFT_POOL_DEVICE];
+    f->arena[row] = g_malloc0 (f->base.allocated[row]);
+  }
+  return &f->base;
+}
+
+static gboolean
+fake_wait (weft_exec *x, uint32_t row, enum weft_lane lane, uint32_t op, GError **error)
+{
+  (void) x, (void) row, (void) lane, (void) op, (void) error;
+  return TRUE;
+}
+
+static gboolean
+fake_issue (weft_exec *x, uint32_t row, uint32_t op, GError **error)
+{
+  (void) x, (void) row, (void) op, (void) error;
+  return TRUE;
+}
+
+static const weft_program *
+program_of (const weft_exec *x, uint32_t row)
+{
+  return x->plan->role[x->actors->role[row]];
+}
+
+static uint8_t *
+bytes_of (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset)
+{
+  return ((struct fake *) x)->arena[row] + weft_buf_address (program_of (x, row), buf) + offset;
+}
+
+static void
+fake_read (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n, void *out)
+{
+  memcpy (out, bytes_of (x, row, buf, offset), n);
+}
+
+static void
+fake_write (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n, const void *in)
+{
+  memcpy (bytes_of (x, row, buf, offset), in, n);
+}
+
+static uint32_t
+batch_tokens (const weft_exec *x)
+{
+  return (uint32_t) x->plan->job.train.global_batch_size * (SEQUENCE + 1);
+}
+
+static void
+write_down (const weft_exec *x, const struct weft_control *c)
+{
+  assert_in_range (script.n, 0, MOST_STEPS - 1);
+  script.seen[script.n++] = (struct seen){
+    .step = c->step,
+    .lr = c->lr,
+    .forward_only = c->forward_only,
+    .found = script.look_for && g_file_test (script.look_for, G_FILE_TEST_EXISTS),
+    .first = c->tokens[0],
+    .last = c->tokens[batch_tokens (x) - 1],
+  };
+}
+
+static gboolean
+skips_now (void)
+{
+  return script.n >= script.skip_from && script.n <= script.skip_to;
+}
+
+/* The last parameter that a stage has for itself. */
+static const struct weft_param *
+own_param (const weft_program *p)
+{
+  uint32_t i = p->n_param - 1;
+
+  while (p->param[i].tied)
+    i--;
+  return &p->param[i];
+}
+
+/* One number is trained, the first of own_param().  It depends on all tokens, on the rate and on
+ * the count of updates, and the loss depends on it. */
+static void
+train_one_number (weft_exec *x, uint32_t row, const struct weft_control *c)
+{
+  const weft_program *p = program_of (x, row);
+  float *w = (float *) (void *) bytes_of (x, row, own_param (p)->weight, 0);
+  struct weft_metrics *m = &x->metrics[row];
+  double sum = 0;
+
+  for (uint32_t i = 0; i < batch_tokens (x); i++)
+    sum += c->tokens[i] * (1 + i % 5);
+  *m = (struct weft_metrics){ .loss = NAN, .grad_norm = NAN, .skipped = skips_now () };
+  if (p->role == x->plan->n_roles - 1) {
+    m->loss = script.nan_from && script.n >= script.nan_from ? NAN : *w + sum * 1e-6;
+    m->grad_norm = 0.5 + sum;
+  }
+  if (!c->forward_only && !m->skipped)
+    *w -= (float) (c->lr * sum * 1e-4 / (double) c->step);
+}
+
+static weft_timeline *
+fake_drain (weft_exec *x, GError **error)
+{
+  const struct weft_control *c = ((struct fake *) x)->control;
+
+  (void) error;
+  write_down (x, c);
+  for (uint32_t row = 0; row < x->actors->n; row++)
+    train_one_number (x, row, c);
+  if (script.n == script.signal_at) {
+    raise (script.signal);
+    raise (script.signal);
+  }
+  weft_timeline *t = weft_timeline_new (x->plan, x->actors, x->ops->name);
+  t->seconds = script.n;
+  return t;
+}
+
+static void
+fake_close (weft_exec *x)
+{
+  struct fake *f = (struct fake *) x;
+
+  if (!x)
+    return;
+  for (uint32_t row = 0; row < x->actors->n; row++)
+    g_free (f->arena[row]);
+  g_free (f->arena);
+  g_free (x->metrics);
+  g_free (x->allocated);
+  weft_actors_free (x->actors);
+  g_free (x);
+}
+
+const struct weft_exec_ops fake_ops = {
+  .name = "fake",
+  .flags = WEFT_EXEC_TIMES | WEFT_EXEC_NUMBERS,
+  .open = fake_open,
+  .wait = fake_wait,
+  .issue = fake_issue,
+  .drain = fake_drain,
+  .close = fake_close,
+  .read = fake_read,
+  .write = fake_write,
+};
+
+/* ------------------------------------------------------------------------ runs */
+
+struct run {
+  weft_plan *plan;
+  char *dir, *data, *save; /* a folder of its own, and names in it */
+  struct weft_trainer_options options;
+  struct weft_trainer_result result;
+  GArray *lines;
+  GString *said;
+  gboolean ok;
+  GError *error;
+};
+
+static void
+keep_line (void *user, const struct weft_trainer_line *line)
+{
+  g_array_append_val (((struct run *) user)->lines, *line);
+}
+
+static void
+keep_message (void *user, const char *message)
+{
+  g_string_append_printf (((struct run *) user)->said, "%s\n", message);
+}
+
+/* 40 sequences: token i is i / 2 modulo 251, so a batch tells where it began. */
+static void
+write_tokens (const char *path, int shift)
+{
+  char bytes[40 * SEQUENCE + 1];
+
+  for (unsigned i = 0; i < sizeof bytes; i++)
+    bytes[i] = (char) ((i / 2 + shift) % 251);
+  assert_true (g_file_set_contents (path, bytes, sizeof bytes, NULL));
+}
+
+static struct run *
+run_new (const char *words)
+{
+  struct run *r = g_new0 (struct run, 1);
+
+  memset (&script, 0, sizeof script);
+  r->plan = weft_test_plan (JOB "%s", words);
+  r->dir = g_dir_make_tmp ("weft-trainer-XXXXXX", NULL);
+  r->data = g_build_filename (r->dir, "tokens.txt", NULL);
+  r->save = g_build_filename (r->dir, "saved", NULL);
+  r->lines = g_array_new (FALSE, FALSE, sizeof (struct weft_trainer_line));
+  r->said = g_string_new (NULL);
+  write_tokens (r->data, 0);
+  r->options = (struct weft_trainer_options){
+    .data = r->data,
+    .steps = 6,
+    .seed = 7,
+    .lr = 1,
+    .min_lr = 0.1,
+    .warmup = 2,
+    .decay_steps = 20,
+    .beta1 = 0.9,
+    .beta2 = 0.95,
+    .epsilon = 1e-8,
+  };
+  return r;
+}
+
+static void
+play (struct run *r)
+{
+  const struct weft_trainer_sink sink = { keep_line, keep_message, r };
+
+  weft_trainer_result_clear (&r->result);
+  g_clear_error (&r->error);
+  g_array_set_size (r->lines, 0);
+  g_string_truncate (r->said, 0);
+  script.n = 0;
+  r->ok = weft_trainer_run (r->plan, &fake_ops, &r->options, &sink, &r->result, &r->error);
+}
+
+static void
+play_well (struct run *r)
+{
+  play (r);
+  if (!r->ok)
+    fail_msg ("%s", r->error->message);
+}
+
+static void
+play_badly (struct run *r, const char *part)
+{
+  play (r);
+  if (r->ok || !strstr (r->error->message, part))
+    fail_msg ("found \"%s\", wanted \"%s\"", r->ok ? "no error" : r->error->message, part);
+}
+
+static const struct weft_trainer_line *
+line_at (const struct run *r, unsigned i)
+{
+  assert_in_range (i, 0, r->lines->len - 1);
+  return &g_array_index (r->lines, struct weft_trainer_line, i);
+}
+
+static void
+run_free (struct run *r)
+{
+  weft_test_remove (r->dir);
+  weft_trainer_result_clear (&r->result);
+  g_clear_error (&r->error);
+  g_array_unref (r->lines);
+  g_string_free (r->said, TRUE);
+  weft_plan_free (r->plan);
+  g_free (r->save);
+  g_free (r->data);
+  g_free (r->dir);
+  g_free (r);
+}
+
+/* "2 4 5": the steps that have a checkpoint. */
+static char *
+saved_steps (const struct run *r)
+{
+  g_autoptr (GString) steps = g_string_new (NULL);
+
+  for (unsigned step = 0; step < MOST_STEPS; step++) {
+    g_autofree char *name = g_strdup_printf ("step-%08u", step);
+    g_autofree char *path = g_build_filename (r->save, name, NULL);
+    if (g_file_test (path, G_FILE_TEST_IS_DIR))
+      g_string_append_printf (steps, "%s%u", steps->len ? " " : "", step);
+  }
+  return g_string_free (g_steal_pointer (&steps), FALSE);
+}
+
+static void
+assert_saved (const struct run *r, const char *steps)
+{
+  g_autofree char *found = saved_steps (r);
+  assert_string_equal (found, steps);
+}
+
+/* -------------------------------------------------------------------- schedule */
+
+static void
+the_rate_rises_in_a_line_and_falls_in_a_cosine (void **state)
+{
+  const struct weft_trainer_options o = { .lr = 1, .min_lr = 0.1, .warmup = 4, .decay_steps = 14 };
+  const double wanted[][2] = { { 1, 0.25 }, { 3, 0.75 }, { 4, 1 },     { 9, 0.55 },
+                               { 14, 0.1 }, { 15, 0.1 }, { 1000, 0.1 } };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (wanted); i++)
+    assert_true (fabs (weft_trainer_lr (&o, (uint64_t) wanted[i][0]) - wanted[i][1]) < 1e-12);
+  for (uint64_t step = 5; step < 14; step++)
+    assert_true (weft_trainer_lr (&o, step + 1) < weft_trainer_lr (&o, step));
+}
+
+static void
+without_warm_up_the_first_step_is_already_on_the_cosine (void **state)
+{
+  const struct weft_trainer_options o = { .lr = 1, .min_lr = 0, .decay_steps = 4 };
+
+  (void) state;
+  assert_true (fabs (weft_trainer_lr (&o, 1) - 0.5 * (1 + cos (G_PI / 4))) < 1e-12);
+  assert_true (fabs (weft_trainer_lr (&o, 2) - 0.5) < 1e-12);
+}
+
+static void
+larger_models_begin_slower (void **state)
+{
+  (void) state;
+  assert_true (fabs (weft_trainer_default_lr (125000000) - 6e-4) < 1e-12);
+  assert_true (fabs (weft_trainer_default_lr (175000000000) - 0.6e-4) < 1e-12);
+  assert_true (weft_trainer_default_lr (1) >= 1e-3);
+  assert_true (fabs (weft_trainer_default_lr (1000000000000000) - 0.6e-4) < 1e-12);
+  for (uint64_t n = 1000; n < (uint64_t) 1 << 40; n *= 2)
+    assert_true (weft_trainer_default_lr (2 * n) <= weft_trainer_default_lr (n));
+  assert_int_equal (weft_trainer_default_decay_steps (1000, 100), 200);
+  assert_int_equal (weft_trainer_default_decay_steps (1, 100), 1);
+}
+
+/* ----------------------------------------------------------------------- steps */
+
+static void
+every_step_reads_the_next_sequences (void **state)
+{
+  struct run *r = run_new ("gpus=1 global_batch_size=3");
+
+  (void) state;
+  play_well (r);
+  assert_int_equal (script.n, 6);
+  assert_int_equal (r->lines->len, 6);
+  for (unsigned i = 0; i < 6; i++) {
+    const struct seen *seen = &script.seen[i];
+    unsigned first = i * 3 * SEQUENCE;
+    assert_int_equal (seen->first, first / 2 % 251);
+    assert_int_equal (seen->last, (first + 3 * SEQUENCE) / 2 % 251);
+    assert_int_equal (seen->step, i + 1);
+    assert_false (seen->forward_only);
+    assert_true (seen->lr == weft_trainer_lr (&r->options, i + 1));
+    assert_int_equal (line_at (r, i)->step, i + 1);
+    assert_true (line_at (r, i)->lr == seen->lr);
+  }
+  assert_true (r->result.final_loss == line_at (r, 5)->loss);
+  assert_int_equal (r->result.steps, 6);
+  run_free (r);
+}
+
+static void
+loss_and_norm_are_those_of_the_last_stage (void **state)
+{
+  struct run *r = run_new ("gpus=4 pipeline_model_parallel_size=2");
+
+  (void) state;
+  play_well (r);
+  for (unsigned i = 0; i < 6; i++) {
+    assert_true (isfinite (line_at (r, i)->loss));
+    assert_true (isfinite (line_at (r, i)->grad_norm));
+  }
+  assert_int_equal (r->result.n_roles, 2);
+  for (uint32_t role = 0; role < 2; role++) {
+    assert_int_equal (r->result.planned[role], r->plan->memory[role].planned[WEFT_POOL_DEVICE]);
+    assert_int_equal (r->result.allocated[role], r->result.planned[role]);
+  }
+  assert_int_equal (line_at (r, 0)->peak_bytes,
+                    MAX (r->result.allocated[0], r->result.allocated[1]));
+  run_free (r);
+}
+
+static void
+the_timeline_is_that_of_the_last_step (void **state)
+{
+  struct run *r = run_new ("gpus=1");
+
+  (void) state;
+  r->options.eval_interval = 6;
+  r->options.eval_batches = 2;
+  r->options.eval_share = 0.2;
+  play_well (r);
+  assert_int_equal (script.n, 8);
+  assert_true (r->result.timeline->seconds == 6);
+  run_free (r);
+}
+
+static void
+speed_and_mfu_follow_from_the_seconds_of_the_step (void **state)
+{
+  struct run *r = run_new ("gpus=2 global_batch_size=4");
+  const struct weft_job *job = &r->plan->job;
+
+  (void) state;
+  play_well (r);
+  const struct weft_trainer_line *line = line_at (r, 3);
+  double tokens = 4 * SEQUENCE / line->seconds;
+  double flops = tokens * weft_model_flops_per_token (&job->model, TRUE);
+  assert_true (fabs (line->tokens_per_s / tokens - 1) < 1e-12);
+  assert_true (fabs (line->mfu / (flops / (2 * job->cluster.f.gpu_fp32_spec)) - 1) < 1e-12);
+  run_free (r);
+}
+
+/* ------------------------------------------------------------------ evaluation */
+
+static void
+evaluation_comes_at_its_interval_and_at_the_end (void **state)
+{
+  struct run *r = run_new ("gpus=1 global_batch_size=2");
+  const char wanted[] = "TTeeTTeeTee";
+
+  (void) state;
+  r->options.steps = 5;
+  r->options.eval_interval = 2;
+  r->options.eval_batches = 2;
+  r->options.eval_share = 0.2; /* 8 of 40 sequences */
+  play_well (r);
+  assert_int_equal (script.n, strlen (wanted));
+  for (unsigned i = 0; i < script.n; i++)
+    assert_int_equal (script.seen[i].forward_only, wanted[i] == 'e');
+  assert_int_equal (script.seen[2].first, 32 * SEQUENCE / 2 % 251);
+  assert_int_equal (script.seen[3].first, 34 * SEQUENCE / 2 % 251);
+  assert_int_equal (script.seen[6].first, script.seen[2].first);
+  assert_int_equal (r->lines->len, 8);
+  assert_true (line_at (r, 2)->evaluated && line_at (r, 2)->step == 2);
+  assert_true (line_at (r, 7)->evaluated && line_at (r, 7)->step == 5);
+  run_free (r);
+}
+
+static void
+an_evaluation_changes_no_later_step (void **state)
+{
+  struct run *plain = run_new ("gpus=1"), *other;
+
+  (void) state;
+  plain->options.eval_share = 0.2;
+  play_well (plain);
+  other = run_new ("gpus=1");
+  other->options.eval_share = 0.2;
+  other->options.eval_interval = 6;
+  other->options.eval_batches = 3;
+  play_well (other);
+  for (unsigned i = 0; i < 6; i++)
+    assert_true (line_at (plain, i)->loss == line_at (other, i)->loss);
+  run_free (plain);
+  run_free (other);
+}
+
+static void
+no_sequence_is_evaluated_twice (void **state)
+{
+  struct run *r = run_new ("gpus=1 global_batch_size=3");
+
+  (void) state;
+  r->options.eval_interval = 100;
+  r->options.eval_batches = 50;
+  r->options.eval_share = 0.2; /* 8 sequences: two batches of 3 */
+  play_well (r);
+  assert_int_equal (script.n, 6 + 2);
+  run_free (r);
+}
+
+static void
+evaluation_wants_a_share_of_the_data (void **state)
+{
+  struct run *r = run_new ("gpus=1");
+
+  (void) state;
+  r->options.eval_interval = 1;
+  r->options.eval_batches = 1;
+  play_badly (r, "eval_interval: found 1 with eval_share 0");
+  run_free (r);
+}
+
+/* ----------------------------------------------------------------- checkpoints */
+
+static void
+checkpoints_come_at_their_interval_and_at_the_end (void **state)
+{
+  struct run *r = run_new ("gpus=1");
+
+  (void) state;
+  r->options.steps = 5;
+  r->options.save = r->save;
+  r->options.save_interval = 2;
+  play_well (r);
+  assert_saved (r, "2 4 5");
+  run_free (r);
+}
+
+static void
+without_an_interval_only_the_end_is_saved (void **state)
+{
+  struct run *r = run_new ("gpus=1");
+
+  (void) state;
+  r->options.save = r->save;
+  play_well (r);
+  assert_saved (r, "6");
+  run_free (r);
+}
+
+/* Whole runs of 6 steps against 3 and 3 more: every number must agree. */
+static void
+a_run_that_was_cut_gives_the_numbers_of_a_whole_one (void **state)
+{
+  static const char *const jobs[] = { "gpus=1 global_batch_size=2",
+                                      "gpus=2 pipeline_model_parallel_size=2 global_batch_size=2",
+                                      "gpus=2 global_batch_size=4" };
+  struct weft_trainer_line whole[6];
+
+  (void) state;
+  for (unsigned j = 0; j < G_N_ELEMENTS (jobs); j++) {
+    struct run *r = run_new (jobs[j]);
+    r->options.shuffle = TRUE;
+    play_well (r);
+    memcpy (whole, r->lines->data, sizeof whole);
+    r->options.save = r->save;
+    r->options.steps = 3;
+    play_well (r);
+    r->options.load = r->save;
+    r->options.steps = 6;
+    play_well (r);
+    assert_int_equal (r->lines->len, 3);
+    for (unsigned i = 0; i < 3; i++) {
+      assert_int_equal (line_at (r, i)->step, 4 + i);
+      assert_true (line_at (r, i)->loss == whole[3 + i].loss);
+      assert_true (line_at (r, i)->grad_norm == whole[3 + i].grad_norm);
+      assert_true (line_at (r, i)->lr == whole[3 + i].lr);
+    }
+    run_free (r);
+  }
+}
+
+static void
+what_is_done_is_not_trained_again (void **state)
+{
+  struct run *r = run_new ("gpus=1");
+  g_autofree char *weights = g_build_filename (r->dir, "weights", NULL);
+
+  (void) state;
+  r->options.save = r->save;
+  play_well (r);
+  r->options.load = r->save;
+  r->options.export_safetensors = weights;
+  play_well (r);
+  assert_int_equal (script.n, 0);
+  assert_int_equal (r->result.steps, 6);
+  assert_true (isnan (r->result.final_loss));
+  assert_null (r->result.timeline);
+  assert_non_null (strstr (r->said->str, "nothing left to train"));
+  assert_true (g_file_test (weights, G_FILE_TEST_EXISTS));
+  run_free (r);
+}
+
+static void
+the_seed_is_that_of_the_checkpoint (void **state)
+{
+  struct run *r = run_new ("gpus=1");
+
+  (void) state;
+  r->options.save = r->save;
+  r->options.steps = 2;
+  play_well (r);
+  r->options.load = r->save;
+  r->options.steps = 4;
+  r->options.seed = 8;
+  r->options.seed_given = TRUE;
+  play_badly (r, "seed: found 8, wanted 7");
+  r->options.seed_given = FALSE;
+  play_well (r);
+  r->options.seed = 7;
+  r->options.seed_given = TRUE;
+  r->options.steps = 5;
+  play_well (r);
+  run_free (r);
+}
+
+static void
+other_data_is_allowed_and_told (void **state)
+{
+  struct run *r = run_new ("gpus=1");
+
+  (void) state;
+  r->options.save = r->save;
+  r->options.steps = 2;
+  play_well (r);
+  r->options.load = r->save;
+  r->options.steps = 3;
+  play_well (r);
+  assert_null (strstr (r->said->str, "warning"));
+  write_tokens (r->data, 5);
+  r->options.steps = 4;
+  play_well (r);
+  assert_non_null (strstr (r->said->str, "is not the data"));
+  r->options.steps = 5;
+  play_well (r);
+  assert_null (strstr (r->said->str, "warning"));
+  run_free (r);
+}
+
+static void
+a_new_run_among_checkpoints_of_another_is_told (void **state)
+{
+  struct run *r = run_new ("gpus=1");
+
+  (void) state;
+  r->options.save = r->save;
+  r->options.steps = 2;
+  play_well (r);
+  assert_null (strstr (r->said->str, "another run"));
+  r->options.steps = 3;
+  play_well (r);
+  assert_non_null (strstr (r->said->str, "another run"));
+  run_free (r);
+}
+
+/* Two bytes a token: the one that is no token of the model is first read in step `step`. */
+static void
+spoil_tokens (struct run *r, unsigned step)
+{
+  uint16_t ids[40 * SEQUENCE + 1] = { 0 };
+  g_autofree char *path = g_strconcat (r->dir, "/tokens.bin", NULL);
+
+  ids[((step - 1) * (uint64_t) r->plan->job.train.global_batch_size + 1) * SEQUENCE - 1] = 60000;
+  assert_true (g_file_set_contents (path, (const char *) ids, sizeof ids, NULL));
+  g_free (r->data);
+  r->data = g_steal_pointer (&path);
+  r->options.data = r->data;
+}
+
+static void
+tokens_that_cannot_be_read_lose_no_step (void **state)
+{
+  struct run *r = run_new ("gpus=1");
+
+  (void) state;
+  spoil_tokens (r, 4);
+  r->options.save = r->save;
+  play_badly (r, "is 60000, wanted below");
+  assert_saved (r, "3");
+  run_free (r);
+}
+
+static void
+weights_have_one_source (void **state)
+{
+  struct run *r = run_new ("gpus=1");
+
+  (void) state;
+  r->options.load = r->save;
+  r->options.init_safetensors = "x";
+  play_badly (r, "wanted one source of weights");
+  run_free (r);
+}
+
+static void
+gradients_are_written_after_the_first_step (void **state)
+{
+  struct run *r = run_new ("gpus=1");
+  g_autofree char *gradients = g_build_filename (r->dir, "gradients", NULL);
+
+  (void) state;
+  r->options.dump_gradients = script.look_for = gradients;
+  play_well (r);
+  assert_false (script.seen[0].found);
+  assert_true (script.seen[1].found);
+  run_free (r);
+}
+
+/* --------------------------------------------------------------------- signals */
+
+static void
+a_signal_ends_the_run_after_its_step (void **state)
+{
+  static const int signals[] = { SIGTERM, SIGINT };
+  double whole[6];
+
+  (void) state;
+  for (unsigned s = 0; s < G_N_ELEMENTS (signals); s++) {
+    struct run *r = run_new ("gpus=1");
+    play_well (r);
+    for (unsigned i = 0; i < 6; i++)
+      whole[i] = line_at (r, i)->loss;
+    script.signal = signals[s];
+    script.signal_at = 3;
+    r->options.save = r->save;
+    play_well (r);
+    assert_true (r->result.interrupted);
+    assert_int_equal (r->result.steps, 3);
+    assert_saved (r, "3");
+    assert_non_null (strstr (r->said->str, "interrupted after step 3"));
+    script.signal_at = 0;
+    r->options.load = r->save;
+    play_well (r);
+    assert_false (r->result.interrupted);
+    assert_true (line_at (r, 2)->loss == whole[5]);
+    run_free (r);
+  }
+}
+
+static void
+interrupted_weights_are_not_exported (void **state)
+{
+  struct run *r = run_new ("gpus=1");
+  g_autofree char *weights = g_build_filename (r->dir, "weights", NULL);
+
+  (void) state;
+  script.signal = SIGTERM;
+  script.signal_at = 1;
+  r->options.export_safetensors = weights;
+  play_well (r);
+  assert_true (r->result.interrupted);
+  assert_false (g_file_test (weights, G_FILE_TEST_EXISTS));
+  assert_non_null (strstr (r->said->str, "nothing was saved"));
+  run_free (r);
+}
+
+static void
+a_signal_that_is_ignored_stays_so (void **state)
+{
+  struct run *r = run_new ("gpus=1");
+  struct sigaction ignore = { .sa_handler = SIG_IGN }, before;
+  sigset_t now;
+
+  (void) state;
+  sigaction (SIGINT, &ignore, &before);
+  script.signal = SIGINT;
+  script.signal_at = 2;
+  play_well (r);
+  assert_int_equal (script.n, 6);
+  assert_false (r->result.interrupted);
+  sigaction (SIGINT, &before, NULL);
+  pthread_sigmask (SIG_BLOCK, NULL, &now);
+  assert_false (sigismember (&now, SIGINT) || sigismember (&now, SIGTERM));
+  run_free (r);
+}
+
+/* ----------------------------------------------------------------------- skips */
+
+static void
+adam_counts_updates_and_the_schedule_steps (void **state)
+{
+  struct run *r = run_new ("gpus=1");
+
+  (void) state;
+  script.skip_from = 2;
+  script.skip_to = 3;
+  play_well (r);
+  const uint64_t updates[] = { 1, 2, 2, 2, 3, 4 };
+  for (unsigned i = 0; i < 6; i++) {
+    assert_int_equal (script.seen[i].step, updates[i]);
+    assert_true (script.seen[i].lr == weft_trainer_lr (&r->options, i + 1));
+    assert_int_equal (line_at (r, i)->skipped, i == 1 || i == 2);
+  }
+  assert_int_equal (r->result.skipped, 2);
+  run_free (r);
+}
+
+static void
+ten_steps_in_a_row_without_an_update_end_the_run (void **state)
+{
+  struct run *r = run_new ("gpus=1");
+
+  (void) state;
+  r->options.steps = 30;
+  r->options.save = r->save;
+  script.skip_from = 3;
+  script.skip_to = 11;
+  play_well (r);
+  assert_int_equal (r->result.skipped, 9);
+  script.skip_to = 12;
+  play_badly (r, "step 12:");
+  assert_int_equal (script.n, 12);
+  run_free (r);
+}
+
+static void
+a_loss_that_is_no_number_ends_the_run_though_weights_are_updated (void **state)
+{
+  struct run *r = run_new ("gpus=1");
+
+  (void) state;
+  r->options.steps = 30;
+  r->options.save = r->save;
+  script.nan_from = 5;
+  play_badly (r, "step 14:");
+  assert_saved (r, "");
+  run_free (r);
+}
+
+static void
+weights_of_such_a_step_push_no_checkpoint_out (void **state)
+{
+  struct run *r = run_new ("gpus=1");
+
+  (void) state;
+  r->options.steps = 30;
+  r->options.save = r->save;
+  r->options.save_interval = 1;
+  r->options.keep = 1;
+  script.nan_from = 5;
+  play_badly (r, "step 14:");
+  assert_saved (r, "4");
+  run_free (r);
+}
+
+static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (the_rate_rises_in_a_line_and_falls_in_a_cosine),
+  cmocka_unit_test (without_warm_up_the_first_step_is_already_on_the_cosine),
+  cmocka_unit_test (larger_models_begin_slower),
+  cmocka_unit_test (every_step_reads_the_next_sequences),
+  cmocka_unit_test (loss_and_norm_are_those_of_the_last_stage),
+  cmocka_unit_test (the_timeline_is_that_of_the_last_step),
+  cmocka_unit_test (speed_and_mfu_follow_from_the_seconds_of_the_step),
+  cmocka_unit_test (evaluation_comes_at_its_interval_and_at_the_end),
+  cmocka_unit_test (an_evaluation_changes_no_later_step),
+  cmocka_unit_test (no_sequence_is_evaluated_twice),
+  cmocka_unit_test (evaluation_wants_a_share_of_the_data),
+  cmocka_unit_test (checkpoints_come_at_their_interval_and_at_the_end),
+  cmocka_unit_test (without_an_interval_only_the_end_is_saved),
+  cmocka_unit_test (a_run_that_was_cut_gives_the_numbers_of_a_whole_one),
+  cmocka_unit_test (what_is_done_is_not_trained_again),
+  cmocka_unit_test (the_seed_is_that_of_the_checkpoint),
+  cmocka_unit_test (other_data_is_allowed_and_told),
+  cmocka_unit_test (a_new_run_among_checkpoints_of_another_is_told),
+  cmocka_unit_test (tokens_that_cannot_be_read_lose_no_step),
+  cmocka_unit_test (weights_have_one_source),
+  cmocka_unit_test (gradients_are_written_after_the_first_step),
+  cmocka_unit_test (a_signal_ends_the_run_after_its_step),
+  cmocka_unit_test (interrupted_weights_are_not_exported),
+  cmocka_unit_test (a_signal_that_is_ignored_stays_so),
+  cmocka_unit_test (adam_counts_updates_and_the_schedule_steps),
+  cmocka_unit_test (ten_steps_in_a_row_without_an_update_end_the_run),
+  cmocka_unit_test (a_loss_that_is_no_number_ends_the_run_though_weights_are_updated),
+  cmocka_unit_test (weights_of_such_a_step_push_no_checkpoint_out),
+};
+
+WEFT_TESTS (tests)
