@@ -462,22 +462,15 @@ scale_floats (float *x, float by, uint64_t n)
     x[i] *= by;
 }
 
-/* Products of queries and keys become scores where an architecture bends them (bend.h).  Returns what
- * they are still to be multiplied by.  The nearest key of a query is itself: in rows of keys the first
- * column that sees the row, in rows of queries the last column that the row sees. */
+/* Bends products of queries and keys (bend.h); returns the factor that is left to apply. */
 static float
 bend (const struct task *t, const struct pair *p, gboolean rows_are_keys)
 {
   const struct attention *a = t->a;
-  const struct weft_bend bend = { a->scale, a->cap,
-                                  (float) weft_kernel_slope (a->kernel, t->head) };
-  const struct weft_bend_tile tile = { .score = a->room->tile[0],
-                                       .row = OUTER,
-                                       .rows = p->inner.n,
-                                       .low = p->low,
-                                       .high = p->high,
-                                       .itself = rows_are_keys ? p->from : p->to - 1,
-                                       .rows_are_keys = rows_are_keys };
+  float slope = (float) weft_kernel_slope (a->kernel, t->head);
+  const struct weft_bend bend = { a->scale, a->cap, slope };
+  const struct weft_bend_tile tile = { a->room->tile[0], OUTER, p->inner.n, p->low, p->high,
+                                       rows_are_keys ? p->from : p->to - 1, rows_are_keys };
 
   return weft_bend_scores (&bend, &tile) ? 1 : a->scale;
 }
@@ -692,37 +685,14 @@ load_queries (const struct task *t, struct span queries, float *lse, float *delt
 
 /* Turns scores and gradients of probabilities into probabilities and gradients of scores. lse and
  * delta belong to queries; on the key side they are 0. */
-WEFT_WIDE static void
-differentiate_plain (struct room *room, const struct pair *p, float scale)
-{
-  for (uint64_t r = 0; r < p->inner.n; r++) {
-    float *score = room->tile[0] + r * OUTER, *gradient = room->tile[1] + r * OUTER;
-    float lse = room->inner_lse[r], delta = room->inner_delta[r];
-    for (uint64_t c = p->low; c < p->high; c++) {
-      score[c] = weft_expf (score[c] * scale - lse - room->outer_lse[c]);
-      gradient[c] = score[c] * (gradient[c] - delta - room->outer_delta[c]);
-    }
-  }
-}
-
 static void
 differentiate (struct room *room, const struct pair *p, float scale, float cap)
 {
-  if (cap == 0)
-    differentiate_plain (room, p, scale);
-  else
-    weft_bend_gradients (cap, &(struct weft_bend_gradients){
-                                  .score = room->tile[0],
-                                  .gradient = room->tile[1],
-                                  .row = OUTER,
-                                  .rows = p->inner.n,
-                                  .low = p->low,
-                                  .high = p->high,
-                                  .row_lse = room->inner_lse,
-                                  .row_delta = room->inner_delta,
-                                  .column_lse = room->outer_lse,
-                                  .column_delta = room->outer_delta,
-                              });
+  weft_bend_gradients (scale, cap,
+                       &(struct weft_bend_gradients){ room->tile[0], room->tile[1], OUTER,
+                                                      p->inner.n, p->low, p->high, room->inner_lse,
+                                                      room->inner_delta, room->outer_lse,
+                                                      room->outer_delta });
 }
 
 static void

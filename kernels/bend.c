@@ -46,8 +46,22 @@ weft_bend_scores (const struct weft_bend *bend, const struct weft_bend_tile *til
   return TRUE;
 }
 
-WEFT_WIDE void
-weft_bend_gradients (float cap, const struct weft_bend_gradients *g)
+WEFT_WIDE static void
+plain_gradients (float scale, const struct weft_bend_gradients *g)
+{
+  for (uint64_t r = 0; r < g->rows; r++) {
+    float *score = g->score + r * g->row, *gradient = g->gradient + r * g->row;
+    float lse = g->row_lse[r], delta = g->row_delta[r];
+    for (uint64_t c = g->low; c < g->high; c++) {
+      score[c] = weft_expf (score[c] * scale - lse - g->column_lse[c]);
+      gradient[c] = score[c] * (gradient[c] - delta - g->column_delta[c]);
+    }
+  }
+}
+
+/* Soft-capped scores are scaled already. */
+WEFT_WIDE static void
+capped_gradients (float cap, const struct weft_bend_gradients *g)
 {
   float less = 1 / cap;
 
@@ -60,4 +74,13 @@ weft_bend_gradients (float cap, const struct weft_bend_gradients *g)
       gradient[c] = score[c] * (gradient[c] - delta - g->column_delta[c]) * (1 - at * at);
     }
   }
+}
+
+void
+weft_bend_gradients (float scale, float cap, const struct weft_bend_gradients *g)
+{
+  if (cap == 0)
+    plain_gradients (scale, g);
+  else
+    capped_gradients (cap, g);
 }

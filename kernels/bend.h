@@ -2,6 +2,7 @@
  * tanh (x / cap)) and ALiBi (a score falls by a slope with each token of distance). */
 #pragma once
 #include <glib.h>
+#include <stdint.h>
 
 struct weft_bend {
   float scale; /* of products of queries and keys */
@@ -21,12 +22,13 @@ struct weft_bend_tile {
 /* Products become scores, scaled. FALSE: nothing is bent, and the tile is as it was. */
 gboolean weft_bend_scores (const struct weft_bend *bend, const struct weft_bend_tile *tile);
 
-/* Soft-capped scores become probabilities, and gradients of probabilities become gradients of scaled
- * products: p (g - delta) (1 - (score / cap)^2). lse and delta of a query are the sums of what its
- * row and its column say; scores of hidden pairs are minus infinity. */
+/* Scores, times `scale`, become probabilities p, and gradients g of probabilities become gradients
+ * of scores: p (g - delta), of soft-capped scores times their slope, 1 - (score / cap)^2. lse and
+ * delta of a pair are the sums of those of its row and its column; scores of hidden pairs are minus
+ * infinity. */
 struct weft_bend_gradients {
   float *score, *gradient;
   uint64_t row, rows, low, high;
   const float *row_lse, *row_delta, *column_lse, *column_delta;
 };
-void weft_bend_gradients (float cap, const struct weft_bend_gradients *g);
+void weft_bend_gradients (float scale, float cap, const struct weft_bend_gradients *g);
