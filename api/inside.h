@@ -3,7 +3,7 @@
 #include "core/plan/parts.h"
 #include "train/checkpoint.h"
 #include "train/state.h"
-#include "include/weft/weft.h"
+#include "api/include/weft/weft.h"
 
 struct weft_open_job {
   weft_plan *plan;  /* of a step; owns the job */

@@ -1,13 +1,13 @@
 # libweft: the library for training loops, and what `cmake --install` puts where.
 #
-# The functions of include/weft/weft.h are all that the shared library shows: the list is read from the
+# The functions of api/include/weft/weft.h are all that the shared library shows: the list is read from the
 # header.  Their version is that of the library's name; it changes when a call changes its meaning.
 set(weft_abi 0)
 
 weft_library(api weft_exec_sim weft_exec_cpu weft_train)
 target_compile_definitions(weft_api PRIVATE WEFT_VERSION="${PROJECT_VERSION}")
 
-set(weft_header ${PROJECT_SOURCE_DIR}/include/weft/weft.h)
+set(weft_header ${PROJECT_SOURCE_DIR}/api/include/weft/weft.h)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${weft_header})
 file(READ ${weft_header} text)
 string(REGEX MATCHALL "WEFT_API [^(;]*[ *]weft_[a-z_]+ \\(" calls "${text}")
@@ -40,4 +40,4 @@ install(FILES ${weft_header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft)
 install(FILES ${PROJECT_BINARY_DIR}/weft.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(DIRECTORY models topologies stacks validation DESTINATION share/weft)
 install(FILES README.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
-install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs api/examples DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -263,6 +263,16 @@ weft_cli_help (const struct weft_cli_page *page)
   return 0;
 }
 
+int
+weft_cli_begin (const struct weft_cli_page *page, int argc, char **argv, weft_cli_input *input)
+{
+  g_autoptr (GError) error = NULL;
+
+  if (!weft_cli_read (page, argc, argv, input, &error))
+    return weft_cli_fail (error);
+  return input->help ? weft_cli_help (page) : WEFT_CLI_GO_ON;
+}
+
 gboolean
 weft_cli_job (const weft_cli_input *input, struct weft_job *job, GError **error)
 {

@@ -1,7 +1,7 @@
 /* cli.h - what all commands share: the list of them, the reader of their flags, how they end.
  *
  * A command is one row of the list and one function.  It reads its arguments with
- * weft_cli_read(), prints its answer to stdout and everything else to stderr, and returns an exit
+ * weft_cli_begin(), prints its answer to stdout and everything else to stderr, and returns an exit
  * status (core/base/error.h). */
 #pragma once
 #include "core/exec/exec.h"
@@ -81,6 +81,11 @@ gboolean weft_cli_read (const struct weft_cli_page *page, int argc, char **argv,
 
 /* The page of --help; returns 0. */
 int weft_cli_help (const struct weft_cli_page *page);
+
+/* The beginning of every command: reads its arguments, answers --help and reports what is wrong with
+ * them.  WEFT_CLI_GO_ON, or the exit status of the command. */
+#define WEFT_CLI_GO_ON (-1)
+int weft_cli_begin (const struct weft_cli_page *page, int argc, char **argv, weft_cli_input *input);
 
 /* The job that was read; its warnings go to stderr. */
 gboolean weft_cli_job (const weft_cli_input *input, struct weft_job *job, GError **error);

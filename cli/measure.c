@@ -373,10 +373,9 @@ weft_cli_measure (int argc, char **argv)
   g_auto (weft_cli_input) input = { 0 };
   g_autoptr (GError) error = NULL;
 
-  if (!weft_cli_read (&page, argc, argv, &input, &error))
-    return weft_cli_fail (error);
-  if (input.help)
-    return weft_cli_help (&page);
+  int status = weft_cli_begin (&page, argc, argv, &input);
+  if (status != WEFT_CLI_GO_ON)
+    return status;
   struct asked asked = { .input = &input,
                          .ops = weft_cli_real_executor (executor, &error),
                          .output = output };

@@ -302,9 +302,7 @@ weft_cli_memory (int argc, char **argv)
     .job = TRUE,
   };
   g_auto (weft_cli_input) input = { 0 };
-  g_autoptr (GError) error = NULL;
+  int status = weft_cli_begin (&page, argc, argv, &input);
 
-  if (!weft_cli_read (&page, argc, argv, &input, &error))
-    return weft_cli_fail (error);
-  return input.help ? weft_cli_help (&page) : run (&input);
+  return status == WEFT_CLI_GO_ON ? run (&input) : status;
 }

@@ -306,7 +306,6 @@ plan (const weft_cli_input *input, const char *finalists, const struct weft_exec
 int
 weft_cli_plan (int argc, char **argv)
 {
-  g_autoptr (GError) error = NULL;
   g_auto (weft_cli_input) input = { 0 };
   struct weft_exec_options exec = { 0 };
   const char *finalists = NULL;
@@ -329,8 +328,7 @@ weft_cli_plan (int argc, char **argv)
     .n_flags = G_N_ELEMENTS (flags),
     .job = TRUE,
   };
+  int status = weft_cli_begin (&page, argc, argv, &input);
 
-  if (!weft_cli_read (&page, argc, argv, &input, &error))
-    return weft_cli_fail (error);
-  return input.help ? weft_cli_help (&page) : plan (&input, finalists, &exec);
+  return status == WEFT_CLI_GO_ON ? plan (&input, finalists, &exec) : status;
 }

@@ -301,10 +301,9 @@ weft_cli_program (int argc, char **argv)
   g_autoptr (GError) error = NULL;
   struct weft_job job;
 
-  if (!weft_cli_read (&page, argc, argv, &input, &error))
-    return weft_cli_fail (error);
-  if (input.help)
-    return weft_cli_help (&page);
+  int status = weft_cli_begin (&page, argc, argv, &input);
+  if (status != WEFT_CLI_GO_ON)
+    return status;
   r.json = input.json;
   if (!check_request (&r, &error) || !weft_cli_job (&input, &job, &error))
     return weft_cli_fail (error);

@@ -160,7 +160,7 @@ block_at (const struct side *side, uint64_t block)
 
 /* What all attention ops have in common: the shape except tokens and keys. */
 static struct attention
-describe (const struct weft_attention *call, uint64_t sequence)
+describe_any (const struct weft_attention *call, uint64_t sequence)
 {
   const struct weft_kernel *k = call->kernel;
   const uint64_t *dim = k->shape.dim;
@@ -199,7 +199,7 @@ static struct attention
 describe_whole (const struct weft_attention *call)
 {
   const uint64_t *dim = call->kernel->shape.dim;
-  struct attention a = describe (call, dim[SEQUENCE]);
+  struct attention a = describe_any (call, dim[SEQUENCE]);
   const struct weft_operand *o = call->kernel->operand;
   gboolean backward = call->kernel->kind == WEFT_OP_ATTENTION_BWD;
   uint64_t k = a.n_heads * a.width, v = k + a.groups * a.width, all = v + a.groups * a.value;
@@ -228,7 +228,7 @@ describe_part (const struct weft_attention *call)
   const struct weft_operand *o = k->operand;
   struct weft_place place = { k->cp.at, MAX (1, k->cp.of) }, from = place;
   uint64_t tokens = weft_kernel_sequence (k);
-  struct attention a = describe (call, tokens * place.of);
+  struct attention a = describe_any (call, tokens * place.of);
   gboolean backward = k->kind == WEFT_OP_ATTENTION_PART_BWD;
   uint64_t keys = a.groups * a.width, kv = keys + a.groups * a.value;
   uint64_t all = a.n_heads * a.width + kv, values = a.n_heads * a.value;
@@ -250,6 +250,15 @@ describe_part (const struct weft_attention *call)
   a.dk = key_heads (&a, &o[PART_DKV], kv, 0);
   a.dv = value_heads (&a, &o[PART_DKV], kv, keys);
   return a;
+}
+
+static struct attention
+describe (const struct weft_attention *call)
+{
+  enum weft_op_kind kind = call->kernel->kind;
+  gboolean part = kind == WEFT_OP_ATTENTION_PART || kind == WEFT_OP_ATTENTION_PART_BWD;
+
+  return part ? describe_part (call) : describe_whole (call);
 }
 
 /* One outer block, and the columns whose sums it accumulates. */
@@ -612,35 +621,20 @@ forward_block (struct task *t)
   }
 }
 
-static void
-forward (const struct weft_attention *call, const struct attention *a)
-{
-  uint64_t blocks = blocks_of (&a->queries);
-  struct weft_range share = weft_part (a->batch * a->n_heads * blocks, 1, call->part, call->parts);
-
-  for (uint64_t i = share.begin; i < share.end; i++) {
-    struct task t = { .a = a,
-                      .batch = i / blocks / a->n_heads,
-                      .head = i / blocks % a->n_heads,
-                      .outer = block_at (&a->queries, i % blocks) };
-    forward_block (&t);
-  }
-}
-
 void
 weft_attention_forward (const struct weft_attention *call)
 {
-  struct attention a = describe_whole (call);
+  const struct attention a = describe (call);
+  uint64_t blocks = blocks_of (&a.queries);
+  struct weft_range share = weft_part (a.batch * a.n_heads * blocks, 1, call->part, call->parts);
 
-  forward (call, &a);
-}
-
-void
-weft_attention_part_forward (const struct weft_attention *call)
-{
-  struct attention a = describe_part (call);
-
-  forward (call, &a);
+  for (uint64_t i = share.begin; i < share.end; i++) {
+    struct task t = { .a = &a,
+                      .batch = i / blocks / a.n_heads,
+                      .head = i / blocks % a.n_heads,
+                      .outer = block_at (&a.queries, i % blocks) };
+    forward_block (&t);
+  }
 }
 
 /* ---------------------------------------------------------------------------- backward */
@@ -835,42 +829,27 @@ query_gradients (struct task *t)
 }
 
 /* A task is one block of the gradients of a query head, or of a key and value head. */
-static void
-backward (const struct weft_attention *call, const struct attention *a)
-{
-  uint64_t query_blocks = blocks_of (&a->queries), key_blocks = blocks_of (&a->keys);
-  uint64_t of_queries = a->n_heads * query_blocks, each = of_queries + a->groups * key_blocks;
-  struct weft_range share = weft_part (a->batch * each, 1, call->part, call->parts);
-
-  for (uint64_t i = share.begin; i < share.end; i++) {
-    uint64_t n = i % each, block = n - of_queries;
-    struct task t = { .a = a, .batch = i / each };
-    if (n < of_queries) {
-      t.head = n / query_blocks;
-      t.outer = block_at (&a->queries, n % query_blocks);
-      query_gradients (&t);
-    } else {
-      t.head = block / key_blocks * (a->n_heads / a->groups);
-      t.outer = block_at (&a->keys, block % key_blocks);
-      key_gradients (&t);
-    }
-  }
-}
-
 void
 weft_attention_backward (const struct weft_attention *call)
 {
-  struct attention a = describe_whole (call);
+  const struct attention a = describe (call);
+  uint64_t query_blocks = blocks_of (&a.queries), key_blocks = blocks_of (&a.keys);
+  uint64_t of_queries = a.n_heads * query_blocks, each = of_queries + a.groups * key_blocks;
+  struct weft_range share = weft_part (a.batch * each, 1, call->part, call->parts);
 
-  backward (call, &a);
-}
-
-void
-weft_attention_part_backward (const struct weft_attention *call)
-{
-  struct attention a = describe_part (call);
-
-  backward (call, &a);
+  for (uint64_t i = share.begin; i < share.end; i++) {
+    uint64_t n = i % each, block = n - of_queries;
+    struct task t = { .a = &a, .batch = i / each };
+    if (n < of_queries) {
+      t.head = n / query_blocks;
+      t.outer = block_at (&a.queries, n % query_blocks);
+      query_gradients (&t);
+    } else {
+      t.head = block / key_blocks * (a.n_heads / a.groups);
+      t.outer = block_at (&a.keys, block % key_blocks);
+      key_gradients (&t);
+    }
+  }
 }
 
 /* ------------------------------------------------------------------------------- table */
@@ -890,11 +869,11 @@ weft_cpu_attention_bwd (const struct weft_kernel *k, uint32_t part, uint32_t par
 void
 weft_cpu_attention_part (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
-  weft_attention_part_forward (&(struct weft_attention){ k, weft_tile_best (), part, parts });
+  weft_attention_forward (&(struct weft_attention){ k, weft_tile_best (), part, parts });
 }
 
 void
 weft_cpu_attention_part_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
-  weft_attention_part_backward (&(struct weft_attention){ k, weft_tile_best (), part, parts });
+  weft_attention_backward (&(struct weft_attention){ k, weft_tile_best (), part, parts });
 }

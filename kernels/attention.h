@@ -14,10 +14,7 @@ struct weft_attention {
   uint32_t part, parts;
 };
 
+/* Ops of kinds ATTENTION and ATTENTION_PART.  The latter is context-parallel attention: queries of one
+ * rank; keys and values in an array of their own, of the whole sequence or of one rank's part. */
 void weft_attention_forward (const struct weft_attention *call);
 void weft_attention_backward (const struct weft_attention *call);
-
-/* Context-parallel attention: queries of one rank; keys and values in an array of their own, of the
- * whole sequence or of one rank's part. */
-void weft_attention_part_forward (const struct weft_attention *call);
-void weft_attention_part_backward (const struct weft_attention *call);

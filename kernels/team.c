@@ -97,7 +97,7 @@ void
 weft_team_run (struct weft_team *team, const struct weft_kernel *k)
 {
   const struct weft_op_info *info = &weft_op_info[k->kind];
-  gboolean shared = team && weft_kernels[k->kind].splits &&
+  gboolean shared = team && !weft_op_info[k->kind].serial &&
                     info->flops (&k->shape) + info->bytes (&k->shape) > WORTH_SHARING;
 
   if (shared)

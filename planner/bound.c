@@ -249,8 +249,8 @@ passes_are_alike (const struct weft_job *job)
 {
   const union weft_strategy *k = &job->strategy;
 
-  return in_flight_of (job) != WEFT_IN_FLIGHT_UNKNOWN &&
-         weft_job_layout_stages (job) == 0 && !k->fp8_param_gather &&
+  return in_flight_of (job) != WEFT_IN_FLIGHT_UNKNOWN && weft_job_layout_stages (job) == 0 &&
+         !k->fp8_param_gather &&
          k->num_microbatches_with_partial_activation_checkpoints == WEFT_NONE &&
          !k->delay_wgrad_compute && !k->defer_embedding_wgrad_compute &&
          !k->overlap_moe_expert_parallel_comm;

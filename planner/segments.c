@@ -3,53 +3,6 @@
 #include <math.h>
 #include <string.h>
 
-/* Kernels that a pass is made of, whoever keeps weights and gradients. */
-static const gboolean counts[WEFT_N_OP] = {
-  [WEFT_OP_MATMUL] = TRUE,
-  [WEFT_OP_MATMUL_DGRAD] = TRUE,
-  [WEFT_OP_MATMUL_WGRAD] = TRUE,
-  [WEFT_OP_MATMUL_GELU] = TRUE,
-  [WEFT_OP_MATMUL_DGRAD_GELU] = TRUE,
-  [WEFT_OP_MOE_MATMUL] = TRUE,
-  [WEFT_OP_MOE_MATMUL_DGRAD] = TRUE,
-  [WEFT_OP_MOE_MATMUL_WGRAD] = TRUE,
-  [WEFT_OP_FP8_MATMUL] = TRUE,
-  [WEFT_OP_FP8_MATMUL_DGRAD] = TRUE,
-  [WEFT_OP_FP8_MATMUL_WGRAD] = TRUE,
-  [WEFT_OP_MOE_FP8_MATMUL] = TRUE,
-  [WEFT_OP_MOE_FP8_MATMUL_DGRAD] = TRUE,
-  [WEFT_OP_MOE_FP8_MATMUL_WGRAD] = TRUE,
-  [WEFT_OP_MOE_ACT] = TRUE,
-  [WEFT_OP_MOE_ACT_BWD] = TRUE,
-  [WEFT_OP_NORM] = TRUE,
-  [WEFT_OP_NORM_BWD] = TRUE,
-  [WEFT_OP_ADD] = TRUE,
-  [WEFT_OP_ADD_NORM] = TRUE,
-  [WEFT_OP_ROPE] = TRUE,
-  [WEFT_OP_ROPE_BWD] = TRUE,
-  [WEFT_OP_ATTENTION] = TRUE,
-  [WEFT_OP_ATTENTION_BWD] = TRUE,
-  [WEFT_OP_ATTENTION_PART] = TRUE,
-  [WEFT_OP_ATTENTION_PART_BWD] = TRUE,
-  [WEFT_OP_SCORES] = TRUE,
-  [WEFT_OP_SOFTMAX] = TRUE,
-  [WEFT_OP_CONTEXT] = TRUE,
-  [WEFT_OP_CONTEXT_BWD] = TRUE,
-  [WEFT_OP_SOFTMAX_BWD] = TRUE,
-  [WEFT_OP_SCORES_BWD] = TRUE,
-  [WEFT_OP_GELU] = TRUE,
-  [WEFT_OP_GELU_BWD] = TRUE,
-  [WEFT_OP_SWIGLU] = TRUE,
-  [WEFT_OP_SWIGLU_BWD] = TRUE,
-  [WEFT_OP_RELU] = TRUE,
-  [WEFT_OP_RELU_BWD] = TRUE,
-  [WEFT_OP_RELU2] = TRUE,
-  [WEFT_OP_RELU2_BWD] = TRUE,
-  [WEFT_OP_XENT] = TRUE,
-  [WEFT_OP_XENT_BWD] = TRUE,
-  [WEFT_OP_XENT_GRAD] = TRUE,
-};
-
 /* -------------------------------------------------------------------------- looks */
 
 /* What changes the kernels of a layer. */
@@ -160,8 +113,9 @@ static double
 duration (const weft_program *p, uint32_t op, double seconds, int pass)
 {
   const struct weft_op *row = &p->op[op];
-  gboolean counted = row->lane == WEFT_LANE_GPU ? counts[row->kind] && !(row->flags & WEFT_OP_FUSED)
-                                                : !(row->flags & WEFT_OP_GROUPED);
+  gboolean counted = row->lane == WEFT_LANE_GPU
+                         ? weft_op_info[row->kind].in_bound && !(row->flags & WEFT_OP_FUSED)
+                         : !(row->flags & WEFT_OP_GROUPED);
   return counted && is_of (row, pass) ? seconds : 0;
 }
 

@@ -17,13 +17,13 @@ enum side { NO_PRODUCT, FORWARD, DGRAD, WGRAD };
 static const uint8_t sides[WEFT_N_OP] = {
   [WEFT_OP_MATMUL] = FORWARD,
   [WEFT_OP_MATMUL_GELU] = FORWARD,
-  [WEFT_OP_MATMUL_FP8] = FORWARD,
+  [WEFT_OP_MATMUL_FP8_WEIGHTS] = FORWARD,
   [WEFT_OP_FP8_MATMUL] = FORWARD,
   [WEFT_OP_MOE_MATMUL] = FORWARD,
   [WEFT_OP_MOE_FP8_MATMUL] = FORWARD,
   [WEFT_OP_MATMUL_DGRAD] = DGRAD,
   [WEFT_OP_MATMUL_DGRAD_GELU] = DGRAD,
-  [WEFT_OP_MATMUL_DGRAD_FP8] = DGRAD,
+  [WEFT_OP_MATMUL_DGRAD_FP8_WEIGHTS] = DGRAD,
   [WEFT_OP_FP8_MATMUL_DGRAD] = DGRAD,
   [WEFT_OP_MOE_MATMUL_DGRAD] = DGRAD,
   [WEFT_OP_MOE_FP8_MATMUL_DGRAD] = DGRAD,
@@ -70,7 +70,7 @@ heads_of (enum weft_op_kind kind, const struct weft_shape *s)
 {
   double heads = (double) s->dim[0] * s->dim[2];
 
-  if (kind == WEFT_OP_SCORES || kind == WEFT_OP_CONTEXT || kind == WEFT_OP_CONTEXT_BWD)
+  if (kind == WEFT_OP_SCORES || kind == WEFT_OP_WEIGHT_VALUES || kind == WEFT_OP_WEIGHT_VALUES_BWD)
     return heads;
   return kind == WEFT_OP_SCORES_BWD ? 3 * heads : 0;
 }
@@ -79,7 +79,7 @@ static void
 head_extent (enum weft_op_kind kind, const struct weft_shape *s, double *rows, double *columns,
              double *depth)
 {
-  gboolean square = kind == WEFT_OP_SCORES || kind == WEFT_OP_CONTEXT_BWD;
+  gboolean square = kind == WEFT_OP_SCORES || kind == WEFT_OP_WEIGHT_VALUES_BWD;
 
   *rows = s->dim[1];
   *columns = square ? s->dim[1] : s->dim[4];

@@ -49,13 +49,6 @@ struct maker {
   uint32_t last[WEFT_N_LANE];  /* newest op of each lane */
 };
 
-static gboolean
-is_counted (enum weft_op_kind kind)
-{
-  return kind == WEFT_OP_ALL_TO_ALL_V || kind == WEFT_OP_ALL_GATHER_V ||
-         kind == WEFT_OP_REDUCE_SCATTER_V;
-}
-
 static uint32_t *
 nothing_told (const weft_program *p)
 {
@@ -81,7 +74,9 @@ copy_of_counts (const weft_program *p, uint32_t op, const uint32_t *told)
 {
   uint32_t newest = WEFT_NO_OP;
 
-  for (uint32_t u = p->op[op].uses; u < p->op[op + 1].uses && is_counted (p->op[op].kind); u++) {
+  gboolean counted = weft_op_is_counted (p->op[op].kind);
+
+  for (uint32_t u = p->op[op].uses; u < p->op[op + 1].uses && counted; u++) {
     uint32_t buf = p->uses[u].buf;
     uint32_t copy = buf == WEFT_NO_BUF ? WEFT_NO_OP : told[weft_buf_owner (p, buf)];
     if (copy != WEFT_NO_OP && (newest == WEFT_NO_OP || copy > newest))

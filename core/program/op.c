@@ -530,23 +530,22 @@ adam_bytes (const struct weft_shape *s)
 }
 
 const struct weft_op_info weft_op_info[WEFT_N_OP] = {
-#define WEFT_OP_ROW(id, text, kind, cost, dimensions, uses, what)                                  \
-  [id] = { .word = text,                                                                           \
-           .class = WEFT_CLASS_##kind,                                                             \
+#define OP(id, name, kind, cost, dimensions, uses, what, ...)                                      \
+  [id] = { .word = #name,                                                                          \
+           .class = kind,                                                                          \
            .dims = dimensions,                                                                     \
            .operands = uses,                                                                       \
            .doc = what,                                                                            \
            .flops = cost##_flops,                                                                  \
-           .bytes = cost##_bytes },
-  WEFT_OP_LIST (WEFT_OP_ROW)
-#undef WEFT_OP_ROW
+           .bytes = cost##_bytes,                                                                  \
+           __VA_ARGS__ },
+#include "core/ops.def"
 };
 
 const char *const weft_op_words[] = {
-#define WEFT_OP_ROW(id, word, ...) word,
-  WEFT_OP_LIST (WEFT_OP_ROW)
-#undef WEFT_OP_ROW
-      NULL
+#define OP(id, name, ...) #name,
+#include "core/ops.def"
+  NULL
 };
 
 enum weft_lane

@@ -176,8 +176,9 @@ weft_grid_new (const struct weft_grid_spec *spec, GError **error)
   g_assert (spec->n_ranks > 0 && spec->n_micro > 0 && spec->n_micro <= UINT16_MAX);
   if (!fits (spec, error))
     return NULL;
-  weft_grid *grid = weft_grid_blank (spec->n_ranks, weft_spec_chunks (spec) * weft_shape_copies (row->shape),
-                                     spec->n_micro, row->shape);
+  weft_grid *grid =
+      weft_grid_blank (spec->n_ranks, weft_spec_chunks (spec) * weft_shape_copies (row->shape),
+                       spec->n_micro, row->shape);
   fill_grid (grid, spec);
   return grid;
 }

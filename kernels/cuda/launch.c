@@ -5,9 +5,8 @@
 #include "kernels/traits.h"
 
 weft_cuda_launcher *const weft_cuda_launchers[WEFT_N_OP] = {
-#define WEFT_CUDA_ROW(id, name) [WEFT_OP_##id] = weft_cuda_##name,
-  WEFT_CUDA_LIST (WEFT_CUDA_ROW)
-#undef WEFT_CUDA_ROW
+#define KERNEL(id, name, ...) [id] = weft_cuda_##name,
+#include "core/ops.def"
 };
 
 static _Thread_local int loads_only;
@@ -182,8 +181,8 @@ weft_cuda_scratch (enum weft_op_kind kind, const struct weft_shape *shape)
   case WEFT_OP_MATMUL_GELU:
   case WEFT_OP_MATMUL_DGRAD_GELU:
     return WEFT_BLAS_SCRATCH;
-  case WEFT_OP_MATMUL_FP8:
-  case WEFT_OP_MATMUL_DGRAD_FP8:
+  case WEFT_OP_MATMUL_FP8_WEIGHTS:
+  case WEFT_OP_MATMUL_DGRAD_FP8_WEIGHTS:
     return WEFT_BLAS_SCRATCH + weft_cuda_scratch_fp8 (dim[1] * dim[2], shape->dtype);
   case WEFT_OP_FP8_MATMUL:
     return WEFT_BLAS_SCRATCH + scratch_of_scales (dim[0], dim[1], dim[2], dim[5]);

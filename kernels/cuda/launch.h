@@ -49,9 +49,9 @@ struct weft_cuda_model {
   double frequency[WEFT_CUDA_MOST_PAIRS]; /* of each pair, in radians a position */
   uint32_t activation;                    /* enum weft_activation */
   float attention_scale;                  /* of scores */
-  float attention_cap, logit_cap;         /* scores, logits x become c tanh (x / c); 0: they do not */
+  float attention_cap, logit_cap;         /* scores, logits x become c tanh (x / c); 0: no cap */
   float embedding_multiplier;
-  uint64_t position_offset;               /* rows of the table that no token takes */
+  uint64_t position_offset;         /* first rows of the table of positions that no token uses */
   uint64_t slope_heads, first_head; /* ALiBi: heads of the model, or 0, and this rank's first */
   struct weft_cuda_router router;
 };
@@ -140,131 +140,9 @@ uint64_t weft_cuda_sort_bytes (uint64_t n);
 const char *weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *keys, uint64_t n,
                             int32_t *sorted, int32_t *order, void *room);
 
-/* Ops with a kernel, by the names their launchers have: weft_cuda_NAME. */
-#define WEFT_CUDA_LIST(X)                                                                          \
-  X (EMBED, embed)                                                                                 \
-  X (EMBED_BWD, embed_bwd)                                                                         \
-  X (MATMUL, matmul)                                                                               \
-  X (MATMUL_DGRAD, matmul_dgrad)                                                                   \
-  X (MATMUL_WGRAD, matmul_wgrad)                                                                   \
-  X (MATMUL_GELU, matmul_gelu)                                                                     \
-  X (MATMUL_DGRAD_GELU, matmul_dgrad_gelu)                                                         \
-  X (MATMUL_FP8, matmul_fp8)                                                                       \
-  X (MATMUL_DGRAD_FP8, matmul_dgrad_fp8)                                                           \
-  X (FP8_MATMUL, fp8_matmul)                                                                       \
-  X (FP8_MATMUL_DGRAD, fp8_matmul_dgrad)                                                           \
-  X (FP8_MATMUL_WGRAD, fp8_matmul_wgrad)                                                           \
-  X (NORM, norm)                                                                                   \
-  X (ADD_NORM, add_norm)                                                                           \
-  X (NORM_BWD, norm_bwd)                                                                           \
-  X (NORM_DGRAD, norm_dgrad)                                                                       \
-  X (NORM_WGRAD, norm_wgrad)                                                                       \
-  X (HEAD_NORM, head_norm)                                                                         \
-  X (HEAD_NORM_BWD, head_norm_bwd)                                                                 \
-  X (ROPE, rope)                                                                                   \
-  X (ROPE_BWD, rope_bwd)                                                                           \
-  X (ATTENTION, attention)                                                                         \
-  X (ATTENTION_BWD, attention_bwd)                                                                 \
-  X (ATTENTION_PART, attention_part)                                                               \
-  X (ATTENTION_PART_BWD, attention_part_bwd)                                                       \
-  X (SCORES, scores)                                                                               \
-  X (SOFTMAX, softmax)                                                                             \
-  X (CONTEXT, context)                                                                             \
-  X (CONTEXT_BWD, context_bwd)                                                                     \
-  X (SOFTMAX_BWD, softmax_bwd)                                                                     \
-  X (SCORES_BWD, scores_bwd)                                                                       \
-  X (GELU, gelu)                                                                                   \
-  X (GELU_BWD, gelu_bwd)                                                                           \
-  X (SWIGLU, swiglu)                                                                               \
-  X (SWIGLU_BWD, swiglu_bwd)                                                                       \
-  X (RELU, relu)                                                                                   \
-  X (RELU_BWD, relu_bwd)                                                                           \
-  X (RELU2, relu2)                                                                                 \
-  X (RELU2_BWD, relu2_bwd)                                                                         \
-  X (ADD, add)                                                                                     \
-  X (DROPOUT, dropout)                                                                             \
-  X (DROPOUT_ADD, dropout_add)                                                                     \
-  X (DROPOUT_BWD, dropout_bwd)                                                                     \
-  X (SOFTCAP, softcap)                                                                             \
-  X (XENT, xent)                                                                                   \
-  X (XENT_BWD, xent_bwd)                                                                           \
-  X (XENT_GRAD, xent_grad)                                                                         \
-  X (SCALE_LOSS, scale_loss)                                                                       \
-  X (GRAD_ADD, grad_add)                                                                           \
-  X (ZERO, zero)                                                                                   \
-  X (SCALE, scale)                                                                                 \
-  X (CAST, cast)                                                                                   \
-  X (AMAX, amax)                                                                                   \
-  X (QUANTISE, quantise)                                                                           \
-  X (AMAX_UPDATE, amax_update)                                                                     \
-  X (QUANTISE_DELAYED, quantise_delayed)                                                           \
-  X (QUANTISE_BLOCKS, quantise_blocks)                                                             \
-  X (TRANSPOSE, transpose)                                                                         \
-  X (BIAS, bias)                                                                                   \
-  X (ADD_POSITIONS, add_positions)                                                                 \
-  X (GRAD_NORM, grad_norm)                                                                         \
-  X (BUCKET_NORM, bucket_norm)                                                                     \
-  X (UNSCALE, unscale)                                                                             \
-  X (CLIP, clip)                                                                                   \
-  X (ADAM, adam)                                                                                   \
-  X (HEAD_NORM_DGRAD, head_norm_dgrad)                                                             \
-  X (HEAD_NORM_WGRAD, head_norm_wgrad)                                                             \
-  X (ATTENTION_MERGE, attention_merge)                                                             \
-  X (TAKE_KV, take_kv)                                                                             \
-  X (PUT_KV, put_kv)                                                                               \
-  X (SPLIT_SEQUENCE, split_sequence)                                                               \
-  X (JOIN_SEQUENCE, join_sequence)                                                                 \
-  X (SPLIT_HEADS, split_heads)                                                                     \
-  X (JOIN_HEADS, join_heads)                                                                       \
-  X (KEEP_PIECE, keep_piece)                                                                       \
-  X (PACK, pack)                                                                                   \
-  X (UNPACK, unpack)                                                                               \
-  X (SUM_SLICES, sum_slices)                                                                       \
-  X (MOE_ROUTE, moe_route)                                                                         \
-  X (MOE_ROUTE_BWD, moe_route_bwd)                                                                 \
-  X (MOE_TALLY, moe_tally)                                                                         \
-  X (MOE_BALANCE, moe_balance)                                                                     \
-  X (MOE_SORT, moe_sort)                                                                           \
-  X (MOE_PERMUTE, moe_permute)                                                                     \
-  X (MOE_UNPERMUTE, moe_unpermute)                                                                 \
-  X (MOE_GROUP, moe_group)                                                                         \
-  X (MOE_UNGROUP, moe_ungroup)                                                                     \
-  X (MOE_TURN, moe_turn)                                                                           \
-  X (MOE_MATMUL, moe_matmul)                                                                       \
-  X (MOE_MATMUL_DGRAD, moe_matmul_dgrad)                                                           \
-  X (MOE_MATMUL_WGRAD, moe_matmul_wgrad)                                                           \
-  X (MOE_FP8_MATMUL, moe_fp8_matmul)                                                               \
-  X (MOE_FP8_MATMUL_DGRAD, moe_fp8_matmul_dgrad)                                                   \
-  X (MOE_FP8_MATMUL_WGRAD, moe_fp8_matmul_wgrad)                                                   \
-  X (MOE_AMAX, moe_amax)                                                                           \
-  X (MOE_QUANTISE, moe_quantise)                                                                   \
-  X (MOE_QUANTISE_BLOCKS, moe_quantise_blocks)                                                     \
-  X (MOE_ACT, moe_act)                                                                             \
-  X (MOE_ACT_BWD, moe_act_bwd)                                                                     \
-  X (MOE_WEIGH, moe_weigh)                                                                         \
-  X (MOE_WEIGH_BWD, moe_weigh_bwd)                                                                 \
-  X (GATE, gate)                                                                                   \
-  X (GATE_BWD, gate_bwd)                                                                           \
-  X (MOE_FOLD, moe_fold)                                                                           \
-  X (MOE_SQUARES, moe_squares)                                                                     \
-  X (SETTLE, settle)                                                                               \
-  X (JOIN_COLUMNS, join_columns)                                                                   \
-  X (TAKE_PART, take_part)                                                                         \
-  X (TAKE_HEADS, take_heads)                                                                       \
-  X (PUT_HEADS, put_heads)                                                                         \
-  X (CONCAT, concat)                                                                               \
-  X (CONCAT_BWD, concat_bwd)                                                                       \
-  X (LATENT_SPLIT, latent_split)                                                                   \
-  X (LATENT_SPLIT_BWD, latent_split_bwd)                                                           \
-  X (LATENT_JOIN, latent_join)                                                                     \
-  X (LATENT_JOIN_BWD, latent_join_bwd)                                                             \
-  X (XENT_MAX, xent_max)                                                                           \
-  X (XENT_PART, xent_part)                                                                         \
-  X (XENT_END, xent_end)
-
-#define WEFT_CUDA_DECLARE(id, name) const char *weft_cuda_##name (const struct weft_cuda_launch *l);
-WEFT_CUDA_LIST (WEFT_CUDA_DECLARE)
-#undef WEFT_CUDA_DECLARE
+/* The launcher weft_cuda_WORD of every KERNEL row. */
+#define KERNEL(id, name, ...) const char *weft_cuda_##name (const struct weft_cuda_launch *l);
+#include "core/ops.def"
 
 /* Bytes of scratch, by what kernels know of their own; weft_cuda_scratch() of table.h asks them. */
 uint64_t weft_cuda_scratch_norm (uint64_t rows, uint64_t columns);

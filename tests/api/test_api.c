@@ -1,6 +1,6 @@
-/* The library for training loops: every method of DistributedDataParallel and finalize_model_grads, the
- * order they are called in, and that the bits are those of a step that nobody cut. */
-#include "include/weft/weft.h"
+/* The library for training loops: every method of DistributedDataParallel and finalize_model_grads,
+ * the order they are called in, and that the bits are those of a step that nobody cut. */
+#include "api/include/weft/weft.h"
 #include "tests/runner/folder.h"
 #include "tests/runner/runner.h"
 #include <glib.h>

@@ -1,4 +1,4 @@
-/* examples/train.c, which sees nothing of Weft but its header, trains as `weft train` does. */
+/* api/examples/train.c, which sees nothing of Weft but its header, trains as `weft train` does. */
 #include "tests/runner/command.h"
 #include "tests/runner/folder.h"
 #include "tests/runner/runner.h"

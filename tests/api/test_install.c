@@ -1,12 +1,13 @@
-/* What `cmake --install` leaves is whole: a program finds it by pkg-config, sees nothing but the public
- * names, and finds the bundled data wherever the tree was moved. */
+/* What `cmake --install` leaves is whole: a program finds it by pkg-config, sees nothing but the
+ * public names, and finds the bundled data wherever the tree was moved. */
 #include "tests/runner/folder.h"
 #include "tests/runner/runner.h"
 #include <glib.h>
 #include <string.h>
 /* CMocka wants those before itself. */
 
-/* What a shell prints for a command in the test's folder; caller frees.  Fails unless it ends with 0. */
+/* What a shell prints for a command in the test's folder; caller frees.  Fails unless it ends with
+ * 0. */
 static char *
 run (const char *folder, const char *command)
 {
@@ -74,7 +75,7 @@ the_static_library_needs_only_what_pkg_config_names (void **state)
 static char *
 declared (void)
 {
-  return run (WEFT_SOURCE_DIR "/include/weft",
+  return run (WEFT_SOURCE_DIR "/api/include/weft",
               "tr '\\n' ' ' <weft.h | grep -o 'WEFT_API [^(;]* (' | grep -o 'weft_[a-z_]* ($' | "
               "sed 's/ ($//' | sort");
 }
@@ -96,10 +97,10 @@ the_header_is_plain_c_and_cpp (void **state)
 {
   g_autofree char *c =
       run (*state, "echo '#include <weft/weft.h>' >a.c; cc -std=c99 -Wall -Wextra "
-                   "-pedantic -Werror -fsyntax-only -I" WEFT_SOURCE_DIR "/include a.c");
-  g_autofree char *cpp =
-      run (*state, "echo '#include <weft/weft.h>' >a.cc; c++ -std=c++11 -Wall "
-                   "-Wextra -pedantic -Werror -fsyntax-only -I" WEFT_SOURCE_DIR "/include a.cc");
+                   "-pedantic -Werror -fsyntax-only -I" WEFT_SOURCE_DIR "/api/include a.c");
+  g_autofree char *cpp = run (*state, "echo '#include <weft/weft.h>' >a.cc; c++ -std=c++11 -Wall "
+                                      "-Wextra -pedantic -Werror -fsyntax-only -I" WEFT_SOURCE_DIR
+                                      "/api/include a.cc");
 
   assert_string_equal (c, "");
   assert_string_equal (cpp, "");

@@ -1,5 +1,5 @@
-/* What kernels/cuda/blas.c tells cuBLASLt: the products of all ops through a stand-in that knows the
- * library's rules (playing_cublaslt.h), and how algorithms are chosen, kept and found again. */
+/* What kernels/cuda/blas.c tells cuBLASLt: the products of all ops through a stand-in that knows
+ * the library's rules (playing_cublaslt.h), and how algorithms are chosen, kept and found again. */
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/fp8_scales.h"
 #include "kernels/cuda/table.h"

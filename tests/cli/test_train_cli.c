@@ -195,8 +195,8 @@ a_run_that_was_cut_gives_the_numbers_of_a_whole_one (void **state)
   assert_same_steps (whole, 3, elsewhere, 3);
 }
 
-/* Starts a run that would take very long, waits for its third line, and sends the signal: or hangs up, for
- * SIGPIPE. */
+/* Starts a run that would take very long, waits for its third line, and sends the signal: or hangs
+ * up, for SIGPIPE. */
 static struct answer
 interrupt (const char *dir, int signal)
 {

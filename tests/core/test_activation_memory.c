@@ -1,5 +1,5 @@
-/* Activation memory: what programs keep of a layer against the formulas of Korthikanti et al. (arXiv
- * 2205.05198), in their own widths and at the sizes of their models. */
+/* Activation memory: what programs keep of a layer against the formulas of Korthikanti et al.
+ * (arXiv 2205.05198), in their own widths and at the sizes of their models. */
 #include "core/plan/activations.h"
 #include "tests/made/made.h"
 #include "tests/made/random_job.h"
@@ -92,8 +92,8 @@ context_ranks_keep_their_part (void **state)
 
 /* ------------------------------------------------------------------ the paper's models */
 
-/* Table 3 of the paper: tensor 8, and microbatches of 4, 1, 1 and 1 sequences of 2048 tokens.  Twice as
- * many microbatches as stages fill the pipeline. */
+/* Table 3 of the paper: tensor 8, and microbatches of 4, 1, 1 and 1 sequences of 2048 tokens.
+ * Twice as many microbatches as stages fill the pipeline. */
 static const struct {
   const char *model, *pipeline;
   uint32_t gpus, batch, micro;
@@ -130,9 +130,10 @@ kept_of_x (unsigned i, const char *more)
   return weft_activations_kept (plan->role[0], 0, 0) / x;
 }
 
-/* Section 5: 70 % of the activations of GPT-3 are those that selective recompute leaves out, 65 % of
- * MT-NLG (530B).  Figure 7: sequence parallelism and selective recompute each nearly halve what tensor
- * parallelism keeps, together they leave under 20 % (530B and 1T: 20.2), full recompute 10 %. */
+/* Section 5: 70 % of the activations of GPT-3 are those that selective recompute leaves out, 65 %
+ * of MT-NLG (530B).  Figure 7: sequence parallelism and selective recompute each nearly halve what
+ * tensor parallelism keeps, together they leave under 20 % (530B and 1T: 20.2), full recompute 10
+ * %. */
 static void
 the_papers_shares_of_memory_come_out (void **state)
 {
@@ -165,8 +166,8 @@ the_papers_shares_of_memory_come_out (void **state)
 }
 
 /* Equation 5 with the interleaved schedule's factor, and Megatron-LM's estimate, which adds the
- * embedding's: what `weft memory` finds at the peak of the first stage, besides gradients on their way
- * and the scores under way, less than a twentieth. */
+ * embedding's: what `weft memory` finds at the peak of the first stage, besides gradients on their
+ * way and the scores under way, less than a twentieth. */
 static void
 the_first_stage_holds_what_megatron_estimates (void **state)
 {

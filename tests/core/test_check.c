@@ -332,7 +332,8 @@ what_a_role_talks_to_must_be_there (void **state)
                "role 1 issues all_reduce a (op 0)" NOBODY "peer +0, group world, lane dp");
 }
 
-/* Halves of y are written on two lanes; the first op of y is in time, that of the other lane is not. */
+/* Halves of y are written on two lanes; the first op of y is in time, that of the other lane is
+ * not. */
 static void
 every_lane_waits_for_bytes_that_change_hands (void **state)
 {

@@ -66,7 +66,8 @@ launches_of_a_host_are_lines_of_two_words (void **state)
 
   (void) state;
   weft_cost_table_print_launches (text, seconds);
-  assert_string_equal (text->str, "launch_seconds 2.25e-06\ngraph_launch 3e-06\ngraph_node 1e-09\n");
+  assert_string_equal (text->str,
+                       "launch_seconds 2.25e-06\ngraph_launch 3e-06\ngraph_node 1e-09\n");
   g_autoptr (weft_cost_table) table = parse (text->str), none = parse ("graph_node 2e-9");
   for (int i = 0; i < WEFT_N_HOST_COST; i++) {
     assert_true (weft_cost_table_launch (table, i, 7) == seconds[i]);

@@ -1,11 +1,12 @@
 /* Several flat buffers, and buckets that are launched together.  The tables were worked out by hand
- * from the rules of Megatron-Core (param_and_grad_buffer.py: _ParamAndGradBuffer, partition_buckets),
- * as layout.h states them. */
+ * from the rules of Megatron-Core (param_and_grad_buffer.py: _ParamAndGradBuffer,
+ * partition_buckets), as layout.h states them. */
 #include "core/program/layout.h"
 #include "tests/made/nano.h"
 #include "tests/runner/runner.h"
 
-/* A tied embedding, two layers of a matrix and a bias, a norm.  Matrices lie in a buffer of theirs. */
+/* A tied embedding, two layers of a matrix and a bias, a norm.  Matrices lie in a buffer of
+ * theirs. */
 static const struct weft_layout_param model[] = {
   { 1000, TRUE, WEFT_NO_UNIT, 10, 0 },
   { 300, FALSE, 0, 10, 1 },

@@ -1,5 +1,5 @@
-/* When a host issues the ops of its rank: closed forms of steps that are bound by launches, and that
- * launches never make a random job quicker. */
+/* When a host issues the ops of its rank: closed forms of steps that are bound by launches, and
+ * that launches never make a random job quicker. */
 #include "core/exec/exec.h"
 #include "core/report/report.h"
 #include "exec_sim/exec_sim.h"
@@ -122,7 +122,8 @@ the_next_step_is_issued_while_this_one_runs (void **state)
   (void) state;
   for (size_t i = 0; i < G_N_ELEMENTS (cases); i++) {
     const uint32_t *us = cases[i].microseconds;
-    double many = chain (1, us, cases[i].n, 24, FALSE), fewer = chain (1, us, cases[i].n, 23, FALSE);
+    double many = chain (1, us, cases[i].n, 24, FALSE),
+           fewer = chain (1, us, cases[i].n, 23, FALSE);
     assert_near (chain (1, us, cases[i].n, 1, FALSE), cases[i].alone);
     assert_near (chain (0, us, cases[i].n, 1, FALSE), cases[i].step);
     assert_near (many - fewer, cases[i].step);
@@ -267,8 +268,8 @@ counts_of_experts_stop_all_hosts (void **state)
   }
 }
 
-/* The host that reads the norm is ahead by the update, less its launches: ten kernels of 1 us in the
- * shade of one of 100. */
+/* The host that reads the norm is ahead by the update, less its launches: ten kernels of 1 us in
+ * the shade of one of 100. */
 static void
 a_host_that_waits_runs_ahead_of_what_comes_behind (void **state)
 {
@@ -295,7 +296,8 @@ a_report_says_what_waits_for_launches (void **state)
 
   (void) state;
   for (size_t m = 0; m < G_N_ELEMENTS (machines); m++) {
-    g_autoptr (weft_timeline) t = made_run_with (machines[m], plan, (struct weft_exec_options){ 0 });
+    g_autoptr (weft_timeline) t =
+        made_run_with (machines[m], plan, (struct weft_exec_options){ 0 });
     g_autoptr (weft_report) r = weft_report_new (plan, t);
     assert_near (r->overlap.launch_wait_s, 10 * LAUNCH - 9 * US);
   }

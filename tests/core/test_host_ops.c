@@ -1,5 +1,5 @@
-/* Memory of the host: copies to and from it, kernels that run there, what the proofs ask of both, and
- * how GPUs share the links and the memory of their node. */
+/* Memory of the host: copies to and from it, kernels that run there, what the proofs ask of both,
+ * and how GPUs share the links and the memory of their node. */
 #include "core/plan/check.h"
 #include "exec_cpu/exec_cpu.h"
 #include "tests/made/made.h"

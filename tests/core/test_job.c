@@ -113,9 +113,10 @@ a_rule_says_what_it_found (void **state)
   refused_more ("[strategy]\npp_size = 3\n",
                 "rule world: gpus = 4, tensor * pipeline * context = 3: "
                 "tensor * pipeline * context must divide the number of GPUs");
-  refused_more ("[train]\nprecision = fp8\n\n[strategy]\nenable_autocast = true\n",
-                "rule precision: precision = fp8: supported precisions are bf16, fp16 and fp32, and "
-                "fp8 without autocast on the CPU and on GPUs that have fp8");
+  refused_more (
+      "[train]\nprecision = fp8\n\n[strategy]\nenable_autocast = true\n",
+      "rule precision: precision = fp8: supported precisions are bf16, fp16 and fp32, and "
+      "fp8 without autocast on the CPU and on GPUs that have fp8");
 }
 
 static void

@@ -302,8 +302,9 @@ assert_units (struct weft_layout_rule rule, const struct weft_layout_param *para
 }
 
 /* A tied embedding of 10 rows of 4; two layers of a norm, 6 rows of 4 and 4 rows of 6; a norm, 10
- * rows of 4 and a bias.  52 elements of a layer become 72 = 3 x 2 ranks x lcm(1, 4, 6); the norm and
- * the head 48 = 6 x 2 x 4, and are 44 when the bias comes: bucket_size 44 is reached, 45 is not. */
+ * rows of 4 and a bias.  52 elements of a layer become 72 = 3 x 2 ranks x lcm(1, 4, 6); the norm
+ * and the head 48 = 6 x 2 x 4, and are 44 when the bias comes: bucket_size 44 is reached, 45 is
+ * not. */
 static void
 layers_are_units_and_bucket_size_cuts_the_rest (void **state)
 {

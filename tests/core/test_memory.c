@@ -297,9 +297,9 @@ lanes_do_not_share_where_one_would_wait (void **state)
   assert_float_equal (schedule (p, seconds, begin), 7.5, 0);
 }
 
-/* N kernels of a second each make what is copied out in three: copies fall behind, and with room for all
- * nothing waits.  With room for fewer, a kernel waits for the copy of what lies there; where even one
- * does not fit, none waits. */
+/* N kernels of a second each make what is copied out in three: copies fall behind, and with room
+ * for all nothing waits.  With room for fewer, a kernel waits for the copy of what lies there;
+ * where even one does not fit, none waits. */
 static void
 what_does_not_fit_waits_for_transfers (void **state)
 {
@@ -357,8 +357,8 @@ members_of_one_group_never_share (void **state)
   }
 }
 
-/* The exchange waits for the long kernel because of what it receives into: what it sends is free after
- * that, not as early as the send alone would be. */
+/* The exchange waits for the long kernel because of what it receives into: what it sends is free
+ * after that, not as early as the send alone would be. */
 static void
 a_group_is_as_late_as_its_last_member (void **state)
 {

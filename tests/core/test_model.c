@@ -145,7 +145,8 @@ counts_that_are_published_rounded_are_those_of_the_architecture (void **state)
 }
 
 /* The downloads of Llama 4 hold a vision tower too: patches of 14 x 14 x 3, 34 layers of 1408 with
- * an MLP of 5632, two linears up to 4096, one to 5120.  With it both sums are those of the files. */
+ * an MLP of 5632, two linears up to 4096, one to 5120.  With it both sums are those of the
+ * files. */
 static void
 a_vision_tower_closes_the_published_size_of_llama_4 (void **state)
 {
@@ -445,8 +446,8 @@ a_window_counts_only_where_it_is_asked_for (void **state)
 #undef QWEN
 }
 
-/* Where whole layers are every n-th, they are a pattern; any other mixture is reported, and counts as
- * if no layer had a window. */
+/* Where whole layers are every n-th, they are a pattern; any other mixture is reported, and counts
+ * as if no layer had a window. */
 static void
 types_of_layers_make_a_pattern_or_are_reported (void **state)
 {

@@ -225,7 +225,8 @@ every_start_is_the_earliest_one (void **state)
   }
 }
 
-/* Closed forms: makespan (m + p - 1)(tF + tB) for schedules that fill and drain the ranks, a bubble of (p - 1) / m. */
+/* Closed forms: makespan (m + p - 1)(tF + tB) for schedules that fill and drain the ranks, a bubble
+ * of (p - 1) / m. */
 static void
 equal_stages_idle_for_one_round_trip_of_the_pipeline (void **state)
 {
@@ -694,8 +695,8 @@ the_picture_has_a_row_for_each_stage_of_a_rank (void **state)
                                 "1:3 .  0aa1bb    ..\n");
 }
 
-/* Two stages in 1f1b, the second ten times as slow: it never waits again once the first microbatch has
- * come, and the last one goes home through the first. */
+/* Two stages in 1f1b, the second ten times as slow: it never waits again once the first microbatch
+ * has come, and the last one goes home through the first. */
 static void
 uneven_stages_wait_for_transfers (void **state)
 {
@@ -708,7 +709,8 @@ uneven_stages_wait_for_transfers (void **state)
   assert_non_null (grid);
   assert_true (weft_grid_replay_uneven (grid, times, 0) == 1 + 3 * 30 + 2);
   assert_true (weft_grid_replay_uneven (grid, times, 0.5) == 1 + 0.5 + 3 * 30 + 0.5 + 2);
-  /* So slow a link that each of the three microbatches goes there and back before the next but one. */
+  /* So slow a link that each of the three microbatches goes there and back before the next but
+   * one. */
   assert_true (weft_grid_replay_uneven (grid, times, 100) == 1 + 100 + 30 + 100 + 2 /* the first */
                                                                  + 1 + 100 + 30 + 100 + 2);
 }

@@ -1,5 +1,5 @@
-/* Schedules in PyTorch's CSV: what is written reads back as it was, and what cannot be a schedule is
- * refused with line, cell, found and wanted. */
+/* Schedules in PyTorch's CSV: what is written reads back as it was, and what cannot be a schedule
+ * is refused with line, cell, found and wanted. */
 #include "core/base/error.h"
 #include "core/schedule/grid.h"
 #include "tests/runner/command.h"
@@ -134,10 +134,22 @@ static void
 a_cell_that_is_none_is_shown (void **state)
 {
   (void) state;
-  static const char *const cells[] = { "F0",  "0F",    "0X0", "0F0x", "-1F0", "0f0",
-                                       "0FF0", "0 F 0", "0",   "0F0;0B0", "(0F0;0B0)", "(0F0)OVERLAP_F_B",
-                                       "(0F0;0B0;0W0)OVERLAP_F_B", "(0F0;0RESHARD)OVERLAP_F_B",
-                                       "0F123456", "65535F0" };
+  static const char *const cells[] = { "F0",
+                                       "0F",
+                                       "0X0",
+                                       "0F0x",
+                                       "-1F0",
+                                       "0f0",
+                                       "0FF0",
+                                       "0 F 0",
+                                       "0",
+                                       "0F0;0B0",
+                                       "(0F0;0B0)",
+                                       "(0F0)OVERLAP_F_B",
+                                       "(0F0;0B0;0W0)OVERLAP_F_B",
+                                       "(0F0;0RESHARD)OVERLAP_F_B",
+                                       "0F123456",
+                                       "65535F0" };
 
   for (size_t i = 0; i < G_N_ELEMENTS (cells); i++) {
     g_autofree char *text = g_strdup_printf ("0F0,0B0\n1F0,,%s,1B0", cells[i]);
@@ -153,20 +165,24 @@ static void
 texts_that_are_no_schedule_are_refused (void **state)
 {
   (void) state;
-  assert_refused ("", "mine.csv: found 0 cells for 0 stages and 0 microbatches, wanted each microbatch "
-                      "from 0 on at each stage");
-  assert_refused ("9F60000,0B0", "mine.csv: found 2 cells for 10 stages and 60001 microbatches, wanted "
-                                 "each microbatch from 0 on at each stage");
-  assert_refused ("0F0,0B0,0F1,0B1\n2F0,2B0,2F1,2B1",
-                  "mine.csv: stage 1 is on 0 ranks, and stage 0 on 1: wanted every stage from 0 on as "
-                  "often as the others");
+  assert_refused ("",
+                  "mine.csv: found 0 cells for 0 stages and 0 microbatches, wanted each microbatch "
+                  "from 0 on at each stage");
+  assert_refused ("9F60000,0B0",
+                  "mine.csv: found 2 cells for 10 stages and 60001 microbatches, wanted "
+                  "each microbatch from 0 on at each stage");
+  assert_refused (
+      "0F0,0B0,0F1,0B1\n2F0,2B0,2F1,2B1",
+      "mine.csv: stage 1 is on 0 ranks, and stage 0 on 1: wanted every stage from 0 on as "
+      "often as the others");
   assert_refused ("0F0,0B0\n\n1F0,1B0",
                   "mine.csv:2: rank 1 runs 0 stages, and rank 0 1: wanted as many on each");
   assert_refused ("0F0,2F0,2B0,0B0\n1F0,1B0",
                   "mine.csv:2: rank 1 runs 1 stages, and rank 0 2: wanted as many on each");
-  assert_refused ("0F0,0B0,0F1,0B1\n1F0,1B0,0F2,0B2",
-                  "mine.csv: stage 1 is on 1 ranks, and stage 0 on 2: wanted every stage from 0 on as "
-                  "often as the others");
+  assert_refused (
+      "0F0,0B0,0F1,0B1\n1F0,1B0,0F2,0B2",
+      "mine.csv: stage 1 is on 1 ranks, and stage 0 on 2: wanted every stage from 0 on as "
+      "often as the others");
   assert_refused ("0F0,0B0,1F0,1B0,1F2,1B2\n1F1,1B1,0F1,0B1\n",
                   "mine.csv: 0F2 is missing, wanted once on rank 0");
 }
@@ -184,9 +200,10 @@ a_schedule_that_cannot_run_is_refused (void **state)
                   "mine.csv: 0B1 is one of a pair on rank 0, wanted a forward and a backward");
   assert_refused ("0F0,1F1,1B1,0B0,0F1\n0F1,1F0,1B0,0B1",
                   "mine.csv: rank 0 runs 0F1, wanted another: microbatch 1 goes the other way");
-  assert_refused ("0F0,1F1,1B1,0B0\n0F1,1F0,1B0,0B1,0F0",
-                  "mine.csv:2: another rank runs stage 0 too for microbatches that enter where 0 does, "
-                  "wanted one");
+  assert_refused (
+      "0F0,1F1,1B1,0B0\n0F1,1F0,1B0,0B1,0F0",
+      "mine.csv:2: another rank runs stage 0 too for microbatches that enter where 0 does, "
+      "wanted one");
 }
 
 /* Bytes changed, dropped and doubled: what is still a schedule reads back as itself, the rest is

@@ -332,7 +332,8 @@ static const struct {
   { "op 0 dp", "op 1 dp", "10: found \"1\", wanted 0, the number of this op row" },
   { "op 0 dp", "op 0 gpuu", "10: found \"gpuu\", wanted a lane; did you mean gpu?" },
   { "op 0 dp", "op 0 sky\x1b[2J",
-    "10: found \"sky?[2J\", wanted a lane: gpu, tp, cp, ep, dp, dp_outer, pp, pp_back, world, h2d, d2h, "
+    "10: found \"sky?[2J\", wanted a lane: gpu, tp, cp, ep, dp, dp_outer, pp, pp_back, world, h2d, "
+    "d2h, "
     "host" },
   { "all_gather", "allgather",
     "10: found \"allgather\", wanted a kind of op; did you mean all_gather?" },

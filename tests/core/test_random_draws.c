@@ -7,7 +7,8 @@
 #define LEAST 2          /* jobs with a knob away from its default */
 #define MOST_DRAWN 20000 /* test_random_jobs.c plans and simulates a tenth of that */
 
-/* Knobs that no legal job has away from their default, or that jobs of one such value cannot show. */
+/* Knobs that no legal job has away from their default, or that jobs of one such value cannot
+ * show. */
 static const char *const undrawn[] = {
   "optimizer", /* has one word */
 };
@@ -69,8 +70,8 @@ draw_legal (GRand *rand, struct weft_job *job)
   }
 }
 
-/* Some knobs are rare, and one draw more before theirs gives them other jobs: it goes on until it has seen
- * all of them, and far longer than that takes. */
+/* Some knobs are rare, and one draw more before theirs gives them other jobs: it goes on until it
+ * has seen all of them, and far longer than that takes. */
 static void
 every_knob_is_drawn_away_from_its_default (void **state)
 {

@@ -572,7 +572,8 @@ gradient_slice_bytes (const weft_plan *plan, const weft_program *p)
   return bytes;
 }
 
-/* Flat buffers of weights are gathered; of those that have none, their masters in two bytes each. */
+/* Flat buffers of weights are gathered; of those that have none, their masters in two bytes
+ * each. */
 static uint64_t
 gathered_bytes (const weft_plan *plan, const weft_program *p, gboolean slices)
 {
@@ -594,7 +595,8 @@ gathered_bytes (const weft_plan *plan, const weft_program *p, gboolean slices)
   return bytes;
 }
 
-/* How often a slice of a unit goes into what is gathered; not at all where one rank has it whole. */
+/* How often a slice of a unit goes into what is gathered; not at all where one rank has it
+ * whole. */
 static uint64_t
 slots_of (const weft_plan *plan, const weft_program *p, uint32_t weight)
 {
@@ -651,8 +653,8 @@ most_gathered_again (const weft_plan *plan, const weft_program *p)
   return bytes;
 }
 
-/* Without a pipeline every unit in every microbatch, and all layers but the last again for backward;
- * in the type of the precision, which is not that of the shards. */
+/* Without a pipeline every unit in every microbatch, and all layers but the last again for
+ * backward; in the type of the precision, which is not that of the shards. */
 static gboolean
 fsdp2_gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gathered)
 {
@@ -667,7 +669,8 @@ fsdp2_gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t 
   return gathered >= least && gathered <= least + micros * most_gathered_again (plan, p);
 }
 
-/* Of a microbatch through a unit: one half of a layer may be let go for the other before its backward. */
+/* Of a microbatch through a unit: one half of a layer may be let go for the other before its
+ * backward. */
 static uint32_t
 passes (const weft_plan *plan)
 {

@@ -1,5 +1,5 @@
-/* Settings at random, without regard to what goes together: each job is planned or refused by a named
- * rule.  Every job has a process of its own, so that one which crashes says its words. */
+/* Settings at random, without regard to what goes together: each job is planned or refused by a
+ * named rule.  Every job has a process of its own, so that one which crashes says its words. */
 #include "tests/made/random_job.h"
 #include "tests/runner/runner.h"
 #include <math.h>
@@ -41,9 +41,10 @@ random_real (GRand *rand, const struct weft_field *field)
 static const char *
 random_text (GRand *rand)
 {
-  static const char *const texts[] = { "mlp",  "core_attn,layernorm", "2,2", "4,1",    "Et|tL", "layer",
-                                       "what", "Et|(t|)*3,L",         ",,",  "head,x", "moe",
-                                       WEFT_SOURCE_DIR "/LICENSE" };
+  static const char *const texts[] = {
+    "mlp",  "core_attn,layernorm", "2,2", "4,1",    "Et|tL", "layer",
+    "what", "Et|(t|)*3,L",         ",,",  "head,x", "moe",   WEFT_SOURCE_DIR "/LICENSE"
+  };
   return texts[g_rand_int_range (rand, 0, G_N_ELEMENTS (texts))];
 }
 
@@ -124,7 +125,8 @@ is_large (const struct weft_job *job)
 {
   int64_t layers = job->model.num_layers * weft_job_microbatches (job);
 
-  return layers * job->strategy.pipeline_model_parallel_size > MOST_OPS || job->cluster.n_gpus > 4096;
+  return layers * job->strategy.pipeline_model_parallel_size > MOST_OPS ||
+         job->cluster.n_gpus > 4096;
 }
 
 static enum outcome
@@ -178,8 +180,8 @@ any_settings_are_planned_or_refused_by_a_named_rule (void **state)
     g_autofree char *words = any_job (rand);
     n[try_job (words)]++;
   }
-  print_message ("%u jobs: %u planned, %u refused by rules, %u legal and large\n", N_JOB, n[PLANNED],
-                 n[REFUSED], n[TOO_LARGE]);
+  print_message ("%u jobs: %u planned, %u refused by rules, %u legal and large\n", N_JOB,
+                 n[PLANNED], n[REFUSED], n[TOO_LARGE]);
   assert_int_equal (n[NAMELESS], 0);
   assert_true (n[PLANNED] > N_JOB / 20);
   assert_true (n[REFUSED] > N_JOB / 3);

@@ -150,8 +150,8 @@ step_that_waits (const struct made *ops, unsigned n, uint32_t op, uint32_t need,
   return s;
 }
 
-/* The last kernel is free from 2 on and may run when the load has ended; the reduction whose bytes it
- * takes costs it what that lasts longer. */
+/* The last kernel is free from 2 on and may run when the load has ended; the reduction whose bytes
+ * it takes costs it what that lasts longer. */
 static void
 a_wait_for_memory_lasts_from_all_else_to_its_end (void **state)
 {

@@ -89,7 +89,8 @@ four_ranks_of_two_chunks_in_groups_of_four (void **state)
     assert_true (weft_grid_in_flight (grid, rank) == 11 - 2 * rank);
 }
 
-/* ------------------------------------------------------------------ a second rule for each order */
+/* ------------------------------------------------------------------ a second rule for each
+ * order */
 
 /* What the order of a rank should be, cell by cell. */
 struct wanted {
@@ -385,8 +386,8 @@ busy (const weft_grid *grid, uint32_t rank, struct weft_cell_times t)
   return sum;
 }
 
-/* (deep - 1)(tF&B + tB - 3tW) at the middle, which idles most, where an input gradient takes as long
- * as a forward. */
+/* (deep - 1)(tF&B + tB - 3tW) at the middle, which idles most, where an input gradient takes as
+ * long as a forward. */
 static void
 assert_dual_bubble (const weft_grid *grid, uint32_t deep)
 {

@@ -1,10 +1,10 @@
-/* Schedules whose two chunks lie in a V, against orders told by a second rule, the fewest slots that any
- * order takes, and the closed forms of what they idle and keep. */
+/* Schedules whose two chunks lie in a V, against orders told by a second rule, the fewest slots
+ * that any order takes, and the closed forms of what they idle and keep. */
 #include "tests/made/schedules.h"
 #include "tests/runner/runner.h"
 
-/* A rank of a V as it is written in slots: passes in their order, or the oldest weight gradient that
- * waits.  Cells of microbatches that are not there are left out. */
+/* A rank of a V as it is written in slots: passes in their order, or the oldest weight gradient
+ * that waits.  Cells of microbatches that are not there are left out. */
 struct told {
   GString *text;
   uint32_t p, m, rank, next[4];
@@ -47,7 +47,8 @@ end_rank (struct told *t)
   g_string_append_c (t->text, '\n');
 }
 
-/* A rank that fills up, goes on with all of a microbatch on both chunks in six slots, and empties. */
+/* A rank that fills up, goes on with all of a microbatch on both chunks in six slots, and
+ * empties. */
 static char *
 full_v (uint32_t p, uint32_t m)
 {
@@ -126,9 +127,10 @@ most_in_flight (const weft_grid *grid)
   return most;
 }
 
-/* Slots without which no order of a V can do.  Rank p - 1 starts after p - 1 slots and has 6 for each
- * microbatch; its first gradient comes after 3p - 1 slots and it has 4 left; its last gradient is the
- * 2m-th after those, and p - 1 more of that microbatch and one of its weights follow on rank 0. */
+/* Slots without which no order of a V can do.  Rank p - 1 starts after p - 1 slots and has 6 for
+ * each microbatch; its first gradient comes after 3p - 1 slots and it has 4 left; its last gradient
+ * is the 2m-th after those, and p - 1 more of that microbatch and one of its weights follow on rank
+ * 0. */
 static uint32_t
 least_slots (uint32_t p, uint32_t m)
 {
@@ -159,7 +161,8 @@ zb_v_takes_the_least_slots_there_are_and_keeps_p_stages (void **state)
   }
 }
 
-/* What four ranks make of eight microbatches: 51 slots for 48 of work, 8 halves of stages on each. */
+/* What four ranks make of eight microbatches: 51 slots for 48 of work, 8 halves of stages on
+ * each. */
 static void
 zb_v_of_many_microbatches_is_the_full_order_and_of_few_is_shorter (void **state)
 {
@@ -180,8 +183,8 @@ zb_v_of_many_microbatches_is_the_full_order_and_of_few_is_shorter (void **state)
     }
 }
 
-/* Forwards go down, and gradients too, one rank every two slots; where p is even there is a gap that
- * keeps passes off one another's slots. */
+/* Forwards go down, and gradients too, one rank every two slots; where p is even there is a gap
+ * that keeps passes off one another's slots. */
 static void
 half_rhythm (uint32_t p, uint32_t rank, uint32_t slot[4])
 {
@@ -193,9 +196,9 @@ half_rhythm (uint32_t p, uint32_t rank, uint32_t slot[4])
   slot[3] = 6 * p + gap - 2 - rank;
 }
 
-/* Such an order idles 7(p - 1) / 2 slots or a little more.  Those of the search are shorter, and hardly
- * longer where a gradient takes half as long again as a forward: then they must not wait for one
- * another in every microbatch. */
+/* Such an order idles 7(p - 1) / 2 slots or a little more.  Those of the search are shorter, and
+ * hardly longer where a gradient takes half as long again as a forward: then they must not wait for
+ * one another in every microbatch. */
 static void
 check_half_rhythm (const weft_grid *grid)
 {

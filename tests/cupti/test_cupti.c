@@ -1,5 +1,5 @@
-/* What exec_cuda/module/cupti.c makes of buffers of records, in place of CUPTI's: functions of the test
- * that hand out buffers which the test has filled. */
+/* What exec_cuda/module/cupti.c makes of buffers of records, in place of CUPTI's: functions of the
+ * test that hand out buffers which the test has filled. */
 #include "exec_cuda/module/cupti.h"
 #include "tests/runner/runner.h"
 #include <pthread.h>
@@ -220,7 +220,8 @@ put_kernel (const char *name, uint64_t begin, uint32_t correlation, uint32_t str
   put (&k, sizeof k);
 }
 
-/* What CUPTI would write of a call: the id that was pushed when it was made, if calls are recorded. */
+/* What CUPTI would write of a call: the id that was pushed when it was made, if calls are
+ * recorded. */
 static void
 put_known (uint32_t correlation, uint64_t id)
 {
@@ -375,7 +376,8 @@ kernels_of_nobody_are_told_as_such (void **state)
   weft_cupti_close (c);
 }
 
-/* Threads of NCCL have pushed nothing: as many kernels as launches, in the order of their stream. */
+/* Threads of NCCL have pushed nothing: as many kernels as launches, in the order of their
+ * stream. */
 static void
 launches_of_other_threads_go_by_the_order_of_their_stream (void **state)
 {

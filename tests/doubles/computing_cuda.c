@@ -113,8 +113,8 @@ free_item (void *data)
   g_free (item);
 }
 
-/* Which records a wait means, and with whom communication meets, is known when a stream is given it,
- * be it by a graph. */
+/* Which records a wait means, and with whom communication meets, is known when a stream is given
+ * it, be it by a graph. */
 static void
 give (computing_cuda *d, weft_cuda_stream *stream, struct computing_item *item)
 {
@@ -286,7 +286,8 @@ is_done (const weft_cuda_event *event, weft_cuda_stream *stream)
   return event ? event->done >= event->recorded : g_queue_is_empty (&stream->item);
 }
 
-/* Until an event has come to pass, or a stream is empty, or nothing can be done: *done says which. */
+/* Until an event has come to pass, or a stream is empty, or nothing can be done: *done says
+ * which. */
 static const char *
 work (computing_cuda *d, const weft_cuda_event *event, weft_cuda_stream *stream, gboolean *done)
 {

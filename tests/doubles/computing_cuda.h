@@ -1,11 +1,11 @@
 /* computing_cuda.h - a device that computes: the calls of exec_cuda/calls.h on the CPU, for tests.
  *
- * Streams queue what they are given, as on a GPU, and work is done when somebody waits for it: in the
- * order in which it was given or, with a seed, in any that streams and events allow, threads of
+ * Streams queue what they are given, as on a GPU, and work is done when somebody waits for it: in
+ * the order in which it was given or, with a seed, in any that streams and events allow, threads of
  * kernels forwards or backwards.  Kernels are those of kernels/cuda/ on the emulator; products are
  * plain loops.  Communicators wait for all members and know NCCL's rules about buffers; their sums
- * are in the order of core/base/fold.h, as those of ranks that share a GPU.  A captured graph is its
- * calls, which are given again when it runs, and CUDA's rules of capture hold.
+ * are in the order of core/base/fold.h, as those of ranks that share a GPU.  A captured graph is
+ * its calls, which are given again when it runs, and CUDA's rules of capture hold.
  *
  * Memory is not a number when it is new.  That of the device is closed to the host while no work is
  * done: who touches it, dies.  What is opened must be closed. */
@@ -78,8 +78,8 @@ typedef struct computing_cuda {
   uint32_t devices;      /* that it says it has; 64 */
   gboolean warpgroups;   /* it has products of warpgroups; FALSE until the caller says so */
   GRand *rand;           /* NULL: work is done in the order of calls */
-  struct weft_rendezvous *peers; /* ranks of other processes: this one has one rank, and works in the
-                                    order of calls */
+  /* Ranks of other processes: this one has one rank, and works in the order of calls */
+  struct weft_rendezvous *peers;
   struct weft_cudnn_attention *cudnn; /* the caller's; NULL: its kernels do attention */
   uint32_t n_fused;
   const char *said;      /* what went wrong in work; it stays */
@@ -108,14 +108,14 @@ typedef const char *computing_adder (void *self, weft_cuda_stream *stream,
                                      const struct computing_item *like);
 extern computing_adder *const computing_add;
 
-/* Memory of a pool; how many bytes it was, or FALSE where nobody has it.  That of the device is closed to the
- * host unless it may touch it. */
+/* Memory of a pool; how many bytes it was, or FALSE where nobody has it.  That of the device is
+ * closed to the host unless it may touch it. */
 void *computing_map (computing_cuda *d, enum weft_pool pool, uint64_t bytes);
 gboolean computing_unmap (computing_cuda *d, enum weft_pool pool, const void *at, uint64_t *bytes);
 void computing_let_host (computing_cuda *d, gboolean touch);
 
-/* In builds with the address sanitizer n launches, until computing_unfence(), touch of the device's memory
- * nothing but their operands, their control and their scratch: who does, dies. */
+/* In builds with the address sanitizer n launches, until computing_unfence(), touch of the device's
+ * memory nothing but their operands, their control and their scratch: who does, dies. */
 struct weft_cuda_launch;
 void computing_fence (const computing_cuda *d, const struct weft_cuda_launch *l, uint32_t n);
 void computing_unfence (const computing_cuda *d);
@@ -136,8 +136,8 @@ const char *computing_come (computing_cuda *d, struct computing_meeting *meeting
                             const struct computing_talk *talk);
 gboolean computing_is_over (const struct computing_meeting *meeting);
 
-/* Attention by the device's library where it has one, which takes every shape that it is asked for: what
- * exec_cuda/module/fused.h is for a GPU. */
+/* Attention by the device's library where it has one, which takes every shape that it is asked for:
+ * what exec_cuda/module/fused.h is for a GPU. */
 gboolean computing_fused_takes (const computing_cuda *d, const struct weft_kernel *k);
 uint64_t computing_fused_scratch (computing_cuda *d, const struct weft_kernel *k);
 const char *computing_fused_run (computing_cuda *d, const struct computing_item *item);

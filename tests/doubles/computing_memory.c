@@ -1,5 +1,5 @@
-/* Memory of a device that computes: closed to the host while nothing is done, and, in builds with the address
- * sanitizer, to a kernel but for its operands. */
+/* Memory of a device that computes: closed to the host while nothing is done, and, in builds with
+ * the address sanitizer, to a kernel but for its operands. */
 #include "core/base/sanitize.h"
 #include "core/exec/control.h"
 #include "kernels/cuda/launch.h"

@@ -1,6 +1,6 @@
 /* Ranks with a GPU each, where the host of one may wait for an event before it goes on: whether all
- * get to the end.  Each host makes its calls in order, each stream does what it was given in order, and
- * a launch is over when all have come whom it talks to. */
+ * get to the end.  Each host makes its calls in order, each stream does what it was given in order,
+ * and a launch is over when all have come whom it talks to. */
 #include "tests/doubles/cuda_log.h"
 
 /* What a stream was given: a record, a wait, a launch. */

@@ -4,8 +4,8 @@
 /* Launches that follow each other, and the next one.  Collectives are one queue a rank, as if its
  * GPU had room for no other; transfers are one a stream, since the plan has both ways at once. */
 struct queue {
-  GPtrArray
-      *launch; /* GArray of const struct recorded_call *, from one group_start to the group_end */
+  /* GArrays of const struct recorded_call *, from one group_start to its group_end. */
+  GPtrArray *launch;
   uint32_t next;
   gboolean posted; /* all transfers of the next one */
 };

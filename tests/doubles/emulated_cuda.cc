@@ -17,10 +17,15 @@
 
 enum { STACK_BYTES = 128 << 10, WARP = 32 };
 
-/* Of compute capability 9.0 (CUDA programming guide, "Technical Specifications per Compute Capability"):
- * bytes of shared memory that a block may have, and without being asked; blocks of a grid in its second and
- * third dimension; threads of a block. */
-enum { SHARED_BYTES = 227 << 10, SHARED_UNASKED = 48 << 10, MOST_BLOCKS = 65535, MOST_THREADS = 1024 };
+/* Of compute capability 9.0 (CUDA programming guide, "Technical Specifications per Compute
+ * Capability"): bytes of shared memory that a block may have, and without being asked; blocks of a
+ * grid in its second and third dimension; threads of a block. */
+enum {
+  SHARED_BYTES = 227 << 10,
+  SHARED_UNASKED = 48 << 10,
+  MOST_BLOCKS = 65535,
+  MOST_THREADS = 1024
+};
 enum { GUARD = 256 /* bytes behind shared memory that nobody may write to */ };
 
 emulated_index threadIdx, blockIdx;
@@ -36,8 +41,8 @@ struct place {
   void *fake; /* the address sanitizer's own */
 };
 
-/* The address sanitizer is told whose stack is left and come to; else it would take threads of a kernel
- * for frames that are gone. */
+/* The address sanitizer is told whose stack is left and come to; else it would take threads of a
+ * kernel for frames that are gone. */
 #if WEFT_ADDRESS_SANITIZER
 static place *place_left;
 
@@ -76,9 +81,9 @@ let_touch (const void *, size_t, bool)
 }
 #endif
 
-/* A switch of contexts asks the system for the mask of signals each time, and kernels that shuffle are
- * nothing but switches.  Without it a switch is the registers that a function keeps (System V ABI of
- * x86-64). */
+/* A switch of contexts asks the system for the mask of signals each time, and kernels that shuffle
+ * are nothing but switches.  Without it a switch is the registers that a function keeps (System V
+ * ABI of x86-64). */
 #if defined(__x86_64__)
 enum { BARE = true, KEPT = 6 };
 
@@ -197,8 +202,8 @@ highest (uint32_t bits)
   return WARP - 1 - (uint32_t) __builtin_clz (bits);
 }
 
-/* Who of a warp goes on when a thread waits, or has ended: the next that does not.  NULL: none of those that
- * have begun. */
+/* Who of a warp goes on when a thread waits, or has ended: the next that does not.  NULL: none of
+ * those that have begun. */
 static thread *
 next_lane (const thread *me)
 {
@@ -517,9 +522,9 @@ begin_all (void)
   }
 }
 
-/* An exchange names all lanes of a warp, so that all have to be there: what it gives is otherwise undefined
- * (CUDA programming guide, "Warp Shuffle Functions"), even where those that have ended are not waited
- * for. */
+/* An exchange names all lanes of a warp, so that all have to be there: what it gives is otherwise
+ * undefined (CUDA programming guide, "Warp Shuffle Functions"), even where those that have ended
+ * are not waited for. */
 static void
 check_warp (size_t first, size_t n)
 {
@@ -567,7 +572,8 @@ finish_barrier (void)
   return true;
 }
 
-/* A warp goes on until its lanes stand at a barrier, or have ended: lanes go on one after the other. */
+/* A warp goes on until its lanes stand at a barrier, or have ended: lanes go on one after the
+ * other. */
 static bool
 run_warp (size_t first)
 {
@@ -682,10 +688,11 @@ prepare_threads (size_t n)
   }
 }
 
-/* NaN: nothing is there before it is written.  Not by memset(), for the address sanitizer has what nobody may
- * touch between arrays. */
-static void __attribute__ ((no_sanitize ("address"), optimize ("O3", "no-tree-loop-distribute-patterns")))
-forget (uint8_t *from, size_t bytes)
+/* NaN: nothing is there before it is written.  Not by memset(), for the address sanitizer has what
+ * nobody may touch between arrays. */
+static void
+    __attribute__ ((no_sanitize ("address"), optimize ("O3", "no-tree-loop-distribute-patterns")))
+    forget (uint8_t *from, size_t bytes)
 {
   for (size_t i = 0; i < bytes; i++)
     from[i] = 0xff;

@@ -2,19 +2,20 @@
  *
  * The .cu files of kernels/cuda/ are compiled once more by the C++ compiler of the host with
  * WEFT_CUDA_EMULATOR, and what they compute is compared with the fp64 references where there is no
- * GPU.  Indices, barriers, shuffles, fragments of tensor cores and what lies in shared memory are as
- * on the device; speed, memory spaces and the order of blocks are not.
+ * GPU.  Indices, barriers, shuffles, fragments of tensor cores and what lies in shared memory are
+ * as on the device; speed, memory spaces and the order of blocks are not.
  *
  * Threads of a block are fibres.  They run one after the other until each stands at a barrier or at
- * an exchange within its warp, in an order that emulated_order_of_threads() turns round, and that of blocks with
- * it: a kernel that lacks a barrier gives other numbers in another order.  In a build with the thread sanitizer
- * two threads that touch the same bytes, and one writes, are told whatever the numbers are
- * (emulated_races.hh).
+ * an exchange within its warp, in an order that emulated_order_of_threads() turns round, and that
+ * of blocks with it: a kernel that lacks a barrier gives other numbers in another order.  In a
+ * build with the thread sanitizer two threads that touch the same bytes, and one writes, are told
+ * whatever the numbers are (emulated_races.hh).
  *
- * What a GPU would not forgive, or would not even mention, ends the program with a message: a launch
- * over the limits of a device; a warp of which not all lanes come to the same exchange, and a block of which not
- * all threads come to the same barrier; words that do not begin at multiples of their size (the kernels are
- * compiled with -fsanitize=alignment).  Shared memory holds NaN until a block has written it. */
+ * What a GPU would not forgive, or would not even mention, ends the program with a message: a
+ * launch over the limits of a device; a warp of which not all lanes come to the same exchange, and
+ * a block of which not all threads come to the same barrier; words that do not begin at multiples
+ * of their size (the kernels are compiled with -fsanitize=alignment).  Shared memory holds NaN
+ * until a block has written it. */
 #pragma once
 #include "tests/doubles/emulated_products.hh"
 #include <functional>
@@ -52,8 +53,8 @@ extern uint8_t emulated_shared[];
 #define __shared__ static __attribute__ ((noinit)) /* emulated_static.ld */
 #define __grid_constant__
 
-/* As cudaFuncSetAttribute() does, a kernel may be given more dynamic shared memory than 48 KB: NULL, or why
- * not. */
+/* As cudaFuncSetAttribute() does, a kernel may be given more dynamic shared memory than 48 KB:
+ * NULL, or why not. */
 const char *emulated_allow (const void *kernel, size_t bytes);
 size_t emulated_most_shared (void);
 void emulated_run (const void *kernel, dim3 grid, dim3 block, size_t shared,
@@ -63,9 +64,9 @@ void emulated_count (const char *kernel); /* emulated_launches() */
 void __syncthreads (int line = __builtin_LINE ());
 void __syncwarp (int line = __builtin_LINE ());
 
-/* All lanes of a warp come to the same place, `line` of the kernel, and each leaves something; when all
- * have, `make` is called once with what the 32 left, and only then do they go on: on a device it is one
- * instruction. */
+/* All lanes of a warp come to the same place, `line` of the kernel, and each leaves something; when
+ * all have, `make` is called once with what the 32 left, and only then do they go on: on a device
+ * it is one instruction. */
 typedef void emulated_maker (void *const *lane);
 void emulated_meet (void *mine, emulated_maker *make, int line);
 void emulated_all_lanes (unsigned mask); /* that an exchange names */
@@ -73,8 +74,8 @@ void emulated_all_lanes (unsigned mask); /* that an exchange names */
 /* A lane reads sixteen bytes by an instruction that wants them in shared memory, and as such. */
 void emulated_read_shared (const void *at, size_t bytes);
 
-/* Sixteen bytes on their way to shared memory: they arrive when the thread waits for their group, and
- * not before; until then what they will replace is NaN (cp.async of PTX).  From NULL: zeros. */
+/* Sixteen bytes on their way to shared memory: they arrive when the thread waits for their group,
+ * and not before; until then what they will replace is NaN (cp.async of PTX).  From NULL: zeros. */
 void emulated_copy (void *to, const void *from, size_t bytes = 16);
 void emulated_copy_commit (void);
 void emulated_copy_wait (unsigned open);

@@ -1,8 +1,8 @@
 /* Products of warpgroups on the emulator: wgmma of PTX, as hard on a kernel as a device may be.
  *
- * A product is made when it is waited for, of what the matrices are then; until then the sums hold NaN,
- * and fragments and sums must stay as they were left.  What cp.async has written is seen by products
- * only after the thread that copied it has said so. */
+ * A product is made when it is waited for, of what the matrices are then; until then the sums hold
+ * NaN, and fragments and sums must stay as they were left.  What cp.async has written is seen by
+ * products only after the thread that copied it has said so. */
 #include "tests/doubles/emulated_cuda.h"
 #include "tests/doubles/emulated_cuda.hh"
 #include "tests/doubles/emulated_races.hh"
@@ -10,7 +10,14 @@
 #include <stdlib.h>
 #include <vector>
 
-enum { WARP = 32, WARPS = 4, ROWS = 16 /* of a warp */, MOST_TERMS = 32, MOST_COLUMNS = 256, WORDS = 4 };
+enum {
+  WARP = 32,
+  WARPS = 4,
+  ROWS = 16 /* of a warp */,
+  MOST_TERMS = 32,
+  MOST_COLUMNS = 256,
+  WORDS = 4
+};
 enum { CHUNK = 16 /* bytes of shared memory that are copied together */ };
 
 static const uint32_t in_flight = 0x7fc0dead; /* a NaN */
@@ -139,8 +146,8 @@ emulated_copies_are_seen (void)
   mine ()->copies.clear ();
 }
 
-/* A matrix in shared memory: `outer` counts rows of the left and columns of the right one.  Rows of 128
- * bytes; bits 4 to 6 of an address are changed by its bits 7 to 9. */
+/* A matrix in shared memory: `outer` counts rows of the left and columns of the right one.  Rows of
+ * 128 bytes; bits 4 to 6 of an address are changed by its bits 7 to 9. */
 struct described {
   uint64_t bits;
   bool turned;

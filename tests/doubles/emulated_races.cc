@@ -28,7 +28,11 @@ void __tsan_on_report (void *report);
 extern char __data_start[], _end[]; /* of the program: shared memory lies between */
 }
 
-enum { NOT_SYNC = 1 /* a switch of fibres orders nothing */, WORD = 8, MOST_BARRIERS = 1 + 1024 / 32 };
+enum {
+  NOT_SYNC = 1 /* a switch of fibres orders nothing */,
+  WORD = 8,
+  MOST_BARRIERS = 1 + 1024 / 32
+};
 
 static std::vector<void *> fibres;
 static unsigned turn; /* blocks take turns, which nothing orders */

@@ -1,15 +1,16 @@
-/* emulated_races.hh - threads of a kernel on the emulator (emulated_cuda.hh) as what the thread sanitizer takes
- * for threads: in a build for it every access of a kernel is watched, to shared memory and to that of the
- * device, and two threads that nothing orders may not touch the same bytes unless both read.
+/* emulated_races.hh - threads of a kernel on the emulator (emulated_cuda.hh) as what the thread
+ * sanitizer takes for threads: in a build for it every access of a kernel is watched, to shared
+ * memory and to that of the device, and two threads that nothing orders may not touch the same
+ * bytes unless both read.
  *
  * Ordered are what comes before a launch, its threads, and what comes after it; threads by
- * __syncthreads(), lanes by __syncwarp().  Exchanges of registers (shuffles, products, matrices that a
- * warp loads) order nothing, as on a device.  Two blocks are ordered by nothing, of which those that
- * follow one another are told apart, and of others threads of different numbers that meet at no
- * barrier.
+ * __syncthreads(), lanes by __syncwarp().  Exchanges of registers (shuffles, products, matrices
+ * that a warp loads) order nothing, as on a device.  Two blocks are ordered by nothing, of which
+ * those that follow one another are told apart, and of others threads of different numbers that
+ * meet at no barrier.
  *
- * The emulator itself is compiled without the sanitizer, for what it does between two threads is none of
- * theirs; in other builds all of this is nothing. */
+ * The emulator itself is compiled without the sanitizer, for what it does between two threads is
+ * none of theirs; in other builds all of this is nothing. */
 #pragma once
 #include <stddef.h>
 
@@ -24,8 +25,8 @@ void emulated_races_close (void);
 /* A block's memory is that of the block before it, which has nothing to do with it. */
 void emulated_races_new_memory (const void *from, size_t bytes);
 
-/* From now on it is this thread of the block that does things; the host.  Each has a number, another than
- * it has in the blocks before and behind, and a stack of its own. */
+/* From now on it is this thread of the block that does things; the host.  Each has a number,
+ * another than it has in the blocks before and behind, and a stack of its own. */
 size_t emulated_races_number (size_t thread);
 void emulated_races_become (size_t thread);
 void emulated_races_become_host (void);
@@ -34,8 +35,8 @@ void emulated_races_become_host (void);
 void emulated_races_begin (void);
 void emulated_races_end (void);
 
-/* What threads did before they came to a barrier is ordered before what is done by those that go on from
- * it: to the how manieth, of the block (0) or of a warp (1 and more). */
+/* What threads did before they came to a barrier is ordered before what is done by those that go on
+ * from it: to the how manieth, of the block (0) or of a warp (1 and more). */
 void emulated_races_come (size_t whose, unsigned count);
 void emulated_races_go_on (size_t whose, unsigned count);
 

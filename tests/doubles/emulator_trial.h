@@ -1,4 +1,5 @@
-/* emulator_trial.h - kernels that do what a device does not forgive, for a test that the emulator minds. */
+/* emulator_trial.h - kernels that do what a device does not forgive, for a test that the emulator
+ * minds. */
 #pragma once
 
 #ifdef __cplusplus
@@ -41,9 +42,9 @@ enum emulator_fault {
 
 void emulator_try (enum emulator_fault fault);
 
-/* What a thread finds of its neighbour, which has written it, without a barrier between them; and what is left of
- * two blocks that write their numbers, 0 and 1, to one place.  A lane finds what it has copied, and not waited
- * for. */
+/* What a thread finds of its neighbour, which has written it, without a barrier between them; and
+ * what is left of two blocks that write their numbers, 0 and 1, to one place.  A lane finds what it
+ * has copied, and not waited for. */
 float emulator_neighbour (int backwards);
 float emulator_last_block (int backwards);
 float emulator_copied_early (void);

@@ -1,22 +1,24 @@
-/* fake_cuda.h - the CUDA runtime and NCCL as exec_cuda/module/calls_cuda.c calls them, for tests: the real
- * headers' functions, by the device that computes.
+/* fake_cuda.h - the CUDA runtime and NCCL as exec_cuda/module/calls_cuda.c calls them, for tests:
+ * the real headers' functions, by the device that computes.
  *
  * They are as strict as the real ones where a program that was never run on a GPU can be wrong:
  *
- *   runtime   errors stay as the last one of their thread until somebody takes them, that an event has not
- *             come among them, and the next kernel tells them; streams do not block the legacy one; what is
- *             captured asks no event and waits for none; external records are for captures alone
- *   NCCL      communicators do not block: a group only begins, and until it has been asked for often enough
- *             its communicators refuse everything, a split one is not there, and its streams must not be
- *             given work; handles are of the communicator they were made for; what is registered is let go
- *             before its memory and its communicator; several are aborted in one group
+ * CUDA runtime: an error stays the last one of its thread until it is read ("not ready" of an event
+ * is one of them), and the next launch reports it. Streams do not block the legacy stream. A
+ * capture queries no event and waits for none; external records are for captures alone.
  *
- * Whoever breaks a rule is told an error with the rule's words. */
+ * NCCL: communicators are nonblocking. A group only begins its calls; until its state has been
+ * polled often enough, its communicators refuse everything, the communicator of a split does not
+ * exist, and its streams must not be given work. A handle belongs to the communicator it was made
+ * for. A registration ends before its memory and its communicator do. Several communicators are
+ * aborted in one group.
+ *
+ * A call that breaks a rule fails with an error that states the rule. */
 #pragma once
 #include "tests/doubles/computing_cuda.h"
 
-/* Functions are of this device from now on; call number `fail_at`, from 1 on, fails, 0: none does.  Then
- * how many were made, and whether nothing is open or under way that should not be, or what. */
+/* Functions are of this device from now on; call number `fail_at`, from 1 on, fails, 0: none does.
+ * Then how many were made, and whether nothing is open or under way that should not be, or what. */
 void fake_cuda_begin (computing_cuda *device, uint64_t fail_at);
 uint64_t fake_cuda_end (const char **left);
 

@@ -288,7 +288,8 @@ cudaEventElapsedTime (float *ms, cudaEvent_t start, cudaEvent_t end)
   double seconds = 0;
 
   MAY_FAIL;
-  const char *said = FAKE_CALL (elapsed, (weft_cuda_event *) start, (weft_cuda_event *) end, &seconds);
+  const char *said =
+      FAKE_CALL (elapsed, (weft_cuda_event *) start, (weft_cuda_event *) end, &seconds);
   *ms = (float) (1e3 * seconds);
   return told (said);
 }
@@ -354,8 +355,8 @@ cudaGetDriverEntryPointByVersion (const char *symbol, void **funcPtr, unsigned i
   return cudaSuccess;
 }
 
-/* Launchers of the module come by here (tests/CMakeLists.txt): what they launch is the stream's, and what
- * else has gone wrong is theirs. */
+/* Launchers of the module come by here (tests/CMakeLists.txt): what they launch is the stream's,
+ * and what else has gone wrong is theirs. */
 static const char *
 launch (weft_cuda_stream *stream, const struct computing_item *item)
 {
@@ -423,7 +424,8 @@ cudaStreamBeginCapture (cudaStream_t stream, enum cudaStreamCaptureMode mode)
 cudaError_t
 cudaStreamEndCapture (cudaStream_t stream, cudaGraph_t *graph)
 {
-  const char *said = FAKE_CALL (capture_end, (weft_cuda_stream *) stream, (weft_cuda_graph **) graph);
+  const char *said =
+      FAKE_CALL (capture_end, (weft_cuda_stream *) stream, (weft_cuda_graph **) graph);
 
   here.captures = FALSE;
   if (!said && !fake_cuda_fails ())

@@ -347,7 +347,8 @@ ncclResult_t
 ncclCommInitRankConfig (ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank,
                         ncclConfig_t *config)
 {
-  const struct weft_cuda_member member = { .id = (const struct weft_cuda_id *) (const void *) &commId,
+  const struct weft_cuda_member member = { .id =
+                                               (const struct weft_cuda_id *) (const void *) &commId,
                                            .n = (uint32_t) nranks,
                                            .rank = (uint32_t) rank };
   weft_cuda_comm *made;
@@ -568,7 +569,11 @@ talk (struct weft_cuda_collective c, ncclRedOp_t op, struct ncclComm *comm, cuda
   return told (FAKE_CALL (collective, &c, (weft_cuda_stream *) stream));
 }
 
-#define COLLECTIVE(kind_, from_, to_, n_, type)                                                      (struct weft_cuda_collective)                                                                      {                                                                                                    .kind = kind_, .from = from_, .to = to_, .n = n_, .dtype = dtype_of (type)                       }
+#define COLLECTIVE(kind_, from_, to_, n_, type)                                                    \
+  (struct weft_cuda_collective)                                                                    \
+  {                                                                                                \
+    .kind = kind_, .from = from_, .to = to_, .n = n_, .dtype = dtype_of (type)                     \
+  }
 
 ncclResult_t
 ncclAllReduce (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
@@ -603,8 +608,8 @@ ncclAlltoAll (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t
 }
 
 ncclResult_t
-ncclBroadcast (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root,
-               ncclComm_t comm, cudaStream_t stream)
+ncclBroadcast (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+               int root, ncclComm_t comm, cudaStream_t stream)
 {
   struct weft_cuda_collective c =
       COLLECTIVE (WEFT_OP_BROADCAST, sendbuff, recvbuff, count, datatype);

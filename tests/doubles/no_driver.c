@@ -1,6 +1,6 @@
-/* A driver of CUDA without a GPU: it loads code without looking at it, has no device, and runs nothing.
- * The calls are those that cuDNN 9 looks for; they return 0, CUDA_SUCCESS, unless something else is
- * said. */
+/* A driver of CUDA without a GPU: it loads code without looking at it, has no device, and runs
+ * nothing. The calls are those that cuDNN 9 looks for; they return 0, CUDA_SUCCESS, unless
+ * something else is said. */
 
 enum { NO_DEVICE = 100 /* CUDA_ERROR_NO_DEVICE */, VERSION = 13000 };
 

@@ -1,7 +1,7 @@
-/* playing_cublaslt.h - a stand-in for cuBLASLt and for what kernels/cuda/blas.c asks of CUDA's runtime.  It
- * multiplies in memory of the host, and refuses what the library's documentation says that it does: types,
- * transposes, alignments, epilogues and scales that do not go together (cuBLAS 13, "cublasLtMatmul", "Narrow
- * precision data types usage"; cublasLt.h). */
+/* playing_cublaslt.h - a stand-in for cuBLASLt and for what kernels/cuda/blas.c asks of CUDA's
+ * runtime.  It multiplies in memory of the host, and refuses what the library's documentation says
+ * that it does: types, transposes, alignments, epilogues and scales that do not go together (cuBLAS
+ * 13, "cublasLtMatmul", "Narrow precision data types usage"; cublasLt.h). */
 #pragma once
 #include <stdint.h>
 

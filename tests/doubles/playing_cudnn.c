@@ -288,8 +288,8 @@ write_memory (const struct thing *tensor, void *at)
   }
 }
 
-/* The element of a tensor that belongs to a place of a larger one: a group of heads to a head, the one
- * place of a dimension to all of it. */
+/* The element of a tensor that belongs to a place of a larger one: a group of heads to a head, the
+ * one place of a dimension to all of it. */
 static double
 value_at (const struct thing *tensor, const int64_t place[4], const int64_t of[4])
 {

@@ -1,5 +1,5 @@
-/* playing_trial.h - kernels/cuda/trial.h without a GPU: blocks are of this machine, runs take as long as a
- * test says. */
+/* playing_trial.h - kernels/cuda/trial.h without a GPU: blocks are of this machine, runs take as
+ * long as a test says. */
 #pragma once
 #include "kernels/cuda/trial.h"
 

@@ -2,8 +2,8 @@
  * exec_cuda/calls.h for tests.
  *
  * Memory of the device cannot be touched by the host: who does, dies.  What is opened must be
- * closed, a group that was started ended by its thread, communicators are aborted in one, and any call
- * can be made to fail.  Told what kernels take, it keeps the time of its streams. */
+ * closed, a group that was started ended by its thread, communicators are aborted in one, and any
+ * call can be made to fail.  Told what kernels take, it keeps the time of its streams. */
 #pragma once
 #include "core/plan/plan.h"
 #include "exec_cuda/calls.h"
@@ -19,7 +19,8 @@ struct recorded_thing {
   enum recorded_kind kind; /* of the call that opened it */
   uint32_t number, device;
   gboolean flag;            /* of a stream: urgent; of an event: timed; of a window: symmetric */
-  uint32_t parent, n, rank; /* of a communicator: which split of its parent it is, members, place; of a
+  uint32_t parent, n,
+      rank; /* of a communicator: which split of its parent it is, members, place; of a
                                window: parent is its communicator's number + 1 */
   uint32_t ctas;            /* of a communicator: how many SMs it may take */
   _Atomic uint32_t looks;   /* at it, since it was told something */
@@ -55,10 +56,12 @@ typedef struct recorded_cuda {
   gboolean never_ends;   /* no event comes to pass */
   gboolean never_ready;  /* nor is a communicator what it was told to be */
   struct weft_cuda_id id; /* of the newest communicator that was not cut off another */
-  const weft_plan *counted; /* copies of whole numbers to the host bring ones: counts of this plan */
+  /* copies of whole numbers to the host bring ones: counts of this plan */
+  const weft_plan *counted;
   uint32_t slow;         /* looks at a communicator until it is, every time */
 
-  GArray *activity; /* struct weft_cuda_activity: what it says that it has done, every time; or NULL */
+  /* struct weft_cuda_activity: what it says that it has done, every time; or NULL */
+  GArray *activity;
   uint64_t lost;
 
   double (*seconds) (const struct weft_kernel *k); /* of a kernel; NULL: nothing takes time */

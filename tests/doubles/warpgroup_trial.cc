@@ -4,8 +4,8 @@
 
 enum { ROWS = TRIAL_ROWS, ALL_TERMS = TRIAL_TERMS, THREADS = 2 * GROUP };
 
-/* Where element (row, column) of a tile lies in bytes, by the figure: panels of 128 bytes a row, in which
- * unit u of sixteen bytes has changed places with unit u ^ row % 8. */
+/* Where element (row, column) of a tile lies in bytes, by the figure: panels of 128 bytes a row, in
+ * which unit u of sixteen bytes has changed places with unit u ^ row % 8. */
 static unsigned
 place (unsigned rows, unsigned row, unsigned column)
 {
@@ -73,7 +73,8 @@ struct call {
   float *c;
 };
 
-/* The left matrix of this warpgroup: rows that follow those of the first, or, turned, the next panel. */
+/* The left matrix of this warpgroup: rows that follow those of the first, or, turned, the next
+ * panel. */
 static uint64_t
 left_of (const uint8_t *a, const struct warpgroup_trial &trial)
 {
@@ -194,7 +195,8 @@ describe (const struct warpgroup_view *v)
 {
   const bf16 *tile = (const bf16 *) (emulated_shared + v->tile);
 
-  return v->turned ? tile_turned<N> (tile + v->outer / PANEL * N * PANEL) + turned_terms_at (v->term / TERMS)
+  return v->turned ? tile_turned<N> (tile + v->outer / PANEL * N * PANEL) +
+                         turned_terms_at (v->term / TERMS)
                    : tile_from (tile, v->outer) + terms_at<N> (v->term / TERMS);
 }
 

@@ -1,5 +1,5 @@
-/* warpgroup_trial.h - products of two warpgroups on the emulator, from matrices and back to one, for a
- * test that compares them with loops; and what a kernel may do wrong about them. */
+/* warpgroup_trial.h - products of two warpgroups on the emulator, from matrices and back to one,
+ * for a test that compares them with loops; and what a kernel may do wrong about them. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -28,20 +28,20 @@ struct warpgroup_trial {
   enum warpgroup_fault fault;
 };
 
-/* c (TRIAL_ROWS, columns) = a (TRIAL_ROWS, TRIAL_TERMS) b (TRIAL_TERMS, columns), row by row, rounded to 16
- * bits as they are laid out. */
+/* c (TRIAL_ROWS, columns) = a (TRIAL_ROWS, TRIAL_TERMS) b (TRIAL_TERMS, columns), row by row,
+ * rounded to 16 bits as they are laid out. */
 void warpgroup_try (const struct warpgroup_trial *trial, const float *a, const float *b, float *c);
 
-/* Sixteen terms of a tile that begins at byte `tile` of shared memory, from a row or, turned, a column on.  Tiles have
- * 64, 128 or 256 rows. */
+/* Sixteen terms of a tile that begins at byte `tile` of shared memory, from a row or, turned, a
+ * column on.  Tiles have 64, 128 or 256 rows. */
 struct warpgroup_view {
   unsigned tile, rows;
   unsigned outer, term;
   bool turned;
 };
 
-/* The descriptor that kernels make of it; where kernels put an element of a tile, and where the emulator
- * reads one of a described matrix, in bytes. */
+/* The descriptor that kernels make of it; where kernels put an element of a tile, and where the
+ * emulator reads one of a described matrix, in bytes. */
 uint64_t warpgroup_describe (const struct warpgroup_view *view);
 unsigned warpgroup_place (unsigned rows, unsigned row, unsigned column);
 unsigned warpgroup_read (uint64_t bits, bool turned, unsigned outer, unsigned term);

@@ -1,5 +1,6 @@
-/* The kernels of CUDA against the fp64 references, on the CPU: tests/doubles/emulated_cuda.hh runs the code of
- * kernels/cuda/ thread by thread.  On a GPU the same calls are made by test_gpu_kernels.c.
+/* The kernels of CUDA against the fp64 references, on the CPU: tests/doubles/emulated_cuda.hh runs
+ * the code of kernels/cuda/ thread by thread.  On a GPU the same calls are made by
+ * test_gpu_kernels.c.
  *
  *   test_emulated cuda_kernels [-- OP]    all cases, or those of one op */
 #include "kernels/cuda/table.h"
@@ -17,8 +18,8 @@ has_kernel (void *user, enum weft_op_kind kind)
   return weft_cuda_launchers[kind] != NULL;
 }
 
-/* What a device has, and how calls reach it: of so many one, and its repetition, with operands that begin
- * one element behind where memory is aligned, as parts of larger arrays may; 0: none. */
+/* What a device has, and how calls reach it: of so many one, and its repetition, with operands that
+ * begin one element behind where memory is aligned, as parts of larger arrays may; 0: none. */
 struct how {
   gboolean warpgroups;
   unsigned askew;
@@ -56,7 +57,8 @@ is_shared (const struct weft_kernel *k, uint32_t o)
   return FALSE;
 }
 
-/* Nothing but what the kernel writes is left of it; but some ops keep what nobody has rows or pieces for. */
+/* Nothing but what the kernel writes is left of it; but some ops keep what nobody has rows or
+ * pieces for. */
 static gboolean
 is_written_anew (const struct weft_kernel *k, uint32_t o, unsigned flags)
 {
@@ -66,9 +68,9 @@ is_written_anew (const struct weft_kernel *k, uint32_t o, unsigned flags)
          !g_str_has_prefix (word, "moe_") && !g_str_equal (word, "settle");
 }
 
-/* Operands are as large as said and not a byte more, and lie near a page that ends the program, first near
- * that behind them, then near that before.  Operands that share memory do so again.  What is only written
- * holds no numbers. */
+/* Operands are as large as said and not a byte more, and lie near a page that ends the program,
+ * first near that behind them, then near that before.  Operands that share memory do so again.
+ * What is only written holds no numbers. */
 static void
 run_fenced (const struct weft_kernel *k, const struct how *how, gboolean askew, gboolean again)
 {

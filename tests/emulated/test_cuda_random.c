@@ -1,5 +1,5 @@
-/* Random legal jobs trained on the CUDA executor, on a device that computes, and on the CPU: the same
- * losses, norms and gradients.
+/* Random legal jobs trained on the CUDA executor, on a device that computes, and on the CPU: the
+ * same losses, norms and gradients.
  *
  *   test_emulated cuda_random -- [SEED [JOBS]]      other jobs, or fewer of them */
 #include "core/base/sanitize.h"
@@ -61,8 +61,8 @@ draw (GRand *rand, struct weft_job *job, gboolean counted)
   }
 }
 
-/* Half of them on a device that has products of warpgroups, as Hopper.  FALSE: the device cannot, for want
- * of a kernel or by what NCCL has not. */
+/* Half of them on a device that has products of warpgroups, as Hopper.  FALSE: the device cannot,
+ * for want of a kernel or by what NCCL has not. */
 static gboolean
 runs_as_on_the_cpu (const char *words, const struct weft_job *job, uint32_t number)
 {

@@ -40,8 +40,9 @@ static enum weft_dtype
 dtype_of (enum weft_op_kind kind, const char *name)
 {
   static const char *const whole = "ids targets choice row";
-  static const char *const narrow = "x y a b dy dx qkv o do dqkv logits gate_up dgate_up table weight w "
-                                    "pre residual sum dresidual u du add";
+  static const char *const narrow =
+      "x y a b dy dx qkv o do dqkv logits gate_up dgate_up table weight w "
+      "pre residual sum dresidual u du add";
 
   if (kind == WEFT_OP_MOE_FP8_MATMUL && kernel_case_is_one_of (name, "x w"))
     return WEFT_FP8;
@@ -91,8 +92,14 @@ static const struct real {
   { "DeepSeek-V3", WEFT_OP_MOE_ROUTE, { 65536, 256, 8 } },
   { "DeepSeek-V3", WEFT_OP_MOE_SORT, { 65536, 8, 256 }, { 0, 0, 256 } },
   { "DeepSeek-V3", WEFT_OP_MOE_MATMUL, { 524288, 4096, 7168, 256 }, { 524288ull * 7168, 0, 256 } },
-  { "DeepSeek-V3", WEFT_OP_MOE_MATMUL_DGRAD, { 524288, 4096, 7168, 256 }, { 524288ull * 4096, 0, 256 } },
-  { "DeepSeek-V3", WEFT_OP_MOE_MATMUL_WGRAD, { 524288, 4096, 7168, 256 }, { 524288ull * 4096, 0, 256 } },
+  { "DeepSeek-V3",
+    WEFT_OP_MOE_MATMUL_DGRAD,
+    { 524288, 4096, 7168, 256 },
+    { 524288ull * 4096, 0, 256 } },
+  { "DeepSeek-V3",
+    WEFT_OP_MOE_MATMUL_WGRAD,
+    { 524288, 4096, 7168, 256 },
+    { 524288ull * 4096, 0, 256 } },
   { "DeepSeek-V3", WEFT_OP_QUANTISE_BLOCKS, { 65536, 18432, 128 } },
   { "DeepSeek-V3", WEFT_OP_TRANSPOSE, { 65536, 18432 } },
   /* More in one dimension than a grid has in y or z. */
@@ -105,9 +112,18 @@ static const struct real {
   { "1024 x 128 tokens, 96 heads", WEFT_OP_SCORES, { 1024, 128, 96, 96, 64 } },
   { "1024 x 128 tokens, 96 heads", WEFT_OP_SCORES_BWD, { 1024, 128, 96, 96, 64 } },
   { "1024 x 128 tokens, 96 heads", WEFT_OP_SOFTMAX, { 1024, 128, 96, 96, 64 } },
-  { "10 x 2^20 rows", WEFT_OP_MOE_MATMUL, { 10 << 20, 1024, 2048, 128 }, { (10ull << 20) * 2048, 0, 128 } },
-  { "10 x 2^20 rows", WEFT_OP_MOE_MATMUL_DGRAD, { 10 << 20, 1024, 2048, 128 }, { (10ull << 20) * 1024, 0, 128 } },
-  { "10 x 2^20 rows", WEFT_OP_MOE_MATMUL_WGRAD, { 10 << 20, 1024, 2048, 128 }, { (10ull << 20) * 1024, 0, 128 } },
+  { "10 x 2^20 rows",
+    WEFT_OP_MOE_MATMUL,
+    { 10 << 20, 1024, 2048, 128 },
+    { (10ull << 20) * 2048, 0, 128 } },
+  { "10 x 2^20 rows",
+    WEFT_OP_MOE_MATMUL_DGRAD,
+    { 10 << 20, 1024, 2048, 128 },
+    { (10ull << 20) * 1024, 0, 128 } },
+  { "10 x 2^20 rows",
+    WEFT_OP_MOE_MATMUL_WGRAD,
+    { 10 << 20, 1024, 2048, 128 },
+    { (10ull << 20) * 1024, 0, 128 } },
   { "4 x 2^20 tokens", WEFT_OP_SWIGLU, { 4 << 20, 2048 } },
   { "4 x 2^20 tokens", WEFT_OP_NORM_BWD, { 4 << 20, 1024 } },
 };
@@ -312,7 +328,8 @@ run_last (const struct weft_kernel *k, gboolean warpgroups)
 }
 
 static void
-make_calls (GRand *rand, const struct large *large, struct weft_kernel *all, struct weft_kernel *few)
+make_calls (GRand *rand, const struct large *large, struct weft_kernel *all,
+            struct weft_kernel *few)
 {
   struct kernel_argument argument[WEFT_MOST_OPERANDS];
   uint32_t n = kernel_case_arguments (large->kind, argument);

@@ -70,8 +70,8 @@ runs_and_graphs_have_the_same_bits (void **state)
   assert_int_equal (in_order->n_open + shuffled->n_open, 0);
 }
 
-/* Every third of the cases, but what NCCL has not: ranks with a GPU each talk by communicators, in any order that streams and
- * events allow, single calls or graphs. */
+/* Every third of the cases, but what NCCL has not: ranks with a GPU each talk by communicators, in
+ * any order that streams and events allow, single calls or graphs. */
 static void
 ranks_with_a_gpu_each_have_the_bits_of_those_that_share_one (void **state)
 {
@@ -95,8 +95,8 @@ ranks_with_a_gpu_each_have_the_bits_of_those_that_share_one (void **state)
   "model=deepseek-nano topology=cpu reduction_order=fast precision=fp32 num_layers=2 "             \
   "seq_length=8 micro_batch_size=1 global_batch_size=4 moe_load_imbalance=8 "
 
-/* A GPU for each rank gives the bits of ranks that share one, and nearly those of the CPU: how many rows
- * go where is read by a thread of the host for each rank, while others compute. */
+/* A GPU for each rank gives the bits of ranks that share one, and nearly those of the CPU: how many
+ * rows go where is read by a thread of the host for each rank, while others compute. */
 static void
 assert_apart_as_together (const char *const *jobs, unsigned n)
 {

@@ -1,5 +1,5 @@
-/* Whole steps on a device that computes and has products of warpgroups (compute capability 9.0): attention,
- * products of experts and of their codes go that way, and train as on the CPU. */
+/* Whole steps on a device that computes and has products of warpgroups (compute capability 9.0):
+ * attention, products of experts and of their codes go that way, and train as on the CPU. */
 #include "core/base/sanitize.h"
 #include "tests/doubles/computing_cuda.h"
 #include "tests/doubles/emulated_cuda.h"

@@ -1,5 +1,6 @@
-/* Attention by cuDNN: that its graph means attention, by a double that computes it; and that the library
- * takes the graph, by asking it for plans for GPUs that are only described, where it is installed. */
+/* Attention by cuDNN: that its graph means attention, by a double that computes it; and that the
+ * library takes the graph, by asking it for plans for GPUs that are only described, where it is
+ * installed. */
 #include "exec_cuda/module/fused.h"
 #include "kernels/bind.h"
 #include "kernels/cuda/cudnn_attention.h"
@@ -96,8 +97,8 @@ a_shape_that_cudnn_does_not_take_is_refused_with_the_reason (void **state)
   weft_cudnn_attention_free (a);
 }
 
-/* Its workspace is far less than the gradients of all scores, which the real library wants: here only
- * fp32 sums are counted, of 2^23 tokens. */
+/* Its workspace is far less than the gradients of all scores, which the real library wants: here
+ * only fp32 sums are counted, of 2^23 tokens. */
 static void
 more_scratch_than_agreed_is_refused (void **state)
 {
@@ -437,8 +438,8 @@ answer (struct weft_cudnn_attention *a, const struct asked *s, uint64_t *scratch
   return weft_cudnn_attention_plan (a, &shape, scratch);
 }
 
-/* Gradients of scores are two bytes each; without them there are fp32 sums of gradients of queries, and
- * gradients of keys and values of all heads where groups are fewer. */
+/* Gradients of scores are two bytes each; without them there are fp32 sums of gradients of queries,
+ * and gradients of keys and values of all heads where groups are fewer. */
 static void
 check_scratch (const struct asked *s, uint64_t scratch)
 {

@@ -1,10 +1,11 @@
 /* Descriptors of matrices in shared memory, against layouts as NVIDIA CUTLASS publishes them
- * (include/cute/atom/mma_traits_sm90_gmma.hpp: Layout_K_SW128_Atom, Layout_MN_SW128_Atom, make_gmma_desc;
- * include/cute/arch/mma_sm90_desc.hpp: the fields).  Nothing here is shared with the kernels or with the
- * emulator: a layout is modes of sizes and strides, as in CuTe, which it is evaluated and composed by.
+ * (include/cute/atom/mma_traits_sm90_gmma.hpp: Layout_K_SW128_Atom, Layout_MN_SW128_Atom,
+ * make_gmma_desc; include/cute/arch/mma_sm90_desc.hpp: the fields).  Nothing here is shared with
+ * the kernels or with the emulator: a layout is modes of sizes and strides, as in CuTe, which it is
+ * evaluated and composed by.
  *
- * Three things have to agree: where kernels put what they copy, what their descriptors say, and where the
- * emulator reads. */
+ * Three things have to agree: where kernels put what they copy, what their descriptors say, and
+ * where the emulator reads. */
 #include "tests/doubles/warpgroup_trial.h"
 #include "tests/runner/runner.h"
 #include <glib.h>
@@ -34,7 +35,8 @@ offset_in (const struct side *s, unsigned i)
   return offset;
 }
 
-/* Swizzle<3,4,3>: three bits from bit 4 on are changed by the three that are three places higher. */
+/* Swizzle<3,4,3>: three bits from bit 4 on are changed by the three that are three places
+ * higher. */
 static unsigned
 swizzled (unsigned byte)
 {
@@ -47,8 +49,8 @@ place (const struct layout *l, unsigned begin, unsigned outer, unsigned term)
   return swizzled (begin + (offset_in (&l->outer, outer) + offset_in (&l->term, term)) * ELEMENT);
 }
 
-/* tile_to_shape() of an atom of 8 rows of 64 elements, rows first: K-major, so that rows are `outer` and columns
- * are terms; MN-major, the other way round. */
+/* tile_to_shape() of an atom of 8 rows of 64 elements, rows first: K-major, so that rows are
+ * `outer` and columns are terms; MN-major, the other way round. */
 static struct layout
 layout_of_tile (unsigned rows, unsigned columns, bool turned)
 {
@@ -78,7 +80,8 @@ static const struct tile {
   unsigned rows, columns, product;
   bool turned;
 } tiles[] = {
-  { 128, 64, 64, false },  /* queries, keys or their gradients' factors, heads of 64; rows of experts */
+  /* queries, keys or their gradients' factors, heads of 64; rows of experts */
+  { 128, 64, 64, false },
   { 128, 128, 64, false }, /* heads of 128 */
   { 128, 64, 128, false }, /* on the right: keys */
   { 128, 128, 128, false },

@@ -1,5 +1,5 @@
-/* That the emulator of CUDA's kernels minds what a GPU does not forgive (tests/doubles/emulated_cuda.hh): whoever does
- * it does not come back. */
+/* That the emulator of CUDA's kernels minds what a GPU does not forgive
+ * (tests/doubles/emulated_cuda.hh): whoever does it does not come back. */
 #include "core/base/sanitize.h"
 #include "kernels/cuda/launch.h"
 #include "tests/doubles/computing_cuda.h"
@@ -75,7 +75,8 @@ end_of (int (*run) (int what), int what)
 static gboolean
 is_minded (int fault)
 {
-  return fault < EMULATOR_ADDRESSES || (fault < EMULATOR_RACES ? WEFT_ADDRESS_SANITIZER : WEFT_THREAD_SANITIZER);
+  return fault < EMULATOR_ADDRESSES ||
+         (fault < EMULATOR_RACES ? WEFT_ADDRESS_SANITIZER : WEFT_THREAD_SANITIZER);
 }
 
 static void
@@ -96,7 +97,8 @@ read_arena (int element)
 {
   computing_cuda *d = computing_cuda_new (0);
   volatile float *at = computing_map (d, WEFT_POOL_DEVICE, 2 * N_OPERAND * sizeof *at);
-  const struct weft_cuda_launch launch = { .operand = { { (void *) at, N_OPERAND, WEFT_FP32, 0 } } };
+  const struct weft_cuda_launch launch = { .operand = {
+                                               { (void *) at, N_OPERAND, WEFT_FP32, 0 } } };
 
   computing_let_host (d, TRUE);
   computing_fence (d, &launch, 1);

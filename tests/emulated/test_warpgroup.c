@@ -1,5 +1,5 @@
-/* Products of warpgroups as the emulator makes them, against loops over matrices; and that it minds what a
- * device would not forgive. */
+/* Products of warpgroups as the emulator makes them, against loops over matrices; and that it minds
+ * what a device would not forgive. */
 #include "kernels/float.h"
 #include "core/base/sanitize.h"
 #include "tests/doubles/emulated_cuda.h"
@@ -146,7 +146,8 @@ static void
 sums_that_are_read_early_and_tiles_that_are_replaced_give_no_numbers (void **state)
 {
   static const enum warpgroup_fault faults[] = { WARPGROUP_READ_EARLY, WARPGROUP_TILE_COPIED };
-  const unsigned n = WEFT_THREAD_SANITIZER ? 1 : G_N_ELEMENTS (faults); /* the last is a race, and it says so */
+  /* the last is a race, and it says so */
+  const unsigned n = WEFT_THREAD_SANITIZER ? 1 : G_N_ELEMENTS (faults);
 
   (void) state;
   for (unsigned f = 0; f < n; f++) {

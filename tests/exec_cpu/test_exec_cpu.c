@@ -1,8 +1,8 @@
 /* Real steps: whatever the strategy, loss, norm, gradients, weights and moments are those of one
  * rank, bit for bit.
  *
- *   test_exec_cpu exec_cpu [-- all]      every strategy with each small model in each precision, five times as many
- *                            runs: else with each model in one of them, with the next in another */
+ *   test_exec_cpu exec_cpu [-- all]   every strategy with each small model in each precision: five
+ *                                     times as many runs as with one precision for each model */
 #include "core/base/sanitize.h"
 #include "exec_cpu/exec_cpu.h"
 #include "exec_sim/exec_sim.h"
@@ -13,9 +13,9 @@
 #include <string.h>
 
 #define STEPS 2
-/* One strategy of so many runs with a model in a precision, others with the next, which begin APART:
- * each comes, and here in all precisions.  Sanitizers are slow: there are fewer, and one seed of ten,
- * whose runs are of a single thread. */
+/* One strategy of so many runs with a model in a precision, others with the next, which begin
+ * APART: each comes, and here in all precisions.  Sanitizers are slow: there are fewer, and one
+ * seed of ten, whose runs are of a single thread. */
 #define SANITIZED (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER)
 enum { APART = 4 };
 static unsigned stride = SANITIZED ? 10 : 3;
@@ -320,22 +320,6 @@ static const char *const fp32_sums[] = {
   "overlap_param_gather=true bucket_size=20000 reduce_scatter_with_fp32_accumulation=true",
 };
 
-static char *
-words_of (const char *model, const char *precision, const char *strategy)
-{
-  return g_strdup_printf ("topology=cpu %s %s %s", model, precision, strategy);
-}
-
-static struct real_result
-run_words (const char *model, const char *precision, const char *strategy, struct real_run run)
-{
-  g_autofree char *words = words_of (model, precision, strategy);
-
-  run.words = words;
-  run.steps = STEPS;
-  return weft_test_run (&run);
-}
-
 static void
 check (const char *words, const struct real_result *one, struct real_run run)
 {
@@ -349,9 +333,9 @@ struct table {
   unsigned n, first, stride;
 };
 
-/* Gradients in fp16 are not sent to the host: they are divided by the loss scale in fp32.  And where
- * they are divided by replicas or tokens later, fewer of them are so small that fp16 has not all
- * their bits. */
+/* Gradients in fp16 are not sent to the host: they are divided by the loss scale in fp32.  And
+ * where they are divided by replicas or tokens later, fewer of them are so small that fp16 has not
+ * all their bits. */
 static gboolean
 is_other_in_fp16 (const struct precision *precision, const char *strategy)
 {
@@ -366,13 +350,14 @@ is_other_in_fp16 (const struct precision *precision, const char *strategy)
 static void
 check_table (const char *model, const struct precision *precision, const struct table *table)
 {
-  struct real_result one = run_words (model, precision->one, "gpus=1", (struct real_run){ 0 });
+  struct real_result one =
+      weft_test_run_words (model, precision->one, "gpus=1", (struct real_run){ .steps = STEPS });
 
   assert_true (isfinite (one.loss[STEPS - 1]) && one.loss[STEPS - 1] < one.loss[0]);
   for (unsigned s = table->first; s < table->n; s += table->stride) {
     if (is_other_in_fp16 (precision, table->row[s]))
       continue;
-    g_autofree char *words = words_of (model, precision->other, table->row[s]);
+    g_autofree char *words = weft_test_cpu_words (model, precision->other, table->row[s]);
     check (words, &one, (struct real_run){ .poison = TRUE, .threads = s % SHARING == 0 ? 2 : 1 });
   }
 }
@@ -450,22 +435,23 @@ slices_summed_in_fp32_have_the_bits_of_one_rank_where_gradients_are_fp32 (void *
   (void) state;
   for (unsigned p = 0; p < 2; p++)
     for (unsigned s = 0; s < G_N_ELEMENTS (fp32_sums); s++) {
-      struct real_result one =
-          run_words (models[0], precisions[p], "gpus=1", (struct real_run){ 0 });
-      g_autofree char *words = words_of (models[0], precisions[p], fp32_sums[s]);
+      struct real_result one = weft_test_run_words (models[0], precisions[p], "gpus=1",
+                                                    (struct real_run){ .steps = STEPS });
+      g_autofree char *words = weft_test_cpu_words (models[0], precisions[p], fp32_sums[s]);
       check (words, &one, (struct real_run){ .poison = TRUE });
     }
 }
 
-/* Products in bf16 round, so one rank without autocast has other bits; strategies among themselves do
- * not differ. */
+/* Products in bf16 round, so one rank without autocast has other bits; strategies among themselves
+ * do not differ. */
 static void
 enable_autocast_gives_the_bits_of_one_rank (void **state)
 {
   static const char autocast[] = "precision=fp32 enable_autocast=true autocast_dtype=bf16";
-  struct real_result plain =
-      run_words (models[0], "precision=fp32", "gpus=1", (struct real_run){ 0 });
-  struct real_result cast = run_words (models[0], autocast, "gpus=1", (struct real_run){ 0 });
+  struct real_result plain = weft_test_run_words (models[0], "precision=fp32", "gpus=1",
+                                                  (struct real_run){ .steps = STEPS });
+  struct real_result cast =
+      weft_test_run_words (models[0], autocast, "gpus=1", (struct real_run){ .steps = STEPS });
 
   (void) state;
   assert_false (weft_test_same_bits (&plain, &cast, STEPS));
@@ -480,11 +466,12 @@ fused_accumulation_makes_no_difference_in_canonical_order (void **state)
 {
   static const char fused[] = "precision=bf16 gradient_accumulation_fusion=true",
                     unfused[] = "precision=bf16 gradient_accumulation_fusion=false";
-  struct real_result one = run_words (models[0], fused, "gpus=1", (struct real_run){ 0 });
+  struct real_result one =
+      weft_test_run_words (models[0], fused, "gpus=1", (struct real_run){ .steps = STEPS });
 
   (void) state;
   for (unsigned s = 0; s < G_N_ELEMENTS (strategies); s += 4) {
-    g_autofree char *words = words_of (models[0], unfused, strategies[s]);
+    g_autofree char *words = weft_test_cpu_words (models[0], unfused, strategies[s]);
     check (words, &one, (struct real_run){ 0 });
   }
 }
@@ -500,9 +487,9 @@ fifty_random_interleavings_give_the_same_bits (void **state)
   (void) state;
   for (unsigned m = 0; m < 3; m += 2)
     for (unsigned s = 0; s < G_N_ELEMENTS (some); s++) {
-      struct real_result one =
-          run_words (models[m], "precision=fp32", "gpus=1", (struct real_run){ 0 });
-      g_autofree char *words = words_of (models[m], "precision=fp32", some[s]);
+      struct real_result one = weft_test_run_words (models[m], "precision=fp32", "gpus=1",
+                                                    (struct real_run){ .steps = STEPS });
+      g_autofree char *words = weft_test_cpu_words (models[m], "precision=fp32", some[s]);
       for (uint64_t seed = 1; seed <= SEEDS; seed++)
         check (words, &one, (struct real_run){ .stress = seed, .poison = TRUE });
     }
@@ -522,14 +509,14 @@ fast_order_is_close_and_the_same_every_time (void **state)
     "gpus=2 average_in_collective=true",
   };
   (void) state;
-  struct real_result one =
-      run_words (models[0], "precision=fp32", "gpus=1", (struct real_run){ 0 });
+  struct real_result one = weft_test_run_words (models[0], "precision=fp32", "gpus=1",
+                                                (struct real_run){ .steps = STEPS });
   for (unsigned s = 0; s < G_N_ELEMENTS (some); s++) {
     g_autofree char *words = g_strconcat (some[s], " reduction_order=fast", NULL);
-    struct real_result a =
-        run_words (models[0], "precision=fp32", words, (struct real_run){ .poison = TRUE });
-    struct real_result b =
-        run_words (models[0], "precision=fp32", words, (struct real_run){ .stress = 3 });
+    struct real_result a = weft_test_run_words (
+        models[0], "precision=fp32", words, (struct real_run){ .steps = STEPS, .poison = TRUE });
+    struct real_result b = weft_test_run_words (models[0], "precision=fp32", words,
+                                                (struct real_run){ .steps = STEPS, .stress = 3 });
     assert_true (weft_test_same_bits (&a, &b, STEPS));
     if (strstr (some[s], "batch"))
       continue;
@@ -541,11 +528,12 @@ static void
 more_ranks_than_cores_do_not_get_stuck (void **state)
 {
   (void) state;
-  struct real_result many = run_words ("model=llama-nano seq_length=8 global_batch_size=64",
-                                       "precision=fp32", "gpus=64", (struct real_run){ 0 });
+  struct real_result many =
+      weft_test_run_words ("model=llama-nano seq_length=8 global_batch_size=64", "precision=fp32",
+                           "gpus=64", (struct real_run){ .steps = STEPS });
   struct real_result one =
-      run_words ("model=llama-nano seq_length=8 global_batch_size=64", "precision=fp32",
-                 "gpus=1 micro_batch_size=16", (struct real_run){ 0 });
+      weft_test_run_words ("model=llama-nano seq_length=8 global_batch_size=64", "precision=fp32",
+                 "gpus=1 micro_batch_size=16", (struct real_run){ .steps = STEPS });
   assert_true (weft_test_same_bits (&one, &many, STEPS));
 }
 

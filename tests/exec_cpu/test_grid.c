@@ -1,5 +1,5 @@
-/* Every axis of parallelism with every other: a sample of the grid, really run, whose losses, norms,
- * gradients, weights and moments are those of one rank, bit for bit.
+/* Every axis of parallelism with every other: a sample of the grid, really run, whose losses,
+ * norms, gradients, weights and moments are those of one rank, bit for bit.
  *
  *   ./weft test grid
  *
@@ -21,8 +21,8 @@
   "kv_channels=8 ffn_hidden_size=64 moe_ffn_hidden_size=32 vocab_size=96 seq_length=16 "           \
   "max_position_embeddings=16"
 
-/* Models in the small: widths that eight leaves divide, layers that eight stages do; and what is asked of
- * several ranks beside the axes. */
+/* Models in the small: widths that eight leaves divide, layers that eight stages do; and what is
+ * asked of several ranks beside the axes. */
 static const struct {
   const char *words, *more;
 } models[] = {

@@ -1,5 +1,5 @@
-/* A step that is run in parts is the step: nothing waits for a later part, and the bits are those of
- * the whole. */
+/* A step that is run in parts is the step: nothing waits for a later part, and the bits are those
+ * of the whole. */
 #include "core/plan/parts.h"
 #include "exec_cpu/exec_cpu.h"
 #include "tests/made/random_job.h"

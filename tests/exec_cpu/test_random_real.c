@@ -19,7 +19,8 @@
 #define MOST_TOKENS 2500
 #define MOST_PRODUCTS 40000000 /* parameters times tokens */
 
-/* Gradients of a sum over all tokens, times a scale, may leave the range of fp16, and are looked at. */
+/* Gradients of a sum over all tokens, times a scale, may leave the range of fp16, and are looked
+ * at. */
 static gboolean
 overflows (const struct weft_job *job)
 {
@@ -59,8 +60,8 @@ shorter (GRand *rand, const char *words, const struct weft_job *job)
              : g_strdup (words);
 }
 
-/* Clusters do not matter to numbers: all jobs run on this machine.  Ranks have room for as many tokens
- * as may come to them. */
+/* Clusters do not matter to numbers: all jobs run on this machine.  Ranks have room for as many
+ * tokens as may come to them. */
 static char *
 small_job (GRand *rand, struct weft_job *job)
 {
@@ -111,7 +112,8 @@ check_against_simulation (const char *words, const weft_plan *plan)
   weft_exec_cpu.close (x);
 }
 
-/* Scales of fp8 that are of a microbatch, or of blocks of its tokens, are others where it is larger. */
+/* Scales of fp8 that are of a microbatch, or of blocks of its tokens, are others where it is
+ * larger. */
 static gboolean
 scales_microbatches (const char *words)
 {
@@ -214,8 +216,8 @@ rounds_between_stages (const struct weft_job *job)
   return dtype != WEFT_NONE && dtype != WEFT_FP32 && dtype != job->train.precision;
 }
 
-/* In fp16 bits of small numbers are lost, as in fp8 in the first step, whose scales are 1, and gradients
- * that the collective divides are larger. */
+/* In fp16 bits of small numbers are lost, as in fp8 in the first step, whose scales are 1, and
+ * gradients that the collective divides are larger. */
 static gboolean
 divides_small_later (const struct weft_job *job)
 {

@@ -287,8 +287,9 @@ gradient_is_near (const struct pair *p)
                 p->model, p->name, i, p->n, (double) p->found[i], (double) p->wanted[i], scale);
 }
 
-/* Adam divides a gradient by its own size: where rounding, which was seen to be 3.3e-6 of the largest, is
- * more than a hundredth of it, so it is of the direction of the step.  Zeros of a matrix are rows of tokens that no sequence has. */
+/* Adam divides a gradient by its own size: where rounding, which was seen to be 3.3e-6 of the
+ * largest, is more than a hundredth of it, so it is of the direction of the step.  Zeros of a
+ * matrix are rows of tokens that no sequence has. */
 static gboolean
 direction_is_rounding (const struct pair *p, uint64_t i, double scale)
 {
@@ -297,8 +298,8 @@ direction_is_rounding (const struct pair *p, uint64_t i, double scale)
   return gradient < 3.3e-4 * scale && (gradient > 0 || g_str_has_suffix (p->name, ".bias"));
 }
 
-/* Within a hundredth of one step's learning rate, and what a gradient as near as gradients are changes
- * of a step, which Adam divides by the gradient's size. */
+/* Within a hundredth of one step's learning rate, and what a gradient as near as gradients are
+ * changes of a step, which Adam divides by the gradient's size. */
 static void
 weight_is_near (const struct pair *p)
 {

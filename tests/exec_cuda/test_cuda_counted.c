@@ -1,5 +1,5 @@
-/* Exchanges by counts of ranks with a GPU each, where hosts wait for counts in the middle of a step:
- * random jobs on a device that writes down what it is told.
+/* Exchanges by counts of ranks with a GPU each, where hosts wait for counts in the middle of a
+ * step: random jobs on a device that writes down what it is told.
  *
  *   test_exec_cuda cuda_counted -- [SEED [JOBS]]      other jobs, or fewer of them */
 #include "exec_cuda/exec_cuda.h"
@@ -265,8 +265,8 @@ runs_with (const weft_plan *plan, const int64_t counts[8], char **why)
   return t != NULL;
 }
 
-/* Counts that fill the room to the last row are fine; one more is not, nor are those of which a sum or
- * a cut to fewer bits would make a few rows. */
+/* Counts that fill the room to the last row are fine; one more is not, nor are those of which a sum
+ * or a cut to fewer bits would make a few rows. */
 static void
 counts_fit_to_the_last_row_and_never_by_overflow (void **state)
 {

@@ -1,5 +1,5 @@
-/* What NCCL wants of all members of a communicator: that their windows have one size, one layout and one
- * order. */
+/* What NCCL wants of all members of a communicator: that their windows have one size, one layout
+ * and one order. */
 #include "exec_cuda/exec_cuda.h"
 #include "tests/made/random_job.h"
 #include "tests/doubles/recorded_cuda.h"
@@ -22,7 +22,8 @@ thing_at (const recorded_cuda *d, uint32_t number)
   return g_ptr_array_index (d->things, number);
 }
 
-/* Ranks of one stage are neighbours: a communicator with others is cut from several colors of rows. */
+/* Ranks of one stage are neighbours: a communicator with others is cut from several colors of
+ * rows. */
 static struct windows
 open_and_count (const char *words)
 {

@@ -1,5 +1,5 @@
-/* weft measure on GPUs, on a device that does nothing but keeps the time of its streams: a table has
- * what kernels take and not what asking costs, and predicts the step that nobody asked. */
+/* weft measure on GPUs, on a device that does nothing but keeps the time of its streams: a table
+ * has what kernels take and not what asking costs, and predicts the step that nobody asked. */
 #include "core/exec/timeline_file.h"
 #include "core/report/compare.h"
 #include "exec_cuda/exec_cuda.h"
@@ -311,8 +311,8 @@ a_comparison_names_what_libraries_took (void **state)
 
 #define WITH_DEVICE(test) cmocka_unit_test_setup_teardown (test, make_device, free_device)
 
-/* Of a device that does nothing the numbers are those of this machine; what is checked is that it is asked
- * for as many calls as graphs have nodes, and that all is given back. */
+/* Of a device that does nothing the numbers are those of this machine; what is checked is that it
+ * is asked for as many calls as graphs have nodes, and that all is given back. */
 static void
 launches_are_timed_one_by_one_and_as_graphs (void **state)
 {

@@ -274,9 +274,13 @@ a_process_that_sees_as_many_gpus_as_it_has_ranks_takes_all_of_them (void **state
 
   (void) state;
   for (uint32_t i = 0; i < 2; i++) {
-    part[i].place = (struct weft_rendezvous_place){
-      .host = "localhost", .port = port, .token = "", .n = 2, .process = i, .ranks_each = 1, .seconds = 20
-    };
+    part[i].place = (struct weft_rendezvous_place){ .host = "localhost",
+                                                    .port = port,
+                                                    .token = "",
+                                                    .n = 2,
+                                                    .process = i,
+                                                    .ranks_each = 1,
+                                                    .seconds = 20 };
     part[i].options.local_process = i;
     thread[i] = g_thread_new ("process", part_main, &part[i]);
   }

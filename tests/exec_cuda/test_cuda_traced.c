@@ -99,7 +99,8 @@ an_op_lasts_from_the_first_of_its_kernels_to_the_last (void **state)
   assert_int_equal (count (d, RECORDED_stamp), 0); /* nothing else is put between kernels */
 }
 
-/* All ops have times: one that is nothing for the device is where the one before on its lane has ended. */
+/* All ops have times: one that is nothing for the device is where the one before on its lane has
+ * ended. */
 static void
 what_is_nothing_ends_when_its_lane_has_come_there (void **state)
 {

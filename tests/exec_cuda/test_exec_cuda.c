@@ -257,8 +257,8 @@ count_lane (const weft_plan *plan, const cuda_log *log, enum weft_lane lane, uin
   }
 }
 
-/* Copies have streams of their own, and so has the optimizer on the CPU: kernels go on beside most of
- * them.  Order and waits are those of the plan and no more, as for all jobs above. */
+/* Copies have streams of their own, and so has the optimizer on the CPU: kernels go on beside most
+ * of them.  Order and waits are those of the plan and no more, as for all jobs above. */
 static void
 what_is_on_the_host_moves_and_is_updated_beside_kernels (void **state)
 {
@@ -515,8 +515,8 @@ rows_of (uint32_t from, uint32_t to)
   return 8 + 2 * from + to;
 }
 
-/* The device copies nothing: the test puts counts where the copies of a step would have; of 4 experts
- * for each rank, what is sent and what is got. */
+/* The device copies nothing: the test puts counts where the copies of a step would have; of 4
+ * experts for each rank, what is sent and what is got. */
 static void
 put_counts (const recorded_cuda *d, const weft_plan *plan, uint32_t first, uint32_t end)
 {
@@ -535,8 +535,8 @@ put_counts (const recorded_cuda *d, const weft_plan *plan, uint32_t first, uint3
   }
 }
 
-/* The event that the host looks at before a launch was recorded after the copies of counts, on their
- * stream. */
+/* The event that the host looks at before a launch was recorded after the copies of counts, on
+ * their stream. */
 static void
 assert_told (const recorded_cuda *d, const weft_plan *plan, uint32_t first, uint32_t launch)
 {

@@ -1,7 +1,7 @@
-/* Every schedule as programs in the simulator: made kernels for cells, transfers between them, buffers
- * for what a cell keeps.  Times must be those of the grid's replay, and so the closed forms of
- * bubbles that test_schedules.c holds the replay to; planned bytes must be what the grid keeps in
- * flight. */
+/* Every schedule as programs in the simulator: made kernels for cells, transfers between them,
+ * buffers for what a cell keeps.  Times must be those of the grid's replay, and so the closed forms
+ * of bubbles that test_schedules.c holds the replay to; planned bytes must be what the grid keeps
+ * in flight. */
 #include "core/schedule/grid.h"
 #include "tests/made/made.h"
 #include "tests/runner/runner.h"
@@ -94,7 +94,8 @@ transfer (struct maker *m, uint32_t rank, const struct weft_cell *cell)
   if (cell->phase == WEFT_PHASE_WEIGHT_GRAD ||
       !(forward ? weft_grid_next : weft_grid_prev) (m->grid, &to, &chunk) || to == rank)
     return;
-  int peer = to == rank + 1 ? 1 : to + 1 == rank ? -1 : to == 0 ? 1 : -1; /* the last two go round */
+  /* the last two go round */
+  int peer = to == rank + 1 ? 1 : to + 1 == rank ? -1 : to == 0 ? 1 : -1;
   uint32_t kernel = weft_build_last (m->b[rank], WEFT_LANE_GPU);
   made_transfer (m->b[rank], WEFT_OP_SEND, peer, 4);
   weft_build_dep (m->b[rank], kernel);

@@ -10,7 +10,8 @@
  *
  * Targets of train/ take what they test as well: train/tokens*.c, train/safetensors.c.
  *
- * What it finds goes, once mended, into tests/fuzz/inputs/program under a name that says what it is. */
+ * What it finds goes, once mended, into tests/fuzz/inputs/program under a name that says what it
+ * is. */
 #include "tests/fuzz/fuzz.h"
 #include <glib.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* The kernels of CUDA on a GPU, through the module that the executor loads: the cases that
  * test_cuda_kernels.c gives the emulator.  Without a GPU they are skipped, and say why.
  *
- *   test_gpu gpu_kernels         every op in a process of its own, several at once: a kernel that goes astray
- *                          takes with it what the GPU would have said of no other
+ *   test_gpu gpu_kernels         every op in a process of its own, several at once: a kernel that
+ *                                fails takes no other with it
  *   test_gpu gpu_kernels -- OP   the cases of one op */
 #include "exec_cuda/exec_cuda.h"
 #include "tests/made/cuda_case.h"

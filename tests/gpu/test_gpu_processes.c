@@ -1,6 +1,6 @@
 /* Two processes on one GPU, with NCCL between them: each says that it is a machine of its own
- * (NCCL_HOSTID), so that their bytes go over sockets of this one.  Slow, and all of NCCL but NVLink and
- * what needs it.  Without a GPU all of it is skipped, and the reason is told. */
+ * (NCCL_HOSTID), so that their bytes go over sockets of this one.  Slow, and all of NCCL but NVLink
+ * and what needs it.  Without a GPU all of it is skipped, and the reason is told. */
 #include "exec_cuda/exec_cuda.h"
 #include "tests/runner/folder.h"
 #include "tests/runner/processes.h"

@@ -1,5 +1,5 @@
-/* Training on a GPU: what test_cuda_train.c shows on a device that computes on the CPU, on the real one.
- * Without a GPU all of it is skipped, and the reason is told. */
+/* Training on a GPU: what test_cuda_train.c shows on a device that computes on the CPU, on the real
+ * one. Without a GPU all of it is skipped, and the reason is told. */
 #include "exec_cuda/exec_cuda.h"
 #include "tests/made/trained_cases.h"
 #include "tests/runner/runner.h"
@@ -70,7 +70,8 @@ graphs_have_the_bits_of_single_calls (void **state)
   trained_in_graphs (gpu (state));
 }
 
-/* The library of products has its scratch on every lane, and the device gives memory in large pieces. */
+/* The library of products has its scratch on every lane, and the device gives memory in large
+ * pieces. */
 static void
 what_is_allocated_was_planned (void **state)
 {

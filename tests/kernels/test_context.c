@@ -27,7 +27,8 @@ ranks_share_out_a_sequence_and_each_has_as_much_of_the_triangle (void **state)
   }
 }
 
-/* Leaves i .. of a rank, in its own zigzag order, are chunks of the sequence in that of the whole. */
+/* Leaves i .. of a rank, in its own zigzag order, are chunks of the sequence in that of the
+ * whole. */
 static void
 a_ranks_chunks_are_an_aligned_block_of_leaves (void **state)
 {
@@ -57,8 +58,8 @@ struct call {
   uint32_t n;
 };
 
-/* Operands of every op here, as many as the list of core/program/op.h has; lists of words that do not say
- * otherwise are fp32. */
+/* Operands of every op here, as many as the list of core/program/op.h has; lists of words that do
+ * not say otherwise are fp32. */
 static uint32_t
 count_operands (enum weft_op_kind kind)
 {
@@ -143,8 +144,8 @@ static void
 run_and_compare (struct call *c, double tolerance)
 {
   for (uint32_t part = 3; part-- > 0;)
-    if (weft_kernels[c->k.kind].splits || part == 0)
-      weft_kernels[c->k.kind].cpu (&c->k, part, weft_kernels[c->k.kind].splits ? 3 : 1);
+    if (!weft_op_info[c->k.kind].serial || part == 0)
+      weft_kernels[c->k.kind].cpu (&c->k, part, !weft_op_info[c->k.kind].serial ? 3 : 1);
   weft_kernels[c->k.kind].reference (&c->exact);
   for (uint32_t i = 0; i < c->n; i++)
     expect_near (c, i, tolerance);

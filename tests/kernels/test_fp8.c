@@ -212,8 +212,8 @@ scales_are_finite_and_never_zero (void **state)
   assert_true (weft_fp8_scale (FLT_MAX) == 448 / FLT_MAX);
 }
 
-/* What is infinite in a tensor that overflowed is no number afterwards, and the rest is rounded as it
- * is; by a scale of the step before it is the largest number. */
+/* What is infinite in a tensor that overflowed is no number afterwards, and the rest is rounded as
+ * it is; by a scale of the step before it is the largest number. */
 static void
 a_tensor_that_overflowed_is_seen (void **state)
 {
@@ -293,7 +293,8 @@ quantise_mx (struct tensor *t)
   run (&k, 1);
 }
 
-/* Both copies, each with blocks along its own rows; exactly as in doubles, for scales are powers. */
+/* Both copies, each with blocks along its own rows; exactly as in doubles, for scales are
+ * powers. */
 static void
 quantise_mx_does_what_its_reference_does_in_both_directions (void **state)
 {
@@ -367,7 +368,8 @@ products_of_codes_and_scales_are_those_of_their_references (void **state)
     draw (rand, &w);
     (mx ? quantise_mx (&w) : quantise (&w, 1));
     uint64_t n = w.rows, k = w.columns;
-    p.k = kernel (dgrad ? WEFT_OP_MATMUL_DGRAD_FP8 : WEFT_OP_MATMUL_FP8, m, dgrad ? k : n);
+    p.k = kernel (dgrad ? WEFT_OP_MATMUL_DGRAD_FP8_WEIGHTS : WEFT_OP_MATMUL_FP8_WEIGHTS, m,
+                  dgrad ? k : n);
     p.k.shape.dim[2] = dgrad ? n : k; /* rows of w are terms of sums either way */
     for (uint64_t i = 0; i < m * k; i++)
       p.x[i] = (float) g_rand_double_range (rand, -1, 1);
@@ -396,13 +398,14 @@ static void
 a_product_reads_its_weights_at_a_byte_each (void **state)
 {
   const struct weft_shape shape = { .dim = { 100, 30, 20 }, .dtype = WEFT_BF16 };
-  const struct weft_op_info *narrow = &weft_op_info[WEFT_OP_MATMUL_FP8],
+  const struct weft_op_info *narrow = &weft_op_info[WEFT_OP_MATMUL_FP8_WEIGHTS],
                             *wide = &weft_op_info[WEFT_OP_MATMUL];
 
   (void) state;
   assert_true (wide->bytes (&shape) - narrow->bytes (&shape) == 30 * 20);
   assert_true (wide->flops (&shape) == narrow->flops (&shape));
-  assert_true (weft_op_info[WEFT_OP_MATMUL_DGRAD_FP8].bytes (&shape) == narrow->bytes (&shape));
+  assert_true (weft_op_info[WEFT_OP_MATMUL_DGRAD_FP8_WEIGHTS].bytes (&shape) ==
+               narrow->bytes (&shape));
 }
 
 static const struct CMUnitTest tests[] = {

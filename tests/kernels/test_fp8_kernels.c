@@ -1,5 +1,5 @@
-/* Products of two factors in fp8 and what makes the factors: all 256 codes of E5M2 against its definition
- * (OFP8 1.0, table 1), kernels against their references for every recipe. */
+/* Products of two factors in fp8 and what makes the factors: all 256 codes of E5M2 against its
+ * definition (OFP8 1.0, table 1), kernels against their references for every recipe. */
 #include "kernels/fp8.h"
 #include "kernels/kernel.h"
 #include "tests/runner/runner.h"
@@ -400,7 +400,8 @@ weight_gradients_are_added_as_by_their_reference (void **state)
   }
 }
 
-/* A byte for an element of each factor, and a 32nd of it for scales of blocks; results as they are. */
+/* A byte for an element of each factor, and a 32nd of it for scales of blocks; results as they
+ * are. */
 static void
 factors_cost_a_byte_an_element_and_results_their_own_type (void **state)
 {

@@ -508,7 +508,8 @@ every_element_is_a_tree_of_chains_on_every_vector_unit (void **state)
     }
 }
 
-/* As ranks of tensor parallelism do: each sums its share of every part, and the sums meet in pairs. */
+/* As ranks of tensor parallelism do: each sums its share of every part, and the sums meet in
+ * pairs. */
 static void
 ranks_that_share_the_terms_meet_in_the_bits_of_one (void **state)
 {
@@ -605,7 +606,8 @@ attention_does_not_see_other_sequences_or_later_tokens (void **state)
 /* -------------------------------------------------------------------- canonical order */
 
 /* Sequences [first, first + n) as one node, by kernels that compute one sequence each (whose chunks
- * tests/kernels/test_context.c looks at) and by the additions of core/base/fold.h.  Sums are fp32 in `node`, rounded to the operand's type. */
+ * tests/kernels/test_context.c looks at) and by the additions of core/base/fold.h.  Sums are fp32
+ * in `node`, rounded to the operand's type. */
 static void
 fold_sequences (struct trial *one, char *const at[2], uint32_t n, uint32_t output, float *node)
 {

@@ -11,7 +11,7 @@ enum { N_TRIAL = 60 /* of each op */ };
 #define IS_HERE(word)                                                                              \
   (!g_str_has_prefix (word, "moe_") && !kernel_case_is_one_of (word, KERNEL_CASE_NOT_DRAWN))
 #define IS_TESTED(kind) (weft_kernels[kind].cpu && IS_HERE (weft_op_info[kind].word))
-#define IS_SPLIT(kind) (weft_kernels[kind].splits && IS_TESTED (kind))
+#define IS_SPLIT(kind) (!weft_op_info[kind].serial && IS_TESTED (kind))
 static void
 a_kernel_does_what_its_reference_does (void **state)
 {
@@ -309,7 +309,8 @@ is_folded_operand (const struct kernel_case *made, uint32_t o)
   return kernel_case_is_gradient (made->argument[o].name) && made->k.operand[o].data != NULL;
 }
 
-/* The call on one sequence of a whole: its own rows, and gradients of its own that are overwritten. */
+/* The call on one sequence of a whole: its own rows, and gradients of its own that are
+ * overwritten. */
 static struct weft_kernel
 one_sequence (const struct kernel_case *made, const struct weft_kernel *whole, uint64_t sequence)
 {

@@ -1,5 +1,5 @@
-/* Normal numbers: those of the formula with libm's functions, wherever the stretch begins and at the ends
- * of what is uniform. */
+/* Normal numbers: those of the formula with libm's functions, wherever the stretch begins and at
+ * the ends of what is uniform. */
 #include "kernels/normals.h"
 #include "core/base/mix.h"
 #include "tests/runner/runner.h"

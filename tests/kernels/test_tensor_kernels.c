@@ -83,7 +83,7 @@ check (const struct weft_kernel *k)
       whole.operand[o].data = g_memdup2 (k->operand[o].data, k->operand[o].n * 4);
     }
   weft_kernels[k->kind].cpu (&whole, 0, 1);
-  for (uint32_t part = 0, n = weft_kernels[k->kind].splits ? 3 : 1; part < n; part++)
+  for (uint32_t part = 0, n = !weft_op_info[k->kind].serial ? 3 : 1; part < n; part++)
     weft_kernels[k->kind].cpu (k, part, n);
   for (uint32_t o = 0; o < WEFT_MOST_OPERANDS; o++)
     if (k->operand[o].data) {
@@ -198,8 +198,8 @@ a_rank_takes_its_part (void **state)
   assert_memory_equal (y, rows, sizeof y);
 }
 
-/* Four ranks, two groups of keys and values, four heads of queries two wide: a part has a head of queries
- * and half of a key and of a value. */
+/* Four ranks, two groups of keys and values, four heads of queries two wide: a part has a head of
+ * queries and half of a key and of a value. */
 static void
 ranks_that_share_a_group_take_all_of_it (void **state)
 {
@@ -501,8 +501,8 @@ gradients_of_logits_are_those_of_one_rank (void **state)
   free_loss (&l);
 }
 
-/* Two losses out of one row of logits, by one op or by two; the second half of the tokens is a call of its
- * own. */
+/* Two losses out of one row of logits, by one op or by two; the second half of the tokens is a call
+ * of its own. */
 static void
 both_at_once_are_the_loss_and_then_its_gradient (void **state)
 {

@@ -149,7 +149,8 @@ a_port_follows_from_the_job (void **state)
   assert_true (one.port >= 20000 && one.port < 32000);
 }
 
-/* Whatever somebody has called a job: processes would turn each other away over a token that is no key. */
+/* Whatever somebody has called a job: processes would turn each other away over a token that is no
+ * key. */
 static void
 a_token_can_be_said_on_the_wire (void **state)
 {

@@ -1,5 +1,5 @@
-/* Attention as the CPU computes it: whole sequences and parts of them, windows, heads of values of another
- * width; on tensor cores and without. */
+/* Attention as the CPU computes it: whole sequences and parts of them, windows, heads of values of
+ * another width; on tensor cores and without. */
 #include "tests/made/cuda_case.h"
 
 /* `size` ranks have so many tokens each of every sequence; of one rank that is all. */
@@ -35,8 +35,8 @@ fill (GRand *rand, struct weft_kernel *k, uint32_t o, enum weft_dtype dtype)
 
 enum { OUTPUTS = 2 /* o and lse */ };
 
-/* Operands of a forward from `first` on are o and lse; a backward has do and gradients behind them, and its
- * o and lse are those of the forward. */
+/* Operands of a forward from `first` on are o and lse; a backward has do and gradients behind them,
+ * and its o and lse are those of the forward. */
 static void
 check (const struct cuda_case_device *d, GRand *rand, struct weft_kernel k, enum weft_dtype dtype)
 {

@@ -125,8 +125,9 @@ copy_of (const struct weft_kernel *k)
     uint32_t same = 0;
     while (same < o && k->operand[same].data != k->operand[o].data)
       same++;
-    copy.operand[o].data = same < o ? copy.operand[same].data
-                                    : g_memdup2 (k->operand[o].data, cuda_case_bytes (&k->operand[o]));
+    copy.operand[o].data = same < o
+                               ? copy.operand[same].data
+                               : g_memdup2 (k->operand[o].data, cuda_case_bytes (&k->operand[o]));
   }
   return copy;
 }
@@ -366,7 +367,8 @@ compare_fixed (const struct weft_kernel call[2])
       if (a->dtype > WEFT_FP16)
         assert_memory_equal (a->data, b->data, a->n * weft_dtype_bytes (a->dtype));
       else if (!(fabs (element (a, i) - element (b, i)) <=
-                 1e-5 * (1 + fabs (element (b, i))) + 2 * half_ulp[a->dtype] * fabs (element (b, i))))
+                 1e-5 * (1 + fabs (element (b, i))) +
+                     2 * half_ulp[a->dtype] * fabs (element (b, i))))
         fail_msg ("%s, operand %u, element %" G_GUINT64_FORMAT ": found %g, wanted %g",
                   weft_op_info[call[0].kind].word, o, i, element (a, i), element (b, i));
     g_free (a->data);
@@ -444,7 +446,8 @@ cuda_case_lots (const struct cuda_case_device *d)
   d->launch (d->user, &device, FALSE);
   for (uint32_t o = 0; o <= 5; o++)
     if (cpu.operand[o].data)
-      assert_memory_equal (cpu.operand[o].data, device.operand[o].data, cuda_case_bytes (&cpu.operand[o]));
+      assert_memory_equal (cpu.operand[o].data, device.operand[o].data,
+                           cuda_case_bytes (&cpu.operand[o]));
   cuda_case_free (&cpu);
   cuda_case_free (&device);
 }

@@ -12,24 +12,25 @@ struct cuda_case_device {
   void (*launch) (void *user, const struct weft_kernel *k, gboolean again);
   void *user;
   const char *only; /* the word of an op: cases of others are left out; NULL: all */
-  int arch; /* 10 * major + minor of a GPU, which has not all tensor cores; 0: of the host, which has all */
+  /* 10 * major + minor of a GPU, which has not all tensor cores; 0: of the host, which has all */
+  int arch;
 };
 
 /* Whether the device has a kernel for an op, and cases of it are wanted. */
 gboolean cuda_case_has (const struct cuda_case_device *device, enum weft_op_kind kind);
 
-/* Random shapes of the ops that kernel_case.h draws; attention in tiles, with lengths around theirs:
- * against the fp64 references. */
+/* Random shapes of the ops that kernel_case.h draws; attention in tiles, with lengths around
+ * theirs: against the fp64 references. */
 void cuda_case_drawn (const struct cuda_case_device *device);
 void cuda_case_tiles (const struct cuda_case_device *device);
 
 /* The other ops, with a shape or two of their own: against the kernels of the CPU. */
 void cuda_case_fixed (const struct cuda_case_device *device);
 
-/* A call, by the kernel of the CPU and twice by that of the device, with the same bits where nobody asked
- * for fused attention without deterministic_mode.  No element may be further from the
- * CPU's than rounding to its type and `tolerance` of the largest explain.  Operands are the caller's,
- * who frees them with cuda_case_free(); they hold what the CPU has made, which is all that happens to
+/* A call, by the kernel of the CPU and twice by that of the device, with the same bits where nobody
+ * asked for fused attention without deterministic_mode.  No element may be further from the CPU's
+ * than rounding to its type and `tolerance` of the largest explain.  Operands are the caller's, who
+ * frees them with cuda_case_free(); they hold what the CPU has made, which is all that happens to
  * an op that no cases are wanted of. */
 void cuda_case_alike (const struct cuda_case_device *device, const struct weft_kernel *k,
                       double tolerance);
@@ -54,8 +55,8 @@ void cuda_case_scores (const struct cuda_case_device *device);
 /* Numbers of one byte, and products with weights of them. */
 void cuda_case_fp8 (const struct cuda_case_device *device);
 
-/* Layers of experts against the fp64 reference; rows of several sources, weights, tallies, products of
- * many rows against the kernels of the CPU. */
+/* Layers of experts against the fp64 reference; rows of several sources, weights, tallies, products
+ * of many rows against the kernels of the CPU. */
 void cuda_case_experts (const struct cuda_case_device *device);
 
 /* AdamW that rounds weights by lot. */

@@ -1,5 +1,5 @@
-/* Experts: layers against the fp64 references, and what a layer of one rank does not show against the
- * kernels of the CPU. */
+/* Experts: layers against the fp64 references, and what a layer of one rank does not show against
+ * the kernels of the CPU. */
 #include "tests/made/expert_layer.h"
 
 enum { N_TRIAL = 5 };

@@ -1,5 +1,5 @@
-/* Numbers of one byte, as the CPU has them: every code, products with weights that are kept so, and of two
- * factors that are. */
+/* Numbers of one byte, as the CPU has them: every code, products with weights that are kept so, and
+ * of two factors that are. */
 #include "kernels/cuda/fp8_scales.h"
 #include "kernels/float.h"
 #include "kernels/moe_scales.h"
@@ -106,8 +106,8 @@ check_blocks (const struct cuda_case_device *d, GRand *rand, enum weft_dtype dty
   }
 }
 
-/* A tensor that overflowed, one of zeros, and those so small that their scale would be infinite; with
- * what is no number in each. */
+/* A tensor that overflowed, one of zeros, and those so small that their scale would be infinite;
+ * with what is no number in each. */
 static void
 check_extremes (const struct cuda_case_device *d, GRand *rand, enum weft_dtype dtype,
                 enum weft_dtype code)
@@ -195,8 +195,8 @@ check_products (const struct cuda_case_device *d, GRand *rand, enum weft_dtype d
 {
   const uint64_t m = 9, n = 12, wide = 70, dim[3] = { m, n, wide };
   const double tolerance = dtype == WEFT_FP32 ? 2e-5 : dtype == WEFT_BF16 ? 0x1p-8 : 0x1p-11;
-  struct weft_kernel y = call_of (WEFT_OP_MATMUL_FP8, dtype, dim),
-                     dx = call_of (WEFT_OP_MATMUL_DGRAD_FP8, dtype, dim);
+  struct weft_kernel y = call_of (WEFT_OP_MATMUL_FP8_WEIGHTS, dtype, dim),
+                     dx = call_of (WEFT_OP_MATMUL_DGRAD_FP8_WEIGHTS, dtype, dim);
 
   y.operand[0] = cuda_case_floats (rand, m * wide, dtype);
   y.operand[1] = codes (rand, n * wide);
@@ -212,8 +212,8 @@ check_products (const struct cuda_case_device *d, GRand *rand, enum weft_dtype d
   run (d, &dx, tolerance);
 }
 
-/* Scales of so many rows of terms, or squares of them, that leave codes about as large as they are: a
- * tensor's is its largest magnitude. */
+/* Scales of so many rows of terms, or squares of them, that leave codes about as large as they are:
+ * a tensor's is its largest magnitude. */
 static struct weft_operand
 scales_of (GRand *rand, uint64_t n, uint64_t block, enum weft_dtype code)
 {
@@ -241,9 +241,9 @@ mild_codes (GRand *rand, uint64_t n, enum weft_dtype dtype)
   return o;
 }
 
-/* Of all three products, with every kind of scale: tokens, outputs and inputs that are multiples of 16, as
- * tensor cores want them, and not of the blocks.  Tensor cores of Hopper add codes with about fourteen bits
- * (DeepSeek-V3, arXiv 2412.19437, 3.3.2). */
+/* Of all three products, with every kind of scale: tokens, outputs and inputs that are multiples of
+ * 16, as tensor cores want them, and not of the blocks.  Tensor cores of Hopper add codes with
+ * about fourteen bits (DeepSeek-V3, arXiv 2412.19437, 3.3.2). */
 static void
 check_both (const struct cuda_case_device *d, GRand *rand, uint64_t block)
 {
@@ -353,8 +353,8 @@ scales_of_factor (GRand *rand, const struct weft_kernel *k, uint32_t operand, ui
   return scales_of (rand, rows * weft_fp8_blocks (columns, block), block, code);
 }
 
-/* Widths that codes are fetched of in words of any length, one of them of several slices, and others.
- * Gradients are either type. */
+/* Widths that codes are fetched of in words of any length, one of them of several slices, and
+ * others. Gradients are either type. */
 static void
 check_products_of_experts (const struct cuda_case_device *d, GRand *rand, uint64_t block,
                            gboolean odd, enum weft_dtype gradient)

@@ -1,4 +1,5 @@
-/* Attention that keeps its scores, as the CPU computes it: products in tiles and plain ones, windows. */
+/* Attention that keeps its scores, as the CPU computes it: products in tiles and plain ones,
+ * windows. */
 #include "kernels/float.h"
 #include "tests/made/cuda_case.h"
 
@@ -55,7 +56,7 @@ void
 cuda_case_scores (const struct cuda_case_device *d)
 {
   static const enum weft_op_kind kinds[] = { WEFT_OP_SCORES,      WEFT_OP_SOFTMAX,
-                                             WEFT_OP_CONTEXT,     WEFT_OP_CONTEXT_BWD,
+                                             WEFT_OP_WEIGHT_VALUES,     WEFT_OP_WEIGHT_VALUES_BWD,
                                              WEFT_OP_SOFTMAX_BWD, WEFT_OP_SCORES_BWD };
   GRand *rand = g_rand_new_with_seed (21);
 

@@ -122,7 +122,7 @@ expert_layer_run (struct layer *l)
     for (int o = 0; o < 6; o++)
       k.operand[o] = l->at[lines[i].operand[o]];
     const struct weft_kernel_row *row = &weft_kernels[k.kind];
-    uint32_t parts = row->splits ? l->parts : 1;
+    uint32_t parts = weft_op_info[k.kind].serial ? 1 : l->parts;
     if (l->doubles)
       row->reference (&k);
     else if (l->device && cuda_case_has (l->device, k.kind))

@@ -37,13 +37,15 @@ struct layer {
   struct weft_operand at[N_ARRAY + 1];
 };
 
-/* A random layer; some have a capacity, over which tokens are dropped.  Its arrays are not there yet. */
+/* A random layer; some have a capacity, over which tokens are dropped.  Its arrays are not there
+ * yet. */
 void expert_layer_choose (GRand *rand, struct layer *l, gboolean drops);
 
 /* One number of a list. */
 int64_t expert_layer_pick (GRand *rand, const char *choices);
 
-/* Room for all arrays, as NaN; random inputs; the inputs of another layer, from a token of it on. */
+/* Room for all arrays, as NaN; random inputs; the inputs of another layer, from a token of it
+ * on. */
 void expert_layer_open (struct layer *l);
 void expert_layer_close (struct layer *l);
 void expert_layer_fill (GRand *rand, struct layer *l);

@@ -41,7 +41,8 @@ argument_dtype (const char *name, const struct weft_shape *shape)
 {
   if (kernel_case_is_one_of (name, "ids targets"))
     return WEFT_INT32;
-  if (kernel_case_is_one_of (name, "lse factor master m v loss squares count amax seen found gradient"))
+  if (kernel_case_is_one_of (name,
+                             "lse factor master m v loss squares count amax seen found gradient"))
     return WEFT_FP32;
   return kernel_case_is_gradient (name) || kernel_case_is_one_of (name, "main") ? shape->out_dtype
                                                                                 : shape->dtype;
@@ -321,8 +322,8 @@ struct tolerance {
   double error, share;
 };
 
-/* The largest factor of a norm's rows, 1 / sqrt (variance + epsilon): its gradient is a difference of
- * larger numbers times that. */
+/* The largest factor of a norm's rows, 1 / sqrt (variance + epsilon): its gradient is a difference
+ * of larger numbers times that. */
 static double
 steepest (const struct kernel_case *made)
 {
@@ -340,9 +341,10 @@ steepest (const struct kernel_case *made)
   return 1 / sqrt (fmax (least, 0) + made->model.norm_epsilon);
 }
 
-/* Nodes of a tree over sequences are rounded to `half` of their last bit, each by itself: those of one
- * level, about the root of their rows large or as large as the sum, miss by half / sqrt (3) times that
- * together, and the levels by the root of their number.  Terms are 4 / 3 in the mean; five deviations. */
+/* Nodes of a tree over sequences are rounded to `half` of their last bit, each by itself: those of
+ * one level, about the root of their rows large or as large as the sum, miss by half / sqrt (3)
+ * times that together, and the levels by the root of their number.  Terms are 4 / 3 in the mean;
+ * five deviations. */
 static double
 missed_by_nodes (const struct kernel_case *made, double half, double sum)
 {

@@ -1,6 +1,6 @@
-/* kernel_case.h - calls of ops with random shapes and operands, for tests of kernels: the same call as
- * doubles, for the fp64 reference, and as an executor stores it.  Shapes and operands are those that
- * core/program/op.h lists. */
+/* kernel_case.h - calls of ops with random shapes and operands, for tests of kernels: the same call
+ * as doubles, for the fp64 reference, and as an executor stores it.  Shapes and operands are those
+ * that core/program/op.h lists. */
 #pragma once
 #include "kernels/kernel.h"
 #include <setjmp.h>
@@ -13,8 +13,8 @@
 
 #define KERNEL_CASE_SEQUENCES 9 /* of a batch, at most */
 
-/* Ops whose shapes are not drawn here but by tests of their own, beside those of experts: test_fp8.c,
- * test_fp8_kernels.c, test_fp8_experts.c, test_context.c, test_unfused_attention.c,
+/* Ops whose shapes are not drawn here but by tests of their own, beside those of experts:
+ * test_fp8.c, test_fp8_kernels.c, test_fp8_experts.c, test_context.c, test_unfused_attention.c,
  * test_tensor_kernels.c, test_latent.c. */
 #define KERNEL_CASE_NOT_DRAWN                                                                      \
   "matmul_fp8 matmul_dgrad_fp8 fp8_matmul fp8_matmul_dgrad fp8_matmul_wgrad quantise "             \
@@ -40,7 +40,8 @@ struct kernel_case {
   struct kernel_argument argument[WEFT_MOST_OPERANDS];
   uint32_t n;
   uint64_t sequences;
-  gboolean rounds_inside; /* what gelu is of is rounded to the op's type; probabilities, and gradients of
+  gboolean
+      rounds_inside; /* what gelu is of is rounded to the op's type; probabilities, and gradients of
                              scores, before the next product, as tensor cores take them */
 };
 
@@ -64,12 +65,12 @@ void kernel_case_fill (GRand *rand, struct kernel_case *made, uint32_t o);
 /* What forward left for backward is made to fit its input. */
 void kernel_case_fit (struct kernel_case *made);
 
-/* The same call in memory of its own, which kernel_case_free_memory() frees: as an executor stores it,
- * NaN where it is only written; and as doubles. */
+/* The same call in memory of its own, which kernel_case_free_memory() frees: as an executor stores
+ * it, NaN where it is only written; and as doubles. */
 struct weft_kernel kernel_case_as_stored (const struct kernel_case *made);
 struct weft_kernel kernel_case_as_doubles (const struct kernel_case *made);
 void kernel_case_free_memory (const struct kernel_case *made, struct weft_kernel *k);
 
 /* Fails where an operand is further from the reference's than rounding explains. */
-void kernel_case_compare (const struct kernel_case *made, uint32_t o, const struct weft_kernel *found,
-                          const struct weft_kernel *wanted);
+void kernel_case_compare (const struct kernel_case *made, uint32_t o,
+                          const struct weft_kernel *found, const struct weft_kernel *wanted);

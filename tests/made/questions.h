@@ -111,8 +111,8 @@ share_a_buffer (const weft_program *p, uint32_t a, uint32_t b)
   return FALSE;
 }
 
-/* Dependencies of ops of one kind on those of another that have a buffer with them: how many there are,
- * and without how many of them, one at a time, the plan of one role is refused. */
+/* Dependencies of ops of one kind on those of another that have a buffer with them: how many there
+ * are, and without how many of them, one at a time, the plan of one role is refused. */
 struct edge_count {
   uint32_t n, refused;
 };
@@ -153,7 +153,8 @@ most_norms_kept (const weft_program *p)
   return most;
 }
 
-/* When the last op of a plan ends where ops take as long as `seconds` says; its user is plan->role. */
+/* When the last op of a plan ends where ops take as long as `seconds` says; its user is
+ * plan->role. */
 static inline double
 makespan_of (double (*seconds) (void *user, uint32_t actor, uint32_t op), const char *words)
 {

@@ -207,8 +207,8 @@ drawn (const GString *words, const char *knob, uint32_t unknown)
   return at ? (uint32_t) g_ascii_strtoull (at + strlen (knob), NULL, 10) : unknown;
 }
 
-/* Ranks that have a part of each expert; those that share out all else may have whole ones.  Returns how
- * many experts are dealt to in place of one. */
+/* Ranks that have a part of each expert; those that share out all else may have whole ones.
+ * Returns how many experts are dealt to in place of one. */
 static uint32_t
 random_parts (GString *words, GRand *rand)
 {
@@ -739,7 +739,8 @@ random_extras (GString *words, GRand *rand)
   }
 }
 
-/* Head and loss in chunks, as many as canonical order takes too: sequences, or the leaves of each. */
+/* Head and loss in chunks, as many as canonical order takes too: sequences, or the leaves of
+ * each. */
 static void
 random_head (GString *words, GRand *rand)
 {

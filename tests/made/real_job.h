@@ -1,8 +1,8 @@
 /* real_job.h - a job that stands open on the executor of real numbers, for tests that step it and
  * look at its tensors.
  *
- * Tokens are drawn from a fixed seed and the number of the step, so two jobs with equal batches read
- * the same ones in the same step. */
+ * Tokens are drawn from a fixed seed and the number of the step, so two jobs with equal batches
+ * read the same ones in the same step. */
 #pragma once
 #include "core/exec/exec.h"
 #include "exec_cuda/calls.h"

@@ -144,10 +144,64 @@ weft_test_check_strategies (const char *model, const char *const *strategies, un
 {
   enum { STEPS = 2 };
   g_autofree char *alone = g_strconcat (model, "gpus=1", NULL);
-  const struct real_result one = weft_test_run (&(struct real_run){ .words = alone, .steps = STEPS });
+  const struct real_result one =
+      weft_test_run (&(struct real_run){ .words = alone, .steps = STEPS });
 
   for (unsigned i = 0; i < n; i++) {
     g_autofree char *words = g_strconcat (model, strategies[i], NULL);
     weft_test_check_bits (words, STEPS, &one, i);
   }
+}
+
+char *
+weft_test_cpu_words (const char *model, const char *precision, const char *strategy)
+{
+  return g_strdup_printf ("topology=cpu %s %s %s", model, precision, strategy);
+}
+
+struct real_result
+weft_test_run_words (const char *model, const char *precision, const char *strategy,
+                     struct real_run run)
+{
+  g_autofree char *words = weft_test_cpu_words (model, precision, strategy);
+
+  run.words = words;
+  return weft_test_run (&run);
+}
+
+static char *
+words_in (const struct real_sweep *sweep, const char *model, const char *precision,
+          const char *strategy)
+{
+  const char *more = sweep->more ? sweep->more (precision, strategy) : "";
+  g_autofree char *both = g_strjoin (" ", strategy, more, NULL);
+
+  return weft_test_cpu_words (model, precision, both);
+}
+
+void
+weft_test_check_one (const struct real_sweep *sweep, const char *model, const char *precision,
+                     const char *strategy, const struct real_result *one, unsigned seed)
+{
+  g_autofree char *words = words_in (sweep, model, precision, strategy);
+
+  weft_test_check_bits (words, sweep->steps, one, seed);
+}
+
+void
+weft_test_check_sweep (const struct real_sweep *sweep)
+{
+  unsigned n = 0;
+
+  for (unsigned m = 0; m < sweep->n_models; m++)
+    for (unsigned p = 0; p < sweep->n_precisions; p++) {
+      const char *model = sweep->models[m], *precision = sweep->precisions[p];
+      g_autofree char *alone = words_in (sweep, model, precision, "gpus=1");
+      struct real_result one = weft_test_run (
+          &(struct real_run){ .words = alone, .steps = sweep->steps, .poison = TRUE });
+      assert_true (isfinite (one.loss[1]) && one.loss[1] < one.loss[0]);
+      for (unsigned s = 0; s < sweep->n_strategies; s++, n++)
+        if (n % sweep->stride == 0 && (m == 0 || p == s % sweep->n_precisions))
+          weft_test_check_one (sweep, model, precision, sweep->strategies[s], &one, n);
+    }
 }

@@ -1,4 +1,5 @@
-/* schedules.h - schedules for tests: made and checked, how long they take and where their stages are. */
+/* schedules.h - schedules for tests: made and checked, how long they take and where their stages
+ * are. */
 #pragma once
 #include "core/schedule/grid.h"
 #include <setjmp.h>
@@ -23,7 +24,8 @@ schedule_made (const struct weft_grid_spec *spec)
 static inline weft_grid *
 schedule_plain (enum weft_schedule schedule, uint32_t p, uint32_t m)
 {
-  return schedule_made (&(struct weft_grid_spec){ .schedule = schedule, .n_ranks = p, .n_micro = m });
+  return schedule_made (
+      &(struct weft_grid_spec){ .schedule = schedule, .n_ranks = p, .n_micro = m });
 }
 
 /* The longest time from a rank's first cell to its last, which is what the next step must wait

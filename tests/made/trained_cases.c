@@ -52,9 +52,9 @@ const uint32_t trained_n_cases = G_N_ELEMENTS (trained_cases);
 enum { FIRST_FP8 = 3 };
 #define FP8_BOUND { .loss = 1e-3, .norm = 2e-2, .gradient = 2e-1, .whole = 5e-2 }
 
-/* Sums in other orders: n terms differ by less than n units of the last place, 2^-24 in fp32, and no
- * sum here has more than some hundreds; in 16 bits what is stored between two kernels is rounded to
- * 2^-9 and 2^-12 of itself, a dozen times from the first layer to the last. */
+/* Sums in other orders: n terms differ by less than n units of the last place, 2^-24 in fp32, and
+ * no sum here has more than some hundreds; in 16 bits what is stored between two kernels is rounded
+ * to 2^-9 and 2^-12 of itself, a dozen times from the first layer to the last. */
 static const struct precision {
   const char *words;
   struct trained_bound bound;
@@ -65,11 +65,11 @@ static const struct precision {
   { "precision=fp16 grad_reduce_in_fp32=true ",
     { .loss = 1e-4, .norm = 1e-3, .gradient = 1e-2 },
     TRUE },
-  /* A number that lies between two codes may become the other one, an eighth of it away, and what follows
-   * from it goes along: of one element of bf16 that was added in another order came one other code, and of
-   * this one in a hundred codes of a step.  An element of a gradient of an expert with few tokens was then a
-   * third of the root mean square away, all gradients together 0.6 % of their length.  Each kernel by
-   * itself has the codes of the CPU (cuda_fp8.c). */
+  /* A number that lies between two codes may become the other one, an eighth of it away, and what
+   * follows from it goes along: of one element of bf16 that was added in another order came one
+   * other code, and of this one in a hundred codes of a step.  An element of a gradient of an
+   * expert with few tokens was then a third of the root mean square away, all gradients together
+   * 0.6 % of their length.  Each kernel by itself has the codes of the CPU (cuda_fp8.c). */
   [FIRST_FP8] = { TRAINED_FP8 "fp8_recipe=delayed ", FP8_BOUND },
   { TRAINED_FP8 "fp8_recipe=tensorwise ", FP8_BOUND },
   { TRAINED_FP8 "fp8_recipe=blockwise ", FP8_BOUND },
@@ -194,19 +194,25 @@ const struct trained_wide trained_wide[] = {
   { WIDE FP16 "num_attention_heads=1 sliding_window=70 " TOKENS (150, ONE), TRAINED_ATTENTION },
   { WIDE SIXTEEN WIDEST TOKENS (40, ONE), TRAINED_ATTENTION },
   { WIDE SIXTEEN "kv_channels=72 " TOKENS (8, ONE), TRAINED_ATTENTION },
-  { WIDE SIXTEEN PARTS "cp_comm_type=p2p num_attention_heads=1 " TOKENS (32, ONE), TRAINED_ATTENTION },
-  { WIDE FP16 PARTS "cp_comm_type=all_gather num_query_groups=2 " TOKENS (24, ONE), TRAINED_ATTENTION },
+  { WIDE SIXTEEN PARTS "cp_comm_type=p2p num_attention_heads=1 " TOKENS (32, ONE),
+    TRAINED_ATTENTION },
+  { WIDE FP16 PARTS "cp_comm_type=all_gather num_query_groups=2 " TOKENS (24, ONE),
+    TRAINED_ATTENTION },
   { LATENTS SIXTEEN "qk_head_dim=48 qk_pos_emb_head_dim=16 v_head_dim=64 " TOKENS (16, ONE),
     TRAINED_ATTENTION },
   { ROUTED SIXTEEN "hidden_size=80 moe_ffn_hidden_size=72 " TOKENS (12, ONE), TRAINED_PRODUCTS },
-  { ROUTED FP16 "gpus=2 expert_model_parallel_size=2 moe_ffn_hidden_size=24 global_batch_size=2 "
-    TOKENS (8, "micro_batch_size=1 "),
+  { ROUTED FP16
+    "gpus=2 expert_model_parallel_size=2 moe_ffn_hidden_size=24 global_batch_size=2 " TOKENS (
+        8, "micro_batch_size=1 "),
     TRAINED_PRODUCTS },
-  { ROUTED "precision=fp8 fp8_recipe=delayed moe_ffn_hidden_size=32 " TOKENS (16, ONE), TRAINED_CODES },
-  { ROUTED "precision=fp8 fp8_recipe=tensorwise fp8_format=e4m3 moe_ffn_hidden_size=80 "
-    TOKENS (16, ONE), TRAINED_CODES },
-  { ROUTED "precision=fp8 fp8_recipe=blockwise hidden_size=144 moe_ffn_hidden_size=32 "
-    TOKENS (16, ONE), TRAINED_CODES },
+  { ROUTED "precision=fp8 fp8_recipe=delayed moe_ffn_hidden_size=32 " TOKENS (16, ONE),
+    TRAINED_CODES },
+  { ROUTED
+    "precision=fp8 fp8_recipe=tensorwise fp8_format=e4m3 moe_ffn_hidden_size=80 " TOKENS (16, ONE),
+    TRAINED_CODES },
+  { ROUTED
+    "precision=fp8 fp8_recipe=blockwise hidden_size=144 moe_ffn_hidden_size=32 " TOKENS (16, ONE),
+    TRAINED_CODES },
   /* the border: other types, widths, lines and blocks */
   { WIDE "precision=fp32 " TOKENS (8, ONE), 0 },
   { WIDE SIXTEEN "kv_channels=60 " TOKENS (8, ONE), 0 },

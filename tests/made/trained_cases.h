@@ -5,7 +5,8 @@
 
 #define TRAINED_GPT2 "model=gpt2-nano num_query_groups=4 " TRAINED_SIZES
 #define TRAINED_LLAMA "model=llama-nano num_query_groups=2 " TRAINED_SIZES
-#define TRAINED_EXPERTS "model=mixtral-nano num_query_groups=2 moe_ffn_hidden_size=32 " TRAINED_SIZES
+#define TRAINED_EXPERTS                                                                            \
+  "model=mixtral-nano num_query_groups=2 moe_ffn_hidden_size=32 " TRAINED_SIZES
 #define TRAINED_SIZES                                                                              \
   "topology=cpu reduction_order=fast num_layers=2 hidden_size=32 num_attention_heads=4 "           \
   "kv_channels=8 ffn_hidden_size=64 vocab_size=96 seq_length=8 max_position_embeddings=8 "         \
@@ -27,15 +28,15 @@ struct weft_exec_options trained_shared (const char *words);
 /* A model in one precision, on one rank; NULL: there are no more.  Caller frees. */
 char *trained_alone_words (uint32_t number);
 
-/* Its losses, norms and gradients are those of the CPU, within what the order of sums allows.  FALSE:
- * there is no kernel. */
+/* Its losses, norms and gradients are those of the CPU, within what the order of sums allows.
+ * FALSE: there is no kernel. */
 gboolean trained_as_on_the_cpu (const struct weft_cuda_calls *calls, uint32_t number);
 
 /* Ranks that share a device do what one rank does.  FALSE: there is no kernel. */
 gboolean trained_as_one_rank (const struct weft_cuda_calls *calls, uint32_t number);
 
-/* Jobs whose kernels are those of warpgroups where a device has them, or, at the border of what they take,
- * are not. */
+/* Jobs whose kernels are those of warpgroups where a device has them, or, at the border of what
+ * they take, are not. */
 enum trained_by { TRAINED_ATTENTION = 1, TRAINED_PRODUCTS = 2, TRAINED_CODES = 4 };
 struct trained_wide {
   const char *words;
@@ -52,8 +53,9 @@ gboolean trained_wide_as_on_the_cpu (const struct weft_cuda_calls *calls, uint32
 void trained_twice (const struct weft_cuda_calls *calls);
 void trained_in_graphs (const struct weft_cuda_calls *calls);
 
-/* With attention_backend = fused as on the CPU; with deterministic_mode the bits of one run in another,
- * and in a graph.  And why a device has no library for it; NULL: it has one, or computes it itself. */
+/* With attention_backend = fused as on the CPU; with deterministic_mode the bits of one run in
+ * another, and in a graph.  And why a device has no library for it; NULL: it has one, or computes
+ * it itself. */
 void trained_fused (const struct weft_cuda_calls *calls);
 const char *trained_no_library (const struct weft_cuda_calls *calls);
 

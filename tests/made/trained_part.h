@@ -17,9 +17,9 @@ struct trained_part {
 };
 
 /* Trains alone, or with the others that the variables of this process tell of.  stdout: of every
- * step its number and the bits of its loss as hexadecimal digits, "e" after the number of an evaluation; stderr:
- * why not.  0, or 75 when it was asked to stop; 1: it failed; 2: there is nobody; 3: it has not allocated what
- * was planned. */
+ * step its number and the bits of its loss as hexadecimal digits, "e" after the number of an
+ * evaluation; stderr: why not.  0, or 75 when it was asked to stop; 1: it failed; 2: there is
+ * nobody; 3: it has not allocated what was planned. */
 int trained_part_alone (const struct trained_part *part);
 int trained_part_together (const struct trained_part *part);
 

@@ -1,5 +1,6 @@
-/* The module's calls (exec_cuda/module/calls_cuda.c) on the functions of CUDA and NCCL as fake_cuda.h has
- * them: what they make of the calls of the executor, and whether they keep the rules of those libraries. */
+/* The module's calls (exec_cuda/module/calls_cuda.c) on the functions of CUDA and NCCL as
+ * fake_cuda.h has them: what they make of the calls of the executor, and whether they keep the
+ * rules of those libraries. */
 #include "exec_cuda/exec_cuda.h"
 #include "tests/doubles/fake_cuda.h"
 #include "tests/made/random_job.h"
@@ -113,7 +114,8 @@ any_call_may_fail_and_nothing_is_left (void **state)
 {
   (void) state;
   fail_calls (TINY "gpus=1 ", (struct weft_exec_options){ .graph = TRUE, .times = TRUE }, 31);
-  fail_calls (TINY "gpus=2 " ZERO1 "nccl_ub=true ", (struct weft_exec_options){ .deadline = 5 }, 89);
+  fail_calls (TINY "gpus=2 " ZERO1 "nccl_ub=true ", (struct weft_exec_options){ .deadline = 5 },
+              89);
 }
 
 static const struct CMUnitTest tests[] = {

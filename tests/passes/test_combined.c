@@ -1,5 +1,6 @@
-/* overlap_moe_expert_parallel_comm: which turns of two passes follow each other on the lanes of kernels and
- * of experts, how many forwards run ahead, what it saves, and that it changes no bit. */
+/* overlap_moe_expert_parallel_comm: which turns of two passes follow each other on the lanes of
+ * kernels and of experts, how many forwards run ahead, what it saves, and that it changes no
+ * bit. */
 #include "core/base/sanitize.h"
 #include "core/report/report.h"
 #include "tests/made/made.h"
@@ -79,7 +80,8 @@ passes_that_take_turns_give_the_bits_of_one_rank (void **state)
 
 /* ------------------------------------------------------------------------- programs */
 
-/* Three layers of experts on each rank of four that share them out, three microbatches of a rank. */
+/* Three layers of experts on each rank of four that share them out, three microbatches of a
+ * rank. */
 #define WORDS                                                                                      \
   "num_layers=3 hidden_size=64 num_attention_heads=4 ffn_hidden_size=128 vocab_size=256 "          \
   "seq_length=64 num_moe_experts=8 moe_router_topk=2 moe_ffn_hidden_size=96 activation=swiglu "    \
@@ -110,7 +112,8 @@ find (const weft_program *p, enum weft_op_kind kind, const char *name, uint32_t 
   return WEFT_NO_OP;
 }
 
-/* What travels in the pairs of forward `f` and the backward of the microbatch before it, as text. */
+/* What travels in the pairs of forward `f` and the backward of the microbatch before it, as
+ * text. */
 static char *
 on_the_way (const weft_program *p, uint32_t f)
 {
@@ -146,8 +149,8 @@ overlap_moe_expert_parallel_comm_sends_rows_of_two_microbatches_in_turn (void **
   }
 }
 
-/* One kernel of each node, by number on the lane of kernels: attention of both, the first map of experts
- * forward, its input gradient, its weight gradient, and that of attention's projection. */
+/* One kernel of each node, by number on the lane of kernels: attention of both, the first map of
+ * experts forward, its input gradient, its weight gradient, and that of attention's projection. */
 struct nodes {
   uint32_t attend_f, mlp_f, mlp_b, attend_b, mlp_w, attend_w;
 };
@@ -247,8 +250,8 @@ a_pair_ends_with_what_lies_at_the_ends_of_the_pipeline (void **state)
   assert_true (find (p, WEFT_OP_MOE_MATMUL, "expert_fc2", LAYERS - 1, 1) < w);
 }
 
-/* Two stages of two chunks: what a neighbour waits for is on its way before W of the first layer, and
- * that goes before the head. */
+/* Two stages of two chunks: what a neighbour waits for is on its way before W of the first layer,
+ * and that goes before the head. */
 static void
 stages_are_sent_what_they_wait_for_before_the_first_layers_weight_gradients (void **state)
 {

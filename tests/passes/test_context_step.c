@@ -171,7 +171,8 @@ in_fast_order_every_kind_is_near_one_rank (void **state)
 
 /* ------------------------------------------------------------------- ops and bytes */
 
-/* Two sequences of 64 tokens a microbatch on 8 GPUs of a node: 12 heads, 4 groups, 16 wide, bf16. */
+/* Two sequences of 64 tokens a microbatch on 8 GPUs of a node: 12 heads, 4 groups, 16 wide,
+ * bf16. */
 #define SIZES                                                                                      \
   "topology=dgx-h100 num_layers=2 hidden_size=192 num_attention_heads=12 num_query_groups=4 "      \
   "kv_channels=16 ffn_hidden_size=64 vocab_size=100 seq_length=64 micro_batch_size=2 "             \
@@ -198,9 +199,9 @@ sent (const char *kind, enum weft_phase phase)
   return bytes;
 }
 
-/* Transformer Engine's transfers of a layer: a ring passes on KV c - 1 times, and backward KV and its
- * gradient; gathers bring the KV of all others, twice, and gradients go back; heads dealt out send
- * (c - 1) / c of Q, KV and o, and of their gradients. */
+/* Transformer Engine's transfers of a layer: a ring passes on KV c - 1 times, and backward KV and
+ * its gradient; gathers bring the KV of all others, twice, and gradients go back; heads dealt out
+ * send (c - 1) / c of Q, KV and o, and of their gradients. */
 static void
 a_layer_sends_what_its_kind_has_to (void **state)
 {
@@ -247,8 +248,8 @@ every_kind_shares_out_attention_evenly (void **state)
   }
 }
 
-/* Of 64 keys a query sees 32 on average, of windows of 16 at most 14, of its chunk 8: forward 4 FLOPs
- * for each, head and column of the width, backward twice as many. */
+/* Of 64 keys a query sees 32 on average, of windows of 16 at most 14, of its chunk 8: forward 4
+ * FLOPs for each, head and column of the width, backward twice as many. */
 static void
 layers_that_see_less_compute_less (void **state)
 {
@@ -301,7 +302,8 @@ a_ring_computes_while_keys_travel (void **state)
   }
 }
 
-/* Backward goes the other way; from its second step on the gradients of keys travel with the keys. */
+/* Backward goes the other way; from its second step on the gradients of keys travel with the
+ * keys. */
 static void
 gradients_of_keys_travel_one_step_behind (void **state)
 {

@@ -542,8 +542,8 @@ every_microbatch_adds_as_many_ops (void **state)
   }
 }
 
-/* Stages deal out the layers: together they run the kernels of one stage that has them all, but that the
- * first norm of a later stage is by itself, not one with a sum. */
+/* Stages deal out the layers: together they run the kernels of one stage that has them all, but
+ * that the first norm of a later stage is by itself, not one with a sum. */
 static void
 stages_split_the_layers_of_a_microbatch (void **state)
 {

@@ -6,7 +6,8 @@
 
 #define PER_TOKEN "--calculate-per-token-loss", "true"
 
-/* Replicas leave sums of sums; the whole buffer is divided once, by what all of them have counted. */
+/* Replicas leave sums of sums; the whole buffer is divided once, by what all of them have
+ * counted. */
 static void
 calculate_per_token_loss_divides_gradients_by_tokens_after_all_sums (void **state)
 {

@@ -1,5 +1,5 @@
-/* delay_wgrad_compute: weight gradients apart from input gradients, what waits for which of the two,
- * and what is kept alive in between. */
+/* delay_wgrad_compute: weight gradients apart from input gradients, what waits for which of the
+ * two, and what is kept alive in between. */
 #include "tests/made/made.h"
 #include "tests/made/questions.h"
 #include "tests/runner/runner.h"

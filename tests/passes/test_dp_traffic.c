@@ -2,7 +2,7 @@
  * strategies, and how much of it hides behind kernels: on the timeline, in the page and in the
  * document that weft sim writes. */
 #include "core/report/report.h"
-#include "core/passes/step.h"
+#include "core/passes/params/params.h"
 #include "tests/made/made.h"
 #include "tests/made/random_job.h"
 #include "tests/runner/runner.h"
@@ -61,7 +61,7 @@ static void
 padded (const weft_plan *plan, double *units, double *outside)
 {
   const weft_program *p = plan->role[0];
-  uint32_t seen = WEFT_NO_PARAM;
+  uint32_t seen = UINT32_MAX;
 
   *units = *outside = 0;
   for (uint32_t i = 0; i < p->n_param; i++) {
@@ -72,8 +72,8 @@ padded (const weft_plan *plan, double *units, double *outside)
   }
 }
 
-/* Times that gradients and weights cross, by level: 2N (a sum to all is both), 2N, (m + 1) N and up to
- * 3 m N; at level 3 what lies outside units is gathered once. */
+/* Times that gradients and weights cross, by level: 2N (a sum to all is both), 2N, (m + 1) N and up
+ * to 3 m N; at level 3 what lies outside units is gathered once. */
 static void
 data_parallel_sharding_strategy_sends_what_its_level_says (void **state)
 {
@@ -150,8 +150,8 @@ run (const weft_plan *plan)
 
 #define UNITS LARGE "gpus=8 global_batch_size=24 use_megatron_fsdp=true zero_dp_strategy=3 "
 
-/* Ahead of use most is hidden; what is not is the first gather, and gathers behind the reductions of
- * the microbatch before.  Not ahead: each gather is waited for. */
+/* Ahead of use most is hidden; what is not is the first gather, and gathers behind the reductions
+ * of the microbatch before.  Not ahead: each gather is waited for. */
 static void
 suggested_communication_unit_size_hides_gathers_or_shows_them (void **state)
 {

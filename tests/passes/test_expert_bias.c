@@ -1,5 +1,5 @@
-/* moe_router_enable_expert_bias: who counts what, what biases do then, and that they are state like any other:
- * of all strategies the same, and kept in checkpoints. */
+/* moe_router_enable_expert_bias: who counts what, what biases do then, and that they are state like
+ * any other: of all strategies the same, and kept in checkpoints. */
 #include "core/base/sanitize.h"
 #include "kernels/kernel.h"
 #include "tests/runner/folder.h"

@@ -1,5 +1,5 @@
-/* Experts that ranks share out, under every data-parallel strategy: who keeps, gathers and reduces them,
- * how many bytes that is, and that no bit depends on it. */
+/* Experts that ranks share out, under every data-parallel strategy: who keeps, gathers and reduces
+ * them, how many bytes that is, and that no bit depends on it. */
 #include "core/base/sanitize.h"
 #include "tests/runner/folder.h"
 #include "tests/made/questions.h"
@@ -113,58 +113,36 @@ in_fp32 (const char *precision, const char *strategy)
   return other ? "grad_reduce_in_fp32=true" : "";
 }
 
-static char *
-words_of (const char *model, const char *precision, const char *strategy)
-{
-  return g_strdup_printf ("topology=cpu %s %s %s %s", model, precision, strategy,
-                          in_fp32 (precision, strategy));
-}
-
-static struct real_result
-run (const char *model, const char *precision, const char *strategy, struct real_run run)
-{
-  g_autofree char *words = words_of (model, precision, strategy);
-
-  run.words = words;
-  run.steps = STEPS;
-  return weft_test_run (&run);
-}
-
-static void
-check_strategy (const char *model, const char *precision, const char *strategy,
-                const struct real_result *one, unsigned seed)
-{
-  g_autofree char *words = words_of (model, precision, strategy);
-
-  weft_test_check_bits (words, STEPS, one, seed);
-}
+static const struct real_sweep sweep = {
+  .models = models,
+  .n_models = G_N_ELEMENTS (models),
+  .precisions = precisions,
+  .n_precisions = G_N_ELEMENTS (precisions),
+  .strategies = strategies,
+  .n_strategies = G_N_ELEMENTS (strategies),
+  .steps = STEPS,
+  .stride = STRIDE,
+  .more = in_fp32,
+};
 
 static void
 experts_have_the_bits_of_one_rank_under_every_strategy (void **state)
 {
-  unsigned n = 0;
-
   (void) state;
-  for (unsigned m = 0; m < G_N_ELEMENTS (models); m++)
-    for (unsigned p = 0; p < G_N_ELEMENTS (precisions); p++) {
-      struct real_result one =
-          run (models[m], precisions[p], "gpus=1", (struct real_run){ .poison = TRUE });
-      assert_true (isfinite (one.loss[1]) && one.loss[1] < one.loss[0]);
-      for (unsigned s = 0; s < G_N_ELEMENTS (strategies); s++, n++)
-        if (n % STRIDE == 0 && (m == 0 || p == s % 2))
-          check_strategy (models[m], precisions[p], strategies[s], &one, n);
-    }
+  weft_test_check_sweep (&sweep);
 }
 
 static void
 fast_order_is_close_to_canonical (void **state)
 {
-  struct real_result one = run (models[1], precisions[0], "gpus=1", (struct real_run){ 0 });
+  struct real_result one =
+      weft_test_run_words (models[1], precisions[0], "gpus=1", (struct real_run){ .steps = STEPS });
 
   (void) state;
   for (unsigned s = 0; s < G_N_ELEMENTS (strategies); s += STRIDE) {
     g_autofree char *strategy = g_strconcat (strategies[s], " reduction_order=fast", NULL);
-    struct real_result fast = run (models[1], precisions[0], strategy, (struct real_run){ 0 });
+    struct real_result fast = weft_test_run_words (models[1], precisions[0], strategy,
+                                                   (struct real_run){ .steps = STEPS });
     if (!weft_test_is_near (&fast, &one, STEPS))
       fail_msg ("%s: loss %.9g and %.9g, norm %.9g and %.9g", strategy, fast.loss[1], one.loss[1],
                 fast.norm[1], one.norm[1]);
@@ -305,8 +283,9 @@ kept (const weft_program *p, const char *name)
   return bytes;
 }
 
-/* What C.1 of the specification says of a level, with S ranks that hold the same experts: bytes of a
- * parameter that are cut, and those that are not; how often it is gathered, scattered and reduced. */
+/* What C.1 of the specification says of a level, with S ranks that hold the same experts: bytes of
+ * a parameter that are cut, and those that are not; how often it is gathered, scattered and
+ * reduced. */
 static const struct level {
   const char *words;
   uint32_t weights_cut, grads_cut, states_cut;
@@ -344,7 +323,8 @@ levels_of_sharding_cut_experts_among_those_who_hold_them (void **state)
   }
 }
 
-/* One holder of each expert: nothing is cut, gathered or added, and still divided by all replicas. */
+/* One holder of each expert: nothing is cut, gathered or added, and still divided by all
+ * replicas. */
 static void
 experts_of_one_holder_are_whole_and_meet_nobody (void **state)
 {
@@ -359,8 +339,8 @@ experts_of_one_holder_are_whole_and_meet_nobody (void **state)
   }
 }
 
-/* B.5: all are divided by D before they meet, or in what they meet in; or experts by those who share them
- * out, where ranks average. */
+/* B.5: all are divided by D before they meet, or in what they meet in; or experts by those who
+ * share them out, where ranks average. */
 static void
 gradients_of_experts_are_divided_by_all_replicas (void **state)
 {
@@ -383,8 +363,8 @@ gradients_of_experts_are_divided_by_all_replicas (void **state)
     }
 }
 
-/* A layer is entered with its experts: both are gathered before its first kernel, which waits for both;
- * and what comes after them is asked for behind them. */
+/* A layer is entered with its experts: both are gathered before its first kernel, which waits for
+ * both; and what comes after them is asked for behind them. */
 static void
 a_unit_is_gathered_with_its_experts (void **state)
 {
@@ -463,8 +443,8 @@ holders_of_one_instance_are_next_to_each_other (void **state)
   assert_int_equal (weft_group_rank (&inter, 1), 7);
 }
 
-/* C.2: a unit inside each layer, gathered in forward behind the rest of it and reduced in backward before
- * it; what is averaged over two holders of eight replicas is divided by four more, once. */
+/* C.2: a unit inside each layer, gathered in forward behind the rest of it and reduced in backward
+ * before it; what is averaged over two holders of eight replicas is divided by four more, once. */
 static void
 fsdp2_has_units_of_experts_inside_layers (void **state)
 {
@@ -492,7 +472,8 @@ fsdp2_has_units_of_experts_inside_layers (void **state)
   assert_int_equal (count_kind (p, WEFT_OP_SCALE), LAYERS);
 }
 
-/* Replicas of shards share out all else; experts are cut among all who hold them, and measured there. */
+/* Replicas of shards share out all else; experts are cut among all who hold them, and measured
+ * there. */
 static void
 dp_replicate_size_leaves_experts_cut_among_all_holders (void **state)
 {

@@ -1,5 +1,5 @@
-/* Layers of experts: what travels, what is kept, who adds gradients; and that it makes no difference to
- * the bits where experts are. */
+/* Layers of experts: what travels, what is kept, who adds gradients; and that it makes no
+ * difference to the bits where experts are. */
 #include "core/base/sanitize.h"
 #include "exec_cpu/exec_cpu.h"
 #include "tests/made/questions.h"
@@ -105,46 +105,22 @@ static const char *const strategies[] = {
   TP (2) CP (2, p2p) ETP (1) "gpus=4 use_distributed_optimizer=true overlap_grad_reduce=true",
 };
 
-static char *
-words_of (const char *model, const char *precision, const char *strategy)
-{
-  return g_strdup_printf ("topology=cpu %s %s %s", model, precision, strategy);
-}
-
-static struct real_result
-run (const char *model, const char *precision, const char *strategy, struct real_run run)
-{
-  g_autofree char *words = words_of (model, precision, strategy);
-
-  run.words = words;
-  run.steps = STEPS;
-  return weft_test_run (&run);
-}
-
-static void
-check_strategy (const char *model, const char *precision, const char *strategy,
-                const struct real_result *one, unsigned seed)
-{
-  g_autofree char *words = words_of (model, precision, strategy);
-
-  weft_test_check_bits (words, STEPS, one, seed);
-}
+static const struct real_sweep sweep = {
+  .models = models,
+  .n_models = G_N_ELEMENTS (models),
+  .precisions = precisions,
+  .n_precisions = G_N_ELEMENTS (precisions),
+  .strategies = strategies,
+  .n_strategies = G_N_ELEMENTS (strategies),
+  .steps = STEPS,
+  .stride = STRIDE,
+};
 
 static void
 experts_of_several_ranks_give_the_bits_of_one (void **state)
 {
-  unsigned n = 0;
-
   (void) state;
-  for (unsigned m = 0; m < G_N_ELEMENTS (models); m++)
-    for (unsigned p = 0; p < G_N_ELEMENTS (precisions); p++) {
-      struct real_result one =
-          run (models[m], precisions[p], "gpus=1", (struct real_run){ .poison = TRUE });
-      assert_true (isfinite (one.loss[1]) && one.loss[1] < one.loss[0]);
-      for (unsigned s = 0; s < G_N_ELEMENTS (strategies); s++, n++)
-        if (n % STRIDE == 0 && (m == 0 || p == s % 3))
-          check_strategy (models[m], precisions[p], strategies[s], &one, n);
-    }
+  weft_test_check_sweep (&sweep);
 }
 
 /* What is dropped depends on who comes in one microbatch, which is the same here. */
@@ -164,16 +140,18 @@ tokens_over_capacity_are_dropped_alike_on_any_number_of_ranks (void **state)
 
   (void) state;
   for (unsigned p = 0; p < G_N_ELEMENTS (precisions); p++) {
-    struct real_result one = run (model, precisions[p], "gpus=1", (struct real_run){ 0 });
-    struct real_result all = run (models[0], precisions[p], "gpus=1", (struct real_run){ 0 });
+    struct real_result one =
+        weft_test_run_words (model, precisions[p], "gpus=1", (struct real_run){ .steps = STEPS });
+    struct real_result all = weft_test_run_words (models[0], precisions[p], "gpus=1",
+                                                  (struct real_run){ .steps = STEPS });
     assert_true (one.loss[0] != all.loss[0]);
     for (unsigned s = 0; s < G_N_ELEMENTS (some); s++)
-      check_strategy (model, precisions[p], some[s], &one, s);
+      weft_test_check_one (&sweep, model, precisions[p], some[s], &one, s);
   }
 }
 
-/* Tensor parallel ranks drop tokens of their own share: not what one rank drops, but padded or not the
- * same. */
+/* Tensor parallel ranks drop tokens of their own share: not what one rank drops, but padded or not
+ * the same. */
 static void
 padding_changes_no_bits_of_tensor_parallel_ranks (void **state)
 {
@@ -185,8 +163,9 @@ padding_changes_no_bits_of_tensor_parallel_ranks (void **state)
   (void) state;
   for (unsigned s = 0; s < G_N_ELEMENTS (some); s++) {
     g_autofree char *padded = g_strconcat (some[s], "moe_pad_expert_input_to_capacity=true", NULL);
-    struct real_result plain = run (model, precisions[1], some[s], (struct real_run){ 0 });
-    check_strategy (model, precisions[1], padded, &plain, s);
+    struct real_result plain =
+        weft_test_run_words (model, precisions[1], some[s], (struct real_run){ .steps = STEPS });
+    weft_test_check_one (&sweep, model, precisions[1], padded, &plain, s);
   }
 }
 
@@ -194,7 +173,8 @@ static void
 check_fast (const char *words, const struct real_result *one)
 {
   g_autofree char *strategy = g_strconcat (words, " reduction_order=fast", NULL);
-  struct real_result fast = run (models[1], precisions[0], strategy, (struct real_run){ 0 });
+  struct real_result fast =
+      weft_test_run_words (models[1], precisions[0], strategy, (struct real_run){ .steps = STEPS });
 
   if (!weft_test_is_near (&fast, one, STEPS))
     fail_msg ("%s: loss %.9g and %.9g, norm %.9g and %.9g", strategy, fast.loss[1], one->loss[1],
@@ -204,7 +184,8 @@ check_fast (const char *words, const struct real_result *one)
 static void
 fast_order_is_close_to_canonical (void **state)
 {
-  struct real_result one = run (models[1], precisions[0], "gpus=1", (struct real_run){ 0 });
+  struct real_result one =
+      weft_test_run_words (models[1], precisions[0], "gpus=1", (struct real_run){ .steps = STEPS });
 
   (void) state;
   for (unsigned s = 0; s < G_N_ELEMENTS (strategies); s += 3)
@@ -230,8 +211,8 @@ nth (const weft_program *p, enum weft_op_kind kind, const char *name, uint32_t n
   return 0;
 }
 
-/* E.6 of the all-to-all dispatcher: T K h bytes of tokens and T K of weights each way, 8 E of counts
- * from each rank; the host waits for the counts. */
+/* E.6 of the all-to-all dispatcher: T K h bytes of tokens and T K of weights each way, 8 E of
+ * counts from each rank; the host waits for the counts. */
 static void
 expert_model_parallel_size_sends_each_token_to_its_experts (void **state)
 {
@@ -312,8 +293,8 @@ numel (const weft_program *p, const char *name)
   return n;
 }
 
-/* Ranks hold a fourth of the experts; two replicas of these meet, eight of all else; both are divided
- * by eight, for experts have seen the tokens of four ranks. */
+/* Ranks hold a fourth of the experts; two replicas of these meet, eight of all else; both are
+ * divided by eight, for experts have seen the tokens of four ranks. */
 static void
 gradients_of_experts_are_reduced_by_those_who_hold_them (void **state)
 {
@@ -352,9 +333,9 @@ average_in_collective_divides_experts_by_who_shares_them_out (void **state)
 #define TENSOR WORDS "tensor_model_parallel_size=2 sequence_parallel=true "
 enum { HALF = T / 2 };
 
-/* E.6 with experts in parts: what came from the all-to-all is gathered by the ranks that have parts of the
- * same experts, tokens and weights, and what those make is reduced and scattered; backward the other
- * way round. */
+/* E.6 with experts in parts: what came from the all-to-all is gathered by the ranks that have parts
+ * of the same experts, tokens and weights, and what those make is reduced and scattered; backward
+ * the other way round. */
 static void
 expert_tensor_parallel_size_gathers_rows_and_adds_what_parts_make (void **state)
 {
@@ -403,8 +384,8 @@ expert_tensor_parallel_size_of_one_leaves_experts_whole (void **state)
   assert_int_equal (numel (p, "experts."), E / 4 * 3 * F * H);
 }
 
-/* In canonical order each has the gradients of all rows of a sequence: two maps of four microbatches gather
- * what they are made of, and of what was made a rank keeps a piece. */
+/* In canonical order each has the gradients of all rows of a sequence: two maps of four
+ * microbatches gather what they are made of, and of what was made a rank keeps a piece. */
 static void
 ranks_that_hold_the_same_experts_gather_rows_for_gradients (void **state)
 {
@@ -425,7 +406,8 @@ ranks_that_hold_the_same_experts_gather_rows_for_gradients (void **state)
   assert_int_equal (weft_op_shape (p, wgrad)->dim[5], 4);
 }
 
-/* Padded, every source has as much for every expert: plain collectives, and nobody waits for counts. */
+/* Padded, every source has as much for every expert: plain collectives, and nobody waits for
+ * counts. */
 static void
 padded_rows_are_gathered_in_equal_shares (void **state)
 {
@@ -443,8 +425,8 @@ padded_rows_are_gathered_in_equal_shares (void **state)
   assert_int_equal (count_kind (p, WEFT_OP_COPY_OUT), 1);
 }
 
-/* Their maps are those of any MLP: E.2 with four of the tensor parallel group's collectives in a layer's
- * forward beside attention's, and the router is everybody's. */
+/* Their maps are those of any MLP: E.2 with four of the tensor parallel group's collectives in a
+ * layer's forward beside attention's, and the router is everybody's. */
 static void
 shared_experts_are_cut_by_tensor_parallel_ranks_and_the_router_is_not (void **state)
 {
@@ -463,7 +445,8 @@ shared_experts_are_cut_by_tensor_parallel_ranks_and_the_router_is_not (void **st
   assert_int_equal (p->op[joined].group, WEFT_GROUP_TP);
 }
 
-/* Eight ranks hold all experts, four have replicas of all else: each sum is of eight halves of four. */
+/* Eight ranks hold all experts, four have replicas of all else: each sum is of eight halves of
+ * four. */
 static void
 average_in_collective_multiplies_whole_experts_of_tensor_parallel_ranks (void **state)
 {
@@ -494,7 +477,8 @@ use_distributed_optimizer_cuts_experts_among_their_replicas (void **state)
   assert_int_equal (count_kind (p, WEFT_OP_MOE_SQUARES), 0);
 }
 
-/* Without it ranks that share experts out have squares of their own, and the others have the same. */
+/* Without it ranks that share experts out have squares of their own, and the others have the
+ * same. */
 static void
 the_norm_is_of_all_experts_and_of_one_copy_of_the_rest (void **state)
 {
@@ -571,8 +555,8 @@ moe_expert_capacity_factor_bounds_the_room_of_experts (void **state)
 
 /* --------------------------------------------------------------------------- memory */
 
-/* What the layer keeps beside its attention, in bytes of bf16: the two inputs of its half; scores in
- * fp32, choice, row and counts; and for each row xp, its weight, fc1 and the activation. */
+/* What the layer keeps beside its attention, in bytes of bf16: the two inputs of its half; scores
+ * in fp32, choice, row and counts; and for each row xp, its weight, fc1 and the activation. */
 static void
 a_layer_keeps_scores_and_the_rows_of_its_experts (void **state)
 {

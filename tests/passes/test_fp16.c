@@ -1,5 +1,5 @@
-/* fp16 and loss scaling: the type, what scales and divides, who skips a step that overflows, and how
- * the scale follows. */
+/* fp16 and loss scaling: the type, what scales and divides, who skips a step that overflows, and
+ * how the scale follows. */
 #include "kernels/float.h"
 #include "kernels/math.h"
 #include "tests/runner/command.h"
@@ -55,20 +55,23 @@ floats_between_two_halves_round_to_the_nearer_and_ties_to_even (void **state)
   assert_true ((weft_fp16_round (NAN) & 0x7fff) > 0x7c00);
 }
 
-/* Loops over many have ways of their own.  Every exponent, and every border of rounding: the lowest 14
- * bits of a float around 0 and around the middle, which decide about an fp16; of a bf16 it is 17. */
+/* Loops over many have ways of their own.  Every exponent, and every border of rounding: the lowest
+ * 14 bits of a float around 0 and around the middle, which decide about an fp16; of a bf16 it is
+ * 17. */
 static void
 stretches_are_rounded_as_one_float_is (void **state)
 {
   enum { N = WEFT_STRETCH - 5 };
-  static const uint32_t low[] = { 0, 1, 0xfff, 0x1000, 0x1001, 0x1fff, 0x2000, 0x7fff, 0x8000, 0x8001 };
+  static const uint32_t low[] = { 0,      1,      0xfff,  0x1000, 0x1001,
+                                  0x1fff, 0x2000, 0x7fff, 0x8000, 0x8001 };
   float value[N], halves[N], brains[N];
   uint16_t half[N], brain[N];
 
   (void) state;
   for (uint64_t next = 0; next < 0x10000 * G_N_ELEMENTS (low);) {
     for (uint32_t i = 0; i < N; i++, next++)
-      value[i] = weft_bits_float ((uint32_t) (next / G_N_ELEMENTS (low)) << 16 | low[next % G_N_ELEMENTS (low)]);
+      value[i] = weft_bits_float ((uint32_t) (next / G_N_ELEMENTS (low)) << 16 |
+                                  low[next % G_N_ELEMENTS (low)]);
     weft_store (half, WEFT_FP16, 0, N, value);
     weft_store (brain, WEFT_BF16, 0, N, value);
     weft_round (WEFT_FP16, N, memcpy (halves, value, sizeof value));

@@ -1,5 +1,6 @@
-/* precision = fp8 in layers of experts: kernels against their references, what a program has of them, and
- * training, which learns as bf16 does and has the bits of one rank however experts are shared out. */
+/* precision = fp8 in layers of experts: kernels against their references, what a program has of
+ * them, and training, which learns as bf16 does and has the bits of one rank however experts are
+ * shared out. */
 #include "kernels/fp8_blocks.h"
 #include "kernels/moe.h"
 #include "tests/runner/folder.h"
@@ -90,8 +91,8 @@ room_of (const struct factor *f, uint64_t block, gboolean down, gboolean square)
               : (square ? lines : f->rows) * weft_fp8_blocks (f->columns, block);
 }
 
-/* Both ways; of weights, which nobody counts, as squares where these are asked for.  The reference is asked
- * too, and agrees. */
+/* Both ways; of weights, which nobody counts, as squares where these are asked for.  The reference
+ * is asked too, and agrees. */
 static void
 quantise_blocks (struct factor *f, uint64_t block, gboolean counted)
 {
@@ -100,13 +101,13 @@ quantise_blocks (struct factor *f, uint64_t block, gboolean counted)
   gboolean square = !counted && block == 128;
   uint64_t n = f->rows * f->columns, most = room_of (f, block, FALSE, square),
            most_down = room_of (f, block, TRUE, square);
-  struct weft_kernel k = { .kind = WEFT_OP_MOE_QUANTISE_BLOCKS,
-                           .shape = { .dim = { f->rows, f->columns, EXPERTS, 0, block, square, 2 } },
-                           .operand = { operand (f->x, n, WEFT_FP32), counts (counted),
-                                        operand (f->code, n, f->dtype),
-                                        operand (f->scale, most, type),
-                                        operand (f->down, n, f->dtype),
-                                        operand (f->scale_down, most_down, type) } };
+  struct weft_kernel k = {
+    .kind = WEFT_OP_MOE_QUANTISE_BLOCKS,
+    .shape = { .dim = { f->rows, f->columns, EXPERTS, 0, block, square, 2 } },
+    .operand = { operand (f->x, n, WEFT_FP32), counts (counted), operand (f->code, n, f->dtype),
+                 operand (f->scale, most, type), operand (f->down, n, f->dtype),
+                 operand (f->scale_down, most_down, type) }
+  };
   struct weft_kernel ref = k;
 
   memset (f->scale, 0, sizeof f->scale);
@@ -327,7 +328,8 @@ check_strategies (unsigned recipe, const char *const *strategies, unsigned n)
   weft_test_check_strategies (model, strategies, n);
 }
 
-/* A scale for the rows of an expert, of every replica by itself where they are those of a microbatch. */
+/* A scale for the rows of an expert, of every replica by itself where they are those of a
+ * microbatch. */
 static void
 one_scale_for_an_expert_gives_the_bits_of_one_rank (void **state)
 {
@@ -392,8 +394,9 @@ static void
 an_expert_without_tokens_keeps_its_scale (void **state)
 {
   enum { MANY = 16, N_STEP = 6 };
-  g_autoptr (real_job) job = opened (recipes[DELAYED], "gpus=1 num_moe_experts=16 seq_length=8 "
-                                                       "max_position_embeddings=8 global_batch_size=1");
+  g_autoptr (real_job) job =
+      opened (recipes[DELAYED], "gpus=1 num_moe_experts=16 seq_length=8 "
+                                "max_position_embeddings=8 global_batch_size=1");
   int amax = find_tensor (job->state, "layers.1.experts.fc1.amax");
   float before[MANY] = { 0 }, after[MANY];
   unsigned kept = 0, changed = 0;

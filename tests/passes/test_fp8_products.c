@@ -38,7 +38,7 @@ static gboolean
 multiplies (enum weft_op_kind kind)
 {
   return kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_DGRAD || kind == WEFT_OP_MATMUL_WGRAD ||
-         kind == WEFT_OP_MATMUL_FP8 || kind == WEFT_OP_MATMUL_DGRAD_FP8;
+         kind == WEFT_OP_MATMUL_FP8_WEIGHTS || kind == WEFT_OP_MATMUL_DGRAD_FP8_WEIGHTS;
 }
 
 static gboolean
@@ -80,8 +80,8 @@ linear_maps_of_layers_are_fp8_and_the_rest_is_bf16 (void **state)
   assert_int_equal (head, 2 * 3);
 }
 
-/* Both factors are codes, with their terms along the rows, and come with what says their scale; gradients
- * of outputs are e5m2 unless fp8_format says otherwise. */
+/* Both factors are codes, with their terms along the rows, and come with what says their scale;
+ * gradients of outputs are e5m2 unless fp8_format says otherwise. */
 static void
 fp8_format_says_what_gradients_are_rounded_to (void **state)
 {
@@ -104,7 +104,8 @@ fp8_format_says_what_gradients_are_rounded_to (void **state)
   }
 }
 
-/* In forward the input and the weight; in backward the gradient and the weight: the input is kept. */
+/* In forward the input and the weight; in backward the gradient and the weight: the input is
+ * kept. */
 static void
 what_is_multiplied_is_converted_first (void **state)
 {
@@ -141,8 +142,8 @@ weights_gradients_and_their_traffic_are_those_of_bf16 (void **state)
   assert_true (bytes[0] == bytes[1] && bytes[0] > 0);
 }
 
-/* Of the inputs of its four maps a layer keeps one byte, and two bytes of what others read too: what
- * attention made. */
+/* Of the inputs of its four maps a layer keeps one byte, and two bytes of what others read too:
+ * what attention made. */
 static void
 saved_inputs_have_one_byte (void **state)
 {
@@ -190,7 +191,8 @@ recipes_find_their_scales_each_in_its_way (void **state)
                     8 * 4 * (1 + 2 * 2)); /* weights: once a step */
   assert_int_equal (count_of (block, WEFT_OP_AMAX), 0);
   assert_int_equal (count_of (mx, WEFT_OP_AMAX), 0);
-  /* A pass of one byte turns what has one scale: weights for input gradients, both factors of others. */
+  /* A pass of one byte turns what has one scale: weights for input gradients, both factors of
+   * others. */
   assert_int_equal (count_of (tensor, WEFT_OP_TRANSPOSE), 2 * 8 * 4 * 3);
   assert_int_equal (count_of (block, WEFT_OP_TRANSPOSE), 0);
 }

@@ -1,5 +1,5 @@
-/* precision = fp8 with real numbers: every recipe learns as bf16 does, ranks do together what one does, and
- * a run goes on after a checkpoint as if there had been none. */
+/* precision = fp8 with real numbers: every recipe learns as bf16 does, ranks do together what one
+ * does, and a run goes on after a checkpoint as if there had been none. */
 #include "tests/runner/folder.h"
 #include "tests/made/random_job.h"
 #include "tests/made/real_job.h"
@@ -52,7 +52,8 @@ every_recipe_learns_nearly_as_bf16_does (void **state)
   }
 }
 
-/* Scales of a tensor are agreed on by all that have a part of it: which ranks do does not matter. */
+/* Scales of a tensor are agreed on by all that have a part of it: which ranks do does not
+ * matter. */
 static void
 one_scale_for_a_tensor_gives_the_bits_of_one_rank (void **state)
 {
@@ -169,8 +170,8 @@ resumed (const char *recipe, const char *strategy, const char *dir)
   return job;
 }
 
-/* Another strategy, and every recipe behind every other: only delayed scaling has a memory, which begins
- * anew where nobody has left one. */
+/* Another strategy, and every recipe behind every other: only delayed scaling has a memory, which
+ * begins anew where nobody has left one. */
 static void
 a_run_goes_on_bit_for_bit_and_from_one_recipe_to_another (void **folder)
 {

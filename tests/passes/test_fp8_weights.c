@@ -123,7 +123,8 @@ fp8_param_gather_has_a_master_beside_fp32 (void **state)
 
 /* -------------------------------------------------------------------- collectives */
 
-/* Each bucket of bytes is a launch; the last takes along all others, and comes when they are done. */
+/* Each bucket of bytes is a launch; the last takes along all others, and comes when they are
+ * done. */
 static void
 fp8_param_gather_launches_other_buckets_with_the_last_of_bytes (void **state)
 {
@@ -189,8 +190,8 @@ fp8_param_gather_makes_the_copy_once_a_step_after_the_lazy_gather (void **state)
 
   (void) state;
   assert_int_equal (count (p, WEFT_OP_TRANSPOSE, ""), 4 * LAYERS);
-  assert_int_equal (count (p, WEFT_OP_MATMUL_FP8, ""), 2 * 4 * LAYERS);
-  assert_int_equal (count (p, WEFT_OP_MATMUL_DGRAD_FP8, ""), 2 * 4 * LAYERS);
+  assert_int_equal (count (p, WEFT_OP_MATMUL_FP8_WEIGHTS, ""), 2 * 4 * LAYERS);
+  assert_int_equal (count (p, WEFT_OP_MATMUL_DGRAD_FP8_WEIGHTS, ""), 2 * 4 * LAYERS);
   for (uint32_t i = 0; i < 4 * LAYERS; i++) {
     uint32_t turn = nth (p, WEFT_OP_TRANSPOSE, "", i), codes = p->uses[p->op[turn].uses].buf;
     for (uint32_t q = 0; q < p->n_param; q++)
@@ -219,14 +220,14 @@ keep_fp8_transpose_cache_makes_the_copy_once_and_not_in_every_backward (void **s
                     bytes_of (q, "fp8 weights"));
   uint32_t turn = nth (p, WEFT_OP_TRANSPOSE, "", 0), copy = p->uses[p->op[turn].uses + 1].buf;
   assert_int_equal (p->op[turn].phase, WEFT_PHASE_BACKWARD);
-  assert_int_equal (p->op[p->buf[copy].last].kind, WEFT_OP_MATMUL_DGRAD_FP8);
+  assert_int_equal (p->op[p->buf[copy].last].kind, WEFT_OP_MATMUL_DGRAD_FP8_WEIGHTS);
   assert_int_equal (p->op[p->buf[copy].last].layer, p->op[turn].layer);
 }
 
 /* ------------------------------------------------------------ slices of Megatron-FSDP */
 
-/* 1 + g + 12 bytes of a parameter in fp8 and 2 + g + 12 of the others, over the ranks that share; all
- * ranks have all scales.  The copy, where it is kept, stands nowhere. */
+/* 1 + g + 12 bytes of a parameter in fp8 and 2 + g + 12 of the others, over the ranks that share;
+ * all ranks have all scales.  The copy, where it is kept, stands nowhere. */
 static void
 all_that_stands_of_weights_in_fp8_is_a_slice_at_level_3 (void **state)
 {
@@ -293,8 +294,8 @@ both_buckets_of_a_layer_are_one_launch (void **state)
   }
 }
 
-/* Where it is made for use it is used once and then over; where it is kept it lies behind the codes,
- * from each gather on.  A layer that runs forward again is still whole in its backward. */
+/* Where it is made for use it is used once and then over; where it is kept it lies behind the
+ * codes, from each gather on.  A layer that runs forward again is still whole in its backward. */
 static void
 keep_fp8_transpose_cache_keeps_the_copy_with_a_gathered_unit (void **state)
 {
@@ -319,7 +320,7 @@ keep_fp8_transpose_cache_keeps_the_copy_with_a_gathered_unit (void **state)
       if (keep)
         assert_int_equal (copy->offset - codes->offset, p->buf[codes->base].bytes / 2);
       else
-        assert_int_equal (p->op[copy->last].kind, WEFT_OP_MATMUL_DGRAD_FP8);
+        assert_int_equal (p->op[copy->last].kind, WEFT_OP_MATMUL_DGRAD_FP8_WEIGHTS);
     }
   }
 #undef AGAIN

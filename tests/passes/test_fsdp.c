@@ -1,7 +1,8 @@
 /* Megatron-FSDP: what each level keeps and sends, where units begin and end, when they are gathered
  * and reduced and how long they stay, and that damage to any of it does not go unnoticed.
  *
- * Layers are equal, so all units are; the embedding and the final norm with the head lie outside. */
+ * Layers are equal, so all units are; the embedding and the final norm with the head lie
+ * outside. */
 #include "core/base/sanitize.h"
 #include "core/program/layout.h"
 #include "core/report/report.h"

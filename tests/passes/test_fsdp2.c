@@ -1,5 +1,5 @@
-/* FSDP2: how tensors are cut, what each rank keeps, when units are gathered and reduced and what they
- * wait for, knob by knob, and that damage does not go unnoticed.
+/* FSDP2: how tensors are cut, what each rank keeps, when units are gathered and reduced and what
+ * they wait for, knob by knob, and that damage does not go unnoticed.
  *
  * Units are the root (embedding, final norm, head) and six equal layers.  Programs are looked at
  * before the memory planner adds its own dependencies. */
@@ -460,7 +460,8 @@ bits_change (weft_plan *plan, const weft_program *mutant, const struct real_resu
   return changed;
 }
 
-/* A unit whose own pieces are left out of what is gathered: another layer's stand in their place. */
+/* A unit whose own pieces are left out of what is gathered: another layer's stand in their
+ * place. */
 static void
 pieces_that_are_left_out_show_in_the_bits (void **state)
 {
@@ -480,8 +481,8 @@ pieces_that_are_left_out_show_in_the_bits (void **state)
   assert_false (bits_change (plan, p, &good));
 }
 
-/* Three chunks of a layer each, and the embedding's root: each is gathered and reduced once a step, in its
- * own last backward. */
+/* Three chunks of a layer each, and the embedding's root: each is gathered and reduced once a step,
+ * in its own last backward. */
 static void
 chunks_of_a_stage_are_wrapped_by_themselves (void **state)
 {
@@ -506,8 +507,8 @@ chunks_of_a_stage_are_wrapped_by_themselves (void **state)
   assert_int_equal (sums[2], 1);
 }
 
-/* Weight gradients of all microbatches come before the one reduction of their unit, whatever runs between
- * them. */
+/* Weight gradients of all microbatches come before the one reduction of their unit, whatever runs
+ * between them. */
 static void
 weight_gradients_apart_are_reduced_after_the_last (void **state)
 {

@@ -1,5 +1,5 @@
-/* offload_policy and offload_policy_pin_memory of FSDP2: what lies on the host, which copies there are
- * and what waits for what, and that damage does not go unnoticed.
+/* offload_policy and offload_policy_pin_memory of FSDP2: what lies on the host, which copies there
+ * are and what waits for what, and that damage does not go unnoticed.
  *
  * Units are the root (embedding, final norm, head: three tensors) and six equal layers of six
  * tensors. */
@@ -141,8 +141,8 @@ bytes_of_buffers (const weft_program *p, const char *name, uint32_t *n)
   return sum;
 }
 
-/* Pieces on their way have one place for all layers, which the next copy or reduction waits for, and
- * one of its own for the root each time; two where reductions do not wait. */
+/* Pieces on their way have one place for all layers, which the next copy or reduction waits for,
+ * and one of its own for the root each time; two where reductions do not wait. */
 static void
 layers_take_the_room_for_pieces_in_turn (void **state)
 {
@@ -172,8 +172,8 @@ layers_take_the_room_for_pieces_in_turn (void **state)
 
 /* ----------------------------------------------------------------- weights */
 
-/* A copy for each tensor, its piece in fp32, before each gather: twice a microbatch, but for the root
- * and the last layer. */
+/* A copy for each tensor, its piece in fp32, before each gather: twice a microbatch, but for the
+ * root and the last layer. */
 static void
 each_gather_follows_copies_of_its_pieces (void **state)
 {
@@ -200,8 +200,8 @@ each_gather_follows_copies_of_its_pieces (void **state)
   }
 }
 
-/* Copies and copy-ins share a stream: what the one waits for the other has waited for, and pieces of
- * the next unit come when those of this one are packed. */
+/* Copies and copy-ins share a stream: what the one waits for the other has waited for, and pieces
+ * of the next unit come when those of this one are packed. */
 static void
 copies_of_weights_lie_on_the_stream_of_copy_ins (void **state)
 {

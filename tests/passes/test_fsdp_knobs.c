@@ -394,7 +394,8 @@ count_write (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t
   c->real->write (x, row, buf, offset, n, in);
 }
 
-/* Elements come from the seed, the tensor and their place: no rank ever sees more than its slices. */
+/* Elements come from the seed, the tensor and their place: no rank ever sees more than its
+ * slices. */
 static void
 weights_are_drawn_into_the_slices_that_ranks_keep (void **state)
 {

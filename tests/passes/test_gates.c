@@ -1,5 +1,5 @@
-/* Gates of experts: kernels against references and slopes, what programs keep and cost, and that layers with
- * them train as on one rank. */
+/* Gates of experts: kernels against references and slopes, what programs keep and cost, and that
+ * layers with them train as on one rank. */
 #include "core/base/sanitize.h"
 #include "kernels/float.h"
 #include "kernels/kernel.h"

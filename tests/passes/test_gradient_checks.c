@@ -109,7 +109,8 @@ gradients_of_experts_in_units_are_checked_without_a_change (void **state)
 {
   static const char words[] =
       "topology=cpu gpus=2 num_layers=2 hidden_size=16 num_attention_heads=2 vocab_size=60 "
-      "seq_length=16 global_batch_size=4 use_megatron_fsdp=true zero_dp_strategy=3 num_moe_experts=4 "
+      "seq_length=16 global_batch_size=4 use_megatron_fsdp=true zero_dp_strategy=3 "
+      "num_moe_experts=4 "
       "moe_router_topk=2 expert_model_parallel_size=2";
   g_autofree char *checked = g_strconcat (words, " check_for_large_grads=true", NULL);
 

@@ -1,5 +1,5 @@
-/* cross_entropy_fusion_impl = linear: what a chunk of head and loss is made of and what it holds, and that it
- * trains as whole logits do. */
+/* cross_entropy_fusion_impl = linear: what a chunk of head and loss is made of and what it holds,
+ * and that it trains as whole logits do. */
 #include "core/job/loss.h"
 #include "tests/made/questions.h"
 #include "tests/made/random_job.h"
@@ -81,7 +81,8 @@ the_peak_falls_by_the_logits_of_other_chunks (void **state)
                whole - four <= logits * 3 / 4 + (1 << 20));
 }
 
-/* arXiv 2410.10989: tokens over (words over hidden size), as a power of two, but enough for the products. */
+/* arXiv 2410.10989: tokens over (words over hidden size), as a power of two, but enough for the
+ * products. */
 static void
 chunks_are_as_many_as_the_products_bear (void **state)
 {
@@ -108,8 +109,8 @@ chunks_are_as_many_as_the_products_bear (void **state)
   }
 }
 
-/* The same two collectives as native has, of each chunk; what sequence parallel ranks gather for the head
- * they gather once. */
+/* The same two collectives as native has, of each chunk; what sequence parallel ranks gather for
+ * the head they gather once. */
 static void
 ranks_that_share_the_vocabulary_meet_in_each_chunk (void **state)
 {
@@ -161,7 +162,8 @@ the_bucket_of_the_head_waits_for_its_last_chunk (void **state)
   assert_false (comes_after (p, layer, reduced));
 }
 
-/* What the next unit of backward needs is gathered while the head runs, and the head's own weights once. */
+/* What the next unit of backward needs is gathered while the head runs, and the head's own weights
+ * once. */
 static void
 the_last_layer_is_gathered_beside_the_head (void **state)
 {

@@ -54,8 +54,8 @@ numbered (const weft_program *p, const char *word, uint32_t k, gboolean last)
 
 /* ------------------------------------------------------------------ memory */
 
-/* Bytes of a parameter: weights, gradients, main weights, and moments with what gradients become for
- * the optimizer. */
+/* Bytes of a parameter: weights, gradients, main weights, and moments with what gradients become
+ * for the optimizer. */
 static const struct {
   const char *words;
   uint32_t weights, grads, master, moments;

@@ -1,5 +1,5 @@
-/* Chunks: which layers a rank has, what is in flight, how long a step takes where nothing but layers
- * takes time, and where sends and receives of each mode are posted. */
+/* Chunks: which layers a rank has, what is in flight, how long a step takes where nothing but
+ * layers takes time, and where sends and receives of each mode are posted. */
 #include "tests/made/made.h"
 #include "tests/made/questions.h"
 #include "tests/runner/runner.h"
@@ -88,8 +88,8 @@ chunk_q_of_rank_r_is_stage_q_p_plus_r (void **state)
   }
 }
 
-/* Each chunk is wrapped by itself: flat buffers and buckets of its own, and only the first chunk of the
- * first rank cuts buckets at bucket_size. */
+/* Each chunk is wrapped by itself: flat buffers and buckets of its own, and only the first chunk of
+ * the first rank cuts buckets at bucket_size. */
 static void
 virtual_pipeline_model_parallel_size_gives_each_chunk_its_own_buckets (void **state)
 {

@@ -1,5 +1,5 @@
-/* Two ops as one: a residual sum and the norm that takes it, a product and gelu.  Where they become one, and
- * that nobody's numbers are others for it. */
+/* Two ops as one: a residual sum and the norm that takes it, a product and gelu.  Where they become
+ * one, and that nobody's numbers are others for it. */
 #include "tests/made/made.h"
 #include "tests/made/random_job.h"
 #include "tests/made/trained.h"
@@ -85,8 +85,8 @@ what_is_run_again_has_the_sums_that_are_run_again_with_it (void **state)
   check (MODEL "recompute_granularity=selective recompute_modules=layernorm", 0, ALL);
 }
 
-/* Behind the last sum of a layer its unit is let go and the next one gathered: who gathers waits for what
- * has been issued. */
+/* Behind the last sum of a layer its unit is let go and the next one gathered: who gathers waits
+ * for what has been issued. */
 static void
 a_sum_that_a_unit_is_gathered_behind_stays_by_itself (void **state)
 {

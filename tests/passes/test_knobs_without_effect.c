@@ -76,7 +76,8 @@ what_is_refused_is_refused_by_the_rule_of_its_row (void **state)
   }
 }
 
-/* Entries of the classes that are functions or objects: a word of the interface does what they do. */
+/* Entries of the classes that are functions or objects: a word of the interface does what they
+ * do. */
 static void
 methods_say_what_stands_for_them (void **state)
 {

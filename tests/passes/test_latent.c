@@ -1,5 +1,5 @@
-/* Multi-latent attention: kernels against references and slopes, values narrower than keys, and that a
- * layer of it trains as on one rank. */
+/* Multi-latent attention: kernels against references and slopes, values narrower than keys, and
+ * that a layer of it trains as on one rank. */
 #include "core/base/sanitize.h"
 #include "kernels/float.h"
 #include "kernels/kernel.h"
@@ -387,8 +387,9 @@ payload (const weft_program *p, enum weft_op_kind kind, const char *name)
   return 0;
 }
 
-/* With sequence_parallel the latents are gathered, 1536 and 512 wide, not the stream of 7168, and the
- * turned part of keys; down and norms are of a rank's tokens (Megatron-Core multi_latent_attention.py). */
+/* With sequence_parallel the latents are gathered, 1536 and 512 wide, not the stream of 7168, and
+ * the turned part of keys; down and norms are of a rank's tokens (Megatron-Core
+ * multi_latent_attention.py). */
 static void
 tensor_ranks_gather_latents (void **state)
 {

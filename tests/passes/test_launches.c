@@ -1,5 +1,5 @@
-/* Launch slots of layers: enable_compile makes one kernel of several pointwise ops, and Hugging Face
- * attention makes the host wait unless patch_is_packed_sequence says otherwise. */
+/* Launch slots of layers: enable_compile makes one kernel of several pointwise ops, and Hugging
+ * Face attention makes the host wait unless patch_is_packed_sequence says otherwise. */
 #include "tests/made/made.h"
 #include "tests/made/random_job.h"
 #include "tests/runner/runner.h"

@@ -1,4 +1,5 @@
 /* deterministic_mode and finalize_model_grads_func: what they cost, and what they leave out. */
+#include "core/passes/emit/emit.h"
 #include "tests/made/made.h"
 #include "tests/made/nano.h"
 #include "tests/made/questions.h"
@@ -27,7 +28,8 @@ static void
 deterministic_mode_slows_the_kernels_that_the_stack_names (void **state)
 {
 #define SLOW                                                                                       \
-  NANO "model=llama-nano seq_length=4096 kv_channels=128 deterministic_attention=1.5 deterministic_embedding=3 "
+  NANO "model=llama-nano seq_length=4096 kv_channels=128 deterministic_attention=1.5 "             \
+       "deterministic_embedding=3 "
   g_autoptr (weft_plan) plain = weft_test_plan (SLOW);
   g_autoptr (weft_plan) slow = weft_test_plan (SLOW "deterministic_mode=true");
   g_autofree char *a = weft_program_print (plain->role[0]);

@@ -1,5 +1,5 @@
-/* Multi-token prediction: what a step is made of, that its gradients are slopes of the loss it says, and
- * that it trains as on one rank. */
+/* Multi-token prediction: what a step is made of, that its gradients are slopes of the loss it
+ * says, and that it trains as on one rank. */
 #include "core/job/model.h"
 #include "exec_cpu/exec_cpu.h"
 #include "tests/made/questions.h"
@@ -32,7 +32,8 @@ param_named (const weft_program *p, const char *name)
   return NULL;
 }
 
-/* Two depths: three heads and losses, of which the model's own comes last, and comes first backward. */
+/* Two depths: three heads and losses, of which the model's own comes last, and comes first
+ * backward. */
 static void
 each_depth_has_a_joint_a_layer_a_head_and_a_loss (void **state)
 {
@@ -58,8 +59,8 @@ each_depth_has_a_joint_a_layer_a_head_and_a_loss (void **state)
   assert_int_equal (depth[2], 1);
 }
 
-/* The last stage looks words up: its copy of the embedding is added to the first one's gradient, and is
- * not counted in the norm a second time. */
+/* The last stage looks words up: its copy of the embedding is added to the first one's gradient,
+ * and is not counted in the norm a second time. */
 static void
 the_last_stage_has_a_copy_of_the_embedding (void **state)
 {
@@ -107,9 +108,10 @@ uniform_recompute_runs_the_joint_and_the_layer_again (void **state)
   assert_int_equal (count_named (uniform, WEFT_OP_EMBED, "embedding"), 2);
 }
 
-/* 671,026,419,200 of the main model; of the layer behind it those of a layer of experts, three norms and
- * a map of 2 x 7168 to 7168; embedding and head are shared (Hugging Face deepseek-ai/DeepSeek-V3: 14 B
- * more in its files, with copies of both).  Correction biases of the routers are no parameters here. */
+/* 671,026,419,200 of the main model; of the layer behind it those of a layer of experts, three
+ * norms and a map of 2 x 7168 to 7168; embedding and head are shared (Hugging Face
+ * deepseek-ai/DeepSeek-V3: 14 B more in its files, with copies of both).  Correction biases of the
+ * routers are no parameters here. */
 static void
 stages_of_deepseek_v3_have_all_parameters (void **state)
 {

@@ -1,5 +1,5 @@
-/* Activations and optimizer state on the host: when copies start and what they take, whose memory is
- * free when, and what is missed when somebody does not wait. */
+/* Activations and optimizer state on the host: when copies start and what they take, whose memory
+ * is free when, and what is missed when somebody does not wait. */
 #include "core/plan/check.h"
 #include "tests/made/made.h"
 #include "tests/made/mutant.h"
@@ -115,8 +115,8 @@ copies_are_hidden_while_they_take_no_longer_than_all_layers_but_two (void **stat
   }
 }
 
-/* Forward waits for the last copy but for what lies beside; backward for the last tensor of the first
- * layer, behind which only the end of that layer is left. */
+/* Forward waits for the last copy but for what lies beside; backward for the last tensor of the
+ * first layer, behind which only the end of that layer is left. */
 static double
 exposed (const struct layer *layer, uint32_t n, double rate)
 {
@@ -327,8 +327,8 @@ sum_of (const weft_plan *plan, enum weft_op_kind kind, enum weft_lane lane)
   return sum;
 }
 
-/* Without overlap one follows the other: gradients, Adam, weights.  Loss and norm leave beside Adam and
- * take 8 bytes of the memory's time. */
+/* Without overlap one follows the other: gradients, Adam, weights.  Loss and norm leave beside Adam
+ * and take 8 bytes of the memory's time. */
 static void
 an_update_on_the_host_takes_two_copies_and_adam (void **state)
 {
@@ -365,8 +365,8 @@ parts_that_overlap_take_as_long_as_the_longest (void **state)
   assert_true (t->seconds - base > adam);
 }
 
-/* pin_cpu_grads: an update waits for its own gradients or for all; pin_cpu_params: and for what came
- * before it to be back. */
+/* pin_cpu_grads: an update waits for its own gradients or for all; pin_cpu_params: and for what
+ * came before it to be back. */
 static void
 memory_that_is_not_page_locked_blocks (void **state)
 {

@@ -254,7 +254,8 @@ pieces_hide_communication (void **state)
   (void) state;
   for (int i = 0; i < 2; i++) {
     g_autoptr (GError) error = NULL;
-    g_autoptr (weft_plan) plan = weft_test_plan ("%s tp_comm_overlap=%s", big, i ? "true" : "false");
+    g_autoptr (weft_plan) plan =
+        weft_test_plan ("%s tp_comm_overlap=%s", big, i ? "true" : "false");
     struct weft_exec_options options = { .control = NULL };
     g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_sim, plan, &options, &error);
     if (!t)

@@ -64,8 +64,8 @@ recompute_modules_say_what_is_run_again_and_no_longer_kept (void **state)
   check (SELECTIVE "recompute_modules=mlp,layernorm", "norm2 fc1 gelu norm1", ALL - 2 * X - 2 * U);
 }
 
-/* T tokens, K = 2 of E = 4 experts of width F = 96, shared ones of 32; two kernels that only put rows
- * in order are nameless here, as one rank has all experts. */
+/* T tokens, K = 2 of E = 4 experts of width F = 96, shared ones of 32; two kernels that only put
+ * rows in order are nameless here, as one rank has all experts. */
 #define EXPERTS                                                                                    \
   SELECTIVE "num_moe_experts=4 moe_router_topk=2 moe_ffn_hidden_size=96 activation=swiglu "        \
             "moe_shared_expert_intermediate_size=32 recompute_modules="
@@ -168,9 +168,9 @@ some_microbatches_of_each_window_are_not_recomputed (void **state)
   }
 }
 
-/* recompute_modules says what of those is run again; with virtual stages passes of all chunks count.
- * The first of four ranks with two chunks has eleven in flight: of its sixteen forwards 0, 1, 11 and
- * 12 are microbatches 0, 1 and 7 of the first chunk and 4 of the second. */
+/* recompute_modules says what of those is run again; with virtual stages passes of all chunks
+ * count. The first of four ranks with two chunks has eleven in flight: of its sixteen forwards 0,
+ * 1, 11 and 12 are microbatches 0, 1 and 7 of the first chunk and 4 of the second. */
 static void
 partly_recomputed_microbatches_have_modules_and_chunks (void **state)
 {

@@ -1,5 +1,5 @@
-/* Fewer groups of keys and values than tensor parallel ranks: what is gathered, and that ranks compute
- * what one does. */
+/* Fewer groups of keys and values than tensor parallel ranks: what is gathered, and that ranks
+ * compute what one does. */
 #include "tests/made/questions.h"
 #include "tests/made/real_run.h"
 #include "tests/runner/runner.h"
@@ -31,8 +31,8 @@ qkv_of (const weft_program *p)
   return NULL;
 }
 
-/* The map is cut evenly: nothing is held twice.  Forward gathers what all ranks make of a token, backward
- * scatters the sum of its gradient. */
+/* The map is cut evenly: nothing is held twice.  Forward gathers what all ranks make of a token,
+ * backward scatters the sum of its gradient. */
 static void
 ranks_gather_what_the_map_makes (void **state)
 {
@@ -50,8 +50,8 @@ ranks_gather_what_the_map_makes (void **state)
   assert_int_equal (count_kind (own, WEFT_OP_TAKE_HEADS), 0);
 }
 
-/* In canonical order the two ranks of a group attend to all of it: gradients are not added by ranks, those of
- * the result are gathered. */
+/* In canonical order the two ranks of a group attend to all of it: gradients are not added by
+ * ranks, those of the result are gathered. */
 static void
 ranks_attend_to_their_whole_group_in_canonical_order (void **state)
 {

@@ -1,5 +1,5 @@
-/* What happens at slots of the schedule: gradient collectives and weight gathers on all ranks at once,
- * head gradients at the end, shapes that go ahead of tensors. */
+/* What happens at slots of the schedule: gradient collectives and weight gathers on all ranks at
+ * once, head gradients at the end, shapes that go ahead of tensors. */
 #include "tests/made/made.h"
 #include "tests/made/questions.h"
 #include "tests/runner/runner.h"
@@ -8,7 +8,7 @@
   "hidden_size=64 num_attention_heads=4 ffn_hidden_size=128 vocab_size=128 seq_length=32 "         \
   "topology=dgx-h100 batch_p2p_sync=false "
 #define THREE                                                                                      \
-  MODEL "num_layers=12 gpus=8 pipeline_model_parallel_size=4 global_batch_size=16 "                 \
+  MODEL "num_layers=12 gpus=8 pipeline_model_parallel_size=4 global_batch_size=16 "                \
         "virtual_pipeline_model_parallel_size=3 overlap_grad_reduce=true "
 #define SHARDED THREE "use_distributed_optimizer=true overlap_param_gather=true "
 #define STAGES MODEL "num_layers=4 gpus=4 pipeline_model_parallel_size=2 global_batch_size=8 "

@@ -1,5 +1,5 @@
-/* Programs of schedules with weight gradients apart: what is in flight, how long a step takes where only
- * layers take time, and where two copies of a stage add their gradients. */
+/* Programs of schedules with weight gradients apart: what is in flight, how long a step takes where
+ * only layers take time, and where two copies of a stage add their gradients. */
 #include "tests/made/made.h"
 #include "tests/runner/folder.h"
 #include "tests/made/questions.h"

@@ -1,5 +1,5 @@
-/* Weights of bf16 that are rounded by lot: nothing is lost in the mean, and who updates an element does not
- * matter to its draw. */
+/* Weights of bf16 that are rounded by lot: nothing is lost in the mean, and who updates an element
+ * does not matter to its draw. */
 #include "kernels/draw.h"
 #include "kernels/float.h"
 #include "kernels/math.h"
@@ -40,7 +40,8 @@ what_bf16_holds_and_what_is_no_number_stay (void **state)
   (void) state;
   for (unsigned i = 0; i < G_N_ELEMENTS (same); i++)
     for (uint32_t draw = 0; draw <= 0xffff; draw += 0x1111)
-      assert_int_equal (weft_float_bits (weft_bf16_drawn (weft_bits_float (same[i]), (uint16_t) draw)), same[i]);
+      assert_int_equal (
+          weft_float_bits (weft_bf16_drawn (weft_bits_float (same[i]), (uint16_t) draw)), same[i]);
   assert_true (isnan (weft_bf16_drawn (NAN, 0xffff)));
 }
 

@@ -1,5 +1,6 @@
-/* What tensor and sequence parallelism put into a program: collectives of each layer and of the ends
- * with their bytes and their place among kernels, what a rank holds, and what it keeps for backward. */
+/* What tensor and sequence parallelism put into a program: collectives of each layer and of the
+ * ends with their bytes and their place among kernels, what a rank holds, and what it keeps for
+ * backward. */
 #include "tests/made/questions.h"
 #include "tests/runner/runner.h"
 #include <string.h>
@@ -15,7 +16,8 @@
 #define TP4 "gpus=4 tensor_model_parallel_size=4 "
 #define SP TP4 "sequence_parallel=true "
 
-/* Collectives of tensor parallel ranks, in order, as "all_reduce 8192 qkv, ..."; bytes of the whole. */
+/* Collectives of tensor parallel ranks, in order, as "all_reduce 8192 qkv, ..."; bytes of the
+ * whole. */
 static char *
 collectives (const weft_program *p, uint32_t layer, enum weft_phase phase)
 {
@@ -202,7 +204,8 @@ a_vocabulary_is_padded_as_asked (void **state)
   expect_part (order, "head.weight", 252, 64, 1001, 64);
 }
 
-/* Norms of three layers and the last one, in one launch; q and k norms without sequence_parallel. */
+/* Norms of three layers and the last one, in one launch; q and k norms without
+ * sequence_parallel. */
 static void
 gradients_of_norms_are_joined_once_a_step (void **state)
 {

@@ -101,26 +101,10 @@ static const char *const torch[] = {
   "recompute_num_layers=1",
 };
 
-static char *
-words_of (const char *model, const char *more, const char *strategy)
-{
-  return g_strdup_printf ("topology=cpu %s %s %s", model, more, strategy);
-}
-
-static struct real_result
-run_words (const char *model, const char *more, const char *strategy, struct real_run run)
-{
-  g_autofree char *words = words_of (model, more, strategy);
-
-  run.words = words;
-  run.steps = STEPS;
-  return weft_test_run (&run);
-}
-
 static void
 check (const char *model, const char *more, const char *strategy, const struct real_result *one)
 {
-  g_autofree char *words = words_of (model, more, strategy);
+  g_autofree char *words = weft_test_cpu_words (model, more, strategy);
 
   weft_test_check_run (&(struct real_run){ .words = words, .steps = STEPS, .poison = TRUE }, one);
 }
@@ -130,7 +114,8 @@ static void
 check_all (const char *model, const char *more, const char *const *row, unsigned n, unsigned stride)
 {
   static unsigned first;
-  struct real_result one = run_words (model, more, "gpus=1", (struct real_run){ 0 });
+  struct real_result one =
+      weft_test_run_words (model, more, "gpus=1", (struct real_run){ .steps = STEPS });
 
   for (unsigned s = first++ % stride; s < n; s += stride)
     check (model, more, row[s], &one);
@@ -173,8 +158,10 @@ a_loss_from_gathered_statistics_has_bits_of_its_own (void **state)
 
   (void) state;
   for (unsigned m = 0; m < G_N_ELEMENTS (models); m++) {
-    struct real_result plain = run_words (models[m], "", "gpus=1", (struct real_run){ 0 });
-    struct real_result one = run_words (models[m], te, "gpus=1", (struct real_run){ 0 });
+    struct real_result plain =
+        weft_test_run_words (models[m], "", "gpus=1", (struct real_run){ .steps = STEPS });
+    struct real_result one =
+        weft_test_run_words (models[m], te, "gpus=1", (struct real_run){ .steps = STEPS });
     assert_true (fabs (plain.loss[1] - one.loss[1]) < 1e-5 * plain.loss[1]);
     check (models[m], te, "gpus=2 " TP2, &one);
     check (models[m], te, "gpus=8 " TP4 SP "pipeline_model_parallel_size=2", &one);
@@ -184,10 +171,10 @@ a_loss_from_gathered_statistics_has_bits_of_its_own (void **state)
 static void
 random_interleavings_do_not_show (void **state)
 {
-  struct real_result one =
-      run_words (models[1], "precision=bf16", "gpus=1", (struct real_run){ 0 });
+  struct real_result one = weft_test_run_words (models[1], "precision=bf16", "gpus=1",
+                                                (struct real_run){ .steps = STEPS });
   g_autofree char *words =
-      words_of (models[1], "precision=bf16",
+      weft_test_cpu_words (models[1], "precision=bf16",
                 "gpus=8 " TP2 SP "pipeline_model_parallel_size=2 overlap_grad_reduce=true");
 
   (void) state;
@@ -216,11 +203,12 @@ fast_order_is_within_a_millionth (void **state)
   };
   (void) state;
   for (unsigned m = 0; m < G_N_ELEMENTS (models); m++) {
-    struct real_result one =
-        run_words (models[m], "reduction_order=fast", "gpus=1", (struct real_run){ 0 });
+    struct real_result one = weft_test_run_words (models[m], "reduction_order=fast", "gpus=1",
+                                                  (struct real_run){ .steps = STEPS });
     for (unsigned s = 0; s < G_N_ELEMENTS (some); s += STRIDE) {
-      struct real_result other = run_words (models[m], "reduction_order=fast", some[s],
-                                            (struct real_run){ .poison = TRUE });
+      struct real_result other =
+          weft_test_run_words (models[m], "reduction_order=fast", some[s],
+                               (struct real_run){ .steps = STEPS, .poison = TRUE });
       if (!weft_test_is_near (&other, &one, STEPS))
         fail_msg ("%s %s: losses %.9g %.9g, of one rank %.9g %.9g; norm %.9g, %.9g", models[m],
                   some[s], other.loss[0], other.loss[1], one.loss[0], one.loss[1], other.norm[0],

@@ -1,5 +1,5 @@
-/* PyTorch's DistributedDataParallel: which gradients share a bucket, in which order buckets are filled
- * and launched, and what the copies cost. */
+/* PyTorch's DistributedDataParallel: which gradients share a bucket, in which order buckets are
+ * filled and launched, and what the copies cost. */
 #include "core/passes/step.h"
 #include "tests/made/questions.h"
 #include "tests/runner/runner.h"
@@ -164,8 +164,8 @@ buckets_take_as_much_as_gradients (void **state)
   assert_int_equal (count (one->role[0], "to_bucket"), 0);
 }
 
-/* Two chunks of one layer each on a stage: each begins with a bucket of its own, and has its sums back
- * before the other's last backward begins. */
+/* Two chunks of one layer each on a stage: each begins with a bucket of its own, and has its sums
+ * back before the other's last backward begins. */
 static void
 chunks_of_a_stage_are_wrapped_by_themselves (void **state)
 {

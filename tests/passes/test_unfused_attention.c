@@ -1,5 +1,6 @@
-/* Attention out of plain products, and dropout: kernels against references, references against those
- * of flash attention, draws against their promises, and real training whatever the strategy. */
+/* Attention out of plain products, and dropout: kernels against references, references against
+ * those of flash attention, draws against their promises, and real training whatever the
+ * strategy. */
 #include "core/base/sanitize.h"
 #include "kernels/kernel.h"
 #include "tests/made/real_run.h"
@@ -65,8 +66,8 @@ bind (struct weft_kernel *k, struct arrays *a, gboolean doubles, const enum arra
 #define CHAIN(X)                                                                                   \
   X (WEFT_OP_SCORES, QKV, SCORES)                                                                  \
   X (WEFT_OP_SOFTMAX, SCORES, PROBS)                                                               \
-  X (WEFT_OP_CONTEXT, PROBS, QKV, OUT)                                                             \
-  X (WEFT_OP_CONTEXT_BWD, DOUT, QKV, DPROBS)                                                       \
+  X (WEFT_OP_WEIGHT_VALUES, PROBS, QKV, OUT)                                                       \
+  X (WEFT_OP_WEIGHT_VALUES_BWD, DOUT, QKV, DPROBS)                                                 \
   X (WEFT_OP_SOFTMAX_BWD, DPROBS, PROBS)                                                           \
   X (WEFT_OP_SCORES_BWD, DPROBS, PROBS, DOUT, QKV, DQKV)
 
@@ -430,8 +431,8 @@ dropout_and_unfused_attention_have_the_bits_of_one_rank (void **state)
   }
 }
 
-/* The same function by other sums; dropout makes another one of it in training, not in evaluation of
- * the first weights. */
+/* The same function by other sums; dropout makes another one of it in training, not in evaluation
+ * of the first weights. */
 static void
 unfused_attention_learns_what_flash_does (void **state)
 {

@@ -213,9 +213,9 @@ a_knob_that_was_given_stays (void **state)
   g_autoptr (GArray) space = weft_space_enumerate (&job);
 
   (void) state;
-  /* Of the two layers of a stage none, one or both are recomputed.  That times: two replicas, or one of
-   * two tensor parallel ranks.  Of two: gradient overlap of the wrapper; parameter overlap of split
-   * gradients; units. */
+  /* Of the two layers of a stage none, one or both are recomputed.  That times: two replicas, or
+   * one of two tensor parallel ranks.  Of two: gradient overlap of the wrapper; parameter overlap
+   * of split gradients; units. */
   assert_int_equal (space->len, 3 * ((2 + 2 + 1) + 1));
   for (guint i = 0; i < space->len; i++) {
     struct weft_job one = weft_space_job (&job, &g_array_index (space, struct weft_choice, i));
@@ -241,9 +241,9 @@ has (GArray *space, const int64_t wanted[][2], unsigned n)
   return FALSE;
 }
 
-/* Strategies that were published for these models, of which none breaks a rule: Llama 3.1 405B (arXiv
- * 2407.21783, Table 4) without and with context parallel ranks; DeepSeek-V3 whose 61 layers no number of
- * stages divides; and an expert rank for each expert of Mixtral. */
+/* Strategies that were published for these models, of which none breaks a rule: Llama 3.1 405B
+ * (arXiv 2407.21783, Table 4) without and with context parallel ranks; DeepSeek-V3 whose 61 layers
+ * no number of stages divides; and an expert rank for each expert of Mixtral. */
 static void
 the_space_has_what_was_published (void **state)
 {

@@ -124,8 +124,7 @@ run (const struct weft_tests *file, int argc, char **argv)
   int status = file->begin ? file->begin (argc, argv) : WEFT_TESTS_RUN;
 
   if (status == WEFT_TESTS_RUN)
-    status =
-        _cmocka_run_group_tests (running, file->table, file->n, file->set_up, file->tear_down);
+    status = _cmocka_run_group_tests (running, file->table, file->n, file->set_up, file->tear_down);
   return status;
 }
 

@@ -783,8 +783,10 @@ crc32c_is_that_of_the_standard_with_the_processors_instruction_or_without (void 
   assert_standard (&crc);
 }
 
-#define IN_A_DIR(test) cmocka_unit_test_setup_teardown (test, weft_test_folder_make, weft_test_folder_remove)
-#define IN_MEMORY(test) cmocka_unit_test_setup_teardown (test, make_dir_in_memory, weft_test_folder_remove)
+#define IN_A_DIR(test)                                                                             \
+  cmocka_unit_test_setup_teardown (test, weft_test_folder_make, weft_test_folder_remove)
+#define IN_MEMORY(test)                                                                            \
+  cmocka_unit_test_setup_teardown (test, make_dir_in_memory, weft_test_folder_remove)
 
 static const struct CMUnitTest tests[] = {
   IN_MEMORY (every_strategy_loads_what_every_other_saved),

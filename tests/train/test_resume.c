@@ -151,9 +151,9 @@ goes_with (const char *precision, const char *strategy)
   return !strstr (precision, "fp16") || !strstr (strategy, "fsdp2");
 }
 
-/* What one strategy saves has no trace of another that will read it: from and to one rank all pairs are
- * tried, of the others a sixth with each model and type.  Under a sanitizer each goes on from one, or
- * three, and others from it. */
+/* What one strategy saves has no trace of another that will read it: from and to one rank all pairs
+ * are tried, of the others a sixth with each model and type.  Under a sanitizer each goes on from
+ * one, or three, and others from it. */
 static gboolean
 is_tried (unsigned a, unsigned b, unsigned turn)
 {

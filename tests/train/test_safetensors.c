@@ -341,13 +341,15 @@ an_index_that_leads_nowhere_is_refused (void **state)
     { "", "i.json: weight_map: found nothing" },
     { "{", "i.json:1:2: found the end of the file, wanted a closing bracket" },
     { "{}", "i.json: weight_map: found nothing, wanted an object that maps tensors to files" },
-    { "{\"weight_map\":[]}", "weight_map: found an array, wanted an object that maps tensors to files" },
+    { "{\"weight_map\":[]}",
+      "weight_map: found an array, wanted an object that maps tensors to files" },
     { "{\"weight_map\":{\"a\":1}}", "weight_map: a: found a number, wanted the name of a file" },
     { "{\"weight_map\":{\"a\":\"../1.safetensors\"}}",
       "weight_map: a: found \"../1.safetensors\", wanted the name of a file beside it" },
     { "{\"weight_map\":{\"a\":\"..\"}}", "found \"..\", wanted the name of a file beside it" },
     { "{\"weight_map\":{\"a\":\"\"}}", "found \"\", wanted the name of a file beside it" },
-    { "{\"weight_map\":{\"a\":\"3.safetensors\"}}", "3.safetensors: cannot be opened: No such file" },
+    { "{\"weight_map\":{\"a\":\"3.safetensors\"}}",
+      "3.safetensors: cannot be opened: No such file" },
     { "{\"weight_map\":{\"b\":\"1.safetensors\"}}",
       "weight_map: found no tensor b in 1.safetensors" },
     { "{\"weight_map\":{\"a\":\"1.safetensors\",\"a\":\"1.safetensors\"}}",
@@ -466,7 +468,8 @@ a_pipe_is_not_replaced (void **state)
   assert_int_equal (mkfifo (path, 0600), 0);
   weft_safetensors_writer *w = weft_safetensors_writer_new (path);
   assert_false (weft_safetensors_close (w, &error));
-  assert_non_null (strstr (error->message, "pipe: found a directory, pipe or device, wanted a file"));
+  assert_non_null (
+      strstr (error->message, "pipe: found a directory, pipe or device, wanted a file"));
   assert_int_equal (g_stat (path, &info), 0);
   assert_true (S_ISFIFO (info.st_mode));
 }

@@ -263,6 +263,17 @@ run_new (const char *words)
   return r;
 }
 
+/* One rank and that many steps, the last of which is saved. */
+static struct run *
+run_saving (uint64_t steps)
+{
+  struct run *r = run_new ("gpus=1");
+
+  r->options.steps = steps;
+  r->options.save = r->save;
+  return r;
+}
+
 static void
 play (struct run *r)
 {
@@ -531,11 +542,9 @@ evaluation_wants_a_share_of_the_data (void **state)
 static void
 checkpoints_come_at_their_interval_and_at_the_end (void **state)
 {
-  struct run *r = run_new ("gpus=1");
+  struct run *r = run_saving (5);
 
   (void) state;
-  r->options.steps = 5;
-  r->options.save = r->save;
   r->options.save_interval = 2;
   play_well (r);
   assert_saved (r, "2 4 5");
@@ -545,10 +554,9 @@ checkpoints_come_at_their_interval_and_at_the_end (void **state)
 static void
 without_an_interval_only_the_end_is_saved (void **state)
 {
-  struct run *r = run_new ("gpus=1");
+  struct run *r = run_saving (6);
 
   (void) state;
-  r->options.save = r->save;
   play_well (r);
   assert_saved (r, "6");
   run_free (r);
@@ -589,11 +597,10 @@ a_run_that_was_cut_gives_the_numbers_of_a_whole_one (void **state)
 static void
 what_is_done_is_not_trained_again (void **state)
 {
-  struct run *r = run_new ("gpus=1");
+  struct run *r = run_saving (6);
   g_autofree char *weights = g_build_filename (r->dir, "weights", NULL);
 
   (void) state;
-  r->options.save = r->save;
   play_well (r);
   r->options.load = r->save;
   r->options.export_safetensors = weights;
@@ -610,11 +617,9 @@ what_is_done_is_not_trained_again (void **state)
 static void
 the_seed_is_that_of_the_checkpoint (void **state)
 {
-  struct run *r = run_new ("gpus=1");
+  struct run *r = run_saving (2);
 
   (void) state;
-  r->options.save = r->save;
-  r->options.steps = 2;
   play_well (r);
   r->options.load = r->save;
   r->options.steps = 4;
@@ -633,11 +638,9 @@ the_seed_is_that_of_the_checkpoint (void **state)
 static void
 other_data_is_allowed_and_told (void **state)
 {
-  struct run *r = run_new ("gpus=1");
+  struct run *r = run_saving (2);
 
   (void) state;
-  r->options.save = r->save;
-  r->options.steps = 2;
   play_well (r);
   r->options.load = r->save;
   r->options.steps = 3;
@@ -656,11 +659,9 @@ other_data_is_allowed_and_told (void **state)
 static void
 a_new_run_among_checkpoints_of_another_is_told (void **state)
 {
-  struct run *r = run_new ("gpus=1");
+  struct run *r = run_saving (2);
 
   (void) state;
-  r->options.save = r->save;
-  r->options.steps = 2;
   play_well (r);
   assert_null (strstr (r->said->str, "another run"));
   r->options.steps = 3;
@@ -814,11 +815,9 @@ adam_counts_updates_and_the_schedule_steps (void **state)
 static void
 ten_steps_in_a_row_without_an_update_end_the_run (void **state)
 {
-  struct run *r = run_new ("gpus=1");
+  struct run *r = run_saving (30);
 
   (void) state;
-  r->options.steps = 30;
-  r->options.save = r->save;
   script.skip_from = 3;
   script.skip_to = 11;
   play_well (r);
@@ -832,11 +831,9 @@ ten_steps_in_a_row_without_an_update_end_the_run (void **state)
 static void
 a_loss_that_is_no_number_ends_the_run_though_weights_are_updated (void **state)
 {
-  struct run *r = run_new ("gpus=1");
+  struct run *r = run_saving (30);
 
   (void) state;
-  r->options.steps = 30;
-  r->options.save = r->save;
   script.nan_from = 5;
   play_badly (r, "step 14:");
   assert_saved (r, "");
@@ -846,11 +843,9 @@ a_loss_that_is_no_number_ends_the_run_though_weights_are_updated (void **state)
 static void
 weights_of_such_a_step_push_no_checkpoint_out (void **state)
 {
-  struct run *r = run_new ("gpus=1");
+  struct run *r = run_saving (30);
 
   (void) state;
-  r->options.steps = 30;
-  r->options.save = r->save;
   r->options.save_interval = 1;
   r->options.keep = 1;
   script.nan_from = 5;

@@ -1,5 +1,5 @@
-/* tests/gpu/run.sh where there is no GPU: it says so, part by part, and its results are the document
- * that bench/results/README.md describes.  And the twin in PyTorch counts as Weft does. */
+/* tests/gpu/run.sh where there is no GPU: it says so, part by part, and its results are the
+ * document that bench/results/README.md describes.  And the twin in PyTorch counts as Weft does. */
 #include "core/job/job.h"
 #include "tests/runner/folder.h"
 #include "tests/runner/runner.h"

@@ -117,7 +117,7 @@ take_factors (struct weft_step *s, struct weft_piece *p, uint32_t param, uint32_
     x = weft_cast_to_compute (s, x, p->name);
     p->w = weft_cast_weight (s, param);
     p->w_scale = weft_params_scale (s, param);
-    p->kind = p->w_scale == WEFT_NO_BUF ? WEFT_OP_MATMUL : WEFT_OP_MATMUL_FP8;
+    p->kind = p->w_scale == WEFT_NO_BUF ? WEFT_OP_MATMUL : WEFT_OP_MATMUL_FP8_WEIGHTS;
     return x;
   }
   if (weft_fp8_block (s) && cut_of (s, param) == WEFT_CUT_ROWS)
@@ -270,7 +270,7 @@ take_weight_back (struct weft_step *s, struct weft_piece *p, uint32_t param)
     return;
   }
   struct weft_fp8 w = weft_fp8_weight_transposed (s, param);
-  p->kind = both ? WEFT_OP_FP8_MATMUL_DGRAD : WEFT_OP_MATMUL_DGRAD_FP8;
+  p->kind = both ? WEFT_OP_FP8_MATMUL_DGRAD : WEFT_OP_MATMUL_DGRAD_FP8_WEIGHTS;
   p->w = w.codes;
   p->w_scale = w.scale;
   p->shape.dim[5] = both ? weft_fp8_block (s) : 0;

@@ -43,7 +43,7 @@ weft_scores_forward (struct weft_step *s, struct weft_saved *saved)
 {
   probabilities (s, saved);
   saved->o = weft_product (s, s->width.q, "context");
-  weft_emit (s, WEFT_OP_CONTEXT, "context", weft_attention_shape (s),
+  weft_emit (s, WEFT_OP_WEIGHT_VALUES, "context", weft_attention_shape (s),
              WEFT_USES (WEFT_R (weights (saved)), WEFT_R (saved->qkv), WEFT_W (saved->o)));
 }
 
@@ -56,7 +56,7 @@ weft_scores_backward (struct weft_step *s, struct weft_saved *saved, uint32_t d_
     s->at = at;
   }
   uint32_t dpd = square (s, "dcontext");
-  weft_emit (s, WEFT_OP_CONTEXT_BWD, "context", weft_attention_shape (s),
+  weft_emit (s, WEFT_OP_WEIGHT_VALUES_BWD, "context", weft_attention_shape (s),
              WEFT_USES (WEFT_R (d_o), WEFT_R (saved->qkv), WEFT_W (dpd)));
   uint32_t dp = weft_drop_backward (s, WEFT_DROP_PROBABILITIES, dpd, saved->mask_p);
   weft_emit (s, WEFT_OP_SOFTMAX_BWD, "softmax", weft_attention_shape (s),

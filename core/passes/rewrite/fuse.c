@@ -6,24 +6,6 @@
 #include "core/passes/rewrite/rewrite.h"
 
 static gboolean
-is_pointwise (uint8_t kind)
-{
-  static const uint8_t kinds[] = {
-    WEFT_OP_NORM,        WEFT_OP_NORM_BWD,    WEFT_OP_HEAD_NORM, WEFT_OP_HEAD_NORM_BWD,
-    WEFT_OP_ROPE,        WEFT_OP_ROPE_BWD,    WEFT_OP_GELU,      WEFT_OP_GELU_BWD,
-    WEFT_OP_SWIGLU,      WEFT_OP_SWIGLU_BWD,  WEFT_OP_RELU2,     WEFT_OP_RELU2_BWD,
-    WEFT_OP_ADD,         WEFT_OP_SCALE,       WEFT_OP_CAST,      WEFT_OP_BIAS,
-    WEFT_OP_DROPOUT_ADD, WEFT_OP_DROPOUT_BWD, WEFT_OP_ADD_NORM,  WEFT_OP_RELU,
-    WEFT_OP_RELU_BWD,
-  };
-
-  for (unsigned i = 0; i < G_N_ELEMENTS (kinds); i++)
-    if (kinds[i] == kind)
-      return TRUE;
-  return FALSE;
-}
-
-static gboolean
 reads_from (const weft_program *p, uint32_t op, uint32_t before)
 {
   for (uint32_t u = p->op[op].uses; u < p->op[op + 1].uses; u++)
@@ -40,9 +22,9 @@ fuses (const weft_program *p, uint32_t op, uint32_t before)
 {
   const struct weft_op *a = &p->op[before], *b = &p->op[op];
 
-  return is_pointwise (a->kind) && is_pointwise (b->kind) && a->layer == b->layer &&
-         b->layer != WEFT_NO_LAYER && a->micro == b->micro && a->phase == b->phase &&
-         p->op[op].deps == p->op[op + 1].deps && reads_from (p, op, before);
+  return weft_op_info[a->kind].pointwise && weft_op_info[b->kind].pointwise &&
+         a->layer == b->layer && b->layer != WEFT_NO_LAYER && a->micro == b->micro &&
+         a->phase == b->phase && p->op[op].deps == p->op[op + 1].deps && reads_from (p, op, before);
 }
 
 void

@@ -1,47 +1,42 @@
-/* Ops that the stack has one kernel for, where one of them takes what the other makes
- * (core/stack.def says which stack has which). They become one op:
+/* Ops that the stack has one kernel for become one op: the FUSION rows of core/ops.def, where the
+ * field of core/stack.def that the row names is set.
  *
- *   add, norm              the residual sum and the norm of it.  What is normed is the sum as it is
- *                          stored, so that no bit changes.  Inside a layer, from a layer to the
- *                          next of the same stage, and before the final norm; not behind dropout,
- *                          whose sum is another op.
- *   matmul, gelu           what gelu is taken of is stored too where backward reads it.
- *   matmul_dgrad, gelu_bwd the input gradient goes through gelu's slope and is stored once.
- *
- * The two are of one pass of one microbatch: where one is run again without the other, or is
- * another stage's, there is no pair. A sum and its norm follow each other on the GPU's lane, and
- * nothing waits for the sum in between (units that are gathered behind it, copies to the host):
- * they stand where the norm did. gelu and its gradient move up to their products, unless they wait
- * for something that these do not: what comes back from the host. */
+ * Both ops belong to one pass of one microbatch: where only one of them is recomputed, or lies on
+ * another stage, there is no pair.  Either the first op moves down to the second: they follow each
+ * other on the GPU's lane, and no op in between depends on the first (units that are gathered
+ * behind it, copies to the host).  Or the second moves up to the first, unless it depends on an op
+ * that the first does not: a copy from the host. */
 #include "core/passes/rewrite/rewrite.h"
 #include <string.h>
 
-static const struct joint {
-  enum weft_op_kind first, second, both;
+static const struct fusion {
+  enum weft_op_kind both, first, second;
   enum weft_stack_field asked;
-  gboolean
-      moves_up; /* to where the first is; else the first comes down to the second, its neighbour */
-  gboolean inner;       /* what the first makes is for the second alone, and stored nowhere */
-  uint8_t made, taken;  /* the operand of the first that is one of the second */
-  const char *operands; /* of both: of the first or the second, and its number */
-} joints[] = {
-  { WEFT_OP_ADD, WEFT_OP_NORM, WEFT_OP_ADD_NORM, WEFT_STACK_fused_add_norm, FALSE, FALSE, 2, 0,
-    "f0 f1 s1 s2 f2 s3" },
-  { WEFT_OP_MATMUL, WEFT_OP_GELU, WEFT_OP_MATMUL_GELU, WEFT_STACK_fused_gelu, TRUE, FALSE, 3, 0,
-    "f0 f1 f2 f3 s1" },
-  { WEFT_OP_MATMUL_DGRAD, WEFT_OP_GELU_BWD, WEFT_OP_MATMUL_DGRAD_GELU, WEFT_STACK_fused_gelu, TRUE,
-    TRUE, 2, 1, "f0 f1 s0 s2" },
+  const char *operands; /* of the fused op: of the first or the second, and its number */
+  uint8_t made, taken;  /* the operand of the first that is an operand of the second */
+  gboolean moves_up;    /* the second to the first; otherwise the first to the second */
+  gboolean inner;       /* what the first makes is read by the second alone, and stored nowhere */
+  gboolean of_gelu;     /* for models with gelu by tanh: cuBLASLt has no other epilogue */
+  uint8_t optional;     /* operand of the fused op that only another reader needs; 0: none */
+  uint8_t optional_dim; /* dimension that says whether it is there */
+} fusions[] = {
+#define FUSION(fused_op, first_op, second_op, field, list, ...)                                    \
+  { .both = fused_op,                                                                              \
+    .first = first_op,                                                                             \
+    .second = second_op,                                                                           \
+    .asked = field,                                                                                \
+    .operands = list,                                                                              \
+    __VA_ARGS__ },
+#include "core/ops.def"
 };
-
-enum { KEPT = 5 /* dimension of matmul_gelu */, GELU_OF = 3 /* its operand */ };
 
 struct search {
   const weft_program *p;
   const struct weft_job *job;
-  uint32_t *writer;           /* of each buffer, so far */
-  uint32_t *users;            /* of each buffer: uses, and views of it */
-  uint32_t *partner;          /* of each op, or WEFT_NO_OP */
-  const struct joint **joint; /* of the ops that have one */
+  uint32_t *writer;             /* of each buffer, so far */
+  uint32_t *users;              /* of each buffer: uses, and views of it */
+  uint32_t *partner;            /* of each op, or WEFT_NO_OP */
+  const struct fusion **fusion; /* of the ops that have one */
 };
 
 static const struct weft_use *
@@ -50,7 +45,7 @@ operand (const weft_program *p, uint32_t op, uint32_t number)
   return &p->uses[p->op[op].uses + number];
 }
 
-/* Whether an op between the two waits for the first. */
+/* Whether an op between the two depends on the first. */
 static gboolean
 is_waited_for (const weft_program *p, uint32_t first, uint32_t second)
 {
@@ -66,11 +61,10 @@ are_neighbours (const weft_program *p, uint32_t first, uint32_t second)
   return p->pos[second] == p->pos[first] + 1 && !is_waited_for (p, first, second);
 }
 
-/* Whether the second might as well have been run where the first was: it waits for nothing by
- * itself, and nothing that it reads came from another lane or is newer than the first, whose waits
- * may be those of an op in between. What it makes nobody has used before. */
+/* Whether the second can run where the first runs: it has no dependency of its own, its inputs were
+ * made on the GPU's lane before the first, and no earlier op uses its outputs. */
 static gboolean
-may_move_up (const struct search *s, const struct joint *joint, uint32_t first, uint32_t second)
+may_move_up (const struct search *s, const struct fusion *fusion, uint32_t first, uint32_t second)
 {
   const weft_program *p = s->p;
 
@@ -79,7 +73,7 @@ may_move_up (const struct search *s, const struct joint *joint, uint32_t first, 
   for (uint32_t u = 0; u < p->op[second + 1].uses - p->op[second].uses; u++) {
     const struct weft_use *use = operand (p, second, u);
     uint32_t writer = use->buf == WEFT_NO_BUF ? WEFT_NO_OP : s->writer[use->buf];
-    if (u == joint->taken || writer == WEFT_NO_OP)
+    if (u == fusion->taken || writer == WEFT_NO_OP)
       continue;
     if (use->write || writer > first || p->op[writer].lane != WEFT_LANE_GPU)
       return FALSE;
@@ -87,29 +81,27 @@ may_move_up (const struct search *s, const struct joint *joint, uint32_t first, 
   return TRUE;
 }
 
-/* cuBLASLt knows the form with tanh alone. */
 static gboolean
-is_asked (const struct weft_job *job, const struct joint *joint)
+is_asked (const struct weft_job *job, const struct fusion *fusion)
 {
-  return job->stack.at[joint->asked].i &&
-         (joint->first == WEFT_OP_ADD || job->model.activation == WEFT_GELU);
+  return job->stack.at[fusion->asked].i && (!fusion->of_gelu || job->model.activation == WEFT_GELU);
 }
 
 static gboolean
-is_pair (const struct search *s, const struct joint *joint, uint32_t first, uint32_t second)
+is_pair (const struct search *s, const struct fusion *fusion, uint32_t first, uint32_t second)
 {
   const weft_program *p = s->p;
   const struct weft_op *f = &p->op[first], *n = &p->op[second];
   const struct weft_shape *from = weft_op_shape (p, first), *to = weft_op_shape (p, second);
-  uint32_t between = operand (p, second, joint->taken)->buf;
+  uint32_t between = operand (p, second, fusion->taken)->buf;
 
-  if (f->kind != joint->first || operand (p, first, joint->made)->buf != between ||
+  if (f->kind != fusion->first || operand (p, first, fusion->made)->buf != between ||
       f->micro != n->micro || f->chunk != n->chunk || f->phase != n->phase ||
       f->flags != n->flags || from->dtype != to->dtype || from->out_dtype != to->dtype ||
-      s->partner[first] != WEFT_NO_OP || (joint->inner && s->users[between] != 2))
+      s->partner[first] != WEFT_NO_OP || (fusion->inner && s->users[between] != 2))
     return FALSE;
-  return joint->moves_up ? may_move_up (s, joint, first, second)
-                         : are_neighbours (p, first, second);
+  return fusion->moves_up ? may_move_up (s, fusion, first, second)
+                          : are_neighbours (p, first, second);
 }
 
 static void
@@ -117,16 +109,16 @@ look_at (struct search *s, uint32_t op)
 {
   const weft_program *p = s->p;
 
-  for (unsigned i = 0; i < G_N_ELEMENTS (joints); i++) {
-    const struct joint *joint = &joints[i];
-    if (p->op[op].kind != joint->second || !is_asked (s->job, joint))
+  for (unsigned i = 0; i < G_N_ELEMENTS (fusions); i++) {
+    const struct fusion *fusion = &fusions[i];
+    if (p->op[op].kind != fusion->second || !is_asked (s->job, fusion))
       continue;
-    uint32_t first = s->writer[operand (p, op, joint->taken)->buf];
-    if (first == WEFT_NO_OP || !is_pair (s, joint, first, op))
+    uint32_t first = s->writer[operand (p, op, fusion->taken)->buf];
+    if (first == WEFT_NO_OP || !is_pair (s, fusion, first, op))
       continue;
     s->partner[first] = op;
     s->partner[op] = first;
-    s->joint[first] = s->joint[op] = joint;
+    s->fusion[first] = s->fusion[op] = fusion;
   }
 }
 
@@ -167,7 +159,7 @@ struct rewritten {
   uint32_t *at; /* the new number of each op, of both of a pair the one */
 };
 
-/* Of each lane the last op that is waited for: the others come before it. */
+/* Of each lane the last op that the op depends on: the lane's order covers the others. */
 static void
 wait_for (const weft_program *p, struct rewritten *r, uint32_t op, uint32_t last[WEFT_N_LANE])
 {
@@ -189,14 +181,16 @@ intern (GArray *shapes, const struct weft_shape *shape)
   return (uint16_t) (shapes->len - 1);
 }
 
-/* gelu's input is stored where somebody else reads it. */
+/* The optional operand is stored where another op reads it. */
 static void
-keep_or_not (const struct search *s, struct rewritten *r, struct weft_op *row, struct weft_use *of)
+keep_or_not (const struct search *s, struct rewritten *r, const struct fusion *fusion,
+             struct weft_op *row)
 {
+  struct weft_use *of = &g_array_index (r->uses, struct weft_use, row->uses + fusion->optional);
   struct weft_shape shape = s->p->shape[row->shape];
   gboolean kept = s->users[of->buf] > 2;
 
-  shape.dim[KEPT] = kept;
+  shape.dim[fusion->optional_dim] = kept;
   row->shape = intern (r->shape, &shape);
   of->buf = kept ? of->buf : WEFT_NO_BUF;
 }
@@ -205,24 +199,24 @@ static void
 append_both (const struct search *s, struct rewritten *r, uint32_t first, uint32_t second)
 {
   const weft_program *p = s->p;
-  const struct joint *joint = s->joint[first];
-  struct weft_op row = p->op[joint->moves_up ? first : second];
+  const struct fusion *fusion = s->fusion[first];
+  struct weft_op row = p->op[fusion->moves_up ? first : second];
   uint32_t last[WEFT_N_LANE];
 
   memset (last, 0xff, sizeof last);
   wait_for (p, r, first, last);
   wait_for (p, r, second, last);
-  row.kind = joint->both;
+  row.kind = fusion->both;
   row.deps = r->deps->len;
   row.uses = r->uses->len;
   for (int lane = 0; lane < WEFT_N_LANE; lane++)
     if (last[lane] != WEFT_NO_OP)
       g_array_append_val (r->deps, last[lane]);
-  for (const char *o = joint->operands; *o; o += o[2] ? 3 : 2)
+  for (const char *o = fusion->operands; *o; o += o[2] ? 3 : 2)
     g_array_append_vals (r->uses, operand (p, *o == 'f' ? first : second, (uint32_t) (o[1] - '0')),
                          1);
-  if (row.kind == WEFT_OP_MATMUL_GELU)
-    keep_or_not (s, r, &row, &g_array_index (r->uses, struct weft_use, row.uses + GELU_OF));
+  if (fusion->optional)
+    keep_or_not (s, r, fusion, &row);
   g_array_append_val (r->op, row);
 }
 
@@ -239,7 +233,8 @@ append (const weft_program *p, struct rewritten *r, uint32_t op)
   g_array_append_val (r->op, row);
 }
 
-/* Of a pair one has its place; the other gets its number.  Before that nobody asks for it. */
+/* A pair has the place of one of its ops and one number for both.  No op between them refers to the
+ * other. */
 static void
 rewrite (const struct search *s, struct rewritten *r)
 {
@@ -248,7 +243,7 @@ rewrite (const struct search *s, struct rewritten *r)
   for (uint32_t op = 0; op < p->n_op; op++) {
     uint32_t partner = s->partner[op];
     gboolean is_first = partner != WEFT_NO_OP && partner > op;
-    if (partner != WEFT_NO_OP && s->joint[op]->moves_up != is_first)
+    if (partner != WEFT_NO_OP && s->fusion[op]->moves_up != is_first)
       continue;
     r->at[op] = r->op->len;
     if (partner == WEFT_NO_OP) {
@@ -275,8 +270,8 @@ weft_join (weft_program *p, const struct weft_job *job)
   g_autofree uint32_t *writer = g_new (uint32_t, p->n_buf + 1),
                       *users = g_new0 (uint32_t, p->n_buf + 1),
                       *partner = g_new (uint32_t, p->n_op + 1), *at = g_new (uint32_t, p->n_op + 1);
-  g_autofree const struct joint **joint = g_new0 (const struct joint *, p->n_op + 1);
-  struct search s = { p, job, writer, users, partner, joint };
+  g_autofree const struct fusion **fusion = g_new0 (const struct fusion *, p->n_op + 1);
+  struct search s = { p, job, writer, users, partner, fusion };
   struct rewritten r = { .op = g_array_new (FALSE, TRUE, sizeof (struct weft_op)),
                          .deps = g_array_new (FALSE, FALSE, sizeof (uint32_t)),
                          .uses = g_array_new (FALSE, FALSE, sizeof (struct weft_use)),

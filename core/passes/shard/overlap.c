@@ -121,9 +121,10 @@ uint32_t
 weft_piece_multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x, uint32_t y)
 {
   gboolean both = p->kind == WEFT_OP_FP8_MATMUL || p->kind == WEFT_OP_FP8_MATMUL_DGRAD;
-  gboolean scaled = both || p->kind == WEFT_OP_MATMUL_FP8 || p->kind == WEFT_OP_MATMUL_DGRAD_FP8;
-  gboolean forward =
-      p->kind == WEFT_OP_MATMUL || p->kind == WEFT_OP_MATMUL_FP8 || p->kind == WEFT_OP_FP8_MATMUL;
+  gboolean scaled = both || p->kind == WEFT_OP_MATMUL_FP8_WEIGHTS ||
+                    p->kind == WEFT_OP_MATMUL_DGRAD_FP8_WEIGHTS;
+  gboolean forward = p->kind == WEFT_OP_MATMUL || p->kind == WEFT_OP_MATMUL_FP8_WEIGHTS ||
+                     p->kind == WEFT_OP_FP8_MATMUL;
   struct weft_use use[6];
   uint32_t n = 0;
 

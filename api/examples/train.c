@@ -1,9 +1,9 @@
-/* Trains a model on a text file, with a loop of one's own.
+/* Trains a model on a text file with its own loop.
  *
  *     cc train.c $(pkg-config --cflags --libs weft) -o train
  *     ./train README.md 20 --model gpt2-nano --gpus 2 --global-batch-size 8
  *
- * The words after file and steps are those of `weft train`, and so are the numbers that come out. */
+ * The words after FILE and STEPS are flags of `weft train`; the results are the same numbers. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <weft/weft.h>

@@ -4,7 +4,7 @@
  * real numbers: all its ranks run in this process on CPU threads, and the ops of a step are those
  * that `weft sim` predicts. A training loop calls the methods of Megatron-Core's
  * DistributedDataParallel under their own names. docs/api.md explains the phases of a step;
- * examples/train.c is a complete loop:
+ * api/examples/train.c is a complete loop:
  *
  *     weft_module_zero_grad_buffer           clears gradients and running sums
  *       weft_module_forward, _backward       once per microbatch; or weft_module_forward_backward

@@ -1,0 +1,227 @@
+/* Lengths of files, functions and lines, names of files, and words that no file may hold. */
+#include "tests/runner/runner.h"
+#include "tests/tree/source_files.h"
+#include <string.h>
+
+#define MOST_LINES 900
+#define MOST_FUNCTION_LINES 90
+#define MOST_COLUMNS 100
+
+static void
+no_file_is_long (void **state)
+{
+  g_autoptr (GPtrArray) paths = source_files ();
+  int wrong = 0;
+
+  (void) state;
+  for (unsigned i = 0; i < paths->len; i++) {
+    const char *path = g_ptr_array_index (paths, i);
+    unsigned lines = 0;
+    if (!source_is_code (path))
+      continue;
+    g_autofree char *text = source_text (path);
+    for (const char *c = text; *c; c++)
+      lines += *c == '\n';
+    if (lines > MOST_LINES) {
+      print_error ("%s: %u lines, wanted at most %d\n", path, lines, MOST_LINES);
+      wrong++;
+    }
+  }
+  assert_int_equal (wrong, 0);
+}
+
+/* Braces of functions stand in the first column. */
+static int
+count_long_functions (const char *path, char *const *lines)
+{
+  unsigned start = 0;
+  int wrong = 0;
+
+  for (unsigned l = 0; lines[l]; l++) {
+    if (lines[l][0] == '{')
+      start = l;
+    if (lines[l][0] != '}' || start == 0)
+      continue;
+    if (l - start - 1 > MOST_FUNCTION_LINES) {
+      print_error ("%s:%u: a function of %u lines, wanted at most %d\n", path, start + 1,
+                   l - start - 1, MOST_FUNCTION_LINES);
+      wrong++;
+    }
+    start = 0;
+  }
+  return wrong;
+}
+
+static void
+no_function_is_long (void **state)
+{
+  g_autoptr (GPtrArray) paths = source_files ();
+  int wrong = 0;
+
+  (void) state;
+  for (unsigned i = 0; i < paths->len; i++) {
+    const char *path = g_ptr_array_index (paths, i);
+    if (!source_is_code (path))
+      continue;
+    g_autofree char *text = source_text (path);
+    g_auto (GStrv) lines = g_strsplit (text, "\n", -1);
+    wrong += count_long_functions (path, lines);
+  }
+  assert_int_equal (wrong, 0);
+}
+
+/* ------------------------------------------------------------------------ lines */
+
+/* Folders whose lines are not all that short yet.  A folder that becomes clean leaves this list,
+ * and none is added. */
+static const char *const still_long[] = {
+  "cli",
+  "core",
+  "core/base",
+  "core/exec",
+  "core/job",
+  "core/passes/shard",
+  "core/plan",
+  "core/program",
+  "core/report",
+  "core/schedule",
+  "exec_cpu",
+  "exec_cuda",
+  "exec_cuda/module",
+  "kernels",
+  "kernels/cuda",
+  "planner",
+};
+
+static char *
+folder_of (const char *path)
+{
+  const char *slash = strrchr (path, '/');
+  return g_strndup (path, slash ? (size_t) (slash - path) : 0);
+}
+
+/* Data of others and pages have lines of their own. */
+static gboolean
+has_columns (const char *path)
+{
+  return source_is_code (path) || g_str_has_suffix (path, ".cuh") ||
+         g_str_has_suffix (path, ".hh") || g_str_has_suffix (path, ".def");
+}
+
+/* How many lines are longer; each is printed when `tell`. */
+static unsigned
+count_long_lines (const char *path, gboolean tell)
+{
+  g_autofree char *text = source_text (path);
+  g_auto (GStrv) lines = g_strsplit (text, "\n", -1);
+  unsigned n = 0;
+
+  for (unsigned l = 0; lines[l]; l++) {
+    glong columns = g_utf8_strlen (lines[l], -1);
+    if (columns <= MOST_COLUMNS)
+      continue;
+    n++;
+    if (tell)
+      print_error ("%s:%u: %ld columns, wanted at most %d\n", path, l + 1, columns, MOST_COLUMNS);
+  }
+  return n;
+}
+
+static gboolean
+is_listed (const char *path, unsigned *at)
+{
+  g_autofree char *folder = folder_of (path);
+
+  for (*at = 0; *at < G_N_ELEMENTS (still_long); ++*at)
+    if (g_str_equal (folder, still_long[*at]))
+      return TRUE;
+  return FALSE;
+}
+
+static void
+no_line_is_long (void **state)
+{
+  g_autoptr (GPtrArray) paths = source_files ();
+  unsigned wrong = 0, at;
+
+  (void) state;
+  for (unsigned i = 0; i < paths->len; i++) {
+    const char *path = g_ptr_array_index (paths, i);
+    if (has_columns (path) && !is_listed (path, &at))
+      wrong += count_long_lines (path, TRUE);
+  }
+  assert_int_equal (wrong, 0);
+}
+
+static void
+folders_with_long_lines_have_some (void **state)
+{
+  g_autoptr (GPtrArray) paths = source_files ();
+  unsigned n[G_N_ELEMENTS (still_long)] = { 0 }, at;
+
+  (void) state;
+  for (unsigned i = 0; i < paths->len; i++) {
+    const char *path = g_ptr_array_index (paths, i);
+    if (has_columns (path) && is_listed (path, &at))
+      n[at] += count_long_lines (path, FALSE);
+  }
+  for (at = 0; at < G_N_ELEMENTS (still_long); at++)
+    if (n[at] == 0)
+      fail_msg ("%s has no long line: take it off still_long[] in tests/tree/test_lengths.c",
+                still_long[at]);
+}
+
+/* ------------------------------------------------------------------------ words */
+
+static void
+no_file_is_named_after_nothing (void **state)
+{
+  static const char *const empty[] = { "util", "common", "helper", "misc" };
+  g_autoptr (GPtrArray) paths = source_files ();
+
+  (void) state;
+  for (unsigned i = 0; i < paths->len; i++)
+    for (unsigned w = 0; w < G_N_ELEMENTS (empty); w++)
+      if (strstr (g_ptr_array_index (paths, i), empty[w]))
+        fail_msg ("%s: a file is named after what it holds", (char *) g_ptr_array_index (paths, i));
+}
+
+/* Written in pieces, so that this file does not hold them. */
+static void
+nothing_is_left_to_do_and_no_path_is_of_one_machine (void **state)
+{
+  static const char *const words[] = { "TO"
+                                       "DO",
+                                       "FIX"
+                                       "ME",
+                                       "/ho"
+                                       "me/",
+                                       "/wo"
+                                       "rk/",
+                                       "/ro"
+                                       "ot/" };
+  g_autoptr (GPtrArray) paths = source_files ();
+  int wrong = 0;
+
+  (void) state;
+  for (unsigned i = 0; i < paths->len; i++) {
+    g_autofree char *text = source_text (g_ptr_array_index (paths, i));
+    for (unsigned w = 0; w < G_N_ELEMENTS (words); w++)
+      if (strstr (text, words[w])) {
+        print_error ("%s: holds \"%s\"\n", (char *) g_ptr_array_index (paths, i), words[w]);
+        wrong++;
+      }
+  }
+  assert_int_equal (wrong, 0);
+}
+
+static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (no_file_is_long),
+  cmocka_unit_test (no_function_is_long),
+  cmocka_unit_test (no_line_is_long),
+  cmocka_unit_test (folders_with_long_lines_have_some),
+  cmocka_unit_test (no_file_is_named_after_nothing),
+  cmocka_unit_test (nothing_is_left_to_do_and_no_path_is_of_one_machine),
+};
+
+WEFT_TESTS (tests)
