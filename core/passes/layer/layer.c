@@ -90,8 +90,8 @@ attend (struct weft_step *s, struct weft_layer_pass *pass)
   if (s->model->kv_lora_rank)
     weft_latent_forward (s, saved);
   else
-    saved->qkv =
-        weft_heads_gather (s, weft_linear (s, "qkv", WEFT_QKV_WEIGHT, input (saved), w->made, w->h));
+    saved->qkv = weft_heads_gather (
+        s, weft_linear (s, "qkv", WEFT_QKV_WEIGHT, input (saved), w->made, w->h));
   weft_layer_attention (s, saved);
   uint32_t p = weft_linear (s, "proj", WEFT_PROJ_WEIGHT, saved->o, w->h, w->own);
   p = weft_layer_output_norm (s, TRUE, weft_cast_to_residual (s, p, "proj"), &saved->made);
