@@ -1,7 +1,7 @@
 /* GELU in the tanh form of GPT-2 (Hendrycks and Gimpel, arXiv 1606.08415), computed with the
- * logistic function: (1 + tanh u) / 2 = logistic (2 u); with activation = gelu_erf GELU by the error
- * function. SwiGLU and GEGLU (gate by GELU in its tanh form): Shazeer, arXiv 2002.05202. Squared
- * ReLU: So et al., arXiv 2109.08668. */
+ * logistic function: (1 + tanh u) / 2 = logistic (2 u); with activation = gelu_erf GELU by the
+ * error function. SwiGLU and GEGLU (gate by GELU in its tanh form): Shazeer, arXiv 2002.05202.
+ * Squared ReLU: So et al., arXiv 2109.08668. */
 #include "kernels/flat.h"
 #include "kernels/float.h"
 #include "kernels/math.h"

@@ -10,8 +10,8 @@ struct weft_bend {
   float slope; /* of the head; 0: no ALiBi */
 };
 
-/* Rows [0, rows) and columns [low, high) of a tile whose rows are `row` floats long. Rows are keys and
- * columns queries, or the other way round. Column `itself` + r is the token of row r. */
+/* Rows [0, rows) and columns [low, high) of a tile whose rows are `row` floats long. Rows are keys
+ * and columns queries, or the other way round. Column `itself` + r is the token of row r. */
 struct weft_bend_tile {
   float *score;
   uint64_t row, rows, low, high;

@@ -1,5 +1,5 @@
-/* Weft's arithmetic against other software's: logits, losses, gradients and AdamW steps of nine
- * tiny models that PyTorch computed (tests/vectors/README.md), under several strategies. */
+/* Weft's arithmetic against other software's: logits, losses, gradients and AdamW steps of
+ * eighteen tiny models that PyTorch computed (tests/vectors/README.md), under several strategies. */
 #include "core/exec/exec.h"
 #include "core/base/sanitize.h"
 #include "exec_cpu/exec_cpu.h"
@@ -15,10 +15,12 @@
 
 #define LEARNING_RATE 1e-2
 
-static const char *const models[] = { "gpt2",      "llama",       "qwen2",
-                                      "qwen3",     "mixtral",     "qwen2_moe",
-                                      "qwen3_moe", "deepseek_v2", "deepseek_v3" };
-enum { N_DENSE = 4 }; /* the first ones; those after them have experts */
+static const char *const models[] = {
+  "gpt2",    "llama",     "qwen2",     "qwen3",       "gemma2",      "gemma3_text",
+  "phi3",    "gpt_neox",  "olmo2",     "opt",         "bloom",       "glm4",
+  "smollm3", "mixtral",   "qwen2_moe", "qwen3_moe",   "deepseek_v2", "deepseek_v3"
+};
+enum { N_DENSE = 13 }; /* the first ones; those after them have experts */
 
 /* Flags beside those of every run; all read the same batch, so all must find the same numbers. */
 #define WHOLE_BATCH "--gpus", "1", "--micro-batch-size", "4"

@@ -25,8 +25,9 @@ void weft_ends_load (struct weft_step *s, const struct weft_cell *cell);
 uint32_t weft_embed_forward (struct weft_step *s, uint32_t micro);
 void weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx);
 
-
- * tokens; which is added to `table`. `passes`: canonical order, ids of several depths chunk by
+/* Embeddings of the ids of `end`, whose embedded and mask it fills; from their gradient to that of
+ * the rows that were looked up, of all tokens; which is added to `table`. `passes`: canonical order,
+ * ids of several depths chunk by
  * chunk of a sequence; or 0. */
 struct weft_words {
   uint32_t ids, dx, passes;
