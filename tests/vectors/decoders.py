@@ -34,7 +34,7 @@ CONFIGS = {
         "attn_logit_softcapping": 3.0, "final_logit_softcapping": 2.0},
     "gemma3_text": GEMMA | {
         "model_type": "gemma3_text", "vocab_size": 59, "hidden_size": 20, "intermediate_size": 26,
-        "num_hidden_layers": 3, "head_dim": 8, "rope_theta": 1000.0, "rope_local_base_freq": 50.0,
+        "num_hidden_layers": 4, "head_dim": 8, "rope_theta": 1000.0, "rope_local_base_freq": 50.0,
         "rope_scaling": {"rope_type": "linear", "factor": 4.0}, "query_pre_attn_scalar": 8,
         "sliding_window": 5, "sliding_window_pattern": 3},
     "phi3": NEW | {
@@ -66,6 +66,7 @@ CONFIGS = {
         "num_key_value_heads": 2, "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 1e4,
         "no_rope_layer_interval": 2, "tie_word_embeddings": True},
 }
+NORMS = {"gemma2": 0.0, "gemma3_text": 0.0}  # what weights of norms are drawn around, if not 1
 # Where each family keeps its layers; the names of what is not a layer.
 LAYERS = {"gpt_neox": "gpt_neox.layers", "opt": "model.decoder.layers", "bloom": "transformer.h"}
 WORDS = {"gpt_neox": "gpt_neox.embed_in", "opt": "model.decoder.embed_tokens",

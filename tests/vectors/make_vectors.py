@@ -428,8 +428,8 @@ def llama_pass(c, w, ids, targets):
 # ------------------------------------------------------------- weights and steps
 
 
-def draw(shapes, seed):
-    """Norms around 1, biases and all else around 0, far enough from both that each one counts.
+def draw(shapes, seed, norm=1.0):
+    """Norms around `norm`, biases and all else around 0, far enough from both that each one counts.
     Corrections of a choice are small beside scores, which are near a half.  Rounded to fp32 here,
     so that the file holds exactly what was computed with."""
     source = random.Random(seed)
@@ -437,7 +437,7 @@ def draw(shapes, seed):
     for name, shape in shapes.items():
         is_norm = len(shape) == 1 and name.endswith(".weight")
         spread = 0.03 if name.endswith(BIAS) else 0.17
-        values = [source.gauss(1.0 if is_norm else 0.0, spread) for _ in range(math.prod(shape))]
+        values = [source.gauss(norm if is_norm else 0.0, spread) for _ in range(math.prod(shape))]
         weights[name] = torch.tensor(values, dtype=torch.float32).reshape(shape).double()
     return weights
 
@@ -512,7 +512,7 @@ def make(name, config, folder):
     stream = [source.randrange(config["vocab_size"]) for _ in range(BATCH * length + 1)]
     ids = torch.tensor(stream[:-1]).reshape(BATCH, length)
     targets = torch.tensor(stream[1:]).reshape(BATCH, length)
-    weights = draw(shapes(config), "weights of " + name)
+    weights = draw(shapes(config), "weights of " + name, decoders.NORMS.get(name, 1.0))
     record, after = run_steps(lambda *tensors: model(config, *tensors), weights, ids, targets)
 
     folder.mkdir(parents=True, exist_ok=True)
