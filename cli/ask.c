@@ -32,6 +32,30 @@ weft_cli_columns (void)
   return G_MAXINT;
 }
 
+/* Longer lines are hard to read, on whatever terminal. */
+enum { MOST_COLUMNS = 100 };
+
+void
+weft_cli_print_wrapped (const char *text, int indent, int columns)
+{
+  g_auto (GStrv) lines = g_strsplit (text, "\n", -1);
+  int room = MAX (MIN (columns, MOST_COLUMNS) - indent, 20);
+
+  for (unsigned l = 0; lines[l]; l++) {
+    g_auto (GStrv) words = g_strsplit (lines[l], " ", -1);
+    int used = printf ("%*s%s", l ? indent : 0, "", words[0] ? words[0] : "") - (l ? indent : 0);
+    for (unsigned i = 1; words[0] && words[i]; i++) {
+      if (used + 1 + (int) strlen (words[i]) <= room) {
+        used += printf (" %s", words[i]);
+        continue;
+      }
+      printf ("\n%*s", indent, "");
+      used = printf ("%s", words[i]);
+    }
+    printf ("\n");
+  }
+}
+
 void
 weft_cli_print_rest (const char *text, int used, int columns)
 {

@@ -1,3 +1,4 @@
+#include "cli/ask.h"
 #include "cli/cli.h"
 #include "core/base/error.h"
 #include "core/base/suggest.h"
@@ -40,8 +41,9 @@ print_commands (void)
   printf ("\nexamples:\n");
   for (unsigned i = 0; i < G_N_ELEMENTS (commands); i++)
     printf ("  %s\n", commands[i].example);
-  printf ("\n`weft COMMAND --help` shows the flags of one.  Exit status: 0 done, 1 it failed,\n"
-          "2 usage or bad input, 3 the answer is no, 4 nothing feasible was found.\n");
+  printf ("\n`weft COMMAND --help` shows the flags of a command.\n"
+          "Exit status: 0 done, 1 run-time error, 2 usage or bad input, 3 the answer is no (does\n"
+          "not fit), 4 no feasible strategy.\n");
   return 0;
 }
 
@@ -52,7 +54,7 @@ unknown_command (const char *name)
   const char *near = weft_suggest (name, name_at, commands, G_N_ELEMENTS (commands));
 
   if (*name == '-')
-    weft_bad_input (&error, "found \"%s\", wanted a command before any flag; see weft --help",
+    weft_bad_input (&error, "expected a command before flag \"%s\"; see weft --help",
                     name);
   else if (near)
     weft_bad_input (&error, "unknown command \"%s\"; did you mean %s?", name, near);
@@ -88,7 +90,7 @@ run_words (int argc, char **argv)
   return command ? command->run (argc - 1, argv + 1) : unknown_command (argv[1]);
 }
 
-/* An answer that nobody got is none: a full disk shows when the last of it is written. */
+/* Fails when stdout could not be written: a full disk shows only at the last flush. */
 int
 weft_cli_run (int argc, char **argv)
 {
@@ -162,15 +164,15 @@ static gboolean
 read_operand (struct reader *r, const char *word, GError **error)
 {
   if (*word == '-')
-    return weft_bad_input (error, "unknown flag %s; flags begin with two dashes", word);
+    return weft_bad_input (error, "unknown flag %s: flags begin with two dashes", word);
   if (!r->input->operand)
     r->input->operand = word;
   else if (!r->page->two)
-    return weft_bad_input (error, "found \"%s\" after \"%s\", wanted one %s at most", word,
-                           r->input->operand, r->page->job ? "job file" : "name");
+    return weft_bad_input (error, "unexpected \"%s\" after \"%s\": expected at most one %s",
+                           word, r->input->operand, r->page->job ? "job file" : "name");
   else if (r->input->second)
-    return weft_bad_input (error, "found \"%s\" after \"%s\" and \"%s\", wanted two files", word,
-                           r->input->operand, r->input->second);
+    return weft_bad_input (error, "unexpected \"%s\" after \"%s\" and \"%s\": expected two files",
+                           word, r->input->operand, r->input->second);
   else
     r->input->second = word;
   return TRUE;
@@ -191,7 +193,7 @@ read_word (struct reader *r, GError **error)
   return ok;
 }
 
-/* The file first: flags override it. */
+/* Reads the job file first, because flags override it. */
 static gboolean
 collect (struct reader *r, GError **error)
 {
@@ -237,12 +239,20 @@ flag_text (const struct weft_cli_flag *flag)
                      : g_strdup_printf ("--%s", flag->name);
 }
 
+static const char about_jobs[] =
+    "JOB is an .ini file.  Flags override it; without a file they describe the whole job.  Every "
+    "knob (weft knobs) and every field of model, cluster, training and stack is a flag: --model, "
+    "--topology, --nodes or --gpus, --stack, --micro-batch-size, --tensor-model-parallel-size ...  "
+    "A boolean takes no value; --no-NAME clears it.";
+
 int
 weft_cli_help (const struct weft_cli_page *page)
 {
   size_t width = 0;
 
-  printf ("usage: %s\n\n%s\n", page->usage, page->doc);
+  int columns = weft_cli_columns ();
+  printf ("usage: %s\n\n", page->usage);
+  weft_cli_print_wrapped (page->doc, 0, columns);
   if (page->n_flags)
     printf ("\n");
   for (unsigned i = 0; i < page->n_flags; i++) {
@@ -251,14 +261,13 @@ weft_cli_help (const struct weft_cli_page *page)
   }
   for (unsigned i = 0; i < page->n_flags; i++) {
     g_autofree char *left = flag_text (&page->flags[i]);
-    printf ("  %-*s  %s\n", (int) width, left, page->flags[i].doc);
+    printf ("  %-*s  ", (int) width, left);
+    weft_cli_print_wrapped (page->flags[i].doc, (int) width + 4, columns);
   }
-  if (page->job)
-    printf ("\nJOB is an .ini file; flags override it, and without one they say everything.  Every "
-            "knob\n"
-            "(weft knobs) and every field of model, cluster, training and stack is a flag:\n"
-            "--model, --topology, --nodes or --gpus, --stack, --micro-batch-size,\n"
-            "--tensor-model-parallel-size ...; booleans take no value, --no-NAME clears them.\n");
+  if (page->job) {
+    printf ("\n");
+    weft_cli_print_wrapped (about_jobs, 0, columns);
+  }
   printf ("\nexamples:\n%s", page->examples);
   return 0;
 }
@@ -304,7 +313,7 @@ weft_cli_number (const char *flag, const char *text, int64_t lo, int64_t *number
 
 /* ---------------------------------------------------------------------- output */
 
-/* Who passes a megabyte as a name need not read it again: both ends say what is wrong. */
+/* A very long message (a megabyte as a name) is cut in its middle. */
 int
 weft_cli_fail (const GError *error)
 {

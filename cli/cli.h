@@ -1,4 +1,4 @@
-/* cli.h - what all commands share: the list of them, the reader of their flags, how they end.
+/* cli.h - what all commands share: their list, the parser of their arguments, their exit status.
  *
  * A command is one row of the list and one function.  It reads its arguments with
  * weft_cli_begin(), prints its answer to stdout and everything else to stderr, and returns an exit
@@ -14,27 +14,28 @@
 #define WEFT_CLI_COMMAND_LIST(X)                                                                   \
   X (sim, "predict one training step: time, throughput, overlap, memory",                          \
      "weft sim --model llama3-8b --topology dgx-h100 --nodes 4")                                   \
-  X (train, "really train: every rank of the job on this machine",                                 \
+  X (train, "train a model, with every rank of the job on this machine",                           \
      "weft train --model gpt2-nano --data README.md --steps 20")                                   \
-  X (measure, "time kernels and collectives of this machine, for weft sim --cost-table",           \
+  X (measure, "time kernels and collectives of this machine for weft sim --cost-table",            \
      "weft measure --model gpt2-nano --gpus 2")                                                    \
   X (plan, "search the best strategies for a model on a cluster",                                  \
      "weft plan --model llama3-8b --topology dgx-h100 --nodes 4 --global-batch-size 256")          \
-  X (compare, "two jobs or two timelines side by side, op by op",                                  \
+  X (compare, "compare two jobs or two timelines, op by op",                                       \
      "weft compare predicted.json measured.json")                                                  \
-  X (memory, "what fills the memory of each stage, and what would make it fit",                    \
+  X (memory, "show what fills the memory of each stage, and what makes it fit",                    \
      "weft memory --model llama2-7b --topology dgx-h100")                                          \
-  X (explain, "the numbers behind a prediction, formula by formula",                               \
+  X (explain, "show the numbers behind a prediction, formula by formula",                          \
      "weft explain --model llama3-8b --topology dgx-h100")                                         \
-  X (program, "print the program of a role, or the pipeline schedule",                             \
+  X (program, "print the program of a stage, or the pipeline schedule",                            \
      "weft program --model gpt2-nano --topology dgx-h100 --gpus 2 --role 0")                       \
   X (validate, "predict published measurements and print the errors",                              \
      "weft validate --source mosaic --tier A")                                                     \
-  X (knobs, "every knob: type, default, range, source, what it affects", "weft knobs bucket_size") \
-  X (rules, "what must hold between the settings of a job", "weft rules world")                    \
-  X (models, "bundled models, or every field of one", "weft models llama3-8b")                     \
-  X (topologies, "bundled clusters, with the source of every number", "weft topologies dgx-h100")  \
-  X (stacks, "software stacks whose speed can be predicted", "weft stacks megatron-core")
+  X (knobs, "list the knobs: type, default, range, source, effect", "weft knobs bucket_size")      \
+  X (rules, "list the rules that the settings of a job must fulfil", "weft rules world")           \
+  X (models, "list the bundled models, or show the fields of one", "weft models llama3-8b")        \
+  X (topologies, "list the bundled clusters, with the source of every number",                     \
+     "weft topologies dgx-h100")                                                                   \
+  X (stacks, "list the software stacks that can be predicted", "weft stacks megatron-core")
 
 #define WEFT_CLI_DECLARE(name, doc, example) int weft_cli_##name (int argc, char **argv);
 WEFT_CLI_COMMAND_LIST (WEFT_CLI_DECLARE)
@@ -61,49 +62,50 @@ struct weft_cli_page {
   unsigned n_flags;
   gboolean job; /* the operand is a job file and every setting of a job is a flag */
   gboolean two; /* takes two operands */
-  const char *topology; /* of a job that names none; NULL: it must */
+  const char *topology; /* default topology of the job; NULL: the job must name one */
 };
 
 struct weft_cli_input {
   const char *operand;     /* JOB or NAME; NULL when not given */
-  const char *second;      /* of pages that take two */
+  const char *second;      /* second operand of pages with `two` */
   gboolean json, help;     /* flags of every command */
-  weft_settings *settings; /* of a job; NULL with help */
+  weft_settings *settings; /* of the job; NULL with --help */
 };
 void weft_cli_input_clear (struct weft_cli_input *input);
 typedef struct weft_cli_input weft_cli_input;
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (weft_cli_input, weft_cli_input_clear)
 
-/* --flag value, --flag=value, --flag and --no-flag for booleans; dashes and underscores are one.
- * Flags override the file wherever they stand.  Clear `input` even after an error. */
+/* Parses --flag value, --flag=value, and --flag or --no-flag for booleans; dashes and underscores
+ * are equal.  Flags override the job file at any position.  Clear `input` even after an error. */
 gboolean weft_cli_read (const struct weft_cli_page *page, int argc, char **argv,
                         weft_cli_input *input, GError **error);
 
-/* The page of --help; returns 0. */
+/* Prints the page of --help; returns 0. */
 int weft_cli_help (const struct weft_cli_page *page);
 
-/* The beginning of every command: reads its arguments, answers --help and reports what is wrong with
- * them.  WEFT_CLI_GO_ON, or the exit status of the command. */
+/* The beginning of every command: parses its arguments, prints --help, and reports errors in them.
+ * Returns WEFT_CLI_GO_ON, or the exit status of the command. */
 #define WEFT_CLI_GO_ON (-1)
-int weft_cli_begin (const struct weft_cli_page *page, int argc, char **argv, weft_cli_input *input);
+int weft_cli_begin (const struct weft_cli_page *page, int argc, char **argv,
+                    weft_cli_input *input);
 
-/* The job that was read; its warnings go to stderr. */
+/* Builds the job from the parsed settings and prints its warnings to stderr. */
 gboolean weft_cli_job (const weft_cli_input *input, struct weft_job *job, GError **error);
 
 /* Prints the warnings of a job to stderr. */
 void weft_cli_warn (const struct weft_job *job);
 
-/* The simulator that --executor names, sim when it is NULL. */
+/* The simulating executor of that name; NULL: sim. */
 const struct weft_exec_ops *weft_cli_executor (const char *name, GError **error);
 
-/* What really computes, likewise: cpu when it is NULL or auto.  That a driver or a GPU is missing is told
+/* The computing executor of that name; NULL or "auto": cpu.  A missing driver or GPU is an error
  * here, before anything is planned. */
 const struct weft_exec_ops *weft_cli_real_executor (const char *name, GError **error);
 
-/* --graph, of commands that predict a step. */
+/* The flag --graph of commands that predict a step. */
 struct weft_cli_flag weft_cli_graph (struct weft_exec_options *options);
 
-/* A whole number from lo on, for flags that take one. */
+/* Parses the whole number of a flag, lo or larger. */
 gboolean weft_cli_number (const char *flag, const char *text, int64_t lo, int64_t *number,
                           GError **error);
 
@@ -114,7 +116,8 @@ int weft_cli_fail (const GError *error);
 
 void weft_cli_print_json (JsonBuilder *builder);
 
-/* Writes a text into the file itself, never beside it: the path may be a device or a pipe. */
+/* Writes a text directly into the file, without a temporary one: the path may be a device or a
+ * pipe. */
 gboolean weft_cli_write (const char *path, const char *text, GError **error);
 
 /* Stdout is a terminal and NO_COLOR is not set. */

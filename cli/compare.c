@@ -10,7 +10,7 @@ static const char examples[] = "  weft compare before.ini after.ini\n"
                                "  weft sim job.ini --executor clock --timeline alone.json.gz\n"
                                "  weft compare predicted.json alone.json.gz --top 20\n";
 
-/* Largest differences that are listed when nobody says how many. */
+/* Number of ops listed without --top. */
 enum { DEFAULT_TOP = 10 };
 
 struct compare_ask {
@@ -18,7 +18,7 @@ struct compare_ask {
   struct weft_exec_options options;
 };
 
-/* Plans outlive the timelines made of them. */
+/* A plan must outlive the timelines made from it. */
 struct side {
   weft_plan *plan;
   weft_timeline *timeline;
@@ -30,7 +30,7 @@ is_timeline (const char *path)
   return g_str_has_suffix (path, ".json") || g_str_has_suffix (path, ".json.gz");
 }
 
-/* A job file is planned and simulated here and now. */
+/* Plans and simulates a job file. */
 static gboolean
 run_job (const char *path, const struct weft_exec_ops *executor,
          const struct weft_exec_options *options, weft_plan **plan, weft_timeline **timeline,
@@ -125,22 +125,22 @@ weft_cli_compare (int argc, char **argv)
     { .name = "executor",
       .value = "sim|clock",
       .text = &ask.executor,
-      .doc = "that plays job files: SimGrid (default), or closed formulas" },
+      .doc = "executor for job files: SimGrid, or closed formulas [sim]" },
     weft_cli_graph (&ask.options),
     { .name = "top",
       .value = "N",
       .text = &ask.top,
-      .doc = "single ops to list, those that differ most first (10)" },
+      .doc = "number of single ops to list, largest difference first [10]" },
   };
   const struct weft_cli_page page = {
     .usage = "weft compare A B [flags] [--json]",
     .doc =
-        "Two jobs side by side, or a prediction and a measurement, op by op.  A and B are job\n"
-        "files, which are simulated, or timelines (.json, .json.gz) that --timeline wrote,\n"
-        "which --executor and --graph leave as they are.\n"
-        "When both run the same program its ops are joined by rank and number; otherwise each\n"
-        "side is summed up alone.  A wait is the time from when lane order and dependencies let\n"
-        "an op start until it began.  --json prints one document (schema weft.compare/1).",
+        "Compares two jobs, or a prediction and a measurement, op by op.  A and B are job files, "
+        "which are simulated, or timelines (.json, .json.gz) written by --timeline; --executor and "
+        "--graph affect job files only.  If both sides run the same program, ops are joined by "
+        "rank and number; otherwise each side is summed separately.  The wait of an op is the time "
+        "from when lane order and dependencies allow it to start until it starts.  --json prints "
+        "one document (schema weft.compare/1).",
     .examples = examples,
     .flags = flags,
     .n_flags = G_N_ELEMENTS (flags),

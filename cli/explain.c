@@ -154,15 +154,15 @@ weft_cli_explain (int argc, char **argv)
     { .name = "role",
       .value = "N",
       .text = &role,
-      .doc = "the pipeline stage to look at; the first is 0, which is the default" },
+      .doc = "the pipeline stage to explain [0]" },
     weft_cli_graph (&options),
   };
   const struct weft_cli_page page = {
     .usage = "weft explain [JOB] [flags] [--json]",
     .doc =
-        "The numbers behind a prediction, formula by formula: batch, parameters, who keeps which\n"
-        "bytes, every kind of transfer, the kernels of a layer, the bubble, the step as a sum and\n"
-        "the memory of a stage.  Each section names the source of its formulas.",
+        "Prints the numbers behind a prediction, formula by formula: batch, parameters, model "
+        "state per rank, every kind of communication, the kernels of a layer, the bubble, the step "
+        "as a sum, and the memory of a stage.  Each section names the source of its formulas.",
     .examples = "  weft explain --model llama3-8b --topology dgx-h100 --use-megatron-fsdp\n"
                 "  weft explain job.ini --role 1 --json\n",
     .flags = flags,

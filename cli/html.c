@@ -167,7 +167,7 @@ x_of (const weft_report *r, double seconds)
   return LEFT + seconds / r->timeline->seconds * (WIDTH - LEFT);
 }
 
-/* A run of ops that look alike. */
+/* Consecutive ops that are drawn alike. */
 struct run {
   double begin, end;
   uint8_t phase;
@@ -199,7 +199,7 @@ continues (const struct run *run, const struct weft_op *op, double begin, double
          begin <= run->end + slack;
 }
 
-/* The kernels of one row, those of a pass over one microbatch as one box. */
+/* Draws the kernels of one row; the kernels of one pass over a microbatch are one box. */
 static void
 append_gpu (GString *out, const weft_report *r, uint32_t row, double y)
 {
@@ -259,7 +259,7 @@ append_lane (GString *out, const weft_report *r, uint32_t row, int lane, double 
   g_string_append (out, "</g>\n");
 }
 
-/* One stage: kernels, and a thin line for each lane that moves data.  Returns its height. */
+/* Draws one stage: kernels, and a thin line per communication lane.  Returns its height. */
 static double
 append_stage (GString *out, const weft_report *r, uint32_t row, double y)
 {

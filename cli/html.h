@@ -1,7 +1,6 @@
 /* html.h - the report as one self-contained page: numbers, memory bars and the timeline as a
- * picture.  Nothing is loaded from elsewhere and no script runs; light and dark follow the
- * reader's setting.  Transfers closer together than a two-thousandth of the step are drawn as
- * one. */
+ * picture.  It loads nothing and runs no script; light and dark mode follow the browser.
+ * Transfers closer together than a two-thousandth of the step are drawn as one. */
 #pragma once
 #include "core/report/report.h"
 

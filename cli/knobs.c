@@ -8,7 +8,7 @@
 
 static const struct weft_table *const table = &weft_strategy_table;
 
-/* The class a row is listed under: the first of its sources. */
+/* Whether a knob is listed under this class: the first of its sources. */
 static gboolean
 is_listed_under (const struct weft_field *knob, const char *class)
 {
@@ -16,7 +16,7 @@ is_listed_under (const struct weft_field *knob, const char *class)
   return strlen (class) == length && strncmp (knob->source, class, length) == 0;
 }
 
-/* Classes in the order in which the table meets them. */
+/* All classes, in the order of the table. */
 static GPtrArray *
 classes (void)
 {
@@ -84,8 +84,8 @@ print_list (void)
 
   printf ("  %-37s %-9s %-19s %s\n", "knob", "default", "affects", "");
   g_ptr_array_foreach (all, print_class, NULL);
-  printf ("\nFlags are spelled --tensor-model-parallel-size 8; `weft knobs NAME` shows a knob's "
-          "range and\nits sources.\n");
+  printf ("\nEach knob is a flag: --tensor-model-parallel-size 8.  `weft knobs NAME` shows the\n"
+          "range and the sources of a knob.\n");
 }
 
 static void
@@ -122,7 +122,7 @@ build_words (JsonBuilder *builder, const char *member, const char *text)
   json_builder_end_array (builder);
 }
 
-/* "not yet" is one word of the set. */
+/* "not yet" counts as one word. */
 static void
 build_affects (JsonBuilder *builder, const struct weft_field *knob)
 {
@@ -168,7 +168,7 @@ print_json (int only)
   weft_cli_print_json (builder);
 }
 
-/* A bar ends a cell, so a set of words shows as a list. */
+/* Replaces bars, which would end a cell of the table, by commas. */
 static char *
 cell (const char *text)
 {
@@ -204,12 +204,12 @@ print_markdown (void)
   g_autoptr (GPtrArray) all = classes ();
 
   printf ("# Knobs\n\nPrinted by `weft knobs --markdown` from `core/strategy.def`; a test compares "
-          "the two."
-          "\n\nEvery knob is a key of the job file's `[strategy]` section and a flag"
-          " (`--tensor-model-parallel-size 8`;\nbooleans without a value, `--no-...` to clear)."
-          "  *affects* says what it changes: the program, its memory,\nthe cost of its ops."
-          "  A method is an entry of the public interface and cannot be set.  A name that several\n"
-          "classes share stands under the first.\n");
+          "the two.\n\n"
+          "Every knob is a key of section `[strategy]` of a job file, and a flag\n"
+          "(`--tensor-model-parallel-size 8`; a boolean takes no value, `--no-...` clears it).\n"
+          "*affects* says what the knob changes: the program, its memory, the cost of its ops.\n"
+          "A method is an entry of the public interface and cannot be set.  A knob of several\n"
+          "classes is listed under the first.  \"upstream\" is the software of the class.\n");
   g_ptr_array_foreach (all, print_markdown_class, NULL);
 }
 
@@ -217,13 +217,13 @@ static int
 print_help (void)
 {
   printf ("usage: weft knobs [NAME] [--json | --markdown]\n\n"
-          "Lists every knob of a strategy, or shows one: type, default, range, source, what it "
+          "Lists the knobs of a strategy, or shows one: type, default, range, source and what it\n"
           "affects.\n\n"
           "examples:\n  weft knobs\n  weft knobs bucket_size\n  weft knobs --json\n");
   return 0;
 }
 
-/* Knobs are the settings of [strategy]; somebody may ask for one of another section. */
+/* Knobs are the settings of [strategy]; the name may be a setting of another section. */
 static gboolean
 unknown_knob (const char *name, GError **error)
 {
@@ -249,7 +249,7 @@ weft_cli_knobs (int argc, char **argv)
   if (ask.help)
     return print_help ();
   if (ask.markdown && (ask.json || ask.name)) {
-    weft_bad_input (&error, "found --markdown and %s, wanted one of them; the page has all knobs",
+    weft_bad_input (&error, "--markdown and %s exclude each other: the page has all knobs",
                     ask.json ? "--json" : ask.name);
     return weft_cli_fail (error);
   }

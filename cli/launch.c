@@ -3,19 +3,19 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Ranks of the CPU executor are in one process: several would each train the whole job. */
+/* The CPU executor has all ranks in one process: several processes would each train the job. */
 static gboolean
 refuse_others (const char *asked, GError **error)
 {
   g_auto (weft_launch) launch = { 0 };
 
   if (!weft_launch_read (asked, NULL, &launch, asked ? error : NULL))
-    return !asked; /* variables that nobody asked for */
+    return !asked; /* ignore launcher variables unless --launcher names one */
   return launch.n <= 1 ||
          weft_bad_input (
              error,
-             "found %u processes (%s) with the cpu executor, whose ranks run on threads of "
-             "one, wanted --executor cuda or --launcher none",
+             "found %u processes (%s), but the cpu executor runs all ranks on threads of one "
+             "process: use --executor cuda or --launcher none",
              launch.n, weft_launcher_words[launch.launcher]);
 }
 
@@ -35,8 +35,8 @@ weft_cli_launch_check (const weft_launch *launch, const char *asked, const struc
 
   if (ranks % launch->n != 0)
     return weft_bad_input (error,
-                           "found %u processes (%s) and gpus = %u, wanted as many ranks in each "
-                           "process",
+                           "found %u processes (%s) and gpus = %u: every process must have the "
+                           "same number of ranks",
                            launch->n, weft_launcher_words[launch->launcher], ranks);
   if (!asked || (launch->n == 1 && strcmp (asked, "all") == 0) || strcmp (asked, number) == 0)
     return TRUE;
@@ -60,7 +60,7 @@ weft_cli_launch_meet (const weft_launch *launch, const struct weft_job *job, dou
   if (launch->n == 1)
     return TRUE;
   if (launch->rank == 0)
-    fprintf (stderr, "weft: %u processes (%s) meet at %s port %u\n", launch->n,
+    fprintf (stderr, "weft: rendezvous of %u processes (%s) at %s port %u\n", launch->n,
              weft_launcher_words[launch->launcher], launch->host, launch->port);
   return (*peers = weft_rendezvous_open_launch (launch, each, seconds, error)) != NULL;
 }

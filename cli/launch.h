@@ -4,14 +4,14 @@
 #include "launch/environment.h"
 #include "launch/rendezvous.h"
 
-/* What --launcher says of the variables of this process; `cuda`: with --executor cuda, which alone
- * knows of other processes. */
+/* Reads the launcher's variables, as --launcher (`asked`) says; `cuda`: with --executor cuda, the
+ * only executor that supports several processes. */
 gboolean weft_cli_launch (const char *asked, gboolean cuda, weft_launch *launch, GError **error);
 
-/* The ranks of a job shared out over processes; `asked`: --ranks-per-process. */
+/* Checks that the ranks of the job divide over the processes; `asked`: --ranks-per-process. */
 gboolean weft_cli_launch_check (const weft_launch *launch, const char *asked,
                                 const struct weft_job *job, GError **error);
 
-/* Meets the others, for `seconds` at most; *peers is NULL where there are none. */
+/* Joins the rendezvous, waiting at most `seconds`; *peers is NULL for a single process. */
 gboolean weft_cli_launch_meet (const weft_launch *launch, const struct weft_job *job,
                                double seconds, weft_rendezvous **peers, GError **error);

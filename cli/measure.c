@@ -23,7 +23,7 @@ static const char examples[] = "  weft measure --model gpt2-nano --gpus 2 --outp
 
 /* ------------------------------------------------------------------------- grid */
 
-/* Models that together hold every kernel, from small to as large as a processor trains. */
+/* Models that together use every kernel, from small to the largest that a CPU trains. */
 #define NARROW                                                                                     \
   "hidden_size=64 num_attention_heads=4 num_query_groups=4 kv_channels=16 ffn_hidden_size=192 "    \
   "seq_length=64 max_position_embeddings=256 vocab_size=256 num_layers=2 "
@@ -37,14 +37,14 @@ static const char examples[] = "  weft measure --model gpt2-nano --gpus 2 --outp
 #define GPT "model=gpt2-nano qk_layernorm=false activation=gelu "
 #define RELU2 "model=gpt2-nano qk_layernorm=false activation=squared_relu "
 #define LLAMA "model=llama-nano qk_layernorm=true activation=swiglu num_query_groups=2 "
-/* Every entry sets the same keys, so that none inherits from the one before. */
+/* Every entry sets the same keys, so that no entry inherits a value from the one before it. */
 static const char *const cpu_grid[] = {
   NARROW GPT,   MIDDLE GPT,   WIDE GPT,     NARROW RELU2,
   MIDDLE RELU2, NARROW LLAMA, MIDDLE LLAMA, WIDE LLAMA,
 };
 static const char *const cpu_precisions[] = { "fp32", "bf16", NULL };
 
-/* Layers of real models, two of each: a GPU is not filled by less. */
+/* Two layers of real models each: smaller ones do not fill a GPU. */
 static const char *const cuda_grid[] = {
   "model=gpt2 num_layers=2 seq_length=1024 micro_batch_size=16 ",
   "model=gpt2-xl num_layers=2 seq_length=1024 micro_batch_size=8 ",
@@ -54,12 +54,12 @@ static const char *const cuda_grid[] = {
 };
 static const char *const cuda_precisions[] = { "bf16", NULL };
 
-/* What is measured where nobody names a model. */
+/* What is measured when no model is given. */
 static const struct grid {
   const struct weft_exec_ops *ops;
   const char *const *model, *const *precision;
   unsigned n;
-  uint32_t least_ranks; /* of the second time that all are measured */
+  uint32_t least_ranks; /* least number of ranks of the second measurement */
 } grids[] = {
   { &weft_exec_cpu, cpu_grid, cpu_precisions, G_N_ELEMENTS (cpu_grid), 2 },
   { &weft_exec_cuda, cuda_grid, cuda_precisions, G_N_ELEMENTS (cuda_grid), 1 },
@@ -85,13 +85,13 @@ add_words (weft_settings *settings, const char *words)
 
 /* ---------------------------------------------------------------------- measuring */
 
-/* What measures, and what it is asked. */
+/* The request, and the state of the measurement. */
 struct asked {
   const weft_cli_input *input;
   const struct weft_exec_ops *ops;
   const char *output;
   weft_measure *m;
-  gboolean launched; /* what the host of a GPU needs: */
+  gboolean launched; /* launch[] was measured: host times of a GPU */
   double launch[WEFT_N_HOST_COST];
 };
 
@@ -102,7 +102,8 @@ check_machine (const struct asked *a, const struct weft_job *job, GError **error
 
   if (weft_cluster_is_cpu (&job->cluster) != cuda)
     return TRUE;
-  return weft_bad_input (error, "topology: found \"%s\", wanted %s: what is timed is this machine",
+  return weft_bad_input (error,
+                         "topology: found \"%s\", wanted %s: weft measure times this machine",
                          g_quark_to_string (job->cluster.topology),
                          cuda ? "one with GPUs, like hgx-h200" : "cpu (or --executor cuda)");
 }
@@ -114,7 +115,7 @@ make_plan (const struct asked *a, GError **error)
 
   if (!weft_cli_job (a->input, &job, error) || !check_machine (a, &job, error))
     return NULL;
-  job.cluster.f.cost_table = 0; /* what is measured anew does not hang on what was */
+  job.cluster.f.cost_table = 0; /* the plan must not depend on earlier measurements */
   g_autoptr (weft_plan) plan = weft_plan_new (&job, error);
   if (!plan || !(a->ops == &weft_exec_cuda ? weft_memory_check_topology
                                            : weft_memory_check_machine) (plan, error))
@@ -125,7 +126,7 @@ make_plan (const struct asked *a, GError **error)
 static gboolean
 measure_job (const struct asked *a, const weft_plan *plan, GError **error)
 {
-  fprintf (stderr, "weft: steps of the job, ranks: %u\n", plan->mesh.n_ranks);
+  fprintf (stderr, "weft: measuring steps of the job on %u ranks\n", plan->mesh.n_ranks);
   if (!weft_measure_steps (a->m, plan, LEAST_STEPS, JOB_SECONDS, error))
     return FALSE;
   return plan->mesh.n_ranks == 1 || weft_measure_comm (a->m, plan, error);
@@ -134,12 +135,12 @@ measure_job (const struct asked *a, const weft_plan *plan, GError **error)
 static void
 say_model (const struct weft_job *job)
 {
-  fprintf (stderr, "weft: %s, width %d, %s, ranks: %u\n",
+  fprintf (stderr, "weft: measuring %s, width %d, %s, on %u ranks\n",
            weft_activation_words[job->model.activation], (int) job->model.hidden_size,
            weft_precision_words[job->train.precision], job->cluster.n_gpus);
 }
 
-/* Two microbatches of a model for each of so many ranks. */
+/* Measures two microbatches of a model on each rank. */
 static gboolean
 measure_model (const struct asked *a, const char *words, const char *precision, uint32_t ranks,
                GError **error)
@@ -170,7 +171,7 @@ measure_models (const struct asked *a, const struct grid *grid, uint32_t ranks, 
   return TRUE;
 }
 
-/* One rank alone, and as many as were asked for. */
+/* Measures one rank alone, then the number of ranks asked for. */
 static gboolean
 measure_grid (const struct asked *a, struct weft_job *job, GError **error)
 {
@@ -187,14 +188,14 @@ measure_grid (const struct asked *a, struct weft_job *job, GError **error)
          (ranks == 1 || measure_models (a, grid, ranks, error));
 }
 
-/* Groups of every size up to that of the job. */
+/* Measures groups of 2, 4, 8 ... ranks, up to the size of the job. */
 static gboolean
 measure_groups (weft_measure *m, const struct weft_job *job, uint32_t ranks, GError **error)
 {
   if (ranks == 1)
     fprintf (stderr, "weft: one rank: no collectives to measure\n");
   for (uint32_t n = 2; n <= ranks; n *= 2) {
-    fprintf (stderr, "weft: collectives of %u ranks\n", n);
+    fprintf (stderr, "weft: measuring collectives of %u ranks\n", n);
     if (!weft_measure_comm_sizes (m, job, n, error))
       return FALSE;
   }
@@ -306,7 +307,7 @@ answer (const struct asked *a, const struct weft_job *job, GError **error)
   return !a->output || weft_cli_write (a->output, text, error);
 }
 
-/* What lies between a GPU and its host: copies, and launches. */
+/* Measures copies between a GPU and its host, and launches. */
 static gboolean
 measure_hosts (struct asked *a, const struct weft_job *job, GError **error)
 {
@@ -346,24 +347,23 @@ weft_cli_measure (int argc, char **argv)
     { .name = "executor",
       .value = "cpu|cuda",
       .text = &executor,
-      .doc = "what is measured: processors or GPUs of this machine [cpu]" },
-    { .name = "output", .value = "FILE", .text = &output, .doc = "write the table here [stdout]" },
+      .doc = "measure the processors or the GPUs of this machine [cpu]" },
+    { .name = "output",
+      .value = "FILE",
+      .text = &output,
+      .doc = "write the cost table to FILE [stdout]" },
   };
   const struct weft_cli_page page = {
     .usage = "weft measure [JOB] [flags] [--output FILE] [--json]",
     .doc =
-        "Runs a few steps of a job on this machine and writes what every kernel, collective and\n"
-        "transfer took: a cost table, with which weft sim predicts this machine.  It predicts "
-        "other\n"
-        "strategies of the same model too: shapes that were not measured follow the nearest "
-        "one.\n"
-        "Without a model it measures small models of every kind, in fp32 and bf16, on one rank "
-        "and\n"
-        "on --gpus of them [2]: that takes a minute or two, and predicts any model less exactly.\n"
-        "With --executor cuda ranks are GPUs, and the topology says which: layers of real models, "
-        "in\n"
-        "bf16, where none is named.\n"
-        "The machine should have nothing else to do.",
+        "Runs a few steps of a job on this machine and writes the time of every kernel, collective "
+        "and copy: a cost table, with which weft sim predicts this machine.  The table also serves "
+        "other strategies of the same model: a shape that was not measured is extrapolated from "
+        "the nearest one.  Without a model, weft measure runs small models of every kind, in fp32 "
+        "and bf16, on one rank and on --gpus ranks [2]: this takes a minute or two, and the table "
+        "predicts any model, less accurately.  With --executor cuda each rank is a GPU of the "
+        "given topology; without a model, layers of real models are measured in bf16. Nothing else "
+        "should run on the machine meanwhile.",
     .examples = examples,
     .flags = flags,
     .n_flags = G_N_ELEMENTS (flags),

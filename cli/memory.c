@@ -10,9 +10,8 @@
 
 /* --------------------------------------------------------------------- changes */
 
-/* Each moves a job one step towards less memory and says whether it could.  Cheap ones come
- * first: what is split among replicas costs no time, what is computed again costs a third of the
- * work. */
+/* Each function changes a job by one step towards less memory and returns whether it could.  Cheap
+ * changes come first: sharding over replicas costs little time, recompute a third of the work. */
 static gboolean
 shard_optimizer (struct weft_job *job)
 {
@@ -23,7 +22,7 @@ shard_optimizer (struct weft_job *job)
   return TRUE;
 }
 
-/* Gradients and weights too: they travel in every microbatch. */
+/* ZeRO-3: also shards gradients and weights, which are communicated in every microbatch. */
 static gboolean
 shard_everything (struct weft_job *job)
 {
@@ -37,7 +36,7 @@ shard_everything (struct weft_job *job)
   return TRUE;
 }
 
-/* Logits of a whole microbatch are the largest activation of many a small model. */
+/* The logits of a microbatch are the largest activation of many small models. */
 static gboolean
 chunk_head (struct weft_job *job)
 {
@@ -83,7 +82,7 @@ double_tensor (struct weft_job *job)
   return job->strategy.tensor_model_parallel_size <= job->cluster.f.node_gpus;
 }
 
-/* To memory of the host, which is far away. */
+/* Moves the optimizer state to host memory. */
 static gboolean
 offload_optimizer (struct weft_job *job)
 {
@@ -93,7 +92,7 @@ offload_optimizer (struct weft_job *job)
   return TRUE;
 }
 
-/* Where the host's memory is too small. */
+/* For hosts with too little memory. */
 static gboolean
 offload_less (struct weft_job *job)
 {
@@ -108,7 +107,7 @@ static gboolean (*const changes[]) (struct weft_job *job) = {
   double_pipeline, double_tensor,    offload_optimizer, offload_less,
 };
 
-/* Most changes that are tried together. */
+/* Most changes that are combined. */
 enum { MOST_CHANGES = 3 };
 
 static gboolean
@@ -117,7 +116,7 @@ is_allowed (const struct weft_job *job)
   return weft_strategy_check (&job->strategy, NULL) && weft_job_check (job, NULL);
 }
 
-/* The plan of a job when it fits. */
+/* The plan of a job if it fits, else NULL. */
 static weft_plan *
 fitting_plan (const struct weft_job *job)
 {
@@ -125,7 +124,7 @@ fitting_plan (const struct weft_job *job)
   return plan && weft_plan_fits (plan) ? g_steal_pointer (&plan) : NULL;
 }
 
-/* Tries all sets of exactly `more` changes, those from `first` on, in the order of the table. */
+/* Tries all sets of `more` changes from index `first` on, in the order of the table. */
 static weft_plan *
 try_changes (const struct weft_job *job, unsigned first, unsigned more)
 {
@@ -153,7 +152,7 @@ smallest_change (const struct weft_job *job)
   return NULL;
 }
 
-/* Flags that lead from one table of settings to another. */
+/* Appends the flags that turn one set of settings into another. */
 static void
 append_flags (GPtrArray *out, const struct weft_table *table, const union weft_value *from,
               const union weft_value *to)
@@ -186,24 +185,24 @@ print_advice (const weft_report *report, const weft_plan *fitting)
 {
   if (report->fits) {
     g_autofree char *left = weft_units_human (report->capacity_bytes - report->peak_bytes, "B");
-    printf ("\n%s to spare on the fullest GPU\n", left);
+    printf ("\n%s free on the fullest GPU\n", left);
     return;
   }
   if (!fitting) {
-    printf ("\nNo %d changes of optimizer sharding and offload, microbatch, recompute, pipeline "
-            "and tensor\n"
-            "size make it fit: more GPUs or a smaller model are needed.\n",
+    printf ("\nNo combination of %d changes (optimizer sharding and offload, microbatch size,\n"
+            "recompute, pipeline and tensor size) makes it fit: use more GPUs or a smaller "
+            "model.\n",
             MOST_CHANGES);
     return;
   }
   g_autoptr (GPtrArray) flags = flags_between (&report->plan->job, &fitting->job);
   g_autofree char *peak = weft_units_human (weft_plan_worst_bytes (fitting), "B");
-  printf ("\nfits, at %s, with:\n", peak);
+  printf ("\nit fits, with a peak of %s, with:\n", peak);
   for (unsigned i = 0; i < flags->len; i++)
     printf ("  %s\n", (const char *) flags->pdata[i]);
 }
 
-/* Where activations come from: one layer of one microbatch, of which weft explain shows the terms. */
+/* Activations that one layer keeps for one microbatch; weft explain shows the terms. */
 static void
 print_layer (const struct weft_job *job)
 {
@@ -215,7 +214,7 @@ print_layer (const struct weft_job *job)
     bytes += kept[i].bytes;
   g_autofree char *sum = weft_units_human (bytes, "B");
   if (n)
-    printf ("\na layer that is not fully recomputed keeps %s of a microbatch, in %u tensors (weft "
+    printf ("\na layer without full recompute keeps %s per microbatch, in %u tensors (see weft "
             "explain)\n",
             g_strstrip (sum), n);
 }
@@ -294,9 +293,10 @@ weft_cli_memory (int argc, char **argv)
   static const struct weft_cli_page page = {
     .usage = "weft memory [JOB] [flags] [--json]",
     .doc =
-        "What fills the memory of each stage's GPUs and where the peak is.  Kinds are those alive\n"
-        "at the peak; padding is lost between buffers; reserved is what libraries take.\n"
-        "When it does not fit, names the smallest change that does, and ends with status 3.",
+        "Prints what fills the memory of the GPUs of each stage, and where the peak is.  The "
+        "columns are the bytes alive at the peak; padding is lost between buffers; reserved is "
+        "memory of libraries.  If the job does not fit, weft memory prints the smallest change "
+        "that makes it fit, and ends with status 3.",
     .examples = "  weft memory --model llama2-7b --topology dgx-h100\n"
                 "  weft memory job.ini --pipeline-model-parallel-size 4 --json\n",
     .job = TRUE,

@@ -8,7 +8,7 @@
 
 static const struct weft_table *const table = &weft_model_table;
 
-/* "8.03B" and "427k": parameters as people say them, billions rather than giga. */
+/* "8.03B", "427k": parameter counts in billions, not giga. */
 static char *
 count_text (uint64_t n)
 {
@@ -51,7 +51,7 @@ int_text (int64_t n)
   return g_strdup_printf ("%" G_GINT64_FORMAT, n);
 }
 
-/* Where the shape is from, without the count behind the semicolon. */
+/* The source of the shape, without the parameter count after the semicolon. */
 static char *
 source_text (const union weft_model *m)
 {
@@ -88,7 +88,7 @@ cells_of (const union weft_model *m)
   return cells;
 }
 
-/* The last column takes what the terminal leaves. */
+/* Prints one row; the last column is cut at the width of the terminal. */
 static void
 print_row (GPtrArray *cells)
 {
@@ -100,16 +100,16 @@ print_row (GPtrArray *cells)
   weft_cli_print_rest (cells ? cells->pdata[last] : columns[last].head, used, weft_cli_columns ());
 }
 
-/* What follows from the fields, for the page of one model and for JSON. */
+/* Derived numbers, for the page of one model and for JSON. */
 #define RESULT_LIST(X)                                                                             \
-  X ("parameters", weft_model_parameters (m), "all, as the authors count")                         \
-  X ("active_parameters", weft_model_active_parameters (m), "those one token uses")                \
-  X ("matmul_parameters", weft_model_matmul_parameters (m), "in matrix products: the N of 6N")     \
+  X ("parameters", weft_model_parameters (m), "all parameters, as their authors count them")       \
+  X ("active_parameters", weft_model_active_parameters (m), "parameters that one token uses")      \
+  X ("matmul_parameters", weft_model_matmul_parameters (m), "parameters in matmuls: the N of 6N")  \
   X ("mtp_parameters", weft_model_mtp_parameters (m), "more, in multi-token prediction layers")    \
   X ("flops_per_token_causal", llround (weft_model_flops_per_token (m, TRUE)),                     \
-     "to train one token, causal half of attention")                                               \
+     "FLOPs to train one token, causal half of attention")                                         \
   X ("flops_per_token_palm", llround (weft_model_flops_per_token (m, FALSE)),                      \
-     "the same with all of attention counted")
+     "FLOPs to train one token, whole attention")
 
 static void
 print_line (const char *name, const char *value, const char *doc)
@@ -176,8 +176,8 @@ print_list (const GArray *models)
     g_autoptr (GPtrArray) cells = cells_of (&g_array_index (models, union weft_model, i));
     print_row (cells);
   }
-  printf ("\nffn with experts: routed experts x width of one, and how many a token visits.\n"
-          "`weft models NAME` shows every field of one; NAME may be the path of a config.json.\n");
+  printf ("\nffn of experts: routed experts x width of an expert, experts per token.\n"
+          "`weft models NAME` shows the fields of one; NAME may be the path of a config.json.\n");
 }
 
 static int
@@ -211,7 +211,7 @@ show_one (const char *name, gboolean json)
   if (!weft_model_load (name, &model, unknown, &error))
     return weft_cli_fail (error);
   for (unsigned i = 0; i < unknown->len; i++)
-    fprintf (stderr, "weft: %s: key %s is not known and was not used\n", name,
+    fprintf (stderr, "weft: %s: unknown key %s was ignored\n", name,
              (char *) unknown->pdata[i]);
   if (!json) {
     print_page (&model);
@@ -227,9 +227,9 @@ static int
 show_help (void)
 {
   printf ("usage: weft models [NAME] [--json]\n\n"
-          "Lists the bundled models, or shows every field of one: a bundled name (case, dashes,\n"
-          "dots and underscores do not count), or the path of a Hugging Face config.json or its\n"
-          "folder.\n\n"
+          "Lists the bundled models, or shows every field of one.  NAME is a bundled name (case,\n"
+          "dashes, dots and underscores are ignored), or the path of a Hugging Face config.json\n"
+          "or of its folder.\n\n"
           "examples:\n  weft models\n  weft models llama3-8b\n"
           "  weft models ./config.json --json\n");
   return 0;

@@ -1,4 +1,4 @@
-/* weft plan: searches, prints the ten best and why each of them loses to the first. */
+/* weft plan: searches, prints the ten best strategies and why each is slower than the first. */
 #include "cli/ask.h"
 #include "cli/cli.h"
 #include "core/base/error.h"
@@ -28,7 +28,8 @@ clear_progress (void)
 
 /* ------------------------------------------------------------------------ text */
 
-/* What of the step grew against the best strategy: kernels, idle time, or communication in the open. */
+/* Which part of the step grew most against the best strategy: kernels, bubble or exposed
+ * communication. */
 static char *
 why_it_loses (const weft_report *best, const weft_report *other)
 {
@@ -93,7 +94,7 @@ schedule_word (const union weft_strategy *s)
   return s->pipeline_model_parallel_size > 1 ? weft_schedule_words[s->pipeline_schedule] : "-";
 }
 
-/* Columns of a strategy: what is on top, how wide (negative: from the left), and what is in it. */
+/* Columns of a strategy: head, width (negative: flush left), text of the cell. */
 #define COLUMN_LIST(X)                                                                             \
   X ("tp", 3, number (s->tensor_model_parallel_size))                                              \
   X ("cp", 3, number (s->context_parallel_size))                                                   \
@@ -104,7 +105,7 @@ schedule_word (const union weft_strategy *s)
   X ("mbs", 4, number (job->train.micro_batch_size))                                               \
   X (" schedule", -9, g_strconcat (" ", schedule_word (s), NULL))                                  \
   X (" recompute", -15, g_strconcat (" ", recompute, NULL))                                        \
-  X ("splits", -18, g_strdup (optimizer_word (s)))                                                 \
+  X ("shards", -18, g_strdup (optimizer_word (s)))                                                 \
   X ("overlap", -10, g_strdup (overlap_word (s)))
 
 static void
@@ -150,7 +151,7 @@ print_table (const struct weft_job *job, const weft_search *search)
 
   printf ("\n #");
   print_heads ();
-  printf (" %9s %8s %6s %7s   why it loses\n", "step", "tok/s/G", "MFU %", "mem GB");
+  printf (" %9s %8s %6s %7s   against the best\n", "step", "tok/s/G", "MFU %", "mem GB");
   for (uint32_t i = 0; i < n; i++)
     print_row (job, &search->candidate[i], i + 1, search->candidate[0].report);
 }
@@ -164,7 +165,7 @@ print_near_miss (const struct weft_job *job, const weft_search *search)
     return;
   struct weft_job missed = weft_space_job (job, &c->choice);
   g_autofree char *time = weft_units_human (c->clock, "s");
-  printf ("\nquickest that does not fit (%s, needs %.1f of %.1f GB):\n  ", time, c->bytes * 1e-9,
+  printf ("\nfastest that does not fit (%s, needs %.1f of %.1f GB):\n  ", time, c->bytes * 1e-9,
           job->cluster.f.gpu_memory * 1e-9);
   print_strategy (&missed);
   printf ("\n");
@@ -175,22 +176,21 @@ print_counts (const weft_search *search)
 {
   const uint32_t *n = search->by_fate;
 
-  printf ("%u strategies: %u break a rule, %u do not fit, %u cannot win, %u ranked by closed "
-          "formulas,\n"
-          "%u of these simulated with SimGrid; %.1f s.",
+  printf ("%u strategies: %u break a rule, %u do not fit, %u ruled out by lower bounds,\n"
+          "%u ranked by closed formulas, %u of these simulated with SimGrid; %.1f s.",
           search->n, n[WEFT_FATE_RULE], n[WEFT_FATE_MEMORY], n[WEFT_FATE_PRUNED],
           n[WEFT_FATE_RANKED] + n[WEFT_FATE_SIMULATED], n[WEFT_FATE_SIMULATED],
           search->wall_seconds);
   if (n[WEFT_FATE_SIMULATED])
-    printf ("  The best is within %.1f %% of the optimum of this space.", 100 * search->gap);
+    printf ("\nThe best is within %.1f %% of the optimum of this space.", 100 * search->gap);
   printf ("\n");
 }
 
-/* The flags that say the best strategy to weft sim. */
+/* The flags of the best strategy, for weft sim. */
 static void
 print_command (const struct weft_job *job, gboolean graph)
 {
-  printf ("\nlook closer:  weft sim with the same model and cluster, and --micro-batch-size "
+  printf ("\nin detail:  weft sim with the same model and cluster, and --micro-batch-size "
           "%" G_GINT64_FORMAT,
           job->train.micro_batch_size);
   for (unsigned i = 0; i < weft_strategy_table.n; i++) {
@@ -310,17 +310,18 @@ weft_cli_plan (int argc, char **argv)
   struct weft_exec_options exec = { 0 };
   const char *finalists = NULL;
   const struct weft_cli_flag flags[] = {
-    { "finalists", "N", "how many of the best SimGrid decides between (10)", NULL, &finalists },
+    { "finalists", "N", "number of best strategies that SimGrid simulates [10]", NULL,
+      &finalists },
     weft_cli_graph (&exec),
   };
   const struct weft_cli_page page = {
     .usage = "weft plan [JOB] [flags]",
     .doc =
-        "Searches every strategy that the job leaves open: tensor, context, expert and pipeline\n"
-        "parallel ranks, chunks of stages, micro batch, schedule, recompute, what replicas split "
-        "and\n"
-        "what hides behind what.  A knob that is given stays as it is.  Memory is exact, closed\n"
-        "formulas rank what fits, SimGrid decides between the best.",
+        "Searches all strategies that the job leaves open: tensor, context, expert and pipeline "
+        "parallel sizes, chunks of stages, micro batch size, schedule, recompute, data-parallel "
+        "sharding and overlap.  A knob that is given stays fixed.  Memory is exact; closed "
+        "formulas rank the strategies that fit; SimGrid simulates the best.  Ends with status 4 if "
+        "no strategy is feasible.",
     .examples =
         "  weft plan --model llama3-8b --topology dgx-h100 --nodes 4 --global-batch-size 256\n"
         "  weft plan job.ini --pipeline-model-parallel-size 4 --json\n",

@@ -38,7 +38,7 @@ print_lane (const weft_program *p, enum weft_lane lane)
             sum.flops > 0 ? "  " : "", sum.flops > 0 ? flops : "");
 }
 
-/* The arena of a pool, if there is one, and what fills it at its peak. */
+/* The arena of a pool, if it has one, and what fills it at its peak. */
 static void
 print_pool (const struct weft_memory *memory, enum weft_pool pool)
 {
@@ -73,7 +73,7 @@ layers_of (const weft_program *p)
   return g_string_free (text, FALSE);
 }
 
-/* Everything above the program is a comment of its text, so the whole output reads back. */
+/* The lines above the program are comments, so the whole output can be parsed again. */
 static void
 print_text (const weft_plan *plan, uint32_t role)
 {
@@ -149,19 +149,19 @@ static void
 print_picture (const weft_grid *grid, const char *schedule)
 {
   g_autofree char *picture = weft_grid_ascii (grid, weft_cli_columns ());
-  double whole = (double) grid->n_stages / grid->n_ranks; /* chunks of a rank's share */
+  double whole = (double) grid->n_stages / grid->n_ranks; /* chunks per rank of one copy */
 
   printf ("%s: %u ranks, %u stages, %u microbatches, at most %.4g in flight on rank 0\n\n",
           schedule, grid->n_ranks, grid->n_stages, grid->n_micro,
           weft_grid_in_flight (grid, 0) / whole);
   printf ("%s\n", picture);
-  printf ("one row a %s; the last digit of a microbatch is its forward (one slot), the\n"
-          "letter its backward (a for 0, two slots); dots are idle\n",
+  printf ("one row per %s; a digit (the last of the microbatch number) is a forward pass of\n"
+          "one slot, a letter (a for 0) a backward pass of two slots, a dot an idle slot\n",
           grid->n_chunks > 1 ? "pipeline rank and stage" : "pipeline rank");
   if (has_phase (grid, WEFT_PHASE_WEIGHT_GRAD))
     printf (
-        "where a backward is split, a letter of one slot is the gradient of the stage's input and\n"
-        "a capital that of its weights\n");
+        "of a split backward pass, a small letter is the input gradient and a capital letter the\n"
+        "weight gradient, one slot each\n");
 }
 
 static int
@@ -250,25 +250,25 @@ print_program (const struct request *request, const struct weft_job *job)
   return 0;
 }
 
-/* Flags that ask for two answers at once. */
+/* Refuses flags that ask for two answers at once. */
 static gboolean
 check_request (const struct request *r, GError **error)
 {
   if (r->role && r->rank)
-    return weft_bad_input (error, "found --role and --rank, wanted one of them");
+    return weft_bad_input (error, "--role and --rank exclude each other");
   if ((r->csv || r->svg) && !r->schedule)
-    return weft_bad_input (error, "found --%s without --schedule, wanted both",
+    return weft_bad_input (error, "--%s needs --schedule",
                            r->csv ? "csv" : "svg");
   if (r->schedule && (r->dot || r->role || r->rank || r->init))
     return weft_bad_input (
-        error, "found --schedule and --%s, wanted one of them; a schedule is of all ranks",
+        error, "--schedule and --%s exclude each other: a schedule covers all ranks",
         r->dot    ? "dot"
         : r->role ? "role"
         : r->rank ? "rank"
                   : "init");
   if (r->json + r->csv + r->dot + (r->svg != NULL) > 1)
     return weft_bad_input (error,
-                           "found several of --json, --dot, --csv and --svg, wanted one at most");
+                           "--json, --dot, --csv and --svg exclude each other");
   return TRUE;
 }
 
@@ -277,19 +277,22 @@ weft_cli_program (int argc, char **argv)
 {
   struct request r = { .role = NULL };
   const struct weft_cli_flag flags[] = {
-    { "role", "N", "the pipeline stage whose program is printed; 0 without it", NULL, &r.role },
-    { "rank", "N", "the same, of the stage this rank belongs to", NULL, &r.rank },
-    { "init", NULL, "what happens once, before the first step: first weights, broadcast_params", &r.init, NULL },
-    { "dot", NULL, "as a graph, for Graphviz", &r.dot, NULL },
-    { "schedule", NULL, "the pipeline schedule of all ranks as a grid instead", &r.schedule, NULL },
-    { "csv", NULL, "the schedule in PyTorch's pipeline grammar", &r.csv, NULL },
-    { "svg", "FILE", "the schedule as a picture, written to FILE", NULL, &r.svg },
+    { "role", "N", "the pipeline stage whose program is printed [0]", NULL, &r.role },
+    { "rank", "N", "print the program of the stage of this rank", NULL, &r.rank },
+    { "init", NULL, "print the program before the first step: initial weights, broadcast_params",
+      &r.init, NULL },
+    { "dot", NULL, "print a graph for Graphviz", &r.dot, NULL },
+    { "schedule", NULL, "print the pipeline schedule of all ranks as a grid", &r.schedule, NULL },
+    { "csv", NULL, "print the schedule in PyTorch's pipeline grammar", &r.csv, NULL },
+    { "svg", "FILE", "write the schedule to FILE as a picture", NULL, &r.svg },
   };
   const struct weft_cli_page page = {
     .usage = "weft program [JOB] [--role N | --rank N] [--json | --dot]\n"
              "       weft program [JOB] --schedule [--json | --csv | --svg FILE]",
-    .doc = "Prints what every rank of one pipeline stage does in a step: names, shapes, buffers,\n"
-           "parameters, then the ops in order with the buffers they use and the ops they wait for.",
+    .doc =
+        "Prints the program of one pipeline stage, which all its ranks run in a step: names, "
+        "shapes, buffers, parameters, then the ops in order, each with the buffers it uses and the "
+        "ops it depends on.",
     .examples = "  weft program --model llama-nano --topology cpu --gpus 8\n"
                 "  weft program job.ini --role 1 --dot | dot -Tsvg > role1.svg\n"
                 "  weft program job.ini --schedule\n",

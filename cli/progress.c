@@ -92,7 +92,7 @@ clock_text (double seconds)
   return g_strdup_printf ("%u:%02u", (unsigned) (s / 60), (unsigned) (s % 60));
 }
 
-/* From the mean of all steps so far, with what stood between them. */
+/* Estimated from the mean of all steps so far, with evaluations and checkpoints in between. */
 static char *
 time_left (struct weft_cli_progress *p, const struct weft_trainer_line *line)
 {
@@ -106,7 +106,7 @@ time_left (struct weft_cli_progress *p, const struct weft_trainer_line *line)
   return clock_text (each * (double) (line->steps - line->step));
 }
 
-/* Columns of the terminal on stdout, 0 where nobody knows. */
+/* Columns of the terminal on stdout, 0 if unknown. */
 static unsigned
 terminal_width (void)
 {
@@ -128,8 +128,8 @@ join_parts (char *const part[N_PART], unsigned gone)
   return g_string_free (text, FALSE);
 }
 
-/* A line that wraps cannot be replaced: on a narrow terminal parts go until it fits, the least
- * important first. */
+/* A wrapped line cannot be overwritten: on a narrow terminal parts are dropped until the line fits,
+ * the least important first. */
 static char *
 fit_parts (const struct weft_cli_progress *p, char *const part[N_PART])
 {
@@ -178,8 +178,8 @@ line_text (struct weft_cli_progress *p, const struct weft_trainer_line *line)
                 line->step % MAX (line->steps / KEPT_LINES, 1) == 0);
 }
 
-/* A pipe that nobody reads any more asks for the end of a run, as SIGTERM does, which the trainer has
- * blocked and looks for: Ctrl-C ends `tee` before it ends the step. */
+/* A closed pipe on stdout ends the run like SIGTERM, which the trainer has blocked and polls for:
+ * Ctrl-C ends `tee` before it ends the step. */
 static void
 stop_when_unread (void)
 {

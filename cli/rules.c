@@ -53,9 +53,8 @@ static int
 print_help (void)
 {
   printf ("usage: weft rules [NAME] [--json]\n\n"
-          "Lists what must hold between the settings of a job.  A job that breaks a rule is "
-          "refused by the\n"
-          "rule's name; a warning is only printed.\n\n"
+          "Lists the rules that the settings of a job must fulfil.  A job that breaks a rule is\n"
+          "refused, with the name of the rule; a warning is only printed.\n\n"
           "examples:\n  weft rules\n  weft rules world\n  weft rules --json\n");
   return 0;
 }

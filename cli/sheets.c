@@ -9,7 +9,7 @@
 
 enum { WIDTH = 100, KEY_WIDTH = 26, VALUE_WIDTH = 16, INDENT = 2 + KEY_WIDTH + VALUE_WIDTH };
 
-/* A file as its readers see it: values by row, and what is written about each. */
+/* The page of a file: values by row, and the comment on each. */
 typedef struct sheet_page {
   const struct weft_sheet *sheet;
   char *name, *path, *title; /* the title is the comment on the first line */
@@ -43,7 +43,7 @@ is_comment (const char *line)
   return line[strspn (line, " \t")] == '#';
 }
 
-/* Comment lines right above line `at` (0-based), then the one beside it, in one paragraph. */
+/* The comment lines above line `at` (0-based) and the comment on it, as one paragraph. */
 static char *
 comment_of (char *const *lines, unsigned at)
 {
@@ -120,7 +120,7 @@ weft_cli_field_human (const struct weft_field *field, union weft_value value)
   return weft_field_print (field, value);
 }
 
-/* "16/6/8": how many numbers are specifications, measured, and neither, by the first word. */
+/* "16/6/8": numbers that are specifications, measured, and others, by the first word. */
 static char *
 count_sources (const sheet_page *page)
 {
@@ -220,7 +220,7 @@ load_pages (const struct weft_sheet *sheet, GError **error)
   return g_steal_pointer (&pages);
 }
 
-/* Name, the kind's own columns, where the numbers come from; NULL page: the heads. */
+/* The cells of a list row: name, the columns of the kind, sources; page NULL: the heads. */
 static char **
 list_row (const struct weft_cli_sheets *kind, const sheet_page *page)
 {
@@ -258,9 +258,8 @@ print_list (const struct weft_cli_sheets *kind, const GPtrArray *pages)
       printf ("%-*s  ", column_width (rows, k), cells[k]);
     printf ("%s\n", cells[g_strv_length ((char **) cells) - 1]);
   }
-  printf ("\nprinted/measured/other: how many numbers a vendor prints, how many are measured,\n"
-          "and how many are estimated, derived or chosen.\n"
-          "`weft %s NAME` shows each with its source.\n",
+  printf ("\nprinted/measured/other: how many numbers are printed by the vendor, measured, and\n"
+          "estimated, derived or chosen.  `weft %s NAME` shows each number with its source.\n",
           kind->command);
 }
 

@@ -1,5 +1,5 @@
-/* sheets.h - `weft topologies` and `weft stacks`: bundled .ini files as a list, and one of them
- * with the comment that stands above or beside each key, which is where its source is written. */
+/* sheets.h - `weft topologies` and `weft stacks`: a list of the bundled .ini files, or the page of
+ * one file with the comment above or beside each key, which names the source of the number. */
 #pragma once
 #include "core/base/sheet.h"
 

@@ -17,7 +17,7 @@ static const char examples[] =
     "      --pipeline-model-parallel-size 4 --trace step.json.gz --html step.html\n"
     "  weft sim job.ini --executor clock --json\n";
 
-/* What was asked for beside the job. */
+/* The flags beside the job. */
 struct sim_ask {
   const char *executor, *trace, *trace_ranks, *timeline, *html;
   struct weft_exec_options options;
@@ -42,11 +42,11 @@ weft_cli_graph (struct weft_exec_options *options)
   return (struct weft_cli_flag){
     .name = "graph",
     .on = &options->graph,
-    .doc = "the step is one CUDA graph: no kernel waits for its launch",
+    .doc = "predict a step that is one CUDA graph: no kernel waits for its launch",
   };
 }
 
-/* Ranks of the trace, 0 for all; known to be wrong before a long simulation, not after. */
+/* Parses --trace-ranks, 0 for all ranks, before the simulation runs. */
 static gboolean
 read_trace_ranks (const struct sim_ask *ask, int64_t *ranks, GError **error)
 {
@@ -54,7 +54,7 @@ read_trace_ranks (const struct sim_ask *ask, int64_t *ranks, GError **error)
   if (!ask->trace_ranks)
     return TRUE;
   if (!ask->trace)
-    return weft_bad_input (error, "found --trace-ranks without --trace, wanted both");
+    return weft_bad_input (error, "--trace-ranks needs --trace");
   return weft_cli_number ("trace-ranks", ask->trace_ranks, 1, ranks, error);
 }
 
@@ -86,7 +86,7 @@ write_files (const weft_plan *plan, const weft_timeline *timeline, const struct 
   return !ask->timeline || weft_timeline_save (plan, timeline, ask->timeline, error);
 }
 
-/* What happens once before the first step, on the same executor; nothing where nothing does. */
+/* Adds initialisation and broadcast_params, on the same executor, if the job has them. */
 static gboolean
 add_startup (weft_report *report, const struct weft_exec_ops *executor, const struct sim_ask *ask,
              GError **error)
@@ -139,14 +139,14 @@ weft_cli_sim (int argc, char **argv)
     { .name = "executor",
       .value = "sim|clock",
       .text = &ask.executor,
-      .doc = "SimGrid with contention (default), or closed formulas without" },
+      .doc = "SimGrid with contention, or closed formulas without [sim]" },
     { .name = "unfolded",
       .on = &ask.options.unfolded,
-      .doc = "simulate every rank, not one of each kind" },
+      .doc = "simulate every rank, not one representative of each class" },
     weft_cli_graph (&ask.options),
     { .name = "step-by-step",
       .on = &ask.options.step_by_step,
-      .doc = "collectives round by round, not as fluid flows" },
+      .doc = "simulate collectives round by round, not as fluid flows" },
     { .name = "trace",
       .value = "FILE",
       .text = &ask.trace,
@@ -154,22 +154,22 @@ weft_cli_sim (int argc, char **argv)
     { .name = "trace-ranks",
       .value = "N",
       .text = &ask.trace_ranks,
-      .doc = "only the first N ranks of it" },
+      .doc = "only the first N ranks of the trace" },
     { .name = "timeline",
       .value = "FILE",
       .text = &ask.timeline,
-      .doc = "write begin and end of every op for weft compare (.json or .json.gz)" },
+      .doc = "write begin and end of every op, for weft compare (.json or .json.gz)" },
     { .name = "html",
       .value = "FILE",
       .text = &ask.html,
-      .doc = "write the report as one self-contained page" },
+      .doc = "write the report as one self-contained HTML page" },
   };
   const struct weft_cli_page page = {
     .usage = "weft sim [JOB] [flags] [--json]",
-    .doc = "Predicts one training step of a job: time, throughput, overlap, bubble and memory.  "
-           "--json\n"
-           "prints one document (schema weft.sim/1) instead of the page for people.\n"
-           "Ends with status 3 when the job does not fit the GPU's memory.",
+    .doc =
+        "Predicts one training step of a job: time, throughput, overlap, bubble and memory. --json "
+        "prints one document (schema weft.sim/1) instead of the text. Ends with status 3 if the "
+        "job does not fit in GPU memory.",
     .examples = examples,
     .flags = flags,
     .n_flags = G_N_ELEMENTS (flags),

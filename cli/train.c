@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Stopped on request, and worth starting again: EX_TEMPFAIL of sysexits.h. */
+/* Stopped on request; the run can be resumed: EX_TEMPFAIL of sysexits.h. */
 #define EXIT_INTERRUPTED 75
 
 static const char examples[] =
@@ -23,37 +23,36 @@ static const char examples[] =
     "      --global-batch-size 8 --data README.md --save checkpoints --save-interval 20\n"
     "  weft train job.ini --data README.md --load checkpoints --steps 200 --json\n";
 
-/* Flags that take a number, with its default and range; none: something else decides.
- *    id             flag             type  default  least    most                what for */
+/* Flags that take a number: id, flag, type, default, least, most, help.  Default none: computed. */
 #define NUMBER_LIST(X)                                                                             \
-  X (STEPS, "steps", INT, "100", "1", "1e12", "optimizer steps in all, resumed ones included")     \
-  X (SEED, "seed", INT, "1234", "0", "9007199254740992", "of the weights and the order of data")   \
-  X (LR, "lr", REAL, "none", "0", "10", "peak learning rate; none: as published for this size")    \
+  X (STEPS, "steps", INT, "100", "1", "1e12", "optimizer steps in total, resumed ones included")   \
+  X (SEED, "seed", INT, "1234", "0", "9007199254740992", "seed of weights and data order")         \
+  X (LR, "lr", REAL, "none", "0", "10", "peak learning rate; none: as in published runs")          \
   X (MIN_LR, "min-lr", REAL, "none", "0", "10",                                                    \
-     "where its cosine ends; none: a tenth of the peak")                                           \
-  X (WARMUP, "warmup", INT, "10", "0", "1e12", "steps in which it rises to the peak")              \
+     "final learning rate of the cosine; none: a tenth of the peak")                               \
+  X (WARMUP, "warmup", INT, "10", "0", "1e12", "steps of linear learning rate warmup")             \
   X (DECAY_STEPS, "decay-steps", INT, "none", "1", "1e12",                                         \
-     "step at which it ends; none: 20 tokens for each parameter")                                  \
-  X (WEIGHT_DECAY, "weight-decay", REAL, "0.1", "0", "10", "of matrices, decoupled")               \
+     "step at which the cosine ends; none: after 20 tokens per parameter")                         \
+  X (WEIGHT_DECAY, "weight-decay", REAL, "0.1", "0", "10", "decoupled weight decay of matrices")   \
   X (BETA1, "beta1", REAL, "0.9", "0", "0.999999", "Adam: first moment")                           \
   X (BETA2, "beta2", REAL, "0.95", "0", "0.999999", "Adam: second moment")                         \
-  X (EPSILON, "epsilon", REAL, "1e-8", "1e-30", "1", "Adam: added to the root")                    \
+  X (EPSILON, "epsilon", REAL, "1e-8", "1e-30", "1", "Adam: added to the denominator")             \
   X (SAVE_INTERVAL, "save-interval", INT, "none", "1", "1e12", "steps between checkpoints")        \
-  X (KEEP, "keep", INT, "2", "0", "1000000", "newest checkpoints that stay; 0: all")               \
+  X (KEEP, "keep", INT, "2", "0", "1000000", "number of newest checkpoints to keep; 0: all")       \
   X (EVAL_INTERVAL, "eval-interval", INT, "none", "1", "1e12", "steps between evaluations")        \
-  X (EVAL_BATCHES, "eval-batches", INT, "10", "1", "1e9", "most global batches of an evaluation")  \
+  X (EVAL_BATCHES, "eval-batches", INT, "10", "1", "1e9", "most batches of an evaluation")           \
   X (EVAL_SHARE, "eval-share", REAL, "none", "0", "0.9",                                           \
-     "end of the data not trained on; none: 0.1 with --eval-interval, or 0")                       \
+     "last share of the data, kept for evaluation; none: 0.1 with --eval-interval, else 0")        \
   X (THREADS, "threads", INT, "none", "1", "1024",                                                 \
-     "that share a rank's kernels of the CPU; none: 1, or with GPUs all processors")               \
+     "CPU threads per rank; none: 1, with GPUs all processors")                                    \
   X (STRESS, "stress", INT, "none", "1", "9007199254740992",                                       \
-     "run ops of all ranks in a legal random order, from this seed")                               \
+     "run the ops of all ranks in a random order that the plan allows, from this seed")            \
   X (RANKS_PER_GPU, "ranks-per-gpu", INT, "1", "1", "1024",                                        \
-     "executor cuda: all ranks of the job on one GPU, or 1")                                       \
+     "executor cuda: 1, or all ranks of the job on one GPU")                                       \
   X (DEADLINE, "deadline", REAL, "none", "0.001", "1e9",                                           \
-     "executor cuda: seconds after which a step counts as lost")                                   \
+     "executor cuda: seconds after which a step is aborted")                                       \
   X (PATIENCE, "patience", REAL, "300", "0.1", "1e6",                                              \
-     "executor cuda: seconds for which processes wait for each other to come")
+     "executor cuda: seconds that processes wait for each other at start-up")
 #define NUMBER_ID(id, ...) id,
 enum number { NUMBER_LIST (NUMBER_ID) N_NUMBER };
 
@@ -61,7 +60,7 @@ enum number { NUMBER_LIST (NUMBER_ID) N_NUMBER };
   { .name = flag, .type = WEFT_TYPE_##kind, .def = def_, .lo = lo_, .hi = hi_, .unit = "" },
 static const struct weft_field numbers[] = { NUMBER_LIST (NUMBER_FIELD) };
 
-/* What was asked for beside the job. */
+/* The flags beside the job. */
 struct train_ask {
   const char *number[N_NUMBER]; /* as typed, NULL: not given */
   union weft_value value[N_NUMBER];
@@ -117,14 +116,14 @@ static gboolean
 check_folder (const struct output *o, const char *folder, GError **error)
 {
   if (!g_file_test (folder, G_FILE_TEST_IS_DIR))
-    return weft_bad_input (error, "--%s: found \"%s\", but %s is no folder", o->flag, o->path,
+    return weft_bad_input (error, "--%s %s: %s is not a folder", o->flag, o->path,
                            folder);
   return access (folder, W_OK | X_OK) == 0 ||
-         weft_bad_input (error, "--%s: found \"%s\", but nothing can be written in %s: %s", o->flag,
+         weft_bad_input (error, "--%s %s: cannot write in %s: %s", o->flag,
                          o->path, folder, g_strerror (errno));
 }
 
-/* Folders of checkpoints are made when they are needed. */
+/* Checks the nearest existing parent: folders of checkpoints are created when needed. */
 static gboolean
 check_new_folder (const struct output *o, GError **error)
 {
@@ -138,7 +137,7 @@ check_new_folder (const struct output *o, GError **error)
   return check_folder (o, at, error);
 }
 
-/* A file that is there and written as it is needs nothing of its folder. */
+/* An existing file that is written in place needs no permission on its folder. */
 static gboolean
 check_file (const struct output *o, GError **error)
 {
@@ -147,19 +146,19 @@ check_file (const struct output *o, GError **error)
   gboolean is_special = exists && !g_file_test (o->path, G_FILE_TEST_IS_REGULAR);
 
   if (g_file_test (o->path, G_FILE_TEST_IS_DIR))
-    return weft_bad_input (error, "--%s: found \"%s\", which is a folder, wanted a file", o->flag,
+    return weft_bad_input (error, "--%s %s: is a folder (expected a file)", o->flag,
                            o->path);
   if (is_special && o->kind == A_RENAMED_FILE)
-    return weft_bad_input (error, "--%s: found \"%s\", which is a device or a pipe, wanted a file",
+    return weft_bad_input (error, "--%s %s: is a device or a pipe (expected a regular file)",
                            o->flag, o->path);
   if (!exists || o->kind == A_RENAMED_FILE)
     return check_folder (o, folder, error);
   return access (o->path, W_OK) == 0 ||
-         weft_bad_input (error, "--%s: found \"%s\", which cannot be written: %s", o->flag, o->path,
+         weft_bad_input (error, "--%s %s: cannot be written: %s", o->flag, o->path,
                          g_strerror (errno));
 }
 
-/* Found out before the first step, not after the last. */
+/* Checks all output paths before the first step, not after the last. */
 static gboolean
 check_outputs (const struct train_ask *ask, GError **error)
 {
@@ -176,7 +175,7 @@ check_outputs (const struct train_ask *ask, GError **error)
     if (!o->path)
       continue;
     if (!*o->path)
-      return weft_bad_input (error, "--%s: found nothing, wanted a %s", o->flag,
+      return weft_bad_input (error, "--%s: empty name (expected a %s)", o->flag,
                              o->kind == A_FOLDER ? "folder" : "file");
     if (!(o->kind == A_FOLDER ? check_new_folder (o, error) : check_file (o, error)))
       return FALSE;
@@ -190,14 +189,14 @@ read_data (struct train_ask *ask, GError **error)
   struct weft_trainer_options *o = &ask->options;
 
   if (ask->data && ask->tokens_from && strcmp (ask->data, ask->tokens_from) != 0)
-    return weft_bad_input (error, "found --data %s and --tokens-from %s, wanted one of them",
+    return weft_bad_input (error, "--data %s and --tokens-from %s exclude each other",
                            ask->data, ask->tokens_from);
   o->data = ask->data ? ask->data : ask->tokens_from;
   if (!o->data)
-    return weft_bad_input (error, "no data: give --data FILE (text, or tokens of nanoGPT, llm.c or "
+    return weft_bad_input (error, "--data FILE is missing (text, or tokens of nanoGPT, llm.c or "
                                   "Megatron)");
   if (is_given (ask, SAVE_INTERVAL) && !o->save)
-    return weft_bad_input (error, "found --save-interval without --save DIR, wanted both");
+    return weft_bad_input (error, "--save-interval needs --save DIR");
   return TRUE;
 }
 
@@ -220,7 +219,7 @@ weft_cli_real_executor (const char *name, GError **error)
   return NULL;
 }
 
-/* What one executor has and the other has not. */
+/* Refuses flags that the chosen executor does not have. */
 static gboolean
 check_executor (const struct train_ask *ask, const struct weft_exec_ops *ops, GError **error)
 {
@@ -237,7 +236,7 @@ check_executor (const struct train_ask *ask, const struct weft_exec_ops *ops, GE
 
   for (unsigned i = 0; i < G_N_ELEMENTS (flags); i++)
     if (flags[i].given && flags[i].cuda != (ops == &weft_exec_cuda))
-      return weft_bad_input (error, "--%s: found with the %s executor, wanted --executor %s",
+      return weft_bad_input (error, "--%s: not available with executor %s (expected --executor %s)",
                              flags[i].flag, ops->name, flags[i].cuda ? "cuda" : "cpu");
   if (ask->times && !g_str_equal (ask->times, "events") && !g_str_equal (ask->times, "cupti"))
     return weft_bad_input (error, "--times: found \"%s\", wanted events or cupti", ask->times);
@@ -304,7 +303,7 @@ print_header (const weft_plan *plan, const struct weft_exec_ops *ops, const stru
   weft_report_print_job (job, text);
   if (!weft_cluster_is_cpu (&job->cluster) && ops == &weft_exec_cpu)
     g_string_append_printf (text,
-                            "ranks run on threads of this machine: its times are not those of %s\n",
+                            "ranks run on threads of this machine: the times are not those of %s\n",
                             g_quark_to_string (job->cluster.topology));
   g_string_append_printf (
       text, "%s, %s%s; planned", parameters, weft_precision_words[job->train.precision],
@@ -317,7 +316,7 @@ print_header (const weft_plan *plan, const struct weft_exec_ops *ops, const stru
     g_autofree char *bytes = weft_units_human ((double) own, "B");
     g_string_append_printf (text, "%s %s", role ? "," : "", bytes);
   }
-  g_string_append_printf (text, " a rank%s\n", plan->n_roles > 1 ? " of each stage" : "");
+  g_string_append_printf (text, " per rank%s\n", plan->n_roles > 1 ? " of each stage" : "");
   g_string_append_printf (text,
                           "learning rate %.3g after %" G_GUINT64_FORMAT
                           " steps, down to %.3g at step %" G_GUINT64_FORMAT "\n",
@@ -327,7 +326,7 @@ print_header (const weft_plan *plan, const struct weft_exec_ops *ops, const stru
     fprintf (stderr, "weft: %s\n", lines[i]);
 }
 
-/* Of the last step; no step, no files. */
+/* Files about the last step; without a step there are none. */
 static gboolean
 write_files (const weft_plan *plan, const weft_timeline *timeline, const struct train_ask *ask,
              GError **error)
@@ -339,7 +338,7 @@ write_files (const weft_plan *plan, const weft_timeline *timeline, const struct 
   return !ask->timeline || weft_timeline_save (plan, timeline, ask->timeline, error);
 }
 
-/* Of several processes that of rank 0 prints. */
+/* Of several processes only that of rank 0 prints. */
 static gboolean
 is_first (const struct train_ask *ask)
 {
@@ -365,7 +364,7 @@ train (const weft_plan *plan, const struct weft_exec_ops *ops, const struct trai
   return status;
 }
 
-/* Meets the other processes, if there are any, and trains. */
+/* Connects to the other processes, if there are any, and trains. */
 static int
 train_together (const weft_plan *plan, const weft_launch *launch, struct train_ask *ask,
                 const struct weft_exec_ops *ops, gboolean json)
@@ -406,33 +405,29 @@ run (const weft_cli_input *input, struct train_ask *ask)
 }
 
 static const char doc[] =
-    "Trains a model with real numbers: ranks of the job run on threads of this machine, or with\n"
-    "--executor cuda on GPUs of it, or of the machines on which torchrun, mpirun or srun start it.\n"
-    "The topology is cpu and the precision there fp32 unless the "
-    "job\n"
-    "says otherwise.  --json prints one line for every step and a last one; everything else goes "
-    "to\n"
-    "stderr.\n"
-    "SIGTERM, SIGINT and a pipe on stdout that nobody reads any more end it after the step that\n"
-    "runs, with a checkpoint when --save is given, and status 75.  A job that needs more memory than\n"
-    "there is ends with status 3.";
+    "Trains a model with real numbers.  The ranks of the job run on threads of this machine or, "
+    "with --executor cuda, on its GPUs or those of all machines on which torchrun, mpirun or srun "
+    "start it.  The default topology is cpu, with precision fp32.  --json prints one line per step "
+    "and a last one; everything else goes to stderr.\nSIGTERM, SIGINT or a closed pipe on stdout "
+    "end the run after the current step, with a checkpoint if --save is given, and with status 75. "
+    " A job that needs more memory than there is ends with status 3.";
 
 #define FILE_LIST(X)                                                                               \
   X ("data", "FILE", data, "tokens: text (bytes), nanoGPT or llm.c .bin, Megatron .idx or .bin")   \
   X ("tokens-from", "FILE", tokens_from, "the same as --data")                                     \
-  X ("save", "DIR", options.save, "write checkpoints: at the end, and every --save-interval")      \
-  X ("load", "DIR", options.load, "go on from a checkpoint, or from the newest of a folder")       \
-  X ("init-safetensors", "FILE", options.init_safetensors, "first weights: a Hugging Face model")  \
-  X ("export-safetensors", "FILE", options.export_safetensors, "write the trained weights so")     \
-  X ("dump-gradients", "FILE", options.dump_gradients, "write the gradients of the first step so") \
+  X ("save", "DIR", options.save, "write checkpoints, at the end and every --save-interval steps") \
+  X ("load", "DIR", options.load, "resume from a checkpoint, or from the newest one in a folder")  \
+  X ("init-safetensors", "FILE", options.init_safetensors, "initial weights: a Hugging Face model")\
+  X ("export-safetensors", "FILE", options.export_safetensors, "write the trained weights")        \
+  X ("dump-gradients", "FILE", options.dump_gradients, "write the gradients of the first step")    \
   X ("trace", "FILE", trace, "write the last step for Perfetto (.json or .json.gz)")               \
-  X ("timeline", "FILE", timeline, "write when its ops ran, for weft compare (.json or .json.gz)") \
+  X ("timeline", "FILE", timeline, "write the last step for weft compare (.json or .json.gz)")     \
   X ("times", "events|cupti", times,                                                               \
-     "executor cuda: how --timeline and --trace know them: events around ops, or what CUPTI says " \
-     "of each kernel [events]")                                                                    \
-  X ("executor", "cpu|cuda|auto", executor, "what runs it [auto]")                                 \
+     "executor cuda: source of the times for --timeline and --trace: events around ops, or CUPTI " \
+     "records of every kernel [events]")                                                           \
+  X ("executor", "cpu|cuda|auto", executor, "what runs the ops; auto is cpu [auto]")               \
   X ("ranks-per-process", "N|all", ranks_per_process,                                              \
-     "accepted for scripts: what the launcher says")                                               \
+     "accepted for scripts; must agree with the launcher")                                         \
   X ("launcher", "WORD", launcher,                                                                 \
      "executor cuda: auto, none, torchrun, openmpi, slurm or mpich [auto]")
 
@@ -446,7 +441,7 @@ weft_cli_train (int argc, char **argv)
   { .name = flag, .value = what, .text = &ask.member, .doc = doc_ },
   const struct weft_cli_flag flags[] = {
     FILE_LIST (FILE_FLAG) NUMBER_LIST (NUMBER_FLAG){
-        .name = "no-shuffle", .on = &ask.in_order, .doc = "read the data in its order" },
+        .name = "no-shuffle", .on = &ask.in_order, .doc = "read the data in file order" },
     { .name = "graph",
       .on = &ask.options.exec.graph,
       .doc = "executor cuda: capture a step once and replay it" },

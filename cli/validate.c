@@ -1,4 +1,4 @@
-/* weft validate: predicts every row of a table of published measurements and says how far off it is. */
+/* weft validate: predicts every row of a table of published measurements and prints the errors. */
 #include "cli/ask.h"
 #include "cli/cli.h"
 #include "core/base/error.h"
@@ -75,7 +75,7 @@ print_groups (const weft_validation *v, int width)
   print_errors ("all", width, &v->memory);
 }
 
-/* Of a line that goes to a file, so that a page of reasons can be read. */
+/* Width of a line that goes to a file, where the terminal sets none. */
 enum { MOST_COLUMNS = 160 };
 
 struct refusals {
@@ -83,7 +83,7 @@ struct refusals {
   uint32_t n;
 };
 
-/* How many rows each rule refused, and an example. */
+/* Prints the number of rows that each rule refused, and an example. */
 static void
 print_refusals (const weft_validation *v)
 {
@@ -101,7 +101,7 @@ print_refusals (const weft_validation *v)
       g_array_append_val (all, one);
   }
   if (all->len)
-    printf ("\nrefused by\n");
+    printf ("\nrefused by rule\n");
   for (guint r = 0; r < all->len; r++) {
     const struct refusals *one = &g_array_index (all, struct refusals, r);
     printf ("%5u  %-20s", one->n, one->rule);
@@ -162,7 +162,7 @@ print_text (const weft_validation *v, gboolean verbose)
 
 /* ------------------------------------------------------------------------ JSON */
 
-/* JSON has no number that is none. */
+/* NaN becomes null: JSON has no NaN. */
 static void
 add_real (JsonBuilder *b, const char *member, double value)
 {
@@ -315,7 +315,7 @@ print_applied (const weft_row_job *row)
   }
 }
 
-/* What a row became, rule by rule, and the job file of it. */
+/* Prints the assumptions of a row, rule by rule, and the resulting job file. */
 static int
 explain (const weft_published *table, const weft_assumptions *assumptions, const char *id)
 {
@@ -375,14 +375,14 @@ read_options (const struct ask *ask, struct weft_validate_options *options, GErr
   return options->executor != NULL;
 }
 
-/* Status 3 where the mean error is above what was asked for, or nothing was there to compare. */
+/* Returns 3 if the mean error exceeds --max-mape, or if no row could be compared. */
 static int
 judge (const weft_validation *v, const char *text, double most)
 {
   if (!text || v->time.mape <= most)
     return 0;
   if (v->time.n == 0)
-    fprintf (stderr, "weft: found no step time to compare with, wanted --max-mape %s of some\n",
+    fprintf (stderr, "weft: --max-mape %s: no row has a step time to compare\n",
              text);
   else
     fprintf (stderr, "weft: mean error of the step time %.1f %%, wanted at most %.1f %%\n",
@@ -401,7 +401,8 @@ run (const weft_cli_input *input, const struct ask *ask)
 
   if (!read_options (ask, &options, &error) || !read_most (ask->most, &most, &error))
     return weft_cli_fail (error);
-  g_autoptr (weft_published) table = weft_published_load (input->operand ? input->operand : bundled, &error);
+  g_autoptr (weft_published) table =
+      weft_published_load (input->operand ? input->operand : bundled, &error);
   g_autoptr (weft_assumptions) assumptions =
       table ? weft_assumptions_load (ask->assumptions, &error) : NULL;
   if (!assumptions)
@@ -424,28 +425,29 @@ weft_cli_validate (int argc, char **argv)
 {
   struct ask ask = { 0 };
   const struct weft_cli_flag flags[] = {
-    { "tier", "AB", "only rows of these tiers", NULL, &ask.tier },
-    { "group", "PATTERN", "only groups that match, with * and ?", NULL, &ask.group },
-    { "source", "NAME", "only ids NAME-..., or sources that match a pattern", NULL, &ask.source },
-    { "max-mape", "SHARE", "status 3 when the mean error of the time is above this", NULL,
+    { "tier", "AB", "only rows of these tiers, such as A or AB", NULL, &ask.tier },
+    { "group", "PATTERN", "only groups that match the pattern (* and ?)", NULL, &ask.group },
+    { "source", "NAME", "only rows with id NAME-..., or with a source that matches the pattern",
+      NULL, &ask.source },
+    { "max-mape", "SHARE", "end with status 3 if the mean error of the time exceeds this", NULL,
       &ask.most },
-    { "csv", "FILE", "write a line for each row", NULL, &ask.csv },
-    { "explain", "ID", "show how a row became a job, every assumption with its line", NULL,
+    { "csv", "FILE", "write one line per row to FILE", NULL, &ask.csv },
+    { "explain", "ID", "show how row ID becomes a job, with the line of every assumption", NULL,
       &ask.explain },
-    { "verbose", NULL, "a line for each row", &ask.verbose, NULL },
-    { "jobs", "N", "threads that make plans (one for each processor)", NULL, &ask.jobs },
-    { "executor", "sim|clock", "SimGrid with contention (default), or closed formulas without",
+    { "verbose", NULL, "print one line per row", &ask.verbose, NULL },
+    { "jobs", "N", "threads that build plans [one per processor]", NULL, &ask.jobs },
+    { "executor", "sim|clock", "SimGrid with contention, or closed formulas without [sim]",
       NULL, &ask.executor },
-    { "assumptions", "FILE", "another file than validation/assumptions.ini", NULL,
+    { "assumptions", "FILE", "use FILE instead of validation/assumptions.ini", NULL,
       &ask.assumptions },
   };
   const struct weft_cli_page page = {
     .usage = "weft validate [CSV] [flags] [--json]",
-    .doc = "Predicts every row of a table of published measurements and prints how far off it is: "
-           "errors\n"
-           "are predicted / measured - 1, by group and overall.  Without CSV it is the bundled table,\n"
-           "validation/published.csv; docs/validation.md says how to read the answer.\n"
-           "Ends with status 3 when the mean error of the step time is above --max-mape.",
+    .doc =
+        "Predicts every row of a table of published measurements and prints the errors, predicted "
+        "/ measured - 1, by group and overall.  The default CSV is validation/published.csv; "
+        "docs/validation.md explains the output.  Ends with status 3 if the mean error of the step "
+        "time exceeds --max-mape.",
     .examples = "  weft validate\n"
                 "  weft validate --source mosaic --tier A --verbose\n"
                 "  weft validate --explain mosaic-004\n"

@@ -125,7 +125,7 @@ begin_all (struct searcher *s, GError **error)
   for (uint32_t i = 0; ok && i < s->n; i++) {
     struct weft_candidate *c = &s->all[i];
     if (i % 256 == 0)
-      progress (s, "looking at", i, s->n);
+      progress (s, "examining", i, s->n);
     begin (s, c);
     if (s->options->exhaustive && c->fate == WEFT_FATE_PRUNED)
       ok = rank (s, c, error);

@@ -7,7 +7,7 @@
 
 #define MOST_BYTES (4 << 20)
 
-/* What one pass over the text collects.  GKeyFile knows the grammar of names and escapes, but
+/* Results of one pass over the text.  GKeyFile knows the grammar of names and escapes, but
  * neither lines nor repetitions, and takes "# comment" only on a line of its own: the scanner finds
  * those and hands GKeyFile the same entries without comments. */
 struct scan {
@@ -72,7 +72,7 @@ remember (struct scan *scan, const char *key, GError **error)
   return blame_line (scan, error);
 }
 
-/* An odd number of backslashes: the last one escapes nothing, and GKeyFile warns of it. */
+/* Whether a value ends in an odd number of backslashes: the last one would escape nothing. */
 static gboolean
 ends_in_escape (const char *value)
 {

@@ -1,7 +1,7 @@
 /* conf.h - the one INI reader (GKeyFile underneath): entries with the line they stand on.
  *
- * Accepts `# comment` on its own line and after a value (preceded by a blank).  A key twice in a
- * section, a line that is not an entry, and text that is not UTF-8 are errors that name file and
+ * Accepts `# comment` on its own line and after a value (preceded by a blank).  A duplicate key in
+ * a section, a line that is no entry, and text that is not UTF-8 are errors that name file and
  * line. */
 #pragma once
 #include "core/base/field.h"
@@ -28,12 +28,12 @@ gboolean weft_conf_blame (const weft_conf *conf, const struct weft_conf_entry *e
                           GError **error);
 
 /* The path of a bundled file: `folder`/NAME + `suffix` where NAME matches ignoring case, dashes,
- * dots and underscores; a string with a slash or the suffix is taken as a path.  Error with
- * did-you-mean. */
+ * dots and underscores; a name with a slash or the suffix is a path.  The error suggests the
+ * nearest name. */
 char *weft_data_find (const char *folder, const char *name, const char *suffix, GError **error);
 
 /* Names of the bundled files of a folder, without suffix, sorted; free with g_strfreev(). */
 char **weft_data_names (const char *folder, const char *suffix);
 
-/* The folder of bundled data: $WEFT_DATA, or share/weft where Weft was installed, or its source folder. */
+/* The folder of bundled data: $WEFT_DATA, else share/weft of the installation, else the source. */
 const char *weft_data_dir (void);

@@ -7,7 +7,7 @@
 #define MOST_COLUMNS 1024
 #define MARK "\xef\xbb\xbf"
 
-/* Where the reader stands, and what it has. */
+/* Position and results of the reader. */
 struct reader {
   weft_csv *csv;
   const char *at, *end;
@@ -24,7 +24,7 @@ blame_line (const struct reader *r, unsigned line, GError **error)
   return FALSE;
 }
 
-/* Length of the end of a line at `at`, 0 where there is none. */
+/* Length of the line end at `at`, or 0. */
 static unsigned
 line_end (const struct reader *r)
 {
@@ -33,7 +33,7 @@ line_end (const struct reader *r)
   return r->at + 1 < r->end && r->at[0] == '\r' && r->at[1] == '\n' ? 2 : 0;
 }
 
-/* What stands behind the opening quote, up to the closing one. */
+/* Reads a quoted cell after its opening quote, up to the closing one. */
 static gboolean
 read_quoted (struct reader *r, GError **error)
 {

@@ -1,17 +1,17 @@
 /* csv.h - a table as comma-separated values (RFC 4180).
  *
- * The first row holds the names of the columns, every other one as many cells.  A cell in quotes
- * may hold commas, ends of lines and, doubled, quotes.  Lines end with LF or CR LF; the last may
- * end without.  The text is UTF-8; errors name file, line and column. */
+ * The first row holds the column names; every other row has the same number of cells.  A quoted
+ * cell may contain commas, line ends and doubled quotes.  Lines end with LF or CR LF, the last one
+ * optionally.  The text is UTF-8; errors name file, line and column. */
 #pragma once
 #include <glib.h>
 
 typedef struct weft_csv {
   char *name;                 /* file name for messages */
-  unsigned n_column, n_row;   /* rows without that of the names */
+  unsigned n_column, n_row;   /* rows, without the row of names */
   const char **column;        /* names */
   const char **cell;          /* [row * n_column + column] */
-  unsigned *line;             /* on which a row begins, 1-based */
+  unsigned *line;             /* first line of each row, 1-based */
   GStringChunk *strings;
 } weft_csv;
 
@@ -26,11 +26,11 @@ weft_csv_cell (const weft_csv *csv, unsigned row, unsigned column)
   return csv->cell[(gsize) row * csv->n_column + column];
 }
 
-/* Column of that very name, -1 when there is none. */
+/* Index of the column with exactly this name, or -1. */
 int weft_csv_find (const weft_csv *csv, const char *column);
 
 /* Prefixes an input error with "file:line: ".  Always returns FALSE. */
 gboolean weft_csv_blame (const weft_csv *csv, unsigned row, GError **error);
 
-/* Adds one cell to a text, in quotes where it needs them. */
+/* Appends one cell to a text, quoted if necessary. */
 void weft_csv_append (GString *text, const char *cell);

@@ -1,7 +1,7 @@
 #include "core/base/error.h"
 #include <string.h>
 
-/* What was found is quoted, and may be a file's worth of text. */
+/* Cuts a message: it may quote the text of a whole file. */
 #define MOST_MESSAGE 4000
 
 GQuark

@@ -1,17 +1,17 @@
-/* error.h - the one error domain of Weft and what each code means to a shell.
+/* error.h - the error domain of Weft, and the exit status of each code.
  *
- * What can fail returns bool or NULL and takes a GError ** last; nothing else can fail.  Broken
- * invariants of our own are g_assert, out of memory aborts (GLib's rule).  Messages say what was
- * found and what was wanted, with the name the user typed; one of pages is cut. */
+ * A function that can fail returns a bool or NULL and takes a GError ** last.  Broken invariants
+ * are g_assert; out of memory aborts (GLib's rule).  A message says what was found and what was
+ * expected, with the name the user typed; very long messages are cut. */
 #pragma once
 #include <glib.h>
 
 /*       constant                exit  meaning */
 #define WEFT_ERROR_LIST(X)                                                                         \
-  X (WEFT_ERROR_RUN, 1, "something failed while running")                                          \
+  X (WEFT_ERROR_RUN, 1, "run-time error")                                          \
   X (WEFT_ERROR_INPUT, 2, "usage or bad input")                                                    \
-  X (WEFT_ERROR_NO, 3, "the answer is no: does not fit, or above the asked limit")                 \
-  X (WEFT_ERROR_INFEASIBLE, 4, "nothing feasible was found")
+  X (WEFT_ERROR_NO, 3, "the answer is no: does not fit, or exceeds a limit")                 \
+  X (WEFT_ERROR_INFEASIBLE, 4, "no feasible strategy")
 
 enum weft_error {
 #define WEFT_ERROR_ROW(id, status, doc) id,
@@ -25,8 +25,8 @@ GQuark weft_error_quark (void);
 /* The exit status for an error; 1 for errors of other domains (files, JSON). */
 int weft_error_exit_status (const GError *error);
 
-/* Sets an input error; returns false so that a check can `return weft_bad_input (...)`. */
+/* Sets an input error; returns FALSE so that a check can `return weft_bad_input (...)`. */
 gboolean weft_bad_input (GError **error, const char *format, ...) G_GNUC_PRINTF (2, 3);
 
-/* Likewise for what failed while running: files, memory, a step that cannot go on. */
+/* Sets a run-time error: files, memory, a step that cannot continue.  Returns FALSE. */
 gboolean weft_run_error (GError **error, const char *format, ...) G_GNUC_PRINTF (2, 3);

@@ -1,9 +1,9 @@
-/* exact.h - sums that do not depend on their order, because nothing is rounded until the end.
+/* exact.h - sums that do not depend on their order, because only the result is rounded.
  *
  * A sum is a fixed-point number of WEFT_EXACT_WORDS words with 32 bits each, kept in int64 so that
- * carries may wait; it holds any sum of up to 2^31 products of two fp32 numbers exactly.  Sums add
- * word by word as integers: in any order, on any number of ranks, the bits are the same.  (Small
- * superaccumulator: Neal 2015, arXiv 1505.05571.)
+ * carries can be delayed; it holds any sum of up to 2^31 products of two fp32 numbers
+ * exactly.  Sums add word by word as integers, so every order and every number of ranks gives the
+ * same bits.  (Small superaccumulator: Neal 2015, arXiv 1505.05571.)
  *
  * The canonical loss and gradient norm are such sums. */
 #pragma once
@@ -18,5 +18,5 @@
  * two. */
 void weft_exact_add (int64_t sum[WEFT_EXACT_WORDS], const double *term, uint64_t n);
 
-/* The sum, correctly rounded but for the last bit; NaN when a term was not finite. */
+/* The sum as a double, exact except for the last bit; NaN if a term was not finite. */
 double weft_exact_value (const int64_t sum[WEFT_EXACT_WORDS]);

@@ -1,8 +1,8 @@
 /* field.h - a closed set of named settings is one table; parsing, printing, checking, help and docs
  * are loops over it.
  *
- * Four tables use this: strategy.def (knobs), model.def, cluster.def, stack.def, and train.def.  A
- * row holds text only: the default goes through the parser, so a wrong default fails the first
+ * The tables are strategy.def (knobs), model.def, cluster.def, stack.def and train.def.  A row
+ * holds text only: defaults pass through the parser, so a wrong default fails the first
  * test.  A value is 8 bytes, an int64_t or a double, so a struct of settings is also an array of
  * values:
  *
@@ -74,5 +74,5 @@ char *weft_field_print (const struct weft_field *field, union weft_value value);
 /* "1..1024", "none|selective|full", "true|false": for help and messages.  Caller frees. */
 char *weft_field_range (const struct weft_field *field);
 
-/* `affects` begins with "not yet": the field is known, but nothing reads it so far. */
+/* Whether `affects` begins with "not yet": the field is known, but no code reads it yet. */
 gboolean weft_field_is_pending (const struct weft_field *field);

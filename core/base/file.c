@@ -13,7 +13,7 @@ fail (const char *path, GError **error)
   return weft_bad_input (error, "%s: %s", path, g_strerror (errno));
 }
 
-/* Reads on until the end or `most` + 1 bytes; -1 with errno when it cannot. */
+/* Reads until the end or `most` + 1 bytes; -1 with errno on failure. */
 static gssize
 read_up_to (int fd, gsize most, GString *text)
 {

@@ -2,9 +2,9 @@
 #pragma once
 #include <glib.h>
 
-/* The whole file with a NUL after its last byte; caller frees.  Pipes are read like files, so that
- * <(command) may stand for one; what has more than `most` bytes, or no end, is refused. */
+/* The whole file with a NUL after its last byte; caller frees.  Pipes are read like files, so
+ * <(command) works; a file with more than `most` bytes, or without end, is refused. */
 char *weft_file_read (const char *path, gsize most, gsize *length, GError **error);
 
-/* Whether it is UTF-8 without NUL; if not, the error names the line of the first byte that is none. */
+/* Checks that a text is UTF-8 without NUL; the error names the line of the first wrong byte. */
 gboolean weft_file_check_text (const char *text, gsize length, const char *name, GError **error);

@@ -1,4 +1,4 @@
-/* fold.h - the one order in which canonical sums are taken.
+/* fold.h - the order of summation of canonical sums: a binary tree.
  *
  * n terms are the leaves of a binary tree; a node over more than one leaf splits after the largest
  * power of two that is smaller than its size:
@@ -6,17 +6,17 @@
  *   n = 6:  ((t0 + t1) + (t2 + t3)) + (t4 + t5)
  *
  * Leaves are the sequences of the global batch, in order.  A rank that holds an aligned block of
- * 2^k of them computes one node of the tree, whatever the number of ranks and microbatches, so
- * every strategy adds the same numbers in the same order.  Each node is rounded to the type it is
- * kept in; which of two children comes first does not matter, a + b = b + a.
+ * 2^k sequences computes one node of the tree, for any number of ranks and microbatches, so all
+ * strategies add the same numbers in the same order.  Each node is rounded to the dtype in which it
+ * is stored.  The order of two children does not matter: a + b = b + a.
  *
- * In leaf order a stack does it, weft_fold_push(): leaf i goes on top, then the top entry is added to
- * the one below it weft_fold_merges (i, n) times.  (A binary counter; pairwise summation, Higham
- * 1993.) */
+ * A stack computes the sum when leaves arrive in order, weft_fold_push(): leaf i is pushed, then
+ * the top entry is added to the one below it weft_fold_merges (i, n) times.  (A binary counter;
+ * pairwise summation, Higham 1993.) */
 #pragma once
 #include <stdint.h>
 
-/* Leaves of the left child of a node over n >= 2. */
+/* Number of leaves of the left child of a node over n >= 2 leaves. */
 static inline uint32_t
 weft_fold_split (uint32_t n)
 {
@@ -38,11 +38,11 @@ weft_fold_depth (uint32_t n)
 
 #define WEFT_FOLD_MOST_DEPTH 32
 
-/* Entry `below` becomes what it and the one above it are together. */
+/* Adds entry `below` + 1 of the stack to entry `below`. */
 typedef void (*weft_fold_join) (void *stack, uint32_t below);
 
-/* Leaf i of n is entry `top` of a stack that the caller keeps as it likes.  Returns how many entries
- * stand then: after the last leaf one, the whole. */
+/* Leaf i of n is entry `top` of a stack that the caller stores.  Returns the number of entries
+ * afterwards: 1 after the last leaf, the whole sum. */
 static inline uint32_t
 weft_fold_push (uint32_t top, uint32_t i, uint32_t n, weft_fold_join join, void *stack)
 {

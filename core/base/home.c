@@ -1,4 +1,4 @@
-/* dladdr() and realpath() are GNU's and POSIX'. */
+/* For dladdr() (GNU) and realpath() (POSIX). */
 #define _GNU_SOURCE
 #include "core/base/home.h"
 #include <dlfcn.h>
@@ -43,7 +43,7 @@ find_prefix (void *unused)
   return (void *) (uintptr_t) (prefix ? prefix : prefix_of ("/proc/self/exe"));
 }
 
-/* It does not move while it runs, and every file of data asks. */
+/* Cached: the prefix does not change during a run. */
 const char *
 weft_home_prefix (void)
 {

@@ -1,7 +1,7 @@
-/* home.h - where this Weft was put. */
+/* home.h - the installation prefix. */
 #pragma once
 
-/* The folder under which it was installed, which has share/weft; NULL when it was only built, and its
- * data is that of the source folder.  Found from where the code lies, so an installed tree may be
- * moved.  Never freed. */
+/* The prefix of the installation, which contains share/weft; NULL for a build that is not
+ * installed, which uses the data of the source folder.  Found from the location of the code, so an
+ * installed tree may be moved.  Never freed. */
 const char *weft_home_prefix (void);

@@ -13,6 +13,6 @@ void weft_json_null (JsonBuilder *b, const char *member);
 void weft_json_array (JsonBuilder *b, const char *member);
 void weft_json_object (JsonBuilder *b, const char *member);
 
-/* A value by the type of its field: number, truth, text, or null when it is not given. */
+/* A value in the JSON type of its field; null if the value is not given. */
 void weft_json_value (JsonBuilder *b, const char *member, const struct weft_field *field,
                       union weft_value value);

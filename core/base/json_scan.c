@@ -48,7 +48,7 @@ code_unit (const char *at, const char *end)
   return unit;
 }
 
-/* At the u of \\u: a surrogate alone, or fewer digits, would become bytes that are not UTF-8. */
+/* At the u of \\u: a lone surrogate, or fewer digits, would produce bytes that are not UTF-8. */
 static gboolean
 scan_unicode (struct scan *s, GError **error)
 {
@@ -157,9 +157,9 @@ weft_json_scan (const char *json, gsize length, GError **error)
   return scan_text (&scan, error);
 }
 
-/* ------------------------------------------------------------------- keys that come twice */
+/* ---------------------------------------------------------------- duplicate keys */
 
-/* Keys of all objects: of a key that came twice the parser keeps the last. */
+/* Refuses duplicate keys, of which the parser would keep the last. */
 static guint64
 count_keys (JsonNode *node)
 {
@@ -179,10 +179,10 @@ count_keys (JsonNode *node)
   return n;
 }
 
-/* Keys of the objects that are open, innermost last, and the first that came twice. */
+/* Keys of the open objects, innermost last, and the first duplicate. */
 struct keys {
   GPtrArray *open; /* GHashTable, a set that owns its keys */
-  GString *twice;  /* what to say of it */
+  GString *twice;  /* message about the first duplicate */
 };
 
 static void

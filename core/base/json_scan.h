@@ -1,8 +1,8 @@
-/* json_scan.h - a walk over a JSON text before json-glib sees it.
+/* json_scan.h - a check of JSON text before json-glib parses it.
  *
- * json-glib takes more than JSON ('quotes', octal numbers, a second value after the first), wraps
- * integers at 64 bits, lets escapes make bytes that are not UTF-8, and recurses without end.  What
- * passes here has none of that; whether it is JSON in every detail is still the parser's to say. */
+ * json-glib accepts more than JSON ('quotes', octal numbers, a second value after the first), wraps
+ * integers at 64 bits, lets escapes produce bytes that are not UTF-8, and recurses without limit.
+ * This scan refuses all of these; json-glib checks the rest of the grammar. */
 #pragma once
 #include <json-glib/json-glib.h>
 
@@ -13,5 +13,5 @@ gboolean weft_json_scan (const char *json, gsize length, GError **error);
  * may be NULL.  Errors as above.  Caller unrefs. */
 JsonParser *weft_json_load (const char *json, gsize length, GError **error);
 
-/* What a message says was found: "an array", "a number"; "nothing" for NULL. */
+/* The kind of a node for messages: "an array", "a number"; "nothing" for NULL. */
 const char *weft_json_kind (JsonNode *node);

@@ -1,6 +1,6 @@
-/* mix.h - random-looking bits from a number: the finaliser of SplitMix64 (Steele, Lea and Flood
- * 2014).  Every bit of z moves all; counters in steps of WEFT_MIX_STEP give a good stream.  And a
- * number from bytes: FNV-1a of 64 bits (Fowler, Noll and Vo; RFC 9923). */
+/* mix.h - pseudo-random bits from a number: the finaliser of SplitMix64 (Steele, Lea and Flood
+ * 2014).  Every input bit affects every output bit; counters in steps of WEFT_MIX_STEP give a good
+ * stream.  Also a 64-bit hash of bytes: FNV-1a (Fowler, Noll and Vo; RFC 9923). */
 #pragma once
 #include <stdint.h>
 
@@ -14,14 +14,14 @@ weft_mix_bits (uint64_t z)
   return z ^ z >> 31;
 }
 
-/* Of numbers that may be 0 or close to each other. */
+/* For numbers that may be 0 or close to each other. */
 static inline uint64_t
 weft_mix (uint64_t x)
 {
   return weft_mix_bits (x + WEFT_MIX_STEP);
 }
 
-/* A hash begins with this; each byte makes another of it. */
+/* Initial value of a hash; weft_hash_byte() adds one byte. */
 #define WEFT_HASH_BEGIN 0xcbf29ce484222325u
 
 static inline uint64_t

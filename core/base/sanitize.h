@@ -1,4 +1,4 @@
-/* sanitize.h - which sanitizers this build has: GCC tells by macros, clang by features. */
+/* sanitize.h - which sanitizers this build has: GCC defines macros, clang has __has_feature. */
 #pragma once
 
 #if defined(__has_feature)

@@ -1,8 +1,8 @@
-/* sheet.h - an .ini file of the world's numbers whose keys are the rows of one table:
+/* sheet.h - .ini files of measured or published numbers, whose keys are the rows of one table:
  * topologies/NAME.ini and stacks/NAME.ini.
  *
- * Where `prefixed` is set, key `memory` of section [gpu] is field gpu_memory; otherwise a key is a
- * field.  Fields that are not in `optional` must be given: a number that nobody wrote down is not
+ * With `prefixed`, key `memory` of section [gpu] is field gpu_memory; otherwise a key is a field.
+ * Fields that are not in `optional` must be given: missing numbers are not
  * guessed. */
 #pragma once
 #include "core/base/field.h"
@@ -21,7 +21,7 @@ struct weft_sheet {
 extern const struct weft_sheet weft_cluster_sheet; /* struct weft_cluster: .f.at */
 extern const struct weft_sheet weft_stack_sheet;   /* union weft_stack: .at */
 
-/* A .def file's rows as rows of a table. */
+/* Rows of a .def file as rows of a table. */
 #define WEFT_ROW_TEXT(id, def_, doc_)                                                              \
   { .name = #id, .type = WEFT_TYPE_TEXT, .def = def_, .unit = "", .doc = doc_ },
 #define WEFT_ROW_WORD(id, def_, words_, doc_)                                                      \
@@ -34,7 +34,7 @@ extern const struct weft_sheet weft_stack_sheet;   /* union weft_stack: .at */
   WEFT_ROW_NUMBER (id, WEFT_TYPE_REAL, def_, lo_, hi_, unit_, doc_)
 
 /* Reads a bundled name or a path into one value for each row of the table.  A field with a sibling
- * named FIELD_spec may not exceed it: software does not reach more than the vendor prints. */
+ * named FIELD_spec may not exceed it: no software exceeds the printed peak. */
 gboolean weft_sheet_load (const struct weft_sheet *sheet, const char *name_or_path,
                           union weft_value *values, GError **error);
 

@@ -1,7 +1,7 @@
-/* suggest.h - "did you mean": the nearest name to one that was mistyped. */
+/* suggest.h - "did you mean": the name nearest to a mistyped one. */
 #pragma once
 
-/* Case, dashes, dots and underscores do not count. */
+/* Compares names without case, dashes, dots and underscores. */
 int weft_same_name (const char *a, const char *b);
 
 typedef const char *(*weft_name_at) (const void *table, unsigned i);

@@ -1,4 +1,4 @@
-/* units.h - numbers as people write them: "40e6", "25MiB", "400Gb/s", "3us", "50GB/s".
+/* units.h - numbers with prefixes and units: "40e6", "25MiB", "400Gb/s", "3us", "50GB/s".
  *
  * Decimal prefixes k M G T P are powers of 1000, binary Ki Mi Gi Ti powers of 1024.  Units B, b
  * (bits, divided by 8), B/s, b/s, s, Hz, W, FLOP/s are accepted after the prefix and must match the
@@ -13,5 +13,5 @@ gboolean weft_units_parse (const char *text, const char *unit, double *out, GErr
 /* The shortest decimal that parses back to the same double.  Caller frees. */
 char *weft_units_print (double value);
 
-/* For people: "38.2 GB", "1.25 ms", "312 TFLOP/s".  Caller frees. */
+/* Rounded for display: "38.2 GB", "1.25 ms", "312 TFLOP/s".  Caller frees. */
 char *weft_units_human (double value, const char *unit);

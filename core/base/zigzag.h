@@ -1,12 +1,13 @@
-/* zigzag.h - which tokens of a sequence a rank of context parallel size c has, and the order in which
- * canonical sums over a sequence are taken.
+/* zigzag.h - which pieces of a sequence a context parallel rank holds, and the order of canonical
+ * sums over a sequence.
  *
- * A sequence is cut into 2c pieces; rank r has pieces r and 2c - 1 - r, one after the other, so that
- * each has as much of the causal triangle as any other (Megatron-Core, Transformer Engine).
+ * A sequence is cut into 2c pieces for c ranks.  Rank r holds pieces r and 2c - 1 - r, one after
+ * the other, so that all ranks have the same share of the causal triangle (Megatron-Core,
+ * Transformer Engine).
  *
- * Canonical sums: the leaves of a sequence are its chunks, 8 of them, in the order 0, 7, 1, 6, 2 ...
- * (core/base/fold.h adds them as a tree).  What a rank of c = 1, 2, 4 has is then one aligned block of
- * leaves, so it computes one node of the tree, and its own chunks are in zigzag order as well. */
+ * In canonical sums the leaves of a sequence are its 8 chunks in the order 0, 7, 1, 6, 2 ...;
+ * core/base/fold.h adds them as a tree.  For c = 1, 2, 4 each rank then holds an aligned block of
+ * leaves and computes one node of the tree, and its own chunks are in zigzag order, too. */
 #pragma once
 #include <stdint.h>
 

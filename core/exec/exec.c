@@ -11,10 +11,10 @@ weft_exec_check_size (const weft_plan *plan, const weft_actors *a, GError **erro
   if (n <= WEFT_EXEC_MOST_OPS)
     return TRUE;
   return weft_bad_input (error,
-                         "%u of %u ranks run apart and have %" G_GUINT64_FORMAT
-                         " ops together, wanted at most %u: take fewer GPUs or microbatches%s",
+                         "%u of %u ranks are simulated separately and have %" G_GUINT64_FORMAT
+                         " ops in total, wanted at most %u: use fewer GPUs or microbatches%s",
                          a->n, plan->mesh.n_ranks, n, WEFT_EXEC_MOST_OPS,
-                         a->folded ? "" : ", or do without --unfolded");
+                         a->folded ? "" : ", or leave out --unfolded");
 }
 
 gboolean
@@ -24,9 +24,8 @@ weft_exec_check_graph (const weft_plan *plan, GError **error)
     uint32_t op = weft_host_reads (plan->role[role]);
     if (op != WEFT_NO_OP)
       return weft_bad_input (error,
-                             "--graph: found %s (op %u), whose counts the host reads in the step; "
-                             "wanted a plan without (moe_pad_expert_input_to_capacity), or no "
-                             "--graph",
+                             "--graph: %s (op %u) needs counts that the host reads during the step; "
+                             "set moe_pad_expert_input_to_capacity, or leave out --graph",
                              weft_op_words[plan->role[role]->op[op].kind], op);
   }
   return TRUE;

@@ -283,8 +283,8 @@ check_length (const struct reader *r, JsonObject *object, uint32_t role, const c
   if (json_array_get_length (times) == n_op)
     return TRUE;
   return weft_bad_input (error,
-                         "%s: found %u times, wanted %u: so many ops has role %u of this job as "
-                         "this version plans it",
+                         "%s: found %u times, wanted %u, the number of ops of role %u of this job "
+                         "in this version",
                          name, json_array_get_length (times), n_op, role);
 }
 
@@ -326,7 +326,7 @@ check_folding (const struct reader *r, GError **error)
       weft_bad_input (error, "found rank %u a second time, wanted every rank once", rank);
     else if (actors && actors->rank[actor] != rank)
       weft_bad_input (error,
-                      "found rank %u in a folded timeline, wanted rank %u, which speaks for "
+                      "found rank %u in a folded timeline, wanted rank %u, which represents "
                       "it",
                       rank, actors->rank[actor]);
     else if (r->head.stands_for[row] != ranks)
@@ -344,7 +344,7 @@ read_heads (struct reader *r, GError **error)
   uint32_t n = json_array_get_length (r->rows);
 
   if (n == 0 || n > r->plan->mesh.n_ranks)
-    return weft_bad_input (error, "rows: found %u, wanted 1 to %u: the job has so many ranks", n,
+    return weft_bad_input (error, "rows: found %u, wanted 1 to %u, the ranks of the job", n,
                            r->plan->mesh.n_ranks);
   r->head.n = n;
   r->head.rank = g_new (uint32_t, n);

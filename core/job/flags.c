@@ -82,9 +82,10 @@ weft_flags_words (const char *words, weft_settings *settings, GError **error)
 gboolean
 weft_flags_file (const char *path, weft_settings *settings, GError **error)
 {
-  if (!g_file_test (path, G_FILE_TEST_EXISTS) || g_file_test (path, G_FILE_TEST_IS_DIR))
-    return weft_bad_input (error, "found \"%s\", which is no file, wanted a job file or flags",
-                           path);
+  if (g_file_test (path, G_FILE_TEST_IS_DIR))
+    return weft_bad_input (error, "%s: is a folder (expected a job file or flags)", path);
+  if (!g_file_test (path, G_FILE_TEST_EXISTS))
+    return weft_bad_input (error, "%s: no such file (expected a job file or flags)", path);
   return weft_settings_add_file (settings, path, error);
 }
 
@@ -107,10 +108,10 @@ static gboolean
 read_file (const char *word, const char **file, GError **error)
 {
   if (*word == '-')
-    return weft_bad_input (error, "unknown flag %s; flags begin with two dashes", word);
+    return weft_bad_input (error, "unknown flag %s: flags begin with two dashes", word);
   if (*file)
-    return weft_bad_input (error, "found \"%s\" after \"%s\", wanted one job file at most", word,
-                           *file);
+    return weft_bad_input (error, "unexpected \"%s\" after \"%s\": expected at most one job file",
+                           word, *file);
   *file = word;
   return TRUE;
 }

@@ -331,8 +331,7 @@ divides (const union weft_model *m, const char *const *typed, enum weft_model_fi
   if (d == 0 || n % d == 0)
     return TRUE;
   return weft_bad_input (error,
-                         "%s %" G_GINT64_FORMAT " does not divide by %s %" G_GINT64_FORMAT
-                         "; wanted a multiple",
+                         "%s %" G_GINT64_FORMAT " is not a multiple of %s %" G_GINT64_FORMAT,
                          spelled (typed, whole), n, spelled (typed, part), d);
 }
 

@@ -335,7 +335,7 @@ take_expert_layers (struct weft_hf_reader *r, const struct key *key, JsonNode *n
       return weft_bad_input (error,
                              "%s: found layer %" G_GINT64_FORMAT
                              " at place %u, wanted %" G_GINT64_FORMAT
-                             ": experts every so many layers",
+                             ": expert layers must be evenly spaced",
                              key->name, layer, i, first + i * step);
   }
   return n == 0 || assign_expert_layers (r, key->name, first, step, error);
@@ -359,8 +359,8 @@ take_rope_layers (struct weft_hf_reader *r, const struct key *key, JsonNode *nod
     if ((turns == 0) != (every > 0 && (i + 1) % every == 0))
       return weft_bad_input (error,
                              "%s: found %" G_GINT64_FORMAT
-                             " in layer %u, wanted a 0 in the last of "
-                             "every so many layers and 1 in the others",
+                             " in layer %u, wanted 0 in every n-th layer "
+                             "and 1 in the others",
                              key->name, turns, i);
   }
   return n == 0 ||
@@ -381,7 +381,7 @@ take_dense_layers (struct weft_hf_reader *r, const struct key *key, JsonNode *no
     if (layer != i)
       return weft_bad_input (error,
                              "%s: found layer %" G_GINT64_FORMAT " at place %u, wanted %u: dense "
-                             "layers must lead",
+                             "layers must come first",
                              key->name, layer, i, i);
   }
   return n == 0 || weft_hf_assign (r, key->field, key->name, (union weft_value){ .i = n }, error);

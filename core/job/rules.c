@@ -97,7 +97,7 @@ odd_layer (const struct weft_job *j)
   gboolean odd = M (norm_placement) != WEFT_NORM_PRE || M (residual) != WEFT_RESIDUAL_SEQUENTIAL;
 
   if (M (qk_l2_norm))
-    return "qk_l2_norm: queries and keys divided by their size";
+    return "qk_l2_norm: L2-normalised queries and keys";
   if (M (num_moe_experts) && odd)
     return "experts with norms of outputs, or beside attention: norm_placement, residual";
   if (M (kv_lora_rank) && odd)
@@ -534,7 +534,7 @@ warn_deprecated (const struct weft_job *job, GPtrArray *warnings)
     const struct weft_field *knob = &weft_strategy_table.field[i];
     if (g_str_has_prefix (knob->affects, mark) &&
         !weft_field_is_default (knob, job->strategy.at[i]))
-      g_ptr_array_add (warnings, g_strdup_printf ("%s changes nothing: %s", knob->name,
+      g_ptr_array_add (warnings, g_strdup_printf ("%s has no effect: %s", knob->name,
                                                   knob->affects + strlen ("none: ")));
   }
 }
@@ -553,7 +553,7 @@ weft_job_warnings (const struct weft_job *job)
   }
   warn_deprecated (job, warnings);
   if (job->unknown_keys)
-    g_ptr_array_add (warnings, g_strdup_printf ("model config: nothing reads %s",
+    g_ptr_array_add (warnings, g_strdup_printf ("model config: unknown keys were ignored: %s",
                                                 g_quark_to_string (job->unknown_keys)));
   return warnings;
 }

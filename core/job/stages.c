@@ -193,7 +193,7 @@ layout_problem (const struct weft_job *job, const char *text)
   uint32_t n = stage ? g_strv_length (stage) : 0, layers = 0, mtp = 0, ends = 0;
 
   if (!stage)
-    return g_strdup_printf ("\"%s\" cannot be read from \"%.20s\" on", text, rest);
+    return g_strdup_printf ("\"%s\" has a syntax error at \"%.20s\"", text, rest);
   if (n != n_stages (job))
     return g_strdup_printf ("%u stages", n);
   for (uint32_t i = 0; i < n; i++) {
@@ -201,12 +201,12 @@ layout_problem (const struct weft_job *job, const char *text)
     mtp += count (stage[i], 'm');
     ends += count (stage[i], 'E') + count (stage[i], 'L');
     if (!*stage[i])
-      return g_strdup_printf ("stage %u has nothing", i);
+      return g_strdup_printf ("stage %u is empty", i);
   }
   if (layers != job->model.num_layers || mtp != job->model.mtp_num_layers)
     return g_strdup_printf ("%u layers and %u of multi-token prediction", layers, mtp);
   if (count (stage[n - 1], 'm') != mtp)
-    return g_strdup_printf ("\"%s\" has multi-token prediction apart from the head", text);
+    return g_strdup_printf ("\"%s\" has multi-token prediction on a stage without the head", text);
   if (ends != 2 || *stage[0] != 'E' || !g_str_has_suffix (stage[n - 1], "L"))
     return g_strdup_printf ("\"%s\" does not begin with its one E and end with its one L", text);
   return NULL;
@@ -219,13 +219,13 @@ ranks_problem (const struct weft_job *job)
   int64_t ranks[3];
 
   if (job->strategy.pipeline_model_parallel_size == 1)
-    return g_strdup ("layers of a first or a last rank where one rank has all of them");
+    return g_strdup ("layers of a first or a last rank, but only one pipeline rank");
   if (!layers_of_ranks (job, ranks))
-    return g_strdup ("the layers that are left do not share out evenly");
+    return g_strdup ("the remaining layers do not divide evenly");
   for (int i = 0; i < 3; i++)
     if (ranks[i] % chunks)
       return g_strdup_printf ("%" G_GINT64_FORMAT " layers for %" G_GINT64_FORMAT
-                              " chunks of a rank",
+                              " chunks per rank",
                               ranks[i], chunks);
   return NULL;
 }
@@ -240,13 +240,14 @@ weft_job_stages_problem (const struct weft_job *job)
   int64_t layers = job->model.num_layers + embedding + loss;
 
   if (!!text + names_ranks (job) + (embedding || loss) > 1)
-    return g_strdup ("more than one of layout, layers of ranks, and ends that count as layers");
+    return g_strdup ("more than one of a layout, layers of the first or last rank, and counted "
+                     "ends");
   if (text)
     return layout_problem (job, text);
   if (names_ranks (job))
     return ranks_problem (job);
   if (layers % n_stages (job))
     return g_strdup_printf ("%" G_GINT64_FORMAT " layers%s for %" G_GINT64_FORMAT " stages", layers,
-                            embedding || loss ? ", ends among them," : "", n_stages (job));
+                            embedding || loss ? " (including counted ends)" : "", n_stages (job));
   return NULL;
 }

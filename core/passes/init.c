@@ -1,15 +1,14 @@
-/* What happens once, before the first step.
+/* The program that runs once, before the first step.
  *
- *   weights   perform_initialization: a kernel for each tensor, or where ranks keep slices one for
- *             each flat buffer of them.  use_cpu_initialization: the whole of each tensor in fp32
- *             is made on the host, converted and copied, one after the other, so that a rank has
- *             room for one (Megatron-Core tensor_parallel/layers.py,
- *             _initialize_affine_weight_cpu).
+ *   weights   perform_initialization: one kernel for each tensor, or for each flat buffer where
+ *             ranks keep slices. use_cpu_initialization: each whole tensor is made in fp32 on the
+ *             host, converted and copied, one after the other, so that a rank needs memory for one
+ *             of them (Megatron-Core tensor_parallel/layers.py, _initialize_affine_weight_cpu)
  *   replicas  broadcast_params() (distributed_data_parallel.py): every parameter, in registration
- *             order, from member 0 of the ranks that hold the same one.  There is one collective
- *             for each, so it costs latencies more than bytes.
+ *             order, from member 0 of the ranks that hold it. Each one is a collective of its own:
+ *             the cost is latency rather than bytes
  *
- * The program has the parameters and flat buffers of a step, at the places they have there. */
+ * Parameters and flat buffers have the places that they have in a step. */
 #include "core/passes/replicas/replicas.h"
 #include "core/passes/roof.h"
 
@@ -51,7 +50,7 @@ fill_on_host (struct weft_step *s, uint32_t buf, const char *name, uint64_t n)
   weft_from_host (s, &(struct weft_host_copy){ name, buf, copied, 0, n });
 }
 
-/* FSDP2 with offload_policy keeps weights on the host: nothing is copied. */
+/* FSDP2 with offload_policy keeps weights in host memory: nothing is copied. */
 static void
 fill (struct weft_step *s, uint32_t buf, const char *name)
 {

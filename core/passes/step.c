@@ -31,8 +31,8 @@ weft_step_mesh (const struct weft_job *job)
   return mesh;
 }
 
-/* Loss and norm are sums over everything a step sees: one float each, or exact.h where their order
- * must not matter. */
+/* Loss and norm are sums over the whole batch: one float each, or in canonical order an exact sum,
+ * which does not depend on order. */
 static enum weft_dtype
 scalar_dtype (const struct weft_step *s)
 {
@@ -65,8 +65,8 @@ start_buffers (struct weft_step *s)
     s->scalars.count = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "token_count");
 }
 
-/* zero_grad_buffer(): gradients, unless the first microbatch overwrites them, and the two running
- * sums. */
+/* zero_grad_buffer(): zeroes gradients, unless the first microbatch overwrites them, and the
+ * running sums. */
 static void
 zero (struct weft_step *s)
 {
@@ -120,7 +120,7 @@ weft_stage_at (const struct weft_job *job, const weft_grid *grid, uint32_t rank,
   return at;
 }
 
-/* Those of a copy of the model follow each other. */
+/* Counts the microbatches of a copy of the model, which are consecutive. */
 static void
 count_micros (const weft_grid *grid, uint32_t copy, struct weft_chunk *chunk)
 {

@@ -359,9 +359,9 @@ weft_plan_new_startup (const struct weft_job *job, GError **error)
     return make_plan (job, weft_init_build, WEFT_PLAN_PROVED, error);
   weft_bad_input (
       error,
-      "nothing happens before the first step: found perform_initialization = false and for "
-      "broadcast_params %s, wanted several replicas that hold weights whole",
-      weft_init_keeps_slices (job) ? "weights of which every rank keeps a slice" : "one replica");
+      "there is no work before the first step: perform_initialization = false, and "
+      "broadcast_params needs several replicas with whole weights, found %s",
+      weft_init_keeps_slices (job) ? "sharded weights" : "one replica");
   return NULL;
 }
 

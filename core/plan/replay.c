@@ -148,7 +148,7 @@ nobody_there (struct run *x, uint32_t actor, uint32_t op)
 
   if (!x->error)
     weft_bad_input (&x->error,
-                    "role %u issues %s %s (op %u), and there is nobody at the other end: peer %+d, "
+                    "role %u issues %s %s (op %u), which has no partner: peer %+d, "
                     "group %s, lane %s",
                     x->a->role[actor], weft_op_info[p->op[op].kind].word, text, op, p->op[op].peer,
                     weft_group_word (p->op[op].group), weft_lane_words[p->op[op].lane]);
@@ -402,7 +402,7 @@ report_deadlock (struct run *x)
                               text);
     }
   if (listed)
-    weft_bad_input (&x->error, "everybody waits: %s", who->str);
+    weft_bad_input (&x->error, "deadlock: %s", who->str);
   g_string_free (who, TRUE);
 }
 

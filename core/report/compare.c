@@ -45,7 +45,7 @@ op_text (const weft_program *p, uint32_t op)
   return g_strdup_printf ("%s (%s)", weft_op_info[p->op[op].kind].word, label);
 }
 
-/* What differs first between two programs of one role; NULL: nothing. */
+/* The first difference between two programs of one role; NULL: none. */
 static char *
 program_mismatch (const weft_program *p, const weft_program *q)
 {
@@ -84,7 +84,7 @@ find_mismatch (const weft_plan *a, const weft_plan *b)
 
 /* ---------------------------------------------------------------------- settings */
 
-/* Where the values of a section lie in a job. */
+/* The values of a section of a job. */
 static const struct {
   const char *name;
   const struct weft_table *table;
@@ -103,7 +103,7 @@ values_of (const struct weft_job *job, unsigned section)
   return (const union weft_value *) (const void *) ((const char *) job + sections[section].values);
 }
 
-/* Takes both texts; a job made by hand may have none. */
+/* Takes ownership of both texts; a hand-made job may have none. */
 static void
 add_setting (weft_compare *c, const char *section, const char *name, char *a, char *b)
 {
@@ -129,7 +129,7 @@ add_section (weft_compare *c, const struct weft_job *a, const struct weft_job *b
                    weft_field_print (&table->field[i], values_of (b, section)[i]));
 }
 
-/* Topology and size are no fields of the cluster's table. */
+/* Topology and size are not fields of the cluster table. */
 static void
 add_settings (weft_compare *c)
 {
@@ -154,17 +154,17 @@ clear_setting (gpointer data)
 
 /* -------------------------------------------------------------------------- sums */
 
-/* While ops are added: where each op of each role belongs. */
+/* State while ops are added: the sum to which each op of each role belongs. */
 struct adder {
   weft_compare *c;
-  GArray *sum;                    /* labels only; kinds are made of them afterwards */
+  GArray *sum;                    /* labels only; kinds are summed afterwards */
   GHashTable *known;              /* place in `sum` plus one, by kind, group and label */
   uint32_t **slot[SIDES];         /* [side][role][op]: place in `sum` */
   struct weft_compare_op **worst; /* [role][op]; only where programs are the same */
   double rounding;                /* seconds */
 };
 
-/* Without a number at its end: "bucket 3" is one of the buckets. */
+/* A label without the number at its end: "bucket 3" is one of the buckets. */
 static const char *
 label_of (const weft_program *p, uint32_t op)
 {
@@ -224,7 +224,7 @@ deps_end (const weft_program *p, const double *end, uint32_t op)
   double latest = 0;
 
   for (uint32_t d = p->op[op].deps; d < p->op[op + 1].deps; d++)
-    latest = fmax (latest, end[p->deps[d]]); /* passes over what did not run */
+    latest = fmax (latest, end[p->deps[d]]); /* NaN of an op that did not run is ignored */
   return latest;
 }
 
@@ -277,7 +277,7 @@ by_difference (const void *a, const void *b)
   return x->role != y->role ? (x->role < y->role ? -1 : 1) : (x->op > y->op) - (x->op < y->op);
 }
 
-/* Of every op of every role the rank that differs most; of equal ones the first that comes. */
+/* For every op of every role the rank that differs most; of equal ones the first. */
 static void
 keep_worst (struct adder *add, const struct weft_compare_op *op)
 {
@@ -303,7 +303,7 @@ list_worst (struct adder *add, uint32_t most)
 
 /* -------------------------------------------------------------------------- join */
 
-/* A row of each side, and the ranks for which both speak. */
+/* A row of each side, and the ranks that both stand for. */
 struct pair {
   uint32_t row[SIDES], rank, ranks;
 };
@@ -345,7 +345,7 @@ by_rows (const void *a, const void *b)
 
 #define NO_ROW 0xffffffffu
 
-/* The row that speaks for each rank, or NO_ROW.  Caller frees with g_free(). */
+/* The row that stands for each rank, or NO_ROW.  Caller frees with g_free(). */
 static uint32_t *
 rows_of_ranks (const struct weft_compare_side *side)
 {
@@ -437,7 +437,7 @@ same_kind (const struct weft_compare_sum *x, const struct weft_compare_sum *y)
   return x->kind == y->kind && x->group == y->group;
 }
 
-/* Largest first; names decide among equals, so that the order is always the same. */
+/* Largest first; equal ones by name, so that the order is deterministic. */
 static int
 by_weight (const void *a, const void *b)
 {

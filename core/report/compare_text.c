@@ -1,4 +1,4 @@
-/* A comparison for people: the two sides, what they do not share, the step, ops by kind, and the
+/* A comparison as text: the two sides, the settings that differ, the step, ops by kind, and the
  * single ops that differ most. */
 #include "core/report/compare.h"
 #include "core/base/units.h"
@@ -10,7 +10,7 @@ enum { LABEL = 24, VALUE = 11, RATIO = 9, COUNT = 9, RANK = 7 };
 
 static const char letters[] = "AB";
 
-/* B over A; a dash where A has nothing. */
+/* B over A; a dash if A is 0. */
 static char *
 ratio_text (double a, double b)
 {
@@ -49,10 +49,10 @@ print_side (const weft_compare *c, int side, GString *out)
     g_string_append (job, "the same job");
   else
     weft_report_print_job (&s->plan->job, job);
-  g_string_append_printf (out, "%c  %s: executor %s%s%s, %u of %u ranks watched%s\n", letters[side],
-                          s->name, t->executor, *t->engine ? " " : "", t->engine, t->n,
+  g_string_append_printf (out, "%c  %s: executor %s%s%s, %u of %u ranks observed%s\n",
+                          letters[side], s->name, t->executor, *t->engine ? " " : "", t->engine, t->n,
                           s->plan->mesh.n_ranks,
-                          t->folded ? ", each for all that behave like it" : "");
+                          t->folded ? ", each representing its class" : "");
   g_auto (GStrv) lines = g_strsplit (g_strchomp (job->str), "\n", -1);
   for (unsigned i = 0; lines[i]; i++)
     g_string_append_printf (out, "   %s\n", lines[i]);
@@ -106,7 +106,7 @@ print_step (const weft_compare *c, GString *out)
 
 /* ------------------------------------------------------------------------ memory */
 
-/* What libraries take of a GPU: as the stack says, or as an executor found it, by name. */
+/* Memory of libraries on a GPU: predicted by the stack, or measured by an executor, by name. */
 static void
 print_reserved (const weft_compare *c, int side, GString *out)
 {
@@ -129,7 +129,7 @@ print_memory (const weft_compare *c, GString *out)
 {
   if (!c->side[A].timeline->knows_reserved && !c->side[B].timeline->knows_reserved)
     return;
-  g_string_append (out, "\nreserved by libraries, of the first GPU\n");
+  g_string_append (out, "\nreserved by libraries on the first GPU\n");
   for (int side = 0; side < SIDES; side++)
     print_reserved (c, side, out);
 }
@@ -141,8 +141,8 @@ print_joined (const weft_compare *c, GString *out)
 {
   if (c->mismatch) {
     g_string_append_printf (out,
-                            "\ndifferent programs: %s;\nno op is joined, each side is summed up "
-                            "alone\n",
+                            "\ndifferent programs: %s;\nno op is joined, each side is summed "
+                            "separately\n",
                             c->mismatch);
     return;
   }
@@ -150,7 +150,7 @@ print_joined (const weft_compare *c, GString *out)
                           c->n_joined, c->n_ranks[A]);
   for (int side = 0; side < SIDES; side++)
     if (c->n_only[side])
-      g_string_append_printf (out, "; %" G_GUINT64_FORMAT " ran in %c alone", c->n_only[side],
+      g_string_append_printf (out, "; %" G_GUINT64_FORMAT " ran only in %c", c->n_only[side],
                               letters[side]);
   g_string_append_c (out, '\n');
 }
@@ -173,7 +173,7 @@ sum_at (const weft_compare *c, unsigned i)
   return i < c->sum->len ? &g_array_index (c->sum, struct weft_compare_sum, i) : NULL;
 }
 
-/* A label is worth a row when its kind has another, and no row is when nothing took time. */
+/* A label gets a row if its kind has several; a row without time is left out. */
 static gboolean
 is_shown (const weft_compare *c, unsigned i)
 {
@@ -193,7 +193,7 @@ print_count (const weft_compare *c, const struct weft_compare_sum *sum, GString 
 static void
 print_sums (const weft_compare *c, GString *out)
 {
-  g_string_append_printf (out, "%-*s%*s", LABEL, "seconds of a mean rank", COUNT,
+  g_string_append_printf (out, "%-*s%*s", LABEL, "seconds, mean rank", COUNT,
                           c->mismatch ? "ops A" : "ops");
   if (c->mismatch)
     g_string_append_printf (out, "%*s", COUNT, "ops B");

@@ -40,7 +40,7 @@ clear_row (gpointer row)
   g_free (((struct weft_explain_row *) row)->formula);
 }
 
-/* A number as people read it: "8.03 G", "1.02 ms".  Caller frees. */
+/* A number with a prefix: "8.03 G", "1.02 ms".  Caller frees. */
 static char *
 human (double value, const char *unit)
 {
@@ -155,7 +155,7 @@ is_named (const struct page *g, const struct weft_buf *b, const char *name)
   return is_state (b) && g_str_equal (g->p->name[b->name], name);
 }
 
-/* Elements of the flat buffers before anything is split: every weight has a gradient. */
+/* Elements of the flat buffers before sharding: every weight has a gradient. */
 static double
 padded_parameters (const struct page *g)
 {
@@ -188,7 +188,7 @@ explain_parameters (struct page *g)
 
 /* ----------------------------------------------------------------------- state */
 
-/* How many share it: 1 when every replica keeps all of it.  Optimizer state is shared out as the first
+/* Number of ranks that share a buffer; 1: not sharded.  Optimizer state is sharded as the first
  * moment is, which every parameter has. */
 static double
 sharers (const struct page *g, const struct weft_buf *b)
@@ -212,9 +212,9 @@ state_formula (const struct page *g, const struct weft_buf *b)
   uint32_t size = weft_dtype_bytes (b->dtype);
 
   if (shared > 1)
-    return g_strdup_printf ("%s, %u B x %s / %.0f: a slice each", weft_dtype_words[b->dtype], size,
+    return g_strdup_printf ("%s, %u B x %s / %.0f: sharded", weft_dtype_words[b->dtype], size,
                             n, shared);
-  return g_strdup_printf ("%s, %u B x %s: all of it", weft_dtype_words[b->dtype], size, n);
+  return g_strdup_printf ("%s, %u B x %s: not sharded", weft_dtype_words[b->dtype], size, n);
 }
 
 static double
@@ -235,7 +235,7 @@ explain_state (struct page *g)
       add (g, name_of (g, b->name), b->bytes, "B", state_formula (g, b));
   }
   add_sum (g, "model state", sum, "B",
-           g_strdup_printf ("%.4g B a parameter", sum / stage_parameters (g)));
+           g_strdup_printf ("%.4g B per parameter", sum / stage_parameters (g)));
 }
 
 /* The same job under a level of Megatron-FSDP, one microbatch long; NULL where rules forbid it. */
@@ -268,7 +268,7 @@ explain_levels (struct page *g)
     double n = stage_parameters (g);
     g_autofree char *what = g_strdup_printf ("ZeRO-%d %s", level, weft_sharding_words[level]);
     add (g, what, state_bytes (memory), "B",
-         g_strdup_printf ("weights %.3g + gradients %.3g + optimizer %.3g B a parameter",
+         g_strdup_printf ("weights %.3g + gradients %.3g + optimizer %.3g B per parameter",
                           kind[WEFT_BUF_WEIGHTS] / n, kind[WEFT_BUF_GRADIENTS] / n,
                           kind[WEFT_BUF_OPTIMIZER] / n));
   }
@@ -276,7 +276,7 @@ explain_levels (struct page *g)
 
 /* ------------------------------------------------------------------- transfers */
 
-/* The link that a collective keeps busy longest. */
+/* The link that a collective uses longest. */
 static double
 slowest_link (const struct weft_coll_shape *shape, const struct weft_traffic *t, double *capacity)
 {
@@ -315,7 +315,7 @@ collective_formula (const struct page *g, uint32_t op)
   double capacity = 1;
 
   if (g->p->op[op].flags & WEFT_OP_GROUPED)
-    return g_strdup ("more bytes in the launch of the one before");
+    return g_strdup ("more bytes in the previous launch");
 
   weft_coll_shape_init (&shape, &g->plan->fabric, &group);
   struct weft_traffic t =
@@ -416,7 +416,7 @@ explain_transfers (struct page *g)
     else
       add_transfer (g, op);
   }
-  add_sum (g, "all transfers", sum, "s", g_strdup_printf ("%u ops, each alone on its links", n));
+  add_sum (g, "all transfers", sum, "s", g_strdup_printf ("%u ops, each without contention", n));
 }
 
 /* --------------------------------------------------------------------- kernels */
@@ -445,13 +445,13 @@ kernel_formula (const struct page *g, uint32_t op)
                   *bytes = human (c.bytes, "B"), *band = human (c.bandwidth, "B/s");
 
   if (g->p->op[op].kind == WEFT_OP_RELEASE)
-    return g_strdup ("nothing runs");
+    return g_strdup ("no kernel");
   if (g->p->op[op].lane == WEFT_LANE_HOST && !weft_cluster_is_cpu (&g->job->cluster)) {
     g_autofree char *memory = human (g->job->cluster.f.node_host_bandwidth, "B/s");
     return g_strdup_printf ("%s: %s / %s of the host", dims, bytes, memory);
   }
   if (g->p->op[op].flags & WEFT_OP_FUSED)
-    return g_strdup_printf ("%s: in the kernel before it, what both use moved once", dims);
+    return g_strdup_printf ("%s: fused into the kernel before it; shared data moved once", dims);
   if (c.gap + fmax (c.work, c.memory) != g->plan->seconds[g->out->role][op])
     return g_strdup_printf ("%s: as measured (cost_table)", dims);
   if (c.memory >= c.work)
@@ -487,12 +487,14 @@ explain_kernels (struct page *g)
     add (g, what, seconds[op], "s", kernel_formula (g, op));
   }
   add_sum (g, "layer and microbatch", layer, "s", g_strdup ("forward and backward"));
-  add_sum (g, "all kernels", all, "s", g_strdup_printf ("%u ops of the step, each alone", n));
+  add_sum (g, "all kernels", all, "s",
+           g_strdup_printf ("%u ops of the step, each without contention", n));
 }
 
 /* --------------------------------------------------------------------- offload */
 
-/* Of the first microbatch: seconds and bytes of ops of one lane and phase, of one layer or of all. */
+/* Seconds and bytes of the ops of one lane and phase in the first microbatch, of a layer or of
+ * all. */
 static double
 sum_of (const struct page *g, enum weft_lane lane, enum weft_phase phase, uint32_t layer,
         double *bytes)
@@ -512,7 +514,7 @@ sum_of (const struct page *g, enum weft_lane lane, enum weft_phase phase, uint32
   return seconds;
 }
 
-/* What a GPU gets of the way to the host while all of its node copy. */
+/* Host bandwidth of a GPU while all GPUs of the node copy. */
 static double
 host_rate (const struct page *g)
 {
@@ -523,7 +525,7 @@ host_rate (const struct page *g)
                c->node_host_bandwidth / gpus);
 }
 
-/* Copies start one layer after the first and must be over one layer before the end. */
+/* Copies start one layer after the first and must end one layer before the last. */
 static void
 explain_direction (struct page *g, enum weft_lane lane, enum weft_phase phase, const char *what)
 {
@@ -539,7 +541,7 @@ explain_direction (struct page *g, enum weft_lane lane, enum weft_phase phase, c
   add (g, what, fmax (0, copies - room), "s",
        g_strdup_printf ("%u x %s / %s = %s %s (%u - 2) x %s = %s: %s", n, size, rate, took,
                         copies <= room ? "<=" : ">", layers, layer, all,
-                        copies <= room ? "hidden" : "the rest is waited for"));
+                        copies <= room ? "overlapped" : "the rest is exposed"));
 }
 
 static void
@@ -551,7 +553,7 @@ explain_offload (struct page *g)
       g->job->model.num_layers < 2)
     return;
   if (k->cpu_offloading_double_buffering)
-    return; /* windows: kernels wait at the end of each */
+    return; /* copies in windows: kernels wait at the end of each */
   explain_direction (g, WEFT_LANE_D2H, WEFT_PHASE_FORWARD, "exposed to the host");
   explain_direction (g, WEFT_LANE_H2D, WEFT_PHASE_BACKWARD, "exposed from the host");
 }
@@ -570,8 +572,8 @@ explain_pipeline (struct page *g)
        g_strdup_printf ("(p - 1) / m = (%.0f - 1) / %.0f", p, m));
   add (g, "bubble of the step", (p - 1) / (m + p - 1), "%",
        g_strdup_printf ("(p - 1) / (m + p - 1) = %.0f / %.0f", p - 1, m + p - 1));
-  add (g, "found idle", o->bubble_fraction, "%",
-       g_strdup ("mean over GPUs: no kernel and no transfer"));
+  add (g, "simulated bubble", o->bubble_fraction, "%",
+       g_strdup ("mean over GPUs: no kernel and no communication"));
 }
 
 static void
@@ -588,17 +590,17 @@ explain_step (struct page *g)
                   *exposed = human (o->exposed_communication_s, "s"),
                   *idle = human (o->bubble_s, "s");
 
-  add (g, "kernels", o->compute_s, "s", g_strdup ("mean over GPUs, beside what else runs"));
+  add (g, "kernels", o->compute_s, "s", g_strdup ("mean over GPUs, with contention"));
   add (g, "exposed transfers", o->exposed_communication_s, "s",
-       g_strdup_printf ("of %s, %.0f %% hidden behind kernels", busy, 100 * o->overlap_fraction));
+       g_strdup_printf ("of %s, %.0f %% overlapped with kernels", busy, 100 * o->overlap_fraction));
   add (g, "idle", o->bubble_s, "s", g_strdup ("the rest"));
   add_sum (g, "step", it->time_s, "s", g_strdup_printf ("%s + %s + %s", work, exposed, idle));
-  add (g, "tokens/s a GPU", it->tokens_per_s_per_gpu, "",
+  add (g, "tokens/s per GPU", it->tokens_per_s_per_gpu, "",
        g_strdup_printf ("%.0f tokens / step / %u GPUs",
                         (double) g->job->train.global_batch_size * model->seq_length,
                         g->plan->mesh.n_ranks));
-  add (g, "model FLOP a token", flops, "FLOP",
-       g_strdup_printf ("6 x %s in products + %s of causal attention, half of the square", matmul,
+  add (g, "model FLOP per token", flops, "FLOP",
+       g_strdup_printf ("6 x %s in matmuls + %s of causal attention (half of the square)", matmul,
                         pairs));
   add (
       g, "MFU", it->mfu, "%",
@@ -607,7 +609,7 @@ explain_step (struct page *g)
 
 /* ----------------------------------------------------------------- activations */
 
-/* A layer whose output the next one keeps: not the last of a chunk, if there is another. */
+/* A layer whose output is kept by the next layer: not the last of a chunk, if there is another. */
 static uint32_t
 layer_within (const struct page *g)
 {
@@ -639,9 +641,9 @@ explain_activations (struct page *g)
     add (g, kept[i].what, kept[i].bytes, "B", g_strdup (kept[i].formula));
     sum += kept[i].bytes;
   }
-  add_sum (g, "by formula", sum, "B", g_strdup ("of a layer that is not fully recomputed"));
-  add (g, "found", weft_activations_kept (g->p, layer, 0), "B",
-       g_strdup_printf ("layer %u, microbatch 0 of the program", layer));
+  add_sum (g, "by formula", sum, "B", g_strdup ("a layer without full recompute"));
+  add (g, "in the program", weft_activations_kept (g->p, layer, 0), "B",
+       g_strdup_printf ("layer %u, microbatch 0", layer));
   if (is_megatron_case (g->job))
     add (g, "Megatron-LM's estimate", weft_activations_megatron (g->job), "B",
          g_strdup ("first stage, all in flight: sbh (18 + 4 f/h) L / t, and the embedding's"));
@@ -683,29 +685,29 @@ part_formula (const struct page *g, int part, double bytes)
   if (part == WEFT_BUF_ACTIVATIONS)
     return g_strdup_printf ("%u microbatch%s in flight", micros, micros == 1 ? "" : "es");
   if (always == bytes)
-    return g_strdup ("all through the step");
-  return always > 0 ? g_strdup_printf ("%s all through the step, the rest for now", kept)
-                    : g_strdup ("alive at that moment");
+    return g_strdup ("during the whole step");
+  return always > 0 ? g_strdup_printf ("%s during the whole step, the rest at this op", kept)
+                    : g_strdup ("alive at this op");
 }
 
-/* Overlap that was given up so that the peak fits. */
+/* Overlap that was given up to fit in memory. */
 static void
-explain_waits (struct page *g)
+explain_stalls (struct page *g)
 {
-  const struct weft_waits *waits = &g->report->role[g->out->role].waits;
+  const struct weft_memory_stalls *stalls = &g->report->role[g->out->role].stalls;
 
-  for (guint i = 0; waits->awaited && i < waits->awaited->len; i++) {
-    const struct weft_waits_for *w = &g_array_index (waits->awaited, struct weft_waits_for, i);
+  for (guint i = 0; stalls->cause && i < stalls->cause->len; i++) {
+    const struct weft_memory_stall *w = &g_array_index (stalls->cause, struct weft_memory_stall, i);
     g_autofree char *what =
-        g_strdup_printf ("held up by %s %s", weft_lane_words[w->lane], weft_waits_word (w));
+        g_strdup_printf ("stalled by %s %s", weft_lane_words[w->lane], weft_memory_stall_word (w));
     add (g, what, w->held_s, "s",
-         g_strdup_printf ("%u ops wait for bytes that these use: it does not fit otherwise",
+         g_strdup_printf ("%u ops wait for bytes that these use; the plan does not fit otherwise",
                           w->ops));
   }
-  if (waits->n_op)
-    add_sum (g, "held up", waits->held_s, "s",
+  if (stalls->n_op)
+    add_sum (g, "memory stalls", stalls->held_s, "s",
              g_strdup_printf ("%u ops wait for memory, %u of them kernels; lanes summed",
-                              waits->n_op, waits->n_kernel));
+                              stalls->n_op, stalls->n_kernel));
 }
 
 static void
@@ -720,7 +722,7 @@ explain_memory (struct page *g)
       add (g, weft_report_part_word (part), bytes, "B", part_formula (g, part, bytes));
   }
   add_sum (g, "peak", role->peak_bytes, "B", g_strdup_printf ("at %s", label));
-  explain_waits (g);
+  explain_stalls (g);
 }
 
 /* ------------------------------------------------------------------- the whole */

@@ -6,15 +6,16 @@
  *
  *   batch        replicas, microbatches, tokens
  *   parameters   one layer tensor by tensor, the stage, what padding adds
- *   state        who keeps how many bytes of what; the sum
+ *   state        bytes of weights, gradients and optimizer state per rank; the sum
  *   levels       the same model state under Megatron-FSDP's four sharding levels
  *   transfers    every kind of communication op: algorithm, steps, the slowest link, seconds
  *   kernels      one layer and microbatch: products with their efficiency, attention, the rest
- *   offload      what copies of activations take, and the kernels that they can hide behind
- *   pipeline     the bubble by formula and as found
+ *   offload      time of activation copies, and the kernels that can overlap with them
+ *   pipeline     the bubble by formula and in the simulation
  *   step         seconds as a sum; model FLOPs; MFU
- *   activations  what one layer keeps of a microbatch, by formula and as found; Megatron-LM's estimate
- *   memory       what the peak is made of */
+ *   activations  what one layer keeps per microbatch, by formula and in the program; Megatron-LM's
+ *                estimate
+ *   memory       the parts of the peak */
 #pragma once
 #include "core/report/report.h"
 
@@ -27,17 +28,17 @@
   X (STATE, "state", "Model state", "Rajbhandari et al. 2020, arXiv 1910.02054, section 3")        \
   X (LEVELS, "levels", "Sharding levels",                                                          \
      "Rajbhandari et al. 2020, arXiv 1910.02054, section 5; Megatron-FSDP")                        \
-  X (TRANSFERS, "transfers", "Transfers, steps in a node + between nodes",                                                     \
-     "Patarasuk and Yuan 2009; bus bandwidth of nccl-tests; core/program/coll.h")                          \
-  X (KERNELS, "kernels", "Kernels of one layer",                                                \
-     "Williams et al. 2009 (roofline); NVIDIA matrix multiplication guide; core/plan/cost.h")           \
+  X (TRANSFERS, "transfers", "Transfers, steps in a node + between nodes",                         \
+     "Patarasuk and Yuan 2009; bus bandwidth of nccl-tests; core/program/coll.h")                  \
+  X (KERNELS, "kernels", "Kernels of one layer",                                                   \
+     "Williams et al. 2009 (roofline); NVIDIA matrix multiplication guide; core/plan/cost.h")      \
   X (OFFLOAD, "offload", "Activations on the host",                                                \
-     "Transformer Engine pytorch/cpu_offload.py; core/passes/optimizer/offload.c")                                  \
+     "Transformer Engine pytorch/cpu_offload.py; core/passes/optimizer/offload.c")                 \
   X (PIPELINE, "pipeline", "Pipeline", "Narayanan et al. 2021, arXiv 2104.04473, section 2.2")     \
   X (STEP, "step", "Step",                                                                         \
-     "Chowdhery et al. 2022, arXiv 2204.02311, appendix B (MFU); core/report/report.h")                   \
-  X (ACTIVATIONS, "activations", "Activations that one layer keeps of a microbatch",               \
-     "Korthikanti et al. 2022, arXiv 2205.05198, section 4; core/plan/activations.h")                   \
+     "Chowdhery et al. 2022, arXiv 2204.02311, appendix B (MFU); core/report/report.h")            \
+  X (ACTIVATIONS, "activations", "Activations that one layer keeps per microbatch",                \
+     "Korthikanti et al. 2022, arXiv 2205.05198, section 4; core/plan/activations.h")              \
   X (MEMORY, "memory", "Memory", "Korthikanti et al. 2022, arXiv 2205.05198, section 4")
 enum weft_explain_topic {
 #define WEFT_EXPLAIN_ID(id, ...) WEFT_EXPLAIN_##id,
@@ -48,15 +49,15 @@ enum weft_explain_topic {
 
 struct weft_explain_row {
   char *what, *formula;
-  double value;     /* of one */
+  double value;     /* of one occurrence */
   const char *unit; /* "B", "s", "FLOP", "FLOP/s", "%" (value is a fraction), "" */
-  uint32_t count;   /* how many there are in a step; 0: that is no question */
-  gboolean sum;     /* of the rows above */
+  uint32_t count;   /* occurrences in a step; 0: not counted */
+  gboolean sum;     /* the sum of the rows above */
 };
 
 struct weft_explain_section {
   const char *key, *title, *source;
-  GArray *row; /* struct weft_explain_row; empty where a job has nothing of it */
+  GArray *row; /* struct weft_explain_row; empty if the job has none */
 };
 
 typedef struct weft_explain {

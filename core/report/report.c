@@ -21,7 +21,7 @@ by_start (const void *a, const void *b)
   return (x->from > y->from) - (x->from < y->from);
 }
 
-/* Sorts, then joins what touches. */
+/* Sorts intervals, then merges those that touch. */
 static void
 merge (GArray *spans)
 {
@@ -101,7 +101,7 @@ lane_bytes (const weft_program *p, enum weft_lane lane)
   return bytes;
 }
 
-/* Adds one row with its weight, the share of all ranks that it stands for. */
+/* Adds one row, weighted by the share of all ranks that it stands for. */
 static void
 add_row (weft_report *r, uint32_t row, double weight)
 {
@@ -129,7 +129,7 @@ add_row (weft_report *r, uint32_t row, double weight)
   r->overlap.exposed_communication_s += weight * (communication - common (all, compute));
 }
 
-/* Every role has the same number of ranks, shared by the rows that watch it. */
+/* Every role has the same number of ranks, divided over the rows that observe it. */
 static void
 add_rows (weft_report *r)
 {
@@ -151,7 +151,7 @@ fill_overlap (weft_report *r)
   add_rows (r);
   o->overlap_fraction = ratio (o->communication_s - o->exposed_communication_s, o->communication_s);
   double idle = r->timeline->seconds - o->compute_s - o->exposed_communication_s;
-  /* What a sum of so many durations loses to rounding is no idle time. */
+  /* Rounding errors of long sums are not idle time. */
   o->bubble_s = idle > 1e-12 * r->timeline->seconds ? idle : 0;
   o->bubble_fraction = ratio (o->bubble_s, r->timeline->seconds);
 }
@@ -223,7 +223,7 @@ fill_role (weft_report *r, uint32_t role)
   }
   row->padding = row->planned_bytes - row->live_bytes;
   row->peak_bytes = row->planned_bytes + row->reserved_bytes;
-  weft_waits_init (&row->waits, r->plan, role, r->timeline);
+  weft_memory_stalls_init (&row->stalls, r->plan, role, r->timeline);
 }
 
 const char *
@@ -313,7 +313,7 @@ void
 weft_report_free (weft_report *r)
 {
   for (uint32_t role = 0; role < r->n_roles; role++)
-    weft_waits_clear (&r->role[role].waits);
+    weft_memory_stalls_clear (&r->role[role].stalls);
   g_free (r->role);
   g_free (r);
 }

@@ -1,11 +1,11 @@
 /* report.h - what one step costs, computed from a plan and a timeline and from nothing else.
  *
  * iteration
- *   model FLOPs      forward and backward of the model once, nothing done again: 6 N + 6 L a d s a
- *                    token, causal half of attention (weft_model_flops_per_token; the convention
- *                    of Megatron-LM since 2024).  MFU divides their rate by the dense peak that
- *                    the vendor prints for the type products are taken in.
- *   hardware FLOPs   those of the ops that really run: recompute and padded vocabulary included.
+ *   model FLOPs      forward and backward of the model once, without recompute: 6 N + 6 L a d s
+ *                    per token, causal half of attention (weft_model_flops_per_token; the
+ *                    convention of Megatron-LM since 2024).  MFU divides their rate by the dense
+ *                    peak that the vendor prints for the dtype of the matmuls.
+ *   hardware FLOPs   the FLOPs of the ops that run, including recompute and padded vocabulary.
  *                    HFU divides their rate by the same peak.
  *
  * overlap, for each rank, after merging the intervals of its lanes (definitions of Meta's Holistic
@@ -16,39 +16,39 @@
  *   overlap          (communication - exposed) / communication; 0 where nothing is sent
  *   bubble           the rest of the step: neither compute nor communication; the fraction is of
  *                    the step.  compute + exposed + bubble is the step.
- * Of bubble and exposed communication, launch_wait is the time for which a kernel could have run and
- * had not been issued: the host is slower than the GPU there.
- * An axis counts its own lane alone: exposed times of two axes may cover the same second, so they
- * may add up to more than the whole.  Its bytes are the payloads of its ops; what a stage
- * receives counts as what it sends.  All are means over ranks; a row of the timeline counts as
- * many ranks as it stands for.
+ * launch_wait is the part of bubble and exposed communication in which a kernel could have run but
+ * had not been issued yet: the host is slower than the GPU there. An axis counts its own lane
+ * only: exposed times of two axes may cover the same second, so their sum may exceed the
+ * total.  The bytes of an axis are the payloads of its ops; received bytes count like sent
+ * ones.  All numbers are means over ranks; a row of the timeline counts as many ranks as it stands
+ * for.
  *
- * memory, by role: planned is the arena that the executors allocate on the GPU, reserved what
- * libraries take beside it, peak their sum.  Kinds are those alive when most is, and padding is
- * what the placement of buffers costs above that, so kinds and padding add up to planned.  Where a
- * plan fits only because ops wait for the bytes of others, waits.h says which and for how long. */
+ * memory, by role: planned is the arena that the executors allocate on the GPU, reserved is memory
+ * of libraries, peak is their sum.  by_kind is what is alive at the peak, and padding is what the
+ * placement of buffers costs above that, so kinds and padding add up to planned.  If a plan fits
+ * only because ops wait for memory, memory_stalls.h says which ops, and for how long. */
 #pragma once
 #include "core/exec/timeline.h"
-#include "core/report/waits.h"
+#include "core/report/memory_stalls.h"
 #include <json-glib/json-glib.h>
 
 #define WEFT_REPORT_ITERATION_LIST(X)                                                              \
   X (time_s, "seconds of the step")                                                                \
-  X (tokens_per_s, "tokens of the global batch over the step")                                     \
-  X (tokens_per_s_per_gpu, "the same for one GPU")                                                 \
-  X (model_tflops_per_gpu, "1e12 model FLOPs each second, one GPU")                                \
-  X (hardware_tflops_per_gpu, "1e12 FLOPs really run each second, mean GPU")                       \
+  X (tokens_per_s, "tokens of the global batch over the step time")                                \
+  X (tokens_per_s_per_gpu, "the same per GPU")                                                     \
+  X (model_tflops_per_gpu, "1e12 model FLOPs per second and GPU")                                  \
+  X (hardware_tflops_per_gpu, "1e12 executed FLOPs per second, mean GPU")                          \
   X (mfu, "model FLOP/s over the printed peak")                                                    \
   X (hfu, "hardware FLOP/s over the printed peak")
 
 #define WEFT_REPORT_OVERLAP_LIST(X)                                                                \
   X (compute_s, "kernels")                                                                         \
   X (communication_s, "communication")                                                             \
-  X (exposed_communication_s, "communication without kernels beside it")                           \
-  X (overlap_fraction, "share of communication that hides behind kernels")                         \
-  X (bubble_s, "neither")                                                                          \
-  X (bubble_fraction, "of the step")                                                               \
-  X (launch_wait_s, "of both: the host had not issued the next kernel (core/plan/host.h)")
+  X (exposed_communication_s, "communication while no kernel runs")                                \
+  X (overlap_fraction, "share of communication that overlaps kernels")                             \
+  X (bubble_s, "neither kernels nor communication")                                                \
+  X (bubble_fraction, "bubble over the step time")                                                 \
+  X (launch_wait_s, "time in which the next kernel was not issued yet (core/plan/host.h)")
 
 #define WEFT_REPORT_REAL(name, doc) double name;
 struct weft_report_iteration {
@@ -66,19 +66,19 @@ struct weft_report_axis {
 
 struct weft_report_role {
   uint64_t peak_bytes, planned_bytes, reserved_bytes, host_bytes;
-  uint64_t registered_bytes; /* of planned: the pool that is registered with NCCL */
-  uint64_t live_bytes; /* most alive at once: planned without padding */
+  uint64_t registered_bytes; /* part of planned: the pool registered with NCCL */
+  uint64_t live_bytes; /* most bytes alive at once: planned without padding */
   uint64_t by_kind[WEFT_N_BUF_KIND], padding;
   uint64_t host_by_kind[WEFT_N_BUF_KIND]; /* at the peak of the host pool */
-  uint32_t peak_op;    /* where that is */
-  struct weft_waits waits; /* overlap given up for bytes: none in a plan that fits without */
+  uint32_t peak_op;    /* the op at the peak */
+  struct weft_memory_stalls stalls; /* overlap given up to fit; empty if the plan fits without */
 };
 
-/* What happens once, before the first step (weft_plan_new_startup); all zero where nothing does. */
+/* Work before the first step (weft_plan_new_startup); all zero if there is none. */
 struct weft_report_startup {
   double initialisation_s, broadcast_params_s; /* one after the other */
-  uint64_t fills, fill_bytes;                  /* of the rank with most of them: kernels, weights */
-  uint64_t broadcasts, bytes;                  /* likewise: tensors, and their payload */
+  uint64_t fills, fill_bytes; /* kernels and weight bytes of the rank with the most */
+  uint64_t broadcasts, bytes; /* tensors and payload of the rank with the most */
 };
 
 typedef struct weft_report {
@@ -88,7 +88,7 @@ typedef struct weft_report {
   struct weft_report_overlap overlap;
   struct weft_report_axis axis[WEFT_N_LANE]; /* gpu and host stay empty */
   uint64_t capacity_bytes, peak_bytes;
-  uint64_t host_capacity_bytes, host_bytes; /* of a node; of the fullest one's ranks together */
+  uint64_t host_capacity_bytes, host_bytes; /* of a node; used by all ranks of the fullest node */
   gboolean fits;
   struct weft_report_startup startup;
   uint32_t n_roles;
@@ -99,14 +99,14 @@ weft_report *weft_report_new (const weft_plan *plan, const weft_timeline *timeli
 void weft_report_free (weft_report *report);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_report, weft_report_free)
 
-/* Adds what the start-up of the same job takes. */
+/* Adds the start-up of the same job. */
 void weft_report_add_startup (weft_report *report, const weft_plan *startup,
                               const weft_timeline *timeline);
 
-/* What the vendor prints for dense products in the type products are taken in, one GPU: MFU is a share of it. */
+/* Printed dense peak of one GPU in the dtype of the matmuls: the denominator of MFU. */
 double weft_report_printed_peak (const struct weft_job *job);
 
-/* What a role's memory is made of, in the order it is shown: kinds, padding, reserved. */
+/* Parts of the memory of a role, in the order they are shown: kinds, padding, reserved. */
 enum { WEFT_REPORT_PADDING = WEFT_N_BUF_KIND, WEFT_REPORT_RESERVED, WEFT_N_REPORT_PART };
 const char *weft_report_part_word (int part);
 uint64_t weft_report_part_bytes (const struct weft_report_role *role, int part);
@@ -127,8 +127,8 @@ void weft_report_to_json (const weft_report *report, JsonBuilder *builder);
 void weft_report_build_iteration (const weft_report *report, JsonBuilder *builder);
 void weft_report_build_memory (const weft_report *report, JsonBuilder *builder);
 
-/* { "model": {}, "cluster": {}, "train": {}, "stack": {}, "strategy": {} }: every field, but of the
- * knobs only the sizes, those that were set and those away from their default. */
+/* { "model": {}, "cluster": {}, "train": {}, "stack": {}, "strategy": {} }: every field; of the
+ * knobs only the sizes, the ones that were set and the ones that differ from their default. */
 void weft_report_build_job (const struct weft_job *job, JsonBuilder *builder);
 void weft_report_build_strategy (const struct weft_job *job, JsonBuilder *builder);
 void weft_report_build_train (const struct weft_job *job, JsonBuilder *builder);
@@ -143,7 +143,8 @@ struct weft_report_style {
 /* The whole page: job, numbers, communication, memory, pipeline. */
 void weft_report_print (const weft_report *report, struct weft_report_style style, GString *out);
 
-/* One line that names model, cluster and stack; the same and a second one with the sizes of the job. */
+/* One line that names model, cluster and stack; _job adds a second line with the sizes of the
+ * job. */
 void weft_report_print_where (const struct weft_job *job, GString *out);
 void weft_report_print_job (const struct weft_job *job, GString *out);
 
@@ -151,8 +152,8 @@ void weft_report_print_job (const struct weft_job *job, GString *out);
 void weft_report_print_memory (const weft_report *report, struct weft_report_style style,
                                GString *out);
 
-/* One row for each stage, time from left to right: digits are forward passes and letters backward
- * ones of that microbatch (capitals: weight gradients alone), # is the update, ~ waits for
- * communication, and a dot is idle. */
+/* One row per stage, time from left to right: a digit is the forward pass of that microbatch, a
+ * letter its backward pass (capital: weight gradients only), # the update, ~ a wait for
+ * communication, and a dot idle time. */
 void weft_report_print_pipeline (const weft_report *report, struct weft_report_style style,
                                  GString *out);

@@ -124,21 +124,21 @@ add_overlap (JsonBuilder *b, const weft_report *r)
   json_builder_end_object (b);
 }
 
-/* Seconds only where there is a timeline. */
+/* Member "waits": ops that wait for memory; seconds only with a timeline. */
 static void
-add_waits (JsonBuilder *b, const weft_report *r, const struct weft_waits *waits)
+add_stalls (JsonBuilder *b, const weft_report *r, const struct weft_memory_stalls *stalls)
 {
   weft_json_object (b, "waits");
-  weft_json_int (b, "ops", waits->n_op);
-  weft_json_int (b, "kernels", waits->n_kernel);
+  weft_json_int (b, "ops", stalls->n_op);
+  weft_json_int (b, "kernels", stalls->n_kernel);
   if (r->timeline)
-    weft_json_real (b, "held_s", waits->held_s);
+    weft_json_real (b, "held_s", stalls->held_s);
   weft_json_array (b, "for");
-  for (guint i = 0; waits->awaited && i < waits->awaited->len; i++) {
-    const struct weft_waits_for *w = &g_array_index (waits->awaited, struct weft_waits_for, i);
+  for (guint i = 0; stalls->cause && i < stalls->cause->len; i++) {
+    const struct weft_memory_stall *w = &g_array_index (stalls->cause, struct weft_memory_stall, i);
     json_builder_begin_object (b);
     weft_json_text (b, "lane", weft_lane_words[w->lane]);
-    weft_json_text (b, "op", weft_waits_word (w));
+    weft_json_text (b, "op", weft_memory_stall_word (w));
     weft_json_int (b, "ops", w->ops);
     if (r->timeline)
       weft_json_real (b, "held_s", w->held_s);
@@ -169,7 +169,7 @@ add_role (JsonBuilder *b, const weft_report *r, uint32_t role)
   weft_json_int (b, "registered_bytes", row->registered_bytes);
   weft_json_int (b, "host_bytes", row->host_bytes);
   weft_json_int (b, "init_bytes", weft_plan_init_bytes (r->plan, role));
-  add_waits (b, r, &row->waits);
+  add_stalls (b, r, &row->stalls);
   weft_json_object (b, "host_by_kind");
   for (int kind = 0; kind < WEFT_N_BUF_KIND; kind++)
     weft_json_int (b, weft_buf_kind_words[kind], row->host_by_kind[kind]);

@@ -1,15 +1,15 @@
-/* The report for people: aligned, with units, in the width of the terminal. */
+/* The report as text: aligned, with units, in the width of the terminal. */
 #include "core/report/report.h"
 #include "core/base/units.h"
 #include <math.h>
 #include <string.h>
 
-/* A share of the step from which on waiting for launches is worth a line. */
+/* Share of the step above which launch waits get a line. */
 #define NOTABLE 1e-3
 
 enum { LABEL = 20, VALUE = 12, INDENT = 11, LEAST_COLUMNS = 60, MOST_COLUMNS = 100 };
 
-/* What a mark in a bar or in the picture is drawn in: ANSI colours. */
+/* ANSI colours of the marks in bars and in the picture. */
 enum ink {
   INK_NONE,
   INK_RED = 31,
@@ -27,7 +27,7 @@ clamp_columns (struct weft_report_style style)
   return CLAMP (style.columns, LEAST_COLUMNS, MOST_COLUMNS);
 }
 
-/* One mark; escapes are only written where the ink changes. */
+/* Appends one mark; writes an escape only when the colour changes. */
 static void
 put_mark (GString *out, char mark, enum ink ink, enum ink *now)
 {
@@ -109,7 +109,7 @@ static void
 print_host_bound (double seconds, double step, GString *out)
 {
   g_autofree char *rest =
-      g_strdup_printf ("%5.1f %%  of the step kernels wait for their launch", 100 * seconds / step);
+      g_strdup_printf ("%5.1f %%  of the step, kernels wait for launches", 100 * seconds / step);
 
   line (out, "host-bound", seconds, "s", rest);
 }
@@ -127,7 +127,8 @@ print_overlap (const weft_report *r, GString *out)
     print_host_bound (o->launch_wait_s, step, out);
 }
 
-/* broadcast_params() is called once, and only where weights may differ: no part of a step. */
+/* Prints the work before the first step.  broadcast_params() is called at most once, by users whose
+ * replicas start from different weights. */
 static void
 print_startup (const weft_report *r, GString *out)
 {
@@ -138,7 +139,7 @@ print_startup (const weft_report *r, GString *out)
   g_autofree char *first =
       g_strdup_printf ("%s of weights%s", filled, on_host ? ", made on the host and copied" : "");
   g_autofree char *then =
-      g_strdup_printf ("%" G_GUINT64_FORMAT " tensors, %s, if replicas drew weights of their own",
+      g_strdup_printf ("%" G_GUINT64_FORMAT " tensors, %s, for replicas with different weights",
                        s->broadcasts, sent);
 
   if (s->fills || s->broadcasts)
@@ -160,7 +161,7 @@ print_axis (const char *name, double busy_s, double exposed_s, double payload, G
                           VALUE, bytes);
 }
 
-/* Axes one by one, then together: what two do at the same time counts once. */
+/* Prints each axis, then all together, where overlapping times count once. */
 static void
 print_axes (const weft_report *r, GString *out)
 {
@@ -169,7 +170,7 @@ print_axes (const weft_report *r, GString *out)
 
   if (r->overlap.communication_s <= 0)
     return;
-  g_string_append_printf (out, "\n%-*s%*s%*s%*s   %.1f %% of transfer time is hidden\n", LABEL,
+  g_string_append_printf (out, "\n%-*s%*s%*s%*s   %.1f %% of transfer time is overlapped\n", LABEL,
                           "transfers", VALUE, "busy", VALUE, "exposed", VALUE, "payload",
                           100 * r->overlap.overlap_fraction);
   for (int lane = 0; lane < WEFT_N_LANE; lane++) {
@@ -198,7 +199,7 @@ static const struct {
   [WEFT_REPORT_RESERVED] = { 'r', INK_RED },
 };
 
-/* `width` marks stand for `scale` bytes. */
+/* Draws a bar in which `width` marks are `scale` bytes. */
 static void
 print_bar (const struct weft_report_role *row, double scale, int width, gboolean colour,
            GString *out)
@@ -217,7 +218,7 @@ print_bar (const struct weft_report_role *row, double scale, int width, gboolean
     g_string_append_c (out, '.');
 }
 
-/* Parts that some role has; what nobody has is no column. */
+/* Whether any role has bytes of this part: else it gets no column. */
 static gboolean
 is_column (const weft_report *r, int part)
 {
@@ -233,7 +234,7 @@ column_width (int part)
   return MAX (8, (int) strlen (weft_report_part_word (part))) + 2;
 }
 
-/* Words, and under each the mark it has in the bars. */
+/* The names of the parts, and below each its mark in the bars. */
 static void
 print_heads (const weft_report *r, GString *out)
 {
@@ -241,7 +242,7 @@ print_heads (const weft_report *r, GString *out)
   for (int part = 0; part < WEFT_N_REPORT_PART; part++)
     if (is_column (r, part))
       g_string_append_printf (out, "%*s", column_width (part), weft_report_part_word (part));
-  g_string_append_printf (out, "  most at\n%*s", INDENT, "");
+  g_string_append_printf (out, "  peak at\n%*s", INDENT, "");
   for (int part = 0; part < WEFT_N_REPORT_PART; part++)
     if (is_column (r, part))
       g_string_append_printf (out, "%*c", column_width (part), parts[part].mark);
@@ -274,7 +275,7 @@ print_role_bar (const weft_report *r, uint32_t role, struct weft_report_style st
   g_string_append_c (out, '\n');
 }
 
-/* What lies in another pool than the rest. */
+/* Bytes in the pool that is registered with NCCL. */
 static void
 print_registered (const weft_report *r, uint32_t role, GString *out)
 {
@@ -285,39 +286,39 @@ print_registered (const weft_report *r, uint32_t role, GString *out)
                             bytes);
 }
 
-/* Of what an op waits for: who, and, where there is a timeline, for how long. */
+/* One cause of stalls: how many ops, which kind, and for how long if there is a timeline. */
 static void
-print_awaited (const weft_report *r, const struct weft_waits_for *w, GString *out)
+print_stall (const weft_report *r, const struct weft_memory_stall *w, GString *out)
 {
   g_autofree char *held = weft_units_human (w->held_s, "s");
 
   g_string_append_printf (out, "%u for %s %s", w->ops, weft_lane_words[w->lane],
-                          weft_waits_word (w));
+                          weft_memory_stall_word (w));
   if (r->timeline)
     g_string_append_printf (out, " (%s)", g_strstrip (held));
 }
 
-/* What fits only because overlap was given up. */
+/* Overlap that was given up to fit in memory. */
 static void
-print_waits (const weft_report *r, uint32_t role, GString *out)
+print_stalls (const weft_report *r, uint32_t role, GString *out)
 {
-  const struct weft_waits *waits = &r->role[role].waits;
-  g_autofree char *held = weft_units_human (waits->held_s, "s");
+  const struct weft_memory_stalls *stalls = &r->role[role].stalls;
+  g_autofree char *held = weft_units_human (stalls->held_s, "s");
 
-  if (!waits->n_op)
+  if (!stalls->n_op)
     return;
   g_string_append_printf (out, "  stage %-*u%9u  ops wait for memory, %u of them kernels",
-                          INDENT - 8, role, waits->n_op, waits->n_kernel);
+                          INDENT - 8, role, stalls->n_op, stalls->n_kernel);
   if (r->timeline)
-    g_string_append_printf (out, ", held up %s", g_strstrip (held));
-  for (guint i = 0; i < waits->awaited->len; i++) {
+    g_string_append_printf (out, ", for %s in all", g_strstrip (held));
+  for (guint i = 0; i < stalls->cause->len; i++) {
     g_string_append (out, i ? ", " : ": ");
-    print_awaited (r, &g_array_index (waits->awaited, struct weft_waits_for, i), out);
+    print_stall (r, &g_array_index (stalls->cause, struct weft_memory_stall, i), out);
   }
   g_string_append_c (out, '\n');
 }
 
-/* Before the first step. */
+/* Memory before the first step. */
 static void
 print_init (const weft_report *r, uint32_t role, GString *out)
 {
@@ -326,11 +327,11 @@ print_init (const weft_report *r, uint32_t role, GString *out)
 
   if (bytes)
     g_string_append_printf (
-        out, "  stage %-*u%9s  while weights are made, %s\n", INDENT - 8, role, text,
+        out, "  stage %-*u%9s  during initialisation, %s\n", INDENT - 8, role, text,
         r->plan->job.strategy.init_fsdp_with_meta_device ? "unit by unit" : "from a whole module");
 }
 
-/* Memory of the host, where there is any: of a node, of a rank and what that is made of. */
+/* Host memory, if any is used: of a node, of a rank, and by kind. */
 static void
 print_host (const weft_report *r, GString *out)
 {
@@ -339,13 +340,13 @@ print_host (const weft_report *r, GString *out)
 
   if (r->host_bytes == 0)
     return;
-  g_string_append_printf (out, "%-*s%*s of %s a node: %s\n", LABEL, "host memory", VALUE, node,
+  g_string_append_printf (out, "%-*s%*s of %s per node: %s\n", LABEL, "host memory", VALUE, node,
                           capacity,
                           r->host_bytes <= r->host_capacity_bytes ? "fits" : "DOES NOT FIT");
   for (uint32_t role = 0; role < r->plan->n_roles; role++) {
     const struct weft_report_role *row = &r->role[role];
     g_autofree char *rank = weft_units_human (row->host_bytes, "B");
-    g_string_append_printf (out, "  stage %-*u%9s a rank:", INDENT - 8, role, rank);
+    g_string_append_printf (out, "  stage %-*u%9s per rank:", INDENT - 8, role, rank);
     for (int kind = 0; kind < WEFT_N_BUF_KIND; kind++) {
       g_autofree char *bytes = weft_units_human (row->host_by_kind[kind], "B");
       if (row->host_by_kind[kind])
@@ -355,7 +356,7 @@ print_host (const weft_report *r, GString *out)
   }
 }
 
-/* What does not fit has more padding than it would have to: nothing waits then. */
+/* A plan that does not fit has more padding than necessary, because no op waits for memory then. */
 static void
 print_verdict (const weft_report *r, GString *out)
 {
@@ -383,7 +384,7 @@ weft_report_print_memory (const weft_report *r, struct weft_report_style style, 
   for (uint32_t role = 0; role < r->plan->n_roles; role++)
     print_registered (r, role, out);
   for (uint32_t role = 0; role < r->plan->n_roles; role++)
-    print_waits (r, role, out);
+    print_stalls (r, role, out);
   for (uint32_t role = 0; role < r->plan->n_roles; role++)
     print_init (r, role, out);
   print_host (r, out);
@@ -487,8 +488,9 @@ weft_report_print_pipeline (const weft_report *r, struct weft_report_style style
   g_autofree char *column = weft_units_human (r->timeline->seconds / width, "s");
 
   g_string_append_printf (out,
-                          "timeline, one column is %s: digits forward, letters backward of that"
-                          " microbatch,\n# update, ~ waits for a transfer, . idle\n",
+                          "timeline, one column is %s: a digit is the forward pass of that"
+                          " microbatch,\na letter the backward pass, # the update, ~ a wait for"
+                          " communication, . idle\n",
                           column);
   for (uint32_t role = 0; role < r->plan->n_roles; role++) {
     int row = row_of_role (r->timeline, role);
@@ -505,7 +507,7 @@ print_engine (const weft_timeline *t, GString *out)
   g_autofree char *wall = weft_units_human (t->wall_seconds, "s");
 
   g_string_append_printf (
-      out, "\nexecutor %s%s%s; ranks watched: %u; %" G_GUINT64_FORMAT " ops in %s\n", t->executor,
+      out, "\nexecutor %s%s%s; observed ranks: %u; %" G_GUINT64_FORMAT " ops in %s\n", t->executor,
       *t->engine ? ", SimGrid " : "", t->engine, t->n, t->n_ops, wall);
 }
 

@@ -14,7 +14,7 @@ struct trace {
   uint64_t n_event, n_arrow;
 };
 
-/* The text that the next event is appended to. */
+/* Text to which the next event is appended. */
 static GString *
 event (struct trace *tr)
 {
@@ -23,7 +23,7 @@ event (struct trace *tr)
   return tr->sink.text;
 }
 
-/* Whole nanoseconds: what ends where the next begins does so in the file, too. */
+/* Rounded to nanoseconds, so that adjacent events are adjacent in the file, too. */
 static int64_t
 nanoseconds (double seconds)
 {
@@ -188,7 +188,7 @@ write_slice (struct trace *tr, uint32_t row, uint32_t op)
   g_string_append_c (out, '}');
 }
 
-/* What ops were made of lies inside them. */
+/* Kernels of an op are slices inside it. */
 static void
 write_parts (struct trace *tr, uint32_t row)
 {
@@ -209,7 +209,7 @@ write_parts (struct trace *tr, uint32_t row)
   }
 }
 
-/* From the moment at which a clock says that a phase starts to the one at which it ends. */
+/* A phase from its begin to its end, as its timer ops say. */
 static void
 write_phase (struct trace *tr, uint32_t row, uint32_t start, uint32_t stop)
 {
@@ -225,7 +225,7 @@ write_phase (struct trace *tr, uint32_t row, uint32_t start, uint32_t stop)
   g_string_append_c (out, '}');
 }
 
-/* Phases lie inside each other. */
+/* Phases are nested. */
 static void
 write_phases (struct trace *tr, uint32_t row)
 {

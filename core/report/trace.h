@@ -1,14 +1,15 @@
 /* trace.h - a timeline as a trace that Perfetto and chrome://tracing open: Chrome's JSON event
  * format.
  *
- * A watched rank is a process, a lane a thread; both sort as ranks and lanes do.  Members of one
- * group of transfers end together, so each but the first is on a row of its own: "pp 2", then
- * "pp 3".  Slices carry what the op is (number, phase, layer, microbatch, shape, FLOPs, bytes).
- * Arrows lead from an op to those on other lanes that waited for it, and from a send to its
- * receive.  Phases that timers measure are slices of a row "timers".  The counter "memory" stacks the kinds of buffers that are alive on the GPU, permanent
- * ones included, as ops begin and end.
+ * An observed rank is a process, a lane a thread; both are sorted like ranks and lanes.  Members of
+ * a group of transfers end together, so each but the first has a row of its own: "pp 2", then "pp
+ * 3". Slices carry the data of the op (number, phase, layer, microbatch, shape, FLOPs,
+ * bytes).  Arrows lead from an op to the ops on other lanes that waited for it, and from a send to
+ * its receive. Phases that timers measure are slices of a row "timers".  The counter "memory"
+ * stacks the kinds of buffers that are alive on the GPU, permanent ones included.
  *
- * The file is written as it is made.  A path that ends in .gz is compressed; viewers read both. */
+ * The file is written while it is generated.  A path that ends in .gz is compressed; viewers read
+ * both. */
 #pragma once
 #include "core/exec/timeline.h"
 

@@ -280,13 +280,14 @@ count_pieces (struct plan *plan)
     if (of_stage[stage] == 0 || of_stage[stage] != plan->n_copies)
       return weft_bad_input (
           plan->r->error,
-          "%s: stage %u is on %u ranks, and stage 0 on %u: wanted every stage from "
-          "0 on as often as the others",
+          "%s: stage %u is on %u ranks, and stage 0 on %u: every stage must be on the "
+          "same number of ranks",
           plan->r->where, stage, of_stage[stage], plan->n_copies);
   for (uint32_t rank = 0; rank < n_ranks; rank++)
     if (on_rank[rank] != on_rank[0])
       return weft_bad_input (plan->r->error,
-                             "%s:%u: rank %u runs %u stages, and rank 0 %u: wanted as many on each",
+                             "%s:%u: rank %u runs %u stages, and rank 0 %u: the numbers must be "
+                             "equal",
                              plan->r->where, rank + 1, rank, on_rank[rank], on_rank[0]);
   if (on_rank[0] > UINT8_MAX)
     return weft_bad_input (plan->r->error, "%s: found %u stages on each rank, wanted at most %u",
@@ -317,8 +318,8 @@ find_copies (struct plan *plan)
     if (taken[piece->copy * plan->n_stages + piece->stage]++)
       return weft_bad_input (
           plan->r->error,
-          "%s:%u: another rank runs stage %u too for microbatches that enter where "
-          "%u does, wanted one",
+          "%s:%u: another rank also runs stage %u for microbatches that start on the same "
+          "rank as microbatch %u, wanted one rank",
           plan->r->where, piece->rank + 1, piece->stage, piece->first_micro);
   }
   return TRUE;
@@ -370,8 +371,8 @@ settle (const struct reader *r)
   note_all (&plan);
   if ((uint64_t) plan.n_stages * plan.n_micro > plan.n_actions || plan.n_actions == 0)
     weft_bad_input (r->error,
-                    "%s: found %zu cells for %u stages and %u microbatches, wanted each microbatch "
-                    "from 0 on at each stage",
+                    "%s: found %zu cells for %u stages and %u microbatches, wanted every microbatch "
+                    "on every stage, both from 0",
                     r->where, plan.n_actions, plan.n_stages, plan.n_micro);
   else if (count_pieces (&plan) && find_copies (&plan))
     grid = grid_of (&plan);

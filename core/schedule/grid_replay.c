@@ -243,7 +243,8 @@ check_cell (const weft_grid *grid, uint32_t rank, uint32_t i, GError **error)
   g_autofree char *text = weft_cell_print (grid, rank, cell);
   if (cell->micro < grid->n_micro)
     return weft_bad_input (error,
-                           "rank %u runs %s, wanted another: microbatch %u goes the other way",
+                           "rank %u runs %s, but microbatch %u belongs to the other copy of the "
+                           "model",
                            rank, text, cell->micro);
   return weft_bad_input (error, "rank %u runs %s, wanted %u stages and %u microbatches, from 0",
                          rank, text, grid->n_stages, grid->n_micro);

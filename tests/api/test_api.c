@@ -467,7 +467,7 @@ broadcast_params_refreshes_masters_and_wants_whole_weights (void **state)
   assert_memory_equal (&found.loss, &wanted.loss, sizeof found.loss);
   assert_true (hash_of (a, false) == hash_of (b, false));
   assert_refused (weft_module_broadcast_params (slices->module, error), WEFT_STATUS_BAD_INPUT,
-                  "weights of which every rank keeps a slice");
+                  "sharded weights");
   assert_ok (weft_module_broadcast_params (alone->module, error));
   begin (alone);
   assert_refused (weft_module_broadcast_params (alone->module, error), WEFT_STATUS_ORDER,
@@ -621,7 +621,7 @@ errors_are_those_of_the_command_line (void **state)
                   "did you mean --overlap-grad-reduce?");
   assert_refused (open_job ("--model gpt2-nana", error), WEFT_STATUS_BAD_INPUT,
                   "did you mean gpt2-nano?");
-  assert_refused (open_job ("nowhere.ini", error), WEFT_STATUS_BAD_INPUT, "which is no file");
+  assert_refused (open_job ("nowhere.ini", error), WEFT_STATUS_BAD_INPUT, "no such file");
   assert_refused (open_job (NANO "--global-batch-size 3 --gpus 2", error), WEFT_STATUS_BAD_INPUT,
                   "batch");
   assert_refused (open_job (NANO "--gpus", error), WEFT_STATUS_BAD_INPUT, "wanted a value");

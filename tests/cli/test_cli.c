@@ -127,10 +127,10 @@ bad_input_ends_with_2_and_names_what_was_found (void **state)
   static const char *const cases[][2] = {
     { "simm", "unknown command \"simm\"; did you mean sim?" },
     { "help memroy", "did you mean memory?" },
-    { "--model gpt2", "wanted a command before any flag" },
-    { "sim nowhere.ini", "found \"nowhere.ini\", which is no file" },
-    { "sim /", "found \"/\", which is no file" },
-    { "sim a.ini b.ini", "found \"b.ini\" after \"a.ini\", wanted one job file" },
+    { "--model gpt2", "expected a command before flag" },
+    { "sim nowhere.ini", "nowhere.ini: no such file" },
+    { "sim /", "/: is a folder" },
+    { "sim a.ini b.ini", "unexpected \"b.ini\" after \"a.ini\": expected at most one job file" },
     { "sim", "--model NAME" },
     { "sim --modle gpt2", "unknown flag --modle; did you mean --model?" },
     { "sim --trase x", "unknown flag --trase; did you mean --trace?" },
@@ -147,7 +147,7 @@ bad_input_ends_with_2_and_names_what_was_found (void **state)
     { "memory " NANO "--micro-batch-size 0", "--micro-batch-size: " },
     { "sim " NANO "--no-micro-batch-size", "unknown flag --no-micro-batch-size" },
     { "topologies --markdown", "unknown flag --markdown" },
-    { "models a b", "wanted one name" },
+    { "models a b", "expected at most one name" },
   };
 
   (void) state;
@@ -284,7 +284,7 @@ all_that_predict_know_graphs (void **state)
   accepted ("plan " BOUND "--graph --finalists 1", " --graph\n");
   for (size_t i = 0; i < G_N_ELEMENTS (refused); i++) {
     g_autofree char *words = g_strdup_printf ("%s " COUNTED " --graph", refused[i]);
-    weft_test_refused (words, 2, "--graph: found all_to_all_v");
+    weft_test_refused (words, 2, "--graph: all_to_all_v");
   }
   g_unlink (path);
 }
@@ -315,7 +315,7 @@ waits_for_memory_are_told (void **state)
     const char *command, *text;
   } pages[] = { { "sim", " ops wait for memory, " },
                 { "memory", " ops wait for memory, " },
-                { "explain", "held up by dp reduce_scatter" } };
+                { "explain", "stalled by dp reduce_scatter" } };
   g_autofree char *words = g_strdup_printf ("sim %s 14e9 --executor clock --json", job);
   g_autoptr (JsonNode) root = document (words, 0);
   JsonObject *memory = json_object_get_object_member (json_node_get_object (root), "memory");

@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define NANO "train --model gpt2-nano --data README.md "
+#define NANO "train --model gpt2-nano --data LICENSE "
 
 /* ----------------------------------------------------------------------- lines */
 
@@ -84,7 +84,7 @@ assert_same_steps (const GPtrArray *a, unsigned first, const GPtrArray *b, unsig
 
 /* 256 equally likely bytes cost ln 256 = 5.545; the bytes of English text alone are worth 1.5. */
 static void
-it_learns_the_readme (void **state)
+it_learns_the_licence (void **state)
 {
   g_autoptr (GPtrArray) lines = train ("--steps 50");
   double late = 0; /* mean of the last ten steps */
@@ -165,7 +165,7 @@ unshuffled_data_is_read_from_its_beginning (void **state)
   g_autofree char *part = g_build_filename (*state, "part.txt", NULL), *text = NULL;
   gsize length;
 
-  assert_true (g_file_get_contents (WEFT_SOURCE_DIR "/README.md", &text, &length, NULL));
+  assert_true (g_file_get_contents (WEFT_SOURCE_DIR "/LICENSE", &text, &length, NULL));
   assert_true (g_file_set_contents (part, text, 2 * 128 + 1, NULL));
   g_autoptr (GPtrArray) whole = train ("--steps 2 --no-shuffle");
   g_autofree char *words = g_strdup_printf (
@@ -334,26 +334,26 @@ static void
 bad_input_ends_with_2_and_names_what_was_found (void **state)
 {
   static const char *const cases[][2] = {
-    { "train --model gpt2-nano", "no data: give --data FILE" },
+    { "train --model gpt2-nano", "--data FILE is missing" },
     { NANO "--data nowhere.txt", "nowhere.txt" },
-    { NANO "--tokens-from x", "wanted one of them" },
+    { NANO "--tokens-from x", "exclude each other" },
     { NANO "--steps 0", "--steps: found \"0\"" },
     { NANO "--lr fast", "--lr: found \"fast\"" },
     { NANO "--lr 1e-3 --min-lr 1", "--min-lr: found 1" },
     { NANO "--beta1 1", "--beta1: found \"1\"" },
     { NANO "--executor gpu", "--executor: found \"gpu\", wanted cpu, cuda or auto" },
-    { NANO "--graph", "--graph: found with the cpu executor, wanted --executor cuda" },
-    { NANO "--ranks-per-gpu 2", "--ranks-per-gpu: found with the cpu executor" },
+    { NANO "--graph", "--graph: not available with executor cpu (expected --executor cuda)" },
+    { NANO "--ranks-per-gpu 2", "--ranks-per-gpu: not available with executor cpu" },
     { NANO "--executor abacus", "--executor: found \"abacus\"" },
     { NANO "--gpus 4 --ranks-per-process 2", "--ranks-per-process: found \"2\"" },
-    { NANO "--save-interval 5", "without --save DIR" },
-    { NANO "--save README.md", "README.md is no folder" },
-    { NANO "--save README.md/below/it", "README.md is no folder" },
-    { NANO "--trace=", "--trace: found nothing, wanted a file" },
-    { NANO "--trace nowhere/step.json", "nowhere is no folder" },
-    { NANO "--timeline nowhere/step.json", "nowhere is no folder" },
-    { NANO "--export-safetensors docs", "which is a folder" },
-    { NANO "--dump-gradients nowhere/g.safetensors", "nowhere is no folder" },
+    { NANO "--save-interval 5", "--save-interval needs --save DIR" },
+    { NANO "--save README.md", "README.md is not a folder" },
+    { NANO "--save README.md/below/it", "README.md is not a folder" },
+    { NANO "--trace=", "--trace: empty name (expected a file)" },
+    { NANO "--trace nowhere/step.json", "nowhere is not a folder" },
+    { NANO "--timeline nowhere/step.json", "nowhere is not a folder" },
+    { NANO "--export-safetensors docs", "is a folder (expected a file)" },
+    { NANO "--dump-gradients nowhere/g.safetensors", "nowhere is not a folder" },
     { NANO "--stepps 5", "did you mean --steps?" },
     { NANO "--load a --init-safetensors b", "wanted one source of weights" },
     { NANO "--load nowhere", "nowhere" },
@@ -373,7 +373,7 @@ a_file_that_cannot_be_written_is_refused_before_the_first_step (void **state)
   g_autofree char *path = g_build_filename (*state, "step.json", NULL);
   g_autofree char *words = g_strdup_printf (NANO "--trace %s", path);
   assert_true (g_file_set_contents (path, "", 0, NULL) && g_chmod (path, 0444) == 0);
-  weft_test_refused (words, 2, "step.json\", which cannot be written");
+  weft_test_refused (words, 2, "step.json: cannot be written");
 }
 
 static void
@@ -457,7 +457,7 @@ enter_the_tree (void **state)
 #define IN_FOLDER(test)                                                                            \
   cmocka_unit_test_setup_teardown (test, weft_test_folder_make, weft_test_folder_remove)
 static const struct CMUnitTest tests[] = {
-  cmocka_unit_test (it_learns_the_readme),
+  cmocka_unit_test (it_learns_the_licence),
   cmocka_unit_test (the_last_line_says_what_was_allocated),
   cmocka_unit_test (every_strategy_gives_the_same_numbers),
   cmocka_unit_test (another_seed_gives_other_numbers_and_the_same_one_the_same),

@@ -240,7 +240,7 @@ members_issue_the_same_collectives_in_the_same_order (void **state)
                "op 0 " SUM ("b", "s0") "op 1 " SUM ("a", "s0"),
                "role 0 issues all_reduce a (op 0) where role 1 issues all_reduce b (op 0)" AGREE);
   check_roles ("op 0 " SUM ("a", "s0") "op 1 " SUM ("b", "s0"), "op 0 " SUM ("a", "s0"),
-               "everybody waits: role 0 lane world at op 1 (all_reduce b)");
+               "deadlock: role 0 lane world at op 1 (all_reduce b)");
 }
 
 static void
@@ -273,9 +273,9 @@ a_send_needs_its_receive (void **state)
   (void) state;
   check_roles ("op 0 " SEND ("a", "s0", "+1") "\n", "op 0 " RECV ("b", "s0", "-1") "\n", NULL);
   check_roles ("op 0 " SEND ("a", "s0", "+1") "\n", "",
-               "everybody waits: role 0 lane pp at op 0 (send a m0)");
+               "deadlock: role 0 lane pp at op 0 (send a m0)");
   check_roles ("", "op 0 " RECV ("b", "s0", "-1") "\n",
-               "everybody waits: role 1 lane pp at op 0 (recv b m0)");
+               "deadlock: role 1 lane pp at op 0 (recv b m0)");
   check_roles ("op 0 " SEND ("a", "s0", "+1") "\n", "op 0 " RECV ("b", "s1", "-1") "\n",
                "role 1 issues recv b m0 (op 0) where role 0 issues send a m0 (op 0)" AGREE);
   check_roles ("op 0 " SEND ("a", "s0", "+1") "\n",
@@ -293,7 +293,7 @@ two_that_send_first_wait_for_ever_unless_grouped (void **state)
   check_roles (
       "op 0 " SEND ("a", "s0", "+1") "\nop 1 " RECV ("b", "s0", "+1") "\n",
       "op 0 " SEND ("c", "s0", "-1") "\nop 1 " RECV ("d", "s0", "-1") "\n",
-      "everybody waits: role 0 lane pp at op 0 (send a m0); role 1 lane pp at op 0 (send c m0)");
+      "deadlock: role 0 lane pp at op 0 (send a m0); role 1 lane pp at op 0 (send c m0)");
   check_roles ("op 0 " SEND ("a", "s0", "+1") "\nop 1 " RECV ("b", "s0", "+1") " grouped\n",
                "op 0 " SEND ("c", "s0", "-1") "\nop 1 " RECV ("d", "s0", "-1") " grouped\n", NULL);
   check_roles ("op 0 " SEND ("a", "s0", "+1") "\nop 1 " RECV ("b", "s0", "+1") "\n",
@@ -310,13 +310,13 @@ crossed_orders_of_two_lanes_wait_for_ever (void **state)
       "c", "s0", "-1") "\nop 1 world all_reduce O c0 \"a\" s0 over world uses rw2 after 0\n";
   (void) state;
   check_roles (sends_last, receives_first,
-               "everybody waits: role 0 lane pp at op 1 (send b m0); role 0 lane world at op 0 "
+               "deadlock: role 0 lane pp at op 1 (send b m0); role 0 lane world at op 0 "
                "(all_reduce a); role 1 lane pp at op 0 (recv c m0); role 1 lane world at op 1 "
                "(all_reduce a)");
   check_roles (sends_last, "op 0 " RECV ("c", "s0", "-1") "\nop 1 " SUM ("a", "s0"), NULL);
 }
 
-#define NOBODY ", and there is nobody at the other end: "
+#define NOBODY ", which has no partner: "
 
 static void
 what_a_role_talks_to_must_be_there (void **state)

@@ -271,8 +271,8 @@ a_damaged_file_is_refused_and_says_where (void **state)
     { "\"rank\":1", "\"rank\":-1", "wanted a whole number from 0" },
     { "\"role\":0", "\"role\":1", "rows[0]: role: found 1, wanted at most 0" },
     { "\"stands_for\":1", "\"stands_for\":2", "stands_for: found 2, wanted 1" },
-    { "\"begin\":[", "\"begin\":[0,", "so many ops has role 0" },
-    { "\"begin\":[0,", "\"begin\":[", "so many ops has role 0" },
+    { "\"begin\":[", "\"begin\":[0,", "the number of ops of role 0" },
+    { "\"begin\":[0,", "\"begin\":[", "the number of ops of role 0" },
     { "\"begin\":[0,", "\"begin\":[null,", "op 0: found begin nan" },
     { "\"begin\":[0,", "\"begin\":[1,", "wanted begin first" },
     { "\"begin\":[0,", "\"begin\":[true,", "op 0: wanted seconds from 0 to 1e9, or null" },
@@ -280,7 +280,7 @@ a_damaged_file_is_refused_and_says_where (void **state)
     { "\"begin\":[0,", "\"begin\":{},\"b\":[0,", "begin: found {}, wanted an array" },
     { "\"rows\":[", "\"rows\":[],\"x\":[", "rows: found 0, wanted 1 to 2" },
     { "\"rows\":[", "\"rows\":[3,", "rows" },
-    { "num_layers = 1", "num_layers = 2", "so many ops has role 0" },
+    { "num_layers = 1", "num_layers = 2", "the number of ops of role 0" },
     { "num_layers = 1", "num_layers = -1", "num_layers" },
     { "topology = dgx-h100", "topology = dgx-h999", "did you mean" },
     { "topology = dgx-h100", "topology = gone.ini", "gone.ini" },
@@ -739,12 +739,12 @@ the_command_wants_two_files (void **state)
   static const char *const cases[][5] = {
     { "found no file, wanted two job or timeline files", "compare" },
     { "found one file, wanted two job or timeline files", "compare", "a.json" },
-    { "wanted two files", "compare", "a", "b", "c" },
+    { "expected two files", "compare", "a", "b", "c" },
     { "nowhere.json: No such file", "compare", "nowhere.json", "b" },
-    { "found \"nowhere.ini\", which is no file", "compare", "nowhere.ini", "b" },
+    { "nowhere.ini: no such file", "compare", "nowhere.ini", "b" },
     { "--top: found \"x\"", "compare", "a", "b", "--top=x" },
     { "wanted sim or clock", "compare", "a", "b", "--executor=x" },
-    { "wanted one name at most", "knobs", "a", "b" },
+    { "expected at most one name", "knobs", "a", "b" },
   };
 
   (void) state;

@@ -141,7 +141,7 @@ a_deprecated_flag_is_accepted_with_a_warning (void **state)
   g_autoptr (GPtrArray) warnings = weft_job_warnings (&job);
   assert_int_equal (warnings->len, 1);
   assert_true (
-      g_str_has_prefix (g_ptr_array_index (warnings, 0), "moe_extended_tp changes nothing: "));
+      g_str_has_prefix (g_ptr_array_index (warnings, 0), "moe_extended_tp has no effect: "));
 }
 
 static void
@@ -477,7 +477,7 @@ keys_of_a_config_that_nothing_reads_are_told (void **state)
   remove (path);
   g_autoptr (GPtrArray) warnings = weft_job_warnings (&job);
   assert_int_equal (warnings->len, 1);
-  assert_string_equal (warnings->pdata[0], "model config: nothing reads frobnicate");
+  assert_string_equal (warnings->pdata[0], "model config: unknown keys were ignored: frobnicate");
 }
 
 static const struct CMUnitTest tests[] = {

@@ -166,23 +166,23 @@ texts_that_are_no_schedule_are_refused (void **state)
 {
   (void) state;
   assert_refused ("",
-                  "mine.csv: found 0 cells for 0 stages and 0 microbatches, wanted each microbatch "
-                  "from 0 on at each stage");
+                  "mine.csv: found 0 cells for 0 stages and 0 microbatches, wanted every microbatch "
+                  "on every stage, both from 0");
   assert_refused ("9F60000,0B0",
                   "mine.csv: found 2 cells for 10 stages and 60001 microbatches, wanted "
-                  "each microbatch from 0 on at each stage");
+                  "every microbatch on every stage, both from 0");
   assert_refused (
       "0F0,0B0,0F1,0B1\n2F0,2B0,2F1,2B1",
-      "mine.csv: stage 1 is on 0 ranks, and stage 0 on 1: wanted every stage from 0 on as "
-      "often as the others");
+      "mine.csv: stage 1 is on 0 ranks, and stage 0 on 1: every stage must be on the same "
+      "number of ranks");
   assert_refused ("0F0,0B0\n\n1F0,1B0",
-                  "mine.csv:2: rank 1 runs 0 stages, and rank 0 1: wanted as many on each");
+                  "mine.csv:2: rank 1 runs 0 stages, and rank 0 1: the numbers must be equal");
   assert_refused ("0F0,2F0,2B0,0B0\n1F0,1B0",
-                  "mine.csv:2: rank 1 runs 1 stages, and rank 0 2: wanted as many on each");
+                  "mine.csv:2: rank 1 runs 1 stages, and rank 0 2: the numbers must be equal");
   assert_refused (
       "0F0,0B0,0F1,0B1\n1F0,1B0,0F2,0B2",
-      "mine.csv: stage 1 is on 1 ranks, and stage 0 on 2: wanted every stage from 0 on as "
-      "often as the others");
+      "mine.csv: stage 1 is on 1 ranks, and stage 0 on 2: every stage must be on the same "
+      "number of ranks");
   assert_refused ("0F0,0B0,1F0,1B0,1F2,1B2\n1F1,1B1,0F1,0B1\n",
                   "mine.csv: 0F2 is missing, wanted once on rank 0");
 }
@@ -199,11 +199,12 @@ a_schedule_that_cannot_run_is_refused (void **state)
   assert_refused ("0F1,(0B1;0F0)OVERLAP_F_B,0B0",
                   "mine.csv: 0B1 is one of a pair on rank 0, wanted a forward and a backward");
   assert_refused ("0F0,1F1,1B1,0B0,0F1\n0F1,1F0,1B0,0B1",
-                  "mine.csv: rank 0 runs 0F1, wanted another: microbatch 1 goes the other way");
+                  "mine.csv: rank 0 runs 0F1, but microbatch 1 belongs to the other copy of the "
+                  "model");
   assert_refused (
       "0F0,1F1,1B1,0B0\n0F1,1F0,1B0,0B1,0F0",
-      "mine.csv:2: another rank runs stage 0 too for microbatches that enter where 0 does, "
-      "wanted one");
+      "mine.csv:2: another rank also runs stage 0 for microbatches that start on the same rank as "
+      "microbatch 0, wanted one rank");
 }
 
 /* Bytes changed, dropped and doubled: what is still a schedule reads back as itself, the rest is

@@ -164,12 +164,12 @@ a_wait_for_memory_lasts_from_all_else_to_its_end (void **state)
     const struct made ops[] = { KERNEL (0, 2), LOAD (0, cases[i].load),
                                 REDUCE (1, cases[i].reduce), KERNEL (9, 10) };
     struct step s = step_that_waits (ops, G_N_ELEMENTS (ops), 3, 1, 2);
-    const struct weft_waits *waits = &s.report->role[0].waits;
-    assert_int_equal (waits->n_op, 1);
-    assert_int_equal (waits->n_kernel, 1);
-    near (waits->held_s, cases[i].held);
-    assert_int_equal (waits->awaited->len, 1);
-    const struct weft_waits_for *w = &g_array_index (waits->awaited, struct weft_waits_for, 0);
+    const struct weft_memory_stalls *stalls = &s.report->role[0].stalls;
+    assert_int_equal (stalls->n_op, 1);
+    assert_int_equal (stalls->n_kernel, 1);
+    near (stalls->held_s, cases[i].held);
+    assert_int_equal (stalls->cause->len, 1);
+    const struct weft_memory_stall *w = &g_array_index (stalls->cause, struct weft_memory_stall, 0);
     assert_int_equal (w->lane, WEFT_LANE_DP);
     assert_int_equal (w->kind, WEFT_OP_ALL_REDUCE);
     assert_int_equal (w->ops, 1);
@@ -186,7 +186,7 @@ what_has_begun_is_not_held (void **state)
   struct step s = step_that_waits (ops, G_N_ELEMENTS (ops), 3, 1, 2);
 
   (void) state;
-  near (s.report->role[0].waits.held_s, 2);
+  near (s.report->role[0].stalls.held_s, 2);
   step_free (&s);
 }
 

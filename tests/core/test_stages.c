@@ -62,11 +62,11 @@ decoder_first_and_last_pipeline_num_layers_leave_the_rest_to_the_others (void **
           "rule layers_split");
   expect ("num_layers=8 gpus=4 decoder_last_pipeline_num_layers=8", "rule layers_split");
   expect ("num_layers=8 gpus=4 pipeline_model_parallel_size=4 decoder_first_pipeline_num_layers=9",
-          "the layers that are left do not share out evenly");
+          "the remaining layers do not divide evenly");
   expect ("num_layers=8 gpus=3 pipeline_model_parallel_size=3 global_batch_size=3 "
           "virtual_pipeline_model_parallel_size=2 decoder_first_pipeline_num_layers=3 "
           "decoder_last_pipeline_num_layers=3",
-          "3 layers for 2 chunks of a rank");
+          "3 layers for 2 chunks per rank");
 }
 
 static void
@@ -81,7 +81,7 @@ account_for_embedding_and_loss_in_pipeline_split_take_the_place_of_a_layer (void
           "2 2 2 1");
   expect ("num_layers=8 gpus=4 pipeline_model_parallel_size=4 "
           "account_for_loss_in_pipeline_split=true",
-          "9 layers, ends among them, for 4 stages");
+          "9 layers (including counted ends) for 4 stages");
 }
 
 #define LAYOUT "num_layers=8 gpus=4 pipeline_model_parallel_size=4 pipeline_model_parallel_layout="
@@ -92,15 +92,15 @@ pipeline_model_parallel_layout_says_everything (void **state)
   (void) state;
   expect (LAYOUT "Et|tt|t*3|tt,L", "1 2 3 2");
   expect (LAYOUT "E|(t|)*2t*6L", "0 1 1 6");
-  expect (LAYOUT "E|t*8||L", "stage 2 has nothing");
+  expect (LAYOUT "E|t*8||L", "stage 2 is empty");
   expect (LAYOUT "Et|(tt|)*2,L", "5 layers");
   expect (LAYOUT "E|(tt|tt|)*1t*4,L", "0 2 2 4");
   expect (LAYOUT "Et*2|((t)*2|)*2t*2L", "2 2 2 2");
   expect (LAYOUT "Et|tt|tt,L", "3 stages");
   expect (LAYOUT "t|tt|tt|tttE,L", "does not begin with its one E");
-  expect (LAYOUT "Et|tt|xx|ttt,L", "cannot be read from \"xx|ttt,L\" on");
-  expect (LAYOUT "Et|tt|t*0|ttt,L", "cannot be read");
-  expect (LAYOUT "Et|tt|(tt|ttt,L", "cannot be read");
+  expect (LAYOUT "Et|tt|xx|ttt,L", "has a syntax error at \"xx|ttt,L\"");
+  expect (LAYOUT "Et|tt|t*0|ttt,L", "has a syntax error at");
+  expect (LAYOUT "Et|tt|(tt|ttt,L", "has a syntax error at");
   expect (LAYOUT "Et|tt|tt|ttm,L", "7 layers and 1 of multi-token prediction");
   expect (LAYOUT "Et|tt|tt|ttt,L decoder_first_pipeline_num_layers=2", "more than one of");
   /* Twice as many stages as ranks: two chunks. */

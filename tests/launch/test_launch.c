@@ -275,7 +275,7 @@ weft_train_says_what_is_wrong_with_its_variables (void **state)
                "--executor cuda", "SLURM_STEP_NODELIST: list of hosts");
   assert_told ("PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1", "--executor cuda",
                "MASTER_ADDR: found nothing, wanted the host of rank 0: mpich puts 2 processes");
-  assert_told (TORCHRUN, "", "found 8 processes (torchrun) with the cpu executor");
+  assert_told (TORCHRUN, "", "found 8 processes (torchrun), but the cpu executor");
   assert_told ("WEFT_NOTHING=", "--executor cuda --launcher slurm", "SLURM_PROCID is not set");
   assert_told ("WEFT_NOTHING=", "--executor cuda --launcher pbs", "--launcher: found \"pbs\"");
 }

@@ -1,5 +1,4 @@
-/* Attention of a layer, between the two linear maps around it: q/k norm, rotary positions, scores,
- * softmax, values. */
+/* Attention of a layer, between its two linear maps: q/k norm, rotary positions, attention. */
 #include "core/passes/layer/block.h"
 
 static uint64_t
@@ -8,15 +7,14 @@ head_rows (const struct weft_step *s)
   return s->tokens * (s->width.heads + s->width.groups);
 }
 
-/* With fewer groups than tensor parallel ranks the map to queries, keys and values is cut evenly
- * nevertheless, through keys and values of a group: what ranks make is gathered, and each takes its
- * queries and the group that they share; gradients go back as a sum (Megatron-Core attention.py,
+/* Fewer groups than tensor parallel ranks: the qkv map is cut evenly even so, through keys and
+ * values of a group. Outputs are all-gathered, and each rank takes its queries and the group that
+ * it shares with others. Gradients are summed on the way back (Megatron-Core attention.py,
  * get_query_key_value_tensors).
  *
- * Gradients of keys and values are sums over all queries of the group. Canonical order takes each
- * of them on one rank: ranks that share a group attend to all of it, every one of them as one rank
- * would, and go on with their own part of the result and of the gradient; d_o of the group is
- * gathered. */
+ * Gradients of keys and values are sums over all queries of a group. In canonical order ranks that
+ * share a group each attend to all of it, as a single rank would, and keep their own part of the
+ * output and of the gradient; the gradient of the output is gathered for that. */
 static gboolean
 shares_group (const struct weft_step *s)
 {
@@ -61,11 +59,11 @@ weft_heads_scatter (struct weft_step *s, uint32_t dqkv)
     return all;
   uint32_t mine = weft_tensor_reduce_scatter (s, all, "dqkv_heads");
   uint32_t sum = weft_build_last (s->b, WEFT_LANE_TP);
-  weft_next_kernel_waits_for (s, sum); /* a product in pieces reads it through views */
+  weft_next_kernel_waits_for (s, sum); /* a product in pieces reads mine through views */
   return mine;
 }
 
-/* Of what the group attended to this rank's columns. */
+/* Takes this rank's columns of the group's output. */
 static void
 keep_own (struct weft_step *s, struct weft_saved *saved)
 {
@@ -105,7 +103,7 @@ rope_shape (const struct weft_step *s)
 }
 
 static void
-turn_heads (struct weft_step *s, struct weft_saved *saved)
+prepare_heads (struct weft_step *s, struct weft_saved *saved)
 {
   const union weft_model *m = s->model;
 
@@ -121,11 +119,11 @@ turn_heads (struct weft_step *s, struct weft_saved *saved)
     weft_emit (s, WEFT_OP_ROPE, "rope", rope_shape (s), WEFT_USES (WEFT_RW (saved->qkv)));
 }
 
-/* Attention of Hugging Face models looks whether sequences were packed, where a batch of one leaves
- * that open: a number on the GPU that the host waits for (transformers
- * modeling_flash_attention_utils.py). patch_is_packed_sequence takes the question away. */
+/* Hugging Face models check whether a batch of one sequence is packed: the host reads a number from
+ * the GPU (transformers modeling_flash_attention_utils.py). patch_is_packed_sequence removes the
+ * check. */
 static void
-ask_for_packing (struct weft_step *s)
+check_packing (struct weft_step *s)
 {
   if (s->strategy->distributed_config != WEFT_FSDP2 || s->strategy->patch_is_packed_sequence ||
       s->job->train.micro_batch_size > 1)
@@ -165,15 +163,15 @@ attend (struct weft_step *s, struct weft_saved *saved)
 void
 weft_layer_attention (struct weft_step *s, struct weft_saved *saved)
 {
-  turn_heads (s, saved);
-  ask_for_packing (s);
+  prepare_heads (s, saved);
+  check_packing (s);
   saved->whole_o = WEFT_NO_BUF;
   attend (s, saved);
   keep_own (s, saved);
 }
 
-/* Weights of the q and k norms are summed over all heads, of which tensor parallel ranks have
- * theirs: as norm.c has it for rows. */
+/* The gradients of the q and k norms are sums over all heads, of which a tensor parallel rank has
+ * some. norm.c does the same for rows. */
 static void
 head_norm_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dqkv)
 {
@@ -206,7 +204,7 @@ head_norm_backward (struct weft_step *s, const struct weft_saved *saved, uint32_
 }
 
 static void
-turn_heads_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dqkv)
+prepare_heads_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dqkv)
 {
   const union weft_model *m = s->model;
 
@@ -235,6 +233,6 @@ weft_layer_attention_backward (struct weft_step *s, struct weft_saved *saved, ui
     weft_emit (s, WEFT_OP_ATTENTION_BWD, "attention", weft_attention_shape (s),
                WEFT_USES (WEFT_R (saved->qkv), WEFT_R (o), WEFT_R (saved->lse), WEFT_R (d_o),
                           WEFT_W (dqkv)));
-  turn_heads_backward (s, saved, dqkv);
+  prepare_heads_backward (s, saved, dqkv);
   return dqkv;
 }

@@ -1,21 +1,21 @@
-/* enable_autocast: products are taken in another type than weights are kept in and than the
- * residual stream has (torch.autocast).
+/* enable_autocast: products run in another type than that of weights and of the residual stream
+ * (torch.autocast).
  *
- *   activations  a product's input is converted where it comes from a norm; what lies between two
- *                products (queries to attention to projection, projection to activation to
- *                projection) stays in the products' type, and what joins the residual stream is
- *                converted back.  Gradients likewise, the other way round.
- *   weights      in forward each is converted at its first use in a microbatch, into one buffer
- *                that lives until the pass of that microbatch ends, as the cache of torch.autocast
- *                does. Backward, and forward that runs again, convert a weight each time.
- *   the rest     norms, the embedding and the optimizer keep the weights' type; biases are added as
- *                they are, and weight gradients are added up in the gradients' type.
+ *   activations  the input of a product is converted after a norm. Activations between two products
+ *                (queries to attention to proj, fc1 to activation to fc2) stay in the type of
+ *                products. What is added to the residual stream is converted back. Gradients
+ *                likewise, in reverse
+ *   weights      forward converts each weight at its first use in a microbatch, into one buffer
+ *                that lives until the pass of that microbatch ends, like the cache of
+ *                torch.autocast. Backward and recompute convert a weight each time
+ *   the rest     norms, embedding and optimizer keep the type of weights. Biases are added in their
+ *                own type, and weight gradients are summed in the type of gradients
  *
- * precision = fp8 is the same for the linear maps of layers alone: inputs, gradients of outputs and
- * weights are converted to fp8 in front of each product, which leaves bf16: fp8_products.c, which
- * asks here where weights go.
+ * precision = fp8 does the same for the linear maps of layers: inputs, output gradients and weights
+ * are rounded to fp8 before each product, whose output is bf16 (fp8_products.c, which uses the
+ * buffers of this file for weights).
  *
- * Otherwise all types are one, and nothing here emits anything. */
+ * Otherwise all types are the same, and nothing is appended here. */
 #include "core/passes/layer/fp8_products.h"
 #include "core/job/loss.h"
 
@@ -33,7 +33,7 @@ weft_cast (struct weft_step *s, uint32_t buf, enum weft_dtype dtype, const char 
   return to;
 }
 
-/* What products read a weight in. */
+/* The type in which products read a weight. */
 static enum weft_dtype
 read_dtype (const struct weft_step *s, uint32_t param)
 {
@@ -43,7 +43,7 @@ read_dtype (const struct weft_step *s, uint32_t param)
                                                                    : s->linear_dtype;
 }
 
-/* Weights that are kept in fp8 are read as they are. */
+/* Weights stored in fp8 are read as they are. */
 static gboolean
 is_converted (const struct weft_step *s, uint32_t param)
 {
@@ -61,7 +61,7 @@ matrix_bytes (const struct weft_step *s, uint32_t param)
   return (bytes + WEFT_CAST_ALIGN - 1) / WEFT_CAST_ALIGN * WEFT_CAST_ALIGN;
 }
 
-/* Matrices that a product reads: of layers, and the head. */
+/* Whether a weight is kept in the cache: matrices of layers, and the head. */
 static gboolean
 is_cached (const struct weft_step *s, uint32_t param)
 {
@@ -76,7 +76,7 @@ is_cached (const struct weft_step *s, uint32_t param)
   return row->chunk == s->at.chunk && row->columns > 1;
 }
 
-/* The place of a weight in the cache of this pass, which its first weight opens. */
+/* The place of a weight in the cache; its first weight makes the cache. */
 static uint32_t
 cached (struct weft_step *s, uint32_t param)
 {
@@ -103,7 +103,7 @@ weft_cast_known (const struct weft_step *s, uint32_t param)
   return s->at.phase == WEFT_PHASE_FORWARD ? s->layer->cast_view[param] : WEFT_NO_BUF;
 }
 
-/* Not kept for the rest of the pass. */
+/* A buffer that is not kept for the rest of the pass. */
 static uint32_t
 room_here (struct weft_step *s, uint32_t param)
 {

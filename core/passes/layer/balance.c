@@ -1,11 +1,11 @@
-/* moe_router_enable_expert_bias: experts that are balanced without a loss. Every forward pass
- * counts who was chosen; when gradients are complete all ranks of a stage add their counts, of all
- * its layers in one collective, and each moves the biases by a step (Megatron-Core
- * finalize_model_grads.py, _update_router_expert_bias). Biases are no parameters: they have no
- * gradient, and no optimizer. */
+/* moe_router_enable_expert_bias: balances experts without an auxiliary loss. Forward counts how
+ * often each expert is chosen. When gradients are complete, all ranks of a stage add their counts,
+ * for all layers in one collective, and move each bias by one step (Megatron-Core
+ * finalize_model_grads.py, _update_router_expert_bias). Biases are not parameters: they have no
+ * gradient and no optimizer state. */
 #include "core/passes/layer/moe.h"
 
-/* Tallies and biases of the layers of a role lie chunk by chunk. */
+/* Counts and biases of all layers of the role, chunk by chunk. */
 struct weft_balance {
   uint64_t experts;
   uint32_t n; /* layers with experts */
@@ -22,7 +22,7 @@ view_of (struct weft_step *s, uint32_t base, uint64_t first, uint64_t layers, co
   return weft_build_view (s->b, base, first * bytes, layers * bytes, name);
 }
 
-/* Layers of a chunk, those that look ahead included. */
+/* Layers of a chunk, with those of multi-token prediction. */
 static uint32_t
 layers_of (const struct weft_chunk *chunk)
 {
@@ -94,7 +94,7 @@ weft_balance_bias (const struct weft_step *s)
                            : WEFT_NO_BUF;
 }
 
-/* A forward pass that is run again counts nobody twice. */
+/* Recompute does not count again. */
 void
 weft_balance_count (struct weft_step *s, uint32_t choice)
 {
@@ -109,8 +109,8 @@ weft_balance_count (struct weft_step *s, uint32_t choice)
                         WEFT_RW (s->layer->balance->tally_of[weft_step_slot (s, s->at.layer)])));
 }
 
-/* Two copies of a stage have seen other microbatches each; both ranks come to it in the same
- * order. */
+/* DualPipe: the two copies of a stage have counted different microbatches. Both ranks reach the
+ * collectives in the same order. */
 static void
 add_mirrors (struct weft_step *s, uint32_t after)
 {

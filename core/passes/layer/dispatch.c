@@ -1,28 +1,30 @@
-/* Tokens on their way to experts and back.
+/* Token dispatch and combine.
  *
- *   sort      which row each (token, expert) is, experts in order, and how many each expert has
- *   permute   rows of tokens
+ *   sort      the row of each (token, expert), in the order of experts, and the rows of each expert
+ *   permute   copies tokens to their rows
  *
- * With experts on several ranks (Megatron-Core token_dispatcher.py, MoEAlltoAllTokenDispatcher):
+ * With expert parallelism (Megatron-Core token_dispatcher.py, MoEAlltoAllTokenDispatcher):
  *
- *   counts    of all ranks are gathered; turned, this rank's experts have theirs: by expert, source
- *   wait      the host takes the counts before it enqueues what they say the size of, unless every
- *             expert has as many rows as its capacity
- *   exchange  rows go to the ranks of their experts, and arrive by source
- *   share     ranks that have parts of the same experts gather what each of them got
- *   group     they are put by expert, and within an expert by source
+ *   counts    all-gathered; transposed, this rank has the counts of its experts by expert and
+ *             source
+ *   wait      the host reads the counts, before it enqueues ops whose sizes depend on them. Not
+ *             with a fixed capacity
+ *   exchange  an all-to-all sends rows to the ranks of their experts; they arrive by source
+ *   share     expert tensor parallel ranks all-gather the rows that each of them received
+ *   group     rows are put in the order of experts, and within an expert by source
  *
- * What parts of experts made is summed by those ranks, each for what it got.
+ * Outputs of sharded experts are reduce-scattered among expert tensor parallel ranks, and rows
+ * return the same way. Gradients travel both ways again.
  *
- * overlap_moe_expert_parallel_comm: rows go on a stream of their own, and wait for what they are
- * made of alone, not for all kernels that were enqueued before (combined.c).
+ * overlap_moe_expert_parallel_comm: the all-to-all has a lane of its own, and waits only for what
+ * it reads, not for all kernels enqueued so far (expert_overlap.c).
  *
- * What experts made goes back the same way, and gradients both ways again. Order within an expert
- * is that of the sources and their tokens: on one rank it would be the same. */
+ * Rows of an expert are in the order of sources and their tokens, which is their order on a single
+ * rank. */
 #include "core/passes/layer/moe.h"
 
 static gboolean
-travels (const struct weft_step *s)
+is_distributed (const struct weft_step *s)
 {
   return s->mesh->ep * s->mesh->etp > 1;
 }
@@ -33,9 +35,9 @@ table (struct weft_step *s, uint64_t n, const char *name)
   return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_INT64, n, name);
 }
 
-/* Counts of this rank's tokens, and the row of each. */
+/* Sorts this rank's tokens. Returns the rows of each expert. */
 static uint32_t
-sort (struct weft_step *s, struct weft_saved *saved, uint32_t prob)
+sort_tokens (struct weft_step *s, struct weft_saved *saved, uint32_t prob)
 {
   struct weft_moe z = weft_moe_sizes (s);
   uint32_t counts = table (s, z.experts * z.leaves, "counts");
@@ -52,8 +54,8 @@ sort (struct weft_step *s, struct weft_saved *saved, uint32_t prob)
 /* ------------------------------------------------------------------- between ranks */
 
 static void
-meet (struct weft_step *s, struct weft_op row, struct weft_shape shape, const struct weft_use *uses,
-      uint32_t n_uses)
+communicate (struct weft_step *s, struct weft_op row, struct weft_shape shape,
+             const struct weft_use *uses, uint32_t n_uses)
 {
   gboolean aside = s->strategy->overlap_moe_expert_parallel_comm && weft_op_swaps (row.kind);
   uint32_t enqueued = aside ? WEFT_NO_OP : weft_build_last (s->b, WEFT_LANE_GPU);
@@ -66,7 +68,7 @@ meet (struct weft_step *s, struct weft_op row, struct weft_shape shape, const st
 }
 
 static uint32_t
-turn (struct weft_step *s, uint32_t x, const uint64_t n[3], const char *name)
+transpose (struct weft_step *s, uint32_t x, const uint64_t n[3], const char *name)
 {
   uint32_t y = table (s, n[0] * n[1] * n[2], name);
 
@@ -75,7 +77,7 @@ turn (struct weft_step *s, uint32_t x, const uint64_t n[3], const char *name)
   return y;
 }
 
-/* The part of a buffer that belongs to this rank among those of a group. */
+/* This rank's part of a buffer, as a view. */
 static uint32_t
 shard_of (struct weft_step *s, uint32_t buf, enum weft_group_kind group)
 {
@@ -85,22 +87,22 @@ shard_of (struct weft_step *s, uint32_t buf, enum weft_group_kind group)
   return shard;
 }
 
-/* What came of each source, in the order in which it came: by neighbour that got it, and by source
- * of that; and of each expert. */
+/* Counts in the order in which rows arrive: by expert tensor parallel rank that received them, by
+ * source, by expert. */
 static uint32_t
-in_order_of_coming (struct weft_step *s, uint32_t counts)
+in_order_of_arrival (struct weft_step *s, uint32_t counts)
 {
   struct weft_moe z = weft_moe_sizes (s);
   uint64_t outer = z.sources / z.inner, leaves = z.leaves;
-  uint32_t y = turn (s, counts, (uint64_t[]){ z.local, z.sources, leaves }, "by_source");
+  uint32_t y = transpose (s, counts, (uint64_t[]){ z.local, z.sources, leaves }, "by_source");
 
   if (z.inner == 1 || outer == 1)
     return y;
-  return turn (s, y, (uint64_t[]){ outer, z.inner, z.local * leaves }, "by_neighbour");
+  return transpose (s, y, (uint64_t[]){ outer, z.inner, z.local * leaves }, "by_neighbour");
 }
 
-/* This rank's counts become those of its experts, by expert and source, and again by source: what
- * goes back to each. */
+/* From this rank's counts to those of its experts, by expert and source; and by source again, for
+ * the rows that return. */
 static void
 exchange_counts (struct weft_step *s, struct weft_saved *saved, uint32_t counts)
 {
@@ -108,26 +110,27 @@ exchange_counts (struct weft_step *s, struct weft_saved *saved, uint32_t counts)
   uint64_t n = z.sources * z.experts * z.leaves;
   uint32_t all = table (s, n, "all_counts");
 
-  meet (s,
-        (struct weft_op){ .kind = WEFT_OP_ALL_GATHER,
-                          .group = WEFT_GROUP_TP_EP,
-                          .name = weft_build_name (s->b, "counts") },
-        WEFT_SHAPE (WEFT_INT64, n), WEFT_USES (WEFT_R (counts), WEFT_W (all)));
-  uint32_t by_expert = turn (s, all, (uint64_t[]){ z.sources, z.experts, z.leaves }, "by_expert");
+  communicate (s,
+               (struct weft_op){ .kind = WEFT_OP_ALL_GATHER,
+                                 .group = WEFT_GROUP_TP_EP,
+                                 .name = weft_build_name (s->b, "counts") },
+               WEFT_SHAPE (WEFT_INT64, n), WEFT_USES (WEFT_R (counts), WEFT_W (all)));
+  uint32_t by_expert =
+      transpose (s, all, (uint64_t[]){ z.sources, z.experts, z.leaves }, "by_expert");
   saved->counts = table (s, n / s->mesh->ep, "expert_counts");
   weft_emit (s, WEFT_OP_MOE_TURN, "expert_counts",
              WEFT_SHAPE (WEFT_INT64, 1, z.local * z.sources, z.leaves),
              WEFT_USES (WEFT_R (shard_of (s, by_expert, WEFT_GROUP_EP)), WEFT_W (saved->counts)));
   saved->sent = counts;
-  saved->back = in_order_of_coming (s, saved->counts);
+  saved->back = in_order_of_arrival (s, saved->counts);
   if (!weft_moe_stride (s, &z))
     weft_step_host_reads_both (s, "splits", saved->sent, saved->back);
 }
 
-/* Rows between ranks, as counts say unless all have as many: how many are planned in all, and how
- * many there is room for where they arrive. Of an all-to-all there are counts of what goes and of
- * what comes; else of both. */
-struct journey {
+/* A collective of rows. Counts say how many, unless there is a fixed capacity. `rows` is what costs
+ * count, `room` the rows of the output buffer. An all-to-all has counts of what it sends and of
+ * what it receives. */
+struct row_transfer {
   enum weft_op_kind kind;
   enum weft_group_kind group;
   uint32_t counts, got;
@@ -135,7 +138,8 @@ struct journey {
 };
 
 static uint32_t
-go (struct weft_step *s, const struct weft_move *m, const struct journey *j, uint32_t x)
+transfer_rows (struct weft_step *s, const struct weft_move *m, const struct row_transfer *j,
+               uint32_t x)
 {
   struct weft_moe z = weft_moe_sizes (s);
   enum weft_dtype dtype = weft_build_buf_at (s->b, x)->dtype;
@@ -146,14 +150,14 @@ go (struct weft_step *s, const struct weft_move *m, const struct journey *j, uin
 
   if (!weft_moe_stride (s, &z)) {
     const struct weft_use uses[] = { WEFT_R (x), WEFT_R (j->counts), WEFT_W (y), WEFT_R (j->got) };
-    meet (s, row, WEFT_SHAPE (dtype, j->rows * m->columns, m->columns), uses,
-          weft_op_swaps (j->kind) ? 4 : 3);
+    communicate (s, row, WEFT_SHAPE (dtype, j->rows * m->columns, m->columns), uses,
+                 weft_op_swaps (j->kind) ? 4 : 3);
     return y;
   }
   row.kind = weft_op_even (j->kind);
   gboolean reduces = row.kind == WEFT_OP_REDUCE_SCATTER;
-  meet (s, row, WEFT_SHAPE (dtype, j->rows * m->columns),
-        WEFT_USES ({ .buf = x, .read = 1, .write = reduces }, WEFT_W (y)));
+  communicate (s, row, WEFT_SHAPE (dtype, j->rows * m->columns),
+               WEFT_USES ({ .buf = x, .read = 1, .write = reduces }, WEFT_W (y)));
   return y;
 }
 
@@ -163,11 +167,11 @@ exchange (struct weft_step *s, const struct weft_saved *saved, const struct weft
 {
   struct weft_moe z = weft_moe_sizes (s);
   gboolean shares = z.inner > 1;
-  struct journey j = { .kind = WEFT_OP_ALL_TO_ALL_V,
-                       .group = WEFT_GROUP_EP,
-                       .counts = saved->sent,
-                       .rows = z.got,
-                       .room = z.got_room };
+  struct row_transfer j = { .kind = WEFT_OP_ALL_TO_ALL_V,
+                            .group = WEFT_GROUP_EP,
+                            .counts = saved->sent,
+                            .rows = z.got,
+                            .room = z.got_room };
 
   if (s->mesh->ep == 1)
     return x;
@@ -177,37 +181,39 @@ exchange (struct weft_step *s, const struct weft_saved *saved, const struct weft
     j.got = saved->sent;
     j.room = z.sent;
   }
-  return go (s, m, &j, x);
+  return transfer_rows (s, m, &j, x);
 }
 
 static uint32_t
-share (struct weft_step *s, const struct weft_saved *saved, const struct weft_move *m, uint32_t x)
+gather_neighbours (struct weft_step *s, const struct weft_saved *saved, const struct weft_move *m,
+                   uint32_t x)
 {
   struct weft_moe z = weft_moe_sizes (s);
-  struct journey j = { .kind = WEFT_OP_ALL_GATHER_V,
-                       .group = WEFT_GROUP_ETP,
-                       .counts = saved->back,
-                       .rows = z.rows,
-                       .room = z.room };
+  struct row_transfer j = { .kind = WEFT_OP_ALL_GATHER_V,
+                            .group = WEFT_GROUP_ETP,
+                            .counts = saved->back,
+                            .rows = z.rows,
+                            .room = z.room };
 
-  return z.inner == 1 ? x : go (s, m, &j, x);
+  return z.inner == 1 ? x : transfer_rows (s, m, &j, x);
 }
 
-/* What is more exact than products is so up to here. */
+/* Partial sums in fp32 are converted after the reduction. */
 static uint32_t
-sum (struct weft_step *s, const struct weft_saved *saved, const struct weft_move *m, uint32_t x)
+sum_neighbours (struct weft_step *s, const struct weft_saved *saved, const struct weft_move *m,
+                uint32_t x)
 {
   struct weft_moe z = weft_moe_sizes (s);
-  struct journey j = { .kind = WEFT_OP_REDUCE_SCATTER_V,
-                       .group = WEFT_GROUP_ETP,
-                       .counts = saved->back,
-                       .rows = z.rows,
-                       .room = z.got_room };
+  struct row_transfer j = { .kind = WEFT_OP_REDUCE_SCATTER_V,
+                            .group = WEFT_GROUP_ETP,
+                            .counts = saved->back,
+                            .rows = z.rows,
+                            .room = z.got_room };
 
-  return z.inner == 1 ? x : weft_cast_to_compute (s, go (s, m, &j, x), m->name);
+  return z.inner == 1 ? x : weft_cast_to_compute (s, transfer_rows (s, m, &j, x), m->name);
 }
 
-/* One expert's rows, or one source's, lie together anyhow. */
+/* Nothing to do for one expert or one source. */
 static uint32_t
 regroup (struct weft_step *s, enum weft_op_kind kind, const struct weft_saved *saved, uint32_t x,
          uint64_t columns)
@@ -235,14 +241,14 @@ weft_rows_peers (struct weft_step *s, uint32_t counts)
   uint64_t each = z.sources * z.leaves, n = p.n * z.local * each;
 
   p.came = table (s, n, "all_counts");
-  meet (s,
-        (struct weft_op){ .kind = WEFT_OP_ALL_GATHER,
-                          .group = WEFT_GROUP_ECP,
-                          .name = weft_build_name (s->b, "counts") },
-        WEFT_SHAPE (WEFT_INT64, n), WEFT_USES (WEFT_R (counts), WEFT_W (p.came)));
+  communicate (s,
+               (struct weft_op){ .kind = WEFT_OP_ALL_GATHER,
+                                 .group = WEFT_GROUP_ECP,
+                                 .name = weft_build_name (s->b, "counts") },
+               WEFT_SHAPE (WEFT_INT64, n), WEFT_USES (WEFT_R (counts), WEFT_W (p.came)));
   if (!weft_moe_stride (s, &z))
     weft_step_host_reads (s, "splits", p.came);
-  p.counts = turn (s, p.came, (uint64_t[]){ p.n, z.local, each }, "by_expert");
+  p.counts = transpose (s, p.came, (uint64_t[]){ p.n, z.local, each }, "by_expert");
   return p;
 }
 
@@ -251,12 +257,12 @@ weft_rows_of_peers (struct weft_step *s, const struct weft_peers *p, struct weft
 {
   struct weft_moe z = weft_moe_sizes (s);
   enum weft_dtype dtype = weft_build_buf_at (s->b, x)->dtype;
-  struct journey j = { .kind = WEFT_OP_ALL_GATHER_V,
-                       .group = WEFT_GROUP_ECP,
-                       .counts = p->came,
-                       .rows = p->n * z.rows,
-                       .room = p->n * z.room };
-  uint32_t all = go (s, &m, &j, x);
+  struct row_transfer j = { .kind = WEFT_OP_ALL_GATHER_V,
+                            .group = WEFT_GROUP_ECP,
+                            .counts = p->came,
+                            .rows = p->n * z.rows,
+                            .room = p->n * z.room };
+  uint32_t all = transfer_rows (s, &m, &j, x);
 
   if (z.local == 1)
     return all;
@@ -298,32 +304,32 @@ weft_rows_pack (struct weft_step *s, const struct weft_saved *saved, struct weft
 uint32_t
 weft_rows_go (struct weft_step *s, const struct weft_saved *saved, struct weft_move m, uint32_t x)
 {
-  if (!travels (s))
+  if (!is_distributed (s))
     return x;
-  return share (s, saved, &m, exchange (s, saved, &m, FALSE, x));
+  return gather_neighbours (s, saved, &m, exchange (s, saved, &m, FALSE, x));
 }
 
 uint32_t
 weft_rows_arrive (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
                   uint32_t x)
 {
-  return travels (s) ? regroup (s, WEFT_OP_MOE_GROUP, saved, x, m.columns) : x;
+  return is_distributed (s) ? regroup (s, WEFT_OP_MOE_GROUP, saved, x, m.columns) : x;
 }
 
 uint32_t
 weft_rows_leave (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
                  uint32_t x)
 {
-  return travels (s) ? regroup (s, WEFT_OP_MOE_UNGROUP, saved, x, m.columns) : x;
+  return is_distributed (s) ? regroup (s, WEFT_OP_MOE_UNGROUP, saved, x, m.columns) : x;
 }
 
 uint32_t
 weft_rows_return (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
                   uint32_t x)
 {
-  if (!travels (s))
+  if (!is_distributed (s))
     return x;
-  return exchange (s, saved, &m, TRUE, sum (s, saved, &m, x));
+  return exchange (s, saved, &m, TRUE, sum_neighbours (s, saved, &m, x));
 }
 
 uint32_t
@@ -344,9 +350,9 @@ weft_rows_unpack (struct weft_step *s, const struct weft_saved *saved, struct we
 void
 weft_moe_sort (struct weft_step *s, struct weft_saved *saved, uint32_t prob)
 {
-  uint32_t counts = sort (s, saved, prob);
+  uint32_t counts = sort_tokens (s, saved, prob);
 
-  if (travels (s))
+  if (is_distributed (s))
     exchange_counts (s, saved, counts);
   else
     saved->counts = counts;

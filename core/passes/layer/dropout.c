@@ -1,8 +1,7 @@
-/* Dropout: of what attention and the MLP add to the residual stream, of embeddings (hidden_dropout)
- * and of attention's probabilities (attention_dropout). A mask of a byte for each element is kept
- * for backward, and made again like all else where forward is run again: who is dropped follows
- * from the seed, the step, the layer, the site and the place of an element in the global batch
- * (kernels/drop.h), not from the strategy. */
+/* Dropout of the outputs of attention and MLP and of embeddings (hidden_dropout), and of attention
+ * probabilities (attention_dropout). A mask of one byte for each element is kept for backward;
+ * recompute makes it again. Which elements are dropped depends on seed, step, layer, site and the
+ * place of the element in the global batch (kernels/drop.h), not on the strategy. */
 #include "core/passes/layer/block.h"
 #include <math.h>
 
@@ -13,7 +12,7 @@ rate (const struct weft_step *s, enum weft_drop_site site)
                                          : s->strategy->hidden_dropout;
 }
 
-/* Rows of probabilities are those of all heads. */
+/* Probabilities have a row for each token and head. */
 static struct weft_shape
 shape_of (const struct weft_step *s, enum weft_drop_site site)
 {
@@ -31,7 +30,7 @@ elements (const struct weft_shape *shape)
   return shape->dim[0] * shape->dim[2];
 }
 
-/* What an op of `shape` makes, and its mask. */
+/* The output of an op, and its mask. */
 static uint32_t
 room (struct weft_step *s, const struct weft_shape *shape, const char *name, uint32_t *mask)
 {

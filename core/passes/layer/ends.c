@@ -1,5 +1,5 @@
-/* The two ends of the pipeline: tokens and embedding on the first stage, final norm, head and loss
- * on the last. */
+/* The two ends of the model: tokens and embedding on the first stage; final norm, head and loss on
+ * the last. */
 #include "core/passes/layer/ends.h"
 #include "core/job/loss.h"
 
@@ -16,8 +16,8 @@ weft_head_param (const struct weft_step *s)
   return own != WEFT_NO_PARAM ? own : weft_params_of_end (s, WEFT_EMBED_WEIGHT);
 }
 
-/* Tokens of the next microbatch come while this one computes, not earlier: their memory is then
- * free of whoever had it before. */
+/* Tokens of the next microbatch are copied while this one computes, not earlier: kernels so far may
+ * still use the memory. */
 static uint32_t
 load (struct weft_step *s, const char *name, uint64_t ahead)
 {
@@ -101,8 +101,8 @@ leave_head (struct weft_step *s)
   weft_after_module (s, weft_head_param (s));
 }
 
-/* Ranks that share the vocabulary out look up what they have; what they find is added, and after
- * that positions, which all of them have. */
+/* Each tensor parallel rank looks up the words of its part of the vocabulary. The results are
+ * summed, and then positions are added, which all ranks have. */
 static uint32_t
 join_words (struct weft_step *s, uint32_t x, uint32_t positions)
 {
@@ -221,7 +221,7 @@ weft_head_dgrad (struct weft_step *s, uint32_t dlogits, uint32_t weight, uint32_
              WEFT_USES (WEFT_R (dlogits), WEFT_R (weight), WEFT_W (dn)));
 }
 
-/* Logits and loss, of what was normed. */
+/* Logits and loss. */
 static void
 predict (struct weft_step *s, struct weft_saved_end *end)
 {
@@ -244,8 +244,8 @@ weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x)
                         WEFT_R (end_weight (s, WEFT_FINAL_NORM_BIAS)), WEFT_W (stream)));
   end->normed = weft_cast (s, stream, s->product_dtype, "final_norm");
   weft_mtp_forward (s, micro, stream);
-  if (weft_job_fuses_head (
-          s->job)) /* head_chunks.c: backward begins with them, and has use for weights */
+  /* head_chunks.c computes them where backward begins, and still needs the weights. */
+  if (weft_job_fuses_head (s->job))
     return;
   for (uint32_t depth = 1; depth < weft_head_ends (s); depth++)
     predict (s, weft_head_end (s, micro, depth));
@@ -265,8 +265,8 @@ emit_head_wgrad (struct weft_step *s, uint32_t dlogits, uint32_t normed, uint32_
              WEFT_USES (WEFT_R (dlogits), WEFT_R (normed), dw, WEFT_RW (WEFT_NO_BUF)));
 }
 
-/* Of so many buffers that have something for each token the rows of one chunk of a sequence after
- * the other, and of one chunk buffer by buffer. */
+/* Interleaves buffers with the same number of elements for each token: the rows of the first chunk
+ * of a sequence in each buffer, then those of the second chunk. */
 uint32_t
 weft_ends_by_chunk (struct weft_step *s, const uint32_t *buf, uint32_t n, const char *name)
 {
@@ -334,7 +334,7 @@ weft_head_delayed_wgrad (struct weft_step *s, uint32_t micro)
   uint32_t n = weft_head_ends (s);
   g_autofree uint32_t *normed = g_new (uint32_t, n), *dlogits = g_new (uint32_t, n);
 
-  if (weft_job_fuses_head (s->job)) /* it came with the loss */
+  if (weft_job_fuses_head (s->job)) /* head_chunks.c computed it with the loss */
     return;
   for (uint32_t depth = 0; depth < n; depth++) {
     normed[depth] = weft_tensor_gather_rows (s, weft_head_end (s, micro, depth)->normed, "head");
@@ -343,7 +343,8 @@ weft_head_delayed_wgrad (struct weft_step *s, uint32_t micro)
   head_wgrad (s, dlogits, normed);
 }
 
-/* Whether the weight gradient of this microbatch comes at the end. */
+/* defer_embedding_wgrad_compute: whether the weight gradient of this microbatch runs after the
+ * grid. */
 static gboolean
 defer (struct weft_step *s, uint32_t micro)
 {
@@ -372,7 +373,7 @@ weft_head_run_deferred_wgrads (struct weft_step *s)
   s->at = at;
 }
 
-/* From the loss to the gradient of what was normed, in the residual stream's type. */
+/* From the loss to the gradient of the head's input. */
 static uint32_t
 predict_backward (struct weft_step *s, const struct weft_saved_end *end, uint32_t gradient,
                   uint32_t *normed)

@@ -1,29 +1,30 @@
-/* overlap_moe_expert_parallel_comm: the forward of one microbatch and the backward of another go
- * through their chunks together, layer by layer, so that rows of the one travel while the other
- * computes (Megatron-Core combined_1f1b.py, model_chunk_schedule_plan.py). Forward layer j meets
- * backward layer n - 1 - j; what remains of the longer chunk runs alone, backward layers first.
+/* overlap_moe_expert_parallel_comm: the forward of one microbatch and the backward of another run
+ * together, layer by layer, so that rows of one travel while the other computes (Megatron-Core
+ * combined_1f1b.py, model_chunk_schedule_plan.py). Forward layer j is paired with backward layer n
+ * - 1 - j. The rest of the longer chunk runs alone, backward layers first.
  *
- * b: backward, f: forward, *: on the lane of experts, W: weight gradients that delay_wgrad_compute
- * puts off:
+ * The nodes (nodes.h) of a pair; b: backward, f: forward, *: on the lane of experts, W: weight
+ * gradients that delay_wgrad_compute delays:
  *
- *   return b*   attend f   mlp b   go f*   W of mlp b   go b*   mlp f   return f*   attend b
- *   then return of the next b*, W of attend b, add f
+ *   combine b*  attention f  mlp b  dispatch f*  W of mlp b  dispatch b*  mlp f  combine f*
+ *               attention b
+ *   then combine of the next b*, W of attention b, add f
  *
- * Kernels that pack and unpack rows run among the others; upstream has those of `return` on the
- * stream of the exchange, and what packs the next layer's gradients comes before W here to let them
- * go as early.
+ * Kernels that pack and unpack rows run on the lane of kernels; upstream runs those of combine on
+ * the stream of the all-to-all. Packing of the next layer's gradients comes before W, so that they
+ * are sent as early as upstream.
  *
- * After the last layers forward is sent and received, then backward, then come W of the chunk's
- * first layer, the head of forward and the embedding of backward. */
+ * After the last layers: exchange of forward, exchange of backward, W of the chunk's first layer,
+ * head of forward, embedding of backward. */
 #include "core/passes/layer/cells.h"
 #include "core/passes/layer/nodes.h"
 #include "core/passes/pipeline/exchange.h"
 
-/* One of the two on its way through a chunk. */
+/* The forward or the backward on its way through a chunk. */
 struct strand {
   struct weft_op at;
   struct weft_layer_pass pass;
-  uint32_t n, l; /* layers of the chunk; the one it is in, or forward the next */
+  uint32_t n, l; /* layers of the chunk; the current layer, in forward the next one */
 };
 
 static void
@@ -39,28 +40,28 @@ strand_of (const struct weft_step *s, uint32_t x)
 }
 
 static void
-forward (struct weft_step *s, struct strand *f, enum weft_layer_node turn)
+forward (struct weft_step *s, struct strand *f, enum weft_layer_node node)
 {
   if (!f)
     return;
   follow (s, f);
-  if (turn == WEFT_NODE_ATTENTION)
+  if (node == WEFT_NODE_ATTENTION)
     f->pass = weft_chunk_before_layer (s, f->at.micro, f->l, f->pass.x);
-  weft_layer_forward_node (s, &f->pass, turn);
-  if (turn == WEFT_NODE_ADD)
+  weft_layer_forward_node (s, &f->pass, node);
+  if (node == WEFT_NODE_ADD)
     weft_chunk_after_layer (s, f->l++);
 }
 
 static void
-backward (struct weft_step *s, struct strand *b, enum weft_layer_node turn)
+backward (struct weft_step *s, struct strand *b, enum weft_layer_node node)
 {
   if (!b)
     return;
   follow (s, b);
-  weft_layer_backward_node (s, &b->pass, turn);
+  weft_layer_backward_node (s, &b->pass, node);
 }
 
-/* The layer below, if there is one: its gradients leave for experts. */
+/* Begins the backward of the layer below, if there is one: gradients are sent to experts. */
 static void
 begin_backward (struct weft_step *s, struct strand *b)
 {
@@ -73,7 +74,7 @@ begin_backward (struct weft_step *s, struct strand *b)
 }
 
 static void
-delayed (struct weft_step *s, const struct strand *b)
+run_delayed (struct weft_step *s, const struct strand *b)
 {
   if (!b)
     return;
@@ -82,14 +83,14 @@ delayed (struct weft_step *s, const struct strand *b)
 }
 
 static void
-meet (struct weft_step *s, struct strand *f, struct strand *b, gboolean keeps_first)
+run_layers (struct weft_step *s, struct strand *f, struct strand *b, gboolean keeps_first)
 {
   uint32_t l = b ? b->l : 0;
 
   forward (s, f, WEFT_NODE_ATTENTION);
   backward (s, b, WEFT_NODE_MLP);
   forward (s, f, WEFT_NODE_DISPATCH);
-  delayed (s, b);
+  run_delayed (s, b);
   backward (s, b, WEFT_NODE_DISPATCH);
   forward (s, f, WEFT_NODE_MLP);
   forward (s, f, WEFT_NODE_COMBINE);
@@ -98,7 +99,7 @@ meet (struct weft_step *s, struct strand *f, struct strand *b, gboolean keeps_fi
     weft_chunk_after_layer (s, l);
   begin_backward (s, b);
   if (l > 0 || !keeps_first)
-    delayed (s, b);
+    run_delayed (s, b);
   forward (s, f, WEFT_NODE_ADD);
 }
 
@@ -110,11 +111,11 @@ go_through (struct weft_step *s, struct strand *f, struct strand *b)
   b->l = b->n;
   begin_backward (s, b);
   for (uint32_t i = 0; i < n; i++, left--)
-    meet (s, f, b, TRUE);
+    run_layers (s, f, b, TRUE);
   for (; left > 0; left--)
-    meet (s, NULL, b, TRUE);
+    run_layers (s, NULL, b, TRUE);
   for (uint32_t i = n; i < f->n; i++)
-    meet (s, f, NULL, TRUE);
+    run_layers (s, f, NULL, TRUE);
 }
 
 uint32_t
@@ -126,7 +127,7 @@ weft_expert_overlap_backward (struct weft_step *s, uint32_t dy)
   b.l = b.n;
   begin_backward (s, &b);
   for (uint32_t left = b.n; left > 0; left--)
-    meet (s, NULL, &b, sends);
+    run_layers (s, NULL, &b, sends);
   follow (s, &b);
   return b.pass.x;
 }

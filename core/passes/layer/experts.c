@@ -1,4 +1,4 @@
-/* The MLPs of experts: one kernel for all that this rank has. */
+/* The MLPs of experts. One kernel computes all experts of this rank. */
 #include "core/passes/layer/fp8_products.h"
 #include "core/passes/layer/moe.h"
 
@@ -14,7 +14,8 @@ product_shape (const struct weft_step *s, uint64_t n, uint64_t k)
   return shape;
 }
 
-/* ... that is summed over what ranks share out of an expert, which `tail` cuts into parts. */
+/* The same for a product whose terms expert tensor parallel ranks share; `tail` as in struct
+ * weft_param. */
 static struct weft_shape
 shared_shape (const struct weft_step *s, uint64_t n, uint64_t k, uint64_t tail)
 {
@@ -26,7 +27,7 @@ shared_shape (const struct weft_step *s, uint64_t n, uint64_t k, uint64_t tail)
   return shape;
 }
 
-/* Rows that go into a product, or into its gradients, by expert. */
+/* The rows of a product or of its gradients, by expert. */
 static struct weft_fp8_source
 rows_source (const struct weft_step *s, const struct weft_delayed *d, enum weft_fp8_role role)
 {
@@ -47,7 +48,7 @@ rows_source (const struct weft_step *s, const struct weft_delayed *d, enum weft_
   };
 }
 
-/* y of rows and weights: x w^T, or of gradients dy w.  Returns the rows as they were multiplied. */
+/* y = x w^T, or for gradients dy w. Returns the rows as they were multiplied: with fp8, codes. */
 static uint32_t
 emit_product (struct weft_step *s, const struct weft_delayed *d, enum weft_fp8_role role,
               const struct weft_shape *shape, uint32_t y)
@@ -69,7 +70,7 @@ emit_product (struct weft_step *s, const struct weft_delayed *d, enum weft_fp8_r
   return x.codes;
 }
 
-/* n outputs and k inputs of each expert. */
+/* A product with n outputs and k inputs for each expert. */
 static uint32_t
 multiply (struct weft_step *s, const char *name, enum weft_layer_param which,
           const struct weft_saved *saved, uint32_t x)
@@ -89,7 +90,7 @@ multiply (struct weft_step *s, const char *name, enum weft_layer_param which,
   return y;
 }
 
-/* The weights of rows where they multiply activations. */
+/* Router weights, if they multiply activations; else WEFT_NO_BUF. */
 static uint32_t
 weight_behind (const struct weft_step *s, const struct weft_saved *saved)
 {
@@ -117,7 +118,7 @@ weft_experts_forward (struct weft_step *s, struct weft_saved *saved)
   return multiply (s, "expert_fc2", WEFT_EXPERT_FC2, saved, saved->ea);
 }
 
-/* What a gradient is taken of, and by how many ranks it came. */
+/* The factors of a weight gradient, and the number of ranks whose rows they have. */
 struct factors {
   struct weft_fp8 dy, x; /* scales of what is in fp8 */
   uint32_t counts, ranks;

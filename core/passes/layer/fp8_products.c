@@ -1,36 +1,35 @@
-/* precision = fp8: linear maps of layers whose products are taken in fp8 (NVIDIA Transformer
- * Engine, whose recipes fp8_recipe names; Megatron-Core takes them over).
+/* precision = fp8: products of linear maps of layers in fp8 (NVIDIA Transformer Engine, whose
+ * recipes fp8_recipe names; Megatron-Core uses them).
  *
- * A tensor in fp8 is codes and, in a buffer of their own, what says their scale:
+ * A tensor in fp8 has codes, and a buffer with its scales. By recipe a scale follows from
  *
- *   delayed     its largest magnitude in the step before.  That of this step is noted on the way,
- *               agreed on by all ranks and takes its place before the update, but of a tensor that
- *               had nothing but zeros, as of an expert without tokens; a run begins with scales of
- *               1.
- *   tensorwise  its largest magnitude, found first by a pass of its own; of a weight once a step.
- *   blockwise   powers of two as floats for 128 elements of a row, and of weights for 128 rows and
- *               columns.
- *   mxfp8       powers of two of one byte for 32 elements of a row.
+ *   delayed     the largest magnitude in the step before. That of this step is noted meanwhile;
+ *               before the update all ranks take its maximum, which replaces the old one, unless
+ *               the tensor was all zero, as for an expert without tokens. Scales begin with 1
+ *   tensorwise  the largest magnitude, found by a kernel of its own; for a weight once a step
+ *   blockwise   powers of two as floats, for 128 elements of a row; weights have blocks of 128 x
+ *               128
+ *   mxfp8       powers of two in one byte, for 32 elements of a row
  *
- * Tensor cores want the terms of a sum side by side in both factors. Input gradients read weights
- * the other way round, weight gradients both of their factors:
+ * Tensor cores want the terms of a sum adjacent in both factors. Input gradients read transposed
+ * weights, weight gradients read both factors transposed:
  *
- *   one scale   the codes are turned by a pass of one byte in and out, where they are asked for.
- *   blocks      the turned copy has blocks of its own: it is made of the same input by the same
- *               kernel, which writes it when somebody will read it.
+ *   one scale   a kernel transposes the codes when they are needed
+ *   blocks      the transposed copy has blocks of its own. The kernel that rounds the tensor writes
+ *               it too, if something will read it
  *
- * Experts have scales of their own, as if each were a map (GroupedLinear of Transformer Engine,
- * module/grouped_linear.py: a quantizer for the input, weight and gradient of every product).
- * Their kernels read codes either way round: nothing is turned, and blocks of the second copy go
- * down the rows of an expert. In canonical order rows of every replica have scales of their own,
- * as they would have at home.
+ * Each expert has scales of its own, as a map of its own would (GroupedLinear of Transformer
+ * Engine, module/grouped_linear.py: a quantizer for input, weight and gradient of each product).
+ * Kernels of experts read codes in both orientations: nothing is transposed, and blocks of the
+ * second copy run down the rows of an expert. In canonical order the rows of every replica have
+ * scales of their own, as they would have on a single rank.
  *
- *   inputs      forward keeps the codes for the weight gradient: the input itself goes, unless
- *               another kernel reads it later.  With cpu_offloading inputs leave as they are, and
- *               are converted again in backward.  What sequence parallel ranks gather they gather
- *               as codes, but for blocks, which are taken of what was gathered.
- *   gradients   of outputs are e5m2 where fp8_format is hybrid; all else is e4m3.
- *   the rest    router and gates of experts multiply in bf16, as upstream. */
+ *   inputs      forward keeps the codes for the weight gradient. The input itself is freed, unless
+ *               another kernel reads it later. With cpu_offloading inputs are offloaded as they
+ *               are, and rounded again in backward. Sequence parallel ranks gather codes; blocks
+ *               are made after the gather
+ *   gradients   of outputs are e5m2 if fp8_format is hybrid; all else is e4m3
+ *   the rest    router and gates of experts multiply in bf16, as upstream */
 #include "core/passes/layer/fp8_products.h"
 
 /* Elements with one scale: Float8BlockScaling of Transformer Engine; OCP Microscaling Formats
@@ -40,14 +39,14 @@
 
 /* A tensor in fp8, found by its codes. */
 struct copy {
-  uint32_t scale, transposed, transposed_scale; /* turned: WEFT_NO_BUF until it is asked for */
+  uint32_t scale, transposed, transposed_scale; /* transposed: WEFT_NO_BUF until it is needed */
   uint64_t rows, columns;
-  uint32_t op; /* that made it out of what it is a copy of, with blocks; or WEFT_NO_OP */
+  uint32_t op; /* blocks: the op that rounded it; else WEFT_NO_OP */
 };
 
 struct weft_fp8_products {
   GHashTable *copies; /* struct copy, by codes */
-  GHashTable *kept;   /* codes, by what they were made of */
+  GHashTable *kept;   /* codes, by the buffer they were made of */
   uint32_t history,
       seen;        /* delayed: magnitudes of each tensor, of the step before and of this one */
   uint32_t *place; /* of each parameter, among the magnitudes: for each role one of every expert */
@@ -75,14 +74,14 @@ weft_fp8_takes (const struct weft_step *s, uint32_t param)
 
 /* --------------------------------------------------------------------- magnitudes */
 
-/* Tensors that a parameter is, in the whole job: every rank has the magnitudes of all experts. */
+/* Tensors of a parameter in the whole job: every rank has the magnitudes of all experts. */
 static uint64_t
 tensors_of (const struct weft_step *s, uint32_t param)
 {
   return weft_params_is_expert (s, param) ? (uint64_t) s->model->num_moe_experts : 1;
 }
 
-/* What a checkpoint has of a map: a number for each of its tensors (train/state.c). */
+/* Names the magnitudes of a map for checkpoints (train/state.c). */
 static void
 name_history (struct weft_step *s, uint32_t param)
 {
@@ -278,8 +277,7 @@ copy_of (const struct weft_step *s, uint32_t codes)
   return copy;
 }
 
-/* Matrices with the numbers of a gradient are gone when a pass is, those of a weight with its
- * layer. */
+/* Codes of inputs and gradients live like activations, those of weights like weights. */
 static uint32_t
 room (struct weft_step *s, const struct weft_fp8_source *x)
 {
@@ -322,7 +320,7 @@ room_of_scales (struct weft_step *s, const struct weft_fp8_source *x, uint64_t r
   return room_of (s, x, lines * ((columns + block - 1) / block));
 }
 
-/* Of the second copy: rows become columns, or with experts blocks go down. */
+/* Scales of the transposed copy; with experts its blocks run down the rows. */
 static uint32_t
 room_of_transposed_scales (struct weft_step *s, const struct weft_fp8_source *x, uint64_t rows)
 {
@@ -347,7 +345,7 @@ blocks_shape (const struct weft_step *s, const struct weft_fp8_source *x, uint64
   return shape;
 }
 
-/* The kernel that rounds by blocks: any of these may be WEFT_NO_BUF. */
+/* Rounds by blocks; either copy may be WEFT_NO_BUF. */
 static uint32_t
 emit_blocks (struct weft_step *s, const struct weft_fp8_source *x, struct weft_fp8 y,
              struct weft_fp8 transposed)
@@ -364,7 +362,7 @@ emit_blocks (struct weft_step *s, const struct weft_fp8_source *x, struct weft_f
                     G_N_ELEMENTS (whole));
 }
 
-/* A scale for a tensor. */
+/* Rounds a tensor with one scale. */
 static struct copy *
 round_whole (struct weft_step *s, const struct weft_fp8_source *x, uint32_t codes)
 {
@@ -391,7 +389,7 @@ round_whole (struct weft_step *s, const struct weft_fp8_source *x, uint32_t code
   return note (s, codes, scale, n / x->columns, x->columns);
 }
 
-/* A scale for each block of a row. */
+/* Rounds rows by blocks. */
 static struct copy *
 round_blocks (struct weft_step *s, const struct weft_fp8_source *x, uint32_t codes)
 {
@@ -411,7 +409,7 @@ round_to (struct weft_step *s, const struct weft_fp8_source *x, uint32_t codes)
   return codes;
 }
 
-/* Whether the codes of an input stay for backward. */
+/* Whether the codes of an input are kept for backward. */
 static gboolean
 keeps (const struct weft_step *s, const struct weft_fp8_source *x)
 {
@@ -445,7 +443,7 @@ weft_fp8_rows (struct weft_step *s, const struct weft_fp8_source *x)
 
 /* ------------------------------------------------------------- the other way round */
 
-/* The kernel that has made the codes makes the other copy too. */
+/* The kernel that made the codes writes the transposed copy too. */
 static void
 also_transposed (struct weft_step *s, const struct weft_fp8_source *x, struct copy *copy)
 {
@@ -479,7 +477,7 @@ transpose (struct weft_step *s, const struct weft_fp8_source *x, uint32_t codes,
              WEFT_USES (WEFT_R (codes), WEFT_W (copy->transposed)));
 }
 
-/* Only the turned copy, with blocks of its own. */
+/* Makes only the transposed copy, with blocks of its own. */
 static struct weft_fp8
 round_transposed (struct weft_step *s, const struct weft_fp8_source *x)
 {
@@ -556,7 +554,7 @@ weft_fp8_weight (struct weft_step *s, uint32_t param)
 struct weft_fp8
 weft_fp8_weight_transposed (struct weft_step *s, uint32_t param)
 {
-  struct weft_fp8_source x = weight_source (s, param); /* which is gathered if need be */
+  struct weft_fp8_source x = weight_source (s, param); /* gathers the weight if need be */
 
   if (x.groups.experts && weft_fp8_block (s) != MX_BLOCK)
     return weft_fp8_weight (s, param);

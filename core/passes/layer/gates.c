@@ -1,5 +1,4 @@
-/* Gates of experts: the weight of a token on what an expert takes, and the gate of shared
- * experts. */
+/* Router weights that multiply inputs of experts, and the gate of shared experts. */
 #include "core/passes/layer/moe.h"
 
 static struct weft_shape

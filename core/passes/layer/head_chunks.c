@@ -1,15 +1,15 @@
-/* cross_entropy_fusion_impl = linear: where backward of a microbatch begins, its tokens go chunk by
- * chunk through output head, loss and their gradients, and logits go with their chunk.
+/* cross_entropy_fusion_impl = linear: where backward of a microbatch begins, its tokens pass chunk
+ * by chunk through the output head, the loss and their gradients. Logits live for one chunk.
  *
- *   of a chunk   logits, loss and gradient in their place, input gradient, weight gradient added
+ *   a chunk  logits, loss and gradient in place, input gradient, weight gradient added
  *
- * Forward ends with what was normed. What of this is forward's is marked so: evaluation has
- * losses, and leaves gradients out. Liger Kernel (arXiv 2410.10989, section 3.2) does the same
- * inside forward, llm.c where backward begins, which holds nothing more for microbatches that wait;
- * Megatron-Core computes logits a second time in backward, which costs a product.
+ * Forward ends with the final norm. Ops of this file that belong to forward carry its phase:
+ * evaluation runs those and leaves gradients out. Liger Kernel (arXiv 2410.10989, section 3.2) does
+ * all of this inside forward, llm.c where backward begins, which keeps nothing for microbatches
+ * that wait. Megatron-Core computes logits a second time in backward, which costs a product.
  *
- * In canonical order a chunk is a node of the tree over sequences, and chunks are added as the tree
- * has it: whole sequences, or the leaves of each, which come in zigzag order. */
+ * In canonical order a chunk is a node of the tree over sequences, and chunks are added in the
+ * order of the tree: whole sequences, or the leaves of each sequence in zigzag order. */
 #include "core/passes/layer/ends.h"
 #include "core/job/loss.h"
 #include "core/base/zigzag.h"
@@ -18,8 +18,8 @@ struct rows {
   uint64_t first, n;
 };
 
-/* What there is of all tokens: weights, losses' gradient, and of each end what was normed, its
- * gradient, and the logits of the chunk in the making. */
+/* Buffers of all tokens: the input of the head and its gradient for each loss; logits and inputs of
+ * the current chunk. */
 struct head {
   uint64_t tokens;
   uint32_t n_chunks, n_ends, micro, weight, gradient;
@@ -29,7 +29,7 @@ struct head {
   struct weft_sum *sum; /* canonical: of the chunks */
 };
 
-/* The rows of a buffer that has something for each token. */
+/* The rows of a chunk, as a view. */
 static uint32_t
 part_of (struct weft_step *s, const struct head *h, uint32_t buf, struct rows rows)
 {
@@ -55,8 +55,8 @@ rows_of (const struct weft_step *s, const struct head *h, uint32_t i)
   return (struct rows){ i * each, MIN (each, h->tokens - i * each) };
 }
 
-/* A copy of targets and a gather of rows write the whole of what a chunk reads as a part: it waits
- * for them by name. */
+/* A chunk reads parts of buffers that a copy or a gather wrote as a whole: the dependency is added
+ * here. */
 static void
 predict (struct weft_step *s, struct head *h, uint32_t depth, struct rows rows)
 {
@@ -84,8 +84,8 @@ add_weight_gradient (struct weft_step *s, struct head *h, uint32_t i)
   h->dw.read = 1;
 }
 
-/* The weight is asked for as forward does, so that evaluation has it, and as backward does, for
- * which what it needs next is gathered ahead. */
+/* The weight is read once in the phase of forward, for evaluation, and once in that of backward,
+ * which prefetches what backward needs next. */
 static void
 begin (struct weft_step *s, struct head *h)
 {
@@ -114,7 +114,7 @@ end (struct weft_step *s, struct head *h)
     h->dn[depth] = weft_tensor_reduce_rows (s, h->dn[depth], "head");
 }
 
-/* While a chunk is in the making the microbatch has its tokens. */
+/* During a chunk s->tokens has its number of tokens. */
 static void
 run_chunk (struct weft_step *s, struct head *h, uint32_t i)
 {

@@ -1,18 +1,18 @@
-/* Multi-latent attention: what heads attend with comes from narrow latents (Megatron-Core
+/* Multi-latent attention: queries, keys and values come from narrow latents (Megatron-Core
  * multi_latent_attention.py; DeepSeek-V2, arXiv 2405.04434, section 2.1).
  *
  *   n1 -> q_down -> ql -> norm -> qn -> q_up -> queries      (or n1 -> q_up without q_lora_rank)
  *   n1 -> kv_down -> split -> kl, key positions;  kl -> norm -> kn -> kv_up -> keys, values
  *   queries, keys, values, key positions -> join -> qkv
  *
- * Kept for backward beside qkv: ql, qn, kl, kn. Recompute of mla_up_proj keeps kp, the key
- * positions, in place of qkv: all behind the latents' norms is run again before the backward of
+ * Kept for backward besides qkv: ql, qn, kl, kn. Recompute of mla_up_proj keeps kp, the key
+ * positions, in place of qkv: all ops after the norms of latents run again before the backward of
  * attention.
  *
- * Tensor parallel ranks have heads of their own: the maps up are cut by rows, and each has both
- * maps down and both norms whole. With sequence_parallel those are taken of a rank's own tokens,
- * and what the maps up take is gathered, as are the turned parts of keys. Their gradient is a sum
- * over all heads, which ranks have in parts. */
+ * Tensor parallel ranks have different heads: q_up and kv_up are cut by rows. Every rank has
+ * q_down, kv_down and both norms whole. With sequence_parallel these process a rank's own tokens;
+ * inputs of q_up and kv_up are gathered, and so are the rotated parts of keys. The gradient of
+ * these parts is a sum over all heads, so ranks have partial sums. */
 #include "core/passes/layer/moe.h"
 
 static uint64_t

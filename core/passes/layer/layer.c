@@ -7,26 +7,29 @@
  * both, with attention_norm after proj and mlp_norm after fc2. residual = parallel: norm2 reads x,
  * not x1; parallel_one_norm: fc1 reads n1.
  *
- * Kept for backward: x, n1, qkv, o, lse, x1, n2, u, a.  In 16-bit bytes that is
- * sbh (2 + 2 + 4k/a + 2 + 2 + 2 + 2 + 2 w f/h + 2 f/h) + 4 a s b with w = 2 when the MLP is gated:
+ * Kept for backward: x, n1, qkv, o, lse, x1, n2, u, a. In 16-bit bytes that is
+ *
+ *   sbh (2 + 2 + 4k/a + 2 + 2 + 2 + 2 + 2 w f/h + 2 f/h) + 4 a s b, w = 2 with a gated MLP, else 1
+ *
  * the "no dropout, flash attention" row of the published formulas (Korthikanti et al., arXiv
- * 2205.05198, section 4).  Norm statistics are rebuilt in backward and cost nothing here.  Dropout
- * adds a mask of sbh behind attention and one behind the MLP; unfused attention keeps 2 a s^2 b in
- * place of lse, and with dropout 3 a s^2 b more: scores.c.
+ * 2205.05198, section 4).
+ * Backward recomputes norm statistics at no cost here. Dropout adds a mask of sbh after attention
+ * and one after the MLP. Unfused attention keeps 2 a s^2 b in place of lse, and with dropout 3 a
+ * s^2 b more: scores.c.
  *
  * Selective recompute (Megatron-Core recompute_modules):
- *   mlp         keeps x1 alone of the MLP; norm2, fc1 and the activation are run again when its
- *               backward begins.  fc2 is not: backward does not read what it makes.
- *   layernorm   n1 and n2 are made again right before the projection that has read them
- *   mla_up_proj queries, keys and values out of latents: latent.c
+ *   mlp         keeps only x1 of the MLP; norm2, fc1 and the activation run again when its backward
+ *               begins. fc2 does not: backward does not read its output
+ *   layernorm   n1 and n2 are computed again right before the map that reads them
+ *   mla_up_proj queries, keys and values from latents: latent.c
  *   moe, moe_act, shared_experts: moe.c
  *
- * With multi-latent attention latent.c makes qkv of n1. A layer of experts has them in place of
- * fc1 and fc2: moe.c.
+ * Multi-latent attention makes qkv in latent.c. A layer of experts has moe.c in place of fc1 and
+ * fc2.
  *
- * delay_wgrad_compute, and a backward that the schedule splits: weight gradients of the four
- * projections are put off, with what they read. The residual's gradient is then a new buffer after
- * each norm: the old one is still to be read. */
+ * delay_wgrad_compute, and schedules with a split backward: weight gradients of the four maps are
+ * delayed, with what they read. The gradient of the residual stream is then a new buffer after each
+ * norm, because the old one is still to be read. */
 #include "core/passes/layer/nodes.h"
 
 /* The norm of the output of attention, or of the MLP. */
@@ -39,7 +42,7 @@ output_norm (const struct weft_step *s, gboolean attention)
 }
 
 static void
-forget (struct weft_saved *saved)
+clear (struct weft_saved *saved)
 {
   uint32_t *buf = (uint32_t *) (void *) saved;
 
@@ -83,7 +86,7 @@ attend (struct weft_step *s, struct weft_layer_pass *pass)
   const struct weft_widths *w = &s->width;
   struct weft_saved *saved = pass->saved;
 
-  forget (saved);
+  clear (saved);
   saved->x = pass->x;
   if (s->model->norm_placement != WEFT_NORM_POST)
     saved->n1 = weft_norm (s, "norm1", WEFT_NORM1_WEIGHT, pass->x);
@@ -161,18 +164,18 @@ has_experts (const struct weft_step *s, const struct weft_layer_pass *pass)
 
 void
 weft_layer_forward_node (struct weft_step *s, struct weft_layer_pass *pass,
-                         enum weft_layer_node turn)
+                         enum weft_layer_node node)
 {
   struct weft_saved *saved = pass->saved;
 
   s->at.layer = pass->layer;
-  if (turn == WEFT_NODE_ATTENTION)
+  if (node == WEFT_NODE_ATTENTION)
     attend (s, pass);
   if (has_experts (s, pass))
-    weft_moe_forward_node (s, pass, turn);
-  else if (turn == WEFT_NODE_MLP)
+    weft_moe_forward_node (s, pass, node);
+  else if (node == WEFT_NODE_MLP)
     pass->mlp = weft_layer_mlp (s, saved);
-  if (turn == WEFT_NODE_ADD) {
+  if (node == WEFT_NODE_ADD) {
     uint32_t y =
         weft_layer_output_norm (s, FALSE, weft_cast_to_residual (s, pass->mlp, "fc2"), &saved->mlp);
     pass->x = weft_residual (s, WEFT_DROP_MLP, pass->x, y, &saved->mask_y);
@@ -185,27 +188,27 @@ weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x, struct weft
 {
   struct weft_layer_pass pass = { .layer = layer, .saved = saved, .x = x };
 
-  for (int turn = 0; turn < WEFT_N_NODE; turn++)
-    weft_layer_forward_node (s, &pass, turn);
+  for (int node = 0; node < WEFT_N_NODE; node++)
+    weft_layer_forward_node (s, &pass, node);
   return pass.x;
 }
 
 void
 weft_layer_backward_node (struct weft_step *s, struct weft_layer_pass *pass,
-                          enum weft_layer_node turn)
+                          enum weft_layer_node node)
 {
   struct weft_op at = s->at;
 
   s->at.layer = pass->layer;
-  if (turn == WEFT_N_NODE - 1)
+  if (node == WEFT_N_NODE - 1)
     pass->branch = pass->x;
   if (weft_step_delays (s))
     s->at.phase = WEFT_PHASE_INPUT_GRAD;
   if (has_experts (s, pass))
-    weft_moe_backward_node (s, pass, turn);
-  else if (turn == WEFT_NODE_MLP)
+    weft_moe_backward_node (s, pass, node);
+  else if (node == WEFT_NODE_MLP)
     weft_layer_mlp_backward (s, pass);
-  if (turn == WEFT_NODE_ATTENTION)
+  if (node == WEFT_NODE_ATTENTION)
     attend_backward (s, pass);
   s->at = at;
 }
@@ -215,7 +218,7 @@ weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_saved *sav
 {
   struct weft_layer_pass pass = { .layer = layer, .saved = saved, .x = dres };
 
-  for (int turn = WEFT_N_NODE; turn-- > 0;)
-    weft_layer_backward_node (s, &pass, turn);
+  for (int node = WEFT_N_NODE; node-- > 0;)
+    weft_layer_backward_node (s, &pass, node);
   return pass.x;
 }

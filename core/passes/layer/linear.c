@@ -1,6 +1,5 @@
 /* The linear maps of a layer: y = x w^T + b, input gradients, and weight gradients, which may be
- * put off until what others wait for is on its way (delay_wgrad_compute, and schedules with cells
- * of their own for weight gradients). */
+ * delayed (delay_wgrad_compute, and schedules with separate cells for weight gradients). */
 #include "core/passes/layer/fp8_products.h"
 #include "core/passes/layer/moe.h"
 
@@ -29,18 +28,18 @@ cut_of (const struct weft_step *s, uint32_t param)
   return row->ways > 1 ? row->cut : WEFT_CUT_NONE;
 }
 
-/* A map that nobody shares out is taken of the rows that a rank has. */
+/* Rows that a map processes: one whose weight is not sharded takes only this rank's rows. */
 static uint64_t
 rows_of (const struct weft_step *s, uint32_t param)
 {
   return cut_of (s, param) == WEFT_CUT_NONE ? s->rows : s->tokens;
 }
 
-/* The sum over what ranks share out of a map: its inputs in forward, its outputs in backward, which
- * come in several parts. */
+/* Canonical order: leaves of the sum over a sharded dimension, which is that of inputs in forward
+ * and of outputs in backward; `tail` as in struct weft_param. */
 static void
-deal (const struct weft_step *s, enum weft_layer_param which, struct weft_shape *shape,
-      gboolean backward)
+set_leaves (const struct weft_step *s, enum weft_layer_param which, struct weft_shape *shape,
+            gboolean backward)
 {
   const struct weft_widths *w = &s->width;
   const struct {
@@ -68,7 +67,7 @@ deal (const struct weft_step *s, enum weft_layer_param which, struct weft_shape 
   shape->dim[4] = maps[which].tail;
 }
 
-/* A bias that is added where the sum is complete, which is then as products are. */
+/* Adds a bias after the sum over ranks, and converts the sum to the type of products. */
 static uint32_t
 add_bias (struct weft_step *s, const char *name, uint32_t y, uint32_t bias, uint64_t n)
 {
@@ -84,7 +83,7 @@ add_bias (struct weft_step *s, const char *name, uint32_t y, uint32_t bias, uint
   return y;
 }
 
-/* Of this rank's weights and what they are multiplied with, which is whole. */
+/* A product into a new buffer. */
 static uint32_t
 multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x)
 {
@@ -95,7 +94,7 @@ multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x)
   return y;
 }
 
-/* What products of a map read. */
+/* The type of inputs of a map. */
 static enum weft_dtype
 read_dtype (const struct weft_step *s, uint32_t param)
 {
@@ -109,7 +108,7 @@ source_of (uint32_t buf, uint32_t param, enum weft_fp8_role role, uint64_t colum
   return (struct weft_fp8_source){ buf, param, role, columns, name };
 }
 
-/* Both factors of forward. */
+/* Sets the factors of a forward product. */
 static uint32_t
 take_factors (struct weft_step *s, struct weft_piece *p, uint32_t param, uint32_t x)
 {
@@ -133,7 +132,7 @@ take_factors (struct weft_step *s, struct weft_piece *p, uint32_t param, uint32_
   return in.codes;
 }
 
-/* Blocks are taken of what was gathered. */
+/* Whether codes are gathered. Blocks are made after the gather. */
 static gboolean
 gathers_codes (const struct weft_step *s, uint32_t param)
 {
@@ -151,7 +150,7 @@ weft_linear (struct weft_step *s, const char *name, enum weft_layer_param which,
                           .shape = WEFT_SHAPE (read_dtype (s, param), rows_of (s, param), n, k) };
 
   p.shape.out_dtype = partial ? weft_tensor_partial (s) : s->product_dtype;
-  deal (s, which, &p.shape, FALSE);
+  set_leaves (s, which, &p.shape, FALSE);
   x = take_factors (s, &p, param, x);
   uint32_t bias = weft_layer_weight (s, which + 1);
   p.bias = partial ? WEFT_NO_BUF : bias;
@@ -165,7 +164,7 @@ weft_linear (struct weft_step *s, const char *name, enum weft_layer_param which,
   return partial ? add_bias (s, name, y, bias, n) : y;
 }
 
-/* The rows of all ranks, of codes with the scale that these have in common. */
+/* The rows of all ranks. Codes have one common scale. */
 static uint32_t
 whole_rows (struct weft_step *s, struct weft_fp8_source x)
 {
@@ -191,8 +190,8 @@ multiply_gradient (struct weft_step *s, const struct weft_delayed *d, struct wef
                         grad[0], grad[1]));
 }
 
-/* Of a map that nobody shares out ranks have gradients of their rows, which are added later:
- * norm.c. */
+/* A map whose weight is not sharded: each rank has the gradient of its own rows, and these are
+ * added later, as in norm.c. */
 static void
 dense_gradient (struct weft_step *s, const struct weft_delayed *d)
 {
@@ -258,7 +257,7 @@ weft_layer_run_delayed_wgrads (struct weft_step *s)
   s->at = at;
 }
 
-/* Of weights in fp8 the copy that lies the other way round is read. */
+/* Sets the weight of an input gradient; in fp8 it is the transposed copy. */
 static void
 take_weight_back (struct weft_step *s, struct weft_piece *p, uint32_t param)
 {
@@ -276,8 +275,8 @@ take_weight_back (struct weft_step *s, struct weft_piece *p, uint32_t param)
   p->shape.dim[5] = both ? weft_fp8_block (s) : 0;
 }
 
-/* The gradient of the output, and what will be multiplied with it for that of the weight, of all
- * tokens if need be. */
+/* Prepares the gradient of the output for both products of backward; with blocks it is gathered
+ * first. */
 static void
 take_gradient (struct weft_step *s, struct weft_piece *p, struct weft_delayed *d)
 {
@@ -293,7 +292,7 @@ take_gradient (struct weft_step *s, struct weft_piece *p, struct weft_delayed *d
   p->x_scale = dy.scale;
 }
 
-/* The input of forward on all tokens again. */
+/* Gathers the input of forward again. */
 static uint32_t
 gather_input (struct weft_step *s, enum weft_layer_param which, const char *name, uint32_t x)
 {
@@ -317,7 +316,7 @@ take_input (struct weft_step *s, const struct weft_delayed *d)
   return weft_fp8_gathered (s, part, gather_input (s, d->which, d->name, part));
 }
 
-/* Where the input gradient of all tokens is made, and what becomes of it. */
+/* The buffer of the input gradient of all tokens; its reduction. */
 static uint32_t
 whole_gradient (struct weft_step *s, const struct weft_piece *p)
 {
@@ -339,8 +338,8 @@ reduce_gradient (struct weft_step *s, const struct weft_piece *p, uint32_t dx)
   return mine;
 }
 
-/* dy -> dx through y = x w^T: input gradient first, then the weight gradient, for the bucket.  What
- * is gathered for the weight gradient, and ranks that sum the input gradient, go beside kernels. */
+/* Backward of y = x w^T: the input gradient first, then the weight gradient. Collectives of one run
+ * beside kernels of the other. */
 uint32_t
 weft_linear_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
                       uint32_t dy, uint32_t x, uint64_t n, uint64_t k)
@@ -362,7 +361,7 @@ weft_linear_backward (struct weft_step *s, const char *name, enum weft_layer_par
                             .counts = WEFT_NO_BUF };
 
   p.shape.out_dtype = partial ? weft_tensor_partial (s) : s->product_dtype;
-  deal (s, which, &p.shape, TRUE);
+  set_leaves (s, which, &p.shape, TRUE);
   take_gradient (s, &p, &d);
   if (partial)
     d.x = take_input (s, &d);

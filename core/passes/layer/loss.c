@@ -1,16 +1,16 @@
-/* The loss over logits, of which tensor parallel ranks have each a part of the vocabulary
- * (Megatron-Core tensor_parallel/cross_entropy.py, fusions/fused_cross_entropy.py, and Transformer
- * Engine's parallel cross entropy).  For T tokens:
+/* Cross entropy of logits. Tensor parallel ranks have parts of the vocabulary (Megatron-Core
+ * tensor_parallel/cross_entropy.py, fusions/fused_cross_entropy.py, and Transformer Engine's
+ * parallel cross entropy). For T tokens ranks exchange:
  *
  *   not fused      largest logit (4 T bytes, max), target's logit (4 T), sum of exponentials (4 T)
- *   fused, native  largest logit, then the other two as one (8 T)
- *   fused, te      each rank's own three are gathered (12 T of each)
+ *   fused, native  largest logit, then the other two in one collective (8 T)
+ *   fused, te      all three of each rank are gathered (12 T for each rank)
+ *   linear         as native, for each chunk of the tokens: head_chunks.c
  *
- *   linear         as native, of each chunk of the tokens: head_chunks.c
+ * Multi-token prediction has no target at the end of a sequence, and a running sum of its own.
  *
- * What looks further ahead has no target at the end of a sequence, and adds to a sum of its own.
- *
- * Backward needs no exchange: a rank's logits become their gradient by the sum that all know. */
+ * Backward needs no collective: the logits of a rank become their gradient by the sum that all
+ * ranks know. */
 #include "core/passes/layer/ends.h"
 #include "core/job/loss.h"
 
@@ -23,7 +23,7 @@ is_te (const struct weft_step *s)
          s->strategy->cross_entropy_fusion_impl == WEFT_LOSS_TE;
 }
 
-/* Some of the numbers of each row that a rank tells others. */
+/* A view of `n` of the numbers that ranks exchange. */
 static uint32_t
 view (struct weft_step *s, uint32_t stats, uint32_t first, uint32_t n)
 {
@@ -37,7 +37,7 @@ shape_of (const struct weft_step *s)
                      s->model->vocab_size);
 }
 
-/* What follows reads through another view: it waits for the kernel, or for the last collective. */
+/* The next op reads through another view: it waits for the kernel, or for the last collective. */
 static uint32_t
 reduce (struct weft_step *s, const struct weft_saved_end *end)
 {
@@ -81,7 +81,7 @@ mtp_loss (struct weft_step *s, uint32_t depth)
   return weft_build_view (s->b, s->scalars.mtp_loss, (depth - 1) * bytes, bytes, "mtp_loss");
 }
 
-/* The running sums that a loss is added to: of losses, and of tokens. */
+/* The running sum of losses; of tokens. */
 static uint32_t
 loss_of (struct weft_step *s, const struct weft_saved_end *end)
 {
@@ -118,9 +118,9 @@ weft_loss_forward (struct weft_step *s, struct weft_saved_end *end)
 
 /* ------------------------------------------------------------------------ backward */
 
-/* Tokens the loss is a mean over: those of this rank, where the reduction divides by the replicas
- * (Megatron-Core; average_in_collective); of all ranks in canonical order, which divides once. A
- * loss per token is a sum, whose gradients finish.c divides. */
+/* The number of tokens that the loss is averaged over: those of this rank, where the reduction
+ * divides by the replicas (Megatron-Core; average_in_collective); those of all ranks in canonical
+ * order, which divides only once. A loss per token is a sum, and finish.c divides its gradients. */
 static uint64_t
 mean_over (const struct weft_step *s)
 {
@@ -132,8 +132,8 @@ mean_over (const struct weft_step *s)
   return tokens * (all ? weft_mesh_group_size (s->mesh, WEFT_GROUP_DP) : 1);
 }
 
-/* Megatron-Core multiplies the loss by grad_scale_func before it asks for gradients
- * (pipeline_parallel/schedules.py, backward_step): they begin with the scale. */
+/* Megatron-Core multiplies the loss by grad_scale_func before backward
+ * (pipeline_parallel/schedules.py, backward_step): gradients begin with the scale. */
 uint32_t
 weft_loss_gradient (struct weft_step *s)
 {

@@ -60,7 +60,7 @@ input (const struct weft_step *s, const struct weft_saved *saved)
   return s->model->residual == WEFT_RESIDUAL_ONE_NORM ? saved->n1 : saved->x1;
 }
 
-/* What of the MLP is kept for its backward, or made again. */
+/* Activations that backward of the MLP reads, computed or recomputed. */
 static void
 inner (struct weft_step *s, struct weft_saved *saved)
 {

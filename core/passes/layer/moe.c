@@ -1,18 +1,18 @@
-/* A layer of experts: the router, and what its experts and those that see every token make.
+/* A layer of experts: the router, experts, shared experts.
  *
  * Selective recompute (Megatron-Core moe_layer.py, shared_experts.py, experts.py):
- *   moe             keeps n2 alone: the whole layer is run again before its backward, with what
- *                   travels and with the last maps, whose results nobody needs: upstream
- *                   checkpoints the layer as one
- *   shared_experts  likewise what sees every token
- *   moe_act         keeps what fc1 makes, and makes the activation of experts again */
+ *   moe             keeps only n2: the whole layer runs again before its backward, with its
+ *                   collectives and with the last maps, whose outputs nothing reads: upstream
+ *                   checkpoints the layer as a whole
+ *   shared_experts  the same for shared experts
+ *   moe_act         keeps the output of fc1, and computes the activation again */
 #include "core/passes/layer/moe.h"
 #include "core/passes/layer/nodes.h"
 #include "core/base/zigzag.h"
 #include <math.h>
 
-/* Nobody drops tokens and any rank may get them all: buffers of a step that is run have room for
- * that. One that is simulated has as many rows as moe_load_imbalance says. */
+/* Without dropped tokens a rank may receive all of them. Buffers of a step that runs have room for
+ * that; a simulated step has as many rows as moe_load_imbalance says. */
 static uint64_t
 planned (const struct weft_step *s, const struct weft_moe *z, uint64_t sources, uint64_t *room)
 {
@@ -27,8 +27,7 @@ planned (const struct weft_step *s, const struct weft_moe *z, uint64_t sources, 
   return n;
 }
 
-/* Leaves of a rank's share of the tokens; there may be fewer than ranks, which then have one
- * together. */
+/* Canonical order: leaves of this rank's tokens. Several ranks may share one leaf. */
 static void
 set_leaves (const struct weft_step *s, struct weft_moe *z)
 {
@@ -85,7 +84,7 @@ weft_moe_tokens (struct weft_step *s, uint64_t columns, const char *name)
 
 /* ------------------------------------------------------------------------- router */
 
-/* Returns the weights of the chosen experts. */
+/* Returns router weights of the chosen experts. */
 static uint32_t
 route (struct weft_step *s, struct weft_saved *saved)
 {
@@ -105,7 +104,7 @@ route (struct weft_step *s, struct weft_saved *saved)
   return prob;
 }
 
-/* From the gradient of the weights to that of n2. */
+/* From the gradient of router weights to that of n2. */
 static uint32_t
 route_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dprob)
 {
@@ -201,8 +200,9 @@ normalise (struct weft_step *s, struct weft_layer_pass *pass)
   choose (s, pass);
 }
 
-/* The flex dispatcher is one kernel for tokens and weights (DeepEP, fused_a2a.py of Megatron-Core):
- * what travels next joins what went before, until the place that is returned is put back. */
+/* The flex dispatcher is one kernel for tokens and router weights (DeepEP, fused_a2a.py of
+ * Megatron-Core): the next collective joins the launch before it. Returns the place to restore in
+ * s->at. */
 static struct weft_op
 join (struct weft_step *s)
 {
@@ -214,7 +214,7 @@ join (struct weft_step *s)
 }
 
 static void
-go (struct weft_step *s, struct weft_layer_pass *pass)
+dispatch (struct weft_step *s, struct weft_layer_pass *pass)
 {
   pass->rows = weft_rows_go (s, pass->saved, weft_rows_tokens (s, "dispatch"), pass->rows);
   struct weft_op at = join (s);
@@ -236,7 +236,7 @@ compute (struct weft_step *s, struct weft_layer_pass *pass)
 }
 
 static void
-come_back (struct weft_step *s, struct weft_layer_pass *pass)
+combine (struct weft_step *s, struct weft_layer_pass *pass)
 {
   pass->rows = weft_rows_return (s, pass->saved, weft_rows_tokens (s, "combine"), pass->rows);
 }
@@ -249,16 +249,16 @@ add_up (struct weft_step *s, struct weft_layer_pass *pass)
   pass->mlp = pass->mlp == WEFT_NO_BUF ? y : weft_moe_add (s, "shared", y, pass->mlp);
 }
 
-typedef void do_turn (struct weft_step *s, struct weft_layer_pass *pass);
+typedef void run_node (struct weft_step *s, struct weft_layer_pass *pass);
 
 void
-weft_moe_forward_node (struct weft_step *s, struct weft_layer_pass *pass, enum weft_layer_node turn)
+weft_moe_forward_node (struct weft_step *s, struct weft_layer_pass *pass, enum weft_layer_node node)
 {
-  static do_turn *const turns[] = {
-    [WEFT_NODE_ATTENTION] = normalise, [WEFT_NODE_DISPATCH] = go, [WEFT_NODE_MLP] = compute,
-    [WEFT_NODE_COMBINE] = come_back,   [WEFT_NODE_ADD] = add_up,
+  static run_node *const nodes[] = {
+    [WEFT_NODE_ATTENTION] = normalise, [WEFT_NODE_DISPATCH] = dispatch, [WEFT_NODE_MLP] = compute,
+    [WEFT_NODE_COMBINE] = combine,     [WEFT_NODE_ADD] = add_up,
   };
-  turns[turn](s, pass);
+  nodes[node](s, pass);
 }
 
 /* ------------------------------------------------------------------------ backward */
@@ -273,18 +273,18 @@ normalise_again (struct weft_step *s, struct weft_saved *saved)
 static void
 layer_again (struct weft_step *s, struct weft_saved *saved)
 {
-  static do_turn *const turns[] = { choose, go, compute, come_back, add_up };
+  static run_node *const nodes[] = { choose, dispatch, compute, combine, add_up };
   struct weft_layer_pass pass = { .saved = saved };
 
   normalise_again (s, saved);
   struct weft_op at = weft_step_again (s);
-  for (unsigned i = 0; i < G_N_ELEMENTS (turns); i++)
-    turns[i](s, &pass);
+  for (unsigned i = 0; i < G_N_ELEMENTS (nodes); i++)
+    nodes[i](s, &pass);
   s->at = at;
 }
 
 static void
-gradients_go (struct weft_step *s, struct weft_layer_pass *pass)
+gradients_to_experts (struct weft_step *s, struct weft_layer_pass *pass)
 {
   if (weft_recomputes (s, WEFT_MODULE_MOE))
     layer_again (s, pass->saved);
@@ -314,7 +314,7 @@ compute_gradients (struct weft_step *s, struct weft_layer_pass *pass)
 }
 
 static void
-gradients_return (struct weft_step *s, struct weft_layer_pass *pass)
+gradients_from_experts (struct weft_step *s, struct weft_layer_pass *pass)
 {
   pass->rows = weft_rows_return (s, pass->saved, weft_rows_tokens (s, "dispatch"), pass->rows);
   if (weft_moe_weighs_at_home (s))
@@ -352,14 +352,14 @@ nothing (struct weft_step *s, struct weft_layer_pass *pass)
 
 void
 weft_moe_backward_node (struct weft_step *s, struct weft_layer_pass *pass,
-                        enum weft_layer_node turn)
+                        enum weft_layer_node node)
 {
-  static do_turn *const turns[] = {
+  static run_node *const nodes[] = {
     [WEFT_NODE_ATTENTION] = choose_backward,
-    [WEFT_NODE_DISPATCH] = gradients_return,
+    [WEFT_NODE_DISPATCH] = gradients_from_experts,
     [WEFT_NODE_MLP] = compute_gradients,
-    [WEFT_NODE_COMBINE] = gradients_go,
+    [WEFT_NODE_COMBINE] = gradients_to_experts,
     [WEFT_NODE_ADD] = nothing,
   };
-  turns[turn](s, pass);
+  nodes[node](s, pass);
 }

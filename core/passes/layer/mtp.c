@@ -1,18 +1,19 @@
-/* Multi-token prediction: layers after the last that look a token further ahead each (DeepSeek-V3,
- * arXiv 2412.19437, section 2.2; Megatron-Core multi_token_prediction.py). Of depth d:
+/* Multi-token prediction: each further layer after the last predicts one token further ahead
+ * (DeepSeek-V3, arXiv 2412.19437, section 2.2; Megatron-Core multi_token_prediction.py). Depth d:
  *
  *   tokens d later -> embedding -> words_norm -.
  *   normed output of depth d - 1 -> stream_norm -+-> proj (2h to h) -> layer -> norm -> head, loss
  *
- * Embedding and head are those of the model; the stage with the head holds a copy of the embedding,
- * whose gradient finish.c adds to the first stage's. The loss of a depth is the mean over the
- * tokens that have a target, of which the last d of a sequence have none; its gradient enters with
- * mtp_loss_scaling_factor / mtp_num_layers, and the loss itself stands apart from the model's.
+ * Embedding and head are those of the model. The stage with the head has a copy of the embedding,
+ * whose gradient is added to that of the first stage (optimizer/finish.c). The loss of a depth is
+ * the mean over tokens with a target; the last d tokens of a sequence have none. Its gradient is
+ * scaled by mtp_loss_scaling_factor / mtp_num_layers, and it is reported apart from the model's
+ * loss.
  *
- * Upstream shifts tokens on the GPU; here they come shifted from the host, which has all of them.
+ * Upstream shifts tokens on the GPU. Here the host, which has all tokens, sends them shifted.
  *
- * Tensor parallel ranks have rows of proj; what they make is gathered, and with sequence_parallel
- * each goes on with its own tokens. */
+ * Tensor parallel ranks have rows of proj. Its outputs are all-gathered, and with sequence_parallel
+ * each rank continues with its own tokens. */
 #include "core/passes/layer/ends.h"
 
 static uint32_t
@@ -43,7 +44,7 @@ take_part (struct weft_step *s, uint32_t x, uint32_t y, uint32_t row_parts, uint
              WEFT_USES (WEFT_R (x), WEFT_W (y)));
 }
 
-/* Columns of all ranks, for the rows of this one. */
+/* Columns of all ranks for the rows of this rank. */
 static uint32_t
 gather_columns (struct weft_step *s, uint32_t part)
 {
@@ -77,7 +78,7 @@ scatter_columns (struct weft_step *s, uint32_t dy)
   return part;
 }
 
-/* What the transformer layer takes. */
+/* The input of the transformer layer. */
 static uint32_t
 join (struct weft_step *s, struct weft_saved_mtp *m)
 {
@@ -93,7 +94,7 @@ join (struct weft_step *s, struct weft_saved_mtp *m)
   return weft_cast_to_residual (s, gather_columns (s, y), "mtp_proj");
 }
 
-/* To the gradients of words and stream. */
+/* Backward of join(): the gradients of words and of the stream. */
 static void
 take_apart (struct weft_step *s, const struct weft_saved_mtp *m, uint32_t dy, uint32_t parts[2])
 {
@@ -111,7 +112,7 @@ take_apart (struct weft_step *s, const struct weft_saved_mtp *m, uint32_t dy, ui
 
 /* ------------------------------------------------------------------------------ passes */
 
-/* What a depth takes, again or for the first time, and its layer. */
+/* The layer of a depth with its input, computed or recomputed. */
 static void
 run_layer (struct weft_step *s, uint32_t micro, uint32_t depth)
 {
@@ -150,14 +151,15 @@ run_again (struct weft_step *s, uint32_t micro, uint32_t depth)
   s->at = at;
 }
 
-/* Words of all depths are one gradient, `table`: of the copy, or beside that of the model's own. */
+/* All depths add to one gradient, `table`: of the copy of the embedding, or beside that of the
+ * embedding itself. */
 struct lookups {
   struct weft_use table;
   uint32_t *ids, *dx; /* of each depth */
 };
 
-/* Each depth adds to the gradient; in canonical order a chunk of a sequence is one leaf of all of
- * them, so that one kernel takes them when the last of them, the first depth's, is there. */
+/* Each depth adds to the gradient. In canonical order a chunk of a sequence is one leaf for all
+ * depths: one kernel takes them when the last one, of depth 1, is there. */
 static void
 words_gradient (struct weft_step *s, uint32_t depth, struct lookups *l)
 {
@@ -173,8 +175,8 @@ words_gradient (struct weft_step *s, uint32_t depth, struct lookups *l)
   l->table.read = 1;
 }
 
-/* Returns the gradient of the stream from the depth before; dy[0] is that of what this one was
- * normed to, dy[1] that of what the head read there. */
+/* Returns the gradient of the stream of the depth before. dy_of[0] is the gradient of the normed
+ * output from the next depth, dy_of[1] that from the head. */
 static uint32_t
 depth_backward (struct weft_step *s, uint32_t micro, uint32_t depth, const uint32_t dy_of[2],
                 struct lookups *lookups)

@@ -1,9 +1,9 @@
-/* The norms of the residual stream, before each half of a layer and before the head.
+/* The norms of the residual stream.
  *
- * Where ranks share out the rows of the stream (sequence_parallel), each has a part of the sum that
- * is a weight's gradient. In fast order they add theirs once a step (finish.c), or where gradients
- * leave at once, before those do. Canonical order wants the sum over a sequence in one piece:
- * ranks gather what it is taken over, and each takes all of it. */
+ * With sequence_parallel each rank has some rows of the stream, so its gradient of a norm's weight
+ * is a partial sum. In fast order these are reduced once a step (optimizer/finish.c), or before
+ * data-parallel reductions where those run in every microbatch. Canonical order takes the sum over
+ * a sequence in one piece: ranks gather its operands, and each computes all of it. */
 #include "core/passes/layer/block.h"
 
 uint32_t
@@ -33,7 +33,7 @@ weft_norm_again (struct weft_step *s, const char *name, enum weft_layer_param wh
   return y;
 }
 
-/* The two sums over all tokens of the microbatch. */
+/* The gradients of weight and bias, over all tokens of the microbatch. */
 static void
 whole_gradients (struct weft_step *s, const char *name, const struct weft_norm_operands *o,
                  uint64_t columns, const struct weft_use grad[2])

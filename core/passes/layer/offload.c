@@ -1,18 +1,18 @@
-/* Activation offload: what the first n of L layers leave for backward waits in memory of the host.
- * Two plans for when copies start and when the device's memory is free (Transformer Engine
+/* Activation offload: activations of the first n of L layers wait for backward in host memory.
+ * There are two plans for when copies start and when device memory is free (Transformer Engine
  * pytorch/cpu_offload.py):
  *
- *   today     layer i leaves when the forward of layer i + 1 begins; its memory is free when that
- *             of layer L - n + i begins, which waits for the copy; it comes back from the beginning
- *             of the backward of layer L - 1 - n + i on.  Kernels wait for each tensor; what came
- *             back is free when the next layer's backward begins.  L - n layers are there at one
- *             time.
- *   windows   (cpu_offloading_double_buffering, the older plan) the first layer leaves when it is
- *             done, the others one by one at the end of windows of about L / n layers: there the
- *             compute stream waits for the copy under way, whose memory is free then.  Backward is
- *             the mirror of it.  Two standing sets of buffers take in turn what comes back;
- *             upstream lets the copy for layer i overwrite layer i + 2 before its backward where
- *             windows are long, here it starts when that is over. */
+ *   today    layer i is copied to the host when the forward of layer i + 1 begins. Its memory is
+ *            free when the forward of layer L - n + i begins, which waits for the copy. It is
+ *            copied back from the start of the backward of layer L - 1 - n + i on. Kernels wait for
+ *            each tensor, and its memory is free when the next layer's backward begins. L - n
+ *            layers are on the device at one time
+ *   windows  (cpu_offloading_double_buffering, the older plan) the first layer is copied when it is
+ *            done, the others one by one at the ends of windows of about L / n layers. There the
+ *            compute stream waits for the copy in flight, whose memory is free then. Backward
+ *            mirrors that. Two standing sets of buffers take turns for what comes back. Upstream
+ *            lets the copy of layer i overwrite layer i + 2 before its backward where windows are
+ *            long; here it starts after it */
 #include "core/passes/layer/block.h"
 
 /* Activations of one layer and microbatch in host memory. */
@@ -35,7 +35,7 @@ list (struct weft_saved *saved)
   return (uint32_t *) (void *) saved;
 }
 
-/* One stage has all of them; those of multi-token prediction stay on the device. */
+/* There is one stage. Layers of multi-token prediction are not offloaded. */
 static uint32_t
 layers (const struct weft_step *s)
 {
@@ -117,8 +117,7 @@ send (struct weft_step *s, uint32_t micro, uint32_t l)
   s->at = at;
 }
 
-/* The device's memory is free from here on; `after`: a copy that kernels wait for, or
- * WEFT_NO_OP. */
+/* Frees the device memory; `after`: a copy that kernels wait for, or WEFT_NO_OP. */
 static void
 release (struct weft_step *s, uint32_t micro, uint32_t l, uint32_t after)
 {
@@ -150,7 +149,7 @@ standing_buffer (struct weft_step *s, uint32_t set, int i, uint32_t like)
   return *at;
 }
 
-/* Backward reads the last tensors first. */
+/* In reverse order, which is that of backward. */
 static void
 fetch (struct weft_step *s, uint32_t micro, uint32_t l)
 {
@@ -201,7 +200,7 @@ after_backward (struct weft_step *s, uint32_t micro)
 
 /* ------------------------------------------------------------------------ windows */
 
-/* The layer at whose end layer i is on the host. */
+/* The layer at whose end layer i is in host memory. */
 static uint32_t
 window_end (const struct weft_step *s, uint32_t i)
 {

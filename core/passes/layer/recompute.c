@@ -1,22 +1,21 @@
-/* The layers of a stage for one microbatch, and what of them is kept between forward and backward.
+/* The layers of a chunk for one microbatch, and full recompute.
  *
- * Full recompute keeps the input of a block of layers and runs the block forward again inside
- * backward (Megatron-Core recompute_method): uniform cuts the whole chunk into blocks of
- * recompute_num_layers, block recomputes each of the first recompute_num_layers layers by itself
- * and keeps the others whole.  Selective recompute is a matter of one layer: layer.c.
+ * Full recompute keeps the input of a block of layers, and runs the forward of the block again
+ * inside backward (Megatron-Core recompute_method). uniform cuts the chunk into blocks of
+ * recompute_num_layers. block recomputes each of the first recompute_num_layers layers by itself,
+ * and keeps the activations of the others. Selective recompute is in layer.c.
  *
- * num_microbatches_with_partial_activation_checkpoints = K: of each window of forward passes the
- * first K are not fully recomputed; recompute_modules says what of them is run again, without it
- * nothing. A window is as long as what is in flight: the forward passes before the first backward
- * (Megatron-Core schedules.py, max_outstanding_backprops); with virtual stages passes of all chunks
- * count.
+ * num_microbatches_with_partial_activation_checkpoints = K: in each window of forward passes the
+ * first K are not fully recomputed; recompute_modules, if given, applies to them. A window has as
+ * many passes as are in flight: the forward passes before the first backward (Megatron-Core
+ * schedules.py, max_outstanding_backprops). With virtual stages passes of all chunks count.
  *
- * A layer of multi-token prediction (mtp.c) is a block of its own with uniform, and is kept whole
- * with block (Megatron-Core multi_token_prediction.py).
+ * A layer of multi-token prediction (mtp.c) is a block of its own with uniform, and is not
+ * recomputed with block (Megatron-Core multi_token_prediction.py).
  *
- * delay_wgrad_compute: a layer's weight gradients follow all of its input gradients; those of the
- * first layer of a later stage wait until what the stage before needs is on its way
- * (exchange.c). */
+ * delay_wgrad_compute: the weight gradients of a layer run after all of its input gradients. Those
+ * of the first layer of a later stage run when the gradient for the stage before is being sent
+ * (pipeline/exchange.c). */
 #include "core/passes/layer/nodes.h"
 
 static uint32_t
@@ -59,7 +58,7 @@ weft_recomputes (const struct weft_step *s, enum weft_recompute_module module)
   return !whole && (s->layer->recompute.modules >> module & 1);
 }
 
-/* First layer of the block that `l` belongs to, and its length; 0 when the layer is kept whole. */
+/* The block of layer `l`: its length, or 0 if the layer is not recomputed; its first layer. */
 static uint32_t
 block_of (const struct weft_step *s, uint32_t l, uint32_t *first)
 {
@@ -88,7 +87,7 @@ weft_recomputes_mtp (const struct weft_step *s)
          s->layer->recompute.method != WEFT_RECOMPUTE_BLOCK;
 }
 
-/* `l` counts the layers of the chunk. */
+/* Layer `l` of the chunk as a layer of the model. */
 static uint32_t
 layer_at (const struct weft_step *s, uint32_t l)
 {
@@ -118,8 +117,8 @@ layer_forward (struct weft_step *s, uint32_t micro, uint32_t l, uint32_t x)
   return x;
 }
 
-/* What one layer hands to the next, and its gradient, may be of another type than layers compute
- * in: mp_policy_output_dtype. */
+/* mp_policy_output_dtype: activations between layers, and their gradients, may have another type
+ * than layers compute in. */
 static uint32_t
 cast (struct weft_step *s, uint32_t l, uint32_t x, enum weft_dtype to)
 {

@@ -1,12 +1,12 @@
-/* Attention out of plain products (attention_backend = unfused), as Megatron-Core's
+/* Attention as separate products (attention_backend = unfused), like Megatron-Core's
  * DotProductAttention:
  *
  *   qkv -> scores -> softmax -> p (-> dropout -> pd) -> context -> o
  *
- * Kept for backward are p, and with dropout pd and its mask: in 16-bit bytes 2 a s^2 b, 5 a s^2 b
- * with dropout (arXiv 2205.05198, section 4.1). Recompute of core_attn keeps none of them: what
- * makes them is run again when their backward begins, but not the product with the values, which
- * backward does not read. */
+ * Kept for backward: p, and with dropout pd and its mask. In 16-bit bytes that is 2 a s^2 b, with
+ * dropout 5 a s^2 b (arXiv 2205.05198, section 4.1). Recompute of core_attn keeps none of them:
+ * they are computed again when their backward begins. The product with the values is not, because
+ * backward does not read its output. */
 #include "core/passes/layer/block.h"
 
 static uint32_t
@@ -31,7 +31,7 @@ probabilities (struct weft_step *s, struct weft_saved *saved)
   saved->pd = pd == saved->p ? WEFT_NO_BUF : pd;
 }
 
-/* What weighs the values. */
+/* The probabilities that weigh the values. */
 static uint32_t
 weights (const struct weft_saved *saved)
 {

@@ -1,6 +1,6 @@
-/* What follows the last backward, in Megatron-Core's order (finalize_model_grads.py,
- * distrib_optimizer.py): join the buckets, add the two copies of a tied embedding, measure the
- * gradient norm, clip, update, gather. */
+/* The end of a step in Megatron-Core's order (finalize_model_grads.py, distrib_optimizer.py): waits
+ * for the reductions of gradients, adds the copies of a tied embedding, measures the gradient norm,
+ * clips, updates, gathers weights. */
 #include "core/passes/layer/layer.h"
 #include "core/passes/optimizer/states.h"
 
@@ -11,7 +11,7 @@ flat_state (struct weft_step *s, uint64_t elements, const char *name)
                                                                    elements, name);
 }
 
-/* A kernel of the update runs where the state lies, behind all copies. */
+/* A kernel of the update runs where the state is: on the host it waits for all copies. */
 static uint32_t
 emit_at_state (struct weft_step *s, enum weft_op_kind kind, const char *name,
                struct weft_shape shape, const struct weft_use *uses, uint32_t n_uses)
@@ -30,14 +30,14 @@ weft_optimizer_slice (const struct weft_step *s, uint32_t k)
   return view->bytes / weft_dtype_bytes (view->dtype) / weft_mesh_group_size (s->mesh, view->shard);
 }
 
-/* What is left of it on the device. */
+/* The elements of the slice that the device updates. */
 static uint64_t
 device_slice (const struct weft_step *s, uint32_t k)
 {
   return weft_optimizer_slice (s, k) - s->optimizer->n_host[k];
 }
 
-/* Buckets that have a state. */
+/* Whether a bucket has a certain state. */
 static gboolean
 every (const struct weft_step *s, uint32_t k)
 {
@@ -45,8 +45,8 @@ every (const struct weft_step *s, uint32_t k)
   return TRUE;
 }
 
-/* preserve_fp32_weights: without it the weights that kernels read are updated themselves, by
- * gradients as they are. */
+/* preserve_fp32_weights: without it Adam updates the weights that kernels read, by gradients in
+ * their own type. */
 static gboolean
 updates_fp32 (const struct weft_step *s)
 {
@@ -85,7 +85,8 @@ add_state (struct weft_step *s, const char *name, uint32_t **view,
   }
 }
 
-/* Masters and moments: at the end of the step, or when it begins if masters are read there. */
+/* Masters and moments are made at the end of the step, or at its start if weights are made from
+ * masters there. */
 static void
 build_states (struct weft_step *s)
 {
@@ -141,7 +142,8 @@ tied_param (const struct weft_step *s)
              : weft_params_of_end (s, WEFT_HEAD_WEIGHT);
 }
 
-/* A head that kept its own sum on the embedding's stage is reduced like a bucket, then added. */
+/* A tied head with its own sum on the embedding's stage: the sum is reduced like a bucket, then
+ * added. */
 static uint32_t
 add_tied_head (struct weft_step *s, uint32_t grad)
 {
@@ -153,8 +155,8 @@ add_tied_head (struct weft_step *s, uint32_t grad)
                         WEFT_USES (WEFT_RW (grad), WEFT_R (head)));
 }
 
-/* Both stages of a pipeline that hold a tied embedding; what lies on the host goes by the
- * device. */
+/* The embedding is on two stages: an all-reduce adds the gradients. Gradients in host memory are
+ * copied to the device for that. */
 static uint32_t
 add_stages (struct weft_step *s, uint32_t grad)
 {
@@ -174,8 +176,8 @@ add_stages (struct weft_step *s, uint32_t grad)
   return s->on_host ? weft_to_host (s, &copy) : op;
 }
 
-/* The whole gradient travels although only one slice of it is this rank's, after all buckets have
- * been joined (finalize_model_grads.py, _allreduce_word_embedding_grads). */
+/* The whole gradient is reduced, although this rank updates only one slice of it, after all buckets
+ * (finalize_model_grads.py, _allreduce_word_embedding_grads). */
 static uint32_t
 reduce_tied (struct weft_step *s, uint32_t param)
 {
@@ -192,9 +194,9 @@ reduce_tied (struct weft_step *s, uint32_t param)
   return op;
 }
 
-/* calculate_per_token_loss: the rank with the head tells the others how many tokens it has seen,
- * replicas add theirs, and the whole of every gradient is divided (finalize_model_grads.py). All
- * are enqueued behind what still works on gradients. */
+/* calculate_per_token_loss: the rank with the head broadcasts the number of its tokens to the other
+ * stages, replicas add theirs, and every gradient is divided (finalize_model_grads.py). All of that
+ * waits for ops that still work on gradients. */
 static void
 divide_by_tokens (struct weft_step *s, uint32_t tied_reduced)
 {
@@ -238,7 +240,7 @@ only_duplicates (const struct weft_step *s, uint32_t k)
   return TRUE;
 }
 
-/* The running sum of the norm, beside the gradients. */
+/* The running sum of squares, where the gradients are. */
 static uint32_t
 start_norm (struct weft_step *s)
 {
@@ -264,7 +266,7 @@ end_norm (struct weft_step *s, uint32_t squares)
 }
 
 /* The first op that works on a bucket after its reduction waits for what completes it: the sum of a
- * tied embedding, and parts that tensor parallel ranks have. */
+ * tied embedding, and all-reduces over tensor parallel ranks. */
 static void
 wait_for_finalize (struct weft_step *s, uint32_t k, uint32_t tied, uint32_t tied_reduced)
 {
@@ -275,7 +277,7 @@ wait_for_finalize (struct weft_step *s, uint32_t k, uint32_t tied, uint32_t tied
     weft_build_dep (s->b, tied_reduced);
 }
 
-/* The gradient that the optimizer works on, in fp32 where it is not. */
+/* Converts gradients to fp32 for the optimizer. */
 static void
 copy_to_main (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
 {
@@ -291,16 +293,17 @@ copy_to_main (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
   }
 }
 
-/* All of this rank's slice of a bucket, as one buffer. */
+/* The gradients of this rank's whole slice. */
 static uint32_t
 slice_grad (const struct weft_step *s, uint32_t k)
 {
   return s->optimizer->n_host[k] ? weft_bucket_gradients (s, k) : owned_grad (s, k);
 }
 
-/* Of experts that ranks share out, each rank's are its own, where of all else it has what others
- * have: their squares are summed over other ranks. Slices of an optimizer are everywhere a rank's
- * own; where instances share out experts alone, an instance has not all of these. */
+/* Squares of experts that ranks share are summed over other ranks than all other squares: each rank
+ * has other experts, but the same dense weights. With a sharded optimizer every slice is on one
+ * rank only, so there is one sum; unless instances of the optimizer share experts, so that one
+ * instance does not have all of them. */
 static gboolean
 has_experts_apart (const struct weft_step *s)
 {
@@ -328,15 +331,15 @@ expert_squares (struct weft_step *s)
   return s->optimizer->expert_squares;
 }
 
-/* The sum that a bucket's squares go to. */
+/* The sum that the squares of a bucket are added to. */
 static uint32_t
 squares_of (struct weft_step *s, uint32_t k, uint32_t squares)
 {
   return measures_apart (s, k) ? expert_squares (s) : squares;
 }
 
-/* Two sums over two groups of ranks, and then one (Megatron-Core optimizer.py, ChainedOptimizer).
- * A stage without experts takes part: the group goes through all stages. */
+/* The sums over two groups of ranks are added (Megatron-Core optimizer.py, ChainedOptimizer). A
+ * stage without experts takes part, because the group spans all stages. */
 static void
 add_experts (struct weft_step *s)
 {
@@ -373,7 +376,8 @@ measure_norm (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
   end_norm (s, squares);
 }
 
-/* Ranks of one distributed optimizer hold different slices; without it replicas hold the same. */
+/* With a distributed optimizer its ranks have different slices; without it replicas have the same
+ * gradients. */
 static enum weft_group_kind
 norm_group (const struct weft_step *s)
 {
@@ -382,8 +386,8 @@ norm_group (const struct weft_step *s)
   return s->mesh->instances > s->mesh->outer_slices ? WEFT_GROUP_INSTANCE : WEFT_GROUP_WORLD;
 }
 
-/* Gradients of a scaled loss are divided by the scale, and when one of them is not finite nobody
- * updates anything, which the host has to know before it goes on (Megatron-Core optimizer.py,
+/* Gradients are divided by the loss scale. If one of them is not finite no rank updates its
+ * weights, and the host has to know that before it goes on (Megatron-Core optimizer.py,
  * _unscale_main_grads_and_check_for_nan). */
 static void
 unscale (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
@@ -397,8 +401,8 @@ unscale (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
     enum weft_dtype dtype = weft_build_buf_at (s->b, grad)->dtype;
     weft_emit (s, WEFT_OP_UNSCALE, "unscale", WEFT_SHAPE (dtype, weft_optimizer_slice (s, k)),
                WEFT_USES (WEFT_RW (grad), WEFT_RW (s->scalars.found)));
-    weft_build_dep (
-        s->b, weft_bucket_reduced (s, k)); /* which nobody joined without finalize_model_grads */
+    /* Without finalize_model_grads nothing has waited for the reduction. */
+    weft_build_dep (s->b, weft_bucket_reduced (s, k));
     if (s->optimizer->grad32[k] == WEFT_NO_BUF)
       wait_for_finalize (s, k, tied, tied_reduced);
   }
@@ -430,12 +434,13 @@ update_bucket (struct weft_step *s, uint32_t k)
                                                : WEFT_NO_BUF;
   const struct weft_optimizer_part *o = s->optimizer;
   gboolean itself = s->weight_dtype != WEFT_FP32 && !updates_fp32 (s);
-  gboolean later = weft_step_flat (s, k)->dtype == WEFT_FP8; /* fp8.c makes it of the master */
-  gboolean drawn = itself && s->weight_dtype == WEFT_BF16 && s->job->train.bf16_stochastic_round;
+  gboolean later = weft_step_flat (s, k)->dtype == WEFT_FP8; /* fp8_weights.c */
+  gboolean stochastic =
+      itself && s->weight_dtype == WEFT_BF16 && s->job->train.bf16_stochastic_round;
 
   emit_at_state (
       s, WEFT_OP_ADAM, "adam",
-      WEFT_SHAPE (later ? WEFT_FP32 : s->weight_dtype, device_slice (s, k), itself, drawn),
+      WEFT_SHAPE (later ? WEFT_FP32 : s->weight_dtype, device_slice (s, k), itself, stochastic),
       WEFT_USES (WEFT_R (owned_grad (s, k)), WEFT_R (factor),
                  WEFT_RW (later ? WEFT_NO_BUF : weft_bucket_weights (s, k)), WEFT_RW (o->master[k]),
                  WEFT_RW (o->m[k]), WEFT_RW (o->v[k])));
@@ -461,10 +466,10 @@ update (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
   weft_host_optimizer_finish (s);
 }
 
-/* Whether the update succeeded and how large the gradient was, as the ranks of a replica agree on
- * it after the step (Megatron-LM training.py, train_step): the smallest clip factor, 0 where
- * nothing was updated, and the largest norm. Without clip_grad nobody knows the norm, nor without
- * a loss scale the other. */
+/* After the step the ranks of a replica agree on whether the update succeeded and on the gradient
+ * norm (Megatron-LM training.py, train_step): the smallest clip factor, 0 where nothing was
+ * updated, and the largest norm. Without clip_grad there is no norm, without a loss scale no failed
+ * update. */
 static void
 agree (struct weft_step *s)
 {
@@ -474,7 +479,7 @@ agree (struct weft_step *s)
     weft_reduce_all (s, WEFT_GROUP_MP, WEFT_REDUCE_MAX, s->scalars.squares, "largest_norm");
 }
 
-/* Losses of multi-token prediction likewise, which kernels have added to through views. */
+/* The same for losses of multi-token prediction, which kernels have written through views. */
 static void
 report_mtp (struct weft_step *s)
 {
@@ -490,8 +495,8 @@ report_mtp (struct weft_step *s)
     weft_build_dep (s->b, kernel);
 }
 
-/* The loss is averaged over replicas (exact sums are divided by who reads them) and leaves for the
- * log, with the norm. */
+/* The loss is averaged over replicas and copied to the host with the norm. Readers divide exact
+ * sums. */
 static void
 report (struct weft_step *s)
 {
@@ -515,8 +520,8 @@ report (struct weft_step *s)
     weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_GPU));
 }
 
-/* finalize_model_grads(): what completes gradients, in Megatron-Core's order. Without it only a
- * head that was added up by itself joins the embedding. */
+/* finalize_model_grads(): completes gradients, in Megatron-Core's order. Without it only a head
+ * with its own sum is added to the embedding. */
 static uint32_t
 finalize (struct weft_step *s, uint32_t tied)
 {

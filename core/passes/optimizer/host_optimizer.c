@@ -1,30 +1,27 @@
-/* Optimizer offload: part of each rank's optimizer state lies in memory of the host, and Adam runs
- * there (Megatron-Core optimizer/cpu_offloading/hybrid_optimizer.py; ZeRO-Offload, arXiv
- * 2101.06840).
+/* Optimizer offload: part of each rank's optimizer state is in host memory, and Adam runs there
+ * (Megatron-Core optimizer/cpu_offloading/hybrid_optimizer.py; ZeRO-Offload, arXiv 2101.06840).
  *
- *   what      of all elements whose state a rank keeps, optimizer_offload_fraction, rounded;
- *             buckets that the next forward pass needs last come first, of the last one the end of
- *             the slice. Upstream fills up with whole tensors; a slice of a bucket knows none.
- *   host      gradient, moments and fp32 weights: 16 bytes an element, all through the step, and
- *             for the time of a copy what travels in 16 bits.
- *   when      behind all kernels up to the clip.  overlap_cpu_optimizer_d2h_h2d: copies have
- *             streams of their own and a slice is cut into as many parts as its bucket has matrices
- *             (upstream has one CPU optimizer for each tensor), of which one leaves while another
- *             is updated and a third comes back.  Without it copies are part of the compute stream:
- *             all to the host, what is updated on the GPU, all back once Adam of the host is
- *             through.
- *   memory    a copy that is not page-locked blocks the thread that enqueues work: with
- *             pin_cpu_grads = false no update begins before all gradients are on the host, with
- *             pin_cpu_params = false Adam of a part waits for the part before it to be back. */
+ *   what    optimizer_offload_fraction of the elements that this rank updates, rounded. Buckets
+ *           that the next forward needs last come first; of the last bucket the end of the slice is
+ *           taken. Upstream takes whole tensors; a slice of a bucket does not have those
+ *   host    gradient, moments and fp32 weights: 16 bytes an element throughout the step, and for
+ *           the time of a copy the 16-bit values that travel
+ *   when    after all kernels up to the clip. overlap_cpu_optimizer_d2h_h2d: copies have streams of
+ *           their own, and a slice is cut into as many parts as its bucket has matrices (upstream
+ *           has one CPU optimizer for each tensor): one part is sent while another is updated and a
+ *           third comes back. Without overlap copies are part of the compute stream: all gradients
+ *           to the host, the update on the GPU, all weights back after Adam of the host
+ *   memory  a copy to memory that is not page-locked blocks the host thread. pin_cpu_grads = false:
+ *           no update begins before all gradients are on the host. pin_cpu_params = false: Adam of
+ *           a part waits until the part before it has come back */
 #include "core/passes/optimizer/states.h"
 #include <math.h>
 
-/* A part of a bucket's slice, whose state is elements [first, first + n) of the host's flat
- * buffers. */
+/* A part of a bucket's slice. Its state is a part of the host's flat buffers. */
 struct part {
   uint32_t bucket;
-  uint64_t begin, n;      /* of the slice on the device */
-  uint32_t grad, travels; /* fp32; in the type of the reduction, which may be the same buffer */
+  uint64_t begin, n;   /* of the slice on the device */
+  uint32_t grad, sent; /* fp32; in the type of the reduction, which may be the same buffer */
   uint32_t master, m, v, param;
 };
 
@@ -85,7 +82,7 @@ cut (struct weft_step *s)
   return parts;
 }
 
-/* Parts that have a state on the host. */
+/* Whether a part has a certain state on the host. */
 static gboolean
 every (const struct weft_flat *flat)
 {
@@ -93,7 +90,8 @@ every (const struct weft_flat *flat)
   return TRUE;
 }
 
-/* fp32 weights are what the kernels read; others are made from a master when they leave. */
+/* Weights in fp32 are what kernels read; other types are made from a master when they are copied
+ * back. */
 static gboolean
 has_master (const struct weft_flat *flat)
 {
@@ -125,7 +123,7 @@ size_in (const struct weft_step *s, const struct state *state, const struct part
   return state->wanted (weft_step_flat (s, part->bucket)) ? part->n : 0;
 }
 
-/* One flat buffer of the host, and each part's view of it. */
+/* One flat buffer in host memory, and each part's view of it. */
 static void
 add_state (struct weft_step *s, GArray *parts, const struct state *state)
 {
@@ -145,16 +143,16 @@ add_state (struct weft_step *s, GArray *parts, const struct state *state)
   }
 }
 
-/* What is there for the time of a copy. */
+/* Buffers that live for the time of a copy. */
 static void
-add_travellers (struct weft_step *s, struct part *part)
+add_copy_buffers (struct weft_step *s, struct part *part)
 {
   const struct weft_flat *flat = weft_step_flat (s, part->bucket);
 
-  part->travels = part->grad;
+  part->sent = part->grad;
   if (flat->grad_dtype != WEFT_FP32)
-    part->travels = weft_host_buffer (s, WEFT_BUF_COMMUNICATION, flat->grad_dtype, part->n,
-                                      "host_gradients_16");
+    part->sent = weft_host_buffer (s, WEFT_BUF_COMMUNICATION, flat->grad_dtype, part->n,
+                                   "host_gradients_16");
   if (part->master != WEFT_NO_BUF)
     part->param =
         weft_host_buffer (s, WEFT_BUF_COMMUNICATION, flat->dtype, part->n, "host_weights_16");
@@ -166,10 +164,10 @@ add_states (struct weft_step *s, GArray *parts)
   for (size_t i = 0; i < G_N_ELEMENTS (states); i++)
     add_state (s, parts, &states[i]);
   for (uint32_t i = 0; i < parts->len; i++)
-    add_travellers (s, &g_array_index (parts, struct part, i));
+    add_copy_buffers (s, &g_array_index (parts, struct part, i));
 }
 
-/* The factor of the clip, where Adam of the host can read it. */
+/* A copy of the clip factor for Adam of the host. */
 uint32_t
 weft_host_optimizer_factor (struct weft_step *s)
 {
@@ -185,7 +183,7 @@ static void
 send (struct weft_step *s, const struct part *part, uint32_t tied_bucket, uint32_t tied_reduced)
 {
   uint32_t device = weft_bucket_gradients (s, part->bucket);
-  struct weft_host_copy copy = { "gradients", device, part->travels, part->begin, part->n };
+  struct weft_host_copy copy = { "gradients", device, part->sent, part->begin, part->n };
 
   weft_to_host (s, &copy);
   weft_wait_like_next_kernel (s);
@@ -213,17 +211,17 @@ weft_host_optimizer_send (struct weft_step *s, uint32_t tied_bucket, uint32_t ti
   weft_next_kernel_waits_for (s, s->optimizer->host_wait);
 }
 
-/* `after`: a copy that must be over first. */
+/* `after`: a copy that must have ended. */
 static void
 convert (struct weft_step *s, const struct part *part, uint32_t after)
 {
   struct weft_shape shape = WEFT_SHAPE (weft_step_flat (s, part->bucket)->grad_dtype, part->n);
 
-  if (part->travels == part->grad)
+  if (part->sent == part->grad)
     return;
   shape.out_dtype = WEFT_FP32;
   weft_emit_on_host (s, WEFT_OP_CAST, "grad_fp32", shape,
-                     WEFT_USES (WEFT_R (part->travels), WEFT_W (part->grad)));
+                     WEFT_USES (WEFT_R (part->sent), WEFT_W (part->grad)));
   weft_build_dep (s->b, after);
 }
 
@@ -251,7 +249,7 @@ bring_back (struct weft_step *s, const struct part *part)
   return op;
 }
 
-/* The parts of one bucket, behind what the GPU updates of it by itself. */
+/* Updates the parts of one bucket, after the GPU has updated the rest of it. */
 void
 weft_host_optimizer_update (struct weft_step *s, uint32_t k)
 {
@@ -266,7 +264,7 @@ weft_host_optimizer_update (struct weft_step *s, uint32_t k)
   }
 }
 
-/* Copies back follow all that the GPU updates. */
+/* Brings weights back after all updates on the GPU. */
 void
 weft_host_optimizer_finish (struct weft_step *s)
 {

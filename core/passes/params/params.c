@@ -4,14 +4,14 @@
 #include "core/passes/params/tensors.h"
 #include <string.h>
 
-/* What a rank holds of a named tensor; rows 0 where the model has none. Tensor parallel ranks
- * share out what gives or takes the heads, the width of the MLP, or the vocabulary. */
+/* The size of a tensor on this rank; rows are 0 where the model has no such tensor. Tensor parallel
+ * ranks shard maps by heads, by the width of the MLP, or by the vocabulary. */
 struct extent {
   uint64_t rows, columns;
   enum weft_cut cut;
   uint64_t tail;       /* program.h */
-  uint64_t whole_rows; /* where they are fewer than those of all ranks: the rest is padding */
-  uint64_t block;      /* of experts, rows of each; else 0 */
+  uint64_t whole_rows; /* of the tensor without padding, where there is some; else 0 */
+  uint64_t block;      /* experts: rows of one expert; else 0 */
   gboolean trait;      /* of few architectures: a program without it does not name it */
 };
 
@@ -121,7 +121,7 @@ set_cut (struct weft_param *param, const struct extent *size, const struct weft_
   param->group = WEFT_GROUP_TP;
 }
 
-/* Ranks have whole experts, or with their neighbours cut each of them. */
+/* Experts: ranks have whole experts, or expert tensor parallel ranks cut each of them. */
 static void
 set_blocks (struct weft_param *param, const struct extent *size, const struct weft_mesh *mesh)
 {
@@ -186,15 +186,14 @@ add_layer (struct weft_step *s, uint32_t layer)
     param[which] = add_param (s, names[which], layer, layer_extent (s, layer, which));
 }
 
-/* Layers of multi-token prediction look words up: a stage without the embedding has a copy of
- * it. */
+/* Multi-token prediction looks words up: a stage without the embedding has a copy of it. */
 static gboolean
 copies_embedding (const struct weft_step *s)
 {
   return weft_step_chunk (s)->n_mtp > 0 && !weft_step_has_embedding (s);
 }
 
-/* The end of the model, in registration order. */
+/* The last tensors, in registration order. */
 static void
 add_head (struct weft_step *s)
 {
@@ -238,8 +237,8 @@ mark (struct weft_step *s, uint32_t param, gboolean copy)
   row->duplicate |= copy;
 }
 
-/* An embedding that is tied, or that predictions further ahead look words up in, lives on the first
- * and the last stage; the last stage's copy is not counted twice in global sums. */
+/* An embedding that is tied, or that multi-token prediction reads, is on the first and the last
+ * stage. The copy on the last stage is not counted in global sums. */
 static void
 mark_tied (struct weft_step *s)
 {
@@ -286,14 +285,14 @@ weft_params_is_fp8 (const struct weft_step *s, uint32_t param)
   return FALSE;
 }
 
-/* Experts that every rank holds whole are weights like others. */
+/* Experts that every rank holds whole are treated as dense weights. */
 gboolean
 weft_params_is_sharded_expert (const struct weft_step *s, uint32_t param)
 {
   return weft_mesh_deals_experts (s->mesh) && weft_params_is_expert (s, param);
 }
 
-/* The type that a tensor is kept in for kernels, and its flat buffer. */
+/* The type of a tensor for kernels; its flat buffer. */
 static enum weft_dtype
 storage (const struct weft_step *s, uint32_t param)
 {
@@ -320,7 +319,7 @@ find_flat (struct weft_step *s, uint32_t param)
   return s->params->flat->len - 1;
 }
 
-/* The flat buffer of bytes that a chunk has, or none: UINT32_MAX. */
+/* The flat fp8 buffer of a chunk, or UINT32_MAX. */
 static uint32_t
 bytes_of (const struct weft_step *s, uint32_t chunk)
 {
@@ -333,8 +332,8 @@ bytes_of (const struct weft_step *s, uint32_t chunk)
 }
 
 /* Chunks after the first are wrapped with disable_bucketing (Megatron-LM training.py, get_model).
- * Sums in fp32 at the owner end bucket by bucket. Two copies of a stage must go alike, whichever
- * chunk they are. */
+ * reduce_scatter_with_fp32_accumulation launches every bucket by itself. The two copies of a
+ * DualPipe stage must launch alike, whichever chunk they are. */
 static enum weft_launch
 launch_of (const struct weft_step *s, uint32_t chunk)
 {
@@ -417,7 +416,7 @@ sharing (const struct weft_step *s, const struct weft_flat *flat)
   return (flat->expert ? weft_mesh_expert_sharing : weft_mesh_sharing) (s->mesh);
 }
 
-/* Whole, or this rank's slice of every bucket, one after the other. */
+/* A flat buffer: whole, or the slices of all buckets one after the other. */
 static uint32_t
 flat_buffer (struct weft_step *s, uint32_t buffer, enum weft_buf_kind kind)
 {
@@ -437,8 +436,8 @@ flat_buffer (struct weft_step *s, uint32_t buffer, enum weft_buf_kind kind)
   return buf;
 }
 
-/* Experts that one rank alone holds are whole in Megatron-FSDP (param_and_grad_buffer.py asks for
- * the size of the group); FSDP2 has units of one rank. */
+/* Tensors that one rank alone holds are whole in Megatron-FSDP (param_and_grad_buffer.py asks for
+ * the size of the group); FSDP2 makes units of one rank. */
 static void
 choose_cuts (struct weft_step *s, struct weft_flat *flat)
 {
@@ -463,7 +462,7 @@ add_flats (struct weft_step *s)
   }
 }
 
-/* A view of every tensor in its flat buffer, where replicas keep that whole. */
+/* Views of all tensors whose flat buffer is whole on this rank. */
 static uint32_t *
 add_views (struct weft_step *s, enum weft_buf_kind kind)
 {

@@ -6,8 +6,8 @@
  *   B then F:  {send_backward, recv_forward} as one exchange with the stage before
  *   B then B:  send_backward, then recv_backward
  *
- * An exchange waits for everything enqueued on the compute stream so far (c10d ProcessGroupNCCL),
- * and batch_p2p_comm waits for every exchange at once: the next kernel depends on it. */
+ * An exchange waits for all kernels enqueued so far (c10d ProcessGroupNCCL). With batch_p2p_comm
+ * the next kernel waits for the whole exchange. */
 #include "core/passes/pipeline/posting.h"
 
 static uint64_t
@@ -22,8 +22,8 @@ is_forward (const struct weft_cell *cell)
   return cell->phase == WEFT_PHASE_FORWARD;
 }
 
-/* The side on which the neighbour lies that the stage after (or before) this one is on. In a ring
- * a microbatch always goes forward the same way round; otherwise stages turn back at its ends. */
+/* The direction to the rank of the next (or previous) stage. In a ring microbatches always travel
+ * one way round; otherwise stages turn back at its ends. */
 static int
 side_of (const struct weft_step *s, const struct weft_cell *cell, gboolean after)
 {
@@ -48,7 +48,7 @@ weft_exchange_source (const struct weft_step *s, const struct weft_cell *cell)
   return side_of (s, cell, !is_forward (cell));
 }
 
-/* Whether transfers of one exchange are one launch: use_ring_exchange_p2p is one call for all of
+/* Whether the transfers of an exchange are one launch: use_ring_exchange_p2p is one call for all of
  * them. */
 static gboolean
 is_grouped (const struct weft_step *s)
@@ -57,8 +57,8 @@ is_grouped (const struct weft_step *s)
          (s->strategy->batch_p2p_comm || s->strategy->use_ring_exchange_p2p);
 }
 
-/* One by one, sends and receives are two streams: those of even ranks meet the other of odd
- * ranks. */
+/* As separate launches, sends and receives use two streams. Even and odd ranks use them
+ * crosswise. */
 static enum weft_lane
 lane_of (const struct weft_step *s, enum weft_op_kind kind)
 {
@@ -72,7 +72,7 @@ queue (struct weft_step *s, struct weft_transfer transfer)
   g_array_append_val (s->pipeline->posting.queue, transfer);
 }
 
-/* Posts `buf` where the transfer goes, or comes from. */
+/* Appends the transfer of `buf`. */
 static uint32_t
 post (struct weft_step *s, const struct weft_transfer *t, struct weft_op row,
       struct weft_shape shape, uint32_t buf)
@@ -113,8 +113,8 @@ post_tensor (struct weft_step *s, const struct weft_transfer *t, gboolean joins)
     s->pipeline->posting.sent = op;
 }
 
-/* variable_seq_lengths: three sizes of each tensor go ahead, as one launch over the group of all
- * ranks, and the host waits for the whole device before it reads them (Megatron-Core
+/* variable_seq_lengths: three sizes of each tensor travel first, as one launch over the group of
+ * all ranks. The host waits for the whole device before it reads them (Megatron-Core
  * p2p_communication.py, _communicate_shapes). */
 static void
 post_shapes (struct weft_step *s)
@@ -144,7 +144,7 @@ post_shapes (struct weft_step *s)
   weft_host_waits_for (s, sizes);
 }
 
-/* A tensor as a kernel made it or takes it, and as it travels. */
+/* Converts between the type of kernels and that of transfers. */
 static uint32_t
 convert (struct weft_step *s, uint32_t from, enum weft_dtype dtype, const struct weft_cell *cell)
 {
@@ -232,8 +232,9 @@ weft_exchange_run_beside (struct weft_step *s, weft_kernels *beside)
     weft_run_beside_exchange (s, beside);
 }
 
-/* A rank that warms up with all of its forwards: its neighbour takes the last of them long before
- * it has a gradient, and shapes that are waited for must not wait for each other. */
+/* Whether the last forward is sent apart from the first gradient. A rank whose warm-up has all
+ * forwards would otherwise deadlock: its neighbour receives the last of them long before it has a
+ * gradient, and both would wait for sizes. */
 static gboolean
 turns_early (const struct weft_step *s, uint32_t i)
 {
@@ -325,7 +326,7 @@ weft_exchange_output (const struct weft_step *s, const struct weft_cell *cell)
   return s->pipeline->output[cell->micro * s->n_chunks + cell->chunk];
 }
 
-/* Where the next stage is a chunk of this rank, the output is its input. */
+/* If the next stage is a chunk of this rank, the output is its input. */
 void
 weft_exchange_hand_over (struct weft_step *s, const struct weft_cell *cell, uint32_t x)
 {

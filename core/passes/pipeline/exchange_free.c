@@ -1,11 +1,11 @@
-/* Sends and receives of schedules that no framework's order is known for: beside kernels, in one
- * order that all ranks agree on.
+/* Sends and receives of schedules for which no framework has published an order: beside kernels, in
+ * one order on all ranks.
  *
  * The grid is replayed with cells of equal length and transfers that take no time. A tensor is
- * ready when the cell that makes it ends there, and all transfers are posted in the order in which
- * their tensors become ready: before the first cell that ends later, so that what arrives while a
- * rank computes arrives beside that. Nobody waits for ever: what a posted transfer waits for, on
- * either side, are cells that end no later, and they wait for transfers that come earlier. */
+ * ready when the cell that makes it ends. Transfers are posted in the order in which their tensors
+ * become ready, each before the first cell that ends later: what arrives while a rank computes is
+ * received beside that. This cannot deadlock: a posted transfer waits only for cells that end no
+ * later, and these wait only for transfers that come earlier. */
 #include "core/passes/pipeline/posting.h"
 #include <stdlib.h>
 
@@ -13,7 +13,7 @@ struct move {
   double ready;
   uint32_t rank, index; /* the cell that makes it */
   gboolean sends;
-  struct weft_cell cell; /* of this rank: the one that made it, or will take it */
+  struct weft_cell cell; /* of this rank: it makes or takes the tensor */
   uint32_t before;       /* posted before this cell of the row */
 };
 
@@ -42,7 +42,7 @@ length (const struct weft_cell *cell)
   return cell->phase == WEFT_PHASE_BACKWARD ? unit.input + unit.weight : unit.forward;
 }
 
-/* What cell `index` of `rank` makes, if this role sends or receives it. */
+/* Adds the tensor that cell `index` of `rank` makes, if this role sends or receives it. */
 static void
 add_move (struct weft_step *s, uint32_t rank, uint32_t index, double ready)
 {
@@ -108,7 +108,7 @@ post (struct weft_step *s, const struct move *move)
   weft_exchange_end (s);
 }
 
-/* The step does not end before all was sent. */
+/* The step does not end before all sends have. */
 static void
 finish (struct weft_step *s)
 {

@@ -1,35 +1,35 @@
-/* Sends and receives where ranks hold several chunks and stages go round a ring, in Megatron-Core's
- * order (schedules.py forward_backward_pipelining_with_interleaving). A rank runs forwards until
- * it is warm, then a forward and a backward in turn, then the backwards that remain:
+/* Sends and receives of the interleaved schedule: ranks hold several chunks, and stages go round a
+ * ring. Megatron-Core's order (schedules.py forward_backward_pipelining_with_interleaving) has a
+ * warm-up of forwards, then alternates a forward and a backward, then has the remaining backwards:
  *
- *   warm      F, {send_forward, recv_forward}; with the last of them comes recv_backward
+ *   warm-up   F, {send_forward, recv_forward}; the last one adds recv_backward
  *   steady    F, B, {send_forward, send_backward, recv_forward, recv_backward}
  *   cooldown  B, {send_backward, recv_backward}
  *
- * overlap_p2p_comm: while ranks are warm nothing waits for an exchange, and kernels only for what
- * they read and for the send before the last:
+ * overlap_p2p_comm: in steady state nothing waits for an exchange; kernels wait for what they read
+ * and for the send before the last:
  *
  *   steady    F, send_forward, recv_forward; B, send_backward, recv_backward
  *
- * overlap_p2p_comm_warmup_flush: nor while they become warm and cool down, where a rank receives
- * for the slot after the next before it computes the next.
+ * overlap_p2p_comm_warmup_flush: the same in warm-up and cooldown, where a rank also receives for
+ * the slot after the next one before it computes the next one.
  *
- * What arrives after slot k is for slot k + 1. The first rank is sent its input by the last, whose
- * forwards come p - 1 slots later: it takes after slot k what that rank made in slot k - (p - 1),
- * and may have to keep it until its turn. Backwards the two change parts. */
+ * What arrives after slot k is for slot k + 1. The first rank gets its input from the last rank,
+ * whose forwards come p - 1 slots later: after slot k it receives the output of slot k - (p - 1) of
+ * that rank, and may have to keep it until its turn. In backward the two ranks change roles. */
 #include "core/passes/pipeline/posting.h"
 
 /* One direction of this rank's row. */
 struct slots {
   const struct weft_cell **cell;
   uint32_t n, n_over;
-  gboolean leads; /* its tensors come round the ring */
-  uint32_t sent;  /* the last one beside kernels, or WEFT_NO_OP */
+  gboolean leads; /* its input comes round the ring */
+  uint32_t sent;  /* the last send beside kernels, or WEFT_NO_OP */
 };
 
 struct weft_slots {
   struct slots forward, backward;
-  uint32_t warm; /* forwards before the first backward's partner */
+  uint32_t warm; /* forwards of the warm-up */
 };
 
 static void
@@ -68,7 +68,7 @@ slots_free (struct weft_slots *all)
   g_free (all);
 }
 
-/* What arrives after slot k, if anything does. */
+/* The cell whose input arrives after slot k, if any does. */
 static gboolean
 arrives_after (const struct weft_step *s, const struct slots *slots, uint32_t k,
                struct weft_cell *cell)
@@ -96,7 +96,7 @@ receive_after (struct weft_step *s, const struct slots *slots, uint32_t k)
     weft_exchange_receive (s, &cell);
 }
 
-/* The slot that is just over. */
+/* The newest slot that is over. */
 static uint32_t
 newest (const struct slots *slots)
 {
@@ -115,7 +115,7 @@ is_steady (const struct weft_slots *all)
   return all->forward.n_over > all->warm && all->backward.n_over + all->warm <= all->forward.n;
 }
 
-/* The first gradient, with the exchange that makes a rank warm. */
+/* The first gradient is received with the last exchange of the warm-up. */
 static void
 receive_first_gradient (struct weft_step *s, const struct weft_slots *all)
 {
@@ -153,7 +153,8 @@ exchange_in_turn (struct weft_step *s, struct weft_slots *all, gboolean forward)
 
 /* ------------------------------------------------------------------------ beside kernels */
 
-/* Whether slots of this direction have no partner of the other now: warm-up, or cooldown. */
+/* Whether a slot belongs to warm-up or cooldown: no slot of the other direction alternates with
+ * it. */
 static gboolean
 is_alone (const struct weft_slots *all, const struct slots *slots, uint32_t slot)
 {
@@ -167,7 +168,7 @@ exchange_aside (struct weft_step *s, struct weft_slots *all, gboolean forward)
   gboolean flush = s->strategy->overlap_p2p_comm_warmup_flush;
   uint32_t k = newest (slots);
   gboolean waits = is_alone (all, slots, k) && !flush;
-  /* Received before slot k was computed. */
+  /* It was received before slot k was computed. */
   gboolean ahead = flush && !slots->leads && is_alone (all, slots, k);
 
   weft_exchange_begin (s, waits ? WEFT_POST_EACH : WEFT_POST_ASIDE);
@@ -203,7 +204,7 @@ start (struct weft_step *s)
   weft_exchange_end (s);
 }
 
-/* The step does not end before all has arrived. */
+/* The step does not end before the last send has. */
 static void
 finish (struct weft_step *s)
 {

@@ -1,11 +1,12 @@
 /* Where a kernel leaves the gradient of one microbatch, and how microbatches are added.
  *
  *   fused      kernels add into the flat gradient buffer
- *   not fused  kernels leave a gradient of the parameter's own type and a second kernel adds it
+ *   not fused  a kernel leaves a gradient in the parameter's own type, and a second kernel adds it
  *              (Megatron-Core tensor_parallel/layers.py, gradient_accumulation_fusion)
- *   canonical  fused or not, every microbatch is a leaf of the tree of fold.h in the gradients' own
- *              type; a node is added to its sibling as soon as both are there.  The first leaf lies
- *              in the flat buffer, the others in buffers that live until they are added. */
+ *   canonical  every microbatch is a leaf of the tree of core/base/fold.h, in the type of
+ *              gradients. A node is added to its sibling as soon as both are complete. The first
+ *              leaf is in the flat buffer, the others are in buffers that live until they are
+ *              added. */
 #include "core/base/fold.h"
 #include "core/passes/replicas/buckets.h"
 
@@ -31,8 +32,9 @@ weft_head_has_own_sum (const struct weft_step *s)
          weft_step_has_head (s);
 }
 
-/* Experts get tokens of other ranks: of a part of a sequence, a whole one, or several replicas.
- * Where ranks meet in every microbatch, those of one are together in the tree. */
+/* Canonical order: an expert gets tokens of a part of a sequence, of a whole sequence, or of
+ * several replicas. Where gradients are reduced in every microbatch, all tokens of a microbatch
+ * form one node of the tree. */
 static void
 keep_sources (struct weft_step *s, struct weft_sum *sum)
 {
@@ -64,14 +66,14 @@ weft_sums_build (struct weft_step *s)
   if (!weft_head_has_own_sum (s))
     return;
   uint64_t n = s->replicas->sum[weft_params_of_end (s, WEFT_EMBED_WEIGHT)].n;
-  if (s->sharding->shard_grads) /* a bucket more: fsdp.c */
+  if (s->sharding->shard_grads) /* FSDP: a bucket of its own */
     return;
   uint32_t main = weft_step_permanent (s, WEFT_BUF_GRADIENTS, s->grad_dtype, n, "head_gradients");
   weft_sum_start (weft_head_sum (s), main, n, WEFT_LANE_GPU);
   weft_head_sum (s)->chunk = weft_step_head (s);
 }
 
-/* The flat buffer while it is free; a node that lies there stays there. */
+/* The flat buffer, unless a node that waits for its sibling is in it. */
 uint32_t
 weft_sum_leaf (struct weft_step *s, const struct weft_sum *sum)
 {
@@ -129,7 +131,7 @@ emit_add (struct weft_step *s, const struct weft_sum *sum, uint32_t into, uint32
     weft_host_wait_for_copies (s);
 }
 
-/* What a sum is at the end. */
+/* The root of the tree. */
 static struct node
 root_of (const struct weft_step *s, const struct weft_sum *sum)
 {
@@ -139,7 +141,7 @@ root_of (const struct weft_step *s, const struct weft_sum *sum)
                     : (struct node){ 0, s->n_micro, WEFT_NO_BUF };
 }
 
-/* The other child of a node's parent; `parent` is what both are. */
+/* The sibling of a node; `parent` is set to the parent of both. */
 static struct node
 sibling_of (struct node node, struct node root, struct node *parent)
 {
@@ -171,8 +173,9 @@ take_held (struct weft_sum *sum, struct node *wanted)
   return FALSE;
 }
 
-/* Tokens of experts come from several replicas, whose sequences stand apart in the tree: those of
- * each are a slice of their own until all microbatches are there. */
+/* Sequences of different replicas are in different places of the tree. Experts that get tokens of
+ * several replicas have one slice for each replica, and the slices are added when all microbatches
+ * are in. */
 static void
 fold_sources (struct weft_step *s, const struct weft_sum *sum, uint32_t from, uint32_t to)
 {
@@ -209,7 +212,7 @@ add_leaf (struct weft_step *s, struct weft_sum *sum, struct node node)
     fold_sources (s, sum, sum->main, sum->total);
 }
 
-/* Slices: a microbatch's reduced gradient joins the others, whatever the order. */
+/* For slices: adds the reduced gradient of a microbatch. */
 void
 weft_sum_add (struct weft_step *s, struct weft_sum *sum, uint32_t leaf)
 {

@@ -1,14 +1,15 @@
-/* Data parallel collectives at slots of the schedule, not where gradients or weights happen to be
- * ready: a stage that communicates computes slower, and it is best if all do so at once
- * (Megatron-Core schedules.py, grad_sync_func and param_sync_func).
+/* Data-parallel collectives aligned with slots of the schedule, instead of launched when a gradient
+ * is complete or a weight is needed. Collectives slow kernels of their stage down; it costs least
+ * when all stages communicate at the same time (Megatron-Core schedules.py, grad_sync_func and
+ * param_sync_func).
  *
- *   weights    of chunks 0 and 1 when a step begins; of chunk q > 1 at forward slot k where slot k
- *              + r, which rank 0 runs now, is the first of chunk q - 1
- *   gradients  of chunk q after backward slot k where slot k - r, which the last rank ran in this
- *              time, is the last of chunk q; those that are left, at the end
- *   gradients without chunks: the first rank as ever, the others after their last backward, while
- *   they
- *              have nothing to do */
+ *   weights    of chunks 0 and 1 at the start of the step. Of chunk q > 1 before forward slot k, if
+ *              slot k + r, which rank 0 runs at this time, is the first of chunk q - 1
+ *   gradients  of chunk q after backward slot k, if slot k - r, which the last rank ran at this
+ *              time, is the last of chunk q. All others at the end of the step
+ *   gradients without interleaving
+ *              the first stage launches them as usual; the other stages after their last backward,
+ *              when they are idle */
 #include "core/passes/pipeline/exchange.h"
 #include "core/passes/replicas/buckets.h"
 

@@ -1,19 +1,20 @@
-/* Data parallelism: gradient buckets and, with the distributed optimizer, parameter gathers.
+/* Megatron-Core's DistributedDataParallel: gradient buckets and, with the distributed optimizer,
+ * gathers of weights.
  *
- * Buckets of a group (layout.h) are one launch; mostly that is one bucket.
+ * Buckets of a group (core/program/layout.h) are one launch. Most groups have one bucket.
  *
- * A group is launched by its last gradient in the last microbatch (overlap_grad_reduce) or after
- * the last backward.  An asynchronous collective waits for everything enqueued on the compute
- * stream so far and for the collective before it (c10d ProcessGroupNCCL); parameters are gathered
- * lazily, the next group when the one before it is first used (Megatron-Core
+ * The last gradient of a group in the last microbatch launches its reduction (overlap_grad_reduce);
+ * without overlap the end of the last backward does. A collective waits for all kernels enqueued so
+ * far and for the collective before it (c10d ProcessGroupNCCL). Weights are gathered lazily: the
+ * first use of a group launches the gather of the next group (Megatron-Core
  * param_and_grad_buffer.py).
  *
- * reduce_scatter_with_fp32_accumulation: ranks send each other slices in the buffer's type; the
- * owner adds them where it would wait for the collective, at the end.
+ * reduce_scatter_with_fp32_accumulation: an all-to-all exchanges slices in the buffer's type. The
+ * owner of a slice adds them at the end of the step.
  *
- * With several instances of the distributed optimizer a bucket is reduced among the ranks of one
- * instance, then its slice across instances, on one stream that is joined as a whole. Hybrid
- * sharding of Megatron-FSDP has a stream of its own for the second (fsdp_outer.c). */
+ * With several instances of the distributed optimizer a bucket is first reduced among the ranks of
+ * one instance, then its slice is reduced between instances, on a lane of its own. Hybrid sharding
+ * of Megatron-FSDP has another lane for that (fsdp_outer.c). */
 #include "core/passes/replicas/fsdp.h"
 
 static gboolean
@@ -29,21 +30,21 @@ slices (const struct weft_step *s, uint32_t k)
   return s->shard_optimizer ? weft_mesh_group_size (s->mesh, weft_bucket_sharing (s, k)) : 1;
 }
 
-/* The same of a group of buckets, which are reduced by the same ranks. */
+/* The same for a group; all its buckets are reduced by the same ranks. */
 static uint32_t
 group_slices (const struct weft_step *s, uint32_t g)
 {
   return slices (s, s->params->layout.bucket_of[s->params->layout.group[g].first]);
 }
 
-/* The slice this rank answers for: the whole bucket, marked as a shard. */
+/* This rank's slice of a bucket: a view of the whole, marked as a shard. */
 static uint32_t
 shard_of (struct weft_step *s, uint32_t k, uint32_t view)
 {
   const struct weft_buf row = *weft_build_buf_at (s->b, view);
   uint32_t shard = weft_build_view (s->b, row.base, row.offset, row.bytes, "shard");
 
-  weft_build_buf_at (s->b, shard)->dtype = row.dtype; /* a view may see its base as another type */
+  weft_build_buf_at (s->b, shard)->dtype = row.dtype; /* perhaps not the type of its base */
   weft_build_buf_at (s->b, shard)->shard = weft_bucket_sharing (s, k);
   return shard;
 }
@@ -83,14 +84,14 @@ weft_ddp_members (const struct weft_step *s, uint32_t g, uint32_t *n)
   return &s->params->layout.bucket_of[s->params->layout.group[g].first];
 }
 
-/* Its experts have groups of their own. */
+/* The chunk of a group. Groups of experts count as further chunks. */
 static uint32_t
 chunk_of (const struct weft_step *s, uint32_t g)
 {
   return s->params->layout.group[g].chunk % s->n_chunks;
 }
 
-/* A tied head, or a layer of multi-token prediction, on the embedding's own stage adds to the
+/* Whether a tied head or multi-token prediction on the embedding's stage adds to the sum of the
  * embedding's gradient. */
 static gboolean
 shares_sum (const struct weft_step *s)
@@ -99,8 +100,7 @@ shares_sum (const struct weft_step *s)
          !weft_head_has_own_sum (s);
 }
 
-/* Whether anything of a chain is cut into slices: experts that a rank alone holds may be among
- * others. */
+/* Whether any group of a chain is gathered. Experts that one rank alone holds are not. */
 static gboolean
 chain_gathers (const struct weft_step *s, uint32_t chain)
 {
@@ -138,7 +138,8 @@ weft_ddp_bucket_size (const struct weft_step *s, uint32_t k)
   return s->params->layout.bucket[k].end - s->params->layout.bucket[k].start;
 }
 
-/* A loss per token knows no replicas, and in canonical order the loss is a mean over them all. */
+/* Whether gradients are divided by the number of replicas. A loss per token is not averaged over
+ * replicas, and in canonical order the loss itself is the mean over all of them. */
 static gboolean
 divides (const struct weft_step *s)
 {
@@ -146,7 +147,7 @@ divides (const struct weft_step *s)
          !s->canonical;
 }
 
-/* gradient_reduce_div_fusion: not for bf16, which would be rounded twice on its way
+/* gradient_reduce_div_fusion: the collective divides. Not in bf16, which would be rounded twice
  * (param_and_grad_buffer.py, gradient_reduce_preprocessing). */
 static gboolean
 divides_in_sum (const struct weft_step *s)
@@ -178,8 +179,7 @@ weft_ddp_row (struct weft_step *s, enum weft_op_kind kind, const char *name, uin
                            .reduce = reduce_of (s, kind) };
 }
 
-/* nccl_ub: what the collective reads and writes comes from the pool that is registered with
- * NCCL. */
+/* nccl_ub: buffers of collectives come from the pool that is registered with NCCL. */
 static void
 registered (struct weft_step *s, const struct weft_use *uses, uint32_t n_uses)
 {
@@ -204,8 +204,8 @@ weft_ddp_collective (struct weft_step *s, struct weft_op row, struct weft_shape 
   return op;
 }
 
-/* check_for_nan_in_grad, check_for_large_grads: the host looks at the norm of a bucket that is
- * still this rank's own, and enqueues nothing before it has seen it. */
+/* check_for_nan_in_grad, check_for_large_grads: before the reduction the host reads the norm of the
+ * bucket, and enqueues nothing before it has it. */
 void
 weft_ddp_check (struct weft_step *s, uint32_t grads, uint64_t n, uint32_t k)
 {
@@ -235,7 +235,7 @@ weft_ddp_shape (const struct weft_step *s, uint64_t n)
                      divides_in_sum (s) ? weft_mesh_group_size (s->mesh, WEFT_GROUP_DP) : 0);
 }
 
-/* One collective of bucket k; `flags` say whether it joins the one before it. */
+/* A collective of bucket k; `flags` say whether it joins the launch before it. */
 static struct weft_op
 row_of (struct weft_step *s, enum weft_op_kind kind, const char *name, uint32_t k, uint8_t flags)
 {
@@ -284,7 +284,7 @@ scatter (struct weft_step *s, uint32_t k, uint8_t flags)
       WEFT_USES (WEFT_RW (state->grads), WEFT_W (state->grad_shard)));
 }
 
-/* What has been divided inside is only added outside. */
+/* The collective within an instance has divided already: the one between instances only adds. */
 void
 weft_ddp_go_across (const struct weft_step *s, struct weft_op *row)
 {
@@ -320,7 +320,7 @@ add_replicas (struct weft_step *s, uint32_t k, uint8_t flags)
                                         shape_of (s, k), WEFT_USES (WEFT_RW (state->grads)));
 }
 
-/* The same for all buckets of a group, as one launch. */
+/* One collective for each bucket of a group, in one launch. */
 static void
 launch (struct weft_step *s, uint32_t g,
         void (*collective) (struct weft_step *s, uint32_t k, uint8_t flags))
@@ -356,11 +356,13 @@ weft_ddp_scale_experts (struct weft_step *s, uint32_t grads, uint32_t few)
            "scale_experts");
 }
 
-/* The mean over replicas: before the sum, in the collective if there is one, or in the loss.
+/* The mean over replicas: gradients are divided before the sum, or in the collective, or the loss
+ * is.
  *
- * Experts have seen the tokens of all ranks that share them out: what ranks average is too much by
- * the replicas among these, or too little where tensor parallel ranks have whole experts
- * (Megatron-Core distributed_data_parallel.py, expert_gradient_scaling_factor). */
+ * The tokens of an expert come from all ranks of its expert parallel group. An average over the
+ * ranks that hold the same expert is therefore too large by the number of replicas in that group;
+ * it is too small where tensor parallel ranks hold whole experts (Megatron-Core
+ * distributed_data_parallel.py, expert_gradient_scaling_factor). */
 void
 weft_ddp_scale_bucket (struct weft_step *s, uint32_t k)
 {
@@ -373,8 +375,8 @@ weft_ddp_scale_bucket (struct weft_step *s, uint32_t k)
     scale (s, s->replicas->bucket[k].grads, (const uint64_t[]){ all, 0 }, "scale");
 }
 
-/* Each of two copies of a stage has seen some of the microbatches, other ones each. Bucket `i` of
- * its stage. */
+/* DualPipe: the two copies of a stage have processed different microbatches, and their gradients
+ * are added. `i` counts the buckets of the stage. */
 static void
 add_mirror (struct weft_step *s, uint32_t grads, uint32_t i)
 {
@@ -421,7 +423,7 @@ weft_ddp_grad_begin (struct weft_step *s, uint32_t param)
   return weft_sum_begin (s, &s->replicas->sum[param]);
 }
 
-/* The gradient of one more microbatch is in the bucket. */
+/* A gradient of one more microbatch is in its bucket. */
 static void
 note_ready (struct weft_step *s, uint32_t param)
 {
@@ -509,7 +511,7 @@ weft_ddp_join_across (struct weft_step *s)
   weft_next_kernel_waits_for (s, newest);
 }
 
-/* Chunks by stage: where there are two copies of one, both ranks come to it in the same order. */
+/* In the order of stages: two copies of a stage reach it in the same order on both ranks. */
 void
 weft_ddp_finish (struct weft_step *s)
 {
@@ -540,7 +542,7 @@ gather_bucket (struct weft_step *s, uint32_t k, uint8_t flags)
       WEFT_USES (WEFT_R (state->weight_shard), WEFT_W (state->weights)));
 }
 
-/* What a rank alone holds is whole. */
+/* Groups that one rank alone holds need no gather. */
 static void
 launch_gather (struct weft_step *s, uint32_t g)
 {
@@ -554,7 +556,7 @@ launch_gather (struct weft_step *s, uint32_t g)
   s->at = at;
 }
 
-/* Groups of a chunk, of which there is at least one, or of its experts. */
+/* The first group of a chunk, or of its experts, and their number. */
 static uint32_t
 first_group (const struct weft_step *s, uint32_t chunk, uint32_t *n)
 {
@@ -568,8 +570,8 @@ first_group (const struct weft_step *s, uint32_t chunk, uint32_t *n)
   return first;
 }
 
-/* Of a chunk, groups of the wrapper lie in reverse order, of units in order: the i-th that forward
- * needs, and the place of group g in that order. */
+/* The i-th group of a chunk that forward needs, and the place of a group in that order. Buckets are
+ * in reverse order of registration, units are not. */
 static uint32_t
 gathered_at (const struct weft_step *s, uint32_t chunk, uint32_t i)
 {
@@ -598,7 +600,7 @@ is_due (const struct weft_step *s, uint32_t g, uint32_t next)
              : next == place + 1;
 }
 
-/* The newest of its gathers, with which all others of the group have ended. */
+/* The last gather of a group, after which all its buckets are there. */
 static uint32_t
 gathered (const struct weft_step *s, uint32_t g)
 {
@@ -608,8 +610,8 @@ gathered (const struct weft_step *s, uint32_t g)
   return s->replicas->bucket[bucket[n - 1]].gathered;
 }
 
-/* The lazy chain: the first use of a group launches it if nobody has, waits for it and launches the
- * one that comes after it, or the several that Megatron-FSDP keeps on their way. */
+/* The first use of a group launches its gather if that has not happened, waits for it, and launches
+ * the gather of the next group; Megatron-FSDP launches several. */
 void
 weft_ddp_before_read (struct weft_step *s, uint32_t param)
 {
@@ -634,7 +636,7 @@ weft_ddp_gather_chunk (struct weft_step *s, uint32_t chunk)
       launch_gather (s, gathered_at (s, q, s->replicas->chain[q].next++));
 }
 
-/* The groups of a chunk, in the order in which its forward will need them. */
+/* After the update: gathers the groups of a chunk in the order in which forward needs them. */
 static void
 gather_chunk (struct weft_step *s, uint32_t chunk)
 {

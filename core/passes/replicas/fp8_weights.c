@@ -1,21 +1,21 @@
-/* Weights of one byte: fp8_param_gather, and MXFP8 with reuse_grad_buf_for_mxfp8_param_ag.
+/* Weights stored and gathered in fp8: fp8_param_gather, and MXFP8 with
+ * reuse_grad_buf_for_mxfp8_param_ag. Embedding, head, norms and biases keep their type.
  *
- *   what        matrices of the layers' linear maps; embedding, head, norms and biases stay as they
- *               are
- *   E4M3        codes in a flat buffer of bytes and one float for each tensor, its largest
- *               magnitude. After Adam every rank finds the largest of its slices, ranks that share
- *               agree on the maximum, and each rounds its own slices of the masters; codes are then
- *               gathered (Megatron-Core fp8_utils.py, quantize_param_shard; current scaling)
- *   MXFP8       tensors have codes and scales of their own, in both directions.  They are made of
- *               bf16 masters that are gathered through the gradient buffer: its first bytes, two
- *               for each element.  That room is cleared before a gradient comes
+ *   E4M3        codes in a flat buffer of bytes, and one float for each tensor: its largest
+ *               magnitude. After Adam each rank finds the largest magnitude of its slices; an
+ *               all-reduce takes the maximum over the ranks that share the tensor; each rank rounds
+ *               its slices of the fp32 masters, and codes are gathered (Megatron-Core fp8_utils.py,
+ *               quantize_param_shard; current scaling)
+ *   MXFP8       each tensor has codes and scales of its own, in both orientations. They are made
+ *               from bf16 copies of the masters that are gathered through the gradient buffer, in
+ *               its first two bytes for each element. That memory is zeroed before gradients arrive
  *               (param_and_grad_buffer.py)
- *   the copy    input gradients read the weights the other way round.  The copy of E4M3 is made
- *                 standing    after each gather, in a flat buffer like that of the codes
- *                 beside      after each gather, behind the codes of a unit, and let go with them
- *                 for use     when backward first reads it, and let go with the layer
+ *   transposed  input gradients read transposed weights. The transposed copy of E4M3 is made
+ *                 standing  after each gather, in a flat buffer like that of the codes
+ *                 behind    after each gather, behind the codes of a unit, and freed with them
+ *                 on use    when backward first reads it, and freed with the layer
  *
- * Products are taken in the precision of training: only storage and transport are fp8. */
+ * Products run in the precision of training: only storage and transport are fp8. */
 #include "core/passes/replicas/buckets.h"
 
 #define MX_BLOCK 32 /* elements with one scale: OCP Microscaling Formats 1.0 */
@@ -28,8 +28,8 @@ reuses_gradients (const struct weft_step *s)
 
 /* ------------------------------------------------------------------------ buffers */
 
-/* Whether the copy that lies the other way round stays as long as the weights are whole, or is made
- * for use. */
+/* Whether the transposed copy lives as long as the gathered weights. Otherwise it is made on
+ * use. */
 static gboolean
 copy_stays (const struct weft_step *s)
 {
@@ -82,8 +82,7 @@ add_scale (struct weft_step *s, uint32_t i, uint32_t place)
   s->replicas->transposed_scale[i] = row->scale;
 }
 
-/* Codes lie where storage() has put them: in a buffer of bytes of each chunk.  Those of the first
- * buffers. */
+/* Bytes of codes in the first `n_buffer` flat buffers. */
 static uint64_t
 stored_bytes (const struct weft_step *s, uint32_t n_buffer)
 {
@@ -154,7 +153,7 @@ weft_fp8_weights_staging (struct weft_step *s, uint32_t k)
 
 /* ------------------------------------------------------------------- after the update */
 
-/* Whose slices make up one whole. */
+/* Ranks whose slices make up the whole. */
 static enum weft_group_kind
 sharing (const struct weft_step *s)
 {
@@ -176,7 +175,7 @@ find_largest (struct weft_step *s, const uint32_t *master)
   weft_reduce_all (s, sharing (s), WEFT_REDUCE_MAX, s->replicas->scales, "amax");
 }
 
-/* Masters become codes, or the bf16 that codes will be made of. */
+/* Masters become codes, or bf16 of which codes will be made. */
 static void
 convert (struct weft_step *s, uint32_t k, uint32_t master)
 {
@@ -201,7 +200,8 @@ convert_all (struct weft_step *s, const uint32_t *master)
       convert (s, k, master[k]);
 }
 
-/* The room of gradients is free when a step begins, where its forward gathers. */
+/* MXFP8: whether forward gathers weights through the gradient buffer, which is free when a step
+ * begins. */
 gboolean
 weft_fp8_weights_stages_ahead (const struct weft_step *s)
 {

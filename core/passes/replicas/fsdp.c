@@ -1,20 +1,19 @@
 /* Weights of Megatron-FSDP.
  *
- *   units       a unit is gathered before its forward and again before its backward, and let go
- *               after each; what lies outside units stays whole until the step ends.  While a unit
- *               runs, the units that come next are gathered, as long as there are fewer than half
- *               of suggested_communication_unit_size elements of them.
- *   recompute   forward that runs again asks for nothing ahead, and lets a unit go only when
- *               another has to be gathered: the last one of a block is still whole when its
- *               backward begins.
- *   double buffers   at most two units are whole at one time. */
+ *   units           a unit is gathered before its forward and again before its backward, and
+ *                   resharded after each. Weights outside units stay gathered until the step ends.
+ *                   While a unit runs the next units are prefetched, as long as they have fewer
+ *                   elements than half of suggested_communication_unit_size
+ *   recompute       prefetches nothing, and reshards a unit only when another one is gathered: the
+ *                   last unit of a recomputed block is still gathered when its backward begins
+ *   double buffers  at most two units are gathered at one time */
 #include "core/passes/replicas/fsdp.h"
 #include "core/job/unit_modules.h"
 
-/* The floor of the default, elements (param_and_grad_buffer.py). */
+/* The smallest default, in elements (param_and_grad_buffer.py). */
 #define LEAST_UNIT_SIZE ((uint64_t) 1000000000)
 
-/* The two halves of a layer begin with a norm each. */
+/* Each half of a layer begins with a norm. */
 static uint32_t
 norm_of (const struct weft_step *s, uint32_t layer, enum weft_layer_param norm)
 {
@@ -23,7 +22,7 @@ norm_of (const struct weft_step *s, uint32_t layer, enum weft_layer_param norm)
   return weft_params_of_layer (s, layer, norm);
 }
 
-/* Multi-token prediction: what lies around the transformer layer in it, which alone is a unit. */
+/* Multi-token prediction: parameters around its transformer layer, which alone is a unit. */
 static gboolean
 is_beside_layer (const struct weft_step *s, uint32_t param)
 {
@@ -34,8 +33,8 @@ is_beside_layer (const struct weft_step *s, uint32_t param)
           param >= norm_of (s, layer, WEFT_MTP_NORM_WEIGHT));
 }
 
-/* Units are numbered: two for the halves of each layer, the first where they are one, then those of
- * the ends. */
+/* Numbers of units: two for the halves of each layer (the first one where a layer is one unit),
+ * then one for the embedding and one for the head. */
 uint32_t
 weft_fsdp_unit (const struct weft_step *s, uint32_t param)
 {
@@ -59,7 +58,7 @@ weft_fsdp_unit (const struct weft_step *s, uint32_t param)
   return s->replicas->unit_modules >> part & 1 ? number : WEFT_NO_UNIT;
 }
 
-/* Tensors of a unit follow each other: layout.h. */
+/* Tensors of a unit are consecutive: core/program/layout.h. */
 static void
 note_units (struct weft_step *s)
 {
@@ -94,7 +93,7 @@ is_same_unit (const struct weft_step *s, uint32_t g, uint32_t other)
   return g == other || (number != WEFT_NO_UNIT && number == weft_fsdp_number (s, other));
 }
 
-/* The groups of a unit follow each other: its experts by themselves, and the rest. */
+/* Groups of a unit are consecutive: one for its experts, one for the rest. */
 static uint32_t
 unit_end (const struct weft_step *s, uint32_t g, uint32_t *first)
 {
@@ -107,7 +106,8 @@ unit_end (const struct weft_step *s, uint32_t g, uint32_t *first)
   return end;
 }
 
-/* suggested_communication_unit_size: twice the mean unit, or the bucket size, and never small. */
+/* suggested_communication_unit_size: by default twice the mean unit, or the bucket size, and at
+ * least LEAST_UNIT_SIZE. */
 static uint64_t
 unit_size (const struct weft_step *s)
 {
@@ -203,8 +203,8 @@ reshard (struct weft_step *s, uint32_t g)
   s->replicas->group[g].idle = s->replicas->group[g].gathered = FALSE;
 }
 
-/* What is gathered of a bucket: all of its memory, but for the copy of weights in fp8 that lies
- * behind. */
+/* The buffer that a gather fills: the gathered weights without the transposed fp8 copy behind
+ * them. */
 static uint32_t
 gathered_of (struct weft_step *s, uint32_t k)
 {
@@ -254,7 +254,7 @@ gather (struct weft_step *s, uint32_t g)
   s->at = at;
 }
 
-/* The newest bucket of a group, with which all others come. */
+/* The last bucket of a group, after whose gather all others are there. */
 static const struct weft_bucket_state *
 newest (const struct weft_step *s, uint32_t g)
 {
@@ -280,8 +280,8 @@ weft_fsdp_reaches (const struct weft_step *s, uint32_t g, uint32_t other)
   return between < s->replicas->unit_size / 2;
 }
 
-/* The groups after g in the direction of the pass, until enough is on its way: of units only one
- * where two have to do. */
+/* Gathers the groups after g in the direction of the pass, until enough elements are in flight;
+ * with double buffers one unit. */
 static void
 prefetch (struct weft_step *s, uint32_t g)
 {
@@ -301,7 +301,7 @@ prefetch (struct weft_step *s, uint32_t g)
   }
 }
 
-/* A unit is entered with its experts, and kernels wait for all of it (megatron_fsdp.py,
+/* A unit is gathered together with its experts, and kernels wait for all of it (megatron_fsdp.py,
  * pre_forward_param_unshard). */
 static void
 enter_unit (struct weft_step *s, uint32_t g)
@@ -352,7 +352,7 @@ leave_unit (struct weft_step *s, uint32_t g)
   }
 }
 
-/* Forward ends with the second half, backward with the first. */
+/* Forward leaves a layer with its second half, backward with its first. */
 void
 weft_fsdp_reshard_layer (struct weft_step *s, uint32_t layer)
 {
@@ -362,7 +362,7 @@ weft_fsdp_reshard_layer (struct weft_step *s, uint32_t layer)
   leave_unit (s, weft_ddp_group_of (s, norm_of (s, layer, last)));
 }
 
-/* Half a layer; the other half may be in the same unit. */
+/* After half a layer: nothing happens if the other half is in the same unit. */
 void
 weft_fsdp_reshard_module (struct weft_step *s, uint32_t param)
 {

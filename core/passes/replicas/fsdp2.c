@@ -1,17 +1,19 @@
 /* FSDP2: PyTorch's fully_shard as NeMo Automodel sets it up; weights.
  *
- * Replicas keep pieces of rows of every tensor, in fp32. Before a unit runs its pieces are
- * converted and packed (copy-in), gathered, and unpacked into whole tensors (copy-out); after it
- * they are let go, but for the root's and the last layer's, and with a pipeline all stay until the
- * last backward (Automodel components/distributed/parallelizer_utils.py).
+ * Replicas keep shards of rows of every tensor, in fp32. Before a unit runs, its shards are
+ * converted and packed (copy-in), all-gathered, and unpacked into whole tensors (copy-out).
+ * Afterwards the unit is resharded. Exceptions are the root and the last layer; with several
+ * pipeline stages all units stay gathered until the last backward (Automodel
+ * components/distributed/parallelizer_utils.py).
  *
- *   copy-in, gather   on lane dp; wait for copy-outs as PyTorch's streams do, so that at most two
- *                     gathered packs exist: gather i + 2 waits for copy-out i
- *   forward           a unit is asked for when it begins; kernels before it may still run
- *   backward          unit i asks for unit i - 1 once its own copy-out is enqueued
- *   experts           a unit inside a layer, asked for when the first of their kernels comes
- *   explicit          enable_fsdp2_prefetch: unit i asks for the next fsdp2_forward_prefetch_depth,
- *                     or in backward for the fsdp2_backward_prefetch_depth before it
+ *   copy-in, gather  on lane dp. They wait for copy-outs as PyTorch's streams do: gather i + 2
+ *                    waits for copy-out i, so at most two packs exist
+ *   forward          a unit is gathered when it begins; kernels before it may still run
+ *   backward         unit i starts the gather of unit i - 1 when its own copy-out is enqueued
+ *   experts          a unit inside a layer, gathered when the first of its kernels is appended
+ *   explicit         enable_fsdp2_prefetch: unit i starts the gathers of the next
+ *                    fsdp2_forward_prefetch_depth units, in backward of
+ *                    fsdp2_backward_prefetch_depth
  *
  * Sources: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py (unshard, wait_for_unshard,
  * _backward_prefetch), _fsdp_state.py (root hooks), _fsdp_collectives.py (copy-in, copy-out). */
@@ -63,7 +65,7 @@ start_unit (struct weft_step *s, uint32_t k)
       weft_params_flat_view (s, weft_step_flat (s, k)->grads, k, u->slice, "pieces");
 }
 
-/* With room for the pieces of all ranks. */
+/* A slot for the shards of all ranks. */
 static struct weft_fsdp2_slot
 new_slot (struct weft_step *s, uint32_t k)
 {
@@ -75,7 +77,7 @@ new_slot (struct weft_step *s, uint32_t k)
   return (struct weft_fsdp2_slot){ .wire = wire, .mine = mine, .free = WEFT_NO_OP };
 }
 
-/* Packs on their way: of the unit that runs and of those asked for. */
+/* Packs that exist at one time: of the unit that runs and of those being gathered. */
 static uint32_t
 count_slots (const struct weft_step *s, const struct weft_fsdp2 *f)
 {
@@ -144,8 +146,8 @@ weft_fsdp2_start (struct weft_step *s)
 
 /* ------------------------------------------------------------------------- gathers */
 
-/* The next one in turn whose pack nobody waits for: layers that run again come between the asking
- * for the unit before them and its use. n_slot: there is none. */
+/* The next slot that is not taken; n_slot: all are. A slot may be taken for long: recomputed layers
+ * run between the gather of the unit before them and its use. */
 static uint32_t
 next_slot (struct weft_fsdp2 *f)
 {
@@ -157,9 +159,9 @@ next_slot (struct weft_fsdp2 *f)
   return f->n_slot;
 }
 
-/* Layers take turns in a ring, whose packs belong to none of them; a layer of another size than the
- * one before it (the first of experts) brings packs of that size. The root has a pack of its own,
- * and so has who finds all of them taken. */
+/* Layers use the slots of a ring in turn. A layer with another size or other ranks than the slot
+ * has (the first one with experts) replaces the slot. The root has a pack of its own, and so has a
+ * layer that finds all slots taken. */
 static struct weft_fsdp2_slot
 take_slot (struct weft_step *s, uint32_t k)
 {
@@ -184,10 +186,10 @@ take_slot (struct weft_step *s, uint32_t k)
   return *slot;
 }
 
-/* Starts the gather of a unit, unless it is whole or on its way, or one rank alone has all of
+/* Starts the gather of a unit, unless it is gathered or in flight, or one rank alone holds all of
  * it. */
 static void
-ask_for (struct weft_step *s, uint32_t k)
+start_gather (struct weft_step *s, uint32_t k)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
   struct weft_fsdp2_unit *u = &f->unit[k];
@@ -237,7 +239,7 @@ unpack (struct weft_step *s, uint32_t k)
   u->wire = WEFT_NO_BUF;
 }
 
-/* What one rank has is only of another type. */
+/* One rank alone holds the unit: its weights are only converted. */
 static void
 convert (struct weft_step *s, uint32_t k)
 {
@@ -263,16 +265,16 @@ copy_out (struct weft_step *s, uint32_t k)
   weft_fsdp2_set_views (s, k, s->replicas->bucket[k].weights, s->params->weight_view);
 }
 
-/* Forward gathers wait for the copy-out before this one: its pack is held until now.  In backward
- * they wait for this one. */
+/* In forward, later gathers wait for the copy-out before this one, whose pack was held until now.
+ * In backward they wait for this one. */
 static void
-make_whole (struct weft_step *s, uint32_t k)
+gather_unit (struct weft_step *s, uint32_t k)
 {
   struct weft_fsdp2_chunk *c = weft_fsdp2_chunk (s);
 
   if (s->replicas->bucket[k].weights != WEFT_NO_BUF)
     return;
-  ask_for (s, k);
+  start_gather (s, k);
   if (!weft_fsdp2_goes_back (s) && c->held != WEFT_NO_OP)
     c->streams = c->held;
   copy_out (s, k);
@@ -294,9 +296,10 @@ weft_fsdp2_reshard (struct weft_step *s, uint32_t k)
 
 /* ---------------------------------------------------------------------------- hooks */
 
-/* The place of a unit in the order of forward, and the unit that has a place there. */
+/* The place of a unit in the order of forward, and the unit at a place: a layer and its experts
+ * change places. */
 static uint32_t
-transposed (const struct weft_fsdp2 *f, uint32_t k)
+mirrored (const struct weft_fsdp2 *f, uint32_t k)
 {
   if (f->unit[k].expert)
     return k + 1;
@@ -312,14 +315,14 @@ pre_forward (struct weft_step *s, uint32_t k)
                        ? (uint32_t) s->strategy->fsdp2_forward_prefetch_depth
                        : 0;
 
-  uint32_t at = transposed (f, k);
+  uint32_t at = mirrored (f, k);
 
-  make_whole (s, k);
+  gather_unit (s, k);
   for (uint32_t i = 1; i <= ahead && at + i < c->end; i++)
-    ask_for (s, transposed (f, at + i));
+    start_gather (s, mirrored (f, at + i));
 }
 
-/* The root comes after the last layer in forward, so before it in backward. */
+/* In forward the root comes after the last layer, so in backward it comes before it. */
 static void
 pre_backward (struct weft_step *s, uint32_t k)
 {
@@ -328,9 +331,9 @@ pre_backward (struct weft_step *s, uint32_t k)
   uint32_t from = k < c->first ? c->end : k;
   int64_t depth = f->explicit && k >= c->first ? s->strategy->fsdp2_backward_prefetch_depth : 0;
 
-  make_whole (s, k);
+  gather_unit (s, k);
   for (uint32_t i = 1; i <= MAX (1, depth) && from >= c->first + i; i++)
-    ask_for (s, from - i);
+    start_gather (s, from - i);
 }
 
 static uint32_t
@@ -341,16 +344,15 @@ unit_of (const struct weft_step *s, uint32_t layer)
   return s->params->layout.place[norm].bucket;
 }
 
-/* A layer that runs again inside backward: only the one whose backward comes next is whole already,
- * and remains so. */
+/* A recomputed layer is gathered as in backward: the layer whose backward comes next stays
+ * gathered. */
 void
 weft_fsdp2_before_layer (struct weft_step *s, uint32_t layer)
 {
   (weft_fsdp2_goes_back (s) ? pre_backward : pre_forward) (s, unit_of (s, layer));
 }
 
-/* Of experts, which are entered inside their layer: their gradients are the last of their
- * kernels. */
+/* Experts are entered inside their layer. Their gradients are the last of their kernels. */
 void
 weft_fsdp2_before_read (struct weft_step *s, uint32_t param)
 {
@@ -372,8 +374,8 @@ leave_forward (struct weft_step *s, uint32_t k)
     weft_fsdp2_reshard (s, k);
 }
 
-/* Where weight gradients have cells of their own a unit has its gradients long after its weights
- * were of use. A forward pass gathers by itself what it needs: evaluation runs no other. */
+/* With separate cells for weight gradients, gradients of a unit come long after its weights are
+ * needed. A forward pass gathers what it needs without a backward before it, as in evaluation. */
 static void
 leave_backward (struct weft_step *s, uint32_t k)
 {
@@ -387,7 +389,7 @@ void
 weft_fsdp2_after_layer (struct weft_step *s, uint32_t layer)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
-  uint32_t k = unit_of (s, layer), experts = transposed (f, k);
+  uint32_t k = unit_of (s, layer), experts = mirrored (f, k);
 
   if (weft_fsdp2_goes_back (s)) {
     f->unit[k].passed = TRUE;

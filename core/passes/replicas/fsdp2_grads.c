@@ -1,18 +1,19 @@
 /* FSDP2: gradients.
  *
- * When backward is through with a unit its whole gradients are packed in mp_policy_reduce_dtype and
- * reduce-scattered, and the slice joins the gradient that the rank keeps, in fp32. One
- * reduce-scatter is in flight: packing the next unit waits for it, and the end of backward for
- * all. The root goes last. With dp_replicate_size the slice is then summed over the groups that
- * hold all slices, on a lane of its own.
+ * When backward of a unit ends, its whole gradients are packed in mp_policy_reduce_dtype and
+ * reduce-scattered. The slice is added to the fp32 gradient that the rank keeps. One reduce-scatter
+ * is in flight: packing of the next unit waits for it, and the end of backward waits for all. The
+ * root comes last. With dp_replicate_size the slice is then all-reduced between the groups that
+ * have all slices, on a lane of its own.
  *
- * Where the schedule has cells for weight gradients alone, a unit is reduced after the last of all.
+ * Where the schedule has separate cells for weight gradients, a unit is reduced after the last of
+ * them.
  *
- * defer_fsdp_grad_sync: microbatches before the last leave their gradients whole on the device, in
- * the type of the reduction, and one reduction a step takes them all.
+ * defer_fsdp_grad_sync: microbatches before the last leave whole gradients on the device, in the
+ * type of the reduction, and one reduction a step takes the sum.
  *
- * Canonical order: leaves and nodes are of the type of the reduction, the same on one rank that
- * keeps gradients in it; the mean is in the loss, so that collectives only add.
+ * Canonical order: leaves and nodes have the type of the reduction, as on a single rank that keeps
+ * gradients in it. The mean is in the loss, so collectives only add.
  *
  * Sources: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py (post_backward,
  * finalize_backward), _fsdp_collectives.py (foreach_reduce), _fsdp_param.py
@@ -25,7 +26,7 @@ ranks (const struct weft_step *s, uint32_t k)
   return weft_mesh_group_size (s->mesh, weft_bucket_sharing (s, k));
 }
 
-/* Where microbatches are added in slices. */
+/* The lane on which microbatches are added in slices. */
 static enum weft_lane
 sum_lane (const struct weft_step *s, uint32_t k)
 {
@@ -54,7 +55,7 @@ keep_unit (struct weft_step *s, uint32_t k)
       weft_sum_place (&s->replicas->sum[i], view[i]);
 }
 
-/* One tensor in pieces of rows is the tensor itself, padded at its end. */
+/* The head is one tensor: its shards in order are the tensor itself, padded at its end. */
 static void
 keep_head (struct weft_step *s)
 {
@@ -86,7 +87,8 @@ weft_fsdp2_start_grads (struct weft_step *s)
 
 /* ------------------------------------------------------------------------- leaving */
 
-/* A microbatch on its way to what is kept: the first one lies there where types agree. */
+/* The operand for a microbatch that is added to kept gradients. The first one is written there
+ * directly where types agree. */
 static struct weft_use
 begin_kept (struct weft_step *s, uint32_t param)
 {
@@ -156,7 +158,7 @@ weft_fsdp2_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad)
   weft_fsdp2_post_backward (s, k);
 }
 
-/* The buffer that travels, made at the first microbatch; what it is padded with is cleared. */
+/* The buffer that is reduced, made at the first microbatch; its padding is zeroed. */
 static uint32_t
 head_main (struct weft_step *s)
 {
@@ -198,7 +200,7 @@ weft_fsdp2_head_end (struct weft_step *s, struct weft_use grad)
     weft_sum_end (s, weft_head_sum (s), grad);
   if (!f->splits)
     return;
-  if (!weft_head_has_own_sum (s) && f->keeps) /* the embedding's may have come before */
+  if (!weft_head_has_own_sum (s) && f->keeps) /* the embedding's gradient may be there already */
     end_kept (s, embedding, grad);
   s->replicas->bucket[root].n_ready++;
   weft_fsdp2_post_backward (s, root);
@@ -206,8 +208,8 @@ weft_fsdp2_head_end (struct weft_step *s, struct weft_use grad)
 
 /* ------------------------------------------------------------------------ reducing */
 
-/* Where the slice of a reduction arrives: among the others of the step in canonical order, else in
- * the gradient that is kept if it is the first one and of its type. */
+/* The buffer for a reduced slice: in canonical order a leaf, else the kept gradient if this is the
+ * first slice and types agree, else a buffer that is added to it. */
 static uint32_t
 arrival (struct weft_step *s, uint32_t k, gboolean first)
 {
@@ -242,7 +244,7 @@ join (struct weft_step *s, uint32_t k, uint32_t slice, gboolean first)
   }
 }
 
-/* By way of the host, where there is nothing to convert any more. */
+/* offload_policy: through the host. Types agree there already. */
 static void
 join_on_host (struct weft_step *s, uint32_t k, uint32_t slice, gboolean first)
 {
@@ -254,7 +256,7 @@ join_on_host (struct weft_step *s, uint32_t k, uint32_t slice, gboolean first)
     weft_fsdp2_added (s);
 }
 
-/* PyTorch averages in the collective. */
+/* The row of a collective; PyTorch averages in it. */
 static struct weft_op
 reduction (struct weft_step *s, enum weft_op_kind kind, enum weft_group_kind group,
            const char *name)
@@ -283,7 +285,7 @@ scatter (struct weft_step *s, uint32_t k, uint32_t input, gboolean first)
   (s->on_host ? join_on_host : join) (s, k, slice, first);
 }
 
-/* Kernels wait for the reduce-scatter of the unit before. */
+/* Kernels wait for the reduce-scatter of the unit before this one. */
 static void
 wait_for_previous (struct weft_step *s)
 {
@@ -294,7 +296,7 @@ wait_for_previous (struct weft_step *s)
   c->reducing = WEFT_NO_OP;
 }
 
-/* Experts that one rank alone holds meet nobody. */
+/* Experts that one rank alone holds are not reduced. */
 static void
 convert_unit (struct weft_step *s, uint32_t k, uint32_t from, gboolean first)
 {
@@ -336,7 +338,7 @@ reduce_unit (struct weft_step *s, uint32_t k)
   (ranks (s, k) > 1 ? pack_unit : convert_unit) (s, k, from, first);
 }
 
-/* With the root of the embedding. */
+/* Reduces a tied head, together with the root that holds the embedding. */
 static void
 reduce_head (struct weft_step *s, uint32_t root)
 {
@@ -364,8 +366,8 @@ head_root (const struct weft_step *s)
   return adds ? s->params->layout.place[embedding].bucket : WEFT_NO_UNIT;
 }
 
-/* Whether a unit's gradients are whole and its weights of no use any more: in a microbatch, or
- * where weight gradients come when they like in all of them (PyTorch
+/* Whether the gradients of a unit are complete and its weights not needed any more: in a
+ * microbatch, or with separate cells for weight gradients in all microbatches (PyTorch
  * torch/distributed/pipelining/stage.py reduces after the last). */
 static gboolean
 is_through (const struct weft_step *s, uint32_t k)
@@ -408,7 +410,7 @@ weft_fsdp2_post_backward (struct weft_step *s, uint32_t k)
       s->replicas->grad_left[i] = FALSE;
 }
 
-/* Kernels wait for all that a backward pass has reduced. */
+/* Kernels wait for all reductions of a backward pass. */
 static void
 join_all (struct weft_step *s)
 {
@@ -442,8 +444,8 @@ weft_fsdp2_end_cell (struct weft_step *s)
     join_all (s);
 }
 
-/* What those who hold the same experts have averaged is the sum over the ranks that share them out:
- * NeMo Automodel divides it after the last microbatch (components/training/utils.py, ep_ratio). */
+/* Ranks that hold the same experts average sums over their expert parallel groups. NeMo Automodel
+ * divides these after the last microbatch (components/training/utils.py, ep_ratio). */
 static void
 divide_experts (struct weft_step *s, uint32_t k)
 {
@@ -459,7 +461,7 @@ weft_fsdp2_finish (struct weft_step *s)
     divide_experts (s, k);
 }
 
-/* The piece of one tensor in the slice of its unit. */
+/* The shard of one tensor in the slice of its unit. */
 uint32_t
 weft_fsdp2_reduced (struct weft_step *s, uint32_t param)
 {

@@ -1,23 +1,22 @@
-/* FSDP2: offload_policy.  Pieces of weights, of gradients and of moments lie in memory of the host,
- * where Adam runs (finish.c); the device has units while they are whole, and pieces on their way.
+/* FSDP2: offload_policy. Shards of weights, gradients and moments are in host memory, where Adam
+ * runs (optimizer/finish.c). The device has gathered units, and shards that are being copied.
  *
- *   weights    piece by piece on the stream of copy-ins: behind the copy-in before, and behind what
- *              the copy-in of these waits for.  They travel in fp32 and are converted on the
- *              device.
- *   gradients  piece by piece on the stream that reduced them, once they are of the type that is
- *              kept; the next reduction there follows.  A microbatch after the first is added by
- *              the thread that enqueues work, which waits for the copy and is busy until it is
- *              done.
- *   memory     a copy that is not page-locked (offload_policy_pin_memory = false) blocks that
- *              thread: kernels after it wait until it is over.
+ *   weights    copied shard by shard on lane h2d, after the copy-in before them and after whatever
+ *              the copy-in of these shards waits for. They travel in fp32 and are converted on the
+ *              device
+ *   gradients  copied shard by shard, once they have the type that is kept; the next reduction
+ *              follows them. From the second microbatch on, the host thread that enqueues work
+ *              waits for the copy, adds it, and is busy until that is done
+ *   memory     a copy to memory that is not page-locked (offload_policy_pin_memory = false) blocks
+ *              the host thread: kernels after it wait until it has ended
  *
- * The end of backward waits for all that leaves.
+ * The end of backward waits for all copies to the host.
  *
  * Sources: torch/distributed/fsdp/_fully_shard/_fsdp_param.py (all_gather_inputs),
  * _fsdp_collectives.py (foreach_reduce), _fsdp_param_group.py (finalize_backward). */
 #include "core/passes/replicas/fsdp2.h"
 
-/* Elements of a buffer that is a slice of a unit: those of one parameter. */
+/* A view of `n` elements of a slice: the shard of one parameter. */
 static uint32_t
 piece_of (struct weft_step *s, uint32_t slice, uint64_t first, uint64_t n)
 {
@@ -53,8 +52,8 @@ blocks (const struct weft_step *s)
   return !s->strategy->offload_policy_pin_memory;
 }
 
-/* A stream takes the same room again for each layer, if that is of the same size; the root and a
- * head have their own. */
+/* A standing buffer, reused for each layer of the same size. The root and a head have buffers of
+ * their own. */
 static uint32_t
 room_of (struct weft_step *s, uint32_t k, uint32_t *standing, enum weft_dtype dtype,
          const char *name)
@@ -73,7 +72,8 @@ room_of (struct weft_step *s, uint32_t k, uint32_t *standing, enum weft_dtype dt
   return *standing = buf;
 }
 
-/* With replicas of shards a reduce-scatter does not wait for what the sum between them leaves. */
+/* With replicas of shards two buffers are used in turn: the next reduce-scatter does not wait for
+ * the all-reduce between replicas. */
 uint32_t
 weft_fsdp2_send_buffer (struct weft_step *s, uint32_t k)
 {
@@ -105,7 +105,7 @@ weft_fsdp2_fetch (struct weft_step *s, uint32_t k, const uint32_t *before, uint3
   return device;
 }
 
-/* Gradients leave in the type that is kept. */
+/* Gradients are copied in the type that is kept. */
 static uint32_t
 convert (struct weft_step *s, uint32_t k, uint32_t slice)
 {

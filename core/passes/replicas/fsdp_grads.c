@@ -1,8 +1,8 @@
-/* Gradients of Megatron-FSDP: kernels leave the whole gradient of a unit; the last one launches its
- * reduce-scatter, in every microbatch, and slices are added on the same lane.  Before that, kernels
- * wait for the oldest reductions while more than suggested_communication_unit_size elements are on
- * their way; with double buffers at most two units have whole gradients, one on its way and one in
- * the making. */
+/* Gradients of Megatron-FSDP. Kernels leave the whole gradient of a unit. The last one launches its
+ * reduce-scatter, in every microbatch, and slices are added on the same lane. Before that, kernels
+ * wait for the oldest reductions while more than suggested_communication_unit_size elements are in
+ * flight. With double buffers at most two units have whole gradients: one that is reduced and one
+ * that is computed. */
 #include "core/passes/replicas/fsdp.h"
 
 static void
@@ -34,7 +34,7 @@ weft_fsdp_start_grads (struct weft_step *s)
   s->params->layout.group[s->params->layout.n_group] = (struct weft_bucket_group){ head, 1 };
 }
 
-/* What a bucket is rounded up by belongs to no tensor and is cleared. */
+/* The padding of a bucket belongs to no tensor; it is zeroed. */
 static void
 clear_padding (struct weft_step *s, uint32_t k, uint32_t grads)
 {
@@ -49,7 +49,7 @@ clear_padding (struct weft_step *s, uint32_t k, uint32_t grads)
              WEFT_USES (WEFT_W (rest)));
 }
 
-/* The next kernel waits for the oldest reduction; returns how many elements that is. */
+/* The next kernel waits for the oldest reduction. Returns its number of elements. */
 static uint64_t
 wait_for_oldest (struct weft_step *s)
 {
@@ -60,8 +60,8 @@ wait_for_oldest (struct weft_step *s)
   return weft_fsdp_group_size (s, oldest.group);
 }
 
-/* Units whose gradients are on their way; of bucket k's own, its experts and the rest belong
- * together. */
+/* Units whose gradients are being reduced. The unit of bucket k is not counted: its experts and the
+ * rest belong together. */
 static uint32_t
 reducing_units (const struct weft_step *s, uint32_t k)
 {
@@ -79,7 +79,7 @@ reducing_units (const struct weft_step *s, uint32_t k)
 }
 
 static void
-make_whole_gradient (struct weft_step *s, uint32_t k)
+add_unit_gradients (struct weft_step *s, uint32_t k)
 {
   while (s->strategy->fsdp_double_buffer && s->replicas->bucket[k].unit &&
          reducing_units (s, k) > 1)
@@ -108,7 +108,7 @@ prepare (struct weft_step *s, uint32_t k)
   weft_ddp_scale_bucket (s, k);
 }
 
-/* Returns where the sum of this microbatch lies. */
+/* Returns the buffer with the reduced slice of this microbatch. */
 static uint32_t
 scatter (struct weft_step *s, uint32_t k, uint8_t flags)
 {
@@ -125,7 +125,7 @@ scatter (struct weft_step *s, uint32_t k, uint8_t flags)
   return leaf;
 }
 
-/* All buckets of a group in one launch, and then what follows it. */
+/* Reduces all buckets of a group in one launch, and adds the slices. */
 static void
 reduce (struct weft_step *s, uint32_t g)
 {
@@ -150,8 +150,8 @@ reduce (struct weft_step *s, uint32_t g)
   s->at = at;
 }
 
-/* The second kernel that adds to a tensor in one microbatch, a tied head's or its embedding's, adds
- * to what the first has left. */
+/* The second kernel that adds to a tensor in one microbatch (tied head and embedding) adds to what
+ * the first one left. */
 struct weft_use
 weft_fsdp_grad_begin (struct weft_step *s, uint32_t param)
 {
@@ -161,7 +161,7 @@ weft_fsdp_grad_begin (struct weft_step *s, uint32_t param)
   if (!weft_step_flat (s, k)->cut_grads)
     return weft_ddp_grad_begin (s, param);
   if (s->replicas->bucket[k].grads == WEFT_NO_BUF) {
-    make_whole_gradient (s, k);
+    add_unit_gradients (s, k);
     weft_fsdp_set_views (s, k, s->replicas->bucket[k].grads, 0, s->params->grad_view);
   }
   s->replicas->grad_left[param] = TRUE;
@@ -169,7 +169,7 @@ weft_fsdp_grad_begin (struct weft_step *s, uint32_t param)
   return weft_sum_sources (s, &s->replicas->sum[param], whole);
 }
 
-/* No tensor of a bucket has a gradient any more. */
+/* No tensor of the bucket has a whole gradient any more. */
 static void
 forget_gradients (struct weft_step *s, uint32_t k)
 {
@@ -204,7 +204,7 @@ weft_fsdp_head_begin (struct weft_step *s)
 
   if (!weft_head_has_own_sum (s))
     return weft_fsdp_grad_begin (s, embedding);
-  make_whole_gradient (s, k);
+  add_unit_gradients (s, k);
   return (struct weft_use) WEFT_W (
       weft_params_view (s, embedding, s->replicas->bucket[k].grads, 0));
 }

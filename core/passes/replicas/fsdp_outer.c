@@ -1,11 +1,11 @@
-/* Hybrid sharding: groups of replicas, each with all slices among its own ranks.
+/* Hybrid sharding: several groups of replicas, and each group shards weights among its own ranks.
  *
- *   no_shard   ranks that hold one slice add its gradients after the last microbatch and make the
- *              same update (HSDP)
- *   optim      each of them is left with a part of the sum and updates that part of the slice; the
- *              slice is put together again before its first gather in the next step (HFSDP)
+ *   no_shard  after the last microbatch, ranks with the same slice all-reduce its gradients, and
+ *             each makes the same update (HSDP)
+ *   optim     they reduce-scatter the gradients, and each updates a part of the slice. The slice is
+ *             all-gathered before its first use in the next step (HFSDP)
  *
- * All of that runs on a lane of its own, behind what the group itself has reduced. */
+ * These collectives have a lane of their own, and follow the reductions inside the group. */
 #include "core/passes/replicas/fsdp.h"
 
 static gboolean

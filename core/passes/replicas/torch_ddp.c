@@ -1,12 +1,12 @@
-/* PyTorch's DistributedDataParallel, as it is from the second step on.
+/* PyTorch's DistributedDataParallel, from its second step on.
  *
- * Gradients lie where the framework puts them. In the last microbatch each is copied into a bucket
- * as it becomes complete, divided by the replicas on the way; a full bucket is all-reduced, and
- * after the backward pass the sums are copied back (gradient_as_bucket_view is off). Buckets are
- * filled in the order in which gradients arrived in the first step: here that of the backward pass,
- * so that they are also launched in their order. The first one is full at 1 MiB, the others at 25
- * MiB. A chunk of a stage is wrapped by itself: its sums are copied back when its own last backward
- * ends.
+ * Gradients are where the framework puts them. In the last microbatch each complete gradient is
+ * copied into a bucket and divided by the number of replicas. A full bucket is all-reduced, and
+ * after the backward pass the sums are copied back (gradient_as_bucket_view is off). PyTorch fills
+ * buckets in the order in which gradients arrived in the first step; here that is the order of the
+ * backward pass, so buckets are also launched in their order. The first bucket is full at 1 MiB,
+ * the others at 25 MiB. Each chunk of a stage is wrapped by itself, and its sums are copied back
+ * when its own last backward ends.
  *
  * Sources: torch/csrc/distributed/c10d/reducer.cpp (mark_variable_ready_dense, rebuild_buckets,
  * compute_bucket_assignment_by_size, finalize_bucket_dense), DDP's documentation
@@ -39,7 +39,8 @@ weft_torch_ddp_start (struct weft_step *s)
   s->replicas->own = d;
 }
 
-/* Buckets stay for the whole training.  One is as large as what comes before it is full. */
+/* A place in the bucket. Buckets are standing buffers; the size of one is the sum of its
+ * gradients. */
 static uint32_t
 add_view (struct weft_step *s, uint32_t param)
 {
@@ -86,7 +87,7 @@ is_full (const struct weft_step *s)
          weft_build_buf_at (s->b, d->bucket)->bytes >= (d->first ? FIRST_BUCKET : OTHER_BUCKETS);
 }
 
-/* Gradients of a chunk arrive in its last backward, between those of others. */
+/* Gradients of a chunk arrive in its last backward, which other chunks may interrupt. */
 static void
 start_chunk (struct weft_step *s, uint32_t chunk)
 {
@@ -134,7 +135,7 @@ copy_back (struct weft_step *s)
   }
 }
 
-/* Other chunks may go on after this one's last backward; weight gradients that were put off come
+/* Other chunks may still run after the last backward of this one; delayed weight gradients come
  * later. */
 void
 weft_torch_ddp_end_cell (struct weft_step *s)

@@ -1,9 +1,9 @@
-/* Data-parallel strategies as tables of what they do: see struct weft_wrapper. */
+/* The data-parallel strategies, one row of functions each: struct weft_wrapper. */
 #include "core/passes/replicas/fsdp.h"
 #include "core/passes/replicas/fsdp2.h"
 #include "core/job/unit_modules.h"
 
-/* The bucketed wrapper, gradients whole on every replica. */
+/* Whole gradients on every replica, in buckets. */
 #define WHOLE_GRADIENTS                                                                            \
   .grad_begin = weft_ddp_grad_begin, .grad_end = weft_ddp_grad_end,                                \
   .head_begin = weft_ddp_head_begin, .head_end = weft_ddp_head_end, .finish = weft_ddp_finish,     \
@@ -82,7 +82,7 @@ static const struct weft_wrapper wrappers[WEFT_N_WRAPPER] = {
                                .reduced_head = weft_ddp_reduced_head },
 };
 
-/* One replica shares with nobody. */
+/* The strategy of a job. A single replica shards nothing. */
 static enum weft_wrapper_kind
 kind_of (const struct weft_job *job, const struct weft_mesh *mesh)
 {
@@ -107,9 +107,9 @@ weft_replicas_sharding (const struct weft_job *job, const struct weft_mesh *mesh
   return &wrappers[kind_of (job, mesh)].sharding;
 }
 
-/* mp_policy. Canonical order has one type for all nodes of a sum, that of the reduction.
- * Otherwise kernels leave gradients in their own type and what is kept is of the type of the
- * weights: fp32. With one replica nothing is wrapped (NeMo Automodel
+/* mp_policy: types of FSDP2. Canonical order has one type for all nodes of a sum, that of the
+ * reduction. Otherwise kernels leave gradients in their own type, and the gradient that is kept is
+ * fp32, as the weights. A single replica is not wrapped (NeMo Automodel
  * components/distributed/fsdp2.py). */
 static void
 choose_types (struct weft_step *s, gboolean wrapped)

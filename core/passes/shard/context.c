@@ -1,24 +1,25 @@
-/* Attention of ranks that share sequences.  Each has two pieces of every one (zigzag.h), and needs
- * keys and values of the others:
+/* Context parallel attention. Each rank has two pieces of every sequence (core/base/zigzag.h), and
+ * needs keys and values of the others:
  *
- *   p2p         keys and values go round a ring while attention to those at hand is computed; parts
- *               are merged.  Backward they come back the way they went, with their gradients one
- *               step behind.  What the last step of forward had takes the place of the rank's own
- *               keys, so that backward begins with it, and ends with its own.
- *   all_gather  all keys and values are gathered before attention, in both passes; their gradients
+ *   p2p         ring attention: keys and values travel round a ring while attention to those at
+ *               hand is computed, and partial results are merged. Backward sends them back the same
+ *               way, with their gradients one step behind. After forward, the rank keeps the keys
+ *               of the last step in place of its own: backward begins with them, and ends with its
+ *               own
+ *   all_gather  keys and values are all-gathered before attention, in both passes; their gradients
  *               are reduce-scattered
- *   a2a         ranks swap heads for tokens: each has whole sequences of some heads, and attention
- *               is that of one rank
- *   a2a+p2p     heads among neighbours, a ring of such groups
+ *   a2a         Ulysses: an all-to-all exchanges heads for tokens. Each rank has whole sequences of
+ *               some heads, and attention as on a single rank
+ *   a2a+p2p     Ulysses among neighbours, rings between such groups
  *
  * (Transformer Engine pytorch/attention/dot_product_attention/context_parallel.py; Liu, Zaharia and
  * Abbeel 2023, arXiv 2310.01889; Jacobs et al. 2023, arXiv 2309.14509.)
  *
- * In canonical order a ring only collects: attention is then to all keys at once, as on one rank,
- * and gradients of keys are summed in fp32 as a tree over the ranks. */
+ * In canonical order a ring only collects keys and values. Attention then reads all of them at
+ * once, as on a single rank, and gradients of keys are summed in fp32 as a tree over the ranks. */
 #include "core/passes/shard/parts.h"
 
-/* What attention works on, behind the deal of heads: of some heads, more tokens. */
+/* Operands of attention, after Ulysses: fewer heads, more tokens. */
 struct part {
   uint64_t tokens, heads, groups, width, value; /* of heads of values */
   uint32_t qkv, o, lse;
@@ -37,7 +38,8 @@ value_width (const struct weft_step *s)
   return s->model->kv_lora_rank ? s->model->v_head_dim : s->model->kv_channels;
 }
 
-/* The same as a dimension, which is 0 where values are as wide as keys: op.h. */
+/* The same as a dimension of ops, which is 0 where values are as wide as keys
+ * (core/program/op.h). */
 static uint64_t
 narrow (const struct weft_step *s)
 {
@@ -47,11 +49,11 @@ narrow (const struct weft_step *s)
 static struct part
 part_of (const struct weft_step *s, const struct weft_attention *a)
 {
-  uint32_t deal = s->mesh->cp_heads;
+  uint32_t ways = s->mesh->cp_heads;
 
-  return (struct part){ .tokens = s->tokens * deal,
-                        .heads = s->width.heads / deal,
-                        .groups = s->width.groups / deal,
+  return (struct part){ .tokens = s->tokens * ways,
+                        .heads = s->width.heads / ways,
+                        .groups = s->width.groups / ways,
                         .width = s->model->kv_channels,
                         .value = value_width (s),
                         .qkv = a->qkv,
@@ -80,8 +82,8 @@ room (struct weft_step *s, enum weft_dtype dtype, uint64_t elements, const char 
 
 /* ------------------------------------------------------------------------ communication */
 
-/* Waits for what is enqueued on the compute stream so far (c10d ProcessGroupNCCL): so keys are
- * never more than one step of a ring ahead, and take two buffers. */
+/* Waits for all kernels enqueued so far (c10d ProcessGroupNCCL). So keys are at most one step of a
+ * ring ahead, and take two buffers. */
 static uint32_t
 communicate (struct weft_step *s, struct weft_op row, const char *name, uint32_t from, uint32_t to)
 {
@@ -110,7 +112,8 @@ shift (struct weft_step *s, const char *name, uint32_t from, uint32_t to, struct
 
 /* ------------------------------------------------------------------- heads for tokens */
 
-/* Of queries, keys and values; without groups heads are as wide as values. */
+/* The shape of an exchange of heads. Without groups the heads are those of the output, as wide as
+ * values. */
 static struct weft_shape
 heads_shape (const struct weft_step *s, enum weft_dtype dtype, uint64_t heads, uint64_t groups)
 {
@@ -120,7 +123,7 @@ heads_shape (const struct weft_step *s, enum weft_dtype dtype, uint64_t heads, u
                      groups ? narrow (s) : 0);
 }
 
-/* A sequence's rows of some of the heads, of each member. */
+/* The shape after it: rows of whole sequences, of some heads, from each rank. */
 static struct weft_shape
 rows_shape (const struct weft_step *s, uint32_t x)
 {
@@ -130,10 +133,10 @@ rows_shape (const struct weft_step *s, uint32_t x)
                      weft_step_elements (s, x) / s->tokens / s->mesh->cp_heads);
 }
 
-/* Rows of heads (and groups of keys and values) of this rank's tokens, as whole rows of fewer
- * heads. */
+/* Ulysses: from this rank's tokens with all heads to whole sequences with some of them. */
 static uint32_t
-deal_out (struct weft_step *s, uint32_t x, uint64_t heads, uint64_t groups, const char *name)
+heads_to_sequences (struct weft_step *s, uint32_t x, uint64_t heads, uint64_t groups,
+                    const char *name)
 {
   uint64_t n = weft_step_elements (s, x);
   enum weft_dtype dtype = weft_build_buf_at (s->b, x)->dtype;
@@ -151,8 +154,8 @@ deal_out (struct weft_step *s, uint32_t x, uint64_t heads, uint64_t groups, cons
 
 /* The inverse, into y. */
 static void
-deal_back (struct weft_step *s, uint32_t x, uint32_t y, uint64_t heads, uint64_t groups,
-           const char *name)
+sequences_to_heads (struct weft_step *s, uint32_t x, uint32_t y, uint64_t heads, uint64_t groups,
+                    const char *name)
 {
   uint64_t n = weft_step_elements (s, x);
   enum weft_dtype dtype = weft_build_buf_at (s->b, x)->dtype;
@@ -204,7 +207,7 @@ zigzag_shape (const struct weft_step *s, const struct part *p, enum weft_dtype d
   return WEFT_SHAPE (dtype, ring_size (s), batch (s), p->tokens / batch (s), kv_columns (p));
 }
 
-/* One after the other round the ring: slice j is that of the rank j places before. */
+/* By a ring: slice j has the keys of the rank j places before. */
 static uint32_t
 collect_by_ring (struct weft_step *s, const struct part *p, uint32_t slices)
 {
@@ -248,7 +251,7 @@ collect (struct weft_step *s, const struct part *p)
   return all;
 }
 
-/* Gradients of all keys and values, from all ranks, to those who have the tokens. */
+/* Gradients of all keys and values are reduced to the ranks of their tokens. */
 static void
 scatter_gradients (struct weft_step *s, const struct part *p, uint32_t all, uint32_t dqkv)
 {
@@ -266,7 +269,7 @@ scatter_gradients (struct weft_step *s, const struct part *p, uint32_t all, uint
 
 /* -------------------------------------------------------------------- parts of attention */
 
-/* Keys of the whole sequence, or of the rank so many places before. */
+/* Keys of the whole sequence, or of the rank `before` places before this one. */
 struct keys {
   uint32_t kv;
   gboolean whole;
@@ -293,8 +296,8 @@ attend (struct weft_step *s, const struct part *p, const struct keys *keys)
   s->at = at;
 }
 
-/* Gradients of keys and values come to dkv; those of queries to dqkv, where the `first` part
- * overwrites what is there and others add to it. */
+/* Gradients of keys and values go to dkv, those of queries to dqkv. The `first` part overwrites
+ * dqkv, others add to it. */
 static void
 attend_backward (struct weft_step *s, const struct part *p, const struct keys *keys, uint32_t dkv,
                  gboolean first)
@@ -397,7 +400,7 @@ collects (const struct weft_step *s)
 /* ------------------------------------------------------------------- whole sequences here */
 
 static void
-alone_forward (struct weft_step *s, const struct part *p)
+local_forward (struct weft_step *s, const struct part *p)
 {
   weft_emit (s, WEFT_OP_ATTENTION, "attention",
              weft_layer_attention_shape (s, p->tokens, p->heads, p->groups),
@@ -405,7 +408,7 @@ alone_forward (struct weft_step *s, const struct part *p)
 }
 
 static void
-alone_backward (struct weft_step *s, const struct part *p)
+local_backward (struct weft_step *s, const struct part *p)
 {
   weft_emit (s, WEFT_OP_ATTENTION_BWD, "attention",
              weft_layer_attention_shape (s, p->tokens, p->heads, p->groups),
@@ -418,30 +421,30 @@ alone_backward (struct weft_step *s, const struct part *p)
 void
 weft_context_attention (struct weft_step *s, struct weft_attention *a)
 {
-  gboolean deals = s->mesh->cp_heads > 1;
+  gboolean ulysses = s->mesh->cp_heads > 1;
 
-  if (deals) {
-    a->qkv = deal_out (s, a->qkv, s->width.heads, s->width.groups, "qkv");
+  if (ulysses) {
+    a->qkv = heads_to_sequences (s, a->qkv, s->width.heads, s->width.groups, "qkv");
     a->whole_o = weft_product (s, s->width.q, "attention");
   }
   struct part p = part_of (s, a);
-  (ring_size (s) == 1 ? alone_forward : collects (s) ? whole_forward : ring_forward) (s, &p);
-  if (deals)
-    deal_back (s, a->whole_o, a->o, s->width.heads, 0, "attention");
+  (ring_size (s) == 1 ? local_forward : collects (s) ? whole_forward : ring_forward) (s, &p);
+  if (ulysses)
+    sequences_to_heads (s, a->whole_o, a->o, s->width.heads, 0, "attention");
 }
 
 void
 weft_context_attention_backward (struct weft_step *s, const struct weft_attention *a, uint32_t d_o,
                                  uint32_t dqkv)
 {
-  gboolean deals = s->mesh->cp_heads > 1;
+  gboolean ulysses = s->mesh->cp_heads > 1;
   struct part p = part_of (s, a);
 
-  p.d_o = deals ? deal_out (s, d_o, s->width.heads, 0, "do") : d_o;
-  p.dqkv = deals ? weft_product (s, s->width.qkv, "dqkv") : dqkv;
-  (ring_size (s) == 1 ? alone_backward : collects (s) ? whole_backward : ring_backward) (s, &p);
-  if (deals)
-    deal_back (s, p.dqkv, dqkv, s->width.heads, s->width.groups, "dqkv");
+  p.d_o = ulysses ? heads_to_sequences (s, d_o, s->width.heads, 0, "do") : d_o;
+  p.dqkv = ulysses ? weft_product (s, s->width.qkv, "dqkv") : dqkv;
+  (ring_size (s) == 1 ? local_backward : collects (s) ? whole_backward : ring_backward) (s, &p);
+  if (ulysses)
+    sequences_to_heads (s, p.dqkv, dqkv, s->width.heads, s->width.groups, "dqkv");
 }
 
 /* ------------------------------------------------------------------ gradients of weights */

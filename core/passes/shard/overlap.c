@@ -1,27 +1,28 @@
-/* Products in pieces, so that what tensor parallel ranks gather or reduce around them is on its way
- * meanwhile (Transformer Engine's userbuffers, tp_comm_overlap of Megatron-Core; or what a compiler
- * makes of gathers and reduce-scatters, enable_async_tensor_parallel).  For t ranks:
+/* Products in pieces, which overlap the collectives of tensor parallel ranks around them
+ * (Transformer Engine's userbuffers, tp_comm_overlap of Megatron-Core; a compiler's
+ * micro-pipelining, enable_async_tensor_parallel). For t ranks:
  *
- *   gather, ring    qkv, fc1 forward; input gradients of proj, fc2: a product of t pieces of rows,
- *                   its own first; a piece is used while it is handed on, t - 1 steps
- *   scatter, split  proj, fc2 forward: a product of SPLITS pieces of columns, each reduced and
- *                   scattered while the next is computed
- *   scatter, ring   input gradients of qkv, fc1 where asked for: a product of t pieces of rows,
- *                   each sent to the rank whose rows they are; that rank adds what it has got
- *   bulk            the gather of a saved input beside the input gradient, the reduce-scatter of
- *                   that beside the weight gradient: the program of tensor.c, through buffers of
- *                   this file
+ *   gather, ring    forward of qkv and fc1, input gradients of proj and fc2: a product of t pieces
+ *                   of rows, its own rows first. Each piece is multiplied while it is sent on; t -
+ *                   1 steps
+ *   scatter, split  forward of proj and fc2: a product of SPLITS pieces of columns. Each is
+ *                   reduce-scattered while the next one is computed
+ *   scatter, ring   input gradients of qkv and fc1 if the job asks for it: a product of t pieces of
+ *                   rows. Each is sent to the rank of these rows, which adds the pieces it received
+ *   bulk            whole products: the gather of a saved input runs beside the input gradient, the
+ *                   reduce-scatter of that beside the weight gradient. Collectives of tensor.c,
+ *                   through buffers of this file
  *
- * Every named product has a buffer of its own for what comes and goes, which stays (and which all
- * layers take in turn). Pieces have the bits of the whole: rows and columns do not see each other,
- * and a ring is added up at its end, in the order of ranks. */
+ * Every map and pass has a standing buffer for what is sent and received, shared by all layers.
+ * Pieces give the same bits as the whole product: rows and columns are independent, and a ring is
+ * added at its end, in the order of ranks. */
 #include "core/passes/shard/parts.h"
 
 #define SPLITS 4 /* transformer_engine/pytorch/module/base.py, num_splits of pipelined products */
 
 enum pass { FORWARD, DGRAD, WGRAD, N_PASS };
 
-/* What a product communicates: by map and pass, tp_comm_overlap's defaults. */
+/* How a product communicates: by map and pass, with the defaults of tp_comm_overlap. */
 struct overlaps {
   gboolean gather, split, ring;
 };
@@ -50,7 +51,7 @@ static struct overlaps
 overlaps (const struct weft_step *s, enum weft_layer_param which, enum pass pass)
 {
   const union weft_strategy *k = s->strategy;
-  gboolean into = is_column (which) == (pass == FORWARD); /* what is gathered is read */
+  gboolean into = is_column (which) == (pass == FORWARD); /* the product reads what is gathered */
   gboolean gathers = (k->tp_comm_overlap_ag || k->tp_comm_atomic_ag) && !is_plain (s, which);
   gboolean scatters = k->tp_comm_overlap_rs || k->tp_comm_atomic_rs;
 
@@ -80,7 +81,7 @@ room (struct weft_step *s, enum weft_layer_param which, enum pass pass, enum wef
   uint32_t *room = &s->shard->overlap_buffer[which * N_PASS + pass];
   g_autofree char *name = g_strdup_printf ("%s_%s", maps[which], passes[pass]);
 
-  /* What a weight gradient reads that is put off has to stay. */
+  /* The input of a delayed weight gradient has to live longer. */
   if (pass == DGRAD && weft_step_delays (s))
     return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, dtype, elements, name);
   if (*room == WEFT_NO_BUF)
@@ -103,8 +104,8 @@ slice (struct weft_step *s, uint32_t buf, uint64_t first, uint64_t n, const char
   return view;
 }
 
-/* A buffer of which every op touches one rank's rows: its own, or those of the rank that the op's
- * peer says. */
+/* A view for ops that each touch the rows of one rank: this rank's rows, or those of the op's
+ * peer. */
 static uint32_t
 by_rank (struct weft_step *s, uint32_t buf, const char *name)
 {
@@ -116,7 +117,7 @@ by_rank (struct weft_step *s, uint32_t buf, const char *name)
 
 /* ------------------------------------------------------------------------------ products */
 
-/* Forward or input gradient, with the scales of those of its factors that are in fp8. */
+/* A product with the scales of its factors in fp8. */
 uint32_t
 weft_piece_multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x, uint32_t y)
 {
@@ -151,7 +152,7 @@ multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x, uint32_t 
   return op;
 }
 
-/* A step of a ring; it waits for kernels no more than the first did. */
+/* A step of a ring. It waits for no more kernels than the first one did. */
 static void
 hand_on (struct weft_step *s, const char *name, uint32_t from, uint32_t to, int distance)
 {
@@ -166,7 +167,7 @@ hand_on (struct weft_step *s, const char *name, uint32_t from, uint32_t to, int 
                 WEFT_USES (WEFT_R (from), WEFT_W (to)));
 }
 
-/* Pieces that came one by one are put in the order of ranks; in a real buffer they lie there. */
+/* Received pieces are put in the order of ranks. In a real buffer they are there already. */
 static void
 settle (struct weft_step *s, const char *name, uint32_t own, uint32_t all)
 {
@@ -178,7 +179,7 @@ settle (struct weft_step *s, const char *name, uint32_t own, uint32_t all)
              WEFT_USES (WEFT_R (own), WEFT_R (came), WEFT_W (all)));
 }
 
-/* x is this rank's rows, y all tokens'. */
+/* x has this rank's rows, y the rows of all ranks. */
 static uint32_t
 gather_ring (struct weft_step *s, const struct weft_piece *p, enum pass pass, uint32_t x,
              uint32_t y)
@@ -201,7 +202,7 @@ gather_ring (struct weft_step *s, const struct weft_piece *p, enum pass pass, ui
   return all;
 }
 
-/* y is this rank's rows of the sum, piece by piece of its columns. */
+/* y has this rank's rows of the sum. The product is cut by columns. */
 static void
 scatter_split (struct weft_step *s, const struct weft_piece *whole, uint32_t x, uint32_t y)
 {
@@ -229,7 +230,7 @@ scatter_split (struct weft_step *s, const struct weft_piece *whole, uint32_t x, 
   weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_TP));
 }
 
-/* The same, piece by piece of all ranks' rows; the last piece is its own. */
+/* The same, cut by ranks' rows; this rank's own piece comes last. */
 static void
 scatter_ring (struct weft_step *s, const struct weft_piece *p, enum pass pass, uint32_t x,
               uint32_t y)

@@ -1,19 +1,19 @@
-/* Tensor parallelism: how heads, MLP and vocabulary are shared out, and the collectives around the
- * linear maps (Megatron-Core tensor_parallel/layers.py).
+/* Tensor parallelism: widths of a rank, and the collectives around linear maps (Megatron-Core
+ * tensor_parallel/layers.py).
  *
- *   map       weights cut by   forward                        backward
- *   qkv, fc1  rows             x whole                        dx is a partial sum: reduced beside
- *   head                                                      the weight gradient
- *   proj, fc2 columns          y is a partial sum: reduced    dy whole
- *                              bias afterwards
+ *   map       weight cut by  forward                       backward
+ *   qkv, fc1  rows           x whole                       dx is a partial sum: reduced beside the
+ *   head                                                   weight gradient
+ *   proj, fc2 columns        y is a partial sum: reduced,  dy whole
+ *                            then the bias is added
  *
- * sequence_parallel: outside of the maps a rank has `rows` of the `tokens`. What a map takes is
- * gathered, what it makes is reduced and scattered; of a gathered input only the rank's rows are
- * kept for backward, which gathers them again.
+ * sequence_parallel: between the maps a rank has `rows` of the `tokens`. Inputs of maps are
+ * all-gathered, outputs are reduce-scattered. Backward keeps this rank's rows of an input and
+ * gathers it again.
  *
- * Canonical order: a sum over what ranks share out is a tree of at most eight leaves (fold.h,
- * kernels/leaves.h) in fp32, and is rounded at its end; of one rank inside the kernel, of several
- * they meet in fp32 and are converted afterwards. */
+ * Canonical order: a sum over a sharded dimension is a tree of at most eight leaves
+ * (core/base/fold.h, kernels/leaves.h) in fp32, rounded at its end. On one rank the kernel does
+ * that; between ranks partial sums travel in fp32 and are converted afterwards. */
 #include "core/passes/shard/parts.h"
 
 struct weft_widths
@@ -82,7 +82,7 @@ weft_tensor_partial (const struct weft_step *s)
 
 /* ------------------------------------------------------------------------ collectives */
 
-/* Enqueued behind everything on the stream of kernels (c10d ProcessGroupNCCL). */
+/* A collective waits for all kernels enqueued so far (c10d ProcessGroupNCCL). */
 static void
 collect (struct weft_step *s, struct weft_op row, const char *name, const uint32_t buf[2])
 {
@@ -192,7 +192,7 @@ weft_wait_for_shared_gradients (struct weft_step *s)
   weft_build_dep (s->b, s->shard->joined);
 }
 
-/* One launch for each type, behind what still works on gradients (Megatron-Core
+/* One launch for each type, after all ops that still work on gradients (Megatron-Core
  * finalize_model_grads.py, _allreduce_non_tensor_model_parallel_grads). */
 void
 weft_tensor_reduce_gradients (struct weft_step *s, weft_reduced_gradient *reduced)

@@ -1,45 +1,45 @@
-#include "core/report/waits.h"
+#include "core/report/memory_stalls.h"
 #include <math.h>
 
-/* The waits of a role, and one row of a timeline. */
+/* The memory waits of a role, and one row of a timeline. */
 struct scene {
   const weft_program *p;
   const struct weft_memory *memory;
   const double *begin, *end;
 };
 
-/* ------------------------------------------------------------------------- who */
+/* ----------------------------------------------------------------------- causes */
 
-static struct weft_waits_for *
-row_of (GArray *awaited, const struct weft_op *on)
+static struct weft_memory_stall *
+row_of (GArray *cause, const struct weft_op *on)
 {
-  struct weft_waits_for row = { .lane = on->lane, .kind = on->kind };
+  struct weft_memory_stall row = { .lane = on->lane, .kind = on->kind };
 
   if (on->lane == WEFT_LANE_GPU)
     row.kind = WEFT_N_OP;
-  for (guint i = 0; i < awaited->len; i++) {
-    struct weft_waits_for *at = &g_array_index (awaited, struct weft_waits_for, i);
+  for (guint i = 0; i < cause->len; i++) {
+    struct weft_memory_stall *at = &g_array_index (cause, struct weft_memory_stall, i);
     if (at->lane == row.lane && at->kind == row.kind)
       return at;
   }
-  g_array_append_val (awaited, row);
-  return &g_array_index (awaited, struct weft_waits_for, awaited->len - 1);
+  g_array_append_val (cause, row);
+  return &g_array_index (cause, struct weft_memory_stall, cause->len - 1);
 }
 
 static void
-count (struct weft_waits *waits, const weft_program *p, const struct weft_memory *memory)
+count (struct weft_memory_stalls *stalls, const weft_program *p, const struct weft_memory *memory)
 {
   for (uint32_t i = 0; i < memory->n_wait; i++) {
     gboolean next = i == 0 || memory->wait[i].op != memory->wait[i - 1].op;
-    waits->n_op += next;
-    waits->n_kernel += next && p->op[memory->wait[i].op].lane == WEFT_LANE_GPU;
-    row_of (waits->awaited, &p->op[memory->wait[i].on])->ops++;
+    stalls->n_op += next;
+    stalls->n_kernel += next && p->op[memory->wait[i].op].lane == WEFT_LANE_GPU;
+    row_of (stalls->cause, &p->op[memory->wait[i].on])->ops++;
   }
 }
 
-/* ------------------------------------------------------------------------- how long */
+/* ---------------------------------------------------------------------- seconds */
 
-/* First of the waits of an op, or of those of a later one. */
+/* Index of the first memory wait of an op, or of a later op. */
 static uint32_t
 first_wait (const struct weft_memory *memory, uint32_t op)
 {
@@ -64,10 +64,11 @@ is_for_memory (const struct weft_memory *memory, uint32_t op, uint32_t on)
   return FALSE;
 }
 
-/* What an op of a launch waits for: when all but its bytes were there, and who of the others was last. */
+/* When all dependencies of a launch except memory had ended, and the memory wait that ended
+ * last. */
 struct need {
   double ready;
-  uint32_t last; /* WEFT_NO_OP: nobody */
+  uint32_t last; /* WEFT_NO_OP: no memory wait */
 };
 
 static void
@@ -88,7 +89,7 @@ add_needs (const struct scene *s, uint32_t op, struct need *need)
 /* One launch: ops [first, end) of a lane. */
 static void
 add_launch (const struct scene *s, enum weft_lane lane, uint32_t first, uint32_t end, double weight,
-            struct weft_waits *waits)
+            struct weft_memory_stalls *stalls)
 {
   const uint32_t *op = s->p->lane_ops[lane];
   struct need need = { first ? s->end[op[first - 1]] : 0, WEFT_NO_OP };
@@ -98,34 +99,34 @@ add_launch (const struct scene *s, enum weft_lane lane, uint32_t first, uint32_t
   if (need.last == WEFT_NO_OP)
     return;
   double held = weight * fmax (0, fmin (s->begin[op[first]], s->end[need.last]) - need.ready);
-  waits->held_s += held;
-  row_of (waits->awaited, &s->p->op[need.last])->held_s += held;
+  stalls->held_s += held;
+  row_of (stalls->cause, &s->p->op[need.last])->held_s += held;
 }
 
 static void
-add_row (const struct scene *s, double weight, struct weft_waits *waits)
+add_row (const struct scene *s, double weight, struct weft_memory_stalls *stalls)
 {
   for (int lane = 0; lane < WEFT_N_LANE; lane++)
     for (uint32_t i = 0, end; i < s->p->lane_n[lane]; i = end) {
       end = weft_program_group_end (s->p, lane, i);
-      add_launch (s, lane, i, end, weight, waits);
+      add_launch (s, lane, i, end, weight, stalls);
     }
 }
 
 /* ------------------------------------------------------------------------- the whole */
 
 void
-weft_waits_init (struct weft_waits *waits, const weft_plan *plan, uint32_t role,
-                 const weft_timeline *t)
+weft_memory_stalls_init (struct weft_memory_stalls *stalls, const weft_plan *plan, uint32_t role,
+                         const weft_timeline *t)
 {
   struct scene s = { .p = plan->role[role], .memory = &plan->memory[role] };
   uint32_t rows = 0;
 
-  *waits = (struct weft_waits){ 0 };
+  *stalls = (struct weft_memory_stalls){ 0 };
   if (s.memory->n_wait == 0)
     return;
-  waits->awaited = g_array_new (FALSE, FALSE, sizeof (struct weft_waits_for));
-  count (waits, s.p, s.memory);
+  stalls->cause = g_array_new (FALSE, FALSE, sizeof (struct weft_memory_stall));
+  count (stalls, s.p, s.memory);
   for (uint32_t row = 0; t && row < t->n; row++)
     rows += t->role[row] == role;
   for (uint32_t row = 0; t && row < t->n; row++) {
@@ -133,18 +134,18 @@ weft_waits_init (struct weft_waits *waits, const weft_plan *plan, uint32_t role,
       continue;
     s.begin = t->begin[row];
     s.end = t->end[row];
-    add_row (&s, 1.0 / rows, waits);
+    add_row (&s, 1.0 / rows, stalls);
   }
 }
 
 void
-weft_waits_clear (struct weft_waits *waits)
+weft_memory_stalls_clear (struct weft_memory_stalls *stalls)
 {
-  g_clear_pointer (&waits->awaited, g_array_unref);
+  g_clear_pointer (&stalls->cause, g_array_unref);
 }
 
 const char *
-weft_waits_word (const struct weft_waits_for *awaited)
+weft_memory_stall_word (const struct weft_memory_stall *cause)
 {
-  return awaited->kind == WEFT_N_OP ? "kernels" : weft_op_words[awaited->kind];
+  return cause->kind == WEFT_N_OP ? "kernels" : weft_op_words[cause->kind];
 }

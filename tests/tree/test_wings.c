@@ -1,0 +1,265 @@
+/* The wings of core/passes: the table of core/README.md gives them floors, and every header to one
+ * wing. Includes and calls go down, and private headers stay in their wing. */
+#include "tests/runner/runner.h"
+#include <glib.h>
+#include <string.h>
+
+#define PASSES "core/passes/"
+
+/* A row of the table, lowest floor first. Files of core/passes itself are in the last one, the
+ * roof. */
+struct wing {
+  char *folder;        /* "emit/"; of the roof "" */
+  char *open, *closed; /* its headers for others, and those for its own files: "`a.h`, `b.h`" */
+};
+
+static char *
+read_file (const char *path)
+{
+  g_autofree char *full = g_build_filename (WEFT_SOURCE_DIR, path, NULL);
+  char *text = NULL;
+
+  if (!g_file_get_contents (full, &text, NULL, NULL))
+    fail_msg ("cannot read %s", path);
+  return text;
+}
+
+static void
+free_wing (gpointer wing)
+{
+  struct wing *w = wing;
+
+  g_free (w->folder);
+  g_free (w->open);
+  g_free (w->closed);
+  g_free (w);
+}
+
+static GPtrArray *
+read_wings (void)
+{
+  GPtrArray *wings = g_ptr_array_new_with_free_func (free_wing);
+  g_autofree char *page = read_file ("core/README.md");
+  g_auto (GStrv) lines = g_strsplit (page, "\n", -1);
+
+  for (unsigned l = 0; lines[l]; l++) {
+    g_autofree char *start = g_strdup_printf ("| %u |", wings->len);
+    if (!g_str_has_prefix (lines[l], start))
+      continue;
+    g_auto (GStrv) cells = g_strsplit (lines[l], "|", -1);
+    g_auto (GStrv) names = g_strsplit (cells[2], "`", -1);
+    struct wing *w = g_new (struct wing, 1);
+    w->folder = g_strdup (g_str_has_suffix (names[1], "/") ? names[1] : "");
+    w->open = g_strdup (cells[3]);
+    w->closed = g_strdup (cells[4]);
+    g_ptr_array_add (wings, w);
+  }
+  assert_true (wings->len > 5);
+  return wings;
+}
+
+/* The floor of a file of core/passes, or -1. */
+static int
+floor_of (const GPtrArray *wings, const char *path)
+{
+  const char *rest = path + strlen (PASSES);
+
+  for (unsigned i = 0; i < wings->len; i++) {
+    const struct wing *w = g_ptr_array_index (wings, i);
+    if (*w->folder ? g_str_has_prefix (rest, w->folder) : !strchr (rest, '/'))
+      return (int) i;
+  }
+  return -1;
+}
+
+static gboolean
+lists (const char *headers, const char *path)
+{
+  g_autofree char *base = g_path_get_basename (path), *name = g_strdup_printf ("`%s`", base);
+  return strstr (headers, name) != NULL;
+}
+
+/* Files of C below a folder of the tree. */
+static void
+collect (GPtrArray *paths, const char *folder)
+{
+  g_autofree char *full = g_build_filename (WEFT_SOURCE_DIR, folder, NULL);
+  g_autoptr (GDir) dir = g_dir_open (full, 0, NULL);
+  const char *name;
+
+  while (dir && (name = g_dir_read_name (dir))) {
+    g_autofree char *path = *folder ? g_build_filename (folder, name, NULL) : g_strdup (name);
+    g_autofree char *here = g_build_filename (WEFT_SOURCE_DIR, path, NULL);
+    if (name[0] == '.' || g_str_has_prefix (path, "build"))
+      continue;
+    if (g_file_test (here, G_FILE_TEST_IS_DIR))
+      collect (paths, path);
+    else if (g_str_has_suffix (path, ".c") || g_str_has_suffix (path, ".h"))
+      g_ptr_array_add (paths, g_steal_pointer (&path));
+  }
+}
+
+static GPtrArray *
+files_of (const char *folder)
+{
+  GPtrArray *paths = g_ptr_array_new_with_free_func (g_free);
+
+  collect (paths, folder);
+  assert_true (paths->len > 50);
+  return paths;
+}
+
+static void
+every_file_is_in_a_wing_and_every_header_in_the_table (void **state)
+{
+  g_autoptr (GPtrArray) wings = read_wings (), paths = files_of ("core/passes");
+
+  (void) state;
+  for (unsigned i = 0; i < paths->len; i++) {
+    const char *path = g_ptr_array_index (paths, i);
+    int at = floor_of (wings, path);
+    if (at < 0)
+      fail_msg ("core/README.md: the table of wings has no folder for %s", path);
+    const struct wing *w = g_ptr_array_index (wings, at);
+    if (g_str_has_suffix (path, ".h") && lists (w->open, path) == lists (w->closed, path))
+      fail_msg ("core/README.md: %s is either a public or a private header of its wing", path);
+  }
+}
+
+/* ------------------------------------------------------------------------ includes */
+
+/* Why `path` must not include `file` of core/passes, or NULL. */
+static const char *
+objection (const GPtrArray *wings, const char *path, const char *file)
+{
+  int to = floor_of (wings, file);
+  gboolean inside = g_str_has_prefix (path, PASSES);
+  int from = inside ? floor_of (wings, path) : (int) wings->len;
+
+  if (to < 0 || from < 0)
+    return "is in no wing";
+  if (to > from)
+    return "lies above it";
+  if (to != from && lists (((struct wing *) g_ptr_array_index (wings, to))->closed, file))
+    return "is private to another wing";
+  return NULL;
+}
+
+static int
+count_wrong_includes (const GPtrArray *wings, const char *path)
+{
+  g_autofree char *text = read_file (path);
+  g_auto (GStrv) lines = g_strsplit (text, "\n", -1);
+  const char *start = "#include \"";
+  int wrong = 0;
+
+  for (unsigned l = 0; lines[l]; l++) {
+    if (!g_str_has_prefix (lines[l], start))
+      continue;
+    const char *name = lines[l] + strlen (start);
+    g_autofree char *file = g_strndup (name, strcspn (name, "\""));
+    if (!g_str_has_prefix (file, PASSES))
+      continue;
+    const char *why = objection (wings, path, file);
+    if (why)
+      print_error ("%s:%u: includes %s, which %s\n", path, l + 1, file, why);
+    wrong += why != NULL;
+  }
+  return wrong;
+}
+
+static void
+includes_of_wings_point_down_and_private_headers_stay_inside (void **state)
+{
+  g_autoptr (GPtrArray) wings = read_wings (), paths = files_of ("");
+  int wrong = 0;
+
+  (void) state;
+  for (unsigned i = 0; i < paths->len; i++)
+    wrong += count_wrong_includes (wings, g_ptr_array_index (paths, i));
+  assert_int_equal (wrong, 0);
+}
+
+/* --------------------------------------------------------------------------- calls */
+
+/* The code of a file: comments and strings are taken out. */
+static char *
+code_of (const char *path)
+{
+  g_autofree char *text = read_file (path);
+  g_autoptr (GRegex) regex =
+      g_regex_new ("/\\*.*?\\*/|\"(\\\\.|[^\"\\\\\\n])*\"", G_REGEX_DOTALL, 0, NULL);
+  return g_regex_replace_literal (regex, text, -1, 0, " ", 0, NULL);
+}
+
+/* Calls `look` for every match of a pattern that has one group. */
+typedef int (*look_at_name) (const char *path, const char *name, gpointer data);
+
+static int
+look_at_names (const char *path, const char *pattern, look_at_name look, gpointer data)
+{
+  g_autofree char *code = code_of (path);
+  g_autoptr (GRegex) regex = g_regex_new (pattern, G_REGEX_MULTILINE, 0, NULL);
+  g_autoptr (GMatchInfo) match = NULL;
+  int sum = 0;
+
+  for (g_regex_match (regex, code, 0, &match); g_match_info_matches (match);
+       g_match_info_next (match, NULL)) {
+    g_autofree char *name = g_match_info_fetch (match, 1);
+    sum += look (path, name, data);
+  }
+  return sum;
+}
+
+/* Functions, and the file that defines each. */
+struct calls {
+  const GPtrArray *wings;
+  GHashTable *defined;
+};
+
+static int
+note_definition (const char *path, const char *name, gpointer data)
+{
+  struct calls *calls = data;
+
+  g_hash_table_replace (calls->defined, g_strdup (name), g_strdup (path));
+  return 1;
+}
+
+static int
+is_upward (const char *path, const char *name, gpointer data)
+{
+  struct calls *calls = data;
+  const char *other = g_hash_table_lookup (calls->defined, name);
+  gboolean up = other && floor_of (calls->wings, other) > floor_of (calls->wings, path);
+
+  if (up)
+    print_error ("%s calls %s() of %s, which lies above it\n", path, name, other);
+  return up;
+}
+
+/* A definition's name begins its line. Any use of that name is taken for a call. */
+static void
+calls_between_wings_point_down (void **state)
+{
+  g_autoptr (GPtrArray) wings = read_wings (), paths = files_of ("core/passes");
+  g_autoptr (GHashTable) defined = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, g_free);
+  struct calls calls = { wings, defined };
+  int wrong = 0, n = 0;
+
+  (void) state;
+  for (unsigned i = 0; i < paths->len; i++)
+    n += look_at_names (g_ptr_array_index (paths, i), "^(weft_\\w+) \\(", note_definition, &calls);
+  assert_true (n > 200);
+  for (unsigned i = 0; i < paths->len; i++)
+    wrong += look_at_names (g_ptr_array_index (paths, i), "\\b(weft_\\w+)", is_upward, &calls);
+  assert_int_equal (wrong, 0);
+}
+
+static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (every_file_is_in_a_wing_and_every_header_in_the_table),
+  cmocka_unit_test (includes_of_wings_point_down_and_private_headers_stay_inside),
+  cmocka_unit_test (calls_between_wings_point_down),
+};
+
+WEFT_TESTS (tests)
