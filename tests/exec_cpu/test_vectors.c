@@ -1,5 +1,5 @@
-/* Weft's arithmetic against other software's: logits, losses, gradients and AdamW steps of
- * eighteen tiny models that PyTorch computed (tests/vectors/README.md), under several strategies. */
+/* Weft's arithmetic against other software's: logits, losses, gradients and AdamW steps of eighteen
+ * tiny models that PyTorch computed (tests/vectors/README.md), under several strategies. */
 #include "core/exec/exec.h"
 #include "core/base/sanitize.h"
 #include "exec_cpu/exec_cpu.h"

@@ -207,6 +207,8 @@ kernel_case_make (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
   choose_shape (rand, made);
   made->k.shape.dtype = dtype;
   made->k.shape.out_dtype = g_rand_boolean (rand) ? dtype : WEFT_FP32;
+  if (kernel_case_is_one_of (weft_op_info[kind].word, "matmul_gelu matmul_dgrad_gelu"))
+    made->model.activation = WEFT_GELU; /* what a product is fused with */
   made->k.model = &made->model;
   made->k.control = &made->control;
   made->k.canonical = g_rand_boolean (rand);

@@ -812,67 +812,6 @@ random_predictions (GString *words, GRand *rand)
     add_word (words, "mtp_loss_scaling_factor", "0.3");
 }
 
-/* Another word in place of a drawn one. */
-static void
-swap_word (GString *words, const char *drawn_word, const char *other)
-{
-  if (strstr (words->str, drawn_word))
-    g_string_replace (words, drawn_word, other, 1);
-}
-
-static void
-random_positions (GString *words, GRand *rand)
-{
-  if (strstr (words->str, "position_embedding_type=learned")) {
-    add (words, "position_offset", up_to (rand, 2));
-    return;
-  }
-  if (one_in (rand, 3)) {
-    swap_word (words, " position_embedding_type=rope", " position_embedding_type=alibi");
-    return;
-  }
-  if (one_in (rand, 2))
-    add_word (words, "rotary_percent", "0.5");
-  if (!strstr (words->str, "sliding_window") && one_in (rand, 2)) {
-    add (words, "sliding_window", PICK (rand, 3, 5, 8));
-    add (words, "window_attn_skip_freq", PICK (rand, 2, 3));
-    add (words, "rotary_base_local", 100);
-  }
-}
-
-/* Traits of other decoders.  They are drawn from what was drawn before, so that all other jobs stay
- * what they were. */
-static void
-random_traits (GString *words)
-{
-  static const char *const without[] = { "nano", "num_moe_experts", "kv_lora_rank", "mtp", NULL };
-  g_autoptr (GRand) rand = g_rand_new_with_seed (g_str_hash (words->str));
-
-  if (has_any (words, without) || !one_in (rand, 3))
-    return;
-  if (one_in (rand, 2))
-    swap_word (words, " activation=swiglu", " activation=geglu");
-  swap_word (words, " activation=squared_relu", " activation=relu");
-  if (one_in (rand, 2))
-    swap_word (words, " activation=gelu", " activation=gelu_erf");
-  if (one_in (rand, 2))
-    add_word (words, "norm_placement", one_in (rand, 2) ? "sandwich" : "post");
-  else if (one_in (rand, 2))
-    add_word (words, "residual", one_in (rand, 2) ? "parallel" : "parallel_one_norm");
-  random_positions (words, rand);
-  flip (words, rand, 3, "embedding_layernorm");
-  if (strstr (words->str, "qk_layernorm"))
-    flip (words, rand, 2, "qk_layernorm_whole");
-  if (one_in (rand, 2))
-    add (words, "embedding_multiplier", 0);
-  if (one_in (rand, 2))
-    add (words, "query_pre_attn_scalar", 5);
-  if (one_in (rand, 2) && !strstr (words->str, "alibi"))
-    add (words, "attn_logit_softcapping", 2);
-  if (one_in (rand, 2))
-    add (words, "final_logit_softcapping", 3);
-}
-
 char *
 weft_random_job (GRand *rand)
 {
@@ -920,7 +859,7 @@ weft_random_job (GRand *rand)
   random_head (words, rand);
   random_extras (words, rand);
   random_recipe (words, rand);
-  random_traits (words);
+  weft_random_traits (words);
   if (one_in (rand, 3))
     spread_out (words);
   return g_string_free (g_steal_pointer (&words), FALSE);

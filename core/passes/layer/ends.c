@@ -204,10 +204,16 @@ weft_head_logits (struct weft_step *s, uint32_t normed, uint32_t weight)
 
   weft_emit (s, WEFT_OP_MATMUL, "head", WEFT_SHAPE (s->product_dtype, s->tokens, v, h),
              WEFT_USES (WEFT_R (normed), WEFT_R (weight), WEFT_R (WEFT_NO_BUF), WEFT_W (logits)));
-  if (s->model->final_logit_softcapping > 0)
-    weft_emit (s, WEFT_OP_SOFTCAP, "softcap", WEFT_SHAPE (s->product_dtype, s->tokens, v),
-               WEFT_USES (WEFT_RW (logits)));
   return logits;
+}
+
+void
+weft_head_cap (struct weft_step *s, uint32_t logits)
+{
+  if (s->model->final_logit_softcapping > 0)
+    weft_emit (s, WEFT_OP_SOFTCAP, "softcap",
+               WEFT_SHAPE (s->product_dtype, s->tokens, s->width.vocab),
+               WEFT_USES (WEFT_RW (logits)));
 }
 
 void
@@ -228,6 +234,7 @@ predict (struct weft_step *s, struct weft_saved_end *end)
   uint32_t all = weft_tensor_gather_rows (s, end->normed, "head");
 
   end->logits = weft_head_logits (s, all, weft_cast_weight (s, weft_head_param (s)));
+  weft_head_cap (s, end->logits);
   weft_loss_forward (s, end);
 }
 
