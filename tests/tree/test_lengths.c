@@ -77,7 +77,6 @@ no_function_is_long (void **state)
 static const char *const still_long[] = {
   "cli",
   "core",
-  "core/base",
   "core/exec",
   "core/job",
   "core/passes/shard",
