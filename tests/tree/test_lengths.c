@@ -79,7 +79,6 @@ static const char *const still_long[] = {
   "core",
   "core/exec",
   "core/job",
-  "core/passes/shard",
   "core/plan",
   "core/program",
   "core/report",
