@@ -17,11 +17,13 @@
  * in memory that grows with the sequence. In canonical order, sums over queries are taken chunk by
  * chunk and folded, in fp32. */
 #include "kernels/attention.h"
+#include "kernels/bend.h"
 #include "core/base/fold.h"
 #include "kernels/float.h"
 #include "kernels/math.h"
 #include "kernels/part.h"
 #include "kernels/sums.h"
+#include "kernels/traits.h"
 
 #define OUTER 128
 #define INNER 64
@@ -92,6 +94,8 @@ struct attention {
   uint64_t sum_row;
   uint32_t leaves; /* leaves of a sequence's queries */
   float scale;
+  float cap;                        /* scores x become cap tanh (x / cap); 0: they do not */
+  const struct weft_kernel *kernel; /* whose heads have slopes: ALiBi */
   struct room *room;
 };
 
@@ -169,7 +173,9 @@ describe_any (const struct weft_attention *call, uint64_t sequence)
     .window = dim[WINDOW] > 0 && dim[WINDOW] < sequence ? dim[WINDOW] : sequence,
     .sum_row = (MIN (MAX (dim[HEAD_WIDTH], dim[VALUE_WIDTH]), WIDTH) + UNIT - 1) / UNIT * UNIT,
     .leaves = k->canonical ? weft_chunks (sequence) : 1,
-    .scale = 1 / sqrtf ((float) dim[HEAD_WIDTH]),
+    .scale = weft_attention_scale (k, dim[HEAD_WIDTH]),
+    .cap = (float) k->model->attn_logit_softcapping,
+    .kernel = k,
     .room = (struct room *) weft_scratch (),
   };
 }
@@ -458,6 +464,26 @@ hide (const struct pair *p, float *tile)
   }
 }
 
+WEFT_WIDE static void
+scale_floats (float *x, float by, uint64_t n)
+{
+  for (uint64_t i = 0; i < n; i++)
+    x[i] *= by;
+}
+
+/* Bends products of queries and keys (bend.h); returns the factor that is left to apply. */
+static float
+bend (const struct task *t, const struct pair *p, gboolean rows_are_keys)
+{
+  const struct attention *a = t->a;
+  float slope = (float) weft_kernel_slope (a->kernel, t->head);
+  const struct weft_bend bend = { a->scale, a->cap, slope };
+  const struct weft_bend_tile tile = { a->room->tile[0], OUTER, p->inner.n, p->low, p->high,
+                                       rows_are_keys ? p->from : p->to - 1, rows_are_keys };
+
+  return weft_bend_scores (&bend, &tile) ? 1 : a->scale;
+}
+
 static void
 store_sums (const struct attention *a, const struct strip *to, struct span tokens,
             struct span columns, float *sum)
@@ -566,8 +592,9 @@ pass_keys (const struct task *t, const struct run *keys)
     struct run block = part_of (keys, seen.first + at, MIN (INNER, seen.n - at));
     struct pair p = keys_pass (a, &t->outer, &block);
     multiply_tile (a, &p, &q, &k, 0);
+    float scale = bend (t, &p, TRUE);
     hide (&p, room->tile[0]);
-    soften (room, &p, a->scale);
+    soften (room, &p, scale);
     shrink_sums (room, &p, a->sum_row);
     add_product (a, &p, &(struct factor){ &v, t->columns, 0 }, room->sum[0]);
   }
@@ -652,24 +679,14 @@ load_queries (const struct task *t, struct span queries, float *lse, float *delt
 
 /* Turns scores and gradients of probabilities into probabilities and gradients of scores. lse and
  * delta belong to queries; on the key side they are 0. */
-WEFT_WIDE static void
-differentiate (struct room *room, const struct pair *p, float scale)
+static void
+differentiate (struct room *room, const struct pair *p, float scale, float cap)
 {
-  for (uint64_t r = 0; r < p->inner.n; r++) {
-    float *score = room->tile[0] + r * OUTER, *gradient = room->tile[1] + r * OUTER;
-    float lse = room->inner_lse[r], delta = room->inner_delta[r];
-    for (uint64_t c = p->low; c < p->high; c++) {
-      score[c] = weft_expf (score[c] * scale - lse - room->outer_lse[c]);
-      gradient[c] = score[c] * (gradient[c] - delta - room->outer_delta[c]);
-    }
-  }
-}
-
-WEFT_WIDE static void
-scale_floats (float *x, float by, uint64_t n)
-{
-  for (uint64_t i = 0; i < n; i++)
-    x[i] *= by;
+  weft_bend_gradients (scale, cap,
+                       &(struct weft_bend_gradients){ room->tile[0], room->tile[1], OUTER,
+                                                      p->inner.n, p->low, p->high, room->inner_lse,
+                                                      room->inner_delta, room->outer_lse,
+                                                      room->outer_delta });
 }
 
 static void
@@ -700,8 +717,9 @@ pass_queries (const struct task *t, const struct run *queries, uint32_t top)
     load_queries (t, p.inner, a->room->inner_lse, a->room->inner_delta);
     multiply_tile (a, &p, &k, &q, 0);
     multiply_tile (a, &p, &v, &d, 1);
+    float scale = bend (t, &p, FALSE);
     hide (&p, a->room->tile[0]);
-    differentiate (a->room, &p, a->scale);
+    differentiate (a->room, &p, scale, a->cap);
     add_product (a, &p, &(struct factor){ &d, t->columns, 0 }, entry (a, top, 0));
     add_product (a, &p, &(struct factor){ &q, t->columns, 1 }, entry (a, top, 1));
   }
@@ -780,8 +798,9 @@ pass_keys_backward (const struct task *t, const struct run *keys)
     struct pair p = keys_pass (a, &t->outer, &block);
     multiply_tile (a, &p, &q, &k, 0);
     multiply_tile (a, &p, &d, &v, 1);
+    float scale = bend (t, &p, TRUE);
     hide (&p, room->tile[0]);
-    differentiate (room, &p, a->scale);
+    differentiate (room, &p, scale, a->cap);
     add_product (a, &p, &(struct factor){ &k, t->columns, 1 }, room->sum[0]);
   }
 }

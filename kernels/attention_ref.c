@@ -1,6 +1,7 @@
 /* fp64 reference of attention, written as its formulas. */
 #include "kernels/kernel.h"
 #include "kernels/reference.h"
+#include "kernels/traits.h"
 #include <math.h>
 #include <string.h>
 
@@ -85,11 +86,38 @@ first_key (const struct weft_kernel *k, uint64_t i)
 }
 
 static double
+scale_of (const struct weft_kernel *k)
+{
+  double scalar = k->model->query_pre_attn_scalar;
+
+  return 1 / sqrt (scalar > 0 ? scalar : (double) k->shape.dim[WIDTH]);
+}
+
+/* A score out of the product of a query and the key `away` tokens before it. */
+static double
+score_of (const struct weft_kernel *k, uint64_t head, double product, uint64_t away)
+{
+  double x = product * scale_of (k), cap = k->model->attn_logit_softcapping;
+
+  return (cap > 0 ? cap * tanh (x / cap) : x) - weft_kernel_slope (k, head) * (double) away;
+}
+
+/* How much of a score's gradient is that of the product, scaled. */
+static double
+slope_of (const struct weft_kernel *k, double score)
+{
+  double cap = k->model->attn_logit_softcapping, at = cap > 0 ? score / cap : 0;
+
+  return (1 - at * at) * scale_of (k);
+}
+
+static double
 score (const struct head *h, const double *qkv, uint64_t i, uint64_t j)
 {
   uint64_t width = h->k->shape.dim[WIDTH];
+  double product = weft_double_dot (qkv + q_at (h, i), qkv + k_at (h, j), width);
 
-  return weft_double_dot (qkv + q_at (h, i), qkv + k_at (h, j), width) / sqrt ((double) width);
+  return score_of (h->k, h->query, product, i - j);
 }
 
 /* ----------------------------------------------------------------------------- forward */
@@ -153,10 +181,11 @@ attend_backward (const struct head *h, uint64_t i)
   const double *d = (const double *) operand[BWD_DO].data + o_at (h, i);
   double *dqkv = operand[BWD_DQKV].data;
   uint64_t width = h->k->shape.dim[WIDTH], value = value_width (h->k);
-  double delta = weft_double_dot (o, d, value), scale = 1 / sqrt ((double) width);
+  double delta = weft_double_dot (o, d, value);
 
   for (uint64_t j = first_key (h->k, i); j <= i; j++) {
-    double p = exp (score (h, qkv, i, j) - lse[lse_at (h, i)]);
+    double x = score (h, qkv, i, j), scale = slope_of (h->k, x);
+    double p = exp (x - lse[lse_at (h, i)]);
     double ds = p * (weft_double_dot (d, qkv + v_at (h, j), value) - delta);
     weft_double_add (dqkv + v_at (h, j), p, d, value);
     weft_double_add (dqkv + q_at (h, i), ds * scale, qkv + k_at (h, j), width);
@@ -234,11 +263,22 @@ key_place (const struct weft_kernel *k)
   return (struct weft_place){ (k->cp.at + size - k->before) % size, size };
 }
 
+static uint64_t
+query_position (const struct query *q)
+{
+  return weft_position (q->k->cp, part_tokens (q->k), q->row);
+}
+
+static uint64_t
+key_position (const struct query *q, uint64_t key)
+{
+  return weft_position (key_place (q->k), q->k->shape.dim[KEYS], key);
+}
+
 static gboolean
 sees (const struct query *q, uint64_t key)
 {
-  uint64_t i = weft_position (q->k->cp, part_tokens (q->k), q->row);
-  uint64_t j = weft_position (key_place (q->k), q->k->shape.dim[KEYS], key);
+  uint64_t i = query_position (q), j = key_position (q, key);
 
   return j <= i && j >= first_key (q->k, i);
 }
@@ -283,8 +323,10 @@ part_score (const struct query *q, uint64_t key)
   const double *queries = q->k->operand[PART_Q].data, *kv = q->k->operand[PART_KV].data;
   uint64_t width = q->k->shape.dim[WIDTH];
 
-  return weft_double_dot (queries + query_at (q, TRUE), kv + key_at (q, key, FALSE), width) /
-         sqrt ((double) width);
+  return score_of (
+      q->k, q->head,
+      weft_double_dot (queries + query_at (q, TRUE), kv + key_at (q, key, FALSE), width),
+      query_position (q) - key_position (q, key));
 }
 
 static void
@@ -317,12 +359,12 @@ attend_part_backward (const struct query *q)
   const double *lse = (const double *) of[PART_BWD_LSE].data + part_lse_at (q);
   double *dq = of[PART_DQ].data, *dkv = of[PART_DKV].data;
   uint64_t width = q->k->shape.dim[WIDTH], value = value_width (q->k);
-  double delta = weft_double_dot (o, d, value), scale = 1 / sqrt ((double) width);
+  double delta = weft_double_dot (o, d, value);
 
   for (uint64_t j = 0; j < q->k->shape.dim[KEYS]; j++) {
     if (!sees (q, j))
       continue;
-    double p = exp (part_score (q, j) - *lse);
+    double x = part_score (q, j), scale = slope_of (q->k, x), p = exp (x - *lse);
     double ds = p * (weft_double_dot (d, kv + key_at (q, j, TRUE), value) - delta) * scale;
     weft_double_add (dkv + key_at (q, j, TRUE), p, d, value);
     weft_double_add (dq + query_at (q, TRUE), ds, kv + key_at (q, j, FALSE), width);

@@ -3,6 +3,7 @@
 #include "kernels/float.h"
 #include "kernels/part.h"
 #include "kernels/sums.h"
+#include "kernels/traits.h"
 
 /* Up to this many tokens, those with equal ids are linked in lists (12 bytes of stack per token);
  * beyond it they are searched for. */
@@ -20,8 +21,16 @@ enum { TOKENS, HIDDEN, PASSES };
 static uint64_t
 table_size (const struct weft_kernel *k, gboolean positions)
 {
-  int64_t rows = positions ? k->model->max_position_embeddings : k->model->vocab_size;
+  int64_t rows = positions ? k->model->max_position_embeddings + k->model->position_offset
+                           : k->model->vocab_size;
   return k->tp.of > 1 && !positions ? 0 : (uint64_t) rows * k->shape.dim[1];
+}
+
+WEFT_WIDE static void
+multiply (float *to, const float *x, float by, uint64_t n)
+{
+  for (uint64_t i = 0; i < n; i++)
+    to[i] = x[i] * by;
 }
 
 /* Vocabulary rows of this rank's part of the table. */
@@ -62,7 +71,7 @@ weft_cpu_embed (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   uint64_t hidden = k->shape.dim[1];
   struct weft_range tokens = weft_part (k->shape.dim[0], 1, part, parts);
   struct weft_range rows = rows_of (k, &o[TABLE]);
-  float room[WEFT_STRETCH], y[WEFT_STRETCH];
+  float room[WEFT_STRETCH], y[WEFT_STRETCH], multiplier = weft_embedding_multiplier (k);
 
   for (uint64_t t = tokens.begin; t < tokens.end; t++)
     for (uint64_t c = 0; c < hidden; c += WEFT_STRETCH) {
@@ -71,8 +80,12 @@ weft_cpu_embed (const struct weft_kernel *k, uint32_t part, uint32_t parts)
       const float *from = lies_in (rows, ids[t])
                               ? weft_floats (o[TABLE].data, o[TABLE].dtype, row + c, n, y)
                               : memset (y, 0, n * sizeof *y);
+      if (multiplier != 1) {
+        multiply (room, from, multiplier, n);
+        from = memcpy (y, room, n * sizeof *y);
+      }
       if (o[POSITIONS].data) {
-        uint64_t at = weft_kernel_position (k, t) * hidden + c;
+        uint64_t at = weft_kernel_position_row (k, t) * hidden + c;
         memmove (y, from, n * sizeof *y);
         weft_sums_add (y, weft_floats (o[POSITIONS].data, o[POSITIONS].dtype, at, n, room), n);
         from = y;
@@ -126,16 +139,30 @@ struct gather {
   const struct weft_operand *output;
   struct weft_range columns;
   struct chain chain;
+  float multiplier; /* of what is added; 0: as it is */
 };
+
+/* Adds the gradient of a token, times the multiplier of embeddings. */
+static void
+add_token (const struct gather *g, float *sum, uint64_t at, uint64_t n)
+{
+  const struct weft_operand *dy = &g->k->operand[DY];
+  float room[WEFT_STRETCH], product[WEFT_STRETCH];
+  const float *x = weft_floats (dy->data, dy->dtype, at, n, room);
+
+  if (g->multiplier != 0) {
+    multiply (product, x, g->multiplier, n);
+    x = product;
+  }
+  weft_sums_add (sum, x, n);
+}
 
 /* Adds the tokens of the chain, from `token` on, that lie in the leaf. */
 static void
 sum_leaf (const struct gather *g, uint64_t token, struct weft_range leaf, struct weft_range columns,
           struct weft_sums *sums)
 {
-  const struct weft_operand *dy = &g->k->operand[DY];
   uint64_t hidden = g->k->shape.dim[1];
-  float room[WEFT_STRETCH];
 
   if (token >= leaf.end) {
     weft_sums_skip (sums);
@@ -143,9 +170,7 @@ sum_leaf (const struct gather *g, uint64_t token, struct weft_range leaf, struct
   }
   float *sum = weft_sums_leaf (sums);
   for (; token < leaf.end; token = following (&g->chain, token))
-    weft_sums_add (sum,
-                   weft_floats (dy->data, dy->dtype, token * hidden + columns.begin, sums->n, room),
-                   sums->n);
+    add_token (g, sum, token * hidden + columns.begin, sums->n);
   weft_sums_close (sums);
 }
 
@@ -263,7 +288,7 @@ sum_positions (const struct weft_kernel *k, struct weft_range columns)
 
   clear (&g);
   for (uint64_t p = 0; p < weft_least (sequence, tokens); p++)
-    sum_row (&g, p, weft_kernel_position (k, p));
+    sum_row (&g, p, weft_kernel_position_row (k, p));
 }
 
 void
@@ -274,6 +299,8 @@ weft_cpu_embed_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts)
                       .columns = weft_part (k->shape.dim[1], GRAIN, part, parts),
                       .chain = { .ids = k->operand[BWD_IDS].data, .n = k->shape.dim[0] } };
 
+  float multiplier = weft_embedding_multiplier (k);
+  g.multiplier = multiplier != 1 ? multiplier : 0;
   clear (&g);
   if (g.chain.n <= MOST_LINKED)
     sum_linked_rows (&g);
@@ -290,13 +317,13 @@ weft_ref_embed (const struct weft_kernel *k)
 {
   const int32_t *ids = k->operand[IDS].data;
   const double *table = k->operand[TABLE].data, *positions = k->operand[POSITIONS].data;
-  double *y = k->operand[Y].data;
+  double *y = k->operand[Y].data, multiplier = (double) weft_embedding_multiplier (k);
   uint64_t hidden = k->shape.dim[1];
 
   for (uint64_t t = 0; t < k->shape.dim[0]; t++)
     for (uint64_t i = 0; i < hidden; i++) {
-      y[t * hidden + i] = table[(uint64_t) ids[t] * hidden + i] +
-                          (positions ? positions[weft_kernel_position (k, t) * hidden + i] : 0);
+      y[t * hidden + i] = table[(uint64_t) ids[t] * hidden + i] * multiplier +
+                          (positions ? positions[weft_kernel_position_row (k, t) * hidden + i] : 0);
     }
 }
 
@@ -306,6 +333,7 @@ weft_ref_embed_bwd (const struct weft_kernel *k)
   const int32_t *ids = k->operand[BWD_IDS].data;
   const double *dy = k->operand[DY].data;
   double *table = k->operand[DTABLE].data, *positions = k->operand[DPOSITIONS].data;
+  double multiplier = (double) weft_embedding_multiplier (k);
   uint64_t hidden = k->shape.dim[1];
 
   for (uint32_t o = DTABLE; o <= DPOSITIONS; o++)
@@ -313,8 +341,8 @@ weft_ref_embed_bwd (const struct weft_kernel *k)
       memset (k->operand[o].data, 0, k->operand[o].n * sizeof (double));
   for (uint64_t t = 0; t < k->shape.dim[0]; t++)
     for (uint64_t i = 0; i < hidden; i++) {
-      table[(uint64_t) ids[t] * hidden + i] += dy[t * hidden + i];
+      table[(uint64_t) ids[t] * hidden + i] += dy[t * hidden + i] * multiplier;
       if (positions)
-        positions[weft_kernel_position (k, t) * hidden + i] += dy[t * hidden + i];
+        positions[weft_kernel_position_row (k, t) * hidden + i] += dy[t * hidden + i];
     }
 }

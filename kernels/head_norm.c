@@ -1,6 +1,10 @@
 /* Norms of query and key heads. A row of qkv is [query heads | key heads | value heads], with one
  * key and one value head per group. Queries and keys each have a weight of their own; `raw` holds
- * the query and key heads only. */
+ * the query and key heads only.
+ *
+ * Each head is normalised separately, with one weight for all heads; or (dimension `together`) the
+ * query heads of a token are normalised as one row, its key heads as another, with a weight per
+ * element. A strip is what is normalised as one row. */
 #include "kernels/float.h"
 #include "kernels/part.h"
 #include "kernels/row.h"
@@ -12,6 +16,7 @@
 
 enum { QKV, Q_WEIGHT, K_WEIGHT, RAW };
 enum { DQKV, BWD_RAW, BWD_Q_WEIGHT, BWD_K_WEIGHT, DQ_WEIGHT, DK_WEIGHT };
+enum { TOGETHER = 2 /* dimension */ };
 enum { WGRAD_DQKV, WGRAD_RAW, WGRAD_DQ, WGRAD_DK };
 
 /* Heads per token that are normalised. */
@@ -21,18 +26,77 @@ token_heads (const struct weft_kernel *k)
   return weft_kernel_heads (k) + weft_kernel_groups (k);
 }
 
+/* Whether heads are normalised together: those that tensor parallel ranks share out are not. */
 static gboolean
-is_key (const struct weft_kernel *k, uint64_t row)
+is_whole (const struct weft_kernel *k)
 {
-  return row % token_heads (k) >= weft_kernel_heads (k);
+  return (k->kind == WEFT_OP_HEAD_NORM || k->kind == WEFT_OP_HEAD_NORM_BWD) &&
+         k->shape.dim[TOGETHER] > 0;
 }
 
-/* First element in qkv of a row, which is one head of one token. */
+/* Strips of one token. */
 static uint64_t
-place (const struct weft_kernel *k, uint64_t row)
+token_strips (const struct weft_kernel *k)
 {
-  uint64_t token = row / token_heads (k);
-  return (row + token * weft_kernel_groups (k)) * k->shape.dim[1];
+  return is_whole (k) ? 2 : token_heads (k);
+}
+
+/* Strips of all tokens. */
+static uint64_t
+strips (const struct weft_kernel *k)
+{
+  return k->shape.dim[0] / token_heads (k) * token_strips (k);
+}
+
+static uint64_t
+tokens_in_qkv (const struct weft_kernel *k, uint64_t tokens)
+{
+  return tokens * (token_heads (k) + weft_kernel_groups (k)) * k->shape.dim[1];
+}
+
+/* n elements of qkv and of raw, and whose weight they have. */
+struct strip {
+  uint64_t qkv, raw, n;
+  gboolean key;
+};
+
+static struct strip
+strip_at (const struct weft_kernel *k, uint64_t row)
+{
+  uint64_t token = row / token_strips (k), i = row % token_strips (k), width = k->shape.dim[1];
+  uint64_t heads = weft_kernel_heads (k), first = i;
+  struct strip s = { .n = width, .key = i >= heads };
+
+  if (is_whole (k)) {
+    first = i * heads;
+    s.n = (i ? weft_kernel_groups (k) : heads) * width;
+    s.key = i > 0;
+  }
+  s.qkv = tokens_in_qkv (k, token) + first * width;
+  s.raw = (token * token_heads (k) + first) * width;
+  return s;
+}
+
+/* Elements of the weight of queries, or of keys. */
+static uint64_t
+weight_size (const struct weft_kernel *k, gboolean key)
+{
+  uint64_t heads = key ? weft_kernel_groups (k) : weft_kernel_heads (k);
+
+  return (is_whole (k) ? heads : 1) * k->shape.dim[1];
+}
+
+/* The widest strip. */
+static uint64_t
+most_columns (const struct weft_kernel *k)
+{
+  return weight_size (k, FALSE);
+}
+
+static uint64_t
+qkv_size (const struct weft_kernel *k)
+{
+  return tokens_in_qkv (k, k->shape.dim[0] / token_heads (k));
 }
 
 uint64_t
@@ -40,7 +104,9 @@ weft_extent_head_norm (const struct weft_kernel *k, uint32_t operand)
 {
   uint64_t all = k->shape.dim[0] * k->shape.dim[1];
 
-  return operand == QKV ? place (k, k->shape.dim[0]) : operand == RAW ? all : k->shape.dim[1];
+  return operand == QKV ? qkv_size (k)
+         : operand == RAW ? all
+                          : weight_size (k, operand == K_WEIGHT);
 }
 
 uint64_t
@@ -48,7 +114,10 @@ weft_extent_head_norm_bwd (const struct weft_kernel *k, uint32_t operand)
 {
   uint64_t all = k->shape.dim[0] * k->shape.dim[1];
 
-  return operand == DQKV ? place (k, k->shape.dim[0]) : operand == BWD_RAW ? all : k->shape.dim[1];
+  return operand == DQKV ? qkv_size (k)
+         : operand == BWD_RAW
+             ? all
+             : weight_size (k, operand == BWD_K_WEIGHT || operand == DK_WEIGHT);
 }
 
 uint64_t
@@ -61,13 +130,13 @@ uint64_t
 weft_extent_head_norm_wgrad (const struct weft_kernel *k, uint32_t operand)
 {
   return operand <= WGRAD_RAW ? k->shape.dim[2] * weft_extent_head_norm_bwd (k, operand)
-                              : k->shape.dim[1];
+                              : weight_size (k, operand == WGRAD_DK);
 }
 
 static struct weft_row_norm
-head_norm (const struct weft_kernel *k)
+norm_of (const struct weft_kernel *k, const struct strip *s)
 {
-  return (struct weft_row_norm){ k->shape.dim[1], (float) k->model->norm_epsilon, FALSE };
+  return (struct weft_row_norm){ s->n, (float) k->model->norm_epsilon, FALSE };
 }
 
 static void
@@ -85,29 +154,30 @@ copy (struct weft_row to, struct weft_row from, uint64_t n)
 void
 weft_cpu_head_norm (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
-  struct weft_row_norm norm = head_norm (k);
-  struct weft_range rows = weft_part (k->shape.dim[0], 1, part, parts);
+  struct weft_range rows = weft_part (strips (k), 1, part, parts);
   const struct weft_operand *o = k->operand;
 
   for (uint64_t r = rows.begin; r < rows.end; r++) {
-    struct weft_row head = { &o[QKV], place (k, r) }, raw = { &o[RAW], r * norm.n };
+    struct strip s = strip_at (k, r);
+    struct weft_row_norm norm = norm_of (k, &s);
+    struct weft_row head = { &o[QKV], s.qkv }, raw = { &o[RAW], s.raw };
     copy (raw, head, norm.n);
-    weft_row_forward (&norm, raw, &o[is_key (k, r) ? K_WEIGHT : Q_WEIGHT], NULL, head);
+    weft_row_forward (&norm, raw, &o[s.key ? K_WEIGHT : Q_WEIGHT], NULL, head);
   }
 }
 
-/* Operands of the gradient of one head of one token; gradient and input may be in the arrays of
+/* Operands of the gradient of one strip of one token; gradient and input may be in the arrays of
  * another rank. */
 static struct weft_row_gradient
-head_gradient (const struct weft_kernel *k, uint64_t row)
+strip_gradient (const struct weft_kernel *k, const struct strip *s)
 {
-  struct weft_row_norm norm = head_norm (k);
+  struct weft_row_norm norm = norm_of (k, s);
   const struct weft_operand *o = k->operand;
-  struct weft_row head = { &o[DQKV], place (k, row) };
+  struct weft_row head = { &o[DQKV], s->qkv };
   struct weft_row_gradient g = { .dy = head,
-                                 .x = { &o[BWD_RAW], row * norm.n },
+                                 .x = { &o[BWD_RAW], s->raw },
                                  .dx = head,
-                                 .weight = &o[is_key (k, row) ? BWD_K_WEIGHT : BWD_Q_WEIGHT] };
+                                 .weight = &o[s->key ? BWD_K_WEIGHT : BWD_Q_WEIGHT] };
 
   g.moments = weft_row_moments (&norm, g.x);
   return g;
@@ -121,12 +191,12 @@ struct heads {
   gboolean inputs; /* also compute gradients of the heads, those of one rank */
 };
 
-/* Row, in the arrays of all ranks, of a head of a token on a rank. */
+/* Row, in the arrays of all ranks, of a strip of a token on a rank. */
 static uint64_t
-row_of (const struct heads *h, uint64_t token, uint64_t rank, uint64_t head)
+row_of (const struct heads *h, uint64_t token, uint64_t rank, uint64_t strip)
 {
   uint64_t tokens = h->k->shape.dim[0] / token_heads (h->k);
-  return (rank * tokens + token) * token_heads (h->k) + head;
+  return (rank * tokens + token) * token_strips (h->k) + strip;
 }
 
 /* Adds the heads of one token that share a weight (queries or keys). */
@@ -134,14 +204,15 @@ static void
 sum_token (const struct heads *h, uint64_t token, struct weft_range columns,
            float *const dweight[2])
 {
-  struct weft_row_norm norm = head_norm (h->k);
-
   for (uint64_t rank = 0; rank < h->ranks; rank += h->alike)
-    for (uint64_t head = 0; head < token_heads (h->k); head++) {
-      uint64_t row = row_of (h, token, rank, head);
-      struct weft_row_gradient g = head_gradient (h->k, row);
-      weft_row_weights (&g, columns, dweight[is_key (h->k, row)], NULL);
-      if (h->inputs && columns.end == norm.n)
+    for (uint64_t i = 0; i < token_strips (h->k); i++) {
+      struct strip s = strip_at (h->k, row_of (h, token, rank, i));
+      struct weft_row_norm norm = norm_of (h->k, &s);
+      struct weft_row_gradient g = strip_gradient (h->k, &s);
+      struct weft_range some = { columns.begin, weft_least (columns.end, s.n) };
+      if (some.begin < some.end)
+        weft_row_weights (&g, some, dweight[s.key], NULL);
+      if (h->inputs && columns.end == most_columns (h->k))
         weft_row_backward (&norm, &g);
     }
 }
@@ -159,8 +230,16 @@ sum_columns (const struct heads *h, struct weft_range columns, struct weft_sums 
     weft_sums_close (&sums[0]);
     weft_sums_close (&sums[1]);
   }
-  weft_sums_store (&sums[0], columns.begin);
-  weft_sums_store (&sums[1], columns.begin);
+  for (int i = 0; i < 2; i++)
+    if (sums[i].n > 0)
+      weft_sums_store (&sums[i], columns.begin);
+}
+
+/* Of some columns those that a weight has. */
+static uint64_t
+within (struct weft_range columns, uint64_t size)
+{
+  return size > columns.begin ? weft_least (columns.end, size) - columns.begin : 0;
 }
 
 static void
@@ -168,7 +247,7 @@ backward (const struct heads *h)
 {
   const struct weft_kernel *k = h->k;
   uint32_t n_leaf = weft_sums_leaves (k, k->shape.dim[0] / token_heads (k)).n;
-  uint64_t all = k->shape.dim[1], width = ROOM / 2 / weft_sums_depth (n_leaf);
+  uint64_t all = most_columns (k), width = ROOM / 2 / weft_sums_depth (n_leaf);
   float room[ROOM];
 
   for (uint64_t c = 0; c < all; c += width) {
@@ -180,6 +259,7 @@ backward (const struct heads *h)
                                    .rounds = k->canonical } };
     sums[1] = sums[0];
     sums[1].output = &k->operand[DK_WEIGHT];
+    sums[1].n = within (columns, weight_size (k, TRUE));
     sums[1].room += ROOM / 2;
     sum_columns (h, columns, sums);
   }
@@ -196,11 +276,12 @@ weft_cpu_head_norm_bwd (const struct weft_kernel *k, uint32_t part, uint32_t par
 void
 weft_cpu_head_norm_dgrad (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
-  struct weft_row_norm norm = head_norm (k);
-  struct weft_range rows = weft_part (k->shape.dim[0], 1, part, parts);
+  struct weft_range rows = weft_part (strips (k), 1, part, parts);
 
   for (uint64_t r = rows.begin; r < rows.end; r++) {
-    struct weft_row_gradient g = head_gradient (k, r);
+    struct strip s = strip_at (k, r);
+    struct weft_row_norm norm = norm_of (k, &s);
+    struct weft_row_gradient g = strip_gradient (k, &s);
     weft_row_backward (&norm, &g);
   }
 }
@@ -229,9 +310,8 @@ weft_cpu_head_norm_wgrad (const struct weft_kernel *k, uint32_t part, uint32_t p
 /* -------------------------------------------------------------------- reference */
 
 static double
-scale_of (const struct weft_kernel *k, const double *x)
+scale_of (const struct weft_kernel *k, const double *x, uint64_t n)
 {
-  uint64_t n = k->shape.dim[1];
   double squares = 0;
 
   for (uint64_t i = 0; i < n; i++)
@@ -242,60 +322,60 @@ scale_of (const struct weft_kernel *k, const double *x)
 void
 weft_ref_head_norm (const struct weft_kernel *k)
 {
-  uint64_t n = k->shape.dim[1];
-
-  for (uint64_t r = 0; r < k->shape.dim[0]; r++) {
-    double *x = (double *) k->operand[QKV].data + place (k, r);
-    double *raw = (double *) k->operand[RAW].data + r * n, scale = scale_of (k, x);
-    const double *weight = k->operand[is_key (k, r) ? K_WEIGHT : Q_WEIGHT].data;
-    for (uint64_t i = 0; i < n; i++) {
+  for (uint64_t r = 0; r < strips (k); r++) {
+    struct strip s = strip_at (k, r);
+    double *x = (double *) k->operand[QKV].data + s.qkv;
+    double *raw = (double *) k->operand[RAW].data + s.raw, scale = scale_of (k, x, s.n);
+    const double *weight = k->operand[s.key ? K_WEIGHT : Q_WEIGHT].data;
+    for (uint64_t i = 0; i < s.n; i++) {
       raw[i] = x[i];
       x[i] *= scale * weight[i];
     }
   }
 }
 
-/* One head; unwanted outputs are NULL. */
+/* One strip; unwanted outputs are NULL. */
 static void
-ref_head (const struct weft_kernel *k, uint64_t r, const double *weight, double *dweight)
+ref_strip (const struct weft_kernel *k, const struct strip *s, const double *weight,
+           double *dweight)
 {
-  uint64_t n = k->shape.dim[1];
-  double *d = (double *) k->operand[DQKV].data + place (k, r), of_gx = 0;
-  const double *x = (double *) k->operand[BWD_RAW].data + r * n;
-  double scale = scale_of (k, x);
+  double *d = (double *) k->operand[DQKV].data + s->qkv, of_gx = 0;
+  const double *x = (double *) k->operand[BWD_RAW].data + s->raw;
+  double scale = scale_of (k, x, s->n), n = (double) s->n;
 
-  for (uint64_t i = 0; i < n; i++) {
-    of_gx += weight ? d[i] * weight[i] * x[i] * scale / (double) n : 0;
+  for (uint64_t i = 0; i < s->n; i++) {
+    of_gx += weight ? d[i] * weight[i] * x[i] * scale / n : 0;
     if (dweight)
       dweight[i] += d[i] * x[i] * scale;
   }
-  for (uint64_t i = 0; i < n && weight; i++)
+  for (uint64_t i = 0; i < s->n && weight; i++)
     d[i] = (d[i] * weight[i] - x[i] * scale * of_gx) * scale;
 }
 
+/* Of so many ranks' arrays. */
 static void
-ref_backward (const struct weft_kernel *k, uint64_t rows, gboolean inputs, gboolean weights)
+ref_backward (const struct weft_kernel *k, uint64_t ranks, gboolean inputs, gboolean weights)
 {
   for (uint32_t o = DQ_WEIGHT; o <= DK_WEIGHT && weights; o++)
     if (!k->operand[o].accumulate)
-      memset (k->operand[o].data, 0, k->shape.dim[1] * sizeof (double));
-  for (uint64_t r = 0; r < rows; r++) {
-    gboolean key = is_key (k, r);
-    ref_head (k, r, inputs ? k->operand[key ? BWD_K_WEIGHT : BWD_Q_WEIGHT].data : NULL,
-              weights ? k->operand[key ? DK_WEIGHT : DQ_WEIGHT].data : NULL);
+      memset (k->operand[o].data, 0, weight_size (k, o == DK_WEIGHT) * sizeof (double));
+  for (uint64_t r = 0; r < ranks * strips (k); r++) {
+    struct strip s = strip_at (k, r);
+    ref_strip (k, &s, inputs ? k->operand[s.key ? BWD_K_WEIGHT : BWD_Q_WEIGHT].data : NULL,
+               weights ? k->operand[s.key ? DK_WEIGHT : DQ_WEIGHT].data : NULL);
   }
 }
 
 void
 weft_ref_head_norm_bwd (const struct weft_kernel *k)
 {
-  ref_backward (k, k->shape.dim[0], TRUE, TRUE);
+  ref_backward (k, 1, TRUE, TRUE);
 }
 
 void
 weft_ref_head_norm_dgrad (const struct weft_kernel *k)
 {
-  ref_backward (k, k->shape.dim[0], TRUE, FALSE);
+  ref_backward (k, 1, TRUE, FALSE);
 }
 
 void
@@ -304,5 +384,5 @@ weft_ref_head_norm_wgrad (const struct weft_kernel *k)
   struct weft_kernel all = weights_alone (k);
 
   g_assert (k->shape.dim[3] <= 1);
-  ref_backward (&all, k->shape.dim[0] * k->shape.dim[2], FALSE, TRUE);
+  ref_backward (&all, k->shape.dim[2], FALSE, TRUE);
 }

@@ -101,6 +101,13 @@ weft_kernel_position (const struct weft_kernel *k, uint64_t token)
   return weft_position (k->cp, sequence, token % sequence);
 }
 
+/* Row of the table of learned positions that a token uses. */
+static inline uint64_t
+weft_kernel_position_row (const struct weft_kernel *k, uint64_t token)
+{
+  return weft_kernel_position (k, token) + (uint64_t) k->model->position_offset;
+}
+
 struct weft_kernel_row {
   void (*cpu) (const struct weft_kernel *k, uint32_t part, uint32_t parts);
 

@@ -110,7 +110,8 @@ turn (const struct weft_kernel *k, uint64_t token, double direction, gboolean do
   uint64_t half = n / 2, position = weft_kernel_position (k, token);
 
   for (uint64_t i = 0; i < half; i++) {
-    double angle = (double) position * weft_rotary_frequency (k->model, (uint32_t) i, (uint32_t) n);
+    double frequency = weft_rotary_frequency (k->model, (uint32_t) i, (uint32_t) n, FALSE);
+    double angle = (double) position * frequency;
     double c = cos (angle), s = sin (angle) * direction, a = x[i], b = x[half + i];
     if (doubles) {
       x[i] = a * c - b * s;

@@ -238,6 +238,23 @@ probabilities (float *p, const float *logit, float lse, float share, uint64_t n)
     p[i] = weft_expf (logit[i] - lse) * share;
 }
 
+/* Derivative of soft-capping, from the capped logits. */
+WEFT_WIDE static void
+cap_slopes (float *slope, const float *logit, float cap, uint64_t n)
+{
+  float less = 1 / cap;
+
+  for (uint64_t i = 0; i < n; i++)
+    slope[i] = 1 - logit[i] * less * (logit[i] * less);
+}
+
+WEFT_WIDE static void
+multiply_floats (float *x, const float *by, uint64_t n)
+{
+  for (uint64_t i = 0; i < n; i++)
+    x[i] *= by[i];
+}
+
 /* Logits of a row become their gradient, in place. */
 static void
 row_gradient (const struct weft_kernel *k, uint64_t row, float lse, float share)
@@ -245,7 +262,8 @@ row_gradient (const struct weft_kernel *k, uint64_t row, float lse, float share)
   const struct weft_operand *logits = &k->operand[LOGITS];
   uint64_t columns = k->shape.dim[1], counted = weft_logits_columns (k);
   int32_t target = ((const int32_t *) k->operand[TARGETS].data)[row];
-  float room[WEFT_STRETCH];
+  float room[WEFT_STRETCH], slope[WEFT_STRETCH];
+  float cap = (float) k->model->final_logit_softcapping;
 
   share = target < 0 ? 0 : share;
   for (uint64_t c = 0; c < columns; c += WEFT_STRETCH) {
@@ -253,9 +271,13 @@ row_gradient (const struct weft_kernel *k, uint64_t row, float lse, float share)
     uint64_t hit = weft_logits_target (k, target) - c;
     float *x = (float *) weft_floats (logits->data, logits->dtype, at, n, room);
     float logit = hit < n ? x[hit] : 0;
+    if (cap != 0)
+      cap_slopes (slope, x, cap, n);
     probabilities (x, x, lse, share, n);
     if (hit < n)
       x[hit] = (weft_expf (logit - lse) - 1) * share;
+    if (cap != 0)
+      multiply_floats (x, slope, n);
     for (uint64_t i = counted > c ? counted - c : 0; i < n; i++)
       x[i] = 0;
     weft_store (logits->data, logits->dtype, at, n, x);
@@ -336,12 +358,14 @@ weft_ref_xent_bwd (const struct weft_kernel *k)
   const double *lse = k->operand[LSE].data, *gradient = k->operand[GRADIENT].data;
   double all = (gradient ? *gradient : 1) * weft_loss_share (k);
   uint64_t columns = k->shape.dim[1], counted = weft_logits_columns (k);
+  double cap = k->model->final_logit_softcapping;
 
   for (uint64_t r = 0; r < k->shape.dim[0]; r++)
     for (uint64_t i = 0; i < columns; i++) {
       double *x = (double *) k->operand[LOGITS].data + r * columns + i;
       double one = i == weft_logits_target (k, target[r]), share = target[r] < 0 ? 0 : all;
-      *x = i < counted ? (exp (*x - lse[r]) - one) * share : 0;
+      double at = cap > 0 ? *x / cap : 0;
+      *x = i < counted ? (exp (*x - lse[r]) - one) * share * (1 - at * at) : 0;
     }
 }
 

@@ -10,6 +10,8 @@
 /* Half of the widest head (model.def). */
 #define MOST_PAIRS 2048
 
+enum { LOCAL = 2 /* dimension */ };
+
 static uint64_t
 token_heads (const struct weft_kernel *k)
 {
@@ -22,11 +24,19 @@ token_elements (const struct weft_kernel *k)
   return (token_heads (k) + weft_kernel_groups (k)) * k->shape.dim[1];
 }
 
-/* Pairs per head. A rotary share like 0.4 of 80 is slightly off in binary, so it is rounded. */
+/* Pairs of a head. */
 static uint64_t
 pairs (const struct weft_kernel *k)
 {
-  return (uint64_t) ((double) k->shape.dim[1] * k->model->rotary_percent + 1e-6) / 2;
+  return weft_rotary_pairs (k->model, k->shape.dim[1]);
+}
+
+/* How fast pair i turns in the op's layer. */
+static double
+frequency_of (const struct weft_kernel *k, uint64_t i)
+{
+  return weft_rotary_frequency (k->model, (uint32_t) i, 2 * (uint32_t) pairs (k),
+                                k->shape.dim[LOCAL] > 0);
 }
 
 static uint64_t
@@ -102,7 +112,7 @@ turn_all (const struct weft_kernel *k, struct weft_range share, double direction
   struct turn turn = { .n = pairs (k) };
 
   for (uint64_t i = 0; i < turn.n; i++)
-    frequency[i] = weft_rotary_frequency (k->model, (uint32_t) i, 2 * (uint32_t) turn.n);
+    frequency[i] = frequency_of (k, i);
   for (uint64_t p = share.begin; p < share.end; p++) {
     set_turn (&turn, frequency, weft_position (k->cp, sequence, p), direction);
     for (uint64_t t = p; t < tokens; t += sequence)
@@ -141,8 +151,7 @@ ref_turn (const struct weft_kernel *k, double direction)
     double *x = (double *) k->operand[0].data + token * token_elements (k) + head * k->shape.dim[1];
     for (uint64_t i = 0; i < half; i++) {
       double position = (double) weft_kernel_position (k, token);
-      double angle = direction * position *
-                     weft_rotary_frequency (k->model, (uint32_t) i, 2 * (uint32_t) half);
+      double angle = direction * position * frequency_of (k, i);
       double a = x[i], b = x[i + half];
       x[i] = a * cos (angle) - b * sin (angle);
       x[i + half] = b * cos (angle) + a * sin (angle);

@@ -17,7 +17,9 @@ weft_extent_bias (const struct weft_kernel *k, uint32_t operand)
 uint64_t
 weft_extent_add_positions (const struct weft_kernel *k, uint32_t operand)
 {
-  uint64_t rows = operand == ADDED ? (uint64_t) k->model->max_position_embeddings
+  uint64_t table =
+      (uint64_t) (k->model->max_position_embeddings + k->model->position_offset);
+  uint64_t rows = operand == ADDED ? table
                   : operand == Y   ? k->shape.dim[ROWS] / k->shape.dim[PARTS]
                                    : k->shape.dim[ROWS];
   return rows * k->shape.dim[COLUMNS];
@@ -63,7 +65,7 @@ weft_cpu_add_positions (const struct weft_kernel *k, uint32_t part, uint32_t par
   struct weft_range rows = weft_part (k->shape.dim[ROWS] / k->shape.dim[PARTS], 1, part, parts);
 
   for (uint64_t r = rows.begin; r < rows.end; r++)
-    add_row (k, first + r, weft_kernel_position (k, first + r), r);
+    add_row (k, first + r, weft_kernel_position_row (k, first + r), r);
 }
 
 void
@@ -86,5 +88,5 @@ weft_ref_add_positions (const struct weft_kernel *k)
 
   for (uint64_t i = 0; i < k->shape.dim[ROWS] / k->shape.dim[PARTS] * columns; i++)
     y[i] = x[first * columns + i] +
-           positions[weft_kernel_position (k, first + i / columns) * columns + i % columns];
+           positions[weft_kernel_position_row (k, first + i / columns) * columns + i % columns];
 }

@@ -1,6 +1,7 @@
 /* Unfused attention: every op reads and writes whole score matrices. Written for readability: one
  * row at a time, sums in the order of keys, queries or head elements. */
 #include "kernels/scores.h"
+#include "kernels/traits.h"
 #include "kernels/float.h"
 #include "kernels/math.h"
 #include "kernels/part.h"
@@ -64,7 +65,7 @@ products (const struct weft_kernel *k, const struct row *r, const struct weft_op
   gboolean forward = k->kind == WEFT_OP_SCORES;
   const struct weft_operand *qkv = &k->operand[forward ? 0 : 1], *to = &k->operand[forward ? 1 : 2];
   uint64_t at = weft_square_at (dim, r->batch, r->head, r->query);
-  float scale = forward ? 1 / sqrtf ((float) dim[WEFT_HEAD_WIDTH]) : 1;
+  float scale = forward ? weft_attention_scale (k, dim[WEFT_HEAD_WIDTH]) : 1;
 
   for (uint64_t c = 0; c < dim[WEFT_SEQUENCE]; c += WEFT_STRETCH) {
     uint64_t n = weft_least (WEFT_STRETCH, dim[WEFT_SEQUENCE] - c);
@@ -251,7 +252,7 @@ query_gradient (const struct weft_kernel *k, const struct row *r, struct mixture
   for (uint64_t key = weft_first_key (k, r->query); key <= r->query; key++)
     mix (m, element (&k->operand[DS], at + key),
          weft_qkv_at (dim, r->batch, key, weft_key_slot (dim, r->head)) + c);
-  end_mixture (m, 1 / sqrtf ((float) dim[WEFT_HEAD_WIDTH]), &k->operand[DQKV],
+  end_mixture (m, weft_attention_scale (k, dim[WEFT_HEAD_WIDTH]), &k->operand[DQKV],
                weft_qkv_at (dim, r->batch, r->query, r->head) + c);
 }
 
@@ -272,7 +273,7 @@ key_gradient (const struct weft_kernel *k, const struct row *r, struct mixture *
       mix (m, element (&k->operand[values ? P : DS], at),
            (values ? weft_o_at : weft_qkv_at) (dim, r->batch, query, head) + c);
     }
-  end_mixture (m, values ? 1 : 1 / sqrtf ((float) dim[WEFT_HEAD_WIDTH]), &k->operand[DQKV],
+  end_mixture (m, values ? 1 : weft_attention_scale (k, dim[WEFT_HEAD_WIDTH]), &k->operand[DQKV],
                weft_qkv_at (dim, r->batch, r->query,
                             (values ? weft_value_slot : weft_key_slot) (dim, r->head)) +
                    c);

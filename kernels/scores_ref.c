@@ -68,7 +68,9 @@ clear (const struct weft_kernel *k, uint32_t operand)
 static double
 root (const struct place *at)
 {
-  return sqrt ((double) at->dim[WEFT_HEAD_WIDTH]);
+  double scalar = at->k->model->query_pre_attn_scalar;
+
+  return sqrt (scalar > 0 ? scalar : (double) at->dim[WEFT_HEAD_WIDTH]);
 }
 
 static void

@@ -2,138 +2,45 @@
  * hugging_face_file.c. */
 #include "train/hugging_face.h"
 #include "core/base/error.h"
+#include "core/job/family.h"
+#include "core/job/rotary.h"
 #include <string.h>
 
 /* Which rows of the Weft tensor the Hugging Face tensor holds. */
-enum share { ALL, QUERY, KEY, VALUE, GATE, UP };
+enum share { ALL, OF_QUERIES, OF_KEYS, OF_VALUES, OF_GATES, OF_UPS };
 
-/* Which rows have rotary pairs in another order in the Hugging Face tensor: none, the last rows of
- * each head, or the last rows of the tensor. */
-enum rope_rows { NONE, OF_EACH_HEAD, LAST_OF_TENSOR };
+/* Which rows have another order in the Hugging Face tensor: none; rotary pairs in the last rows of
+ * each head, in the last rows of the tensor, or in the first rows of each head; or (HEAD_BY_HEAD)
+ * query, key and value of one head follow each other. */
+enum order { NONE, OF_EACH_HEAD, LAST_OF_TENSOR, FIRST_OF_EACH_HEAD, HEAD_BY_HEAD };
 
 /* Whether the row applies to any model, to models without a query latent, or to models with one
  * (q_lora_rank): the last query projection has another name with a latent. */
 enum queries { ANY, WHOLE, LATENT };
 
-/* '#' stands for the layer number, '@' for the expert number (rows of experts are stacked in the
- * Weft tensor). Rows for the same Weft tensor are listed in the order of its rows. */
 struct row {
-  const char *families; /* separated by spaces */
-  const char *param, *theirs;
+  const char *set, *param, *theirs;
   enum share share;
   gboolean transposed;
   float shift;
-  enum rope_rows rope;
+  enum order order;
   enum queries queries;
 };
 
-#define QWEN_MOE "qwen2_moe qwen3_moe"
-#define DEEPSEEK "deepseek_v2 deepseek_v3"
-#define GATED "llama qwen2 qwen3 mixtral " QWEN_MOE " " DEEPSEEK
-#define LLAMAS GATED " nemotron"
-#define FAMILIES "gpt2 " LLAMAS
-#define EXPERT "model.layers.#.mlp.experts.@."
+static const struct row rows[] = {
 #define CONV1D .transposed = TRUE
 #define LESS_ONE .shift = 1
-
-/* Sources: huggingface/transformers modeling_gpt2.py, modeling_llama.py, modeling_qwen2.py,
- * modeling_qwen3.py, modeling_mixtral.py, modeling_qwen2_moe.py, modeling_qwen3_moe.py,
- * modeling_deepseek_v2.py and modeling_deepseek_v3.py (both rotate pairs of neighbours:
- * rope_interleave), and modeling_nemotron.py (NemotronLayerNorm1P adds one to its weight). Names of
- * multi-token prediction layers, which transformers ignores: README_WEIGHTS.md of
- * deepseek-ai/DeepSeek-V3. Weft reads mistral as llama, which has the same names. The biases of
- * llama's projections exist with attention_bias and mlp_bias. */
-static const struct row rows[] = {
-  { "gpt2", "embedding.weight", "transformer.wte.weight" },
-  { "gpt2", "position.weight", "transformer.wpe.weight" },
-  { "gpt2", "norm1.weight", "transformer.h.#.ln_1.weight" },
-  { "gpt2", "norm1.bias", "transformer.h.#.ln_1.bias" },
-  { "gpt2", "qkv.weight", "transformer.h.#.attn.c_attn.weight", CONV1D },
-  { "gpt2", "qkv.bias", "transformer.h.#.attn.c_attn.bias" },
-  { "gpt2", "proj.weight", "transformer.h.#.attn.c_proj.weight", CONV1D },
-  { "gpt2", "proj.bias", "transformer.h.#.attn.c_proj.bias" },
-  { "gpt2", "norm2.weight", "transformer.h.#.ln_2.weight" },
-  { "gpt2", "norm2.bias", "transformer.h.#.ln_2.bias" },
-  { "gpt2", "fc1.weight", "transformer.h.#.mlp.c_fc.weight", CONV1D },
-  { "gpt2", "fc1.bias", "transformer.h.#.mlp.c_fc.bias" },
-  { "gpt2", "fc2.weight", "transformer.h.#.mlp.c_proj.weight", CONV1D },
-  { "gpt2", "fc2.bias", "transformer.h.#.mlp.c_proj.bias" },
-  { "gpt2", "final_norm.weight", "transformer.ln_f.weight" },
-  { "gpt2", "final_norm.bias", "transformer.ln_f.bias" },
-
-  { LLAMAS, "embedding.weight", "model.embed_tokens.weight" },
-  { GATED, "norm1.weight", "model.layers.#.input_layernorm.weight" },
-  { "nemotron", "norm1.weight", "model.layers.#.input_layernorm.weight", LESS_ONE },
-  { "nemotron", "norm1.bias", "model.layers.#.input_layernorm.bias" },
-  { LLAMAS, "qkv.weight", "model.layers.#.self_attn.q_proj.weight", QUERY },
-  { LLAMAS, "qkv.weight", "model.layers.#.self_attn.k_proj.weight", KEY },
-  { LLAMAS, "qkv.weight", "model.layers.#.self_attn.v_proj.weight", VALUE },
-  { LLAMAS, "qkv.bias", "model.layers.#.self_attn.q_proj.bias", QUERY },
-  { LLAMAS, "qkv.bias", "model.layers.#.self_attn.k_proj.bias", KEY },
-  { LLAMAS, "qkv.bias", "model.layers.#.self_attn.v_proj.bias", VALUE },
-  { "qwen3 qwen3_moe", "q_norm.weight", "model.layers.#.self_attn.q_norm.weight" },
-  { "qwen3 qwen3_moe", "k_norm.weight", "model.layers.#.self_attn.k_norm.weight" },
-  { LLAMAS, "proj.weight", "model.layers.#.self_attn.o_proj.weight" },
-  { LLAMAS, "proj.bias", "model.layers.#.self_attn.o_proj.bias" },
-  { GATED, "norm2.weight", "model.layers.#.post_attention_layernorm.weight" },
-  { "nemotron", "norm2.weight", "model.layers.#.post_attention_layernorm.weight", LESS_ONE },
-  { "nemotron", "norm2.bias", "model.layers.#.post_attention_layernorm.bias" },
-  { GATED, "fc1.weight", "model.layers.#.mlp.gate_proj.weight", GATE },
-  { GATED, "fc1.weight", "model.layers.#.mlp.up_proj.weight", UP },
-  { GATED, "fc1.bias", "model.layers.#.mlp.gate_proj.bias", GATE },
-  { GATED, "fc1.bias", "model.layers.#.mlp.up_proj.bias", UP },
-  { "nemotron", "fc1.weight", "model.layers.#.mlp.up_proj.weight" },
-  { "nemotron", "fc1.bias", "model.layers.#.mlp.up_proj.bias" },
-  { LLAMAS, "fc2.weight", "model.layers.#.mlp.down_proj.weight" },
-  { LLAMAS, "fc2.bias", "model.layers.#.mlp.down_proj.bias" },
-  { GATED, "final_norm.weight", "model.norm.weight" },
-  { "nemotron", "final_norm.weight", "model.norm.weight", LESS_ONE },
-  { "nemotron", "final_norm.bias", "model.norm.bias" },
-
-  { "mixtral", "router.weight", "model.layers.#.block_sparse_moe.gate.weight" },
-  { "mixtral", "experts.fc1.weight", "model.layers.#.block_sparse_moe.experts.@.w1.weight", GATE },
-  { "mixtral", "experts.fc1.weight", "model.layers.#.block_sparse_moe.experts.@.w3.weight", UP },
-  { "mixtral", "experts.fc2.weight", "model.layers.#.block_sparse_moe.experts.@.w2.weight" },
-  { QWEN_MOE " " DEEPSEEK, "router.weight", "model.layers.#.mlp.gate.weight" },
-  { QWEN_MOE " " DEEPSEEK, "experts.fc1.weight", EXPERT "gate_proj.weight", GATE },
-  { QWEN_MOE " " DEEPSEEK, "experts.fc1.weight", EXPERT "up_proj.weight", UP },
-  { QWEN_MOE " " DEEPSEEK, "experts.fc2.weight", EXPERT "down_proj.weight" },
-  { "qwen2_moe", "shared.fc1.weight", "model.layers.#.mlp.shared_expert.gate_proj.weight", GATE },
-  { "qwen2_moe", "shared.fc1.weight", "model.layers.#.mlp.shared_expert.up_proj.weight", UP },
-  { "qwen2_moe", "shared.fc2.weight", "model.layers.#.mlp.shared_expert.down_proj.weight" },
-  { "qwen2_moe", "shared.gate.weight", "model.layers.#.mlp.shared_expert_gate.weight" },
-  { DEEPSEEK, "shared.fc1.weight", "model.layers.#.mlp.shared_experts.gate_proj.weight", GATE },
-  { DEEPSEEK, "shared.fc1.weight", "model.layers.#.mlp.shared_experts.up_proj.weight", UP },
-  { DEEPSEEK, "shared.fc2.weight", "model.layers.#.mlp.shared_experts.down_proj.weight" },
-  { "deepseek_v3", WEFT_EXPERT_BIAS, "model.layers.#.mlp.gate.e_score_correction_bias" },
-
-  { DEEPSEEK, "q_down.weight", "model.layers.#.self_attn.q_a_proj.weight" },
-  { DEEPSEEK, "q_latent_norm.weight", "model.layers.#.self_attn.q_a_layernorm.weight" },
-  { DEEPSEEK, "q_up.weight", "model.layers.#.self_attn.q_b_proj.weight", .rope = OF_EACH_HEAD,
-    .queries = LATENT },
-  { DEEPSEEK, "q_up.weight", "model.layers.#.self_attn.q_proj.weight", .rope = OF_EACH_HEAD,
-    .queries = WHOLE },
-  { DEEPSEEK, "kv_down.weight", "model.layers.#.self_attn.kv_a_proj_with_mqa.weight",
-    .rope = LAST_OF_TENSOR },
-  { DEEPSEEK, "kv_latent_norm.weight", "model.layers.#.self_attn.kv_a_layernorm.weight" },
-  { DEEPSEEK, "kv_up.weight", "model.layers.#.self_attn.kv_b_proj.weight" },
-
-  { "deepseek_v3", "mtp_words_norm.weight", "model.layers.#.enorm.weight" },
-  { "deepseek_v3", "mtp_stream_norm.weight", "model.layers.#.hnorm.weight" },
-  { "deepseek_v3", "mtp_proj.weight", "model.layers.#.eh_proj.weight" },
-  { "deepseek_v3", "mtp_norm.weight", "model.layers.#.shared_head.norm.weight" },
-
-  { FAMILIES, "head.weight", "lm_head.weight" },
+#define QUERY .share = OF_QUERIES
+#define KEY .share = OF_KEYS
+#define VALUE .share = OF_VALUES
+#define GATE .share = OF_GATES
+#define UP .share = OF_UPS
+#define NAME(set, ...) { #set, __VA_ARGS__ },
+#include "train/tensor_names.def"
+#undef NAME
 };
 
-static gboolean
-is_among (const char *word, const char *words)
-{
-  g_auto (GStrv) list = g_strsplit (words, " ", -1);
-  return g_strv_contains ((const char *const *) list, word);
-}
-
-/* Replaces a placeholder by a number. */
+/* A mark becomes a number. */
 static char *
 with_number (const char *pattern, char sign, uint32_t number)
 {
@@ -177,7 +84,7 @@ set_rows (const union weft_model *m, const struct weft_state_tensor *tensor, enu
   uint64_t q = (uint64_t) m->num_attention_heads * m->kv_channels;
   uint64_t kv = (uint64_t) m->num_query_groups * m->kv_channels;
   uint64_t up = mlp_width (m, tensor->param);
-  const uint64_t first[] = { [KEY] = q, [VALUE] = q + kv, [UP] = up };
+  const uint64_t first[] = { [OF_KEYS] = q, [OF_VALUES] = q + kv, [OF_UPS] = up };
   const uint64_t count[] = { tensor->rows / n_experts (m, tensor), q, kv, kv, up, up };
 
   piece->first_row = first[share];
@@ -185,14 +92,19 @@ set_rows (const union weft_model *m, const struct weft_state_tensor *tensor, enu
 }
 
 static void
-set_rope (const union weft_model *m, enum rope_rows rope, struct weft_hf_piece *piece)
+set_order (const union weft_model *m, enum order order, struct weft_hf_piece *piece)
 {
-  const uint64_t offset[] = {
-    [OF_EACH_HEAD] = (uint64_t) m->qk_head_dim, [LAST_OF_TENSOR] = (uint64_t) m->kv_lora_rank
+  uint64_t width = (uint64_t) m->kv_channels, latent = (uint64_t) m->qk_pos_emb_head_dim;
+  uint64_t rotated = 2 * weft_rotary_pairs (m, width);
+  const struct weft_hf_order orders[] = {
+    [NONE] = { 0 },
+    [OF_EACH_HEAD] = { .before = (uint64_t) m->qk_head_dim, .rope_rows = latent },
+    [LAST_OF_TENSOR] = { .before = (uint64_t) m->kv_lora_rank, .rope_rows = latent },
+    [FIRST_OF_EACH_HEAD] = { .rope_rows = rotated, .after = width - rotated },
+    [HEAD_BY_HEAD] = { .head = width },
   };
 
-  piece->rope_offset = rope == NONE ? 0 : offset[rope];
-  piece->rope_rows = rope == NONE ? 0 : (uint64_t) m->qk_pos_emb_head_dim;
+  piece->order = orders[order];
 }
 
 static void
@@ -212,37 +124,59 @@ add_piece (GArray *pieces, const struct row *row, const union weft_model *model,
                                  .shift = row->shift };
 
   set_rows (model, tensor, row->share, &piece);
-  set_rope (model, row->rope, &piece);
+  set_order (model, row->order, &piece);
   piece.first_row += expert * (tensor->rows / n_experts (model, tensor));
   g_array_append_val (pieces, piece);
 }
 
 static gboolean
-is_of (const struct row *row, const char *param, const union weft_model *model)
+is_of (const struct row *row, const char *param, const struct weft_family *family,
+       const union weft_model *model)
 {
   enum queries queries = model->q_lora_rank > 0 ? LATENT : WHOLE;
+  g_auto (GStrv) sets = weft_family_words (family->names);
 
   return strcmp (row->param, param) == 0 &&
-         is_among (g_quark_to_string ((GQuark) model->family), row->families) &&
+         g_strv_contains ((const char *const *) sets, row->set) &&
          (row->queries == ANY || row->queries == queries);
+}
+
+gboolean
+weft_hf_permutes (const struct weft_hf_piece *piece)
+{
+  return piece->order.rope_rows > 0 || piece->order.head > 0;
 }
 
 /* Whether a row gets rotary embedding; `j` is its number among the rotary rows of its head. */
 static gboolean
-is_rope_row (const struct weft_hf_piece *piece, uint64_t row, uint64_t *j)
+is_rope_row (const struct weft_hf_order *o, uint64_t row, uint64_t *j)
 {
-  uint64_t at = piece->rope_rows > 0 ? row % (piece->rope_offset + piece->rope_rows) : 0;
+  uint64_t at = o->rope_rows > 0 ? row % (o->before + o->rope_rows + o->after) : 0;
 
-  *j = at - piece->rope_offset;
-  return piece->rope_rows > 0 && at >= piece->rope_offset;
+  *j = at - o->before;
+  return o->rope_rows > 0 && at >= o->before && *j < o->rope_rows;
 }
+
+/* Transposes blocks of `width` rows: from (inner, outer) blocks to (outer, inner) blocks. */
+static uint64_t
+regroup (uint64_t row, uint64_t width, uint64_t outer, uint64_t inner)
+{
+  uint64_t c = row % width, i = row / width;
+
+  return (i % inner * outer + i / inner) * width + c;
+}
+
+enum { PARTS = 3 /* query, key, value */ };
 
 uint64_t
 weft_hf_their_row (const struct weft_hf_piece *piece, uint64_t row)
 {
-  uint64_t half = piece->rope_rows / 2, j;
+  const struct weft_hf_order *o = &piece->order;
+  uint64_t half = o->rope_rows / 2, j;
 
-  if (!is_rope_row (piece, row, &j))
+  if (o->head)
+    return regroup (row, o->head, PARTS, piece->rows / o->head / PARTS);
+  if (!is_rope_row (o, row, &j))
     return row;
   return row - j + (j < half ? 2 * j : 2 * (j - half) + 1);
 }
@@ -250,9 +184,12 @@ weft_hf_their_row (const struct weft_hf_piece *piece, uint64_t row)
 uint64_t
 weft_hf_our_row (const struct weft_hf_piece *piece, uint64_t row)
 {
+  const struct weft_hf_order *o = &piece->order;
   uint64_t j;
 
-  return is_rope_row (piece, row, &j) ? row - j + j / 2 + j % 2 * (piece->rope_rows / 2) : row;
+  if (o->head)
+    return regroup (row, o->head, piece->rows / o->head / PARTS, PARTS);
+  return is_rope_row (o, row, &j) ? row - j + j / 2 + j % 2 * (o->rope_rows / 2) : row;
 }
 
 /* Checks that each row of the tensor is in exactly one piece: an MLP without a gate, for example,
@@ -278,24 +215,38 @@ check_rows (const GArray *pieces, const char *family, const struct weft_state_te
                          tensor->name, tensor->rows, next, family);
 }
 
+/* "gpt2, llama, ...": families whose tensors have names.  Caller frees. */
+static char *
+named_families (void)
+{
+  GString *all = g_string_new (NULL);
+
+  for (const struct weft_family *f = weft_families; f->type; f++)
+    if (f->names)
+      g_string_append_printf (all, "%s%s", all->len ? ", " : "", f->type);
+  return g_string_free (all, FALSE);
+}
+
 GArray *
 weft_hf_pieces (const union weft_model *model, const struct weft_state_tensor *tensor,
                 GError **error)
 {
-  const char *family = g_quark_to_string ((GQuark) model->family);
+  const struct weft_family *family = weft_family_of (model);
   g_autoptr (GArray) pieces = g_array_new (FALSE, FALSE, sizeof (struct weft_hf_piece));
 
   g_array_set_clear_func (pieces, (GDestroyNotify) piece_clear);
-  if (!family || !is_among (family, FAMILIES)) {
+  if (!family || !family->names) {
+    const char *found = g_quark_to_string ((GQuark) model->family);
+    g_autofree char *wanted = named_families ();
     weft_bad_input (error,
-                    "model family: found \"%s\", wanted one of " FAMILIES
-                    " to name tensors as Hugging Face does",
-                    family ? family : "");
+                    "model family: found \"%s\", wanted one of %s to name tensors as Hugging Face "
+                    "does",
+                    found ? found : "", wanted);
     return NULL;
   }
   for (uint32_t expert = 0; expert < n_experts (model, tensor); expert++)
     for (unsigned i = 0; i < G_N_ELEMENTS (rows); i++)
-      if (is_of (&rows[i], tensor->param, model))
+      if (is_of (&rows[i], tensor->param, family, model))
         add_piece (pieces, &rows[i], model, tensor, expert);
-  return check_rows (pieces, family, tensor, error) ? g_steal_pointer (&pieces) : NULL;
+  return check_rows (pieces, family->type, tensor, error) ? g_steal_pointer (&pieces) : NULL;
 }

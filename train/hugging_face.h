@@ -1,31 +1,41 @@
 /* hugging_face.h - import and export of weights in the names and layouts of Hugging Face
- * transformers: gpt2, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, deepseek_v2,
- * deepseek_v3 (kimi_k2) and nemotron.
+ * transformers, for the families of core/model_families.def that have sets of names.
  *
  * A Weft tensor maps to one or more Hugging Face tensors, each a block of its rows: qkv.weight is
  * q_proj, k_proj and v_proj; fc1.weight of a gated MLP is gate_proj and up_proj. gpt2 stores c_attn
- * and its other projections transposed (Conv1D: in, out). DeepSeek pairs neighbouring rotary
- * dimensions where Weft pairs dimensions i and i + half, so those rows are permuted. A tied head
- * has no tensor of its own. A multi-token prediction layer uses the embedding and head of the
- * model: copies in a file are ignored. */
+ * and its other projections transposed (Conv1D: in, out). DeepSeek and GLM pair neighbouring rotary
+ * dimensions where Weft pairs dimensions i and i + half, so those rows are permuted; GPT-NeoX and
+ * BLOOM store query, key and value of one head together. A tied head has no tensor of its own. A
+ * multi-token prediction layer uses the embedding and head of the model: copies in a file are
+ * ignored. */
 #pragma once
 #include "core/job/model.h"
 #include "train/safetensors.h"
 #include "train/state.h"
+
+/* Row permutation of a piece; all zero: rows have the same order.
+ *
+ * before, rope_rows, after  rows come in groups of their sum, and the rope_rows rows in the middle
+ *                           (an even number) get rotary embedding: Weft rotates row i with row
+ *                           i + rope_rows / 2, Hugging Face row 2 i with row 2 i + 1
+ * head                      rows of a head: the Hugging Face tensor has query, key and value of one
+ *                           head, then those of the next */
+struct weft_hf_order {
+  uint64_t before, rope_rows, after, head;
+};
 
 struct weft_hf_piece {
   char *name;                        /* "model.layers.3.self_attn.q_proj.weight" */
   uint64_t first_row, rows, columns; /* of the Weft tensor */
   gboolean transposed;               /* the Hugging Face tensor is (columns, rows) */
   gboolean vector;                   /* the Hugging Face tensor has one dimension */
-  float shift;                       /* Weft's value = Hugging Face's value + shift: nemotron stores
-                                      * norm weights minus one */
-  uint64_t rope_offset,
-      rope_rows; /* Rotary row permutation: rows come in groups of rope_offset + rope_rows,
-                           * and the last rope_rows rows of a group (an even number) get rotary
-                           * embedding. Weft rotates row i with row i + rope_rows / 2, Hugging Face
-                           * row 2 i with row 2 i + 1. rope_rows = 0: rows have the same order. */
+  float shift;                       /* Weft's value = Hugging Face's value + shift: nemotron and
+                                      * gemma store norm weights minus one */
+  struct weft_hf_order order;
 };
+
+/* Whether rows of a piece have another order in the Hugging Face tensor. */
+gboolean weft_hf_permutes (const struct weft_hf_piece *piece);
 
 /* Row index in the Hugging Face tensor of row `row` of a piece, and the inverse. Both count from
  * the first row of the piece. */

@@ -10,11 +10,12 @@
 #define BLOCK (1u << 20)
 
 /* Name prefixes that files of the bare model lack: published gpt2 files say "h.0.ln_1.weight". */
-static const char *const prefixes[] = { "transformer.", "model." };
+static const char *const prefixes[] = { "transformer.", "model.", "gpt_neox." };
 
-/* Suffixes of buffers that are not parameters: causal masks of gpt2, rotary frequencies of
- * llama. */
-static const char *const buffers[] = { ".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq" };
+/* Suffixes of buffers that are not parameters: causal masks of gpt2 and gpt_neox, rotary
+ * frequencies of llama. */
+static const char *const buffers[] = { ".attn.bias", ".attn.masked_bias", ".attention.bias",
+                                       ".attention.masked_bias", ".rotary_emb.inv_freq" };
 
 /* ------------------------------------------------------------------------- blocks */
 
@@ -227,7 +228,7 @@ import_piece (void *with, uint32_t tensor, const struct weft_hf_piece *piece, GE
   struct source from = { .rows = piece->rows,
                          .columns = piece->columns,
                          .transposed = piece->transposed,
-                         .permuted = piece->rope_rows > 0 ? piece : NULL,
+                         .permuted = weft_hf_permutes (piece) ? piece : NULL,
                          .row_at = weft_hf_their_row,
                          .read = read_theirs,
                          .file = import->file,
@@ -363,7 +364,7 @@ export_piece (void *with, uint32_t tensor, const struct weft_hf_piece *piece, GE
   struct source from = { .rows = dim[0],
                          .columns = dim[1],
                          .transposed = piece->transposed,
-                         .permuted = piece->rope_rows > 0 ? piece : NULL,
+                         .permuted = weft_hf_permutes (piece) ? piece : NULL,
                          .row_at = weft_hf_our_row,
                          .read = read_ours,
                          .state = e->state,

@@ -10,6 +10,8 @@
   X (weft_attention_words, WEFT_ATTENTION_LIST)                                                    \
   X (weft_phase_words, WEFT_PHASE_LIST)                                                            \
   X (weft_norm_words, WEFT_NORM_LIST)                                                              \
+  X (weft_placement_words, WEFT_PLACEMENT_LIST)                                                    \
+  X (weft_residual_words, WEFT_RESIDUAL_LIST)                                                      \
   X (weft_activation_words, WEFT_ACTIVATION_LIST)                                                  \
   X (weft_softmax_words, WEFT_SOFTMAX_LIST)                                                        \
   X (weft_position_words, WEFT_POSITION_LIST)                                                      \

@@ -71,13 +71,28 @@ extern const char *const weft_phase_words[];
 enum weft_norm { WEFT_NORM_LIST (WEFT_WORD_ID) };
 extern const char *const weft_norm_words[];
 
+#define WEFT_PLACEMENT_LIST(X)                                                                     \
+  X (WEFT_NORM_PRE, "pre", "norms of what attention and MLP read")                                 \
+  X (WEFT_NORM_POST, "post", "norms of what attention and MLP add to the residual stream")         \
+  X (WEFT_NORM_SANDWICH, "sandwich", "both")
+enum weft_placement { WEFT_PLACEMENT_LIST (WEFT_WORD_ID) };
+extern const char *const weft_placement_words[];
+
+#define WEFT_RESIDUAL_LIST(X)                                                                      \
+  X (WEFT_RESIDUAL_SEQUENTIAL, "sequential", "the MLP reads the stream that attention added to")   \
+  X (WEFT_RESIDUAL_PARALLEL, "parallel", "attention and MLP read the same stream, a norm each")    \
+  X (WEFT_RESIDUAL_ONE_NORM, "parallel_one_norm", "likewise, through one norm for both")
+enum weft_residual { WEFT_RESIDUAL_LIST (WEFT_WORD_ID) };
+extern const char *const weft_residual_words[];
+
 #define WEFT_ACTIVATION_LIST(X)                                                                    \
   X (WEFT_GELU, "gelu", "GELU in its tanh form; one up-projection")                                \
   X (WEFT_SWIGLU, "swiglu", "SiLU (gate) * up; two up-projections")                                \
   X (WEFT_SQUARED_RELU, "squared_relu", "max (x, 0)^2; one up-projection")                         \
-  X (WEFT_GELU_ERF, "gelu_erf", "GELU by the error function: planned, not trained")                \
-  X (WEFT_GEGLU, "geglu", "GELU (gate) * up: planned, not trained")                                \
-  X (WEFT_QUICK_GEGLU, "quick_geglu", "x sigmoid (1.702 x) gate: planned, not trained")
+  X (WEFT_GELU_ERF, "gelu_erf", "GELU by the error function; one up-projection")                   \
+  X (WEFT_GEGLU, "geglu", "GELU (gate) * up, GELU in its tanh form; two up-projections")           \
+  X (WEFT_QUICK_GEGLU, "quick_geglu", "x sigmoid (1.702 x) gate: planned, not trained")            \
+  X (WEFT_RELU, "relu", "max (x, 0); one up-projection")
 enum weft_activation { WEFT_ACTIVATION_LIST (WEFT_WORD_ID) };
 extern const char *const weft_activation_words[];
 
@@ -90,7 +105,8 @@ extern const char *const weft_softmax_words[];
 
 #define WEFT_POSITION_LIST(X)                                                                      \
   X (WEFT_LEARNED, "learned", "a trained vector per position, added to the embedding")             \
-  X (WEFT_ROPE, "rope", "rotary: queries and keys are rotated by their position")
+  X (WEFT_ROPE, "rope", "rotary: queries and keys are rotated by their position")                  \
+  X (WEFT_ALIBI, "alibi", "ALiBi: attention scores fall with distance, by a slope per head")
 enum weft_position { WEFT_POSITION_LIST (WEFT_WORD_ID) };
 extern const char *const weft_position_words[];
 

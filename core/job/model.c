@@ -47,10 +47,15 @@ typedef unsigned __int128 wide;
 #define MOST_PARAMETERS ((wide) 1 << 53)
 
 gboolean
+weft_activation_is_gated (enum weft_activation activation)
+{
+  return activation == WEFT_SWIGLU || activation == WEFT_GEGLU || activation == WEFT_QUICK_GEGLU;
+}
+
+gboolean
 weft_model_is_gated (const union weft_model *model)
 {
-  return model->activation == WEFT_SWIGLU || model->activation == WEFT_GEGLU ||
-         model->activation == WEFT_QUICK_GEGLU;
+  return weft_activation_is_gated ((enum weft_activation) model->activation);
 }
 
 /* First projections of an MLP: gate and up, or up alone. */
@@ -84,6 +89,16 @@ latent_weights (const union weft_model *m)
   return query + h * m->q_lora_rank + down + up + a * m->v_head_dim * h;
 }
 
+/* The norms of queries and keys. */
+static wide
+head_norms (const union weft_model *m)
+{
+  if (!m->qk_layernorm_whole)
+    return 2 * norm_size (m, m->kv_channels);
+  return norm_size (m, m->num_attention_heads * m->kv_channels) +
+         norm_size (m, m->num_query_groups * m->kv_channels);
+}
+
 static wide
 qkv_width (const union weft_model *m)
 {
@@ -108,7 +123,7 @@ attention_vectors (const union weft_model *m)
   if (m->kv_lora_rank)
     return sinks + norm_size (m, m->q_lora_rank) + norm_size (m, m->kv_lora_rank);
   return sinks + (m->add_qkv_bias ? qkv_width (m) : 0) + (m->add_bias_linear ? m->hidden_size : 0) +
-         (m->qk_layernorm ? 2 * norm_size (m, m->kv_channels) : 0);
+         (m->qk_layernorm ? head_norms (m) : 0);
 }
 
 static wide
@@ -145,10 +160,18 @@ router_vectors (const union weft_model *m)
 }
 
 static wide
+layer_norms (const union weft_model *m)
+{
+  unsigned halves = m->residual == WEFT_RESIDUAL_ONE_NORM ? 1 : 2;
+  unsigned each = m->norm_placement == WEFT_NORM_SANDWICH ? 2 : 1;
+
+  return halves * each * norm_size (m, m->hidden_size);
+}
+
+static wide
 layer_vectors (const union weft_model *m, gboolean moe, int64_t experts)
 {
-  wide norms = (m->sandwich_norm ? 4 : 2) * norm_size (m, m->hidden_size);
-  wide vectors = attention_vectors (m) + norms;
+  wide vectors = attention_vectors (m) + layer_norms (m);
 
   if (!moe)
     return vectors + mlp_vectors (m, m->ffn_hidden_size);
@@ -176,6 +199,12 @@ weft_model_layer_has_rope (const union weft_model *model, int64_t layer)
 {
   return model->position_embedding_type == WEFT_ROPE &&
          !is_last_of (model, layer, model->no_rope_freq);
+}
+
+gboolean
+weft_model_layer_is_local (const union weft_model *model, int64_t layer)
+{
+  return model->rotary_base_local > 0 && weft_model_layer_window (model, layer) > 0;
 }
 
 int64_t
@@ -214,8 +243,9 @@ all_parameters (const union weft_model *m, int64_t experts)
   wide rows = (wide) m->vocab_size * (m->share_embeddings_and_output_weights ? 1 : 2);
 
   if (m->position_embedding_type == WEFT_LEARNED)
-    rows += m->max_position_embeddings;
-  return rows * m->hidden_size + all_weights (m, experts) + vectors + norm_size (m, m->hidden_size);
+    rows += m->max_position_embeddings + m->position_offset;
+  return rows * m->hidden_size + all_weights (m, experts) + vectors +
+         (1 + m->embedding_layernorm) * norm_size (m, m->hidden_size);
 }
 
 uint64_t
@@ -355,6 +385,7 @@ static const struct {
   RELATION (comes_with, kv_lora_rank, qk_pos_emb_head_dim),
   RELATION (comes_with, kv_lora_rank, v_head_dim),
   RELATION (comes_with, q_lora_rank, kv_lora_rank),
+  RELATION (comes_with, qk_layernorm_whole, qk_layernorm),
 #undef RELATION
 };
 
@@ -373,6 +404,8 @@ check_positions (const union weft_model *m, const char *const *typed, GError **e
 {
   if (m->position_embedding_type == WEFT_LEARNED)
     return at_most (m, typed, WEFT_MODEL_seq_length, WEFT_MODEL_max_position_embeddings, error);
+  if (m->position_embedding_type == WEFT_ALIBI)
+    return TRUE;
   if (m->kv_channels % 2)
     return weft_bad_input (
         error, "%s: found %" G_GINT64_FORMAT ", wanted an even width for rotary positions",
@@ -402,6 +435,25 @@ check_latent (const union weft_model *m, const char *const *typed, GError **erro
                            " (all heads) with multi-latent attention",
                            spelled (typed, WEFT_MODEL_num_query_groups), m->num_query_groups,
                            m->num_attention_heads);
+  return TRUE;
+}
+
+/* Traits that no published architecture combines. */
+static gboolean
+check_traits (const union weft_model *m, const char *const *typed, GError **error)
+{
+  gboolean parallel = m->residual != WEFT_RESIDUAL_SEQUENTIAL;
+
+  if (parallel && m->norm_placement != WEFT_NORM_PRE)
+    return weft_bad_input (error, "%s: found %s, wanted pre with %s = %s",
+                           spelled (typed, WEFT_MODEL_norm_placement),
+                           weft_placement_words[m->norm_placement],
+                           spelled (typed, WEFT_MODEL_residual), weft_residual_words[m->residual]);
+  if (m->position_offset && m->position_embedding_type != WEFT_LEARNED)
+    return weft_bad_input (error, "%s is %" G_GINT64_FORMAT ", but %s is %s; wanted learned",
+                           spelled (typed, WEFT_MODEL_position_offset), m->position_offset,
+                           spelled (typed, WEFT_MODEL_position_embedding_type),
+                           weft_position_words[m->position_embedding_type]);
   return TRUE;
 }
 
@@ -472,7 +524,8 @@ check (const union weft_model *m, const char *const *typed, GError **error)
 {
   return check_relations (m, typed, error) && check_positions (m, typed, error) &&
          check_latent (m, typed, error) && check_pattern (m, typed, error) &&
-         check_router (m, typed, error) && check_size (m, typed, error);
+         check_traits (m, typed, error) && check_router (m, typed, error) &&
+         check_size (m, typed, error);
 }
 
 gboolean

@@ -68,6 +68,7 @@ uint64_t weft_model_active_parameters (const union weft_model *model);
 uint64_t weft_model_mtp_parameters (const union weft_model *model);
 
 /* Whether the first projection of an MLP yields a gate and an up part (swiglu, geglu). */
+gboolean weft_activation_is_gated (enum weft_activation activation);
 gboolean weft_model_is_gated (const union weft_model *model);
 
 /* Output columns of the first MLP projection per input column of the second: 2 if gated. */
@@ -83,11 +84,13 @@ weft_model_wide (const union weft_model *model)
  * is_moe    has experts: not one of the leading dense layers, and number moe_layer_offset of every
  *           moe_layer_freq layers
  * has_rope  uses rotary positions: not the last of every no_rope_freq layers
+ * is_local  has a window; its rotary base is rotary_base_local
  * window    sliding window: tokens a query sees, including itself; 0: no limit
  * chunk     chunked attention: tokens per chunk; 0: the whole sequence. The last of every
  *           window_attn_skip_freq layers has neither window nor chunks */
 gboolean weft_model_layer_is_moe (const union weft_model *model, int64_t layer);
 gboolean weft_model_layer_has_rope (const union weft_model *model, int64_t layer);
+gboolean weft_model_layer_is_local (const union weft_model *model, int64_t layer);
 int64_t weft_model_layer_window (const union weft_model *model, int64_t layer);
 int64_t weft_model_layer_chunk (const union weft_model *model, int64_t layer);
 

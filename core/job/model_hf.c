@@ -9,12 +9,6 @@
 /* Real files have a few KiB. */
 #define MOST_BYTES (4 << 20)
 
-static const struct weft_hf_family families[] = {
-#define FAMILY(...) { __VA_ARGS__ },
-#include "core/model_families.def"
-#undef FAMILY
-};
-
 static const char wanted_by_all[] =
     "num_layers hidden_size num_attention_heads vocab_size max_position_embeddings";
 
@@ -40,32 +34,42 @@ text_config (JsonObject *root)
 }
 
 static gboolean
-is_family (const struct weft_hf_family *family, const char *name)
+is_family (const struct weft_family *family, const char *name)
 {
-  g_auto (GStrv) also = g_strsplit (family->also, " ", -1);
+  g_auto (GStrv) also = weft_family_words (family->also);
 
   for (unsigned i = 0; also[i]; i++)
     if (weft_same_name (also[i], name))
       return TRUE;
-  return weft_same_name (family->model_type, name);
+  return weft_same_name (family->type, name);
+}
+
+static unsigned
+n_families (void)
+{
+  unsigned n = 0;
+
+  while (weft_families[n].type)
+    n++;
+  return n;
 }
 
 static const char *
 family_at (const void *table, unsigned i)
 {
-  return ((const struct weft_hf_family *) table)[i].model_type;
+  return ((const struct weft_family *) table)[i].type;
 }
 
-static const struct weft_hf_family *
+static const struct weft_family *
 unknown_family (const char *key, const char *found, GError **error)
 {
   g_autoptr (GString) all = g_string_new (NULL);
   const char *near =
-      found ? weft_suggest (found, family_at, families, G_N_ELEMENTS (families)) : NULL;
+      found ? weft_suggest (found, family_at, weft_families, n_families ()) : NULL;
 
-  for (unsigned i = 0; i < G_N_ELEMENTS (families); i++)
-    g_string_append_printf (all, "%s%s%s%s", i ? ", " : "", families[i].model_type,
-                            *families[i].also ? ", " : "", families[i].also);
+  for (unsigned i = 0; i < n_families (); i++)
+    g_string_append_printf (all, "%s%s%s%s", i ? ", " : "", weft_families[i].type,
+                            weft_families[i].also ? ", " : "", weft_families[i].also ? weft_families[i].also : "");
   if (!found)
     weft_bad_input (error, "model_type is missing; wanted one of %s", all->str);
   else if (near)
@@ -78,7 +82,7 @@ unknown_family (const char *key, const char *found, GError **error)
 
 /* The family by model_type (of the language part, if there are several), else by architectures:
  * "Qwen3MoeForCausalLM" is qwen3_moe, "GPT2LMHeadModel" is gpt2. */
-static const struct weft_hf_family *
+static const struct weft_family *
 find_family (JsonObject *root, GError **error)
 {
   const char *key = "model_type", *found = first_string (text_config (root), key);
@@ -94,17 +98,17 @@ find_family (JsonObject *root, GError **error)
     if (tail)
       *tail = '\0';
   }
-  for (unsigned i = 0; found && i < G_N_ELEMENTS (families); i++)
-    if (is_family (&families[i], stem ? stem : found))
-      return &families[i];
+  for (unsigned i = 0; found && i < n_families (); i++)
+    if (is_family (&weft_families[i], stem ? stem : found))
+      return &weft_families[i];
   return unknown_family (key, found, error);
 }
 
 /* The table is part of Weft: an unknown word in it is a bug. */
 static void
-apply_fixed (const struct weft_hf_family *family, union weft_model *model)
+apply_fixed (const struct weft_family *family, union weft_model *model)
 {
-  g_auto (GStrv) settings = g_strsplit (family->fixed, " ", -1);
+  g_auto (GStrv) settings = weft_family_words (family->fixed);
 
   for (unsigned i = 0; settings[i] && *settings[i]; i++) {
     g_auto (GStrv) pair = g_strsplit (settings[i], "=", 2);
@@ -113,7 +117,7 @@ apply_fixed (const struct weft_hf_family *family, union weft_model *model)
         f >= 0 && weft_field_parse (&weft_model_table.field[f], pair[1], &model->at[f], NULL);
     g_assert (ok);
   }
-  model->family = g_quark_from_string (family->model_type);
+  model->family = g_quark_from_string (family->type);
 }
 
 static gboolean
@@ -123,6 +127,11 @@ finish_biases (struct weft_hf_reader *r, GError **error)
   gboolean attention = r->attention_bias == WEFT_HF_UNSAID ? m->add_bias_linear : r->attention_bias;
   gboolean mlp = r->mlp_bias == WEFT_HF_UNSAID ? m->add_bias_linear : r->mlp_bias;
 
+  if (r->family->ways & WEFT_HF_QKV_BIAS) {
+    if (r->attention_bias != WEFT_HF_UNSAID)
+      r->model->add_qkv_bias = r->attention_bias;
+    return TRUE;
+  }
   if (attention != mlp)
     return weft_bad_input (error, "attention_bias is %s but mlp_bias is %s; wanted both or neither",
                            attention ? "true" : "false", mlp ? "true" : "false");
@@ -191,15 +200,16 @@ finish_shared_experts (struct weft_hf_reader *r, GError **error)
 static gboolean
 check_given (const struct weft_hf_reader *r, const char *names, GError **error)
 {
-  g_auto (GStrv) wanted = g_strsplit (names, " ", -1);
+  g_auto (GStrv) wanted = weft_family_words (names);
 
   for (unsigned i = 0; wanted[i] && *wanted[i]; i++) {
     int f = weft_table_find (&weft_model_table, wanted[i]);
     g_assert (f >= 0);
-    if (r->typed[f])
+    if (r->typed[f] ||
+        (f == WEFT_MODEL_max_position_embeddings && r->typed[WEFT_MODEL_seq_length]))
       continue;
     g_autofree char *all = weft_hf_spellings (f);
-    return weft_bad_input (error, "missing key: model_type %s wants %s (%s)", r->family->model_type,
+    return weft_bad_input (error, "missing key: model_type %s wants %s (%s)", r->family->type,
                            all, weft_model_table.field[f].doc);
   }
   return TRUE;

@@ -10,27 +10,13 @@
  * other keys are reported. */
 #pragma once
 #include "core/base/json_scan.h"
-#include "core/job/model.h"
+#include "core/job/family.h"
 
-enum {
-  WEFT_HF_UNSAID = -1,         /* of a flag */
-  WEFT_HF_ASKS_FOR_WINDOW = 1, /* sliding_window applies only if use_sliding_window is true */
-  WEFT_HF_EXPERT_WIDTH = 2,    /* intermediate_size is the width of an expert, and there is one
-                                * shared expert */
-};
-
-/* A model_type: the fields it fixes without any key, and the fields its file must give. */
-struct weft_hf_family {
-  const char *model_type, *also; /* `also`: other model_types of the same shape, separated by
-                                  * spaces */
-  const char *fixed;             /* "field=value", separated by spaces; later ones override */
-  const char *wanted;            /* in addition to the fields every family needs */
-  unsigned ways;
-};
+enum { WEFT_HF_UNSAID = -1 /* of a flag */ };
 
 struct weft_hf_reader {
   union weft_model *model;
-  const struct weft_hf_family *family;
+  const struct weft_family *family;
   GPtrArray *unknown;
   const char *typed[WEFT_N_MODEL_FIELD]; /* key from which a field was read; owned by the JSON */
   const char *prefix;                    /* "rope_parameters." for keys of a nested object */

@@ -136,9 +136,10 @@ take_activation (struct weft_hf_reader *r, const struct key *key, JsonNode *node
     { "gelu", FALSE, WEFT_GELU_ERF },        { "gelu_new", FALSE, WEFT_GELU },
     { "gelu_fast", FALSE, WEFT_GELU },       { "gelu_pytorch_tanh", FALSE, WEFT_GELU },
     { "gelu_python", FALSE, WEFT_GELU_ERF }, { "relu2", FALSE, WEFT_SQUARED_RELU },
+    { "relu", FALSE, WEFT_RELU },
   };
-  const gboolean gated = r->own != WEFT_GELU && r->own != WEFT_SQUARED_RELU;
-  const char *wanted = !gated ? "gelu, gelu_new, gelu_fast, gelu_pytorch_tanh or relu2"
+  const gboolean gated = weft_activation_is_gated (r->own);
+  const char *wanted = !gated ? "gelu, gelu_new, gelu_fast, gelu_pytorch_tanh, relu or relu2"
                        : r->own == WEFT_GEGLU ? "gelu (this family has a gate)"
                                               : "silu (this family has a gate)";
   g_autofree char *text = value_text (node, WEFT_TYPE_WORD);
@@ -151,6 +152,75 @@ take_activation (struct weft_hf_reader *r, const struct key *key, JsonNode *node
       return weft_hf_assign (r, key->field, key->name, (union weft_value){ .i = known[i].word },
                              error);
   return weft_bad_input (error, "%s: found \"%s\", wanted %s", key->name, text, wanted);
+}
+
+/* The half of a layer that reads the stream before attention added to it, or after. */
+static gboolean
+take_parallel (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GError **error)
+{
+  int parallel;
+
+  if (!read_flag (key, node, &parallel, error))
+    return FALSE;
+  union weft_value value = { .i = parallel ? WEFT_RESIDUAL_PARALLEL : WEFT_RESIDUAL_SEQUENTIAL };
+  return weft_hf_assign (r, key->field, key->name, value, error);
+}
+
+/* A variant of an architecture that is not built: its flag must have the other value. */
+static gboolean
+take_flag (const struct key *key, JsonNode *node, gboolean wanted, GError **error)
+{
+  int found;
+
+  if (!read_flag (key, node, &found, error))
+    return FALSE;
+  return found == wanted || weft_bad_input (error, "%s: found %s, wanted %s", key->name,
+                                            found ? "true" : "false", wanted ? "true" : "false");
+}
+
+static gboolean
+take_always (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GError **error)
+{
+  (void) r;
+  return take_flag (key, node, TRUE, error);
+}
+
+static gboolean
+take_never (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GError **error)
+{
+  (void) r;
+  return take_flag (key, node, FALSE, error);
+}
+
+/* OPT's embeddings may be narrower than its layers, with a projection between: not built. */
+static gboolean
+take_embedding_width (struct weft_hf_reader *r, const struct key *key, JsonNode *node,
+                      GError **error)
+{
+  int64_t width, hidden = 0;
+  JsonNode *of = json_object_get_member (r->object, "hidden_size");
+
+  if (!read_int (key, node, &width, error))
+    return FALSE;
+  if (of && JSON_NODE_HOLDS_VALUE (of))
+    hidden = json_node_get_int (of);
+  return width == hidden ||
+         weft_bad_input (error, "%s: found %" G_GINT64_FORMAT ", wanted hidden_size, %"
+                         G_GINT64_FORMAT ": embeddings are not projected here", key->name, width,
+                         hidden);
+}
+
+/* rope_parameters of transformers 5 by type of layer: those of layers with a window. */
+static gboolean
+take_local_rope (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GError **error)
+{
+  JsonNode *base = NULL;
+
+  if (JSON_NODE_HOLDS_OBJECT (node))
+    base = json_object_get_member (json_node_get_object (node), "rope_theta");
+  if (!base)
+    return wrong_kind (key->name, node, "an object with rope_theta", error);
+  return take_field (r, &(struct key){ .name = "rope_theta", .field = key->field }, base, error);
 }
 
 static gboolean
@@ -440,14 +510,17 @@ static const struct key keys[] = {
   KEY ("num_hidden_layers", field, num_layers),
   KEY ("n_layer", field, num_layers),
   KEY ("n_embd", field, hidden_size),
+  KEY ("n_embed", field, hidden_size),
   KEY ("intermediate_size", intermediate_size, ffn_hidden_size),
   KEY ("intermediate_size_mlp", field, ffn_hidden_size),
   KEY ("n_inner", field, ffn_hidden_size),
+  KEY ("ffn_dim", field, ffn_hidden_size),
   KEY ("n_head", field, num_attention_heads),
   KEY ("num_key_value_heads", field, num_query_groups),
   KEY ("head_dim", field, kv_channels),
   KEY ("n_positions", field, max_position_embeddings),
   KEY ("hidden_act", activation, activation),
+  KEY ("hidden_activation", activation, activation),
   KEY ("activation_function", activation, activation),
   KEY ("tie_word_embeddings", field, share_embeddings_and_output_weights),
   KEY ("rms_norm_eps", field, norm_epsilon),
@@ -455,7 +528,13 @@ static const struct key keys[] = {
   KEY ("layer_norm_eps", field, norm_epsilon),
   KEY ("norm_eps", field, norm_epsilon),
   KEY ("rope_theta", field, rotary_base),
+  KEY ("rotary_emb_base", field, rotary_base),
+  KEY ("rope_local_base_freq", field, rotary_base_local),
+  KEY ("sliding_attention", local_rope, rotary_base_local),
   KEY ("partial_rotary_factor", field, rotary_percent),
+  KEY ("rotary_pct", field, rotary_percent),
+  KEY ("use_parallel_residual", parallel, residual),
+  KEY ("sliding_window_pattern", field, window_attn_skip_freq),
   KEY ("factor", rope_number, rotary_scaling_factor),
   KEY ("low_freq_factor", rope_number, rotary_low_freq_factor),
   KEY ("high_freq_factor", rope_number, rotary_high_freq_factor),
@@ -480,6 +559,13 @@ static const struct key keys[] = {
   KEY ("no_rope_layer_interval", field, no_rope_freq),
   KEY ("no_rope_layers", rope_layers, no_rope_freq),
 #undef KEY
+  { .name = "word_embed_proj_dim", .take = take_embedding_width },
+  { .name = "do_layer_norm_before", .take = take_always },
+  { .name = "layer_norm_elementwise_affine", .take = take_always },
+  { .name = "enable_bias", .take = take_always },
+  { .name = "_remove_final_layer_norm", .take = take_never },
+  { .name = "apply_residual_connection_post_layernorm", .take = take_never },
+  { .name = "use_bidirectional_attention", .take = take_never },
   { .name = "n_shared_experts", .take = take_shared_experts },
   { .name = "norm_topk_prob", .take = take_normalised },
   { .name = "n_group", .take = take_groups },
@@ -495,6 +581,7 @@ static const struct key keys[] = {
   { .name = "text_config", .take = take_object },
   { .name = "rope_scaling", .take = take_rope },
   { .name = "rope_parameters", .take = take_rope },
+  { .name = "full_attention", .take = take_rope },
 };
 
 /* Known keys without effect on the shape. */

@@ -13,13 +13,20 @@ llama3_share (const union weft_model *m, double frequency)
   return CLAMP ((turns - low) / (high - low), 0, 1);
 }
 
-double
-weft_rotary_frequency (const union weft_model *m, uint32_t i, uint32_t width)
+uint64_t
+weft_rotary_pairs (const union weft_model *m, uint64_t width)
 {
-  double frequency = pow (m->rotary_base, -2.0 * i / width), share = 0;
+  return (uint64_t) ((double) width * m->rotary_percent + 1e-6) / 2;
+}
+
+double
+weft_rotary_frequency (const union weft_model *m, uint32_t i, uint32_t width, gboolean local)
+{
+  double base = local ? m->rotary_base_local : m->rotary_base;
+  double frequency = pow (base, -2.0 * i / width), share = 0;
 
   g_assert (i < width / 2 && m->rotary_scaling != WEFT_ROTARY_OTHER);
-  if (m->rotary_scaling == WEFT_ROTARY_NONE)
+  if (m->rotary_scaling == WEFT_ROTARY_NONE || local)
     return frequency;
   if (m->rotary_scaling == WEFT_ROTARY_LLAMA3)
     share = llama3_share (m, frequency);

@@ -12,5 +12,12 @@
  *           (Llama 3.1, meta-llama/llama-models models/llama3/model.py)
  *   other   unknown: training refuses it
  *
+ * `local`: for a layer of weft_model_layer_is_local() the base is rotary_base_local, without
+ * scaling.
+ *
  * A token at position p is rotated by p times this value. */
-double weft_rotary_frequency (const union weft_model *m, uint32_t i, uint32_t width);
+double weft_rotary_frequency (const union weft_model *m, uint32_t i, uint32_t width,
+                              gboolean local);
+
+/* Rotated pairs of a head of `width`. A share like 0.4 of 80 is not exact in binary. */
+uint64_t weft_rotary_pairs (const union weft_model *m, uint64_t width);

@@ -94,11 +94,23 @@ unknown_unit (const struct weft_job *j)
 static const char *
 odd_layer (const struct weft_job *j)
 {
+  gboolean odd = M (norm_placement) != WEFT_NORM_PRE || M (residual) != WEFT_RESIDUAL_SEQUENTIAL;
+
   if (M (qk_l2_norm))
     return "qk_l2_norm: L2-normalised queries and keys";
-  if (M (sandwich_norm))
-    return "sandwich_norm: norms after attention and MLP";
+  if (M (num_moe_experts) && odd)
+    return "experts with norms of outputs, or beside attention: norm_placement, residual";
+  if (M (kv_lora_rank) && odd)
+    return "multi-latent attention with norms of outputs, or beside the MLP: norm_placement, "
+           "residual";
   return M (softmax_type) == WEFT_SOFTMAX_VANILLA ? NULL : "softmax_type: attention sinks";
+}
+
+/* Scores that are more than products of queries and keys. */
+static gboolean
+bends_scores (const struct weft_job *j)
+{
+  return M (attn_logit_softcapping) > 0 || M (position_embedding_type) == WEFT_ALIBI;
 }
 
 static gboolean

@@ -1,22 +1,7 @@
 #include "core/job/unit_modules.h"
+#include "core/job/family.h"
 #include "core/base/suggest.h"
 #include <string.h>
-
-/* Classes of transformers (models/FAMILY/modeling_FAMILY.py): class names begin with the second
- * column; only GPT-2 calls its layer a block. */
-static const struct family {
-  const char *name, *prefix, *layer;
-} families[] = {
-  { "gpt2", "GPT2", "Block" },
-  { "llama", "Llama", "DecoderLayer" },
-  { "mistral", "Mistral", "DecoderLayer" },
-  { "mixtral", "Mixtral", "DecoderLayer" },
-  { "qwen2", "Qwen2", "DecoderLayer" },
-  { "qwen3", "Qwen3", "DecoderLayer" },
-  { "qwen3_moe", "Qwen3Moe", "DecoderLayer" },
-  { "deepseek_v3", "DeepseekV3", "DecoderLayer" },
-  { "nemotron", "Nemotron", "DecoderLayer" },
-};
 
 static const struct unit {
   const char *word, *class;
@@ -26,28 +11,18 @@ static const struct unit {
 #undef WEFT_UNIT_ROW
 };
 
-static const struct family *
-family_of (const union weft_model *model)
-{
-  const char *name = g_quark_to_string ((GQuark) model->family);
-
-  for (size_t i = 0; i < G_N_ELEMENTS (families) && name; i++)
-    if (g_str_equal (families[i].name, name))
-      return &families[i];
-  return NULL;
-}
-
-/* The transformers class of a part of a layer, or NULL. The caller frees it. */
+/* The transformers class of a part of a layer (models/FAMILY/modeling_FAMILY.py), or NULL. The
+ * caller frees it. */
 static char *
-path_of (const struct family *family, enum weft_unit unit)
+path_of (const struct weft_family *family, enum weft_unit unit)
 {
   const char *part[WEFT_N_UNIT] = { [WEFT_UNIT_ATTENTION] = "Attention", [WEFT_UNIT_MLP] = "MLP" };
 
-  if (!family)
+  if (!family || !family->class)
     return NULL;
-  part[WEFT_UNIT_LAYER] = family->layer;
-  return part[unit] ? g_strdup_printf ("transformers.models.%s.modeling_%s.%s%s", family->name,
-                                       family->name, family->prefix, part[unit])
+  part[WEFT_UNIT_LAYER] = family->layer ? family->layer : "DecoderLayer";
+  return part[unit] ? g_strdup_printf ("transformers.models.%s.modeling_%s.%s%s", family->type,
+                                       family->type, family->class, part[unit])
                     : NULL;
 }
 
@@ -62,7 +37,7 @@ static int
 find (const char *name, const union weft_model *model)
 {
   for (int unit = 0; unit < WEFT_N_UNIT; unit++) {
-    g_autofree char *path = path_of (family_of (model), unit);
+    g_autofree char *path = path_of (weft_family_of (model), unit);
     if (g_str_equal (name, units[unit].word) || is_class (name, units[unit].class) ||
         is_class (name, path))
       return unit;
@@ -92,7 +67,7 @@ char *
 weft_unit_modules_problem (const char *name, const union weft_model *model)
 {
   g_autoptr (GPtrArray) known = g_ptr_array_new_with_free_func (g_free);
-  const struct family *family = family_of (model);
+  const struct weft_family *family = weft_family_of (model);
 
   for (int unit = 0; unit < WEFT_N_UNIT; unit++) {
     g_ptr_array_add (known, g_strdup (units[unit].word));

@@ -48,15 +48,33 @@ put_attention (struct list *l, const struct weft_job *job)
     put (l, "output of attention to the whole group", l->product, l->tokens, l->w.q);
 }
 
+/* Norms before attention and MLP, and after them. */
+static gboolean
+has_input_norms (const union weft_model *m)
+{
+  return m->norm_placement != WEFT_NORM_POST;
+}
+
+static void
+put_output_norm (struct list *l, const char *what)
+{
+  if (l->m->norm_placement != WEFT_NORM_PRE)
+    put (l, what, l->stream, l->rows, l->w.h);
+}
+
+/* Where attention and MLP read one stream, that is the input of the layer. */
 static void
 put_mlp (struct list *l, const struct weft_job *job)
 {
   uint32_t modules = weft_job_recompute (job).modules;
 
-  put (l, "input of the second norm", l->stream, l->rows, l->w.h);
+  if (l->m->residual == WEFT_RESIDUAL_SEQUENTIAL)
+    put (l, has_input_norms (l->m) ? "input of the second norm" : "input of the MLP", l->stream,
+         l->rows, l->w.h);
   if (modules >> WEFT_MODULE_MLP & 1)
     return;
-  if (!(modules >> WEFT_MODULE_LAYERNORM & 1))
+  if (!(modules >> WEFT_MODULE_LAYERNORM & 1) && has_input_norms (l->m) &&
+      l->m->residual != WEFT_RESIDUAL_ONE_NORM)
     put (l, "input of the MLP", l->product, l->rows, l->w.h);
   put (l, "input of its nonlinearity", l->product, l->tokens, l->w.up);
   put (l, "its output", l->product, l->tokens, l->w.f);
@@ -78,12 +96,14 @@ weft_activations_of_layer (const struct weft_job *job, struct weft_kept *kept)
     return 0;
   l.rows = k->sequence_parallel ? l.tokens / (uint64_t) k->tensor_model_parallel_size : l.tokens;
   put (&l, "input of the layer", l.stream, l.rows, l.w.h);
-  if (!(weft_job_recompute (job).modules >> WEFT_MODULE_LAYERNORM & 1))
+  if (!(weft_job_recompute (job).modules >> WEFT_MODULE_LAYERNORM & 1) && has_input_norms (l.m))
     put (&l, "input of attention", l.product, l.rows, l.w.h);
   put_attention (&l, job);
+  put_output_norm (&l, "output of attention, before its norm");
   if (k->hidden_dropout > 0)
     put (&l, "mask behind attention", 1, l.rows, l.w.h);
   put_mlp (&l, job);
+  put_output_norm (&l, "output of the MLP, before its norm");
   if (k->hidden_dropout > 0)
     put (&l, "mask behind the MLP", 1, l.rows, l.w.h);
   return l.n;

@@ -8,7 +8,7 @@
 #include "core/job/job.h"
 #include "core/program/program.h"
 
-#define WEFT_MOST_ACTIVATIONS 16
+#define WEFT_MOST_ACTIVATIONS 20
 
 struct weft_kept {
   const char *what;

@@ -31,6 +31,40 @@ struct gelu_slope {
   }
 };
 
+/* activation = gelu_erf */
+struct gelu_erf {
+  __device__ float
+  operator() (float x, float) const
+  {
+    return x * (0.5f + 0.5f * erff (x * 0.70710678118654752f));
+  }
+};
+
+struct gelu_erf_slope {
+  __device__ float
+  operator() (float x, float dy) const
+  {
+    float share = 0.5f + 0.5f * erff (x * 0.70710678118654752f);
+    return dy * (share + x * 0.39894228040143268f * expf (-0.5f * x * x));
+  }
+};
+
+struct relu {
+  __device__ float
+  operator() (float x, float) const
+  {
+    return x < 0 ? 0 : x;
+  }
+};
+
+struct relu_slope {
+  __device__ float
+  operator() (float x, float dy) const
+  {
+    return x > 0 ? dy : 0;
+  }
+};
+
 struct relu2 {
   __device__ float
   operator() (float x, float) const
@@ -67,3 +101,31 @@ swiglu_slopes (float gate, float up, float dy)
 
   return d;
 }
+
+/* A gate and what it multiplies: silu, or with activation = geglu the form of GELU with tanh. */
+struct silu_gate {
+  static __device__ __forceinline__ float
+  value (float gate, float up)
+  {
+    return swiglu_value (gate, up);
+  }
+  static __device__ __forceinline__ struct gate_and_up
+  slopes (float gate, float up, float dy)
+  {
+    return swiglu_slopes (gate, up, dy);
+  }
+};
+
+struct gelu_gate {
+  static __device__ __forceinline__ float
+  value (float gate, float up)
+  {
+    return gelu () (gate, 0) * up;
+  }
+  static __device__ __forceinline__ struct gate_and_up
+  slopes (float gate, float up, float dy)
+  {
+    struct gate_and_up d = { gelu_slope () (gate, dy * up), dy * gelu () (gate, 0) };
+    return d;
+  }
+};

@@ -31,8 +31,9 @@ side_of (struct weft_cuda_spot spot, uint64_t tokens)
 
 /* What all attention ops have in common: the shape except tokens and keys. */
 static struct attention
-attention_of (const uint64_t *dim)
+attention_of (const struct weft_cuda_launch *l)
 {
+  const uint64_t *dim = l->dim;
   struct attention a = {};
 
   a.heads = dim[HEADS];
@@ -40,7 +41,10 @@ attention_of (const uint64_t *dim)
   a.width = dim[WIDTH];
   a.value = dim[VALUE] ? dim[VALUE] : dim[WIDTH];
   a.window = dim[WINDOW] && dim[WINDOW] < EVERYTHING ? dim[WINDOW] : (uint64_t) EVERYTHING;
-  a.scale = 1 / sqrtf ((float) dim[WIDTH]);
+  a.scale = l->model.attention_scale;
+  a.cap = l->model.attention_cap;
+  a.slope_heads = l->model.slope_heads;
+  a.first_head = l->model.first_head;
   a.q_row = (a.heads + a.groups) * a.width + a.groups * a.value;
   return a;
 }
@@ -52,7 +56,7 @@ whole (const struct weft_cuda_launch *l, bool backward)
   const struct weft_cuda_spot alone = { 0, 1 };
   struct attention_call c = {};
 
-  c.a = attention_of (l->dim);
+  c.a = attention_of (l);
   c.a.batch = l->dim[BATCH];
   c.a.queries = c.a.keys = side_of (alone, l->dim[SEQUENCE]);
   c.a.kv_row = c.a.q_row;
@@ -80,7 +84,7 @@ part (const struct weft_cuda_launch *l, bool backward)
   from.at = (here.at + here.of - l->before) % here.of;
   if (l->dim[KEYS] == tokens * here.of)
     from = { 0, 1 };
-  c.a = attention_of (l->dim);
+  c.a = attention_of (l);
   c.a.batch = l->dim[TOKENS] / tokens;
   c.a.queries = side_of (here, tokens);
   c.a.keys = side_of (from, l->dim[KEYS]);
@@ -157,6 +161,41 @@ head_of (const struct attention &a, uint64_t n)
   return h;
 }
 
+/* ------------------------------------------------------------------------------ scores */
+
+/* What a head's score loses with each token of distance (kernels/traits.h). */
+static __device__ float
+slope_of (const struct attention &a, const struct head &h)
+{
+  uint64_t head = a.first_head + h.query, p = 1;
+
+  if (a.slope_heads == 0)
+    return 0;
+  while (2 * p <= a.slope_heads)
+    p *= 2;
+  return head < p ? exp2f (-8 * (float) (head + 1) / (float) p)
+                  : exp2f (-4 * (float) (2 * (head - p) + 1) / (float) p);
+}
+
+/* A score out of a product, and how much of its gradient is that of the product. */
+struct score {
+  float value, slope;
+};
+
+static __device__ __forceinline__ struct score
+score_of (const struct attention &a, float product, float fall)
+{
+  struct score s = { product * a.scale, a.scale };
+
+  if (a.cap != 0) {
+    float at = tanhf (s.value / a.cap);
+    s.value = a.cap * at;
+    s.slope = a.scale * (1 - at * at);
+  }
+  s.value -= fall;
+  return s;
+}
+
 /* ---------------------------------------------------------------------------- forward */
 
 /* A query without visible keys in a part gets output 0 and a log-sum-exp of -infinity. */
@@ -169,12 +208,15 @@ attend (struct attention a, const T *q, const T *kv, T *o, float *lse)
   for (; warp < a.batch * a.heads * a.queries.tokens; warp += (uint64_t) gridDim.x * WARPS) {
     struct head h = head_of (a, warp / a.queries.tokens);
     uint64_t i = warp % a.queries.tokens, position = position_in (a.queries, i);
+    float slope = slope_of (a, h);
     struct strip query = load (q + q_at (a, h, i), a.width), sum = {};
     float most = -INFINITY, total = 0;
     for (unsigned run = 0; run < a.keys.n; run++) {
       struct stretch seen = keys_of (a, a.keys.run[run], position);
       for (uint64_t j = seen.first; j < seen.end; j++) {
-        float score = dot (query, load (kv + k_at (a, h, j), a.width)) * a.scale;
+        float product = dot (query, load (kv + k_at (a, h, j), a.width));
+        float fall = slope * (float) (position - position_in (a.keys, j));
+        float score = score_of (a, product, fall).value;
         float larger = fmaxf (most, score), shrink = expf (most - larger);
         float p = expf (score - larger);
         multiply (&sum, shrink);
@@ -238,6 +280,7 @@ struct meeting {
 struct one_query {
   struct strip q, dout;
   float lse, delta; /* delta: dot product of do and o */
+  uint64_t position;
 };
 
 template <class T>
@@ -250,17 +293,21 @@ query_at (const backward_of<T> &b, const struct head &h, uint64_t i)
   q.dout = load (b.dout + o_at (b.a, h, i), b.a.value);
   q.lse = b.lse[lse_at (b.a, h, i)];
   q.delta = dot (q.dout, load (b.o + o_at (b.a, h, i), b.a.value));
+  q.position = position_in (b.a.queries, i);
   return q;
 }
 
+/* `slope`: what the head's score loses with each token up to key j. */
 static __device__ struct meeting
 meet (const struct attention &a, const struct one_query &q, const struct strip &k,
-      const struct strip &v)
+      const struct strip &v, float slope, uint64_t j)
 {
+  float fall = slope * (float) (q.position - position_in (a.keys, j));
+  struct score s = score_of (a, dot (q.q, k), fall);
   struct meeting m;
 
-  m.p = expf (dot (q.q, k) * a.scale - q.lse);
-  m.ds = m.p * (dot (q.dout, v) - q.delta) * a.scale;
+  m.p = expf (s.value - q.lse);
+  m.ds = m.p * (dot (q.dout, v) - q.delta) * s.slope;
   return m;
 }
 
@@ -275,12 +322,14 @@ query_gradients (backward_of<T> b)
     struct head h = head_of (a, warp / a.queries.tokens);
     uint64_t i = warp % a.queries.tokens, position = position_in (a.queries, i);
     struct one_query q = query_at (b, h, i);
+    float slope = slope_of (a, h);
     struct strip dq = {};
     for (unsigned run = 0; run < a.keys.n; run++) {
       struct stretch seen = keys_of (a, a.keys.run[run], position);
       for (uint64_t j = seen.first; j < seen.end; j++) {
         struct strip k = load (b.kv + k_at (a, h, j), a.width);
-        add (&dq, meet (a, q, k, load (b.kv + v_at (a, h, j), a.value)).ds, k);
+        struct strip v = load (b.kv + v_at (a, h, j), a.value);
+        add (&dq, meet (a, q, k, v, slope, j).ds, k);
       }
     }
     store (b.dq + q_at (a, h, i), a.width, dq, 1, b.adds_q);
@@ -295,11 +344,13 @@ struct key_gradient {
 template <class T>
 static __device__ void
 add_queries (const backward_of<T> &b, const struct head &h, const struct stretch &seeing,
-             struct key_gradient *g)
+             uint64_t j, struct key_gradient *g)
 {
+  float slope = slope_of (b.a, h);
+
   for (uint64_t i = seeing.first; i < seeing.end; i++) {
     struct one_query q = query_at (b, h, i);
-    struct meeting m = meet (b.a, q, g->k, g->v);
+    struct meeting m = meet (b.a, q, g->k, g->v, slope, j);
     add (&g->dk, m.ds, q.q);
     add (&g->dv, m.p, q.dout);
   }
@@ -319,7 +370,7 @@ key_gradients (backward_of<T> b)
                               load (b.kv + v_at (a, h, j), a.value), {}, {} };
     for (h.query = h.group * each; h.query < (h.group + 1) * each; h.query++)
       for (unsigned run = 0; run < a.queries.n; run++)
-        add_queries (b, h, queries_of (a, a.queries.run[run], position_in (a.keys, j)), &g);
+        add_queries (b, h, queries_of (a, a.queries.run[run], position_in (a.keys, j)), j, &g);
     store (b.dkv + k_at (a, h, j), a.width, g.dk, 1, b.adds_kv);
     store (b.dkv + v_at (a, h, j), a.value, g.dv, 1, b.adds_kv);
   }

@@ -26,6 +26,8 @@ struct attention {
   uint64_t window;       /* number of keys a query sees, including its own */
   uint64_t q_row, kv_row, k_column, v_column; /* in elements */
   float scale;                                /* of scores: 1 / sqrt (width) */
+  float cap;                                  /* soft cap of scores: cap tanh (x / cap); 0: none */
+  uint64_t slope_heads, first_head; /* ALiBi: heads of the model, or 0; first head of this rank */
 };
 
 /* A query head, or a key and value head, of a batch element. */
@@ -115,7 +117,7 @@ struct attention_call {
 };
 
 /* Tensor-core version: 16-bit heads of width 40 to 128, or those of latent attention, in multiples
- * of 8, aligned to 16 bytes. FALSE: not supported. */
+ * of 8, aligned to 16 bytes, without soft cap or ALiBi. FALSE: not supported. */
 bool weft_cuda_tiles_take (const struct attention_call *c);
 const char *
 weft_cuda_tiles_forward (const struct weft_cuda_launch *l, const struct attention_call *c);

@@ -273,6 +273,8 @@ weft_cuda_tiles_take (const struct attention_call *c)
   uintptr_t at = (uintptr_t) c->q | (uintptr_t) c->kv | (uintptr_t) c->o | (uintptr_t) c->dout |
                  (uintptr_t) c->dq | (uintptr_t) c->dkv;
 
+  if (c->a.cap != 0 || c->a.slope_heads != 0)
+    return false;
   if ((c->dtype != WEFT_BF16 && c->dtype != WEFT_FP16) || at % 16 != 0 ||
       c->a.batch * c->a.heads > MOST_IN_Y)
     return false;

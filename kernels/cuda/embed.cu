@@ -14,6 +14,7 @@ enum { BWD_IDS, DY, DTABLE, DPOSITIONS };
 
 struct table {
   uint64_t hidden, first, rows; /* vocabulary rows of this rank */
+  float multiplier;             /* of embeddings and of their gradients */
 };
 
 /* ----------------------------------------------------------------------------- forward */
@@ -21,13 +22,14 @@ struct table {
 /* One block per token. */
 __global__ void
 look_up (const int32_t *ids, struct array table, struct array positions, struct array y,
-         struct table c, uint64_t tokens, uint64_t sequence, struct weft_cuda_spot cp)
+         struct table c, uint64_t tokens, uint64_t sequence, uint64_t offset,
+         struct weft_cuda_spot cp)
 {
   for (uint64_t token = blockIdx.x; token < tokens; token += gridDim.x) {
     uint64_t row = (uint64_t) ids[token] - c.first;
-    uint64_t place = positions.data ? position_of (cp, sequence, token % sequence) : 0;
+    uint64_t place = positions.data ? offset + position_of (cp, sequence, token % sequence) : 0;
     for (uint64_t i = threadIdx.x; i < c.hidden; i += blockDim.x) {
-      float value = row < c.rows ? get (table, row * c.hidden + i) : 0;
+      float value = row < c.rows ? get (table, row * c.hidden + i) * c.multiplier : 0;
       if (positions.data)
         value += get (positions, place * c.hidden + i);
       put (y, token * c.hidden + i, value);
@@ -38,7 +40,7 @@ look_up (const int32_t *ids, struct array table, struct array positions, struct 
 static struct table
 table_of (const struct weft_cuda_launch *l, const struct weft_cuda_operand *o)
 {
-  struct table c = { l->dim[1], 0, o->n / l->dim[1] };
+  struct table c = { l->dim[1], 0, o->n / l->dim[1], l->model.embedding_multiplier };
 
   c.first = l->tp.at * c.rows;
   return c;
@@ -52,7 +54,7 @@ weft_cuda_embed (const struct weft_cuda_launch *l)
   WEFT_LAUNCH (look_up, blocks_for (l->dim[0], 1, MOST_BLOCKS), THREADS, 0, l->stream,
                (const int32_t *) o[IDS].data, array_of (&o[TABLE]),
                array_of (&o[POSITIONS]), array_of (&o[Y]), table_of (l, &o[TABLE]), l->dim[0],
-               l->model.sequence, l->cp);
+               l->model.sequence, l->model.position_offset, l->cp);
   return launched ();
 }
 
@@ -163,7 +165,7 @@ gather_pieces (struct gather g)
     uint64_t begin = i;
     float sum = 0;
     for (; i < last && g.sorted[i] == word; i++)
-      sum += get (g.dy, (uint64_t) g.order[i] * g.table.hidden + column);
+      sum += get (g.dy, (uint64_t) g.order[i] * g.table.hidden + column) * g.table.multiplier;
     bool before = begin == first && first > 0 && g.sorted[first - 1] == word;
     bool after = i == last && last < g.tokens && g.sorted[last] == word;
     if (before || after)
@@ -194,13 +196,13 @@ join_pieces (struct gather g, uint64_t pieces)
 /* Sum over sequences of the tokens at one position. */
 __global__ void
 gather_positions (struct array dy, struct array to, bool adds, uint64_t tokens, uint64_t hidden,
-                  uint64_t sequence, struct weft_cuda_spot cp)
+                  uint64_t sequence, uint64_t offset, struct weft_cuda_spot cp)
 {
   uint64_t here = sequence < tokens ? sequence : tokens;
 
   for (WEFT_EACH (i, here * hidden)) {
     uint64_t place = i / hidden, column = i % hidden;
-    uint64_t at = position_of (cp, sequence, place) * hidden + column;
+    uint64_t at = (offset + position_of (cp, sequence, place)) * hidden + column;
     float sum = 0;
     for (uint64_t token = place; token < tokens; token += sequence)
       sum += get (dy, token * hidden + column);
@@ -273,6 +275,7 @@ weft_cuda_embed_bwd (const struct weft_cuda_launch *l)
     return error;
   WEFT_LAUNCH (gather_positions, blocks_for (l->model.sequence * l->dim[1], THREADS, MOST_BLOCKS),
                THREADS, 0, l->stream, array_of (&o[DY]), array_of (&o[DPOSITIONS]),
-               (bool) o[DPOSITIONS].accumulate, l->dim[0], l->dim[1], l->model.sequence, l->cp);
+               (bool) o[DPOSITIONS].accumulate, l->dim[0], l->dim[1], l->model.sequence,
+               l->model.position_offset, l->cp);
   return launched ();
 }

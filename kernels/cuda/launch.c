@@ -2,6 +2,7 @@
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/table.h"
 #include "kernels/logsumexp.h"
+#include "kernels/traits.h"
 
 weft_cuda_launcher *const weft_cuda_launchers[WEFT_N_OP] = {
 #define KERNEL(id, name, ...) [id] = weft_cuda_##name,
@@ -29,7 +30,7 @@ turned_width (const struct weft_kernel *k)
   switch (k->kind) {
   case WEFT_OP_ROPE:
   case WEFT_OP_ROPE_BWD:
-    return (uint32_t) ((double) k->shape.dim[1] * k->model->rotary_percent + 1e-6);
+    return 2 * (uint32_t) weft_rotary_pairs (k->model, k->shape.dim[1]);
   case WEFT_OP_LATENT_SPLIT:
   case WEFT_OP_LATENT_SPLIT_BWD:
     return (uint32_t) k->shape.dim[2];
@@ -45,10 +46,13 @@ turned_width (const struct weft_kernel *k)
 static void
 set_turns (struct weft_cuda_model *m, const struct weft_kernel *k)
 {
+  gboolean local =
+      (k->kind == WEFT_OP_ROPE || k->kind == WEFT_OP_ROPE_BWD) && k->shape.dim[2] > 0;
+
   m->pairs = turned_width (k) / 2;
   g_assert (m->pairs <= WEFT_CUDA_MOST_PAIRS);
   for (uint32_t i = 0; i < m->pairs; i++)
-    m->frequency[i] = weft_rotary_frequency (k->model, i, 2 * m->pairs);
+    m->frequency[i] = weft_rotary_frequency (k->model, i, 2 * m->pairs, local);
 }
 
 static void
@@ -64,6 +68,24 @@ set_router (struct weft_cuda_router *r, const union weft_model *m)
   r->step = m->moe_router_bias_update_rate;
 }
 
+/* What an architecture puts into attention and embedding; the shape of both kinds of attention has a
+ * head's width in the same place. */
+static void
+set_traits (struct weft_cuda_model *m, const struct weft_kernel *k)
+{
+  gboolean embeds = k->kind == WEFT_OP_EMBED || k->kind == WEFT_OP_EMBED_BWD;
+
+  m->attention_scale = weft_attention_scale (k, k->shape.dim[4]);
+  m->attention_cap = (float) k->model->attn_logit_softcapping;
+  m->logit_cap = (float) k->model->final_logit_softcapping;
+  m->embedding_multiplier = embeds ? weft_embedding_multiplier (k) : 1;
+  m->position_offset = (uint64_t) k->model->position_offset;
+  m->slope_heads = k->model->position_embedding_type == WEFT_ALIBI
+                       ? (uint64_t) k->model->num_attention_heads
+                       : 0;
+  m->first_head = k->tp.at / weft_kernel_together (k) * weft_kernel_heads (k);
+}
+
 static void
 set_model (struct weft_cuda_model *m, const struct weft_kernel *k)
 {
@@ -76,6 +98,7 @@ set_model (struct weft_cuda_model *m, const struct weft_kernel *k)
   m->whole = (uint64_t) k->model->seq_length;
   m->activation = (uint32_t) k->model->activation;
   set_router (&m->router, k->model);
+  set_traits (m, k);
   set_turns (m, k);
 }
 
@@ -137,9 +160,11 @@ weft_cuda_scratch (enum weft_op_kind kind, const struct weft_shape *shape)
   case WEFT_OP_NORM_BWD:
   case WEFT_OP_NORM_DGRAD:
   case WEFT_OP_NORM_WGRAD:
-  case WEFT_OP_HEAD_NORM_BWD:
   case WEFT_OP_HEAD_NORM_DGRAD:
     return weft_cuda_scratch_norm (dim[0], dim[1]);
+  case WEFT_OP_HEAD_NORM_BWD:
+    return MAX (weft_cuda_scratch_norm (dim[0], dim[1]),
+                weft_cuda_scratch_norm (dim[0] / MAX (1, dim[2]), dim[1] * dim[2]));
   case WEFT_OP_HEAD_NORM_WGRAD:
     return weft_cuda_scratch_norm (dim[0] * dim[2], dim[1]);
   case WEFT_OP_EMBED_BWD:

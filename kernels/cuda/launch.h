@@ -48,7 +48,12 @@ struct weft_cuda_model {
   uint32_t layernorm;     /* otherwise rmsnorm */
   uint32_t pairs;         /* rotated pairs of a head */
   double frequency[WEFT_CUDA_MOST_PAIRS]; /* rotary frequency of each pair, radians per position */
-  uint32_t activation;                    /* of experts: enum weft_activation */
+  uint32_t activation;                    /* enum weft_activation */
+  float attention_scale;                  /* of scores */
+  float attention_cap, logit_cap;         /* soft caps: c tanh (x / c); 0: none */
+  float embedding_multiplier;
+  uint64_t position_offset;         /* first rows of the position table that no token uses */
+  uint64_t slope_heads, first_head; /* ALiBi: heads of the model, or 0; first head of this rank */
   struct weft_cuda_router router;
 };
 

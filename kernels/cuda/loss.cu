@@ -21,6 +21,7 @@ enum { GRADIENT = 3 };
 struct vocabulary {
   uint64_t rows, columns, counted; /* columns of a row; those inside the vocabulary */
   uint64_t first;                  /* word id of the first column */
+  float less;                      /* logits were soft-capped at 1 / less; 0: they were not */
 };
 
 /* Online softmax: largest so far, and sum of exponentials relative to it. */
@@ -107,8 +108,10 @@ put_gradient (V *x, struct copy<V> kept, struct vocabulary v, uint64_t target, f
     WEFT_UNROLL
     for (int e = 0; e < V::n; e++) {
       uint64_t at = i * V::n + e;
-      float p = exp2f ((to_float (some.at[e]) - lse) * LOG2_E);
-      set (&some.at[e], at < v.counted ? (p - (at == target ? 1.0f : 0.0f)) * share : 0);
+      float logit = to_float (some.at[e]), capped = logit * v.less;
+      float p = exp2f ((logit - lse) * LOG2_E);
+      float d = (p - (at == target ? 1.0f : 0.0f)) * share;
+      set (&some.at[e], at < v.counted ? d * (1 - capped * capped) : 0);
     }
     x[i] = some;
   }
@@ -162,7 +165,8 @@ add_losses (const float *losses, uint64_t rows, float *loss, bool adds, float *c
 static struct vocabulary
 vocabulary_of (const struct weft_cuda_launch *l, uint64_t whole)
 {
-  struct vocabulary v = { l->dim[0], l->dim[1], l->dim[1], l->tp.at * l->dim[1] };
+  struct vocabulary v = { l->dim[0], l->dim[1], l->dim[1], l->tp.at * l->dim[1],
+                          l->model.logit_cap > 0 ? 1 / l->model.logit_cap : 0 };
 
   if (whole)
     v.counted = v.first >= whole ? 0 : v.columns < whole - v.first ? v.columns : whole - v.first;

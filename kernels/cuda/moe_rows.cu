@@ -447,19 +447,9 @@ enum { U, PROB, ACT_COUNTS, ACT_Y };
 enum { BWD_DY = 3, DU, DPROB };
 enum { ACT_ROWS, ACT_COLUMNS, ACT_STRIDE = 3 };
 
-/* swiglu: a row has gates followed by ups; for other activations it has one half only. */
-struct of_swiglu {
+/* Gated activations: a row has gates followed by ups; other activations have one half only. */
+template <class G> struct of_gate : G {
   static const int wide = 2;
-  static __device__ float
-  value (float gate, float up)
-  {
-    return swiglu_value (gate, up);
-  }
-  static __device__ struct gate_and_up
-  slopes (float gate, float up, float dy)
-  {
-    return swiglu_slopes (gate, up, dy);
-  }
 };
 
 template <class F, class S> struct of_one {
@@ -582,7 +572,13 @@ run_activation (const struct weft_cuda_launch *l, bool back)
 {
   switch (l->model.activation) {
   case WEFT_SWIGLU:
-    return run_act_by_packs<of_swiglu> (l, back);
+    return run_act_by_packs<of_gate<silu_gate>> (l, back);
+  case WEFT_GEGLU:
+    return run_act_by_packs<of_gate<gelu_gate>> (l, back);
+  case WEFT_RELU:
+    return run_act_by_packs<of_one<relu, relu_slope>> (l, back);
+  case WEFT_GELU_ERF:
+    return run_act_by_packs<of_one<gelu_erf, gelu_erf_slope>> (l, back);
   case WEFT_SQUARED_RELU:
     return run_act_by_packs<of_one<relu2, relu2_slope>> (l, back);
   default:

@@ -22,12 +22,23 @@ enum { MOST_KEPT_TWICE = 12288 / 2 - 64 };
 struct rows {
   uint64_t n, columns;
   uint64_t heads, all, queries; /* heads 0: plain rows */
+  uint64_t stride, kept, first; /* stride: each row is one of a token, `first` elements from where
+                                   tokens begin, which are so many apart; and what was kept of them */
 };
 
 static __device__ __forceinline__ uint64_t
 start_of (const struct rows &r, uint64_t row)
 {
+  if (r.stride)
+    return row * r.stride + r.first;
   return (r.heads ? row / r.heads * r.all + row % r.heads : row) * r.columns;
+}
+
+/* Where a row that was kept begins. */
+static __device__ __forceinline__ uint64_t
+kept_start (const struct rows &r, uint64_t row)
+{
+  return r.stride ? row * r.kept + r.first : row * r.columns;
 }
 
 static __device__ __forceinline__ bool
@@ -35,6 +46,8 @@ is_key (const struct rows &r, uint64_t row)
 {
   return r.heads && row % r.heads >= r.queries;
 }
+
+enum { TOGETHER = 2 /* dimension of the norms of heads */ };
 
 struct norm {
   struct rows rows;
@@ -101,7 +114,7 @@ forward (struct norm c, const T *x, struct addends<T> of, struct weights w, T *y
       float value = kept ? kept[i] : to_float (x[at + i]);
       float to = (value - m.mean) * m.scale * get (weight, i);
       if (raw)
-        raw[row * n + i] = x[at + i];
+        raw[kept_start (c.rows, row) + i] = x[at + i];
       set (y + at + i, w.bias.data ? to + get (w.bias, i) : to);
     }
     __syncthreads (); /* the next row overwrites shared memory */
@@ -118,7 +131,7 @@ keep_moments (struct norm c, const T *x, struct moments *to)
 
   for (uint64_t row = blockIdx.x; row < c.rows.n; row += gridDim.x) {
     struct moments m =
-        moments_of (c, x + row * c.rows.columns, (const struct addends<T> *) NULL, NULL, room);
+        moments_of (c, x + kept_start (c.rows, row), (const struct addends<T> *) NULL, NULL, room);
     if (threadIdx.x == 0)
       to[row] = m;
   }
@@ -142,13 +155,13 @@ input_gradient (struct norm c, struct gradient<T> g)
   float *kept = n <= MOST_KEPT_TWICE ? shared : NULL; /* each thread uses its own elements only */
 
   for (uint64_t row = blockIdx.x; row < c.rows.n; row += gridDim.x) {
-    uint64_t at = start_of (c.rows, row);
+    uint64_t at = start_of (c.rows, row), from = kept_start (c.rows, row);
     struct array weight = is_key (c.rows, row) ? g.second : g.first;
     struct moments m = g.moments[row];
     float of_g = 0, of_gx = 0;
     for (uint64_t i = threadIdx.x; i < n; i += blockDim.x) {
       float one = to_float (g.dy[at + i]) * get (weight, i);
-      float xhat = (to_float (g.x[row * n + i]) - m.mean) * m.scale;
+      float xhat = (to_float (g.x[from + i]) - m.mean) * m.scale;
       of_g += one;
       of_gx += one * xhat;
       if (kept) {
@@ -160,7 +173,7 @@ input_gradient (struct norm c, struct gradient<T> g)
     of_gx = block_sum (of_gx, room) / (float) n;
     for (uint64_t i = threadIdx.x; i < n; i += blockDim.x) {
       float one = kept ? kept[i] : to_float (g.dy[at + i]) * get (weight, i);
-      float xhat = kept ? kept[n + i] : (to_float (g.x[row * n + i]) - m.mean) * m.scale;
+      float xhat = kept ? kept[n + i] : (to_float (g.x[from + i]) - m.mean) * m.scale;
       float dx = (one - of_g - xhat * of_gx) * m.scale;
       set (g.dx + at + i, g.dresidual ? dx + to_float (g.dresidual[at + i]) : dx);
     }
@@ -179,7 +192,7 @@ template <class T> struct weight_terms {
     uint64_t row = each ? i / each * c.rows.heads + first + i % each : i;
     float dy = to_float (g.dy[start_of (c.rows, row) + column]);
     struct moments m = g.moments[row];
-    term[0] = dy * ((to_float (g.x[row * c.rows.columns + column]) - m.mean) * m.scale);
+    term[0] = dy * ((to_float (g.x[kept_start (c.rows, row) + column]) - m.mean) * m.scale);
     term[1] = dy;
   }
 };
@@ -218,6 +231,22 @@ head_norm_of (const struct weft_cuda_launch *l)
   c.rows.heads = l->model.heads + l->model.groups;
   c.rows.all = c.rows.heads + l->model.groups;
   c.rows.queries = l->model.heads;
+  c.centred = false;
+  return c;
+}
+
+/* Heads of a token that are one row: its queries, or its keys. */
+static struct norm
+together_of (const struct weft_cuda_launch *l, bool keys)
+{
+  uint64_t heads = l->model.heads, groups = l->model.groups, width = l->dim[1];
+  struct norm c = norm_of (l);
+
+  c.rows.n = l->dim[0] / l->dim[TOGETHER];
+  c.rows.columns = (keys ? groups : heads) * width;
+  c.rows.stride = (heads + 2 * groups) * width;
+  c.rows.kept = (heads + groups) * width;
+  c.rows.first = keys ? heads * width : 0;
   c.centred = false;
   return c;
 }
@@ -314,7 +343,12 @@ weft_cuda_head_norm (const struct weft_cuda_launch *l)
   struct norm c = head_norm_of (l);
   struct weights w = { array_of (&o[1]), array_of (&o[2]), { NULL, WEFT_FP32 } };
 
-  return WEFT_BY_DTYPE (o[0].dtype, run_heads, l, &c, &w, o[3].data);
+  if (l->dim[TOGETHER] == 0)
+    return WEFT_BY_DTYPE (o[0].dtype, run_heads, l, &c, &w, o[3].data);
+  struct norm queries = together_of (l, false), keys = together_of (l, true);
+  const char *error = WEFT_BY_DTYPE (o[0].dtype, run_heads, l, &queries, &w, o[3].data);
+  w.first = w.second;
+  return error ? error : WEFT_BY_DTYPE (o[0].dtype, run_heads, l, &keys, &w, o[3].data);
 }
 
 /* Scratch: moments of the rows followed by that of columns.cuh; or that of norm_rows.cuh. */
@@ -472,12 +506,33 @@ run_head_norm_bwd (const struct weft_cuda_launch *l, const struct wanted *w, uin
   return run_backward (l, &c, g, w);
 }
 
+/* One after the other: both take the scratch. */
+template <class T>
+static const char *
+run_together_bwd (const struct weft_cuda_launch *l)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  const char *error = NULL;
+
+  for (int keys = 0; keys < 2 && !error; keys++) {
+    struct wanted w = { &o[0], &o[4 + keys], NULL, NULL };
+    struct gradient<T> g = gradient_of<T> (l);
+    struct norm c = together_of (l, keys);
+    g.first = array_of (&o[2 + keys]);
+    g.dx = (T *) o[0].data;
+    error = run_backward (l, &c, g, &w);
+  }
+  return error;
+}
+
 const char *
 weft_cuda_head_norm_bwd (const struct weft_cuda_launch *l)
 {
   const struct weft_cuda_operand *o = l->operand;
   struct wanted w = { &o[0], &o[4], NULL, &o[5] };
 
+  if (l->dim[TOGETHER] > 0)
+    return WEFT_BY_DTYPE (o[0].dtype, run_together_bwd, l);
   return WEFT_BY_DTYPE (o[0].dtype, run_head_norm_bwd, l, &w, 1);
 }
 

@@ -61,13 +61,53 @@ template <class F> struct flat_of {
     return WEFT_BY_DTYPE (l->operand[to].dtype, flat_of<functor>::run, l, l->operand[0].data,      \
                           second ? l->operand[1].data : NULL, l->operand[to].data);                \
   }
-FLAT (gelu, gelu, false, 1)
-FLAT (gelu_bwd, gelu_slope, true, 2)
+FLAT (relu, relu, false, 1)
+FLAT (relu_bwd, relu_slope, true, 2)
 FLAT (relu2, relu2, false, 1)
 FLAT (relu2_bwd, relu2_slope, true, 2)
 FLAT (add, plus, true, 2)
 
-/* ----------------------------------------------------------------------------- swiglu */
+/* By tanh, or by the error function. */
+const char *
+weft_cuda_gelu (const struct weft_cuda_launch *l)
+{
+  const struct weft_cuda_operand *o = l->operand;
+
+  return l->model.activation == WEFT_GELU_ERF
+             ? WEFT_BY_DTYPE (o[1].dtype, flat_of<gelu_erf>::run, l, o[0].data, NULL, o[1].data)
+             : WEFT_BY_DTYPE (o[1].dtype, flat_of<gelu>::run, l, o[0].data, NULL, o[1].data);
+}
+
+const char *
+weft_cuda_gelu_bwd (const struct weft_cuda_launch *l)
+{
+  const struct weft_cuda_operand *o = l->operand;
+
+  return l->model.activation == WEFT_GELU_ERF
+             ? WEFT_BY_DTYPE (o[2].dtype, flat_of<gelu_erf_slope>::run, l, o[0].data, o[1].data,
+                              o[2].data)
+             : WEFT_BY_DTYPE (o[2].dtype, flat_of<gelu_slope>::run, l, o[0].data, o[1].data,
+                              o[2].data);
+}
+
+__global__ void
+softcap (struct array x, uint64_t n, float cap)
+{
+  for (WEFT_EACH (i, n))
+    put (x, i, cap * tanhf (get (x, i) / cap));
+}
+
+const char *
+weft_cuda_softcap (const struct weft_cuda_launch *l)
+{
+  uint64_t n = l->dim[0] * l->dim[1];
+
+  WEFT_LAUNCH (softcap, blocks_for (n, THREADS, MOST_BLOCKS), THREADS, 0, l->stream,
+               array_of (&l->operand[0]), n, l->model.logit_cap);
+  return launched ();
+}
+
+/* ----------------------------------------------------------------- gates: swiglu, geglu */
 
 /* The grid's y dimension runs over rows, which saves a division per element. */
 #define EACH_ROW(row, n) uint64_t row = blockIdx.y; row < (n); row += gridDim.y
@@ -82,7 +122,7 @@ grid_of_rows (uint64_t rows, uint64_t columns)
 }
 
 /* P: elements read at a time; columns are counted in these. */
-template <class P>
+template <class G, class P>
 __global__ void
 swiglu (const P *gate_up, P *y, uint64_t rows, uint64_t columns)
 {
@@ -91,12 +131,12 @@ swiglu (const P *gate_up, P *y, uint64_t rows, uint64_t columns)
       const P *from = gate_up + row * 2 * columns + i;
       P gate = from[0], up = from[columns], to;
       for (int j = 0; j < P::n; j++)
-        set (&to.at[j], swiglu_value (to_float (gate.at[j]), to_float (up.at[j])));
+        set (&to.at[j], G::value (to_float (gate.at[j]), to_float (up.at[j])));
       y[row * columns + i] = to;
     }
 }
 
-template <class P>
+template <class G, class P>
 __global__ void
 swiglu_slope (const P *gate_up, const P *dy, P *dgate_up, uint64_t rows, uint64_t columns)
 {
@@ -106,7 +146,7 @@ swiglu_slope (const P *gate_up, const P *dy, P *dgate_up, uint64_t rows, uint64_
       P gate = gate_up[at], up = gate_up[at + columns], d = dy[row * columns + i], dgate, dup;
       for (int j = 0; j < P::n; j++) {
         struct gate_and_up to =
-            swiglu_slopes (to_float (gate.at[j]), to_float (up.at[j]), to_float (d.at[j]));
+            G::slopes (to_float (gate.at[j]), to_float (up.at[j]), to_float (d.at[j]));
         set (&dgate.at[j], to.gate);
         set (&dup.at[j], to.up);
       }
@@ -116,7 +156,7 @@ swiglu_slope (const P *gate_up, const P *dy, P *dgate_up, uint64_t rows, uint64_
 }
 
 /* Forward if dy is NULL. */
-template <class P>
+template <class G, class P>
 static const char *
 launch_swiglu (const struct weft_cuda_launch *l, const void *dy, void *to)
 {
@@ -125,33 +165,42 @@ launch_swiglu (const struct weft_cuda_launch *l, const void *dy, void *to)
   dim3 grid = grid_of_rows (rows, columns);
 
   if (dy)
-    WEFT_LAUNCH ((swiglu_slope<P>), grid, THREADS, 0, l->stream, x, (const P *) dy, (P *) to, rows,
+    WEFT_LAUNCH ((swiglu_slope<G, P>), grid, THREADS, 0, l->stream, x, (const P *) dy, (P *) to, rows,
                  columns);
   else
-    WEFT_LAUNCH ((swiglu<P>), grid, THREADS, 0, l->stream, x, (P *) to, rows, columns);
+    WEFT_LAUNCH ((swiglu<G, P>), grid, THREADS, 0, l->stream, x, (P *) to, rows, columns);
   return launched ();
 }
 
-template <class T>
-static const char *
-run_swiglu (const struct weft_cuda_launch *l, const void *dy, void *to)
-{
-  bool packed =
-      l->dim[1] % pack<T>::n == 0 && begin_at_packs (l->operand[0].data, dy, to);
+template <class G> struct swiglu_of {
+  template <class T>
+  static const char *
+  run (const struct weft_cuda_launch *l, const void *dy, void *to)
+  {
+    bool packed = l->dim[1] % pack<T>::n == 0 && begin_at_packs (l->operand[0].data, dy, to);
 
-  return packed ? launch_swiglu<pack<T>> (l, dy, to) : launch_swiglu<single<T>> (l, dy, to);
+    return packed ? launch_swiglu<G, pack<T>> (l, dy, to) : launch_swiglu<G, single<T>> (l, dy, to);
+  }
+};
+
+static const char *
+run_gate (const struct weft_cuda_launch *l, uint8_t dtype, const void *dy, void *to)
+{
+  return l->model.activation == WEFT_GEGLU
+             ? WEFT_BY_DTYPE (dtype, swiglu_of<gelu_gate>::run, l, dy, to)
+             : WEFT_BY_DTYPE (dtype, swiglu_of<silu_gate>::run, l, dy, to);
 }
 
 const char *
 weft_cuda_swiglu (const struct weft_cuda_launch *l)
 {
-  return WEFT_BY_DTYPE (l->operand[1].dtype, run_swiglu, l, NULL, l->operand[1].data);
+  return run_gate (l, l->operand[1].dtype, NULL, l->operand[1].data);
 }
 
 const char *
 weft_cuda_swiglu_bwd (const struct weft_cuda_launch *l)
 {
-  return WEFT_BY_DTYPE (l->operand[2].dtype, run_swiglu, l, l->operand[1].data, l->operand[2].data);
+  return run_gate (l, l->operand[2].dtype, l->operand[1].data, l->operand[2].data);
 }
 
 /* ---------------------------------------------------------------- arrays of any type */
@@ -234,6 +283,7 @@ weft_cuda_zero (const struct weft_cuda_launch *l)
 struct added_rows {
   uint64_t rows, columns, first;
   uint64_t sequence; /* position embedding: tokens of a sequence on this rank; 0: a bias */
+  uint64_t offset;   /* first rows of the position table that no token uses */
   struct weft_cuda_spot cp;
 };
 
@@ -242,7 +292,8 @@ add_rows (struct array x, struct array added, struct array y, struct added_rows 
 {
   for (WEFT_EACH (i, a.rows * a.columns)) {
     uint64_t row = a.first + i / a.columns, column = i % a.columns;
-    uint64_t other = a.sequence ? position_of (a.cp, a.sequence, row % a.sequence) : 0;
+    uint64_t place = a.sequence ? position_of (a.cp, a.sequence, row % a.sequence) : 0;
+    uint64_t other = place + a.offset;
     put (y, i, get (x, row * a.columns + column) + get (added, other * a.columns + column));
   }
 }
@@ -274,6 +325,7 @@ weft_cuda_add_positions (const struct weft_cuda_launch *l)
   a.rows = l->dim[0] / l->dim[2];
   a.first = l->dim[2] > 1 ? l->tp.at * a.rows : 0;
   a.sequence = l->model.sequence;
+  a.offset = l->model.position_offset;
   a.cp = l->cp;
   return run_add_rows (l, a);
 }

@@ -247,7 +247,7 @@ run (const struct weft_cuda_launch *l, struct products p)
 static float
 score_scale (const struct weft_cuda_launch *l)
 {
-  return 1 / sqrtf ((float) l->dim[WIDTH]);
+  return l->model.attention_scale;
 }
 
 const char *

@@ -47,6 +47,18 @@ static const struct {
   { SELECTIVE "recompute_modules=mlp", 32 + 0.5 - 2 - 16 },
   { SELECTIVE "recompute_modules=layernorm", 32 + 0.5 - 4 },
   { SEQUENCE SELECTIVE "recompute_modules=mlp,layernorm", (32 + 0.5 - 4 - 16) / 4 },
+  /* Norms of outputs keep these; without norms of inputs maps read the stream, which is kept. */
+  { "norm_placement=sandwich ", 32 + 0.5 + 4 },
+  { "norm_placement=post ", 32 + 0.5 - 4 + 4 },
+  { "norm_placement=sandwich " SEQUENCE, (32 + 0.5 + 4) / 4 },
+  { "norm_placement=sandwich " SELECTIVE "recompute_modules=mlp,layernorm",
+    32 + 0.5 + 4 - 4 - 16 },
+  /* The sum behind attention is not read again; one norm is read twice. */
+  { "residual=parallel ", 32 + 0.5 - 2 },
+  { "residual=parallel " SELECTIVE "recompute_modules=mlp,layernorm", 32 + 0.5 - 2 - 4 - 16 },
+  { "residual=parallel_one_norm ", 32 + 0.5 - 2 - 2 },
+  { "residual=parallel_one_norm " SELECTIVE "recompute_modules=mlp,layernorm",
+    32 + 0.5 - 2 - 2 - 2 - 16 },
 };
 
 static double

@@ -55,6 +55,16 @@ static const struct {
   { "gpt-oss-120b", 116.83e9, 5e-4, 5.13e9, 1e-3, OUTSIDE },
   { "grok-1-314b", 314e9, 0.006, 0.25 * 314e9, 0.07, ALL }, /* "314B, 25 % active": layers alone
                                                                are 314.9e9, two experts 26 % */
+  { "gemma2-9b", 9241705984, 0, 0, 0, ALL },
+  { "gemma3-1b", 999885952, 0, 0, 0, ALL },
+  { "gpt-neox-20b", 20554567680, 0, 0, 0, ALL },
+  { "olmo2-7b", 7298617344, 0, 0, 0, ALL },
+  { "phi3-mini", 3821079552, 0, 0, 0, ALL },
+  { "opt-6.7b", 6658473984, 0, 0, 0, ALL },
+  { "bloom-7b1", 7069016064, 0, 0, 0, ALL },
+  { "bloom-176b", 176247271424, 0, 0, 0, ALL },
+  { "glm4-9b", 9400279040, 0, 0, 0, ALL },
+  { "smollm3-3b", 3075098624, 0, 0, 0, ALL },
   { "nemotron4-15b", 3.2e9 + 12.5e9, 0.01, 0, 0, ALL },
   { "nemotron4-340b", 9.4e9 + 331.6e9, 1e-3, 0, 0, ALL },
 };
@@ -172,7 +182,7 @@ every_bundled_model_loads_clean_with_a_source (void **state)
       known = known || strcmp (published[k].name, names[i]) == 0;
     counted += known;
   }
-  assert_int_equal (counted, G_N_ELEMENTS (published) + 5);
+  assert_int_equal (counted, G_N_ELEMENTS (published) + 7);
 }
 
 static void
@@ -243,6 +253,42 @@ families_mean_what_their_files_do_not_say (void **state)
   assert_int_equal (deepseek.moe_shared_expert_intermediate_size, 2048);
   assert_true (deepseek.moe_router_enable_expert_bias);
   assert_int_equal (deepseek.moe_router_score_function, WEFT_SCORE_SIGMOID);
+}
+
+/* What makes each of the later decoders another architecture than llama. */
+static void
+decoders_have_the_traits_of_their_families (void **state)
+{
+  union weft_model gemma2 = load ("gemma2-9b"), gemma3 = load ("gemma3-1b"),
+                   neox = load ("gpt-neox-20b"), olmo = load ("olmo2-7b"), opt = load ("opt-6.7b"),
+                   bloom = load ("bloom-7b1"), glm = load ("glm4-9b"), smol = load ("smollm3-3b");
+
+  (void) state;
+  assert_int_equal (gemma2.norm_placement, WEFT_NORM_SANDWICH);
+  assert_int_equal (gemma2.activation, WEFT_GEGLU);
+  assert_true (gemma2.attn_logit_softcapping == 50 && gemma2.final_logit_softcapping == 30);
+  assert_true (gemma2.query_pre_attn_scalar == 256 && gemma2.embedding_multiplier == 0);
+  for (int64_t layer = 0; layer < 42; layer++)
+    assert_int_equal (weft_model_layer_window (&gemma2, layer), layer % 2 ? 0 : 4096);
+  for (int64_t layer = 0; layer < 26; layer++) {
+    assert_int_equal (weft_model_layer_window (&gemma3, layer), layer % 6 == 5 ? 0 : 512);
+    assert_true (weft_model_layer_is_local (&gemma3, layer) == (layer % 6 != 5));
+  }
+  assert_true (gemma3.rotary_base == 1e6 && gemma3.rotary_base_local == 1e4);
+  assert_true (gemma3.attn_logit_softcapping == 0 && gemma3.final_logit_softcapping == 0);
+  assert_int_equal (neox.residual, WEFT_RESIDUAL_PARALLEL);
+  assert_true (neox.rotary_percent == 0.25 && neox.add_qkv_bias && neox.add_bias_linear);
+  assert_int_equal (neox.activation, WEFT_GELU); /* gelu_fast */
+  assert_int_equal (olmo.norm_placement, WEFT_NORM_POST);
+  assert_true (olmo.qk_layernorm && olmo.qk_layernorm_whole);
+  assert_int_equal (opt.activation, WEFT_RELU);
+  assert_int_equal (opt.position_offset, 2);
+  assert_int_equal (bloom.position_embedding_type, WEFT_ALIBI);
+  assert_true (bloom.embedding_layernorm && bloom.seq_length == 2048);
+  assert_true (glm.add_qkv_bias && !glm.add_bias_linear && glm.rotary_percent == 0.5);
+  assert_int_equal (glm.norm_placement, WEFT_NORM_SANDWICH);
+  for (int64_t layer = 0; layer < 36; layer++)
+    assert_true (weft_model_layer_has_rope (&smol, layer) == (layer % 4 != 3));
 }
 
 /* How each family chooses experts: Megatron's flags for what the modelling files do. */
@@ -800,6 +846,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (names_match_whatever_case_dashes_dots_and_underscores),
   cmocka_unit_test (the_nano_models_have_the_promised_shapes),
   cmocka_unit_test (families_mean_what_their_files_do_not_say),
+  cmocka_unit_test (decoders_have_the_traits_of_their_families),
   cmocka_unit_test (routers_are_those_of_their_families),
   cmocka_unit_test (layers_differ_as_their_files_say),
   cmocka_unit_test (old_new_and_megatron_spellings_give_the_same_model),

@@ -67,13 +67,13 @@ draw (struct samples *all, struct sample *s, GRand *rand)
     if (weft_test_job (s->words, &job, &error))
       break;
     if (!strstr (error->message, "rule "))
-      fail_msg ("%s: %s", s->words, error->message);
+      fail_msg ("%s: %s", error->message, s->words); /* messages are cut at 1024 bytes */
     g_free (s->words);
     all->filtered++;
   }
   s->plan = weft_plan_new (&job, &unplanned);
   if (!s->plan)
-    fail_msg ("%s: %s", s->words, unplanned->message);
+    fail_msg ("%s: %s", unplanned->message, s->words);
   s->clock = run (&weft_exec_clock, s, &folded);
   s->sim = run (&weft_exec_sim, s, &folded);
 }

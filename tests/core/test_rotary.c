@@ -19,7 +19,7 @@ made (double base, enum weft_rotary_scaling scaling, double factor)
 static void
 assert_turns (const union weft_model *model, uint32_t i, uint32_t width, double wanted)
 {
-  double found = weft_rotary_frequency (model, i, width);
+  double found = weft_rotary_frequency (model, i, width, FALSE);
 
   if (!(fabs (found - wanted) <= 1e-14 * wanted))
     fail_msg ("pair %u of %u: found %.17g, wanted %.17g", i, width, found, wanted);
@@ -73,7 +73,7 @@ the_blend_is_continuous_and_never_rises (void **state)
 
   (void) state;
   for (uint32_t i = 0; i < 4096; i++) {
-    double now = weft_rotary_frequency (&model, i, 8192);
+    double now = weft_rotary_frequency (&model, i, 8192, FALSE);
     assert_true (now < before && now > 0.98 * fmin (before, 1));
     before = now;
   }

@@ -89,7 +89,10 @@ scale_both (const struct weft_cuda_gemm *g, float *a, float *b)
 static void
 follow (const struct weft_cuda_gemm *g, float *y, uint64_t n)
 {
-  struct weft_kernel k = { .kind = WEFT_OP_GELU, .shape = { .dim = { 1, n } } };
+  static const union weft_model by_tanh = { .activation = WEFT_GELU };
+  struct weft_kernel k = {
+    .kind = WEFT_OP_GELU, .shape = { .dim = { 1, n } }, .model = &by_tanh
+  };
   struct weft_operand all = { .data = y, .n = n, .dtype = WEFT_FP32 };
   g_autofree float *of = NULL;
 

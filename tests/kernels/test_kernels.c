@@ -91,6 +91,7 @@ static const struct derivative {
   { WEFT_OP_ATTENTION, WEFT_OP_ATTENTION_BWD, 1, "v0 v1 v2 d1 g0" },
   { WEFT_OP_GELU, WEFT_OP_GELU_BWD, 1, "v0 d1 g0" },
   { WEFT_OP_SWIGLU, WEFT_OP_SWIGLU_BWD, 1, "v0 d1 g0" },
+  { WEFT_OP_RELU, WEFT_OP_RELU_BWD, 1, "v0 d1 g0" },
   { WEFT_OP_RELU2, WEFT_OP_RELU2_BWD, 1, "v0 d1 g0" },
   { WEFT_OP_XENT, WEFT_OP_XENT_BWD, 4, "x0 v1 v2" },
 };
@@ -117,6 +118,8 @@ static void
 make_forward (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
 {
   make_small (rand, made, kind);
+  if (kind == WEFT_OP_XENT) /* whose backward goes on to what soft-capped logits were before */
+    made->model.final_logit_softcapping = 0;
   made->k.shape.dtype = made->k.shape.out_dtype = WEFT_FP32;
   for (uint32_t o = 0; o < made->n; o++) {
     struct weft_operand *operand = &made->k.operand[o];
@@ -225,6 +228,73 @@ a_gradient_is_the_slope_of_its_forward (void **state)
   for (unsigned d = 0; d < G_N_ELEMENTS (derivatives); d++)
     for (int trial = 0; trial < 4; trial++)
       check_derivative (rand, &derivatives[d]);
+  g_rand_free (rand);
+}
+
+/* The loss of logits that are soft-capped first. */
+static double
+capped_loss (const struct kernel_case *made, const double *logits)
+{
+  struct weft_kernel k = kernel_case_as_doubles (made);
+  struct weft_kernel cap = { .kind = WEFT_OP_SOFTCAP, .shape = k.shape, .model = k.model };
+
+  memcpy (k.operand[0].data, logits, k.operand[0].n * sizeof *logits);
+  cap.operand[0] = k.operand[0];
+  weft_ref_softcap (&cap);
+  weft_ref_xent (&k);
+  double loss = *(double *) k.operand[4].data;
+  kernel_case_free_memory (made, &k);
+  return loss;
+}
+
+/* The backward of such a loss, of each logit as it was before. */
+static void
+capped_gradient (const struct kernel_case *made, const double *logits, double *gradient)
+{
+  struct weft_kernel k = kernel_case_as_doubles (made);
+  struct weft_kernel cap = { .kind = WEFT_OP_SOFTCAP, .shape = k.shape, .model = k.model };
+
+  memcpy (k.operand[0].data, logits, k.operand[0].n * sizeof *logits);
+  cap.operand[0] = k.operand[0];
+  weft_ref_softcap (&cap);
+  weft_ref_xent (&k);
+  struct weft_kernel back = k;
+  back.kind = WEFT_OP_XENT_BWD;
+  back.shape.dim[2] = 1;
+  back.shape.dim[4] = 0;
+  back.operand[3] = (struct weft_operand){ 0 };
+  weft_ref_xent_bwd (&back);
+  memcpy (gradient, k.operand[0].data, k.operand[0].n * sizeof *gradient);
+  kernel_case_free_memory (made, &k);
+}
+
+static void
+soft_capped_logits_get_the_gradient_of_what_they_were_before (void **state)
+{
+  GRand *rand = g_rand_new_with_seed (11);
+  const double step = 1e-5;
+
+  (void) state;
+  for (int trial = 0; trial < 4; trial++) {
+    struct kernel_case made;
+    make_forward (rand, &made, WEFT_OP_XENT);
+    made.model.final_logit_softcapping = 30;
+    uint64_t n = made.k.operand[0].n;
+    g_autofree double *gradient = g_new (double, n);
+    g_autofree double *logits = g_memdup2 (made.k.operand[0].data, n * sizeof (double));
+    capped_gradient (&made, logits, gradient);
+    for (uint64_t i = 0; i < n; i++) {
+      double x = logits[i];
+      logits[i] = x + step;
+      double above = capped_loss (&made, logits);
+      logits[i] = x - step;
+      double slope = (above - capped_loss (&made, logits)) / (2 * step);
+      logits[i] = x;
+      if (!(fabs (slope - gradient[i]) <= 1e-6))
+        fail_msg ("logit %" PRIu64 ": gradient %.9g, slope %.9g", i, gradient[i], slope);
+    }
+    kernel_case_clear (&made);
+  }
   g_rand_free (rand);
 }
 
@@ -488,6 +558,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_kernel_does_what_its_reference_does),
   cmocka_unit_test (parts_together_have_the_bits_of_the_whole),
   cmocka_unit_test (a_gradient_is_the_slope_of_its_forward),
+  cmocka_unit_test (soft_capped_logits_get_the_gradient_of_what_they_were_before),
   cmocka_unit_test (sequences_of_one_call_fold_like_calls_of_one_sequence),
   cmocka_unit_test (an_exact_sum_does_not_see_how_rows_are_split_over_calls),
   cmocka_unit_test (the_residual_gradient_is_added_in_place),

@@ -71,6 +71,16 @@ choose_model (GRand *rand, union weft_model *m)
   m->rotary_percent = g_rand_boolean (rand) ? 1 : 0.5;
   m->rotary_scaling = g_rand_boolean (rand) ? WEFT_ROTARY_NONE : WEFT_ROTARY_LLAMA3;
   m->rotary_scaling_factor = 8;
+  m->rotary_base_local = 100;
+  m->activation = kernel_case_pick (rand, "0 1 3 4");
+  m->attn_logit_softcapping = kernel_case_pick (rand, "0 2 50");
+  m->final_logit_softcapping = kernel_case_pick (rand, "0 30 200");
+  m->query_pre_attn_scalar = kernel_case_pick (rand, "0 5");
+  m->embedding_multiplier = kernel_case_pick (rand, "0 1 3");
+  m->position_offset = kernel_case_pick (rand, "0 2");
+  m->qk_layernorm_whole = g_rand_boolean (rand);
+  if (g_rand_boolean (rand) && m->attn_logit_softcapping == 0)
+    m->position_embedding_type = WEFT_ALIBI;
 }
 
 static uint64_t
@@ -100,6 +110,8 @@ dimension (GRand *rand, const struct kernel_case *made, const char *word)
     { "one parts passes times pieces", 1 },
     { "leaves tail whole own piece window value depth alike kept drawn",
       0 }, /* one rank has all; one tensor fills a slice */
+    { "local", made->sequences % 2 },
+    { "together", m->qk_layernorm_whole ? heads : 0 },
     { "itself", made->k.shape.dim[0] % 2 },
     { "divisor slices", (uint64_t) kernel_case_pick (rand, "2 3 7") },
   };
@@ -195,6 +207,8 @@ kernel_case_make (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
   choose_shape (rand, made);
   made->k.shape.dtype = dtype;
   made->k.shape.out_dtype = g_rand_boolean (rand) ? dtype : WEFT_FP32;
+  if (kernel_case_is_one_of (weft_op_info[kind].word, "matmul_gelu matmul_dgrad_gelu"))
+    made->model.activation = WEFT_GELU; /* what a product is fused with */
   made->k.model = &made->model;
   made->k.control = &made->control;
   made->k.canonical = g_rand_boolean (rand);

@@ -859,6 +859,7 @@ weft_random_job (GRand *rand)
   random_head (words, rand);
   random_extras (words, rand);
   random_recipe (words, rand);
+  weft_random_traits (words);
   if (one_in (rand, 3))
     spread_out (words);
   return g_string_free (g_steal_pointer (&words), FALSE);

@@ -20,3 +20,7 @@ uint64_t weft_test_ops (const weft_plan *plan);
 /* A small random job over everything that shapes a program: model, cluster, batch, pipeline,
  * data-parallel and recompute knobs. A few break a rule. The caller frees it. */
 char *weft_random_job (GRand *rand);
+
+/* Appends traits of other decoders to one job in three (random_traits.c).  What it draws follows
+ * from the words, so that other jobs stay what they are. */
+void weft_random_traits (GString *words);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the vectors beside it: nine tiny models, their losses, gradients and optimizer steps.
+"""Makes the vectors beside it: eighteen tiny models, their losses, gradients and optimizer steps.
 
 Needs PyTorch (1.13 or newer) and nothing else.  Gradients are autograd's, the optimizer is
 torch.optim.AdamW, clipping is torch.nn.utils.clip_grad_norm_; the models are written here from the
@@ -19,6 +19,7 @@ papers, with parameters named and laid out as transformers does:
   deepseek_v3  arXiv 2412.19437, section 2: queries from a latent too; sigmoid scores, groups of
           experts, a correction of the choice that moves after every step, a prediction layer
           (section 2.2) whose loss has a weight of 0.1; rotary pairs stand side by side in its files
+  gemma2, gemma3_text, phi3, gpt_neox, olmo2, opt, bloom, glm4, smollm3  decoders.py
 
 Everything is computed in double and rounded to fp32 once, when it is written.
 
@@ -33,6 +34,8 @@ import sys
 
 import torch
 import torch.nn.functional as F
+
+import decoders
 
 BATCH = 4
 STEPS = 3
@@ -403,6 +406,16 @@ def gpt2_pass(c, w, ids, targets):
     return logits, loss, loss, {}
 
 
+def decoder_shapes(c):
+    return decoders.Decoder(c).shapes()
+
+
+def decoder_pass(c, w, ids, targets):
+    logits = decoders.Decoder(c, w).logits(ids)
+    loss = loss_of(logits, targets)
+    return logits, loss, loss, {}
+
+
 def llama_pass(c, w, ids, targets):
     model = Llama(c, w)
     logits, stream = model.run(ids)
@@ -415,8 +428,8 @@ def llama_pass(c, w, ids, targets):
 # ------------------------------------------------------------- weights and steps
 
 
-def draw(shapes, seed):
-    """Norms around 1, biases and all else around 0, far enough from both that each one counts.
+def draw(shapes, seed, norm=1.0):
+    """Norms around `norm`, biases and all else around 0, far enough from both that each one counts.
     Corrections of a choice are small beside scores, which are near a half.  Rounded to fp32 here,
     so that the file holds exactly what was computed with."""
     source = random.Random(seed)
@@ -424,7 +437,7 @@ def draw(shapes, seed):
     for name, shape in shapes.items():
         is_norm = len(shape) == 1 and name.endswith(".weight")
         spread = 0.03 if name.endswith(BIAS) else 0.17
-        values = [source.gauss(1.0 if is_norm else 0.0, spread) for _ in range(math.prod(shape))]
+        values = [source.gauss(norm if is_norm else 0.0, spread) for _ in range(math.prod(shape))]
         weights[name] = torch.tensor(values, dtype=torch.float32).reshape(shape).double()
     return weights
 
@@ -491,13 +504,15 @@ def repeated(c, w):
 def make(name, config, folder):
     if name == "gpt2":
         shapes, model, length = gpt2_shapes, gpt2_pass, config["n_positions"]
+    elif name in decoders.CONFIGS:
+        shapes, model, length = decoder_shapes, decoder_pass, decoders.length_of(config)
     else:
         shapes, model, length = llama_shapes, llama_pass, config["max_position_embeddings"]
     source = random.Random("tokens of " + name)
     stream = [source.randrange(config["vocab_size"]) for _ in range(BATCH * length + 1)]
     ids = torch.tensor(stream[:-1]).reshape(BATCH, length)
     targets = torch.tensor(stream[1:]).reshape(BATCH, length)
-    weights = draw(shapes(config), "weights of " + name)
+    weights = draw(shapes(config), "weights of " + name, decoders.NORMS.get(name, 1.0))
     record, after = run_steps(lambda *tensors: model(config, *tensors), weights, ids, targets)
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -516,7 +531,7 @@ def make(name, config, folder):
 
 def main():
     folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else __file__).resolve()
-    for name, config in CONFIGS.items():
+    for name, config in (CONFIGS | decoders.CONFIGS).items():
         make(name, config, (folder.parent if folder.is_file() else folder) / name)
 
 

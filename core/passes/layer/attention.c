@@ -88,6 +88,20 @@ gather_gradient (struct weft_step *s, uint32_t d_o)
   return group;
 }
 
+static struct weft_shape
+head_norm_shape (const struct weft_step *s)
+{
+  return WEFT_SHAPE (s->product_dtype, head_rows (s), s->model->kv_channels,
+                     s->model->qk_layernorm_whole ? s->width.heads + s->width.groups : 0);
+}
+
+static struct weft_shape
+rope_shape (const struct weft_step *s)
+{
+  return WEFT_SHAPE (s->product_dtype, head_rows (s), s->model->kv_channels,
+                     (uint64_t) weft_model_layer_is_local (s->model, s->at.layer));
+}
+
 static void
 prepare_heads (struct weft_step *s, struct weft_saved *saved)
 {
@@ -97,15 +111,12 @@ prepare_heads (struct weft_step *s, struct weft_saved *saved)
     return;
   if (m->qk_layernorm) {
     saved->raw = weft_product (s, head_rows (s) / s->tokens * m->kv_channels, "qk_raw");
-    weft_emit (s, WEFT_OP_HEAD_NORM, "qk_norm",
-               WEFT_SHAPE (s->product_dtype, head_rows (s), m->kv_channels),
+    weft_emit (s, WEFT_OP_HEAD_NORM, "qk_norm", head_norm_shape (s),
                WEFT_USES (WEFT_RW (saved->qkv), WEFT_R (weft_layer_weight (s, WEFT_Q_NORM_WEIGHT)),
                           WEFT_R (weft_layer_weight (s, WEFT_K_NORM_WEIGHT)), WEFT_W (saved->raw)));
   }
   if (weft_model_layer_has_rope (m, s->at.layer))
-    weft_emit (s, WEFT_OP_ROPE, "rope",
-               WEFT_SHAPE (s->product_dtype, head_rows (s), m->kv_channels),
-               WEFT_USES (WEFT_RW (saved->qkv)));
+    weft_emit (s, WEFT_OP_ROPE, "rope", rope_shape (s), WEFT_USES (WEFT_RW (saved->qkv)));
 }
 
 /* Hugging Face models check whether a batch of one sequence is packed: the host reads a number from
@@ -168,7 +179,7 @@ head_norm_backward (struct weft_step *s, const struct weft_saved *saved, uint32_
                              weft_params_layer (s, WEFT_K_NORM_WEIGHT) };
   struct weft_use grad[2] = { weft_grad_begin (s, param[0]), weft_grad_begin (s, param[1]) };
   uint32_t weight[] = { weft_weight_read (s, param[0]), weft_weight_read (s, param[1]) };
-  struct weft_shape shape = WEFT_SHAPE (s->product_dtype, head_rows (s), s->model->kv_channels);
+  struct weft_shape shape = head_norm_shape (s);
 
   if (s->mesh->tp > 1 && s->canonical) {
     uint32_t all_dqkv = weft_tensor_all_gather (s, dqkv, "qk_norm"),
@@ -200,9 +211,7 @@ prepare_heads_backward (struct weft_step *s, const struct weft_saved *saved, uin
   if (m->kv_lora_rank)
     return;
   if (weft_model_layer_has_rope (m, s->at.layer))
-    weft_emit (s, WEFT_OP_ROPE_BWD, "rope",
-               WEFT_SHAPE (s->product_dtype, head_rows (s), m->kv_channels),
-               WEFT_USES (WEFT_RW (dqkv)));
+    weft_emit (s, WEFT_OP_ROPE_BWD, "rope", rope_shape (s), WEFT_USES (WEFT_RW (dqkv)));
   if (!m->qk_layernorm)
     return;
   head_norm_backward (s, saved, dqkv);

@@ -8,6 +8,7 @@
  * WEFT_NO_BUF. */
 struct weft_saved {
   uint32_t x, n1, raw, qkv, o, lse, x1, n2, u, a; /* layer.c has the diagram */
+  uint32_t made, mlp; /* outputs of attention and of the MLP, where a norm reads them */
   uint32_t whole_o; /* output of attention that proj does not read as it is: of whole sequences, or
                        of a group that ranks share; else WEFT_NO_BUF */
   uint32_t scores, choice, prob, row, counts, sent, back, xp, pp, xw, eu, ea; /* experts: moe.h */
@@ -97,6 +98,14 @@ uint32_t weft_norm_again (struct weft_step *s, const char *name, enum weft_layer
 uint32_t weft_norm_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
                              uint32_t dy, uint32_t x, uint32_t dresidual);
 
+/* The same in a buffer of its own; dresidual may be WEFT_NO_BUF. */
+uint32_t weft_norm_backward_apart (struct weft_step *s, const char *name,
+                                   enum weft_layer_param which, uint32_t dy, uint32_t x,
+                                   uint32_t dresidual);
+
+/* a + b, rows of the residual stream. */
+uint32_t weft_stream_add (struct weft_step *s, const char *name, uint32_t a, uint32_t b);
+
 /* The gradients of any norm, by its weight and bias. */
 struct weft_norm_operands {
   uint32_t dy, x, dresidual, dx;
@@ -107,11 +116,9 @@ void weft_norm_gradients (struct weft_step *s, const char *name, const uint32_t 
 
 /* ------------------------------------------------------------- MLP, dropout */
 
-/* mlp.c: from x1 to the output of fc2; from the gradient of the layer's output to that of x1.  The
- * nonlinearity for `columns` outputs, and its gradient. */
+/* mlp.c: the MLP up to the output of fc2; backward: nodes.h.  The nonlinearity for `columns`
+ * outputs, and its gradient. */
 uint32_t weft_layer_mlp (struct weft_step *s, struct weft_saved *saved);
-uint32_t weft_layer_mlp_backward (struct weft_step *s, struct weft_saved *saved,
-                                  uint32_t dresidual);
 uint32_t weft_activate (struct weft_step *s, uint64_t columns, uint32_t u);
 uint32_t weft_activate_backward (struct weft_step *s, uint64_t columns, uint32_t u, uint32_t da);
 

@@ -62,6 +62,36 @@ leave_embedding (struct weft_step *s)
 {
   weft_after_module (s, weft_params_of_end (s, WEFT_EMBED_WEIGHT));
   weft_after_module (s, weft_params_of_end (s, WEFT_POSITION_WEIGHT));
+  weft_after_module (s, weft_params_of_end (s, WEFT_EMBED_NORM_WEIGHT));
+}
+
+/* The norm of embeddings, where a model has one. */
+static uint32_t
+normalise_words (struct weft_step *s, uint32_t x)
+{
+  uint64_t h = s->model->hidden_size;
+
+  if (weft_params_of_end (s, WEFT_EMBED_NORM_WEIGHT) == WEFT_NO_PARAM)
+    return x;
+  uint32_t y = weft_activation (s, h, "embedding_norm");
+  weft_emit (s, WEFT_OP_NORM, "embedding_norm", WEFT_SHAPE (s->dtype, s->rows, h),
+             WEFT_USES (WEFT_R (x), WEFT_R (end_weight (s, WEFT_EMBED_NORM_WEIGHT)),
+                        WEFT_R (end_weight (s, WEFT_EMBED_NORM_BIAS)), WEFT_W (y)));
+  return y;
+}
+
+static uint32_t
+normalise_words_backward (struct weft_step *s, const struct weft_saved_end *end, uint32_t dy)
+{
+  const uint32_t param[] = { weft_params_of_end (s, WEFT_EMBED_NORM_WEIGHT),
+                             weft_params_of_end (s, WEFT_EMBED_NORM_BIAS) };
+  struct weft_norm_operands o = { .dy = dy, .x = end->embedded, .dresidual = WEFT_NO_BUF };
+
+  if (param[0] == WEFT_NO_PARAM)
+    return dy;
+  o.dx = weft_activation (s, s->model->hidden_size, "dembedding");
+  weft_norm_gradients (s, "embedding_norm", param, &o);
+  return o.dx;
 }
 
 static void
@@ -89,7 +119,7 @@ join_words (struct weft_step *s, uint32_t x, uint32_t positions)
 }
 
 uint32_t
-weft_embed_words (struct weft_step *s, uint32_t ids, uint32_t *mask)
+weft_embed_words (struct weft_step *s, struct weft_saved_end *end)
 {
   uint64_t h = s->model->hidden_size;
   uint32_t x = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->dtype, s->tokens * h, "embedding");
@@ -98,24 +128,27 @@ weft_embed_words (struct weft_step *s, uint32_t ids, uint32_t *mask)
   gboolean shared = s->mesh->tp > 1;
 
   weft_emit (s, WEFT_OP_EMBED, "embedding", WEFT_SHAPE (s->dtype, s->tokens, h),
-             WEFT_USES (WEFT_R (ids), WEFT_R (table), WEFT_R (shared ? WEFT_NO_BUF : positions),
-                        WEFT_W (x)));
+             WEFT_USES (WEFT_R (end->ids), WEFT_R (table),
+                        WEFT_R (shared ? WEFT_NO_BUF : positions), WEFT_W (x)));
   if (shared)
     x = join_words (s, x, positions);
+  end->embedded = x;
+  x = normalise_words (s, x);
   leave_embedding (s);
-  return weft_drop (s, WEFT_DROP_EMBEDDING, x, mask);
+  return weft_drop (s, WEFT_DROP_EMBEDDING, x, &end->mask);
 }
 
 uint32_t
 weft_embed_forward (struct weft_step *s, uint32_t micro)
 {
-  return weft_embed_words (s, s->layer->saved_end[micro].ids, &s->layer->saved_end[micro].mask);
+  return weft_embed_words (s, &s->layer->saved_end[micro]);
 }
 
 uint32_t
 weft_embed_words_backward (struct weft_step *s, const struct weft_saved_end *end, uint32_t dx)
 {
   dx = weft_drop_backward (s, WEFT_DROP_EMBEDDING, dx, end->mask);
+  dx = normalise_words_backward (s, end, dx);
   return weft_tensor_gather_rows (s, dx, "embedding");
 }
 
@@ -175,6 +208,15 @@ weft_head_logits (struct weft_step *s, uint32_t normed, uint32_t weight)
 }
 
 void
+weft_head_cap (struct weft_step *s, uint32_t logits)
+{
+  if (s->model->final_logit_softcapping > 0)
+    weft_emit (s, WEFT_OP_SOFTCAP, "softcap",
+               WEFT_SHAPE (s->product_dtype, s->tokens, s->width.vocab),
+               WEFT_USES (WEFT_RW (logits)));
+}
+
+void
 weft_head_dgrad (struct weft_step *s, uint32_t dlogits, uint32_t weight, uint32_t dn)
 {
   struct weft_shape shape = WEFT_SHAPE (s->product_dtype, s->tokens, s->width.vocab,
@@ -192,6 +234,7 @@ predict (struct weft_step *s, struct weft_saved_end *end)
   uint32_t all = weft_tensor_gather_rows (s, end->normed, "head");
 
   end->logits = weft_head_logits (s, all, weft_cast_weight (s, weft_head_param (s)));
+  weft_head_cap (s, end->logits);
   weft_loss_forward (s, end);
 }
 

@@ -3,10 +3,10 @@
 #pragma once
 #include "core/passes/layer/block.h"
 
-/* Activations of the two ends: token ids, the dropout mask of embeddings, input and output of the
- * final norm, logits, logsumexp. */
+/* Activations of the two ends: token ids, the input of the norm of embeddings, their dropout mask,
+ * input and output of the final norm, logits, logsumexp. */
 struct weft_saved_end {
-  uint32_t ids, targets, mask, x, normed, logits, lse;
+  uint32_t ids, targets, embedded, mask, x, normed, logits, lse;
   uint32_t depth;   /* of multi-token prediction, 1 and more; of the model's own loss 0 */
   uint32_t arrived; /* the copy of targets to the device */
 };
@@ -25,13 +25,13 @@ void weft_ends_load (struct weft_step *s, const struct weft_cell *cell);
 uint32_t weft_embed_forward (struct weft_step *s, uint32_t micro);
 void weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx);
 
-/* Embeddings of any ids; from their gradient to that of the rows that were looked up, of all
- * tokens; which is added to `table`. `passes`: canonical order, ids of several depths chunk by
- * chunk of a sequence; or 0. */
+/* Embeddings of the ids of `end`, whose embedded and mask it fills; from their gradient to that of
+ * the rows that were looked up, of all tokens; which is added to `table`. `passes`: canonical
+ * order, ids of several depths chunk by chunk of a sequence; or 0. */
 struct weft_words {
   uint32_t ids, dx, passes;
 };
-uint32_t weft_embed_words (struct weft_step *s, uint32_t ids, uint32_t *mask);
+uint32_t weft_embed_words (struct weft_step *s, struct weft_saved_end *end);
 uint32_t weft_embed_words_backward (struct weft_step *s, const struct weft_saved_end *end,
                                     uint32_t dx);
 void weft_embed_words_gradient (struct weft_step *s, struct weft_words words, struct weft_use table,
@@ -56,6 +56,7 @@ struct weft_saved_end *weft_head_end (const struct weft_step *s, uint32_t micro,
 /* Its products. The weight gradient is begun and done once in a microbatch, and every loss adds to
  * it. In canonical order one kernel takes all losses: a chunk of a sequence is one leaf. */
 uint32_t weft_head_logits (struct weft_step *s, uint32_t normed, uint32_t weight);
+void weft_head_cap (struct weft_step *s, uint32_t logits); /* final_logit_softcapping */
 void weft_head_dgrad (struct weft_step *s, uint32_t dlogits, uint32_t weight, uint32_t dn);
 struct weft_use weft_head_begin (struct weft_step *s);
 void weft_head_wgrad (struct weft_step *s, const uint32_t *dlogits, const uint32_t *normed,

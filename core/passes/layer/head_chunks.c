@@ -68,6 +68,7 @@ predict (struct weft_step *s, struct head *h, uint32_t depth, struct rows rows)
   end.logits = h->dlogits[depth] = weft_head_logits (s, h->part[depth], h->weight);
   weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_TP));
   weft_build_dep (s->b, end.arrived);
+  weft_head_cap (s, end.logits);
   weft_loss_both (s, &end, h->gradient);
   s->at.phase = h->phase;
   weft_head_dgrad (s, end.logits, h->weight, part_of (s, h, h->dn[depth], rows));

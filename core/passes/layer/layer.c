@@ -3,6 +3,10 @@
  *   x -> norm1 -> n1 -> qkv (rope) -> attention -> o -> proj -> + x -> x1
  *   x1 -> norm2 -> n2 -> fc1 -> u -> activation -> a -> fc2 -> + x1 -> output
  *
+ * norm_placement = post: no norm1 and norm2 there, but one after proj and one after fc2; sandwich:
+ * both, with attention_norm after proj and mlp_norm after fc2. residual = parallel: norm2 reads x,
+ * not x1; parallel_one_norm: fc1 reads n1.
+ *
  * Kept for backward: x, n1, qkv, o, lse, x1, n2, u, a. In 16-bit bytes that is
  *
  *   sbh (2 + 2 + 4k/a + 2 + 2 + 2 + 2 + 2 w f/h + 2 f/h) + 4 a s b, w = 2 with a gated MLP, else 1
@@ -30,6 +34,15 @@
 #include "core/passes/layer/chunk.h"
 #include "core/passes/layer/nodes.h"
 
+/* The norm of the output of attention, or of the MLP. */
+static enum weft_layer_param
+output_norm (const struct weft_step *s, gboolean attention)
+{
+  if (s->model->norm_placement == WEFT_NORM_POST)
+    return attention ? WEFT_NORM1_WEIGHT : WEFT_NORM2_WEIGHT;
+  return attention ? WEFT_ATTENTION_NORM_WEIGHT : WEFT_MLP_NORM_WEIGHT;
+}
+
 static void
 clear (struct weft_saved *saved)
 {
@@ -37,6 +50,36 @@ clear (struct weft_saved *saved)
 
   for (unsigned i = 0; i < sizeof *saved / sizeof *buf; i++)
     buf[i] = WEFT_NO_BUF;
+}
+
+uint32_t
+weft_layer_output_norm (struct weft_step *s, gboolean attention, uint32_t y, uint32_t *made)
+{
+  const char *const names[] = { "mlp_norm", "attention_norm" };
+
+  if (s->model->norm_placement == WEFT_NORM_PRE)
+    return y;
+  *made = y;
+  return weft_norm_stream (s, names[attention], output_norm (s, attention), y);
+}
+
+uint32_t
+weft_layer_output_norm_backward (struct weft_step *s, gboolean attention, uint32_t made,
+                                 uint32_t dy)
+{
+  const char *const names[] = { "mlp_norm", "attention_norm" };
+
+  if (s->model->norm_placement == WEFT_NORM_PRE)
+    return dy;
+  return weft_norm_backward_apart (s, names[attention], output_norm (s, attention), dy, made,
+                                   WEFT_NO_BUF);
+}
+
+/* Input of the map to queries, keys and values: a norm, or the residual stream. */
+static uint32_t
+input (const struct weft_saved *saved)
+{
+  return saved->n1 != WEFT_NO_BUF ? saved->n1 : saved->x;
 }
 
 static void
@@ -47,24 +90,46 @@ attend (struct weft_step *s, struct weft_layer_pass *pass)
 
   clear (saved);
   saved->x = pass->x;
-  saved->n1 = weft_norm (s, "norm1", WEFT_NORM1_WEIGHT, pass->x);
+  if (s->model->norm_placement != WEFT_NORM_POST)
+    saved->n1 = weft_norm (s, "norm1", WEFT_NORM1_WEIGHT, pass->x);
   if (s->model->kv_lora_rank)
     weft_latent_forward (s, saved);
   else
-    saved->qkv =
-        weft_heads_gather (s, weft_linear (s, "qkv", WEFT_QKV_WEIGHT, saved->n1, w->made, w->h));
+    saved->qkv = weft_heads_gather (
+        s, weft_linear (s, "qkv", WEFT_QKV_WEIGHT, input (saved), w->made, w->h));
   weft_layer_attention (s, saved);
   uint32_t p = weft_linear (s, "proj", WEFT_PROJ_WEIGHT, saved->o, w->h, w->own);
-  saved->x1 = weft_residual (s, WEFT_DROP_ATTENTION, pass->x, weft_cast_to_residual (s, p, "proj"),
-                             &saved->mask_o);
+  p = weft_layer_output_norm (s, TRUE, weft_cast_to_residual (s, p, "proj"), &saved->made);
+  pass->x = weft_residual (s, WEFT_DROP_ATTENTION, pass->x, p, &saved->mask_o);
+  if (s->model->residual == WEFT_RESIDUAL_SEQUENTIAL)
+    saved->x1 = pass->x;
   weft_after_module (s, weft_params_layer (s, WEFT_NORM1_WEIGHT));
 }
 
+/* A norm that attention and MLP share was recomputed for the MLP. */
 static void
 normalise_again (struct weft_step *s, struct weft_saved *saved)
 {
-  if (weft_recomputes (s, WEFT_MODULE_LAYERNORM))
+  gboolean done = s->model->residual == WEFT_RESIDUAL_ONE_NORM;
+
+  if (s->model->norm_placement != WEFT_NORM_POST && !done &&
+      weft_recomputes (s, WEFT_MODULE_LAYERNORM))
     saved->n1 = weft_norm_again (s, "norm1", WEFT_NORM1_WEIGHT, saved->x);
+}
+
+/* From the gradient of the input of attention to that of the layer's input. */
+static void
+leave_attention (struct weft_step *s, struct weft_layer_pass *pass, uint32_t dn1)
+{
+  const struct weft_saved *saved = pass->saved;
+
+  if (s->model->residual == WEFT_RESIDUAL_ONE_NORM)
+    dn1 = weft_stream_add (s, "dn1", weft_cast_to_residual (s, dn1, "norm1"),
+                           weft_cast_to_residual (s, pass->beside, "norm1"));
+  if (s->model->norm_placement == WEFT_NORM_POST)
+    pass->x = weft_stream_add (s, "dresidual", weft_cast_to_residual (s, dn1, "qkv"), pass->x);
+  else
+    pass->x = weft_norm_backward (s, "norm1", WEFT_NORM1_WEIGHT, dn1, saved->x, pass->x);
 }
 
 static void
@@ -72,9 +137,11 @@ attend_backward (struct weft_step *s, struct weft_layer_pass *pass)
 {
   const struct weft_widths *w = &s->width;
   struct weft_saved *saved = pass->saved;
+  uint32_t branch = s->model->residual == WEFT_RESIDUAL_SEQUENTIAL ? pass->x : pass->branch;
 
-  weft_after_module (s, weft_params_layer (s, WEFT_NORM2_WEIGHT));
-  uint32_t dp = weft_drop_backward (s, WEFT_DROP_ATTENTION, pass->x, saved->mask_o);
+  weft_after_module (s, weft_params_of_mlp (s, pass->layer));
+  uint32_t dp = weft_drop_backward (s, WEFT_DROP_ATTENTION, branch, saved->mask_o);
+  dp = weft_layer_output_norm_backward (s, TRUE, saved->made, dp);
   uint32_t d_o = weft_linear_backward (s, "proj", WEFT_PROJ_WEIGHT, dp, saved->o, w->h, w->own);
   gboolean latent = weft_recomputes (s, WEFT_MODULE_MLA_UP_PROJ);
   if (latent) {
@@ -87,8 +154,8 @@ attend_backward (struct weft_step *s, struct weft_layer_pass *pass)
   uint32_t dn1 = s->model->kv_lora_rank ? weft_latent_backward (s, saved, dqkv)
                                         : weft_linear_backward (s, "qkv", WEFT_QKV_WEIGHT,
                                                                 weft_heads_scatter (s, dqkv),
-                                                                saved->n1, w->made, w->h);
-  pass->x = weft_norm_backward (s, "norm1", WEFT_NORM1_WEIGHT, dn1, saved->x, pass->x);
+                                                                input (saved), w->made, w->h);
+  leave_attention (s, pass, dn1);
 }
 
 static gboolean
@@ -110,9 +177,11 @@ weft_layer_forward_node (struct weft_step *s, struct weft_layer_pass *pass,
     weft_moe_forward_node (s, pass, node);
   else if (node == WEFT_NODE_MLP)
     pass->mlp = weft_layer_mlp (s, saved);
-  if (node == WEFT_NODE_ADD)
-    pass->x = weft_residual (s, WEFT_DROP_MLP, saved->x1,
-                             weft_cast_to_residual (s, pass->mlp, "fc2"), &saved->mask_y);
+  if (node == WEFT_NODE_ADD) {
+    uint32_t y =
+        weft_layer_output_norm (s, FALSE, weft_cast_to_residual (s, pass->mlp, "fc2"), &saved->mlp);
+    pass->x = weft_residual (s, WEFT_DROP_MLP, pass->x, y, &saved->mask_y);
+  }
   s->at.layer = WEFT_NO_LAYER;
 }
 
@@ -133,12 +202,14 @@ weft_layer_backward_node (struct weft_step *s, struct weft_layer_pass *pass,
   struct weft_op at = s->at;
 
   s->at.layer = pass->layer;
+  if (node == WEFT_N_NODE - 1)
+    pass->branch = pass->x;
   if (weft_step_delays (s))
     s->at.phase = WEFT_PHASE_INPUT_GRAD;
   if (has_experts (s, pass))
     weft_moe_backward_node (s, pass, node);
   else if (node == WEFT_NODE_MLP)
-    pass->x = weft_layer_mlp_backward (s, pass->saved, pass->x);
+    weft_layer_mlp_backward (s, pass);
   if (node == WEFT_NODE_ATTENTION)
     attend_backward (s, pass);
   s->at = at;

@@ -1,5 +1,5 @@
 /* The MLP of a layer: norm, up, nonlinearity, down. */
-#include "core/passes/layer/block.h"
+#include "core/passes/layer/nodes.h"
 
 /* Forward and backward op of each activation, and its label. */
 static const struct {
@@ -11,6 +11,7 @@ static const struct {
   [WEFT_SQUARED_RELU] = { WEFT_OP_RELU2, WEFT_OP_RELU2_BWD, "relu2" },
   [WEFT_GELU_ERF] = { WEFT_OP_GELU, WEFT_OP_GELU_BWD, "gelu" },
   [WEFT_GEGLU] = { WEFT_OP_SWIGLU, WEFT_OP_SWIGLU_BWD, "geglu" },
+  [WEFT_RELU] = { WEFT_OP_RELU, WEFT_OP_RELU_BWD, "relu" },
   [WEFT_QUICK_GEGLU] = { WEFT_OP_SWIGLU, WEFT_OP_SWIGLU_BWD, "quick_geglu" },
 };
 
@@ -35,12 +36,37 @@ weft_activate_backward (struct weft_step *s, uint64_t columns, uint32_t u, uint3
   return du;
 }
 
+/* The residual stream that the MLP reads: with the output of attention, or without. */
+static uint32_t
+stream (const struct weft_step *s, const struct weft_saved *saved)
+{
+  return s->model->residual == WEFT_RESIDUAL_SEQUENTIAL ? saved->x1 : saved->x;
+}
+
+/* Whether the MLP has a norm of its own before it. */
+static gboolean
+has_norm (const struct weft_step *s)
+{
+  return s->model->norm_placement != WEFT_NORM_POST &&
+         s->model->residual != WEFT_RESIDUAL_ONE_NORM;
+}
+
+/* Input of fc1: the norm before it, that of attention, or the residual stream. */
+static uint32_t
+input (const struct weft_step *s, const struct weft_saved *saved)
+{
+  if (saved->n2 != WEFT_NO_BUF)
+    return saved->n2;
+  return s->model->residual == WEFT_RESIDUAL_ONE_NORM ? saved->n1 : saved->x1;
+}
+
 /* Activations that backward of the MLP reads, computed or recomputed. */
 static void
 inner (struct weft_step *s, struct weft_saved *saved)
 {
-  saved->n2 = weft_norm (s, "norm2", WEFT_NORM2_WEIGHT, saved->x1);
-  saved->u = weft_linear (s, "fc1", WEFT_FC1_WEIGHT, saved->n2, s->width.up, s->width.h);
+  if (has_norm (s))
+    saved->n2 = weft_norm (s, "norm2", WEFT_NORM2_WEIGHT, stream (s, saved));
+  saved->u = weft_linear (s, "fc1", WEFT_FC1_WEIGHT, input (s, saved), s->width.up, s->width.h);
   saved->a = weft_activate (s, s->width.f, saved->u);
 }
 
@@ -60,20 +86,48 @@ inner_again (struct weft_step *s, struct weft_saved *saved)
   s->at = at;
 }
 
-uint32_t
-weft_layer_mlp_backward (struct weft_step *s, struct weft_saved *saved, uint32_t dres)
+static void
+normalise_again (struct weft_step *s, struct weft_saved *saved)
 {
-  uint32_t dy = weft_drop_backward (s, WEFT_DROP_MLP, dres, saved->mask_y);
+  if (has_norm (s) && weft_recomputes (s, WEFT_MODULE_LAYERNORM) &&
+      !weft_recomputes (s, WEFT_MODULE_MLP))
+    saved->n2 = weft_norm_again (s, "norm2", WEFT_NORM2_WEIGHT, stream (s, saved));
+}
 
+/* From the gradient of the input of fc1 to that of the residual stream before the MLP.  Where
+ * attention and MLP read the same stream, attention reads the old gradient (pass->branch). */
+static void
+join_gradients (struct weft_step *s, struct weft_layer_pass *pass, uint32_t dn2)
+{
+  const struct weft_saved *saved = pass->saved;
+
+  if (s->model->residual == WEFT_RESIDUAL_ONE_NORM)
+    pass->beside = dn2;
+  else if (!has_norm (s))
+    pass->x = weft_stream_add (s, "dresidual", weft_cast_to_residual (s, dn2, "fc1"), pass->x);
+  else if (s->model->residual == WEFT_RESIDUAL_PARALLEL)
+    pass->x = weft_norm_backward_apart (s, "norm2", WEFT_NORM2_WEIGHT, dn2, saved->x, pass->x);
+  else
+    pass->x = weft_norm_backward (s, "norm2", WEFT_NORM2_WEIGHT, dn2, saved->x1, pass->x);
+}
+
+void
+weft_layer_mlp_backward (struct weft_step *s, struct weft_layer_pass *pass)
+{
+  struct weft_saved *saved = pass->saved;
+  uint32_t dy = weft_drop_backward (s, WEFT_DROP_MLP, pass->x, saved->mask_y);
+
+  dy = weft_layer_output_norm_backward (s, FALSE, saved->mlp, dy);
+  if (s->model->residual == WEFT_RESIDUAL_ONE_NORM && weft_recomputes (s, WEFT_MODULE_LAYERNORM))
+    saved->n1 = weft_norm_again (s, "norm1", WEFT_NORM1_WEIGHT, saved->x);
   if (weft_recomputes (s, WEFT_MODULE_MLP))
     inner_again (s, saved);
   uint32_t da =
       weft_linear_backward (s, "fc2", WEFT_FC2_WEIGHT, dy, saved->a, s->width.h, s->width.f);
   uint32_t du = weft_activate_backward (s, s->width.f, saved->u, da);
 
-  if (weft_recomputes (s, WEFT_MODULE_LAYERNORM) && !weft_recomputes (s, WEFT_MODULE_MLP))
-    saved->n2 = weft_norm_again (s, "norm2", WEFT_NORM2_WEIGHT, saved->x1);
-  uint32_t dn2 =
-      weft_linear_backward (s, "fc1", WEFT_FC1_WEIGHT, du, saved->n2, s->width.up, s->width.h);
-  return weft_norm_backward (s, "norm2", WEFT_NORM2_WEIGHT, dn2, saved->x1, dres);
+  normalise_again (s, saved);
+  uint32_t dn2 = weft_linear_backward (s, "fc1", WEFT_FC1_WEIGHT, du, input (s, saved), s->width.up,
+                                       s->width.h);
+  join_gradients (s, pass, dn2);
 }

@@ -95,20 +95,6 @@ join (struct weft_step *s, struct weft_saved_mtp *m)
   return weft_cast_to_residual (s, gather_columns (s, y), "mtp_proj");
 }
 
-/* The gradient of a norm; dresidual, added to it, may be WEFT_NO_BUF. */
-static uint32_t
-norm_backward (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t dy,
-               uint32_t x, uint32_t dresidual)
-{
-  const uint32_t param[] = { weft_params_layer (s, which), weft_params_layer (s, which + 1) };
-  struct weft_norm_operands o = { .x = x, .dresidual = dresidual };
-
-  o.dy = weft_cast_to_residual (s, dy, name);
-  o.dx = weft_activation (s, s->width.h, "dresidual");
-  weft_norm_gradients (s, name, param, &o);
-  return o.dx;
-}
-
 /* Backward of join(): the gradients of words and of the stream. */
 static void
 take_apart (struct weft_step *s, const struct weft_saved_mtp *m, uint32_t dy, uint32_t parts[2])
@@ -148,7 +134,7 @@ weft_mtp_forward (struct weft_step *s, uint32_t micro, uint32_t stream)
     weft_before_layer (s, layer_of (s, depth));
     m->end.depth = depth;
     m->stream = stream;
-    m->words = weft_embed_words (s, m->end.ids, &m->end.mask);
+    m->words = weft_embed_words (s, &m->end);
     run_layer (s, micro, depth);
     stream = weft_norm_stream (s, "mtp_norm", WEFT_MTP_NORM_WEIGHT, m->end.x);
     m->end.normed = weft_cast (s, stream, s->product_dtype, "mtp_norm");
@@ -200,19 +186,19 @@ depth_backward (struct weft_step *s, uint32_t micro, uint32_t depth, const uint3
   uint32_t layer = layer_of (s, depth), parts[2];
 
   s->at.layer = s->backward_layer = layer;
-  uint32_t dy =
-      norm_backward (s, "mtp_norm", WEFT_MTP_NORM_WEIGHT, dy_of[0], m->end.x, WEFT_NO_BUF);
+  uint32_t dy = weft_norm_backward_apart (s, "mtp_norm", WEFT_MTP_NORM_WEIGHT, dy_of[0], m->end.x,
+                                          WEFT_NO_BUF);
   if (weft_recomputes_mtp (s))
     run_again (s, micro, depth);
   dy = weft_layer_backward (s, layer, saved_at (s, micro, depth), dy);
   take_apart (s, m, dy, parts);
-  uint32_t dwords = norm_backward (s, "mtp_words_norm", WEFT_MTP_WORDS_NORM_WEIGHT, parts[0],
-                                   m->words, WEFT_NO_BUF);
+  uint32_t dwords = weft_norm_backward_apart (s, "mtp_words_norm", WEFT_MTP_WORDS_NORM_WEIGHT,
+                                              parts[0], m->words, WEFT_NO_BUF);
   lookups->ids[depth - 1] = m->end.ids;
   lookups->dx[depth - 1] = weft_embed_words_backward (s, &m->end, dwords);
   words_gradient (s, depth, lookups);
-  return norm_backward (s, "mtp_stream_norm", WEFT_MTP_STREAM_NORM_WEIGHT, parts[1], m->stream,
-                        dy_of[1]);
+  return weft_norm_backward_apart (s, "mtp_stream_norm", WEFT_MTP_STREAM_NORM_WEIGHT, parts[1],
+                                   m->stream, dy_of[1]);
 }
 
 static struct weft_use

@@ -30,6 +30,8 @@ struct weft_layer_pass {
   uint32_t x;             /* input, after the last node output; backward their gradients */
   uint32_t mlp;           /* output of the MLP or of shared experts, or its gradient */
   uint32_t rows, weights; /* tokens and router weights on their way to experts or back */
+  uint32_t branch;        /* backward: gradient of what attention added to the stream */
+  uint32_t beside;        /* backward: gradient of the norm that attention and MLP both read */
 };
 
 /* layer.c; moe.c: what a layer of experts does in a node, beside attention. */
@@ -41,6 +43,16 @@ void weft_moe_forward_node (struct weft_step *s, struct weft_layer_pass *pass,
                             enum weft_layer_node node);
 void weft_moe_backward_node (struct weft_step *s, struct weft_layer_pass *pass,
                              enum weft_layer_node node);
+
+/* layer.c: the norm of the output of attention, or of the MLP (norm_placement = post, sandwich),
+ * which stores its input in `made`; its gradient.  Without such a norm both return their input. */
+uint32_t weft_layer_output_norm (struct weft_step *s, gboolean attention, uint32_t y,
+                                 uint32_t *made);
+uint32_t weft_layer_output_norm_backward (struct weft_step *s, gboolean attention, uint32_t made,
+                                          uint32_t dy);
+
+/* mlp.c: from the gradient of the layer's output to that of the MLP's input. */
+void weft_layer_mlp_backward (struct weft_step *s, struct weft_layer_pass *pass);
 
 /* recompute.c: a microbatch enters layer `l` of the chunk with input x, and leaves it. */
 struct weft_layer_pass weft_chunk_before_layer (struct weft_step *s, uint32_t micro, uint32_t l,

@@ -82,3 +82,26 @@ weft_norm_backward (struct weft_step *s, const char *name, enum weft_layer_param
   weft_norm_gradients (s, name, param, &o);
   return o.dx;
 }
+
+uint32_t
+weft_norm_backward_apart (struct weft_step *s, const char *name, enum weft_layer_param which,
+                          uint32_t dy, uint32_t x, uint32_t dresidual)
+{
+  const uint32_t param[] = { weft_params_layer (s, which), weft_params_layer (s, which + 1) };
+  struct weft_norm_operands o = { .x = x, .dresidual = dresidual };
+
+  o.dy = weft_cast_to_residual (s, dy, name);
+  o.dx = weft_activation (s, s->width.h, "dresidual");
+  weft_norm_gradients (s, name, param, &o);
+  return o.dx;
+}
+
+uint32_t
+weft_stream_add (struct weft_step *s, const char *name, uint32_t a, uint32_t b)
+{
+  uint32_t sum = weft_activation (s, s->model->hidden_size, name);
+
+  weft_emit (s, WEFT_OP_ADD, name, WEFT_SHAPE (s->dtype, s->rows, s->model->hidden_size),
+             WEFT_USES (WEFT_R (a), WEFT_R (b), WEFT_W (sum)));
+  return sum;
+}

@@ -12,6 +12,7 @@ struct extent {
   uint64_t tail;       /* program.h */
   uint64_t whole_rows; /* of the tensor without padding, where there is some; else 0 */
   uint64_t block;      /* experts: rows of one expert; else 0 */
+  gboolean trait;      /* of few architectures: a program without it does not name it */
 };
 
 static struct extent
@@ -28,6 +29,10 @@ layer_extent (const struct weft_step *s, uint32_t layer, enum weft_layer_param w
   uint64_t norm_bias = m->normalization == WEFT_LAYERNORM ? h : 0;
   uint64_t rank = m->kv_lora_rank, q_rank = m->q_lora_rank;
   uint64_t head_norm = m->qk_layernorm && !rank ? m->kv_channels : 0;
+  uint64_t q_norm = head_norm * (m->qk_layernorm_whole ? w->heads : 1),
+           k_norm = head_norm * (m->qk_layernorm_whole ? w->groups : 1);
+  gboolean sandwich = m->norm_placement == WEFT_NORM_SANDWICH,
+           one = m->residual == WEFT_RESIDUAL_ONE_NORM;
   gboolean mtp = layer >= m->num_layers;
   uint64_t joint = mtp ? h : 0, joint_bias = mtp ? norm_bias : 0;
   const struct extent table[WEFT_N_LAYER_PARAM] = {
@@ -42,16 +47,20 @@ layer_extent (const struct weft_step *s, uint32_t layer, enum weft_layer_param w
     [WEFT_NORM1_BIAS] = { norm_bias, 1 },
     [WEFT_QKV_WEIGHT] = { rank ? 0 : w->made, h, WEFT_CUT_ROWS, kv },
     [WEFT_QKV_BIAS] = { m->add_qkv_bias && !rank ? w->made : 0, 1, WEFT_CUT_ROWS, kv },
-    [WEFT_Q_NORM_WEIGHT] = { head_norm, 1 },
-    [WEFT_K_NORM_WEIGHT] = { head_norm, 1 },
+    [WEFT_Q_NORM_WEIGHT] = { q_norm, 1 },
+    [WEFT_K_NORM_WEIGHT] = { k_norm, 1 },
     [WEFT_PROJ_WEIGHT] = { h, w->own, WEFT_CUT_COLUMNS },
     [WEFT_PROJ_BIAS] = { m->add_bias_linear ? h : 0, 1 },
-    [WEFT_NORM2_WEIGHT] = { h, 1 },
-    [WEFT_NORM2_BIAS] = { norm_bias, 1 },
+    [WEFT_ATTENTION_NORM_WEIGHT] = { sandwich ? h : 0, 1, .trait = TRUE },
+    [WEFT_ATTENTION_NORM_BIAS] = { sandwich ? norm_bias : 0, 1, .trait = TRUE },
+    [WEFT_NORM2_WEIGHT] = { one ? 0 : h, 1 },
+    [WEFT_NORM2_BIAS] = { one ? 0 : norm_bias, 1 },
     [WEFT_FC1_WEIGHT] = { up, h, WEFT_CUT_ROWS, gate },
     [WEFT_FC1_BIAS] = { m->add_bias_linear ? up : 0, 1, WEFT_CUT_ROWS, gate },
     [WEFT_FC2_WEIGHT] = { down, w->f, WEFT_CUT_COLUMNS },
     [WEFT_FC2_BIAS] = { m->add_bias_linear ? down : 0, 1 },
+    [WEFT_MLP_NORM_WEIGHT] = { sandwich ? h : 0, 1, .trait = TRUE },
+    [WEFT_MLP_NORM_BIAS] = { sandwich ? norm_bias : 0, 1, .trait = TRUE },
     [WEFT_Q_DOWN_WEIGHT] = { rank ? q_rank : 0, h },
     [WEFT_Q_LATENT_NORM_WEIGHT] = { rank ? q_rank : 0, 1 },
     [WEFT_Q_LATENT_NORM_BIAS] = { rank && norm_bias ? q_rank : 0, 1 },
@@ -78,13 +87,16 @@ end_extent (const struct weft_step *s, enum weft_end_param which)
   const union weft_model *m = s->model;
   uint64_t h = m->hidden_size, v = s->width.vocab, all = m->vocab_size;
   gboolean first = weft_step_has_embedding (s), last = weft_step_has_head (s);
+  gboolean norm = m->embedding_layernorm, centred = m->normalization == WEFT_LAYERNORM;
   gboolean tied = m->share_embeddings_and_output_weights, words = last && m->mtp_num_layers > 0;
   const struct extent table[WEFT_N_END_PARAM] = {
     [WEFT_EMBED_WEIGHT] = { first || words ? v : 0, h, WEFT_CUT_ROWS, 0, all },
     [WEFT_POSITION_WEIGHT] = { first && m->position_embedding_type == WEFT_LEARNED
-                                   ? (uint64_t) m->max_position_embeddings
+                                   ? (uint64_t) (m->max_position_embeddings + m->position_offset)
                                    : 0,
                                h },
+    [WEFT_EMBED_NORM_WEIGHT] = { first && norm ? h : 0, 1, .trait = TRUE },
+    [WEFT_EMBED_NORM_BIAS] = { first && norm && centred ? h : 0, 1, .trait = TRUE },
     [WEFT_FINAL_NORM_WEIGHT] = { last ? h : 0, 1 },
     [WEFT_FINAL_NORM_BIAS] = { last && m->normalization == WEFT_LAYERNORM ? h : 0, 1 },
     [WEFT_HEAD_WEIGHT] = { last && !(tied && first) ? v : 0, h, WEFT_CUT_ROWS, 0, all },
@@ -131,6 +143,8 @@ set_blocks (struct weft_param *param, const struct extent *size, const struct we
 static uint32_t
 add_param (struct weft_step *s, const char *name, uint32_t layer, struct extent size)
 {
+  if (size.trait && size.rows == 0)
+    return WEFT_NO_PARAM;
   struct weft_param row = { .name = weft_build_name (s->b, name),
                             .layer = layer,
                             .chunk = s->at.chunk,
@@ -201,7 +215,7 @@ list_params (struct weft_step *s)
     s->params->of_end[which] = WEFT_NO_PARAM;
   for (s->at.chunk = 0; s->at.chunk < s->n_chunks; s->at.chunk++) {
     const struct weft_chunk *chunk = weft_step_chunk (s);
-    for (int which = WEFT_EMBED_WEIGHT; which <= WEFT_POSITION_WEIGHT && chunk->embedding; which++)
+    for (int which = WEFT_EMBED_WEIGHT; which <= WEFT_EMBED_NORM_BIAS && chunk->embedding; which++)
       add_end (s, which);
     if (copies_embedding (s))
       add_end (s, WEFT_EMBED_WEIGHT);
@@ -542,6 +556,14 @@ uint32_t
 weft_params_of_end (const struct weft_step *s, enum weft_end_param which)
 {
   return s->params->of_end[which];
+}
+
+uint32_t
+weft_params_of_mlp (const struct weft_step *s, uint32_t layer)
+{
+  uint32_t norm = weft_params_of_layer (s, layer, WEFT_NORM2_WEIGHT);
+
+  return norm != WEFT_NO_PARAM ? norm : weft_params_of_layer (s, layer, WEFT_FC1_WEIGHT);
 }
 
 uint32_t

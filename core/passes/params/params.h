@@ -22,12 +22,16 @@
   X (WEFT_K_NORM_WEIGHT, "k_norm.weight")                                                          \
   X (WEFT_PROJ_WEIGHT, "proj.weight")                                                              \
   X (WEFT_PROJ_BIAS, "proj.bias")                                                                  \
+  X (WEFT_ATTENTION_NORM_WEIGHT, "attention_norm.weight")                                          \
+  X (WEFT_ATTENTION_NORM_BIAS, "attention_norm.bias")                                              \
   X (WEFT_NORM2_WEIGHT, "norm2.weight")                                                            \
   X (WEFT_NORM2_BIAS, "norm2.bias")                                                                \
   X (WEFT_FC1_WEIGHT, "fc1.weight")                                                                \
   X (WEFT_FC1_BIAS, "fc1.bias")                                                                    \
   X (WEFT_FC2_WEIGHT, "fc2.weight")                                                                \
   X (WEFT_FC2_BIAS, "fc2.bias")                                                                    \
+  X (WEFT_MLP_NORM_WEIGHT, "mlp_norm.weight")                                                      \
+  X (WEFT_MLP_NORM_BIAS, "mlp_norm.bias")                                                          \
   X (WEFT_Q_DOWN_WEIGHT, "q_down.weight")                                                          \
   X (WEFT_Q_DOWN_BIAS, "q_down.bias")                                                              \
   X (WEFT_Q_LATENT_NORM_WEIGHT, "q_latent_norm.weight")                                            \
@@ -63,6 +67,8 @@ enum weft_layer_param {
 #define WEFT_END_PARAM_LIST(X)                                                                     \
   X (WEFT_EMBED_WEIGHT, "embedding.weight")                                                        \
   X (WEFT_POSITION_WEIGHT, "position.weight")                                                      \
+  X (WEFT_EMBED_NORM_WEIGHT, "embedding_norm.weight")                                              \
+  X (WEFT_EMBED_NORM_BIAS, "embedding_norm.bias")                                                  \
   X (WEFT_FINAL_NORM_WEIGHT, "final_norm.weight")                                                  \
   X (WEFT_FINAL_NORM_BIAS, "final_norm.bias")                                                      \
   X (WEFT_HEAD_WEIGHT, "head.weight")
@@ -101,6 +107,9 @@ uint32_t weft_params_layer (const struct weft_step *s, enum weft_layer_param whi
 uint32_t weft_params_of_layer (const struct weft_step *s, uint32_t layer,
                                enum weft_layer_param which);
 uint32_t weft_params_of_end (const struct weft_step *s, enum weft_end_param which);
+
+/* The first parameter of the MLP's half of a layer: its norm or, without one, its first map. */
+uint32_t weft_params_of_mlp (const struct weft_step *s, uint32_t layer);
 
 /* The scale of a weight that is stored in fp8; otherwise WEFT_NO_BUF. */
 uint32_t weft_params_scale (const struct weft_step *s, uint32_t param);

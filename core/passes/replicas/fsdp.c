@@ -17,6 +17,8 @@
 static uint32_t
 norm_of (const struct weft_step *s, uint32_t layer, enum weft_layer_param norm)
 {
+  if (norm == WEFT_NORM2_WEIGHT)
+    return weft_params_of_mlp (s, layer);
   return weft_params_of_layer (s, layer, norm);
 }
 
@@ -38,7 +40,9 @@ weft_fsdp_unit (const struct weft_step *s, uint32_t param)
 {
   uint32_t layer = weft_param_at (s, param)->layer;
   gboolean embedding = param == weft_params_of_end (s, WEFT_EMBED_WEIGHT) ||
-                       param == weft_params_of_end (s, WEFT_POSITION_WEIGHT);
+                       param == weft_params_of_end (s, WEFT_POSITION_WEIGHT) ||
+                       param == weft_params_of_end (s, WEFT_EMBED_NORM_WEIGHT) ||
+                       param == weft_params_of_end (s, WEFT_EMBED_NORM_BIAS);
   enum weft_unit part = embedding ? WEFT_UNIT_EMBEDDING : WEFT_UNIT_HEAD;
   uint32_t number = 2 * (s->model->num_layers + s->model->mtp_num_layers) + !embedding;
 

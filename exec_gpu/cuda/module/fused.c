@@ -91,6 +91,20 @@ shape_of (const struct weft_kernel *k)
   return weft_cudnn_shape_of (k->shape.dim, k->operand[0].dtype, is_backward (k), k->deterministic);
 }
 
+/* What its graph has no operation for here; NULL: nothing. */
+static const char *
+bent (const struct weft_kernel *k)
+{
+  if (k->model->attn_logit_softcapping != 0)
+    return "scores are soft-capped";
+  if (k->model->position_embedding_type == WEFT_ALIBI)
+    return "scores fall with distance";
+  if (k->model->query_pre_attn_scalar != 0 &&
+      k->model->query_pre_attn_scalar != (double) k->shape.dim[4])
+    return "scores have a scale of their own";
+  return NULL;
+}
+
 static void
 say (struct weft_fused *f, const struct weft_kernel *k, const char *why)
 {
@@ -239,6 +253,10 @@ weft_fused_takes (struct weft_fused *f, int device, const struct weft_kernel *k,
     return FALSE;
   if (is_part (k)) {
     say (f, k, "it has parts of sequences");
+    return FALSE;
+  }
+  if ((refused = bent (k))) {
+    say (f, k, refused);
     return FALSE;
   }
   struct weft_cudnn_attention *a = attention_of (f, device);

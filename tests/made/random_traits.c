@@ -1,0 +1,91 @@
+/* Traits of other decoders for random jobs: norms, residuals, positions, caps. */
+#include "tests/made/random_job.h"
+#include <string.h>
+
+static gboolean
+one_in (GRand *rand, gint32 n)
+{
+  return g_rand_int_range (rand, 0, n) == 0;
+}
+
+static gboolean
+has (const GString *words, const char *word)
+{
+  return strstr (words->str, word) != NULL;
+}
+
+static void
+add (GString *words, const char *word)
+{
+  g_string_append_printf (words, " %s", word);
+}
+
+static void
+maybe (GString *words, GRand *rand, gint32 n, const char *word)
+{
+  if (one_in (rand, n))
+    add (words, word);
+}
+
+/* Another word in place of a drawn one. */
+static void
+swap_word (GString *words, const char *drawn, const char *other)
+{
+  if (has (words, drawn))
+    g_string_replace (words, drawn, other, 1);
+}
+
+static void
+random_positions (GString *words, GRand *rand)
+{
+  if (has (words, "position_embedding_type=learned")) {
+    maybe (words, rand, 2, "position_offset=2");
+    return;
+  }
+  if (one_in (rand, 3)) {
+    swap_word (words, " position_embedding_type=rope", " position_embedding_type=alibi");
+    return;
+  }
+  maybe (words, rand, 2, "rotary_percent=0.5");
+  if (!has (words, "sliding_window") && !has (words, "attention_chunk") && one_in (rand, 2))
+    add (words, one_in (rand, 2)
+                    ? "sliding_window=5 window_attn_skip_freq=2 rotary_base_local=100"
+                    : "sliding_window=3 window_attn_skip_freq=3 rotary_base_local=100");
+}
+
+static void
+random_norms (GString *words, GRand *rand)
+{
+  if (one_in (rand, 2))
+    add (words, one_in (rand, 2) ? "norm_placement=sandwich" : "norm_placement=post");
+  else if (one_in (rand, 2))
+    add (words, one_in (rand, 2) ? "residual=parallel" : "residual=parallel_one_norm");
+  maybe (words, rand, 3, "embedding_layernorm=true");
+  if (has (words, "qk_layernorm=true"))
+    maybe (words, rand, 2, "qk_layernorm_whole=true");
+}
+
+void
+weft_random_traits (GString *words)
+{
+  static const char *const without[] = { "nano", "num_moe_experts", "kv_lora_rank", "mtp" };
+  g_autoptr (GRand) rand = g_rand_new_with_seed (g_str_hash (words->str));
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (without); i++)
+    if (has (words, without[i]))
+      return;
+  if (!one_in (rand, 3))
+    return;
+  if (one_in (rand, 2))
+    swap_word (words, " activation=swiglu", " activation=geglu");
+  swap_word (words, " activation=squared_relu", " activation=relu");
+  if (one_in (rand, 2))
+    swap_word (words, " activation=gelu", " activation=gelu_erf");
+  random_norms (words, rand);
+  random_positions (words, rand);
+  maybe (words, rand, 2, "embedding_multiplier=0");
+  maybe (words, rand, 2, "query_pre_attn_scalar=5");
+  if (!has (words, "alibi"))
+    maybe (words, rand, 2, "attn_logit_softcapping=2");
+  maybe (words, rand, 2, "final_logit_softcapping=3");
+}
