@@ -11,8 +11,8 @@ load_cuda (GError **error)
   return weft_cuda_load (error) != NULL;
 }
 
-/* The first that predicts and the first that runs are the defaults; the flags of their ops say which
- * they are. */
+/* The first executor that predicts and the first that runs are the defaults. The flags of their ops
+ * say which of the two an executor does. */
 static const struct executor {
   const struct weft_exec_ops *ops;
   gboolean (*load) (GError **error); /* NULL: nothing to load */

@@ -6,8 +6,8 @@
 /* Executors of predicted time; NULL names the first one. */
 const struct weft_exec_ops *weft_cli_executor (const char *name, GError **error);
 
-/* Executors of real numbers; NULL or "auto" names the first one.  Loads what it needs, and fails where
- * this machine does not have that. */
+/* Executors of real numbers; NULL or "auto" selects the first one. Loads the libraries it needs;
+ * fails where this machine lacks them. */
 const struct weft_exec_ops *weft_cli_real_executor (const char *name, GError **error);
 
 /* Their names for --help: "sim|clock", "cpu|cuda|auto".  The text stays. */

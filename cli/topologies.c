@@ -8,8 +8,8 @@
   X (COLUMN_GPU, "GPU", g_strdup (g_quark_to_string (f->gpu_name)))                                \
   X (COLUMN_GPUS, "per node", g_strdup_printf ("%d", (int) f->node_gpus))                          \
   X (COLUMN_MEMORY, "memory", weft_units_human (f->gpu_memory, "B"))                               \
-  X (COLUMN_BF16, "bf16", weft_rate_pair (f->gpu_bf16, f->gpu_bf16_spec, "FLOP/s"))                          \
-  X (COLUMN_INTRA, "inside a node", weft_fabric_ops (cluster)->inside (cluster))                                                     \
+  X (COLUMN_BF16, "bf16", weft_rate_pair (f->gpu_bf16, f->gpu_bf16_spec, "FLOP/s"))                \
+  X (COLUMN_INTRA, "inside a node", weft_fabric_ops (cluster)->inside (cluster))                   \
   X (COLUMN_NICS, "network", weft_fabric_ops (cluster)->network (cluster))
 
 #define COLUMN_ID(id, head, text) id,

@@ -407,7 +407,8 @@ static const char doc[] =
   X ("times", "events|cupti", times,                                                               \
      "executor cuda: source of the times for --timeline and --trace: events around ops, or CUPTI " \
      "records of every kernel [events]")                                                           \
-  X ("executor", weft_cli_real_executor_names (), executor, "what runs the ops; auto is cpu [auto]") \
+  X ("executor", weft_cli_real_executor_names (), executor,                                        \
+     "what runs the ops; auto is cpu [auto]")                                                      \
   X ("ranks-per-process", "N|all", ranks_per_process,                                              \
      "accepted for scripts; must agree with the launcher")                                         \
   X ("launcher", "WORD", launcher,                                                                 \

@@ -199,7 +199,8 @@ FLAT (add, "rrw")
 void
 weft_cpu_softcap (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
-  weft_elementwise_run (k, &(struct weft_elementwise){ "u", elements (k), softcap, k }, part, parts);
+  weft_elementwise_run (k, &(struct weft_elementwise){ "u", elements (k), softcap, k }, part,
+                        parts);
 }
 
 static gboolean
@@ -211,8 +212,9 @@ by_erf (const struct weft_kernel *k)
 void
 weft_cpu_gelu (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
-  weft_elementwise_run (k, &(struct weft_elementwise){ "rw", elements (k), by_erf (k) ? gelu_erf : gelu, NULL },
-                 part, parts);
+  weft_elementwise_run (
+      k, &(struct weft_elementwise){ "rw", elements (k), by_erf (k) ? gelu_erf : gelu, NULL }, part,
+      parts);
 }
 
 void

@@ -48,5 +48,5 @@ weft_kernel_slope (const struct weft_kernel *k, uint64_t head)
   if (k->model->position_embedding_type != WEFT_ALIBI)
     return 0;
   return weft_alibi_slope ((uint64_t) k->model->num_attention_heads,
-                           k->tp.at / weft_kernel_together (k) * weft_kernel_heads (k) + head);
+                           k->tp.at / weft_kernel_group_ranks (k) * weft_kernel_heads (k) + head);
 }

@@ -4,8 +4,8 @@
  * With `prefixed`, key `memory` of section [gpu] is field gpu_memory; otherwise a key is a field.
  * Fields that are not optional must be given: missing numbers are not guessed.
  *
- * Where `has_kinds` is set, the word of row `kind` says what kind of file this is, and some fields
- * belong to one kind only: they need not be given in files of another kind, and are refused there. */
+ * Where `has_kinds` is set, row `kind` names the kind of the file. A field that belongs to one kind
+ * is not required in files of other kinds, and is refused there. */
 #pragma once
 #include "core/base/field.h"
 

@@ -1,5 +1,5 @@
-/* family.h - the one table of architectures (model_families.def): what a model_type of a config.json
- * means.
+/* family.h - the table of architectures (model_families.def): the meaning of a model_type of a
+ * config.json.
  *
  * model_hf.c reads files by it, unit_modules.c names classes by it, train/hugging_face.c finds the
  * names of a family's tensors by it. */

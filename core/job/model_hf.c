@@ -69,7 +69,8 @@ unknown_family (const char *key, const char *found, GError **error)
 
   for (unsigned i = 0; i < n_families (); i++)
     g_string_append_printf (all, "%s%s%s%s", i ? ", " : "", weft_families[i].type,
-                            weft_families[i].also ? ", " : "", weft_families[i].also ? weft_families[i].also : "");
+                            weft_families[i].also ? ", " : "",
+                            weft_families[i].also ? weft_families[i].also : "");
   if (!found)
     weft_bad_input (error, "model_type is missing; wanted one of %s", all->str);
   else if (near)

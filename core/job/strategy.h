@@ -34,11 +34,12 @@ _Static_assert (sizeof (union weft_strategy) == 8 * WEFT_N_KNOB, "every knob is 
 
 extern const struct weft_table weft_strategy_table;
 
-/* What other code must know of a knob without naming it. */
+/* Properties of a knob by which other code selects knobs without naming them. */
 struct weft_knob_traits {
-  gboolean of_stages;   /* places layers on pipeline ranks, or says how stages exchange tensors: the
+  gboolean of_stages;   /* places layers on pipeline ranks, or sets how stages exchange tensors: the
                            kernels of a layer do not depend on it */
-  gboolean of_replicas; /* likewise of Megatron-Core's replicas: how they share state, and overlap */
+  gboolean of_replicas; /* shards or overlaps Megatron-Core's data-parallel replicas: the kernels of
+                           a layer do not depend on it */
   gboolean unlike;      /* away from its default, microbatches differ in their kernels: the planner
                            has no lower bound then */
   const char *overlap;  /* of a knob that hides communication: its word in the table of weft plan */

@@ -68,8 +68,8 @@ set_router (struct weft_cuda_router *r, const union weft_model *m)
   r->step = m->moe_router_bias_update_rate;
 }
 
-/* What an architecture puts into attention and embedding; the shape of both kinds of attention has a
- * head's width in the same place. */
+/* Traits of the architecture in attention and embedding. Both kinds of attention have the head width
+ * at the same place of their shape. */
 static void
 set_traits (struct weft_cuda_model *m, const struct weft_kernel *k)
 {
@@ -83,7 +83,7 @@ set_traits (struct weft_cuda_model *m, const struct weft_kernel *k)
   m->slope_heads = k->model->position_embedding_type == WEFT_ALIBI
                        ? (uint64_t) k->model->num_attention_heads
                        : 0;
-  m->first_head = k->tp.at / weft_kernel_together (k) * weft_kernel_heads (k);
+  m->first_head = k->tp.at / weft_kernel_group_ranks (k) * weft_kernel_heads (k);
 }
 
 static void

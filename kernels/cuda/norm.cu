@@ -23,7 +23,7 @@ struct rows {
   uint64_t n, columns;
   uint64_t heads, all, queries; /* heads 0: plain rows */
   uint64_t stride, kept, first; /* stride: each row is one of a token, `first` elements from where
-                                   tokens begin, which are so many apart; and what was kept of them */
+                                   tokens begin, which are so many apart; `kept` likewise */
 };
 
 static __device__ __forceinline__ uint64_t

@@ -165,8 +165,8 @@ launch_swiglu (const struct weft_cuda_launch *l, const void *dy, void *to)
   dim3 grid = grid_of_rows (rows, columns);
 
   if (dy)
-    WEFT_LAUNCH ((swiglu_slope<G, P>), grid, THREADS, 0, l->stream, x, (const P *) dy, (P *) to, rows,
-                 columns);
+    WEFT_LAUNCH ((swiglu_slope<G, P>), grid, THREADS, 0, l->stream, x, (const P *) dy, (P *) to,
+                 rows, columns);
   else
     WEFT_LAUNCH ((swiglu<G, P>), grid, THREADS, 0, l->stream, x, (P *) to, rows, columns);
   return launched ();

@@ -1,5 +1,5 @@
-/* fake_cuda.h - a test double of the CUDA runtime and NCCL for exec_gpu/cuda/module/calls_cuda.c, with
- * the functions of the real headers, on the device that computes (computing_cuda.h).
+/* fake_cuda.h - a test double of the CUDA runtime and NCCL for exec_gpu/cuda/module/calls_cuda.c,
+ * with the functions of the real headers, on the device that computes (computing_cuda.h).
  *
  * It is as strict as the real libraries where a program never run on a GPU can be wrong:
  *

@@ -12,7 +12,7 @@ uint32_t weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_s
 uint32_t weft_chunk_forward (struct weft_step *s, uint32_t micro, uint32_t x);
 uint32_t weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy);
 
-/* Full recompute: which microbatches it applies to; whether it applies to multi-token prediction. */
+/* Full recompute: selects its microbatches; whether it applies to multi-token prediction. */
 void weft_recompute_start (struct weft_step *s);
 gboolean weft_recomputes_mtp (const struct weft_step *s);
 
