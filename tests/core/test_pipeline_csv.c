@@ -166,8 +166,8 @@ texts_that_are_no_schedule_are_refused (void **state)
 {
   (void) state;
   assert_refused ("",
-                  "mine.csv: found 0 cells for 0 stages and 0 microbatches, wanted every microbatch "
-                  "on every stage, both from 0");
+                  "mine.csv: found 0 cells for 0 stages and 0 microbatches, wanted every "
+                  "microbatch on every stage, both from 0");
   assert_refused ("9F60000,0B0",
                   "mine.csv: found 2 cells for 10 stages and 60001 microbatches, wanted "
                   "every microbatch on every stage, both from 0");

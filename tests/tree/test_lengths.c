@@ -77,10 +77,8 @@ no_function_is_long (void **state)
 static const char *const still_long[] = {
   "cli",
   "core",
-  "core/base",
   "core/exec",
   "core/job",
-  "core/passes/shard",
   "core/plan",
   "core/program",
   "core/report",
