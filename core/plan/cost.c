@@ -11,27 +11,12 @@ matmul_rate (const struct weft_cluster *c, enum weft_dtype dtype)
   return rate[dtype];
 }
 
-/* Matrix products by their inner dimension among (m, n, k): k, n or m. */
-enum side { NO_PRODUCT, FORWARD, DGRAD, WGRAD };
-
-static const uint8_t sides[WEFT_N_OP] = {
-  [WEFT_OP_MATMUL] = FORWARD,
-  [WEFT_OP_MATMUL_GELU] = FORWARD,
-  [WEFT_OP_MATMUL_FP8_WEIGHTS] = FORWARD,
-  [WEFT_OP_FP8_MATMUL] = FORWARD,
-  [WEFT_OP_MOE_MATMUL] = FORWARD,
-  [WEFT_OP_MOE_FP8_MATMUL] = FORWARD,
-  [WEFT_OP_MATMUL_DGRAD] = DGRAD,
-  [WEFT_OP_MATMUL_DGRAD_GELU] = DGRAD,
-  [WEFT_OP_MATMUL_DGRAD_FP8_WEIGHTS] = DGRAD,
-  [WEFT_OP_FP8_MATMUL_DGRAD] = DGRAD,
-  [WEFT_OP_MOE_MATMUL_DGRAD] = DGRAD,
-  [WEFT_OP_MOE_FP8_MATMUL_DGRAD] = DGRAD,
-  [WEFT_OP_MATMUL_WGRAD] = WGRAD,
-  [WEFT_OP_FP8_MATMUL_WGRAD] = WGRAD,
-  [WEFT_OP_MOE_MATMUL_WGRAD] = WGRAD,
-  [WEFT_OP_MOE_FP8_MATMUL_WGRAD] = WGRAD,
-};
+/* Which of (m, n, k) is the inner dimension of the op's product. */
+static enum weft_product
+side_of (enum weft_op_kind kind)
+{
+  return weft_op_info[kind].product;
+}
 
 static gboolean
 is_of_expert_codes (enum weft_op_kind kind)
@@ -44,9 +29,7 @@ is_of_expert_codes (enum weft_op_kind kind)
 static int
 many (enum weft_op_kind kind)
 {
-  gboolean experts = kind == WEFT_OP_MOE_MATMUL || kind == WEFT_OP_MOE_MATMUL_DGRAD ||
-                     kind == WEFT_OP_MOE_MATMUL_WGRAD || is_of_expert_codes (kind);
-  return experts ? 3 : -1;
+  return weft_op_info[kind].experts ? 3 : -1;
 }
 
 static gboolean
@@ -95,9 +78,11 @@ tiled_extent (enum weft_op_kind kind, const struct weft_shape *s, double *rows, 
   double n = s->dim[1], k = s->dim[2];
   double m = many (kind) < 0 ? s->dim[0] : (double) s->dim[0] / s->dim[many (kind)];
 
-  *rows = sides[kind] == WGRAD ? n : m;
-  *columns = sides[kind] == FORWARD ? n : k;
-  *depth = sides[kind] == FORWARD ? k : sides[kind] == WGRAD ? m : n;
+  *rows = side_of (kind) == WEFT_PRODUCT_WGRAD ? n : m;
+  *columns = side_of (kind) == WEFT_PRODUCT_FORWARD ? n : k;
+  *depth = side_of (kind) == WEFT_PRODUCT_FORWARD ? k
+           : side_of (kind) == WEFT_PRODUCT_WGRAD ? m
+                                                  : n;
 }
 
 /* A matrix product as a library is asked for it. */
@@ -227,7 +212,7 @@ split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_s
   parts.bandwidth = c->f.gpu_memory_bandwidth * stack->memory_share * fmin (1, 2 * share);
   if (kind == WEFT_OP_EMBED_BWD)
     parts.bandwidth /= slowdown (cost, kind);
-  if (sides[kind] != NO_PRODUCT || heads_of (kind, s) > 0)
+  if (side_of (kind) != WEFT_NO_PRODUCT || heads_of (kind, s) > 0)
     parts.work = matmul_seconds (cost, kind, s, sms, &parts);
   parts.memory = parts.bytes / parts.bandwidth;
   return parts;

@@ -131,15 +131,35 @@ shared_up (const struct weft_step *s)
   return shared_width (s) * weft_model_wide (s->model);
 }
 
-static uint32_t
-shared_forward (struct weft_step *s, struct weft_saved *saved)
+/* moe_shared_expert_overlap: the kernels are issued right after an all-to-all, and do not depend
+ * on it (Megatron-Core, moe/shared_experts.py). */
+static gboolean
+overlaps_shared (const struct weft_step *s)
+{
+  return s->strategy->moe_shared_expert_overlap && shared_width (s) > 0;
+}
+
+static void
+shared_begin (struct weft_step *s, struct weft_saved *saved)
 {
   saved->su =
       weft_linear (s, "shared_fc1", WEFT_SHARED_FC1_WEIGHT, saved->n2, shared_up (s), s->width.h);
   saved->sa = weft_activate (s, shared_width (s), saved->su);
+}
+
+static uint32_t
+shared_end (struct weft_step *s, struct weft_saved *saved)
+{
   uint32_t y = weft_linear (s, "shared_fc2", WEFT_SHARED_FC2_WEIGHT, saved->sa, s->width.h,
                             shared_width (s));
   return weft_moe_gate (s, saved, y);
+}
+
+static uint32_t
+shared_forward (struct weft_step *s, struct weft_saved *saved)
+{
+  shared_begin (s, saved);
+  return shared_end (s, saved);
 }
 
 static gboolean
@@ -221,6 +241,8 @@ dispatch (struct weft_step *s, struct weft_layer_pass *pass)
   pass->weights =
       weft_rows_go (s, pass->saved, weft_rows_weights (s, "dispatch_prob"), pass->weights);
   s->at = at;
+  if (overlaps_shared (s))
+    shared_begin (s, pass->saved);
 }
 
 static void
@@ -232,13 +254,16 @@ compute (struct weft_step *s, struct weft_layer_pass *pass)
   saved->pp = weft_rows_arrive (s, saved, weft_rows_weights (s, "dispatch_prob"), pass->weights);
   uint32_t y = weft_experts_forward (s, saved);
   pass->rows = weft_rows_leave (s, saved, weft_rows_tokens (s, "combine"), y);
-  pass->mlp = shared_width (s) ? shared_forward (s, saved) : WEFT_NO_BUF;
+  pass->mlp =
+      shared_width (s) && !overlaps_shared (s) ? shared_forward (s, saved) : WEFT_NO_BUF;
 }
 
 static void
 combine (struct weft_step *s, struct weft_layer_pass *pass)
 {
   pass->rows = weft_rows_return (s, pass->saved, weft_rows_tokens (s, "combine"), pass->rows);
+  if (overlaps_shared (s))
+    pass->mlp = shared_end (s, pass->saved);
 }
 
 static void
@@ -284,6 +309,14 @@ layer_again (struct weft_step *s, struct weft_saved *saved)
 }
 
 static void
+shared_gradients (struct weft_step *s, struct weft_layer_pass *pass)
+{
+  if (!weft_recomputes (s, WEFT_MODULE_MOE))
+    normalise_again (s, pass->saved);
+  pass->mlp = shared_backward (s, pass->saved, pass->mlp);
+}
+
+static void
 gradients_to_experts (struct weft_step *s, struct weft_layer_pass *pass)
 {
   if (weft_recomputes (s, WEFT_MODULE_MOE))
@@ -294,6 +327,8 @@ gradients_to_experts (struct weft_step *s, struct weft_layer_pass *pass)
   pass->mlp = weft_cast_to_compute (s, dropped, "dmoe");
   pass->rows =
       weft_rows_go (s, pass->saved, move, weft_rows_pack (s, pass->saved, move, pass->mlp));
+  if (overlaps_shared (s))
+    shared_gradients (s, pass);
 }
 
 static void
@@ -306,11 +341,8 @@ compute_gradients (struct weft_step *s, struct weft_layer_pass *pass)
   pass->rows = weft_rows_leave (s, saved, weft_rows_tokens (s, "dispatch"), dxp);
   if (!weft_moe_weighs_at_home (s))
     pass->weights = weft_rows_leave (s, saved, weft_rows_weights (s, "dispatch_prob"), dpp);
-  if (!shared_width (s))
-    return;
-  if (!weft_recomputes (s, WEFT_MODULE_MOE))
-    normalise_again (s, saved);
-  pass->mlp = shared_backward (s, saved, pass->mlp);
+  if (shared_width (s) && !overlaps_shared (s))
+    shared_gradients (s, pass);
 }
 
 static void
