@@ -20,7 +20,7 @@ find_stops (struct sim_role *role, const weft_host *host)
   for (uint32_t op = 0; op < p->n_op; op++)
     for (uint32_t d = p->op[op].deps; d < p->op[op + 1].deps; d++)
       signals[p->deps[d]] = TRUE;
-  for (uint32_t i = 0; host && i < host->stretch[host->n_stretch].awaited; i++)
+  for (uint32_t i = 0; host && i < host->segment[host->n_segments].awaited; i++)
     signals[host->awaited[i]] = TRUE;
   role->stop = g_new (uint32_t, n + 1);
   for (uint32_t i = n; i-- > 0;) {

@@ -43,7 +43,7 @@ struct maker {
   const weft_plan *plan;
   const weft_program *p;
   gboolean graph;
-  GArray *stretch, *awaited;
+  GArray *segment, *awaited;
   gboolean *waited;            /* [op]: the host has waited for it */
   uint32_t *told;              /* [buffer]: newest copy out of it, for the host to read */
   uint32_t last[WEFT_N_LANE];  /* newest op of each lane */
@@ -67,8 +67,8 @@ note_told (const weft_program *p, uint32_t op, uint32_t *told)
       told[weft_buf_owner (p, p->uses[u].buf)] = op;
 }
 
-/* The copy of what an exchange goes by, of all that it uses the newest; WEFT_NO_OP: it goes by none, or
- * by counts that are kept for backward and that the host has read before. */
+/* The copy of what an exchange goes by, of all that it uses the newest; WEFT_NO_OP: it goes by
+ * none, or by counts that are kept for backward and that the host has read before. */
 static uint32_t
 copy_of_counts (const weft_program *p, uint32_t op, const uint32_t *told)
 {
@@ -161,29 +161,29 @@ weft_host_reads (const weft_program *p)
 static void
 fill (struct maker *m, weft_host *h)
 {
-  struct weft_host_stretch first = { 0 };
+  struct weft_host_segment first = { 0 };
   double each = cost_of (m->plan, WEFT_HOST_CALL);
   double sum = m->graph ? cost_of (m->plan, WEFT_HOST_GRAPH) +
                               cost_of (m->plan, WEFT_HOST_NODE) * count_launches (m->p)
                         : 0;
 
-  g_array_append_val (m->stretch, first);
+  g_array_append_val (m->segment, first);
   for (uint32_t op = 0; op < m->p->n_op; op++) {
-    struct weft_host_stretch next = { sum, m->awaited->len };
+    struct weft_host_segment next = { sum, m->awaited->len };
     if (!m->graph)
       await_what_is_before (m, op);
     if (m->awaited->len > next.awaited)
-      g_array_append_val (m->stretch, next);
+      g_array_append_val (m->segment, next);
     if (!m->graph && launches (m->p, op))
       sum += each;
     h->upto[op] = sum;
-    h->stretch_of[op] = m->stretch->len - 1;
+    h->segment_of[op] = m->segment->len - 1;
     m->last[m->p->op[op].lane] = op;
     note_told (m->p, op, m->told);
   }
-  h->n_stretch = m->stretch->len;
+  h->n_segments = m->segment->len;
   h->launches = sum;
-  g_array_append_val (m->stretch, ((struct weft_host_stretch){ sum, m->awaited->len }));
+  g_array_append_val (m->segment, ((struct weft_host_segment){ sum, m->awaited->len }));
 }
 
 static weft_host *
@@ -192,7 +192,7 @@ make (const weft_plan *plan, const weft_program *p, gboolean graph)
   struct maker m = { .plan = plan,
                      .p = p,
                      .graph = graph,
-                     .stretch = g_array_new (FALSE, FALSE, sizeof (struct weft_host_stretch)),
+                     .segment = g_array_new (FALSE, FALSE, sizeof (struct weft_host_segment)),
                      .awaited = g_array_new (FALSE, FALSE, sizeof (uint32_t)),
                      .waited = g_new0 (gboolean, p->n_op + 1),
                      .told = nothing_told (p) };
@@ -201,9 +201,9 @@ make (const weft_plan *plan, const weft_program *p, gboolean graph)
   for (int lane = 0; lane < WEFT_N_LANE; lane++)
     m.last[lane] = WEFT_NO_OP;
   h->upto = g_new (double, p->n_op + 1);
-  h->stretch_of = g_new (uint32_t, p->n_op + 1);
+  h->segment_of = g_new (uint32_t, p->n_op + 1);
   fill (&m, h);
-  h->stretch = (struct weft_host_stretch *) (void *) g_array_free (m.stretch, FALSE);
+  h->segment = (struct weft_host_segment *) (void *) g_array_free (m.segment, FALSE);
   h->awaited = (uint32_t *) (void *) g_array_free (m.awaited, FALSE);
   g_free (m.waited);
   g_free (m.told);
@@ -219,7 +219,7 @@ weft_host_clock_new (const weft_host *h)
 
   if (!h)
     return clock;
-  clock.begin = g_new (double, h->n_stretch);
+  clock.begin = g_new (double, h->n_segments);
   clock.begin[0] = -h->lead;
   clock.open = 1;
   return clock;
@@ -231,12 +231,12 @@ weft_host_clock_clear (struct weft_host_clock *clock)
   g_clear_pointer (&clock->begin, g_free);
 }
 
-/* The stretch that comes next begins when the one before it was issued and all it waits for has
+/* The segment that comes next begins when the one before it was issued and all it waits for has
  * ended. */
 static gboolean
 begin_next (const weft_host *h, struct weft_host_clock *clock, weft_host_end end, void *user)
 {
-  const struct weft_host_stretch *next = &h->stretch[clock->open];
+  const struct weft_host_segment *next = &h->segment[clock->open];
   double begin = clock->begin[clock->open - 1] + (next->before - next[-1].before);
 
   for (uint32_t i = next->awaited; i < next[1].awaited; i++) {
@@ -253,12 +253,12 @@ gboolean
 weft_host_issues (const weft_host *h, struct weft_host_clock *clock, uint32_t op, weft_host_end end,
                   void *user, double *date)
 {
-  uint32_t s = h->stretch_of[op];
+  uint32_t s = h->segment_of[op];
 
   while (clock->open <= s)
     if (!begin_next (h, clock, end, user))
       return FALSE;
-  *date = clock->begin[s] + (h->upto[op] - h->stretch[s].before);
+  *date = clock->begin[s] + (h->upto[op] - h->segment[s].before);
   return TRUE;
 }
 
@@ -277,7 +277,7 @@ weft_host_waited (const weft_host *h, const weft_program *p, const double *begin
 
   for (uint32_t i = 0; i < p->lane_n[WEFT_LANE_GPU]; i++) {
     uint32_t op = p->lane_ops[WEFT_LANE_GPU][i];
-    const struct weft_host_stretch *s = &h->stretch[h->stretch_of[op]];
+    const struct weft_host_segment *s = &h->segment[h->segment_of[op]];
     double ready = latest (p, end, op, free_at);
     for (uint32_t j = s->awaited; j < s[1].awaited; j++)
       ready = fmax (ready, end[h->awaited[j]]);
@@ -327,7 +327,7 @@ find_lead (const weft_plan *plan, const weft_program *p, weft_host *h)
 
   if (plan->job.stack.step_waits || p->n_op == 0)
     return TRUE;
-  if (h->n_stretch == 1 && play (plan, p, h, INFINITY, end, &issued) >= h->launches)
+  if (h->n_segments == 1 && play (plan, p, h, INFINITY, end, &issued) >= h->launches)
     return FALSE;
   double lead = 0, was = -1;
   for (int i = 0; i < MOST_STEPS && fabs (lead - was) > 1e-9 * lead; i++) {
@@ -355,9 +355,9 @@ weft_host_new (const weft_plan *plan, uint32_t role, gboolean graph)
 void
 weft_host_free (weft_host *h)
 {
-  g_free (h->stretch);
+  g_free (h->segment);
   g_free (h->awaited);
-  g_free (h->stretch_of);
+  g_free (h->segment_of);
   g_free (h->upto);
   g_free (h);
 }

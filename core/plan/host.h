@@ -1,50 +1,51 @@
 /* host.h - when the host thread of a rank issues its ops.
  *
- * A rank has one thread that issues kernels, copies and collectives in program order, each of which
- * takes it the stack's launch_seconds, or what was measured (cost_table.h); no op begins before it
- * was issued.  What joins another launch (WEFT_OP_GROUPED), belongs to another kernel (WEFT_OP_FUSED),
- * launches nothing or runs on the host is issued for nothing.  One op counts as one launch, whatever
- * a framework makes of it: where it takes several kernels for one op, the host is slower than this
- * says.
+ * A rank has one thread that issues kernels, copies and collectives in program order.  Each launch
+ * takes the stack's launch_seconds, or as long as measured (cost_table.h); no op begins before it
+ * was issued.  Ops that join another launch (WEFT_OP_GROUPED) or another kernel (WEFT_OP_FUSED),
+ * that launch nothing, or that run on the host cost no launch.  One op counts as one launch: a
+ * framework that needs several kernels for an op has a slower host than this model.
  *
- * The host runs ahead of the device, and stops where it waits for it:
+ * The host runs ahead of the device, and waits for it:
  *
- *  - for the rows that experts get, before it issues what moves them (all stacks);
- *  - with host_waits for all else that programs copy out for it to read, at timers, and for the whole
- *    device where batch_p2p_sync asks for it and the schedule is Megatron-Core's, 1f1b;
+ *  - for the token counts of experts, before it issues the exchange of rows (all stacks);
+ *  - with host_waits for all other values that it reads, at timers, and for the whole device where
+ *    batch_p2p_sync asks for it and the schedule is Megatron-Core's 1f1b;
  *  - with norm_waits for the norm of the gradients, before it issues the optimizer;
  *  - with step_waits for the end of each step.
  *
- * Between two waits is a stretch: there, dates are sums of launches from when the stretch began.
+ * Between two waits lies a launch segment, in which an op is issued at the begin of the segment
+ * plus the launches before it.
  *
- * Steps follow one another.  A host that does not wait for the end of a step is ahead of the device
- * when the next begins, by its lead: what a step takes on the device less what the host needs to
- * issue it.  It is found by playing the role alone, again and again until the lead stays.  Where a
- * host without waits is quicker than its device the lead grows with every step, and nothing waits for
- * a launch; where it is slower, a step takes as long as its launches.
+ * A host that does not wait for the end of a step is ahead of the device when the next step begins,
+ * by the host launch lead: the device's time of a step less the host's time to issue it.  It is
+ * found by replaying the role alone until the lead stays the same.  The lead of a host that never
+ * waits and is faster than its device grows with every step, and no op waits for its launch; with a
+ * slower host, a step takes as long as its launches.
  *
- * A graph is one launch of the whole step, in which nothing waits for the host. */
+ * A graph is one launch of the whole step, in which no op waits for the host. */
 #pragma once
 #include "core/plan/plan.h"
 
-struct weft_host_stretch {
+struct weft_host_segment {
   double before;    /* seconds of launches of all ops before it */
-  uint32_t awaited; /* first index into awaited[]; ends where the next stretch begins */
+  uint32_t awaited; /* first index into awaited[]; ends where the next segment begins */
 };
 
 /* The host of one role. */
 typedef struct weft_host {
-  uint32_t n_stretch;
-  struct weft_host_stretch *stretch; /* n_stretch + 1 rows: the last only closes awaited */
-  uint32_t *awaited;                 /* ops whose end a stretch waits for */
-  uint32_t *stretch_of;              /* [op] */
+  uint32_t n_segments;
+  struct weft_host_segment *segment; /* n_segments + 1 rows: the last only closes awaited */
+  uint32_t *awaited;                 /* ops whose end a segment waits for */
+  uint32_t *segment_of;              /* [op] */
   double *upto;                      /* [op]: seconds of launches up to and with the op's own */
   double launches;                   /* of the whole step */
-  double lead;                       /* the first stretch begins so long before the step does */
+  double lead;                       /* host launch lead, seconds: the first segment begins
+                                        so long before the step */
 } weft_host;
 
-/* NULL where nothing ever waits for the host: launches cost nothing, a rank is a thread of a CPU, or
- * the device is always behind.  `graph`: the step is one graph. */
+/* NULL where nothing ever waits for the host: launches cost nothing, a rank is a thread of a CPU,
+ * or the device is always behind.  `graph`: the step is one graph. */
 weft_host *weft_host_new (const weft_plan *plan, uint32_t role, gboolean graph);
 void weft_host_free (weft_host *host);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_host, weft_host_free)
@@ -59,7 +60,7 @@ uint32_t weft_host_reads (const weft_program *program);
 
 /* How far the host of one rank is; begin is NULL without a host. */
 struct weft_host_clock {
-  uint32_t open; /* stretches that have begun */
+  uint32_t open; /* launch segments that have begun */
   double *begin; /* of each */
 };
 struct weft_host_clock weft_host_clock_new (const weft_host *host);

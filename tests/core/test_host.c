@@ -222,7 +222,7 @@ what_the_host_reads_stops_it (void **state)
 static gboolean
 waits_for (const weft_host *host, uint32_t op, uint32_t awaited)
 {
-  const struct weft_host_stretch *s = &host->stretch[host->stretch_of[op]];
+  const struct weft_host_segment *s = &host->segment[host->segment_of[op]];
 
   for (uint32_t i = s->awaited; i < s[1].awaited; i++)
     if (host->awaited[i] == awaited)
