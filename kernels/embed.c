@@ -82,6 +82,8 @@ weft_cpu_embed (const struct weft_kernel *k, uint32_t part, uint32_t parts)
                               : memset (y, 0, n * sizeof *y);
       if (multiplier != 1) {
         multiply (room, from, multiplier, n);
+        /* Tensor parallel ranks store the product before positions are added. */
+        weft_round (o[Y].dtype, n, room);
         from = memcpy (y, room, n * sizeof *y);
       }
       if (o[POSITIONS].data) {

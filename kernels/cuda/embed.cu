@@ -29,10 +29,15 @@ look_up (const int32_t *ids, struct array table, struct array positions, struct 
     uint64_t row = (uint64_t) ids[token] - c.first;
     uint64_t place = positions.data ? offset + position_of (cp, sequence, token % sequence) : 0;
     for (uint64_t i = threadIdx.x; i < c.hidden; i += blockDim.x) {
-      float value = row < c.rows ? get (table, row * c.hidden + i) * c.multiplier : 0;
+      uint64_t at = token * c.hidden + i;
+      float value = row < c.rows ? get (table, row * c.hidden + i) : 0;
+      if (c.multiplier != 1) { /* the product is rounded before positions are added */
+        put (y, at, value * c.multiplier);
+        value = get (y, at);
+      }
       if (positions.data)
         value += get (positions, place * c.hidden + i);
-      put (y, token * c.hidden + i, value);
+      put (y, at, value);
     }
   }
 }

@@ -179,7 +179,7 @@ a_knob_with_words_explains_each_of_them (void **state)
 {
   (void) state;
   accepted ("knobs recompute_granularity", "full       keep only the input of a block of layers\n");
-  accepted ("knobs pipeline-schedule", "zb-h2      zero bubbles; twice the memory of 1f1b\n");
+  accepted ("knobs pipeline-schedule", "zb-h2          zero bubbles; twice the memory of 1f1b\n");
 }
 
 static void

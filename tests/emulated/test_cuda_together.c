@@ -308,7 +308,7 @@ processes_that_were_told_different_things_are_refused (void **state)
   process_wait (&q);
   assert_ended (&p, 1);
   assert_ended (&q, 1);
-  assert_non_null (strstr (q.err, "the job is not that of rank 0: found \"steps 5\" at rank 1"));
+  assert_non_null (strstr (q.err, "differs from that of rank 0: found \"steps 5\" at rank 1"));
   assert_non_null (strstr (p.err, "rank 1 on "));
   process_clear (&p);
   process_clear (&q);

@@ -198,7 +198,9 @@ a_job_that_wants_cudnn_is_told_when_there_is_none (void **state)
 {
   if (*WEFT_SANITIZE) /* which would judge the library's own memory */
     skip ();
+  static const union weft_model plain;
   struct weft_kernel k = { .kind = WEFT_OP_ATTENTION,
+                           .model = &plain,
                            .fused = TRUE,
                            .shape.dim = { 1, 128, 2, 1, 64, 0, 0 },
                            .operand[0].dtype = WEFT_BF16 };

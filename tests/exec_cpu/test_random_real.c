@@ -141,7 +141,7 @@ alone_of (const char *words)
       "recompute_method=none recompute_num_layers=none "
       "recompute_modules=none num_microbatches_with_partial_activation_checkpoints=none "
       "activation_checkpointing=false delay_wgrad_compute=false "
-      "overlap_moe_expert_parallel_comm=false "
+      "overlap_moe_expert_parallel_comm=false moe_shared_expert_overlap=false "
       "optimizer_cpu_offload=false cpu_offloading=false virtual_pipeline_model_parallel_size=none "
       "batch_p2p_comm=true overlap_p2p_comm=false overlap_p2p_comm_warmup_flush=false "
       "grad_sync_func=none align_param_gather=false "

@@ -1,5 +1,7 @@
-/* Traits of other decoders for random jobs: norms, residuals, positions, caps. */
+/* Traits of other decoders for random jobs: norms, residuals, positions, caps; and the overlap of
+ * shared experts. They are drawn from a hash of the words so far, so that other draws stay. */
 #include "tests/made/random_job.h"
+#include <stdlib.h>
 #include <string.h>
 
 static gboolean
@@ -65,12 +67,26 @@ random_norms (GString *words, GRand *rand)
     maybe (words, rand, 2, "qk_layernorm_whole=true");
 }
 
+/* Shared experts beside the all-to-all, where the rule shared_overlap allows it. */
+static void
+random_shared_overlap (GString *words, GRand *rand)
+{
+  const char *ranks = strstr (words->str, " expert_model_parallel_size=");
+
+  if (ranks && atoi (strchr (ranks, '=') + 1) > 1 &&
+      has (words, "moe_shared_expert_intermediate_size") &&
+      !has (words, "moe_token_dispatcher_type=flex") &&
+      !has (words, "overlap_moe_expert_parallel_comm=true"))
+    maybe (words, rand, 2, "moe_shared_expert_overlap=true");
+}
+
 void
 weft_random_traits (GString *words)
 {
   static const char *const without[] = { "nano", "num_moe_experts", "kv_lora_rank", "mtp" };
   g_autoptr (GRand) rand = g_rand_new_with_seed (g_str_hash (words->str));
 
+  random_shared_overlap (words, rand);
   for (unsigned i = 0; i < G_N_ELEMENTS (without); i++)
     if (has (words, without[i]))
       return;
