@@ -14,7 +14,7 @@
 #include "core/plan/plan.h"
 
 enum weft_segment_pass { WEFT_SEGMENT_FORWARD, WEFT_SEGMENT_BACKWARD, WEFT_N_SEGMENT_PASS };
-enum weft_family { WEFT_FAMILY_DENSE, WEFT_FAMILY_EXPERT, WEFT_N_FAMILY }; /* sharded apart */
+enum weft_family { WEFT_FAMILY_DENSE, WEFT_FAMILY_EXPERT, WEFT_N_FAMILY }; /* sharded separately */
 enum weft_state { WEFT_STATE_WEIGHTS, WEFT_STATE_GRADIENTS, WEFT_STATE_OPTIMIZER, WEFT_N_STATE };
 
 /* With another neighbour, the first or the last kernel of a segment may differ: residual sums
@@ -33,7 +33,7 @@ struct weft_segment {
 struct weft_segments {
   uint32_t n; /* number of layers + 2; 0: nothing is known */
   struct weft_segment *segment;
-  weft_plan *plan; /* the plan they were measured on */
+  weft_plan *plan; /* the plan on which the segments were measured */
 };
 
 /* A cache of measured segments. Its key has the settings that change the kernels of a layer; all

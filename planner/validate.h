@@ -27,7 +27,7 @@ struct weft_validate_row {
   unsigned index;     /* row of the table */
   const char *id, *group;
   char tier;
-  char *rule, *why;   /* why the row was refused, else NULL */
+  char *rule, *why;   /* the rule that refused the row, and its message; else NULL */
   double predicted_s, measured_s, time_error;
   double predicted_gib, measured_gib, memory_error;
 };
