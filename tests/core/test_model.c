@@ -160,7 +160,7 @@ a_vision_tower_closes_the_published_size_of_llama_4 (void **state)
   assert_int_equal (weft_model_parameters (&scout) + tower, 108641793536);
 }
 
-/* A bundled file without a row above, or one that says a key nothing reads, would go unseen. */
+/* Every bundled model file has a row in the table above, and sets only keys that are read. */
 static void
 every_bundled_model_loads_clean_with_a_source (void **state)
 {

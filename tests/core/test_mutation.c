@@ -183,7 +183,7 @@ list_accesses (const weft_program *p)
   return all;
 }
 
-/* Two uses of the same bytes, one of which writes: the lower op first. */
+/* Of two uses of the same bytes, one of which writes, the lower op must come first. */
 static void
 ask_for_uses (struct relation *asked, GArray *uses)
 {
@@ -205,7 +205,7 @@ share_address (const weft_program *p, uint32_t a, uint32_t b)
          x->offset < y->offset + y->bytes && y->offset < x->offset + x->bytes;
 }
 
-/* All uses of one before all uses of the other; FALSE when both live at once. */
+/* All uses of one buffer must come before all uses of the other; FALSE if both live at once. */
 static gboolean
 ask_for_address (struct relation *asked, const weft_program *p, GPtrArray *all, uint32_t old,
                  uint32_t new)

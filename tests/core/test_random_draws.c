@@ -4,11 +4,10 @@
 #include <string.h>
 
 #define SEED 20261121
-#define LEAST 2          /* jobs with a knob away from its default */
+#define LEAST 2          /* jobs that must set each knob to another value than its default */
 #define MOST_DRAWN 20000 /* test_random_jobs.c plans and simulates a tenth of that */
 
-/* Knobs that no legal job has away from their default, or that jobs of one such value cannot
- * show. */
+/* Knobs that are excluded: no legal job has another value than the default. */
 static const char *const undrawn[] = {
   "optimizer", /* has one word */
 };

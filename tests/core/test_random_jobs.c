@@ -1,5 +1,5 @@
-/* Random small jobs over everything that programs are built from: the plan is proved, text gives it
- * back, folding and repeating change nothing, and closed formulas bound the simulation. */
+/* Small random jobs over all features of programs. The plan is proved; printing and parsing a
+ * program gives it back; folding and repetition change nothing; formulas bound the simulation. */
 #include "core/base/sanitize.h"
 #include "core/exec/exec.h"
 #include "exec_sim/exec_sim.h"
@@ -13,8 +13,8 @@
 
 #define N_JOB (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER ? 400 : 2000)
 #define SEED 20261121
-#define EXACT 1e-9 /* of the step: sums of doubles in another order */
-#define DATE 1e-12 /* s: what the simulator takes for one moment (exec_sim/bridge.cc) */
+#define EXACT 1e-9 /* relative to the step: doubles that are summed in another order */
+#define DATE 1e-12 /* seconds: closer dates are equal to the simulator (exec_sim/bridge.cc) */
 
 struct sample {
   char *words;

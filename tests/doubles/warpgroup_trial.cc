@@ -54,7 +54,7 @@ load_fragments (uint32_t (&words)[ALL_TERMS / TERMS][4], const float *a)
     }
 }
 
-/* The figure of sums: of each eight columns two, of rows g and g + 8. */
+/* The accumulator layout: of every 8 columns a lane has two, in rows g and g + 8 (g: lane / 4). */
 template <int N>
 static void
 store_sums (float *c, const float (&sum)[N / 8][4])

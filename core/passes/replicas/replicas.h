@@ -40,8 +40,8 @@ void weft_after_module (struct weft_step *s, uint32_t param);
  * WEFT_NO_PARAM. */
 uint32_t weft_weight_read (struct weft_step *s, uint32_t param);
 
-/* Gathers the unit of a parameter where Megatron-FSDP does so although the next kernel does not
- * read it. */
+/* Gathers the unit of a parameter that the next kernel does not read: Megatron-FSDP gathers it at
+ * this place. */
 void weft_weight_gather_unread (struct weft_step *s, uint32_t param);
 
 /* The transposed copy of a weight stored in fp8, and its scale. */
