@@ -11,10 +11,10 @@ static const char *const flops_words[] = { WEFT_MEASURED_FLOPS_LIST (WEFT_WORD_T
 struct condition {
   int column;
   char op;        /* '=', '!' or '>' */
-  char **pattern; /* one of them matches */
+  char **pattern; /* alternatives */
 };
 
-/* Entries [first, first + n) of the file, for rows that meet all conditions. */
+/* Entries [first, first + n) of the file apply to rows that meet all conditions. */
 struct rule {
   GArray *condition;
   unsigned first, n;
@@ -109,7 +109,7 @@ read_rule (const char *section, struct rule *rule, GError **error)
   return TRUE;
 }
 
-/* "measured.memory = allocator" and the like: those words, and where they go. */
+/* Reads a key "measured.memory" or "measured.flops" into the row. */
 static gboolean
 read_measured (const char *key, const char *value, weft_row_job *row, GError **error)
 {
@@ -150,7 +150,7 @@ add_setting (weft_settings *settings, const weft_conf *conf, const struct weft_a
   weft_settings_add (settings, section, dot + 1, a->value, where);
 }
 
-/* Whether a key is one of those that assumptions.h lists. */
+/* Checks that assumptions.h lists this key and that its value parses. */
 static gboolean
 check_key (const weft_conf *conf, const struct weft_conf_entry *entry, GError **error)
 {
@@ -252,7 +252,7 @@ is_for (const struct rule *rule, const weft_row_job *row)
   return TRUE;
 }
 
-/* Puts cells in place of {NAME}; NULL where one is blank. */
+/* Replaces {NAME} by the cell of column NAME; NULL if a cell is blank. */
 static char *
 fill_in (const char *text, const weft_row_job *row, GError **error)
 {
@@ -286,7 +286,7 @@ free_applied (gpointer data)
   g_free (a);
 }
 
-/* "6 * 4 / 8" as "3", from left to right; everything else as it is. */
+/* Computes "6 * 4 / 8" as "3", from left to right; returns any other text unchanged. */
 static char *
 calculate (char *value)
 {
@@ -307,7 +307,7 @@ calculate (char *value)
   return weft_units_print (result);
 }
 
-/* A column that is not blank stays as its source printed it. */
+/* Whether the entry fills a column that is not blank: printed values are never replaced. */
 static gboolean
 is_idle (const struct weft_conf_entry *entry, const weft_row_job *row)
 {

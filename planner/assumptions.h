@@ -1,40 +1,41 @@
-/* assumptions.h - what a row of published measurements says as a job: rules in an .ini file, by default
- * validation/assumptions.ini.
+/* assumptions.h - makes a job from a row of published measurements, by rules in an .ini file (by
+ * default validation/assumptions.ini).
  *
- * A section is a rule.  Its name is the rows it is for:
+ * Each section is a rule. Its name lists the conditions that a row must meet:
  *
  *   [id = zb-* and recompute = blank]
  *
- * joins conditions with "and", each a column of published.def, one of = != >, and a value: for = and
- * != patterns with * and ?, several of them between bars, where `blank` is a cell with nothing in
- * it; for > a number.  Rules are applied in the order of the file.  Their keys are
+ * Conditions are joined with "and". A condition is a column of published.def, an operator (= != >)
+ * and a value. The value of = and != is a pattern with * and ?, or several patterns separated by
+ * bars; `blank` matches an empty cell. The value of > is a number. Rules are applied in the order
+ * of the file. A rule has these keys:
  *
- *   column.NAME       the value of that column, where it is blank
- *   SECTION.KEY       a setting of the job, as in a job file; the last one counts
- *   measured.memory   what the source's memory is: `device`, all that a driver counts, or `allocator`,
- *                     without the context and the buffers of communicators
- *   measured.flops    how the source counts FLOPs, where it prints only their rate: `causal` or
- *                     `full` attention
- *   why               the reason, for people
+ *   column.NAME       the value of that column, where the column is blank
+ *   SECTION.KEY       a setting of the job, as in a job file; the last setting of a key counts
+ *   measured.memory   the memory that the source reports: `device`, everything that the driver
+ *                     counts, or `allocator`, without context and communicator buffers
+ *   measured.flops    how the source counts the FLOPs of attention, if it prints a rate and no
+ *                     time: `causal` or `full`
+ *   why               the reason, for readers
  *
- * and {NAME} in a value is the cell of that column: a rule that names a blank one refuses the row.
- * "{dp} * 4 / 8" is calculated, from left to right. */
+ * {NAME} in a value is replaced by the cell of that column; if the cell is blank, the row is
+ * refused. Products and quotients such as "{dp} * 4 / 8" are computed from left to right. */
 #pragma once
 #include "core/job/job.h"
 #include "planner/published.h"
 
 typedef struct weft_assumptions weft_assumptions;
 
-/* NULL: the bundled file. */
+/* Loads the rules; path NULL is the bundled file. */
 weft_assumptions *weft_assumptions_load (const char *path, GError **error);
 void weft_assumptions_free (weft_assumptions *assumptions);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_assumptions, weft_assumptions_free)
 
-/* Where in the file a rule stands and what it did to one row. */
+/* One key of a rule that was applied to a row. */
 struct weft_applied {
-  const char *rule, *key; /* borrowed from the file */
-  char *value;            /* columns filled in */
-  unsigned line;
+  const char *rule, *key; /* owned by the weft_assumptions */
+  char *value;            /* with {NAME} replaced */
+  unsigned line;          /* in the file */
 };
 
 #define WEFT_MEASURED_MEMORY_LIST(X)                                                               \
@@ -49,20 +50,20 @@ enum weft_measured_memory { WEFT_MEASURED_MEMORY_LIST (WEFT_WORD_ID) WEFT_N_MEAS
 enum weft_measured_flops { WEFT_MEASURED_FLOPS_LIST (WEFT_WORD_ID) WEFT_N_MEASURED_FLOPS };
 
 typedef struct weft_row_job {
-  struct weft_job job; /* where weft_row_job_new() made one */
-  char *cell[WEFT_N_COLUMN];
+  struct weft_job job; /* valid if weft_row_job_new() set no error */
+  char *cell[WEFT_N_COLUMN]; /* the cells, blank ones filled in by rules */
   GPtrArray *applied; /* of struct weft_applied *, in order */
   enum weft_measured_memory memory;
   enum weft_measured_flops flops;
 } weft_row_job;
 
-/* The job of a row.  Where a rule of rules.def or a blank cell stands against it *error is set, and what was
- * applied is returned all the same. */
+/* Makes the job of a row. If a rule of rules.def or a blank cell refuses the job, *error is set and
+ * the result still lists the rules that were applied. */
 weft_row_job *weft_row_job_new (const weft_assumptions *assumptions, const weft_published *table,
                                 unsigned row, GError **error);
 void weft_row_job_free (weft_row_job *row);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_row_job, weft_row_job_free)
 
-/* Seconds of the measured step: the time, or what follows from tokens or FLOPs of a second; not a
- * number where none is given. */
+/* Seconds of the measured step: the printed time, or the time computed from tokens per second or
+ * from FLOP/s; NaN if the row has none of them. */
 double weft_row_job_seconds (const weft_row_job *row);

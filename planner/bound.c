@@ -3,7 +3,7 @@
 #include "core/job/stages.h"
 #include <math.h>
 
-/* Whether lower bounds may assume how the schedule fills the ranks and drains them. */
+/* How many microbatches the schedule keeps in flight; UNKNOWN rules out most lower bounds. */
 static enum weft_in_flight
 in_flight_of (const struct weft_job *job)
 {
@@ -12,8 +12,8 @@ in_flight_of (const struct weft_job *job)
   return row ? row->in_flight : WEFT_IN_FLIGHT_UNKNOWN;
 }
 
-/* The time of a step divided by the work of a rank, at least: the bubble of (p - 1) / (m v) of Narayanan
- * et al. 2021, section 2.2, or 1 where the schedule may have no bubble. */
+/* A lower bound of step time divided by busy time of a rank: 1 + (p - 1) / (m v), the bubble of
+ * Narayanan et al. 2021, section 2.2, or 1 if the schedule may have no bubble. */
 static double
 bubble_stretch (const struct weft_job *job)
 {
@@ -24,7 +24,7 @@ bubble_stretch (const struct weft_job *job)
   return (m + job->strategy.pipeline_model_parallel_size - 1) / m;
 }
 
-/* Of what products are taken in, the quickest. */
+/* The highest FLOP/s rate among the dtypes in which the job multiplies matrices. */
 static double
 matmul_rate (const struct weft_job *job)
 {
@@ -56,7 +56,7 @@ recomputes_all (const struct weft_job *job)
          job->strategy.num_microbatches_with_partial_activation_checkpoints == WEFT_NONE;
 }
 
-/* Nothing in this space is quicker.  Full recompute adds a third to the layers and nothing to the head. */
+/* Full recompute adds a third to the FLOPs of the layers and nothing to the head. */
 double
 weft_bound_flops (const struct weft_job *job)
 {
@@ -73,14 +73,14 @@ weft_bound_flops (const struct weft_job *job)
 
 /* ------------------------------------------------------------------------ one chunk */
 
-/* The layers of one chunk of a rank: some of the first ones are recomputed, the others are not. */
+/* The layers of one chunk of a rank. The first `most` layers are recomputed, the others are not. */
 struct chunk {
   const struct weft_segments *recomputed, *other;
   uint32_t first, end; /* segments */
-  uint32_t most;       /* layers that are recomputed */
+  uint32_t most;       /* number of recomputed layers */
 };
 
-/* Of a chunk and one microbatch, or summed. */
+/* Seconds of each pass and bytes of kept activations, for one microbatch of one chunk. */
 struct pass {
   double way[WEFT_N_SEGMENT_PASS], kept;
 };
@@ -93,11 +93,12 @@ known_of (const struct chunk *c, uint32_t segment)
   return segment > 0 && segment + 1 < c->other->n && layer < c->most ? c->recomputed : c->other;
 }
 
-/* Whether a segment has another neighbour than where it was measured, and so another kernel there. */
+/* Whether the neighbour of a segment differs from the neighbour it was measured with: then the
+ * kernel at their boundary may differ too. */
 static gboolean
 is_torn (const struct chunk *c, uint32_t segment, uint32_t neighbour)
 {
-  if (neighbour >= c->other->n) /* there is none: before the first or after the last */
+  if (neighbour >= c->other->n) /* no neighbour: before the first or after the last segment */
     return FALSE;
   return neighbour < c->first || neighbour >= c->end ||
          known_of (c, neighbour) != known_of (c, segment);
@@ -146,7 +147,7 @@ chunk_of (const struct asked *a, uint32_t stage)
   return c;
 }
 
-/* Microbatches that a rank has in flight in one of its chunks when it begins the first backward. */
+/* Number of microbatches in flight in one chunk of a rank when its first backward pass begins. */
 static double
 in_flight (const struct asked *a, uint32_t rank, uint32_t chunk)
 {
@@ -166,7 +167,8 @@ in_flight (const struct asked *a, uint32_t rank, uint32_t chunk)
   return in_chunk;
 }
 
-/* Ranks that split what replicas have in common: weights, gradients, state; and how many they are. */
+/* The fraction of weights, gradients or optimizer state that one rank stores: 1, or one divided by
+ * the number of replicas if the sharding level covers this state. */
 static double
 share (const struct asked *a, int family, int state)
 {
@@ -197,7 +199,7 @@ state_bytes (const struct asked *a, const struct chunk *c)
   return sum;
 }
 
-/* Sums in another order differ in the last digits. */
+/* Tolerance: sums in different orders differ in their last digits. */
 #define ROUNDING (1 - 1e-9)
 
 static struct weft_bound
@@ -224,7 +226,8 @@ bound_ranks (const struct asked *a)
   return bound;
 }
 
-/* Full recompute of all layers, or of none: where some are recomputed, both are looked at. */
+/* Gets the segments with full recompute and without; `block` recompute, of some layers, needs
+ * both. */
 static void
 find_both (weft_segment_cache *cache, const struct weft_job *job, struct asked *a)
 {
@@ -243,7 +246,7 @@ find_both (weft_segment_cache *cache, const struct weft_job *job, struct asked *
   a->other = weft_segment_cache_get (cache, &none);
 }
 
-/* Whether every microbatch has the same kernels, and those of a pass are enqueued in one piece. */
+/* Whether all microbatches have the same kernels and no pass is interrupted by another. */
 static gboolean
 passes_are_alike (const struct weft_job *job)
 {
@@ -254,7 +257,7 @@ passes_are_alike (const struct weft_job *job)
   return in_flight_of (job) != WEFT_IN_FLIGHT_UNKNOWN && weft_job_layout_stages (job) == 0;
 }
 
-/* FALSE where nothing is known. */
+/* Collects the layers and segments of the job; FALSE if no bound is known for the job. */
 static gboolean
 ask (weft_segment_cache *cache, const struct weft_job *job, struct asked *a)
 {
@@ -288,8 +291,8 @@ weft_bound_passes (weft_segment_cache *cache, const struct weft_job *job)
 
 /* ---------------------------------------------------------------------- the schedule */
 
-/* What a stage hands to the next, at least: over the quickest link between two of them, and with tensor
- * parallel ranks each its share. */
+/* A lower bound of the transfer time between two stages: over the fastest link between adjacent
+ * stages, and each tensor parallel rank sends only its share. */
 static double
 transfer_seconds (const struct asked *a)
 {
@@ -310,7 +313,7 @@ transfer_seconds (const struct asked *a)
   return least;
 }
 
-/* Cells of all ranks above which the schedule is not replayed. */
+/* Schedules with more cells, over all ranks, are not replayed. */
 enum { MOST_CELLS = 1 << 22 };
 
 double

@@ -1,38 +1,45 @@
-/* bound.h - what a candidate takes at least, before its program is built.
+/* bound.h - lower bounds of a candidate's step time and memory, computed before its program is
+ * built.
  *
- * weft_bound_flops() is arithmetic.  weft_bound_passes() is closer: sums over the layers (segments.h),
- * which one look at one microbatch gives for many jobs.
+ * weft_bound_flops() is arithmetic on model FLOPs. weft_bound_passes() is tighter: it adds up the
+ * layers (segments.h), which are measured on one microbatch for many jobs at once.
  *
- *   time    Kernels of a stage run on one lane in the order of its passes, so that the ways of layers, and
- *           of passes, follow each other: F and B are the sums over the layers of a chunk, less the first
- *           and the last kernel, which differ at the ends of a stage.  Rank r begins when some microbatch
- *           has come through the first chunks of the ranks before, has m passes forward and backward
- *           through each of its chunks, and after the last of these the ranks before run theirs of the
- *           first chunk.  The three follow each other, whatever the order of passes:
- *             T >= max over r of  m sum over chunks c of (F_rc + B_rc) + sum over q < r of (F_q0 + B_q0)
- *   bytes   What a microbatch leaves in the forward pass of a layer for its backward is there for each
- *           one that a stage has in flight: min (m, p - r) of them in 1f1b, all m in gpipe, and with
- *           chunks those of the first 2 (p - r - 1) + (v - 1) g + 1 forward passes, g microbatches being a
- *           group (Megatron-LM: Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on
- *           GPU Clusters", section 2.2).  Beside it weights, gradients and state of the optimizer, each
- *           whole or over as many ranks as it can be split.  No plan of memory is smaller than what is
- *           alive at once.
+ * Time. All kernels of a stage run on one lane, in pass order, so the durations of layers and of
+ * passes add up. F and B are the forward and backward durations of one chunk: the sums over its
+ * layers, less the first and the last kernel, which differ at the ends of a stage. Rank r
  *
- * Where passes of a job are not all alike, or do not follow each other like this, nothing is said: 0. */
+ *   - starts after a microbatch has passed through the first chunk of each earlier rank,
+ *   - runs m forward and m backward passes of each of its chunks,
+ *   - and is followed by the backward passes of the first chunks of the earlier ranks.
+ *
+ * These three intervals do not overlap, whatever the order of passes:
+ *
+ *   T >= max over r of  m sum over chunks c of (F_rc + B_rc) + sum over q < r of (F_q0 + B_q0)
+ *
+ * Bytes. The activations that a layer keeps for its backward pass exist once for each microbatch
+ * in flight: min (m, p - r) microbatches in 1f1b and m in gpipe. With v chunks on a rank they are
+ * the microbatches of the first 2 (p - r - 1) + (v - 1) g + 1 forward passes, for groups of g
+ * microbatches (Megatron-LM: Narayanan et al. 2021, "Efficient Large-Scale Language Model Training
+ * on GPU Clusters", section 2.2). Weights, gradients and optimizer state are added, sharded over
+ * the replicas where the strategy shards them. No memory plan is smaller than the bytes that are
+ * alive at one time.
+ *
+ * If the passes of a job differ from each other, or do not follow each other in this way, the
+ * bound is 0. */
 #pragma once
 #include "planner/segments.h"
 
 struct weft_bound {
-  double seconds, bytes; /* of a step; of the worst rank */
+  double seconds, bytes; /* of the step; of the rank with the most memory */
 };
 
-/* Model FLOPs at the reachable matmul rate, stretched by the bubble of the pipeline, in seconds; 0 where
- * kernels were measured (cluster.h, cost_table), which may be quicker than that rate. */
+/* Seconds for the model FLOPs at the reachable matmul rate, including the pipeline bubble. 0 if
+ * kernels were measured (cluster.h, cost_table), because measured kernels may exceed that rate. */
 double weft_bound_flops (const struct weft_job *job);
 
-/* The job has passed its rules. */
+/* Bounds from the layers of the job, which must have passed its rules. */
 struct weft_bound weft_bound_passes (weft_segment_cache *cache, const struct weft_job *job);
 
-/* Seconds, closer: the schedule replayed with these passes, and between stages the time that their
- * output takes to the next with no other transfer beside it. */
+/* A tighter bound in seconds: a replay of the schedule with these passes and with transfers between
+ * stages, priced without contention. 0 if it was not computed. */
 double weft_bound_schedule (weft_segment_cache *cache, const struct weft_job *job);

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* A candidate whose FLOPs alone take this much longer than the best is not listed, whatever else is. */
+/* A candidate is not simulated if its FLOPs alone take this many times the best clock time. */
 #define PRUNE_FACTOR 1.5
 
 struct searcher {
@@ -14,12 +14,12 @@ struct searcher {
   const struct weft_job *job;
   struct weft_candidate *all;
   uint32_t n;
-  GSequence *open; /* what may be better than all that is known, in the order of comes_before() */
+  GSequence *open; /* candidates that may still win, in the order of comes_before() */
   weft_segment_cache *segments;
-  double best_clock;   /* of what fits */
-  double nearest_miss; /* clock of the quickest that does not */
-  double last_clock;   /* of those listed, if the list is full: what is slower has no place in it */
-  GError *refused;     /* why the first that cannot be a graph is none */
+  double best_clock;   /* lowest clock time of candidates that fit */
+  double nearest_miss; /* lowest clock time of candidates that do not fit */
+  double last_clock;   /* highest clock time of the finalists, once all finalists are known */
+  GError *refused;     /* why the first candidate that cannot be a graph is refused */
 };
 
 static void
@@ -31,8 +31,8 @@ progress (const struct searcher *s, const char *phase, uint32_t done, uint32_t o
 
 struct sample {
   double seconds;
-  double bytes, least; /* of the worst role: planned, and without padding */
-  gboolean refused;    /* and nothing else is known */
+  double bytes, least; /* of the role with the most memory: planned, and without padding */
+  gboolean refused;    /* the program cannot be a graph; the other fields are 0 */
 };
 
 static gboolean
@@ -60,7 +60,7 @@ sample (struct searcher *s, const struct weft_job *job, enum weft_plan_depth dep
   return TRUE;
 }
 
-/* By two short steps where the job is a long one. */
+/* Prices the step of a job; a long step is extrapolated from two short ones. */
 static gboolean
 measure (struct searcher *s, const struct weft_job *job, enum weft_plan_depth depth,
          struct sample *out, GError **error)
@@ -84,7 +84,8 @@ measure (struct searcher *s, const struct weft_job *job, enum weft_plan_depth de
   return TRUE;
 }
 
-/* The line through two short steps may lie a little below what is proved. */
+/* Computes the clock time. An extrapolation may lie slightly below the lower bound; then the bound
+ * counts. */
 static gboolean
 rank (struct searcher *s, struct weft_candidate *c, GError **error)
 {
@@ -106,7 +107,7 @@ rank (struct searcher *s, struct weft_candidate *c, GError **error)
   return TRUE;
 }
 
-/* First what is known without a look at its program. */
+/* Checks the rules and computes the bound by FLOPs, without building a program. */
 static void
 begin (struct searcher *s, struct weft_candidate *c)
 {
@@ -116,7 +117,7 @@ begin (struct searcher *s, struct weft_candidate *c)
   c->flops = c->bound = c->fate == WEFT_FATE_PRUNED ? weft_bound_flops (&job) : 0;
 }
 
-/* With `exhaustive` all of them have clocks before any bound is asked. */
+/* With `exhaustive`, every candidate gets its clock time here, before any other bound. */
 static gboolean
 begin_all (struct searcher *s, GError **error)
 {
@@ -145,7 +146,8 @@ look_at_passes (struct searcher *s, const struct weft_job *job, struct weft_cand
   }
 }
 
-/* Where buffers take each other's place some wait, so that a clock without places is no later. */
+/* Buffers that share an address make ops wait, so the clock time without addresses is a lower
+ * bound. */
 static gboolean
 look_at_program (struct searcher *s, const struct weft_job *job, struct weft_candidate *c,
                  GError **error)
@@ -161,8 +163,8 @@ look_at_program (struct searcher *s, const struct weft_job *job, struct weft_can
   return TRUE;
 }
 
-/* A step closer to the clock of a candidate that has none: its passes, how they wait for each other, its
- * program, and then where its buffers lie. */
+/* Refines a candidate without a clock time by one step: the bound from its passes, from its
+ * schedule, from its program without buffer addresses, and then the clock time. */
 static gboolean
 approach (struct searcher *s, struct weft_candidate *c, GError **error)
 {
@@ -214,7 +216,7 @@ simulate_plan (const weft_plan *plan, const struct weft_exec_options *exec, GErr
   if (!t)
     return NULL;
   weft_report *report = weft_report_new (plan, t);
-  report->timeline = NULL; /* it ends here, and so may the plan */
+  report->timeline = NULL; /* freed on return */
   return report;
 }
 
@@ -226,7 +228,7 @@ simulate_job (const struct weft_job *job, const struct weft_exec_options *exec, 
   return plan ? simulate_plan (plan, exec, error) : NULL;
 }
 
-/* Of a plan that fits; two short steps stand for a long one. */
+/* Simulates a plan that fits; a long step is extrapolated from two short ones. */
 static weft_report *
 simulate_step (const weft_plan *plan, const struct weft_exec_options *exec, GError **error)
 {
@@ -246,7 +248,7 @@ simulate_step (const weft_plan *plan, const struct weft_exec_options *exec, GErr
   return report;
 }
 
-/* Full program, exact memory: an extrapolated fit may turn out not to be one. */
+/* Builds the full program. Its exact memory may not fit although the extrapolated memory did. */
 static gboolean
 simulate (const struct searcher *s, struct weft_candidate *c, GError **error)
 {
@@ -269,15 +271,16 @@ simulate (const struct searcher *s, struct weft_candidate *c, GError **error)
   return TRUE;
 }
 
-/* The least that it can take, as far as is known. */
+/* The best known lower bound of the step time, in seconds. */
 static double
 least (const struct weft_candidate *c)
 {
   return c->clock > 0 ? c->clock : c->bound;
 }
 
-/* Which is looked at first: of equal ones that about which less is known, so that whatever is taken with
- * its clock known, nothing else can be before it. */
+/* The order of refinement: lowest bound first. Among equal bounds, candidates without a clock
+ * time come first: when a candidate with a clock time is taken, no other candidate can have a
+ * lower one. */
 static int
 comes_before (gconstpointer a, gconstpointer b, gpointer unused)
 {
@@ -299,7 +302,7 @@ put (GSequence *open, struct weft_candidate *c)
   g_sequence_insert_sorted (open, c, comes_before, NULL);
 }
 
-/* The first, or NULL. */
+/* Removes and returns the first candidate; NULL if there is none. */
 static struct weft_candidate *
 take (GSequence *open)
 {
@@ -345,7 +348,8 @@ may_be_a_miss (const struct searcher *s, const struct weft_candidate *c)
          !is_far_behind (s, c);
 }
 
-/* What was far behind may still be better than what the best turned out to be. */
+/* Returns candidates that were set aside as far behind: the best simulated time may exceed their
+ * bounds. */
 static void
 reopen (struct searcher *s, GSequence *aside)
 {
@@ -356,8 +360,8 @@ reopen (struct searcher *s, GSequence *aside)
   g_sequence_free (aside);
 }
 
-/* The quickest by clock, one after the other: a clock that is below all bounds of others is the
- * smallest. */
+/* Simulates the candidates with the lowest clock times, in that order: a clock time below the
+ * bounds of all other candidates is the minimum. */
 static gboolean
 simulate_best (struct searcher *s, GError **error)
 {
@@ -393,8 +397,8 @@ best_seconds (const struct searcher *s)
   return best;
 }
 
-/* Bounds that leave room for something better than the best become clocks until none does: then the
- * gap is what it would be if all were ranked. */
+/* Refines all candidates whose bound is below the best simulated time until they have clock times:
+ * then the gap is the same as if all candidates had one. */
 static gboolean
 find_gap (struct searcher *s, double *gap, GError **error)
 {
@@ -415,7 +419,7 @@ find_gap (struct searcher *s, double *gap, GError **error)
   return TRUE;
 }
 
-/* Clocks of the quickest that do not fit. */
+/* Computes the clock times of the fastest candidates that do not fit. */
 static gboolean
 find_miss (struct searcher *s, GError **error)
 {
@@ -432,7 +436,7 @@ find_miss (struct searcher *s, GError **error)
   return ok;
 }
 
-/* Of candidates in their order. */
+/* The fastest candidate that does not fit; the candidates of `search` are sorted. */
 static const struct weft_candidate *
 miss_of (const struct searcher *s, const weft_search *search)
 {

@@ -63,7 +63,8 @@ find_columns (weft_published *table, GError **error)
          weft_bad_input (error, "%s: found no rows, wanted at least one", csv->name);
 }
 
-/* What stands in place of a number in words that weft_field_parse() knows and a table does not. */
+/* Whether a cell is a plain number: weft_field_parse() also accepts words and units, tables do
+ * not. */
 static gboolean
 is_plain (const char *cell)
 {
@@ -113,7 +114,7 @@ check (weft_published *table, GError **error)
   return TRUE;
 }
 
-/* Takes the text of the table over. */
+/* Takes ownership of csv. */
 static weft_published *
 take (weft_csv *csv, GError **error)
 {

@@ -1,5 +1,5 @@
-/* published.h - a table of published measurements of training steps: rows of text that was held
- * against the columns of published.def. */
+/* published.h - reads a table of published measurements of training steps. Rows stay text; the
+ * table is checked against the columns of published.def. */
 #pragma once
 #include "core/base/csv.h"
 
@@ -11,11 +11,11 @@ enum weft_published_column {
 
 typedef struct weft_published {
   weft_csv *csv;
-  int at[WEFT_N_COLUMN]; /* where the file has each column */
+  int at[WEFT_N_COLUMN]; /* index of each column in the file */
 } weft_published;
 
-/* Refuses a table without one of the columns, without a row, with an id twice, and numbers that are
- * none.  Columns that are not in published.def are left alone. */
+/* Loads and checks a table. A missing column, a table without rows, a repeated id and malformed
+ * numbers are errors. Columns that published.def does not have are ignored. */
 weft_published *weft_published_load (const char *path, GError **error);
 weft_published *weft_published_parse (const char *text, gssize length, const char *name,
                                       GError **error);
@@ -24,12 +24,12 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_published, weft_published_free)
 
 const char *weft_published_name (enum weft_published_column column);
 
-/* Column of a name, -1 when there is none. */
+/* The column with this name, or -1. */
 int weft_published_find (const char *name);
 
-/* A cell as text; "" where it is blank. */
+/* The text of a cell; "" if it is blank. */
 const char *weft_published_cell (const weft_published *table, unsigned row,
                                  enum weft_published_column column);
 
-/* A cell of a column of numbers; not a number where it is blank. */
+/* The number in a cell; NaN if the cell is blank. */
 double weft_published_number (const char *cell);

@@ -5,13 +5,13 @@
 
 /* -------------------------------------------------------------------------- cache */
 
-/* What changes the kernels of a layer. */
+/* The settings that change the kernels of a layer. */
 struct key {
   int64_t tensor, sequence, context, expert_tensor, expert, micro_batch, recompute;
 };
 
 struct weft_segment_cache {
-  GHashTable *known; /* struct weft_segments, by struct key */
+  GHashTable *known; /* struct key -> struct weft_segments */
 };
 
 static guint
@@ -57,7 +57,8 @@ weft_segment_cache_free (weft_segment_cache *cache)
   g_free (cache);
 }
 
-/* Layers count from one; what has none precedes the first or follows the last. */
+/* The segment of an op. Layer l is segment l + 1; an op without a layer belongs to the first
+ * segment or, once layers were seen, to the last. */
 static uint32_t
 segment_of (const struct weft_segments *known, uint16_t layer, gboolean layers_seen)
 {
@@ -77,12 +78,13 @@ is_of (const struct weft_op *row, int pass)
 
 /* ----------------------------------------------------------------------------- time */
 
-/* The first kernel of each segment in a pass, in the order of the program, and one past the last. */
+/* Finds the first kernel of each segment in a pass, in program order, and the end of the last
+ * one. */
 static gboolean
 find_starts (const weft_program *p, const struct weft_segments *known, int pass, uint32_t *start)
 {
   uint32_t end = 0, n = known->n;
-  int64_t at = -1; /* segments begun, less one */
+  int64_t at = -1; /* number of segments begun, minus 1 */
 
   for (uint32_t op = 0; op < p->n_op; op++) {
     if (p->op[op].lane != WEFT_LANE_GPU || !is_of (&p->op[op], pass))
@@ -101,7 +103,7 @@ find_starts (const weft_program *p, const struct weft_segments *known, int pass,
   return at + 1 == (int64_t) n;
 }
 
-/* Collectives that a pass itself needs; those of replicas have other lanes. */
+/* Whether ops of this lane are part of a pass; data-parallel collectives have other lanes. */
 static gboolean
 belongs_to_pass (enum weft_lane lane)
 {
@@ -119,7 +121,7 @@ duration (const weft_program *p, uint32_t op, double seconds, int pass)
   return counted && is_of (row, pass) ? seconds : 0;
 }
 
-/* The longest way to the begin of an op, from that of the first of these. */
+/* Start time of an op: the end of its lane or of its last dependency in [from, op). */
 static double
 begin_of (const weft_program *p, uint32_t op, uint32_t from, const double *end, double lane_end)
 {
@@ -131,14 +133,15 @@ begin_of (const weft_program *p, uint32_t op, uint32_t from, const double *end, 
   return begin;
 }
 
-/* Products are the same at the ends of a stage; what adds and normalises is fused or not. */
+/* Whether an op is a matrix product: those do not change at the ends of a stage, whereas
+ * residual sums and norms are fused or not. */
 static gboolean
 is_product (const weft_program *p, uint32_t op)
 {
   return weft_op_flops (p, op) > 0 && !(p->op[op].flags & WEFT_OP_FUSED);
 }
 
-/* Of the segment whose kernels are those from `from` until `to`, of a pass that ends at `stop`. */
+/* Measures the segment with ops [from, to) of a pass that ends at op `stop`. */
 static void
 measure_way (const weft_program *p, const double *seconds, int pass, uint32_t from, uint32_t to,
              uint32_t stop, struct weft_segment *segment)
@@ -150,7 +153,7 @@ measure_way (const weft_program *p, const double *seconds, int pass, uint32_t fr
     lane_end[lane] = lane == WEFT_LANE_GPU ? 0 : -INFINITY;
   for (uint32_t op = from; op < to; op++) {
     double *at = &lane_end[p->op[op].lane];
-    end[op - from] = -INFINITY; /* no way from the first kernel leads here */
+    end[op - from] = -INFINITY; /* no path from the first kernel reaches the op */
     if (!belongs_to_pass (p->op[op].lane))
       continue;
     *at = begin_of (p, op, from, end, *at);
@@ -192,7 +195,8 @@ is_kept (const weft_program *p, const struct weft_buf *b)
          is_of (&p->op[b->last], WEFT_SEGMENT_BACKWARD);
 }
 
-/* What a layer hands to the next is that one's input, which a stage may have received. */
+/* The output of a layer is the input of the next layer (`handed`): at a stage boundary the next
+ * layer receives a copy. */
 static void
 measure_kept (const weft_program *p, struct weft_segments *known)
 {
@@ -248,7 +252,8 @@ measure_state (const weft_program *p, struct weft_segments *known)
 
 /* ---------------------------------------------------------------------- one stage */
 
-/* One microbatch through one stage; Megatron-Core's replicas share no state. */
+/* The job with one microbatch and one stage; under Megatron-Core, without data-parallel
+ * sharding. */
 static struct weft_job
 one_microbatch (const struct weft_job *job)
 {

@@ -2,7 +2,7 @@
 #include "core/job/pipeline.h"
 #include <math.h>
 
-/* Microbatches that schedules take together. */
+/* The number of microbatches that the schedule handles as one group. */
 static int64_t
 group_of (const union weft_strategy *s)
 {
@@ -24,9 +24,9 @@ weft_shorten_to (const struct weft_job *job, int64_t microbatches)
   return shorter;
 }
 
-/* Two short steps cost less than the long one where it has three times the microbatches of one; where a
- * rule refuses them they say nothing, as of a schedule from a file, which is made for as many as there
- * are. */
+/* Two short steps are used if the long step has at least three times the microbatches of the first
+ * one, since only then they cost less, and if no rule refuses them. A schedule from a file is an
+ * example of a refusal: it is made for one number of microbatches. */
 void
 weft_shorten (const struct weft_job *job, struct weft_shortened *shortened)
 {
@@ -34,7 +34,7 @@ weft_shorten (const struct weft_job *job, struct weft_shortened *shortened)
   int64_t fill = group > 1 ? 2 * stages + 2 : stages + 2, all = weft_job_microbatches (job);
   int64_t first = (fill + group - 1) / group * group;
 
-  first += (all - first) % group; /* what is left over stays left over */
+  first += (all - first) % group; /* keep the remainder of the last group */
   shortened->job[0] = weft_shorten_to (job, first);
   shortened->job[1] = weft_shorten_to (job, first + group);
   shortened->further = (double) (all - first - group) / group;
@@ -54,7 +54,8 @@ weft_shortened_seconds (const struct weft_shortened *shortened, const double sec
   return seconds[1] + shortened->further * (seconds[1] - seconds[0]);
 }
 
-/* What two placements of buffers lose differs a little, and is no growth. */
+/* If memory is constant, the two values differ only in the padding between buffers: take the larger
+ * one. */
 double
 weft_shortened_bytes (const struct weft_shortened *shortened, const double bytes[2])
 {
@@ -90,7 +91,8 @@ further_overlap (const struct weft_shortened *shortened, const struct weft_repor
   return sum;
 }
 
-/* Model FLOPs grow as tokens do, those really run in a line like seconds. */
+/* Model FLOPs are proportional to tokens; executed FLOPs are extrapolated linearly, like
+ * seconds. */
 static struct weft_report_iteration
 further_iteration (const struct weft_shortened *shortened, const struct weft_job *job,
                    const struct weft_report_iteration *a, const struct weft_report_iteration *b)

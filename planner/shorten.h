@@ -1,27 +1,29 @@
-/* shorten.h - a long step from two short ones.
+/* shorten.h - extrapolates a long step from two short ones.
  *
- * Once the pipeline is full, a step takes as much longer with each microbatch more (with each group of
- * them where stages have chunks): two short steps and the straight line through them stand for a long
- * one.  So does memory where a schedule begins all forward passes at once; elsewhere it stays. */
+ * Once the pipeline is full, every further microbatch (every further group of microbatches if
+ * stages have chunks) adds the same time to a step, so the line through two short steps gives the
+ * time of a long one. Memory grows in the same way if the schedule begins with all forward passes;
+ * otherwise it is constant. */
 #pragma once
 #include "core/report/report.h"
 
 struct weft_shortened {
-  uint32_t n;             /* jobs to look at: 1, the job itself, or 2 */
-  struct weft_job job[2]; /* shorter first */
-  double further;         /* groups that are left out after the second */
+  uint32_t n;             /* number of jobs: 1 (the job itself) or 2 */
+  struct weft_job job[2]; /* the shorter one first */
+  double further;         /* groups of microbatches by which the step exceeds job[1] */
 };
 
-/* The same job with so many microbatches of the same size; rules may refuse it. */
+/* The job with this number of microbatches of the same size; rules may refuse the result. */
 struct weft_job weft_shorten_to (const struct weft_job *job, int64_t microbatches);
 
+/* Chooses the short steps of a job. */
 void weft_shorten (const struct weft_job *job, struct weft_shortened *shortened);
 
-/* Seconds and bytes of the long step, from those of the jobs. */
+/* Seconds and bytes of the long step, from the values of the short steps. */
 double weft_shortened_seconds (const struct weft_shortened *shortened, const double seconds[2]);
 double weft_shortened_bytes (const struct weft_shortened *shortened, const double bytes[2]);
 
-/* Seconds, rates and shares of the report of the long step, from those of the jobs.  Memory stays what
- * it is. */
+/* Sets seconds, rates and shares in the report of the long step, from the reports of the short
+ * steps. Its memory is not changed. */
 void weft_shortened_report (const struct weft_shortened *shortened, const struct weft_job *job,
                             weft_report *const of[2], weft_report *report);

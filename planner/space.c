@@ -1,5 +1,5 @@
-/* An axis is a setting and the values worth trying; one that the user gave has one value.  Axes are a
- * table (axes.def), so a new knob joins the search with one row. */
+/* The values of each axis that are worth trying. An axis is one row of axes.def; an axis that the
+ * user set has only that value. */
 #include "planner/space.h"
 #include "core/cluster/fabric.h"
 #include "core/job/pipeline.h"
@@ -7,17 +7,17 @@
 
 enum { MOST_VALUES = 64 };
 
-/* A context parallel rank with fewer tokens of a sequence than this has too little to hide transfers of
- * keys and values behind. */
+/* A context parallel rank with fewer tokens of a sequence computes too little to overlap the
+ * transfers of keys and values. */
 enum { LEAST_TOKENS = 2048 };
 
-/* More chunks than this on a rank send more than they save. */
+/* More chunks on a rank cost more transfers than they save bubble. */
 enum { MOST_CHUNKS = 8 };
 
 struct axis {
   enum { KNOB, TRAIN } table;
   unsigned field;
-  /* Values into out[], returns how many; `job` is complete for the axes before this one. */
+  /* Writes values to out[] and returns their number; earlier axes are set in `job`. */
   uint32_t (*values) (const struct weft_job *job, int64_t out[MOST_VALUES]);
 };
 
@@ -45,14 +45,14 @@ never (const struct weft_job *job, int64_t out[MOST_VALUES])
 
 /* ------------------------------------------------------------------------- the mesh */
 
-/* PyTorch's DistributedDataParallel has replicas alone. */
+/* Whether the job allows data parallelism only, like PyTorch's DistributedDataParallel. */
 static gboolean
 has_replicas_alone (const struct weft_job *job)
 {
   return job->strategy.distributed_config == WEFT_TORCH_DDP;
 }
 
-/* Ranks that the axes so far leave; those below count one, or what the user gave. */
+/* Number of ranks that the axes set so far leave. Later axes count as 1 or as the user's value. */
 static int64_t
 ranks_left (const struct weft_job *job)
 {
@@ -61,7 +61,7 @@ ranks_left (const struct weft_job *job)
                                 s->pipeline_model_parallel_size);
 }
 
-/* Among GPUs that the quickest links join. */
+/* Tensor parallel groups stay within the GPUs that the fastest links connect. */
 static uint32_t
 tensor_ranks (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
@@ -96,7 +96,7 @@ context_ranks (const struct weft_job *job, int64_t out[MOST_VALUES])
   return has_replicas_alone (job) ? only (1, out) : n;
 }
 
-/* The user says where layers are. */
+/* Whether the user set the assignment of layers to stages. */
 static gboolean
 deals_layers (const struct weft_job *job)
 {
@@ -107,7 +107,7 @@ deals_layers (const struct weft_job *job)
          job->knob_set[WEFT_KNOB_decoder_last_pipeline_num_layers];
 }
 
-/* Of all ranks but the last, where that takes what is left. */
+/* Layers of every stage but the last; the last stage takes the rest. */
 static int64_t
 layers_but_last (const struct weft_job *job, int64_t stages)
 {
@@ -132,14 +132,14 @@ stages (const struct weft_job *job, int64_t out[MOST_VALUES])
   return n > 0 ? n : only (1, out);
 }
 
-/* Ranks that have one stage. */
+/* Number of ranks that share one stage. */
 static int64_t
 ranks_of_stage (const struct weft_job *job)
 {
   return job->cluster.n_gpus / job->strategy.pipeline_model_parallel_size;
 }
 
-/* Whole experts, which are small enough. */
+/* Experts are small, so the search does not split them over tensor parallel ranks. */
 static uint32_t
 expert_tensor_ranks (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
@@ -167,7 +167,8 @@ are_dealt_evenly (const struct weft_job *job)
   return job->model.num_layers % job->strategy.pipeline_model_parallel_size == 0;
 }
 
-/* Embedding and head count as a layer each where that makes stages even: with them Llama 3.1 405B has 128. */
+/* Embedding and head count as one layer each if that makes the stages even: Llama 3.1 405B then has
+ * 128 layers. */
 static uint32_t
 if_ends_count (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
@@ -177,7 +178,7 @@ if_ends_count (const struct weft_job *job, int64_t out[MOST_VALUES])
   return only (!deals_layers (job) && !are_dealt_evenly (job) && even, out);
 }
 
-/* Elsewhere the last rank, which has the head, has fewer. */
+/* Otherwise the last stage, which has the head, gets fewer layers than the others. */
 static uint32_t
 last_layers (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
@@ -234,14 +235,15 @@ unless_chunks (const struct weft_job *job, int64_t out[MOST_VALUES])
 
 /* ------------------------------------------------------------------------- the step */
 
-/* One where the GPUs do not suffice, which is for the rules to say. */
+/* Number of replicas; 1 if there are too few GPUs, which a rule reports. */
 static int64_t
 replicas (const struct weft_job *job)
 {
   return MAX (1, ranks_left (job));
 }
 
-/* Chunks go through the pipeline in groups of as many microbatches as it has ranks. */
+/* Interleaved schedules need whole groups of microbatches, by default one for each pipeline
+ * rank. */
 static gboolean
 are_whole_groups (const struct weft_job *job, int64_t microbatches)
 {
@@ -268,8 +270,8 @@ replicated (const struct weft_job *job)
   return replicas (job) > 1;
 }
 
-/* Schedules that the search tries: the first where there is one stage, and with chunks those that take
- * any number of them. */
+/* Schedules with the trait `searched`: only the first with a single stage, and with chunks only
+ * those that allow any number of chunks. */
 static uint32_t
 schedules (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
@@ -299,7 +301,7 @@ recomputes (const struct weft_job *job, int64_t out[MOST_VALUES])
   return job->strategy.activation_checkpointing ? 1 : 2;
 }
 
-/* All layers, or some of each chunk. */
+/* Full recompute applies to all layers (uniform) or to some layers of each chunk (block). */
 static uint32_t
 recompute_methods (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
@@ -310,7 +312,8 @@ recompute_methods (const struct weft_job *job, int64_t out[MOST_VALUES])
   return job->knob_set[WEFT_KNOB_recompute_granularity] ? 1 : 2;
 }
 
-/* Each layer by itself; or quarters of the layers of a chunk. */
+/* `uniform` recomputes each layer separately; `block` tries 1, 2 and 3 quarters of a chunk's
+ * layers. */
 static uint32_t
 recomputed_layers (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
@@ -335,7 +338,7 @@ if_replicated (const struct weft_job *job, int64_t out[MOST_VALUES])
   return replicated (job) ? both (out) : only (FALSE, out);
 }
 
-/* A strategy that the user names is not changed for another. */
+/* A data-parallel wrapper that the user chose is not replaced. */
 static uint32_t
 fsdp_or_not (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
@@ -350,7 +353,8 @@ fusion (const struct weft_job *job, int64_t out[MOST_VALUES])
   return only (!weft_job_is_torch (job), out);
 }
 
-/* Levels 0 and 1 are what the bucketed wrapper does; the first value is the knob's own default. */
+/* Sharding levels of Megatron-FSDP. The levels no_shard and optim are left out: the bucketed
+ * wrapper does the same, without and with the distributed optimizer. */
 static uint32_t
 levels (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
@@ -361,7 +365,7 @@ levels (const struct weft_job *job, int64_t out[MOST_VALUES])
   return 2;
 }
 
-/* Megatron-FSDP says by its level what is split. */
+/* Only the bucketed wrapper needs this knob: Megatron-FSDP shards optimizer state by its level. */
 static uint32_t
 if_wrapped (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
@@ -369,7 +373,7 @@ if_wrapped (const struct weft_job *job, int64_t out[MOST_VALUES])
                                                                     : if_replicated (job, out);
 }
 
-/* What is split is reduced on the way in any case. */
+/* Megatron-FSDP reduces sharded gradients during the backward pass in any case. */
 static uint32_t
 overlaps (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
@@ -410,7 +414,7 @@ setting (struct weft_job *job, const struct axis *axis)
   return axis->table == KNOB ? &job->strategy.at[axis->field] : &job->train.at[axis->field];
 }
 
-/* `job` has the choices so far. */
+/* `job` has the values of the axes before `depth`. */
 static void
 enumerate (struct weft_job *job, struct weft_choice *choice, size_t depth, GArray *out)
 {

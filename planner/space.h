@@ -1,4 +1,4 @@
-/* space.h - the axes of the search (axes.def) and every combination of their values. */
+/* space.h - the search space: every combination of the values of the axes (axes.def). */
 #pragma once
 #include "core/job/job.h"
 
@@ -9,14 +9,14 @@ enum weft_axis {
   WEFT_N_AXIS
 };
 
-/* A value for each axis. */
+/* One value for each axis. */
 struct weft_choice {
   int64_t value[WEFT_N_AXIS];
 };
 
-/* All choices around a job, whose knob_set and train_set say what is fixed; rules not yet applied.
- * Element type struct weft_choice. */
+/* Lists all choices around a job. The settings in its knob_set and train_set are fixed; rules
+ * are not checked. The element type is struct weft_choice. */
 GArray *weft_space_enumerate (const struct weft_job *job);
 
-/* The job with the choice made. */
+/* The job with the settings of the choice. */
 struct weft_job weft_space_job (const struct weft_job *job, const struct weft_choice *choice);

@@ -6,26 +6,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Threads make plans; SimGrid belongs to the thread that began with it, which takes them in the order
- * they come.  A thread begins a row only while few others are on their way, so that plans do not pile
- * up.  POSIX threads, as in exec_cpu: the thread sanitizer sees nothing of GLib's locks. */
+/* Several threads build plans. One thread simulates them in the order of completion, because
+ * SimGrid must stay on the thread that initialised it. The number of unfinished rows is limited,
+ * so that plans do not fill the memory. Threads are POSIX threads, as in exec_cpu: the thread
+ * sanitizer does not see GLib's locks. */
 struct run {
   const weft_published *table;
   const weft_assumptions *assumptions;
   const struct weft_validate_options *options;
   weft_validation *validation;
-  pthread_mutex_t lock; /* of what follows */
+  pthread_mutex_t lock; /* protects the fields below */
   pthread_cond_t changed;
   uint32_t n_begun, n_under_way, most_under_way; /* rows */
   GQueue planned;                                /* of struct planned * */
 };
 
-/* A row on its way; without a plan where it was refused. */
+/* A row in progress; it has no plan if it was refused. */
 struct planned {
   struct weft_validate_row *row;
   weft_row_job *job;
   struct weft_shortened shortened;
-  weft_plan *plan[2]; /* of its jobs */
+  weft_plan *plan[2]; /* of shortened.job[] */
   GError *error;
 };
 
@@ -38,7 +39,7 @@ compare (const void *a, const void *b)
   return (x > y) - (x < y);
 }
 
-/* The smallest of n sorted numbers that `share` of them do not exceed. */
+/* The smallest of n sorted numbers such that at least `share` of all numbers do not exceed it. */
 static double
 quantile (const double *sorted, uint32_t n, double share)
 {
@@ -76,7 +77,7 @@ weft_validate_errors_of (const double *error, uint32_t n)
   return e;
 }
 
-/* Of the rows of one group, or of all where it is NULL. */
+/* Summarises the errors of one group; NULL is all rows. */
 static void
 sum_up (const weft_validation *v, const char *group, struct weft_validate_errors *time,
         struct weft_validate_errors *memory)
@@ -121,7 +122,7 @@ group_up (weft_validation *v)
 
 /* ------------------------------------------------------------------ one row */
 
-/* The word after "rule ", or what kind of refusal it is. */
+/* The word after "rule " in the message, or else the kind of error. */
 static char *
 rule_of (const GError *error)
 {
@@ -136,7 +137,7 @@ rule_of (const GError *error)
   return g_strdup (error->code == WEFT_ERROR_INPUT ? "input" : "run");
 }
 
-/* Bytes that the source counted, of the role with most of them. */
+/* Bytes by the source's way of counting, of the role with the most memory. */
 static double
 counted_bytes (const weft_plan *plan, enum weft_measured_memory memory)
 {
@@ -248,7 +249,7 @@ choose_rows (const weft_published *table, const struct weft_validate_options *op
   return v;
 }
 
-/* The next row, as soon as there is room for its plan; NULL when all were begun. */
+/* Waits until few enough rows are in progress and returns the next row; NULL if none is left. */
 static struct weft_validate_row *
 begin_row (struct run *run)
 {
@@ -302,7 +303,7 @@ end_row (struct run *run, struct planned *p)
   pthread_mutex_unlock (&run->lock);
 }
 
-/* What is found lies in the rows, so the order in which they come is no matter. */
+/* Results are stored in the rows, so the order of completion does not matter. */
 static void
 predict_planned (struct run *run)
 {
@@ -319,7 +320,7 @@ predict_planned (struct run *run)
   }
 }
 
-/* A machine that has no room for all threads is served by fewer. */
+/* If not all threads can be created, fewer threads do the work. */
 static gboolean
 predict_all (struct run *run, uint32_t jobs, GError **error)
 {

@@ -1,12 +1,13 @@
-/* validate.h - predictions against published measurements, row by row, and what the errors are together.
+/* validate.h - compares predictions with published measurements, row by row, and summarises the
+ * errors.
  *
- * Errors are signed shares, predicted / measured - 1.  Rows of tier C are predicted and never
- * counted. */
+ * An error is the signed fraction predicted / measured - 1. Rows of tier C are predicted but never
+ * counted in a summary. */
 #pragma once
 #include "core/exec/exec.h"
 #include "planner/assumptions.h"
 
-/* Everything that is told of errors that are there: nothing is of none. */
+/* The statistics of a set of errors; all are NaN if the set is empty. */
 #define WEFT_VALIDATE_ERROR_LIST(X)                                                                \
   X (mape, "mean of absolute errors")                                                              \
   X (median, "median of absolute errors")                                                          \
@@ -21,12 +22,12 @@ struct weft_validate_errors {
 #undef WEFT_VALIDATE_REAL
 };
 
-/* Seconds and GiB that are not known are not a number, and so is an error that follows from them. */
+/* Unknown seconds and GiB are NaN, and so are the errors that depend on them. */
 struct weft_validate_row {
-  unsigned index;     /* in the table */
+  unsigned index;     /* row of the table */
   const char *id, *group;
   char tier;
-  char *rule, *why;   /* of a row that was refused, else NULL */
+  char *rule, *why;   /* the rule that refused the row, and its message; else NULL */
   double predicted_s, measured_s, time_error;
   double predicted_gib, measured_gib, memory_error;
 };
@@ -40,25 +41,26 @@ typedef struct weft_validation {
   uint32_t n_row, n_predicted, n_group;
   struct weft_validate_row *row;     /* in the order of the table */
   struct weft_validate_errors time, memory;
-  struct weft_validate_group *group; /* by name; those with errors */
+  struct weft_validate_group *group; /* sorted by name; groups without errors are left out */
   double wall_seconds;
 } weft_validation;
 
 struct weft_validate_options {
   const struct weft_exec_ops *executor;
-  uint32_t jobs;                     /* threads that make plans; 0: one for each processor */
-  const char *tier, *group, *source; /* only these rows; NULL: all.  "AB"; patterns with * and ?; a
-                                        source is what stands before the number of an id, too */
+  uint32_t jobs; /* number of threads that build plans; 0: one for each processor */
+  const char *tier, *group, *source; /* select rows, NULL: all. tier: a set of letters, "AB"; group
+                                        and source: patterns with * and ?; source may also be the
+                                        SOURCE of an id SOURCE-NUMBER */
   void (*progress) (void *user, uint32_t done, uint32_t of); /* may be NULL */
   void *user;
 };
 
-/* NULL only where no row is asked for or no thread can be had; a row that cannot be predicted says
- * why. */
+/* Predicts the selected rows. NULL if no row is selected or no thread can be created; a row that
+ * cannot be predicted has its reason in `why`. */
 weft_validation *weft_validate (const weft_published *table, const weft_assumptions *assumptions,
                                 const struct weft_validate_options *options, GError **error);
 void weft_validation_free (weft_validation *validation);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_validation, weft_validation_free)
 
-/* Errors of n numbers, those left out that are none. */
+/* Statistics of n errors; NaN values are left out. */
 struct weft_validate_errors weft_validate_errors_of (const double *error, uint32_t n);

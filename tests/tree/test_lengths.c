@@ -72,20 +72,7 @@ no_function_is_long (void **state)
 
 /* ------------------------------------------------------------------------ lines */
 
-/* Folders whose lines are not all that short yet.  A folder that becomes clean leaves this list,
- * and none is added. */
-static const char *const still_long[] = {
-  "planner",
-};
-
-static char *
-folder_of (const char *path)
-{
-  const char *slash = strrchr (path, '/');
-  return g_strndup (path, slash ? (size_t) (slash - path) : 0);
-}
-
-/* Data of others and pages have lines of their own. */
+/* Whether lines of this file are limited: pages and data files are exempt. */
 static gboolean
 has_columns (const char *path)
 {
@@ -93,9 +80,8 @@ has_columns (const char *path)
          g_str_has_suffix (path, ".hh") || g_str_has_suffix (path, ".def");
 }
 
-/* How many lines are longer; each is printed when `tell`. */
 static unsigned
-count_long_lines (const char *path, gboolean tell)
+count_long_lines (const char *path)
 {
   g_autofree char *text = source_text (path);
   g_auto (GStrv) lines = g_strsplit (text, "\n", -1);
@@ -106,54 +92,24 @@ count_long_lines (const char *path, gboolean tell)
     if (columns <= MOST_COLUMNS)
       continue;
     n++;
-    if (tell)
-      print_error ("%s:%u: %ld columns, wanted at most %d\n", path, l + 1, columns, MOST_COLUMNS);
+    print_error ("%s:%u: %ld columns, wanted at most %d\n", path, l + 1, columns, MOST_COLUMNS);
   }
   return n;
-}
-
-static gboolean
-is_listed (const char *path, unsigned *at)
-{
-  g_autofree char *folder = folder_of (path);
-
-  for (*at = 0; *at < G_N_ELEMENTS (still_long); ++*at)
-    if (g_str_equal (folder, still_long[*at]))
-      return TRUE;
-  return FALSE;
 }
 
 static void
 no_line_is_long (void **state)
 {
   g_autoptr (GPtrArray) paths = source_files ();
-  unsigned wrong = 0, at;
+  unsigned wrong = 0;
 
   (void) state;
   for (unsigned i = 0; i < paths->len; i++) {
     const char *path = g_ptr_array_index (paths, i);
-    if (has_columns (path) && !is_listed (path, &at))
-      wrong += count_long_lines (path, TRUE);
+    if (has_columns (path))
+      wrong += count_long_lines (path);
   }
   assert_int_equal (wrong, 0);
-}
-
-static void
-folders_with_long_lines_have_some (void **state)
-{
-  g_autoptr (GPtrArray) paths = source_files ();
-  unsigned n[G_N_ELEMENTS (still_long)] = { 0 }, at;
-
-  (void) state;
-  for (unsigned i = 0; i < paths->len; i++) {
-    const char *path = g_ptr_array_index (paths, i);
-    if (has_columns (path) && is_listed (path, &at))
-      n[at] += count_long_lines (path, FALSE);
-  }
-  for (at = 0; at < G_N_ELEMENTS (still_long); at++)
-    if (n[at] == 0)
-      fail_msg ("%s has no long line: take it off still_long[] in tests/tree/test_lengths.c",
-                still_long[at]);
 }
 
 /* ------------------------------------------------------------------------ words */
@@ -204,7 +160,6 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (no_file_is_long),
   cmocka_unit_test (no_function_is_long),
   cmocka_unit_test (no_line_is_long),
-  cmocka_unit_test (folders_with_long_lines_have_some),
   cmocka_unit_test (no_file_is_named_after_nothing),
   cmocka_unit_test (nothing_is_left_to_do_and_no_path_is_of_one_machine),
 };
