@@ -1,17 +1,24 @@
 /* Adds one row to every row (bias), or each position's row to its tokens (position embedding),
- * after the all-reduce of a tensor-parallel product or lookup. */
+ * after the all-reduce of a tensor-parallel product or lookup.  bias_add also adds the residual. */
 #include "kernels/float.h"
 #include "kernels/kernel.h"
 #include "kernels/part.h"
 #include "kernels/sums.h"
 
 enum { X, ADDED, Y };
+enum { RESIDUAL = 2, SUM }; /* of bias_add, after X and ADDED */
 enum { ROWS, COLUMNS, PARTS };
 
 uint64_t
 weft_extent_bias (const struct weft_kernel *k, uint32_t operand)
 {
   return (operand == ADDED ? 1 : k->shape.dim[ROWS]) * k->shape.dim[COLUMNS];
+}
+
+uint64_t
+weft_extent_bias_add (const struct weft_kernel *k, uint32_t operand)
+{
+  return weft_extent_bias (k, operand);
 }
 
 uint64_t
@@ -25,19 +32,27 @@ weft_extent_add_positions (const struct weft_kernel *k, uint32_t operand)
   return rows * k->shape.dim[COLUMNS];
 }
 
+/* sum = n elements of x from `from` on + as many of the addend from `added` on. */
+static void
+add (const struct weft_operand *o, uint64_t from, uint64_t added, uint64_t n, float *sum)
+{
+  float room[WEFT_STRETCH];
+
+  memmove (sum, weft_floats (o[X].data, o[X].dtype, from, n, sum), n * sizeof *sum);
+  weft_sums_add (sum, weft_floats (o[ADDED].data, o[ADDED].dtype, added, n, room), n);
+}
+
 /* Row `to` of y = row `from` of x + row `added`. */
 static void
 add_row (const struct weft_kernel *k, uint64_t from, uint64_t added, uint64_t to)
 {
   const struct weft_operand *o = k->operand;
   uint64_t columns = k->shape.dim[COLUMNS];
-  float sum[WEFT_STRETCH], room[WEFT_STRETCH];
+  float sum[WEFT_STRETCH];
 
   for (uint64_t c = 0; c < columns; c += WEFT_STRETCH) {
     uint64_t n = weft_least (columns - c, WEFT_STRETCH);
-    memmove (sum, weft_floats (o[X].data, o[X].dtype, from * columns + c, n, sum), n * sizeof *sum);
-    weft_sums_add (sum, weft_floats (o[ADDED].data, o[ADDED].dtype, added * columns + c, n, room),
-                   n);
+    add (o, from * columns + c, added * columns + c, n, sum);
     weft_store (o[Y].data, o[Y].dtype, to * columns + c, n, sum);
   }
 }
@@ -49,6 +64,31 @@ weft_cpu_bias (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 
   for (uint64_t r = rows.begin; r < rows.end; r++)
     add_row (k, r, 0, r);
+}
+
+static void
+add_residual (const struct weft_kernel *k, uint64_t row)
+{
+  const struct weft_operand *o = k->operand;
+  uint64_t columns = k->shape.dim[COLUMNS];
+  float sum[WEFT_STRETCH], room[WEFT_STRETCH];
+
+  for (uint64_t c = 0; c < columns; c += WEFT_STRETCH) {
+    uint64_t n = weft_least (columns - c, WEFT_STRETCH), at = row * columns + c;
+    add (o, at, c, n, sum);
+    weft_round (o[SUM].dtype, n, sum);
+    weft_sums_add (sum, weft_floats (o[RESIDUAL].data, o[RESIDUAL].dtype, at, n, room), n);
+    weft_store (o[SUM].data, o[SUM].dtype, at, n, sum);
+  }
+}
+
+void
+weft_cpu_bias_add (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  struct weft_range rows = weft_part (k->shape.dim[ROWS], 1, part, parts);
+
+  for (uint64_t r = rows.begin; r < rows.end; r++)
+    add_residual (k, r);
 }
 
 /* First row of x that becomes a row of y: 0, or this rank's with sequence parallelism. */
@@ -77,6 +117,21 @@ weft_ref_bias (const struct weft_kernel *k)
 
   for (uint64_t i = 0; i < k->shape.dim[ROWS] * columns; i++)
     y[i] = x[i] + b[i % columns];
+}
+
+/* The biased row is rounded to the type of y. */
+void
+weft_ref_bias_add (const struct weft_kernel *k)
+{
+  const double *x = k->operand[X].data, *b = k->operand[ADDED].data, *a = k->operand[RESIDUAL].data;
+  double *y = k->operand[SUM].data;
+  uint64_t columns = k->shape.dim[COLUMNS];
+
+  for (uint64_t i = 0; i < k->shape.dim[ROWS] * columns; i++) {
+    float biased = (float) (x[i] + b[i % columns]);
+    weft_round (k->operand[SUM].dtype, 1, &biased);
+    y[i] = a[i] + (double) biased;
+  }
 }
 
 void

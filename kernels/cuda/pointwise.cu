@@ -317,6 +317,37 @@ weft_cuda_bias (const struct weft_cuda_launch *l)
   return run_add_rows (l, a);
 }
 
+/* y = a + (x + bias), with the inner sum rounded as if it were stored. */
+template <class T>
+__global__ void
+bias_add (const T *x, struct array bias, const T *a, T *y, uint64_t n, uint64_t columns)
+{
+  for (WEFT_EACH (i, n)) {
+    T biased;
+    set (&biased, to_float (x[i]) + get (bias, i % columns));
+    set (&y[i], to_float (a[i]) + to_float (biased));
+  }
+}
+
+template <class T>
+static const char *
+run_bias_add (const struct weft_cuda_launch *l)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  uint64_t n = l->dim[0] * l->dim[1];
+
+  WEFT_LAUNCH (bias_add<T>, blocks_for (n, THREADS, MOST_BLOCKS), THREADS, 0, l->stream,
+               (const T *) o[0].data, array_of (&o[1]), (const T *) o[2].data, (T *) o[3].data, n,
+               l->dim[1]);
+  return launched ();
+}
+
+const char *
+weft_cuda_bias_add (const struct weft_cuda_launch *l)
+{
+  return WEFT_BY_DTYPE (l->operand[3].dtype, run_bias_add, l);
+}
+
 const char *
 weft_cuda_add_positions (const struct weft_cuda_launch *l)
 {

@@ -1,5 +1,5 @@
-/* Two ops as one: a residual sum and the norm that takes it, a product and gelu.  Where they become
- * one, and that nobody's numbers are others for it. */
+/* Two ops as one: a residual sum and the norm after it, a product and gelu, a bias and the residual
+ * sum after it.  Which pairs become one op, and that training has the same bits. */
 #include "tests/made/made.h"
 #include "tests/made/random_job.h"
 #include "tests/made/trained.h"
@@ -33,12 +33,18 @@ named (const weft_program *p, enum weft_op_kind kind)
 }
 
 static void
-check (const char *words, uint32_t role, const char *wanted)
+check_kind (const char *words, uint32_t role, enum weft_op_kind kind, const char *wanted)
 {
   g_autoptr (weft_plan) plan = weft_test_plan ("%s", words);
-  g_autofree char *found = named (plan->role[role], WEFT_OP_ADD_NORM);
+  g_autofree char *found = named (plan->role[role], kind);
 
   assert_string_equal (found, wanted);
+}
+
+static void
+check (const char *words, uint32_t role, const char *wanted)
+{
+  check_kind (words, role, WEFT_OP_ADD_NORM, wanted);
 }
 
 #define INSIDE "norm2 norm2 norm2 norm2"
@@ -202,6 +208,50 @@ gelu_costs_three_passes_and_two_launches_less (void **state)
   assert_int_equal (count (one->role[0], WEFT_OP_GELU_BWD), 0);
 }
 
+/* ------------------------------------------------------------------------- bias and sum */
+
+#define ON_TWO MODEL "global_batch_size=2 add_bias_linear=true tensor_model_parallel_size=2 "
+#define SUMS "residual1 residual2 residual1 residual2 residual1 residual2 residual1 residual2"
+
+static void
+a_bias_after_an_all_reduce_and_the_residual_sum_are_one_op (void **state)
+{
+  (void) state;
+  check_kind (ON_TWO "fused_bias_add=1", 0, WEFT_OP_BIAS_ADD, SUMS);
+  check_kind (ON_TWO "fused_bias_add=1 sequence_parallel=true", 0, WEFT_OP_BIAS_ADD, SUMS);
+  check_kind (ON_TWO "fused_bias_add=1", 0, WEFT_OP_ADD_NORM, "");
+  check_kind ("model=gpt2-nano topology=cpu gpus=2 global_batch_size=4 num_layers=1 "
+              "tensor_model_parallel_size=2 fused_bias_add=1",
+              0, WEFT_OP_BIAS_ADD, "residual1 residual2");
+}
+
+static void
+without_a_bias_of_its_own_a_residual_sum_stays (void **state)
+{
+  (void) state;
+  check_kind (ON_TWO, 0, WEFT_OP_BIAS_ADD, "");
+  check_kind (MODEL "fused_bias_add=1 add_bias_linear=true", 0, WEFT_OP_BIAS_ADD, "");
+  check_kind (ON_TWO "fused_bias_add=1 hidden_dropout=0.1", 0, WEFT_OP_BIAS_ADD, "");
+  check_kind (MODEL "fused_bias_add=1 tensor_model_parallel_size=2", 0, WEFT_OP_BIAS_ADD, "");
+}
+
+/* The biased rows are not stored and read again. */
+static void
+each_bias_and_sum_saves_two_passes_and_one_launch (void **state)
+{
+  g_autoptr (weft_plan) two = weft_test_plan (ON_TWO "fused_add_norm=0");
+  g_autoptr (weft_plan) one = weft_test_plan (ON_TWO "fused_add_norm=0 fused_bias_add=1");
+  const double stream = 64.0 * 64 * 2;
+  uint32_t pairs = count (one->role[0], WEFT_OP_BIAS_ADD);
+
+  (void) state;
+  assert_int_equal (pairs, 2 * 2 * LAYERS);
+  assert_int_equal (one->role[0]->n_op + pairs, two->role[0]->n_op);
+  assert_near (traffic (two->role[0]) - traffic (one->role[0]), pairs * 2 * stream);
+  assert_int_equal (count (one->role[0], WEFT_OP_BIAS), 0);
+  assert_int_equal (count (one->role[0], WEFT_OP_ADD), 0);
+}
+
 static void
 no_bit_of_training_depends_on_it (void **state)
 {
@@ -210,6 +260,10 @@ no_bit_of_training_depends_on_it (void **state)
     "model=gpt2-nano topology=cpu gpus=2 global_batch_size=4 seq_length=16 num_layers=2 "
     "precision=bf16 tensor_model_parallel_size=2 recompute_granularity=selective "
     "recompute_modules=mlp ",
+    "model=gpt2-nano topology=cpu gpus=2 global_batch_size=4 seq_length=16 num_layers=2 "
+    "tensor_model_parallel_size=2 ",
+    "model=gpt2-nano topology=cpu gpus=2 global_batch_size=4 seq_length=16 num_layers=2 "
+    "precision=bf16 reduction_order=fast tensor_model_parallel_size=2 sequence_parallel=true ",
     "model=llama-nano topology=cpu gpus=2 global_batch_size=4 seq_length=16 num_layers=2 "
     "precision=bf16 tensor_model_parallel_size=2 sequence_parallel=true "
     "recompute_granularity=full recompute_method=uniform recompute_num_layers=2 ",
@@ -218,8 +272,9 @@ no_bit_of_training_depends_on_it (void **state)
   (void) state;
   for (unsigned i = 0; i < G_N_ELEMENTS (jobs); i++) {
     const struct weft_exec_options how = { 0 };
+    g_autofree char *joined = g_strconcat (jobs[i], "fused_bias_add=1", NULL);
     g_autofree char *plain = g_strconcat (jobs[i], "fused_add_norm=0 fused_gelu=0", NULL);
-    g_autoptr (trained) one = trained_new (NULL, jobs[i], &how);
+    g_autoptr (trained) one = trained_new (NULL, joined, &how);
     g_autoptr (trained) two = trained_new (NULL, plain, &how);
     trained_assert_same (one, two, jobs[i]);
   }
@@ -235,6 +290,9 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_product_ends_with_gelu_and_its_gradient_with_the_slope),
   cmocka_unit_test (the_input_of_gelu_is_kept_where_backward_reads_it),
   cmocka_unit_test (gelu_costs_three_passes_and_two_launches_less),
+  cmocka_unit_test (a_bias_after_an_all_reduce_and_the_residual_sum_are_one_op),
+  cmocka_unit_test (without_a_bias_of_its_own_a_residual_sum_stays),
+  cmocka_unit_test (each_bias_and_sum_saves_two_passes_and_one_launch),
   cmocka_unit_test (no_bit_of_training_depends_on_it),
 };
 

@@ -61,6 +61,17 @@ are_neighbours (const weft_program *p, uint32_t first, uint32_t second)
   return p->pos[second] == p->pos[first] + 1 && !is_waited_for (p, first, second);
 }
 
+/* Whether no op but the second reads what the first leaves in a buffer. */
+static gboolean
+is_read_once (const weft_program *p, uint32_t buf, uint32_t first, uint32_t second)
+{
+  for (uint32_t u = p->op[first + 1].uses; u < p->op[second].uses; u++)
+    if (p->uses[u].buf != WEFT_NO_BUF &&
+        weft_buf_owner (p, p->uses[u].buf) == weft_buf_owner (p, buf))
+      return FALSE;
+  return p->buf[weft_buf_owner (p, buf)].last == second;
+}
+
 /* Whether the second can run where the first runs: it has no dependency of its own, its inputs were
  * made on the GPU's lane before the first, and no earlier op uses its outputs. */
 static gboolean
@@ -98,7 +109,8 @@ is_pair (const struct search *s, const struct fusion *fusion, uint32_t first, ui
   if (f->kind != fusion->first || operand (p, first, fusion->made)->buf != between ||
       f->micro != n->micro || f->chunk != n->chunk || f->phase != n->phase ||
       f->flags != n->flags || from->dtype != to->dtype || from->out_dtype != to->dtype ||
-      s->partner[first] != WEFT_NO_OP || (fusion->inner && s->users[between] != 2))
+      s->partner[first] != WEFT_NO_OP ||
+      (fusion->inner && !is_read_once (p, between, first, second)))
     return FALSE;
   return fusion->moves_up ? may_move_up (s, fusion, first, second)
                           : are_neighbours (p, first, second);
