@@ -127,7 +127,7 @@ views_race_where_they_overlap (void **state)
       /* 64 bytes further they only touch. */
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w3\n"
             "op 1 dp all_reduce G c0 \"b\" s0 over dp uses rw5\n" END },
-      /* The whole is every part of it. */
+      /* A buffer overlaps each of its views. */
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w2\n"
             "op 1 dp all_reduce G c0 \"b\" s0 over dp uses rw5\n" END,
         "role 0: op 0 (a) and op 1 (b) both touch buffer 5 (q), and nothing orders them: a race" },

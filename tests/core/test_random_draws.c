@@ -69,8 +69,8 @@ draw_legal (GRand *rand, struct weft_job *job)
   }
 }
 
-/* Some knobs are rare, and one draw more before theirs gives them other jobs: it goes on until it
- * has seen all of them, and far longer than that takes. */
+/* Some knobs are rare, and any change of random_job.c changes which jobs set them. The test
+ * therefore draws until all knobs were seen, up to a limit far above the usual number. */
 static void
 every_knob_is_drawn_away_from_its_default (void **state)
 {

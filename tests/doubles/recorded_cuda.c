@@ -21,7 +21,7 @@ struct thread {
   gboolean in_group;
 };
 
-/* Under the lock. */
+/* The state of the calling thread. The caller holds the lock. */
 static struct thread *
 this_thread (recorded_cuda *d)
 {
