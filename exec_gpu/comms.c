@@ -460,8 +460,8 @@ let_go (struct gpu_machine *m, gboolean there)
   }
 }
 
-/* All as one group: NCCL waits for what has been given to a communicator that it aborts, and that
- * may come after what another one hangs in (NCCL issue 1013). */
+/* Aborts all communicators in one group: an abort waits for the work of its communicator, which may
+ * be queued behind a hanging operation of another communicator (NCCL issue 1013). */
 static void
 abort_all (struct gpu_machine *m)
 {

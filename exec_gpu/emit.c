@@ -400,8 +400,8 @@ kept_places (const struct gpu_rank *r, int pool)
   return kept;
 }
 
-/* Memory of the device that holds nothing between steps: whoever reads there what this step has not
- * written shows as a number that nobody can miss. */
+/* Poison: fills device memory that holds nothing between steps with NaN, so that a read before the
+ * first write of the step shows in the results. */
 static void
 emit_poison (struct gpu_rank_unit at, struct gpu_rank *r)
 {

@@ -302,8 +302,8 @@ open_rank (struct gpu_rank *r, GError **error)
   return TRUE;
 }
 
-/* Of other processes' ranks there is one for each stage, for the order in which units are
- * issued. */
+/* Opens the ranks of this process. Of the other ranks it opens one for each stage, without memory:
+ * their units determine the order of issue. */
 static gboolean
 open_ranks (struct gpu_machine *m, GError **error)
 {

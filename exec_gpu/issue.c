@@ -33,8 +33,8 @@ head_of (const struct issue *x, uint32_t row, uint32_t lane)
   return at < gpu_units_of (r, lane) ? gpu_unit_at (r, lane, at) : NULL;
 }
 
-/* Whether the host would have to wait for counts; and it does so when there is nothing else to
- * issue: what another rank needs so that they come may be among that. */
+/* Whether a unit is held back because the host has not read its counts. The host waits for counts
+ * only if nothing else can be issued: other ranks may need those units to produce the counts. */
 static gboolean
 is_held (const struct issue *x, uint32_t row, const struct gpu_unit *u)
 {

@@ -108,8 +108,8 @@ widen (uint32_t *into, const uint32_t *with)
     into[column] = MAX (into[column], with[column]);
 }
 
-/* Needs in terms of units that are something.  To come after one of those is to come after it;
- * after another, after what that one came after. */
+/* Replaces dependencies on idle units (no device work): a no-op inherits the ordering of its
+ * predecessors. */
 static void
 settle_needs (struct gpu_rank *r, struct gpu_unit *u)
 {

@@ -4,11 +4,11 @@
 #include "core/exec/control.h"
 #include "core/plan/plan.h"
 
-/* Evaluation runs forward; whatever follows from gradients is passed over, and those of the newest
- * step stay.  The rule is the same on all ranks: it looks at the op and what it writes. */
+/* Whether evaluation skips an op: backward, gradients and update.  Gradients of the newest step
+ * stay as they are.  The rule uses only the op and its outputs: all ranks skip the same ops. */
 gboolean weft_feed_is_training (const weft_program *p, uint32_t op);
 
-/* Of the global batch, the first sequence that the microbatch of an op has. */
+/* Index in the global batch of the first sequence of an op's microbatch. */
 int64_t weft_feed_first_sequence (const weft_plan *plan, uint32_t rank, const struct weft_op *row);
 
 /* Writes the token ids that a copy_in brings to a rank; returns their number.  `out` NULL: only
