@@ -318,8 +318,8 @@ weft_module_no_sync_end (weft_module *m, weft_error *error)
 
 /* ----------------------------------------------------------------------- gradients */
 
-/* Runs the parts up to and including the next of this kind: calls that the user left out are made
- * up for. */
+/* Runs the parts up to and including the next part of this kind. The user may skip calls: this runs
+ * their parts too. */
 static bool
 run_through (weft_module *m, enum weft_part_kind kind, weft_error *error)
 {

@@ -344,7 +344,7 @@ round_of (const struct cpu_rank *r, uint32_t op, uint32_t round, const struct cp
                                     : 0 };
 }
 
-/* A sum of terms that are divided first: the own term, in place. */
+/* premul_sum divides every term before it adds them: divides this rank's term in place. */
 static void
 divide (uint8_t *data, const struct weft_shape *shape)
 {

@@ -1,4 +1,4 @@
-/* lanes.h - which op is next. */
+/* lanes.h - runs the issued ops of all ranks in a legal order. */
 #pragma once
 #include "exec_cpu/machine.h"
 

@@ -33,7 +33,7 @@ run (void *user, const struct weft_kernel *k)
     weft_team_run (l->r->team, k);
 }
 
-/* The metrics, or one number that the host waits for. */
+/* A copy_out: reads the metrics, or one number that the host waits for. */
 static void
 read_out (struct cpu_rank *r, uint32_t op)
 {

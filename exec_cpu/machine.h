@@ -76,9 +76,9 @@ struct cpu_rank {
   struct cpu_lane lane[WEFT_N_LANE];
 
   uint32_t *waits, *first_wait, *end_wait; /* of each op, as enqueued */
-  uint32_t n_waits, n_issued_waits;        /* in all; of ops that have been issued */
+  uint32_t n_waits, n_issued_waits;        /* number of waits: of all ops; of issued ops */
 
-  uint32_t *uses_left, *uses; /* of each buffer that owns memory: this step, every step */
+  uint32_t *uses_left, *uses; /* by buffer: uses that remain in this step; uses in every step */
   struct weft_watch watch;
 
   struct cpu_comm *comm[WEFT_N_GROUP];
@@ -112,11 +112,11 @@ struct cpu_machine {
   pthread_cond_t work, quiet; /* a rank is ready; none is ready and none runs */
   uint32_t *ready;            /* [n]: rows that wait for a thread; a ring buffer */
   uint32_t first_ready, n_ready;
-  uint32_t n_busy, n_idle; /* threads that run a rank; that wait for one */
+  uint32_t n_busy, n_idle; /* threads that run a rank; threads that wait for one */
   uint32_t n_done;         /* ranks that have run all that was issued */
   gboolean closing;
   atomic_uint_fast64_t bad;  /* 1 + rank << 32 | op whose bucket is not finite */
-  atomic_uint_fast64_t lost; /* with poison: 1 + rank << 32 | op that found no tokens in its ids */
+  atomic_uint_fast64_t lost; /* with poison: 1 + rank << 32 | op that read invalid token ids */
 };
 
 /* In nanoseconds: some kernels take less than a microsecond, the unit of GLib's clock. */

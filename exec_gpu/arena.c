@@ -50,7 +50,7 @@ lay_out_mailbox (struct gpu_rank *r)
   r->mailbox_bytes = at;
 }
 
-/* What one op adds to the scratch of its lane. */
+/* widen() enlarges the scratch of a lane to what an op needs. */
 struct need {
   const struct weft_gpu_calls *calls;
   struct weft_gpu_scratch *scratch;
@@ -144,7 +144,7 @@ gpu_arena_open (struct gpu_rank *r, GError **error)
   return TRUE;
 }
 
-/* Pools lie apart, so that what is compared is told apart. */
+/* Each pool gets an address range of its own, so that addresses of two pools never coincide. */
 void
 gpu_arena_open_addresses (struct gpu_rank *r)
 {

@@ -1,4 +1,4 @@
-/* What a collective is in calls. */
+/* Appends the calls of a collective: library calls, or copies and sums on a shared GPU. */
 #include "exec_gpu/collectives.h"
 #include "core/base/error.h"
 #include "core/program/coll.h"
@@ -79,7 +79,7 @@ piece_bytes (const struct meeting *x, uint32_t piece)
   return (piece_start (x, piece + 1) - piece_start (x, piece)) * x->size;
 }
 
-/* Where a member has a piece; its own may lie elsewhere. */
+/* The address of a piece on a member. Its own piece is its slice, which may lie elsewhere. */
 static uint8_t *
 piece_of (const struct meeting *x, uint32_t member, uint32_t piece)
 {
@@ -99,7 +99,8 @@ copy (const struct meeting *x, void *to, const void *from, uint64_t bytes)
   gpu_script_call (x->member[0], x->op, GPU_COPY)->at = copies->len - 1;
 }
 
-/* Moves that end in one piece of one member: its own term stands at its place among them. */
+/* Appends one sum: all moves into one piece of one member. The member's own term keeps its place in
+ * the order of ranks. */
 static void
 join (const struct meeting *x, const struct weft_move *move)
 {
@@ -143,7 +144,7 @@ move_one (const struct meeting *x, const struct weft_move *move)
           piece_of (x, move->from, move->piece), piece_bytes (x, move->piece));
 }
 
-/* What a member has for itself. */
+/* All-gather and all-to-all: each member copies the piece that it keeps. */
 static void
 keep_own (const struct meeting *x)
 {
@@ -166,7 +167,8 @@ keep_term (const struct meeting *x)
     copy (x, x->bound[0].slice, x->bound[0].data, x->shape->dim[0] * x->size);
 }
 
-/* All sums are taken where the terms are at hand, whatever the order of reduction. */
+/* Appends the copies and sums of a collective. Ranks share the GPU, so a sum reads all its terms
+ * directly, in the canonical order, whatever reduction_order says. */
 static void
 emit_moves (const struct meeting *x)
 {
@@ -182,7 +184,7 @@ emit_moves (const struct meeting *x)
                     before->to == move->to && before->piece == move->piece;
     if (!move->reduce)
       move_one (x, move);
-    else if (!same) /* all of one sum are one join */
+    else if (!same) /* one join sums all moves into the same piece */
       join (x, move);
     before = move;
   }
@@ -270,7 +272,7 @@ emit_neighbour (struct gpu_rank_unit at, uint32_t op)
   emit_transfer (at, op, row->kind == WEFT_OP_RECV, &t);
 }
 
-/* To one member and from another, whole. */
+/* A shift: sends the whole buffer to one member and receives from another. */
 static void
 emit_shift (struct gpu_rank_unit at, uint32_t op, struct weft_place me,
             const struct weft_bound_operands *bound)

@@ -2,10 +2,10 @@
 #pragma once
 #include "exec_gpu/machine.h"
 
-/* Of ranks that share a GPU: op i of a launch, for all members. */
+/* Appends op i of a launch for all members, which share a GPU. */
 void gpu_collective_shared (const struct gpu_rank_unit *member, uint32_t n, uint32_t i);
 
-/* Of ranks with a GPU each: by the collective library. */
+/* Appends a collective of ranks with a GPU each: calls of the collective library. */
 gboolean gpu_collective_library (struct gpu_rank_unit at, uint32_t op, GError **error);
 
 /* Refuses a program with collectives that this machine cannot do. */

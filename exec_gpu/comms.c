@@ -24,7 +24,7 @@ role_talks (const struct gpu_machine *m, const weft_program *p, enum weft_group_
   return FALSE;
 }
 
-/* Alone in a group nobody does. */
+/* Whether any role communicates in groups of this kind. Groups of one rank never do. */
 static gboolean
 anybody_talks (const struct gpu_machine *m, enum weft_group_kind kind)
 {
@@ -64,7 +64,7 @@ sms_of (const struct gpu_rank *r, enum weft_group_kind kind)
   return most;
 }
 
-/* Where there are other processes the first tells them. */
+/* The id of the world communicator: the first process creates it and sends it to the others. */
 static gboolean
 find_id (struct gpu_machine *m, struct weft_gpu_id *id, GError **error)
 {
@@ -188,8 +188,9 @@ uses_window (const struct gpu_rank *r, uint32_t op)
   return FALSE;
 }
 
-/* Members of one stage have one program, and so windows of one size, offsets that are the same, and
- * one order of opening them, all of which NCCL wants.  Those of several stages need not. */
+/* Whether all members of a group belong to one stage. They then run the same program, and NCCL's
+ * conditions hold: windows of equal size, equal offsets, opened in one order. Members of several
+ * stages may differ in that. */
 static gboolean
 is_of_one_stage (const struct gpu_rank *r, enum weft_group_kind kind)
 {
@@ -222,11 +223,12 @@ open_window (struct gpu_rank *r, weft_gpu_comm *comm, GError **error)
   return TRUE;
 }
 
-/* The symmetric pool, with every communicator that moves some of it. */
+/* Registers the symmetric pool with every communicator that uses buffers of the pool. */
 static gboolean
 open_windows (struct gpu_machine *m, GError **error)
 {
-  gboolean any = m->base.plan->job.strategy.disable_symmetric_registration; /* each by itself */
+  /* Without symmetric registration each member registers by itself: stages may differ. */
+  gboolean any = m->base.plan->job.strategy.disable_symmetric_registration;
 
   for (uint32_t row = m->first; row < m->first + m->n_here; row++) {
     struct gpu_rank *r = &m->rank[row];
@@ -246,7 +248,8 @@ start (struct gpu_machine *m, GError **error)
   return gpu_ok (m, GPU_CALL (m, group_start), error, "communicators");
 }
 
-/* How long it may take: what processes give each other, or one of them a step. */
+/* Time limit for opening or closing communicators: that of the rendezvous; for a single process the
+ * deadline of a step. */
 static double
 patience (const struct gpu_machine *m)
 {
@@ -457,8 +460,8 @@ let_go (struct gpu_machine *m, gboolean there)
   }
 }
 
-/* All as one group: NCCL waits for what has been given to a communicator that it aborts, and that
- * may come after what another one hangs in (NCCL issue 1013). */
+/* Aborts all communicators in one group: an abort waits for the work of its communicator, which may
+ * be queued behind a hanging operation of another communicator (NCCL issue 1013). */
 static void
 abort_all (struct gpu_machine *m)
 {

@@ -81,14 +81,14 @@ gpu_counted_source (const weft_program *p, uint32_t op)
   return WEFT_NO_OP;
 }
 
-/* Bytes from the beginning of what a buffer is in. */
+/* Offset of a buffer in its owner, in bytes. */
 static uint64_t
 offset_of (const struct gpu_rank *r, const void *at, uint32_t buf)
 {
   return (uint64_t) ((const uint8_t *) at - weft_bind_at (&r->bind, weft_buf_owner (r->p, buf)));
 }
 
-/* Where in the mailbox the counts of an operand are. */
+/* The counts of an operand in the mailbox. */
 static const int64_t *
 mailed (const struct gpu_rank *r, uint32_t op, uint32_t operand)
 {
@@ -127,7 +127,7 @@ place_of (const struct gpu_rank *r, uint32_t op)
   return weft_mesh_place (&r->m->base.plan->mesh, r->rank, r->p->op[op].group);
 }
 
-/* What the others have for this member; of an op and of those that come after it in its launch. */
+/* Scratch for the terms that other members send, for `op` and the later ops of its launch. */
 uint64_t
 gpu_counted_scratch (const struct gpu_rank *r, uint32_t op)
 {
@@ -190,7 +190,7 @@ gpu_counted_emit (struct gpu_rank_unit at, uint32_t op)
   gpu_script_call (at, op, GPU_COUNTED)->at = all->len - 1;
 }
 
-/* Of an exchange that has been emitted in the same unit. */
+/* Appends the sum that completes a reduce-scatter, after its exchange in the same unit. */
 void
 gpu_counted_end (struct gpu_rank_unit at, uint32_t op)
 {
@@ -218,7 +218,7 @@ gpu_counted_free (void *counted)
 
 /* --------------------------------------------------------------------------- a step */
 
-/* What goes to a member, or comes from it: rows, and where they lie. */
+/* The rows that go to a member or come from it, and their address. */
 struct load {
   uint8_t *at;
   uint64_t rows;
@@ -245,7 +245,7 @@ load_from (const struct gpu_counted *x, uint32_t member)
                         rows_of (x, counts, member, member + 1) };
 }
 
-/* Counts that do not fit would write over what is somebody else's. */
+/* Whether the counted rows fit into the buffers: more rows would overwrite other buffers. */
 static gboolean
 fits (const struct gpu_counted *x)
 {
@@ -272,7 +272,8 @@ give (const struct gpu_script *s, const struct gpu_counted *x, const struct load
   return recv ? GPU_CALL (s->m, recv, &t, stream) : GPU_CALL (s->m, send, &t, stream);
 }
 
-/* A member's own rows go the same way, but where they are a term of a sum. */
+/* Sends and receives of all members. A member sends its own rows to itself in the same way, except
+ * in a reduce-scatter, where the sum reads them in place. */
 const char *
 gpu_counted_send (const struct gpu_script *s, const struct gpu_call *call)
 {

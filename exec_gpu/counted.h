@@ -11,11 +11,11 @@ uint32_t gpu_counted_source (const weft_program *p, uint32_t op);
 /* Bytes of scratch of an op and of those that share its launch. */
 uint64_t gpu_counted_scratch (const struct gpu_rank *r, uint32_t op);
 
-/* Appends the exchange, and what follows the launch that it belongs to. */
+/* emit: appends the exchange. end: appends the sum that follows its launch. */
 void gpu_counted_emit (struct gpu_rank_unit at, uint32_t op);
 void gpu_counted_end (struct gpu_rank_unit at, uint32_t op);
 
-/* In a step: sends and receives, and the sum of what was received. */
+/* During a step. send: the sends and receives of an exchange; sum: the sum of the received rows. */
 const char *gpu_counted_send (const struct gpu_script *s, const struct gpu_call *call);
 const char *gpu_counted_sum (const struct gpu_script *s, const struct gpu_call *call);
 

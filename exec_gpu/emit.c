@@ -1,4 +1,4 @@
-/* What one unit is in calls: its waits, itself, and a record where somebody waits for it. */
+/* Appends the calls of a unit: its waits, its ops, and an event if another unit waits for it. */
 #include "exec_gpu/emit.h"
 #include "core/base/error.h"
 #include "exec_gpu/collectives.h"
@@ -43,7 +43,7 @@ emit_record (struct gpu_rank_unit at, GError **error)
   return !at.u->awaited || emit_new_record (at, &at.u->event, error);
 }
 
-/* Begin or end of a unit, where times are asked for. */
+/* Records a timed event at the begin or end of a unit, if the run asks for times. */
 static gboolean
 emit_stamp (struct gpu_rank_unit at, weft_gpu_event **event, GError **error)
 {
@@ -82,7 +82,7 @@ keep_kernel (void *user, const struct weft_kernel *k)
   g_array_append_val (gpu_script_of (r->m, r)->kernel, *k);
 }
 
-/* The control block that the CPU reads is the caller's. */
+/* Stores a CPU kernel. It reads the caller's control block, not the copy on the device. */
 static void
 keep_host (void *user, const struct weft_kernel *k)
 {
@@ -213,7 +213,8 @@ gpu_emit_launch (struct gpu_rank_unit at, GError **error)
 
 /* ------------------------------------------------------------ ranks that share a GPU */
 
-/* Everyone comes to the lane of the first member, which does it all, and leaves when it has. */
+/* The members share a GPU. The lane of the first member waits for the others and executes the
+ * collective; the others then wait for its end. */
 gboolean
 gpu_emit_collective (const struct gpu_rank_unit *member, uint32_t n, GError **error)
 {
@@ -286,7 +287,8 @@ is_repeated (struct gpu_rank_unit at, uint32_t i, enum weft_op_kind kind)
   return FALSE;
 }
 
-/* All that one unit receives of another: it waits until that is there, and says when it has it. */
+/* Copies everything that unit `to` receives from unit `from`: waits until it was sent, copies it,
+ * and records an event that lets the sender continue. */
 static gboolean
 emit_receives (struct gpu_rank_unit to, struct gpu_rank_unit from, GError **error)
 {
@@ -335,7 +337,8 @@ gpu_emit_post (struct gpu_rank_unit at, GError **error)
   return TRUE;
 }
 
-/* What it has sent must have been taken before anybody writes there. */
+/* After a send, the lane waits until the receiver has copied the data: later ops may overwrite the
+ * buffer. */
 gboolean
 gpu_emit_leave (struct gpu_rank_unit at, GError **error)
 {
@@ -379,7 +382,7 @@ compare_places (gconstpointer a, gconstpointer b)
   return (x->to > y->to) - (x->to < y->to);
 }
 
-/* What outlives a step in a pool, by place. */
+/* The permanent buffers of a pool, by address. */
 static GArray *
 kept_places (const struct gpu_rank *r, int pool)
 {
@@ -397,8 +400,8 @@ kept_places (const struct gpu_rank *r, int pool)
   return kept;
 }
 
-/* Memory of the device that holds nothing between steps: whoever reads there what this step has not
- * written shows as a number that nobody can miss. */
+/* Poison: fills device memory that holds nothing between steps with NaN, so that a read before the
+ * first write of the step shows in the results. */
 static void
 emit_poison (struct gpu_rank_unit at, struct gpu_rank *r)
 {
@@ -423,7 +426,7 @@ emit_poison (struct gpu_rank_unit at, struct gpu_rank *r)
   }
 }
 
-/* The control block, which the host has written into the mailbox. */
+/* Copies the control block to the device; the host has written it into the mailbox. */
 gboolean
 gpu_emit_start (struct gpu_script *s, GError **error)
 {
@@ -475,7 +478,7 @@ emit_return (struct gpu_rank_unit at, GError **error)
   return TRUE;
 }
 
-/* All lanes of all ranks come to the lane on which the step began. */
+/* Ends the step: the lane on which it began waits for all lanes of all ranks. */
 gboolean
 gpu_emit_end (struct gpu_script *s, GError **error)
 {

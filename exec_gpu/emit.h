@@ -6,8 +6,8 @@ gboolean gpu_emit_start (struct gpu_script *s, GError **error);
 gboolean gpu_emit_local (struct gpu_rank_unit at, GError **error);
 gboolean gpu_emit_launch (struct gpu_rank_unit at, GError **error); /* over communicators */
 
-/* Of ranks that share a GPU: a collective of all its members; a group of transfers that is posted,
- * and one all of whose peers have been posted. */
+/* For ranks that share a GPU. collective: a unit of all members; post: posts a group of transfers;
+ * leave: completes it after all its peers were posted. */
 gboolean gpu_emit_collective (const struct gpu_rank_unit *member, uint32_t n, GError **error);
 gboolean gpu_emit_post (struct gpu_rank_unit at, GError **error);
 gboolean gpu_emit_leave (struct gpu_rank_unit at, GError **error);

@@ -137,7 +137,7 @@ make_rank (struct gpu_machine *m, uint32_t row)
     weft_bind_init (&r->bind, m->base.plan, r->rank);
 }
 
-/* Each process has as many ranks as the others, and the first has the first. */
+/* All processes run equally many ranks, in order: process 0 runs the first ranks. */
 static void
 find_rows (struct gpu_machine *m)
 {
@@ -187,7 +187,7 @@ make_machine (const struct weft_exec_ops *ops, const struct weft_gpu_calls *call
   return m;
 }
 
-/* What only the executor of the CPU can do. */
+/* Refuses options that only the CPU executor supports. */
 static gboolean
 check_options (const struct weft_exec_options *o, uint32_t ranks, GError **error)
 {
@@ -216,7 +216,8 @@ check_options (const struct weft_exec_options *o, uint32_t ranks, GError **error
   return TRUE;
 }
 
-/* A process may see the GPUs of all on its machine, or only its own: then these are all it has. */
+/* If a process sees as many GPUs as it needs, it uses all of them. If it sees all GPUs of the
+ * machine, it skips those of the processes before it. */
 static void
 choose_devices (struct gpu_machine *m, uint32_t found)
 {
@@ -301,8 +302,8 @@ open_rank (struct gpu_rank *r, GError **error)
   return TRUE;
 }
 
-/* Of other processes' ranks there is one for each stage, for the order in which units are
- * issued. */
+/* Opens the ranks of this process. Of the other ranks it opens one for each stage, without memory:
+ * their units determine the order of issue. */
 static gboolean
 open_ranks (struct gpu_machine *m, GError **error)
 {
@@ -318,7 +319,7 @@ open_ranks (struct gpu_machine *m, GError **error)
   return TRUE;
 }
 
-/* What is measured is measured before the first step, and not in it. */
+/* Lets kernels choose algorithms by measurement now, not during the first step. */
 static gboolean
 prepare_kernels (struct gpu_machine *m, GError **error)
 {
@@ -335,7 +336,8 @@ prepare_kernels (struct gpu_machine *m, GError **error)
   return TRUE;
 }
 
-/* Where the GPU does not tell of kernels there are events, and people are told. */
+/* Starts tracing of kernels. If the GPU cannot trace, times come from events, and the timeline has
+ * a remark that says so. */
 static void
 open_trace (struct gpu_machine *m)
 {
@@ -385,7 +387,7 @@ weft_exec_gpu_open (const struct weft_exec_ops *ops, const struct weft_gpu_calls
 
 /* ----------------------------------------------------------------------- contract */
 
-/* Which waits there are was decided when the plan was compiled. */
+/* Nothing to do: the scripts contain the waits since the plan was compiled. */
 gboolean
 weft_exec_gpu_wait (weft_exec *x, uint32_t row, enum weft_lane lane, uint32_t op, GError **error)
 {
@@ -425,7 +427,7 @@ fill_times (struct gpu_machine *m, weft_timeline *t, GError **error)
   return TRUE;
 }
 
-/* From its beginning to its end, of the rank that took longest. */
+/* The duration of the step: the longest of all ranks. */
 static gboolean
 fill_total (struct gpu_machine *m, weft_timeline *t, GError **error)
 {
@@ -474,7 +476,7 @@ weft_exec_gpu_drain (weft_exec *x, GError **error)
   return g_steal_pointer (&t);
 }
 
-/* Between steps, by way of lane gpu's stream; memory of the host is there. */
+/* Copies between steps, on the stream of lane gpu. Host memory is copied directly. */
 static void
 move (struct gpu_rank *r, uint32_t buf, const struct weft_gpu_copy *copy)
 {

@@ -33,8 +33,8 @@ head_of (const struct issue *x, uint32_t row, uint32_t lane)
   return at < gpu_units_of (r, lane) ? gpu_unit_at (r, lane, at) : NULL;
 }
 
-/* Whether the host would have to wait for counts; and it does so when there is nothing else to
- * issue: what another rank needs so that they come may be among that. */
+/* Whether a unit is held back because the host has not read its counts. The host waits for counts
+ * only if nothing else can be issued: other ranks may need those units to produce the counts. */
 static gboolean
 is_held (const struct issue *x, uint32_t row, const struct gpu_unit *u)
 {
@@ -52,7 +52,7 @@ is_ready (const struct issue *x, uint32_t row, const struct gpu_unit *u)
   return TRUE;
 }
 
-/* Transfers go by the name of a group too. */
+/* Whether two ops have the same kind and group (transfers have a group, too). */
 static gboolean
 is_like (const struct weft_op *a, const struct weft_op *b)
 {
@@ -68,7 +68,7 @@ is_there (const struct issue *x, uint32_t row)
   return FALSE;
 }
 
-/* All who take part, in the order of the group; FALSE while one has not come. */
+/* Lists the members of a collective in group order. FALSE: a member has not reached it yet. */
 static gboolean
 gather_members (struct issue *x, uint32_t row, uint32_t lane)
 {
@@ -90,7 +90,7 @@ gather_members (struct issue *x, uint32_t row, uint32_t lane)
   return TRUE;
 }
 
-/* The same unit of all rows that a row stands for. */
+/* Issues a unit on every row that this row represents. */
 static gboolean
 emit_alike (struct issue *x, struct gpu_rank_unit at, gboolean talks, GError **error)
 {
@@ -142,7 +142,7 @@ have_others_come (struct gpu_rank_unit at)
   return TRUE;
 }
 
-/* One step of a group of transfers; *moved says whether there was one. */
+/* Issues the next part of a unit of transfers; *moved: whether it could. */
 static gboolean
 issue_transfers (struct issue *x, struct gpu_rank_unit at, gboolean *moved, GError **error)
 {

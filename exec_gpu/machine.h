@@ -38,7 +38,7 @@ struct gpu_machine;
 /* An op, or the ops of one launch. */
 struct gpu_unit {
   uint8_t lane;
-  gboolean awaited, idle;        /* another unit waits for it; it needs no device */
+  gboolean awaited, idle;        /* awaited: another unit waits for it; idle: no device work */
   uint32_t index;                /* on its lane, counted in units */
   uint32_t pos, n;               /* ops: places on the lane */
   /* By column, 1 + index of the last unit of a lane; 0: none. */

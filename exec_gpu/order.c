@@ -34,7 +34,8 @@ count_units (struct gpu_rank *r)
   r->first_unit[WEFT_N_LANE] = r->n_unit;
 }
 
-/* A lane says itself what comes before on it. */
+/* Collects the dependencies of units on other lanes. The order of a lane implies those on its own
+ * units. */
 static void
 find_needs (struct gpu_rank *r)
 {
@@ -107,8 +108,8 @@ widen (uint32_t *into, const uint32_t *with)
     into[column] = MAX (into[column], with[column]);
 }
 
-/* Needs in terms of units that are something.  To come after one of those is to come after it;
- * after another, after what that one came after. */
+/* Replaces dependencies on idle units (no device work): a no-op inherits the ordering of its
+ * predecessors. */
 static void
 settle_needs (struct gpu_rank *r, struct gpu_unit *u)
 {
@@ -135,14 +136,14 @@ come_after (struct gpu_unit *u, const struct gpu_unit *other)
   u->before[other->lane] = MAX (u->before[other->lane], other->index + 1);
 }
 
-/* The unit of a lane that a unit directly comes after, or NULL. */
+/* The last unit of a lane that a unit depends on, or NULL. */
 static const struct gpu_unit *
 needed (const struct gpu_rank *r, const struct gpu_unit *u, uint32_t lane)
 {
   return u->need[lane] ? gpu_unit_at (r, lane, u->need[lane] - 1) : NULL;
 }
 
-/* Whether something else that the unit comes after has come after that already. */
+/* Whether a wait is redundant: another dependency of the unit is already ordered after it. */
 static gboolean
 is_implied (const struct gpu_rank *r, const struct gpu_unit *u, uint32_t column)
 {
@@ -180,7 +181,7 @@ may_follow (const struct gpu_unit *u, const uint32_t *cursor)
   return TRUE;
 }
 
-/* In an order in which everything comes after what it needs; the plan was proved to have one. */
+/* Visits units in a topological order. One exists: the plan was proved free of deadlocks. */
 static void
 order_units (struct gpu_rank *r)
 {
@@ -199,14 +200,15 @@ order_units (struct gpu_rank *r)
   order_unit (r, &r->end);
 }
 
-/* Of eight kinds: sends or receives, to the stage after or before, of data or over the world. */
+/* One of eight kinds of transfers: send or receive, to the next or the previous stage, in the
+ * pipeline group or in the world group. */
 static uint32_t
 kind_of (const struct weft_op *row, gboolean recv, gboolean back)
 {
   return 4 * recv + 2 * back + (row->group == WEFT_GROUP_WORLD);
 }
 
-/* The k-th send to a neighbour meets its k-th receive from here. */
+/* Numbers transfers by kind: the k-th send to a neighbour pairs with its k-th receive from here. */
 static void
 count_transfers (struct gpu_rank *r)
 {
@@ -242,7 +244,7 @@ gpu_transfer_peer (const struct gpu_rank *r, uint32_t op, uint32_t *row, uint32_
   return TRUE;
 }
 
-/* What the host must be told before it can issue a unit. */
+/* For each unit with counted exchanges, the newest copy that brings their counts to the host. */
 static void
 find_told (struct gpu_rank *r)
 {

@@ -3,7 +3,7 @@
 #include "exec_gpu/reserved.h"
 #include <string.h>
 
-/* Kernels' scratch is allocated with the arenas, as large as they said. */
+/* Scratch of kernels on the first GPU. It is allocated with the arenas, in the size they asked. */
 static uint64_t
 scratch_bytes (const struct gpu_machine *m)
 {

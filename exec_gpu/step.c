@@ -89,7 +89,8 @@ make_call (const struct gpu_script *s, const struct gpu_call *c)
   g_assert_not_reached ();
 }
 
-/* Events keep their places in an evaluation; what follows from gradients is not done. */
+/* An evaluation skips ops of backward and update, but not events and other calls that order
+ * streams. */
 static gboolean
 is_skipped (const struct gpu_script *s, const struct gpu_call *c)
 {
@@ -99,7 +100,7 @@ is_skipped (const struct gpu_script *s, const struct gpu_call *c)
   return !orders && c->op != WEFT_NO_OP && gpu_skips (&s->m->rank[c->row], c->op);
 }
 
-/* Calls of the step as a whole come first, and last: when all others have been made. */
+/* Whether a call may be made. Calls of the whole step come first, or last, after all others. */
 static gboolean
 is_due (const struct gpu_script *s, uint32_t i)
 {
@@ -124,7 +125,7 @@ comm_of (const struct gpu_script *s, const struct gpu_call *c)
   return NULL;
 }
 
-/* What follows a launch on its streams may be given to them when the launch has been. */
+/* Waits until a launch of communicators was enqueued: only then may its streams get more work. */
 static gboolean
 await_launch (struct gpu_script *s, uint32_t end, GError **error)
 {
@@ -381,7 +382,7 @@ gpu_step_run (struct gpu_machine *m, GError **error)
   return ok;
 }
 
-/* A step that ended early has no end to wait for. */
+/* Waits for every stream: a step that ended early has no end event. */
 static gboolean
 finish (struct gpu_machine *m, GError **error)
 {

@@ -5,7 +5,7 @@
 #include "exec_gpu/traced.h"
 #include <math.h>
 
-/* Ops that have one time, and it. */
+/* Begin and end of a unit: all its ops have the same times. */
 struct span {
   double begin, end;
 };
@@ -66,7 +66,7 @@ is_ours (const struct gpu_machine *m, const struct weft_gpu_activity *a)
   return a->op == WEFT_NO_OP || a->op < m->rank[a->row].p->n_op;
 }
 
-/* Records come by begin. */
+/* Receives the records of the trace, ordered by begin. */
 static void
 take_activity (void *user, const struct weft_gpu_activity *a)
 {
@@ -94,7 +94,7 @@ key_of (uint32_t row, uint32_t op)
   return (uint64_t) row << 32 | op;
 }
 
-/* The span of every op that has been stamped: those of one unit share it. */
+/* Maps every stamped op to its span; the ops of a unit share one span. */
 static GHashTable *
 find_spans (const struct gpu_machine *m, struct span *span)
 {
@@ -124,7 +124,8 @@ widen (const struct taking *x, GHashTable *of)
   }
 }
 
-/* In the order of a lane: what was nothing is where the one before has ended. */
+/* Fills times in the order of a lane. An op without records has length 0 at the end of the op
+ * before it. */
 static void
 fill_lane (const struct taking *x, GHashTable *of, const struct gpu_rank *r, uint32_t lane)
 {

@@ -5,7 +5,7 @@
 /* Starts to record what GPUs execute; returns why that is impossible, or NULL. */
 const char *gpu_traced_open (struct gpu_machine *m);
 
-/* Drops what was recorded between steps. */
+/* Drops the records made between steps. */
 void gpu_traced_forget (struct gpu_machine *m);
 
 gboolean gpu_traced_fill (struct gpu_machine *m, weft_timeline *t, GError **error);

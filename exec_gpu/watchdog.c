@@ -11,7 +11,7 @@
 #define MOST_NAP 200u
 #define REPORT_SECONDS 3 /* for the others to say how far they are */
 
-/* The first communication of a lane that has not come to its end, by what the lane has said. */
+/* The first communication unit of a lane that has not ended, by the lane's progress word. */
 static const struct gpu_unit *
 late_unit (const struct gpu_rank *r, uint32_t lane)
 {
@@ -45,7 +45,7 @@ append_rank (const struct gpu_rank *r, GString *text)
   }
 }
 
-/* What the ranks of this process wait for.  Caller frees. */
+/* A text that lists the communication each rank of this process waits for.  Caller frees. */
 static char *
 words_of (const struct gpu_machine *m)
 {

@@ -1,8 +1,8 @@
-/* watchdog.h - a thread waits for other ranks, and polls meanwhile. */
+/* watchdog.h - waits for other ranks: polls events and communicators until a deadline. */
 #pragma once
 #include "exec_gpu/machine.h"
 
-/* What is waited for, and how many seconds after m->since it counts as lost; 0: never. */
+/* The text for messages, and the deadline in seconds after m->since; 0: no deadline. */
 struct gpu_watchdog {
   const char *what;
   double seconds;
@@ -14,7 +14,7 @@ struct gpu_watchdog {
  * another process is gone. */
 gboolean gpu_watchdog_sleep (struct gpu_machine *m, struct gpu_watchdog *w, GError **error);
 
-/* Until an event has come; until a communicator is ready. */
+/* Waits until an event has been reached; until a communicator is ready. */
 gboolean gpu_watchdog_wait_event (struct gpu_machine *m, struct gpu_watchdog *w,
                                   weft_gpu_event *event, GError **error);
 gboolean gpu_watchdog_wait_comm (struct gpu_machine *m, struct gpu_watchdog *w, weft_gpu_comm *comm,

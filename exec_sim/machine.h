@@ -52,7 +52,7 @@ struct sim_post {
 
 struct sim {
   weft_exec base;
-  gboolean open; /* weft_bridge_close() is up to this executor */
+  gboolean open; /* this executor has opened the bridge and must close it */
   gboolean step_by_step;
   weft_timeline *t;
   struct sim_role *role;

@@ -17,6 +17,6 @@ struct weft_blocks {
 void weft_blocks_round (const struct weft_blocks *b, const struct weft_operand *x,
                         const struct weft_operand *y, const struct weft_operand *scale);
 
-/* From doubles; the type of `codes` is the only rounding. */
+/* The same from doubles, for tests: nothing is rounded except to the type of `codes`. */
 void weft_blocks_reference (const struct weft_blocks *b, const double *x,
                             const struct weft_operand *codes, double *scales);

@@ -65,8 +65,8 @@ stand_before (const struct weft_kernel *k, const struct weights *w, uint64_t i)
   return n;
 }
 
-/* Counts first; the number of a row is the start of its expert plus the rows of the expert before
- * it. */
+/* Sorts rows by expert: counts the rows of each expert, then numbers each row by the start of its
+ * expert plus the number of earlier rows of that expert. */
 static void
 sort (const struct weft_kernel *k, const struct weights *w)
 {

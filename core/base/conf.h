@@ -1,4 +1,4 @@
-/* conf.h - the one INI reader (GKeyFile underneath): entries with the line they stand on.
+/* conf.h - the one INI reader (on top of GKeyFile): entries with their line numbers.
  *
  * Accepts `# comment` on its own line and after a value (preceded by a blank).  A duplicate key in
  * a section, a line that is no entry, and text that is not UTF-8 are errors that name file and

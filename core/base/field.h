@@ -45,8 +45,8 @@ struct weft_field {
   const char *affects;      /* of "program memory cost executor init", "none: why", or "not yet" */
   const char *aliases;      /* other spellings, space separated, or "" */
   const char *doc;          /* one line */
-  gboolean optional;        /* of a file of numbers: it may leave the field at its default */
-  const char *only;         /* kinds of such a file that have the field; NULL: all (sheet.h) */
+  gboolean optional;        /* a sheet (sheet.h) may omit the field: it keeps its default */
+  const char *only;         /* the kinds of sheets that have the field; NULL: all kinds */
 };
 
 struct weft_table {

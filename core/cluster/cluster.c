@@ -76,7 +76,7 @@ check_nodes (const struct weft_cluster *cluster, int64_t nodes, GError **error)
       nodes, most, g_quark_to_string (cluster->topology));
 }
 
-/* `nodes`, when not 0, has been checked. */
+/* `nodes` is 0 or has been checked. */
 static gboolean
 check_gpus (const struct weft_cluster *cluster, int64_t gpus, int64_t nodes, GError **error)
 {

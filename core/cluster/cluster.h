@@ -43,12 +43,13 @@ extern const struct weft_table weft_cluster_table;
 /* Loads topologies/NAME.ini or a path.  Size is left at one node; see weft_cluster_resize. */
 gboolean weft_cluster_load (const char *name_or_path, struct weft_cluster *cluster, GError **error);
 
-/* `gpus` or `nodes` (0: not given).  A part of one node is allowed, a part of a second is not.  On
- * topology cpu any number of GPUs (ranks) makes one node. */
+/* Sets the size from `gpus` or `nodes` (0: not given).  A cluster is a part of one node or a number
+ * of whole nodes.  On topology cpu one node has any number of GPUs (ranks). */
 gboolean weft_cluster_resize (struct weft_cluster *cluster, int64_t gpus, int64_t nodes,
                               GError **error);
 
-/* After fields were set, of a cluster whose size nobody gave: fields of some fabrics say it. */
+/* Call after fields were set.  If no size was given, derives it from the fields of fabrics that
+ * define a size (a torus: its sides). */
 gboolean weft_cluster_settle (struct weft_cluster *cluster, GError **error);
 
 /* Whether a cluster with this kind of fabric has the field; whether a job may set it. */

@@ -34,8 +34,8 @@ struct weft_route {
  *   grid    up to three axes of chips with links to their neighbours.  Rings along every axis, in
  *           both directions.
  *
- * A way is a class of flows of one collective: each axis of a tiered fabric is a way, each
- * direction of an axis of a grid is one (2 axis + 0 up, 2 axis + 1 down). */
+ * A way numbers the classes of flows of a collective. Tiers have one way per axis. Grids have two
+ * ways per axis, one for each direction: 2 axis + 0 is up, 2 axis + 1 is down. */
 enum weft_fabric_style { WEFT_FABRIC_TIERS, WEFT_FABRIC_GRID };
 enum { WEFT_WAY_LOCAL, WEFT_WAY_REMOTE }; /* of a tiered fabric: axes and ways alike */
 
@@ -63,16 +63,16 @@ struct weft_fabric_ops {
   uint32_t host_kind;                /* the first of WEFT_HOST_LINKS among them */
   gboolean has_engines;              /* communication takes no SMs: engines of the chip move it */
 
-  /* GPUs of a cluster whose size nobody gave; NULL: those of one node. */
+  /* Number of GPUs if the job gives no size; NULL: one node. */
   uint32_t (*default_gpus) (const struct weft_cluster *cluster);
 
-  /* Whether a cluster of this size can be built, or what is wrong with it; NULL: any can. */
+  /* Whether a cluster of this size can be built; if not, sets an error.  NULL: every size can. */
   gboolean (*check) (const struct weft_cluster *cluster, GError **error);
 
   /* Finds `side` and `wraps`; NULL where there are none. */
   void (*measure) (struct weft_fabric *f);
 
-  /* In a few words, what joins the GPUs of one node and what joins nodes.  Caller frees. */
+  /* A short text for the links inside a node, and one for those between nodes.  Caller frees. */
   char *(*inside) (const struct weft_cluster *cluster);
   char *(*network) (const struct weft_cluster *cluster);
 
@@ -80,13 +80,13 @@ struct weft_fabric_ops {
   uint32_t (*node) (const struct weft_fabric *f, uint32_t gpu);
   uint32_t (*slot) (const struct weft_fabric *f, uint32_t gpu);
 
-  /* Of a grid: where a GPU stands on each axis. */
+  /* Grids: coordinates of a GPU. */
   void (*place) (const struct weft_fabric *f, uint32_t gpu, uint32_t at[WEFT_MAX_AXES]);
 
   /* weft_fabric_domain(). */
   uint32_t (*domain) (const struct weft_cluster *cluster);
 
-  /* GPU to GPU.  The route is empty and has no latency yet. */
+  /* Fills the route from GPU to GPU.  The caller passes an empty route with latency 0. */
   void (*route) (const struct weft_fabric *f, uint32_t from, uint32_t to, uint32_t way,
                  struct weft_route *route);
 };
@@ -98,7 +98,7 @@ WEFT_FABRIC_LIST (WEFT_FABRIC_OPS)
 /* Whether the cluster, with its size, can be built. */
 gboolean weft_fabric_check (const struct weft_cluster *cluster, GError **error);
 
-/* How many GPUs, counted from the first, are joined by links of the quickest kind. */
+/* Number of consecutive GPUs, from GPU 0, that the fastest kind of link connects. */
 uint32_t weft_fabric_domain (const struct weft_cluster *cluster);
 
 struct weft_fabric weft_fabric_make (const struct weft_cluster *cluster);
@@ -129,11 +129,11 @@ weft_fabric_node (const struct weft_fabric *f, uint32_t gpu)
   return f->ops->node (f, gpu);
 }
 
-/* GPU to GPU.  Where both directions of an axis are equally short, `way` decides. */
+/* The route from GPU to GPU.  If both directions of an axis are equally short, `way` chooses. */
 void weft_fabric_route_way (const struct weft_fabric *f, uint32_t from, uint32_t to, uint32_t way,
                             struct weft_route *route);
 
-/* The same where no way is meant: way 0. */
+/* The same with way 0. */
 void weft_fabric_route (const struct weft_fabric *f, uint32_t from, uint32_t to,
                         struct weft_route *route);
 

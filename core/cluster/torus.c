@@ -200,8 +200,8 @@ count_along (const struct weft_fabric *f, int axis)
   return f->cluster->n_gpus / f->side[axis] * links_along (f, axis);
 }
 
-/* The link up starts at chip `from` of the axis, the link down ends there.  At the end of a line,
- * where no link goes on, it is the last one. */
+/* The link between chip `from` and the next chip of the axis, in the line through `at`.  The last
+ * chip of an axis that does not wrap has no next chip: the result is then the last link. */
 static uint32_t
 link_at (const struct weft_fabric *f, const uint32_t at[N_AXES], int axis, uint32_t from)
 {
@@ -259,7 +259,7 @@ G_STATIC_ASSERT (G_N_ELEMENTS (kinds) == WEFT_N_TORUS_LINK);
 
 /* ------------------------------------------------------------------ routes */
 
-/* Where up and down are equally far, `way` decides. */
+/* Whether the shorter path goes down.  If both paths are equally long, `way` chooses. */
 static gboolean
 goes_down (const struct weft_fabric *f, int axis, uint32_t from, uint32_t to, uint32_t way)
 {

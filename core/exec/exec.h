@@ -24,7 +24,7 @@ struct weft_exec_options {
   /* Executors of real numbers: */
   const struct weft_control *control; /* read in every step; outlives the executor */
   uint64_t stress;   /* not 0: one thread runs units of all ranks in random legal order; the seed */
-  uint32_t threads;  /* of a rank's CPU kernels; 0: 1, or with GPUs all processors */
+  uint32_t threads;  /* per rank, for CPU kernels; 0: one (executors of GPUs: all processors) */
   gboolean poison;   /* fill bytes with NaN when their buffer dies */
   weft_exec *memory; /* run in the memory of this executor, which outlives it, with permanent
                         buffers at the same places; NULL: in its own */
@@ -36,12 +36,12 @@ struct weft_exec_options {
   /* Executors of GPUs: */
   uint32_t ranks_per_gpu; /* 0 is 1; all of the job's: they share one GPU */
   gboolean times;         /* drain() fills begin and end of every op */
-  gboolean traced;        /* of them: those of its kernels, where the device tells them */
-  gboolean total;         /* without times: drain() says how long the step took on the device */
+  gboolean traced;        /* with times: takes them from a trace of kernels if the device has one */
+  gboolean total;         /* without times: drain() reports the device time of the step */
   double deadline;        /* seconds after which a step counts as lost; 0: never */
-  struct weft_rendezvous *peers; /* processes that have the other ranks, and outlive it; NULL: all
-                                    are here */
-  uint32_t local_process;        /* which this is of those on its machine */
+  struct weft_rendezvous *peers; /* connection to the processes that run the other ranks; outlives
+                                    the executor. NULL: this process runs all ranks */
+  uint32_t local_process;        /* index of this process on its machine */
 };
 
 #define WEFT_EXEC_VIRTUAL 1u /* time is computed, not spent */
@@ -79,8 +79,8 @@ struct weft_exec {
   uint64_t *allocated;          /* device bytes, by row; NULL without numbers */
   uint64_t *allocated_host;     /* bytes of the host pool, likewise */
   struct weft_rendezvous *peers; /* as in the options */
-  uint8_t *away; /* by row, whether another process has it: read() gives zeros, write() does
-                    nothing, metrics are not set; NULL: all are here */
+  uint8_t *away; /* by row: another process runs it. For such a row read() returns zeros, write()
+                    does nothing and metrics are not set. NULL: this process runs all rows */
 };
 
 static inline gboolean
@@ -98,20 +98,20 @@ weft_timeline *weft_exec_run (const struct weft_exec_ops *ops, const weft_plan *
 /* One step of an open executor: walks every row and drains it. */
 weft_timeline *weft_exec_step (weft_exec *x, GError **error);
 
-/* Of a rank that knows the loss, which all ranks with an output head do, and the norm; NULL where
- * none of those is here. */
+/* The metrics of a rank that knows loss and gradient norm: every rank with an output head does.
+ * NULL if this process runs no such rank. */
 const struct weft_metrics *weft_exec_metrics (const weft_exec *x);
 
 /* A step in parts (parts.h): issues one part on every row and runs it, collectives included.  Parts
- * come in order, each once; weft_exec_end_parts() ends the step, early if need be, which leaves
- * undone what has not run.  Bits are those of the whole step.  The executor has run(). */
+ * come in order, each once.  weft_exec_end_parts() ends the step; parts that were not issued are
+ * then skipped.  Results are bit-identical to those of a whole step.  The executor needs run(). */
 gboolean weft_exec_part (weft_exec *x, const weft_parts *parts, uint32_t part, GError **error);
 weft_timeline *weft_exec_end_parts (weft_exec *x, GError **error);
 
 /* Most ops of all rows together that an executor keeps times of: 16 bytes each. */
 #define WEFT_EXEC_MOST_OPS 100000000u
 
-/* Refuses rows that would hold more: open() asks before it allocates them. */
+/* Refuses a run with more ops than that; open() calls this before it allocates the rows. */
 gboolean weft_exec_check_size (const weft_plan *plan, const weft_actors *actors, GError **error);
 
 /* Refuses a graph of a step in which the host reads counts. */

@@ -408,7 +408,7 @@ read_job (struct reader *r, struct weft_job *job, GError **error)
   return FALSE;
 }
 
-/* Of another version's words, those that are known. */
+/* Reads the kinds of reserved memory that this version knows; ignores those of other versions. */
 static gboolean
 read_reserved (struct reader *r, GError **error)
 {

@@ -121,7 +121,8 @@ take_qk_head_dim (struct weft_hf_reader *r, const struct key *key, JsonNode *nod
   return take_field (r, key, node, error);
 }
 
-/* A gated family has one activation, and its name means the gated form. */
+/* Reads the activation.  For a family with gated MLPs only the activation of that family is
+ * accepted; config.json names it without the gate ("silu" means SwiGLU). */
 static gboolean
 take_activation (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GError **error)
 {
@@ -154,7 +155,7 @@ take_activation (struct weft_hf_reader *r, const struct key *key, JsonNode *node
   return weft_bad_input (error, "%s: found \"%s\", wanted %s", key->name, text, wanted);
 }
 
-/* The half of a layer that reads the stream before attention added to it, or after. */
+/* Whether the MLP runs parallel to attention (both read the layer's input) or after it. */
 static gboolean
 take_parallel (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GError **error)
 {
@@ -166,7 +167,7 @@ take_parallel (struct weft_hf_reader *r, const struct key *key, JsonNode *node, 
   return weft_hf_assign (r, key->field, key->name, value, error);
 }
 
-/* A variant of an architecture that is not built: its flag must have the other value. */
+/* A flag that selects a variant of the architecture.  Weft supports one of its two values. */
 static gboolean
 take_flag (const struct key *key, JsonNode *node, gboolean wanted, GError **error)
 {

@@ -216,8 +216,8 @@ shares_expert_leaves (const struct weft_job *j)
              0;
 }
 
-/* Knobs of other data-parallel wrappers: a knob that exists only there has no meaning for this
- * one. */
+/* By data-parallel wrapper: its own configuration class, and the classes of the other wrappers. A
+ * knob that exists only in classes of other wrappers has no effect. */
 static const struct {
   const char *own, *strange;
 } strategy_classes[WEFT_N_DISTRIBUTED] = {

@@ -100,8 +100,8 @@ weft_job_layout_stages (const struct weft_job *job)
 
 /* --------------------------------------------------------------------------- by ranks */
 
-/* Layers of all chunks of the first rank (0), the last (1) and any other (2); FALSE if the rest
- * cannot be shared evenly. */
+/* Number of layers, over all chunks, of the first rank (0), the last rank (1) and every other rank
+ * (2). FALSE if the remaining layers cannot be divided evenly among the other ranks. */
 static gboolean
 layers_of_ranks (const struct weft_job *job, int64_t layers[3])
 {

@@ -107,7 +107,8 @@ find_last_uses (struct planner *m)
         m->last_use[weft_buf_owner (p, p->uses[u].buf)].until[p->op[op].lane] = op;
 }
 
-/* LATE: with edges, one of which delays the op in the earliest schedule. */
+/* Whether an op may reuse a free chunk: not yet; only with dependencies that would delay the op in
+ * the earliest schedule (LATE); with dependencies that do not delay it; or without any. */
 enum readiness { NOT_YET, LATE, WITH_EDGES, READY };
 
 static enum readiness
@@ -127,7 +128,8 @@ readiness (const struct planner *m, const struct chunk *chunk, uint32_t op)
   return result;
 }
 
-/* An op waits for the last op of a lane only: earlier ones have ended by then. */
+/* Records that `op` waits for `on`. Of each lane only the last op is recorded: the earlier ones
+ * have ended by then. */
 static void
 add_wait (struct planner *m, uint32_t op, uint32_t on)
 {

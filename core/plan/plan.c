@@ -392,7 +392,8 @@ weft_plan_free (weft_plan *plan)
   g_free (plan);
 }
 
-/* One communicator for every group of more than one rank that the role uses. */
+/* Device memory outside the plan: the CUDA context, the workspace, and one communicator for each
+ * group that the role uses. */
 uint64_t
 weft_plan_reserved_bytes (const weft_plan *plan, uint32_t role)
 {

@@ -48,14 +48,14 @@ const char *weft_group_word (enum weft_group_kind kind);
 struct weft_mesh {
   uint32_t tp, cp, dp, pp; /* sizes of the dense axes */
   uint32_t n_ranks;
-  uint32_t cp_heads; /* ranks of cp that exchange heads (Ulysses); a ring has one rank of each such
-                      * group */
+  uint32_t cp_heads; /* ranks of a Ulysses group: context parallel ranks that exchange heads. A
+                      * ring has one rank of each Ulysses group */
   uint32_t ep, etp;        /* sizes of the expert axes; 1 in a model without experts */
   uint32_t instances; /* full copies of the sharded state; with 1, intra, inter, outer and instance
                        * are empty */
-  uint32_t expert_instances; /* the same for experts, whose shards may span all instances */
-  uint32_t outer_slices; /* slices of one shard over the optimizers of all instances (HSDP); or 1 */
-  uint32_t hybrid; /* replicas of a slice reduce on a lane of their own: outer instead of inter */
+  uint32_t expert_instances; /* the same for experts; 1 if expert shards span all instances */
+  uint32_t outer_slices; /* HSDP: slices of a shard when instances shard the optimizer; else 1 */
+  uint32_t hybrid; /* instances reduce a slice in group outer (its own lane), not in group inter */
   uint32_t mirror;    /* bidirectional schedule: rank p-1-r of a pipeline holds copies of rank r's
                        * stages */
   uint32_t ring;      /* the stage after the last is the first: ranks hold several chunks */

@@ -77,8 +77,8 @@ struct weft_report_role {
 /* Work before the first step (weft_plan_new_startup); all zero if there is none. */
 struct weft_report_startup {
   double initialisation_s, broadcast_params_s; /* one after the other */
-  uint64_t fills, fill_bytes; /* kernels and weight bytes of the rank with the most */
-  uint64_t broadcasts, bytes; /* tensors and payload of the rank with the most */
+  uint64_t fills, fill_bytes; /* initialisation: most kernels and weight bytes on any rank */
+  uint64_t broadcasts, bytes; /* most broadcasts (one per tensor) and payload bytes on any rank */
 };
 
 typedef struct weft_report {

@@ -272,7 +272,7 @@ arrow_end (struct trace *tr, struct end e, const char *phase, const char *cat, i
   g_string_append_c (out, '}');
 }
 
-/* From the last nanosecond of one op to the first of another. */
+/* An arrow from the last nanosecond of op `from` to the first nanosecond of op `to`. */
 static void
 write_arrow (struct trace *tr, struct end from, struct end to, const char *cat)
 {
@@ -316,7 +316,7 @@ next_transfer (const weft_program *p, enum weft_op_kind kind, int peer, uint32_t
   return WEFT_NO_OP;
 }
 
-/* Sends of a row in direction `peer` meet the receives of the other in order. */
+/* The k-th send of row `from` in direction `peer` pairs with the k-th receive of row `to`. */
 static void
 write_transfers (struct trace *tr, uint32_t from, uint32_t to, int peer)
 {
@@ -369,7 +369,7 @@ write_stage_arrows (struct trace *tr, uint32_t row)
 /* A buffer appears when its first op begins and goes when its last ends. */
 struct change {
   double at;
-  uint32_t op; /* orders what happens at one moment: lanes of a program run in op order */
+  uint32_t op; /* orders changes at the same time: lanes of a program run in op order */
   uint32_t buf;
   gboolean goes;
 };

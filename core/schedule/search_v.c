@@ -31,9 +31,10 @@ struct way {
 
 #define NEVER UINT8_MAX
 
-/* Chosen from all orders of urgency and a grid of the other numbers, tried with 2 to 64 ranks.
- * Rules without waiting have the fewest slots; the others need slightly more, but lose less if
- * gradients take longer than forwards, because a late rank does not immediately delay the next. */
+/* The rules that a search kept: it tried every order of `urgent` with a grid of values for `back`,
+ * `slope` and `thirds`, on 2 to 64 ranks. Rules without waiting need the fewest slots. The others
+ * need slightly more slots, but lose less time if gradients take longer than forwards, because a
+ * late rank does not immediately delay the next one. */
 static const struct way ways[] = {
   { { UP, GRADIENT_UP, DOWN, GRADIENT_DOWN }, 0, 12, NEVER },
   { { UP, DOWN, GRADIENT_UP, GRADIENT_DOWN }, 0, 12, 3 },

@@ -1,6 +1,6 @@
-/* The calls on demand.  CUDA and NCCL are hundreds of megabytes, and most commands use no GPU: the
- * table of calls is a module that the first opening of the executor loads, where it was built.  It
- * is never closed, because CUDA cannot be. */
+/* Loads the CUDA module on demand.  CUDA and NCCL are hundreds of megabytes, and most commands use
+ * no GPU: the table of calls is a shared library that the first opening of the executor loads, if
+ * this build has it.  It is never unloaded, because CUDA cannot be unloaded. */
 #include "exec_gpu/cuda/exec_cuda.h"
 #include "core/base/error.h"
 #include "core/base/home.h"
@@ -9,7 +9,8 @@
 
 #ifdef WEFT_CUDA_MODULE
 
-/* The module gives its table, or says what is missing: a driver, a GPU. */
+/* The entry of the module: returns its table of calls, or NULL and what is missing (a driver, a
+ * GPU). */
 typedef const struct weft_gpu_calls *(*calls_open) (const char **said);
 
 static calls_open
@@ -27,7 +28,7 @@ find (const char *path, GError **error)
   return open;
 }
 
-/* Written once. */
+/* Set once; NULL until the module is loaded. */
 static const struct weft_gpu_calls *loaded;
 
 const struct weft_gpu_calls *

@@ -4,7 +4,7 @@
 
 extern const struct weft_exec_ops weft_exec_cuda;
 
-/* The same over calls of another make, which outlive it. */
+/* Opens the executor with another table of calls (a test double), which must outlive it. */
 weft_exec *weft_exec_cuda_open (const struct weft_gpu_calls *calls, const weft_plan *plan,
                                 const struct weft_exec_options *options, GError **error);
 

@@ -87,7 +87,7 @@ see_row (const V *x, struct vocabulary v, struct soft s, bool sums, struct copy<
   return s;
 }
 
-/* Joins all threads of a block; every thread gets the result. */
+/* Maximum and sum of exponentials over the block, from those of each thread, for all threads. */
 static __device__ __forceinline__ struct soft
 join_threads (struct soft own, float *room)
 {

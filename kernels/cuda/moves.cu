@@ -397,7 +397,7 @@ weft_cuda_settle (const struct weft_cuda_launch *l)
 
 /* ------------------------------------------------------------------ one part of a gradient */
 
-/* Adding -0.0 changes no number. */
+/* Zeros all elements outside [first, last). They become -0.0, which leaves every sum unchanged. */
 __global__ void
 keep (struct array x, uint64_t n, uint64_t first, uint64_t last)
 {

@@ -53,7 +53,8 @@ static const struct {
   { "norm_placement=sandwich " SEQUENCE, (32 + 0.5 + 4) / 4 },
   { "norm_placement=sandwich " SELECTIVE "recompute_modules=mlp,layernorm",
     32 + 0.5 + 4 - 4 - 16 },
-  /* The sum behind attention is not read again; one norm is read twice. */
+  /* Parallel residual: the sum after attention is not kept; with one norm, its output serves both
+   * halves of the layer. */
   { "residual=parallel ", 32 + 0.5 - 2 },
   { "residual=parallel " SELECTIVE "recompute_modules=mlp,layernorm", 32 + 0.5 - 2 - 4 - 16 },
   { "residual=parallel_one_norm ", 32 + 0.5 - 2 - 2 },

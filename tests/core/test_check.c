@@ -127,7 +127,7 @@ views_race_where_they_overlap (void **state)
       /* 64 bytes further they only touch. */
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w3\n"
             "op 1 dp all_reduce G c0 \"b\" s0 over dp uses rw5\n" END },
-      /* The whole is every part of it. */
+      /* A buffer overlaps each of its views. */
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w2\n"
             "op 1 dp all_reduce G c0 \"b\" s0 over dp uses rw5\n" END,
         "role 0: op 0 (a) and op 1 (b) both touch buffer 5 (q), and nothing orders them: a race" },
@@ -148,7 +148,8 @@ ops_of_one_group_run_at_once (void **state)
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\n"
             "op 1 pp send F c0 \"b\" s0 over pp peer +1 uses r0 after 0\n"
             "op 2 pp recv F c0 \"c\" s0 over pp peer +1 uses w0\n" END },
-      /* The next on the lane waits for all of the group, and so does who waits for one of it. */
+      /* The next launch of the lane waits for the whole group; so does an op that waits for one of
+       * its members. */
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\n"
             "op 1 pp send F c0 \"b\" s0 over pp peer +1 uses r0 after 0\n"
             "op 2 pp recv F c0 \"c\" s0 over pp peer +1 grouped uses w1\n"
@@ -179,9 +180,9 @@ bytes_are_handed_over_after_their_last_use (void **state)
       { PARTLY FIRST "op 2 h2d copy_in F c0 \"c\" s0 uses w1 after 0\n" END, early },
       { SHARED FIRST "op 2 h2d copy_in F c0 \"c\" s0 uses w1 after 1\n" END },
       { SHARED FIRST "op 2 gpu zero F c0 \"c\" s0 uses w1\n" END },
-      /* Side by side nothing is handed over. */
+      /* Buffers at different addresses need no order. */
       { ONE FIRST "op 2 h2d copy_in F c0 \"c\" s0 uses w1\n" END },
-      /* A later use of the old buffer is no handing over at all. */
+      /* The old buffer is used after the new one was written. */
       { SHARED FIRST "op 2 gpu zero F c0 \"c\" s0 uses w1\n"
                      "op 3 gpu gelu F c0 \"d\" s0 uses r0 w2\n" END,
         "role 0: buffer 1 (y m1) takes the place of buffer 0 (x), but op 3 still uses the old one "

@@ -90,7 +90,7 @@ an_all_gather_brings_piece_r_from_rank_r (void **state)
   }
 }
 
-/* Only member 0 has it. */
+/* Before a broadcast: member 0 has the data, the others have rubbish. */
 static double
 root_or_rubbish (uint32_t rank, uint32_t piece)
 {
@@ -220,7 +220,8 @@ the_two_levels_add_up_to_the_ring (void **state)
   assert_int_equal (weft_coll_steps (&t), 62);
 }
 
-/* Six ranks from GPU 0 on nodes of four: 4 + 2.  Everybody sends the whole of it to the next. */
+/* Six ranks from GPU 0 on nodes of four: 4 + 2.  Every rank sends the full ring traffic to the next
+ * rank. */
 static void
 unequal_nodes_run_one_plain_ring (void **state)
 {
@@ -282,7 +283,7 @@ gpus_that_share_a_nic_load_it_together (void **state)
   assert_near (t.seconds, 4 * (310e6 / 8) / MADE_NIC);
 }
 
-/* Local flows of both neighbours meet on no port: one in, one out. */
+/* A port carries one flow in and one flow out: the flows of two neighbours share no direction. */
 static void
 a_port_carries_one_flow_of_its_ring (void **state)
 {

@@ -227,7 +227,7 @@ another_pod_is_across_the_core (void **state)
                 { WEFT_LINK_PCIE_DOWN, 16 });
 }
 
-/* What cannot be a bottleneck does not exist, and routes leave it out. */
+/* Switches that cannot be a bottleneck have no links, and routes skip them. */
 static void
 wide_switches_are_no_links (void **state)
 {
@@ -403,7 +403,7 @@ unfolded_keeps_every_rank (void **state)
   }
 }
 
-/* Actors of the stage after and before; nobody beyond the ends. */
+/* The peers of an actor are those of the next and the previous stage; the ends have none. */
 static void
 peers_are_the_neighbour_stages (void **state)
 {
@@ -483,8 +483,8 @@ fullness (const struct weft_path *path, const double *full)
   return all;
 }
 
-/* Every flow of every rank meets links as full as those its class meets.  Two links of one route
- * may have become one of a class, which keeps their fullness. */
+/* Every flow of every rank crosses links with the same load as the flow of its class.  Folding may
+ * merge two links of a route into one, with the same load. */
 static void
 assert_same_loads (const struct weft_cluster *c, struct weft_mesh mesh)
 {

@@ -152,7 +152,7 @@ exchange_plan (const struct weft_job *job)
   return plan;
 }
 
-/* The second stage issues a kernel when what it waits for has come, not before. */
+/* The host of the second stage issues a kernel after the received data has arrived, not before. */
 static void
 batch_p2p_sync_shows_a_launch_after_each_exchange (void **state)
 {
@@ -268,8 +268,8 @@ counts_of_experts_stop_all_hosts (void **state)
   }
 }
 
-/* The host that reads the norm is ahead by the update, less its launches: ten kernels of 1 us in
- * the shade of one of 100. */
+/* The host that reads the norm runs ahead by the duration of the update minus its launches: the
+ * launches of ten 1 us kernels are hidden behind one kernel of 100 us. */
 static void
 a_host_that_waits_runs_ahead_of_what_comes_behind (void **state)
 {

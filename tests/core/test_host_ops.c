@@ -51,8 +51,8 @@ add_zero (weft_builder *b, enum weft_lane lane, uint32_t buf, uint64_t n)
 
 /* --------------------------------------------------------------- real numbers */
 
-/* The device's numbers leave from the middle, are joined by zeros of the host, and come back beside
- * the others: every element is where it belongs. */
+/* Elements from the middle of a device buffer are copied to the host and back to another place.
+ * Zeros from the host fill the elements before them. Every element arrives where it should. */
 static void
 elements_go_to_the_host_and_back (void **state)
 {

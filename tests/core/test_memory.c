@@ -203,7 +203,7 @@ permanent_buffers_share_with_nobody (void **state)
 
 /* ------------------------------------------------------------- between lanes */
 
-/* One pass of schedule(): the group that `op` opens.  Returns whether it is later than it was. */
+/* Computes the times of the launch group that `op` opens.  Returns whether it became later. */
 static gboolean
 place_group (const weft_program *p, uint32_t op, const double *seconds, double *begin, double *end)
 {
@@ -297,15 +297,15 @@ lanes_do_not_share_where_one_would_wait (void **state)
   assert_float_equal (schedule (p, seconds, begin), 7.5, 0);
 }
 
-/* N kernels of a second each make what is copied out in three: copies fall behind, and with room
- * for all nothing waits.  With room for fewer, a kernel waits for the copy of what lies there;
- * where even one does not fit, none waits. */
+/* Each of N kernels takes one second and writes a buffer that is copied out in three seconds.  With
+ * room for all buffers no kernel waits.  With less room, a kernel waits for the copy of the buffer
+ * whose memory it reuses.  If even one buffer does not fit, none waits. */
 static void
 what_does_not_fit_waits_for_transfers (void **state)
 {
   enum { N = 12, COPY = 3 };
   double seconds[2 * N], begin[2 * N];
-  uint64_t free = 0; /* what it takes where nothing waits */
+  uint64_t free = 0; /* bytes of the plan in which no kernel waits */
 
   (void) state;
   for (uint32_t i = 0; i < 2 * N; i++)
@@ -334,7 +334,7 @@ what_does_not_fit_waits_for_transfers (void **state)
   }
 }
 
-/* What is sent may not lie where the other half of the exchange receives, however quick it is. */
+/* A send and a receive of one launch group never share memory, even if the send is short. */
 static void
 members_of_one_group_never_share (void **state)
 {
@@ -357,8 +357,8 @@ members_of_one_group_never_share (void **state)
   }
 }
 
-/* The exchange waits for the long kernel because of what it receives into: what it sends is free
- * after that, not as early as the send alone would be. */
+/* The receive makes the whole exchange wait for the long kernel: the sent buffer becomes free after
+ * that, later than after a send alone. */
 static void
 a_group_is_as_late_as_its_last_member (void **state)
 {

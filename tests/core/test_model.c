@@ -160,7 +160,7 @@ a_vision_tower_closes_the_published_size_of_llama_4 (void **state)
   assert_int_equal (weft_model_parameters (&scout) + tower, 108641793536);
 }
 
-/* A bundled file without a row above, or one that says a key nothing reads, would go unseen. */
+/* Every bundled model file has a row in the table above, and sets only keys that are read. */
 static void
 every_bundled_model_loads_clean_with_a_source (void **state)
 {
@@ -359,7 +359,7 @@ layers_differ_as_their_files_say (void **state)
   "\"hidden_size\":96,"                                                                            \
   "\"intermediate_size\":256,\"num_hidden_layers\":4,\"num_attention_heads\":12" more "}"
 
-/* Equal but for what the file is called. */
+/* Both models are equal in every field. */
 static void
 assert_same_model (union weft_model a, union weft_model b)
 {
@@ -501,7 +501,7 @@ stretched_positions_are_read_in_old_and_new_spelling (void **state)
   assert_int_equal (load ("llama3.1-405b").rotary_scaling, WEFT_ROTARY_LLAMA3);
 }
 
-/* A plan needs no frequencies, so the file loads; the field tells who would train it. */
+/* A plan needs no rotary frequencies, so the file loads; the field marks it for training. */
 static void
 a_rule_that_is_not_known_loads_and_is_marked (void **state)
 {

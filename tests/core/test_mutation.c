@@ -38,7 +38,7 @@ static const char *const jobs[] = {
 
 /* ------------------------------------------------------------------- copies */
 
-/* Nobody waits for the op that is gone, and it uses nothing. */
+/* A copy in which no op waits for op `gone`, and `gone` has no uses. */
 static weft_program *
 without_op (const weft_program *p, uint32_t gone)
 {
@@ -146,7 +146,7 @@ find_known (const weft_program *p)
   size_t bytes = (size_t) known.n * known.words * sizeof (uint64_t);
   g_autofree uint64_t *before = g_malloc (bytes + 1);
 
-  /* A group waits for what a later member waits for: once more until nothing is new. */
+  /* A launch group waits for the dependencies of its later members too: repeat until no change. */
   do {
     memcpy (before, known.bits, bytes);
     for (uint32_t op = 0; op < p->n_op; op++)
@@ -183,7 +183,7 @@ list_accesses (const weft_program *p)
   return all;
 }
 
-/* Two uses of the same bytes, one of which writes: the lower op first. */
+/* Of two uses of the same bytes, one of which writes, the lower op must come first. */
 static void
 ask_for_uses (struct relation *asked, GArray *uses)
 {
@@ -205,7 +205,7 @@ share_address (const weft_program *p, uint32_t a, uint32_t b)
          x->offset < y->offset + y->bytes && y->offset < x->offset + x->bytes;
 }
 
-/* All uses of one before all uses of the other; FALSE when both live at once. */
+/* All uses of one buffer must come before all uses of the other; FALSE if both live at once. */
 static gboolean
 ask_for_address (struct relation *asked, const weft_program *p, GPtrArray *all, uint32_t old,
                  uint32_t new)
@@ -454,7 +454,7 @@ drop_each_write (const weft_plan *plan, uint32_t role, void *user)
   }
 }
 
-/* Harmless is a gradient that nobody adds to, and what was there before the step. */
+/* Harmless writes: of gradients that are not accumulated later, and of permanent buffers. */
 static void
 a_write_that_is_dropped_leaves_its_reader_without (void **state)
 {
@@ -494,7 +494,7 @@ two_live_buffers_on_one_address_are_refused (void **state)
   assert_true (n.caught > 200);
 }
 
-/* To the start of its owner, where bucket 0 lies, and by one element. */
+/* Moves each view to the start of its owner (where bucket 0 lies), and by one element. */
 static void
 shift_each_view (const weft_plan *plan, uint32_t role, void *user)
 {

@@ -709,8 +709,8 @@ uneven_stages_wait_for_transfers (void **state)
   assert_non_null (grid);
   assert_true (weft_grid_replay_uneven (grid, times, 0) == 1 + 3 * 30 + 2);
   assert_true (weft_grid_replay_uneven (grid, times, 0.5) == 1 + 0.5 + 3 * 30 + 0.5 + 2);
-  /* So slow a link that each of the three microbatches goes there and back before the next but
-   * one. */
+  /* The link is so slow that a microbatch finishes forward and backward before the microbatch after
+   * the next one starts. */
   assert_true (weft_grid_replay_uneven (grid, times, 100) == 1 + 100 + 30 + 100 + 2 /* the first */
                                                                  + 1 + 100 + 30 + 100 + 2);
 }

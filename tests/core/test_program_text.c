@@ -64,7 +64,7 @@ add_buf (weft_builder *b, uint32_t i)
   return weft_build_buf (b, &row);
 }
 
-/* Takes the operands of an op in turn from the buffers; what may be absent is every second time. */
+/* Takes the operands of an op from the buffers in turn; omits optional ones every second time. */
 static void
 add_operands (weft_builder *b, const char *operands, uint32_t n_buf, uint32_t i)
 {

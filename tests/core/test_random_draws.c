@@ -4,11 +4,10 @@
 #include <string.h>
 
 #define SEED 20261121
-#define LEAST 2          /* jobs with a knob away from its default */
+#define LEAST 2          /* jobs that must set each knob to another value than its default */
 #define MOST_DRAWN 20000 /* test_random_jobs.c plans and simulates a tenth of that */
 
-/* Knobs that no legal job has away from their default, or that jobs of one such value cannot
- * show. */
+/* Knobs that are excluded: no legal job has another value than the default. */
 static const char *const undrawn[] = {
   "optimizer", /* has one word */
 };
@@ -70,8 +69,8 @@ draw_legal (GRand *rand, struct weft_job *job)
   }
 }
 
-/* Some knobs are rare, and one draw more before theirs gives them other jobs: it goes on until it
- * has seen all of them, and far longer than that takes. */
+/* Some knobs are rare, and any change of random_job.c changes which jobs set them. The test
+ * therefore draws until all knobs were seen, up to a limit far above the usual number. */
 static void
 every_knob_is_drawn_away_from_its_default (void **state)
 {

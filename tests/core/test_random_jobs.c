@@ -1,5 +1,5 @@
-/* Random small jobs over everything that programs are built from: the plan is proved, text gives it
- * back, folding and repeating change nothing, and closed formulas bound the simulation. */
+/* Small random jobs over all features of programs. The plan is proved; printing and parsing a
+ * program gives it back; folding and repetition change nothing; formulas bound the simulation. */
 #include "core/base/sanitize.h"
 #include "core/exec/exec.h"
 #include "exec_sim/exec_sim.h"
@@ -13,8 +13,8 @@
 
 #define N_JOB (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER ? 400 : 2000)
 #define SEED 20261121
-#define EXACT 1e-9 /* of the step: sums of doubles in another order */
-#define DATE 1e-12 /* s: what the simulator takes for one moment (exec_sim/bridge.cc) */
+#define EXACT 1e-9 /* relative to the step: doubles that are summed in another order */
+#define DATE 1e-12 /* seconds: closer dates are equal to the simulator (exec_sim/bridge.cc) */
 
 struct sample {
   char *words;
@@ -595,8 +595,7 @@ gathered_bytes (const weft_plan *plan, const weft_program *p, gboolean slices)
   return bytes;
 }
 
-/* How often a slice of a unit goes into what is gathered; not at all where one rank has it
- * whole. */
+/* Number of slots for a slice in the gathered unit; 0 if one rank holds the whole unit. */
 static uint64_t
 slots_of (const weft_plan *plan, const weft_program *p, uint32_t weight)
 {
@@ -669,8 +668,8 @@ fsdp2_gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t 
   return gathered >= least && gathered <= least + micros * most_gathered_again (plan, p);
 }
 
-/* Of a microbatch through a unit: one half of a layer may be let go for the other before its
- * backward. */
+/* How often a microbatch gathers a unit. With full recompute one half of a layer may be resharded
+ * before its backward, because the other half was gathered. */
 static uint32_t
 passes (const weft_plan *plan)
 {
@@ -757,7 +756,7 @@ crossings (const weft_plan *plan, uint32_t role, gboolean after)
   return n;
 }
 
-/* Without finalize_model_grads nobody launches what backward passes have not. */
+/* Without finalize_model_grads, reductions that no backward pass has launched never happen. */
 static gboolean
 is_reduced (const weft_plan *plan, uint64_t reduced, uint64_t all)
 {

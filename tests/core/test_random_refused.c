@@ -148,11 +148,11 @@ outcome_of (const char *words)
   return NAMELESS;
 }
 
-/* In a process that ends with it. */
+/* Runs one job in a process of its own. */
 static enum outcome
 try_job (const char *words)
 {
-  static const int caught[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL }; /* by CMocka, who would go on */
+  static const int caught[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL }; /* CMocka catches these */
   pid_t child = fork ();
   int status;
 

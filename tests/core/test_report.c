@@ -150,8 +150,8 @@ step_that_waits (const struct made *ops, unsigned n, uint32_t op, uint32_t need,
   return s;
 }
 
-/* The last kernel is free from 2 on and may run when the load has ended; the reduction whose bytes
- * it takes costs it what that lasts longer. */
+/* From second 2 on the last kernel waits for the load and for the reduction whose memory it reuses.
+ * The stall is the time that the reduction lasts longer than everything else. */
 static void
 a_wait_for_memory_lasts_from_all_else_to_its_end (void **state)
 {
@@ -178,7 +178,7 @@ a_wait_for_memory_lasts_from_all_else_to_its_end (void **state)
   }
 }
 
-/* By clocks of a measurement an op may begin before its wait has ended: it stood no longer. */
+/* Measured clocks may show an op that begins before its wait has ended: the stall ends there. */
 static void
 what_has_begun_is_not_held (void **state)
 {

@@ -606,7 +606,7 @@ check_in_flight (const weft_grid *grid, const struct weft_grid_spec *spec)
                3 * (work + grid->n_ranks - 1));
 }
 
-/* A row whose traits are not those of its cells would be planned as another schedule. */
+/* The traits in the row of a schedule must match its cells: the planner relies on the row. */
 static void
 cells_of_every_schedule_are_what_its_row_says (void **state)
 {

@@ -1,5 +1,5 @@
-/* Global tensors: whatever the strategy, a tensor has one value, and each element one who answers
- * for it. */
+/* Global tensors: whatever the strategy, a tensor has one value, and one rank is responsible for
+ * each element. */
 #include "core/program/segment.h"
 #include "kernels/float.h"
 #include "tests/made/paper_exec.h"

@@ -183,8 +183,8 @@ zb_v_of_many_microbatches_is_the_full_order_and_of_few_is_shorter (void **state)
     }
 }
 
-/* Forwards go down, and gradients too, one rank every two slots; where p is even there is a gap
- * that keeps passes off one another's slots. */
+/* Forwards and gradients that go down advance one rank every two slots. For even p a gap prevents
+ * two passes from taking the same slot. */
 static void
 half_rhythm (uint32_t p, uint32_t rank, uint32_t slot[4])
 {
@@ -196,9 +196,9 @@ half_rhythm (uint32_t p, uint32_t rank, uint32_t slot[4])
   slot[3] = 6 * p + gap - 2 - rank;
 }
 
-/* Such an order idles 7(p - 1) / 2 slots or a little more.  Those of the search are shorter, and
- * hardly longer where a gradient takes half as long again as a forward: then they must not wait for
- * one another in every microbatch. */
+/* Such an order idles 7(p - 1) / 2 slots or slightly more.  The orders of the search are shorter.
+ * They are hardly longer if a gradient takes 1.5 times as long as a forward: ranks then must not
+ * wait for each other in every microbatch. */
 static void
 check_half_rhythm (const weft_grid *grid)
 {

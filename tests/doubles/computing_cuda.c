@@ -588,7 +588,7 @@ comp_exchange (void *self, const struct weft_gpu_exchange *x, weft_gpu_stream *s
 
 /* --------------------------------------------------------------------- communication */
 
-/* What stands together for one stream is one launch of it. */
+/* Consecutive operations on one stream become one launch on that stream. */
 static const char *
 end_launch (computing_cuda *d, struct thread *t)
 {

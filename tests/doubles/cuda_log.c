@@ -99,8 +99,8 @@ run_clocks (cuda_log *log)
 
 /* ------------------------------------------------------------------------ workers */
 
-/* Ops of one row that meet others, in order: collectives of a group, sends and receives of a
- * direction. */
+/* The communication ops of one row, in order: a list for the collectives of each group, and a list
+ * for the sends and one for the receives of each direction. */
 struct meetings {
   GArray *op[WEFT_N_GROUP + 4];
 };

@@ -1,8 +1,8 @@
-/* Communication of ranks with a GPU each: who talks to whom, in which order. */
+/* Checks the order of communication between ranks with a GPU each: collectives and transfers. */
 #include "tests/doubles/cuda_log.h"
 
-/* Launches that follow each other, and the next one.  Collectives are one queue a rank, as if its
- * GPU had room for no other; transfers are one a stream, since the plan has both ways at once. */
+/* Launches in order.  All collectives of a rank are one queue, as if its GPU could run only one at
+ * a time.  Transfers have a queue per stream, since a plan sends both ways at the same time. */
 struct queue {
   /* GArrays of const struct recorded_call *, from one group_start to its group_end. */
   GPtrArray *launch;
@@ -14,8 +14,8 @@ struct talks {
   const cuda_log *log;
   uint32_t n;
   struct queue *queue;
-  GHashTable *count;  /* transfers that were posted, by what tells them apart */
-  GHashTable *stream; /* communicator -> the only one it is enqueued on */
+  GHashTable *count;  /* transfer key -> number of transfers posted with this key */
+  GHashTable *stream; /* communicator -> the one stream that it is used on */
   char *wrong;
 };
 
@@ -45,7 +45,7 @@ add_launch (struct talks *t, const struct recorded_call *first, GArray *launch)
   g_ptr_array_add (t->queue[at].launch, launch);
 }
 
-/* NCCL runs what one communicator is given in that order, on whatever streams. */
+/* Fails if a communicator is used on two streams: NCCL runs its operations in issue order. */
 static void
 keep_stream (struct talks *t, const struct recorded_call *c)
 {
@@ -59,7 +59,7 @@ keep_stream (struct talks *t, const struct recorded_call *c)
   g_hash_table_insert (t->stream, (void *) (uintptr_t) comm, (void *) (uintptr_t) c->stream);
 }
 
-/* A shift is a send and a receive, and a collective all the same. */
+/* Splits a row's calls into launches. A shift (a send and a receive) counts as a collective. */
 static void
 find_launches (struct talks *t, uint32_t row)
 {
@@ -82,7 +82,7 @@ find_launches (struct talks *t, uint32_t row)
   }
 }
 
-/* The same with all members. */
+/* Whether two handles belong to one communicator. */
 static gboolean
 is_same_comm (const struct recorded_thing *a, const struct recorded_thing *b)
 {
@@ -114,7 +114,7 @@ call_of (const GArray *launch, uint32_t i)
   return g_array_index (launch, const struct recorded_call *, i);
 }
 
-/* Members whose next launch is of the same collectives; all of them go on together. */
+/* If the next launch of every member has the same collectives, all members advance together. */
 static gboolean
 meet_collective (struct talks *t, const GArray *mine)
 {
@@ -136,7 +136,7 @@ meet_collective (struct talks *t, const GArray *mine)
   return who->len == comm->n;
 }
 
-/* Transfers as (communicator, way, place at both ends). */
+/* The key of a transfer: communicator, direction, and the members at both ends. */
 static char *
 key_of (const struct talks *t, const struct recorded_call *c, gboolean mine)
 {
@@ -164,7 +164,7 @@ count_up (GHashTable *table, char *key)
   g_hash_table_insert (table, key, GUINT_TO_POINTER (n + 1));
 }
 
-/* Posts all its transfers at once; is over when each has met its other end. */
+/* Posts all transfers of a launch at once. The launch ends when the peer of each has posted too. */
 static gboolean
 meet_transfers (struct talks *t, struct queue *q, const GArray *mine)
 {

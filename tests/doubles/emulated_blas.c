@@ -42,7 +42,7 @@ add_product (const struct weft_cuda_gemm *g, const float *a, const float *b, flo
         y[m * g->n + n] += a[m * g->k + k] * b[k * g->n + n];
 }
 
-/* Codes become what they stand for, by scales that lie where the library looks for them. */
+/* Multiplies codes by their scales, which lie in the layout that the library expects. */
 static void
 scale_codes (float *value, const void *scale, const uint64_t size[2],
              const struct weft_fp8_layout *l)
@@ -56,7 +56,7 @@ scale_codes (float *value, const void *scale, const uint64_t size[2],
   }
 }
 
-/* What no GPU has (blas.c, playing_cublaslt.h). */
+/* Asserts that a GPU supports the product (blas.c, playing_cublaslt.h). */
 static void
 check (const struct weft_cuda_gemm *g)
 {
@@ -85,7 +85,7 @@ scale_both (const struct weft_cuda_gemm *g, float *a, float *b)
   scale_codes (b, g->b_scale, (const uint64_t[]){ g->n, g->k }, &of_b);
 }
 
-/* Of the unrounded product, as cuBLASLt has it; aux is of the type of y. */
+/* The epilogue, computed from the unrounded product like in cuBLASLt; aux has the type of y. */
 static void
 follow (const struct weft_cuda_gemm *g, float *y, uint64_t n)
 {
@@ -107,7 +107,7 @@ follow (const struct weft_cuda_gemm *g, float *y, uint64_t n)
   weft_cpu_gelu_bwd (&k, 0, 1);
 }
 
-/* As where the library will not: a kernel follows. */
+/* Odd sizes emulate a library without the epilogue: a separate kernel follows the product. */
 static gboolean
 is_apart (const struct weft_cuda_gemm *g)
 {

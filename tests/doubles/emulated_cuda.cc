@@ -32,13 +32,13 @@ emulated_index threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 alignas (1024) uint8_t emulated_shared[SHARED_BYTES + GUARD];
 
-/* Where control can go back to. */
+/* A saved context and its stack. */
 struct place {
   ucontext_t context;
   void *stack;
-  const void *bottom; /* of the stack, which has so many bytes */
+  const void *bottom; /* of the stack, which has `bytes` bytes */
   size_t bytes;
-  void *fake; /* the address sanitizer's own */
+  void *fake; /* the address sanitizer's fake stack */
 };
 
 /* The address sanitizer is told whose stack is left and come to; else it would take threads of a
@@ -152,7 +152,8 @@ struct thread {
   std::vector<std::vector<copy>> groups; /* the last is not committed yet */
 };
 
-/* Which lanes of a warp could run, where they meet, and what those that have come have left. */
+/* A warp: which lanes are ready to run, the exchange they meet at, and the operands of the lanes
+ * that have reached it. */
 struct warp {
   uint32_t ready; /* a bit for each */
   void *lane[WARP];
@@ -217,7 +218,7 @@ next_lane (const thread *me)
   return &threads[me->warp * WARP + lane];
 }
 
-/* From one thread to another, or to the scheduler. */
+/* Switches from one thread to another, or to the scheduler (NULL). */
 static void
 hand_over (thread *me, thread *next)
 {
@@ -241,7 +242,7 @@ __syncthreads (int line)
   emulated_races_go_on (0, which);
 }
 
-/* The thread of the block that begins next. */
+/* Index of the thread of the block that starts next. */
 static size_t
 next_to_begin (void)
 {
@@ -273,7 +274,7 @@ run_thread (fibre *on)
   n_ended++;
 }
 
-/* Who looks for races asks whose stack it is. */
+/* Runs threads one after the other on one stack. The race detector needs a stack per thread. */
 static void
 run_threads (fibre *me)
 {
@@ -284,7 +285,7 @@ run_threads (fibre *me)
 
 static fibre *comes; /* whose stack may begin */
 
-/* A stack begins here; it never ends. */
+/* The first function on every stack; it never returns. */
 static void
 live (void)
 {
@@ -299,7 +300,7 @@ live (void)
   }
 }
 
-/* As if emulated_switch() had been called at the beginning of live(). */
+/* Prepares a new stack as if live() had just called emulated_switch(). */
 static void
 prepare_stack (fibre *f)
 {
@@ -320,7 +321,7 @@ prepare_context (fibre *f)
   makecontext (&f->here.context, live, 0);
 }
 
-/* Stacks that lay at equal distances would all want the same lines of the cache. */
+/* Allocates a stack at a varying offset: stacks at equal distances would share cache lines. */
 static fibre *
 new_fibre (void)
 {
@@ -346,7 +347,7 @@ emulated_all_lanes (unsigned mask)
     die ("an exchange names lanes %#x of a warp, and all make it", mask);
 }
 
-/* All lanes come to the same instruction. */
+/* A lane reaches an exchange; it must be the same instruction for all lanes of the warp. */
 static void
 come (warp *m, size_t lane, void *mine, emulated_maker *make, int line)
 {
@@ -359,7 +360,7 @@ come (warp *m, size_t lane, void *mine, emulated_maker *make, int line)
   m->lane[lane] = mine;
 }
 
-/* One lane does what all do. */
+/* One lane computes the exchange for all; its accesses are not watched for races. */
 static void
 make_unwatched (emulated_maker *make, void *const *lane)
 {
@@ -411,7 +412,7 @@ __syncwarp (int line)
 
 static size_t shared_bytes; /* of the block that runs */
 
-/* Of all kernels: __shared__ of the header. */
+/* The static shared memory of all kernels (__shared__ in the header). */
 extern "C" uint8_t __start_emulated_static[], __stop_emulated_static[];
 
 static void
@@ -473,7 +474,7 @@ arrive (const copy &c)
   emulated_copy_arrived (c.to);
 }
 
-/* All but the newest `open` groups. */
+/* Completes all groups of copies but the newest `open`. */
 void
 emulated_copy_wait (unsigned open)
 {
@@ -512,7 +513,7 @@ own_fibre (size_t i)
   return fibres[number].get ();
 }
 
-/* Until all have come as far as they can alone. */
+/* Starts all threads of the block; each runs until it must wait for others. */
 static void
 begin_all (void)
 {
@@ -610,7 +611,7 @@ run_block (void)
 
 /* ------------------------------------------------------------------------------ launches */
 
-/* What kernels were allowed, until the program ends. */
+/* Kernel -> dynamic shared memory that it may use, until the program ends. */
 static std::map<const void *, size_t> allowed;
 static enum emulated_blocks chosen = EMULATED_ALL;
 static size_t most_shared = SHARED_BYTES;
@@ -729,7 +730,7 @@ run_at (unsigned x, unsigned y, unsigned z, size_t shared)
   check_guard (shared);
 }
 
-/* Blocks come in any order. */
+/* Runs the blocks of a grid, forwards or in reverse: kernels must not depend on their order. */
 static void
 run_grid (dim3 grid, size_t shared)
 {

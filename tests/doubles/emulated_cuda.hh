@@ -38,7 +38,7 @@ struct alignas (16) uint4 {
   uint32_t x, y, z, w;
 };
 
-/* Of the thread that runs. */
+/* Indices of the running thread. */
 extern emulated_index threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 extern uint8_t emulated_shared[];
@@ -49,7 +49,8 @@ extern uint8_t emulated_shared[];
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __restrict__ __restrict
-/* Not by the name of a section, which templates lose (GCC bug 41091). */
+/* The linker script collects these variables by `noinit`: templates lose section names (GCC bug
+ * 41091). */
 #define __shared__ static __attribute__ ((noinit)) /* emulated_static.ld */
 #define __grid_constant__
 
@@ -71,7 +72,7 @@ typedef void emulated_maker (void *const *lane);
 void emulated_meet (void *mine, emulated_maker *make, int line);
 void emulated_all_lanes (unsigned mask); /* that an exchange names */
 
-/* A lane reads sixteen bytes by an instruction that wants them in shared memory, and as such. */
+/* Checks a read of `bytes` by an instruction that requires aligned shared memory. */
 void emulated_read_shared (const void *at, size_t bytes);
 
 /* Sixteen bytes on their way to shared memory: they arrive when the thread waits for their group,
@@ -80,7 +81,7 @@ void emulated_copy (void *to, const void *from, size_t bytes = 16);
 void emulated_copy_commit (void);
 void emulated_copy_wait (unsigned open);
 
-/* What a lane has for others, and which of them it reads. */
+/* A shuffle: the value of a lane, and the lane that it reads from. */
 template <class T> struct emulated_shuffle {
   T mine, out;
   unsigned from;
@@ -123,7 +124,7 @@ emulated_vote (void *const *lane)
     *(unsigned *) lane[l] = bits;
 }
 
-/* Of all 32 lanes of a warp. */
+/* A vote over all 32 lanes of a warp. */
 static inline unsigned
 __ballot_sync (unsigned all, int yes, int line = __builtin_LINE ())
 {
@@ -139,7 +140,7 @@ __popc (unsigned bits)
   return __builtin_popcount (bits);
 }
 
-/* Of eight bytes, b's behind a's, those that four digits name, the lowest first. */
+/* Selects four of eight bytes (a, then b) by the four hexadecimal digits, lowest first. */
 static inline uint32_t
 __byte_perm (uint32_t a, uint32_t b, uint32_t digits)
 {

@@ -27,30 +27,30 @@ struct product {
   uint32_t fragments[WORDS]; /* when it was issued */
 };
 
-/* Sums that products are at work on, and what they were before the first of them. */
+/* Accumulators of products in flight, and their values before the first of these products. */
 struct busy {
   float *sum;
   unsigned n, products;
   std::vector<float> before;
 };
 
-/* Of a thread. */
+/* The asynchronous products and copies of a thread. */
 struct flight {
   std::vector<product> open; /* not committed */
   std::vector<std::vector<product>> groups;
   std::vector<busy> sums;
   std::vector<size_t> copies; /* chunks of shared memory that are not seen yet */
-  bool begun;                 /* nothing was waited for since registers were said to be ready */
+  bool begun;                 /* wgmma.fence was executed, and no wait since then */
   size_t issued;
 };
 
-/* What the warps of a warpgroup have multiplied: all of them the same. */
+/* The descriptors of a product: all warps of a warpgroup must issue the same. */
 struct issued {
   uint64_t a, b;
 };
 
 static std::vector<flight>
-    flights; /* none: no thread of the block has done anything of this kind */
+    flights; /* empty: no thread of the block has issued a product or such a copy */
 static std::vector<std::vector<issued>> warpgroups;
 static std::vector<uint8_t> unseen; /* chunks of shared memory */
 static size_t bytes;                /* of shared memory */
@@ -189,7 +189,7 @@ emulated_matrix_place (uint64_t bits, bool turned, unsigned outer, unsigned term
   return described{ bits, turned }.at (outer, term);
 }
 
-/* Of so many outer elements and terms, by the thread that says so. */
+/* Tells the race detector that this thread reads part of a matrix. */
 static void
 watch_matrix (const described &m, unsigned first, unsigned n, unsigned terms)
 {
@@ -251,7 +251,7 @@ compare_warps (flight *f, const emulated_product &it)
     complain ("warps of a warpgroup multiply different matrices");
 }
 
-/* Of a product, from when it is issued until it was waited for, by one lane for its warp. */
+/* Reports the reads of a product in flight; one lane reports for its warp. */
 static void
 watch (const emulated_product &it)
 {
@@ -320,7 +320,7 @@ terms_of (const emulated_product &it)
   return it.left_code ? 32 : 16;
 }
 
-/* Of a matrix in shared memory; codes lie two to an element. */
+/* An element of a matrix in shared memory. Of 8-bit codes two share a 16-bit element. */
 static float
 element_in (const described &matrix, unsigned outer, unsigned term, const emulated_product &it,
             float (*code) (uint8_t))
@@ -330,7 +330,7 @@ element_in (const described &matrix, unsigned outer, unsigned term, const emulat
   return code ((uint8_t) (matrix.element (outer, term / 2) >> term % 2 * 8));
 }
 
-/* What the lanes of a warp multiply together. */
+/* One product of a warp, from the operands of its lanes. */
 struct together {
   const product *lane[WARP];
 
@@ -348,7 +348,7 @@ struct together {
   }
 };
 
-/* The sum of a lane, and its element for a row of the warp and a column. */
+/* The element of a lane's accumulators for a row of the warp and a column. */
 static float *
 element_of (float *sum, unsigned row, unsigned column)
 {
@@ -391,7 +391,7 @@ make (const together &t, float *const sums[WARP])
   }
 }
 
-/* Sums that nothing is at work on any more come back to their thread. */
+/* Returns accumulators without products in flight to their thread. */
 static void
 give_back (flight *f)
 {
@@ -406,7 +406,7 @@ give_back (flight *f)
   }
 }
 
-/* The oldest group of every lane, by the first of them. */
+/* Computes the oldest group of products of a warp; the first lane does it for all lanes. */
 static void
 make_group (flight *const lanes[WARP])
 {
@@ -427,7 +427,7 @@ make_group (flight *const lanes[WARP])
   }
 }
 
-/* Of a lane, and how many groups it leaves open. */
+/* A lane that waits until at most `open` of its groups are in flight. */
 struct waiting {
   flight *f;
   unsigned open;

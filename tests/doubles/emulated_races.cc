@@ -12,7 +12,8 @@ emulated_races (void)
 #include <stdio.h>
 #include <vector>
 
-/* The sanitizer's own: memory of a heap that somebody else keeps is new; what is not watched. */
+/* Functions of ThreadSanitizer: they declare memory of a foreign heap as new, and exclude accesses
+ * from detection. */
 extern "C" {
 void __tsan_java_init (uintptr_t heap, uintptr_t bytes);
 void __tsan_java_alloc (uintptr_t at, uintptr_t bytes);
@@ -141,7 +142,8 @@ emulated_races_end (void)
   __tsan_release (&ended);
 }
 
-/* Who goes on may come to the next barrier before the last has gone on from this one. */
+/* Consecutive barriers alternate between two objects: a fast thread may reach the next barrier
+ * before the slowest one has left this one. */
 static void *
 barrier (size_t whose, unsigned count)
 {

@@ -17,33 +17,33 @@
 #if defined(WEFT_EMULATED_RACES)
 enum { EMULATED_RACES = true };
 
-/* All by the thread of the host that launches: a grid, and its blocks one after the other. */
+/* The launching host thread calls these: open and close for a grid, open_block for each block. */
 void emulated_races_open (void);
 void emulated_races_open_block (void);
 void emulated_races_close (void);
 
-/* A block's memory is that of the block before it, which has nothing to do with it. */
+/* Declares memory as new: a block reuses the shared memory of an earlier, unrelated block. */
 void emulated_races_new_memory (const void *from, size_t bytes);
 
-/* From now on it is this thread of the block that does things; the host.  Each has a number,
- * another than it has in the blocks before and behind, and a stack of its own. */
+/* The following accesses belong to this thread of the block; to the host.  Each thread has a stack
+ * of its own and a number that differs from those in the previous and the next block. */
 size_t emulated_races_number (size_t thread);
 void emulated_races_become (size_t thread);
 void emulated_races_become_host (void);
 
-/* The thread begins, and has ended. */
+/* The thread begins; the thread has ended. */
 void emulated_races_begin (void);
 void emulated_races_end (void);
 
-/* What threads did before they came to a barrier is ordered before what is done by those that go on
- * from it: to the how manieth, of the block (0) or of a warp (1 and more). */
+/* A thread reaches, and leaves, the barrier number `count` of the block (whose = 0) or of a warp (1
+ * and more).  Accesses before a barrier are ordered before accesses after it. */
 void emulated_races_come (size_t whose, unsigned count);
 void emulated_races_go_on (size_t whose, unsigned count);
 
-/* The thread reads, by an instruction that the compiler does not see. */
+/* Reports a read by an instruction that the compiler does not instrument. */
 void emulated_races_read (const void *from, size_t bytes);
 
-/* While there is one, nothing that the thread does is watched. */
+/* Accesses of the thread are not watched while an object of this type exists. */
 struct emulated_unwatched {
   emulated_unwatched (void);
   ~emulated_unwatched (void);

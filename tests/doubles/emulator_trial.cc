@@ -7,7 +7,7 @@ enum { WORDS = 64 };
 
 alignas (16) static uint16_t memory[8 * WORDS + 8];
 
-/* What is read for it is really read. */
+/* Keeps the compiler from removing the read of x. */
 static void
 use (float x)
 {
@@ -49,7 +49,7 @@ load (enum emulator_fault fault)
     use (to_float (shared[WORDS * 8]));
 }
 
-/* The compiler does not see how far it goes. */
+/* Hides the pointer's origin from the compiler, so that it cannot see the out-of-bounds access. */
 __global__ void
 keep (enum emulator_fault fault)
 {
@@ -81,7 +81,7 @@ touch (enum emulator_fault fault, float *data, int n)
     data[fault == EMULATOR_PAGE_WRITTEN ? -1 : n] = 1;
 }
 
-/* Sixteen bytes of shared memory for each thread, which another reads. */
+/* Each thread writes 16 bytes of shared memory, which another thread reads. */
 __global__ void
 share (enum emulator_fault fault, float *once)
 {

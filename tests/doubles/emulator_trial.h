@@ -48,7 +48,7 @@ float emulator_neighbour (int backwards);
 float emulator_last_block (int backwards);
 float emulator_copied_early (void);
 
-/* What a block finds in shared memory that it has not written but the block before it has. */
+/* The value that a block reads from shared memory that only the previous block has written. */
 enum emulator_memory { EMULATOR_DYNAMIC, EMULATOR_STATIC, EMULATOR_STATIC_OF_TEMPLATE };
 float emulator_left_over (enum emulator_memory which);
 

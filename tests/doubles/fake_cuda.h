@@ -17,8 +17,8 @@
 #pragma once
 #include "tests/doubles/computing_cuda.h"
 
-/* Functions use this device from now on; call number `fail_at` (from 1) fails, 0: none. The other
- * functions: number of calls made; NULL, or what is still open or under way. */
+/* begin: the fake library uses this device from now on; call number `fail_at` (from 1) fails, 0:
+ * none. end: returns the number of calls made; *left: what is still open or in flight, or NULL. */
 void fake_cuda_begin (computing_cuda *device, uint64_t fail_at);
 uint64_t fake_cuda_end (const char **left);
 

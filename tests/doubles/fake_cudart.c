@@ -66,7 +66,7 @@ told (const char *said)
   return keep (said ? cudaErrorUnknown : cudaSuccess);
 }
 
-/* A call that may fail; and one that gives a stream work. */
+/* MAY_FAIL: the test may want this call to fail. ON: so may a call that gives a stream work. */
 #define MAY_FAIL                                                                                   \
   if (fake_cuda_fails ())                                                                          \
   return told ("the test wants this call to fail")
@@ -435,7 +435,7 @@ cudaStreamEndCapture (cudaStream_t stream, cudaGraph_t *graph)
   return told (said ? said : "the test wants this call to fail");
 }
 
-/* It has all of the graph, which the caller then destroys. */
+/* The executable graph takes over the graph; the caller's later destroy does nothing. */
 cudaError_t
 cudaGraphInstantiate (cudaGraphExec_t *pGraphExec, cudaGraph_t graph, unsigned long long flags)
 {
@@ -466,7 +466,7 @@ cudaGraphExecDestroy (cudaGraphExec_t graphExec)
 
 /* ---------------------------------------------------------------------------- products */
 
-/* By the emulated kernels' plain loops, which have no algorithms. */
+/* Products use the plain loops of the emulated kernels, without algorithms to choose from. */
 struct weft_cuda_blas *
 weft_blas_new (const char **error)
 {

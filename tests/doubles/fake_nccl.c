@@ -19,7 +19,7 @@ struct operator {
   gboolean there;
 };
 
-/* What is there when its group has begun: */
+/* Results that become valid when their group is launched: */
 struct promise {
   void **to, *what;
 };
@@ -65,7 +65,7 @@ free_thread (void *data)
   g_free (data);
 }
 
-/* Threads come and go; what they leave is the test's. */
+/* The state of this thread. It outlives the thread: the test frees it. */
 static struct thread *
 this_thread (void)
 {
@@ -118,7 +118,7 @@ fake_nccl_launches_on (const void *stream)
   return found;
 }
 
-/* In a group it fails the group. */
+/* Returns an error; inside a group, ncclGroupEnd() returns it too. */
 static ncclResult_t
 refuse (const char *why)
 {
@@ -189,7 +189,7 @@ new_comm (weft_gpu_comm *comm)
   return made;
 }
 
-/* All members of the parents are here: who is in which new one, and at which place. */
+/* Splits a communicator. All members have called: finds size and rank by color and key. */
 static ncclResult_t
 make_split (const struct split *s)
 {
@@ -244,7 +244,7 @@ set_streams (gboolean launches)
     g_clear_pointer (&here.stream, g_ptr_array_unref);
 }
 
-/* What the thread does that NCCL starts for a group. */
+/* The work of the thread that NCCL starts for a group. */
 static void
 launch (void)
 {
@@ -263,7 +263,7 @@ launch (void)
   clear_group (&here);
 }
 
-/* With the last one goes what had yet to be launched. */
+/* Frees a communicator; the last one also drops the launches that are still pending. */
 static void
 free_comm (void *data)
 {
@@ -364,7 +364,7 @@ ncclCommInitRankConfig (ncclComm_t *comm, int nranks, ncclUniqueId commId, int r
   return ncclInProgress;
 }
 
-/* It is there when all members have come. */
+/* The new communicator exists when all members have called. */
 ncclResult_t
 ncclCommSplit (ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config)
 {
@@ -401,7 +401,7 @@ ncclCommDestroy (ncclComm_t comm)
   return ncclSuccess;
 }
 
-/* What is aborted in a group ends with it. */
+/* A communicator that is aborted inside a group ends with the group. */
 ncclResult_t
 ncclCommAbort (ncclComm_t comm)
 {
@@ -444,7 +444,7 @@ count_registered (struct ncclComm *comm, int more)
   comm->n_registered += (uint32_t) more;
 }
 
-/* Is there when all members have come. */
+/* The window exists when all members have called. */
 ncclResult_t
 ncclCommWindowRegister (ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags)
 {
@@ -546,7 +546,7 @@ ncclRedOpDestroy (ncclRedOp_t op, ncclComm_t comm)
 
 /* ------------------------------------------------------------------------ collectives */
 
-/* Outside of a group it is one. */
+/* A call outside of a group is a group by itself. */
 static ncclResult_t
 talk (struct weft_gpu_collective c, ncclRedOp_t op, struct ncclComm *comm, cudaStream_t stream)
 {

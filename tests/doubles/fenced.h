@@ -13,7 +13,7 @@ extern "C" {
  * last. Filled with 0xff. */
 void *fenced_new (uint64_t bytes, unsigned askew, gboolean at_end);
 
-/* Accepts NULL. Fails if bytes beside it were written. */
+/* Accepts NULL. Fails if bytes before or after the memory were written. */
 void fenced_free (void *at);
 
 #ifdef __cplusplus

@@ -162,7 +162,7 @@ cublasLtGetStatusString (cublasStatus_t status)
 
 /* ------------------------------------------------------------------------------ a problem */
 
-/* y (m, n) column by column, from a and b by their transposes. */
+/* A product: y (m, n) is column-major; a and b may be transposed. */
 struct problem {
   const struct layout *a, *b, *y;
   uint64_t m, n, k;
@@ -248,7 +248,7 @@ has_scales (const struct problem *p)
          !p->fast;
 }
 
-/* Rows and pointers of sixteen bytes, and one order of both factors. */
+/* Conditions for fp8: rows and pointers aligned to 16 bytes, a transposed and b not. */
 static gboolean
 has_room_for_codes (const struct problem *p, const uint64_t alignment[4])
 {
@@ -261,7 +261,7 @@ has_room_for_codes (const struct problem *p, const uint64_t alignment[4])
   return aligned && p->a_turned && !p->b_turned;
 }
 
-/* A bias of codes in fp32 is bf16, which nobody has said. */
+/* Of fp8 products with fp32 output the bias must be bf16; no caller sets that type: refused. */
 static gboolean
 has_epilogue (const struct problem *p)
 {
@@ -292,7 +292,7 @@ judge (const struct problem *p, const struct description *d, const uint64_t alig
 
 /* ---------------------------------------------------------------------------- algorithms */
 
-/* An algorithm is for one problem, and for pointers as aligned as was said. */
+/* An algorithm is valid for one problem and for pointers with the stated alignment. */
 struct algorithm {
   uint32_t magic, number;
   uint64_t mark, workspace, alignment[4];
@@ -392,7 +392,7 @@ load (const void *data, cudaDataType_t type, uint64_t i)
   return *weft_floats (data, dtype_of (type), i, 1, &room);
 }
 
-/* Of element (outer, term) of a factor with so many outer elements (not of its codes). */
+/* The scale of element (outer, term) of a factor. */
 static float
 scale_at (const struct problem *p, int which, uint64_t outer, uint64_t term)
 {

@@ -149,7 +149,7 @@ destroy_thing (weft_cudnn_thing thing)
   return 0;
 }
 
-/* What a descriptor is made of has been finished before it. */
+/* Sets an attribute. The descriptors that it refers to must be finalized. */
 static int
 set_attribute (weft_cudnn_thing thing, int name, int type, int64_t n, const void *values)
 {
@@ -165,7 +165,7 @@ set_attribute (weft_cudnn_thing thing, int name, int type, int64_t n, const void
   return 0;
 }
 
-/* Heads of queries: the first product's rows. */
+/* Whether query heads (the first operand of the first product) are wider than supported. */
 static gboolean
 is_too_wide (const struct thing *graph)
 {
@@ -239,7 +239,7 @@ count (const int64_t dim[4])
   return (uint64_t) (dim[0] * dim[1] * dim[2] * dim[3]);
 }
 
-/* The i-th element of a tensor, as its four places. */
+/* The four coordinates of the i-th element of a tensor. */
 static void
 places_of (const int64_t dim[4], uint64_t i, int64_t at[4])
 {
@@ -301,7 +301,7 @@ value_at (const struct thing *tensor, const int64_t place[4], const int64_t of[4
   return tensor->value[at];
 }
 
-/* A new value, rounded to the tensor's type; of numbers and truths nothing is rounded. */
+/* Stores a value, rounded to the type of the tensor; integers and booleans are exact. */
 static void
 keep (struct thing *tensor, uint64_t i, double value)
 {
@@ -313,7 +313,7 @@ keep (struct thing *tensor, uint64_t i, double value)
 
 /* ------------------------------------------------------------------------------ operations */
 
-/* Of a batch and a head of `of` the matrix, or that of the head's group. */
+/* The matrix of a batch element and of head `head` of `of`; heads of a group share a matrix. */
 static const double *
 matrix_of (const struct thing *tensor, int64_t batch, int64_t head, int64_t of)
 {
@@ -394,7 +394,7 @@ play_pointwise (const struct thing *op)
   }
 }
 
-/* Over all places that an element of y stands for. */
+/* Reduces x to y: an element of y covers the dimensions in which y has size 1. */
 static void
 play_reduction (const struct thing *op)
 {
@@ -455,7 +455,7 @@ pointer_of (const struct thing *pack, int64_t id)
   return NULL;
 }
 
-/* A tensor of memory is read when it is first met. */
+/* Loads a tensor from memory at its first use. */
 static void
 meet (struct thing *tensor, const struct thing *pack, GPtrArray *met)
 {

@@ -11,5 +11,5 @@ enum { PLAYING_CUDNN_WORKSPACE = 512 /* bytes, which are overwritten */ };
 /* Version 9.19; refuses heads wider than 256, as the real library does on current GPUs. */
 extern const struct weft_cudnn_calls playing_cudnn;
 
-/* A release that is too old; one whose backward needs multiples of 128 tokens. */
+/* old: a release that Weft does not support. former: its backward needs multiples of 128 tokens. */
 extern const struct weft_cudnn_calls playing_old_cudnn, playing_former_cudnn;

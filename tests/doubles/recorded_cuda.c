@@ -21,7 +21,7 @@ struct thread {
   gboolean in_group;
 };
 
-/* Under the lock. */
+/* The state of the calling thread. The caller holds the lock. */
 static struct thread *
 this_thread (recorded_cuda *d)
 {
@@ -59,7 +59,7 @@ note (recorded_cuda *d, enum recorded_kind kind, const void *stream, const void 
   return said;
 }
 
-/* With what the call was given, kept in its own list. */
+/* Records a call and its arguments, which are appended to `list`. */
 static const char *
 note_with (recorded_cuda *d, enum recorded_kind kind, const void *stream, GArray *list,
            const void *what)
@@ -89,7 +89,7 @@ open_thing (recorded_cuda *d, const struct recorded_thing *like, void *out)
   return said;
 }
 
-/* It is gone even when the call fails. */
+/* A handle counts as closed even if the call fails. */
 static const char *
 close_thing (recorded_cuda *d, enum recorded_kind kind, const void *thing)
 {
@@ -128,7 +128,7 @@ rec_choose (void *self, uint32_t device)
   return said;
 }
 
-/* Not counted: it is no call of a device. */
+/* Sets row and op of the following calls. It is not recorded: no device call belongs to it. */
 static const char *
 rec_about (void *self, uint32_t row, uint32_t op)
 {
@@ -209,7 +209,7 @@ rec_event_close (void *self, weft_gpu_event *event)
   return close_thing (self, RECORDED_event_close, event);
 }
 
-/* What a stream is given takes so long. */
+/* Advances the clock of a stream by the duration of its newest work. */
 static void
 pass (recorded_cuda *d, weft_gpu_stream *stream, double seconds)
 {
@@ -256,7 +256,7 @@ rec_wait (void *self, weft_gpu_stream *stream, weft_gpu_event *event)
   return note (self, RECORDED_wait, stream, event, 0);
 }
 
-/* The same from everybody for everybody. */
+/* If a copy brings counts to the host, sets all of them to 1. */
 static void
 count_ones (recorded_cuda *d, const struct weft_gpu_copy *copy)
 {
@@ -353,7 +353,7 @@ rec_comm_id (void *self, struct weft_gpu_id *out)
   return note (self, RECORDED_comm_id, NULL, NULL, 0);
 }
 
-/* Members of one communicator, which are opened one after the other, are told the same about it. */
+/* Members of one communicator are opened one after the other: size and CTA limit must be equal. */
 static void
 look_at_members (recorded_cuda *d, const struct recorded_thing *like)
 {
@@ -382,7 +382,7 @@ rec_comm_open (void *self, const struct weft_gpu_member *member, weft_gpu_comm *
   return open_thing (self, &like, out);
 }
 
-/* Splits of a parent are counted, so that members know the same one. */
+/* Splits of a parent are numbered: the k-th split of every member makes the same communicator. */
 static const char *
 rec_comm_split (void *self, weft_gpu_comm *parent, int color, const struct weft_gpu_member *m,
                 weft_gpu_comm **out)
@@ -412,7 +412,7 @@ rec_comm_ready (void *self, weft_gpu_comm *comm, gboolean *ready)
   return note (self, RECORDED_comm_ready, NULL, comm, 0);
 }
 
-/* It has been told something new. */
+/* A communicator got new work: it is busy again. */
 static void
 keep_busy (weft_gpu_comm *comm)
 {
@@ -432,7 +432,7 @@ rec_comm_close (void *self, weft_gpu_comm *comm)
   return close_thing (self, RECORDED_comm_close, comm);
 }
 
-/* One by one they could wait for each other. */
+/* Aborts must be in one group: one by one, communicators could wait for each other. */
 static const char *
 rec_comm_abort (void *self, weft_gpu_comm *comm)
 {
@@ -496,7 +496,7 @@ rec_group_start (void *self)
   return said;
 }
 
-/* It has ended even when the call fails. */
+/* The group has ended even if the call fails. */
 static const char *
 rec_group_end (void *self)
 {

@@ -85,10 +85,10 @@ recorded_cuda *recorded_cuda_new (void);
 void recorded_cuda_free (recorded_cuda *device);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (recorded_cuda, recorded_cuda_free)
 
-/* The device returns `activity`, empty at first, from now on; this call is not counted. */
+/* From now on the device supports tracing and returns `activity`. This call is not recorded. */
 void recorded_cuda_trace (recorded_cuda *device);
 
-/* Forgets recorded calls, not open things. */
+/* Forgets recorded calls, but not open handles. */
 void recorded_cuda_forget (recorded_cuda *device);
 
 static inline const struct recorded_call *

@@ -14,7 +14,7 @@ place (unsigned rows, unsigned row, unsigned column)
   return column / 64 * rows * 128 + row * 128 + (unit ^ row % 8) * 16 + column % 8 * 2;
 }
 
-/* In memory as it will be in shared memory; turned, a row of the tile is a column of the matrix. */
+/* Writes a matrix in the layout of shared memory. `turned`: rows of the tile are its columns. */
 template <class T>
 static void
 lay_out (uint8_t *to, const float *matrix, unsigned rows, unsigned columns, bool turned)
@@ -40,7 +40,8 @@ copy_tile (uint8_t *to, const uint8_t *from, unsigned bytes)
   WEFT_COPY_COMMIT ();
 }
 
-/* Word w of a lane: rows g, g + 8, g, g + 8; terms 2t and 2t + 1, the last two + 8. */
+/* Fragments of a: words 0 to 3 of a lane are of rows g, g + 8, g, g + 8 and have terms 2t and
+ * 2t + 1 (words 2 and 3: plus 8), with g = lane / 4 and t = lane % 4. */
 template <class T>
 static void
 load_fragments (uint32_t (&words)[ALL_TERMS / TERMS][4], const float *a)
@@ -54,7 +55,7 @@ load_fragments (uint32_t (&words)[ALL_TERMS / TERMS][4], const float *a)
     }
 }
 
-/* The figure of sums: of each eight columns two, of rows g and g + 8. */
+/* The accumulator layout: of every 8 columns a lane has two, in rows g and g + 8 (g: lane / 4). */
 template <int N>
 static void
 store_sums (float *c, const float (&sum)[N / 8][4])

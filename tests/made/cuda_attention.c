@@ -2,7 +2,7 @@
  * another width; on tensor cores and without. */
 #include "tests/made/cuda_case.h"
 
-/* `size` ranks have so many tokens each of every sequence; of one rank that is all. */
+/* Each of `size` ranks has `tokens` tokens of every sequence; one rank has whole sequences. */
 struct sample {
   uint32_t batch, size;
   uint64_t tokens, heads, groups, width, window, value;
@@ -26,7 +26,7 @@ static const struct sample parts[] = {
   { 1, 2, 30, 4, 2, 80, 0, 0, WEFT_FP16 },    { 1, 4, 6, 2, 1, 20, 0, 0, WEFT_FP32 },
 };
 
-/* With random numbers. */
+/* Fills an operand with random numbers. */
 static void
 fill (GRand *rand, struct weft_kernel *k, uint32_t o, enum weft_dtype dtype)
 {
@@ -55,7 +55,7 @@ check (const struct cuda_case_device *d, GRand *rand, struct weft_kernel k, enum
   cuda_case_free (&k);
 }
 
-/* With what `like` says of how it is done. */
+/* `like` gives the other members of the call (fused, deterministic, ...). */
 static void
 check_whole_sequence (const struct cuda_case_device *d, GRand *rand, const struct sample *s,
                       struct weft_kernel like)
@@ -114,7 +114,7 @@ check_part (const struct cuda_case_device *d, GRand *rand, const struct sample *
   check (d, rand, k, s->dtype);
 }
 
-/* Of the keys of one rank after the other, or of those of the sequence. */
+/* Queries of one rank: with the keys of the whole sequence, then with those of one rank each. */
 static void
 check_parts_of_sequences (const struct cuda_case_device *d)
 {

@@ -115,7 +115,7 @@ cuda_case_bytes (const struct weft_operand *o)
   return o->n * weft_dtype_bytes (o->dtype);
 }
 
-/* Operands in one memory, as those of an op that works in place are, stay in one. */
+/* Copies a call with its operands. Operands that share memory (an op in place) share it again. */
 static struct weft_kernel
 copy_of (const struct weft_kernel *k)
 {
@@ -230,8 +230,9 @@ cuda_case_counts (GRand *rand, uint64_t n, uint64_t most)
 
 /* ------------------------------------------------------------- ops with shapes of their own */
 
-/* Of a model with 4 heads of 8 in 2 groups, and sequences of 12 tokens. */
-/* Rows of which threads have one pack to four, as a warp, and one or two, as a block. */
+/* Shapes for a model with 4 heads of width 8 in 2 groups, and sequences of 12 tokens. */
+/* Row lengths for kernels with one warp per row (1 to 4 packs per thread) and for kernels with one
+ * block per row (1 or 2 packs per thread). */
 #define ROWS_OF(op, rows, columns)                                                                 \
   { op, { rows, columns }, .dtype = WEFT_BF16, .weights = WEFT_BF16 }
 #define BY_PACKS(op)                                                                               \
@@ -339,7 +340,7 @@ fill_fixed (GRand *rand, struct weft_operand *o)
     }
 }
 
-/* Both calls on memory with the same content. */
+/* Makes two equal calls on separate memory with the same content. */
 static void
 make_fixed (GRand *rand, const struct fixed *f, struct weft_kernel call[2])
 {
@@ -411,7 +412,7 @@ cuda_case_fixed (const struct cuda_case_device *d)
 
 /* ------------------------------------------------------------------- stochastic rounding */
 
-/* To the bit as on the CPU, m and v too. */
+/* Weights, m and v are bit-identical to those of the CPU kernel. */
 void
 cuda_case_lots (const struct cuda_case_device *d)
 {

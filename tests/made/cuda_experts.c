@@ -148,7 +148,7 @@ check_tallies (const struct cuda_case_device *d)
   g_rand_free (rand);
 }
 
-/* Several tiles of rows, of columns and of terms, experts with none and a biased router. */
+/* Sizes of several tiles in rows, columns and terms; experts without rows; unequal row counts. */
 void
 cuda_case_expert_products (const struct cuda_case_device *d)
 {

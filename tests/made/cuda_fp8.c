@@ -25,7 +25,7 @@ call_of (enum weft_op_kind kind, enum weft_dtype dtype, const uint64_t dim[3])
   return k;
 }
 
-/* Some of them 0, or too small for a code. */
+/* Random floats; some are 0 or too small for a code. */
 static struct weft_operand
 spread_floats (GRand *rand, uint64_t n, enum weft_dtype dtype)
 {
@@ -38,7 +38,7 @@ spread_floats (GRand *rand, uint64_t n, enum weft_dtype dtype)
   return o;
 }
 
-/* Codes of numbers, none of them NaN. */
+/* Random fp8 codes without NaN. */
 static struct weft_operand
 codes (GRand *rand, uint64_t n)
 {
@@ -49,7 +49,7 @@ codes (GRand *rand, uint64_t n)
   return o;
 }
 
-/* Codes of any type. */
+/* Random codes of a given fp8 type. */
 static struct weft_operand
 codes_of (GRand *rand, uint64_t n, enum weft_dtype dtype)
 {
@@ -59,7 +59,7 @@ codes_of (GRand *rand, uint64_t n, enum weft_dtype dtype)
   return o;
 }
 
-/* Of tensors that showed nothing, or nothing finite, too. */
+/* The scale update, also of tensors whose amax is 0, infinite or NaN. */
 static void
 check_update (const struct cuda_case_device *d, GRand *rand)
 {
@@ -74,7 +74,7 @@ check_update (const struct cuda_case_device *d, GRand *rand)
   run (d, &k, 0);
 }
 
-/* Both ways, or one of them, with scales of rows or of squares. */
+/* Codes along rows, along columns or both, with scales of rows or of squares. */
 static void
 check_blocks (const struct cuda_case_device *d, GRand *rand, enum weft_dtype dtype)
 {
@@ -160,7 +160,7 @@ check_rounding (const struct cuda_case_device *d, GRand *rand, enum weft_dtype d
   run (d, &turn, 0);
 }
 
-/* Codes that a ring has brought, and what an allgather of the same would have left. */
+/* Sorting pieces that a ring has received must give the result of an all-gather. */
 static void
 check_places (const struct cuda_case_device *d, GRand *rand, enum weft_dtype code)
 {
@@ -174,7 +174,7 @@ check_places (const struct cuda_case_device *d, GRand *rand, enum weft_dtype cod
   run (d, &k, 0);
 }
 
-/* One scale of a tensor, or of blocks of 32: around 1. */
+/* Scales around 1: one for the tensor, or one for each block of 32. */
 static struct weft_operand
 scale_of (GRand *rand, uint64_t rows, uint64_t terms, gboolean blocks)
 {
@@ -229,7 +229,7 @@ scales_of (GRand *rand, uint64_t n, uint64_t block, enum weft_dtype code)
   return o;
 }
 
-/* Codes around 1, with some zeros. */
+/* Random codes of numbers around 1, with some zeros. */
 static struct weft_operand
 mild_codes (GRand *rand, uint64_t n, enum weft_dtype dtype)
 {
@@ -273,7 +273,7 @@ check_both (const struct cuda_case_device *d, GRand *rand, uint64_t block)
 
 /* ------------------------------------------------------------------------- experts */
 
-/* More rows than a tile, none, and fewer than a block; there is room for more. */
+/* Experts with more rows than a tile, with none, and with fewer than a block; ROOM exceeds ROWS. */
 enum { EXPERTS = 4, ROWS = 310, ROOM = 330 };
 static const int64_t rows_of[EXPERTS] = { 3, 0, 267, 40 };
 
@@ -283,7 +283,7 @@ counts_of (void)
   return (struct weft_operand){ g_memdup2 (rows_of, sizeof rows_of), EXPERTS, WEFT_INT64, FALSE };
 }
 
-/* Scales for lines of blocks that go down rows of `columns`, or of squares of them. */
+/* Number of scales: of blocks down the columns, or of squares. */
 static uint64_t
 lines_of (uint64_t rows, uint64_t columns, uint64_t block, gboolean down)
 {
@@ -291,7 +291,7 @@ lines_of (uint64_t rows, uint64_t columns, uint64_t block, gboolean down)
          (down ? columns : weft_fp8_blocks (columns, block));
 }
 
-/* Rows of tokens, as counts say, and weights, of which every expert has as many. */
+/* Quantises rows of tokens (per expert as counted) and of weights (equally many per expert). */
 static void
 check_rounding_of_experts (const struct cuda_case_device *d, GRand *rand, uint64_t block)
 {
@@ -335,7 +335,7 @@ check_rounding_of_experts (const struct cuda_case_device *d, GRand *rand, uint64
   }
 }
 
-/* Scales of a factor: of rows or of weights, along their rows, in squares or down their columns. */
+/* Scales of a factor (rows of tokens or weights): along rows, in squares or down columns. */
 static struct weft_operand
 scales_of_factor (GRand *rand, const struct weft_kernel *k, uint32_t operand, uint64_t rows,
                   uint64_t columns)

@@ -12,7 +12,7 @@ static const struct sample {
   { 1, 37, 2, 1, 72, 0, WEFT_BF16 },
 };
 
-/* Squares hold 0 where nothing is seen, as ops before leave them. */
+/* Sets scores of hidden keys to 0, as the previous ops do. */
 static void
 hide (const struct sample *s, struct weft_operand *square)
 {

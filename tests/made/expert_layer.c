@@ -81,7 +81,7 @@ extent_of (const struct sizes *s, enum array a)
   return extent[a];
 }
 
-/* Room for all arrays, as NaN. */
+/* Allocates all arrays and fills them with NaN. */
 void
 expert_layer_open (struct layer *l)
 {
@@ -164,7 +164,7 @@ expert_layer_set (struct layer *l, enum array a, uint64_t i, double value)
     weft_store (l->at[a].data, l->at[a].dtype, i, 1, &rounded);
 }
 
-/* The same inputs in two layers, or elements from `first` on of a longer one. */
+/* Copies inputs into another layer; of a layer with more tokens, those from `token` on. */
 void
 expert_layer_copy_inputs (const struct layer *from, struct layer *to, uint64_t token)
 {
@@ -237,7 +237,7 @@ expert_layer_fill (GRand *rand, struct layer *l)
       expert_layer_set (l, inputs[i], e, g_rand_double_range (rand, -1, 1));
 }
 
-/* Rows that nobody is in are nobody's business. */
+/* Arrays with one row per routed token: rows beyond the counts are unused and not compared. */
 static gboolean
 is_by_row (enum array a)
 {

@@ -29,7 +29,7 @@ kernel_case_is_one_of (const char *name, const char *names)
   return g_strv_contains ((const char *const *) list, name);
 }
 
-/* Sums over tokens, which accumulate or do not. */
+/* Whether an operand is a sum over tokens: its op may add to it or overwrite it. */
 gboolean
 kernel_case_is_gradient (const char *name)
 {
@@ -134,7 +134,7 @@ choose_shape (GRand *rand, struct kernel_case *made)
       made->k.shape.dim[d] = dimension (rand, made, words[d]);
 }
 
-/* Rounded to what the type holds. */
+/* Rounds a value to the type. */
 static double
 kernel_case_stored (double value, enum weft_dtype dtype)
 {
@@ -220,7 +220,7 @@ kernel_case_make (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
     kernel_case_make_operand (rand, made, o);
 }
 
-/* The same call with other memory of `size` bytes an element, not filled. */
+/* The same call on new memory of `size` bytes per element, not initialised. */
 static struct weft_kernel
 kernel_case_other_memory (const struct kernel_case *made, size_t size)
 {
@@ -245,7 +245,7 @@ kernel_case_clear (struct kernel_case *made)
   kernel_case_free_memory (made, &made->k);
 }
 
-/* As the executor stores it.  What is only written holds NaN before. */
+/* The call with operands in the types that the executor stores.  Outputs are NaN before it. */
 struct weft_kernel
 kernel_case_as_stored (const struct kernel_case *made)
 {
@@ -278,7 +278,7 @@ kernel_case_as_doubles (const struct kernel_case *made)
   return k;
 }
 
-/* What forward left for backward has to fit its input. */
+/* Backward: computes the operands that forward saves, so that they are consistent. */
 void
 kernel_case_fit (struct kernel_case *made)
 {
@@ -307,7 +307,7 @@ is_elementwise (enum weft_op_kind kind)
                                 "grad_add zero scale cast clip adam embed rope rope_bwd");
 }
 
-/* Terms of the longest sum of an op, at least. */
+/* A lower bound for the number of terms of the longest sum in an op. */
 static double
 longest_sum (const struct kernel_case *made)
 {
@@ -319,7 +319,7 @@ longest_sum (const struct kernel_case *made)
 }
 
 static const double half_ulp[WEFT_N_DTYPE] = { [WEFT_BF16] = 0x1p-8, [WEFT_FP16] = 0x1p-11 };
-/* What an element may be off by, and as a share of its value. */
+/* Tolerance of an element: absolute, and relative to its value. */
 struct tolerance {
   double error, share;
 };

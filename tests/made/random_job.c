@@ -357,7 +357,7 @@ random_batch (GString *words, GRand *rand, uint32_t replicas, uint32_t stages)
     micro = PICK (rand, 1, 2, 4);
     micros = PICK (rand, 1, 2, 4, 8);
   }
-  if (!one_in (rand, 4)) /* as many as a schedule asks for, mostly */
+  if (!one_in (rand, 4)) /* mostly a number of microbatches that the schedule accepts */
     micros = strstr (words->str, "virtual_pipeline") ? stages * (1 + up_to (rand, 1))
              : strstr (words->str, "dualpipe")       ? 2 * stages
                                                      : micros;
@@ -516,7 +516,8 @@ random_recompute (GString *words, GRand *rand, uint32_t stage_layers)
   add (words, "recompute_num_layers", 1 + up_to (rand, stage_layers - (one_in (rand, 4) ? 0 : 1)));
 }
 
-/* Gradients of 16 bits and a scaled loss. */
+/* Whether kernels on the GPU divide gradients by the loss scale: a scaled loss and 16-bit
+ * gradients. */
 static gboolean
 divides_on_gpu (const GString *words)
 {
@@ -557,7 +558,8 @@ random_modes (GString *words, GRand *rand)
     add_word (words, "barrier_with_L1_time", "false");
 }
 
-/* A forward and a backward that take turns, where experts are on several ranks. */
+/* Adds overlap_moe_expert_parallel_comm (a forward and a backward alternate) to jobs with expert
+ * parallelism that support it. */
 static void
 random_turns (GString *words, uint32_t stages)
 {
@@ -572,7 +574,7 @@ random_turns (GString *words, uint32_t stages)
     add_word (words, "overlap_moe_expert_parallel_comm", "true");
 }
 
-/* Copies and communication that share nothing with others: a port, a bus and SMs for each. */
+/* Removes contention: every copy and transfer has its own SMs, PCIe port and host bandwidth. */
 static void
 spread_out (GString *words)
 {

@@ -51,7 +51,7 @@ void weft_test_check_strategies (const char *model, const char *const *strategie
 /* The text of a job on this machine's CPU. */
 char *weft_test_cpu_words (const char *model, const char *precision, const char *strategy);
 
-/* Runs it; the `words` of the given run are ignored. */
+/* Runs the job of weft_test_cpu_words(); run.words is ignored. */
 struct real_result weft_test_run_words (const char *model, const char *precision,
                                         const char *strategy, struct real_run run);
 

@@ -213,7 +213,7 @@ const struct trained_wide trained_wide[] = {
   { ROUTED
     "precision=fp8 fp8_recipe=blockwise hidden_size=144 moe_ffn_hidden_size=32 " TOKENS (16, ONE),
     TRAINED_CODES },
-  /* the border: other types, widths, lines and blocks */
+  /* types and sizes just outside what the fast kernels support */
   { WIDE "precision=fp32 " TOKENS (8, ONE), 0 },
   { WIDE SIXTEEN "kv_channels=60 " TOKENS (8, ONE), 0 },
   { LATENTS SIXTEEN "qk_head_dim=128 qk_pos_emb_head_dim=64 v_head_dim=128 " TOKENS (8, ONE), 0 },

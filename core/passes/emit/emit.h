@@ -96,7 +96,7 @@ struct weft_step {
   uint32_t backward_layer; /* layer whose backward runs, or is prepared by recompute */
   struct weft_scalars scalars;
 
-  /* Parts: what only the files of a wing see. */
+  /* The private state of each wing: only the files of the wing know the struct. */
   struct weft_stream *stream;       /* emit/ */
   struct weft_params *params;       /* params/ */
   struct weft_shard *shard;         /* shard/ */
@@ -106,7 +106,7 @@ struct weft_step {
   struct weft_optimizer_part *optimizer; /* optimizer/ */
 };
 
-/* Appends kernels: for functions that enqueue more kernels at a certain moment. */
+/* A callback that appends kernels, for example the delayed weight gradients beside an exchange. */
 typedef void weft_kernels (struct weft_step *s);
 
 void weft_emit_begin (struct weft_step *s);
@@ -132,8 +132,8 @@ uint32_t weft_emit (struct weft_step *s, enum weft_op_kind kind, const char *nam
 uint32_t weft_emit_on (struct weft_step *s, enum weft_lane lane, struct weft_op row,
                        struct weft_shape shape, const struct weft_use *uses, uint32_t n_uses);
 
-/* An all-reduce in place, which waits for nothing but hazards. WEFT_NO_OP where the group is one
- * rank. */
+/* Appends an all-reduce in place, which waits only for the hazards of its buffer. Returns
+ * WEFT_NO_OP if the group has one rank. */
 uint32_t weft_reduce_all (struct weft_step *s, enum weft_group_kind group, enum weft_reduce reduce,
                           uint32_t buf, const char *name);
 
@@ -148,9 +148,12 @@ void weft_next_kernel_waits_for (struct weft_step *s, uint32_t op);
 /* The host waits for an op before it enqueues anything more. */
 void weft_host_waits_for (struct weft_step *s, uint32_t op);
 
-/* The op appended last waits for the newest op that the host has waited for; for the transfers that
- * the next kernel waits for; for `kernel` and both of these; for all that the next kernel waits
- * for. */
+/* Each adds dependencies to the op appended last.
+ *
+ *   wait_for_host          the newest op that the host has waited for
+ *   wait_for_exchange      the transfers that the next kernel waits for
+ *   wait_for_stream        `kernel` and both of the above
+ *   wait_like_next_kernel  everything that the next kernel waits for */
 void weft_wait_for_host (struct weft_step *s);
 void weft_wait_for_exchange (struct weft_step *s);
 void weft_step_wait_for_stream (struct weft_step *s, uint32_t kernel);
@@ -162,23 +165,23 @@ enum { WEFT_N_EXCHANGE = 2 };
 void weft_set_exchange (struct weft_step *s, uint32_t stream, uint32_t op);
 void weft_run_beside_exchange (struct weft_step *s, weft_kernels *kernels);
 
-/* The host reads one or two numbers from device buffers, and enqueues nothing before it has
- * them. */
+/* The host reads one or two numbers from device buffers; it enqueues nothing until they have
+ * arrived. */
 void weft_step_host_reads (struct weft_step *s, const char *name, uint32_t buf);
 void weft_step_host_reads_both (struct weft_step *s, const char *name, uint32_t a, uint32_t b);
 
 /* -------------------------------------------------------------------- buffers */
 
-/* A buffer of `elements` that lives from its first to its last use; one that stands for all
- * steps. */
+/* A buffer of `elements` that lives from its first to its last use; a permanent buffer, which keeps
+ * its content between steps. */
 uint32_t weft_step_buffer (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
                            uint64_t elements, const char *name);
 uint32_t weft_step_permanent (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
                               uint64_t elements, const char *name);
 uint64_t weft_step_elements (const struct weft_step *s, uint32_t buf);
 
-/* `columns` for each row of the residual stream, in its type; for each token, in the type of
- * products. */
+/* A buffer of `columns` for each row of the residual stream, in the type of the stream; a buffer of
+ * `columns` for each token, in the type of matrix products. */
 uint32_t weft_activation (struct weft_step *s, uint64_t columns, const char *name);
 uint32_t weft_product (struct weft_step *s, uint64_t columns, const char *name);
 
@@ -202,8 +205,8 @@ uint32_t weft_from_host (struct weft_step *s, const struct weft_host_copy *copy)
 uint32_t weft_emit_on_host (struct weft_step *s, enum weft_op_kind kind, const char *name,
                             struct weft_shape shape, const struct weft_use *uses, uint32_t n_uses);
 
-/* The op appended last waits for all copies so far: a copy of a view is no hazard for the whole
- * buffer. */
+/* The op appended last waits for all copies so far. Hazards do not cover them: a copy of a view is
+ * not a use of the whole buffer. */
 void weft_host_wait_for_copies (struct weft_step *s);
 
 /* ----------------------------------------------------------------- timers: timers.c */

@@ -12,11 +12,12 @@ uint32_t weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_s
 uint32_t weft_chunk_forward (struct weft_step *s, uint32_t micro, uint32_t x);
 uint32_t weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy);
 
-/* Full recompute: selects its microbatches; whether it applies to multi-token prediction. */
+/* start: chooses the microbatches that full recompute applies to. recomputes_mtp: whether it
+ * applies to multi-token prediction. */
 void weft_recompute_start (struct weft_step *s);
 gboolean weft_recomputes_mtp (const struct weft_step *s);
 
-/* offload.c: activations of layer `l` of the stage leave for host memory, and come back. */
+/* offload.c: copies activations of layer `l` of the stage to host memory and back. */
 void weft_offload_start (struct weft_step *s);
 void weft_offload_before_forward (struct weft_step *s, uint32_t micro, uint32_t l);
 void weft_offload_after_forward (struct weft_step *s, uint32_t micro, uint32_t l);

@@ -101,8 +101,8 @@ in_order_of_arrival (struct weft_step *s, uint32_t counts)
   return transpose (s, y, (uint64_t[]){ outer, z.inner, z.local * leaves }, "by_neighbour");
 }
 
-/* From this rank's counts to those of its experts, by expert and source; and by source again, for
- * the rows that return. */
+/* Exchanges counts of rows: from this rank's counts per expert to the counts of its own experts, by
+ * expert and source; then by source again, for the rows that return. */
 static void
 exchange_counts (struct weft_step *s, struct weft_saved *saved, uint32_t counts)
 {

@@ -16,8 +16,8 @@ weft_head_param (const struct weft_step *s)
   return own != WEFT_NO_PARAM ? own : weft_params_of_end (s, WEFT_EMBED_WEIGHT);
 }
 
-/* Tokens of the next microbatch are copied while this one computes, not earlier: kernels so far may
- * still use the memory. */
+/* Copies tokens of a microbatch to the device. The copy waits for the kernels appended so far,
+ * which may still use the memory: it overlaps with the current microbatch, not an earlier one. */
 static uint32_t
 load (struct weft_step *s, const char *name, uint64_t ahead)
 {

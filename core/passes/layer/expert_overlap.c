@@ -24,7 +24,7 @@
 struct strand {
   struct weft_op at;
   struct weft_layer_pass pass;
-  uint32_t n, l; /* layers of the chunk; the current layer, in forward the next one */
+  uint32_t n, l; /* layers of the chunk; index of the current layer (forward: of the next one) */
 };
 
 static void

@@ -145,8 +145,8 @@ weft_fp8_begin_step (struct weft_step *s)
                WEFT_USES (WEFT_W (s->layer->fp8->seen)));
 }
 
-/* Over all that share a tensor or have others of the batch, or of experts have others of these;
- * then it is what the next step goes by. */
+/* Delayed scaling: all-reduces amax (maximum) over tensor parallel ranks and replicas, and with
+ * DualPipe over mirrored stages. The next step computes its scales from the result. */
 void
 weft_fp8_reduce_magnitudes (struct weft_step *s)
 {
@@ -163,7 +163,7 @@ weft_fp8_reduce_magnitudes (struct weft_step *s)
              WEFT_USES (WEFT_R (s->layer->fp8->seen), WEFT_RW (s->layer->fp8->history)));
 }
 
-/* Of experts those that this rank has. */
+/* A view of the amax entries of a tensor; of experts, the entries of this rank's experts. */
 static uint32_t
 place_in (struct weft_step *s, uint32_t all, const struct weft_fp8_source *x)
 {

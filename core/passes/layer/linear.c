@@ -28,7 +28,7 @@ cut_of (const struct weft_step *s, uint32_t param)
   return row->ways > 1 ? row->cut : WEFT_CUT_NONE;
 }
 
-/* Rows that a map processes: one whose weight is not sharded takes only this rank's rows. */
+/* Number of rows that a map processes: only this rank's rows if its weight is not sharded. */
 static uint64_t
 rows_of (const struct weft_step *s, uint32_t param)
 {

@@ -200,7 +200,7 @@ after_backward (struct weft_step *s, uint32_t micro)
 
 /* ------------------------------------------------------------------------ windows */
 
-/* The layer at whose end layer i is in host memory. */
+/* The copy of layer i to the host must be complete after the forward of this layer. */
 static uint32_t
 window_end (const struct weft_step *s, uint32_t i)
 {
@@ -223,7 +223,7 @@ window_after_forward (struct weft_step *s, uint32_t micro, uint32_t l)
   }
 }
 
-/* The layer at whose backward layer i comes back: its buffers are those of layer i + 2. */
+/* Layer i is copied back before the backward of this layer. Layers i and i + 2 share buffers. */
 static uint32_t
 window_begin (const struct weft_step *s, uint32_t i)
 {

@@ -142,8 +142,8 @@ tied_param (const struct weft_step *s)
              : weft_params_of_end (s, WEFT_HEAD_WEIGHT);
 }
 
-/* A tied head with its own sum on the embedding's stage: the sum is reduced like a bucket, then
- * added. */
+/* A tied head on the embedding's stage has a gradient sum of its own. The sum was reduced like a
+ * bucket; this adds it to the gradient of the embedding. */
 static uint32_t
 add_tied_head (struct weft_step *s, uint32_t grad)
 {
@@ -265,8 +265,8 @@ end_norm (struct weft_step *s, uint32_t squares)
     weft_from_host (s, &copy);
 }
 
-/* The first op that works on a bucket after its reduction waits for what completes it: the sum of a
- * tied embedding, and all-reduces over tensor parallel ranks. */
+/* The first op on a bucket after its reduction also waits for the ops that complete the gradients:
+ * the all-reduces over tensor parallel ranks, and the sum of a tied embedding. */
 static void
 wait_for_finalize (struct weft_step *s, uint32_t k, uint32_t tied, uint32_t tied_reduced)
 {
@@ -520,8 +520,8 @@ report (struct weft_step *s)
     weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_GPU));
 }
 
-/* finalize_model_grads(): completes gradients, in Megatron-Core's order. Without it only a head
- * with its own sum is added to the embedding. */
+/* Completes gradients in the order of Megatron-Core's finalize_model_grads(). Wrappers that do not
+ * call that function only add a tied head with a sum of its own to the embedding. */
 static uint32_t
 finalize (struct weft_step *s, uint32_t tied)
 {

@@ -10,9 +10,9 @@ struct extent {
   uint64_t rows, columns;
   enum weft_cut cut;
   uint64_t tail;       /* program.h */
-  uint64_t whole_rows; /* of the tensor without padding, where there is some; else 0 */
+  uint64_t whole_rows; /* rows of the whole tensor without padding; 0: it has no padding */
   uint64_t block;      /* experts: rows of one expert; else 0 */
-  gboolean trait;      /* of few architectures: a program without it does not name it */
+  gboolean trait;      /* few architectures have the tensor: programs without it do not list it */
 };
 
 static struct extent
@@ -186,7 +186,7 @@ add_layer (struct weft_step *s, uint32_t layer)
     param[which] = add_param (s, names[which], layer, layer_extent (s, layer, which));
 }
 
-/* Multi-token prediction looks words up: a stage without the embedding has a copy of it. */
+/* Multi-token prediction reads the embedding: a stage that does not own it has a copy. */
 static gboolean
 copies_embedding (const struct weft_step *s)
 {

@@ -89,12 +89,12 @@ struct weft_shard_rule {
   /* The FSDP unit of a parameter, or WEFT_NO_UNIT.  NULL: the strategy has no units. */
   uint32_t (*unit_of) (const struct weft_step *s, uint32_t param);
   gboolean shard_grads, shard_weights; /* each replica keeps a slice */
-  gboolean shard_alone;                /* also where one rank alone holds a tensor */
+  gboolean shard_alone;                /* shards tensors even if only one rank holds them */
   gboolean overwrites;                 /* gradients are not zeroed when a step begins */
 };
 
-/* Lists the tensors, lays out their flat buffers and makes views; writes them into the program,
- * when replicas have made their buffers too; frees the part. */
+/* build: lists the tensors, lays out their flat buffers and makes views. publish: writes them into
+ * the program; call it after replicas/ has made its buffers. end: frees the part. */
 void weft_params_build (struct weft_step *s);
 void weft_params_publish (struct weft_step *s);
 void weft_params_end (struct weft_step *s);
@@ -102,7 +102,7 @@ void weft_params_end (struct weft_step *s);
 uint32_t weft_params_count (const struct weft_step *s);
 struct weft_param *weft_param_at (const struct weft_step *s, uint32_t param);
 
-/* A parameter by meaning: of the current layer, of a given layer, of the two ends of the model. */
+/* Looks up a parameter of the current layer; of a given layer; of the ends (embedding, head). */
 uint32_t weft_params_layer (const struct weft_step *s, enum weft_layer_param which);
 uint32_t weft_params_of_layer (const struct weft_step *s, uint32_t layer,
                                enum weft_layer_param which);
@@ -114,8 +114,9 @@ uint32_t weft_params_of_mlp (const struct weft_step *s, uint32_t layer);
 /* The scale of a weight that is stored in fp8; otherwise WEFT_NO_BUF. */
 uint32_t weft_params_scale (const struct weft_step *s, uint32_t param);
 
-/* Whether a weight is stored in fp8 (fp8_param_gather); belongs to an expert; to an expert that
- * expert parallel ranks share, so that fewer replicas hold it than hold the rest of the layer. */
+/* Whether a weight is stored in fp8 (fp8_param_gather); whether it belongs to an expert; whether it
+ * belongs to an expert and experts are distributed over expert parallel ranks, so that it has fewer
+ * replicas than the dense weights. */
 gboolean weft_params_is_fp8 (const struct weft_step *s, uint32_t param);
 gboolean weft_params_is_expert (const struct weft_step *s, uint32_t param);
 gboolean weft_params_is_sharded_expert (const struct weft_step *s, uint32_t param);

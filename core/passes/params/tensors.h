@@ -8,7 +8,7 @@
  * has its own. */
 struct weft_flat {
   enum weft_dtype dtype, grad_dtype;
-  gboolean expert;                 /* of experts that expert parallel ranks share */
+  gboolean expert;                 /* experts distributed over expert parallel ranks */
   gboolean cut_weights, cut_grads; /* this rank keeps a slice of every bucket */
   uint32_t weights, grads;         /* buffers; weights may be WEFT_NO_BUF: MXFP8 */
   uint32_t chunk;
@@ -35,8 +35,8 @@ weft_step_flat (const struct weft_step *s, uint32_t bucket)
   return &g_array_index (s->params->flat, struct weft_flat, buffer);
 }
 
-/* Whether a bucket holds experts that expert parallel ranks share. Buckets beyond those of the
- * layout (of a tied head, of PyTorch's DDP) do not. */
+/* Whether a bucket holds experts that are distributed over expert parallel ranks. Buckets that are
+ * not in the layout (of a tied head, of PyTorch's DDP) hold none. */
 static inline gboolean
 weft_bucket_of_experts (const struct weft_step *s, uint32_t bucket)
 {

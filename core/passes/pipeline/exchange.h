@@ -17,13 +17,15 @@ void weft_pipeline_end (struct weft_step *s);
  * that run while they are under way: delayed weight gradients. */
 void weft_exchange (struct weft_step *s, uint32_t i, weft_kernels *beside);
 
-/* A cell's input in the type of kernels; its output; what becomes of its output. */
+/* take: the input of a cell, converted to the type of kernels. output: the output of a cell.
+ * hand_over: stores `x` as the output of a cell, for the next chunk or for a send. */
 uint32_t weft_exchange_take (struct weft_step *s, const struct weft_cell *cell);
 uint32_t weft_exchange_output (const struct weft_step *s, const struct weft_cell *cell);
 void weft_exchange_hand_over (struct weft_step *s, const struct weft_cell *cell, uint32_t x);
 
-/* Whether the role follows Megatron-Core's interleaved schedule; then slot k of this rank in one
- * direction, or NULL beyond the ends; how many slots are over. */
+/* Whether the role follows Megatron-Core's interleaved schedule. If it does: slot k of this rank,
+ * counted over its forwards or over its backwards (NULL: there is no slot k); and the number of
+ * slots that this rank has completed. */
 gboolean weft_pipeline_interleaves (const struct weft_step *s);
 const struct weft_cell *weft_slot_at (const struct weft_step *s, gboolean forward, int64_t k);
 uint32_t weft_slots_over (const struct weft_step *s, gboolean forward);

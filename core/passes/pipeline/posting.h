@@ -2,8 +2,9 @@
 #pragma once
 #include "core/passes/pipeline/exchange.h"
 
-/* As one launch; one by one; the next kernel waits for both. Or one by one beside kernels, which
- * wait only for what they read. */
+/* GROUP: the transfers are one launch. EACH: every transfer is a launch. In both cases the next
+ * kernel waits for all of them. ASIDE: every transfer is a launch that runs beside kernels; a
+ * kernel waits only for the transfers that it reads. */
 enum weft_post { WEFT_POST_GROUP, WEFT_POST_EACH, WEFT_POST_ASIDE };
 
 /* A send to, or a receive from, the rank `peer` places away. */
@@ -24,7 +25,9 @@ struct weft_posting {
 
 struct weft_pipeline {
   enum weft_dtype dtype;          /* of transfers */
-  uint32_t *output, *input_grad;  /* [n_micro][n_chunks]: a chunk's input or output, as they come */
+  /* [n_micro][n_chunks]: the input of a chunk (or of its backward) when it has been received, and
+   * its output from when it is computed until it is sent. */
+  uint32_t *output, *input_grad;
   struct weft_posting posting;
   uint32_t shape;                 /* sizes of a tensor: variable_seq_lengths */
   struct weft_slots *slots;       /* exchange_interleaved.c */
@@ -47,5 +50,5 @@ void weft_exchange_send (struct weft_step *s, const struct weft_cell *cell);
 void weft_exchange_receive (struct weft_step *s, const struct weft_cell *cell);
 uint32_t weft_exchange_end (struct weft_step *s);
 
-/* Kernels that wait for none of the transfers just posted. */
+/* Appends kernels that wait for none of the transfers just posted. */
 void weft_exchange_run_beside (struct weft_step *s, weft_kernels *beside);

@@ -10,7 +10,7 @@ struct weft_sum {
   uint32_t main;       /* buffer with the total at the end */
   uint64_t n;          /* elements */
   enum weft_lane lane; /* where microbatches are added */
-  const struct weft_chunk *chunk; /* whose microbatches are summed; NULL: all */
+  const struct weft_chunk *chunk; /* sums the microbatches of this chunk; NULL: of all chunks */
 
   /* Canonical order. */
   GArray *held;     /* nodes of the tree that wait for their siblings */
@@ -40,7 +40,7 @@ struct weft_group_state {
   uint32_t n_param;
   uint32_t n_ready, n_due; /* gradients of the step: so far, and in all; of units per microbatch */
   gboolean launched;       /* gradients are reduced, or need no reduction */
-  gboolean gathered;       /* kernels that follow a gather have run */
+  gboolean gathered;       /* the kernels on newly gathered weights (fp8 copies) were appended */
   gboolean idle;           /* weights stay until the next gather: recompute */
   uint32_t entered;        /* cell and direction in which its unit was entered last: fsdp.c */
 };
@@ -159,8 +159,9 @@ void weft_ddp_go_across (const struct weft_step *s, struct weft_op *row);
 void weft_ddp_across (struct weft_step *s, uint32_t k, uint64_t n, uint8_t flags);
 void weft_ddp_join_across (struct weft_step *s);
 
-/* Before a reduction: the host checks the bucket's norm; gradients are divided by the replicas.
- * After the reduction of experts: from the mean over `few` ranks to that over all replicas. */
+/* Before a reduction, check: the host checks the norm of a bucket; scale_bucket: divides gradients
+ * by the number of replicas. After the reduction of experts, scale_experts: turns the mean over
+ * `few` ranks into the mean over all replicas. */
 void weft_ddp_check (struct weft_step *s, uint32_t grads, uint64_t n, uint32_t k);
 void weft_ddp_scale_bucket (struct weft_step *s, uint32_t k);
 void weft_ddp_scale_experts (struct weft_step *s, uint32_t grads, uint32_t few);

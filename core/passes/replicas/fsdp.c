@@ -352,7 +352,7 @@ leave_unit (struct weft_step *s, uint32_t g)
   }
 }
 
-/* Forward leaves a layer with its second half, backward with its first. */
+/* Reshards the unit of the half that runs last: the MLP in forward, attention in backward. */
 void
 weft_fsdp_reshard_layer (struct weft_step *s, uint32_t layer)
 {
@@ -362,7 +362,7 @@ weft_fsdp_reshard_layer (struct weft_step *s, uint32_t layer)
   leave_unit (s, weft_ddp_group_of (s, norm_of (s, layer, last)));
 }
 
-/* After half a layer: nothing happens if the other half is in the same unit. */
+/* Reshards a unit after half a layer, unless both halves are in one unit. */
 void
 weft_fsdp_reshard_module (struct weft_step *s, uint32_t param)
 {

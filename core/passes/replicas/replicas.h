@@ -40,8 +40,8 @@ void weft_after_module (struct weft_step *s, uint32_t param);
  * WEFT_NO_PARAM. */
 uint32_t weft_weight_read (struct weft_step *s, uint32_t param);
 
-/* Gathers the unit of a parameter where Megatron-FSDP does so although the next kernel does not
- * read it. */
+/* Gathers the unit of a parameter that the next kernel does not read: Megatron-FSDP gathers it at
+ * this place. */
 void weft_weight_gather_unread (struct weft_step *s, uint32_t param);
 
 /* The transposed copy of a weight stored in fp8, and its scale. */
@@ -49,14 +49,15 @@ uint32_t weft_fp8_weights_transposed (struct weft_step *s, uint32_t param, uint3
 
 /* ------------------------------------------------------------------- gradients */
 
-/* The operand in which a kernel leaves the gradient of a parameter for the current microbatch,
- * absent for WEFT_NO_PARAM; and what follows when the kernel is appended. */
+/* begin: the operand of a kernel for the gradient of a parameter in the current microbatch, absent
+ * for WEFT_NO_PARAM. end: adds the gradient and may launch its reduction; call it after the kernel
+ * was appended. */
 struct weft_use weft_grad_begin (struct weft_step *s, uint32_t param);
 void weft_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
 
 /* The same for a tied head, or for embeddings of multi-token prediction, on the stage that has the
- * embedding. They share the embedding's sum; in canonical order they have their own, and the
- * optimizer adds the two. */
+ * embedding. Their gradients are added to the sum of the embedding; in canonical order they have a
+ * sum of their own, and the optimizer adds the two sums. */
 struct weft_use weft_head_grad_begin (struct weft_step *s);
 void weft_head_grad_end (struct weft_step *s, struct weft_use grad);
 gboolean weft_head_has_own_sum (const struct weft_step *s);
@@ -77,16 +78,17 @@ void weft_aligned_after (struct weft_step *s, weft_kernels *first);
 
 /* ------------------------------------------------------------ for the optimizer */
 
-/* After the last backward: launches the reductions that are left and waits for all of them; then
- * the buffer with a parameter's gradient, with the own sum of a tied head. After the update:
- * gathers weights that are not gathered before their first use. */
+/* After the last backward. finish: launches the remaining reductions and waits for all of them.
+ * reduced, reduced_head: the buffer with the gradient of a parameter; with the separate sum of a
+ * tied head. gather_weights, after the update: gathers weights not gathered on first use. */
 void weft_replicas_finish (struct weft_step *s);
 uint32_t weft_replicas_reduced (struct weft_step *s, uint32_t param);
 uint32_t weft_replicas_reduced_head (struct weft_step *s);
 void weft_replicas_gather_weights (struct weft_step *s);
 
-/* Of bucket k: this rank's slice of gradients and of weights; the reduction, or WEFT_NO_OP; whether
- * its slices were exchanged and are added on this rank (reduce_scatter_with_fp32_accumulation). */
+/* Properties of bucket k: this rank's slice of gradients, and of weights; the op that reduces it,
+ * or WEFT_NO_OP; whether an all-to-all exchanges the slices and this rank adds them
+ * (reduce_scatter_with_fp32_accumulation). */
 uint32_t weft_bucket_gradients (const struct weft_step *s, uint32_t k);
 uint32_t weft_bucket_weights (const struct weft_step *s, uint32_t k);
 uint32_t weft_bucket_reduced (const struct weft_step *s, uint32_t k);

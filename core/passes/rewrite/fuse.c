@@ -16,7 +16,8 @@ reads_from (const weft_program *p, uint32_t op, uint32_t before)
   return FALSE;
 }
 
-/* A kernel that has begun waits for no other lane. */
+/* Both ops are pointwise, belong to one layer and pass, and the second reads the first. The second
+ * has no dependencies on other lanes: a fused kernel could not wait for them once it has begun. */
 static gboolean
 fuses (const weft_program *p, uint32_t op, uint32_t before)
 {

@@ -12,13 +12,13 @@
 static const struct fusion {
   enum weft_op_kind both, first, second;
   enum weft_stack_field asked;
-  const char *operands; /* of the fused op: of the first or the second, and its number */
-  uint8_t made, taken;  /* the operand of the first that is an operand of the second */
-  gboolean moves_up;    /* the second to the first; otherwise the first to the second */
-  gboolean inner;       /* what the first makes is read by the second alone, and is not stored */
-  gboolean of_gelu;     /* for models with gelu by tanh: cuBLASLt has no other epilogue */
-  uint8_t optional;     /* operand of the fused op that only another reader needs; 0: none */
-  uint8_t optional_dim; /* dimension that says whether it is there */
+  const char *operands; /* of the fused op: "f0 s2" is operand 0 of `first`, 2 of `second` */
+  uint8_t made, taken;  /* one buffer: operand `made` of `first` is operand `taken` of `second` */
+  gboolean moves_up;    /* the fused op takes the place of `first`; else that of `second` */
+  gboolean inner;       /* only `second` reads the output of `first`: it is not stored */
+  gboolean of_gelu;     /* only for gelu by tanh: cuBLASLt has no epilogue for other activations */
+  uint8_t optional;     /* operand that is stored only if a third op reads it; 0: none */
+  uint8_t optional_dim; /* dimension of the fused op: 1 if the optional operand is stored */
 } fusions[] = {
 #define FUSION(fused_op, first_op, second_op, field, list, ...)                                    \
   { .both = fused_op,                                                                              \
@@ -33,10 +33,10 @@ static const struct fusion {
 struct search {
   const weft_program *p;
   const struct weft_job *job;
-  uint32_t *writer;             /* of each buffer, so far */
-  uint32_t *users;              /* of each buffer: uses, and views of it */
-  uint32_t *partner;            /* of each op, or WEFT_NO_OP */
-  const struct fusion **fusion; /* of the ops that have one */
+  uint32_t *writer;             /* by buffer: the newest op that writes it */
+  uint32_t *users;              /* by buffer: number of its uses and views */
+  uint32_t *partner;            /* by op: the other op of its pair, or WEFT_NO_OP */
+  const struct fusion **fusion; /* by op with a partner: the row of the table */
 };
 
 static const struct weft_use *
@@ -165,13 +165,14 @@ find_pairs (struct search *s)
 
 /* --------------------------------------------------------------------------- the new rows */
 
-/* What the program becomes, row by row. */
+/* The rows of the new program. */
 struct rewritten {
   GArray *op, *deps, *uses, *shape;
-  uint32_t *at; /* the new number of each op, of both of a pair the one */
+  uint32_t *at; /* by old op: its new number; both ops of a pair have the same one */
 };
 
-/* Of each lane the last op that the op depends on: the lane's order covers the others. */
+/* last[lane]: the last op of the lane that `op` depends on. The order of the lane implies the
+ * other dependencies. */
 static void
 wait_for (const weft_program *p, struct rewritten *r, uint32_t op, uint32_t last[WEFT_N_LANE])
 {

@@ -38,8 +38,8 @@ value_width (const struct weft_step *s)
   return s->model->kv_lora_rank ? s->model->v_head_dim : s->model->kv_channels;
 }
 
-/* The same as a dimension of ops, which is 0 where values are as wide as keys
- * (core/program/op.h). */
+/* The width of a head of values as a dimension of attention ops (core/program/op.h): 0 means as
+ * wide as keys. */
 static uint64_t
 narrow (const struct weft_step *s)
 {
@@ -123,7 +123,7 @@ heads_shape (const struct weft_step *s, enum weft_dtype dtype, uint64_t heads, u
                      groups ? narrow (s) : 0);
 }
 
-/* The shape after it: rows of whole sequences, of some heads, from each rank. */
+/* The shape after the exchange: whole sequences, with some of the heads. */
 static struct weft_shape
 rows_shape (const struct weft_step *s, uint32_t x)
 {
@@ -200,14 +200,14 @@ kv_room (struct weft_step *s, const struct part *p, const char *name)
   return room (s, s->product_dtype, p->tokens * kv_columns (p), name);
 }
 
-/* `members` slices of keys and values. */
+/* The shape of ops that join or split keys and values: one slice for each rank of the ring. */
 static struct weft_shape
 zigzag_shape (const struct weft_step *s, const struct part *p, enum weft_dtype dtype)
 {
   return WEFT_SHAPE (dtype, ring_size (s), batch (s), p->tokens / batch (s), kv_columns (p));
 }
 
-/* By a ring: slice j has the keys of the rank j places before. */
+/* Gathers by a ring: slice j has the keys of the rank j places before this one. */
 static uint32_t
 collect_by_ring (struct weft_step *s, const struct part *p, uint32_t slices)
 {

@@ -152,7 +152,7 @@ multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x, uint32_t 
   return op;
 }
 
-/* A step of a ring. It waits for no more kernels than the first one did. */
+/* A step of a ring. Only the first step waits for kernels; later ones follow it on the lane. */
 static void
 hand_on (struct weft_step *s, const char *name, uint32_t from, uint32_t to, int distance)
 {
@@ -167,7 +167,8 @@ hand_on (struct weft_step *s, const char *name, uint32_t from, uint32_t to, int 
                 WEFT_USES (WEFT_R (from), WEFT_W (to)));
 }
 
-/* Received pieces are put in the order of ranks. In a real buffer they are there already. */
+/* A kernel sorts the received pieces by rank. Userbuffers receive each piece at its final place;
+ * here slot j holds the piece of the rank j places away. */
 static void
 settle (struct weft_step *s, const char *name, uint32_t own, uint32_t all)
 {
@@ -179,7 +180,7 @@ settle (struct weft_step *s, const char *name, uint32_t own, uint32_t all)
              WEFT_USES (WEFT_R (own), WEFT_R (came), WEFT_W (all)));
 }
 
-/* x has this rank's rows, y the rows of all ranks. */
+/* All-gather by a ring and product: x has this rank's rows, y gets the rows of all ranks. */
 static uint32_t
 gather_ring (struct weft_step *s, const struct weft_piece *p, enum pass pass, uint32_t x,
              uint32_t y)
@@ -202,7 +203,8 @@ gather_ring (struct weft_step *s, const struct weft_piece *p, enum pass pass, ui
   return all;
 }
 
-/* y has this rank's rows of the sum. The product is cut by columns. */
+/* Product and reduce-scatter, pipelined over pieces of columns. y gets this rank's rows of the
+ * sum. */
 static void
 scatter_split (struct weft_step *s, const struct weft_piece *whole, uint32_t x, uint32_t y)
 {
@@ -230,7 +232,8 @@ scatter_split (struct weft_step *s, const struct weft_piece *whole, uint32_t x, 
   weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_TP));
 }
 
-/* The same, cut by ranks' rows; this rank's own piece comes last. */
+/* Product and reduce-scatter by a ring: each piece has the rows of one rank and is sent there. This
+ * rank's own piece is computed last. */
 static void
 scatter_ring (struct weft_step *s, const struct weft_piece *p, enum pass pass, uint32_t x,
               uint32_t y)

@@ -28,19 +28,20 @@ void weft_tensor_all_reduce (struct weft_step *s, uint32_t buf, enum weft_reduce
 uint32_t weft_tensor_all_gather (struct weft_step *s, uint32_t buf, const char *name);
 uint32_t weft_tensor_reduce_scatter (struct weft_step *s, uint32_t buf, const char *name);
 
-/* From this rank's rows to all tokens; from partial sums of all tokens to this rank's rows.
- * Without sequence_parallel: nothing, and an all-reduce. */
+/* gather_rows: all-gather of this rank's rows to all tokens. reduce_rows: reduce-scatter of partial
+ * sums of all tokens to this rank's rows. Without sequence_parallel gather_rows does nothing, and
+ * reduce_rows is an all-reduce. */
 uint32_t weft_tensor_gather_rows (struct weft_step *s, uint32_t buf, const char *name);
 uint32_t weft_tensor_reduce_rows (struct weft_step *s, uint32_t buf, const char *name);
 
-/* Collectives into a standing buffer, beside a product. */
+/* The all-gather and the reduce-scatter with a given destination, to overlap them with products. */
 void weft_tensor_gather_into (struct weft_step *s, uint32_t buf, uint32_t all, const char *name);
 void weft_tensor_scatter_into (struct weft_step *s, uint32_t buf, uint32_t mine, const char *name);
 
-/* `grad` is this rank's part of the gradient of a tensor that all tensor parallel ranks hold. It
- * is reduced now where data-parallel gradients are reduced in every microbatch; otherwise at the
- * end of the step by weft_tensor_reduce_gradients(), which asks `reduced` for the buffer that has a
- * gradient then. */
+/* `grad` is this rank's partial gradient of a tensor that all tensor parallel ranks hold. If
+ * data-parallel gradients are reduced in every microbatch, it is all-reduced now. Otherwise
+ * weft_tensor_reduce_gradients() all-reduces it at the end of the step; `reduced` returns the
+ * buffer that holds the gradient of a parameter at that time. */
 void weft_tensor_share_gradient (struct weft_step *s, uint32_t param, uint32_t grad);
 typedef uint32_t weft_reduced_gradient (struct weft_step *s, uint32_t param);
 void weft_tensor_reduce_gradients (struct weft_step *s, weft_reduced_gradient *reduced);
@@ -62,9 +63,9 @@ struct weft_piece {
 uint32_t weft_piece_multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x,
                               uint32_t y);
 
-/* The product in pieces with its collective. FALSE where the job does not ask for that: nothing
- * was appended. In backward dy, of this rank's rows, becomes that of all tokens where a map needs
- * it. */
+/* Appends the product in pieces, overlapped with its collective. FALSE if the job does not ask for
+ * overlap; nothing was appended then. dgrad: if the collective is an all-gather of dy, *dy becomes
+ * the gathered gradient of all tokens. */
 gboolean weft_overlap_forward (struct weft_step *s, struct weft_piece *p, uint32_t x, uint32_t *y);
 gboolean weft_overlap_dgrad (struct weft_step *s, struct weft_piece *p, uint32_t *dy, uint32_t *dx);
 
@@ -77,8 +78,8 @@ uint32_t weft_overlap_buffer (struct weft_step *s, enum weft_layer_param which, 
 
 /* ---------------------------------------------------------------- context parallel */
 
-/* Buffers of attention. Ulysses replaces qkv by that of whole sequences, and fills whole_o: the
- * output before heads are exchanged back; otherwise whole_o is WEFT_NO_BUF. */
+/* Buffers of attention. Ulysses replaces qkv by the qkv of whole sequences and sets whole_o, the
+ * output before the second all-to-all. Without Ulysses whole_o is WEFT_NO_BUF. */
 struct weft_attention {
   uint32_t qkv, o, lse, whole_o;
 };
@@ -86,7 +87,8 @@ void weft_context_attention (struct weft_step *s, struct weft_attention *a);
 void weft_context_attention_backward (struct weft_step *s, const struct weft_attention *a,
                                       uint32_t d_o, uint32_t dqkv);
 
-/* Canonical order: the gradient of a microbatch is summed over ranks that share its sequences,
- * before sequences are added. Each rank keeps one piece of the sum, and zeros. */
+/* Canonical order: ranks that share sequences reduce-scatter the gradient of a microbatch before
+ * gradients of different sequences are added. Each rank keeps its piece of the sum at its place in
+ * the gradient; the other pieces are set to zero. */
 void weft_context_sum (struct weft_step *s, uint32_t grad, enum weft_group_kind group);
 void weft_context_keep (struct weft_step *s, uint32_t grad, uint32_t pieces);
