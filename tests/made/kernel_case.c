@@ -214,7 +214,8 @@ kernel_case_make (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
   made->k.canonical = g_rand_boolean (rand);
   made->k.decay = g_rand_boolean (rand);
   made->rounds_inside =
-      kernel_case_is_one_of (weft_op_info[kind].word, "matmul_gelu matmul_dgrad_gelu");
+      kernel_case_is_one_of (weft_op_info[kind].word, "matmul_gelu matmul_dgrad_gelu") ||
+      (kind == WEFT_OP_EMBED && made->model.embedding_multiplier != 1);
   made->n = kernel_case_arguments (kind, made->argument);
   for (uint32_t o = 0; o < made->n; o++)
     kernel_case_make_operand (rand, made, o);

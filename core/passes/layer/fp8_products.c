@@ -95,10 +95,39 @@ name_history (struct weft_step *s, uint32_t param)
   weft_build_buf_at (s->b, view)->layer = weft_param_at (s, param)->layer;
 }
 
+/* Places the magnitudes of all tensors of a model chunk from `taken` on; returns the next place. */
+static uint32_t
+place_chunk (struct weft_step *s, uint32_t chunk, uint32_t taken)
+{
+  for (uint32_t i = 0; i < weft_params_count (s); i++) {
+    if (weft_param_at (s, i)->chunk != chunk)
+      continue;
+    s->layer->fp8->magnitude[i] = WEFT_NO_BUF;
+    s->layer->fp8->place[i] = taken;
+    if (weft_fp8_takes (s, i))
+      taken += (uint32_t) (WEFT_N_FP8_ROLE * tensors_of (s, i));
+  }
+  return taken;
+}
+
+/* Chunks are placed in the order of stages. DualPipe keeps a stage as chunk 0 of one rank and as
+ * chunk 1 of another, and the two ranks reduce their magnitudes element by element. */
+static uint32_t
+place_magnitudes (struct weft_step *s)
+{
+  uint32_t taken = 0;
+
+  for (uint32_t stage = 0; stage < s->grid->n_stages; stage++)
+    for (uint32_t q = 0; q < s->n_chunks; q++)
+      if (s->chunk[q].stage == stage)
+        taken = place_chunk (s, q, taken);
+  return taken;
+}
+
 void
 weft_fp8_start (struct weft_step *s)
 {
-  uint32_t n = weft_params_count (s), taken = 0;
+  uint32_t n = weft_params_count (s);
 
   if (s->linear_dtype != WEFT_FP8)
     return;
@@ -108,12 +137,7 @@ weft_fp8_start (struct weft_step *s)
   s->layer->fp8->place = g_new (uint32_t, n);
   s->layer->fp8->magnitude = g_new (uint32_t, n);
   s->layer->fp8->history = s->layer->fp8->seen = WEFT_NO_BUF;
-  for (uint32_t i = 0; i < n; i++) {
-    s->layer->fp8->magnitude[i] = WEFT_NO_BUF;
-    s->layer->fp8->place[i] = taken;
-    if (weft_fp8_takes (s, i))
-      taken += (uint32_t) (WEFT_N_FP8_ROLE * tensors_of (s, i));
-  }
+  uint32_t taken = place_magnitudes (s);
   if (s->strategy->fp8_recipe != WEFT_FP8_DELAYED || taken == 0)
     return;
   s->layer->fp8->history =
