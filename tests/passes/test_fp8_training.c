@@ -61,6 +61,7 @@ one_scale_for_a_tensor_gives_the_bits_of_one_rank (void **state)
     "gpus=4",
     "gpus=4 use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true",
     "gpus=2 pipeline_model_parallel_size=2",
+    "gpus=2 pipeline_model_parallel_size=2 pipeline_schedule=dualpipe micro_batch_size=1",
     "gpus=4 pipeline_model_parallel_size=2 tensor_model_parallel_size=2",
     "gpus=2 tensor_model_parallel_size=2 sequence_parallel=true",
     "gpus=2 tensor_model_parallel_size=2 sequence_parallel=true tp_comm_overlap=true",
