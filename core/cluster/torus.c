@@ -1,5 +1,6 @@
 #include "core/cluster/torus.h"
 #include "core/base/error.h"
+#include "core/base/invariant.h"
 #include "core/base/units.h"
 #include <string.h>
 
@@ -75,7 +76,7 @@ static void
 measure (struct weft_fabric *f)
 {
   if (!find_sides (f->cluster, f->side))
-    g_assert_not_reached (); /* check() has refused it */
+    WEFT_UNREACHABLE (); /* check() has refused it */
   f->wraps = axes_wrap (f->cluster, f->side);
 }
 
