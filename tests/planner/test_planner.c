@@ -1,4 +1,5 @@
-/* The search against brute force: nothing better is in the space, and no sieve drops the best. */
+/* The search against an exhaustive one: both find the same strategies, and no lower bound rules out
+ * the best. */
 #include "core/base/error.h"
 #include "core/report/report.h"
 #include "exec_sim/exec_sim.h"
@@ -10,7 +11,7 @@
 #include <json-glib/json-glib.h>
 #include <math.h>
 
-/* Pairs of flag and value, NULL-terminated, as a job whose open knobs may break rules. */
+/* A job from pairs of flag and value, NULL-terminated. Knobs that are left open may break rules. */
 static struct weft_job
 job_of (const char *const *words)
 {
@@ -41,14 +42,14 @@ search_all (const struct weft_job *job, uint32_t finalists)
   return search;
 }
 
-/* Everything that the space has, of one size of microbatch. */
+/* A job with all axes of the space open except the micro batch size. */
 static const char *const small[] = {
   "model", "llama-nano",       "topology", "dgx-h100", "gpus", "8", "global-batch-size",
   "32",    "micro-batch-size", "2",        NULL
 };
 static const char *const real[] = { "model", "gpt2-large",        "topology", "dgx-a100", "nodes",
                                     "2",     "global-batch-size", "128",      NULL };
-/* Steps of many microbatches. */
+/* A job with many microbatches per step. */
 static const char *const several[] = { "model",
                                        "gpt2-large",
                                        "topology",
@@ -119,7 +120,7 @@ run_in_full (const struct weft_job *job, const struct weft_exec_ops *ops)
   g_autoptr (weft_timeline) t = weft_exec_run (ops, plan, &folded, &error);
   assert_null (error);
   weft_report *report = weft_report_new (plan, t);
-  report->plan = NULL; /* which end here */
+  report->plan = NULL; /* plan and timeline are freed here */
   report->timeline = NULL;
   return report;
 }
@@ -130,7 +131,8 @@ is_near (double a, double b)
   return fabs (a - b) <= 0.02 * fabs (b);
 }
 
-/* Ranking and simulation build two short steps and draw a line through them. */
+/* The search prices a job by extrapolation from two short steps: compares the result with the full
+ * step. */
 static void
 is_what_it_is_in_full (const struct weft_job *job, const struct weft_candidate *c)
 {
@@ -213,9 +215,9 @@ a_knob_that_was_given_stays (void **state)
   g_autoptr (GArray) space = weft_space_enumerate (&job);
 
   (void) state;
-  /* Of the two layers of a stage none, one or both are recomputed.  That times: two replicas, or
-   * one of two tensor parallel ranks.  Of two: gradient overlap of the wrapper; parameter overlap
-   * of split gradients; units. */
+  /* Three choices of recompute (none, one or both of the two layers of a stage) times six. Two
+   * replicas: the DDP wrapper with or without gradient overlap, sharded gradients with or without
+   * parameter overlap, and sharded units. Two tensor parallel ranks: one choice. */
   assert_int_equal (space->len, 3 * ((2 + 2 + 1) + 1));
   for (guint i = 0; i < space->len; i++) {
     struct weft_job one = weft_space_job (&job, &g_array_index (space, struct weft_choice, i));
@@ -226,7 +228,7 @@ a_knob_that_was_given_stays (void **state)
   }
 }
 
-/* Whether some strategy of the space has these values. */
+/* Whether some strategy of the space has these values on these axes. */
 static gboolean
 has (GArray *space, const int64_t wanted[][2], unsigned n)
 {
@@ -241,9 +243,9 @@ has (GArray *space, const int64_t wanted[][2], unsigned n)
   return FALSE;
 }
 
-/* Strategies that were published for these models, of which none breaks a rule: Llama 3.1 405B
- * (arXiv 2407.21783, Table 4) without and with context parallel ranks; DeepSeek-V3 whose 61 layers
- * no number of stages divides; and an expert rank for each expert of Mixtral. */
+/* Published strategies, none of which breaks a rule: Llama 3.1 405B (arXiv 2407.21783, Table 4)
+ * without and with context parallelism; DeepSeek-V3, whose 61 layers no number of stages divides;
+ * Mixtral with one rank per expert. */
 static void
 the_space_has_what_was_published (void **state)
 {
@@ -364,7 +366,9 @@ bounds_hold (const struct weft_job *job, const weft_search *all)
   }
 }
 
-/* All are ranked once, which is also what the bounds are held against; then few are. */
+/* An exhaustive search ranks all candidates, and bounds are compared with its results. The normal
+ * search, which ranks few, must find the same answer. Returns the number of candidates that it
+ * rules out. */
 static uint32_t
 answers_agree (const struct weft_job *job)
 {
@@ -388,7 +392,8 @@ answers_agree (const struct weft_job *job)
   return few->by_fate[WEFT_FATE_PRUNED];
 }
 
-/* Memory such that some of them fit; what libraries take is far more than these models. */
+/* Reduces the GPU memory so that only some of the strategies fit. Library memory, which exceeds
+ * that of these small models, is set to 0. */
 static void
 tighten (struct weft_job *job, double share)
 {
