@@ -3,6 +3,7 @@
 #include "core/base/conf.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/invariant.h"
 #include "core/base/suggest.h"
 #include <string.h>
 
@@ -116,7 +117,7 @@ apply_fixed (const struct weft_family *family, union weft_model *model)
     int f = weft_table_find (&weft_model_table, pair[0]);
     gboolean ok =
         f >= 0 && weft_field_parse (&weft_model_table.field[f], pair[1], &model->at[f], NULL);
-    g_assert (ok);
+    WEFT_INVARIANT (ok);
   }
   model->family = g_quark_from_string (family->type);
 }
@@ -208,7 +209,7 @@ check_given (const struct weft_hf_reader *r, const char *names, GError **error)
 
   for (unsigned i = 0; wanted[i] && *wanted[i]; i++) {
     int f = weft_table_find (&weft_model_table, wanted[i]);
-    g_assert (f >= 0);
+    WEFT_INVARIANT (f >= 0);
     if (r->typed[f] ||
         (f == WEFT_MODEL_max_position_embeddings && r->typed[WEFT_MODEL_seq_length]))
       continue;

@@ -1,5 +1,6 @@
 #include "core/schedule/grid.h"
 #include "core/base/error.h"
+#include "core/base/invariant.h"
 #include "core/schedule/order.h"
 
 /* Work and look of each phase. The colours keep dark text readable and contrast with white and
@@ -174,7 +175,7 @@ weft_grid_new (const struct weft_grid_spec *spec, GError **error)
 {
   const struct weft_schedule_row *row = &weft_schedules[spec->schedule];
 
-  g_assert (spec->n_ranks > 0 && spec->n_micro > 0 && spec->n_micro <= UINT16_MAX);
+  WEFT_INVARIANT (spec->n_ranks > 0 && spec->n_micro > 0 && spec->n_micro <= UINT16_MAX);
   if (!fits (spec, error))
     return NULL;
   weft_grid *grid =
