@@ -8,8 +8,8 @@
  *
  * Buckets are those of the layout, and one more bucket in its own group for a tied head with a
  * separate sum. All buckets of a group are gathered and reduced together: a unit with weights in
- * fp8 has two buckets. Experts that expert parallel ranks share are a group of their own, gathered
- * and reduced by the ranks that hold the same experts. */
+ * fp8 has two buckets. Experts that are distributed over expert parallel ranks are a separate
+ * group, gathered and reduced by the ranks that hold the same experts. */
 #pragma once
 #include "core/passes/replicas/buckets.h"
 
