@@ -78,6 +78,8 @@ struct weft_wrapper {
   uint32_t (*reduced) (struct weft_step *s, uint32_t param);
   uint32_t (*reduced_head) (struct weft_step *s);
   void (*gather_weights) (struct weft_step *s);
+  /* Launches gathers of a chunk before any of its weights is read (aligned.c). */
+  void (*gather_chunk) (struct weft_step *s, uint32_t chunk);
 };
 
 struct weft_replicas {
@@ -136,9 +138,17 @@ uint32_t weft_ddp_reduced_head (struct weft_step *s);
 void weft_ddp_before_read (struct weft_step *s, uint32_t param);
 void weft_ddp_gather_weights (struct weft_step *s);
 
-/* Launches what is left of a chunk: reductions of complete gradients; gathers of weights. */
+/* Launches the reductions of a chunk whose gradients are complete. */
 void weft_ddp_reduce_chunk (struct weft_step *s, uint32_t chunk);
+
+/* Launches all gathers of a chunk that were not launched; only those that the chunk's first group
+ * launches when it is used. */
 void weft_ddp_gather_chunk (struct weft_step *s, uint32_t chunk);
+void weft_ddp_gather_first (struct weft_step *s, uint32_t chunk);
+
+/* The group of a chunk that its forward uses first where groups are units, or WEFT_NO_GROUP. */
+#define WEFT_NO_GROUP UINT32_MAX
+uint32_t weft_ddp_first_group (const struct weft_step *s, uint32_t chunk);
 
 /* Elements of a bucket; the group of a parameter's bucket; the buckets of a group. */
 uint64_t weft_ddp_bucket_size (const struct weft_step *s, uint32_t k);

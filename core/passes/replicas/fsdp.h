@@ -62,6 +62,7 @@ void weft_outer_reduce (struct weft_step *s, uint32_t k, uint8_t flags);
 uint32_t weft_fsdp_unit (const struct weft_step *s, uint32_t param);
 void weft_fsdp_start (struct weft_step *s);
 void weft_fsdp_before_read (struct weft_step *s, uint32_t param);
+void weft_fsdp_gather_first (struct weft_step *s, uint32_t chunk);
 /* Whether group `other` is gathered when g is first used: few enough elements lie between them. */
 gboolean weft_fsdp_reaches (const struct weft_step *s, uint32_t g, uint32_t other);
 void weft_fsdp_reshard_layer (struct weft_step *s, uint32_t layer);
