@@ -34,6 +34,7 @@
  *   gradients   of outputs are e5m2 if fp8_format is hybrid; all else is e4m3
  *   the rest    products of the router and of gates run in bf16, as upstream */
 #include "core/passes/layer/fp8_products.h"
+#include "core/base/invariant.h"
 
 /* The number of elements with one scale: Float8BlockScaling of Transformer Engine; OCP Microscaling
  * Formats 1.0. */
@@ -303,7 +304,7 @@ copy_of (const struct weft_step *s, uint32_t codes)
 {
   struct copy *copy = g_hash_table_lookup (s->layer->fp8->copies, GUINT_TO_POINTER (codes));
 
-  g_assert (copy);
+  WEFT_INVARIANT (copy);
   return copy;
 }
 

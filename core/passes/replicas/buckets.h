@@ -79,6 +79,8 @@ struct weft_wrapper {
   uint32_t (*reduced) (struct weft_step *s, uint32_t param);
   uint32_t (*reduced_head) (struct weft_step *s);
   void (*gather_weights) (struct weft_step *s);
+  /* Launches gathers of a chunk before any of its weights is read (aligned.c). */
+  void (*gather_chunk) (struct weft_step *s, uint32_t chunk);
 };
 
 struct weft_replicas {
@@ -147,10 +149,19 @@ uint32_t weft_ddp_reduced_head (struct weft_step *s);
 void weft_ddp_before_read (struct weft_step *s, uint32_t param);
 void weft_ddp_gather_weights (struct weft_step *s);
 
-/* Launches the remaining collectives of a chunk: reductions of complete gradients, or gathers of
- * weights. */
+/* Launches the reductions of a chunk whose gradients are complete. */
 void weft_ddp_reduce_chunk (struct weft_step *s, uint32_t chunk);
+
+/* Launches all gathers of a chunk that were not launched yet. */
 void weft_ddp_gather_chunk (struct weft_step *s, uint32_t chunk);
+
+/* Launches only the gathers that the first use of the chunk's first group would launch. */
+void weft_ddp_gather_first (struct weft_step *s, uint32_t chunk);
+
+/* If groups are units: the group that forward of a chunk reads first, or WEFT_NO_GROUP if the chunk
+ * has no group. */
+#define WEFT_NO_GROUP UINT32_MAX
+uint32_t weft_ddp_first_group (const struct weft_step *s, uint32_t chunk);
 
 /* Elements of bucket k, with padding. */
 uint64_t weft_ddp_bucket_size (const struct weft_step *s, uint32_t k);

@@ -17,6 +17,7 @@
  * one instance, then its slice is reduced between instances, on a separate lane. Hybrid sharding of
  * Megatron-FSDP uses another lane for its collectives between groups (fsdp_outer.c). */
 #include "core/passes/replicas/fsdp.h"
+#include "core/base/invariant.h"
 
 static gboolean
 alone (const struct weft_step *s, uint32_t k)
@@ -460,7 +461,7 @@ finish_group (struct weft_step *s, uint32_t g)
   uint32_t n;
   const uint32_t *bucket = weft_ddp_members (s, g, &n);
 
-  g_assert (s->replicas->group[g].n_ready == s->replicas->group[g].n_due);
+  WEFT_INVARIANT (s->replicas->group[g].n_ready == s->replicas->group[g].n_due);
   if (!s->replicas->group[g].launched)
     launch_reduce (s, g);
   for (uint32_t i = 0; i < n; i++)
@@ -618,16 +619,25 @@ gathered (const struct weft_step *s, uint32_t g)
   return s->replicas->bucket[bucket[n - 1]].gathered;
 }
 
+/* Launches the gathers that are due at the first use of group g. */
+static void
+launch_due (struct weft_step *s, uint32_t g)
+{
+  uint32_t q = s->params->layout.group[g].chunk;
+  struct weft_chain *chain = &s->replicas->chain[q];
+
+  while (chain->next < chain->n_gather && is_due (s, g, chain->next))
+    launch_gather (s, gathered_at (s, q, chain->next++));
+}
+
 /* The first use of a group launches its gather if it was not launched yet, waits for it, and
  * launches the gather of the next group. Megatron-FSDP launches several groups ahead. */
 void
 weft_ddp_before_read (struct weft_step *s, uint32_t param)
 {
-  uint32_t g = weft_ddp_group_of (s, param), q = s->params->layout.group[g].chunk, op;
-  struct weft_chain *chain = &s->replicas->chain[q];
+  uint32_t g = weft_ddp_group_of (s, param), op;
 
-  while (chain->next < chain->n_gather && is_due (s, g, chain->next))
-    launch_gather (s, gathered_at (s, q, chain->next++));
+  launch_due (s, g);
   if ((op = gathered (s, g)) == WEFT_NO_OP)
     return;
   weft_next_kernel_waits_for (s, op);
@@ -642,6 +652,22 @@ weft_ddp_gather_chunk (struct weft_step *s, uint32_t chunk)
   for (uint32_t q = chunk; q < 2 * s->n_chunks; q += s->n_chunks)
     while (s->replicas->chain[q].next < s->replicas->chain[q].n_gather)
       launch_gather (s, gathered_at (s, q, s->replicas->chain[q].next++));
+}
+
+void
+weft_ddp_gather_first (struct weft_step *s, uint32_t chunk)
+{
+  for (uint32_t q = chunk; q < 2 * s->n_chunks; q += s->n_chunks)
+    if (s->replicas->chain[q].n_gather > 0)
+      launch_due (s, gathered_at (s, q, 0));
+}
+
+uint32_t
+weft_ddp_first_group (const struct weft_step *s, uint32_t chunk)
+{
+  uint32_t n, first = first_group (s, chunk, &n);
+
+  return n > 0 ? first : WEFT_NO_GROUP;
 }
 
 /* After the update: gathers the groups of a chunk in the order in which forward reads them. */

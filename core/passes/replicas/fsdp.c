@@ -305,6 +305,17 @@ prefetch (struct weft_step *s, uint32_t g)
   }
 }
 
+/* Gathers those groups of a unit that are not gathered now. */
+static void
+gather_unit (struct weft_step *s, uint32_t first, uint32_t end)
+{
+  for (uint32_t i = first; i < end; i++)
+    s->replicas->group[i].idle = FALSE;
+  for (uint32_t i = first; i < end; i++)
+    if (!is_there (s, i))
+      gather (s, i);
+}
+
 /* Gathers a unit together with its experts, and prefetches. Kernels wait for all groups of the unit
  * (megatron_fsdp.py, pre_forward_param_unshard). */
 static void
@@ -313,11 +324,7 @@ enter_unit (struct weft_step *s, uint32_t g)
   uint32_t first, end = unit_end (s, g, &first);
   uint32_t pass = 2 * s->replicas->n_cell + (s->at.phase == WEFT_PHASE_FORWARD);
 
-  for (uint32_t i = first; i < end; i++)
-    s->replicas->group[i].idle = FALSE;
-  for (uint32_t i = first; i < end; i++)
-    if (!is_there (s, i))
-      gather (s, i);
+  gather_unit (s, first, end);
   if (s->replicas->group[g].entered == pass || s->at.phase == WEFT_PHASE_RECOMPUTE)
     return;
   for (uint32_t i = first; i < end; i++)
@@ -339,6 +346,21 @@ weft_fsdp_before_read (struct weft_step *s, uint32_t param)
   if (!group->gathered)
     weft_fp8_weights_gathered (s, g);
   group->gathered = TRUE;
+}
+
+void
+weft_fsdp_gather_first (struct weft_step *s, uint32_t chunk)
+{
+  uint32_t g = weft_ddp_first_group (s, chunk), first;
+  struct weft_op at = s->at;
+
+  if (g == WEFT_NO_GROUP)
+    return;
+  uint32_t end = unit_end (s, g, &first);
+  s->at.phase = WEFT_PHASE_FORWARD;
+  gather_unit (s, first, end);
+  prefetch (s, end - 1);
+  s->at = at;
 }
 
 static void

@@ -69,6 +69,7 @@ uint32_t weft_fsdp_unit (const struct weft_step *s, uint32_t param);
 /* Functions of the table in wrapper.c. */
 void weft_fsdp_start (struct weft_step *s);
 void weft_fsdp_before_read (struct weft_step *s, uint32_t param);
+void weft_fsdp_gather_first (struct weft_step *s, uint32_t chunk);
 /* Whether the first use of group g also gathers group `other`: the groups between them have fewer
  * elements than half of the unit size. */
 gboolean weft_fsdp_reaches (const struct weft_step *s, uint32_t g, uint32_t other);

@@ -18,6 +18,7 @@
  * Pieces give the same bits as the whole product: rows and columns are independent, and the
  * pieces that a ring delivers are added at its end, in the order of ranks. */
 #include "core/passes/shard/parts.h"
+#include "core/base/invariant.h"
 
 #define SPLITS 4 /* transformer_engine/pytorch/module/base.py, num_splits of pipelined products */
 
@@ -87,7 +88,7 @@ room (struct weft_step *s, enum weft_layer_param which, enum pass pass, enum wef
     return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, dtype, elements, name);
   if (*room == WEFT_NO_BUF)
     *room = weft_step_permanent (s, WEFT_BUF_COMMUNICATION, dtype, elements, name);
-  g_assert (weft_step_elements (s, *room) == elements);
+  WEFT_INVARIANT (weft_step_elements (s, *room) == elements);
   return *room;
 }
 
