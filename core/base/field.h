@@ -68,6 +68,8 @@ gboolean weft_table_unknown (const struct weft_table *table, const char *name, G
 
 gboolean weft_field_parse (const struct weft_field *field, const char *text,
                            union weft_value *value, GError **error);
+/* Whether a value is one that weft_field_parse() accepts. */
+gboolean weft_field_holds (const struct weft_field *field, union weft_value value);
 gboolean weft_field_is_default (const struct weft_field *field, union weft_value value);
 
 /* Inverts weft_field_parse().  Caller frees. */

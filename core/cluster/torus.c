@@ -1,5 +1,6 @@
 #include "core/cluster/torus.h"
 #include "core/base/error.h"
+#include "core/base/invariant.h"
 #include "core/base/units.h"
 #include <string.h>
 
@@ -77,7 +78,7 @@ static void
 measure (struct weft_fabric *f)
 {
   if (!find_sides (f->cluster, f->side))
-    g_assert_not_reached (); /* check() has refused such a size */
+    WEFT_UNREACHABLE (); /* check() has refused such a size */
   f->wraps = axes_wrap (f->cluster, f->side);
 }
 

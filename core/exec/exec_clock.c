@@ -3,6 +3,7 @@
  * simulator if no ops contend, and is a lower bound of it otherwise.  It is fast enough to rank a
  * whole search space. */
 #include "core/exec/exec.h"
+#include "core/base/invariant.h"
 #include "core/plan/replay.h"
 
 struct clock {
@@ -54,7 +55,7 @@ clock_wait (weft_exec *x, uint32_t row, enum weft_lane lane, uint32_t op, GError
   const struct clock *c = (const struct clock *) x;
 
   (void) lane, (void) error;
-  g_assert (op < c->issued[row]);
+  WEFT_INVARIANT (op < c->issued[row]);
   return TRUE;
 }
 
@@ -64,7 +65,7 @@ clock_issue (weft_exec *x, uint32_t row, uint32_t op, GError **error)
   struct clock *c = (struct clock *) x;
 
   (void) error;
-  g_assert (op == c->issued[row]);
+  WEFT_INVARIANT (op == c->issued[row]);
   c->issued[row]++;
   return TRUE;
 }
