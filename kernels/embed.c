@@ -1,5 +1,5 @@
 /* Embedding. Backward gathers the tokens of each vocabulary row instead of scattering tokens to
- * rows, so that one thread computes the sum of a row, in token order. */
+ * rows, so that the sum of a row is computed by one thread per column and in token order. */
 #include "kernels/float.h"
 #include "kernels/part.h"
 #include "kernels/sums.h"

@@ -30,6 +30,7 @@
 #include "planner/space.h"
 
 enum weft_fate {
+  WEFT_FATE_FAULT,     /* an internal check failed (core/base/invariant.h): a bug, reported */
   WEFT_FATE_RULE,      /* breaks a rule */
   WEFT_FATE_MEMORY,    /* does not fit in memory */
   WEFT_FATE_PRUNED,    /* ruled out by its lower bound */
@@ -58,6 +59,7 @@ typedef struct weft_search {
   const struct weft_candidate *miss; /* the fastest candidate that does not fit and would be
                                         simulated if it did; NULL if none or not requested */
   double gap, wall_seconds;
+  GError *fault; /* of the first candidate with WEFT_FATE_FAULT; NULL if there is none; owned */
 } weft_search;
 
 struct weft_search_options {

@@ -41,8 +41,9 @@ weft_fold_depth (uint32_t n)
 /* Adds entry `below` + 1 of the stack to entry `below`. */
 typedef void (*weft_fold_join) (void *stack, uint32_t below);
 
-/* Leaf i of n is entry `top` of a stack that the caller stores.  Returns the number of entries
- * afterwards: 1 after the last leaf, the whole sum. */
+/* Adds leaf i of n, which the caller has stored as entry `top` of the stack: calls `join` for each
+ * addition.  Returns the number of entries that remain; after the last leaf it is 1, and that entry
+ * is the whole sum. */
 static inline uint32_t
 weft_fold_push (uint32_t top, uint32_t i, uint32_t n, weft_fold_join join, void *stack)
 {

@@ -1,5 +1,5 @@
-/* model_hf.h - how a Hugging Face config.json becomes fields of model.def. Private to the files
- * that read it.
+/* model_hf.h - how a Hugging Face config.json becomes fields of model.def. Private to the
+ * files that read it:
  *
  *   model_hf.c       the file: its family, fixed and required fields, keys that interact
  *   model_hf_keys.c  single keys
@@ -12,7 +12,7 @@
 #include "core/base/json_scan.h"
 #include "core/job/family.h"
 
-enum { WEFT_HF_UNSAID = -1 /* of a flag */ };
+enum { WEFT_HF_UNSAID = -1 /* value of a flag that the file does not give */ };
 
 struct weft_hf_reader {
   union weft_model *model;

@@ -1,4 +1,5 @@
 #include "core/plan/activations.h"
+#include "core/base/invariant.h"
 #include "core/passes/shard/shard.h"
 
 /* A list under construction, and the sizes in its formulas. */
@@ -16,7 +17,7 @@ put (struct list *l, const char *what, uint32_t size, uint64_t rows, uint64_t co
 {
   struct weft_kept *row = &l->row[l->n++];
 
-  g_assert (l->n <= WEFT_MOST_ACTIVATIONS);
+  WEFT_INVARIANT (l->n <= WEFT_MOST_ACTIVATIONS);
   row->what = what;
   row->bytes = (double) size * rows * columns;
   g_snprintf (row->formula, sizeof row->formula,

@@ -1,4 +1,5 @@
 #include "core/plan/actors.h"
+#include "core/base/invariant.h"
 #include "core/program/coll.h"
 #include "core/base/mix.h"
 #include <string.h>
@@ -37,7 +38,7 @@ weft_group_pattern (enum weft_group_kind kind, uint32_t way)
   for (uint32_t i = 0; i < G_N_ELEMENTS (moving); i++)
     if (moving[i] == kind)
       return WEFT_N_PATTERN + i * WEFT_MAX_WAYS + way;
-  g_assert_not_reached ();
+  WEFT_UNREACHABLE ();
 }
 
 /* Patterns in which each rank sends to its neighbour in a ring. */
@@ -56,7 +57,7 @@ weft_ring_pattern (enum weft_group_kind kind, gboolean back)
   for (uint32_t p = 0; p < WEFT_N_PATTERN; p++)
     if (rings[p].group == kind && rings[p].back == back)
       return p;
-  g_assert_not_reached ();
+  WEFT_UNREACHABLE ();
 }
 
 static uint64_t
@@ -79,7 +80,7 @@ outline_of (const struct colouring *c, enum weft_group_kind kind, const struct w
   }
   const struct weft_coll_shape *found =
       &g_array_index (c->outline, struct weft_coll_shape, *place - 1);
-  g_assert (memcmp (&found->group, g, sizeof *g) == 0);
+  WEFT_INVARIANT (memcmp (&found->group, g, sizeof *g) == 0);
   return found;
 }
 

@@ -2,6 +2,7 @@
 #include "core/plan/check.h"
 #include "core/plan/cost.h"
 #include "core/base/error.h"
+#include "core/base/invariant.h"
 #include "core/passes/step.h"
 #include <string.h>
 
@@ -310,6 +311,20 @@ build_roles (weft_plan *plan, build_program build, enum weft_plan_depth depth)
     weft_coll_shape_release (&groups[kind]);
 }
 
+struct building {
+  weft_plan *plan;
+  build_program build;
+  enum weft_plan_depth depth;
+};
+
+static void
+build_guarded (void *data)
+{
+  const struct building *b = data;
+
+  build_roles (b->plan, b->build, b->depth);
+}
+
 gboolean
 weft_plan_check (const weft_plan *plan, GError **error)
 {
@@ -318,6 +333,20 @@ weft_plan_check (const weft_plan *plan, GError **error)
         !weft_check_addresses (plan->role[role], error))
       return FALSE;
   return weft_check_roles (&plan->mesh, plan->role, error);
+}
+
+/* A program of our own that fails its checks is a bug. */
+static gboolean
+prove (const weft_plan *plan, GError **error)
+{
+  g_autoptr (GError) failure = NULL;
+
+  if (weft_plan_check (plan, &failure))
+    return TRUE;
+  g_set_error (error, WEFT_ERROR, WEFT_ERROR_BUG,
+               "internal error: the plan fails its proof; please report it with this job: %s",
+               failure->message);
+  return FALSE;
 }
 
 static weft_plan *
@@ -336,10 +365,10 @@ make_plan (const struct weft_job *job, build_program build, enum weft_plan_depth
   const char *table = g_quark_to_string ((GQuark) job->cluster.f.cost_table);
   if (table && *table && !(plan->table = weft_cost_table_load (table, error)))
     return NULL;
-  build_roles (plan, build, depth);
-  if (depth >= WEFT_PLAN_PROVED && !weft_plan_check (plan, error))
+  struct building building = { plan, build, depth };
+  if (!weft_guarded (build_guarded, &building, error))
     return NULL;
-  return g_steal_pointer (&plan);
+  return depth < WEFT_PLAN_PROVED || prove (plan, error) ? g_steal_pointer (&plan) : NULL;
 }
 
 weft_plan *
@@ -380,7 +409,7 @@ void
 weft_plan_free (weft_plan *plan)
 {
   for (uint32_t role = 0; role < plan->n_roles; role++) {
-    weft_program_free (plan->role[role]);
+    g_clear_pointer (&plan->role[role], weft_program_free);
     weft_memory_clear (&plan->memory[role]);
     g_free (plan->seconds[role]);
   }

@@ -16,7 +16,7 @@ weft_grid_csv (const weft_grid *grid)
   GString *text = g_string_new (NULL);
 
   for (uint32_t rank = 0; rank < grid->n_ranks; rank++) {
-    gboolean second = FALSE; /* of a pair */
+    gboolean second = FALSE; /* whether the last cell began a pair */
     for (uint32_t i = 0; i < grid->n_cell[rank]; i++) {
       const struct weft_cell *cell = &grid->cell[rank][i];
       g_autofree char *name = weft_cell_print (grid, rank, cell);
@@ -43,14 +43,14 @@ struct action {
 struct reader {
   const char *where;
   uint32_t line, column;              /* of the current cell, from 1 */
-  enum { ALONE, FIRST, SECOND } half; /* of a pair */
+  enum { ALONE, FIRST, SECOND } half; /* position in a pair */
   GPtrArray *row;                     /* by rank: GArray of struct action */
   GError **error;
 };
 
 static const char pair_word[] = "OVERLAP_F_B";
 
-/* Actions that PyTorch adds when it lowers a schedule. */
+/* Actions that PyTorch adds when it lowers a schedule; they are skipped. */
 static const char *const passed_over[] = { "UNSHARD", "RESHARD", "REDUCE_GRAD", "SEND_F",
                                            "RECV_F",  "SEND_B",  "RECV_B" };
 
@@ -66,7 +66,7 @@ refuse (const struct reader *r, const char *cell)
       r->where, r->line, r->column, found, pair_word);
 }
 
-/* A number of at most five digits; -1: none. */
+/* Reads a number of at most five digits; -1 if there is none. */
 static int64_t
 read_number (const char **at)
 {
@@ -295,8 +295,8 @@ count_pieces (struct plan *plan)
   return TRUE;
 }
 
-/* The copy of a microbatch is where it enters the pipeline; other stages follow their
- * microbatches. */
+/* Numbers the copies of the model by the ranks that run stage 0. A microbatch belongs to the copy
+ * in which it passes stage 0; the other stages of a copy are those that run its microbatches. */
 static gboolean
 find_copies (struct plan *plan)
 {
@@ -360,7 +360,8 @@ grid_of (struct plan *plan)
   return grid;
 }
 
-/* Refuses sizes that the text is too short for before allocating by them. */
+/* Builds the grid of the actions that were read. Before it allocates memory, it refuses numbers of
+ * stages and microbatches for which the text has too few cells. */
 static weft_grid *
 settle (const struct reader *r)
 {

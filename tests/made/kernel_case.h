@@ -1,6 +1,6 @@
 /* kernel_case.h - kernel calls with random shapes and operands. Each call exists twice: with
- * doubles for the fp64 reference, and with the types that an executor stores. core/program/op.h
- * defines shapes and operands. */
+ * doubles for the fp64 reference, and with the types that an executor stores. core/ops.def defines
+ * shapes and operands. */
 #pragma once
 #include "kernels/kernel.h"
 #include <setjmp.h>

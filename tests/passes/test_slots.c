@@ -100,6 +100,34 @@ align_param_gather_asks_for_two_chunks_at_once_and_for_the_third_at_its_slot (vo
     }
 }
 
+/* start_param_sync() of Megatron-FSDP gathers the first unit of a chunk and what is prefetched with
+ * it (megatron_fsdp.py): here units are large enough that nothing is prefetched. */
+static void
+align_param_gather_gathers_the_first_unit_of_a_sharded_chunk (void **state)
+{
+  static const char *const levels[] = { "1 ", "2 ", "3 " };
+
+  (void) state;
+  for (uint32_t r = 0; r < 4; r++)
+    for (uint32_t i = 0; i < G_N_ELEMENTS (levels); i++) {
+      g_autofree char *words =
+          g_strconcat (THREE "overlap_param_gather=true use_megatron_fsdp=true align_param_gather="
+                             "true suggested_communication_unit_size=2 zero_dp_strategy=",
+                       levels[i], NULL);
+      g_autoptr (weft_program) p = built (words, r);
+      uint32_t gathers[13] = { 0 }, cells = 0;
+      for (uint32_t op = 0; op < p->n_op; op++)
+        if (p->op[op].kind == WEFT_OP_ATTENTION)
+          cells++;
+        else if (p->op[op].kind == WEFT_OP_ALL_GATHER && p->op[op].lane == WEFT_LANE_DP &&
+                 cells <= 12)
+          gathers[cells]++;
+      /* Before the first cell: a unit of chunk 0, one of chunk 1. */
+      assert_true (gathers[0] >= 2);
+      assert_true (gathers[4 - r] >= 1);
+    }
+}
+
 static uint32_t
 head_gradient (const weft_program *p, uint32_t micro)
 {
@@ -224,6 +252,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (grad_sync_func_aligned_starts_a_chunk_at_one_slot_on_all_ranks),
   cmocka_unit_test (grad_sync_func_aligned_without_chunks_leaves_later_stages_to_the_bubble),
   cmocka_unit_test (align_param_gather_asks_for_two_chunks_at_once_and_for_the_third_at_its_slot),
+  cmocka_unit_test (align_param_gather_gathers_the_first_unit_of_a_sharded_chunk),
   cmocka_unit_test (defer_embedding_wgrad_compute_puts_head_gradients_behind_the_last_backward),
   cmocka_unit_test (wgrad_deferral_limit_bounds_what_waits),
   cmocka_unit_test (variable_seq_lengths_sends_24_bytes_and_waits_for_the_device),

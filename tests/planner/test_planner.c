@@ -1,6 +1,8 @@
 /* The search against an exhaustive one: both find the same strategies, and no lower bound rules out
  * the best. */
 #include "core/base/error.h"
+#include "core/job/pipeline.h"
+#include "core/job/stages.h"
 #include "core/report/report.h"
 #include "exec_sim/exec_sim.h"
 #include "planner/bound.h"
@@ -299,6 +301,48 @@ the_space_has_what_was_published (void **state)
   }
 }
 
+/* 27 layers on any number of stages: every stage has a layer at least, and nothing else is odd. */
+static void
+layers_that_no_pipeline_divides_are_spread_over_all_stages (void **state)
+{
+  (void) state;
+  for (uint32_t p = 1; p <= 27; p++) {
+    g_autofree char *stages = g_strdup_printf ("%u", p), *gpus = g_strdup_printf ("%u", 8 * p);
+    const char *const words[] = { "model",
+                                  "llama-nano",
+                                  "num-layers",
+                                  "27",
+                                  "topology",
+                                  "dgx-h100",
+                                  "gpus",
+                                  gpus,
+                                  "global-batch-size",
+                                  "64",
+                                  "pipeline-model-parallel-size",
+                                  stages,
+                                  NULL };
+    struct weft_job job = job_of (words);
+    g_autoptr (GArray) space = weft_space_enumerate (&job);
+    assert_true (space->len > 0);
+    for (guint i = 0; i < space->len; i++) {
+      struct weft_job one = weft_space_job (&job, &g_array_index (space, struct weft_choice, i));
+      uint32_t ranks[27], sum = 0;
+      for (uint32_t r = 0; r < p; r++)
+        ranks[r] = r;
+      g_autofree char *problem = weft_job_stages_problem (&one);
+      assert_null (problem);
+      if (weft_job_chunks (&one) > 1)
+        continue;
+      g_autofree uint32_t *layers = weft_job_stage_layers (&one, ranks, p);
+      for (uint32_t r = 0; r < p; r++) {
+        assert_in_range (layers[r], 1, 27);
+        sum += layers[r];
+      }
+      assert_int_equal (sum, 27);
+    }
+  }
+}
+
 static void
 a_model_that_fits_nowhere_is_infeasible (void **state)
 {
@@ -483,6 +527,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (the_order_is_by_simulated_time_and_counts_add_up),
   cmocka_unit_test (a_knob_that_was_given_stays),
   cmocka_unit_test (the_space_has_what_was_published),
+  cmocka_unit_test (layers_that_no_pipeline_divides_are_spread_over_all_stages),
   cmocka_unit_test (a_model_that_fits_nowhere_is_infeasible),
   cmocka_unit_test (finalists_fit_and_were_proved),
   cmocka_unit_test (bounds_change_no_answer),

@@ -7,6 +7,7 @@
  * behind it, copies to the host).  Or the second moves up to the first, unless it depends on an op
  * that the first does not: a copy from the host. */
 #include "core/passes/rewrite/rewrite.h"
+#include "core/base/invariant.h"
 #include <string.h>
 
 static const struct fusion {
@@ -189,7 +190,7 @@ intern (GArray *shapes, const struct weft_shape *shape)
   for (guint i = 0; i < shapes->len; i++)
     if (memcmp (&g_array_index (shapes, struct weft_shape, i), shape, sizeof *shape) == 0)
       return (uint16_t) i;
-  g_assert (shapes->len < UINT16_MAX);
+  WEFT_INVARIANT (shapes->len < UINT16_MAX);
   g_array_append_vals (shapes, shape, 1);
   return (uint16_t) (shapes->len - 1);
 }
