@@ -104,7 +104,7 @@ typedef struct weft_prediction {
   bool fits;
 } weft_prediction;
 
-/* `executor` is "sim", "clock" or NULL (sim). */
+/* Predicts the step of a job. `executor` is "sim", "clock" or NULL (sim). */
 WEFT_API bool weft_job_predict (const weft_job *job, const char *executor, weft_prediction *out,
                                 weft_error *error);
 
@@ -174,8 +174,9 @@ WEFT_API bool weft_module_forward_backward (weft_module *module, const int32_t *
 
 /* Backwards between begin and end only accumulate gradients. The last microbatch must be outside.
  * The earlier ones must be inside if gradients are reduced in the last backward
- * (overlap_grad_reduce); without overlap this has no effect, because nothing is reduced before
- * start_grad_sync, and Megatron-FSDP with sharded gradients reduces in every microbatch anyway. */
+ * (overlap_grad_reduce). In other cases these calls have no effect: without overlap nothing is
+ * reduced before start_grad_sync, and Megatron-FSDP with sharded gradients reduces in every
+ * microbatch. */
 WEFT_API bool weft_module_no_sync_begin (weft_module *module, weft_error *error);
 WEFT_API bool weft_module_no_sync_end (weft_module *module, weft_error *error);
 
@@ -206,8 +207,8 @@ typedef struct weft_step_result {
                      * ones */
 } weft_step_result;
 
-/* Gradient norm, clipping (clip_grad of the job), AdamW, and the parameter all-gathers that no
- * later forward includes. Ends the step. `out` may be NULL. */
+/* Ends the step: gradient norm, clipping (clip_grad of the job), AdamW, and the parameter
+ * all-gathers that no later forward includes. `out` may be NULL. */
 WEFT_API bool weft_module_step (weft_module *module, const weft_adam *adam, weft_step_result *out,
                                 weft_error *error);
 
