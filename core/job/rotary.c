@@ -2,7 +2,8 @@
 #include "core/base/invariant.h"
 #include <math.h>
 
-/* Share of the unscaled frequency: 0 below the low limit, 1 above the high one. */
+/* Weight of the unscaled frequency: 0 below low_freq_factor turns, 1 above high_freq_factor
+ * turns. */
 static double
 llama3_share (const union weft_model *m, double frequency)
 {

@@ -3,7 +3,8 @@
 #include "core/base/invariant.h"
 #include "core/schedule/order.h"
 
-/* Fill colours keep dark text readable and contrast with white and black pages. */
+/* Work and look of each phase. The colours keep dark text readable and contrast with white and
+ * black pages. */
 const struct weft_cell_kind weft_cell_kinds[WEFT_N_PHASE] = {
   [WEFT_PHASE_FORWARD] = { 1 << WEFT_WORK_FORWARD, '0', "#6ea8dc", "forward" },
   [WEFT_PHASE_BACKWARD] = { 1 << WEFT_WORK_INPUT | 1 << WEFT_WORK_WEIGHT, 'a', "#e59a4f",
