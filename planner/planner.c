@@ -108,7 +108,8 @@ rank (struct searcher *s, struct weft_candidate *c, GError **error)
   return TRUE;
 }
 
-/* One step of work on a candidate. A bug that it runs into costs this candidate, not the search. */
+/* One step of work on a candidate. A failed internal check (WEFT_ERROR_BUG) drops only this
+ * candidate; the search continues. */
 typedef gboolean (*candidate_step) (struct searcher *s, struct weft_candidate *c, GError **error);
 
 static gboolean

@@ -48,7 +48,7 @@ struct weft_candidate {
   enum { WEFT_FLOPS, WEFT_PASSES, WEFT_SCHEDULE, WEFT_PROGRAM } known; /* the source of `bound` */
   double seconds;      /* simulated step time */
   weft_plan *plan;     /* of a simulated candidate, else NULL */
-  weft_report *report; /* likewise; it has no timeline */
+  weft_report *report; /* of a simulated candidate, else NULL; it has no timeline */
 };
 
 typedef struct weft_search {

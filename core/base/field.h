@@ -41,7 +41,7 @@ struct weft_field {
   const char *lo, *hi;      /* inclusive, NULL: unbounded */
   const char *unit;         /* "B", "B/s", "s", "FLOP/s", "" */
   const char *const *words; /* NULL-terminated, for WEFT_TYPE_WORD */
-  const char *source;       /* classes or files it comes from, space separated */
+  const char *source;       /* classes or files that have the field, space separated */
   const char *affects;      /* of "program memory cost executor init"; "none: why"; or "not yet" */
   const char *aliases;      /* other spellings, space separated, or "" */
   const char *doc;          /* one line */

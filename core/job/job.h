@@ -88,8 +88,8 @@ gboolean weft_job_assemble (const weft_settings *settings, struct weft_job *job,
 /* Checks the rules of rules.def; the error begins with the rule's name. */
 gboolean weft_job_check (const struct weft_job *job, GError **error);
 
-/* Computes settings that follow from others: when a job is built, and for each planner
- * candidate. */
+/* Computes settings that follow from others. Called when a job is built, and for each candidate of
+ * the planner. */
 void weft_job_derive (struct weft_job *job);
 
 /* Whether the data-parallel wrapper is PyTorch's (fsdp2, ddp) and not Megatron-Core's. */

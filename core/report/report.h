@@ -150,7 +150,7 @@ void weft_report_print (const weft_report *report, struct weft_report_style styl
 /* Prints one line that names model, cluster and stack. */
 void weft_report_print_where (const struct weft_job *job, GString *out);
 
-/* Prints that line, and a second line with the sizes of the job. */
+/* Prints the line of weft_report_print_where() and a second line with the sizes of the job. */
 void weft_report_print_job (const struct weft_job *job, GString *out);
 
 /* Prints a bar and a line of numbers for every role. */

@@ -19,7 +19,7 @@ struct weft_cell {
 
 typedef struct weft_grid {
   uint32_t n_ranks, n_chunks, n_micro;
-  uint32_t n_stages;       /* of one copy */
+  uint32_t n_stages;       /* stages of one copy of the model */
   uint32_t n_copies;       /* n_ranks * n_chunks / n_stages */
   uint32_t *stage, *copy;  /* by rank * n_chunks + chunk */
   uint32_t *place;         /* by copy * n_stages + stage: rank * n_chunks + chunk */

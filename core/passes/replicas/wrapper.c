@@ -18,8 +18,8 @@
 enum weft_wrapper_kind {
   WEFT_WRAPPER_BUCKETS,     /* Megatron-Core's DistributedDataParallel */
   WEFT_WRAPPER_UNITS,       /* Megatron-FSDP with whole gradients and weights */
-  WEFT_WRAPPER_UNIT_GRADS,  /* with slices of gradients */
-  WEFT_WRAPPER_UNIT_PARAMS, /* with slices of gradients and weights */
+  WEFT_WRAPPER_UNIT_GRADS,  /* Megatron-FSDP with slices of gradients */
+  WEFT_WRAPPER_UNIT_PARAMS, /* Megatron-FSDP with slices of gradients and weights */
   WEFT_WRAPPER_FSDP2,
   WEFT_WRAPPER_TORCH_DDP,
   WEFT_N_WRAPPER
@@ -111,10 +111,9 @@ weft_replicas_sharding (const struct weft_job *job, const struct weft_mesh *mesh
   return &wrappers[kind_of (job, mesh)].sharding;
 }
 
-/* mp_policy: types of FSDP2. Canonical order has one type for all nodes of a sum, that of the
- * reduction. Otherwise kernels leave gradients in their own type, and the gradient that is kept is
- * fp32, as the weights. A single replica is not wrapped (NeMo Automodel
- * components/distributed/fsdp2.py). */
+/* Types of FSDP2 (mp_policy). In canonical order all nodes of a sum have the type of the reduction.
+ * Otherwise kernels write gradients in their own type, and the stored gradient is fp32, like the
+ * weights. A single replica is not wrapped (NeMo Automodel components/distributed/fsdp2.py). */
 static void
 choose_types (struct weft_step *s, gboolean wrapped)
 {
