@@ -1,10 +1,11 @@
 /* bridge.h - SimGrid as an event queue: timers, and flows of bytes that share links.
  *
- * This header is everything Weft uses of SimGrid (https://simgrid.org), and bridge.cc is the only
- * C++ of the project. The executor keeps the dependency graph. It starts a timer (a kernel) or a
- * flow (a copy, a hop of a collective) at the moment the op may start; the bridge calls back when
- * it has ended, and the callback starts the ops that depend on it. There are no actors, hosts or
- * routing tables: a flow carries the list of its links.
+ * This header has all functions of SimGrid (https://simgrid.org) that Weft uses. bridge.cc is the
+ * only C++ file of the project besides CUDA kernels. The executor keeps the dependency graph. It
+ * starts a timer (a kernel) or a flow (a copy, a hop of a collective) at the moment the op may
+ * start; the bridge calls back when the timer or flow has ended, and the callback starts the ops
+ * that depend on it. There are no actors, hosts or routing tables: a flow carries the list of its
+ * links.
  *
  *   weft_bridge_open (done, user, &error)
  *     uint32_t up = weft_bridge_link (50e9);

@@ -211,8 +211,8 @@ struct to {
   void *user;
 };
 
-/* One call for each parameter, so that padding between the parameters of a flat buffer is left out
- * of the norm; one call for a buffer that holds one bucket. */
+/* Makes one call for each parameter, so that padding between the parameters of a flat buffer is
+ * left out of the norm; one call for a buffer that holds one bucket. */
 static void
 bind_bucket_norm (const weft_bind *b, uint32_t op, struct to to)
 {
@@ -333,7 +333,7 @@ bind_stochastic (const weft_bind *b, const struct weft_kernel *all,
   }
 }
 
-/* One call for each parameter of the part. */
+/* Makes one call for each parameter of the part. */
 static void
 bind_segments (const weft_bind *b, uint32_t op, uint64_t first, struct to to)
 {

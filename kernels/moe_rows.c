@@ -216,7 +216,7 @@ fold (const struct sum *s, struct weft_range rows, uint32_t expert, uint32_t n, 
   weft_round (s->k->operand[UNPERMUTE_Y].dtype, s->n, to);
 }
 
-/* Adds row by row in the order of the experts. */
+/* Adds n_row rows, one after the other, in the order of their experts. */
 static void
 chain (const struct sum *s, uint64_t n_row, float *to)
 {

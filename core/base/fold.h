@@ -10,8 +10,8 @@
  * strategies add the same numbers in the same order.  Each node is rounded to the dtype in which it
  * is stored.  The order of two children does not matter: a + b = b + a.
  *
- * A stack computes the sum when leaves arrive in order, weft_fold_push(): leaf i is pushed, then
- * the top entry is added to the one below it weft_fold_merges (i, n) times.  (A binary counter;
+ * If leaves arrive in order, a stack computes the sum (weft_fold_push()): leaf i is pushed, then
+ * the top entry is added to the entry below it weft_fold_merges (i, n) times.  (A binary counter;
  * pairwise summation, Higham 1993.) */
 #pragma once
 #include <stdint.h>

@@ -1,8 +1,8 @@
 /* invariant.h - conditions that hold unless Weft itself has a bug, whatever the input is.
  *
  * A condition that fails aborts the process and prints its place. Inside weft_guarded() it ends the
- * guarded call with an error instead: one candidate of a search is lost, or one call of the
- * library, and the rest goes on. What the call had allocated is then not freed. */
+ * guarded call with an error instead, so that only one candidate of a search, or one call of the
+ * library, fails. Memory that the call has allocated is then not freed. */
 #pragma once
 #include <glib.h>
 
@@ -17,6 +17,7 @@
 void weft_invariant_failed (const char *condition, const char *file, int line,
                             const char *function) G_GNUC_NORETURN;
 
-/* Calls `call` with `data`. FALSE with WEFT_ERROR_BUG if an invariant fails in this thread
- * meanwhile. The call must hold no lock and must start no thread that outlives it. Guards nest. */
+/* Calls `call` with `data`. FALSE with WEFT_ERROR_BUG if an invariant fails in this thread during
+ * the call. The call must hold no lock and start no thread that outlives the call. Guarded calls
+ * may be nested. */
 gboolean weft_guarded (void (*call) (void *data), void *data, GError **error);

@@ -4,9 +4,9 @@
  * `kind` of a topology's section [fabric] names it.
  *
  * Links have a direction and a capacity.  A link that cannot be a bottleneck (a non-blocking switch
- * core, the ports of a switch that is not oversubscribed) does not exist.  Each fabric declares its
- * own kinds of links; a kind says how many of its links a cluster has and which of them serves a
- * GPU. */
+ * core, the ports of a switch that is not oversubscribed) is not modelled.  Each fabric declares
+ * its own kinds of links; a kind says how many of its links a cluster has and which of them serves
+ * a GPU. */
 #pragma once
 #include "core/cluster/cluster.h"
 
@@ -69,7 +69,8 @@ struct weft_fabric_ops {
   /* Number of GPUs if the job gives no size; NULL: one node. */
   uint32_t (*default_gpus) (const struct weft_cluster *cluster);
 
-  /* Whether a cluster of this size can be built; if not, sets an error.  NULL: every size can. */
+  /* Whether a cluster of this size can be built; if not, sets an error.  NULL: every size
+   * can be built. */
   gboolean (*check) (const struct weft_cluster *cluster, GError **error);
 
   /* Sets `side` and `wraps`; NULL if the fabric is no grid. */
@@ -86,10 +87,11 @@ struct weft_fabric_ops {
   /* Grids: coordinates of a GPU. */
   void (*place) (const struct weft_fabric *f, uint32_t gpu, uint32_t at[WEFT_MAX_AXES]);
 
-  /* weft_fabric_domain(). */
+  /* The result of weft_fabric_domain(). */
   uint32_t (*domain) (const struct weft_cluster *cluster);
 
-  /* Fills the route from GPU to GPU.  The caller passes an empty route with latency 0. */
+  /* Fills the route from GPU `from` to GPU `to`.  The caller passes an empty route with latency
+   * 0. */
   void (*route) (const struct weft_fabric *f, uint32_t from, uint32_t to, uint32_t way,
                  struct weft_route *route);
 };
@@ -106,6 +108,8 @@ uint32_t weft_fabric_domain (const struct weft_cluster *cluster);
 
 /* The fabric of a cluster, which it borrows. */
 struct weft_fabric weft_fabric_make (const struct weft_cluster *cluster);
+
+/* The operations of the kind of fabric that a cluster has. */
 const struct weft_fabric_ops *weft_fabric_ops (const struct weft_cluster *cluster);
 
 /* Bytes/s of a link. */
@@ -135,7 +139,8 @@ weft_fabric_node (const struct weft_fabric *f, uint32_t gpu)
   return f->ops->node (f, gpu);
 }
 
-/* The route from GPU to GPU.  If both directions of an axis are equally short, `way` chooses. */
+/* The route from GPU `from` to GPU `to`.  If both directions of an axis are equally short, `way`
+ * chooses. */
 void weft_fabric_route_way (const struct weft_fabric *f, uint32_t from, uint32_t to, uint32_t way,
                             struct weft_route *route);
 

@@ -30,7 +30,7 @@ weft_feed_is_training (const weft_program *p, uint32_t op)
   case WEFT_OP_ADAM:
   case WEFT_OP_AMAX_UPDATE:
     return TRUE;
-  case WEFT_OP_CAST: /* a cast of master weights runs: it writes weights that are gathered */
+  case WEFT_OP_CAST: /* but not casts of master weights, which write the weights to gather */
     return row->phase != WEFT_PHASE_FORWARD && first_buffer (p, op)->kind != WEFT_BUF_OPTIMIZER;
   case WEFT_OP_GRAD_ADD:
   case WEFT_OP_TO_HOST:

@@ -88,8 +88,8 @@ gboolean weft_job_assemble (const weft_settings *settings, struct weft_job *job,
 /* Checks the rules of rules.def; the error begins with the rule's name. */
 gboolean weft_job_check (const struct weft_job *job, GError **error);
 
-/* Computes settings that follow from others: when a job is built, and for each planner
- * candidate. */
+/* Computes settings that follow from others. Called when a job is built, and for each candidate of
+ * the planner. */
 void weft_job_derive (struct weft_job *job);
 
 /* Whether the data-parallel wrapper is PyTorch's (fsdp2, ddp) and not Megatron-Core's. */
@@ -156,9 +156,9 @@ gboolean weft_job_checks_nan (const struct weft_job *job);
  * (every layer; with Megatron-FSDP the MLP of every layer). */
 struct weft_job_recompute {
   enum weft_recompute granularity;
-  enum weft_recompute_method method; /* for full recompute */
+  enum weft_recompute_method method; /* method of full recompute */
   int64_t layers; /* recompute_num_layers, for full recompute; WEFT_NONE: not given */
-  uint32_t modules; /* for selective recompute: bits 1 << enum weft_recompute_module */
+  uint32_t modules; /* modules of selective recompute: bits 1 << enum weft_recompute_module */
 };
 struct weft_job_recompute weft_job_recompute (const struct weft_job *job);
 

@@ -370,8 +370,9 @@ step_bytes (const struct weft_job *j)
               tokens * (M (num_layers) * layer + 2.0 * M (vocab_size)));
 }
 
-/* Upper bound of the number of buckets: a bucket has at least one tensor, and all but the last and
- * tied ones reach the threshold. The default threshold allows at most one per matrix. */
+/* Upper bound of the number of buckets on a stage: a bucket has at least one tensor, and all
+ * buckets but the last and those of tied weights reach the threshold. Counts 1 for the default
+ * threshold, which allows at most one bucket per matrix. */
 static int64_t
 most_buckets (const struct weft_job *j)
 {

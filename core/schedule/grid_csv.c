@@ -1,6 +1,7 @@
 /* Grids as text, in the notation of torch.distributed.pipelining (schedules.py, _Action): one line
- * per rank, one cell per action: stage, type, microbatch. Blank cells are idle slots. Gathers of
- * weights and sends of tensors follow from the order here, so such actions are skipped.
+ * per rank, one cell per action: stage, type, microbatch. Blank cells are idle slots. In Weft
+ * gathers of weights and sends of tensors follow from the order of cells, so such actions are
+ * skipped.
  *
  * Chunks of a rank are numbered by copy and stage. If several ranks run one stage, each for other
  * microbatches, there are as many copies of the model; copies are numbered by their first
@@ -34,7 +35,7 @@ weft_grid_csv (const weft_grid *grid)
 
 /* ------------------------------------------------------------------ cells */
 
-/* A cell as parsed. */
+/* A cell that has been parsed. */
 struct action {
   uint32_t stage, micro;
   uint16_t phase, paired;
@@ -42,7 +43,7 @@ struct action {
 
 struct reader {
   const char *where;
-  uint32_t line, column;              /* of the current cell, from 1 */
+  uint32_t line, column;              /* position of the current cell, from 1 */
   enum { ALONE, FIRST, SECOND } half; /* position in a pair */
   GPtrArray *row;                     /* by rank: GArray of struct action */
   GError **error;
@@ -262,7 +263,8 @@ sort_pieces (struct plan *plan, GCompareFunc compare)
   }
 }
 
-/* Checks that every stage occurs, all equally often, and every rank. */
+/* Checks that all stages are on the same number of ranks, which is not 0, and that all ranks run
+ * the same number of stages. */
 static gboolean
 count_pieces (struct plan *plan)
 {

@@ -11,11 +11,11 @@ struct replay {
   const weft_grid *grid;
   const struct weft_cell_times *times; /* by place * stride: stride 0 is one entry for all */
   uint32_t stride;
-  double transfer; /* seconds until the output of a stage has arrived */
+  double transfer; /* seconds until the output of a stage is at the next stage */
   double **start;  /* [rank][cell], or NULL */
   double *end;     /* by event; negative: the event has not ended */
-  double *clock;   /* by rank: end of its last cell */
-  uint32_t *next;  /* by rank: its next cell */
+  double *clock;   /* by rank: end of the last cell that ran */
+  uint32_t *next;  /* by rank: index of the next cell */
 };
 
 static size_t
@@ -326,9 +326,9 @@ event_cell (const weft_grid *grid, struct event e)
   return cell;
 }
 
-/* Sets the error for a deadlock: follows the waits of blocked ranks into their cycle and names one
- * of them. Inputs alone form no cycle, so some rank of the cycle must run another cell before the
- * needed one. */
+/* Sets the error for a deadlock: follows the waits of blocked ranks into a cycle of waits and names
+ * one of these. Inputs alone form no cycle, so some rank of the cycle must run another cell before
+ * the needed one. */
 static gboolean
 blame (const struct replay *r, uint32_t rank, GError **error)
 {

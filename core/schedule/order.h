@@ -8,7 +8,7 @@ enum weft_work { WEFT_WORK_FORWARD, WEFT_WORK_INPUT, WEFT_WORK_WEIGHT, WEFT_N_WO
 /* Work of a phase, and its look in pictures; a phase without work cannot be a cell. */
 struct weft_cell_kind {
   uint8_t works; /* bits of enum weft_work */
-  char glyph;   /* for microbatch 0 */
+  char glyph;   /* mark of microbatch 0 */
   const char *colour, *name;
 };
 
@@ -55,7 +55,7 @@ void weft_grid_settle (weft_grid *grid, uint32_t place, uint32_t copy, uint32_t 
 weft_grid *weft_grid_blank (uint32_t n_ranks, uint32_t n_chunks, uint32_t n_micro,
                             enum weft_grid_shape shape);
 
-/* The functions named in core/schedules.def. */
+/* The functions that fill grids, one for each row of core/schedules.def. */
 #define SCHEDULE(id, word, doc, fill, ...) weft_order_fill fill;
 #include "core/schedules.def"
 

@@ -225,9 +225,9 @@ weft_order_v_min (const weft_grid *grid, const struct weft_grid_spec *spec, GArr
 
 /* ------------------------------------------------------------------ from both ends */
 
-/* Writes the cells of a rank in one half of the pipeline, which has `depth` ranks; `near` of them
- * are closer to the end. Chunk a runs microbatches that enter at this end, chunk b those that come
- * from the middle. */
+/* Writes the cells of a rank of DualPipe. `depth` ranks lie between an end of the pipeline and its
+ * middle; `near` of them are closer to the end than this rank. Chunk a runs microbatches that enter
+ * at this end, chunk b those that come from the middle. */
 static void
 dual (struct writer *w, uint32_t depth, uint32_t near)
 {

@@ -14,7 +14,8 @@ enum { M, N, K, EXPERTS, STRIDE };
 
 struct expert_rows {
   const int64_t *counts;
-  uint64_t per, stride, each; /* each: with a stride, all rows of an expert */
+  uint64_t per, stride, each; /* per: counts of an expert; stride: if not 0, every expert has `each`
+                               * rows */
 
   __device__ uint64_t operator() (uint64_t e) const
   {

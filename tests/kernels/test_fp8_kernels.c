@@ -195,7 +195,8 @@ magnitudes_are_noted_while_a_tensor_is_rounded_by_those_of_before (void **state)
     k.operand[3] = (struct weft_operand){ &seen, 1, WEFT_FP32, TRUE };
     weft_ref_quantise_delayed (&k);
     uint64_t other = 0;
-    for (uint64_t i = 0; i < n; i++) /* a tie in float may be none in double: allow the next code */
+    for (uint64_t i = 0; i < n; i++) /* allow the next code: a tie in float may be no tie in
+                                      * double */
       other += f.value[i] != y[i] && fabs (f.value[i] - y[i]) > 0.34 * fabs (y[i]) + 0x1p-9;
     assert_int_equal (other, 0);
     assert_true ((double) f.seen == seen);

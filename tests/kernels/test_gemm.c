@@ -608,9 +608,9 @@ attention_does_not_see_other_sequences_or_later_tokens (void **state)
 
 /* -------------------------------------------------------------------- canonical order */
 
-/* Computes the node over n sequences, whose operands begin at `at`, by kernel calls of one sequence
- * each (tests/kernels/test_context.c tests their chunks) and by the additions of core/base/fold.h.
- * The result is in `node`, as fp32 numbers rounded to the operand's type. */
+/* Computes the node of the summation tree over n sequences, whose operands begin at `at`, by kernel
+ * calls of one sequence each (tests/kernels/test_context.c tests their chunks) and by the additions
+ * of core/base/fold.h. The result is in `node`, as fp32 numbers rounded to the operand's type. */
 static void
 fold_sequences (struct trial *one, char *const at[2], uint32_t n, uint32_t output, float *node)
 {

@@ -1,5 +1,5 @@
 /* Every kernel of the table against its fp64 reference, every backward reference against
- * differences of its forward one, and the promises of kernels/kernel.h about bits. */
+ * differences of its forward one, and the rules of kernels/kernel.h about equal bits. */
 #include "core/base/exact.h"
 #include "core/base/fold.h"
 #include "kernels/float.h"
@@ -495,7 +495,7 @@ the_residual_gradient_is_added_in_place (void **state)
   g_rand_free (rand);
 }
 
-/* More tokens than embed_bwd links in lists, and more columns than fit into the scratch of
+/* Tests more tokens than embed_bwd links in lists, and more columns than fit into the scratch of
  * norm_bwd. */
 static void
 sizes_beyond_the_scratch_give_the_same_sums (void **state)

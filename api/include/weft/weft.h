@@ -51,7 +51,7 @@ WEFT_API const char *weft_version (void);
 
 /* ----------------------------------------------------------------------- errors */
 
-/* The first five values are the exit statuses of the weft command. */
+/* The first five values are also exit statuses of the weft command. */
 typedef enum weft_status {
   WEFT_STATUS_DONE = 0,
   WEFT_STATUS_FAILED = 1,     /* files, memory, numbers that are not finite */
@@ -100,11 +100,11 @@ typedef struct weft_prediction {
   double compute_s, exposed_communication_s, bubble_s; /* means over ranks; they add up to
                                                         * seconds */
   double broadcast_params_s; /* once, before the first step; 0 if nothing is sent */
-  uint64_t peak_bytes;       /* of the largest rank, including the memory of libraries */
+  uint64_t peak_bytes;       /* peak of the largest rank, including the memory of libraries */
   bool fits;
 } weft_prediction;
 
-/* `executor` is "sim", "clock" or NULL (sim). */
+/* Predicts the step of a job. `executor` is "sim", "clock" or NULL (sim). */
 WEFT_API bool weft_job_predict (const weft_job *job, const char *executor, weft_prediction *out,
                                 weft_error *error);
 
@@ -174,8 +174,9 @@ WEFT_API bool weft_module_forward_backward (weft_module *module, const int32_t *
 
 /* Backwards between begin and end only accumulate gradients. The last microbatch must be outside.
  * The earlier ones must be inside if gradients are reduced in the last backward
- * (overlap_grad_reduce); without overlap this has no effect, because nothing is reduced before
- * start_grad_sync, and Megatron-FSDP with sharded gradients reduces in every microbatch anyway. */
+ * (overlap_grad_reduce). In other cases these calls have no effect: without overlap nothing is
+ * reduced before start_grad_sync, and Megatron-FSDP with sharded gradients reduces in every
+ * microbatch. */
 WEFT_API bool weft_module_no_sync_begin (weft_module *module, weft_error *error);
 WEFT_API bool weft_module_no_sync_end (weft_module *module, weft_error *error);
 
@@ -202,12 +203,12 @@ typedef struct weft_step_result {
   double loss;      /* mean over all tokens of the global batch, before the update */
   double grad_norm; /* before clipping; NaN if clip_grad = 0 */
   bool skipped;     /* whether the update was skipped because the norm was not finite */
-  uint64_t large;   /* check_for_large_grads: buckets of all ranks with norms far above the first
-                     * ones */
+  uint64_t large;   /* check_for_large_grads: buckets of all ranks with norms far above those of the
+                     * first buckets */
 } weft_step_result;
 
-/* Gradient norm, clipping (clip_grad of the job), AdamW, and the parameter all-gathers that no
- * later forward includes. Ends the step. `out` may be NULL. */
+/* Ends the step: gradient norm, clipping (clip_grad of the job), AdamW, and the parameter
+ * all-gathers that no later forward includes. `out` may be NULL. */
 WEFT_API bool weft_module_step (weft_module *module, const weft_adam *adam, weft_step_result *out,
                                 weft_error *error);
 
