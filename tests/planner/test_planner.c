@@ -301,7 +301,7 @@ the_space_has_what_was_published (void **state)
   }
 }
 
-/* 27 layers on any number of stages: every stage has a layer at least, and nothing else is odd. */
+/* The space has strategies for 27 layers on 1 to 27 stages, and each stage has at least one layer. */
 static void
 layers_that_no_pipeline_divides_are_spread_over_all_stages (void **state)
 {
