@@ -59,10 +59,10 @@ enum {
  *  +-----------------+-----------------+
  *  |      shape      |      name       |   index into shapes[], names[]
  *  +-----------------+-----------------+
- *  | chunk  | phase | peer | reduce | peer: +1 next stage, -1 previous stage;
+ *  | chunk  | phase  |  peer  | reduce |   peer: +1 next stage, -1 previous stage;
  *  +--------+--------+--------+--------+   of a broadcast -1: the last member is its root;
  *  |              deps                 |   first index into deps[]; ends where the next op begins
- *  |              uses | first index into uses[]; ends likewise
+ *  |              uses                 |   first index into uses[]; ends likewise
  *  +-----------------------------------+   peer of a shift, and of kernels of context parallel
  *                                          ranks: core/ops.def */
 struct weft_op {
