@@ -94,7 +94,8 @@ struct bridge {
   zone *hosts = nullptr, *cables = nullptr;
   sg::Host *from = nullptr, *to = nullptr;
   kernel::resource::Model *network = nullptr;
-  std::vector<sg::Link *> links; /* of all simulations; the current one uses the first n_links */
+  std::vector<sg::Link *> links; /* links of all simulations; the current one uses the first
+                                    n_links */
   std::vector<double> capacity;
 
   bool ready = false, wanted = true, open = false, delivering = false;
