@@ -51,7 +51,7 @@ double weft_cost_host_kernel (const struct weft_cost *cost, enum weft_op_kind ki
 struct weft_cost_parts {
   double flops, bytes;
   double rate, bandwidth;           /* FLOP/s before efficiency; B/s after it */
-  double waves, tiles, depth, share;
+  double waves, tiles, depth, share; /* factors of the rate, at most 1 */
   double splits, sums; /* split-K parts; seconds to add them up */
   double gap, work, memory;         /* seconds */
 };
