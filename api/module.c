@@ -225,7 +225,8 @@ weft_module_zero_grad_buffer (weft_module *m, weft_error *error)
   return run_next (m, error);
 }
 
-/* An error if the pipeline has several stages: one stage cannot run a cell without the others. */
+/* Whether the pipeline has one stage; sets an error if not, because one of several stages cannot
+ * run a cell without the others. */
 static bool
 has_one_stage (const weft_module *m, const char *call, weft_error *error)
 {

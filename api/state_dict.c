@@ -13,7 +13,7 @@ struct weft_open_state_dict {
   enum weft_state_kind kind; /* what reads return: weights or masters */
   size_t n;
   weft_tensor_face *face;
-  char **name; /* of each tensor, with the prefix */
+  char **name; /* name of each tensor, with the prefix */
 };
 
 /* --------------------------------------------------------------------- references */

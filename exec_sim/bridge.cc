@@ -95,7 +95,8 @@ struct bridge {
   zone *hosts = nullptr, *cables = nullptr;
   sg::Host *from = nullptr, *to = nullptr;
   kernel::resource::Model *network = nullptr;
-  std::vector<sg::Link *> links; /* of all simulations; the current one uses the first n_links */
+  std::vector<sg::Link *> links; /* links of all simulations; the current one uses the first
+                                    n_links */
   std::vector<double> capacity;
   std::vector<sg::Link *> paces; /* links for paced flows that are not in use */
 

@@ -51,7 +51,7 @@ struct sim_comm {
 
 struct sim_post {
   uint32_t op;
-  double begin, alone; /* of the current transfer: start, seconds without contention */
+  double begin, alone; /* current transfer: start, seconds without contention */
 };
 
 struct sim {

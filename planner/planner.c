@@ -20,7 +20,7 @@ struct searcher {
   double nearest_miss; /* lowest clock time of candidates that do not fit */
   double last_clock;   /* highest clock time of the finalists, once all finalists are known */
   GError *refused;     /* why the first candidate that cannot be a graph is refused */
-  GError *fault;       /* of the first candidate with WEFT_FATE_FAULT */
+  GError *fault;       /* error of the first candidate with WEFT_FATE_FAULT */
 };
 
 static void
@@ -32,7 +32,7 @@ progress (const struct searcher *s, const char *phase, uint32_t done, uint32_t o
 
 struct sample {
   double seconds;
-  double bytes, least; /* of the role with the most memory: planned, and without padding */
+  double bytes, least; /* role with the most memory: planned bytes, and without padding */
   gboolean refused;    /* the program cannot be a graph; the other fields are 0 */
 };
 

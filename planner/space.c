@@ -61,7 +61,7 @@ ranks_left (const struct weft_job *job)
                                 s->pipeline_model_parallel_size);
 }
 
-/* Tensor parallel groups stay within the GPUs that the fastest links connect. */
+/* Sizes of tensor parallel groups that stay within the GPUs that the fastest links connect. */
 static uint32_t
 tensor_ranks (const struct weft_job *job, int64_t out[MOST_VALUES])
 {

@@ -14,7 +14,7 @@ struct weft_conf_entry {
 typedef struct weft_conf {
   char *name;                    /* file name for messages */
   unsigned n_entry;
-  struct weft_conf_entry *entry; /* in file order */
+  struct weft_conf_entry *entry; /* n_entry entries, in file order */
   GStringChunk *strings;
 } weft_conf;
 

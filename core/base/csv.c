@@ -11,10 +11,10 @@
 struct reader {
   weft_csv *csv;
   const char *at, *end;
-  unsigned line; /* of `at` */
+  unsigned line; /* line number of `at` */
   GPtrArray *cell;
   GArray *line_of_row;
-  GString *text; /* of the cell being read */
+  GString *text; /* text of the cell being read */
 };
 
 static gboolean

@@ -42,7 +42,8 @@ struct weft_field {
   const char *unit;         /* "B", "B/s", "s", "FLOP/s", "" */
   const char *const *words; /* NULL-terminated, for WEFT_TYPE_WORD */
   const char *source;       /* classes or files that have the field, space separated */
-  const char *affects;      /* of "program memory cost executor init"; "none: why"; or "not yet" */
+  const char *affects;      /* words of "program memory cost executor init"; "none: why"; "not
+                               yet" */
   const char *aliases;      /* other spellings, space separated, or "" */
   const char *doc;          /* one line */
   gboolean optional;        /* a sheet (sheet.h) may omit the field: it keeps its default */

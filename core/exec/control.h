@@ -6,11 +6,11 @@
 #include <stdint.h>
 
 struct weft_control {
-  uint64_t step; /* of the optimizer, from 1; for Adam's bias correction and dropout */
-  uint64_t seed; /* of dropout */
+  uint64_t step; /* number of the optimizer step, from 1; for Adam's bias correction and dropout */
+  uint64_t seed; /* seed of dropout */
   double lr, beta1, beta2, epsilon, weight_decay;
   double clip_grad; /* limit of the gradient norm */
-  double loss_scale; /* of jobs that scale the loss; 0 means 1 */
+  double loss_scale; /* factor of the loss, in jobs that scale the loss; 0 means 1 */
 
   /* The global batch, (global_batch_size, seq_length + 1) token ids: sequence i reads row i without
    * its last token and predicts row i without its first. */

@@ -37,8 +37,9 @@ struct weft_exec_options {
   /* Executors of GPUs: */
   uint32_t ranks_per_gpu; /* 0 means 1; as many as the job has ranks: they share one GPU */
   gboolean times;         /* drain() fills begin and end of every op */
-  gboolean traced;        /* with times: from a trace of kernels, if the device records one */
-  gboolean total;         /* without times: drain() reports the device time of the step */
+  gboolean traced;        /* if `times` is set: take times from a trace of kernels if the device has
+                             one */
+  gboolean total;         /* if `times` is not set: drain() reports the device time of the step */
   double deadline;        /* seconds after which a step has failed; 0: no limit */
   struct weft_rendezvous *peers; /* connection to the processes that run the other ranks; outlives
                                     the executor. NULL: this process runs all ranks */

@@ -19,7 +19,7 @@ uint64_t weft_feed_tokens (const weft_plan *plan, uint32_t rank, uint32_t op, co
 
 /* The gradient norms that one rank has read so far. */
 struct weft_watch {
-  double largest_norm;      /* of the first n_norm buckets */
+  double largest_norm;      /* largest norm of the first n_norm buckets */
   uint32_t n_norm, n_large; /* n_large: buckets of this step with a norm far above largest_norm */
   gboolean overflow;        /* a gradient of a scaled loss is not finite in this step */
 };

@@ -31,7 +31,7 @@ struct weft_timeline_stray {
 
 typedef struct weft_timeline {
   uint32_t n;             /* rows: ranks observed */
-  uint32_t *rank, *role;  /* of each row */
+  uint32_t *rank, *role;  /* rank and role of each row */
   uint32_t *stands_for;   /* ranks that a row represents: 1 without folding */
   double **begin, **end;  /* [row][op], seconds since the step began */
   double seconds;         /* the step: when the last op of all ranks ended */
@@ -39,12 +39,12 @@ typedef struct weft_timeline {
                              (core/plan/host.h): predictions only; not in files */
 
   const char *executor;   /* static name */
-  const char *engine;     /* "3.32" for SimGrid, "" otherwise */
+  const char *engine;     /* version of SimGrid, "3.32"; "" for other executors */
   gboolean folded;        /* a row represents all ranks that behave alike */
   gboolean contended;     /* an op took longer because it shared links or SMs */
   uint64_t n_ops;         /* ops of all rows */
   uint64_t n_activities;  /* flows and timers of the engine */
-  double wall_seconds;    /* of the executor */
+  double wall_seconds;    /* wall clock time of the executor */
 
   /* struct weft_timeline_part, by begin; struct weft_timeline_stray.  NULL: none.  Not in files. */
   GArray *parts, *strays;

@@ -156,9 +156,9 @@ gboolean weft_job_checks_nan (const struct weft_job *job);
  * (every layer; with Megatron-FSDP the MLP of every layer). */
 struct weft_job_recompute {
   enum weft_recompute granularity;
-  enum weft_recompute_method method; /* for full recompute */
+  enum weft_recompute_method method; /* method of full recompute */
   int64_t layers; /* recompute_num_layers, for full recompute; WEFT_NONE: not given */
-  uint32_t modules; /* for selective recompute: bits 1 << enum weft_recompute_module */
+  uint32_t modules; /* modules of selective recompute: bits 1 << enum weft_recompute_module */
 };
 struct weft_job_recompute weft_job_recompute (const struct weft_job *job);
 

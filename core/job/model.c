@@ -59,7 +59,7 @@ weft_model_is_gated (const union weft_model *model)
   return weft_activation_is_gated ((enum weft_activation) model->activation);
 }
 
-/* First projections of an MLP: gate and up, or up alone. */
+/* Number of first projections of an MLP: gate and up, or only up. */
 static unsigned
 projections_up (const union weft_model *m)
 {
@@ -90,7 +90,7 @@ latent_weights (const union weft_model *m)
   return query + h * m->q_lora_rank + down + up + a * m->v_head_dim * h;
 }
 
-/* The norms of queries and keys. */
+/* Parameters of the norms of queries and keys. */
 static wide
 head_norms (const union weft_model *m)
 {
@@ -115,7 +115,7 @@ attention_weights (const union weft_model *m)
   return h * qkv_width (m) + h * m->num_attention_heads * m->kv_channels;
 }
 
-/* Biases, sinks and the norms inside attention. */
+/* Parameters of attention besides matrices: biases, sinks and norms. */
 static wide
 attention_vectors (const union weft_model *m)
 {
@@ -141,7 +141,7 @@ mlp_vectors (const union weft_model *m, int64_t width)
   return (wide) projections_up (m) * width + m->hidden_size;
 }
 
-/* Weights of one layer with `experts` of its routed experts. */
+/* Weights of one layer; of a MoE layer those of `experts` routed experts. */
 static wide
 layer_weights (const union weft_model *m, gboolean moe, int64_t experts)
 {
@@ -153,7 +153,7 @@ layer_weights (const union weft_model *m, gboolean moe, int64_t experts)
          (m->moe_shared_expert_gate ? m->hidden_size : 0);
 }
 
-/* One bias and one correction bias per expert. */
+/* Parameters of the router besides its matrix: one bias and one correction bias per expert. */
 static wide
 router_vectors (const union weft_model *m)
 {

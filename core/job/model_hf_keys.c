@@ -9,7 +9,7 @@ struct key {
   const char *name;
   gboolean (*take) (struct weft_hf_reader *r, const struct key *key, JsonNode *node,
                     GError **error);
-  enum weft_model_field field; /* for take_field */
+  enum weft_model_field field; /* field of the key, if `take` sets one */
 };
 
 /* The value as text for the field's parser; NULL if it has another JSON type. The caller frees

@@ -8,7 +8,7 @@ struct list {
   uint32_t n;
   const union weft_model *m;
   struct weft_widths w;
-  uint64_t tokens, rows;    /* of this rank; in its part of the residual stream */
+  uint64_t tokens, rows;    /* of this rank; rows of its part of the residual stream */
   uint32_t stream, product; /* bytes per element */
 };
 
@@ -49,13 +49,14 @@ put_attention (struct list *l, const struct weft_job *job)
     put (l, "output of attention to the whole group", l->product, l->tokens, l->w.q);
 }
 
-/* Norms before attention and MLP, and after them. */
+/* Whether norms precede attention and MLP. */
 static gboolean
 has_input_norms (const union weft_model *m)
 {
   return m->norm_placement != WEFT_NORM_POST;
 }
 
+/* Adds the input of the norm after attention or after the MLP, if the model has such norms. */
 static void
 put_output_norm (struct list *l, const char *what)
 {
@@ -63,7 +64,8 @@ put_output_norm (struct list *l, const char *what)
     put (l, what, l->stream, l->rows, l->w.h);
 }
 
-/* Where attention and MLP read one stream, that is the input of the layer. */
+/* Adds the tensors of the MLP. If attention and MLP read the same stream, it is the input of the
+ * layer, which is listed already. */
 static void
 put_mlp (struct list *l, const struct weft_job *job)
 {

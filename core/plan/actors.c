@@ -9,7 +9,7 @@ struct colouring {
   const struct weft_mesh *m;
   uint32_t n_links;
   uint32_t *rank, n_rank; /* colour of each rank; number of colours */
-  uint32_t *link, n_link; /* the same for links */
+  uint32_t *link, n_link; /* colour of each link; number of colours */
   uint64_t *group;        /* [kind][first rank]: signature of the group's colours */
   uint64_t *place;        /* [kind][first rank]: signature of the group's placement on the cluster;
                            * NULL: ignored */
@@ -305,7 +305,8 @@ colour_ranks (struct colouring *c)
   c->n_rank = renumber (signature, c->m->n_ranks, c->rank);
 }
 
-/* Start: every rank and link has its own colour (no folding), or one colour per kind. */
+/* Start of the refinement: ranks are coloured by stage and links by kind. Without folding every
+ * rank and every link has its own colour. */
 static void
 start_colours (struct colouring *c, gboolean fold)
 {
@@ -317,9 +318,9 @@ start_colours (struct colouring *c, gboolean fold)
   c->n_link = fold ? c->f->ops->n_kind : c->n_links;
 }
 
-/* If one odd node breaks the symmetry of a long ring, each round moves the asymmetry on by one node
- * only. After this much work (ranks x rounds), seconds, all ranks are kept apart, which is exact as
- * well. */
+/* Limit of the work of refinement (ranks x rounds), which takes seconds. If one odd node breaks the
+ * symmetry of a long ring, each round spreads the asymmetry by one node only. Beyond the limit
+ * every rank gets its own colour, which is exact too. */
 enum { MOST_WORK = 1 << 22 };
 
 static void

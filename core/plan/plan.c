@@ -184,7 +184,8 @@ collective_seconds (const weft_plan *plan, const struct weft_coll_shape *group,
   return seconds;
 }
 
-/* `shape` is empty, or holds a group computed before. */
+/* Sets *shape to the placement of a group, unless *shape already has that group. *shape is zero or
+ * was set by an earlier call. */
 static void
 shape_group (const weft_plan *plan, uint32_t rank, enum weft_group_kind kind,
              struct weft_coll_shape *shape)
@@ -222,7 +223,7 @@ struct prices {
   const weft_plan *plan;
   const weft_program *p;
   uint32_t rank;
-  GHashTable *known;             /* one for each (kind, shape, group, peer) */
+  GHashTable *known;             /* price by (kind, shape, group, peer) */
   struct weft_coll_shape *group; /* [kind]: computed last, possibly for an earlier role */
 };
 
@@ -238,7 +239,8 @@ alone (struct prices *x, uint32_t op)
   return collective_seconds (x->plan, group, x->p, op);
 }
 
-/* Communication ops repeat, so prices are cached. An op that joins a launch costs what it adds. */
+/* The price of a communication op. Prices are cached, because ops repeat. The price of an op that
+ * joins a launch is the time that it adds to the launch. */
 static double
 comm_seconds (struct prices *x, uint32_t op)
 {
@@ -335,7 +337,7 @@ weft_plan_check (const weft_plan *plan, GError **error)
   return weft_check_roles (&plan->mesh, plan->role, error);
 }
 
-/* A program of our own that fails its checks is a bug. */
+/* Proves a plan. A failure is a bug of this library and not of the input. */
 static gboolean
 prove (const weft_plan *plan, GError **error)
 {
@@ -442,7 +444,7 @@ weft_plan_reserved_bytes (const weft_plan *plan, uint32_t role)
   return bytes;
 }
 
-/* Bytes of the weights and masters that ranks keep. */
+/* Bytes of the weights and masters that a rank stores. */
 static uint64_t
 kept_weights (const weft_program *p)
 {
@@ -457,7 +459,7 @@ kept_weights (const weft_program *p)
   return bytes;
 }
 
-/* Elements of the whole module, and of its largest bucket. */
+/* Returns the elements of the whole module. Sets *largest to the elements of its largest bucket. */
 static uint64_t
 module_elements (const weft_program *p, uint64_t *largest)
 {

@@ -1,5 +1,5 @@
-/* Building a program: rows are appended, hazards between lanes become dependencies, and a
- * dependency that others imply is left out. */
+/* Builds a program: rows are appended, and hazards between lanes become dependencies. A dependency
+ * that others imply is left out. */
 #include "core/program/program.h"
 #include "core/base/invariant.h"
 #include <string.h>
@@ -152,8 +152,9 @@ before_row (weft_builder *b, uint32_t op)
   return &((uint32_t *) (void *) b->before->data)[(size_t) op * WEFT_N_LANE];
 }
 
-/* What must have ended when `op` starts, by lane order: the set of its predecessor plus the
- * predecessor itself. A grouped op starts together with its predecessor and inherits its set. */
+/* Sets the row of ops that must have ended when `op` starts, by lane order: the set of its
+ * predecessor plus the predecessor itself. A grouped op starts together with its predecessor and
+ * inherits the set of the predecessor. */
 static void
 begin_order (uint32_t *row, const uint32_t *previous, const struct weft_op *op, uint32_t pos)
 {
@@ -264,7 +265,8 @@ weft_build_last (const weft_builder *b, enum weft_lane lane)
   return b->last[lane];
 }
 
-/* A buffer may be moved to another pool after views of it were made. */
+/* Sets the pool of views, because their base may have been moved to another pool after they were
+ * created. */
 static void
 place_views (weft_builder *b)
 {

@@ -1,7 +1,7 @@
 #include "core/program/program_json.h"
 #include "core/base/json.h"
 
-/* `none` prints as null. */
+/* Adds a member whose value `none` prints as null. */
 static void
 add_int_or_null (JsonBuilder *b, const char *member, uint32_t value, uint32_t none)
 {

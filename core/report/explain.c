@@ -298,7 +298,7 @@ slowest_link (const struct weft_coll_shape *shape, const struct weft_traffic *t,
   return bytes;
 }
 
-/* "7+3": steps of each axis of the fabric. */
+/* The steps of each axis of the fabric as text: "7+3". Caller frees. */
 static char *
 steps_text (const struct weft_fabric *f, const struct weft_traffic *t)
 {

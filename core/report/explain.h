@@ -49,7 +49,7 @@ enum weft_explain_topic {
 
 struct weft_explain_row {
   char *what, *formula;
-  double value;     /* for one occurrence */
+  double value;     /* value of one occurrence */
   const char *unit; /* "B", "s", "FLOP", "FLOP/s", "%" (value is a fraction), "" */
   uint32_t count;   /* occurrences in a step; 0: not counted */
   gboolean sum;     /* whether the row is the sum of the rows above it */

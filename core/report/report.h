@@ -68,7 +68,7 @@ struct weft_report_role {
   uint64_t registered_bytes; /* part of planned: the pool registered with NCCL */
   uint64_t live_bytes; /* bytes alive at the peak: planned without padding */
   uint64_t by_kind[WEFT_N_BUF_KIND], padding;
-  uint64_t host_by_kind[WEFT_N_BUF_KIND]; /* at the peak of the host pool */
+  uint64_t host_by_kind[WEFT_N_BUF_KIND]; /* bytes at the peak of the host pool */
   uint32_t peak_op;    /* the op at the peak */
   struct weft_memory_stalls stalls; /* overlap given up to fit in memory; empty if no op waits */
 };
@@ -88,7 +88,8 @@ typedef struct weft_report {
   struct weft_report_overlap overlap;
   struct weft_report_axis axis[WEFT_N_LANE]; /* by lane; gpu and host stay empty */
   uint64_t capacity_bytes, peak_bytes;
-  uint64_t host_capacity_bytes, host_bytes; /* of a node; used by all ranks of the fullest node */
+  uint64_t host_capacity_bytes, host_bytes; /* memory of a node; bytes of all ranks of the fullest
+                                               node */
   gboolean fits;
   struct weft_report_startup startup;
   uint32_t n_roles;
@@ -140,7 +141,7 @@ void weft_report_build_train (const struct weft_job *job, JsonBuilder *builder);
 /* ------------------------------------------------------------------------ text */
 
 struct weft_report_style {
-  int columns;     /* of the terminal; 60 to 100 are used */
+  int columns;     /* width of the terminal; 60 to 100 columns are used */
   gboolean colour; /* ANSI escapes */
 };
 

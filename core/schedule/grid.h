@@ -24,8 +24,8 @@ typedef struct weft_grid {
   uint32_t *stage, *copy;  /* by rank * n_chunks + chunk */
   uint32_t *place;         /* by copy * n_stages + stage: rank * n_chunks + chunk */
   uint32_t *copy_of;       /* by microbatch: its copy */
-  uint32_t *n_cell;        /* by rank */
-  struct weft_cell **cell; /* by rank */
+  uint32_t *n_cell;        /* by rank: number of cells */
+  struct weft_cell **cell; /* by rank: its cells, in order */
 } weft_grid;
 
 /* Builds the grid of a schedule, for at least one rank and 1 to UINT16_MAX microbatches. NULL with

@@ -43,7 +43,7 @@ struct action {
 
 struct reader {
   const char *where;
-  uint32_t line, column;              /* of the current cell, from 1 */
+  uint32_t line, column;              /* position of the current cell, from 1 */
   enum { ALONE, FIRST, SECOND } half; /* position in a pair */
   GPtrArray *row;                     /* by rank: GArray of struct action */
   GError **error;

@@ -194,8 +194,8 @@ try_way (const struct weft_v_spec *spec, const struct way *way, uint32_t n_micro
   return grid;
 }
 
-/* Lower is better: first the slots above `enough`, then the time if input gradients take 1.5 times
- * as long as the other passes, as they do with attention. */
+/* The score of a grid; lower is better. The slots above `enough` count first, then the time if
+ * input gradients take 1.5 times as long as the other passes, as they do with attention. */
 static double
 score (const weft_grid *grid, uint32_t enough)
 {

@@ -62,7 +62,7 @@ guards_nest (void **state)
   assert_false (weft_guarded (fails, &n, &error));
 }
 
-/* A job that no rule has seen: 27 layers in a stage of -1 and seven of 4. */
+/* A job that no rule has checked: 27 layers in one stage of -1 and seven stages of 4 layers. */
 static void
 a_plan_of_an_impossible_job_is_an_error (void **state)
 {

@@ -51,7 +51,7 @@ WEFT_API const char *weft_version (void);
 
 /* ----------------------------------------------------------------------- errors */
 
-/* The first five values are the exit statuses of the weft command. */
+/* The first five values are also exit statuses of the weft command. */
 typedef enum weft_status {
   WEFT_STATUS_DONE = 0,
   WEFT_STATUS_FAILED = 1,     /* files, memory, numbers that are not finite */
@@ -100,7 +100,7 @@ typedef struct weft_prediction {
   double compute_s, exposed_communication_s, bubble_s; /* means over ranks; they add up to
                                                         * seconds */
   double broadcast_params_s; /* once, before the first step; 0 if nothing is sent */
-  uint64_t peak_bytes;       /* of the largest rank, including the memory of libraries */
+  uint64_t peak_bytes;       /* peak of the largest rank, including the memory of libraries */
   bool fits;
 } weft_prediction;
 
@@ -203,8 +203,8 @@ typedef struct weft_step_result {
   double loss;      /* mean over all tokens of the global batch, before the update */
   double grad_norm; /* before clipping; NaN if clip_grad = 0 */
   bool skipped;     /* whether the update was skipped because the norm was not finite */
-  uint64_t large;   /* check_for_large_grads: buckets of all ranks with norms far above the first
-                     * ones */
+  uint64_t large;   /* check_for_large_grads: buckets of all ranks with norms far above those of the
+                     * first buckets */
 } weft_step_result;
 
 /* Ends the step: gradient norm, clipping (clip_grad of the job), AdamW, and the parameter

@@ -38,8 +38,8 @@ value_width (const struct weft_step *s)
   return s->model->kv_lora_rank ? s->model->v_head_dim : s->model->kv_channels;
 }
 
-/* The width of a head of values as a dimension of attention ops (core/program/op.h): 0 means as
- * wide as keys. */
+/* The width of a head of values as a dimension of attention ops (core/ops.def): 0 means as wide as
+ * keys. */
 static uint64_t
 narrow (const struct weft_step *s)
 {
