@@ -1,0 +1,42 @@
+/* cast.h - processes of one job as threads of a test. */
+#pragma once
+#include "launch/rendezvous.h"
+#include "tests/runner/runner.h"
+#include <gio/gio.h>
+
+/* One process: its task, and its error or its answer. */
+struct part {
+  struct weft_rendezvous_place place;
+  char *(*play) (weft_rendezvous *r, GError **error);
+  char *said;
+  GError *error;
+};
+
+#define CAST_MOST 8
+
+struct cast {
+  uint32_t n;
+  struct part part[CAST_MOST];
+  GThread *thread[CAST_MOST];
+};
+
+/* n processes with the same task, whose rendezvous is at a free port of 127.0.0.1. */
+struct cast
+cast_of (uint32_t n, double seconds, char *(*play) (weft_rendezvous *r, GError **error));
+
+/* Starts one process; starts all and waits; waits for those that were started. */
+void cast_start (struct cast *c, uint32_t i);
+void cast_run (struct cast *c);
+void cast_finish (struct cast *c);
+void cast_clear (struct cast *c);
+
+/* Asserts that a process has answered; that it has failed with an error that contains `part`. */
+void cast_assert_said (const struct cast *c, uint32_t i, const char *wanted);
+void cast_assert_failed (const struct cast *c, uint32_t i, const char *part);
+
+/* Number of the process. */
+uint32_t cast_process (const weft_rendezvous *r);
+
+/* Connects to a port of 127.0.0.1 from another address of this machine, and waits until somebody
+ * listens there. */
+GSocketConnection *cast_connect (uint16_t port, const char *from);
