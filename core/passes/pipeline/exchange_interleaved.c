@@ -25,8 +25,8 @@
 struct slots {
   const struct weft_cell **cell;
   uint32_t n, n_over; /* cells; completed cells */
-  gboolean leads; /* first rank of the direction: the last rank sends its input */
-  uint32_t sent;  /* the last send that runs beside kernels, or WEFT_NO_OP */
+  gboolean leads;     /* first rank of the direction: the last rank sends its input */
+  uint32_t sent;      /* the last send that runs beside kernels, or WEFT_NO_OP */
 };
 
 struct weft_slots {
