@@ -12,8 +12,8 @@
  *
  *   steady    F, send_forward, recv_forward; B, send_backward, recv_backward
  *
- * overlap_p2p_comm_warmup_flush: warm-up and cooldown overlap in the same way. There a rank also
- * receives the input of the slot after the next one before it computes the next one.
+ * overlap_p2p_comm_warmup_flush: warm-up and cooldown overlap in the same way. In these phases a
+ * rank also receives the input of the slot after the next one before it computes the next one.
  *
  * A tensor that is received after slot k is the input of slot k + 1. The first rank receives its
  * input from the last rank, whose forwards run p - 1 slots later: after slot k it receives the
