@@ -165,8 +165,8 @@ weft_op_shape (const weft_program *p, uint32_t op)
 /* One past the last position of the launch group that begins at position `first` of a lane. */
 uint32_t weft_program_group_end (const weft_program *p, enum weft_lane lane, uint32_t first);
 
-/* The payload of a collective together with those before it in its launch group. For the last op of
- * a group: the payload of the launch. */
+/* The payload of a collective plus the payloads of the earlier collectives in its launch group. For
+ * the last op of a group: the payload of the launch. */
 struct weft_shape weft_program_launch_shape (const weft_program *p, uint32_t op);
 
 /* Whether the role computes a loss. */

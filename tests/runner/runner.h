@@ -60,7 +60,7 @@ struct weft_tests_draw {
   uint32_t seed, jobs;
 };
 
-/* Parses them from argv[1] on; a value in `draw` without an argument is kept. */
+/* Parses SEED [JOBS] from argv[1] on; a value in `draw` without an argument is kept. */
 void weft_tests_read_draw (int argc, char **argv, struct weft_tests_draw *draw);
 
 /* NAME of the running test file. */
