@@ -399,8 +399,8 @@ evaluate_batch (struct trainer *t, uint64_t batch, double *loss, GError **error)
   return TRUE;
 }
 
-/* Every evaluation reads the same sequences, each of them once. If one global batch has more
- * sequences than the evaluation split, sequences are repeated. */
+/* Every evaluation reads the same sequences, none of them twice, unless one global batch has more
+ * sequences than the evaluation split. */
 static gboolean
 evaluate (struct trainer *t, GError **error)
 {
