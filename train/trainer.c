@@ -79,7 +79,7 @@ batch_tokens (const struct trainer *t)
 
 /* --------------------------------------------------------------------- signals */
 
-/* Blocks SIGTERM and SIGINT, except those that the parent process ignores. */
+/* Blocks SIGTERM and SIGINT, except a signal that is ignored because the parent process did so. */
 static void
 watch_signals (sigset_t *watched, sigset_t *before)
 {

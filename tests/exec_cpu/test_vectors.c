@@ -417,7 +417,7 @@ check_first_step (const char *model, const char *const *strategy)
   step (&run);
   assert_close (model, "loss", loss_of (&run), loss[0], 2e-6);
   uint32_t n = each_tensor (&run, WEFT_STATE_GRAD, expected, expected, gradient_is_near);
-  assert_int_equal (n, weft_safetensors_count (expected) - 2); /* logits and loss beside them */
+  assert_int_equal (n, weft_safetensors_count (expected) - 2); /* except logits and loss */
   close_run (&run);
 }
 

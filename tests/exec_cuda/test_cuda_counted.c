@@ -59,7 +59,7 @@ look (weft_exec *x, const recorded_cuda *d, uint32_t first, const char *words)
   uint32_t n = d->call->len - first;
 
   while (n > 0 && recorded_call_at (d, first + n - 1)->kind == RECORDED_query)
-    n--; /* the end of the step */
+    n--; /* leaves out the polls at the end of the step */
   g_autoptr (cuda_log) log = cuda_log_new (d, x, FALSE, first, n);
   assert_right (words, cuda_log_arenas (log));
   assert_right (words, cuda_log_ops (log));

@@ -237,7 +237,7 @@ a_ring_all_reduce_takes_its_closed_form (void **state)
     struct diary *d = diary_open ();
     const double hop = 2.0 * (n - 1) / n * bytes;
     for (unsigned i = 0; i < 2 * n; i++)
-      weft_bridge_link (PORT); /* up of rank i is 2 i, down is 2 i + 1 */
+      weft_bridge_link (PORT); /* uplink of rank i: 2 i; downlink: 2 i + 1 */
     for (unsigned i = 0; i < n; i++)
       flow2 (hop, 2 * i, 2 * ((i + 1) % n) + 1, latency * 2 * (n - 1), i);
     run ();
