@@ -43,7 +43,7 @@ struct gpu_unit {
   uint32_t pos, n;               /* position of the first op on the lane; number of ops */
   /* By column: 1 + index of the last unit of the lane that belongs to the set; 0: none belongs. */
   uint32_t need[GPU_COLUMNS];    /* units that the plan orders before this unit */
-  uint32_t implies[GPU_COLUMNS]; /* units that a dependency on this unit stands for */
+  uint32_t implies[GPU_COLUMNS]; /* this unit; if it is idle: the units that it needs */
   uint32_t wait[GPU_COLUMNS];    /* `need` without units implied by other waits or the lane */
   uint32_t before[GPU_COLUMNS];  /* units that have ended when this unit starts */
 
@@ -76,7 +76,7 @@ struct gpu_rank {
   uint32_t *unit_of;                            /* op -> unit */
   uint32_t *transfer[8], n_transfer[8];         /* by kind of transfer: its ops, their number */
   uint32_t *transfer_of;                        /* op -> its index in transfer[kind] */
-  weft_gpu_event **taken;                      /* by receive op: recorded when the data has been copied */
+  weft_gpu_event **taken;                      /* by receive op: recorded after the copy */
 
   weft_gpu_comm *comm[WEFT_N_GROUP];
   weft_gpu_comm *pair[2][2]; /* of transfers posted one by one: [0: next stage, 1: previous stage]
