@@ -50,8 +50,8 @@ extern const char *const weft_frame_words[];
  * last process to call decides. */
 enum weft_receivers { WEFT_RECEIVERS_ALL, WEFT_RECEIVERS_FIRST };
 
-/* Most bytes of a value, in both directions, and of a key; most bytes that follow the length of a
- * frame, before and after a connection is admitted. */
+/* Maximum size in bytes: of a value and of a key, in both directions; of the rest of a frame after
+ * its length, before and after the connection is admitted. */
 #define WEFT_FRAME_MOST_VALUE (32u << 20)
 #define WEFT_FRAME_MOST_KEY 255u
 #define WEFT_FRAME_FIRST_BYTES 4096u

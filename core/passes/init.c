@@ -6,8 +6,8 @@
  *             memory for only one tensor (Megatron-Core tensor_parallel/layers.py,
  *             _initialize_affine_weight_cpu)
  *   replicas  broadcast_params() (distributed_data_parallel.py): every parameter, in registration
- *             order, from member 0 of the ranks that hold it. Each one is a collective of its own:
- *             the cost is latency rather than bytes
+ *             order, from member 0 of the ranks that hold it. Each parameter is a separate
+ *             collective, so the time is latency rather than bytes
  *
  * Parameters and flat buffers are the same as in the program of a step. */
 #include "core/passes/replicas/replicas.h"
@@ -51,7 +51,8 @@ fill_on_host (struct weft_step *s, uint32_t buf, const char *name, uint64_t n)
   weft_from_host (s, &(struct weft_host_copy){ name, buf, copied, 0, n });
 }
 
-/* FSDP2 with offload_policy keeps weights in host memory: nothing is copied. */
+/* FSDP2 with offload_policy keeps weights in host memory, so weights are not copied to the
+ * device. */
 static void
 fill (struct weft_step *s, uint32_t buf, const char *name)
 {

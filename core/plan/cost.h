@@ -16,9 +16,9 @@
  * contains no device: its constants come from topologies/ and stacks/. A measured table, keyed by
  * op and shape, may replace the formula (cost_table.h).
  *
- * SMs (what a kernel's blocks run on: streaming multiprocessors, compute units) that communication
- * holds are missing from the waves of a kernel that runs at the same time.  On a CPU a rank is one
- * thread, and nothing runs at the same time. */
+ * SMs (streaming multiprocessors or compute units, on which the blocks of a kernel run) that
+ * communication holds are missing from the waves of a kernel that runs at the same time. On a CPU a
+ * rank is one thread, and nothing runs at the same time. */
 #pragma once
 #include "core/cluster/cluster.h"
 #include "core/job/stack.h"

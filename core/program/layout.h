@@ -7,10 +7,11 @@
  *
  * Megatron-Core's rule (ParamAndGradBuffer; restated in this project's documentation): parameters
  * are laid out in reverse registration order, so that bucket 0 holds the last layers, whose
- * gradients are ready first. A bucket closes after the parameter that makes it reach the threshold.
- * With the distributed optimizer every parameter starts at a multiple of 64 elements, every bucket
- * ends at a multiple of lcm(group, 128) (lcm(group, 128, 65536) if padded for bus bandwidth) so
- * that each member owns an equal slice, and a tied embedding has a separate bucket. */
+ * gradients are ready first. A bucket ends with the parameter that fills the bucket up to the
+ * threshold. With the distributed optimizer every parameter starts at a multiple of 64 elements,
+ * every bucket ends at a multiple of lcm(group, 128) (lcm(group, 128, 65536) if padded for bus
+ * bandwidth) so that each member owns an equal slice, and a tied embedding has a separate
+ * bucket. */
 #pragma once
 #include <glib.h>
 #include <stdint.h>
@@ -34,8 +35,8 @@ struct weft_layout_param {
   uint64_t columns; /* elements per row, 1 for vectors */
   uint32_t buffer;  /* number of the flat buffer; all its tensors are of one chunk */
   uint32_t chunk;   /* model chunk */
-  gboolean expert;  /* expert weights under expert parallelism: in separate buffers, ... */
-  uint32_t ranks;   /* ... reduced by this many ranks; 0: the rule's group */
+  gboolean expert;  /* expert weights with expert parallelism: they have separate buffers */
+  uint32_t ranks;   /* number of ranks that reduce the tensor; 0: the rule's group */
 };
 
 struct weft_layout_place {
@@ -113,7 +114,8 @@ struct weft_layout_launch {
   uint32_t bytes;
 };
 
-/* `how` is by chunk. `param` are the parameters that the layout was made from. */
+/* Groups the buckets of a layout. how[chunk]: the grouping of a chunk. `param`: the parameters from
+ * which the layout was made. */
 void weft_layout_group (struct weft_layout *layout, const struct weft_layout_launch *how,
                         uint32_t n_chunks, const struct weft_layout_param *param);
 

@@ -12,8 +12,8 @@
  *
  *   steady    F, send_forward, recv_forward; B, send_backward, recv_backward
  *
- * overlap_p2p_comm_warmup_flush: warm-up and cooldown overlap in the same way. There a rank also
- * receives the input of the slot after the next one before it computes the next one.
+ * overlap_p2p_comm_warmup_flush: warm-up and cooldown overlap in the same way. In these phases a
+ * rank also receives the input of the slot after the next one before it computes the next one.
  *
  * A tensor that is received after slot k is the input of slot k + 1. The first rank receives its
  * input from the last rank, whose forwards run p - 1 slots later: after slot k it receives the
@@ -25,8 +25,8 @@
 struct slots {
   const struct weft_cell **cell;
   uint32_t n, n_over; /* cells; completed cells */
-  gboolean leads; /* first rank of the direction: the last rank sends its input */
-  uint32_t sent;  /* the last send that runs beside kernels, or WEFT_NO_OP */
+  gboolean leads;     /* first rank of the direction: the last rank sends its input */
+  uint32_t sent;      /* the last send that runs beside kernels, or WEFT_NO_OP */
 };
 
 struct weft_slots {
