@@ -129,7 +129,8 @@ handle_notice (weft_rendezvous *r, const struct weft_frame *f)
 }
 
 /* Waits for input and reads it. FALSE: the time limit has passed or the connection is lost. A store
- * that has not admitted this process may have closed the connection to make room: join() retries. */
+ * that has not admitted this process may have closed the connection to make room: be_admitted()
+ * tries again. */
 static gboolean
 read_some (weft_rendezvous *r, gint64 until)
 {
@@ -458,11 +459,12 @@ exchange_proofs (weft_rendezvous *r, const GByteArray *transcript, gint64 until)
   send_frame (r, &f);
   if (!await (r, bit (WEFT_FRAME_ADMITTED), until, &f))
     return FALSE;
-  if (!weft_seal_is_proof (r->secret, transcript, WEFT_SEAL_STORE, f.value, f.value_bytes) ||
-      !weft_link_set_seal (&r->link, weft_seal_new (r->secret, transcript, WEFT_SEAL_CLIENT)))
+  if (!weft_seal_is_proof (r->secret, transcript, WEFT_SEAL_STORE, f.value, f.value_bytes))
     stop (r, g_strdup_printf ("%s port %u: found a service that does not know the secret, wanted "
                               "the rendezvous of the job",
                               r->host, r->place.port));
+  else if (!weft_link_set_seal (&r->link, weft_seal_new (r->secret, transcript, WEFT_SEAL_CLIENT)))
+    lost_store (r);
   return !r->stopped;
 }
 

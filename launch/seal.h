@@ -7,7 +7,7 @@
  *
  *   byte 0..3   number of bytes n, from 1 to WEFT_SEAL_MOST; little-endian
  *        4..    n bytes, encrypted with ChaCha20 (RFC 8439); the number of the record is the nonce
- *        4+n..  16 bytes: HMAC-SHA256, truncated, of the number of the record and of the bytes above
+ *        4+n..  16 bytes: truncated HMAC-SHA256 of the number of the record and the bytes above
  *
  * A record that was changed, repeated, reordered or omitted cannot be opened. */
 #pragma once
@@ -34,8 +34,8 @@ gboolean weft_seal_is_proof (const char *secret, const GByteArray *transcript,
                              enum weft_seal_side side, const void *proof, gsize bytes);
 
 /* The keys of a connection, at one of its sides. */
-weft_seal *
-weft_seal_new (const char *secret, const GByteArray *transcript, enum weft_seal_side side);
+weft_seal *weft_seal_new (const char *secret, const GByteArray *transcript,
+                          enum weft_seal_side side);
 void weft_seal_free (weft_seal *seal);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_seal, weft_seal_free)
 

@@ -177,8 +177,8 @@ store_main (void *data)
 
 /* ------------------------------------------------------------------------ whole */
 
-static void
-store_free (weft_store *s)
+void
+weft_store_free (weft_store *s)
 {
   for (uint32_t i = 0; i < s->options.n; i++) {
     g_free (s->member[i].host);
@@ -209,7 +209,7 @@ start_thread (weft_store *s, GError **error)
 }
 
 weft_store *
-weft_store_open (uint16_t port, const struct weft_store_options *options, GError **error)
+weft_store_new (const struct weft_store_options *options)
 {
   weft_store *s = g_new0 (weft_store, 1);
 
@@ -222,10 +222,18 @@ weft_store_open (uint16_t port, const struct weft_store_options *options, GError
       g_hash_table_new_full (g_str_hash, g_str_equal, g_free, (GDestroyNotify) g_bytes_unref);
   s->exchanges = g_hash_table_new_full (g_str_hash, g_str_equal, NULL, weft_exchange_free);
   s->opened = g_get_monotonic_time ();
+  return s;
+}
+
+weft_store *
+weft_store_open (uint16_t port, const struct weft_store_options *options, GError **error)
+{
+  weft_store *s = weft_store_new (options);
+
   if (weft_listening_open (options->host, port, options->secret != NULL, &s->listening, error) &&
       start_thread (s, error))
     return s;
-  store_free (s);
+  weft_store_free (s);
   return NULL;
 }
 
@@ -262,5 +270,5 @@ weft_store_close (weft_store *s, double seconds)
     g_atomic_int_set (&s->closing, 2);
     pthread_join (s->thread, NULL);
   }
-  store_free (s);
+  weft_store_free (s);
 }

@@ -29,8 +29,8 @@ struct weft_store_options {
 
 /* Listens on a port (0: any free port) of the addresses of options->host (listening.h) and starts
  * the thread. */
-weft_store *
-weft_store_open (uint16_t port, const struct weft_store_options *options, GError **error);
+weft_store *weft_store_open (uint16_t port, const struct weft_store_options *options,
+                             GError **error);
 
 /* The port that the store listens on; whether it listens on every address of this machine. */
 uint16_t weft_store_port (const weft_store *store);

@@ -1,5 +1,5 @@
-/* store_state.h - what the files of the store share: store.c has the connections and the event loop,
- * store_strangers.c admits processes, store_requests.c answers those that are admitted. */
+/* store_state.h - what the files of the store share: store.c has the connections and the event
+ * loop, store_strangers.c admits processes, store_requests.c answers those that are admitted. */
 #pragma once
 #include "launch/link.h"
 #include "launch/listening.h"
@@ -66,6 +66,10 @@ struct weft_store {
   char *stopped; /* why the job has failed */
 };
 
+/* A store without connections, sockets that listen, and a thread. */
+weft_store *weft_store_new (const struct weft_store_options *options);
+void weft_store_free (weft_store *s);
+
 /* "rank 3", as weft_store_name(). The caller frees the string. */
 char *weft_store_name_of (const weft_store *s, uint32_t process);
 const char *weft_store_host_of (const struct weft_store_member *m);
@@ -74,8 +78,8 @@ const char *weft_store_host_of (const struct weft_store_member *m);
 void weft_store_append_member (const weft_store *s, GString *text, uint32_t process);
 
 /* Queues a frame. Key and value may be NULL. */
-void
-weft_store_put (struct weft_store_peer *p, enum weft_frame_kind kind, GBytes *key, GBytes *value);
+void weft_store_put (struct weft_store_peer *p, enum weft_frame_kind kind, GBytes *key,
+                     GBytes *value);
 void weft_store_put_text (struct weft_store_peer *p, enum weft_frame_kind kind, const char *text);
 
 /* Sends the reason, then closes the connection. */
@@ -91,16 +95,17 @@ void weft_store_count (weft_store *s, struct weft_store_peer *p, gsize bytes);
 /* Closes a connection. A process that has not signed off counts as dead, which ends the job. */
 void weft_store_drop (weft_store *s, struct weft_store_peer *p);
 
-/* store_strangers.c: accepts connections of one socket that listens; handles a frame of a stranger
- * (FALSE: the connection must be closed). */
+/* store_strangers.c: accepts connections of one socket that listens; adds a connection and takes its
+ * socket over; handles a frame of a stranger (FALSE: the connection must be closed). */
 void weft_store_accept (weft_store *s, GSocket *listening);
-gboolean
-weft_store_on_stranger (weft_store *s, struct weft_store_peer *p, const struct weft_frame *f);
+struct weft_store_peer *weft_store_add_stranger (weft_store *s, GSocket *socket);
+gboolean weft_store_on_stranger (weft_store *s, struct weft_store_peer *p,
+                                 const struct weft_frame *f);
 void weft_stranger_free (struct weft_stranger *stranger);
 
 /* store_requests.c: handles a frame of a process (FALSE: the connection must be closed); sends the
  * reports that are complete or due. */
-gboolean
-weft_store_on_request (weft_store *s, struct weft_store_peer *p, const struct weft_frame *f);
+gboolean weft_store_on_request (weft_store *s, struct weft_store_peer *p,
+                                const struct weft_frame *f);
 void weft_store_finish_reports (weft_store *s, gint64 now);
 void weft_exchange_free (void *exchange);

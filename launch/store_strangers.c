@@ -179,8 +179,8 @@ address_of (GSocket *socket)
              : g_inet_address_new_any (G_SOCKET_FAMILY_IPV4);
 }
 
-static void
-add_stranger (weft_store *s, GSocket *socket)
+struct weft_store_peer *
+weft_store_add_stranger (weft_store *s, GSocket *socket)
 {
   double limit = s->options.stranger_seconds > 0 ? s->options.stranger_seconds : STRANGER_SECONDS;
   struct weft_store_peer *p = g_new0 (struct weft_store_peer, 1);
@@ -195,6 +195,7 @@ add_stranger (weft_store *s, GSocket *socket)
                                          .transcript = g_byte_array_new () };
   g_ptr_array_add (s->peers, p);
   s->n_strangers++;
+  return p;
 }
 
 /* Accepts connections of one socket that listens. If this process has no file descriptor left, a
@@ -206,7 +207,7 @@ weft_store_accept (weft_store *s, GSocket *listening)
     g_autoptr (GError) error = NULL;
     GSocket *socket = g_socket_accept (listening, NULL, &error);
     if (socket)
-      add_stranger (s, socket);
+      weft_store_add_stranger (s, socket);
     if (s->n_strangers > WEFT_STORE_MOST_STRANGERS ||
         g_error_matches (error, G_IO_ERROR, G_IO_ERROR_TOO_MANY_OPEN_FILES))
       evict_stranger (s);

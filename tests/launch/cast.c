@@ -103,3 +103,68 @@ cast_connect (uint16_t port, const char *from)
     fail_msg ("nobody listens on port %u", port);
   return c;
 }
+
+/* ----------------------------------------------------------------------- raw clients */
+
+struct raw_client
+raw_connect (uint16_t port, const char *from)
+{
+  struct raw_client raw = { cast_connect (port, from), g_byte_array_new (), 0 };
+
+  g_socket_set_timeout (g_socket_connection_get_socket (raw.connection), 10);
+  return raw;
+}
+
+void
+raw_close (struct raw_client *raw)
+{
+  g_clear_object (&raw->connection);
+  g_clear_pointer (&raw->in, g_byte_array_unref);
+}
+
+gboolean
+raw_send (struct raw_client *raw, const struct weft_frame *frame)
+{
+  g_autoptr (GByteArray) out = g_byte_array_new ();
+  GOutputStream *stream = g_io_stream_get_output_stream (G_IO_STREAM (raw->connection));
+
+  weft_frame_put (out, frame);
+  return g_output_stream_write_all (stream, out->data, out->len, NULL, NULL, NULL);
+}
+
+gboolean
+raw_next (struct raw_client *raw, struct weft_frame *frame)
+{
+  GSocket *socket = g_socket_connection_get_socket (raw->connection);
+  char block[65536];
+  gint64 n;
+
+  g_byte_array_remove_range (raw->in, 0, (guint) raw->done);
+  raw->done = 0;
+  while ((n = weft_frame_parse (raw->in->data, raw->in->len, WEFT_FRAME_MOST_BYTES, frame)) == 0) {
+    gssize got = g_socket_receive (socket, block, sizeof block, NULL, NULL);
+    if (got <= 0)
+      return FALSE;
+    g_byte_array_append (raw->in, (uint8_t *) block, (guint) got);
+  }
+  raw->done = (gsize) MAX (n, 0);
+  return n > 0;
+}
+
+gboolean
+raw_hello (struct raw_client *raw, uint32_t process, uint32_t n, struct weft_frame *answer)
+{
+  static const struct weft_hello none;
+  struct weft_hello hello = none;
+
+  hello.n = n;
+  g_strlcpy (hello.host, "elsewhere", sizeof hello.host);
+  g_autoptr (GBytes) value = weft_hello_pack (&hello);
+  const struct weft_frame f = { .kind = WEFT_FRAME_HELLO,
+                                .number = process,
+                                .key = "the job",
+                                .key_bytes = 7,
+                                .value = g_bytes_get_data (value, NULL),
+                                .value_bytes = (uint32_t) g_bytes_get_size (value) };
+  return raw_send (raw, &f) && raw_next (raw, answer);
+}
