@@ -103,7 +103,7 @@ check_values (const stored *s, uint32_t chunk, float *block, GError **error)
 
 /* Checks the checksums and the values of all chunks. */
 static gboolean
-check_content (const stored *s, GError **error)
+check_content (const stored *s, const weft_state *state, GError **error)
 {
   g_autofree float *block = g_new (float, BLOCK);
   struct weft_crc32c crc;
@@ -111,6 +111,8 @@ check_content (const stored *s, GError **error)
   weft_crc32c_init (&crc);
   for (uint32_t i = 0; i < s->m->chunks->len; i++) {
     const struct weft_chunk *c = weft_manifest_chunk (s->m, i);
+    if (!weft_state_go_on (state, error))
+      return FALSE;
     const void *data = weft_safetensors_data (s->files->pdata[c->file], s->content[i]);
     uint32_t found = weft_crc32c (&crc, 0, data, weft_chunk_bytes (c));
     if (found != c->crc)
@@ -216,7 +218,8 @@ write_elements (const stored *s, uint32_t chunk, const struct target *to, uint64
 
   for (uint64_t done = 0, few; done < n; done += few) {
     few = MIN (n - done, BLOCK);
-    if (!weft_safetensors_floats (s->files->pdata[c->file], s->content[chunk], from + done, few,
+    if (!weft_state_go_on (to->state, error) ||
+        !weft_safetensors_floats (s->files->pdata[c->file], s->content[chunk], from + done, few,
                                   to->block, error))
       return FALSE;
     weft_state_write (to->state, to->tensor, c->kind, first + done, few, to->block);
@@ -343,7 +346,7 @@ load_one (const struct load *l, const char *path, gboolean *damaged, GError **er
     return FALSE;
   g_autofree uint32_t *ours = match (s, l->state, l->job, error);
   *damaged = ours != NULL;
-  if (!ours || !check_content (s, error) || !write_state (s, l->state, ours, error))
+  if (!ours || !check_content (s, l->state, error) || !write_state (s, l->state, ours, error))
     return FALSE;
   *l->progress = s->m->progress;
   note_schema (l->notes, s);
