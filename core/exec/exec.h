@@ -22,9 +22,10 @@ struct weft_exec_options {
   gboolean roles;        /* clock: one rank per stage, with the op times of its first rank */
   gboolean step_by_step; /* collectives round by round instead of as fluid flows */
 
-  /* Executors of real numbers: */
+  /* For executors that compute real numbers: */
   const struct weft_control *control; /* read in every step; outlives the executor */
-  uint64_t stress;   /* seed, not 0: one thread runs units of all ranks in random legal order */
+  uint64_t stress;   /* if not 0, the seed of a random legal order in which one thread runs the
+                      * units of all ranks */
   uint32_t threads;  /* per rank, for CPU kernels; 0: one (executors of GPUs: all processors) */
   gboolean poison;   /* fill bytes with NaN when their buffer dies */
   weft_exec *memory; /* use the memory of this executor, which outlives the new one and has its
@@ -34,7 +35,7 @@ struct weft_exec_options {
    * launch; for devices whose runtime has graphs. */
   gboolean graph;
 
-  /* Executors of GPUs: */
+  /* For executors that run on GPUs: */
   uint32_t ranks_per_gpu; /* 0 or 1: one rank on each GPU; or all ranks of the job, on one GPU */
   gboolean times;         /* drain() fills begin and end of every op */
   gboolean traced;        /* if `times` is set: take times from a trace of kernels if the device has
@@ -48,8 +49,8 @@ struct weft_exec_options {
 
 #define WEFT_EXEC_VIRTUAL 1u /* times are computed: no op runs */
 #define WEFT_EXEC_TIMES 2u   /* drain() fills the timeline */
-#define WEFT_EXEC_NUMBERS 4u /* memory is real: it has read(), write() and metrics */
-#define WEFT_EXEC_STAMPS 8u  /* only options.times gives times, and it slows the step */
+#define WEFT_EXEC_NUMBERS 4u /* memory is real: read(), write() and metrics are available */
+#define WEFT_EXEC_STAMPS 8u  /* measures times only with options.times, which slows the step */
 
 struct weft_exec_ops {
   const char *name, *doc;

@@ -47,7 +47,7 @@ start (struct cast *c, uint32_t i)
   c->thread[i] = g_thread_new ("process", part_main, &c->part[i]);
 }
 
-/* n processes with the same function. */
+/* n processes that all run the function `play`. */
 static struct cast
 cast_of (uint32_t n, double seconds, char *(*play) (weft_rendezvous *r, GError **error))
 {
@@ -278,7 +278,7 @@ memory_of_very_many_ranks_is_known_to_all (void **state)
   cast_clear (&c);
 }
 
-/* The host may be a name or an IPv6 address, with or without brackets. */
+/* The host of a rendezvous may be a name or an IPv6 address, with or without brackets. */
 static void
 an_address_may_be_of_either_kind (void **state)
 {
@@ -509,7 +509,8 @@ a_port_that_is_taken_is_named (void **state)
   weft_store_close (first, 0);
 }
 
-/* Clients that connect to "localhost" would reach the other program instead of the store. */
+/* Another program listens on the port, but only on IPv6. The store refuses the port: clients that
+ * connect to "localhost" would reach the other program. */
 static void
 a_port_that_is_taken_on_new_addresses_alone_is_named (void **state)
 {
@@ -618,8 +619,8 @@ takes_signal (const char *thread, int signal)
          !(g_ascii_strtoull (blocked + strlen ("SigBlk:"), NULL, 16) >> (signal - 1) & 1);
 }
 
-/* Checks that all threads except the first block SIGTERM and SIGINT: a signal that any thread
- * receives ends the process. */
+/* Checks that SIGTERM and SIGINT are blocked in every thread other than the main thread. Otherwise
+ * such a thread could receive the signal, which would end the process. */
 static gboolean
 leave_signals_to_the_first (GError **error)
 {
@@ -635,7 +636,8 @@ leave_signals_to_the_first (GError **error)
   return TRUE;
 }
 
-/* Lets GLib resolve a host name, which starts a thread. GLib resolves "localhost" without one. */
+/* Lets GLib resolve a host name, which starts a thread. GLib resolves "localhost" without a
+ * thread. */
 static void
 ask_where_somebody_is (void)
 {
