@@ -55,10 +55,11 @@ gboolean weft_checkpoint_save_held (weft_state *state, const struct weft_job *jo
  * newest complete checkpoint is loaded; *notes receives a text that names each newer checkpoint
  * that is damaged or unfinished, with the reason, and checkpoints of higher steps than `latest`. It
  * also says if the loaded checkpoint is of schema 1, whose numbers have no checksum. (NULL if there
- * is nothing to say; the caller frees the text.) If `path` itself is a damaged checkpoint, the error names the newest complete
- * checkpoint in the same directory. A checkpoint of another model is refused: tensor names and
- * shapes must match, as well as the model settings that shapes do not determine
- * (weft_manifest_model()). An error leaves the state unchanged.
+ * is nothing to say; the caller frees the text.) If `path` itself is a damaged checkpoint, the
+ * error names the newest complete checkpoint in the same directory. A checkpoint of another model
+ * is refused: tensor names and shapes must match, as well as the model settings that shapes do not
+ * determine (weft_manifest_model()). An error leaves the state unchanged, except when the state was
+ * asked to stop (weft_state_watch()).
  *
  * The precision of checkpoint and job may differ. A bf16 or fp16 job that loads an fp32 checkpoint
  * copies the checkpoint's weights to its fp32 master weights and rounds them to get its weights; an

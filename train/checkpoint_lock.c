@@ -62,7 +62,8 @@ is_current (const weft_checkpoint_lock *lock)
 static gboolean
 write_holder (const weft_checkpoint_lock *lock, GError **error)
 {
-  g_autofree char *text = g_strdup_printf ("process %d on %s\n", (int) getpid (), g_get_host_name ());
+  g_autofree char *text =
+      g_strdup_printf ("process %d on %s\n", (int) getpid (), g_get_host_name ());
 
   return (ftruncate (lock->fd, 0) == 0 && weft_write_all (lock->fd, text, strlen (text))) ||
          weft_failed_path (lock->path, error);

@@ -72,9 +72,9 @@ struct weft_trainer_sink {
   void *user;
 };
 
-/* Runs the training loop. Blocks the signals that ask a run to stop (launch/signals.h) in this thread
- * and in threads that the executor starts, and polls for them while weights are loaded and between
- * steps. With `load`, seed and data position are those of the checkpoint. With `save`, the
+/* Runs the training loop. Blocks the signals that ask a run to stop (launch/signals.h) in this
+ * thread and in threads that the executor starts, and polls for them while weights are loaded and
+ * between steps. With `load`, seed and data position are those of the checkpoint. With `save`, the
  * directory is locked from the begin to the end of the run. An unreadable token ends the run with
  * an error; a single process first saves a checkpoint of the completed steps. A newest loss, of a
  * step or an evaluation, that is not finite is an error, too. The caller clears *result. */

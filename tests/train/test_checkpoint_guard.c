@@ -1,8 +1,10 @@
 /* What protects a directory of checkpoints: the checksum of the manifest, one writer at a time, the
  * file `latest`, and values that are finite. */
 #include "core/base/file.h"
+#include "launch/rendezvous.h"
 #include "tests/made/paper_exec.h"
 #include "tests/runner/folder.h"
+#include "tests/runner/processes.h"
 #include "tests/runner/runner.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_dir.h"
@@ -139,7 +141,8 @@ static void
 a_checkpoint_under_the_name_of_another_step_is_refused (void **dir)
 {
   struct paper_job j = paper_job_open (SMALL, "gpus=1");
-  g_autofree char *forty = weft_checkpoint_path (*dir, 40), *fifty = weft_checkpoint_path (*dir, 50);
+  g_autofree char *forty = weft_checkpoint_path (*dir, 40);
+  g_autofree char *fifty = weft_checkpoint_path (*dir, 50);
   g_autofree char *other = g_build_filename (*dir, "mine", NULL);
 
   save (&j, 40, *dir);
@@ -224,7 +227,8 @@ static void
 after_a_rollback_the_newest_is_what_latest_names (void **dir)
 {
   struct paper_job j = rolled_back (*dir);
-  g_autofree char *newest = weft_checkpoint_newest (*dir), *hundred = weft_checkpoint_path (*dir, 100);
+  g_autofree char *newest = weft_checkpoint_newest (*dir);
+  g_autofree char *hundred = weft_checkpoint_path (*dir, 100);
 
   assert_true (g_str_has_suffix (newest, "step-00000070"));
   assert_loads (&j, *dir, 70, "loaded step 70, because the file latest names step 70; to continue "
@@ -395,6 +399,47 @@ a_folder_of_a_save_has_a_plain_name (void **unused)
     assert_false (weft_checkpoint_is_hidden (wrong[i]));
 }
 
+/* A process of rank 0 that names a folder outside the directory of checkpoints. */
+static gpointer
+name_another_folder (gpointer place)
+{
+  weft_rendezvous *r = weft_rendezvous_open (place, NULL);
+  g_autoptr (GBytes) name = g_bytes_new_static ("../outside", strlen ("../outside"));
+  GPtrArray *all = weft_rendezvous_all_gather (r, "the folder of a checkpoint", name, 10, NULL);
+
+  g_clear_pointer (&all, g_ptr_array_unref);
+  weft_rendezvous_close (r);
+  return NULL;
+}
+
+static void
+a_folder_of_a_save_is_inside_the_directory (void **dir)
+{
+  struct paper_job j = paper_job_open (SMALL, "gpus=2");
+  struct weft_rendezvous_place place[2] = {
+    { "127.0.0.1", free_port (), "the job", 2, 0, 1, 10 },
+  };
+  g_autofree char *outside = g_build_filename (*dir, "outside", NULL);
+  g_autofree char *inside = g_build_filename (*dir, "checkpoints", NULL);
+  uint8_t away[2] = { 1, 0 };
+  g_autoptr (GError) error = NULL;
+
+  place[1] = place[0];
+  place[1].process = 1;
+  assert_true (g_mkdir (outside, 0777) == 0 && g_mkdir (inside, 0777) == 0);
+  GThread *first = g_thread_new ("process", name_another_folder, &place[0]);
+  j.x->peers = weft_rendezvous_open (&place[1], NULL);
+  j.x->away = away;
+  assert_non_null (j.x->peers);
+  paper_fill (j.state, 1);
+  assert_false (try_save (&j, 1, inside, &error));
+  assert_non_null (strstr (error->message, "found a malformed name of a folder from rank 0"));
+  assert_int_equal (g_rmdir (outside), 0); /* it is empty */
+  weft_rendezvous_close (j.x->peers);
+  g_thread_join (first);
+  paper_job_close (&j);
+}
+
 /* ----------------------------------------------------------------------- values */
 
 static void
@@ -485,6 +530,7 @@ static const struct CMUnitTest tests[] = {
   IN_A_DIR (a_second_writer_is_refused_and_told_of_the_first),
   IN_A_DIR (a_lock_saves_often_and_leaves_no_empty_directory),
   cmocka_unit_test (a_folder_of_a_save_has_a_plain_name),
+  IN_A_DIR (a_folder_of_a_save_is_inside_the_directory),
   IN_A_DIR (values_that_are_not_finite_are_not_saved),
   IN_A_DIR (a_checkpoint_with_nan_is_refused_and_an_older_one_taken),
 };
