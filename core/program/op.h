@@ -75,6 +75,8 @@ struct weft_op_info {
   double (*flops) (const struct weft_shape *shape);
   double (*bytes) (const struct weft_shape *shape); /* memory traffic; payload of communication */
   enum weft_product product;
+  uint8_t bias_gradient; /* of a product: the operand for the gradient of a bias, which a second
+                          * kernel computes; 0: none */
   gboolean experts;   /* grouped GEMM: dimension 3 is the number of experts */
   gboolean pointwise; /* a compiler may fuse it with its neighbours (enable_compile) */
   gboolean in_bound;  /* occurs in every step whatever the data-parallel sharding: counted by the
@@ -84,6 +86,13 @@ struct weft_op_info {
                                    * shares */
 };
 extern const struct weft_op_info weft_op_info[WEFT_N_OP];
+
+/* Whether an op is one matrix product: not a product for each expert. */
+static inline int
+weft_op_is_product (enum weft_op_kind kind)
+{
+  return weft_op_info[kind].product != WEFT_NO_PRODUCT && !weft_op_info[kind].experts;
+}
 
 /* Whether every member has a share for every other member (all-to-all). */
 static inline int
