@@ -292,16 +292,11 @@ reprint (const struct request *request)
   return 0;
 }
 
-/* The sections of a job that flags or a file can set. */
+/* Whether flags or a file set something of a job. */
 static gboolean
 names_a_job (const weft_cli_input *input)
 {
-  static const char *const sections[] = { "model", "cluster", "train", "stack", "strategy" };
-
-  for (unsigned i = 0; i < G_N_ELEMENTS (sections); i++)
-    if (weft_settings_touch (input->settings, sections[i]))
-      return TRUE;
-  return input->operand != NULL;
+  return weft_settings_touch (input->settings, NULL) || input->operand != NULL;
 }
 
 static gboolean

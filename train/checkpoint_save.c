@@ -478,10 +478,8 @@ static gboolean
 wait_for_publish (const struct save *s, GError **error)
 {
   struct weft_rendezvous *peers = weft_state_peers (s->state);
-  g_autoptr (GPtrArray) all =
-      peers ? weft_rendezvous_all_gather (peers, "the end of a checkpoint", NULL, 0, error) : NULL;
 
-  return !peers || all;
+  return !peers || weft_rendezvous_barrier (peers, "the end of a checkpoint", 0, error);
 }
 
 static gboolean

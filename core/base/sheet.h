@@ -48,6 +48,9 @@ extern const struct weft_sheet weft_stack_sheet;   /* union weft_stack: .at */
 gboolean weft_sheet_load (const struct weft_sheet *sheet, const char *name_or_path,
                           union weft_value *values, GError **error);
 
+/* Names of the bundled files, sorted, NULL-terminated. The caller frees with g_strfreev(). */
+char **weft_sheet_names (const struct weft_sheet *sheet);
+
 /* Whether a file of the kind that `values` say has the field of a row; sets an error if not. */
 gboolean weft_sheet_has (const struct weft_sheet *sheet, const union weft_value *values,
                          unsigned row);

@@ -55,5 +55,3 @@ gboolean weft_cluster_settle (struct weft_cluster *cluster, GError **error);
 /* Whether a cluster with this kind of fabric has the field; whether a job may set it. */
 gboolean weft_cluster_has (const struct weft_cluster *cluster, unsigned row);
 gboolean weft_cluster_may_set (const struct weft_cluster *cluster, unsigned row, GError **error);
-
-char **weft_cluster_names (void);

@@ -27,7 +27,6 @@ struct weft_stack_codes {
 
 extern const struct weft_table weft_stack_table;
 gboolean weft_stack_load (const char *name_or_path, union weft_stack *stack, GError **error);
-char **weft_stack_names (void);
 
 /* What kernels of a stack take, as its file says: heads of `width` and values of `value` (both in
  * elements of `bytes` each) that attention multiplies on matrix units; and experts' fp8 codes that
