@@ -385,7 +385,7 @@ pause_thread (struct sim *x, uint32_t actor, uint32_t op, int sign)
 {
   enum weft_op_kind kind = sim_program (x, actor)->op[op].kind;
 
-  if (!holds_sms_while_waiting (x) && kind != WEFT_OP_COPY_IN && kind != WEFT_OP_COPY_OUT)
+  if (!holds_sms_while_waiting (x) && !weft_op_info[kind].mailbox)
     sim_gpu_take_sms (x, actor, sign);
 }
 

@@ -1,6 +1,8 @@
 #include "core/program/op.h"
 
 const char *const weft_lane_words[] = { WEFT_LANE_LIST (WEFT_WORD_TEXT) NULL };
+#define LANE_TRAITS(id, text, doc, ...) [id] = { __VA_ARGS__ },
+const struct weft_lane_traits weft_lane_traits[WEFT_N_LANE] = { WEFT_LANE_LIST (LANE_TRAITS) };
 const char *const weft_reduce_words[] = { WEFT_REDUCE_LIST (WEFT_WORD_TEXT) NULL };
 
 static double
@@ -549,6 +551,9 @@ const char *const weft_op_words[] = {
 #include "core/ops.def"
   NULL
 };
+
+#define ACTIVATION_OPS(id, text, doc, ups, forward, backward, name) { forward, backward, name },
+const struct weft_activation_ops weft_activation_ops[] = { WEFT_ACTIVATION_LIST (ACTIVATION_OPS) };
 
 enum weft_lane
 weft_group_lane (enum weft_group_kind kind)
