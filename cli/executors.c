@@ -11,8 +11,8 @@ load_cuda (GError **error)
   return weft_cuda_load (error) != NULL;
 }
 
-/* The first executor that predicts and the first that runs are the defaults. The flags of their ops
- * say which of the two an executor does. */
+/* The executors. The flags of their ops say whether an executor predicts times or runs a job. The
+ * first executor of each of these kinds is the default. */
 static const struct executor {
   const struct weft_exec_ops *ops;
   gboolean (*load) (GError **error); /* NULL: nothing to load */
@@ -29,7 +29,8 @@ is_real (const struct executor *e)
   return (e->ops->flags & WEFT_EXEC_NUMBERS) != 0;
 }
 
-/* Names of one kind between `separator`s, and before the last of them `last`. */
+/* The names of the executors that run (`real`) or predict, joined by `separator`, with `last`
+ * before the last name. */
 static char *
 names (gboolean real, const char *separator, const char *last)
 {

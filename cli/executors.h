@@ -3,13 +3,14 @@
 #pragma once
 #include "core/exec/exec.h"
 
-/* Executors of predicted time; NULL names the first one. */
+/* The executor of that name, which predicts times; NULL selects the first one. */
 const struct weft_exec_ops *weft_cli_executor (const char *name, GError **error);
 
-/* Executors of real numbers; NULL or "auto" selects the first one. Loads the libraries it needs;
- * fails where this machine lacks them. */
+/* The executor of that name, which computes real numbers; NULL or "auto" selects the first one.
+ * Loads the libraries of the executor; fails if this machine lacks them. */
 const struct weft_exec_ops *weft_cli_real_executor (const char *name, GError **error);
 
-/* Their names for --help: "sim|clock", "cpu|cuda|auto".  The text stays. */
+/* The names of the executors for --help: "sim|clock", and "cpu|cuda|auto".  The texts are
+ * static. */
 const char *weft_cli_executor_names (void);
 const char *weft_cli_real_executor_names (void);

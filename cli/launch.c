@@ -3,7 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The CPU executor has all ranks in one process: several processes would each train the job. */
+/* Refuses to be one of several processes: the CPU executor runs all ranks in one process, so each
+ * process would train the whole job. */
 static gboolean
 refuse_others (const char *asked, GError **error)
 {

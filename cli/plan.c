@@ -1,4 +1,5 @@
-/* weft plan: searches, prints the ten best strategies and why each is slower than the first. */
+/* weft plan: searches strategies, prints the ten best ones and why each is slower than the
+ * first. */
 #include "cli/ask.h"
 #include "cli/cli.h"
 #include "core/base/error.h"
@@ -28,8 +29,8 @@ clear_progress (void)
 
 /* ------------------------------------------------------------------------ text */
 
-/* Which part of the step grew most against the best strategy: kernels, bubble or exposed
- * communication. */
+/* Names the part of the step that is longer than in the best strategy by the largest amount:
+ * kernels, bubble or exposed communication. The caller frees the text. */
 static char *
 why_it_loses (const weft_report *best, const weft_report *other)
 {
@@ -64,7 +65,7 @@ optimizer_word (const union weft_strategy *s)
                                       : weft_sharding_words[WEFT_NO_SHARD];
 }
 
-/* Knobs that hide communication and are on: "grad+param". */
+/* The knobs that overlap communication and are on: "grad+param". The caller frees the text. */
 static char *
 overlap_text (const union weft_strategy *s)
 {
@@ -189,12 +190,15 @@ print_counts (const weft_search *search)
           search->n, n[WEFT_FATE_RULE], n[WEFT_FATE_MEMORY], n[WEFT_FATE_PRUNED],
           n[WEFT_FATE_RANKED] + n[WEFT_FATE_SIMULATED], n[WEFT_FATE_SIMULATED],
           search->wall_seconds);
+  if (n[WEFT_FATE_FAULT])
+    printf ("\n%u left out because of a bug in Weft: %s", n[WEFT_FATE_FAULT],
+            search->fault->message);
   if (n[WEFT_FATE_SIMULATED])
     printf ("\nThe best is within %.1f %% of the optimum of this space.", 100 * search->gap);
   printf ("\n");
 }
 
-/* The flags of the best strategy, for weft sim. */
+/* Prints the command of weft sim that simulates the best strategy. */
 static void
 print_command (const struct weft_job *job, gboolean graph)
 {
@@ -266,6 +270,7 @@ print_json (const struct weft_job *job, const weft_search *search)
   weft_json_object (b, "infeasible");
   weft_json_int (b, "memory", search->by_fate[WEFT_FATE_MEMORY]);
   weft_json_int (b, "rule", search->by_fate[WEFT_FATE_RULE]);
+  weft_json_int (b, "fault", search->by_fate[WEFT_FATE_FAULT]);
   json_builder_end_object (b);
   weft_json_int (b, "pruned", search->by_fate[WEFT_FATE_PRUNED]);
   weft_json_int (b, "ranked",

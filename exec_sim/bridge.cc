@@ -76,6 +76,7 @@ struct flow {
   double bytes;
   std::vector<link_impl *> route;
   sg::CommPtr comm;
+  sg::Link *pace; /* private link whose capacity limits the rate; null: no limit */
 };
 
 struct timer {
@@ -94,18 +95,20 @@ struct bridge {
   zone *hosts = nullptr, *cables = nullptr;
   sg::Host *from = nullptr, *to = nullptr;
   kernel::resource::Model *network = nullptr;
-  std::vector<sg::Link *> links; /* of all simulations; the current one uses the first n_links */
+  std::vector<sg::Link *> links; /* links of all simulations; the current one uses the first
+                                    n_links */
   std::vector<double> capacity;
+  std::vector<sg::Link *> paces; /* links for paced flows that are not in use */
 
   bool ready = false, wanted = true, open = false, delivering = false;
-  activity_list *running = nullptr; /* found by the shortcut; null: not used */
+  activity_list *running = nullptr; /* list found by find_running(); null: shortcut not used */
   double *clock = nullptr;
 
   weft_bridge_done done = nullptr;
   void *user = nullptr;
   double origin = 0, now = 0; /* SimGrid's date at opening; the bridge's date of the last call */
   uint64_t seq = 0;
-  uint32_t n_links = 0;
+  uint32_t n_links = 0, n_paces = 0;
   std::string failure;
 
   std::vector<timer> timers; /* a heap */
@@ -149,12 +152,36 @@ arm (bridge &b)
   b.armed = kernel::timer::Timer::set (date, [] { fire (the_bridge ()); });
 }
 
+/* Only running out of memory could throw here, and that ends the program anyway. */
+sg::Link *
+take_pace (bridge &b, double capacity) noexcept
+{
+  if (b.paces.empty ())
+    return b.cables->get_iface ()
+        ->ADD_LINK ("pace " + std::to_string (b.n_paces++), capacity)
+        ->seal ();
+  sg::Link *pace = b.paces.back ();
+  b.paces.pop_back ();
+  if (pace->get_bandwidth () != capacity)
+    pace->set_bandwidth (capacity);
+  return pace;
+}
+
+void
+give_flow (bridge &b, flow *f)
+{
+  if (f->pace)
+    b.paces.push_back (f->pace);
+  f->pace = nullptr;
+  b.spare.push_back (f);
+}
+
 void
 disarm (bridge &b)
 {
   for (const timer &t : b.timers)
     if (t.latency_of)
-      b.spare.push_back (t.latency_of);
+      give_flow (b, t.latency_of);
   b.timers.clear ();
   if (b.armed)
     b.armed->remove ();
@@ -207,7 +234,7 @@ fire (bridge &b)
   arm (b);
 }
 
-/* SimGrid uses an activity after announcing its end, until time advances: release it later. */
+/* Keeps the activity of an ended flow until time advances, because SimGrid still uses it. */
 void
 bury (bridge &b, flow *f, double clock)
 {
@@ -215,7 +242,7 @@ bury (bridge &b, flow *f, double clock)
     b.grave.clear ();
   b.grave_date = clock;
   b.grave.push_back (std::move (f->comm));
-  b.spare.push_back (f);
+  give_flow (b, f);
 }
 
 void
@@ -234,12 +261,12 @@ deliver (bridge &b)
   }
   b.delivering = false;
   ended.clear ();
-  b.ended.swap (ended); /* keeps the memory */
+  b.ended.swap (ended); /* keeps the memory of the vector */
   arm (b);
 }
 
-/* SimGrid announces the ends of one date one by one in the order of its own heap: collect all of
- * them, then call back in the order of creation. */
+/* Collects the flows that end at one date, then calls back in the order of their creation: SimGrid
+ * announces them one by one in the order of its own heap. */
 void
 flow_ended (const sg::Activity &activity)
 {
@@ -316,8 +343,8 @@ find_clock ()
 }
 
 /* Creates the engine. SimGrid installs handlers for SIGINT and SIGSEGV, which are restored
- * afterwards. It reads a command line, so it gets one that silences it and disables its clean-up at
- * exit, which would use timers that no longer exist if the program exits during a simulation. */
+ * afterwards. The command line passed to SimGrid silences it and disables its clean-up at exit,
+ * which would use timers that no longer exist if the program exits during a simulation. */
 sg::Engine *
 new_engine ()
 {
@@ -339,8 +366,8 @@ new_engine ()
   return engine;
 }
 
-/* SimGrid seals its zones when it first runs. Links are created in a zone that it does not know of,
- * so that they can be added at any time. */
+/* Creates the zones. SimGrid seals its zones when it first runs, so links are created in a zone
+ * that is not registered with SimGrid: there they can be added at any time. */
 void
 make_zones (bridge &b)
 {
@@ -396,7 +423,8 @@ failed (GError **error, const char *what)
   return FALSE;
 }
 
-/* Only running out of memory could throw here, and that ends the program anyway. */
+/* Adds a link. Only lack of memory could throw an exception here, and that ends the program
+ * anyway. */
 void
 plug_link (bridge &b, double capacity) noexcept
 {
@@ -468,9 +496,16 @@ void
 weft_bridge_flow (double bytes, const uint32_t *links, uint32_t n_links, double latency,
                   uint64_t tag)
 {
+  weft_bridge_paced_flow (bytes, links, n_links, INFINITY, latency, tag);
+}
+
+void
+weft_bridge_paced_flow (double bytes, const uint32_t *links, uint32_t n_links, double most,
+                        double latency, uint64_t tag)
+{
   bridge &b = the_bridge ();
 
-  g_assert (b.open && bytes >= 0 && latency >= 0 && std::isfinite (latency));
+  g_assert (b.open && bytes >= 0 && most > 0 && latency >= 0 && std::isfinite (latency));
   if (n_links == 0 || bytes * scale < 0.5) {
     weft_bridge_after (latency, tag);
     return;
@@ -487,6 +522,9 @@ weft_bridge_flow (double bytes, const uint32_t *links, uint32_t n_links, double 
     g_assert (links[i] < b.n_links);
     f->route.push_back (b.links[links[i]]->get_impl ());
   }
+  f->pace = std::isfinite (most) ? take_pace (b, most * scale) : nullptr;
+  if (f->pace)
+    f->route.push_back (f->pace->get_impl ());
   f->seq = b.seq;
   if (latency > 0) {
     start_timer (b, latency, tag, f);
@@ -538,7 +576,7 @@ weft_bridge_close (void)
   g_assert (!b.delivering);
   b.done = nullptr;
   disarm (b);
-  /* SimGrid cannot drop a flow: run until they end, without callbacks */
+  /* SimGrid cannot drop a flow: run until all flows have ended, without callbacks */
   if (flows_in_flight (b) > 0)
     weft_bridge_run (nullptr);
   b.open = false;

@@ -1,9 +1,10 @@
-/* memory_check.h - whether the memory of a plan fits before an executor allocates it. */
+/* memory_check.h - checks that the memory of a plan fits, before an executor allocates it. */
 #pragma once
 #include "core/plan/plan.h"
 
-/* Checks device and host memory of each rank against the topology, before anything is allocated. */
+/* Checks the device memory of every rank and the host memory of every node against the topology. */
 gboolean weft_memory_check_topology (const weft_plan *plan, GError **error);
 
-/* Also checks that all ranks together fit into the memory of this machine (CPU executor). */
+/* Like weft_memory_check_topology(); also checks that the planned memory of all ranks together fits
+ * into this machine (for the CPU executor). */
 gboolean weft_memory_check_machine (const weft_plan *plan, GError **error);

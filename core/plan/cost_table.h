@@ -7,7 +7,7 @@
  *   all_reduce fp32 fp32 2 65536 4.0e-05
  *
  * RESULT is the type that is written, if it differs. RANKS is the number of ranks that computed at
- * the same time, or the group size of communication. A shape that was not measured takes the
+ * the same time, or the group size of communication. A shape that was not measured is priced by the
  * formula, scaled by measured time / formula of the nearest measured shape of the same op, types
  * and ranks.
  *
@@ -41,7 +41,7 @@ weft_cost_table *weft_cost_table_parse (const char *text, gssize length, const c
 void weft_cost_table_free (weft_cost_table *table);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_cost_table, weft_cost_table_free)
 
-/* Host seconds; `otherwise` if they were not measured or `table` is NULL. */
+/* Measured host seconds of a launch; `otherwise` if they were not measured or `table` is NULL. */
 double weft_cost_table_launch (const weft_cost_table *table, enum weft_host_cost what,
                                double otherwise);
 

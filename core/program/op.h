@@ -34,7 +34,7 @@ struct weft_lane_traits {
 };
 extern const struct weft_lane_traits weft_lane_traits[WEFT_N_LANE];
 
-/* The resource that an op needs. */
+/* The class of an op: the resource that it needs. */
 enum weft_op_class {
   WEFT_CLASS_COMPUTE,    /* a kernel */
   WEFT_CLASS_COLLECTIVE, /* all members of a group take part */
@@ -56,13 +56,13 @@ enum weft_drop_site {
   WEFT_DROP_MLP,
 };
 
-/* Heads that take_heads and put_heads move when tensor-parallel ranks share a query group: this
- * rank's queries with keys and values, those of all ranks that share the group, or their queries
- * only. */
+/* The heads that take_heads and put_heads copy if tensor parallel ranks share a query group. OWN:
+ * this rank's queries, with keys and values. OF_GROUP: the queries of all ranks that share the
+ * group, with keys and values. QUERIES: only the queries of these ranks. */
 enum weft_heads_taken { WEFT_HEADS_OWN, WEFT_HEADS_OF_GROUP, WEFT_HEADS_QUERIES };
 
-/* Interned: a program has a few dozen shapes. Dimensions are in the op's own order, unused ones
- * 0. */
+/* The shape of an op. core/ops.def defines the order of its dimensions; unused ones are 0. Shapes
+ * are interned: a program has a few dozen. */
 struct weft_shape {
   uint64_t dim[8];
   uint8_t dtype;     /* of the operands */
@@ -99,7 +99,7 @@ struct weft_op_info {
                           * kernel computes; 0: none */
   gboolean experts;   /* grouped GEMM: dimension 3 is the number of experts */
   gboolean pointwise; /* a compiler may fuse it with its neighbours (enable_compile) */
-  gboolean in_bound;  /* occurs in every step whatever the data-parallel sharding: counted by the
+  gboolean in_bound;  /* occurs in every step with any data-parallel sharding: counted by the
                        * planner's lower bounds */
   gboolean serial;    /* its CPU kernel is not divided among threads */
   gboolean in_ring;   /* its place among context-parallel ranks is that in the ring (cp_ring), not
@@ -122,7 +122,7 @@ weft_op_is_product (enum weft_op_kind kind)
   return weft_op_info[kind].product != WEFT_NO_PRODUCT && !weft_op_info[kind].experts;
 }
 
-/* Whether every member has a share for every other member (all-to-all). */
+/* Whether every member sends a share to every other member (all-to-all). */
 static inline int
 weft_op_swaps (enum weft_op_kind kind)
 {
@@ -130,7 +130,7 @@ weft_op_swaps (enum weft_op_kind kind)
          weft_op_info[kind].equal_shares == WEFT_OP_ALL_TO_ALL;
 }
 
-/* Whether the shares of members differ, as counts on the device define. */
+/* Whether the shares of members may differ. Counts on the device define them. */
 static inline int
 weft_op_is_counted (enum weft_op_kind kind)
 {
@@ -151,7 +151,7 @@ weft_op_is_comm (enum weft_op_kind kind)
          weft_op_info[kind].class == WEFT_CLASS_P2P;
 }
 
-/* Whether a host copy goes to the device. */
+/* Whether an op copies from the host to the device. */
 static inline int
 weft_op_enters_device (enum weft_op_kind kind)
 {

@@ -1,5 +1,6 @@
 #include "core/schedule/grid.h"
 #include "core/base/error.h"
+#include "core/base/invariant.h"
 #include "core/schedule/order.h"
 
 const struct weft_cell_kind weft_cell_kinds[WEFT_N_PHASE] = {
@@ -171,7 +172,7 @@ weft_grid_new (const struct weft_grid_spec *spec, GError **error)
 {
   const struct weft_schedule_row *row = &weft_schedules[spec->schedule];
 
-  g_assert (spec->n_ranks > 0 && spec->n_micro > 0 && spec->n_micro <= UINT16_MAX);
+  WEFT_INVARIANT (spec->n_ranks > 0 && spec->n_micro > 0 && spec->n_micro <= UINT16_MAX);
   if (!fits (spec, error))
     return NULL;
   weft_grid *grid =

@@ -1,6 +1,6 @@
 /* kernel_case.h - kernel calls with random shapes and operands. Each call exists twice: with
- * doubles for the fp64 reference, and with the types that an executor stores. core/program/op.h
- * defines shapes and operands. */
+ * doubles for the fp64 reference, and with the types that an executor stores. core/ops.def defines
+ * shapes and operands. */
 #pragma once
 #include "kernels/kernel.h"
 #include <setjmp.h>
@@ -41,8 +41,9 @@ struct kernel_case {
   uint32_t n;
   uint64_t sequences;
   gboolean
-      rounds_inside; /* the input of gelu is rounded to the op's type; probabilities and score
-                      * gradients are rounded before the next product, as on tensor cores */
+      rounds_inside; /* whether the op rounds intermediate results to its type: the input of GELU,
+                      * an embedding before it is scaled, or, as on tensor cores, probabilities and
+                      * score gradients before the next matmul */
 };
 
 /* Whether `name` is one of `names`, separated by blanks. */
