@@ -687,3 +687,5 @@ const struct weft_exec_ops weft_exec_sim = {
   .drain = sim_drain,
   .close = sim_close,
 };
+
+const struct weft_exec_ops *const weft_predictors[] = { &weft_exec_sim, &weft_exec_clock, NULL };
