@@ -27,24 +27,24 @@ none_bytes (const struct weft_shape *s)
   return (double) s->dim[0] * weft_dtype_bytes (s->dtype);
 }
 
-/* Pointwise and row kernels: passes over (rows, columns). They are bound by bandwidth; FLOPs count
- * 0. */
-#define PASS(n)                                                                                    \
-  static double pass##n##_bytes (const struct weft_shape *s)                                       \
+/* Pointwise and row kernels: n sweeps over (rows, columns). A sweep reads or writes each element
+ * once. They are bound by bandwidth; FLOPs count 0. */
+#define SWEEP(n)                                                                                   \
+  static double sweep##n##_bytes (const struct weft_shape *s)                                      \
   {                                                                                                \
     return n * elements (s) * weft_dtype_bytes (s->dtype);                                         \
   }
-PASS (1)
-PASS (2)
-PASS (3)
-PASS (4)
-PASS (5)
-#undef PASS
-#define pass1_flops none_flops
-#define pass2_flops none_flops
-#define pass3_flops none_flops
-#define pass4_flops none_flops
-#define pass5_flops none_flops
+SWEEP (1)
+SWEEP (2)
+SWEEP (3)
+SWEEP (4)
+SWEEP (5)
+#undef SWEEP
+#define sweep1_flops none_flops
+#define sweep2_flops none_flops
+#define sweep3_flops none_flops
+#define sweep4_flops none_flops
+#define sweep5_flops none_flops
 
 #define keep_flops none_flops
 #define keep_bytes none_bytes
@@ -82,7 +82,7 @@ take_bytes (const struct weft_shape *s)
 }
 
 #define embed_flops none_flops
-#define embed_bytes pass2_bytes
+#define embed_bytes sweep2_bytes
 #define embed_bwd_flops none_flops
 
 static double
