@@ -8,7 +8,7 @@ enum weft_work { WEFT_WORK_FORWARD, WEFT_WORK_INPUT, WEFT_WORK_WEIGHT, WEFT_N_WO
 /* Work of a phase, and its mark in pictures of text; a phase without work cannot be a cell. */
 struct weft_cell_kind {
   uint8_t works; /* bits of enum weft_work */
-  char glyph;   /* mark of microbatch 0 */
+  char glyph;   /* character for microbatch 0; microbatch m has character glyph + m % 10 */
 };
 
 extern const struct weft_cell_kind weft_cell_kinds[WEFT_N_PHASE];
@@ -42,15 +42,15 @@ weft_cell_stage (const weft_grid *grid, uint32_t rank, const struct weft_cell *c
 #define WEFT_NO_PLACE UINT32_MAX
 uint32_t weft_grid_beside (const weft_grid *grid, uint32_t place, int by);
 
-/* A grid of these sizes, without stages and cells. */
+/* Creates a grid of these sizes, without stages and cells. */
 weft_grid *weft_grid_alloc (uint32_t n_ranks, uint32_t n_chunks, uint32_t n_micro,
                             uint32_t n_copies);
 
 /* Sets the copy and the stage of a place. */
 void weft_grid_settle (weft_grid *grid, uint32_t place, uint32_t copy, uint32_t stage);
 
-/* A grid with the stages of a shape, but without cells. Each copy has a contiguous, equal share of
- * the microbatches. */
+/* Creates a grid with the stages of a shape, but without cells. Each copy has a contiguous, equal
+ * share of the microbatches. */
 weft_grid *weft_grid_blank (uint32_t n_ranks, uint32_t n_chunks, uint32_t n_micro,
                             enum weft_grid_shape shape);
 

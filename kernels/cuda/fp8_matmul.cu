@@ -17,8 +17,8 @@ bytes_of (const struct weft_fp8_layout *l)
   return (n + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-/* The product, scales of both factors, and a bias converted to another type. Upper bound: scales in
- * squares need less. */
+/* Upper bound of the scratch bytes: those of the matmul itself, of the scales of both factors, and
+ * of a bias that is converted to another type. Scales of squares need less. */
 static uint64_t
 product_bytes (uint64_t a_rows, uint64_t b_rows, uint64_t terms, uint64_t block)
 {

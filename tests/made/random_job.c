@@ -279,8 +279,9 @@ random_split (GString *words, GRand *rand)
   return MAX (1, weft_schedules[which].chunks);
 }
 
-/* One or two layers less than an even share: embedding or loss counts as a layer, or a
- * pipeline_model_parallel_layout gives the layers of each stage. */
+/* Removes one or two layers from a model with `layers` layers on each of `stages` stages. In their
+ * place, embedding or loss counts as a layer, or pipeline_model_parallel_layout sets the layers of
+ * each stage. */
 static void
 random_ends (GString *words, GRand *rand, uint32_t layers, uint32_t stages)
 {
@@ -374,7 +375,7 @@ random_batch (GString *words, GRand *rand, uint32_t replicas, uint32_t stages)
     add (words, "clip_grad", 0);
 }
 
-/* Hybrid sharding: instances of at least two replicas. */
+/* Appends hybrid sharding to some jobs: several instances of at least two replicas each. */
 static void
 random_outer (GString *words, GRand *rand, uint32_t replicas, uint32_t level)
 {
@@ -747,8 +748,8 @@ random_extras (GString *words, GRand *rand)
   }
 }
 
-/* Computes head and loss in chunks: one per sequence or per leaf of a sequence, which canonical
- * order supports. */
+/* Fuses output layer and loss in some jobs, most of them with a given number of chunks: one per
+ * sequence, or one per leaf of a sequence. Canonical order supports both. */
 static void
 random_head (GString *words, GRand *rand)
 {
