@@ -483,7 +483,7 @@ plant_nan (const char *dir, uint64_t step)
   g_autofree char *path = weft_checkpoint_path (dir, step);
   g_autofree char *shard = g_build_filename (path, "shard-0.safetensors", NULL), *bytes = NULL;
   g_autoptr (weft_manifest) m = weft_checkpoint_manifest (path, NULL);
-  struct weft_chunk *c = weft_manifest_chunk (m, 0);
+  struct weft_manifest_chunk *c = weft_manifest_chunk (m, 0);
   const float nan_value = NAN;
   struct weft_crc32c crc;
   uint64_t header;
@@ -494,7 +494,7 @@ plant_nan (const char *dir, uint64_t step)
   char *data = bytes + sizeof header + header + c->offset;
   memcpy (data + 5 * sizeof nan_value, &nan_value, sizeof nan_value);
   weft_crc32c_init (&crc);
-  c->crc = weft_crc32c (&crc, 0, data, weft_chunk_bytes (c));
+  c->crc = weft_crc32c (&crc, 0, data, weft_manifest_chunk_bytes (c));
   assert_true (g_file_set_contents (shard, bytes, (gssize) length, NULL));
   g_autofree char *text = weft_manifest_print (m);
   put_text (path, "manifest.json", text);
