@@ -45,7 +45,7 @@ struct weft_cuda_model {
   uint64_t sequence;      /* tokens of each sequence on this rank */
   uint64_t whole;         /* tokens of a whole sequence */
   uint64_t all_heads;     /* heads of all ranks */
-  uint32_t layernorm;     /* otherwise rmsnorm */
+  uint32_t layernorm;     /* 1: layernorm; 0: rmsnorm */
   uint32_t pairs;         /* rotated pairs of a head */
   double frequency[WEFT_CUDA_MOST_PAIRS]; /* rotary frequency of each pair, radians per position */
   uint32_t activation;                    /* enum weft_activation */

@@ -189,7 +189,7 @@ find_blocks (struct blocks b, uint64_t *by_expert, uint64_t *comes)
   scan_by_warp (size, n, blockIdx.x == 1 ? comes : by_expert);
 }
 
-/* Rows of y in order, block by block; x has the blocks in the other order. */
+/* Writes the rows of y in order, block by block; x has the blocks in the other order. */
 template <class P>
 __global__ void
 regroup (struct blocks b, const uint64_t *by_expert, const uint64_t *comes, const P *x, P *y,

@@ -61,8 +61,8 @@ template <class T> struct addends {
   T *sum;
 };
 
-/* Mean and scale of the row at x; `kept` receives its floats (NULL: no room). With addends, x is
- * written here as their sum. */
+/* Mean and scale of the row at x; `kept` receives its floats (NULL: no room). With addends, this
+ * function first stores their sum at x. */
 template <class T>
 static __device__ struct moments
 moments_of (const struct norm &c, const T *x, const struct addends<T> *of, float *kept, float *room)
@@ -95,7 +95,8 @@ struct weights {
   struct array first, second, bias;
 };
 
-/* raw: stores the rows unchanged, one after the other; NULL: not stored. x may be a sum. */
+/* raw: receives copies of the rows, one after the other; NULL: no copies. x may be the sum of two
+ * addends. */
 template <class T>
 __global__ void
 forward (struct norm c, const T *x, struct addends<T> of, struct weights w, T *y, T *raw)
