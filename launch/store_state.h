@@ -95,7 +95,7 @@ void weft_store_count (weft_store *s, struct weft_store_peer *p, gsize bytes);
 /* Closes a connection. A process that has not signed off counts as dead, which ends the job. */
 void weft_store_drop (weft_store *s, struct weft_store_peer *p);
 
-/* store_strangers.c: accepts connections of one socket that listens; adds a connection and takes its
+/* store_strangers.c: accepts connections of one socket that listens; adds a connection, takes its
  * socket over; handles a frame of a stranger (FALSE: the connection must be closed). */
 void weft_store_accept (weft_store *s, GSocket *listening);
 struct weft_store_peer *weft_store_add_stranger (weft_store *s, GSocket *socket);

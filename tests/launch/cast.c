@@ -86,6 +86,12 @@ cast_process (const weft_rendezvous *r)
   return weft_rendezvous_place (r)->process;
 }
 
+gboolean
+cast_barrier (weft_rendezvous *r, const char *key, GError **error)
+{
+  return weft_rendezvous_barrier (r, key, weft_rendezvous_place (r)->seconds, error);
+}
+
 GSocketConnection *
 cast_connect (uint16_t port, const char *from)
 {

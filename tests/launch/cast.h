@@ -38,6 +38,9 @@ void cast_assert_failed (const struct cast *c, uint32_t i, const char *part);
 /* Number of the process. */
 uint32_t cast_process (const weft_rendezvous *r);
 
+/* Waits for the other processes within the time limit of the job. */
+gboolean cast_barrier (weft_rendezvous *r, const char *key, GError **error);
+
 /* Connects to a port of 127.0.0.1 from another address of this machine, and waits until somebody
  * listens there. */
 GSocketConnection *cast_connect (uint16_t port, const char *from);

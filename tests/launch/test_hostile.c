@@ -10,9 +10,7 @@
 static char *
 meet_twice (weft_rendezvous *r, GError **error)
 {
-  return weft_rendezvous_barrier (r, "one", error) && weft_rendezvous_barrier (r, "two", error)
-             ? g_strdup ("met")
-             : NULL;
+  return cast_barrier (r, "one", error) && cast_barrier (r, "two", error) ? g_strdup ("met") : NULL;
 }
 
 /* A store for raw clients on 127.0.0.1. */
@@ -230,7 +228,7 @@ set_most (weft_rendezvous *r, GError **error)
       return NULL;
   }
   g_autoptr (GBytes) value = weft_rendezvous_get (r, "most", error);
-  if (!value || !weft_rendezvous_barrier (r, "the end", error))
+  if (!value || !cast_barrier (r, "the end", error))
     return NULL;
   gsize n;
   const uint8_t *data = g_bytes_get_data (value, &n);

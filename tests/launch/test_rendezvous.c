@@ -24,7 +24,7 @@ get_what_the_last_has_set (weft_rendezvous *r, GError **error)
       return NULL;
   }
   g_autoptr (GBytes) value = weft_rendezvous_get (r, "key", error);
-  if (!value || !weft_rendezvous_barrier (r, "the end", error))
+  if (!value || !cast_barrier (r, "the end", error))
     return NULL;
   return g_strndup (g_bytes_get_data (value, NULL), g_bytes_get_size (value));
 }
@@ -241,7 +241,7 @@ one_stays_away (weft_rendezvous *r, GError **error)
 {
   gboolean asked;
 
-  if (!weft_rendezvous_barrier (r, "step 7", error))
+  if (!cast_barrier (r, "step 7", error))
     return NULL;
   if (cast_process (r) == 1) {
     while (weft_rendezvous_poll (r, &asked, error)) /* until the job has failed */
@@ -274,7 +274,7 @@ one_gives_up (weft_rendezvous *r, GError **error)
     weft_rendezvous_abort (r, "the disk\nis full");
     return g_strdup ("gave up");
   }
-  weft_rendezvous_barrier (r, "the end", error);
+  cast_barrier (r, "the end", error);
   return NULL;
 }
 
@@ -296,7 +296,7 @@ static char *
 one_goes_early (weft_rendezvous *r, GError **error)
 {
   if (cast_process (r) > 0)
-    weft_rendezvous_barrier (r, "the end", error);
+    cast_barrier (r, "the end", error);
   return NULL;
 }
 
@@ -328,7 +328,7 @@ one_asks (weft_rendezvous *r, GError **error)
     weft_rendezvous_set_status (r, "in all_reduce\tbucket 3");
   if (cast_process (r) == 2)
     g_usleep (800000);
-  return weft_rendezvous_barrier (r, "the end", error) && text ? text : g_strdup ("");
+  return cast_barrier (r, "the end", error) && text ? text : g_strdup ("");
 }
 
 static void
@@ -562,10 +562,10 @@ be_process (int argc, char **argv)
   }
   ask_where_somebody_is ();
   g_autoptr (weft_rendezvous) r = weft_rendezvous_open_launch (&launch, 1, 10, &error);
-  if (r && leave_signals_to_the_first (&error) && weft_rendezvous_barrier (r, "step 1", &error)) {
+  if (r && leave_signals_to_the_first (&error) && cast_barrier (r, "step 1", &error)) {
     if (argc > 2 && g_ascii_strtoull (argv[2], NULL, 10) == launch.rank)
       raise (SIGKILL);
-    if (argc < 3 || weft_rendezvous_barrier (r, "step 2", &error))
+    if (argc < 3 || cast_barrier (r, "step 2", &error))
       printf ("%u of %u", launch.rank, launch.n);
   }
   if (error)

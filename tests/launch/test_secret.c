@@ -26,7 +26,7 @@ share_treasure (weft_rendezvous *r, GError **error)
   if (cast_process (r) == 0 && !weft_rendezvous_set (r, "hoard", mine, error))
     return NULL;
   g_autoptr (GBytes) value = weft_rendezvous_get (r, "hoard", error);
-  if (!value || !weft_rendezvous_barrier (r, "the end", error))
+  if (!value || !cast_barrier (r, "the end", error))
     return NULL;
   return g_strndup (g_bytes_get_data (value, NULL), g_bytes_get_size (value));
 }
