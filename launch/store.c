@@ -15,7 +15,7 @@ peer_free (gpointer data)
   struct weft_store_peer *p = data;
 
   weft_link_clear (&p->link);
-  g_clear_pointer (&p->stranger, weft_stranger_free);
+  g_clear_pointer (&p->stranger, weft_store_stranger_free);
   g_free (p->waiting_key);
   g_free (p);
 }
@@ -220,7 +220,7 @@ weft_store_new (const struct weft_store_options *options)
   s->peers = g_ptr_array_new_with_free_func (peer_free);
   s->values =
       g_hash_table_new_full (g_str_hash, g_str_equal, g_free, (GDestroyNotify) g_bytes_unref);
-  s->exchanges = g_hash_table_new_full (g_str_hash, g_str_equal, NULL, weft_exchange_free);
+  s->exchanges = g_hash_table_new_full (g_str_hash, g_str_equal, NULL, weft_store_exchange_free);
   s->opened = g_get_monotonic_time ();
   return s;
 }

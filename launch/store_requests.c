@@ -10,9 +10,9 @@
 /* ----------------------------------------------------------------------- exchanges */
 
 void
-weft_exchange_free (gpointer data)
+weft_store_exchange_free (gpointer data)
 {
-  struct weft_exchange *m = data;
+  struct weft_store_exchange *m = data;
 
   for (uint32_t i = 0; i < m->n; i++)
     g_clear_pointer (&m->value[i], g_bytes_unref);
@@ -22,14 +22,14 @@ weft_exchange_free (gpointer data)
   g_free (m);
 }
 
-static struct weft_exchange *
+static struct weft_store_exchange *
 find_exchange (weft_store *s, struct weft_store_peer *p, const char *key)
 {
-  struct weft_exchange *m = g_hash_table_lookup (s->exchanges, key);
+  struct weft_store_exchange *m = g_hash_table_lookup (s->exchanges, key);
 
   if (m)
     return m;
-  m = g_new0 (struct weft_exchange, 1);
+  m = g_new0 (struct weft_store_exchange, 1);
   m->key = g_strdup (key);
   m->n = s->options.n;
   m->value = g_new0 (GBytes *, m->n);
@@ -43,7 +43,7 @@ find_exchange (weft_store *s, struct weft_store_peer *p, const char *key)
 /* Completes an exchange that every process has called: sends the values to all processes or to
  * process 0 only. */
 static void
-finish_exchange (weft_store *s, struct weft_exchange *m, enum weft_receivers receivers)
+finish_exchange (weft_store *s, struct weft_store_exchange *m, enum weft_receivers receivers)
 {
   GByteArray *pack = g_byte_array_new ();
   g_autoptr (GBytes) key = g_bytes_new (m->key, strlen (m->key)), none = g_bytes_new (NULL, 0);
@@ -63,7 +63,7 @@ finish_exchange (weft_store *s, struct weft_exchange *m, enum weft_receivers rec
 /* Keeps the value of a process until the exchange is complete. FALSE: the values of all processes
  * would not fit in a frame. */
 static gboolean
-add_value (weft_store *s, struct weft_exchange *m, struct weft_store_peer *p,
+add_value (weft_store *s, struct weft_store_exchange *m, struct weft_store_peer *p,
            const struct weft_frame *f)
 {
   m->bytes += f->value_bytes + WEFT_PACK_OVERHEAD;
@@ -136,7 +136,7 @@ on_get (weft_store *s, const struct request *request)
 static void
 on_exchange (weft_store *s, const struct request *request)
 {
-  struct weft_exchange *m = find_exchange (s, request->peer, request->key);
+  struct weft_store_exchange *m = find_exchange (s, request->peer, request->key);
   uint32_t process = request->peer->process;
 
   if (m->joined[process])
@@ -152,7 +152,7 @@ on_exchange (weft_store *s, const struct request *request)
 static void
 on_missing (weft_store *s, const struct request *request)
 {
-  const struct weft_exchange *m = g_hash_table_lookup (s->exchanges, request->key);
+  const struct weft_store_exchange *m = g_hash_table_lookup (s->exchanges, request->key);
   g_autoptr (GString) text = g_string_new (NULL);
 
   for (uint32_t i = 0; m && i < m->n; i++)

@@ -12,7 +12,7 @@
 #define WEFT_STORE_MOST_UNSENT (1u << 20)
 
 /* A stranger: a connection that is not admitted. */
-struct weft_stranger {
+struct weft_store_stranger {
   GInetAddress *from;
   gint64 until;
   struct weft_hello hello;
@@ -23,7 +23,7 @@ struct weft_stranger {
 /* A connection. */
 struct weft_store_peer {
   struct weft_link link;
-  struct weft_stranger *stranger; /* NULL: admitted */
+  struct weft_store_stranger *stranger; /* NULL: admitted */
   uint32_t process;               /* WEFT_STORE_NOBODY: not admitted */
   gsize counted;                  /* bytes of the input that are counted in the store's memory */
   gboolean closing_peer;          /* close the connection when everything has been sent */
@@ -41,7 +41,7 @@ struct weft_store_member {
   gboolean asked; /* for a status that it has not sent yet */
 };
 
-struct weft_exchange {
+struct weft_store_exchange {
   char *key;
   GBytes **value; /* by process */
   uint8_t *joined;
@@ -101,11 +101,11 @@ void weft_store_accept (weft_store *s, GSocket *listening);
 struct weft_store_peer *weft_store_add_stranger (weft_store *s, GSocket *socket);
 gboolean weft_store_on_stranger (weft_store *s, struct weft_store_peer *p,
                                  const struct weft_frame *f);
-void weft_stranger_free (struct weft_stranger *stranger);
+void weft_store_stranger_free (struct weft_store_stranger *stranger);
 
 /* store_requests.c: handles a frame of a process (FALSE: the connection must be closed); sends the
  * reports that are complete or due. */
 gboolean weft_store_on_request (weft_store *s, struct weft_store_peer *p,
                                 const struct weft_frame *f);
 void weft_store_finish_reports (weft_store *s, gint64 now);
-void weft_exchange_free (void *exchange);
+void weft_store_exchange_free (void *exchange);

@@ -9,7 +9,7 @@
 /* The reason why a stranger is refused that may be a process of the job, or NULL. The caller frees
  * the string. */
 static char *
-check_stranger (weft_store *s, const struct weft_stranger *stranger)
+check_stranger (weft_store *s, const struct weft_store_stranger *stranger)
 {
   uint32_t process = stranger->process, n = stranger->hello.n;
   g_autofree char *name = weft_store_name_of (s, process);
@@ -34,7 +34,7 @@ welcome_all (weft_store *s)
 }
 
 void
-weft_stranger_free (struct weft_stranger *stranger)
+weft_store_stranger_free (struct weft_store_stranger *stranger)
 {
   g_clear_object (&stranger->from);
   g_byte_array_unref (stranger->transcript);
@@ -78,7 +78,7 @@ admit (weft_store *s, struct weft_store_peer *p)
   m->joined = TRUE;
   m->heard = g_get_monotonic_time ();
   m->host = g_strdup (p->stranger->hello.host);
-  g_clear_pointer (&p->stranger, weft_stranger_free);
+  g_clear_pointer (&p->stranger, weft_store_stranger_free);
   s->n_strangers--;
   if (++s->n_joined == s->options.n)
     welcome_all (s);
@@ -136,7 +136,7 @@ weft_store_on_stranger (weft_store *s, struct weft_store_peer *p, const struct w
 
 /* Number of strangers from the address of one of them. */
 static uint32_t
-count_neighbours (const weft_store *s, const struct weft_stranger *of)
+count_neighbours (const weft_store *s, const struct weft_store_stranger *of)
 {
   uint32_t n = 0;
 
@@ -188,11 +188,12 @@ weft_store_add_stranger (weft_store *s, GSocket *socket)
   g_socket_set_blocking (socket, FALSE);
   weft_link_init (&p->link, socket);
   p->process = WEFT_STORE_NOBODY;
-  p->stranger = g_new0 (struct weft_stranger, 1);
-  *p->stranger = (struct weft_stranger){ .from = address_of (socket),
-                                         .until = g_get_monotonic_time () + (gint64) (1e6 * limit),
-                                         .process = WEFT_STORE_NOBODY,
-                                         .transcript = g_byte_array_new () };
+  p->stranger = g_new0 (struct weft_store_stranger, 1);
+  *p->stranger =
+      (struct weft_store_stranger){ .from = address_of (socket),
+                                    .until = g_get_monotonic_time () + (gint64) (1e6 * limit),
+                                    .process = WEFT_STORE_NOBODY,
+                                    .transcript = g_byte_array_new () };
   g_ptr_array_add (s->peers, p);
   s->n_strangers++;
   return p;

@@ -23,7 +23,7 @@ count_values (const weft_store *s)
   g_hash_table_iter_init (&at, s->exchanges);
   while (g_hash_table_iter_next (&at, &key, &value))
     for (uint32_t i = 0; i < s->options.n; i++) {
-      const struct weft_exchange *m = value;
+      const struct weft_store_exchange *m = value;
       n += m->value[i] ? g_bytes_get_size (m->value[i]) : 0;
     }
   return n;
