@@ -3,13 +3,27 @@
 #pragma once
 #include "core/exec/exec.h"
 
-/* Executors of predicted time; NULL names the first one. */
-const struct weft_exec_ops *weft_cli_executor (const char *name, GError **error);
+/* Executors of predicted time, and of real numbers: lists that end with NULL.  The first of each is
+ * the default. */
+const struct weft_exec_ops *const *weft_cli_executors (void);
+const struct weft_exec_ops *const *weft_cli_real_executors (void);
 
-/* Executors of real numbers; NULL or "auto" selects the first one. Loads the libraries it needs;
- * fails where this machine lacks them. */
+/* One of them; NULL names the first one, as "auto" does of the real ones.  The libraries that it
+ * needs are not loaded yet (ops->load). */
+const struct weft_exec_ops *weft_cli_executor (const char *name, GError **error);
 const struct weft_exec_ops *weft_cli_real_executor (const char *name, GError **error);
 
 /* Their names for --help: "sim|clock", "cpu|cuda|auto".  The text stays. */
 const char *weft_cli_executor_names (void);
 const char *weft_cli_real_executor_names (void);
+
+/* A property of executors. */
+typedef gboolean weft_cli_has (const struct weft_exec_ops *ops, const void *what);
+weft_cli_has weft_cli_has_flags; /* `what` points to a uint32_t: all these flags of ops */
+
+/* The names of those that have it, "cuda or hip"; what a line of --help begins with, "executor
+ * cuda or hip: ", or "" if all have it.  The caller frees them. */
+char *weft_cli_executors_with (const struct weft_exec_ops *const *executors, weft_cli_has *has,
+                               const void *what);
+char *weft_cli_executors_about (const struct weft_exec_ops *const *executors, weft_cli_has *has,
+                                const void *what);

@@ -1,12 +1,13 @@
 /* launch.h - weft train as one of several processes. */
 #pragma once
-#include "core/job/job.h"
+#include "core/exec/exec.h"
 #include "launch/environment.h"
 #include "launch/rendezvous.h"
 
-/* Reads the launcher's variables, as --launcher (`asked`) says; `cuda`: with --executor cuda, the
- * only executor that supports several processes. */
-gboolean weft_cli_launch (const char *asked, gboolean cuda, weft_launch *launch, GError **error);
+/* Reads the launcher's variables, as --launcher (`asked`) says.  Refuses several processes unless
+ * the executor has WEFT_EXEC_PROCESSES. */
+gboolean weft_cli_launch (const char *asked, const struct weft_exec_ops *ops, weft_launch *launch,
+                          GError **error);
 
 /* Checks that the ranks of the job divide over the processes; `asked`: --ranks-per-process. */
 gboolean weft_cli_launch_check (const weft_launch *launch, const char *asked,

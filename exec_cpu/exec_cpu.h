@@ -5,5 +5,6 @@
  * nothing is allocated inside a step.  Collectives and transfers read the memory of their peers. */
 #pragma once
 #include "core/exec/exec.h"
+#include "exec_cpu/cpu_options.h"
 
 extern const struct weft_exec_ops weft_exec_cpu;

@@ -14,6 +14,7 @@ struct weft_rendezvous_place {
   uint16_t port;
   const char *token; /* identifies the job */
   uint32_t n, process; /* number of processes, and the number of this one */
+  uint32_t local;      /* the number of this one among those of its machine */
   uint32_t ranks_each;  /* ranks per process, for messages */
   double seconds; /* default time limit for waits */
 };

@@ -62,8 +62,8 @@ typedef struct weft_search {
 
 struct weft_search_options {
   uint32_t finalists; /* number of candidates to simulate; 0: 10 */
-  struct weft_exec_options exec; /* of predictions; if it requests a graph, a candidate that cannot
-                                    be a graph breaks a rule */
+  gboolean graph;     /* predict steps that are one graph; a candidate that cannot be one breaks a
+                     rule */
   gboolean near_miss;  /* find `miss` as well */
   gboolean exhaustive; /* compute all clock times and no bounds: the same result in far more time,
                           for tests */

@@ -9,6 +9,7 @@
  * The walk in exec.c is the same for all: what is predicted is what is run. */
 #pragma once
 #include "core/exec/control.h"
+#include "core/exec/options.h"
 #include "core/plan/host.h"
 #include "core/plan/parts.h"
 #include "core/exec/timeline.h"
@@ -16,42 +17,37 @@
 typedef struct weft_exec weft_exec;
 struct weft_rendezvous; /* launch/rendezvous.h */
 
+/* What executors have in common. */
 struct weft_exec_options {
-  gboolean unfolded;     /* simulate every rank */
-  gboolean roles;        /* clock: the first rank of each stage alone, which takes as long */
-  gboolean step_by_step; /* collectives round by round instead of as fluid flows */
+  struct weft_own_options own; /* of one executor: its table in struct weft_exec_ops */
 
   /* Executors of real numbers: */
   const struct weft_control *control; /* read in every step; outlives the executor */
-  uint64_t stress;   /* not 0: one thread runs units of all ranks in random legal order; the seed */
-  uint32_t threads;  /* per rank, for CPU kernels; 0: one (executors of GPUs: all processors) */
-  gboolean poison;   /* fill bytes with NaN when their buffer dies */
   weft_exec *memory; /* run in the memory of this executor, which outlives it, with permanent
                         buffers at the same places; NULL: in its own */
 
-  /* Launch mode of a device whose runtime has graphs: the launches of a step are captured once, and
-   * from then on the whole step is one launch. */
-  gboolean graph;
+  /* With WEFT_EXEC_STAMPS: */
+  gboolean times; /* drain() fills begin and end of every op */
+  gboolean total; /* without times: drain() reports the device time of the step */
 
-  /* Executors of GPUs: */
-  uint32_t ranks_per_gpu; /* 0 is 1; all of the job's: they share one GPU */
-  gboolean times;         /* drain() fills begin and end of every op */
-  gboolean traced;        /* with times: takes them from a trace of kernels if the device has one */
-  gboolean total;         /* without times: drain() reports the device time of the step */
-  double deadline;        /* seconds after which a step counts as lost; 0: never */
+  /* With WEFT_EXEC_PROCESSES: */
   struct weft_rendezvous *peers; /* connection to the processes that run the other ranks; outlives
                                     the executor. NULL: this process runs all ranks */
-  uint32_t local_process;        /* index of this process on its machine */
 };
 
 #define WEFT_EXEC_VIRTUAL 1u /* time is computed, not spent */
 #define WEFT_EXEC_TIMES 2u   /* drain() fills the timeline */
 #define WEFT_EXEC_NUMBERS 4u /* memory is real: read(), write() and metrics are there */
 #define WEFT_EXEC_STAMPS 8u  /* times are there when they are asked for, and asking takes time */
+#define WEFT_EXEC_HOST 16u   /* ranks are threads of this machine, whose memory they share */
+#define WEFT_EXEC_PROCESSES 32u /* several processes can run the ranks together */
 
 struct weft_exec_ops {
   const char *name, *doc;
   uint32_t flags;
+  const struct weft_table *options; /* of its own (options.h); NULL: it has none */
+  /* Loads the libraries that open() needs; fails where this machine lacks them.  NULL: none. */
+  gboolean (*load) (GError **error);
   weft_exec *(*open) (const weft_plan *plan, const struct weft_exec_options *options,
                       GError **error);
   gboolean (*wait) (weft_exec *x, uint32_t row, enum weft_lane lane, uint32_t op, GError **error);
@@ -68,6 +64,12 @@ struct weft_exec_ops {
                  const void *in);
   /* The address of a buffer in memory that the host can read; NULL: it cannot. */
   void *(*at) (weft_exec *x, uint32_t row, uint32_t buf);
+
+  /* With WEFT_EXEC_NUMBERS, of the machine that it runs on. */
+  char *(*machine_name) (void); /* its processor or GPU; the caller frees it */
+  /* Measures seconds[], by enum weft_host_cost: what launches cost the host.  NULL: its host
+   * launches nothing and copies nothing. */
+  gboolean (*time_launches) (double *seconds, GError **error);
 };
 
 /* Every executor's own state begins with this. */
@@ -79,6 +81,7 @@ struct weft_exec {
   uint64_t *allocated;          /* device bytes, by row; NULL without numbers */
   uint64_t *allocated_host;     /* bytes of the host pool, likewise */
   struct weft_rendezvous *peers; /* as in the options */
+  double deadline;               /* seconds after which a step counts as lost; 0: never */
   uint8_t *away; /* by row: another process runs it. For such a row read() returns zeros, write()
                     does nothing and metrics are not set. NULL: this process runs all rows */
 };
@@ -88,6 +91,28 @@ weft_exec_has (const weft_exec *x, uint32_t row)
 {
   return !x->away || !x->away[row];
 }
+
+#define WEFT_NULL_OPTION_LIST(X) WEFT_OPTION_UNFOLDED (X)
+
+union weft_null_options {
+  struct {
+    WEFT_NULL_OPTION_LIST (WEFT_OPTION_MEMBER)
+  };
+  union weft_value at[0 WEFT_NULL_OPTION_LIST (WEFT_OPTION_ONE)];
+};
+
+/* roles: simulate the first rank of each stage alone, which takes as long. */
+#define WEFT_CLOCK_OPTION_LIST(X)                                                                  \
+  WEFT_OPTION_UNFOLDED (X)                                                                         \
+  WEFT_OPTION_PREDICTED_GRAPH (X)                                                                  \
+  X (int64_t, roles, WEFT_TYPE_BOOL, "roles", "false", NULL, NULL, "", NULL, NULL)
+
+union weft_clock_options {
+  struct {
+    WEFT_CLOCK_OPTION_LIST (WEFT_OPTION_MEMBER)
+  };
+  union weft_value at[0 WEFT_CLOCK_OPTION_LIST (WEFT_OPTION_ONE)];
+};
 
 extern const struct weft_exec_ops weft_exec_null, weft_exec_clock;
 
@@ -117,10 +142,10 @@ gboolean weft_exec_check_size (const weft_plan *plan, const weft_actors *actors,
 /* Refuses a graph of a step in which the host reads counts. */
 gboolean weft_exec_check_graph (const weft_plan *plan, GError **error);
 
-/* Hosts of a predicted step, by role; the caller frees them with weft_hosts_free().  Refuses a
- * graph like weft_exec_check_graph(). */
-gboolean weft_exec_hosts (const weft_plan *plan, const struct weft_exec_options *options,
-                          weft_host ***hosts, GError **error);
+/* Hosts of a predicted step, by role; the caller frees them with weft_hosts_free().  `graph`: of a
+ * step that is one graph, refused like weft_exec_check_graph(). */
+gboolean
+weft_exec_hosts (const weft_plan *plan, gboolean graph, weft_host ***hosts, GError **error);
 
 /* Enqueues one row: for each op its waits, then the op. */
 gboolean weft_exec_walk (weft_exec *x, uint32_t row, GError **error);

@@ -22,7 +22,7 @@ extern const uint32_t trained_n_cases;
 /* Text of a case; the caller frees it. */
 char *trained_words (const struct trained_case *c);
 
-/* All ranks share one device. */
+/* Options of executor cuda: all ranks share one device. */
 struct weft_exec_options trained_shared (const char *words);
 
 /* Text of a model in one precision on one rank; NULL at the end of the list. The caller frees

@@ -1,6 +1,8 @@
 /* Experts that ranks share out, under every data-parallel strategy: who keeps, gathers and reduces
  * them, how many bytes that is, and that no bit depends on it. */
 #include "core/base/sanitize.h"
+#include "exec_cpu/exec_cpu.h"
+#include "tests/made/own.h"
 #include "tests/runner/folder.h"
 #include "tests/made/questions.h"
 #include "tests/made/real_job.h"
@@ -168,7 +170,9 @@ open_job (const char *strategy)
 {
   g_autofree char *words =
       g_strdup_printf ("topology=cpu precision=fp32 %s %s", models[1], strategy);
-  return real_job_open (words, &(struct weft_exec_options){ .poison = TRUE });
+  const struct weft_exec_options how = { .own = made_own (&weft_exec_cpu, "poison") };
+
+  return real_job_open (words, &how);
 }
 
 static void

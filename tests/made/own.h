@@ -1,0 +1,37 @@
+/* own.h - options of one executor as text, for tests: "stress=5 poison".  A word without a value is
+ * true. */
+#pragma once
+#include "core/exec/exec.h"
+#include <stdarg.h>
+#include <string.h>
+
+/* Adds to options of the executor's table, or to zeroed ones. */
+static inline void
+made_own_add (struct weft_own_options *own, const struct weft_exec_ops *ops, const char *words)
+{
+  g_auto (GStrv) word = g_strsplit (words, " ", -1);
+
+  for (char **at = word; *at; at++) {
+    g_autoptr (GError) error = NULL;
+    char *equals = strchr (*at, '=');
+    if (equals)
+      *equals = '\0';
+    if (**at &&
+        !weft_own_options_set (own, ops->options, *at, equals ? equals + 1 : "true", &error))
+      g_error ("%s", error->message);
+  }
+}
+
+/* `words` is a printf format. */
+static inline struct weft_own_options
+    G_GNUC_PRINTF (2, 3) made_own (const struct weft_exec_ops *ops, const char *words, ...)
+{
+  struct weft_own_options own = { 0 };
+  va_list arguments;
+
+  va_start (arguments, words);
+  g_autofree char *text = g_strdup_vprintf (words, arguments);
+  va_end (arguments);
+  made_own_add (&own, ops, text);
+  return own;
+}
