@@ -8,7 +8,7 @@ weft_version (void)
   return WEFT_VERSION;
 }
 
-/* Keeps both ends of a message that is too long. */
+/* Fills `error`; of a message that is too long, keeps the beginning and the end. */
 static void
 fill (weft_error *error, weft_status status, const char *message)
 {

@@ -6,7 +6,7 @@
 #include "api/include/weft/weft.h"
 
 struct weft_open_job {
-  weft_plan *plan;  /* of a step; owns the job */
+  weft_plan *plan;  /* plan of a step; contains the job */
   GPtrArray *notes;
 };
 
@@ -32,9 +32,10 @@ struct weft_open_module {
 bool weft_api_fail (weft_error *error, GError *reason);
 bool weft_api_fail_with (weft_error *error, weft_status status, const char *format, ...)
     G_GNUC_PRINTF (3, 4);
-bool weft_api_done (weft_error *error); /* clears it; always returns true */
+bool weft_api_done (weft_error *error); /* clears `error`; always returns true */
 
-/* module.c: an error if a step is under way; `call` may only run between steps. */
+/* module.c: FALSE with an error if a step is in progress, for a `call` that must be between
+ * steps. */
 bool weft_api_between_steps (weft_module *module, const char *call, weft_error *error);
 
 /* module.c: sets the loss scale of the next step. */

@@ -1,7 +1,8 @@
-# libweft: the library for training loops, and what `cmake --install` puts where.
+# libweft, the library for training loops, and the files that `cmake --install` installs.
 #
-# The functions of api/include/weft/weft.h are all that the shared library shows: the list is read from the
-# header.  Their version is that of the library's name; it changes when a call changes its meaning.
+# The shared library exports exactly the functions of api/include/weft/weft.h: the list is read
+# from the header.  weft_abi is the version in the name of the library; it changes when a call
+# changes its meaning.
 set(weft_abi 0)
 
 weft_library(api weft_exec_sim weft_exec_cpu weft_train)
@@ -22,18 +23,19 @@ target_link_options(weft_shared PRIVATE -Wl,--version-script=${PROJECT_BINARY_DI
 set_target_properties(weft_shared PROPERTIES OUTPUT_NAME weft VERSION ${PROJECT_VERSION} SOVERSION ${weft_abi}
                       LINK_DEPENDS ${PROJECT_BINARY_DIR}/libweft.map LINKER_LANGUAGE C)
 
-# The static one holds everything, and shows it: names beside those of the header are not promised.
+# The static library contains and exports all of Weft; only the functions of the header are a
+# stable interface.
 add_library(weft_static STATIC $<TARGET_OBJECTS:weft_api> $<TARGET_OBJECTS:weft_core> $<TARGET_OBJECTS:weft_kernels>
             $<TARGET_OBJECTS:weft_exec_cpu> $<TARGET_OBJECTS:weft_exec_sim> $<TARGET_OBJECTS:weft_train>
             $<TARGET_OBJECTS:weft_launch>)
 set_target_properties(weft_static PROPERTIES OUTPUT_NAME weft LINKER_LANGUAGE C)
 
-# From the folder of weft.pc to the prefix, so that an installed tree may be moved.
+# Relative path from the folder of weft.pc to the prefix, so that an installed tree may be moved.
 file(RELATIVE_PATH weft_pc_up /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 string(REGEX REPLACE "/$" "" weft_pc_up "${weft_pc_up}")
 configure_file(${PROJECT_SOURCE_DIR}/api/weft.pc.in ${PROJECT_BINARY_DIR}/weft.pc @ONLY)
 
-# Data lies where core/home.c looks for it, whatever the prefix.
+# Bundled data goes to PREFIX/share/weft, where core/base/home.c searches for it.
 install(TARGETS weft weft_shared weft_static)
 install(TARGETS weft_bridge DESTINATION ${CMAKE_INSTALL_LIBDIR}/weft)
 install(FILES ${weft_header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft)

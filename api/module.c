@@ -1,4 +1,5 @@
-/* A job with real numbers. A step is called part by part, in the order of core/plan/parts.h. */
+/* Modules: jobs with real numbers. The calls of a step run its parts (core/plan/parts.h) in
+ * order. */
 #include "core/base/error.h"
 #include "core/passes/step.h"
 #include "exec_cpu/exec_cpu.h"
@@ -190,7 +191,7 @@ end_step (weft_module *m, weft_error *error)
 
 /* -------------------------------------------------------------------------- tokens */
 
-/* Checks token ids: the kernels do not. */
+/* Checks that token ids are in the vocabulary, because kernels do not check them. */
 static bool
 check_tokens (const weft_module *m, const char *call, const int32_t *tokens, size_t n,
               weft_error *error)
@@ -226,7 +227,8 @@ weft_module_zero_grad_buffer (weft_module *m, weft_error *error)
   return run_next (m, error);
 }
 
-/* An error if the pipeline has several stages: one stage cannot run a cell without the others. */
+/* Whether the pipeline has one stage; sets an error if not, because one of several stages cannot
+ * run a cell without the others. */
 static bool
 has_one_stage (const weft_module *m, const char *call, weft_error *error)
 {
@@ -320,8 +322,8 @@ weft_module_no_sync_end (weft_module *m, weft_error *error)
 
 /* ----------------------------------------------------------------------- gradients */
 
-/* Runs the parts up to and including the next part of this kind. The user may skip calls: this runs
- * their parts too. */
+/* Runs the parts up to and including the next part of this kind: also those of calls that the user
+ * has skipped. */
 static bool
 run_through (weft_module *m, enum weft_part_kind kind, weft_error *error)
 {
@@ -400,7 +402,8 @@ fill_result (const weft_module *m, weft_step_result *out)
     out->large += m->x->metrics[row].large;
 }
 
-/* Adam's step counts updates, not steps. */
+/* Sets the inputs of the update. The step number of Adam counts updates: skipped steps do not
+ * count. */
 static void
 set_control (weft_module *m, const weft_adam *adam)
 {

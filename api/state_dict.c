@@ -4,16 +4,16 @@
 #include "api/inside.h"
 #include <string.h>
 
-/* Elements per copy. */
+/* Elements that are copied at once. */
 #define BLOCK 65536u
 
 struct weft_open_state_dict {
   weft_module *module;
   gboolean keep_vars;
-  enum weft_state_kind kind; /* kind that reads return */
+  enum weft_state_kind kind; /* what reads return: weights or masters */
   size_t n;
   weft_tensor_face *face;
-  char **name; /* of each tensor, with the prefix */
+  char **name; /* name of each tensor, with the prefix */
 };
 
 /* --------------------------------------------------------------------- references */
@@ -161,7 +161,7 @@ weft_api_refresh_masters (weft_module *m)
   }
 }
 
-/* Index of the tensor with a name, or the count. */
+/* Index of the tensor with this name; the number of tensors if there is none. */
 static uint32_t
 find_tensor (weft_state *state, const char *name)
 {

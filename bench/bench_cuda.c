@@ -167,8 +167,8 @@ keep_kernel (void *user, const struct weft_kernel *k)
   g_array_append_val ((GArray *) user, *k);
 }
 
-/* Token ids stay below 256, whatever the buffer holds. Matrix products use the cuBLASLt algorithms
- * chosen for training. */
+/* Replaces token ids by ids below 256, which every model has, and allocates scratch. Matrix
+ * products use the cuBLASLt algorithms chosen for training. */
 static gboolean
 prepare (struct bench *b, GArray *kernels, GError **error)
 {
@@ -315,8 +315,8 @@ bench_kernels (struct bench *b, const weft_bind *bind, uint32_t op, GArray *kern
   return TRUE;
 }
 
-/* Times the same op by the vendor library (cuDNN) where it supports it; its backward also in
- * deterministic mode. Reports a missing library. */
+/* Times an attention op again by the vendor library (cuDNN) if that supports the op; a backward op
+ * also in deterministic mode. Reports a missing library. */
 static gboolean
 bench_fused (struct bench *b, const weft_bind *bind, uint32_t op, GArray *kernels, struct row *row,
              GError **error)
@@ -392,7 +392,7 @@ open_device (struct bench *b, GError **error)
          copy (b, WEFT_GPU_TO_DEVICE, b->ids, ids, PATTERN, error) && CALL (b, finish, b->stream);
 }
 
-/* Prints the rows measured before an error. */
+/* Measures all models, or one. After an error, the rows measured before it have been printed. */
 static gboolean
 bench_all (struct bench *b, const char *only, GError **error)
 {

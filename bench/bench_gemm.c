@@ -118,7 +118,7 @@ free_operands (struct weft_kernel *k)
 
 /* ------------------------------------------------------------------------------ output */
 
-/* Columns of a row; 0: not measured. */
+/* One printed row; value 0: not measured. */
 struct row {
   const char *name;
   uint64_t dim[5];

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Real training steps on the CPU, Weft's and PyTorch's, of one shape: GPT-2 124M, fp32, a sequence.
+# Times training steps of Weft and of PyTorch on the CPU: GPT-2 124M, fp32, one sequence.
 #
 #   bench/bench_train.sh [--json] [--steps N] [--threads N] [--seq-length N]
 #                        [--micro-batch-size N] [--global-batch-size N]
 #
 # PYTHON names the interpreter that has PyTorch (python3).  Without PyTorch only Weft is measured.
-# The quickest step counts, and never the first, whose memory is new: a busy machine only adds time.
+# The fastest step counts, because other programs only add time.  The first step, which allocates
+# memory, is not counted.
 set -euo pipefail
 
 self=$(readlink -f -- "${BASH_SOURCE[0]}")
@@ -34,7 +35,7 @@ while (($#)); do
     --steps) steps=$2 ;;
     --threads) threads=$2 ;;
     --seq-length) length=$2 ;;
-    *) batch+=("$1" "$2") ;; # the later wins
+    *) batch+=("$1" "$2") ;; # the last of two equal flags counts
   esac
   shift 2
 done
@@ -43,7 +44,7 @@ shape=(--seq-length "$length" "${batch[@]}" --threads "$threads")
 scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
 
-# Weft's tokens/s.  What the text says does not matter, only that there is enough of it.
+# Prints Weft's tokens/s.  Any text that is long enough will do.
 weft_speed() {
   cat "$root"/*/*.c >"$scratch/text"
   "$root/weft" train --model gpt2 --topology cpu --gpus 1 --precision fp32 --data "$scratch/text" \

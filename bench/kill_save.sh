@@ -1,30 +1,30 @@
 #!/usr/bin/env bash
 # bench/kill_save.sh [KILLS] [WEFT]: kills `weft train --save-interval 1` with SIGKILL at random
-# moments, each run going on where the one before was killed, on one rank and on two in turn.
+# moments.  Each run resumes from the last checkpoint; runs use one rank and two ranks in turn.
 #
 # After every kill the newest complete checkpoint must load and be no older than before, and the
-# next step from it must have the loss of a run that nobody killed, digit for digit.  Prints what
-# happened; status 1 when anything was lost.
+# next step from it must have the loss of a run that was not killed, digit for digit.  Prints the
+# numbers of kills, steps and differences; status 1 if a checkpoint was lost or a loss differs.
 set -euo pipefail
 root=$(cd -- "$(dirname -- "$0")/.." && pwd)
 kills=${1:-100}
 weft=${2:-$root/build/weft}
-most_ms=600     # of a life; the first save is done after about 100
-damaged=0       # kills that left something unfinished behind
-most_newer=0    # steps a run got further
+most_ms=600     # longest time before a kill; the first checkpoint is complete after about 100 ms
+damaged=0       # kills that left unfinished files
+most_newer=0    # largest number of steps that a run added
 
 dir=$(mktemp -d)
 trap 'rm -rf -- "$dir"' EXIT
 job=(--model gpt2-nano --seq-length 32 --global-batch-size 2 --data "$root/README.md")
 
-# Prints the step of the newest checkpoint and its loss: one more step, with nothing saved.
+# Runs one more step from the newest checkpoint without saving; prints the step and its loss.
 resume() {
   local step=$1
   "$weft" train "${job[@]}" --load "$dir/ck" --steps "$((step + 1))" --json 2>"$dir/err" |
     sed -n 's/^{"step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2/p'
 }
 
-# The newest step whose folder has its name.
+# Prints the newest step whose folder has its final name; 0: none.
 newest() {
   local found
   found=$(find "$dir/ck" -maxdepth 1 -name 'step-[0-9]*' ! -name '*.*' -printf '%f\n' 2>/dev/null |

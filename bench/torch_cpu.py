@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The twin of `weft train` in PyTorch: the same GPT-2, fp32, on the CPU, to compare speeds with.
 
-Written as one writes it in PyTorch: modules, fused attention where this version has it, AdamW,
-clipping.  Random tokens, random weights; prints one JSON line.  Exit code 3: no PyTorch here.
+Written in the usual style of PyTorch: modules, fused attention if this version has it, AdamW,
+clipping.  Random tokens, random weights; prints one JSON line.  Exit code 3: PyTorch is missing.
 
     torch_cpu.py [--config models/gpt2.json] [--seq-length 256] [--micro-batch-size 1]
                  [--global-batch-size 1] [--steps 5] [--threads 1]
@@ -113,7 +113,7 @@ def main():
     shape = (a.global_batch_size, a.seq_length + 1)
     seconds = [one_step(model, optimizer, torch.randint(config["vocab_size"], shape),
                         a.micro_batch_size) for _ in range(a.steps + 1)]
-    step = min(seconds[1:])  # the first makes the optimizer's state; a busy machine only adds time
+    step = min(seconds[1:])  # the first creates the optimizer state; other programs only add time
     print(json.dumps({"software": f"PyTorch {torch.__version__}", "threads": a.threads,
                       "steps": a.steps, "time_s": step,
                       "tokens_per_s": a.global_batch_size * a.seq_length / step}))

@@ -2,18 +2,18 @@
 """The twin of `weft train --executor cuda` in PyTorch: the same model, batch, optimizer and precision.
 
 Shapes come from the same models/*.json (gpt2, llama and qwen2 types).  Weights are bf16 with fp32
-masters, AdamW is the fused one over the masters, gradients are clipped by their norm, attention is
-PyTorch's fused one, and torch.compile does the rest.  Random tokens, random weights; prints one JSON
-line.  MFU counts FLOPs as core/job/model.h does, attention causal.  Where nothing can be compiled it
-starts again without, and says so.
+masters, AdamW is PyTorch's fused version and updates the masters, gradients are clipped by their
+norm, attention is PyTorch's fused version, and torch.compile compiles the rest.  Random tokens,
+random weights; prints one JSON line.  MFU counts FLOPs as core/job/model.h does, with causal
+attention.  If compilation fails, the script reports it on stderr and restarts without torch.compile.
 
     torch_twin.py --config models/gpt2.json [--num-layers N] [--seq-length 1024]
                   [--micro-batch-size 64] [--global-batch-size 64] [--steps 10] [--grad-reduce-in-fp32]
                   [--compile model|block|none] [--attention default|flash|cudnn] [--recompute]
                   [--peak-tflops 989]
 
---describe prints parameters and FLOPs per token, for which no PyTorch is needed.
-Exit code 3: no PyTorch here; 4: not enough memory.
+--describe prints parameters and FLOPs per token, and does not need PyTorch.
+Exit code 3: PyTorch is missing; 4: not enough memory.
 """
 import argparse
 import json
@@ -30,12 +30,12 @@ try:
 except ImportError:
     torch = None
 
-WARM_UP = 3  # steps: the first ones compile, and make the optimizer's state
+WARM_UP = 3  # steps: the first ones compile, and create the optimizer state
 TYPES = ("gpt2", "llama", "qwen2")
 
 
 class Shape:
-    """Of a model, under one set of names."""
+    """Shape of a model, under the same names for all model types."""
 
     def __init__(self, path, sequence, layers=None):
         config = json.loads(pathlib.Path(path).read_text())
@@ -60,7 +60,7 @@ class Shape:
         self.layers = layers or self.layers
 
     def layer_matrix(self):
-        """Weights of a layer's matrices."""
+        """Number of elements of a layer's matrices."""
         attention = self.width * self.head * (2 * self.heads + 2 * self.groups)
         return attention + self.width * self.inner * (2 if self.gpt2 else 3)
 
@@ -75,7 +75,7 @@ class Shape:
         return tables + last_norm + self.layers * (self.layer_matrix() + self.layer_vectors())
 
     def flops_per_token(self):
-        """Forward and backward; half of all keys are masked."""
+        """FLOPs of forward and backward per token; half of all keys are masked."""
         matrices = self.layers * self.layer_matrix() + self.width * self.vocabulary
         return 6.0 * matrices + 6.0 * self.layers * self.head * self.heads * self.sequence
 
@@ -101,7 +101,7 @@ def make_modules():
             return self.proj(y.transpose(1, 2).flatten(2))
 
     def turn(x, turns):
-        """Rotary positions, halves of a head as Hugging Face pairs them; fp32 inside."""
+        """Rotary embedding in fp32; element i pairs with i + half, as in Hugging Face models."""
         cosine, sine = turns
         low, high = x.float().chunk(2, dim=-1)
         return torch.cat((low * cosine - high * sine, high * cosine + low * sine), -1).to(x.dtype)
@@ -135,7 +135,7 @@ def make_modules():
             return x + self.mlp(self.norm2(x))
 
     class Ends(nn.Module):
-        """Head and loss."""
+        """Last norm, head and loss."""
 
         def __init__(self, s):
             super().__init__()
@@ -243,7 +243,7 @@ def synchronize(device):
 
 
 def one_step(a, model, masters, optimizer, batch, turns):
-    """Seconds of one optimizer step: all microbatches, clipping, update.  And its loss."""
+    """Runs one optimizer step: all microbatches, clipping, update.  Returns its seconds and loss."""
     synchronize(batch.device)
     begin, loss = time.perf_counter(), 0
     with torch.no_grad():
@@ -270,7 +270,8 @@ def attention_backend(name):
 
 
 def start_again(error):
-    """Without torch.compile, which may find no compiler, in a process that has no memory yet."""
+    """Restarts the script without torch.compile, which may find no compiler.  A new process frees all
+    memory."""
     said = (str(error).splitlines() or [""])[0]
     print(f"torch_twin.py: not compiled: {type(error).__name__}: {said[:200]}", file=sys.stderr)
     sys.stderr.flush()
@@ -290,7 +291,7 @@ def measure(a, shape, device):
                 steps.append(one_step(a, model, masters, optimizer, batch, turns))
             except torch.OutOfMemoryError:
                 raise
-            except Exception as error:  # of Dynamo, of Inductor, of Triton: they share no class
+            except Exception as error:  # errors of Dynamo, Inductor and Triton have no common class
                 if steps or a.compile == "none":
                     raise
                 start_again(error)

@@ -189,6 +189,9 @@ print_counts (const weft_search *search)
           search->n, n[WEFT_FATE_RULE], n[WEFT_FATE_MEMORY], n[WEFT_FATE_PRUNED],
           n[WEFT_FATE_RANKED] + n[WEFT_FATE_SIMULATED], n[WEFT_FATE_SIMULATED],
           search->wall_seconds);
+  if (n[WEFT_FATE_FAULT])
+    printf ("\n%u left out because of a bug in Weft: %s", n[WEFT_FATE_FAULT],
+            search->fault->message);
   if (n[WEFT_FATE_SIMULATED])
     printf ("\nThe best is within %.1f %% of the optimum of this space.", 100 * search->gap);
   printf ("\n");
@@ -266,6 +269,7 @@ print_json (const struct weft_job *job, const weft_search *search)
   weft_json_object (b, "infeasible");
   weft_json_int (b, "memory", search->by_fate[WEFT_FATE_MEMORY]);
   weft_json_int (b, "rule", search->by_fate[WEFT_FATE_RULE]);
+  weft_json_int (b, "fault", search->by_fate[WEFT_FATE_FAULT]);
   json_builder_end_object (b);
   weft_json_int (b, "pruned", search->by_fate[WEFT_FATE_PRUNED]);
   weft_json_int (b, "ranked",

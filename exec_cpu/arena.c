@@ -1,8 +1,8 @@
 /* Memory of one rank: one mapping for each pool, exactly as large as planned.
  *
- * A buffer is alive from its first use in a step to its last.  Dead bytes are poisoned for the
- * address sanitizer, and filled with NaN on request (own.poison): a wrong lifetime or a missing
- * dependency then gives a report, or NaN in the results. */
+ * A buffer is alive from its first use in a step to its last use.  Dead bytes are poisoned for the
+ * address sanitizer, and filled with NaN if own.poison is set.  A wrong lifetime or a missing
+ * dependency then causes a sanitizer report, or NaN in the results. */
 #include "exec_cpu/arena.h"
 #include "core/base/error.h"
 #include "core/base/sanitize.h"
@@ -17,9 +17,10 @@
 #define ASAN_UNPOISON_MEMORY_REGION(at, n) ((void) (at), (void) (n))
 #endif
 
-#define NAN_BYTE 0xff /* fp32 and bf16 of such bytes are not numbers, an int32 is no token */
+#define NAN_BYTE 0xff /* bytes of a NaN in fp32 and bf16, and of an invalid token id in int32 */
 
-/* Counts the uses of every buffer that owns memory.  Permanent buffers never die: they count 0. */
+/* Counts the uses of every buffer that owns memory.  Permanent buffers never die; their count is
+ * 0. */
 static void
 count_uses (struct cpu_rank *r)
 {
@@ -32,8 +33,8 @@ count_uses (struct cpu_rank *r)
       r->uses[weft_buf_owner (p, p->uses[u].buf)]++;
 }
 
-/* In large pages where the system has some: many ranks on a machine spend much time on page
- * faults. */
+/* Maps memory, in huge pages if the system has any: with many ranks on one machine, page faults
+ * would take much time. */
 static void *
 map_pool (uint64_t bytes)
 {
@@ -42,7 +43,7 @@ map_pool (uint64_t bytes)
 
 #ifdef MADV_HUGEPAGE
   if (at != MAP_FAILED)
-    madvise (at, bytes, MADV_HUGEPAGE); /* advice: it may fail */
+    madvise (at, bytes, MADV_HUGEPAGE); /* may fail */
 #endif
   return at;
 }
@@ -67,7 +68,7 @@ cpu_arena_open (struct cpu_rank *r, const struct weft_memory *memory, GError **e
     r->bind.arena[pool] = at;
   }
   for (uint32_t b = 0; b < r->p->n_buf; b++)
-    if (r->uses[b] > 0) /* unused buffers have no place of their own: weights lie there */
+    if (r->uses[b] > 0) /* an unused buffer has no memory of its own: weights may be at its place */
       ASAN_POISON_MEMORY_REGION (cpu_arena_at (r, b), r->p->buf[b].bytes);
   return TRUE;
 }

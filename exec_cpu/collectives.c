@@ -1,5 +1,5 @@
-/* Collectives and transfers.  A rank never waits here: it does its share of a round when all
- * members have finished the round before, or returns that it cannot go on yet. */
+/* Collectives and transfers.  A rank never waits here.  If all members have finished the previous
+ * round, the rank executes its part of the next round; else it returns FALSE. */
 #include "exec_cpu/collectives.h"
 #include "core/base/fold.h"
 #include "exec_cpu/arena.h"
@@ -38,11 +38,11 @@ struct round {
   enum weft_dtype dtype;
   enum weft_reduce reduce;
   uint64_t elements;
-  float divisor;     /* of complete sums */
-  gboolean complete; /* the last round of sums: they go to the slice */
-  gboolean swaps;    /* all-to-all, or all-gather of rows: from one operand to the other */
-  gboolean shifts;   /* likewise, from one neighbour */
-  uint64_t row;      /* bytes of a row, if counts say how many there are; else 0 */
+  float divisor;     /* complete sums are divided by it */
+  gboolean complete; /* the last round of sums: results are written to the slice */
+  gboolean swaps;    /* all-to-all or all-gather of rows: reads one operand, writes another */
+  gboolean shifts;   /* copies a whole tensor from one neighbour, from one operand to another */
+  uint64_t row;      /* bytes of a row, if counts give the number of rows; else 0 */
 };
 
 /* -------------------------------------------------------------------- sums */
@@ -79,7 +79,7 @@ most_words (int64_t a, int64_t b)
   return MAX (a, b);
 }
 
-/* Reduces two terms; an average is a sum that is divided at the end. */
+/* Functions that reduce two terms.  An average is a sum that is divided at the end. */
 static const struct {
   void (*floats) (float *into, const float *from, uint64_t n);
   int64_t (*words) (int64_t a, int64_t b);
@@ -107,8 +107,8 @@ join_entries (void *stack, uint32_t below)
   weft_round (s->d->dtype, s->n, s->entry[below]);
 }
 
-/* Elements [first, first + n) of the terms, n <= WEFT_STRETCH, reduced in the order of
- * core/base/fold.h, to `out`; divided by `divisor`. */
+/* Reduces elements [first, first + n) of the terms, n <= WEFT_STRETCH, in the order of
+ * core/base/fold.h, divides the results by d->divisor and writes them to `out`. */
 static void
 join_block (uint8_t *const *term, uint32_t n_term, const struct round *d, uint64_t first,
             uint64_t n, uint8_t *out)
@@ -152,7 +152,8 @@ piece_start (const struct round *d, uint32_t piece)
   return d->elements * piece / d->n;
 }
 
-/* The address of a member's tensor, such that the piece lies at its offset in the whole. */
+/* A base address such that a piece of a member is at its offset in the whole tensor. A member's own
+ * piece is its slice. */
 static uint8_t *
 piece_of (const struct round *d, uint32_t member, uint32_t piece)
 {
@@ -162,7 +163,8 @@ piece_of (const struct round *d, uint32_t member, uint32_t piece)
                          : post->bound.data;
 }
 
-/* Moves that end in one piece of this member, whose own term takes its place in rank order. */
+/* Executes the moves that end in one piece of this member.  The member's own term has its place in
+ * the order of ranks. */
 static void
 reduce_piece (const struct round *d, const struct weft_move *move, uint32_t n_move)
 {
@@ -197,7 +199,8 @@ store_piece (const struct round *d, const struct weft_move *move)
           (piece_start (d, move->piece + 1) - first) * size);
 }
 
-/* All-to-all: the piece of another member for this one, into another tensor in rank order. */
+/* All-to-all: copies the piece that another member has for this member.  Received pieces are
+ * ordered by rank. */
 static void
 take_piece (const struct round *d, uint32_t from)
 {
@@ -207,7 +210,7 @@ take_piece (const struct round *d, uint32_t from)
           d->c->post[from].bound.data + mine * size, (piece_start (d, d->me + 1) - mine) * size);
 }
 
-/* The whole tensor of a neighbour. */
+/* Shift: copies the whole tensor of a neighbour. */
 static void
 take_whole (const struct round *d, uint32_t from)
 {
@@ -215,7 +218,7 @@ take_whole (const struct round *d, uint32_t from)
           d->elements * weft_dtype_bytes (d->dtype));
 }
 
-/* Rows that a member sends: to `to`, or to all members before it. */
+/* Number of rows that a member sends to member `to` or, if `before`, to all members before `to`. */
 static uint64_t
 rows_for (const struct round *d, uint32_t member, uint32_t to, gboolean before)
 {
@@ -228,7 +231,8 @@ rows_for (const struct round *d, uint32_t member, uint32_t to, gboolean before)
   return sum;
 }
 
-/* Received rows are ordered by sender. */
+/* All-to-all of rows: copies the rows that member `from` has for this member.  Received rows are
+ * ordered by sender. */
 static void
 take_rows (const struct round *d, uint32_t from)
 {
@@ -241,7 +245,7 @@ take_rows (const struct round *d, uint32_t from)
           rows_for (d, from, d->me, FALSE) * d->row);
 }
 
-/* All-gather of rows: all members have the same counts. */
+/* All-gather of rows: copies the rows of member `from`.  All members have the same counts. */
 static void
 gather_rows (const struct round *d, uint32_t from)
 {
@@ -249,7 +253,7 @@ gather_rows (const struct round *d, uint32_t from)
           d->c->post[from].bound.data, rows_for (d, d->me, from, FALSE) * d->row);
 }
 
-/* Reduce-scatter of rows: a member sums the terms of all members for its own rows. */
+/* Reduce-scatter of rows: adds the terms of all members for the rows of this member. */
 static void
 sum_rows (const struct round *d)
 {
@@ -271,7 +275,7 @@ take (const struct round *d, uint32_t from)
   (d->kind == WEFT_OP_ALL_GATHER_V ? gather_rows : d->row ? take_rows : take_piece) (d, from);
 }
 
-/* An all-gather out of separate slices copies the own slice too. */
+/* All-gather: copies this member's slice to its place in the whole tensor, unless it is there. */
 static void
 store_own_piece (const struct round *d)
 {
@@ -344,7 +348,7 @@ round_of (const struct cpu_rank *r, uint32_t op, uint32_t round, const struct cp
                                     : 0 };
 }
 
-/* premul_sum divides every term before it adds them: divides this rank's term in place. */
+/* premul_sum divides every term before the sum: divides the term of this rank in place. */
 static void
 divide (uint8_t *data, const struct weft_shape *shape)
 {
@@ -375,7 +379,8 @@ arrive (struct cpu_rank *r, uint32_t op)
   count_unit (r, row->group);
 }
 
-/* The collective begins when its last member arrives: waking the others is part of its time. */
+/* The time when the last member started the collective.  The collective begins then, so the time to
+ * wake the other members is part of its duration. */
 static double
 last_arrival (const struct cpu_comm *c)
 {
@@ -461,11 +466,12 @@ receive (struct cpu_rank *r, uint32_t op, double *begin)
   channel->begin = *begin = MAX (channel->sent, r->lane[r->p->op[op].lane].arrived);
   memcpy (cpu_arena_at (r, use->buf), channel->data, r->p->buf[use->buf].bytes);
   atomic_store (&channel->taken, ++r->received[d]);
-  cpu_ready_wake (r->m, r->out[d]->to); /* the sender: channels come in pairs */
+  cpu_ready_wake (r->m, r->out[d]->to); /* wakes the sender: out[d] is the channel back to it */
   return TRUE;
 }
 
-/* Whether one transfer of a posted group has ended; `begin`: when both sides were posted. */
+/* Whether one transfer of a posted group has ended.  A receive copies the data here.  *begin: the
+ * time when both sides had been posted. */
 static gboolean
 is_over (struct cpu_rank *r, uint32_t op, double *begin)
 {

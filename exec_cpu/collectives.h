@@ -2,11 +2,14 @@
 #pragma once
 #include "exec_cpu/machine.h"
 
-/* Does what can be done now of the op at the head of a lane: a collective, or a group of transfers.
- * FALSE: nothing, because another rank has to do its part first. */
+/* Runs the next unit of the collective at the head of a lane: posts the operands or executes one
+ * round.  FALSE: nothing was done, because another member has to finish its part first. */
 gboolean cpu_collective_advance (struct cpu_rank *r, enum weft_lane lane, uint32_t op);
+
+/* Posts the group of transfers at the head of a lane, or completes those of its transfers whose
+ * other side has been posted.  FALSE: nothing was done, because another rank has to post first. */
 gboolean cpu_transfers_advance (struct cpu_rank *r, enum weft_lane lane);
 
-/* The moves of a collective, by kind and number of members. */
+/* The key of a collective's moves in cpu_machine.moves. */
 uint64_t cpu_moves_key (const struct weft_op *row, uint32_t n_members);
 void cpu_moves_free (struct cpu_moves *moves);

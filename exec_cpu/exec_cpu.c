@@ -69,7 +69,7 @@ add_moves (struct cpu_machine *m, const struct weft_op *row, uint32_t n)
   g_hash_table_insert (m->moves, g_memdup2 (&key, sizeof key), moves);
 }
 
-/* Every communicator and list of moves that an op needs. */
+/* Opens the communicators and computes the moves of all ops. */
 static void
 open_collectives (struct cpu_machine *m)
 {
@@ -192,8 +192,8 @@ open_rank (struct cpu_machine *m, struct cpu_rank *r, GError **error)
   return m->own.threads <= 1 || r->team;
 }
 
-/* One for each processor, at least two so that ranks of a collective run on different threads; they
- * sleep until the first step. */
+/* Starts one thread per processor, but at least two, so that ranks of a collective run on different
+ * threads, and no more than ranks.  The threads sleep until the first step. */
 static gboolean
 start_threads (struct cpu_machine *m, GError **error)
 {

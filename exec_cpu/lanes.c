@@ -1,10 +1,11 @@
-/* Which op is next.
+/* Selects the next op.
  *
- * A lane runs its ops in order; its head may start when the ops that it depends on have ended.  A
- * rank polls its lanes, communication first because other ranks may be waiting for it, and runs one
- * unit at a time.  Threads take ready ranks in turn, and run one until it cannot go on; it sleeps
- * then, without a thread, until another rank wakes it.  Under stress one thread runs units of all
- * ranks in an order drawn from a seed. */
+ * A lane runs its ops in order.  The op at the head of a lane may start when the ops that it
+ * depends on have ended.  A rank polls its lanes and runs one unit at a time; lanes of
+ * communication come first, because other ranks may be waiting for them.  A thread takes a ready
+ * rank and runs it until none of its ops can start; the rank then sleeps, without a thread, until
+ * another rank wakes it.  Under stress one thread runs units of all ranks in a random order given
+ * by a seed. */
 #include "exec_cpu/lanes.h"
 #include "core/base/error.h"
 #include "exec_cpu/arena.h"
@@ -52,8 +53,8 @@ run_alone (struct cpu_rank *r, enum weft_lane lane, uint32_t op)
   r->lane[lane].cursor++;
 }
 
-/* Runs one unit of a lane: a kernel, a copy, a round of a collective, a transfer.  FALSE: none can
- * start. */
+/* Runs one unit of a lane: a kernel, a copy, a round of a collective, or transfers.  FALSE: no unit
+ * of the lane can start. */
 static gboolean
 try_lane (struct cpu_rank *r, enum weft_lane lane)
 {
@@ -65,7 +66,7 @@ try_lane (struct cpu_rank *r, enum weft_lane lane)
   enum weft_op_class class = weft_op_info[r->p->op[op].kind].class;
   if (class == WEFT_CLASS_P2P)
     return (l->posted || group_may_start (r, lane)) && cpu_transfers_advance (r, lane);
-  /* Collectives of one launch start when all of them may, one after the other. */
+  /* Collectives of one launch run one after the other, once all of them may start. */
   if (!l->posted &&
       !(class == WEFT_CLASS_COLLECTIVE ? group_may_start (r, lane) : may_start (r, op)))
     return FALSE;
@@ -95,8 +96,8 @@ is_through (const struct cpu_rank *r)
 
 /* ------------------------------------------------------------------ threads */
 
-/* Runs a rank until it cannot go on.  A signal that came meanwhile may have been missed: then it is
- * ready again. */
+/* Runs a rank until none of its ops can start.  If another rank sent a signal meanwhile, the rank
+ * may have missed the change and is put back into the queue. */
 static void
 run_rank (struct cpu_machine *m, struct cpu_rank *r)
 {
@@ -114,7 +115,8 @@ run_rank (struct cpu_machine *m, struct cpu_rank *r)
     r->asleep = TRUE;
 }
 
-/* No rank runs or is ready: the step has ended, or the remaining ranks wait for each other. */
+/* Whether no rank runs or is ready.  Then the step has ended, or the remaining ranks wait for each
+ * other. */
 static gboolean
 is_quiet (const struct cpu_machine *m)
 {
@@ -177,14 +179,15 @@ run_threads (struct cpu_machine *m)
   return through;
 }
 
-/* Lanes of ranks that may be able to run, unordered. */
+/* A set of lanes that may be able to run. */
 struct crowd {
   uint32_t n, *pair; /* rank * WEFT_N_LANE + lane */
 };
 
-/* The seed makes some lanes of some ranks reluctant: they run only when no other lane can, which
- * uncovers missing dependencies.  The others are drawn with equal probability.  A lane that could
- * not run is parked until its rank has run a unit or was woken. */
+/* Random order under stress.  The seed makes some lanes of some ranks reluctant: these run only
+ * when no other lane can run, which uncovers missing dependencies.  Other lanes are selected with
+ * equal probability.  A lane that could not run is parked until its rank has run a unit or was
+ * woken. */
 struct shuffle {
   struct cpu_machine *m;
   GRand *rand;
@@ -212,7 +215,7 @@ unpark (struct shuffle *s, uint32_t row)
     }
 }
 
-/* After a unit of a rank: lanes of that rank, and of ranks that it woke, may run now. */
+/* Unparks the lanes of a rank that has run a unit, and of the ranks that the unit woke. */
 static void
 notice_unit (struct shuffle *s, uint32_t of)
 {

@@ -2,8 +2,9 @@
 #pragma once
 #include "exec_cpu/machine.h"
 
-void *cpu_thread_main (void *machine); /* runs ranks until the machine closes */
+/* The main function of a thread: runs ready ranks until the machine closes. */
+void *cpu_thread_main (void *machine);
 
-/* Runs all ops that were issued and have not run, on all ranks.  After an error the machine can
- * only be closed. */
+/* Runs all ops of all ranks that were issued and have not run.  After an error the machine can only
+ * be closed. */
 gboolean cpu_run_issued (struct cpu_machine *m, GError **error);

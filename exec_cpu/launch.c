@@ -1,12 +1,12 @@
-/* An op that computes or copies: its operands in the arena, and its kernel. */
+/* Runs an op that computes or copies: finds its operands in the arena and calls its kernel. */
 #include "exec_cpu/launch.h"
 #include "core/exec/feed.h"
 #include "exec_cpu/arena.h"
 #include "kernels/team.h"
 #include <string.h>
 
-/* Kernels do not check token ids, row numbers and counts: poisoned ones, of a wrong program, would
- * be addresses anywhere. */
+/* Whether token ids, row numbers and counts are valid.  Kernels do not check them; poisoned values,
+ * which only a wrong program reads, would lead to invalid addresses. */
 static gboolean
 has_tokens (const struct weft_kernel *k)
 {
@@ -16,7 +16,7 @@ has_tokens (const struct weft_kernel *k)
   return TRUE;
 }
 
-/* The op that kernels belong to. */
+/* The op that a kernel belongs to. */
 struct launch {
   struct cpu_rank *r;
   uint32_t op;
@@ -33,7 +33,7 @@ run (void *user, const struct weft_kernel *k)
     weft_team_run (l->r->team, k);
 }
 
-/* A copy_out: reads the metrics, or one number that the host waits for. */
+/* Runs a copy_out: the host reads the metrics, or one number that it waits for. */
 static void
 read_out (struct cpu_rank *r, uint32_t op)
 {
@@ -46,7 +46,7 @@ read_out (struct cpu_rank *r, uint32_t op)
     atomic_store (&r->m->bad, (uint64_t) (r->rank + 1) << 32 | op);
 }
 
-/* Both sides of the host link are memory of this process. */
+/* Runs a copy between device and host, which are both memory of this process. */
 static void
 copy_across (const struct cpu_rank *r, uint32_t op)
 {

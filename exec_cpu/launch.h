@@ -1,8 +1,9 @@
-/* launch.h - ops that need no other rank. */
+/* launch.h - running ops that need no other rank. */
 #pragma once
 #include "exec_cpu/machine.h"
 
 void cpu_launch (struct cpu_rank *r, uint32_t op);
 
-/* An op of any class has ended; times are seconds since the step began. */
+/* Records that an op of any class has ended and releases its buffers.  Times are seconds since the
+ * step began. */
 void cpu_launch_end (struct cpu_rank *r, uint32_t op, double begin, double end);

@@ -1,12 +1,15 @@
-/* ready.h - ranks that threads may run. */
+/* ready.h - the queue of ranks that threads may run. */
 #pragma once
 #include "exec_cpu/machine.h"
 
-/* Under the machine's lock: a rank is put behind those that wait for a thread; the first of
- * them. */
+/* Appends a rank to the queue.  The caller holds the machine's lock. */
 void cpu_ready_add (struct cpu_machine *m, uint32_t row);
+
+/* Removes the first rank of the queue, which must not be empty.  The caller holds the lock. */
 struct cpu_rank *cpu_ready_take (struct cpu_machine *m);
 
-/* After a change that other ranks may be waiting for: of a group, of one rank. */
+/* Wakes all ranks of a group after a change that they may be waiting for.  Takes the lock. */
 void cpu_ready_wake_group (struct cpu_machine *m, const struct weft_group *group);
+
+/* Wakes one rank after a change that it may be waiting for.  Takes the lock. */
 void cpu_ready_wake (struct cpu_machine *m, uint32_t row);

@@ -1,5 +1,5 @@
-/* Memory and streams of a rank: one allocation for each pool, exactly as large as planned, and
- * beside them what the plan does not know: the mailbox, the control block, scratch of kernels. */
+/* Memory and streams of a rank.  There is one allocation for each pool, exactly as large as
+ * planned.  The mailbox, the control block and scratch of kernels are outside the plan. */
 #include "exec_gpu/arena.h"
 #include "exec_gpu/counted.h"
 #include <string.h>
@@ -31,7 +31,8 @@ open_pools (struct gpu_rank *r, GError **error)
   return TRUE;
 }
 
-/* Control, a word for each lane to say how far it is, then tokens in and numbers out, op by op. */
+/* Layout of the mailbox: the control block, a progress word for each lane, then for each copy_in
+ * its tokens and for each copy_out its results, in the order of ops. */
 static void
 lay_out_mailbox (struct gpu_rank *r)
 {
@@ -50,7 +51,7 @@ lay_out_mailbox (struct gpu_rank *r)
   r->mailbox_bytes = at;
 }
 
-/* widen() enlarges the scratch of a lane to what an op needs. */
+/* Argument of widen(), which enlarges the scratch of a lane to the bytes that a kernel needs. */
 struct need {
   const struct weft_gpu_calls *calls;
   struct weft_gpu_scratch *scratch;
@@ -73,7 +74,7 @@ open_scratch (struct gpu_rank *r, GError **error)
     need.scratch->bytes = MAX (need.scratch->bytes, gpu_counted_scratch (r, op));
   }
   for (uint32_t lane = 0; lane < WEFT_N_LANE; lane++) {
-    r->scratch[lane].bytes = (r->scratch[lane].bytes + 255) / 256 * 256; /* taken from both ends */
+    r->scratch[lane].bytes = (r->scratch[lane].bytes + 255) / 256 * 256; /* aligned end */
     if (!alloc (r, WEFT_POOL_DEVICE, r->scratch[lane].bytes, &r->scratch[lane].at, error))
       return FALSE;
   }
@@ -95,8 +96,8 @@ open_streams (struct gpu_rank *r, GError **error)
   return TRUE;
 }
 
-/* Nobody writes some of it: rows that a vocabulary is padded with are weights all the same, and 0
- * times whatever lay there may be no number. */
+/* Clears the pools.  No op writes the padding rows of a vocabulary, but kernels read them as
+ * weights, and 0 times a NaN would be NaN. */
 static gboolean
 clear_pools (struct gpu_rank *r, GError **error)
 {
@@ -115,7 +116,7 @@ clear_pools (struct gpu_rank *r, GError **error)
                  r->rank);
 }
 
-/* Ranks that share a GPU share the control block of the first. */
+/* Allocates the control block.  Ranks that share a GPU use the block of the first rank. */
 static gboolean
 open_control (struct gpu_rank *r, GError **error)
 {
@@ -144,7 +145,7 @@ gpu_arena_open (struct gpu_rank *r, GError **error)
   return TRUE;
 }
 
-/* Each pool gets an address range of its own, so that addresses of two pools never coincide. */
+/* Each pool has its own address range, so that addresses of two pools never coincide. */
 void
 gpu_arena_open_addresses (struct gpu_rank *r)
 {
@@ -187,7 +188,7 @@ gpu_arena_fill (struct gpu_rank *r)
   if (!control)
     return;
   memcpy (r->mailbox, control, sizeof *control);
-  ((struct weft_control *) (void *) r->mailbox)->tokens = NULL; /* of the host */
+  ((struct weft_control *) (void *) r->mailbox)->tokens = NULL; /* a pointer to host memory */
   for (uint32_t op = 0; op < r->p->n_op && control->tokens; op++)
     if (r->p->op[op].kind == WEFT_OP_COPY_IN)
       weft_feed_tokens (r->m->base.plan, r->rank, op, control->tokens,

@@ -2,12 +2,15 @@
 #pragma once
 #include "exec_gpu/machine.h"
 
+/* Allocates and releases memory and streams of a rank of this process. */
 gboolean gpu_arena_open (struct gpu_rank *r, GError **error);
 void gpu_arena_close (struct gpu_rank *r);
 
-/* For a rank of another process: addresses without memory. */
+/* Assigns addresses without memory, for a rank of another process. */
 void gpu_arena_open_addresses (struct gpu_rank *r);
 
-/* The mailbox: filled before a step, read after it. */
+/* Writes control and tokens into the mailbox, before a step. */
 void gpu_arena_fill (struct gpu_rank *r);
+
+/* Reads loss and norm from the mailbox, after a step. */
 gboolean gpu_arena_read (struct gpu_rank *r, struct weft_metrics *metrics, GError **error);

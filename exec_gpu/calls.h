@@ -1,13 +1,14 @@
-/* calls.h - every call that the GPU executor makes of a vendor's runtime, kernels and collective
+/* calls.h - every call that the GPU executor makes to a vendor's runtime, kernels and collective
  * library.
  *
- * The executor includes no header of a vendor: it is given a table of these calls.
- * cuda/module/calls_cuda.c fills it from the CUDA runtime and NCCL; the devices of the tests are
- * tables too.  A call returns NULL on success, else a message that stays valid until the next call
- * of the same thread.
+ * The executor includes no header of a vendor: it receives a table of these calls.
+ * cuda/module/calls_cuda.c implements the table with the CUDA runtime and NCCL; the test devices
+ * are tables too.  A call returns NULL on success, else a message that stays valid until the next
+ * call of the same thread.
  *
- * The first argument is the table's `self`.  Calls on a stream only enqueue, and may be captured
- * into a graph; those marked "waits" are never made inside a step. */
+ * The first argument is the table's `self`.  Calls on a stream only enqueue work, and may be
+ * captured into a graph.  Calls whose description contains "waits" block; they are never made
+ * inside a step. */
 #pragma once
 #include "core/program/program.h"
 #include "exec_gpu/shared.h"
@@ -21,7 +22,7 @@ typedef struct weft_gpu_window weft_gpu_window;
 
 struct weft_gpu_device {
   char name[256];
-  uint64_t bytes, free; /* of its memory; not allocated by any program */
+  uint64_t bytes, free; /* device memory; device memory that no program has allocated */
   uint32_t sms;
   uint32_t major, minor; /* compute capability */
 };
@@ -49,11 +50,11 @@ struct weft_gpu_id {
 struct weft_gpu_member {
   const struct weft_gpu_id *id;
   uint32_t n, rank;
-  uint32_t most_ctas; /* SMs that its kernels may take; 0: no limit */
+  uint32_t most_ctas; /* most SMs for kernels of the communicator; 0: no limit */
 };
 
-/* `n` counts elements as NCCL and RCCL do: all of them for all_reduce and broadcast, those of one
- * member for the others. */
+/* `n` counts elements as NCCL and RCCL do: the elements of the whole tensor for all_reduce and
+ * broadcast, the elements of one member for the other collectives. */
 struct weft_gpu_collective {
   enum weft_op_kind kind; /* all_reduce, reduce_scatter, all_gather, all_to_all, broadcast */
   weft_gpu_comm *comm;
@@ -62,7 +63,7 @@ struct weft_gpu_collective {
   uint64_t n;
   uint8_t dtype, reduce;
   uint32_t root;
-  int scaled; /* of premul_sum: what scaled_open() gave */
+  int scaled; /* for premul_sum: the reduction that scaled_open() created */
 };
 
 struct weft_gpu_transfer {
@@ -70,15 +71,15 @@ struct weft_gpu_transfer {
   void *data;
   uint64_t n;
   uint8_t dtype;
-  uint32_t peer; /* in the communicator */
+  uint32_t peer; /* rank in the communicator */
 };
 
 /* A kernel, a copy or a fill that a GPU has executed. */
 struct weft_gpu_activity {
-  gboolean keyed;      /* row and op are those that about() had been given */
+  gboolean keyed;      /* row and op are valid: the launching thread had called about() */
   uint32_t row, op;
   const char *name;    /* interned, or static */
-  uint64_t begin, end; /* nanoseconds, by one clock of all GPUs */
+  uint64_t begin, end; /* nanoseconds, by one clock for all GPUs */
 };
 typedef void (*weft_gpu_take) (void *user, const struct weft_gpu_activity *a);
 
@@ -158,25 +159,29 @@ typedef void (*weft_gpu_take) (void *user, const struct weft_gpu_activity *a);
 struct weft_gpu_calls {
   void *self;
 
-  /* Whether the device has a kernel for an op, and the scratch that a call of it needs. */
+  /* Whether the device has a kernel for an op. */
   gboolean (*has_kernel) (void *self, enum weft_op_kind kind);
+
+  /* Bytes of scratch that a launch of a kernel needs. */
   uint64_t (*scratch) (void *self, const struct weft_kernel *k);
 
-  /* Whether the vendor's library executes a call that asks for fused attention.  NULL: never. */
+  /* Whether the vendor's library executes a kernel that asks for fused attention.  NULL: never. */
   gboolean (*fuses) (void *self, const struct weft_kernel *k);
-  gboolean canonical; /* its kernels sum in canonical order, with exact sums */
+  gboolean canonical; /* the kernels sum in canonical order, with exact sums */
 
-  /* Chooses, before the first step, the algorithms of these kernels, and loads their code.  May
-   * wait; does not touch their operands.  NULL: there is nothing to choose. */
+  /* Chooses the algorithms of n kernels and loads their code, before the first step.  May wait.
+   * Does not access the operands of the kernels.  NULL: there is nothing to choose. */
   const char *(*prepare) (void *self, const struct weft_kernel *k, uint32_t n,
                           const struct weft_gpu_scratch *scratch, weft_gpu_stream *stream);
 
-  /* Starts to record what GPUs execute; hands out what has ended since, and counts lost records.
-   * NULL: the vendor cannot. */
+  /* Starts to record the kernels, copies and fills that GPUs execute.  NULL: not supported. */
   const char *(*trace_open) (void *self);
+
+  /* Calls take() for every record that has ended since the last call, ordered by begin.  *lost is
+   * the number of lost records.  NULL if trace_open is NULL. */
   const char *(*trace_take) (void *self, weft_gpu_take take, void *user, uint64_t *lost);
 
-  /* Free memory of the GPU, and all of it.  NULL: unknown. */
+  /* Bytes of free memory of the chosen GPU, and of all its memory.  NULL: not supported. */
   const char *(*room) (void *self, uint64_t *left, uint64_t *all);
 #define WEFT_GPU_CALL_POINTER(name, parameters, doc) const char *(*name) parameters;
   WEFT_GPU_CALL_LIST (WEFT_GPU_CALL_POINTER)

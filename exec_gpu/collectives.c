@@ -8,8 +8,8 @@
 #include "exec_gpu/script.h"
 #include <string.h>
 
-/* How many rows go where is known to the GPUs; ranks that share one exchange them there, others
- * need to be told. */
+/* Whether the executor can find the counts of an exchange of rows.  The counts are on the device.
+ * Ranks that share a GPU read them there; else the plan must have a copy of them to the host. */
 static gboolean
 can_count (const struct gpu_machine *m, const weft_program *p, uint32_t op)
 {
@@ -60,7 +60,7 @@ gpu_collective_check (const struct gpu_machine *m, const weft_program *p, GError
 
 struct meeting {
   const struct gpu_rank_unit *member;
-  uint32_t n, op; /* op: of the first member */
+  uint32_t n, op; /* members; op of the first member */
   const struct weft_op *row;
   const struct weft_shape *shape;
   struct weft_bound_operands *bound; /* by member */
@@ -79,7 +79,8 @@ piece_bytes (const struct meeting *x, uint32_t piece)
   return (piece_start (x, piece + 1) - piece_start (x, piece)) * x->size;
 }
 
-/* The address of a piece on a member. Its own piece is its slice, which may lie elsewhere. */
+/* The address of a piece on a member. A member's own piece is its slice, which may be outside the
+ * whole tensor. */
 static uint8_t *
 piece_of (const struct meeting *x, uint32_t member, uint32_t piece)
 {
@@ -99,8 +100,8 @@ copy (const struct meeting *x, void *to, const void *from, uint64_t bytes)
   gpu_script_call (x->member[0], x->op, GPU_COPY)->at = copies->len - 1;
 }
 
-/* Appends one sum: all moves into one piece of one member. The member's own term keeps its place in
- * the order of ranks. */
+/* Appends one sum, which executes all moves into one piece of one member. The terms are in the
+ * order of ranks, with the member's own term at its place. */
 static void
 join (const struct meeting *x, const struct weft_move *move)
 {
@@ -144,7 +145,7 @@ move_one (const struct meeting *x, const struct weft_move *move)
           piece_of (x, move->from, move->piece), piece_bytes (x, move->piece));
 }
 
-/* All-gather and all-to-all: each member copies the piece that it keeps. */
+/* In an all-gather or all-to-all, each member copies the piece that it sends to itself. */
 static void
 keep_own (const struct meeting *x)
 {
@@ -155,7 +156,7 @@ keep_own (const struct meeting *x)
   }
 }
 
-/* A sum of one term: there are no moves. */
+/* Appends a reduction over one rank, which has no moves. */
 static void
 keep_term (const struct meeting *x)
 {
@@ -256,7 +257,7 @@ emit_transfer (struct gpu_rank_unit at, uint32_t op, gboolean recv,
   gpu_script_call (at, op, recv ? GPU_RECV : GPU_SEND)->at = transfers->len - 1;
 }
 
-/* A send or a receive. */
+/* Appends a send or a receive. */
 static void
 emit_neighbour (struct gpu_rank_unit at, uint32_t op)
 {
@@ -272,7 +273,7 @@ emit_neighbour (struct gpu_rank_unit at, uint32_t op)
   emit_transfer (at, op, row->kind == WEFT_OP_RECV, &t);
 }
 
-/* A shift: sends the whole buffer to one member and receives from another. */
+/* Appends a shift: sends the whole buffer to one member and receives from another. */
 static void
 emit_shift (struct gpu_rank_unit at, uint32_t op, struct weft_place me,
             const struct weft_bound_operands *bound)

@@ -14,7 +14,7 @@ gpu_comm_of (const struct gpu_rank *r, const struct weft_op *row)
   return gpu_comm_is_pair (r->m, row) ? r->pair[before][back] : r->comm[row->group];
 }
 
-/* In the communicator of two neighbouring stages the earlier stage is member 0. */
+/* In the communicator of two neighbouring stages, the earlier stage is member 0. */
 uint32_t
 gpu_comm_peer (const struct gpu_rank *r, const struct weft_op *row)
 {

@@ -2,12 +2,15 @@
 #pragma once
 #include "exec_gpu/machine.h"
 
-/* Transfers between stages that are posted one by one, and may overtake each other: two neighbours
- * have a communicator for each way. */
+/* Whether an op is a transfer between stages that is posted by itself. Such transfers may overtake
+ * each other; two neighbouring stages therefore have one communicator for each direction. */
 gboolean gpu_comm_is_pair (const struct gpu_machine *m, const struct weft_op *row);
 
+/* The communicator of an op; NULL: the op needs none. */
 weft_gpu_comm *gpu_comm_of (const struct gpu_rank *r, const struct weft_op *row);
-uint32_t gpu_comm_peer (const struct gpu_rank *r, const struct weft_op *row); /* of a transfer */
 
-/* FALSE: an error has occurred in a communicator since it was opened. */
+/* The peer of a transfer, as its rank in the communicator. */
+uint32_t gpu_comm_peer (const struct gpu_rank *r, const struct weft_op *row);
+
+/* FALSE: a communicator has reported an error. */
 gboolean gpu_comm_check_all (struct gpu_machine *m, GError **error);

@@ -1,12 +1,14 @@
-/* Communicators of ranks with a GPU each: one of all, and cut off it one for each group that ops
- * of some role talk in.
+/* Communicators of ranks with a GPU each: one of all ranks, from which one is split for each group
+ * in which ops of some role communicate.
  *
- * What is enqueued for one communicator runs in that order, on whatever streams.  So each has one
- * stream: transfers that are one launch with others go over that of all stages; where they are
- * posted one by one, and may overtake each other, two neighbours have one for each way.
+ * Operations of one communicator run in the order in which they are enqueued, on any streams.
+ * Therefore each communicator is used on one stream only.  Transfers that are part of a launch use
+ * the communicator of all stages.  Transfers that are posted by themselves may overtake each other;
+ * for them, two neighbouring stages have one communicator for each direction.
  *
- * All ranks of this process are opened by one thread, as one launch, which only begins: it is
- * waited for as long as other processes live, and not longer than they have. */
+ * One thread opens the communicators of all ranks of this process, in one group.  The calls return
+ * at once; the thread then waits until the communicators are ready, a time limit has passed, or
+ * another process has ended. */
 #include "exec_gpu/comms.h"
 #include "core/base/error.h"
 #include "exec_gpu/comm.h"
@@ -44,8 +46,9 @@ keep (struct gpu_machine *m, weft_gpu_comm *comm)
   return TRUE;
 }
 
-/* SMs that the plan gives to communication in a group: the most of its ops, or 0.  Of all stages'
- * ops, because all members of a communicator have to ask for the same. */
+/* SMs of a group's communicator: the largest number that the plan assigns to any of its ops, or 0.
+ * The ops of all stages count, because all members of a communicator must request the same
+ * number. */
 static uint32_t
 sms_of (const struct gpu_rank *r, enum weft_group_kind kind)
 {
@@ -114,7 +117,8 @@ split (struct gpu_rank *r, int color, const struct weft_gpu_member *member, weft
          keep (r->m, *out);
 }
 
-/* Ranks of one group have one color: that of its first. */
+/* Splits the communicator of a rank's group from that of all ranks. The color of a group is its
+ * first rank. */
 static gboolean
 split_group (struct gpu_rank *r, enum weft_group_kind kind, GError **error)
 {
@@ -127,8 +131,9 @@ split_group (struct gpu_rank *r, enum weft_group_kind kind, GError **error)
   return split (r, talks ? (int) group.first : -1, &member, &r->comm[kind], error);
 }
 
-/* A rank has a stage on either side, and one color at a time: boundaries of stages are opened in
- * three turns, odd ones, even ones, and that of the last stage with the first. */
+/* The turn in which a pair of stages is opened. A rank has two neighbours but only one color in a
+ * split, so pairs are opened in three turns: by an even earlier stage, by an odd one, and the pair
+ * of the last stage with the first. */
 static uint32_t
 turn_of (const struct weft_mesh *mesh, uint32_t earlier)
 {
@@ -188,9 +193,9 @@ uses_window (const struct gpu_rank *r, uint32_t op)
   return FALSE;
 }
 
-/* Whether all members of a group belong to one stage. They then run the same program, and NCCL's
- * conditions hold: windows of equal size, equal offsets, opened in one order. Members of several
- * stages may differ in that. */
+/* Whether all members of a group belong to one stage. They then run the same program, which fulfils
+ * NCCL's conditions for windows: equal sizes, equal offsets, and the same order of opening. Members
+ * of several stages may violate them. */
 static gboolean
 is_of_one_stage (const struct gpu_rank *r, enum weft_group_kind kind)
 {
@@ -227,7 +232,7 @@ open_window (struct gpu_rank *r, weft_gpu_comm *comm, GError **error)
 static gboolean
 open_windows (struct gpu_machine *m, GError **error)
 {
-  /* Without symmetric registration each member registers by itself: stages may differ. */
+  /* Without symmetric registration, each member registers independently: stages may differ. */
   gboolean any = m->base.plan->job.strategy.disable_symmetric_registration;
 
   for (uint32_t row = m->first; row < m->first + m->n_here; row++) {
@@ -248,8 +253,8 @@ start (struct gpu_machine *m, GError **error)
   return gpu_ok (m, GPU_CALL (m, group_start), error, "communicators");
 }
 
-/* Time limit for opening or closing communicators: that of the rendezvous; for a single process the
- * deadline of a step. */
+/* Time limit in seconds for opening or closing communicators: that of the rendezvous or, for a
+ * single process, the deadline of a step. */
 static double
 patience (const struct gpu_machine *m)
 {
@@ -269,8 +274,8 @@ settle (struct gpu_machine *m, GError **error)
   return TRUE;
 }
 
-/* After an error too: a group that was started is ended.  Then all of its communicators are waited
- * for. */
+/* Ends a group of calls, even after an error in it (`ok` FALSE). Then waits until all communicators
+ * are ready. */
 static gboolean
 end (struct gpu_machine *m, gboolean ok, GError **error)
 {
@@ -289,16 +294,16 @@ has_apart (const struct gpu_machine *m)
 
 /* ----------------------------------------------------------------------- first transfers
  *
- * NCCL connects two members when they first send to each other, and who comes first waits there for
- * the other.  Hosts that post transfers one by one, each in the order of its own schedule, could so
- * wait in a ring.  Before the first step every pair that will talk exchanges a byte both ways, all
- * in one launch. */
+ * NCCL connects two members when they first send to each other; inside this call, the host of the
+ * first member waits for the other member.  Hosts that post transfers one by one, each in the order
+ * of its own schedule, could therefore wait for each other in a ring.  Before the first step, every
+ * pair that will communicate exchanges a byte in both directions, all pairs in one launch. */
 
 struct pair {
   struct gpu_rank *r;
   weft_gpu_comm *comm;
   uint32_t peer;
-  weft_gpu_event *event; /* the exchange is over */
+  weft_gpu_event *event; /* recorded after the exchange */
 };
 
 static gboolean
@@ -331,7 +336,8 @@ find_pairs (struct gpu_rank *r, GArray *pairs, GError **error)
   return TRUE;
 }
 
-/* The control block is written when a step begins: until then its bytes are free. */
+/* Sends a byte to the peer and receives one. The bytes are those of the control block, which is not
+ * used before a step begins. */
 static gboolean
 exchange_byte (const struct pair *pair, uint32_t i, GError **error)
 {
@@ -432,7 +438,7 @@ gpu_comms_scaled (struct gpu_rank *r, weft_gpu_comm *comm, const struct weft_sha
   return TRUE;
 }
 
-/* All of this process begin as one launch, those that were cut off others first. */
+/* Finishes all communicators of this process in one group, split ones before their parents. */
 static gboolean
 finish (struct gpu_machine *m, GError **error)
 {
@@ -446,7 +452,8 @@ finish (struct gpu_machine *m, GError **error)
   return end (m, ok, error);
 }
 
-/* What was registered with communicators; `there`: they still are. */
+/* Closes reductions and windows that were registered with communicators. `there`: whether the
+ * communicators still exist; FALSE: they have been aborted. */
 static void
 let_go (struct gpu_machine *m, gboolean there)
 {
@@ -473,8 +480,7 @@ abort_all (struct gpu_machine *m)
     GPU_CALL (m, group_end);
 }
 
-/* One that something has gone wrong with can only be aborted: anything else would wait for
- * others. */
+/* After an error, communicators can only be aborted: finishing them would wait for other ranks. */
 void
 gpu_comms_close (struct gpu_machine *m)
 {

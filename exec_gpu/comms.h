@@ -2,9 +2,12 @@
 #pragma once
 #include "exec_gpu/machine.h"
 
+/* Opens all communicators and windows, and connects the pairs of stages. Does nothing for ranks
+ * that share a GPU. */
 gboolean gpu_comms_open (struct gpu_machine *m, GError **error);
 void gpu_comms_close (struct gpu_machine *m);
 
-/* The reduction that divides by dim[1] of a shape, for a communicator. */
+/* Finds or creates the reduction of a communicator that divides by dim[1] of a shape. *out is its
+ * number for weft_gpu_collective.scaled. */
 gboolean gpu_comms_scaled (struct gpu_rank *r, weft_gpu_comm *comm, const struct weft_shape *shape,
                            int *out, GError **error);

@@ -1,13 +1,13 @@
-/* Exchanges between GPUs of as many rows as counts say.
+/* Exchanges of rows between GPUs, whose number of rows is known only during the step.
  *
- * A copy of the plan brings the counts to the host before the exchange is enqueued.  The host waits
- * for the event of that copy, and then launches sends and receives of exactly so many rows.
- * Members that have no rows for each other exchange nothing: both know the counts.
+ * A copy op of the plan transfers the counts to the host before the exchange is enqueued.  The host
+ * waits for the event of this copy, then launches sends and receives of exactly so many rows.
+ * Members without rows for each other exchange nothing: both have the counts.
  *
- *   all_to_all_v       to each member its part, from each member the part for this one
- *   all_gather_v       this member's rows to all, and theirs to this one
- *   reduce_scatter_v   each member's rows to it; received terms are added in the order of the
- *                      members (core/program/coll.h: direct) */
+ *   all_to_all_v       sends each member its part and receives this member's part from each member
+ *   all_gather_v       sends this member's rows to all members and receives their rows
+ *   reduce_scatter_v   sends each member the terms of its rows and adds the received terms in the
+ *                      order of the members (core/program/coll.h: direct) */
 #include "exec_gpu/counted.h"
 #include "exec_gpu/comm.h"
 #include "exec_gpu/script.h"
@@ -26,7 +26,7 @@ owner_of (const weft_program *p, uint32_t op, uint32_t operand)
   return weft_buf_owner (p, p->uses[p->op[op].uses + operand].buf);
 }
 
-/* The newest copy before `op` on a lane of copies whose destination is a buffer; or WEFT_NO_OP. */
+/* The last copy before `op` on a lane of copies that writes buffer `buf`, or WEFT_NO_OP. */
 static uint32_t
 copy_into (const weft_program *p, enum weft_lane lane, uint32_t op, uint32_t buf)
 {
@@ -42,8 +42,8 @@ copy_into (const weft_program *p, enum weft_lane lane, uint32_t op, uint32_t buf
   return newest;
 }
 
-/* Counts that are kept for backward may have been away on the host
- * (core/passes/layer/offload.c): the buffer that they were in before. */
+/* The buffer of an operand. Counts that are kept for backward may have been offloaded to the host
+ * and copied back (core/passes/layer/offload.c); then it is the buffer before the offload. */
 static uint32_t
 first_owner_of (const weft_program *p, uint32_t op, uint32_t operand)
 {
@@ -54,8 +54,7 @@ first_owner_of (const weft_program *p, uint32_t op, uint32_t operand)
   return gone == WEFT_NO_OP ? buf : owner_of (p, gone, 0);
 }
 
-/* The operand of a copy to the host that is the table of an operand of an op; WEFT_NO_OP: none
- * is. */
+/* The operand of a copy_out that is the table of counts of an operand of an op, or WEFT_NO_OP. */
 static uint32_t
 table_of (const weft_program *p, uint32_t copy, uint32_t op, uint32_t operand)
 {
@@ -88,7 +87,7 @@ offset_of (const struct gpu_rank *r, const void *at, uint32_t buf)
   return (uint64_t) ((const uint8_t *) at - weft_bind_at (&r->bind, weft_buf_owner (r->p, buf)));
 }
 
-/* The counts of an operand in the mailbox. */
+/* The address in the mailbox of the counts of an operand. */
 static const int64_t *
 mailed (const struct gpu_rank *r, uint32_t op, uint32_t operand)
 {
@@ -104,8 +103,8 @@ mailed (const struct gpu_rank *r, uint32_t op, uint32_t operand)
   return (const int64_t *) (const void *) at;
 }
 
-/* Rows of parts [first, last) of counts; more than any memory holds where they are no counts, or
- * add up to more than can be said. */
+/* Number of rows in parts [first, last) of the counts. G_MAXUINT64, which fits into no buffer, if a
+ * count is negative or the sum overflows. */
 static uint64_t
 rows_of (const struct gpu_counted *x, const int64_t *counts, uint32_t first, uint32_t last)
 {
@@ -127,7 +126,7 @@ place_of (const struct gpu_rank *r, uint32_t op)
   return weft_mesh_place (&r->m->base.plan->mesh, r->rank, r->p->op[op].group);
 }
 
-/* Scratch for the terms that other members send, for `op` and the later ops of its launch. */
+/* The scratch stores the terms that other members send. */
 uint64_t
 gpu_counted_scratch (const struct gpu_rank *r, uint32_t op)
 {
@@ -190,7 +189,7 @@ gpu_counted_emit (struct gpu_rank_unit at, uint32_t op)
   gpu_script_call (at, op, GPU_COUNTED)->at = all->len - 1;
 }
 
-/* Appends the sum that completes a reduce-scatter, after its exchange in the same unit. */
+/* The sum reads the terms that the exchange of the same op has received. */
 void
 gpu_counted_end (struct gpu_rank_unit at, uint32_t op)
 {
@@ -218,7 +217,7 @@ gpu_counted_free (void *counted)
 
 /* --------------------------------------------------------------------------- a step */
 
-/* The rows that go to a member or come from it, and their address. */
+/* The rows that are sent to a member or received from it: their address and number. */
 struct load {
   uint8_t *at;
   uint64_t rows;
@@ -272,8 +271,8 @@ give (const struct gpu_script *s, const struct gpu_counted *x, const struct load
   return recv ? GPU_CALL (s->m, recv, &t, stream) : GPU_CALL (s->m, send, &t, stream);
 }
 
-/* Sends and receives of all members. A member sends its own rows to itself in the same way, except
- * in a reduce-scatter, where the sum reads them in place. */
+/* A member also sends its own rows to itself, except in a reduce-scatter, where the sum reads them
+ * in place. */
 const char *
 gpu_counted_send (const struct gpu_script *s, const struct gpu_call *call)
 {

@@ -1,22 +1,28 @@
-/* counted.h - exchanges between GPUs of as many rows as counts say, which a copy of the
- * plan brings to the host during the step. */
+/* counted.h - exchanges of rows between GPUs. A copy op of the plan transfers the numbers of rows
+ * (counts) to the host during the step. */
 #pragma once
 #include "exec_gpu/machine.h"
 
+/* Whether the number of rows of a collective depends on counts. */
 gboolean gpu_is_counted (enum weft_op_kind kind);
 
-/* The copy that brings the counts of an op to the host, or WEFT_NO_OP. */
+/* The copy op that transfers the counts of an op to the host, or WEFT_NO_OP. */
 uint32_t gpu_counted_source (const weft_program *p, uint32_t op);
 
-/* Bytes of scratch of an op and of those that share its launch. */
+/* Bytes of scratch for reduce-scatters among an op and the later ops of its launch. */
 uint64_t gpu_counted_scratch (const struct gpu_rank *r, uint32_t op);
 
-/* emit: appends the exchange. end: appends the sum that follows its launch. */
+/* Appends the exchange of an op. */
 void gpu_counted_emit (struct gpu_rank_unit at, uint32_t op);
+
+/* Appends the sum of a reduce-scatter, after the launch of its exchange. Does nothing for other
+ * ops. */
 void gpu_counted_end (struct gpu_rank_unit at, uint32_t op);
 
-/* During a step. send: the sends and receives of an exchange; sum: the sum of the received rows. */
+/* Makes the sends and receives of an exchange, during a step. Returns NULL or a message. */
 const char *gpu_counted_send (const struct gpu_script *s, const struct gpu_call *call);
+
+/* Adds the received rows of a reduce-scatter, during a step. Returns NULL or a message. */
 const char *gpu_counted_sum (const struct gpu_script *s, const struct gpu_call *call);
 
 void gpu_counted_free (void *counted);

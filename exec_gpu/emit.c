@@ -43,7 +43,7 @@ emit_record (struct gpu_rank_unit at, GError **error)
   return !at.u->awaited || emit_new_record (at, &at.u->event, error);
 }
 
-/* Records a timed event at the begin or end of a unit, if the run asks for times. */
+/* Records a timed event at the begin or end of a unit, if times are recorded by events. */
 static gboolean
 emit_stamp (struct gpu_rank_unit at, weft_gpu_event **event, GError **error)
 {
@@ -120,7 +120,7 @@ emit_copy (struct gpu_rank_unit at, uint32_t op, const struct weft_gpu_copy *cop
   gpu_script_call (at, op, GPU_COPY)->at = copies->len - 1;
 }
 
-/* Tokens in, numbers out: between buffers and the mailbox. */
+/* Appends copies between buffers and the mailbox: tokens in, results out. */
 static void
 emit_mail (struct gpu_rank_unit at, uint32_t op)
 {
@@ -150,7 +150,7 @@ emit_across (struct gpu_rank_unit at, uint32_t op)
   emit_copy (at, op, &copy);
 }
 
-/* A collective of one rank is copies, if anything. */
+/* Appends op i of a unit. A collective here has one member and is at most copies. */
 static void
 emit_op (struct gpu_rank_unit at, uint32_t i)
 {
@@ -185,7 +185,7 @@ gpu_emit_local (struct gpu_rank_unit at, GError **error)
 
 /* ------------------------------------------------------------ ranks with a GPU each */
 
-/* Calls of a unit over communicators, all in one launch. */
+/* Appends the calls of a unit that uses communicators, all in one launch. */
 gboolean
 gpu_emit_launch (struct gpu_rank_unit at, GError **error)
 {
@@ -213,8 +213,8 @@ gpu_emit_launch (struct gpu_rank_unit at, GError **error)
 
 /* ------------------------------------------------------------ ranks that share a GPU */
 
-/* The members share a GPU. The lane of the first member waits for the others and executes the
- * collective; the others then wait for its end. */
+/* The lane of the first member waits for the other members and executes the collective; the lanes
+ * of the other members then wait for its end. */
 gboolean
 gpu_emit_collective (const struct gpu_rank_unit *member, uint32_t n, GError **error)
 {
@@ -245,7 +245,7 @@ gpu_emit_collective (const struct gpu_rank_unit *member, uint32_t n, GError **er
   return TRUE;
 }
 
-/* The unit at the other end of an op, and its op there. */
+/* The unit at the other end of a transfer. *peer receives the op there. */
 static struct gpu_rank_unit
 other_end (struct gpu_rank_unit at, uint32_t op, uint32_t *peer)
 {
@@ -272,8 +272,8 @@ has (struct gpu_rank_unit at, enum weft_op_kind kind)
   return FALSE;
 }
 
-/* Whether an op before op i of a unit has the same unit at its other end; of a kind, or WEFT_N_OP:
- * of any. */
+/* Whether an earlier op than op i of a unit, of a given kind (WEFT_N_OP: any), has the same unit at
+ * its other end. */
 static gboolean
 is_repeated (struct gpu_rank_unit at, uint32_t i, enum weft_op_kind kind)
 {
@@ -287,8 +287,8 @@ is_repeated (struct gpu_rank_unit at, uint32_t i, enum weft_op_kind kind)
   return FALSE;
 }
 
-/* Copies everything that unit `to` receives from unit `from`: waits until it was sent, copies it,
- * and records an event that lets the sender continue. */
+/* Copies everything that unit `to` receives from unit `from`: waits for the event of the send,
+ * copies the data, and records an event for which the sender waits. */
 static gboolean
 emit_receives (struct gpu_rank_unit to, struct gpu_rank_unit from, GError **error)
 {
@@ -337,8 +337,8 @@ gpu_emit_post (struct gpu_rank_unit at, GError **error)
   return TRUE;
 }
 
-/* After a send, the lane waits until the receiver has copied the data: later ops may overwrite the
- * buffer. */
+/* After a send, the lane waits until the receiver has copied the data, because later ops may
+ * overwrite the buffer. */
 gboolean
 gpu_emit_leave (struct gpu_rank_unit at, GError **error)
 {
@@ -382,7 +382,7 @@ compare_places (gconstpointer a, gconstpointer b)
   return (x->to > y->to) - (x->to < y->to);
 }
 
-/* The permanent buffers of a pool, by address. */
+/* The permanent buffers of a pool, sorted by address. */
 static GArray *
 kept_places (const struct gpu_rank *r, int pool)
 {
@@ -400,8 +400,8 @@ kept_places (const struct gpu_rank *r, int pool)
   return kept;
 }
 
-/* Poison: fills device memory that holds nothing between steps with NaN, so that a read before the
- * first write of the step shows in the results. */
+/* Poison: fills device memory outside permanent buffers with NaN before a step, so that a read
+ * before the first write of the step changes the results. */
 static void
 emit_poison (struct gpu_rank_unit at, struct gpu_rank *r)
 {
@@ -426,7 +426,7 @@ emit_poison (struct gpu_rank_unit at, struct gpu_rank *r)
   }
 }
 
-/* Copies the control block to the device; the host has written it into the mailbox. */
+/* Copies the control block, which the host has written into the mailbox, to the device. */
 gboolean
 gpu_emit_start (struct gpu_script *s, GError **error)
 {
@@ -458,8 +458,8 @@ ends_with_wait (const struct gpu_script *s, const weft_gpu_stream *stream)
   return FALSE;
 }
 
-/* What such a lane waited for was the work of another, which is all that the end needs; but a graph
- * wants every stream back that it has taken. */
+/* For a graph, lets lane gpu wait for every lane whose last call is a wait. The end of the step
+ * does not depend on such a lane, but capture requires that every captured stream is joined. */
 static gboolean
 emit_return (struct gpu_rank_unit at, GError **error)
 {
@@ -478,7 +478,7 @@ emit_return (struct gpu_rank_unit at, GError **error)
   return TRUE;
 }
 
-/* Ends the step: the lane on which it began waits for all lanes of all ranks. */
+/* Ends the step: the lane on which the step began waits for all lanes of all ranks. */
 gboolean
 gpu_emit_end (struct gpu_script *s, GError **error)
 {

@@ -113,7 +113,7 @@ make_score (struct gpu_machine *m, uint32_t i)
   };
 }
 
-/* The first rank of a stage: the order of its units is that of all. */
+/* Whether a row is the first rank of its stage. All ranks of a stage have its order of units. */
 static gboolean
 leads (const struct gpu_machine *m, uint32_t row)
 {
@@ -137,7 +137,8 @@ make_rank (struct gpu_machine *m, uint32_t row)
     weft_bind_init (&r->bind, m->base.plan, r->rank);
 }
 
-/* All processes run equally many ranks, in order: process 0 runs the first ranks. */
+/* Finds the rows of this process. All processes run equally many ranks, in order: process 0 runs
+ * the first ranks. */
 static void
 find_rows (struct gpu_machine *m)
 {
@@ -190,7 +191,7 @@ make_machine (const struct weft_exec_ops *ops, const struct weft_gpu_calls *call
   return m;
 }
 
-/* Refuses options that contradict the number of ranks or processes. */
+/* Refuses options that this executor does not support for the job. */
 static gboolean
 check_options (const union weft_gpu_options *own, const struct weft_rendezvous *peers,
                uint32_t ranks, GError **error)
@@ -227,8 +228,8 @@ local_process (const struct gpu_machine *m)
   return weft_rendezvous_place (m->options.peers)->local;
 }
 
-/* If a process sees as many GPUs as it needs, it uses all of them. If it sees all GPUs of the
- * machine, it skips those of the processes before it. */
+/* If a process sees exactly as many GPUs as it needs, it uses all of them. Else it sees all GPUs of
+ * the machine, and skips those of earlier processes of this machine. */
 static void
 choose_devices (struct gpu_machine *m, uint32_t found)
 {
@@ -263,7 +264,8 @@ check_devices (struct gpu_machine *m, GError **error)
              found, found == 1 ? "" : "s", wanted, m->n);
 }
 
-/* Loss and norm are words of exact sums in canonical order (core/base/exact.h), not floats. */
+/* Refuses canonical order if the device's kernels do not support it: loss and norm would be integer
+ * words of exact sums (core/base/exact.h), not floats. */
 static gboolean
 check_sums (const struct gpu_machine *m, GError **error)
 {
@@ -287,7 +289,7 @@ check_kernels (const struct gpu_machine *m, const weft_program *p, GError **erro
   return TRUE;
 }
 
-/* Kernels of the CPU are shared by its processors, which the ranks of this machine share. */
+/* Opens the threads for CPU kernels. The ranks of a machine share its processors equally. */
 static gboolean
 open_team (struct gpu_rank *r, GError **error)
 {
@@ -315,8 +317,8 @@ open_rank (struct gpu_rank *r, GError **error)
   return TRUE;
 }
 
-/* Opens the ranks of this process. Of the other ranks it opens one for each stage, without memory:
- * their units determine the order of issue. */
+/* Opens the ranks of this process. Of the other ranks, opens the first of each stage, without
+ * memory: its units determine the order of issue. */
 static gboolean
 open_ranks (struct gpu_machine *m, GError **error)
 {
@@ -332,7 +334,7 @@ open_ranks (struct gpu_machine *m, GError **error)
   return TRUE;
 }
 
-/* Lets kernels choose algorithms by measurement now, not during the first step. */
+/* Chooses algorithms of kernels by measurement now, not during the first step. */
 static gboolean
 prepare_kernels (struct gpu_machine *m, GError **error)
 {
@@ -349,7 +351,7 @@ prepare_kernels (struct gpu_machine *m, GError **error)
   return TRUE;
 }
 
-/* Starts tracing of kernels. If the GPU cannot trace, times come from events, and the timeline has
+/* Starts to trace kernels. If tracing is not possible, times come from events, and the timeline has
  * a remark that says so. */
 static void
 open_trace (struct gpu_machine *m)
@@ -403,7 +405,7 @@ weft_exec_gpu_open (const struct weft_exec_ops *ops, const struct weft_gpu_calls
 
 /* ----------------------------------------------------------------------- contract */
 
-/* Nothing to do: the scripts contain the waits since the plan was compiled. */
+/* Does nothing: the scripts already contain the waits. */
 gboolean
 weft_exec_gpu_wait (weft_exec *x, uint32_t row, enum weft_lane lane, uint32_t op, GError **error)
 {
@@ -492,7 +494,8 @@ weft_exec_gpu_drain (weft_exec *x, GError **error)
   return g_steal_pointer (&t);
 }
 
-/* Copies between steps, on the stream of lane gpu. Host memory is copied directly. */
+/* Copies to or from a buffer between steps, on the stream of lane gpu. Host memory is copied
+ * directly. */
 static void
 move (struct gpu_rank *r, uint32_t buf, const struct weft_gpu_copy *copy)
 {

@@ -1,16 +1,16 @@
-/* exec_gpu.h - the executor of GPUs, whatever their vendor.
+/* exec_gpu.h - the executor for GPUs of any vendor.
  *
- * Ranks have a GPU each, or all ranks share one GPU: their collectives are then kernels and copies
- * on that GPU.  The runtime, the kernels and the collective library are a vendor's, behind the
- * table of calls.h: a folder beside this file, whose module the first opening loads
+ * Ranks have a GPU each, or all ranks share one GPU; then their collectives are kernels and copies
+ * on that GPU.  A vendor implements the table of calls.h with its runtime, its kernels and its
+ * collective library, in a module that is loaded when an executor is first opened
  * (cuda/exec_cuda.h). */
 #pragma once
 #include "core/exec/exec.h"
 #include "exec_gpu/calls.h"
 #include "exec_gpu/gpu_options.h"
 
-/* An executor over a table of calls, which outlives it.  `ops` is the vendor's row, whose functions
- * other than open() are those of WEFT_EXEC_GPU_OPS. */
+/* Opens an executor with a table of calls, which must outlive the executor.  `ops` is the vendor's
+ * row of functions; all of them except open() are those of WEFT_EXEC_GPU_OPS. */
 weft_exec *weft_exec_gpu_open (const struct weft_exec_ops *ops, const struct weft_gpu_calls *calls,
                                const weft_plan *plan, const struct weft_exec_options *options,
                                GError **error);
@@ -29,7 +29,7 @@ void weft_exec_gpu_write (weft_exec *x, uint32_t row, uint32_t buf, uint64_t off
 /* The name of the first GPU; the caller frees it. */
 char *weft_exec_gpu_name (const struct weft_gpu_calls *calls);
 
-/* What the rows of all vendors have in common. */
+/* The fields that the rows of all vendors have in common. */
 #define WEFT_EXEC_GPU_OPS                                                                          \
   .flags = WEFT_EXEC_TIMES | WEFT_EXEC_NUMBERS | WEFT_EXEC_STAMPS | WEFT_EXEC_PROCESSES,           \
   .wait = weft_exec_gpu_wait, .issue = weft_exec_gpu_issue, .run = weft_exec_gpu_run,              \

@@ -1,14 +1,14 @@
 /* The order in which units of all ranks are issued.
  *
- * Each lane has a cursor.  A unit is issued when what it waits for has been, a collective when it
- * has come to the head of its lane with all who take part.
+ * Each lane has a cursor.  A unit is issued when all units that it waits for have been issued.  A
+ * collective is also issued only when it is at the head of the lane of all its members.
  *
- *   a GPU each    one cursor for all ranks of a stage, so their calls have one order, whatever
- *                 their number and in whatever processes; collectives of several stages have one
- *                 order in all of them
- *   a shared GPU  a cursor for each rank; a group of transfers is over when all other ends have
- *                 come.  What a call waits for has been given to the GPU before it, so nothing gets
- *                 stuck */
+ *   a GPU each    One cursor for all ranks of a stage: their calls have the same order, for any
+ *                 number of ranks and processes.  Collectives of several stages have the same order
+ *                 in all of them.
+ *   a shared GPU  One cursor for each rank.  A unit of transfers is completed when the units at all
+ *                 other ends have been posted.  A call is enqueued after the calls that it waits
+ *                 for, so the GPU cannot deadlock. */
 #include "exec_gpu/issue.h"
 #include "core/base/error.h"
 #include "exec_gpu/emit.h"
@@ -16,12 +16,12 @@
 
 struct issue {
   struct gpu_machine *m;
-  uint32_t stride;                 /* rows for which one row stands */
+  uint32_t stride;                 /* number of rows that one row represents */
   uint32_t (*cursor)[WEFT_N_LANE]; /* of each row, in units */
-  GRand *rand;                     /* of stress: lanes are tried in any order */
-  uint32_t *counts_read;           /* of each row: units of lane d2h that the host has waited for */
-  gboolean waits;                  /* the host may wait for one more */
-  GArray *members;                 /* struct gpu_rank_unit: of a collective */
+  GRand *rand;                     /* for stress, the random order of lanes; else NULL */
+  uint32_t *counts_read;           /* by row: units of lane d2h that the host has waited for */
+  gboolean waits;                  /* the host may wait for the counts of one more unit */
+  GArray *members;                 /* struct gpu_rank_unit: members of a collective */
 };
 
 static struct gpu_unit *
@@ -52,7 +52,7 @@ is_ready (const struct issue *x, uint32_t row, const struct gpu_unit *u)
   return TRUE;
 }
 
-/* Whether two ops have the same kind and group (transfers have a group, too). */
+/* Whether two ops have the same kind and group. Transfers have a group too. */
 static gboolean
 is_like (const struct weft_op *a, const struct weft_op *b)
 {
@@ -68,7 +68,8 @@ is_there (const struct issue *x, uint32_t row)
   return FALSE;
 }
 
-/* Lists the members of a collective in group order. FALSE: a member has not reached it yet. */
+/* Lists the members of a collective in group order. FALSE: the collective is not yet ready at the
+ * head of some member's lane. */
 static gboolean
 gather_members (struct issue *x, uint32_t row, uint32_t lane)
 {
@@ -90,7 +91,7 @@ gather_members (struct issue *x, uint32_t row, uint32_t lane)
   return TRUE;
 }
 
-/* Issues a unit on every row that this row represents. */
+/* Issues a unit on every row that a row represents. `talks`: the unit uses communicators. */
 static gboolean
 emit_alike (struct issue *x, struct gpu_rank_unit at, gboolean talks, GError **error)
 {
@@ -142,7 +143,7 @@ have_others_come (struct gpu_rank_unit at)
   return TRUE;
 }
 
-/* Issues the next part of a unit of transfers; *moved: whether it could. */
+/* Issues the next part of a unit of transfers. *moved: whether a part was issued. */
 static gboolean
 issue_transfers (struct issue *x, struct gpu_rank_unit at, gboolean *moved, GError **error)
 {
@@ -158,7 +159,7 @@ issue_transfers (struct issue *x, struct gpu_rank_unit at, gboolean *moved, GErr
   return TRUE;
 }
 
-/* One step of the head of a lane; FALSE after an error. */
+/* Issues the head of a lane, or a part of it, if possible. *moved: whether anything was issued. */
 static gboolean
 try_head (struct issue *x, struct gpu_rank_unit at, gboolean *moved, GError **error)
 {
@@ -208,8 +209,8 @@ report_stuck (const struct issue *x, GError **error)
   return !stuck || weft_run_error (error, "%s", text->str);
 }
 
-/* Lanes of all rows, row * WEFT_N_LANE + lane.  Communication first: others may be waiting for
- * it. */
+/* The lanes of all rows, as row * WEFT_N_LANE + lane.  Lanes of communication come first, because
+ * other ranks may be waiting for them. */
 static uint32_t *
 lanes_in_order (const struct issue *x, uint32_t *n)
 {

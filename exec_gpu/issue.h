@@ -1,4 +1,4 @@
-/* issue.h - the scripts of all ranks, unit by unit. */
+/* issue.h - fills the scripts of all ranks, unit by unit. */
 #pragma once
 #include "exec_gpu/machine.h"
 

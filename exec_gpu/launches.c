@@ -3,8 +3,8 @@
 #include "kernels/kernel.h"
 #include <math.h>
 
-/* Fewer calls than a queue of a GPU holds (1024); so many graphs that a clock of microseconds
- * tells. */
+/* CALLS is less than the 1024 launches that a GPU's queue holds. GRAPHS launches take long enough
+ * for a clock with a resolution of a microsecond. */
 enum { ROUNDS = 9, CALLS = 256, GRAPHS = 16 };
 
 struct bench {
@@ -47,7 +47,8 @@ run_graphs (const struct bench *b, weft_gpu_graph *graph)
   return TRUE;
 }
 
-/* Seconds of the host, for one of so many calls or one graph. */
+/* Host time in seconds of one graph launch or, if `graph` is NULL, of one kernel launch: the least
+ * of several rounds. */
 static gboolean
 time_each (const struct bench *b, weft_gpu_graph *graph, double *least)
 {

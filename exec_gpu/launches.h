@@ -1,10 +1,10 @@
-/* launches.h - what the host of a GPU needs to issue things, on this machine. */
+/* launches.h - the host time of launches on this machine. */
 #pragma once
 #include "core/plan/cost_table.h"
 #include "exec_gpu/calls.h"
 
-/* Times calls of one small kernel, into `out` by enum weft_host_cost: each by itself; and as many
- * as one graph, whose launch is told from what a node adds by a graph of one.  The quickest of
- * several rounds counts; before each, the device has nothing left to do, and no round fills its
- * queue. */
+/* Measures the host seconds of launches of one small kernel, into out[enum weft_host_cost]: of one
+ * kernel launch, of the launch of a graph, and of each further node of a graph.  The time of a node
+ * follows from the difference between a graph of many kernels and a graph of one.  The quickest of
+ * several rounds counts.  Before each round the device is idle, and no round fills its queue. */
 gboolean weft_gpu_time_launches (const struct weft_gpu_calls *calls, double *out, GError **error);

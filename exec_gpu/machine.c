@@ -31,7 +31,7 @@ gpu_skips (const struct gpu_rank *r, uint32_t op)
   return control && control->forward_only && weft_feed_is_training (r->p, op);
 }
 
-/* An event belongs to the GPU of the streams that record it. */
+/* The GPU is chosen first: an event must belong to the GPU of the streams that record it. */
 gboolean
 gpu_event_open (struct gpu_rank *r, gboolean timed, weft_gpu_event **out, GError **error)
 {

@@ -1,12 +1,11 @@
 /* Units of a rank and their waits.
  *
- * A lane is a stream, which keeps the order of what it is given; between streams there are events.
- * A unit waits for an event only where nothing else that it waits for, and nothing before it on
- * its lane, comes after that event already: the transitive reduction of the plan's order, which is
- * unique.
+ * A lane is a stream, which executes its units in order; events order units of different streams.
+ * The waits are the transitive reduction of the plan's order, which is unique: a unit waits for an
+ * event only if neither its other waits nor the order of its lane imply this wait.
  *
- * What is nothing on a device (memory that is let go, a collective of one rank) has no place in
- * that order: who comes after it comes after what it came after. */
+ * A unit without device work (memory is freed, a collective of one rank) is not part of this order:
+ * a unit that depends on it inherits its dependencies. */
 #include "exec_gpu/order.h"
 #include "exec_gpu/counted.h"
 #include <string.h>
@@ -34,8 +33,8 @@ count_units (struct gpu_rank *r)
   r->first_unit[WEFT_N_LANE] = r->n_unit;
 }
 
-/* Collects the dependencies of units on other lanes. The order of a lane implies those on its own
- * units. */
+/* Collects the dependencies of units on units of other lanes. The order of the lane implies the
+ * dependencies on units of the same lane. */
 static void
 find_needs (struct gpu_rank *r)
 {
@@ -108,8 +107,7 @@ widen (uint32_t *into, const uint32_t *with)
     into[column] = MAX (into[column], with[column]);
 }
 
-/* Replaces dependencies on idle units (no device work): a no-op inherits the ordering of its
- * predecessors. */
+/* Replaces dependencies on idle units (without device work) by the dependencies of those units. */
 static void
 settle_needs (struct gpu_rank *r, struct gpu_unit *u)
 {
@@ -200,7 +198,7 @@ order_units (struct gpu_rank *r)
   order_unit (r, &r->end);
 }
 
-/* One of eight kinds of transfers: send or receive, to the next or the previous stage, in the
+/* The kind of a transfer, 0 to 7: send or receive, to the next or the previous stage, in the
  * pipeline group or in the world group. */
 static uint32_t
 kind_of (const struct weft_op *row, gboolean recv, gboolean back)
@@ -208,7 +206,8 @@ kind_of (const struct weft_op *row, gboolean recv, gboolean back)
   return 4 * recv + 2 * back + (row->group == WEFT_GROUP_WORLD);
 }
 
-/* Numbers transfers by kind: the k-th send to a neighbour pairs with its k-th receive from here. */
+/* Numbers the transfers of each kind: the k-th send to a neighbour matches the neighbour's k-th
+ * receive from this rank. */
 static void
 count_transfers (struct gpu_rank *r)
 {
@@ -244,7 +243,8 @@ gpu_transfer_peer (const struct gpu_rank *r, uint32_t op, uint32_t *row, uint32_
   return TRUE;
 }
 
-/* For each unit with counted exchanges, the newest copy that brings their counts to the host. */
+/* Finds, for each unit with exchanges of rows, the last unit that copies their counts to the
+ * host. */
 static void
 find_told (struct gpu_rank *r)
 {

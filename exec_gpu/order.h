@@ -5,5 +5,5 @@
 void gpu_order_open (struct gpu_rank *r);
 void gpu_order_close (struct gpu_rank *r);
 
-/* The row and op at the other end of a transfer; FALSE: there is none. */
+/* Finds the row and the op at the other end of a transfer. FALSE: there is none. */
 gboolean gpu_transfer_peer (const struct gpu_rank *r, uint32_t op, uint32_t *row, uint32_t *peer);

@@ -1,9 +1,10 @@
-/* What of the memory of this process' first GPU is not the plan's, told apart by who had just been
- * at work. */
+/* Memory of this process's first GPU outside the plan, assigned to its users by measuring the free
+ * memory after each of them has started. */
 #include "exec_gpu/reserved.h"
 #include <string.h>
 
-/* Scratch of kernels on the first GPU. It is allocated with the arenas, in the size they asked. */
+/* Bytes of kernel scratch on the first GPU. Scratch is allocated together with the arenas, so its
+ * size is computed, not measured. */
 static uint64_t
 scratch_bytes (const struct gpu_machine *m)
 {

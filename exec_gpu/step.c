@@ -1,9 +1,9 @@
-/* A step: the calls of the scripts, made one after the other, or captured once into a graph and
- * replayed.
+/* A step makes the calls of the scripts one after the other, or replays the graph that was captured
+ * from them.
  *
- * Nothing is allocated and nothing waits for a GPU until the step is drained.  Ranks with a GPU
- * each have a thread of the host each, so that the calls of eight of them do not wait in one
- * line. */
+ * A step allocates nothing.  The host does not wait for a GPU before the step is drained, except
+ * for counts of rows.  Each rank with its own GPU has its own host thread, so that the calls of
+ * several ranks do not delay each other. */
 #include "exec_gpu/step.h"
 #include "core/base/error.h"
 #include "exec_gpu/arena.h"
@@ -13,7 +13,7 @@
 #include "kernels/team.h"
 #include <string.h>
 
-#define NAN_BYTE 0xff /* floats of such bytes are not numbers, an int32 is no token */
+#define NAN_BYTE 0xff /* bytes of a NaN in float types, and of an invalid token id in int32 */
 
 /* ---------------------------------------------------------------------- one call */
 
@@ -82,7 +82,7 @@ make_call (const struct gpu_script *s, const struct gpu_call *c)
     return gpu_counted_send (s, c);
   case GPU_TOTAL:
     return gpu_counted_sum (s, c);
-  case GPU_READ: /* no call: play_call() waits */
+  case GPU_READ: /* play_call() waits for the event */
   case GPU_N_CALL:
     break;
   }
@@ -100,7 +100,8 @@ is_skipped (const struct gpu_script *s, const struct gpu_call *c)
   return !orders && c->op != WEFT_NO_OP && gpu_skips (&s->m->rank[c->row], c->op);
 }
 
-/* Whether a call may be made. Calls of the whole step come first, or last, after all others. */
+/* Whether a call must be made now. A call of an op: the op was issued. A call of the whole step:
+ * all calls before it in the script have been made. */
 static gboolean
 is_due (const struct gpu_script *s, uint32_t i)
 {
@@ -125,7 +126,8 @@ comm_of (const struct gpu_script *s, const struct gpu_call *c)
   return NULL;
 }
 
-/* Waits until a launch of communicators was enqueued: only then may its streams get more work. */
+/* Waits until the launch that ends at call `end` is enqueued by its communicators. Only then may
+ * more work be enqueued on its streams. */
 static gboolean
 await_launch (struct gpu_script *s, uint32_t end, GError **error)
 {
@@ -168,8 +170,8 @@ play_call (struct gpu_script *s, const struct gpu_call *c, GError **error)
   return gpu_ok (s->m, said, error, "rank %u: %s: %s", r->rank, label, gpu_call_words[c->kind]);
 }
 
-/* A group in which something has failed is ended all the same: whatever this thread told NCCL
- * later, to abort above all, would wait for its end. */
+/* After an error inside a group, ends the group: later calls of this thread to NCCL, such as the
+ * abort, would otherwise only be added to the open group. Returns FALSE. */
 static gboolean
 stop (struct gpu_script *s, gboolean in_group)
 {
@@ -218,8 +220,8 @@ is_whole (const struct gpu_script *s)
   return TRUE;
 }
 
-/* The first step is played, because libraries load and connect when they are first used, which
- * cannot be captured; evaluations always are. */
+/* Whether the step runs as a graph. The first step is replayed call by call, because libraries load
+ * code and connect at their first use, which cannot be captured. So are evaluations. */
 static gboolean
 wants_graph (const struct gpu_script *s)
 {
@@ -381,7 +383,7 @@ gpu_step_run (struct gpu_machine *m, GError **error)
   return ok;
 }
 
-/* Waits for every stream: a step that ended early has no end event. */
+/* Waits for every stream. A step that was run only in part has no end event. */
 static gboolean
 finish (struct gpu_machine *m, GError **error)
 {

@@ -1,8 +1,12 @@
-/* step.h - one step. */
+/* step.h - runs a step. */
 #pragma once
 #include "exec_gpu/machine.h"
 
 gboolean gpu_step_open (struct gpu_machine *m, GError **error);
 void gpu_step_close (struct gpu_machine *m);
-gboolean gpu_step_run (struct gpu_machine *m, GError **error);  /* what has been issued */
-gboolean gpu_step_wait (struct gpu_machine *m, GError **error); /* for the end of it */
+
+/* Makes the calls of all issued ops that have not been made in this step. */
+gboolean gpu_step_run (struct gpu_machine *m, GError **error);
+
+/* Waits until the GPUs have executed the step. */
+gboolean gpu_step_wait (struct gpu_machine *m, GError **error);

@@ -1,11 +1,11 @@
-/* Times of ops by what the GPU says of their kernels, copies and fills, instead of events around
- * them: an op begins with the first of them and ends with the last.  Ops of one launch have one
- * time, and so have members of a collective that one of them does for all.  What was nothing for
- * the device ends when its lane had come there. */
+/* Times of ops, computed from the trace of their kernels, copies and fills instead of events: an op
+ * begins with the begin of its first record and ends with the end of its last one.  Ops of one
+ * launch have the same times.  So have all members of a collective that one member executes.  An op
+ * without device work has length 0 at the end of the previous op of its lane. */
 #include "exec_gpu/traced.h"
 #include <math.h>
 
-/* Begin and end of a unit: all its ops have the same times. */
+/* Begin and end of a unit in seconds. All ops of a unit have these times. */
 struct span {
   double begin, end;
 };
@@ -13,7 +13,7 @@ struct span {
 struct taking {
   struct gpu_machine *m;
   weft_timeline *t;
-  uint64_t zero;     /* when the first began */
+  uint64_t zero;     /* begin of the first record, nanoseconds */
   GHashTable *stray; /* name -> 1 + index */
 };
 
@@ -66,7 +66,7 @@ is_ours (const struct gpu_machine *m, const struct weft_gpu_activity *a)
   return a->op == WEFT_NO_OP || a->op < m->rank[a->row].p->n_op;
 }
 
-/* Receives the records of the trace, ordered by begin. */
+/* Receives a record of the trace. Records are ordered by begin. */
 static void
 take_activity (void *user, const struct weft_gpu_activity *a)
 {
@@ -94,7 +94,7 @@ key_of (uint32_t row, uint32_t op)
   return (uint64_t) row << 32 | op;
 }
 
-/* Maps every stamped op to its span; the ops of a unit share one span. */
+/* Maps every op whose times are recorded to its span. The ops of a unit share one span. */
 static GHashTable *
 find_spans (const struct gpu_machine *m, struct span *span)
 {
@@ -124,8 +124,8 @@ widen (const struct taking *x, GHashTable *of)
   }
 }
 
-/* Fills times in the order of a lane. An op without records has length 0 at the end of the op
- * before it. */
+/* Sets the times of the ops of a lane, in order. An op without records has length 0 at the end of
+ * the previous op. */
 static void
 fill_lane (const struct taking *x, GHashTable *of, const struct gpu_rank *r, uint32_t lane)
 {

@@ -1,11 +1,14 @@
-/* traced.h - times of ops from those of their kernels. */
+/* traced.h - times of ops, computed from the times of their kernels. */
 #pragma once
 #include "exec_gpu/machine.h"
 
-/* Starts to record what GPUs execute; returns why that is impossible, or NULL. */
+/* Starts to record the kernels, copies and fills of GPUs. Returns NULL, or why this is not
+ * possible. */
 const char *gpu_traced_open (struct gpu_machine *m);
 
-/* Drops the records made between steps. */
+/* Drops the records of work between steps. */
 void gpu_traced_forget (struct gpu_machine *m);
 
+
+/* Sets the times of a timeline from the records of the step. */
 gboolean gpu_traced_fill (struct gpu_machine *m, weft_timeline *t, GError **error);

@@ -1,15 +1,15 @@
-/* Waiting for what other ranks take part in: as long as they live, and not longer than agreed.
+/* Waits for work in which other ranks take part, until the deadline or until one of them has ended.
  *
- * Who waits looks at its communicators and at the other processes; it says how far it is when one
- * of those wants to know, and asks all of them when its own time is up. */
+ * The waiting thread polls its communicators and the other processes.  It sends its status when
+ * another process asks for it, and asks all processes for theirs when the deadline has passed. */
 #include "exec_gpu/watchdog.h"
 #include "core/base/error.h"
 #include "exec_gpu/comm.h"
 #include "launch/rendezvous.h"
 
-#define LEAST_NAP 20u /* microseconds between two looks */
+#define LEAST_NAP 20u /* microseconds between two polls */
 #define MOST_NAP 200u
-#define REPORT_SECONDS 3 /* for the others to say how far they are */
+#define REPORT_SECONDS 3 /* time limit for the other processes to send their status */
 
 /* The first communication unit of a lane that has not ended, by the lane's progress word. */
 static const struct gpu_unit *
@@ -45,7 +45,8 @@ append_rank (const struct gpu_rank *r, GString *text)
   }
 }
 
-/* A text that lists the communication each rank of this process waits for.  Caller frees. */
+/* A text that lists the communication that each rank of this process waits for.  The caller frees
+ * the text. */
 static char *
 words_of (const struct gpu_machine *m)
 {
@@ -94,7 +95,7 @@ look_at_scores (struct gpu_machine *m, GError **error)
   return !blame || weft_run_error (error, "rank %u has failed", m->rank[blame->row].rank);
 }
 
-/* Naps are longer and longer: 20 us, then up to 200. */
+/* Pauses grow from 20 to 200 microseconds. */
 gboolean
 gpu_watchdog_sleep (struct gpu_machine *m, struct gpu_watchdog *v, GError **error)
 {

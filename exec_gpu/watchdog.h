@@ -2,7 +2,7 @@
 #pragma once
 #include "exec_gpu/machine.h"
 
-/* The text for messages, and the deadline in seconds after m->since; 0: no deadline. */
+/* `what` names the work in messages. `seconds` is the deadline, counted from m->since; 0: none. */
 struct gpu_watchdog {
   const char *what;
   double seconds;
@@ -10,12 +10,14 @@ struct gpu_watchdog {
   gboolean short_pauses;  /* pauses do not grow */
 };
 
-/* One pause between two polls.  FALSE: the deadline has passed, a communicator reports an error, or
- * another process is gone. */
+/* Sleeps between two polls.  FALSE: the deadline has passed, a communicator has reported an error,
+ * or another process has ended. */
 gboolean gpu_watchdog_sleep (struct gpu_machine *m, struct gpu_watchdog *w, GError **error);
 
-/* Waits until an event has been reached; until a communicator is ready. */
+/* Waits until an event has been reached. */
 gboolean gpu_watchdog_wait_event (struct gpu_machine *m, struct gpu_watchdog *w,
                                   weft_gpu_event *event, GError **error);
+
+/* Waits until a communicator is ready. */
 gboolean gpu_watchdog_wait_comm (struct gpu_machine *m, struct gpu_watchdog *w, weft_gpu_comm *comm,
                                  GError **error);

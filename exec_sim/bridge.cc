@@ -94,11 +94,12 @@ struct bridge {
   zone *hosts = nullptr, *cables = nullptr;
   sg::Host *from = nullptr, *to = nullptr;
   kernel::resource::Model *network = nullptr;
-  std::vector<sg::Link *> links; /* of all simulations; the current one uses the first n_links */
+  std::vector<sg::Link *> links; /* links of all simulations; the current one uses the first
+                                    n_links */
   std::vector<double> capacity;
 
   bool ready = false, wanted = true, open = false, delivering = false;
-  activity_list *running = nullptr; /* found by the shortcut; null: not used */
+  activity_list *running = nullptr; /* list found by find_running(); null: shortcut not used */
   double *clock = nullptr;
 
   weft_bridge_done done = nullptr;
@@ -207,7 +208,7 @@ fire (bridge &b)
   arm (b);
 }
 
-/* SimGrid uses an activity after announcing its end, until time advances: release it later. */
+/* Keeps the activity of an ended flow until time advances, because SimGrid still uses it. */
 void
 bury (bridge &b, flow *f, double clock)
 {
@@ -234,12 +235,12 @@ deliver (bridge &b)
   }
   b.delivering = false;
   ended.clear ();
-  b.ended.swap (ended); /* keeps the memory */
+  b.ended.swap (ended); /* keeps the memory of the vector */
   arm (b);
 }
 
-/* SimGrid announces the ends of one date one by one in the order of its own heap: collect all of
- * them, then call back in the order of creation. */
+/* Collects the flows that end at one date, then calls back in the order of their creation: SimGrid
+ * announces them one by one in the order of its own heap. */
 void
 flow_ended (const sg::Activity &activity)
 {
@@ -316,8 +317,8 @@ find_clock ()
 }
 
 /* Creates the engine. SimGrid installs handlers for SIGINT and SIGSEGV, which are restored
- * afterwards. It reads a command line, so it gets one that silences it and disables its clean-up at
- * exit, which would use timers that no longer exist if the program exits during a simulation. */
+ * afterwards. The command line passed to SimGrid silences it and disables its clean-up at exit,
+ * which would use timers that no longer exist if the program exits during a simulation. */
 sg::Engine *
 new_engine ()
 {
@@ -339,8 +340,8 @@ new_engine ()
   return engine;
 }
 
-/* SimGrid seals its zones when it first runs. Links are created in a zone that it does not know of,
- * so that they can be added at any time. */
+/* Creates the zones. SimGrid seals its zones when it first runs, so links are created in a zone
+ * that is not registered with SimGrid: there they can be added at any time. */
 void
 make_zones (bridge &b)
 {
@@ -396,7 +397,8 @@ failed (GError **error, const char *what)
   return FALSE;
 }
 
-/* Only running out of memory could throw here, and that ends the program anyway. */
+/* Adds a link. Only lack of memory could throw an exception here, and that ends the program
+ * anyway. */
 void
 plug_link (bridge &b, double capacity) noexcept
 {
@@ -538,7 +540,7 @@ weft_bridge_close (void)
   g_assert (!b.delivering);
   b.done = nullptr;
   disarm (b);
-  /* SimGrid cannot drop a flow: run until they end, without callbacks */
+  /* SimGrid cannot drop a flow: run until all flows have ended, without callbacks */
   if (flows_in_flight (b) > 0)
     weft_bridge_run (nullptr);
   b.open = false;

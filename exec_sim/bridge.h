@@ -1,15 +1,16 @@
 /* bridge.h - SimGrid as an event queue: timers, and flows of bytes that share links.
  *
- * This header is everything Weft uses of SimGrid (https://simgrid.org), and bridge.cc is the only
- * C++ of the project. The executor keeps the dependency graph. It starts a timer (a kernel) or a
- * flow (a copy, a hop of a collective) at the moment the op may start; the bridge calls back when
- * it has ended, and the callback starts the ops that depend on it. There are no actors, hosts or
- * routing tables: a flow carries the list of its links.
+ * This header has all functions of SimGrid (https://simgrid.org) that Weft uses. bridge.cc is the
+ * only C++ file of the project besides CUDA kernels. The executor keeps the dependency graph. It
+ * starts a timer (a kernel) or a flow (a copy, a hop of a collective) at the moment the op may
+ * start; the bridge calls back when the timer or flow has ended, and the callback starts the ops
+ * that depend on it. There are no actors, hosts or routing tables: a flow carries the list of its
+ * links.
  *
  *   weft_bridge_open (done, user, &error)
  *     uint32_t up = weft_bridge_link (50e9);
  *     weft_bridge_flow (1e9, &up, 1, 2e-6, tag);   done (user, tag) comes 0.02 s + 2 us later
- *     weft_bridge_run (&error);                    returns when nothing is left
+ *     weft_bridge_run (&error);                    returns when all have ended
  *   weft_bridge_close ();
  *
  * Units: bytes, bytes per second, seconds. Dates are simulated seconds since weft_bridge_open().
@@ -53,7 +54,8 @@
 
 G_BEGIN_DECLS
 
-/* The timer or flow created with `tag` has ended at weft_bridge_now(). May create more of them. */
+/* Called when the timer or flow created with `tag` ends, at date weft_bridge_now(). The callback
+ * may create timers and flows. */
 typedef void (*weft_bridge_done)(void *user, uint64_t tag);
 
 /* Starts a simulation at date 0 without links. The caller keeps `user`. Fails if a simulation is
@@ -75,8 +77,8 @@ void weft_bridge_after (double delay, uint64_t tag);
 /* In a callback, the date of the event; otherwise the date of the last callback, or 0. */
 double weft_bridge_now (void);
 
-/* Runs until nothing is pending; may be called again after more was started. Fails with SimGrid's
- * error text. */
+/* Runs until no timer and no flow is pending. May be called again after new ones were started.
+ * Fails with SimGrid's error text. */
 gboolean weft_bridge_run (GError **error);
 
 /* Ends the simulation; pending timers and flows are dropped without a callback. */
@@ -90,10 +92,10 @@ const char *weft_bridge_version (void);
 
 /* Switches two shortcuts on (the default) or off, from the next weft_bridge_open() on. Both write
  * to memory behind SimGrid's interface, and each first checks that it has found the right object;
- * if not, SimGrid is left as it is. The first resets SimGrid's clock (above). The second keeps a
- * list of running activities empty that SimGrid scans whole at every end, which would be quadratic
- * (3.32 only; later versions were not examined). In the first simulation of a process the results
- * are the same bits with and without them. */
+ * if not, SimGrid is left as it is. The first resets SimGrid's clock (SEVERAL SIMULATIONS). The
+ * second keeps a list of running activities empty that SimGrid scans whole at every end, which
+ * would be quadratic (3.32 only; later versions were not examined). In the first simulation of a
+ * process the results are the same bits with and without them. */
 void weft_bridge_shortcuts (gboolean wanted);
 
 G_END_DECLS

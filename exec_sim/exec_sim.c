@@ -47,16 +47,16 @@ sim_host_issues (struct sim *x, uint32_t actor, uint32_t op, double *date)
   return !host || weft_host_issues (host, &x->clock[actor], op, end_of, &asked, date);
 }
 
-/* On a GPU, a communication kernel occupies its SMs from the moment it is launched. On topology
- * cpu, a rank is one thread, which does other work while it waits for peers and is busy while bytes
- * move. */
+/* Whether a communication kernel occupies its SMs from its launch on, as on a GPU. FALSE on
+ * topology cpu: a rank is one thread, which does other work while it waits for peers and is busy
+ * only while bytes move. */
 static gboolean
 holds_sms_while_waiting (const struct sim *x)
 {
   return !weft_cluster_is_cpu (&x->base.plan->job.cluster);
 }
 
-/* The cached data of a communicator, filled in at its first use. */
+/* The cached data of a communicator, computed at its first use. */
 static struct sim_comm *
 comm_at (struct sim *x, uint32_t c)
 {
@@ -136,7 +136,7 @@ traffic_of (struct sim *x, uint32_t c, const weft_program *p, uint32_t op)
   return known;
 }
 
-/* Latency of one round. */
+/* Latency of one round of a collective, in seconds. */
 static double
 round_latency (const struct weft_coll_shape *shape, const struct weft_traffic *t, uint32_t round)
 {
@@ -145,7 +145,8 @@ round_latency (const struct weft_coll_shape *shape, const struct weft_traffic *t
   return weft_coll_step_latency (shape, t, round) + (round == 0 ? base : 0);
 }
 
-/* In a context-parallel shift, unlike in other collectives, a rank sends to one neighbour only. */
+/* Starts the flow of one member of a shift, in which, unlike in other collectives, a rank sends to
+ * one neighbour only. */
 static void
 start_shift (struct sim *x, uint32_t c, uint32_t actor, uint32_t op, double latency)
 {
@@ -197,7 +198,7 @@ start_round (struct sim *x, uint32_t c)
 
   for (uint32_t i = 0; i < comm->n_actor && m->round == 0 && !holds_sms_while_waiting (x); i++)
     hold_sms (x, comm->actor[i], op_of (x, comm->actor[i], weft_group_lane (comm->kind)), 1);
-  /* A payload so small that it is part of the latency: one timer for all members. */
+  /* A payload without bytes of its own is part of the latency: one timer serves all members. */
   if (moves_nothing (&m->traffic)) {
     m->pending = 1;
     weft_bridge_after (latency, sim_tag (SIM_COLLECTIVE, 0, c));
@@ -351,7 +352,8 @@ post_transfer (struct sim *x, uint32_t actor, uint32_t op)
   }
 }
 
-/* A launch group starts when all its ops may start. */
+/* Whether the launch group at the head of a lane may start: all dependencies of all its ops
+ * ended. */
 static gboolean
 group_may_start (const struct sim *x, uint32_t actor, uint32_t lane)
 {
@@ -444,8 +446,8 @@ copy_done (struct sim *x, uint32_t actor, uint32_t lane)
 /* A tenth of a nanosecond: tolerance for rounding in sums of dates. */
 #define DATE_TOLERANCE 1e-10
 
-/* Whether the host has issued the op at the head of a lane. If it will issue it later, a timer
- * wakes the lane then. */
+/* Whether the host has issued the op at the head of a lane. If the date of issue is in the future,
+ * a timer wakes the lane at that date. */
 static gboolean
 host_has_issued (struct sim *x, uint32_t actor, uint32_t lane)
 {
@@ -607,8 +609,8 @@ sim_open (const weft_plan *plan, const struct weft_exec_options *options, GError
   return &x->base;
 }
 
-/* Waits are dependencies of the plan, which the simulation reads itself. sim_issue() checks that
- * the walk brings ops in order. */
+/* Only checks that `op` has been issued before: the simulation reads dependencies from the plan.
+ * sim_issue() checks that ops are issued in program order. */
 static gboolean
 sim_wait (weft_exec *base, uint32_t row, enum weft_lane lane, uint32_t op, GError **error)
 {

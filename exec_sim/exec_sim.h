@@ -1,10 +1,10 @@
-/* exec_sim.h - the SimGrid executor: contention on NVLink, PCIe, NIC, leaf and spine links, and for
- * SMs.
+/* exec_sim.h - the SimGrid executor: contention on links (NVLink, PCIe, NIC, leaf, spine, torus)
+ * and for SMs.
  *
  * SimGrid simulates a flat platform of links only. Kernels are timers of Weft's own rate model
  * (gpu.c); data movement is SimGrid flows over the explicit links of fabric.h. A collective is one
- * or two fluid flows per rank (coll.h), or, with step_by_step, the same traffic cut into the rounds
- * of its algorithm. Communication kernels occupy SMs from their launch, including the time they
+ * fluid flow per rank and way (fabric.h), or, with step_by_step, the same traffic cut into the
+ * rounds of its algorithm. Communication kernels occupy SMs from their launch on, also while they
  * wait for peers; concurrent kernels run on the remaining SMs. */
 #pragma once
 #include "core/exec/exec.h"

@@ -104,7 +104,8 @@ rest_of_run (struct sim *x, uint32_t actor, uint32_t sms_taken)
   return prefix[g->stop + 1] - prefix[g->at] - g->done * (prefix[g->at + 1] - prefix[g->at]);
 }
 
-/* Where the run must stop because the host issues the next op late. */
+/* Last position of the run before the first op that the host issues too late; the end of the run if
+ * it issues all ops in time. */
 static uint32_t
 last_issued_in_time (struct sim *x, uint32_t actor)
 {

@@ -17,8 +17,10 @@ struct sim_role {
   GArray *speeds;   /* struct sim_speed */
 };
 
-/* The compute lane of one rank: a run of ops [at, stop] that began at `since`; `done` is the
- * finished fraction of its first op. */
+/* The compute lane of one rank. `cursor` is the position of the first op that has not ended. A run
+ * of ops [at, stop] began at `since`; `done` is the finished fraction of its first op. `sms_taken`
+ * SMs are occupied by communication. `generation` numbers the timers: timers of older ones are
+ * outdated. */
 struct sim_gpu {
   gboolean running;
   uint32_t cursor, at, stop, sms_taken, generation;
@@ -27,11 +29,13 @@ struct sim_gpu {
 
 struct sim_lane {
   uint32_t cursor;
-  gboolean posted, waking; /* waking: a timer is set for the date at which the host issues the
-                            * head */
-  uint32_t pending;
+  gboolean posted, waking; /* posted: the op or launch group at `cursor` has been launched; waking:
+                            * a timer is set for the date at which the host issues it */
+  uint32_t pending;        /* transfers of the launch group that have not ended */
 };
 
+/* The current collective of a communicator. arrived: actors that have launched it; pending: flows
+ * of the current round that have not ended. */
 struct sim_collective {
   uint32_t arrived, pending, round, n_rounds;
   double begin;
@@ -42,12 +46,12 @@ struct sim_collective {
 struct sim_comm {
   gboolean known;
   struct weft_coll_shape shape;
-  GHashTable *traffic; /* (kind, bytes) -> struct weft_traffic */
+  GHashTable *traffic; /* op kind and shape (traffic_of()) -> struct weft_traffic */
 };
 
 struct sim_post {
   uint32_t op;
-  double begin, alone; /* of the current transfer: start, closed-form duration */
+  double begin, alone; /* current transfer: start, seconds without contention */
 };
 
 struct sim {
@@ -63,10 +67,11 @@ struct sim {
   struct sim_post *send, *recv; /* [actor][direction] */
   uint32_t *issued;             /* [actor] */
   weft_host **hosts;            /* by role */
-  struct weft_host_clock *clock; /* [actor]: issue dates of its host thread */
+  struct weft_host_clock *clock; /* [actor]: issue dates of the host thread */
 };
 
-/* Packed into a bridge tag: event kind, generation or lane, actor or communicator. */
+/* Kinds of events. A bridge tag contains the kind, a detail (generation, lane or direction), and
+ * the actor or communicator. */
 enum sim_event { SIM_KERNELS, SIM_COLLECTIVE, SIM_TRANSFER, SIM_COPY, SIM_WAKE };
 
 static inline uint64_t
@@ -90,8 +95,8 @@ sim_lane_at (const struct sim *x, uint32_t actor, uint32_t lane)
 /* Whether all dependencies of an op have ended. */
 gboolean sim_deps_done (const struct sim *x, uint32_t actor, uint32_t op);
 
-/* Whether the date at which the host issues an op is known. *date: minus infinity if it need not be
- * waited for. */
+/* Whether the date at which the host issues an op is known yet; if so, stores it in *date. *date is
+ * minus infinity if the op need not wait for the host. */
 gboolean sim_host_issues (struct sim *x, uint32_t actor, uint32_t op, double *date);
 
 /* gpu.c */
@@ -104,5 +109,5 @@ void sim_gpu_advance (struct sim *x, uint32_t actor);
 /* Handles the timer of a run; FALSE if the timer is outdated. */
 gboolean sim_gpu_fired (struct sim *x, uint32_t actor, uint32_t generation);
 
-/* Communication occupies `sms` more SMs (fewer if negative). */
+/* Adds `sms`, which may be negative, to the SMs that communication occupies on the GPU. */
 void sim_gpu_take_sms (struct sim *x, uint32_t actor, int32_t sms);

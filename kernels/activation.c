@@ -1,5 +1,5 @@
 /* GELU in the tanh form of GPT-2 (Hendrycks and Gimpel, arXiv 1606.08415), computed with the
- * logistic function: (1 + tanh u) / 2 = logistic (2 u); with activation = gelu_erf GELU by the
+ * logistic function: (1 + tanh u) / 2 = logistic (2 u). With activation = gelu_erf, GELU uses the
  * error function. SwiGLU and GEGLU (gate by GELU in its tanh form): Shazeer, arXiv 2002.05202.
  * Squared ReLU: So et al., arXiv 2109.08668. */
 #include "kernels/elementwise.h"
@@ -289,7 +289,7 @@ geglu_bwd (float *const to[2], const float *gate, const float *up, const float *
   }
 }
 
-/* n columns of a row from column c on. */
+/* Computes n columns of a row, from column c on. */
 static void
 swiglu_stretch (const struct weft_kernel *k, uint64_t row, uint64_t c, uint64_t n)
 {

@@ -7,7 +7,7 @@
 #include <math.h>
 
 enum { GRAD, FACTOR, PARAM, MASTER, M, V };
-enum { STOCHASTIC = 2 }; /* index of the dimension: 1 for stochastic rounding */
+enum { STOCHASTIC = 2 }; /* index of the dimension that is 1 for stochastic rounding */
 
 uint64_t
 weft_extent_adam (const struct weft_kernel *k, uint32_t operand)
@@ -16,8 +16,8 @@ weft_extent_adam (const struct weft_kernel *k, uint32_t operand)
 }
 
 struct rates {
-  float factor, keep; /* factor of the gradient (clip, loss scale); factor of the weight by its
-                       * decay */
+  float factor, keep; /* factor: of the gradient (clip, loss scale); keep: of the weight (1 - lr *
+                       * weight decay) */
   float beta1, beta2;
   float new1, new2; /* 1 - beta1, 1 - beta2 */
   float step;       /* lr / (1 - beta1^t) */
@@ -58,7 +58,7 @@ update (const void *with, float *const *at, uint64_t count)
   }
 }
 
-/* Weights stored as bf16 only, without fp32 masters: rounded stochastically. */
+/* Updates weights that are stored as bf16 only, without fp32 masters, with stochastic rounding. */
 static void
 update_stochastic (const struct weft_kernel *k, const struct rates *r, uint32_t part,
                    uint32_t parts)
@@ -94,7 +94,7 @@ update_both (const void *with, float *const *at, uint64_t n)
     memcpy (at[PARAM], at[MASTER], n * sizeof (float));
 }
 
-/* A skipped step changes nothing, except that weights not yet initialised are made from their
+/* A skipped step changes nothing, except that weights not yet initialised are copied from their
  * masters. */
 static void
 keep (const void *with, float *const *at, uint64_t n)

@@ -4,7 +4,7 @@
  * the whole sequence, two with zigzag context parallelism (core/base/zigzag.h). The causal mask
  * follows from positions alone.
  *
- * The outer block stays in registers and cache while the inner blocks pass by:
+ * The outer block stays in registers and cache during a loop over the inner blocks:
  *
  *   tile(in, out) = sum over w of inner(in, w) outer(out, w)
  *   sum(out, w)  += sum over in of tile(in, out) value(in, w)
@@ -30,7 +30,7 @@
 #define UNIT WEFT_TILE_COLUMNS
 /* Columns of a head processed at a time; a wider head recomputes its scores for each piece. */
 #define WIDTH 256
-/* The same for gradients of keys and values: the leaves of a fold need more scratch. */
+/* The same limit for gradients of keys and values: the leaves of a fold need more scratch. */
 #define LEAF_WIDTH 128
 #define DEPTH 4 /* stack entries of a fold over WEFT_MOST_CHUNKS leaves */
 _Static_assert(OUTER % UNIT == 0 && UNIT % WEFT_TILE_ROWS == 0 && WIDTH % UNIT == 0 &&
@@ -41,8 +41,7 @@ enum { BATCH, SEQUENCE, HEADS, GROUPS, HEAD_WIDTH, WINDOW, VALUE_WIDTH };
 enum {
   TOKENS,
   KEYS
-}; /* dimensions of attention over a part of the keys, instead of the first
-                        * two */
+}; /* dimensions of attention_part and attention_part_bwd, instead of the first two */
 enum { QKV, O, LSE };
 enum { BWD_QKV, BWD_O, BWD_LSE, BWD_DO, BWD_DQKV };
 enum { PART_Q, PART_KV, PART_O, PART_LSE };
@@ -52,7 +51,7 @@ struct room {
   float outer[2][OUTER * WIDTH];            /* panels of the outer block */
   float inner[INNER * WIDTH];               /* panels of the inner block, terms along the head */
   float value[INNER * WIDTH];               /* panels of the values, terms along the sequence */
-  float sum[2 * DEPTH][OUTER * LEAF_WIDTH]; /* or one sum of twice the width */
+  float sum[2 * DEPTH][OUTER * LEAF_WIDTH]; /* a stack of sums, or one sum of twice the width */
   float tile[2][INNER * OUTER];             /* scores, then probabilities; gradients of both */
   float peak[OUTER], total[OUTER], shrink[OUTER];
   float outer_lse[OUTER], outer_delta[OUTER], inner_lse[INNER], inner_delta[INNER];
@@ -63,7 +62,8 @@ struct span {
   uint64_t first, n;
 };
 
-/* Contiguous tokens: their row in the array, and the position of the first in the sequence. */
+/* Contiguous tokens: their rows in the array, and the position of the first token in the
+ * sequence. */
 struct run {
   struct span rows;
   uint64_t position;
@@ -90,12 +90,12 @@ struct attention {
   struct side queries, keys;
   uint64_t batch, n_heads, groups;
   uint64_t width, value; /* of a head of queries and keys; of a head of values */
-  uint64_t window;       /* number of keys a query sees, including its own */
+  uint64_t window;       /* number of keys that a query sees, including the key of its own token */
   uint64_t sum_row;
   uint32_t leaves; /* leaves of a sequence's queries */
   float scale;
-  float cap;                        /* scores x become cap tanh (x / cap); 0: they do not */
-  const struct weft_kernel *kernel; /* whose heads have slopes: ALiBi */
+  float cap;                        /* scores x become cap tanh (x / cap); 0: no soft-capping */
+  const struct weft_kernel *kernel; /* for the ALiBi slopes of its heads */
   struct room *room;
 };
 
@@ -108,8 +108,9 @@ struct strip {
   uint64_t token; /* row at which the sequence begins */
 };
 
-/* A pair of blocks. Row r of the tile sees columns [from + r, to + r); columns [low, high), whole
- * tiles, are seen by at least one row. */
+/* A pair of blocks and their tile: rows are tokens of the inner block, columns of the outer block.
+ * In row r, columns [from + r, to + r) are visible. Columns [low, high), rounded to whole tiles,
+ * contain all columns that are visible in at least one row. */
 struct pair {
   struct span outer, inner;
   int64_t from, to;
@@ -158,7 +159,7 @@ block_at (const struct side *side, uint64_t block)
   return part_of (&side->run[block / each], block % each * OUTER, OUTER);
 }
 
-/* What all attention ops have in common: the shape except tokens and keys. */
+/* The fields that all attention ops compute alike: the shape except tokens and keys. */
 static struct attention
 describe_any (const struct weft_attention *call, uint64_t sequence)
 {
@@ -180,7 +181,8 @@ describe_any (const struct weft_attention *call, uint64_t sequence)
   };
 }
 
-/* Heads as wide as keys (or as values) that begin at `column` of each row. */
+/* Heads as wide as those of keys (key_heads) or of values (value_heads) that begin at `column` of
+ * each row. */
 static struct heads
 key_heads (const struct attention *a, const struct weft_operand *of, uint64_t row, uint64_t column)
 {
@@ -323,7 +325,8 @@ queries_pass (const struct attention *a, const struct run *keys, const struct ru
                a->window);
 }
 
-/* Rows of a run between two positions relative to its first, extended to whole blocks. */
+/* Rows of a run between positions `first` and `end`, relative to its first position. The start is
+ * rounded down to a whole block. */
 static struct span
 between (const struct run *run, int64_t first, int64_t end)
 {
@@ -333,7 +336,7 @@ between (const struct run *run, int64_t first, int64_t end)
   return (struct span){ from, end > (int64_t) from ? (uint64_t) end - from : 0 };
 }
 
-/* Keys that at least one query of a block sees; queries that see at least one key of a block. */
+/* Keys that at least one query of a block sees. */
 static struct span
 seen_keys (const struct attention *a, const struct run *queries, const struct run *keys)
 {
@@ -342,6 +345,7 @@ seen_keys (const struct attention *a, const struct run *queries, const struct ru
   return between (keys, first - (int64_t) a->window + 1, first + (int64_t) queries->rows.n);
 }
 
+/* Queries that see at least one key of a block. */
 static struct span
 seeing_queries (const struct attention *a, const struct run *keys, const struct run *queries)
 {
@@ -372,7 +376,8 @@ pack_columns (const struct strip *s, struct span tokens, struct span columns, ui
   weft_pack (&f, &range, width, to);
 }
 
-/* A head of at most WIDTH columns stays packed during the whole pass over the inner side. */
+/* Packs the outer block if a head has at most WIDTH columns; the block then stays packed during the
+ * whole loop over the inner side. */
 static void
 pack_outer (const struct attention *a, struct span tokens, const struct strip *outer,
             unsigned which)
@@ -417,7 +422,7 @@ struct factor {
   unsigned tile;
 };
 
-/* The part of some columns that the head has. */
+/* The columns of a range that exist in the head. */
 static struct span
 within (const struct strip *s, struct span columns)
 {
@@ -471,7 +476,8 @@ scale_floats (float *x, float by, uint64_t n)
     x[i] *= by;
 }
 
-/* Bends products of queries and keys (bend.h); returns the factor that is left to apply. */
+/* Turns products of queries and keys into scores (bend.h); returns the factor that is still to be
+ * applied. */
 static float
 bend (const struct task *t, const struct pair *p, gboolean rows_are_keys)
 {
@@ -502,7 +508,7 @@ store_sums (const struct attention *a, const struct strip *to, struct span token
   }
 }
 
-/* Floats of the sums of a block: all rows its tiles touch. */
+/* Number of floats of the sums of a block: all rows that its tiles contain. */
 static uint64_t
 n_sums (const struct task *t)
 {
@@ -560,7 +566,8 @@ shrink_sums (struct room *room, const struct pair *p, uint64_t sum_row)
   }
 }
 
-/* A query that sees no key of its part: output 0, log of the sum -infinity. */
+/* Divides the output by the sum of exponentials, and stores output and log-sum-exp. A query that
+ * sees no key of its part gets output 0 and log-sum-exp -infinity. */
 static void
 finish_forward (const struct task *t)
 {
@@ -639,7 +646,7 @@ weft_attention_forward (const struct weft_attention *call)
 
 /* ---------------------------------------------------------------------------- backward */
 
-/* Sixteen partial sums, added in a fixed order. */
+/* Dot product from sixteen partial sums, added in a fixed order. */
 static float
 dot (const struct strip *x, const struct strip *y, uint64_t token, uint64_t width)
 {
@@ -695,14 +702,15 @@ scale_sums (const struct task *t, float *sum)
   scale_floats (sum, t->a->scale, n_sums (t));
 }
 
-/* Entry i of a stack of sums over leaves: gradients of values, then those of keys. */
+/* Entry i of a stack of sums over leaves; `which`: 0 for gradients of values, 1 for those of
+ * keys. */
 static float *
 entry (const struct attention *a, uint32_t i, unsigned which)
 {
   return a->room->sum[2 * i + which];
 }
 
-/* Adds what the queries of a run contribute to the gradients of the outer keys. */
+/* Adds the contributions of the queries of a run to the gradients of the outer keys. */
 static void
 pass_queries (const struct task *t, const struct run *queries, uint32_t top)
 {
@@ -725,7 +733,7 @@ pass_queries (const struct task *t, const struct run *queries, uint32_t top)
   }
 }
 
-/* Sums the queries of one leaf, over the query heads of a group in order. */
+/* Sums the contributions of the queries of one leaf, over the query heads of a group in order. */
 static void
 sum_leaf (struct task *t, uint32_t leaf, uint32_t top)
 {

@@ -14,8 +14,8 @@ struct weft_attention {
   uint32_t part, parts;
 };
 
-/* Ops of kinds ATTENTION and ATTENTION_PART.  The latter is context-parallel attention: queries
- * of one rank; keys and values in an array of their own, of the whole sequence or of one rank's
- * part. */
+/* Both functions run ops of kinds ATTENTION and ATTENTION_PART. ATTENTION_PART is context-parallel
+ * attention: the queries of one rank, and keys and values in a separate array, which holds either
+ * the whole sequence or the part of one rank. */
 void weft_attention_forward (const struct weft_attention *call);
 void weft_attention_backward (const struct weft_attention *call);

@@ -28,7 +28,7 @@ value_width (const struct weft_kernel *k)
   return k->shape.dim[VALUE] ? k->shape.dim[VALUE] : k->shape.dim[WIDTH];
 }
 
-/* Element of `column` of position t in an array with rows of queries, keys and values. */
+/* Index of column `column` of token t in an array whose rows contain queries, keys and values. */
 static uint64_t
 in_qkv (const struct head *h, uint64_t t, uint64_t column)
 {
@@ -93,7 +93,7 @@ scale_of (const struct weft_kernel *k)
   return 1 / sqrt (scalar > 0 ? scalar : (double) k->shape.dim[WIDTH]);
 }
 
-/* A score out of the product of a query and the key `away` tokens before it. */
+/* The score of a query and the key `away` tokens before it, from their product. */
 static double
 score_of (const struct weft_kernel *k, uint64_t head, double product, uint64_t away)
 {
@@ -102,7 +102,7 @@ score_of (const struct weft_kernel *k, uint64_t head, double product, uint64_t a
   return (cap > 0 ? cap * tanh (x / cap) : x) - weft_kernel_slope (k, head) * (double) away;
 }
 
-/* How much of a score's gradient is that of the product, scaled. */
+/* Derivative of a score with respect to the product of query and key. */
 static double
 slope_of (const struct weft_kernel *k, double score)
 {
@@ -252,7 +252,7 @@ part_tokens (const struct weft_kernel *k)
   return weft_kernel_sequence (k);
 }
 
-/* Place of the rank that the keys are from; or one place for the whole sequence. */
+/* Place of the rank whose keys are used; { 0, 1 } if they are the keys of the whole sequence. */
 static struct weft_place
 key_place (const struct weft_kernel *k)
 {
@@ -283,7 +283,7 @@ sees (const struct query *q, uint64_t key)
   return j <= i && j >= first_key (q->k, i);
 }
 
-/* Elements of a row of keys and values. */
+/* Number of elements in a row of keys and values. */
 static uint64_t
 kv_row (const struct weft_kernel *k)
 {
@@ -387,7 +387,8 @@ weft_ref_attention_part (const struct weft_kernel *k)
   each_query (k, attend_part);
 }
 
-/* In rows of dqkv only the part of the queries is written. */
+/* Clears the gradients that do not accumulate. In rows of dqkv, only the columns of queries are
+ * written. */
 static void
 clear_part (const struct weft_kernel *k)
 {

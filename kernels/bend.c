@@ -18,7 +18,7 @@ cap_row (float *score, float cap, uint64_t n)
     score[c] = cap * weft_tanhf (score[c] * less);
 }
 
-/* Column c is `first` + `sign` c tokens away from the row. */
+/* The tokens of the row and of column c are `first` + `sign` c tokens apart. */
 WEFT_WIDE static void
 slope_row (float *score, float slope, float first, float sign, uint64_t n)
 {

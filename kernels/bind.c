@@ -25,7 +25,8 @@ weft_bind_clear (weft_bind *b)
   g_free (b->segment);
 }
 
-/* Weight bytes are only moved, and words of exact sums cannot be averaged. */
+/* Whether a collective can reduce a type: fp8 codes can only be copied, and words of exact sums
+ * cannot be averaged. */
 static gboolean
 can_reduce (const struct weft_op *row, enum weft_dtype dtype)
 {
@@ -104,8 +105,8 @@ weft_bind_operand (const weft_bind *b, const struct weft_use *use)
                                 .accumulate = use->read && use->write };
 }
 
-/* Attention runs in the ring of the rank; other ops are split over every rank that has a part of
- * the sequence. */
+/* Attention over parts of a sequence uses the rank's place in its ring. Other ops use its place
+ * among all ranks that hold a part of the sequence. */
 static struct weft_place
 place_of (const weft_bind *b, enum weft_op_kind kind)
 {
@@ -115,8 +116,8 @@ place_of (const weft_bind *b, enum weft_op_kind kind)
   return b->place[ring ? WEFT_GROUP_CP_RING : WEFT_GROUP_CP];
 }
 
-/* Moves an operand from this rank's slice of a buffer to that of the rank `peer` places after it
- * (before it if negative). */
+/* Moves an operand from this rank's slice of a buffer to the slice of the rank `peer` places after
+ * it (before it if negative). */
 static void
 turn_to (struct weft_operand *o, const struct weft_place *place, int peer)
 {
@@ -169,8 +170,10 @@ advance (struct weft_operand *o, const struct weft_segment *segment)
   o->n = segment->n;
 }
 
-/* First flat-buffer element of an op: that of its part; for a norm, of the slice whose gradient it
- * reads. Some parts begin with the masters. FALSE: the op does not work on flat buffers. */
+/* The element of the flat buffers at which the first operand of an op begins. For grad_norm and
+ * unscale it is the start of a slice whose reduced gradient is the operand; for other ops, the
+ * start of a part whose gradient or master weights are the operand. FALSE: the op does not work on
+ * flat buffers. */
 static gboolean
 first_element (const weft_bind *b, uint32_t op, uint64_t *first)
 {
@@ -188,8 +191,8 @@ first_element (const weft_bind *b, uint32_t op, uint64_t *first)
   return FALSE;
 }
 
-/* Position of a flat gradient buffer among all of them; FALSE for a buffer that holds one bucket
- * alone. */
+/* The element of the flat buffers at which a gradient buffer begins. FALSE: the buffer holds one
+ * bucket alone. */
 static gboolean
 first_of_flat (const weft_program *p, uint32_t flat, uint64_t *first)
 {
@@ -208,8 +211,8 @@ struct to {
   void *user;
 };
 
-/* Padding between the parameters of a flat buffer is left out of the norm; a buffer with one bucket
- * is used whole. */
+/* Makes one call for each parameter, so that padding between the parameters of a flat buffer is
+ * left out of the norm; one call for a buffer that holds one bucket. */
 static void
 bind_bucket_norm (const weft_bind *b, uint32_t op, struct to to)
 {
@@ -252,10 +255,10 @@ is_counted_elsewhere (const weft_bind *b, const struct weft_param *param)
                               b->place[WEFT_GROUP_TP].at > 0);
 }
 
-enum { STOCHASTIC = 2 }; /* index of the dimension: 1 for stochastic rounding */
+enum { STOCHASTIC = 2 }; /* index of the dimension that is 1 for stochastic rounding */
 
-/* Operands of an op that have one element per element of a part, as bits; for adam, all but the
- * clip factor. */
+/* Bit mask of the operands of an op that have one element per element of a part; for adam, all but
+ * the clip factor. */
 static uint32_t
 bulk_of (enum weft_op_kind kind)
 {
@@ -273,7 +276,8 @@ bulk_of (enum weft_op_kind kind)
   }
 }
 
-/* The same hash on every stage: copies of a tied embedding get equal updates. */
+/* Hash of a tensor's name and layer, the same on every stage: copies of a tied embedding get equal
+ * updates. */
 static uint64_t
 key_of_tensor (const weft_program *p, const struct weft_param *param)
 {
@@ -285,8 +289,8 @@ key_of_tensor (const weft_program *p, const struct weft_param *param)
   return weft_mix (key ^ param->layer);
 }
 
-/* Number of elements, from one of a parameter on, that form one struct weft_whole in the whole
- * tensor. */
+/* Describes in `whole` the place of element `at` of a parameter in the whole tensor. Returns how
+ * many elements from there on, before `end`, the same description covers. */
 static uint64_t
 place_in_whole (const weft_bind *b, const struct weft_param *param, uint64_t at, uint64_t end,
                 struct weft_whole *whole)
@@ -329,7 +333,7 @@ bind_stochastic (const weft_bind *b, const struct weft_kernel *all,
   }
 }
 
-/* One call for each parameter of the part. */
+/* Makes one call for each parameter of the part. */
 static void
 bind_segments (const weft_bind *b, uint32_t op, uint64_t first, struct to to)
 {
@@ -363,8 +367,8 @@ is_of_unit (const struct weft_op *row, const struct weft_param *param)
   return param->layer == row->layer && param->chunk == row->chunk;
 }
 
-/* Whether an op packs this tensor: one of its layer, or one outside layers of its chunk, without
- * experts that are packed separately. */
+/* Whether a pack or unpack op covers this tensor: a tensor of its layer, or one outside layers of
+ * its chunk. Experts that are packed separately have an op of their own. */
 static gboolean
 is_packed (const weft_bind *b, const struct weft_op *row, const struct weft_param *param)
 {
@@ -377,8 +381,8 @@ is_packed (const weft_bind *b, const struct weft_op *row, const struct weft_para
   return (param->bucket != first->bucket) == ((row->flags & WEFT_OP_EXPERTS) != 0);
 }
 
-/* One call per tensor: tensors are contiguous on one side; on the other, each slice holds a piece
- * of every tensor. */
+/* One call per tensor. In one operand tensors are contiguous; in the other, each slice contains a
+ * piece of every tensor. */
 static void
 bind_repack (const weft_bind *b, uint32_t op, struct to to)
 {
@@ -440,7 +444,7 @@ weft_bind_copy (const weft_bind *b, uint32_t op, struct weft_operand *from, stru
   from->n = to->n = dim[0];
 }
 
-/* Number of ranks before this one whose shards a buffer holds. */
+/* This rank's index among the ranks whose shards a buffer holds. */
 static uint32_t
 shard_before (const weft_bind *b, uint32_t buf)
 {
@@ -452,8 +456,9 @@ weft_bind_collective (const weft_bind *b, uint32_t op, const struct weft_place *
 {
   const struct weft_op *row = &b->p->op[op];
   const struct weft_shape *shape = weft_op_shape (b->p, op);
-  /* all_gather writes the whole tensor, its second operand; the others read it first, and some have
-   * no other operand. The output of all_to_all is as large as its input. */
+  /* The whole tensor is the second operand of all_gather, which writes it. It is the first operand
+   * of the other collectives, and some of them have no other operand. The output of all_to_all is
+   * as large as its input. */
   uint32_t whole = row->kind == WEFT_OP_ALL_GATHER, n = b->p->op[op + 1].uses - row->uses;
   uint64_t size = weft_dtype_bytes (shape->dtype);
   struct weft_bound_operands bound = { .data =

@@ -17,7 +17,7 @@ typedef struct weft_bind {
   struct weft_place place[WEFT_N_GROUP]; /* place of the rank in each of its groups */
   struct weft_slice *slice;           /* one per adam op */
   uint32_t n_slice;
-  struct weft_segment *segment; /* scratch for one walk over segments */
+  struct weft_segment *segment; /* scratch for the segments of one op */
 } weft_bind;
 
 void weft_bind_init (weft_bind *b, const weft_plan *plan, uint32_t rank);
@@ -36,8 +36,8 @@ weft_bind_use (const weft_bind *b, uint32_t op, uint32_t operand)
  * rank. */
 struct weft_operand weft_bind_operand (const weft_bind *b, const struct weft_use *use);
 
-/* Calls `call` for each kernel launch of a compute op, in order; not at all for an op without a
- * kernel. */
+/* Calls `call` once for each kernel launch of a compute op, in order. An op without a kernel causes
+ * no call. */
 typedef void (*weft_bind_call) (void *user, const struct weft_kernel *k);
 void weft_bind_kernels (const weft_bind *b, uint32_t op, weft_bind_call call, void *user);
 
@@ -45,10 +45,10 @@ void weft_bind_kernels (const weft_bind *b, uint32_t op, weft_bind_call call, vo
 void weft_bind_copy (const weft_bind *b, uint32_t op, struct weft_operand *from,
                      struct weft_operand *to);
 
-/* Operands of one member of a collective. `whole`: the whole tensor, which all-reduce,
- * reduce-scatter and all-to-all read and all-gather writes. `slice`: the member's own slice, which
- * may be a separate buffer, or the output of an all-to-all. For an all-to-all with counts: rows per
- * member. */
+/* Operands of one member of a collective. `data`: the whole tensor, which all-reduce,
+ * reduce-scatter and all-to-all read and all-gather writes. `slice`: the member's own slice, inside
+ * the whole tensor or in a separate buffer; for an all-to-all, its output. `send`: for an
+ * all-to-all with counts, the number of rows for each member. */
 struct weft_bound_operands {
   uint8_t *data, *slice;
   struct weft_operand send;
@@ -57,6 +57,6 @@ struct weft_bound_operands weft_bind_collective (const weft_bind *b, uint32_t op
                                         const struct weft_place *member);
 
 /* Refuses a plan that no executor with real numbers can run: ops without a kernel, a model that the
- * kernels cannot compute exactly, too little memory for the tokens of a MoE layer. `name` is the
- * executor's, for messages. */
+ * kernels cannot compute exactly, too little memory for the tokens of a MoE layer. `name`: name of
+ * the executor, for messages. */
 gboolean weft_bind_check (const weft_plan *plan, const char *name, GError **error);

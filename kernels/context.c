@@ -39,20 +39,21 @@ product (const struct weft_kernel *k, unsigned first, unsigned n)
 
 enum { KV_TOKENS, KV_HEADS, KV_GROUPS, KV_WIDTH, KV_VALUE };
 
-/* Width of a value head: a dimension, or that of keys if the dimension is 0. */
+/* Width of a value head: dimension `value`, or the width of a key head if that dimension is 0. */
 static uint64_t
 value_width (const struct weft_kernel *k, unsigned width, unsigned value)
 {
   return k->shape.dim[value] ? k->shape.dim[value] : k->shape.dim[width];
 }
 
-/* Elements per row of queries; of keys and values. */
+/* Number of elements of the queries of a token. */
 static uint64_t
 of_queries (const struct weft_kernel *k)
 {
   return k->shape.dim[KV_HEADS] * k->shape.dim[KV_WIDTH];
 }
 
+/* Number of elements of the keys and values of a token. */
 static uint64_t
 of_kv (const struct weft_kernel *k)
 {
@@ -173,7 +174,7 @@ weft_extent_join_heads (const struct weft_kernel *k, uint32_t operand)
   return weft_extent_split_heads (k, operand);
 }
 
-/* For queries, keys and values: moves the heads of one member, which are contiguous per token in
+/* For queries, keys and values: copies the heads of one member, which are contiguous per token in
  * both arrays. */
 static void
 move_token (const struct weft_kernel *k, uint64_t token, uint64_t member, gboolean join)
@@ -245,7 +246,8 @@ weigh (float *o, const float *part, const float weight[2], uint64_t n)
     o[i] = o[i] * mine + part[i] * theirs;
 }
 
-/* A part without visible keys has a log-sum-exp of -infinity and weight 0; both parts may. */
+/* A part without visible keys has a log-sum-exp of -infinity and weight 0; both parts may be
+ * without visible keys. */
 static void
 merge_head (const struct weft_kernel *k, uint64_t row)
 {
@@ -342,8 +344,8 @@ weft_ref_put_kv (const struct weft_kernel *k)
     qkv[i / n * row + of_queries (k) + i % n] = kv[i];
 }
 
-/* Element of the joined array for element i of the split array: member m has pieces m and 2 members
- * - 1 - m. */
+/* Index in the joined array of element i of the split array: member m has pieces m and 2 members -
+ * 1 - m. */
 static uint64_t
 joined_element (const struct weft_kernel *k, uint64_t i)
 {
@@ -375,7 +377,8 @@ weft_ref_join_sequence (const struct weft_kernel *k)
         ((const double *) k->operand[0].data)[i];
 }
 
-/* Element i of rows with all heads, in the array where heads are distributed. */
+/* Index, in the array whose heads are distributed over members, of element i of the array with all
+ * heads. */
 static uint64_t
 dealt_element (const struct weft_kernel *k, uint64_t i)
 {

@@ -26,7 +26,7 @@ weft_dropout_of (const struct weft_kernel *k)
                                 .columns = k->shape.dim[COLUMNS] };
 }
 
-/* Number in the global batch of a token of the microbatch. */
+/* Number of a token in the global batch, from its number in the microbatch. */
 static uint64_t
 whole_token (const struct weft_kernel *k, uint64_t token)
 {
@@ -36,7 +36,8 @@ whole_token (const struct weft_kernel *k, uint64_t token)
          weft_position (k->cp, here, token % here);
 }
 
-/* Row of attention probabilities in the whole batch: of each sequence, this rank has some heads. */
+/* Number of a row of attention probabilities in the global batch. This rank has some of the heads
+ * of each sequence. */
 static uint64_t
 whole_query (const struct weft_kernel *k, uint64_t row)
 {
@@ -66,7 +67,8 @@ struct pass {
   gboolean draws; /* generate the mask instead of reading it */
 };
 
-/* At most one stretch of one row. */
+/* Processes n elements of one row, at most one stretch; `number` is the random number of the
+ * first. */
 static void
 run (const struct weft_dropout *d, const struct pass *p, uint64_t from, uint64_t n, uint64_t number)
 {

@@ -1,8 +1,8 @@
 /* elementwise.h - elementwise kernels: element i of every output depends only on element i of the
  * inputs.
  *
- * Work is cut into stretches. `run` sees floats whatever the stored type; its results are rounded
- * when they are stored. */
+ * Arrays are processed in stretches (float.h). `run` reads and writes floats, whatever the stored
+ * type; results are rounded when they are stored. */
 #pragma once
 #include "kernels/kernel.h"
 

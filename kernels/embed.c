@@ -1,12 +1,12 @@
 /* Embedding. Backward gathers the tokens of each vocabulary row instead of scattering tokens to
- * rows, so the sum of a row is made in one place and in token order. */
+ * rows, so that the sum of a row is computed by one thread per column and in token order. */
 #include "kernels/float.h"
 #include "kernels/part.h"
 #include "kernels/sums.h"
 #include "kernels/traits.h"
 
-/* Up to this many tokens, those with equal ids are linked in lists (12 bytes of stack per token);
- * beyond it they are searched for. */
+/* Up to this many tokens, tokens with equal ids are linked in lists (12 bytes of stack per token).
+ * With more tokens, the next token with the same id is found by search. */
 #define MOST_LINKED 32768
 #define NONE (-1)
 
@@ -17,7 +17,7 @@ enum { IDS, TABLE, POSITIONS, Y };
 enum { BWD_IDS, DY, DTABLE, DPOSITIONS };
 enum { TOKENS, HIDDEN, PASSES };
 
-/* Number of elements in this rank's part of a table. */
+/* Number of elements of a table; 0 (any number) if ranks share the table. */
 static uint64_t
 table_size (const struct weft_kernel *k, gboolean positions)
 {
@@ -100,9 +100,9 @@ weft_cpu_embed (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 
 /* How to find the next token of the same vocabulary row. */
 struct chain {
-  const int32_t *ids;  /* the next one with the same id ... */
-  const int32_t *next; /* ... is listed here, or searched for if NULL */
-  uint64_t stride;     /* without ids (positions): the distance to the next one */
+  const int32_t *ids;  /* ids of all tokens; NULL: a chain of one position */
+  const int32_t *next; /* next token with the same id, or NONE; NULL: search for it */
+  uint64_t stride;     /* without ids: distance to the next token of the same position */
   uint64_t n;          /* number of tokens */
 };
 
@@ -119,7 +119,8 @@ following (const struct chain *chain, uint64_t token)
   return t;
 }
 
-/* Fills `next` and a hash slot for the first token of each id; n_slot is a power of two above n. */
+/* Fills `next`, and a hash table with the first token of each id. n_slot, the size of the table, is
+ * a power of two above n. */
 static void
 link_tokens (const int32_t *ids, uint64_t n, int32_t *next, int32_t *slot, uint32_t n_slot)
 {
@@ -141,7 +142,7 @@ struct gather {
   const struct weft_operand *output;
   struct weft_range columns;
   struct chain chain;
-  float multiplier; /* of what is added; 0: as it is */
+  float multiplier; /* factor of the gradients; 0: no factor */
 };
 
 /* Adds the gradient of a token, times the multiplier of embeddings. */
@@ -176,9 +177,9 @@ sum_leaf (const struct gather *g, uint64_t token, struct weft_range leaf, struct
   weft_sums_close (sums);
 }
 
-/* The chain visits a sequence from its start, but leaves come in zigzag order. Finds where the
- * chain enters each chunk of a sequence, whose first chunk is `first`. Returns the token after the
- * last chunk. */
+/* Finds the first token of the chain in each chunk of a sequence whose first chunk is `first`: the
+ * chain visits a sequence from its start, but leaves come in zigzag order. Returns the token after
+ * the last chunk. */
 static uint64_t
 enter_chunks (const struct gather *g, const struct weft_leaves *leaves, uint32_t first,
               uint64_t token, uint64_t *entry)
@@ -226,7 +227,7 @@ sum_row (const struct gather *g, uint64_t first, uint64_t row)
                  (struct weft_range){ c, weft_least (c + WEFT_STRETCH, g->columns.end) });
 }
 
-/* The same for a word id, whose row may be on another rank. */
+/* Gradient of the row of a token id; does nothing if the row is on another rank. */
 static void
 sum_word (const struct gather *g, uint64_t first, int32_t id)
 {
@@ -267,7 +268,7 @@ sum_sought_rows (const struct gather *g)
   }
 }
 
-/* Clears rows without tokens. */
+/* Sets the gradients to 0 unless they accumulate: rows without tokens are not written again. */
 static void
 clear (const struct gather *g)
 {

@@ -12,8 +12,9 @@
 
 /* Compiles a function for several vector widths; the loader picks the widest that the machine
  * supports. Results are the same bits, because nothing is contracted to FMA (-ffp-contract=off) and
- * sums fix their lanes. Off under sanitizers, which are not initialised when the loader picks, and
- * with clang 14, where clones of two static functions of the same name collide. */
+ * sums fix their lanes. Not used under sanitizers, which are not initialised when the loader
+ * selects a version, and not with clang: in clang 14, clones of two static functions of the same
+ * name collide. */
 #if defined(__x86_64__) && !defined(__clang__) && !WEFT_ADDRESS_SANITIZER && !WEFT_THREAD_SANITIZER
 #define WEFT_WIDE __attribute__ ((target_clones ("avx512f", "avx2", "default")))
 #else

@@ -161,7 +161,7 @@ weft_extent_quantise_delayed (const struct weft_kernel *k, uint32_t operand)
   return operand == AMAX || operand == SEEN ? 1 : k->shape.dim[0];
 }
 
-/* The kernel that measures the largest magnitude of x, as the separate op does. */
+/* The call of the separate op amax that measures the largest magnitude of x. */
 static struct weft_kernel
 as_amax (const struct weft_kernel *k)
 {
@@ -196,8 +196,8 @@ enum { ROWS, COLUMNS, BLOCK, SQUARE };
 
 #define MOST_BLOCK 128
 
-/* One direction: input rows have strides stride[0] between rows and stride[1] inside a row; codes
- * and scales are stored row by row. */
+/* Blocks along the rows of the input, or, if `turned`, along its columns; codes and scales are
+ * stored row by row. */
 static struct weft_blocks
 blocks_of (const struct weft_kernel *k, gboolean turned)
 {
@@ -237,7 +237,7 @@ store_scale (const struct weft_operand *scale, uint64_t at, float most, float la
   return code;
 }
 
-/* Elements of row i of a block, from `column` on. */
+/* Elements [columns[0], columns[1]) of row i as floats. */
 static const float *
 row_of_block (const struct weft_operand *x, const struct weft_blocks *b, uint64_t i,
               const uint64_t columns[2], float *room)
@@ -251,7 +251,7 @@ row_of_block (const struct weft_operand *x, const struct weft_blocks *b, uint64_
   return room;
 }
 
-/* Quantises n elements; at: first element and stride of the codes. */
+/* Quantises n elements, multiplied by `up`; at: first element and stride of the codes. */
 static void
 round_row (const float *x, uint64_t n, float up, const struct weft_operand *y, const uint64_t at[2])
 {

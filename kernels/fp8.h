@@ -5,7 +5,7 @@
  * largest number is 448, the smallest 2^-9. Larger values saturate to 448.
  *
  * E5M2 is the other format of that specification: five exponent bits with bias 15 like fp16, two
- * mantissa bits. Values above 57344, its largest finite number, saturate to it.
+ * mantissa bits. Values above 57344, the largest finite number, saturate to 57344.
  *
  * E8M0 is the scale format of the OCP "Microscaling Formats (MX)" specification 1.0: 2^(code -
  * 127), one for WEFT_MX_BLOCK elements of a row; 255 is NaN.
@@ -114,9 +114,10 @@ weft_fp8_most (int is_e5m2)
   return is_e5m2 ? WEFT_E5M2_MOST : WEFT_E4M3_MOST;
 }
 
-/* The factor that a tensor is multiplied by before rounding, and its codes divided by, for a format
- * whose largest number is `most`. 1 for a tensor of zeros and for one that overflowed; the largest
- * float instead of infinity (NVIDIA Transformer Engine, common/recipe/recipe_common.cuh). */
+/* Scale of a tensor for a format whose largest number is `most`: elements are multiplied by it
+ * before rounding, and codes are divided by it. The scale is 1 for a tensor of zeros and for a
+ * tensor that overflowed, and the largest float if most / largest is infinite (NVIDIA Transformer
+ * Engine, common/recipe/recipe_common.cuh). */
 WEFT_INLINE float
 weft_fp8_scale_to (float largest, float most)
 {
@@ -134,9 +135,9 @@ weft_fp8_scaled (float x, float scale, float largest)
   return fabsf (x) <= (largest < INFINITY ? INFINITY : WEFT_FLOAT_MOST) ? x * scale : NAN;
 }
 
-/* The largest magnitude (amax) for the next step in delayed scaling, from the one seen now and the
- * one before: a tensor that was empty, all zeros, or overflowed keeps its scale (NVIDIA Transformer
- * Engine, common/recipe/delayed_scaling.cu). */
+/* The largest magnitude (amax) that delayed scaling uses in the next step: `seen`, measured in this
+ * step, or `before` if the tensor was empty, all zeros, or overflowed (NVIDIA Transformer Engine,
+ * common/recipe/delayed_scaling.cu). */
 WEFT_INLINE float
 weft_fp8_next_amax (float seen, float before)
 {
@@ -165,7 +166,7 @@ weft_e8m0_float (uint8_t code)
   return f;
 }
 
-/* E8M0 code of the scale of a block with this largest magnitude, rounded up. */
+/* E8M0 code of the scale of a block whose largest magnitude is `largest`, rounded up. */
 WEFT_INLINE uint8_t
 weft_e8m0_scale_to (float largest, float most)
 {

@@ -187,7 +187,7 @@ scales (const struct weft_kernel *k, uint32_t operand, uint64_t rows, uint64_t t
   return block ? weft_fp8_blocks (rows, high) * weft_fp8_blocks (terms, block) : 1;
 }
 
-/* rows[0] of the first factor, rows[1] of the second. */
+/* Elements of an operand; rows: number of rows of the first and of the second factor. */
 static uint64_t
 extent (const struct weft_kernel *k, uint32_t operand, const uint64_t rows[2], uint64_t terms)
 {

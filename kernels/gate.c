@@ -1,4 +1,4 @@
-/* Rows scaled by one number each. moe_weigh: the router weight of an expert applied to its input
+/* Multiplies each row by one number. moe_weigh: the router weight, applied to the input of experts
  * (Llama 4; Megatron-Core moe/experts.py, moe_apply_probs_on_input). shared gate: the logistic
  * function of a logit scales the output of shared experts (Qwen2-MoE; moe/shared_experts.py). */
 #include "kernels/float.h"
@@ -7,7 +7,7 @@
 #include "kernels/part.h"
 #include <math.h>
 
-/* Operands of both ops, forward and backward; those of experts also have counts. */
+/* Operands of both ops, forward and backward; moe_weigh also has counts. */
 struct gate {
   const struct weft_operand *x, *by, *dy, *out, *dby;
   uint64_t rows, columns;
@@ -30,7 +30,8 @@ gate_of (const struct weft_kernel *k, gboolean logistic, gboolean backward)
   return g;
 }
 
-/* Factor of a row; its slope if the factor is a logistic function. */
+/* Factor of a row. *slope: the derivative of the logistic function; 1 if the factor is not
+ * logistic. */
 static float
 factor (const struct gate *g, uint64_t row, float *slope)
 {
@@ -145,7 +146,7 @@ weft_extent_gate_bwd (const struct weft_kernel *k, uint32_t operand)
   return extent_of (k, operand == 1 || operand == 4);
 }
 
-/* Buffers have room for more rows than there are tokens. */
+/* Any number of elements: buffers may have room for more rows than there are tokens. */
 uint64_t
 weft_extent_moe_weigh (const struct weft_kernel *k, uint32_t operand)
 {

@@ -87,7 +87,7 @@ extern const struct weft_tile weft_tiles[];
 extern const uint32_t weft_n_tiles;
 const struct weft_tile *weft_tile_best (void);
 
-/* Divides the rows and the columns of every tile. */
+/* Multiples of the rows and of the columns of every tile. */
 #define WEFT_TILE_ROWS 8
 #define WEFT_TILE_COLUMNS 32
 

@@ -1,4 +1,4 @@
-/* Packing: the terms of a few rows side by side, as floats. */
+/* Packs factors into panels: for each term, the elements of a few rows side by side, as floats. */
 #include "kernels/float.h"
 #include "kernels/fp8.h"
 #include "kernels/gemm.h"
@@ -131,7 +131,7 @@ struct panel {
   float *to;
 };
 
-/* Input with contiguous terms: transposes squares, and the rest element by element. */
+/* Packs input with contiguous terms: transposes squares, and copies the rest element by element. */
 INLINE void
 turn_rows (const struct panel *p, enum weft_dtype dtype, uint32_t width)
 {
@@ -162,7 +162,7 @@ pack_turned (const struct panel *p, enum weft_dtype dtype)
     turn_rows (p, dtype, p->width);
 }
 
-/* Input with contiguous rows: copies. */
+/* Packs input with contiguous rows: copies. */
 INLINE void
 copy_rows (const struct panel *p, enum weft_dtype dtype, uint64_t rows)
 {
@@ -234,7 +234,7 @@ whole_scale (const struct weft_factor *f)
   return 1 / weft_fp8_scale_to (*(const float *) f->scale, weft_fp8_most (f->dtype == WEFT_E5M2));
 }
 
-/* Terms of one row that share a scale. */
+/* Packs n terms of row i, from term t on, that share a scale. */
 static void
 pack_codes (const struct panel *p, uint64_t i, uint64_t t, uint64_t n, float scale)
 {
@@ -250,7 +250,7 @@ pack_codes (const struct panel *p, uint64_t i, uint64_t t, uint64_t n, float sca
       to[j * p->width] = weft_e4m3_float (code[j]) * scale;
 }
 
-/* fp8 input with contiguous terms. */
+/* Packs fp8 input with contiguous terms. */
 static void
 pack_rows_of_codes (const struct panel *p, float whole)
 {
@@ -263,7 +263,7 @@ pack_rows_of_codes (const struct panel *p, float whole)
     }
 }
 
-/* fp8 input with contiguous rows. */
+/* Packs fp8 input with contiguous rows. */
 static void
 pack_lines_of_codes (const struct panel *p, float whole)
 {

@@ -1,4 +1,5 @@
-/* The innermost loops, once per vector unit. All make the same chains. */
+/* The innermost loops of a product, one version per vector unit. All versions compute the same
+ * chains of fused multiply-adds. */
 #include "kernels/gemm.h"
 #include <math.h>
 #include <pthread.h>
@@ -109,8 +110,8 @@ weft_block_multiply (const struct weft_tile *tile, const struct weft_block *bloc
   }
 }
 
-/* Allocated by the first kernel of a thread that needs it, freed at the thread's end. A
- * thread-local array would be zeroed at every thread start. */
+/* The scratch of a thread: allocated by its first kernel that needs scratch, freed at the thread's
+ * end. A thread-local array would be zeroed at every thread start. */
 static pthread_key_t scratch;
 static pthread_once_t scratch_made = PTHREAD_ONCE_INIT;
 

@@ -35,7 +35,7 @@ weft_extent_cast (const struct weft_kernel *k, uint32_t operand)
   return all (k, operand);
 }
 
-/* Any size: exact scalars have more words in canonical order. */
+/* Any number of elements: in canonical order a scalar consists of the words of an exact sum. */
 uint64_t
 weft_extent_zero (const struct weft_kernel *k, uint32_t operand)
 {
@@ -154,7 +154,7 @@ weft_cpu_zero (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 
 /* ------------------------------------------------------------------------- norm */
 
-/* Exact in double: a float has 24 bits. */
+/* The squares are exact in double, because a float has 24 bits. */
 WEFT_WIDE static void
 square (double *to, const float *x, uint64_t n)
 {
@@ -230,8 +230,8 @@ struct unscale {
   float *found;
 };
 
-/* As torch._amp_foreach_non_finite_check_and_unscale_: multiplies by the inverse, which is exact
- * for a power of two. x - x is not 0 for a number that is not finite. */
+/* As torch._amp_foreach_non_finite_check_and_unscale_: multiplies by the inverse of the loss scale,
+ * which is exact for a power of two. x - x is not 0 for a number that is not finite. */
 WEFT_WIDE static void
 unscale (const void *with, float *const *at, uint64_t n)
 {

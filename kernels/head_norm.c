@@ -1,10 +1,10 @@
 /* Norms of query and key heads. A row of qkv is [query heads | key heads | value heads], with one
  * key and one value head per group. Queries and keys each have a weight of their own; `raw` holds
- * the query and key heads only.
+ * the query and key heads before the norm.
  *
  * Each head is normalised separately, with one weight for all heads; or (dimension `together`) the
  * query heads of a token are normalised as one row, its key heads as another, with a weight per
- * element. A strip is what is normalised as one row. */
+ * element. A strip is a set of elements that is normalised as one row. */
 #include "kernels/float.h"
 #include "kernels/part.h"
 #include "kernels/row.h"
@@ -26,7 +26,8 @@ token_heads (const struct weft_kernel *k)
   return weft_kernel_heads (k) + weft_kernel_groups (k);
 }
 
-/* Whether heads are normalised together: those that tensor parallel ranks share out are not. */
+/* Whether the heads of a token are normalised together. head_norm_dgrad and head_norm_wgrad, for
+ * heads divided among tensor-parallel ranks, do not support this. */
 static gboolean
 is_whole (const struct weft_kernel *k)
 {
@@ -54,7 +55,8 @@ tokens_in_qkv (const struct weft_kernel *k, uint64_t tokens)
   return tokens * (token_heads (k) + weft_kernel_groups (k)) * k->shape.dim[1];
 }
 
-/* n elements of qkv and of raw, and whose weight they have. */
+/* n elements, from element `qkv` of the array qkv and from element `raw` of the array raw. key
+ * TRUE: the weight of keys; FALSE: the weight of queries. */
 struct strip {
   uint64_t qkv, raw, n;
   gboolean key;
@@ -77,7 +79,7 @@ strip_at (const struct weft_kernel *k, uint64_t row)
   return s;
 }
 
-/* Elements of the weight of queries, or of keys. */
+/* Number of elements of the weight of keys, or of queries. */
 static uint64_t
 weight_size (const struct weft_kernel *k, gboolean key)
 {
@@ -86,7 +88,7 @@ weight_size (const struct weft_kernel *k, gboolean key)
   return (is_whole (k) ? heads : 1) * k->shape.dim[1];
 }
 
-/* The widest strip. */
+/* Number of elements of the widest strip. */
 static uint64_t
 most_columns (const struct weft_kernel *k)
 {
@@ -183,15 +185,16 @@ strip_gradient (const struct weft_kernel *k, const struct strip *s)
   return g;
 }
 
-/* How weight gradients are summed: over tokens and over the heads of a token, from the arrays of
- * several ranks, which lie one after the other; some of the ranks hold replicas. */
+/* Sums of weight gradients, over tokens and over the heads of a token, from the arrays of several
+ * ranks, which lie one after the other. `alike` consecutive ranks hold the same heads; only those
+ * of the first are added. */
 struct heads {
-  const struct weft_kernel *k; /* head_norm_bwd */
+  const struct weft_kernel *k; /* with the operands of head_norm_bwd */
   uint64_t ranks, alike;
-  gboolean inputs; /* also compute gradients of the heads, those of one rank */
+  gboolean inputs; /* also compute the gradients of the heads; for one rank only */
 };
 
-/* Row, in the arrays of all ranks, of a strip of a token on a rank. */
+/* Index, in the arrays of all ranks, of a strip of a token on a rank. */
 static uint64_t
 row_of (const struct heads *h, uint64_t token, uint64_t rank, uint64_t strip)
 {
@@ -199,7 +202,8 @@ row_of (const struct heads *h, uint64_t token, uint64_t rank, uint64_t strip)
   return (rank * tokens + token) * token_strips (h->k) + strip;
 }
 
-/* Adds the heads of one token that share a weight (queries or keys). */
+/* Adds the contributions of the heads of one token to the weight gradients of queries (dweight[0])
+ * and keys (dweight[1]). */
 static void
 sum_token (const struct heads *h, uint64_t token, struct weft_range columns,
            float *const dweight[2])
@@ -235,7 +239,7 @@ sum_columns (const struct heads *h, struct weft_range columns, struct weft_sums 
       weft_sums_store (&sums[i], columns.begin);
 }
 
-/* Of some columns those that a weight has. */
+/* Number of columns of a range that exist in a weight of `size` elements. */
 static uint64_t
 within (struct weft_range columns, uint64_t size)
 {
@@ -286,7 +290,7 @@ weft_cpu_head_norm_dgrad (const struct weft_kernel *k, uint32_t part, uint32_t p
   }
 }
 
-/* The same op with weight gradients only. */
+/* A call of head_norm_wgrad with the operands of head_norm_bwd. */
 static struct weft_kernel
 weights_alone (const struct weft_kernel *k)
 {
@@ -334,7 +338,7 @@ weft_ref_head_norm (const struct weft_kernel *k)
   }
 }
 
-/* One strip; unwanted outputs are NULL. */
+/* Gradients of one strip. weight NULL: no input gradient; dweight NULL: no weight gradient. */
 static void
 ref_strip (const struct weft_kernel *k, const struct strip *s, const double *weight,
            double *dweight)
@@ -352,7 +356,7 @@ ref_strip (const struct weft_kernel *k, const struct strip *s, const double *wei
     d[i] = (d[i] * weight[i] - x[i] * scale * of_gx) * scale;
 }
 
-/* Of so many ranks' arrays. */
+/* Gradients from the arrays of `ranks` ranks. */
 static void
 ref_backward (const struct weft_kernel *k, uint64_t ranks, gboolean inputs, gboolean weights)
 {

@@ -32,7 +32,8 @@ struct weft_operand {
   uint8_t accumulate; /* the kernel adds to the old contents; otherwise it overwrites them */
 };
 
-/* Position of an op in a run: together with the key, all that dropout draws depend on. */
+/* Position of an op in the model and in the global batch. A dropout mask depends on it, on the
+ * seed, the step and the site (dropout.h). */
 struct weft_random_key {
   uint32_t layer;
   int64_t sequence; /* index in the global batch of the first sequence of the microbatch */
@@ -48,18 +49,20 @@ struct weft_whole {
 struct weft_kernel {
   enum weft_op_kind kind;
   struct weft_shape shape;
-  struct weft_place tp, cp; /* place in the group; group size 0: not parallel. cp: the ranks that
-                             * share the sequence; in attention, the ring alone */
+  struct weft_place tp, cp; /* place of this rank in each group; size 0: not parallel. cp: the ranks
+                             * that share a sequence; for ring attention, only the ranks of the
+                             * ring */
   const union weft_model *model;      /* norm, epsilon, heads, rope, sequence length */
   const struct weft_control *control; /* Adam, clipping, loss scale */
-  uint32_t before; /* in a part of ring attention: the keys come from the rank this many places
-                    * before; when joining sequences, 1: slice j came from the rank j places
-                    * before */
+  uint32_t before; /* part of ring attention: the keys come from the rank this many places before;
+                    * join_sequence: 1 if slice j came from the rank j places before, 0 if from rank
+                    * j */
   struct weft_random_key draw;
   struct weft_whole whole; /* adam with stochastic rounding */
   gboolean canonical;
-  gboolean fused, quicker, deterministic; /* attention on the GPU: use the vendor library if there
-                                           * is one; only if it is faster; in deterministic mode */
+  gboolean fused, quicker, deterministic; /* attention on the GPU. fused: use the vendor library if
+                                           * it is available; quicker: only if it is faster;
+                                           * deterministic: in its deterministic mode */
   gboolean decay; /* adam: apply weight decay */
   struct weft_operand operand[WEFT_MOST_OPERANDS]; /* in the order of core/ops.def */
 };
@@ -93,7 +96,7 @@ weft_kernel_sequence (const struct weft_kernel *k)
   return (uint64_t) k->model->seq_length / MAX (1, k->cp.of);
 }
 
-/* Position in its sequence of a token; tokens of all sequences are numbered one after the other. */
+/* Position of a token in its sequence; tokens of all sequences are numbered one after the other. */
 static inline uint64_t
 weft_kernel_position (const struct weft_kernel *k, uint64_t token)
 {
@@ -115,13 +118,13 @@ struct weft_kernel_row {
    * keep their type; loss and squares are one double each. NULL for an op that computes nothing. */
   void (*reference) (const struct weft_kernel *k);
 
-  /* Number of elements that an operand must have by shape and model; 0: any number. */
+  /* Number of elements that shape and model require of an operand; 0: any number. */
   uint64_t (*extent) (const struct weft_kernel *k, uint32_t operand);
 };
 
 /* Refuses a model that the kernels would compute differently: some values of its settings (an
- * unknown rotary scaling, for example) do not define a computation. Executors with real numbers
- * call it at open; planning and simulation do not. */
+ * unknown rotary scaling, for example) do not define a computation. Executors that compute real
+ * numbers call this function when they open a plan; planning and simulation do not. */
 gboolean weft_kernels_check_model (const union weft_model *model, GError **error);
 
 /* Whether an index operand holds valid indices: token ids, expert numbers, row numbers, row counts.

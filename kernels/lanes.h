@@ -1,8 +1,8 @@
 /* lanes.h - sums along a row.
  *
- * Element i is added to lane i mod 16; the lanes are then added as a tree, halves first. Stretches
- * are multiples of 16 elements, so a row may be summed stretch by stretch, and the result does not
- * depend on the vector width. */
+ * Element i is added to lane i mod 16. Then the upper half of the lanes is added to the lower half,
+ * until one lane is left. Stretches are multiples of 16 elements, so a row may be summed stretch by
+ * stretch, and the result does not depend on the vector width. */
 #pragma once
 #include <stdint.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* Multi-latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): data movement between the
  * down projection, the up projection and attention.
  *
- *   split   a token's [latent | key position]: the latent goes to a norm and the up projection; the
- *           key position gets rotary embedding and is shared by all key heads
+ *   split   divides a token's [latent | key position]: the latent is the input of a norm and the up
+ *           projection; the key position gets rotary embedding and is shared by all key heads
  *   join    builds heads of queries, heads of keys (each with the shared rotary part) and heads of
  *           values from queries [no position | position] and the up projection's keys and values
  *
@@ -62,7 +62,7 @@ weft_extent_latent_join_bwd (const struct weft_kernel *k, uint32_t operand)
 
 /* ------------------------------------------------------------------------ elements */
 
-/* n elements of a row of an operand, as stored, or as doubles in a reference. */
+/* An operand whose elements have the stored type, or are doubles in a reference. */
 struct cells {
   const struct weft_operand *of;
   gboolean doubles;
@@ -102,7 +102,8 @@ copy (struct cells from, uint64_t at, struct cells to, uint64_t place, uint64_t 
   }
 }
 
-/* Rotary embedding by a token's position, or its inverse; in fp32, in double for the reference. */
+/* Rotary embedding of n elements by a token's position; `direction`: 1, or -1 for the inverse.
+ * Computed in fp32, or in double for the reference. */
 static void
 turn (const struct weft_kernel *k, uint64_t token, double direction, gboolean doubles, double *x,
       uint64_t n)
@@ -133,7 +134,7 @@ cells_of (const struct weft_kernel *k, uint32_t operand, gboolean doubles)
 
 /* --------------------------------------------------------------------------- split */
 
-/* With sequence parallelism, number of tokens on the ranks before this one. */
+/* Number of tokens on the ranks before this one with sequence parallelism; otherwise 0. */
 static uint64_t
 tokens_before (const struct weft_kernel *k)
 {
@@ -174,7 +175,7 @@ split_bwd (const struct weft_kernel *k, struct weft_range tokens, gboolean doubl
 
 /* ---------------------------------------------------------------------------- join */
 
-/* Elements of a head's parts in the rows of a token. */
+/* Index of the first element of each part of a head, for one token. */
 struct places {
   uint64_t q, kv, query, key, value;
 };
@@ -224,7 +225,7 @@ sum_of (double a, double b, gboolean doubles)
   return doubles ? a + b : (double) ((float) a + (float) b);
 }
 
-/* The gradient of the shared rotary part is summed over heads. */
+/* Gradients of one head. The gradient of the shared rotary part is added to `shared`. */
 static void
 join_head_bwd (const struct weft_kernel *k, uint64_t t, uint64_t head, gboolean doubles,
                double *shared)

@@ -1,8 +1,8 @@
 /* leaves.h - the order of the terms in a sum: leaf by leaf.
  *
  * A leaf is one chain, from 0 on, over one or more segments of the terms; leaves are then added as
- * core/base/fold.h defines. Ranks that share a sum, each with a power of two of its leaves, get the
- * same bits as one rank with all of them:
+ * core/base/fold.h defines. If several ranks share a sum and each has a number of its leaves that
+ * is a power of two, the result has the same bits as on one rank with all leaves:
  *
  *   tokens        each chunk of a sequence is a leaf; chunks of a sequence come in zigzag order
  *   columns       units of a linear map (heads of one query group, columns of an MLP) are divided
@@ -22,8 +22,8 @@ struct weft_leaves {
     uint64_t begin, end, share; /* leaf i has terms [begin + i share, begin + (i + 1) share),
                                  * limited to end */
   } segment[WEFT_LEAF_SEGMENTS];
-  uint32_t zigzag; /* every this many leaves in a row are visited in the order of zigzag.h; 0: in
-                    * plain order */
+  uint32_t zigzag; /* leaves are visited in groups of this many, each group in the order of
+                    * zigzag.h; 0: all in plain order */
 };
 
 /* All terms in one leaf. */
@@ -33,7 +33,8 @@ weft_leaves_one (uint64_t terms)
   return (struct weft_leaves){ .n = 1, .segment[0] = { 0, terms, terms } };
 }
 
-/* n leaves, each with its share of three parts of `terms - 2 tail`, `tail` and `tail` terms. */
+/* The terms are three parts of `terms - 2 tail`, `tail` and `tail` terms. Each of n leaves contains
+ * 1 / n of each part. */
 static inline struct weft_leaves
 weft_leaves_dealt (uint64_t terms, uint32_t n, uint64_t tail)
 {

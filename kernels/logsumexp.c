@@ -41,7 +41,8 @@ weft_logits_target (const struct weft_kernel *k, int32_t target)
   return (uint64_t) target - k->tp.at * k->shape.dim[COLUMNS];
 }
 
-/* The larger of each lane; NaN is ignored here and shows in the sum. */
+/* Keeps the larger value of each lane. NaN is ignored here and makes the sum of exponentials
+ * NaN. */
 static inline __attribute__ ((always_inline)) void
 keep_larger (weft_lanes *most, const weft_lanes *x)
 {
@@ -120,7 +121,7 @@ weft_logsumexp_most (const struct weft_logits_row *row)
   return most_of (row, (struct weft_range){ 0, row->columns });
 }
 
-/* A part without columns is neutral. */
+/* A part without columns has sum 0 and does not change the other part. */
 struct weft_logsumexp
 weft_logsumexp_join (struct weft_logsumexp a, struct weft_logsumexp b)
 {
@@ -139,7 +140,8 @@ weft_logsumexp_join_top (void *stack, uint32_t below)
   s[below] = weft_logsumexp_join (s[below], s[below + 1]);
 }
 
-/* Folds leaf by leaf: relative to a given logit, or each leaf relative to its own largest. */
+/* Log-sum-exp of a row, folded leaf by leaf. Exponentials are relative to *given; with NULL, those
+ * of each leaf are relative to its own largest logit. */
 static struct weft_logsumexp
 fold (const struct weft_logits_row *row, const float *given)
 {

@@ -1,9 +1,10 @@
 /* logsumexp.h - cross entropy: log-sum-exp of a row of logits, also of a vocabulary-parallel row.
  *
- * Columns are summed in leaves (leaves.h): sums of exponentials are fp32 and folded. Exponentials
- * are taken relative to the largest logit of the whole row, or (`own`, Transformer Engine's
- * parallel cross entropy) relative to the largest logit of each part and rescaled when parts are
- * joined. Without leaves there is one sum, in double. */
+ * Columns are summed in leaves (leaves.h): sums of exponentials are fp32 and added as a tree
+ * (core/base/fold.h). Exponentials are relative to the largest logit of the whole row. In
+ * weft_logsumexp_own() (Transformer Engine's parallel cross entropy) they are relative to the
+ * largest logit of each leaf, and are rescaled when leaves are joined. Without leaves there is one
+ * sum, in double. */
 #pragma once
 #include "kernels/kernel.h"
 #include "kernels/leaves.h"
@@ -13,7 +14,7 @@ struct weft_logsumexp {
   double sum; /* sum of exp (logit - most); a float if there are leaves */
 };
 
-/* Columns of a row of logits; columns beyond the vocabulary (padding) do not count. */
+/* A row of logits without its columns beyond the vocabulary (padding). */
 struct weft_logits_row {
   const struct weft_operand *logits;
   uint64_t first, columns; /* first: the element of the operand at which the row begins */
@@ -28,8 +29,8 @@ struct weft_logits_row weft_logits_row (const struct weft_kernel *k, uint64_t ro
 /* This rank's columns that belong to the vocabulary. */
 uint64_t weft_logits_columns (const struct weft_kernel *k);
 
-/* Index of a target among this rank's columns; not less than their number if another rank has
- * it. */
+/* Index of a target among this rank's columns; if the target is in the columns of another rank, the
+ * index is not less than the number of this rank's columns. */
 uint64_t weft_logits_target (const struct weft_kernel *k, int32_t target);
 
 float weft_logsumexp_most (const struct weft_logits_row *row);
@@ -44,8 +45,8 @@ void weft_logsumexp_join_top (void *stack, uint32_t below);
 double weft_logsumexp_value (struct weft_logsumexp soft);
 
 /* Factor of a row's loss gradient. Multi-token prediction (Megatron-Core
- * multi_token_prediction.py): depth d, the last dimension of the op, has fewer targets than tokens;
- * its loss is the mean over its targets, times a share of the factor. */
+ * multi_token_prediction.py): depth d (dimension 4 of the op) has fewer targets than tokens; its
+ * loss is the mean over its targets, times a share of the factor. */
 static inline double
 weft_loss_share (const struct weft_kernel *k)
 {

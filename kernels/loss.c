@@ -20,10 +20,10 @@ enum { OWN = 4 }; /* dimension: exponentials relative to each part's own largest
  * other. */
 enum { ALL_MOST, ALL_TARGET, ALL_SUM, N_STATS };
 
-/* Last operand of the backward. */
+/* Last operand of xent_bwd. */
 enum { GRADIENT = 3 };
 
-/* Operands of the op that does forward and backward. */
+/* Operands of xent_grad, which computes forward and backward. */
 enum { BOTH_COUNT = 2, BOTH_GRADIENT, BOTH_LOSS };
 
 static uint64_t
@@ -170,7 +170,9 @@ weft_cpu_xent_max (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   }
 }
 
-/* Each rank's sum; without a global largest logit, also the largest logit it is relative to. */
+/* Stores the target logit and the sum of exponentials of each row over this rank's columns. If the
+ * largest logit of the whole row is not given, also stores the logit that the sum is relative
+ * to. */
 void
 weft_cpu_xent_part (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
@@ -191,7 +193,7 @@ weft_cpu_xent_part (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   }
 }
 
-/* Joins the statistics of all ranks; they may have been reduced already. */
+/* Joins the statistics of all ranks; with one part, they have been reduced already. */
 static struct weft_logsumexp
 join_parts (const struct weft_kernel *k, uint64_t row, float *target)
 {
@@ -255,7 +257,7 @@ multiply_floats (float *x, const float *by, uint64_t n)
     x[i] *= by[i];
 }
 
-/* Logits of a row become their gradient, in place. */
+/* Replaces the logits of a row by their gradient. */
 static void
 row_gradient (const struct weft_kernel *k, uint64_t row, float lse, float share)
 {
@@ -302,7 +304,7 @@ weft_cpu_xent_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts)
     row_gradient (k, r, lse[r], share);
 }
 
-/* Bit for bit the result of forward and backward as two ops. */
+/* Loss and gradient of a row, with the same bits as xent followed by xent_bwd. */
 static float
 row_both (const struct weft_kernel *k, uint64_t row)
 {
@@ -369,7 +371,8 @@ weft_ref_xent_bwd (const struct weft_kernel *k)
     }
 }
 
-/* Divided as the backward is; depth and token count are other dimensions of its shape. */
+/* Runs the references of xent and xent_bwd. The token count is dimension 5 of xent_grad, and
+ * dimension 2 of xent_bwd. */
 void
 weft_ref_xent_grad (const struct weft_kernel *k)
 {

@@ -22,7 +22,7 @@ by_rows (const struct weft_operand *o, uint64_t columns)
   return (struct weft_factor){ o->data, columns, 1, o->dtype };
 }
 
-/* ... along columns. */
+/* An array with rows of `columns` elements as a factor with its terms along columns. */
 static struct weft_factor
 by_columns (const struct weft_operand *o, uint64_t columns)
 {
@@ -207,7 +207,7 @@ weft_extent_matmul_wgrad (const struct weft_kernel *k, uint32_t operand)
 enum { GELU_X, GELU_W, GELU_B, GELU_PRE, GELU_Y };
 enum { SLOPE_DY, SLOPE_W, SLOPE_PRE, SLOPE_DX };
 
-/* The rows of a part. */
+/* A range of rows of an operand with `columns` columns. */
 static struct weft_operand
 rows_of (const struct weft_operand *o, uint64_t columns, struct weft_range rows)
 {
@@ -293,8 +293,8 @@ weft_extent_matmul_dgrad_gelu (const struct weft_kernel *k, uint32_t operand)
 enum { FP8_X, FP8_W, FP8_SCALE, FP8_B, FP8_Y };
 enum { FP8_DY, FP8_WT, FP8_SCALE_T, FP8_DX };
 
-/* Weights have their terms contiguous in both directions: n rows of k, or the transposed copy with
- * k rows of n. */
+/* Forward reads weights as n rows of k terms; dgrad reads the transposed copy, k rows of n terms.
+ * So the terms of weights are always contiguous. */
 static void
 multiply_fp8 (const struct weft_kernel *k, struct weft_gemm *g, uint64_t terms, uint32_t part,
               uint32_t parts)
@@ -333,7 +333,7 @@ weft_cpu_matmul_dgrad_fp8 (const struct weft_kernel *k, uint32_t part, uint32_t 
   multiply_fp8 (k, &g, dim[N], part, parts);
 }
 
-/* One scale for the tensor, or one per block of a row. */
+/* Scale of element (row, column): one for the tensor, or one per block of a row. */
 static double
 ref_scale (const struct weft_operand *scale, uint64_t row, uint64_t column, uint64_t columns)
 {

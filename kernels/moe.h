@@ -27,7 +27,7 @@ struct weft_moe_rows {
 
 /* Rows of expert e. `m`, the number of all rows, is read only with a fixed capacity (a stride) or
  * without counts per expert. To divide every expert into groups of consecutive sources, number the
- * groups of all experts in a row: `e` is a group and `experts` their number. */
+ * groups of all experts consecutively: `e` is then a group and `experts` the number of groups. */
 static inline struct weft_moe_rows
 weft_moe_rows_of (const struct weft_operand *counts, uint64_t e, uint64_t experts, uint64_t stride,
                   uint64_t m)

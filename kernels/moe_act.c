@@ -11,7 +11,7 @@ enum { U, PROB, COUNTS, Y };
 enum { BWD_DY = 3, DU, DPROB };
 enum { ROWS, COLUMNS, EXPERTS, STRIDE, WIDE, LEAVES };
 
-/* Kernels of each activation. */
+/* Ops of each activation. */
 static const struct {
   enum weft_op_kind forward, backward;
 } kinds[] = {
@@ -37,7 +37,7 @@ weft_extent_moe_act_bwd (const struct weft_kernel *k, uint32_t operand)
   return weft_extent_moe_act (k, operand);
 }
 
-/* Rows that hold a token or padding. */
+/* Number of rows that hold a token or padding. */
 static uint64_t
 rows_in_use (const struct weft_kernel *k)
 {
@@ -46,7 +46,8 @@ rows_in_use (const struct weft_kernel *k)
   return k->shape.dim[STRIDE] ? k->shape.dim[ROWS] : weft_moe_count (counts->data, 0, counts->n);
 }
 
-/* n elements of an operand from `first` on; of doubles in a reference. */
+/* n elements of an operand from `first` on; `size`: bytes of an element (doubles in a
+ * reference). */
 static struct weft_operand
 stretch (const struct weft_operand *o, uint64_t first, uint64_t n, uint64_t size)
 {
@@ -60,7 +61,7 @@ floats (float *data, uint64_t n)
   return (struct weft_operand){ .data = data, .n = n, .dtype = WEFT_FP32 };
 }
 
-/* Kernel of one row, without its weight. */
+/* Call of an activation kernel for one row, without its router weight. */
 static struct weft_kernel
 row_kernel (const struct weft_kernel *k, enum weft_op_kind kind)
 {
@@ -83,7 +84,7 @@ activate (const struct weft_kernel *k, uint64_t r, float *to)
   weft_kernels[row.kind].cpu (&row, 0, 1);
 }
 
-/* 1 if the router weight was applied to the expert's input. */
+/* Router weight of a row; 1 if the router weight was applied to the expert's input. */
 static float
 weight_of (const struct weft_kernel *k, uint64_t r)
 {
@@ -114,7 +115,7 @@ weft_cpu_moe_act (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 
 #define MOST_DEPTH 33 /* stack entries of a fold over 2^32 leaves */
 
-/* dy act (u) summed along the row, leaf by leaf. */
+/* Dot product of two rows, folded leaf by leaf. */
 static float
 product (const float *a, const float *b, const struct weft_leaves *leaves)
 {

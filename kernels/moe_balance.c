@@ -1,7 +1,7 @@
 /* Load balancing without an auxiliary loss (Wang et al. 2024, arXiv 2408.15664; DeepSeek-V3, arXiv
- * 2412.19437, section 2.1.2): after each batch the routing bias of an expert moves by one step, up
- * if the expert got fewer tokens than the mean of its layer (Megatron-Core moe_utils.py,
- * get_updated_expert_bias).
+ * 2412.19437, section 2.1.2): after each batch the routing bias of an expert moves by one step: up
+ * if the expert got fewer tokens than the mean of its layer, down if it got more (Megatron-Core
+ * moe_utils.py, get_updated_expert_bias).
  *
  * Token counts are whole numbers in fp32, exact in any order of addition up to 2^24 tokens per
  * expert. */
@@ -38,7 +38,8 @@ weft_cpu_moe_tally (const struct weft_kernel *k, uint32_t part, uint32_t parts)
     tally[choice[i]] += 1;
 }
 
-/* Direction of the step: compares tally times number of experts with the sum. */
+/* Change of an expert's bias. Compares its tally times the number of experts with the sum of
+ * tallies. */
 static double
 step (const struct weft_kernel *k, double sum, double tally)
 {

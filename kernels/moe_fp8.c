@@ -5,7 +5,7 @@
 
 enum { ROWS, COLUMNS, GROUPS, STRIDE, BLOCK, SQUARE };
 enum { X, COUNTS };
-enum { AMAX = 2, Y, SEEN }; /* operands of moe_quantise; moe_amax has the first only */
+enum { AMAX = 2, Y, SEEN }; /* operands of moe_quantise; of these, moe_amax has AMAX only */
 enum { B_Y = 2, B_SCALE, B_YT, B_SCALE_T };
 
 static struct weft_moe_rows
@@ -16,7 +16,7 @@ rows_of (const struct weft_kernel *k, uint64_t g)
   return weft_moe_rows_of (&k->operand[COUNTS], g, dim[GROUPS], dim[STRIDE], dim[ROWS]);
 }
 
-/* An operand from element i on, of doubles or of its stored type. */
+/* An operand from element i on; its elements are doubles or have the stored type. */
 static struct weft_operand
 from (const struct weft_operand *o, uint64_t i, gboolean doubles)
 {
@@ -36,7 +36,7 @@ weft_extent_moe_amax (const struct weft_kernel *k, uint32_t operand)
   return operand == AMAX ? k->shape.dim[GROUPS] : 0;
 }
 
-/* One group, as an op on a whole tensor. */
+/* The call of amax for the rows of one group. */
 static struct weft_kernel
 measured (const struct weft_kernel *k, uint64_t g, const struct weft_operand *amax,
           gboolean doubles)

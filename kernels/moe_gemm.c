@@ -1,4 +1,4 @@
-/* Grouped GEMM: linear layers of experts, one product per expert over the rows it has. */
+/* Grouped GEMM: linear layers of experts, one product per expert over the rows of that expert. */
 #include "kernels/float.h"
 #include "kernels/fp8.h"
 #include "kernels/gemm.h"
@@ -10,7 +10,8 @@
 enum { M, N, K, EXPERTS, STRIDE, LEAVES, TAIL, BLOCK };
 enum { SOURCES = LEAVES, PARTS }; /* dimensions of a weight gradient */
 
-/* Backward has dy, w, counts, dx and dy, x, counts, dw. Scales belong to fp8 factors. */
+/* Operands under their names in forward. dgrad: x is dy, y is dx. wgrad: x is dy, w is x, y is dw.
+ * Scales belong to fp8 factors; NULL otherwise. */
 struct operands {
   const struct weft_operand *x, *x_scale, *w, *w_scale, *counts, *y;
 };
@@ -31,7 +32,8 @@ operands_of (const struct weft_kernel *k)
                     : (struct operands){ &o[0], NULL, &o[1], NULL, &o[2], &o[3] };
 }
 
-/* Weights and dimensions define the number of scales; rows have as many as there is room for. */
+/* Only weights must have a fixed number of elements. Arrays of rows may have room for more rows,
+ * and so may their scales. */
 uint64_t
 weft_extent_moe_matmul (const struct weft_kernel *k, uint32_t operand)
 {
@@ -92,15 +94,17 @@ rows_of_group (const struct weft_kernel *k, uint64_t g)
                            k->shape.dim[M]);
 }
 
-/* Scales of rows of `columns` elements from row `at` on, in group g or of expert g. */
+/* Scales of rows of `columns` elements from row `at` on, in group g or of expert g, whose first row
+ * is `first`. */
 struct scaled {
   const struct weft_operand *scale;
   enum weft_moe_scales lie;
   uint64_t g, first, at, columns;
 };
 
-/* Rows are the factor's elements and columns its terms; the other way round for blocks down columns
- * and for squares with `turned`. */
+/* Sets the scales of a factor. turned FALSE: rows of the array are rows of the factor, and columns
+ * are terms. TRUE, for blocks down columns and for squares: columns are rows of the factor, and
+ * rows are terms. */
 static void
 set_scales (const struct weft_kernel *k, struct weft_factor *f, const struct scaled *s,
             gboolean turned)
@@ -122,7 +126,8 @@ set_scales (const struct weft_kernel *k, struct weft_factor *f, const struct sca
   f->skip = turned && block ? row % block : 0;
 }
 
-/* Layout of the scales of expert weights: dx reads blocks of 32 down the columns. */
+/* Layout of the scales of expert weights: squares, or for blocks of 32 along the rows in forward
+ * and down the columns in dgrad. */
 static enum weft_moe_scales
 lie_of_weights (const struct weft_kernel *k)
 {
@@ -135,7 +140,7 @@ lie_of_weights (const struct weft_kernel *k)
 
 /* ------------------------------------------------------ y = x w^T, dx = dy w, by expert */
 
-/* Product of some rows of one group and some columns. */
+/* Product of the rows of group g, for a range of columns. */
 static struct weft_gemm
 product_of (const struct weft_kernel *k, uint64_t g, struct weft_range part)
 {
@@ -172,7 +177,8 @@ product_of (const struct weft_kernel *k, uint64_t g, struct weft_range part)
   return product;
 }
 
-/* Threads share the columns in whole squares: an expert may have few rows. */
+/* Divides the columns among threads, because an expert may have few rows. A share contains whole
+ * squares. */
 static void
 multiply (const struct weft_kernel *k, uint64_t columns, uint32_t part, uint32_t parts)
 {
@@ -239,14 +245,14 @@ weft_ref_moe_matmul_dgrad (const struct weft_kernel *k)
 struct gradient {
   const struct weft_kernel *k;
   const int64_t *count;   /* number of rows by source and leaf */
-  uint32_t leaves, parts; /* counts per leaf */
+  uint32_t leaves, parts; /* leaves: their number; parts: counts per leaf */
   uint64_t each;          /* counts per source */
   uint64_t first;         /* first row */
-  uint64_t first_count;   /* index of its first count */
+  uint64_t first_count;   /* index of the first count */
   uint64_t at;            /* element of dw */
 };
 
-/* First row of leaf l; with padding every source has the same number. */
+/* First row of leaf l; with padding every source has the same number of rows. */
 static uint64_t
 row_of (const struct gradient *g, uint32_t l)
 {
@@ -258,7 +264,7 @@ row_of (const struct gradient *g, uint32_t l)
          weft_moe_count (g->count, n / g->each * g->each, n % g->each);
 }
 
-/* Scales of the rows of a leaf: those of its group. */
+/* Sets the scales of the rows of a leaf, which are the scales of its group. */
 static void
 set_leaf_scales (const struct gradient *g, uint32_t l, struct weft_range rows,
                  struct weft_range columns, struct weft_gemm *product)
@@ -301,7 +307,7 @@ product_of_leaf (const struct gradient *g, uint32_t l, struct weft_range rows,
   return product;
 }
 
-/* n rows of dw from `row` on, for some columns. */
+/* Sums a block of dw: a range of its rows and of its columns. */
 static void
 sum_block (const struct gradient *g, struct weft_range rows, struct weft_range columns)
 {
@@ -341,7 +347,7 @@ sum_rows (const struct gradient *g, struct weft_range rows)
                  (struct weft_range){ c, weft_least (c + width, wide) });
 }
 
-/* One sum over all rows; padding rows are 0. */
+/* Weight gradient of one expert as one sum over all its rows; padding rows are 0. */
 static void
 sum_all (const struct weft_kernel *k, uint64_t e, struct weft_range rows)
 {
@@ -366,7 +372,7 @@ sources_of (const struct weft_kernel *k)
   return k->shape.dim[SOURCES] ? k->shape.dim[SOURCES] : slices_of (k);
 }
 
-/* First row of one expert for a slice of dw. */
+/* First row of block `block` = expert * slices + slice. */
 static uint64_t
 slice_begins (const struct weft_kernel *k, uint64_t block)
 {
@@ -545,7 +551,7 @@ weft_ref_moe_fp8_matmul_wgrad (const struct weft_kernel *k)
            expand_rows (k, &k->operand[2], k->shape.dim[K]));
 }
 
-/* The same functions; they find the types in the operands. */
+/* The fp8 ops run the functions of the other types, which read the types from the operands. */
 void
 weft_cpu_moe_fp8_matmul (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {

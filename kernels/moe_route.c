@@ -1,4 +1,4 @@
-/* MoE router: which experts a token visits and with what weight.
+/* MoE router: selects the experts of each token and their weights.
  *
  * Scores of a token over the E experts, as in Megatron-Core's router (moe_utils.py,
  * topk_routing_with_score_function):
@@ -8,13 +8,14 @@
  *   sigmoid              the k largest of logistic (logit) + bias; weights are logistic (logit),
  *                        divided by their sum if k > 1
  *
- * times moe_router_topk_scaling_factor. With group-limited routing (DeepSeek-V2, arXiv 2405.04434,
- * and V3, arXiv 2412.19437), only experts of the best groups are eligible; the value of a group is
- * the sum of its best k / moe_router_group_topk values. Ties go to the lower expert number. The
- * experts of a token are listed by number, not by weight: their outputs are added in that order.
+ * Weights are then multiplied by moe_router_topk_scaling_factor. With group-limited routing
+ * (DeepSeek-V2, arXiv 2405.04434, and V3, arXiv 2412.19437), only experts of the best groups are
+ * eligible; the value of a group is the sum of its best k / moe_router_group_topk values. Ties go
+ * to the lower expert number. The experts of a token are listed by number, not by weight: their
+ * outputs are added in that order.
  *
- * `scores` keeps what backward needs: the whole softmax, the logistic values, or the softmax over
- * the chosen experts and 0 for the others. */
+ * `scores` stores the values that backward needs: the whole softmax, the logistic values, or the
+ * softmax over the chosen experts and 0 for the others. */
 #include "kernels/float.h"
 #include "kernels/kernel.h"
 #include "kernels/math.h"
@@ -47,12 +48,14 @@ weft_extent_moe_route_bwd (const struct weft_kernel *k, uint32_t operand)
 
 /* ---------------------------------------------------------------------- selection */
 
-/* Values that experts are selected by, with the selection bias and the groups. */
+/* Inputs of the selection of one token's experts: one value per expert, selection bias and
+ * groups. */
 struct candidates {
-  const double *value; /* fp64, or */
-  const float *number; /* fp32 */
+  const double *value; /* fp64 values; NULL: use `number` */
+  const float *number; /* fp32 values */
   struct weft_operand bias;
-  uint64_t n, group, n_group, best_groups, topk; /* experts in all, per group; groups */
+  uint64_t n, group, n_group, best_groups, topk; /* n: experts; group: experts per group; n_group:
+                                                  * groups; topk: experts per token */
 };
 
 static double
@@ -66,7 +69,7 @@ bias_of (const struct weft_operand *bias, uint64_t i, gboolean doubles)
                  : (double) *weft_floats (bias->data, bias->dtype, i, 1, &room);
 }
 
-/* In fp32 the sum is rounded, as in the kernel. NaN sorts last. */
+/* Value of an expert plus its bias; the sum of fp32 values is rounded to fp32. NaN sorts last. */
 static double
 value_of (const struct candidates *c, uint64_t i)
 {
@@ -93,7 +96,7 @@ next_best (const struct candidates *c, uint64_t first, uint64_t last, uint64_t b
   return best;
 }
 
-/* Value of a group of experts. */
+/* Value of a group of experts: the sum of its best values. */
 static double
 group_value (const struct candidates *c, uint64_t group)
 {
@@ -110,7 +113,7 @@ group_value (const struct candidates *c, uint64_t group)
   return sum;
 }
 
-/* Whether fewer than best_groups groups have a better value. */
+/* Whether a group is eligible: fewer than best_groups groups have a better value. */
 static gboolean
 group_is_open (const struct candidates *c, uint64_t group)
 {
@@ -167,7 +170,7 @@ candidates_of (const struct weft_kernel *k)
 
 /* ------------------------------------------------------------------------ forward */
 
-/* In place: exp (x - largest) divided by their sum. */
+/* Softmax in place: exp (x - largest) divided by the sum of these exponentials. */
 static void
 softmax (float *x, uint64_t n)
 {
@@ -190,7 +193,7 @@ logistics (float *x, uint64_t n)
   }
 }
 
-/* Over the chosen experts only; the others get 0. */
+/* Softmax over the chosen experts only; the scores of the others become 0. */
 static void
 softmax_of_chosen (float *scores, uint64_t n, const int32_t *choice, float *weight, uint64_t topk)
 {
@@ -266,7 +269,8 @@ softmax_bwd (const float *s, const int32_t *choice, const float *g, uint64_t n, 
     d[choice[i]] = s[choice[i]] * (g[i] - mean);
 }
 
-/* Of normalised logistic values: (g - sum of p g) / sum, times s (1 - s). */
+/* Gradient of the logits of logistic values s that were divided by their sum, p = s / sum: (g - sum
+ * of p g) / sum, times s (1 - s). */
 static void
 sigmoid_bwd (const float *s, const int32_t *choice, const float *g, uint64_t n, uint64_t topk,
              float *d)

@@ -31,7 +31,8 @@ weft_extent_moe_sort (const struct weft_kernel *k, uint32_t operand)
   return operand == COUNTS ? dim[EXPERTS] * leaves_of (k) : dim[TOKENS] * dim[TOPK];
 }
 
-/* Router weight of a row, which decides the rows dropped over capacity; doubles in a reference. */
+/* Router weights, which determine the rows that are dropped over capacity. doubles: the elements
+ * are doubles (reference). */
 struct weights {
   const struct weft_operand *operand;
   gboolean doubles;
@@ -47,8 +48,8 @@ weight_of (const struct weights *w, uint64_t i)
   return (double) *weft_floats (w->operand->data, w->operand->dtype, i, 1, &room);
 }
 
-/* Number of rows of the same expert kept before row i: those of larger weight, and earlier ones of
- * equal weight (Megatron-Core moe_utils.py, drop policy "probs"). */
+/* Number of rows of the same expert that have precedence over row i: those of larger weight, and
+ * earlier ones of equal weight (Megatron-Core moe_utils.py, drop policy "probs"). */
 static uint64_t
 stand_before (const struct weft_kernel *k, const struct weights *w, uint64_t i)
 {
@@ -180,15 +181,15 @@ weft_extent_moe_unpermute (const struct weft_kernel *k, uint32_t operand)
                                 : dim[TOKENS] * dim[EACH];
 }
 
-/* Sum of the rows of one token over some columns, with the experts they come from. */
+/* Sum of the rows of one token, for n columns from `first` on. choice: the expert of each row. */
 struct sum {
   const struct weft_kernel *k;
   const int32_t *row, *choice;
-  uint64_t first, n; /* columns */
+  uint64_t first, n;
 };
 
-/* Folds rows [at, end) of a token as leaves of the node over experts [expert, expert + n); experts
- * that the token does not visit count as 0 and are left out. */
+/* Folds a range of rows of a token as leaves of the node over experts [expert, expert + n). Experts
+ * that were not selected for the token count as 0 and are skipped. */
 static void
 fold (const struct sum *s, struct weft_range rows, uint32_t expert, uint32_t n, float *to)
 {
@@ -215,7 +216,7 @@ fold (const struct sum *s, struct weft_range rows, uint32_t expert, uint32_t n, 
   weft_round (s->k->operand[UNPERMUTE_Y].dtype, s->n, to);
 }
 
-/* Adds row by row in the order of the experts. */
+/* Adds n_row rows, one after the other, in the order of their experts. */
 static void
 chain (const struct sum *s, uint64_t n_row, float *to)
 {
@@ -233,7 +234,8 @@ chain (const struct sum *s, uint64_t n_row, float *to)
 
 #define MOST_TOPK 1024
 
-/* Adds 0, which turns -0 into 0, as the addition of another rank's part would. */
+/* Sums the rows of one token. Adds 0 at the end, which turns -0 into 0, as the addition of another
+ * rank's part would. */
 static void
 sum_token (const struct weft_kernel *k, uint64_t token, struct weft_range columns)
 {
@@ -304,7 +306,8 @@ weft_extent_moe_ungroup (const struct weft_kernel *k, uint32_t operand)
   return weft_extent_moe_group (k, operand);
 }
 
-/* The source visited i-th. */
+/* The source at place i of the order by source. Source numbers are outer * `inner` + inner; the
+ * order has the inner index outermost. */
 static uint64_t
 source_at (const struct weft_kernel *k, uint64_t i)
 {

@@ -2,10 +2,10 @@
  * With one scale per group, the scale is stored as a largest magnitude. With blocks:
  *
  *   along     blocks lie along rows: scales row by row
- *   squares   likewise, one line of scales per line of squares
- *   down      blocks lie down the columns: one scale per column side by side
+ *   squares   blocks are squares: one line of scales per line of squares
+ *   down      blocks lie down the columns: one line of scales, one per column, per line of blocks
  *
- * Lines of squares and blocks that go down start anew in every group. A group's lines begin where
+ * With `squares` and `down`, every group starts a new line of blocks. A group's lines begin where
  * they would if every group before it had one block more than it fills: this leaves gaps but needs
  * no table of offsets. */
 #pragma once
@@ -20,7 +20,7 @@ weft_moe_line (uint64_t first, uint64_t g, uint64_t block)
   return first / block + g;
 }
 
-/* Upper bound of the lines of all blocks of n groups. */
+/* Upper bound of the number of lines of all blocks of n groups. */
 WEFT_INLINE uint64_t
 weft_moe_lines (uint64_t rows, uint64_t n, uint64_t block)
 {

@@ -114,7 +114,8 @@ row_gradient (const struct weft_kernel *k, const struct weft_row_norm *norm, uin
   return g;
 }
 
-/* Sums over rows for a range of columns; the last range also computes the rows' own gradients. */
+/* Sums the weight gradients over rows, for a range of columns. The call for the last range also
+ * computes the input gradients of the rows. */
 static void
 sum_columns (const struct weft_kernel *k, struct weft_range columns, struct weft_sums *dweight,
              struct weft_sums *dbias)
@@ -182,7 +183,7 @@ weft_cpu_norm_dgrad (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   }
 }
 
-/* The same op without dx. */
+/* A call of norm_wgrad with the operands of norm_bwd, without dx. */
 static struct weft_kernel
 weights_alone (const struct weft_kernel *k)
 {
@@ -237,7 +238,7 @@ weft_ref_norm (const struct weft_kernel *k)
   }
 }
 
-/* The sum is rounded to the type in which it is stored. */
+/* The sum is rounded to its stored type before the norm. */
 void
 weft_ref_add_norm (const struct weft_kernel *k)
 {

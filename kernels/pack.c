@@ -1,19 +1,19 @@
 /* FSDP2: packs tensors of a unit into the shards of a group's ranks, and unpacks them.
  *
  * A tensor is cut along its rows into equal pieces, one per rank, the last ones padded; piece r
- * lies in slice r. A call moves one tensor; slices hold pieces of other tensors beside it. */
+ * lies in slice r. A call copies one tensor; slices also hold pieces of other tensors. */
 #include "kernels/float.h"
 #include "kernels/kernel.h"
 #include "kernels/part.h"
 
-/* Elements of a piece; slices lie dim[0] elements apart. */
+/* Number of elements of a piece; slices begin dim[0] elements apart. */
 static uint64_t
 piece_of (const struct weft_kernel *k)
 {
   return k->shape.dim[2] ? weft_least (k->shape.dim[2], k->shape.dim[0]) : k->shape.dim[0];
 }
 
-/* Number of slices. */
+/* Number of elements of all slices. */
 static uint64_t
 slices (const struct weft_kernel *k)
 {
@@ -33,7 +33,7 @@ weft_extent_unpack (const struct weft_kernel *k, uint32_t operand)
   return weft_extent_pack (k, !operand);
 }
 
-/* Copies n elements that are contiguous on both sides. */
+/* Copies n elements that are contiguous in both arrays. */
 static void
 copy (const struct weft_operand *from, uint64_t first, const struct weft_operand *to, uint64_t at,
       uint64_t n)
@@ -52,7 +52,7 @@ clear (const struct weft_operand *to, uint64_t at, uint64_t n)
   memset ((uint8_t *) to->data + at * size, 0, n * size);
 }
 
-/* Moves elements [first, first + n) of the padded tensor, all of one piece. */
+/* Copies elements [first, first + n) of the padded tensor, all of one piece. */
 static void
 move (const struct weft_kernel *k, uint64_t first, uint64_t n)
 {

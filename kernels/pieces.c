@@ -3,7 +3,12 @@
 #include "kernels/kernel.h"
 #include "kernels/part.h"
 
-enum { OWN, CAME, ALL }; /* the received pieces lie behind the first piece */
+enum {
+  OWN,
+  CAME,
+  ALL
+}; /* operands of settle: this rank's piece, the received pieces (behind it in
+                          * memory), all pieces */
 enum { X, Y };
 
 /* ------------------------------------------------------------------ pieces from a ring */
@@ -15,7 +20,7 @@ weft_extent_settle (const struct weft_kernel *k, uint32_t operand)
   return k->shape.dim[0] / parts * pieces[operand];
 }
 
-/* The rank whose piece arrived after `steps` steps: its final place. */
+/* The rank whose piece was received after `steps` steps; also the final place of this piece. */
 static uint64_t
 sender (const struct weft_kernel *k, uint64_t steps)
 {
@@ -36,8 +41,8 @@ swap (uint8_t *a, uint8_t *b, uint64_t bytes)
   }
 }
 
-/* In place: the permutation consists of swaps, because if rank a's piece lies at b's place, b's
- * lies at a's. */
+/* Sorts the pieces by rank, in place. The permutation consists of swaps: if the piece of rank a
+ * lies at place b, then the piece of rank b lies at place a. */
 static void
 settle (const struct weft_kernel *k, uint64_t size)
 {
@@ -141,7 +146,8 @@ weft_ref_take_part (const struct weft_kernel *k)
 
 enum { A = 1, B };
 
-/* Columns of an operand of concat, or of its gradient, whose first operand is the whole. */
+/* Columns of an operand of concat, or of concat_bwd, whose first operand is the gradient of the
+ * whole. */
 static uint64_t
 columns_of (const struct weft_kernel *k, uint32_t operand)
 {
@@ -217,12 +223,12 @@ weft_ref_concat_bwd (const struct weft_kernel *k)
 
 enum { H_TOKENS, H_PARTS, H_HEADS, H_GROUPS, H_WIDTH, H_TAKEN };
 
-/* Columns of a rank's part of the qkv projection: of queries, and of keys. For the taken part:
- * parts of queries. */
+/* Numbers of columns. A rank's part of the qkv projection has q columns of queries, k columns of
+ * keys and k of values. */
 struct shares {
-  uint64_t q, k, sharing; /* `sharing` ranks share a group */
-  uint64_t queries;
-  uint64_t part, taken; /* columns of a whole part, and of the taken part */
+  uint64_t q, k, sharing; /* sharing: number of ranks that share a query group */
+  uint64_t queries;       /* number of parts whose queries are taken */
+  uint64_t part, taken;   /* columns of a whole part, and of the taken part */
 };
 
 static struct shares
@@ -241,7 +247,7 @@ shares_of (const struct weft_kernel *k)
   return of;
 }
 
-/* Whether only the part of one rank is put. */
+/* Whether put_heads writes only the part of this rank. */
 static gboolean
 puts_one (const struct weft_kernel *k)
 {
@@ -265,8 +271,8 @@ weft_extent_put_heads (const struct weft_kernel *k, uint32_t operand)
   return weft_extent_take_heads (k, operand == X ? Y : X);
 }
 
-/* A contiguous run of a token's elements: its rank, its place in the part, its place in the taken
- * part. */
+/* A run of n contiguous elements of a token: their rank, their column in that rank's part, and
+ * their column in the taken part (`at`). */
 struct run {
   uint64_t rank, column, at, n;
 };

@@ -1,6 +1,6 @@
 /* Rotary embedding. Dimension i of the rotated part of a head pairs with i + half, as in Hugging
- * Face models; frequencies: core/job/rotary.h. Key heads follow the query heads; values, after
- * both, are copied. */
+ * Face models; frequencies: core/job/rotary.h. Key heads follow the query heads. Values, after
+ * both, are unchanged: the op works in place. */
 #include "core/job/rotary.h"
 #include "kernels/float.h"
 #include "kernels/kernel.h"
@@ -24,14 +24,14 @@ token_elements (const struct weft_kernel *k)
   return (token_heads (k) + weft_kernel_groups (k)) * k->shape.dim[1];
 }
 
-/* Pairs of a head. */
+/* Number of rotated pairs of a head. */
 static uint64_t
 pairs (const struct weft_kernel *k)
 {
   return weft_rotary_pairs (k->model, k->shape.dim[1]);
 }
 
-/* How fast pair i turns in the op's layer. */
+/* Rotary frequency of pair i in the op's layer, radians per position. */
 static double
 frequency_of (const struct weft_kernel *k, uint64_t i)
 {
@@ -59,7 +59,8 @@ weft_extent_rope_bwd (const struct weft_kernel *k, uint32_t operand)
   return extent (k);
 }
 
-/* Rotation of one position; backward rotates the other way. */
+/* Cosine and sine of the rotation of each pair at one position; backward rotates in the opposite
+ * direction. */
 struct turn {
   uint64_t n;
   float cosine[MOST_PAIRS], sine[MOST_PAIRS];
@@ -102,7 +103,8 @@ turn_token (const struct weft_kernel *k, const struct turn *turn, uint64_t token
   }
 }
 
-/* Threads share positions, whose sines and cosines are computed once for all sequences. */
+/* Positions, not tokens, are divided among threads, so that sines and cosines are computed once for
+ * all sequences. */
 static void
 turn_all (const struct weft_kernel *k, struct weft_range share, double direction)
 {

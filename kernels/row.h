@@ -39,7 +39,7 @@ struct weft_row_gradient {
 };
 void weft_row_backward (const struct weft_row_norm *norm, const struct weft_row_gradient *g);
 
-/* dweight += dy xhat and, unless dbias is NULL, dbias += dy, for a range of columns; dweight[0] is
- * the first of them. */
+/* dweight += dy xhat and, unless dbias is NULL, dbias += dy, for a range of columns; dweight[0] and
+ * dbias[0] belong to the first column of the range. */
 void weft_row_weights (const struct weft_row_gradient *g, struct weft_range columns, float *dweight,
                        float *dbias);

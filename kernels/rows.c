@@ -32,7 +32,7 @@ weft_extent_add_positions (const struct weft_kernel *k, uint32_t operand)
   return rows * k->shape.dim[COLUMNS];
 }
 
-/* sum = n elements of x from `from` on + as many of the addend from `added` on. */
+/* sum = n elements of x from `from` on + n elements of the addend from `added` on. */
 static void
 add (const struct weft_operand *o, uint64_t from, uint64_t added, uint64_t n, float *sum)
 {
@@ -91,7 +91,8 @@ weft_cpu_bias_add (const struct weft_kernel *k, uint32_t part, uint32_t parts)
     add_residual (k, r);
 }
 
-/* First row of x that becomes a row of y: 0, or this rank's with sequence parallelism. */
+/* First row of x that is copied to y: 0, or the first row of this rank with sequence
+ * parallelism. */
 static uint64_t
 first_row (const struct weft_kernel *k)
 {

@@ -36,7 +36,7 @@ dot (const struct weft_operand *a, uint64_t from, const struct weft_operand *b, 
   return sum;
 }
 
-/* A query of a head of a sequence. */
+/* One query of one head of one sequence. */
 struct row {
   uint64_t batch, head, query;
 };
@@ -186,7 +186,7 @@ weft_cpu_softmax_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts
   }
 }
 
-/* Columns [begin, begin + n) of a weighted sum of rows. */
+/* A weighted sum of rows of an operand, for n columns. */
 struct mixture {
   const struct weft_operand *of;
   float sum[WEFT_STRETCH];
@@ -256,8 +256,8 @@ query_gradient (const struct weft_kernel *k, const struct row *r, struct mixture
                weft_qkv_at (dim, r->batch, r->query, r->head) + c);
 }
 
-/* dk or dv of a key: its column of ds or p, over the heads of its group and the queries that see
- * it. r->head is the first head of the group, r->query the key. */
+/* dk or dv of a key: the sum, over the heads of its group and the queries that see the key, of ds
+ * times query, or of p times do. r->head is the first head of the group, r->query the key. */
 static void
 key_gradient (const struct weft_kernel *k, const struct row *r, struct mixture *m, uint64_t c)
 {

@@ -8,8 +8,7 @@
 
 enum { WEFT_BATCH, WEFT_SEQUENCE, WEFT_HEADS, WEFT_GROUPS, WEFT_HEAD_WIDTH, WEFT_WINDOW };
 
-/* First element of: a token's head in qkv (`slot` counts query heads, keys and values); a token's
- * head in o; a query's row in a square. */
+/* First element of a token's head in qkv; `slot` counts query heads, keys and values. */
 static inline uint64_t
 weft_qkv_at (const uint64_t *dim, uint64_t batch, uint64_t token, uint64_t slot)
 {
@@ -17,25 +16,28 @@ weft_qkv_at (const uint64_t *dim, uint64_t batch, uint64_t token, uint64_t slot)
   return ((batch * dim[WEFT_SEQUENCE] + token) * slots + slot) * dim[WEFT_HEAD_WIDTH];
 }
 
+/* First element of a token's head in o. */
 static inline uint64_t
 weft_o_at (const uint64_t *dim, uint64_t batch, uint64_t token, uint64_t head)
 {
   return ((batch * dim[WEFT_SEQUENCE] + token) * dim[WEFT_HEADS] + head) * dim[WEFT_HEAD_WIDTH];
 }
 
+/* First element of a query's row in a square. */
 static inline uint64_t
 weft_square_at (const uint64_t *dim, uint64_t batch, uint64_t head, uint64_t query)
 {
   return ((batch * dim[WEFT_HEADS] + head) * dim[WEFT_SEQUENCE] + query) * dim[WEFT_SEQUENCE];
 }
 
-/* Slots of the key and the value head of a query head. */
+/* Slot of the key head of a query head. */
 static inline uint64_t
 weft_key_slot (const uint64_t *dim, uint64_t head)
 {
   return dim[WEFT_HEADS] + head / (dim[WEFT_HEADS] / dim[WEFT_GROUPS]);
 }
 
+/* Slot of the value head of a query head. */
 static inline uint64_t
 weft_value_slot (const uint64_t *dim, uint64_t head)
 {

@@ -1,4 +1,4 @@
-/* Sums what the members of a group have sent each other. */
+/* Sums the slices that a rank has received from the members of a group. */
 #include "core/base/fold.h"
 #include "kernels/float.h"
 #include "kernels/kernel.h"
@@ -17,14 +17,14 @@ weft_extent_moe_fold (const struct weft_kernel *k, uint32_t operand)
   return weft_extent_sum_slices (k, operand);
 }
 
-/* n elements of sums over slices. */
+/* A stack of sums over slices; each entry has n elements. */
 struct stack {
   const struct weft_kernel *k;
   uint64_t n;
   float entry[WEFT_FOLD_MOST_DEPTH][WEFT_STRETCH];
 };
 
-/* Nodes are rounded in canonical sums only. */
+/* Nodes are rounded only in moe_fold, which is a canonical sum. */
 static void
 join_sums (void *stack, uint32_t below)
 {

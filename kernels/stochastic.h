@@ -2,7 +2,7 @@
  * with a probability equal to its relative distance from the lower one, so the expected error is
  * zero (torchao's optimizers call it bf16_stochastic_round).
  *
- * The random numbers come from a counter-based generator, as those of dropout (dropout.h): each is
+ * The random numbers come from a counter-based generator, as in dropout (dropout.h). Each number is
  * a function of the seed, the step, the tensor and the index of the element in the whole tensor,
  * independent of sharding. */
 #pragma once

@@ -27,8 +27,8 @@ struct weft_sums {
 /* Divides tokens into leaves of one segment each. */
 struct weft_leaves weft_sums_leaves (const struct weft_kernel *k, uint64_t tokens);
 
-/* The same for tokens of several passes over the same sequences, chunk by chunk: one chunk of all
- * passes together is a leaf. */
+/* weft_sums_leaves() for tokens of several passes over the same sequences, stored chunk by chunk:
+ * one chunk of all passes together is a leaf. */
 struct weft_leaves weft_sums_leaves_of (const struct weft_kernel *k, uint64_t tokens,
                                         uint64_t passes);
 
@@ -45,11 +45,12 @@ uint32_t weft_sums_chunks (const struct weft_kernel *k);
 /* Entries of the stack that a fold over n_leaf leaves needs. */
 uint32_t weft_sums_depth (uint32_t n_leaf);
 
-/* The floats to which the rows of the next leaf are added; then closes that leaf. */
+/* Returns the floats, set to 0, to which the caller adds the rows of the next leaf. */
 float *weft_sums_leaf (struct weft_sums *s);
+/* Ends the leaf of weft_sums_leaf(), whose rows have been added. */
 void weft_sums_close (struct weft_sums *s);
 
-/* The next leaf has no rows and counts as 0. */
+/* Skips the next leaf, which has no rows; it counts as 0. */
 void weft_sums_skip (struct weft_sums *s);
 
 /* Stores (or accumulates) the total into the output's elements from `first` on. */

@@ -2,7 +2,8 @@
 #include "core/base/error.h"
 #include <pthread.h>
 
-/* FLOPs plus bytes above which waking other threads, which costs about 10 us, pays off. */
+/* FLOPs plus bytes of a kernel above which it is divided among threads: waking them costs about 10
+ * us. */
 #define WORTH_SHARING 1e6
 
 struct member {

@@ -9,6 +9,6 @@ struct weft_team;
 struct weft_team *weft_team_new (uint32_t n, GError **error);
 void weft_team_free (struct weft_team *team); /* accepts NULL */
 
-/* Runs a kernel and returns when it is done. The caller runs small kernels and kernels that do not
- * split alone, and all kernels if team is NULL. */
+/* Runs a kernel and returns when it is done. The calling thread alone runs small kernels, kernels
+ * that cannot be split, and, if team is NULL, all kernels. */
 void weft_team_run (struct weft_team *team, const struct weft_kernel *k);

@@ -1,11 +1,11 @@
-/* traits.h - the numbers that an architecture puts into kernels (core/model.def), as CPU kernels,
- * references and launchers of CUDA kernels all take them.
+/* traits.h - numbers that depend on the architecture (core/model.def), shared by CPU kernels,
+ * references and launchers of CUDA kernels.
  *
  *   scale       of attention scores: 1 / root of query_pre_attn_scalar, or of a head's width
- *   multiplier  of embeddings, rounded to the type that they are made in, as the field does it
- *               (transformers modeling_gemma.py makes the normalizer in that type)
- *   slope       ALiBi: what a query's score loses with each token that its key is further away
- *               (Press et al. 2021, arXiv:2108.12409) */
+ *   multiplier  of embeddings, rounded to the type in which embeddings are stored (transformers
+ *               modeling_gemma.py creates the normalizer in that type)
+ *   slope       ALiBi: subtracted from a score for each token between query and key (Press et al.
+ *               2021, arXiv:2108.12409) */
 #pragma once
 #include "kernels/float.h"
 #include "kernels/kernel.h"
@@ -28,8 +28,9 @@ weft_embedding_multiplier (const struct weft_kernel *k)
   return multiplier;
 }
 
-/* Of head `head` of `n`: a geometric sequence from 2^(-8 / p), p the largest power of two that is
- * not above n; heads past p take every other number of the sequence for 2 p heads. */
+/* ALiBi slope of head `head` of n heads. The first p heads, p the largest power of two not above n,
+ * use a geometric sequence that starts at 2^(-8 / p). The other heads use every second number of
+ * the sequence for 2 p heads. */
 static inline double
 weft_alibi_slope (uint64_t n, uint64_t head)
 {

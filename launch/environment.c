@@ -59,8 +59,8 @@ read_number (const struct reading *r, const char *names, uint32_t least, uint32_
 
 /* ---------------------------------------------------------- detecting the launcher */
 
-/* The batch script of a Slurm job has the variables of a task too; only srun sets those of a
- * step. */
+/* Whether srun started this process. The batch script of a Slurm job has SLURM_PROCID too, but only
+ * srun sets the variables of a step. */
 static gboolean
 is_step (weft_launch_getenv get)
 {
@@ -73,7 +73,7 @@ is_found (weft_launch_getenv get, enum weft_launcher i)
   return get (launchers[i].rank) && (i != WEFT_LAUNCHER_SLURM || is_step (get));
 }
 
-/* Sets *out to WEFT_N_LAUNCHER if there is none. */
+/* Finds the launcher that `asked` names, or detects it; WEFT_N_LAUNCHER: no launcher. */
 static gboolean
 find_launcher (const char *asked, weft_launch_getenv get, enum weft_launcher *out, GError **error)
 {
@@ -113,7 +113,7 @@ read_ranks (const struct reading *r, struct weft_launch *launch, GError **error)
   return read_number (r, r->l->local_size, launch->local_rank + 1, launch->n, &local_size, error);
 }
 
-/* Whether the launcher says that all processes run on this machine. */
+/* Whether all processes run on this machine, according to the launcher's variables. */
 static gboolean
 is_local (const struct reading *r, const struct weft_launch *launch)
 {
@@ -124,9 +124,9 @@ is_local (const struct reading *r, const struct weft_launch *launch)
 
 /* -------------------------------------------------------------- rendezvous address */
 
-/* The first host of Slurm's list: that of the step, or that of the job if another launcher runs
- * inside Slurm (the step is then that of its daemons, which does not include the machine mpirun
- * runs on). */
+/* Sets the host to the first one of Slurm's list of hosts. With the launcher Slurm this is the list
+ * of the step. If another launcher runs inside Slurm, it is the list of the job: the step then
+ * consists of mpirun's daemons and lacks the machine that mpirun itself runs on. */
 static gboolean
 read_nodes (const struct reading *r, struct weft_launch *launch, GError **error)
 {
@@ -154,8 +154,8 @@ has_port (const char *host)
   return strstr (host, "]:") || (colon && !strchr (colon + 1, ':'));
 }
 
-/* The host of process 0: MASTER_ADDR, else this machine if all processes run on it, else from
- * Slurm. */
+/* Sets the host of process 0: MASTER_ADDR if set, else this machine if all processes run on it,
+ * else the first host of Slurm's list. */
 static gboolean
 read_host (const struct reading *r, struct weft_launch *launch, GError **error)
 {
@@ -186,7 +186,8 @@ read_host (const struct reading *r, struct weft_launch *launch, GError **error)
 #define FIRST_PORT 20000u
 #define N_PORTS 12000u
 
-/* If torchrun's agent serves its store on MASTER_PORT, Weft uses the port above. */
+/* Sets the port: MASTER_PORT if set, else a port computed from the token. If torchrun's agent
+ * serves its own store on MASTER_PORT, Weft uses MASTER_PORT + 1. */
 static gboolean
 read_port (const struct reading *r, struct weft_launch *launch, GError **error)
 {

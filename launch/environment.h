@@ -4,11 +4,11 @@
 #include <glib.h>
 #include <stdint.h>
 
-/* Variables of each launcher, tried in this order. (mpirun may start its daemons through Slurm;
- * Slurm's variables then describe the daemons, so Slurm comes after Open MPI.)
+/* Environment variables of each launcher, tried in this order. (mpirun may start its daemons
+ * through Slurm; Slurm's variables then describe the daemons, so Slurm comes after Open MPI.)
  *
- * Columns: rank, world size, local rank, local world size (NULL: none), an id that distinguishes
- * jobs. Of several names in a column, the first that is set counts.
+ * Columns: rank, world size, local rank, local world size (NULL: the launcher does not set one), an
+ * id that distinguishes jobs. If a column has several names, the first variable that is set counts.
  *
  *   torchrun: https://pytorch.org/docs/stable/elastic/run.html
  *   Open MPI: https://docs.open-mpi.org/en/v5.0.x/tuning-apps/environment-var.html
@@ -32,10 +32,10 @@ enum weft_launcher { WEFT_LAUNCHER_LIST (WEFT_LAUNCHER_ID) WEFT_N_LAUNCHER };
 extern const char *const weft_launcher_words[];
 
 struct weft_launch {
-  enum weft_launcher launcher; /* WEFT_N_LAUNCHER: none */
-  uint32_t n, rank;            /* number of processes, and the number of this one */
-  uint32_t local_rank;         /* its number among the processes of this machine */
-  char *host;                  /* host and port of the rendezvous, which process 0 opens */
+  enum weft_launcher launcher; /* WEFT_N_LAUNCHER: started without a launcher */
+  uint32_t n, rank;            /* number of processes; rank of this process */
+  uint32_t local_rank;         /* rank of this process among those of its machine */
+  char *host;                  /* address of the rendezvous, which process 0 listens on */
   uint16_t port;
   char *token; /* identifies the job: equal in its processes, different in other jobs */
 };
@@ -44,8 +44,8 @@ void weft_launch_clear (weft_launch *launch);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (weft_launch, weft_launch_clear)
 
 /* Reads the environment of this process through `get` (NULL: g_getenv). `asked` is the word of a
- * launcher, "none", or NULL or "auto" to detect the launcher. Without a launcher, or with one
- * process, sets n to 1 and nothing else. */
+ * launcher, or "none", or "auto" or NULL to detect the launcher. Without a launcher, or with one
+ * process, n is 1 and host and token are NULL. The caller clears *launch. */
 typedef const char *(*weft_launch_getenv) (const char *name);
 gboolean weft_launch_read (const char *asked, weft_launch_getenv get, struct weft_launch *launch,
                            GError **error);

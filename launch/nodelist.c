@@ -50,7 +50,7 @@ read_range (const char **at, uint32_t *from, uint32_t *to, int *width)
   return read_number (at, to, &other) && *to >= *from;
 }
 
-/* Expands one bracket after the name `head`; *at moves behind the bracket. */
+/* Appends the names that `head` and one bracket expand to. *at moves past the bracket. */
 static gboolean
 read_bracket (const char *text, const char **at, const char *head, GPtrArray *names, GError **error)
 {
@@ -66,8 +66,8 @@ read_bracket (const char *text, const char **at, const char *head, GPtrArray *na
   return *(*at)++ == ']' || refuse (text, *at - 1, "]", error);
 }
 
-/* Expands one bracket after each of `heads`: all names from the first head come first. NULL after
- * an error. */
+/* Expands one bracket after each of `heads`. The names are ordered by head. NULL with an error if
+ * the bracket is malformed. */
 static GPtrArray *
 read_brackets (const char *text, const char **at, const GPtrArray *heads, GError **error)
 {
@@ -98,7 +98,7 @@ append_literal (GPtrArray *names, const char *from, gsize n)
   }
 }
 
-/* Expands one item of the list: text and brackets alternate. */
+/* Expands one item of the list, in which literal text and brackets alternate. */
 static GPtrArray *
 read_item (const char *text, const char **at, GError **error)
 {

@@ -2,7 +2,7 @@
 #pragma once
 #include <glib.h>
 
-/* Longest list accepted. */
+/* Most hosts in a list. */
 #define WEFT_NODELIST_MOST 1000000u
 
 /* Expands a list, in order. NULL with an error if the text is malformed. The caller frees with

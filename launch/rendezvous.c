@@ -7,15 +7,15 @@
 #include <pthread.h>
 #include <string.h>
 
-/* Added to the time limit of a wait, so that the store's answer (which processes are missing)
- * arrives before this client gives up. */
+/* Added to the time limit of a wait for an answer, so that the store can report which processes are
+ * missing before this client gives up. */
 #define GRACE_SECONDS 5
 #define FAREWELL_SECONDS 10 /* process 0 waits this long for the others to sign off */
 
 struct weft_rendezvous {
   struct weft_rendezvous_place place;
   char *host, *token;
-  weft_store *store; /* in process 0 */
+  weft_store *store; /* NULL except in process 0 */
   GSocketConnection *connection;
   GSocket *socket; /* owned by `connection` */
 
@@ -104,7 +104,7 @@ frame_of (enum weft_frame_kind kind, const char *key, GBytes *value)
 
 /* ------------------------------------------------------------------- receiving */
 
-/* The next complete frame of the input; FALSE: none yet. */
+/* Parses the next frame of the input. FALSE: the input has no complete frame. */
 static gboolean
 next_frame (weft_rendezvous *r, struct weft_frame *f)
 {
@@ -118,7 +118,7 @@ next_frame (weft_rendezvous *r, struct weft_frame *f)
   return n > 0;
 }
 
-/* Sends the status of a process that waits in the rendezvous itself. */
+/* Sends the status of this process while one of its threads waits in the rendezvous. */
 static void
 send_own_status (weft_rendezvous *r)
 {
@@ -130,7 +130,7 @@ send_own_status (weft_rendezvous *r)
   send_frame (r, &f);
 }
 
-/* Handles a frame that the store sends without a request; FALSE: it is an answer. */
+/* Handles a frame that the store sends without a request. FALSE: the frame answers a request. */
 static gboolean
 handle_notice (weft_rendezvous *r, const struct weft_frame *f)
 {
@@ -143,7 +143,7 @@ handle_notice (weft_rendezvous *r, const struct weft_frame *f)
          f->kind == WEFT_FRAME_REFUSED;
 }
 
-/* Waits for input and reads it; FALSE: time limit, or the job has failed. */
+/* Waits for input and reads it. FALSE: the time limit has passed or the connection is lost. */
 static gboolean
 read_some (weft_rendezvous *r, gint64 until)
 {
@@ -161,7 +161,7 @@ read_some (weft_rendezvous *r, gint64 until)
   return TRUE;
 }
 
-/* Waits for an answer of a given kind; FALSE: time limit, or the job has failed. */
+/* Waits for an answer of a given kind. FALSE: the time limit has passed or the job has failed. */
 static gboolean
 await (weft_rendezvous *r, enum weft_frame_kind kind, gint64 until, struct weft_frame *f)
 {
@@ -176,8 +176,8 @@ await (weft_rendezvous *r, enum weft_frame_kind kind, gint64 until, struct weft_
 
 /* ------------------------------------------------------------------ requests */
 
-/* Sends a request that the store answers with text. The caller frees it; NULL: no answer in
- * time. */
+/* Sends a request that the store answers with text. The caller frees the text. NULL: no answer
+ * within `seconds`, or the job has failed. */
 static char *
 request (weft_rendezvous *r, const struct weft_frame *question, double seconds)
 {
@@ -358,7 +358,8 @@ weft_rendezvous_abort (weft_rendezvous *r, const char *why)
 
 /* -------------------------------------------------------------------- opening */
 
-/* One attempt. GLib resolves names in threads that it keeps, which must block signals. */
+/* Tries once to connect. GLib resolves host names in threads that stay alive afterwards; they must
+ * block signals. */
 static GSocketConnection *
 connect_once (const weft_rendezvous *r, GError **error)
 {
@@ -374,7 +375,7 @@ connect_once (const weft_rendezvous *r, GError **error)
   return connection;
 }
 
-/* Retries: rank 0 may start later than the others. */
+/* Tries to connect until the time `until`: rank 0 may start later than the other processes. */
 static gboolean
 connect_all (weft_rendezvous *r, gint64 until, GError **error)
 {
@@ -431,8 +432,8 @@ open_store (weft_rendezvous *r, GError **error)
   return TRUE;
 }
 
-/* Opens the store in process 0, connects and says hello. The time limit includes a grace period:
- * the store reports which ranks are missing. */
+/* Opens the store in process 0, connects, sends the hello and waits for the welcome. The wait is
+ * longer than the store's time limit, so that the store can report which ranks are missing. */
 static gboolean
 join (weft_rendezvous *r, GError **error)
 {

@@ -1,9 +1,9 @@
 /* rendezvous.h - a key-value store and collectives of small messages between the processes of one
  * job over TCP, independent of NCCL.
  *
- * The process of rank 0 runs the store (store.h) as a thread; every process, including that one, is
- * a client of it. If a process fails or its connection is lost, every wait in the other processes
- * ends with an error that names it. */
+ * The process of rank 0 runs the store (store.h) as a thread. Every process, including that of rank
+ * 0, is a client of the store. If a process fails or its connection is lost, every wait in the
+ * other processes ends with an error that names the lost process. */
 #pragma once
 #include "launch/environment.h"
 
@@ -13,14 +13,14 @@ struct weft_rendezvous_place {
   const char *host; /* of process 0 */
   uint16_t port;
   const char *token; /* identifies the job */
-  uint32_t n, process; /* number of processes, and the number of this one */
-  uint32_t local;      /* the number of this one among those of its machine */
+  uint32_t n, process; /* number of processes; number of this process */
+  uint32_t local;      /* number of this process among those of its machine */
   uint32_t ranks_each;  /* ranks per process, for messages */
   double seconds; /* default time limit for waits */
 };
 
-/* Connects this process; returns when all processes are connected. After `seconds`, the error names
- * the ranks that are missing. */
+/* Connects this process and returns when all processes are connected. If some are missing after
+ * place->seconds, returns NULL with an error that names their ranks. The strings are copied. */
 weft_rendezvous *weft_rendezvous_open (const struct weft_rendezvous_place *place, GError **error);
 
 /* weft_rendezvous_open() with the address and token that the launcher gave. */
@@ -32,30 +32,41 @@ weft_rendezvous *weft_rendezvous_open_launch (const struct weft_launch *launch, 
 void weft_rendezvous_close (weft_rendezvous *r);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_rendezvous, weft_rendezvous_close)
 
+/* The place that was passed to weft_rendezvous_open(). */
 const struct weft_rendezvous_place *weft_rendezvous_place (const weft_rendezvous *r);
 
-/* Sets a value for all processes; waits until a process has set a value and returns it. */
+/* Sets a value that every process can get. Does not wait. */
 gboolean weft_rendezvous_set (weft_rendezvous *r, const char *key, GBytes *value, GError **error);
+
+/* Waits until a process has set the value, at most place->seconds. The caller unrefs the value. */
 GBytes *weft_rendezvous_get (weft_rendezvous *r, const char *key, GError **error);
 
-/* All-gather: waits until every process has called it with this key, at most `seconds` (0: as long
- * as all processes are alive). Returns the values by process, NULL for a process that passed NULL.
- * `key` appears in messages to people: "step 17". */
+/* All-gather: waits until every process has called this function with the same key, at most
+ * `seconds` (0: as long as all processes are alive). Returns the values by process; a value is NULL
+ * if the process passed NULL or no bytes. The caller unrefs the array. `key` appears in messages to
+ * people: "step 17". */
 GPtrArray *weft_rendezvous_all_gather (weft_rendezvous *r, const char *key, GBytes *value,
                                        double seconds, GError **error);
-/* Gather: only process 0 gets the values; the others get an array of NULL. */
+
+/* Gather: like the all-gather, but only process 0 receives the values; the other processes receive
+ * an array of NULL. */
 GPtrArray *weft_rendezvous_gather (weft_rendezvous *r, const char *key, GBytes *value,
                                    double seconds, GError **error);
+
+/* Barrier: an all-gather without values, within place->seconds. */
 gboolean weft_rendezvous_barrier (weft_rendezvous *r, const char *key, GError **error);
 
-/* Checks for messages of the store while this process waits for something else (a GPU, NCCL); any
- * thread may call it. FALSE: the job has failed, with the reason as error. *asked is set if another
- * process asked for a status; answer with weft_rendezvous_set_status(). */
+/* Checks for messages of the store while this process waits for something else (a GPU, NCCL). Any
+ * thread may call this function. FALSE: the job has failed; the error is the reason. *asked:
+ * whether another process asked for the status of this process since the last poll. */
 gboolean weft_rendezvous_poll (weft_rendezvous *r, gboolean *asked, GError **error);
+
+/* Sends the status of this process, the answer when weft_rendezvous_poll() sets *asked. */
 void weft_rendezvous_set_status (weft_rendezvous *r, const char *words);
 
-/* Asks every other process for its status and returns the answers as text; names the processes that
- * do not answer within `seconds`. `words` is the status of this process. The caller frees it. */
+/* Asks every other process for its status. Returns the answers as one text, which also names the
+ * processes that do not answer within `seconds`. `words` is the status of this process. The caller
+ * frees the text. */
 char *weft_rendezvous_ask_status (weft_rendezvous *r, const char *words, double seconds);
 
 /* Ends the job: every other process gets an error with the reason `why`. Only

@@ -19,17 +19,17 @@
 struct peer {
   GSocket *socket;
   GByteArray *in, *out;
-  uint32_t process;      /* NOBODY before its hello */
+  uint32_t process;      /* NOBODY before the hello of the connection */
   gboolean closing_peer; /* close the connection when `out` has been sent */
   gint64 since;
-  char *waiting_key; /* key of the value it waits for */
+  char *waiting_key; /* key of the value that the client waits for */
 };
 
 /* State of one process of the job. */
 struct member {
   struct peer *peer; /* not owned; NULL before the hello and after the connection is lost */
-  char *host, *last, *status;
-  gint64 heard, status_at; /* time of the last frame; of the last status */
+  char *host, *last, *status; /* last: key of the last exchange that the process called */
+  gint64 heard, status_at;    /* time of the last frame; of the last status */
   gint64 report_until;     /* deadline of its request for a report; 0: none */
   gboolean joined, left;
 };
@@ -177,7 +177,8 @@ find_exchange (weft_store *s, const char *key)
   return m;
 }
 
-/* Every process has called: sends the values to all processes or to process 0 only. */
+/* Completes an exchange that every process has called: sends the values to all processes or to
+ * process 0 only. */
 static void
 finish_exchange (weft_store *s, struct exchange *m, enum weft_receivers receivers)
 {
@@ -198,7 +199,7 @@ finish_exchange (weft_store *s, struct exchange *m, enum weft_receivers receiver
   g_hash_table_remove (s->exchanges, m->key);
 }
 
-/* Ends the job if a process has signed off while others wait for it in an exchange. */
+/* Ends the job if a process has signed off while other processes wait in an exchange. */
 static void
 check_leavers (weft_store *s)
 {
@@ -214,7 +215,7 @@ check_leavers (weft_store *s)
 
 /* -------------------------------------------------------------------------- frames */
 
-/* A request of a client; the key is zero-terminated. */
+/* A frame of a client that has sent its hello. The key is zero-terminated. */
 struct request {
   struct peer *peer;
   struct member *from;
@@ -305,7 +306,7 @@ has_status (const struct member *m)
   return m->status && g_get_monotonic_time () - m->status_at < FRESH_SECONDS * G_USEC_PER_SEC;
 }
 
-/* Asks every process for a status. The report is sent when all have answered, or at the
+/* Asks every process for a status. The report is sent when all processes have answered, or at the
  * deadline. */
 static void
 on_report (weft_store *s, const struct request *request)
@@ -336,7 +337,7 @@ on_bye (weft_store *s, const struct request *request)
   check_leavers (s);
 }
 
-/* frame of a process that has said hello */
+/* Kinds of frames that a process may send after its hello, and their handlers. */
 #define HANDLER_LIST(X)                                                                            \
   X (WEFT_FRAME_SET, on_set)                                                                       \
   X (WEFT_FRAME_GET, on_get)                                                                       \
@@ -356,7 +357,7 @@ static const handler handlers[WEFT_N_FRAME] = {
 
 /* --------------------------------------------------------------------------- hello */
 
-/* Why a hello must be refused; NULL: it is valid. The caller frees it. */
+/* The reason why a hello is refused, or NULL if the hello is valid. The caller frees the string. */
 static char *
 check_hello (weft_store *s, const struct weft_frame *f, const char *key, uint32_t n)
 {
@@ -384,7 +385,8 @@ welcome_all (weft_store *s)
       send_text (s->member[i].peer, WEFT_FRAME_WELCOME, NULL);
 }
 
-/* Handles a first frame; FALSE: it is not a hello, so the peer is not a process of Weft. */
+/* Handles the first frame of a connection. FALSE: the frame is not a hello, so the peer is not a
+ * process of Weft. */
 static gboolean
 admit (weft_store *s, struct peer *p, const struct weft_frame *f, const char *key)
 {
@@ -411,7 +413,7 @@ admit (weft_store *s, struct peer *p, const struct weft_frame *f, const char *ke
   return TRUE;
 }
 
-/* Handles a frame; FALSE: close the connection. */
+/* Handles a frame. FALSE: the connection must be closed. */
 static gboolean
 handle (weft_store *s, struct peer *p, const struct weft_frame *f)
 {
@@ -466,7 +468,7 @@ accept_one (weft_store *s)
     refuse (p, "too many connections");
 }
 
-/* Handles all complete frames of the input; FALSE: malformed input. */
+/* Handles all complete frames of the input. FALSE: the input is malformed. */
 static gboolean
 handle_all (weft_store *s, struct peer *p)
 {
@@ -486,7 +488,7 @@ handle_all (weft_store *s, struct peer *p)
   return TRUE;
 }
 
-/* Reads input and handles it; FALSE: the connection has ended. */
+/* Reads input and handles it. FALSE: the connection has ended or its input is malformed. */
 static gboolean
 receive (weft_store *s, struct peer *p)
 {
@@ -593,7 +595,8 @@ is_unknown_too_long (const struct peer *p, gint64 now)
   return p->process == NOBODY && now - p->since > HELLO_SECONDS * G_USEC_PER_SEC;
 }
 
-/* Serves the first n peers, those that were polled; newer ones follow in the next round. */
+/* Serves the n connections that were polled. Connections accepted later are polled in the next
+ * round. */
 static void
 serve (weft_store *s, const GPollFD *fds, uint32_t n)
 {
@@ -637,7 +640,7 @@ poll_once (weft_store *s)
     accept_one (s);
 }
 
-/* Whether every client has signed off and received everything. */
+/* Whether every client has signed off and nothing remains to be sent. */
 static gboolean
 can_end (const weft_store *s)
 {
@@ -675,15 +678,15 @@ listen_on (GSocketFamily family, uint16_t port, GError **error)
     return NULL;
   g_socket_set_listen_backlog (socket, 1024);
   g_socket_set_blocking (socket, FALSE);
-  if (family == G_SOCKET_FAMILY_IPV6) /* accept IPv4 too, whatever net.ipv6.bindv6only says */
+  if (family == G_SOCKET_FAMILY_IPV6) /* accept IPv4 for any net.ipv6.bindv6only */
     g_socket_set_option (socket, IPPROTO_IPV6, IPV6_V6ONLY, FALSE, NULL);
   if (!g_socket_bind (socket, address, TRUE, error) || !g_socket_listen (socket, error))
     return NULL;
   return g_steal_pointer (&socket);
 }
 
-/* Listens on IPv6 and IPv4, or on IPv4 alone if the machine has no IPv6. If the port is in use on
- * IPv6, that is an error: clients would connect to the other process. */
+/* Listens on IPv6 and IPv4, or on IPv4 alone if the machine has no IPv6. A port that is in use on
+ * IPv6 is an error: clients would connect to the process that uses it. */
 static gboolean
 start_listening (weft_store *s, uint16_t port, GError **error)
 {

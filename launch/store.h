@@ -1,7 +1,7 @@
 /* store.h - the server of the rendezvous, a thread in the process of rank 0.
  *
- * It keeps values, completes exchanges when every process has called, reports which processes are
- * missing, and ends the job when a connection is lost without a sign-off. */
+ * The server keeps values, completes an exchange when every process has called it, reports which
+ * processes are missing, and ends the job when a connection is lost without a sign-off. */
 #pragma once
 #include <glib.h>
 #include <stdint.h>
@@ -14,13 +14,16 @@ struct weft_store_options {
   double seconds;    /* time limit for all processes to connect */
 };
 
-/* Listens on a port of every address of this machine; 0: any free port. */
+/* Listens on a port (0: any free port) of every address of this machine and starts the thread. */
 weft_store *weft_store_open (uint16_t port, const struct weft_store_options *options,
                              GError **error);
+
+/* The port that the store listens on. */
 uint16_t weft_store_port (const weft_store *store);
 
-/* Waits until every client has signed off, at most `seconds`, then ends the thread. */
+/* Waits until every client has signed off, at most `seconds`, then ends the thread and frees the
+ * store. `store` may be NULL. */
 void weft_store_close (weft_store *store, double seconds);
 
-/* "rank 3", or "ranks 8 to 15" for a process with several ranks. The caller frees it. */
+/* "rank 3", or "ranks 8 to 15" for a process with several ranks. The caller frees the string. */
 char *weft_store_name (uint32_t ranks_each, uint32_t process);

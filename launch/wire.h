@@ -1,9 +1,9 @@
 /* wire.h - the protocol between clients of the rendezvous and its store: frames over TCP.
  *
  *   byte 0..3   number of bytes that follow; all numbers are little-endian
- *        4      kind
- *        5..8   a number
- *        9..10  length of the key
+ *        4      kind of the frame
+ *        5..8   a number, whose meaning depends on the kind
+ *        9..10  length of the key in bytes
  *        11..   the key, printable ASCII; then the value, any bytes
  *
  * The peer is not trusted: every length and kind is checked before use. */
@@ -34,10 +34,12 @@ enum weft_frame_kind { WEFT_FRAME_LIST (WEFT_FRAME_ID) WEFT_N_FRAME };
 #undef WEFT_FRAME_ID
 extern const char *const weft_frame_words[];
 
-/* Who receives the values of an exchange. The frame of the last process to call decides. */
+/* The processes that receive the values of an exchange: all, or process 0 only. The frame of the
+ * last process to call decides. */
 enum weft_receivers { WEFT_RECEIVERS_ALL, WEFT_RECEIVERS_FIRST };
 
-/* Largest frame: the first one of a connection, and any later one. */
+/* Most bytes of the first frame of a connection, most bytes of any later frame, and most bytes of a
+ * key. */
 #define WEFT_FRAME_FIRST_BYTES 4096u
 #define WEFT_FRAME_MOST_BYTES (64u << 20)
 #define WEFT_FRAME_MOST_KEY 255u
@@ -50,19 +52,20 @@ struct weft_frame {
   uint32_t key_bytes, value_bytes;
 };
 
+/* Appends the bytes of a frame to `out`. */
 void weft_frame_put (GByteArray *out, const struct weft_frame *frame);
 
-/* Parses the frame at the start of `data`. Returns its length, 0 if it is incomplete, or -1 if it
- * is malformed or longer than `most` bytes. The frame points into `data`. */
+/* Parses the frame at the start of `data`. Returns the length of the frame; 0 if the frame is
+ * incomplete; -1 if it is malformed or longer than `most` bytes. The frame points into `data`. */
 gint64 weft_frame_parse (const uint8_t *data, gsize n, uint32_t most, struct weft_frame *frame);
 
-/* Sets TCP keepalive, so that the connection to a machine that was switched off ends after half a
- * minute, and TCP_NODELAY, so that small frames are sent at once. */
+/* Sets TCP keepalive and TCP_NODELAY. With keepalive, the connection to a machine that was switched
+ * off ends after half a minute; with TCP_NODELAY, small frames are sent at once. */
 void weft_wire_set_keepalive (int socket);
 
 /* Appends the value of one process to a message that holds the values of several. */
 void weft_pack_add (GByteArray *pack, uint32_t process, GBytes *value);
 
-/* Parses such a message: GBytes by process, NULL for a process without a value. NULL if it is not a
- * valid message of `n` processes. */
+/* Parses a message of packed values. Returns an array of GBytes by process, NULL for a process
+ * without a value; the caller unrefs the array. NULL: not a valid message of `n` processes. */
 GPtrArray *weft_pack_parse (const void *data, gsize bytes, uint32_t n);

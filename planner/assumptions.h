@@ -34,8 +34,8 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_assumptions, weft_assumptions_free)
 /* One key of a rule that was applied to a row. */
 struct weft_applied {
   const char *rule, *key; /* owned by the weft_assumptions */
-  char *value;            /* with {NAME} replaced */
-  unsigned line;          /* in the file */
+  char *value;            /* the value, with {NAME} replaced */
+  unsigned line;          /* line of the key in the file */
 };
 
 #define WEFT_MEASURED_MEMORY_LIST(X)                                                               \
@@ -52,7 +52,7 @@ enum weft_measured_flops { WEFT_MEASURED_FLOPS_LIST (WEFT_WORD_ID) WEFT_N_MEASUR
 typedef struct weft_row_job {
   struct weft_job job; /* valid if weft_row_job_new() set no error */
   char *cell[WEFT_N_COLUMN]; /* the cells, blank ones filled in by rules */
-  GPtrArray *applied; /* of struct weft_applied *, in order */
+  GPtrArray *applied; /* struct weft_applied *, in the order of application */
   enum weft_measured_memory memory;
   enum weft_measured_flops flops;
 } weft_row_job;

@@ -3,7 +3,7 @@
 #include "core/job/stages.h"
 #include <math.h>
 
-/* How many microbatches the schedule keeps in flight; UNKNOWN rules out most lower bounds. */
+/* What lower bounds may assume about microbatches in flight; with UNKNOWN most bounds are 0. */
 static enum weft_in_flight
 in_flight_of (const struct weft_job *job)
 {

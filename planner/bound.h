@@ -30,7 +30,7 @@
 #include "planner/segments.h"
 
 struct weft_bound {
-  double seconds, bytes; /* of the step; of the rank with the most memory */
+  double seconds, bytes; /* step time; memory of the rank with the most */
 };
 
 /* Seconds for the model FLOPs at the reachable matmul rate, including the pipeline bubble. 0 if

@@ -20,6 +20,7 @@ struct searcher {
   double nearest_miss; /* lowest clock time of candidates that do not fit */
   double last_clock;   /* highest clock time of the finalists, once all finalists are known */
   GError *refused;     /* why the first candidate that cannot be a graph is refused */
+  GError *fault;       /* error of the first candidate with WEFT_FATE_FAULT */
 };
 
 static void
@@ -31,7 +32,7 @@ progress (const struct searcher *s, const char *phase, uint32_t done, uint32_t o
 
 struct sample {
   double seconds;
-  double bytes, least; /* of the role with the most memory: planned, and without padding */
+  double bytes, least; /* role with the most memory: planned bytes, and without padding */
   gboolean refused;    /* the program cannot be a graph; the other fields are 0 */
 };
 
@@ -108,6 +109,29 @@ rank (struct searcher *s, struct weft_candidate *c, GError **error)
   return TRUE;
 }
 
+/* One step of work on a candidate. A failed internal check (WEFT_ERROR_BUG) drops only this
+ * candidate; the search continues. */
+typedef gboolean (*candidate_step) (struct searcher *s, struct weft_candidate *c, GError **error);
+
+static gboolean
+attempt (struct searcher *s, struct weft_candidate *c, candidate_step step, GError **error)
+{
+  GError *failure = NULL;
+
+  if (step (s, c, &failure))
+    return TRUE;
+  if (!g_error_matches (failure, WEFT_ERROR, WEFT_ERROR_BUG)) {
+    g_propagate_error (error, failure);
+    return FALSE;
+  }
+  c->fate = WEFT_FATE_FAULT;
+  if (s->fault)
+    g_error_free (failure);
+  else
+    s->fault = failure;
+  return TRUE;
+}
+
 /* Checks the rules and computes the bound by FLOPs, without building a program. */
 static void
 begin (struct searcher *s, struct weft_candidate *c)
@@ -130,7 +154,7 @@ begin_all (struct searcher *s, GError **error)
       progress (s, "examining", i, s->n);
     begin (s, c);
     if (s->options->exhaustive && c->fate == WEFT_FATE_PRUNED)
-      ok = rank (s, c, error);
+      ok = attempt (s, c, rank, error);
   }
   return ok;
 }
@@ -254,7 +278,7 @@ simulate_step (const weft_plan *plan, gboolean graph, GError **error)
 
 /* Builds the full program. Its exact memory may not fit although the extrapolated memory did. */
 static gboolean
-simulate (const struct searcher *s, struct weft_candidate *c, GError **error)
+simulate (struct searcher *s, struct weft_candidate *c, GError **error)
 {
   struct weft_job job = weft_space_job (s->job, &c->choice);
 
@@ -380,7 +404,7 @@ simulate_best (struct searcher *s, GError **error)
       put (aside, c);
       continue;
     }
-    ok = c->fate == WEFT_FATE_RANKED ? simulate (s, c, error) : approach (s, c, error);
+    ok = attempt (s, c, c->fate == WEFT_FATE_RANKED ? simulate : approach, error);
     if (c->fate == WEFT_FATE_SIMULATED && ++done == most)
       s->last_clock = c->clock;
     if (may_win (s, c))
@@ -415,7 +439,7 @@ find_gap (struct searcher *s, double *gap, GError **error)
       *gap = (best - c->clock) / best;
       return TRUE;
     }
-    if (!approach (s, c, error))
+    if (!attempt (s, c, approach, error))
       return FALSE;
     if (may_win (s, c))
       put (s->open, c);
@@ -432,7 +456,7 @@ find_miss (struct searcher *s, GError **error)
   gboolean ok = TRUE;
 
   while (ok && (c = take (open)) && least (c) <= fmin (s->nearest_miss, s->last_clock)) {
-    ok = approach (s, c, error);
+    ok = attempt (s, c, approach, error);
     if (may_be_a_miss (s, c))
       put (open, c);
   }
@@ -512,11 +536,14 @@ weft_search_run (const struct weft_job *job, const struct weft_search_options *o
   search->wall_seconds = (g_get_monotonic_time () - start) * 1e-6;
   if (ok && s.refused && search->by_fate[WEFT_FATE_RULE] == search->n)
     g_propagate_error (error, g_steal_pointer (&s.refused));
+  else if (ok && s.fault && search->by_fate[WEFT_FATE_SIMULATED] == 0)
+    g_propagate_error (error, g_error_copy (s.fault));
   else if (ok && search->by_fate[WEFT_FATE_SIMULATED] == 0)
     g_set_error (error, WEFT_ERROR, WEFT_ERROR_INFEASIBLE,
                  "no strategy of %u fits: %u do not fit in memory, %u break a rule", search->n,
                  search->by_fate[WEFT_FATE_MEMORY], search->by_fate[WEFT_FATE_RULE]);
   g_clear_error (&s.refused);
+  search->fault = s.fault;
   return search;
 }
 
@@ -528,5 +555,6 @@ weft_search_free (weft_search *search)
     g_clear_pointer (&search->candidate[i].plan, weft_plan_free);
   }
   g_free (search->candidate);
+  g_clear_error (&search->fault);
   g_free (search);
 }

@@ -30,6 +30,7 @@
 #include "planner/space.h"
 
 enum weft_fate {
+  WEFT_FATE_FAULT,     /* an internal check failed (core/base/invariant.h): a bug, reported */
   WEFT_FATE_RULE,      /* breaks a rule */
   WEFT_FATE_MEMORY,    /* does not fit in memory */
   WEFT_FATE_PRUNED,    /* ruled out by its lower bound */
@@ -40,14 +41,14 @@ enum weft_fate {
 struct weft_candidate {
   struct weft_choice choice; /* weft_space_job() makes its job */
   enum weft_fate fate;
-  uint64_t bytes; /* of the role with the most memory, reserved bytes included: exact if simulated,
+  uint64_t bytes; /* role with the most memory, reserved bytes included: exact if simulated,
                      a lower bound if the candidate cannot fit */
   double flops, bound, clock; /* seconds: lower bound by FLOPs, best lower bound so far, clock time;
                                  0 if not computed */
   enum { WEFT_FLOPS, WEFT_PASSES, WEFT_SCHEDULE, WEFT_PROGRAM } known; /* the source of `bound` */
   double seconds;      /* simulated step time */
-  weft_plan *plan;     /* of a simulated candidate, else NULL */
-  weft_report *report; /* likewise; it has no timeline */
+  weft_plan *plan;     /* plan of a simulated candidate, else NULL */
+  weft_report *report; /* report of a simulated candidate, without timeline; else NULL */
 };
 
 typedef struct weft_search {
@@ -58,11 +59,12 @@ typedef struct weft_search {
   const struct weft_candidate *miss; /* the fastest candidate that does not fit and would be
                                         simulated if it did; NULL if none or not requested */
   double gap, wall_seconds;
+  GError *fault; /* error of the first candidate with WEFT_FATE_FAULT, owned; NULL: none */
 } weft_search;
 
 struct weft_search_options {
   uint32_t finalists; /* number of candidates to simulate; 0: 10 */
-  gboolean graph;     /* predict steps that are one graph; a candidate that cannot be one breaks a
+  gboolean graph; /* predict steps that are one graph; a candidate that cannot be a graph breaks a
                      rule */
   gboolean near_miss;  /* find `miss` as well */
   gboolean exhaustive; /* compute all clock times and no bounds: the same result in far more time,

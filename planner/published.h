@@ -17,6 +17,9 @@ typedef struct weft_published {
 /* Loads and checks a table. A missing column, a table without rows, a repeated id and malformed
  * numbers are errors. Columns that published.def does not have are ignored. */
 weft_published *weft_published_load (const char *path, GError **error);
+
+/* weft_published_load() for a text of `length` bytes (-1: up to its NUL); `name` is for
+ * messages. */
 weft_published *weft_published_parse (const char *text, gssize length, const char *name,
                                       GError **error);
 void weft_published_free (weft_published *table);

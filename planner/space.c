@@ -61,7 +61,7 @@ ranks_left (const struct weft_job *job)
                                 s->pipeline_model_parallel_size);
 }
 
-/* Tensor parallel groups stay within the GPUs that the fastest links connect. */
+/* Sizes of tensor parallel groups that stay within the GPUs that the fastest links connect. */
 static uint32_t
 tensor_ranks (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
@@ -107,19 +107,6 @@ deals_layers (const struct weft_job *job)
          job->knob_set[WEFT_KNOB_decoder_last_pipeline_num_layers];
 }
 
-/* Layers of every stage but the last; the last stage takes the rest. */
-static int64_t
-layers_but_last (const struct weft_job *job, int64_t stages)
-{
-  return (job->model.num_layers + stages - 1) / stages;
-}
-
-static gboolean
-can_be_dealt (const struct weft_job *job, int64_t stages)
-{
-  return deals_layers (job) || (stages - 1) * layers_but_last (job, stages) < job->model.num_layers;
-}
-
 static uint32_t
 stages (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
@@ -127,7 +114,7 @@ stages (const struct weft_job *job, int64_t out[MOST_VALUES])
   uint32_t n = 0;
 
   for (int64_t p = 1; p <= MIN (left, job->model.num_layers) && n < MOST_VALUES; p++)
-    if (left % p == 0 && can_be_dealt (job, p))
+    if (left % p == 0)
       out[n++] = p;
   return n > 0 ? n : only (1, out);
 }
@@ -178,16 +165,41 @@ if_ends_count (const struct weft_job *job, int64_t out[MOST_VALUES])
   return only (!deals_layers (job) && !are_dealt_evenly (job) && even, out);
 }
 
-/* Otherwise the last stage, which has the head, gets fewer layers than the others. */
-static uint32_t
-last_layers (const struct weft_job *job, int64_t out[MOST_VALUES])
+/* Layers of the first and the last stage where the stages are not even; WEFT_NONE: as many as a
+ * stage between them. The last stage, which has the head, gets fewer layers than the others. If too
+ * few are left for it, the first stage, which has the embedding, gets fewer layers too: 27 layers
+ * on 8 stages are 2, six times 4, 1. */
+struct ends {
+  int64_t first, last;
+};
+
+static struct ends
+uneven_ends (const struct weft_job *job)
 {
-  int64_t p = job->strategy.pipeline_model_parallel_size;
+  int64_t p = job->strategy.pipeline_model_parallel_size, layers = job->model.num_layers;
+  int64_t most = (layers + p - 1) / p, last = layers - (p - 1) * most;
 
   if (deals_layers (job) || are_dealt_evenly (job) ||
       job->strategy.account_for_embedding_in_pipeline_split)
-    return only (WEFT_NONE, out);
-  return only (job->model.num_layers - (p - 1) * layers_but_last (job, p), out);
+    return (struct ends){ WEFT_NONE, WEFT_NONE };
+  if (last > 0)
+    return (struct ends){ WEFT_NONE, last };
+  while (layers - (p - 2) * most < 2 && most > 1)
+    most--;
+  int64_t rest = layers - (p - 2) * most;
+  return (struct ends){ (rest + 1) / 2, rest / 2 };
+}
+
+static uint32_t
+first_layers (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  return only (uneven_ends (job).first, out);
+}
+
+static uint32_t
+last_layers (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  return only (uneven_ends (job).last, out);
 }
 
 static gboolean
@@ -414,7 +426,16 @@ setting (struct weft_job *job, const struct axis *axis)
   return axis->table == KNOB ? &job->strategy.at[axis->field] : &job->train.at[axis->field];
 }
 
-/* `job` has the values of the axes before `depth`. */
+static const struct weft_field *
+field_of (const struct axis *axis)
+{
+  const struct weft_table *table = axis->table == KNOB ? &weft_strategy_table : &weft_train_table;
+
+  return &table->field[axis->field];
+}
+
+/* `job` has the values of the axes before `depth`. A derived value outside the range of its setting
+ * is no candidate. */
 static void
 enumerate (struct weft_job *job, struct weft_choice *choice, size_t depth, GArray *out)
 {
@@ -429,6 +450,8 @@ enumerate (struct weft_job *job, struct weft_choice *choice, size_t depth, GArra
   uint32_t n = is_fixed (job, axis) ? only (before.i, values) : axis->values (job, values);
   for (uint32_t i = 0; i < n; i++) {
     choice->value[depth] = at->i = values[i];
+    if (!weft_field_holds (field_of (axis), *at))
+      continue;
     enumerate (job, choice, depth + 1, out);
   }
   *at = before;

@@ -18,7 +18,7 @@ struct run {
   pthread_mutex_t lock; /* protects the fields below */
   pthread_cond_t changed;
   uint32_t n_begun, n_under_way, most_under_way; /* rows */
-  GQueue planned;                                /* of struct planned * */
+  GQueue planned;                                /* struct planned *, to be simulated */
 };
 
 /* A row in progress; it has no plan if it was refused. */
@@ -26,7 +26,7 @@ struct planned {
   struct weft_validate_row *row;
   weft_row_job *job;
   struct weft_shortened shortened;
-  weft_plan *plan[2]; /* of shortened.job[] */
+  weft_plan *plan[2]; /* plans of shortened.job[] */
   GError *error;
 };
 

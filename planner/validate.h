@@ -39,7 +39,7 @@ struct weft_validate_group {
 
 typedef struct weft_validation {
   uint32_t n_row, n_predicted, n_group;
-  struct weft_validate_row *row;     /* in the order of the table */
+  struct weft_validate_row *row;     /* n_row rows, in the order of the table */
   struct weft_validate_errors time, memory;
   struct weft_validate_group *group; /* sorted by name; groups without errors are left out */
   double wall_seconds;

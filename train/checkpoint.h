@@ -4,13 +4,14 @@
  *   DIR/step-00000050/shard-0.safetensors the tensors that rank 0 owns, and so on
  *   DIR/latest                            the name of the newest complete checkpoint, for people
  *
- * A shard file holds chunks named TENSOR/KIND@ROW,COLUMN: rectangles of a global tensor (a slice of
- * a flat buffer that begins or ends inside a row needs up to three). The manifest (manifest.h)
- * lists each tensor, its chunks with file, offset, extent and checksum, and the state of training.
- * A checkpoint is written into a directory with a temporary name, synced with fsync, then renamed.
- * Loading refuses a directory without a manifest, or whose files differ from the manifest; the
- * error gives the reason and names the newest complete checkpoint beside it. "Newest" means the
- * highest step: to train on from an older step, save into another directory. */
+ * A shard file holds chunks named TENSOR/KIND@ROW,COLUMN. A chunk is a rectangle of a global
+ * tensor; a slice of a flat buffer that begins or ends inside a row needs up to three chunks. The
+ * manifest (manifest.h) lists each tensor, its chunks with file, offset, extent and checksum, and
+ * the progress of training. A checkpoint is written into a directory with a temporary name, synced
+ * with fsync, then renamed. Loading refuses a directory that has no manifest or has files that
+ * differ from the manifest; the error gives the reason and names the newest complete checkpoint in
+ * the same place. "Newest" means the highest step: to continue from an older step, save into
+ * another directory. */
 #pragma once
 #include "train/loss_scale.h"
 #include "train/state.h"
@@ -21,14 +22,14 @@ struct weft_progress {
   uint64_t position; /* sequences visited (sampler.h) */
   uint64_t seed;
   uint64_t data;     /* fingerprint of the token file; 0: unknown */
-  uint64_t skipped;  /* steps so far that did not update the weights */
+  uint64_t skipped;  /* steps that did not update the weights */
   struct weft_loss_scale loss_scale; /* the scale for the next step */
 };
 
-/* Publishes DIR/step-N and replaces an existing one. After publishing, deletes all but the newest
- * `keep` complete checkpoints (0 keeps all; the one just published always stays) and the leftovers
- * of unfinished saves. Only one job at a time may save into a directory (flock()); a second one
- * gets an error.
+/* Writes DIR/step-N, replacing an older save of the same step. Afterwards deletes all but the
+ * newest `keep` complete checkpoints (0: deletes none; the new checkpoint always stays) and the
+ * leftovers of unfinished saves. Only one job at a time may save into a directory (flock()); a
+ * second job gets an error.
  *
  * The processes of one job save together into a directory that all of them can see: each process
  * writes the shard files of its ranks, the process of rank 0 writes the manifest. */
@@ -36,21 +37,22 @@ gboolean weft_checkpoint_save (weft_state *state, const struct weft_job *job,
                                const struct weft_progress *progress, const char *dir,
                                uint32_t keep, GError **error);
 
-/* `path` is a checkpoint or a directory of checkpoints. In a directory the newest complete
- * checkpoint is loaded; `passed_over` receives a text that names each newer one that is damaged or
- * unfinished, with the reason (NULL when none; the caller frees it). If `path` itself is a damaged
- * checkpoint, the error says what is wrong and names the newest complete checkpoint beside it. A
- * checkpoint of another model is refused: tensor names and shapes must match, and so must the model
- * settings that shapes do not show (weft_manifest_model()). An error leaves the state unchanged.
+/* Loads a checkpoint. `path` is a checkpoint or a directory of checkpoints. From a directory, the
+ * newest complete checkpoint is loaded; *passed_over receives a text that names each newer
+ * checkpoint that is damaged or unfinished, with the reason (NULL if there is none; the caller
+ * frees the text). If `path` itself is a damaged checkpoint, the error names the newest complete
+ * checkpoint in the same directory. A checkpoint of another model is refused: tensor names and
+ * shapes must match, as well as the model settings that shapes do not determine
+ * (weft_manifest_model()). An error leaves the state unchanged.
  *
- * Precision may differ. A bf16 or fp16 job that loads an fp32 checkpoint takes its fp32 master
- * weights from the checkpoint's weights and rounds them to get its own; an fp32 job takes the
- * master weights as its weights. The loss scale continues if both runs scale the loss
- * dynamically. */
+ * The precision of checkpoint and job may differ. A bf16 or fp16 job that loads an fp32 checkpoint
+ * copies the checkpoint's weights to its fp32 master weights and rounds them to get its weights; an
+ * fp32 job loads master weights as its weights. */
 gboolean weft_checkpoint_load (weft_state *state, const struct weft_job *job, const char *path,
                                struct weft_progress *progress, char **passed_over,
                                GError **error);
 
-/* The newest complete checkpoint of a directory: its manifest is valid and its files have the right
- * sizes; checksums are not read. NULL when there is none. The caller frees the path. */
+/* Path of the newest complete checkpoint of a directory, or NULL if there is none. Complete means
+ * that the manifest is valid and all files have the right sizes; checksums are not checked. The
+ * caller frees the path. */
 char *weft_checkpoint_newest (const char *dir);

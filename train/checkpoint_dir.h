@@ -2,10 +2,10 @@
 #pragma once
 #include "train/manifest.h"
 
-/* Prefix of the directory of a save that is not finished; the directory is renamed when it is. */
+/* Name prefix of a directory in which a save is in progress. A finished save is renamed. */
 #define WEFT_CHECKPOINT_HIDDEN ".step-"
 
-/* DIR/step-00000050. The caller frees it. */
+/* The path DIR/step-00000050. The caller frees the path. */
 char *weft_checkpoint_path (const char *dir, uint64_t step);
 
 /* Whether the last component of a path has the form step-00000050. */
@@ -15,12 +15,12 @@ gboolean weft_checkpoint_is_step (const char *path);
  * frees the array. */
 GArray *weft_checkpoint_steps (const char *dir);
 
-/* Reads the manifest of a checkpoint and checks that its files have the sizes it lists. Errors
- * begin with the path of the wrong file. */
+/* Reads the manifest of a checkpoint and checks that the shard files have the sizes that it lists.
+ * Errors begin with the path of the wrong file. */
 weft_manifest *weft_checkpoint_manifest (const char *path, GError **error);
 
-/* weft_checkpoint_newest() that ignores the checkpoint `name` (NULL ignores none). The caller frees
- * the path. */
+/* Like weft_checkpoint_newest(), but ignores the checkpoint `name` (NULL: ignores none). The caller
+ * frees the path. */
 char *weft_checkpoint_newest_except (const char *dir, const char *name);
 
 /* Deletes a directory and the files in it. A file that cannot be deleted stays. */

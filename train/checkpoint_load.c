@@ -7,7 +7,7 @@
 /* Elements per copy: 4 MiB as floats. */
 #define BLOCK 1048576u
 
-/* A checkpoint on disk, opened. */
+/* An open checkpoint. */
 typedef struct stored {
   char *path;
   weft_manifest *m;
@@ -65,7 +65,7 @@ open_files (stored *s, GError **error)
   return TRUE;
 }
 
-/* Opens a checkpoint; manifest, file sizes and file headers must agree. */
+/* Opens a checkpoint. The manifest must agree with the sizes and the headers of the shard files. */
 static stored *
 stored_open (const char *path, GError **error)
 {
@@ -120,7 +120,7 @@ match_tensor (const stored *s, const struct weft_manifest_tensor *theirs,
       s->path, ours->name, theirs->rows, theirs->columns, ours->rows, ours->columns);
 }
 
-/* Maps the tensor names of `state` to indices; the keys belong to `state`. */
+/* Maps the tensor names of `state` to indices. The keys are owned by `state`. */
 static GHashTable *
 index_names (const weft_state *state)
 {
@@ -131,8 +131,8 @@ index_names (const weft_state *state)
   return places;
 }
 
-/* Per tensor of the checkpoint, the index of the job's tensor. NULL with an error if the checkpoint
- * is of another model. The caller frees it. */
+/* For each tensor of the checkpoint, the index of the job's tensor or NOT_OURS. NULL with an error
+ * if the checkpoint is of another model. The caller frees the array. */
 static uint32_t *
 match_tensors (const stored *s, const weft_state *state, GError **error)
 {
@@ -182,7 +182,7 @@ struct target {
   float *block;
 };
 
-/* Writes elements [from, from + n) of a chunk to the tensor's elements from `first` on. */
+/* Copies elements [from, from + n) of a chunk to elements [first, first + n) of the tensor. */
 static gboolean
 write_elements (const stored *s, uint32_t chunk, const struct target *to, uint64_t from,
                 uint64_t first, uint64_t n, GError **error)
@@ -201,7 +201,8 @@ write_elements (const stored *s, uint32_t chunk, const struct target *to, uint64
   return TRUE;
 }
 
-/* A chunk of whole tensor rows is one run of elements; else each of its rows is one run. */
+/* Copies a chunk to the tensor: in one run of elements if it consists of whole tensor rows, else
+ * row by row. */
 static gboolean
 write_chunk (const stored *s, uint32_t chunk, const struct target *to, GError **error)
 {
@@ -216,8 +217,8 @@ write_chunk (const stored *s, uint32_t chunk, const struct target *to, GError **
   return TRUE;
 }
 
-/* Whether weights are stored rounded to 16 bits. If the type differs between checkpoint and job,
- * weights are rounded from the masters. */
+/* Whether weights of this type are rounded to 16 bits. If the checkpoint has weights of another
+ * type, the job's weights are rounded from the masters. */
 static gboolean
 is_rounded (enum weft_dtype dtype)
 {
@@ -230,8 +231,8 @@ has_type (const struct weft_chunk *c, const struct weft_state_tensor *ours)
   return c->type == (ours->dtype == WEFT_FP16 ? WEFT_TENSOR_F16 : WEFT_TENSOR_BF16);
 }
 
-/* Per tensor of the checkpoint, whether it stores weights in this job's type beside the masters.
- * The caller frees it. */
+/* For each tensor of the checkpoint, whether it has 16-bit weights in the job's type beside the
+ * masters. The caller frees the array. */
 static gboolean *
 find_weights (const stored *s, const weft_state *state, const uint32_t *ours)
 {
@@ -246,7 +247,7 @@ find_weights (const stored *s, const weft_state *state, const uint32_t *ours)
   return has;
 }
 
-/* Clears the fp8 recipe state, which a checkpoint of a job without fp8 does not have. */
+/* Sets the state of the fp8 recipe to zero: a checkpoint of a job without fp8 has no such state. */
 static void
 clear_fp8_recipe (weft_state *state)
 {
@@ -258,8 +259,8 @@ clear_fp8_recipe (weft_state *state)
   }
 }
 
-/* With fp32 weights the masters are the weights, and rounded weights are skipped. fp8 weights are
- * quantised from their masters. */
+/* Copies all chunks to the state. If the job has fp32 weights, the masters are the weights, and
+ * rounded weights of the checkpoint are skipped. fp8 weights are quantised from the masters. */
 static gboolean
 write_state (const stored *s, weft_state *state, const uint32_t *ours, GError **error)
 {
@@ -282,7 +283,8 @@ write_state (const stored *s, weft_state *state, const uint32_t *ours, GError **
 
 /* -------------------------------------------------------------------------- whole */
 
-/* `damaged` is set if this checkpoint is damaged, so that another one may still load. */
+/* Loads one checkpoint. *damaged, after an error: TRUE if the checkpoint is damaged, so that an
+ * older one may still load; FALSE if the checkpoint is of another model. */
 static gboolean
 load_one (weft_state *state, const struct weft_job *job, const char *path,
           struct weft_progress *progress, gboolean *damaged, GError **error)
@@ -318,7 +320,8 @@ load_step (weft_state *state, const struct weft_job *job, const char *path,
   return FALSE;
 }
 
-/* Loads the newest complete checkpoint; lists the newer incomplete ones in `passed`. */
+/* Loads the newest complete checkpoint. Appends to `passed` the errors of newer checkpoints that
+ * are damaged or unfinished. */
 static gboolean
 load_newest (weft_state *state, const struct weft_job *job, const char *dir,
              struct weft_progress *progress, GString *passed, GError **error)

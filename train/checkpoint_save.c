@@ -25,8 +25,8 @@ struct save {
   weft_manifest *m;
   GArray *rows; /* uint32_t: per file, the row of the executor (a rank) */
   char *temporary, *final;
-  int fd;          /* of the checkpoint directory, which it locks */
-  gboolean locked; /* the lock is held: unfinished saves in the directory are of dead processes */
+  int fd;          /* the open checkpoint directory, on which flock() is called; or -1 */
+  gboolean locked; /* this process has the lock: other unfinished saves are of dead processes */
   struct weft_crc32c crc;
   float *block;
   uint16_t *raw;
@@ -42,8 +42,8 @@ add_chunk (weft_manifest *m, struct weft_chunk c)
   g_array_append_val (m->chunks, c);
 }
 
-/* Splits a run of elements into rectangles: the rest of a row, whole rows, and the beginning of a
- * row. A run with several lines is one rectangle. */
+/* Adds the chunks of a run of elements: the rest of a row, whole rows, and the beginning of a row.
+ * A run with several lines is one chunk. */
 static void
 add_chunks (weft_manifest *m, struct weft_chunk c, const struct weft_state_run *run)
 {
@@ -62,7 +62,8 @@ add_chunks (weft_manifest *m, struct weft_chunk c, const struct weft_state_run *
   }
 }
 
-/* The shard file of a row of the executor (a rank); added to the manifest at first use. */
+/* Index of the shard file of a row of the executor (a rank). The first call for a row adds the file
+ * to the manifest. */
 static uint64_t
 file_of (weft_manifest *m, GArray *rows, uint32_t row)
 {
@@ -121,7 +122,7 @@ declare (weft_safetensors_writer *w, const weft_manifest *m, const struct weft_c
   weft_safetensors_declare (w, name, c->type, 2, (const uint64_t[]){ c->rows, c->columns });
 }
 
-/* Writes a part of a chunk: a run of the tensor's elements in memory order. */
+/* Writes a contiguous run of a tensor's elements and continues the checksum of the chunk. */
 static gboolean
 write_run (struct save *s, weft_safetensors_writer *w, struct weft_chunk *c,
            const struct weft_state_run *run, GError **error)
@@ -143,8 +144,7 @@ write_run (struct save *s, weft_safetensors_writer *w, struct weft_chunk *c,
   return TRUE;
 }
 
-/* Writes a chunk. Whole tensor rows are one run of elements; else each row of the chunk is one
- * run. */
+/* Writes a chunk: in one run of elements if it consists of whole tensor rows, else row by row. */
 static gboolean
 write_chunk (struct save *s, weft_safetensors_writer *w, struct weft_chunk *c, GError **error)
 {
@@ -224,8 +224,8 @@ is_first_process (const struct save *s)
   return !peers || weft_rendezvous_place (peers)->process == 0;
 }
 
-/* What the process of rank 0 needs for the manifest: for each file of this process its number, its
- * size, and the checksums of its chunks. */
+/* Packs what the process of rank 0 needs for the manifest: for each file that this process wrote,
+ * the number of the file, its size, and the checksums of its chunks. */
 static GBytes *
 pack_files (const struct save *s)
 {
@@ -246,8 +246,8 @@ pack_files (const struct save *s)
   return g_bytes_new_take (g_array_free (words, FALSE), bytes);
 }
 
-/* Unpacks one file of another process's message; returns the number of words used, or 0 if the
- * message is malformed. */
+/* Unpacks one file from the message of another process. Returns the number of words read, or 0 if
+ * the message is malformed. */
 static gsize
 unpack_file (struct save *s, const uint64_t *word, gsize n)
 {
@@ -284,8 +284,8 @@ unpack_files (struct save *s, GBytes *packed, GError **error)
   return TRUE;
 }
 
-/* Returns when all processes have written their files; gives file sizes and checksums to the
- * process of rank 0. */
+/* Sends file sizes and checksums to the process of rank 0. Returns when all processes have written
+ * their files. */
 static gboolean
 gather_files (struct save *s, GError **error)
 {
@@ -339,8 +339,8 @@ write_all (struct save *s, GError **error)
 
 /* --------------------------------------------------------------------- publishing */
 
-/* For file systems without RENAME_EXCHANGE: renames the older save away, renames the new one to its
- * name, and restores the older one if that fails. */
+/* Replaces an older save of the same step on file systems without RENAME_EXCHANGE: renames the
+ * older save, gives its name to the new save, and restores the older save if that fails. */
 static gboolean
 replace (const struct save *s, GError **error)
 {
@@ -356,7 +356,7 @@ replace (const struct save *s, GError **error)
   return FALSE;
 }
 
-/* Gives the save its final name. An older save of the same step then has the name `temporary`. */
+/* Renames the save to its final name. An older save of the same step is renamed to `temporary`. */
 static gboolean
 publish_name (const struct save *s, GError **error)
 {
@@ -390,7 +390,7 @@ publish (const struct save *s, GError **error)
 
 /* ----------------------------------------------------------------------- cleaning */
 
-/* Renames a checkpoint before deleting it, so that a half-deleted one is never found. */
+/* Renames a checkpoint before deleting it, so that no search finds a half-deleted checkpoint. */
 static void
 delete_step (const struct save *s, const char *path)
 {
@@ -400,7 +400,8 @@ delete_step (const struct save *s, const char *path)
     weft_remove_directory (hidden);
 }
 
-/* Never deletes the checkpoint just published, even if one of a later step lies beside it. */
+/* Deletes complete checkpoints except the newest `keep`. Never deletes the checkpoint that was just
+ * published, even if the directory has checkpoints of later steps. */
 static void
 delete_old (const struct save *s, uint32_t keep)
 {
@@ -429,8 +430,8 @@ delete_leftovers (const struct save *s)
   }
 }
 
-/* The new checkpoint is already published; a file that cannot be deleted stays until the next
- * save. */
+/* Deletes old checkpoints and leftovers after publishing. A file that cannot be deleted stays until
+ * the next save. */
 static void
 clean (const struct save *s, uint32_t keep)
 {
@@ -442,7 +443,8 @@ clean (const struct save *s, uint32_t keep)
 
 /* -------------------------------------------------------------------------- whole */
 
-/* A new directory survives a crash only after an fsync of its parent. */
+/* Creates the directory if it does not exist. A new directory survives a crash of the machine only
+ * after an fsync of its parent. */
 static gboolean
 make_directory (const char *dir, GError **error)
 {
@@ -455,8 +457,8 @@ make_directory (const char *dir, GError **error)
   return weft_sync_path (above, error);
 }
 
-/* Fails only if another process holds the lock (EWOULDBLOCK); file systems without locks return
- * other errors, which are ignored. */
+/* Opens and locks the checkpoint directory. It is an error if another process has the lock
+ * (EWOULDBLOCK); other errors come from file systems without locks and are ignored. */
 static gboolean
 lock (struct save *s, GError **error)
 {
@@ -471,7 +473,7 @@ lock (struct save *s, GError **error)
   return FALSE;
 }
 
-/* Barrier: the other processes return only after rank 0's process has published. */
+/* Barrier: the other processes return only after the process of rank 0 has published. */
 static gboolean
 wait_for_publish (const struct save *s, GError **error)
 {

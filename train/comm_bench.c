@@ -1,7 +1,7 @@
 #include "train/comm_bench.h"
 #include <string.h>
 
-/* A communication op of one role. All roles sort them the same way, so that peers never
+/* A communication op of one role. All roles sort their ops in the same order, so that peers never
  * deadlock. */
 struct comm_op {
   uint8_t kind, group;
@@ -29,8 +29,8 @@ is_host_copy (const struct comm_op *l)
   return weft_op_info[l->kind].class == WEFT_CLASS_COPY;
 }
 
-/* Collectives come after point-to-point ops. Point-to-point: by size, then direction; a stage
- * receives before it sends, so that data moves on from stage to stage. */
+/* Point-to-point ops come before collectives. Point-to-point ops are sorted by shape, then by
+ * direction; a stage receives before it sends, so that data moves from stage to stage. */
 static gint
 compare_ops (gconstpointer a, gconstpointer b)
 {
@@ -56,8 +56,8 @@ bytes_of (const struct comm_op *l)
   return (uint64_t) weft_op_info[l->kind].bytes (&l->shape);
 }
 
-/* Exact integer sums use a buffer of their own that stays zero: an all-reduce in place would make
- * values grow with every repeat until they overflow. */
+/* Makes the buffer of all ops. Exact integer sums use a separate buffer that stays zero: other
+ * values would grow with every repeat of an all-reduce in place and overflow. */
 static uint32_t
 make_buffer (weft_builder *b, const GArray *ops, gboolean exact)
 {
@@ -79,15 +79,15 @@ make_buffer (weft_builder *b, const GArray *ops, gboolean exact)
   return weft_build_buf (b, &row);
 }
 
-/* All-to-all and context-parallel shift are out of place. */
+/* Whether an op is out of place: all-to-all and context-parallel shift. */
 static gboolean
 is_exchange (const struct comm_op *l)
 {
   return l->kind == WEFT_OP_ALL_TO_ALL || l->kind == WEFT_OP_SHIFT;
 }
 
-/* The second buffer of host copies or out-of-place ops, as large as the largest op; WEFT_NO_BUF: no
- * such op. */
+/* Makes the second buffer of host copies (`copies`) or of out-of-place ops, as large as the largest
+ * op. WEFT_NO_BUF: there is no such op. */
 static uint32_t
 make_second_buffer (weft_builder *b, const GArray *ops, gboolean copies)
 {
@@ -108,7 +108,7 @@ make_second_buffer (weft_builder *b, const GArray *ops, gboolean copies)
   return row.bytes ? weft_build_buf (b, &row) : WEFT_NO_BUF;
 }
 
-/* Buffers of an op: its view of the data, and its view of the second buffer or WEFT_NO_BUF. */
+/* Buffers of an op: a view of the data, and a view of the second buffer or WEFT_NO_BUF. */
 struct buffers {
   uint32_t data, second;
 };
@@ -139,7 +139,7 @@ use_two_buffers (weft_builder *b, const struct comm_op *l, const struct buffers 
   weft_build_use (b, in ? v->data : v->second, FALSE, TRUE);
 }
 
-/* Emits one op; a collective in place writes the buffer it reads. */
+/* Emits one op. A collective in place writes the buffer that it reads. */
 static void
 emit (weft_builder *b, const struct comm_op *l, const struct buffers *v, uint32_t time,
       uint32_t *last)
@@ -191,7 +191,7 @@ build_role (uint32_t role, uint32_t n_roles, GArray *ops)
 
 /* ------------------------------------------------------------------------ plan */
 
-/* ops[role] holds the ops of a role; cluster and settings come from the job. */
+/* Makes a plan of the communication ops in ops[role]. Cluster and settings come from the job. */
 static weft_plan *
 make_plan (const struct weft_job *job, struct weft_mesh mesh, GPtrArray *ops, GError **error)
 {
@@ -246,7 +246,7 @@ weft_comm_bench_of_plan (const weft_plan *plan, GError **error)
     const weft_program *p = plan->role[role];
     for (uint32_t op = 0; op < p->n_op; op++) {
       struct comm_op l;
-      memset (&l, 0, sizeof l); /* compared with memcmp, padding included */
+      memset (&l, 0, sizeof l); /* memcmp compares the padding too */
       l.kind = p->op[op].kind;
       l.group = p->op[op].group;
       l.peer = p->op[op].peer;

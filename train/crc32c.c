@@ -57,7 +57,7 @@ weft_crc32c_init (struct weft_crc32c *c)
     }
 }
 
-/* Slicing-by-8: one table lookup per byte, without a dependency from byte to byte. */
+/* Slicing-by-8: 8 independent table lookups for every 8 bytes. */
 static uint32_t
 by_table (const struct weft_crc32c *c, uint32_t crc, const uint8_t *at, size_t n)
 {

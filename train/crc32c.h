@@ -10,7 +10,9 @@ struct weft_crc32c {
   uint32_t table[8][256]; /* table[z][b]: CRC of byte b followed by z zero bytes */
 };
 
+/* Fills the table and detects the SSE 4.2 instruction. */
 void weft_crc32c_init (struct weft_crc32c *c);
 
-/* Continues from `crc`, the checksum of the bytes before; pass 0 for the first call. */
+/* The checksum of n more bytes. `crc` is the checksum of the preceding bytes, or 0 if there are
+ * none. */
 uint32_t weft_crc32c (const struct weft_crc32c *c, uint32_t crc, const void *data, size_t n);

@@ -14,7 +14,7 @@ weft_failed_path (const char *path, GError **error)
   return FALSE;
 }
 
-/* Some file systems cannot sync a directory and return EINVAL, which is ignored. */
+/* EINVAL is ignored: some file systems cannot sync a directory. */
 gboolean
 weft_sync_path (const char *path, GError **error)
 {

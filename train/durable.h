@@ -6,11 +6,11 @@
 /* Sets the error "PATH: text of errno" and returns FALSE. */
 gboolean weft_failed_path (const char *path, GError **error);
 
-/* Writes all n bytes, with as many calls of write() as it takes. FALSE: errno has the reason. */
+/* Writes n bytes with as many calls of write() as necessary. FALSE: errno is the reason. */
 gboolean weft_write_all (int fd, const void *data, uint64_t n);
 
 /* fsync() of a file or directory. */
 gboolean weft_sync_path (const char *path, GError **error);
 
-/* Writes a new file with this text and calls fsync(). */
+/* Writes `text` to a new file and calls fsync(). */
 gboolean weft_write_synced (const char *path, const char *text, GError **error);

@@ -6,16 +6,16 @@
 #include "core/job/rotary.h"
 #include <string.h>
 
-/* Which rows of the Weft tensor the Hugging Face tensor holds. */
+/* The rows of the Weft tensor that the Hugging Face tensor contains. */
 enum share { ALL, OF_QUERIES, OF_KEYS, OF_VALUES, OF_GATES, OF_UPS };
 
-/* Which rows have another order in the Hugging Face tensor: none; rotary pairs in the last rows of
- * each head, in the last rows of the tensor, or in the first rows of each head; or (HEAD_BY_HEAD)
- * query, key and value of one head follow each other. */
+/* The rows that have another order in the Hugging Face tensor: none; rotary pairs in the last rows
+ * of each head, in the last rows of the tensor, or in the first rows of each head; or all rows
+ * (HEAD_BY_HEAD: query, key and value of one head follow each other). */
 enum order { NONE, OF_EACH_HEAD, LAST_OF_TENSOR, FIRST_OF_EACH_HEAD, HEAD_BY_HEAD };
 
-/* Whether the row applies to any model, to models without a query latent, or to models with one
- * (q_lora_rank): the last query projection has another name with a latent. */
+/* The models that a row applies to: any model, models without a query latent, or models with a
+ * query latent (q_lora_rank). The name of the last query projection depends on the latent. */
 enum queries { ANY, WHOLE, LATENT };
 
 struct row {
@@ -40,7 +40,7 @@ static const struct row rows[] = {
 #undef NAME
 };
 
-/* A mark becomes a number. */
+/* Replaces the first `sign` in a pattern by a number. The caller frees the text. */
 static char *
 with_number (const char *pattern, char sign, uint32_t number)
 {
@@ -147,7 +147,8 @@ weft_hf_permutes (const struct weft_hf_piece *piece)
   return piece->order.rope_rows > 0 || piece->order.head > 0;
 }
 
-/* Whether a row gets rotary embedding; `j` is its number among the rotary rows of its head. */
+/* Whether rotary embedding is applied to a row. *j receives the index of the row among the rotary
+ * rows of its head. */
 static gboolean
 is_rope_row (const struct weft_hf_order *o, uint64_t row, uint64_t *j)
 {
@@ -192,8 +193,8 @@ weft_hf_our_row (const struct weft_hf_piece *piece, uint64_t row)
   return is_rope_row (o, row, &j) ? row - j + j / 2 + j % 2 * (o->rope_rows / 2) : row;
 }
 
-/* Checks that each row of the tensor is in exactly one piece: an MLP without a gate, for example,
- * does not match llama's names. */
+/* Checks that each row of the tensor is in exactly one piece. The check fails, for example, for an
+ * MLP without a gate and the names of llama. */
 static gboolean
 check_rows (const GArray *pieces, const char *family, const struct weft_state_tensor *tensor,
             GError **error)
@@ -215,7 +216,7 @@ check_rows (const GArray *pieces, const char *family, const struct weft_state_te
                          tensor->name, tensor->rows, next, family);
 }
 
-/* "gpt2, llama, ...": families whose tensors have names.  Caller frees. */
+/* "gpt2, llama, ...": the families that have a name table. The caller frees the text. */
 static char *
 named_families (void)
 {

@@ -1,25 +1,26 @@
 /* hugging_face.h - import and export of weights in the names and layouts of Hugging Face
  * transformers, for the families of core/model_families.def that have sets of names.
  *
- * A Weft tensor maps to one or more Hugging Face tensors, each a block of its rows: qkv.weight is
- * q_proj, k_proj and v_proj; fc1.weight of a gated MLP is gate_proj and up_proj. gpt2 stores c_attn
- * and its other projections transposed (Conv1D: in, out). DeepSeek and GLM pair neighbouring rotary
- * dimensions where Weft pairs dimensions i and i + half, so those rows are permuted; GPT-NeoX and
- * BLOOM store query, key and value of one head together. A tied head has no tensor of its own. A
- * multi-token prediction layer uses the embedding and head of the model: copies in a file are
- * ignored. */
+ * A Weft tensor maps to one or more Hugging Face tensors, each of which is a block of its rows:
+ * qkv.weight is q_proj, k_proj and v_proj; fc1.weight of a gated MLP is gate_proj and up_proj. gpt2
+ * stores c_attn and its other projections transposed (Conv1D: in, out). DeepSeek and GLM pair
+ * neighbouring rotary dimensions; Weft pairs dimensions i and i + half, so these rows are permuted.
+ * GPT-NeoX and BLOOM store query, key and value of one head together. A tied head has no tensor of
+ * its own. A multi-token prediction layer uses the embedding and head of the model; copies of them
+ * in a file are ignored. */
 #pragma once
 #include "core/job/model.h"
 #include "train/safetensors.h"
 #include "train/state.h"
 
-/* Row permutation of a piece; all zero: rows have the same order.
+/* Row permutation of a piece. All fields are zero if the rows have the same order.
  *
- * before, rope_rows, after  rows come in groups of their sum, and the rope_rows rows in the middle
- *                           (an even number) get rotary embedding: Weft rotates row i with row
- *                           i + rope_rows / 2, Hugging Face row 2 i with row 2 i + 1
- * head                      rows of a head: the Hugging Face tensor has query, key and value of one
- *                           head, then those of the next */
+ * before, rope_rows, after  rows come in groups of before + rope_rows + after; rotary embedding is
+ *                           applied to the rope_rows rows in the middle (an even number): Weft
+ *                           rotates row i with row i + rope_rows / 2, Hugging Face row 2 i with row
+ *                           2 i + 1
+ * head                      rows of a head: the Hugging Face tensor contains query, key and value
+ *                           of one head, then those of the next */
 struct weft_hf_order {
   uint64_t before, rope_rows, after, head;
 };
@@ -34,32 +35,33 @@ struct weft_hf_piece {
   struct weft_hf_order order;
 };
 
-/* Whether rows of a piece have another order in the Hugging Face tensor. */
+/* Whether the rows of a piece have another order in the Hugging Face tensor. */
 gboolean weft_hf_permutes (const struct weft_hf_piece *piece);
 
-/* Row index in the Hugging Face tensor of row `row` of a piece, and the inverse. Both count from
- * the first row of the piece. */
+/* Maps a row of the Weft tensor to the row of the Hugging Face tensor, and back. Both indices count
+ * from the first row of the piece. */
 uint64_t weft_hf_their_row (const struct weft_hf_piece *piece, uint64_t row);
 uint64_t weft_hf_our_row (const struct weft_hf_piece *piece, uint64_t row);
 
-/* The pieces of one tensor in row order: struct weft_hf_piece, owned by the array. NULL with an
+/* The pieces of one tensor in row order (struct weft_hf_piece, freed with the array). NULL with an
  * error that lists the supported families if the family has no name table, or if the table has no
- * names for this tensor or covers other rows of it. */
+ * names for this tensor or its names cover other rows. */
 GArray *weft_hf_pieces (const union weft_model *model, const struct weft_state_tensor *tensor,
                         GError **error);
 
 /* Reads every tensor of the model from a safetensors file, index or folder. Names with and without
  * the prefix of the bare model ("transformer.", "model.") are accepted. A missing tensor, a wrong
- * shape or a type that is not a float is an error and leaves the state unchanged. `unused` (may be
- * NULL) receives the comma-separated names of the file's tensors that the model does not use,
- * except buffers that are not parameters and the head of a tied model; NULL when none; the caller
- * frees it. Master weights get the same values, not rounded. */
+ * shape or a type that is not a float is an error and leaves the state unchanged. Master weights
+ * are set to the same values, not rounded. *unused (`unused` may be NULL) receives the
+ * comma-separated names of tensors in the file that the model does not use, except buffers that are
+ * not parameters and the head of a tied model. *unused is NULL if there are none; the caller frees
+ * the text. */
 gboolean weft_hf_import (weft_state *state, const union weft_model *model, const char *path,
                          char **unused, GError **error);
 
-/* Writes all weights under Hugging Face names with __metadata__ format = pt: kind WEIGHT in the
- * type of the weights, any other kind as F32. The shift applies to kinds WEIGHT and MASTER only.
- * All processes of a job must call it; they exchange data block by block, and the process of rank 0
- * writes the file. */
+/* Writes all tensors of one kind under Hugging Face names, with __metadata__ format = pt. Kind
+ * WEIGHT is written in the type of the weights, other kinds as F32. The shift applies to kinds
+ * WEIGHT and MASTER only. All processes of a job must call this function: they exchange data block
+ * by block, and the process of rank 0 writes the file. */
 gboolean weft_hf_export (weft_state *state, const union weft_model *model,
                          enum weft_state_kind kind, const char *path, GError **error);

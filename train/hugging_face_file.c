@@ -1,4 +1,4 @@
-/* Import and export in blocks of rows: memory use does not grow with the model. */
+/* Import and export in blocks of rows, so that memory use does not grow with the model. */
 #include "core/base/error.h"
 #include "kernels/float.h"
 #include "launch/rendezvous.h"
@@ -9,7 +9,8 @@
 /* Elements per block: 4 MiB of floats. */
 #define BLOCK (1u << 20)
 
-/* Name prefixes that files of the bare model lack: published gpt2 files say "h.0.ln_1.weight". */
+/* Name prefixes that are missing in files of the bare model: published gpt2 files have
+ * "h.0.ln_1.weight" instead of "transformer.h.0.ln_1.weight". */
 static const char *const prefixes[] = { "transformer.", "model.", "gpt_neox." };
 
 /* Suffixes of buffers that are not parameters: causal masks of gpt2 and gpt_neox, rotary
@@ -19,21 +20,21 @@ static const char *const buffers[] = { ".attn.bias", ".attn.masked_bias", ".atte
 
 /* ------------------------------------------------------------------------- blocks */
 
-/* A matrix in the layout the reader wants, and how its elements are read from where they are
- * stored. */
+/* A matrix in the layout of the destination, and the function that reads its elements in the layout
+ * of the source: the Hugging Face tensor on import, the Weft tensor on export. */
 struct source {
   uint64_t rows, columns;
   gboolean transposed;                  /* stored as (columns, rows) */
-  const struct weft_hf_piece *permuted; /* rows are permuted: row r is stored at row row_at (piece,
-                                       * r); or NULL */
+  const struct weft_hf_piece *permuted; /* row r is stored at row row_at (permuted, r); NULL: rows
+                                       * are in the same order */
   uint64_t (*row_at) (const struct weft_hf_piece *piece, uint64_t row);
   gboolean (*read) (const struct source *from, uint64_t first, uint64_t n, float *out,
                     GError **error);
   const weft_safetensors *file; /* on import */
   const struct weft_tensor *theirs;
   weft_state *state;             /* on export */
-  struct weft_rendezvous *peers; /* export in several processes: blocks are merged in the process of
-                                  * rank 0; else NULL */
+  struct weft_rendezvous *peers; /* on export by several processes: blocks are merged in the process
+                                  * of rank 0; else NULL */
   uint32_t tensor;
   enum weft_state_kind kind;
   uint64_t base; /* first element of the piece in the tensor */
@@ -63,7 +64,7 @@ read_permuted (const struct source *from, uint64_t row, uint64_t n, float *out, 
   return TRUE;
 }
 
-/* Reads rows [row, row + n); `room` holds n floats. */
+/* Reads rows [row, row + n) of the matrix. `room` is scratch memory for n floats. */
 static gboolean
 read_rows (const struct source *from, uint64_t row, uint64_t n, float *out, float *room,
            GError **error)
@@ -81,7 +82,7 @@ read_rows (const struct source *from, uint64_t row, uint64_t n, float *out, floa
   return TRUE;
 }
 
-/* Consumes elements [first, first + n) of the matrix; may overwrite `block`. */
+/* Receives elements [first, first + n) of the matrix in `block`, which it may overwrite. */
 typedef gboolean (*take_block) (void *to, uint64_t first, uint64_t n, float *block, GError **error);
 
 static gboolean
@@ -111,7 +112,7 @@ add (float *block, uint64_t n, float shift)
 
 /* ------------------------------------------------------------------------- pieces */
 
-/* The pieces of each tensor of the state: GArray *, owned. */
+/* The pieces of each tensor of the state: a GArray per tensor, freed with the outer array. */
 static GPtrArray *
 all_pieces (const weft_state *state, const union weft_model *model, GError **error)
 {
@@ -159,9 +160,9 @@ struct import {
   weft_state *state;
   const weft_safetensors *file;
   const char *path;
-  GHashTable *used; /* struct weft_tensor that were read */
+  GHashTable *used; /* the set of tensors (struct weft_tensor) that were read */
   uint32_t tensor;  /* tensor of the current block */
-  uint64_t base;    /* first element of its piece */
+  uint64_t base;    /* first element of the current piece in the tensor */
   float shift;      /* added to each element */
 };
 
@@ -176,7 +177,7 @@ find (const weft_safetensors *file, const char *name)
   return found;
 }
 
-/* "[768, 2304]" */
+/* A shape as text: "[768, 2304]". The caller frees the text. */
 static char *
 shape_text (const uint64_t *dim, uint32_t n_dim)
 {
@@ -240,8 +241,8 @@ import_piece (void *with, uint32_t tensor, const struct weft_hf_piece *piece, GE
   return stream (&from, take_ours, import, error);
 }
 
-/* A multi-token prediction layer uses the model's embedding and head; its copies in the file are
- * ignored. */
+/* Whether a tensor of the file is a copy of the embedding or head inside a multi-token prediction
+ * layer. Such copies are ignored, because the layer uses the embedding and head of the model. */
 static gboolean
 is_repeated (const union weft_model *model, const char *name)
 {
@@ -332,7 +333,7 @@ take_nothing (void *to, uint64_t first, uint64_t n, float *block, GError **error
   return TRUE;
 }
 
-/* 16-bit values overwrite the front half of their own floats. */
+/* Writes a block to the file. Values of 16 bits are packed in place, at the front of `block`. */
 static gboolean
 take_theirs (void *to, uint64_t first, uint64_t n, float *block, GError **error)
 {

@@ -22,7 +22,8 @@ static const struct peak {
   { 1.3e9, 2e-4 },  { 2.7e9, 1.6e-4 }, { 6.7e9, 1.2e-4 }, { 13e9, 1e-4 },  { 175e9, 0.6e-4 },
 };
 
-/* Interpolates linearly in the logarithm of the size; constant outside the table. */
+/* Interpolates linearly in the logarithm of the size. Sizes outside the table use the nearest
+ * row. */
 double
 weft_trainer_default_lr (uint64_t parameters)
 {

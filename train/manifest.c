@@ -89,7 +89,7 @@ weft_manifest_model (const union weft_model *model)
 
 /* ----------------------------------------------------------------------- printing */
 
-/* As text: JSON readers keep only 53 bits of an integer. */
+/* Prints integers as JSON strings, because many JSON readers keep only 53 bits of an integer. */
 static void
 print_numbers (JsonBuilder *b, const void *row, const struct weft_manifest_number *number, int n)
 {
@@ -100,7 +100,7 @@ print_numbers (JsonBuilder *b, const void *row, const struct weft_manifest_numbe
   }
 }
 
-/* As text with enough digits to read back the same bits. */
+/* Prints the loss scale as a JSON string with enough digits to read back the same bits. */
 static void
 print_loss_scale (JsonBuilder *b, const struct weft_loss_scale *scale)
 {

@@ -1,8 +1,9 @@
-/* manifest.h - manifest.json, the index of a checkpoint, used to check that it is complete.
+/* manifest.h - manifest.json, the index of a checkpoint. Loading uses the manifest to check that
+ * the checkpoint is complete.
  *
  *   schema, step, position, seed, data, skipped    struct weft_progress, as decimal text
  *   loss_scale { scale, good, hysteresis }         decimal text; only if the run scales the loss
- *   model                                          model settings that shapes do not show
+ *   model                                          model settings that shapes do not determine
  *   job                                            the job as INI text, for people
  *   files    [ { name, bytes } ]
  *   tensors  [ { name, rows, columns, chunks [ { kind, type, file, offset, row, column, rows,
@@ -18,14 +19,15 @@
 #define WEFT_MANIFEST_SCHEMA "weft.checkpoint/1"
 #define WEFT_MANIFEST_NAME "manifest.json"
 
-/* Largest manifest that is written or read: about 200 000 chunks, a gigabyte while it is parsed. */
+/* Most bytes of a manifest: about 200 000 chunks, which need a gigabyte of memory while the
+ * manifest is parsed. */
 #define WEFT_MANIFEST_MOST_BYTES (64u << 20)
 
 struct weft_chunk {
-  uint32_t tensor;            /* index in the manifest */
+  uint32_t tensor;            /* index in weft_manifest.tensors */
   enum weft_state_kind kind;  /* not WEFT_STATE_GRAD */
   enum weft_tensor_type type; /* F32; BF16 or F16 for weights only */
-  uint64_t file;              /* index in the manifest */
+  uint64_t file;              /* index in weft_manifest.files */
   uint64_t offset;            /* bytes from the start of the file's data section */
   uint64_t row, column, rows, columns;
   uint32_t crc; /* CRC-32C of the chunk's bytes */
@@ -77,16 +79,17 @@ weft_chunk_bytes (const struct weft_chunk *c)
   return c->rows * c->columns * weft_tensor_type_bytes[c->type];
 }
 
-/* Tensor name in the shard file: "layers.3.qkv.weight/exp_avg@0,0". The caller frees it. */
+/* Name of a chunk in the shard file: "layers.3.qkv.weight/exp_avg@0,0". The caller frees the
+ * name. */
 char *weft_chunk_name (const weft_manifest *m, const struct weft_chunk *c);
 
-/* Model settings that must match to resume although tensor shapes do not show them (heads and query
- * groups, activation, norm, positions), as text: "num_attention_heads = 8, ...". The caller frees
- * it. */
+/* The model settings that must match on resume and that tensor shapes do not determine (heads and
+ * query groups, activation, norm, positions), as text: "num_attention_heads = 8, ...". The caller
+ * frees the text. */
 char *weft_manifest_model (const union weft_model *model);
 
-/* As JSON text, which weft_manifest_parse() reads back. The caller frees it. */
+/* The manifest as JSON text, which weft_manifest_parse() reads back. The caller frees the text. */
 char *weft_manifest_print (const weft_manifest *m);
 
-/* Errors give the place in the text, the value found and the value wanted. */
+/* Parses a manifest. Errors contain the place in the text, the value found and the value wanted. */
 weft_manifest *weft_manifest_parse (const char *json, gsize length, GError **error);

@@ -5,7 +5,7 @@
 #include "train/manifest_table.h"
 #include <string.h>
 
-/* Largest integer that every JSON reader keeps exactly. */
+/* Largest integer that every JSON reader represents exactly. */
 #define MOST_NUMBER ((uint64_t) 1 << 53)
 
 /* ------------------------------------------------------------------------ members */
@@ -64,8 +64,8 @@ read_crc (JsonObject *object, uint32_t *crc, GError **error)
   return TRUE;
 }
 
-/* Index of a member's text in a NULL-terminated list of words; -1 with an error if it is none of
- * them. */
+/* Index of a member's text in a NULL-terminated list of words; -1 with an error if the text is not
+ * in the list. */
 static int
 read_word (JsonObject *object, const char *member, const char *const *words, GError **error)
 {
@@ -80,7 +80,7 @@ read_word (JsonObject *object, const char *member, const char *const *words, GEr
   return -1;
 }
 
-/* Reads every element of an array of objects; errors are prefixed with member and index. */
+/* Reads every element of an array of objects. Errors are prefixed with member name and index. */
 typedef gboolean (*read_element) (weft_manifest *m, JsonObject *object, GError **error);
 
 static gboolean
@@ -108,7 +108,7 @@ read_array (weft_manifest *m, JsonObject *object, const char *member, read_eleme
 
 /* -------------------------------------------------------------------------- parts */
 
-/* Accepts a plain file name only: a path could lead out of the checkpoint directory. */
+/* Accepts only a plain file name: a path could lead out of the checkpoint directory. */
 static gboolean
 check_file_name (const char *name, GError **error)
 {
@@ -148,7 +148,8 @@ check_chunk (const weft_manifest *m, const struct weft_chunk *c, GError **error)
   return TRUE;
 }
 
-/* Checkpoints hold no gradients; only weights may have a type other than F32. */
+/* Reads kind and type of a chunk. Gradients are refused; only weights may have a type other than
+ * F32. */
 static gboolean
 read_kind_and_type (JsonObject *object, struct weft_chunk *c, GError **error)
 {
@@ -169,7 +170,7 @@ read_kind_and_type (JsonObject *object, struct weft_chunk *c, GError **error)
                          kind == WEFT_STATE_WEIGHT ? ", BF16 or F16" : "");
 }
 
-/* Reads a chunk of the last tensor in the list. */
+/* Reads a chunk of the tensor that was read last. */
 static gboolean
 read_chunk (weft_manifest *m, JsonObject *object, GError **error)
 {
@@ -218,7 +219,8 @@ check_disjoint (const weft_manifest *m, const GPtrArray *chunks, GError **error)
   return TRUE;
 }
 
-/* Chunks cover the tensor if they do not overlap and their sizes add up to that of the tensor. */
+/* Checks that the chunks of one kind cover the last tensor: chunks do not overlap, and their sizes
+ * add up to that of the tensor. `first` is the first chunk of the tensor. */
 static gboolean
 check_cover (const weft_manifest *m, uint32_t first, enum weft_state_kind kind, GError **error)
 {
@@ -311,7 +313,7 @@ check_schema (JsonObject *root, GError **error)
                          schema);
 }
 
-/* The member is absent if the run did not scale the loss. */
+/* Reads the loss scale. The member is absent if the run did not scale the loss. */
 static gboolean
 read_loss_scale (JsonObject *root, struct weft_loss_scale *scale, GError **error)
 {

@@ -1,4 +1,4 @@
-/* manifest_table.h - the numeric members of a manifest, for its reader and its writer. */
+/* manifest_table.h - tables of the numeric members of a manifest, shared by parser and printer. */
 #pragma once
 #include "train/manifest.h"
 

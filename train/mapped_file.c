@@ -5,7 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* O_NONBLOCK: opening a pipe that has no writer would block. */
+/* Opens a regular file; -1 with an error for any other. O_NONBLOCK is necessary because opening a
+ * pipe without a writer would block. */
 static int
 open_regular (const char *path, GError **error)
 {

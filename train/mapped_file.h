@@ -5,5 +5,5 @@
 #pragma once
 #include <glib.h>
 
-/* Maps a regular file for reading. Errors begin with the path. The caller unrefs it. */
+/* Maps a regular file for reading. Errors begin with the path. The caller unrefs the mapping. */
 GMappedFile *weft_map_file (const char *path, GError **error);

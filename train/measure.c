@@ -6,10 +6,11 @@
 #define COMM_STEPS 5
 #define LR 1e-4 /* small, so that weights stay near their initial values */
 
-/* One row of the cost table; `sum` and `n` are over the ops of the current plan. */
+/* One row of the cost table. `sum` and `n`: total seconds and number of the ops of the current
+ * plan. */
 struct row {
   struct weft_measurement m;
-  GArray *seconds; /* double: one mean per measured plan that has such ops */
+  GArray *seconds; /* double: the mean of each measured plan that has ops of this row */
   double sum;
   uint32_t n;
 };
@@ -145,7 +146,7 @@ weft_measure_rows (const weft_measure *m)
 struct steps {
   const weft_plan *plan;
   GPtrArray *timeline;
-  double recording; /* seconds that recording times adds to each op */
+  double recording; /* seconds that recording of times adds to each op */
 };
 
 static double
@@ -160,8 +161,8 @@ median_over_steps (const struct steps *s, uint32_t row, uint32_t op, GArray *scr
   return median (scratch);
 }
 
-/* The executor's time between two ops, to end one and start the next: the median of all gaps, since
- * only few ops wait for another lane. */
+/* Seconds that the executor needs between two consecutive ops of the lane `gpu`: the median of all
+ * gaps. Only few ops wait for another lane, so their gaps do not change the median. */
 static double
 gap_between (const struct steps *s, uint32_t row, GArray *scratch)
 {
@@ -177,12 +178,12 @@ gap_between (const struct steps *s, uint32_t row, GArray *scratch)
   return scratch->len ? median (scratch) : 0;
 }
 
-/* Fills the cost table key of an op; FALSE: the op is not measured. */
+/* Sets the cost table key of an op. FALSE: the op is not measured. */
 typedef gboolean (*key_of) (const weft_plan *plan, const weft_program *p, uint32_t op,
                             struct weft_measurement *key);
 
-/* The overhead of recording is an average. Subtracting it never lowers an op's time below half of
- * the measured time. */
+/* Adds the times of one rank's ops to the rows. The overhead of recording is an average, so
+ * subtracting it never lowers the time of an op below half of the measured time. */
 static void
 note_row (weft_measure *m, const struct steps *s, uint32_t row, key_of of)
 {
@@ -215,12 +216,12 @@ note_steps (weft_measure *m, const struct steps *s, key_of of)
 struct trial {
   struct weft_control control;
   void (*fill) (weft_exec *x); /* fills the buffers before the first step */
-  uint32_t least;              /* measure at least this many steps, */
-  double seconds;              /* for at least this long */
+  uint32_t least;              /* fewest steps to measure */
+  double seconds;              /* least total time of all steps */
   key_of of;
 };
 
-/* Runs warm-up steps, then steps until there are enough and they took long enough. */
+/* Runs warm-up steps, then at least trial->least steps, until all took trial->seconds together. */
 static gboolean
 run_steps (weft_exec *x, struct trial *trial, GPtrArray *timeline, GError **error)
 {
@@ -269,7 +270,8 @@ step_seconds (const GPtrArray *timeline)
   return median (seconds);
 }
 
-/* Time that recording adds to a step, divided by the number of kernels of a rank. */
+/* Sets s->recording: the time that recording adds to a step, divided by the most kernels of any
+ * rank. */
 static gboolean
 find_recording (weft_measure *m, struct steps *s, struct trial *trial, GError **error)
 {
@@ -349,7 +351,8 @@ weft_measure_steps (weft_measure *m, const weft_plan *plan, uint32_t least, doub
 
 /* -------------------------------------------------------------- communication */
 
-/* A send is timed by its receive: it is complete when the next stage has the data. */
+/* Sets the key of a communication op. The time of a send is that of its receive: a send is complete
+ * when the next stage has the data. */
 static gboolean
 comm_key (const weft_plan *plan, const weft_program *p, uint32_t op, struct weft_measurement *key)
 {

@@ -1,7 +1,8 @@
-/* memory_check.h - whether the memory of a plan fits before an executor allocates it. */
+/* memory_check.h - checks that the memory of a plan fits, before an executor allocates it. */
 #pragma once
 #include "core/exec/exec.h"
 
-/* Checks device and host memory of each rank against the topology, before anything is allocated.
- * With WEFT_EXEC_HOST all ranks together must also fit into the memory of this machine. */
+/* Checks the device memory of every rank and the host memory of every node against the topology.
+ * For an executor with WEFT_EXEC_HOST it also checks that the planned memory of all ranks together
+ * fits into this machine. */
 gboolean weft_memory_check (const weft_plan *plan, const struct weft_exec_ops *ops, GError **error);

@@ -38,8 +38,8 @@ weft_processes_check_same (struct weft_rendezvous *peers, const char *key, const
       key, (int) strcspn (line, "\n"), line, place->process * place->ranks_each);
 }
 
-/* Each process sends only the bytes of its own ranks: the message of all must not grow with the
- * square of their number. */
+/* Each process sends only the bytes of its own ranks: with the bytes of all ranks, the gathered
+ * message would grow with the square of the number of processes. */
 gboolean
 weft_processes_gather_allocated (weft_exec *x, GError **error)
 {
@@ -67,8 +67,8 @@ weft_processes_gather_allocated (weft_exec *x, GError **error)
 
 /* ------------------------------------------------------------------------ floats */
 
-/* A message is a list of runs: index, length, floats. Zeros are left out where at least GAP of them
- * follow each other. */
+/* A message is a list of runs: index, length, floats. At least GAP consecutive zeros end a run and
+ * are not sent. */
 #define GAP 4u
 #define MOST_FLOATS (1u << 22) /* per message */
 
@@ -81,7 +81,7 @@ is_zero (float x)
   return bits == 0;
 }
 
-/* One past the last element of the run that begins at `at`. */
+/* Index after the last element of the run that begins at `at`. */
 static uint32_t
 run_end (const float *block, uint32_t at, uint32_t n)
 {
@@ -160,11 +160,12 @@ weft_processes_merge_floats (struct weft_rendezvous *peers, const char *key,
 
 /* --------------------------------------------------------------------- timelines */
 
-/* Ops per exchange over all processes, two times each: what the process of rank 0 receives in one
- * exchange is limited (WEFT_FRAME_MOST_BYTES), and there may be thousands of processes. */
+/* Most ops in one exchange over all processes, each with begin and end time. The message that the
+ * process of rank 0 receives is limited (WEFT_FRAME_MOST_BYTES), and a job may have thousands of
+ * processes. */
 #define MOST_TIMES (1u << 16)
 
-/* A range of ops of one rank; empty beyond the end of its program. */
+/* A range of ops of one rank. The range is empty beyond the end of the rank's program. */
 struct op_range {
   uint32_t row, first, n;
 };
@@ -204,7 +205,7 @@ unpack_times (GBytes *packed, weft_timeline *t, struct op_range range, GError **
   return TRUE;
 }
 
-/* Exchanges the times of rank i of each process. */
+/* Gathers the times of the i-th rank of each process, for `most` ops from op `first` on. */
 static gboolean
 gather_times (weft_exec *x, weft_timeline *t, uint32_t i, uint32_t first, uint32_t most,
               GError **error)
@@ -243,8 +244,8 @@ weft_processes_gather_timeline (weft_exec *x, weft_timeline *t, GError **error)
 
 /* ------------------------------------------------------------------------ errors */
 
-/* If a process dies, its peers first see a communicator error; wait this long for the rendezvous
- * to report which process died. */
+/* If a process dies, the other processes first get an error of a communicator. They wait this long
+ * for the rendezvous to report which process died. */
 #define CAUSE_SECONDS 0.5
 
 void
@@ -265,7 +266,7 @@ weft_processes_abort (struct weft_rendezvous *peers, GError **error)
 
 /* ------------------------------------------------------------------------- steps */
 
-/* The message of a process; sent only if it has something to say. */
+/* The message of a process. A process that has nothing to report sends none. */
 struct message {
   struct weft_metrics metrics;
   uint32_t has_loss, stop, large;
@@ -296,7 +297,7 @@ make_message (const weft_exec *x, gboolean stop)
 {
   struct message message;
 
-  memset (&message, 0, sizeof message); /* the padding is sent, too */
+  memset (&message, 0, sizeof message); /* the padding is sent too */
   message.has_loss = reports_loss (x);
   message.stop = stop != FALSE;
   message.large = count_large (x);

@@ -1,11 +1,10 @@
-/* quantised.h - fp8 weights made from fp32 master weights: the bytes of the buffers and the values
- * kernels compute with, both from the kernels that run in a step (kernels/fp8.h). */
+/* quantised.h - fp8 weights computed from fp32 master weights: the bytes of the fp8 buffers, and
+ * the values that kernels compute with. Both come from the kernels of a step (kernels/fp8.h). */
 #pragma once
 #include "core/program/program.h"
 
-/* Buffers of a role that hold one fp8 tensor: its codes and its scale, and, if they are permanent,
- * the transposed codes and their scale. WEFT_NO_BUF: no such buffer, or none that holds the tensor
- * whole. */
+/* Buffers of a role for one fp8 tensor: codes, scale, and (if permanent) transposed codes with
+ * their scale. WEFT_NO_BUF: there is no such buffer, or no buffer holds the whole tensor. */
 enum weft_quantised_part {
   WEFT_CODES,
   WEFT_SCALE,
@@ -20,13 +19,16 @@ struct weft_quantised {
   uint8_t *data[WEFT_N_QUANTISED];
 };
 
-/* Quantises `master`, all elements of the tensor. Release with weft_quantised_release(). */
+/* Quantises `master`, which has all elements of the tensor. The caller releases *q with
+ * weft_quantised_release(). */
 void weft_quantised_init (struct weft_quantised *q, const weft_program *p,
                           const struct weft_param *param, const float *master);
 void weft_quantised_release (struct weft_quantised *q);
 
-/* Replace master weights by the values that their fp8 codes stand for. _values(): n elements of a
- * tensor with one scale, whose largest magnitude is `largest`. _row(): a whole row of MXFP8 blocks,
- * whose scales are powers of two. */
+/* Replaces n master weights by the values that their fp8 codes represent. The tensor has one scale,
+ * and `largest` is the largest magnitude of the whole tensor. */
 void weft_quantised_values (float *value, uint64_t n, float largest);
+
+/* Replaces a whole row of master weights by the values of its MXFP8 blocks, each with a power of
+ * two as scale. */
 void weft_quantised_row (float *value, uint64_t columns);

@@ -1,5 +1,5 @@
-/* Reading. A shard is one mapped file with its checked entries; a weft_safetensors lists the
- * entries of one shard or of several. */
+/* Reading safetensors files. A shard is one mapped file with its checked entries; a
+ * weft_safetensors lists the entries of one or more shards. */
 #include "train/safetensors.h"
 #include "core/base/error.h"
 #include "core/base/json_scan.h"
@@ -33,7 +33,7 @@ struct shard {
   GHashTable *metadata; /* key -> value */
 };
 
-/* struct weft_tensor comes first: a pointer to it is a pointer to its entry. */
+/* `tensor` is the first member, so that a pointer to a tensor is a pointer to its entry. */
 struct entry {
   struct weft_tensor tensor;
   const struct shard *shard;
@@ -65,7 +65,7 @@ shard_free (struct shard *shard)
 
 /* ------------------------------------------------------------------------- header */
 
-/* Reads an array of non-negative integers; `n` receives their count. */
+/* Reads an array of non-negative integers. *n receives their count. */
 static gboolean
 read_numbers (JsonObject *object, const char *key, uint64_t number[WEFT_TENSOR_MOST_DIMS],
               uint32_t *n, GError **error)
@@ -187,7 +187,8 @@ read_member (struct shard *shard, const char *name, JsonNode *node, GError **err
   return FALSE;
 }
 
-/* By offset; an empty tensor comes before the tensor that begins at the same offset. */
+/* Compares tensors by offset. An empty tensor comes before the tensor that begins at the same
+ * offset. */
 static int
 compare_places (gconstpointer a, gconstpointer b)
 {
@@ -201,7 +202,7 @@ compare_places (gconstpointer a, gconstpointer b)
   return strcmp (s->name, t->name);
 }
 
-/* Sorts the entries by offset and checks that each byte of the data belongs to exactly one. */
+/* Sorts the entries by offset and checks that each byte of the data belongs to one entry. */
 static gboolean
 check_places (struct shard *shard, GError **error)
 {
@@ -306,7 +307,8 @@ open_single (weft_safetensors *file, GError **error)
   return TRUE;
 }
 
-/* Opens a shard beside the index, once; `opened` maps names to shards that `file` owns. */
+/* Returns a shard in the folder of the index; opens the shard at the first call. `opened` maps
+ * names to shards that `file` owns. */
 static struct shard *
 shard_beside (weft_safetensors *file, GHashTable *opened, const char *name, GError **error)
 {
@@ -324,7 +326,7 @@ shard_beside (weft_safetensors *file, GHashTable *opened, const char *name, GErr
   return shard;
 }
 
-/* One member of weight_map: tensor name -> shard file in the folder of the index. */
+/* Adds one member of weight_map: a tensor name and the shard file in the folder of the index. */
 static gboolean
 add_indexed (weft_safetensors *file, GHashTable *opened, const char *name, JsonNode *node,
              GError **error)
@@ -391,7 +393,8 @@ open_index (weft_safetensors *file, GError **error)
   return FALSE;
 }
 
-/* Resolves a folder to the index or the file in it. */
+/* The path to open: for a folder its index or its file, else `path` itself. The caller frees the
+ * path. */
 static char *
 find_file (const char *path)
 {
@@ -486,7 +489,7 @@ half_float (uint16_t h)
   return h >> 15 ? -f : f;
 }
 
-/* Data may lie on any address: elements are copied out. */
+/* Converts n elements to floats. Elements are copied one by one, because data may be unaligned. */
 #define CONVERT(name, type, value)                                                                 \
   static void convert_##name (const uint8_t *data, uint64_t n, float *out)                         \
   {                                                                                                \

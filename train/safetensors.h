@@ -1,5 +1,5 @@
-/* safetensors.h - the safetensors file format (github.com/huggingface/safetensors, README): u64
- * length of the header, the header as JSON, then the data; little-endian, row-major.
+/* safetensors.h - the safetensors file format (github.com/huggingface/safetensors, README): the
+ * length of the header as u64, the header as JSON, then the data; little-endian, row-major.
  *
  * Opening a file checks sizes, overlaps, holes, duplicate names, and shapes against offsets. Errors
  * name the file, the tensor, the value found and the value wanted. Files are mapped (mapped_file.h)
@@ -57,14 +57,15 @@ weft_tensor_elements (const struct weft_tensor *t)
 
 typedef struct weft_safetensors weft_safetensors;
 
-/* Opens a safetensors file, which lists its tensors in the order of their data; or, if the name
- * ends in .json, the index of a sharded model, which lists the tensors of all shards in the order
- * of the index (tensors of a shard that the index lacks are not listed). For a folder, opens its
- * model.safetensors.index.json or model.safetensors. */
+/* Opens a safetensors file; its tensors are listed in the order of their data. If the name ends in
+ * .json, opens the index of a sharded model; the tensors of all shards are listed in the order of
+ * the index, and tensors that the index lacks are not listed. For a folder, opens the
+ * model.safetensors.index.json or model.safetensors in it. */
 weft_safetensors *weft_safetensors_open (const char *path, GError **error);
 void weft_safetensors_free (weft_safetensors *file);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_safetensors, weft_safetensors_free)
 
+/* The tensors: their number, the i-th of them, or the one with a name (NULL: not in the file). */
 uint32_t weft_safetensors_count (const weft_safetensors *file);
 const struct weft_tensor *weft_safetensors_at (const weft_safetensors *file, uint32_t i);
 const struct weft_tensor *weft_safetensors_find (const weft_safetensors *file, const char *name);
@@ -75,18 +76,18 @@ const char *weft_safetensors_metadata (const weft_safetensors *file, const char 
 /* The mapped bytes of a tensor, of any alignment; valid until the file is closed. */
 const void *weft_safetensors_data (const weft_safetensors *file, const struct weft_tensor *tensor);
 
-/* Converts elements [first, first + n) to floats. F32, F16, BF16 and F64 only; another type is an
- * error (n = 0 checks only the type). */
+/* Converts elements [first, first + n) to floats. Types other than F32, F16, BF16 and F64 are an
+ * error. n = 0 only checks the type. */
 gboolean weft_safetensors_floats (const weft_safetensors *file, const struct weft_tensor *tensor,
                                   uint64_t first, uint64_t n, float *out, GError **error);
 
 /* ---------------------------------------------------------------------- writing */
 
-/* Declare all tensors, then pass their data in the order of declaration, in pieces of any size. The
- * file appears under its name only when weft_safetensors_close() succeeds (temporary name beside
- * it, fsync, rename, fsync of the folder). The data section begins at a multiple of 8 bytes:
- * declare the widest types first to align all tensors. Declaring a name twice, or passing more
- * bytes than declared, is a programming error. */
+/* The caller declares all tensors, then passes their data in the order of declaration, in pieces of
+ * any size. The file appears under its name only when weft_safetensors_close() succeeds (temporary
+ * name in the same folder, fsync, rename, fsync of the folder). The data section begins at a
+ * multiple of 8 bytes: declare the widest types first to align all tensors. Declaring a name twice,
+ * or passing more bytes than declared, is a programming error. */
 typedef struct weft_safetensors_writer weft_safetensors_writer;
 
 weft_safetensors_writer *weft_safetensors_writer_new (const char *path);
@@ -96,8 +97,8 @@ void weft_safetensors_declare_metadata (weft_safetensors_writer *w, const char *
                                         const char *value);
 gboolean weft_safetensors_put (weft_safetensors_writer *w, const void *data, uint64_t bytes,
                                GError **error);
-/* Completes and publishes the file; always frees the writer. Fails if fewer bytes were passed than
- * declared or if an earlier call failed; then no file remains. */
+/* Completes and publishes the file. Always frees the writer. Fails, and leaves no file, if fewer
+ * bytes were passed than declared or if an earlier call failed. */
 gboolean weft_safetensors_close (weft_safetensors_writer *w, GError **error);
-/* Deletes what was written and frees the writer; accepts NULL. */
+/* Deletes the unfinished file and frees the writer, which may be NULL. */
 void weft_safetensors_abandon (weft_safetensors_writer *w);

@@ -1,5 +1,5 @@
-/* Writing. The header is written with the first data, because only then are all tensors
- * declared. */
+/* Writing safetensors files. The header is written at the first call that passes data, when all
+ * tensors are declared. */
 #include "train/safetensors.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
@@ -16,7 +16,7 @@ struct weft_safetensors_writer {
   char *temporary;      /* NULL before the first write */
   int fd;               /* of the temporary file, or -1 */
   GArray *tensors;      /* struct weft_tensor */
-  GHashTable *names;    /* borrowed from `tensors` */
+  GHashTable *names;    /* set of names; the strings are owned by `tensors` */
   GPtrArray *metadata;  /* key, value, key, value, owned */
   uint64_t wanted, put; /* bytes of data declared, and written so far */
   gboolean begun, failed;
@@ -107,7 +107,7 @@ header_json (const weft_safetensors_writer *w)
   return json_to_string (root, FALSE);
 }
 
-/* Length, JSON, and spaces up to a multiple of 8 bytes. */
+/* The header: length, JSON, and spaces up to a multiple of 8 bytes. */
 static GByteArray *
 header_bytes (const weft_safetensors_writer *w)
 {
@@ -152,7 +152,7 @@ check_place (weft_safetensors_writer *w, GError **error)
   return weft_run_error (error, "%s: found a directory, pipe or device, wanted a file", w->path);
 }
 
-/* At the first call: opens the temporary file and writes the header. */
+/* Opens the temporary file and writes the header, at the first call only. */
 static gboolean
 begin (weft_safetensors_writer *w, GError **error)
 {
@@ -190,7 +190,7 @@ weft_safetensors_put (weft_safetensors_writer *w, const void *data, uint64_t byt
   return TRUE;
 }
 
-/* A rename survives a crash only after an fsync of the folder. */
+/* Calls fsync() on the folder: a rename survives a crash of the machine only after that. */
 static gboolean
 sync_folder (const weft_safetensors_writer *w, GError **error)
 {

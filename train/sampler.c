@@ -3,8 +3,8 @@
 #include "core/base/mix.h"
 #include <math.h>
 
-/* Rounds of the Feistel network. Four are enough to be pseudorandom (Luby and Rackoff 1988) for
- * wide halves; short files have halves of few bits and need more. */
+/* Rounds of the Feistel network. Four rounds are pseudorandom if the halves are wide (Luby and
+ * Rackoff 1988). The halves of short files have few bits and need more rounds. */
 #define ROUNDS 8
 
 /* A permutation of [0, 4^half). */
@@ -22,8 +22,8 @@ scramble (uint64_t index, unsigned half, uint64_t key)
   return left << half | right;
 }
 
-/* A permutation of [0, n) by cycle walking: repeat until the result is below n. Fewer than four
- * rounds of scramble() on average, since 4^half < 4 n. */
+/* A permutation of [0, n) by cycle walking: repeats scramble() until the result is below n, which
+ * takes fewer than four calls on average, since 4^half < 4 n. */
 static uint64_t
 permute (uint64_t index, uint64_t n, uint64_t key)
 {

@@ -1,12 +1,12 @@
-/* sampler.h - which tokens a step trains on.
+/* sampler.h - selects the tokens of each step.
  *
  * The token stream is cut into sequences: sequence i starts at token i * seq_length and has
  * seq_length + 1 tokens, the last of which is only a target. The last `eval_share` of the sequences
  * (rounded, but at least one if the share is not 0) are the evaluation split. The others are
  * visited once per epoch, in file order or in a random order that depends on the seed and the
  * epoch. The random order is a keyed permutation of the index (a Feistel network with cycle
- * walking): nothing is stored, and any position can be computed at once. A position is the number
- * of sequences visited so far; a checkpoint keeps only this number. */
+ * walking): nothing is stored, and the sequence at any position is computed directly. A position is
+ * the number of sequences visited before; a checkpoint stores only this number. */
 #pragma once
 #include "train/tokens.h"
 
@@ -31,6 +31,6 @@ uint64_t weft_sampler_sequence (const struct weft_sampler *sampler, uint64_t pos
 gboolean weft_sampler_train (const struct weft_sampler *sampler, uint64_t position, uint32_t n,
                              int32_t *out, GError **error);
 
-/* Reads evaluation sequences in file order; after the last comes the first again. */
+/* Like weft_sampler_train(), but reads evaluation sequences in file order, modulo their number. */
 gboolean weft_sampler_eval (const struct weft_sampler *sampler, uint64_t position, uint32_t n,
                             int32_t *out, GError **error);

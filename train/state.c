@@ -16,11 +16,11 @@ struct stage {
   const weft_program *p;
   uint32_t part;
   uint32_t n_place, n_slice;
-  uint32_t *row;             /* by index in the group */
+  uint32_t *row;             /* row of the executor, by index in the group */
   struct weft_slice **slice; /* [place][n_slice] */
 };
 
-/* Optimizer state of elements [first, first + n) of a stage's part of a tensor, in one row. */
+/* Elements [first, first + n) of a stage's part of a tensor whose optimizer state one row holds. */
 struct piece {
   uint32_t row;
   uint64_t first, n;
@@ -37,19 +37,19 @@ struct copy {
 
 struct tensor {
   struct weft_state_tensor info;
-  GArray *copies;  /* struct copy: all parts, then those on other stages (tied embedding) */
+  GArray *copies;  /* struct copy: all parts, then the copies on other stages (tied embedding) */
   gboolean stale;  /* fp8: masters were written, codes are not yet quantised from them */
   GArray *runs;    /* struct weft_state_run */
   GArray *owners;  /* struct owner */
   GArray *buffers; /* struct buffer, of a tensor without optimizer state; or NULL */
 };
 
-/* A buffer that holds the whole of a tensor that no optimizer updates. */
+/* A buffer with the whole of a tensor that no optimizer updates. */
 struct buffer {
   uint32_t row, buf;
 };
 
-/* The row of the executor that reads of a piece go to. */
+/* The piece from which its elements are read, and the index of its copy. */
 struct owner {
   uint32_t copy;
   struct piece piece;
@@ -137,7 +137,7 @@ add_copy (struct tensor *t, const struct stage *stage, const struct weft_param *
   g_array_append_val (t->copies, copy);
 }
 
-/* Number of parts that a role's dense tensors, and its experts, are cut into. */
+/* Number of parts that the dense tensors (n_experts(): the experts) of a role are split into. */
 static uint32_t
 n_dense (const weft_state *state)
 {
@@ -183,7 +183,7 @@ add_tensor (weft_state *state, const struct stage *stage, const struct weft_para
   g_array_append_val (state->tensors, t);
 }
 
-/* Adds copies on a second stage: head of a tied embedding, second model of two directions. */
+/* Adds copies on a second stage: head of a tied embedding, second copy of a stage (DualPipe). */
 static void
 add_duplicate (weft_state *state, const struct stage *stage, const struct weft_param *param)
 {
@@ -208,7 +208,7 @@ add_stage (weft_state *state, const struct stage *stage, gboolean duplicates)
       (duplicates ? add_duplicate : add_tensor) (state, stage, &stage->p->param[i]);
 }
 
-/* A tensor that no optimizer updates: router bias of experts, amax of fp8 inputs. */
+/* Finds or adds a tensor that no optimizer updates: router bias of experts, amax of fp8 inputs. */
 static struct tensor *
 find_buffer_tensor (weft_state *state, const char *name, const struct weft_buf *buf)
 {
@@ -248,7 +248,7 @@ add_buffers (weft_state *state, uint32_t row)
     }
 }
 
-/* Consecutive tensor rows with the same columns become one run with several lines. */
+/* Adds a run. Consecutive tensor rows with the same columns become one run with several lines. */
 static void
 add_run (struct tensor *t, const struct piece *piece, const struct weft_cut_run *found)
 {
@@ -279,7 +279,7 @@ add_owner (struct tensor *t, uint32_t copy, const struct piece *piece)
   g_array_append_val (t->owners, owner);
 }
 
-/* Replicas hold the same elements: owners alternate by tensor, to spread checkpoint writing. */
+/* Adds an owner for each piece. Replicas take turns by tensor, to spread checkpoint writing. */
 static void
 find_owners (struct tensor *t, uint32_t copy, uint32_t turn)
 {
@@ -297,7 +297,7 @@ find_owners (struct tensor *t, uint32_t copy, uint32_t turn)
   g_assert (reached == elements (copy_at (t, copy)->param));
 }
 
-/* Runs of all parts of a tensor; a tensor that is not optimized has one owner. */
+/* Finds the runs of all parts of a tensor. A tensor that is not optimized has one owner. */
 static void
 find_runs (struct tensor *t, uint32_t turn)
 {
@@ -313,7 +313,7 @@ find_runs (struct tensor *t, uint32_t turn)
     find_owners (t, part, turn);
 }
 
-/* Whether a stage keeps fp32 masters beside weights; fp8 weights do not count. */
+/* Whether a stage has fp32 masters beside its weights, other than those of fp8 weights. */
 static gboolean
 has_master (const struct stage *stage)
 {
@@ -482,8 +482,8 @@ is_fp8 (const struct copy *copy)
   return copy->param->scale != WEFT_NO_BUF;
 }
 
-/* Whether a read or write of this kind goes to the weight: the master of a tensor without master
- * weights is its weight. fp8 weights always have masters. */
+/* Whether this kind is stored in the weight buffer: in a job without master weights, the weight is
+ * also the master. fp8 weights always have masters. */
 static gboolean
 is_weight (const weft_state *state, const struct copy *copy, enum weft_state_kind kind)
 {
@@ -499,8 +499,8 @@ weight_place (const struct copy *copy, uint32_t row, uint64_t first, uint64_t n)
   return (struct place){ row, buf, copy->stage->p->buf[buf].dtype, first, n };
 }
 
-/* The flat-buffer element at which a buffer of a slice begins. A shard buffer holds one slice of
- * its bucket; device weights are whole buckets; other buffers hold the slice alone. */
+/* The element of the flat buffer at which a buffer of a slice begins. A shard buffer has one slice
+ * of its bucket, a device weight buffer the whole bucket, and other buffers only the slice. */
 static uint64_t
 first_in (const weft_program *p, const struct weft_slice *slice, uint32_t buf)
 {
@@ -529,7 +529,7 @@ slice_place (const weft_state *state, const struct copy *copy, const struct piec
                          before + piece->offset + first - piece->first, n };
 }
 
-/* The host copy of the weights, which the CPU optimizer updates. */
+/* The place of elements in the host copy of the weights, which the CPU optimizer updates. */
 static struct place
 host_place (const struct copy *copy, const struct piece *piece, uint64_t first, uint64_t n)
 {
@@ -539,7 +539,7 @@ host_place (const struct copy *copy, const struct piece *piece, uint64_t first, 
                          piece->offset + first - piece->first, n };
 }
 
-/* Whether each rank holds the whole tensor (a view of the flat buffer) and not a slice. */
+/* Whether each rank has the whole part of the tensor (a view of the flat buffer), not a slice. */
 static gboolean
 holds_whole (const weft_state *state, const struct copy *copy, enum weft_state_kind kind)
 {
@@ -565,7 +565,7 @@ weft_state_address (const weft_state *state, uint32_t tensor, uint32_t row)
   return NULL;
 }
 
-/* Reads floats directly into `out`; other types through `raw`, with a conversion. */
+/* Reads elements as floats: fp32 directly into `out`, other types through state->raw. */
 static void
 fetch (weft_state *state, struct place place, float *out)
 {
@@ -618,7 +618,7 @@ walk_new (const struct copy *copy, const struct window *w, uint64_t at, uint64_t
   return walk;
 }
 
-/* The next run inside the window; FALSE at the end. */
+/* Finds the next run inside the window. FALSE: there is none. */
 static gboolean
 next_run (struct walk *walk, const struct window *w, struct weft_cut_run *run)
 {
@@ -635,7 +635,7 @@ next_run (struct walk *walk, const struct window *w, struct weft_cut_run *run)
   return FALSE;
 }
 
-/* Without optimizer state: weight and master are one buffer; moments and gradient are zeros. */
+/* Reads a tensor without optimizer state: weight and master are one buffer, the rest is zero. */
 static void
 read_buffers (weft_state *state, const struct tensor *t, enum weft_state_kind kind, struct window w,
               float *out)
@@ -660,7 +660,7 @@ write_buffers (weft_state *state, const struct tensor *t, enum weft_state_kind k
   }
 }
 
-/* The amax of the fp8 scale, read from a rank of this process or from the gathered masters. */
+/* The amax of an fp8 tensor, read from a rank of this process or from the gathered masters. */
 static float
 largest_magnitude (weft_state *state, uint32_t tensor, const struct copy *copy)
 {
@@ -735,8 +735,8 @@ weft_state_read (weft_state *state, uint32_t tensor, enum weft_state_kind kind, 
     round_to_values (state, tensor, first, n, out);
 }
 
-/* FSDP2 keeps fp32 weights and casts them in the all-gather: they are the masters, and writing
- * rounded weights would only lose bits. */
+/* Whether the weights are rounded from this place in every step: FSDP2 stores only fp32 masters and
+ * casts them in the all-gather. Writing rounded weights there would only lose bits. */
 static gboolean
 is_derived (const weft_state *state, const struct place *place, enum weft_state_kind kind)
 {
@@ -817,7 +817,7 @@ weft_state_write (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
 
 /* ---------------------------------------------------------------------- fp8 weights */
 
-/* Writes the fp8 codes of weights that ranks hold in slices. */
+/* Writes the fp8 codes of weights that are sharded in slices. */
 static void
 write_codes (weft_state *state, const struct copy *copy, const uint8_t *code)
 {

@@ -1,15 +1,15 @@
 /* state.h - the global tensors of a training job: weights, master weights, optimizer state and
  * gradients, independent of how ranks shard them.
  *
- * A tensor is a parameter of the model, "layers.3.qkv.weight", rows x columns, row-major, whatever
- * the strategy. Ranks hold weights whole or in tensor-parallel parts (core/program/cut.h), and
- * optimizer state of these whole or in slices of flat buffers (core/program/segment.h). A tied
- * embedding is one tensor even if two pipeline stages hold a copy. A read takes each element from
- * one rank that owns it; a write sends it to every rank that holds it. Use only between steps.
+ * A tensor is a parameter of the model, "layers.3.qkv.weight", rows x columns, row-major, with
+ * every strategy. Ranks have weights whole or in tensor-parallel parts (core/program/cut.h), and
+ * the optimizer state of these parts whole or in slices of flat buffers (core/program/segment.h). A
+ * tied embedding is one tensor even if two pipeline stages have a copy. A read copies each element
+ * from one rank that owns the element; a write copies it to every rank that has a copy. The state
+ * must be used only between steps.
  *
  * In a job of several processes, a read returns zeros for elements that ranks of other processes
- * own, and a write skips ranks of other processes; weft_processes_merge_floats() merges the
- * blocks. */
+ * own; weft_processes_merge_floats() merges the blocks. A write skips ranks of other processes. */
 #pragma once
 #include "core/exec/exec.h"
 
@@ -29,8 +29,9 @@ struct weft_state_tensor {
   uint64_t rows, columns;
   gboolean decay;
   enum weft_dtype dtype; /* type of the weight that kernels read */
-  gboolean fp8_recipe; /* state of the fp8 recipe (largest magnitudes), not a parameter: 0 after
-                     * loading a checkpoint without it, ignored when this job has none */
+  gboolean fp8_recipe; /* the tensor is state of the fp8 recipe (largest magnitudes), not a
+                     * parameter: 0 after loading a checkpoint without this tensor; ignored in a
+                     * checkpoint if this job does not have it */
 };
 
 typedef struct weft_state weft_state;
@@ -41,44 +42,48 @@ weft_state *weft_state_new (weft_exec *x);
 void weft_state_free (weft_state *state);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_state, weft_state_free)
 
-/* The connection to the other processes of the job, or NULL; whether a row of the executor (a rank)
- * belongs to this process. */
+/* The connection to the other processes of the job; NULL in a job of one process. */
 struct weft_rendezvous *weft_state_peers (const weft_state *state);
+
+/* Whether a row of the executor (a rank) belongs to this process. */
 gboolean weft_state_has (const weft_state *state, uint32_t row);
 
-/* Model order: embeddings, layers, final norm, head. */
+/* The tensors in model order: embeddings, layers, final norm, head. */
 uint32_t weft_state_count (const weft_state *state);
 const struct weft_state_tensor *weft_state_at (const weft_state *state, uint32_t tensor);
 
 /* The training precision: the type of all weights that are not fp8. */
 enum weft_dtype weft_state_dtype (const weft_state *state);
 
-/* Reads elements [first, first + n) of a tensor as floats (bf16 weights convert exactly). */
+/* Reads elements [first, first + n) of a tensor as floats. 16-bit weights convert exactly; fp8
+ * weights are the values of their codes. */
 void weft_state_read (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
                       uint64_t first, uint64_t n, float *out);
-/* Address of a tensor in the form kernels read, valid while the executor is open. NULL if the row
- * holds no whole copy of it, or holds fp8 codes. */
+/* Address of a tensor as kernels read it, valid while the executor is open. NULL if the row has no
+ * whole copy of the tensor, or has fp8 codes. */
 void *weft_state_address (const weft_state *state, uint32_t tensor, uint32_t row);
 
-/* Weights are rounded to their type. Writing the master of a tensor without master weights writes
- * its weight. fp8 weights are computed from their masters: write the masters, then call
- * weft_state_quantise() before the next step. */
+/* Writes elements [first, first + n) of a tensor. Weights are rounded to their type. Writing the
+ * master of a tensor without master weights writes the weight. fp8 weights are computed from their
+ * masters: write the masters, then call weft_state_quantise() before the next step. */
 void weft_state_write (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
                        uint64_t first, uint64_t n, const float *in);
 
-/* Quantises the fp8 weights whose masters were written. All processes must call it, because each
- * holds only some of the masters. */
+/* Quantises the fp8 weights whose masters were written. All processes must call this function,
+ * because each process has only some of the masters. */
 gboolean weft_state_quantise (weft_state *state, GError **error);
 
-/* For an fp8 tensor: all-gathers the masters over the processes, so that reads return the whole
+/* All-gathers the masters of an fp8 tensor over the processes, so that reads return the whole
  * tensor until another tensor is gathered or weft_state_drop_gathered() is called. All processes
- * must call it. Does nothing for other tensors. */
+ * must call this function. It does nothing for other tensors. */
 gboolean weft_state_gather (weft_state *state, uint32_t tensor, GError **error);
+
+/* Frees the gathered masters. */
 void weft_state_drop_gathered (weft_state *state);
 
-/* Ownership of elements, the same for all kinds: the runs of all rows together are the whole
- * tensor, without overlap. A run is `lines` times n elements; each line begins one tensor row after
- * the line before it. */
+/* Elements that a row of the executor owns, the same for all kinds. The runs of all rows together
+ * are the whole tensor, without overlap. A run has `lines` lines of n elements; each line begins
+ * one tensor row after the previous line. */
 struct weft_state_run {
   uint32_t row;
   uint64_t first, n, lines;
@@ -86,9 +91,9 @@ struct weft_state_run {
 const struct weft_state_run *weft_state_runs (const weft_state *state, uint32_t tensor,
                                               uint32_t *n_runs);
 
-/* Initial weights, the same for every strategy: each element depends only on (seed, tensor,
- * element). Normal with standard deviation 0.02, divided by sqrt (2 layers) for projections that
- * add to the residual stream; ones for norms, zeros for biases (GPT-2; Megatron-Core
- * init_method_normal and scaled_init_method_normal). In a job of several processes, call
- * weft_state_quantise() afterwards. */
+/* Sets the initial weights and zero moments, the same for every strategy: each element depends only
+ * on (seed, tensor, element). Matrices are normal with standard deviation 0.02, divided by
+ * sqrt (2 layers) for projections that add to the residual stream; norms are ones, biases zeros
+ * (GPT-2; Megatron-Core init_method_normal and scaled_init_method_normal). In a job of several
+ * processes, call weft_state_quantise() afterwards. */
 void weft_state_init (weft_state *state, uint64_t seed);

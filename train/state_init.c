@@ -1,4 +1,5 @@
-/* Initial weights from a counter-based generator: elements can be drawn in any order. */
+/* Initial weights from a counter-based random generator, so that elements can be drawn in any
+ * order. */
 #include "core/base/mix.h"
 #include "kernels/normals.h"
 #include "train/state.h"
@@ -9,7 +10,7 @@
 #define DEVIATION 0.02
 
 #define BLOCK (1u << 22) /* elements drawn and written at once */
-#define SHARE (1u << 16) /* at least this many of them per thread */
+#define SHARE (1u << 16) /* fewest elements per thread */
 #define MOST_THREADS 32u
 
 /* Hash of the tensor name, mixed with the seed. */
@@ -23,7 +24,7 @@ key_of (uint64_t seed, const char *name)
   return weft_mix_bits (weft_mix (seed) ^ hash);
 }
 
-/* A range of elements for one thread; it begins at an even element. */
+/* A range of elements for one thread, which begins at an even element. */
 struct draw {
   struct weft_normals normals;
   float *out;
@@ -38,7 +39,8 @@ draw_stretch (void *data)
   return NULL;
 }
 
-/* Uses one thread per processor: billions of logarithms would take minutes on one. */
+/* Draws the elements with one thread per processor: billions of logarithms would take minutes in
+ * one thread. */
 static void
 draw_block (const struct weft_normals *all, float *out)
 {
@@ -63,14 +65,15 @@ draw_block (const struct weft_normals *all, float *out)
       g_thread_join (thread[t]);
 }
 
-/* Projections that add to the residual stream, those of experts and shared experts included. */
+/* Whether a tensor is a projection that adds to the residual stream, of an expert or shared expert
+ * too. */
 static gboolean
 is_residual (const struct weft_state_tensor *t)
 {
   return g_str_equal (t->param, "proj.weight") || g_str_has_suffix (t->param, "fc2.weight");
 }
 
-/* Standard deviation of a matrix; 0 for a vector, which is filled with `value`. */
+/* Standard deviation of a matrix; 0 for a vector, which is filled with *value. */
 static double
 deviation_of (const struct weft_state_tensor *t, int64_t layers, float *value)
 {

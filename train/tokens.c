@@ -9,7 +9,8 @@
 
 /* ------------------------------------------------------------------------ types */
 
-/* `copy` stops at the first id outside [0, limit) and returns how many it wrote. */
+/* at_TYPE() reads one id. copy_TYPE() copies n ids, stops at the first id outside [0, limit) and
+ * returns the number of ids copied. */
 #define TYPE_FUNCTIONS(constant, c_type)                                                           \
   static int64_t at_##c_type (const uint8_t *from)                                                 \
   {                                                                                                \
@@ -69,7 +70,7 @@ place (const weft_tokens *tokens, unsigned run, uint64_t token)
   return data + r->offset + (token - r->first) * types[tokens->type].bytes;
 }
 
-/* Index of the run that holds a token of the stream. */
+/* Index of the run that contains a token of the stream. */
 static unsigned
 find_run (const weft_tokens *tokens, uint64_t token)
 {
@@ -118,7 +119,7 @@ take_rest (weft_tokens *tokens, enum weft_token_type type, uint64_t header)
   weft_tokens_append (tokens, header, bytes / types[type].bytes);
 }
 
-/* 256 int32: magic number, version, number of tokens, zeros. */
+/* Bytes of the llm.c header: 256 int32 (magic number, version, number of tokens, zeros). */
 #define LLMC_HEADER 1024
 
 static const struct llmc_kind {
@@ -217,7 +218,7 @@ take_text (weft_tokens *tokens, GError **error)
   return TRUE;
 }
 
-/* Formats in the order they are tried; the first match wins. */
+/* Formats in the order in which they are tried. The first format that claims the file is used. */
 static const struct {
   const char *word;
   gboolean (*claims) (const weft_tokens *tokens);
@@ -247,8 +248,8 @@ is_regular (const char *path)
   return g_file_test (path, G_FILE_TEST_IS_REGULAR);
 }
 
-/* The Megatron index for a path: the path itself, or FILE.idx for FILE.bin or FILE, if it exists.
- * Else NULL. */
+/* The path of the Megatron index: a path that ends in .idx is the index itself; else FILE.idx for
+ * FILE.bin or FILE, or NULL if FILE.idx does not exist. The caller frees the path. */
 static char *
 find_index (const char *path)
 {
@@ -331,7 +332,7 @@ weft_tokens_format (const weft_tokens *tokens)
   return tokens->format;
 }
 
-/* Lowest byte first. */
+/* Hashes the 8 bytes of a word, lowest byte first. */
 static uint64_t
 hash_word (uint64_t hash, uint64_t word)
 {

@@ -1,6 +1,6 @@
 /* tokens.h - token files, mapped into memory and read as one long stream.
  *
- *   text      any file in none of the formats below: each byte is a token
+ *   text      any file that has none of the formats below: each byte is a token
  *   nanoGPT   headerless uint16: a .bin file without a magic number; an odd size is refused
  *             (nanoGPT data/openwebtext/prepare.py)
  *   llm.c     256 int32 of header: 20240520, version 1, count, then uint16; or 20240801, version 7,
@@ -10,9 +10,10 @@
  *             datasets/indexed_dataset.py)
  *
  * The format is detected by content (magic numbers), then by name. A file that is malformed or has
- * no tokens is refused: the error gives the file, the value found and the value wanted. Ids are
- * checked against the vocabulary when they are read; text is refused at once for a vocabulary below
- * 256. Files are mapped (mapped_file.h) and must keep their size while they are open. */
+ * no tokens is refused: the error contains the file, the value found and the value wanted. Ids are
+ * checked against the vocabulary when they are read; text is refused on opening if the vocabulary
+ * is smaller than 256. Files are mapped (mapped_file.h) and must keep their size while they are
+ * open. */
 #pragma once
 #include <glib.h>
 #include <stdint.h>
@@ -27,10 +28,11 @@ uint64_t weft_tokens_count (const weft_tokens *tokens);
 const char *weft_tokens_format (const weft_tokens *tokens); /* "text", "nanoGPT", "llm.c", ... */
 const char *weft_tokens_path (const weft_tokens *tokens);   /* the path that the caller passed */
 
-/* A hash of the size and of tokens sampled over the whole file, independent of the format, to
- * detect that a resumed run reads other data. Never 0. */
+/* A hash of the number of tokens and of tokens sampled over the whole file. The hash does not
+ * depend on the format and is never 0. It detects that a resumed run reads other data. */
 uint64_t weft_tokens_fingerprint (const weft_tokens *tokens);
 
-/* Reads ids [first, first + n). The error names the token that is outside the vocabulary. */
+/* Reads the ids of tokens [first, first + n). An id outside the vocabulary is an error that names
+ * the token. */
 gboolean weft_tokens_read (const weft_tokens *tokens, uint64_t first, uint64_t n, int32_t *out,
                            GError **error);

@@ -1,5 +1,5 @@
-/* tokens_layout.h - where the tokens of an open file lie in the mapped memory: runs of one integer
- * type. Private to tokens.c and the format readers. */
+/* tokens_layout.h - the places of tokens in a mapped file: runs of one integer type. Private to
+ * tokens.c and the format readers. */
 #pragma once
 #include "train/tokens.h"
 
@@ -7,7 +7,7 @@
 #error "token files are little-endian and are read as they lie"
 #endif
 
-/* constant of a type, its type in C */
+/* constant, type in C */
 #define WEFT_TOKEN_TYPE_LIST(X)                                                                    \
   X (WEFT_TOKEN_U8, uint8_t)                                                                       \
   X (WEFT_TOKEN_I16, int16_t)                                                                      \
@@ -24,7 +24,7 @@ enum weft_token_type {
 /* Tokens that are contiguous in the file, up to the next run or the end of the stream. */
 struct weft_token_run {
   uint64_t first;  /* index in the stream of the run's first token */
-  uint64_t offset; /* bytes from the start of the file; of any alignment */
+  uint64_t offset; /* bytes from the start of the file, not necessarily aligned */
 };
 
 struct weft_tokens {
@@ -39,11 +39,14 @@ struct weft_tokens {
 
 unsigned weft_token_bytes (enum weft_token_type type);
 
-/* Appends n tokens at `offset` to the stream; extends the last run if they continue it. */
+/* Appends n tokens at byte `offset` of the file to the stream. Extends the last run if the tokens
+ * directly follow it. */
 void weft_tokens_append (weft_tokens *tokens, uint64_t offset, uint64_t n);
 
-/* tokens_megatron.c: whether a file begins with the magic number of an index; reads an index, whose
- * path must end in .idx. */
+/* Whether a file begins with the magic number of a Megatron index. */
 gboolean weft_tokens_is_index (GMappedFile *file);
+
+/* Maps FILE.bin and appends its sequences in the order of the Megatron index `path`, which must end
+ * in .idx. */
 gboolean weft_tokens_take_index (weft_tokens *tokens, const char *path, GMappedFile *index,
                                  GError **error);

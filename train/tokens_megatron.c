@@ -21,10 +21,10 @@ struct index {
   uint64_t bytes, sequences, documents;
 };
 
-/* By type code: class DType of indexed_dataset.py. */
+/* Element types by type code (class DType of indexed_dataset.py). */
 static const struct {
   const char *word;
-  gboolean tokens; /* may hold token ids */
+  gboolean tokens; /* whether the type may be that of token ids */
   enum weft_token_type type;
 } dtypes[] = {
   [1] = { "uint8", TRUE, WEFT_TOKEN_U8 },
@@ -83,7 +83,8 @@ check_type (const struct index *index, enum weft_token_type *type, GError **erro
   return TRUE;
 }
 
-/* Compares by division: the counts are not trusted and could overflow. */
+/* Checks the size of the index. Sizes are compared by division: the counts are not trusted, and
+ * products could overflow. */
 static gboolean
 check_size (const struct index *index, GError **error)
 {
@@ -134,7 +135,7 @@ read_header (struct index *index, GMappedFile *file, enum weft_token_type *type,
   return check_type (index, type, error) && check_size (index, error) && check_modes (index, error);
 }
 
-/* Appends the sequences one by one; a sequence outside the .bin file is an error. */
+/* Appends the sequences one by one. A sequence outside the .bin file is an error. */
 static gboolean
 append_sequences (weft_tokens *tokens, const struct index *index, GError **error)
 {

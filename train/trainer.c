@@ -31,7 +31,7 @@ struct trainer {
   double final_loss;
   weft_timeline *timeline; /* of the newest step */
   const sigset_t *watched;
-  gboolean interrupted, stop; /* stop: some process was asked to stop, agreed on by all */
+  gboolean interrupted, stop; /* stop: a process received a signal; the same in all processes */
 };
 
 static struct weft_rendezvous *
@@ -93,7 +93,7 @@ watch_signals (sigset_t *watched, sigset_t *before)
   pthread_sigmask (SIG_BLOCK, watched, before);
 }
 
-/* Consumes a pending signal. */
+/* Whether a watched signal is pending. Consumes the signal. */
 static gboolean
 was_signalled (const sigset_t *watched)
 {
@@ -101,7 +101,8 @@ was_signalled (const sigset_t *watched)
   return sigtimedwait (watched, NULL, &at_once) > 0;
 }
 
-/* Consumes further pending signals before it restores the mask: the run already stops. */
+/* Consumes pending signals, then restores the signal mask. These signals asked for a stop, and the
+ * run has already stopped. */
 static void
 unwatch_signals (const sigset_t *watched, const sigset_t *before)
 {
@@ -239,7 +240,8 @@ fill_weights (struct trainer *t, GError **error)
 
 /* ---------------------------------------------------------------------- saving */
 
-/* Weights that are not finite are not saved: keep-last would delete good checkpoints. */
+/* Saves a checkpoint unless this step is already saved. Weights that are not finite are not saved:
+ * deleting old checkpoints would then leave only bad ones. */
 static gboolean
 save (struct trainer *t, GError **error)
 {
@@ -258,8 +260,9 @@ save (struct trainer *t, GError **error)
   return TRUE;
 }
 
-/* After an unreadable token: saves the weights learned so far, unless other processes hold some of
- * them (their data may have been readable). Always returns FALSE. */
+/* Saves the weights learned so far after an unreadable token. A job of several processes does not
+ * save: all of them would have to take part, and the others may have read their tokens. Always
+ * returns FALSE. */
 static gboolean
 save_before_failing (struct trainer *t)
 {
@@ -305,7 +308,7 @@ report_step (const struct trainer *t, const struct weft_metrics *m, double secon
   t->sink->line (t->sink->user, &line);
 }
 
-/* check_for_large_grads: a message only, the run continues. */
+/* Prints a message for the knob check_for_large_grads; the run continues. */
 static void
 report_large (const struct trainer *t, uint32_t buckets)
 {
@@ -318,7 +321,8 @@ report_large (const struct trainer *t, uint32_t buckets)
   t->sink->say (t->sink->user, message);
 }
 
-/* `answered`: the next step uses a smaller loss scale. */
+/* Counts consecutive bad steps and fails after WEFT_TRAINER_MOST_SKIPS of them. `answered`: whether
+ * the loss scale could still fall; a skipped step is not bad then. */
 static gboolean
 check_progress (struct trainer *t, const struct weft_metrics *m, gboolean answered, GError **error)
 {
@@ -334,8 +338,8 @@ check_progress (struct trainer *t, const struct weft_metrics *m, gboolean answer
                          t->progress.step, WEFT_TRAINER_MOST_SKIPS, m->loss);
 }
 
-/* Merges loss and norm of the newest step or evaluation over all processes, and whether one must
- * stop. */
+/* Merges the metrics of the newest step or evaluation over all processes. If any process received a
+ * signal, sets t->stop in all of them. `seconds`: time limit for the other processes; 0: none. */
 static gboolean
 agree (struct trainer *t, const char *what, double seconds, struct weft_metrics *out,
        GError **error)
@@ -351,7 +355,8 @@ agree (struct trainer *t, const char *what, double seconds, struct weft_metrics 
   return TRUE;
 }
 
-/* Adam's step counts updates; the learning rate schedule counts steps. */
+/* Runs one step. The step number of Adam's bias correction does not count skipped steps; that of
+ * the learning rate schedule does. */
 static gboolean
 run_step (struct trainer *t, GError **error)
 {
@@ -394,8 +399,8 @@ evaluate_batch (struct trainer *t, uint64_t batch, double *loss, GError **error)
   return TRUE;
 }
 
-/* Evaluates the same sequences each time, each once (unless one batch has more sequences than the
- * split). */
+/* Every evaluation reads the same sequences, each of them once. If one global batch has more
+ * sequences than the evaluation split, sequences are repeated. */
 static gboolean
 evaluate (struct trainer *t, GError **error)
 {
@@ -447,7 +452,8 @@ after_step (struct trainer *t, gboolean first, GError **error)
   return !is_due (t, o->save_interval) || save (t, error);
 }
 
-/* A single process polls for signals itself; several agree in agree(). */
+/* Whether the run must stop because of a signal. A single process polls here; several processes
+ * merge their signals in agree(), so that all stop after the same step. */
 static gboolean
 must_stop (struct trainer *t)
 {
@@ -460,7 +466,7 @@ loop (struct trainer *t, GError **error)
   const uint64_t first = t->progress.step + 1;
   struct weft_metrics none;
 
-  /* processes may load for different times */
+  /* no time limit: one process may load for much longer than another */
   if (!agree (t, "the state after step", 0, &none, error))
     return FALSE;
 
@@ -477,7 +483,8 @@ loop (struct trainer *t, GError **error)
   return TRUE;
 }
 
-/* Exports weights even if the checkpoint could not be written. */
+/* Saves a last checkpoint and, unless the run was interrupted, exports the weights, even if the
+ * checkpoint could not be written. */
 static gboolean
 finish (struct trainer *t, GError **error)
 {
@@ -495,8 +502,8 @@ finish (struct trainer *t, GError **error)
 
 /* ---------------------------------------------------------------------- result */
 
-/* Reports what the timeline lacks: a remark about its times, kernels that belong to no op, lost
- * records. */
+/* Reports the limits of a timeline: a remark about its times, kernels that belong to no op, and the
+ * number of lost records. */
 static void
 report_times (const struct trainer *t, const weft_timeline *timeline)
 {
@@ -513,7 +520,7 @@ report_times (const struct trainer *t, const weft_timeline *timeline)
          timeline->lost);
 }
 
-/* Gathers the timeline of the newest step, if times were asked for. */
+/* Gathers the timeline of the newest step from all processes if the options ask for times. */
 static gboolean
 gather_times (struct trainer *t, GError **error)
 {
@@ -603,7 +610,7 @@ print_nothing (void *user, const struct weft_trainer_line *line)
   (void) user, (void) line;
 }
 
-/* Only the process of rank 0 prints; errors are returned in every process. */
+/* The sink of this process: `sink` in the process of rank 0, else a sink that prints nothing. */
 static const struct weft_trainer_sink *
 sink_of (const struct weft_trainer_options *o, const struct weft_trainer_sink *sink)
 {

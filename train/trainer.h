@@ -4,21 +4,22 @@
 
 struct weft_trainer_options {
   const char *data;                                     /* token file (tokens.h) */
-  uint64_t steps;                                       /* optimizer steps in all */
+  uint64_t steps;                                       /* optimizer steps of the whole run,
+                                                         * including those before a resume */
   uint64_t seed;
   gboolean seed_given; /* the user gave the seed: a loaded checkpoint must have the same */
-  double lr, min_lr;                                    /* peak, and the end of the cosine */
+  double lr, min_lr;                                    /* peak and final learning rate */
   double beta1, beta2, epsilon, weight_decay;
   uint64_t warmup, decay_steps; /* steps at which lr is reached; at which min_lr is reached */
-  double eval_share; /* share of the sequences, taken from the end of the file */
-  uint64_t eval_interval, eval_batches;                 /* interval 0: no evaluation; at most this
-                                                         * many global batches per evaluation */
+  double eval_share; /* share of the sequences held out for evaluation, at the end of the file */
+  uint64_t eval_interval, eval_batches;                 /* steps between evaluations (0: none); most
+                                                         * global batches per evaluation */
   gboolean shuffle;
   const char *save, *load;                              /* checkpoint directories, or NULL */
   uint64_t save_interval;
-  uint32_t keep;
+  uint32_t keep; /* newest checkpoints to keep; 0: all */
   const char *init_safetensors, *export_safetensors, *dump_gradients; /* paths, or NULL */
-  struct weft_exec_options exec;                        /* the trainer sets its `control` */
+  struct weft_exec_options exec;                        /* exec.control is set by the trainer */
 };
 
 /* ------------------------------------------------------------------- learning_rate.c */
@@ -38,11 +39,11 @@ uint64_t weft_trainer_default_decay_steps (uint64_t parameters, uint64_t tokens_
 
 /* ---------------------------------------------------------------------- the loop */
 
-/* The loop stops with an error after this many steps in a row that skipped the update or had a loss
- * that is not finite; steps after which a dynamic loss scale falls do not count. A gradient that is
- * not finite makes the gradient norm not finite, and the update is skipped. With clip_grad 0 no
- * norm is computed: the update spoils weights and moments, every later loss is not finite, and no
- * further checkpoint is saved. */
+/* The loop stops with an error after this many consecutive bad steps. A bad step skipped the update
+ * or had a loss that is not finite; a skipped step is not counted while a dynamic loss scale can
+ * fall further. A gradient that is not finite makes the gradient norm not finite, and the update is
+ * skipped. With clip_grad 0 no norm is computed: the update spoils weights and moments, every later
+ * loss is not finite, and no further checkpoint is saved. */
 #define WEFT_TRAINER_MOST_SKIPS 10
 
 struct weft_trainer_line {
@@ -51,7 +52,7 @@ struct weft_trainer_line {
   double loss_scale;  /* 0: the loss is not scaled */
   uint64_t peak_bytes;
   gboolean skipped;   /* the update was skipped: the gradient norm was not finite */
-  gboolean evaluated; /* loss of the evaluation split; seconds, norm and the like are not set */
+  gboolean evaluated; /* the line reports an evaluation: only step, steps and loss are set */
 };
 
 struct weft_trainer_result {
@@ -59,7 +60,7 @@ struct weft_trainer_result {
   double final_loss;       /* NaN if no step was run */
   uint32_t n_roles;
   uint64_t *planned, *allocated; /* device bytes per role; the caller frees them */
-  gboolean interrupted; /* by SIGTERM or SIGINT; a checkpoint was saved if there is a directory */
+  gboolean interrupted; /* stopped by SIGTERM or SIGINT; a checkpoint was saved if `save` is set */
   weft_timeline *timeline;       /* of the last step, or NULL; owned by the caller */
 };
 void weft_trainer_result_clear (struct weft_trainer_result *result);

@@ -1,4 +1,5 @@
-/* The words of state.h in a file of their own: the manifest parser needs them without the state. */
+/* The words of enum weft_state_kind. They have a file of their own, because the manifest parser
+ * needs them without the code of the state. */
 #include "train/state.h"
 
 const char *const weft_state_kind_words[] = { WEFT_STATE_KIND_LIST (WEFT_WORD_TEXT) NULL };

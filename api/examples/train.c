@@ -3,7 +3,8 @@
  *     cc train.c $(pkg-config --cflags --libs weft) -o train
  *     ./train README.md 20 --model gpt2-nano --gpus 2 --global-batch-size 8
  *
- * The words after FILE and STEPS are flags of `weft train`; the results are the same numbers. */
+ * The words after FILE and STEPS are flags of `weft train`; with the same flags,
+ * `weft train` prints the same numbers. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <weft/weft.h>
@@ -17,14 +18,14 @@ fail (const weft_error *error)
   return error->status;
 }
 
-/* The microbatches of one step: all but the last only accumulate their gradients. */
+/* Runs the microbatches of one step; all but the last only accumulate their gradients. */
 static bool
 accumulate (weft_module *module, const weft_job_facts *job, weft_batches *batches, int32_t *tokens,
             weft_error *error)
 {
   uint64_t position = weft_module_steps (module) * job->global_batch_size;
 
-  if (job->stages > 1) /* the schedule of a pipeline is one call */
+  if (job->stages > 1) /* one call runs the whole pipeline schedule */
     return weft_batches_read (batches, position, tokens, error) &&
            weft_module_forward_backward (module, tokens, error);
   for (uint32_t micro = 0; micro < job->microbatches; micro++) {

@@ -7,9 +7,9 @@
 
 #define MOST_BYTES (4 << 20)
 
-/* Results of one pass over the text.  GKeyFile knows the grammar of names and escapes, but
- * neither lines nor repetitions, and takes "# comment" only on a line of its own: the scanner finds
- * those and hands GKeyFile the same entries without comments. */
+/* Results of one pass over the text.  GKeyFile parses names and escapes, but reports neither line
+ * numbers nor duplicate keys, and accepts "# comment" only on a line of its own.  The scanner
+ * therefore records lines, refuses duplicates and removes comments; GKeyFile parses the rest. */
 struct scan {
   weft_conf *conf;
   GArray *entry;
@@ -32,7 +32,7 @@ is_blank (char c)
   return c == ' ' || c == '\t';
 }
 
-/* Ends the line before a comment: a hash at its start or after a blank. */
+/* Cuts the line at a comment: at a hash that begins the line or follows a blank. */
 static void
 cut_comment (char *line)
 {
@@ -72,7 +72,7 @@ remember (struct scan *scan, const char *key, GError **error)
   return blame_line (scan, error);
 }
 
-/* Whether a value ends in an odd number of backslashes: the last one would escape nothing. */
+/* Whether a value ends in an odd number of backslashes: the last backslash escapes nothing. */
 static gboolean
 ends_in_escape (const char *value)
 {
@@ -134,7 +134,7 @@ scan_lines (struct scan *scan, const char *text, GError **error)
   return TRUE;
 }
 
-/* The values, with GKeyFile's escapes (\s \n \t \r \\) undone. */
+/* Stores the value of every entry; GKeyFile replaces the escapes \s \n \t \r \\. */
 static gboolean
 read_values (struct scan *scan, GError **error)
 {

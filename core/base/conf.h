@@ -14,10 +14,12 @@ struct weft_conf_entry {
 typedef struct weft_conf {
   char *name;                    /* file name for messages */
   unsigned n_entry;
-  struct weft_conf_entry *entry; /* in file order */
+  struct weft_conf_entry *entry; /* n_entry entries, in file order */
   GStringChunk *strings;
 } weft_conf;
 
+/* Reads a file, or parses a text of `length` bytes (-1: up to its NUL) that messages call `name`.
+ * NULL and an error if the input is bad. */
 weft_conf *weft_conf_load (const char *path, GError **error);
 weft_conf *weft_conf_parse (const char *text, gssize length, const char *name, GError **error);
 void weft_conf_free (weft_conf *conf);
@@ -27,9 +29,9 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_conf, weft_conf_free)
 gboolean weft_conf_blame (const weft_conf *conf, const struct weft_conf_entry *entry,
                           GError **error);
 
-/* The path of a bundled file: `folder`/NAME + `suffix` where NAME matches ignoring case, dashes,
- * dots and underscores; a name with a slash or the suffix is a path.  The error suggests the
- * nearest name. */
+/* The path of a file; caller frees.  A name with a slash or with `suffix` is a path.  Any other
+ * name is that of a bundled file of `folder`; case, dashes, dots and underscores are ignored.  The
+ * error for an unknown name suggests the nearest name. */
 char *weft_data_find (const char *folder, const char *name, const char *suffix, GError **error);
 
 /* Names of the bundled files of a folder, without suffix, sorted; free with g_strfreev(). */

@@ -11,10 +11,10 @@
 struct reader {
   weft_csv *csv;
   const char *at, *end;
-  unsigned line; /* of `at` */
+  unsigned line; /* line number of `at` */
   GPtrArray *cell;
   GArray *line_of_row;
-  GString *text; /* of the cell being read */
+  GString *text; /* text of the cell being read */
 };
 
 static gboolean
@@ -24,7 +24,7 @@ blame_line (const struct reader *r, unsigned line, GError **error)
   return FALSE;
 }
 
-/* Length of the line end at `at`, or 0. */
+/* Bytes of the line end at `at`: 1 for LF, 2 for CR LF, 0 if the line does not end here. */
 static unsigned
 line_end (const struct reader *r)
 {
@@ -83,7 +83,7 @@ read_cell (struct reader *r, GError **error)
   return TRUE;
 }
 
-/* The cells of one row, and the end of its line. */
+/* Reads one row with its line end; stores the number of its cells in `n`. */
 static gboolean
 read_row (struct reader *r, unsigned *n, GError **error)
 {

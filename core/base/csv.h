@@ -15,6 +15,8 @@ typedef struct weft_csv {
   GStringChunk *strings;
 } weft_csv;
 
+/* Reads a file, or parses a text of `length` bytes (-1: up to its NUL) that messages call `name`.
+ * NULL and an error if the input is bad. */
 weft_csv *weft_csv_load (const char *path, GError **error);
 weft_csv *weft_csv_parse (const char *text, gssize length, const char *name, GError **error);
 void weft_csv_free (weft_csv *csv);

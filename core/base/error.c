@@ -1,7 +1,7 @@
 #include "core/base/error.h"
 #include <string.h>
 
-/* Cuts a message: it may quote the text of a whole file. */
+/* Longest message, in bytes.  A longer one is cut, since it may quote a whole file. */
 #define MOST_MESSAGE 4000
 
 GQuark

@@ -1,7 +1,7 @@
 /* error.h - the error domain of Weft, and the exit status of each code.
  *
  * A function that can fail returns a bool or NULL and takes a GError ** last.  Broken invariants
- * are g_assert; out of memory aborts (GLib's rule).  A message says what was found and what was
+ * abort (invariant.h); out of memory aborts (GLib's rule).  A message says what was found and what was
  * expected, with the name the user typed; very long messages are cut. */
 #pragma once
 #include <glib.h>
@@ -11,7 +11,8 @@
   X (WEFT_ERROR_RUN, 1, "run-time error")                                          \
   X (WEFT_ERROR_INPUT, 2, "usage or bad input")                                                    \
   X (WEFT_ERROR_NO, 3, "the answer is no: does not fit, or exceeds a limit")                 \
-  X (WEFT_ERROR_INFEASIBLE, 4, "no feasible strategy")
+  X (WEFT_ERROR_INFEASIBLE, 4, "no feasible strategy")                                             \
+  X (WEFT_ERROR_BUG, 70, "an internal check failed: a bug in Weft")
 
 enum weft_error {
 #define WEFT_ERROR_ROW(id, status, doc) id,

@@ -4,7 +4,7 @@
 
 #define N_DIGIT (WEFT_EXACT_WORDS - 1)
 
-/* Carries: every word but the highest back into [0, 2^32). */
+/* Propagates carries: afterwards every word but the highest is in [0, 2^32). */
 static void
 settle (int64_t *sum)
 {
@@ -15,7 +15,8 @@ settle (int64_t *sum)
   }
 }
 
-/* A double is an integer of 53 bits times 2^shift: it touches at most three words. */
+/* Adds one term.  A double is an integer of 53 bits times a power of two, so it changes at most
+ * three words. */
 static void
 add_one (int64_t *sum, double term)
 {
@@ -27,7 +28,7 @@ add_one (int64_t *sum, double term)
     sum[N_DIGIT]++;
     return;
   }
-  if (exponent == 0) /* zero; smaller than any product of two fp32 */
+  if (exponent == 0) /* zero or subnormal: no product of two fp32 is so small */
     return;
   uint64_t mantissa = (bits & 0xfffffffffffffull) | 1ull << 52;
   int place = exponent - 1075 - WEFT_EXACT_LOW;

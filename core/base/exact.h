@@ -10,12 +10,13 @@
 #include <glib.h>
 #include <stdint.h>
 
-/* The last word counts terms that are not finite; the others weigh 2^(32 i + WEFT_EXACT_LOW). */
+/* Word i has the weight 2^(32 i + WEFT_EXACT_LOW), but the last word counts terms that are not
+ * finite. */
 #define WEFT_EXACT_WORDS 22
 #define WEFT_EXACT_LOW (-352)
 
-/* sum += terms; each |term| is 0, not finite, or within [2^-300, 2^260]: any fp32, any product of
- * two. */
+/* sum += terms; each |term| is 0, not finite, or within [2^-300, 2^260], as any fp32 number and any
+ * product of two fp32 numbers is. */
 void weft_exact_add (int64_t sum[WEFT_EXACT_WORDS], const double *term, uint64_t n);
 
 /* The sum as a double, exact except for the last bit; NaN if a term was not finite. */

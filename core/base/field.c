@@ -82,6 +82,37 @@ within (const struct weft_field *field, double value)
   return TRUE;
 }
 
+static unsigned
+n_words (const char *const *words)
+{
+  unsigned n = 0;
+
+  while (words[n])
+    n++;
+  return n;
+}
+
+gboolean
+weft_field_holds (const struct weft_field *field, union weft_value value)
+{
+  if (value.i == WEFT_NONE && field->type != WEFT_TYPE_TEXT)
+    return strcmp (field->def, "none") == 0;
+  switch (field->type) {
+  case WEFT_TYPE_INT:
+    return within (field, (double) value.i);
+  case WEFT_TYPE_REAL:
+    return within (field, value.r);
+  case WEFT_TYPE_BOOL:
+    return value.i == FALSE || value.i == TRUE;
+  case WEFT_TYPE_WORD:
+    return value.i >= 0 && value.i < (int64_t) n_words (field->words);
+  case WEFT_TYPE_TEXT:
+    return TRUE;
+  default:
+    return FALSE;
+  }
+}
+
 static gboolean
 parse_number (const struct weft_field *field, const char *text, double *number)
 {

@@ -41,8 +41,9 @@ struct weft_field {
   const char *lo, *hi;      /* inclusive, NULL: unbounded */
   const char *unit;         /* "B", "B/s", "s", "FLOP/s", "" */
   const char *const *words; /* NULL-terminated, for WEFT_TYPE_WORD */
-  const char *source;       /* classes or files it comes from, space separated */
-  const char *affects;      /* of "program memory cost executor init", "none: why", or "not yet" */
+  const char *source;       /* classes or files that have the field, space separated */
+  const char *affects;      /* words of "program memory cost executor init"; "none: why"; "not
+                               yet" */
   const char *aliases;      /* other spellings, space separated, or "" */
   const char *doc;          /* one line */
   gboolean optional;        /* a sheet (sheet.h) may omit the field: it keeps its default */
@@ -68,6 +69,8 @@ gboolean weft_table_unknown (const struct weft_table *table, const char *name, G
 
 gboolean weft_field_parse (const struct weft_field *field, const char *text,
                            union weft_value *value, GError **error);
+/* Whether a value is one that weft_field_parse() accepts. */
+gboolean weft_field_holds (const struct weft_field *field, union weft_value value);
 gboolean weft_field_is_default (const struct weft_field *field, union weft_value value);
 
 /* Inverts weft_field_parse().  Caller frees. */

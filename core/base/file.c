@@ -13,7 +13,7 @@ fail (const char *path, GError **error)
   return weft_bad_input (error, "%s: %s", path, g_strerror (errno));
 }
 
-/* Reads until the end or `most` + 1 bytes; -1 with errno on failure. */
+/* Reads to the end of the file, but at most `most` + 1 bytes.  Returns 0, or -1 with errno set. */
 static gssize
 read_up_to (int fd, gsize most, GString *text)
 {

@@ -10,8 +10,8 @@
  * strategies add the same numbers in the same order.  Each node is rounded to the dtype in which it
  * is stored.  The order of two children does not matter: a + b = b + a.
  *
- * A stack computes the sum when leaves arrive in order, weft_fold_push(): leaf i is pushed, then
- * the top entry is added to the one below it weft_fold_merges (i, n) times.  (A binary counter;
+ * If leaves arrive in order, a stack computes the sum (weft_fold_push()): leaf i is pushed, then
+ * the top entry is added to the entry below it weft_fold_merges (i, n) times.  (A binary counter;
  * pairwise summation, Higham 1993.) */
 #pragma once
 #include <stdint.h>
@@ -41,8 +41,9 @@ weft_fold_depth (uint32_t n)
 /* Adds entry `below` + 1 of the stack to entry `below`. */
 typedef void (*weft_fold_join) (void *stack, uint32_t below);
 
-/* Leaf i of n is entry `top` of a stack that the caller stores.  Returns the number of entries
- * afterwards: 1 after the last leaf, the whole sum. */
+/* Adds leaf i of n, which the caller has stored as entry `top` of the stack: calls `join` for each
+ * addition.  Returns the number of entries that remain; after the last leaf it is 1, and that entry
+ * is the whole sum. */
 static inline uint32_t
 weft_fold_push (uint32_t top, uint32_t i, uint32_t n, weft_fold_join join, void *stack)
 {

@@ -6,10 +6,11 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-/* PREFIX/bin/weft, PREFIX/lib/libweft.so, PREFIX/lib/x86_64-linux-gnu/libweft.so. */
+/* Levels from a binary up to its prefix, at most: PREFIX/lib/x86_64-linux-gnu/libweft.so has 3,
+ * PREFIX/bin/weft and PREFIX/lib/libweft.so have 2. */
 enum { MOST_ABOVE = 3 };
 
-/* The folder above `file` that has share/weft, interned; or NULL. */
+/* The folder above `file` that contains share/weft/models, interned; NULL if there is none. */
 static const char *
 prefix_of (const char *file)
 {
@@ -31,8 +32,8 @@ prefix_of (const char *file)
 
 static const char here;
 
-/* The shared library; or, where Weft is part of a program, that program, which dladdr() may know by
- * the bare name it was called by. */
+/* Searches from the shared library or, if Weft is linked statically, from the program.  dladdr()
+ * may know a program only by the name that the user typed; /proc/self/exe is then its path. */
 static void *
 find_prefix (void *unused)
 {

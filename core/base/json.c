@@ -1,6 +1,6 @@
 #include "core/base/json.h"
 
-/* One function for each kind of value. */
+/* Defines weft_json_text(), weft_json_int(), weft_json_real() and weft_json_bool(). */
 #define MEMBER(name, type, add)                                                                    \
   void weft_json_##name (JsonBuilder *b, const char *member, type value)                           \
   {                                                                                                \

@@ -1,4 +1,4 @@
-/* json.h - members of a JSON object, one call each. */
+/* json.h - functions that add one member to the open JSON object of a builder. */
 #pragma once
 #include "core/base/field.h"
 #include <json-glib/json-glib.h>
@@ -13,6 +13,6 @@ void weft_json_null (JsonBuilder *b, const char *member);
 void weft_json_array (JsonBuilder *b, const char *member);
 void weft_json_object (JsonBuilder *b, const char *member);
 
-/* A value in the JSON type of its field; null if the value is not given. */
+/* Adds a value in the JSON type of its field; null if the value is WEFT_NONE. */
 void weft_json_value (JsonBuilder *b, const char *member, const struct weft_field *field,
                       union weft_value value);

@@ -2,13 +2,13 @@
 #include "core/base/error.h"
 #include <string.h>
 
-/* Configs nest four deep; the JSON parser recurses on every level. */
+/* Most levels of brackets.  A config.json has about four; the JSON parser recurses on each. */
 #define MOST_LEVELS 32
 
 struct scan {
   const char *at, *end;
   unsigned line, column, levels;
-  guint64 pairs; /* of a key and its value */
+  guint64 pairs; /* colons outside strings: one per key */
   gboolean closed;
 };
 
@@ -48,7 +48,8 @@ code_unit (const char *at, const char *end)
   return unit;
 }
 
-/* At the u of \\u: a lone surrogate, or fewer digits, would produce bytes that are not UTF-8. */
+/* Checks the escape \\u, from its u on.  A lone surrogate or fewer than four digits would produce
+ * bytes that are not UTF-8. */
 static gboolean
 scan_unicode (struct scan *s, GError **error)
 {
@@ -84,7 +85,7 @@ scan_string (struct scan *s, GError **error)
   return TRUE;
 }
 
-/* Eighteen digits always fit 64 bits. */
+/* Checks a number.  A whole number may have 18 digits, which always fit 64 bits. */
 static gboolean
 scan_number (struct scan *s, GError **error)
 {
@@ -159,7 +160,8 @@ weft_json_scan (const char *json, gsize length, GError **error)
 
 /* ---------------------------------------------------------------- duplicate keys */
 
-/* Refuses duplicate keys, of which the parser would keep the last. */
+/* Counts the keys in and below a node.  The parser keeps the last of duplicate keys, so a text with
+ * a duplicate has more colons than keys. */
 static guint64
 count_keys (JsonNode *node)
 {
@@ -212,7 +214,7 @@ object_ends (JsonParser *parser, JsonObject *object, struct keys *keys)
   g_ptr_array_remove_index (keys->open, keys->open->len - 1);
 }
 
-/* Parser errors read "<data>:LINE:COLUMN: ...". */
+/* Parses a text.  The parser's messages are "<data>:LINE:COLUMN: ..."; "<data>:" is removed. */
 static gboolean
 parse (JsonParser *parser, const char *json, gsize length, GError **error)
 {
@@ -226,7 +228,8 @@ parse (JsonParser *parser, const char *json, gsize length, GError **error)
   return weft_bad_input (error, "%s", what);
 }
 
-/* Text that has been parsed without being asked: signals take as long as the parser itself. */
+/* Reports the first duplicate key; always returns FALSE.  The text is parsed a second time, with a
+ * signal for every key.  Signals double the time, so the first pass has none. */
 static gboolean
 report_twice (const char *json, gsize length, GError **error)
 {

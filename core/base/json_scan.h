@@ -6,11 +6,11 @@
 #pragma once
 #include <json-glib/json-glib.h>
 
-/* Errors begin with "LINE:COLUMN: ". */
+/* Scans a text of `length` bytes.  Errors begin with "LINE:COLUMN: ". */
 gboolean weft_json_scan (const char *json, gsize length, GError **error);
 
-/* Scans, then parses; refuses an object with the same key twice.  The parser owns the root, which
- * may be NULL.  Errors as above.  Caller unrefs. */
+/* Scans, then parses; refuses an object with a duplicate key.  Errors begin with "LINE:COLUMN: ".
+ * The parser owns the root node, which is NULL for an empty text.  Caller unrefs the parser. */
 JsonParser *weft_json_load (const char *json, gsize length, GError **error);
 
 /* The kind of a node for messages: "an array", "a number"; "nothing" for NULL. */

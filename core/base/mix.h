@@ -14,7 +14,7 @@ weft_mix_bits (uint64_t z)
   return z ^ z >> 31;
 }
 
-/* For numbers that may be 0 or close to each other. */
+/* Mixes a number that may be 0 or close to other inputs, such as a counter. */
 static inline uint64_t
 weft_mix (uint64_t x)
 {

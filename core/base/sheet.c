@@ -73,7 +73,8 @@ is_section (const struct weft_sheet *sheet, const char *name)
   return FALSE;
 }
 
-/* `from[row]` is the entry a row was read from; the caller adds file and line to an error. */
+/* Reads one entry into the value of its row, and stores the entry in `from[row]`.  The caller adds
+ * file and line to an error. */
 static gboolean
 read_entry (const struct weft_sheet *sheet, const struct weft_conf_entry *entry,
             const struct weft_conf_entry **from, union weft_value *values, GError **error)

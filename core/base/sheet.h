@@ -11,7 +11,7 @@
 
 struct weft_sheet {
   const struct weft_table *table;
-  const char *folder;          /* of the bundled files */
+  const char *folder;          /* folder of bundled files, below the data folder */
   const char *const *sections; /* NULL-terminated */
   gboolean prefixed, has_kinds;
   unsigned kind;
@@ -19,10 +19,11 @@ struct weft_sheet {
 
 #define WEFT_SHEET_SUFFIX ".ini"
 
-extern const struct weft_sheet weft_cluster_sheet; /* struct weft_cluster: .f.at */
-extern const struct weft_sheet weft_stack_sheet;   /* union weft_stack: .at */
+extern const struct weft_sheet weft_cluster_sheet; /* values: struct weft_cluster, .f.at */
+extern const struct weft_sheet weft_stack_sheet;   /* values: union weft_stack, .at */
 
-/* Rows of a .def file as rows of a table; what follows `doc_` are more members of weft_field. */
+/* Initializers of struct weft_field for rows of a .def file.  Arguments after `doc_` initialize
+ * further members, by name. */
 #define WEFT_ROW_TEXT(id, def_, doc_, ...)                                                         \
   { .name = #id, .type = WEFT_TYPE_TEXT, .def = def_, .unit = "", .doc = doc_, __VA_ARGS__ },
 #define WEFT_ROW_WORD(id, def_, words_, doc_, ...)                                                 \
@@ -43,20 +44,23 @@ extern const struct weft_sheet weft_stack_sheet;   /* union weft_stack: .at */
     .doc = doc_,                                                                                   \
     __VA_ARGS__ },
 
-/* Reads a bundled name or a path into one value for each row of the table.  A field with a sibling
- * named FIELD_spec may not exceed it: no software exceeds the printed peak. */
+/* Reads a bundled name or a path into one value for each row of the table.  A field may
+ * not exceed its sibling FIELD_spec, where there is one: no software exceeds the printed peak. */
 gboolean weft_sheet_load (const struct weft_sheet *sheet, const char *name_or_path,
                           union weft_value *values, GError **error);
 
-/* Whether a file of the kind that `values` say has the field of a row; sets an error if not. */
+/* Whether files of the kind in `values` have the field of a row. */
 gboolean weft_sheet_has (const struct weft_sheet *sheet, const union weft_value *values,
                          unsigned row);
+
+/* weft_sheet_has(), with an error that names the kind and the field if the field is not allowed. */
 gboolean weft_sheet_check_kind (const struct weft_sheet *sheet, const union weft_value *values,
                                 unsigned row, GError **error);
 
-/* Row of a key, or -1. */
+/* Row of a key of a section, or -1. */
 int weft_sheet_find (const struct weft_sheet *sheet, const char *section, const char *key);
 
-/* The section a row is written in, and its key there: the field's name without the prefix. */
+/* The section and the key under which files give the field of a row.  The key is the field's name,
+ * without the section as prefix if the sheet is `prefixed`. */
 const char *weft_sheet_section (const struct weft_sheet *sheet, unsigned row);
 const char *weft_sheet_key (const struct weft_sheet *sheet, unsigned row);

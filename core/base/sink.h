@@ -14,7 +14,7 @@ typedef struct weft_sink {
   const char *path;  /* borrowed */
 } weft_sink;
 
-/* Writes directly to the path, without a temporary file: it may be a device or a pipe. */
+/* Opens the path itself, not a temporary file, because the path may be a device or a pipe. */
 gboolean weft_sink_open (weft_sink *sink, const char *path, GError **error);
 
 /* Writes `text` when it is large enough. */
@@ -23,5 +23,5 @@ void weft_sink_spill (weft_sink *sink);
 /* Writes the rest; FALSE with the first error.  Call it once after a successful open. */
 gboolean weft_sink_close (weft_sink *sink, GError **error);
 
-/* Appends a string of JSON with its quotes. */
+/* Appends a text as a JSON string, with quotes and escapes. */
 void weft_sink_quote (GString *out, const char *text);

@@ -22,7 +22,7 @@ weft_same_name (const char *a, const char *b)
   }
 }
 
-/* Levenshtein distance in one row; names are short. */
+/* Levenshtein distance; `row` is the current row of the usual table. */
 static unsigned
 distance (const char *a, const char *b)
 {

@@ -11,7 +11,8 @@ static const struct {
                  { "T", 1e12 },    { "P", 1e15 },    { "m", 1e-3 },    { "u", 1e-6 },
                  { "n", 1e-9 },    { "", 1.0 } };
 
-/* Bits are bytes / 8, with or without "/s"; any other word must be the field's own unit. */
+/* Sets the factor from unit `found` to `unit`: 1 if they are equal or `found` is empty, 1/8 from
+ * bits to bytes ("b" to "B", "b/s" to "B/s").  FALSE for any other unit. */
 static gboolean
 unit_factor (const char *found, const char *unit, double *factor)
 {

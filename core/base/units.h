@@ -7,7 +7,8 @@
 #include <glib.h>
 #include <stdint.h>
 
-/* Parses text that carries `unit` ("" for plain numbers); the result is in bytes, seconds ... */
+/* Parses a number with an optional prefix and unit.  The unit must be `unit` ("" for plain numbers)
+ * or, for bytes, bits; the result is in `unit`. */
 gboolean weft_units_parse (const char *text, const char *unit, double *out, GError **error);
 
 /* The shortest decimal that parses back to the same double.  Caller frees. */

@@ -13,7 +13,7 @@
 
 #define WEFT_MOST_CHUNKS 8
 
-/* Which of `of` ranks a rank is; of 0 or 1 it is alone. */
+/* Context parallel rank `at` of `of`; `of` is 0 or 1 without context parallelism. */
 struct weft_place {
   uint32_t at, of;
 };
@@ -29,14 +29,14 @@ weft_chunks (uint64_t sequence)
   return n;
 }
 
-/* The chunk, of n, that is leaf i. */
+/* Number of the chunk that is leaf i of a sequence of n chunks. */
 static inline uint32_t
 weft_zigzag (uint32_t i, uint32_t n)
 {
   return i % 2 ? n - 1 - i / 2 : i / 2;
 }
 
-/* Where token t of the `tokens` that a rank has of a sequence stands in the whole of it. */
+/* Position in the whole sequence of token t of a rank, which holds `tokens` of its tokens. */
 static inline uint64_t
 weft_position (struct weft_place place, uint64_t tokens, uint64_t t)
 {

@@ -6,7 +6,7 @@
 #define FABRIC_WORD(id, word, ops, doc) word,
 static const char *const weft_fabric_words[] = { WEFT_FABRIC_LIST (FABRIC_WORD) NULL };
 
-/* The two words in front of a row's range. */
+/* Values of the columns "given" and "kinds" of core/cluster.def. */
 enum { NEEDED = FALSE, OPTIONAL = TRUE };
 #define ALL NULL
 
@@ -36,7 +36,8 @@ const struct weft_sheet weft_cluster_sheet = {
   .kind = WEFT_CLUSTER_fabric_kind,
 };
 
-/* Ranks that run on threads of one machine come in any number: unasked, one. */
+/* The size of a job that gives none: the size that the fabric defines, or one node.  On a CPU,
+ * where ranks are threads in any number, it is one rank. */
 static uint32_t
 default_gpus (const struct weft_cluster *cluster)
 {
@@ -76,7 +77,7 @@ check_nodes (const struct weft_cluster *cluster, int64_t nodes, GError **error)
       nodes, most, g_quark_to_string (cluster->topology));
 }
 
-/* `nodes` is 0 or has been checked. */
+/* Checks a number of GPUs; `nodes` is 0 (not given) or has passed check_nodes(). */
 static gboolean
 check_gpus (const struct weft_cluster *cluster, int64_t gpus, int64_t nodes, GError **error)
 {
@@ -135,7 +136,7 @@ weft_cluster_has (const struct weft_cluster *cluster, unsigned row)
   return weft_sheet_has (&weft_cluster_sheet, cluster->f.at, row);
 }
 
-/* The kind decides which fields a file must give: it is no setting beside them. */
+/* Refuses the kind of fabric, because it decides which fields the topology file must give. */
 gboolean
 weft_cluster_may_set (const struct weft_cluster *cluster, unsigned row, GError **error)
 {

@@ -1,6 +1,6 @@
 /* cluster.h - GPUs, nodes and the fabric between them: a topology file plus a size.
  *
- * Field `fabric_kind` names the fabric; fabric.h says which links there are and where a GPU is. */
+ * Field `fabric_kind` names the fabric; fabric.h lists its links and places its GPUs. */
 #pragma once
 #include "core/base/field.h"
 #include "core/base/words.h"
@@ -28,10 +28,10 @@ union weft_cluster_fields {
 struct weft_cluster {
   union weft_cluster_fields f;
   uint32_t n_gpus, n_nodes;
-  GQuark topology; /* name it was loaded by */
+  GQuark topology; /* name or path given to weft_cluster_load() */
 };
 
-/* Ranks run on threads of one machine: they share its memory bus and have one core each. */
+/* Whether ranks are threads of one machine, which share its memory bus and have one core each. */
 static inline gboolean
 weft_cluster_is_cpu (const struct weft_cluster *c)
 {
@@ -40,7 +40,8 @@ weft_cluster_is_cpu (const struct weft_cluster *c)
 
 extern const struct weft_table weft_cluster_table;
 
-/* Loads topologies/NAME.ini or a path.  Size is left at one node; see weft_cluster_resize. */
+/* Loads topologies/NAME.ini or a path.  Sets the default size: the size that the fabric defines (a
+ * torus: its sides), or one node; on a CPU one rank. */
 gboolean weft_cluster_load (const char *name_or_path, struct weft_cluster *cluster, GError **error);
 
 /* Sets the size from `gpus` or `nodes` (0: not given).  A cluster is a part of one node or a number
@@ -48,12 +49,15 @@ gboolean weft_cluster_load (const char *name_or_path, struct weft_cluster *clust
 gboolean weft_cluster_resize (struct weft_cluster *cluster, int64_t gpus, int64_t nodes,
                               GError **error);
 
-/* Call after fields were set.  If no size was given, derives it from the fields of fabrics that
- * define a size (a torus: its sides). */
+/* Call it after setting fields of a job that gives no size: derives the size again if the fabric
+ * defines one (a torus: its sides). */
 gboolean weft_cluster_settle (struct weft_cluster *cluster, GError **error);
 
-/* Whether a cluster with this kind of fabric has the field; whether a job may set it. */
+/* Whether clusters with this kind of fabric have the field of a row. */
 gboolean weft_cluster_has (const struct weft_cluster *cluster, unsigned row);
+
+/* Whether a job may set the field of a row: not the kind of fabric, nor a field of another kind. */
 gboolean weft_cluster_may_set (const struct weft_cluster *cluster, unsigned row, GError **error);
 
+/* Names of the bundled topologies, sorted; free with g_strfreev(). */
 char **weft_cluster_names (void);

@@ -1,4 +1,5 @@
 #include "core/cluster/fabric.h"
+#include "core/base/invariant.h"
 #include "core/base/units.h"
 #include <math.h>
 
@@ -29,7 +30,7 @@ weft_fabric_make (const struct weft_cluster *cluster)
 {
   struct weft_fabric f = { .cluster = cluster, .ops = weft_fabric_ops (cluster) };
 
-  g_assert (f.ops->n_kind <= WEFT_MAX_LINK_KINDS);
+  WEFT_INVARIANT (f.ops->n_kind <= WEFT_MAX_LINK_KINDS);
   if (f.ops->measure)
     f.ops->measure (&f);
   for (uint32_t kind = 0; kind < f.ops->n_kind; kind++)

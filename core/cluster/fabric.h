@@ -4,9 +4,9 @@
  * `kind` of a topology's section [fabric] names it.
  *
  * Links have a direction and a capacity.  A link that cannot be a bottleneck (a non-blocking switch
- * core, the ports of a switch that is not oversubscribed) does not exist.  Each fabric declares its
- * own kinds of links; a kind says how many of its links a cluster has and which of them serves a
- * GPU. */
+ * core, the ports of a switch that is not oversubscribed) is not modelled.  Each fabric declares
+ * its own kinds of links; a kind says how many of its links a cluster has and which of them serves
+ * a GPU. */
 #pragma once
 #include "core/cluster/cluster.h"
 
@@ -25,7 +25,7 @@ enum { WEFT_MAX_AXES = 3, WEFT_MAX_WAYS = 6, WEFT_MAX_LINK_KINDS = 16, WEFT_MAX_
 
 struct weft_route {
   uint32_t n, link[WEFT_MAX_ROUTE];
-  double latency; /* seconds of one step over this path */
+  double latency; /* seconds of a message, besides its bytes / rate */
 };
 
 /* How collectives go over a fabric.
@@ -34,42 +34,46 @@ struct weft_route {
  *   grid    up to three axes of chips with links to their neighbours.  Rings along every axis, in
  *           both directions.
  *
- * A way numbers the classes of flows of a collective. Tiers have one way per axis. Grids have two
+ * The flows of a collective form classes, called ways. Tiers have one way per axis. Grids have two
  * ways per axis, one for each direction: 2 axis + 0 is up, 2 axis + 1 is down. */
 enum weft_fabric_style { WEFT_FABRIC_TIERS, WEFT_FABRIC_GRID };
-enum { WEFT_WAY_LOCAL, WEFT_WAY_REMOTE }; /* of a tiered fabric: axes and ways alike */
+enum { WEFT_WAY_LOCAL, WEFT_WAY_REMOTE }; /* axes of a tiered fabric, and also its ways */
 
 struct weft_fabric {
   const struct weft_cluster *cluster;
   const struct weft_fabric_ops *ops;
-  uint32_t side[WEFT_MAX_AXES];            /* of a grid: chips along each axis */
-  gboolean wraps;                          /* of a grid: the last chip of an axis meets the first */
-  uint32_t first[WEFT_MAX_LINK_KINDS + 1]; /* ids of kind k: [first[k], first[k + 1]) */
+  uint32_t side[WEFT_MAX_AXES];            /* grids: chips along each axis */
+  gboolean wraps;                          /* grids: the last chip of an axis has a link to the
+                                              first */
+  uint32_t first[WEFT_MAX_LINK_KINDS + 1]; /* ids of kind k: first[k] to first[k + 1] - 1 */
 };
 
-/* A kind of links.  Ids and owners count from 0 within the kind. */
+/* A kind of links.  count: its links; owner: the link that serves a GPU, from 0 within the kind. */
 struct weft_link_kind {
   const char *word, *doc;
   uint32_t (*count) (const struct weft_fabric *f);
   uint32_t (*owner) (const struct weft_fabric *f, uint32_t gpu);
-  double (*capacity) (const struct weft_fabric *f); /* bytes/s of one of them */
+  double (*capacity) (const struct weft_fabric *f); /* bytes/s of one link */
 };
 
 struct weft_fabric_ops {
   enum weft_fabric_style style;
   uint32_t n_axis, n_kind;
-  const char *const *axis;           /* words */
-  const struct weft_link_kind *kind; /* of links; those to the host stand together */
-  uint32_t host_kind;                /* the first of WEFT_HOST_LINKS among them */
-  gboolean has_engines;              /* communication takes no SMs: engines of the chip move it */
+  const char *const *axis;           /* name of each axis */
+  const struct weft_link_kind *kind; /* kinds of links; the rows of WEFT_HOST_LINKS are
+                                        consecutive */
+  uint32_t host_kind;                /* index in `kind` of the first row of WEFT_HOST_LINKS */
+  gboolean has_engines;              /* engines of the chip move data: communication occupies no
+                                        SMs */
 
   /* Number of GPUs if the job gives no size; NULL: one node. */
   uint32_t (*default_gpus) (const struct weft_cluster *cluster);
 
-  /* Whether a cluster of this size can be built; if not, sets an error.  NULL: every size can. */
+  /* Whether a cluster of this size can be built; if not, sets an error.  NULL: every size
+   * can be built. */
   gboolean (*check) (const struct weft_cluster *cluster, GError **error);
 
-  /* Finds `side` and `wraps`; NULL where there are none. */
+  /* Sets `side` and `wraps`; NULL if the fabric is no grid. */
   void (*measure) (struct weft_fabric *f);
 
   /* A short text for the links inside a node, and one for those between nodes.  Caller frees. */
@@ -83,10 +87,11 @@ struct weft_fabric_ops {
   /* Grids: coordinates of a GPU. */
   void (*place) (const struct weft_fabric *f, uint32_t gpu, uint32_t at[WEFT_MAX_AXES]);
 
-  /* weft_fabric_domain(). */
+  /* The result of weft_fabric_domain(). */
   uint32_t (*domain) (const struct weft_cluster *cluster);
 
-  /* Fills the route from GPU to GPU.  The caller passes an empty route with latency 0. */
+  /* Fills the route from GPU `from` to GPU `to`.  The caller passes an empty route with latency
+   * 0. */
   void (*route) (const struct weft_fabric *f, uint32_t from, uint32_t to, uint32_t way,
                  struct weft_route *route);
 };
@@ -95,20 +100,25 @@ struct weft_fabric_ops {
 WEFT_FABRIC_LIST (WEFT_FABRIC_OPS)
 #undef WEFT_FABRIC_OPS
 
-/* Whether the cluster, with its size, can be built. */
+/* Whether a cluster of this size can be built; sets an error if not. */
 gboolean weft_fabric_check (const struct weft_cluster *cluster, GError **error);
 
 /* Number of consecutive GPUs, from GPU 0, that the fastest kind of link connects. */
 uint32_t weft_fabric_domain (const struct weft_cluster *cluster);
 
+/* The fabric of a cluster, which it borrows. */
 struct weft_fabric weft_fabric_make (const struct weft_cluster *cluster);
+
+/* The operations of the kind of fabric that a cluster has. */
 const struct weft_fabric_ops *weft_fabric_ops (const struct weft_cluster *cluster);
 
-/* Bytes/s of a link, and its kind. */
+/* Bytes/s of a link. */
 double weft_fabric_capacity (const struct weft_fabric *f, uint32_t link);
+
+/* Kind of a link: index in ops->kind. */
 uint32_t weft_fabric_kind (const struct weft_fabric *f, uint32_t link);
 
-/* Which link of a kind serves a GPU. */
+/* The link of a kind that serves a GPU. */
 uint32_t weft_fabric_owner (const struct weft_fabric *f, uint32_t kind, uint32_t gpu);
 
 static inline uint32_t
@@ -129,34 +139,36 @@ weft_fabric_node (const struct weft_fabric *f, uint32_t gpu)
   return f->ops->node (f, gpu);
 }
 
-/* The route from GPU to GPU.  If both directions of an axis are equally short, `way` chooses. */
+/* The route from GPU `from` to GPU `to`.  If both directions of an axis are equally short, `way`
+ * chooses. */
 void weft_fabric_route_way (const struct weft_fabric *f, uint32_t from, uint32_t to, uint32_t way,
                             struct weft_route *route);
 
-/* The same with way 0. */
+/* weft_fabric_route_way() with way 0. */
 void weft_fabric_route (const struct weft_fabric *f, uint32_t from, uint32_t to,
                         struct weft_route *route);
 
-/* Host memory to a GPU, or back. */
+/* The route from host memory to a GPU, or, if `to_gpu` is FALSE, from the GPU to host memory. */
 void weft_fabric_host_route (const struct weft_fabric *f, uint32_t gpu, gboolean to_gpu,
                              struct weft_route *route);
 
-/* The memory of a GPU's host, where a kernel of the CPU finds its operands. */
+/* The route between a kernel that runs on the CPU and its operands in host memory. */
 void weft_fabric_memory_route (const struct weft_fabric *f, uint32_t gpu, struct weft_route *route);
 
-/* Smallest capacity on a route: what one flow alone gets, in bytes/s. */
+/* Smallest capacity on a route, in bytes/s: the rate of a flow that shares no link. */
 double weft_fabric_route_rate (const struct weft_fabric *f, const struct weft_route *route);
 
 /* ------------------------------------------------------------- for fabrics */
 
-/* Appends the link of this kind that serves the GPU, if there are links of this kind. */
+/* Appends the link of a kind that serves the GPU, if the cluster has links of that kind. */
 void weft_route_cross (const struct weft_fabric *f, struct weft_route *route, uint32_t kind,
                        uint32_t gpu);
 
-/* "361 of 450 GB/s": reachable, then as printed, in one unit.  Caller frees. */
+/* "361 of 450 GB/s": the reachable rate, then the vendor's rate, in one unit.  Caller frees. */
 char *weft_rate_pair (double reachable, double spec, const char *unit);
 
-/* Links between GPUs and their host, which all fabrics have: rows for a table of kinds. */
+/* Links between GPUs and their host, which all fabrics have: rows for a table of kinds, and the
+ * functions (count, owner, capacity) that these rows use. */
 enum {
   WEFT_HOST_PCIE_UP,
   WEFT_HOST_PCIE_DOWN,

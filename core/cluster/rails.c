@@ -77,8 +77,9 @@ leaf_of (const struct weft_fabric *f, uint32_t gpu)
   return unit_of (f, gpu) * f->cluster->f.node_nics + rail_of (f, gpu);
 }
 
-/* Oversubscription is ports down over ports up: a leaf of a unit has one port down for each node,
- * a pod has all NICs of its units. */
+/* Bytes/s from a leaf down to its nodes: one port for each node of the unit.  Oversubscription is
+ * the rate down divided by the rate up; the rate down of a pod is that of all leaves of its
+ * units. */
 static double
 leaf_ports (const struct weft_fabric *f)
 {
@@ -143,7 +144,9 @@ local_route (const struct weft_fabric *f, uint32_t from, uint32_t to, struct wef
   route->latency = f->cluster->f.node_intra_latency;
 }
 
-/* Within a node over its switch, between nodes over the sender's rail. */
+/* A route within a node crosses the node's switch.  A route between nodes crosses the NICs of
+ * sender and receiver; it also crosses the spines unless both NICs are on one rail of one unit, and
+ * the core between pods. */
 static void
 find_route (const struct weft_fabric *f, uint32_t from, uint32_t to, uint32_t way,
             struct weft_route *route)

@@ -1,5 +1,6 @@
 #include "core/cluster/torus.h"
 #include "core/base/error.h"
+#include "core/base/invariant.h"
 #include "core/base/units.h"
 #include <string.h>
 
@@ -26,7 +27,8 @@ axes_wrap (const struct weft_cluster *cluster, const uint32_t side[N_AXES])
   return multiple > 0;
 }
 
-/* Whole hosts, or a part of one; and what the user asked for. */
+/* Whether a box consists of whole hosts, or fits in one host if it has fewer chips, and has the
+ * sides that the topology or the job gives. */
 static gboolean
 is_allowed (const struct weft_cluster *cluster, const uint32_t side[N_AXES])
 {
@@ -52,7 +54,8 @@ is_better (const struct weft_cluster *cluster, const uint32_t a[N_AXES], const u
   return a[X] + a[Y] + a[Z] < b[X] + b[Y] + b[Z];
 }
 
-/* FALSE where no box holds so many chips.  Shorter first axes are tried first. */
+/* Finds the best box of n_gpus chips; FALSE if there is none.  Among equally good boxes it finds
+ * the one with the shortest first axis. */
 static gboolean
 find_sides (const struct weft_cluster *cluster, uint32_t side[N_AXES])
 {
@@ -75,11 +78,11 @@ static void
 measure (struct weft_fabric *f)
 {
   if (!find_sides (f->cluster, f->side))
-    g_assert_not_reached (); /* check() has refused it */
+    WEFT_UNREACHABLE (); /* check() has refused such a size */
   f->wraps = axes_wrap (f->cluster, f->side);
 }
 
-/* Three sizes in the file are a cluster. */
+/* The product of the three sides if all are given; else one host. */
 static uint32_t
 default_gpus (const struct weft_cluster *cluster)
 {
@@ -110,7 +113,7 @@ refuse_sides (const struct weft_cluster *cluster, GError **error)
       c->fabric_host_y, c->fabric_host_z);
 }
 
-/* The most links that a route can have. */
+/* Largest number of links of a route. */
 static uint32_t
 diameter (const struct weft_cluster *cluster, const uint32_t side[N_AXES])
 {
@@ -187,7 +190,7 @@ domain (const struct weft_cluster *cluster)
 
 /* ------------------------------------------------------------------- links */
 
-/* Links of one direction of an axis: of a line one fewer than chips. */
+/* Links in one direction along a line of chips: one per chip if the axis wraps, else one fewer. */
 static uint32_t
 links_along (const struct weft_fabric *f, int axis)
 {
@@ -259,7 +262,7 @@ G_STATIC_ASSERT (G_N_ELEMENTS (kinds) == WEFT_N_TORUS_LINK);
 
 /* ------------------------------------------------------------------ routes */
 
-/* Whether the shorter path goes down.  If both paths are equally long, `way` chooses. */
+/* Whether the shorter path along an axis goes down.  `way` chooses between equally long paths. */
 static gboolean
 goes_down (const struct weft_fabric *f, int axis, uint32_t from, uint32_t to, uint32_t way)
 {

@@ -1,22 +1,23 @@
-/* torus.h - chips on three axes, each with links to its neighbours, as pods of TPU v4 and v5p have.
+/* torus.h - chips on three axes, each with links to its neighbours, as in pods of TPU v4 and v5p.
  *
- * Chip g stands at (g % X, g / X % Y, g / X / Y).  A host holds a box of host_x x host_y x host_z
- * chips; it is the node of this fabric, and decides nothing but the way to host memory: links
- * between chips of one host and of two are the same.  Where the axes wrap, the last chip of every
- * axis has a link to the first; otherwise the axes are lines.
+ * Chip g has the coordinates (g % X, g / X % Y, g / X / Y).  A host has a box of host_x x host_y x
+ * host_z chips and is the node of this fabric.  It affects only routes to host memory: links
+ * between chips of one host and links between hosts are equal.  If the axes wrap, the last chip of
+ * every axis has a link to the first; otherwise the axes are lines.
  *
  * A route goes along the first axis, then the second, then the third, each in the shorter direction
- * (dimension-ordered routing: Dally and Seitz 1987, which on rings needs two virtual channels to be
- * free of deadlock; the simulator moves flows and has no buffers to fill).
+ * (dimension-ordered routing: Dally and Seitz 1987).  On rings it needs two virtual channels to be
+ * free of deadlock; the simulator models flows without buffers, so it needs none.
  *
- * Sizes that nobody gave are as near to a cube as the number of chips allows: axes that wrap are
- * preferred, then the smallest sum, then the shorter axis first.  These are the shapes that Cloud
- * TPU gives slices of 4 to 512 chips (2x2x1, 2x2x2, 2x2x4, 2x4x4, 4x4x4, 4x4x8, 4x8x8, 8x8x8:
- * AI-Hypercomputer/xpk, table of system characteristics). */
+ * Sides that are not given make the box as near to a cube as the number of chips allows: axes that
+ * wrap are preferred, then the smallest sum of sides, then the shorter side first.  Cloud TPU uses
+ * the same shapes for slices of 4 to 512 chips (2x2x1, 2x2x2, 2x2x4, 2x4x4, 4x4x4, 4x4x8, 4x8x8,
+ * 8x8x8: AI-Hypercomputer/xpk, table of system characteristics). */
 #pragma once
 #include "core/cluster/fabric.h"
 
-/* The order of weft_torus.kind: up and down of each axis, then the host's. */
+/* Kinds of links, in the order of weft_torus.kind: up and down of each axis, then
+ * WEFT_HOST_LINKS. */
 enum weft_torus_link {
   WEFT_TORUS_X_UP,
   WEFT_TORUS_X_DOWN,

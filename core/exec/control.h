@@ -1,23 +1,24 @@
-/* control.h - inputs and results of a real step that the plan does not hold: tokens and
- * hyper-parameters in, a few numbers out.  The caller owns it; an executor reads it while a step
- * runs, and the caller changes it between steps. */
+/* control.h - inputs and results of a real step that are not part of the plan: tokens and
+ * hyper-parameters in, loss and gradient norm out.  The caller owns struct weft_control and changes
+ * it between steps; an executor reads it while a step runs. */
 #pragma once
 #include <glib.h>
 #include <stdint.h>
 
 struct weft_control {
-  uint64_t step; /* of the optimizer, from 1: Adam's bias correction, and draws of dropout */
-  uint64_t seed; /* of dropout */
+  uint64_t step; /* number of the optimizer step, from 1; for Adam's bias correction and dropout */
+  uint64_t seed; /* seed of dropout */
   double lr, beta1, beta2, epsilon, weight_decay;
   double clip_grad; /* limit of the gradient norm */
-  double loss_scale; /* of jobs that scale the loss; 0 is 1 */
+  double loss_scale; /* factor of the loss, in jobs that scale the loss; 0 means 1 */
 
   /* The global batch, (global_batch_size, seq_length + 1) token ids: sequence i reads row i without
    * its last token and predicts row i without its first. */
   const int32_t *tokens;
 
-  /* Forward alone, without dropout: ops of backward, reduction and update end at once and touch
-   * nothing.  They keep their place in the order, so memory is as safe as in a whole step. */
+  /* TRUE: the step is a forward pass without dropout.  Ops of backward, reduction and update end at
+   * once and access no memory.  They stay in the order of ops, so that memory is reused as safely
+   * as in a whole step. */
   gboolean forward_only;
 };
 
@@ -27,12 +28,12 @@ weft_control_loss_scale (const struct weft_control *control)
   return control->loss_scale > 0 ? (float) control->loss_scale : 1;
 }
 
-/* What copy_out brings to the host, by row of the executor. */
+/* Results that the copy_out ops of one rank copy to the host. */
 struct weft_metrics {
   double loss;      /* mean over all tokens of the global batch; NaN on stages without a head */
-  double mtp_loss;  /* multi-token prediction, not part of `loss`: mean over depths; NaN without */
+  double mtp_loss;  /* multi-token prediction, not part of `loss`: mean over depths; NaN: none */
   double grad_norm; /* before clipping; NaN without clip_grad */
-  gboolean skipped; /* nothing was updated: the norm was not finite, or with a loss scale a gradient
-                       was not; FALSE without clip_grad and loss scale */
-  uint32_t large;   /* check_for_large_grads: buckets of this rank far above the first ones */
+  gboolean skipped; /* whether the update was skipped: the gradient norm, or with a loss scale a
+                       gradient, was not finite; FALSE without clip_grad and loss scale */
+  uint32_t large;   /* check_for_large_grads: buckets of this rank with a large norm (feed.h) */
 };

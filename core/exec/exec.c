@@ -1,5 +1,6 @@
 #include "core/exec/exec.h"
 #include "core/base/error.h"
+#include "core/base/invariant.h"
 
 gboolean
 weft_exec_check_size (const weft_plan *plan, const weft_actors *a, GError **error)
@@ -84,7 +85,7 @@ walk_part (weft_exec *x, const weft_parts *parts, uint32_t part, uint32_t row, G
 gboolean
 weft_exec_part (weft_exec *x, const weft_parts *parts, uint32_t part, GError **error)
 {
-  g_assert (x->ops->run && part < parts->n);
+  WEFT_INVARIANT (x->ops->run && part < parts->n);
   for (uint32_t row = 0; row < x->actors->n; row++)
     if (weft_exec_has (x, row) && !walk_part (x, parts, part, row, error))
       return FALSE;

@@ -1,12 +1,13 @@
 /* exec.h - an executor is a machine with lanes and events, like a GPU with streams.
  *
  *  - ops on one lane of one rank run in the order they were issued;
- *  - lanes run side by side; wait() makes a lane stand until an op of the same rank has ended;
- *  - a collective starts when the last member of its group has issued it, a send when its receive
- *    has;
- *  - open, wait and issue only enqueue; drain returns when everything has run.
+ *  - lanes run concurrently; wait() makes a lane wait until an op of the same rank has ended;
+ *  - a collective starts when the last member of its group has issued it; a send starts when its
+ *    receive has been issued too;
+ *  - open, wait and issue only enqueue; drain returns when all ops have run.
  *
- * The walk in exec.c is the same for all: what is predicted is what is run. */
+ * Every executor gets its ops from the walk in exec.c, so predictions and runs have the same
+ * ops. */
 #pragma once
 #include "core/exec/control.h"
 #include "core/exec/options.h"
@@ -23,22 +24,22 @@ struct weft_exec_options {
 
   /* Executors of real numbers: */
   const struct weft_control *control; /* read in every step; outlives the executor */
-  weft_exec *memory; /* run in the memory of this executor, which outlives it, with permanent
-                        buffers at the same places; NULL: in its own */
+  weft_exec *memory; /* use the memory of this executor, which outlives the new one and has its
+                        permanent buffers at the same places; NULL: allocate memory */
 
   /* With WEFT_EXEC_STAMPS: */
   gboolean times; /* drain() fills begin and end of every op */
-  gboolean total; /* without times: drain() reports the device time of the step */
+  gboolean total; /* if `times` is not set: drain() reports the device time of the step */
 
   /* With WEFT_EXEC_PROCESSES: */
   struct weft_rendezvous *peers; /* connection to the processes that run the other ranks; outlives
                                     the executor. NULL: this process runs all ranks */
 };
 
-#define WEFT_EXEC_VIRTUAL 1u /* time is computed, not spent */
+#define WEFT_EXEC_VIRTUAL 1u /* times are computed: no op runs */
 #define WEFT_EXEC_TIMES 2u   /* drain() fills the timeline */
-#define WEFT_EXEC_NUMBERS 4u /* memory is real: read(), write() and metrics are there */
-#define WEFT_EXEC_STAMPS 8u  /* times are there when they are asked for, and asking takes time */
+#define WEFT_EXEC_NUMBERS 4u /* memory is real: it has read(), write() and metrics */
+#define WEFT_EXEC_STAMPS 8u  /* only options.times gives times, and it slows the step */
 #define WEFT_EXEC_HOST 16u   /* ranks are threads of this machine, whose memory they share */
 #define WEFT_EXEC_PROCESSES 32u /* several processes can run the ranks together */
 
@@ -52,17 +53,18 @@ struct weft_exec_ops {
                       GError **error);
   gboolean (*wait) (weft_exec *x, uint32_t row, enum weft_lane lane, uint32_t op, GError **error);
   gboolean (*issue) (weft_exec *x, uint32_t row, uint32_t op, GError **error);
-  /* Runs what has been issued and comes back in the middle of the step, which goes on until
-   * drain().  NULL: only whole steps. */
+  /* Runs the ops that have been issued and returns; the step continues until drain().  NULL: the
+   * executor runs only whole steps. */
   gboolean (*run) (weft_exec *x, GError **error);
   weft_timeline *(*drain) (weft_exec *x, GError **error); /* caller owns */
-  void (*close) (weft_exec *x); /* never fails, accepts NULL and half-open */
+  void (*close) (weft_exec *x); /* accepts NULL, and a state that open() could not complete */
 
-  /* With WEFT_EXEC_NUMBERS, between steps: bytes [offset, offset + n) of a buffer of one row. */
+  /* Copies bytes [offset, offset + n) of a buffer of one row from or to host memory.  Only with
+   * WEFT_EXEC_NUMBERS, and between steps. */
   void (*read) (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n, void *out);
   void (*write) (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n,
                  const void *in);
-  /* The address of a buffer in memory that the host can read; NULL: it cannot. */
+  /* The address of a buffer if the host can read its memory; else NULL. */
   void *(*at) (weft_exec *x, uint32_t row, uint32_t buf);
 
   /* With WEFT_EXEC_NUMBERS, of the machine that it runs on. */
@@ -72,18 +74,19 @@ struct weft_exec_ops {
   gboolean (*time_launches) (double *seconds, GError **error);
 };
 
-/* Every executor's own state begins with this. */
+/* The state of every executor begins with this struct. */
 struct weft_exec {
   const struct weft_exec_ops *ops;
   const weft_plan *plan;
-  weft_actors *actors; /* the ranks it runs: rows of the timeline; owned */
+  weft_actors *actors; /* the ranks that run: rows of the timeline; owned */
   struct weft_metrics *metrics; /* by row, of the newest step; NULL without numbers */
   uint64_t *allocated;          /* device bytes, by row; NULL without numbers */
-  uint64_t *allocated_host;     /* bytes of the host pool, likewise */
-  struct weft_rendezvous *peers; /* as in the options */
-  double deadline;               /* seconds after which a step counts as lost; 0: never */
-  uint8_t *away; /* by row: another process runs it. For such a row read() returns zeros, write()
-                    does nothing and metrics are not set. NULL: this process runs all rows */
+  uint64_t *allocated_host;     /* bytes of the host pool, by row; NULL without numbers */
+  struct weft_rendezvous *peers; /* options.peers */
+  double deadline;               /* seconds after which a step has failed; 0: no limit */
+  uint8_t *away; /* by row: whether another process runs it. For such a row read() returns zeros,
+                    write() does nothing and metrics are not set. NULL: this process runs all
+                    rows */
 };
 
 static inline gboolean
@@ -116,34 +119,39 @@ union weft_clock_options {
 
 extern const struct weft_exec_ops weft_exec_null, weft_exec_clock;
 
-/* Walks every row of the executor and drains it.  The whole of "run this plan on that machine". */
+/* Opens an executor, runs one step of the plan and closes the executor.  The caller owns the
+ * timeline; NULL with an error on failure. */
 weft_timeline *weft_exec_run (const struct weft_exec_ops *ops, const weft_plan *plan,
                               const struct weft_exec_options *options, GError **error);
 
-/* One step of an open executor: walks every row and drains it. */
+/* Runs one step of an open executor: walks every row and drains it.  The caller owns the timeline;
+ * NULL with an error on failure. */
 weft_timeline *weft_exec_step (weft_exec *x, GError **error);
 
-/* The metrics of a rank that knows loss and gradient norm: every rank with an output head does.
- * NULL if this process runs no such rank. */
+/* The metrics of a rank with an output head, which has the loss and the gradient norm.  NULL if
+ * this process runs no such rank. */
 const struct weft_metrics *weft_exec_metrics (const weft_exec *x);
 
-/* A step in parts (parts.h): issues one part on every row and runs it, collectives included.  Parts
- * come in order, each once.  weft_exec_end_parts() ends the step; parts that were not issued are
- * then skipped.  Results are bit-identical to those of a whole step.  The executor needs run(). */
+/* A step in parts (parts.h): issues one part on every row and runs it with its collectives.  Call
+ * it once for each part, in order.  weft_exec_end_parts() ends the step and skips the parts that
+ * were not issued.  Results are bit-identical to those of a whole step.  The executor needs
+ * run(). */
 gboolean weft_exec_part (weft_exec *x, const weft_parts *parts, uint32_t part, GError **error);
 weft_timeline *weft_exec_end_parts (weft_exec *x, GError **error);
 
-/* Most ops of all rows together that an executor keeps times of: 16 bytes each. */
+/* Largest number of ops, of all rows together: an executor stores times of 16 bytes for each op. */
 #define WEFT_EXEC_MOST_OPS 100000000u
 
-/* Refuses a run with more ops than that; open() calls this before it allocates the rows. */
+/* Refuses a run with more than WEFT_EXEC_MOST_OPS ops; open() calls this before it allocates
+ * rows. */
 gboolean weft_exec_check_size (const weft_plan *plan, const weft_actors *actors, GError **error);
 
 /* Refuses a graph of a step in which the host reads counts. */
 gboolean weft_exec_check_graph (const weft_plan *plan, GError **error);
 
-/* Hosts of a predicted step, by role; the caller frees them with weft_hosts_free().  `graph`: of a
- * step that is one graph, refused like weft_exec_check_graph(). */
+/* Creates the launch models of a predicted step (core/plan/host.h), one per role; the caller frees
+ * them with weft_hosts_free().  With `graph` the whole step is one launch; refuses it like
+ * weft_exec_check_graph(). */
 gboolean
 weft_exec_hosts (const weft_plan *plan, gboolean graph, weft_host ***hosts, GError **error);
 

@@ -1,8 +1,9 @@
-/* The clock executor prices each op by formula, without contention: lanes, dependencies and
- * rendezvous of collectives are obeyed; links and SMs are never shared.  It equals the simulator
- * where nothing contends, is a lower bound of it elsewhere, and is fast enough to rank a whole
- * search space. */
+/* The clock executor prices each op by formula.  It respects lanes, dependencies and the common
+ * start of collectives, but ops never share links or SMs.  Its step time equals that of the
+ * simulator if no ops contend, and is a lower bound of it otherwise.  It is fast enough to rank a
+ * whole search space. */
 #include "core/exec/exec.h"
+#include "core/base/invariant.h"
 #include "core/plan/replay.h"
 
 static const struct weft_field fields[] = { WEFT_CLOCK_OPTION_LIST (WEFT_OPTION_FIELD) };
@@ -11,9 +12,9 @@ static const struct weft_table table = { "option of executor clock", fields,
 
 struct clock {
   weft_exec base;
-  uint32_t *issued;   /* by row: ops must come in program order */
+  uint32_t *issued;   /* by row: number of ops issued, in program order */
   weft_host **hosts;  /* by role */
-  GHashTable *prices; /* of communication, if ranks of a role differ; see actor_price() */
+  GHashTable *prices; /* seconds of communication ops, for actor_price() */
 };
 
 static void
@@ -52,14 +53,14 @@ clock_open (const weft_plan *plan, const struct weft_exec_options *options, GErr
   return &c->base;
 }
 
-/* The replay reads waits from the plan; this only checks that they come before their op. */
+/* Only checks that `op` has been issued before; the replay reads the dependencies from the plan. */
 static gboolean
 clock_wait (weft_exec *x, uint32_t row, enum weft_lane lane, uint32_t op, GError **error)
 {
   const struct clock *c = (const struct clock *) x;
 
   (void) lane, (void) error;
-  g_assert (op < c->issued[row]);
+  WEFT_INVARIANT (op < c->issued[row]);
   return TRUE;
 }
 
@@ -69,7 +70,7 @@ clock_issue (weft_exec *x, uint32_t row, uint32_t op, GError **error)
   struct clock *c = (struct clock *) x;
 
   (void) error;
-  g_assert (op == c->issued[row]);
+  WEFT_INVARIANT (op == c->issued[row]);
   c->issued[row]++;
   return TRUE;
 }
@@ -81,7 +82,7 @@ actor_price (struct clock *c, uint32_t actor, const weft_program *p, uint32_t op
   uint32_t who = weft_op_info[row->kind].class == WEFT_CLASS_COLLECTIVE
                      ? c->base.actors->comm_of[(size_t) actor * WEFT_N_GROUP + row->group]
                      : actor;
-  /* An op that joins a launch costs what it adds to the ops before it. */
+  /* A collective that joins a group launch has a price of its own: the seconds that it adds. */
   gboolean joins =
       row->flags & WEFT_OP_GROUPED && weft_op_info[row->kind].class == WEFT_CLASS_COLLECTIVE;
   uint32_t key[] = { who, p->role, joins ? op : row->shape,

@@ -1,4 +1,4 @@
-/* The null executor accepts every op and does nothing: it measures the walk, and serves fuzzing. */
+/* The null executor accepts every op and does nothing; it is used to time the walk and to fuzz. */
 #include "core/exec/exec.h"
 
 static const struct weft_field fields[] = { WEFT_NULL_OPTION_LIST (WEFT_OPTION_FIELD) };

@@ -30,7 +30,7 @@ weft_feed_is_training (const weft_program *p, uint32_t op)
   case WEFT_OP_ADAM:
   case WEFT_OP_AMAX_UPDATE:
     return TRUE;
-  case WEFT_OP_CAST: /* of masters: weights that are gathered again */
+  case WEFT_OP_CAST: /* but not casts of master weights, which write the weights to gather */
     return row->phase != WEFT_PHASE_FORWARD && first_buffer (p, op)->kind != WEFT_BUF_OPTIMIZER;
   case WEFT_OP_GRAD_ADD:
   case WEFT_OP_TO_HOST:
@@ -76,7 +76,7 @@ weft_feed_tokens (const weft_plan *plan, uint32_t rank, uint32_t op, const int32
 
 /* ------------------------------------------------------------------ numbers out */
 
-/* One of several numbers after each other, of operand i of an op. */
+/* Number `at` of the numbers that operand i of an op contains. */
 static double
 scalar_at (const weft_program *p, uint32_t op, uint32_t i, const void *const *value, int64_t at)
 {
@@ -93,8 +93,8 @@ scalar (const weft_program *p, uint32_t op, uint32_t i, const void *const *value
   return scalar_at (p, op, i, value, 0);
 }
 
-/* As Megatron-Core's rerun_state_machine.py: large is ten times the largest of the first
- * hundred. */
+/* A norm is large if it is at least ten times the largest of the first hundred norms, as in
+ * Megatron-Core's rerun_state_machine.py. */
 enum { N_SAMPLES = 100, TIMES_LARGER = 10 };
 
 static gboolean
@@ -113,7 +113,8 @@ check_bucket (struct weft_watch *watch, const struct weft_job *job, double norm)
   return TRUE;
 }
 
-/* Of multi-token prediction the mean over depths, as if each had a target for every token. */
+/* Loss of multi-token prediction: the mean over depths, each scaled as if every token had a target.
+ * NaN if the op has no such operand. */
 static double
 mtp_loss (const weft_plan *plan, const weft_program *p, uint32_t op, const void *const *value)
 {
@@ -127,7 +128,8 @@ mtp_loss (const weft_plan *plan, const weft_program *p, uint32_t op, const void 
   return sum;
 }
 
-/* An exact loss is the sum over all tokens of the batch, a float one over those of a replica. */
+/* Converts the operands of a copy_out to metrics.  A loss that is an exact sum (int64) covers all
+ * tokens of the global batch; a loss in fp32 covers the tokens of one replica. */
 static struct weft_metrics
 metrics_of (const struct weft_watch *watch, const weft_plan *plan, uint32_t rank, uint32_t op,
             const void *const *value)
@@ -153,7 +155,7 @@ weft_watch_read (struct weft_watch *watch, const weft_plan *plan, uint32_t rank,
   const weft_program *p = program_of (plan, rank);
 
   if (p->op[op].phase < WEFT_PHASE_REDUCE)
-    return TRUE; /* tables for the executor */
+    return TRUE; /* a table that only the executor reads */
   if (p->op[op + 1].uses - p->op[op].uses > 1) {
     *metrics = metrics_of (watch, plan, rank, op, value);
     watch->n_large = 0;

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define SCHEMA "weft.timeline/1"
-#define MOST_RESERVED (UINT64_C (1) << 48) /* bytes; their sum stays a number */
+#define MOST_RESERVED (UINT64_C (1) << 48) /* bytes; the sum of all kinds fits 64 bits */
 
 /* ------------------------------------------------------------------------ times */
 
@@ -18,7 +18,8 @@ is_seconds (double value)
   return value >= 0 && value <= WEFT_TIMELINE_MOST_SECONDS;
 }
 
-/* Both ran or neither; a simulated clock may round an op without length to one that ends first. */
+/* Whether begin and end are in order, or both NaN.  An op of length 0 may end slightly before it
+ * begins, because the simulator rounds. */
 static gboolean
 is_span (double begin, double end)
 {
@@ -110,7 +111,7 @@ check_size (const weft_timeline *t, GError **error)
       t->folded ? "" : ": watch fewer ranks, or take fewer microbatches");
 }
 
-/* What could not be read is not written. */
+/* Refuses times that weft_timeline_load() would refuse. */
 static gboolean
 check_times (const weft_plan *plan, const weft_timeline *t, GError **error)
 {
@@ -180,7 +181,7 @@ is_kind (JsonNode *node, enum kind kind)
   return FALSE;
 }
 
-/* The member of an object, NULL with an error when it is missing or of another kind. */
+/* The member `name` of an object; NULL with an error if it is missing or of another kind. */
 static JsonNode *
 member (JsonObject *object, const char *name, enum kind kind, GError **error)
 {
@@ -270,7 +271,8 @@ row_at (const struct reader *r, uint32_t row)
   return JSON_NODE_HOLDS_OBJECT (node) ? json_node_get_object (node) : NULL;
 }
 
-/* Before anything is allocated for the row: the file holds as many times as its program has ops. */
+/* Checks that the file has one time for each op of the role, before memory is allocated for
+ * them. */
 static gboolean
 check_length (const struct reader *r, JsonObject *object, uint32_t role, const char *name,
               GError **error)
@@ -311,7 +313,8 @@ read_head (struct reader *r, uint32_t row, GError **error)
   return TRUE;
 }
 
-/* A row speaks for the ranks that folding gives it, and without folding for its own. */
+/* Checks that every rank occurs once and that stands_for is the number of ranks that folding
+ * assigns to the row, or 1 without folding. */
 static gboolean
 check_folding (const struct reader *r, GError **error)
 {

@@ -31,7 +31,7 @@ weft_flag_takes_none (const struct weft_flag *flag, GError **error)
   return weft_bad_input (error, "%s: found \"%s\", wanted no value", flag->whole, flag->value);
 }
 
-/* Whether the flag is "--no-NAME" of a boolean setting. */
+/* Whether the flag is "--no-NAME" for a boolean setting, whose section and key it stores. */
 static gboolean
 clears (const struct weft_flag *flag, const char **section, const char **key)
 {

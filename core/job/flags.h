@@ -19,6 +19,8 @@ struct weft_flag weft_flag_split (const char *word);
 /* The value after "=", or the next argument, which is consumed; NULL with an error. */
 const char *weft_flag_value (struct weft_words *words, const struct weft_flag *flag,
                              const char *what, GError **error);
+
+/* FALSE with an error if the flag has a value after "=". */
 gboolean weft_flag_takes_none (const struct weft_flag *flag, GError **error);
 
 /* Adds a flag that is a setting of the job to `settings`; FALSE without an error if there is no

@@ -402,7 +402,8 @@ apply_settings (const weft_settings *settings, struct weft_job *job, GError **er
   return TRUE;
 }
 
-/* A config gives every field; the sequence length is the user's, or else the longest. */
+/* Derives the fields that are not given.  A config counts as giving every field but seq_length,
+ * which defaults to the longest sequence. */
 static gboolean
 complete_model (const weft_settings *settings, struct weft_job *job, GError **error)
 {
@@ -487,7 +488,8 @@ weft_job_build (const weft_settings *settings, struct weft_job *job, GError **er
   return weft_job_assemble (settings, job, error) && weft_job_check (job, error);
 }
 
-/* fp32 on a CPU: most have no bf16 arithmetic, and emulating it is slower and less exact. */
+/* The precision if [train] gives none.  On a CPU it is fp32: most CPUs have no bf16 arithmetic, and
+ * emulating it is slower and less exact. */
 static enum weft_dtype
 default_precision (const struct weft_job *job)
 {
@@ -628,7 +630,8 @@ weft_job_modules (const struct weft_job *job, char **unknown)
   return set;
 }
 
-/* With full recompute, modules apply to the microbatches that it leaves out. */
+/* Whether recompute_modules has an effect.  With full recompute it applies to the microbatches that
+ * full recompute leaves out. */
 static gboolean
 takes_modules (const union weft_strategy *k)
 {
@@ -718,7 +721,7 @@ weft_job_padded_vocab (const struct weft_job *job)
   return (vocab + unit - 1) / unit * unit;
 }
 
-/* Two numbers, as "2,4". */
+/* Parses two numbers, such as "2,4". */
 static gboolean
 read_sizes (const char *text, int64_t size[2])
 {

@@ -81,14 +81,15 @@ gboolean weft_settings_check (const weft_settings *settings, GError **error);
  * and rules. */
 gboolean weft_job_build (const weft_settings *settings, struct weft_job *job, GError **error);
 
-/* The same without the rules: the planner starts from a job whose open knobs may break them. */
+/* weft_job_build() without the rules: the planner starts from a job whose open knobs may break
+ * rules. */
 gboolean weft_job_assemble (const weft_settings *settings, struct weft_job *job, GError **error);
 
 /* Checks the rules of rules.def; the error begins with the rule's name. */
 gboolean weft_job_check (const struct weft_job *job, GError **error);
 
-/* Computes settings that follow from others: when a job is built, and for each planner
- * candidate. */
+/* Computes settings that follow from others. Called when a job is built, and for each candidate of
+ * the planner. */
 void weft_job_derive (struct weft_job *job);
 
 /* Whether the data-parallel wrapper is PyTorch's (fsdp2, ddp) and not Megatron-Core's. */
@@ -106,8 +107,8 @@ uint32_t weft_job_units (const struct weft_job *job, char **unknown);
  * num_distributed_optimizer_instances, or dp_replicate_size. */
 int64_t weft_job_instances (const struct weft_job *job);
 
-/* The same for expert weights: FSDP2 shards them over all ranks that hold them (NeMo Automodel,
- * mesh dimension ep_shard). */
+/* weft_job_instances() for expert weights.  It is 1 with FSDP2, which shards them over all ranks
+ * that hold them (NeMo Automodel, mesh dimension ep_shard). */
 int64_t weft_job_expert_instances (const struct weft_job *job);
 
 /* Expert tensor parallel size; defaults to the tensor parallel size. */
@@ -116,8 +117,9 @@ int64_t weft_job_expert_tp (const struct weft_job *job);
 /* Largest number of a token's chosen experts that can be on one rank. */
 int64_t weft_job_choices (const struct weft_job *job);
 
-/* Canonical order: a sum over `units` equal parts that tensor-parallel ranks share is taken in
- * leaves (kernels/leaves.h). Number of leaves on all ranks together; 0 in fast order. */
+/* In canonical order a sum over `units` equal parts, which tensor-parallel ranks share, is computed
+ * in leaves (kernels/leaves.h). Returns the number of leaves on all ranks together; 0 in fast
+ * order. */
 #define WEFT_MOST_LEAVES 8
 uint32_t weft_job_leaves (const struct weft_job *job, uint64_t units);
 
@@ -131,29 +133,32 @@ uint64_t weft_job_padded_vocab (const struct weft_job *job);
  * is used for operands of linear maps only). */
 enum weft_dtype weft_job_dtype (const struct weft_job *job);
 
-/* Type of matrix products: weft_job_dtype(), or with enable_autocast autocast_dtype, whose default
- * is params_dtype. The second function: type of the layers' linear maps, fp8 if that is the
- * training precision. */
+/* Type of matrix products: weft_job_dtype(), or autocast_dtype if enable_autocast is set and gives
+ * one. */
 enum weft_dtype weft_job_product_dtype (const struct weft_job *job);
+
+/* Type of the linear maps of layers: fp8 if that is the training precision, else
+ * weft_job_product_dtype(). */
 enum weft_dtype weft_job_linear_dtype (const struct weft_job *job);
 
 /* Whether the loss is scaled before backward and gradients are unscaled before use: with fp16,
- * grad_scale_func or loss_scale. The second function: whether the scale is dynamic (Megatron-Core's
- * DynamicGradScaler). */
+ * grad_scale_func or loss_scale. */
 gboolean weft_job_scales_loss (const struct weft_job *job);
+
+/* Whether the loss scale is dynamic (Megatron-Core's DynamicGradScaler): no loss_scale is given. */
 gboolean weft_job_scales_dynamically (const struct weft_job *job);
 
-/* check_for_nan_in_grad; off with a dynamic loss scale, which expects overflows now and then
- * (Megatron-LM arguments.py). */
+/* Whether gradients that are not finite stop the job: check_for_nan_in_grad, but never with a
+ * dynamic loss scale, with which overflows are normal (Megatron-LM arguments.py). */
 gboolean weft_job_checks_nan (const struct weft_job *job);
 
-/* What backward recomputes, from recompute_granularity or activation_checkpointing (each whole
- * layer, or with Megatron-FSDP its MLP). */
+/* What the backward pass recomputes, from recompute_granularity or from activation_checkpointing
+ * (every layer; with Megatron-FSDP the MLP of every layer). */
 struct weft_job_recompute {
   enum weft_recompute granularity;
-  enum weft_recompute_method method; /* for full recompute */
+  enum weft_recompute_method method; /* method of full recompute */
   int64_t layers; /* recompute_num_layers, for full recompute; WEFT_NONE: not given */
-  uint32_t modules; /* for selective recompute: bits 1 << enum weft_recompute_module */
+  uint32_t modules; /* modules of selective recompute: bits 1 << enum weft_recompute_module */
 };
 struct weft_job_recompute weft_job_recompute (const struct weft_job *job);
 
@@ -164,18 +169,22 @@ uint32_t weft_job_modules (const struct weft_job *job, char **unknown);
 /* Whether gradients are reduced in every microbatch instead of once per step. */
 gboolean weft_job_reduces_each (const struct weft_job *job);
 
-/* Index in the global batch of the first sequence of a microbatch of a replica. If gradients are
- * reduced once per step, the sequences of a replica are contiguous; if every microbatch is reduced,
- * those of a microbatch in one reducing group are: canonical sums go over blocks (fold.h). */
 /* Number of neighbouring context-parallel ranks that exchange heads (Ulysses): 1 for ring or
- * all-gather, all for a2a, the first of hierarchical_context_parallel_sizes for a2a+p2p; 0 if that
- * is not two numbers. */
+ * all-gather, all for a2a, the first of hierarchical_context_parallel_sizes for a2a+p2p; 0 if
+ * hierarchical_context_parallel_sizes is not two numbers whose product is context_parallel_size. */
 int64_t weft_job_cp_heads (const struct weft_job *job);
+
+/* Index in the global batch of the first sequence of a microbatch of a replica. The sequences that
+ * one reduction sums are contiguous, because canonical sums go over blocks (fold.h): if gradients
+ * are reduced once per step, the sequences of a replica; if they are reduced in every microbatch,
+ * those of one microbatch of all replicas that are reduced together. */
 int64_t weft_job_sequence (const struct weft_job *job, int64_t replica, int64_t micro);
 
-/* Data-parallel size (replicas of one pipeline, without context-parallel ranks) and number of
- * microbatches per rank, from the GPU count and the global batch. Valid after the rules passed. */
+/* Data-parallel size, from the GPU count: replicas of one pipeline, without context-parallel ranks.
+ * Valid after the rules passed. */
 int64_t weft_job_dp (const struct weft_job *job);
+
+/* Microbatches per rank, from the global batch. Valid after the rules passed. */
 int64_t weft_job_microbatches (const struct weft_job *job);
 
 /* rules.def as a table, for `weft rules` and the tests. */

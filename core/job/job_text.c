@@ -3,7 +3,8 @@
 #include "core/job/job.h"
 #include <string.h>
 
-/* Quotes what the INI reader would change: escapes, blanks at the ends, comments. */
+/* Appends KEY = TEXT. Escapes what the INI reader would change: backslashes, blanks at the ends and
+ * before a comment sign. */
 static void
 append_entry (GString *out, const char *key, const char *text)
 {
@@ -65,7 +66,8 @@ append_cluster (GString *out, const struct weft_job *job)
   append_fields (out, &weft_cluster_table, job->cluster.f.at, known ? base.f.at : NULL, NULL);
 }
 
-/* Training settings as they would be with only the given ones set. */
+/* Copies the job to `base`, but with default values for training settings that the user did not
+ * give. */
 static void
 train_base (const struct weft_job *job, struct weft_job *base)
 {

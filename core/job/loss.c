@@ -1,10 +1,10 @@
 #include "core/job/loss.h"
 #include "core/base/zigzag.h"
 
-/* Every chunk reads and writes the whole gradient of the head, 8 bytes of fp32 per element, for a
- * product of 2 FLOPs per element and token. At 800 TFLOP/s and 4.3 TB/s (H200, as libraries reach
- * them) both take equally long at about 750 tokens; with this many tokens, the traffic is a fifth
- * of the product. */
+/* Fewest tokens of a chunk. For every chunk the whole gradient of the head is read and written, 8
+ * bytes of fp32 per element, for a product of 2 FLOPs per element and token. At 800 TFLOP/s and 4.3
+ * TB/s (rates that libraries reach on an H200) traffic and product take equally long at about 750
+ * tokens; with 4096 tokens the traffic takes a fifth of the time of the product. */
 #define LEAST_TOKENS 4096
 
 gboolean
@@ -27,8 +27,8 @@ share (uint64_t n, int64_t of)
   return (n + (uint64_t) of - 1) / (uint64_t) of;
 }
 
-/* Liger Kernel (arXiv 2410.10989, section 3.2): a power of two of tokens per chunk, so that the
- * logits of a chunk are no larger than the hidden states of all tokens. */
+/* Tokens per chunk as in Liger Kernel (arXiv 2410.10989, section 3.2): a power of two, such that
+ * the logits of a chunk are about as large as the hidden states of all tokens. */
 static uint64_t
 balanced_tokens (const struct weft_job *job)
 {
@@ -42,7 +42,7 @@ balanced_tokens (const struct weft_job *job)
   return n;
 }
 
-/* Leaves of a sequence on a rank. */
+/* Leaves that a rank has of each sequence. */
 static int64_t
 leaves_of (const struct weft_job *job)
 {

@@ -3,11 +3,14 @@
 #pragma once
 #include "core/job/job.h"
 
+/* Whether the job fuses output head and loss in this way. */
 gboolean weft_job_fuses_head (const struct weft_job *job);
 
-/* Tokens of a microbatch on a rank, and tokens per chunk (the last chunk may have fewer), from
- * cross_entropy_chunks or by a rule (loss.c). */
+/* Tokens of a microbatch on a rank. */
 uint64_t weft_job_tokens (const struct weft_job *job);
+
+/* Tokens per chunk, from cross_entropy_chunks or by a rule (loss.c). The last chunk may have
+ * fewer. */
 uint64_t weft_job_loss_tokens (const struct weft_job *job);
 
 /* Whether canonical order allows this number of chunks: a chunk must be whole sequences that are

@@ -40,10 +40,11 @@ static const struct weft_field fields[] = {
 
 const struct weft_table weft_model_table = { "model field", fields, G_N_ELEMENTS (fields) };
 
-/* 4096 layers of 65536 experts overflow 64 bits before the model can be refused. */
+/* Type of counts: 4096 layers of 65536 experts overflow 64 bits before check_size() can refuse the
+ * model. */
 typedef unsigned __int128 wide;
 
-/* Above 2^53 a double does not hold the count exactly, and all later estimates are doubles. */
+/* A double represents counts up to 2^53 exactly, and all later estimates are doubles. */
 #define MOST_PARAMETERS ((wide) 1 << 53)
 
 gboolean
@@ -58,7 +59,7 @@ weft_model_is_gated (const union weft_model *model)
   return weft_activation_is_gated ((enum weft_activation) model->activation);
 }
 
-/* First projections of an MLP: gate and up, or up alone. */
+/* Number of first projections of an MLP: gate and up, or only up. */
 static unsigned
 projections_up (const union weft_model *m)
 {
@@ -89,7 +90,7 @@ latent_weights (const union weft_model *m)
   return query + h * m->q_lora_rank + down + up + a * m->v_head_dim * h;
 }
 
-/* The norms of queries and keys. */
+/* Parameters of the norms of queries and keys. */
 static wide
 head_norms (const union weft_model *m)
 {
@@ -114,7 +115,7 @@ attention_weights (const union weft_model *m)
   return h * qkv_width (m) + h * m->num_attention_heads * m->kv_channels;
 }
 
-/* Biases, sinks and the norms inside attention. */
+/* Parameters of attention besides matrices: biases, sinks and norms. */
 static wide
 attention_vectors (const union weft_model *m)
 {
@@ -140,7 +141,7 @@ mlp_vectors (const union weft_model *m, int64_t width)
   return (wide) projections_up (m) * width + m->hidden_size;
 }
 
-/* Weights of one layer with `experts` of its routed experts. */
+/* Weights of one layer; of a MoE layer those of `experts` routed experts. */
 static wide
 layer_weights (const union weft_model *m, gboolean moe, int64_t experts)
 {
@@ -152,7 +153,7 @@ layer_weights (const union weft_model *m, gboolean moe, int64_t experts)
          (m->moe_shared_expert_gate ? m->hidden_size : 0);
 }
 
-/* One bias and one correction bias per expert. */
+/* Parameters of the router besides its matrix: one bias and one correction bias per expert. */
 static wide
 router_vectors (const union weft_model *m)
 {
@@ -314,14 +315,14 @@ weft_model_flops_per_token (const union weft_model *model, gboolean causal)
          6.0 * widths * model->num_attention_heads * keys;
 }
 
-/* The name under which a field was given. */
+/* The name under which the user gave a field; else the name of the field. */
 static const char *
 spelled (const char *const *typed, enum weft_model_field field)
 {
   return typed && typed[field] ? typed[field] : fields[field].name;
 }
 
-/* "a 12 does not divide by b 5": the form of most contradictions. */
+/* Checks that field `whole` is a multiple of field `part`, or that `part` is 0. */
 static gboolean
 divides (const union weft_model *m, const char *const *typed, enum weft_model_field part,
          enum weft_model_field whole, GError **error)
@@ -346,7 +347,7 @@ at_most (const union weft_model *m, const char *const *typed, enum weft_model_fi
       spelled (typed, field), m->at[field].i, spelled (typed, limit), m->at[limit].i);
 }
 
-/* `field` requires `needed`. */
+/* Checks that `needed` is not 0 if `field` is not 0. */
 static gboolean
 comes_with (const union weft_model *m, const char *const *typed, enum weft_model_field field,
             enum weft_model_field needed, GError **error)
@@ -357,7 +358,7 @@ comes_with (const union weft_model *m, const char *const *typed, enum weft_model
                          spelled (typed, field), m->at[field].i, spelled (typed, needed));
 }
 
-/* X(field, other): the pairs of each relation. */
+/* Relations between two fields that every model satisfies. */
 static const struct {
   gboolean (*holds) (const union weft_model *m, const char *const *typed, enum weft_model_field a,
                      enum weft_model_field b, GError **error);
@@ -438,7 +439,7 @@ check_latent (const union weft_model *m, const char *const *typed, GError **erro
   return TRUE;
 }
 
-/* Traits that no published architecture combines. */
+/* Refuses combinations of traits that no published architecture has. */
 static gboolean
 check_traits (const union weft_model *m, const char *const *typed, GError **error)
 {
@@ -483,8 +484,8 @@ check_pattern (const union weft_model *m, const char *const *typed, GError **err
   return TRUE;
 }
 
-/* The correction bias is updated from token counts; with a softmax over all experts it would change
- * every weight. */
+/* Checks the router. The correction bias requires sigmoid scores: with a softmax over all experts
+ * it would change the weight of every expert. */
 static gboolean
 check_router (const union weft_model *m, const char *const *typed, GError **error)
 {

@@ -39,6 +39,9 @@ extern const struct weft_table weft_model_table;
  * value found and value wanted. */
 gboolean weft_model_load (const char *name_or_path, union weft_model *model, GPtrArray *unknown,
                           GError **error);
+
+/* weft_model_load() for a text of `length` bytes (-1: up to its NUL). `file_name` is for messages
+ * and gives the model its name. */
 gboolean weft_model_parse (const char *json, gssize length, const char *file_name,
                            union weft_model *model, GPtrArray *unknown, GError **error);
 
@@ -56,7 +59,7 @@ gboolean weft_model_complete (union weft_model *model, const char *const *typed,
 /* Names of bundled models, sorted, NULL-terminated. The caller frees with g_strfreev(). */
 char **weft_model_names (void);
 
-/* All parameters, and those used per token (top-k of the experts; the whole embedding counts).
+/* All parameters, and those that a token uses (top-k of the experts; the whole embedding counts).
  * Included: embedding, learned positions, every weight and bias of attention, MLP, experts, shared
  * experts and router with its correction bias, all norms, the head unless tied. Multi-token
  * prediction layers are excluded: authors publish the main model without them. */
@@ -78,8 +81,8 @@ weft_model_wide (const union weft_model *model)
   return weft_model_is_gated (model) ? 2 : 1;
 }
 
-/* Properties of layer `layer` (from 0). A prediction layer has number num_layers and is like the
- * last.
+/* Properties of layer `layer` (from 0). Multi-token prediction layers have numbers from num_layers
+ * on and are like the last layer.
  *
  * is_moe    has experts: not one of the leading dense layers, and number moe_layer_offset of every
  *           moe_layer_freq layers
@@ -99,7 +102,7 @@ int64_t weft_model_moe_layers (const union weft_model *model);
 
 /* Parameters of the matrix products that a training token passes through: attention, router, MLP or
  * top-k experts, output head; for each prediction layer all of these and its projection; no
- * embedding lookup, norms or biases. The N of 6N FLOPs per token. */
+ * embedding lookup, norms or biases. This is N in 6 N FLOPs per token. */
 uint64_t weft_model_matmul_parameters (const union weft_model *model);
 
 /* Model FLOPs per training token (forward and backward, without recompute): per layer 6 N + 6 a d s

@@ -1,12 +1,13 @@
-/* A config.json: its family, what the family fixes and requires, keys that interact. */
+/* Reads a config.json: its family, fields that the family fixes or requires, keys that interact. */
 #include "core/job/model_hf.h"
 #include "core/base/conf.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/invariant.h"
 #include "core/base/suggest.h"
 #include <string.h>
 
-/* Real files have a few KiB. */
+/* Largest file that is read; real files have a few KiB. */
 #define MOST_BYTES (4 << 20)
 
 static const char wanted_by_all[] =
@@ -105,7 +106,7 @@ find_family (JsonObject *root, GError **error)
   return unknown_family (key, found, error);
 }
 
-/* The table is part of Weft: an unknown word in it is a bug. */
+/* Sets the fields that the family fixes. An unknown word in this table is a bug of Weft. */
 static void
 apply_fixed (const struct weft_family *family, union weft_model *model)
 {
@@ -116,7 +117,7 @@ apply_fixed (const struct weft_family *family, union weft_model *model)
     int f = weft_table_find (&weft_model_table, pair[0]);
     gboolean ok =
         f >= 0 && weft_field_parse (&weft_model_table.field[f], pair[1], &model->at[f], NULL);
-    g_assert (ok);
+    WEFT_INVARIANT (ok);
   }
   model->family = g_quark_from_string (family->type);
 }
@@ -141,7 +142,9 @@ finish_biases (struct weft_hf_reader *r, GError **error)
   return TRUE;
 }
 
-/* Sliding window of all layers, or of those from max_window_layers on. */
+/* Decides whether layers have a sliding window. A window that begins at layer max_window_layers > 0
+ * is not supported: no layer gets it, and the key is reported as unknown. layer_types overrides
+ * both. */
 static void
 finish_window (struct weft_hf_reader *r)
 {
@@ -162,8 +165,9 @@ finish_window (struct weft_hf_reader *r)
     r->model->sliding_window = r->model->attention_chunk_size = r->model->window_attn_skip_freq = 0;
 }
 
-/* norm_topk_prob: weights of the chosen experts add up to one, as those of a softmax over the
- * chosen do; sigmoid weights always do in Weft. */
+/* Reads groups of experts, and norm_topk_prob: whether the weights of the chosen experts add up to
+ * one. With softmax scores this means that the softmax is over the chosen experts only. In Weft the
+ * weights from sigmoid scores always add up to one. */
 static gboolean
 finish_router (struct weft_hf_reader *r, GError **error)
 {
@@ -205,7 +209,7 @@ check_given (const struct weft_hf_reader *r, const char *names, GError **error)
 
   for (unsigned i = 0; wanted[i] && *wanted[i]; i++) {
     int f = weft_table_find (&weft_model_table, wanted[i]);
-    g_assert (f >= 0);
+    WEFT_INVARIANT (f >= 0);
     if (r->typed[f] ||
         (f == WEFT_MODEL_max_position_embeddings && r->typed[WEFT_MODEL_seq_length]))
       continue;
@@ -262,7 +266,7 @@ read_text (const char *json, gsize length, union weft_model *model, GPtrArray *u
   return FALSE;
 }
 
-/* "llama3-8b" for llama3-8b.json; for a config.json, the name of its folder. */
+/* The name of a model: "llama3-8b" for llama3-8b.json; the name of the folder for config.json. */
 static GQuark
 model_name (const char *file_name)
 {

@@ -1,5 +1,5 @@
-/* model_hf.h - how a Hugging Face config.json becomes fields of model.def. Private to the files
- * that read it.
+/* model_hf.h - how a Hugging Face config.json becomes fields of model.def. Private to the
+ * files that read it:
  *
  *   model_hf.c       the file: its family, fixed and required fields, keys that interact
  *   model_hf_keys.c  single keys
@@ -12,7 +12,7 @@
 #include "core/base/json_scan.h"
 #include "core/job/family.h"
 
-enum { WEFT_HF_UNSAID = -1 /* of a flag */ };
+enum { WEFT_HF_UNSAID = -1 /* value of a flag that the file does not give */ };
 
 struct weft_hf_reader {
   union weft_model *model;
@@ -22,7 +22,7 @@ struct weft_hf_reader {
   const char *prefix;                    /* "rope_parameters." for keys of a nested object */
   JsonObject *object;                    /* the object being read */
   enum weft_activation own;              /* activation of the family */
-  enum weft_rotary_scaling scaling;      /* of the rope object being read */
+  enum weft_rotary_scaling scaling;      /* scaling rule of the rope object being read */
   int64_t shared_experts, window_layers, groups, group_topk, full_layers;
   int attention_bias, mlp_bias, use_window, layer_window, normalised; /* unsaid, 0 or 1 */
   gboolean greedy; /* greedy routing: expert groups are ignored */
@@ -36,8 +36,9 @@ gboolean weft_hf_walk (struct weft_hf_reader *r, JsonObject *object, const char 
 gboolean weft_hf_assign (struct weft_hf_reader *r, enum weft_model_field f, const char *key,
                          union weft_value value, GError **error);
 
-/* Reports an unknown key. */
+/* Adds an unknown key to `unknown`. */
 void weft_hf_report (struct weft_hf_reader *r, const char *key);
 
-/* "num_hidden_layers or n_layer or num_layers". The caller frees it. */
+/* All keys of a field, for messages: "num_hidden_layers or n_layer or num_layers". The caller frees
+ * it. */
 char *weft_hf_spellings (enum weft_model_field f);

@@ -9,7 +9,7 @@ struct key {
   const char *name;
   gboolean (*take) (struct weft_hf_reader *r, const struct key *key, JsonNode *node,
                     GError **error);
-  enum weft_model_field field; /* for take_field */
+  enum weft_model_field field; /* field of the key, if `take` sets one */
 };
 
 /* The value as text for the field's parser; NULL if it has another JSON type. The caller frees
@@ -193,7 +193,8 @@ take_never (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GEr
   return take_flag (key, node, FALSE, error);
 }
 
-/* OPT's embeddings may be narrower than its layers, with a projection between: not built. */
+/* Checks that embeddings are as wide as layers. OPT has models with narrower embeddings and a
+ * projection, which Weft does not support. */
 static gboolean
 take_embedding_width (struct weft_hf_reader *r, const struct key *key, JsonNode *node,
                       GError **error)
@@ -211,7 +212,8 @@ take_embedding_width (struct weft_hf_reader *r, const struct key *key, JsonNode 
                          hidden);
 }
 
-/* rope_parameters of transformers 5 by type of layer: those of layers with a window. */
+/* Reads the rope_parameters of layers with a window. transformers 5 has an object for each type of
+ * layer. */
 static gboolean
 take_local_rope (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GError **error)
 {
@@ -282,7 +284,8 @@ take_intermediate_size (struct weft_hf_reader *r, const struct key *key, JsonNod
   return take_field (r, r->family->ways & WEFT_HF_EXPERT_WIDTH ? &of_expert : key, node, error);
 }
 
-/* Only "noaux_tc" has the correction bias; "greedy" ignores groups. */
+/* Reads topk_method: only "noaux_tc" has the correction bias; "greedy" ignores groups of
+ * experts. */
 static gboolean
 take_topk_method (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GError **error)
 {
@@ -295,7 +298,7 @@ take_topk_method (struct weft_hf_reader *r, const struct key *key, JsonNode *nod
   return weft_hf_assign (r, key->field, key->name, value, error);
 }
 
-/* Experts in layer `first` and every `step`-th layer from there. */
+/* Puts experts into layer `first` and into every `step`-th layer after it. */
 static gboolean
 assign_expert_layers (struct weft_hf_reader *r, const char *key, int64_t first, int64_t step,
                       GError **error)
@@ -306,7 +309,7 @@ assign_expert_layers (struct weft_hf_reader *r, const char *key, int64_t first, 
                          error);
 }
 
-/* Experts in the last of every `step` layers. */
+/* Puts experts into the last of every `step` layers. */
 static gboolean
 take_sparse_step (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GError **error)
 {
@@ -343,7 +346,7 @@ take_expert_layers (struct weft_hf_reader *r, const struct key *key, JsonNode *n
   return n == 0 || assign_expert_layers (r, key->name, first, step, error);
 }
 
-/* 1: rotary positions, 0: none. */
+/* Reads an array with a number per layer: 1 with rotary positions, 0 without. */
 static gboolean
 take_rope_layers (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GError **error)
 {
@@ -396,8 +399,8 @@ weft_hf_report (struct weft_hf_reader *r, const char *key)
     g_ptr_array_add (r->unknown, g_strconcat (r->prefix, key, NULL));
 }
 
-/* Layer types with a window (or chunks) and without: if the pattern is not "every n-th without", no
- * layer gets a window, and the key is reported as unknown. */
+/* Reads which layers have a window (or chunks). Weft supports the pattern in which every n-th layer
+ * has none; for other patterns no layer gets a window, and the key is reported as unknown. */
 static gboolean
 take_layer_types (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GError **error)
 {
@@ -436,8 +439,8 @@ take_object (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GE
   return weft_hf_walk (r, json_node_get_object (node), prefix, error);
 }
 
-/* The scaling rule of a rope object: `rope_type`, formerly `type`. Without either, none unless
- * there is a factor. */
+/* Reads the scaling rule of a rope object: `rope_type`, formerly `type`. Without either key the
+ * rule is `other` if there is a factor, else `none`. */
 static gboolean
 read_scaling (JsonObject *object, enum weft_rotary_scaling *scaling, GError **error)
 {
@@ -466,7 +469,7 @@ read_scaling (JsonObject *object, enum weft_rotary_scaling *scaling, GError **er
   return TRUE;
 }
 
-/* Numbers are read for known rules only. */
+/* Whether the scaling rule uses a number; numbers of rule `other` are not read. */
 static gboolean
 rope_has (const struct weft_hf_reader *r, enum weft_model_field field)
 {
@@ -482,7 +485,7 @@ take_rope_number (struct weft_hf_reader *r, const struct key *key, JsonNode *nod
 
 static gboolean check_rope (const struct weft_hf_reader *r, const char *key, GError **error);
 
-/* rope_scaling of transformers 4, rope_parameters of 5. */
+/* Reads rope_scaling (transformers 4) or rope_parameters (transformers 5). */
 static gboolean
 take_rope (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GError **error)
 {
@@ -501,7 +504,7 @@ take_rope (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GErr
 }
 
 /* Keys that define the shape and differ from the field's own name. Sources: configuration classes
- * of huggingface/transformers 4 and 5 for the families above. */
+ * of huggingface/transformers 4 and 5 for the families in model_families.def. */
 static const struct key keys[] = {
 #define KEY(name, take, field)                                                                     \
   {                                                                                                \

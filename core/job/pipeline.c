@@ -86,8 +86,8 @@ weft_job_interleaves (const struct weft_job *job)
   return row && row->interleaved && weft_job_chunks (job) > 1;
 }
 
-/* An unreadable file is refused by rule schedule_file; until then the other knobs describe the
- * grid. */
+/* The grid of pipeline_schedule_file; NULL if there is no file or it cannot be read. Rule
+ * schedule_file refuses an unreadable file; until then the other knobs describe the grid. */
 static weft_grid *
 grid_of_file (const struct weft_job *job)
 {

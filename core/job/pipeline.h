@@ -26,7 +26,8 @@ gboolean weft_job_interleaves (const struct weft_job *job);
 /* Whether weight gradients have cells of their own (W). */
 gboolean weft_job_splits_backward (const struct weft_job *job);
 
-/* Copies of the model in one pipeline (bidirectional schedules); whether its stages go around the
- * ranks several times. */
+/* Copies of the model in one pipeline: more than 1 in bidirectional schedules. */
 uint32_t weft_job_copies (const struct weft_job *job);
+
+/* Whether the stages go around the ranks several times: stage s is on rank s % p of p ranks. */
 gboolean weft_job_is_ring (const struct weft_job *job);

@@ -1,7 +1,9 @@
 #include "core/job/rotary.h"
+#include "core/base/invariant.h"
 #include <math.h>
 
-/* Share of the unscaled frequency: 0 below the low limit, 1 above the high one. */
+/* Weight of the unscaled frequency: 0 below low_freq_factor turns, 1 above high_freq_factor
+ * turns. */
 static double
 llama3_share (const union weft_model *m, double frequency)
 {
@@ -25,7 +27,7 @@ weft_rotary_frequency (const union weft_model *m, uint32_t i, uint32_t width, gb
   double base = local ? m->rotary_base_local : m->rotary_base;
   double frequency = pow (base, -2.0 * i / width), share = 0;
 
-  g_assert (i < width / 2 && m->rotary_scaling != WEFT_ROTARY_OTHER);
+  WEFT_INVARIANT (i < width / 2 && m->rotary_scaling != WEFT_ROTARY_OTHER);
   if (m->rotary_scaling == WEFT_ROTARY_NONE || local)
     return frequency;
   if (m->rotary_scaling == WEFT_ROTARY_LLAMA3)

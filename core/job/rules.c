@@ -27,7 +27,8 @@ expert_mesh (const struct weft_job *j)
   return weft_job_expert_tp (j) * S (expert_model_parallel_size) * S (pipeline_model_parallel_size);
 }
 
-/* Whether experts are spread over ranks; their gradients are then reduced in other groups. */
+/* Whether experts are spread over ranks; their gradients then have reduction groups of their
+ * own. */
 static gboolean
 spreads_experts (const struct weft_job *j)
 {
@@ -106,7 +107,7 @@ odd_layer (const struct weft_job *j)
   return M (softmax_type) == WEFT_SOFTMAX_VANILLA ? NULL : "softmax_type: attention sinks";
 }
 
-/* Scores that are more than products of queries and keys. */
+/* Whether attention scores are more than products of queries and keys. */
 static gboolean
 bends_scores (const struct weft_job *j)
 {
@@ -134,9 +135,9 @@ hybrid (const struct weft_job *j)
   return S (use_megatron_fsdp) && weft_job_instances (j) > 1;
 }
 
-/* Whether each collective sums a node of the canonical tree on every rank: the sequences of a
- * replica, or, if every microbatch is reduced, those of a microbatch (with several instances, those
- * of all their microbatches are contiguous). */
+/* Whether the sequences that each gradient collective sums are a node of the canonical tree: those
+ * of a replica, or, if every microbatch is reduced, those of a microbatch. With several instances
+ * they are those of all microbatches of an instance. */
 static gboolean
 reduces_blocks (const struct weft_job *j)
 {
@@ -157,7 +158,8 @@ deals_leaves (const struct weft_job *j, int64_t units)
                              weft_job_leaves (j, (uint64_t) units) % tp == 0);
 }
 
-/* Ranks either have query groups of their own, or share them with equal columns of each. */
+/* Whether tensor-parallel ranks have either query groups of their own or equal columns of a shared
+ * group. */
 static gboolean
 shares_groups (const struct weft_job *j)
 {
@@ -174,13 +176,14 @@ shares_leaves (const struct weft_job *j)
           deals_leaves (j, M (ffn_hidden_size)));
 }
 
-/* Ranks whose tokens are routed to an expert; and those of them that share a sequence. */
+/* Number of ranks whose tokens are routed to an expert. */
 static int64_t
 expert_sources (const struct weft_job *j)
 {
   return weft_job_expert_tp (j) * S (expert_model_parallel_size);
 }
 
+/* Number of ranks that share a sequence. */
 static int64_t
 sequence_ranks (const struct weft_job *j)
 {
@@ -194,9 +197,9 @@ expert_batches (const struct weft_job *j)
   return spreads_experts (j) ? expert_sources (j) / sequence_ranks (j) : 1;
 }
 
-/* Whether the tokens of an expert are a node of the canonical tree: those of context-parallel
- * ranks, each with its part, or of replicas. With fewer than all tensor-parallel ranks they are
- * gathered. */
+/* Whether the tokens of an expert are a node of the canonical tree: they come from parts of a
+ * sequence on context-parallel ranks, or from replicas. If they come from only some of the
+ * tensor-parallel ranks, they are gathered first. */
 static gboolean
 experts_see_nodes (const struct weft_job *j)
 {
@@ -290,7 +293,8 @@ group (const struct weft_job *j)
              : S (microbatch_group_size_per_vp_stage);
 }
 
-/* Why the schedule cannot be built from the job's counts; a schedule file needs no building. */
+/* Why the schedule cannot be built from the job's counts; WEFT_SPEC_FITS with a schedule file,
+ * which contains the grid. */
 static enum weft_spec_rule
 broken_spec (const struct weft_job *j)
 {
@@ -309,7 +313,7 @@ schedule_file_problem (const struct weft_job *j)
   return g_intern_string (error ? error->message : place);
 }
 
-/* Of the largest stage. */
+/* Layers of the largest stage. */
 static int64_t
 stage_layers (const struct weft_job *j)
 {
@@ -351,8 +355,8 @@ widest (const struct weft_job *j)
   return MAX (MAX (M (hidden_size), mlp), MAX (M (vocab_size), qkv_width (j)));
 }
 
-/* Upper bound of all buffers of a step without any reuse: five fp32 numbers per parameter; per
- * microbatch, activations of forward and backward, and logits. */
+/* Upper bound of the bytes of all buffers of a step if no memory is reused: five fp32 numbers per
+ * parameter; for every microbatch, activations of forward and backward, and logits. */
 static double
 step_bytes (const struct weft_job *j)
 {
@@ -366,8 +370,9 @@ step_bytes (const struct weft_job *j)
               tokens * (M (num_layers) * layer + 2.0 * M (vocab_size)));
 }
 
-/* Upper bound of the number of buckets: a bucket has at least one tensor, and all but the last and
- * tied ones reach the threshold. The default threshold allows at most one per matrix. */
+/* Upper bound of the number of buckets on a stage: a bucket has at least one tensor, and all
+ * buckets but the last and those of tied weights reach the threshold. Counts 1 for the default
+ * threshold, which allows at most one bucket per matrix. */
 static int64_t
 most_buckets (const struct weft_job *j)
 {
@@ -416,7 +421,7 @@ absent_module (const struct weft_job *j)
   return NULL;
 }
 
-/* Selective recompute of modules that keep no activations. */
+/* Whether selective recompute has only attention to recompute, but its kernel keeps no scores. */
 static gboolean
 runs_nothing_again (const struct weft_job *j)
 {
@@ -439,15 +444,15 @@ has_dynamic_scale (const struct weft_job *j)
          j->train_set[WEFT_TRAIN_loss_scale_window] || j->train_set[WEFT_TRAIN_hysteresis];
 }
 
-/* fp8 products need a GPU with fp8 tensor cores, or the CPU, which widens the codes; with autocast
- * to another type, products use that type. */
+/* Whether the job can compute fp8 products: on a GPU with fp8 tensor cores, or on a CPU, which
+ * converts the codes. With autocast, products have the type of autocast. */
 static gboolean
 multiplies_fp8 (const struct weft_job *j)
 {
   return T (precision) == WEFT_FP8 && j->cluster.f.gpu_fp8 > 0 && !S (enable_autocast);
 }
 
-/* Products with block scales. */
+/* Whether fp8 products have block scales. */
 static gboolean
 multiplies_blocks (const struct weft_job *j)
 {
@@ -484,7 +489,7 @@ combines (const struct weft_job *j)
   return S (overlap_moe_expert_parallel_comm);
 }
 
-/* Each row becomes a check and a text of its own; the arguments are formatted only if it fails. */
+/* Each row becomes two functions: the check, and the text for messages if the check fails. */
 #define RULE(id, condition, doc, ...)                                                              \
   static gboolean id##_holds (const struct weft_job *j)                                            \
   {                                                                                                \
@@ -525,7 +530,7 @@ weft_job_check (const struct weft_job *job, GError **error)
   return TRUE;
 }
 
-/* Knobs that upstream has deprecated: accepted, and without effect here as there. */
+/* Warns of knobs that upstream has deprecated: Weft accepts them, and they have no effect. */
 static void
 warn_deprecated (const struct weft_job *job, GPtrArray *warnings)
 {

@@ -3,7 +3,7 @@
 #include "core/base/sheet.h"
 #include <string.h>
 
-/* All but the name is optional: a file may state only what it knows better than stack.def. */
+/* Every field but the name is optional: a file gives only values that differ from stack.def. */
 #define MAY_LACK(id) .optional = WEFT_STACK_##id != WEFT_STACK_name
 
 static const struct weft_field fields[] = {
@@ -35,7 +35,7 @@ weft_stack_load (const char *name_or_path, union weft_stack *stack, GError **err
 
 enum { MX_BLOCK = 32 }; /* elements with one scale: OCP Microscaling Formats 1.0, section 5.2 */
 
-/* "A..BxC": heads of queries and keys A to B wide, with values up to C wide. */
+/* "A..BxC": query and key heads of A to B elements, with value heads of up to C elements. */
 struct tile {
   uint64_t least, most, value;
 };

@@ -20,23 +20,29 @@ union weft_stack {
   union weft_value at[WEFT_N_STACK_FIELD];
 };
 
-/* Weights of experts in fp8: (n, k), with one scale for `block` elements of a row, 0: for all. */
+/* Expert weights in fp8, a matrix (n, k). `block`: elements of a row with one scale; 0: one scale
+ * for the whole matrix. */
 struct weft_stack_codes {
   uint64_t n, k, block;
 };
 
 extern const struct weft_table weft_stack_table;
+
+/* Loads stacks/NAME.ini or a path. */
 gboolean weft_stack_load (const char *name_or_path, union weft_stack *stack, GError **error);
+
+/* Names of the bundled stacks, sorted; free with g_strfreev(). */
 char **weft_stack_names (void);
 
-/* What kernels of a stack take, as its file says: heads of `width` and values of `value` (both in
- * elements of `bytes` each) that attention multiplies on matrix units; and experts' fp8 codes that
- * a GPU of that compute capability (times ten; 0: unknown, taken for one that can) multiplies as
- * they are. */
+/* Whether the attention kernels of a stack use matrix units (tensor cores) for query and key heads
+ * of `width` elements and value heads of `value` elements, with `bytes` per element. */
 gboolean weft_stack_takes_heads (const union weft_stack *stack, uint64_t bytes, uint64_t width,
                                  uint64_t value);
+
+/* Whether a GPU of this compute capability (times ten; 0: unknown) multiplies fp8 expert weights
+ * directly; otherwise they are converted to 16 bits first. Unknown GPUs count as able. */
 gboolean weft_stack_takes_codes (const union weft_stack *stack, int64_t capability,
                                  const struct weft_stack_codes *codes);
 
-/* Whether `attention_tiles` is written as stack.def says. */
+/* Whether `attention_tiles` has the syntax that stack.def describes. */
 gboolean weft_stack_reads_tiles (const union weft_stack *stack);

@@ -9,7 +9,7 @@ enum { MOST_SYMBOLS = 1 << 19, MOST_TIMES = 1 << 16, MOST_DEPTH = 8 };
 
 static gboolean read_symbols (const char **at, uint32_t depth, GString *out);
 
-/* "*12" after a symbol or a closing parenthesis. */
+/* Reads an optional "*12" after a symbol or a closing parenthesis; *times is 1 without it. */
 static gboolean
 read_times (const char **at, uint32_t *times)
 {

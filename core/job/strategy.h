@@ -40,9 +40,9 @@ struct weft_knob_traits {
                            kernels of a layer do not depend on it */
   gboolean of_replicas; /* shards or overlaps Megatron-Core's data-parallel replicas: the kernels of
                            a layer do not depend on it */
-  gboolean unlike;      /* away from its default, microbatches differ in their kernels: the planner
-                           has no lower bound then */
-  const char *overlap;  /* of a knob that hides communication: its word in the table of weft plan */
+  gboolean unlike;      /* if it is not at its default, microbatches differ in their kernels, and
+                           the planner has no lower bound */
+  const char *overlap;  /* the word of a knob that hides communication, in the table of weft plan */
 };
 extern const struct weft_knob_traits weft_knob_traits[WEFT_N_KNOB];
 

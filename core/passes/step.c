@@ -1,5 +1,5 @@
-/* The program of one role: the parts of all wings begin, the grid is played cell by cell, the
- * optimizer finishes the step, and rewrites of the whole program come last. */
+/* Builds the program of one role: sets up all wings, appends the ops of the grid cell by cell
+ * and those of the optimizer, and at last rewrites the whole program. */
 #include "core/passes/roof.h"
 #include "core/base/exact.h"
 #include "core/passes/layer/layer.h"
@@ -91,7 +91,7 @@ zero (struct weft_step *s)
                WEFT_USES (WEFT_W (s->scalars.count)));
 }
 
-/* The grid, cell by cell. */
+/* Appends the ops of the grid, cell by cell. */
 static void
 play (struct weft_step *s)
 {
@@ -120,7 +120,7 @@ weft_stage_at (const struct weft_job *job, const weft_grid *grid, uint32_t rank,
   return at;
 }
 
-/* Counts the microbatches of a copy of the model, which are consecutive. */
+/* Counts the microbatches of a copy of the model. They are consecutive. */
 static void
 count_micros (const weft_grid *grid, uint32_t copy, struct weft_chunk *chunk)
 {
@@ -162,7 +162,7 @@ choose_types (struct weft_step *s)
   s->grad_dtype = s->main_dtype = s->strategy->grad_reduce_in_fp32 ? WEFT_FP32 : s->dtype;
 }
 
-/* Sizes, types, chunks and the parts of all wings; nothing is appended yet. */
+/* Sets sizes, types and chunks, and creates the state of all wings. No op is appended yet. */
 void
 weft_step_begin (struct weft_step *s)
 {
@@ -198,7 +198,8 @@ weft_step_end (struct weft_step *s)
   weft_grid_free (s->grid);
 }
 
-/* What the program of a role begins with: tensors, standing buffers, sums that start at zero. */
+/* Appends the beginning of a program: creates tensors and permanent buffers, and zeroes gradients
+ * and running sums. */
 static void
 start (struct weft_step *s)
 {

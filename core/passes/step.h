@@ -15,13 +15,17 @@ struct weft_mesh weft_step_mesh (const struct weft_job *job);
 weft_program *weft_step_build (const struct weft_job *job, const struct weft_mesh *mesh,
                                uint32_t role);
 
-/* init.c: the program that initializes weights and broadcasts them among replicas; whether it does
- * anything; whether it broadcasts: there are several replicas, and each holds whole weights;
- * whether replicas keep slices of weights. */
+/* init.c: the program that initializes weights and broadcasts them among replicas. */
 weft_program *weft_init_build (const struct weft_job *job, const struct weft_mesh *mesh,
                                uint32_t role);
+
+/* Whether that program has any op. */
 gboolean weft_init_does_something (const struct weft_job *job);
+
+/* Whether it broadcasts: there are several replicas, and each holds whole weights. */
 gboolean weft_init_broadcasts (const struct weft_job *job);
+
+/* Whether each replica stores only slices of the weights. */
 gboolean weft_init_keeps_slices (const struct weft_job *job);
 
 /* The layers of a model chunk on a rank. */

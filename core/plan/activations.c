@@ -1,4 +1,5 @@
 #include "core/plan/activations.h"
+#include "core/base/invariant.h"
 #include "core/passes/shard/shard.h"
 
 /* A list under construction, and the sizes in its formulas. */
@@ -7,7 +8,7 @@ struct list {
   uint32_t n;
   const union weft_model *m;
   struct weft_widths w;
-  uint64_t tokens, rows;    /* of this rank; in its part of the residual stream */
+  uint64_t tokens, rows;    /* of this rank; rows of its part of the residual stream */
   uint32_t stream, product; /* bytes per element */
 };
 
@@ -16,7 +17,7 @@ put (struct list *l, const char *what, uint32_t size, uint64_t rows, uint64_t co
 {
   struct weft_kept *row = &l->row[l->n++];
 
-  g_assert (l->n <= WEFT_MOST_ACTIVATIONS);
+  WEFT_INVARIANT (l->n <= WEFT_MOST_ACTIVATIONS);
   row->what = what;
   row->bytes = (double) size * rows * columns;
   g_snprintf (row->formula, sizeof row->formula,
@@ -48,13 +49,14 @@ put_attention (struct list *l, const struct weft_job *job)
     put (l, "output of attention to the whole group", l->product, l->tokens, l->w.q);
 }
 
-/* Norms before attention and MLP, and after them. */
+/* Whether norms precede attention and MLP. */
 static gboolean
 has_input_norms (const union weft_model *m)
 {
   return m->norm_placement != WEFT_NORM_POST;
 }
 
+/* Adds the input of the norm after attention or after the MLP, if the model has such norms. */
 static void
 put_output_norm (struct list *l, const char *what)
 {
@@ -62,7 +64,8 @@ put_output_norm (struct list *l, const char *what)
     put (l, what, l->stream, l->rows, l->w.h);
 }
 
-/* Where attention and MLP read one stream, that is the input of the layer. */
+/* Adds the tensors of the MLP. If attention and MLP read the same stream, it is the input of the
+ * layer, which is listed already. */
 static void
 put_mlp (struct list *l, const struct weft_job *job)
 {

@@ -1,9 +1,10 @@
-/* activations.h - closed formulas for the activations that a layer keeps for backward, for
- * comparison with what a program keeps.
+/* activations.h - closed formulas for the activations that a layer stores for backward, for
+ * comparison with those that a program stores.
  *
  * Formulas: Korthikanti et al. 2022 (arXiv 2205.05198, section 4), for general widths, and
- * Megatron-LM's own estimate of the whole (megatron/training/theoretical_memory_usage.py). They
- * cover dense layers with ordinary attention; not MoE layers, nor multi-latent attention. */
+ * Megatron-LM's own estimate of all activations (megatron/training/theoretical_memory_usage.py).
+ * The formulas cover dense layers with ordinary attention, but not MoE layers and multi-latent
+ * attention. */
 #pragma once
 #include "core/job/job.h"
 #include "core/program/program.h"
@@ -16,14 +17,14 @@ struct weft_kept {
   double bytes;
 };
 
-/* Lists the tensors that one layer keeps of one microbatch on one rank; returns their number, 0 for
- * layers without a formula. Tensors that full recompute discards are listed as kept. */
+/* Lists the tensors that one layer stores for one microbatch on one rank. Returns their number; 0:
+ * the model has layers without a formula. Tensors that full recompute discards are listed too. */
 uint32_t weft_activations_of_layer (const struct weft_job *job,
                                     struct weft_kept *kept /* [WEFT_MOST_ACTIVATIONS] */);
 
-/* Bytes that a program keeps of a layer and microbatch between forward and backward: written by
+/* Bytes that a program stores for a layer and microbatch between forward and backward: written by
  * forward, read by backward. The layer's output counts; its input does not, because it is the
- * output of the layer before. */
+ * output of the previous layer. */
 double weft_activations_kept (const weft_program *p, uint32_t layer, uint32_t micro);
 
 /* Activations of the first stage, with all its microbatches in flight, by Megatron-LM's formula for

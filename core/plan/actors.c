@@ -1,4 +1,5 @@
 #include "core/plan/actors.h"
+#include "core/base/invariant.h"
 #include "core/program/coll.h"
 #include "core/base/mix.h"
 #include <string.h>
@@ -8,7 +9,7 @@ struct colouring {
   const struct weft_mesh *m;
   uint32_t n_links;
   uint32_t *rank, n_rank; /* colour of each rank; number of colours */
-  uint32_t *link, n_link; /* the same for links */
+  uint32_t *link, n_link; /* colour of each link; number of colours */
   uint64_t *group;        /* [kind][first rank]: signature of the group's colours */
   uint64_t *place;        /* [kind][first rank]: signature of the group's placement on the cluster;
                            * NULL: ignored */
@@ -37,7 +38,7 @@ weft_group_pattern (enum weft_group_kind kind, uint32_t way)
   for (uint32_t i = 0; i < G_N_ELEMENTS (moving); i++)
     if (moving[i] == kind)
       return WEFT_N_PATTERN + i * WEFT_MAX_WAYS + way;
-  g_assert_not_reached ();
+  WEFT_UNREACHABLE ();
 }
 
 /* Patterns in which each rank sends to its neighbour in a ring. */
@@ -56,7 +57,7 @@ weft_ring_pattern (enum weft_group_kind kind, gboolean back)
   for (uint32_t p = 0; p < WEFT_N_PATTERN; p++)
     if (rings[p].group == kind && rings[p].back == back)
       return p;
-  g_assert_not_reached ();
+  WEFT_UNREACHABLE ();
 }
 
 static uint64_t
@@ -79,7 +80,7 @@ outline_of (const struct colouring *c, enum weft_group_kind kind, const struct w
   }
   const struct weft_coll_shape *found =
       &g_array_index (c->outline, struct weft_coll_shape, *place - 1);
-  g_assert (memcmp (&found->group, g, sizeof *g) == 0);
+  WEFT_INVARIANT (memcmp (&found->group, g, sizeof *g) == 0);
   return found;
 }
 
@@ -304,7 +305,8 @@ colour_ranks (struct colouring *c)
   c->n_rank = renumber (signature, c->m->n_ranks, c->rank);
 }
 
-/* Start: every rank and link has its own colour (no folding), or one colour per kind. */
+/* Start of the refinement: ranks are coloured by stage and links by kind. Without folding every
+ * rank and every link has its own colour. */
 static void
 start_colours (struct colouring *c, gboolean fold)
 {
@@ -316,9 +318,9 @@ start_colours (struct colouring *c, gboolean fold)
   c->n_link = fold ? c->f->ops->n_kind : c->n_links;
 }
 
-/* If one odd node breaks the symmetry of a long ring, each round moves the asymmetry on by one node
- * only. After this much work (ranks x rounds), seconds, all ranks are kept apart, which is exact as
- * well. */
+/* Limit of the work of refinement (ranks x rounds), which takes seconds. If one odd node breaks the
+ * symmetry of a long ring, each round spreads the asymmetry by one node only. Beyond the limit
+ * every rank gets its own colour, which is exact too. */
 enum { MOST_WORK = 1 << 22 };
 
 static void

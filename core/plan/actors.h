@@ -18,7 +18,7 @@
 #include "core/program/mesh.h"
 
 /* Traffic patterns: the neighbour a rank sends to. These are the same on every fabric; in addition
- * each group below has one pattern for each way of the fabric. */
+ * each group below has one pattern for each way of the fabric (fabric.h). */
 #define WEFT_PATTERN_LIST(X)                                                                       \
   X (WEFT_PATTERN_CP_RING_NEXT, "cp ring next", "ring attention: keys to the next rank")           \
   X (WEFT_PATTERN_CP_RING_BACK, "cp ring back", "ring attention: keys and their gradients back")   \
@@ -46,7 +46,7 @@ struct weft_comm {
 };
 
 /* Links that a flow of one actor and pattern enters, each repeated as often as its class crosses
- * it. */
+ * it. exists FALSE: the actor has no such flow. */
 struct weft_path {
   gboolean exists;
   uint32_t n, *link;
@@ -70,7 +70,7 @@ typedef struct weft_actors {
   double *capacity;                   /* bytes/s of each link that paths name */
 } weft_actors;
 
-/* `fold` FALSE: one actor per rank. */
+/* Finds the actors of a cluster. `fold` FALSE: one actor per rank. */
 weft_actors *weft_actors_new (const struct weft_fabric *fabric, const struct weft_mesh *mesh,
                               gboolean fold);
 
@@ -79,11 +79,11 @@ weft_actors *weft_actors_new_roles (const struct weft_mesh *mesh);
 void weft_actors_free (weft_actors *actors);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_actors, weft_actors_free)
 
-/* Pattern of a group's flows on one way of the fabric. */
+/* The pattern of a group's flows on one way of the fabric. */
 uint32_t weft_group_pattern (enum weft_group_kind kind, uint32_t way);
 
-/* Pattern of a ring shift, whether or not the neighbour is on the same node; tensor-parallel shifts
- * go forward only. */
+/* The pattern of a ring shift, whether or not the neighbour is on the same node. Tensor parallel
+ * shifts have no `back`. */
 uint32_t weft_ring_pattern (enum weft_group_kind kind, gboolean back);
 
 static inline const struct weft_path *

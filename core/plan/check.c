@@ -158,7 +158,8 @@ check_uses (struct race *r, GError **error)
   return TRUE;
 }
 
-/* Copies cross the host link; all other ops stay on the side of their lane. */
+/* Whether an operand must be in host memory. Copies between host and device have one operand there.
+ * All other ops have all operands on the side of their lane. */
 static gboolean
 belongs_on_host (const struct weft_op *op, uint32_t operand)
 {
@@ -248,8 +249,8 @@ still_used (const weft_program *p, uint32_t old, uint32_t last, uint32_t new, ui
       p->role, new, b, old, a, last, first);
 }
 
-/* Each lane's first use of the new buffer must come after each lane's last use of the old one:
- * views of one buffer may be written on lanes that do not wait for each other. */
+/* Whether every lane's first use of the new buffer is ordered after every lane's last use of the
+ * old one: views of one buffer may be written on lanes that do not wait for each other. */
 static gboolean
 handed_over (const weft_program *p, const uint32_t *before, const struct span *span, uint32_t old,
              uint32_t new, GError **error)
@@ -346,7 +347,8 @@ check_pool (const weft_program *p, const uint32_t *before, const struct span *sp
   return TRUE;
 }
 
-/* A permanent buffer is in use from before the step until after it: nothing may share its bytes. */
+/* A permanent buffer is in use from before the step until after it: no other buffer may share its
+ * bytes. */
 static void
 extend_permanent (const weft_program *p, struct span *span)
 {

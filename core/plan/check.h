@@ -21,6 +21,12 @@
 #include "core/program/mesh.h"
 #include "core/program/program.h"
 
+/* One program: reads, pools of operands, conflicting uses. Returns FALSE with an error that names
+ * the ops. */
 gboolean weft_check_program (const weft_program *program, GError **error);
+
+/* One program with offsets: buffers that share an address. */
 gboolean weft_check_addresses (const weft_program *program, GError **error);
+
+/* The programs of all roles together. */
 gboolean weft_check_roles (const struct weft_mesh *mesh, weft_program *const *role, GError **error);

@@ -25,7 +25,8 @@ is_of_expert_codes (enum weft_op_kind kind)
          kind == WEFT_OP_MOE_FP8_MATMUL_WGRAD;
 }
 
-/* One kernel multiplies for all experts of a rank: the dimension that counts them, or -1. */
+/* The dimension with the number of experts, if one kernel multiplies for all experts of a rank;
+ * else -1. */
 static int
 many (enum weft_op_kind kind)
 {
@@ -39,15 +40,16 @@ takes_codes (const struct weft_cost *cost, const struct weft_shape *s)
   return weft_stack_takes_codes (cost->stack, cost->cluster->f.gpu_capability, &codes);
 }
 
-/* The type that a kernel multiplies: fp8 codes as they are, or converted to 16 bits. */
+/* The type in which a kernel multiplies. Kernels of experts that do not support fp8 codes convert
+ * them to 16 bits. */
 static enum weft_dtype
 multiplied (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s)
 {
   return is_of_expert_codes (kind) && !takes_codes (cost, s) ? WEFT_FP16 : s->dtype;
 }
 
-/* Products of unfused attention, one for each head of each sequence, and three for the gradients of
- * queries, keys and values; 0 for other ops. */
+/* The number of products of unfused attention: one for each head of each sequence, and three for
+ * the gradients of queries, keys and values. 0: other ops. */
 static double
 heads_of (enum weft_op_kind kind, const struct weft_shape *s)
 {
@@ -69,8 +71,8 @@ head_extent (enum weft_op_kind kind, const struct weft_shape *s, double *rows, d
   *depth = square ? s->dim[4] : s->dim[1];
 }
 
-/* (rows, columns, depth) of the output of a matmul op, which tiles cover.  Each expert has as many
- * rows as the others. */
+/* (rows, columns, depth) of the output of a matmul op, which tiles cover. All experts are assumed
+ * to have the same number of rows. */
 static void
 tiled_extent (enum weft_op_kind kind, const struct weft_shape *s, double *rows, double *columns,
               double *depth)
@@ -85,7 +87,7 @@ tiled_extent (enum weft_op_kind kind, const struct weft_shape *s, double *rows, 
                                                   : n;
 }
 
-/* A matrix product as a library is asked for it. */
+/* The size of the matrix products of one kernel. */
 struct product {
   double rows, columns, depth; /* of one product */
   double times;                /* number of products in one kernel */
@@ -106,8 +108,8 @@ product_of (const union weft_stack *stack, enum weft_op_kind kind, const struct 
   return p;
 }
 
-/* Whole waves of full tiles, with the depth split into so many parts; then the partial sums are
- * written in fp32 and read again to be added. */
+/* Seconds of a product whose depth is split into `splits` parts: whole waves of full tiles, and
+ * then the write and read of the partial sums in fp32. Sets the terms in *parts. */
 static double
 product_seconds (const struct weft_cost *cost, const struct product *p, double splits, double sms,
                  struct weft_cost_parts *parts)
@@ -127,7 +129,8 @@ product_seconds (const struct weft_cost *cost, const struct product *p, double s
   return ceil (tiles / sms) * tile_flops / (parts->rate / cost->cluster->f.gpu_sms) + parts->sums;
 }
 
-/* A product whose tiles do not fill the SMs is split along its depth where that is quicker. */
+/* Seconds of a product. If its tiles do not fill the SMs, it is split along its depth if that is
+ * faster. */
 static double
 matmul_seconds (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
                 double sms, struct weft_cost_parts *parts)
@@ -158,9 +161,10 @@ is_attention_backward (enum weft_op_kind kind)
   return kind == WEFT_OP_ATTENTION_BWD || kind == WEFT_OP_ATTENTION_PART_BWD;
 }
 
-/* Heads that the stack's attention does not take on matrix units.  The kernel works on
- * plain_attention_width elements however wide a head is, so the op's FLOPs are a part of those that
- * it executes.  FALSE: the stack has no such kernel, or it does not do this shape. */
+/* Sets rate and share of attention for heads that the stack does not run on matrix units. That
+ * kernel computes plain_attention_width elements for any width of head, so it executes more FLOPs
+ * than the op has. FALSE: the stack runs these heads on matrix units, or the rate of the other
+ * kernel is not known. */
 static gboolean
 price_plain_attention (const struct weft_cost *cost, enum weft_op_kind kind,
                        const struct weft_shape *s, struct weft_cost_parts *parts)
@@ -178,7 +182,8 @@ price_plain_attention (const struct weft_cost *cost, enum weft_op_kind kind,
   return TRUE;
 }
 
-/* Kernels with an atomic and a deterministic form, of which the second is slower. */
+/* The factor by which deterministic_mode slows down a kernel; 1 for kernels without a separate
+ * deterministic form. */
 static double
 slowdown (const struct weft_cost *cost, enum weft_op_kind kind)
 {
@@ -240,7 +245,8 @@ formula (const void *cost, enum weft_op_kind kind, const struct weft_shape *shap
   return roofline (cost, kind, shape, 0);
 }
 
-/* A measured kernel loses as much to missing SMs as the formula does. */
+/* Measured seconds; negative: not measured. For missing SMs they are scaled as the formula
+ * scales. */
 static double
 measured (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
           uint32_t sms_taken)
@@ -253,8 +259,8 @@ measured (const struct weft_cost *cost, enum weft_op_kind kind, const struct wef
              : seconds * roofline (cost, kind, s, sms_taken) / roofline (cost, kind, s, 0);
 }
 
-/* A rank of a CPU is one thread, which does not compute while it moves bytes.  The factor is
- * finite, so that times stay numbers. */
+/* Factor of a kernel that runs during communication on a CPU: a rank is one thread, which does not
+ * compute while it moves bytes. The factor is finite, so that times stay finite. */
 #define PAUSED 1e9
 
 double
@@ -288,8 +294,8 @@ price (const struct weft_cost *cost, const weft_program *p, const struct weft_op
                                      : weft_cost_kernel (cost, row->kind, shape, sms_taken);
 }
 
-/* Bytes that two ops fused into one kernel move once: buffers of both that the second reads, and
- * those that both write. */
+/* Bytes that a fused kernel does not move a second time: common buffers that the second op reads,
+ * and buffers that both ops write. */
 static double
 shared_bytes (const weft_program *p, uint32_t op, uint32_t before)
 {
@@ -303,7 +309,8 @@ shared_bytes (const weft_program *p, uint32_t op, uint32_t before)
   return bytes;
 }
 
-/* A measured kernel gains as much from fusion as the formula does. */
+/* Seconds of a fused op: its seconds alone, measured or not, scaled as fusion scales the
+ * formula. */
 static double
 fused_price (const struct weft_cost *cost, const weft_program *p, uint32_t op, uint32_t sms_taken)
 {

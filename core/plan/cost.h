@@ -6,15 +6,15 @@
  *
  * A matmul of m x n x k is cut into tiles; its efficiency is the share of the last wave of tiles
  * that the SMs fill (wave quantisation), the share of the tiles' area that is real (tile
- * quantisation), and k / (k + k_half) for the prologue of each tile.  A product with fewer tiles
+ * quantisation), and k / (k + k_half) for the prologue of each tile. A product with fewer tiles
  * than SMs, such as the weight gradient of a narrow layer, is split along k into as many parts as
  * is quickest and no more than one wave holds; the partial sums are written and read once in fp32
  * (split-K: NVIDIA CUTLASS, media/docs/cpp/efficient_gemm.md, "Parallelized Reductions"; cuBLASLt's
- * algorithms have it as CUBLASLT_ALGO_CONFIG_SPLITK_NUM).  Attention reaches a fixed share of the
- * matmul rate, or, for heads that the stack's kernels do not take on matrix units, of the rate
- * without them.  The formula knows no device: its constants come from topologies/ and stacks/,
- * which say also what kernels take (weft_stack_takes_heads).  A measured table, keyed by op and
- * shape, may replace the formula (cost_table.h).
+ * algorithms have it as CUBLASLT_ALGO_CONFIG_SPLITK_NUM). Attention reaches a fixed share of the
+ * matmul rate. For heads that the stack's kernels do not run on matrix units
+ * (weft_stack_takes_heads) it reaches a share of the rate without matrix units. The formula
+ * contains no device: its constants come from topologies/ and stacks/. A measured table, keyed by
+ * op and shape, may replace the formula (cost_table.h).
  *
  * SMs (what a kernel's blocks run on: streaming multiprocessors, compute units) that communication
  * holds are missing from the waves of a kernel that runs at the same time.  On a CPU a rank is one
@@ -25,7 +25,7 @@
 #include "core/plan/cost_table.h"
 #include "core/program/program.h"
 
-/* What the price of an op depends on; all borrowed. */
+/* The inputs of the price of an op. The caller owns all of them. */
 struct weft_cost {
   const struct weft_cluster *cluster;
   const union weft_stack *stack;
@@ -58,9 +58,10 @@ struct weft_cost_parts {
 struct weft_cost_parts weft_cost_split (const struct weft_cost *cost, enum weft_op_kind kind,
                                         const struct weft_shape *shape);
 
-/* Seconds of every kernel of a program, by op; entries of ops that are no kernels stay as they are.
- * A fused op (fuse.c) has no gap before it, and does not load again what the op before it has
- * loaded.  The executor of a CPU runs op after op: there a fused op costs as much as alone. */
+/* Seconds of every kernel of a program, by op; entries of ops that are no kernels are not changed.
+ * A fused op (fuse.c) has no gap before it, and does not load again the bytes that the previous op
+ * has loaded. On a CPU the executor runs one op after the other, so a fused op costs as much as a
+ * separate op. */
 void weft_cost_program (const struct weft_cost *cost, const weft_program *program,
                         uint32_t sms_taken, double *seconds);
 
@@ -77,12 +78,12 @@ enum weft_domain weft_cost_domain (const struct weft_cluster *cluster, uint32_t 
 /* SMs that the communication kernel of an op holds while it runs. */
 uint32_t weft_cost_sms (const union weft_stack *stack, enum weft_op_kind kind);
 
-/* The same for a collective that overlaps a matmul through a user buffer (tp_comm_overlap). */
+/* SMs that a collective holds if it overlaps a matmul through a user buffer (tp_comm_overlap). */
 uint32_t weft_cost_user_sms (enum weft_op_kind kind);
 
-/* The same for buffers that are registered with the collective library (nccl_ub): as sms.def says
- * for the domain, and never more than without registration.  The kernels that need few SMs behind
- * the switch of a node are those for symmetric windows: with buffers that are registered locally a
- * collective takes as many SMs there as without registration. */
+/* SMs that a collective holds if its buffers are registered with the collective library (nccl_ub):
+ * the number in sms.def for the domain, and never more than without registration. Within the switch
+ * of a node only the kernels for symmetric windows (`symmetric`) need few SMs. With buffers that
+ * are registered locally, a collective holds as many SMs there as without registration. */
 uint32_t weft_cost_registered_sms (const struct weft_cost *cost, enum weft_op_kind kind,
                                    enum weft_domain domain, gboolean symmetric);

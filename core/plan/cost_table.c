@@ -118,7 +118,7 @@ weft_cost_table *
 weft_cost_table_parse (const char *text, gssize length, const char *name, GError **error)
 {
   g_autoptr (weft_cost_table) table = g_new0 (weft_cost_table, 1);
-  /* Messages quote the input. */
+  /* Messages quote the input, so it must be valid UTF-8. */
   g_autofree char *copy = g_utf8_make_valid (text, length);
 
   table->row = g_array_new (FALSE, FALSE, sizeof (struct weft_measurement));

@@ -41,7 +41,7 @@ weft_cost_table *weft_cost_table_parse (const char *text, gssize length, const c
 void weft_cost_table_free (weft_cost_table *table);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_cost_table, weft_cost_table_free)
 
-/* Host seconds; `otherwise` if they were not measured or `table` is NULL. */
+/* Measured host seconds of a launch; `otherwise` if they were not measured or `table` is NULL. */
 double weft_cost_table_launch (const weft_cost_table *table, enum weft_host_cost what,
                                double otherwise);
 

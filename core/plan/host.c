@@ -27,7 +27,7 @@ count_launches (const weft_program *p)
 
 /* ---------------------------------------------------------------------- waits */
 
-/* Launch seconds: measured, or those of the stack. */
+/* Launch seconds: measured, or else those of the stack. */
 static double
 cost_of (const weft_plan *plan, enum weft_host_cost what)
 {
@@ -44,8 +44,8 @@ struct maker {
   const weft_program *p;
   gboolean graph;
   GArray *segment, *awaited;
-  gboolean *waited;           /* [op]: the host has waited for it */
-  uint32_t *counts_copy;      /* [buffer]: newest copy out of it that the host reads */
+  gboolean *waited;           /* [op]: the host has waited for the op */
+  uint32_t *counts_copy;      /* [buffer]: newest copy of the buffer to the host */
   uint32_t last[WEFT_N_LANE]; /* newest op of each lane */
 };
 
@@ -67,8 +67,8 @@ note_told (const weft_program *p, uint32_t op, uint32_t *counts_copy)
       counts_copy[weft_buf_owner (p, p->uses[u].buf)] = op;
 }
 
-/* The newest copy of counts that an all-to-all reads; WEFT_NO_OP: it uses no counts, or counts kept
- * for backward, which the host has already read. */
+/* The newest copy to the host of the counts that an all-to-all reads. WEFT_NO_OP: the op reads no
+ * counts, or no op copies its counts to the host. */
 static uint32_t
 copy_of_counts (const weft_program *p, uint32_t op, const uint32_t *counts_copy)
 {
@@ -112,8 +112,8 @@ await_copies (struct maker *m, uint32_t op)
   return exchanged;
 }
 
-/* Whether the host waits for the device after each batch of transfers. Only in Megatron-Core's
- * schedules: in others it would then post its next transfer too late. */
+/* Whether the host waits for the device after each batch of transfers. It does so only in
+ * Megatron-Core's schedules: in other schedules it would then post its next transfer too late. */
 static gboolean
 synchronises (const struct weft_job *job)
 {
@@ -123,7 +123,8 @@ synchronises (const struct weft_job *job)
   return job->stack.host_waits && s->batch_p2p_comm && s->batch_p2p_sync && row && row->host_waits;
 }
 
-/* The first kernel after an exchange is issued when the device is idle. */
+/* Adds waits for the newest op of every lane: the first kernel after an exchange is issued when the
+ * device is idle. */
 static void
 await_device (struct maker *m)
 {
@@ -296,8 +297,8 @@ end_of (void *end, uint32_t op)
   return ((const double *) end)[op];
 }
 
-/* Plays one step of the role alone with a given lead; returns when the host has issued all of
- * it. */
+/* Plays one step of the role alone with a given lead. Returns the end of the step. *issued is the
+ * time at which the host has issued all ops. */
 static double
 play_step (const weft_plan *plan, const weft_program *p, weft_host *h, double lead, double *end,
            double *issued)
@@ -319,7 +320,8 @@ play_step (const weft_plan *plan, const weft_program *p, weft_host *h, double le
 
 enum { MOST_STEPS = 8 };
 
-/* FALSE: the device is always behind. */
+/* Sets the lead of the host. FALSE: the device is always behind the host, so that no op waits for
+ * its launch. */
 static gboolean
 find_lead (const weft_plan *plan, const weft_program *p, weft_host *h)
 {

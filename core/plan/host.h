@@ -49,8 +49,10 @@ weft_host *weft_host_new (const weft_plan *plan, uint32_t role, gboolean graph);
 void weft_host_free (weft_host *host);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_host, weft_host_free)
 
-/* All roles, for an executor; frees all of them and the array. */
+/* The launch models of all roles, by role; entries may be NULL. */
 weft_host **weft_hosts_new (const weft_plan *plan, gboolean graph);
+
+/* Frees all models and the array. `hosts` may be NULL. */
 void weft_hosts_free (weft_host **hosts, uint32_t n_roles);
 
 /* An op that the host can issue only after reading a value the step computed (which rules out graph
@@ -65,11 +67,11 @@ struct weft_host_clock {
 struct weft_host_clock weft_host_clock_new (const weft_host *host);
 void weft_host_clock_clear (struct weft_host_clock *clock);
 
-/* End of an op of this rank; NaN if it has not ended. */
+/* Returns the end of an op of this rank; NaN if the op has not ended. */
 typedef double (*weft_host_end) (void *user, uint32_t op);
 
-/* Whether the issue date of `op` is known; if so, returns it. Begins segments as far as the ends of
- * awaited ops are known. */
+/* Whether the issue date of `op` is known; if TRUE, *date is set. Begins segments as far as the
+ * ends of awaited ops are known. */
 gboolean weft_host_issues (const weft_host *host, struct weft_host_clock *clock, uint32_t op,
                            weft_host_end end, void *user, double *date);
 

@@ -49,7 +49,7 @@ align (uint64_t bytes)
   return (bytes + WEFT_ALIGN - 1) / WEFT_ALIGN * WEFT_ALIGN;
 }
 
-/* Adds an op to its launch group: all begin when the last of them may, and end together;
+/* Adds an op to its launch group: all ops begin when the last of them may begin, and end together;
  * collectives in a group move their bytes one after the other. */
 static void
 join_group (struct planner *m, uint32_t op, double ready, const double *seconds)
@@ -72,7 +72,8 @@ join_group (struct planner *m, uint32_t op, double ready, const double *seconds)
   }
 }
 
-/* The role by itself: lanes in order, dependencies, no waiting for other ranks. */
+/* Computes start and end of every op of the role alone: lanes run in order, dependencies hold, and
+ * no op waits for other ranks. */
 static void
 earliest_schedule (struct planner *m, const double *seconds)
 {
@@ -172,7 +173,8 @@ last_end (const struct planner *m, const struct chunk *chunk)
   return last;
 }
 
-/* Of two equally ready chunks, the one with the shortest wait, then the one that wastes least. */
+/* Whether chunk x is better than chunk y, if both are equally ready: its wait is shorter, or else
+ * it leaves fewer bytes unused. */
 static gboolean
 is_better (const struct planner *m, enum readiness ready, const struct chunk *x,
            const struct chunk *y)
@@ -235,8 +237,8 @@ merge (struct chunk *into, const struct chunk *other)
       into->until[lane] = other->until[lane];
 }
 
-/* Merges neighbouring free chunks if both are at least this ready for an op. Not earlier: bytes
- * that a transfer still reads would delay all bytes they are merged with. */
+/* Merges neighbouring free chunks if both are at least this ready for an op. Chunks are not merged
+ * earlier, because bytes that a transfer still reads would delay all bytes merged with them. */
 static void
 join (const struct planner *m, GArray *free, enum readiness least, uint32_t op)
 {
@@ -326,7 +328,8 @@ chain_by_op (const weft_program *p, gboolean by_last, uint32_t *head, uint32_t *
     }
 }
 
-/* Written and used up within one forward, or one backward (recompute included), of a microbatch. */
+/* Whether a buffer is used only within one forward, or one backward (with recompute), of a
+ * microbatch. */
 static gboolean
 is_passing (const weft_program *p, const struct weft_buf *b)
 {
@@ -546,7 +549,8 @@ place (struct planner *m, enum packing packing, uint64_t planned[WEFT_N_POOL])
   return sum;
 }
 
-/* No packing is always the smallest; a loss of half a percent is not worth trying another. */
+/* Tries the packings in turn, because none of them is always the smallest. Stops at a packing that
+ * is at most half a percent above the lower bound. */
 static void
 place_best (struct planner *m, struct weft_memory *memory)
 {
@@ -597,7 +601,7 @@ weft_memory_plan (weft_program *p, const double *seconds, uint64_t most, struct 
   place_best (&m, memory);
   if (on_gpu (memory) > most)
     place_again (&m, most, memory);
-  if (on_gpu (memory) > most) /* it did not help */
+  if (on_gpu (memory) > most) /* the waits did not help */
     place_again (&m, G_MAXUINT64, memory);
   memory->n_reuse_deps = m.edges->len;
   memory->n_wait = m.waits->len;

@@ -28,13 +28,14 @@ struct weft_memory {
   uint64_t at_peak[WEFT_N_POOL][WEFT_N_BUF_KIND];  /* bytes at the peak by kind of buffer */
   uint64_t permanent[WEFT_N_POOL][WEFT_N_BUF_KIND];
   uint32_t n_reuse_deps;                           /* dependencies that were added for reuse */
-  uint32_t n_wait;                                 /* those of them that cost overlap */
-  struct weft_memory_wait *wait;                   /* by op, the last of each lane; owned */
+  uint32_t n_wait;                                 /* rows of `wait`: those that cost overlap */
+  struct weft_memory_wait *wait;                   /* in op order; freed by weft_memory_clear() */
 };
 
 /* Writes the offsets and adds dependencies for reuse. seconds[op] are the weights of the earliest
- * schedule; NULL: one second each. `most`: bytes of both GPU pools above which overlap is given up
- * for memory. If the plan does not fit even then, no op waits. */
+ * schedule; NULL: one second each. `most`: limit in bytes of both GPU pools. Only a plan above the
+ * limit lets ops wait for memory at the cost of overlap. If the plan exceeds the limit even so, no
+ * op waits. */
 void weft_memory_plan (weft_program *program, const double *seconds, uint64_t most,
                        struct weft_memory *memory);
 void weft_memory_clear (struct weft_memory *memory);

@@ -83,15 +83,16 @@ find_places (struct marker *m)
   }
 }
 
-/* Parts after the schedule: kind counts from the end. */
+/* The index of a part after the schedule. These parts are the last ones, in the order of their
+ * kinds. */
 static uint32_t
 tail (const struct marker *m, enum weft_part_kind kind)
 {
   return m->parts->n - (WEFT_N_PART - kind);
 }
 
-/* Part of an op outside the cells. An op that belongs to a cell (a gather before the first use of
- * weights) takes the part of the kernel after it, `next`. */
+/* The part of an op by its phase. A gather of weights before their first use belongs to the part of
+ * the next kernel, `next`. */
 static uint32_t
 own_part (const struct marker *m, uint32_t op, uint32_t next)
 {
@@ -123,7 +124,8 @@ mark_own (struct marker *m)
   }
 }
 
-/* An op that depends on a part must not belong to an earlier one. */
+/* Moves ops to later parts where needed: an op must not belong to an earlier part than an op that
+ * it depends on or follows on its lane. */
 static void
 close_parts (struct marker *m)
 {
@@ -138,7 +140,7 @@ close_parts (struct marker *m)
   }
 }
 
-/* Parts by microbatch; the same for all if all cells are one part. */
+/* Finds the parts of each microbatch. If all cells are one part, all microbatches have part 1. */
 static void
 index_cells (struct marker *m, uint32_t n_micro)
 {

@@ -29,11 +29,12 @@ struct weft_part {
 
 typedef struct weft_parts {
   uint32_t n;
-  struct weft_part *part; /* in the order they run */
+  struct weft_part *part; /* in the order in which they run */
   uint32_t n_roles;
   uint32_t **of;          /* [role][op]: index of its part */
 } weft_parts;
 
+/* Cuts the step of a plan into parts. The caller frees them with weft_parts_free(). */
 weft_parts *weft_parts_new (const weft_plan *plan);
 
 /* Whether some rank launches a gradient collective in a part. */

@@ -2,6 +2,7 @@
 #include "core/plan/check.h"
 #include "core/plan/cost.h"
 #include "core/base/error.h"
+#include "core/base/invariant.h"
 #include "core/passes/step.h"
 #include <string.h>
 
@@ -183,7 +184,8 @@ collective_seconds (const weft_plan *plan, const struct weft_coll_shape *group,
   return seconds;
 }
 
-/* `shape` is empty, or holds a group computed before. */
+/* Sets *shape to the placement of a group, unless *shape already has that group. *shape is zero or
+ * was set by an earlier call. */
 static void
 shape_group (const weft_plan *plan, uint32_t rank, enum weft_group_kind kind,
              struct weft_coll_shape *shape)
@@ -221,7 +223,7 @@ struct prices {
   const weft_plan *plan;
   const weft_program *p;
   uint32_t rank;
-  GHashTable *known;             /* one for each (kind, shape, group, peer) */
+  GHashTable *known;             /* price by (kind, shape, group, peer) */
   struct weft_coll_shape *group; /* [kind]: computed last, possibly for an earlier role */
 };
 
@@ -237,7 +239,8 @@ alone (struct prices *x, uint32_t op)
   return collective_seconds (x->plan, group, x->p, op);
 }
 
-/* Communication ops repeat, so prices are cached. An op that joins a launch costs what it adds. */
+/* The price of a communication op. Prices are cached, because ops repeat. The price of an op that
+ * joins a launch is the time that it adds to the launch. */
 static double
 comm_seconds (struct prices *x, uint32_t op)
 {
@@ -310,6 +313,20 @@ build_roles (weft_plan *plan, build_program build, enum weft_plan_depth depth)
     weft_coll_shape_release (&groups[kind]);
 }
 
+struct building {
+  weft_plan *plan;
+  build_program build;
+  enum weft_plan_depth depth;
+};
+
+static void
+build_guarded (void *data)
+{
+  const struct building *b = data;
+
+  build_roles (b->plan, b->build, b->depth);
+}
+
 gboolean
 weft_plan_check (const weft_plan *plan, GError **error)
 {
@@ -318,6 +335,20 @@ weft_plan_check (const weft_plan *plan, GError **error)
         !weft_check_addresses (plan->role[role], error))
       return FALSE;
   return weft_check_roles (&plan->mesh, plan->role, error);
+}
+
+/* Proves a plan. A failure is a bug of this library and not of the input. */
+static gboolean
+prove (const weft_plan *plan, GError **error)
+{
+  g_autoptr (GError) failure = NULL;
+
+  if (weft_plan_check (plan, &failure))
+    return TRUE;
+  g_set_error (error, WEFT_ERROR, WEFT_ERROR_BUG,
+               "internal error: the plan fails its proof; please report it with this job: %s",
+               failure->message);
+  return FALSE;
 }
 
 static weft_plan *
@@ -336,10 +367,10 @@ make_plan (const struct weft_job *job, build_program build, enum weft_plan_depth
   const char *table = g_quark_to_string ((GQuark) job->cluster.f.cost_table);
   if (table && *table && !(plan->table = weft_cost_table_load (table, error)))
     return NULL;
-  build_roles (plan, build, depth);
-  if (depth >= WEFT_PLAN_PROVED && !weft_plan_check (plan, error))
+  struct building building = { plan, build, depth };
+  if (!weft_guarded (build_guarded, &building, error))
     return NULL;
-  return g_steal_pointer (&plan);
+  return depth < WEFT_PLAN_PROVED || prove (plan, error) ? g_steal_pointer (&plan) : NULL;
 }
 
 weft_plan *
@@ -380,7 +411,7 @@ void
 weft_plan_free (weft_plan *plan)
 {
   for (uint32_t role = 0; role < plan->n_roles; role++) {
-    weft_program_free (plan->role[role]);
+    g_clear_pointer (&plan->role[role], weft_program_free);
     weft_memory_clear (&plan->memory[role]);
     g_free (plan->seconds[role]);
   }
@@ -413,7 +444,7 @@ weft_plan_reserved_bytes (const weft_plan *plan, uint32_t role)
   return bytes;
 }
 
-/* Bytes of the weights and masters that ranks keep. */
+/* Bytes of the weights and masters that a rank stores. */
 static uint64_t
 kept_weights (const weft_program *p)
 {

@@ -15,7 +15,7 @@ typedef struct weft_plan {
   uint32_t n_roles;
   weft_program **role;
   struct weft_memory *memory; /* by role */
-  weft_cost_table *table;     /* from cost_table of [cluster]; NULL: formulas only */
+  weft_cost_table *table;     /* cost_table of [cluster]; NULL: formulas only */
   double **seconds;           /* [role][op]: without concurrent kernels or traffic */
 } weft_plan;
 
@@ -27,17 +27,18 @@ weft_plan_cost (const weft_plan *plan)
                              plan->job.strategy.deterministic_mode };
 }
 
-/* Traffic of a collective of one group: by the fastest algorithm, or, if the cost table has the op,
- * a delay of the measured seconds. */
+/* Traffic of a collective of one group: that of the fastest algorithm that the job allows, or, if
+ * the cost table contains the op, a delay of the measured seconds. */
 struct weft_traffic weft_plan_traffic (const weft_plan *plan, const struct weft_coll_shape *group,
                                        enum weft_op_kind kind, const struct weft_shape *shape);
 
 /* Traffic of a send between two ranks: bytes[0] are moved after the latency; a delay if the cost
- * table has `send`. */
+ * table contains `send`. */
 struct weft_traffic weft_plan_transfer (const weft_plan *plan, uint32_t from, uint32_t to,
                                         const struct weft_shape *shape);
 
-/* SMs that an op takes from concurrent kernels; `group`: of a collective, else NULL. */
+/* SMs that an op takes from concurrent kernels. `group`: placement of the group of a collective;
+ * NULL for other ops. */
 uint32_t weft_plan_sms (const weft_plan *plan, const weft_program *program, uint32_t op,
                         const struct weft_coll_shape *group);
 
@@ -52,8 +53,9 @@ weft_plan *weft_plan_new_draft (const struct weft_job *job, enum weft_plan_depth
                                 GError **error);
 
 /* Plan of the start-up before the first step: initial weights, then broadcast_params(); or
- * broadcast_params() alone. Parameters and flat buffers have the offsets of the step's plan. An
- * error if nothing happens at start-up (step.h, weft_init_does_something()). */
+ * broadcast_params() alone. Parameters and flat buffers have the offsets of the step's plan.
+ * Returns NULL with an error if there is no work at start-up (step.h,
+ * weft_init_does_something()). */
 weft_plan *weft_plan_new_startup (const struct weft_job *job, GError **error);
 weft_plan *weft_plan_new_broadcast (const struct weft_job *job, GError **error);
 void weft_plan_free (weft_plan *plan);
@@ -71,14 +73,22 @@ uint64_t weft_plan_reserved_bytes (const weft_plan *plan, uint32_t role);
  * one bucket of it at a time). 0 for a strategy that creates weights in place. */
 uint64_t weft_plan_init_bytes (const weft_plan *plan, uint32_t role);
 
-/* In this order: planned and reserved device bytes of a role; those of the largest role; those of
- * the largest role without fragmentation, a lower bound for any placement; host pool bytes of all
- * ranks on the fullest node; whether every role and every node fits. */
+/* Planned and reserved device bytes of a role. */
 uint64_t weft_plan_peak_bytes (const weft_plan *plan, uint32_t role);
+
+/* Planned and reserved device bytes of the largest role. */
 uint64_t weft_plan_worst_bytes (const weft_plan *plan);
+
+/* Device bytes of the largest role without fragmentation: a lower bound for any placement. */
 uint64_t weft_plan_least_bytes (const weft_plan *plan);
+
+/* Host pool bytes of all ranks on the fullest node. */
 uint64_t weft_plan_host_bytes (const weft_plan *plan);
+
+/* Whether the host pools fit in the host memory of every node. */
 gboolean weft_plan_host_fits (const weft_plan *plan);
+
+/* Whether every role fits on its GPU and the host pools fit on every node. */
 gboolean weft_plan_fits (const weft_plan *plan);
 
 /* Closed-form seconds of a communication or copy op of one rank, alone on the cluster; for a

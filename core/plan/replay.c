@@ -12,7 +12,7 @@ struct lane {
   double group_end;
 };
 
-/* A communicator: members that have arrived at its current collective. */
+/* The current collective of a communicator: the number of members that have issued it. */
 struct meeting {
   uint32_t arrived, first_actor;
   double ready;
@@ -93,7 +93,7 @@ end_of (void *user, uint32_t op)
   return has_ended (a->x, a->actor, op) ? a->x->r->end[a->actor][op] : NAN;
 }
 
-/* When the host issues `op`; FALSE if it is not known yet. */
+/* Raises *ready to the time at which the host issues `op`. FALSE: that time is not known yet. */
 static gboolean
 issued (const struct run *x, uint32_t actor, uint32_t op, double *ready)
 {
@@ -109,7 +109,8 @@ issued (const struct run *x, uint32_t actor, uint32_t op, double *ready)
   return TRUE;
 }
 
-/* When the dependencies of `op` have ended and it has been issued; FALSE if it is not known yet. */
+/* Raises *ready to the time at which the dependencies of `op` have ended and the host has issued
+ * it. FALSE: that time is not known yet. */
 static gboolean
 deps_ready (const struct run *x, uint32_t actor, uint32_t op, double *ready)
 {
@@ -178,7 +179,7 @@ same_collective (const struct run *x, uint32_t a, uint32_t op_a, uint32_t b, uin
          strcmp (p->name[i->name], q->name[j->name]) == 0 && same_shape (x, a, op_a, b, op_b);
 }
 
-/* The launch group at the head of a lane: transfers, or collectives of one launch. */
+/* The ops of the launch group at the head of a lane; sets *n to their number. */
 static const uint32_t *
 group_of (const struct run *x, uint32_t actor, enum weft_lane lane, uint32_t *n)
 {
@@ -213,7 +214,8 @@ finish_collective (struct run *x, struct meeting *m, const struct weft_comm *com
   *m = (struct meeting){ 0 };
 }
 
-/* Error if a launch differs from that of the first member, or its collectives are not alike. */
+/* Sets an error if the launch of `actor` differs from that of the first member, or if the
+ * collectives of the launch are not alike. */
 static void
 compare_launches (struct run *x, const struct meeting *m, uint32_t actor, enum weft_lane lane)
 {
@@ -230,6 +232,7 @@ compare_launches (struct run *x, const struct meeting *m, uint32_t actor, enum w
     }
 }
 
+/* A member has issued its next collective. The last member completes it. */
 static void
 arrive (struct run *x, uint32_t actor, uint32_t op, double ready)
 {
@@ -250,7 +253,7 @@ arrive (struct run *x, uint32_t actor, uint32_t op, double ready)
     finish_collective (x, m, comm, row->lane);
 }
 
-/* A whole group has ended: the lane continues. */
+/* All transfers of a group have ended: the lane continues with its next op. */
 static void
 finish_group (struct run *x, uint32_t actor, enum weft_lane lane)
 {
@@ -269,6 +272,7 @@ finish_group (struct run *x, uint32_t actor, enum weft_lane lane)
   mark (x, actor);
 }
 
+/* A transfer has matched its peer: records its times. The last one of a group ends the group. */
 static void
 meet (struct run *x, uint32_t actor, uint32_t op, double begin, double end)
 {
@@ -281,7 +285,8 @@ meet (struct run *x, uint32_t actor, uint32_t op, double begin, double end)
     finish_group (x, actor, lane);
 }
 
-/* A sender towards +1 matches the receiver from -1, and the reverse. */
+/* Posts a transfer, and completes it if the peer has posted its side. A send to peer +1 matches a
+ * receive from peer -1, and the reverse. */
 static void
 post_transfer (struct run *x, uint32_t actor, uint32_t op, double ready)
 {
@@ -339,7 +344,7 @@ post_group (struct run *x, uint32_t actor, enum weft_lane lane, double ready)
     post_transfer (x, actor, op[i], ready);
 }
 
-/* Runs the head of one lane as far as possible; TRUE if anything happened. */
+/* Runs the ops of one lane as far as possible. TRUE: at least one op was run or posted. */
 static gboolean
 advance_lane (struct run *x, uint32_t actor, enum weft_lane lane)
 {

@@ -1,5 +1,5 @@
 /* replay.h - plays the programs of several actors against each other without contention: lanes in
- * order, dependencies, a collective starts when its last member arrives, a send matches its
+ * order, dependencies, a collective starts when its last member has issued it, a send matches its
  * receive, grouped transfers end together.
  *
  * Without times it proves that there is no deadlock and that the members of a group agree; with

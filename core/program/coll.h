@@ -1,8 +1,8 @@
 /* coll.h - collectives as data: bytes and steps of each algorithm, and closed formulas for their
  * time.
  *
- * A fabric says in which style collectives go over it (fabric.h).  coll_tiers.c holds the
- * algorithms for nodes and the network between them, coll_grid.c those for chips with neighbours.
+ * A fabric declares the style of its collectives (fabric.h). coll_tiers.c contains the algorithms
+ * for nodes and the network between them, coll_grid.c those for chips with neighbours.
  *
  * Tiers.  Symbols: n ranks, k nodes, g = n / k ranks of each node, S bytes of the full tensor.
  *
@@ -72,6 +72,8 @@ weft_coll_axis (const struct weft_coll_shape *shape, uint32_t way)
   return shape->style == WEFT_FABRIC_GRID ? way / 2 : way;
 }
 
+/* Fills all of *shape: the placement of members, latencies and loads. Free it with
+ * weft_coll_shape_release(). */
 void weft_coll_shape_init (struct weft_coll_shape *shape, const struct weft_fabric *fabric,
                            const struct weft_group *group);
 
@@ -81,10 +83,10 @@ void weft_coll_shape_outline (struct weft_coll_shape *shape, const struct weft_f
                               const struct weft_group *group);
 void weft_coll_shape_release (struct weft_coll_shape *shape);
 
-/* Which algorithms may be chosen. Canonical order requires direct: each sum is made where all its
- * terms are. */
+/* Which algorithms may be chosen. Canonical order requires the direct algorithm: each sum is
+ * computed on the rank that has all its terms. */
 enum weft_coll_choice {
-  WEFT_COLL_QUICKEST,  /* by the closed formula */
+  WEFT_COLL_QUICKEST,  /* the fastest one by the closed formula */
   WEFT_COLL_CANONICAL,
   WEFT_COLL_RING       /* deterministic_mode, which pins an algorithm (NCCL_ALGO) */
 };
@@ -104,11 +106,14 @@ uint32_t weft_coll_flows (const struct weft_coll_shape *shape, const struct weft
 /* Bytes that cross a link in a collective. */
 double weft_coll_link_bytes (const struct weft_load *load, const struct weft_traffic *traffic);
 
-/* In this order: number of steps of a collective; latency of one step (those of the last axis come
- * first); latency before the first step. */
+/* The number of steps of a collective. */
 uint32_t weft_coll_steps (const struct weft_traffic *traffic);
+
+/* The latency of one step. Steps of the last axis come first. */
 double weft_coll_step_latency (const struct weft_coll_shape *shape,
                                const struct weft_traffic *traffic, uint32_t step);
+
+/* The latency before the first step. */
 double weft_coll_base_latency (const struct weft_coll_shape *shape,
                                const struct weft_traffic *traffic);
 
@@ -132,7 +137,7 @@ GArray *weft_coll_ring_moves (enum weft_op_kind kind, uint32_t n);
 GArray *weft_coll_direct_moves (enum weft_op_kind kind, uint32_t n);
 
 /* Moves of a collective op among n members, sorted by round, then `to`, then `from`. If the last
- * member is the root, or the direction is back, members are counted from the end. `choice` quickest
- * uses the ring. The caller frees the array. */
+ * member is the root, or the direction is back, members are counted from the end. A choice other
+ * than canonical uses the ring. The caller frees the array. */
 struct weft_op;
 GArray *weft_coll_moves (const struct weft_op *op, uint32_t n, enum weft_coll_choice choice);

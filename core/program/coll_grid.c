@@ -1,20 +1,21 @@
 /* Collectives over chips that have links to their neighbours only.
  *
- * A group that fills a box of the grid is cut into as many parts of the tensor as the box has axes.
- * Each part goes through the axes in an order of its own (part 0: x, y, z; part 1: y, z, x; ...),
- * so that all axes are busy all the time: a reduce-scatter along one axis leaves 1/a of the part
- * for the next.  On a ring of a chips the pieces go both ways round; on a line a link carries every
- * piece from one side of it to the other, which is twice as much.  (Rings in both directions over
- * several axes at once: Austin et al. 2025, "How to Scale Your Model", chapter "Sharding".)
+ * For a group that fills a box of the grid, the tensor is cut into as many parts as the box has
+ * axes. Each part is reduced along the axes in a different order (part 0: x, y, z; part 1: y, z, x;
+ * ...), so that all axes are busy at any time: a reduce-scatter along one axis leaves 1/a of the
+ * part for the next. On a ring of a chips the pieces are sent in both directions. On a line a link
+ * carries every piece from one side of the link to the other side, which is twice as much. (Rings
+ * in both directions over several axes at once: Austin et al. 2025, "How to Scale Your Model",
+ * chapter "Sharding".)
+ *   for S bytes of a part, when the collective along one axis of a chips begins:
+ *   all_gather, reduce_scatter   (a-1)/a S on each link of a line, half of that on each link of a
+ *                                ring; a - 1 steps on a line, a/2 on a ring
+ *   all_to_all                   pieces are sent directly to their owners: floor(a^2/4)/a S on the
+ *                                middle link of a line, half of that on each link of a ring
+ *                                (bisection of the ring)
  *
- *   S bytes over one axis, of what a part has when it gets there
- *   all_gather, reduce_scatter   (a-1)/a S on each link of a line, half of it on each of a ring;
- *                                a - 1 steps on a line, a/2 on a ring
- *   all_to_all                   pieces go straight to their owners: floor(a^2/4)/a S on the middle
- *                                link of a line, half of it on each link of a ring (its bisection)
- *
- * All flows go to neighbours, and every link of an axis is given what its fullest one carries.
- * Other groups run one plain ring in the order of their members. */
+ * All flows go to neighbours, and every link of an axis is charged with the bytes of its most
+ * loaded link. All other groups run one plain ring in the order of their members. */
 #include "core/program/coll_style.h"
 
 static uint32_t
@@ -23,8 +24,8 @@ coordinate (const struct weft_coll_shape *s, uint32_t member, int axis)
   return member / s->stride[axis] % s->side[axis];
 }
 
-/* How far apart neighbours along an axis are, and how many there are: members 0, block, 2 block ...
- * that differ from member 0 on this axis alone, evenly. */
+/* Counts the members 0, block, 2 block ... that differ from member 0 only in this axis, at equal
+ * distances. Sets *step to that distance. */
 static uint32_t
 run_along (const struct weft_fabric *f, const struct weft_group *g, int axis, uint32_t block,
            uint32_t n, uint32_t *step)
@@ -47,7 +48,7 @@ run_along (const struct weft_fabric *f, const struct weft_group *g, int axis, ui
   return count;
 }
 
-/* Whether every member stands where the sides say. */
+/* Whether every member is at the place that its coordinates and the steps define. */
 static gboolean
 fills_box (const struct weft_coll_shape *s, const struct weft_fabric *f,
            const uint32_t step[WEFT_MAX_AXES])
@@ -102,8 +103,8 @@ find_flows (const struct weft_coll_shape *s, const struct weft_fabric *f, uint32
   return n;
 }
 
-/* A share of the tensor for each axis; each direction of a ring takes half of it, those of a line
- * all of it. */
+/* Sets the bytes of each way from the share of the tensor that an axis carries: half of it in each
+ * direction of a ring, all of it in each direction of a line. */
 static void
 share_out (const struct weft_coll_shape *s, const double share[WEFT_MAX_AXES], double whole,
            double bytes[WEFT_MAX_WAYS])
@@ -122,7 +123,8 @@ axes_used (const struct weft_coll_shape *s)
   return n;
 }
 
-/* A reduce-scatter of one part, which starts at axis `first`. */
+/* Adds the shares that a reduce-scatter of one part sends along each axis, beginning with axis
+ * `first`. */
 static void
 add_part (const struct weft_coll_shape *s, int first, double part, double share[WEFT_MAX_AXES])
 {
@@ -164,7 +166,7 @@ ring_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t st
     steps[axis] = weft_coll_phases (kind) * (s->ring[axis] ? s->side[axis] / 2 : s->side[axis] - 1);
 }
 
-/* Round a plain ring a piece has n/2 links to go on average. */
+/* In a plain ring a piece crosses n/2 links on average. */
 static gboolean
 direct_bytes (enum weft_op_kind kind, const struct weft_coll_shape *s, double whole,
               double bytes[WEFT_MAX_WAYS])

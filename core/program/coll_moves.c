@@ -1,8 +1,8 @@
 #include "core/program/coll.h"
 #include "core/program/program.h"
 
-/* Ring. Reduce-scatter: in round r rank i sends piece i - r - 1, whose sum is complete at its owner
- * after the last round. All-gather: in round r rank i sends piece i - r. */
+/* One phase of a ring. Reduce-scatter: in round r rank i sends piece i - r - 1, whose sum is
+ * complete at its owner after the last round. All-gather: in round r rank i sends piece i - r. */
 static void
 ring_phase (GArray *moves, uint32_t n, uint32_t first_round, gboolean reduce)
 {
@@ -25,7 +25,8 @@ chain_phase (GArray *moves, uint32_t n)
     }
 }
 
-/* Sorted by owner. */
+/* Every member sends one piece to every other member in one round. Moves are sorted by
+ * destination. */
 static void
 direct_phase (GArray *moves, uint32_t n, uint32_t round, gboolean reduce)
 {

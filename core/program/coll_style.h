@@ -37,8 +37,8 @@ extern const struct weft_coll_style weft_coll_tiers, weft_coll_grid;
  * algorithm. */
 double weft_coll_ring_share (enum weft_op_kind kind, double n);
 
-/* All-reduce has two phases: reduce-scatter and all-gather. */
+/* The number of phases: 2 for an all-reduce (reduce-scatter, all-gather), else 1. */
 uint32_t weft_coll_phases (enum weft_op_kind kind);
 
-/* Whether canonical order requires the sums of this op to be made by their owners. */
+/* Whether canonical order requires that the owner of each piece computes its sum. */
 gboolean weft_coll_sums_at_owner (enum weft_op_kind kind, enum weft_coll_choice choice);

@@ -8,7 +8,8 @@ node_of (const struct weft_fabric *f, const struct weft_group *g, uint32_t membe
   return weft_fabric_node (f, weft_group_rank (g, member));
 }
 
-/* Members are numbered along the cluster, so a uniform group is k blocks of g. */
+/* Whether every node has the same number of members. Members are numbered along the cluster, so
+ * such a group consists of k blocks of g members. */
 static gboolean
 is_uniform (const struct weft_fabric *f, const struct weft_group *g, uint32_t n, uint32_t n_local)
 {
@@ -74,7 +75,7 @@ split (const struct weft_coll_shape *s, double total, double remote, double byte
   bytes[WEFT_WAY_REMOTE] = one_flow ? total : total * remote;
 }
 
-/* Each of a node's rings leaves the node once. */
+/* Each ring of a node leaves the node at one GPU. */
 static gboolean
 ring_bytes (enum weft_op_kind kind, const struct weft_coll_shape *s, double whole,
             double bytes[WEFT_MAX_WAYS])
@@ -94,7 +95,8 @@ ring_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t st
   steps[WEFT_WAY_LOCAL] = rounds * (s->n - 1) - steps[WEFT_WAY_REMOTE];
 }
 
-/* A node sends S up and S down: halved over two trees, doubled by two children: 2 S. */
+/* A node sends half of S to its parent in each of two trees, and half of S to each of two children
+ * in one of them: 2 S. */
 static gboolean
 tree_bytes (enum weft_op_kind kind, const struct weft_coll_shape *s, double whole,
             double bytes[WEFT_MAX_WAYS])

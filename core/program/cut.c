@@ -3,7 +3,8 @@
 #define WORDS(name, LIST) const char *const name[] = { LIST (WEFT_WORD_TEXT) NULL }
 WORDS (weft_cut_words, WEFT_CUT_LIST);
 
-/* Rows of one part of a tensor: start and number, of the rank's share and of the whole. */
+/* Rows of one part of a tensor: first row and number of rows, in the rank's share and in the whole
+ * tensor. */
 struct part {
   uint64_t begin, rows, whole_begin, whole_rows;
 };
@@ -22,7 +23,8 @@ part_of (const struct weft_param *param, uint64_t row)
                         param->tail * param->ways };
 }
 
-/* Blocks of experts are cut by the inner ranks only, other tensors by all. */
+/* The number of ranks that cut a block of experts (the inner ranks), or any other tensor (all
+ * ranks). */
 static uint32_t
 inner_of (const struct weft_param *param)
 {

@@ -206,7 +206,7 @@ name_groups (struct weft_layout *l, const struct weft_layout_launch *how, uint32
 static void
 name_units (struct weft_layout *l, uint32_t chunk, const struct weft_layout_param *param)
 {
-  /* second: of the unit's experts */
+  /* group[1]: the group of the unit's experts */
   uint32_t unit = WEFT_NO_UNIT, group[2] = { NO_GROUP, NO_GROUP };
 
   for (uint32_t k = 0; k < l->n_bucket; k++)

@@ -10,7 +10,7 @@
  * gradients are ready first. A bucket closes after the parameter that makes it reach the threshold.
  * With the distributed optimizer every parameter starts at a multiple of 64 elements, every bucket
  * ends at a multiple of lcm(group, 128) (lcm(group, 128, 65536) if padded for bus bandwidth) so
- * that each member owns an equal slice, and a tied embedding has a bucket of its own. */
+ * that each member owns an equal slice, and a tied embedding has a separate bucket. */
 #pragma once
 #include <glib.h>
 #include <stdint.h>
@@ -34,7 +34,7 @@ struct weft_layout_param {
   uint64_t columns; /* elements per row, 1 for vectors */
   uint32_t buffer;  /* number of the flat buffer; all its tensors are of one chunk */
   uint32_t chunk;   /* model chunk */
-  gboolean expert;  /* expert weights under expert parallelism: in buffers of their own, ... */
+  gboolean expert;  /* expert weights under expert parallelism: in separate buffers, ... */
   uint32_t ranks;   /* ... reduced by this many ranks; 0: the rule's group */
 };
 
@@ -70,7 +70,7 @@ struct weft_layout {
 
 /* Megatron-FSDP's rule (param_and_grad_buffer.py, _get_parameter_groups): registration order; each
  * unit is a bucket; tensors outside units are cut into buckets at the threshold; a tied embedding
- * has a bucket of its own if anything is sharded. Buckets end at a multiple of group x lcm of their
+ * has a separate bucket if any state is sharded. Buckets end at a multiple of group x lcm of their
  * tensors' row lengths, so that a slice holds as many elements as whole rows of any of them.
  * (Upstream also moves tensors to multiples of that lcm; here they are contiguous.) */
 void weft_layout_units_init (struct weft_layout *layout, const struct weft_layout_rule *rule,
@@ -84,6 +84,7 @@ void weft_layout_units_init (struct weft_layout *layout, const struct weft_layou
 void weft_layout_pieces_init (struct weft_layout *layout, const struct weft_layout_rule *rule,
                               const struct weft_layout_param *param, uint32_t n_param);
 
+/* Megatron-Core's rule, described at the top. The caller releases the layout. */
 void weft_layout_init (struct weft_layout *layout, const struct weft_layout_rule *rule,
                        const struct weft_layout_param *param, uint32_t n_param);
 void weft_layout_release (struct weft_layout *layout);

@@ -42,26 +42,28 @@ weft_mesh_beside (const struct weft_mesh *m, uint32_t rank, int by)
   return (uint32_t) ((rank + m->n_ranks + (int64_t) by * size) % m->n_ranks);
 }
 
-/* Ranks of dp per instance, and of edp; ranks that together hold all experts of a layer once. */
+/* Ranks of dp in one instance of the optimizer. */
 static uint32_t
 share (const struct weft_mesh *m)
 {
   return m->cp * m->dp / m->instances;
 }
 
+/* Ranks of edp in one instance of the optimizer. */
 static uint32_t
 expert_share (const struct weft_mesh *m)
 {
   return weft_mesh_expert_replicas (m) / m->expert_instances;
 }
 
+/* Ranks that together hold all experts of a layer once. */
 static uint32_t
 experts (const struct weft_mesh *m)
 {
   return m->etp * m->ep;
 }
 
-/* Context-parallel neighbours that hold the same experts. */
+/* The number of context parallel neighbours that hold the same experts. */
 static uint32_t
 expert_sequence (const struct weft_mesh *m)
 {
@@ -96,7 +98,7 @@ expert_sequence (const struct weft_mesh *m)
   X (STAGE, weft_mesh_stage_size (m), 1, 1, 0)                                                     \
   X (WORLD, m->n_ranks, 1, 1, 0)
 
-/* One function per row: planning asks for groups millions of times, each time for one kind. */
+/* One function for each row: planning computes groups of one kind millions of times. */
 #define EXTENT_FUNCTION(id, inner, outer, inner_stride, outer_stride)                              \
   static struct weft_group extent_##id (const struct weft_mesh *m)                                 \
   {                                                                                                \
@@ -115,7 +117,8 @@ extent (const struct weft_mesh *m, enum weft_group_kind kind)
   return of[kind](m);
 }
 
-/* The lower of two stages that mirror each other, and their distance. */
+/* Sets a group of two stages that mirror each other: the rank in the lower stage, and the distance
+ * to the rank in the other stage. */
 static void
 find_mirror (const struct weft_mesh *m, uint32_t rank, struct weft_group *g)
 {

@@ -53,7 +53,7 @@ struct weft_mesh {
   uint32_t ep, etp;        /* sizes of the expert axes; 1 in a model without experts */
   uint32_t instances; /* full copies of the sharded state; with 1, intra, inter, outer and instance
                        * are empty */
-  uint32_t expert_instances; /* the same for experts; 1 if expert shards span all instances */
+  uint32_t expert_instances; /* instances of expert state; 1 if its shards span all instances */
   uint32_t outer_slices; /* HSDP: slices of a shard when instances shard the optimizer; else 1 */
   uint32_t hybrid; /* instances reduce a slice in group outer (its own lane), not in group inter */
   uint32_t mirror;    /* bidirectional schedule: rank p-1-r of a pipeline holds copies of rank r's
@@ -81,14 +81,15 @@ weft_mesh_expert_replicas (const struct weft_mesh *m)
   return weft_mesh_stage_size (m) / (m->ep * m->etp);
 }
 
-/* Whether the groups of experts differ from those of tensor-parallel dense tensors. */
+/* Whether experts are distributed differently from tensor parallel dense tensors. */
 static inline int
 weft_mesh_deals_experts (const struct weft_mesh *m)
 {
   return m->ep > 1 || m->etp != m->tp;
 }
 
-/* Replicas whose sequences come to an expert whole; 1 where it gets parts of one. */
+/* The number of replicas that send whole sequences to an expert; 1 if an expert receives parts of
+ * one sequence. */
 static inline uint32_t
 weft_mesh_expert_sequences (const struct weft_mesh *m)
 {
@@ -96,7 +97,7 @@ weft_mesh_expert_sequences (const struct weft_mesh *m)
   return all > one ? all / one : 1;
 }
 
-/* The ranks among which optimizer state is cut into slices. */
+/* The ranks among which optimizer state is cut into slices: of dense weights, and of experts. */
 static inline enum weft_group_kind
 weft_mesh_sharing (const struct weft_mesh *m)
 {
@@ -109,7 +110,7 @@ weft_mesh_expert_sharing (const struct weft_mesh *m)
   return m->expert_instances > 1 ? WEFT_GROUP_EDP_INTRA : WEFT_GROUP_EDP;
 }
 
-/* Number of slices that the optimizer state is cut into; the same for experts. */
+/* The number of slices of the optimizer state: of dense weights, and of experts. */
 static inline uint32_t
 weft_mesh_slots (const struct weft_mesh *m)
 {
@@ -122,7 +123,7 @@ weft_mesh_expert_slots (const struct weft_mesh *m)
   return weft_mesh_expert_replicas (m) / m->expert_instances * m->outer_slices;
 }
 
-/* The slice of a rank; `place` is the rank's index in dp, or in edp. */
+/* The number of a rank's slice. `place` is the rank's index in dp, for experts in edp. */
 static inline uint32_t
 weft_mesh_slot (const struct weft_mesh *m, uint32_t place)
 {
@@ -156,6 +157,7 @@ weft_mesh_stage (const struct weft_mesh *m, uint32_t rank)
 #define WEFT_NO_RANK UINT32_MAX
 uint32_t weft_mesh_beside (const struct weft_mesh *m, uint32_t rank, int by);
 
+/* The group of this kind that contains a rank. */
 struct weft_group weft_mesh_group (const struct weft_mesh *m, uint32_t rank,
                                    enum weft_group_kind kind);
 
@@ -165,6 +167,7 @@ weft_group_size (const struct weft_group *g)
   return g->n[0] * g->n[1];
 }
 
+/* The rank of member `i` of a group. */
 static inline uint32_t
 weft_group_rank (const struct weft_group *g, uint32_t i)
 {
@@ -174,7 +177,7 @@ weft_group_rank (const struct weft_group *g, uint32_t i)
 /* Inverse of weft_group_rank(). */
 uint32_t weft_group_index (const struct weft_group *g, uint32_t rank);
 
-/* Index and size: a rank's place in its group. */
+/* A rank's place in its group: its index, and the size of the group. */
 static inline struct weft_place
 weft_mesh_place (const struct weft_mesh *m, uint32_t rank, enum weft_group_kind kind)
 {
@@ -182,6 +185,8 @@ weft_mesh_place (const struct weft_mesh *m, uint32_t rank, enum weft_group_kind 
   return (struct weft_place){ weft_group_index (&g, rank), weft_group_size (&g) };
 }
 
-/* Whether stage `role` has groups of this kind; the size of such a group. */
+/* Whether stage `role` has groups of this kind. */
 int weft_mesh_has_role (const struct weft_mesh *m, enum weft_group_kind kind, uint32_t role);
+
+/* The number of ranks in a group of this kind. */
 uint32_t weft_mesh_group_size (const struct weft_mesh *m, enum weft_group_kind kind);

@@ -66,7 +66,7 @@ repack_bytes (const struct weft_shape *s)
 #define join_flops none_flops
 #define take_flops none_flops
 
-/* Read once and written once, if the op does anything. */
+/* Every element is read once and written once. dim[3] = 0: the op does nothing. */
 static double
 join_bytes (const struct weft_shape *s)
 {
@@ -209,8 +209,8 @@ attention_bwd_bytes (const struct weft_shape *s)
   return 2 * attention_bytes (s);
 }
 
-/* One product of (sequence, sequence, width) per head, masked half included: plain batched products
- * do not skip it. Operands: a score matrix per head, and rows of heads. */
+/* One product of (sequence, sequence, width) per head, including the masked half: plain batched
+ * products do not skip it. Operands: a score matrix per head, and rows of heads. */
 static double
 scores_flops (const struct weft_shape *s)
 {
@@ -288,14 +288,15 @@ stats_bytes (const struct weft_shape *s)
   return (double) s->dim[0] * (3.0 * (double) s->dim[1] + 1) * 4;
 }
 
-/* Width of a value head: that of keys, or a dimension if it is not 0. */
+/* The width of a value head: dimension `value`, or if that is 0, dimension `width`, the width of
+ * keys. */
 static double
 value_width (const struct weft_shape *s, unsigned width, unsigned value)
 {
   return (double) (s->dim[value] ? s->dim[value] : s->dim[width]);
 }
 
-/* With zigzag order work is balanced: a rank's queries see on average half of the keys of the
+/* With zigzag order work is balanced: a rank's queries read on average half of the keys of the
  * sequence, and half of the keys of any one rank (core/base/zigzag.h). */
 static double
 attention_part_flops (const struct weft_shape *s)
@@ -378,7 +379,7 @@ heads_bytes (const struct weft_shape *s)
 
 #define put_heads_flops none_flops
 
-/* The parts of all ranks, or of one. */
+/* Reads and writes the columns of all ranks, or of one rank. */
 static double
 put_heads_bytes (const struct weft_shape *s)
 {
@@ -407,7 +408,7 @@ latent_join_bytes (const struct weft_shape *s)
          weft_dtype_bytes (s->dtype);
 }
 
-/* Logits and scores, both fp32. */
+/* Logits in the type of products, and scores in fp32. */
 #define route_flops none_flops
 
 static double

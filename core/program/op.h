@@ -24,7 +24,7 @@
 enum weft_lane { WEFT_LANE_LIST (WEFT_WORD_ID) WEFT_N_LANE };
 extern const char *const weft_lane_words[];
 
-/* The resource that an op needs. */
+/* The class of an op: the resource that it needs. */
 enum weft_op_class {
   WEFT_CLASS_COMPUTE,    /* a kernel */
   WEFT_CLASS_COLLECTIVE, /* all members of a group take part */
@@ -51,8 +51,8 @@ enum weft_drop_site {
  * only. */
 enum weft_heads_taken { WEFT_HEADS_OWN, WEFT_HEADS_OF_GROUP, WEFT_HEADS_QUERIES };
 
-/* Interned: a program has a few dozen shapes. Dimensions are in the op's own order, unused ones
- * 0. */
+/* The shape of an op. core/ops.def defines the order of its dimensions; unused ones are 0. Shapes
+ * are interned: a program has a few dozen. */
 struct weft_shape {
   uint64_t dim[8];
   uint8_t dtype;     /* of the operands */
@@ -85,14 +85,14 @@ struct weft_op_info {
 };
 extern const struct weft_op_info weft_op_info[WEFT_N_OP];
 
-/* Whether every member has a share for every other member (all-to-all). */
+/* Whether every member sends a share to every other member (all-to-all). */
 static inline int
 weft_op_swaps (enum weft_op_kind kind)
 {
   return kind == WEFT_OP_ALL_TO_ALL || kind == WEFT_OP_ALL_TO_ALL_V;
 }
 
-/* Whether the shares of members differ, as counts on the device define. */
+/* Whether the shares of members may differ. Counts on the device define them. */
 static inline int
 weft_op_is_counted (enum weft_op_kind kind)
 {
@@ -113,7 +113,7 @@ weft_op_is_comm (enum weft_op_kind kind)
          weft_op_info[kind].class == WEFT_CLASS_P2P;
 }
 
-/* Whether a host copy goes to the device. */
+/* Whether an op copies from the host to the device. */
 static inline int
 weft_op_enters_device (enum weft_op_kind kind)
 {

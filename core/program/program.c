@@ -1,6 +1,7 @@
-/* Building a program: rows are appended, hazards between lanes become dependencies, and a
- * dependency that others imply is left out. */
+/* Builds a program: rows are appended, and hazards between lanes become dependencies. A dependency
+ * that others imply is left out. */
 #include "core/program/program.h"
+#include "core/base/invariant.h"
 #include <string.h>
 
 const char *const weft_buf_kind_words[] = { WEFT_BUF_KIND_LIST (WEFT_WORD_TEXT) NULL };
@@ -81,7 +82,7 @@ weft_build_name (weft_builder *b, const char *name)
   if (g_hash_table_lookup_extended (b->name_index, name, NULL, &index))
     return GPOINTER_TO_UINT (index);
   char *copy = g_strdup (name);
-  g_assert (b->name->len < UINT16_MAX);
+  WEFT_INVARIANT (b->name->len < UINT16_MAX);
   g_ptr_array_add (b->name, copy);
   g_hash_table_insert (b->name_index, copy, GUINT_TO_POINTER (b->name->len - 1));
   return b->name->len - 1;
@@ -94,7 +95,7 @@ intern_shape (weft_builder *b, const struct weft_shape *shape)
 
   if (g_hash_table_lookup_extended (b->shape_index, shape, NULL, &index))
     return GPOINTER_TO_UINT (index);
-  g_assert (b->shape->len < UINT16_MAX);
+  WEFT_INVARIANT (b->shape->len < UINT16_MAX);
   g_array_append_vals (b->shape, shape, 1);
   g_hash_table_insert (b->shape_index, g_memdup2 (shape, sizeof *shape),
                        GUINT_TO_POINTER (b->shape->len - 1));
@@ -109,7 +110,7 @@ weft_build_buf (weft_builder *b, const struct weft_buf *row)
   memset (&none, 0xff, sizeof none);
   g_array_append_vals (b->hazard, &none, 1);
   g_array_append_vals (b->buf, row, 1);
-  g_assert (b->buf->len < WEFT_NO_BUF);
+  WEFT_INVARIANT (b->buf->len < WEFT_NO_BUF);
   return b->buf->len - 1;
 }
 
@@ -124,7 +125,7 @@ weft_build_view (weft_builder *b, uint32_t base, uint64_t offset, uint64_t bytes
 {
   struct weft_buf row = *weft_build_buf_at (b, base);
 
-  g_assert (row.base == WEFT_NO_BUF && offset + bytes <= row.bytes);
+  WEFT_INVARIANT (row.base == WEFT_NO_BUF && offset + bytes <= row.bytes);
   row.base = base;
   row.offset = offset;
   row.bytes = bytes;
@@ -151,8 +152,9 @@ before_row (weft_builder *b, uint32_t op)
   return &((uint32_t *) (void *) b->before->data)[(size_t) op * WEFT_N_LANE];
 }
 
-/* What must have ended when `op` starts, by lane order: the set of its predecessor plus the
- * predecessor itself. A grouped op starts together with its predecessor and inherits its set. */
+/* Sets the row of ops that must have ended when `op` starts, by lane order: the set of its
+ * predecessor plus the predecessor itself. A grouped op starts together with its predecessor and
+ * inherits the set of the predecessor. */
 static void
 begin_order (uint32_t *row, const uint32_t *previous, const struct weft_op *op, uint32_t pos)
 {
@@ -178,7 +180,7 @@ weft_build_op (weft_builder *b, const struct weft_op *row, const struct weft_sha
   uint32_t op = b->op->len, previous = b->last[row->lane], pos = b->lane_n[row->lane]++;
   struct weft_op full = *row;
 
-  g_assert (!(row->flags & WEFT_OP_GROUPED) || previous != WEFT_NO_OP);
+  WEFT_INVARIANT (!(row->flags & WEFT_OP_GROUPED) || previous != WEFT_NO_OP);
   full.shape = intern_shape (b, shape);
   full.deps = b->deps->len;
   full.uses = b->uses->len;
@@ -198,7 +200,7 @@ weft_build_dep (weft_builder *b, uint32_t dep)
 
   if (dep == WEFT_NO_OP)
     return;
-  g_assert (dep < op);
+  WEFT_INVARIANT (dep < op);
   const struct weft_op *from = &g_array_index (b->op, struct weft_op, dep);
   const struct weft_op *to = &g_array_index (b->op, struct weft_op, op);
   uint32_t pos = g_array_index (b->pos, uint32_t, dep), *row = before_row (b, op);
@@ -239,7 +241,7 @@ weft_build_more (weft_builder *b, uint32_t op, uint32_t operand, uint32_t buf)
   struct weft_use *use = &g_array_index (b->uses, struct weft_use, place);
   struct hazard *h = &g_array_index (b->hazard, struct hazard, buf);
 
-  g_assert (use->buf == WEFT_NO_BUF && use->write && h->writer == WEFT_NO_OP);
+  WEFT_INVARIANT (use->buf == WEFT_NO_BUF && use->write && h->writer == WEFT_NO_OP);
   use->buf = buf;
   h->writer = op;
 }
@@ -263,7 +265,8 @@ weft_build_last (const weft_builder *b, enum weft_lane lane)
   return b->last[lane];
 }
 
-/* A buffer may be moved to another pool after views of it were made. */
+/* Sets the pool of views, because their base may have been moved to another pool after they were
+ * created. */
 static void
 place_views (weft_builder *b)
 {

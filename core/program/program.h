@@ -1,5 +1,5 @@
-/* program.h - a program: what every rank of one role does in one step, as ops, buffers, shapes and
- * parameters.
+/* program.h - a program: the work of every rank of one role in one step, as ops, buffers, shapes
+ * and parameters.
  *
  * Invariants of a frozen program:
  * - op i depends only on ops with lower numbers: op numbers are a topological order;
@@ -43,10 +43,10 @@ extern const char *const weft_pool_words[];
 
 /* Flags of an op. */
 enum {
-  WEFT_OP_GROUPED = 1,   /* starts and ends with the op before it on its lane (ncclGroup):
+  WEFT_OP_GROUPED = 1,   /* starts and ends with the previous op on its lane (ncclGroup):
                           * transfers, or collectives of one kind and group in one launch */
   WEFT_OP_RECOMPUTE = 2, /* forward work that backward repeats */
-  WEFT_OP_FUSED = 4,     /* part of the kernel of the op before it on its lane: fuse.c */
+  WEFT_OP_FUSED = 4,     /* part of the kernel of the previous op on its lane: fuse.c */
   WEFT_OP_USER_BUFFER = 8, /* overlaps a product through a user buffer: overlap.c */
   WEFT_OP_EXPERTS = 16, /* communicates expert weights, not dense ones: fsdp2.c */
 };
@@ -59,12 +59,12 @@ enum {
  *  +-----------------+-----------------+
  *  |      shape      |      name       |   index into shapes[], names[]
  *  +-----------------+-----------------+
- *  | chunk  | phase  |  peer  | reduce |   peer: +1 next stage, -1 the one before;
+ *  | chunk  | phase | peer | reduce | peer: +1 next stage, -1 previous stage;
  *  +--------+--------+--------+--------+   of a broadcast -1: the last member is its root;
  *  |              deps                 |   first index into deps[]; ends where the next op begins
- *  |              uses                 |   first index into uses[]; likewise
+ *  |              uses | first index into uses[]; ends likewise
  *  +-----------------------------------+   peer of a shift, and of kernels of context parallel
- *                                          ranks: core/program/op.h */
+ *                                          ranks: core/ops.def */
 struct weft_op {
   uint8_t kind, lane, group, flags;
   uint16_t layer, micro;
@@ -149,6 +149,7 @@ weft_buf_address (const weft_program *p, uint32_t buf)
   return b->base == WEFT_NO_BUF ? b->offset : p->buf[b->base].offset + b->offset;
 }
 
+/* The buffer that owns the memory of `buf`: its base, or `buf` itself. */
 static inline uint32_t
 weft_buf_owner (const weft_program *p, uint32_t buf)
 {
@@ -171,6 +172,7 @@ struct weft_shape weft_program_launch_shape (const weft_program *p, uint32_t op)
 /* Whether the role computes a loss. */
 gboolean weft_program_has_loss (const weft_program *p);
 
+/* FLOPs of a kernel. */
 double weft_op_flops (const weft_program *p, uint32_t op);
 
 /* Memory traffic of a kernel, payload of communication. */
@@ -191,6 +193,9 @@ weft_builder *weft_builder_new (uint32_t role, uint32_t n_roles);
 void weft_builder_free (weft_builder *b);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_builder, weft_builder_free)
 
+/* Each function interns a name or appends a row, and returns its number. weft_build_name_at()
+ * returns a name; weft_build_buf_at() returns a row that may be changed until the program is
+ * frozen, valid until the next buffer is appended. */
 uint16_t weft_build_name (weft_builder *b, const char *name);
 const char *weft_build_name_at (const weft_builder *b, uint16_t name);
 uint32_t weft_build_buf (weft_builder *b, const struct weft_buf *row);
@@ -199,15 +204,17 @@ uint32_t weft_build_view (weft_builder *b, uint32_t base, uint64_t offset, uint6
 uint32_t weft_build_param (weft_builder *b, const struct weft_param *row);
 struct weft_buf *weft_build_buf_at (weft_builder *b, uint32_t buf);
 
-/* Appends an op; the following deps and uses belong to it. The function sets its shape, deps and
+/* Appends an op; the following deps and uses belong to it. weft_build_op() sets its shape, deps and
  * uses. */
 uint32_t weft_build_op (weft_builder *b, const struct weft_op *row, const struct weft_shape *shape);
 void weft_build_use (weft_builder *b, uint32_t buf, gboolean read, gboolean write);
 void weft_build_dep (weft_builder *b, uint32_t op); /* WEFT_NO_OP: no dependency */
 
-/* Adds an output to an op appended before: `buf`, not used so far, replaces an absent operand, and
- * the shape changes. */
+/* Adds an output to an op that was appended earlier: `buf`, which no op has used yet, replaces the
+ * absent operand number `operand`. */
 void weft_build_more (weft_builder *b, uint32_t op, uint32_t operand, uint32_t buf);
+
+/* Changes the shape of an op that was appended earlier. */
 void weft_build_reshape (weft_builder *b, uint32_t op, const struct weft_shape *shape);
 const struct weft_shape *weft_build_shape_at (const weft_builder *b, uint32_t op);
 
@@ -230,6 +237,7 @@ void weft_program_index (weft_program *program);
  * by dependencies and lane order. The caller frees with g_free(). */
 uint32_t *weft_program_order (const weft_program *program);
 
+/* Whether op `first` must have ended when op `then` starts. */
 static inline gboolean
 weft_ordered (const weft_program *p, const uint32_t *before, uint32_t first, uint32_t then)
 {

@@ -6,7 +6,8 @@
  * a member that does not apply (axis, layer, micro, base, buffer of an absent operand, lifetime of
  * an unused buffer) is null.
  *
- * The text is produced row by row: a whole tree of a long program would take gigabytes. */
+ * The text is passed to `sink` row by row, because a JSON tree of a long program would take
+ * gigabytes. */
 typedef void (*weft_text_sink) (const char *piece, void *user);
 void weft_program_write_json (const weft_program *program, weft_text_sink sink, void *user);
 

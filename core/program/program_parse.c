@@ -662,7 +662,7 @@ read_rows (struct reader *r, GError **error)
   }
 }
 
-/* Takes the arrays of the reader. */
+/* Moves the arrays of the reader into a program. */
 static weft_program *
 assemble (struct reader *r)
 {

@@ -22,7 +22,8 @@ weft_param_segment (const struct weft_param *param, uint64_t first, uint64_t n,
   return begin < end;
 }
 
-/* Parameters lie in reverse registration order: walking backwards walks up in memory. */
+/* In the layout of Megatron-Core parameters lie in reverse registration order, so that this loop
+ * goes up in memory. */
 uint32_t
 weft_segments (const weft_program *p, uint64_t first, uint64_t n, struct weft_segment *out)
 {
@@ -36,7 +37,7 @@ weft_segments (const weft_program *p, uint64_t first, uint64_t n, struct weft_se
   return n_out;
 }
 
-/* Start of a bucket in the flat buffers: that of its first tensor. */
+/* The start of a bucket in the flat buffers, which is the start of its first tensor. */
 static uint64_t
 bucket_start (const weft_program *p, uint32_t bucket)
 {
@@ -54,7 +55,8 @@ uses_of (const weft_program *p, uint32_t op)
   return &p->uses[p->op[op].uses];
 }
 
-/* fp8 weights are not written by adam: another op makes them, or their input, from the master. */
+/* The buffer that another op computes from the master. adam does not write fp8 weights: that op
+ * computes them, or the bf16 values from which they are quantised. */
 static uint32_t
 made_of (const weft_program *p, uint32_t master)
 {
@@ -65,7 +67,7 @@ made_of (const weft_program *p, uint32_t master)
   return WEFT_NO_BUF;
 }
 
-/* The copy after `op` that brings the result in `host` to the device, or WEFT_NO_OP. */
+/* The copy of `host` to the device after `op`, or WEFT_NO_OP. */
 static uint32_t
 copy_back (const weft_program *p, uint32_t op, uint32_t host)
 {
@@ -93,13 +95,15 @@ origin_of (const weft_program *p, uint32_t op, uint32_t host)
   return host;
 }
 
+/* Whether a buffer keeps its content between steps. */
 static gboolean
 is_kept (const weft_program *p, uint32_t buf)
 {
   return p->buf[weft_buf_owner (p, buf)].permanent;
 }
 
-/* For a host update, the device weights are those that are copied back. */
+/* The buffers of an adam op. For an update on the host, `weight` is the device buffer to which the
+ * weights are copied back. */
 static struct weft_slice
 buffers_of (const weft_program *p, uint32_t op)
 {
@@ -124,7 +128,8 @@ buffers_of (const weft_program *p, uint32_t op)
   return slice;
 }
 
-/* Slices of expert weights are divided among the ranks that hold the same experts. */
+/* The number of a rank's slice. Slices of expert weights are divided among the ranks that hold the
+ * same experts. */
 static uint32_t
 slot_of (const struct weft_mesh *mesh, const struct weft_buf *weight, uint32_t rank)
 {
@@ -155,7 +160,7 @@ compare_slices (gconstpointer a, gconstpointer b)
   return (x->first > y->first) - (x->first < y->first);
 }
 
-/* Updates come bucket by bucket, the first part of each first. */
+/* Adam ops are in the order of buckets; of each bucket the first part comes first. */
 struct weft_slice *
 weft_slices (const weft_program *p, const struct weft_mesh *mesh, uint32_t rank, uint32_t *n)
 {

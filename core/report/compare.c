@@ -84,7 +84,7 @@ find_mismatch (const weft_plan *a, const weft_plan *b)
 
 /* ---------------------------------------------------------------------- settings */
 
-/* The values of a section of a job. */
+/* Sections of a job: the table, and the offset of the values in struct weft_job. */
 static const struct {
   const char *name;
   const struct weft_table *table;
@@ -103,7 +103,8 @@ values_of (const struct weft_job *job, unsigned section)
   return (const union weft_value *) (const void *) ((const char *) job + sections[section].values);
 }
 
-/* Takes ownership of both texts; a hand-made job may have none. */
+/* Records a setting if its values differ. Takes ownership of both texts, which are NULL for a job
+ * that was not built from settings. */
 static void
 add_setting (weft_compare *c, const char *section, const char *name, char *a, char *b)
 {
@@ -117,7 +118,8 @@ add_setting (weft_compare *c, const char *section, const char *name, char *a, ch
   g_free (b);
 }
 
-/* A field that the cluster's kind of fabric does not have is "-". */
+/* The value of a setting as text; "-" for a field that the cluster's kind of fabric does not
+ * have. */
 static char *
 setting_text (const struct weft_job *job, unsigned section, unsigned row)
 {
@@ -139,7 +141,7 @@ add_section (weft_compare *c, const struct weft_job *a, const struct weft_job *b
                    setting_text (a, section, i), setting_text (b, section, i));
 }
 
-/* Topology and size are not fields of the cluster table. */
+/* Records all settings that differ; topology and size are not fields of the cluster table. */
 static void
 add_settings (weft_compare *c)
 {
@@ -174,7 +176,7 @@ struct adder {
   double rounding;                /* seconds */
 };
 
-/* A label without the number at its end: "bucket 3" is one of the buckets. */
+/* The label of an op without the number at its end: "bucket" for "bucket 3". */
 static const char *
 label_of (const weft_program *p, uint32_t op)
 {
@@ -227,7 +229,7 @@ free_slots (struct adder *add, int side)
   g_free (add->slot[side]);
 }
 
-/* When everything that `op` depends on had ended. */
+/* Time at which all dependencies of `op` had ended. */
 static double
 deps_end (const weft_program *p, const double *end, uint32_t op)
 {
@@ -238,7 +240,7 @@ deps_end (const weft_program *p, const double *end, uint32_t op)
   return latest;
 }
 
-/* Seconds between when an op could have begun and when it did. */
+/* Seconds from the time at which an op could have begun to its begin. */
 static double
 wait_of (const struct weft_compare_side *side, uint32_t row, uint32_t op)
 {
@@ -287,7 +289,8 @@ by_difference (const void *a, const void *b)
   return x->role != y->role ? (x->role < y->role ? -1 : 1) : (x->op > y->op) - (x->op < y->op);
 }
 
-/* For every op of every role the rank that differs most; of equal ones the first. */
+/* Keeps, for every op of every role, the rank with the largest difference; of equal ranks the
+ * first. */
 static void
 keep_worst (struct adder *add, const struct weft_compare_op *op)
 {
@@ -313,7 +316,8 @@ list_worst (struct adder *add, uint32_t most)
 
 /* -------------------------------------------------------------------------- join */
 
-/* A row of each side, and the ranks that both stand for. */
+/* A row of each side, the number of ranks that both rows represent, and the first of these
+ * ranks. */
 struct pair {
   uint32_t row[SIDES], rank, ranks;
 };
@@ -355,7 +359,7 @@ by_rows (const void *a, const void *b)
 
 #define NO_ROW 0xffffffffu
 
-/* The row that stands for each rank, or NO_ROW.  Caller frees with g_free(). */
+/* The row that represents each rank, or NO_ROW.  Caller frees with g_free(). */
 static uint32_t *
 rows_of_ranks (const struct weft_compare_side *side)
 {
@@ -372,7 +376,7 @@ rows_of_ranks (const struct weft_compare_side *side)
   return row;
 }
 
-/* Every pair of rows once, in the order of A's rows. */
+/* All pairs of rows that represent a common rank, in the order of A's rows. */
 static GArray *
 find_pairs (const weft_compare *c)
 {
@@ -447,7 +451,8 @@ same_kind (const struct weft_compare_sum *x, const struct weft_compare_sum *y)
   return x->kind == y->kind && x->group == y->group;
 }
 
-/* Largest first; equal ones by name, so that the order is deterministic. */
+/* Order of sums: largest first; equal sums by kind, group and label, so that it is
+ * deterministic. */
 static int
 by_weight (const void *a, const void *b)
 {
@@ -501,7 +506,7 @@ sum_kinds (const GArray *labels)
   return kinds;
 }
 
-/* Kinds in order, and below each its labels. */
+/* Fills c->sum: the kinds, largest first, and after each kind its labels. */
 static void
 order_sums (weft_compare *c, GArray *labels)
 {

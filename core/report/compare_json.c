@@ -4,7 +4,7 @@
 
 enum { A = WEFT_COMPARE_A, B = WEFT_COMPARE_B, SIDES = WEFT_N_COMPARE };
 
-/* Null where A has nothing. */
+/* Adds B / A; null if A is 0. */
 static void
 add_ratio (JsonBuilder *b, const double *seconds)
 {
@@ -22,7 +22,7 @@ add_pair (JsonBuilder *b, const double *seconds)
   add_ratio (b, seconds);
 }
 
-/* Bytes by name where they were measured, and what was predicted. */
+/* Adds the measured reserved bytes by name; null if they were not measured. */
 static void
 add_reserved (JsonBuilder *b, const weft_timeline *t)
 {
@@ -83,7 +83,7 @@ add_joined (JsonBuilder *b, const weft_compare *c)
     weft_json_null (b, "mismatch");
 }
 
-/* The members that kinds and labels share. */
+/* Adds the members that kinds and labels have in common. */
 static void
 add_sum (JsonBuilder *b, const weft_compare *c, const struct weft_compare_sum *sum)
 {
@@ -103,7 +103,7 @@ sum_at (const weft_compare *c, unsigned i)
   return &g_array_index (c->sum, struct weft_compare_sum, i);
 }
 
-/* A kind with its labels; returns the place of the next kind. */
+/* Adds a kind with its labels; returns the index of the next kind. */
 static unsigned
 add_kind (JsonBuilder *b, const weft_compare *c, unsigned i)
 {

@@ -10,7 +10,7 @@ enum { LABEL = 24, VALUE = 11, RATIO = 9, COUNT = 9, RANK = 7 };
 
 static const char letters[] = "AB";
 
-/* B over A; a dash if A is 0. */
+/* B / A as text; a dash if A is 0. Caller frees. */
 static char *
 ratio_text (double a, double b)
 {
@@ -106,7 +106,8 @@ print_step (const weft_compare *c, GString *out)
 
 /* ------------------------------------------------------------------------ memory */
 
-/* Memory of libraries on a GPU: predicted by the stack, or measured by an executor, by name. */
+/* Prints the GPU memory of libraries: measured by an executor, by name, or else predicted from the
+ * stack. */
 static void
 print_reserved (const weft_compare *c, int side, GString *out)
 {
@@ -173,7 +174,7 @@ sum_at (const weft_compare *c, unsigned i)
   return i < c->sum->len ? &g_array_index (c->sum, struct weft_compare_sum, i) : NULL;
 }
 
-/* A label gets a row if its kind has several; a row without time is left out. */
+/* Whether a sum is printed: it has time, and a label is not the only label of its kind. */
 static gboolean
 is_shown (const weft_compare *c, unsigned i)
 {

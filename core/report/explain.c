@@ -155,7 +155,8 @@ is_named (const struct page *g, const struct weft_buf *b, const char *name)
   return is_state (b) && g_str_equal (g->p->name[b->name], name);
 }
 
-/* Elements of the flat buffers before sharding: every weight has a gradient. */
+/* Elements of the flat buffers before sharding, counted from the gradients: every weight has
+ * one. */
 static double
 padded_parameters (const struct page *g)
 {
@@ -188,8 +189,8 @@ explain_parameters (struct page *g)
 
 /* ----------------------------------------------------------------------- state */
 
-/* Number of ranks that share a buffer; 1: not sharded.  Optimizer state is sharded as the first
- * moment is, which every parameter has. */
+/* Number of ranks that share a buffer; 1: not sharded.  For optimizer state this is the number of
+ * the first moment, which every parameter has. */
 static double
 sharers (const struct page *g, const struct weft_buf *b)
 {
@@ -238,7 +239,8 @@ explain_state (struct page *g)
            g_strdup_printf ("%.4g B per parameter", sum / stage_parameters (g)));
 }
 
-/* The same job under a level of Megatron-FSDP, one microbatch long; NULL where rules forbid it. */
+/* Plan of the job with a sharding level of Megatron-FSDP and one microbatch; NULL if a rule refuses
+ * this job. Caller frees. */
 static weft_plan *
 plan_at_level (const struct page *g, int level)
 {
@@ -276,7 +278,8 @@ explain_levels (struct page *g)
 
 /* ------------------------------------------------------------------- transfers */
 
-/* The link that a collective uses longest. */
+/* Bytes that cross the slowest link of a collective; stores the capacity of this link, in
+ * bytes/s. */
 static double
 slowest_link (const struct weft_coll_shape *shape, const struct weft_traffic *t, double *capacity)
 {
@@ -295,7 +298,7 @@ slowest_link (const struct weft_coll_shape *shape, const struct weft_traffic *t,
   return bytes;
 }
 
-/* "7+3": steps of each axis of the fabric. */
+/* The steps of each axis of the fabric as text: "7+3". Caller frees. */
 static char *
 steps_text (const struct weft_fabric *f, const struct weft_traffic *t)
 {
@@ -393,12 +396,12 @@ add_transfer (struct page *g, uint32_t op)
   add (g, what, g->plan->seconds[g->out->role][op], "s", any_transfer_formula (g, op))->count = 1;
 }
 
-/* One row for all ops of the same kind, size, group and peer. */
+/* Adds one row for all ops of the same kind, size, group and peer. */
 static void
 explain_transfers (struct page *g)
 {
   GArray *rows = g->out->section[g->topic].row;
-  g_autofree uint32_t *first = g_new (uint32_t, g->p->n_op + 1); /* op, by row */
+  g_autofree uint32_t *first = g_new (uint32_t, g->p->n_op + 1); /* by row: the first of its ops */
   double sum = 0;
   uint32_t n = 0;
 
@@ -493,8 +496,8 @@ explain_kernels (struct page *g)
 
 /* --------------------------------------------------------------------- offload */
 
-/* Seconds and bytes of the ops of one lane and phase in the first microbatch, of a layer or of
- * all. */
+/* Seconds and bytes of the ops of one lane and phase in the first microbatch; of one layer, or with
+ * WEFT_NO_LAYER of all layers. */
 static double
 sum_of (const struct page *g, enum weft_lane lane, enum weft_phase phase, uint32_t layer,
         double *bytes)
@@ -525,7 +528,8 @@ host_rate (const struct page *g)
                c->node_host_bandwidth / gpus);
 }
 
-/* Copies start one layer after the first and must end one layer before the last. */
+/* Adds the exposed time of copies in one direction. Copies start after the first layer and must end
+ * before the last one. */
 static void
 explain_direction (struct page *g, enum weft_lane lane, enum weft_phase phase, const char *what)
 {
@@ -553,7 +557,7 @@ explain_offload (struct page *g)
       g->job->model.num_layers < 2)
     return;
   if (k->cpu_offloading_double_buffering)
-    return; /* copies in windows: kernels wait at the end of each */
+    return; /* copies run in windows, and kernels wait at the end of each window */
   explain_direction (g, WEFT_LANE_D2H, WEFT_PHASE_FORWARD, "exposed to the host");
   explain_direction (g, WEFT_LANE_H2D, WEFT_PHASE_BACKWARD, "exposed from the host");
 }
@@ -609,7 +613,8 @@ explain_step (struct page *g)
 
 /* ----------------------------------------------------------------- activations */
 
-/* A layer whose output is kept by the next layer: not the last of a chunk, if there is another. */
+/* The first layer of the role; WEFT_NO_LAYER if there is none. If there are several layers, the
+ * next layer keeps its output. */
 static uint32_t
 layer_within (const struct page *g)
 {
@@ -651,7 +656,7 @@ explain_activations (struct page *g)
 
 /* ---------------------------------------------------------------------- memory */
 
-/* Microbatches that have activations alive in an op. */
+/* Number of microbatches with activations that are alive at an op. */
 static uint32_t
 micros_alive (const weft_program *p, uint32_t op)
 {
@@ -690,7 +695,7 @@ part_formula (const struct page *g, int part, double bytes)
                     : g_strdup ("alive at this op");
 }
 
-/* Overlap that was given up to fit in memory. */
+/* Adds the overlap that was given up to fit in memory. */
 static void
 explain_stalls (struct page *g)
 {

@@ -1,13 +1,13 @@
 /* explain.h - the numbers behind a prediction, formula by formula, for one role.
  *
- * A row says what is computed, the formula with the job's own numbers in it, and its value; the
- * value is the one that plan and report use, never computed a second way.  Sections carry the
- * source of their formulas.
+ * A row has a name, a formula with the numbers of the job, and a value.  The value is the one that
+ * plan and report use; it is not computed a second time.  Sections name the sources of their
+ * formulas.
  *
  *   batch        replicas, microbatches, tokens
- *   parameters   one layer tensor by tensor, the stage, what padding adds
+ *   parameters   one layer tensor by tensor, the stage, the padding
  *   state        bytes of weights, gradients and optimizer state per rank; the sum
- *   levels       the same model state under Megatron-FSDP's four sharding levels
+ *   levels       the model state under Megatron-FSDP's four sharding levels
  *   transfers    every kind of communication op: algorithm, steps, the slowest link, seconds
  *   kernels      one layer and microbatch: products with their efficiency, attention, the rest
  *   offload      time of activation copies, and the kernels that can overlap with them
@@ -49,10 +49,10 @@ enum weft_explain_topic {
 
 struct weft_explain_row {
   char *what, *formula;
-  double value;     /* of one occurrence */
+  double value;     /* value of one occurrence */
   const char *unit; /* "B", "s", "FLOP", "FLOP/s", "%" (value is a fraction), "" */
   uint32_t count;   /* occurrences in a step; 0: not counted */
-  gboolean sum;     /* the sum of the rows above */
+  gboolean sum;     /* whether the row is the sum of the rows above it */
 };
 
 struct weft_explain_section {
@@ -65,7 +65,7 @@ typedef struct weft_explain {
   struct weft_explain_section section[WEFT_N_EXPLAIN];
 } weft_explain;
 
-/* The report has a timeline. */
+/* Explains one role of a report, which must have a timeline. Caller frees. */
 weft_explain *weft_explain_new (const weft_report *report, uint32_t role);
 void weft_explain_free (weft_explain *explain);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_explain, weft_explain_free)

@@ -64,11 +64,10 @@ is_for_memory (const struct weft_memory *memory, uint32_t op, uint32_t on)
   return FALSE;
 }
 
-/* When all dependencies of a launch except memory had ended, and the memory wait that ended
- * last. */
+/* What a launch waits for. */
 struct need {
-  double ready;
-  uint32_t last; /* WEFT_NO_OP: no memory wait */
+  double ready;  /* time at which all dependencies but the memory waits had ended */
+  uint32_t last; /* op of the memory wait that ended last; WEFT_NO_OP: no memory wait */
 };
 
 static void
@@ -86,7 +85,7 @@ add_needs (const struct scene *s, uint32_t op, struct need *need)
   }
 }
 
-/* One launch: ops [first, end) of a lane. */
+/* Adds the stall of one launch, which is ops [first, end) of a lane. */
 static void
 add_launch (const struct scene *s, enum weft_lane lane, uint32_t first, uint32_t end, double weight,
             struct weft_memory_stalls *stalls)

@@ -1,11 +1,11 @@
 /* memory_stalls.h - overlap that a plan gives up to fit in memory: ops that wait until the last
- * users of the bytes they take have ended (core/plan/memory.h).
+ * users of the bytes of their buffers have ended (core/plan/memory.h).
  *
- * The stall of an op is the time from when it could have begun (its lane was free, its other
- * dependencies had ended, its launch was complete) until the memory wait ended, as far as the op
- * had not begun.  It is the local cost of memory, not what the step would gain with more memory:
- * without the stall the op might have waited for something else.  Stalls of several lanes are
- * summed. */
+ * The stall of an op begins when the op could have begun: its lane was free, and the other
+ * dependencies of all ops of its launch had ended.  It ends when the memory wait ended, or when the
+ * op began, if that was earlier.  It is the local cost of memory, not the time that the step would
+ * gain with more memory: without the stall the op might have waited for another op.  Stalls of
+ * several lanes are summed. */
 #pragma once
 #include "core/exec/timeline.h"
 
@@ -13,7 +13,7 @@
 struct weft_memory_stall {
   enum weft_lane lane;
   enum weft_op_kind kind; /* WEFT_N_OP: kernels of lane gpu */
-  uint32_t ops;           /* an op may wait for several kinds */
+  uint32_t ops;           /* number of ops that wait; an op may wait for several kinds */
   double held_s;          /* seconds, counted for the kind that ended last */
 };
 
@@ -23,10 +23,10 @@ struct weft_memory_stalls {
   GArray *cause;           /* struct weft_memory_stall, by first op; NULL: no op waits */
 };
 
-/* Stalls of one role.  `timeline` may be NULL. */
+/* Fills the stalls of one role; without a timeline (NULL) only the counts. */
 void weft_memory_stalls_init (struct weft_memory_stalls *stalls, const weft_plan *plan,
                               uint32_t role, const weft_timeline *timeline);
 void weft_memory_stalls_clear (struct weft_memory_stalls *stalls);
 
-/* "reduce_scatter", "kernels" */
+/* The word of a cause for messages: "reduce_scatter", "kernels". */
 const char *weft_memory_stall_word (const struct weft_memory_stall *cause);

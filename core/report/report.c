@@ -37,7 +37,7 @@ merge (GArray *spans)
   g_array_set_size (spans, kept);
 }
 
-/* Intervals of one lane of one row; an op that was not timed has none. */
+/* Merged intervals of the timed ops of one lane of one row. */
 static GArray *
 lane_spans (const weft_timeline *t, const weft_program *p, uint32_t row, enum weft_lane lane)
 {
@@ -65,7 +65,7 @@ covered (const GArray *spans)
   return sum;
 }
 
-/* Seconds that two merged lists share. */
+/* Seconds that are in both of two merged lists. */
 static double
 common (const GArray *a, const GArray *b)
 {
@@ -101,7 +101,7 @@ lane_bytes (const weft_program *p, enum weft_lane lane)
   return bytes;
 }
 
-/* Adds one row, weighted by the share of all ranks that it stands for. */
+/* Adds one row; `weight` is the share of all ranks that the row represents. */
 static void
 add_row (weft_report *r, uint32_t row, double weight)
 {
@@ -129,7 +129,8 @@ add_row (weft_report *r, uint32_t row, double weight)
   r->overlap.exposed_communication_s += weight * (communication - common (all, compute));
 }
 
-/* Every role has the same number of ranks, divided over the rows that observe it. */
+/* Adds all rows. Every role has the same number of ranks, so all observed roles have equal weight,
+ * which the rows of a role share. */
 static void
 add_rows (weft_report *r)
 {

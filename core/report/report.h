@@ -1,4 +1,4 @@
-/* report.h - what one step costs, computed from a plan and a timeline and from nothing else.
+/* report.h - time, overlap and memory of one step, computed only from a plan and a timeline.
  *
  * iteration
  *   model FLOPs      forward and backward of the model once, without recompute: 6 N + 6 L a d s
@@ -11,22 +11,21 @@
  * overlap, for each rank, after merging the intervals of its lanes (definitions of Meta's Holistic
  * Trace Analysis: communication computation overlap and temporal breakdown)
  *   compute          a kernel runs on lane gpu
- *   communication    an op runs on a lane that moves data: all lanes but gpu and host
+ *   communication    an op runs on a lane that moves data: any lane but gpu and host
  *   exposed          communication while no kernel runs
  *   overlap          (communication - exposed) / communication; 0 where nothing is sent
  *   bubble           the rest of the step: neither compute nor communication; the fraction is of
  *                    the step.  compute + exposed + bubble is the step.
  * launch_wait is the part of bubble and exposed communication in which a kernel could have run but
  * had not been issued yet: the host is slower than the GPU there. An axis counts its own lane
- * only: exposed times of two axes may cover the same second, so their sum may exceed the
- * total.  The bytes of an axis are the payloads of its ops; received bytes count like sent
- * ones.  All numbers are means over ranks; a row of the timeline counts as many ranks as it stands
- * for.
+ * only: exposed times of two axes may cover the same second, so their sum may exceed the total.
+ * The bytes of an axis are the payloads of its ops, sent and received.  All numbers are means over
+ * ranks; a row of the timeline counts for all ranks that it represents.
  *
  * memory, by role: planned is the arena that the executors allocate on the GPU, reserved is memory
- * of libraries, peak is their sum.  by_kind is what is alive at the peak, and padding is what the
- * placement of buffers costs above that, so kinds and padding add up to planned.  If a plan fits
- * only because ops wait for memory, memory_stalls.h says which ops, and for how long. */
+ * of libraries, peak is their sum.  by_kind has the bytes that are alive at the peak.  padding is
+ * the rest of planned: bytes that no buffer uses then.  If a plan fits only because ops wait for
+ * memory, memory_stalls.h lists these ops and their waits. */
 #pragma once
 #include "core/exec/timeline.h"
 #include "core/report/memory_stalls.h"
@@ -67,39 +66,42 @@ struct weft_report_axis {
 struct weft_report_role {
   uint64_t peak_bytes, planned_bytes, reserved_bytes, host_bytes;
   uint64_t registered_bytes; /* part of planned: the pool registered with NCCL */
-  uint64_t live_bytes; /* most bytes alive at once: planned without padding */
+  uint64_t live_bytes; /* bytes alive at the peak: planned without padding */
   uint64_t by_kind[WEFT_N_BUF_KIND], padding;
-  uint64_t host_by_kind[WEFT_N_BUF_KIND]; /* at the peak of the host pool */
+  uint64_t host_by_kind[WEFT_N_BUF_KIND]; /* bytes at the peak of the host pool */
   uint32_t peak_op;    /* the op at the peak */
-  struct weft_memory_stalls stalls; /* overlap given up to fit; empty if the plan fits without */
+  struct weft_memory_stalls stalls; /* overlap given up to fit in memory; empty if no op waits */
 };
 
 /* Work before the first step (weft_plan_new_startup); all zero if there is none. */
 struct weft_report_startup {
-  double initialisation_s, broadcast_params_s; /* one after the other */
-  uint64_t fills, fill_bytes; /* initialisation: most kernels and weight bytes on any rank */
-  uint64_t broadcasts, bytes; /* most broadcasts (one per tensor) and payload bytes on any rank */
+  double initialisation_s, broadcast_params_s; /* broadcasts follow initialisation */
+  uint64_t fills, fill_bytes; /* initialisation: kernels and weight bytes of the rank with most */
+  uint64_t broadcasts, bytes; /* broadcasts (one per tensor) and payload bytes of the rank with
+                                 most */
 };
 
 typedef struct weft_report {
-  const weft_plan *plan;         /* borrowed, both */
-  const weft_timeline *timeline; /* NULL: only memory is reported */
+  const weft_plan *plan;         /* borrowed */
+  const weft_timeline *timeline; /* borrowed; NULL: only memory is reported */
   struct weft_report_iteration iteration;
   struct weft_report_overlap overlap;
-  struct weft_report_axis axis[WEFT_N_LANE]; /* gpu and host stay empty */
+  struct weft_report_axis axis[WEFT_N_LANE]; /* by lane; gpu and host stay empty */
   uint64_t capacity_bytes, peak_bytes;
-  uint64_t host_capacity_bytes, host_bytes; /* of a node; used by all ranks of the fullest node */
+  uint64_t host_capacity_bytes, host_bytes; /* memory of a node; bytes of all ranks of the fullest
+                                               node */
   gboolean fits;
   struct weft_report_startup startup;
   uint32_t n_roles;
   struct weft_report_role *role;
 } weft_report;
 
+/* Computes a report, without timeline (NULL) only of memory. Both must outlive it; caller frees. */
 weft_report *weft_report_new (const weft_plan *plan, const weft_timeline *timeline);
 void weft_report_free (weft_report *report);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_report, weft_report_free)
 
-/* Adds the start-up of the same job. */
+/* Sets `startup` from the start-up plan of the job (weft_plan_new_startup) and its timeline. */
 void weft_report_add_startup (weft_report *report, const weft_plan *startup,
                               const weft_timeline *timeline);
 
@@ -111,7 +113,7 @@ enum { WEFT_REPORT_PADDING = WEFT_N_BUF_KIND, WEFT_REPORT_RESERVED, WEFT_N_REPOR
 const char *weft_report_part_word (int part);
 uint64_t weft_report_part_bytes (const struct weft_report_role *role, int part);
 
-/* Lanes that move data. */
+/* Whether a lane moves data. */
 static inline gboolean
 weft_report_is_axis (enum weft_lane lane)
 {
@@ -120,40 +122,44 @@ weft_report_is_axis (enum weft_lane lane)
 
 /* ------------------------------------------------------------------------ JSON */
 
-/* The weft.sim/1 document. */
+/* Adds the weft.sim/1 document; the report must have a timeline. */
 void weft_report_to_json (const weft_report *report, JsonBuilder *builder);
 
-/* Parts of it, for other documents: each adds one object. */
+/* Add one part of that document, an object, for use in other documents. */
 void weft_report_build_iteration (const weft_report *report, JsonBuilder *builder);
 void weft_report_build_memory (const weft_report *report, JsonBuilder *builder);
 
-/* { "model": {}, "cluster": {}, "train": {}, "stack": {}, "strategy": {} }: every field; of the
- * knobs only the sizes, the ones that were set and the ones that differ from their default. */
+/* Adds { "model": {}, "cluster": {}, "train": {}, "stack": {}, "strategy": {} }, with every
+ * field. */
 void weft_report_build_job (const struct weft_job *job, JsonBuilder *builder);
+
+/* Add one of these objects. Of the knobs, "strategy" has the sizes, those that were set, and those
+ * that differ from their default. */
 void weft_report_build_strategy (const struct weft_job *job, JsonBuilder *builder);
 void weft_report_build_train (const struct weft_job *job, JsonBuilder *builder);
 
 /* ------------------------------------------------------------------------ text */
 
 struct weft_report_style {
-  int columns;     /* of the terminal, at least 60 are used */
+  int columns;     /* width of the terminal; 60 to 100 columns are used */
   gboolean colour; /* ANSI escapes */
 };
 
-/* The whole page: job, numbers, communication, memory, pipeline. */
+/* Prints the whole page: job, numbers, communication, memory, pipeline. */
 void weft_report_print (const weft_report *report, struct weft_report_style style, GString *out);
 
-/* One line that names model, cluster and stack; _job adds a second line with the sizes of the
- * job. */
+/* Prints one line that names model, cluster and stack. */
 void weft_report_print_where (const struct weft_job *job, GString *out);
+
+/* Prints the line of weft_report_print_where() and a second line with the sizes of the job. */
 void weft_report_print_job (const struct weft_job *job, GString *out);
 
-/* A bar and a line of numbers for every role. */
+/* Prints a bar and a line of numbers for every role. */
 void weft_report_print_memory (const weft_report *report, struct weft_report_style style,
                                GString *out);
 
-/* One row per stage, time from left to right: a digit is the forward pass of that microbatch, a
- * letter its backward pass (capital: weight gradients only), # the update, ~ a wait for
- * communication, and a dot idle time. */
+/* Prints one row per stage, with time from left to right: a digit is the forward pass of that
+ * microbatch, a letter its backward pass (capital: weight gradients only), # the update, ~ a wait
+ * for communication, and a dot idle time. */
 void weft_report_print_pipeline (const weft_report *report, struct weft_report_style style,
                                  GString *out);

@@ -26,7 +26,8 @@ weft_report_build_train (const struct weft_job *job, JsonBuilder *b)
   add_table (b, &weft_train_table, job->train.at);
 }
 
-/* The sizes always show. */
+/* Whether a knob is listed: sizes always; other knobs if they were set or differ from the
+ * default. */
 static gboolean
 shows (const struct weft_job *job, unsigned knob)
 {
@@ -127,7 +128,7 @@ add_overlap (JsonBuilder *b, const weft_report *r)
   json_builder_end_object (b);
 }
 
-/* Member "waits": ops that wait for memory; seconds only with a timeline. */
+/* Adds member "waits": ops that wait for memory, with seconds if there is a timeline. */
 static void
 add_stalls (JsonBuilder *b, const weft_report *r, const struct weft_memory_stalls *stalls)
 {

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Share of the step above which launch waits get a line. */
+/* Launch waits are printed if they are a larger share of the step than this. */
 #define NOTABLE 1e-3
 
 enum { LABEL = 20, VALUE = 12, INDENT = 11, LEAST_COLUMNS = 60, MOST_COLUMNS = 100 };
@@ -218,7 +218,7 @@ print_bar (const struct weft_report_role *row, double scale, int width, gboolean
     g_string_append_c (out, '.');
 }
 
-/* Whether any role has bytes of this part: else it gets no column. */
+/* Whether a part has a column: some role has bytes of it. */
 static gboolean
 is_column (const weft_report *r, int part)
 {
@@ -234,7 +234,7 @@ column_width (int part)
   return MAX (8, (int) strlen (weft_report_part_word (part))) + 2;
 }
 
-/* The names of the parts, and below each its mark in the bars. */
+/* Prints the names of the parts, and below each name the mark of the part in the bars. */
 static void
 print_heads (const weft_report *r, GString *out)
 {
@@ -275,7 +275,7 @@ print_role_bar (const weft_report *r, uint32_t role, struct weft_report_style st
   g_string_append_c (out, '\n');
 }
 
-/* Bytes in the pool that is registered with NCCL. */
+/* Prints the bytes of the pool that is registered with NCCL. */
 static void
 print_registered (const weft_report *r, uint32_t role, GString *out)
 {
@@ -286,7 +286,8 @@ print_registered (const weft_report *r, uint32_t role, GString *out)
                             bytes);
 }
 
-/* One cause of stalls: how many ops, which kind, and for how long if there is a timeline. */
+/* Prints one cause of stalls: the number of ops, the kind, and the seconds if there is a
+ * timeline. */
 static void
 print_stall (const weft_report *r, const struct weft_memory_stall *w, GString *out)
 {
@@ -298,7 +299,7 @@ print_stall (const weft_report *r, const struct weft_memory_stall *w, GString *o
     g_string_append_printf (out, " (%s)", g_strstrip (held));
 }
 
-/* Overlap that was given up to fit in memory. */
+/* Prints the overlap that was given up to fit in memory. */
 static void
 print_stalls (const weft_report *r, uint32_t role, GString *out)
 {
@@ -318,7 +319,7 @@ print_stalls (const weft_report *r, uint32_t role, GString *out)
   g_string_append_c (out, '\n');
 }
 
-/* Memory before the first step. */
+/* Prints the memory that initialisation needs before the first step. */
 static void
 print_init (const weft_report *r, uint32_t role, GString *out)
 {
@@ -331,7 +332,7 @@ print_init (const weft_report *r, uint32_t role, GString *out)
         r->plan->job.strategy.init_fsdp_with_meta_device ? "unit by unit" : "from a whole module");
 }
 
-/* Host memory, if any is used: of a node, of a rank, and by kind. */
+/* Prints host memory, if any is used: of a node, of a rank, and by kind. */
 static void
 print_host (const weft_report *r, GString *out)
 {
@@ -356,7 +357,8 @@ print_host (const weft_report *r, GString *out)
   }
 }
 
-/* A plan that does not fit has more padding than necessary, because no op waits for memory then. */
+/* Prints whether the plan fits; if not, also its bytes without padding. Ops of such a plan do not
+ * wait for memory, so it has more padding than necessary. */
 static void
 print_verdict (const weft_report *r, GString *out)
 {
@@ -392,7 +394,8 @@ weft_report_print_memory (const weft_report *r, struct weft_report_style style, 
 
 /* -------------------------------------------------------------------- pipeline */
 
-/* How a phase is drawn: from this mark on by microbatch, over so many marks; 0: always the same. */
+/* How a phase is drawn: microbatch m has mark `first` + m % `period`; with period 0 all have
+ * `first`. */
 static const struct {
   char first, period;
   enum ink ink;
@@ -407,7 +410,7 @@ static const struct {
   [WEFT_PHASE_OPTIMIZER] = { '#', 0, INK_YELLOW },
 };
 
-/* First op of a lane that ends after `now`, as a place on the lane. */
+/* Index in a lane of the first op that ends after `now`. */
 static uint32_t
 seek (const weft_timeline *t, const weft_program *p, uint32_t row, int lane, double now)
 {
@@ -423,7 +426,7 @@ seek (const weft_timeline *t, const weft_program *p, uint32_t row, int lane, dou
   return low;
 }
 
-/* The op that runs on a lane at a moment, or WEFT_NO_OP. */
+/* The op that runs on a lane at time `now`, or WEFT_NO_OP. */
 static uint32_t
 running (const weft_timeline *t, const weft_program *p, uint32_t row, int lane, double now)
 {

@@ -14,7 +14,7 @@ struct trace {
   uint64_t n_event, n_arrow;
 };
 
-/* Text to which the next event is appended. */
+/* Begins the next event; returns the text to which the caller appends it. */
 static GString *
 event (struct trace *tr)
 {
@@ -23,14 +23,14 @@ event (struct trace *tr)
   return tr->sink.text;
 }
 
-/* Rounded to nanoseconds, so that adjacent events are adjacent in the file, too. */
+/* Rounds to nanoseconds, so that adjacent events are adjacent in the file, too. */
 static int64_t
 nanoseconds (double seconds)
 {
   return llround (seconds * 1e9);
 }
 
-/* Microseconds with three places, the unit of the format. */
+/* Appends a time in microseconds, the unit of the format, with three decimals. */
 static void
 append_time (GString *out, const char *key, int64_t ns)
 {
@@ -52,7 +52,8 @@ is_timed (const struct trace *tr, uint32_t row, uint32_t op)
 
 /* ---------------------------------------------------------------------- threads */
 
-/* Rows of one lane; a group of transfers with more members shares the last. */
+/* Most rows of a lane; in a larger group of transfers the members beyond this share the last
+ * row. */
 enum { MOST_ROWS = 16 };
 
 /* Place of an op in its group of transfers that start and end together. */
@@ -138,7 +139,7 @@ static const char *const categories[] = {
   [WEFT_CLASS_COPY] = "gpu_memcpy",
 };
 
-/* "8192 x 4096 x 1024", the dimensions in the op's own order. */
+/* Appends dtype and dimensions: "8192 x 4096 x 1024", in the order of the op. */
 static void
 append_shape (GString *out, const struct weft_shape *shape)
 {
@@ -188,7 +189,7 @@ write_slice (struct trace *tr, uint32_t row, uint32_t op)
   g_string_append_c (out, '}');
 }
 
-/* Kernels of an op are slices inside it. */
+/* Writes the recorded kernels of a row as slices inside the slices of their ops. */
 static void
 write_parts (struct trace *tr, uint32_t row)
 {
@@ -209,7 +210,7 @@ write_parts (struct trace *tr, uint32_t row)
   }
 }
 
-/* A phase from its begin to its end, as its timer ops say. */
+/* Writes the slice of a phase, between two timer ops. */
 static void
 write_phase (struct trace *tr, uint32_t row, uint32_t start, uint32_t stop)
 {
@@ -225,7 +226,7 @@ write_phase (struct trace *tr, uint32_t row, uint32_t start, uint32_t stop)
   g_string_append_c (out, '}');
 }
 
-/* Phases are nested. */
+/* Writes the phases of a row, which are nested. */
 static void
 write_phases (struct trace *tr, uint32_t row)
 {
@@ -250,7 +251,7 @@ struct end {
   uint32_t row, op;
 };
 
-/* Both ends of an arrow lie inside a slice, so a slice without length has none. */
+/* Whether an arrow can begin or end in a slice: the slice has a length. */
 static gboolean
 has_length (const struct trace *tr, struct end e)
 {
@@ -272,7 +273,7 @@ arrow_end (struct trace *tr, struct end e, const char *phase, const char *cat, i
   g_string_append_c (out, '}');
 }
 
-/* An arrow from the last nanosecond of op `from` to the first nanosecond of op `to`. */
+/* Writes an arrow from the last nanosecond of op `from` to the first nanosecond of op `to`. */
 static void
 write_arrow (struct trace *tr, struct end from, struct end to, const char *cat)
 {
@@ -293,7 +294,8 @@ write_waits (struct trace *tr, uint32_t row, uint32_t op)
       write_arrow (tr, (struct end){ row, p->deps[d] }, (struct end){ row, op }, "wait");
 }
 
-/* A transfer starts and ends at both stages together: the arrow leads from begin to end. */
+/* Writes the arrow of a transfer, from the begin of the send to the end of the receive: both ops
+ * start and end together. */
 static void
 write_transfer (struct trace *tr, struct end from, struct end to)
 {
@@ -304,7 +306,8 @@ write_transfer (struct trace *tr, struct end from, struct end to)
   tr->n_arrow++;
 }
 
-/* The next op of this kind towards `peer` from place `*at` of the pipeline lane on. */
+/* The next op of this kind towards `peer`, from index `*at` of the pipeline lane on; moves `*at`
+ * behind it. WEFT_NO_OP if there is none. */
 static uint32_t
 next_transfer (const weft_program *p, enum weft_op_kind kind, int peer, uint32_t *at)
 {
@@ -316,7 +319,8 @@ next_transfer (const weft_program *p, enum weft_op_kind kind, int peer, uint32_t
   return WEFT_NO_OP;
 }
 
-/* The k-th send of row `from` in direction `peer` pairs with the k-th receive of row `to`. */
+/* Writes the arrows from row `from` to row `to`, its neighbour in direction `peer`: from the k-th
+ * send to the k-th receive. */
 static void
 write_transfers (struct trace *tr, uint32_t from, uint32_t to, int peer)
 {
@@ -331,8 +335,9 @@ write_transfers (struct trace *tr, uint32_t from, uint32_t to, int peer)
   }
 }
 
-/* The row of a rank's neighbour in the next stage; after folding the one row of that stage stands
- * for it, and among several no arrow is drawn. */
+/* The row of a rank's neighbour in the next stage. If the neighbour has no row, the only row of
+ * that stage represents it; if the stage has several rows, the result is -1 and no arrow is
+ * drawn. */
 static int
 row_of_next (const struct trace *tr, uint32_t row)
 {
@@ -366,7 +371,8 @@ write_stage_arrows (struct trace *tr, uint32_t row)
 
 /* ----------------------------------------------------------------------- memory */
 
-/* A buffer appears when its first op begins and goes when its last ends. */
+/* A change of live memory: a buffer is live from the begin of its first op to the end of its
+ * last. */
 struct change {
   double at;
   uint32_t op; /* orders changes at the same time: lanes of a program run in op order */
@@ -466,7 +472,8 @@ write_row (struct trace *tr, uint32_t row)
   write_counter (tr, row);
 }
 
-/* At most: slices, both ends of every arrow, and a sample of memory as each op begins and ends. */
+/* Upper bound of the events of a row: slices, both ends of every arrow, and a sample of memory when
+ * an op begins and when it ends. */
 static uint64_t
 count_events (const struct trace *tr, uint32_t row)
 {

@@ -1,10 +1,10 @@
 /* trace.h - a timeline as a trace that Perfetto and chrome://tracing open: Chrome's JSON event
  * format.
  *
- * An observed rank is a process, a lane a thread; both are sorted like ranks and lanes.  Members of
- * a group of transfers end together, so each but the first has a row of its own: "pp 2", then "pp
- * 3". Slices carry the data of the op (number, phase, layer, microbatch, shape, FLOPs,
- * bytes).  Arrows lead from an op to the ops on other lanes that waited for it, and from a send to
+ * An observed rank is a process and a lane is a thread, in the order of ranks and lanes.  Members
+ * of a group of transfers overlap, so the second and later members have rows of their own: "pp 2",
+ * then "pp 3". Slices have the data of the op (number, phase, layer, microbatch, shape, FLOPs,
+ * bytes).  Arrows lead from an op to the ops on other lanes that depend on it, and from a send to
  * its receive. Phases that timers measure are slices of a row "timers".  The counter "memory"
  * stacks the kinds of buffers that are alive on the GPU, permanent ones included.
  *
@@ -13,8 +13,8 @@
 #pragma once
 #include "core/exec/timeline.h"
 
-/* More events than this in a trace of several ranks are refused: viewers load a file whole, and
- * an event takes some hundred bytes.  One rank alone is always written. */
+/* Largest number of events in a trace of several ranks: viewers load a whole file, with some
+ * hundred bytes per event.  A trace of one rank is always written. */
 #define WEFT_TRACE_MOST_EVENTS 4000000u
 
 /* Writes the first `n_rows` rows of the timeline; 0: all. */

@@ -1,8 +1,10 @@
 #include "core/schedule/grid.h"
 #include "core/base/error.h"
+#include "core/base/invariant.h"
 #include "core/schedule/order.h"
 
-/* Fill colours keep dark text readable and contrast with white and black pages. */
+/* Work and look of each phase. The colours keep dark text readable and contrast with white and
+ * black pages. */
 const struct weft_cell_kind weft_cell_kinds[WEFT_N_PHASE] = {
   [WEFT_PHASE_FORWARD] = { 1 << WEFT_WORK_FORWARD, '0', "#6ea8dc", "forward" },
   [WEFT_PHASE_BACKWARD] = { 1 << WEFT_WORK_INPUT | 1 << WEFT_WORK_WEIGHT, 'a', "#e59a4f",
@@ -173,7 +175,7 @@ weft_grid_new (const struct weft_grid_spec *spec, GError **error)
 {
   const struct weft_schedule_row *row = &weft_schedules[spec->schedule];
 
-  g_assert (spec->n_ranks > 0 && spec->n_micro > 0 && spec->n_micro <= UINT16_MAX);
+  WEFT_INVARIANT (spec->n_ranks > 0 && spec->n_micro > 0 && spec->n_micro <= UINT16_MAX);
   if (!fits (spec, error))
     return NULL;
   weft_grid *grid =

@@ -19,26 +19,29 @@ struct weft_cell {
 
 typedef struct weft_grid {
   uint32_t n_ranks, n_chunks, n_micro;
-  uint32_t n_stages;       /* of one copy */
+  uint32_t n_stages;       /* stages of one copy of the model */
   uint32_t n_copies;       /* n_ranks * n_chunks / n_stages */
   uint32_t *stage, *copy;  /* by rank * n_chunks + chunk */
   uint32_t *place;         /* by copy * n_stages + stage: rank * n_chunks + chunk */
-  uint32_t *copy_of;       /* by microbatch */
-  uint32_t *n_cell;        /* by rank */
-  struct weft_cell **cell; /* by rank */
+  uint32_t *copy_of;       /* by microbatch: its copy */
+  uint32_t *n_cell;        /* by rank: number of cells */
+  struct weft_cell **cell; /* by rank: its cells, in order */
 } weft_grid;
 
-/* At least one rank and microbatch, at most UINT16_MAX microbatches. An error if the schedule does
- * not exist for these counts. */
+/* Builds the grid of a schedule, for at least one rank and 1 to UINT16_MAX microbatches. NULL with
+ * an error if the schedule does not exist for these counts. */
 weft_grid *weft_grid_new (const struct weft_grid_spec *spec, GError **error);
 
 void weft_grid_free (weft_grid *grid);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_grid, weft_grid_free)
 
+/* The stage of a chunk of a rank, in its copy of the model. */
 uint32_t weft_grid_stage (const weft_grid *grid, uint32_t rank, uint32_t chunk);
 
-/* The copy of the model that a chunk belongs to; the copy that a microbatch passes through. */
+/* The copy of the model to which a chunk of a rank belongs. */
 uint32_t weft_grid_copy (const weft_grid *grid, uint32_t rank, uint32_t chunk);
+
+/* The copy of the model that a microbatch passes through. */
 uint32_t weft_grid_micro_copy (const weft_grid *grid, uint32_t micro);
 
 /* Moves rank and chunk to the next (or previous) stage of the same copy. FALSE if the chunk is the
@@ -46,8 +49,10 @@ uint32_t weft_grid_micro_copy (const weft_grid *grid, uint32_t micro);
 gboolean weft_grid_next (const weft_grid *grid, uint32_t *rank, uint32_t *chunk);
 gboolean weft_grid_prev (const weft_grid *grid, uint32_t *rank, uint32_t *chunk);
 
-/* Whether each rank sends to the next and the last to the first; whether any backward is split. */
+/* Whether each rank sends to the next rank, and the last rank to the first. */
 gboolean weft_grid_is_ring (const weft_grid *grid);
+
+/* Whether any backward is split into I and W. */
 gboolean weft_grid_splits (const weft_grid *grid);
 
 /* Why programs cannot be built for this placement of stages, for a message; NULL: they can. The
@@ -61,13 +66,15 @@ char *weft_grid_place_problem (const weft_grid *grid);
  * functions below require a grid that passes. */
 gboolean weft_grid_check (const weft_grid *grid, GError **error);
 
-/* One line per rank: "0F0,0F1,0B0,..."; idle slots are left out; pairs are
- * "(0F4;3B1)OVERLAP_F_B". */
+/* The grid in PyTorch's notation, one line per rank: "0F0,0F1,0B0,...". Idle slots are left out;
+ * pairs are "(0F4;3B1)OVERLAP_F_B". The caller frees it. */
 char *weft_grid_csv (const weft_grid *grid);
 
-/* Parses text in PyTorch's notation; `where` names it in errors. Blank cells and actions that
- * gather weights or send tensors are skipped. The grid is checked. */
+/* Parses text in PyTorch's notation; `where` names the text in errors. Blank cells and actions that
+ * gather weights or send tensors are skipped. The result has passed weft_grid_check(). */
 weft_grid *weft_grid_read (const char *text, const char *where, GError **error);
+
+/* weft_grid_read() for a file. */
 weft_grid *weft_grid_load (const char *path, GError **error);
 
 /* Text of one cell, "3F12". The caller frees it. */
@@ -79,25 +86,26 @@ struct weft_cell_times {
   double forward, input, weight, pair;
 };
 
-/* Start times without communication cost: start[rank][cell] (rows from the caller, or NULL);
- * returns the makespan. For pictures and closed-form tests. */
+/* Returns the makespan without communication. Stores the start time of every cell in
+ * start[rank][cell], which the caller allocates; `start` may be NULL. For pictures and closed-form
+ * tests. */
 double weft_grid_replay (const weft_grid *grid, struct weft_cell_times times, double **start);
 
-/* Makespan if chunks have different durations (by rank * n_chunks + chunk), pairs take the sum, and
- * the output of a stage arrives `transfer` seconds later. */
+/* Makespan if chunks have different durations: times[rank * n_chunks + chunk]. A pair takes the sum
+ * of its cells, and the output of a stage arrives at the next stage `transfer` seconds later. */
 double weft_grid_replay_uneven (const weft_grid *grid, const struct weft_cell_times *times,
                                 double transfer);
 
-/* Largest number of chunk activations that a rank keeps at once: one from F to B; if the backward
- * is split, half is freed by I and half by W. */
+/* Largest number of chunk activations that a rank keeps at once. F adds one activation; B frees it,
+ * or I and W free half of it each. */
 double weft_grid_in_flight (const weft_grid *grid, uint32_t rank);
 
-/* A picture for terminals: one row per rank, digits forward, letters backward, dots idle; 3 and d
- * are microbatch 3, 13, 23..., and weight gradients of a split backward are capitals. A column is
- * one slot; a forward takes one and a backward two. If that exceeds `width`, a column shows what
- * runs in the middle of its interval. */
+/* A picture for terminals, with one row per chunk of a rank: digits are forwards, letters
+ * backwards, dots idle. 3 and d are microbatch 3, 13, 23...; weight gradients of a split backward
+ * are capitals. A column is one slot; a forward takes one slot and a backward two. If the slots
+ * exceed `width`, a column shows the cell in the middle of its interval. The caller frees it. */
 char *weft_grid_ascii (const weft_grid *grid, uint32_t width);
 
-/* The same in colour as SVG, with microbatch numbers where they fit; for a file or inline in a
- * page. */
+/* A picture in colour as SVG, with microbatch numbers where there is room; for a file or inline in
+ * a page. The caller frees it. */
 char *weft_grid_svg (const weft_grid *grid);

@@ -1,6 +1,7 @@
 /* Grids as text, in the notation of torch.distributed.pipelining (schedules.py, _Action): one line
- * per rank, one cell per action: stage, type, microbatch. Blank cells are idle slots. Gathers of
- * weights and sends of tensors follow from the order here, so such actions are skipped.
+ * per rank, one cell per action: stage, type, microbatch. Blank cells are idle slots. In Weft
+ * gathers of weights and sends of tensors follow from the order of cells, so such actions are
+ * skipped.
  *
  * Chunks of a rank are numbered by copy and stage. If several ranks run one stage, each for other
  * microbatches, there are as many copies of the model; copies are numbered by their first
@@ -16,7 +17,7 @@ weft_grid_csv (const weft_grid *grid)
   GString *text = g_string_new (NULL);
 
   for (uint32_t rank = 0; rank < grid->n_ranks; rank++) {
-    gboolean second = FALSE; /* of a pair */
+    gboolean second = FALSE; /* whether the last cell began a pair */
     for (uint32_t i = 0; i < grid->n_cell[rank]; i++) {
       const struct weft_cell *cell = &grid->cell[rank][i];
       g_autofree char *name = weft_cell_print (grid, rank, cell);
@@ -34,7 +35,7 @@ weft_grid_csv (const weft_grid *grid)
 
 /* ------------------------------------------------------------------ cells */
 
-/* A cell as parsed. */
+/* A cell that has been parsed. */
 struct action {
   uint32_t stage, micro;
   uint16_t phase, paired;
@@ -42,15 +43,15 @@ struct action {
 
 struct reader {
   const char *where;
-  uint32_t line, column;              /* of the current cell, from 1 */
-  enum { ALONE, FIRST, SECOND } half; /* of a pair */
+  uint32_t line, column;              /* position of the current cell, from 1 */
+  enum { ALONE, FIRST, SECOND } half; /* position in a pair */
   GPtrArray *row;                     /* by rank: GArray of struct action */
   GError **error;
 };
 
 static const char pair_word[] = "OVERLAP_F_B";
 
-/* Actions that PyTorch adds when it lowers a schedule. */
+/* Actions that PyTorch adds when it lowers a schedule; they are skipped. */
 static const char *const passed_over[] = { "UNSHARD", "RESHARD", "REDUCE_GRAD", "SEND_F",
                                            "RECV_F",  "SEND_B",  "RECV_B" };
 
@@ -66,7 +67,7 @@ refuse (const struct reader *r, const char *cell)
       r->where, r->line, r->column, found, pair_word);
 }
 
-/* A number of at most five digits; -1: none. */
+/* Reads a number of at most five digits; -1 if there is none. */
 static int64_t
 read_number (const char **at)
 {
@@ -262,7 +263,8 @@ sort_pieces (struct plan *plan, GCompareFunc compare)
   }
 }
 
-/* Checks that every stage occurs, all equally often, and every rank. */
+/* Checks that all stages are on the same number of ranks, which is not 0, and that all ranks run
+ * the same number of stages. */
 static gboolean
 count_pieces (struct plan *plan)
 {
@@ -295,8 +297,8 @@ count_pieces (struct plan *plan)
   return TRUE;
 }
 
-/* The copy of a microbatch is where it enters the pipeline; other stages follow their
- * microbatches. */
+/* Numbers the copies of the model by the ranks that run stage 0. A microbatch belongs to the copy
+ * in which it passes stage 0; the other stages of a copy are those that run its microbatches. */
 static gboolean
 find_copies (struct plan *plan)
 {
@@ -360,7 +362,8 @@ grid_of (struct plan *plan)
   return grid;
 }
 
-/* Refuses sizes that the text is too short for before allocating by them. */
+/* Builds the grid of the actions that were read. Before it allocates memory, it refuses numbers of
+ * stages and microbatches for which the text has too few cells. */
 static weft_grid *
 settle (const struct reader *r)
 {

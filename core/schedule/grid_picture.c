@@ -1,5 +1,5 @@
-/* Pictures. A forward of a chunk takes one slot and a whole backward two, so all times are whole
- * numbers. The cells of a pair are drawn one after the other. */
+/* Pictures of grids. A forward of a chunk takes one slot and a whole backward two, so all times are
+ * whole numbers. The cells of a pair are drawn one after the other. */
 #include "core/schedule/order.h"
 #include <string.h>
 
@@ -39,7 +39,7 @@ cell_glyph (const struct weft_cell *cell)
   return weft_cell_kinds[cell->phase].glyph + cell->micro % 10;
 }
 
-/* The row of one chunk: blank while the rank runs another chunk. */
+/* Draws the row of one chunk, with blanks while the rank runs another chunk. */
 static void
 draw_row (const struct picture *p, uint32_t place, uint32_t n_columns, GString *text)
 {
@@ -65,7 +65,7 @@ n_digits (uint32_t n)
   return n > 9 ? 1 + n_digits (n / 10) : 1;
 }
 
-/* "rank ", or "rank:stage " if a rank holds several. */
+/* Draws "RANK ", or "RANK:STAGE " if a rank has several stages. */
 static void
 draw_label (const weft_grid *grid, uint32_t place, GString *text)
 {
@@ -98,7 +98,7 @@ weft_grid_ascii (const weft_grid *grid, uint32_t width)
   return g_string_free (text, FALSE);
 }
 
-/* SVG units, read as pixels at natural size. */
+/* Lengths in SVG units, which are pixels at natural size. */
 enum {
   LEFT = 56,
   TOP = 8,
@@ -130,7 +130,7 @@ paler (const char *colour, uint32_t percent)
   return mixed;
 }
 
-/* Later chunks are paler, up to PALEST percent of white. */
+/* Draws the bar of a cell. Later chunks are paler, with up to PALEST percent of white. */
 static void
 svg_bar (const struct drawing *d, uint32_t rank, uint32_t i)
 {
@@ -147,7 +147,7 @@ svg_bar (const struct drawing *d, uint32_t rank, uint32_t i)
   g_string_append (d->text, "/>\n");
 }
 
-/* A line under the cells of a pair. */
+/* Draws a line under the cells of a pair. */
 static void
 svg_pair (const struct drawing *d, uint32_t rank, uint32_t i)
 {
@@ -196,7 +196,7 @@ grid_has (const weft_grid *grid, uint8_t phase)
   return FALSE;
 }
 
-/* The bars of each phase in the grid, and its line in the key below. */
+/* Draws the bars of each phase, and an entry for the phase in the key below the grid. */
 static void
 svg_phases (const struct drawing *d)
 {
@@ -219,7 +219,7 @@ svg_phases (const struct drawing *d)
         d->text, "<text x=\"%u\" y=\"%u\" fill=\"#777\">paler: later chunks</text>\n", x, y + 11);
 }
 
-/* The lane of each rank: its name, and a bar that is visible while it is idle. */
+/* Draws the name of each rank, and a grey bar that is visible while the rank is idle. */
 static void
 svg_lanes (const struct drawing *d)
 {

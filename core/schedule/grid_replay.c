@@ -9,13 +9,13 @@ struct event {
 
 struct replay {
   const weft_grid *grid;
-  const struct weft_cell_times *times; /* by place, `stride` apart; stride 0: the same for all */
+  const struct weft_cell_times *times; /* by place * stride: stride 0 is one entry for all */
   uint32_t stride;
-  double transfer; /* seconds until the output of a stage has arrived */
-  double **start;  /* or NULL */
-  double *end;     /* by event; negative: not yet */
-  double *clock;   /* by rank: end of its last cell */
-  uint32_t *next;  /* by rank: its next cell */
+  double transfer; /* seconds until the output of a stage is at the next stage */
+  double **start;  /* [rank][cell], or NULL */
+  double *end;     /* by event; negative: the event has not ended */
+  double *clock;   /* by rank: end of the last cell that ran */
+  uint32_t *next;  /* by rank: index of the next cell */
 };
 
 static size_t
@@ -53,7 +53,8 @@ duration (const struct replay *r, uint32_t rank, const struct weft_cell *cell)
          (weft_cell_does (cell, WEFT_WORK_WEIGHT) ? times->weight : 0);
 }
 
-/* When all inputs of the cell are ready, not before `start`; negative: not yet. */
+/* Time at which all inputs of a cell are ready, at least `start`; negative if an input has not
+ * ended. */
 static double
 ready (const struct replay *r, uint32_t rank, const struct weft_cell *cell, double start)
 {
@@ -89,7 +90,7 @@ end_cell (struct replay *r, uint32_t rank, uint32_t i, double start)
       r->end[event_index (r->grid, (struct event){ part, place, cell->micro })] = r->clock[rank];
 }
 
-/* Runs the next cell or pair of a rank; returns the number of cells. */
+/* Runs the next cell or pair of a rank; returns the number of cells, 0 if the rank must wait. */
 static uint32_t
 run_next (struct replay *r, uint32_t rank)
 {
@@ -118,7 +119,7 @@ run_rank (struct replay *r, uint32_t rank)
   return r->next[rank] > from;
 }
 
-/* Ranks to try, each at most once. */
+/* Queue of ranks to advance. waits[rank]: whether the rank is in the queue. */
 struct queue {
   uint32_t *rank, n_ranks, head, n;
   gboolean *waits;
@@ -225,7 +226,7 @@ weft_grid_replay_uneven (const weft_grid *grid, const struct weft_cell_times *ti
   return makespan (&r, grid);
 }
 
-/* Checks that every part occurs once; the replay then finds deadlocks. */
+/* The functions below check that every part occurs once; the replay then finds deadlocks. */
 
 static gboolean
 check_cell (const weft_grid *grid, uint32_t rank, uint32_t i, GError **error)
@@ -325,8 +326,9 @@ event_cell (const weft_grid *grid, struct event e)
   return cell;
 }
 
-/* Names one wait of the cycle that a blocked rank's waits lead into. Inputs alone form no cycle, so
- * some rank of it must run another cell before the one that is needed. */
+/* Sets the error for a deadlock: follows the waits of blocked ranks into a cycle of waits and names
+ * one of these. Inputs alone form no cycle, so some rank of the cycle must run another cell before
+ * the needed one. */
 static gboolean
 blame (const struct replay *r, uint32_t rank, GError **error)
 {
@@ -389,7 +391,9 @@ blame_pair (const struct replay *r, GError **error)
                          first, second, rank);
 }
 
-/* A cycle in the plain order is reported for a cell; a cycle that only pairs cause, for a pair. */
+/* Replays the grid and reports a deadlock. With pair = 0 the cells of a pair run one after the
+ * other, and the error names a cell; with pair > 0 they start together, and the error names a
+ * pair. */
 static gboolean
 check_waits (const weft_grid *grid, double pair, GError **error)
 {

@@ -10,12 +10,13 @@ weft_order_put (GArray *row, enum weft_phase phase, uint32_t chunk, uint32_t mic
   g_array_append_val (row, cell);
 }
 
-/* Order of a rank's microbatches: in groups of `group`, and within a group chunk by chunk. `k`
- * counts cells; backwards visit the chunks from last to first. */
+/* Order in which a rank runs n_micro microbatches on n_chunks chunks: in groups of `group`
+ * microbatches, and within a group chunk by chunk. */
 struct table {
   uint32_t n_chunks, n_micro, group;
 };
 
+/* Appends cell `k` of that order. Backwards run the chunks from last to first. */
 static void
 put_kth (GArray *row, const struct table *t, enum weft_phase phase, uint32_t k)
 {
@@ -28,7 +29,7 @@ put_kth (GArray *row, const struct table *t, enum weft_phase phase, uint32_t k)
   weft_order_put (row, phase, chunk, first + within % size);
 }
 
-/* `warm` forwards, then one forward and one backward alternately (or as a pair), then the remaining
+/* Appends `warm` forwards, then forwards and backwards in turn (or in pairs), then the remaining
  * backwards. */
 static void
 alternate (GArray *row, const struct table *t, uint32_t warm, gboolean paired)
@@ -56,9 +57,9 @@ weft_order_gpipe (const weft_grid *grid, const struct weft_grid_spec *spec, GArr
     alternate (row[rank], &t, grid->n_micro, FALSE);
 }
 
-/* Number of warm-up forwards: until the gradient of the rank's first forward arrives. With several
- * chunks, gradients start at the last chunk of the last rank, and forwards and gradients arrive a
- * slot apart: two slots per rank in between, and a group on each chunk but the last. */
+/* Number of warm-up forwards: those that a rank runs before the gradient of its first forward
+ * arrives. With one chunk these are one for each later rank. With several chunks these are two for
+ * each later rank, and one group on each chunk but the last. */
 static uint32_t
 warm_up (const weft_grid *grid, const struct weft_grid_spec *spec, uint32_t group, uint32_t rank)
 {

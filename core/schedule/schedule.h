@@ -11,6 +11,7 @@ enum weft_schedule {
 #include "core/schedules.def"
   WEFT_N_SCHEDULE
 };
+/* Words of the schedules, NULL-terminated. */
 extern const char *const weft_schedule_words[];
 
 struct weft_grid;
@@ -33,7 +34,7 @@ struct weft_grid_spec {
  *            whose microbatches start at the last rank */
 enum weft_grid_shape { WEFT_GRID_LOOP, WEFT_GRID_V, WEFT_GRID_TWO_WAYS };
 
-/* As many chunks as virtual_pipeline_model_parallel_size asks for. */
+/* For `chunks` below: virtual_pipeline_model_parallel_size sets the number. */
 #define WEFT_CHUNKS_ANY UINT32_MAX
 
 /* What lower bounds of the planner may assume about a schedule (planner/bound.c). */
@@ -78,8 +79,10 @@ extern const struct weft_schedule_row weft_schedules[WEFT_N_SCHEDULE];
 /* Number of copies of the model that the ranks hold together. */
 uint32_t weft_shape_copies (enum weft_grid_shape shape);
 
-/* Chunks of one copy of the model on a rank; microbatches of a group. */
+/* Chunks of one copy of the model on a rank. */
 uint32_t weft_spec_chunks (const struct weft_grid_spec *spec);
+
+/* Microbatches of a group. */
 uint32_t weft_spec_group (const struct weft_grid_spec *spec);
 
 enum weft_spec_rule {

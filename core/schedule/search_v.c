@@ -2,8 +2,9 @@
  * for each of several priority rules.
  *
  * A microbatch makes four passes through all ranks in sequence: forward down the ranks on chunk a,
- * forward up on chunk b, then its input gradients the same way. Passes at one place run in the
- * order of microbatches, so the number done at each place determines which may run next. */
+ * forward up on chunk b, then down and up with its input gradients. A place is a pass on a rank.
+ * Microbatches run in order at every place, so the numbers done at the places determine which
+ * passes may run next. */
 #include "core/schedule/order.h"
 
 enum pass { DOWN, UP, GRADIENT_DOWN, GRADIENT_UP, N_PASS, WEIGHT = N_PASS, IDLE };
@@ -17,7 +18,7 @@ static const struct {
   [GRADIENT_UP] = { WEFT_PHASE_INPUT_GRAD, 0 },
 };
 
-enum { CELLS = 6 }; /* of a microbatch on a rank: three per chunk */
+enum { CELLS = 6 }; /* cells of a microbatch on a rank: three per chunk */
 
 /* A priority rule. A rank runs the first pass of `urgent` that may run, else the oldest waiting
  * weight gradient. Forwards on chunk a leave room for those on chunk b, which come sooner on later
@@ -46,10 +47,10 @@ static const struct way ways[] = {
 struct rank {
   struct weft_cell *cell;
   uint32_t n;       /* cells so far */
-  uint32_t weight;  /* no weight gradient of a cell before this one is waiting */
+  uint32_t weight;  /* first cell whose weight gradient may be waiting */
   uint32_t waiting; /* waiting weight gradients */
-  uint32_t room;    /* for forwards on chunk a */
-  uint32_t down;    /* of those, how many have no gradient yet */
+  uint32_t room;    /* most forwards on chunk a that may be without gradient */
+  uint32_t down;    /* forwards on chunk a that have no gradient yet */
   uint32_t halves;  /* half activations kept: each gradient frees one */
   enum pass now;
 };
@@ -57,11 +58,12 @@ struct rank {
 struct search {
   const struct weft_v_spec *spec;
   uint32_t n_ranks, n_micro, unpaced; /* unpaced: microbatches before the first that waits a slot */
-  uint32_t *done, *earlier;           /* by place on a microbatch's way, now and one slot earlier */
+  uint32_t *done, *earlier;           /* microbatches done, by place(): now, and one slot earlier */
   struct rank *rank;
 };
 
-/* Every second of the four passes goes up the ranks. */
+/* Index of a pass on a rank, in the order in which a microbatch passes. UP passes begin at the last
+ * rank. */
 static uint32_t
 place (const struct search *s, enum pass pass, uint32_t rank)
 {
@@ -76,7 +78,8 @@ has_come (const struct search *s, enum pass pass, uint32_t at)
   return (at ? done[at - 1] : s->n_micro) > s->done[at];
 }
 
-/* Chunk b always has room for one forward, otherwise no rank could continue. */
+/* Whether a pass may run now. Forwards on chunk a leave room for one forward on chunk b; otherwise
+ * no rank could continue. */
 static gboolean
 may_run (const struct search *s, enum pass pass, uint32_t rank)
 {
@@ -144,7 +147,7 @@ start (struct search *s, const struct way *way)
   }
 }
 
-/* All ranks choose by the state before the slot. */
+/* Runs one rule, slot by slot. In every slot all ranks choose by the state before the slot. */
 static void
 run (struct search *s, const struct way *way)
 {
@@ -163,7 +166,7 @@ run (struct search *s, const struct way *way)
   }
 }
 
-/* Runs one rule for the first microbatches; ranks of the search only are left out. */
+/* The grid of one rule for `n_micro` microbatches, without the ranks that only the search has. */
 static weft_grid *
 try_way (const struct weft_v_spec *spec, const struct way *way, uint32_t n_micro)
 {
@@ -191,8 +194,8 @@ try_way (const struct weft_v_spec *spec, const struct way *way, uint32_t n_micro
   return grid;
 }
 
-/* Lower is better: first the slots above `enough`, then the time if input gradients take half as
- * long again as the other passes, which is about the effect of attention. */
+/* The score of a grid; lower is better. The slots above `enough` count first, then the time if
+ * input gradients take 1.5 times as long as the other passes, as they do with attention. */
 static double
 score (const weft_grid *grid, uint32_t enough)
 {

@@ -11,7 +11,7 @@
  * waiting weight gradient. Cells beyond the last microbatch are left out. */
 struct writer {
   GArray *row;
-  uint32_t n_micro;           /* of a chunk */
+  uint32_t n_micro;           /* microbatches of a chunk */
   uint32_t chunk[2], base[2]; /* by letter: chunk, first microbatch */
   uint32_t n_forward[2], n_backward[2];
   GQueue waiting; /* weight gradients: microbatch * 2 + letter */
@@ -73,7 +73,7 @@ start (GArray *row, uint32_t n_micro)
 
 /* ------------------------------------------------------------------ one chunk */
 
-/* 1F1B with `warm` warm-up forwards and at most `most` waiting weight gradients. */
+/* Writes 1F1B with `warm` warm-up forwards and at most `most` waiting weight gradients. */
 static void
 zero_bubble (struct writer *w, uint32_t warm, uint32_t most)
 {
@@ -83,7 +83,7 @@ zero_bubble (struct writer *w, uint32_t warm, uint32_t most)
   repeat (w, g_queue_get_length (&w->waiting), "w");
 }
 
-/* `ahead` warm-up forwards per rank: 1 as in 1F1B, or 2. */
+/* Fills all rows, with `ahead` warm-up forwards for each later rank: 1 as in 1F1B, or 2. */
 static void
 fill_zero_bubble (const weft_grid *grid, GArray **row, uint32_t ahead)
 {
@@ -118,8 +118,9 @@ put_found (const struct weft_v_spec *spec, GArray **row)
     g_array_append_vals (row[rank], found->cell[rank], found->n_cell[rank]);
 }
 
-/* Before its first gradient a rank waits for microbatch 0 to go down, up and down again, and after
- * its last one gradients still go up: no order of few microbatches has fewer idle slots. */
+/* Lower bound of the idle slots of a rank, for p ranks and m microbatches. Before its first
+ * gradient a rank waits while microbatch 0 passes down, up and down again; after its last gradient
+ * it waits while gradients pass up. */
 static uint32_t
 least_idle (uint32_t p, uint32_t m)
 {
@@ -129,9 +130,10 @@ least_idle (uint32_t p, uint32_t m)
   return MAX (full, MAX (few, fewest));
 }
 
-/* A microbatch goes down through chunks a and up through chunks b. A rank warms up with as many
- * forwards as return to the same slot; then every six slots hold the whole work of one microbatch
- * on its two chunks. With too few microbatches for that, a search finds a shorter order. */
+/* A microbatch passes down through chunks a and up through chunks b. A rank warms up with forwards
+ * on chunk a until microbatch 0 returns on chunk b, then with forwards on both chunks until the
+ * first gradient arrives. After that, every six slots contain the whole work of one microbatch on
+ * both chunks. With too few microbatches for that, a search finds a shorter order. */
 void
 weft_order_zb_v (const weft_grid *grid, const struct weft_grid_spec *spec, GArray **row)
 {
@@ -157,9 +159,9 @@ weft_order_zb_v (const weft_grid *grid, const struct weft_grid_spec *spec, GArra
   }
 }
 
-/* Strictly periodic orders that keep half of 1F1B's activations idle 7 / 12 of its bubble; a
- * searched order idles half of it. With an even number of ranks, passes down and up conflict in the
- * same slots; an order for one rank more avoids that. */
+/* V-Half keeps half of 1F1B's activations. A strictly periodic order of this kind has 7 / 12 of
+ * 1F1B's bubble; the order that the search finds has half of it. With an even number of ranks,
+ * passes down and up need the same slots, so the search uses one rank more. */
 void
 weft_order_v_half (const weft_grid *grid, const struct weft_grid_spec *spec, GArray **row)
 {
@@ -174,9 +176,10 @@ weft_order_v_half (const weft_grid *grid, const struct weft_grid_spec *spec, GAr
              row);
 }
 
-/* One microbatch every PERIOD slots: the first slots of its four passes on a rank, Fa, Fb, Ib and
- * Ia, for microbatch 0; weight gradients take the remaining slots. The slots of the passes
- * determine how long an activation lives, and so how many a rank keeps. */
+/* In a periodic order a microbatch begins every PERIOD slots. `first` has the slots of microbatch 0
+ * on a rank for its four passes Fa, Fb, Ib and Ia; weight gradients use the remaining slots. The
+ * slots of the passes determine how long an activation is kept, and so how many activations a rank
+ * keeps. */
 enum { PERIOD = 6, N_PASS = 4 };
 
 static const char *
@@ -205,9 +208,9 @@ put_by_slot (GArray *row, uint32_t n_micro, const uint32_t first[N_PASS])
   }
 }
 
-/* Every pass continues without delay, so that activations live as short as possible. If p is a
- * multiple of 3, two passes would fall into one slot, so microbatches wait at both turns of rank p
- * - 1. */
+/* V-Min: every pass continues without delay, so that activations are kept as short as possible. If
+ * p is a multiple of 3, two passes would need the same slot, so microbatches wait at both turns of
+ * rank p - 1. */
 void
 weft_order_v_min (const weft_grid *grid, const struct weft_grid_spec *spec, GArray **row)
 {
@@ -222,8 +225,9 @@ weft_order_v_min (const weft_grid *grid, const struct weft_grid_spec *spec, GArr
 
 /* ------------------------------------------------------------------ from both ends */
 
-/* `depth` ranks from one end to the middle; this rank is `near` ranks from its end. Chunk a serves
- * microbatches that enter at the near end, chunk b those that come back from the middle. */
+/* Writes the cells of a rank of DualPipe. `depth` ranks lie between an end of the pipeline and its
+ * middle; `near` of them are closer to the end than this rank. Chunk a runs microbatches that enter
+ * at this end, chunk b those that come from the middle. */
 static void
 dual (struct writer *w, uint32_t depth, uint32_t near)
 {
@@ -232,7 +236,8 @@ dual (struct writer *w, uint32_t depth, uint32_t near)
   repeat (w, 2 * far, "Fa");
   repeat (w, near + 1, "FaFb");
   repeat (w, far, "IbwFb");
-  repeat (w, far == 0, "FaBbFb&Ba"); /* the middle has nothing to overlap the first pair with */
+  repeat (w, far == 0, "FaBbFb&Ba"); /* the middle rank has nothing to overlap with the first
+                                        forward */
   repeat (w, both - (far == 0), "Fa&BbFb&Ba");
   repeat (w, far, "BbFb&Ba");
   for (uint32_t i = 0; i < 2 * (near + 1); i++)

@@ -102,7 +102,8 @@ swiglu_slopes (float gate, float up, float dy)
   return d;
 }
 
-/* A gate and what it multiplies: silu, or with activation = geglu the form of GELU with tanh. */
+/* Gate activation times `up`, and the gradients of both. silu_gate: silu; gelu_gate (activation =
+ * geglu): GELU in its tanh form. */
 struct silu_gate {
   static __device__ __forceinline__ float
   value (float gate, float up)

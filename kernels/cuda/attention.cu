@@ -7,7 +7,7 @@ enum { THREADS = 128, WARPS = THREADS / 32, MOST_BLOCKS = 1 << 20 };
 enum { EVERYTHING = 1 << 30 /* no sliding window: larger than any number of keys, and an int */ };
 enum { MOST_EACH = 16 }; /* elements of a head per lane: heads of up to 512 */
 enum { BATCH, SEQUENCE, HEADS, GROUPS, WIDTH, WINDOW, VALUE };
-enum { TOKENS, KEYS }; /* dimensions of attention over a part of the keys, instead of the first
+enum { TOKENS, KEYS }; /* dimensions of attention_part and attention_part_bwd, instead of the first
                         * two */
 enum { QKV, O, LSE };
 enum { BWD_QKV, BWD_O, BWD_LSE, BWD_DO, BWD_DQKV };
@@ -29,7 +29,7 @@ side_of (struct weft_cuda_spot spot, uint64_t tokens)
   return s;
 }
 
-/* What all attention ops have in common: the shape except tokens and keys. */
+/* The fields that all attention ops compute alike: the shape except tokens and keys. */
 static struct attention
 attention_of (const struct weft_cuda_launch *l)
 {
@@ -153,7 +153,7 @@ multiply (struct strip *to, float factor)
     to->at[e] *= factor;
 }
 
-/* Query n, counted over all heads and batch elements. */
+/* Query head n, counted over all batch elements. */
 static __device__ struct head
 head_of (const struct attention &a, uint64_t n)
 {
@@ -163,7 +163,7 @@ head_of (const struct attention &a, uint64_t n)
 
 /* ------------------------------------------------------------------------------ scores */
 
-/* What a head's score loses with each token of distance (kernels/traits.h). */
+/* ALiBi slope of a head (kernels/traits.h); 0 without ALiBi. */
 static __device__ float
 slope_of (const struct attention &a, const struct head &h)
 {
@@ -177,7 +177,7 @@ slope_of (const struct attention &a, const struct head &h)
                   : exp2f (-4 * (float) (2 * (head - p) + 1) / (float) p);
 }
 
-/* A score out of a product, and how much of its gradient is that of the product. */
+/* A score, and its derivative with respect to the product of query and key. */
 struct score {
   float value, slope;
 };
@@ -297,7 +297,7 @@ query_at (const backward_of<T> &b, const struct head &h, uint64_t i)
   return q;
 }
 
-/* `slope`: what the head's score loses with each token up to key j. */
+/* Probability and gradient of query q and key j; `slope`: ALiBi slope of the head. */
 static __device__ struct meeting
 meet (const struct attention &a, const struct one_query &q, const struct strip &k,
       const struct strip &v, float slope, uint64_t j)

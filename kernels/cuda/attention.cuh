@@ -2,9 +2,10 @@
  * attention.cu and attention_tiles.cu.
  *
  * Queries and keys are either those of whole sequences in rows [queries | keys | values], or
- * context-parallel parts: queries in such rows, keys and values of the sequence or of another rank
- * in rows of their own. Tokens form contiguous runs: one, or two with zigzag context parallelism
- * (core/base/zigzag.h). The mask follows from positions alone. */
+ * context-parallel parts: queries in rows of this layout, and the keys and values of the whole
+ * sequence or of another rank in separate rows [keys | values]. Tokens form contiguous runs: one,
+ * or two with zigzag context parallelism (core/base/zigzag.h). The mask follows from positions
+ * alone. */
 #pragma once
 #include "kernels/cuda/place.cuh"
 
@@ -90,13 +91,14 @@ position_in (const struct side &s, uint64_t t)
   return r.position + t - r.first;
 }
 
-/* Keys of a run that a query sees; queries of a run that see a key. */
+/* Keys of a run that a query sees. */
 static __device__ __forceinline__ struct stretch
 keys_of (const struct attention &a, const struct piece &keys, uint64_t query)
 {
   return rows_between (keys, query + 1 > a.window ? query + 1 - a.window : 0, query + 1);
 }
 
+/* Queries of a run that see a key. */
 static __device__ __forceinline__ struct stretch
 queries_of (const struct attention &a, const struct piece &queries, uint64_t key)
 {
@@ -116,8 +118,8 @@ struct attention_call {
   bool adds_q, adds_kv;
 };
 
-/* Tensor-core version: 16-bit heads of width 40 to 128, or those of latent attention, in multiples
- * of 8, aligned to 16 bytes, without soft cap or ALiBi. FALSE: not supported. */
+/* Whether the tensor-core version supports a call: 16-bit heads of width 40 to 128, or those of
+ * latent attention, in multiples of 8, aligned to 16 bytes, without soft cap or ALiBi. */
 bool weft_cuda_tiles_take (const struct attention_call *c);
 const char *
 weft_cuda_tiles_forward (const struct weft_cuda_launch *l, const struct attention_call *c);

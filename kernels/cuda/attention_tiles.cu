@@ -186,7 +186,8 @@ __launch_bounds__ (THREADS) tiles_queries (backward_of<T> b)
   leave<D> (dq, mine, sum, one, b.adds_q);
 }
 
-/* The same for a tile: keys are rows, N queries are columns. */
+/* differentiate() for a tile whose rows are keys and whose N columns are queries; masks scores
+ * first. */
 template <int N>
 static __device__ __forceinline__ void
 differentiate_keys (float (*s)[4], float (*dp)[4], const struct known *of, int ahead,
@@ -204,7 +205,7 @@ differentiate_keys (float (*s)[4], float (*dp)[4], const struct known *of, int a
     }
 }
 
-/* Keys are rows and queries columns; N queries at a time. */
+/* Gradients of keys and values. Rows of tiles are keys, columns are queries, N at a time. */
 template <class T, int D, int V, int N>
 __global__ void
 __launch_bounds__ (THREADS) tiles_keys (backward_of<T> b)
@@ -266,7 +267,7 @@ tiles_bytes (unsigned keys, unsigned values)
   return (size_t) ROWS * (keys * (D + PAD) + values * (V + PAD)) * 2;
 }
 
-/* Whether forward supports it; forward has more requirements than backward. */
+/* Whether forward supports a call; forward has more requirements than backward. */
 bool
 weft_cuda_tiles_take (const struct attention_call *c)
 {

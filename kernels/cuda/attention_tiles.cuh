@@ -34,7 +34,8 @@ struct tile {
   int position; /* of the first row */
 };
 
-/* Stores elements 2t and 2t + 1 of each eight, of rows g and g + 8 if they exist. */
+/* Stores a lane's sums, multiplied by by[0] in row g and by[1] in row g + 8: elements 2t and 2t + 1
+ * of each eight. Rows past the end are skipped. */
 template <int D, class T>
 static __device__ __forceinline__ void
 leave (const strip<T> &to, const struct tile &rows, const float (*sum)[4], const float by[2],
@@ -97,7 +98,7 @@ query_head (const struct attention &a)
 
 /* ---------------------------------------------------------------------------- inner tiles */
 
-/* Tile i of a side with N rows per tile. */
+/* Tile i of a run, with N rows per tile. */
 template <int N>
 static __device__ __forceinline__ struct tile
 tile_at (const struct piece &run, uint64_t i)
@@ -107,6 +108,7 @@ tile_at (const struct piece &run, uint64_t i)
   return t;
 }
 
+/* Tile i of a side; tiles of the second run follow those of the first. */
 template <int N>
 static __device__ __forceinline__ struct tile
 tile_of (const struct side &side, uint64_t i)
@@ -157,8 +159,7 @@ tiles_between (const struct side &side, int64_t from, int64_t to)
   return p;
 }
 
-/* Tiles of N keys seen by the rows of a tile of QUERIES; of N queries that see rows of a tile of
- * KEYS. */
+/* Tiles of N keys that rows of a tile of QUERIES queries see. */
 template <int QUERIES, int N>
 static __device__ __forceinline__ struct passing
 keys_passing (const struct attention &a, const struct tile &queries)
@@ -167,6 +168,7 @@ keys_passing (const struct attention &a, const struct tile &queries)
                            queries.position + QUERIES - 1);
 }
 
+/* Tiles of N queries that see rows of a tile of KEYS keys. */
 template <int KEYS, int N>
 static __device__ __forceinline__ struct passing
 queries_passing (const struct attention &a, const struct tile &keys)
@@ -249,7 +251,8 @@ template <class T> struct forward_of {
   float *lse;
 };
 
-/* Normalises after the last key tile. QUERIES: rows of the tile. */
+/* After the last key tile: divides the outputs by the sums of exponentials, and stores outputs and
+ * log-sum-exp. */
 template <int V, class T>
 static __device__ __forceinline__ void
 leave_softened (const forward_of<T> &f, const struct head &h, const struct tile &mine,
@@ -294,7 +297,7 @@ known_of (const backward_of<T> &b, const struct head &h, uint64_t row, uint64_t 
   return row < end ? b.known[lse_at (b.a, h, row)] : nobody;
 }
 
-/* wgmma version: heads of up to 128, on devices that have it. */
+/* Whether the wgmma version supports a call: heads of width up to 128, on devices with wgmma. */
 bool weft_cuda_warpgroups_take (const struct weft_cuda_launch *l, const struct attention_call *c);
 const char *weft_cuda_warpgroups_forward (const struct weft_cuda_launch *l,
                                           const struct attention_call *c);

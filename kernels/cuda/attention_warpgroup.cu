@@ -1,6 +1,6 @@
 /* Fused causal attention on tensor cores of compute capability 9.0: two warpgroups of 64 rows each
- * share the inner tiles (Shah et al., FlashAttention-3, arXiv 2407.08608; of its techniques this
- * has the overlap of exponentials with products, not TMA copies or producer warps).
+ * share the inner tiles (Shah et al., FlashAttention-3, arXiv 2407.08608; of its techniques, this
+ * version uses the overlap of exponentials with products, not TMA copies or producer warps).
  *
  * Inner tiles are copied one ahead of their use, with one barrier per tile: the next copy
  * overwrites a tile whose products have finished in all warps. Backward is two kernels, as in
@@ -30,7 +30,7 @@ fetch (T *tile, const strip<T> &from, const struct tile &rows)
   }
 }
 
-/* This warpgroup's 64 rows of an outer tile. */
+/* Descriptor of this warpgroup's 64 rows of an outer tile. */
 template <class T>
 static __device__ __forceinline__ uint64_t
 rows_of_group (const T *tile)
@@ -38,7 +38,7 @@ rows_of_group (const T *tile)
   return tile_from (tile, threadIdx.x / GROUP * 64);
 }
 
-/* Mask with queries as columns: causal and sliding window. */
+/* Masks a tile whose columns are queries: causal and sliding window. */
 template <int N>
 static __device__ __forceinline__ void
 hide_queries (float (&s)[N / 8][4], int ahead, uint64_t window)
@@ -57,7 +57,7 @@ hide_queries (float (&s)[N / 8][4], int ahead, uint64_t window)
   }
 }
 
-/* Mask with queries as rows. */
+/* Turns scores into probabilities; queries are rows. */
 template <int N>
 static __device__ __forceinline__ void
 row_probabilities (float (&s)[N][4], const struct known (&of)[2], float scale)
@@ -69,7 +69,8 @@ row_probabilities (float (&s)[N][4], const struct known (&of)[2], float scale)
     s[n][e] = power_of_two (s[n][e] * scale - of[e / 2].lse);
 }
 
-/* Gradients of scores, unscaled; overwrites the products of do and values. */
+/* Turns probabilities into gradients of scores, unscaled; queries are rows. dp: products of do and
+ * values. */
 template <int N>
 static __device__ __forceinline__ void
 row_gradients (float (&p)[N][4], const float (&dp)[N][4], const struct known (&of)[2])
@@ -81,11 +82,13 @@ row_gradients (float (&p)[N][4], const float (&dp)[N][4], const struct known (&o
     p[n][e] *= dp[n][e] - of[e / 2].delta;
 }
 
-/* lse and delta of queries that are columns; `of`: all of them, in shared memory. */
+/* lse and delta of two neighbouring queries, which are columns. */
 struct alignas (16) two_known {
   struct known at[2];
 };
 
+/* Turns scores into probabilities; queries are columns. `of`: lse and delta of all queries of the
+ * tile, in shared memory. */
 template <int N>
 static __device__ __forceinline__ void
 column_probabilities (float (&s)[N][4], const struct known *of, float scale)
@@ -99,7 +102,8 @@ column_probabilities (float (&s)[N][4], const struct known *of, float scale)
   }
 }
 
-/* Reuses the rounded probabilities of the value product: registers do not suffice for both. */
+/* Turns products of do and values into gradients of scores, unscaled; queries are columns. Reads
+ * the rounded probabilities of the value product: registers do not suffice for a second copy. */
 template <class T, int N>
 static __device__ __forceinline__ void
 column_gradients (const uint32_t (&p)[N / 2][4], float (&dp)[N][4], const struct known *of)
@@ -122,8 +126,8 @@ forward_bytes (void)
   return sizeof (T) * D * (ROWS + 4 * KEYS);
 }
 
-/* Issues the score products of a key tile, then the value products of the tile before it; takes the
- * exponentials of the former while the latter run. */
+/* Forward of one block. Issues the score products of a key tile, then the value products of the
+ * tile before it, and computes the exponentials of the scores while the value products run. */
 template <class T, int D>
 static __device__ __forceinline__ void
 pass_keys (const forward_of<T> &f)
@@ -221,7 +225,7 @@ stage_bytes (void)
   return sizeof (T) * D * 2 * NARROW<D>;
 }
 
-/* Outer: queries; inner: keys and values. */
+/* Shared memory of query gradients. Outer tiles: queries; inner tiles: keys and values. */
 template <class T, int D>
 static constexpr size_t
 queries_bytes (void)
@@ -254,7 +258,7 @@ template <class T, int D> struct query_gradients {
     fetch<D, N> (stage (i) + N * D, strip<T>{ b.kv + v_at (a, h, 0), a.kv_row, a.value }, keys);
   }
 
-  /* Products of queries and keys, and of do and values: two groups. */
+  /* Issues the products of queries and keys, and those of do and values, as two groups. */
   __device__ __forceinline__ void begin_scores (int i)
   {
     multiply_rows<T, D, ROWS, N> (s, rows_of_group (q_tile), tile_from (stage (i), 0));
@@ -269,7 +273,8 @@ template <class T, int D> struct query_gradients {
     products_commit ();
   }
 
-  /* While OPEN groups issued after the scores are in flight. */
+  /* Computes the score gradients of tile i while OPEN groups issued after the scores are in
+   * flight. */
   template <int OPEN> __device__ __forceinline__ void differentiate (int i)
   {
     products_wait<OPEN + 1> ();
@@ -340,7 +345,8 @@ differentiate_queries (const backward_of<T> &b)
   leave<D> (strip<T>{ b.dq + q_at (a, h, 0), a.q_row, a.width }, mine, g.sum, by, b.adds_q);
 }
 
-/* Outer: keys and values; inner: queries of all heads of the group. */
+/* Shared memory of key gradients. Outer tiles: keys and values; inner tiles: queries of all heads
+ * of the group. */
 template <class T, int D>
 static constexpr size_t
 keys_bytes (void)
@@ -353,9 +359,9 @@ template <class T, int D> struct key_gradients {
   static const int N = NARROW<D>;
   const struct attention &a;
   strip<T> q, dout;          /* of the first head of the group */
-  const struct known *known; /* lse and delta of its first query */
+  const struct known *known; /* lse and delta, from the first query of that head on */
   T *k_tile, *v_tile, *stages;
-  struct known *of; /* those of the queries in all buffers, in shared memory */
+  struct known *of; /* lse and delta of the queries in all buffers, in shared memory */
   struct passing pass;
   int position; /* of the first key */
   int tiles;    /* inner tiles per query head */
@@ -407,7 +413,7 @@ template <class T, int D> struct key_gradients {
     products_commit ();
   }
 
-  /* Waits for scores and turns them into probabilities. */
+  /* Turns scores, whose products have finished, into probabilities. */
   __device__ __forceinline__ void become_probabilities (int i)
   {
     struct tile queries = passing_at<N> (a.queries, pass, seen);
@@ -418,7 +424,7 @@ template <class T, int D> struct key_gradients {
     column_probabilities (s, known_at (i), a.scale * LOG2_E);
   }
 
-  /* Value gradients; meanwhile computes the score gradients. */
+  /* Adds the value gradients of tile i, and computes its score gradients meanwhile. */
   __device__ __forceinline__ void finish (int i)
   {
     round_to<T> (p, s);

@@ -1,5 +1,5 @@
-/* cuBLASLt's matrices are column-major, so the row-major y = a b is y^T = b^T a^T to it: Weft's `b`
- * is the library's A, and rows are the leading dimension.
+/* cuBLASLt's matrices are column-major, so the library computes the row-major y = a b as y^T = b^T
+ * a^T: Weft's `b` is the library's A, and rows are the leading dimension.
  *
  * gelu, or its slope, is an epilogue of the library's product, or a kernel of Weft's after it if
  * the library does not support it or is slower than both. A bias that the library does not add is
@@ -259,8 +259,8 @@ call_init (struct call *c, const struct weft_cuda_gemm *g)
   return NULL;
 }
 
-/* The product without its epilogue, stored where the epilogue reads it; or accumulating onto its
- * bias. */
+/* The plain product of g. APART_EPILOGUE: without its epilogue, stored where the epilogue reads it.
+ * APART_BIAS: without its bias, which is already in y and to which the product adds. */
 static struct weft_cuda_gemm
 plain_of (const struct weft_cuda_gemm *g, uint64_t apart)
 {
@@ -290,8 +290,9 @@ run (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const st
                                   on->scratch, choice->scratch, (cudaStream_t) on->stream));
 }
 
-/* Runs all of g. If parts run separately, c describes the plain product, which load_product() has
- * loaded if nothing else is to be done. */
+/* Runs a product with bias and epilogue. If these run separately, c describes the plain product.
+ * While kernels are only loaded, the product is skipped, because load_product() has loaded its
+ * kernel. */
 static const char *
 run_all (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const struct call *c,
          const struct choice *choice)
@@ -327,7 +328,7 @@ want (preference p, cublasLtMatmulPreferenceAttributes_t attribute, const void *
   return cublasLtMatmulPreferenceSetAttribute (p, attribute, value, bytes);
 }
 
-/* A is Weft's b. */
+/* The library's A is Weft's b. */
 static cublasStatus_t
 set_preferences (preference p, const struct shape *s, uint64_t scratch)
 {
@@ -439,7 +440,7 @@ time_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
   return call_init (&c, &product) ? -1 : fastest_of (on, &o.gemm, &c, choice);
 }
 
-/* The fastest of them; the first if none was timed. */
+/* Index of the fastest of n algorithms; 0 if none was timed. */
 static int
 fastest (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
          const cublasLtMatmulHeuristicResult_t *found, int n)
@@ -471,7 +472,7 @@ remember (struct weft_cuda_blas *blas, const struct choice *choice)
   return kept;
 }
 
-/* NULL if none runs; *error says why. */
+/* Chooses an algorithm. NULL: no algorithm runs; *error says why. */
 static const struct choice *
 choose (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const char **error)
 {
@@ -489,8 +490,8 @@ choose (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const
   return remember (on->blas, &choice);
 }
 
-/* Whether it runs with this scratch; before the first step also whether a choice from a file still
- * runs. */
+/* Whether a choice runs with this scratch; before the first step also whether the library still
+ * accepts a choice from a file. */
 static gboolean
 still_runs (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
             const struct choice *choice)
@@ -516,7 +517,7 @@ known_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g)
   return known && still_runs (on, g, known) ? known : NULL;
 }
 
-/* The algorithm of the plain product. */
+/* Records, as the choice for g, the algorithm of the plain product with `apart` added. */
 static const struct choice *
 remember_apart (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
                 const struct choice *product, enum apart apart)
@@ -528,7 +529,7 @@ remember_apart (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *
   return remember (on->blas, &choice);
 }
 
-/* For a product whose epilogue is at most a bias. */
+/* The choice for a product without epilogue. If the library does not add its bias, Weft does. */
 static const struct choice *
 choice_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const char **error)
 {
@@ -542,7 +543,7 @@ choice_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, co
   return found ? remember_apart (on, g, found, APART_BIAS) : NULL;
 }
 
-/* For a product with an epilogue: fused in the library if supported and not slower. */
+/* The choice for a product with an epilogue: fused in the library if supported and not slower. */
 static const struct choice *
 choice_with (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const char **error)
 {
@@ -567,8 +568,8 @@ choice_with (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, 
   return one ? one : remember_apart (on, g, &apart, APART_EPILOGUE);
 }
 
-/* The library loads a kernel at its first run: run it once now. Without memory for operands this
- * happens in the first step. */
+/* The library loads a kernel at its first run, so this function runs the product once. Without
+ * memory for operands, the kernel is loaded in the first step. */
 static void
 load_product (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
               const struct choice *choice)

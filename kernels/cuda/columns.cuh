@@ -21,7 +21,7 @@ column_scratch (uint64_t rows, uint64_t columns, unsigned sums)
   return column_chunks (rows) * columns * sums * sizeof (float);
 }
 
-/* terms (row, column, term) returns N terms. */
+/* Sums of the rows of each chunk; terms (row, column, term) writes N terms. */
 template <int N, class F>
 __global__ void
 add_rows_of_chunks (F terms, uint64_t rows, uint64_t columns, float *partial)
@@ -68,7 +68,8 @@ struct column_sums {
   uint64_t columns;
 };
 
-/* The first two of N sums, each into its operand; NULL: not stored. */
+/* N sums per column; stores the first in operand `first` and the second in `second`. NULL: not
+ * stored. */
 template <int N, class F>
 static const char *
 sum_columns (const struct column_sums *s, const F &terms, uint64_t rows,

@@ -9,8 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Masking with minus infinity needs 9.10; plans for a device described without a handle need
- * 9.11. */
+/* Oldest supported version of cuDNN: masking with minus infinity needs 9.10, and plans for a device
+ * that is described without a handle need 9.11. */
 #define WEFT_CUDNN_OLDEST 91100
 
 typedef void *weft_cudnn_thing; /* cudnnBackendDescriptor_t */
@@ -38,9 +38,9 @@ struct weft_cudnn_calls {
 #undef WEFT_CUDNN_POINTER
 };
 
-/* Loads the library at `place`, or for NULL from the loader's path or an installed CUDA toolkit.
- * The library stays loaded until the process ends; the caller frees the table. NULL with *why, a
- * static text that lists what was tried. */
+/* Loads the library at `place`; NULL: from the loader's path or an installed CUDA toolkit. The
+ * library stays loaded until the process ends; the caller frees the table. On failure: NULL, and
+ * *why is a static text that lists what was tried. */
 struct weft_cudnn_calls *weft_cudnn_open (const char *place, const char **why);
 
 /* Constants of the interface: Weft's name, cuDNN's name, value. */
@@ -159,12 +159,12 @@ struct weft_cudnn_bound {
  * do nothing. */
 typedef struct weft_cudnn_graph {
   const struct weft_cudnn_calls *calls;
-  void *handle;            /* NULL: for a device that is only described */
-  weft_cudnn_thing device; /* its description, or NULL */
+  void *handle;            /* cudnnHandle_t; NULL: the device is only described */
+  weft_cudnn_thing device; /* description of the device, or NULL */
   weft_cudnn_thing thing[WEFT_CUDNN_MOST_THINGS], op[WEFT_CUDNN_MOST_OPS], plan;
   int n_things, n_ops, n_bound;
   struct weft_cudnn_bound bound[WEFT_CUDNN_MOST_BOUND];
-  int64_t id;              /* of the newest tensor */
+  int64_t id;              /* id of the newest tensor */
   uint64_t own, workspace; /* scratch bytes: Weft's own, followed by the library's workspace */
   char error[512];         /* "": no error */
 } weft_cudnn_graph;
@@ -187,7 +187,8 @@ void weft_cudnn_matmul (weft_cudnn_graph *g, weft_cudnn_thing a, weft_cudnn_thin
 void weft_cudnn_reduce (weft_cudnn_graph *g, int operator, weft_cudnn_thing x, weft_cudnn_thing y);
 void weft_cudnn_reshape (weft_cudnn_graph *g, weft_cudnn_thing x, weft_cudnn_thing y);
 
-/* y = x mode b. With t: x where t is true, b elsewhere. GEN_INDEX: the index along `axis`. */
+/* A pointwise operation: y = x `mode` b. SELECT: y is x where t is true, b elsewhere. GEN_INDEX: y
+ * is the index along `axis`. */
 struct weft_cudnn_point {
   int mode, precision; /* WEFT_CUDNN_FLOAT ... */
   int64_t axis;
@@ -195,12 +196,13 @@ struct weft_cudnn_point {
 };
 void weft_cudnn_pointwise (weft_cudnn_graph *g, const struct weft_cudnn_point *p);
 
-/* Makes the first plan that the library's heuristics suggest and that it can finalize. FALSE with
- * g->error if there is none. */
+/* Makes the first plan that the library's heuristics suggest and that the library can finalize.
+ * FALSE: no such plan; g->error says why. */
 gboolean weft_cudnn_finish (weft_cudnn_graph *g);
 
 /* Describes a device for graphs without a handle: JSON of a CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR. */
 void weft_cudnn_describe (weft_cudnn_graph *g, const char *json);
 
-/* Runs the plan on a stream; pointers by slot. NULL, or an error as static text. */
+/* Runs the plan on a stream; `pointer` is indexed by slot. Returns NULL, or an error as static
+ * text. */
 const char *weft_cudnn_run (weft_cudnn_graph *g, void *const *pointer, void *scratch, void *stream);

@@ -1,7 +1,7 @@
 /* Causal attention as a cuDNN graph, in the sequence of operations that cuDNN recognises as fused
  * attention (documentation of its graph API, "fused flash attention"; NVIDIA/cudnn-frontend builds
- * the same). Heads are dimensions with strides inside token rows, so no data is moved: queries,
- * keys and values are read in place. */
+ * the same graph). Heads are dimensions with strides inside token rows, so no data is moved:
+ * queries, keys and values are read in place. */
 #include "kernels/cuda/cudnn_attention.h"
 #include "core/base/words.h"
 #include <math.h>
@@ -11,7 +11,7 @@ enum { QKV, O, LSE, DO, DQKV }; /* slots */
 struct attention {
   weft_cudnn_graph *g;
   const struct weft_cudnn_shape *s;
-  struct weft_cudnn_view q, k, v, o; /* k and v: token rows */
+  struct weft_cudnn_view q, k, v, o; /* k and v: one row per token */
   struct weft_cudnn_view scores, row;
   uint64_t at_k, at_v; /* first column of keys, of values */
   int type;
@@ -157,7 +157,8 @@ sum (const struct attention *a, int operator, weft_cudnn_thing x)
 
 /* ----------------------------------------------------------------------------------- graphs */
 
-/* The natural log-sum-exp of scaled scores: max + log (sum of exp (score - max)). */
+/* Forward; lse is the natural log-sum-exp of scaled scores: max + log (sum of exp (score -
+ * max)). */
 static void
 forward (const struct attention *a, weft_cudnn_thing q, weft_cudnn_thing kt, weft_cudnn_thing scale)
 {
@@ -206,10 +207,10 @@ key_gradient (const struct attention *a, weft_cudnn_thing scores, weft_cudnn_thi
   weft_cudnn_reduce (a->g, WEFT_CUDNN_REDUCE_ADD, of_heads, out);
 }
 
-/* Gradient of queries. By default, key blocks accumulate into it in fp32 in no fixed order.
- * Deterministic: gradients of scores are stored, and one product follows. The form of the graph
- * alone selects between them (as in NVIDIA/cudnn-frontend on Hopper); the engines' notes do not
- * show it. */
+/* Gradient of queries. By default, key blocks accumulate into it in fp32 in no fixed order. In
+ * deterministic mode, gradients of scores are stored, and one product follows. Only the form of the
+ * graph selects the mode (as in NVIDIA/cudnn-frontend on Hopper); the engines' notes do not show
+ * it. */
 static void
 query_gradient (const struct attention *a, weft_cudnn_thing ds, weft_cudnn_thing kt)
 {

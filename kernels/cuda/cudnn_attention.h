@@ -19,33 +19,33 @@ struct weft_cudnn_shape {
   uint8_t dtype, backward, same, pad[5];               /* same: deterministic */
 };
 
-/* For hash tables by shape. */
+/* Hash and equality of shapes, for hash tables. */
 guint weft_cudnn_hash_shape (gconstpointer shape);
 gboolean weft_cudnn_same_shape (gconstpointer a, gconstpointer b);
 
-/* Shape of a forward or backward call. */
+/* Shape of a forward or backward call; `dim`: dimensions of the op; `same`: deterministic. */
 struct weft_cudnn_shape weft_cudnn_shape_of (const uint64_t *dim, uint8_t dtype, gboolean backward,
                                              gboolean same);
 
 /* Builds the graph of a shape and a plan for it; the caller sets g->calls, and g->handle or a
- * device. Slots are the op's operands. FALSE with g->error. */
+ * device. Slots are the op's operands. FALSE: failed; g->error says why. */
 gboolean weft_cudnn_attention_build (weft_cudnn_graph *g, const struct weft_cudnn_shape *shape);
 
 /* The plans of one device: the current CUDA device, or one that is only described
  * (weft_cudnn_describe()), for plans that are not run. */
 struct weft_cudnn_attention;
 
-/* NULL with *why, a static text. */
+/* On failure: NULL, and *why is a static text. */
 struct weft_cudnn_attention *weft_cudnn_attention_new (const struct weft_cudnn_calls *calls,
                                                        const char *device, const char **why);
 void weft_cudnn_attention_free (struct weft_cudnn_attention *a);
 
-/* NULL with the scratch bytes of a call; or a static text that says why Weft's own kernel must be
- * used. */
+/* Looks for the plan of a shape, and makes it at the first call. Returns NULL and the scratch bytes
+ * of a call; or a static text that says why Weft's own kernel must be used. */
 const char *weft_cudnn_attention_plan (struct weft_cudnn_attention *a,
                                        const struct weft_cudnn_shape *shape, uint64_t *scratch);
 
-/* Runs a shape that has a plan. NULL, or an error text. */
+/* Runs the plan of a shape; there must be one. Returns NULL, or an error text. */
 const char *weft_cudnn_attention_run (struct weft_cudnn_attention *a,
                                       const struct weft_cudnn_shape *shape,
                                       const struct weft_cuda_launch *l);

@@ -244,7 +244,7 @@ graph_of (weft_cudnn_graph *g)
   return graph;
 }
 
-/* The heuristic's suggestions, best first. */
+/* Stores the heuristic's suggestions in `out`, best first, and returns their number. */
 static int64_t
 configs_of (weft_cudnn_graph *g, weft_cudnn_thing graph, weft_cudnn_thing *out)
 {

@@ -33,7 +33,8 @@ find_calls (void *library, struct weft_cudnn_calls *calls)
   return TRUE;
 }
 
-/* Never closed: the library has threads and memory of its own. */
+/* Loads the library at `place`; NULL: failed, and the reason is appended to `tried`. The library is
+ * never closed, because it has threads and memory of its own. */
 static struct weft_cudnn_calls *
 open_at (const char *place, GString *tried)
 {

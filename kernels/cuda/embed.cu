@@ -1,6 +1,6 @@
 /* Embedding lookup and its gradient. Token ids are sorted (stable), so the tokens of a vocabulary
- * row are contiguous and in order, and one warp adds them. Long runs of frequent words are added by
- * several warps in pieces of PIECE tokens; the first warp then adds their sums. */
+ * row are contiguous and in order. One block adds the tokens of a word in a piece of PIECE tokens.
+ * If a word continues over several pieces, the piece in which it begins adds their sums. */
 #include "kernels/cuda/place.cuh"
 #ifndef WEFT_CUDA_EMULATOR
 #include <cub/device/device_radix_sort.cuh>
@@ -191,7 +191,7 @@ join_pieces (struct gather g, uint64_t pieces)
     return;
   int32_t word = g.sorted[last];
   if (piece > 0 && g.sorted[piece * PIECE - 1] == word)
-    return; /* it began in an earlier piece */
+    return; /* the word began in an earlier piece */
   float sum = g.partial[(piece * 2 + 1) * g.table.hidden + column];
   for (uint64_t next = piece + 1; next < pieces && g.sorted[next * PIECE] == word; next++)
     sum += g.partial[next * 2 * g.table.hidden + column];

@@ -1,7 +1,7 @@
 /* fp8 on the device (kernels/fp8.h): largest magnitudes, quantisation with one scale or block
- * scales, transposed copies, and products with fp8 weights: the codes, which 16-bit types hold
- * exactly, are expanded into scratch in the type of the other factor, and the scale multiplies the
- * sums. */
+ * scales, transposed copies, and products with fp8 weights. For a product, the codes, which 16-bit
+ * types represent exactly, are expanded into scratch in the type of the other factor, and the scale
+ * multiplies the sums. */
 #include "kernels/cuda/fp8.cuh"
 
 enum { MOST_BLOCKS = 8192, MOST_PARTS = 1024 };
@@ -128,8 +128,8 @@ weft_cuda_quantise_delayed (const struct weft_cuda_launch *l)
 
 /* ---------------------------------------------------------------------- block scales */
 
-/* One square of BLOCK rows and columns: first the blocks of its rows, then those of its columns, in
- * strips of SIDE columns that are read from the cache the second time. */
+/* Quantises one square of BLOCK rows and columns: first the blocks of its rows, then those of its
+ * columns, in strips of SIDE columns that are read from the cache the second time. */
 template <int BLOCK>
 __global__ void
 round_square (struct array x, struct matrix m, struct rounded y, struct rounded yt, bool square)

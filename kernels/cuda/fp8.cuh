@@ -31,8 +31,9 @@ put_scale (struct rounded to, uint64_t at, uint8_t code)
     ((float *) to.scale)[at] = weft_e8m0_float (code);
 }
 
-/* Quantises a block of which each lane of a warp has N elements, SIDE apart; codes from `at` on.
- * `all` >= 0: the largest magnitude of the square that the block is a row of. */
+/* Quantises a block of which each lane of a warp has N elements, SIDE apart, and returns its scale.
+ * Codes are stored from `at` on; `left`: number of elements up to the end of the line. `all` >= 0:
+ * the largest magnitude of the square that contains the block. */
 template <int N>
 static __device__ __forceinline__ uint8_t
 round_line (const float value[N], struct rounded to, uint64_t at, uint64_t left, float all)
@@ -59,12 +60,12 @@ element (struct array x, struct matrix m, uint64_t row, uint64_t column)
   return row < m.rows && column < m.columns ? get (x, row * m.columns + column) : 0;
 }
 
-/* First row and column of a block or square, and the line of squares it is in. */
+/* First row and column of a square, and its line of squares. */
 struct corner {
   uint64_t row, column, line;
 };
 
-/* Largest magnitude of the SIZE x SIZE square that begins there. */
+/* Largest magnitude of the SIZE x SIZE square that begins at `at`. */
 template <int SIZE>
 static __device__ __forceinline__ float
 largest_of_square (struct array x, struct matrix m, struct corner at, float *room)
@@ -78,8 +79,8 @@ largest_of_square (struct array x, struct matrix m, struct corner at, float *roo
   return block_most (most, room);
 }
 
-/* Quantises each row of that square, with one scale per row or, if `all` >= 0, one for the
- * square. */
+/* Quantises each row of the square that begins at `at`, with one scale per row or, if `all` >= 0,
+ * one scale for the square. */
 template <int SIZE>
 static __device__ __forceinline__ void
 round_rows (struct array x, struct matrix m, struct corner at, struct rounded y, float all)

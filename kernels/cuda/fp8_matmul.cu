@@ -2,7 +2,7 @@
  * rows; their scales are rearranged into the library's layout (fp8_scales.h) at the end of the
  * scratch. Accumulation is full precision except in forward with per-tensor scales, as in NVIDIA
  * Transformer Engine (module/base.py, _2X_ACC_FPROP); with 128-element scales the library has no
- * full-precision kernels (cpp_extensions/gemm.py there; PyTorch, get_scale_mode). */
+ * full-precision kernels (Transformer Engine, cpp_extensions/gemm.py; PyTorch, get_scale_mode). */
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/fp8_scales.h"
 
@@ -30,7 +30,7 @@ weft_cuda_scratch_fp8_matmul (const uint64_t rows[2], uint64_t terms, uint64_t b
   return bytes;
 }
 
-/* Padding gets a scale of 0. */
+/* Rearranges scales into the library's layout; padding gets a scale of 0. */
 template <class T>
 __global__ void
 lay_out (const T *from, T *to, struct weft_fp8_layout l, uint64_t rows, uint64_t blocks)
@@ -49,7 +49,8 @@ unscale (const float *amax, float *to, uint32_t dtype)
   *to = 1 / weft_fp8_scale_to (*amax, weft_fp8_most (dtype == WEFT_E5M2));
 }
 
-/* Allocates from the end of the scratch. */
+/* Writes the scales of a factor, in the library's layout, to the end of the scratch. Returns their
+ * address. */
 static const void *
 take_scales (struct weft_cuda_launch *on, const struct weft_cuda_operand *factor,
              const struct weft_fp8_layout *l)
@@ -136,7 +137,7 @@ weft_cuda_fp8_matmul_dgrad (const struct weft_cuda_launch *l)
   return error ? error : weft_cuda_multiply (&on, &g);
 }
 
-/* A row of codes, for the bias gradient. */
+/* Rows of codes, for the bias gradient. */
 struct row_codes {
   const uint8_t *code;
   const void *scale;

@@ -1,7 +1,7 @@
 /* fp8_scales.h - layout of fp8 scales that cuBLASLt expects (cuBLAS 13, "Scaling factors layouts");
- * ops store scales row by row (kernels/fp8.h).
+ * ops store scales row by row (kernels/fp8.h). On the left, the elements that share a scale:
  *
- *   per tensor          a float that multiplies the codes
+ *   whole tensor        a float that multiplies the codes
  *   128 of a row        floats; for each block of terms the scales of all rows are contiguous,
  *                       padded to a multiple of 4
  *   128 x 128           floats; for each row of squares the scales of all blocks of terms are

@@ -173,8 +173,8 @@ load_matrices (uint32_t out[4], const T *row, bool turned)
 }
 #endif
 
-/* A tile in shared memory, `stride` elements from row to row. Eight elements of padding put the
- * rows of a matrix into different banks. */
+/* The following functions load from a tile in shared memory, `stride` elements from row to row.
+ * Eight elements of padding put the rows of a matrix into different banks. */
 
 /* a: 16 rows from `row` on, 16 columns from `column` on. */
 template <class T>
@@ -198,7 +198,7 @@ load_b (uint32_t b[4], const T *tile, unsigned stride, unsigned column, unsigned
                  false);
 }
 
-/* The same for a tile with one row per term. */
+/* load_b() for a tile with one row per term. */
 template <class T>
 static __device__ __forceinline__ void
 load_b_turned (uint32_t b[4], const T *tile, unsigned stride, unsigned column, unsigned term)
@@ -208,7 +208,7 @@ load_b_turned (uint32_t b[4], const T *tile, unsigned stride, unsigned column, u
   load_matrices (b, tile + (term + lane % 16) * stride + column + lane / 16 * 8, true);
 }
 
-/* a for a tile with one row per term. */
+/* load_a() for a tile with one row per term. */
 template <class T>
 static __device__ __forceinline__ void
 load_a_turned (uint32_t a[4], const T *tile, unsigned stride, unsigned row, unsigned term)

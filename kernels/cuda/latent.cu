@@ -127,7 +127,7 @@ join_heads (struct join j, const __grid_constant__ struct turning turning)
   }
 }
 
-/* The same threads except those of key positions, which heads share. */
+/* The threads of join_heads() except those of key pairs, which all heads share. */
 __global__ void
 join_heads_bwd (struct join j, const __grid_constant__ struct turning turning)
 {

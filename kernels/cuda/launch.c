@@ -23,7 +23,7 @@ weft_cuda_loads_only (void)
   return loads_only;
 }
 
-/* Elements of a head with rotary embedding; in latent attention its position part. */
+/* Number of elements of a head with rotary embedding; in latent attention, of its position part. */
 static uint32_t
 turned_width (const struct weft_kernel *k)
 {

@@ -49,11 +49,13 @@ struct weft_cuda_model {
   uint32_t pairs;         /* rotated pairs of a head */
   double frequency[WEFT_CUDA_MOST_PAIRS]; /* rotary frequency of each pair, radians per position */
   uint32_t activation;                    /* enum weft_activation */
-  float attention_scale;                  /* of scores */
+  float attention_scale;                  /* factor of scores */
   float attention_cap, logit_cap;         /* soft caps: c tanh (x / c); 0: none */
   float embedding_multiplier;
-  uint64_t position_offset;         /* first rows of the position table that no token uses */
-  uint64_t slope_heads, first_head; /* ALiBi: heads of the model, or 0; first head of this rank */
+  uint64_t position_offset;         /* number of first rows of the position table that no token
+                                     * uses */
+  uint64_t slope_heads, first_head; /* ALiBi: number of heads of the model, or 0 (no ALiBi); first
+                                     * head of this rank */
   struct weft_cuda_router router;
 };
 
@@ -83,23 +85,23 @@ struct weft_cuda_launch {
   uint8_t warpgroups; /* use warpgroup instructions (warpgroup.cuh); the device has them */
 };
 
-/* Epilogue of a product: y = gelu (a b), or y = a b times the slope of gelu at aux. gelu sees
- * either the unrounded or the stored product, whichever is faster. */
+/* Epilogue of a product: y = gelu (a b), or y = a b times the slope of gelu at aux. The input of
+ * gelu is either the unrounded or the stored product, whichever is faster. */
 enum weft_cuda_epilogue { WEFT_CUDA_PLAIN, WEFT_CUDA_GELU, WEFT_CUDA_GELU_SLOPE };
 
 /* y = a b with row-major matrices: `a` is (m, k), or (k, m) if transposed; `b` is (k, n), or (n, k)
  * if transposed. May accumulate into y. */
 struct weft_cuda_gemm {
   uint64_t m, n, k;
-  const void *a, *b, *bias; /* bias: n elements of the type of y, or NULL; fp8 products with an fp32
-                             * result take none */
+  const void *a, *b, *bias; /* bias: n elements of the type of y, or NULL; must be NULL for fp8
+                             * products with an fp32 result */
   void *y;
   uint8_t a_turned, b_turned, accumulate;
-  uint8_t dtype, y_dtype; /* of a and b; of y */
+  uint8_t dtype, y_dtype; /* type of a and b; type of y */
   uint8_t epilogue;       /* enum weft_cuda_epilogue */
   void *aux; /* input of gelu, in the type of y: written by GELU unless NULL, read by GELU_SLOPE */
   const float *scale;     /* device pointer: alpha, the factor of a b, followed by beta (0 or 1),
-                           * the factor of the old y; NULL: 1 and `accumulate` */
+                           * the factor of the old y; NULL: alpha is 1 and beta is `accumulate` */
 
   /* fp8 factors, whose terms must be contiguous (a not transposed, b transposed); otherwise
    * NULL. */
@@ -110,7 +112,7 @@ struct weft_cuda_gemm {
   uint8_t fast;                  /* allow accumulation with reduced precision */
 };
 
-/* NULL, or an error as static text. */
+/* Computes a product. Returns NULL, or an error as static text. */
 const char *
 weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *gemm);
 
@@ -127,10 +129,10 @@ const char *
 weft_cuda_convert_bias (struct weft_cuda_launch *l, const struct weft_cuda_operand *from,
                         const struct weft_cuda_operand *y, const void **bias);
 
-/* While on, launchers of this thread load their kernels without launching them. CUDA loads a kernel
- * at its first use, which may wait for all work on the GPU (CUDA programming guide, "Lazy
+/* While `on`, launchers of this thread load their kernels without launching them. CUDA loads a
+ * kernel at its first use, which may wait for all work on the GPU (CUDA programming guide, "Lazy
  * Loading"); if that work is a collective that waits for another GPU whose host is loading a kernel
- * too, both deadlock. Scratch may be written. */
+ * too, both deadlock. Launchers may write their scratch. */
 void weft_cuda_load_only (int on);
 int weft_cuda_loads_only (void);
 
@@ -138,9 +140,9 @@ int weft_cuda_loads_only (void);
 #define WEFT_CUDA_MOST_TOGETHER 24
 const char *weft_cuda_adam_together (const struct weft_cuda_launch *l, uint32_t n);
 
-/* Stable sort: order[i] = the old index of the i-th smallest of n keys, keys[i] = that key. Both
- * arrays have n elements in scratch from `room` on; the sort needs weft_cuda_sort_bytes (n)
- * more. */
+/* Stable sort: order[i] = the old index of the i-th smallest of n keys, sorted[i] = that key.
+ * `sorted` and `order` have room for n elements, `room` for weft_cuda_sort_bytes (n) bytes of
+ * workspace. */
 uint64_t weft_cuda_sort_bytes (uint64_t n);
 const char *weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *keys, uint64_t n,
                             int32_t *sorted, int32_t *order, void *room);
@@ -149,7 +151,7 @@ const char *weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *ke
 #define KERNEL(id, name, ...) const char *weft_cuda_##name (const struct weft_cuda_launch *l);
 #include "core/ops.def"
 
-/* Bytes of scratch of individual kernels, used by weft_cuda_scratch() of table.h. */
+/* Bytes of scratch of individual kernels, used by weft_cuda_scratch() (table.h). */
 uint64_t weft_cuda_scratch_norm (uint64_t rows, uint64_t columns);
 uint64_t weft_cuda_scratch_embed (uint64_t tokens, uint64_t hidden);
 uint64_t weft_cuda_scratch_xent (uint64_t rows);
@@ -158,13 +160,13 @@ uint64_t weft_cuda_scratch_bias (uint64_t rows, uint64_t columns);
 uint64_t weft_cuda_scratch_attention (uint64_t queries);
 uint64_t weft_cuda_scratch_amax (uint64_t n);
 uint64_t weft_cuda_scratch_fp8 (uint64_t weights, uint32_t dtype);
-/* rows of both factors, terms, elements per scale. */
+/* rows: of both factors; block: elements per scale. */
 uint64_t weft_cuda_scratch_fp8_matmul (const uint64_t rows[2], uint64_t terms, uint64_t block);
 uint64_t weft_cuda_scratch_moe_sort (uint64_t choices);
 uint64_t weft_cuda_scratch_moe_permute (uint64_t rows);
 uint64_t weft_cuda_scratch_moe_group (uint64_t experts, uint64_t sources);
 uint64_t weft_cuda_scratch_moe_matmul (uint64_t experts);
-/* dim: rows, columns, groups of rows. */
+/* dim: rows, columns, number of groups of rows. */
 uint64_t weft_cuda_scratch_moe_amax (const uint64_t *dim);
 
 #ifdef __cplusplus

@@ -21,7 +21,7 @@ enum { GRADIENT = 3 };
 struct vocabulary {
   uint64_t rows, columns, counted; /* columns of a row; those inside the vocabulary */
   uint64_t first;                  /* word id of the first column */
-  float less;                      /* logits were soft-capped at 1 / less; 0: they were not */
+  float less;                      /* logits were soft-capped at 1 / less; 0: no soft-capping */
 };
 
 /* Online softmax: largest so far, and sum of exponentials relative to it. */
@@ -31,7 +31,8 @@ struct soft {
 
 #define LOG2_E 1.44269504088896341f
 
-/* A vector of a row whose first column is `at`; `sums` FALSE: only the largest is needed. */
+/* Adds a vector of a row, whose first column is `at`, to the online softmax. `sums` FALSE: only the
+ * largest logit is computed. */
 template <class V>
 static __device__ __forceinline__ void
 see (struct soft *s, const V &x, uint64_t at, uint64_t counted, bool sums)
@@ -55,7 +56,7 @@ see (struct soft *s, const V &x, uint64_t at, uint64_t counted, bool sums)
   s->sum = sum;
 }
 
-/* A copy of the beginning of a row in shared memory; each thread has its own vectors. */
+/* A copy of the first n vectors of a row in shared memory; each thread uses its own vectors. */
 template <class V> struct copy {
   V *at;
   uint64_t n;
@@ -226,7 +227,8 @@ enum { ALL_MOST, ALL_TARGET, ALL_SUM, N_STATS };
 enum { MOST = 1, PART_MOST = 2, PART };
 enum { STATS, END_LSE, END_COUNT, END_LOSS, END_TARGETS };
 
-/* Output of a rank's part of the softmax; NULL: not wanted, or for `given` not known. */
+/* A rank's part of the softmax, per row. given: largest logit of the whole row, or NULL. most,
+ * target, sum: results; NULL: not computed. */
 struct part {
   const float *given;
   float *most, *target, *sum;
@@ -385,7 +387,7 @@ row_both (T *logits, const int32_t *targets, const float *gradient, struct vocab
   }
 }
 
-/* Rounded up to sixteen bytes. */
+/* Number of bytes of a row to copy to shared memory. */
 static uint64_t
 kept_bytes (uint64_t row)
 {

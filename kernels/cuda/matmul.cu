@@ -43,7 +43,7 @@ weft_cuda_convert_bias (struct weft_cuda_launch *l, const struct weft_cuda_opera
   *bias = weft_cuda_take (l, l->dim[N] * sizeof (float));
   memset (cast.dim, 0, sizeof cast.dim);
   cast.dim[0] = l->dim[N];
-  cast.dim[2] = 0; /* it would trigger a division */
+  cast.dim[2] = 0; /* other values make cast divide */
   cast.operand[0] = *from;
   cast.operand[1] = *y;
   cast.operand[1].data = (void *) *bias;
@@ -134,7 +134,7 @@ weft_cuda_matmul_dgrad_gelu (const struct weft_cuda_launch *l)
   return weft_cuda_multiply (l, &g);
 }
 
-/* Scratch of the bias gradient; the product has its own. */
+/* Scratch of the bias gradient, which runs after the product and uses the same memory. */
 uint64_t
 weft_cuda_scratch_bias (uint64_t rows, uint64_t columns)
 {

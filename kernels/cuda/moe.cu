@@ -2,8 +2,8 @@
  * moe_rows.c define selection and dropping).
  *
  * One warp per token. Experts are selected one after the other by value, then by number. Only the
- * last selected one is kept: all experts not after it in that order are selected, and are written
- * in the order of their numbers. Rows are numbered by stable sorts. */
+ * last selected expert is stored: all experts that are not after it in this order are selected, and
+ * are written in the order of their numbers. Rows are numbered by stable sorts. */
 #include "kernels/cuda/moe.cuh"
 
 enum { THREADS = 256, MOST_BLOCKS = 8192 };
@@ -261,8 +261,8 @@ struct route_gradient {
   struct array dprob, dlogits;
 };
 
-/* Gradient of the logits: of a softmax s (g - sum of s g), with g the gradient of the weights, 0
- * for experts not selected; of normalised logistic values (g - sum of p g) / sum, times s (1 -
+/* Gradient of the logits, with g the gradient of the weights, 0 for experts not selected. Softmax:
+ * s (g - sum of s g). Normalised logistic values p = s / sum: (g - sum of p g) / sum, times s (1 -
  * s). */
 __global__ void
 route_bwd (struct route_gradient r)
@@ -418,7 +418,8 @@ key_by_choice (const int32_t *choice, const int32_t *order, int32_t *keys, uint6
     keys[i] = choice[order[i]];
 }
 
-/* Number of sorted keys that are smaller, or equal and from before `number`. */
+/* Number of sorted keys that are smaller than `key`, or equal to `key` with an old index below
+ * `number`. */
 static __device__ uint64_t
 rank_of (const struct sorting &s, uint64_t n, int32_t key, uint64_t number)
 {

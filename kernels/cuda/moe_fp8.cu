@@ -1,6 +1,6 @@
 /* fp8 rows of experts: every group of rows is quantised as a tensor of its own. Row counts are
- * known only on the device: a first kernel finds where groups begin (moe_gemm.cu); blocks of the
- * next kernel have a group each or search for theirs. */
+ * known only on the device: a first kernel finds where groups begin (moe_gemm.cu). Each block of
+ * the next kernel has a fixed group or searches for its group. */
 #include "kernels/cuda/fp8.cuh"
 #include "kernels/cuda/moe_gemm.cuh"
 #include "kernels/moe_scales.h"
@@ -10,7 +10,7 @@ enum { X, COUNTS, AMAX, Y, SEEN };
 enum { B_Y = 2, B_YT = 4 };
 enum { MOST_PARTS = 128 };
 
-/* Blocks that share the rows of a group. */
+/* Number of thread blocks that share the rows of a group. */
 static unsigned
 parts_of (const uint64_t *dim)
 {
@@ -38,8 +38,8 @@ find_groups (const struct weft_cuda_launch *l, uint64_t tile)
 
 /* ----------------------------------------------------------------- one scale per group */
 
-/* Group blockIdx.y: quantises it (if codes are wanted) and finds its largest magnitude (if
- * wanted). */
+/* Quantises group blockIdx.y unless y is NULL, and stores the largest magnitude that each block has
+ * read unless `part` is NULL. */
 __global__ void
 round_groups (struct array x, const uint64_t *begin, uint64_t columns, const float *amax,
               struct array y, float *part)
@@ -118,7 +118,8 @@ struct lines {
   uint64_t groups, columns;
 };
 
-/* The rows of a line, from `row` to `end`; none in the gap after a group. */
+/* Finds the rows of a line: from `row` on, up to `end`, the end of the group. FALSE: the line has
+ * no rows, because it lies in the gap after a group. */
 template <int SIZE>
 static __device__ __forceinline__ bool
 rows_of_line (const struct lines &l, uint64_t line, uint64_t *row, uint64_t *end)
@@ -137,7 +138,7 @@ rows_of_line (const struct lines &l, uint64_t line, uint64_t *row, uint64_t *end
   return *row < *end;
 }
 
-/* Largest magnitude of each column of the rows, one of SIDE columns per lane. */
+/* Largest magnitude of each column of a tile, one of SIDE columns per lane. */
 template <int SIZE>
 static __device__ __forceinline__ float
 largest_of_columns (const float (*tile)[SIDE + 1], float (*room)[SIDE])
@@ -154,9 +155,9 @@ largest_of_columns (const float (*tile)[SIDE + 1], float (*room)[SIDE])
   return most;
 }
 
-/* SIZE rows and columns: a block per row, or one square; then a block per column, in strips of SIDE
- * columns. Codes lie as the elements do. There may be more lines than the 65535 blocks of a grid in
- * y. */
+/* Quantises SIZE rows and columns: each row as a block, or all as one square; then each column as a
+ * block, in strips of SIDE columns. Codes have the layout of the elements. The grid has lines in x,
+ * because there may be more of them than the 65535 blocks that a grid can have in y. */
 template <int SIZE>
 __global__ void
 round_lines (struct array x, struct lines of, struct rounded y, struct rounded down, bool square)

@@ -2,24 +2,25 @@
  * on their way to shared memory, for shapes that moe_fp8_warpgroup.cu does not support. fp16 holds
  * every E4M3 and E5M2 number exactly and sums are fp32, so results equal those of fp8 tensor cores
  * with full accumulation, at fp16 speed on every device. Sums over a block of terms are multiplied
- * by its two scales before they are added; with per-tensor scales, the total is. */
+ * by the block's two scales before they are added. With per-tensor scales, the total sum is
+ * multiplied. */
 #include "kernels/cuda/moe_fp8.cuh"
 #include "kernels/cuda/products.cuh"
 
 enum { A, A_SCALE, B, B_SCALE, COUNTS, Y };
 enum { M, N, K, EXPERTS, STRIDE, BLOCK = 7 };
 enum {
-  CODES = 8 /* that a thread fetches at a time */,
+  CODES = 8 /* codes that a thread fetches at a time */,
   FETCHES = TILE * SLICE / CODES / TILE_THREADS
 };
 
 /* ------------------------------------------------------------------------------ codes */
 
-/* Two codes as two halves of a word. */
+/* Converts two codes to two fp16 numbers in a word. */
 static __device__ __forceinline__ uint32_t
 halves_of (uint32_t pair, bool wide)
 {
-  if (wide) /* the upper byte of each half */
+  if (wide) /* an E5M2 code is the upper byte of an fp16 */
     return (pair & 0xff) << 8 | (pair & 0xff00) << 16;
 #if !defined(WEFT_CUDA_EMULATOR) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
   uint32_t two_halves;
@@ -30,12 +31,12 @@ halves_of (uint32_t pair, bool wide)
 #endif
 }
 
-/* A thread's part of a slice, in flight. */
+/* A thread's part of a slice, in registers. */
 struct fetched {
   uint32_t word[FETCHES][CODES / 4];
 };
 
-/* Eight codes of a line, zeros past the ends. */
+/* Loads eight codes of a line, zeros past the ends. */
 static __device__ __forceinline__ void
 fetch_codes (uint32_t word[CODES / 4], const struct codes &from, uint64_t line, uint64_t column)
 {
@@ -53,7 +54,7 @@ fetch_codes (uint32_t word[CODES / 4], const struct codes &from, uint64_t line, 
     word[i / 4] |= (uint32_t) at[i] << i % 4 * 8;
 }
 
-/* Lines are rows, or, transposed, terms. */
+/* Loads a thread's part of a slice. Lines are rows, or, if TURNED, terms. */
 template <bool TURNED>
 static __device__ __forceinline__ void
 fetch_slice (struct fetched *f, const struct codes &from, uint64_t row, uint64_t term)
@@ -111,9 +112,9 @@ add_scaled (float (*sum)[WARP_COLUMNS / 8][4], float (*part)[WARP_COLUMNS / 8][4
 /* Two slices of both factors per block. */
 enum { SHARED_BYTES = 2 * 2 * STAGE * sizeof (fp16) };
 
-/* A tile: slices are fetched into one half of the buffers while the other half is multiplied. Sums
- * of one block of terms and total sums are separate variables: an array indexed at run time would
- * not stay in registers. */
+/* Computes a tile: slices are fetched into one half of the buffers while the other half is
+ * multiplied. Sums of one block of terms and total sums are separate variables: an array indexed at
+ * run time would not stay in registers. */
 template <enum way WAY>
 static __device__ __forceinline__ void
 make_tile (const struct codes &a, const struct codes &b, const struct share &s, uint64_t block,

@@ -3,9 +3,9 @@
  * sm_100, ptxas compiles its fp8 form to two fp16 products after conversions.)
  *
  * wgmma needs the terms of both fp8 factors along rows (PTX ISA, wgmma: transposing is for 16-bit
- * types only). The weights of dgrad and both factors of wgrad have their terms across rows: they
- * pass through registers, where four words of four codes are transposed bytewise, so that one copy
- * of the codes serves all three products, as on the CPU.
+ * types only). The weights of dgrad and both factors of wgrad have their terms across rows: these
+ * codes are loaded into registers, where four words of four codes are transposed bytewise. So one
+ * copy of the codes is enough for all three products, as on the CPU.
  *
  * Sums in fp8 tensor cores keep about 14 bits (DeepSeek-V3, arXiv 2412.19437, 3.3.2): the sums of
  * each 128 terms are added to fp32 sums, where block scales are applied.
@@ -18,11 +18,11 @@
 enum { FACTOR_BYTES = SIDE_OF_TILE * ROW, STAGE_BYTES = 2 * FACTOR_BYTES, STAGES = 3 };
 enum { SUMS_ROW = SIDE_OF_TILE + 8 /* floats: rows of a fragment in banks of their own */ };
 enum { ROW_SCALES, COLUMN_SCALES, N_SCALES };
-enum { WORDS = ROW / (THREADS_OF_TILE / 32) /* of 4 codes: terms of a warp, in a slice to turn */ };
+enum { WORDS = ROW / (THREADS_OF_TILE / 32) /* words of 4 codes per thread, one per term */ };
 
 /* ----------------------------------------------------------------------------- factors */
 
-/* One factor: this block needs its rows (columns of b) from `row` on. */
+/* A factor, of which this block needs the rows (columns of b) from `row` on. */
 template <bool TURNED> struct feed {
   const struct codes &from;
   uint64_t row;
@@ -40,7 +40,7 @@ template <bool TURNED> struct feed {
     }
   }
 
-  /* Four codes of each of 16 terms; lanes have neighbouring columns. */
+  /* Loads four codes of each of 16 terms; lanes load neighbouring columns. */
   __device__ __forceinline__ void fetch (uint64_t term)
   {
     uint64_t column = row + threadIdx.x % 32 * 4, line = term + threadIdx.x / 32 * WORDS;
@@ -84,7 +84,7 @@ template <enum way WAY, bool WIDE> struct tile_of_codes {
     return stages + i % STAGES * STAGE_BYTES;
   }
 
-  /* After the buffers: scales of two slices. */
+  /* Scales of slice i, after the buffers: there is room for two slices. */
   __device__ __forceinline__ float *scales (int i, int which) const
   {
     return (float *) (stages + STAGES * STAGE_BYTES) + (i % 2 * N_SCALES + which) * SIDE_OF_TILE;
@@ -130,7 +130,7 @@ template <enum way WAY, bool WIDE> struct tile_of_codes {
     products_commit ();
   }
 
-  /* Adds to the fp32 sums, times the scales of the block that this slice is. */
+  /* Adds the products of slice i, times the scales of its block of terms, to the fp32 sums. */
   __device__ __forceinline__ void add (int i)
   {
     unsigned lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
@@ -147,8 +147,8 @@ template <enum way WAY, bool WIDE> struct tile_of_codes {
       sum[n][e] += part[n][e] * of_row[e / 2] * (block ? columns[n * 8 + e % 2] : 1);
   }
 
-  /* Stores through shared memory (reusing the buffers): neighbours write neighbours, and one loop
-   * handles all elements. */
+  /* Stores the tile through shared memory (reusing the buffers): neighbouring threads store
+   * neighbouring elements, and one loop handles all elements. */
   __device__ __forceinline__ void leave (const struct grouped &g, float by)
   {
     unsigned lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;

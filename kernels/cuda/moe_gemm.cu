@@ -7,14 +7,15 @@
 #include "kernels/cuda/moe_gemm.cuh"
 #include "kernels/cuda/products.cuh"
 
-enum { X, W, COUNTS, Y }; /* backward: dy w counts dx; dy x counts dw */
+enum { X, W, COUNTS, Y }; /* dgrad: dy w counts dx; wgrad: dy x counts dw */
 enum { M, N, K, EXPERTS, STRIDE };
 
 /* ----------------------------------------------------------------- first row of each expert */
 
 struct expert_rows {
   const int64_t *counts;
-  uint64_t per, stride, each; /* each: with a stride, all rows of an expert */
+  uint64_t per, stride, each; /* per: counts of an expert; stride: if not 0, every expert has `each`
+                               * rows */
 
   __device__ uint64_t operator() (uint64_t e) const
   {
@@ -32,7 +33,8 @@ struct expert_tiles {
   }
 };
 
-/* An expert's rows never exceed the room there is. */
+/* Finds the first row and the first tile of each expert; rows beyond the room of the buffer are cut
+ * off. */
 __global__ void
 find_experts (struct expert_rows rows, uint64_t experts, uint64_t room, uint64_t size,
               uint64_t *begin, uint64_t *tile)
@@ -70,8 +72,8 @@ weft_cuda_find_experts (const struct weft_cuda_launch *l, const struct weft_cuda
 
 /* ------------------------------------------------------------------------------- tiles */
 
-/* Forward: rows of x and of weights; dgrad: weights with terms as lines; wgrad: both with terms as
- * lines. */
+/* Lines of the factors. Forward: rows of x and of weights. dgrad: rows of dy, and weights with
+ * terms as lines. wgrad: both factors with terms as lines. */
 template <enum way WAY, class T>
 __global__ void
 __launch_bounds__ (TILE_THREADS) tiles (struct grouped g)

@@ -7,7 +7,7 @@
 /* y = a b for each expert: over its rows as rows of y, or as terms (weight gradients). */
 struct grouped {
   struct array a, b, y;
-  uint64_t rows, columns, terms; /* rows of weight gradients; terms of other products */
+  uint64_t rows, columns, terms; /* rows: of weight gradients only; terms: of other products */
   uint64_t experts;
   const uint64_t *begin, *tile; /* first row, and first tile of rows, by expert */
   bool adds;
@@ -19,7 +19,7 @@ struct share {
   uint64_t rows, columns, terms, row, column;
 };
 
-/* FALSE: no tile. */
+/* A product over rows: the tile of this thread block. FALSE: the thread block has no tile. */
 template <int ROWS, int COLUMNS>
 static __device__ __forceinline__ bool
 by_rows (const struct grouped &g, struct share *s)
@@ -35,7 +35,7 @@ by_rows (const struct grouped &g, struct share *s)
   return true;
 }
 
-/* A weight gradient: over the rows of expert blockIdx.z. */
+/* A weight gradient, summed over the rows of expert blockIdx.z: the tile of this thread block. */
 template <int ROWS, int COLUMNS>
 static __device__ __forceinline__ bool
 by_terms (const struct grouped &g, struct share *s)
@@ -79,7 +79,7 @@ template <class T> struct leave_shared {
   const struct grouped &g;
   const struct share &s;
 
-  /* Two neighbours; both exist or neither. */
+  /* Two neighbouring elements; either both belong to the expert or neither. */
   __device__ void
   operator() (unsigned row, unsigned column, float low, float high) const
   {
@@ -125,7 +125,7 @@ void
 weft_cuda_find_experts (const struct weft_cuda_launch *l, const struct weft_cuda_operand *counts,
                         struct grouped *g, const struct weft_cuda_rows *all);
 
-/* wgmma version with tiles of 128 rows, on devices that have it; 16-bit types, lines at multiples
- * of 16 bytes. */
+/* wgmma version with tiles of 128 rows, on devices with wgmma; 16-bit types, lines at multiples of
+ * 16 bytes. */
 const char *weft_cuda_moe_warpgroups (const struct weft_cuda_launch *l, const struct grouped *g,
                                       enum way way, uint64_t room);

@@ -160,7 +160,7 @@ struct blocks {
   const int64_t *counts;
 };
 
-/* The i-th block in the order received. */
+/* Number, with experts outermost, of the i-th block in the order received. */
 static __device__ __forceinline__ uint64_t
 coming (const struct blocks &b, uint64_t i)
 {
@@ -324,7 +324,8 @@ used_rows_of (const struct weft_cuda_operand *counts, uint64_t rows, uint64_t st
   return u;
 }
 
-/* Factor of a row: the given number, or its logistic function; and its slope. */
+/* Factor of a row: the given number, or its logistic function. *slope: derivative of that function,
+ * or 1. */
 static __device__ __forceinline__ float
 factor_of (struct array by, uint64_t row, bool gates, float *slope)
 {
@@ -349,7 +350,7 @@ weigh (struct used_rows used, const P *x, struct array by, P *y, uint64_t column
   }
 }
 
-/* One warp per row. */
+/* Operands of weigh_bwd(), which uses one warp per row. */
 template <class P> struct weight_gradient {
   const P *x, *dy;
   struct array by, dby;
@@ -382,7 +383,7 @@ weigh_bwd (struct used_rows used, weight_gradient<P> w)
   }
 }
 
-/* Operands of gates; those of experts also have counts. */
+/* gates TRUE: operands of gate; FALSE: operands of moe_weigh, which also has counts. */
 template <class T, int N>
 static const char *
 run_weigh (const struct weft_cuda_launch *l, bool gates)

@@ -34,8 +34,8 @@ fetch (T *tile, const lines_of<T> &from, uint64_t line, uint64_t column)
   }
 }
 
-/* A slice of a factor with SIZE rows (columns of b): they are its lines, or, transposed, terms
- * are. */
+/* Copies a slice of a factor with SIZE rows (columns of b). Lines are rows, or, if TURNED,
+ * terms. */
 template <int SIZE, bool TURNED, class T>
 static __device__ __forceinline__ void
 fetch_factor (T *tile, const lines_of<T> &from, uint64_t row, uint64_t term)
@@ -46,8 +46,8 @@ fetch_factor (T *tile, const lines_of<T> &from, uint64_t row, uint64_t term)
     fetch<SIZE, SLICE> (tile, from, row, term);
 }
 
-/* Forward: rows of x and of weights; dgrad: weights with terms as lines; wgrad: both with terms as
- * lines. */
+/* Lines of the factors. Forward: rows of x and of weights. dgrad: rows of dy, and weights with
+ * terms as lines. wgrad: both factors with terms as lines. */
 template <enum way WAY, class T, int N> struct tile_of_warpgroups {
   static const bool A_TURNED = WAY == WGRAD, B_TURNED = WAY != FORWARD;
   lines_of<T> a, b;
@@ -72,7 +72,7 @@ template <enum way WAY, class T, int N> struct tile_of_warpgroups {
     WEFT_COPY_COMMIT ();
   }
 
-  /* sum += the slice, for this warpgroup's rows. */
+  /* Issues sum += the products of slice i, for this warpgroup's rows. */
   __device__ __forceinline__ void begin (int i)
   {
     const T *left = stage (i), *right = left + ROWS * SLICE;
@@ -138,7 +138,7 @@ make_tile (const struct grouped &g)
     t.multiply (0);
     for (int i = 1; i < t.slices; i++) {
       t.multiply (i);
-      products_wait<1> (); /* the slice before */
+      products_wait<1> (); /* products of the slice before */
     }
     products_wait<0> ();
     hold (t.sum);

@@ -1,5 +1,6 @@
-/* Data movement: packing around communication, between the shapes of linear maps and attention,
- * into the shards of ranks. A move maps element i to a source and a destination index. */
+/* Data movement: packing before and after communication, rearranging between linear layers and
+ * attention, packing into the shards of ranks. A move maps element i to a source and a destination
+ * index. */
 #include "kernels/cuda/place.cuh"
 
 enum { THREADS = 256, MOST_BLOCKS = 8192 };
@@ -47,7 +48,7 @@ move (struct array x, struct array y, F place, uint64_t n, bool back)
   }
 }
 
-/* From one operand to another; `back`: the inverse move. */
+/* Moves n elements from one operand to another; `back`: the inverse move. */
 template <class F>
 static const char *
 run_between (const struct weft_cuda_launch *l, uint32_t from, uint32_t to, const F &place,
@@ -58,7 +59,7 @@ run_between (const struct weft_cuda_launch *l, uint32_t from, uint32_t to, const
   return launched ();
 }
 
-/* From operand 0 to operand 1. */
+/* Moves n elements from operand 0 to operand 1. */
 template <class F>
 static const char *
 run (const struct weft_cuda_launch *l, const F &place, uint64_t n, bool back)
@@ -243,7 +244,7 @@ weft_cuda_join_columns (const struct weft_cuda_launch *l)
   return run (l, place, l->dim[0] * l->dim[1] * l->dim[2], false);
 }
 
-/* Rows or columns of a whole. */
+/* A range of rows or columns of a matrix. */
 struct part_place {
   uint64_t columns, all, first; /* columns here, columns of the whole; first element of the part */
 
@@ -290,9 +291,9 @@ weft_cuda_concat_bwd (const struct weft_cuda_launch *l)
   return run_beside (l, true);
 }
 
-/* Heads of ranks that share a query group (kernels/pieces.c): in each token's row, the part of a
- * rank has q columns of queries and k each of keys and values, which form a head together with its
- * neighbours' parts. */
+/* Heads of ranks that share a query group (kernels/pieces.c). In each token's row, the part of a
+ * rank has q columns of queries, and k columns each of keys and values; the parts of the `sharing`
+ * ranks together form a key head and a value head. */
 struct shared_place {
   uint64_t tokens, q, k, width, at, first, sharing;
   bool puts;

@@ -2,7 +2,7 @@
  *
  * Rows that consist of whole 16-byte packs and are not too wide use norm_rows.cuh, which reads
  * everything once, if the weights are packs of the same type or fp32. Heads and other rows use the
- * kernels here, element by element. Backward then takes three kernels: mean and scale of each row,
+ * kernels here, element by element. Backward then uses three kernels: mean and scale of each row,
  * into scratch; weight gradients by columns, in chunks of rows added in order; input gradients row
  * by row, last, because dx may overwrite dy. */
 #include "kernels/cuda/columns.cuh"
@@ -22,8 +22,8 @@ enum { MOST_KEPT_TWICE = 12288 / 2 - 64 };
 struct rows {
   uint64_t n, columns;
   uint64_t heads, all, queries; /* heads 0: plain rows */
-  uint64_t stride, kept, first; /* stride: each row is one of a token, `first` elements from where
-                                   tokens begin, which are so many apart; `kept` likewise */
+  uint64_t stride, kept, first; /* stride not 0: one row per token, which begins at token * stride +
+                                 * first; among rows kept for backward, at token * kept + first */
 };
 
 static __device__ __forceinline__ uint64_t
@@ -34,7 +34,7 @@ start_of (const struct rows &r, uint64_t row)
   return (r.heads ? row / r.heads * r.all + row % r.heads : row) * r.columns;
 }
 
-/* Where a row that was kept begins. */
+/* Where a row begins in the array of rows that forward kept for backward. */
 static __device__ __forceinline__ uint64_t
 kept_start (const struct rows &r, uint64_t row)
 {
@@ -137,7 +137,7 @@ keep_moments (struct norm c, const T *x, struct moments *to)
   }
 }
 
-/* x has its rows contiguous; dy, dresidual and dx are addressed through `rows`. */
+/* x: rows that forward kept (kept_start()). dy, dresidual and dx begin at start_of(). */
 template <class T> struct gradient {
   const T *dy, *x, *dresidual;
   T *dx;
@@ -351,7 +351,8 @@ weft_cuda_head_norm (const struct weft_cuda_launch *l)
   return error ? error : WEFT_BY_DTYPE (o[0].dtype, run_heads, l, &keys, &w, o[3].data);
 }
 
-/* Scratch: moments of the rows followed by that of columns.cuh; or that of norm_rows.cuh. */
+/* Scratch: moments of the rows, followed by the scratch of columns.cuh; or the scratch of
+ * norm_rows.cuh. */
 static uint64_t
 moments_bytes (uint64_t rows)
 {
@@ -367,7 +368,7 @@ weft_cuda_scratch_norm (uint64_t rows, uint64_t columns)
   return one_by_one > by_rows ? one_by_one : by_rows;
 }
 
-/* Outputs of a backward; NULL: not wanted. */
+/* Outputs of a backward; NULL: not computed. */
 struct wanted {
   const struct weft_cuda_operand *dx, *dweight, *dbias, *dsecond;
 };
@@ -506,7 +507,7 @@ run_head_norm_bwd (const struct weft_cuda_launch *l, const struct wanted *w, uin
   return run_backward (l, &c, g, w);
 }
 
-/* One after the other: both take the scratch. */
+/* Gradients of queries, then of keys: both use the same scratch. */
 template <class T>
 static const char *
 run_together_bwd (const struct weft_cuda_launch *l)

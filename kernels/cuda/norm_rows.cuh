@@ -10,13 +10,13 @@
 #include <type_traits>
 
 enum { TEAM_WARPS = 8, TEAM_BLOCK = 512, WARP_PACKS = 4, BLOCK_PACKS = 2, PARTIALS = 256 };
-enum { ROW_BLOCKS = 4096 /* of forward: what many GPUs run at once */ };
+enum { ROW_BLOCKS = 4096 /* limit for forward: as many as large GPUs run at once */ };
 
 struct moments {
   float mean, scale;
 };
 
-/* Rows, one after the other. */
+/* Shape and settings of a norm; rows are contiguous. */
 struct row_norm {
   uint64_t rows, columns;
   float epsilon;
@@ -57,7 +57,8 @@ team_sum (float x, float *room)
   return WARP ? warp_sum (x) : block_sum (x, room);
 }
 
-/* This thread's packs of a row: every team-size-th, from its own number on; 0 past the end. */
+/* Loads this thread's packs of a row: every team_size-th pack, from the thread's own number on; 0
+ * past the end. */
 template <class T, int PER, bool WARP>
 static __device__ __forceinline__ void
 load_row (pack<T> (&to)[PER], const T *row, uint64_t packs)
@@ -114,7 +115,7 @@ row_moments (const struct row_norm &c, const pack<T> (&x)[PER], float *room)
 
 /* ------------------------------------------------------------------------------- forward */
 
-/* x += addend, rounded: the norm is of the stored sum. */
+/* x += addend, rounded and stored: the norm is computed from the stored sum. */
 template <class T, int PER, bool WARP>
 static __device__ __forceinline__ void
 add_row (pack<T> (&x)[PER], const struct row_forward<T> &o, uint64_t at, uint64_t packs)
@@ -212,8 +213,8 @@ row_gradient (const struct row_norm &c, const struct row_backward<T> &o, uint64_
   }
 }
 
-/* Adds the teams' sums of a block: in shared memory, team by team; directly if there is one
- * team. */
+/* Adds the sums of the teams of a block: in shared memory, team by team. If there is one team,
+ * stores its sums directly. */
 template <class T, int PER, bool WARP>
 static __device__ __forceinline__ void
 leave_sums (const float (&sum)[2][PER][pack<T>::n], uint64_t columns, float *partial, float *shared)
@@ -395,7 +396,7 @@ row_scratch (uint64_t columns)
   return (uint64_t) PARTIALS * 2 * columns * sizeof (float);
 }
 
-/* `o` without its partial sums, which are in scratch; NULL: no weight gradients. */
+/* Sets o.partial to the scratch. sums NULL: no weight gradients. */
 template <class T>
 static const char *
 launch_backward_rows (const struct weft_cuda_launch *l, const struct row_norm &c,

@@ -13,7 +13,7 @@ enum { THREADS = 256, MOST_BLOCKS = 4096, MOST_PARTS = 1024 };
 /* -------------------------------------------------------------------------------- norm */
 
 /* The number of partial sums depends on the number of elements only, so the order of additions is
- * fixed. Sums are double, which costs nothing: the kernel is limited by reading. */
+ * fixed. Sums are double at no cost, because memory bandwidth limits the kernel. */
 __global__ void
 add_squares (struct array grad, uint64_t n, double *part)
 {
@@ -159,7 +159,8 @@ round_stochastic (float x, uint64_t key, const struct weft_cuda_whole &w, uint64
   return (uint16_t) ((bits + draw) >> 16);
 }
 
-/* A skipped step (factor 0) changes nothing. */
+/* Updates one element. A skipped step (factor 0) changes nothing, except that weights not yet
+ * initialised are copied from their masters. */
 static __device__ __forceinline__ void
 update_element (const struct update &u, const struct rates &r, uint64_t i)
 {

@@ -1,5 +1,5 @@
-/* place.cuh - core/base/zigzag.h for the device: position in its sequence of a token of this
- * rank. */
+/* place.cuh - weft_position() of core/base/zigzag.h for the device: the position of one of this
+ * rank's tokens in its sequence. */
 #pragma once
 #include "kernels/cuda/device.cuh"
 

@@ -67,7 +67,7 @@ FLAT (relu2, relu2, false, 1)
 FLAT (relu2_bwd, relu2_slope, true, 2)
 FLAT (add, plus, true, 2)
 
-/* By tanh, or by the error function. */
+/* GELU in its tanh form, or by the error function. */
 const char *
 weft_cuda_gelu (const struct weft_cuda_launch *l)
 {
@@ -121,7 +121,7 @@ grid_of_rows (uint64_t rows, uint64_t columns)
   return dim3 (blocks_for (columns, THREADS, MOST_BLOCKS), blocks_for (rows, 1, MOST_IN_Y));
 }
 
-/* P: elements read at a time; columns are counted in these. */
+/* P: elements read at a time; `columns` counts these. */
 template <class G, class P>
 __global__ void
 swiglu (const P *gate_up, P *y, uint64_t rows, uint64_t columns)
@@ -279,11 +279,11 @@ weft_cuda_zero (const struct weft_cuda_launch *l)
 
 /* ------------------------------------------------------------ adding a row to each row */
 
-/* Rows of this rank's part of x become rows of y. */
+/* y = this rank's rows of x, plus a bias or the rows of the position table. */
 struct added_rows {
   uint64_t rows, columns, first;
   uint64_t sequence; /* position embedding: tokens of a sequence on this rank; 0: a bias */
-  uint64_t offset;   /* first rows of the position table that no token uses */
+  uint64_t offset;   /* number of first rows of the position table that no token uses */
   struct weft_cuda_spot cp;
 };
 
@@ -369,7 +369,8 @@ enum { DROP_ROWS, DROP_TOKENS, DROP_COLUMNS, DROP_SITE, DROP_DROP, PROBABILITIES
 struct drop {
   uint64_t dim[5];
   struct weft_cuda_spot tp, cp;
-  uint64_t sequence, whole, heads; /* tokens of a sequence here and in all; heads of all ranks */
+  uint64_t sequence, whole, heads; /* tokens of a sequence on this rank, and in all; heads of all
+                                    * ranks */
   uint64_t first;                  /* global index of the first sequence */
   uint32_t layer;
 };

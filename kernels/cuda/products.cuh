@@ -136,8 +136,9 @@ enum { SUMS_ROW = TILE + 8 /* floats: rows of a fragment in banks of their own *
 const size_t SUMS_BYTES = WARP_ROWS * SUMS_ROW * sizeof (float);
 static_assert (TILE == 2 * WARP_ROWS, "every other warp has the same rows");
 
-/* The same through SUMS_BYTES of shared memory, for a `leave` with much code: one loop handles all
- * pairs, and neighbouring threads store neighbouring elements. Half of the rows at a time. */
+/* each_two() through SUMS_BYTES of shared memory, for a `leave` with much code: one loop handles
+ * all pairs, and neighbouring threads store neighbouring elements. Processes half of the rows at a
+ * time. */
 template <class F>
 static __device__ __forceinline__ void
 leave_tile (const float (*sum)[4][4], float *room, const F &leave)

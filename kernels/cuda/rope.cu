@@ -8,7 +8,8 @@ struct heads_of_rows {
   uint32_t pairs;
 };
 
-/* Pairs processed at a time: as many as two 16-byte loads bring, or one. */
+/* Rotates the heads of a token. P: as many pairs at a time as two 16-byte loads contain, or one
+ * pair. */
 template <class P>
 static __device__ __forceinline__ void
 turn_heads (P *token, const struct heads_of_rows &c, const struct turn *turns)

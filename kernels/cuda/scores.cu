@@ -37,7 +37,7 @@ struct lines {
   uint64_t at, step;
 };
 
-/* The part of an operand that a head has: queries, keys, values, its part of o, or its score
+/* The part of an operand that belongs to a head: queries, keys, values, its part of o, or its score
  * matrix. */
 enum part { QUERIES, KEYS, VALUES, OUTPUT, SQUARE };
 
@@ -61,8 +61,7 @@ lines_of (const struct heads &h, struct array x, enum part part, uint64_t batch,
   return l;
 }
 
-/* to = scale * a b for each head; if a factor is transposed so that keys are rows, summed over the
- * heads of a group. */
+/* to = scale * a b for each head; for OF_KEYS, summed over the heads of a group. */
 struct products {
   struct heads h;
   struct array a, b, to;
@@ -94,7 +93,7 @@ tile_here (const struct heads &h, uint64_t size)
   return t;
 }
 
-/* Stores a tile; `seen`: stores 0 for masked elements. */
+/* Stores a tile; masked elements of a score matrix become 0. */
 template <enum way WAY> struct leave_head {
   const struct products &p;
   struct lines to;
@@ -198,7 +197,7 @@ heads_of_all (const struct heads &h)
   return h.batch * (WAY == OF_KEYS ? h.groups : h.heads);
 }
 
-/* Launches grids over all heads, each with as many heads as a grid can have. */
+/* A grid over the heads from h.first on, as many as a grid can have. */
 template <enum way WAY>
 static dim3
 grid_of (const struct heads &h, uint64_t size)

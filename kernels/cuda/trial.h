@@ -1,6 +1,6 @@
 /* trial.h - timing alternatives before the first step, on temporary memory, and saving the choice
  * in a file: the choice determines the bits of the results, so every run on the same machine must
- * make the same one. */
+ * make the same choice. */
 #pragma once
 #include <glib.h>
 #include <stdint.h>
@@ -17,13 +17,13 @@ weft_trial_block (void **block, const void *like, uint64_t n, uint8_t dtype, con
 void weft_trial_free (void *block);
 
 /* Milliseconds of the fastest of several runs on a stream (cudaStream_t) after a warm-up run;
- * negative: it fails. Waits for the stream. `run` enqueues work and returns NULL or an error
+ * negative: `run` failed. Waits for the stream. `run` enqueues work and returns NULL or an error
  * text. */
 float weft_trial_time (const char *(*run) (const void *user), const void *user, void *stream);
 
-/* Path of the file for a kind of choices, in the user's cache folder; the file has a first line
+/* Path of the file for a kind of choices, in the user's cache folder. The file has a first line
  * that names the machine (libraries, driver, GPU), then one line of hex digits per choice. The
- * caller frees it. */
+ * caller frees the path. */
 char *weft_trial_path (const char *kind, const char *machine);
 
 /* Saves the values of a hash table, each `bytes` long. Creates missing folders. */
@@ -37,5 +37,6 @@ struct weft_trial_file {
   void *user;
 };
 
-/* Skips the lines of another machine; *found is the number of values taken. */
+/* Loads the values of a file; skips all lines of a file of another machine. *found is the number of
+ * values taken. */
 gboolean weft_trial_load (const struct weft_trial_file *file, uint32_t *found, GError **error);

@@ -36,7 +36,7 @@ enum {
 enum {
   ATOM = 1024 /* bytes of 8 rows of a panel */,
   ROW = 128,
-  WORD = 16 /* what descriptors count */
+  WORD = 16 /* unit of descriptors */
 };
 
 /* Matrix descriptor. Bits 0 to 13: address; from 16: bytes from panel to panel (transposed); from
@@ -267,7 +267,7 @@ hold (uint32_t (&p)[N][4])
 
 /* ------------------------------------------------------------------------------ tiles */
 
-/* Descriptors of a tile of N rows: as it is, from a row that is a multiple of 8; transposed. */
+/* Descriptor of a tile as it is, from a row that is a multiple of 8. */
 template <class T>
 static __device__ __forceinline__ uint64_t
 tile_from (const T *tile, unsigned row)
@@ -275,6 +275,7 @@ tile_from (const T *tile, unsigned row)
   return described (shared_at (tile) + row * ROW, WORD);
 }
 
+/* Descriptor of a transposed tile of N rows. */
 template <int N, class T>
 static __device__ __forceinline__ uint64_t
 tile_turned (const T *tile)
@@ -290,8 +291,7 @@ tile_place (T *tile, unsigned row, unsigned c)
   return tile + (c / 8 * N + row) * PANEL + (c % 8 ^ row % 8) * 8;
 }
 
-/* Waits until this thread's copies and those of the others have arrived, except the newest OPEN
- * groups. */
+/* Waits until the copies of all threads have completed, except the newest OPEN groups. */
 template <int OPEN = 0>
 static __device__ __forceinline__ void
 tiles_arrive (void)

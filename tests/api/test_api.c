@@ -1,15 +1,15 @@
 /* The library for training loops: every method of DistributedDataParallel and finalize_model_grads,
- * the order they are called in, and that the bits are those of a step that nobody cut. */
+ * the order in which the methods must be called, and that a step made of separate calls has the
+ * bits of a step made of one. */
 #include "api/include/weft/weft.h"
 #include "tests/runner/folder.h"
 #include "tests/runner/runner.h"
 #include <glib.h>
 #include <math.h>
 #include <string.h>
-/* CMocka wants those before itself. */
 
 #define NANO "--model gpt2-nano --num-layers 2 --seq-length 32 "
-#define TWO NANO "--gpus 2 --global-batch-size 4 " /* two microbatches */
+#define TWO NANO "--gpus 2 --global-batch-size 4 " /* two microbatches per replica */
 #define OVERLAP "--overlap-grad-reduce --bucket-size 30000 "
 #define SHARDED "--use-distributed-optimizer "
 #define STAGES "--pipeline-model-parallel-size 2 "
@@ -23,7 +23,7 @@
       fail_msg ("%s:%d: %s: %s", __FILE__, __LINE__, #call, error_.message);                       \
   } while (0)
 
-/* Refused with this status, and a message with these words. */
+/* Asserts that the call fails with this status and a message that contains `words`. */
 #define assert_refused(call, status_, words)                                                       \
   do {                                                                                             \
     weft_error error_;                                                                             \
@@ -38,7 +38,7 @@ struct run {
   weft_job *job;
   weft_job_facts facts;
   weft_module *module;
-  int32_t *batch; /* of the newest step, which is also how much room there is */
+  int32_t *batch; /* tokens of the newest step; allocated for one global batch */
 };
 
 static weft_job *
@@ -75,7 +75,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_state_dict, weft_state_dict_close)
 typedef struct run run;
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (run, run_close)
 
-/* Tokens of a step, the same for every strategy. */
+/* Fills the batch with the tokens of a step: the same tokens for every strategy. */
 static void
 fill_batch (struct run *r, uint64_t step)
 {
@@ -85,7 +85,7 @@ fill_batch (struct run *r, uint64_t step)
     r->batch[i] = g_rand_int_range (rand, 0, (gint32) r->facts.vocab_size);
 }
 
-/* Of the batch, what one call of forward takes; caller frees. */
+/* Returns the rows of the batch that one call of forward needs; caller frees. */
 static int32_t *
 microbatch (const struct run *r, uint32_t micro)
 {
@@ -137,7 +137,8 @@ end (struct run *r)
   return result;
 }
 
-/* How a step may be written. */
+/* Which calls make up a step: forward_backward, or forward and backward of each microbatch;
+ * EVERY_CALL also calls the synchronisation methods one by one. */
 enum way { WHOLE, CELLS, EVERY_CALL, N_WAY };
 
 static weft_step_result
@@ -167,7 +168,7 @@ mix (uint64_t hash, const float *value, uint64_t n)
   return hash;
 }
 
-/* Of all weights, or all gradients. */
+/* Hash of all weights, or of all gradients. */
 static uint64_t
 hash_of (struct run *r, bool grads)
 {
@@ -250,7 +251,7 @@ zero_grad_buffer_begins_a_step_and_gives_up_one_that_was_begun (void **state)
   assert_string_equal (weft_module_wants (a->module), "zero_grad_buffer");
   begin (b);
   assert_ok (weft_module_no_sync_begin (b->module, error));
-  forward (b, 1); /* of the wrong microbatch */
+  forward (b, 1); /* microbatch 1 instead of 0; the next zero_grad_buffer abandons the step */
   step (a, CELLS);
   step (b, CELLS);
   assert_true (hash_of (a, false) == hash_of (b, false));
@@ -311,7 +312,7 @@ no_sync_is_for_all_microbatches_but_the_last (void **state)
                   "microbatch 1, the last one, inside no_sync");
   assert_ok (weft_module_no_sync_end (r->module, error));
   assert_ok (weft_module_backward (r->module, error));
-  begin (lazy); /* nothing would leave early: no_sync may be forgotten */
+  begin (lazy); /* backward passes launch no collective: no_sync is optional */
   for (uint32_t micro = 0; micro < 2; micro++) {
     forward (lazy, micro);
     assert_ok (weft_module_backward (lazy->module, error));
@@ -340,8 +341,8 @@ start_grad_sync_launches_what_no_backward_has_launched (void **state)
                     "wanted finish_grad_sync next");
     after[i] = hash_of (both[i], true);
   }
-  assert_true (before[0] != after[0]); /* a rank's own sums became everybody's */
-  assert_true (before[1] == after[1]); /* which they were with the last backward */
+  assert_true (before[0] != after[0]); /* one rank's sums are now summed over all ranks */
+  assert_true (before[1] == after[1]); /* the last backward had already summed them */
   assert_true (after[0] == after[1]);
 }
 
@@ -384,7 +385,7 @@ finalize_model_grads_joins_and_sums_the_tied_embedding (void **state)
                   "wanted finalize_model_grads next");
   assert_ok (weft_module_finalize_model_grads (two->module, error));
   assert_ok (weft_module_finalize_model_grads (one->module, error));
-  assert_true (hash_of (two, true) != joined); /* embedding of both ends */
+  assert_true (hash_of (two, true) != joined); /* both uses of the embedding */
   assert_true (hash_of (two, true) == hash_of (one, true));
 }
 
@@ -498,7 +499,7 @@ state_dict_refers_to_values_and_keep_vars_to_parameters (void **state)
   assert_ok (weft_state_dict_read (d, i, 100, 1, &before, error));
   step (r, WHOLE);
   assert_ok (weft_state_dict_read (d, i, 100, 1, &after, error));
-  assert_true (before != after); /* no copy was taken */
+  assert_true (before != after); /* state_dict did not copy the weights */
   assert_true (((const float *) weft_state_dict_data (d, i, 1))[100] == after);
   assert_refused (weft_state_dict_read_grad (d, i, 0, 1, &grad, error), WEFT_STATUS_BAD_INPUT,
                   "without keep_vars");
@@ -529,10 +530,10 @@ state_dict_for_save_checkpoint_has_the_same_names_in_full_precision (void **stat
   assert_ok (weft_state_dict_read (d, 0, 3, 1, &low, error));
   assert_ok (weft_state_dict_read (full, 0, 3, 1, &high, error));
   assert_true (low != high && fabsf (low - high) < 0.01f * fabsf (high));
-  assert_null (weft_state_dict_data (full, 0, 0)); /* slices on both ranks */
+  assert_null (weft_state_dict_data (full, 0, 0)); /* each rank holds only a slice */
 }
 
-/* All tensors of a module, copied out. */
+/* Copies of all tensors of a module; the caller frees them. */
 static weft_tensor *
 copy_out (struct run *r, weft_state_dict *d)
 {
@@ -625,7 +626,7 @@ errors_are_those_of_the_command_line (void **state)
   assert_refused (open_job (NANO "--global-batch-size 3 --gpus 2", error), WEFT_STATUS_BAD_INPUT,
                   "batch");
   assert_refused (open_job (NANO "--gpus", error), WEFT_STATUS_BAD_INPUT, "wanted a value");
-  assert_null (open_job (NANO "--gpus", NULL)); /* nobody wants to know */
+  assert_null (open_job (NANO "--gpus", NULL)); /* `error` may be NULL */
 }
 
 static void

@@ -1,4 +1,5 @@
-/* api/examples/train.c, which sees nothing of Weft but its header, trains as `weft train` does. */
+/* api/examples/train.c includes only Weft's public header and trains with the results of `weft
+ * train`. */
 #include "tests/runner/command.h"
 #include "tests/runner/folder.h"
 #include "tests/runner/runner.h"
@@ -6,17 +7,16 @@
 #include <glib/gstdio.h>
 #include <stdlib.h>
 #include <string.h>
-/* CMocka wants those before itself. */
 
 #define DATA WEFT_SOURCE_DIR "/LICENSE"
 #define STEPS 3
 
-/* The rate that the example has. */
+/* The learning rate that the example uses. */
 #define LIKE_THE_EXAMPLE "--lr 1e-3 --min-lr 1e-3 --warmup 0 "
 
 struct trace {
   double loss[STEPS], norm[STEPS];
-  char *sum; /* of the exported weights */
+  char *sum; /* checksum of the exported weights */
 };
 
 static void
@@ -27,7 +27,7 @@ trace_clear (struct trace *t)
 typedef struct trace trace;
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (trace, trace_clear)
 
-/* The numbers behind a word of every line. */
+/* Reads the number after `word` on each of the STEPS lines. */
 static void
 read_numbers (const char *text, const char *word, double *out)
 {

@@ -1,13 +1,12 @@
-/* What `cmake --install` leaves is whole: a program finds it by pkg-config, sees nothing but the
- * public names, and finds the bundled data wherever the tree was moved. */
+/* The tree that `cmake --install` writes is complete: pkg-config finds it, the library exports
+ * exactly the public names, and the bundled data are found after the tree was moved. */
 #include "tests/runner/folder.h"
 #include "tests/runner/runner.h"
 #include <glib.h>
 #include <string.h>
-/* CMocka wants those before itself. */
 
-/* What a shell prints for a command in the test's folder; caller frees.  Fails unless it ends with
- * 0. */
+/* Runs a shell command in the test's folder and returns its stdout; caller frees. Fails unless the
+ * exit status is 0. */
 static char *
 run (const char *folder, const char *command)
 {
@@ -28,7 +27,8 @@ run (const char *folder, const char *command)
 /* A job that needs no file of the source folder. */
 #define WORDS "--model gpt2-nano --num-layers 2 --seq-length 32"
 
-/* A sanitizer's library must come first, and a program built without it has none. */
+/* TRUE: built without a sanitizer. The runtime of a sanitizer must be loaded first, and a program
+ * built without a sanitizer does not load it. */
 #define PLAIN (*WEFT_SANITIZE == '\0')
 
 static void
@@ -71,7 +71,7 @@ the_static_library_needs_only_what_pkg_config_names (void **state)
   assert_non_null (strstr (out, "step   1  loss 5."));
 }
 
-/* Names that the header declares, in order, one a line. */
+/* The functions that the header declares, sorted, one per line; caller frees. */
 static char *
 declared (void)
 {

@@ -1,5 +1,5 @@
-/* What kernels/cuda/blas.c tells cuBLASLt: the products of all ops through a stand-in that knows
- * the library's rules (playing_cublaslt.h), and how algorithms are chosen, kept and found again. */
+/* The calls of cuBLASLt by kernels/cuda/blas.c: matmuls of all ops on a double that checks the
+ * library's rules (playing_cublaslt.h), and how algorithms are chosen, saved and loaded. */
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/fp8_scales.h"
 #include "kernels/cuda/table.h"
@@ -13,7 +13,7 @@
 struct host {
   struct weft_cuda_blas *blas;
   uint8_t *scratch;
-  uint64_t bytes; /* of scratch, at most; 0: what an op says */
+  uint64_t bytes; /* size of scratch; 0: the size that the op needs */
   const char *error;
 };
 
@@ -102,7 +102,8 @@ products_of_codes_are_told_as_each_gpu_wants_them (void **state)
 
 /* ------------------------------------------------------------------------------ one product */
 
-/* y (m, n) = x w^T + b, in bf16, at a multiple of 256 bytes. */
+/* A call y (m, n) = x (m, k) w (n, k)^T + b (n) in bf16. Operands are 0 and aligned to 256
+ * bytes. */
 static struct weft_kernel
 product_of (enum weft_op_kind kind, uint64_t m, uint64_t n, uint64_t k)
 {
@@ -150,7 +151,7 @@ the_fastest_algorithm_is_kept_in_a_file_and_found_again (void **state)
   prepare (&h, &k);
   assert_true (playing_cublaslt.n_heuristics == 1 && playing_cublaslt.n_candidates == 3);
   assert_int_equal (playing_cublaslt.n_products, 3 * 6);
-  assert_int_equal (*(uint16_t *) k.operand[3].data, 0x5555); /* it was measured elsewhere */
+  assert_int_equal (*(uint16_t *) k.operand[3].data, 0x5555); /* trials use memory of their own */
   prepare (&h, &k);
   assert_true (playing_cublaslt.n_heuristics == 1 && playing_cublaslt.n_checks == 1);
   assert_true (weft_blas_save (h.blas, path, NULL));
@@ -164,7 +165,7 @@ the_fastest_algorithm_is_kept_in_a_file_and_found_again (void **state)
   assert_int_equal (playing_cublaslt.n_heuristics, 0);
   assert_int_equal (*(uint16_t *) k.operand[3].data, 0);
 
-  playing_cublaslt.forgets = TRUE; /* as another build of the library might */
+  playing_cublaslt.forgets = TRUE; /* as another version of cuBLASLt may */
   prepare (&h, &k);
   assert_int_equal (playing_cublaslt.n_heuristics, 1);
   close_host (&h);
@@ -185,7 +186,7 @@ an_algorithm_that_wants_more_scratch_than_there_is_is_not_taken (void **state)
   playing_cublaslt.wants = 1 << 20;
   prepare (&h, &k);
   memset (h.scratch, 0x55, 1 << 20);
-  h.bytes = 1 << 12; /* now that there is another op's bias behind it */
+  h.bytes = 1 << 12; /* less scratch; memory behind it must not change */
   call (&h, &k);
   assert_null (h.error);
   assert_int_equal (h.scratch[1 << 12], 0x55);
@@ -194,7 +195,9 @@ an_algorithm_that_wants_more_scratch_than_there_is_is_not_taken (void **state)
   free_product (&k);
 }
 
-/* n of 1 has no bias in the library, n of 20 no matrix beside it. */
+/* Bias and GELU that the double does not fuse into the matmul run as kernels of their own: for n =
+ * 1 it has no fused bias, for n = 20 no fused GELU that also stores its input. `dear`: fused GELU
+ * is slower than a kernel of its own. */
 static void
 what_the_library_does_not_add_follows (void **state)
 {
@@ -230,7 +233,7 @@ what_the_library_does_not_add_follows (void **state)
   }
 }
 
-/* Whether the library's kernel does what follows it or not. */
+/* Load-only calls, with GELU fused into the matmul or not. */
 static void
 what_is_only_loaded_runs_once_on_operands_of_its_own (void **state)
 {

@@ -1,4 +1,5 @@
-/* The commands as a shell sees them: exit status, where the message goes, what it says. */
+/* The commands as a shell runs them: exit status, the stream that a message is written to, and its
+ * text. */
 #define _GNU_SOURCE /* posix_openpt */
 #include "cli/cli.h"
 #include "tests/runner/command.h"
@@ -55,7 +56,8 @@ without_a_command_the_commands_are_listed (void **state)
 
 /* ------------------------------------------------------------------------- programs */
 
-/* What `weft program` prints, comments left out, is what --read prints. */
+/* `weft program --read` prints the program that `weft program` has printed, without its
+ * comments. */
 static void
 a_printed_program_is_read_checked_and_printed_again (void **state)
 {
@@ -128,7 +130,7 @@ every_command_has_help_with_examples (void **state)
 #define EXAMPLE(id, doc, example) example,
 static const char *const examples[] = { WEFT_CLI_COMMAND_LIST (EXAMPLE) };
 
-/* Files that examples name, in a folder of their own. */
+/* Creates a folder with the files that the examples name and changes into it; returns its path. */
 static char *
 enter_examples (void)
 {
@@ -157,8 +159,7 @@ leave_examples (char *folder, const char *before)
   g_free (folder);
 }
 
-/* 3 is an answer, too. */
-/* A help page is wrapped also where stdout is no terminal. */
+/* Help pages are wrapped even where stdout is not a terminal. */
 static void
 help_pages_are_at_most_100_columns_wide (void **state)
 {
@@ -306,7 +307,7 @@ notes_about_a_job_go_to_stderr (void **state)
 
 /* ----------------------------------------------------------------------- answers */
 
-/* One GPU, or replicas of one stage: nothing shares a link. */
+/* On one GPU, and with replicas of one stage, no two transfers share a link. */
 static void
 both_executors_agree_where_nothing_contends (void **state)
 {
@@ -318,7 +319,7 @@ both_executors_agree_where_nothing_contends (void **state)
   assert_true (a > 0 && b > a * (1 - 1e-9) && b < a * (1 + 1e-9));
 }
 
-/* Seconds of the step, from the rows of weft explain. */
+/* Returns the seconds of the step, from the rows of weft explain. */
 static double
 explained_step (const char *words)
 {
@@ -339,7 +340,7 @@ explained_step (const char *words)
   return 0;
 }
 
-/* Whatever predicts a step knows --graph, as weft sim does. */
+/* All commands that predict a step accept --graph, like weft sim. */
 static void
 all_that_predict_know_graphs (void **state)
 {
@@ -382,7 +383,8 @@ what_does_not_fit_is_printed_and_ends_with_3 (void **state)
                json_object_get_int_member (memory, "capacity_bytes"));
 }
 
-/* Three commands say who waits for memory; of a GPU that has enough, none says a word of it. */
+/* weft sim, memory and explain report ops that wait for memory, and do not mention such waits on a
+ * GPU with enough memory. */
 static void
 waits_for_memory_are_told (void **state)
 {
@@ -417,7 +419,7 @@ waits_for_memory_are_told (void **state)
   }
 }
 
-/* What `weft memory` names must really fit, told to it as flags. */
+/* A job with the flags that `weft memory` suggests fits in memory. */
 static void
 the_change_it_names_fits (void **state)
 {
@@ -482,7 +484,7 @@ the_page_is_whole_in_itself_and_well_formed (void **state)
 
 /* ------------------------------------------------------------------------ colour */
 
-/* A machine without pseudo terminals (a bare chroot) cannot show colour. */
+/* Opens a pseudo terminal; skips the test on a machine without any, such as a bare chroot. */
 static int
 open_terminal (void)
 {
@@ -495,7 +497,7 @@ open_terminal (void)
   return terminal;
 }
 
-/* What a command writes to a terminal. */
+/* Returns what a command writes to a terminal; caller frees. */
 static char *
 on_terminal (const char *no_color)
 {

@@ -1,4 +1,4 @@
-/* `weft train` as a shell sees it, with real numbers: it learns, it stops, it goes on. */
+/* `weft train` as a shell runs it, with real numbers: it learns, stops on request and resumes. */
 #define _GNU_SOURCE /* terminals */
 #include "tests/runner/command.h"
 #include "tests/runner/folder.h"
@@ -18,7 +18,7 @@
 
 /* ----------------------------------------------------------------------- lines */
 
-/* Every line of --json as an object. */
+/* Parses each line of --json into a JSON object. */
 static GPtrArray *
 parse_lines (const char *out)
 {
@@ -34,7 +34,7 @@ parse_lines (const char *out)
   return lines;
 }
 
-/* The lines of a run that ends well. */
+/* Runs `weft train --json`, requires status 0, and returns its lines as objects. */
 static GPtrArray *
 train (const char *words, ...)
 {
@@ -66,7 +66,7 @@ real (const GPtrArray *lines, unsigned i, const char *member)
   return json_object_get_double_member (line_at (lines, i), member);
 }
 
-/* Numbers are printed so that they can be compared bit by bit. */
+/* --json prints every digit, so numbers are equal only if their bits are equal. */
 static void
 assert_same_steps (const GPtrArray *a, unsigned first, const GPtrArray *b, unsigned n)
 {
@@ -82,7 +82,8 @@ assert_same_steps (const GPtrArray *a, unsigned first, const GPtrArray *b, unsig
 
 /* -------------------------------------------------------------------- learning */
 
-/* 256 equally likely bytes cost ln 256 = 5.545; the bytes of English text alone are worth 1.5. */
+/* 256 equally likely bytes have a loss of ln 256 = 5.545. With the byte frequencies of English text
+ * alone the loss falls by 1.5. */
 static void
 it_learns_the_licence (void **state)
 {
@@ -158,7 +159,8 @@ another_seed_gives_other_numbers_and_the_same_one_the_same (void **state)
   assert_true (real (one, 0, "loss") != real (other, 0, "loss"));
 }
 
-/* Unshuffled, the first batch is the first tokens: the rest of the file does not count. */
+/* Without shuffling, the first batch consists of the first tokens of the file, whatever follows
+ * them. */
 static void
 unshuffled_data_is_read_from_its_beginning (void **state)
 {
@@ -195,8 +197,8 @@ a_run_that_was_cut_gives_the_numbers_of_a_whole_one (void **state)
   assert_same_steps (whole, 3, elsewhere, 3);
 }
 
-/* Starts a run that would take very long, waits for its third line, and sends the signal: or hangs
- * up, for SIGPIPE. */
+/* Starts a run of a million steps, waits for its third line and sends it the signal; for SIGPIPE,
+ * closes the reading end of its stdout instead. */
 static struct answer
 interrupt (const char *dir, int signal)
 {
@@ -249,7 +251,7 @@ a_signal_saves_and_ends_with_75_and_the_run_goes_on (void **state)
   weft_test_answer_free (&a);
 }
 
-/* As when Ctrl-C ends `tee` first. */
+/* The same happens when Ctrl-C ends `tee` before `weft train`. */
 static void
 who_reads_no_more_ends_a_run_as_a_signal_does (void **state)
 {
@@ -275,7 +277,7 @@ a_seed_that_differs_from_the_checkpoint_is_refused (void **state)
 
 /* ----------------------------------------------------------------------- files */
 
-/* A rate of 0 leaves the weights alone: what is evaluated are those that were read. */
+/* With a learning rate of 0 the second run evaluates the weights that it has imported. */
 static void
 weights_that_are_exported_come_back (void **state)
 {
@@ -303,7 +305,7 @@ gradients_and_timelines_are_written_when_asked_for (void **state)
 
   assert_int_equal (lines->len, 3);
   assert_int_equal (g_stat (gradients, &found), 0);
-  assert_true (found.st_size > 4 * 400000); /* fp32, more than 400 thousand parameters */
+  assert_true (found.st_size > 4 * 400000); /* fp32, more than 400,000 parameters */
   assert_true (g_file_get_contents (trace, &text, NULL, NULL));
   assert_non_null (strstr (text, "traceEvents"));
   struct answer same = weft_test_answer (words);
@@ -320,7 +322,7 @@ weights_are_exported_though_no_checkpoint_could_be_written (void **state)
   g_autofree char *latest = g_build_filename (dir, "latest", NULL);
   g_autofree char *weights = g_build_filename (dir, "weights.safetensors", NULL);
 
-  assert_int_equal (g_mkdir (latest, 0777), 0); /* where a file is wanted */
+  assert_int_equal (g_mkdir (latest, 0777), 0); /* a folder where `weft train` writes a file */
   struct answer a = weft_test_answer (words);
   assert_int_equal (a.status, 1);
   assert_non_null (strstr (a.err, latest));
@@ -364,7 +366,8 @@ bad_input_ends_with_2_and_names_what_was_found (void **state)
     weft_test_refused (cases[i][0], 2, cases[i][1]);
 }
 
-/* Of the file itself, where it is there; root may write to any. */
+/* An existing file without write permission is refused. Root may write to every file, so the test
+ * is skipped for root. */
 static void
 a_file_that_cannot_be_written_is_refused_before_the_first_step (void **state)
 {
@@ -400,8 +403,8 @@ people_get_a_line_for_every_step (void **state)
   weft_test_answer_free (&a);
 }
 
-/* What a terminal of so many columns receives.  Output is short: it waits in the terminal's buffer
- * until the run has ended. */
+/* Returns what a terminal of `columns` columns receives. The output is short enough for the
+ * terminal's buffer, so it is read after the run has ended. */
 static char *
 on_terminal (const char *words, unsigned short columns)
 {
@@ -424,7 +427,7 @@ on_terminal (const char *words, unsigned short columns)
                                        NULL, &pid, -1, slave, -1, NULL));
   assert_int_equal (waitpid (pid, &status, 0), pid);
   assert_int_equal (status, 0);
-  close (slave); /* so that reading ends with an error where all has come: it comes in parts */
+  close (slave); /* then read() fails after the last part instead of waiting */
   for (ssize_t n = 1; n > 0 && used < 4095; used += n > 0 ? (size_t) n : 0)
     n = read (master, text + used, 4095 - used);
   assert_true (used > 0);

@@ -1,5 +1,5 @@
-/* Activation memory: what programs keep of a layer against the formulas of Korthikanti et al.
- * (arXiv 2205.05198), in their own widths and at the sizes of their models. */
+/* Activation memory of a layer in programs, against the formulas of Korthikanti et al. (arXiv
+ * 2205.05198): for a small layer, and for the models of the paper. */
 #include "core/plan/activations.h"
 #include "tests/made/made.h"
 #include "tests/made/random_job.h"
@@ -18,7 +18,7 @@
 #define SELECTIVE "recompute_granularity=selective "
 #define FULL "recompute_granularity=full recompute_method=uniform recompute_num_layers=1 "
 
-/* In units of X = s b h elements, as the paper's table 2; a s / h is 8. */
+/* Activations of a layer in units of s b h bytes (X), as in the paper's table 2; a s / h is 8. */
 #define AS_H 8.0
 static const struct {
   const char *words;
@@ -33,28 +33,30 @@ static const struct {
   { PAPER FULL, 2 },
   { PAPER TENSOR FULL, 2 },
   { PAPER SEQUENCE FULL, 2 / 4.0 },
-  /* Without dropout neither masks nor a second square. */
+  /* Without dropout: no masks, and no second tensor of s x s scores. */
   { "attention_backend=unfused ", 32 + 2 * AS_H },
-  /* Flash attention: 4 a s b for the logs of sums, 4 a / h = 0.5 of X. */
+  /* Flash attention: 4 a s b for the log-sum-exp, which is 4 a / h = 0.5 of X. */
   { "", 32 + 0.5 },
   { "attention_backend=fused ", 32 + 0.5 },
   { SEQUENCE, (32 + 0.5) / 4 },
   { "hidden_dropout=0.1 " SEQUENCE, (34 + 0.5) / 4 },
-  /* Half of the heads have keys and values of their own; a gate of the same width. */
+  /* Half as many key-value heads as query heads; a gated MLP of the same width. */
   { "num_query_groups=4 activation=swiglu " SEQUENCE,
     (2 + 2 + 4 / 2.0 + 2 + 2 + 6 * 4 + 4 + 0.5) / 4 },
-  /* Modules: n2, u and a; both norms. */
+  /* Recompute of a module drops, for mlp: its norm, the fc1 output and the activation; for
+   * layernorm: both norms. */
   { SELECTIVE "recompute_modules=mlp", 32 + 0.5 - 2 - 16 },
   { SELECTIVE "recompute_modules=layernorm", 32 + 0.5 - 4 },
   { SEQUENCE SELECTIVE "recompute_modules=mlp,layernorm", (32 + 0.5 - 4 - 16) / 4 },
-  /* Norms of outputs keep these; without norms of inputs maps read the stream, which is kept. */
+  /* Norms after a block keep their inputs. Without norms before it, the linear layers read the
+   * residual stream, which is kept anyway. */
   { "norm_placement=sandwich ", 32 + 0.5 + 4 },
   { "norm_placement=post ", 32 + 0.5 - 4 + 4 },
   { "norm_placement=sandwich " SEQUENCE, (32 + 0.5 + 4) / 4 },
   { "norm_placement=sandwich " SELECTIVE "recompute_modules=mlp,layernorm",
     32 + 0.5 + 4 - 4 - 16 },
-  /* Parallel residual: the sum after attention is not kept; with one norm, its output serves both
-   * halves of the layer. */
+  /* Parallel residual: there is no sum after attention to keep. With one norm, attention and MLP
+   * read the same norm output. */
   { "residual=parallel ", 32 + 0.5 - 2 },
   { "residual=parallel " SELECTIVE "recompute_modules=mlp,layernorm", 32 + 0.5 - 2 - 4 - 16 },
   { "residual=parallel_one_norm ", 32 + 0.5 - 2 - 2 },
@@ -90,7 +92,7 @@ a_layer_keeps_what_the_table_says (void **state)
   }
 }
 
-/* Ranks that share sequences keep their part of them. */
+/* Context parallel ranks keep the activations of their part of each sequence. */
 static void
 context_ranks_keep_their_part (void **state)
 {
@@ -105,8 +107,8 @@ context_ranks_keep_their_part (void **state)
 
 /* ------------------------------------------------------------------ the paper's models */
 
-/* Table 3 of the paper: tensor 8, and microbatches of 4, 1, 1 and 1 sequences of 2048 tokens.
- * Twice as many microbatches as stages fill the pipeline. */
+/* Table 3 of the paper: tensor parallel size 8, and microbatches of 4, 1, 1 and 1 sequences of 2048
+ * tokens. Jobs have twice as many microbatches as stages, which fills the pipeline. */
 static const struct {
   const char *model, *pipeline;
   uint32_t gpus, batch, micro;
@@ -129,7 +131,7 @@ plan_of (unsigned i, const char *more)
                          models[i].pipeline, more);
 }
 
-/* What the first of two layers keeps, in units of s b h. */
+/* Activations that the first of two layers keeps, in units of s b h bytes. */
 static double
 kept_of_x (unsigned i, const char *more)
 {
@@ -143,10 +145,10 @@ kept_of_x (unsigned i, const char *more)
   return weft_activations_kept (plan->role[0], 0, 0) / x;
 }
 
-/* Section 5: 70 % of the activations of GPT-3 are those that selective recompute leaves out, 65 %
- * of MT-NLG (530B).  Figure 7: sequence parallelism and selective recompute each nearly halve what
- * tensor parallelism keeps, together they leave under 20 % (530B and 1T: 20.2), full recompute 10
- * %. */
+/* Section 5: selective recompute drops 70 % of the activations of GPT-3, and 65 % of those of
+ * MT-NLG (530B).  Figure 7: sequence parallelism and selective recompute each nearly halve the
+ * activations of tensor parallelism; both together leave less than 20 % (530B and 1T: 20.2), and
+ * full recompute leaves 10 %. */
 static void
 the_papers_shares_of_memory_come_out (void **state)
 {
@@ -178,9 +180,9 @@ the_papers_shares_of_memory_come_out (void **state)
                      0.65) < 0.005);
 }
 
-/* Equation 5 with the interleaved schedule's factor, and Megatron-LM's estimate, which adds the
- * embedding's: what `weft memory` finds at the peak of the first stage, besides gradients on their
- * way and the scores under way, less than a twentieth. */
+/* Megatron-LM's estimate (equation 5 of the paper with the factor of the interleaved schedule, plus
+ * the activations of the embedding) against the peak activations of the first stage. The peak may
+ * be up to 6 % larger, because it contains temporary gradients and attention scores. */
 static void
 the_first_stage_holds_what_megatron_estimates (void **state)
 {
@@ -197,7 +199,7 @@ the_first_stage_holds_what_megatron_estimates (void **state)
   }
 }
 
-/* The arena is not much larger than what lives in it, whatever transfers are under way. */
+/* The arena is less than 2 % larger than the live buffers, although transfers are in flight. */
 static void
 virtual_stages_and_split_sequences_waste_no_memory (void **state)
 {

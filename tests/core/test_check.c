@@ -1,10 +1,11 @@
-/* The proofs of check.h, one by one, on programs of a few ops: the smallest that breaks each, its
- * whole message, and the smallest change that mends it. */
+/* The checks of check.h, one by one, on programs of a few ops. Each test has the smallest program
+ * that violates the check, with its whole message, and the smallest change that satisfies it. */
 #include "core/plan/check.h"
 #include "tests/runner/runner.h"
 #include <string.h>
 
-/* Buffers x and y lie apart, v and w share [64, 128) of the permanent p, q lies beside it. */
+/* Buffers x and y do not overlap; v and w are views of the permanent p that overlap in bytes
+ * [64, 128); q is another view. */
 #define HEAD(role, of)                                                                             \
   "program 1 role " role " of " of "\n"                                                            \
   "name 0 \"a\"\nname 1 \"b\"\nname 2 \"c\"\nname 3 \"d\"\n"                                       \
@@ -31,7 +32,7 @@ parse (const char *text)
   return p;
 }
 
-/* A program, and the message about it; NULL when there is nothing to say. */
+/* A program, and the message of the check; NULL: the check passes. */
 struct sample {
   const char *text, *message;
 };
@@ -72,7 +73,7 @@ a_read_needs_a_write_before_it (void **state)
       { ONE "op 0 gpu gelu F L7 c0 \"a\" s0 uses rw0\n" END,
         "role 0: op 0 (L7 a) reads buffer 0 (x) before anything wrote it" },
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\nop 1 gpu gelu F c0 \"b\" s0 uses r0 w1\n" END },
-      /* What is permanent was made before the step; an absent operand is no use. */
+      /* A permanent buffer is written before the step; an absent operand is not a use. */
       { ONE "op 0 gpu gelu F c0 \"a\" s0 uses r2 w0 r-\n" END });
 }
 
@@ -91,10 +92,10 @@ lanes_that_touch_one_buffer_need_an_order (void **state)
         "role 0: op 0 (a) and op 1 (b) both touch buffer 0 (x), and nothing orders them: a race" },
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\n"
             "op 1 d2h copy_out F c0 \"b\" s0 uses r0 after 0\n" END },
-      /* Two that only read need none. */
+      /* Two reads need no order. */
       { ONE
         "op 0 gpu gelu F c0 \"a\" s0 uses r2 w0\nop 1 d2h copy_out F c0 \"b\" s0 uses r2\n" END },
-      /* One lane is order enough. */
+      /* Ops of one lane are ordered. */
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\nop 1 gpu zero F c0 \"b\" s0 uses w0\n" END });
 }
 
@@ -124,7 +125,7 @@ views_race_where_they_overlap (void **state)
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w3\n"
             "op 1 dp all_reduce G c0 \"b\" s0 over dp uses rw4\n" END,
         "role 0: op 0 (a) and op 1 (b) both touch buffer 4 (w), and nothing orders them: a race" },
-      /* 64 bytes further they only touch. */
+      /* The ranges are adjacent, but do not overlap. */
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w3\n"
             "op 1 dp all_reduce G c0 \"b\" s0 over dp uses rw5\n" END },
       /* A buffer overlaps each of its views. */
@@ -148,8 +149,8 @@ ops_of_one_group_run_at_once (void **state)
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\n"
             "op 1 pp send F c0 \"b\" s0 over pp peer +1 uses r0 after 0\n"
             "op 2 pp recv F c0 \"c\" s0 over pp peer +1 uses w0\n" END },
-      /* The next launch of the lane waits for the whole group; so does an op that waits for one of
-       * its members. */
+      /* The next launch of the lane waits for the whole group. An op that waits for one member of a
+       * group also waits for the whole group. */
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\n"
             "op 1 pp send F c0 \"b\" s0 over pp peer +1 uses r0 after 0\n"
             "op 2 pp recv F c0 \"c\" s0 over pp peer +1 grouped uses w1\n"
@@ -301,7 +302,7 @@ two_that_send_first_wait_for_ever_unless_grouped (void **state)
                "op 0 " RECV ("d", "s0", "-1") "\nop 1 " SEND ("c", "s0", "-1") "\n", NULL);
 }
 
-/* Each lane by itself is in order; together they wait in a circle. */
+/* Each lane is in order, but the two lanes wait for each other. */
 static void
 crossed_orders_of_two_lanes_wait_for_ever (void **state)
 {
@@ -333,8 +334,8 @@ what_a_role_talks_to_must_be_there (void **state)
                "role 1 issues all_reduce a (op 0)" NOBODY "peer +0, group world, lane dp");
 }
 
-/* Halves of y are written on two lanes; the first op of y is in time, that of the other lane is
- * not. */
+/* Two lanes write the halves of y. The first write comes after the last use of the old buffer; the
+ * write on the other lane does not. */
 static void
 every_lane_waits_for_bytes_that_change_hands (void **state)
 {

@@ -65,11 +65,11 @@ no_bundled_topology_reaches_more_than_is_printed (void **state)
       pairs++;
     }
   }
-  /* Rails have two rates of their own, a torus one. */
+  /* A rail fabric has two more rates, a torus has one. */
   assert_int_equal (pairs, 6 * g_strv_length (names) - 1);
 }
 
-/* A number with no comment beside or right above it has no source. */
+/* Every number must be given, with its source in a comment on its line or on the line before. */
 static void
 assert_sources (const struct weft_sheet *sheet, const char *name)
 {
@@ -83,8 +83,8 @@ assert_sources (const struct weft_sheet *sheet, const char *name)
   assert_true (weft_sheet_load (sheet, name, values, NULL));
   for (unsigned i = 0; i < sheet->table->n; i++)
     wanted += weft_sheet_has (sheet, values, i);
-  /* The seconds that a user measured are in no bundled file; in those of rails, which is the kind
-   * that goes without saying, nor is SHARP, which a user turns on. */
+  /* Bundled files leave out measured seconds; files of rail fabrics also leave out the fabric kind,
+   * because rails are the default, and SHARP, which users enable. */
   if (sheet == &weft_cluster_sheet)
     given += values[WEFT_CLUSTER_fabric_kind].i == WEFT_FABRIC_RAILS ? 3 : 1;
   assert_int_equal (given, wanted);
@@ -113,7 +113,7 @@ every_bundled_number_is_given_with_its_source (void **state)
 static void
 the_data_sheets_are_met (void **state)
 {
-  /* NVIDIA data sheets, dense rates, one direction. */
+  /* NVIDIA data sheets: rates without sparsity, bandwidths in one direction. */
   static const struct {
     const char *name;
     double bf16, memory_bandwidth, intra, nic;
@@ -144,7 +144,7 @@ the_data_sheets_are_met (void **state)
 static void
 the_driver_leaves_less_than_the_chips_hold (void **state)
 {
-  /* GiB that nvidia-smi prints as the total of each GPU. */
+  /* Total memory of each GPU as nvidia-smi prints it, in GiB. */
   static const struct {
     const char *name;
     double total;
@@ -267,7 +267,8 @@ a_wrong_size_says_what_was_found_and_wanted (void **state)
                   "topology gb200-nvl72");
 }
 
-/* What loading dgx-h100.ini with `from` replaced by `to` says, after the path. */
+/* The error of loading dgx-h100.ini with `from` replaced by `to`, without the path. The caller
+ * frees it. */
 static char *
 message_of (const char *from, const char *to)
 {
@@ -290,7 +291,7 @@ message_of (const char *from, const char *to)
   return g_strdup (error->message + strlen (path));
 }
 
-/* The line of the bundled file that starts with `key`. */
+/* Number of the line of dgx-h100.ini that starts with `key`. */
 static unsigned
 line_of (const char *key)
 {
@@ -389,7 +390,7 @@ a_file_without_a_section_says_so (void **state)
   assert_string_equal (error->message, wanted);
 }
 
-/* What a torus of TPU v4 chips is told about its size, and what a job that sets a field gets. */
+/* Sizes of a torus of TPU v4 chips. */
 static void
 a_torus_takes_numbers_that_fill_a_box (void **state)
 {

@@ -1,11 +1,11 @@
-/* Collectives as data: the moves of a ring on real numbers, the closed formula beside them, how a
- * group lies on the cluster, and which algorithm is quickest. */
+/* Collectives: the moves of a ring executed on numbers, the closed formula of its time, the
+ * placement of a group on the cluster, and the choice of the fastest algorithm. */
 #include "tests/made/made.h"
 #include "tests/runner/runner.h"
 
 /* ------------------------------------------------------------------- moves */
 
-/* Piece p of rank r, before: exact in floating point, different for all. */
+/* Value of piece p of rank r before a collective. Values differ, and their sums are exact. */
 static double
 original (uint32_t rank, uint32_t piece)
 {
@@ -21,7 +21,8 @@ sum_of (uint32_t n, uint32_t piece)
   return sum;
 }
 
-/* Plays the moves on values[rank * n + piece].  All moves of a round read what was there before. */
+/* Executes the moves on values[rank * n + piece]. All moves of a round read the values from before
+ * the round. */
 static void
 play (const GArray *moves, uint32_t n, double *values)
 {
@@ -60,7 +61,7 @@ an_all_reduce_leaves_every_sum_everywhere (void **state)
   }
 }
 
-/* The program's slice r of the result is member r's. */
+/* Slice r of the sum must be on member r, as programs expect. */
 static void
 a_reduce_scatter_leaves_sum_r_with_rank_r (void **state)
 {
@@ -72,7 +73,7 @@ a_reduce_scatter_leaves_sum_r_with_rank_r (void **state)
   }
 }
 
-/* What is not a rank's own is rubbish before the gather. */
+/* Before an all-gather: a rank has its own piece; its other pieces are undefined (-1). */
 static double
 own_or_rubbish (uint32_t rank, uint32_t piece)
 {
@@ -90,7 +91,7 @@ an_all_gather_brings_piece_r_from_rank_r (void **state)
   }
 }
 
-/* Before a broadcast: member 0 has the data, the others have rubbish. */
+/* Before a broadcast: member 0 has the data; all others are undefined (-1). */
 static double
 root_or_rubbish (uint32_t rank, uint32_t piece)
 {
@@ -188,8 +189,8 @@ a_uniform_group_is_k_nodes_of_g_ranks (void **state)
   }
 }
 
-/* Every rank has one flow to the next of its node and one to the same place of the next node;
- * together they carry what a ring sends. */
+/* Every rank has one flow to the next rank of its node, and one to the rank with the same local
+ * index on the next node. Together they carry the bytes of a ring. */
 static void
 the_two_levels_add_up_to_the_ring (void **state)
 {
@@ -220,8 +221,8 @@ the_two_levels_add_up_to_the_ring (void **state)
   assert_int_equal (weft_coll_steps (&t), 62);
 }
 
-/* Six ranks from GPU 0 on nodes of four: 4 + 2.  Every rank sends the full ring traffic to the next
- * rank. */
+/* Six ranks from GPU 0 on, on nodes of four GPUs (4 + 2): every rank sends the whole ring traffic
+ * to the next rank. */
 static void
 unequal_nodes_run_one_plain_ring (void **state)
 {
@@ -246,7 +247,8 @@ unequal_nodes_run_one_plain_ring (void **state)
   weft_coll_shape_release (&shape);
 }
 
-/* 2 + 4: a first node with fewer ranks than the second is not uniform, though 2 divides 6. */
+/* 2 + 4 ranks: a group with fewer ranks on its first node than on its second is not uniform, even
+ * though 2 divides 6. */
 static void
 a_divisor_does_not_make_a_group_uniform (void **state)
 {
@@ -260,7 +262,7 @@ a_divisor_does_not_make_a_group_uniform (void **state)
   weft_coll_shape_release (&shape);
 }
 
-/* Eight GPUs a node and two NICs: each carries the remote flows of four GPUs. */
+/* Nodes of eight GPUs and two NICs: each NIC carries the remote flows of four GPUs. */
 static void
 gpus_that_share_a_nic_load_it_together (void **state)
 {
@@ -283,7 +285,7 @@ gpus_that_share_a_nic_load_it_together (void **state)
   assert_near (t.seconds, 4 * (310e6 / 8) / MADE_NIC);
 }
 
-/* A port carries one flow in and one flow out: the flows of two neighbours share no direction. */
+/* A port carries one flow in each direction. */
 static void
 a_port_carries_one_flow_of_its_ring (void **state)
 {
@@ -301,8 +303,8 @@ a_port_carries_one_flow_of_its_ring (void **state)
 
 /* -------------------------------------------------------------- algorithms */
 
-/* Eight nodes of one GPU, a = latency of a step.  Ring: 14 a + 1.75 S / B; double tree: 6 a + 2 S /
- * B. They meet at S = 32 a B. */
+/* Eight nodes of one GPU, a = latency of a step. Ring: 14 a + 1.75 S / B; double tree: 6 a + 2 S /
+ * B. Both take the same time at S = 32 a B. */
 static void
 small_tensors_take_the_tree_and_large_ones_the_ring (void **state)
 {
@@ -320,7 +322,7 @@ small_tensors_take_the_tree_and_large_ones_the_ring (void **state)
   assert_int_equal (large.steps[WEFT_WAY_REMOTE], 14);
 }
 
-/* Within a node a tree has as many steps as a ring and sends more. */
+/* Within a node, a tree has as many steps as a ring and sends more bytes. */
 static void
 one_node_always_rings (void **state)
 {
@@ -357,7 +359,8 @@ an_all_to_all_takes_one_step (void **state)
   assert_near (t.seconds, 3e-6 + 70e6 / MADE_PORT);
 }
 
-/* Inside a node ports carry a flow each; from node to node one rank sends for all, over one NIC. */
+/* Inside a node, every port carries one flow. Between nodes, one rank of the node sends, over one
+ * NIC. */
 static void
 a_shift_is_one_step_to_each_neighbour (void **state)
 {
@@ -382,8 +385,8 @@ a_broadcast_is_pipelined_through_all_ranks (void **state)
   assert_near (t.seconds, 7 * 3e-6 + 80e6 / MADE_PORT);
 }
 
-/* In canonical order the bytes are those of the ring, in one step a phase; of what a rank sends
- * (n - g) / (n - 1) go to other nodes. */
+/* In canonical order, a rank sends as many bytes as in a ring, in one step per phase. With g ranks
+ * per node, (n - g) / (n - 1) of these bytes go to other nodes. */
 static void
 canonical_sums_are_taken_directly (void **state)
 {
@@ -407,8 +410,8 @@ canonical_sums_are_taken_directly (void **state)
   weft_coll_shape_release (&shape);
 }
 
-/* Moves of a direct collective: every member gets each other's term of its piece, then hands the
- * sum to each other. */
+/* Moves of a direct all-reduce: every member receives the terms of its piece from all others, then
+ * sends the sum to all others. */
 static void
 direct_moves_bring_every_term_to_its_owner_once (void **state)
 {
@@ -425,7 +428,7 @@ direct_moves_bring_every_term_to_its_owner_once (void **state)
   }
 }
 
-/* Scalars ride in the latency of the steps; the next size moves bytes. */
+/* Scalars take only the latency of the steps; larger tensors also move bytes. */
 static void
 scalars_ride_in_the_latency (void **state)
 {

@@ -1,5 +1,5 @@
-/* Timelines as files, which must come back bit for bit or not at all, and what weft compare makes
- * of two of them. */
+/* Timeline files, which are read back bit for bit or refused, and the comparison of two timelines
+ * by weft compare. */
 #include "core/report/compare.h"
 #include "core/exec/timeline_file.h"
 #include "tests/runner/command.h"
@@ -7,7 +7,7 @@
 #include "tests/runner/runner.h"
 #include <glib/gstdio.h>
 
-/* Four stages on eight GPUs: every lane but those of tensor and context parallelism is in use. */
+/* Four stages on eight GPUs. */
 static const char *const pipeline[] = { "--model",
                                         "gpt2-nano",
                                         "--topology",
@@ -20,7 +20,7 @@ static const char *const pipeline[] = { "--model",
                                         "true",
                                         NULL };
 
-/* The same GPUs without a pipeline. */
+/* The same model and GPUs without a pipeline. */
 static const char *const flat[] = { "--model",  "gpt2-nano",           "--topology",
                                     "dgx-h100", "--global-batch-size", "16",
                                     NULL };
@@ -182,7 +182,7 @@ the_name_says_whether_a_file_is_compressed (void **state)
   assert_true (g_str_has_prefix (text, "{\"schema\":\"weft.timeline/1\","));
   assert_memory_equal (gzip, "\x1f\x8b", 2);
   g_autofree char *other = in_folder ("renamed.json");
-  assert_int_equal (g_rename (packed, other), 0); /* the bytes decide, not the name */
+  assert_int_equal (g_rename (packed, other), 0); /* the name has no effect */
   struct step again = load (other);
   assert_same_step (&s, &again);
   step_free (&again);
@@ -191,7 +191,7 @@ the_name_says_whether_a_file_is_compressed (void **state)
 
 /* ---------------------------------------------------------------- damaged files */
 
-/* Small enough to be written by hand: one layer on one GPU. */
+/* A job with one layer on one GPU, whose timeline file is small. */
 static const char *const small[] = { "--launch-seconds",
                                      "0",
                                      "--num-layers",
@@ -244,7 +244,7 @@ refused (const char *text, gssize length, const char *part)
     fail_msg ("found \"%s\", wanted \"%s\"", error->message, part);
 }
 
-/* The first `from` becomes `to`. */
+/* A copy of `text` with the first `from` replaced by `to`. */
 static char *
 changed (const char *text, const char *from, const char *to)
 {
@@ -421,7 +421,8 @@ folded_and_unfolded_runs_share_every_op (void **state)
   }
 }
 
-/* Kernels of one rank never overlap, so their sums are the compute time of the report. */
+/* Kernels of one rank never overlap, so the sum of their times is the compute time of the
+ * report. */
 static void
 sums_of_kernels_are_the_compute_time (void **state)
 {
@@ -520,7 +521,7 @@ an_op_that_ran_on_one_side_only_is_counted_there (void **state)
   step_free (&b);
 }
 
-/* What a process that runs some of the ranks would measure. */
+/* One timeline contains only ranks 0 to 2, as if measured by a process that runs these ranks. */
 static void
 only_ranks_that_both_watched_are_joined (void **state)
 {
@@ -541,7 +542,7 @@ only_ranks_that_both_watched_are_joined (void **state)
 
 /* ------------------------------------------------------------------------- waits */
 
-/* A kernel, a copy behind it, a kernel behind both. */
+/* A kernel, a copy after it, and a kernel after both. */
 static weft_plan *
 three_ops (void)
 {
@@ -576,7 +577,7 @@ a_wait_is_what_passes_after_lane_and_dependencies_are_free (void **state)
   a.timeline = made_run_with (&weft_exec_clock, a.plan, "");
   b.timeline = made_run_with (&weft_exec_clock, a.plan, "");
   assert_near (a.timeline->begin[0][2], 9 * MADE_US);
-  b.timeline->begin[0][2] += 3 * MADE_US; /* late for no reason */
+  b.timeline->begin[0][2] += 3 * MADE_US; /* later than its dependencies */
   b.timeline->end[0][2] += 3 * MADE_US;
   g_autoptr (weft_compare) c = compare (&a, &b);
   assert_true (wait_of_kind (c, WEFT_OP_ATTENTION, WEFT_COMPARE_A) < 1e-12);
@@ -586,8 +587,7 @@ a_wait_is_what_passes_after_lane_and_dependencies_are_free (void **state)
   step_free (&a);
 }
 
-/* The later stage of a pipeline begins with a receive: it waits as long as the first one computes.
- */
+/* A later stage of a pipeline begins with a receive, which waits while earlier stages compute. */
 static void
 a_receive_waits_for_its_sender (void **state)
 {

@@ -145,7 +145,8 @@ a_line_of_a_million_bytes_is_read_whole (void **state)
   assert_true (strlen (error->message) < 200);
 }
 
-/* Random bytes of the grammar's own letters must never crash, and never yield half an entry. */
+/* Random text from the letters of the grammar must never crash the parser or give an incomplete
+ * entry. */
 static void
 no_text_of_the_grammar_crashes (void **state)
 {

@@ -1,5 +1,5 @@
-/* Tables of measured seconds: text in and out, what a bad line says, and what a shape costs that
- * was not measured. */
+/* Tables of measured seconds: parsing and printing, errors of bad lines, and the price of a shape
+ * that was not measured. */
 #include "core/plan/cost_table.h"
 #include "tests/made/made.h"
 #include "tests/runner/runner.h"
@@ -15,7 +15,7 @@ parse (const char *text)
   return table;
 }
 
-/* One second for each element of the first dimension. */
+/* A formula: one second per element of the first dimension. */
 static double
 elements (const void *user, enum weft_op_kind kind, const struct weft_shape *shape, uint32_t ranks)
 {
@@ -137,7 +137,7 @@ a_file_that_is_not_there_is_named (void **state)
 
 /* ---------------------------------------------------------------------- lookup */
 
-/* 40 is nearer to 100 than to 10, by ratio; 30 is nearer to 10 than to 100. */
+/* By ratio, 40 is nearer to 100 than to 10, and 30 is nearer to 10. */
 static void
 a_shape_between_two_follows_the_nearer_one (void **state)
 {
@@ -163,7 +163,7 @@ an_op_or_a_type_that_was_not_measured_has_no_price (void **state)
   assert_true (weft_cost_table_seconds (table, WEFT_OP_ADD, &bf16, 1, elements, NULL) < 0);
 }
 
-/* 3 ranks are nearer to 4 than to 1, by ratio, and 16 to 4. */
+/* By ratio, 3 ranks and 16 ranks are nearer to 4 ranks than to 1. */
 static void
 the_nearest_number_of_ranks_speaks (void **state)
 {
@@ -176,7 +176,7 @@ the_nearest_number_of_ranks_speaks (void **state)
   assert_near (price (table, WEFT_OP_ADD, 20, 4), 14.0);
 }
 
-/* Rows of other numbers of ranks do not mix in, be their shape ever so near. */
+/* Rows with another number of ranks are ignored, even if their shape is nearer. */
 static void
 ranks_come_before_shape (void **state)
 {

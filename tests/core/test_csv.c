@@ -1,5 +1,5 @@
-/* Tables as comma-separated values: what RFC 4180 says reads as it says, the rest is refused with
- * its line. */
+/* Comma-separated values: text that conforms to RFC 4180 is parsed, other text is refused with its
+ * line. */
 #include "core/base/csv.h"
 #include "core/base/error.h"
 #include "tests/runner/runner.h"

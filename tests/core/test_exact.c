@@ -1,4 +1,4 @@
-/* Sums without an order, and the one order of the others. */
+/* Exact sums, which do not depend on the order, and the canonical tree of other sums. */
 #include "core/base/exact.h"
 #include "core/base/fold.h"
 #include "tests/runner/runner.h"
@@ -8,7 +8,7 @@
 #define N_TERM 3000
 #define N_TRIAL 20
 
-/* Magnitudes a sum may hold: products of two fp32, and fp32 itself. */
+/* A random term that an exact sum supports: an fp32 number, or a product of two. */
 static double
 random_term (GRand *rand, int low, int high)
 {
@@ -36,7 +36,7 @@ shuffle (GRand *rand, double *term)
   }
 }
 
-/* In calls of random length. */
+/* Adds n terms by calls of random length. */
 static void
 add_in_pieces (GRand *rand, int64_t *sum, const double *term, uint64_t n)
 {
@@ -72,7 +72,7 @@ every_order_of_the_same_terms_gives_the_same_words (void **state)
   g_rand_free (rand);
 }
 
-/* A sum of bits, each with its own count; the bit of 2^(i - NAIVE_LOW) is the i-th. */
+/* A reference sum: a count for every bit; count i is that of 2^(i - NAIVE_LOW). */
 #define NAIVE_LOW 400
 #define NAIVE_BITS 800
 
@@ -91,7 +91,7 @@ naive_add (int64_t *count, double term)
   }
 }
 
-/* To nearest, but that a tie goes up. */
+/* The sum as a double, rounded to nearest; a tie is rounded away from 0. */
 static double
 naive_value (int64_t *count)
 {
@@ -197,7 +197,7 @@ one_term_that_is_not_finite_is_never_lost (void **state)
 
 /* ------------------------------------------------------------------------- fold */
 
-/* The tree as text: leaves are numbers. */
+/* The canonical tree over n leaves from `first` on as text: "((0+1)+2)". The caller frees it. */
 static char *
 tree (uint32_t first, uint32_t n)
 {

@@ -1,12 +1,10 @@
-/* The numbers of weft explain are those of plan and report: rows add up to what these say. */
+/* The rows of weft explain must add up to the numbers of the plan and the report. */
 #include "core/report/explain.h"
 #include "exec_sim/exec_sim.h"
 #include "tests/made/random_job.h"
 #include "tests/runner/runner.h"
 #include <math.h>
 #include <string.h>
-/* CMocka wants those before itself. */
-
 static const char *const jobs[] = {
   "model=llama3-8b topology=dgx-h100 gpus=8 num_layers=4 use_distributed_optimizer=true",
   "model=llama3-8b topology=dgx-h100 gpus=16 num_layers=4 pipeline_model_parallel_size=2 "
@@ -66,7 +64,7 @@ row_of (const weft_explain *e, enum weft_explain_topic topic, const char *what)
   return NULL;
 }
 
-/* Of all rows that are no sums. */
+/* The sum over all rows of a section that are not sums themselves. */
 static double
 total (const weft_explain *e, enum weft_explain_topic topic)
 {
@@ -169,7 +167,7 @@ the_step_is_the_sum_of_its_parts (void **state)
   each_role_of_each_job (check_step);
 }
 
-/* Every tensor of the model is on some stage; a tied embedding on two. */
+/* Every tensor of the model is on one stage; a tied embedding is on two. */
 static void
 stages_hold_the_parameters_of_the_model (void **state)
 {

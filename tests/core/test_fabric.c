@@ -1,5 +1,5 @@
-/* Links and routes of every kind of cluster, and who is simulated: classes of ranks, and loads that
- * stay what they were when classes stand for many ranks. */
+/* Links and routes of every kind of cluster; folding: the classes of ranks that are simulated, and
+ * loads of links, which folding must not change. */
 #include "core/cluster/rails.h"
 #include "tests/made/made.h"
 #include "tests/runner/runner.h"
@@ -10,7 +10,8 @@ fabric_of (const struct weft_cluster *cluster)
   return weft_fabric_make (cluster);
 }
 
-/* A route is exactly these links: (kind, GPU it belongs to) pairs, ended by WEFT_N_LINK. */
+/* A link of an expected route: its kind, and a GPU that it belongs to. A list ends with
+ * WEFT_N_LINK. */
 struct hop {
   enum weft_rails_link kind;
   uint32_t gpu;
@@ -44,7 +45,8 @@ latency (const struct weft_fabric *f, uint32_t from, uint32_t to)
   return route.latency;
 }
 
-/* Two pods of two units of two nodes of four GPUs with two NICs; everything oversubscribed. */
+/* Two pods of two units of two nodes; nodes of four GPUs, two NICs and two PCIe switches. All
+ * levels are oversubscribed. */
 static struct weft_cluster
 deep_cluster (void)
 {
@@ -85,7 +87,7 @@ ids_count_the_links_of_each_kind (void **state)
   }
 }
 
-/* Every link of a kind serves the same number of GPUs, and none is forgotten. */
+/* All links of a kind serve the same number of GPUs, at least one. */
 static void
 owners_are_spread_evenly (void **state)
 {
@@ -105,7 +107,7 @@ owners_are_spread_evenly (void **state)
       assert_int_equal (served[link], c.n_gpus / (f.first[kind + 1] - f.first[kind]));
 }
 
-/* Node 5 is in unit 2, pod 1; GPU 23 is its last: second switch, second NIC. */
+/* GPU 23 is the last of node 5, which is in unit 2 of pod 1: it has the second switch and NIC. */
 static void
 a_gpu_belongs_to_its_switch_nic_leaf_and_pod (void **state)
 {
@@ -121,8 +123,8 @@ a_gpu_belongs_to_its_switch_nic_leaf_and_pod (void **state)
                     1);
 }
 
-/* A leaf has a port down for each of its 2 nodes and half as many up; a pod 4 nodes x 2 NICs, a
- * fourth. */
+/* A leaf has a port down to each of its 2 nodes, and half of their bandwidth up. A pod has 4 nodes
+ * x 2 NICs, and a fourth of their bandwidth up. */
 static void
 oversubscription_divides_the_ports_up (void **state)
 {
@@ -174,7 +176,8 @@ ranks_of_one_machine_share_its_memory (void **state)
                 { WEFT_LINK_PORT_DOWN, 7 });
 }
 
-/* GPU 1 of node 0 to GPU 0 of node 1: one unit, one rail (both on the first NIC), one leaf. */
+/* From GPU 1 of node 0 to GPU 0 of node 1: both are in one unit and on the first NIC (one rail), so
+ * the route crosses one leaf only. */
 static void
 one_rail_of_a_unit_stays_under_its_leaf (void **state)
 {
@@ -187,7 +190,7 @@ one_rail_of_a_unit_stays_under_its_leaf (void **state)
   assert_near (latency (&f, 1, 4), 5e-6);
 }
 
-/* The other rail hangs on another leaf: over the spine, though the unit is the same. */
+/* The other rail is connected to another leaf: the route crosses the spine, even within a unit. */
 static void
 another_rail_is_across_the_spine (void **state)
 {
@@ -293,7 +296,8 @@ fold (const struct weft_cluster *c, struct weft_mesh mesh)
   return weft_actors_new (&f, &mesh, TRUE);
 }
 
-/* The parts of a partition add up, a class is of one stage, and its first member stands for it. */
+/* Checks the classes of ranks: their sizes add up, all members of a class are in one stage, and the
+ * member with the lowest rank is the representative. */
 static void
 assert_partition (const weft_actors *a, struct weft_mesh mesh)
 {
@@ -334,8 +338,8 @@ a_symmetric_job_has_one_actor_a_stage (void **state)
   assert_int_equal (n_actors (&c, weft_mesh_make (1, 1, 4, 8)), 8);
 }
 
-/* Stages of 2 on nodes of 4: stage 0 is followed by a stage of its own node, stage 1 by one of
- * another. */
+/* Stages of 2 ranks on nodes of 4: stage 0 is followed by a stage on its own node, stage 1 by a
+ * stage on another node. */
 static void
 stages_that_share_a_node_still_fold (void **state)
 {
@@ -345,7 +349,8 @@ stages_that_share_a_node_still_fold (void **state)
   assert_int_equal (n_actors (&c, weft_mesh_make (1, 1, 2, 8)), 8);
 }
 
-/* Stages of 6 on nodes of 4 end inside a node: a plain ring, all ranks different. */
+/* Stages of 6 ranks on nodes of 4 end inside a node: collectives are plain rings, and no two ranks
+ * are alike. */
 static void
 a_stage_that_ends_inside_a_node_does_not_fold (void **state)
 {
@@ -355,9 +360,10 @@ a_stage_that_ends_inside_a_node_does_not_fold (void **state)
   assert_int_equal (n_actors (&c, weft_mesh_make (1, 1, 6, 2)), 12);
 }
 
-/* Units of 4 nodes of one GPU.  Wide leaves are invisible.  Over narrow ones a stage of a whole
- * unit still folds; a stage of one and a half knows who sends across: ranks 0, 1 leave unit 0 for
- * unit 1, ranks 2, 3 for unit 2, and 4, 5 leave unit 1; and the ring crosses at two places. */
+/* Units of 4 nodes of one GPU. Without oversubscription, leaves do not matter. With it, stages that
+ * fill a unit still fold, but stages of one and a half units do not: ranks 0 and 1 send from unit 0
+ * to unit 1, ranks 2 and 3 to unit 2, ranks 4 and 5 from unit 1; and the ring crosses units at two
+ * places. */
 static void
 a_narrow_leaf_partly_covered_breaks_the_symmetry (void **state)
 {
@@ -371,8 +377,8 @@ a_narrow_leaf_partly_covered_breaks_the_symmetry (void **state)
   assert_int_equal (n_actors (&c, weft_mesh_make (1, 1, 6, 2)), 12);
 }
 
-/* A ring has one latency, that of its longest hop, for all its members; a transfer has its own.  In
- * stages of three, rank 0 sends within unit 0 and rank 1 over the spine. */
+/* All members of a ring have the latency of its longest hop, but every transfer has its own
+ * latency. In stages of three ranks, rank 0 sends within unit 0, and rank 1 over the spine. */
 static void
 latency_breaks_the_symmetry_of_transfers_but_not_of_rings (void **state)
 {
@@ -403,7 +409,8 @@ unfolded_keeps_every_rank (void **state)
   }
 }
 
-/* The peers of an actor are those of the next and the previous stage; the ends have none. */
+/* The peers of an actor are the actors of the next and the previous stage; the first and the last
+ * stage lack one of them. */
 static void
 peers_are_the_neighbour_stages (void **state)
 {
@@ -418,7 +425,7 @@ peers_are_the_neighbour_stages (void **state)
   }
 }
 
-/* A tied embedding's groups: the ends only. */
+/* Only the first and the last stage are in a group that sums gradients of a tied embedding. */
 static void
 only_the_ends_are_in_embedding_groups (void **state)
 {
@@ -437,14 +444,15 @@ only_the_ends_are_in_embedding_groups (void **state)
 
 /* ------------------------------------------------------------------- loads */
 
-/* Some bytes for each stage and pattern, all different. */
+/* Bytes of each stage and pattern, all different. */
 static double
 bytes_of (uint32_t role, uint32_t pattern)
 {
   return 1 + 17 * role + 1.25 * pattern * pattern;
 }
 
-/* How full each link is, in seconds, when every actor sends its bytes along its paths. */
+/* Load of each link in seconds, if every actor sends its bytes along its paths. The caller frees
+ * it. */
 static double *
 fill_links (const weft_actors *a)
 {
@@ -466,7 +474,7 @@ by_value (const void *a, const void *b)
   return (x > y) - (x < y);
 }
 
-/* How full the links of one path are, sorted, each link once. */
+/* Sorted loads of the links of a path, each link once. */
 static GArray *
 fullness (const struct weft_path *path, const double *full)
 {
@@ -483,8 +491,8 @@ fullness (const struct weft_path *path, const double *full)
   return all;
 }
 
-/* Every flow of every rank crosses links with the same load as the flow of its class.  Folding may
- * merge two links of a route into one, with the same load. */
+/* Every flow of every rank must cross links with the same loads as the flow of its class. Folding
+ * may merge two links of a route into one link with the same load. */
 static void
 assert_same_loads (const struct weft_cluster *c, struct weft_mesh mesh)
 {

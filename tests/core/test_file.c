@@ -1,4 +1,5 @@
-/* Files as text: whole or refused, and nothing without end. */
+/* Reading files as text: whole files up to a limit; other files, folders and endless devices are
+ * refused. */
 #include "core/base/file.h"
 #include "core/base/error.h"
 #include "tests/runner/folder.h"
@@ -69,7 +70,7 @@ a_pipe_is_read_like_a_file (void **state)
   assert_string_equal (text, "two words");
 }
 
-/* Messages quote what was found, which may be a whole file. */
+/* Error messages quote the text that was found, which may be a whole file. */
 static void
 a_message_of_pages_is_cut_between_characters (void **state)
 {

@@ -1,13 +1,13 @@
-/* Several flat buffers, and buckets that are launched together.  The tables were worked out by hand
+/* Several flat buffers, and buckets that are launched together. The tables were computed by hand
  * from the rules of Megatron-Core (param_and_grad_buffer.py: _ParamAndGradBuffer,
- * partition_buckets), as layout.h states them. */
+ * partition_buckets), as stated in layout.h. */
 #include "core/program/layout.h"
 #include "tests/made/nano.h"
 #include "tests/made/own.h"
 #include "tests/runner/runner.h"
 
-/* A tied embedding, two layers of a matrix and a bias, a norm.  Matrices lie in a buffer of
- * theirs. */
+/* A tied embedding, two layers of a matrix and a bias, and a norm. The matrices of the layers are
+ * in a second buffer. */
 static const struct weft_layout_param model[] = {
   { 1000, TRUE, WEFT_NO_UNIT, 10, 0 },
   { 300, FALSE, 0, 10, 1 },
@@ -29,7 +29,7 @@ assert_buckets (const struct weft_layout *l, const struct weft_bucket *wanted, u
   }
 }
 
-/* `wanted`: buckets of each group, groups ended by a bar. */
+/* Groups the buckets for launch. `wanted`: the buckets of each group, followed by a bar. */
 static void
 assert_groups (struct weft_layout *l, enum weft_launch launch, const char *wanted)
 {
@@ -90,7 +90,7 @@ the_last_bucket_of_bytes_takes_all_other_buckets_along (void **state)
   weft_layout_release (&l);
 }
 
-/* Slices of two ranks: ends are multiples of 2 x row length. */
+/* Two ranks with slices: ends of buckets are multiples of 2 x row length. */
 static void
 the_buckets_of_a_unit_go_together_whatever_buffers_they_are_in (void **state)
 {
@@ -116,7 +116,7 @@ the_buckets_of_a_unit_go_together_whatever_buffers_they_are_in (void **state)
 
 #define TOGETHER "--disable-bucketing", "true"
 
-/* A tied embedding has a bucket of its own, and still goes with the rest. */
+/* A tied embedding has a bucket of its own, which is launched with the others. */
 static void
 disable_bucketing_launches_all_buckets_as_one (void **state)
 {
@@ -141,7 +141,8 @@ disable_bucketing_launches_all_buckets_as_one (void **state)
   assert_true (comes_after (p, last, named (p, WEFT_OP_REDUCE_SCATTER, "bucket", 0)));
 }
 
-/* Both begin and end together, and take as long as one collective of all their bytes. */
+/* Both collectives begin and end together, and take as long as one collective of all their
+ * bytes. */
 static void
 a_launch_takes_as_long_as_one_collective_of_all_its_bytes (void **state)
 {
@@ -172,7 +173,8 @@ a_launch_takes_as_long_as_one_collective_of_all_its_bytes (void **state)
   }
 }
 
-/* Sums at the owner end bucket by bucket: they are not launched together. */
+/* With fp32 accumulation, the owner sums every bucket by itself, so buckets are not launched
+ * together. */
 static void
 sums_at_the_owner_stay_by_themselves (void **state)
 {

@@ -1,5 +1,5 @@
-/* When a host issues the ops of its rank: closed forms of steps that are bound by launches, and
- * that launches never make a random job quicker. */
+/* Times at which a host issues the ops of its rank: closed forms of launch-bound steps, and random
+ * jobs, which launch times must not make faster. */
 #include "core/exec/exec.h"
 #include "core/report/report.h"
 #include "exec_sim/exec_sim.h"
@@ -12,7 +12,8 @@
 
 static const struct weft_exec_ops *const machines[] = { &weft_exec_sim, &weft_exec_clock };
 
-/* Software that has nothing but launches; `waits`: for the end of each step. */
+/* A job whose software stack has launch times and no other overheads. `waits`: whether the host
+ * waits for the end of each step. */
 static struct weft_job
 job_of (uint32_t gpus, int64_t waits)
 {
@@ -33,7 +34,7 @@ seconds_on (const struct weft_exec_ops *machine, const weft_plan *plan, gboolean
   return t->seconds;
 }
 
-/* On the simulator, which must agree with the clock. */
+/* Step seconds on the simulator, which must agree with the clock. */
 static double
 seconds_of (const weft_plan *plan, gboolean graph)
 {
@@ -43,7 +44,7 @@ seconds_of (const weft_plan *plan, gboolean graph)
   return seconds;
 }
 
-/* Kernels of so many microseconds, one after the other, as often as there are `steps`. */
+/* A plan that runs n kernels of the given microseconds one after the other, `steps` times. */
 static weft_plan *
 chain_plan (const struct weft_job *job, const uint32_t *microseconds, uint32_t n, uint32_t steps)
 {
@@ -103,7 +104,7 @@ a_graph_takes_the_launches_away (void **state)
   assert_near (chain (0, tiny, 10, 1, TRUE), 10 * US);
 }
 
-/* Of several steps in one program, the last takes as long as the step that is predicted. */
+/* In a program of several steps, the last step takes as long as the predicted step. */
 static void
 the_next_step_is_issued_while_this_one_runs (void **state)
 {
@@ -129,7 +130,7 @@ the_next_step_is_issued_while_this_one_runs (void **state)
   }
 }
 
-/* Two stages, of which the second computes twice what has come. */
+/* Two stages: the second receives twice, and runs two kernels after each receive. */
 static weft_plan *
 exchange_plan (const struct weft_job *job)
 {
@@ -151,7 +152,8 @@ exchange_plan (const struct weft_job *job)
   return plan;
 }
 
-/* The host of the second stage issues a kernel after the received data has arrived, not before. */
+/* With batch_p2p_sync, the host of the second stage issues a kernel only after the data have
+ * arrived. */
 static void
 batch_p2p_sync_shows_a_launch_after_each_exchange (void **state)
 {
@@ -175,7 +177,8 @@ batch_p2p_sync_shows_a_launch_after_each_exchange (void **state)
   assert_near (t->begin[1][1], t->end[1][0]);
 }
 
-/* Ten kernels, a number for the host or the norm, ten more. */
+/* Ten kernels; then an op that the host waits for (`reads`: a copy of a scalar, a timer or the
+ * clip of the norm); then ten more kernels. */
 static weft_plan *
 reading_plan (const struct weft_job *job, enum weft_op_kind reads)
 {
@@ -228,8 +231,9 @@ waits_for (const weft_host *host, uint32_t op, uint32_t awaited)
   return FALSE;
 }
 
-/* Rows that experts get are counted on the device: the first exchange of a layer's forward pass is
- * issued when the host has their counts, and such a step is no graph.  Padded shares need none. */
+/* The device counts the rows of experts. The host issues the first exchange of a layer's forward
+ * pass after it has read the counts, so the step cannot be one CUDA graph. With padding to the
+ * expert capacity, the host reads no counts. */
 static void
 counts_of_experts_stop_all_hosts (void **state)
 {
@@ -255,7 +259,7 @@ counts_of_experts_stop_all_hosts (void **state)
         copy = op;
       if (kind == weft_op_even (kind) || copy == WEFT_NO_OP)
         continue;
-      /* Kernels that come before the exchange do not wait for the host to have read. */
+      /* Kernels before the exchange do not wait until the host has read the counts. */
       assert_true (waits_for (host, op, copy) && !waits_for (host, op - 1, copy));
       copy = WEFT_NO_OP;
       layers++;
@@ -266,8 +270,8 @@ counts_of_experts_stop_all_hosts (void **state)
   }
 }
 
-/* The host that reads the norm runs ahead by the duration of the update minus its launches: the
- * launches of ten 1 us kernels are hidden behind one kernel of 100 us. */
+/* A host that reads the norm runs ahead of the device by the duration of the update minus its
+ * launches: a kernel of 100 us hides the launches of ten 1 us kernels of the next step. */
 static void
 a_host_that_waits_runs_ahead_of_what_comes_behind (void **state)
 {
@@ -316,7 +320,7 @@ draw (GRand *rand)
   }
 }
 
-/* Seconds of a plan on one machine, where launches cost so much. */
+/* The timeline of a plan on an executor, with `launch` seconds per launch. */
 static weft_timeline *
 priced (const struct weft_exec_ops *machine, weft_plan *plan, double launch, gboolean unfolded)
 {

@@ -1,5 +1,5 @@
-/* Memory of the host: copies to and from it, kernels that run there, what the proofs ask of both,
- * and how GPUs share the links and the memory of their node. */
+/* Host memory: copies to and from it, kernels on the host, the checks of both, and contention of
+ * GPUs for the links and the memory of their node. */
 #include "core/plan/check.h"
 #include "exec_cpu/exec_cpu.h"
 #include "tests/made/made.h"
@@ -22,7 +22,7 @@ add_buffer (weft_builder *b, enum weft_pool pool, uint64_t n, gboolean permanent
   return weft_build_buf (b, &row);
 }
 
-/* `first` is counted on the device's side. */
+/* Copies n elements; `first` is the first element in the device buffer. */
 static uint32_t
 add_copy (weft_builder *b, enum weft_op_kind kind, uint32_t from, uint32_t to, uint64_t n,
           uint64_t first)
@@ -51,8 +51,8 @@ add_zero (weft_builder *b, enum weft_lane lane, uint32_t buf, uint64_t n)
 
 /* --------------------------------------------------------------- real numbers */
 
-/* Elements from the middle of a device buffer are copied to the host and back to another place.
- * Zeros from the host fill the elements before them. Every element arrives where it should. */
+/* Copies elements from the middle of a device buffer to the host and back to another place, and
+ * zeros from the host to the elements before them. Checks every element. */
 static void
 elements_go_to_the_host_and_back (void **state)
 {
@@ -93,7 +93,8 @@ elements_go_to_the_host_and_back (void **state)
   }
 }
 
-/* Two of three host buffers are alive at one time: the third takes the place of the first. */
+/* At most two of three host buffers are live at once, so the third reuses the memory of the
+ * first. */
 static void
 host_memory_is_planned_like_that_of_the_device (void **state)
 {
@@ -128,7 +129,7 @@ each_side_of_the_host_link_is_reached_by_its_own_lanes (void **state)
     enum weft_op_kind kind;
     enum weft_lane lane;
     enum weft_pool first, second;
-    const char *wanted; /* NULL: all is well */
+    const char *wanted; /* part of the message; NULL: no error */
   } samples[] = {
     { WEFT_OP_TO_HOST, WEFT_LANE_D2H, WEFT_POOL_DEVICE, WEFT_POOL_HOST, NULL },
     { WEFT_OP_TO_HOST, WEFT_LANE_D2H, WEFT_POOL_SYMMETRIC, WEFT_POOL_HOST, NULL },
@@ -168,7 +169,7 @@ each_side_of_the_host_link_is_reached_by_its_own_lanes (void **state)
   }
 }
 
-/* A program with a copy each way and a kernel of the host between. */
+/* A program with a copy to the host, a kernel on the host and a copy back. */
 static weft_program *
 round_trip (gboolean with_deps)
 {
@@ -219,7 +220,7 @@ programs_with_host_memory_print_and_parse (void **state)
 
 /* -------------------------------------------------------------- simulated time */
 
-/* One op of each GPU; its seconds folded and not. */
+/* Seconds of a step in which every GPU runs one op; folded and unfolded runs must agree. */
 static double
 seconds_of (const struct weft_cluster *cluster, enum weft_op_kind kind, uint64_t bytes)
 {
@@ -255,7 +256,8 @@ copies_share_a_pcie_switch_and_the_memory_of_their_node (void **state)
   }
 }
 
-/* Adam of 28 bytes an element; four ranks of a node share its memory, those of another do not. */
+/* Adam moves 28 bytes per element. The four ranks of a node share its memory bandwidth, but not
+ * with the other node. */
 static void
 adam_of_the_host_shares_the_memory_of_its_node (void **state)
 {
@@ -269,7 +271,7 @@ adam_of_the_host_shares_the_memory_of_its_node (void **state)
   assert_near (seconds_of (&cluster, WEFT_OP_ADAM, 28 * MB), 28e6 / 10e9);
 }
 
-/* Adam and a copy meet in the memory: each gets half until the shorter is done. */
+/* Adam and a copy share the host memory bandwidth equally until the shorter one ends. */
 static void
 adam_and_copies_meet_in_host_memory (void **state)
 {

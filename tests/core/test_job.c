@@ -1,4 +1,4 @@
-/* Jobs: files and flags in, one struct out, and back to text; rules one by one. */
+/* Jobs: parsed from files and flags into one struct, and printed as text; the rules, one by one. */
 #include "core/base/error.h"
 #include "core/job/job.h"
 #include "tests/runner/runner.h"
@@ -11,7 +11,8 @@ static const char tiny[] =
     "[model]\nnum_layers = 6\nhidden_size = 64\nnum_attention_heads = 8\n"
     "vocab_size = 256\nseq_length = 128\n[cluster]\ntopology = cpu\ngpus = 4\n";
 
-/* A file of this text; the caller removes and frees it. */
+/* Writes a temporary file with this text. Returns its path; the caller removes the file and frees
+ * the path. */
 static char *
 write_job (const char *text)
 {
@@ -24,7 +25,7 @@ write_job (const char *text)
   return path;
 }
 
-/* Builds `text` plus flags, given as pairs "--num-layers", "8", ended by NULL. */
+/* Builds a job from `text` and `flags`: pairs "--num-layers", "8", ended by NULL. */
 static gboolean
 build (const char *text, const char *const *flags, struct weft_job *job, GError **error)
 {
@@ -364,7 +365,7 @@ print_and_build_again (const struct weft_job *job)
   assert_string_equal (text, second);
 }
 
-/* Flags that may stand together in any combination; each is given with probability 1/3. */
+/* Flags that can be combined freely, each with its values. A flag is given with probability 1/3. */
 static const char *const choices[][4] = {
   { "--topology", "dgx-h100", "gb200-nvl72", "cpu" },
   { "--gpus", "2", "4", "8" },
@@ -438,7 +439,7 @@ bundled_models_print_by_name (void **state)
   assert_true (n > 5);
 }
 
-/* The planner moves fields without marking them as given: the text must keep them. */
+/* The planner changes fields without marking them as given; the text must contain them. */
 static void
 a_planned_job_keeps_what_was_not_given (void **state)
 {

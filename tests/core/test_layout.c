@@ -1,5 +1,5 @@
-/* The flat gradient buffer: where parameters lie and where buckets end.  The tables were worked out
- * by hand from the rule of Megatron-Core (param_and_grad_buffer.py), as layout.h states it. */
+/* The flat gradient buffer: positions of parameters and ends of buckets. The tables were computed
+ * by hand from the rule of Megatron-Core (param_and_grad_buffer.py), as stated in layout.h. */
 #include "core/program/layout.h"
 #include "tests/runner/runner.h"
 
@@ -180,7 +180,7 @@ draw_make (struct draw *d, GRand *random)
   weft_layout_init (&d->layout, &d->rule, d->param, d->n);
 }
 
-/* Reverse order, no overlap, whole parameters inside their bucket, every element accounted for. */
+/* Parameters are in reverse order, do not overlap, and are whole inside their bucket. */
 static void
 assert_places (const struct draw *d)
 {
@@ -221,15 +221,16 @@ assert_tiles (const struct draw *d)
     assert_int_equal (length % d->rule.group, 0);
     assert_int_equal (length % 128, 0);
     assert_int_equal (length % (d->rule.high_busbw ? 65536 : 1), 0);
-    /* no more padding than the least length that all of these divide */
+    /* padding is less than the product of the two alignments */
     assert_true (length - bucket->unpadded <
                  (uint64_t) d->rule.group * (d->rule.high_busbw ? 65536 : 128));
   }
   assert_true (l->numel == end);
 }
 
-/* A bucket is closed by the parameter that reaches the threshold and by no other, save that a tied
- * parameter of a sharded buffer is alone; `first` and `last` are in the order of the buffer. */
+/* Only the parameter that reaches the threshold closes a bucket. Exception: in a sharded buffer, a
+ * tied parameter has a bucket of its own. `first` and `last`: parameters of bucket k, in the order
+ * of the buffer. */
 static void
 assert_threshold (const struct draw *d, uint32_t k, uint32_t first, uint32_t last)
 {
@@ -273,7 +274,7 @@ random_parameters_obey_every_rule (void **state)
 
 /* ------------------------------------------------------------------- units */
 
-/* By tensor: where it begins and in which bucket; by bucket: its end, before and after padding. */
+/* Per tensor: its begin and its bucket; per bucket: its end before and after padding. */
 struct units_wanted {
   uint64_t start[10], bucket[10];
   uint64_t unpadded[6], end[6];
@@ -301,10 +302,10 @@ assert_units (struct weft_layout_rule rule, const struct weft_layout_param *para
   weft_layout_release (&layout);
 }
 
-/* A tied embedding of 10 rows of 4; two layers of a norm, 6 rows of 4 and 4 rows of 6; a norm, 10
- * rows of 4 and a bias.  52 elements of a layer become 72 = 3 x 2 ranks x lcm(1, 4, 6); the norm
- * and the head 48 = 6 x 2 x 4, and are 44 when the bias comes: bucket_size 44 is reached, 45 is
- * not. */
+/* A tied embedding of 10 rows of 4; two layers of a norm, 6 rows of 4 and 4 rows of 6; then a norm,
+ * a head of 10 rows of 4, and a bias. The 52 elements of a layer are padded to 72 = 3 x 2 ranks x
+ * lcm(1, 4, 6). Norm and head are 44 elements, padded to 48 = 6 x 2 x 4, so that bucket_size 44
+ * closes their bucket before the bias, and 45 does not. */
 static void
 layers_are_units_and_bucket_size_cuts_the_rest (void **state)
 {
@@ -335,8 +336,8 @@ layers_are_units_and_bucket_size_cuts_the_rest (void **state)
   assert_units (rule, layers, G_N_ELEMENTS (layers), &wanted);
 }
 
-/* Nothing is split: no padding, and the tied embedding stays with what follows it.  Split, it is
- * alone, and 27 becomes 48 = 8 x 6. */
+/* Buckets that are not sharded have no padding, and the tied embedding shares a bucket with the
+ * next tensor. Sharded, it has a bucket of its own, and 27 elements are padded to 48 = 8 x 6. */
 static void
 buckets_of_whole_tensors_are_not_padded (void **state)
 {

@@ -1,5 +1,5 @@
-/* Offsets for every buffer: small arenas by hand, random lifetimes against a slow judge, and the
- * bytes of real jobs against the published formulas. */
+/* The memory plan: offsets in small arenas by hand, random lifetimes against a slow and simple
+ * check, and the bytes of real jobs against published formulas. */
 #include "core/plan/check.h"
 #include "core/passes/step.h"
 #include "tests/made/random_job.h"
@@ -70,7 +70,7 @@ top_of (const weft_program *p)
   return top;
 }
 
-/* Freezes and plans; what was planned is proved and is as large as its buffers say. */
+/* Freezes the program and plans its memory in `most` bytes. Checks the plan and the arena size. */
 static weft_program *
 plan_in (weft_builder *b, const double *seconds, uint64_t most, struct weft_memory *memory)
 {
@@ -110,7 +110,7 @@ a_buffer_takes_the_bytes_of_one_that_is_gone (void **state)
   assert_int_equal (memory.n_reuse_deps, 0);
 }
 
-/* Holes of 4, 2 and 3 units between buffers that stay. */
+/* Holes of 4, 2 and 3 units between buffers that remain live. */
 static void
 the_smallest_hole_that_fits_is_taken (void **state)
 {
@@ -203,7 +203,8 @@ permanent_buffers_share_with_nobody (void **state)
 
 /* ------------------------------------------------------------- between lanes */
 
-/* Computes the times of the launch group that `op` opens.  Returns whether it became later. */
+/* Computes the times of the launch group that begins with `op`. Returns whether they became
+ * later. */
 static gboolean
 place_group (const weft_program *p, uint32_t op, const double *seconds, double *begin, double *end)
 {
@@ -227,8 +228,8 @@ place_group (const weft_program *p, uint32_t op, const double *seconds, double *
   return later;
 }
 
-/* The role by itself: when each op begins; returns when the last ends.  Ops of a group begin
- * together, when all of them may, and end together. */
+/* Computes the begin of each op of a role without other roles. Returns the end of the last op. Ops
+ * of a launch group begin together, when all dependencies have ended, and end together. */
 static double
 schedule (const weft_program *p, const double *seconds, double *begin)
 {
@@ -248,7 +249,7 @@ schedule (const weft_program *p, const double *seconds, double *begin)
   return last;
 }
 
-/* x is copied out for five seconds while a kernel runs; then y is written. */
+/* buf[0] is copied to the host in five seconds while a kernel runs; then buf[1] is written. */
 static weft_program *
 copy_beside_kernel (double kernel_seconds, struct weft_memory *memory, uint32_t buf[2])
 {
@@ -297,9 +298,9 @@ lanes_do_not_share_where_one_would_wait (void **state)
   assert_float_equal (schedule (p, seconds, begin), 7.5, 0);
 }
 
-/* Each of N kernels takes one second and writes a buffer that is copied out in three seconds.  With
- * room for all buffers no kernel waits.  With less room, a kernel waits for the copy of the buffer
- * whose memory it reuses.  If even one buffer does not fit, none waits. */
+/* Each of N kernels takes one second and writes a buffer, which is copied to the host in three
+ * seconds. If all buffers fit, no kernel waits. If fewer fit, a kernel waits for the copy of the
+ * buffer whose memory it reuses. If not even one fits, the limit is ignored and no kernel waits. */
 static void
 what_does_not_fit_waits_for_transfers (void **state)
 {
@@ -325,7 +326,7 @@ what_does_not_fit_waits_for_transfers (void **state)
     assert_int_equal (memory.live[WEFT_POOL_DEVICE], UNIT);
     free = room ? free : memory.planned[WEFT_POOL_DEVICE];
     assert_int_equal (memory.n_wait > 0, room > 0 && room * UNIT < free);
-    for (uint32_t i = 0; i < memory.n_wait; i++) /* kernels, each for another's copy */
+    for (uint32_t i = 0; i < memory.n_wait; i++) /* kernels wait for copies of earlier buffers */
       assert_true (memory.wait[i].op % 2 == 0 && memory.wait[i].on % 2 == 1 &&
                    memory.wait[i].on < memory.wait[i].op);
     if (room == 1)
@@ -357,8 +358,8 @@ members_of_one_group_never_share (void **state)
   }
 }
 
-/* The receive makes the whole exchange wait for the long kernel: the sent buffer becomes free after
- * that, later than after a send alone. */
+/* Because of the receive, the whole exchange waits for the long kernel. The sent buffer is free
+ * only after the exchange, later than after a send alone. */
 static void
 a_group_is_as_late_as_its_last_member (void **state)
 {
@@ -385,8 +386,8 @@ a_group_is_as_late_as_its_last_member (void **state)
 
 /* -------------------------------------------------------------------- random */
 
-/* Buffers of random size, each written and then read a few times, on `n_lane` lanes, by ops of
- * random length.  About `alive` of them live at once. */
+/* A program with buffers of random size. Each is written and then read a few times, on `n_lane`
+ * lanes, by ops of random length. About `alive` buffers are live at once. */
 static weft_builder *
 random_program (GRand *rand, uint32_t n_lane, uint32_t alive, double *seconds)
 {
@@ -410,7 +411,7 @@ random_program (GRand *rand, uint32_t n_lane, uint32_t alive, double *seconds)
   return b;
 }
 
-/* Sums what lives at every op, one by one. */
+/* Recomputes the peak: sums the bytes of all live buffers at every op. */
 static void
 assert_peak (const weft_program *p, const struct weft_memory *memory)
 {
@@ -479,7 +480,7 @@ random_lifetimes_leave_few_gaps (void **state)
   assert_true (sum / 100 < 1.25);
 }
 
-/* Without the dependencies that the plan added, every op begins at the same time. */
+/* Checks that the dependencies that the memory plan added delay no op. Returns their number. */
 static uint32_t
 assert_no_delay (const weft_program *bare, const weft_program *planned, const double *seconds)
 {
@@ -517,7 +518,8 @@ sharing_between_lanes_delays_no_op (void **state)
   assert_true (edges > 100);
 }
 
-/* The same on steps with pipelines, gradient buckets and token copies, each role by itself. */
+/* No op is delayed in real steps with pipelines, gradient buckets and token copies either; each
+ * role is scheduled without the others. */
 static void
 sharing_in_real_steps_delays_no_op (void **state)
 {
@@ -543,7 +545,8 @@ sharing_in_real_steps_delays_no_op (void **state)
 
 /* -------------------------------------------------------------- model states */
 
-/* Elements of all tensors of a role, and of its flat buffer, which has gaps between them. */
+/* Number of elements of all tensors of a role (n_trained), and of its flat buffer, which may have
+ * gaps between tensors (n_flat). */
 static uint64_t
 n_trained (const weft_program *p)
 {
@@ -567,8 +570,8 @@ state_bytes (const struct weft_memory *m)
   return kind[WEFT_BUF_WEIGHTS] + kind[WEFT_BUF_GRADIENTS] + kind[WEFT_BUF_OPTIMIZER];
 }
 
-/* Bytes of one parameter: `all` on every rank, `split` over the replicas of the distributed
- * optimizer. */
+/* Bytes per parameter: `all` on every rank; `split` are distributed over the replicas by the
+ * distributed optimizer. */
 static const struct states {
   const char *words;
   uint32_t all, split;
@@ -603,8 +606,8 @@ replicas_hold_18_20_or_16_bytes_of_each_parameter (void **state)
   }
 }
 
-/* Tensors begin at multiples of 64 elements, buckets end at multiples of lcm (128, replicas) or of
- * lcm (128, replicas, 65536): gaps are shorter than that. */
+/* Tensors begin at multiples of 64 elements. Buckets end at multiples of lcm (128, replicas) or, if
+ * `wide`, of lcm (128, replicas, 65536). Gaps are shorter than these alignments. */
 static void
 assert_gaps (const weft_program *p, uint32_t replicas, gboolean wide)
 {
@@ -639,7 +642,7 @@ the_distributed_optimizer_splits_all_but_weights_and_gradients (void **state)
     for (uint32_t role = 0; role < all->n_roles; role++) {
       const weft_program *p = all->role[role];
       uint64_t replicas = all->mesh.dp, padding = n_flat (p) - n_trained (p);
-      uint64_t share = s->all * replicas + s->split; /* of one parameter, times the replicas */
+      uint64_t share = s->all * replicas + s->split; /* bytes per parameter on all replicas */
       assert_gaps (p, replicas, wide);
       assert_int_equal (replicas * state_bytes (&all->memory[role]) - share * padding,
                         share * n_trained (p));
@@ -649,7 +652,7 @@ the_distributed_optimizer_splits_all_but_weights_and_gradients (void **state)
 
 /* --------------------------------------------------------------- activations */
 
-/* Bytes that the forward pass of one layer and microbatch leaves for later ops of its own. */
+/* Bytes of activations that the forward pass of a layer and microbatch saves for its later ops. */
 static uint64_t
 saved_bytes (const weft_program *p, uint32_t layer, uint32_t micro)
 {
@@ -672,7 +675,7 @@ saved_bytes (const weft_program *p, uint32_t layer, uint32_t micro)
   return bytes;
 }
 
-/* Hidden 64 = 8 heads of 8; `groups` of keys and values; MLP of 192, so f/h = 3; s = 32, b = 3. */
+/* Hidden size 64 = 8 heads of 8; MLP width 192, so f/h = 3; s = 32, b = 3. */
 #define LAYER_WORDS                                                                                \
   "num_layers=8 hidden_size=64 num_attention_heads=8 ffn_hidden_size=192 vocab_size=100 "          \
   "seq_length=32 micro_batch_size=3 topology=dgx-h100 gpus=2 "
@@ -680,10 +683,10 @@ saved_bytes (const weft_program *p, uint32_t layer, uint32_t micro)
 #define LSE (4 * 8 * 32 * 3)
 
 /* Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", arXiv
- * 2205.05198, section 4, without dropout and with flash attention, whose log-sum-exp takes 4 a s b:
- * inputs of the two norms 4 X, of qkv 2 X, queries 2 X, keys and values 4 X k/a, input of proj 2 X,
- * of fc1 2 X, of the activation 2 X f/h for each projection up, of fc2 2 X f/h.  Times two in fp32,
- * but for the log-sum-exp. */
+ * 2205.05198, section 4, without dropout and with flash attention, whose log-sum-exp takes 4 a s b.
+ * Bytes: inputs of the two norms 4 X, input of qkv 2 X, queries 2 X, keys and values 4 X k/a, input
+ * of proj 2 X, input of fc1 2 X, input of the activation 2 X f/h per up projection, input of fc2
+ * 2 X f/h (k: key-value heads).  In fp32 all but the log-sum-exp double. */
 static const struct activations {
   const char *words;
   uint64_t bytes;
@@ -695,7 +698,7 @@ static const struct activations {
   { "num_query_groups=2 activation=swiglu precision=bf16", (12 + 1 + 6 * 3) * X + LSE },
   { "num_query_groups=8 activation=swiglu precision=bf16", (12 + 4 + 6 * 3) * X + LSE },
   { "num_query_groups=2 activation=swiglu precision=fp32", 2 * (12 + 1 + 6 * 3) * X + LSE },
-  /* Norms of heads keep what they read: queries and keys, 2 X (1 + k/a). */
+  /* Norms of heads keep their inputs: queries and keys, 2 X (1 + k/a). */
   { "num_query_groups=2 activation=swiglu precision=bf16 qk_layernorm=true",
     (12 + 1 + 6 * 3) * X + 5 * X / 2 + LSE },
 };
@@ -713,7 +716,8 @@ a_layer_keeps_what_the_formula_says (void **state)
   }
 }
 
-/* One block of N layers keeps its input, 2 X; the method block leaves the others whole. */
+/* Recompute keeps only the input of a block of N layers, 2 X. With the method "block", the layers
+ * after the first N are not recomputed. */
 static void
 full_recompute_keeps_the_input_of_a_block (void **state)
 {
@@ -739,7 +743,7 @@ full_recompute_keeps_the_input_of_a_block (void **state)
   }
 }
 
-/* Most microbatches at once between the forward and the backward of a stage's first layer. */
+/* The largest number of microbatches for which a layer of the stage waits for its backward. */
 static uint32_t
 in_flight (const weft_program *p, uint32_t n_micro)
 {

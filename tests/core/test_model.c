@@ -1,19 +1,19 @@
-/* Model shapes: published counts, every spelling of config.json, every way it can be wrong. */
+/* Model shapes: published parameter counts, every spelling of config.json, and its errors. */
 #include "core/base/error.h"
 #include "core/job/model.h"
 #include "tests/runner/runner.h"
 #include <math.h>
 #include <string.h>
 
-/* What the authors publish.  Exact counts are those of the weight files (their tensors' shapes); of
- * those with `close` the paper or card has a rounded figure, and the test after the next holds the
- * count of the architecture.  Counts by role differ: who leaves the embedding out of what a token
- * uses has OUTSIDE. */
+/* Parameter counts that the authors publish. Exact counts are those of the tensors in the weight
+ * files. With `close`, the paper or model card has a rounded figure, and another test below checks
+ * the exact count of the architecture. OUTSIDE: the published active parameters exclude the
+ * embedding. */
 enum counted { ALL, OUTSIDE };
 static const struct {
   const char *name;
   double parameters, close; /* relative */
-  double active;            /* as published, 0 for all */
+  double active;            /* published active parameters; 0: all parameters */
   double active_close;
   enum counted embedding;
 } published[] = {
@@ -37,7 +37,7 @@ static const struct {
   { "qwen2.5-0.5b", 494032768, 0, 0, 0, ALL },
   { "qwen2.5-1.5b", 1543714304, 0, 0, 0, ALL },
   { "qwen2.5-7b", 7615616512, 0, 0, 0, ALL },
-  { "qwen3-0.6b", 751632384 - 151936 * 1024, 0, 0, 0, ALL }, /* file: the tied head once more */
+  { "qwen3-0.6b", 751632384 - 151936 * 1024, 0, 0, 0, ALL }, /* the file has the tied head too */
   { "qwen3-1.7b", 2031739904 - 151936 * 2048, 0, 0, 0, ALL },
   { "qwen3-4b", 4022468096, 0, 0, 0, ALL },
   { "qwen3-8b", 8190735360, 0, 0, 0, ALL },
@@ -53,7 +53,7 @@ static const struct {
   { "kimi-k2", 1.04e12, 0.015, 32.6e9, 0.01, ALL },        /* arXiv:2507.20534 table 2 */
   { "gpt-oss-20b", 20.91e9, 5e-4, 3.61e9, 1e-3, OUTSIDE }, /* arXiv:2508.10925 table 1 */
   { "gpt-oss-120b", 116.83e9, 5e-4, 5.13e9, 1e-3, OUTSIDE },
-  { "grok-1-314b", 314e9, 0.006, 0.25 * 314e9, 0.07, ALL }, /* "314B, 25 % active": layers alone
+  { "grok-1-314b", 314e9, 0.006, 0.25 * 314e9, 0.07, ALL }, /* "314B, 25 % active"; the layers
                                                                are 314.9e9, two experts 26 % */
   { "gemma2-9b", 9241705984, 0, 0, 0, ALL },
   { "gemma3-1b", 999885952, 0, 0, 0, ALL },
@@ -108,8 +108,9 @@ parameter_counts_are_the_published_ones (void **state)
   }
 }
 
-/* Where the published figure is rounded: the sum over the tensors of the architecture, by hand.
- * E experts of width f, A weights and vectors of attention, V x h twice (grok: once, tied). */
+/* For models with a rounded published figure: the sum over the tensors of the architecture,
+ * computed by hand. E experts of width f, A weights and vectors of attention, V x h twice (grok:
+ * tied, so once). */
 static void
 counts_that_are_published_rounded_are_those_of_the_architecture (void **state)
 {
@@ -144,9 +145,9 @@ counts_that_are_published_rounded_are_those_of_the_architecture (void **state)
   assert_int_equal (exact[3].all, 64 * (grok + 8ull * 3 * 6144 * 32768) + 131072 * 6144 + 6144);
 }
 
-/* The downloads of Llama 4 hold a vision tower too: patches of 14 x 14 x 3, 34 layers of 1408 with
- * an MLP of 5632, two linears up to 4096, one to 5120.  With it both sums are those of the
- * files. */
+/* The weight files of Llama 4 also contain a vision tower: patches of 14 x 14 x 3, 34 layers of
+ * width 1408 with an MLP of 5632, two linear layers to 4096 and one to 5120. With it, both counts
+ * are those of the files. */
 static void
 a_vision_tower_closes_the_published_size_of_llama_4 (void **state)
 {
@@ -160,7 +161,8 @@ a_vision_tower_closes_the_published_size_of_llama_4 (void **state)
   assert_int_equal (weft_model_parameters (&scout) + tower, 108641793536);
 }
 
-/* Every bundled model file has a row in the table above, and sets only keys that are read. */
+/* Every bundled model file except the nano models has a row in the table above. All files contain
+ * known keys only. */
 static void
 every_bundled_model_loads_clean_with_a_source (void **state)
 {
@@ -255,7 +257,7 @@ families_mean_what_their_files_do_not_say (void **state)
   assert_int_equal (deepseek.moe_router_score_function, WEFT_SCORE_SIGMOID);
 }
 
-/* What makes each of the later decoders another architecture than llama. */
+/* The features by which later decoders differ from the llama architecture. */
 static void
 decoders_have_the_traits_of_their_families (void **state)
 {
@@ -291,7 +293,7 @@ decoders_have_the_traits_of_their_families (void **state)
     assert_true (weft_model_layer_has_rope (&smol, layer) == (layer % 4 != 3));
 }
 
-/* How each family chooses experts: Megatron's flags for what the modelling files do. */
+/* Routers of MoE families: Megatron's flags that correspond to their modelling files. */
 static void
 routers_are_those_of_their_families (void **state)
 {
@@ -328,8 +330,8 @@ routers_are_those_of_their_families (void **state)
   }
 }
 
-/* gpt-oss: every second layer sees all; Llama 4: every fourth does, and knows no positions; experts
- * of Maverick in every second layer, from the second on. */
+/* gpt-oss: every second layer has full attention. Llama 4: every fourth layer has full attention
+ * without positions; Maverick has experts in every second layer, from the second on. */
 static void
 layers_differ_as_their_files_say (void **state)
 {
@@ -359,7 +361,7 @@ layers_differ_as_their_files_say (void **state)
   "\"hidden_size\":96,"                                                                            \
   "\"intermediate_size\":256,\"num_hidden_layers\":4,\"num_attention_heads\":12" more "}"
 
-/* Both models are equal in every field. */
+/* Asserts that both models are equal in every field. */
 static void
 assert_same_model (union weft_model a, union weft_model b)
 {
@@ -387,7 +389,8 @@ old_new_and_megatron_spellings_give_the_same_model (void **state)
                   "\"num_query_groups\":12,\"rotary_base\":5e5}"));
 }
 
-/* transformers 5 writes the sum of both parts under the name Megatron gives to one of them. */
+/* transformers 5 writes the sum of both parts of a head under the name qk_head_dim, which in
+ * Megatron is only the part without positions. */
 static void
 both_meanings_of_qk_head_dim_give_the_same_model (void **state)
 {
@@ -446,8 +449,8 @@ a_window_counts_only_where_it_is_asked_for (void **state)
 #undef QWEN
 }
 
-/* Where whole layers are every n-th, they are a pattern; any other mixture is reported, and counts
- * as if no layer had a window. */
+/* If every n-th layer has full attention, layer_types is read as a pattern. Any other mixture is
+ * reported, and the model is counted as if no layer had a window. */
 static void
 types_of_layers_make_a_pattern_or_are_reported (void **state)
 {
@@ -501,7 +504,8 @@ stretched_positions_are_read_in_old_and_new_spelling (void **state)
   assert_int_equal (load ("llama3.1-405b").rotary_scaling, WEFT_ROTARY_LLAMA3);
 }
 
-/* A plan needs no rotary frequencies, so the file loads; the field marks it for training. */
+/* A file with an unknown rule of rotary frequencies loads, because a plan does not need them. A
+ * field marks the model, so that training can refuse it. */
 static void
 a_rule_that_is_not_known_loads_and_is_marked (void **state)
 {
@@ -667,7 +671,7 @@ bombs_and_raw_bytes_are_refused_not_parsed (void **state)
   refused ("\"\\", 2, "wanted a closing quote");
 }
 
-/* Every prefix of a file, and the file with each byte replaced, ends in a model or in an error. */
+/* Every prefix of a file, and the file with any byte replaced, gives a model or an error. */
 static void
 damaged_files_never_crash (void **state)
 {
@@ -739,9 +743,10 @@ experts_begin_after_the_dense_layers_and_come_every_nth (void **state)
   assert_true (weft_model_layer_is_moe (&model, 61) == weft_model_layer_is_moe (&model, 60));
 }
 
-/* DeepSeek states 671 billion for the main model; the tensors of its download, with the prediction
- * layer, take 688,574,839,360 bytes: FP8 matrices, bf16 tables (twice), routers, joint projection
- * and norms, and one fp32 scale per block of 128 x 128.  The layer's own count closes that sum. */
+/* DeepSeek states 671 billion parameters for the main model. The tensors of its weight files, with
+ * the prediction layer, take 688,574,839,360 bytes: fp8 matrices; bf16 embedding and head (twice),
+ * routers, joint projection and norms; one fp32 scale per block of 128 x 128. Main model and
+ * prediction layer together must give these bytes. */
 static void
 the_prediction_layer_closes_the_published_size_of_deepseek_v3 (void **state)
 {
@@ -760,7 +765,8 @@ flops_follow_both_published_conventions (void **state)
 {
   union weft_model model = load ("gpt3-175b");
   double b = 1, s = 2048, L = 96, h = 12288, V = 50257;
-  /* arXiv:2104.04473 equation 3 without recomputation: all of attention, 72 instead of 96. */
+  /* arXiv:2104.04473 equation 3 without recomputation: 72 instead of 96; attention is not
+   * causal. */
   double paper = 72 * b * s * L * h * h * (1 + s / (6 * h) + V / (12 * L * h));
 
   (void) state;
@@ -783,11 +789,11 @@ a_window_and_latent_widths_change_only_attention_flops (void **state)
   model.sliding_window = 4096; /* 4096 - 4096^2 / 16384 = 3072 keys on average, not 4096 */
   assert_true (fabs ((weft_model_flops_per_token (&model, TRUE) - n) / (full - n) - 0.75) < 1e-12);
   n = 6.0 * weft_model_matmul_parameters (&latent);
-  double wanted = 3.0 * 62 * 128 * (192 + 128) * 163840; /* 61 layers and one that predicts */
+  double wanted = 3.0 * 62 * 128 * (192 + 128) * 163840; /* 61 layers and one prediction layer */
   assert_true (fabs ((weft_model_flops_per_token (&latent, TRUE) - n) / wanted - 1) < 1e-9);
 }
 
-/* DeepSeek-V3 with one prediction layer, weight by weight: 6 FLOPs for each. */
+/* DeepSeek-V3 with one prediction layer: 6 FLOPs per weight and token. */
 static void
 products_of_a_prediction_layer_are_counted (void **state)
 {
@@ -807,7 +813,8 @@ products_of_a_prediction_layer_are_counted (void **state)
   assert_true (weft_model_parameters (&model) == weft_model_parameters (&without));
 }
 
-/* gpt-oss-20b at 4096 tokens: 12 layers meet 128 - 2 keys a query, 12 half of 4096. */
+/* gpt-oss-20b with 4096 tokens: on average, 12 layers have 128 - 2 keys per query, and 12 layers
+ * half of 4096. */
 static void
 windows_count_in_their_own_layers (void **state)
 {
@@ -826,7 +833,7 @@ windows_count_in_their_own_layers (void **state)
   assert_true (fabs (keys - 36 * chunked - 12 * 10000) < 1e-2);
 }
 
-/* Experts weigh in by those a token visits: Mixtral 8x7B by hand. */
+/* FLOPs count only the experts that a token is routed to: Mixtral 8x7B by hand. */
 static void
 flops_count_the_experts_a_token_visits (void **state)
 {

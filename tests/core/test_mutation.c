@@ -1,10 +1,10 @@
-/* Damage to good plans.  Every single dependency is removed in turn, and other rows that the proofs
- * of check.h stand on are bent: what a second, slow and simple judge finds wrong, they must refuse,
- * and what it finds harmless they must let pass.
+/* Damaged plans. Each dependency is removed in turn, and other rows that the checks of check.h read
+ * are changed. A second, slow and simple checker, the judge, decides whether the damage is
+ * harmless; the checks must agree with the judge.
  *
- * The judge knows two facts of program.h: lanes run in op order, and an op waits for its
- * dependencies.  From them it computes which ops have ended when an op starts, and compares that
- * with what pairs of uses ask for: all O(n^2) of them, one by one. */
+ * The judge uses two rules of program.h: lanes run in op order, and an op waits for its
+ * dependencies. From these, it computes which ops have ended when an op starts, and compares them
+ * with the order that pairs of uses require: all O(n^2) pairs, one by one. */
 #include "core/plan/check.h"
 #include "tests/made/mutant.h"
 #include "tests/made/random_job.h"
@@ -65,7 +65,7 @@ without_op (const weft_program *p, uint32_t gone)
 
 /* ---------------------------------------------------------------- the judge */
 
-/* A set of ops for every op. */
+/* A relation between ops: for every op, a set of ops as a row of bits. */
 struct relation {
   uint32_t n, words;
   uint64_t *bits;
@@ -96,7 +96,7 @@ put (struct relation *r, uint32_t op, uint32_t other)
   row_of (r, op)[other / 64] |= (uint64_t) 1 << other % 64;
 }
 
-/* All members of the group that `op` is in: [*first, *last) on its lane. */
+/* The launch group of `op`: positions [*first, *last) on its lane. */
 static void
 group_of (const weft_program *p, uint32_t op, uint32_t *first, uint32_t *last)
 {
@@ -110,7 +110,7 @@ group_of (const weft_program *p, uint32_t op, uint32_t *first, uint32_t *last)
     ++*last;
 }
 
-/* `op` starts when all of the group that `dep` is in has ended. */
+/* Notes that `op` starts after the whole launch group of `dep` has ended. */
 static void
 after (struct relation *known, const weft_program *p, uint32_t op, uint32_t dep)
 {
@@ -123,7 +123,8 @@ after (struct relation *known, const weft_program *p, uint32_t op, uint32_t dep)
     put (known, op, p->lane_ops[p->op[dep].lane][i]);
 }
 
-/* What must have ended when `op` starts: what its group waits for, and its lane before that. */
+/* Notes what must have ended when `op` starts: the dependencies of its group, and earlier ops of
+ * its lane. */
 static void
 learn (struct relation *known, const weft_program *p, uint32_t op)
 {
@@ -155,14 +156,14 @@ find_known (const weft_program *p)
   return known;
 }
 
-/* One use of a buffer: bytes of its owner. */
+/* One use of a buffer: bytes [from, to) of its owner. */
 struct access {
   uint32_t op;
   uint64_t from, to;
   gboolean write;
 };
 
-/* The uses of every owner, an array each. */
+/* An array of accesses for every buffer; those of views are in the array of their owner. */
 static GPtrArray *
 list_accesses (const weft_program *p)
 {
@@ -183,7 +184,8 @@ list_accesses (const weft_program *p)
   return all;
 }
 
-/* Of two uses of the same bytes, one of which writes, the lower op must come first. */
+/* If two uses have common bytes and at least one writes, the op with the lower number must end
+ * first. */
 static void
 ask_for_uses (struct relation *asked, GArray *uses)
 {
@@ -205,7 +207,8 @@ share_address (const weft_program *p, uint32_t a, uint32_t b)
          x->offset < y->offset + y->bytes && y->offset < x->offset + x->bytes;
 }
 
-/* All uses of one buffer must come before all uses of the other; FALSE if both live at once. */
+/* Two buffers share an address: all uses of `old` must end before any use of `new`. FALSE: both are
+ * live at once. */
 static gboolean
 ask_for_address (struct relation *asked, const weft_program *p, GPtrArray *all, uint32_t old,
                  uint32_t new)
@@ -213,7 +216,7 @@ ask_for_address (struct relation *asked, const weft_program *p, GPtrArray *all, 
   GArray *before = all->pdata[old], *then = all->pdata[new];
 
   if (p->buf[new].last < p->buf[old].first)
-    return TRUE; /* asked for the other way round */
+    return TRUE; /* handled by the call with exchanged buffers */
   for (guint i = 0; i < before->len; i++)
     for (guint j = 0; j < then->len; j++)
       put (asked, g_array_index (then, struct access, j).op,
@@ -221,7 +224,8 @@ ask_for_address (struct relation *asked, const weft_program *p, GPtrArray *all, 
   return p->buf[old].last < p->buf[new].first;
 }
 
-/* Sets bit a of row b where op a must have ended when op b starts; FALSE when no order helps. */
+/* Sets bit a of row b if op a must have ended when op b starts. FALSE: no order makes the program
+ * correct. */
 static gboolean
 find_asked (const weft_program *p, struct relation *asked)
 {
@@ -238,8 +242,8 @@ find_asked (const weft_program *p, struct relation *asked)
   return possible;
 }
 
-/* Bytes of a buffer that is not permanent are written before they are read; these programs have no
- * views of such. */
+/* Whether every buffer that is not permanent is written before it is read. These programs have no
+ * views of such buffers. */
 static gboolean
 reads_what_was_written (const weft_program *p)
 {
@@ -321,7 +325,7 @@ for_all (void **state, void (*visit) (const weft_plan *plan, uint32_t role, void
       visit (plan[i], role, user);
 }
 
-/* The message says which op is meant by number and, with its label, by name. */
+/* Asserts that the message contains the number and the label of `op`. */
 static void
 assert_names (const char *message, const weft_program *p, uint32_t op)
 {
@@ -333,8 +337,8 @@ assert_names (const char *message, const weft_program *p, uint32_t op)
 
 /* -------------------------------------------------------------------- edges */
 
-/* Dependencies that no pair of uses asks for.  They say how a framework launches work, and change
- * when things happen, not what is computed. */
+/* Dependencies that no pair of uses requires. They model how a framework launches work, and change
+ * only times, not results. */
 static const struct launch {
   enum weft_lane then, first;
   gboolean sync; /* only with batch_p2p_sync */
@@ -425,7 +429,7 @@ struct tally {
   uint32_t caught, harmless;
 };
 
-/* The checks and the judge agree on a damaged program; TRUE when both refuse it. */
+/* Fails unless the checks and the judge agree on a damaged program. TRUE: both refuse it. */
 static gboolean
 agree (const weft_program *q, struct tally *n, GError **error)
 {
@@ -454,7 +458,7 @@ drop_each_write (const weft_plan *plan, uint32_t role, void *user)
   }
 }
 
-/* Harmless writes: of gradients that are not accumulated later, and of permanent buffers. */
+/* Dropping a write is harmless for permanent buffers and for buffers that are not read later. */
 static void
 a_write_that_is_dropped_leaves_its_reader_without (void **state)
 {
@@ -494,7 +498,7 @@ two_live_buffers_on_one_address_are_refused (void **state)
   assert_true (n.caught > 200);
 }
 
-/* Moves each view to the start of its owner (where bucket 0 lies), and by one element. */
+/* Moves each view to the start of its owner (bucket 0), or by one element towards it. */
 static void
 shift_each_view (const weft_plan *plan, uint32_t role, void *user)
 {
@@ -526,7 +530,7 @@ a_view_that_is_shifted_into_a_bucket_under_way_races (void **state)
 
 /* -------------------------------------------------------------------- roles */
 
-/* Checks a plan with one role replaced. */
+/* Checks all roles of a plan, one of them replaced by `instead`. */
 static gboolean
 roles_proved (const weft_plan *plan, weft_program *instead, GError **error)
 {

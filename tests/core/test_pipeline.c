@@ -1,6 +1,6 @@
-/* Pipeline schedules: their rows, their exact times, what a damaged grid is told, and the pictures.
- * Rows and bubbles are those of GPipe (Huang et al. 2019), 1F1B and its interleaved form (Narayanan
- * et al. 2021) and ZB-H1 (Qi et al. 2023). */
+/* Pipeline schedules: their rows, their exact times, errors of damaged grids, and pictures. Rows
+ * and bubbles are those of GPipe (Huang et al. 2019), 1F1B and its interleaved form (Narayanan et
+ * al. 2021) and ZB-H1 (Qi et al. 2023). */
 #include "core/base/error.h"
 #include "core/schedule/order.h"
 #include "tests/runner/runner.h"
@@ -29,14 +29,14 @@ grid_of (enum weft_schedule schedule, uint32_t n_ranks, uint32_t n_micro)
   return grid;
 }
 
-/* Times of a forward, and of a backward whose halves take equally long. */
+/* Cell times of a forward, and of a backward with two equal halves. */
 static struct weft_cell_times
 times (double forward, double backward)
 {
   return (struct weft_cell_times){ forward, backward / 2, backward / 2 };
 }
 
-/* A grid from its text, right or wrong; rank by line, cells after blanks. */
+/* Parses a grid, valid or not: one line per rank, cells separated by blanks. */
 static weft_grid *
 grid_read (const char *text, uint32_t n_chunks, uint32_t n_micro)
 {
@@ -160,7 +160,7 @@ start_free (const weft_grid *grid, double **start)
   g_free (start);
 }
 
-/* By hand: F0 F1 B0 B1 over F0 B0 F1 B1, a forward of 1 and a backward of 2. */
+/* By hand: rank 0 runs F0 F1 B0 B1, rank 1 F0 B0 F1 B1; a forward takes 1, a backward 2. */
 static void
 a_cell_starts_as_soon_as_what_it_needs_has_ended (void **state)
 {
@@ -175,7 +175,7 @@ a_cell_starts_as_soon_as_what_it_needs_has_ended (void **state)
   start_free (grid, start);
 }
 
-/* The time at which a cell of a whole-backward, one-chunk grid ends, by search. */
+/* The end of a cell, found by search; for grids with one chunk and whole backward passes. */
 static double
 end_of (const weft_grid *grid, double **start, struct weft_cell cell, uint32_t stage)
 {
@@ -190,8 +190,9 @@ end_of (const weft_grid *grid, double **start, struct weft_cell cell, uint32_t s
   return 0;
 }
 
-/* A cell starts at the latest end among the cell before it on the rank, the stage before (F) or its
- * own forward and the stage after (B): neither earlier nor later. */
+/* Checks that a cell starts as soon as all its predecessors have ended: the previous cell of the
+ * rank; for F, the forward of the previous stage; for B, its own forward and the backward of the
+ * next stage. */
 static void
 assert_tight (const weft_grid *grid, double **start, uint32_t rank, uint32_t i)
 {
@@ -225,8 +226,8 @@ every_start_is_the_earliest_one (void **state)
   }
 }
 
-/* Closed forms: makespan (m + p - 1)(tF + tB) for schedules that fill and drain the ranks, a bubble
- * of (p - 1) / m. */
+/* Closed form for schedules that fill and drain the ranks: makespan (m + p - 1)(tF + tB), which is
+ * a bubble of (p - 1) / m. */
 static void
 equal_stages_idle_for_one_round_trip_of_the_pipeline (void **state)
 {
@@ -276,8 +277,9 @@ a_pipeline_of_64_ranks_and_4096_microbatches_is_checked_whole (void **state)
   assert_true (weft_grid_replay (grid, times (1, 2), NULL) == (4096 + 63) * 3);
 }
 
-/* Two ranks, two chunks each, groups of two microbatches: a chunk is half a stage, so a forward
- * takes 1/2 and a backward 1 of the whole stage's 1 and 2; the bubble halves. */
+/* Two ranks with two chunks each and groups of two microbatches. A chunk is half of a stage, so its
+ * forward takes 1/2 and its backward 1, if those of the whole stage take 1 and 2. The bubble
+ * halves. */
 static void
 chunks_of_one_rank_are_stages_of_their_own (void **state)
 {
@@ -371,7 +373,7 @@ a_backward_before_its_forward_never_starts (void **state)
                 "0W0 never starts: it waits for 0I0, which rank 0 runs after 0W0");
 }
 
-/* Ranks 0 and 1 each hold back what the other wants; rank 2 only suffers. */
+/* Ranks 0 and 1 wait for each other; rank 2 waits too, but is not part of the cycle. */
 static void
 a_circle_of_waits_names_one_of_its_own (void **state)
 {
@@ -380,7 +382,8 @@ a_circle_of_waits_names_one_of_its_own (void **state)
                 "0B0 never starts: it waits for 1B0, which rank 1 runs after 1F1");
 }
 
-/* Rank 0 too wants a cell that has another before it, but only waits for the circle of 1 and 2. */
+/* Rank 0 also waits for a cell that comes after another cell, but only because of the cycle of
+ * ranks 1 and 2. */
 static void
 a_rank_that_waits_for_a_circle_is_not_blamed (void **state)
 {
@@ -389,8 +392,8 @@ a_rank_that_waits_for_a_circle_is_not_blamed (void **state)
                 "2F1 never starts: it waits for 1F1, which rank 1 runs after 1B0");
 }
 
-/* Three ranks of two chunks: 3F0 wants 2F0, which wants 1F0, which rank 1 puts behind 4F0, which
- * wants 3F0.  Only the middle wait of the three is for a cell with another before it. */
+/* Three ranks with two chunks: 3F0 needs 2F0, 2F0 needs 1F0, rank 1 runs 1F0 after 4F0, and 4F0
+ * needs 3F0. Only 2F0 waits for a cell that comes after another cell of its rank. */
 static void
 the_named_wait_is_where_the_order_is_wrong (void **state)
 {
@@ -440,7 +443,8 @@ any_cell_may_not_be_dropped_or_doubled (void **state)
   g_rand_free (random);
 }
 
-/* Whatever the order of each rank, the check agrees with a plain sweep until nothing moves. */
+/* Whether all cells can run: sweeps over the ranks until no cell can start. The check must agree
+ * for every order of cells. */
 static gboolean
 sweeps_through (const weft_grid *grid)
 {
@@ -491,7 +495,7 @@ shuffled_grids_pass_exactly_when_they_can_run (void **state)
     assert_true (good || strstr (error->message, " never starts: it waits for "));
     n_good += good;
   }
-  assert_in_range (n_good, 200, 1800); /* both kinds were met */
+  assert_in_range (n_good, 200, 1800); /* good and bad grids occurred */
   g_rand_free (random);
 }
 
@@ -521,7 +525,7 @@ the_picture_of_a_split_backward_has_capitals (void **state)
                                 "3 ...0a1b2c3dA4eB5fC6gD7hEFGH\n");
 }
 
-/* Six slots a column: each shows what runs half-way through. */
+/* A column stands for six slots; it shows the cell that runs in the middle of them. */
 static void
 a_narrow_picture_samples_the_time (void **state)
 {
@@ -592,7 +596,7 @@ see_text (GMarkupParseContext *context, const char *text, gsize length, void *da
   seen->n_number += g_ascii_isdigit (text[0]);
 }
 
-/* What a reader of the file finds: well-formed, and nothing outside the frame. */
+/* Parses the drawing: it must be well-formed, with all elements inside the frame. */
 static struct drawn
 look (const weft_grid *grid)
 {
@@ -659,7 +663,7 @@ the_drawing_says_what_it_is (void **state)
   assert_null (strstr (svg, ">backward</text>"));
 }
 
-/* A pair has a line under it, and a later chunk the colour of its phase mixed with white. */
+/* Overlapped pairs are underlined; later chunks have the colour of their phase mixed with white. */
 static void
 the_drawing_tells_chunks_and_pairs_apart (void **state)
 {
@@ -680,7 +684,7 @@ the_drawing_tells_chunks_and_pairs_apart (void **state)
   look (grid);
 }
 
-/* Two chunks are two rows, blank where the rank is busy with the other. */
+/* Two chunks are two rows, each blank while the rank runs the other chunk. */
 static void
 the_picture_has_a_row_for_each_stage_of_a_rank (void **state)
 {
@@ -695,8 +699,9 @@ the_picture_has_a_row_for_each_stage_of_a_rank (void **state)
                                 "1:3 .  0aa1bb    ..\n");
 }
 
-/* Two stages in 1f1b, the second ten times as slow: it never waits again once the first microbatch
- * has come, and the last one goes home through the first. */
+/* Two stages in 1F1B, the second ten times as slow. Once the first microbatch has arrived, the
+ * second stage never waits; the step ends with the backward of the last microbatch on the first
+ * stage. */
 static void
 uneven_stages_wait_for_transfers (void **state)
 {

@@ -1,5 +1,5 @@
-/* Schedules in PyTorch's CSV: what is written reads back as it was, and what cannot be a schedule
- * is refused with line, cell, found and wanted. */
+/* Schedules in PyTorch's CSV format: a written schedule is read back unchanged, and text that is no
+ * schedule is refused with line, cell, found and wanted. */
 #include "core/base/error.h"
 #include "core/schedule/grid.h"
 #include "tests/runner/command.h"
@@ -49,7 +49,7 @@ assert_same (const weft_grid *a, const weft_grid *b)
   }
 }
 
-/* Chunks are numbered as the generators number them, copies too. */
+/* Chunks and copies keep the numbers of the generators. */
 static void
 every_schedule_reads_back_as_it_was (void **state)
 {
@@ -75,7 +75,7 @@ blank_cells_and_ends_of_lines_mean_nothing (void **state)
   assert_same (plain, spaced);
 }
 
-/* What PyTorch prints of a schedule once it is lowered. */
+/* The format of a schedule after PyTorch has lowered it. */
 static void
 gathers_and_transfers_are_passed_over (void **state)
 {
@@ -101,7 +101,7 @@ a_pair_is_two_cells_that_run_together (void **state)
   assert_true (weft_grid_replay (grid, (struct weft_cell_times){ 1, 1, 1, 2 }, NULL) == 7);
 }
 
-/* Stages where each rank likes: the map is what the cells say. */
+/* The stages of a rank follow from its cells, in any placement. */
 static void
 stages_are_where_their_cells_are (void **state)
 {
@@ -207,8 +207,8 @@ a_schedule_that_cannot_run_is_refused (void **state)
       "microbatch 0, wanted one rank");
 }
 
-/* Bytes changed, dropped and doubled: what is still a schedule reads back as itself, the rest is
- * refused in words. */
+/* Text with some bytes changed, dropped or doubled: it must be refused with a message, or be a
+ * schedule that is read back unchanged. The caller frees it. */
 static char *
 damaged (GRand *random, const char *text)
 {
@@ -256,7 +256,7 @@ damaged_texts_are_read_or_refused (void **state)
     assert_same (other, again);
     n_good++;
   }
-  assert_in_range (n_good, 20, 4000); /* both kinds were met */
+  assert_in_range (n_good, 20, 4000); /* good and bad text occurred */
   g_rand_free (random);
 }
 

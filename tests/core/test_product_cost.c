@@ -1,5 +1,5 @@
-/* The formula of products of matrices, by hand: whole waves of whole tiles, and the split of the
- * inner dimension where tiles are few. */
+/* The cost formula of matmuls, by hand: whole waves of whole tiles, and the split of the inner
+ * dimension (split-k) if there are few tiles. */
 #include "tests/made/made.h"
 #include "tests/runner/runner.h"
 
@@ -7,7 +7,7 @@ enum { TILE_M = 100, TILE_N = 200, SMS = 10 };
 #define SM_RATE 1e9
 #define BANDWIDTH 1e9
 
-/* A GPU of ten SMs, 1 GFLOP/s each, whose tiles take no time to begin. */
+/* A job on a GPU with ten SMs of 1 GFLOP/s, whose tiles have no prologue. */
 struct desk {
   struct weft_cluster cluster;
   struct weft_job job;
@@ -65,7 +65,7 @@ whole_waves_of_whole_tiles_are_paid (void **state)
   }
 }
 
-/* Each pass sums over another dimension, and tiles what is left. */
+/* Forward, dgrad and wgrad sum over different dimensions, and tile the other two. */
 static void
 each_pass_has_an_inner_dimension_of_its_own (void **state)
 {
@@ -79,8 +79,8 @@ each_pass_has_an_inner_dimension_of_its_own (void **state)
   assert_near (work (&d, WEFT_OP_MATMUL_WGRAD, &s), 40 * tile_seconds (1000));
 }
 
-/* Two tiles on ten SMs: five parts of the depth each, and ten sums of 100 x 200 in fp32 that are
- * written and read. */
+/* Two tiles on ten SMs: the inner dimension is split into five parts, so that ten fp32 sums of
+ * 100 x 200 are written and read. */
 static void
 few_deep_tiles_are_split (void **state)
 {
@@ -96,7 +96,7 @@ few_deep_tiles_are_split (void **state)
   assert_near (parts.work, tile_seconds (200000) + parts.sums);
 }
 
-/* Three tiles: a fourth part would begin a second wave. */
+/* Three tiles in three parts on ten SMs: a fourth part would need a second wave. */
 static void
 a_split_stays_in_one_wave (void **state)
 {
@@ -108,7 +108,7 @@ a_split_stays_in_one_wave (void **state)
   assert_near (weft_cost_split (&d.cost, WEFT_OP_MATMUL, &s).splits, 3);
 }
 
-/* What is shallow is not worth its sums. */
+/* A matmul is split only if this saves more time than writing and reading the sums takes. */
 static void
 a_split_must_pay (void **state)
 {
@@ -121,7 +121,7 @@ a_split_must_pay (void **state)
   assert_near (weft_cost_split (&d.cost, WEFT_OP_MATMUL, &deep).splits, 10);
 }
 
-/* SMs that communication holds leave fewer parts: 2 tiles in 3 parts on 7 SMs. */
+/* Communication that occupies 3 SMs leaves 7, so that 2 tiles are split into only 3 parts. */
 static void
 a_split_counts_the_sms_that_are_left (void **state)
 {
@@ -135,7 +135,7 @@ a_split_counts_the_sms_that_are_left (void **state)
                tile_seconds (1000000 / 3.0) + sums);
 }
 
-/* Products of experts are one kernel of many, which nobody splits. */
+/* Grouped GEMM is one kernel for all experts and is never split. */
 static void
 products_of_experts_stay_whole (void **state)
 {
@@ -163,7 +163,7 @@ codes (uint64_t n, uint64_t k, uint64_t block)
                               .out_dtype = WEFT_BF16 };
 }
 
-/* Tiles of so many experts on ten SMs, at the rate of halves or twice that. */
+/* Seconds of the tiles of all experts on ten SMs; `rate`: relative to the bf16 rate. */
 static double
 seconds_of_codes (double columns, double depth, double rate)
 {
@@ -172,9 +172,9 @@ seconds_of_codes (double columns, double depth, double rate)
 }
 
 static const struct {
-  int64_t only, has; /* of the stack, of the GPU */
+  int64_t only, has; /* compute capability: the only one of the stack's kernels, and of the GPU */
   uint64_t n, k, block;
-  double rate; /* 1: halves, 2: codes */
+  double rate; /* 1: bf16 rate, 2: fp8 rate */
 } of_codes[] = {
   { 0, OTHER, 480, 320, 0, 2 },       { 0, OTHER, 480, 320, 32, 2 },
   { CAPABLE, CAPABLE, 480, 320, 0, 2 }, { CAPABLE, CAPABLE, 480, 320, 128, 2 },
@@ -183,7 +183,8 @@ static const struct {
   { CAPABLE, CAPABLE, 488, 320, 0, 1 }, { CAPABLE, CAPABLE, 480, 328, 0, 1 },
 };
 
-/* Experts' codes are halves where the stack's kernels make halves of them; no other product is. */
+/* Grouped GEMM of fp8 has the bf16 rate where the stack's kernels convert codes to bf16. Other fp8
+ * matmuls always have the fp8 rate. */
 static void
 codes_of_experts_are_halves_where_kernels_make_them_so (void **state)
 {
@@ -207,7 +208,7 @@ codes_of_experts_are_halves_where_kernels_make_them_so (void **state)
   }
 }
 
-/* Of an op where files of these names say so; the cluster is left for its peaks. */
+/* The FLOP rate of an op with a bundled stack and topology. Loads the topology into `cluster`. */
 static double
 rate_of (const char *stack_name, const char *topology, enum weft_op_kind kind,
          const struct weft_shape *s, struct weft_cluster *cluster)
@@ -221,8 +222,8 @@ rate_of (const char *stack_name, const char *topology, enum weft_op_kind kind,
   return weft_cost_split (&cost, kind, s).rate;
 }
 
-/* Of the bundled files: Weft's own kernels have codes on Hopper, Transformer Engine wherever there
- * is fp8. */
+/* With the bundled files, grouped GEMM runs at the fp8 rate on Hopper with Weft's kernels, and on
+ * every GPU with fp8 with Transformer Engine. */
 static void
 only_hopper_multiplies_codes_of_experts_by_our_kernels (void **state)
 {
@@ -245,7 +246,8 @@ only_hopper_multiplies_codes_of_experts_by_our_kernels (void **state)
   }
 }
 
-/* A head of each width sees half of 4096 keys from each of as many queries. */
+/* Heads of several widths, causal attention of 4096 tokens. Without a tensor core kernel, attention
+ * has the rate of CUDA cores. */
 static void
 heads_that_matrix_units_do_not_take_have_the_other_rate (void **state)
 {
@@ -273,9 +275,9 @@ heads_that_matrix_units_do_not_take_have_the_other_rate (void **state)
     d.job.stack.attention_tiles = g_quark_from_string ("33..64x64 65..128x128 129..192x128");
     d.job.stack.attention_tile_multiple = 8;
     d.job.stack.attention_tile_bytes = 2;
-    d.job.stack.plain_attention_forward_share = i % 3 ? forward : 0; /* a library's kernels */
+    d.job.stack.plain_attention_forward_share = i % 3 ? forward : 0; /* 0: no such kernel */
     d.job.stack.plain_attention_backward_share = i % 3 ? backward : 0;
-    d.cluster.f.gpu_cuda_core_spec = i % 3 == 1 ? 0 : cores; /* a topology that does not say */
+    d.cluster.f.gpu_cuda_core_spec = i % 3 == 1 ? 0 : cores; /* 0: unknown rate */
     gboolean plain = i % 3 == 2 && !row[i / 3].tiles;
     double rate = SMS * SM_RATE, most = fmax (1024, sum);
     assert_near (work (&d, WEFT_OP_ATTENTION, &s),
@@ -287,7 +289,7 @@ heads_that_matrix_units_do_not_take_have_the_other_rate (void **state)
   }
 }
 
-/* The width on which the kernel works is a number of the stack. */
+/* The kernel without tensor cores processes heads in a width that the stack file states. */
 static void
 plain_attention_takes_as_long_as_heads_of_its_width (void **state)
 {
@@ -307,7 +309,7 @@ plain_attention_takes_as_long_as_heads_of_its_width (void **state)
   assert_near (work (&d, WEFT_OP_ATTENTION, &s), 2 * narrow);
 }
 
-/* Of the stacks that there are, Weft's alone has such kernels. */
+/* Of the bundled stacks, only Weft's has attention kernels without tensor cores. */
 static void
 only_our_kernels_are_plain (void **state)
 {

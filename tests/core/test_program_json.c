@@ -1,5 +1,4 @@
-/* A program for other programs: every promised member is there, and Graphviz text is well formed.
- */
+/* Programs as JSON and Graphviz text: all documented members exist, and the text is well-formed. */
 #include "core/program/program_json.h"
 #include "tests/runner/runner.h"
 #include <json-glib/json-glib.h>
@@ -67,7 +66,7 @@ row (const struct fixture *f, const char *array, unsigned i)
   return json_array_get_object_element (json_object_get_array_member (f->object, array), i);
 }
 
-/* The member as JSON text. */
+/* Asserts the value of a member, given as JSON text. */
 static void
 assert_member (JsonObject *object, const char *member, const char *wanted)
 {

@@ -1,4 +1,5 @@
-/* A program as text: what is printed is read back bit by bit, and damage is named with its line. */
+/* Programs as text: printed text is parsed to the same program, and damaged text is refused with
+ * its line. */
 #include "core/base/error.h"
 #include "core/program/program.h"
 #include "tests/runner/runner.h"
@@ -148,7 +149,7 @@ add_params (weft_builder *b, uint32_t view)
   weft_build_param (b, &expert);
 }
 
-/* Ops of every kind on every lane, over every group, with and without everything. */
+/* A program with ops of every kind, lane and group, and with and without every optional part. */
 static weft_program *
 everything (void)
 {
@@ -273,7 +274,8 @@ comments_blanks_and_foreign_line_ends_do_not_count (void **state)
   assert_same (a, c);
 }
 
-/* One place of the good text is replaced; the whole message follows "golden.txt:". */
+/* Damage: `from` in the good text is replaced by `to`; `message` is the whole error after
+ * "golden.txt:". */
 static const struct {
   const char *from, *to, *message;
 } damages[] = {
@@ -405,7 +407,7 @@ damage_bytes (GRand *rand, char *text, size_t n)
     text[g_rand_int_range (rand, 0, n)] = bytes[g_rand_int_range (rand, 0, sizeof bytes - 1)];
 }
 
-/* Whatever is still a program after random damage is one: it prints and comes back the same. */
+/* Text with random damage is refused, or is a program that can be printed and parsed again. */
 static void
 random_damage_is_refused_or_still_a_program (void **state)
 {

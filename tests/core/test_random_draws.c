@@ -1,4 +1,4 @@
-/* What random_job.c draws: every knob that a legal job can have away from its default. */
+/* random_job.c must draw every knob with a value other than its default, if legal jobs allow it. */
 #include "tests/made/random_job.h"
 #include "tests/runner/runner.h"
 #include <string.h>
@@ -9,7 +9,7 @@
 
 /* Knobs that are excluded: no legal job has another value than the default. */
 static const char *const undrawn[] = {
-  "optimizer", /* has one word */
+  "optimizer", /* has only one value */
 };
 
 static gboolean
@@ -33,7 +33,7 @@ train_values (const struct weft_job *job)
   return job->train.at;
 }
 
-/* Jobs in which each knob of a table is away from its default. */
+/* Counts, for each knob of a table, the jobs in which it differs from its default. */
 struct drawn {
   const struct weft_table *table;
   const union weft_value *(*values) (const struct weft_job *job);

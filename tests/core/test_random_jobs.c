@@ -1,5 +1,6 @@
-/* Small random jobs over all features of programs. The plan is proved; printing and parsing a
- * program gives it back; folding and repetition change nothing; formulas bound the simulation. */
+/* Small random jobs over all features of programs. Plans pass all checks; a printed program is
+ * parsed to the same program; folding and repetition do not change times; closed formulas bound the
+ * simulation. */
 #include "core/base/sanitize.h"
 #include "core/exec/exec.h"
 #include "exec_sim/exec_sim.h"
@@ -14,8 +15,8 @@
 
 #define N_JOB (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER ? 400 : 2000)
 #define SEED 20261121
-#define EXACT 1e-9 /* relative to the step: doubles that are summed in another order */
-#define DATE 1e-12 /* seconds: closer dates are equal to the simulator (exec_sim/bridge.cc) */
+#define EXACT 1e-9 /* relative to the step, because doubles are summed in another order */
+#define DATE 1e-12 /* seconds; times with a smaller difference are equal (exec_sim/bridge.cc) */
 
 struct sample {
   char *words;
@@ -54,7 +55,7 @@ assert_holds (const struct sample *s, const char *what, gboolean holds)
     fail_msg ("%s: %s", s->words, what);
 }
 
-/* Draws until a job passes its rules; the plan must then pass its proofs. */
+/* Draws jobs until one is legal; its plan must pass all checks. */
 static void
 draw (struct samples *all, struct sample *s, GRand *rand)
 {
@@ -199,7 +200,7 @@ every_program_comes_back_from_its_text (void **state)
 
 /* ------------------------------------------------------------------- folding */
 
-/* Every rank of the unfolded run against the row that stands for it. */
+/* Compares every rank of the unfolded run with its representative in the folded run. */
 static void
 compare_rows (const struct sample *s, const weft_timeline *whole, const weft_actors *actors)
 {
@@ -324,8 +325,8 @@ only_rings (const weft_plan *plan)
   return TRUE;
 }
 
-/* Rounds spread a collective's latency over its whole length, so that it may meet a send which, as
- * one flow, it lets by while its latency passes: then rounds contend where the flow did not. */
+/* Step by step, the latency of a collective is spread over its rounds. It may then contend with a
+ * send that ends during the initial latency of the collective as one flow. */
 static void
 rounds_take_as_long_as_a_flow_where_rings_are_alone (void **state)
 {
@@ -434,8 +435,8 @@ arenas_are_aligned_and_large_enough (void **state)
 
 /* --------------------------------------------------------------------- bytes */
 
-/* Over a ring every member passes on (n - 1) / n of the tensor, twice to reduce it to all, in
- * n - 1 steps, k - 1 of them between the k nodes. */
+/* Steps of a ring: n - 1 per round, k - 1 of them between the k nodes. An all-reduce has two
+ * rounds. */
 static void
 check_ring (const struct sample *s, const struct weft_coll_shape *shape,
             const struct weft_traffic *t, double rounds)
@@ -475,7 +476,7 @@ check_flows (const struct sample *s, uint32_t role, uint32_t op)
   weft_coll_shape_release (&shape);
 }
 
-/* Ranks that add their gradients. */
+/* Number of ranks that sum their gradients. */
 static uint32_t
 sharing (const weft_plan *plan)
 {
@@ -484,7 +485,7 @@ sharing (const weft_plan *plan)
 
 struct tally {
   uint64_t reduced, gathered, reduced_outside, gathered_outside, sent[2],
-      received[2]; /* bytes; forward, backward */
+      received[2]; /* all in bytes; [0]: forward, [1]: backward */
 };
 
 static struct tally
@@ -509,7 +510,7 @@ add_up (const struct sample *s, uint32_t role)
     else if (p->op[op].kind == WEFT_OP_ALL_GATHER && p->op[op].lane == WEFT_LANE_DP)
       sum.gathered += bytes;
     else if (g_str_equal (name, "shape"))
-      continue; /* of what is sent */
+      continue; /* the transfer of a tensor's shape */
     else if (p->op[op].kind == WEFT_OP_SEND && p->op[op].group == WEFT_GROUP_PP)
       sum.sent[backward] += bytes;
     else if (p->op[op].kind == WEFT_OP_RECV && p->op[op].group == WEFT_GROUP_PP)
@@ -524,14 +525,14 @@ is_of_experts (const weft_program *p, const struct weft_buf *buf)
   return strstr (p->name[buf->name], "expert ") != NULL;
 }
 
-/* A buffer of experts that no other rank has. */
+/* Whether a buffer belongs to experts that have no replica on another rank. */
 static gboolean
 is_alone (const weft_plan *plan, const weft_program *p, const struct weft_buf *buf)
 {
   return weft_mesh_expert_replicas (&plan->mesh) == 1 && is_of_experts (p, buf);
 }
 
-/* Ranks that split what belongs to a flat buffer. */
+/* Number of ranks over which the contents of a flat buffer can be sharded. */
 static uint32_t
 sharers (const weft_plan *plan, const weft_program *p, const struct weft_buf *buf)
 {
@@ -545,10 +546,10 @@ static gboolean
 is_flat (const weft_program *p, const struct weft_buf *buf, enum weft_buf_kind kind)
 {
   return buf->kind == kind && buf->permanent && buf->base == WEFT_NO_BUF &&
-         !g_str_has_prefix (p->name[buf->name], "host_"); /* copies, of optimizer_cpu_offload */
+         !g_str_has_prefix (p->name[buf->name], "host_"); /* copies for optimizer_cpu_offload */
 }
 
-/* Of all replicas together where each keeps a slice. */
+/* Bytes of the flat buffers of a kind; slices are counted on all replicas together. */
 static uint64_t
 flat_bytes (const weft_plan *plan, const weft_program *p, enum weft_buf_kind kind)
 {
@@ -559,7 +560,7 @@ flat_bytes (const weft_plan *plan, const weft_program *p, enum weft_buf_kind kin
   return bytes;
 }
 
-/* A slice of each that is split. */
+/* Bytes of one slice of every flat gradient buffer that is shared by several ranks. */
 static uint64_t
 gradient_slice_bytes (const weft_plan *plan, const weft_program *p)
 {
@@ -573,8 +574,9 @@ gradient_slice_bytes (const weft_plan *plan, const weft_program *p)
   return bytes;
 }
 
-/* Flat buffers of weights are gathered; of those that have none, their masters in two bytes
- * each. */
+/* Bytes that a gather of all weights has: the flat weight buffers, and for fp8 weights that are
+ * gathered through the gradient buffer, two bytes per gradient. `slices`: only one rank's
+ * slices. */
 static uint64_t
 gathered_bytes (const weft_plan *plan, const weft_program *p, gboolean slices)
 {
@@ -608,7 +610,7 @@ slots_of (const weft_plan *plan, const weft_program *p, uint32_t weight)
                                                               : weft_mesh_slots (m);
 }
 
-/* What layers from `first` up to `end` have of the weights, their padding included. */
+/* Bytes of the gathered weights of layers [first, end), with padding. */
 static uint64_t
 unit_bytes (const weft_plan *plan, const weft_program *p, uint32_t first, uint32_t end)
 {
@@ -622,7 +624,7 @@ unit_bytes (const weft_plan *plan, const weft_program *p, uint32_t first, uint32
     for (uint32_t i = 0; i < p->n_param; i++)
       if (p->param[i].start == slice[k].flat) {
         if (p->param[i].layer >= first && p->param[i].layer < end &&
-            !g_str_has_prefix (p->name[p->param[i].name], "mtp_")) /* beside the layer there */
+            !g_str_has_prefix (p->name[p->param[i].name], "mtp_")) /* prediction layer */
           bytes += slice[k].n * slots_of (plan, p, slice[k].weight) * size;
         break;
       }
@@ -630,9 +632,9 @@ unit_bytes (const weft_plan *plan, const weft_program *p, uint32_t first, uint32
   return bytes;
 }
 
-/* Blocks of several layers that run forward again need all of them, one after the other, before the
- * last one's backward begins: all but the last, or but the last two when the last has come early,
- * are gathered once more. */
+/* Upper bound of the bytes that full recompute gathers in addition, per microbatch. A block of
+ * several layers runs forward again before the backward of its last layer, so that its layers are
+ * gathered once more, except the last one (and the one before, if the last was gathered early). */
 static uint64_t
 most_gathered_again (const weft_plan *plan, const weft_program *p)
 {
@@ -653,8 +655,8 @@ most_gathered_again (const weft_plan *plan, const weft_program *p)
   return bytes;
 }
 
-/* Without a pipeline every unit in every microbatch, and all layers but the last again for
- * backward; in the type of the precision, which is not that of the shards. */
+/* FSDP2 without a pipeline gathers every unit in every microbatch, and all layers except the last
+ * again for backward. Gathered weights have the type of the precision, shards are fp32. */
 static gboolean
 fsdp2_gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gathered)
 {
@@ -669,16 +671,16 @@ fsdp2_gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t 
   return gathered >= least && gathered <= least + micros * most_gathered_again (plan, p);
 }
 
-/* How often a microbatch gathers a unit. With full recompute one half of a layer may be resharded
- * before its backward, because the other half was gathered. */
+/* The largest number of gathers of a unit per microbatch. With full recompute, one half of a layer
+ * may be resharded before its backward, because the other half was gathered. */
 static uint32_t
 passes (const weft_plan *plan)
 {
   return plan->job.strategy.recompute_granularity == WEFT_RECOMPUTE_FULL ? 3 : 2;
 }
 
-/* Weights are gathered once a step; units twice in every microbatch where a replica keeps slices.
- * Which modules are units is a matter of test_fsdp_knobs.c. */
+/* Weights are gathered once per step; if weights are sharded, units are gathered twice in every
+ * microbatch. test_fsdp_knobs.c tests which modules are units. */
 static gboolean
 gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gathered)
 {
@@ -686,10 +688,10 @@ gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gather
   uint64_t flat = gathered_bytes (plan, p, FALSE), units = unit_bytes (plan, p, 0, n),
            micros = weft_job_microbatches (&plan->job),
            uses = (plan->job.model.share_embeddings_and_output_weights ? 2 : 1) *
-                  (1 + plan->job.model.mtp_num_layers); /* of both ends */
+                  (1 + plan->job.model.mtp_num_layers); /* of embedding and head */
   int level = weft_job_sharding (&plan->job);
 
-  if (sharing (plan) == plan->mesh.instances) /* nothing is cut */
+  if (sharing (plan) == plan->mesh.instances) /* nothing is sharded */
     return gathered == 0;
   if (plan->job.strategy.distributed_config == WEFT_FSDP2)
     return fsdp2_gathers_are_right (plan, p, gathered);
@@ -703,7 +705,8 @@ gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gather
          (level >= WEFT_SHARD_OPTIM || plan->job.strategy.use_distributed_optimizer ? flat : 0);
 }
 
-/* A head's own gradient, which all replicas add at once where they hold the whole of it. */
+/* Bytes of the head's own gradient if embeddings are tied. All replicas sum it in one collective if
+ * gradients are not sharded. */
 static uint64_t
 tied_head_bytes (const weft_plan *plan, const weft_program *p)
 {
@@ -715,7 +718,8 @@ tied_head_bytes (const weft_plan *plan, const weft_program *p)
   return bytes;
 }
 
-/* A slice of all gradients, or all of them where replicas split nothing. */
+/* Bytes that instances reduce among each other: a slice of the gradients, or all of them if nothing
+ * is sharded. */
 static uint64_t
 reduced_outside (const weft_plan *plan, const weft_program *p)
 {
@@ -730,7 +734,8 @@ reduced_outside (const weft_plan *plan, const weft_program *p)
          tied_head_bytes (plan, p) / weft_mesh_group_size (&plan->mesh, WEFT_GROUP_INTRA);
 }
 
-/* FSDP2 keeps gradients in another type than they travel in, but for canonical order. */
+/* Bytes of a reduction of all gradients. FSDP2 stores gradients in fp32 and reduces them in
+ * mp_policy_reduce_dtype, except in canonical order. */
 static uint64_t
 bytes_to_reduce (const weft_plan *plan, const weft_program *p)
 {
@@ -742,7 +747,7 @@ bytes_to_reduce (const weft_plan *plan, const weft_program *p)
   return bytes / 4 * weft_dtype_bytes (plan->job.strategy.mp_policy_reduce_dtype);
 }
 
-/* Microbatches times chunks whose stage after, or before, is on another rank. */
+/* Number of forward cells whose next (TRUE) or previous (FALSE) stage is on another rank. */
 static uint32_t
 crossings (const weft_plan *plan, uint32_t role, gboolean after)
 {
@@ -757,7 +762,7 @@ crossings (const weft_plan *plan, uint32_t role, gboolean after)
   return n;
 }
 
-/* Without finalize_model_grads, reductions that no backward pass has launched never happen. */
+/* Without finalize_model_grads, only reductions that a backward pass launches happen. */
 static gboolean
 is_reduced (const weft_plan *plan, uint64_t reduced, uint64_t all)
 {

@@ -1,5 +1,5 @@
-/* Settings at random, without regard to what goes together: each job is planned or refused by a
- * named rule.  Every job has a process of its own, so that one which crashes says its words. */
+/* Random settings in any combination: each job must be planned, or refused by a named rule. Every
+ * job runs in its own process, so that a crash is reported with the text of the job. */
 #include "tests/made/random_job.h"
 #include "tests/runner/runner.h"
 #include <math.h>
@@ -11,14 +11,14 @@
 
 #define N_JOB 3000
 #define SEED 77
-#define MOST_SECONDS 60       /* of one job: one that hangs is one that crashes */
-#define MOST_OPS (1 << 14)    /* layers times microbatches that are worth a plan here */
+#define MOST_SECONDS 60       /* time limit of a job; a job that hangs counts as a crash */
+#define MOST_OPS (1 << 14)    /* limit of layers x microbatches x stages of a planned job */
 
 enum outcome { PLANNED, REFUSED, TOO_LARGE, NAMELESS };
 
 /* ------------------------------------------------------------------ settings */
 
-/* Small numbers often, those of the whole range now and then. */
+/* A random integer: mostly near the lower end of the range, sometimes from the whole range. */
 static int64_t
 random_int (GRand *rand, const struct weft_field *field)
 {
@@ -58,7 +58,7 @@ count_words (const struct weft_field *field)
   return n;
 }
 
-/* What its type allows. */
+/* A random value that the type of the field allows. */
 static char *
 random_value (GRand *rand, const struct weft_field *field)
 {
@@ -87,7 +87,7 @@ set_some (GString *words, GRand *rand, const struct weft_table *table, uint32_t 
   }
 }
 
-/* A small job or one of random_job.c, and then anything. */
+/* A small job or a job of random_job.c, with random settings appended. */
 static char *
 any_job (GRand *rand)
 {
@@ -110,7 +110,8 @@ any_job (GRand *rand)
 
 /* ------------------------------------------------------------------- outcomes */
 
-/* By a rule, or by what a model must be in itself: then the message begins with the field. */
+/* Whether a job was refused by a rule, or by a check of the model, whose message begins with the
+ * name of the field. */
 static gboolean
 is_named (const GError *error)
 {
@@ -119,7 +120,7 @@ is_named (const GError *error)
   return g_str_equal (first, "rule") || weft_table_find (&weft_model_table, first) >= 0;
 }
 
-/* Of a plan that would take long. */
+/* Whether planning the job would take long. */
 static gboolean
 is_large (const struct weft_job *job)
 {

@@ -1,5 +1,5 @@
-/* The report: numbers of steps made by hand, where every figure is known, and the page and the
- * document of a real one. */
+/* The report: its numbers for hand-made steps, where every number is known, and its page and JSON
+ * document for a real step. */
 #include "core/exec/exec.h"
 #include "core/report/report.h"
 #include "tests/runner/runner.h"
@@ -8,7 +8,7 @@
 
 /* ------------------------------------------------------------- plans made by hand */
 
-/* One op and when it ran, in seconds. */
+/* One op, with its begin and end in seconds. */
 struct made {
   enum weft_op_kind kind;
   enum weft_lane lane;
@@ -17,7 +17,7 @@ struct made {
   double begin, end;
 };
 
-/* Products of 8 x 4 x 2; everything that moves, moves 1000 fp32 numbers. */
+/* A program of the ops: kernels are matmuls of 8 x 4 x 2; other ops move 1000 fp32 numbers. */
 static weft_program *
 program_of (const struct made *ops, unsigned n, uint32_t role, uint32_t n_roles)
 {
@@ -37,7 +37,8 @@ program_of (const struct made *ops, unsigned n, uint32_t role, uint32_t n_roles)
   return weft_builder_freeze (b);
 }
 
-/* gpt2, one sequence of 1024 tokens a step, on one GPU a stage that prints 1 TFLOP/s. */
+/* A plan of gpt2 without programs: one sequence of 1024 tokens per step; one GPU per stage with a
+ * peak of 1 TFLOP/s in fp32. */
 static weft_plan *
 empty_plan (uint32_t n_roles)
 {
@@ -133,7 +134,7 @@ near (double found, double wanted)
 
 /* ------------------------------------------------------------------------ waits */
 
-/* Op `op` has dependencies on two others, of which the second is for its bytes. */
+/* A step in which `op` depends on `need` and, because of the memory plan, on `on`. */
 static struct step
 step_that_waits (const struct made *ops, unsigned n, uint32_t op, uint32_t need, uint32_t on)
 {
@@ -150,8 +151,8 @@ step_that_waits (const struct made *ops, unsigned n, uint32_t op, uint32_t need,
   return s;
 }
 
-/* From second 2 on the last kernel waits for the load and for the reduction whose memory it reuses.
- * The stall is the time that the reduction lasts longer than everything else. */
+/* From second 2 on, the last kernel waits for a load, and for a reduction whose memory it reuses.
+ * The stall is the time by which the reduction ends later than everything else. */
 static void
 a_wait_for_memory_lasts_from_all_else_to_its_end (void **state)
 {
@@ -178,7 +179,8 @@ a_wait_for_memory_lasts_from_all_else_to_its_end (void **state)
   }
 }
 
-/* Measured clocks may show an op that begins before its wait has ended: the stall ends there. */
+/* In measured times, an op may begin before its wait has ended; the stall ends when the op
+ * begins. */
 static void
 what_has_begun_is_not_held (void **state)
 {
@@ -302,8 +304,8 @@ an_op_without_a_time_counts_nothing (void **state)
 
 /* -------------------------------------------------------------------- iteration */
 
-/* gpt2: 12 layers of 12 x 768^2 and a head of 50257 x 768 in products; 12 x 768 x 1024 for
- * attention. */
+/* gpt2: matmuls of 12 layers (12 x 768^2 weights each) and of the head (50257 x 768); 12 x 768 x
+ * 1024 for attention. */
 #define GPT2_FLOPS_PER_TOKEN (6.0 * (12.0 * 12 * 768 * 768 + 50257.0 * 768) + 6.0 * 12 * 768 * 1024)
 
 static void
@@ -415,8 +417,8 @@ compute_exposed_and_idle_fill_the_step (void **state)
   step_free (&s);
 }
 
-/* Without recompute only padding of the vocabulary tells the two apart; recompute adds a forward
- * pass. */
+/* Without recompute, hardware FLOPs differ from model FLOPs only by padding of the vocabulary;
+ * recompute adds a forward pass. */
 static void
 recompute_counts_as_hardware_only (void **state)
 {
@@ -442,7 +444,7 @@ recompute_counts_as_hardware_only (void **state)
 
 /* ------------------------------------------------------------------------- JSON */
 
-/* Members that scripts rely on and their types: s text, d number with places, i whole, b truth, o
+/* Members that scripts rely on, with their types: s string, d double, i integer, b Boolean, o
  * object. */
 static const char *const members[] = {
   "schema:s",
@@ -593,7 +595,8 @@ the_page_is_plain_unless_colour_is_asked_for (void **state)
   step_free (&s);
 }
 
-/* A bar is as long as the fullest role or the GPU, whichever is more. */
+/* The scale of the bars is the memory of the GPU, or that of the largest role if it exceeds
+ * this. */
 static void
 a_bar_ends_where_memory_ends (void **state)
 {

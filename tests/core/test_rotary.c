@@ -1,4 +1,4 @@
-/* How fast rotary positions turn, against values worked out from the published wavelengths. */
+/* Frequencies of rotary embeddings, against values computed from the published wavelengths. */
 #include "core/job/rotary.h"
 #include "kernels/kernel.h"
 #include "tests/runner/runner.h"
@@ -48,9 +48,9 @@ linear_scaling_slows_every_pair_alike (void **state)
   assert_turns (&model, 16, 64, 0.0025);
 }
 
-/* Base 500000 on 128 elements, 8192 positions stretched by 8: a wavelength of 2048 positions and
- * less stays, of 8192 and more is divided.  Pair 29 turns 3.41 times, pair 32 1.84, pair 35 once
- * less a few thousandths. */
+/* Base 500000 on 128 elements, 8192 positions scaled by 8. Frequencies with a wavelength up to 2048
+ * positions are unchanged; those with 8192 and more are divided by 8. Over 8192 positions, pair 29
+ * rotates 3.41 times, pair 32 1.84 times, and pair 35 slightly less than once. */
 static void
 llama3_scaling_blends_between_the_two_wavelengths (void **state)
 {

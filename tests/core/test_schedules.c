@@ -1,5 +1,5 @@
-/* Every schedule against orders written by hand or by a second, independent rule, and against the
- * closed forms of its bubble and of what a rank keeps. */
+/* Every schedule against orders written by hand or by a second, independent rule, and against
+ * closed forms of its bubble and of the activations that a rank keeps. */
 #include "core/base/error.h"
 #include "tests/made/schedules.h"
 #include "tests/runner/runner.h"
@@ -13,8 +13,8 @@ interleaved (uint32_t p, uint32_t v, uint32_t m, uint32_t group)
       .schedule = WEFT_SCHEDULE_1F1B, .n_ranks = p, .n_chunks = v, .n_micro = m, .group = group });
 }
 
-/* The cells of a rank as papers write them: phase, microbatch, and a letter for the chunk where
- * there are several. */
+/* The cells of a rank as papers write them: phase, microbatch and, with several chunks, a letter
+ * for the chunk. The caller frees the text. */
 static char *
 row_text (const weft_grid *grid, uint32_t rank)
 {
@@ -38,7 +38,7 @@ assert_row (const weft_grid *grid, uint32_t rank, const char *wanted)
   assert_string_equal (text, wanted);
 }
 
-/* A forward of a whole stage takes 1 and a backward 2. */
+/* Makespan if a forward of a whole stage takes 1 and a backward 2. */
 static double
 makespan_of_chunks (const weft_grid *grid)
 {
@@ -92,7 +92,7 @@ four_ranks_of_two_chunks_in_groups_of_four (void **state)
 /* ------------------------------------------------------------------ a second rule for each
  * order */
 
-/* What the order of a rank should be, cell by cell. */
+/* The expected order of a rank: compared with the grid cell by cell. */
 struct wanted {
   const weft_grid *grid;
   uint32_t rank, n;
@@ -115,7 +115,7 @@ expect_end (const struct wanted *w)
   assert_int_equal (w->n, w->grid->n_cell[w->rank]);
 }
 
-/* The table of an interleaved rank, written out: microbatch and chunk of each forward. */
+/* Microbatch and chunk of each forward of an interleaved rank. */
 struct turn {
   uint32_t micro, chunk;
 };
@@ -161,7 +161,7 @@ check_interleaved (uint32_t p, uint32_t v, uint32_t m, uint32_t group)
                (m * v + p - 1) * 9);
 }
 
-/* Bubble (p - 1)(tF + tB) / v of the whole stage's times: p - 1 slots of a chunk. */
+/* The bubble is (p - 1)(tF + tB) / v with the times of a whole stage: p - 1 slots of a chunk. */
 static void
 interleaved_orders_bubbles_and_peaks_for_all_sizes (void **state)
 {
@@ -187,7 +187,8 @@ one_forward_more_in_advance_is_one_chunk_more_in_flight (void **state)
 
 /* ------------------------------------------------------------------ zero bubble */
 
-/* One forward, one input gradient, and then the oldest weight gradients until few enough wait. */
+/* Steady state of a rank: one forward, one input gradient, then the oldest weight gradients, until
+ * the number of pending ones is within the limit. */
 static void
 check_zero_bubble (enum weft_schedule schedule, uint32_t p, uint32_t m)
 {
@@ -281,8 +282,8 @@ zero_bubble_rows_of_four_ranks (void **state)
 
 /* ------------------------------------------------------------------ DualPipe */
 
-/* The eight steps as published with DualPipe, told from one rank: `chunk` and `base` of the
- * microbatches that enter at the nearer end (0) and of the others (1). */
+/* The eight steps published with DualPipe, from the view of one rank. Index 0: microbatches that
+ * enter at the nearer end of the pipeline; index 1: the others. */
 struct dual {
   struct wanted w;
   uint32_t chunk[2], base[2], forwards[2], backwards[2], pairs;
@@ -334,7 +335,8 @@ drain_ends (struct dual *d, uint32_t h)
   }
 }
 
-/* `deep` ranks from an end to the middle, this one h from its end; n microbatches each way. */
+/* `deep`: ranks from an end to the middle; h: distance of this rank from its end; n: microbatches
+ * in each direction. */
 static void
 eight_steps (struct dual *d, uint32_t deep, uint32_t h, uint32_t n)
 {
@@ -368,7 +370,7 @@ eight_steps (struct dual *d, uint32_t deep, uint32_t h, uint32_t n)
   assert_true (g_queue_is_empty (&d->waiting));
 }
 
-/* Busy slots of a rank where pairs take `t.pair`. */
+/* Busy time of a rank; an overlapped pair takes `t.pair`. */
 static double
 busy (const weft_grid *grid, uint32_t rank, struct weft_cell_times t)
 {
@@ -386,8 +388,8 @@ busy (const weft_grid *grid, uint32_t rank, struct weft_cell_times t)
   return sum;
 }
 
-/* (deep - 1)(tF&B + tB - 3tW) at the middle, which idles most, where an input gradient takes as
- * long as a forward. */
+/* The bubble of the middle ranks, which idle most, is (deep - 1)(tF&B + tB - 3tW), if an input
+ * gradient takes as long as a forward. */
 static void
 assert_dual_bubble (const weft_grid *grid, uint32_t deep)
 {
@@ -440,7 +442,8 @@ dualpipev_runs_the_eight_steps_down_and_up (void **state)
     }
 }
 
-/* As the report on DeepSeek-V3 draws it: microbatches 0 to 3 enter at rank 0, 4 to 7 at rank 3. */
+/* As in the figure of the DeepSeek-V3 report: microbatches 0 to 3 enter at rank 0, and 4 to 7 at
+ * rank 3. */
 static void
 dualpipe_rows_of_four_ranks (void **state)
 {
@@ -454,7 +457,7 @@ dualpipe_rows_of_four_ranks (void **state)
   assert_int_equal (weft_grid_micro_copy (grid, 4), 1);
 }
 
-/* Rank 2 as PyTorch's pull request 158978 lists it, in its own words. */
+/* The cells of rank 2 as listed in PyTorch's pull request 158978, in its notation. */
 static void
 dualpipev_is_that_of_pytorch (void **state)
 {
@@ -473,7 +476,8 @@ dualpipev_is_that_of_pytorch (void **state)
 
 /* ------------------------------------------------------------------ where stages are */
 
-/* From the first chunk of a copy, next leads through every stage to the last, and previous back. */
+/* Checks that, from the first stage of a copy, the next-stage links lead through every stage to the
+ * last, and the previous-stage links back. */
 static void
 check_path (const weft_grid *grid, uint32_t copy)
 {
@@ -495,7 +499,7 @@ check_path (const weft_grid *grid, uint32_t copy)
   assert_int_equal (n, 1);
 }
 
-/* A legal spec of any schedule. */
+/* A random legal spec of a random schedule. */
 static struct weft_grid_spec
 random_spec (GRand *random)
 {
@@ -549,7 +553,7 @@ breadth_first_runs_a_chunk_for_all_microbatches_before_the_next (void **state)
     assert_row (grid, rank, "F0a F1a F2a F0b F1b F2b B0b B1b B2b B0a B1a B2a");
 }
 
-/* Lamy-Poirier 2023, section 3: the bubble of gpipe over the number of chunks. */
+/* Lamy-Poirier 2023, section 3: the bubble is that of GPipe divided by the number of chunks. */
 static void
 breadth_first_idles_as_gpipe_over_its_chunks_and_keeps_every_microbatch (void **state)
 {
@@ -577,7 +581,8 @@ n_forwards_ahead (const weft_grid *grid, uint32_t rank)
   return n;
 }
 
-/* Forwards before the first backward, by the formulas of Narayanan et al. 2021 for 1F1B. */
+/* Number of forwards before the first backward, by the formulas of Narayanan et al. 2021 for
+ * 1F1B. */
 static uint32_t
 forwards_of_warm_up (const weft_grid *grid, const struct weft_grid_spec *spec, uint32_t rank)
 {
@@ -588,8 +593,8 @@ forwards_of_warm_up (const weft_grid *grid, const struct weft_grid_spec *spec, u
   return MIN (ahead + spec->extra_warmup + 1, all);
 }
 
-/* What lower bounds rely on: forwards ahead of the first backward, and the bubble of filling and
- * draining the ranks. */
+/* Checks the properties that lower bounds rely on: the forwards before the first backward, and the
+ * bubble of filling and draining the pipeline. */
 static void
 check_in_flight (const weft_grid *grid, const struct weft_grid_spec *spec)
 {
@@ -606,7 +611,8 @@ check_in_flight (const weft_grid *grid, const struct weft_grid_spec *spec)
                3 * (work + grid->n_ranks - 1));
 }
 
-/* The traits in the row of a schedule must match its cells: the planner relies on the row. */
+/* The properties in the table row of a schedule must match its cells, because the planner relies on
+ * the row. */
 static void
 cells_of_every_schedule_are_what_its_row_says (void **state)
 {
@@ -637,7 +643,7 @@ seconds_and_peak (struct weft_grid_spec spec, uint32_t n_micro, double *peak)
   return weft_grid_replay (grid, (struct weft_cell_times){ 3, 4, 2, 0 }, NULL);
 }
 
-/* weft plan takes two short steps of a steady schedule for a long one. */
+/* weft plan extrapolates a long step of a steady schedule from two short steps. */
 static void
 steady_schedules_grow_by_equal_times_and_keep_as_much (void **state)
 {
@@ -688,7 +694,7 @@ counts_that_do_not_fit_are_refused_by_name (void **state)
 
 /* ------------------------------------------------------------------ the page */
 
-/* As it stands on a page: indented, without blanks at the end of a line. */
+/* The picture as printed in the documentation: indented, without trailing blanks. */
 static char *
 on_a_page (const weft_grid *grid)
 {

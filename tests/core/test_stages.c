@@ -1,4 +1,4 @@
-/* How layers are dealt to stages that are not alike. */
+/* Assignment of layers to unequal stages. */
 #include "core/job/stages.h"
 #include "tests/made/made.h"
 #include "tests/made/questions.h"
@@ -6,7 +6,8 @@
 
 #define TINY "hidden_size=16 num_attention_heads=2 vocab_size=64 seq_length=8 topology=cpu "
 
-/* "2 0 3": layers of each stage, in order; or what is wrong. */
+/* The number of layers of each stage, such as "2 0 3", or the error message. The caller frees
+ * it. */
 static char *
 dealt (const char *words)
 {

@@ -1,5 +1,5 @@
-/* Global tensors: whatever the strategy, a tensor has one value, and one rank is responsible for
- * each element. */
+/* Global tensors: under every strategy, a tensor has one value, and each element has one owner
+ * rank. */
 #include "core/program/segment.h"
 #include "kernels/float.h"
 #include "tests/made/paper_exec.h"
@@ -80,8 +80,8 @@ measure (weft_state *state, const char *name)
   return (struct moments){ sum / n, sqrt (squares / n - sum / n * sum / n) };
 }
 
-/* n draws have a mean within 4 / sqrt (n) deviations and a deviation within 4 / sqrt (2 n) of it,
- * but once in ten thousand. */
+/* The mean of n normal draws is within 4 / sqrt (n) standard deviations of 0, and their deviation
+ * within 4 / sqrt (2 n) of its value, except once in ten thousand cases. */
 static void
 assert_normal (weft_state *state, const char *name, double deviation)
 {
@@ -112,7 +112,7 @@ new_weights_have_the_moments_of_gpt2 (void **unused)
   paper_job_close (&j);
 }
 
-/* Elements of a tensor that two states have in common, place by place. */
+/* Number of elements that are equal at the same position in tensors of two states. */
 static uint64_t
 count_equal (weft_state *a, const char *name, weft_state *b, const char *other)
 {
@@ -218,7 +218,7 @@ a_model_in_fp32_has_its_weights_as_masters (void **unused)
   paper_job_close (&j);
 }
 
-/* The parameter of a program, by the name of its tensor. */
+/* The parameter of a program with this tensor name and layer; NULL: none. */
 static const struct weft_param *
 param_of (const weft_program *p, const char *name, uint32_t layer)
 {
@@ -228,7 +228,8 @@ param_of (const weft_program *p, const char *name, uint32_t layer)
   return NULL;
 }
 
-/* Every rank but the owner of each run forgets its weights: as between an update and a gather. */
+/* Overwrites the weights of every rank except the owner of each run, as they are stale between an
+ * update and the gather. */
 static void
 spoil_weights_of_others (const struct paper_job *j, uint32_t i)
 {
@@ -285,7 +286,7 @@ writing_a_weight_reaches_every_rank_of_its_stages (void **unused)
   paper_job_close (&j);
 }
 
-/* The optimizer state of the head's copy, gathered from the slices of its stage by hand. */
+/* Collects the optimizer state of the head's copy by hand from the slices of its stage. */
 static void
 the_head_s_copy_of_a_tied_embedding_has_its_own_optimizer_state (void **unused)
 {

@@ -1,4 +1,4 @@
-/* The table of knobs: complete, consistent, and inverted by its own printing. */
+/* The table of knobs: complete and consistent; printed values are parsed to the same values. */
 #include "core/job/strategy.h"
 #include "core/base/suggest.h"
 #include "core/base/units.h"
@@ -66,7 +66,7 @@ affects_is_a_set_of_words_or_a_reason (void **state)
   }
 }
 
-/* Parses, prints, parses again, and compares. */
+/* Parses a value, prints it, parses it again, and compares. */
 static void
 round_trip (const struct weft_field *field, const char *text)
 {

@@ -1,5 +1,5 @@
-/* Traces: what viewers insist on (valid JSON, slices that nest, arrows inside slices), and that the
- * memory they show is the memory that was planned. */
+/* Traces: the requirements of viewers (valid JSON, nested slices, arrows inside slices), and the
+ * memory counter, which must show the planned memory. */
 #include "core/base/error.h"
 #include "core/exec/exec.h"
 #include "core/report/trace.h"
@@ -16,7 +16,7 @@ struct step {
   weft_timeline *timeline;
 };
 
-/* Four stages on eight GPUs, gradients reduced beside the backward passes. */
+/* Four stages on eight GPUs; gradient reduction overlaps with the backward pass. */
 static struct step
 make_step (gboolean unfolded)
 {
@@ -48,7 +48,7 @@ step_free (struct step *s)
   weft_plan_free (s->plan);
 }
 
-/* The bytes of the file that a trace is; compressed when `gzip`. */
+/* The bytes of a trace file; `gzip`: compressed. */
 static GBytes *
 write_trace (const struct step *s, uint32_t n_rows, gboolean gzip)
 {
@@ -66,7 +66,7 @@ write_trace (const struct step *s, uint32_t n_rows, gboolean gzip)
   return g_bytes_new_take (text, length);
 }
 
-/* A trace as its readers see it. */
+/* A parsed trace. */
 struct trace {
   JsonParser *parser;
   JsonArray *events;
@@ -110,7 +110,7 @@ is_phase (JsonObject *e, const char *phase)
   return strcmp (json_object_get_string_member (e, "ph"), phase) == 0;
 }
 
-/* Whole nanoseconds; the file holds microseconds with three places. */
+/* A time in nanoseconds; the file has microseconds with three decimal places. */
 static int64_t
 nanoseconds (JsonObject *e, const char *member)
 {
@@ -186,8 +186,7 @@ every_op_is_a_slice_and_slices_of_a_thread_are_disjoint (void **state)
   step_free (&s);
 }
 
-/* Ops that start and end together are told apart: the second member of a group has a row of its
- * own. */
+/* Ops of a launch group start and end together, so the second member has its own row. */
 static void
 members_of_a_group_have_rows_of_their_own (void **state)
 {
@@ -278,8 +277,8 @@ both_ends_of_an_arrow_lie_inside_slices (void **state)
   step_free (&s);
 }
 
-/* Each send of a watched stage is drawn once: 16 sequences are 8 microbatches on 2 replicas, and
- * each crosses three borders forward and three back. */
+/* Each send of an observed stage has one arrow: 16 sequences are 8 microbatches on 2 replicas, and
+ * each crosses three stage boundaries forward and three back. */
 static void
 every_send_points_to_its_receive (void **state)
 {
@@ -340,7 +339,7 @@ the_counter_peaks_at_the_planned_live_bytes (void **state)
   step_free (&s);
 }
 
-/* What is permanent is there from the start to the end, and nothing else is left over. */
+/* The memory counter begins and ends with the permanent buffers only. */
 static void
 the_counter_begins_and_ends_with_what_is_permanent (void **state)
 {
@@ -400,7 +399,7 @@ a_compressed_trace_holds_the_same_text (void **state)
   step_free (&s);
 }
 
-/* A timeline of as many ranks as a viewer cannot take, all alike. */
+/* A timeline with more ranks than a viewer can open, all with the same times. */
 static void
 a_trace_that_no_viewer_opens_is_refused_with_a_way_out (void **state)
 {

@@ -1,10 +1,10 @@
-/* Schedules whose two chunks lie in a V, against orders told by a second rule, the fewest slots
- * that any order takes, and the closed forms of what they idle and keep. */
+/* Schedules whose two chunks form a V, against orders computed by a second rule, the least number
+ * of slots of any order, and closed forms of idle slots and kept activations. */
 #include "tests/made/schedules.h"
 #include "tests/runner/runner.h"
 
-/* A rank of a V as it is written in slots: passes in their order, or the oldest weight gradient
- * that waits.  Cells of microbatches that are not there are left out. */
+/* A rank of a V whose order is written cell by cell: passes in order, or the oldest pending weight
+ * gradient. Cells with microbatch numbers of m or more are left out. */
 struct told {
   GString *text;
   uint32_t p, m, rank, next[4];
@@ -19,7 +19,8 @@ tell (struct told *t, char phase, uint32_t chunk, uint32_t micro)
                             micro);
 }
 
-/* The next of forward down (0), forward up (1), gradient down (2) or gradient up (3). */
+/* Writes the next microbatch of a pass: forward down (0) or up (1), input gradient down (2) or up
+ * (3). */
 static void
 tell_pass (struct told *t, int pass)
 {
@@ -47,8 +48,8 @@ end_rank (struct told *t)
   g_string_append_c (t->text, '\n');
 }
 
-/* A rank that fills up, goes on with all of a microbatch on both chunks in six slots, and
- * empties. */
+/* The full order: ranks fill up, then run both chunks of a microbatch in every six slots, and then
+ * drain. The caller frees the text. */
 static char *
 full_v (uint32_t p, uint32_t m)
 {
@@ -81,7 +82,8 @@ full_v (uint32_t p, uint32_t m)
   return g_string_free (text, FALSE);
 }
 
-/* A microbatch every six slots, the four passes of microbatch 0 on a rank in the slots `first`. */
+/* An order with a microbatch every six slots. `first` gives the slots of the four passes of
+ * microbatch 0 on a rank. The caller frees the text. */
 static char *
 rhythmic_v (uint32_t p, uint32_t m, void (*first) (uint32_t p, uint32_t rank, uint32_t slot[4]))
 {
@@ -116,7 +118,7 @@ read_text (const char *text)
   return grid;
 }
 
-/* Halves of stages that the fullest rank keeps. */
+/* Activations, in half stages, of the rank that keeps most. */
 static double
 most_in_flight (const weft_grid *grid)
 {
@@ -127,17 +129,17 @@ most_in_flight (const weft_grid *grid)
   return most;
 }
 
-/* Slots without which no order of a V can do.  Rank p - 1 starts after p - 1 slots and has 6 for
- * each microbatch; its first gradient comes after 3p - 1 slots and it has 4 left; its last gradient
- * is the 2m-th after those, and p - 1 more of that microbatch and one of its weights follow on rank
- * 0. */
+/* A lower bound of the slots of any order of a V, as the largest of three numbers. Rank p - 1
+ * starts after p - 1 slots and has 6 slots of work per microbatch. Its first input gradient starts
+ * after 3p - 1 slots, with 4 slots of work per microbatch left. After its 2m input gradients, those
+ * of the last microbatch on p - 1 other ranks follow, and a weight gradient on rank 0. */
 static uint32_t
 least_slots (uint32_t p, uint32_t m)
 {
   return MAX (6 * m + p - 1, MAX (4 * m + 3 * p - 1, 2 * m + 4 * p - 1));
 }
 
-/* A chunk is half of a rank's share: 2p of them are what 1F1B keeps on rank 0. */
+/* A chunk is half of a stage, so 2p chunks are the activations that 1F1B keeps on rank 0. */
 static void
 zb_v_takes_the_least_slots_there_are_and_keeps_p_stages (void **state)
 {
@@ -161,8 +163,7 @@ zb_v_takes_the_least_slots_there_are_and_keeps_p_stages (void **state)
   }
 }
 
-/* What four ranks make of eight microbatches: 51 slots for 48 of work, 8 halves of stages on
- * each. */
+/* With at least 5p / 3 microbatches, ZB-V is the full order; with fewer, it is not slower. */
 static void
 zb_v_of_many_microbatches_is_the_full_order_and_of_few_is_shorter (void **state)
 {
@@ -183,8 +184,8 @@ zb_v_of_many_microbatches_is_the_full_order_and_of_few_is_shorter (void **state)
     }
 }
 
-/* Forwards and gradients that go down advance one rank every two slots. For even p a gap prevents
- * two passes from taking the same slot. */
+/* In the order of V-Half, forwards and input gradients on their way down advance one rank every two
+ * slots. For even p, a gap prevents two passes in the same slot. */
 static void
 half_rhythm (uint32_t p, uint32_t rank, uint32_t slot[4])
 {
@@ -196,9 +197,9 @@ half_rhythm (uint32_t p, uint32_t rank, uint32_t slot[4])
   slot[3] = 6 * p + gap - 2 - rank;
 }
 
-/* Such an order idles 7(p - 1) / 2 slots or slightly more.  The orders of the search are shorter.
- * They are hardly longer if a gradient takes 1.5 times as long as a forward: ranks then must not
- * wait for each other in every microbatch. */
+/* The order of half_rhythm() idles 7(p - 1) / 2 slots or slightly more. The orders of the search
+ * are not longer. If an input gradient takes 1.5 times as long as a forward, they are at most 4 %
+ * longer: ranks must not wait for each other in every microbatch. */
 static void
 check_half_rhythm (const weft_grid *grid)
 {
@@ -215,7 +216,8 @@ check_half_rhythm (const weft_grid *grid)
                  (i ? 1.04 : 1) * weft_grid_replay (rhythmic, times[i], NULL));
 }
 
-/* Slots that idle, of the 6(p - 1) of 1F1B, and halves of stages that are kept, of its 2p. */
+/* V-Half idles about 3(p - 1) slots and keeps about p half stages; 1F1B idles 6(p - 1) slots and
+ * keeps 2p. */
 static void
 v_half_idles_half_of_1f1b_and_keeps_half (void **state)
 {

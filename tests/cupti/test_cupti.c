@@ -1,5 +1,5 @@
-/* What exec_gpu/cuda/module/cupti.c makes of buffers of records, in place of CUPTI's: functions of
- * the test that hand out buffers which the test has filled. */
+/* exec_gpu/cuda/module/cupti.c on a double of CUPTI: functions of this file pass it buffers of
+ * activity records that the tests write. */
 #include "exec_gpu/cuda/module/cupti.h"
 #include "tests/runner/runner.h"
 #include <pthread.h>
@@ -13,10 +13,10 @@ static struct {
   CUpti_BuffersCallbackRequestFunc wanted;
   CUpti_BuffersCallbackCompleteFunc filled;
   CUpti_CallbackFunc callback;
-  uint64_t kinds; /* that are enabled, by bit */
+  uint64_t kinds; /* enabled activity kinds, one bit each */
   uint32_t n_callbacks, depth, device;
-  gboolean is_held; /* by a record that is not complete */
-  uint64_t pushed; /* by any thread, last */
+  gboolean is_held; /* the buffer contains an incomplete record */
+  uint64_t pushed; /* correlation id that any thread pushed last */
   size_t dropped;
   CUptiResult subscribed, next;
 } fake;
@@ -45,7 +45,7 @@ register_callbacks (CUpti_BuffersCallbackRequestFunc wanted,
 
 static void end_buffer (void);
 
-/* Without force a buffer stays that has a record of something under way. */
+/* A buffer with the record of a running activity is returned only by a forced flush. */
 static CUptiResult CUPTIAPI
 flush (uint32_t flag)
 {
@@ -130,7 +130,7 @@ enable_callback (uint32_t on, CUpti_SubscriberHandle handle, CUpti_CallbackDomai
   return CUPTI_SUCCESS;
 }
 
-/* Nodes and streams are numbers here. */
+/* In these tests, handles of nodes and streams are their numbers. */
 static CUptiResult CUPTIAPI
 number_node (CUgraphNode node, uint64_t *id)
 {
@@ -149,7 +149,7 @@ number_stream (CUcontext context, CUstream stream, uint8_t per_thread, uint32_t 
 static CUptiResult CUPTIAPI
 number_device (CUcontext context, uint32_t *id)
 {
-  assert_null (context); /* the current one */
+  assert_null (context); /* NULL: the current context */
   *id = fake.device;
   return CUPTI_SUCCESS;
 }
@@ -220,8 +220,8 @@ put_kernel (const char *name, uint64_t begin, uint32_t correlation, uint32_t str
   put (&k, sizeof k);
 }
 
-/* What CUPTI would write of a call: the id that was pushed when it was made, if calls are
- * recorded. */
+/* Writes the record that CUPTI writes for a call: the id that was pushed when the call was made.
+ * CUPTI writes it only if runtime and driver calls are recorded. */
 static void
 put_known (uint32_t correlation, uint64_t id)
 {
@@ -300,7 +300,7 @@ records_in_any_order_belong_to_the_op_whose_id_was_pushed (void **state)
   first = fake.pushed;
   weft_cupti_about (c, 3, 0);
   second = fake.pushed;
-  weft_cupti_about (c, 3, 0); /* said already */
+  weft_cupti_about (c, 3, 0); /* no change: pushes nothing */
   assert_true (fake.depth == 1 && first != second);
 
   begin_buffer ();
@@ -310,7 +310,7 @@ records_in_any_order_belong_to_the_op_whose_id_was_pushed (void **state)
   put_kernel ("also early", 200, 13, 1, 0);
   put_known (13, first);
   end_buffer ();
-  begin_buffer (); /* the last to come knows of the first */
+  begin_buffer (); /* the id of the first kernel is in a later buffer */
   put_known (11, first);
   end_buffer ();
   take (c);
@@ -321,7 +321,7 @@ records_in_any_order_belong_to_the_op_whose_id_was_pushed (void **state)
   assert_taken (2, "late", 3, 0);
   assert_true (taken.at[0].begin == 100 && taken.at[0].end == 110);
   take (c);
-  assert_int_equal (taken.n, 0); /* each once */
+  assert_int_equal (taken.n, 0); /* each activity is returned once */
   weft_cupti_close (c);
 }
 
@@ -376,8 +376,8 @@ kernels_of_nobody_are_told_as_such (void **state)
   weft_cupti_close (c);
 }
 
-/* Threads of NCCL have pushed nothing: as many kernels as launches, in the order of their
- * stream. */
+/* Kernels launched by NCCL's threads have no pushed id. If a stream has as many of them as launches
+ * of communication, they are assigned to ops in stream order. */
 static void
 launches_of_other_threads_go_by_the_order_of_their_stream (void **state)
 {
@@ -389,7 +389,7 @@ launches_of_other_threads_go_by_the_order_of_their_stream (void **state)
     weft_cupti_about (c, 0, op);
     weft_cupti_talk (c, stream);
     weft_cupti_launched (c);
-    weft_cupti_launched (c); /* of nothing: counts may be zero */
+    weft_cupti_launched (c); /* a launch without a kernel: row counts may be 0 */
   }
   begin_buffer ();
   put_kernel ("ncclDevKernel_b", 900, 61, 5, 0);
@@ -401,7 +401,7 @@ launches_of_other_threads_go_by_the_order_of_their_stream (void **state)
   assert_taken (1, "another", -1, 0);
   assert_taken (2, "ncclDevKernel_b", 0, 21);
 
-  weft_cupti_talk (c, stream); /* one launch and two kernels: nobody knows */
+  weft_cupti_talk (c, stream); /* one launch, two kernels: ambiguous */
   weft_cupti_launched (c);
   begin_buffer ();
   put_kernel ("ncclDevKernel_c", 1000, 63, 5, 0);
@@ -413,7 +413,7 @@ launches_of_other_threads_go_by_the_order_of_their_stream (void **state)
   weft_cupti_close (c);
 }
 
-/* Every GPU has a stream of that number. */
+/* Both GPUs have a stream with the same number. */
 static void
 streams_of_two_gpus_are_told_apart (void **state)
 {
@@ -468,7 +468,7 @@ call_back (CUpti_CallbackId id, uintptr_t graph, uintptr_t node, uintptr_t from)
   fake.callback (NULL, CUPTI_CB_DOMAIN_RESOURCE, id, &what);
 }
 
-/* As NCCL does while our thread captures: it has a node made in a thread of its own. */
+/* Creates a graph node in another thread, as NCCL does while our thread captures. */
 static void *
 add_node_13 (void *graph)
 {
@@ -494,7 +494,7 @@ kernels_of_a_graph_go_by_the_nodes_that_were_captured (void **state)
     call_back (CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED, 2, node + 100, node);
   for (int run = 0; run < 2; run++) {
     begin_buffer ();
-    put_known (70, fake.pushed); /* the call that runs the graph */
+    put_known (70, fake.pushed); /* the call that launches the graph */
     put_kernel ("first", 100, 70, 1, 111);
     put_kernel ("second", 200, 70, 1, 112);
     put_kernel ("nccl", 300, 70, 1, 113);
@@ -524,7 +524,7 @@ what_is_lost_or_broken_is_said (void **state)
   fake.dropped = 0;
   take (c);
   assert_true (taken.lost == 0);
-  begin_buffer (); /* nothing is in it */
+  begin_buffer (); /* an empty buffer */
   end_buffer ();
   take (c);
   assert_true (taken.n == 0 && !taken.said);

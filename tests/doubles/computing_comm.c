@@ -1,13 +1,13 @@
-/* Communicators of the computing device. */
+/* Communicators of the computing device (computing_cuda.h). */
 #include "exec_gpu/cuda/module/sums.h"
 #include "kernels/float.h"
 #include "launch/rendezvous.h"
 #include "tests/doubles/computing_cuda.h"
 #include <string.h>
 
-/* Members of a communicator, wherever they are. */
+/* A communicator as all its members share it. Members can be in other processes. */
 struct clique {
-  uint32_t n, came;
+  uint32_t n, came; /* members; members that have opened it here */
   GBytes *name;
   GPtrArray *meeting;  /* collectives */
   GPtrArray **between; /* [from * n + to]: transfers */
@@ -17,14 +17,15 @@ struct weft_gpu_comm {
   computing_cuda *d;
   struct clique *clique;
   uint32_t rank, n_split, n_collective;
-  uint32_t *sent, *received; /* by member */
+  uint32_t *sent, *received; /* [member]: transfers so far */
 };
 
+/* One collective or transfer: the calls of its participants. */
 struct computing_meeting {
-  uint32_t n, came;
-  char *key; /* among processes */
+  uint32_t n, came; /* participants; participants whose call has reached the head of its stream */
+  char *key;        /* in the rendezvous of processes */
   gboolean over;
-  struct computing_talk *talk; /* by member; of a transfer: who sends, who receives */
+  struct computing_talk *talk; /* by member; of a transfer: sender, receiver */
   gboolean *here;
 };
 
@@ -54,7 +55,8 @@ meeting_at (GPtrArray *list, uint32_t at, uint32_t n)
   return g_ptr_array_index (list, at);
 }
 
-/* The at-th from one member to another, or of all: the same name in all processes. */
+/* The at-th transfer from one member to another (way = from * n + to), or the at-th collective
+ * (way = n * n). Its key is the same in all processes. */
 static struct computing_meeting *
 named_meeting (const struct clique *c, uint32_t way, uint32_t at)
 {
@@ -108,7 +110,8 @@ overlaps (const void *a, uint64_t a_bytes, const void *b, uint64_t b_bytes)
          (const uint8_t *) b < (const uint8_t *) a + a_bytes;
 }
 
-/* What NCCL's user guide allows of buffers that are the same: wholly in place, or apart. */
+/* Checks the rule of NCCL's user guide: the buffers of a call are either in place or do not
+ * overlap. */
 static const char *
 look_at_buffers (const struct computing_meeting *m, uint32_t member, uint64_t piece)
 {
@@ -147,7 +150,8 @@ look (const struct computing_meeting *m)
   return NULL;
 }
 
-/* Each member's term, times its factor, as NCCL keeps it: in the type. */
+/* Elements [first, first + n) of a member, times its factor, rounded to the type as in NCCL. The
+ * caller frees them. */
 static void *
 scaled_term (const struct computing_talk *t, uint64_t first, uint64_t n)
 {
@@ -164,7 +168,7 @@ scaled_term (const struct computing_talk *t, uint64_t first, uint64_t n)
   return out;
 }
 
-/* Elements [first, first + n) of all members, added. */
+/* Reduces elements [first, first + n) of all members into `out`. */
 static const char *
 reduce (const struct computing_meeting *m, uint64_t first, uint64_t n, void *out)
 {
@@ -191,7 +195,7 @@ reduce (const struct computing_meeting *m, uint64_t first, uint64_t n, void *out
   return said;
 }
 
-/* What one member ends with, and how many bytes of it there are. */
+/* Computes the result of one member into `out`. */
 static const char *
 result_of (const struct computing_meeting *m, uint32_t member, void *out)
 {
@@ -247,7 +251,7 @@ bring (computing_cuda *d, const struct computing_meeting *m, uint32_t member, co
   return weft_rendezvous_set (d->peers, key, value, NULL) ? NULL : "another process is gone";
 }
 
-/* What a member has brought; NULL: it will not. */
+/* The data that a member has sent to the rendezvous; NULL: its process has failed. */
 static GBytes *
 fetch (computing_cuda *d, const struct computing_meeting *m, uint32_t member)
 {
@@ -271,7 +275,8 @@ come_to_transfer (computing_cuda *d, struct computing_meeting *m, const struct c
   return NULL;
 }
 
-/* As if all members were here; one of them ends with its result. */
+/* Fetches the inputs of all members from the rendezvous and computes the result of this process's
+ * member. */
 static const char *
 come_to_collective (computing_cuda *d, struct computing_meeting *m, const struct computing_talk *t)
 {
@@ -380,7 +385,7 @@ comp_comm_open (void *self, const struct weft_gpu_member *member, weft_gpu_comm 
   return join_clique (self, name, member->n, member->rank, out);
 }
 
-/* The name says whose, which split, and which color. */
+/* The name contains the parent, the number of the split, and the color. */
 static const char *
 comp_comm_split (void *self, weft_gpu_comm *parent, int color, const struct weft_gpu_member *m,
                  weft_gpu_comm **out)

@@ -4,7 +4,7 @@
 #include "tests/doubles/emulated_cuda.h"
 #include <string.h>
 
-#define PATIENCE (10 * G_USEC_PER_SEC) /* without any call, while somebody waits */
+#define PATIENCE (10 * G_USEC_PER_SEC) /* a query fails after this time without new work */
 #define STUCK "streams wait for each other for ever"
 
 struct weft_gpu_stream {
@@ -16,8 +16,8 @@ struct weft_gpu_stream {
 struct weft_gpu_event {
   uint32_t device;
   gboolean timed;
-  uint64_t recorded, done; /* records given, records done */
-  uint64_t at;             /* works done before the newest one */
+  uint64_t recorded, done; /* records enqueued, records done */
+  uint64_t at;             /* number of works done before the newest record */
   weft_gpu_graph *captured;
 };
 
@@ -33,9 +33,9 @@ struct weft_gpu_graph {
 };
 
 struct thread {
-  uint32_t device, depth; /* depth: of groups */
+  uint32_t device, depth; /* depth: nesting of groups */
   gboolean captures;
-  GArray *talk; /* of the group */
+  GArray *talk; /* calls of the open group */
 };
 
 static void
@@ -45,7 +45,7 @@ free_thread (void *data)
   g_free (data);
 }
 
-/* Under the lock. */
+/* The state of the calling thread. The caller holds the lock. */
 static struct thread *
 this_thread (computing_cuda *d)
 {
@@ -113,8 +113,8 @@ free_item (void *data)
   g_free (item);
 }
 
-/* Which records a wait means, and with whom communication meets, is known when a stream is given
- * it, be it by a graph. */
+/* Appends an item to a stream, for a call or for a graph launch. This determines the record that a
+ * wait waits for, and the collective or transfer that a communication call belongs to. */
 static void
 give (computing_cuda *d, weft_gpu_stream *stream, struct computing_item *item)
 {
@@ -165,7 +165,7 @@ run_kernels (computing_cuda *d, const struct computing_item *item)
   computing_unfence (d);
 }
 
-/* It may run while the device does anything else, and sees nothing of it. */
+/* Host functions run concurrently with device work, so they must not access device memory. */
 static void
 run_host (computing_cuda *d, const struct computing_item *item)
 {
@@ -242,7 +242,7 @@ is_ready (const struct computing_item *item)
   return item->kind != COMPUTING_LAUNCH || !item->posted || is_over (item);
 }
 
-/* A stream whose next item can be done; NULL: there is none. */
+/* A stream whose next item can run; NULL: there is none. */
 static weft_gpu_stream *
 choose_stream (computing_cuda *d)
 {
@@ -286,8 +286,8 @@ is_done (const weft_gpu_event *event, weft_gpu_stream *stream)
   return event ? event->done >= event->recorded : g_queue_is_empty (&stream->item);
 }
 
-/* Until an event has come to pass, or a stream is empty, or nothing can be done: *done says
- * which. */
+/* Runs work until the event is done (event != NULL) or the stream is empty. *done: FALSE if no more
+ * work can run before that. */
 static const char *
 work (computing_cuda *d, const weft_gpu_event *event, weft_gpu_stream *stream, gboolean *done)
 {
@@ -300,7 +300,8 @@ work (computing_cuda *d, const weft_gpu_event *event, weft_gpu_stream *stream, g
   return d->said;
 }
 
-/* Another thread may be about to give what is missing, as long as calls come. */
+/* Runs work until the event is done. As long as calls are made, *done = FALSE is no error: another
+ * thread may still enqueue the missing work. */
 static const char *
 look_for (computing_cuda *d, const weft_gpu_event *event, gboolean *done)
 {
@@ -401,7 +402,7 @@ comp_stream_open (void *self, gboolean urgent, weft_gpu_stream **out)
   return NULL;
 }
 
-/* What it was given and has not done is lost. */
+/* Work that the stream has not done is discarded. */
 static const char *
 comp_stream_close (void *self, weft_gpu_stream *stream)
 {
@@ -443,7 +444,7 @@ comp_event_close (void *self, weft_gpu_event *event)
   return NULL;
 }
 
-/* An event that was captured is one of the graph, and has no date. */
+/* An event recorded during capture belongs to the graph and has no time. */
 static const char *
 record (computing_cuda *d, weft_gpu_event *event, weft_gpu_stream *stream)
 {
@@ -459,7 +460,8 @@ comp_record (void *self, weft_gpu_event *event, weft_gpu_stream *stream)
   LOCKED ((computing_cuda *) self, const char *, record (self, event, stream));
 }
 
-/* In a graph it is external: it has a date, and nobody waits for it. */
+/* During capture, the record is an external one: the event has a time, and no stream may wait for
+ * it. */
 static const char *
 stamp (computing_cuda *d, weft_gpu_event *event, weft_gpu_stream *stream)
 {
@@ -473,7 +475,7 @@ comp_stamp (void *self, weft_gpu_event *event, weft_gpu_stream *stream)
   LOCKED ((computing_cuda *) self, const char *, stamp (self, event, stream));
 }
 
-/* Who waits for what is captured is captured too. */
+/* A stream that waits for a captured event is captured too. */
 static const char *
 wait_for (computing_cuda *d, weft_gpu_stream *stream, weft_gpu_event *event)
 {
@@ -503,7 +505,7 @@ comp_finish (void *self, weft_gpu_stream *stream)
   LOCKED ((computing_cuda *) self, const char *, finish (self, stream));
 }
 
-/* A microsecond for each work. */
+/* Every work takes one microsecond. */
 static const char *
 comp_elapsed (void *self, weft_gpu_event *from, weft_gpu_event *to, double *seconds)
 {
@@ -538,7 +540,7 @@ comp_fill (void *self, void *at, uint8_t byte, uint64_t bytes, weft_gpu_stream *
                   .kind = COMPUTING_FILL, .copy = { .to = at, .bytes = bytes }, .value = byte });
 }
 
-/* As on a GPU what a launch is told is read when the call is made. */
+/* Copies the arguments, because a GPU reads the arguments of a launch when the call is made. */
 static const char *
 comp_kernel (void *self, const struct weft_kernel *k, uint32_t n,
              const struct weft_gpu_scratch *scratch, weft_gpu_stream *stream)
@@ -699,7 +701,8 @@ comp_capture_start (void *self, weft_gpu_stream *stream)
   LOCKED ((computing_cuda *) self, const char *, start_capture (self, stream));
 }
 
-/* Backwards from its end: whatever the stream in which it began comes after. */
+/* Whether the origin stream of a capture waits for all captured work. Goes backwards from the end
+ * of the graph. */
 static gboolean
 is_joined (const weft_gpu_graph *g)
 {

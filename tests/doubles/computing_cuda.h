@@ -1,9 +1,9 @@
 /* computing_cuda.h - a test double of a GPU that computes on the CPU: the calls of
  * exec_gpu/calls.h.
  *
- * Streams queue work as on a GPU. Work runs when somebody waits for it: in the order of the calls
- * or, with a seed, in any order that streams and events allow; kernel threads run forwards or
- * backwards. Kernels are those of kernels/cuda/ on the emulator; matrix products are plain loops.
+ * Streams queue work as on a GPU. Work runs when the host waits for it: in the order of the calls
+ * or, with a seed, in a random order that streams and events allow. Kernel threads run forwards or
+ * backwards. Kernels are those of kernels/cuda/ on the emulator; matmuls are plain loops.
  * Communicators wait for all members and check NCCL's rules about buffers; sums are in the order of
  * core/base/fold.h, as for ranks that share a GPU. A captured graph replays its calls, and CUDA's
  * rules of capture are checked.
@@ -38,7 +38,7 @@ struct computing_talk {
   uint64_t n;
   uint8_t dtype, reduce;
   uint32_t root, peer;
-  double factor; /* of premul_sum; else 0 */
+  double factor; /* of premul_sum; otherwise 0 */
 };
 
 struct computing_meeting;
@@ -47,11 +47,11 @@ struct computing_item {
   enum computing_kind kind;
   uint64_t number; /* number of the call */
   weft_gpu_event *event;
-  uint64_t generation; /* number of the event's record that this is, or waits for */
+  uint64_t generation; /* record: its number for this event; wait: number of the record */
   struct weft_gpu_copy copy; /* for a fill: `to` and bytes */
   void *kernel; /* struct weft_cuda_launch, n of them; from g_rc_box_alloc() */
   enum weft_op_kind op;
-  gboolean fused, same; /* attention by the library; deterministic */
+  gboolean fused, same; /* attention by cuDNN; deterministic */
   uint32_t n;
   void (*run) (void *data);
   void *data;
@@ -79,18 +79,19 @@ typedef struct computing_cuda {
   uint32_t devices;      /* reported device count; 64 */
   gboolean warpgroups;   /* supports wgmma; FALSE by default */
   GRand *rand;           /* NULL: work runs in the order of calls */
-  /* Ranks of other processes: this process has one rank, and works in the order of calls. */
+  /* If not NULL, other ranks are in other processes; this process has one rank and runs work in the
+   * order of calls. */
   struct weft_rendezvous *peers;
   struct weft_cudnn_attention *cudnn; /* owned by the caller; NULL: Weft's attention kernels */
   uint32_t n_fused;
-  const char *said;      /* the first error of work; kept */
-  uint64_t now, n_given; /* works done; calls made */
-  uint64_t n_seen;       /* n_given when somebody last waited in vain, and since when */
-  gint64 seen;
+  const char *said;      /* the first error of work; later calls return it too */
+  uint64_t now, n_given; /* works done; works enqueued */
+  uint64_t n_seen;       /* n_given at the last query */
+  gint64 seen;           /* time of the last query that found new work or a done event */
   uint32_t n_open;
   gboolean open; /* device memory is accessible, because work runs */
   uint64_t bytes[WEFT_N_POOL]; /* allocated now */
-  uint64_t n_work[COMPUTING_LAUNCH + 1]; /* done, by kind */
+  uint64_t n_work[COMPUTING_LAUNCH + 1]; /* works done, by kind */
 
   pthread_mutex_t lock;
   pthread_key_t thread; /* thread-local state */
@@ -109,10 +110,13 @@ typedef const char *computing_adder (void *self, weft_gpu_stream *stream,
                                      const struct computing_item *like);
 extern computing_adder *const computing_add;
 
-/* Allocates memory of a pool; the second function returns its size, FALSE if it is not allocated.
- * Device memory is inaccessible to the host, except where noted. */
+/* Allocates memory of a pool. Device memory is inaccessible to the host at first. */
 void *computing_map (computing_cuda *d, enum weft_pool pool, uint64_t bytes);
+
+/* Frees memory and sets *bytes to its size; FALSE: `at` is not allocated. */
 gboolean computing_unmap (computing_cuda *d, enum weft_pool pool, const void *at, uint64_t *bytes);
+
+/* Makes all device memory accessible (TRUE) or inaccessible (FALSE) to the host. */
 void computing_let_host (computing_cuda *d, gboolean touch);
 
 /* In builds with the address sanitizer, n launches may access only their operands, control and
@@ -121,15 +125,15 @@ struct weft_cuda_launch;
 void computing_fence (const computing_cuda *d, const struct weft_cuda_launch *l, uint32_t n);
 void computing_unfence (const computing_cuda *d);
 
-/* Communicators: the calls comm_..., scaled_... and window_... */
+/* Sets the calls of communicators: comm_..., scaled_... and window_... */
 void computing_comm_calls (struct weft_gpu_calls *calls);
 void computing_comm_clear (computing_cuda *d);
 
-/* A send or a receive. */
+/* A send or a receive as a communication call. */
 struct computing_talk computing_transfer (enum weft_op_kind kind,
                                           const struct weft_gpu_transfer *t);
 
-/* The matching calls of all members: the next collective or transfer of the communicator. */
+/* The collective or transfer that a call belongs to: the next one of its communicator. */
 struct computing_meeting *computing_meet (const struct computing_talk *talk);
 
 /* The call has reached the head of its stream; the last member runs the communication. */
@@ -137,7 +141,7 @@ const char *computing_come (computing_cuda *d, struct computing_meeting *meeting
                             const struct computing_talk *talk);
 gboolean computing_is_over (const struct computing_meeting *meeting);
 
-/* Attention by the device's library, if it has one, for every shape: stands for
+/* Attention by cuDNN (d->cudnn), if it is set, for every shape, in place of
  * exec_gpu/cuda/module/fused.h. */
 gboolean computing_fused_takes (const computing_cuda *d, const struct weft_kernel *k);
 uint64_t computing_fused_scratch (computing_cuda *d, const struct weft_kernel *k);

@@ -23,7 +23,7 @@ computing_fused_scratch (computing_cuda *d, const struct weft_kernel *k)
   return bytes;
 }
 
-/* No stream is known to the double, but that there is one. */
+/* The double of cuDNN does not use the stream, but requires that one is set. */
 const char *
 computing_fused_run (computing_cuda *d, const struct computing_item *item)
 {

@@ -1,5 +1,5 @@
-/* Memory of a device that computes: closed to the host while nothing is done, and, in builds with
- * the address sanitizer, to a kernel but for its operands. */
+/* Memory of the computing device. The host cannot access it while no work runs. In builds with the
+ * address sanitizer, a kernel can access only its operands. */
 #include "core/base/sanitize.h"
 #include "core/exec/control.h"
 #include "kernels/cuda/launch.h"
@@ -12,7 +12,7 @@
 
 #define PAGE 4096u
 #define ALIGNMENT 256u         /* of cudaMalloc */
-#define MOST_FILLED (1u << 20) /* scratch is large, and its tests fill it */
+#define MOST_FILLED (1u << 20) /* larger memory (scratch) is not filled with NaN */
 
 static const struct computing_arena *
 arena (const computing_cuda *d, uint32_t i)
@@ -31,7 +31,7 @@ computing_let_host (computing_cuda *d, gboolean touch)
   d->open = touch;
 }
 
-/* The end of an arena is that of a page, as nearly as its alignment allows. */
+/* An arena ends at an inaccessible page, or less than ALIGNMENT bytes before it. */
 void *
 computing_map (computing_cuda *d, enum weft_pool pool, uint64_t bytes)
 {

@@ -1,18 +1,18 @@
-/* Ranks with a GPU each, where the host of one may wait for an event before it goes on: whether all
- * get to the end.  Each host makes its calls in order, each stream does what it was given in order,
- * and a launch is over when all have come whom it talks to. */
+/* Checks that no rank waits forever, if ranks have a GPU each and hosts wait for events. Each host
+ * makes its calls in order, each stream runs its items in order, and a launch of communication ends
+ * when all its peers have posted theirs. */
 #include "tests/doubles/cuda_log.h"
 
-/* What a stream was given: a record, a wait, a launch. */
+/* An item of a stream: a record, a wait or a launch of communication. */
 struct item {
   const struct recorded_call *call;
-  const struct item *record; /* of a wait: what it waits for */
-  GPtrArray *talk;           /* of a launch: calls */
+  const struct item *record; /* wait: the record that it waits for */
+  GPtrArray *talk;           /* launch: its calls */
   gboolean posted, done;
 };
 
 struct host {
-  GPtrArray *call; /* of the step, in order */
+  GPtrArray *call; /* calls of the step, in order */
   uint32_t next;
   struct item *launch; /* between group_start and group_end */
 };
@@ -20,11 +20,11 @@ struct host {
 struct world {
   const cuda_log *log;
   struct host *host;  /* by row */
-  GQueue *stream;     /* of struct item *, by stream */
-  GPtrArray *item;    /* all, owned */
+  GQueue *stream;     /* [stream]: struct item * */
+  GPtrArray *item;    /* all items, owned */
   GHashTable *record; /* event -> newest item */
-  GHashTable *posted; /* what tells sides of a meeting apart -> how often they have come */
-  GHashTable *passed; /* call -> how often its side had come before it */
+  GHashTable *posted; /* side_of() -> number of calls posted there */
+  GHashTable *passed; /* call -> that number when this call was posted */
 };
 
 static void
@@ -55,7 +55,8 @@ give (struct world *w, const struct recorded_call *c, struct item *item)
 
 /* ------------------------------------------------------------------------- meetings */
 
-/* One side of a meeting: of a collective a member, of a transfer whoever is at one end. */
+/* A key for one participant: the communicator and, for a collective, the member; for a transfer,
+ * sender, receiver and direction. Member 0 of a transfer is the caller, 1 its peer. */
 static char *
 side_of (const struct world *w, const struct recorded_call *c, uint32_t member)
 {
@@ -102,7 +103,7 @@ post (struct world *w, struct item *launch)
 static gboolean
 have_all_come (const struct world *w, const struct recorded_call *c)
 {
-  uint32_t first = 1, last = 1; /* the other end of a transfer */
+  uint32_t first = 1, last = 1; /* the peer of a transfer */
 
   if (c->kind == RECORDED_collective) {
     const struct weft_gpu_collective *x =
@@ -129,7 +130,7 @@ is_over (const struct world *w, const struct item *launch)
 
 /* ---------------------------------------------------------------------- who goes on */
 
-/* Whether the head of a stream has gone on. */
+/* Runs the first item of a stream if it can; returns whether it made progress. */
 static gboolean
 run_stream (struct world *w, GQueue *stream)
 {
@@ -180,7 +181,8 @@ take_wait (struct world *w, const struct recorded_call *c)
   give (w, c, item);
 }
 
-/* Whether a host has gone on: an event that it looks for must have come to pass. */
+/* Makes the next call of a host; returns whether it could. A query waits until its event is
+ * done. */
 static gboolean
 run_host (struct world *w, struct host *h)
 {

@@ -68,8 +68,8 @@ add_work (cuda_log *log, const struct recorded_call *c, uint32_t *clock)
   log->last_work[c->row][c->op] = log->work->len - 1;
 }
 
-/* Plays the calls: of each stream the works that are known to have ended when its next one
- * starts. */
+/* Replays the calls with a vector clock per stream: for each stream, the number of its works that
+ * must have ended before the next work starts. */
 static void
 run_clocks (cuda_log *log)
 {
@@ -99,8 +99,8 @@ run_clocks (cuda_log *log)
 
 /* ------------------------------------------------------------------------ workers */
 
-/* The communication ops of one row, in order: a list for the collectives of each group, and a list
- * for the sends and one for the receives of each direction. */
+/* The communication ops of one row, in order: one list per group for its collectives, and one list
+ * per direction for sends and for receives. */
 struct meetings {
   GArray *op[WEFT_N_GROUP + 4];
 };
@@ -129,7 +129,8 @@ list_meetings (const cuda_log *log)
   return all;
 }
 
-/* The first member of a group works for all, and who receives works for who sends. */
+/* If ranks share a GPU, the first member of a group does the work of a collective, and the receiver
+ * that of a transfer. */
 static void
 find_worker (const cuda_log *log, const struct meetings *all, uint32_t row, uint32_t list,
              uint32_t k)
@@ -235,7 +236,8 @@ cuda_log_free (cuda_log *log)
 
 /* ------------------------------------------------------------------------- arenas */
 
-/* Control, scratch: small, but for terms of sums by counts between GPUs. */
+/* Whether an arena is not planned: control, scratch, or the terms of sums by counts. All are small,
+ * except the terms, which exist only if every rank has its own GPU. */
 static gboolean
 is_beside (const cuda_log *log, const struct recorded_arena *a, uint32_t row)
 {
@@ -325,7 +327,8 @@ has_operands (const struct weft_kernel *a, const struct weft_kernel *b)
   return TRUE;
 }
 
-/* Operands as kernels/bind.h has them, for arenas that this file found; and each in its buffer. */
+/* Compares a recorded call with the call of kernels/bind.h for the recorded arenas; every operand
+ * must be inside a buffer of the op. */
 static void
 compare_kernel (void *user, const struct weft_kernel *k)
 {
@@ -359,7 +362,7 @@ n_works (const cuda_log *log, uint32_t row, uint32_t op)
   return n;
 }
 
-/* On the host every call of a kernel is a work of its own. */
+/* Kernels of an op are one work on the device, but one work per call on the host. */
 static gboolean
 check_kernels (const cuda_log *log, weft_bind *bind, uint32_t row, uint32_t op)
 {
@@ -414,8 +417,8 @@ check_copies (const cuda_log *log, uint32_t row, uint32_t op)
   return bytes == wanted;
 }
 
-/* Sends and receives of as many rows as are counted, and a sum of them: of what it is given, a term
- * has no place among the operands. */
+/* Collectives by row counts are sends and receives of counted rows. REDUCE_SCATTER_V also sums the
+ * rows; it receives terms into memory that is no operand. */
 static gboolean
 check_counted (const cuda_log *log, uint32_t row, uint32_t op)
 {
@@ -435,7 +438,7 @@ check_counted (const cuda_log *log, uint32_t row, uint32_t op)
   return TRUE;
 }
 
-/* With a GPU each: one call, or of a shift two. */
+/* If every rank has its own GPU: an op is one communication call; a shift is two. */
 static gboolean
 check_launched (const cuda_log *log, uint32_t row, uint32_t op)
 {
@@ -514,7 +517,8 @@ comes_after (const struct cuda_work *then, const struct cuda_work *first)
   return then->before[first->stream] > first->seq;
 }
 
-/* All that the plan has before an op: of every lane the newest that works. */
+/* Checks that an op is ordered after its predecessors in the plan: on each lane, after the newest
+ * one that has work. */
 static char *
 check_before (const cuda_log *log, uint32_t row, uint32_t op, const uint32_t *before)
 {
@@ -568,17 +572,17 @@ cuda_log_order (const cuda_log *log)
 
 /* ------------------------------------------------------------------------- waits */
 
-/* The calls of one row alone: what it meets others in is a work of its stream, whatever others
- * know. */
+/* Replays the calls of one row alone. A wait for another row counts as a work of its stream; what
+ * the other row orders is not taken into account. */
 struct alone {
   const cuda_log *log;
-  uint32_t row, n;   /* n: one column more than streams, for the beginning of the step */
+  uint32_t row, n;   /* n: number of streams + 1; the last column is the begin of the step */
   uint32_t *clock;   /* [stream][column] */
-  GHashTable *event; /* thing -> clock, as this row knows it */
+  GHashTable *event; /* event -> clock, from the calls of this row only */
   const struct recorded_thing *start;
-  GPtrArray **pending; /* [stream]: waits since the last other call, clocks */
-  GPtrArray **about;   /* the calls themselves */
-  GHashTable *waited;  /* things that somebody has waited for */
+  GPtrArray **pending; /* [stream]: clocks of the waits since the last other call */
+  GPtrArray **about;   /* [stream]: the calls of these waits */
+  GHashTable *waited;  /* events that a stream or a host has waited for */
 };
 
 static gboolean
@@ -590,7 +594,8 @@ covers (const uint32_t *a, const uint32_t *b, uint32_t n)
   return TRUE;
 }
 
-/* Waits that stand together: each must bring something that the others and the stream do not. */
+/* Checks consecutive waits of a stream: each must order something that neither the stream nor the
+ * other waits order. */
 static char *
 flush (struct alone *a, uint32_t s)
 {
@@ -628,7 +633,7 @@ look_at_wait (struct alone *a, const struct recorded_call *c, uint32_t s)
     return NULL;
   }
   char *wrong = flush (a, s);
-  mine[s]++; /* it meets another row */
+  mine[s]++; /* a wait for another row */
   g_hash_table_insert (a->event, (void *) (uintptr_t) c->thing,
                        g_memdup2 (mine, a->n * sizeof *mine));
   return wrong;
@@ -662,7 +667,7 @@ look_at_row (struct alone *a)
                      (a->log->shared || c->row == a->row);
     if (start)
       a->start = c->thing;
-    if (start && c->row != a->row) { /* of another row, but for all */
+    if (start && c->row != a->row) { /* another row begins the step for all */
       uint32_t *known = g_new0 (uint32_t, a->n);
       known[a->n - 1] = 1;
       g_hash_table_insert (a->event, (void *) (uintptr_t) c->thing, known);
@@ -698,14 +703,14 @@ look_at_waits (const cuda_log *log, uint32_t row, GHashTable *waited)
   return wrong;
 }
 
-/* The last records are of the ends of steps, one for each rank with a GPU. */
+/* Only the records at the end of the step, one per GPU, may have no wait. */
 static char *
 look_at_records (const cuda_log *log, GHashTable *waited)
 {
   uint32_t idle = 0;
 
   for (uint32_t i = 0; i < log->n; i++)
-    if (cuda_log_call (log, i)->kind == RECORDED_query) /* by the host, for counts */
+    if (cuda_log_call (log, i)->kind == RECORDED_query) /* the host reads counts */
       g_hash_table_add (waited, (void *) (uintptr_t) cuda_log_call (log, i)->thing);
   for (uint32_t i = 0; i < log->n; i++) {
     const struct recorded_call *c = cuda_log_call (log, i);
@@ -730,7 +735,7 @@ cuda_log_waits (const cuda_log *log)
   return look_at_records (log, waited);
 }
 
-/* Counts that the host has to know. */
+/* Whether a call is a query of the host, which is allowed only for ops with row counts. */
 static gboolean
 may_look (const cuda_log *log, const struct recorded_call *c)
 {
@@ -749,7 +754,7 @@ cuda_log_quiet (const cuda_log *log)
         c->kind != RECORDED_choose && c->kind != RECORDED_mark && c->kind != RECORDED_group_start &&
         c->kind != RECORDED_group_end && c->kind != RECORDED_comm_ready && !may_look (log, c))
       return g_strdup_printf ("%s inside a step", recorded_words[c->kind]);
-    /* What a stream is given is of its GPU, and comes from a thread that has chosen it. */
+    /* Streams and events belong to the GPU that the calling thread has chosen. */
     if (c->stream && (c->device != c->stream->device ||
                       (c->kind == RECORDED_record && c->thing->device != c->device))) {
       g_autofree char *name = cuda_log_name (log, c->row, c->op);

@@ -6,7 +6,7 @@
 #include "core/exec/exec.h"
 #include "tests/doubles/recorded_cuda.h"
 
-/* A piece of work: its index on its stream, and what must have ended on each stream before it. */
+/* A piece of work. `seq`: its index on its stream; `at`: index of its arguments. */
 struct cuda_work {
   enum recorded_kind kind;
   uint32_t row, op, stream, seq, at;
@@ -31,7 +31,8 @@ typedef struct cuda_log {
   uint64_t *mailbox_bytes;
 } cuda_log;
 
-/* Calls [first, first + n) of the device are a step of this executor, or its parts. */
+/* Calls [first, first + n) of the device are one step, whole or in parts, of executor `x`.
+ * `shared`: all ranks share a GPU. */
 cuda_log *cuda_log_new (const recorded_cuda *device, weft_exec *x, gboolean shared, uint32_t first,
                         uint32_t n);
 void cuda_log_free (cuda_log *log);
@@ -49,11 +50,15 @@ char *cuda_log_quiet (const cuda_log *log); /* checks that nothing in the step w
 char *cuda_log_comms (const cuda_log *log); /* checks the same order on all members, and no
                                              * deadlock */
 
-/* With a GPU each: checks that hosts that wait for counts and streams that wait for each other make
- * progress. */
+/* For ranks with a GPU each: checks that no host or stream waits forever, including hosts that wait
+ * for row counts. */
 char *cuda_log_hosts (const cuda_log *log);
 
-/* A call of the step; the index of its stream; "rank 1 op 17 (bucket 2)" for messages. */
+/* Call i of the step. */
 const struct recorded_call *cuda_log_call (const cuda_log *log, uint32_t i);
+
+/* The index of a call's stream. */
 uint32_t cuda_log_stream (const cuda_log *log, const struct recorded_call *call);
+
+/* "rank 1 op 17 (bucket 2)", for messages. The caller frees it. */
 char *cuda_log_name (const cuda_log *log, uint32_t row, uint32_t op);

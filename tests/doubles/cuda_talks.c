@@ -1,13 +1,13 @@
 /* Checks the order of communication between ranks with a GPU each: collectives and transfers. */
 #include "tests/doubles/cuda_log.h"
 
-/* Launches in order.  All collectives of a rank are one queue, as if its GPU could run only one at
- * a time.  Transfers have a queue per stream, since a plan sends both ways at the same time. */
+/* Launches in order. A rank has one queue for all collectives, as if its GPU ran only one at a
+ * time, and one queue per stream for transfers, because a plan sends in both directions at once. */
 struct queue {
   /* GArrays of const struct recorded_call *, from one group_start to its group_end. */
   GPtrArray *launch;
   uint32_t next;
-  gboolean posted; /* all transfers of the next one */
+  gboolean posted; /* the transfers of the next launch are posted */
 };
 
 struct talks {

@@ -1,5 +1,5 @@
-/* A stand-in for cuBLASLt: products as kernels/cuda/launch.h says them, in fp32, every output a sum
- * over k in order. */
+/* A double of cuBLASLt: matmuls as kernels/cuda/launch.h describes them, in fp32; every output is a
+ * sum over k in order. */
 #include "kernels/cuda/fp8_scales.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/float.h"
@@ -20,7 +20,7 @@ wide (const void *data, enum weft_dtype dtype, uint64_t n)
   return out;
 }
 
-/* The same matrix, columns for rows. */
+/* The transposed matrix. Frees `matrix`. */
 static float *
 turned (float *matrix, uint64_t rows, uint64_t columns)
 {
@@ -42,7 +42,7 @@ add_product (const struct weft_cuda_gemm *g, const float *a, const float *b, flo
         y[m * g->n + n] += a[m * g->k + k] * b[k * g->n + n];
 }
 
-/* Multiplies codes by their scales, which lie in the layout that the library expects. */
+/* Multiplies fp8 codes by their scales, which are in the layout that cuBLASLt requires. */
 static void
 scale_codes (float *value, const void *scale, const uint64_t size[2],
              const struct weft_fp8_layout *l)
@@ -68,7 +68,7 @@ check (const struct weft_cuda_gemm *g)
             (codes && g->y_dtype <= WEFT_FP16));
   if (!codes)
     return;
-  g_assert (!g->a_turned && g->b_turned); /* the one form that all GPUs have */
+  g_assert (!g->a_turned && g->b_turned); /* the only form that all GPUs support */
   g_assert (!(g->dtype == WEFT_E5M2 && g->b_dtype == WEFT_E5M2));
   g_assert (!(g->fast && g->block == 128) && !(g->bias && g->y_dtype == WEFT_FP32));
   g_assert (g->block == 0 ||

@@ -17,16 +17,16 @@
 
 enum { STACK_BYTES = 128 << 10, WARP = 32 };
 
-/* Of compute capability 9.0 (CUDA programming guide, "Technical Specifications per Compute
- * Capability"): bytes of shared memory that a block may have, and without being asked; blocks of a
- * grid in its second and third dimension; threads of a block. */
+/* Limits of compute capability 9.0 (CUDA programming guide, "Technical Specifications per Compute
+ * Capability"): bytes of shared memory per block, with and without cudaFuncSetAttribute(); blocks
+ * of a grid in y and in z; threads of a block. */
 enum {
   SHARED_BYTES = 227 << 10,
   SHARED_UNASKED = 48 << 10,
   MOST_BLOCKS = 65535,
   MOST_THREADS = 1024
 };
-enum { GUARD = 256 /* bytes behind shared memory that nobody may write to */ };
+enum { GUARD = 256 /* bytes behind shared memory that no kernel may write */ };
 
 emulated_index threadIdx, blockIdx;
 dim3 blockDim, gridDim;
@@ -36,13 +36,13 @@ alignas (1024) uint8_t emulated_shared[SHARED_BYTES + GUARD];
 struct place {
   ucontext_t context;
   void *stack;
-  const void *bottom; /* of the stack, which has `bytes` bytes */
+  const void *bottom; /* lowest address of the stack, which has `bytes` bytes */
   size_t bytes;
   void *fake; /* the address sanitizer's fake stack */
 };
 
-/* The address sanitizer is told whose stack is left and come to; else it would take threads of a
- * kernel for frames that are gone. */
+/* Before and after a switch, the address sanitizer is told the old and the new stack. Otherwise it
+ * would take the stacks of other kernel threads for returned frames. */
 #if WEFT_ADDRESS_SANITIZER
 static place *place_left;
 
@@ -81,9 +81,8 @@ let_touch (const void *, size_t, bool)
 }
 #endif
 
-/* A switch of contexts asks the system for the mask of signals each time, and kernels that shuffle
- * are nothing but switches.  Without it a switch is the registers that a function keeps (System V
- * ABI of x86-64). */
+/* swapcontext() makes a system call for the signal mask, which dominates the time of kernels with
+ * many shuffles. This switch saves only the callee-saved registers (System V ABI of x86-64). */
 #if defined(__x86_64__)
 enum { BARE = true, KEPT = 6 };
 
@@ -136,8 +135,8 @@ struct copy {
 
 enum state { READY, AT_BARRIER, IN_EXCHANGE, ENDED };
 
-/* A stack that runs threads: one after the other as long as they come to their end without waiting,
- * which most do. */
+/* A stack on which kernel threads run. Threads that end without waiting, which most do, run one
+ * after the other on one stack. */
 struct fibre {
   place here;
   std::unique_ptr<uint8_t[]> stack;
@@ -148,24 +147,24 @@ struct thread {
   emulated_index index;
   uint32_t warp, lane;
   enum state state;
-  int line; /* of the barrier where it stands */
-  std::vector<std::vector<copy>> groups; /* the last is not committed yet */
+  int line; /* source line of the barrier at which it waits */
+  std::vector<std::vector<copy>> groups; /* groups of cp.async; the last is not committed yet */
 };
 
-/* A warp: which lanes are ready to run, the exchange they meet at, and the operands of the lanes
- * that have reached it. */
+/* A warp: the lanes that are ready to run, the warp exchange in progress, and the operands of the
+ * lanes that have reached it. */
 struct warp {
-  uint32_t ready; /* a bit for each */
+  uint32_t ready; /* one bit per lane */
   void *lane[WARP];
   emulated_maker *make;
-  int line; /* of the kernel */
-  unsigned come, barriers; /* barriers: they have gone on from */
+  int line; /* source line of the exchange */
+  unsigned come, barriers; /* lanes that have reached the exchange; completed __syncwarp() */
 };
 
 static place scheduler;
 static std::vector<thread> threads;
 static size_t n_begun, n_ended; /* threads of the block */
-static unsigned n_barriers;     /* that it has gone on from */
+static unsigned n_barriers;     /* completed __syncthreads() of the block */
 static std::vector<warp> warps;
 static std::vector<std::unique_ptr<fibre>> fibres; /* kept from block to block */
 static std::vector<fibre *> idle;
@@ -203,8 +202,8 @@ highest (uint32_t bits)
   return WARP - 1 - (uint32_t) __builtin_clz (bits);
 }
 
-/* Who of a warp goes on when a thread waits, or has ended: the next that does not.  NULL: none of
- * those that have begun. */
+/* The next ready lane of the warp, to run when `me` waits or has ended. NULL: no lane is ready, or
+ * threads of the block have not started yet. */
 static thread *
 next_lane (const thread *me)
 {
@@ -270,7 +269,7 @@ run_thread (fibre *on)
   emulated_races_begin ();
   (*body) ();
   emulated_races_end ();
-  set_state (now, ENDED); /* it may have waited, and others have run since */
+  set_state (now, ENDED); /* the thread may have waited while others ran */
   n_ended++;
 }
 
@@ -283,7 +282,7 @@ run_threads (fibre *me)
   while (!EMULATED_RACES && n_begun < threads.size ());
 }
 
-static fibre *comes; /* whose stack may begin */
+static fibre *comes; /* the stack that is started next */
 
 /* The first function on every stack; it never returns. */
 static void
@@ -347,7 +346,7 @@ emulated_all_lanes (unsigned mask)
     die ("an exchange names lanes %#x of a warp, and all make it", mask);
 }
 
-/* A lane reaches an exchange; it must be the same instruction for all lanes of the warp. */
+/* A lane reaches a warp exchange, which must be the same instruction for all lanes. */
 static void
 come (warp *m, size_t lane, void *mine, emulated_maker *make, int line)
 {
@@ -410,7 +409,7 @@ __syncwarp (int line)
   emulated_races_go_on (whose, which);
 }
 
-static size_t shared_bytes; /* of the block that runs */
+static size_t shared_bytes; /* dynamic shared memory of the running block */
 
 /* The static shared memory of all kernels (__shared__ in the header). */
 extern "C" uint8_t __start_emulated_static[], __stop_emulated_static[];
@@ -451,7 +450,7 @@ emulated_copy (void *to, const void *from, size_t bytes)
   if ((uintptr_t) from % bytes)
     die ("%zu bytes are copied from an address that is no multiple of that", bytes);
   keep_copy ({ to, from, bytes });
-  memset (to, 0xff, bytes); /* it may come at any time from now on */
+  memset (to, 0xff, bytes); /* undefined until the copy is waited for */
 }
 
 void
@@ -523,9 +522,9 @@ begin_all (void)
   }
 }
 
-/* An exchange names all lanes of a warp, so that all have to be there: what it gives is otherwise
- * undefined (CUDA programming guide, "Warp Shuffle Functions"), even where those that have ended
- * are not waited for. */
+/* Fails if a lane has ended while others wait in an exchange. The mask of an exchange names all
+ * lanes, so without one of them the result is undefined (CUDA programming guide, "Warp Shuffle
+ * Functions"), even on a device that does not wait for ended lanes. */
 static void
 check_warp (size_t first, size_t n)
 {
@@ -542,8 +541,8 @@ check_warp (size_t first, size_t n)
     die ("lane %zu of a warp has ended, and others exchange something", ended);
 }
 
-/* A barrier is for all threads of a block, and one and the same for all (CUDA programming guide,
- * "Synchronization Functions"); that a device may forgive some of it is not to be relied on. */
+/* All threads of a block must reach the same barrier (CUDA programming guide, "Synchronization
+ * Functions"). A device may accept less, but kernels must not rely on that. */
 static void
 check_barrier (int line)
 {
@@ -573,8 +572,8 @@ finish_barrier (void)
   return true;
 }
 
-/* A warp goes on until its lanes stand at a barrier, or have ended: lanes go on one after the
- * other. */
+/* Resumes a ready lane of a warp. Lanes then run one after the other until all wait at a barrier or
+ * have ended. Returns whether a lane was ready. */
 static bool
 run_warp (size_t first)
 {
@@ -689,8 +688,8 @@ prepare_threads (size_t n)
   }
 }
 
-/* NaN: nothing is there before it is written.  Not by memset(), for the address sanitizer has what
- * nobody may touch between arrays. */
+/* Fills memory with NaN. The loop must not become memset(), because the address sanitizer forbids
+ * access to the gaps between arrays. */
 static void
     __attribute__ ((no_sanitize ("address"), optimize ("O3", "no-tree-loop-distribute-patterns")))
     forget (uint8_t *from, size_t bytes)

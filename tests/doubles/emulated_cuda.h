@@ -5,7 +5,7 @@
 extern "C" {
 #endif
 
-/* Order of the threads of a block and the blocks of a grid. */
+/* Runs the threads of a block and the blocks of a grid forwards or backwards from now on. */
 void emulated_order_of_threads (int backwards);
 
 /* Sets the shared memory limit of a block: at most, and by default, 227 KB. */
@@ -19,13 +19,14 @@ void emulated_run_blocks (enum emulated_blocks which);
 /* Number of launches so far of a kernel with this name, over all template arguments. */
 uint64_t emulated_launches (const char *kernel);
 
-/* A kernel error ends the program. If complaints are expected, it continues: the second function
- * returns the first complaint since then, or NULL. */
+/* Whether errors in the use of wgmma are expected. FALSE: such an error ends the program. */
 void emulated_expect_complaints (int yes);
+
+/* The first error since emulated_expect_complaints(); NULL: none. */
 const char *emulated_complaint (void);
 
-/* Number of data races of kernel threads so far: in a build with the thread sanitizer
- * (emulated_races.hh), which prints them. */
+/* Whether kernel threads have raced so far. Only a build with the thread sanitizer detects races,
+ * and prints them (emulated_races.hh). */
 int emulated_races (void);
 
 #ifdef __cplusplus

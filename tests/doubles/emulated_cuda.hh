@@ -1,21 +1,19 @@
 /* emulated_cuda.hh - enough of CUDA C++ to run a kernel on the CPU, thread by thread.
  *
- * The .cu files of kernels/cuda/ are compiled once more by the C++ compiler of the host with
- * WEFT_CUDA_EMULATOR, and what they compute is compared with the fp64 references where there is no
- * GPU.  Indices, barriers, shuffles, fragments of tensor cores and what lies in shared memory are
- * as on the device; speed, memory spaces and the order of blocks are not.
+ * The .cu files of kernels/cuda/ are also compiled by the C++ compiler of the host, with
+ * WEFT_CUDA_EMULATOR, so that tests without a GPU can compare their results with the fp64
+ * references.  Indices, barriers, shuffles, fragments of tensor cores and layouts in shared memory
+ * are those of the device; speed, memory spaces and the order of blocks are not.
  *
- * Threads of a block are fibres.  They run one after the other until each stands at a barrier or at
- * an exchange within its warp, in an order that emulated_order_of_threads() turns round, and that
- * of blocks with it: a kernel that lacks a barrier gives other numbers in another order.  In a
- * build with the thread sanitizer two threads that touch the same bytes, and one writes, are told
- * whatever the numbers are (emulated_races.hh).
+ * Threads of a block are fibres.  Each runs until it waits at a barrier or at a warp exchange; then
+ * the next one runs.  emulated_order_of_threads() reverses the order of threads and blocks, so that
+ * a kernel that lacks a barrier gives other results.  A build with the thread sanitizer reports
+ * every data race, whatever the results are (emulated_races.hh).
  *
- * What a GPU would not forgive, or would not even mention, ends the program with a message: a
- * launch over the limits of a device; a warp of which not all lanes come to the same exchange, and
- * a block of which not all threads come to the same barrier; words that do not begin at multiples
- * of their size (the kernels are compiled with -fsanitize=alignment).  Shared memory holds NaN
- * until a block has written it. */
+ * Errors that a GPU does not tolerate, or does not report, end the program with a message: a launch
+ * beyond the limits of a device; lanes of a warp at different exchanges; threads of a block at
+ * different barriers; accesses that are not aligned to their size (the kernels are compiled with
+ * -fsanitize=alignment).  Shared memory is NaN until a block writes it. */
 #pragma once
 #include "tests/doubles/emulated_products.hh"
 #include <functional>
@@ -54,34 +52,39 @@ extern uint8_t emulated_shared[];
 #define __shared__ static __attribute__ ((noinit)) /* emulated_static.ld */
 #define __grid_constant__
 
-/* As cudaFuncSetAttribute() does, a kernel may be given more dynamic shared memory than 48 KB:
- * NULL, or why not. */
+/* Allows a kernel more than 48 KB of dynamic shared memory, like cudaFuncSetAttribute(). Returns
+ * NULL, or an error message. */
 const char *emulated_allow (const void *kernel, size_t bytes);
+
+/* Largest size that emulated_allow() accepts. */
 size_t emulated_most_shared (void);
+
+/* Launches a kernel: calls `thread` for every thread of the blocks that run
+ * (emulated_run_blocks()). */
 void emulated_run (const void *kernel, dim3 grid, dim3 block, size_t shared,
                    const std::function<void ()> &thread);
-void emulated_count (const char *kernel); /* emulated_launches() */
+void emulated_count (const char *kernel); /* counts a launch for emulated_launches() */
 
 void __syncthreads (int line = __builtin_LINE ());
 void __syncwarp (int line = __builtin_LINE ());
 
-/* All lanes of a warp come to the same place, `line` of the kernel, and each leaves something; when
- * all have, `make` is called once with what the 32 left, and only then do they go on: on a device
- * it is one instruction. */
+/* A warp exchange, which is one instruction on a device: each of the 32 lanes passes its operand
+ * `mine` at the same `line` of the kernel. The last lane calls `make` once with the operands of all
+ * lanes; then all lanes continue. */
 typedef void emulated_maker (void *const *lane);
 void emulated_meet (void *mine, emulated_maker *make, int line);
-void emulated_all_lanes (unsigned mask); /* that an exchange names */
+void emulated_all_lanes (unsigned mask); /* fails unless an exchange names all 32 lanes */
 
 /* Checks a read of `bytes` by an instruction that requires aligned shared memory. */
 void emulated_read_shared (const void *at, size_t bytes);
 
-/* Sixteen bytes on their way to shared memory: they arrive when the thread waits for their group,
- * and not before; until then what they will replace is NaN (cp.async of PTX).  From NULL: zeros. */
+/* cp.async (PTX): an asynchronous copy to shared memory. The data arrive when the thread waits for
+ * the group of the copy; until then the destination is NaN. `from` NULL: zeros. */
 void emulated_copy (void *to, const void *from, size_t bytes = 16);
 void emulated_copy_commit (void);
 void emulated_copy_wait (unsigned open);
 
-/* A shuffle: the value of a lane, and the lane that it reads from. */
+/* A shuffle: the value of a lane (mine), the lane that it reads from, and the result (out). */
 template <class T> struct emulated_shuffle {
   T mine, out;
   unsigned from;

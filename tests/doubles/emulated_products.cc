@@ -1,8 +1,8 @@
-/* Products of warpgroups on the emulator: wgmma of PTX, as hard on a kernel as a device may be.
+/* wgmma (PTX) on the emulator, with every freedom that a device has.
  *
- * A product is made when it is waited for, of what the matrices are then; until then the sums hold
- * NaN, and fragments and sums must stay as they were left.  What cp.async has written is seen by
- * products only after the thread that copied it has said so. */
+ * A product is computed when the kernel waits for it, from the contents of the matrices at that
+ * time. Until then, the sums are NaN, and the kernel must not write fragments or sums. Products see
+ * the data of cp.async only after the copying thread has executed the fence to the async proxy. */
 #include "tests/doubles/emulated_cuda.h"
 #include "tests/doubles/emulated_cuda.hh"
 #include "tests/doubles/emulated_races.hh"
@@ -18,13 +18,13 @@ enum {
   MOST_COLUMNS = 256,
   WORDS = 4
 };
-enum { CHUNK = 16 /* bytes of shared memory that are copied together */ };
+enum { CHUNK = 16 /* bytes of one cp.async */ };
 
 static const uint32_t in_flight = 0x7fc0dead; /* a NaN */
 
 struct product {
   emulated_product it;
-  uint32_t fragments[WORDS]; /* when it was issued */
+  uint32_t fragments[WORDS]; /* contents when it was issued */
 };
 
 /* Accumulators of products in flight, and their values before the first of these products. */
@@ -39,7 +39,7 @@ struct flight {
   std::vector<product> open; /* not committed */
   std::vector<std::vector<product>> groups;
   std::vector<busy> sums;
-  std::vector<size_t> copies; /* chunks of shared memory that are not seen yet */
+  std::vector<size_t> copies; /* copied chunks of shared memory without a fence since */
   bool begun;                 /* wgmma.fence was executed, and no wait since then */
   size_t issued;
 };
@@ -50,10 +50,10 @@ struct issued {
 };
 
 static std::vector<flight>
-    flights; /* empty: no thread of the block has issued a product or such a copy */
+    flights; /* by thread; empty: no thread of the block has issued a product or cp.async */
 static std::vector<std::vector<issued>> warpgroups;
-static std::vector<uint8_t> unseen; /* chunks of shared memory */
-static size_t bytes;                /* of shared memory */
+static std::vector<uint8_t> unseen; /* [chunk of shared memory]: 1 without a fence */
+static size_t bytes;                /* size of shared memory */
 static bool expected;
 static const char *first_complaint;
 
@@ -88,7 +88,7 @@ emulated_products_open (size_t shared)
   warpgroups.clear ();
 }
 
-/* All four warps of a warpgroup execute each product. */
+/* Checks that all four warps of a warpgroup have issued every product. */
 static void
 check_issued (void)
 {
@@ -146,8 +146,8 @@ emulated_copies_are_seen (void)
   mine ()->copies.clear ();
 }
 
-/* A matrix in shared memory: `outer` counts rows of the left and columns of the right one.  Rows of
- * 128 bytes; bits 4 to 6 of an address are changed by its bits 7 to 9. */
+/* A matrix in shared memory, given by its descriptor. `outer` counts rows of the left or columns of
+ * the right factor. Rows have 128 bytes; bits 4 to 6 of an address are XORed with bits 7 to 9. */
 struct described {
   uint64_t bits;
   bool turned;
@@ -208,7 +208,7 @@ check_described (uint64_t bits)
     complain ("a matrix is not laid out in rows of 128 bytes");
   if (bits >> 49 & 7)
     complain ("a matrix has a base offset");
-  if (bits >> 3 & 7) /* bits 7 to 9 of its address */
+  if (bits >> 3 & 7) /* bits 7 to 9 of the start address */
     complain ("a matrix without base offset begins inside of eight rows");
 }
 
@@ -255,7 +255,7 @@ compare_warps (flight *f, const emulated_product &it)
 static void
 watch (const emulated_product &it)
 {
-  const unsigned words = 16; /* along the terms; of codes each is two */
+  const unsigned words = 16; /* 16-bit elements along the terms; two fp8 codes are one element */
 
   if (threadIdx.x % WARP)
     return;
@@ -320,7 +320,7 @@ terms_of (const emulated_product &it)
   return it.left_code ? 32 : 16;
 }
 
-/* An element of a matrix in shared memory. Of 8-bit codes two share a 16-bit element. */
+/* An element of a matrix in shared memory. Two fp8 codes are one 16-bit element. */
 static float
 element_in (const described &matrix, unsigned outer, unsigned term, const emulated_product &it,
             float (*code) (uint8_t))

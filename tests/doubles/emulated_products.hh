@@ -1,20 +1,19 @@
-/* emulated_products.hh - products of warpgroups, for kernels on the emulator (emulated_cuda.hh),
- * and what the emulator tells them.  kernels/cuda/warpgroup.cuh says what a kernel has to keep
- * to. */
+/* emulated_products.hh - wgmma for kernels on the emulator (emulated_cuda.hh), and calls from the
+ * emulator.  kernels/cuda/warpgroup.cuh states the rules for kernels. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
 
-/* sum (64, columns) = or += a (64, 16) times b (16, columns), by 128 threads; of codes, which are
- * what a term of 16 bits holds two of, 32 terms. */
+/* One wgmma by 128 threads: sum (64, columns) = or += a (64, 16) times b (16, columns). fp8 codes
+ * have 32 terms instead of 16; two codes are one 16-bit element. */
 struct emulated_product {
-  float *sum; /* of this thread, columns / 2 */
+  float *sum; /* accumulators of this thread: columns / 2 */
   unsigned columns;
   const uint32_t *a; /* four words of fragments; NULL: a_at describes the matrix */
   uint64_t a_at, b;
   bool a_turned, b_turned, adds;
   float (*decoded) (uint16_t bits);
-  float (*left_code) (uint8_t code) = NULL, (*right_code) (uint8_t code) = NULL; /* instead */
+  float (*left_code) (uint8_t code) = NULL, (*right_code) (uint8_t code) = NULL; /* for fp8 */
 };
 
 void emulated_products_begin (void);
@@ -23,11 +22,13 @@ void emulated_products_commit (void);
 void emulated_products_wait (unsigned open);
 void emulated_copies_are_seen (void);
 
-/* Where in shared memory an element of a described matrix is read, in bytes: `outer` counts rows of
- * the left and columns of the right matrix. */
+/* Byte offset in shared memory of an element of the matrix with descriptor `bits`: `outer` counts
+ * rows of the left or columns of the right matrix. */
 uint64_t emulated_matrix_place (uint64_t bits, bool turned, unsigned outer, unsigned term);
 
-/* A block begins and ends; a copy of this thread has come to shared memory. */
+/* Begin and end of a block with `shared` bytes of dynamic shared memory. */
 void emulated_products_open (size_t shared);
 void emulated_products_close (void);
+
+/* A cp.async of this thread to `to` has completed. */
 void emulated_copy_arrived (const void *to);

@@ -26,19 +26,19 @@ void AnnotateIgnoreSyncBegin (const char *file, int line);
 void AnnotateIgnoreSyncEnd (const char *file, int line);
 void __tsan_read_range (void *at, unsigned long bytes);
 void __tsan_on_report (void *report);
-extern char __data_start[], _end[]; /* of the program: shared memory lies between */
+extern char __data_start[], _end[]; /* static data of the program, which contain shared memory */
 }
 
 enum {
-  NOT_SYNC = 1 /* a switch of fibres orders nothing */,
+  NOT_SYNC = 1 /* a switch of fibres does not order accesses */,
   WORD = 8,
   MOST_BARRIERS = 1 + 1024 / 32
 };
 
 static std::vector<void *> fibres;
-static unsigned turn; /* blocks take turns, which nothing orders */
+static unsigned turn; /* 0 and 1 in turn: consecutive blocks have other fibres and barriers */
 static void *host;
-static char begun, ended, barriers[MOST_BARRIERS][4]; /* what orders is known by an address */
+static char begun, ended, barriers[MOST_BARRIERS][4]; /* their addresses identify sync objects */
 static bool in_kernel, raced;
 
 int

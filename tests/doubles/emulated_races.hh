@@ -1,16 +1,16 @@
-/* emulated_races.hh - threads of a kernel on the emulator (emulated_cuda.hh) as what the thread
- * sanitizer takes for threads: in a build for it every access of a kernel is watched, to shared
- * memory and to that of the device, and two threads that nothing orders may not touch the same
- * bytes unless both read.
+/* emulated_races.hh - makes threads of a kernel on the emulator (emulated_cuda.hh) threads of the
+ * thread sanitizer.  In a build with the sanitizer, every access of a kernel to shared or device
+ * memory is checked: two threads without an order between them must not access the same bytes,
+ * unless both read.
  *
- * Ordered are what comes before a launch, its threads, and what comes after it; threads by
- * __syncthreads(), lanes by __syncwarp().  Exchanges of registers (shuffles, products, matrices
- * that a warp loads) order nothing, as on a device.  Two blocks are ordered by nothing, of which
- * those that follow one another are told apart, and of others threads of different numbers that
- * meet at no barrier.
+ * A launch orders the accesses before it, of its threads, and after it; __syncthreads() orders
+ * threads of a block, __syncwarp() lanes of a warp.  Register exchanges (shuffles, matrix products,
+ * ldmatrix) order nothing, as on a device.  Blocks are not ordered.  Races are found between
+ * consecutive blocks, and between other blocks if the threads have different numbers and no common
+ * barrier.
  *
- * The emulator itself is compiled without the sanitizer, for what it does between two threads is
- * none of theirs; in other builds all of this is nothing. */
+ * The emulator itself is compiled without the sanitizer, because its own accesses belong to no
+ * kernel thread.  In other builds, these functions do nothing. */
 #pragma once
 #include <stddef.h>
 
@@ -25,13 +25,15 @@ void emulated_races_close (void);
 /* Declares memory as new: a block reuses the shared memory of an earlier, unrelated block. */
 void emulated_races_new_memory (const void *from, size_t bytes);
 
-/* The following accesses belong to this thread of the block; to the host.  Each thread has a stack
- * of its own and a number that differs from those in the previous and the next block. */
+/* The number of a thread of the block, which is also that of its stack. It differs from all numbers
+ * of the previous and the next block. */
 size_t emulated_races_number (size_t thread);
+
+/* The following accesses belong to this thread of the block, or to the host. */
 void emulated_races_become (size_t thread);
 void emulated_races_become_host (void);
 
-/* The thread begins; the thread has ended. */
+/* Begin and end of the current thread. */
 void emulated_races_begin (void);
 void emulated_races_end (void);
 

@@ -49,7 +49,8 @@ load (enum emulator_fault fault)
     use (to_float (shared[WORDS * 8]));
 }
 
-/* Hides the pointer's origin from the compiler, so that it cannot see the out-of-bounds access. */
+/* The asm statement hides the origin of the pointer, so that the compiler cannot see the
+ * out-of-bounds access. */
 __global__ void
 keep (enum emulator_fault fault)
 {
@@ -71,7 +72,7 @@ meet (enum emulator_fault fault)
     __syncthreads ();
 }
 
-/* `data` has n elements. */
+/* Accesses `data` (n elements) out of bounds. */
 __global__ void
 touch (enum emulator_fault fault, float *data, int n)
 {

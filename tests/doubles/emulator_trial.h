@@ -11,7 +11,7 @@ enum emulator_fault {
   EMULATOR_LANES_APART,  /* lanes of a warp shuffle at different lines */
   EMULATOR_WARP_SHORT,   /* a warp of only 16 lanes */
   EMULATOR_PACK_ASKEW,   /* a 16-byte access at a multiple of four */
-  EMULATOR_COPY_ASKEW,   /* cp.async from such an address */
+  EMULATOR_COPY_ASKEW,   /* cp.async from a multiple of four */
   EMULATOR_MATRIX_ASKEW, /* ldmatrix rows at multiples of eight bytes */
   EMULATOR_BEHIND,       /* writes a word beyond the shared memory of a launch */
   EMULATOR_NOT_ASKED,    /* uses more than 48 KB of shared memory without requesting it */
@@ -22,7 +22,7 @@ enum emulator_fault {
   EMULATOR_BARRIER_LEFT, /* a thread has ended while others wait at a barrier */
   EMULATOR_BARRIERS,     /* threads of a block at different barriers */
   EMULATOR_PAGE_READ,    /* reads an element beyond memory that ends at a page (fenced.h) */
-  EMULATOR_PAGE_WRITTEN, /* writes an element before it */
+  EMULATOR_PAGE_WRITTEN, /* writes an element before memory that begins at a page */
   EMULATOR_SLACK_WRITTEN, /* writes an element beyond memory that does not end at a page */
 
   EMULATOR_ADDRESSES, /* from here on: found by the address sanitizer only */
@@ -33,19 +33,23 @@ enum emulator_fault {
   EMULATOR_RACES, /* from here on: found by the thread sanitizer */
   EMULATOR_RACE_BLOCK = EMULATOR_RACES, /* reads a word of another warp without a barrier */
   EMULATOR_RACE_SHUFFLE, /* writes a word of another lane that was read before a shuffle only */
-  EMULATOR_RACE_COPY,    /* reads what another lane's cp.async has copied, without a barrier */
-  EMULATOR_RACE_MATRIX,  /* the same with ldmatrix */
+  EMULATOR_RACE_COPY,    /* reads data of another lane's cp.async without a barrier */
+  EMULATOR_RACE_MATRIX,  /* reads such data by ldmatrix */
   EMULATOR_RACE_GRID,    /* two blocks write one word of global memory */
   EMULATOR_N_FAULT,
 };
 
+/* Runs kernels of which one has the fault. */
 void emulator_try (enum emulator_fault fault);
 
-/* In this order: what a thread reads of its neighbour's write without a barrier; the result of two
- * blocks that write their numbers, 0 and 1, to one place; what a lane reads after cp.async without
- * waiting. */
+/* The value that a thread reads from its neighbour without a barrier: 1 if the neighbour has run
+ * before, otherwise NaN. */
 float emulator_neighbour (int backwards);
+
+/* The result of two blocks that write their numbers, 0 and 1, to one place. */
 float emulator_last_block (int backwards);
+
+/* The value that a lane reads after cp.async without waiting. */
 float emulator_copied_early (void);
 
 /* The value that a block reads from shared memory that only the previous block has written. */

@@ -1,25 +1,28 @@
 /* fake_cuda.h - a test double of the CUDA runtime and NCCL for exec_gpu/cuda/module/calls_cuda.c,
- * with the functions of the real headers, on the device that computes (computing_cuda.h).
+ * with the functions of the real headers, based on the computing device (computing_cuda.h).
  *
- * It is as strict as the real libraries where a program never run on a GPU can be wrong:
+ * It checks the rules of the real libraries that a program that never ran on a GPU can break:
  *
- * CUDA runtime: an error stays the last error of its thread until it is read ("not ready" of an
- * event is one), and the next launch reports it. Streams do not block the legacy stream. A capture
- * may not query or wait for events; external event records are for captures only.
+ * CUDA runtime: an error remains the last error of its thread until it is read, and the next launch
+ * reports it; "not ready" of an event is such an error. Streams do not block the legacy stream. A
+ * capture must not query or wait for events; external event records are for captures only.
  *
- * NCCL: communicators are nonblocking. Calls in a group only begin at its end; until its state has
- * been polled often enough, its communicators refuse every call, the communicator of a split does
- * not exist, and its streams must not be given work. A handle belongs to its communicator. Buffers
- * must be deregistered before their memory is freed and their communicator is destroyed. Several
- * communicators are aborted in one group.
+ * NCCL: communicators are nonblocking. Calls in a group begin at its end. Until the state of a
+ * communicator of the group has been polled several times, these communicators refuse every call,
+ * communicators of a split do not exist, and no work may be enqueued on the streams of the group. A
+ * handle belongs to its communicator. Buffers must be deregistered before their memory is freed and
+ * their communicator is destroyed. Several communicators must be aborted in one group.
  *
  * A call that breaks a rule fails with an error that states the rule. */
 #pragma once
 #include "tests/doubles/computing_cuda.h"
 
-/* begin: the fake library uses this device from now on; call number `fail_at` (from 1) fails, 0:
- * none. end: returns the number of calls made; *left: what is still open or in flight, or NULL. */
+/* The doubles use this device from now on. Call number `fail_at`, counted from 1, fails; 0:
+ * none. */
 void fake_cuda_begin (computing_cuda *device, uint64_t fail_at);
+
+/* Returns the number of calls since fake_cuda_begin(). *left: a resource that is still open or in
+ * flight, or a broken rule; NULL: none. */
 uint64_t fake_cuda_end (const char **left);
 
 /* --------------------------------------------- shared by fake_cudart.c and fake_nccl.c */
@@ -27,8 +30,10 @@ uint64_t fake_cuda_end (const char **left);
 extern computing_cuda *fake_device;
 #define FAKE_CALL(name, ...) (fake_device->calls.name (fake_device->calls.self, ##__VA_ARGS__))
 
-/* Whether the current call must fail; whether one has failed. */
+/* Counts a call; whether it must fail. */
 gboolean fake_cuda_fails (void);
+
+/* Whether call `fail_at` was made. */
 gboolean fake_cuda_has_failed (void);
 
 /* Whether an NCCL launch is still to be enqueued on this stream. */

@@ -10,10 +10,10 @@ computing_cuda *fake_device;
 static uint64_t n_calls, fails_at;
 static gint n_memory;
 
-/* Of a thread of the host. */
+/* State of a host thread. */
 static _Thread_local struct {
   cudaError_t last;
-  const char *words; /* of cudaErrorUnknown */
+  const char *words; /* text of cudaErrorUnknown */
   int device;
   gboolean captures;
 } here;
@@ -66,7 +66,8 @@ told (const char *said)
   return keep (said ? cudaErrorUnknown : cudaSuccess);
 }
 
-/* MAY_FAIL: the test may want this call to fail. ON: so may a call that gives a stream work. */
+/* MAY_FAIL: returns an error if the test makes this call fail. ON: as MAY_FAIL, for a call that
+ * enqueues work; also returns an error if an NCCL launch on this stream is pending. */
 #define MAY_FAIL                                                                                   \
   if (fake_cuda_fails ())                                                                          \
   return told ("the test wants this call to fail")
@@ -170,7 +171,7 @@ give_back (void *at, enum weft_pool pool)
 {
   g_atomic_int_add (&n_memory, -1);
   cudaError_t error = told (FAKE_CALL (release, pool, at));
-  MAY_FAIL; /* it is gone all the same */
+  MAY_FAIL; /* the memory is freed even if the call fails */
   return error;
 }
 
@@ -355,8 +356,8 @@ cudaGetDriverEntryPointByVersion (const char *symbol, void **funcPtr, unsigned i
   return cudaSuccess;
 }
 
-/* Launchers of the module come by here (tests/CMakeLists.txt): what they launch is the stream's,
- * and what else has gone wrong is theirs. */
+/* The module's kernel launchers call this function instead of CUDA (tests/CMakeLists.txt). It
+ * enqueues the work; an earlier error of the thread is returned, as by CUDA. */
 static const char *
 launch (weft_gpu_stream *stream, const struct computing_item *item)
 {
@@ -435,7 +436,8 @@ cudaStreamEndCapture (cudaStream_t stream, cudaGraph_t *graph)
   return told (said ? said : "the test wants this call to fail");
 }
 
-/* The executable graph takes over the graph; the caller's later destroy does nothing. */
+/* The executable graph is the graph itself; the caller's later destroy of the graph does
+ * nothing. */
 cudaError_t
 cudaGraphInstantiate (cudaGraphExec_t *pGraphExec, cudaGraph_t graph, unsigned long long flags)
 {
@@ -466,7 +468,7 @@ cudaGraphExecDestroy (cudaGraphExec_t graphExec)
 
 /* ---------------------------------------------------------------------------- products */
 
-/* Products use the plain loops of the emulated kernels, without algorithms to choose from. */
+/* Matmuls are the plain loops of emulated_blas.c, so there are no algorithms to choose. */
 struct weft_cuda_blas *
 weft_blas_new (const char **error)
 {

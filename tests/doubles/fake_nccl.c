@@ -3,12 +3,12 @@
 #include <nccl.h>
 #include <string.h>
 
-enum { LOOKS = 3 }; /* until a group has begun */
+enum { LOOKS = 3 }; /* polls until a group has begun */
 
 struct ncclComm {
-  weft_gpu_comm *comm; /* of the device */
+  weft_gpu_comm *comm; /* of the computing device */
   ncclResult_t state;
-  const void *owner; /* the thread whose group it is in */
+  const void *owner; /* the thread of the group that uses it */
   gboolean finalized;
   uint32_t n_registered; /* windows, memory and operators */
 };
@@ -19,7 +19,7 @@ struct operator {
   gboolean there;
 };
 
-/* Results that become valid when their group is launched: */
+/* A result that becomes valid when its group is launched. */
 struct promise {
   void **to, *what;
 };
@@ -28,10 +28,10 @@ struct split {
   int color, key;
 };
 
-/* Groups of a thread. */
+/* The open group of a thread, and the group that is being launched. */
 struct thread {
   int depth;
-  gboolean missed; /* a group was to begin, and failed */
+  gboolean missed; /* the last ncclGroupStart() failed */
   ncclResult_t error;
   GPtrArray *comm, *aborted;
   GArray *promise, *split;
@@ -40,14 +40,14 @@ struct thread {
   GPtrArray *stream;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the rest */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for the variables below */
 static GPtrArray *threads;
-static uint32_t generation; /* of threads */
-static GPtrArray *launching; /* streams */
+static uint32_t generation; /* incremented by fake_nccl_begin(): older thread state is invalid */
+static GPtrArray *launching; /* streams with a pending launch */
 static GArray *operators;
 static gint n_groups, n_comms, n_windows, n_memory;
 static char words[256];
-static const char *broken; /* a rule, while nothing was made to fail */
+static const char *broken; /* a rule that was broken before the test made a call fail */
 
 static void
 clear_group (struct thread *t)
@@ -189,7 +189,7 @@ new_comm (weft_gpu_comm *comm)
   return made;
 }
 
-/* Splits a communicator. All members have called: finds size and rank by color and key. */
+/* Splits a communicator after all members have called. Size and rank follow from color and key. */
 static ncclResult_t
 make_split (const struct split *s)
 {
@@ -244,7 +244,7 @@ set_streams (gboolean launches)
     g_clear_pointer (&here.stream, g_ptr_array_unref);
 }
 
-/* The work of the thread that NCCL starts for a group. */
+/* Launches a group, as the thread that NCCL starts for it does. */
 static void
 launch (void)
 {

@@ -9,12 +9,12 @@
 enum { PAGE = 4096, UNIT = 16, UNTOUCHED = 0xa5 };
 
 struct fenced {
-  uint8_t *base;  /* of all pages, the first and the last of which are closed */
-  uint64_t pages; /* bytes between those */
+  uint8_t *base;  /* begin of all pages; the first and the last are inaccessible */
+  uint64_t pages; /* bytes between these two */
   uint64_t before, bytes;
 };
 
-static GHashTable *all; /* struct fenced, by where they begin */
+static GHashTable *all; /* begin of the memory -> struct fenced */
 
 static void
 let_touch (void *at, uint64_t bytes, gboolean touch)

@@ -1,6 +1,6 @@
-/* A driver of CUDA without a GPU: it loads code without looking at it, has no device, and runs
- * nothing. The calls are those that cuDNN 9 looks for; they return 0, CUDA_SUCCESS, unless
- * something else is said. */
+/* A double of the CUDA driver without a GPU: it accepts code without reading it, reports no device,
+ * and runs nothing. It has the functions that cuDNN 9 looks up; they return 0 (CUDA_SUCCESS) unless
+ * noted otherwise. */
 
 enum { NO_DEVICE = 100 /* CUDA_ERROR_NO_DEVICE */, VERSION = 13000 };
 
@@ -29,7 +29,7 @@ NO_DRIVER_ANSWER (cuLinkCreate)
 NO_DRIVER_ANSWER (cuLinkDestroy)
 NO_DRIVER_ANSWER (cuStreamGetCtx)
 
-/* Handles of what is loaded are never looked into. */
+/* Handles of loaded code are never dereferenced. */
 #define NO_DRIVER_MAKE(name)                                                                       \
   int name (void **out);                                                                           \
   int name (void **out)                                                                            \

@@ -15,7 +15,7 @@ enum { N_ANSWERS = 3, DEFAULT_ALIGNMENT = 256, MAGIC = 0x706c6179 };
 
 /* ---------------------------------------------------------------------------- attributes */
 
-/* Values by attribute, each as large as cublasLt.h says. */
+/* Values of attributes, indexed by attribute; cublasLt.h defines their sizes. */
 struct attributes {
   uint64_t value[64];
 };
@@ -162,12 +162,12 @@ cublasLtGetStatusString (cublasStatus_t status)
 
 /* ------------------------------------------------------------------------------ a problem */
 
-/* A product: y (m, n) is column-major; a and b may be transposed. */
+/* A matmul: y (m, n) = a b, column-major; a and b may be transposed. */
 struct problem {
   const struct layout *a, *b, *y;
   uint64_t m, n, k;
   gboolean a_turned, b_turned;
-  uint32_t epilogue, mode[2]; /* of scales */
+  uint32_t epilogue, mode[2]; /* mode: kind of the scales of a and b */
   gboolean fast;
   const uint8_t *bias, *aux, *scale[2];
   int64_t aux_ld;
@@ -248,7 +248,8 @@ has_scales (const struct problem *p)
          !p->fast;
 }
 
-/* Conditions for fp8: rows and pointers aligned to 16 bytes, a transposed and b not. */
+/* Whether the problem meets the conditions of fp8: m, n, k, rows and pointers are multiples of 16
+ * bytes; a is transposed and b is not. */
 static gboolean
 has_room_for_codes (const struct problem *p, const uint64_t alignment[4])
 {
@@ -261,7 +262,8 @@ has_room_for_codes (const struct problem *p, const uint64_t alignment[4])
   return aligned && p->a_turned && !p->b_turned;
 }
 
-/* Of fp8 products with fp32 output the bias must be bf16; no caller sets that type: refused. */
+/* Whether the epilogue is supported. For fp8 matmuls with fp32 output, the bias must be bf16; since
+ * no caller sets that type, a bias is refused. */
 static gboolean
 has_epilogue (const struct problem *p)
 {
@@ -338,7 +340,7 @@ cublasLtMatmulAlgoGetHeuristic (cublasLtHandle_t handle, cublasLtMatmulDesc_t de
 
   g_assert (handle && c == y);
   playing_cublaslt.n_heuristics++;
-  /* Sums that are added in the order of arrival are nobody's wish. */
+  /* In-place reduction adds partial sums in no fixed order; callers must exclude it. */
   g_assert (
       !(wanted[CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK] & CUBLASLT_REDUCTION_SCHEME_INPLACE));
   *n = 0;
@@ -464,7 +466,7 @@ finish (const struct problem *p, float x, uint64_t row, uint64_t column)
   return gelu (x);
 }
 
-static float took; /* milliseconds of the last product */
+static float took; /* milliseconds that the last matmul would take */
 
 static gboolean
 is_on_stack (const void *at)
@@ -558,7 +560,7 @@ cudaGetLastError (void)
   return cudaSuccess;
 }
 
-/* As aligned as memory of a GPU is. */
+/* Aligned to 256 bytes, like GPU memory. */
 cudaError_t
 cudaMalloc (void **out, size_t bytes)
 {

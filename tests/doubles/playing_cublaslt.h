@@ -6,13 +6,13 @@
 #include <stdint.h>
 
 struct playing_cublaslt {
-  int arch;              /* of the emulated GPU: 10 * major + minor */
-  uint64_t n_heuristics; /* counts so far: heuristic requests, suggestions, products, algorithm
+  int arch;              /* compute capability of the emulated GPU: 10 * major + minor */
+  uint64_t n_heuristics; /* counts so far: heuristic requests, suggestions, matmuls, algorithm
                           * checks */
   uint64_t n_candidates, n_products, n_checks;
-  uint64_t wants;     /* workspace of every suggested algorithm but the last */
+  uint64_t wants;     /* workspace in bytes of every suggested algorithm except the last */
   uint32_t fastest;   /* index of the fastest suggestion */
-  int dear_epilogues; /* products with an epilogue are slower than a plain product and a kernel */
-  int forgets;        /* refuse every algorithm in checks */
+  int dear_epilogues; /* a matmul with GELU is slower than a plain matmul and a kernel */
+  int forgets;        /* checks refuse every algorithm */
 };
 extern struct playing_cublaslt playing_cublaslt;

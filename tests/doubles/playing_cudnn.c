@@ -16,8 +16,8 @@ struct thing {
   int type;
   gboolean finished;
   GArray *attributes;
-  struct thing *graph; /* of a config */
-  double *value;       /* of a tensor, while a plan is run */
+  struct thing *graph; /* config: its graph */
+  double *value;       /* tensor: its elements, while a plan runs */
 };
 
 /* ------------------------------------------------------------------------------ attributes */
@@ -256,7 +256,7 @@ dtype_of (const struct thing *tensor)
   return type == WEFT_CUDNN_BF16 ? WEFT_BF16 : type == WEFT_CUDNN_HALF ? WEFT_FP16 : WEFT_FP32;
 }
 
-/* Where an element lies, in elements. */
+/* Offset of the i-th element of a tensor, in elements. */
 static uint64_t
 offset_of (const struct thing *tensor, uint64_t i)
 {
@@ -288,8 +288,8 @@ write_memory (const struct thing *tensor, void *at)
   }
 }
 
-/* The element of a tensor that belongs to a place of a larger one: a group of heads to a head, the
- * one place of a dimension to all of it. */
+/* The element of a tensor that is broadcast to a place of a tensor with dimensions `of`: a group of
+ * heads to each of its heads, a dimension of size 1 to all of it. */
 static double
 value_at (const struct thing *tensor, const int64_t place[4], const int64_t of[4])
 {
@@ -394,7 +394,7 @@ play_pointwise (const struct thing *op)
   }
 }
 
-/* Reduces x to y: an element of y covers the dimensions in which y has size 1. */
+/* Reduces x to y, over the dimensions in which y has size 1. */
 static void
 play_reduction (const struct thing *op)
 {
@@ -420,7 +420,7 @@ play_reduction (const struct thing *op)
     keep (y, i, total[i]);
 }
 
-/* Rows become columns: the same elements under strides that are exchanged. */
+/* Transposes rows and columns: y has the elements of x with exchanged strides. */
 static void
 play_reshape (const struct thing *op)
 {
@@ -455,7 +455,7 @@ pointer_of (const struct thing *pack, int64_t id)
   return NULL;
 }
 
-/* Loads a tensor from memory at its first use. */
+/* Allocates a tensor at its first use, and loads it from memory unless it is virtual. */
 static void
 meet (struct thing *tensor, const struct thing *pack, GPtrArray *met)
 {

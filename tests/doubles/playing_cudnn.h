@@ -6,7 +6,7 @@
 #pragma once
 #include "kernels/cuda/cudnn.h"
 
-enum { PLAYING_CUDNN_WORKSPACE = 512 /* bytes, which are overwritten */ };
+enum { PLAYING_CUDNN_WORKSPACE = 512 /* bytes, which a run overwrites */ };
 
 /* Version 9.19; refuses heads wider than 256, as the real library does on current GPUs. */
 extern const struct weft_cudnn_calls playing_cudnn;

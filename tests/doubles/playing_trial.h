@@ -5,8 +5,8 @@
 
 struct playing_trial {
   float takes[8];    /* milliseconds of the next runs, in order; negative: the run fails */
-  uint32_t n_runs;   /* so far */
-  uint32_t n_blocks; /* allocated now */
+  uint32_t n_runs;   /* runs so far */
+  uint32_t n_blocks; /* blocks allocated now */
   gboolean no_memory; /* fail allocations */
 };
 extern struct playing_trial playing_trial;

@@ -256,7 +256,7 @@ rec_wait (void *self, weft_gpu_stream *stream, weft_gpu_event *event)
   return note (self, RECORDED_wait, stream, event, 0);
 }
 
-/* If a copy brings counts to the host, sets all of them to 1. */
+/* If a copy transfers row counts to the host, sets all of them to 1. */
 static void
 count_ones (recorded_cuda *d, const struct weft_gpu_copy *copy)
 {
@@ -349,7 +349,7 @@ rec_comm_id (void *self, struct weft_gpu_id *out)
   uint64_t now = (uint64_t) g_get_monotonic_time ();
 
   memset (out, 7, sizeof *out);
-  memcpy (out->bytes + 8, &now, sizeof now); /* another one every time */
+  memcpy (out->bytes + 8, &now, sizeof now); /* a different ID every time */
   return note (self, RECORDED_comm_id, NULL, NULL, 0);
 }
 
@@ -412,7 +412,7 @@ rec_comm_ready (void *self, weft_gpu_comm *comm, gboolean *ready)
   return note (self, RECORDED_comm_ready, NULL, comm, 0);
 }
 
-/* A communicator got new work: it is busy again. */
+/* New work makes a communicator busy again. */
 static void
 keep_busy (weft_gpu_comm *comm)
 {

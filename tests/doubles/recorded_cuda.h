@@ -21,8 +21,8 @@ struct recorded_thing {
   uint32_t number, device;
   gboolean flag;            /* stream: high priority; event: timed; window: symmetric */
   uint32_t parent, n,
-      rank; /* communicator: number of the split of its parent, members, place; window: parent is
-             * the number of its communicator + 1 */
+      rank; /* communicator: number of the split of its parent, number of members, rank; window:
+             * parent is the number of its communicator + 1 */
   uint32_t ctas;            /* communicator: limit of SMs */
   _Atomic uint32_t looks;   /* polls since its last call */
   int color;
@@ -57,7 +57,7 @@ typedef struct recorded_cuda {
   gboolean never_ends;   /* events never complete */
   gboolean never_ready;  /* communicators never become ready */
   struct weft_gpu_id id; /* of the newest communicator that is not a split */
-  /* integer copies to the host return ones: expert counts of this plan */
+  /* copies of row counts of this plan to the host return ones */
   const weft_plan *counted;
   uint32_t slow;         /* polls until a communicator is ready */
 
@@ -68,13 +68,13 @@ typedef struct recorded_cuda {
   double (*seconds) (const struct weft_kernel *k); /* of a kernel; NULL: nothing takes time */
   uint64_t room; /* free memory, and how often it was queried; set by the test */
   uint32_t n_looks;
-  double stamp, byte; /* seconds per timed event record; per byte of a collective */
+  double stamp, byte; /* seconds per timed event record; per byte of a copy or collective */
 
   pthread_mutex_t lock;
   pthread_key_t thread; /* thread-local state */
   GPtrArray *threads;
   uint64_t n_calls;
-  uint32_t n_things, n_open; /* total; now: things, arenas and scaled sums */
+  uint32_t n_things, n_open; /* things opened so far; things, arenas and scaled sums open now */
   GArray *call;              /* struct recorded_call */
   GArray *arena;             /* struct recorded_arena */
   GPtrArray *things;

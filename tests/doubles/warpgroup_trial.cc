@@ -4,8 +4,8 @@
 
 enum { ROWS = TRIAL_ROWS, ALL_TERMS = TRIAL_TERMS, THREADS = 2 * GROUP };
 
-/* Where element (row, column) of a tile lies in bytes, by the figure: panels of 128 bytes a row, in
- * which unit u of sixteen bytes has changed places with unit u ^ row % 8. */
+/* Byte offset of element (row, column) of a tile, in the 128-byte swizzle of the PTX manual: a tile
+ * is panels with rows of 128 bytes, in which 16-byte unit u is stored at unit u ^ row % 8. */
 static unsigned
 place (unsigned rows, unsigned row, unsigned column)
 {
@@ -14,7 +14,7 @@ place (unsigned rows, unsigned row, unsigned column)
   return column / 64 * rows * 128 + row * 128 + (unit ^ row % 8) * 16 + column % 8 * 2;
 }
 
-/* Writes a matrix in the layout of shared memory. `turned`: rows of the tile are its columns. */
+/* Writes a matrix in the layout of shared memory. `turned`: the tile is the transposed matrix. */
 template <class T>
 static void
 lay_out (uint8_t *to, const float *matrix, unsigned rows, unsigned columns, bool turned)
@@ -40,8 +40,8 @@ copy_tile (uint8_t *to, const uint8_t *from, unsigned bytes)
   WEFT_COPY_COMMIT ();
 }
 
-/* Fragments of a: words 0 to 3 of a lane are of rows g, g + 8, g, g + 8 and have terms 2t and
- * 2t + 1 (words 2 and 3: plus 8), with g = lane / 4 and t = lane % 4. */
+/* Loads the fragments of a. With g = lane / 4 and t = lane % 4, words 0 to 3 of a lane contain
+ * terms 2t and 2t + 1 (words 2 and 3: plus 8) of rows g, g + 8, g and g + 8. */
 template <class T>
 static void
 load_fragments (uint32_t (&words)[ALL_TERMS / TERMS][4], const float *a)
@@ -55,7 +55,8 @@ load_fragments (uint32_t (&words)[ALL_TERMS / TERMS][4], const float *a)
     }
 }
 
-/* The accumulator layout: of every 8 columns a lane has two, in rows g and g + 8 (g: lane / 4). */
+/* Stores the accumulators. With g = lane / 4, a lane holds two of every 8 columns, in rows g and
+ * g + 8. */
 template <int N>
 static void
 store_sums (float *c, const float (&sum)[N / 8][4])
@@ -74,7 +75,7 @@ struct call {
   float *c;
 };
 
-/* The left matrix of this warpgroup: rows that follow those of the first, or, turned, the next
+/* Descriptor of the left matrix of this warpgroup: the next 64 rows; if transposed, the next
  * panel. */
 static uint64_t
 left_of (const uint8_t *a, const struct warpgroup_trial &trial)
@@ -165,7 +166,7 @@ run (struct call &call, struct memory *memory, const float *b)
   const struct warpgroup_trial &trial = call.trial;
 
   lay_out<T> (memory->a, call.a, ROWS, ALL_TERMS, trial.a_turned);
-  /* rows of the right tile are columns of the matrix, unless it is turned */
+  /* without b_turned, rows of the right tile are columns of b */
   lay_out<T> (memory->b, b, ALL_TERMS, trial.columns, !trial.b_turned);
   emulated_allow (NULL, sizeof *memory);
   emulated_run (NULL, dim3 (1), dim3 (THREADS), sizeof *memory, [&] {

@@ -15,9 +15,9 @@ enum warpgroup_fault {
   WARPGROUP_NO_FENCE,        /* no fence before a product reads registers */
   WARPGROUP_COPY_UNSEEN,     /* tiles are copied without the fence to the async proxy */
   WARPGROUP_READ_EARLY,      /* sums are read before the wait for their product */
-  WARPGROUP_SUM_WRITTEN,     /* sums are written before it */
+  WARPGROUP_SUM_WRITTEN,     /* sums are written before the wait */
   WARPGROUP_FRAGMENT_WRITTEN,
-  WARPGROUP_TILE_COPIED,     /* a tile is overwritten before it */
+  WARPGROUP_TILE_COPIED,     /* a tile is overwritten before the wait */
   WARPGROUP_NEVER_WAITED,
   WARPGROUP_WARPS_DIFFER,    /* a warp passes other rows than its warpgroup */
 };
@@ -32,18 +32,22 @@ struct warpgroup_trial {
  * factors rounded to 16 bits. */
 void warpgroup_try (const struct warpgroup_trial *trial, const float *a, const float *b, float *c);
 
-/* Sixteen terms of a tile at byte `tile` of shared memory, from a row on, or from a column on if
- * transposed. Tiles have 64, 128 or 256 rows. */
+/* The operand of one wgmma: sixteen terms, from `term` on, of a tile at byte `tile` of shared
+ * memory, from row `outer` on, or from column `outer` on if transposed. Tiles have 64, 128 or 256
+ * rows. */
 struct warpgroup_view {
   unsigned tile, rows;
   unsigned outer, term;
   bool turned;
 };
 
-/* In this order: the descriptor kernels make for it; where kernels store an element of a tile;
- * where the emulator reads an element of a described matrix (in bytes). */
+/* The descriptor that kernels make for a view. */
 uint64_t warpgroup_describe (const struct warpgroup_view *view);
+
+/* Byte offset at which kernels store an element of a tile. */
 unsigned warpgroup_place (unsigned rows, unsigned row, unsigned column);
+
+/* Byte offset at which the emulator reads an element of the matrix with descriptor `bits`. */
 unsigned warpgroup_read (uint64_t bits, bool turned, unsigned outer, unsigned term);
 
 #ifdef __cplusplus

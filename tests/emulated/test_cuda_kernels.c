@@ -1,6 +1,6 @@
-/* The kernels of CUDA against the fp64 references, on the CPU: tests/doubles/emulated_cuda.hh runs
- * the code of kernels/cuda/ thread by thread.  On a GPU the same calls are made by
- * test_gpu_kernels.c.
+/* The CUDA kernels on the CPU against the fp64 references: the emulator
+ * (tests/doubles/emulated_cuda.hh) runs the code of kernels/cuda/ thread by thread.
+ * test_gpu_kernels.c makes the same calls on a GPU.
  *
  *   test_emulated cuda_kernels [-- OP]    all cases, or those of one op */
 #include "kernels/cuda/table.h"
@@ -18,8 +18,9 @@ has_kernel (void *user, enum weft_op_kind kind)
   return weft_cuda_launchers[kind] != NULL;
 }
 
-/* What a device has, and how calls reach it: of so many one, and its repetition, with operands that
- * begin one element behind where memory is aligned, as parts of larger arrays may; 0: none. */
+/* An emulated device: `warpgroups`: whether it has wgmma. One of `askew` calls, and its repetition,
+ * gets operands that begin one element after an aligned address, as slices of arrays may; 0:
+ * none. */
 struct how {
   gboolean warpgroups;
   unsigned askew;
@@ -37,7 +38,7 @@ run (const struct weft_kernel *k, gboolean warpgroups, gboolean again)
   fenced_free (l.scratch);
 }
 
-/* The first that has the memory of operand o. */
+/* The first operand with the memory of operand o. */
 static uint32_t
 first_in (const struct weft_kernel *k, uint32_t o)
 {
@@ -57,8 +58,8 @@ is_shared (const struct weft_kernel *k, uint32_t o)
   return FALSE;
 }
 
-/* Nothing but what the kernel writes is left of it; but some ops keep what nobody has rows or
- * pieces for. */
+/* Whether the kernel overwrites the whole operand. Some ops do not: they leave unused rows or
+ * pieces unchanged. */
 static gboolean
 is_written_anew (const struct weft_kernel *k, uint32_t o, unsigned flags)
 {
@@ -68,9 +69,9 @@ is_written_anew (const struct weft_kernel *k, uint32_t o, unsigned flags)
          !g_str_has_prefix (word, "moe_") && !g_str_equal (word, "settle");
 }
 
-/* Operands are as large as said and not a byte more, and lie near a page that ends the program,
- * first near that behind them, then near that before.  Operands that share memory do so again.
- * What is only written holds no numbers. */
+/* Runs a call with every operand in fenced memory of its exact size (fenced.h): in the first run at
+ * the end of its pages, in the repetition at the begin. Operands that share memory share it again.
+ * Operands that are only written are filled with NaN. */
 static void
 run_fenced (const struct weft_kernel *k, const struct how *how, gboolean askew, gboolean again)
 {
@@ -103,7 +104,7 @@ static void
 launch (void *user, const struct weft_kernel *k, gboolean again)
 {
   const struct how *how = user;
-  static unsigned n; /* calls, without repetitions */
+  static unsigned n; /* number of calls without repetitions */
 
   n += !again;
   emulated_order_of_threads (again);
@@ -116,7 +117,7 @@ static struct cuda_case_device device = { has_kernel, launch, &plain },
                                sometimes = { has_kernel, launch, &some_askew },
                                askew = { has_kernel, launch, &all_askew };
 
-/* It has products of warpgroups. */
+/* A device with wgmma. */
 static struct cuda_case_device hopper = { has_kernel, launch, &warpgroups };
 
 static void

@@ -1,7 +1,7 @@
-/* Random legal jobs trained on the CUDA executor, on a device that computes, and on the CPU: the
- * same losses, norms and gradients.
+/* Trains random legal jobs on the CUDA executor, with a double of a device (computing_cuda.h), and
+ * on the CPU: losses, norms and gradients must be near each other.
  *
- *   test_emulated cuda_random -- [SEED [JOBS]]      other jobs, or fewer of them */
+ *   test_emulated cuda_random -- [SEED [JOBS]]      other random jobs, or another number of them */
 #include "core/base/sanitize.h"
 #include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/doubles/computing_cuda.h"
@@ -20,14 +20,14 @@
 #define MOST_RANKS 8
 #define MOST_PARAMETERS 40000
 #define MOST_WORK                                                                                  \
-  1000 /* tokens of a batch, times layers, times heads: threads of kernels take long */
+  1000 /* tokens of a batch x layers x heads, limited because emulated threads are slow */
 
-/* What was added in another order, and in 16 bits rounded in between (trained_cases.c). */
+/* Bounds for another order of summation, with 16-bit rounding between kernels (trained_cases.c). */
 static const struct trained_bound bounds[] = {
   [WEFT_FP32] = { .loss = 1e-5, .norm = 1e-4, .gradient = 1e-3 },
   [WEFT_BF16] = { .loss = 1e-3, .norm = 1e-2, .gradient = 0.3 },
   [WEFT_FP16] = { .loss = 1e-3, .norm = 1e-2, .gradient = 0.3 },
-  [WEFT_FP8] = { .loss = 3e-3, .norm = 5e-2, .gradient = 0.6 }, /* the code beside: an eighth */
+  [WEFT_FP8] = { .loss = 3e-3, .norm = 5e-2, .gradient = 0.6 }, /* fp8 codes are 1/8 apart */
 };
 
 static int64_t
@@ -37,7 +37,7 @@ work_of (const struct weft_job *job)
          job->model.num_attention_heads;
 }
 
-/* Whether rows go between ranks by counts. */
+/* Whether ranks exchange rows of experts by counts (no fixed capacity). */
 static gboolean
 is_counted (const char *words)
 {
@@ -46,7 +46,8 @@ is_counted (const char *words)
           strstr (words, "tensor_model_parallel_size="));
 }
 
-/* Clusters do not matter to numbers. */
+/* Draws legal jobs until one is small enough. `counted`: only jobs that exchange rows by counts.
+ * The caller frees the text. */
 static char *
 draw (GRand *rand, struct weft_job *job, gboolean counted)
 {
@@ -63,8 +64,8 @@ draw (GRand *rand, struct weft_job *job, gboolean counted)
   }
 }
 
-/* Half of them on a device that has products of warpgroups, as Hopper.  FALSE: the device cannot,
- * for want of a kernel or by what NCCL has not. */
+/* Half of the jobs run on a device with wgmma, as Hopper has; every other job with a device per
+ * rank. FALSE: the device lacks a kernel, or NCCL does not support the job. */
 static gboolean
 runs_as_on_the_cpu (const char *words, const struct weft_job *job, uint32_t number)
 {
@@ -105,7 +106,7 @@ train_jobs (const struct weft_tests_draw *drawn, gboolean counted)
                  (unsigned) emulated_launches ("warpgroup_codes"));
 }
 
-/* A run of a process of its own: what it says where it may take no time. */
+/* A child process exceeds its time limit and must print the seed and the job. */
 static void
 a_run_that_takes_too_long_is_named (void **state)
 {
@@ -136,7 +137,7 @@ random_jobs_train_as_on_the_cpu (void **state)
   train_jobs (*state, FALSE);
 }
 
-/* Every other job with a GPU for each rank. */
+/* A quarter of the jobs, all with row counts. */
 static void
 random_jobs_whose_rows_go_by_counts_train_as_on_the_cpu (void **state)
 {

@@ -1,6 +1,6 @@
-/* CUDA's kernels at the sizes of real models, of which no test could compute all: whether a device
- * takes their launches, and whether the last elements of arrays of billions are those that are
- * meant. */
+/* CUDA kernels at the sizes of real models, which are too large to compute in a test: whether a
+ * device accepts the launches, and whether the last elements of arrays with billions of elements
+ * are addressed correctly. */
 #include "core/job/stack.h"
 #include "kernels/cuda/table.h"
 #include "kernels/float.h"
@@ -9,7 +9,7 @@
 #include "tests/runner/runner.h"
 #include <sys/mman.h>
 
-enum { MOST = 1 << 22 /* elements that are filled */ };
+enum { MOST = 1 << 22 /* elements that are filled at most */ };
 
 static union weft_model model;
 static struct weft_control control;
@@ -55,12 +55,12 @@ dtype_of (enum weft_op_kind kind, const char *name)
 
 /* ------------------------------------------------------------------------------ launches */
 
-/* Calls of steps of real models, on one rank; rows of experts: elements of x and of counts. */
+/* Calls of training steps of real models on one rank. */
 static const struct real {
   const char *of;
   enum weft_op_kind kind;
   uint64_t dim[8];
-  uint64_t n[4]; /* elements of operands, where the shape does not say */
+  uint64_t n[4]; /* elements of operands that do not follow from the shape; 0: they do */
 } reals[] = {
   { "GPT-2, 64 x 1024 tokens", WEFT_OP_EMBED, { 65536, 768 } },
   { "GPT-2", WEFT_OP_EMBED_BWD, { 65536, 768 } },
@@ -102,7 +102,7 @@ static const struct real {
     { 524288ull * 4096, 0, 256 } },
   { "DeepSeek-V3", WEFT_OP_QUANTISE_BLOCKS, { 65536, 18432, 128 } },
   { "DeepSeek-V3", WEFT_OP_TRANSPOSE, { 65536, 18432 } },
-  /* More in one dimension than a grid has in y or z. */
+  /* Sizes that exceed 65535, the limit of a grid in y and z. */
   { "4 x 2^20 tokens", WEFT_OP_EMBED_BWD, { 4 << 20, 1024 } },
   { "4 x 2^20 tokens", WEFT_OP_QUANTISE_BLOCKS, { 4 << 20, 1024, 32 } },
   { "16 x 2^20 tokens", WEFT_OP_QUANTISE_BLOCKS, { 16 << 20, 256, 128, 1 } },
@@ -128,7 +128,8 @@ static const struct real {
   { "4 x 2^20 tokens", WEFT_OP_NORM_BWD, { 4 << 20, 1024 } },
 };
 
-/* Memory that nobody touches: as launches see it, at a multiple of 256 bytes, or not. */
+/* Launches a call on addresses without memory, `askew` bytes after a multiple of 256. No block may
+ * run. */
 static void
 launch_real (const struct real *r, gboolean warpgroups, uint64_t askew)
 {
@@ -150,7 +151,7 @@ launch_real (const struct real *r, gboolean warpgroups, uint64_t askew)
     fail_msg ("%s, %s: %s", r->of, weft_op_info[r->kind].word, error);
 }
 
-/* The emulator ends the program where a device would take no launch. */
+/* The emulator aborts the program at a launch that a device would refuse. */
 static void
 a_device_takes_launches_of_real_models (void **state)
 {
@@ -166,7 +167,7 @@ a_device_takes_launches_of_real_models (void **state)
 
 /* ------------------------------------------------------------ what kernels of stack weft take */
 
-/* Whether the call launches a kernel of that name. */
+/* Whether the call launches a kernel with this name, on a device with wgmma. */
 static gboolean
 launches (const struct real *r, const char *kernel)
 {
@@ -185,7 +186,8 @@ our_stack (void)
   return stack;
 }
 
-/* The cost model reads from stacks/weft.ini which heads run on tensor cores. */
+/* stacks/weft.ini must state correctly which head widths run on tensor cores: the cost model reads
+ * it. */
 static void
 the_stack_says_which_heads_tiles_take (void **state)
 {
@@ -208,7 +210,7 @@ the_stack_says_which_heads_tiles_take (void **state)
   emulated_run_blocks (EMULATED_ALL);
 }
 
-/* Likewise which codes of experts are multiplied as they are. */
+/* stacks/weft.ini must state correctly which fp8 codes of experts a wgmma kernel multiplies. */
 static void
 the_stack_says_which_codes_warpgroups_take (void **state)
 {
@@ -228,7 +230,7 @@ the_stack_says_which_codes_warpgroups_take (void **state)
   emulated_run_blocks (EMULATED_ALL);
 }
 
-/* Devices that a block has less of: 163 KB of compute capability 8.0, 99 of 8.6, 8.9 and 12.0. */
+/* Shared memory per block: 163 KB on compute capability 8.0; 99 KB on 8.6, 8.9 and 12.0. */
 static void
 a_device_with_less_shared_memory_takes_them_too (void **state)
 {
@@ -247,18 +249,18 @@ a_device_with_less_shared_memory_takes_them_too (void **state)
 
 /* ------------------------------------------------------------- behind four billion elements */
 
-/* Of a large call the last block runs alone; so does that of one with few rows, on the last rows of
- * the same arrays.  `out` is the operand that both write. */
+/* Runs the last block of a large call, and the last block of a call with few rows on copies of the
+ * last rows of its arrays. Both must write the same bits. `out` is the operand that is compared. */
 static const struct large {
   enum weft_op_kind kind;
   uint64_t dim[8];
-  uint64_t few; /* in place of the first dimension */
+  uint64_t few; /* first dimension of the small call */
   uint32_t out;
-  int32_t word; /* of operands that are whole numbers */
+  int32_t word; /* value of all elements of int32 operands */
 } larges[] = {
   { WEFT_OP_XENT_GRAD, { 98304, 50304, 0, 0, 0, 1 }, 1, 0, 50303 },
-  { WEFT_OP_NORM, { 5 << 20, 1024 }, 8, 3, 0 }, /* a warp for each row */
-  { WEFT_OP_NORM, { 1 << 20, 5120 }, 1, 3, 0 }, /* a block */
+  { WEFT_OP_NORM, { 5 << 20, 1024 }, 8, 3, 0 }, /* one warp per row */
+  { WEFT_OP_NORM, { 1 << 20, 5120 }, 1, 3, 0 }, /* one block per row */
   { WEFT_OP_SWIGLU, { 131070, 36864 }, 1, 1, 0 },
   { WEFT_OP_ADD, { 3 << 20, 2048 }, 1, 2, 0 },
   { WEFT_OP_TAKE_KV, { 3 << 20, 8, 8, 128 }, 1, 1, 0 },
@@ -266,7 +268,8 @@ static const struct large {
   { WEFT_OP_ATTENTION, { 8191, 1024, 8, 8, 128 }, 1, 1, 0 },
 };
 
-/* As much as there is no memory for; what is not written takes none. */
+/* Reserves addresses; pages that are not written use no memory, so `bytes` may exceed the memory of
+ * the machine. */
 static void *
 reserve (uint64_t bytes)
 {
@@ -278,7 +281,7 @@ reserve (uint64_t bytes)
   return at;
 }
 
-/* The last n. */
+/* Fills the last n elements, at most MOST. */
 static void
 fill (GRand *rand, const struct weft_operand *o, uint64_t n, int32_t word)
 {
@@ -291,14 +294,14 @@ fill (GRand *rand, const struct weft_operand *o, uint64_t n, int32_t word)
   }
 }
 
-/* Where as many elements as `few` has begin. */
+/* The last few->n elements of `all`. */
 static uint8_t *
 end_of (const struct weft_operand *all, const struct weft_operand *few)
 {
   return (uint8_t *) all->data + cuda_case_bytes (all) - cuda_case_bytes (few);
 }
 
-/* Operands that have as many elements whatever the rows are those of both calls. */
+/* Makes an operand of both calls. An operand whose size does not depend on the rows is shared. */
 static void
 make_operands (GRand *rand, const struct large *large, const struct kernel_argument *argument,
                struct weft_operand *all, struct weft_operand *few)
@@ -355,7 +358,7 @@ free_calls (struct weft_kernel *all, struct weft_kernel *few)
   }
 }
 
-/* Both have written, and the same. */
+/* Both calls must have written, and must have written the same bits. */
 static void
 compare (const char *word, const struct weft_operand *all, const struct weft_operand *few)
 {
@@ -400,7 +403,8 @@ the_last_of_billions_of_elements_are_what_they_are_alone (void **state)
   g_rand_free (rand);
 }
 
-/* Codes of 32 columns: as they lie, turned, and turned afterwards. */
+/* fp8 codes with 32 columns: row-major (y), transposed by the quantisation (yt), and y transposed
+ * by a kernel of its own (turned). */
 struct squares {
   uint8_t *y, *yt, *turned, *scale, *scale_t;
 };
@@ -435,7 +439,7 @@ free_squares (struct squares *s, uint64_t rows)
   munmap (s->scale_t, rows);
 }
 
-/* The last of 98304 lines of squares, of which a grid has 65535 in one dimension. */
+/* Checks the last of 98304 rows of 32 x 32 squares; a grid has at most 65535 blocks in y. */
 static void
 lines_of_squares_may_be_more_than_a_grid_has_in_y (void **state)
 {

@@ -1,5 +1,5 @@
-/* Training by several processes, from tokens to checkpoints, on devices that compute: what one
- * process would make of the same job, bit by bit. */
+/* Training by several processes, from tokens to checkpoints, on doubles of devices: the results
+ * must be those of one process with the same job, bit for bit. */
 #include "core/exec/timeline_file.h"
 #include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/doubles/computing_cuda.h"
@@ -26,7 +26,7 @@
        "moe_router_topk=2 "                                                                        \
        "moe_ffn_hidden_size=24 moe_load_imbalance=4 "
 
-/* Jobs of two ranks; those with experts exchange rows by counts. */
+/* Jobs of two ranks; jobs with experts exchange rows by counts. */
 static const char *const jobs[] = {
   NANO "gpus=2",
   NANO "gpus=2 use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true",
@@ -44,12 +44,11 @@ static const char *const jobs[] = {
 
 /* ----------------------------------------------------------------------- a process */
 
-/* The executor of this process: on a device of its own, and with an end that it may have been asked
- * for in step 3. */
+/* The executor of this process, on its own device. `end`: how rank `whose` ends in step 3. */
 static struct {
   computing_cuda *device;
   struct weft_exec_ops ops;
-  const char *end; /* "kill", "term" or "live", of one rank */
+  const char *end; /* "kill", "term" or "live" */
   uint32_t whose, rank, steps;
 } here;
 
@@ -61,7 +60,7 @@ drain_here (weft_exec *x, GError **error)
   if (ends && g_str_equal (here.end, "kill"))
     raise (SIGKILL);
   if (ends && g_str_equal (here.end, "term"))
-    kill (getpid (), SIGTERM); /* whichever of its threads takes it */
+    kill (getpid (), SIGTERM); /* any thread may receive it */
   return weft_exec_cuda.drain (x, error);
 }
 
@@ -82,15 +81,16 @@ met (const struct weft_launch *launch, struct weft_rendezvous *peers)
   here.device->peers = peers;
 }
 
-/* Models of this family have no names for experts elsewhere. */
+/* Whether weights and gradients can be exported: not with experts, for which this model family has
+ * no Hugging Face tensor names. */
 static gboolean
 has_files (const char *words)
 {
   return !strstr (words, "num_moe_experts");
 }
 
-/* What a process is told: JOB FOLDER STEPS new|load alone|together END RANK, the last two of whom
- * and how it ends in step 3. */
+/* Arguments of a process: JOB FOLDER STEPS new|load alone|together END RANK. END is how rank RANK
+ * ends in step 3. */
 enum { JOB = 1, FOLDER, STEPS, HOW, WHO, END, RANK, N_WORDS };
 
 static int
@@ -124,7 +124,7 @@ be_process (int argc, char **argv)
 
 /* -------------------------------------------------------------------------- tests */
 
-/* Two of them. */
+/* Runs a job in two processes until both have ended. */
 static struct processes
 together (uint32_t job, const char *folder, uint32_t steps, const char *how, const char *end)
 {
@@ -171,7 +171,7 @@ bytes_of (const char *folder, const char *what)
   return g_bytes_new_take (bytes, n);
 }
 
-/* Whole tensors of weights and gradients, whoever had which parts. */
+/* Exported weights and gradients, which are whole tensors, must be equal. */
 static void
 assert_same_exports (const char *two, const char *one)
 {
@@ -184,7 +184,7 @@ assert_same_exports (const char *two, const char *one)
   }
 }
 
-/* Which ops of which ranks have times. */
+/* Loads the timeline of the last step, and its plan. */
 static weft_timeline *
 times_of (const char *folder, weft_plan **plan)
 {
@@ -225,8 +225,8 @@ two_processes_train_as_one_does (void **state)
     assert_ended (&whole, 0);
     assert_ended (&p.at[0], 0);
     assert_ended (&p.at[1], 0);
-    assert_string_equal (p.at[0].out, whole.out); /* losses, with those of evaluations */
-    assert_string_equal (p.at[1].out, "");        /* rank 0 alone prints */
+    assert_string_equal (p.at[0].out, whole.out); /* training and evaluation losses */
+    assert_string_equal (p.at[1].out, "");        /* only rank 0 prints */
     if (has_files (jobs[job])) {
       assert_same_exports (two, one);
       assert_same_ops (two, one);
@@ -236,7 +236,8 @@ two_processes_train_as_one_does (void **state)
   }
 }
 
-/* Step 3, whoever has saved after step 2. */
+/* Two processes and one process each save a checkpoint after step 2, and load that of the other for
+ * step 3, which must have the same loss. */
 static void
 assert_same_checkpoints (uint32_t job, const char *folder)
 {

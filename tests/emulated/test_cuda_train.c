@@ -1,5 +1,6 @@
-/* Training on the CUDA executor with numbers, where there is no GPU: its calls are made by a device
- * that computes with the emulated kernels, in the order of calls or in any that is allowed. */
+/* Training on the CUDA executor without a GPU: a double of the device (computing_cuda.h) computes
+ * with the emulated kernels, in the order of the calls or in a random order that streams and events
+ * allow. */
 #include "core/base/sanitize.h"
 #include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/doubles/computing_cuda.h"
@@ -11,10 +12,10 @@
 #include "tests/runner/runner.h"
 #include <string.h>
 
-/* Any number: another order of work each. */
+/* Seeds of computing_cuda_new(): each other number gives another random order. */
 enum { IN_ORDER, SHUFFLED = 7 };
 
-/* Switches of threads are ten times slower under sanitizers: one case of so many. */
+/* Stride over the cases: under sanitizers, switching emulated threads is ten times slower. */
 #define SPARSE (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER ? 9 : 1)
 
 #define ZERO1 "use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true "
@@ -22,7 +23,7 @@ enum { IN_ORDER, SHUFFLED = 7 };
 
 static const struct trained_bound fp32 = { .loss = 1e-6, .norm = 1e-6, .gradient = 1e-5 };
 
-/* NULL: there is no kernel. */
+/* NULL: the device does not support the job. */
 static trained *
 train (uint32_t seed, const char *words, struct weft_exec_options how)
 {
@@ -72,8 +73,8 @@ runs_and_graphs_have_the_same_bits (void **state)
   assert_int_equal (in_order->n_open + shuffled->n_open, 0);
 }
 
-/* Every third of the cases, but what NCCL has not: ranks with a GPU each talk by communicators, in
- * any order that streams and events allow, single calls or graphs. */
+/* Every third case that NCCL supports. Ranks with a device each communicate by communicators, in a
+ * random order that streams and events allow, with single calls or graphs. */
 static void
 ranks_with_a_gpu_each_have_the_bits_of_those_that_share_one (void **state)
 {
@@ -97,8 +98,8 @@ ranks_with_a_gpu_each_have_the_bits_of_those_that_share_one (void **state)
   "model=deepseek-nano topology=cpu reduction_order=fast precision=fp32 num_layers=2 "             \
   "seq_length=8 micro_batch_size=1 global_batch_size=4 moe_load_imbalance=8 "
 
-/* A GPU for each rank gives the bits of ranks that share one, and nearly those of the CPU: how many
- * rows go where is read by a thread of the host for each rank, while others compute. */
+/* With a device per rank, results must equal those of ranks that share a device, and be near those
+ * of the CPU. Each rank has a host thread that reads the row counts while other ranks compute. */
 static void
 assert_apart_as_together (const char *const *jobs, unsigned n)
 {
@@ -127,8 +128,8 @@ rows_by_counts_go_between_gpus_as_between_ranks_that_share_one (void **state)
   assert_apart_as_together (jobs, G_N_ELEMENTS (jobs));
 }
 
-/* Ranks that have parts of the same experts gather rows, and add what those make, in an order of
- * members: shuffled works have the same bits. */
+/* Ranks with parts of the same experts gather rows and sum partial results in the order of ranks,
+ * so that another order of execution gives the same bits. */
 static void
 parts_of_experts_gather_and_add_rows_by_counts (void **state)
 {
@@ -143,7 +144,8 @@ parts_of_experts_gather_and_add_rows_by_counts (void **state)
   assert_apart_as_together (jobs, G_N_ELEMENTS (jobs));
 }
 
-/* What a step has not written is no number, and the order of issue is any that is allowed. */
+/* With poison, memory that a step has not written is NaN; with stress, ops are issued in a random
+ * order that the plan allows. */
 static void
 nobody_reads_what_nobody_has_written (void **state)
 {
@@ -284,7 +286,7 @@ an_evaluation_changes_nothing (void **state)
   double loss = real_job_evaluate (job)->loss;
   assert_true (real_job_evaluate (job)->loss == loss);
   assert_true (real_hash (job->state, WEFT_STATE_WEIGHT) == before);
-  assert_true (real_job_step (job)->loss == loss); /* of the same tokens */
+  assert_true (real_job_step (job)->loss == loss); /* the same tokens */
   assert_true (real_hash (job->state, WEFT_STATE_WEIGHT) != before);
 }
 

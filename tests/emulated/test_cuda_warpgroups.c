@@ -1,5 +1,5 @@
-/* Whole steps on a device that computes and has products of warpgroups (compute capability 9.0):
- * attention, products of experts and of their codes go that way, and train as on the CPU. */
+/* Training steps on a double of a device with wgmma (compute capability 9.0): attention and grouped
+ * GEMM in 16 bits and fp8 use wgmma kernels, and results are near those of the CPU. */
 #include "core/base/sanitize.h"
 #include "tests/doubles/computing_cuda.h"
 #include "tests/doubles/emulated_cuda.h"
@@ -8,7 +8,7 @@
 
 #define SPARSE (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER ? 5 : 1)
 
-/* Kernels of warpgroups by what they do: each of them is launched in every step, or none. */
+/* wgmma kernels by purpose: a step launches all kernels of a purpose, or none. */
 static const struct {
   enum trained_by by;
   const char *kernel;
@@ -44,7 +44,7 @@ steps_by_warpgroups_are_those_of_the_cpu (void **state)
     check (i, TRUE);
 }
 
-/* A device without them never comes there. */
+/* A device without wgmma launches none of these kernels. */
 static void
 steps_without_them_are_so_too (void **state)
 {

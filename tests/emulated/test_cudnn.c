@@ -1,6 +1,6 @@
-/* Attention by cuDNN: that its graph means attention, by a double that computes it; and that the
- * library takes the graph, by asking it for plans for GPUs that are only described, where it is
- * installed. */
+/* Attention by cuDNN. A double that computes the operation graph checks that the graph describes
+ * attention. If cuDNN is installed, it must make plans of the graph for GPUs that are given by
+ * their device properties only. */
 #include "exec_gpu/cuda/module/fused.h"
 #include "kernels/bind.h"
 #include "kernels/cuda/cudnn_attention.h"
@@ -15,7 +15,7 @@
 #include "tests/runner/runner.h"
 #include <dlfcn.h>
 
-#define GUARD 256 /* bytes behind scratch that must stay */
+#define GUARD 256 /* bytes behind scratch that must not change */
 
 /* ------------------------------------------------------------------------------ the double */
 
@@ -97,8 +97,8 @@ a_shape_that_cudnn_does_not_take_is_refused_with_the_reason (void **state)
   weft_cudnn_attention_free (a);
 }
 
-/* Its workspace is far less than the gradients of all scores, which the real library wants: here
- * only fp32 sums are counted, of 2^23 tokens. */
+/* The double needs less workspace than cuDNN, which stores the gradients of all scores: the double
+ * needs only fp32 sums, here of 2^23 tokens. */
 static void
 more_scratch_than_agreed_is_refused (void **state)
 {
@@ -141,7 +141,7 @@ a_missing_library_is_named_with_what_was_tried (void **state)
   assert_non_null (strstr (why, "has not all calls of its graph API"));
 }
 
-/* Whole steps: the scratch is the executor's, and rows are those of a plan. */
+/* Training steps, with scratch of the executor and shapes of a plan. */
 static void
 training_with_it_is_that_of_the_cpu_and_repeats_itself (void **state)
 {
@@ -170,7 +170,7 @@ see_kernel (void *user, const struct weft_kernel *k)
   ++*seen;
 }
 
-/* Executors are told by the kernel; the plan is that of flash. */
+/* The call of a kernel tells executors which attention to use; the plan is that of flash. */
 static void
 attention_backend_and_deterministic_mode_reach_every_attention (void **state)
 {
@@ -192,11 +192,11 @@ attention_backend_and_deterministic_mode_reach_every_attention (void **state)
   assert_int_equal (seen, 2 * fused->job.model.num_layers);
 }
 
-/* On a machine without a GPU the library does not open, if it is there. */
+/* On a machine without a GPU, cuDNN cannot be opened even if it is installed. */
 static void
 a_job_that_wants_cudnn_is_told_when_there_is_none (void **state)
 {
-  if (*WEFT_SANITIZE) /* which would judge the library's own memory */
+  if (*WEFT_SANITIZE) /* sanitizers would check cuDNN's own memory */
     skip ();
   static const union weft_model plain;
   struct weft_kernel k = { .kind = WEFT_OP_ATTENTION,
@@ -218,7 +218,7 @@ a_job_that_wants_cudnn_is_told_when_there_is_none (void **state)
   weft_fused_free (f);
 }
 
-/* A line on stderr says so once. */
+/* A line on stderr reports once that our kernels compute context-parallel attention. */
 static void
 parts_of_sequences_are_left_to_our_own_kernels (void **state)
 {
@@ -236,7 +236,7 @@ parts_of_sequences_are_left_to_our_own_kernels (void **state)
 
 /* ------------------------------------------------------------------- the quicker of the two */
 
-/* The first attention of a job, forward and backward, on memory of its own. */
+/* The first attention call of a job, forward and backward, with memory of its own. */
 struct tried {
   weft_plan *plan;
   struct weft_kernel kernel[2];
@@ -284,7 +284,8 @@ close_tried (struct tried *t)
   g_free (t->scratch);
 }
 
-/* Whether it is cuDNN's from then on. */
+/* Runs a trial in which our kernel takes `own` and cuDNN `library`; below 0: it fails. Returns
+ * whether cuDNN computes this attention from then on. */
 static gboolean
 try (struct weft_fused *f, struct tried *t, unsigned which, float own, float library)
 {
@@ -311,7 +312,7 @@ auto_takes_what_was_quicker_and_tries_once (void **state)
 
   (void) state;
   assert_false (weft_fused_takes (f, 0, &t.kernel[0], &bytes));
-  assert_true (bytes > 0); /* so that it can be tried */
+  assert_true (bytes > 0); /* scratch for the trial */
   assert_true (try (f, &t, 0, 2, 1));
   assert_int_equal (playing_trial.n_runs, 2);
   assert_true (try (f, &t, 0, 1, 2));
@@ -319,7 +320,7 @@ auto_takes_what_was_quicker_and_tries_once (void **state)
   assert_false (try (f, &t, 1, 1, 2));
   assert_int_equal (playing_trial.n_runs, 2);
   for (uint64_t i = 0; i < t.kernel[0].operand[0].n; i++)
-    assert_int_equal (((uint16_t *) t.kernel[0].operand[0].data)[i], 0); /* the plan's memory */
+    assert_int_equal (((uint16_t *) t.kernel[0].operand[0].data)[i], 0); /* trials use a copy */
   weft_fused_free (f);
   close_tried (&t);
 }
@@ -376,7 +377,7 @@ auto_without_the_library_is_no_news (void **state)
   close_tried (&t);
 }
 
-/* Runs of one machine have the same bits. */
+/* The choice is saved per GPU model, so that later runs on this machine give the same bits. */
 static void
 what_was_quicker_is_kept_for_the_machine (void **state)
 {
@@ -403,7 +404,8 @@ what_was_quicker_is_kept_for_the_machine (void **state)
 
 /* ------------------------------------------------------------------------ the real library */
 
-/* The driver comes first: cuDNN looks for it by name. */
+/* Opens cuDNN for a GPU described in tests/data. The double of the driver is loaded first, because
+ * cuDNN opens the driver by name. */
 static struct weft_cudnn_attention *
 open_library (const char *gpu)
 {
@@ -440,8 +442,9 @@ answer (struct weft_cudnn_attention *a, const struct asked *s, uint64_t *scratch
   return weft_cudnn_attention_plan (a, &shape, scratch);
 }
 
-/* Gradients of scores are two bytes each; without them there are fp32 sums of gradients of queries,
- * and gradients of keys and values of all heads where groups are fewer. */
+/* Checks cuDNN's workspace. The deterministic backward stores the gradients of all scores in two
+ * bytes each; the other one stores fp32 sums of query gradients. With fewer groups than heads, both
+ * store key and value gradients of every head. */
 static void
 check_scratch (const struct asked *s, uint64_t scratch)
 {
@@ -482,7 +485,7 @@ cudnn_makes_plans_for_hopper (void **state)
   weft_cudnn_attention_free (a);
 }
 
-/* What an A100 has no engine for is left to us. */
+/* For an A100, cuDNN has no engine for some shapes, which our kernels compute. */
 static void
 cudnn_says_which_plans_it_has_for_ampere (void **state)
 {
@@ -499,7 +502,7 @@ cudnn_says_which_plans_it_has_for_ampere (void **state)
   weft_cudnn_attention_free (a);
 }
 
-/* Nothing of this is for the user's own caches. */
+/* Keeps files of these tests out of the user's cache folder. */
 static int
 make_caches (void **folder)
 {

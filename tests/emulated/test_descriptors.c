@@ -1,18 +1,17 @@
-/* Descriptors of matrices in shared memory, against layouts as NVIDIA CUTLASS publishes them
+/* wgmma descriptors of matrices in shared memory, against the layouts that NVIDIA CUTLASS publishes
  * (include/cute/atom/mma_traits_sm90_gmma.hpp: Layout_K_SW128_Atom, Layout_MN_SW128_Atom,
- * make_gmma_desc; include/cute/arch/mma_sm90_desc.hpp: the fields).  Nothing here is shared with
- * the kernels or with the emulator: a layout is modes of sizes and strides, as in CuTe, which it is
- * evaluated and composed by.
+ * make_gmma_desc; include/cute/arch/mma_sm90_desc.hpp: the fields).  This file shares no code with
+ * the kernels or the emulator: a layout is a list of modes (size, stride), as in CuTe.
  *
- * Three things have to agree: where kernels put what they copy, what their descriptors say, and
- * where the emulator reads. */
+ * Three addresses of an element must agree: where kernels store it, where their descriptors place
+ * it, and where the emulator reads it. */
 #include "tests/doubles/warpgroup_trial.h"
 #include "tests/runner/runner.h"
 #include <glib.h>
 
 enum { MOST_MODES = 3, UNIT = 16 /* bytes */, ELEMENT = 2, TERMS = 16, EACH = UNIT / ELEMENT };
 
-/* One side of a matrix: modes of (size, stride), the first runs first; strides in elements. */
+/* One dimension of a matrix: modes of (size, stride), the fastest first; strides in elements. */
 struct side {
   struct {
     unsigned size, stride;
@@ -35,8 +34,7 @@ offset_in (const struct side *s, unsigned i)
   return offset;
 }
 
-/* Swizzle<3,4,3>: three bits from bit 4 on are changed by the three that are three places
- * higher. */
+/* Swizzle<3,4,3>: bits 4 to 6 of the byte address are XORed with bits 7 to 9. */
 static unsigned
 swizzled (unsigned byte)
 {
@@ -49,8 +47,8 @@ place (const struct layout *l, unsigned begin, unsigned outer, unsigned term)
   return swizzled (begin + (offset_in (&l->outer, outer) + offset_in (&l->term, term)) * ELEMENT);
 }
 
-/* tile_to_shape() of an atom of 8 rows of 64 elements, rows first: K-major, so that rows are
- * `outer` and columns are terms; MN-major, the other way round. */
+/* tile_to_shape() of atoms of 8 rows of 64 elements, rows first. K-major: `outer` runs over rows,
+ * `term` over columns. MN-major (`turned`): the reverse. */
 static struct layout
 layout_of_tile (unsigned rows, unsigned columns, bool turned)
 {
@@ -61,8 +59,8 @@ layout_of_tile (unsigned rows, unsigned columns, bool turned)
   return l;
 }
 
-/* Of a descriptor, by the canonical layout of its kind: ((8,m),(T,2)) : ((8T,SBO),(1,T)), or
- * ((T,8,m),(8,k)) : ((1,T,LBO),(8T,SBO)). */
+/* The layout that a descriptor describes. Canonical layouts: ((8,m),(T,2)) : ((8T,SBO),(1,T)) for
+ * K-major, ((T,8,m),(8,k)) : ((1,T,LBO),(8T,SBO)) for MN-major. */
 static struct layout
 canonical (uint64_t bits, bool turned)
 {
@@ -75,23 +73,24 @@ canonical (uint64_t bits, bool turned)
   return turned ? mn_major : k_major;
 }
 
-/* Tiles of the kernels: rows, columns, and the columns or rows that one product takes of it. */
+/* Tiles of the kernels: rows, columns, and the rows (transposed: columns) of a tile that one wgmma
+ * reads. */
 static const struct tile {
   unsigned rows, columns, product;
   bool turned;
 } tiles[] = {
-  /* queries, keys or their gradients' factors, heads of 64; rows of experts */
+  /* queries, keys or output gradients with heads of 64; rows of experts */
   { 128, 64, 64, false },
   { 128, 128, 64, false }, /* heads of 128 */
-  { 128, 64, 128, false }, /* on the right: keys */
+  { 128, 64, 128, false }, /* right factor: keys */
   { 128, 128, 128, false },
-  { 64, 64, 64, false }, /* what passes by in backward */
+  { 64, 64, 64, false }, /* tiles that backward loads in its loop */
   { 64, 128, 64, false },
   { 256, 64, 256, false }, /* weights of experts */
-  { 128, 64, 64, true },   /* on the right, turned: values */
+  { 128, 64, 64, true },   /* right factor, transposed: values */
   { 128, 128, 128, true },
   { 64, 64, 64, true },
-  { 64, 128, 128, true }, /* and weights, or a gradient; on the left, turned: rows of experts */
+  { 64, 128, 128, true }, /* also weights or a gradient; left factor, transposed: rows of experts */
   { 64, 128, 64, true },
   { 64, 256, 256, true },
 };
@@ -121,14 +120,15 @@ check_fields (const struct tile *t, const struct warpgroup_view *v, uint64_t bit
 
   assert_int_equal (bits & 0x3fff, begin / UNIT);
   assert_int_equal (bits >> 32 & 0x3fff, sbo);
-  if (!t->turned || t->product > 64) /* what is one panel wide has no stride between panels */
+  if (!t->turned || t->product > 64) /* one panel has no panel stride */
     assert_int_equal (bits >> 16 & 0x3fff, lbo);
   assert_int_equal (bits >> 62, 1); /* SWIZZLE_128B */
   assert_int_equal (bits & ~(0x3fffull | 0x3fffull << 16 | 0x3fffull << 32 | 3ull << 62), 0);
-  assert_int_equal (begin >> 7 & 7, 0); /* or it wanted a base offset */
+  assert_int_equal (begin >> 7 & 7, 0); /* otherwise a base offset is needed */
 }
 
-/* What a product reads, element by element: by the tile, by the descriptor, and by the emulator. */
+/* Compares the address of every element that a wgmma reads: by the layout of the tile, by the
+ * descriptor, and by the emulator. */
 static void
 check_elements (const struct tile *t, const struct warpgroup_view *v, uint64_t bits)
 {

@@ -1,5 +1,5 @@
-/* That the emulator of CUDA's kernels minds what a GPU does not forgive
- * (tests/doubles/emulated_cuda.hh): whoever does it does not come back. */
+/* The CUDA emulator (tests/doubles/emulated_cuda.hh) must detect errors that a GPU does not
+ * tolerate: it ends the program. */
 #include "core/base/sanitize.h"
 #include "kernels/cuda/launch.h"
 #include "tests/doubles/computing_cuda.h"
@@ -43,7 +43,7 @@ static const char *const words[EMULATOR_N_FAULT] = {
   [EMULATOR_RACE_GRID] = "two blocks that write to one place",
 };
 
-/* Whether threads have raced in it. */
+/* Commits a fault. Returns the number of data races that were detected. */
 static int
 commit (int fault)
 {
@@ -51,7 +51,8 @@ commit (int fault)
   return emulated_races ();
 }
 
-/* The signal that a child dies of which does so, or what it ends with; 0: nobody minds. */
+/* Calls run (what) in a child process. Returns the signal that ended it, or its exit status; 0: no
+ * error was detected. */
 static int
 end_of (int (*run) (int what), int what)
 {
@@ -71,7 +72,7 @@ end_of (int (*run) (int what), int what)
   return WIFSIGNALED (status) ? WTERMSIG (status) : WEXITSTATUS (status);
 }
 
-/* What this build can see. */
+/* Whether this build can detect the fault: some need a sanitizer. */
 static gboolean
 is_minded (int fault)
 {
@@ -89,7 +90,7 @@ a_fault_ends_the_program (void **state)
       fail_msg ("%s: nobody minds", words[fault]);
 }
 
-/* As a kernel of a device would, whose operand is the first N_OPERAND elements of an arena. */
+/* Reads an element of an arena as a kernel whose operand is the first N_OPERAND elements. */
 enum { N_OPERAND = 7 };
 
 static int
@@ -114,7 +115,7 @@ kernels_of_a_step_see_their_operands_alone (void **state)
     assert_int_not_equal (end_of (read_arena, N_OPERAND), 0);
 }
 
-/* Of kernels that race, which the thread sanitizer would say. */
+/* These kernels contain races, which the thread sanitizer would report. */
 static void
 threads_and_blocks_in_another_order_leave_other_numbers (void **state)
 {

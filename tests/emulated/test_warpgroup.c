@@ -1,5 +1,5 @@
-/* Products of warpgroups as the emulator makes them, against loops over matrices; and that it minds
- * what a device would not forgive. */
+/* The emulator's wgmma against loops over matrices; and its checks of the wgmma protocol, which a
+ * device does not report. */
 #include "kernels/float.h"
 #include "core/base/sanitize.h"
 #include "tests/doubles/emulated_cuda.h"
@@ -13,7 +13,7 @@ struct matrices {
   float c[TRIAL_ROWS * TRIAL_MOST_COLUMNS];
 };
 
-/* Small whole numbers: every type holds them, and sums of them are exact. */
+/* Fills x with small integers, which every type represents and whose sums are exact. */
 static void
 fill (GRand *rand, float *x, unsigned n)
 {
@@ -62,7 +62,7 @@ check (const struct warpgroup_trial *trial)
                   (double) wanted (m, row, column, trial->columns));
 }
 
-/* Bits of `i` are what a trial may be. */
+/* The bits of `i` are the options of a trial. */
 static void
 products_are_those_of_loops_over_matrices (void **state)
 {
@@ -141,12 +141,12 @@ has_nan (const float *x, unsigned n)
   return FALSE;
 }
 
-/* No complaint, but nothing that anybody could take for a result. */
+/* The emulator does not report these faults, but the results contain NaN. */
 static void
 sums_that_are_read_early_and_tiles_that_are_replaced_give_no_numbers (void **state)
 {
   static const enum warpgroup_fault faults[] = { WARPGROUP_READ_EARLY, WARPGROUP_TILE_COPIED };
-  /* the last is a race, and it says so */
+  /* the thread sanitizer reports the last fault as a race */
   const unsigned n = WEFT_THREAD_SANITIZER ? 1 : G_N_ELEMENTS (faults);
 
   (void) state;

@@ -124,6 +124,11 @@ static const char *const strategies[] = {
   ASIDE "gpus=4 pipeline_model_parallel_size=2 virtual_pipeline_model_parallel_size=4 "
         "grad_sync_func=aligned overlap_grad_reduce=true use_distributed_optimizer=true "
         "overlap_param_gather=true param_sync_func=aligned",
+  CHUNKS ASIDE "gpus=4 pipeline_model_parallel_size=2 use_megatron_fsdp=true zero_dp_strategy=3 "
+               "align_param_gather=true",
+  ASIDE "gpus=4 pipeline_model_parallel_size=2 virtual_pipeline_model_parallel_size=4 "
+        "use_megatron_fsdp=true zero_dp_strategy=2 overlap_grad_reduce=true "
+        "overlap_param_gather=true align_param_gather=true",
   "gpus=4 pipeline_model_parallel_size=4 pipeline_schedule=zb-h1",
   "gpus=4 pipeline_model_parallel_size=4 pipeline_schedule=zb-h2 calculate_per_token_loss=true",
   "gpus=8 pipeline_model_parallel_size=4 pipeline_schedule=zb-h2 use_distributed_optimizer=true "

@@ -1,23 +1,24 @@
 /* Feeds every file of the given folders to a fuzz target: the corpus as a test, with any compiler.
  *
- * To look for new inputs, with clang, here for the program text:
+ * To search for new inputs with clang, here for program text:
  *
  *   libs=$(pkg-config --cflags --libs glib-2.0 json-glib-1.0)
  *   clang -g -O1 -fsanitize=fuzzer,address,undefined -I. -DWEFT_DATA_DIR="\"$PWD\"" \
  *     tests/fuzz/targets/fuzz_program.c $(find core -name "*.c") $libs -lm -o fuzz_program
  *   mkdir new
- *   ./fuzz_program -max_len=4096 -max_total_time=120 new tests/fuzz/program
+ *   ./fuzz_program -max_len=4096 -max_total_time=120 new tests/fuzz/inputs/program
  *
- * Targets of train/ take what they test as well: train/tokens*.c, train/safetensors.c.
+ * Targets that test train/ also need its sources: train/tokens*.c, train/safetensors.c.
  *
- * What it finds goes, once mended, into tests/fuzz/inputs/program under a name that says what it
- * is. */
+ * Once a bug is fixed, its input is added to tests/fuzz/inputs/program under a name that describes
+ * it. */
 #include "tests/fuzz/fuzz.h"
 #include <glib.h>
 #include <stdio.h>
 #include <string.h>
 
-/* The copy ends where the input ends, so that the sanitizer sees a read past it. */
+/* The target reads an exact copy of the file, so that the sanitizer detects a read past its end.
+ * Returns FALSE if the file cannot be read. */
 static gboolean
 feed_file (const char *path)
 {
@@ -36,7 +37,7 @@ feed_file (const char *path)
   return TRUE;
 }
 
-/* How many files were fed, or -1. */
+/* Feeds all files of a folder; returns their number, or -1 if one cannot be read. */
 static int
 feed_folder (const char *folder)
 {

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Packs what a GPU machine needs that has a driver, CUDA and PyTorch, but neither our libraries nor a
-# network: programs built here for x86-64 and Hopper GPUs, and the shared libraries beside them.
+# Packs a folder for a GPU machine that has a driver, CUDA and PyTorch, but neither our libraries nor a
+# network: programs built here for x86-64 and Hopper GPUs, and the shared libraries that they need.
 #
-#   tests/gpu/pack.sh [FOLDER]     build/gpu-pack; there, or anywhere it is copied to: FOLDER/run.sh
+#   tests/gpu/pack.sh [FOLDER]     FOLDER: build/gpu-pack by default. On the GPU machine: FOLDER/run.sh
 #
-# SimGrid stays behind: only predictions need it.  So do CUDA's own libraries and those of the C and
-# C++ compilers, which every machine with CUDA has; run.sh looks for the former.
+# SimGrid is left out, because only predictions need it.  CUDA's libraries and those of the C and C++
+# compilers are left out, because every machine with CUDA has them; run.sh searches for CUDA's.
 set -euo pipefail
 
 self=$(readlink -f -- "${BASH_SOURCE[0]}")
@@ -23,7 +23,7 @@ die() {
 [[ $(uname -m) == x86_64 ]] || die "found $(uname -m), wanted x86_64: GPU machines are"
 
 mkdir -p -- "$build"
-# Paths to libraries are relative to the program, and hold for the libraries' own needs too.
+# Library paths are relative to the program.  DT_RPATH (not RUNPATH) also applies to dependencies of libraries.
 cmake -G Ninja -S "$root" -B "$build" -DCMAKE_BUILD_TYPE=Release \
   "-DWEFT_CUDA_ARCHITECTURES=90a-real;90-virtual" -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON \
   '-DCMAKE_INSTALL_RPATH=$ORIGIN/../lib;$ORIGIN/..' -DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags \
@@ -42,7 +42,7 @@ strip -- "$pack"/bin/* "$pack/lib/weft/libweft_cuda.so"
 cp -r -- "$root"/{models,topologies,stacks} "$pack/share/weft"
 cp -- "$root/tests/gpu/run.sh" "$root/bench/torch_twin.py" "$root/LICENSE" "$pack"
 
-# What they are linked with, but for what every machine with CUDA has.
+# Copies the libraries that the programs are linked with, except those of every machine with CUDA.
 for file in "$pack"/bin/* "$pack/lib/weft/libweft_cuda.so"; do
   ldd "$file"
 done | awk '$3 ~ /^\// { print $3 }' | sort -u |
@@ -51,7 +51,7 @@ done | awk '$3 ~ /^\// { print $3 }' | sort -u |
     cp -L -- "$library" "$pack/lib"
   done
 
-# Tokens to train on: which ones does not matter, only that all models know them.
+# Random tokens to train on, all in the vocabulary of every model.
 perl -e 'srand 1; print pack "v*", map { int rand 32000 } 1 .. 2_000_000' >"$pack/data/random.bin"
 
 megabytes=$(($(du -sk -- "$pack" | cut -f1) / 1024))

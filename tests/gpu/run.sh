@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in one command and under nine minutes: the tests of label gpu, training
-# beside its twin in PyTorch, the sanitizer, kernels one by one, and a cost table for predictions.
+# Runs everything that needs a GPU in less than nine minutes: the tests with label gpu, training compared
+# with its PyTorch twin, the sanitizer, benchmarks of kernels, and a cost table for predictions.
 #
-#   tests/gpu/run.sh [FLAGS] [RESULTS]    in the repository: builds first what is not built
-#   gpu-pack/run.sh  [FLAGS] [RESULTS]    in a folder that tests/gpu/pack.sh made: nothing is built
+#   tests/gpu/run.sh [FLAGS] [RESULTS]    in the repository: builds missing programs first
+#   gpu-pack/run.sh  [FLAGS] [RESULTS]    in a folder made by tests/gpu/pack.sh: builds nothing
 #
-#   --only PART[,PART...]   these parts alone; --list prints them
-#   --tiny                  nano models in place of those that are compared: a minute, to see it work
-#   --build DIR             programs built there: nothing is built
-#   --anyway                run the parts though no GPU was found; each says so itself
+#   --only PART[,PART...]   run only these parts; --list prints all parts
+#   --tiny                  nano models instead of the compared models: a trial of about a minute
+#   --build DIR             use the programs in DIR and build nothing
+#   --anyway                run the parts even if no GPU was found; each reports its own error
 #
-# RESULTS is a folder, $OUT when that is set, or gpu-results.  It gets h200.json or h100.json (the name of the
-# GPU; bench/results/README.md says what is in it), h200.costs for `weft sim --cost-table`, timelines of real
-# steps for `weft compare`, and log.txt.  A part that fails or takes too long does not stop the others; the
-# most important ones come first, and the document is written anew after each.
-# Exit status: 0 all passed, 1 some part did not, 2 usage, 3 there is no GPU.
+# RESULTS is a folder; default: $OUT if set, otherwise gpu-results.  The script writes h200.json or h100.json
+# (named after the GPU; bench/results/README.md describes it), h200.costs for `weft sim --cost-table`,
+# timelines of real steps for `weft compare`, and log.txt.  A part that fails or exceeds its limit does not
+# stop the others.  The most important parts run first, and the document is rewritten after each part.
+# Exit status: 0 all parts passed, 1 a part did not pass, 2 usage, 3 there is no GPU.
 set -uo pipefail
 
 here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
@@ -67,7 +67,7 @@ else
   programs=$build tests=$build/tests benches=$build/bench
 fi
 
-# CUDA's own libraries: of the toolkit, or those that came with PyTorch.
+# Prints the folders of CUDA's libraries: those of the toolkit, and those installed with PyTorch.
 library_folders() {
   local purelib folder
   purelib=$(python3 -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' 2>/dev/null)
@@ -80,7 +80,7 @@ library_folders() {
   done
 }
 libraries=$(library_folders)${LD_LIBRARY_PATH-}
-ours=(env "LD_LIBRARY_PATH=${libraries%:}") # of programs of ours: PyTorch finds its own
+ours=(env "LD_LIBRARY_PATH=${libraries%:}") # prefix for our programs; PyTorch finds its own libraries
 
 # ---------------------------------------------------------------------------------- the device
 
@@ -94,7 +94,7 @@ elif ! gpu=$(timeout -k 5 20 nvidia-smi --query-gpu=$query --format=csv,noheader
 fi
 gpu=${gpu%%$'\n'*}
 
-# What it is called, the topology with its numbers, and TFLOP/s of bf16 that its vendor prints.
+# stem: name of the results; topology with the GPU's numbers; peak: TFLOP/s of bf16 in the vendor's data sheet.
 case ${gpu%%,*} in
   *H200* | '') stem=h200 topology=hgx-h200 peak=989 ;;
   *H100*) stem=h100 topology=dgx-h100 peak=989 ;;
@@ -116,12 +116,12 @@ gpu_json() {
 
 # -------------------------------------------------------------------------------------- models
 
-# NAME MICRO GLOBAL SEQUENCE STEPS COMPILE LAYERS MIB | flags of both
+# NAME MICRO GLOBAL SEQUENCE STEPS COMPILE LAYERS MIB | flags of Weft and of the twin
 #
-# Batches are such that the GPU holds weights, fp32 masters and all activations, of ours and of the twin, with
-# some room (`weft memory` says ours).  llama2-7b, a 7B with room for that on 139 GiB, sums its gradients in
-# fp32, so that no second copy of them is made; of 78 GiB 14 of its layers fit like that, whose products have
-# the same shapes.  MIB: a smaller GPU leaves the model out.
+# With these batches, weights, fp32 masters and all activations fit on the GPU, for Weft (`weft memory`) and
+# for the twin.  llama2-7b fits in 139 GiB because it accumulates gradients in fp32 without a second copy.  In
+# 78 GiB, 14 of its layers fit, whose matmuls have the same shapes.  MIB: with less GPU memory, the model is
+# skipped.
 compared=(
   "gpt2 64 64 1024 20 model all 75000|"
   "qwen2.5-1.5b 16 32 1024 10 block all 130000|"
@@ -137,7 +137,7 @@ if [[ -n $tiny ]]; then
   data=$text
 fi
 
-# One of these lines as variables, and as the arguments of a job.
+# Sets variables from a line of `compared`, and the arrays job, cut and train with command-line arguments.
 read_line() {
   local head
   IFS='|' read -r head both <<<"$1"
@@ -151,13 +151,13 @@ read_line() {
 
 # --------------------------------------------------------------------------------------- parts
 
-# Its files of tests, as it lists them: without a blank before them.
+# Names of the test files in test_gpu, which it lists without leading blanks.
 gpu_tests=()
 if [[ -x $tests/test_gpu ]]; then
   mapfile -t gpu_tests < <("${ours[@]}" "$tests/test_gpu" | grep '^gpu_')
 fi
 
-# By importance: what comes last is late where the first ones were slow.
+# Most important first: if the first parts are slow, no time is left for the last.
 first=${compared[0]%% *}
 parts=(device test_gpu_kernels nano)
 for line in "${compared[@]}"; do
@@ -182,7 +182,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
 log=$results/log.txt
 : >"$log"
-records=$scratch/records # a JSON object for each part, one a line
+records=$scratch/records # one JSON object per part and line
 : >"$records"
 begin=$SECONDS date=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 
@@ -197,7 +197,8 @@ record() {
 
 wanted() { [[ -z $only || $only == *,$1,* ]]; }
 
-# limited SECONDS COMMAND...: timeout waits for ever for a process that the kernel does not let go.
+# limited SECONDS COMMAND...: a limit in addition to timeout, which waits forever for a process in
+# uninterruptible sleep.
 limited() {
   local end=$((SECONDS + $1 + 15)) pid
   timeout -k 5 "$@" &
@@ -209,7 +210,8 @@ limited() {
   wait "$pid"
 }
 
-# part NAME LIMIT COMMAND...: stdout goes to $scratch/NAME.out, everything to the log.
+# part NAME LIMIT COMMAND...: runs a part for at most LIMIT seconds, with stdout in $scratch/NAME.out, and
+# stdout and stderr in the log.
 part() {
   local name=$1 limit=$2 left=$((most_seconds - (SECONDS - begin))) from=$SECONDS status word=passed
   shift 2
@@ -240,7 +242,8 @@ part() {
 
 # ------------------------------------------------------------------------------------- results
 
-# Of the steps that follow the first three: JSON of `weft train --json` in, one object out.
+# train_summary FILE TOKENS: summarises the output of `weft train --json` as one JSON object, without the
+# first three steps.  TOKENS: tokens of a step.
 train_summary() {
   local reserved
   reserved=$(sed -n 's/.*"reserved_bytes":\({[^}]*}\).*/\1/p' "$1" 2>/dev/null)
@@ -259,7 +262,7 @@ train_summary() {
       printf "\"mfu\":%.6g,\"peak_bytes\":%s,\"reserved_bytes\":%s,\"loss\":%s}\n", share / middle, peak, reserved, loss }'
 }
 
-# The last line of a file that is an object, or null.
+# Prints the last line of a file that is a JSON object; null if there is none.
 object_of() {
   local line
   line=$(grep '^{.*}$' "$1" 2>/dev/null | tail -n 1)
@@ -277,7 +280,7 @@ array_of() {
   printf '%s' "$array"
 }
 
-# A model beside its twin, as far as they have come: one object.
+# row_of LINE: prints a JSON object with the results of a model and its twin, as far as they have run.
 row_of() {
   local name micro global sequence steps compile layers least both mine theirs ratio=null
   local -a job cut train
@@ -291,7 +294,7 @@ row_of() {
   printf '"precision":"bf16","flags":"%s","weft":%s,"torch":%s,"weft_of_torch":%s}\n' "$both" "$mine" "$theirs" "$ratio"
 }
 
-# The first model again, with flags of its own.
+# row_again WITH: prints the summary of the first model's run by run_again WITH.
 row_again() {
   local name micro global sequence steps compile layers least both
   local -a job cut train
@@ -299,7 +302,7 @@ row_again() {
   train_summary "$scratch/$name-$1.out" $((global * sequence))
 }
 
-# The document as it is now, in one move.
+# Writes the document with the results so far, and replaces the former one atomically.
 write_results() {
   local line
   for line in "${compared[@]}"; do
@@ -325,12 +328,13 @@ part device 15 bash -ec 'nproc; free -g; printf "%s\n" "$0"; nvidia-smi; nvidia-
 gpu_test() { [[ ! -x $tests/test_gpu ]] || part "test_$1" "$2" "${ours[@]}" "$tests/test_gpu" "$1"; }
 gpu_test gpu_kernels 70
 
-# Algorithms of products are found by the run without the sanitizer, under which every launch is slow.
+# This run also chooses algorithms of matmuls and saves them for the run under the sanitizer, where every
+# launch is slow.
 tiny_run=("$programs/weft" train --executor cuda --model llama-nano --topology "$topology" --gpus 1 --precision bf16
   --reduction-order fast --seq-length 64 --data "$text" --steps 2 --no-shuffle --json)
 part nano 25 "${ours[@]}" "${tiny_run[@]}"
 
-# LIMIT LIMIT LINE: ours, and the twin.
+# compare LIMIT LIMIT LINE: trains a model with Weft, then with its twin; limits in seconds.
 compare() {
   local name micro global sequence steps compile layers least both
   local -a job cut train
@@ -348,7 +352,7 @@ compare() {
 }
 compare 40 70 "${compared[0]}"
 compare 50 65 "${compared[1]}"
-[[ -z ${compared[2]-} ]] || compare 120 70 "${compared[2]}" # weights of a 7B are drawn on the host
+[[ -z ${compared[2]-} ]] || compare 120 70 "${compared[2]}" # initialising 7B weights on the host takes long
 
 for name in "${gpu_tests[@]}"; do
   [[ $name == gpu_kernels ]] || gpu_test "$name" 60
@@ -357,7 +361,8 @@ part sanitizer 60 "${ours[@]}" compute-sanitizer --tool memcheck --error-exitcod
 
 # -------------------------------------------------------------------------------- a closer look
 
-# Rows of a cost table, from two layers, whose kernels are those of all; when the ops of a step ran.
+# look_closer LINE: measures rows of the cost table, with two layers, because all layers have the same kernels;
+# then records the timeline of a step.
 look_closer() {
   local name micro global sequence steps compile layers least both
   local -a job cut train
@@ -368,7 +373,7 @@ look_closer() {
   part "$name-timeline" 80 "${train[@]}" --steps 4 --timeline "$results/$name.timeline.json.gz"
 }
 
-# NAME FLAGS: the first model again.
+# run_again WITH FLAGS...: trains the first model again with these flags.
 run_again() {
   local name micro global sequence steps compile layers least both with=$1
   local -a job cut train
@@ -381,12 +386,13 @@ bench_flags=()
 [[ -n $tiny ]] && bench_flags=(--model gpt2-nano)
 look_closer "${compared[0]}"
 part kernels 45 "${ours[@]}" "$benches/bench_cuda" --json "${bench_flags[@]}"
-# The step as one graph, where launches count most; attention by cuDNN; times of kernels by CUPTI.
+# The first model with one CUDA graph per step (launches are a large part of its step time), with cuDNN
+# attention, and with op times by CUPTI.
 run_again graph --graph
 run_again fused --attention-backend fused
 run_again cupti --times cupti --timeline "$results/$first.cupti.json.gz"
 
-# The same without products of warpgroups, which a GPU of compute capability 9.0 takes otherwise.
+# Attention and kernel tests again without wgmma, which GPUs of compute capability 9.0 use by default.
 part kernels-mma 30 "${ours[@]}" WEFT_WARPGROUPS=0 "$benches/bench_cuda" --json --op attention "${bench_flags[@]}"
 [[ -x $tests/test_gpu ]] &&
   part test_gpu_kernels-mma 80 "${ours[@]}" WEFT_WARPGROUPS=0 "$tests/test_gpu" gpu_kernels
@@ -394,7 +400,7 @@ for line in "${compared[@]:1}"; do
   look_closer "$line"
 done
 
-# MODEL OP MICROSECONDS of the rows of a bench.
+# Prints MODEL OP MICROSECONDS for each row of a benchmark's JSON.
 times_of() {
   awk -F'"' '/"model"/ { model = $4 } /"op"/ { op = $4 } /"by"/ { by = $4 }
     /"seconds"/ && by == "weft" { sub(/.*: */, ""); printf "%s %s %.1f\n", model, op, $0 * 1e6 }' \

@@ -1,9 +1,9 @@
-/* The kernels of CUDA on a GPU, through the module that the executor loads: the cases that
- * test_cuda_kernels.c gives the emulator.  Without a GPU they are skipped, and say why.
+/* The CUDA kernels on a GPU, through the module that the executor loads: the cases that
+ * test_cuda_kernels.c runs on the emulator. Without a GPU, they are skipped with the reason.
  *
- *   test_gpu gpu_kernels         every op in a process of its own, several at once: a kernel that
- *                                fails takes no other with it
- *   test_gpu gpu_kernels -- OP   the cases of one op */
+ *   test_gpu gpu_kernels         runs every op in its own process, several at once, so that a
+ *                                failing kernel does not stop the others
+ *   test_gpu gpu_kernels -- OP   runs the cases of one op */
 #include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/made/cuda_case.h"
 #include "tests/made/trained_cases.h"
@@ -11,13 +11,13 @@
 #include <gio/gio.h>
 #include <unistd.h>
 
-enum { GUARD = 256 /* bytes behind scratch that must stay */ };
+enum { GUARD = 256 /* bytes behind scratch that must not change */ };
 
 struct gpu {
   const struct weft_gpu_calls *calls;
   weft_gpu_stream *stream;
-  const char *only; /* an op */
-  uint32_t fused;   /* calls that were the library's */
+  const char *only; /* word of the op to test; NULL: all ops */
+  uint32_t fused;   /* calls that cuDNN computed */
 };
 
 static void
@@ -38,7 +38,7 @@ copy (struct gpu *gpu, enum weft_gpu_way way, void *to, const void *from, uint64
   CALL (gpu, finish, gpu->stream);
 }
 
-/* On the GPU, with the content of `data`. */
+/* Allocates memory on the GPU and copies `data` to it. */
 static void *
 put (struct gpu *gpu, const void *data, uint64_t bytes)
 {
@@ -62,7 +62,7 @@ bytes_of (const struct weft_operand *o)
   return o->n * weft_dtype_bytes (o->dtype);
 }
 
-/* With scratch full of NaN, and a guard behind it. */
+/* Runs a call with scratch full of NaN, and checks that the guard behind scratch is unchanged. */
 static void
 run (struct gpu *gpu, const struct weft_kernel *k)
 {
@@ -106,9 +106,9 @@ has_kernel (void *user, enum weft_op_kind kind)
   return gpu->calls->has_kernel (gpu->calls->self, kind);
 }
 
-static const char *only; /* what the process was started for */
+static const char *only; /* word of the op that this process tests */
 
-/* Made by the first test; NULL: there is no GPU. */
+/* Set-up: the state is a struct gpu; NULL: there is no GPU. */
 static int
 find_gpu (void **state)
 {
@@ -180,7 +180,7 @@ attention_on_a_gpu_is_that_of_the_cpu (void **state)
   cuda_case_attention (&device);
 }
 
-/* Where there is cuDNN.  What an older GPU has no engine for, own kernels compute. */
+/* Needs cuDNN. On older GPUs, our kernels compute shapes for which cuDNN has no engine. */
 static void
 attention_by_cudnn_is_that_of_the_cpu (void **state)
 {
@@ -252,7 +252,7 @@ enum { AT_ONCE = 8, MOST_SECONDS = 60 };
 
 static struct one {
   const char *word;
-  GSubprocess *process; /* NULL: not begun */
+  GSubprocess *process; /* NULL: not started */
 } ones[WEFT_N_OP];
 static uint32_t n_ones, n_begun;
 
@@ -272,7 +272,7 @@ begin_another (void)
     fail_msg ("%s", error->message);
 }
 
-/* What it said, without what went well. */
+/* The output of a process without the lines of tests that passed. The caller frees it. */
 static char *
 complaint (const char *said)
 {

@@ -1,6 +1,6 @@
-/* Two processes on one GPU, with NCCL between them: each says that it is a machine of its own
- * (NCCL_HOSTID), so that their bytes go over sockets of this one.  Slow, and all of NCCL but NVLink
- * and what needs it.  Without a GPU all of it is skipped, and the reason is told. */
+/* Two processes on one GPU that communicate by NCCL. Each sets another NCCL_HOSTID, as if it were
+ * another machine, so that NCCL uses sockets. This is slow, but tests all of NCCL except NVLink and
+ * features that need it. Without a GPU, all tests are skipped with the reason. */
 #include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/made/own.h"
 #include "tests/runner/folder.h"
@@ -25,8 +25,8 @@ static const char *const jobs[] = {
 
 /* ----------------------------------------------------------------------- a process */
 
-/* One GPU is divided by time, so kernels that wait for each other take little of it and nothing
- * unusual: rings, one protocol, small buffers, no capture. */
+/* The processes share the GPU by time slices, and their NCCL kernels wait for each other. These
+ * settings keep the kernels small and simple: rings, one protocol, small buffers. */
 static void
 tell_nccl (const char *rank)
 {
@@ -42,7 +42,7 @@ tell_nccl (const char *rank)
   g_setenv ("NCCL_HOSTID", host, TRUE);
 }
 
-/* Dies in step 3, if it is asked to. */
+/* This process's executor. If `dies`, the process kills itself in step 3. */
 static struct {
   struct weft_exec_ops ops;
   gboolean dies;
@@ -73,7 +73,8 @@ dies (char **argv)
   return g_str_equal (argv[2], "die") && g_strcmp0 (g_getenv ("RANK"), "1") == 0;
 }
 
-/* JOB together|die|shared DATA: "shared" as virtual ranks of one process. */
+/* Arguments: JOB together|die|shared DATA. "shared": both ranks are virtual ranks of one
+ * process. */
 static int
 be_process (int argc, char **argv)
 {
@@ -101,7 +102,7 @@ be_process (int argc, char **argv)
 
 /* -------------------------------------------------------------------------- tests */
 
-/* State: a file of tokens in a folder; NULL without a GPU. */
+/* Set-up: the state is the path of a token file; NULL without a GPU. */
 static int
 find_gpu (void **state)
 {

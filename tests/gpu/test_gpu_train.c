@@ -1,5 +1,5 @@
-/* Training on a GPU: what test_cuda_train.c shows on a device that computes on the CPU, on the real
- * one. Without a GPU all of it is skipped, and the reason is told. */
+/* Training on a GPU: the checks that test_cuda_train.c runs on a double of a device. Without a GPU,
+ * all tests are skipped with the reason. */
 #include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/made/trained_cases.h"
 #include "tests/runner/runner.h"
@@ -17,7 +17,8 @@ gpu (void **state)
   return calls;
 }
 
-/* Each of these functions is a test for each number, so that one that fails hides no other. */
+/* Number of the job of this test. A function that calls this is registered once per job, so that a
+ * failing job does not hide the others. */
 static uint32_t
 number_of (void **state)
 {
@@ -31,7 +32,7 @@ one_rank_does_what_the_cpu_does (void **state)
     skip ();
 }
 
-/* By warpgroups on Hopper, by other kernels elsewhere. */
+/* Hopper runs wgmma kernels; other GPUs run other kernels. */
 static void
 wide_heads_and_experts_train_as_on_the_cpu (void **state)
 {
@@ -70,8 +71,8 @@ graphs_have_the_bits_of_single_calls (void **state)
   trained_in_graphs (gpu (state));
 }
 
-/* The library of products has its scratch on every lane, and the device gives memory in large
- * pieces. */
+/* Allocated memory may exceed planned memory, because cuBLASLt has scratch on every lane and the
+ * device allocates in large pieces. */
 static void
 what_is_allocated_was_planned (void **state)
 {
@@ -83,7 +84,7 @@ what_is_allocated_was_planned (void **state)
   assert_true (gone >= planned && gone - planned < 1024 * MIB);
 }
 
-/* Without what all of them have. */
+/* A test name: the text of a job without TRAINED_SIZES, which all jobs contain. Frees `words`. */
 static char *
 short_name (char *words)
 {

@@ -1,6 +1,6 @@
-/* Names and layouts of Hugging Face: which of their tensors one of ours is, and every element in
- * its place after import and export.  The state here is plain arrays, so that only names and
- * layouts are tested; its tensors are those of a real program. */
+/* Names and layouts of Hugging Face: each exported tensor has its name and shape, and export and
+ * import put every element in its place. The state here consists of plain arrays, so that only
+ * names and layouts are tested; its tensors are those of a real program. */
 #include "tests/made/random_job.h"
 #include "train/hugging_face.h"
 #include "tests/runner/runner.h"
@@ -13,7 +13,7 @@ struct weft_state {
   enum weft_dtype dtype;
   union weft_model model;
   GArray *tensors;                        /* struct weft_state_tensor */
-  GPtrArray *values[WEFT_STATE_GRAD + 1]; /* float *, by tensor */
+  GPtrArray *values[WEFT_STATE_GRAD + 1]; /* float *, one per tensor */
 };
 
 enum weft_dtype
@@ -111,7 +111,7 @@ add_tensor (weft_state *state, const weft_program *p, const struct weft_param *p
     g_ptr_array_add (state->values[k], g_new0 (float, t.rows *t.columns));
 }
 
-/* The tensors of a one-stage program of that model; all values 0. */
+/* A state with the tensors of a one-stage program of that model; all values are 0. */
 static weft_state *
 state_of (const char *config)
 {
@@ -130,7 +130,7 @@ state_of (const char *config)
 
 /* -------------------------------------------------------------------------- models */
 
-/* A folder for the files of one test. */
+/* Creates a folder for the files of one test. */
 static int
 make_folder (void **state)
 {
@@ -162,8 +162,9 @@ remove_folder (void **state)
   "\"n_shared_experts\":1,"
 #define LATENTS ",\"kv_lora_rank\":5,\"qk_nope_head_dim\":2,\"qk_rope_head_dim\":4,\"v_head_dim\":3"
 
-/* Every family with names: what its file says beside SIZES, and the tensors of two layers; "name
- * rows columns", theirs, in our order. */
+/* Every family that has tensor names: its keys besides SIZES, and the expected tensors of a model
+ * with two layers. Each tensor is "name rows columns" in the layout of Hugging Face, in the order
+ * of Weft's tensors; # is the number of the layer. */
 static const struct {
   const char *family, *keys, *ends, *layer, *last;
 } families[] = {
@@ -305,7 +306,8 @@ family_state (const char *folder, unsigned f)
   return make_state (folder, json);
 }
 
-/* Values that name their tensor and place, exact in bf16 where `coarse`: 1 + 64ths to 1.98. */
+/* Fills each tensor with values that identify the tensor and the position. `coarse`: values are
+ * exact in bf16, 1 plus multiples of 1/64 up to 1.97. */
 static void
 fill (weft_state *state, enum weft_state_kind kind, gboolean coarse)
 {
@@ -366,7 +368,8 @@ append_lines (GString *all, const char *lines, int layer)
   }
 }
 
-/* What a file holds, "name rows columns" a line, in the order of its data. */
+/* The contents of a file, one line "name rows columns" per tensor, in the order of the data; caller
+ * frees. */
 static char *
 contents (const char *path)
 {
@@ -471,7 +474,7 @@ what_is_exported_imports_to_the_same_bits (void **folder)
     }
 }
 
-/* Element (row, column) of theirs, from the file. */
+/* Element (row, column) of a tensor of the file, in the file's layout. */
 static float
 theirs (const weft_safetensors *file, const char *name, uint64_t row, uint64_t column)
 {
@@ -545,7 +548,7 @@ nemotron_keeps_norm_weights_less_one_but_not_gradients (void **folder)
   weft_state_free (state);
 }
 
-/* Matrices of more than one block, the last one smaller, plain and transposed. */
+/* Matrices of several blocks, of which the last one is smaller, both copied and transposed. */
 static void
 large_tensors_pass_in_blocks (void **folder)
 {
@@ -586,8 +589,8 @@ gradients_are_written_as_floats (void **folder)
 
 /* ---------------------------------------------------------------- files of others */
 
-/* Copies a file: names without `prefix`, `more` added with one element each (space separated), the
- * tensor `without` left out. */
+/* Rewrites the file: removes `prefix` from all names, adds the tensors `more` (separated by spaces,
+ * one element each), and leaves out the tensor `without`. */
 static void
 rewrite (const char *path, const char *prefix, const char *more, const char *without)
 {
@@ -616,7 +619,8 @@ rewrite (const char *path, const char *prefix, const char *more, const char *wit
   assert_true (weft_safetensors_close (w, NULL));
 }
 
-/* As gpt2 is published: no prefix, and buffers beside the weights. */
+/* Published gpt2 files have no prefix and contain buffers beside the weights. Known buffers are not
+ * reported as unused. */
 static void
 files_of_the_bare_model_are_found_and_buffers_are_no_news (void **folder)
 {
@@ -692,7 +696,7 @@ a_file_that_cannot_be_written_is_told (void **folder)
   weft_state_free (state);
 }
 
-/* Files that PyTorch's side wrote: tests/vectors. */
+/* Files of tests/vectors, which PyTorch has written. */
 static void
 files_of_other_software_are_read_whole (void **folder)
 {

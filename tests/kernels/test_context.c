@@ -1,5 +1,5 @@
-/* Sequences that several ranks share: who has which tokens, kernels on parts of sequences, and the
- * order of canonical sums. */
+/* Context parallelism: which rank holds which tokens, kernels on parts of sequences, and the order
+ * of canonical sums. */
 #include "core/base/fold.h"
 #include "kernels/float.h"
 #include "kernels/kernel.h"
@@ -27,8 +27,8 @@ ranks_share_out_a_sequence_and_each_has_as_much_of_the_triangle (void **state)
   }
 }
 
-/* Leaves i .. of a rank, in its own zigzag order, are chunks of the sequence in that of the
- * whole. */
+/* The leaves of a rank, in the zigzag order of its own chunks, are consecutive leaves of the whole
+ * sequence. */
 static void
 a_ranks_chunks_are_an_aligned_block_of_leaves (void **state)
 {
@@ -54,12 +54,11 @@ a_ranks_chunks_are_an_aligned_block_of_leaves (void **state)
 struct call {
   struct weft_kernel k, exact;
   union weft_model model;
-  uint64_t more[2]; /* dimensions behind five: of attention the window, and the width of values */
+  uint64_t more[2]; /* dimensions 5 and 6; for attention: window and width of values */
   uint32_t n;
 };
 
-/* Operands of every op here, as many as the list of core/program/op.h has; lists of words that do
- * not say otherwise are fp32. */
+/* Number of operands of an op (core/ops.def). */
 static uint32_t
 count_operands (enum weft_op_kind kind)
 {
@@ -139,7 +138,7 @@ expect_near (const struct call *c, uint32_t i, double tolerance)
   }
 }
 
-/* In parts, in any order, as in one; and as the reference. */
+/* Runs the kernel in three parts, the last first, and compares all operands with the reference. */
 static void
 run_and_compare (struct call *c, double tolerance)
 {
@@ -207,7 +206,7 @@ joining_what_was_split_gives_it_back (void **state)
     memcpy (floats (&back, 1), floats (&there, 0), there.k.operand[0].n * sizeof (float));
     weft_kernels[there.k.kind].cpu (&there.k, 0, 1);
     memcpy (floats (&back, 0), floats (&there, 1), there.k.operand[1].n * sizeof (float));
-    if (there.k.kind != WEFT_OP_TAKE_KV) /* which leaves queries where they are */
+    if (there.k.kind != WEFT_OP_TAKE_KV) /* take_kv does not copy queries */
       memset (floats (&back, 1), 0, back.k.operand[1].n * sizeof (float));
     weft_kernels[back.k.kind].cpu (&back.k, 0, 1);
     assert_memory_equal (floats (&back, 1), floats (&there, 0),
@@ -217,7 +216,7 @@ joining_what_was_split_gives_it_back (void **state)
   }
 }
 
-/* Attention over some sequences, of which `size` ranks have parts. */
+/* Attention over `batch` sequences that `size` ranks share. */
 struct sample {
   uint32_t batch, size;
   uint64_t tokens, heads, groups, width, window, value;
@@ -254,7 +253,7 @@ open_part (struct call *c, const struct sample *s, enum weft_op_kind kind, uint6
 
 enum { QKV, KV, OUT, LSE, D_OUT, DQ, DKV };
 
-/* o and lse of a backward are those of its forward. */
+/* Sets o and lse of a backward call to the results of its forward reference. */
 static void
 forward_first (struct call *c, const struct sample *s, GRand *rand)
 {
@@ -326,7 +325,7 @@ parts_are_merged_as_the_reference_does (void **state)
 
 /* ---------------------------------------------------------------- parts and the whole */
 
-/* The whole of the sequences, in one call, and what each rank has of it. */
+/* Attention over the whole sequences on one rank, forward and backward. */
 struct whole {
   const struct sample *s;
   struct call forward, backward;
@@ -366,7 +365,7 @@ whole_row (const struct sample *s, uint32_t rank, uint64_t row)
   return row / s->tokens * s->tokens * s->size + weft_position (place, s->tokens, row % s->tokens);
 }
 
-/* Rows of a rank, of `n` floats, from the whole's or into them. */
+/* Copies a rank's rows, of n floats each, from the array of the whole sequences. */
 static void
 take_rows (const struct sample *s, uint32_t rank, const float *whole, float *mine, uint64_t n)
 {
@@ -398,7 +397,7 @@ o_columns (const struct sample *s)
   return s->heads * value_width (s);
 }
 
-/* Keys and values of rows of qkv. */
+/* Copies the keys and values of rows of qkv. */
 static void
 take_kv (const struct sample *s, const float *qkv, float *kv, uint64_t rows)
 {
@@ -408,7 +407,7 @@ take_kv (const struct sample *s, const float *qkv, float *kv, uint64_t rows)
     memcpy (kv + row * n, qkv + row * (q + n) + q, n * sizeof *kv);
 }
 
-/* lse of a rank's rows: it lies by head. */
+/* Copies the log-sum-exp of a rank's rows, which is stored head by head. */
 static void
 take_lse (const struct sample *s, uint32_t rank, const float *whole, float *mine)
 {
@@ -427,7 +426,8 @@ expect_rows (const struct sample *s, uint32_t rank, const float *whole, const fl
     assert_memory_equal (mine + row * n, whole + whole_row (s, rank, row) * n, n * sizeof *mine);
 }
 
-/* Against all keys a rank's rows have the very bits of the whole, and so have its dq. */
+/* Checks that a rank's attention over all keys, and its dq, have the bits of the whole. Returns the
+ * rank's dkv, which the caller frees. */
 static float *
 check_rank_bits (const struct whole *w, uint32_t rank, GRand *rand)
 {
@@ -483,7 +483,7 @@ ranks_compute_nodes_of_the_sums_that_one_rank_takes (void **state)
   }
 }
 
-/* A ring, forward: parts against the keys of each rank in turn, merged. */
+/* Ring attention, forward: attention over the keys of each rank in turn, merged. */
 static void
 a_ring_of_parts_is_the_whole_attention (void **state)
 {
@@ -529,10 +529,11 @@ a_ring_of_parts_is_the_whole_attention (void **state)
 
 /* ------------------------------------------------- gradients of weights, rank by rank */
 
-/* Ops whose outputs sum over tokens, a shape for some tokens, and which operands have rows. */
+/* Ops whose outputs are sums over tokens: operands with a row per token, operands that are sums,
+ * and dimensions. */
 static const struct folded {
   enum weft_op_kind kind;
-  uint32_t rows[4], sums[2]; /* operands; ended by 0, but that operand 0 has rows in all of them */
+  uint32_t rows[4], sums[2]; /* operands; 0 ends the list, except as the first entry */
   uint64_t per_token, columns, other;
 } folded[] = {
   { WEFT_OP_MATMUL_WGRAD, { 0, 1 }, { 2, 3 }, 1, 5, 7 },
@@ -558,7 +559,7 @@ open_folded (struct call *c, const struct folded *f, uint64_t tokens, struct wef
   call_open (c, f->kind, dim, rand);
 }
 
-/* Copies what a rank has of the whole's rows. */
+/* Copies a rank's rows from the operands of the whole call. */
 static void
 deal (const struct folded *f, const struct call *whole, struct call *mine)
 {

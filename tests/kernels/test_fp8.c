@@ -1,5 +1,5 @@
-/* Numbers of one byte: all 256 codes of E4M3 against the tables of the OCP specification (OFP8 1.0,
- * table 1), rounding against doubles, kernels against their references. */
+/* fp8: all 256 codes of E4M3 against the tables of the OCP specification (OFP8 1.0, table 1),
+ * rounding against doubles, kernels against their references. */
 #include "kernels/fp8.h"
 #include "core/plan/cost.h"
 #include "kernels/float.h"
@@ -8,7 +8,7 @@
 
 #define HALF_STEP 0x1p-4 /* of a normal number with three bits of mantissa */
 
-/* By the definition: sign, exponent with bias 7, mantissa of three bits. */
+/* Value of an E4M3 code by its definition: sign, exponent with bias 7, mantissa of three bits. */
 static double
 value_of (unsigned code)
 {
@@ -39,7 +39,7 @@ every_code_has_the_value_of_the_specification (void **state)
   }
   assert_true (weft_e4m3_float (0x7e) == 448);
   assert_true (weft_e4m3_float (0x08) == 0x1p-6f); /* the smallest normal number */
-  assert_true (weft_e4m3_float (0x01) == 0x1p-9f); /* and of all */
+  assert_true (weft_e4m3_float (0x01) == 0x1p-9f); /* the smallest number */
 }
 
 static void
@@ -52,7 +52,8 @@ every_value_is_rounded_to_its_own_code (void **state)
   assert_int_equal (weft_e4m3_round (NAN) & 0x7f, 0x7f);
 }
 
-/* Halfway between two neighbours the even code wins; a hair beside it, the nearer one. */
+/* A value halfway between two codes is rounded to the even code; the next float on either side is
+ * rounded to the nearer code. */
 static void
 between_two_codes_the_nearer_wins_and_ties_go_to_even (void **state)
 {
@@ -149,7 +150,8 @@ quantise (struct tensor *t, uint32_t parts)
   run (&q, parts);
 }
 
-/* Half a step of three bits of mantissa, and half of the smallest step there is. */
+/* Error limits: half a step of a mantissa of three bits for normal numbers, half of the smallest
+ * step for subnormal numbers. */
 static void
 a_tensor_is_off_by_a_sixteenth_of_each_normal_element_at_most (void **state)
 {
@@ -186,7 +188,8 @@ quantise_does_what_its_reference_does (void **state)
     uint64_t n = t.rows * t.columns;
     struct weft_kernel k = kernel (WEFT_OP_QUANTISE, n, 0);
     amax = (double) t.largest;
-    for (uint64_t i = 0; i < n; i++) /* the product as a float: else a tie would be none */
+    for (uint64_t i = 0; i < n; i++) /* the product is rounded to a float, so that ties are those of
+                                      * the kernel */
       x[i] = (double) (t.x[i] * weft_fp8_scale (t.largest)) * amax / 448;
     k.operand[0].data = x;
     k.operand[1].data = &amax;
@@ -197,7 +200,7 @@ quantise_does_what_its_reference_does (void **state)
   }
 }
 
-/* As Transformer Engine has them. */
+/* The scales are those of Transformer Engine. */
 static void
 scales_are_finite_and_never_zero (void **state)
 {
@@ -212,8 +215,8 @@ scales_are_finite_and_never_zero (void **state)
   assert_true (weft_fp8_scale (FLT_MAX) == 448 / FLT_MAX);
 }
 
-/* What is infinite in a tensor that overflowed is no number afterwards, and the rest is rounded as
- * it is; by a scale of the step before it is the largest number. */
+/* In a tensor that overflowed, infinite elements become NaN, and the others are rounded with scale
+ * 1. With the scale of the step before, infinite elements become the largest number. */
 static void
 a_tensor_that_overflowed_is_seen (void **state)
 {
@@ -293,8 +296,8 @@ quantise_mx (struct tensor *t)
   run (&k, 1);
 }
 
-/* Both copies, each with blocks along its own rows; exactly as in doubles, for scales are
- * powers. */
+/* Both copies have blocks along their own rows. The results equal those in double exactly, because
+ * scales are powers of two. */
 static void
 quantise_mx_does_what_its_reference_does_in_both_directions (void **state)
 {
@@ -334,7 +337,7 @@ struct product {
   double dx[MOST], dw[MOST], ds[MOST], db[MOST], dy[MOST];
 };
 
-/* The operands as doubles, for the reference. */
+/* Sets the operands of the reference to the same numbers in double. */
 static void
 mirror (struct product *p, const struct tensor *w, uint64_t m, gboolean mx)
 {
@@ -370,7 +373,7 @@ products_of_codes_and_scales_are_those_of_their_references (void **state)
     uint64_t n = w.rows, k = w.columns;
     p.k = kernel (dgrad ? WEFT_OP_MATMUL_DGRAD_FP8_WEIGHTS : WEFT_OP_MATMUL_FP8_WEIGHTS, m,
                   dgrad ? k : n);
-    p.k.shape.dim[2] = dgrad ? n : k; /* rows of w are terms of sums either way */
+    p.k.shape.dim[2] = dgrad ? n : k; /* the terms lie along the rows of w in both directions */
     for (uint64_t i = 0; i < m * k; i++)
       p.x[i] = (float) g_rand_double_range (rand, -1, 1);
     for (uint64_t i = 0; i < n; i++)
@@ -393,7 +396,7 @@ products_of_codes_and_scales_are_those_of_their_references (void **state)
   }
 }
 
-/* Weights cost a byte each; activations what they cost in the type of training. */
+/* The cost model counts one byte per weight, and for activations the bytes of the training type. */
 static void
 a_product_reads_its_weights_at_a_byte_each (void **state)
 {

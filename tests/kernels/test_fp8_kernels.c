@@ -1,10 +1,11 @@
-/* Products of two factors in fp8 and what makes the factors: all 256 codes of E5M2 against its
+/* Products of two fp8 factors, and quantisation of the factors: all 256 codes of E5M2 against its
  * definition (OFP8 1.0, table 1), kernels against their references for every recipe. */
 #include "kernels/fp8.h"
 #include "kernels/kernel.h"
 #include "tests/runner/runner.h"
 
-/* By the definition: sign, five bits of exponent with bias 15, two of mantissa. */
+/* Value of an E5M2 code by its definition: sign, five bits of exponent with bias 15, two of
+ * mantissa. */
 static double
 e5m2_value (unsigned code)
 {
@@ -25,7 +26,7 @@ every_code_of_e5m2_has_its_value_and_is_what_that_is_rounded_to (void **state)
       assert_true (isnan (found));
     } else if (size == 0x7c) {
       assert_true (isinf (found));
-      assert_int_equal (weft_e5m2_round (found), code - 1); /* the largest that is finite */
+      assert_int_equal (weft_e5m2_round (found), code - 1); /* the largest finite number */
     } else {
       assert_true ((double) found == e5m2_value (code));
       assert_int_equal (weft_e5m2_round (found), code);
@@ -55,7 +56,8 @@ between_two_codes_of_e5m2_the_nearer_wins_and_ties_go_to_even (void **state)
 
 #define MOST 40000
 
-/* A matrix, its codes both ways and their scales, as an executor and as a reference has them. */
+/* A matrix, the codes of the matrix and of its transpose, and their scales: as an executor stores
+ * them, and as doubles for a reference. */
 struct factor {
   uint64_t rows, columns;
   enum weft_dtype dtype;
@@ -72,7 +74,7 @@ value_of (enum weft_dtype dtype, uint8_t code)
   return (double) (dtype == WEFT_E5M2 ? weft_e5m2_float (code) : weft_e4m3_float (code));
 }
 
-/* Of some magnitudes, some rows of zeros among them. */
+/* Draws a matrix with elements of several magnitudes and some rows of zeros. */
 static void
 draw (GRand *rand, struct factor *f, uint64_t rows, uint64_t columns)
 {
@@ -98,7 +100,8 @@ run (const struct weft_kernel *k, uint32_t parts)
     weft_kernels[k->kind].cpu (k, part, parts);
 }
 
-/* One scale for the tensor, from what is known of it before; the codes are turned afterwards. */
+/* Quantises with one scale for the tensor, from a magnitude that was known before (delayed
+ * scaling), and transposes the codes. */
 static void
 quantise_whole (struct factor *f)
 {
@@ -144,7 +147,7 @@ quantise_blocks (struct factor *f, uint64_t block, gboolean square)
 static void
 quantise (struct factor *f, uint64_t block, gboolean square)
 {
-  f->amax = 2.5f; /* of another tensor: some elements here are larger */
+  f->amax = 2.5f; /* magnitude of another tensor: some elements here are larger */
   (block ? quantise_blocks (f, block, square) : quantise_whole (f));
 }
 
@@ -154,7 +157,7 @@ scale_at (const float *scale, uint64_t block, uint64_t i)
   return (double) (block == 32 ? weft_e8m0_float (((const uint8_t *) scale)[i]) : scale[i]);
 }
 
-/* What the kernels have made as doubles. */
+/* Converts the results of the kernels to doubles. */
 static void
 widen (struct factor *f, uint64_t block)
 {
@@ -192,14 +195,15 @@ magnitudes_are_noted_while_a_tensor_is_rounded_by_those_of_before (void **state)
     k.operand[3] = (struct weft_operand){ &seen, 1, WEFT_FP32, TRUE };
     weft_ref_quantise_delayed (&k);
     uint64_t other = 0;
-    for (uint64_t i = 0; i < n; i++) /* a tie of floats need be none of doubles: the next code */
+    for (uint64_t i = 0; i < n; i++) /* allow the next code: a tie in float may be no tie in
+                                      * double */
       other += f.value[i] != y[i] && fabs (f.value[i] - y[i]) > 0.34 * fabs (y[i]) + 0x1p-9;
     assert_int_equal (other, 0);
     assert_true ((double) f.seen == seen);
   }
 }
 
-/* Of an expert without tokens, a tensor of zeros, one that overflowed and one that is no number. */
+/* Magnitudes of an expert without tokens, of tensors of zeros, with an overflow and with NaN. */
 static void
 a_tensor_that_showed_nothing_keeps_its_magnitude (void **state)
 {
@@ -214,7 +218,8 @@ a_tensor_that_showed_nothing_keeps_its_magnitude (void **state)
   assert_memory_equal (amax, wanted, sizeof wanted);
 }
 
-/* Exactly as in doubles, for scales are powers of two: rows, squares, and the other way round. */
+/* The results equal those in double exactly, because scales are powers of two. Blocks lie along
+ * rows or are squares, in the matrix and in its transpose. */
 static void
 blocks_are_rounded_as_their_reference_does_in_both_directions (void **state)
 {
@@ -253,7 +258,7 @@ struct product {
   double exact_bias[MOST], exact_y[MOST], exact_sums[MOST];
 };
 
-/* Factors (m, t) and (n, t) of a kernel. */
+/* Sets the factors (m, t) and (n, t) of a kernel and of its reference. */
 static void
 give (struct product *p, struct weft_kernel *k, struct weft_kernel *ref, uint64_t block)
 {
@@ -325,7 +330,7 @@ forward_and_input_gradients_are_those_of_their_references (void **state)
   }
 }
 
-/* A tensor with one infinite element, by its own scale. */
+/* Quantises a tensor with one infinite element by the scale of its own largest magnitude. */
 static void
 quantise_overflowed (struct factor *f, uint64_t at)
 {
@@ -342,8 +347,8 @@ quantise_overflowed (struct factor *f, uint64_t at)
   f->scale[0] = f->amax;
 }
 
-/* The row that the infinite element has a part in is no number, whatever the other factor, so that
- * found_inf and check_for_nan see it; all else is as finite as it was. */
+/* The row of the result to which the infinite element contributes is not finite, whatever the other
+ * factor, so that found_inf and check_for_nan detect it. All other rows stay finite. */
 static void
 an_infinite_element_is_seen_in_products (void **state)
 {
@@ -369,7 +374,8 @@ an_infinite_element_is_seen_in_products (void **state)
   }
 }
 
-/* Scales of blocks are those of rows on both sides; sums of rows are the bias' gradient. */
+/* Both factors have blocks along rows. The sums of the first factor's rows are the bias
+ * gradient. */
 static void
 weight_gradients_are_added_as_by_their_reference (void **state)
 {
@@ -400,8 +406,8 @@ weight_gradients_are_added_as_by_their_reference (void **state)
   }
 }
 
-/* A byte for an element of each factor, and a 32nd of it for scales of blocks; results as they
- * are. */
+/* The cost model counts one byte per element of each factor, 1 / 32 byte more for scales of blocks
+ * of 32, and the bytes of the result's type. */
 static void
 factors_cost_a_byte_an_element_and_results_their_own_type (void **state)
 {

@@ -1,4 +1,5 @@
-/* Matrix products and attention: right to within rounding, the same bits however they are cut. */
+/* Matrix products and attention: equal to the reference within rounding, and the same bits for
+ * every division into parts. */
 #include "core/base/fold.h"
 #include "kernels/attention.h"
 #include "kernels/float.h"
@@ -8,13 +9,13 @@
 
 /* ------------------------------------------------------------------------- the cases */
 
-/* An op as a test sees it: which operands it writes, and which of these may be added to. */
+/* An op, the operands that it writes, and those of them that may accumulate. */
 struct op {
   const char *name;
   void (*cpu) (const struct weft_kernel *k, uint32_t part, uint32_t parts);
   void (*reference) (const struct weft_kernel *k);
   uint64_t (*extent) (const struct weft_kernel *k, uint32_t operand);
-  uint32_t n, written, added, fp32; /* the last three: bits of operands */
+  uint32_t n, written, added, fp32; /* the last three: bit masks of operands */
 };
 
 static const struct op matmul = {
@@ -49,7 +50,7 @@ static const struct op attention_bwd = { "attention_bwd",
                                          0,
                                          1 << 2 };
 
-/* One kernel call: what is stored, and the same numbers in double. */
+/* One kernel call: operands as stored, and the same numbers in double. */
 struct trial {
   const struct op *op;
   union weft_model model;
@@ -125,7 +126,7 @@ trial_free (struct trial *t)
 typedef struct trial trial;
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (trial, trial_free)
 
-/* A copy of what an operand holds. */
+/* A copy of an operand's elements; the caller frees it. */
 static void *
 keep (const struct trial *t, uint32_t i)
 {
@@ -142,7 +143,8 @@ matmul_trial (const struct op *op, enum weft_dtype dtype, GRand *random)
   return trial_new (op, dim, dtype, random);
 }
 
-/* Sequences of one to some blocks, groups of 1, 2, 4 and 8 heads, windows. */
+/* Random attention: sequences of one or several blocks, groups of 1, 2, 4 or 8 heads, with or
+ * without a window. */
 static struct trial *
 attention_trial (const struct op *op, enum weft_dtype dtype, GRand *random)
 {
@@ -160,7 +162,7 @@ attention_trial (const struct op *op, enum weft_dtype dtype, GRand *random)
   return t;
 }
 
-/* o and lse of a backward are those of its forward. */
+/* Sets o and lse of a backward call to the results of its forward reference. */
 static void
 forward_first (struct trial *t, GRand *random)
 {
@@ -185,7 +187,7 @@ random_trial (const struct op *op, enum weft_dtype dtype, GRand *random)
   return t;
 }
 
-/* Terms of the longest sum of an op. */
+/* Number of terms of the longest sum of an op. */
 static double
 most_terms (const struct trial *t)
 {
@@ -273,7 +275,7 @@ large_products_are_made_of_blocks (void **state)
   compare_one (&wgrad, (const uint64_t[5]){ 700, 300, 500 }, 0);
 }
 
-/* Windows that end at blocks, one key before and one after. */
+/* Windows that end at a block boundary, one key before it and one key after it. */
 static void
 wide_heads_and_long_sequences_are_made_of_blocks (void **state)
 {
@@ -374,8 +376,8 @@ the_reference_of_attention_has_the_slopes_of_its_forward (void **state)
 
 /* ---------------------------------------------------------------------- the same bits */
 
-/* Runs the trial again, from the same start, in parts: `found` must come out in every written
- * operand. */
+/* Runs the trial again in parts, from the operands `start`, with `tile` unless NULL. Every operand
+ * must then equal `found`. */
 static void
 expect_again (struct trial *t, void *const *start, void *const *found, uint32_t parts,
               const struct weft_tile *tile)
@@ -433,7 +435,7 @@ shares_and_vector_units_do_not_show (void **state)
     }
 }
 
-/* The chain itself, as the header says it, over the terms of one leaf. */
+/* The chain that kernels/gemm.h defines, over the terms of one leaf. */
 static float
 chain (const struct weft_gemm *g, uint32_t leaf, uint64_t i, uint64_t j)
 {
@@ -508,7 +510,7 @@ every_element_is_a_tree_of_chains_on_every_vector_unit (void **state)
     }
 }
 
-/* As ranks of tensor parallelism do: each sums its share of every part, and the sums meet in
+/* As in tensor parallelism: each rank sums its share of every part, and the sums are added in
  * pairs. */
 static void
 ranks_that_share_the_terms_meet_in_the_bits_of_one (void **state)
@@ -575,7 +577,8 @@ a_row_alone_is_the_same_row (void **state)
     }
 }
 
-/* The last sequence of a batch, by itself, and cut after some tokens: queries see no later key. */
+/* Runs the last sequence of a batch alone, whole and cut after CUT tokens: the results are the
+ * same, because queries see no later key. */
 static void
 attention_does_not_see_other_sequences_or_later_tokens (void **state)
 {
@@ -605,9 +608,9 @@ attention_does_not_see_other_sequences_or_later_tokens (void **state)
 
 /* -------------------------------------------------------------------- canonical order */
 
-/* Sequences [first, first + n) as one node, by kernels that compute one sequence each (whose chunks
- * tests/kernels/test_context.c looks at) and by the additions of core/base/fold.h.  Sums are fp32
- * in `node`, rounded to the operand's type. */
+/* Computes the node of the summation tree over n sequences, whose operands begin at `at`, by kernel
+ * calls of one sequence each (tests/kernels/test_context.c tests their chunks) and by the additions
+ * of core/base/fold.h. The result is in `node`, as fp32 numbers rounded to the operand's type. */
 static void
 fold_sequences (struct trial *one, char *const at[2], uint32_t n, uint32_t output, float *node)
 {
@@ -683,7 +686,7 @@ canonical_weight_gradients_are_folded_sequences (void **state)
     }
 }
 
-/* The largest microbatch there is: the stack is as deep as it gets. */
+/* The largest microbatch, which needs the deepest stack. */
 static void
 a_microbatch_of_65536_sequences_is_folded (void **state)
 {

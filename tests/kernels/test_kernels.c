@@ -1,5 +1,5 @@
 /* Every kernel of the table against its fp64 reference, every backward reference against
- * differences of its forward one, and the promises of kernels/kernel.h about bits. */
+ * differences of its forward one, and the rules of kernels/kernel.h about equal bits. */
 #include "core/base/exact.h"
 #include "core/base/fold.h"
 #include "kernels/float.h"
@@ -74,9 +74,9 @@ parts_together_have_the_bits_of_the_whole (void **state)
 
 /* -------------------------------------------------------------------- gradients */
 
-/* What each operand of a backward op is to its forward op: a value `v`, the gradient of an output
- * `d`, of an input `g`, both in place `b`, or the value first and then its gradient `x`; with the
- * forward operand's place.  `-` is absent. */
+/* Role of each operand of a backward op, followed by the number of the forward operand. v: its
+ * value; d: its gradient, for an output; g: its gradient, for an input; b: in place, gradient of
+ * the output, then of the input; x: in place, value, then gradient. `-`: absent. */
 static const struct derivative {
   enum weft_op_kind forward, backward;
   uint32_t output;
@@ -96,7 +96,7 @@ static const struct derivative {
   { WEFT_OP_XENT, WEFT_OP_XENT_BWD, 4, "x0 v1 v2" },
 };
 
-/* Sizes for which every element can be moved. */
+/* Draws a case that is small enough for a difference quotient of every element. */
 static void
 make_small (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
 {
@@ -113,12 +113,12 @@ make_small (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
   }
 }
 
-/* The forward op of a case, every operand there, in doubles that nobody rounded. */
+/* Draws a case of a forward op with all operands present, in doubles that are not rounded. */
 static void
 make_forward (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
 {
   make_small (rand, made, kind);
-  if (kind == WEFT_OP_XENT) /* whose backward goes on to what soft-capped logits were before */
+  if (kind == WEFT_OP_XENT) /* xent_bwd computes the gradient of the logits before soft-capping */
     made->model.final_logit_softcapping = 0;
   made->k.shape.dtype = made->k.shape.out_dtype = WEFT_FP32;
   for (uint32_t o = 0; o < made->n; o++) {
@@ -132,7 +132,7 @@ make_forward (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
   }
 }
 
-/* sum of output times its gradient, with element i of operand o moved by `by`. */
+/* Sum of the output times its gradient, with `by` added to element i of operand o. */
 static double
 moved (const struct kernel_case *made, const struct derivative *d, const double *weight, uint32_t o,
        uint64_t i, double by)
@@ -166,7 +166,7 @@ check_gradient (const struct kernel_case *made, const struct derivative *d, cons
   }
 }
 
-/* The backward op's call from its forward's values before and after. */
+/* A call of the backward op, from the operands of its forward op before and after it ran. */
 static struct weft_kernel
 backward_call (const struct derivative *d, const struct weft_kernel *before,
                const struct weft_kernel *after, const double *weight)
@@ -247,7 +247,7 @@ capped_loss (const struct kernel_case *made, const double *logits)
   return loss;
 }
 
-/* The backward of such a loss, of each logit as it was before. */
+/* Gradient of capped_loss() with respect to the logits before soft-capping. */
 static void
 capped_gradient (const struct kernel_case *made, const double *logits, double *gradient)
 {
@@ -309,8 +309,8 @@ is_folded_operand (const struct kernel_case *made, uint32_t o)
   return kernel_case_is_gradient (made->argument[o].name) && made->k.operand[o].data != NULL;
 }
 
-/* The call on one sequence of a whole: its own rows, and gradients of its own that are
- * overwritten. */
+/* The call for one sequence of a whole call: the rows of that sequence, and separate gradients,
+ * which are overwritten and which the caller frees. */
 static struct weft_kernel
 one_sequence (const struct kernel_case *made, const struct weft_kernel *whole, uint64_t sequence)
 {
@@ -331,7 +331,7 @@ one_sequence (const struct kernel_case *made, const struct weft_kernel *whole, u
   return k;
 }
 
-/* Node of the tree over sequences [first, first + n): its gradients lie in single[first]. */
+/* Adds the gradients of n calls along the tree of core/base/fold.h; the result is in single[0]. */
 static void
 fold_singles (const struct kernel_case *made, struct weft_kernel *single, uint64_t n)
 {
@@ -417,7 +417,8 @@ some_rows (const struct kernel_case *made, const struct weft_kernel *k, uint64_t
   return part;
 }
 
-/* xent and grad_norm, whose last operand is the sum. */
+/* For xent and grad_norm, whose last operand is an exact sum: one call on all rows and several
+ * calls on parts of the rows give the same words. */
 static void
 check_exact (GRand *rand, enum weft_op_kind kind)
 {
@@ -494,7 +495,8 @@ the_residual_gradient_is_added_in_place (void **state)
   g_rand_free (rand);
 }
 
-/* More tokens than are linked, and more columns than one pass of a norm's sums holds. */
+/* Tests more tokens than embed_bwd links in lists, and more columns than fit into the scratch of
+ * norm_bwd. */
 static void
 sizes_beyond_the_scratch_give_the_same_sums (void **state)
 {

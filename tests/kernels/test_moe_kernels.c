@@ -1,5 +1,6 @@
-/* Kernels of experts: a whole layer of them against its fp64 reference, its gradients against
- * differences, the promises about bits; routing by hand. */
+/* MoE kernels: a whole layer against its fp64 reference, its gradients against difference
+ * quotients, equal bits where kernels/kernel.h requires them, and routing cases worked out by
+ * hand. */
 #include "core/base/fold.h"
 #include "kernels/float.h"
 #include "kernels/kernel.h"
@@ -163,7 +164,8 @@ add_gradient (struct layer *left, const struct layer *right, enum array a)
   }
 }
 
-/* One sequence at a time, gradients added as fold.h says. */
+/* Runs a layer one sequence at a time and adds the gradients along the tree of core/base/fold.h;
+ * they end up in entry[0]. */
 static void
 run_sequences (const struct layer *whole, struct layer *entry, uint32_t n)
 {
@@ -274,7 +276,8 @@ static void
 only_experts_of_the_best_groups_are_taken (void **state)
 {
   union weft_model m;
-  float logits[8] = { 5, -9, 4, 4.5f, 3, 3, 0, 0 }, prob[2]; /* groups of two; one is visited */
+  float logits[8] = { 5, -9, 4, 4.5f, 3, 3, 0, 0 }, prob[2]; /* four groups of two experts, of which
+                                                              * one is eligible */
   int32_t choice[2];
 
   (void) state;
@@ -304,7 +307,8 @@ logits_that_are_no_numbers_choose_somebody (void **state)
   }
 }
 
-/* Three experts of two ranks: what came rank by rank lies expert by expert, and goes back. */
+/* Rows of three experts, received from two ranks in rank order: moe_group sorts them by expert, and
+ * moe_ungroup restores rank order. */
 static void
 rows_are_regrouped_by_expert_and_back (void **state)
 {
@@ -329,7 +333,8 @@ rows_are_regrouped_by_expert_and_back (void **state)
   assert_memory_equal (again, x, sizeof x);
 }
 
-/* The sum over experts on one rank is that of two ranks with half of the experts each. */
+/* The sum over experts on one rank has the bits of the sum of two ranks with half of the experts
+ * each. */
 static void
 experts_of_a_token_are_added_as_ranks_with_blocks_of_them_would (void **state)
 {

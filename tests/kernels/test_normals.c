@@ -1,5 +1,5 @@
-/* Normal numbers: those of the formula with libm's functions, wherever the stretch begins and at
- * the ends of what is uniform. */
+/* Normally distributed numbers: equal to the formula computed with libm, for ranges that begin
+ * anywhere and for extreme uniform numbers. */
 #include "kernels/normals.h"
 #include "core/base/mix.h"
 #include "tests/runner/runner.h"
@@ -27,7 +27,8 @@ from_libm (uint64_t key, uint64_t element)
   return (float) (DEVIATION * (radius * (element & 1 ? sin (turn) : cos (turn))));
 }
 
-/* One unit of a float; near quarters of a turn what pi itself is rounded by. */
+/* Tolerance: one unit in the last place of a float; near quarter turns, the rounding error of
+ * pi. */
 static void
 assert_is_near (float a, float b)
 {
@@ -54,7 +55,7 @@ they_are_those_of_libm_on_any_stretch (void **state)
     }
 }
 
-/* z ^ z >> by is undone by doing it until nothing moves. */
+/* Inverse of z ^ z >> by. */
 static uint64_t
 unshift (uint64_t z, unsigned by)
 {
@@ -65,7 +66,7 @@ unshift (uint64_t z, unsigned by)
   return x;
 }
 
-/* An odd number times its inverse is 1 modulo 2^64 (Newton's iteration). */
+/* Inverse of an odd number modulo 2^64 (Newton's iteration). */
 static uint64_t
 inverse (uint64_t odd)
 {
@@ -76,7 +77,7 @@ inverse (uint64_t odd)
   return x;
 }
 
-/* What weft_mix_bits() makes `bits` of. */
+/* Inverse of weft_mix_bits(). */
 static uint64_t
 unmix (uint64_t bits)
 {
@@ -86,7 +87,7 @@ unmix (uint64_t bits)
   return unshift (z, 30);
 }
 
-/* Of u the smallest and 1, of v every eighth of a turn, and their neighbours. */
+/* The smallest u and u = 1, every eighth of a turn for v, and the neighbours of these numbers. */
 static void
 ends_and_quarters_are_those_of_libm (void **state)
 {

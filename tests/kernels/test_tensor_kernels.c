@@ -1,5 +1,5 @@
-/* Kernels of ranks that share products, heads or the vocabulary out: each does what its reference
- * does, and together they come to the bits of the kernel of one rank. */
+/* Kernels of tensor-parallel ranks, which share products, heads or the vocabulary: each gives the
+ * result of its reference, and together they give the bits of the kernel on one rank. */
 #include "kernels/float.h"
 #include "kernels/kernel.h"
 #include "tests/runner/runner.h"
@@ -42,7 +42,8 @@ kernel (enum weft_op_kind kind, const uint64_t dim[5])
   return k;
 }
 
-/* The same call on doubles; what was written is compared to within some last bits of fp32. */
+/* Runs the reference on the operands `before` as doubles, and compares all operands within the
+ * rounding of fp32. */
 static void
 expect_reference (const struct weft_kernel *k, const struct weft_kernel *before)
 {
@@ -71,7 +72,7 @@ expect_reference (const struct weft_kernel *k, const struct weft_kernel *before)
   }
 }
 
-/* Runs a kernel, whole or in three parts, against its reference. */
+/* Runs a kernel in three parts; compares it with a run of the whole, and with its reference. */
 static void
 check (const struct weft_kernel *k)
 {
@@ -139,7 +140,7 @@ a_bias_and_positions_are_added (void **state)
   }
 }
 
-/* Slot j has come from the rank j places before. */
+/* Slot j was received from the rank j places before. */
 static void
 pieces_settle_in_the_order_of_ranks (void **state)
 {
@@ -178,7 +179,7 @@ pieces_of_columns_make_rows (void **state)
     assert_true (y[i] == (float) (i + 1));
 }
 
-/* Rank 1 of two: its columns, and its rows, of what both have. */
+/* Rank 1 of two takes its columns, then its rows, of an array that both ranks have. */
 static void
 a_rank_takes_its_part (void **state)
 {
@@ -198,8 +199,8 @@ a_rank_takes_its_part (void **state)
   assert_memory_equal (y, rows, sizeof y);
 }
 
-/* Four ranks, two groups of keys and values, four heads of queries two wide: a part has a head of
- * queries and half of a key and of a value. */
+/* Four ranks, two query groups, four query heads of width 2: the part of a rank has one query head,
+ * half of a key head and half of a value head. */
 static void
 ranks_that_share_a_group_take_all_of_it (void **state)
 {
@@ -224,7 +225,7 @@ ranks_that_share_a_group_take_all_of_it (void **state)
     assert_true (back[i] == ((i >= 8 && i < 12) || i >= 14 ? parts[i] : 0));
 }
 
-/* Gradients of a norm in two ops have the bits of the one that does both. */
+/* Gradients of a norm by two ops have the bits of the op that computes both. */
 static void
 a_norm_in_two_ops_is_the_norm_in_one (void **state)
 {
@@ -259,7 +260,7 @@ a_norm_in_two_ops_is_the_norm_in_one (void **state)
 
 /* ------------------------------------------------------------------------------ heads */
 
-/* The columns of rank r's heads: its queries, its keys, its values. */
+/* Copies the columns of a rank's heads: its queries, its keys, its values. */
 static void
 take_heads (const float *all, float *mine, uint64_t values, uint32_t rank, uint32_t ranks)
 {
@@ -333,7 +334,8 @@ make_loss (struct loss *l, GRand *rand)
   l->lse = draw (rand, TOKENS);
   l->stats = draw (rand, 8 * 3 * TOKENS);
   for (int t = 0; t < TOKENS; t++)
-    l->target[t] = g_rand_int_range (rand, -1, VOCAB); /* the end of a sequence has none */
+    l->target[t] = g_rand_int_range (rand, -1, VOCAB); /* -1: no target, as at the end of a
+                                                        * sequence */
 }
 
 static void
@@ -344,7 +346,7 @@ free_loss (struct loss *l)
   g_free (l->stats);
 }
 
-/* Logits of a rank, with rubbish where the vocabulary has ended. */
+/* Logits of a rank; columns beyond the vocabulary contain 1e30. */
 static float *
 logits_of (const struct loss *l, uint32_t rank, uint64_t columns)
 {
@@ -379,7 +381,7 @@ loss_of_one (struct loss *l, gboolean own)
   return loss;
 }
 
-/* The part of one rank, into floats of `stats` that begin with the largest logits. */
+/* Computes the statistics of one rank into `stats`, which begins with the largest logits. */
 static void
 tell (struct loss *l, uint32_t rank, uint32_t ranks, gboolean own, float *stats)
 {
@@ -417,7 +419,8 @@ end (struct loss *l, uint32_t parts, float *lse)
   return loss;
 }
 
-/* The largest logits are joined, then the rest is added in pairs, as an all-reduce does. */
+/* The loss of several ranks: all get the maximum of the largest logits, and the other statistics
+ * are added in pairs, as in an all-reduce. */
 static float
 loss_of_many (struct loss *l, uint32_t ranks, float *lse)
 {
@@ -465,7 +468,7 @@ a_vocabulary_that_ranks_share_has_the_loss_of_one (void **state)
   }
 }
 
-/* Of each rank the columns that it has, and nothing of the padding. */
+/* Each rank computes the gradients of its own columns; those of padding are 0. */
 static void
 gradients_of_logits_are_those_of_one_rank (void **state)
 {
@@ -501,8 +504,7 @@ gradients_of_logits_are_those_of_one_rank (void **state)
   free_loss (&l);
 }
 
-/* Two losses out of one row of logits, by one op or by two; the second half of the tokens is a call
- * of its own. */
+/* Loss and gradient by one op, in two calls of half of the tokens each, and by two ops. */
 static void
 both_at_once_are_the_loss_and_then_its_gradient (void **state)
 {

@@ -1,8 +1,9 @@
-/* Attention as the CPU computes it: whole sequences and parts of them, windows, heads of values of
- * another width; on tensor cores and without. */
+/* Attention kernels of a device against those of the CPU: whole sequences and context-parallel
+ * parts, sliding windows, value heads of another width, with and without tensor cores. */
 #include "tests/made/cuda_case.h"
 
-/* Each of `size` ranks has `tokens` tokens of every sequence; one rank has whole sequences. */
+/* Each of `size` ranks holds `tokens` tokens of every sequence. `value` is the width of value heads
+ * (0: `width`); a window of 0 is no window. */
 struct sample {
   uint32_t batch, size;
   uint64_t tokens, heads, groups, width, window, value;
@@ -35,8 +36,8 @@ fill (GRand *rand, struct weft_kernel *k, uint32_t o, enum weft_dtype dtype)
 
 enum { OUTPUTS = 2 /* o and lse */ };
 
-/* Operands of a forward from `first` on are o and lse; a backward has do and gradients behind them,
- * and its o and lse are those of the forward. */
+/* Runs forward, then backward on the o and lse of that forward. The outputs of forward are operands
+ * o (output) and o + 1 (lse); backward adds the output gradient and the input gradients. */
 static void
 check (const struct cuda_case_device *d, GRand *rand, struct weft_kernel k, enum weft_dtype dtype)
 {
@@ -55,7 +56,7 @@ check (const struct cuda_case_device *d, GRand *rand, struct weft_kernel k, enum
   cuda_case_free (&k);
 }
 
-/* `like` gives the other members of the call (fused, deterministic, ...). */
+/* `like` is the call without shape, kind and operands (fused, deterministic, ...). */
 static void
 check_whole_sequence (const struct cuda_case_device *d, GRand *rand, const struct sample *s,
                       struct weft_kernel like)
@@ -114,7 +115,8 @@ check_part (const struct cuda_case_device *d, GRand *rand, const struct sample *
   check (d, rand, k, s->dtype);
 }
 
-/* Queries of one rank: with the keys of the whole sequence, then with those of one rank each. */
+/* Queries of one rank: first with the keys of the whole sequence; then, if the sample has no
+ * window, with the keys of one rank per call. */
 static void
 check_parts_of_sequences (const struct cuda_case_device *d)
 {

@@ -1,4 +1,5 @@
-/* Cases of CUDA's kernels: which there are, and what a device's results are compared with. */
+/* Test cases of the CUDA kernels, and the comparison of a device's results with the CPU kernels and
+ * the fp64 references. */
 #include "tests/made/cuda_case.h"
 #include "core/base/sanitize.h"
 #include "kernels/float.h"
@@ -230,7 +231,6 @@ cuda_case_counts (GRand *rand, uint64_t n, uint64_t most)
 
 /* ------------------------------------------------------------- ops with shapes of their own */
 
-/* Shapes for a model with 4 heads of width 8 in 2 groups, and sequences of 12 tokens. */
 /* Row lengths for kernels with one warp per row (1 to 4 packs per thread) and for kernels with one
  * block per row (1 or 2 packs per thread). */
 #define ROWS_OF(op, rows, columns)                                                                 \
@@ -239,12 +239,13 @@ cuda_case_counts (GRand *rand, uint64_t n, uint64_t most)
   ROWS_OF (op, 9, 256), ROWS_OF (op, 9, 384), ROWS_OF (op, 9, 768), ROWS_OF (op, 9, 1024),         \
       ROWS_OF (op, 3, 1032), ROWS_OF (op, 3, 4104)
 
+/* Shapes for a model with 4 heads of width 8 in 2 groups, and sequences of 12 tokens. */
 static const struct fixed {
   enum weft_op_kind kind;
   uint64_t dim[7];
   struct weft_place tp, cp;
   uint32_t before;
-  enum weft_dtype dtype, weights; /* fp32 where nothing is said */
+  enum weft_dtype dtype, weights; /* fp32 by default */
 } fixed[] = {
   { WEFT_OP_NORM_DGRAD, { 7, 40 } },
   { WEFT_OP_NORM_DGRAD, { 2, 6090 } },
@@ -288,7 +289,7 @@ static const struct fixed {
   { WEFT_OP_XENT, { 3, 10000, 0, 9990 } },
   { WEFT_OP_XENT_BWD, { 3, 10000, 7, 9990 } },
   { WEFT_OP_XENT_GRAD, { 3, 10000, 0, 9990, 0, 7 } },
-  { WEFT_OP_XENT_GRAD, { 2, 41000, 0, 0, 0, 1 } }, /* more than a block keeps */
+  { WEFT_OP_XENT_GRAD, { 2, 41000, 0, 0, 0, 1 } }, /* exceeds MOST_KEPT of loss.cu */
   { WEFT_OP_XENT_GRAD, { 5, 41, 0, 40, 0, 3 } },
   { WEFT_OP_XENT_MAX, { 6, 10, 0, 35 }, .tp = { 3, 4 } },
   { WEFT_OP_XENT_MAX, { 3, 3000, 0, 0 } },
@@ -412,7 +413,7 @@ cuda_case_fixed (const struct cuda_case_device *d)
 
 /* ------------------------------------------------------------------- stochastic rounding */
 
-/* Weights, m and v are bit-identical to those of the CPU kernel. */
+/* AdamW with stochastic rounding: weights, m and v are bit-identical to those of the CPU kernel. */
 void
 cuda_case_lots (const struct cuda_case_device *d)
 {
@@ -453,7 +454,7 @@ cuda_case_lots (const struct cuda_case_device *d)
   cuda_case_free (&device);
 }
 
-/* Ops that cuda_attention.c, cuda_scores.c, cuda_fp8.c and cuda_experts.c have. */
+/* Ops whose cases are in cuda_attention.c, cuda_scores.c, cuda_fp8.c or cuda_experts.c. */
 #define ELSEWHERE                                                                                  \
   "scores softmax context context_bwd softmax_bwd scores_bwd amax quantise transpose "             \
   "quantise_delayed quantise_blocks "                                                              \

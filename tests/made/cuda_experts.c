@@ -1,10 +1,10 @@
-/* Experts: layers against the fp64 references, and what a layer of one rank does not show against
- * the kernels of the CPU. */
+/* MoE kernels: whole layers against the fp64 references; ops and shapes that a layer on one rank
+ * does not have, against the CPU kernels. */
 #include "tests/made/expert_layer.h"
 
 enum { N_TRIAL = 5 };
 
-/* Widths that tensor cores take, and others. */
+/* A random layer; three of four have widths that tensor cores support. */
 static void
 choose (GRand *rand, struct layer *l, int trial)
 {

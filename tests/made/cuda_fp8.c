@@ -1,5 +1,5 @@
-/* Numbers of one byte, as the CPU has them: every code, products with weights that are kept so, and
- * of two factors that are. */
+/* fp8 kernels against those of the CPU: quantisation, which must give the same codes; matmuls with
+ * fp8 weights; matmuls of two fp8 factors. */
 #include "kernels/cuda/fp8_scales.h"
 #include "kernels/float.h"
 #include "kernels/moe_scales.h"
@@ -25,7 +25,7 @@ call_of (enum weft_op_kind kind, enum weft_dtype dtype, const uint64_t dim[3])
   return k;
 }
 
-/* Random floats; some are 0 or too small for a code. */
+/* Random floats; some are 0, and some underflow to 0 in fp8. */
 static struct weft_operand
 spread_floats (GRand *rand, uint64_t n, enum weft_dtype dtype)
 {
@@ -59,7 +59,7 @@ codes_of (GRand *rand, uint64_t n, enum weft_dtype dtype)
   return o;
 }
 
-/* The scale update, also of tensors whose amax is 0, infinite or NaN. */
+/* The amax update; observed magnitudes include 0, infinity and NaN. */
 static void
 check_update (const struct cuda_case_device *d, GRand *rand)
 {
@@ -74,7 +74,8 @@ check_update (const struct cuda_case_device *d, GRand *rand)
   run (d, &k, 0);
 }
 
-/* Codes along rows, along columns or both, with scales of rows or of squares. */
+/* Block quantisation with codes in row order, in column order or in both; one scale per block of a
+ * row, or per square. */
 static void
 check_blocks (const struct cuda_case_device *d, GRand *rand, enum weft_dtype dtype)
 {
@@ -106,8 +107,8 @@ check_blocks (const struct cuda_case_device *d, GRand *rand, enum weft_dtype dty
   }
 }
 
-/* A tensor that overflowed, one of zeros, and those so small that their scale would be infinite;
- * with what is no number in each. */
+/* Quantisation with an amax that is infinite (overflow), 0, or so small that the scale would be
+ * infinite. Elements include infinities and NaN. */
 static void
 check_extremes (const struct cuda_case_device *d, GRand *rand, enum weft_dtype dtype,
                 enum weft_dtype code)
@@ -160,7 +161,7 @@ check_rounding (const struct cuda_case_device *d, GRand *rand, enum weft_dtype d
   run (d, &turn, 0);
 }
 
-/* Sorting pieces that a ring has received must give the result of an all-gather. */
+/* Reordering the pieces that a ring has received must give the result of an all-gather. */
 static void
 check_places (const struct cuda_case_device *d, GRand *rand, enum weft_dtype code)
 {
@@ -174,7 +175,7 @@ check_places (const struct cuda_case_device *d, GRand *rand, enum weft_dtype cod
   run (d, &k, 0);
 }
 
-/* Scales around 1: one for the tensor, or one for each block of 32. */
+/* fp8 scales: 1.5 for the tensor, or a random power of 2 per block of 32 elements. */
 static struct weft_operand
 scale_of (GRand *rand, uint64_t rows, uint64_t terms, gboolean blocks)
 {
@@ -188,7 +189,8 @@ scale_of (GRand *rand, uint64_t rows, uint64_t terms, gboolean blocks)
   return o;
 }
 
-/* A bias of another type is rounded to that of the product before it is added. */
+/* Matmuls with fp8 weights. A bias of another type is rounded to the type of the result before it
+ * is added. */
 static void
 check_products (const struct cuda_case_device *d, GRand *rand, enum weft_dtype dtype,
                 gboolean blocks)
@@ -212,8 +214,7 @@ check_products (const struct cuda_case_device *d, GRand *rand, enum weft_dtype d
   run (d, &dx, tolerance);
 }
 
-/* Scales of so many rows of terms, or squares of them, that leave codes about as large as they are:
- * a tensor's is its largest magnitude. */
+/* n scales that change magnitudes little. `block` 0: each element is the amax of a whole tensor. */
 static struct weft_operand
 scales_of (GRand *rand, uint64_t n, uint64_t block, enum weft_dtype code)
 {
@@ -241,9 +242,9 @@ mild_codes (GRand *rand, uint64_t n, enum weft_dtype dtype)
   return o;
 }
 
-/* Of all three products, with every kind of scale: tokens, outputs and inputs that are multiples of
- * 16, as tensor cores want them, and not of the blocks.  Tensor cores of Hopper add codes with
- * about fourteen bits (DeepSeek-V3, arXiv 2412.19437, 3.3.2). */
+/* Forward, dgrad and wgrad of two fp8 factors with scales per `block` (0: per tensor). Dimensions
+ * are multiples of 16, as tensor cores require, but not of the block sizes. Tensor cores of Hopper
+ * accumulate fp8 products with about fourteen bits (DeepSeek-V3, arXiv 2412.19437, 3.3.2). */
 static void
 check_both (const struct cuda_case_device *d, GRand *rand, uint64_t block)
 {
@@ -273,7 +274,8 @@ check_both (const struct cuda_case_device *d, GRand *rand, uint64_t block)
 
 /* ------------------------------------------------------------------------- experts */
 
-/* Experts with more rows than a tile, with none, and with fewer than a block; ROOM exceeds ROWS. */
+/* Experts with more rows than a tile, without rows, and with fewer rows than a block. Buffers have
+ * ROOM rows, of which ROWS are in use. */
 enum { EXPERTS = 4, ROWS = 310, ROOM = 330 };
 static const int64_t rows_of[EXPERTS] = { 3, 0, 267, 40 };
 
@@ -283,7 +285,7 @@ counts_of (void)
   return (struct weft_operand){ g_memdup2 (rows_of, sizeof rows_of), EXPERTS, WEFT_INT64, FALSE };
 }
 
-/* Number of scales: of blocks down the columns, or of squares. */
+/* Number of scales of all experts. TRUE: blocks down the columns; FALSE: square blocks. */
 static uint64_t
 lines_of (uint64_t rows, uint64_t columns, uint64_t block, gboolean down)
 {
@@ -291,7 +293,7 @@ lines_of (uint64_t rows, uint64_t columns, uint64_t block, gboolean down)
          (down ? columns : weft_fp8_blocks (columns, block));
 }
 
-/* Quantises rows of tokens (per expert as counted) and of weights (equally many per expert). */
+/* Quantises tokens (rows per expert from counts), then weights (equally many rows per expert). */
 static void
 check_rounding_of_experts (const struct cuda_case_device *d, GRand *rand, uint64_t block)
 {
@@ -335,7 +337,8 @@ check_rounding_of_experts (const struct cuda_case_device *d, GRand *rand, uint64
   }
 }
 
-/* Scales of a factor (rows of tokens or weights): along rows, in squares or down columns. */
+/* Scales of a factor (tokens or weights) of a product: per expert, per block of a row, per square
+ * or per block of a column. */
 static struct weft_operand
 scales_of_factor (GRand *rand, const struct weft_kernel *k, uint32_t operand, uint64_t rows,
                   uint64_t columns)
@@ -353,8 +356,8 @@ scales_of_factor (GRand *rand, const struct weft_kernel *k, uint32_t operand, ui
   return scales_of (rand, rows * weft_fp8_blocks (columns, block), block, code);
 }
 
-/* Widths that codes are fetched of in words of any length, one of them of several slices, and
- * others. Gradients are either type. */
+/* Grouped GEMM of two fp8 factors. `odd`: widths that prevent vector loads; otherwise multiples of
+ * 16, one of which spans several slices. `gradient`: fp8 type of output gradients. */
 static void
 check_products_of_experts (const struct cuda_case_device *d, GRand *rand, uint64_t block,
                            gboolean odd, enum weft_dtype gradient)

@@ -1,5 +1,5 @@
-/* Attention that keeps its scores, as the CPU computes it: products in tiles and plain ones,
- * windows. */
+/* Unfused attention, which stores its scores, against the CPU kernels: shapes with and without
+ * tiled matmuls, sliding windows. */
 #include "kernels/float.h"
 #include "tests/made/cuda_case.h"
 
@@ -12,7 +12,7 @@ static const struct sample {
   { 1, 37, 2, 1, 72, 0, WEFT_BF16 },
 };
 
-/* Sets scores of hidden keys to 0, as the previous ops do. */
+/* Sets scores of masked keys to 0, as the ops that write scores do. */
 static void
 hide (const struct sample *s, struct weft_operand *square)
 {

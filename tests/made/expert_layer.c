@@ -164,7 +164,7 @@ expert_layer_set (struct layer *l, enum array a, uint64_t i, double value)
     weft_store (l->at[a].data, l->at[a].dtype, i, 1, &rounded);
 }
 
-/* Copies inputs into another layer; of a layer with more tokens, those from `token` on. */
+/* Copies weights, and the inputs from `token` on, into a layer that may have fewer tokens. */
 void
 expert_layer_copy_inputs (const struct layer *from, struct layer *to, uint64_t token)
 {
@@ -237,7 +237,8 @@ expert_layer_fill (GRand *rand, struct layer *l)
       expert_layer_set (l, inputs[i], e, g_rand_double_range (rand, -1, 1));
 }
 
-/* Arrays with one row per routed token: rows beyond the counts are unused and not compared. */
+/* Whether an array has one row per routed token. Rows beyond the counts are unused and not
+ * compared. */
 static gboolean
 is_by_row (enum array a)
 {

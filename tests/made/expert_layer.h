@@ -1,9 +1,9 @@
-/* expert_layer.h - a whole MoE layer, op by op, with random shapes and inputs: by the fp64
+/* expert_layer.h - runs a whole MoE layer op by op with random shapes and inputs, on the fp64
  * references, the CPU kernels or a device. */
 #pragma once
 #include "tests/made/cuda_case.h"
 
-/* Arrays of the layer. FLOATS are in the layer's type, others have a type of their own. */
+/* Arrays of the layer and their extents (struct sizes). */
 #define ARRAYS(A)                                                                                  \
   A (X, T *H)                                                                                      \
   A (WR, E *H)                                                                                     \
@@ -37,34 +37,40 @@ struct layer {
   struct weft_operand at[N_ARRAY + 1];
 };
 
-/* A random layer; some have an expert capacity and drop tokens. Arrays are not allocated yet. */
+/* Draws sizes and types of a layer; arrays are not allocated yet. `drops`: with an expert capacity,
+ * so that tokens can be dropped. */
 void expert_layer_choose (GRand *rand, struct layer *l, gboolean drops);
 
 /* A random element of a list. */
 int64_t expert_layer_pick (GRand *rand, const char *choices);
 
-/* Allocates all arrays, filled with NaN; draws random inputs; copies the inputs of another layer
- * from a token on. */
+/* Allocates all arrays, filled with NaN. expert_layer_close() frees them. */
 void expert_layer_open (struct layer *l);
 void expert_layer_close (struct layer *l);
+
+/* Draws random inputs and weights. */
 void expert_layer_fill (GRand *rand, struct layer *l);
+
+/* Copies weights, and the inputs of `from` from `token` on. */
 void expert_layer_copy_inputs (const struct layer *from, struct layer *to, uint64_t token);
 
-/* Runs all ops. */
+/* Runs all ops, forward and backward. */
 void expert_layer_run (struct layer *l);
+
+/* Element i of an array, as a double; and the name of an array. */
 
 double expert_layer_get (const struct layer *l, enum array a, uint64_t i);
 void expert_layer_set (struct layer *l, enum array a, uint64_t i, double value);
 
 const char *expert_layer_name (enum array a);
 
-/* Elements of rows that hold a token. */
+/* Number of elements of an array in rows that hold a token. */
 uint64_t expert_layer_in_use (const struct layer *l, enum array a);
 
 /* Whether both layers chose the same experts: close scores may be ordered differently after
  * rounding. */
 gboolean expert_layer_same_choice (const struct layer *a, const struct layer *b);
 
-/* Fail on a difference. */
+/* Both fail the test on a difference: beyond `tolerance`, or of any bit. */
 void expert_layer_compare (const struct layer *found, const struct layer *wanted, double tolerance);
 void expert_layer_same_bits (const struct layer *a, const struct layer *b);

@@ -5,7 +5,7 @@
 
 #define EPSILON32 0x1p-24
 
-/* "dy:r x:r dw:rw db:rw?" */
+/* Parses for example "dy:r x:r dw:rw db:rw?". */
 uint32_t
 kernel_case_arguments (enum weft_op_kind kind, struct kernel_argument *argument)
 {
@@ -109,7 +109,7 @@ dimension (GRand *rand, const struct kernel_case *made, const char *word)
     { "elements", (uint64_t) kernel_case_pick (rand, "1 5 1024 5003") },
     { "one parts passes times pieces", 1 },
     { "leaves tail whole own piece window value depth alike kept drawn",
-      0 }, /* one rank has all; one tensor fills a slice */
+      0 }, /* one rank holds all; a slice is one tensor */
     { "local", made->sequences % 2 },
     { "together", m->qk_layernorm_whole ? heads : 0 },
     { "itself", made->k.shape.dim[0] % 2 },
@@ -130,7 +130,7 @@ choose_shape (GRand *rand, struct kernel_case *made)
 
   for (unsigned d = 0; words[d] && *words[d]; d++)
     if (!kernel_case_is_one_of (
-            words[d], "leaves tail whole own depth")) /* test_gemm.c, test_tensor_kernels.c */
+            words[d], "leaves tail whole own depth")) /* in test_gemm.c, test_tensor_kernels.c */
       made->k.shape.dim[d] = dimension (rand, made, words[d]);
 }
 
@@ -152,7 +152,7 @@ kernel_case_fill (GRand *rand, struct kernel_case *made, uint32_t o)
   struct weft_operand *operand = &made->k.operand[o];
   const char *name = made->argument[o].name;
   double size =
-      kernel_case_is_one_of (name, "logits") ? 100 : 2; /* exponentials that no float holds */
+      kernel_case_is_one_of (name, "logits") ? 100 : 2; /* exp (100) overflows fp32 */
   double least = kernel_case_is_one_of (name, "v squares factor") ? 0.1 : -size;
   int limit = (int) (kernel_case_is_one_of (name, "ids") ? made->model.vocab_size
                                                          : (int64_t) MAX (made->k.shape.dim[1], 1));
@@ -180,7 +180,7 @@ kernel_case_make_operand (GRand *rand, struct kernel_case *made, uint32_t o)
   operand->n = extent ? extent : made->k.shape.dim[0];
   gboolean absent = (flags & KERNEL_MAY_BE_ABSENT) && g_rand_boolean (rand);
   if (kernel_case_is_one_of (
-          name, "master param")) /* one of them is there, for fewer bits the master or told */
+          name, "master param")) /* fp32, or dim[1] set: only param; 16 bits: master at random */
     absent = made->k.shape.dtype == WEFT_FP32 || made->k.shape.dim[1] ? *name == 'm'
                                                                       : *name == 'p' && absent;
   operand->data = absent ? NULL : g_malloc (operand->n * sizeof (double));
@@ -208,7 +208,7 @@ kernel_case_make (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
   made->k.shape.dtype = dtype;
   made->k.shape.out_dtype = g_rand_boolean (rand) ? dtype : WEFT_FP32;
   if (kernel_case_is_one_of (weft_op_info[kind].word, "matmul_gelu matmul_dgrad_gelu"))
-    made->model.activation = WEFT_GELU; /* what a product is fused with */
+    made->model.activation = WEFT_GELU; /* the activation that the op fuses */
   made->k.model = &made->model;
   made->k.control = &made->control;
   made->k.canonical = g_rand_boolean (rand);
@@ -221,7 +221,7 @@ kernel_case_make (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
     kernel_case_make_operand (rand, made, o);
 }
 
-/* The same call on new memory of `size` bytes per element, not initialised. */
+/* The same call on new memory, set to zero, of `size` bytes per element, at least 4. */
 static struct weft_kernel
 kernel_case_other_memory (const struct kernel_case *made, size_t size)
 {
@@ -246,7 +246,7 @@ kernel_case_clear (struct kernel_case *made)
   kernel_case_free_memory (made, &made->k);
 }
 
-/* The call with operands in the types that the executor stores.  Outputs are NaN before it. */
+/* The call with operands in the types that the executor stores; outputs are filled with NaN. */
 struct weft_kernel
 kernel_case_as_stored (const struct kernel_case *made)
 {
@@ -319,14 +319,15 @@ longest_sum (const struct kernel_case *made)
   return (double) most;
 }
 
+/* Largest relative error of rounding to a type; 0: not counted. */
 static const double half_ulp[WEFT_N_DTYPE] = { [WEFT_BF16] = 0x1p-8, [WEFT_FP16] = 0x1p-11 };
-/* Tolerance of an element: absolute, and relative to its value. */
+/* Tolerance of an element: `error` is absolute, `share` is relative to the element. */
 struct tolerance {
   double error, share;
 };
 
-/* The largest factor of a norm's rows, 1 / sqrt (variance + epsilon): its gradient is a difference
- * of larger numbers times that. */
+/* The largest 1 / sqrt (variance + epsilon) over the rows of a norm. The norm's gradient is a
+ * difference of larger numbers, multiplied by this factor. */
 static double
 steepest (const struct kernel_case *made)
 {
@@ -344,10 +345,10 @@ steepest (const struct kernel_case *made)
   return 1 / sqrt (fmax (least, 0) + made->model.norm_epsilon);
 }
 
-/* Nodes of a tree over sequences are rounded to `half` of their last bit, each by itself: those of
- * one level, about the root of their rows large or as large as the sum, miss by half / sqrt (3)
- * times that together, and the levels by the root of their number.  Terms are 4 / 3 in the mean;
- * five deviations. */
+/* Rounding error of a tree over sequences: five standard deviations. Each node is rounded
+ * independently by at most `half` of its value, and half / sqrt (3) of it in the root mean square.
+ * All nodes of a level together are about `size` large: `sum`, or a random sum of the rows, whose
+ * terms have a mean magnitude of 4 / 3, if that is larger. Errors of levels add in quadrature. */
 static double
 missed_by_nodes (const struct kernel_case *made, double half, double sum)
 {
@@ -357,8 +358,9 @@ missed_by_nodes (const struct kernel_case *made, double half, double sum)
   return 5 * half / sqrt (3) * size * sqrt (levels);
 }
 
-/* fp32 sums are off by their length's root, relative to what they add: numbers near 1, but for the
- * loss.  A value of fewer bits is off by half of its last bit, and so is every node below it. */
+/* The error of an fp32 sum grows with the square root of its length, relative to its terms, which
+ * are near 1 except in the loss. A 16-bit result has a relative error of half_ulp in addition, and
+ * so has every 16-bit node of the tree below it. */
 static struct tolerance
 tolerance (const struct kernel_case *made, uint32_t o, const double *wanted)
 {
@@ -371,11 +373,11 @@ tolerance (const struct kernel_case *made, uint32_t o, const double *wanted)
   if (kernel_case_is_one_of (weft_op_info[made->k.kind].word, "norm_bwd head_norm_bwd"))
     scale = fmax (scale, 4 * steepest (made));
   struct tolerance t = { 8 * EPSILON32 * sqrt (longest_sum (made)) * scale, half };
-  if (made->k.kind == WEFT_OP_XENT_GRAD) /* the log of a sum, up to 128, is rounded on the way */
+  if (made->k.kind == WEFT_OP_XENT_GRAD) /* rounds lse, which is at most 128 */
     t.error += 128 * EPSILON32 * scale;
   t.error += half * t.error + (folds ? missed_by_nodes (made, half, scale) : 0);
   t.error += made->rounds_inside ? 2 * half_ulp[made->k.shape.dtype] * scale : 0;
-  t.error += made->k.operand[o].dtype == WEFT_FP16 ? 0x1p-25 : 0; /* subnormal numbers */
+  t.error += made->k.operand[o].dtype == WEFT_FP16 ? 0x1p-25 : 0; /* half the least subnormal */
   return t;
 }
 

@@ -1,6 +1,6 @@
-/* kernel_case.h - kernel calls with random shapes and operands: the same call with doubles for the
- * fp64 reference, and with stored types as an executor has it. Shapes and operands as in
- * core/program/op.h. */
+/* kernel_case.h - kernel calls with random shapes and operands. Each call exists twice: with
+ * doubles for the fp64 reference, and with the types that an executor stores. core/ops.def defines
+ * shapes and operands. */
 #pragma once
 #include "kernels/kernel.h"
 #include <setjmp.h>
@@ -32,7 +32,7 @@ struct kernel_argument {
   unsigned flags;
 };
 
-/* One call of an op. Operands are doubles that their stored type can represent. */
+/* One call of an op. Operands are stored as doubles that `dtype` can represent. */
 struct kernel_case {
   struct weft_kernel k;
   union weft_model model;
@@ -48,7 +48,7 @@ struct kernel_case {
 /* Whether `name` is one of `names`, separated by blanks. */
 gboolean kernel_case_is_one_of (const char *name, const char *names);
 
-/* Ops that sum over tokens, with and without accumulation. */
+/* Whether an operand of this name is a sum over tokens: its op may add to it or overwrite it. */
 gboolean kernel_case_is_gradient (const char *name);
 
 /* Parses an op's operands "dy:r x:r dw:rw db:rw?"; returns their number. */
@@ -58,15 +58,17 @@ uint32_t kernel_case_arguments (enum weft_op_kind kind, struct kernel_argument *
 void kernel_case_make (GRand *rand, struct kernel_case *made, enum weft_op_kind kind);
 void kernel_case_clear (struct kernel_case *made);
 
-/* Draws one operand again, after its shape has changed; fills one with random values. */
+/* Draws operand `o` again, after the shape has changed. Its old memory is not freed. */
 void kernel_case_make_operand (GRand *rand, struct kernel_case *made, uint32_t o);
+
+/* Fills operand `o` with random values. */
 void kernel_case_fill (GRand *rand, struct kernel_case *made, uint32_t o);
 
-/* Makes the operands that forward leaves for backward consistent with its input. */
+/* For a backward op: computes the operands that forward saves, so that they match its inputs. */
 void kernel_case_fit (struct kernel_case *made);
 
-/* The call in memory of its own, freed by kernel_case_free_memory(): in stored types, with NaN in
- * operands that are only written; in doubles. */
+/* Two copies of the call in their own memory, freed by kernel_case_free_memory(). The first has
+ * stored types, with NaN in operands that are only written; the second has doubles. */
 struct weft_kernel kernel_case_as_stored (const struct kernel_case *made);
 struct weft_kernel kernel_case_as_doubles (const struct kernel_case *made);
 void kernel_case_free_memory (const struct kernel_case *made, struct weft_kernel *k);

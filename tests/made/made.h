@@ -86,7 +86,8 @@ made_bytes (uint64_t bytes)
   return (struct weft_shape) { .dim = { bytes / 4 }, .dtype = WEFT_FP32, .out_dtype = WEFT_FP32 };
 }
 
-/* A kernel of this many microseconds on all SMs: 2 x 1000 x 1000 FLOPs each at 2 TFLOP/s. */
+/* A kernel that takes this many microseconds on all SMs: each is 2 x 1000 x 1000 FLOPs at
+ * 2 TFLOP/s. */
 static inline uint32_t
 made_kernel (weft_builder *b, uint32_t microseconds)
 {
@@ -149,7 +150,8 @@ made_role (weft_plan *plan, uint32_t role, weft_builder *b)
   weft_memory_plan (p, seconds, G_MAXUINT64, &plan->memory[role]);
 }
 
-/* Takes the programs of the builders, one per stage; the plan is proved like any other. */
+/* A plan of the builders' programs, one per stage, checked like any other plan. Fails the test if
+ * it is refused. */
 static inline weft_plan *
 made_plan (const struct weft_job *job, struct weft_mesh mesh, weft_builder *const *builder)
 {
@@ -224,7 +226,7 @@ made_run_with (const struct weft_exec_ops *exec, const weft_plan *plan, const ch
   return t;
 }
 
-/* Every rank of `whole` has the dates of its representative in `folded`. */
+/* Asserts that every rank of `whole` has the times of its representative in `folded`. */
 static inline void
 made_assert_same_dates (const weft_plan *plan, const weft_timeline *folded,
                         const weft_timeline *whole)
@@ -243,7 +245,7 @@ made_assert_same_dates (const weft_plan *plan, const weft_timeline *folded,
   assert_int_equal (folded->contended, whole->contended);
 }
 
-/* Simulates folded and unfolded; both must agree. Returns the folded timeline. */
+/* Simulates the plan folded and unfolded; both timelines must agree. Returns the folded one. */
 static inline weft_timeline *
 made_run (const weft_plan *plan)
 {

@@ -3,8 +3,8 @@
 #include "tests/made/made.h"
 #include "tests/made/questions.h"
 
-/* A plan of gpt2-nano (8 layers, tied embedding) on one node of 8 GPUs, with more flags, ended by
- * NULL. */
+/* A plan of gpt2-nano (8 layers, tied embedding) on one node of 8 GPUs. The arguments are more
+ * flags, ended by NULL. */
 static inline weft_plan *
 plan_of (const char *first, ...)
 {

@@ -78,7 +78,7 @@ paper_open (const weft_plan *plan)
 
 /* ----------------------------------------------------------------- jobs and states */
 
-/* Strategies between which tensors are converted: 1 to 8 gpus, 1 to 4 stages, replicated or sharded
+/* Strategies between which tensors are converted: 1 to 8 GPUs, 1 to 4 stages, replicated or sharded
  * state, one bucket or many, early or late gathers. */
 static const char *const paper_layouts[] = {
   "gpus=1",
@@ -101,7 +101,7 @@ struct paper_job {
   weft_state *state;
 };
 
-/* `model` is text too: "model=gpt2-nano precision=bf16". */
+/* `model` and `layout` are parts of the job's text: "model=gpt2-nano precision=bf16", "gpus=8". */
 static inline struct paper_job
 paper_job_open (const char *model, const char *layout)
 {
@@ -137,7 +137,7 @@ paper_tensor (weft_state *state, uint32_t tensor, enum weft_state_kind kind)
   return value;
 }
 
-/* Values that encode tensor, kind, element and `salt`, the same for every strategy. */
+/* Writes values that encode tensor, kind, element and `salt`, and do not depend on the strategy. */
 static inline void
 paper_fill (weft_state *state, uint32_t salt)
 {

@@ -87,7 +87,7 @@ add_word (GString *words, const char *key, const char *value)
   g_string_append_printf (words, " %s=%s", key, value);
 }
 
-/* A switch that is off by default, on in one of `n` jobs. */
+/* Sets a Boolean knob in one of `n` jobs. Returns whether it is set. */
 static gboolean
 flip (GString *words, GRand *rand, uint32_t n, const char *key)
 {
@@ -108,7 +108,7 @@ divisor (GRand *rand, uint32_t of, uint32_t most)
   return d;
 }
 
-/* Returns how many GPUs. */
+/* Appends a cluster. Returns its number of GPUs. */
 static uint32_t
 random_cluster (GString *words, GRand *rand)
 {
@@ -142,7 +142,7 @@ random_cluster (GString *words, GRand *rand)
   return gpus;
 }
 
-/* Returns the layers of a stage. */
+/* Appends a model. Returns its number of layers per stage. */
 static uint32_t
 random_model (GString *words, GRand *rand, uint32_t stages)
 {
@@ -172,7 +172,7 @@ random_model (GString *words, GRand *rand, uint32_t stages)
   return per_stage;
 }
 
-/* What the rules let nobody combine with something else. */
+/* Whether the job contains one of these words, which end with NULL. */
 static gboolean
 has_any (const GString *words, const char *const *knobs)
 {
@@ -182,7 +182,7 @@ has_any (const GString *words, const char *const *knobs)
   return FALSE;
 }
 
-/* Narrow latents that all heads come from. */
+/* Appends multi-head latent attention with small latents to some jobs that allow it. */
 static void
 random_latents (GString *words, GRand *rand)
 {
@@ -207,8 +207,9 @@ drawn (const GString *words, const char *knob, uint32_t unknown)
   return at ? (uint32_t) g_ascii_strtoull (at + strlen (knob), NULL, 10) : unknown;
 }
 
-/* Ranks that have a part of each expert; those that share out all else may have whole ones.
- * Returns how many experts are dealt to in place of one. */
+/* With tensor parallelism: either each tensor parallel rank holds a part of every expert, or
+ * experts are whole (expert_tensor_parallel_size 1). Returns the factor by which whole experts
+ * multiply the number of expert parallel ranks. */
 static uint32_t
 random_parts (GString *words, GRand *rand)
 {
@@ -220,7 +221,7 @@ random_parts (GString *words, GRand *rand)
   return tensor;
 }
 
-/* Experts, on several ranks where the data-parallel strategy knows them. */
+/* Appends experts, on several ranks if the data-parallel strategy supports expert parallelism. */
 static void
 random_experts (GString *words, GRand *rand, uint32_t replicas)
 {
@@ -264,7 +265,7 @@ random_experts (GString *words, GRand *rand, uint32_t replicas)
     add_word (words, "moe_load_imbalance", "1.3");
 }
 
-/* A schedule with weight gradients apart.  Returns how many chunks each stage has. */
+/* Appends a schedule with a split backward pass. Returns its number of chunks per stage. */
 static uint32_t
 random_split (GString *words, GRand *rand)
 {
@@ -276,7 +277,8 @@ random_split (GString *words, GRand *rand)
   return g_str_has_prefix (names[which], "zb-h") || g_str_equal (names[which], "dualpipe") ? 1 : 2;
 }
 
-/* A layer less than even shares: the ends count as layers, or the stages stand in a text. */
+/* One or two layers less than an even share: embedding or loss counts as a layer, or a
+ * pipeline_model_parallel_layout gives the layers of each stage. */
 static void
 random_ends (GString *words, GRand *rand, uint32_t layers, uint32_t stages)
 {
@@ -297,7 +299,7 @@ random_ends (GString *words, GRand *rand, uint32_t layers, uint32_t stages)
   add (words, "num_layers", layers * stages - 1 - both);
 }
 
-/* Layers that are not dealt out evenly, of as many as `layers` for each of all ranks' stages. */
+/* Distributes layers unevenly over stages in some jobs. `layers`: the even share of a chunk. */
 static void
 random_stages (GString *words, GRand *rand, uint32_t layers, uint32_t stages, uint32_t chunks)
 {
@@ -311,7 +313,7 @@ random_stages (GString *words, GRand *rand, uint32_t layers, uint32_t stages, ui
   add (words, "decoder_last_pipeline_num_layers", layers + 1);
 }
 
-/* Returns how many chunks each stage has. */
+/* Appends virtual pipeline stages or a split schedule to some jobs. Returns chunks per stage. */
 static uint32_t
 random_chunks (GString *words, GRand *rand, uint32_t stages)
 {
@@ -352,7 +354,7 @@ random_batch (GString *words, GRand *rand, uint32_t replicas, uint32_t stages)
   uint32_t micro = 1 + up_to (rand, 2), most = one_in (rand, 4) ? 3 * stages : stages + 1;
   uint32_t micros = 1 + up_to (rand, MIN (most, 12) - 1);
 
-  /* Canonical order adds pairs. */
+  /* Canonical order requires powers of two, because it adds pairs. */
   if (one_in (rand, 3)) {
     micro = PICK (rand, 1, 2, 4);
     micros = PICK (rand, 1, 2, 4, 8);
@@ -456,7 +458,7 @@ scales_loss (const GString *words)
   return strstr (words->str, "precision=fp16") || strstr (words->str, "loss_scale=");
 }
 
-/* PyTorch's strategies have none of Megatron-Core's knobs. */
+/* Whether the job has a PyTorch strategy (DDP or FSDP2), which excludes Megatron-Core's knobs. */
 static gboolean
 random_torch (GString *words, GRand *rand, uint32_t replicas)
 {
@@ -600,7 +602,7 @@ random_overlap (GString *words, GRand *rand)
   flip (words, rand, 3, "tp_comm_overlap_disable_fc1");
 }
 
-/* Returns how many ranks are left. */
+/* Appends tensor parallelism to some jobs. Returns the number of ranks divided by its size. */
 static uint32_t
 random_tensor (GString *words, GRand *rand, uint32_t ranks)
 {
@@ -621,7 +623,7 @@ random_tensor (GString *words, GRand *rand, uint32_t ranks)
   return ranks / size;
 }
 
-/* Returns how many replicas are left. */
+/* Appends context parallelism to some jobs. Returns the number of replicas. */
 static uint32_t
 random_context (GString *words, GRand *rand, uint32_t ranks)
 {
@@ -655,7 +657,8 @@ random_attention (GString *words, GRand *rand)
     add_word (words, "attention_dropout", "0.1");
 }
 
-/* Collectives at slots of the schedule, and head gradients at its end. */
+/* Aligns collectives of data parallelism with slots of the schedule, or defers the weight gradients
+ * of the head to the end of the step. */
 static void
 random_slots (GString *words, GRand *rand)
 {
@@ -675,7 +678,8 @@ random_slots (GString *words, GRand *rand)
     add (words, "wgrad_deferral_limit", up_to (rand, 2));
 }
 
-/* Words that take what is drawn already as it is: some of it must be there, some must not. */
+/* Words that are appended to one of `one_in` jobs that contain all words of `with` and none of
+ * `without`. */
 static const struct extra {
   const char *word;
   uint32_t one_in;
@@ -741,8 +745,8 @@ random_extras (GString *words, GRand *rand)
   }
 }
 
-/* Head and loss in chunks, as many as canonical order takes too: sequences, or the leaves of
- * each. */
+/* Computes head and loss in chunks: one per sequence or per leaf of a sequence, which canonical
+ * order supports. */
 static void
 random_head (GString *words, GRand *rand)
 {
@@ -761,7 +765,9 @@ random_head (GString *words, GRand *rand)
   add (words, "cross_entropy_chunks", one_in (rand, 2) ? sequences : sequences * MAX (1, leaves));
 }
 
-/* What fits weights that are kept in fp8, and cuts of tensors, of which blocks are others. */
+/* Appends an fp8 recipe. Recipes with a scale per block are left out for fp8 weights, for tensors
+ * that are communicated in pieces, and in canonical order with tensor or context parallelism, which
+ * would change the blocks. */
 static void
 random_recipe (GString *words, GRand *rand)
 {
@@ -782,7 +788,7 @@ random_recipe (GString *words, GRand *rand)
     add_word (words, "fp8_recipe", recipes[up_to (rand, whole ? 1 : 3)]);
 }
 
-/* An order that nobody here has written, for the ranks and microbatches that it has. */
+/* Appends a schedule from a file of other software, with its 4 ranks and 4 microbatches. */
 static void
 random_file (GString *words, GRand *rand, uint32_t replicas, uint32_t stages)
 {
@@ -797,7 +803,7 @@ random_file (GString *words, GRand *rand, uint32_t replicas, uint32_t stages)
             WEFT_SOURCE_DIR "/tests/data/schedule-4-ranks-4-microbatches.csv");
 }
 
-/* Layers that look further ahead. */
+/* Appends multi-token prediction layers to some jobs. */
 static void
 random_predictions (GString *words, GRand *rand)
 {

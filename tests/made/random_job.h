@@ -5,22 +5,24 @@
 #pragma once
 #include "core/plan/plan.h"
 
-/* FALSE with the message a user would get: an unknown word, or a broken rule. */
+/* Parses and checks a job. FALSE for an unknown word or a broken rule, with the error that a user
+ * would get. */
 gboolean weft_test_job (const char *words, struct weft_job *job, GError **error);
 
-/* The proved plan of this text (a printf format); fails the test if there is none. */
+/* The checked plan of this text (a printf format); fails the test if the job is refused. The caller
+ * frees the plan. */
 weft_plan *weft_test_plan (const char *words, ...) G_GNUC_PRINTF (1, 2);
 
-/* The same with a cost table of these rows (struct weft_measurement). */
+/* The plan of this text, with a cost table of these rows (struct weft_measurement). */
 weft_plan *weft_test_plan_priced (const char *words, const GArray *rows);
 
-/* Number of ops of all ranks. */
+/* Sum of the numbers of ops of all ranks. */
 uint64_t weft_test_ops (const weft_plan *plan);
 
 /* A small random job over everything that shapes a program: model, cluster, batch, pipeline,
  * data-parallel and recompute knobs. A few break a rule. The caller frees it. */
 char *weft_random_job (GRand *rand);
 
-/* Appends traits of other decoders to one job in three (random_traits.c).  What it draws follows
- * from the words, so that other jobs stay what they are. */
+/* Appends features of other decoders (random_traits.c) to one job in three. The random draws are
+ * seeded by a hash of `words`, so that they do not change other draws. */
 void weft_random_traits (GString *words);

@@ -1,5 +1,6 @@
-/* Traits of other decoders for random jobs: norms, residuals, positions, caps; and the overlap of
- * shared experts. They are drawn from a hash of the words so far, so that other draws stay. */
+/* Features of other decoders for random jobs: norms, residuals, positions, soft-capping; and the
+ * overlap of shared experts. A hash of the words so far seeds the random draws, so that they do not
+ * change other draws. */
 #include "tests/made/random_job.h"
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +30,7 @@ maybe (GString *words, GRand *rand, gint32 n, const char *word)
     add (words, word);
 }
 
-/* Another word in place of a drawn one. */
+/* Replaces a word that was drawn before by another. */
 static void
 swap_word (GString *words, const char *drawn, const char *other)
 {
@@ -67,7 +68,7 @@ random_norms (GString *words, GRand *rand)
     maybe (words, rand, 2, "qk_layernorm_whole=true");
 }
 
-/* Shared experts beside the all-to-all, where the rule shared_overlap allows it. */
+/* Overlaps shared experts with the all-to-all, where the rule shared_overlap allows it. */
 static void
 random_shared_overlap (GString *words, GRand *rand)
 {

@@ -6,11 +6,12 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
-/* CMocka wants those before itself. */
+/* CMocka requires the headers above before its own. */
 
 #include <cmocka.h>
 
-/* A dynamic scale would find its size by skipping steps. */
+/* 0: the loss is not scaled. A dynamic scale is replaced by 1024, because it would skip steps until
+ * it fits. */
 static double
 loss_scale (const struct weft_job *job)
 {
@@ -129,14 +130,14 @@ real_job_evaluate (real_job *job)
 uint64_t
 real_hash (weft_state *state, enum weft_state_kind kind)
 {
-  uint64_t hash[4] = { 0xcbf29ce484222325u, 1, 2, 3 }; /* a chain of products each */
+  uint64_t hash[4] = { 0xcbf29ce484222325u, 1, 2, 3 }; /* independent multiplications */
 
   for (uint32_t t = 0; t < weft_state_count (state); t++) {
     const struct weft_state_tensor *tensor = weft_state_at (state, t);
     uint64_t n = tensor->rows * tensor->columns;
     g_autofree float *value = g_new (float, n);
     weft_state_read (state, t, kind, 0, n, value);
-    for (uint64_t i = 0; i < n; i++) { /* a word at a time: tests hash millions */
+    for (uint64_t i = 0; i < n; i++) { /* by word, because tests hash millions */
       uint32_t word;
       memcpy (&word, &value[i], sizeof word);
       hash[i % 4] = (hash[i % 4] ^ word) * 0x100000001b3u;

@@ -1,8 +1,8 @@
 /* real_job.h - an open job on the executor with real numbers, for tests that step it and inspect
  * its tensors.
  *
- * Tokens depend on a fixed seed and the step number, so two jobs with equal batches read the same
- * tokens in a step. */
+ * Tokens depend only on the step number, so two jobs with equal batches read the same tokens in a
+ * step. */
 #pragma once
 #include "core/exec/exec.h"
 #include "exec_gpu/calls.h"
@@ -16,29 +16,30 @@ typedef struct real_job {
   int32_t *tokens;             /* the batch, read through `control` */
 } real_job;
 
-/* Text as in random_job.h; `how` may be NULL. Fails the test if the job is refused. Weights are not
- * set. */
+/* Opens a job given as text (random_job.h) on the CPU; `how` may be NULL. Fails the test if the job
+ * is refused. Weights are not initialised. real_job_close() frees it. */
 real_job *real_job_open (const char *words, const struct weft_exec_options *how);
 
-/* The same on a device with these calls (NULL: the CPU); returns NULL if it is refused. */
+/* As real_job_open(), on a device with these calls (NULL: the CPU). Returns NULL if the executor
+ * refuses the job. */
 real_job *real_job_try (const struct weft_gpu_calls *calls, const char *words,
                         const struct weft_exec_options *how, GError **error);
 void real_job_close (real_job *job);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (real_job, real_job_close)
 
-/* Hyper-parameters of all tests. */
+/* Hyper-parameters that all tests use. */
 struct weft_control real_control (const weft_plan *plan);
 
 /* Token ids (global_batch_size, seq_length + 1) below 97; the caller frees them. */
 int32_t *real_tokens (const weft_plan *plan, uint32_t seed);
 
-/* Runs the next step on its tokens, or a forward-only step, which does not count. Returns the
- * metrics of a rank of the last stage; fails the test on an error. */
+/* Runs the next training step, or a forward-only step that leaves the step number as it is. Returns
+ * the metrics of a rank of the last stage; fails the test on an error. */
 const struct weft_metrics *real_job_step (real_job *job);
 const struct weft_metrics *real_job_evaluate (real_job *job);
 
-/* FNV-1a over the bytes of all tensors of a kind. */
+/* A hash of the fp32 bits of all tensors of a kind. */
 uint64_t real_hash (weft_state *state, enum weft_state_kind kind);
 
-/* The first tensor whose bits differ; NULL if there is none. */
+/* Name of the first tensor of which `a` and `b` differ in any bit; NULL: all are equal. */
 const char *real_other_tensor (weft_state *a, weft_state *b, enum weft_state_kind kind);

@@ -7,7 +7,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
-/* CMocka wants those before itself. */
+/* CMocka requires the headers above before its own. */
 
 #include <cmocka.h>
 
@@ -92,7 +92,7 @@ weft_test_same_bits (const struct real_result *a, const struct real_result *b, u
          a->gradients == b->gradients && a->weights == b->weights && a->moments == b->moments;
 }
 
-/* Norms that nobody wanted are no numbers. */
+/* NaN in both is equal: a gradient norm that is not computed is NaN. */
 static gboolean
 is_within (double part, double a, double b)
 {

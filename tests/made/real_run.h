@@ -23,11 +23,12 @@ struct real_result {
 /* Fails the test if the job or a step is refused. */
 struct real_result weft_test_run (const struct real_run *run);
 
-/* The same on a given plan, which may be damaged: FALSE if the executor fails. */
+/* As weft_test_run(), on a given plan, which may be damaged. FALSE if the executor fails;
+ * run->words is ignored. */
 gboolean weft_test_run_plan (const weft_plan *plan, const struct real_run *run,
                              struct real_result *result, GError **error);
 
-/* Compares losses, norms and all tensors. */
+/* Whether losses, norms and hashes of all tensors are equal. */
 gboolean
 weft_test_same_bits (const struct real_result *a, const struct real_result *b, uint32_t steps);
 
@@ -37,15 +38,16 @@ weft_test_same_bits (const struct real_result *a, const struct real_result *b, u
 gboolean
 weft_test_is_near (const struct real_result *a, const struct real_result *b, uint32_t steps);
 
-/* Fails if any bit of a run differs from `one`, and names it. */
+/* Runs a job and fails the test if any result differs from `one` in any bit. */
 void weft_test_check_run (const struct real_run *run, const struct real_result *one);
 
-/* The same for a job as text: with poisoned memory; every third seed in random op order, otherwise
- * with threads. */
+/* As weft_test_check_run(), for a job as text, with poisoned memory. If 3 divides `seed`, ops run
+ * in random order; otherwise with threads. */
 void weft_test_check_bits (const char *words, uint32_t steps, const struct real_result *one,
                            unsigned seed);
 
-/* Two steps of a model with the text of each strategy appended: must give the bits of one rank. */
+/* Runs two steps of a model under each strategy, whose text is appended; the results must be those
+ * of one rank, bit for bit. */
 void weft_test_check_strategies (const char *model, const char *const *strategies, unsigned n);
 
 /* The text of a job on this machine's CPU. */

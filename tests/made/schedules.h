@@ -28,8 +28,8 @@ schedule_plain (enum weft_schedule schedule, uint32_t p, uint32_t m)
       &(struct weft_grid_spec){ .schedule = schedule, .n_ranks = p, .n_micro = m });
 }
 
-/* The longest time from a rank's first cell to its last, which limits the next step: ranks that
- * start later end later. */
+/* The longest time from the begin of a rank's first cell to the end of its last, over all ranks. It
+ * bounds the step time: the steps of ranks that start later are shifted in time. */
 static inline double
 schedule_longest_span (const weft_grid *grid, struct weft_cell_times t)
 {

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/time.h>
 #include <unistd.h>
-/* CMocka wants those before itself. */
+/* CMocka requires the headers above before its own. */
 
 #include <cmocka.h>
 
@@ -40,7 +40,7 @@ set_timer (double seconds)
   setitimer (ITIMER_REAL, &timer, NULL);
 }
 
-/* Far more than any takes, and less than what ends a test without a word. */
+/* Far more than any run needs, but less than ctest's limit, which ends a test without a message. */
 static double
 seconds_allowed (void)
 {
@@ -88,7 +88,7 @@ keep_gradients (real_job *job, trained *t)
   }
 }
 
-/* Of the device, which has no kernel for an op, or of NCCL. */
+/* Whether a job was refused because the device or NCCL does not support it. */
 static gboolean
 is_lack (const GError *error)
 {
@@ -156,8 +156,9 @@ share (double found, double wanted)
                                          : INFINITY;
 }
 
-/* Of one tensor: the largest difference against the root of its mean square.  One of zeros is that
- * of a parameter that nothing depends on, and only noise. */
+/* The largest difference of elements of a tensor, relative to the root mean square of `wanted`.
+ * 1e-6 is added for gradients of parameters that do not affect the loss: they are rounding
+ * noise. */
 static double
 tensor_share (const float *found, const float *wanted, uint64_t n)
 {

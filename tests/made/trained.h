@@ -7,7 +7,7 @@
 
 typedef struct trained {
   double loss[TRAINED_STEPS], norm[TRAINED_STEPS], eval_loss;
-  uint64_t state[WEFT_N_STATE_KIND]; /* hashes at the end */
+  uint64_t state[WEFT_N_STATE_KIND]; /* hashes of all tensors after the last step */
   GArray *gradient;                  /* float: all tensors, after the first step */
   GArray *tensor;                    /* uint64_t: elements per tensor */
 } trained;
@@ -16,8 +16,8 @@ typedef struct trained {
  * text and the seed it was drawn from. 0: the default, more than any run needs. */
 void trained_limit (double seconds, uint32_t seed);
 
-/* Trains from the same weights whatever the strategy; one evaluation after the last step. `calls`
- * NULL: on the CPU. NULL if the device does not support the job (no kernel, or no NCCL support). */
+/* Runs TRAINED_STEPS steps and one evaluation; initial weights do not depend on the strategy.
+ * `calls` NULL: on the CPU. Returns NULL if the device or NCCL does not support the job. */
 trained *trained_new (const struct weft_gpu_calls *calls, const char *words,
                       const struct weft_exec_options *how);
 void trained_free (trained *t);
@@ -29,9 +29,11 @@ struct trained_bound {
   double loss, norm, gradient, whole;
 };
 
-/* Fails on larger differences; fails if any bit differs. */
+/* Fails the test if a difference exceeds `bound`. */
 void trained_assert_near (const trained *found, const trained *wanted, struct trained_bound bound,
                           const char *words);
+
+/* Fails the test if any bit of losses, norms or tensors differs. */
 void trained_assert_same (const trained *found, const trained *wanted, const char *words);
 
 /* The largest relative differences. */

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-/* CMocka wants those before itself. */
+/* CMocka requires the headers above before its own. */
 
 #include <cmocka.h>
 
@@ -20,7 +20,7 @@
   LLAMA "kv_lora_rank=12 q_lora_rank=8 qk_head_dim=4 qk_pos_emb_head_dim=8 v_head_dim=6 "          \
         "num_query_groups=4 "
 #define EXPERTS TRAINED_EXPERTS
-/* Products of tensor cores want multiples of 16. */
+/* fp8 matmuls on tensor cores require dimensions that are multiples of 16. */
 #define TRAINED_FP8 "precision=fp8 seq_length=16 max_position_embeddings=16 "
 
 const struct trained_case trained_cases[] = {
@@ -54,24 +54,25 @@ const uint32_t trained_n_cases = G_N_ELEMENTS (trained_cases);
 enum { FIRST_FP8 = 3 };
 #define FP8_BOUND { .loss = 1e-3, .norm = 2e-2, .gradient = 2e-1, .whole = 5e-2 }
 
-/* Sums in other orders: n terms differ by less than n units of the last place, 2^-24 in fp32, and
- * no sum here has more than some hundreds; in 16 bits what is stored between two kernels is rounded
- * to 2^-9 and 2^-12 of itself, a dozen times from the first layer to the last. */
+/* Bounds for another order of summation. In fp32, a sum of n terms changes by less than n 2^-24,
+ * and no sum of these jobs has more than a few hundred terms. In bf16 and fp16, tensors between
+ * kernels are rounded to 2^-9 and 2^-12 of their value, a dozen times from the first layer to the
+ * last. */
 static const struct precision {
   const char *words;
   struct trained_bound bound;
-  gboolean dense; /* not for experts: time */
+  gboolean dense; /* skip the model with experts, to save time */
 } precisions[] = {
   { "precision=fp32 ", { .loss = 1e-6, .norm = 1e-6, .gradient = 1e-5 } },
   { "precision=bf16 ", { .loss = 1e-3, .norm = 1e-2, .gradient = 1e-1 }, TRUE },
   { "precision=fp16 grad_reduce_in_fp32=true ",
     { .loss = 1e-4, .norm = 1e-3, .gradient = 1e-2 },
     TRUE },
-  /* A number that lies between two codes may become the other one, an eighth of it away, and what
-   * follows from it goes along: of one element of bf16 that was added in another order came one
-   * other code, and of this one in a hundred codes of a step.  An element of a gradient of an
-   * expert with few tokens was then a third of the root mean square away, all gradients together
-   * 0.6 % of their length.  Each kernel by itself has the codes of the CPU (cuda_fp8.c). */
+  /* A number between two fp8 codes may round to the other code, an eighth of its value away, and
+   * this changes later values. Example: one bf16 element summed in another order changed one code,
+   * which changed one in a hundred codes of the step. One element of the gradient of an expert with
+   * few tokens then differed by a third of the root mean square; all gradients together differed by
+   * 0.6 % of their length. Each kernel alone gives the codes of the CPU (cuda_fp8.c). */
   [FIRST_FP8] = { TRAINED_FP8 "fp8_recipe=delayed ", FP8_BOUND },
   { TRAINED_FP8 "fp8_recipe=tensorwise ", FP8_BOUND },
   { TRAINED_FP8 "fp8_recipe=blockwise ", FP8_BOUND },
@@ -104,7 +105,7 @@ train (const struct weft_gpu_calls *calls, const char *words, gboolean graph)
 
 static const char *const models[] = { GPT2, LLAMA, EXPERTS };
 
-/* Of one of `precisions` and one of `models`. */
+/* The number-th pair of a precision and a model; NULL after the last pair. */
 static const struct precision *
 alone (uint32_t number, const char **model)
 {
@@ -119,7 +120,8 @@ alone (uint32_t number, const char **model)
   return NULL;
 }
 
-/* Of experts in fp8: time; and each has few tokens. */
+/* Whether the job has experts in fp8. It gets fewer experts and sequences (FEW), to save time, and
+ * a larger bound, because each expert has few tokens. */
 static gboolean
 is_few (const char *model, const struct precision *p)
 {
@@ -127,7 +129,7 @@ is_few (const char *model, const struct precision *p)
 }
 
 #define FEW "num_moe_experts=2 global_batch_size=2"
-enum { FEW_TOKENS = 2 /* times as far may elements of gradients be */ };
+enum { FEW_TOKENS = 2 /* factor of the bound of gradient elements */ };
 
 char *
 trained_alone_words (uint32_t number)
@@ -182,7 +184,7 @@ trained_as_one_rank (const struct weft_gpu_calls *calls, uint32_t number)
 #define WIDEST "kv_channels=128 num_attention_heads=1 "
 #define LATENTS                                                                                    \
   "model=llama-nano " ONE_LAYER "num_attention_heads=1 num_query_groups=1 kv_lora_rank=16 "
-/* More experts than rows: some have none. */
+/* More experts than rows, so that some experts have no rows. */
 #define ROUTED                                                                                     \
   "model=mixtral-nano " ONE_LAYER "num_attention_heads=2 num_query_groups=1 kv_channels=8 "        \
   "num_moe_experts=6 moe_router_topk=1 moe_load_imbalance=6 "
@@ -192,7 +194,7 @@ trained_as_one_rank (const struct weft_gpu_calls *calls, uint32_t number)
 
 const struct trained_wide trained_wide[] = {
   { WIDE SIXTEEN TOKENS (20, TWO), TRAINED_ATTENTION },
-  /* several tiles of queries and of keys, which a window leaves behind */
+  /* several tiles of queries and keys; the window excludes whole tiles of keys */
   { WIDE FP16 "num_attention_heads=1 sliding_window=70 " TOKENS (150, ONE), TRAINED_ATTENTION },
   { WIDE SIXTEEN WIDEST TOKENS (40, ONE), TRAINED_ATTENTION },
   { WIDE SIXTEEN "kv_channels=72 " TOKENS (8, ONE), TRAINED_ATTENTION },
@@ -230,7 +232,7 @@ precision_of (const char *words)
   for (unsigned i = 0; i < G_N_ELEMENTS (precisions); i++)
     if (strstr (words, precisions[i].words))
       return &precisions[i];
-  return &precisions[FIRST_FP8]; /* which have one bound */
+  return &precisions[FIRST_FP8]; /* all fp8 recipes have one bound */
 }
 
 gboolean

@@ -1,5 +1,5 @@
-/* trained_cases.h - properties of training on any device with the calls of the CUDA executor: the
- * computing double, or a GPU. */
+/* trained_cases.h - checks of training on a device with the calls of the CUDA executor: the
+ * computing double (computing_cuda.h) or a GPU. */
 #pragma once
 #include "tests/made/trained.h"
 
@@ -22,22 +22,26 @@ extern const uint32_t trained_n_cases;
 /* Text of a case; the caller frees it. */
 char *trained_words (const struct trained_case *c);
 
-/* Options of executor cuda: all ranks share one device. */
+/* Options of executor cuda with which all ranks of the job share one device. */
 struct weft_exec_options trained_shared (const char *words);
 
-/* Text of a model in one precision on one rank; NULL at the end of the list. The caller frees
- * it. */
+/* Text of the number-th job on one rank, one model in one precision; NULL after the last. The
+ * caller frees it. */
 char *trained_alone_words (uint32_t number);
 
-/* Losses, norms and gradients must be those of the CPU within the error of summation order. FALSE:
- * no kernel. */
+/* Runs job `number` of trained_alone_words() on the device and the CPU. Losses, norms and gradients
+ * may differ only by the error of another summation order. FALSE: the device does not support the
+ * job. */
 gboolean trained_as_on_the_cpu (const struct weft_gpu_calls *calls, uint32_t number);
 
-/* Ranks that share a device must give the results of one rank. FALSE: no kernel. */
+/* Runs case `number` with all ranks on one device; the results must be near those of one rank.
+ * FALSE: the device does not support the job. */
 gboolean trained_as_one_rank (const struct weft_gpu_calls *calls, uint32_t number);
 
-/* Jobs whose kernels use wgmma on devices that support it, or just fail to meet its conditions. */
+/* Kernels that use wgmma: attention; grouped GEMM in 16 bits; grouped GEMM in fp8. */
 enum trained_by { TRAINED_ATTENTION = 1, TRAINED_PRODUCTS = 2, TRAINED_CODES = 4 };
+
+/* Jobs whose kernels use wgmma on devices that support it, or just miss its conditions (`by` 0). */
 struct trained_wide {
   const char *words;
   unsigned by; /* bits of enum trained_by */
@@ -45,19 +49,24 @@ struct trained_wide {
 extern const struct trained_wide trained_wide[];
 extern const uint32_t trained_n_wide;
 
-/* As trained_as_on_the_cpu(). */
+/* As trained_as_on_the_cpu(), for job `number` of trained_wide. */
 gboolean trained_wide_as_on_the_cpu (const struct weft_gpu_calls *calls, uint32_t number,
                                      gboolean graph);
 
-/* Bit for bit: a repeated run, and graph replay against single calls. */
+/* Two runs must give the same bits. */
 void trained_twice (const struct weft_gpu_calls *calls);
+
+/* Graph replay must give the same bits as single calls. */
 void trained_in_graphs (const struct weft_gpu_calls *calls);
 
-/* attention_backend = fused must match the CPU; with deterministic_mode two runs, and a graph, must
- * give the same bits. The second function: why the device has no library; NULL: it has one, or the
- * double computes it. */
+/* attention_backend = fused must be near the CPU's results. With deterministic_mode, two runs and a
+ * graph must give the same bits. */
 void trained_fused (const struct weft_gpu_calls *calls);
+
+/* Why the device has no library for fused attention; NULL: it has the library, or is a double that
+ * computes fused attention itself. */
 const char *trained_no_library (const struct weft_gpu_calls *calls);
 
-/* Device memory used by an open executor: planned bytes, and the rest. */
+/* Device memory of an open executor in bytes: `planned` by the memory plan; `gone` is the decrease
+ * of free memory, which contains `planned`. */
 void trained_memory (const struct weft_gpu_calls *calls, uint64_t *planned, uint64_t *gone);

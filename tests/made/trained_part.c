@@ -62,7 +62,7 @@ options_of (const struct trained_part *part)
                                         .exec = part->exec };
 }
 
-/* Rank 0's process has the times of all. */
+/* Only process 0 writes times: its timeline contains those of all ranks. */
 static gboolean
 write_times (const weft_plan *plan, const struct trained_part *part, const weft_timeline *t,
              GError **error)

@@ -4,7 +4,7 @@
 #include "train/trainer.h"
 
 struct trained_part {
-  const char *words, *data; /* the job as text; a token file */
+  const char *words, *data; /* the job as text (random_job.h); path of a token file */
   const char *folder; /* for checkpoints, after every second step; NULL: none */
   const char *files; /* prefix of output paths: weights at the end ("-weights"), first gradients
                       * ("-gradients"), last step ("-times.json"); NULL: none */
@@ -16,12 +16,15 @@ struct trained_part {
   void (*met) (const struct weft_launch *launch, struct weft_rendezvous *peers);
 };
 
-/* Trains alone, or with the other processes given by the launcher's variables. stdout: per step its
- * number and the bits of its loss in hexadecimal, "e" after the number of an evaluation; stderr:
- * errors. Returns 0; 75 when asked to stop; 1 on failure; 2 without other processes; 3 if allocated
- * and planned bytes differ. */
+/* Trains in this process. Prints to stdout, per step, its number and the bits of its loss in
+ * hexadecimal, with "e" after the number of an evaluation; to stderr errors. Returns an exit
+ * status: 0; 75 if a signal stopped the run; 1 on failure; 3 if allocated and planned bytes
+ * differ. */
 int trained_part_alone (const struct trained_part *part);
+
+/* As trained_part_alone(), together with the other processes that the launcher's variables
+ * describe. Also returns 2 if these variables are invalid or the rendezvous fails. */
 int trained_part_together (const struct trained_part *part);
 
-/* The losses in such output. The caller frees the array. */
+/* Parses the stdout of trained_part_alone(). Returns the losses; the caller frees the array. */
 GArray *trained_part_losses (const char *out);

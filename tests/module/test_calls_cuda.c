@@ -1,6 +1,6 @@
-/* The module's calls (exec_gpu/cuda/module/calls_cuda.c) on the functions of CUDA and NCCL as
- * fake_cuda.h has them: what they make of the calls of the executor, and whether they keep the
- * rules of those libraries. */
+/* The CUDA module (exec_gpu/cuda/module/calls_cuda.c) on doubles of CUDA and NCCL (fake_cuda.h):
+ * whether it executes the calls of the executor correctly, and obeys the rules of both
+ * libraries. */
 #include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/doubles/fake_cuda.h"
 #include "tests/made/own.h"
@@ -14,7 +14,7 @@
 
 const struct weft_gpu_calls *weft_gpu_calls_open (const char **why);
 
-/* The module asks the environment and looks for a GPU once. */
+/* Opens the module once for all tests: it reads the environment and searches for a GPU. */
 static const struct weft_gpu_calls *
 module (void)
 {
@@ -114,7 +114,8 @@ fail_calls (const char *words, struct weft_exec_options options, uint64_t stride
   "num_attention_heads=1 num_query_groups=1 kv_channels=8 ffn_hidden_size=16 vocab_size=16 "       \
   "seq_length=4 max_position_embeddings=4 micro_batch_size=1 global_batch_size=2 "
 
-/* No error is told twice, as that of a later kernel above all, and nothing stays open. */
+/* Lets every `stride`-th call fail, one per run. The failed call must be reported as the error, and
+ * all resources must be released. */
 static void
 any_call_may_fail_and_nothing_is_left (void **state)
 {

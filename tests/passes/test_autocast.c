@@ -1,5 +1,5 @@
-/* enable_autocast: where conversions stand, what they cost in memory, and which buffers stay in the
- * weights' type. */
+/* enable_autocast: where programs convert between dtypes, the memory of the converted copies, and
+ * which buffers keep the dtype of the weights. */
 #include "core/report/report.h"
 #include "tests/made/made.h"
 #include "tests/made/questions.h"
@@ -67,7 +67,8 @@ enable_autocast_takes_products_in_autocast_dtype (void **state)
   assert_int_equal (products, MICROS * 2 * (4 * LAYERS + 1));
 }
 
-/* Norm to product, product to residual; the other way round in backward. */
+/* In forward: from the norm to the matmul, and from the matmul to the residual sum; in backward in
+ * the opposite order. */
 static void
 enable_autocast_converts_where_the_residual_stream_begins_and_ends (void **state)
 {
@@ -88,7 +89,7 @@ enable_autocast_converts_where_the_residual_stream_begins_and_ends (void **state
   assert_int_equal (casts (p, "cast_weight", WEFT_PHASE_FORWARD, WEFT_NO_LAYER), 1); /* the head */
 }
 
-/* Two bytes for each element of a matrix, from its first use to the end of the forward pass. */
+/* Two bytes per element of a matrix, from its first use to the end of the forward pass. */
 static void
 enable_autocast_keeps_converted_weights_for_one_forward_pass (void **state)
 {

@@ -1,6 +1,6 @@
-/* overlap_moe_expert_parallel_comm: which turns of two passes follow each other on the lanes of
- * kernels and of experts, how many forwards run ahead, what it saves, and that it changes no
- * bit. */
+/* overlap_moe_expert_parallel_comm: the order of the parts of two passes on the lanes of kernels
+ * and experts, the number of forward passes that run ahead, the time that the knob saves, and that
+ * it changes no bit. */
 #include "core/base/sanitize.h"
 #include "core/report/report.h"
 #include "tests/made/made.h"
@@ -80,8 +80,7 @@ passes_that_take_turns_give_the_bits_of_one_rank (void **state)
 
 /* ------------------------------------------------------------------------- programs */
 
-/* Three layers of experts on each rank of four that share them out, three microbatches of a
- * rank. */
+/* Three layers of experts, distributed over four ranks; three microbatches per rank. */
 #define WORDS                                                                                      \
   "num_layers=3 hidden_size=64 num_attention_heads=4 ffn_hidden_size=128 vocab_size=256 "          \
   "seq_length=64 num_moe_experts=8 moe_router_topk=2 moe_ffn_hidden_size=96 activation=swiglu "    \
@@ -100,7 +99,7 @@ is_backward (const struct weft_op *op)
   return op->phase != WEFT_PHASE_FORWARD;
 }
 
-/* The n-th op of a kind and name in a layer and microbatch. */
+/* The first op of a kind and name in a layer and microbatch. */
 static uint32_t
 find (const weft_program *p, enum weft_op_kind kind, const char *name, uint32_t layer,
       uint32_t micro)
@@ -112,8 +111,8 @@ find (const weft_program *p, enum weft_op_kind kind, const char *name, uint32_t 
   return WEFT_NO_OP;
 }
 
-/* What travels in the pairs of forward `f` and the backward of the microbatch before it, as
- * text. */
+/* The transfers of the forward pass of microbatch `f` and of the backward pass of microbatch f - 1,
+ * in order, as text; caller frees. */
 static char *
 on_the_way (const weft_program *p, uint32_t f)
 {
@@ -149,8 +148,9 @@ overlap_moe_expert_parallel_comm_sends_rows_of_two_microbatches_in_turn (void **
   }
 }
 
-/* One kernel of each node, by number on the lane of kernels: attention of both, the first map of
- * experts forward, its input gradient, its weight gradient, and that of attention's projection. */
+/* One kernel of each part of the two passes. Forward: attention and the first matmul of the
+ * experts. Backward: attention, the input gradient and the weight gradient of that matmul, and the
+ * weight gradient of the attention projection. */
 struct nodes {
   uint32_t attend_f, mlp_f, mlp_b, attend_b, mlp_w, attend_w;
 };
@@ -180,7 +180,7 @@ overlap_moe_expert_parallel_comm_computes_of_one_what_the_other_does_not_wait_fo
       uint32_t b = LAYERS - 1 - j;
       uint32_t return_b = find (p, WEFT_OP_ALL_TO_ALL_V, "combine", b, f - 1),
                go_f = find (p, WEFT_OP_ALL_TO_ALL_V, "dispatch", j, f);
-      for (uint32_t op = 0; op < p->n_op; op++) { /* the second of each name is backward's */
+      for (uint32_t op = 0; op < p->n_op; op++) { /* the second combine is backward's */
         if (!is_at (&p->op[op], b, f - 1) || !is_backward (&p->op[op]))
           continue;
         if (p->op[op].kind == WEFT_OP_ALL_TO_ALL_V && is_named (p, op, "combine"))
@@ -189,7 +189,7 @@ overlap_moe_expert_parallel_comm_computes_of_one_what_the_other_does_not_wait_fo
       assert_true (return_b < n.attend_f && n.attend_f < n.mlp_b && n.mlp_b < go_f);
       assert_true (go_f < n.mlp_f && n.mlp_f < n.attend_b);
       assert_true (n.mlp_w < go_f);
-      /* Who travels waits for what it is made of alone. */
+      /* An all-to-all depends only on the kernels that produce its input. */
       uint32_t pack = find (p, WEFT_OP_MOE_PERMUTE, "dispatch", j, f);
       assert_int_equal (kernels_before (p, go_f), p->pos[pack] + 1);
       assert_false (comes_after (p, return_b, n.attend_f));
@@ -236,7 +236,8 @@ delay_wgrad_compute_puts_weight_gradients_of_experts_beside_what_travels (void *
     }
 }
 
-/* The head of forward and the embedding of backward come last, after the first layer's W. */
+/* The head of the forward pass and the embedding of the backward pass follow the weight gradients
+ * of the first layer. */
 static void
 a_pair_ends_with_what_lies_at_the_ends_of_the_pipeline (void **state)
 {
@@ -250,8 +251,8 @@ a_pair_ends_with_what_lies_at_the_ends_of_the_pipeline (void **state)
   assert_true (find (p, WEFT_OP_MOE_MATMUL, "expert_fc2", LAYERS - 1, 1) < w);
 }
 
-/* Two stages of two chunks: what a neighbour waits for is on its way before W of the first layer,
- * and that goes before the head. */
+/* Two stages of two chunks: the gradient for the neighbouring stage is sent before the weight
+ * gradients of the first layer, and these are computed before the head. */
 static void
 stages_are_sent_what_they_wait_for_before_the_first_layers_weight_gradients (void **state)
 {
@@ -312,7 +313,7 @@ one_forward_more_runs_ahead_and_the_others_meet_a_backward (void **state)
     }
 }
 
-/* Most microbatches of which the first layer's input is alive at once. */
+/* The largest number of microbatches whose input of the first layer is alive at the same time. */
 static uint32_t
 in_flight (const char *words)
 {
@@ -339,7 +340,8 @@ one_more_microbatch_is_kept (void **state)
 
 /* ------------------------------------------------------------------------- effect */
 
-/* 12 layers of DeepSeek-V3, which fit on 128 H100, 64 ranks to the experts of a layer. */
+/* 12 layers of DeepSeek-V3, which fit on 128 H100; each layer's experts are distributed over 64
+ * ranks. */
 #define DEEPSEEK                                                                                   \
   "model=deepseek-v3 mtp_num_layers=0 num_layers=12 moe_first_dense_layers=0 seq_length=4096 "     \
   "topology=dgx-h100 nodes=16 expert_model_parallel_size=64 pipeline_model_parallel_size=2 "       \

@@ -1,4 +1,5 @@
-/* Steps of ranks that share sequences: real numbers, what is sent, and what is refused. */
+/* Steps of context parallel ranks: results with real numbers, bytes sent, and the jobs that are
+ * refused. */
 #include "core/base/sanitize.h"
 #include "exec_cpu/exec_cpu.h"
 #include "exec_sim/exec_sim.h"
@@ -66,7 +67,8 @@ every_kind_has_the_bits_of_one_rank (void **state)
   }
 }
 
-/* What may stand around: every other axis and wrapper, with each kind over two ranks. */
+/* Every other parallel axis and data-parallel strategy, each combined with every cp_comm_type on
+ * two ranks. */
 static const char *const around[] = {
   "gpus=4",
   "gpus=4 pipeline_model_parallel_size=2",
@@ -107,7 +109,8 @@ whatever_stands_around_the_bits_are_those_of_one_rank (void **state)
   }
 }
 
-/* Layers that see windows or chunks, and some that see all; some without positions. */
+/* Models in which some layers attend to windows or chunks and others to all keys, or some layers
+ * have no positions. */
 static void
 layers_that_see_less_are_shared_out_alike (void **state)
 {
@@ -172,15 +175,15 @@ in_fast_order_every_kind_is_near_one_rank (void **state)
 
 /* ------------------------------------------------------------------- ops and bytes */
 
-/* Two sequences of 64 tokens a microbatch on 8 GPUs of a node: 12 heads, 4 groups, 16 wide,
- * bf16. */
+/* Microbatches of two sequences of 64 tokens on 8 GPUs of one node: 12 heads and 4 groups of width
+ * 16, in bf16. */
 #define SIZES                                                                                      \
   "topology=dgx-h100 num_layers=2 hidden_size=192 num_attention_heads=12 num_query_groups=4 "      \
   "kv_channels=16 ffn_hidden_size=64 vocab_size=100 seq_length=64 micro_batch_size=2 "             \
   "precision=bf16 "
 enum { CP = 4, TOKENS = 2 * 64 / CP, Q = TOKENS * 12 * 16 * 2, KV = 2 * TOKENS * 4 * 16 * 2 };
 
-/* What a rank sends in the ops of layer 1 on the lane of context parallelism, in one direction. */
+/* Bytes that a rank sends in the context parallel ops of layer 1 in one direction. */
 static double
 sent (const char *kind, enum weft_phase phase)
 {
@@ -200,9 +203,10 @@ sent (const char *kind, enum weft_phase phase)
   return bytes;
 }
 
-/* Transformer Engine's transfers of a layer: a ring passes on KV c - 1 times, and backward KV and
- * its gradient; gathers bring the KV of all others, twice, and gradients go back; heads dealt out
- * send (c - 1) / c of Q, KV and o, and of their gradients. */
+/* The transfers of a layer in Transformer Engine. A ring sends KV c - 1 times, in backward KV and
+ * its gradient. The all-gather receives the KV of all other ranks in both passes, and a
+ * reduce-scatter sends the gradients. The Ulysses all-to-all sends (c - 1) / c of Q, KV and the
+ * output, and the same for their gradients. */
 static void
 a_layer_sends_what_its_kind_has_to (void **state)
 {
@@ -249,8 +253,8 @@ every_kind_shares_out_attention_evenly (void **state)
   }
 }
 
-/* Of 64 keys a query sees 32 on average, of windows of 16 at most 14, of its chunk 8: forward 4
- * FLOPs for each, head and column of the width, backward twice as many. */
+/* A query attends to 32 of 64 keys on average, to 14 with a window of 16, and to 8 with chunks of
+ * 16. Forward needs 4 FLOPs per key, head and column of the width, backward twice as many. */
 static void
 layers_that_see_less_compute_less (void **state)
 {
@@ -281,7 +285,8 @@ find (const weft_program *p, enum weft_op_kind kind, const char *name, uint32_t 
   return WEFT_NO_OP;
 }
 
-/* Keys of the next step travel while a step computes; merging waits for nothing but its part. */
+/* A rank computes one step of the ring while the keys of the next step are sent. The merge waits
+ * only for its own part. */
 static void
 a_ring_computes_while_keys_travel (void **state)
 {
@@ -303,8 +308,8 @@ a_ring_computes_while_keys_travel (void **state)
   }
 }
 
-/* Backward goes the other way; from its second step on the gradients of keys travel with the
- * keys. */
+/* The backward ring runs in the opposite direction. From its second step on, the gradients of keys
+ * are sent together with the keys. */
 static void
 gradients_of_keys_travel_one_step_behind (void **state)
 {
@@ -328,7 +333,8 @@ gradients_of_keys_travel_one_step_behind (void **state)
   assert_int_equal (n[1], CP - 1);
 }
 
-/* Two buffers of keys, however many ranks: what is planned is hardly more than what is alive. */
+/* A ring has two buffers of keys for any number of ranks: the planned memory is at most 1 % above
+ * the live memory. */
 static void
 a_ring_takes_no_more_memory_than_it_uses (void **state)
 {
@@ -341,7 +347,7 @@ a_ring_takes_no_more_memory_than_it_uses (void **state)
                plan->memory[0].live[WEFT_POOL_DEVICE] * 1.01);
 }
 
-/* Neighbours in a node deal out heads; the ring has one of each node. */
+/* Neighbouring ranks of a node split the heads; each ring contains one rank of each node. */
 static void
 two_levels_are_neighbours_and_a_ring_of_them (void **state)
 {
@@ -360,7 +366,8 @@ two_levels_are_neighbours_and_a_ring_of_them (void **state)
   assert_int_equal (weft_group_rank (&ring, 1), 6);
 }
 
-/* Activations are those of a part of each sequence, with each kind; a ring keeps no keys beside. */
+/* With every cp_comm_type the activations are those of a rank's part of the sequences; a ring keeps
+ * no additional keys for backward. */
 static void
 activations_shrink_with_the_part_of_a_sequence (void **state)
 {

@@ -1,5 +1,6 @@
-/* What data parallelism and the pipeline add to a real program: buckets, their launch points and
- * sizes, parameter gathers, the tied embedding, the norm, and the exchanges between stages. */
+/* What data parallelism and the pipeline add to a program: buckets with their sizes and launch
+ * points, parameter gathers, the tied embedding, the gradient norm, and the transfers between
+ * stages. */
 #include "core/program/layout.h"
 #include "tests/made/nano.h"
 #include "tests/runner/runner.h"
@@ -26,8 +27,8 @@ kernel_of_bucket (const weft_program *p, uint32_t bucket, gboolean weights, gboo
 
 /* ----------------------------------------------------------------- buckets */
 
-/* It waits for the kernel of its last gradient and for none after it; kernels that follow do not
- * wait. */
+/* The all-reduce of a bucket depends on the kernel of its last gradient and on no later kernel;
+ * later kernels do not depend on the all-reduce. */
 static void
 a_bucket_waits_for_its_last_gradient (void **state)
 {
@@ -52,7 +53,7 @@ a_bucket_waits_for_its_last_gradient (void **state)
   }
 }
 
-/* Without average_in_collective one kernel more comes between: the gradients are divided. */
+/* Without average_in_collective another kernel runs in between, which divides the gradients. */
 static void
 gradients_are_divided_before_they_are_summed (void **state)
 {
@@ -69,7 +70,7 @@ gradients_are_divided_before_they_are_summed (void **state)
     assert_int_equal (p->op[scale].kind, WEFT_OP_SCALE);
     assert_int_equal (elements (p, scale), elements (p, op));
     assert_int_equal (weft_op_shape (p, scale)->dim[2], 8);
-    /* One kernel may complete two buckets: their divisions follow it one after the other. */
+    /* One kernel may complete two buckets; then the two divisions follow it one after the other. */
     uint32_t before = scale;
     while (p->op[before].kind == WEFT_OP_SCALE)
       before = p->lane_ops[WEFT_LANE_GPU][p->pos[before] - 1];
@@ -97,12 +98,14 @@ fused_accumulation_adds_no_kernels (void **state)
 
   (void) state;
   assert_int_equal (count (fused->role[0], WEFT_OP_GRAD_ADD, ""), 0);
-  /* Every gradient once, the tied embedding from the head and from the look-up. */
+  /* One addition per gradient, and two for the tied embedding: one for the head and one for the
+   * look-up. */
   assert_int_equal (count (p, WEFT_OP_GRAD_ADD, ""), p->n_param + 1);
   assert_int_equal (p->n_op, fused->role[0]->n_op + p->n_param + 1);
 }
 
-/* Bucket sizes and places are those of layout.h, padding included, for each stage's own rule. */
+/* The sizes and offsets of buckets are those of layout.h with padding, under the rule of each
+ * stage. */
 static void
 check_sizes (const weft_program *p, enum weft_op_kind kind, struct weft_layout_rule rule)
 {
@@ -211,7 +214,7 @@ a_shard_is_reduced_updated_and_gathered (void **state)
   assert_int_equal (count (p, WEFT_OP_ALL_REDUCE, "bucket"), 0);
 }
 
-/* Gathers after the optimizer come in the order the next forward pass needs them. */
+/* Gathers after the optimizer run in the order in which the next forward pass uses the weights. */
 static void
 gathers_come_last_bucket_first (void **state)
 {
@@ -226,7 +229,8 @@ gathers_come_last_bucket_first (void **state)
   assert_true (nth (p, WEFT_OP_ALL_GATHER, "", 0) > nth (p, WEFT_OP_ADAM, "", n - 1));
 }
 
-/* The lowest bucket that a kernel takes weights from: the last of those it needs to be gathered. */
+/* The lowest bucket that contains weights of a kernel. Of the buckets that the kernel uses, it is
+ * gathered last. */
 static uint32_t
 lowest_bucket_used (const weft_program *p, uint32_t op)
 {
@@ -239,9 +243,9 @@ lowest_bucket_used (const weft_program *p, uint32_t op)
   return lowest;
 }
 
-/* The first is launched before any kernel of the forward pass; bucket k - 1 when k is first used:
- * behind the kernels enqueued so far and no later one.  A use waits for the gathers it needs, not
- * for the next. */
+/* The first gather is launched before every kernel of the forward pass. Bucket k - 1 is launched at
+ * the first use of bucket k: after the kernels issued so far and before all later ones. A kernel
+ * waits for the gathers of its own weights only. */
 static void
 gathers_are_a_chain_of_first_uses (void **state)
 {
@@ -268,7 +272,7 @@ gathers_are_a_chain_of_first_uses (void **state)
   assert_true (nth (p, WEFT_OP_ALL_GATHER, "", 0) < embed);
 }
 
-/* Stage 1 has nothing to launch a gather before its first microbatch has arrived. */
+/* Stage 1 launches no gather before it receives its first microbatch. */
 static void
 a_later_stage_gathers_when_its_first_input_is_there (void **state)
 {
@@ -320,8 +324,8 @@ a_tied_embedding_has_a_bucket_of_its_own (void **state)
                     elements (q, named (q, WEFT_OP_REDUCE_SCATTER, "bucket", b)));
 }
 
-/* Both copies are added after the replicas' reduction and before norm and update; the whole
- * gradient travels.  The last stage's copy is not counted in the norm. */
+/* The gradients of both copies are summed after the reduction over replicas and before norm and
+ * update; the sum covers the whole gradient. The norm does not count the copy of the last stage. */
 static void
 the_two_copies_are_added_between_bucket_and_norm (void **state)
 {
@@ -374,7 +378,8 @@ norm_group (const weft_program *p)
   return p->op[op].group;
 }
 
-/* Slices differ on all ranks of a distributed optimizer; otherwise replicas hold the same. */
+/* With a distributed optimizer all ranks have different slices; without it, the replicas have the
+ * same gradients. */
 static void
 the_norm_is_summed_over_those_who_differ (void **state)
 {
@@ -405,7 +410,8 @@ without_clipping_there_is_no_norm (void **state)
 
 /* --------------------------------------------------------------- exchanges */
 
-/* "F0 >F0 <B0 B0": cells, sends and receives in program order; + joins what is one group. */
+/* Passes, sends (>) and receives (<) in program order, such as "F0 >F0 <B0 B0"; + connects
+ * transfers of one launch. Caller frees. */
 static char *
 story (const weft_program *p)
 {
@@ -470,7 +476,7 @@ gpipe_sends_all_forwards_before_the_first_gradient (void **state)
   }
 }
 
-/* The newest or the next kernel in program order, seen from a transfer. */
+/* The nearest kernel before (step -1) or after (step 1) a transfer in program order. */
 static uint32_t
 kernel_beside (const weft_program *p, uint32_t op, int step)
 {
@@ -526,7 +532,8 @@ ops_of (const char *stages, uint32_t role, uint32_t batch)
   return plan->role[role]->n_op;
 }
 
-/* Each microbatch adds the same ops; what a step does once does not depend on them. */
+/* Each microbatch adds the same number of ops; the ops that run once per step do not depend on the
+ * number of microbatches. */
 static void
 every_microbatch_adds_as_many_ops (void **state)
 {
@@ -542,8 +549,8 @@ every_microbatch_adds_as_many_ops (void **state)
   }
 }
 
-/* Stages deal out the layers: together they run the kernels of one stage that has them all, but
- * that the first norm of a later stage is by itself, not one with a sum. */
+/* Four stages together run the kernels of one stage with all layers. The only difference: the first
+ * norm of a later stage is not fused with a residual sum. */
 static void
 stages_split_the_layers_of_a_microbatch (void **state)
 {

@@ -1,4 +1,5 @@
-/* Knobs of the data-parallel wrapper, each by name: the ops, sizes and order that it changes. */
+/* Knobs of the data-parallel wrapper, one test each: the ops, sizes and order that the knob
+ * changes. */
 #include "tests/made/nano.h"
 #include "tests/runner/runner.h"
 
@@ -6,8 +7,8 @@
 
 #define PER_TOKEN "--calculate-per-token-loss", "true"
 
-/* Replicas leave sums of sums; the whole buffer is divided once, by what all of them have
- * counted. */
+/* Replicas reduce undivided sums. Afterwards the whole gradient buffer is divided once, by the
+ * number of tokens of all replicas. */
 static void
 calculate_per_token_loss_divides_gradients_by_tokens_after_all_sums (void **state)
 {
@@ -38,7 +39,8 @@ calculate_per_token_loss_divides_gradients_by_tokens_after_all_sums (void **stat
   }
 }
 
-/* The loss is a sum: its gradient is divided by one, where it was by the tokens of the replica. */
+/* The loss is a sum: its gradient is divided by 1 instead of the number of tokens of the
+ * replica. */
 static void
 calculate_per_token_loss_sums_the_loss (void **state)
 {
@@ -57,7 +59,8 @@ calculate_per_token_loss_sums_the_loss (void **state)
 
 #define INSTANCES(n) "--num-distributed-optimizer-instances", n
 
-/* Eight replicas, two instances: slices of a fourth, summed among four ranks and then over two. */
+/* Eight replicas in two instances: a slice is a quarter of a bucket, reduced over four ranks and
+ * then over two. */
 static void
 num_distributed_optimizer_instances_reduces_twice_and_gathers_inside (void **state)
 {
@@ -77,14 +80,15 @@ num_distributed_optimizer_instances_reduces_twice_and_gathers_inside (void **sta
     assert_int_equal (p->op[across].group, WEFT_GROUP_INTER);
     assert_int_equal (p->op[gather].group, WEFT_GROUP_INTRA);
     assert_int_equal (p->op[across].lane, WEFT_LANE_DP);
-    assert_int_equal (p->pos[across], p->pos[scatter] + 1); /* back to back */
+    assert_int_equal (p->pos[across], p->pos[scatter] + 1); /* consecutive */
     assert_int_equal (elements (p, across) * 4, elements (p, scatter));
     assert_int_equal (elements (p, adam) * 4, elements (p, scatter));
     assert_int_equal (elements (p, scatter) % 128, 0);
   }
 }
 
-/* Optimizer state is that of slices of 1 / S; buckets are padded for S ranks. */
+/* Each rank holds the optimizer state of 1 / S of the parameters; buckets are padded for S
+ * ranks. */
 static void
 num_distributed_optimizer_instances_cuts_state_among_fewer_ranks (void **state)
 {
@@ -98,14 +102,14 @@ num_distributed_optimizer_instances_cuts_state_among_fewer_ranks (void **state)
     uint32_t adam = nth (p, WEFT_OP_ADAM, "", k), same = nth (one->role[0], WEFT_OP_ADAM, "", k);
     assert_int_equal (elements (p, adam), 2 * elements (one->role[0], same));
   }
-  /* An instance of one rank: nothing is cut, scattered or gathered. */
+  /* An instance of one rank: no state is sharded, and no op scatters or gathers. */
   assert_int_equal (count (all->role[0], WEFT_OP_REDUCE_SCATTER, ""), 0);
   assert_int_equal (count (all->role[0], WEFT_OP_ALL_GATHER, ""), 0);
   assert_int_equal (all->role[0]->op[named (all->role[0], WEFT_OP_ALL_REDUCE, "bucket", 0)].group,
                     WEFT_GROUP_DP);
 }
 
-/* The norm is summed over one instance, behind the whole of the stream. */
+/* The norm is reduced over one instance, after all gradient collectives. */
 static void
 num_distributed_optimizer_instances_joins_the_stream_and_sums_the_norm_of_one (void **state)
 {
@@ -130,7 +134,7 @@ num_distributed_optimizer_instances_joins_the_stream_and_sums_the_norm_of_one (v
   assert_int_equal (weft_mesh_group_size (&plan->mesh, WEFT_GROUP_INSTANCE), 4);
 }
 
-/* Stage 1, replicas 2 and 3: the second instance. */
+/* Ranks 12 to 15: stage 1, replicas 2 and 3, which form the second instance. */
 static void
 num_distributed_optimizer_instances_are_contiguous_replicas (void **state)
 {
@@ -157,7 +161,8 @@ num_distributed_optimizer_instances_are_contiguous_replicas (void **state)
 
 #define FP32_SUMS "--reduce-scatter-with-fp32-accumulation", "true"
 
-/* As many bytes as the reduce-scatter had, through a scratch bucket; added when all is over. */
+/* An all-to-all through a scratch bucket sends as many bytes as the reduce-scatter; the received
+ * slices are added after the last exchange. */
 static void
 reduce_scatter_with_fp32_accumulation_exchanges_slices_and_adds_them (void **state)
 {
@@ -186,7 +191,8 @@ reduce_scatter_with_fp32_accumulation_exchanges_slices_and_adds_them (void **sta
   }
 }
 
-/* Without overlap each is over before the next begins: one scratch bucket serves all. */
+/* Without overlap one exchange ends before the next begins, so all buckets use the same scratch
+ * buffer. */
 static void
 reduce_scatter_with_fp32_accumulation_takes_a_scratch_for_each_bucket_on_its_way (void **state)
 {
@@ -207,7 +213,8 @@ reduce_scatter_with_fp32_accumulation_takes_a_scratch_for_each_bucket_on_its_way
 
 #define CHECKED "--check-for-nan-in-grad", "true"
 
-/* Of every bucket: its norm, a copy that the host waits for, only then what comes next. */
+/* For every bucket: its norm, and a copy to the host that the next kernel and the collective wait
+ * for. */
 static void
 check_for_nan_in_grad_holds_up_every_bucket (void **state)
 {
@@ -226,7 +233,7 @@ check_for_nan_in_grad_holds_up_every_bucket (void **state)
     assert_int_equal (p->op[copy].lane, WEFT_LANE_D2H);
     assert_near (weft_op_bytes (p, copy), 4);
     assert_true (comes_after (p, norm, copy));
-    assert_int_equal (p->op[next].kind, WEFT_OP_SCALE); /* what is checked is not yet divided */
+    assert_int_equal (p->op[next].kind, WEFT_OP_SCALE); /* divides after the norm */
     assert_true (comes_after (p, copy, next) && comes_after (p, copy, sum));
   }
 }
@@ -258,7 +265,7 @@ check_for_nan_in_grad_looks_at_units_in_every_microbatch_and_at_single_replicas 
     assert_int_equal (count (alone->role[r], WEFT_OP_BUCKET_NORM, ""), 1);
 }
 
-/* It costs time: kernels after the copy wait for the host. */
+/* The knob costs time, because kernels after the copy wait for the host. */
 static void
 check_for_nan_in_grad_costs_time (void **state)
 {
@@ -270,7 +277,8 @@ check_for_nan_in_grad_costs_time (void **state)
   assert_true (slow->seconds > quick->seconds);
 }
 
-/* Hybrid sharding: the same ranks meet in a group of its own, on a lane of its own. */
+/* With hybrid sharding, the ranks that hold the same slice communicate in a group of their own on a
+ * lane of its own. */
 static void
 ranks_that_hold_one_slice_of_a_hybrid_meet_on_the_outer_lane (void **state)
 {

@@ -1,5 +1,5 @@
-/* delay_wgrad_compute: weight gradients apart from input gradients, what waits for which of the
- * two, and what is kept alive in between. */
+/* delay_wgrad_compute: weight gradients computed separately from input gradients, the dependencies
+ * of both, and the buffers that stay alive in between. */
 #include "tests/made/made.h"
 #include "tests/made/questions.h"
 #include "tests/runner/runner.h"
@@ -19,7 +19,7 @@ is_gradient (const weft_program *p, uint32_t op, enum weft_op_kind kind, uint32_
   return p->op[op].kind == kind && p->op[op].layer == layer && p->op[op].micro == micro;
 }
 
-/* First or last kernel of a kind in a layer and microbatch. */
+/* The first or the last kernel of a kind in a layer and microbatch. */
 static uint32_t
 find (const weft_program *p, enum weft_op_kind kind, uint32_t layer, uint32_t micro, gboolean last)
 {
@@ -58,7 +58,7 @@ delay_wgrad_compute_puts_a_layers_weight_gradients_last (void **state)
                       WEFT_PHASE_INPUT_GRAD);
     assert_true (find (q, WEFT_OP_MATMUL_WGRAD, l, 0, FALSE) <
                  find (q, WEFT_OP_NORM_BWD, l, 0, FALSE));
-    if (l > 0) /* one layer's, not the whole backward's */
+    if (l > 0) /* W of one layer, not of the whole backward pass */
       assert_true (find (p, WEFT_OP_MATMUL_WGRAD, l, 0, TRUE) <
                    find (p, WEFT_OP_MATMUL_DGRAD, l - 1, 0, FALSE));
   }
@@ -66,7 +66,8 @@ delay_wgrad_compute_puts_a_layers_weight_gradients_last (void **state)
   assert_int_equal (count_kind (p, WEFT_OP_MATMUL_WGRAD), count_kind (q, WEFT_OP_MATMUL_WGRAD));
 }
 
-/* Buckets of one tensor each: those of matmuls follow W, those of norms follow B. */
+/* Every bucket has one tensor: buckets of matmul weights wait for W, those of norm weights for
+ * B. */
 static void
 delay_wgrad_compute_makes_buckets_wait_for_weight_gradients (void **state)
 {
@@ -88,8 +89,8 @@ delay_wgrad_compute_makes_buckets_wait_for_weight_gradients (void **state)
   assert_int_equal (seen, LAYERS * 6);
 }
 
-/* The stage before has its gradient while W of this stage's first layer is still to run, and W does
- * not wait for what comes back. */
+/* The gradient is sent to the previous stage before W of this stage's first layer runs, and W does
+ * not depend on the send. */
 static void
 delay_wgrad_compute_sends_before_the_first_layers_weight_gradients (void **state)
 {
@@ -112,7 +113,7 @@ delay_wgrad_compute_sends_before_the_first_layers_weight_gradients (void **state
     assert_true (kernels_before (q, named (q, "send_backward", micro)) >
                  q->pos[find (q, WEFT_OP_MATMUL_WGRAD, first_layer, micro, TRUE)]);
   }
-  for (uint32_t op = 0; op < plan->role[0]->n_op; op++) /* nobody is sent anything by stage 0 */
+  for (uint32_t op = 0; op < plan->role[0]->n_op; op++) /* stage 0 has no previous stage */
     assert_false (plan->role[0]->op[op].kind == WEFT_OP_SEND && plan->role[0]->op[op].peer < 0);
 }
 
@@ -129,8 +130,8 @@ delay_wgrad_compute_shortens_a_pipelined_step (void **state)
   assert_true (is->seconds < was->seconds);
 }
 
-/* fc2 reads the gradient that enters the layer, proj the one between its halves: the update of the
- * residual's gradient may not be in place. */
+/* W of fc2 reads the gradient of the layer's output, W of proj the gradient between attention and
+ * MLP, so the residual's gradient must not be updated in place. */
 static void
 delay_wgrad_compute_keeps_what_is_still_to_be_read (void **state)
 {

@@ -1,6 +1,5 @@
-/* What data parallelism sends in a step, level by level, against the formulas of Megatron-FSDP's
- * strategies, and how much of it hides behind kernels: on the timeline, in the page and in the
- * document that weft sim writes. */
+/* Data-parallel communication of a step at each sharding level: bytes against the formulas of
+ * Megatron-FSDP, and the exposed share, on the timeline and in both outputs of weft sim. */
 #include "core/report/report.h"
 #include "core/passes/params/params.h"
 #include "tests/made/made.h"
@@ -13,7 +12,7 @@
 #define MODEL                                                                                      \
   "num_layers=8 num_query_groups=4 vocab_size=512 activation=swiglu normalization=rmsnorm "        \
   "topology=dgx-h100 precision=bf16 "
-/* Large enough for rings, small enough to be planned often. */
+/* SMALL: large enough for rings, small enough to be planned many times. */
 #define SMALL MODEL "hidden_size=1024 num_attention_heads=8 ffn_hidden_size=3072 seq_length=64 "
 #define LARGE MODEL "hidden_size=4096 num_attention_heads=32 ffn_hidden_size=12288 seq_length=4096 "
 
@@ -25,7 +24,7 @@ is_named (const weft_program *p, uint32_t op, const char *word)
   return g_str_has_prefix (p->name[p->op[op].name], word);
 }
 
-/* Bytes that one rank of one node puts on wires for buckets: of gradients, and of weights. */
+/* Bytes that one rank sends for buckets on a cluster of one node: of gradients, and of weights. */
 static void
 wire (const weft_plan *plan, double *gradients, double *weights)
 {
@@ -56,7 +55,8 @@ bucket_elements (const weft_program *p, uint32_t k)
   return 0;
 }
 
-/* Elements of buckets that begin in a layer (units) and of others, padded as they are sent. */
+/* Elements of buckets whose first parameter is in a layer (units) and of all other buckets,
+ * including padding. */
 static void
 padded (const weft_plan *plan, double *units, double *outside)
 {
@@ -72,8 +72,8 @@ padded (const weft_plan *plan, double *units, double *outside)
   }
 }
 
-/* Times that gradients and weights cross, by level: 2N (a sum to all is both), 2N, (m + 1) N and up
- * to 3 m N; at level 3 what lies outside units is gathered once. */
+/* How often each level sends gradients and weights: 2 N (an all-reduce counts twice), 2 N, (m + 1)
+ * N, and at most 3 m N. At level 3, parameters outside units are gathered once per step. */
 static void
 data_parallel_sharding_strategy_sends_what_its_level_says (void **state)
 {
@@ -150,8 +150,8 @@ run (const weft_plan *plan)
 
 #define UNITS LARGE "gpus=8 global_batch_size=24 use_megatron_fsdp=true zero_dp_strategy=3 "
 
-/* Ahead of use most is hidden; what is not is the first gather, and gathers behind the reductions
- * of the microbatch before.  Not ahead: each gather is waited for. */
+/* With prefetch most communication is overlapped; exposed are the first gather, and gathers that
+ * follow the reductions of the previous microbatch. Without prefetch every gather is exposed. */
 static void
 suggested_communication_unit_size_hides_gathers_or_shows_them (void **state)
 {
@@ -177,7 +177,7 @@ overlap_grad_reduce_and_overlap_param_gather_hide_buckets (void **state)
   struct shown a = run (none), b = run (grads), c = run (both);
 
   (void) state;
-  assert_true (a.exposed > 0.99 * a.busy); /* nothing beside it but the update of other buckets */
+  assert_true (a.exposed > 0.99 * a.busy); /* beside it runs only the update of other buckets */
   assert_true (b.exposed < 0.7 * b.busy && b.exposed > 0.95 * b.gathers);
   assert_true (c.exposed < 0.25 * c.busy);
 }
@@ -199,7 +199,7 @@ weft (const char *flags)
   return out;
 }
 
-/* Time and exposed time of every axis that is used, and of all together. */
+/* Busy and exposed time of every axis in use, and of all axes together. */
 static void
 weft_sim_tells_time_and_exposed_time_of_each_axis (void **state)
 {

@@ -1,5 +1,5 @@
-/* moe_router_enable_expert_bias: who counts what, what biases do then, and that they are state like
- * any other: of all strategies the same, and kept in checkpoints. */
+/* moe_router_enable_expert_bias: the token counts, the update of the biases, and that biases are
+ * part of the state: equal under all strategies and stored in checkpoints. */
 #include "core/base/sanitize.h"
 #include "kernels/kernel.h"
 #include "tests/runner/folder.h"
@@ -42,7 +42,8 @@ tokens_are_counted_by_the_experts_they_chose (void **state)
   }
 }
 
-/* Means are 3 and 2; who has the mean stays. */
+/* The mean counts of the two rows are 3 and 2. The bias of an expert with the mean count does not
+ * change. */
 static void
 biases_go_towards_the_mean_by_one_step (void **state)
 {
@@ -87,7 +88,8 @@ find (const weft_program *p, enum weft_op_kind kind, const char *name)
   return WEFT_NO_OP;
 }
 
-/* L_moe E counts of 4 bytes each, once a step, over all ranks of the stage. */
+/* One reduction per step over all ranks of the stage, of 4-byte counts for each expert of each
+ * layer with experts. */
 static void
 moe_router_enable_expert_bias_adds_tallies_before_the_update (void **state)
 {
@@ -170,7 +172,7 @@ biases_are_those_of_one_rank_under_every_strategy (void **state)
   }
 }
 
-/* The tensor of a layer. */
+/* Index of the bias tensor of a layer. */
 static uint32_t
 bias_of (const weft_state *state, uint32_t layer)
 {
@@ -192,7 +194,7 @@ read_biases (real_job *job, uint32_t layer, float bias[8])
   weft_state_read (job->state, tensor, WEFT_STATE_MASTER, 0, 8, bias);
 }
 
-/* A step takes each bias one way or the other, an evaluation none. */
+/* A training step moves each bias up or down; an evaluation moves none. */
 static void
 an_evaluation_moves_nothing (void **state)
 {
@@ -218,7 +220,8 @@ an_evaluation_moves_nothing (void **state)
   real_job_close (job);
 }
 
-/* Saved under one strategy and loaded under another, which goes on with the same bits. */
+/* Saves a checkpoint under one strategy and loads it under another, which continues with the same
+ * bits. */
 static void
 biases_are_in_checkpoints (void **state)
 {

@@ -1,5 +1,5 @@
-/* Experts that ranks share out, under every data-parallel strategy: who keeps, gathers and reduces
- * them, how many bytes that is, and that no bit depends on it. */
+/* Experts distributed over ranks, under every data-parallel strategy: what each rank keeps, gathers
+ * and reduces, how many bytes that is, and that the results have the bits of one rank. */
 #include "core/base/sanitize.h"
 #include "exec_cpu/exec_cpu.h"
 #include "tests/made/own.h"
@@ -107,7 +107,7 @@ static const char *const strategies[] = {
   TP WHOLE "gpus=8 " UNITS (optim_grads) INSTANCES (2),
 };
 
-/* Where gradients are of another type in bf16 than weights: what one rank has without FSDP2. */
+/* The one rank of the comparison has fp32 gradients in bf16 unless the strategy is FSDP2. */
 static const char *
 in_fp32 (const char *precision, const char *strategy)
 {
@@ -199,7 +199,7 @@ load (real_job *job, const char *dir)
   job->control.step = progress.step;
 }
 
-/* Each goes on from where the one before it stood. */
+/* Each strategy resumes from the checkpoint of the previous one. */
 static void
 checkpoints_resume_into_and_out_of_every_strategy (void **folder)
 {
@@ -228,7 +228,8 @@ checkpoints_resume_into_and_out_of_every_strategy (void **folder)
 
 /* ------------------------------------------------------------------------- programs */
 
-/* Two layers of eight experts on eight GPUs: with four ranks that share them out, two hold each. */
+/* Two layers of eight experts on eight GPUs. With expert_model_parallel_size = 4, two ranks hold
+ * the same experts. */
 #define WORDS                                                                                      \
   "num_layers=2 hidden_size=64 num_attention_heads=4 ffn_hidden_size=128 vocab_size=256 "          \
   "seq_length=64 num_moe_experts=8 moe_router_topk=2 moe_ffn_hidden_size=96 activation=swiglu "    \
@@ -274,7 +275,7 @@ named (const weft_program *p, enum weft_op_kind kind, const char *name, uint32_t
   return 0;
 }
 
-/* Bytes of a permanent buffer, 0 without it. */
+/* Bytes of a permanent buffer; 0 if the program has none of this name. */
 static uint64_t
 kept (const weft_program *p, const char *name)
 {
@@ -287,9 +288,9 @@ kept (const weft_program *p, const char *name)
   return bytes;
 }
 
-/* What C.1 of the specification says of a level, with S ranks that hold the same experts: bytes of
- * a parameter that are cut, and those that are not; how often it is gathered, scattered and
- * reduced. */
+/* For each level, with S ranks that hold the same experts: whether weights, gradients and optimizer
+ * state are sharded over these ranks, and how often expert parameters are all-gathered,
+ * reduce-scattered and all-reduced per step. */
 static const struct level {
   const char *words;
   uint32_t weights_cut, grads_cut, states_cut;
@@ -319,7 +320,7 @@ levels_of_sharding_cut_experts_among_those_who_hold_them (void **state)
     assert_int_equal (moved (p, WEFT_OP_ALL_REDUCE, WEFT_GROUP_EDP), l->reductions * n);
     assert_int_equal (kept (p, "expert weights"), 2 * n / (l->weights_cut ? holders : 1));
     assert_int_equal (kept (p, "expert gradients"), 4 * n / (l->grads_cut ? holders : 1));
-    /* All that has no experts is as it is where nobody shares them out. */
+    /* Parameters outside experts are sharded as in the job without expert parallelism. */
     uint64_t dense = kept (all, "exp_avg") - 4 * experts_of (1) / (l->states_cut ? D : 1);
     uint64_t wanted = dense + 4 * n / (l->states_cut ? holders : 1);
     assert_in_range (kept (p, "exp_avg"), wanted - PADDING, wanted + PADDING);
@@ -327,8 +328,8 @@ levels_of_sharding_cut_experts_among_those_who_hold_them (void **state)
   }
 }
 
-/* One holder of each expert: nothing is cut, gathered or added, and still divided by all
- * replicas. */
+/* If only one rank holds an expert, its parameters are not sharded, gathered or reduced; their
+ * gradients are still divided by the number of replicas. */
 static void
 experts_of_one_holder_are_whole_and_meet_nobody (void **state)
 {
@@ -343,8 +344,8 @@ experts_of_one_holder_are_whole_and_meet_nobody (void **state)
   }
 }
 
-/* B.5: all are divided by D before they meet, or in what they meet in; or experts by those who
- * share them out, where ranks average. */
+/* Gradients are divided by D before the reduction or inside it. With average_in_collective the
+ * collective averages, and expert gradients are also divided by expert_model_parallel_size. */
 static void
 gradients_of_experts_are_divided_by_all_replicas (void **state)
 {
@@ -367,8 +368,8 @@ gradients_of_experts_are_divided_by_all_replicas (void **state)
     }
 }
 
-/* A layer is entered with its experts: both are gathered before its first kernel, which waits for
- * both; and what comes after them is asked for behind them. */
+/* The experts of a layer are gathered together with the rest of the layer. The layer's first kernel
+ * waits for both gathers, and the gather of the next unit is launched after them. */
 static void
 a_unit_is_gathered_with_its_experts (void **state)
 {
@@ -384,7 +385,7 @@ a_unit_is_gathered_with_its_experts (void **state)
   assert_int_equal (p->op[experts + 1].group, WEFT_GROUP_DP);
 }
 
-/* Two instances: two of four holders in each. */
+/* Two instances, each with two of the four ranks that hold the same experts. */
 static void
 instances_share_out_those_who_hold_the_same_experts (void **state)
 {
@@ -415,7 +416,8 @@ instances_share_out_those_who_hold_the_same_experts (void **state)
   }
 }
 
-/* Slices of slices: each instance has half of a half. */
+/* Weights are sharded over the two ranks of an instance. The outer group shards the optimizer state
+ * once more, so a rank holds a quarter of it. */
 static void
 outer_groups_cut_slices_of_experts_again (void **state)
 {
@@ -431,7 +433,8 @@ outer_groups_cut_slices_of_experts_again (void **state)
   assert_int_equal (kept (p, "exp_avg"), 4 * (dense / 2 + n / 4));
 }
 
-/* A rank of the mesh: holders are ep apart, and those of one instance follow each other. */
+/* In the mesh, ranks that hold the same experts are expert_model_parallel_size apart. Those of one
+ * instance are consecutive in this group. */
 static void
 holders_of_one_instance_are_next_to_each_other (void **state)
 {
@@ -447,8 +450,9 @@ holders_of_one_instance_are_next_to_each_other (void **state)
   assert_int_equal (weft_group_rank (&inter, 1), 7);
 }
 
-/* C.2: a unit inside each layer, gathered in forward behind the rest of it and reduced in backward
- * before it; what is averaged over two holders of eight replicas is divided by four more, once. */
+/* The experts of a layer are a unit of their own: gathered after the rest of the layer in forward,
+ * reduced before it in backward. Their gradients are averaged over the two ranks that hold them;
+ * one op divides them by 4 to obtain the mean over eight replicas. */
 static void
 fsdp2_has_units_of_experts_inside_layers (void **state)
 {
@@ -463,7 +467,7 @@ fsdp2_has_units_of_experts_inside_layers (void **state)
   assert_int_equal (p->op[first].layer, 0);
   assert_true (named (p, WEFT_OP_MATMUL, "proj", 0) < first);
   assert_true (comes_after (p, first, named (p, WEFT_OP_MOE_MATMUL, "expert_fc1", 0)));
-  /* The last layer's stay for its backward. */
+  /* The experts of the last layer stay gathered until their backward pass. */
   assert_int_equal (moved (p, WEFT_OP_ALL_GATHER, WEFT_GROUP_EDP), MICROS * (n + n / LAYERS));
   assert_int_equal (moved (p, WEFT_OP_REDUCE_SCATTER, WEFT_GROUP_EDP), n);
   assert_int_equal (p->op[scatter].layer, LAYERS - 1);
@@ -476,8 +480,8 @@ fsdp2_has_units_of_experts_inside_layers (void **state)
   assert_int_equal (count_kind (p, WEFT_OP_SCALE), LAYERS);
 }
 
-/* Replicas of shards share out all else; experts are cut among all who hold them, and measured
- * there. */
+/* dp_replicate_size replicates all other parameters. Experts are sharded over all ranks that hold
+ * them, and their norm is reduced over all ranks. */
 static void
 dp_replicate_size_leaves_experts_cut_among_all_holders (void **state)
 {

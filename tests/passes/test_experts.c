@@ -1,5 +1,5 @@
-/* Layers of experts: what travels, what is kept, who adds gradients; and that it makes no
- * difference to the bits where experts are. */
+/* Layers of experts: what is sent, what is kept for backward, which ranks reduce gradients, and
+ * that the distribution of the experts changes no bit. */
 #include "core/base/sanitize.h"
 #include "exec_cpu/exec_cpu.h"
 #include "tests/made/questions.h"
@@ -123,7 +123,8 @@ experts_of_several_ranks_give_the_bits_of_one (void **state)
   weft_test_check_sweep (&sweep);
 }
 
-/* What is dropped depends on who comes in one microbatch, which is the same here. */
+/* Which tokens are dropped depends on the tokens of the microbatch on the same rank; these are
+ * equal in all strategies of the table. */
 static void
 tokens_over_capacity_are_dropped_alike_on_any_number_of_ranks (void **state)
 {
@@ -150,8 +151,8 @@ tokens_over_capacity_are_dropped_alike_on_any_number_of_ranks (void **state)
   }
 }
 
-/* Tensor parallel ranks drop tokens of their own share: not what one rank drops, but padded or not
- * the same. */
+/* Tensor parallel ranks drop tokens among their own part of the sequence, so the bits differ from
+ * those of one rank, but not between padded and unpadded rows. */
 static void
 padding_changes_no_bits_of_tensor_parallel_ranks (void **state)
 {
@@ -194,7 +195,7 @@ fast_order_is_close_to_canonical (void **state)
 
 /* ------------------------------------------------------------------------- programs */
 
-/* T = 2 * 64 tokens, K = 2, E = 8, h = 64; two layers, the second has experts. */
+/* T = 2 * 64 tokens, K = 2, E = 8, h = 64. Two layers, of which the second has experts. */
 #define WORDS                                                                                      \
   "num_layers=2 hidden_size=64 num_attention_heads=4 ffn_hidden_size=128 vocab_size=256 "          \
   "seq_length=64 num_moe_experts=8 moe_router_topk=2 moe_ffn_hidden_size=96 activation=swiglu "    \
@@ -211,8 +212,8 @@ nth (const weft_program *p, enum weft_op_kind kind, const char *name, uint32_t n
   return 0;
 }
 
-/* E.6 of the all-to-all dispatcher: T K h bytes of tokens and T K of weights each way, 8 E of
- * counts from each rank; the host waits for the counts. */
+/* The all-to-all dispatcher sends T K h elements of tokens and T K routing weights in each
+ * direction, and 8 E bytes of counts from each rank. The host waits for the counts. */
 static void
 expert_model_parallel_size_sends_each_token_to_its_experts (void **state)
 {
@@ -231,7 +232,7 @@ expert_model_parallel_size_sends_each_token_to_its_experts (void **state)
   assert_true (weft_op_bytes (p, there) == 2.0 * T * K * H);
   assert_true (weft_op_bytes (p, weights) == 2.0 * T * K);
   assert_true (weft_op_bytes (p, back) == 2.0 * T * K * H);
-  assert_int_equal (count_kind (p, WEFT_OP_ALL_TO_ALL_V), 6); /* three there, three back */
+  assert_int_equal (count_kind (p, WEFT_OP_ALL_TO_ALL_V), 6); /* three to the experts, three back */
   assert_true (comes_after (p, counts, host) && comes_after (p, host, there));
   assert_true (comes_after (p, there, up) && comes_after (p, up, back));
   assert_int_equal (weft_op_shape (p, up)->dim[0], T * K);
@@ -249,7 +250,8 @@ launches (const weft_program *p)
   return n;
 }
 
-/* The same bytes; weights go with the rows they are of, in forward and in backward. */
+/* The bytes are those of the all-to-all dispatcher; the routing weights are sent in the launch of
+ * their rows, in forward and in backward. */
 static void
 moe_token_dispatcher_type_flex_sends_tokens_and_weights_in_one_launch (void **state)
 {
@@ -262,7 +264,7 @@ moe_token_dispatcher_type_flex_sends_tokens_and_weights_in_one_launch (void **st
   assert_int_equal (launches (flex), 4);
   for (uint32_t i = 0; i < 2; i++) {
     uint32_t weights = nth (flex, WEFT_OP_ALL_TO_ALL_V, "dispatch_prob", i),
-             tokens = nth (flex, WEFT_OP_ALL_TO_ALL_V, "dispatch", 2 * i); /* and weights */
+             tokens = nth (flex, WEFT_OP_ALL_TO_ALL_V, "dispatch", 2 * i); /* also matches _prob */
     assert_true (flex->op[weights].flags & WEFT_OP_GROUPED);
     assert_int_equal (flex->pos[weights], flex->pos[tokens] + 1);
     assert_true (weft_op_bytes (flex, weights) == 2.0 * T * K);
@@ -293,8 +295,8 @@ numel (const weft_program *p, const char *name)
   return n;
 }
 
-/* Ranks hold a fourth of the experts; two replicas of these meet, eight of all else; both are
- * divided by eight, for experts have seen the tokens of four ranks. */
+/* Each rank holds a quarter of the experts. Expert gradients are reduced over 2 replicas, all
+ * others over 8. Both are divided by 8, because an expert receives the tokens of 4 ranks. */
 static void
 gradients_of_experts_are_reduced_by_those_who_hold_them (void **state)
 {
@@ -329,13 +331,13 @@ average_in_collective_divides_experts_by_who_shares_them_out (void **state)
   assert_int_equal (weft_op_shape (p, nth (p, WEFT_OP_SCALE, "scale_experts", 0))->dim[2], 4);
 }
 
-/* T and all that follows from it is of one of two tensor parallel ranks. */
+/* With two tensor parallel ranks, each routes T / 2 tokens. */
 #define TENSOR WORDS "tensor_model_parallel_size=2 sequence_parallel=true "
 enum { HALF = T / 2 };
 
-/* E.6 with experts in parts: what came from the all-to-all is gathered by the ranks that have parts
- * of the same experts, tokens and weights, and what those make is reduced and scattered; backward
- * the other way round. */
+/* Experts split over tensor parallel ranks: the ranks that hold parts of the same experts
+ * all-gather the rows and routing weights that they received, and reduce-scatter their results.
+ * Backward does the opposite. */
 static void
 expert_tensor_parallel_size_gathers_rows_and_adds_what_parts_make (void **state)
 {
@@ -368,7 +370,7 @@ expert_tensor_parallel_size_gathers_rows_and_adds_what_parts_make (void **state)
   assert_int_equal (numel (p, "experts."), E / 2 * 3 * F * H / 2);
 }
 
-/* The ranks of a tensor parallel group are then some of those that share experts out. */
+/* The ranks of a tensor parallel group then hold different experts. */
 static void
 expert_tensor_parallel_size_of_one_leaves_experts_whole (void **state)
 {
@@ -384,8 +386,9 @@ expert_tensor_parallel_size_of_one_leaves_experts_whole (void **state)
   assert_int_equal (numel (p, "experts."), E / 4 * 3 * F * H);
 }
 
-/* In canonical order each has the gradients of all rows of a sequence: two maps of four
- * microbatches gather what they are made of, and of what was made a rank keeps a piece. */
+/* In canonical order each rank computes the gradients from all rows of a sequence. For the two
+ * expert matrices and four microbatches, the ranks all-gather the operands of the weight gradient;
+ * each rank keeps a piece of the result. */
 static void
 ranks_that_hold_the_same_experts_gather_rows_for_gradients (void **state)
 {
@@ -406,8 +409,8 @@ ranks_that_hold_the_same_experts_gather_rows_for_gradients (void **state)
   assert_int_equal (weft_op_shape (p, wgrad)->dim[5], 4);
 }
 
-/* Padded, every source has as much for every expert: plain collectives, and nobody waits for
- * counts. */
+/* With padding, every rank has the same number of rows for every expert, so plain collectives are
+ * used and the host does not wait for counts. */
 static void
 padded_rows_are_gathered_in_equal_shares (void **state)
 {
@@ -425,8 +428,8 @@ padded_rows_are_gathered_in_equal_shares (void **state)
   assert_int_equal (count_kind (p, WEFT_OP_COPY_OUT), 1);
 }
 
-/* Their maps are those of any MLP: E.2 with four of the tensor parallel group's collectives in a
- * layer's forward beside attention's, and the router is everybody's. */
+/* Shared experts are tensor parallel like any MLP: their collectives follow those of attention.
+ * Every rank has the whole router. */
 static void
 shared_experts_are_cut_by_tensor_parallel_ranks_and_the_router_is_not (void **state)
 {
@@ -445,8 +448,8 @@ shared_experts_are_cut_by_tensor_parallel_ranks_and_the_router_is_not (void **st
   assert_int_equal (p->op[joined].group, WEFT_GROUP_TP);
 }
 
-/* Eight ranks hold all experts, four have replicas of all else: each sum is of eight halves of
- * four. */
+/* Eight ranks hold all experts, and four of them replicate all other parameters. The average over
+ * eight ranks is multiplied by 8 / 4. */
 static void
 average_in_collective_multiplies_whole_experts_of_tensor_parallel_ranks (void **state)
 {
@@ -477,8 +480,8 @@ use_distributed_optimizer_cuts_experts_among_their_replicas (void **state)
   assert_int_equal (count_kind (p, WEFT_OP_MOE_SQUARES), 0);
 }
 
-/* Without it ranks that share experts out have squares of their own, and the others have the
- * same. */
+/* Without a distributed optimizer, ranks with different experts have different sums of squares of
+ * expert gradients, and equal sums for all other parameters. */
 static void
 the_norm_is_of_all_experts_and_of_one_copy_of_the_rest (void **state)
 {
@@ -509,7 +512,8 @@ moe_load_imbalance_multiplies_rows_on_the_way_and_at_experts (void **state)
   assert_int_equal (p->buf[u].bytes, 2 * T * K * 3 / 2 * 2 * F);
 }
 
-/* A step that is really run has room for all tokens at one rank. */
+/* On topology cpu the buffers have room for the case that all tokens are routed to the experts of
+ * one rank. */
 static void
 a_run_on_cpus_has_room_for_everybody_at_one_rank (void **state)
 {
@@ -523,7 +527,8 @@ a_run_on_cpus_has_room_for_everybody_at_one_rank (void **state)
   assert_int_equal (p->buf[u].bytes, 4 * T * 4 * K * 2 * F);
 }
 
-/* C = ceil (T K cf / E) rows of each expert; what is padded has fixed sizes, and nobody waits. */
+/* Every expert gets C = ceil (T K cf / E) rows. Padded rows have fixed sizes, so the host does not
+ * wait. */
 static void
 moe_pad_expert_input_to_capacity_sends_fixed_sizes (void **state)
 {
@@ -555,8 +560,9 @@ moe_expert_capacity_factor_bounds_the_room_of_experts (void **state)
 
 /* --------------------------------------------------------------------------- memory */
 
-/* What the layer keeps beside its attention, in bytes of bf16: the two inputs of its half; scores
- * in fp32, choice, row and counts; and for each row xp, its weight, fc1 and the activation. */
+/* What the layer keeps besides attention, in bf16: the two inputs of its MLP half; routing scores
+ * in fp32, choice, row and counts; and for each row the permuted input, its routing weight, fc1 and
+ * the activation. */
 static void
 a_layer_keeps_scores_and_the_rows_of_its_experts (void **state)
 {

@@ -1,5 +1,5 @@
-/* fp16 and loss scaling: the type, what scales and divides, who skips a step that overflows, and
- * how the scale follows. */
+/* fp16 and loss scaling: the dtype, the ops that scale and unscale, how all ranks skip a step that
+ * overflows, and how the scale adapts. */
 #include "exec_cpu/exec_cpu.h"
 #include "kernels/float.h"
 #include "kernels/math.h"
@@ -57,9 +57,10 @@ floats_between_two_halves_round_to_the_nearer_and_ties_to_even (void **state)
   assert_true ((weft_fp16_round (NAN) & 0x7fff) > 0x7c00);
 }
 
-/* Loops over many have ways of their own.  Every exponent, and every border of rounding: the lowest
- * 14 bits of a float around 0 and around the middle, which decide about an fp16; of a bf16 it is
- * 17. */
+/* Loops over many elements have code of their own, so they are compared with the rounding of one
+ * element. The values cover every exponent and every rounding boundary: the lowest 14 bits of a
+ * float, near 0 and near the middle, decide the rounding to fp16; for bf16 it is the lowest 17
+ * bits. */
 static void
 stretches_are_rounded_as_one_float_is (void **state)
 {
@@ -109,7 +110,8 @@ the_loss_is_scaled_in_every_microbatch_on_the_last_stage (void **state)
   }
 }
 
-/* Copy to fp32, divide, ask everybody, tell the host, measure, update. */
+/* The order of a step: cast to fp32, unscale, all-reduce of found_inf, copy of found_inf to the
+ * host, norm, update. */
 static void
 gradients_are_divided_before_anybody_looks_at_them (void **state)
 {
@@ -185,7 +187,7 @@ fp16_gradients_may_be_divided_in_the_sum (void **state)
 
 /* -------------------------------------------------------------------- real numbers */
 
-/* A power of two moves the exponents of all gradients and back. */
+/* A power-of-two scale changes only exponents, and unscaling restores them. */
 static void
 a_power_of_two_leaves_every_bit_where_it_is (void **state)
 {
@@ -223,7 +225,7 @@ static const char *const strategies[] = {
   "gpus=2 distributed_config=ddp",
 };
 
-/* Scales of the steps and what is left of the state in the end. */
+/* The scales and norms of the steps, and a hash of weights and moments at the end. */
 struct history {
   double scale[12];
   gboolean skipped[12];
@@ -306,14 +308,14 @@ the_scale_falls_after_its_hysteresis_and_doubles_after_its_window (void **state)
                               &job, NULL));
   s = weft_loss_scale_start (&job);
   assert_scale (&s, 64, 0, 2);
-  weft_loss_scale_update (&s, &job, TRUE); /* forgiven once */
+  weft_loss_scale_update (&s, &job, TRUE); /* the first overflow only uses up the hysteresis */
   assert_scale (&s, 64, 0, 1);
   weft_loss_scale_update (&s, &job, FALSE);
   weft_loss_scale_update (&s, &job, TRUE);
   assert_scale (&s, 32, 0, 0);
-  weft_loss_scale_update (&s, &job, TRUE); /* and then not again */
+  weft_loss_scale_update (&s, &job, TRUE); /* further overflows halve the scale at once */
   assert_scale (&s, 16, 0, 0);
-  weft_loss_scale_update (&s, &job, TRUE); /* the least */
+  weft_loss_scale_update (&s, &job, TRUE); /* min_loss_scale is reached */
   assert_scale (&s, 16, 0, 0);
   assert_false (weft_loss_scale_can_fall (&s, &job));
   for (int i = 0; i < 2; i++)
@@ -345,7 +347,7 @@ a_scale_that_is_given_stays (void **state)
 
 /* ---------------------------------------------------------------------- weft train */
 
-/* Lines of --json of a run that ends well. */
+/* Lines of `weft train --json`; fails unless the exit status is 0. */
 static GPtrArray *
 train (const char *words, ...)
 {
@@ -379,7 +381,8 @@ real (const GPtrArray *lines, unsigned i, const char *member)
   return json_object_get_double_member (lines->pdata[i], member);
 }
 
-/* It begins at 2^32 and finds its size, in more skipped steps than a run may have otherwise. */
+/* The scale begins at 2^32 and adapts in more skipped steps than a run without loss scale may
+ * have. */
 static void
 a_run_finds_its_scale_and_goes_on_with_it_under_another_strategy (void **folder)
 {

@@ -1,6 +1,6 @@
-/* precision = fp8 in layers of experts: kernels against their references, what a program has of
- * them, and training, which learns as bf16 does and has the bits of one rank however experts are
- * shared out. */
+/* precision = fp8 in layers of experts: kernels against their references, the ops of a program, and
+ * training, which learns like bf16 and has the bits of one rank however the experts are
+ * distributed. */
 #include "kernels/fp8_blocks.h"
 #include "kernels/moe.h"
 #include "tests/runner/folder.h"
@@ -13,7 +13,8 @@
 
 /* ------------------------------------------------------------------------- kernels */
 
-/* Experts with no rows, with less than a block and with more, none of them at a multiple of it. */
+/* Row counts per expert: none, fewer than a block and more than a block; no expert begins at a
+ * multiple of the block. */
 enum { EXPERTS = 4, N = 40, K = 72, MOST_ROWS = 400 };
 static const int64_t rows_of[EXPERTS] = { 45, 0, 7, 131 };
 
@@ -81,7 +82,7 @@ run (const struct weft_kernel *k, uint32_t parts)
     weft_kernels[k->kind].cpu (k, part, parts);
 }
 
-/* Room of scales of blocks, those that go down and those of rows or squares. */
+/* Number of scales of a matrix: of the column blocks (`down`), or of the row blocks or squares. */
 static uint64_t
 room_of (const struct factor *f, uint64_t block, gboolean down, gboolean square)
 {
@@ -91,8 +92,8 @@ room_of (const struct factor *f, uint64_t block, gboolean down, gboolean square)
               : (square ? lines : f->rows) * weft_fp8_blocks (f->columns, block);
 }
 
-/* Both ways; of weights, which nobody counts, as squares where these are asked for.  The reference
- * is asked too, and agrees. */
+/* Quantises along rows and along columns, weights (not `counted`) in squares for blocks of 128.
+ * Asserts that the codes agree with the reference. */
 static void
 quantise_blocks (struct factor *f, uint64_t block, gboolean counted)
 {
@@ -128,7 +129,8 @@ quantise_blocks (struct factor *f, uint64_t block, gboolean counted)
     f->scales_down[i] = scale_of (f->scale_down, block, i);
 }
 
-/* By magnitudes of before; what was seen is that of each expert's rows, or what was there. */
+/* Quantises with the magnitudes of the previous step. Asserts that `seen` is the largest magnitude
+ * of each expert's rows, or the previous value if that is larger. */
 static void
 quantise_whole (struct factor *f, gboolean counted)
 {
@@ -201,7 +203,7 @@ rows_of_experts_are_measured_and_rounded_by_themselves (void **state)
   }
 }
 
-/* One of the three products of rows and weights. */
+/* One of the three matmuls of rows and weights. */
 struct product {
   enum weft_op_kind kind;
   const struct factor *a, *b;
@@ -223,7 +225,8 @@ give (struct weft_kernel *k, struct weft_kernel *ref, uint32_t at, const struct 
   ref->operand[at + 1] = operand ((void *) (down ? f->scales_down : f->scales), scales, type);
 }
 
-/* Parts do not matter. */
+/* Asserts that the matmul agrees with its reference, and that splitting it into parts changes no
+ * bit. */
 static void
 check_product (const struct product *p, uint64_t block)
 {
@@ -328,8 +331,8 @@ check_strategies (unsigned recipe, const char *const *strategies, unsigned n)
   weft_test_check_strategies (model, strategies, n);
 }
 
-/* A scale for the rows of an expert, of every replica by itself where they are those of a
- * microbatch. */
+/* One scale per expert; with tensorwise scaling, whose scales depend on the microbatch, one per
+ * expert and replica. */
 static void
 one_scale_for_an_expert_gives_the_bits_of_one_rank (void **state)
 {
@@ -350,7 +353,7 @@ one_scale_for_an_expert_gives_the_bits_of_one_rank (void **state)
 
   (void) state;
   check_strategies (TENSORWISE, strategies, G_N_ELEMENTS (strategies));
-  check_strategies (DELAYED, strategies, 5); /* of the whole step: microbatches do not show */
+  check_strategies (DELAYED, strategies, 5); /* scales do not depend on microbatches */
 }
 
 static void
@@ -378,7 +381,8 @@ find_tensor (const weft_state *state, const char *name)
   return -1;
 }
 
-/* Input, weight and gradient of every expert of the layer, whichever ranks have it. */
+/* Reads the largest magnitudes of input, weight and gradient of every expert of layer 1, whichever
+ * ranks hold the experts. */
 static void
 read_magnitudes (weft_state *state, float found[3 * 4])
 {
@@ -389,7 +393,7 @@ read_magnitudes (weft_state *state, float found[3 * 4])
   weft_state_read (state, (uint32_t) amax, WEFT_STATE_WEIGHT, 0, 12, found);
 }
 
-/* Eight tokens for sixteen experts: most have none, and go on by what they last had. */
+/* Eight tokens for sixteen experts: most experts have no tokens and keep their previous scale. */
 static void
 an_expert_without_tokens_keeps_its_scale (void **state)
 {
@@ -418,7 +422,8 @@ an_expert_without_tokens_keeps_its_scale (void **state)
 
 /* --------------------------------------------------------------------- checkpoints */
 
-/* Four ranks with an expert each go on as two with two of them would, and as one. */
+/* A run on four ranks with one expert each resumes with two experts per rank and with all on one
+ * rank. */
 static void
 a_run_goes_on_where_experts_lie_elsewhere (void **folder)
 {
@@ -435,7 +440,7 @@ a_run_goes_on_where_experts_lie_elsewhere (void **folder)
   read_magnitudes (job->state, before);
   for (int i = 0; i < 12; i++)
     assert_true (before[i] > 0);
-  assert_true (before[4] != before[5]); /* weights of two experts are not alike */
+  assert_true (before[4] != before[5]); /* the weights of two experts differ */
   real_job_step (job);
   for (unsigned i = 0; i < G_N_ELEMENTS (others); i++) {
     g_autofree char *passed_over = NULL;

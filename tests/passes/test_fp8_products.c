@@ -1,4 +1,4 @@
-/* precision = fp8: linear maps of layers multiply in fp8, and nothing else does. */
+/* precision = fp8: the matmuls of linear layers use fp8, and no other op does. */
 #include "core/report/report.h"
 #include "tests/made/made.h"
 #include "tests/made/random_job.h"
@@ -76,12 +76,12 @@ linear_maps_of_layers_are_fp8_and_the_rest_is_bf16 (void **state)
     linear += layer;
     head += !layer;
   }
-  assert_int_equal (linear, 2 * 8 * 4 * 3); /* microbatches, layers, maps, products */
+  assert_int_equal (linear, 2 * 8 * 4 * 3); /* microbatches, layers, weights, matmuls of each */
   assert_int_equal (head, 2 * 3);
 }
 
-/* Both factors are codes, with their terms along the rows, and come with what says their scale;
- * gradients of outputs are e5m2 unless fp8_format says otherwise. */
+/* Both operands are codes whose rows are summed over, each with its scale. Output gradients are
+ * E5M2 unless fp8_format is e4m3. */
 static void
 fp8_format_says_what_gradients_are_rounded_to (void **state)
 {
@@ -104,8 +104,8 @@ fp8_format_says_what_gradients_are_rounded_to (void **state)
   }
 }
 
-/* In forward the input and the weight; in backward the gradient and the weight: the input is
- * kept. */
+/* Forward quantises the input and the weight, backward the gradient and the weight; the input codes
+ * are kept. */
 static void
 what_is_multiplied_is_converted_first (void **state)
 {
@@ -142,8 +142,8 @@ weights_gradients_and_their_traffic_are_those_of_bf16 (void **state)
   assert_true (bytes[0] == bytes[1] && bytes[0] > 0);
 }
 
-/* Of the inputs of its four maps a layer keeps one byte, and two bytes of what others read too:
- * what attention made. */
+/* For each of its four linear layers a layer keeps one byte per input element. The output of
+ * attention, which another op reads too, is also kept in two bytes. */
 static void
 saved_inputs_have_one_byte (void **state)
 {
@@ -185,19 +185,19 @@ recipes_find_their_scales_each_in_its_way (void **state)
   for (uint32_t op = 0; op < p->n_op; op++)
     if (p->op[op].kind == WEFT_OP_ALL_REDUCE && strcmp (p->name[p->op[op].name], "amax") == 0)
       agreed += shape_at (p, op)->dim[0];
-  assert_int_equal (agreed, 8 * 4 * 3); /* layers, maps, tensors: input, weight, gradient */
+  assert_int_equal (agreed, 8 * 4 * 3); /* layers, linear layers, tensors of each */
   assert_int_equal (count_of (delayed, WEFT_OP_AMAX), 0);
   assert_int_equal (count_of (tensor, WEFT_OP_AMAX),
-                    8 * 4 * (1 + 2 * 2)); /* weights: once a step */
+                    8 * 4 * (1 + 2 * 2)); /* once per step for weights */
   assert_int_equal (count_of (block, WEFT_OP_AMAX), 0);
   assert_int_equal (count_of (mx, WEFT_OP_AMAX), 0);
-  /* A pass of one byte turns what has one scale: weights for input gradients, both factors of
-   * others. */
+  /* Codes with one scale per tensor are transposed by a pass over one byte per element: weights for
+   * input gradients, and both operands of weight gradients. */
   assert_int_equal (count_of (tensor, WEFT_OP_TRANSPOSE), 2 * 8 * 4 * 3);
   assert_int_equal (count_of (block, WEFT_OP_TRANSPOSE), 0);
 }
 
-/* The op that makes the codes of an operand, among those before. */
+/* The last op before `op` that writes the codes of an operand. */
 static uint32_t
 maker_of (const weft_program *p, uint32_t op, uint32_t operand)
 {
@@ -210,7 +210,8 @@ maker_of (const weft_program *p, uint32_t op, uint32_t operand)
   return WEFT_NO_OP;
 }
 
-/* 4 bytes for 128 elements of a row, of weights for 128 rows of as many; 1 for 32. */
+/* Blockwise: 4 bytes per 128 elements of a row, for weights per 128 x 128. MXFP8: 1 byte per 32
+ * elements. */
 static void
 scales_of_blocks_lie_in_buffers_of_their_own (void **state)
 {
@@ -239,7 +240,8 @@ scales_of_blocks_lie_in_buffers_of_their_own (void **state)
   }
 }
 
-/* Forward makes the copy that the weight gradient reads, and only where there will be one. */
+/* The forward pass writes the column-quantised input that the weight gradient reads, unless the
+ * layer is recomputed; then the recomputation writes it. */
 static void
 blocks_are_turned_by_the_kernel_that_makes_them (void **state)
 {
@@ -265,11 +267,12 @@ blocks_are_turned_by_the_kernel_that_makes_them (void **state)
       assert_int_equal (shape_at (p, input)->dim[4], 2);
     }
     assert_int_equal (both, 2 * 8 * 4 * 2);          /* inputs and gradients */
-    assert_int_equal (one, 2 * 8 * 4 * (i ? 4 : 2)); /* weights; what will be computed again */
+    assert_int_equal (one, 2 * 8 * 4 * (i ? 4 : 2)); /* weights; inputs that will be recomputed */
   }
 }
 
-/* What says a scale takes the place of another only when nobody goes by that any more. */
+/* The magnitudes of this step replace the previous ones only after the last matmul that uses the
+ * previous scales. */
 static void
 delayed_scales_are_new_after_the_last_product (void **state)
 {

@@ -1,5 +1,5 @@
-/* precision = fp8 with real numbers: every recipe learns as bf16 does, ranks do together what one
- * does, and a run goes on after a checkpoint as if there had been none. */
+/* precision = fp8 with real numbers: every recipe learns like bf16, several ranks have the bits of
+ * one rank, and a run resumes from a checkpoint as if it had never stopped. */
 #include "tests/runner/folder.h"
 #include "tests/made/random_job.h"
 #include "tests/made/real_job.h"
@@ -29,7 +29,7 @@ opened (const char *model, const char *recipe, const char *strategy)
   return real_job_open (words, NULL);
 }
 
-/* Of 512 tokens 97 are drawn, which it finds out. */
+/* The data contain 97 of the 512 tokens of the vocabulary, which the model learns. */
 static void
 every_recipe_learns_nearly_as_bf16_does (void **state)
 {
@@ -52,8 +52,7 @@ every_recipe_learns_nearly_as_bf16_does (void **state)
   }
 }
 
-/* Scales of a tensor are agreed on by all that have a part of it: which ranks do does not
- * matter. */
+/* All ranks that hold parts of a tensor use a common scale, so the distribution does not matter. */
 static void
 one_scale_for_a_tensor_gives_the_bits_of_one_rank (void **state)
 {
@@ -80,7 +79,7 @@ one_scale_for_a_tensor_gives_the_bits_of_one_rank (void **state)
   }
 }
 
-/* Blocks lie inside a sequence where its length is a multiple of theirs. */
+/* No block spans two sequences if the sequence length is a multiple of the block. */
 static void
 blocks_give_the_bits_of_one_rank_where_nobody_cuts_tensors (void **state)
 {
@@ -97,7 +96,7 @@ blocks_give_the_bits_of_one_rank_where_nobody_cuts_tensors (void **state)
   }
 }
 
-/* Weights that are kept in fp8 are rounded once, where products read them. */
+/* Weights stored in fp8 are rounded once; matmuls read the stored codes. */
 static void
 weights_that_are_kept_in_fp8_are_multiplied_as_they_are (void **state)
 {
@@ -128,7 +127,8 @@ find_tensor (const weft_state *state, const char *name)
   return -1;
 }
 
-/* They are those of the step before: of the weights, what they were in it. */
+/* The magnitudes in the state are those of the last step; for weights, of the values before the
+ * update. */
 static void
 magnitudes_of_a_step_are_state_behind_it (void **state)
 {
@@ -151,7 +151,7 @@ magnitudes_of_a_step_are_state_behind_it (void **state)
   assert_true (isfinite (real_job_evaluate (job)->loss));
   float again[3];
   weft_state_read (job->state, (uint32_t) amax, WEFT_STATE_WEIGHT, 0, 3, again);
-  assert_memory_equal (found, again, sizeof found); /* an evaluation measures for nobody */
+  assert_memory_equal (found, again, sizeof found); /* an evaluation does not change magnitudes */
 }
 
 /* --------------------------------------------------------------------- checkpoints */
@@ -171,8 +171,8 @@ resumed (const char *recipe, const char *strategy, const char *dir)
   return job;
 }
 
-/* Another strategy, and every recipe behind every other: only delayed scaling has a memory, which
- * begins anew where nobody has left one. */
+/* Resumes under another strategy, and from every recipe into every other. Only delayed scaling has
+ * state; a run that resumes from another recipe starts it anew. */
 static void
 a_run_goes_on_bit_for_bit_and_from_one_recipe_to_another (void **folder)
 {

@@ -1,5 +1,5 @@
 /* fp8_param_gather, reuse_grad_buf_for_mxfp8_param_ag, keep_fp8_transpose_cache: the buffers, ops,
- * sizes and order that they change, and real steps with them. */
+ * sizes and order that these knobs change, and real steps with them. */
 #include "exec_cpu/exec_cpu.h"
 #include "kernels/fp8.h"
 #include "tests/runner/folder.h"
@@ -17,7 +17,7 @@
 #define LEVEL1 LEVEL ("1")
 #define LEVEL3 LEVEL ("3"), "--fp8-param-gather", "true"
 #define KEEP "--keep-fp8-transpose-cache", "true"
-#define LAYERS 8 /* of gpt2-nano, each with four matrices */
+#define LAYERS 8 /* of gpt2-nano, each with four weight matrices */
 
 static gboolean
 is_fp8 (const struct weft_param *param)
@@ -25,7 +25,7 @@ is_fp8 (const struct weft_param *param)
   return param->scale != WEFT_NO_BUF;
 }
 
-/* The one standing buffer of that name, or WEFT_NO_BUF. */
+/* The permanent buffer of that name, or WEFT_NO_BUF. */
 static uint32_t
 standing (const weft_program *p, const char *name)
 {
@@ -89,8 +89,9 @@ fp8_param_gather_keys_buffers_by_type (void **state)
   assert_int_equal (bytes_of (p, "fp8 gradients"), 2 * bytes_of (p, "fp8 weights"));
 }
 
-/* 1 (+ 1 for the copy) + g + 12 / D bytes of a parameter in fp8, 2 + g + 12 / D of the others; here
- * gradients of two bytes have a copy of four, which is shared out as well. */
+/* Bytes per parameter in fp8: 1 for the code, 1 for its transposed copy, g for the gradient and 12
+ * / D for the optimizer; other parameters: 2 + g + 12 / D. Gradients of two bytes also have an fp32
+ * copy, which is sharded too. */
 static void
 fp8_param_gather_leaves_a_byte_for_a_weight_and_one_for_its_copy (void **state)
 {
@@ -108,7 +109,7 @@ fp8_param_gather_leaves_a_byte_for_a_weight_and_one_for_its_copy (void **state)
   }
 }
 
-/* Weights of a byte each need a master even where all else is fp32. */
+/* One-byte weights need an fp32 master even if everything else is fp32. */
 static void
 fp8_param_gather_has_a_master_beside_fp32 (void **state)
 {
@@ -123,8 +124,8 @@ fp8_param_gather_has_a_master_beside_fp32 (void **state)
 
 /* -------------------------------------------------------------------- collectives */
 
-/* Each bucket of bytes is a launch; the last takes along all others, and comes when they are
- * done. */
+/* Each fp8 bucket is one launch. The last one also contains all buckets of other dtypes, and waits
+ * for their gradients. */
 static void
 fp8_param_gather_launches_other_buckets_with_the_last_of_bytes (void **state)
 {
@@ -150,7 +151,7 @@ fp8_param_gather_launches_other_buckets_with_the_last_of_bytes (void **state)
   for (uint32_t k = 0; k < n; k++) {
     uint32_t reduce = named (p, WEFT_OP_REDUCE_SCATTER, "bucket", k);
     if (dtype_of (p, named (p, WEFT_OP_ALL_GATHER, "gather", k)) == WEFT_FP8 && k + 1 < n)
-      assert_true (reduce < last); /* buckets of the last layers are on their way before */
+      assert_true (reduce < last); /* buckets of the last layers are launched earlier */
   }
 }
 
@@ -181,7 +182,8 @@ fp8_param_gather_agrees_on_magnitudes_rounds_and_gathers_bytes (void **state)
   assert_int_equal (count (p, WEFT_OP_TRANSPOSE, ""), 4 * LAYERS);
 }
 
-/* Forward reads codes, input gradients their copy, which is made when the gather is over. */
+/* Forward reads the codes. Input gradients read the transposed copy, which is made once the gather
+ * has ended. */
 static void
 fp8_param_gather_makes_the_copy_once_a_step_after_the_lazy_gather (void **state)
 {
@@ -226,8 +228,8 @@ keep_fp8_transpose_cache_makes_the_copy_once_and_not_in_every_backward (void **s
 
 /* ------------------------------------------------------------ slices of Megatron-FSDP */
 
-/* 1 + g + 12 bytes of a parameter in fp8 and 2 + g + 12 of the others, over the ranks that share;
- * all ranks have all scales.  The copy, where it is kept, stands nowhere. */
+/* Bytes per parameter in fp8: 1 + g + 12, of others 2 + g + 12, all sharded. Every rank has all
+ * scales. The transposed copy is not permanent, even with keep_fp8_transpose_cache. */
 static void
 all_that_stands_of_weights_in_fp8_is_a_slice_at_level_3 (void **state)
 {
@@ -249,7 +251,7 @@ all_that_stands_of_weights_in_fp8_is_a_slice_at_level_3 (void **state)
   }
 }
 
-/* At level 2 a slice of gradients and the whole of weights, gathered once a step. */
+/* At level 2 gradients are sharded, and weights are whole and gathered once per step. */
 static void
 weights_in_fp8_are_whole_beside_slices_of_gradients_at_level_2 (void **state)
 {
@@ -268,8 +270,8 @@ weights_in_fp8_are_whole_beside_slices_of_gradients_at_level_2 (void **state)
   assert_int_equal (count (p, WEFT_OP_REDUCE_SCATTER, "bucket"), 2 * n_buckets (p));
 }
 
-/* A layer is two buckets and one launch: before forward, before backward, and when the last of its
- * gradients is there. */
+/* The two buckets of a layer are gathered in one launch before forward and in one before backward,
+ * and reduced in one launch after the last gradient of the layer. */
 static void
 both_buckets_of_a_layer_are_one_launch (void **state)
 {
@@ -294,8 +296,9 @@ both_buckets_of_a_layer_are_one_launch (void **state)
   }
 }
 
-/* Where it is made for use it is used once and then over; where it is kept it lies behind the
- * codes, from each gather on.  A layer that runs forward again is still whole in its backward. */
+/* Without the knob a copy is made for one matmul and freed after it. With the knob the copy is
+ * stored behind the codes after each gather. Recomputed layers stay gathered until their backward
+ * pass has ended. */
 static void
 keep_fp8_transpose_cache_keeps_the_copy_with_a_gathered_unit (void **state)
 {
@@ -343,7 +346,7 @@ reuse_grad_buf_for_mxfp8_param_ag_gathers_bf16_through_the_gradients (void **sta
     if (p->op[op].kind != WEFT_OP_ALL_GATHER || to->base != grads)
       continue;
     assert_int_equal (to->dtype, WEFT_BF16);
-    assert_true (to->offset + to->bytes <= 2 * n); /* the first half */
+    assert_true (to->offset + to->bytes <= 2 * n); /* in the first half of the gradient buffer */
     gathered += weft_op_bytes (p, op);
   }
   assert_int_equal (gathered, 2 * n);
@@ -358,8 +361,8 @@ reuse_grad_buf_for_mxfp8_param_ag_gathers_bf16_through_the_gradients (void **sta
   assert_int_equal (plan->memory[0].permanent[WEFT_POOL_DEVICE][WEFT_BUF_WEIGHTS], weights);
 }
 
-/* Masters, gather, codes, clearing, and only then a gradient: at the end of the step, or at the
- * beginning of the next. */
+/* Masters are rounded, gathered and quantised, then the gradient buffer is cleared, and only then
+ * the first gradient is written: at the end of the step, or at the beginning of the next one. */
 static void
 reuse_grad_buf_for_mxfp8_param_ag_clears_the_room_before_a_gradient_comes (void **state)
 {
@@ -448,7 +451,7 @@ run (const char *precision, const char *strategy, uint64_t stress)
   return weft_test_run (&how);
 }
 
-/* With MXFP8 gradients are gone when a step is over: their room was needed. */
+/* With MXFP8 the gather of weights overwrites the gradients, so they are not compared. */
 static void
 check_bits (const char *const *strategy, size_t n, gboolean gradients_stay)
 {
@@ -480,7 +483,7 @@ reuse_grad_buf_for_mxfp8_param_ag_gives_the_bits_of_one_rank (void **state)
   check_bits (mxfp8, G_N_ELEMENTS (mxfp8), FALSE);
 }
 
-/* It learns, nearly as a model of bf16 does. */
+/* The losses fall nearly as they do in bf16. */
 static void
 weights_in_fp8_learn (void **state)
 {
@@ -505,7 +508,7 @@ weights_in_fp8_learn (void **state)
   assert_true (fabs (loss[2] - loss[0]) < 0.05 * loss[0]);
 }
 
-/* What a state says of weights is what lies in the memory of ranks: codes times their scale. */
+/* The state contains the values that kernels read from memory: codes times their scale. */
 static void
 weights_are_codes_times_their_scale (void **state)
 {
@@ -566,7 +569,7 @@ resumed (const char *strategy, const char *dir)
   return job;
 }
 
-/* Masters carry a run into fp8, on under another strategy, and out again. */
+/* A run resumes from the fp32 masters: into fp8, under another strategy, and back without fp8. */
 static void
 a_run_goes_into_fp8_and_out_of_it (void **folder)
 {
@@ -593,7 +596,7 @@ a_run_goes_into_fp8_and_out_of_it (void **folder)
       last[b] = real_hash (other->state, WEFT_STATE_MASTER);
     }
     assert_int_equal (last[a], next);
-    assert_int_equal (last[1], last[2]); /* one recipe, whoever shares what */
+    assert_int_equal (last[1], last[2]); /* one recipe, two ways of sharding */
     for (unsigned b = 5; b < G_N_ELEMENTS (forms); b++)
       assert_int_equal (last[1], last[b]);
     assert_int_equal (last[3], last[4]);

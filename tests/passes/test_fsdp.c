@@ -1,8 +1,8 @@
-/* Megatron-FSDP: what each level keeps and sends, where units begin and end, when they are gathered
- * and reduced and how long they stay, and that damage to any of it does not go unnoticed.
+/* Megatron-FSDP: what each level keeps and sends, where units begin and end, when they are
+ * gathered, reduced and freed, and that damage to a program is detected.
  *
- * Layers are equal, so all units are; the embedding and the final norm with the head lie
- * outside. */
+ * All layers, and therefore all units, have the same size; the embedding, the final norm and the
+ * head are outside units. */
 #include "core/base/sanitize.h"
 #include "core/program/layout.h"
 #include "core/report/report.h"
@@ -12,7 +12,6 @@
 #include "tests/made/real_run.h"
 #include "tests/runner/runner.h"
 #include <string.h>
-/* CMocka wants those before itself. */
 
 #define LAYERS 6
 #define MICROS 3
@@ -26,7 +25,8 @@
 
 /* --------------------------------------------------------------- questions */
 
-/* "gather 3", "bucket 3": the number, when the name begins so. */
+/* Whether the name of an op is `word`, a space and a number, such as "gather 3"; sets *k to the
+ * number. */
 static gboolean
 has_number (const weft_program *p, uint32_t op, const char *word, uint32_t *k)
 {
@@ -48,7 +48,7 @@ is_numbered (const weft_program *p, uint32_t op, const char *word, uint32_t k)
   return has_number (p, op, word, &found) && found == k;
 }
 
-/* The layer of a bucket; WEFT_NO_LAYER outside units. */
+/* The layer of a bucket; WEFT_NO_LAYER for a bucket outside units. */
 static uint32_t
 layer_of (const weft_program *p, uint32_t k)
 {
@@ -69,7 +69,7 @@ bucket_of (const weft_program *p, uint32_t layer)
   return 0;
 }
 
-/* The first kernel of a layer in a pass; `last`: the last. */
+/* The first kernel of a layer in a phase of a microbatch; `last`: the last one. */
 static uint32_t
 kernel (const weft_program *p, uint32_t layer, uint32_t micro, enum weft_phase phase, gboolean last)
 {
@@ -83,7 +83,7 @@ kernel (const weft_program *p, uint32_t layer, uint32_t micro, enum weft_phase p
   return found;
 }
 
-/* The newest op "word k" before `op`. */
+/* The last op before `op` with the name "word k", or WEFT_NO_OP. */
 static uint32_t
 newest (const weft_program *p, const char *word, uint32_t k, uint32_t op)
 {
@@ -104,9 +104,9 @@ count (const weft_program *p, const char *word, uint32_t k)
 
 /* ------------------------------------------------------------------ memory */
 
-/* Bytes of a parameter that every replica keeps, and of one that the S replicas share: weights +
- * gradients + master + moments, and the fp32 copy that 16-bit gradients become for the optimizer.
- * Rows: Megatron-FSDP's four levels. */
+/* Bytes per parameter that every replica keeps, and bytes that the replicas share. They include
+ * weights, gradients, master weights and moments, and the fp32 copy of 16-bit gradients that the
+ * optimizer reads. One row per precision, one column per level of Megatron-FSDP. */
 static const struct {
   const char *words;
   struct {
@@ -259,7 +259,7 @@ optim_grads_scatters_in_every_microbatch (void **state)
     assert_int_equal (of[i], n_buckets (p));
 }
 
-/* Three times each microbatch what lies in units, and what does not as at level 2. */
+/* Parameters in units are sent three times per microbatch; all others as at level 2. */
 static void
 optim_grads_params_gathers_units_forward_and_backward (void **state)
 {
@@ -305,14 +305,15 @@ overlap_is_forced_where_gradients_or_weights_are_split (void **state)
     uint32_t head = n_buckets (p) - 1, reduce = newest (p, "bucket", head, p->n_op);
     assert_int_equal (plan->job.strategy.overlap_grad_reduce, level >= 2);
     assert_int_equal (plan->job.strategy.overlap_param_gather, level == 3);
-    assert_int_equal (comes_after (p, last, reduce), level < 3); /* one bucket below level 3 */
+    assert_int_equal (comes_after (p, last, reduce), level < 3); /* levels 0 to 2: one bucket */
     assert_int_equal (count (p, "bucket", head), level < 2 ? 1 : MICROS);
   }
 }
 
 /* ---------------------------------------------------------------- prefetch */
 
-/* Units that a layer finds gathered, or on their way, beyond itself when a pass reaches it. */
+/* The number of units beyond `layer` whose gather has been launched when a pass reaches the
+ * layer. */
 static uint32_t
 units_ahead (const weft_program *p, uint32_t layer, enum weft_phase phase)
 {
@@ -346,11 +347,12 @@ suggested_communication_unit_size_is_twice_the_prefetch (void **state)
     assert_int_equal (units_ahead (p, 1, WEFT_PHASE_FORWARD), rows[i].ahead);
     assert_int_equal (units_ahead (p, LAYERS - 2, WEFT_PHASE_BACKWARD), rows[i].ahead);
   }
-  /* The default is no less than 1e9. */
+  /* The default is at least 1e9 elements. */
   assert_int_equal (units_ahead (q, 0, WEFT_PHASE_FORWARD), LAYERS - 1);
 }
 
-/* Behind the kernels enqueued so far and none of the unit before it; the unit itself waits. */
+/* The gather of the next unit depends on the kernels issued so far and on no kernel of the current
+ * unit; the first kernel of the next unit waits for the gather. */
 static void
 the_next_unit_is_gathered_beside_the_kernels_of_this_one (void **state)
 {
@@ -371,7 +373,7 @@ the_next_unit_is_gathered_beside_the_kernels_of_this_one (void **state)
   }
 }
 
-/* Levels 1 and 2 gather once, into weights that stay, as far ahead as level 3. */
+/* Levels 1 and 2 gather once per step into permanent weights, with the prefetch of level 3. */
 static void
 gathers_of_a_step_go_as_far_ahead (void **state)
 {
@@ -468,8 +470,8 @@ a_gathered_unit_dies_with_the_last_kernel_of_its_pass (void **state)
   assert_int_equal (outside, 2);
 }
 
-/* Most buffers of one name that can be in use at once: those before one that are not known to be
- * over when it begins. */
+/* The largest number of buffers of one name that can be in use at the same time: buffers whose last
+ * use is not ordered before the first use of a later one. */
 static uint32_t
 most_at_once (const weft_program *p, const char *name)
 {
@@ -512,7 +514,8 @@ fsdp_double_buffer_keeps_two_units_whole (void **state)
   }
 }
 
-/* Elements that are still on their way when a reduction is launched: the most of a step. */
+/* The largest number of elements whose reductions have not ended when another reduction is
+ * launched. */
 static uint64_t
 most_on_their_way (const weft_program *p)
 {
@@ -551,7 +554,7 @@ reductions_on_their_way_are_bounded_by_the_unit_size (void **state)
       assert_int_equal (most > 0, sizes[i] > 1);
       before = most;
     }
-    assert_true (level < 3 || before > 2 * 2304); /* more than two units when there is room */
+    assert_true (level < 3 || before > 2 * 2304); /* with a large limit, more than two units */
   }
 }
 
@@ -574,13 +577,14 @@ recompute_and_backward_share_one_gather (void **state)
                       newest (p, "gather", bucket_of (p, l), backward));
     if (l == 0)
       continue;
-    /* What runs again asks for nothing ahead; backward does. */
+    /* A recomputation prefetches no unit; the backward pass does. */
     uint32_t ahead = newest (p, "gather", bucket_of (p, l - 1), backward);
     assert_true (ahead > kernel (p, l, 1, WEFT_PHASE_RECOMPUTE, TRUE));
   }
 }
 
-/* Three layers run again before the backward of the last: each makes room for the next. */
+/* Three layers are recomputed before the backward pass of the last one. Each layer is freed when
+ * the next one is gathered, so backward gathers again. */
 static void
 a_block_that_runs_again_is_gathered_again_for_backward (void **state)
 {
@@ -615,7 +619,8 @@ every_stage_has_the_units_of_its_layers (void **state)
       assert_true (!unit || layer / (LAYERS / 2) == r);
     }
     assert_int_equal (units, LAYERS / 2);
-    /* The tied embedding is alone on both; the norm of the last stage is not with its head. */
+    /* The tied embedding is a bucket of its own on both stages, so the final norm of the last stage
+     * is not in a bucket with the head. */
     assert_int_equal (n_buckets (p), units + (r ? 2 : 1));
   }
 }
@@ -670,7 +675,7 @@ a_kernel_that_does_not_wait_for_its_gather_is_refused (void **state)
   assert_int_equal (refused, edges);
 }
 
-/* Unit 2 is gathered to where unit 1 still is. */
+/* The mutant gathers unit 2 into the buffer that unit 1 still occupies. */
 static void
 a_gathered_buffer_that_is_taken_too_early_is_refused_and_shows (void **state)
 {
@@ -691,14 +696,15 @@ a_gathered_buffer_that_is_taken_too_early_is_refused_and_shows (void **state)
   mutant->buf[first].offset = mutant->buf[second].offset;
   plan->role[0] = mutant;
   assert_false (is_proved (plan));
-#if !WEFT_ADDRESS_SANITIZER /* which ends the program at the first byte of a dead buffer */
+#if !WEFT_ADDRESS_SANITIZER /* the address sanitizer aborts at the first access to a dead buffer */
   assert_true (bits_change (plan, &good, 1));
 #endif
   plan->role[0] = whole;
 }
 
-/* All ranks run one program, so what one gets wrong all get wrong: layer 1's slice in the place of
- * layer 0's, of an operand of every op of a kind that has it. */
+/* All ranks run one program, so all ranks make the same error. Replaces layer 0's slice by layer
+ * 1's in every op of the kind that uses it; returns whether the proofs or the resulting bits detect
+ * the replacement. */
 static gboolean
 another_slice_shows (enum weft_op_kind kind, uint32_t operand)
 {

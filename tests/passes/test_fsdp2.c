@@ -1,7 +1,7 @@
-/* FSDP2: how tensors are cut, what each rank keeps, when units are gathered and reduced and what
- * they wait for, knob by knob, and that damage does not go unnoticed.
+/* FSDP2: how tensors are split, what each rank keeps, when units are gathered and reduced and which
+ * ops they depend on, one test per knob, and that damage to a program is detected.
  *
- * Units are the root (embedding, final norm, head) and six equal layers.  Programs are looked at
+ * Units are the root (embedding, final norm, head) and six equal layers. Programs are inspected
  * before the memory planner adds its own dependencies. */
 #include "core/base/sanitize.h"
 #include "core/passes/step.h"
@@ -10,7 +10,6 @@
 #include "tests/made/real_run.h"
 #include "tests/runner/runner.h"
 #include <string.h>
-/* CMocka wants those before itself. */
 
 #define LAYERS 6
 #define MICROS 3
@@ -32,7 +31,7 @@ count (const weft_program *p, const char *name)
   return n;
 }
 
-/* The op of a unit in a microbatch and phase; WEFT_NO_OP when there is none. */
+/* The op of that name of a unit in a microbatch and phase, or WEFT_NO_OP. */
 static uint32_t
 find (const weft_program *p, const char *name, uint32_t layer, uint32_t micro,
       enum weft_phase phase)
@@ -44,7 +43,7 @@ find (const weft_program *p, const char *name, uint32_t layer, uint32_t micro,
   return WEFT_NO_OP;
 }
 
-/* The last kernel that is known to be over when `op` starts. */
+/* The last kernel that has ended when `op` starts, or WEFT_NO_OP. */
 static uint32_t
 last_kernel_before (const weft_program *p, uint32_t op)
 {
@@ -86,7 +85,7 @@ parameters (const weft_program *p)
 
 /* ------------------------------------------------------------------ layout */
 
-/* torch.chunk(): 61 rows over 4 ranks are 16, 16, 16 and 13. */
+/* As torch.chunk(): 61 rows over 4 ranks are 16, 16, 16 and 13. */
 static void
 every_tensor_is_cut_into_equal_pieces_of_rows (void **state)
 {
@@ -106,13 +105,14 @@ every_tensor_is_cut_into_equal_pieces_of_rows (void **state)
   }
   assert_int_equal (p->param[0].stride, slice);
   assert_int_equal (slice, (16 + 16) * 16 + 4);
-  assert_int_equal (p->param[p->n_param - 1].bucket, 0); /* the head lies with the embedding */
+  assert_int_equal (p->param[p->n_param - 1].bucket, 0); /* the head is in the root */
   assert_int_equal (p->param[1].bucket, 1);
 }
 
 /* --------------------------------------------------------------------- memory */
 
-/* fp32 weights, gradients and moments: (4 + 4 + 8) / ranks, whatever layers compute in. */
+/* fp32 weights, gradients and moments: (4 + 4 + 8) / ranks bytes per parameter in every
+ * precision. */
 static void
 a_rank_keeps_sixteen_bytes_over_the_ranks (void **state)
 {
@@ -151,8 +151,8 @@ dp_replicate_size_shares_out_over_fewer_ranks (void **state)
   }
 }
 
-/* Gathered packs take turns in two places, the root has one more; whole are the root, the layer
- * that runs and the last one. */
+/* Layers are gathered into two buffers in turn, and the root into another one in each
+ * microbatch. */
 static void
 two_packs_and_one_layer_are_the_window (void **state)
 {
@@ -168,8 +168,8 @@ two_packs_and_one_layer_are_the_window (void **state)
 
 /* ------------------------------------------------------------------- gathers */
 
-/* Every unit before its forward; before its backward those that were let go: not the root and the
- * last layer. */
+/* Every unit is gathered before its forward pass. Before backward, only units that were freed are
+ * gathered again: not the root and the last layer. */
 static void
 units_are_gathered_for_forward_and_again_for_backward (void **state)
 {
@@ -185,7 +185,7 @@ units_are_gathered_for_forward_and_again_for_backward (void **state)
   }
 }
 
-/* A stage's weights stay from its first microbatch on. */
+/* The weights of a stage stay gathered from its first microbatch on. */
 static void
 with_a_pipeline_units_are_gathered_once_a_step (void **state)
 {
@@ -201,7 +201,7 @@ with_a_pipeline_units_are_gathered_once_a_step (void **state)
   }
 }
 
-/* The copy-out of the unit `back` places before that of `layer`; the root stands before layer 0. */
+/* The copy-out of the unit that is `back` units before `layer`; the root precedes layer 0. */
 static uint32_t
 copy_out_before (const weft_program *p, uint32_t layer, uint32_t back, uint32_t micro)
 {
@@ -248,7 +248,8 @@ a_backward_gather_begins_when_the_layer_after_it_is_copied_out (void **state)
   assert_backward_waits (p, 1);
 }
 
-/* One ahead is what happens by itself; two are asked for one unit earlier. */
+/* Depth 1 is the prefetch without the knob. Each additional unit of depth gathers one unit
+ * earlier. */
 static void
 fsdp2_forward_prefetch_depth_moves_gathers_forward (void **state)
 {
@@ -283,7 +284,7 @@ fsdp2_backward_prefetch_depth_moves_gathers_forward (void **state)
   }
 }
 
-/* Without the chains depths are not read. */
+/* Without enable_fsdp2_prefetch the two depths have no effect. */
 static void
 enable_fsdp2_prefetch_is_what_depths_need (void **state)
 {
@@ -315,7 +316,7 @@ defer_fsdp_grad_sync_reduces_once_a_step_and_keeps_whole_gradients (void **state
     assert_true (!is_named (deferred, op, "reduce") || deferred->op[op].micro == MICROS - 1);
 }
 
-/* Packing layer l waits for the reduce-scatter of layer l + 1; the root goes last. */
+/* Gradients of layer l - 1 are packed after the reduce-scatter of layer l; the root comes last. */
 static void
 one_reduction_is_in_flight (void **state)
 {
@@ -329,7 +330,7 @@ one_reduction_is_in_flight (void **state)
       uint32_t next = find (p, "pack_gradients", l ? l - 1 : WEFT_NO_LAYER, m, WEFT_PHASE_REDUCE);
       assert_true (comes_after (p, own, reduce));
       assert_true (comes_after (p, reduce, next));
-      assert_false (comes_after (p, reduce, next - 1)); /* the kernel before it runs beside it */
+      assert_false (comes_after (p, reduce, next - 1)); /* the kernel before may overlap */
     }
 }
 
@@ -353,7 +354,7 @@ mp_policy_reduce_dtype_is_what_travels (void **state)
   }
 }
 
-/* Between layers forward and backward: away from the layers' type and back. */
+/* Activations and their gradients are converted between layers, to the output dtype and back. */
 static void
 mp_policy_output_dtype_converts_between_layers (void **state)
 {
@@ -369,7 +370,7 @@ mp_policy_output_dtype_converts_between_layers (void **state)
 
 /* ----------------------------------------------------------------- recompute */
 
-/* Between a gather into a pack and the copy-out of it. */
+/* No gather overwrites gathered pieces that have not been copied out yet. */
 static void
 assert_packs_are_whole (const char *words)
 {
@@ -422,9 +423,9 @@ recompute_and_backward_share_one_gather (void **state)
 
 #define REAL MODEL "topology=cpu gpus=2 global_batch_size=4 precision=fp32 "
 
-/* The other waits of PyTorch's streams protect nothing: gathers would begin earlier. */
-/* What each edge protects: the pack of a unit before its copy-out has read it, the gather before
- * kernels read it, gradients before they are packed, slices before they are added. */
+/* What each of these dependencies protects: gathered pieces until they are copied out, gathered
+ * weights before they are copied out, and packed gradients before they are reduced. PyTorch's
+ * streams have more waits, which protect no data: without them gathers begin earlier. */
 static void
 an_edge_less_between_gathers_reductions_and_kernels_is_refused (void **state)
 {
@@ -460,8 +461,8 @@ bits_change (weft_plan *plan, const weft_program *mutant, const struct real_resu
   return changed;
 }
 
-/* A unit whose own pieces are left out of what is gathered: another layer's stand in their
- * place. */
+/* In the mutant, a unit's own pieces are missing from what is gathered; those of another layer are
+ * in their place. */
 static void
 pieces_that_are_left_out_show_in_the_bits (void **state)
 {
@@ -481,8 +482,8 @@ pieces_that_are_left_out_show_in_the_bits (void **state)
   assert_false (bits_change (plan, p, &good));
 }
 
-/* Three chunks of a layer each, and the embedding's root: each is gathered and reduced once a step,
- * in its own last backward. */
+/* Three chunks of one layer each, and the root with the embedding. Each is gathered and reduced
+ * once per step, in its own last backward pass. */
 static void
 chunks_of_a_stage_are_wrapped_by_themselves (void **state)
 {
@@ -507,7 +508,7 @@ chunks_of_a_stage_are_wrapped_by_themselves (void **state)
   assert_int_equal (sums[2], 1);
 }
 
-/* Weight gradients of all microbatches come before the one reduction of their unit, whatever runs
+/* The only reduction of a unit follows the weight gradients of all microbatches, whatever runs
  * between them. */
 static void
 weight_gradients_apart_are_reduced_after_the_last (void **state)
@@ -530,7 +531,7 @@ weight_gradients_apart_are_reduced_after_the_last (void **state)
     }
   }
   assert_int_equal (sums, 1 + LAYERS / 2);
-  assert_int_equal (products, 4 * 4 * LAYERS / 2); /* maps, microbatches, layers */
+  assert_int_equal (products, 4 * 4 * LAYERS / 2); /* weights of a layer, microbatches, layers */
 }
 
 static gboolean
@@ -542,7 +543,8 @@ comes_from_backward (const weft_program *p, const struct weft_use *use)
   return buf->kind == WEFT_BUF_GATHERED && p->op[buf->first].phase != WEFT_PHASE_FORWARD;
 }
 
-/* Evaluation runs forward passes alone: none may find weights that a backward pass has gathered. */
+/* An evaluation runs forward passes only, so no forward pass may depend on weights that a backward
+ * pass has gathered. */
 static void
 a_forward_pass_gathers_its_own_weights_where_weight_gradients_stand_apart (void **state)
 {

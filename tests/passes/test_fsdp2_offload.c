@@ -1,5 +1,5 @@
-/* offload_policy and offload_policy_pin_memory of FSDP2: what lies on the host, which copies there
- * are and what waits for what, and that damage does not go unnoticed.
+/* offload_policy and offload_policy_pin_memory of FSDP2: what is in host memory, the copies and
+ * their dependencies, and that damage to a program is detected.
  *
  * Units are the root (embedding, final norm, head: three tensors) and six equal layers of six
  * tensors. */
@@ -10,7 +10,6 @@
 #include "tests/made/real_run.h"
 #include "tests/runner/runner.h"
 #include <string.h>
-/* CMocka wants those before itself. */
 
 enum { LAYERS = 6, MICROS = 3, ROOT_TENSORS = 3, LAYER_TENSORS = 6 };
 enum { TENSORS = ROOT_TENSORS + LAYERS * LAYER_TENSORS, UNITS = LAYERS + 1 };
@@ -40,7 +39,7 @@ count (const weft_program *p, enum weft_op_kind kind, const char *name)
   return n;
 }
 
-/* The first op of a kind after `op`. */
+/* The first op of a kind after `op`, or WEFT_NO_OP. */
 static uint32_t
 next (const weft_program *p, uint32_t op, enum weft_op_kind kind)
 {
@@ -94,7 +93,8 @@ copied (const weft_program *p, enum weft_op_kind kind, const char *name)
 
 /* ------------------------------------------------------------------ memory */
 
-/* 16 bytes an element over the ranks that share: 4 of weights, 4 of gradients, 8 of moments. */
+/* 16 bytes per parameter, divided by the ranks that share them: 4 of weights, 4 of gradients, 8 of
+ * moments. */
 static void
 offload_policy_keeps_sixteen_bytes_over_the_ranks_on_the_host (void **state)
 {
@@ -141,8 +141,9 @@ bytes_of_buffers (const weft_program *p, const char *name, uint32_t *n)
   return sum;
 }
 
-/* Pieces on their way have one place for all layers, which the next copy or reduction waits for,
- * and one of its own for the root each time; two where reductions do not wait. */
+/* All layers use the same buffer for pieces in transit; the next copy or reduction waits until it
+ * is free. The root uses a buffer of its own each time. With one reduction per microbatch there are
+ * more buffers for reduced pieces. */
 static void
 layers_take_the_room_for_pieces_in_turn (void **state)
 {
@@ -172,8 +173,8 @@ layers_take_the_room_for_pieces_in_turn (void **state)
 
 /* ----------------------------------------------------------------- weights */
 
-/* A copy for each tensor, its piece in fp32, before each gather: twice a microbatch, but for the
- * root and the last layer. */
+/* Before each gather, one copy per tensor fetches its fp32 piece: twice per microbatch, once for
+ * the root and the last layer. */
 static void
 each_gather_follows_copies_of_its_pieces (void **state)
 {
@@ -200,8 +201,8 @@ each_gather_follows_copies_of_its_pieces (void **state)
   }
 }
 
-/* Copies and copy-ins share a stream: what the one waits for the other has waited for, and pieces
- * of the next unit come when those of this one are packed. */
+/* Copies from the host are ordered with the copy-ins, as on one stream: both wait for the same
+ * kernels, and the copies of the next unit follow the copy-in of this one. */
 static void
 copies_of_weights_lie_on_the_stream_of_copy_ins (void **state)
 {
@@ -237,7 +238,7 @@ gradients_leave_piece_by_piece_once_they_are_reduced (void **state)
   assert_int_equal (count (once, WEFT_OP_TO_HOST, "gradients"), TENSORS);
   assert_int_equal (copied (once, WEFT_OP_TO_HOST, "gradients"), slice_bytes (once));
   assert_int_equal (count (once, WEFT_OP_GRAD_ADD, "grad_add"),
-                    (MICROS - 1) * TENSORS); /* whole ones, on the device */
+                    (MICROS - 1) * TENSORS); /* of whole gradients, on the device */
   assert_int_equal (count (each, WEFT_OP_TO_HOST, "gradients"), MICROS * TENSORS);
   assert_int_equal (copied (each, WEFT_OP_TO_HOST, "gradients"), MICROS * slice_bytes (each));
   assert_int_equal (count (each, WEFT_OP_GRAD_ADD, "grad_add"), (MICROS - 1) * UNITS);
@@ -246,8 +247,9 @@ gradients_leave_piece_by_piece_once_they_are_reduced (void **state)
       assert_int_equal (each->op[op].lane, WEFT_LANE_HOST);
 }
 
-/* On the stream of the reduction that they follow: the next one there comes after them.  With
- * replicas of shards that is the sum between groups, and reduce-scatters go on. */
+/* Copies of gradients to the host are on the stream of the reduction that they follow, so the next
+ * reduction on this stream follows them. With dp_replicate_size, that reduction is the all-reduce
+ * between groups, and reduce-scatters do not wait. */
 static void
 the_next_reduction_follows_gradients_that_leave (void **state)
 {
@@ -277,7 +279,8 @@ the_next_reduction_follows_gradients_that_leave (void **state)
   }
 }
 
-/* The kernel after the last copy of each unit: whether it waits for that copy. */
+/* Asserts for each unit whether the first kernel after its last copy waits for the copy: yes from
+ * microbatch `from` on. */
 static void
 assert_kernels_wait (const char *words, enum weft_op_kind kind, const char *name, uint32_t from)
 {
@@ -296,7 +299,8 @@ assert_kernels_wait (const char *words, enum weft_op_kind kind, const char *name
   assert_true (seen >= LAYERS);
 }
 
-/* The host adds: it enqueues nothing until a microbatch after the first is there. */
+/* The host adds gradients, so it issues nothing until the gradients of a microbatch after the first
+ * have been copied. */
 static void
 gradients_that_the_host_adds_are_waited_for (void **state)
 {
@@ -315,7 +319,7 @@ offload_policy_pin_memory_off_makes_every_copy_waited_for (void **state)
                        WEFT_OP_FROM_HOST, "weights", 0);
 }
 
-/* It changes what waits, not what is done. */
+/* The knob changes dependencies, but no op and no byte. */
 static void
 offload_policy_pin_memory_moves_no_bytes (void **state)
 {
@@ -346,8 +350,8 @@ the_end_of_backward_waits_for_all_gradients (void **state)
 
 /* ------------------------------------------------------------------ update */
 
-/* Norm and Adam are kernels of the host behind all copies; the norm is known on the device, where
- * ranks meet, and the factor comes back. */
+/* Norm and Adam run on the host after all copies of gradients. The norm is reduced on the device,
+ * and the clip factor is copied back to the host. */
 static void
 the_update_runs_on_the_host (void **state)
 {
@@ -369,7 +373,8 @@ the_update_runs_on_the_host (void **state)
   assert_int_equal (count (p, WEFT_OP_TO_HOST, "clip_factor"), 1);
 }
 
-/* Both stages hold the tensor: its gradient visits the device, where stages meet. */
+/* Both stages hold the tied tensor: its gradient is copied to the device, all-reduced there and
+ * copied back. */
 static void
 a_tied_embedding_meets_on_the_device (void **state)
 {
@@ -389,8 +394,9 @@ a_tied_embedding_meets_on_the_device (void **state)
 
 #define REAL MODEL OFF EACH "topology=cpu gpus=2 global_batch_size=4 precision=fp32 "
 
-/* What each edge protects: pieces before they are packed, reduced ones before they leave, gradients
- * before the host adds them, the norm before it is measured and after. */
+/* What each of these dependencies protects: pieces before they are packed, reduced pieces before
+ * they are copied, gradients before the host adds or uses them, and the norm before it is copied to
+ * the device. */
 static void
 an_edge_less_between_copies_and_who_uses_them_is_refused (void **state)
 {

@@ -1,5 +1,5 @@
-/* Knobs of Megatron-FSDP beside its levels: how the mean is taken, which weights are updated, which
- * modules are units, and how weights are made. */
+/* Knobs of Megatron-FSDP besides its levels: how gradients are averaged, which weights are updated,
+ * which modules are units, and how weights are initialised. */
 #include "core/job/unit_modules.h"
 #include "tests/made/questions.h"
 #include "tests/made/real_job.h"
@@ -82,7 +82,7 @@ gradient_reduce_div_fusion_divides_in_the_collective (void **state)
   assert_true (fused.fused > 0);
   assert_int_equal (apart.fused, 0);
   assert_int_equal (apart.sums, fused.fused);
-  assert_int_equal (apart.scales, fused.fused); /* a kernel before each collective */
+  assert_int_equal (apart.scales, fused.fused); /* one kernel before each collective */
 }
 
 static void
@@ -98,7 +98,7 @@ gradient_reduce_div_fusion_leaves_bf16_gradients_to_a_kernel (void **state)
   assert_int_equal (average.scales + average.fused + average.sums, 0);
 }
 
-/* The same numbers are divided before they are added. */
+/* Both ways divide the same numbers before they are added. */
 static void
 a_fused_division_gives_the_bits_of_one_apart (void **state)
 {
@@ -145,14 +145,14 @@ preserve_fp32_weights_off_updates_what_kernels_read (void **state)
         const struct weft_use *use = &p->uses[p->op[op].uses];
         assert_int_equal (p->buf[use[0].buf].dtype, on ? WEFT_FP32 : WEFT_BF16);
         assert_int_equal (use[3].buf == WEFT_NO_BUF, !on);
-        /* gradient, moments; then fp32 weights and bf16 ones, or those alone */
+        /* gradient and moments; then fp32 and bf16 weights, or bf16 weights only */
         assert_true (weft_op_bytes (p, op) ==
                      weft_op_shape (p, op)->dim[0] * (on ? 4 + 16 + 8 + 2 : 4 + 16 + 4));
       }
   }
 }
 
-/* Another arithmetic than with fp32 weights, and the same on any number of ranks. */
+/* The results differ from those with fp32 weights, and are the same on any number of ranks. */
 static void
 weights_that_are_updated_themselves_are_those_of_one_rank (void **state)
 {
@@ -227,7 +227,8 @@ halves_of_layers_are_gathered_and_reduced_apart (void **state)
   }
 }
 
-/* Without prefetch one unit is whole at a time, beside what lies outside units. */
+/* The largest number of gathered bytes that are alive at the same time: without prefetch, one unit
+ * and all parameters outside units. */
 static uint64_t
 most_gathered (const char *modules)
 {
@@ -256,7 +257,7 @@ smaller_units_need_less_memory_at_a_time (void **state)
   (void) state;
   assert_true (halves < layer);
   assert_true (ends < halves);
-  assert_true (second > layer); /* what is outside units stays whole until the step ends */
+  assert_true (second > layer); /* parameters outside units stay gathered until the step ends */
 }
 
 static void
@@ -319,7 +320,7 @@ a_module_that_is_not_there_is_refused_with_what_is (void **state)
   assert_non_null (strstr (error->message, "layer, attention, mlp, embedding, head"));
 }
 
-/* Units change what is gathered when, never what is computed. */
+/* The choice of units changes when parameters are gathered, but no result. */
 static void
 every_set_of_units_gives_the_bits_of_one_rank (void **state)
 {
@@ -378,9 +379,9 @@ init_fsdp_with_meta_device_makes_one_unit_at_a_time (void **state)
                init_bytes (8, "init_fsdp_with_meta_device=true"));
 }
 
-/* Bytes that are written to each rank. */
+/* An executor that counts the bytes written to each rank. */
 struct counting {
-  struct weft_exec_ops ops; /* first: an executor knows only this */
+  struct weft_exec_ops ops; /* must be first: the executor interface points at this member */
   const struct weft_exec_ops *real;
   uint64_t written[8];
 };
@@ -394,8 +395,8 @@ count_write (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t
   c->real->write (x, row, buf, offset, n, in);
 }
 
-/* Elements come from the seed, the tensor and their place: no rank ever sees more than its
- * slices. */
+/* An initial weight depends only on the seed, the tensor and its position, so each rank generates
+ * only its own slices. */
 static void
 weights_are_drawn_into_the_slices_that_ranks_keep (void **state)
 {
@@ -416,7 +417,7 @@ weights_are_drawn_into_the_slices_that_ranks_keep (void **state)
     sum += counting.written[rank];
     most = MAX (most, counting.written[rank]);
   }
-  assert_int_equal (sum, 4 * all); /* weights, the same as masters, and two moments */
+  assert_int_equal (sum, 4 * all); /* weights, masters with the same values, and two moments */
   assert_true (most < all * 4 / 3);
 }
 

@@ -1,5 +1,5 @@
-/* Gates of experts: kernels against references and slopes, what programs keep and cost, and that
- * layers with them train as on one rank. */
+/* Gates of experts: kernels against references and finite differences, what programs keep and cost,
+ * and that layers with gates train with the bits of one rank. */
 #include "core/base/sanitize.h"
 #include "kernels/float.h"
 #include "kernels/kernel.h"
@@ -17,13 +17,13 @@
 
 enum array { X, BY, DY, Y, DX, DBY, N_ARRAY };
 
-/* Both directions of a gate, on rows of which the first are in use. */
+/* Operands of a gate and its backward op. Only the first `used` rows contain data. */
 struct gate {
   gboolean logistic;
   uint64_t rows, used, columns;
   int64_t counts[3];
   enum weft_dtype dtype;
-  double *value[N_ARRAY]; /* as a reference has them */
+  double *value[N_ARRAY]; /* fp64, for the reference */
   void *stored[N_ARRAY];
 };
 
@@ -143,7 +143,7 @@ parts_have_the_bits_of_the_whole (void **state)
   }
 }
 
-/* sum of Y dY. */
+/* The sum of Y * DY, whose gradients are DX and DBY. */
 static double
 loss_of (struct gate *g)
 {
@@ -233,7 +233,7 @@ a_gate_of_shared_experts_weighs_what_they_make (void **state)
   assert_int_equal (count_kind (p, WEFT_OP_GATE), 2 * 2); /* layers, microbatches */
   assert_true (weft_op_bytes (p, gate) == 2.0 * 2 * T * H);
   assert_true (weft_op_bytes (p, back) == 3.0 * 2 * T * H);
-  /* Kept: what is weighed, and a logit of each token. */
+  /* Kept for backward: the output of the shared experts, and one logit per token. */
   assert_int_equal (p->buf[operand (p, gate, 0)].bytes, 2 * T * H);
   assert_int_equal (p->buf[operand (p, gate, 1)].bytes, 2 * T);
   for (uint32_t i = 0; i < 2; i++)

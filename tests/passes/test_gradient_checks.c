@@ -1,4 +1,5 @@
-/* check_for_nan_in_grad ends a real step and says where; check_for_large_grads only counts. */
+/* check_for_nan_in_grad ends a real step and names the bucket; check_for_large_grads only
+ * counts. */
 #include "exec_cpu/exec_cpu.h"
 #include "tests/made/real_job.h"
 #include "tests/made/real_run.h"
@@ -15,7 +16,7 @@ static const char *const strategies[] = {
   "gpus=2 use_megatron_fsdp=true zero_dp_strategy=3",
 };
 
-/* Every weight of one tensor, by a factor. */
+/* Multiplies all weights of one tensor by a factor. */
 static void
 multiply (real_job *job, const char *name, float factor)
 {
@@ -82,7 +83,7 @@ large (const real_job *job)
   return n;
 }
 
-/* A hundred norms are seen before one can be large. */
+/* A norm counts as large only after a hundred norms have been recorded. */
 static void
 a_large_gradient_is_counted_and_changes_nothing (void **state)
 {
@@ -103,7 +104,7 @@ a_large_gradient_is_counted_and_changes_nothing (void **state)
   real_job_close (job);
 }
 
-/* Their gradients lie in a room that they share with nobody's. */
+/* The gradients of experts are in a buffer of their own. */
 static void
 gradients_of_experts_in_units_are_checked_without_a_change (void **state)
 {

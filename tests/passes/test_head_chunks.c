@@ -1,5 +1,5 @@
-/* cross_entropy_fusion_impl = linear: what a chunk of head and loss is made of and what it holds,
- * and that it trains as whole logits do. */
+/* cross_entropy_fusion_impl = linear: the kernels and buffers of a chunk of head and loss, and that
+ * training gives the bits of unchunked logits. */
 #include "core/job/loss.h"
 #include "tests/made/questions.h"
 #include "tests/made/random_job.h"
@@ -16,7 +16,8 @@
   "topology=hgx-h200 model=llama-nano num_layers=2 hidden_size=64 vocab_size=1024 seq_length=32 "  \
   "precision=bf16 gpus=1 micro_batch_size=4 global_batch_size=8 "
 
-/* Kernels of head and loss of a microbatch, in order, as "matmul F, xent_grad F, ..." */
+/* Kernels of head and loss of a microbatch, in order, as "matmul F, xent_grad F, ..."; caller
+ * frees. */
 static char *
 head_of (const weft_program *p, uint32_t micro)
 {
@@ -56,7 +57,7 @@ largest (const weft_program *p, const char *name)
   return most;
 }
 
-/* Of the live bytes of the device. */
+/* The peak of the live bytes on the device. */
 static uint64_t
 peak_of (const char *words)
 {
@@ -64,7 +65,7 @@ peak_of (const char *words)
   return weft_plan_peak_bytes (plan, 0);
 }
 
-/* Where logits are what memory is largest with: all but a chunk's go. */
+/* If memory peaks with the logits alive, the peak falls by the logits of all chunks but one. */
 static void
 the_peak_falls_by_the_logits_of_other_chunks (void **state)
 {
@@ -81,8 +82,8 @@ the_peak_falls_by_the_logits_of_other_chunks (void **state)
                whole - four <= logits * 3 / 4 + (1 << 20));
 }
 
-/* arXiv 2410.10989: tokens over (words over hidden size), as a power of two, but enough for the
- * products. */
+/* As arXiv 2410.10989: the tokens of a chunk are all tokens divided by (vocabulary / hidden size),
+ * rounded to a power of two, but enough for efficient matmuls. */
 static void
 chunks_are_as_many_as_the_products_bear (void **state)
 {
@@ -109,8 +110,8 @@ chunks_are_as_many_as_the_products_bear (void **state)
   }
 }
 
-/* The same two collectives as native has, of each chunk; what sequence parallel ranks gather for
- * the head they gather once. */
+/* Each chunk has the two collectives of the native loss. Sequence parallel ranks all-gather the
+ * input of the head once per microbatch. */
 static void
 ranks_that_share_the_vocabulary_meet_in_each_chunk (void **state)
 {
@@ -144,7 +145,8 @@ last_named (const weft_program *p, enum weft_op_kind kind, const char *name)
   return WEFT_NO_OP;
 }
 
-/* The head's bucket leaves after its last chunk, before backward comes to the layers. */
+/* The bucket with the head is reduced after the head's last chunk; the reduction does not wait for
+ * the backward pass of the layers. */
 static void
 the_bucket_of_the_head_waits_for_its_last_chunk (void **state)
 {
@@ -162,8 +164,7 @@ the_bucket_of_the_head_waits_for_its_last_chunk (void **state)
   assert_false (comes_after (p, layer, reduced));
 }
 
-/* What the next unit of backward needs is gathered while the head runs, and the head's own weights
- * once. */
+/* The first unit of the backward pass is gathered while the head runs. */
 static void
 the_last_layer_is_gathered_beside_the_head (void **state)
 {
@@ -241,7 +242,8 @@ chunks_give_the_bits_of_whole_logits (void **state)
   check_bits (GPT2 "precision=fp32 ", strategies, G_N_ELEMENTS (strategies));
 }
 
-/* Chunks of a token's ends are one leaf, so that one product takes them. */
+/* With multi-token prediction, the same chunk of all depths is one leaf, and one matmul computes
+ * its gradient. */
 static void
 predictions_go_chunk_by_chunk_too (void **state)
 {
@@ -257,7 +259,7 @@ predictions_go_chunk_by_chunk_too (void **state)
   check_bits (LLAMA "precision=fp32 mtp_num_layers=2 ", strategies, G_N_ELEMENTS (strategies));
 }
 
-/* Where types differ, and gradients begin with a scale. */
+/* With other dtypes for logits and gradients, and with a loss scale. */
 static void
 chunks_give_the_bits_of_whole_logits_in_sixteen_bits (void **state)
 {
@@ -293,7 +295,7 @@ check_near (const char *model, const char *const *strategies, unsigned n)
   }
 }
 
-/* Chunks of any number: each is added to the gradient in turn. */
+/* In fast order any number of chunks is legal: each chunk is added to the gradient in turn. */
 static void
 fast_order_adds_chunks_in_turn (void **state)
 {

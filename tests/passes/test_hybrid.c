@@ -1,7 +1,7 @@
-/* Hybrid sharding of Megatron-FSDP: what is kept, what the outer ranks exchange, when, on which
- * lane, and which sequences lie where.
+/* Hybrid sharding of Megatron-FSDP: what each rank keeps, what the outer ranks exchange, when and
+ * on which lane, and which sequences each instance computes.
  *
- * D replicas are I instances of S = D / I each; N padded parameters. */
+ * D replicas form I instances of S = D / I replicas each; N is the number of padded parameters. */
 #include "core/program/layout.h"
 #include "tests/made/questions.h"
 #include "tests/runner/runner.h"
@@ -19,7 +19,7 @@
 
 /* --------------------------------------------------------------- questions */
 
-/* The i-th op whose name starts so, or WEFT_NO_OP. */
+/* The i-th op whose name begins with `start`, or WEFT_NO_OP. */
 static uint32_t
 nth (const weft_program *p, const char *start, uint32_t i)
 {
@@ -38,7 +38,7 @@ count (const weft_program *p, const char *start)
   return n;
 }
 
-/* "gather" and 3: the first op of that name, or the last. */
+/* The first op with the name "word k"; `last`: the last one. */
 static uint32_t
 numbered (const weft_program *p, const char *word, uint32_t k, gboolean last)
 {
@@ -54,8 +54,8 @@ numbered (const weft_program *p, const char *word, uint32_t k, gboolean last)
 
 /* ------------------------------------------------------------------ memory */
 
-/* Bytes of a parameter: weights, gradients, main weights, and moments with what gradients become
- * for the optimizer. */
+/* Bytes per parameter: weights, gradients, master weights, and moments with the fp32 copy of 16-bit
+ * gradients. */
 static const struct {
   const char *words;
   uint32_t weights, grads, master, moments;
@@ -68,7 +68,8 @@ static const struct {
   { "precision=fp32 preserve_fp32_weights=false", 4, 4, 0, 8 },
 };
 
-/* Sharers of weights, gradients and optimizer state at a level. */
+/* Asserts the bytes of weights, gradients and optimizer state, each divided by the number of ranks
+ * that share it at this level. */
 static void
 assert_state (int level, uint32_t replicas, uint32_t instances, gboolean outer, unsigned precision)
 {
@@ -149,7 +150,8 @@ what_is_not_split_is_added_whole_inside_and_outside (void **state)
   }
 }
 
-/* The next bucket is reduced inside while this one is outside. */
+/* The reduction of the next bucket inside the instances overlaps with the reduction of this one
+ * between instances. */
 static void
 the_outer_lane_runs_beside_the_inner_one (void **state)
 {
@@ -217,7 +219,8 @@ optim_puts_a_slice_together_once_before_its_first_gather (void **state)
   }
 }
 
-/* With no room ahead a slice is asked for with its unit, not when the step begins. */
+/* Without prefetch, the slice of a unit is gathered together with the unit, not at the begin of the
+ * step. */
 static void
 slices_are_put_together_as_late_as_units_are_gathered (void **state)
 {
@@ -257,7 +260,7 @@ the_norm_is_summed_over_all_who_hold_different_slices (void **state)
   assert_int_equal (norm_group (SPLIT), WEFT_GROUP_WORLD);
 }
 
-/* Every element of a bucket has one owner among all slots. */
+/* The slots of all ranks are different: each element of a bucket has one owner. */
 static void
 slots_of_a_hybrid_deal_each_slice_out_once (void **state)
 {
@@ -278,8 +281,8 @@ slots_of_a_hybrid_deal_each_slice_out_once (void **state)
   assert_int_equal (seen, 0xff);
 }
 
-/* Canonical sums: what an instance reduces in a microbatch stands together, and what it reduces in
- * all of them. */
+/* In canonical order, an instance reduces contiguous sequences of the batch, in each microbatch and
+ * over all microbatches. */
 static void
 sequences_of_an_instance_stand_together (void **state)
 {

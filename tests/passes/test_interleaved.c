@@ -1,5 +1,5 @@
-/* Chunks: which layers a rank has, what is in flight, how long a step takes where nothing but
- * layers takes time, and where sends and receives of each mode are posted. */
+/* Interleaved schedules: the layers of a rank, microbatches in flight, the time of a step in which
+ * only layers take time, and where each mode posts sends and receives. */
 #include "tests/made/made.h"
 #include "tests/made/questions.h"
 #include "tests/runner/runner.h"
@@ -16,7 +16,8 @@
 
 /* ------------------------------------------------------------------------ time */
 
-/* A chunk of one layer: forward takes 1, backward 2; all else is free. */
+/* Chunks have one layer. Its forward pass takes 1 and its backward pass 2; all other ops take no
+ * time. */
 static double
 layer_seconds (void *user, uint32_t actor, uint32_t op)
 {
@@ -32,7 +33,8 @@ layer_seconds (void *user, uint32_t actor, uint32_t op)
   }
 }
 
-/* m (tF + tB) + (p - 1) (tF + tB) / v, where a chunk's are 1 and 2. */
+/* The step takes m (tF + tB) + (p - 1) (tF + tB) / v. A chunk, 1 / v of a rank's layers, takes 1 +
+ * 2. */
 static void
 the_bubble_is_that_of_a_chunk_where_transfers_are_free (void **state)
 {
@@ -88,8 +90,8 @@ chunk_q_of_rank_r_is_stage_q_p_plus_r (void **state)
   }
 }
 
-/* Each chunk is wrapped by itself: flat buffers and buckets of its own, and only the first chunk of
- * the first rank cuts buckets at bucket_size. */
+/* Each chunk has flat buffers and buckets of its own. Only the first chunk of the first rank closes
+ * buckets at bucket_size. */
 static void
 virtual_pipeline_model_parallel_size_gives_each_chunk_its_own_buckets (void **state)
 {
@@ -113,7 +115,7 @@ virtual_pipeline_model_parallel_size_gives_each_chunk_its_own_buckets (void **st
 
 /* ------------------------------------------------------------------------ exchanges */
 
-/* Transfers that start with the one at `first` of a lane. */
+/* Number of transfers in the launch that begins at position `first` of a lane. */
 static uint32_t
 group_of (const weft_program *p, enum weft_lane lane, uint32_t first)
 {
@@ -129,12 +131,13 @@ batch_p2p_comm_makes_one_launch_of_up_to_four_transfers (void **state)
   (void) state;
   for (uint32_t i = 0; i < p->lane_n[lane]; i += group_of (p, lane, i))
     n_four += group_of (p, lane, i) == 4;
-  /* Every steady slot but the first few and the last, where one side has nothing to say. */
+  /* In most steady slots both neighbours send and receive; the first and the last slots have fewer
+   * transfers. */
   assert_true (n_four >= 5);
   assert_int_equal (p->lane_n[WEFT_LANE_PP_BACK], 0);
   for (uint32_t i = 0; i < apart->lane_n[lane]; i++)
     assert_int_equal (group_of (apart, lane, i), 1);
-  /* An odd rank receives where its even neighbours send. */
+  /* Odd ranks receive first, and even ranks send first. */
   for (uint32_t i = 0; i < apart->lane_n[lane]; i++)
     assert_int_equal (apart->op[apart->lane_ops[lane][i]].kind, WEFT_OP_RECV);
   for (uint32_t i = 0; i < apart->lane_n[WEFT_LANE_PP_BACK]; i++)
@@ -161,7 +164,8 @@ kernel_of (const weft_program *p, enum weft_op_kind kind, uint32_t micro, uint32
   return WEFT_NO_OP;
 }
 
-/* Rank 1 of 4 is warm after 8 forwards: F0-3 of both chunks; then F4a B0b F5a B1b ... */
+/* Rank 1 of 4 has a warmup of 8 forward passes: F0 to F3 of both chunks. Then follow F4a B0b F5a
+ * B1b ... */
 static void
 overlap_p2p_comm_receives_the_next_input_beside_a_backward (void **state)
 {
@@ -177,7 +181,7 @@ overlap_p2p_comm_receives_the_next_input_beside_a_backward (void **state)
   assert_false (comes_after (aside, backward, recv));
   assert_false (comes_after (aside, recv, backward));
   assert_true (comes_after (aside, recv, kernel_of (aside, WEFT_OP_ATTENTION, 5, 0)));
-  /* A backward waits for the send before the one that has just been posted. */
+  /* A backward pass waits for the send before the newest one. */
   assert_true (comes_after (aside, transfer_of (aside, "send_forward", 4, 0),
                             kernel_of (aside, WEFT_OP_ATTENTION_BWD, 1, 1)));
   assert_false (comes_after (aside, transfer_of (aside, "send_forward", 5, 0),
@@ -194,14 +198,15 @@ overlap_p2p_comm_warmup_flush_receives_one_slot_ahead (void **state)
                             transfer_of (aside, "recv_forward", 1, 0)));
   assert_false (comes_after (flush, kernel_of (flush, WEFT_OP_ATTENTION, 0, 0),
                              transfer_of (flush, "recv_forward", 1, 0)));
-  /* Mirrored at the end: the gradient for the last backward comes beside the one before it. */
+  /* In the cooldown likewise: the gradient of the last backward pass is received during the
+   * backward pass before it. */
   assert_true (comes_after (aside, kernel_of (aside, WEFT_OP_ATTENTION_BWD, 6, 0),
                             transfer_of (aside, "recv_backward", 7, 0)));
   assert_false (comes_after (flush, kernel_of (flush, WEFT_OP_ATTENTION_BWD, 6, 0),
                              transfer_of (flush, "recv_backward", 7, 0)));
 }
 
-/* What the last rank sends round the ring waits on the first for its turn: n - p + 1 tensors. */
+/* The first rank stores tensors from the last rank until their slots: n - p + 1 at a time. */
 static void
 microbatch_group_size_per_vp_stage_is_what_the_first_rank_keeps (void **state)
 {

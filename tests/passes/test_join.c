@@ -1,5 +1,5 @@
-/* Two ops as one: a residual sum and the norm after it, a product and gelu, a bias and the residual
- * sum after it.  Which pairs become one op, and that training has the same bits. */
+/* Fusion of a residual sum with the norm after it, of a matmul with gelu, and of a bias with the
+ * residual sum after it: which pairs become one op, and that training has the same bits. */
 #include "tests/made/made.h"
 #include "tests/made/random_job.h"
 #include "tests/made/trained.h"
@@ -20,7 +20,7 @@ count (const weft_program *p, enum weft_op_kind kind)
   return n;
 }
 
-/* Ops of a kind, of the first microbatch. */
+/* Names of the ops of a kind in the first microbatch, in order; caller frees. */
 static char *
 named (const weft_program *p, enum weft_op_kind kind)
 {
@@ -81,7 +81,8 @@ dropout_and_stacks_without_the_kernel_keep_two_ops (void **state)
   check (MODEL "fused_add_norm=0", 0, "");
 }
 
-/* The last sum of what is run again has no norm; a norm that is run again alone has no sum. */
+/* The norm after the last recomputed residual sum is not recomputed, so this sum is not fused. If
+ * only norms are recomputed, the recomputed norms are not fused. */
 static void
 what_is_run_again_has_the_sums_that_are_run_again_with_it (void **state)
 {
@@ -91,8 +92,9 @@ what_is_run_again_has_the_sums_that_are_run_again_with_it (void **state)
   check (MODEL "recompute_granularity=selective recompute_modules=layernorm", 0, ALL);
 }
 
-/* Behind the last sum of a layer its unit is let go and the next one gathered: who gathers waits
- * for what has been issued. */
+/* After the last residual sum of a layer its unit is freed, and the next unit is gathered. The
+ * gather depends on the kernels issued so far, so this sum is not fused with the norm of the next
+ * unit. */
 static void
 a_sum_that_a_unit_is_gathered_behind_stays_by_itself (void **state)
 {
@@ -117,7 +119,8 @@ traffic (const weft_program *p)
   return bytes;
 }
 
-/* The norm does not read what the sum has just made: one pass and one launch for each pair. */
+/* The fused kernel does not read the sum from memory: each pair saves one pass over memory and one
+ * launch. */
 static void
 each_pair_saves_one_pass_over_the_stream_and_one_launch (void **state)
 {
@@ -154,7 +157,7 @@ count_gelu (const char *words, uint32_t forward, uint32_t again, uint32_t backwa
   assert_int_equal (found[2], backward);
 }
 
-/* Of two microbatches. */
+/* The counts are for two microbatches. */
 static void
 a_product_ends_with_gelu_and_its_gradient_with_the_slope (void **state)
 {
@@ -173,7 +176,7 @@ a_product_ends_with_gelu_and_its_gradient_with_the_slope (void **state)
   count_gelu (MODEL "stack=megatron-core", 0, 0, 0);
 }
 
-/* What gelu was of is stored for backward, or not at all. */
+/* The input of gelu is stored if backward reads it, and not stored otherwise. */
 static void
 the_input_of_gelu_is_kept_where_backward_reads_it (void **state)
 {
@@ -193,7 +196,8 @@ the_input_of_gelu_is_kept_where_backward_reads_it (void **state)
     }
 }
 
-/* Forward does not read what it has made, backward does not store what it takes the slope of. */
+/* Forward does not read the input of gelu from memory; backward neither writes nor reads the output
+ * of the input gradient. */
 static void
 gelu_costs_three_passes_and_two_launches_less (void **state)
 {
@@ -235,7 +239,7 @@ without_a_bias_of_its_own_a_residual_sum_stays (void **state)
   check_kind (MODEL "fused_bias_add=1 tensor_model_parallel_size=2", 0, WEFT_OP_BIAS_ADD, "");
 }
 
-/* The biased rows are not stored and read again. */
+/* The rows with the bias are neither written nor read again. */
 static void
 each_bias_and_sum_saves_two_passes_and_one_launch (void **state)
 {

@@ -1,5 +1,5 @@
-/* Knobs of the data-parallel classes of which weft knobs says "none": accepted, they leave the
- * program what it is; refused, it is the rule that their row names. */
+/* Knobs of the data-parallel classes that weft knobs lists with "none": values that are accepted
+ * leave the program unchanged; others are refused by the rule that their row names. */
 #include "core/job/job.h"
 #include "tests/made/random_job.h"
 #include "tests/runner/runner.h"
@@ -76,8 +76,7 @@ what_is_refused_is_refused_by_the_rule_of_its_row (void **state)
   }
 }
 
-/* Entries of the classes that are functions or objects: a word of the interface does what they
- * do. */
+/* Functions and objects of the upstream classes: their rows name what replaces them. */
 static void
 methods_say_what_stands_for_them (void **state)
 {
@@ -89,7 +88,7 @@ methods_say_what_stands_for_them (void **state)
     assert_true (g_str_has_prefix (knob (methods[i])->affects, "none: "));
 }
 
-/* What one class has is built or refused by name, for all classes of data parallelism. */
+/* Every knob of the data-parallel classes is implemented or refused by a rule. */
 static void
 no_knob_of_data_parallelism_waits_to_be_built (void **state)
 {

@@ -1,5 +1,5 @@
-/* Multi-latent attention: kernels against references and slopes, values narrower than keys, and
- * that a layer of it trains as on one rank. */
+/* Multi-latent attention: kernels against references and finite differences, values narrower than
+ * keys, and that training gives the bits of one rank. */
 #include "core/base/sanitize.h"
 #include "kernels/float.h"
 #include "kernels/kernel.h"
@@ -13,7 +13,8 @@
 #define N_TRIAL 40
 #define MOST 4
 
-/* A call with random operands: doubles, and what they are stored as. */
+/* A kernel call with random operands: `value` is fp64, the operands of `k` have the dtype of the
+ * kernel. */
 struct call {
   union weft_model model;
   struct weft_kernel k;
@@ -40,7 +41,7 @@ open_call (GRand *rand, struct call *c, enum weft_op_kind kind)
   const uint64_t join[] = { split[0], up_to (rand, 4), up_to (rand, 9), 2 * up_to (rand, 6),
                             up_to (rand, 9) };
   memcpy (c->k.shape.dim, joins ? join : split, joins ? sizeof join : sizeof split);
-  if (kind == WEFT_OP_LATENT_JOIN_BWD) /* eight heads or less in as many leaves, or one sum */
+  if (kind == WEFT_OP_LATENT_JOIN_BWD) /* up to eight heads in as many leaves, or one sum */
     c->k.shape.dim[5] = weft_chunks (join[1]) * (join[0] % 2);
   if (!joins) { /* the tokens of the second of two ranks */
     c->k.tp = (struct weft_place){ 1, 2 };
@@ -91,7 +92,7 @@ run_cpu (struct call *c, enum weft_dtype dtype, uint32_t parts)
 static const enum weft_op_kind kinds[] = { WEFT_OP_LATENT_SPLIT, WEFT_OP_LATENT_SPLIT_BWD,
                                            WEFT_OP_LATENT_JOIN, WEFT_OP_LATENT_JOIN_BWD };
 
-/* Operands from here on are written. */
+/* The index of the first output; all operands from this one on are written. */
 static uint32_t
 first_output (enum weft_op_kind kind)
 {
@@ -130,7 +131,7 @@ kernels_of_latents_do_what_their_references_do (void **state)
   g_rand_free (rand);
 }
 
-/* They are linear: <dy, A x> = <A' dy, x>. */
+/* The ops are linear: <dy, A x> = <A' dy, x>. */
 static void
 backward_of_latents_is_the_transposed_of_forward (void **state)
 {
@@ -193,7 +194,8 @@ attention (enum weft_op_kind kind, uint64_t value, float *const data[5])
   return k;
 }
 
-/* Column c of heads of values, as if they were as wide as keys, or NaN where they are narrower. */
+/* Column c of value heads, as if they had the width of keys; NaN in the columns that narrower heads
+ * lack. */
 static float
 wide_at (const float *narrow, uint64_t row, uint64_t from, uint64_t c)
 {
@@ -247,7 +249,7 @@ narrow_values_are_wide_ones_that_end_with_zeros (void **state)
   g_rand_free (rand);
 }
 
-/* Two products of widths 12 and 5 a head, the causal half. */
+/* Two matmuls per head, of widths 12 and 5, for the causal half. */
 static void
 narrow_values_cost_less (void **state)
 {
@@ -282,7 +284,7 @@ static const char *const strategies[] = {
   "gpus=4 context_parallel_size=2 cp_comm_type=a2a use_distributed_optimizer=true",
 };
 
-/* Half of the tokens on each of two ranks are turned as all of them on one. */
+/* Two ranks with half of the tokens each apply the rotary embedding of one rank with all tokens. */
 static void
 tokens_of_a_rank_are_turned_where_they_stand (void **state)
 {
@@ -311,7 +313,7 @@ tokens_of_a_rank_are_turned_where_they_stand (void **state)
   }
 }
 
-/* Without experts: ranks that share heads, and sequences. */
+/* Models without experts, under strategies that split heads and sequences. */
 static void
 latents_of_shared_heads_and_sequences_give_the_bits_of_one_rank (void **state)
 {
@@ -352,7 +354,8 @@ latents_of_shared_heads_and_sequences_give_the_bits_of_one_rank (void **state)
   }
 }
 
-/* In fast order ranks sum otherwise: near, not the same. */
+/* In fast order ranks sum in another order: the results are close to those of one rank, but not
+ * equal. */
 static void
 latents_in_fast_order_come_near (void **state)
 {
@@ -387,9 +390,9 @@ payload (const weft_program *p, enum weft_op_kind kind, const char *name)
   return 0;
 }
 
-/* With sequence_parallel the latents are gathered, 1536 and 512 wide, not the stream of 7168, and
- * the turned part of keys; down and norms are of a rank's tokens (Megatron-Core
- * multi_latent_attention.py). */
+/* With sequence_parallel, the all-gathers transfer the latents, which are 1536 and 512 wide, and
+ * the rotary part of the keys, not the residual stream of width 7168. Down projections and norms
+ * use a rank's own tokens (Megatron-Core multi_latent_attention.py). */
 static void
 tensor_ranks_gather_latents (void **state)
 {
@@ -428,7 +431,7 @@ latent_attention_gives_the_bits_of_one_rank (void **state)
     struct real_result one = weft_test_run (&(struct real_run){ .words = alone, .steps = STEPS });
     assert_true (one.loss[1] < one.loss[0]);
     for (unsigned s = 0; s < G_N_ELEMENTS (strategies); s++) {
-      gboolean reduces = p == 1 && strstr (strategies[s], "fsdp2"); /* in fp32 by itself */
+      gboolean reduces = p == 1 && strstr (strategies[s], "fsdp2"); /* in fp32 by default */
       g_autofree char *words = g_strdup_printf ("%s %s%s", model, strategies[s],
                                                 reduces ? " grad_reduce_in_fp32=false" : "");
       weft_test_check_bits (words, STEPS, &one, s);
@@ -436,8 +439,9 @@ latent_attention_gives_the_bits_of_one_rank (void **state)
   }
 }
 
-/* The tensors of the published model: h to 1536 to 128 heads of 192; h to 512 + 64, and from 512 to
- * 128 heads of 128 + 128; 128 heads of 128 to h (DeepSeek-V3, arXiv 2412.19437, section 4.2). */
+/* The tensors of the published model. Queries: h to 1536, then to 128 heads of 192. Keys and
+ * values: h to 512 + 64, and from 512 to 128 heads of 128 + 128. Output: 128 heads of 128 to h
+ * (DeepSeek-V3, arXiv 2412.19437, section 4.2). */
 static void
 a_stage_of_deepseek_v3_has_its_published_tensors (void **state)
 {

@@ -1,5 +1,5 @@
-/* Launch slots of layers: enable_compile makes one kernel of several pointwise ops, and Hugging
- * Face attention makes the host wait unless patch_is_packed_sequence says otherwise. */
+/* Launches of layers: enable_compile fuses several pointwise ops into one kernel. Hugging Face
+ * attention makes the host wait for the device unless patch_is_packed_sequence is set. */
 #include "tests/made/made.h"
 #include "tests/made/random_job.h"
 #include "tests/runner/runner.h"
@@ -54,8 +54,8 @@ enable_compile_joins_pointwise_ops_that_follow_each_other (void **state)
   assert_int_equal (plan->role[0]->n_op, plain->role[0]->n_op);
 }
 
-/* Alone a norm reads and writes the stream after a gap; behind the sum that has made it, it only
- * writes.  Heads are turned where they lie: nothing is left to move. */
+/* A norm of its own has a launch gap and reads and writes the residual stream. Fused with the sum
+ * before it, it only writes. The rotary embedding of a fused kernel moves no additional bytes. */
 static void
 enable_compile_moves_a_shared_operand_once_and_leaves_no_gap (void **state)
 {
@@ -120,7 +120,7 @@ questions (const char *words, enum weft_distributed strategy)
   for (uint32_t op = 0; op < p->n_op; op++) {
     if (p->op[op].kind != WEFT_OP_COPY_OUT || strcmp (p->name[p->op[op].name], "packed") != 0)
       continue;
-    uint32_t next = op + 1; /* the kernel enqueued after it */
+    uint32_t next = op + 1; /* the kernel issued after it */
     while (p->op[next].lane != WEFT_LANE_GPU)
       next++;
     assert_true (weft_ordered (p, before, op, next));

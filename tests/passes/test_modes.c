@@ -1,4 +1,5 @@
-/* deterministic_mode and finalize_model_grads_func: what they cost, and what they leave out. */
+/* deterministic_mode and finalize_model_grads_func: the time of the former, and the ops that the
+ * latter leaves out. */
 #include "core/passes/emit/emit.h"
 #include "tests/made/made.h"
 #include "tests/made/nano.h"
@@ -36,7 +37,7 @@ deterministic_mode_slows_the_kernels_that_the_stack_names (void **state)
   g_autofree char *b = weft_program_print (slow->role[0]);
 
   (void) state;
-  assert_string_equal (a, b); /* other kernels for the same ops */
+  assert_string_equal (a, b); /* the same ops, run by other kernels */
   assert_near (time_of (slow, WEFT_OP_ATTENTION_BWD), 1.5 * time_of (plain, WEFT_OP_ATTENTION_BWD));
   assert_near (time_of (slow, WEFT_OP_EMBED_BWD), 3 * time_of (plain, WEFT_OP_EMBED_BWD));
   assert_near (time_of (slow, WEFT_OP_ATTENTION), time_of (plain, WEFT_OP_ATTENTION));
@@ -56,7 +57,8 @@ algorithm (const weft_plan *plan, uint64_t elements)
   return t.algorithm;
 }
 
-/* NCCL takes trees for small sums over many nodes; NCCL_ALGO pins one algorithm for all. */
+/* NCCL uses trees for small sums over many nodes; with NCCL_ALGO it uses one algorithm for all
+ * sizes. */
 static void
 deterministic_mode_pins_collectives_to_rings (void **state)
 {
@@ -97,7 +99,7 @@ without_finalize_nothing_is_joined_summed_or_divided (void **state)
   assert_int_equal (count (whole, WEFT_OP_ALL_REDUCE, "tied embedding"), 1);
   assert_int_equal (count (left, WEFT_OP_ALL_REDUCE, "bucket"), 0);
   assert_int_equal (count (left, WEFT_OP_ALL_REDUCE, "tied embedding"), 0);
-  assert_int_equal (count (launched, WEFT_OP_ALL_REDUCE, "bucket"), 1); /* in backward */
+  assert_int_equal (count (launched, WEFT_OP_ALL_REDUCE, "bucket"), 1); /* launched in backward */
   for (uint32_t op = 0; op < left->n_op; op++)
     assert_int_not_equal (left->op[op].phase, WEFT_PHASE_FINALIZE);
   assert_int_equal (count_kind (left, WEFT_OP_ADAM), count_kind (whole, WEFT_OP_ADAM));
@@ -114,7 +116,7 @@ one_rank_has_nothing_to_finalize (void **state)
 
   (void) state;
   assert_true (weft_test_same_bits (&whole, &left, 2));
-  assert_true (whole.gradients != apart.gradients); /* nobody has those of the other */
+  assert_true (whole.gradients != apart.gradients); /* each rank has only its own gradients */
 }
 
 static const struct CMUnitTest tests[] = {

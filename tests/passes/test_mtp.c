@@ -1,5 +1,5 @@
-/* Multi-token prediction: what a step is made of, that its gradients are slopes of the loss it
- * says, and that it trains as on one rank. */
+/* Multi-token prediction: the ops of a step, gradients against finite differences of the loss, and
+ * that training gives the bits of one rank. */
 #include "core/job/model.h"
 #include "exec_cpu/exec_cpu.h"
 #include "tests/made/questions.h"
@@ -32,8 +32,8 @@ param_named (const weft_program *p, const char *name)
   return NULL;
 }
 
-/* Two depths: three heads and losses, of which the model's own comes last, and comes first
- * backward. */
+/* Two depths: three heads and losses. The model's own loss is the last one in forward and the first
+ * one in backward. */
 static void
 each_depth_has_a_joint_a_layer_a_head_and_a_loss (void **state)
 {
@@ -59,8 +59,8 @@ each_depth_has_a_joint_a_layer_a_head_and_a_loss (void **state)
   assert_int_equal (depth[2], 1);
 }
 
-/* The last stage looks words up: its copy of the embedding is added to the first one's gradient,
- * and is not counted in the norm a second time. */
+/* The last stage looks up tokens in a copy of the embedding. The gradients of both copies are
+ * summed, and the norm counts the parameters once. */
 static void
 the_last_stage_has_a_copy_of_the_embedding (void **state)
 {
@@ -93,7 +93,8 @@ all_elements (const weft_program *p)
   return n;
 }
 
-/* Full recompute keeps what the joint takes alone; block keeps the layer (Megatron-Core). */
+/* uniform recomputes the projection and the layer from their inputs; block does not recompute this
+ * layer (as Megatron-Core). */
 static void
 uniform_recompute_runs_the_joint_and_the_layer_again (void **state)
 {
@@ -108,10 +109,10 @@ uniform_recompute_runs_the_joint_and_the_layer_again (void **state)
   assert_int_equal (count_named (uniform, WEFT_OP_EMBED, "embedding"), 2);
 }
 
-/* 671,026,419,200 of the main model; of the layer behind it those of a layer of experts, three
- * norms and a map of 2 x 7168 to 7168; embedding and head are shared (Hugging Face
- * deepseek-ai/DeepSeek-V3: 14 B more in its files, with copies of both).  Correction biases of the
- * routers are no parameters here. */
+/* The main model has 671,026,419,200 parameters. The prediction layer has those of a layer of
+ * experts, three norms and a matrix of 7168 x 2 * 7168, and shares embedding and head with the
+ * model (Hugging Face deepseek-ai/DeepSeek-V3: 14 B more in its files, with copies of both). The
+ * correction biases of the routers are not parameters of the program. */
 static void
 stages_of_deepseek_v3_have_all_parameters (void **state)
 {
@@ -164,7 +165,8 @@ move (real_job *job, uint32_t tensor, const float *from, const float *along, flo
   weft_state_write (job->state, tensor, WEFT_STATE_WEIGHT, 0, n, value);
 }
 
-/* Along its own gradient the loss rises by its square; `loss` is what both depend on. */
+/* The slope of the objective along the gradient of a tensor must equal the square of that
+ * gradient. */
 static void
 check_slope (real_job *job, uint32_t tensor)
 {

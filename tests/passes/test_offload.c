@@ -1,5 +1,5 @@
-/* Activations and optimizer state on the host: when copies start and what they take, whose memory
- * is free when, and what is missed when somebody does not wait. */
+/* Activations and optimizer state on the host: when copies start and how long they take, when
+ * memory is freed, and that a missing dependency is detected. */
 #include "core/plan/check.h"
 #include "tests/made/made.h"
 #include "tests/made/mutant.h"
@@ -12,7 +12,8 @@ enum { LAYERS = 6 };
       "50000", "--seq-length", "512", "--precision", "bf16", "--topology", "dgx-h100",             \
       "--global-batch-size"
 
-/* One microbatch of one GPU or two; no gaps between kernels, so that seconds are sums. */
+/* One microbatch on one GPU or two. There are no gaps between kernels, so the step is the sum of
+ * their times. */
 static struct weft_job
 tiny_job (uint32_t gpus, uint32_t batch)
 {
@@ -22,7 +23,7 @@ tiny_job (uint32_t gpus, uint32_t batch)
 
   made_real_job (&job, flags);
   job.stack.kernel_gap = job.stack.launch_seconds = 0;
-  job.stack.fused_add_norm = job.stack.fused_gelu = 0; /* layers take as long as each other */
+  job.stack.fused_add_norm = job.stack.fused_gelu = 0; /* then all layers take the same time */
   return job;
 }
 
@@ -45,7 +46,7 @@ seconds_of (const struct weft_job *job)
   return t->seconds;
 }
 
-/* The same job with all activations on the device. */
+/* Seconds of the same job with all activations on the device. */
 static double
 seconds_without (struct weft_job job)
 {
@@ -56,10 +57,10 @@ seconds_without (struct weft_job job)
 
 /* ------------------------------------------------------------------ activations */
 
-/* What copies and kernels of a layer take. */
+/* Bytes and seconds of a layer. */
 struct layer {
-  double bytes, forward, backward; /* of all its copies one way; seconds of its kernels */
-  double tail; /* of backward, from the first use of the tensor that comes last */
+  double bytes, forward, backward; /* of all copies in one direction; seconds of its kernels */
+  double tail; /* seconds of backward after the first use of the last tensor */
 };
 
 static uint32_t
@@ -115,8 +116,8 @@ copies_are_hidden_while_they_take_no_longer_than_all_layers_but_two (void **stat
   }
 }
 
-/* Forward waits for the last copy but for what lies beside; backward for the last tensor of the
- * first layer, behind which only the end of that layer is left. */
+/* Exposed time of copies. The end of forward waits for the last copy; backward waits for the last
+ * tensor of the first layer, after which only the rest of that layer's backward pass remains. */
 static double
 exposed (const struct layer *layer, uint32_t n, double rate)
 {
@@ -141,7 +142,7 @@ slow_copies_are_waited_for_as_long_as_the_formula_says (void **state)
   }
 }
 
-/* Two GPUs that share a way to the host, or a memory of the host, have half of it each. */
+/* Two GPUs that share a link to the host, or the host memory, have half of its bandwidth each. */
 static void
 gpus_share_the_way_to_the_host (void **state)
 {
@@ -160,7 +161,7 @@ gpus_share_the_way_to_the_host (void **state)
   }
 }
 
-/* First and last kernel of a layer in a phase; releases are none. */
+/* The first or the last kernel of a layer in a phase, not counting releases of memory. */
 static uint32_t
 kernel_at (const weft_program *p, uint32_t layer, enum weft_phase phase, gboolean last)
 {
@@ -185,7 +186,8 @@ is_after (const weft_program *p, const uint32_t *before, uint32_t op, uint32_t l
   return weft_ordered (p, before, kernel_at (p, layer, phase, last), op);
 }
 
-/* An op starts behind the whole of one layer's pass and does not wait for the next one's. */
+/* Asserts that an op waits for all kernels of layer `done` in a phase, and for none of layer
+ * `next`. */
 static void
 assert_starts_between (const weft_program *p, uint32_t op, enum weft_phase phase, uint32_t done,
                        uint32_t next)
@@ -327,8 +329,8 @@ sum_of (const weft_plan *plan, enum weft_op_kind kind, enum weft_lane lane)
   return sum;
 }
 
-/* Without overlap one follows the other: gradients, Adam, weights.  Loss and norm leave beside Adam
- * and take 8 bytes of the memory's time. */
+/* Without overlap the update is sequential: copy of the gradients, Adam, copy of the weights. The
+ * copies of loss and norm overlap with Adam and use the host memory for 8 bytes. */
 static void
 an_update_on_the_host_takes_two_copies_and_adam (void **state)
 {
@@ -345,8 +347,8 @@ an_update_on_the_host_takes_two_copies_and_adam (void **state)
                seconds_of (&gpu) - sum_of (before, WEFT_OP_ADAM, WEFT_LANE_GPU) + update);
 }
 
-/* With it Adam hides behind copies, or copies behind Adam; of the other the first or last part is
- * seen. */
+/* With overlap, the shorter one of Adam and the copies is hidden, except for its first or last
+ * part. */
 static void
 parts_that_overlap_take_as_long_as_the_longest (void **state)
 {
@@ -364,8 +366,8 @@ parts_that_overlap_take_as_long_as_the_longest (void **state)
   assert_true (t->seconds - base > adam);
 }
 
-/* pin_cpu_grads: an update waits for its own gradients or for all; pin_cpu_params: and for what
- * came before it to be back. */
+/* With pin_cpu_grads an update waits for its own gradients only, otherwise for all gradients.
+ * Without pin_cpu_params it also waits for the copies of all earlier updates. */
 static void
 memory_that_is_not_page_locked_blocks (void **state)
 {
@@ -400,8 +402,8 @@ memory_that_is_not_page_locked_blocks (void **state)
 
 /* ----------------------------------------------------------------------- proofs */
 
-/* Every wait of something for a copy, and of a copy for something, is asked for by the proofs or is
- * when a copy starts. */
+/* Without a dependency of a release on its copy, or of a kernel on the copy that fetches its
+ * operand, the proofs fail. */
 static void
 whoever_does_not_wait_for_a_copy_is_found (void **state)
 {

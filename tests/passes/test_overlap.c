@@ -1,11 +1,11 @@
-/* tp_comm_overlap and enable_async_tensor_parallel: which products come in pieces, what each piece
- * waits for, the buffers that stay, and the SMs that communication takes beside them. */
+/* tp_comm_overlap and enable_async_tensor_parallel: which matmuls are split into pieces, the
+ * dependencies of each piece, permanent buffers, and the SMs that the overlapped communication
+ * uses. */
 #include "core/plan/cost.h"
 #include "exec_sim/exec_sim.h"
 #include "tests/made/questions.h"
 #include "tests/runner/runner.h"
 #include <string.h>
-/* CMocka wants those before itself. */
 
 #define TINY                                                                                       \
   "num_layers=3 hidden_size=64 num_attention_heads=8 num_query_groups=4 kv_channels=8 "            \
@@ -21,7 +21,7 @@
 
 enum { MOST = 16 };
 
-/* Ops of layer 1 of a phase with one name and kind, in order. */
+/* Lists the ops of layer 1 of a phase with one kind and name, in order; returns their number. */
 static uint32_t
 list (const weft_program *p, enum weft_op_kind kind, enum weft_phase phase, const char *name,
       uint32_t *op)
@@ -43,7 +43,8 @@ run_beside (const weft_program *p, uint32_t a, uint32_t b)
   return !comes_after (p, a, b) && !comes_after (p, b, a);
 }
 
-/* t products of T / t rows, t - 1 steps: a piece is used while it is handed on. */
+/* An all-gather ring: t matmuls of T / t rows and t - 1 steps. A piece is multiplied while it is
+ * sent on. */
 static void
 expect_gather_ring (const char *words, enum weft_op_kind kind, enum weft_phase phase,
                     const char *name)
@@ -65,7 +66,8 @@ expect_gather_ring (const char *words, enum weft_op_kind kind, enum weft_phase p
   }
 }
 
-/* Four products of a fourth of the columns, each reduced and scattered beside the next. */
+/* Four matmuls of a quarter of the columns each; the reduce-scatter of each overlaps with the next
+ * matmul. */
 static void
 expect_split (const char *words, const char *name)
 {
@@ -85,7 +87,8 @@ expect_split (const char *words, const char *name)
   assert_int_equal (all, A);
 }
 
-/* t products of the rows of each rank, its own last; t - 1 are sent to whose rows they are. */
+/* A reduce-scatter ring: t matmuls, one for the rows of each rank, the own rows last. The results
+ * of t - 1 are sent to the owners of the rows. */
 static void
 expect_scatter_ring (const char *words, enum weft_op_kind kind, enum weft_phase phase,
                      const char *name)
@@ -166,7 +169,7 @@ a_compiler_makes_rings_of_all (void **state)
   expect_scatter_ring (ASYNC, WEFT_OP_MATMUL_DGRAD, B, "qkv");
 }
 
-/* disable_qkv and disable_fc1 clear the pieces of one map, and leave its bulk modes. */
+/* disable_qkv and disable_fc1 turn off the pieces of one linear layer, but not its bulk overlap. */
 static void
 one_map_may_stay_plain (void **state)
 {
@@ -184,7 +187,7 @@ one_map_may_stay_plain (void **state)
   assert_int_equal (count (fc1, WEFT_OP_SHIFT, F, "qkv"), T - 1);
 }
 
-/* Bytes of the standing buffer of a product; 0: it has none. */
+/* Bytes of the permanent buffer of a matmul; 0 if it has none. */
 static uint64_t
 room (const char *words, const char *name)
 {
@@ -197,7 +200,7 @@ room (const char *words, const char *name)
   return 0;
 }
 
-/* A bytes for each named product; of a ring that scatters (2 t - 1) / t of them. */
+/* A bytes for each named matmul; (2 t - 1) / t * A for a reduce-scatter ring. */
 static void
 named_products_have_buffers_that_stay (void **state)
 {
@@ -242,7 +245,7 @@ communication_beside_products_takes_its_own_sms (void **state)
                     plan->job.stack.collective_sms);
 }
 
-/* Large products hide what they communicate: a step is shorter in pieces. */
+/* Large matmuls overlap with the communication, so a step with pieces is shorter. */
 static void
 pieces_hide_communication (void **state)
 {

@@ -1,5 +1,5 @@
 /* Selective recompute and activation_checkpointing: which kernels run twice, and which activations
- * live from a forward pass to its backward. */
+ * stay alive from a forward pass to its backward pass. */
 #include "core/plan/activations.h"
 #include "tests/made/made.h"
 #include "tests/made/random_job.h"
@@ -15,7 +15,8 @@
 #define X (2 * TOKENS * 64) /* bytes of one activation of the model's width */
 #define U (2 * TOKENS * 256)
 
-/* Kernels of a layer and microbatch that are run again, in order: "norm2 fc1 gelu". */
+/* Recomputed kernels of a layer and microbatch, in order, such as "norm2 fc1 gelu"; caller
+ * frees. */
 static char *
 again (const weft_program *p, uint32_t layer, uint32_t micro)
 {
@@ -43,12 +44,14 @@ check (const char *words, const char *wanted_again, uint64_t wanted_kept)
     for (uint32_t micro = 0; micro < 2; micro++) {
       g_autofree char *found = again (p, layer, micro);
       assert_string_equal (found, wanted_again);
-      /* The last layer's output is the final norm's to keep: the layer's own label is on it. */
+      /* The output of the last layer has the number of that layer, although the final norm keeps
+       * it. */
       assert_true (weft_activations_kept (p, layer, micro) == (double) wanted_kept);
     }
 }
 
-/* n1, qkv (3), o, lse, x1, n2, u, a, and the output, which the next layer keeps as its x. */
+/* n1, qkv (3), o, lse, x1, n2, u, a, and the layer's output, which the next layer keeps as its
+ * x. */
 #define LSE (4 * TOKENS * 4)
 #define ALL (X + 3 * X + X + LSE + X + X + U + U + X)
 
@@ -64,14 +67,14 @@ recompute_modules_say_what_is_run_again_and_no_longer_kept (void **state)
   check (SELECTIVE "recompute_modules=mlp,layernorm", "norm2 fc1 gelu norm1", ALL - 2 * X - 2 * U);
 }
 
-/* T tokens, K = 2 of E = 4 experts of width F = 96, shared ones of 32; two kernels that only put
- * rows in order are nameless here, as one rank has all experts. */
+/* T tokens, K = 2 of E = 4 experts of width F = 96, and a shared expert of width 32. One rank has
+ * all experts, so the two kernels that order rows for other ranks are absent. */
 #define EXPERTS                                                                                    \
   SELECTIVE "num_moe_experts=4 moe_router_topk=2 moe_ffn_hidden_size=96 activation=swiglu "        \
             "moe_shared_expert_intermediate_size=32 recompute_modules="
 #define ROWS (2 * TOKENS * 2)
 #define ROUTED (4 * TOKENS * 4 + 2 * 4 * TOKENS * 2 + 8 * 4) /* scores, choice and row, counts */
-#define TAKEN (ROWS * (64 + 1))                              /* rows of tokens and weights */
+#define TAKEN (ROWS * (64 + 1))                              /* rows and their routing weights */
 #define SHARED (2 * TOKENS * 3 * 32)
 #define MIXED (ALL - 2 * U + ROUTED + TAKEN + ROWS * 3 * 96 + SHARED)
 
@@ -93,7 +96,7 @@ modules_of_experts_are_run_again (void **state)
   check (EXPERTS "moe,layernorm", normed, ALL - 2 * U - 2 * X);
 }
 
-/* Heads of 24 + 8 for scores and of 16 for values, 4 of them; latents of 48 and 32. */
+/* 4 heads of width 24 + 8 for scores and 16 for values; latents of width 48 and 32. */
 #define LATENT                                                                                     \
   SELECTIVE "q_lora_rank=48 kv_lora_rank=32 qk_head_dim=24 qk_pos_emb_head_dim=8 v_head_dim=16 "   \
             "kv_channels=32 position_embedding_type=rope recompute_modules="
@@ -112,7 +115,7 @@ projections_of_latents_are_run_again (void **state)
          kept - QKV + 2 * TOKENS * 8 - 2 * X);
 }
 
-/* Scores, which softmax uses up, are no part of what is kept. */
+/* Scores are not kept: softmax overwrites them. */
 #define SQUARE (2 * TOKENS * TOKENS * 4)
 #define UNFUSED "attention_backend=unfused "
 
@@ -128,10 +131,11 @@ core_attention_is_run_again_where_its_probabilities_would_be_kept (void **state)
   check (SELECTIVE UNFUSED "attention_dropout=0.1", "scores softmax dropout", plain);
   check (SELECTIVE UNFUSED "recompute_modules=core_attn,mlp", "norm2 fc1 gelu scores softmax",
          plain - X - 2 * U);
-  check (MODEL "hidden_dropout=0.1", "", ALL + X); /* two masks of a byte an element */
+  check (MODEL "hidden_dropout=0.1", "", ALL + X); /* two masks of one byte per element */
 }
 
-/* Which microbatches of each stage run everything again: "..rr..rr". */
+/* One character per microbatch: r if the layer is recomputed, otherwise a dot, such as "..rr..rr".
+ * Caller frees. */
 static char *
 run_again (const weft_program *p, uint32_t layer, uint32_t n_micro)
 {
@@ -144,7 +148,7 @@ run_again (const weft_program *p, uint32_t layer, uint32_t n_micro)
   return g_string_free (marks, FALSE);
 }
 
-/* Windows are as long as what is in flight: 4, 3, 2 and 1 of four stages. */
+/* A window has as many microbatches as are in flight: 4, 3, 2 and 1 on the four stages. */
 static void
 some_microbatches_of_each_window_are_not_recomputed (void **state)
 {
@@ -168,9 +172,10 @@ some_microbatches_of_each_window_are_not_recomputed (void **state)
   }
 }
 
-/* recompute_modules says what of those is run again; with virtual stages passes of all chunks
- * count. The first of four ranks with two chunks has eleven in flight: of its sixteen forwards 0,
- * 1, 11 and 12 are microbatches 0, 1 and 7 of the first chunk and 4 of the second. */
+/* Partly recomputed microbatches recompute only recompute_modules. With virtual stages, passes of
+ * all chunks count. The first of four ranks with two chunks has eleven passes in flight. Of its
+ * sixteen forward passes, numbers 0, 1, 11 and 12 are partly recomputed: microbatches 0, 1 and 7 of
+ * the first chunk and 4 of the second. */
 static void
 partly_recomputed_microbatches_have_modules_and_chunks (void **state)
 {
@@ -214,7 +219,7 @@ activation_checkpointing_is_full_recompute_of_each_layer (void **state)
   assert_string_equal (one, other);
 }
 
-/* The unit is whole already: one gather serves the MLP that is run again and the backward. */
+/* The unit is already gathered: one gather serves the recomputed MLP and the backward pass. */
 static void
 activation_checkpointing_of_units_is_that_of_the_mlp (void **state)
 {
@@ -234,7 +239,7 @@ activation_checkpointing_of_units_is_that_of_the_mlp (void **state)
   assert_string_equal (found, "norm2 fc1 gelu");
 }
 
-/* Less kept, more run. */
+/* Recomputing more keeps less memory and takes more time. */
 static void
 recompute_trades_memory_for_time (void **state)
 {

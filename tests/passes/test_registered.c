@@ -1,5 +1,5 @@
-/* nccl_ub: what a registered collective takes from kernels, against sms.def and sums worked out by
- * hand, and which buffers of a step lie in the registered pool. */
+/* nccl_ub: the SMs that a registered collective takes from kernels, against sms.def and numbers
+ * calculated by hand, and which buffers of a step are in the registered pool. */
 #include "core/report/report.h"
 #include "tests/made/made.h"
 #include "tests/made/random_job.h"
@@ -7,8 +7,8 @@
 
 /* ------------------------------------------------------------- SMs by domain */
 
-/* Kernel and collective begin together, and the kernel ends last: what it lost while the collective
- * ran are the SMs that were taken. */
+/* Kernel and collective begin together, and the kernel ends last. The SMs of the collective follow
+ * from the time that the kernel loses. */
 #define KERNEL_US 5000
 #define COLLECTIVE_US 1000
 
@@ -121,7 +121,7 @@ is_bucket_collective (const weft_program *p, uint32_t op)
   return g_str_has_prefix (name, "bucket ") || g_str_has_prefix (name, "gather ");
 }
 
-/* What bucket collectives touch lies in the registered pool and nothing else does. */
+/* Asserts that all buffers of bucket collectives, and no others, are in the registered pool. */
 static void
 check_pools (const weft_program *p, uint64_t *permanent)
 {
@@ -156,8 +156,8 @@ nccl_ub_puts_flat_buffers_into_the_registered_pool (void **state)
   assert_in_range (report->role[0].registered_bytes, flat, flat + 2 * WEFT_ALIGN);
 }
 
-/* Slices of all units, at most two units of weights and two of gradients, and what lies outside
- * units: the embedding and the head, which are smaller than a unit. */
+/* The pool contains the slices of all units, at most two units of weights and two of gradients, and
+ * the parameters outside units: embedding and head, which are smaller than a unit. */
 static void
 nccl_ub_keeps_two_units_in_the_registered_pool (void **state)
 {

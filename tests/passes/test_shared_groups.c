@@ -1,5 +1,5 @@
-/* Fewer groups of keys and values than tensor parallel ranks: what is gathered, and that ranks
- * compute what one does. */
+/* Fewer key-value groups than tensor parallel ranks: what is gathered, and that the results are
+ * those of one rank. */
 #include "tests/made/questions.h"
 #include "tests/made/real_run.h"
 #include "tests/runner/runner.h"
@@ -31,8 +31,8 @@ qkv_of (const weft_program *p)
   return NULL;
 }
 
-/* The map is cut evenly: nothing is held twice.  Forward gathers what all ranks make of a token,
- * backward scatters the sum of its gradient. */
+/* The qkv matrix is split evenly, so no row is stored twice. Forward all-gathers the qkv output of
+ * all ranks, backward reduce-scatters its gradient. */
 static void
 ranks_gather_what_the_map_makes (void **state)
 {
@@ -50,8 +50,8 @@ ranks_gather_what_the_map_makes (void **state)
   assert_int_equal (count_kind (own, WEFT_OP_TAKE_HEADS), 0);
 }
 
-/* In canonical order the two ranks of a group attend to all of it: gradients are not added by
- * ranks, those of the result are gathered. */
+/* In canonical order both ranks of a group compute the attention of the whole group. Gradients of
+ * qkv are not reduced over ranks; gradients of the attention output are all-gathered. */
 static void
 ranks_attend_to_their_whole_group_in_canonical_order (void **state)
 {

@@ -1,5 +1,5 @@
-/* What happens at slots of the schedule: gradient collectives and weight gathers on all ranks at
- * once, head gradients at the end, shapes that go ahead of tensors. */
+/* Knobs that act at slots of the schedule: gradient collectives and weight gathers on all ranks at
+ * once, head gradients at the end of the step, and shapes that are sent ahead of tensors. */
 #include "tests/made/made.h"
 #include "tests/made/questions.h"
 #include "tests/runner/runner.h"
@@ -13,7 +13,7 @@
 #define SHARDED THREE "use_distributed_optimizer=true overlap_param_gather=true "
 #define STAGES MODEL "num_layers=4 gpus=4 pipeline_model_parallel_size=2 global_batch_size=8 "
 
-/* Cells of the grid whose first kernel comes before `op`. */
+/* Number of forward or backward cells whose attention kernel precedes `op`. */
 static uint32_t
 cells_before (const weft_program *p, uint32_t op, gboolean forward)
 {
@@ -40,7 +40,8 @@ collective_of (const weft_program *p, enum weft_op_kind kind, uint32_t chunk)
   return WEFT_NO_OP;
 }
 
-/* m = 8 in two groups of 4: chunk q ends its backward (chunk 2 first) with slots 15, 19, 23. */
+/* 8 microbatches in two groups of 4: the backward passes of chunks 2, 1 and 0 end with slots 15, 19
+ * and 23. */
 static void
 grad_sync_func_aligned_starts_a_chunk_at_one_slot_on_all_ranks (void **state)
 {
@@ -52,7 +53,7 @@ grad_sync_func_aligned_starts_a_chunk_at_one_slot_on_all_ranks (void **state)
     g_autoptr (weft_program) p = built (THREE "grad_sync_func=aligned ", r);
     for (uint32_t q = 0; q < 3; q++) {
       uint32_t op = collective_of (p, WEFT_OP_ALL_REDUCE, q);
-      /* Slots count from 0, and what comes after the last one comes at the end. */
+      /* Slots count from 0. A collective due after the last slot is launched at the end. */
       assert_int_equal (cells_before (p, op, FALSE), MIN (last_slot[q] + r, 23) + 1);
       assert_int_equal (
           cells_before (own, collective_of (own, WEFT_OP_ALL_REDUCE, q), FALSE), last_slot[q] + 1);
@@ -78,7 +79,7 @@ grad_sync_func_aligned_without_chunks_leaves_later_stages_to_the_bubble (void **
   }
 }
 
-/* Forward slots 0..3 are chunk 0, 4..7 chunk 1, 8..11 chunk 2. */
+/* Forward slots 0 to 3 are chunk 0, slots 4 to 7 chunk 1, slots 8 to 11 chunk 2. */
 static void
 align_param_gather_asks_for_two_chunks_at_once_and_for_the_third_at_its_slot (void **state)
 {
@@ -92,10 +93,38 @@ align_param_gather_asks_for_two_chunks_at_once_and_for_the_third_at_its_slot (vo
       for (uint32_t q = 0; q < 3; q++) {
         uint32_t op = collective_of (p, WEFT_OP_ALL_GATHER, q);
         assert_int_equal (cells_before (p, op, TRUE), q < 2 ? 0 : 4 - r);
-        /* As ever a chunk is gathered when it begins. */
+        /* Without the knob a chunk is gathered when its first forward pass begins. */
         op = collective_of (own, WEFT_OP_ALL_GATHER, q);
         assert_int_equal (cells_before (own, op, TRUE), 4 * q);
       }
+    }
+}
+
+/* start_param_sync() of Megatron-FSDP gathers the first unit of a chunk and what is prefetched with
+ * it (megatron_fsdp.py): here units are large enough that nothing is prefetched. */
+static void
+align_param_gather_gathers_the_first_unit_of_a_sharded_chunk (void **state)
+{
+  static const char *const levels[] = { "1 ", "2 ", "3 " };
+
+  (void) state;
+  for (uint32_t r = 0; r < 4; r++)
+    for (uint32_t i = 0; i < G_N_ELEMENTS (levels); i++) {
+      g_autofree char *words =
+          g_strconcat (THREE "overlap_param_gather=true use_megatron_fsdp=true align_param_gather="
+                             "true suggested_communication_unit_size=2 zero_dp_strategy=",
+                       levels[i], NULL);
+      g_autoptr (weft_program) p = built (words, r);
+      uint32_t gathers[13] = { 0 }, cells = 0;
+      for (uint32_t op = 0; op < p->n_op; op++)
+        if (p->op[op].kind == WEFT_OP_ATTENTION)
+          cells++;
+        else if (p->op[op].kind == WEFT_OP_ALL_GATHER && p->op[op].lane == WEFT_LANE_DP &&
+                 cells <= 12)
+          gathers[cells]++;
+      /* Before the first cell: a unit of chunk 0, one of chunk 1. */
+      assert_true (gathers[0] >= 2);
+      assert_true (gathers[4 - r] >= 1);
     }
 }
 
@@ -136,7 +165,7 @@ defer_embedding_wgrad_compute_puts_head_gradients_behind_the_last_backward (void
     assert_int_equal (head_gradient (first, micro) > last_backward (first), micro == 0);
     assert_true (head_gradient (never, micro) < last_backward (never));
   }
-  /* The bucket waits for all of them; upstream has no such edge. */
+  /* The bucket waits for all head gradients; upstream has no such dependency. */
   uint32_t bucket = WEFT_NO_OP;
   for (uint32_t op = 0; op < p->n_op; op++)
     if (p->op[op].kind == WEFT_OP_ALL_REDUCE && is_named (p, op, "bucket 0"))
@@ -145,7 +174,7 @@ defer_embedding_wgrad_compute_puts_head_gradients_behind_the_last_backward (void
     assert_true (comes_after (p, head_gradient (p, micro), bucket));
 }
 
-/* Logits wait for their weight gradient. */
+/* Logits stay alive until the deferred weight gradient has read them. */
 static void
 wgrad_deferral_limit_bounds_what_waits (void **state)
 {
@@ -180,7 +209,7 @@ variable_seq_lengths_sends_24_bytes_and_waits_for_the_device (void **state)
   assert_int_equal (shapes, tensors);
   assert_int_equal (count_kind (p, WEFT_OP_COPY_OUT) - count_kind (plain, WEFT_OP_COPY_OUT),
                     p->lane_n[WEFT_LANE_D2H] - 1);
-  /* A tensor is sent when its shape has been read. */
+  /* A tensor is received after its shape has been read. */
   for (uint32_t op = 0, read = WEFT_NO_OP; op < p->n_op; op++) {
     if (is_named (p, op, "shapes"))
       read = op;
@@ -223,6 +252,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (grad_sync_func_aligned_starts_a_chunk_at_one_slot_on_all_ranks),
   cmocka_unit_test (grad_sync_func_aligned_without_chunks_leaves_later_stages_to_the_bubble),
   cmocka_unit_test (align_param_gather_asks_for_two_chunks_at_once_and_for_the_third_at_its_slot),
+  cmocka_unit_test (align_param_gather_gathers_the_first_unit_of_a_sharded_chunk),
   cmocka_unit_test (defer_embedding_wgrad_compute_puts_head_gradients_behind_the_last_backward),
   cmocka_unit_test (wgrad_deferral_limit_bounds_what_waits),
   cmocka_unit_test (variable_seq_lengths_sends_24_bytes_and_waits_for_the_device),

@@ -1,5 +1,5 @@
-/* Programs of schedules with weight gradients apart: what is in flight, how long a step takes where
- * only layers take time, and where two copies of a stage add their gradients. */
+/* Schedules with separate weight gradients: activations in flight, the time of a step in which only
+ * layers take time, and where the two copies of a stage add their gradients. */
 #include "tests/made/made.h"
 #include "tests/runner/folder.h"
 #include "tests/made/questions.h"
@@ -12,7 +12,7 @@
 #define ONE MODEL "num_layers=4 "
 #define TWO MODEL "num_layers=8 "
 
-/* A layer's forward, input gradients and weight gradients take 1 each. */
+/* Forward pass, input gradients and weight gradients of a layer take 1 each. */
 static double
 layer_seconds (void *user, uint32_t actor, uint32_t op)
 {
@@ -30,7 +30,7 @@ layer_seconds (void *user, uint32_t actor, uint32_t op)
   }
 }
 
-/* The program takes as long as its grid does where transfers take no time. */
+/* If transfers take no time, the program takes as long as its grid. */
 static void
 a_program_takes_as_long_as_its_grid_where_transfers_are_free (void **state)
 {
@@ -53,7 +53,7 @@ a_program_takes_as_long_as_its_grid_where_transfers_are_free (void **state)
   }
 }
 
-/* 24 of work; 1f1b adds (p - 1) 3, zb-h1 a third of that. */
+/* Each rank works for 24. The bubble of 1f1b is (p - 1) 3, that of zb-h1 a third of it. */
 static void
 zero_bubbles_are_as_short_as_published (void **state)
 {
@@ -64,7 +64,7 @@ zero_bubbles_are_as_short_as_published (void **state)
                27); /* ranks start one after the other */
 }
 
-/* Most at once from F to W, as the grid has it. */
+/* The largest number of microbatches between F and W on a rank of the grid. */
 static uint32_t
 most_of_grid (const weft_grid *grid, uint32_t rank)
 {
@@ -94,7 +94,7 @@ what_weight_gradients_read_waits_for_them (void **state)
       g_autoptr (weft_program) p = weft_step_build (&plan->job, &plan->mesh, r);
       assert_int_equal (most_norms_kept (p), most_of_grid (grid, r));
     }
-  /* zb-h1: p - r whole ones, and r of which weight gradients alone are left. */
+  /* zb-h1: p - r microbatches in flight, and r more that wait for weight gradients only. */
   for (uint32_t r = 0; r < 4; r++) {
     g_autoptr (weft_program) p = built (ONE "pipeline_schedule=zb-h1", r);
     assert_int_equal (most_norms_kept (p), 4);
@@ -132,7 +132,7 @@ dualpipe_adds_the_gradients_of_a_stage_over_the_two_ranks_that_hold_it (void **s
   "topology=cpu model=gpt2-nano seq_length=16 hidden_size=32 num_attention_heads=4 "               \
   "num_query_groups=4 kv_channels=8 ffn_hidden_size=96 precision=fp32 global_batch_size=8 "
 
-/* What is written is another schedule's grid; programs know it only from the file. */
+/* The file contains the grid of another schedule; programs are built from the file alone. */
 static void
 pipeline_schedule_file_gives_the_bits_of_one_rank (void **state)
 {
@@ -153,7 +153,7 @@ pipeline_schedule_file_gives_the_bits_of_one_rank (void **state)
   }
 }
 
-/* Programs know the rank before and the rank after. */
+/* A program can send only to the rank before or after its own. */
 static void
 pipeline_schedule_file_must_have_neighbours_next_to_each_other (void **state)
 {

@@ -1,4 +1,5 @@
-/* What happens once before the first step, and the small numbers that ranks agree on after it. */
+/* The program before the first step: initial weights and their broadcast; and the scalars that
+ * ranks exchange after a step. */
 #include "core/report/report.h"
 #include "core/passes/step.h"
 #include "tests/runner/command.h"
@@ -21,7 +22,7 @@ startup_plan (const char *words,
   return plan;
 }
 
-/* Weights are there already: broadcast_params() alone. */
+/* The program that only broadcasts existing weights, as broadcast_params() does. */
 static weft_plan *
 broadcast_of (const char *words)
 {
@@ -60,7 +61,8 @@ perform_initialization_fills_every_tensor_before_it_is_sent (void **state)
   assert_int_equal (alone->role[0]->n_op, p->n_param);
 }
 
-/* One whole tensor in fp32 at a time, and what is copied of it. */
+/* The host holds one whole fp32 tensor at a time, and the converted copy that is sent to the
+ * device. */
 static void
 use_cpu_initialization_makes_a_tensor_on_the_host_and_copies_it (void **state)
 {
@@ -120,7 +122,7 @@ broadcast_params_sends_every_parameter_once_from_member_0 (void **state)
       const struct weft_param *param = &p->param[i];
       assert_int_equal (p->op[i].kind, WEFT_OP_BROADCAST);
       assert_int_equal (p->op[i].group, WEFT_GROUP_DP);
-      assert_int_equal (p->op[i].peer, 0); /* the first member is the root */
+      assert_int_equal (p->op[i].peer, 0); /* the root is the first member of the group */
       assert_int_equal (p->op[i].lane, WEFT_LANE_DP);
       assert_int_equal (elements (p, i), param->rows * param->columns);
       assert_int_equal (p->uses[p->op[i].uses].buf, param->weight);
@@ -129,7 +131,8 @@ broadcast_params_sends_every_parameter_once_from_member_0 (void **state)
   }
 }
 
-/* An executor runs it in the memory of the step. */
+/* An executor runs the startup program in the memory of the step, so both programs have the weights
+ * at the same addresses. */
 static void
 weights_lie_where_the_step_has_them (void **state)
 {

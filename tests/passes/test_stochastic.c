@@ -1,5 +1,5 @@
-/* Stochastic rounding of bf16 weights: unbiased, and the random number of an element is the same on
- * every rank that may update it. */
+/* Stochastic rounding of bf16 weights: it is unbiased, and the random number of an element is the
+ * same on every rank that may update the element. */
 #include "kernels/stochastic.h"
 #include "kernels/float.h"
 #include "kernels/math.h"
@@ -10,7 +10,8 @@
 #include <math.h>
 #include <string.h>
 
-/* All draws there are: as many go up as there are steps from the lower neighbour, of 65536. */
+/* For all 65,536 random numbers: the number of draws that round up equals the distance to the lower
+ * neighbour, in units of 1/65536 of the gap. */
 static void
 of_all_draws_as_many_go_up_as_the_float_is_above_its_neighbour (void **state)
 {
@@ -84,7 +85,7 @@ update (struct weights *w, const struct weft_control *control, gboolean drawn,
 
 #define WHOLE(first) ((struct weft_whole){ 99, (first), G_MAXUINT64, 0, 0 })
 
-/* Twenty steps of 0.0003 from 1, where numbers of bf16 below are 0.0039 apart. */
+/* Twenty steps of 0.0003 down from 1; just below 1 the bf16 numbers are 0.0039 apart. */
 static void
 steps_too_small_for_bf16_are_taken_in_the_mean (void **state)
 {
@@ -105,12 +106,13 @@ steps_too_small_for_bf16_are_taken_in_the_mean (void **state)
     assert_true (weft_bf16_float (nearest->param[i]) == 1);
     sum += (double) weft_bf16_float (lot->param[i]) / N;
   }
-  /* Each step misses by at most 0.0039 / 2 a standard deviation; twenty of N elements. */
+  /* The rounding error of one step has a standard deviation of at most 0.0039 / 2. The mean is over
+   * N elements after twenty steps. */
   double deviation = 0.0039 / 2 * sqrt (20.0 / N);
   assert_true (fabs (sum - (1 - 20 * 3e-4)) < 5 * deviation);
 }
 
-/* In one call, in pieces of rows, and as two ranks that have half of the columns each. */
+/* Updates in one call, in pieces of rows, and as two ranks with half of the columns each. */
 static void
 who_updates_an_element_does_not_matter (void **state)
 {

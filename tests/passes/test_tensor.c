@@ -1,10 +1,9 @@
-/* What tensor and sequence parallelism put into a program: collectives of each layer and of the
- * ends with their bytes and their place among kernels, what a rank holds, and what it keeps for
- * backward. */
+/* What tensor and sequence parallelism add to a program: the collectives of each layer and of
+ * embedding and head, with their bytes and their order among kernels, the weights of a rank, and
+ * the activations that it keeps for backward. */
 #include "tests/made/questions.h"
 #include "tests/runner/runner.h"
 #include <string.h>
-/* CMocka wants those before itself. */
 
 #define MODEL                                                                                      \
   "num_layers=3 hidden_size=64 num_attention_heads=8 num_query_groups=4 kv_channels=8 "            \
@@ -16,8 +15,8 @@
 #define TP4 "gpus=4 tensor_model_parallel_size=4 "
 #define SP TP4 "sequence_parallel=true "
 
-/* Collectives of tensor parallel ranks, in order, as "all_reduce 8192 qkv, ..."; bytes of the
- * whole. */
+/* Collectives of the tensor parallel group, in order, as "all_reduce 8192 qkv, ..."; the bytes are
+ * those of the whole tensor. Caller frees. */
 static char *
 collectives (const weft_program *p, uint32_t layer, enum weft_phase phase)
 {
@@ -44,7 +43,7 @@ expect (const char *words, uint32_t layer, enum weft_phase phase, const char *wa
               wanted);
 }
 
-/* Spec: 2 all-reduces forward and 2 backward. */
+/* A layer has 2 all-reduces in forward and 2 in backward. */
 static void
 a_layer_reduces_twice_each_way (void **state)
 {
@@ -53,7 +52,7 @@ a_layer_reduces_twice_each_way (void **state)
   expect (TINY TP4, 1, WEFT_PHASE_BACKWARD, "all_reduce 8192 fc1, all_reduce 8192 qkv");
 }
 
-/* 2 gathers and 2 reduce-scatters forward, 4 and 2 backward. */
+/* 2 all-gathers and 2 reduce-scatters in forward, 4 and 2 in backward. */
 static void
 sequence_parallel_gathers_and_scatters (void **state)
 {
@@ -66,7 +65,8 @@ sequence_parallel_gathers_and_scatters (void **state)
           "all_gather 8192 proj, all_gather 8192 qkv, reduce_scatter 8192 qkv");
 }
 
-/* Full recompute repeats what forward has sent, selective recompute of attention nothing. */
+/* Full recompute repeats the collectives of the forward pass, selective recompute of attention
+ * repeats none. */
 static void
 recompute_repeats_collectives_of_what_it_runs (void **state)
 {
@@ -83,7 +83,7 @@ recompute_repeats_collectives_of_what_it_runs (void **state)
           "all_gather 8192 fc1");
 }
 
-/* T = 64 tokens: 4 T bytes are 256. */
+/* T = 64 tokens: an fp32 number per token is 256 bytes. */
 static void
 the_ends_reduce_words_and_the_loss (void **state)
 {
@@ -105,7 +105,7 @@ the_ends_reduce_words_and_the_loss (void **state)
           "all_reduce 256 target_logit, all_reduce 256 sum_exp");
 }
 
-/* The op of a kind and layer in a phase; fails unless there is one of that name. */
+/* The op of layer 1 of a kind, phase and name; fails if there is none. */
 static uint32_t
 find (const weft_program *p, enum weft_op_kind kind, enum weft_phase phase, const char *name)
 {
@@ -117,7 +117,7 @@ find (const weft_program *p, enum weft_op_kind kind, enum weft_phase phase, cons
   return WEFT_NO_OP;
 }
 
-/* Whether two ops may run at one time. */
+/* Whether two ops may overlap. */
 static gboolean
 run_beside (const weft_program *p, uint32_t a, uint32_t b)
 {
@@ -204,8 +204,8 @@ a_vocabulary_is_padded_as_asked (void **state)
   expect_part (order, "head.weight", 252, 64, 1001, 64);
 }
 
-/* Norms of three layers and the last one, in one launch; q and k norms without
- * sequence_parallel. */
+/* One launch reduces the gradients of the norms of three layers and of the final norm; without
+ * sequence_parallel only those of q and k norms. */
 static void
 gradients_of_norms_are_joined_once_a_step (void **state)
 {
@@ -239,7 +239,7 @@ gradients_of_norms_are_joined_once_a_step (void **state)
 
 /* -------------------------------------------------------------------------- activations */
 
-/* Bytes that layer 1 keeps from its forward to its backward. */
+/* Bytes that layer 1 keeps from its forward pass to its backward pass. */
 static uint64_t
 kept (const char *words)
 {
@@ -257,8 +257,9 @@ kept (const char *words)
   return bytes;
 }
 
-/* X = s b h: with t ranks the whole of what the residual stream keeps, norms and inputs of the two
- * column maps, 8 X; the rest is shared.  SwiGLU of width f, g groups, flash attention. */
+/* x = s b h elements. Residual inputs, norm outputs and inputs of the two column-parallel layers
+ * have 8 x bytes, which every rank holds whole unless sequence_parallel splits them; all other
+ * activations are split. SwiGLU of width f, flash attention. */
 static void
 activations_of_a_layer_are_those_of_the_formulas (void **state)
 {

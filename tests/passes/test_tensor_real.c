@@ -1,5 +1,5 @@
-/* Real steps of tensor and sequence parallel ranks: the bits of one rank in canonical order, its
- * numbers in fast order, and what one wrote another goes on with. */
+/* Real steps with tensor and sequence parallelism: the bits of one rank in canonical order, close
+ * results in fast order, and checkpoints that other strategies resume from. */
 #include "core/base/sanitize.h"
 #include "tests/runner/folder.h"
 #include "tests/made/real_job.h"
@@ -21,7 +21,8 @@
 #define TP2 "tensor_model_parallel_size=2 "
 #define TP4 "tensor_model_parallel_size=4 "
 
-/* A vocabulary of 260 is padded for eight leaves, one of 97 leaves some of them a few words. */
+/* A vocabulary of 260 is padded for eight leaves; with one of 97 some leaves have only a few
+ * tokens. */
 static const char *const models[] = {
   GPT2 SMALL " num_layers=4 add_qkv_bias=true",
   LLAMA SMALL " num_layers=4 share_embeddings_and_output_weights=true qk_layernorm=true",
@@ -69,7 +70,7 @@ static const char *const strategies[] = {
   "gpus=4 " TP4 SP "cpu_offloading=true cpu_offloading_num_layers=1 cross_entropy_loss_fusion=true",
 };
 
-/* Products in pieces. */
+/* Strategies with matmuls in pieces. */
 #define OVERLAP SP "tp_comm_overlap=true "
 static const char *const overlapped[] = {
   "gpus=2 " TP2 OVERLAP,
@@ -109,7 +110,7 @@ check (const char *model, const char *more, const char *strategy, const struct r
   weft_test_check_run (&(struct real_run){ .words = words, .steps = STEPS, .poison = TRUE }, one);
 }
 
-/* Rows first, first + stride ... of a table. */
+/* Checks every stride-th row of a table; each call begins at another row. */
 static void
 check_all (const char *model, const char *more, const char *const *row, unsigned n, unsigned stride)
 {
@@ -150,7 +151,8 @@ so_they_do_with_the_strategies_of_pytorch (void **state)
     check_all (models[m], "precision=fp32", torch, G_N_ELEMENTS (torch), STRIDE);
 }
 
-/* Each rank's sum against its own largest logit has other bits, of one rank with that knob too. */
+/* With this knob each rank subtracts its own largest logit. The bits differ from those without the
+ * knob, and agree with one rank that has the knob. */
 static void
 a_loss_from_gathered_statistics_has_bits_of_its_own (void **state)
 {
@@ -183,7 +185,7 @@ random_interleavings_do_not_show (void **state)
         &(struct real_run){ .words = words, .steps = STEPS, .stress = seed, .poison = TRUE }, &one);
 }
 
-/* Fast order adds otherwise, and means the same. */
+/* Fast order adds in another order; the results agree to a millionth. */
 static void
 fast_order_is_within_a_millionth (void **state)
 {
@@ -226,7 +228,8 @@ open_job (const char *strategy)
   return real_job_open (words, NULL);
 }
 
-/* Two steps of one strategy, saved, and a third of another; the hash of all weights and moments. */
+/* Runs two steps under one strategy, saves them, and runs a third step under another one. Returns a
+ * hash of all weights and moments. */
 static uint64_t
 go_on (const char *dir, const char *from, const char *to)
 {
@@ -266,7 +269,7 @@ a_run_goes_on_with_another_number_of_tensor_parallel_ranks (void **state)
   }
 }
 
-/* Each rank answers for its part: what all say together is everything, once. */
+/* Each rank holds parts of a tensor: together they cover every element exactly once. */
 static void
 parts_of_a_tensor_are_all_of_it (void **state)
 {

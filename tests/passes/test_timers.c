@@ -1,5 +1,5 @@
-/* timers, timing_log_level, barrier_with_L1_time: edges of phases, what waits for them, and their
- * spans in a trace. */
+/* timers, timing_log_level, barrier_with_L1_time: the begin and end of measured phases, their
+ * dependencies, and their spans in a trace. */
 #include "core/report/trace.h"
 #include "tests/runner/folder.h"
 #include "tests/made/made.h"
@@ -55,7 +55,7 @@ level_1_measures_the_parts_of_a_step_and_level_2_every_microbatch (void **state)
   }
 }
 
-/* The host has waited for all that was enqueued before, and enqueues nothing meanwhile. */
+/* At a timer the host waits for everything issued before, and issues nothing until then. */
 static void
 an_edge_parts_all_lanes (void **state)
 {
@@ -111,7 +111,7 @@ seconds (const char *words)
   return t->seconds;
 }
 
-/* What overlapped before does no longer. */
+/* Waits at timers prevent overlap. */
 static void
 measuring_takes_time (void **state)
 {
@@ -145,7 +145,7 @@ measuring_changes_no_bits (void **state)
   }
 }
 
-/* "forward-backward" holds every "backward-compute". */
+/* A "forward-backward" span contains all "backward-compute" spans. */
 static void
 a_trace_has_a_span_for_each_phase (void **folder)
 {

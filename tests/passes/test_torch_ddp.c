@@ -1,10 +1,9 @@
-/* PyTorch's DistributedDataParallel: which gradients share a bucket, in which order buckets are
- * filled and launched, and what the copies cost. */
+/* PyTorch's DistributedDataParallel: which gradients share a bucket, the order in which buckets are
+ * filled and launched, and the cost of the copies. */
 #include "core/passes/step.h"
 #include "tests/made/questions.h"
 #include "tests/runner/runner.h"
 #include <string.h>
-/* CMocka wants those before itself. */
 
 #define MIB ((uint64_t) 1 << 20)
 #define LAYERS 4
@@ -32,7 +31,8 @@ count (const weft_program *p, const char *name)
   return n;
 }
 
-/* Copies into the bucket that `op` reduces: those since the one before. */
+/* Number of copies into the bucket that `op` reduces: those since the previous reduction. *last is
+ * the last one. */
 static uint32_t
 copies_before (const weft_program *p, uint32_t op, uint32_t *last)
 {
@@ -47,8 +47,8 @@ copies_before (const weft_program *p, uint32_t op, uint32_t *last)
   return n;
 }
 
-/* The first bucket is launched when it holds 1 MiB, later ones at 25 MiB, each by the gradient that
- * fills it; the last takes what is left. */
+/* The gradient that fills a bucket to 1 MiB (the first bucket) or 25 MiB (all others) launches it;
+ * the last bucket contains the remaining gradients. */
 static void
 buckets_close_at_one_and_at_25_mebibytes (void **state)
 {
@@ -78,7 +78,8 @@ buckets_close_at_one_and_at_25_mebibytes (void **state)
   assert_int_equal (all, 2 * elements);
 }
 
-/* The head comes first, then the final norm, then layers from the last to the first. */
+/* The gradient of the head is the first, then follow the final norm and the layers from the last to
+ * the first. */
 static void
 gradients_fill_buckets_as_they_arrive (void **state)
 {
@@ -89,7 +90,7 @@ gradients_fill_buckets_as_they_arrive (void **state)
   for (uint32_t op = 0; op < p->n_op; op++) {
     if (!is_named (p, op, "to_bucket"))
       continue;
-    if (n++ == 0) { /* 4 MB alone are more than the first bucket */
+    if (n++ == 0) { /* 4 MB alone exceed the first bucket */
       assert_int_equal (weft_op_shape (p, op)->dim[0], 2000 * 1024);
       assert_true (is_bucket (p, op + 1));
     }
@@ -102,7 +103,8 @@ gradients_fill_buckets_as_they_arrive (void **state)
   assert_int_equal (layer, 0);
 }
 
-/* no_sync: microbatches before the last send nothing; buckets wait for the kernels before them. */
+/* As with no_sync, microbatches before the last one send nothing. A reduction waits for the copies
+ * into its bucket. */
 static void
 only_the_last_microbatch_is_reduced_beside_its_backward (void **state)
 {
@@ -126,7 +128,7 @@ only_the_last_microbatch_is_reduced_beside_its_backward (void **state)
   assert_true (n >= 4);
 }
 
-/* What is copied back has been reduced. */
+/* A sum is copied back after its reduction. */
 static void
 sums_are_copied_back_when_they_are_there (void **state)
 {
@@ -147,7 +149,7 @@ sums_are_copied_back_when_they_are_there (void **state)
   }
 }
 
-/* Buckets beside gradients, and all else on every replica; with one there are none. */
+/* Buckets have as many bytes as gradients, on every replica. One replica has no buckets. */
 static void
 buckets_take_as_much_as_gradients (void **state)
 {
@@ -164,8 +166,8 @@ buckets_take_as_much_as_gradients (void **state)
   assert_int_equal (count (one->role[0], "to_bucket"), 0);
 }
 
-/* Two chunks of one layer each on a stage: each begins with a bucket of its own, and has its sums
- * back before the other's last backward begins. */
+/* A stage with two chunks of one layer each: each chunk begins with a bucket of its own, and the
+ * second chunk's sums are copied back before the last backward pass of the first chunk begins. */
 static void
 chunks_of_a_stage_are_wrapped_by_themselves (void **state)
 {

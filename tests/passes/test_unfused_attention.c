@@ -1,6 +1,6 @@
-/* Attention out of plain products, and dropout: kernels against references, references against
- * those of flash attention, draws against their promises, and real training whatever the
- * strategy. */
+/* Attention as separate matmuls, and dropout: kernels against references, references against those
+ * of flash attention, the properties of the random masks, and real training under many
+ * strategies. */
 #include "core/base/sanitize.h"
 #include "kernels/kernel.h"
 #include "tests/made/real_run.h"
@@ -14,7 +14,7 @@
 
 /* ------------------------------------------------------------------------- kernels */
 
-/* Arrays of the ops, as doubles or as floats. */
+/* The operands of the ops, in fp64 and in fp32. */
 enum array { QKV, SCORES, PROBS, OUT, DOUT, DPROBS, DSCORES, DQKV, LSE, N_ARRAY };
 struct arrays {
   double d[N_ARRAY][MOST];
@@ -30,7 +30,7 @@ static const struct shape shapes[] = {
   { 3, 5, 2, 2, 13, 0 }, { 2, 12, 4, 4, 3, 5 }, { 1, 9, 6, 3, 2, 1 },
 };
 
-/* A call on some of the arrays, in the order of the op's operands. */
+/* A kernel call on some of the arrays, in the order of the op's operands. */
 static struct weft_kernel
 call (enum weft_op_kind kind, const struct shape *s, const union weft_model *model)
 {
@@ -214,7 +214,7 @@ drop (struct drops *to, const struct where *w)
     weft_cpu_dropout (&k, part, 2);
 }
 
-/* Four sequences of six tokens, the ninth and those after it. */
+/* Four sequences of six tokens; the first one is sequence 8 of the batch. */
 static const struct where whole = { .seed = 7,
                                     .step = 3,
                                     .rows = ROWS,
@@ -244,7 +244,8 @@ a_quarter_is_missing_and_the_rest_has_grown (void **state)
 
 #define ROW(mask, row) ((mask) + (row) *COLUMNS)
 
-/* A rank that has some sequences, tokens or heads draws what one rank with all of them draws. */
+/* A rank with some of the sequences, tokens or heads draws the same mask for them as one rank with
+ * all of them. */
 static void
 draws_know_tokens_and_heads_not_ranks (void **state)
 {
@@ -258,12 +259,12 @@ draws_know_tokens_and_heads_not_ranks (void **state)
   drop (&part, &some);
   assert_memory_equal (part.mask, ROW (all.mask, 2 * LENGTH), 2 * LENGTH * COLUMNS);
   some = whole;
-  some.rows = ROWS / 4; /* of the third of four that share the stream out */
+  some.rows = ROWS / 4; /* rows of the third of four tensor parallel ranks */
   some.tp = (struct weft_place){ 2, 4 };
   drop (&part, &some);
   assert_memory_equal (part.mask, ROW (all.mask, ROWS / 2), ROWS / 4 * COLUMNS);
   some = whole;
-  some.rows = some.tokens = LENGTH / 3; /* of the second of three that share a sequence out */
+  some.rows = some.tokens = LENGTH / 3; /* tokens of the second of three context parallel ranks */
   some.cp = (struct weft_place){ 1, 3 };
   drop (&part, &some);
   assert_memory_equal (part.mask, ROW (all.mask, 1), COLUMNS);
@@ -285,7 +286,7 @@ draws_of_probabilities_go_by_heads (void **state)
   drop (&all, &w);
   w.rows = 2 * LENGTH;
   w.tp = (struct weft_place){ 1, 2 };
-  drop (&part, &w); /* the second head of each */
+  drop (&part, &w); /* the second head of each sequence */
   assert_memory_equal (part.mask, all.mask + square, square);
   assert_memory_equal (part.mask + square, all.mask + 3 * square, square);
 }
@@ -307,7 +308,7 @@ draws_differ_by_seed_step_layer_and_site (void **state)
     drop (&found, &other[i]);
     for (int e = 0; e < ROWS * COLUMNS; e++)
       same += found.mask[e] == all.mask[e];
-    assert_in_range (same, ROWS * COLUMNS / 2, ROWS * COLUMNS * 3 / 4); /* 0.625 of them */
+    assert_in_range (same, ROWS * COLUMNS / 2, ROWS * COLUMNS * 3 / 4); /* 0.625 expected */
   }
 }
 
@@ -390,7 +391,7 @@ static const char *const strategies[] = {
   "gpus=4 tensor_model_parallel_size=2 sequence_parallel=true recompute_granularity=selective",
 };
 
-/* Where attention is flash: ranks share sequences. */
+/* Strategies that split sequences, which need flash attention. */
 static const char *const shared[] = {
   "gpus=2 context_parallel_size=2",
   "gpus=4 context_parallel_size=2 tensor_model_parallel_size=2 sequence_parallel=true",
@@ -431,8 +432,8 @@ dropout_and_unfused_attention_have_the_bits_of_one_rank (void **state)
   }
 }
 
-/* The same function by other sums; dropout makes another one of it in training, not in evaluation
- * of the first weights. */
+/* Unfused attention computes the same function with other roundings. Dropout changes every loss,
+ * the first one by less than 0.2. */
 static void
 unfused_attention_learns_what_flash_does (void **state)
 {

@@ -1,5 +1,8 @@
-/* The search against brute force: nothing better is in the space, and no sieve drops the best. */
+/* The search against an exhaustive one: both find the same strategies, and no lower bound rules out
+ * the best. */
 #include "core/base/error.h"
+#include "core/job/pipeline.h"
+#include "core/job/stages.h"
 #include "core/report/report.h"
 #include "exec_sim/exec_sim.h"
 #include "planner/bound.h"
@@ -10,7 +13,7 @@
 #include <json-glib/json-glib.h>
 #include <math.h>
 
-/* Pairs of flag and value, NULL-terminated, as a job whose open knobs may break rules. */
+/* A job from pairs of flag and value, NULL-terminated. Knobs that are left open may break rules. */
 static struct weft_job
 job_of (const char *const *words)
 {
@@ -41,14 +44,14 @@ search_all (const struct weft_job *job, uint32_t finalists)
   return search;
 }
 
-/* Everything that the space has, of one size of microbatch. */
+/* A job with all axes of the space open except the micro batch size. */
 static const char *const small[] = {
   "model", "llama-nano",       "topology", "dgx-h100", "gpus", "8", "global-batch-size",
   "32",    "micro-batch-size", "2",        NULL
 };
 static const char *const real[] = { "model", "gpt2-large",        "topology", "dgx-a100", "nodes",
                                     "2",     "global-batch-size", "128",      NULL };
-/* Steps of many microbatches. */
+/* A job with many microbatches per step. */
 static const char *const several[] = { "model",
                                        "gpt2-large",
                                        "topology",
@@ -119,7 +122,7 @@ run_in_full (const struct weft_job *job, const struct weft_exec_ops *ops)
   g_autoptr (weft_timeline) t = weft_exec_run (ops, plan, &folded, &error);
   assert_null (error);
   weft_report *report = weft_report_new (plan, t);
-  report->plan = NULL; /* which end here */
+  report->plan = NULL; /* plan and timeline are freed here */
   report->timeline = NULL;
   return report;
 }
@@ -130,7 +133,8 @@ is_near (double a, double b)
   return fabs (a - b) <= 0.02 * fabs (b);
 }
 
-/* Ranking and simulation build two short steps and draw a line through them. */
+/* The search prices a job by extrapolation from two short steps: compares the result with the full
+ * step. */
 static void
 is_what_it_is_in_full (const struct weft_job *job, const struct weft_candidate *c)
 {
@@ -213,9 +217,9 @@ a_knob_that_was_given_stays (void **state)
   g_autoptr (GArray) space = weft_space_enumerate (&job);
 
   (void) state;
-  /* Of the two layers of a stage none, one or both are recomputed.  That times: two replicas, or
-   * one of two tensor parallel ranks.  Of two: gradient overlap of the wrapper; parameter overlap
-   * of split gradients; units. */
+  /* Three choices of recompute (none, one or both of the two layers of a stage) times six. Two
+   * replicas: the DDP wrapper with or without gradient overlap, sharded gradients with or without
+   * parameter overlap, and sharded units. Two tensor parallel ranks: one choice. */
   assert_int_equal (space->len, 3 * ((2 + 2 + 1) + 1));
   for (guint i = 0; i < space->len; i++) {
     struct weft_job one = weft_space_job (&job, &g_array_index (space, struct weft_choice, i));
@@ -226,7 +230,7 @@ a_knob_that_was_given_stays (void **state)
   }
 }
 
-/* Whether some strategy of the space has these values. */
+/* Whether some strategy of the space has these values on these axes. */
 static gboolean
 has (GArray *space, const int64_t wanted[][2], unsigned n)
 {
@@ -241,9 +245,9 @@ has (GArray *space, const int64_t wanted[][2], unsigned n)
   return FALSE;
 }
 
-/* Strategies that were published for these models, of which none breaks a rule: Llama 3.1 405B
- * (arXiv 2407.21783, Table 4) without and with context parallel ranks; DeepSeek-V3 whose 61 layers
- * no number of stages divides; and an expert rank for each expert of Mixtral. */
+/* Published strategies, none of which breaks a rule: Llama 3.1 405B (arXiv 2407.21783, Table 4)
+ * without and with context parallelism; DeepSeek-V3, whose 61 layers no number of stages divides;
+ * Mixtral with one rank per expert. */
 static void
 the_space_has_what_was_published (void **state)
 {
@@ -293,6 +297,48 @@ the_space_has_what_was_published (void **state)
       struct weft_job one = weft_space_job (&job, &g_array_index (space, struct weft_choice, k));
       if (!weft_job_check (&one, &error))
         fail_msg ("%s: %s", cases[i].words[1], error->message);
+    }
+  }
+}
+
+/* 27 layers on any number of stages: every stage has a layer at least, and nothing else is odd. */
+static void
+layers_that_no_pipeline_divides_are_spread_over_all_stages (void **state)
+{
+  (void) state;
+  for (uint32_t p = 1; p <= 27; p++) {
+    g_autofree char *stages = g_strdup_printf ("%u", p), *gpus = g_strdup_printf ("%u", 8 * p);
+    const char *const words[] = { "model",
+                                  "llama-nano",
+                                  "num-layers",
+                                  "27",
+                                  "topology",
+                                  "dgx-h100",
+                                  "gpus",
+                                  gpus,
+                                  "global-batch-size",
+                                  "64",
+                                  "pipeline-model-parallel-size",
+                                  stages,
+                                  NULL };
+    struct weft_job job = job_of (words);
+    g_autoptr (GArray) space = weft_space_enumerate (&job);
+    assert_true (space->len > 0);
+    for (guint i = 0; i < space->len; i++) {
+      struct weft_job one = weft_space_job (&job, &g_array_index (space, struct weft_choice, i));
+      uint32_t ranks[27], sum = 0;
+      for (uint32_t r = 0; r < p; r++)
+        ranks[r] = r;
+      g_autofree char *problem = weft_job_stages_problem (&one);
+      assert_null (problem);
+      if (weft_job_chunks (&one) > 1)
+        continue;
+      g_autofree uint32_t *layers = weft_job_stage_layers (&one, ranks, p);
+      for (uint32_t r = 0; r < p; r++) {
+        assert_in_range (layers[r], 1, 27);
+        sum += layers[r];
+      }
+      assert_int_equal (sum, 27);
     }
   }
 }
@@ -364,7 +410,9 @@ bounds_hold (const struct weft_job *job, const weft_search *all)
   }
 }
 
-/* All are ranked once, which is also what the bounds are held against; then few are. */
+/* An exhaustive search ranks all candidates, and bounds are compared with its results. The normal
+ * search, which ranks few, must find the same answer. Returns the number of candidates that it
+ * rules out. */
 static uint32_t
 answers_agree (const struct weft_job *job)
 {
@@ -388,7 +436,8 @@ answers_agree (const struct weft_job *job)
   return few->by_fate[WEFT_FATE_PRUNED];
 }
 
-/* Memory such that some of them fit; what libraries take is far more than these models. */
+/* Reduces the GPU memory so that only some of the strategies fit. Library memory, which exceeds
+ * that of these small models, is set to 0. */
 static void
 tighten (struct weft_job *job, double share)
 {
@@ -478,6 +527,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (the_order_is_by_simulated_time_and_counts_add_up),
   cmocka_unit_test (a_knob_that_was_given_stays),
   cmocka_unit_test (the_space_has_what_was_published),
+  cmocka_unit_test (layers_that_no_pipeline_divides_are_spread_over_all_stages),
   cmocka_unit_test (a_model_that_fits_nowhere_is_infeasible),
   cmocka_unit_test (finalists_fit_and_were_proved),
   cmocka_unit_test (bounds_change_no_answer),

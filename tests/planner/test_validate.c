@@ -1,5 +1,5 @@
-/* Published measurements: a table is read whole or refused, a row becomes the job that its rules
- * say, and errors are what arithmetic makes of them. */
+/* Published measurements: a table is read completely or refused, a row becomes the job that the
+ * rules describe, and errors are calculated correctly. */
 #include "core/base/error.h"
 #include "planner/shorten.h"
 #include "planner/validate.h"
@@ -49,7 +49,7 @@ validate (const weft_published *table, struct weft_validate_options options)
   return v;
 }
 
-/* The small table, with `from` replaced once by `to`. */
+/* The small table with the first occurrence of `from` replaced by `to`; caller frees. */
 static char *
 changed (const char *from, const char *to)
 {
@@ -111,7 +111,7 @@ nine_of_ten_are_at_most_p90 (void **state)
 
 /* -------------------------------------------------------------------- small table */
 
-/* What weft sim would say of the first row, written as a job by hand. */
+/* The first row as a job written by hand, priced as by weft sim. */
 static void
 a_row_is_the_job_that_its_columns_say (void **state)
 {
@@ -167,7 +167,7 @@ a_row_is_the_job_that_its_columns_say (void **state)
   near_to (row->memory_error, row->predicted_gib / 2 - 1);
 }
 
-/* 64 sequences of 128 tokens on 8 GPUs at a million tokens a second each. */
+/* 64 sequences of 128 tokens on 8 GPUs, with a million tokens per second on each. */
 static void
 time_follows_from_tokens_where_it_is_not_printed (void **state)
 {
@@ -241,7 +241,7 @@ the_number_of_threads_changes_nothing (void **state)
 
 /* ------------------------------------------------------------------- the real one */
 
-/* The word that names a refusal; NULL where it is none of those that a row may meet. */
+/* Whether the message is one of the refusals that are expected for published rows. */
 static gboolean
 is_named (const char *message)
 {
@@ -276,7 +276,7 @@ published_rows_keep_their_source (void **state)
     assert_true (strlen (weft_published_cell (table, i, WEFT_COLUMN_source)) > 10);
 }
 
-/* tp * pp * cp * dp is the GPUs wherever all are printed. */
+/* If a row has all four sizes, tp * pp * cp * dp is the number of GPUs. */
 static void
 degrees_of_published_rows_make_their_gpus (void **state)
 {
@@ -295,7 +295,8 @@ degrees_of_published_rows_make_their_gpus (void **state)
   }
 }
 
-/* Cells of other rows in place of a third of a row's own: whatever comes is a job or a message. */
+/* Replaces a third of a row's cells by cells of other rows: the result is a job or an error
+ * message. */
 static void
 rows_mixed_at_random_are_jobs_or_refused (void **state)
 {
@@ -351,7 +352,7 @@ groups_add_up_to_the_whole (void **state)
   assert_true (worst == v->time.max);
 }
 
-/* The straight line through two short steps, against the long step itself. */
+/* Extrapolation from two short steps, compared with the long step itself. */
 static void
 a_long_step_is_told_from_two_short_ones (void **state)
 {
@@ -504,7 +505,8 @@ assumptions_that_say_nothing_are_refused_with_their_line (void **state)
   }
 }
 
-/* In order: what is filled in counts for rules further down, and the last setting stands. */
+/* Rules are applied in order: later rules see the values that earlier ones set, and the last
+ * setting of a key wins. */
 static void
 rules_are_applied_from_top_to_bottom (void **state)
 {

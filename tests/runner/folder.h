@@ -1,5 +1,5 @@
-/* folder.h - a temporary folder per test: setup and teardown for cmocka_unit_test_setup_teardown();
- * the test's state is the path. */
+/* folder.h - a temporary folder per test: setup and teardown for cmocka_unit_test_setup_teardown().
+ * The test's state is the path of the folder. */
 #pragma once
 
 int weft_test_folder_make (void **state);

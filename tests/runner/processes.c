@@ -16,7 +16,7 @@ free_port (void)
   return g_inet_socket_address_get_port (G_INET_SOCKET_ADDRESS (at));
 }
 
-/* rank, size, local rank, local size, and what names the job. */
+/* Names of the variables of rank, size, local rank, local size and job. */
 static const char *const variables[WEFT_N_LAUNCHER][5] = {
 #define ROW(id, word, ...) { __VA_ARGS__ },
   WEFT_LAUNCHER_LIST (ROW)
@@ -39,7 +39,7 @@ set_number (GSubprocessLauncher *l, const char *names, uint32_t value)
     g_subprocess_launcher_setenv (l, name, text, TRUE);
 }
 
-/* What started the test is forgotten. */
+/* Removes the variables of the launcher that may have started the test. */
 static void
 forget (GSubprocessLauncher *l)
 {

@@ -1,5 +1,5 @@
-/* processes.h - starts the running test several times as torchrun, mpirun or srun would; each
- * process gets `words` in its file's `begin` (runner.h). */
+/* processes.h - starts the running test file several times as torchrun, mpirun or srun would. Each
+ * process gets `words` as arguments of `begin` of the test file (runner.h). */
 #pragma once
 #include "launch/environment.h"
 
@@ -14,23 +14,23 @@ struct processes {
   struct process *at;
 };
 
-/* Starts n processes on this machine with a launcher's variables, with their rendezvous at a
- * port. */
+/* Starts n processes on this machine with the variables of a launcher and a rendezvous at
+ * `port`. */
 struct processes processes_start (const char *words, enum weft_launcher launcher, uint32_t n,
                                   uint16_t port);
 
-/* Starts one of them: its variables say rank `rank` of n, however many are started. */
+/* Starts only the process with rank `rank` of n. */
 struct process process_start (const char *words, enum weft_launcher launcher, uint32_t n,
                               uint32_t rank, uint16_t port);
 
-/* Waits until it has ended; fills out, err and status. */
+/* Waits until the process (all processes) has ended; sets out, err and status. */
 void process_wait (struct process *p);
 void processes_wait (struct processes *p);
 void process_clear (struct process *p);
 void processes_clear (struct processes *p);
 
-/* Asserts that it failed with a message that contains this part. */
+/* Asserts that the process failed, and that its stderr contains `part`. */
 void process_assert_told (const struct process *p, const char *part);
 
-/* A port that is free at this moment. */
+/* A TCP port that is free now. */
 uint16_t free_port (void);

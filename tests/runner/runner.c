@@ -1,11 +1,11 @@
-/* The main() of every room of tests:
+/* The main() of every room (folder of tests, tests/README.md):
  *
- *   test_ROOM NAME                     all tests of tests/ROOM/test_NAME.c
- *   test_ROOM NAME FUNCTION            those whose name is FUNCTION; `*` stands for any letters
- *   test_ROOM NAME [FUNCTION] -- WORDS the words are for the file, which says what it takes
- *   test_ROOM                          names of files and their tests
+ *   test_ROOM NAME                     runs all tests of tests/ROOM/test_NAME.c
+ *   test_ROOM NAME FUNCTION            runs the test FUNCTION of this file; `*` matches any letters
+ *   test_ROOM NAME [FUNCTION] -- WORDS passes WORDS to `begin` of the file (runner.h)
+ *   test_ROOM                          prints the names of files and their tests
  *
- * WEFT_TEST_FUNCTION in the environment is a FUNCTION too: ctest hands no words on.
+ * The environment variable WEFT_TEST_FUNCTION sets FUNCTION too, because ctest passes no arguments.
  *
  * Exit status: 0 all passed; 2 no such file or function; otherwise the number of failures. */
 #include "tests/runner/runner.h"
@@ -32,7 +32,7 @@ weft_tests_read_draw (int argc, char **argv, struct weft_tests_draw *draw)
     draw->jobs = (uint32_t) g_ascii_strtoull (argv[2], NULL, 10);
 }
 
-/* "tests/core/test_layout.c" is "layout". */
+/* The name of "tests/core/test_layout.c" is "layout". */
 static char *
 name_of (const struct weft_tests *file)
 {
@@ -42,7 +42,7 @@ name_of (const struct weft_tests *file)
   return g_strndup (base, strcspn (base, "."));
 }
 
-/* Sorted by path, whatever order constructors run in. */
+/* Keeps files sorted by path, because constructors run in no defined order. */
 void
 weft_tests_register (struct weft_tests *file)
 {
@@ -54,7 +54,7 @@ weft_tests_register (struct weft_tests *file)
   *at = file;
 }
 
-/* Says that no name is `typed`, and which is near it. */
+/* Prints that no name in `known` is `typed`, and suggests the nearest name. */
 static void
 complain (const char *typed, const char *wanted, GPtrArray *known)
 {
@@ -80,7 +80,7 @@ find_file (const char *name)
   return NULL;
 }
 
-/* A file that makes its table when it runs is not asked. */
+/* Whether a test of this file matches. TRUE for a file that makes its table at run time. */
 static gboolean
 has_function (const struct weft_tests *file, const char *pattern)
 {
@@ -128,7 +128,8 @@ run (const struct weft_tests *file, int argc, char **argv)
   return status;
 }
 
-/* Where the words for the file begin, or 0: FUNCTION and `--` may stand before them. */
+/* Index in argv of the first of WORDS; sets *function if FUNCTION is given. 0: invalid
+ * arguments. */
 static int
 words_at (int argc, char **argv, const char **function)
 {

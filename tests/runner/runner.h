@@ -55,12 +55,13 @@ void weft_tests_register (struct weft_tests *file);
     weft_tests_register (&weft_tests_here);                                                        \
   }
 
-/* Arguments SEED [JOBS] of files that draw random jobs; defaults stay if not given. */
+/* Parses the arguments SEED [JOBS] of files that draw random jobs. Without an argument, the value
+ * in `draw` is kept. */
 struct weft_tests_draw {
   uint32_t seed, jobs;
 };
 
 void weft_tests_read_draw (int argc, char **argv, struct weft_tests_draw *draw);
 
-/* Name of the running file, as its executable takes it. */
+/* NAME of the running test file. */
 const char *weft_tests_running (void);

@@ -9,8 +9,8 @@ source_is_code (const char *path)
          g_str_has_suffix (path, ".cc") || g_str_has_suffix (path, ".cu");
 }
 
-/* Code, pages, build files, and all that lies in a folder of data: what somebody's runs left beside
- * them is no business of ours. */
+/* Whether a file is code, a page, a build file, or in a folder with data. Other files, such as
+ * outputs of runs, are ignored. */
 static gboolean
 is_source (const char *path)
 {
@@ -29,8 +29,8 @@ is_source (const char *path)
   return source_is_code (path);
 }
 
-/* Paths below the source folder; what is built, hidden (but .ci) or fed to fuzz targets is left
- * out. */
+/* Adds the sources in `folder` and its subfolders, without built files, hidden files (except .ci/)
+ * and inputs of fuzz targets. */
 static void
 collect (GPtrArray *paths, const char *folder)
 {

@@ -2,19 +2,21 @@
 #pragma once
 #include <glib.h>
 
-/* Paths below the source folder, sorted: code, pages, build files, and all files of data folders.
- * Without built files, hidden files (except .ci/) and inputs of fuzz targets. */
+/* Sorted paths relative to the source folder: code, pages, build files, and all files of data
+ * folders, without built files, hidden files (except .ci/) and inputs of fuzz targets. The array
+ * owns the paths; the caller frees it. */
 GPtrArray *source_files (void);
 
+/* Whether the suffix is .c, .h, .cc or .cu. */
 gboolean source_is_code (const char *path);
 
-/* The contents of a file; fails the test if it is missing. */
+/* The contents of a file, which the caller frees; fails the test if the file cannot be read. */
 char *source_text (const char *path);
 
-/* "tests" of "tests/tree/test_pages.c". */
+/* The top folder: "tests" for "tests/tree/test_pages.c". The caller frees it. */
 char *source_folder (const char *path);
 
-/* Prints the errors in a line and returns their number. */
+/* Prints the errors in one line and returns their number. */
 typedef int (*source_line_check) (const char *path, unsigned number, const char *line);
 
 /* Checks every line of every file of code; the test fails on any error. */

@@ -1,5 +1,5 @@
-/* `./weft test NAME FUNCTION`: which tests a name means, and what is said of a name that means
- * none. Nothing is built here. */
+/* `./weft test NAME FUNCTION`: which tests a name selects, and the message for an unknown name.
+ * These tests build nothing. */
 #include "tests/runner/runner.h"
 #include <glib.h>
 #include <string.h>
@@ -38,7 +38,7 @@ assert_said (struct said said, int status, const char *part)
     fail_msg ("%s\nwanted: %s", all, part);
 }
 
-/* This program, as ctest calls it. */
+/* Runs this test program, as ctest does. */
 static struct said
 room (const char *const *words)
 {

@@ -1,4 +1,4 @@
-/* Lengths of files, functions and lines, names of files, and words that no file may hold. */
+/* Lengths of files, functions and lines, names of files, and words that no file may contain. */
 #include "tests/runner/runner.h"
 #include "tests/tree/source_files.h"
 #include <string.h>
@@ -30,7 +30,7 @@ no_file_is_long (void **state)
   assert_int_equal (wrong, 0);
 }
 
-/* Braces of functions stand in the first column. */
+/* Finds functions by their braces, which are in the first column. */
 static int
 count_long_functions (const char *path, char *const *lines)
 {
@@ -127,7 +127,7 @@ no_file_is_named_after_nothing (void **state)
         fail_msg ("%s: a file is named after what it holds", (char *) g_ptr_array_index (paths, i));
 }
 
-/* Written in pieces, so that this file does not hold them. */
+/* The words are split, so that this file does not contain them. */
 static void
 nothing_is_left_to_do_and_no_path_is_of_one_machine (void **state)
 {

@@ -1,17 +1,18 @@
-/* What the pages say of the tree is true: folders, headers, links, and the walks of README.md. */
+/* Checks what pages state about the source tree: folders, headers, links, and the call chains
+ * (tables with a column "hop") of README.md. */
 #include "tests/runner/runner.h"
 #include "tests/tree/source_files.h"
 #include <string.h>
 
-/* Rows of all tables whose first head is `head`: cells without blanks and backquotes around them;
- * the array owns a GStrv for each row. */
+/* Rows of all tables whose first column is named `head`. Each row is a GStrv of cells without
+ * surrounding blanks and backquotes; the array owns the rows. */
 static GPtrArray *
 table_rows (const char *path, const char *head)
 {
   GPtrArray *rows = g_ptr_array_new_with_free_func ((GDestroyNotify) g_strfreev);
   g_autofree char *text = source_text (path), *start = g_strdup_printf ("| %s |", head);
   g_auto (GStrv) lines = g_strsplit (text, "\n", -1);
-  unsigned below = 0; /* lines of such a table so far */
+  unsigned below = 0; /* lines of the table so far; 0: outside */
 
   for (unsigned l = 0; lines[l]; l++) {
     if (g_str_has_prefix (lines[l], start))
@@ -30,7 +31,7 @@ table_rows (const char *path, const char *head)
   return rows;
 }
 
-/* Whether a file of code defines the function, or another file has the word. */
+/* Whether a .c or .cc file defines the function `name`, or another file contains this word. */
 static gboolean
 defines (const char *path, const char *name)
 {
@@ -41,7 +42,7 @@ defines (const char *path, const char *name)
   return g_regex_match_simple (pattern, text, G_REGEX_MULTILINE, 0);
 }
 
-/* Two walks, whose hops count from 0. */
+/* README.md has two call chains; the hops of each are numbered from 0. */
 static void
 every_hop_of_the_walks_is_where_the_readme_says (void **state)
 {
@@ -87,7 +88,7 @@ every_folder_of_the_map_exists_and_every_folder_is_on_it (void **state)
   }
 }
 
-/* [text](target) of every page leads to a file of the tree. */
+/* The target of every link [text](target) to a file exists. */
 static void
 links_between_pages_lead_somewhere (void **state)
 {

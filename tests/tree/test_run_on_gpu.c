@@ -1,5 +1,6 @@
-/* tests/gpu/run.sh where there is no GPU: it says so, part by part, and its results are the
- * document that bench/results/README.md describes.  And the twin in PyTorch counts as Weft does. */
+/* tests/gpu/run.sh on a machine without a GPU: it reports every part as skipped and writes the
+ * results document that bench/results/README.md describes. The PyTorch twin (docs/glossary.md) must
+ * count parameters and FLOPs as Weft does. */
 #include "core/job/job.h"
 #include "tests/runner/folder.h"
 #include "tests/runner/runner.h"
@@ -7,12 +8,11 @@
 #include <json-glib/json-glib.h>
 #include <math.h>
 #include <sys/wait.h>
-/* CMocka wants those before itself. */
-
 #define NO_GPU "#!/bin/sh\necho 'no devices were found'\nexit 6\n"
 #define H100 "#!/bin/sh\necho 'NVIDIA H100 80GB HBM3, 580.159.04, 81559, 1980, 2619, 700.00'\n"
 
-/* The status of run.sh with such an nvidia-smi, and the document of that name. */
+/* Runs run.sh with `smi` as nvidia-smi. Loads the results document into `parser`; returns the exit
+ * status. */
 static int
 run_script (const char *folder, const char *smi, const char *flags, const char *document,
             JsonParser *parser)
@@ -69,7 +69,7 @@ without_a_gpu_every_part_is_skipped_and_says_why (void **state)
   }
 }
 
-/* A GPU may be there after all: then it trains. */
+/* With --anyway, training parts run. They pass if the machine has a GPU, and fail otherwise. */
 static void
 parts_that_are_run_anyway_end_and_have_a_status (void **state)
 {
@@ -89,7 +89,8 @@ parts_that_are_run_anyway_end_and_have_a_status (void **state)
   }
 }
 
-/* 80 GB do not hold what 141 GB do; rows say what was trained. */
+/* The script trains smaller batches and fewer layers on 80 GB than on 141 GB. The training rows of
+ * the document contain the trained sizes. */
 static void
 batches_and_layers_follow_the_memory_of_the_gpu (void **state)
 {

@@ -1,5 +1,5 @@
-/* Includes of the source tree: folders have levels, libraries of others are seen in one place, and
- * every header compiles alone. */
+/* Includes of the source tree: folders have levels, headers of a third-party library are included
+ * in one place only, and every header compiles alone. */
 #include "tests/runner/folder.h"
 #include "tests/runner/runner.h"
 #include "tests/tree/source_files.h"
@@ -24,8 +24,8 @@ static const char *const core_folders[] = {
   "core/passes/", "core/plan/",    "core/exec/",     "core/report/",
 };
 
-/* Files of an executor, lowest first: a file includes headers of its own folder from its own level
- * or a lower one, so that there is no circle. */
+/* Files of an executor, lowest first: of its own folder, a file includes only headers of its own
+ * level or a lower one, so that there is no include cycle. */
 static const struct {
   const char *folder;
   const char *file[20];
@@ -38,7 +38,8 @@ static const struct {
       "step", "exec_gpu" } },
 };
 
-/* The file that `#include "..."` names, or NULL. */
+/* The file that an #include line between `open` and `close` names; NULL: not such a line. The
+ * caller frees it. */
 static char *
 included (const char *line, const char *open, const char *close)
 {
@@ -67,7 +68,7 @@ looks_up (const char *path, unsigned number, const char *line)
 
   if (!file)
     return 0;
-  if (!strchr (file, '/')) /* beside the file itself */
+  if (!strchr (file, '/')) /* a header of the same folder */
     return 0;
   g_autofree char *from = source_folder (path), *to = source_folder (file);
   int mine = folder_level (from), other = folder_level (to);
@@ -115,7 +116,7 @@ files_of_core_include_their_own_level_or_lower (void **state)
   source_lines_each (climbs);
 }
 
-/* The level of executors[at].folder/NAME.c or .h; -1: it stands in a subfolder, or has none. */
+/* The level of executors[at].folder/NAME.c or .h; -1: the file is not listed. */
 static int
 executor_level (unsigned at, const char *path)
 {
@@ -156,7 +157,7 @@ files_of_an_executor_have_no_circle (void **state)
   source_lines_each (closes_a_circle);
 }
 
-/* Files that stand in exec_gpu/ itself. */
+/* Counts names of a vendor in a line of a file directly in exec_gpu/, which is vendor-neutral. */
 static int
 names_a_vendor (const char *path, unsigned number, const char *line)
 {
@@ -240,7 +241,7 @@ only_the_bridge_sees_simgrid (void **state)
   source_lines_each (leaks_simgrid);
 }
 
-/* Headers of CUDA and NCCL, of HIP and RCCL. */
+/* Whether `file` is a header of CUDA, NCCL, HIP or RCCL. */
 static gboolean
 is_of_a_vendor (const char *path, const char *file)
 {
@@ -256,8 +257,8 @@ leaks_gpu (const char *path, unsigned number, const char *line)
   g_autofree char *file = included (line, "<", ">");
   gboolean wrong =
       file && is_of_a_vendor (path, file) && !g_regex_match_simple (vendors, path, 0, 0) &&
-      !g_str_equal (path, "tests/doubles/playing_cublaslt.c") && /* whose double it is */
-      !g_str_has_prefix (path, "tests/doubles/fake_"); /* which stand in for those libraries */
+      !g_str_equal (path, "tests/doubles/playing_cublaslt.c") && /* the double of cuBLASLt */
+      !g_str_has_prefix (path, "tests/doubles/fake_"); /* doubles of CUDA and NCCL */
 
   if (wrong)
     print_error ("%s:%u: %s belongs to exec_gpu/VENDOR/module/\n", path, number, file);
@@ -273,7 +274,8 @@ only_a_vendors_module_sees_its_headers (void **state)
 
 /* ---------------------------------------------------------------------- headers */
 
-/* Whether a header includes GLib, itself or through another one of the tree; `known` remembers. */
+/* Whether a header includes glib.h, directly or through another header of the tree. `known` caches
+ * the results. */
 static gboolean
 reaches_glib (const char *path, GHashTable *known)
 {
@@ -296,7 +298,8 @@ reaches_glib (const char *path, GHashTable *known)
   return reaches;
 }
 
-/* With the compiler of this build and the flags of its libraries; CMake says both. */
+/* Compiles with the compiler of this build and the include flags of its libraries, which CMake
+ * defines. Returns the wait status. */
 static int
 compile (const char *words)
 {
@@ -308,7 +311,7 @@ compile (const char *words)
   int status = -1;
 
   assert_true (g_spawn_command_line_sync (command, NULL, &complaints, &status, &error));
-  /* gcc warns of #pragma once in a main file. */
+  /* Prints errors only: gcc warns about #pragma once in a main file. */
   g_auto (GStrv) lines = g_strsplit (complaints, "\n", -1);
   for (unsigned l = 0; lines[l]; l++)
     if (strstr (lines[l], "error:"))
@@ -316,8 +319,8 @@ compile (const char *words)
   return status;
 }
 
-/* Most of the time would go into GLib's own headers: those that reach them anyhow get them
- * compiled, the others get nothing. */
+/* Compiling GLib's headers takes most of the time. Headers that include GLib are compiled with a
+ * precompiled glib.h; the other headers are compiled without it. */
 static void
 every_header_compiles_alone (void **state)
 {

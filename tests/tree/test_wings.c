@@ -1,5 +1,6 @@
-/* The wings of core/passes: the table of core/README.md gives them floors, and every header to one
- * wing. Includes and calls go down, and private headers stay in their wing. */
+/* The wings (subfolders) of core/passes. The table in core/README.md assigns a floor to each wing,
+ * and its public and private headers. A wing includes and calls only its own and lower floors;
+ * private headers are included only in their own wing. */
 #include "tests/runner/runner.h"
 #include "tests/tree/source_files.h"
 #include <glib.h>
@@ -7,11 +8,11 @@
 
 #define PASSES "core/passes/"
 
-/* A row of the table, lowest floor first. Files of core/passes itself are in the last one, the
- * roof. */
+/* A row of the table; the lowest floor is the first row. Files directly in core/passes belong to
+ * the last row, the roof. */
 struct wing {
-  char *folder;        /* "emit/"; of the roof "" */
-  char *open, *closed; /* its headers for others, and those for its own files: "`a.h`, `b.h`" */
+  char *folder;        /* "emit/"; "" for the roof */
+  char *open, *closed; /* its public and its private headers: "`a.h`, `b.h`" */
 };
 
 static void
@@ -48,7 +49,7 @@ read_wings (void)
   return wings;
 }
 
-/* The floor of a file of core/passes, or -1. */
+/* The floor of a file of core/passes; -1: the file is in no wing. */
 static int
 floor_of (const GPtrArray *wings, const char *path)
 {
@@ -69,7 +70,7 @@ lists (const char *headers, const char *path)
   return strstr (headers, name) != NULL;
 }
 
-/* Files of C whose paths begin so. */
+/* Paths of the .c and .h files in `folder` and its subfolders. */
 static GPtrArray *
 files_of (const char *folder)
 {
@@ -105,7 +106,7 @@ every_file_is_in_a_wing_and_every_header_in_the_table (void **state)
 
 /* ------------------------------------------------------------------------ includes */
 
-/* Why `path` must not include `file` of core/passes, or NULL. */
+/* Why `path` must not include `file` of core/passes; NULL: it may. */
 static const char *
 objection (const GPtrArray *wings, const char *path, const char *file)
 {
@@ -159,7 +160,7 @@ includes_of_wings_point_down_and_private_headers_stay_inside (void **state)
 
 /* --------------------------------------------------------------------------- calls */
 
-/* The code of a file: comments and strings are taken out. */
+/* The code of a file without comments and strings. */
 static char *
 code_of (const char *path)
 {
@@ -169,7 +170,8 @@ code_of (const char *path)
   return g_regex_replace_literal (regex, text, -1, 0, " ", 0, NULL);
 }
 
-/* Calls `look` for every match of a pattern that has one group. */
+/* Called for every match of a pattern; `name` is the text of its first group. Returns the number of
+ * errors. */
 typedef int (*look_at_name) (const char *path, const char *name, gpointer data);
 
 static int
@@ -188,7 +190,7 @@ look_at_names (const char *path, const char *pattern, look_at_name look, gpointe
   return sum;
 }
 
-/* Functions, and the file that defines each. */
+/* `defined` maps the name of a function to the file that defines it. */
 struct calls {
   const GPtrArray *wings;
   GHashTable *defined;
@@ -215,7 +217,8 @@ is_upward (const char *path, const char *name, gpointer data)
   return up;
 }
 
-/* A definition's name begins its line. Any use of that name is taken for a call. */
+/* A definition is a line that begins with the function's name. Any use of the name counts as a
+ * call. */
 static void
 calls_between_wings_point_down (void **state)
 {

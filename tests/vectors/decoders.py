@@ -1,22 +1,23 @@
 """Decoders that differ from llama in more than sizes, for make_vectors.py.
 
-Each family is written here from its paper or report, with parameters named and laid out as
-transformers does:
+Each family is written here from its paper or report, with the parameter names and layouts of
+transformers:
 
-  gemma2   arXiv 2408.00118: norms before and after attention and MLP, whose weights are added to
-           one; GEGLU; embeddings times the root of the width; soft-capped scores and logits; every
-           second layer sees all tokens, the others a window
-  gemma3_text  arXiv 2503.19786: the same without caps, with norms of heads, windows in most layers,
-           and rotary positions of another base in those
+  gemma2   arXiv 2408.00118: norms before and after attention and MLP, with a factor of 1 + weight;
+           GEGLU; embeddings times the root of the width; soft-capped scores and logits; every
+           second layer attends to all tokens, the others to a window
+  gemma3_text  arXiv 2503.19786: gemma2 without caps, with norms of heads; most layers have a window
+           and another rotary base
   phi3     arXiv 2404.14219: llama with one matrix for query, key and value and one for gate and up,
            rotary positions on a part of each head, a window
-  gpt_neox arXiv 2204.06745: attention and MLP read one stream, LayerNorm, GELU by the error
-           function, rotary positions on a part of each head
-  olmo2    arXiv 2501.00656: norms after attention and MLP alone, norms of all queries and all keys
+  gpt_neox arXiv 2204.06745: attention and MLP in parallel, LayerNorm, GELU by the error function,
+           rotary positions on a part of each head
+  olmo2    arXiv 2501.00656: norms only after attention and MLP; one norm over all queries of a token
+           and one over all its keys
   opt      arXiv 2205.01068: learned positions that begin at the third row, ReLU
   bloom    arXiv 2211.05100: ALiBi (arXiv 2108.12409), a norm of the embeddings
   glm4     norms before and after, rotary positions on pairs of neighbours of half of each head
-  smollm3  llama whose every n-th layer knows no positions (arXiv 2501.18795)
+  smollm3  llama without rotary positions in every n-th layer (arXiv 2501.18795)
 """
 import math
 
@@ -66,8 +67,8 @@ CONFIGS = {
         "num_key_value_heads": 2, "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 1e4,
         "no_rope_layer_interval": 2, "tie_word_embeddings": True},
 }
-NORMS = {"gemma2": 0.0, "gemma3_text": 0.0}  # what weights of norms are drawn around, if not 1
-# Where each family keeps its layers; the names of what is not a layer.
+NORMS = {"gemma2": 0.0, "gemma3_text": 0.0}  # mean of the random weights of norms, if not 1
+# Names of the layers and of the parameters outside layers, where they differ from those of llama.
 LAYERS = {"gpt_neox": "gpt_neox.layers", "opt": "model.decoder.layers", "bloom": "transformer.h"}
 WORDS = {"gpt_neox": "gpt_neox.embed_in", "opt": "model.decoder.embed_tokens",
          "bloom": "transformer.word_embeddings"}
@@ -88,8 +89,8 @@ def length_of(c):
 
 
 def slopes(n):
-    """Of ALiBi: a geometric sequence for the largest power of two, and every other number of the
-    next one's for the heads that are left."""
+    """ALiBi slopes of n heads: a geometric sequence for the first p heads, the largest power of two;
+    every second number of the sequence for 2 p heads for the others."""
     p = 2 ** math.floor(math.log2(n))
     first = [2 ** (-8 * (i + 1) / p) for i in range(p)]
     return torch.tensor(first + [2 ** (-4 * (2 * i + 1) / p) for i in range(n - p)],
@@ -228,7 +229,7 @@ class Decoder:
 
     def queries_keys_values(self, y, at):
         q, kv = self.a * self.d, self.g * self.d
-        if self.kind in ("gpt_neox", "bloom"):  # of each head all three together
+        if self.kind in ("gpt_neox", "bloom"):  # q, k and v of each head side by side
             inner = "attention" if self.kind == "gpt_neox" else "self_attention"
             both = self.linear(y, f"{at}.{inner}.query_key_value")
             parts = both.unflatten(-1, (self.a, 3, self.d))

@@ -1,24 +1,27 @@
 #!/usr/bin/env python3
-"""Makes the vectors beside it: eighteen tiny models, their losses, gradients and optimizer steps.
+"""Makes the vectors of this folder: eighteen tiny models, their losses, gradients, optimizer steps.
 
 Needs PyTorch (1.13 or newer) and nothing else.  Gradients are autograd's, the optimizer is
 torch.optim.AdamW, clipping is torch.nn.utils.clip_grad_norm_; the models are written here from the
-papers, with parameters named and laid out as transformers does:
+papers, with the parameter names and layouts of transformers:
 
   gpt2    GPT-2 (Radford et al. 2019): layers begin with LayerNorm, learned positions, gelu by tanh
-          (arXiv 1606.08415), tied head; linear weights are stored (in, out), as Conv1D has them
+          (arXiv 1606.08415), tied head; linear weights are stored (in, out), as in Conv1D
   llama   arXiv 2302.13971: RMSNorm, rotary positions on halves of a head (arXiv 2104.09864), SwiGLU
-          (arXiv 2002.05202), grouped queries (arXiv 2305.13245), a head of its own
-  qwen2   arXiv 2407.10671: the same with biases on query, key and value, tied
-  qwen3   arXiv 2505.09388: no biases, a norm on every query and key head, head width given apart
-  mixtral arXiv 2401.04088, section 2.1: llama with experts; softmax over the chosen ones' scores
-  qwen2_moe, qwen3_moe  qwen2 and qwen3 with experts; softmax over all scores, and the chosen ones'
-          probabilities as they are; of qwen2_moe beside them a shared expert behind a sigmoid gate
-  deepseek_v2  arXiv 2405.04434, section 2.1: multi-latent attention, here with whole queries, shared
-          experts, a dense first layer
-  deepseek_v3  arXiv 2412.19437, section 2: queries from a latent too; sigmoid scores, groups of
-          experts, a correction of the choice that moves after every step, a prediction layer
-          (section 2.2) whose loss has a weight of 0.1; rotary pairs stand side by side in its files
+          (arXiv 2002.05202), grouped queries (arXiv 2305.13245), a separate head
+  qwen2   arXiv 2407.10671: llama with biases on query, key and value, and a tied head
+  qwen3   arXiv 2505.09388: llama with a norm on every query and key head; the head width is set
+          separately
+  mixtral arXiv 2401.04088, section 2.1: llama with experts; softmax over the scores of the selected
+          experts
+  qwen2_moe, qwen3_moe  qwen2 and qwen3 with experts; softmax over all scores, the probabilities of
+          the selected experts are not normalised; qwen2_moe also has a shared expert with a sigmoid
+          gate
+  deepseek_v2  arXiv 2405.04434, section 2.1: multi-latent attention, here without a latent for
+          queries; shared experts, a dense first layer
+  deepseek_v3  arXiv 2412.19437, section 2: a latent for queries too; sigmoid scores, groups of
+          experts, a selection bias that moves after every step, a prediction layer (section 2.2)
+          whose loss has a weight of 0.1; rotary pairs are neighbours in its files
   gemma2, gemma3_text, phi3, gpt_neox, olmo2, opt, bloom, glm4, smollm3  decoders.py
 
 Everything is computed in double and rounded to fp32 once, when it is written.
@@ -41,7 +44,7 @@ BATCH = 4
 STEPS = 3
 LR, BETAS, EPSILON, DECAY, CLIP = 1e-2, (0.9, 0.95), 1e-8, 0.1, 1.0
 
-# Sizes are small; llama's widths are what vector units like, those of the others are not.
+# Sizes are small.  The widths of llama are multiples of 8, those of the others are not.
 CONFIGS = {
     "gpt2": {
         "model_type": "gpt2", "vocab_size": 61, "n_positions": 24, "n_embd": 20, "n_layer": 2,
@@ -113,7 +116,7 @@ CONFIGS = {
         "rope_theta": 1e4, "tie_word_embeddings": False,
     },
 }
-MTP_WEIGHT, BIAS_RATE = 0.1, 1e-3  # DeepSeek-V3, section 4.2: the first's later value
+MTP_WEIGHT, BIAS_RATE = 0.1, 1e-3  # DeepSeek-V3, section 4.2; MTP_WEIGHT: value of late training
 BIAS = "e_score_correction_bias"
 
 
@@ -131,7 +134,7 @@ def split(x, heads):
 
 
 def attention(q, k, v):
-    """Causal; each key head serves as many query heads in a row as there are for it."""
+    """Causal attention; consecutive query heads share a key head."""
     tokens, repeat = q.shape[2], q.shape[1] // k.shape[1]
     k, v = (x.repeat_interleave(repeat, dim=1) for x in (k, v))
     scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[3])
@@ -179,7 +182,7 @@ def head_width(c):
 
 
 def layers_of(c):
-    """Prediction layers stand behind the others, under the next numbers."""
+    """Numbers of all layers; prediction layers follow the others."""
     return range(c["num_hidden_layers"] + c.get("num_nextn_predict_layers", 0))
 
 
@@ -266,7 +269,7 @@ def llama_shapes(c):
 
 
 def rotate(x, base):
-    """Turns the pairs (j, j + width / 2) of every head by position * base ^ (-2 j / width)."""
+    """Rotates the pairs (j, j + width / 2) of every head by position * base ^ (-2 j / width)."""
     tokens, half = x.shape[2], x.shape[3] // 2
     speed = base ** (-torch.arange(half, dtype=x.dtype) / half)
     angle = torch.arange(tokens, dtype=x.dtype)[:, None] * speed
@@ -275,7 +278,7 @@ def rotate(x, base):
 
 
 def rotate_neighbours(x, base):
-    """The same of the pairs (2 j, 2 j + 1), as multiplication by exp (i angle)."""
+    """rotate() for the pairs (2 j, 2 j + 1), as multiplication by exp (i angle)."""
     tokens, half = x.shape[2], x.shape[3] // 2
     speed = base ** (-2.0 * torch.arange(half, dtype=x.dtype) / x.shape[3])
     turn = torch.exp(1j * torch.outer(torch.arange(tokens, dtype=x.dtype), speed))
@@ -284,8 +287,8 @@ def rotate_neighbours(x, base):
 
 
 class Llama:
-    """One forward pass of the weights `w` under configuration `c`; `visits` counts, under the name
-    of a router, the tokens that went to each of its experts."""
+    """One forward pass with the weights `w` and the configuration `c`.  visits[name of a router]: number
+    of tokens of each of its experts."""
 
     def __init__(self, c, w):
         self.c, self.w, self.visits = c, w, {}
@@ -331,14 +334,14 @@ class Llama:
         return self.linear(F.silu(self.linear(y, gate)) * self.linear(y, up), down)
 
     def allowed(self, scores):
-        """Of sigmoid scores those of the groups whose two best are the best together."""
+        """The scores of the best groups, by the sum of a group's two best scores; -inf elsewhere."""
         groups = scores.unflatten(-1, (self.c["n_group"], -1))
         best = groups.topk(2, -1).values.sum(-1).topk(self.c["topk_group"], -1).indices
         kept = torch.zeros(groups.shape[:-1], dtype=torch.bool).scatter(-1, best, True)
         return groups.masked_fill(~kept[..., None], -math.inf).flatten(-2)
 
     def choice(self, y, at):
-        """(batch, tokens, experts): what each expert's output is multiplied by."""
+        """Weights (batch, tokens, experts) of the outputs of experts; 0 for experts not selected."""
         c, scores = self.c, self.linear(y, at + "gate")
         correction = self.w.get(f"{at}gate.{BIAS}")
         probabilities = scores.softmax(-1) if correction is None else scores.sigmoid()
@@ -381,7 +384,7 @@ class Llama:
         return F.embedding(ids, self.w["model.embed_tokens.weight"])
 
     def run(self, ids):
-        """Logits, and the normed stream that prediction layers take."""
+        """Returns the logits, and the output of the last norm, which prediction layers read."""
         x = self.words(ids)
         for i in range(self.c["num_hidden_layers"]):
             x = self.layer(x, i)
@@ -389,8 +392,9 @@ class Llama:
         return self.head(x), x
 
     def predict(self, stream, targets):
-        """Of one layer: logits for the tokens after the targets, one less than there are.  The last
-        position, which predicts none, takes token 0 (Megatron-Core, roll_tensor); experts count it."""
+        """Logits of a prediction layer for the tokens after the targets, one position less.  The last
+        position predicts nothing and reads token 0 (Megatron-Core, roll_tensor), but its experts are
+        counted."""
         i = self.c["num_hidden_layers"]
         at = f"model.layers.{i}."
         ids = torch.cat((targets[:, :-1], torch.zeros_like(targets[:, :1])), 1)
@@ -429,9 +433,9 @@ def llama_pass(c, w, ids, targets):
 
 
 def draw(shapes, seed, norm=1.0):
-    """Norms around `norm`, biases and all else around 0, far enough from both that each one counts.
-    Corrections of a choice are small beside scores, which are near a half.  Rounded to fp32 here,
-    so that the file holds exactly what was computed with."""
+    """Random weights: norms around `norm`, all others around 0, spread so far that every weight affects
+    the results.  Selection biases are small compared with scores, which are near 0.5.  Weights are
+    rounded to fp32 here, so that the file contains exactly the weights of the computation."""
     source = random.Random(seed)
     weights = {}
     for name, shape in shapes.items():
@@ -447,7 +451,7 @@ def loss_of(logits, targets):
 
 
 def move_corrections(tensors, visits):
-    """Towards an even share (DeepSeek-V3, section 2.1.2)."""
+    """Moves selection biases towards an equal load of the experts (DeepSeek-V3, section 2.1.2)."""
     for at, count in visits.items():
         if f"{at}gate.{BIAS}" in tensors:
             tensors[f"{at}gate.{BIAS}"] += BIAS_RATE * (count.double().mean() - count).sign()
@@ -494,7 +498,7 @@ def write_safetensors(path, tensors):
 
 
 def repeated(c, w):
-    """Prediction layers of published files have the model's embedding and head once more."""
+    """Copies of the model's embedding and head, which published files have in prediction layers."""
     return {f"model.layers.{i}.{there}.weight": w[f"{here}.weight"]
             for i in list(layers_of(c))[c["num_hidden_layers"]:]
             for there, here in (("embed_tokens", "model.embed_tokens"),

@@ -1,10 +1,10 @@
 /* weft.h - Weft as a library for your own training loop.
  *
- * A job is what `weft train` takes: a model, a strategy, a cluster, batches. A module is a job with
- * real numbers: all its ranks run in this process on CPU threads, and the ops of a step are those
- * that `weft sim` predicts. A training loop calls the methods of Megatron-Core's
- * DistributedDataParallel under their own names. docs/api.md explains the phases of a step;
- * api/examples/train.c is a complete loop:
+ * A job is the input of `weft train`: a model, a strategy, a cluster, batches. A module is a job
+ * with real numbers: all ranks of the job run in this process on CPU threads, and run the ops that
+ * `weft sim` predicts. A training loop calls the methods of Megatron-Core's DistributedDataParallel
+ * under their own names. docs/api.md explains the phases of a step; api/examples/train.c is a
+ * complete loop:
  *
  *     weft_module_zero_grad_buffer           clears gradients and running sums
  *       weft_module_forward, _backward       once per microbatch; or weft_module_forward_backward
@@ -46,12 +46,12 @@ extern "C" {
 
 #define WEFT_API extern
 
-/* "0.1.0". */
+/* The version of the library, "0.1.0"; static. */
 WEFT_API const char *weft_version (void);
 
 /* ----------------------------------------------------------------------- errors */
 
-/* The first five values are the exit statuses of the weft command. */
+/* The first five values are also exit statuses of the weft command. */
 typedef enum weft_status {
   WEFT_STATUS_DONE = 0,
   WEFT_STATUS_FAILED = 1,     /* files, memory, numbers that are not finite */
@@ -61,7 +61,7 @@ typedef enum weft_status {
   WEFT_STATUS_ORDER = 5       /* a call that is not the next one of its step */
 } weft_status;
 
-/* Nothing to free. A message that is too long keeps its beginning and its end. */
+/* There is nothing to free. Of a message that is too long, the beginning and the end are kept. */
 typedef struct weft_error_text {
   weft_status status;
   char message[2048];
@@ -72,8 +72,8 @@ typedef struct weft_error_text {
 typedef struct weft_open_job weft_job;
 
 /* Arguments as on the command line of `weft train`: a job file, flags, or both; flags override the
- * file: { "job.ini", "--gpus", "2", "--overlap-grad-reduce" }. The topology is cpu unless they set
- * another. */
+ * file: { "job.ini", "--gpus", "2", "--overlap-grad-reduce" }. The topology is cpu unless the
+ * arguments set another one. */
 WEFT_API weft_job *weft_job_open (size_t n, const char *const *words, weft_error *error);
 WEFT_API void weft_job_close (weft_job *job);
 
@@ -87,7 +87,8 @@ typedef struct weft_job_facts {
 } weft_job_facts;
 WEFT_API void weft_job_describe (const weft_job *job, weft_job_facts *facts);
 
-/* Note i of the command line: call with 0, 1, ... until it returns NULL. */
+/* Warning `i` about the job, as the command line prints it: call with 0, 1, ... until it returns
+ * NULL. */
 WEFT_API const char *weft_job_note (const weft_job *job, size_t i);
 
 /* The row of the global batch that is sequence `i` of a microbatch of a replica. */
@@ -99,11 +100,11 @@ typedef struct weft_prediction {
   double compute_s, exposed_communication_s, bubble_s; /* means over ranks; they add up to
                                                         * seconds */
   double broadcast_params_s; /* once, before the first step; 0 if nothing is sent */
-  uint64_t peak_bytes;       /* of the largest rank, including the memory of libraries */
+  uint64_t peak_bytes;       /* peak of the largest rank, including the memory of libraries */
   bool fits;
 } weft_prediction;
 
-/* `executor` is "sim", "clock" or NULL (sim). */
+/* Predicts the step of a job. `executor` is "sim", "clock" or NULL (sim). */
 WEFT_API bool weft_job_predict (const weft_job *job, const char *executor, weft_prediction *out,
                                 weft_error *error);
 
@@ -123,8 +124,8 @@ WEFT_API void weft_batches_close (weft_batches *batches);
 WEFT_API bool weft_batches_read (weft_batches *batches, uint64_t position, int32_t *tokens,
                                  weft_error *error);
 
-/* Reads the part of that batch that weft_module_forward() takes for microbatch `micro`: (replicas,
- * micro_batch_size, seq_length + 1) ids. */
+/* Reads the part of the global batch at `position` that is the input of weft_module_forward() for
+ * microbatch `micro`: (replicas, micro_batch_size, seq_length + 1) ids. */
 WEFT_API bool weft_batches_read_micro (weft_batches *batches, uint64_t position, uint32_t micro,
                                        int32_t *tokens, weft_error *error);
 
@@ -143,27 +144,29 @@ WEFT_API weft_module *weft_module_open (const weft_job *job, const weft_module_o
                                         weft_error *error);
 WEFT_API void weft_module_close (weft_module *module);
 
-/* Draws initial weights, which depend on the seed only, not on strategy or replica. Clears the
+/* Draws initial weights, which depend only on the seed, not on strategy or replica. Clears the
  * moments of Adam and sets the step count to 0. */
 WEFT_API void weft_module_init_weights (weft_module *module, uint64_t seed);
 
-/* Broadcasts every parameter of replica 0 to the other replicas, after weft_state_dict_data() was
- * used to fill replicas differently; fp32 masters of a bf16 model are recomputed. Does nothing with
- * one replica. An error with Megatron-FSDP level 3, where no rank holds whole parameters
- * (upstream's base class silently does nothing there). Only between steps. */
+/* Broadcasts every parameter of replica 0 to the other replicas, for use after replicas were given
+ * different values through weft_state_dict_data(). Recomputes the fp32 masters of a bf16 model.
+ * Does nothing with one replica. Fails with Megatron-FSDP level 3, where no rank has whole
+ * parameters (upstream's base class silently does nothing there). Only between steps. */
 WEFT_API bool weft_module_broadcast_params (weft_module *module, weft_error *error);
 
 /* Begins a step. During a step, discards that step and begins a new one. */
 WEFT_API bool weft_module_zero_grad_buffer (weft_module *module, weft_error *error);
 
-/* Forward of the next microbatch of every replica, (replicas, micro_batch_size, seq_length + 1)
- * ids; then its backward. Only for one pipeline stage: a stage of several needs the others to
- * finish its part. pipeline_schedule fixes the order: 1f1b alternates forward and backward, gpipe
- * runs all forwards first. */
+/* Runs the forward of the next microbatch of every replica, on (replicas, micro_batch_size,
+ * seq_length + 1) ids. Only for jobs with one pipeline stage: stages run their parts of a
+ * microbatch together. pipeline_schedule fixes the order of calls: 1f1b alternates forward and
+ * backward, gpipe has all forwards first. */
 WEFT_API bool weft_module_forward (weft_module *module, const int32_t *tokens, weft_error *error);
+
+/* Runs the backward of the next microbatch whose forward has run. Only for one pipeline stage. */
 WEFT_API bool weft_module_backward (weft_module *module, weft_error *error);
 
-/* All microbatches of all stages in the order of the pipeline schedule: takes the
+/* Runs all microbatches of all stages in the order of the pipeline schedule, on the
  * (global_batch_size, seq_length + 1) ids of a whole batch. All backwards but the last count as
  * inside no_sync. */
 WEFT_API bool weft_module_forward_backward (weft_module *module, const int32_t *tokens,
@@ -171,22 +174,24 @@ WEFT_API bool weft_module_forward_backward (weft_module *module, const int32_t *
 
 /* Backwards between begin and end only accumulate gradients. The last microbatch must be outside.
  * The earlier ones must be inside if gradients are reduced in the last backward
- * (overlap_grad_reduce); without overlap this has no effect, because nothing is reduced before
- * start_grad_sync, and Megatron-FSDP with sharded gradients reduces in every microbatch anyway. */
+ * (overlap_grad_reduce). In other cases these calls have no effect: without overlap nothing is
+ * reduced before start_grad_sync, and Megatron-FSDP with sharded gradients reduces in every
+ * microbatch. */
 WEFT_API bool weft_module_no_sync_begin (weft_module *module, weft_error *error);
 WEFT_API bool weft_module_no_sync_end (weft_module *module, weft_error *error);
 
 /* Launches the gradient collectives that have not been launched: all of them without
- * overlap_grad_reduce, none with it (the last backward launched them). finish_grad_sync waits for
- * all of them and accumulates gradient shards. */
+ * overlap_grad_reduce, none with it (the last backward launched them). */
 WEFT_API bool weft_module_start_grad_sync (weft_module *module, weft_error *error);
+
+/* Waits for all gradient collectives and accumulates gradient shards. */
 WEFT_API bool weft_module_finish_grad_sync (weft_module *module, weft_error *error);
 
 /* Completes gradients in Megatron-Core's order: finish_grad_sync if it was not called, all-reduce
  * of a tied embedding over first and last stage, division by the token count. */
 WEFT_API bool weft_module_finalize_model_grads (weft_module *module, weft_error *error);
 
-/* Multiplies every gradient buffer of every rank; between finish_grad_sync and step. */
+/* Multiplies every gradient buffer of every rank by `factor`; between finish_grad_sync and step. */
 WEFT_API bool weft_module_scale_gradients (weft_module *module, double factor, weft_error *error);
 
 typedef struct weft_adam {
@@ -197,17 +202,17 @@ typedef struct weft_adam {
 typedef struct weft_step_result {
   double loss;      /* mean over all tokens of the global batch, before the update */
   double grad_norm; /* before clipping; NaN if clip_grad = 0 */
-  bool skipped;     /* the norm was not finite: nothing was updated */
-  uint64_t large;   /* check_for_large_grads: buckets of all ranks with norms far above the first
-                     * ones */
+  bool skipped;     /* whether the update was skipped because the norm was not finite */
+  uint64_t large;   /* check_for_large_grads: buckets of all ranks with norms far above those of the
+                     * first buckets */
 } weft_step_result;
 
-/* Gradient norm, clipping (clip_grad of the job), AdamW, and the parameter all-gathers that no
- * later forward includes. Ends the step. `out` may be NULL. */
+/* Ends the step: gradient norm, clipping (clip_grad of the job), AdamW, and the parameter
+ * all-gathers that no later forward includes. `out` may be NULL. */
 WEFT_API bool weft_module_step (weft_module *module, const weft_adam *adam, weft_step_result *out,
                                 weft_error *error);
 
-/* Forward only, over a whole batch; between steps. Changes no state. */
+/* The loss of a whole batch, by a forward pass only. Between steps; changes no state. */
 WEFT_API bool weft_module_evaluate (weft_module *module, const int32_t *tokens, double *loss,
                                     weft_error *error);
 
@@ -233,31 +238,37 @@ typedef struct weft_tensor_face {
   uint64_t elements;
 } weft_tensor_face;
 
-/* `prefix` is prepended to every name; NULL: none. The second function is for checkpoints: the same
- * names with values in full precision (fp32 masters of bf16 weights). */
+/* The state dict of a module. `prefix` is prepended to every name; NULL: none. */
 WEFT_API weft_state_dict *weft_module_state_dict (weft_module *module, const char *prefix,
                                                   bool keep_vars);
+
+/* A state dict with the same names, but with values in full precision (fp32 masters of bf16
+ * weights). */
 WEFT_API weft_state_dict *weft_module_state_dict_for_save_checkpoint (weft_module *module,
                                                                       const char *prefix,
                                                                       bool keep_vars);
 WEFT_API void weft_state_dict_close (weft_state_dict *dict);
 
-/* Order of the model: embeddings, layers, final norm, head. weft_state_dict_find() returns the
- * count if there is no such name. */
+/* Number of tensors. They are in the order of the model: embeddings, layers, final norm, head. */
 WEFT_API size_t weft_state_dict_count (const weft_state_dict *dict);
+
+/* Tensor `i`, borrowed; NULL if there is none. */
 WEFT_API const weft_tensor_face *weft_state_dict_at (const weft_state_dict *dict, size_t i);
+
+/* Index of the tensor with this name; the number of tensors if there is none. */
 WEFT_API size_t weft_state_dict_find (const weft_state_dict *dict, const char *name);
 
-/* Copies elements [first, first + n) out as floats (bf16 converts exactly). */
+/* Copies elements [first, first + n) of tensor `i` to `out`, as floats (bf16 converts exactly). */
 WEFT_API bool weft_state_dict_read (weft_state_dict *dict, size_t i, uint64_t first, uint64_t n,
                                     float *out, weft_error *error);
 
-/* The same for the gradient, complete after finalize_model_grads; keep_vars only. */
+/* Copies elements of the gradient, which is complete after finalize_model_grads. Needs
+ * keep_vars. */
 WEFT_API bool weft_state_dict_read_grad (weft_state_dict *dict, size_t i, uint64_t first,
                                          uint64_t n, float *out, weft_error *error);
 
-/* Address of a tensor in the memory of a rank, without a copy: `elements` of `dtype`. May be
- * written with keep_vars only. NULL if the rank does not hold the tensor, or only slices of it. */
+/* Address of a tensor in the memory of a rank: `elements` of `dtype`. The caller may write to it
+ * only with keep_vars. NULL if the rank does not have the tensor, or has only slices of it. */
 WEFT_API void *weft_state_dict_data (weft_state_dict *dict, size_t i, uint32_t rank);
 
 typedef struct weft_given_tensor {
@@ -276,18 +287,18 @@ WEFT_API bool weft_module_load_state_dict (weft_module *module, const weft_tenso
 
 /* ------------------------------------------------------------------------ files */
 
-/* Writes a checkpoint as `weft train` does; any other strategy can resume it, here or there.
- * `position` and `seed` are those of the batches. DIR/step-N appears complete or not at all; the
- * `keep` newest checkpoints stay, 0 keeps all. Only between steps. */
+/* Writes a checkpoint as `weft train` does; a module or `weft train` can resume it with any
+ * strategy. `position` and `seed` are those of the batches. DIR/step-N appears complete or not at
+ * all; the `keep` newest checkpoints stay, 0 keeps all. Only between steps. */
 WEFT_API bool weft_module_save_checkpoint (weft_module *module, const char *dir, uint32_t keep,
                                            uint64_t position, uint64_t seed, weft_error *error);
 
-/* `path` is a checkpoint or a folder of checkpoints, of which the newest complete one is loaded.
- * `position` and `seed` may be NULL. */
+/* Loads a checkpoint. `path` is a checkpoint, or a folder whose newest complete checkpoint is
+ * loaded. `position` and `seed` may be NULL. */
 WEFT_API bool weft_module_load_checkpoint (weft_module *module, const char *path,
                                            uint64_t *position, uint64_t *seed, weft_error *error);
 
-/* Weights under the names and in the layouts of Hugging Face. */
+/* Import and export weights as safetensors, under the names and in the layouts of Hugging Face. */
 WEFT_API bool weft_module_import_safetensors (weft_module *module, const char *path,
                                               weft_error *error);
 WEFT_API bool weft_module_export_safetensors (weft_module *module, const char *path,

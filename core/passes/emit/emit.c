@@ -1,4 +1,4 @@
-/* Appending ops and buffers, and what the next ops wait for. */
+/* Appends ops and buffers, and keeps the dependencies of the next ops. */
 #include "core/passes/emit/stream.h"
 #include <string.h>
 
@@ -51,7 +51,8 @@ append (struct weft_step *s, const struct weft_op *row, struct weft_shape shape,
   return op;
 }
 
-/* The first kernel after an exchange waits for it; with batch_p2p_sync for all lanes. */
+/* The first kernel after an exchange waits for the exchange; with batch_p2p_sync it waits for all
+ * lanes. */
 static void
 end_exchange (struct weft_step *s)
 {
@@ -230,7 +231,8 @@ weft_layer_window (const struct weft_step *s)
   return window < s->model->seq_length ? (uint64_t) window : 0;
 }
 
-/* Chunked attention: a chunk attends to nothing outside, so it counts as a sequence. */
+/* With chunked attention a token attends only within its chunk, so the chunk counts as a
+ * sequence. */
 struct weft_shape
 weft_layer_attention_shape (const struct weft_step *s, uint64_t tokens, uint64_t heads,
                             uint64_t groups)

@@ -5,8 +5,8 @@
  * the wing's private header, created by its _begin() and freed by its _end(). Other wings see a
  * pointer.
  *
- * Wings are floors (core/README.md): a file calls and includes only its own wing and those
- * below. */
+ * Wings are floors (core/README.md): a file calls and includes only its own wing and the wings
+ * below it. */
 #pragma once
 #include "core/job/job.h"
 #include "core/job/stages.h"
@@ -26,8 +26,8 @@ struct weft_widths {
   uint64_t shared, vocab; /* inside shared experts; logits */
 };
 
-/* Canonical order: leaves of this rank in the tree of a sum over a sharded dimension; 0: one plain
- * sum. */
+/* Canonical order: the number of leaves that this rank has in the tree of a sum over a sharded
+ * dimension (kernels/leaves.h), by kind of map. 0: one plain sum. */
 struct weft_leaves {
   uint32_t attention, mlp, shared, expert, vocab;
 };
@@ -43,8 +43,8 @@ struct weft_chunk {
   uint32_t n_backward;           /* backward passes begun so far */
 };
 
-/* Standing numbers of a step: one float each, or in canonical order an exact sum
- * (core/base/exact.h). WEFT_NO_BUF where the job has no use for one. */
+/* Buffers of the scalars of a step: one float each, or in canonical order an exact sum
+ * (core/base/exact.h). WEFT_NO_BUF: the job does not use the scalar. */
 struct weft_scalars {
   uint32_t loss, mtp_loss;  /* running sums; mtp_loss has one for each depth */
   uint32_t count;           /* tokens of the batch: calculate_per_token_loss */
@@ -59,8 +59,8 @@ struct weft_step {
   const union weft_strategy *strategy;
   const struct weft_mesh *mesh;
 
-  /* The program that is built, and what the next op gets: layer, microbatch, chunk, phase,
-   * flags. */
+  /* The program that is built, and the fields that the next op copies: layer, microbatch, chunk,
+   * phase, flags. */
   weft_builder *b;
   struct weft_op at;
 
@@ -71,8 +71,8 @@ struct weft_step {
   uint32_t n_chunks, n_layers;
 
   /* Sizes of one microbatch on this rank. */
-  uint64_t tokens; /* between linear maps that tensor parallel ranks share */
-  uint64_t rows;   /* of the residual stream: tokens, or with sequence_parallel this rank's share */
+  uint64_t tokens; /* tokens of this context parallel rank: inputs of linear maps */
+  uint64_t rows;   /* of the residual stream: tokens, or tokens / tp (sequence_parallel) */
   struct weft_widths width;
   struct weft_leaves leaves;
 
@@ -92,11 +92,12 @@ struct weft_step {
   gboolean canonical;      /* sums over sequences are taken in the order of core/base/fold.h */
   gboolean scales_loss;    /* gradients carry the loss scale until the optimizer divides by it */
   gboolean last_micro;     /* this backward is the chunk's last: its gradients are final */
-  enum weft_phase cell;    /* phase of the grid cell that is played */
+  enum weft_phase cell;    /* phase of the grid cell whose ops are being appended */
   uint32_t backward_layer; /* layer whose backward runs, or is prepared by recompute */
   struct weft_scalars scalars;
 
-  /* The private state of each wing: only the files of the wing know the struct. */
+  /* The private state of each wing. Only the files of a wing include the definition of its
+   * struct. */
   struct weft_stream *stream;       /* emit/ */
   struct weft_params *params;       /* params/ */
   struct weft_shard *shard;         /* shard/ */
@@ -127,91 +128,102 @@ void weft_emit_end (struct weft_step *s);
 uint32_t weft_emit (struct weft_step *s, enum weft_op_kind kind, const char *name,
                     struct weft_shape shape, const struct weft_use *uses, uint32_t n_uses);
 
-/* Appends a collective, transfer or copy on another lane. It waits for the hazards of its buffers
- * and for the dependencies that the caller adds. */
+/* Appends a collective, transfer or copy on another lane and returns its number. The op waits for
+ * earlier ops with conflicting uses of its buffers (hazards), and for the dependencies that the
+ * caller adds. */
 uint32_t weft_emit_on (struct weft_step *s, enum weft_lane lane, struct weft_op row,
                        struct weft_shape shape, const struct weft_use *uses, uint32_t n_uses);
 
-/* Appends an all-reduce in place, which waits only for the hazards of its buffer. Returns
- * WEFT_NO_OP if the group has one rank. */
+/* Appends an in-place all-reduce of `buf` that waits only for hazards of `buf`. Returns the op, or
+ * WEFT_NO_OP if the group has one rank: nothing is appended then. */
 uint32_t weft_reduce_all (struct weft_step *s, enum weft_group_kind group, enum weft_reduce reduce,
                           uint32_t buf, const char *name);
 
-/* Ops appended from now on are recompute.  Returns the place to restore in s->at afterwards. */
+/* Marks the ops appended from now on as recompute. Returns the previous value of s->at, which the
+ * caller restores afterwards. */
 struct weft_op weft_step_again (struct weft_step *s);
 
 /* --------------------------------------------------------------- dependencies */
 
-/* The next kernel waits for an op; nothing happens for WEFT_NO_OP. */
+/* Makes the next kernel wait for `op`. WEFT_NO_OP: no effect. */
 void weft_next_kernel_waits_for (struct weft_step *s, uint32_t op);
 
-/* The host waits for an op before it enqueues anything more. */
+/* Makes the host wait for `op` before it enqueues further work. */
 void weft_host_waits_for (struct weft_step *s, uint32_t op);
 
-/* Each adds dependencies to the op appended last.
+/* Each function adds dependencies to the op appended last.
  *
  *   wait_for_host          the newest op that the host has waited for
  *   wait_for_exchange      the transfers that the next kernel waits for
- *   wait_for_stream        `kernel` and both of the above
+ *   wait_for_stream        `kernel`, and the ops of both functions above
  *   wait_like_next_kernel  everything that the next kernel waits for */
 void weft_wait_for_host (struct weft_step *s);
 void weft_wait_for_exchange (struct weft_step *s);
 void weft_step_wait_for_stream (struct weft_step *s, uint32_t kernel);
 void weft_wait_like_next_kernel (struct weft_step *s);
 
-/* Pipeline transfers that the next kernel waits for: the newest on each of the two streams.
- * Kernels that run beside an exchange wait for neither. */
+/* Sets the newest pipeline transfer on one of two streams. The next kernel waits for it. */
 enum { WEFT_N_EXCHANGE = 2 };
 void weft_set_exchange (struct weft_step *s, uint32_t stream, uint32_t op);
+
+/* Appends kernels that do not wait for these transfers. The next kernel after them still waits. */
 void weft_run_beside_exchange (struct weft_step *s, weft_kernels *kernels);
 
-/* The host reads one or two numbers from device buffers; it enqueues nothing until they have
- * arrived. */
+/* The host reads one or two numbers from device buffers, and enqueues nothing until both copies
+ * have ended. */
 void weft_step_host_reads (struct weft_step *s, const char *name, uint32_t buf);
 void weft_step_host_reads_both (struct weft_step *s, const char *name, uint32_t a, uint32_t b);
 
 /* -------------------------------------------------------------------- buffers */
 
-/* A buffer of `elements` that lives from its first to its last use; a permanent buffer, which keeps
- * its content between steps. */
+/* Creates a buffer of `elements` that lives from its first to its last use. Returns its number. */
 uint32_t weft_step_buffer (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
                            uint64_t elements, const char *name);
+
+/* Creates a buffer that keeps its content between steps. */
 uint32_t weft_step_permanent (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
                               uint64_t elements, const char *name);
+
+/* Number of elements of a buffer, in its own type. */
 uint64_t weft_step_elements (const struct weft_step *s, uint32_t buf);
 
-/* A buffer of `columns` for each row of the residual stream, in the type of the stream; a buffer of
- * `columns` for each token, in the type of matrix products. */
+/* Creates a buffer of `columns` for each row of the residual stream, in the type of the stream. */
 uint32_t weft_activation (struct weft_step *s, uint64_t columns, const char *name);
+
+/* Creates a buffer of `columns` for each token, in the type of matrix products. */
 uint32_t weft_product (struct weft_step *s, uint64_t columns, const char *name);
 
 /* ----------------------------------------------------------- host memory: host.c */
 
+/* weft_step_buffer() and weft_step_permanent() in host memory. */
 uint32_t weft_host_buffer (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
                            uint64_t elements, const char *name);
 uint32_t weft_host_permanent (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
                               uint64_t elements, const char *name);
 
-/* Elements [first, first + n) of a device buffer, to or from the beginning of a host buffer. */
+/* A copy of elements [first, first + n) of a device buffer to or from the beginning of a host
+ * buffer. */
 struct weft_host_copy {
   const char *name;
-  uint32_t device, host; /* of one type */
+  uint32_t device, host; /* buffers of the same type */
   uint64_t first, n;
 };
+
+/* Appends a copy from the device to the host on lane d2h, or back on lane h2d. Returns the op. */
 uint32_t weft_to_host (struct weft_step *s, const struct weft_host_copy *copy);
 uint32_t weft_from_host (struct weft_step *s, const struct weft_host_copy *copy);
 
-/* A kernel that runs on the CPU. */
+/* Appends a kernel that runs on the CPU, on lane host. Returns the op. */
 uint32_t weft_emit_on_host (struct weft_step *s, enum weft_op_kind kind, const char *name,
                             struct weft_shape shape, const struct weft_use *uses, uint32_t n_uses);
 
-/* The op appended last waits for all copies so far. Hazards do not cover them: a copy of a view is
- * not a use of the whole buffer. */
+/* Makes the op appended last wait for all copies appended so far. Hazards do not cover these
+ * copies: a copy of a view is not a use of the whole buffer. */
 void weft_host_wait_for_copies (struct weft_step *s);
 
 /* ----------------------------------------------------------------- timers: timers.c */
 
-/* A phase of timing_log_level 1 or 2 begins, and ends. */
+/* Begin and end of a timed phase. `level`: the lowest timing_log_level that measures the phase. */
 void weft_timer_start (struct weft_step *s, int64_t level, const char *name);
 void weft_timer_stop (struct weft_step *s, int64_t level, const char *name);
 
@@ -224,12 +236,14 @@ weft_step_chunk (const struct weft_step *s)
   return &s->chunk[s->at.chunk];
 }
 
-/* Whether the role holds the embedding, or the output head; the chunk with the head, or NULL. */
+/* Whether the role holds the embedding; whether it holds the output head. */
 gboolean weft_step_has_embedding (const struct weft_step *s);
 gboolean weft_step_has_head (const struct weft_step *s);
+
+/* The chunk with the output head, or NULL. */
 const struct weft_chunk *weft_step_head (const struct weft_step *s);
 
-/* Place of a layer among all layers of the role. */
+/* Index of a layer among all layers of the role. */
 uint32_t weft_step_slot (const struct weft_step *s, uint32_t layer);
 
 /* Whether the cell is one half of a split backward: an input gradient or a weight gradient. */
@@ -253,18 +267,21 @@ weft_step_shares_embedding (const struct weft_step *s)
   return s->model->share_embeddings_and_output_weights || s->model->mtp_num_layers > 0;
 }
 
-/* Canonical order: whether tensor parallel ranks that hold the same experts gather each other's
- * rows for weight gradients. A rank's own rows are no node of the tree of a sum, so every rank
- * takes all rows and keeps one piece of the result. */
+/* Canonical order: whether tensor parallel ranks that hold the same experts all-gather each other's
+ * rows for weight gradients. The rows of one rank are not a node of the tree of a sum, so every
+ * rank sums all rows and keeps one piece of the result. */
 static inline gboolean
 weft_gathers_expert_rows (const struct weft_step *s)
 {
   return s->canonical && s->mesh->ep * s->mesh->etp < s->mesh->tp;
 }
 
-/* Keys before a query that attention of the current layer reads, or 0 for all; the shape of its
- * attention over whole sequences; the same for all tokens and heads of this rank. */
+/* The attention window of the current layer: keys before a query that attention reads; 0: all. */
 uint64_t weft_layer_window (const struct weft_step *s);
+
+/* The shape of attention of the current layer over whole sequences. */
 struct weft_shape weft_layer_attention_shape (const struct weft_step *s, uint64_t tokens,
                                               uint64_t heads, uint64_t groups);
+
+/* weft_layer_attention_shape() with all tokens and heads of this rank. */
 struct weft_shape weft_attention_shape (const struct weft_step *s);

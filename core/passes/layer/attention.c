@@ -7,14 +7,15 @@ head_rows (const struct weft_step *s)
   return s->tokens * (s->width.heads + s->width.groups);
 }
 
-/* Fewer groups than tensor parallel ranks: the qkv map is cut evenly even so, through keys and
- * values of a group. Outputs are all-gathered, and each rank takes its queries and the group that
- * it shares with others. Gradients are summed on the way back (Megatron-Core attention.py,
- * get_query_key_value_tensors).
+/* Whether there are fewer groups than tensor parallel ranks. The qkv map is then cut into equal
+ * parts inside the keys and values of a group. Its outputs are all-gathered, and each rank copies
+ * its queries and the group that it shares with other ranks. In backward the gradients are
+ * reduce-scattered (Megatron-Core attention.py, get_query_key_value_tensors).
  *
- * Gradients of keys and values are sums over all queries of a group. In canonical order ranks that
- * share a group each attend to all of it, as a single rank would, and keep their own part of the
- * output and of the gradient; the gradient of the output is gathered for that. */
+ * Gradients of keys and values are sums over all queries of a group. In canonical order each rank
+ * that shares a group computes attention for the whole group, as a single rank does, and keeps its
+ * own part of the output and of the gradient. Backward all-gathers the gradient of the output for
+ * this purpose. */
 static gboolean
 shares_group (const struct weft_step *s)
 {
@@ -59,11 +60,11 @@ weft_heads_scatter (struct weft_step *s, uint32_t dqkv)
     return all;
   uint32_t mine = weft_tensor_reduce_scatter (s, all, "dqkv_heads");
   uint32_t sum = weft_build_last (s->b, WEFT_LANE_TP);
-  weft_next_kernel_waits_for (s, sum); /* a product in pieces reads mine through views */
+  weft_next_kernel_waits_for (s, sum); /* products in pieces read views of mine */
   return mine;
 }
 
-/* Takes this rank's columns of the group's output. */
+/* Copies this rank's columns of the group's output. */
 static void
 keep_own (struct weft_step *s, struct weft_saved *saved)
 {
@@ -170,8 +171,8 @@ weft_layer_attention (struct weft_step *s, struct weft_saved *saved)
   keep_own (s, saved);
 }
 
-/* The gradients of the q and k norms are sums over all heads, of which a tensor parallel rank has
- * some. norm.c does the same for rows. */
+/* The gradients of the q and k norms are sums over all heads, so each tensor parallel rank has a
+ * partial sum. norm.c treats partial sums over rows in the same way. */
 static void
 head_norm_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dqkv)
 {

@@ -3,8 +3,8 @@
  *
  *   activations  the input of a product is converted after a norm. Activations between two products
  *                (queries to attention to proj, fc1 to activation to fc2) stay in the type of
- *                products. What is added to the residual stream is converted back. Gradients
- *                likewise, in reverse
+ *                products. Outputs that are added to the residual stream are converted back.
+ *                Backward converts gradients at the same places, in reverse
  *   weights      forward converts each weight at its first use in a microbatch, into one buffer
  *                that lives until the pass of that microbatch ends, like the cache of
  *                torch.autocast. Backward and recompute convert a weight each time
@@ -15,7 +15,7 @@
  * are rounded to fp8 before each product, whose output is bf16 (fp8_products.c, which uses the
  * buffers of this file for weights).
  *
- * Otherwise all types are the same, and nothing is appended here. */
+ * Otherwise all types are equal, and the functions of this file append no ops. */
 #include "core/passes/layer/fp8_products.h"
 #include "core/job/loss.h"
 
@@ -43,7 +43,8 @@ read_dtype (const struct weft_step *s, uint32_t param)
                                                                    : s->linear_dtype;
 }
 
-/* Weights stored in fp8 are read as they are. */
+/* Whether a weight must be converted. Products read weights that are stored in fp8 without
+ * conversion. */
 static gboolean
 is_converted (const struct weft_step *s, uint32_t param)
 {
@@ -76,7 +77,7 @@ is_cached (const struct weft_step *s, uint32_t param)
   return row->chunk == s->at.chunk && row->columns > 1;
 }
 
-/* The place of a weight in the cache; its first weight makes the cache. */
+/* A view of the place of a weight in the cache. The first weight of a pass creates the cache. */
 static uint32_t
 cached (struct weft_step *s, uint32_t param)
 {
@@ -103,7 +104,7 @@ weft_cast_known (const struct weft_step *s, uint32_t param)
   return s->at.phase == WEFT_PHASE_FORWARD ? s->layer->cast_view[param] : WEFT_NO_BUF;
 }
 
-/* A buffer that is not kept for the rest of the pass. */
+/* A buffer for a converted weight outside the cache. */
 static uint32_t
 room_here (struct weft_step *s, uint32_t param)
 {

@@ -1,6 +1,6 @@
 /* moe_router_enable_expert_bias: balances experts without an auxiliary loss. Forward counts how
- * often each expert is chosen. When gradients are complete, all ranks of a stage add their counts,
- * for all layers in one collective, and move each bias by one step (Megatron-Core
+ * often each expert is chosen. When gradients are complete, one collective adds the counts of all
+ * ranks of a stage for all layers, and each bias is moved by one step (Megatron-Core
  * finalize_model_grads.py, _update_router_expert_bias). Biases are not parameters: they have no
  * gradient and no optimizer state. */
 #include "core/passes/layer/moe.h"
@@ -11,7 +11,7 @@ struct weft_balance {
   uint32_t n; /* layers with experts */
   uint32_t tally, bias;
   uint32_t *tally_of, *bias_of; /* by slot: views, or WEFT_NO_BUF */
-  uint32_t *of_chunk;           /* views of tallies, or WEFT_NO_BUF */
+  uint32_t *of_chunk;           /* by chunk: views of tally, or WEFT_NO_BUF */
 };
 
 static uint32_t
@@ -109,8 +109,8 @@ weft_balance_count (struct weft_step *s, uint32_t choice)
                         WEFT_RW (s->layer->balance->tally_of[weft_step_slot (s, s->at.layer)])));
 }
 
-/* DualPipe: the two copies of a stage have counted different microbatches. Both ranks reach the
- * collectives in the same order. */
+/* DualPipe: the two copies of a stage have counted different microbatches, so their counts are
+ * added. The loop over stages makes both ranks start these collectives in the same order. */
 static void
 add_mirrors (struct weft_step *s, uint32_t after)
 {

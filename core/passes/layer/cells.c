@@ -33,7 +33,7 @@ weft_cell_take (struct weft_step *s, const struct weft_cell *cell)
     return chunk->embedding ? weft_embed_forward (s, cell->micro) : weft_exchange_take (s, cell);
   uint32_t output = weft_exchange_output (s, cell);
   uint32_t dy = chunk->head ? weft_head_backward (s, cell->micro) : weft_exchange_take (s, cell);
-  /* The framework's graph holds a stage's output until its backward begins. */
+  /* Autograd keeps the output of a stage until the backward of the stage begins. */
   if (!chunk->head && !s->strategy->deallocate_pipeline_outputs)
     weft_emit (s, WEFT_OP_RELEASE, "release_output", WEFT_SHAPE (s->dtype, 0),
                WEFT_USES (WEFT_R (output)));

@@ -2,9 +2,9 @@
 #pragma once
 #include "core/passes/layer/block.h"
 
-/* begin: starts a cell. take: returns its input, from the embedding, the head or a neighbouring
- * stage. end: appends the head (forward) or the embedding (backward) after the layers, if the chunk
- * has it; `x` is the output of the layers. */
+/* begin: starts a cell. take: returns the input of the cell, from the embedding, the head or a
+ * neighbouring stage. end: appends the head (forward) or the embedding (backward) after the layers,
+ * if the chunk has it; `x` is the output of the layers. */
 void weft_cell_begin (struct weft_step *s, const struct weft_cell *cell);
 uint32_t weft_cell_take (struct weft_step *s, const struct weft_cell *cell);
 void weft_cell_end (struct weft_step *s, const struct weft_cell *cell, uint32_t x);

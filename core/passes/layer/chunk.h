@@ -2,18 +2,19 @@
 #pragma once
 #include "core/passes/layer/block.h"
 
-/* layer.c: x is the layer's input; returns its output. Backward likewise with gradients. */
+/* layer.c. Forward: from the input x of a layer to its output. Backward: from the gradient of the
+ * output to that of the input. */
 uint32_t weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x,
                              struct weft_saved *saved);
 uint32_t weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_saved *saved,
                               uint32_t dresidual);
 
-/* All layers of the chunk for one microbatch. */
+/* Forward and backward of all layers of the chunk for one microbatch. */
 uint32_t weft_chunk_forward (struct weft_step *s, uint32_t micro, uint32_t x);
 uint32_t weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy);
 
-/* start: chooses the microbatches that full recompute applies to. recomputes_mtp: whether it
- * applies to multi-token prediction. */
+/* start: chooses the microbatches to which full recompute applies. recomputes_mtp: whether full
+ * recompute applies to multi-token prediction of the current microbatch. */
 void weft_recompute_start (struct weft_step *s);
 gboolean weft_recomputes_mtp (const struct weft_step *s);
 

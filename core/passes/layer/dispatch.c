@@ -5,22 +5,22 @@
  *
  * With expert parallelism (Megatron-Core token_dispatcher.py, MoEAlltoAllTokenDispatcher):
  *
- *   counts    all-gathered; transposed, this rank has the counts of its experts by expert and
- *             source
- *   wait      the host reads the counts, before it enqueues ops whose sizes depend on them. Not
+ *   counts    the counts of all ranks are all-gathered and transposed: each rank has the counts of
+ *             its experts, by expert and source
+ *   wait      the host reads the counts before it enqueues ops whose sizes depend on them. Omitted
  *             with a fixed capacity
- *   exchange  an all-to-all sends rows to the ranks of their experts; they arrive by source
+ *   exchange  an all-to-all sends rows to the ranks of their experts; received rows are in the
+ *             order of sources
  *   share     expert tensor parallel ranks all-gather the rows that each of them received
  *   group     rows are put in the order of experts, and within an expert by source
  *
- * Outputs of sharded experts are reduce-scattered among expert tensor parallel ranks, and rows
- * return the same way. Gradients travel both ways again.
+ * Outputs of sharded experts are reduce-scattered among expert tensor parallel ranks, and another
+ * all-to-all returns the rows. Backward sends gradients through both all-to-alls again.
  *
- * overlap_moe_expert_parallel_comm: the all-to-all has a lane of its own, and waits only for what
- * it reads, not for all kernels enqueued so far (expert_overlap.c).
+ * overlap_moe_expert_parallel_comm: the all-to-all runs on a separate lane and waits only for the
+ * kernels whose output it reads, not for all kernels enqueued so far (expert_overlap.c).
  *
- * Rows of an expert are in the order of sources and their tokens, which is their order on a single
- * rank. */
+ * Rows of an expert are in the order of sources and of tokens of a source, as on a single rank. */
 #include "core/passes/layer/moe.h"
 
 static gboolean
@@ -35,7 +35,7 @@ table (struct weft_step *s, uint64_t n, const char *name)
   return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_INT64, n, name);
 }
 
-/* Sorts this rank's tokens. Returns the rows of each expert. */
+/* Sorts this rank's tokens by expert. Returns the buffer with the number of rows of each expert. */
 static uint32_t
 sort_tokens (struct weft_step *s, struct weft_saved *saved, uint32_t prob)
 {
@@ -87,8 +87,8 @@ shard_of (struct weft_step *s, uint32_t buf, enum weft_group_kind group)
   return shard;
 }
 
-/* Counts in the order in which rows arrive: by expert tensor parallel rank that received them, by
- * source, by expert. */
+/* Reorders counts to the order of received rows: by the expert tensor parallel rank that received
+ * them, then by source, then by expert. */
 static uint32_t
 in_order_of_arrival (struct weft_step *s, uint32_t counts)
 {
@@ -101,8 +101,9 @@ in_order_of_arrival (struct weft_step *s, uint32_t counts)
   return transpose (s, y, (uint64_t[]){ outer, z.inner, z.local * leaves }, "by_neighbour");
 }
 
-/* Exchanges counts of rows: from this rank's counts per expert to the counts of its own experts, by
- * expert and source; then by source again, for the rows that return. */
+/* All-gathers the counts of rows, from this rank's `counts` of each expert. Sets saved->counts to
+ * the counts of this rank's experts by expert and source, saved->sent to `counts`, and saved->back
+ * to the counts in the order of received rows. */
 static void
 exchange_counts (struct weft_step *s, struct weft_saved *saved, uint32_t counts)
 {
@@ -127,9 +128,9 @@ exchange_counts (struct weft_step *s, struct weft_saved *saved, uint32_t counts)
     weft_step_host_reads_both (s, "splits", saved->sent, saved->back);
 }
 
-/* A collective of rows. Counts say how many, unless there is a fixed capacity. `rows` is what costs
- * count, `room` the rows of the output buffer. An all-to-all has counts of what it sends and of
- * what it receives. */
+/* A collective of rows. counts: buffer with the numbers of rows (all-to-all: of sent rows; `got`:
+ * of received rows), unused with a fixed capacity. rows: the number of rows that costs assume.
+ * room: rows of the output buffer. */
 struct row_transfer {
   enum weft_op_kind kind;
   enum weft_group_kind group;
@@ -198,7 +199,8 @@ gather_neighbours (struct weft_step *s, const struct weft_saved *saved, const st
   return z.inner == 1 ? x : transfer_rows (s, m, &j, x);
 }
 
-/* Partial sums in fp32 are converted after the reduction. */
+/* Reduce-scatters partial sums among expert tensor parallel ranks. Sums in fp32 are converted
+ * afterwards. */
 static uint32_t
 sum_neighbours (struct weft_step *s, const struct weft_saved *saved, const struct weft_move *m,
                 uint32_t x)
@@ -213,7 +215,8 @@ sum_neighbours (struct weft_step *s, const struct weft_saved *saved, const struc
   return z.inner == 1 ? x : weft_cast_to_compute (s, transfer_rows (s, m, &j, x), m->name);
 }
 
-/* Nothing to do for one expert or one source. */
+/* Reorders rows between the order of sources and the order of experts. Returns x if both orders are
+ * equal: one expert, whose rows are in the order of sources. */
 static uint32_t
 regroup (struct weft_step *s, enum weft_op_kind kind, const struct weft_saved *saved, uint32_t x,
          uint64_t columns)

@@ -1,7 +1,8 @@
 /* Dropout of the outputs of attention and MLP and of embeddings (hidden_dropout), and of attention
- * probabilities (attention_dropout). A mask of one byte for each element is kept for backward;
- * recompute makes it again. Which elements are dropped depends on seed, step, layer, site and the
- * place of the element in the global batch (kernels/dropout.h), not on the strategy. */
+ * probabilities (attention_dropout). A mask of one byte for each element is stored for backward.
+ * Recompute computes the same mask again. Which elements are dropped depends on seed, step, layer,
+ * site and the place of the element in the global batch (kernels/dropout.h), not on the
+ * strategy. */
 #include "core/passes/layer/block.h"
 #include <math.h>
 
@@ -12,7 +13,7 @@ rate (const struct weft_step *s, enum weft_drop_site site)
                                          : s->strategy->hidden_dropout;
 }
 
-/* Probabilities have a row for each token and head. */
+/* The shape of dropout. Probabilities have a row for each token and head. */
 static struct weft_shape
 shape_of (const struct weft_step *s, enum weft_drop_site site)
 {
@@ -30,7 +31,7 @@ elements (const struct weft_shape *shape)
   return shape->dim[0] * shape->dim[2];
 }
 
-/* The output of an op, and its mask. */
+/* Creates the output of an op, which is returned, and its mask. */
 static uint32_t
 room (struct weft_step *s, const struct weft_shape *shape, const char *name, uint32_t *mask)
 {

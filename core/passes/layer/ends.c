@@ -65,7 +65,7 @@ leave_embedding (struct weft_step *s)
   weft_after_module (s, weft_params_of_end (s, WEFT_EMBED_NORM_WEIGHT));
 }
 
-/* The norm of embeddings, where a model has one. */
+/* The norm of embeddings. Returns x if the model has no such norm. */
 static uint32_t
 normalise_words (struct weft_step *s, uint32_t x)
 {
@@ -101,8 +101,8 @@ leave_head (struct weft_step *s)
   weft_after_module (s, weft_head_param (s));
 }
 
-/* Each tensor parallel rank looks up the words of its part of the vocabulary. The results are
- * summed, and then positions are added, which all ranks have. */
+/* Each tensor parallel rank has looked up the words of its part of the vocabulary. Adds the results
+ * of all ranks, and then the position embeddings, which every rank has. */
 static uint32_t
 join_words (struct weft_step *s, uint32_t x, uint32_t positions)
 {
@@ -169,7 +169,7 @@ weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx)
 {
   uint32_t table = weft_params_of_end (s, WEFT_EMBED_WEIGHT),
            position = weft_params_of_end (s, WEFT_POSITION_WEIGHT);
-  /* megatron_fsdp.py, _pre_backward: the unit is gathered, though nothing reads it here. */
+  /* megatron_fsdp.py, _pre_backward gathers the unit, although no kernel reads it here. */
   weft_weight_gather_unread (s, table);
   weft_weight_gather_unread (s, position);
   struct weft_use dtable = weft_grad_begin (s, table), dposition = weft_grad_begin (s, position);
@@ -227,7 +227,7 @@ weft_head_dgrad (struct weft_step *s, uint32_t dlogits, uint32_t weight, uint32_
              WEFT_USES (WEFT_R (dlogits), WEFT_R (weight), WEFT_W (dn)));
 }
 
-/* Logits and loss. */
+/* Appends the logits and the loss of `end`. */
 static void
 predict (struct weft_step *s, struct weft_saved_end *end)
 {
@@ -251,7 +251,7 @@ weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x)
                         WEFT_R (end_weight (s, WEFT_FINAL_NORM_BIAS)), WEFT_W (stream)));
   end->normed = weft_cast (s, stream, s->product_dtype, "final_norm");
   weft_mtp_forward (s, micro, stream);
-  /* head_chunks.c computes them where backward begins, and still needs the weights. */
+  /* head_chunks.c computes logits and loss when backward begins, so the head is still needed. */
   if (weft_job_fuses_head (s->job))
     return;
   for (uint32_t depth = 1; depth < weft_head_ends (s); depth++)
@@ -341,7 +341,7 @@ weft_head_delayed_wgrad (struct weft_step *s, uint32_t micro)
   uint32_t n = weft_head_ends (s);
   g_autofree uint32_t *normed = g_new (uint32_t, n), *dlogits = g_new (uint32_t, n);
 
-  if (weft_job_fuses_head (s->job)) /* head_chunks.c computed it with the loss */
+  if (weft_job_fuses_head (s->job)) /* computed in head_chunks.c */
     return;
   for (uint32_t depth = 0; depth < n; depth++) {
     normed[depth] = weft_tensor_gather_rows (s, weft_head_end (s, micro, depth)->normed, "head");
@@ -380,7 +380,8 @@ weft_head_run_deferred_wgrads (struct weft_step *s)
   s->at = at;
 }
 
-/* From the loss to the gradient of the head's input. */
+/* From the loss to the gradient of the head's input, which is returned. Sets *normed to the
+ * gathered input of the head, if it is not NULL. */
 static uint32_t
 predict_backward (struct weft_step *s, const struct weft_saved_end *end, uint32_t gradient,
                   uint32_t *normed)
@@ -402,7 +403,7 @@ whole_backward (struct weft_step *s, uint32_t micro, uint32_t *dn)
   gboolean later = weft_step_is_split (s) || defer (s, micro);
   g_autofree uint32_t *normed = g_new (uint32_t, n), *dlogits = g_new (uint32_t, n);
 
-  for (uint32_t i = 0; i < n; i++) { /* autograd's order: the last of forward first */
+  for (uint32_t i = 0; i < n; i++) { /* autograd's order: forward's last loss first */
     uint32_t depth = i ? n - i : 0;
     const struct weft_saved_end *end = weft_head_end (s, micro, depth);
     dn[depth] = predict_backward (s, end, gradient, later ? NULL : &normed[depth]);

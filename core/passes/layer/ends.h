@@ -1,60 +1,74 @@
-/* ends.h - private to layer/: the two ends of the model. Embedding; final norm, head and loss;
- * between them, on the last stage, multi-token prediction. */
+/* ends.h - private to layer/: the two ends of the model: embedding; final norm, head and loss; and
+ * multi-token prediction on the last stage. */
 #pragma once
 #include "core/passes/layer/block.h"
 
-/* Activations of the two ends: token ids, the input of the norm of embeddings, their dropout mask,
- * input and output of the final norm, logits, logsumexp. */
+/* Activations of the two ends: token ids and targets; embeddings before their norm; dropout mask of
+ * embeddings; input and output of the final norm; logits (in backward their gradient);
+ * logsumexp. */
 struct weft_saved_end {
   uint32_t ids, targets, embedded, mask, x, normed, logits, lse;
-  uint32_t depth;   /* of multi-token prediction, 1 and more; of the model's own loss 0 */
-  uint32_t arrived; /* the copy of targets to the device */
+  uint32_t depth;   /* 1, 2 ...: multi-token prediction; 0: the model's own loss */
+  uint32_t arrived; /* the op that copies targets to the device */
 };
 
 /* Activations of a layer of multi-token prediction, besides those of its transformer layer. */
 struct weft_saved_mtp {
   struct weft_saved_end end;
-  uint32_t stream, words, joined; /* output of the depth before; embeddings; both normed */
+  uint32_t stream, words, joined; /* output of the previous depth; embeddings; both, normed */
 };
 
 /* --------------------------------------------------------------- embedding: ends.c */
 
-/* The tokens of a cell, copied to the device. */
+/* Copies the tokens of a cell to the device. */
 void weft_ends_load (struct weft_step *s, const struct weft_cell *cell);
 
+/* Forward of the embedding on the first stage, and its backward from the gradient dx. */
 uint32_t weft_embed_forward (struct weft_step *s, uint32_t micro);
 void weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx);
 
-/* Embeddings of the ids of `end`, whose embedded and mask it fills; from their gradient to that of
- * the rows that were looked up, of all tokens; which is added to `table`. `passes`: canonical
- * order, ids of several depths chunk by chunk of a sequence; or 0. */
+/* Token ids and the gradient of their embeddings. passes: 0, or in canonical order the number of
+ * depths whose ids are interleaved chunk by chunk of a sequence. */
 struct weft_words {
   uint32_t ids, dx, passes;
 };
+
+/* Returns the embeddings of end->ids, and sets end->embedded and end->mask. */
 uint32_t weft_embed_words (struct weft_step *s, struct weft_saved_end *end);
+
+/* From the gradient of weft_embed_words() to the gradient of the rows that were looked up, for all
+ * tokens. */
 uint32_t weft_embed_words_backward (struct weft_step *s, const struct weft_saved_end *end,
                                     uint32_t dx);
+
+/* Adds the gradients of rows to the gradients of the embedding `table` and of `positions`. */
 void weft_embed_words_gradient (struct weft_step *s, struct weft_words words, struct weft_use table,
                                 struct weft_use positions);
 
-/* `n` buffers of all tokens interleaved chunk by chunk of each sequence. */
+/* Returns a buffer with the rows of `n` buffers, interleaved chunk by chunk of each sequence. */
 uint32_t weft_ends_by_chunk (struct weft_step *s, const uint32_t *buf, uint32_t n,
                              const char *name);
 
 /* -------------------------------------------------------------------- head: ends.c */
 
+/* Final norm, multi-token prediction, head and loss, and their backward, which returns the gradient
+ * of the final norm's input. */
 void weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x);
 uint32_t weft_head_backward (struct weft_step *s, uint32_t micro);
 
-/* The head's weight: its own, or the embedding where both are on one stage. How many losses share
- * it: the model's (depth 0) and that of each depth of multi-token prediction; the activations of
- * one. */
+/* The parameter with the weight of the head: its own, or the embedding if both are on one stage. */
 uint32_t weft_head_param (const struct weft_step *s);
+
+/* The number of losses that share the head: the loss of the model (depth 0) and one for each depth
+ * of multi-token prediction. */
 uint32_t weft_head_ends (const struct weft_step *s);
+
+/* The activations of one of these losses. */
 struct weft_saved_end *weft_head_end (const struct weft_step *s, uint32_t micro, uint32_t depth);
 
-/* Its products. The weight gradient is begun and done once in a microbatch, and every loss adds to
- * it. In canonical order one kernel takes all losses: a chunk of a sequence is one leaf. */
+/* The products of the head. weft_head_begin() and weft_head_done() are called once in a microbatch;
+ * between them every loss adds to the weight gradient dw. In canonical order one kernel adds all
+ * losses, because a chunk of a sequence is one leaf. */
 uint32_t weft_head_logits (struct weft_step *s, uint32_t normed, uint32_t weight);
 void weft_head_cap (struct weft_step *s, uint32_t logits); /* final_logit_softcapping */
 void weft_head_dgrad (struct weft_step *s, uint32_t dlogits, uint32_t weight, uint32_t dn);
@@ -63,28 +77,33 @@ void weft_head_wgrad (struct weft_step *s, const uint32_t *dlogits, const uint32
                       struct weft_use dw);
 void weft_head_done (struct weft_step *s, struct weft_use dw);
 
-/* The delayed weight gradient of a microbatch; of all that defer_embedding_wgrad_compute
- * deferred. */
+/* Appends the delayed weight gradient of the head for one microbatch. */
 void weft_head_delayed_wgrad (struct weft_step *s, uint32_t micro);
+
+/* Appends the weight gradients of the head that defer_embedding_wgrad_compute has deferred. */
 void weft_head_run_deferred_wgrads (struct weft_step *s);
 
-/* head_chunks.c: logits, loss and gradients chunk by chunk of the tokens; fills the gradients of
- * what each end's head read. */
+/* head_chunks.c: computes logits, loss and gradients chunk by chunk of the tokens. Sets dn[depth]
+ * to the gradient of the head's input for each loss. */
 void weft_head_chunks (struct weft_step *s, uint32_t micro, uint32_t *dn);
 
 /* -------------------------------------------------------------------- loss: loss.c */
 
-/* Forward fills lse; backward turns logits into their gradient; both at once. `gradient` is that
- * of the loss where it is scaled, or WEFT_NO_BUF. */
+/* forward: adds the loss of end->logits and sets end->lse. backward: replaces the logits by their
+ * gradient. both: does both in one kernel, if one rank has the whole vocabulary. `gradient`:
+ * weft_loss_gradient(). */
 void weft_loss_forward (struct weft_step *s, struct weft_saved_end *end);
 void weft_loss_backward (struct weft_step *s, const struct weft_saved_end *end, uint32_t gradient);
 void weft_loss_both (struct weft_step *s, struct weft_saved_end *end, uint32_t gradient);
+
+/* A buffer with the gradient of the loss, which is the loss scale; WEFT_NO_BUF without loss
+ * scaling. */
 uint32_t weft_loss_gradient (struct weft_step *s);
 
 /* ------------------------------------------------- multi-token prediction: mtp.c */
 
-/* All depths, from the output of the final norm; from the gradients of what each head read,
- * dn[depth], to the gradient of that output. */
+/* forward: all depths, from `stream`, the output of the final norm. backward: from dn[depth], the
+ * gradient of the head's input for each loss, to the gradient of `stream`. */
 void weft_mtp_forward (struct weft_step *s, uint32_t micro, uint32_t stream);
 uint32_t weft_mtp_backward (struct weft_step *s, uint32_t micro, const uint32_t *dn);
 

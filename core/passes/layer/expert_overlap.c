@@ -1,17 +1,17 @@
 /* overlap_moe_expert_parallel_comm: the forward of one microbatch and the backward of another run
- * together, layer by layer, so that rows of one travel while the other computes (Megatron-Core
- * combined_1f1b.py, model_chunk_schedule_plan.py). Forward layer j is paired with backward layer n
- * - 1 - j. The rest of the longer chunk runs alone, backward layers first.
+ * together, layer by layer, so that the all-to-alls of one overlap kernels of the other
+ * (Megatron-Core combined_1f1b.py, model_chunk_schedule_plan.py). Forward layer j is paired with
+ * backward layer n - 1 - j. The rest of the longer chunk runs alone, backward layers first.
  *
- * The nodes (nodes.h) of a pair; b: backward, f: forward, *: on the lane of experts, W: weight
- * gradients that delay_wgrad_compute delays:
+ * The order of the nodes (nodes.h) of a pair; b: backward, f: forward, *: on the lane of expert
+ * all-to-alls, W: weight gradients that delay_wgrad_compute delays:
  *
  *   combine b*  attention f  mlp b  dispatch f*  W of mlp b  dispatch b*  mlp f  combine f*
  *               attention b
  *   then combine of the next b*, W of attention b, add f
  *
  * Kernels that pack and unpack rows run on the lane of kernels; upstream runs those of combine on
- * the stream of the all-to-all. Packing of the next layer's gradients comes before W, so that they
+ * the stream of the all-to-all. The gradients of the next layer are packed before W, so that they
  * are sent as early as upstream.
  *
  * After the last layers: exchange of forward, exchange of backward, W of the chunk's first layer,
@@ -20,7 +20,7 @@
 #include "core/passes/layer/nodes.h"
 #include "core/passes/pipeline/exchange.h"
 
-/* The forward or the backward on its way through a chunk. */
+/* The state of the forward, or of the backward, of one microbatch in a chunk. */
 struct strand {
   struct weft_op at;
   struct weft_layer_pass pass;
@@ -61,7 +61,7 @@ backward (struct weft_step *s, struct strand *b, enum weft_layer_node node)
   weft_layer_backward_node (s, &b->pass, node);
 }
 
-/* Begins the backward of the layer below, if there is one: gradients are sent to experts. */
+/* Begins the backward of the previous layer, if there is one, by sending gradients to experts. */
 static void
 begin_backward (struct weft_step *s, struct strand *b)
 {

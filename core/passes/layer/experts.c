@@ -14,8 +14,8 @@ product_shape (const struct weft_step *s, uint64_t n, uint64_t k)
   return shape;
 }
 
-/* The same for a product whose terms expert tensor parallel ranks share; `tail` as in struct
- * weft_param. */
+/* product_shape() for a product whose sum is sharded over expert tensor parallel ranks. struct
+ * weft_param describes `tail`. */
 static struct weft_shape
 shared_shape (const struct weft_step *s, uint64_t n, uint64_t k, uint64_t tail)
 {
@@ -27,7 +27,8 @@ shared_shape (const struct weft_step *s, uint64_t n, uint64_t k, uint64_t tail)
   return shape;
 }
 
-/* The rows of a product or of its gradients, by expert. */
+/* The operand with the input of a product, or with the gradient of its output, grouped by
+ * expert. */
 static struct weft_fp8_source
 rows_source (const struct weft_step *s, const struct weft_delayed *d, enum weft_fp8_role role)
 {
@@ -48,7 +49,7 @@ rows_source (const struct weft_step *s, const struct weft_delayed *d, enum weft_
   };
 }
 
-/* y = x w^T, or for gradients dy w. Returns the rows as they were multiplied: with fp8, codes. */
+/* y = x w^T, or for gradients dy w. Returns the operand that was multiplied: in fp8 its codes. */
 static uint32_t
 emit_product (struct weft_step *s, const struct weft_delayed *d, enum weft_fp8_role role,
               const struct weft_shape *shape, uint32_t y)
@@ -90,7 +91,7 @@ multiply (struct weft_step *s, const char *name, enum weft_layer_param which,
   return y;
 }
 
-/* Router weights, if they multiply activations; else WEFT_NO_BUF. */
+/* The buffer of router weights if they multiply activations; else WEFT_NO_BUF. */
 static uint32_t
 weight_behind (const struct weft_step *s, const struct weft_saved *saved)
 {
@@ -118,9 +119,9 @@ weft_experts_forward (struct weft_step *s, struct weft_saved *saved)
   return multiply (s, "expert_fc2", WEFT_EXPERT_FC2, saved, saved->ea);
 }
 
-/* The factors of a weight gradient, and the number of ranks whose rows they have. */
+/* The operands of a weight gradient, and the number of ranks whose rows they contain. */
 struct factors {
-  struct weft_fp8 dy, x; /* scales of what is in fp8 */
+  struct weft_fp8 dy, x; /* scale: WEFT_NO_BUF if not in fp8 */
   uint32_t counts, ranks;
 };
 

@@ -1,56 +1,60 @@
 /* precision = fp8: products of linear maps of layers in fp8 (NVIDIA Transformer Engine, whose
  * recipes fp8_recipe names; Megatron-Core uses them).
  *
- * A tensor in fp8 has codes, and a buffer with its scales. By recipe a scale follows from
+ * A tensor in fp8 has codes, and a buffer with its scales. The recipe decides from which magnitudes
+ * a scale is computed:
  *
- *   delayed     the largest magnitude in the step before. That of this step is noted meanwhile;
- *               before the update all ranks take its maximum, which replaces the old one, unless
- *               the tensor was all zero, as for an expert without tokens. Scales begin with 1
- *   tensorwise  the largest magnitude, found by a kernel of its own; for a weight once a step
+ *   delayed     the largest magnitude in the previous step. Kernels collect the largest magnitude
+ *               of the current step. Before the update its maximum over all ranks replaces the old
+ *               value, unless the tensor was all zero, as for an expert without tokens. In the
+ *               first step all scales are 1
+ *   tensorwise  the largest magnitude, which a separate kernel finds; for a weight once in each
+ *               step
  *   blockwise   powers of two as floats, for 128 elements of a row; weights have blocks of 128 x
  *               128
  *   mxfp8       powers of two in one byte, for 32 elements of a row
  *
- * Tensor cores want the terms of a sum adjacent in both factors. Input gradients read transposed
- * weights, weight gradients read both factors transposed:
+ * Tensor cores need the summed dimension of both operands contiguous in memory. Input gradients
+ * read transposed weights, and weight gradients read both operands transposed:
  *
- *   one scale   a kernel transposes the codes when they are needed
- *   blocks      the transposed copy has blocks of its own. The kernel that rounds the tensor writes
- *               it too, if something will read it
+ *   one scale   a kernel transposes the codes before their first use
+ *   blocks      the transposed copy has separate blocks. The kernel that rounds the tensor also
+ *               writes the copy, if a later kernel reads it
  *
- * Each expert has scales of its own, as a map of its own would (GroupedLinear of Transformer
- * Engine, module/grouped_linear.py: a quantizer for input, weight and gradient of each product).
- * Kernels of experts read codes in both orientations: nothing is transposed, and blocks of the
- * second copy run down the rows of an expert. In canonical order the rows of every replica have
- * scales of their own, as they would have on a single rank.
+ * Each expert has separate scales, like a separate map (GroupedLinear of Transformer Engine,
+ * module/grouped_linear.py: a quantizer for input, weight and gradient of each product). Kernels of
+ * experts read codes in both orientations: nothing is transposed, and blocks of the second copy run
+ * down the rows of an expert. In canonical order the rows of every replica have separate scales, as
+ * on a single rank.
  *
- *   inputs      forward keeps the codes for the weight gradient. The input itself is freed, unless
- *               another kernel reads it later. With cpu_offloading inputs are offloaded as they
- *               are, and rounded again in backward. Sequence parallel ranks gather codes; blocks
- *               are made after the gather
+ *   inputs      forward stores the codes for the weight gradient. The input itself is freed, unless
+ *               another kernel reads it later. With cpu_offloading inputs are offloaded in their
+ *               own type, and rounded again in backward. Sequence parallel ranks gather codes; with
+ *               blocks they gather the input and round it afterwards
  *   gradients   of outputs are e5m2 if fp8_format is hybrid; all else is e4m3
- *   the rest    router and gates of experts multiply in bf16, as upstream */
+ *   the rest    products of the router and of gates run in bf16, as upstream */
 #include "core/passes/layer/fp8_products.h"
+#include "core/base/invariant.h"
 
-/* Elements with one scale: Float8BlockScaling of Transformer Engine; OCP Microscaling Formats
- * 1.0. */
+/* The number of elements with one scale: Float8BlockScaling of Transformer Engine; OCP Microscaling
+ * Formats 1.0. */
 #define BLOCK 128
 #define MX_BLOCK 32
 
-/* A tensor in fp8, found by its codes. */
+/* A tensor in fp8. The buffer of its codes is the key in `copies`. */
 struct copy {
   uint32_t scale, transposed, transposed_scale; /* transposed: WEFT_NO_BUF until it is needed */
   uint64_t rows, columns;
-  uint32_t op; /* blocks: the op that rounded it; else WEFT_NO_OP */
+  uint32_t op; /* blocks: the op that rounded the tensor; else WEFT_NO_OP */
 };
 
 struct weft_fp8_products {
   GHashTable *copies; /* struct copy, by codes */
-  GHashTable *kept;   /* codes, by the buffer they were made of */
+  GHashTable *kept;   /* codes of inputs; key: the buffer of the input */
   uint32_t history,
-      seen;        /* delayed: magnitudes of each tensor, of the step before and of this one */
-  uint32_t *place; /* of each parameter, among the magnitudes: for each role one of every expert */
-  uint32_t *magnitude; /* tensorwise: of each weight, once it is known */
+      seen;        /* delayed: magnitudes of all tensors in the previous and in this step */
+  uint32_t *place; /* by parameter: its first magnitude; each role has one per expert */
+  uint32_t *magnitude; /* tensorwise: by weight, or WEFT_NO_BUF until measured */
 };
 
 uint64_t
@@ -74,7 +78,8 @@ weft_fp8_takes (const struct weft_step *s, uint32_t param)
 
 /* --------------------------------------------------------------------- magnitudes */
 
-/* Tensors of a parameter in the whole job: every rank has the magnitudes of all experts. */
+/* The number of tensors of a parameter in the whole job: every rank stores the magnitudes of all
+ * experts. */
 static uint64_t
 tensors_of (const struct weft_step *s, uint32_t param)
 {
@@ -110,8 +115,8 @@ place_chunk (struct weft_step *s, uint32_t chunk, uint32_t taken)
   return taken;
 }
 
-/* Chunks are placed in the order of stages. DualPipe keeps a stage as chunk 0 of one rank and as
- * chunk 1 of another, and the two ranks reduce their magnitudes element by element. */
+/* Chunks are placed in the order of stages. With DualPipe a stage is chunk 0 of one rank and chunk
+ * 1 of another, and the two ranks all-reduce their magnitudes element by element. */
 static uint32_t
 place_magnitudes (struct weft_step *s)
 {
@@ -187,7 +192,7 @@ weft_fp8_reduce_magnitudes (struct weft_step *s)
              WEFT_USES (WEFT_R (s->layer->fp8->seen), WEFT_RW (s->layer->fp8->history)));
 }
 
-/* A view of the amax entries of a tensor; of experts, the entries of this rank's experts. */
+/* A view of the amax entries of a tensor; for experts, of the entries of this rank's experts. */
 static uint32_t
 place_in (struct weft_step *s, uint32_t all, const struct weft_fp8_source *x)
 {
@@ -200,8 +205,9 @@ place_in (struct weft_step *s, uint32_t all, const struct weft_fp8_source *x)
   return view;
 }
 
-/* Ranks that share a tensor out have parts of it: they go by one scale where codes of theirs will
- * lie in one tensor, and in canonical order, where they do as one rank would. */
+/* All-reduces the largest magnitude over ranks that have parts of one tensor. They need one scale
+ * if their codes are gathered into one tensor, and in canonical order, which uses the scales of a
+ * single rank. */
 static void
 share (struct weft_step *s, const struct weft_fp8_source *x, uint32_t largest)
 {
@@ -220,7 +226,8 @@ share (struct weft_step *s, const struct weft_fp8_source *x, uint32_t largest)
     weft_reduce_all (s, WEFT_GROUP_CP, WEFT_REDUCE_MAX, largest, "amax");
 }
 
-/* Groups of an expert's rows that have a scale each: one where it is that of the step before. */
+/* The number of groups of expert rows with a separate scale. With delayed scaling each expert is
+ * one group. */
 static uint64_t
 n_groups (const struct weft_step *s, const struct weft_fp8_source *x)
 {
@@ -236,7 +243,7 @@ groups_shape (const struct weft_step *s, const struct weft_fp8_source *x)
                      n_groups (s, x), x->groups.stride);
 }
 
-/* The largest magnitude of a tensor, found by a pass of its own. */
+/* The largest magnitude of a tensor, which a separate kernel finds. */
 static uint32_t
 measure (struct weft_step *s, const struct weft_fp8_source *x)
 {
@@ -297,11 +304,12 @@ copy_of (const struct weft_step *s, uint32_t codes)
 {
   struct copy *copy = g_hash_table_lookup (s->layer->fp8->copies, GUINT_TO_POINTER (codes));
 
-  g_assert (copy);
+  WEFT_INVARIANT (copy);
   return copy;
 }
 
-/* Codes of inputs and gradients live like activations, those of weights like weights. */
+/* A buffer for codes: codes of weights count as weights in the memory plan, other codes as
+ * activations. */
 static uint32_t
 room (struct weft_step *s, const struct weft_fp8_source *x)
 {
@@ -326,7 +334,8 @@ room_of (struct weft_step *s, const struct weft_fp8_source *x, uint64_t scales)
                            "scales");
 }
 
-/* Blocks of rows of groups, the last of each perhaps not full: kernels/moe.h. */
+/* An upper limit of the number of blocks down the rows of all groups. The last block of a group may
+ * be partly full (kernels/moe.h). */
 static uint64_t
 blocks_down (const struct weft_step *s, const struct weft_fp8_source *x, uint64_t rows)
 {
@@ -369,7 +378,7 @@ blocks_shape (const struct weft_step *s, const struct weft_fp8_source *x, uint64
   return shape;
 }
 
-/* Rounds by blocks; either copy may be WEFT_NO_BUF. */
+/* Rounds x by blocks into y and a transposed copy. The buffers of either may be WEFT_NO_BUF. */
 static uint32_t
 emit_blocks (struct weft_step *s, const struct weft_fp8_source *x, struct weft_fp8 y,
              struct weft_fp8 transposed)
@@ -433,7 +442,8 @@ round_to (struct weft_step *s, const struct weft_fp8_source *x, uint32_t codes)
   return codes;
 }
 
-/* Whether the codes of an input are kept for backward. */
+/* Whether the codes of an operand are stored for backward: it is an input, and inputs are not
+ * offloaded. */
 static gboolean
 keeps (const struct weft_step *s, const struct weft_fp8_source *x)
 {
@@ -467,7 +477,7 @@ weft_fp8_rows (struct weft_step *s, const struct weft_fp8_source *x)
 
 /* ------------------------------------------------------------- the other way round */
 
-/* The kernel that made the codes writes the transposed copy too. */
+/* Extends the op that rounded the codes by blocks: it also writes the transposed copy. */
 static void
 also_transposed (struct weft_step *s, const struct weft_fp8_source *x, struct copy *copy)
 {
@@ -501,7 +511,7 @@ transpose (struct weft_step *s, const struct weft_fp8_source *x, uint32_t codes,
              WEFT_USES (WEFT_R (codes), WEFT_W (copy->transposed)));
 }
 
-/* Makes only the transposed copy, with blocks of its own. */
+/* Rounds only into the transposed copy, with separate blocks. */
 static struct weft_fp8
 round_transposed (struct weft_step *s, const struct weft_fp8_source *x)
 {
@@ -578,7 +588,7 @@ weft_fp8_weight (struct weft_step *s, uint32_t param)
 struct weft_fp8
 weft_fp8_weight_transposed (struct weft_step *s, uint32_t param)
 {
-  struct weft_fp8_source x = weight_source (s, param); /* gathers the weight if need be */
+  struct weft_fp8_source x = weight_source (s, param); /* gathers the weight if needed */
 
   if (x.groups.experts && weft_fp8_block (s) != MX_BLOCK)
     return weft_fp8_weight (s, param);

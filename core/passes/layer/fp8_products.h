@@ -1,4 +1,4 @@
-/* fp8_products.h - private to layer/: factors of products in fp8 (precision = fp8). */
+/* fp8_products.h - private to layer/: operands of products in fp8 (precision = fp8). */
 #pragma once
 #include "core/passes/layer/block.h"
 
@@ -8,14 +8,15 @@ struct weft_fp8 {
 };
 enum weft_fp8_role { WEFT_FP8_INPUT, WEFT_FP8_WEIGHT, WEFT_FP8_GRADIENT, WEFT_N_FP8_ROLE };
 
-/* Rows of experts. Each expert has scales of its own, in canonical order one for each replica
- * whose tokens come. `rows` as costs count them; counts and stride as in kernels/moe.h. */
+/* Rows of experts. Each expert has `each` scales: one, or in canonical order one for each replica
+ * that sends tokens. rows: total number of rows that costs assume. kernels/moe.h describes counts
+ * and stride. */
 struct weft_fp8_groups {
   uint64_t experts, each, rows, stride;
   uint32_t counts;
 };
 
-/* A factor of a product: rows of `columns`, or codes that were made of them before. */
+/* An operand of a product: rows of `columns`, in 16 bits or as codes that were rounded before. */
 struct weft_fp8_source {
   uint32_t buf, param; /* param: the weight of the map */
   enum weft_fp8_role role;
@@ -24,20 +25,26 @@ struct weft_fp8_source {
   struct weft_fp8_groups groups; /* all 0 for maps without experts */
 };
 
+/* Creates s->layer->fp8 for precision = fp8. weft_fp8_free() accepts NULL. */
 void weft_fp8_start (struct weft_step *s);
 void weft_fp8_free (struct weft_fp8_products *fp8);
 
-/* Whether products read a parameter in fp8; elements that share a scale, or 0: a whole tensor
- * does. */
+/* Whether products read a parameter in fp8. */
 gboolean weft_fp8_takes (const struct weft_step *s, uint32_t param);
+
+/* The number of elements that share a scale; 0: a whole tensor shares one scale. */
 uint64_t weft_fp8_block (const struct weft_step *s);
 
-/* A factor in fp8, with the terms of the sum along its rows; transposed, along its columns. An
- * input is rounded once for forward and backward. */
+/* Rounds an operand to fp8, unless it is rounded already. rows: for sums along its rows. columns:
+ * for sums along its columns, as a transposed copy. An input is rounded once for forward and
+ * backward. */
 struct weft_fp8 weft_fp8_rows (struct weft_step *s, const struct weft_fp8_source *x);
 struct weft_fp8 weft_fp8_columns (struct weft_step *s, const struct weft_fp8_source *x);
+
+/* A weight in fp8, and its transposed copy. */
 struct weft_fp8 weft_fp8_weight (struct weft_step *s, uint32_t param);
 struct weft_fp8 weft_fp8_weight_transposed (struct weft_step *s, uint32_t param);
 
-/* `all` was all-gathered from the codes `part` of every rank: it has the same scale. */
+/* Registers `all`, which was all-gathered from the codes `part` of every rank, with the scale of
+ * `part`. Returns `all`. */
 uint32_t weft_fp8_gathered (struct weft_step *s, uint32_t part, uint32_t all);

@@ -1,12 +1,13 @@
-/* cross_entropy_fusion_impl = linear: where backward of a microbatch begins, its tokens pass chunk
- * by chunk through the output head, the loss and their gradients. Logits live for one chunk.
+/* cross_entropy_fusion_impl = linear: when backward of a microbatch begins, the output head, the
+ * loss and their gradients are computed chunk by chunk of its tokens. Logits live for one chunk.
  *
- *   a chunk  logits, loss and gradient in place, input gradient, weight gradient added
+ *   a chunk  logits; loss and gradient of logits in place; input gradient; weight gradient, added
  *
- * Forward ends with the final norm. Ops of this file that belong to forward carry its phase:
- * evaluation runs those and leaves gradients out. Liger Kernel (arXiv 2410.10989, section 3.2) does
- * all of this inside forward, llm.c where backward begins, which keeps nothing for microbatches
- * that wait. Megatron-Core computes logits a second time in backward, which costs a product.
+ * Forward ends with the final norm. Ops of this file that compute logits and loss have the phase of
+ * forward: evaluation runs only these ops. Liger Kernel (arXiv 2410.10989, section 3.2) computes
+ * gradients inside forward. llm.c computes all of this when backward begins, as here, so that no
+ * gradients are stored for microbatches whose backward has not begun. Megatron-Core computes logits
+ * a second time in backward, which costs a product.
  *
  * In canonical order a chunk is a node of the tree over sequences, and chunks are added in the
  * order of the tree: whole sequences, or the leaves of each sequence in zigzag order. */
@@ -18,18 +19,18 @@ struct rows {
   uint64_t first, n;
 };
 
-/* Buffers of all tokens: the input of the head and its gradient for each loss; logits and inputs of
- * the current chunk. */
+/* State of a microbatch. Buffers by loss: normed, dn: the input of the head and its gradient, for
+ * all tokens; part, dlogits: input and logits of the current chunk. */
 struct head {
   uint64_t tokens;
   uint32_t n_chunks, n_ends, micro, weight, gradient;
-  enum weft_phase phase; /* of gradients */
+  enum weft_phase phase; /* phase of the gradient ops */
   uint32_t *normed, *dn, *part, *dlogits;
   struct weft_use dw;
-  struct weft_sum *sum; /* canonical: of the chunks */
+  struct weft_sum *sum; /* canonical: weight gradients of the chunks */
 };
 
-/* The rows of a chunk, as a view. */
+/* A view of the rows of a chunk. */
 static uint32_t
 part_of (struct weft_step *s, const struct head *h, uint32_t buf, struct rows rows)
 {
@@ -55,8 +56,8 @@ rows_of (const struct weft_step *s, const struct head *h, uint32_t i)
   return (struct rows){ i * each, MIN (each, h->tokens - i * each) };
 }
 
-/* A chunk reads parts of buffers that a copy or a gather wrote as a whole: the dependency is added
- * here. */
+/* Appends logits, loss and input gradient of one loss for a chunk. The chunk reads views of buffers
+ * that a copy or a gather wrote as a whole, so dependencies on these ops are added. */
 static void
 predict (struct weft_step *s, struct head *h, uint32_t depth, struct rows rows)
 {
@@ -85,8 +86,8 @@ add_weight_gradient (struct weft_step *s, struct head *h, uint32_t i)
   h->dw.read = 1;
 }
 
-/* The weight is read once in the phase of forward, for evaluation, and once in that of backward,
- * which prefetches what backward needs next. */
+/* The weight is read twice: in the phase of forward, for evaluation, and in the phase of backward,
+ * so that FSDP prefetches the units that backward reads next. */
 static void
 begin (struct weft_step *s, struct head *h)
 {
@@ -115,7 +116,7 @@ end (struct weft_step *s, struct head *h)
     h->dn[depth] = weft_tensor_reduce_rows (s, h->dn[depth], "head");
 }
 
-/* During a chunk s->tokens has its number of tokens. */
+/* Appends the ops of chunk i. Meanwhile s->tokens is the number of tokens of the chunk. */
 static void
 run_chunk (struct weft_step *s, struct head *h, uint32_t i)
 {

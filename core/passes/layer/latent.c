@@ -5,14 +5,14 @@
  *   n1 -> kv_down -> split -> kl, key positions;  kl -> norm -> kn -> kv_up -> keys, values
  *   queries, keys, values, key positions -> join -> qkv
  *
- * Kept for backward besides qkv: ql, qn, kl, kn. Recompute of mla_up_proj keeps kp, the key
- * positions, in place of qkv: all ops after the norms of latents run again before the backward of
+ * Stored for backward besides qkv: ql, qn, kl, kn. With recompute of mla_up_proj kp (key positions)
+ * is stored instead of qkv, and all ops after the norms of latents run again before the backward of
  * attention.
  *
  * Tensor parallel ranks have different heads: q_up and kv_up are cut by rows. Every rank has
- * q_down, kv_down and both norms whole. With sequence_parallel these process a rank's own tokens;
- * inputs of q_up and kv_up are gathered, and so are the rotated parts of keys. The gradient of
- * these parts is a sum over all heads, so ranks have partial sums. */
+ * q_down, kv_down and both norms whole. With sequence_parallel these maps process a rank's own
+ * tokens; the inputs of q_up and kv_up and the rotated parts of keys are all-gathered. The gradient
+ * of the rotated parts is a sum over all heads, so each rank has a partial sum. */
 #include "core/passes/layer/attention.h"
 #include "core/passes/layer/moe.h"
 

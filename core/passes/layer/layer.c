@@ -3,38 +3,38 @@
  *   x -> norm1 -> n1 -> qkv (rope) -> attention -> o -> proj -> + x -> x1
  *   x1 -> norm2 -> n2 -> fc1 -> u -> activation -> a -> fc2 -> + x1 -> output
  *
- * norm_placement = post: no norm1 and norm2 there, but one after proj and one after fc2; sandwich:
- * both, with attention_norm after proj and mlp_norm after fc2. residual = parallel: norm2 reads x,
- * not x1; parallel_one_norm: fc1 reads n1.
+ * norm_placement = post: norm1 follows proj and norm2 follows fc2. sandwich: norm1 and norm2 as
+ * above, attention_norm after proj and mlp_norm after fc2. residual = parallel: norm2 reads x, not
+ * x1; parallel_one_norm: fc1 reads n1.
  *
- * Kept for backward: x, n1, qkv, o, lse, x1, n2, u, a. In 16-bit bytes that is
+ * Stored for backward: x, n1, qkv, o, lse, x1, n2, u, a. In bytes, with 16-bit activations:
  *
  *   sbh (2 + 2 + 4k/a + 2 + 2 + 2 + 2 + 2 w f/h + 2 f/h) + 4 a s b, w = 2 with a gated MLP, else 1
  *
  * the "no dropout, flash attention" row of the published formulas (Korthikanti et al., arXiv
- * 2205.05198, section 4).
- * Backward recomputes norm statistics at no cost here. Dropout adds a mask of sbh after attention
- * and one after the MLP. Unfused attention keeps 2 a s^2 b in place of lse, and with dropout 3 a
- * s^2 b more: scores.c.
+ * 2205.05198, section 4). Backward recomputes norm statistics, so they are not stored. Dropout adds
+ * a mask of sbh after attention and one after the MLP. Unfused attention stores 2 a s^2 b in place
+ * of lse, and with dropout 3 a s^2 b more (scores.c).
  *
  * Selective recompute (Megatron-Core recompute_modules):
- *   mlp         keeps only x1 of the MLP; norm2, fc1 and the activation run again when its backward
- *               begins. fc2 does not: backward does not read its output
- *   layernorm   n1 and n2 are computed again right before the map that reads them
+ *   mlp         stores only x1 for the MLP; norm2, fc1 and the activation run again when its
+ *               backward begins. fc2 does not run again, because backward does not read its output
+ *   layernorm   n1 and n2 are computed again before the backward of the map that reads them
  *   mla_up_proj queries, keys and values from latents: latent.c
  *   moe, moe_act, shared_experts: moe.c
  *
- * Multi-latent attention makes qkv in latent.c. A layer of experts has moe.c in place of fc1 and
+ * latent.c computes qkv of multi-latent attention. In a layer of experts moe.c replaces fc1 and
  * fc2.
  *
  * delay_wgrad_compute, and schedules with a split backward: weight gradients of the four maps are
- * delayed, with what they read. The gradient of the residual stream is then a new buffer after each
- * norm, because the old one is still to be read. */
+ * delayed, and the buffers that they read live until then. The gradient of the residual stream is
+ * then a new buffer after each norm, because a delayed weight gradient still reads the old
+ * buffer. */
 #include "core/passes/layer/attention.h"
 #include "core/passes/layer/chunk.h"
 #include "core/passes/layer/nodes.h"
 
-/* The norm of the output of attention, or of the MLP. */
+/* The parameter of the norm of the output of attention, or of the MLP. */
 static enum weft_layer_param
 output_norm (const struct weft_step *s, gboolean attention)
 {
@@ -106,7 +106,8 @@ attend (struct weft_step *s, struct weft_layer_pass *pass)
   weft_after_module (s, weft_params_layer (s, WEFT_NORM1_WEIGHT));
 }
 
-/* A norm that attention and MLP share was recomputed for the MLP. */
+/* Recomputes norm1 for the backward of attention. A norm that attention and MLP share was already
+ * recomputed for the MLP. */
 static void
 normalise_again (struct weft_step *s, struct weft_saved *saved)
 {

@@ -35,8 +35,8 @@ rows_of (const struct weft_step *s, uint32_t param)
   return cut_of (s, param) == WEFT_CUT_NONE ? s->rows : s->tokens;
 }
 
-/* Canonical order: leaves of the sum over a sharded dimension, which is that of inputs in forward
- * and of outputs in backward; `tail` as in struct weft_param. */
+/* Canonical order: sets the leaves of the sum over a sharded dimension: of inputs in forward, of
+ * outputs in backward. struct weft_param describes `tail`. */
 static void
 set_leaves (const struct weft_step *s, enum weft_layer_param which, struct weft_shape *shape,
             gboolean backward)
@@ -83,7 +83,7 @@ add_bias (struct weft_step *s, const char *name, uint32_t y, uint32_t bias, uint
   return y;
 }
 
-/* A product into a new buffer. */
+/* Appends a product into a new buffer, which is returned. */
 static uint32_t
 multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x)
 {
@@ -108,7 +108,7 @@ source_of (uint32_t buf, uint32_t param, enum weft_fp8_role role, uint64_t colum
   return (struct weft_fp8_source){ buf, param, role, columns, name };
 }
 
-/* Sets the factors of a forward product. */
+/* Sets kind, weight and scales of a forward product. Returns x in the type of the product. */
 static uint32_t
 take_factors (struct weft_step *s, struct weft_piece *p, uint32_t param, uint32_t x)
 {
@@ -132,7 +132,8 @@ take_factors (struct weft_step *s, struct weft_piece *p, uint32_t param, uint32_
   return in.codes;
 }
 
-/* Whether codes are gathered. Blocks are made after the gather. */
+/* Whether an operand is gathered in the type of the product. FALSE: fp8 with blocks, which gathers
+ * before rounding. */
 static gboolean
 gathers_codes (const struct weft_step *s, uint32_t param)
 {
@@ -164,7 +165,7 @@ weft_linear (struct weft_step *s, const char *name, enum weft_layer_param which,
   return partial ? add_bias (s, name, y, bias, n) : y;
 }
 
-/* The rows of all ranks. Codes have one common scale. */
+/* All-gathers the rows of all ranks; in fp8 the codes, which have one common scale. */
 static uint32_t
 whole_rows (struct weft_step *s, struct weft_fp8_source x)
 {
@@ -190,8 +191,9 @@ multiply_gradient (struct weft_step *s, const struct weft_delayed *d, struct wef
                         grad[0], grad[1]));
 }
 
-/* A map whose weight is not sharded: each rank has the gradient of its own rows, and these are
- * added later, as in norm.c. */
+/* Appends the weight gradient of a map. If the rows are sharded but the weight is not
+ * (sequence_parallel), each rank computes the gradient of its own rows; an all-reduce adds these
+ * later, as in norm.c. */
 static void
 dense_gradient (struct weft_step *s, const struct weft_delayed *d)
 {
@@ -257,7 +259,8 @@ weft_layer_run_delayed_wgrads (struct weft_step *s)
   s->at = at;
 }
 
-/* Sets the weight of an input gradient; in fp8 it is the transposed copy. */
+/* Sets kind, weight and scale of an input gradient product. In fp8 the weight is its transposed
+ * copy. */
 static void
 take_weight_back (struct weft_step *s, struct weft_piece *p, uint32_t param)
 {
@@ -275,8 +278,8 @@ take_weight_back (struct weft_step *s, struct weft_piece *p, uint32_t param)
   p->shape.dim[5] = both ? weft_fp8_block (s) : 0;
 }
 
-/* Prepares the gradient of the output for both products of backward; with blocks it is gathered
- * first. */
+/* Converts the gradient of the output for both products of backward. In fp8 with blocks it is
+ * all-gathered before it is rounded. */
 static void
 take_gradient (struct weft_step *s, struct weft_piece *p, struct weft_delayed *d)
 {
@@ -292,7 +295,7 @@ take_gradient (struct weft_step *s, struct weft_piece *p, struct weft_delayed *d
   p->x_scale = dy.scale;
 }
 
-/* Gathers the input of forward again. */
+/* All-gathers the saved input again. */
 static uint32_t
 gather_input (struct weft_step *s, enum weft_layer_param which, const char *name, uint32_t x)
 {
@@ -316,7 +319,7 @@ take_input (struct weft_step *s, const struct weft_delayed *d)
   return weft_fp8_gathered (s, part, gather_input (s, d->which, d->name, part));
 }
 
-/* The buffer of the input gradient of all tokens; its reduction. */
+/* The buffer for the input gradient of all tokens. */
 static uint32_t
 whole_gradient (struct weft_step *s, const struct weft_piece *p)
 {
@@ -327,6 +330,7 @@ whole_gradient (struct weft_step *s, const struct weft_piece *p)
   return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, p->shape.out_dtype, n, p->name);
 }
 
+/* Reduces the input gradient of all tokens. Returns this rank's rows. */
 static uint32_t
 reduce_gradient (struct weft_step *s, const struct weft_piece *p, uint32_t dx)
 {
@@ -338,8 +342,8 @@ reduce_gradient (struct weft_step *s, const struct weft_piece *p, uint32_t dx)
   return mine;
 }
 
-/* Backward of y = x w^T: the input gradient first, then the weight gradient. Collectives of one run
- * beside kernels of the other. */
+/* Backward of y = x w^T: the input gradient first, then the weight gradient. Collectives of each
+ * product overlap kernels of the other. */
 uint32_t
 weft_linear_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
                       uint32_t dy, uint32_t x, uint64_t n, uint64_t k)

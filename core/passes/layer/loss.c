@@ -1,16 +1,18 @@
-/* Cross entropy of logits. Tensor parallel ranks have parts of the vocabulary (Megatron-Core
+/* Cross entropy of logits. Each tensor parallel rank has a part of the vocabulary (Megatron-Core
  * tensor_parallel/cross_entropy.py, fusions/fused_cross_entropy.py, and Transformer Engine's
  * parallel cross entropy). For T tokens ranks exchange:
  *
- *   not fused      largest logit (4 T bytes, max), target's logit (4 T), sum of exponentials (4 T)
- *   fused, native  largest logit, then the other two in one collective (8 T)
- *   fused, te      all three of each rank are gathered (12 T for each rank)
+ *   not fused      largest logit (4 T bytes, max), target's logit (4 T), sum of exponentials (4 T),
+ *                  in three collectives
+ *   fused, native  largest logit, then target's logit and sum in one collective (8 T)
+ *   fused, te      the three numbers of all ranks in one all-gather (12 T for each rank)
  *   linear         as native, for each chunk of the tokens: head_chunks.c
  *
- * Multi-token prediction has no target at the end of a sequence, and a running sum of its own.
+ * Multi-token prediction has no targets at the end of a sequence. Its losses have separate running
+ * sums.
  *
- * Backward needs no collective: the logits of a rank become their gradient by the sum that all
- * ranks know. */
+ * Backward needs no collective: each rank replaces its logits by their gradient, which it computes
+ * from the logsumexp of all ranks. */
 #include "core/passes/layer/ends.h"
 #include "core/job/loss.h"
 
@@ -23,7 +25,7 @@ is_te (const struct weft_step *s)
          s->strategy->cross_entropy_fusion_impl == WEFT_LOSS_TE;
 }
 
-/* A view of `n` of the numbers that ranks exchange. */
+/* A view of `n` of the N_STATS arrays that ranks exchange, from array `first` on. */
 static uint32_t
 view (struct weft_step *s, uint32_t stats, uint32_t first, uint32_t n)
 {
@@ -37,7 +39,8 @@ shape_of (const struct weft_step *s)
                      s->model->vocab_size);
 }
 
-/* The next op reads through another view: it waits for the kernel, or for the last collective. */
+/* Reduces the parts of the loss over the ranks. Ops use `stats` through different views, so the
+ * caller adds the dependency on the last collective. */
 static uint32_t
 reduce (struct weft_step *s, const struct weft_saved_end *end)
 {
@@ -81,13 +84,15 @@ mtp_loss (struct weft_step *s, uint32_t depth)
   return weft_build_view (s->b, s->scalars.mtp_loss, (depth - 1) * bytes, bytes, "mtp_loss");
 }
 
-/* The running sum of losses; of tokens. */
+/* The buffer of the running sum of losses. */
 static uint32_t
 loss_of (struct weft_step *s, const struct weft_saved_end *end)
 {
   return end->depth ? mtp_loss (s, end->depth) : s->scalars.loss;
 }
 
+/* The buffer of the running number of tokens, or WEFT_NO_BUF. Only the model's own loss counts
+ * tokens. */
 static uint32_t
 count_of (const struct weft_step *s, const struct weft_saved_end *end)
 {
@@ -118,9 +123,10 @@ weft_loss_forward (struct weft_step *s, struct weft_saved_end *end)
 
 /* ------------------------------------------------------------------------ backward */
 
-/* The number of tokens that the loss is averaged over: those of this rank, where the reduction
- * divides by the replicas (Megatron-Core; average_in_collective); those of all ranks in canonical
- * order, which divides only once. A loss per token is a sum, and finish.c divides its gradients. */
+/* The number of tokens over which the loss is averaged. If the reduction divides gradients by the
+ * number of replicas (Megatron-Core; average_in_collective), these are the tokens of this replica.
+ * In canonical order these are the tokens of all replicas, so that the loss is divided only once.
+ * 1: calculate_per_token_loss, where finish.c divides the gradients. */
 static uint64_t
 mean_over (const struct weft_step *s)
 {
@@ -133,7 +139,7 @@ mean_over (const struct weft_step *s)
 }
 
 /* Megatron-Core multiplies the loss by grad_scale_func before backward
- * (pipeline_parallel/schedules.py, backward_step): gradients begin with the scale. */
+ * (pipeline_parallel/schedules.py, backward_step): the gradient of the loss is the scale. */
 uint32_t
 weft_loss_gradient (struct weft_step *s)
 {

@@ -1,4 +1,4 @@
-/* The MLP of a layer: norm, up, nonlinearity, down. */
+/* The MLP of a layer: norm2, fc1, activation function, fc2. */
 #include "core/passes/layer/nodes.h"
 
 /* Forward and backward op of each activation, and its label. */
@@ -36,14 +36,14 @@ weft_activate_backward (struct weft_step *s, uint64_t columns, uint32_t u, uint3
   return du;
 }
 
-/* The residual stream that the MLP reads: with the output of attention, or without. */
+/* The residual stream that the MLP reads: x1, which includes attention, or the layer's input. */
 static uint32_t
 stream (const struct weft_step *s, const struct weft_saved *saved)
 {
   return s->model->residual == WEFT_RESIDUAL_SEQUENTIAL ? saved->x1 : saved->x;
 }
 
-/* Whether the MLP has a norm of its own before it. */
+/* Whether norm2 precedes the MLP. */
 static gboolean
 has_norm (const struct weft_step *s)
 {
@@ -51,7 +51,7 @@ has_norm (const struct weft_step *s)
          s->model->residual != WEFT_RESIDUAL_ONE_NORM;
 }
 
-/* Input of fc1: the norm before it, that of attention, or the residual stream. */
+/* Input of fc1: the output of norm2, of norm1 (one norm for both), or the residual stream. */
 static uint32_t
 input (const struct weft_step *s, const struct weft_saved *saved)
 {

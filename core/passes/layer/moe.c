@@ -1,18 +1,19 @@
 /* A layer of experts: the router, experts, shared experts.
  *
  * Selective recompute (Megatron-Core moe_layer.py, shared_experts.py, experts.py):
- *   moe             keeps only n2: the whole layer runs again before its backward, with its
- *                   collectives and with the last maps, whose outputs nothing reads: upstream
+ *   moe             stores only n2. The whole layer runs again before its backward, including its
+ *                   collectives and the last maps, whose outputs no kernel reads, because upstream
  *                   checkpoints the layer as a whole
- *   shared_experts  the same for shared experts
- *   moe_act         keeps the output of fc1, and computes the activation again */
+ *   shared_experts  shared experts run again before their backward
+ *   moe_act         stores the output of fc1, and computes the activation again */
 #include "core/passes/layer/moe.h"
 #include "core/passes/layer/nodes.h"
 #include "core/base/zigzag.h"
 #include <math.h>
 
-/* Without dropped tokens a rank may receive all of them. Buffers of a step that runs have room for
- * that; a simulated step has as many rows as moe_load_imbalance says. */
+/* Returns the number of received rows that costs assume, according to moe_load_imbalance. *room is
+ * the number of rows of buffers. On CPUs it is the largest possible number: without dropped tokens
+ * a rank may receive the tokens of all sources. */
 static uint64_t
 planned (const struct weft_step *s, const struct weft_moe *z, uint64_t sources, uint64_t *room)
 {
@@ -131,8 +132,8 @@ shared_up (const struct weft_step *s)
   return shared_width (s) * weft_model_wide (s->model);
 }
 
-/* moe_shared_expert_overlap: the kernels are issued right after an all-to-all, and do not depend
- * on it (Megatron-Core, moe/shared_experts.py). */
+/* moe_shared_expert_overlap: whether kernels of shared experts are issued right after an
+ * all-to-all, on which they do not depend (Megatron-Core, moe/shared_experts.py). */
 static gboolean
 overlaps_shared (const struct weft_step *s)
 {
@@ -221,8 +222,8 @@ normalise (struct weft_step *s, struct weft_layer_pass *pass)
 }
 
 /* The flex dispatcher is one kernel for tokens and router weights (DeepEP, fused_a2a.py of
- * Megatron-Core): the next collective joins the launch before it. Returns the place to restore in
- * s->at. */
+ * Megatron-Core): the next collective joins the previous launch. Returns the previous s->at, which
+ * the caller restores. */
 static struct weft_op
 join (struct weft_step *s)
 {

@@ -7,29 +7,29 @@
  *
  * A row is a token for one of its experts (kernels/moe.h).
  *
- * Kept for backward: scores (4 bytes for each token and expert), choice, row and counts; with
- * expert parallelism also how many rows went to each rank and return. For each row xp, pp, eu and
- * ea. Router weights multiply the activations; with moe_apply_probs_on_input they multiply the
- * input of fc1, and xw is kept too. A gate of shared experts keeps its logits and the output of the
- * shared experts. */
+ * Stored for backward: scores (4 bytes for each token and expert), choice, row and counts; with
+ * expert parallelism also the numbers of rows sent and received; for each row xp, pp, eu and ea.
+ * Router weights multiply the activations. With moe_apply_probs_on_input they multiply the input of
+ * fc1, and xw is stored too. With a gate of shared experts, the logits of the gate and the output
+ * of the shared experts are stored. */
 #pragma once
 #include "core/passes/layer/block.h"
 
 /* Sizes of a layer of experts on this rank. */
 struct weft_moe {
   uint64_t experts, topk;
-  uint64_t tokens;         /* that this rank sends to experts */
+  uint64_t tokens;         /* tokens that this rank sends to experts */
   uint64_t local;          /* experts on this rank, whole or in part */
-  uint64_t sources;        /* ranks whose tokens they get */
-  uint64_t inner;          /* ranks that have parts of the same experts: expert tensor parallel */
+  uint64_t sources;        /* ranks whose tokens these experts receive */
+  uint64_t inner;          /* expert tensor parallel ranks, which have parts of the same experts */
   uint64_t h;              /* columns of a token */
   uint64_t f, up;          /* columns of this rank's part of an expert: inside; output of fc1 */
-  uint64_t leaves;         /* canonical: of this rank's tokens in a microbatch (kernels/sums.h) */
-  uint64_t parts;          /* canonical: ranks that have one leaf together */
-  uint64_t capacity;       /* rows that an expert takes of one source; 0: all */
-  uint64_t sent;           /* rows of this rank's tokens */
-  uint64_t got, rows;      /* rows that costs count: that arrive here; of this rank's experts */
-  uint64_t got_room, room; /* rows that buffers have room for, likewise */
+  uint64_t leaves;         /* canonical: leaves of this rank's tokens (kernels/sums.h) */
+  uint64_t parts;          /* canonical: ranks that share one leaf */
+  uint64_t capacity;       /* limit of rows of an expert from one source; 0: no limit */
+  uint64_t sent;           /* rows that this rank sends */
+  uint64_t got, rows;      /* rows that costs assume: received by this rank; of its experts */
+  uint64_t got_room, room; /* rows of the buffers for `got` and for `rows` */
 };
 struct weft_moe weft_moe_sizes (const struct weft_step *s);
 
@@ -47,22 +47,24 @@ weft_moe_partial (const struct weft_step *s)
   return s->mesh->etp > 1 && s->canonical ? WEFT_FP32 : s->product_dtype;
 }
 
-/* Fixed capacity: rows from the start of one (expert, source) to the next. 0: rows follow each
- * other. */
+/* The number of rows from the start of one (expert, source) to the start of the next, with a fixed
+ * capacity. 0: no fixed capacity, rows follow each other. */
 static inline uint64_t
 weft_moe_stride (const struct weft_step *s, const struct weft_moe *z)
 {
   return s->strategy->moe_pad_expert_input_to_capacity ? z->capacity : 0;
 }
 
-/* moe.c: the sum of two activations. */
+/* moe.c: returns the sum of two activations of this rank's tokens in a new buffer. */
 uint32_t weft_moe_add (struct weft_step *s, const char *name, uint32_t a, uint32_t b);
 
-/* dispatch.c: from choice and prob to row, counts, and the counts of rows to send and to
+/* dispatch.c: from `choice` of `saved` and the router weights `prob` computes row and counts of
+ * `saved`; with expert parallelism also sent and back, the counts of rows to send and to
  * receive. */
 void weft_moe_sort (struct weft_step *s, struct weft_saved *saved, uint32_t prob);
 
-/* Rows of a tensor that has `things` entries and `each` rows for every entry: tokens, router
+/* A tensor whose entries are sent to experts as rows: `things` entries, `each` rows for every
+ * entry, `columns` elements in a row. weft_rows_tokens(): tokens; weft_rows_weights(): router
  * weights. */
 struct weft_move {
   const char *name;
@@ -71,9 +73,10 @@ struct weft_move {
 struct weft_move weft_rows_tokens (const struct weft_step *s, const char *name);
 struct weft_move weft_rows_weights (const struct weft_step *s, const char *name);
 
-/* pack: entries become rows in the order of experts. go: rows travel to the ranks of their experts.
- * arrive: they are grouped by expert. leave: they are grouped by source. return: they travel back.
- * unpack: each entry is the sum of its rows. */
+/* Each function returns a new buffer, or x if nothing must be done. pack: copies entries to rows in
+ * the order of experts. go: sends rows to the ranks of their experts. arrive: groups the received
+ * rows by expert. leave: groups rows by source again. return: sends rows back. unpack: adds the
+ * rows of each entry. */
 uint32_t weft_rows_pack (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
                          uint32_t x);
 uint32_t weft_rows_go (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
@@ -87,9 +90,10 @@ uint32_t weft_rows_return (struct weft_step *s, const struct weft_saved *saved, 
 uint32_t weft_rows_unpack (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
                            uint32_t x);
 
-/* Canonical order: ranks that hold the same experts and have other rows of the same sequences. How
- * many they are, their counts one after the other, the same counts by expert. weft_rows_of_peers()
- * all-gathers rows, grouped by expert. */
+/* Canonical order: peers are the ranks that hold the same experts and have other rows of the same
+ * sequences. n: number of peers; came: buffer with their counts, one peer after the other; counts:
+ * the same counts in the order of experts. weft_rows_of_peers() all-gathers their rows, grouped by
+ * expert. */
 struct weft_peers {
   uint32_t n, came, counts;
 };
@@ -97,32 +101,40 @@ struct weft_peers weft_rows_peers (struct weft_step *s, uint32_t counts);
 uint32_t weft_rows_of_peers (struct weft_step *s, const struct weft_peers *p, struct weft_move m,
                              uint32_t x);
 
-/* experts.c: from xp and pp to the output of fc2; from its gradient to that of xp, and of pp; the
- * weight gradient of one map. */
+/* experts.c: from xp and pp to the output of fc2. */
 uint32_t weft_experts_forward (struct weft_step *s, struct weft_saved *saved);
+
+/* From dy, the gradient of that output, to the gradient of xp, which is returned, and of pp
+ * (*dpp). */
 uint32_t weft_experts_backward (struct weft_step *s, struct weft_saved *saved, uint32_t dy,
                                 uint32_t *dpp);
+
+/* Appends the weight gradient of one map of the experts. */
 void weft_experts_gradient (struct weft_step *s, const struct weft_delayed *d);
 
-/* gates.c: the input of fc1: xp, or with moe_apply_probs_on_input xp times router weights. From its
- * gradient to that of xp, and of pp. */
+/* gates.c: returns the input of fc1: xp, or with moe_apply_probs_on_input xp times router weights.
+ * Backward returns the gradient of xp, and then sets *dpp to the gradient of pp. */
 uint32_t weft_moe_weigh (struct weft_step *s, struct weft_saved *saved);
 uint32_t weft_moe_weigh_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dxw,
                                   uint32_t *dpp);
-/* Canonical order with expert tensor parallel: the gradient of a router weight needs the whole
- * gradient of the weighted input, of which ranks have parts. It is taken on the rank of the tokens,
- * when rows have returned. */
+/* Canonical order with expert tensor parallel: whether the gradient of router weights is computed
+ * on the rank of the tokens, after the rows have returned. It needs the whole gradient of the
+ * weighted input, of which expert ranks have only partial sums. */
 gboolean weft_moe_weighs_at_home (const struct weft_step *s);
+
+/* That computation: from the returned rows dxw to the gradient of tokens in rows; sets *dpp. */
 uint32_t weft_moe_weigh_at_home (struct weft_step *s, const struct weft_saved *saved, uint32_t dxw,
                                  uint32_t *dpp);
-/* The output of shared experts times their gate, if they have one. From its gradient to that of the
- * output; dn2 is the gate's part of the gradient of n2, or WEFT_NO_BUF. */
+/* Returns the output y of shared experts times their gate, or y if they have no gate. Backward
+ * returns the gradient of y; *dn2 is the gradient of n2 through the gate, or WEFT_NO_BUF. */
 uint32_t weft_moe_gate (struct weft_step *s, struct weft_saved *saved, uint32_t y);
 uint32_t weft_moe_gate_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dy,
                                  uint32_t *dn2);
 
-/* balance.c: the bias that the current layer's router adds to scores, or WEFT_NO_BUF; counts chosen
- * experts. */
+/* balance.c: the buffer of the bias that the current layer's router adds to scores, or
+ * WEFT_NO_BUF. */
 uint32_t weft_balance_bias (const struct weft_step *s);
+
+/* Counts the chosen experts of the current layer. */
 void weft_balance_count (struct weft_step *s, uint32_t choice);
 void weft_balance_free (struct weft_balance *balance);

@@ -1,19 +1,20 @@
-/* Multi-token prediction: each further layer after the last predicts one token further ahead
- * (DeepSeek-V3, arXiv 2412.19437, section 2.2; Megatron-Core multi_token_prediction.py). Depth d:
+/* Multi-token prediction: after the last layer of the model, each depth adds one layer that
+ * predicts one token further ahead (DeepSeek-V3, arXiv 2412.19437, section 2.2; Megatron-Core
+ * multi_token_prediction.py). Depth d:
  *
  *   tokens d later -> embedding -> words_norm -.
  *   normed output of depth d - 1 -> stream_norm -+-> proj (2h to h) -> layer -> norm -> head, loss
  *
  * Embedding and head are those of the model. The stage with the head has a copy of the embedding,
  * whose gradient is added to that of the first stage (optimizer/finish.c). The loss of a depth is
- * the mean over tokens with a target; the last d tokens of a sequence have none. Its gradient is
- * scaled by mtp_loss_scaling_factor / mtp_num_layers, and it is reported apart from the model's
- * loss.
+ * the mean over tokens with a target; the last d tokens of a sequence have no target. The gradient
+ * of this loss is scaled by mtp_loss_scaling_factor / mtp_num_layers. Losses of depths are reported
+ * separately from the model's loss.
  *
- * Upstream shifts tokens on the GPU. Here the host, which has all tokens, sends them shifted.
+ * Upstream shifts tokens on the GPU. Here the host copies shifted tokens to the device.
  *
- * Tensor parallel ranks have rows of proj. Its outputs are all-gathered, and with sequence_parallel
- * each rank continues with its own tokens. */
+ * Each tensor parallel rank has some rows of proj. The outputs are all-gathered, and with
+ * sequence_parallel each rank continues with its own tokens. */
 #include "core/passes/layer/chunk.h"
 #include "core/passes/layer/ends.h"
 
@@ -45,7 +46,7 @@ take_part (struct weft_step *s, uint32_t x, uint32_t y, uint32_t row_parts, uint
              WEFT_USES (WEFT_R (x), WEFT_W (y)));
 }
 
-/* Columns of all ranks for the rows of this rank. */
+/* Returns the columns of all ranks for the rows of this rank. */
 static uint32_t
 gather_columns (struct weft_step *s, uint32_t part)
 {
@@ -66,6 +67,7 @@ gather_columns (struct weft_step *s, uint32_t part)
   return mine;
 }
 
+/* Backward of gather_columns(). */
 static uint32_t
 scatter_columns (struct weft_step *s, uint32_t dy)
 {
@@ -79,7 +81,7 @@ scatter_columns (struct weft_step *s, uint32_t dy)
   return part;
 }
 
-/* The input of the transformer layer. */
+/* Returns the input of the transformer layer. */
 static uint32_t
 join (struct weft_step *s, struct weft_saved_mtp *m)
 {
@@ -95,7 +97,8 @@ join (struct weft_step *s, struct weft_saved_mtp *m)
   return weft_cast_to_residual (s, gather_columns (s, y), "mtp_proj");
 }
 
-/* Backward of join(): the gradients of words and of the stream. */
+/* Backward of join(): sets parts[] to the gradients of the normed words and of the normed
+ * stream. */
 static void
 take_apart (struct weft_step *s, const struct weft_saved_mtp *m, uint32_t dy, uint32_t parts[2])
 {
@@ -113,7 +116,7 @@ take_apart (struct weft_step *s, const struct weft_saved_mtp *m, uint32_t dy, ui
 
 /* ------------------------------------------------------------------------------ passes */
 
-/* The layer of a depth with its input, computed or recomputed. */
+/* Appends the layer of a depth and its input, as forward or as recompute. */
 static void
 run_layer (struct weft_step *s, uint32_t micro, uint32_t depth)
 {
@@ -152,15 +155,15 @@ run_again (struct weft_step *s, uint32_t micro, uint32_t depth)
   s->at = at;
 }
 
-/* All depths add to one gradient, `table`: of the copy of the embedding, or beside that of the
- * embedding itself. */
+/* The lookups of all depths, which add to one gradient, `table`: that of the copy of the embedding,
+ * or on the embedding's stage that of weft_head_grad_begin(). */
 struct lookups {
   struct weft_use table;
   uint32_t *ids, *dx; /* of each depth */
 };
 
-/* Each depth adds to the gradient. In canonical order a chunk of a sequence is one leaf for all
- * depths: one kernel takes them when the last one, of depth 1, is there. */
+/* Adds the gradient of one depth. In canonical order a chunk of a sequence is one leaf for all
+ * depths, so one kernel adds all depths after the backward of depth 1, the last one. */
 static void
 words_gradient (struct weft_step *s, uint32_t depth, struct lookups *l)
 {
@@ -176,8 +179,8 @@ words_gradient (struct weft_step *s, uint32_t depth, struct lookups *l)
   l->table.read = 1;
 }
 
-/* Returns the gradient of the stream of the depth before. dy_of[0] is the gradient of the normed
- * output from the next depth, dy_of[1] that from the head. */
+/* Backward of one depth. dy_of[0] is the gradient of its normed output. Returns the gradient of the
+ * normed output of the previous depth, to which the head contributes dy_of[1]. */
 static uint32_t
 depth_backward (struct weft_step *s, uint32_t micro, uint32_t depth, const uint32_t dy_of[2],
                 struct lookups *lookups)
@@ -201,6 +204,7 @@ depth_backward (struct weft_step *s, uint32_t micro, uint32_t depth, const uint3
                                    m->stream, dy_of[1]);
 }
 
+/* The gradient of the embedding that multi-token prediction reads. */
 static struct weft_use
 begin_table (struct weft_step *s)
 {

@@ -1,5 +1,5 @@
-/* nodes.h - private to layer/: the nodes of one layer, between which rows travel to experts and
- * back.
+/* nodes.h - private to layer/: the nodes of one layer, whose order allows all-to-alls of experts to
+ * overlap kernels.
  *
  *   node       forward                               backward, from the last node to the first
  *   attention  attention, norms; router, sort, pack  unpack, router; norms, attention
@@ -23,18 +23,18 @@ enum weft_layer_node {
   WEFT_N_NODE
 };
 
-/* One microbatch on its way through one layer, forward or backward. */
+/* The forward or backward of one microbatch in one layer, between two nodes. */
 struct weft_layer_pass {
   uint32_t layer;
   struct weft_saved *saved;
-  uint32_t x;             /* input, after the last node output; backward their gradients */
+  uint32_t x;             /* input, after the last node output; in backward gradients of these */
   uint32_t mlp;           /* output of the MLP or of shared experts, or its gradient */
-  uint32_t rows, weights; /* tokens and router weights on their way to experts or back */
+  uint32_t rows, weights; /* tokens and router weights that are sent to experts or back */
   uint32_t branch;        /* backward: gradient of what attention added to the stream */
   uint32_t beside;        /* backward: gradient of the norm that attention and MLP both read */
 };
 
-/* layer.c; moe.c: what a layer of experts does in a node, beside attention. */
+/* layer.c: append one node of a layer. moe.c: append the kernels of experts in a node. */
 void weft_layer_forward_node (struct weft_step *s, struct weft_layer_pass *pass,
                               enum weft_layer_node node);
 void weft_layer_backward_node (struct weft_step *s, struct weft_layer_pass *pass,
@@ -44,27 +44,34 @@ void weft_moe_forward_node (struct weft_step *s, struct weft_layer_pass *pass,
 void weft_moe_backward_node (struct weft_step *s, struct weft_layer_pass *pass,
                              enum weft_layer_node node);
 
-/* layer.c: the norm of the output of attention, or of the MLP (norm_placement = post, sandwich),
- * which stores its input in `made`; its gradient.  Without such a norm both return their input. */
+/* layer.c: the norm of the output of attention (TRUE) or of the MLP (norm_placement = post,
+ * sandwich). Forward sets *made to the input of the norm, which backward reads. Without such a norm
+ * both functions return their input. */
 uint32_t weft_layer_output_norm (struct weft_step *s, gboolean attention, uint32_t y,
                                  uint32_t *made);
 uint32_t weft_layer_output_norm_backward (struct weft_step *s, gboolean attention, uint32_t made,
                                           uint32_t dy);
 
-/* mlp.c: from the gradient of the layer's output to that of the MLP's input. */
+/* mlp.c: from the gradient of the layer's output, in pass->x, to that of the MLP's input. */
 void weft_layer_mlp_backward (struct weft_step *s, struct weft_layer_pass *pass);
 
-/* recompute.c: a microbatch enters layer `l` of the chunk with input x, and leaves it. */
+/* recompute.c: call these before and after a microbatch runs layer `l` of the chunk with input
+ * x. */
 struct weft_layer_pass weft_chunk_before_layer (struct weft_step *s, uint32_t micro, uint32_t l,
                                                 uint32_t x);
 void weft_chunk_after_layer (struct weft_step *s, uint32_t l);
 
-/* expert_overlap.c: whether nodes alternate; cells i and i + 1 of the role together, with the
- * exchanges around them; the layers of a backward that has no forward beside it. */
+/* Whether the nodes of a forward and a backward alternate. */
 static inline gboolean
 weft_overlaps_experts (const struct weft_step *s)
 {
   return s->strategy->overlap_moe_expert_parallel_comm;
 }
+
+/* expert_overlap.c: appends cells i and i + 1 of the role together, with the exchanges after
+ * them. */
 void weft_expert_overlap_pair (struct weft_step *s, uint32_t i);
+
+/* Appends the layers of a backward that is not paired with a forward. Returns the gradient of the
+ * input. */
 uint32_t weft_expert_overlap_backward (struct weft_step *s, uint32_t dy);

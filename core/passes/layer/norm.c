@@ -1,9 +1,10 @@
 /* The norms of the residual stream.
  *
  * With sequence_parallel each rank has some rows of the stream, so its gradient of a norm's weight
- * is a partial sum. In fast order these are reduced once a step (optimizer/finish.c), or before
- * data-parallel reductions where those run in every microbatch. Canonical order takes the sum over
- * a sequence in one piece: ranks gather its operands, and each computes all of it. */
+ * is a partial sum. In fast order partial sums are all-reduced once in each step
+ * (optimizer/finish.c), or before each data-parallel reduction if gradients are reduced in every
+ * microbatch. In canonical order one kernel computes the sum over a whole sequence: ranks
+ * all-gather the operands, and each rank computes the same sum. */
 #include "core/passes/layer/block.h"
 
 uint32_t

@@ -1,18 +1,19 @@
-/* Activation offload: activations of the first n of L layers wait for backward in host memory.
- * There are two plans for when copies start and when device memory is free (Transformer Engine
- * pytorch/cpu_offload.py):
+/* Activation offload: activations of the first n of L layers are stored in host memory between
+ * forward and backward. There are two plans for when copies start and when device memory is free
+ * (Transformer Engine pytorch/cpu_offload.py):
  *
  *   today    layer i is copied to the host when the forward of layer i + 1 begins. Its memory is
- *            free when the forward of layer L - n + i begins, which waits for the copy. It is
- *            copied back from the start of the backward of layer L - 1 - n + i on. Kernels wait for
- *            each tensor, and its memory is free when the next layer's backward begins. L - n
- *            layers are on the device at one time
- *   windows  (cpu_offloading_double_buffering, the older plan) the first layer is copied when it is
- *            done, the others one by one at the ends of windows of about L / n layers. There the
- *            compute stream waits for the copy in flight, whose memory is free then. Backward
- *            mirrors that. Two standing sets of buffers take turns for what comes back. Upstream
- *            lets the copy of layer i overwrite layer i + 2 before its backward where windows are
- *            long; here it starts after it */
+ *            freed when the forward of layer L - n + i begins, which waits for the copy. Layer i is
+ *            copied back when the backward of layer L - 1 - n + i begins. Kernels wait for each
+ *            tensor, and its memory is freed when the next layer's backward begins. L - n layers
+ *            are on the device at one time
+ *   windows  (cpu_offloading_double_buffering, the older plan) the first layer is copied after its
+ *            forward, and the others one by one at the ends of windows of about L / n layers. At
+ *            the end of a window the compute stream waits for the copy in flight and then frees its
+ *            memory. Backward copies layers back at the same places in reverse order, into two
+ *            permanent sets of buffers used in turn. With long windows upstream copies layer i into
+ *            the buffers of layer i + 2 before the backward of layer i + 2; here this copy starts
+ *            after that backward */
 #include "core/passes/layer/chunk.h"
 
 /* Activations of one layer and microbatch in host memory. */
@@ -24,7 +25,7 @@ struct offloaded {
 struct weft_offload_part {
   uint32_t n;                  /* layers */
   struct offloaded *offloaded; /* [n_micro][n] */
-  struct weft_saved reload[2]; /* windows: standing buffers for what comes back, used alternately */
+  struct weft_saved reload[2]; /* windows: permanent buffers for layers copied back, used in turn */
 };
 
 enum { N_SAVED = sizeof (struct weft_saved) / sizeof (uint32_t) };
@@ -35,7 +36,8 @@ list (struct weft_saved *saved)
   return (uint32_t *) (void *) saved;
 }
 
-/* There is one stage. Layers of multi-token prediction are not offloaded. */
+/* The layers that may be offloaded. Offload needs a single stage, and excludes layers of
+ * multi-token prediction. */
 static uint32_t
 layers (const struct weft_step *s)
 {
@@ -71,7 +73,7 @@ go_to (struct weft_step *s, uint32_t l)
   return at;
 }
 
-/* A buffer of the host, or another one of the device, for the same elements as `like`. */
+/* Creates a buffer with the type and size of `like`, in host memory or on the device. */
 static uint32_t
 room_for (struct weft_step *s, uint32_t like, gboolean on_host)
 {
@@ -117,7 +119,7 @@ send (struct weft_step *s, uint32_t micro, uint32_t l)
   s->at = at;
 }
 
-/* Frees the device memory; `after`: a copy that kernels wait for, or WEFT_NO_OP. */
+/* Frees the device memory of a layer. `after`: a copy for which the free waits, or WEFT_NO_OP. */
 static void
 release (struct weft_step *s, uint32_t micro, uint32_t l, uint32_t after)
 {
@@ -149,7 +151,8 @@ standing_buffer (struct weft_step *s, uint32_t set, int i, uint32_t like)
   return *at;
 }
 
-/* In reverse order, which is that of backward. */
+/* Copies a layer back. Tensors are copied in reverse order, because backward reads them in that
+ * order. */
 static void
 fetch (struct weft_step *s, uint32_t micro, uint32_t l)
 {
@@ -200,7 +203,8 @@ after_backward (struct weft_step *s, uint32_t micro)
 
 /* ------------------------------------------------------------------------ windows */
 
-/* The copy of layer i to the host must be complete after the forward of this layer. */
+/* The last layer of window i: the copy of layer i to the host must be complete after the forward of
+ * that layer. */
 static uint32_t
 window_end (const struct weft_step *s, uint32_t i)
 {
@@ -223,7 +227,7 @@ window_after_forward (struct weft_step *s, uint32_t micro, uint32_t l)
   }
 }
 
-/* Layer i is copied back before the backward of this layer. Layers i and i + 2 share buffers. */
+/* The layer before whose backward layer i is copied back. Layers i and i + 2 share buffers. */
 static uint32_t
 window_begin (const struct weft_step *s, uint32_t i)
 {

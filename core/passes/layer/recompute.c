@@ -1,24 +1,26 @@
 /* The layers of a chunk for one microbatch, and full recompute.
  *
- * Full recompute keeps the input of a block of layers, and runs the forward of the block again
- * inside backward (Megatron-Core recompute_method). uniform cuts the chunk into blocks of
+ * Full recompute stores only the input of a block of layers, and runs the forward of the block
+ * again inside backward (Megatron-Core recompute_method). uniform cuts the chunk into blocks of
  * recompute_num_layers. block recomputes each of the first recompute_num_layers layers by itself,
- * and keeps the activations of the others. Selective recompute is in layer.c.
+ * and stores the activations of all other layers. Selective recompute is in layer.c.
  *
  * num_microbatches_with_partial_activation_checkpoints = K: in each window of forward passes the
- * first K are not fully recomputed; recompute_modules, if given, applies to them. A window has as
- * many passes as are in flight: the forward passes before the first backward (Megatron-Core
- * schedules.py, max_outstanding_backprops). With virtual stages passes of all chunks count.
+ * first K passes are not fully recomputed; recompute_modules, if given, applies to these passes. A
+ * window has as many passes as are in flight: the forward passes before the first backward
+ * (Megatron-Core schedules.py, max_outstanding_backprops). With virtual stages passes of all chunks
+ * count.
  *
  * A layer of multi-token prediction (mtp.c) is a block of its own with uniform, and is not
  * recomputed with block (Megatron-Core multi_token_prediction.py).
  *
- * delay_wgrad_compute: the weight gradients of a layer run after all of its input gradients. Those
- * of the first layer of a later stage run when the gradient for the stage before is being sent
- * (pipeline/exchange.c). */
+ * delay_wgrad_compute: the weight gradients of a layer run after all of its input gradients. Weight
+ * gradients of the first layer of every stage but the first run while the gradient for the previous
+ * stage is being sent (pipeline/exchange.c). */
 #include "core/passes/layer/chunk.h"
 #include "core/passes/layer/nodes.h"
 
+/* The number of forward passes before the first backward. */
 static uint32_t
 window (const weft_grid *grid, uint32_t rank)
 {
@@ -59,7 +61,8 @@ weft_recomputes (const struct weft_step *s, enum weft_recompute_module module)
   return !whole && (s->layer->recompute.modules >> module & 1);
 }
 
-/* The block of layer `l`: its length, or 0 if the layer is not recomputed; its first layer. */
+/* Returns the number of layers in the block of layer `l`, or 0 if the layer is not fully
+ * recomputed. Sets *first to the first layer of the block. */
 static uint32_t
 block_of (const struct weft_step *s, uint32_t l, uint32_t *first)
 {
@@ -88,7 +91,7 @@ weft_recomputes_mtp (const struct weft_step *s)
          s->layer->recompute.method != WEFT_RECOMPUTE_BLOCK;
 }
 
-/* Layer `l` of the chunk as a layer of the model. */
+/* The number in the model of layer `l` of the chunk. */
 static uint32_t
 layer_at (const struct weft_step *s, uint32_t l)
 {
@@ -118,8 +121,8 @@ layer_forward (struct weft_step *s, uint32_t micro, uint32_t l, uint32_t x)
   return x;
 }
 
-/* mp_policy_output_dtype: activations between layers, and their gradients, may have another type
- * than layers compute in. */
+/* Converts x to type `to`. With mp_policy_output_dtype activations between layers, and their
+ * gradients, may have another type than those inside layers. */
 static uint32_t
 cast (struct weft_step *s, uint32_t l, uint32_t x, enum weft_dtype to)
 {

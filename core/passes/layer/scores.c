@@ -3,10 +3,10 @@
  *
  *   qkv -> scores -> softmax -> p (-> dropout -> pd) -> context -> o
  *
- * Kept for backward: p, and with dropout pd and its mask. In 16-bit bytes that is 2 a s^2 b, with
- * dropout 5 a s^2 b (arXiv 2205.05198, section 4.1). Recompute of core_attn keeps none of them:
- * they are computed again when their backward begins. The product with the values is not, because
- * backward does not read its output. */
+ * Stored for backward: p, and with dropout pd and its mask. In bytes, with 16-bit activations, that
+ * is 2 a s^2 b, with dropout 5 a s^2 b (arXiv 2205.05198, section 4.1). With recompute of core_attn
+ * none of them is stored: they are computed again when their backward begins. The product with the
+ * values is not computed again, because backward does not read its output. */
 #include "core/passes/layer/attention.h"
 
 static uint32_t
@@ -31,7 +31,7 @@ probabilities (struct weft_step *s, struct weft_saved *saved)
   saved->pd = pd == saved->p ? WEFT_NO_BUF : pd;
 }
 
-/* The probabilities that weigh the values. */
+/* The probabilities that multiply the values: pd with dropout, else p. */
 static uint32_t
 weights (const struct weft_saved *saved)
 {

@@ -1,6 +1,6 @@
 /* The end of a step in Megatron-Core's order (finalize_model_grads.py, distrib_optimizer.py): waits
- * for the reductions of gradients, adds the copies of a tied embedding, measures the gradient norm,
- * clips, updates, gathers weights. */
+ * for the reductions of gradients, adds the gradients of the copies of a tied embedding, computes
+ * the gradient norm, clips, updates and gathers weights. */
 #include "core/passes/layer/layer.h"
 #include "core/passes/optimizer/states.h"
 
@@ -11,7 +11,8 @@ flat_state (struct weft_step *s, uint64_t elements, const char *name)
                                                                    elements, name);
 }
 
-/* A kernel of the update runs where the state is: on the host it waits for all copies. */
+/* Appends a kernel of the update on the device, or on the host if the optimizer state is in host
+ * memory. On the host it waits for all copies. */
 static uint32_t
 emit_at_state (struct weft_step *s, enum weft_op_kind kind, const char *name,
                struct weft_shape shape, const struct weft_use *uses, uint32_t n_uses)
@@ -30,14 +31,14 @@ weft_optimizer_slice (const struct weft_step *s, uint32_t k)
   return view->bytes / weft_dtype_bytes (view->dtype) / weft_mesh_group_size (s->mesh, view->shard);
 }
 
-/* The elements of the slice that the device updates. */
+/* The number of elements of the slice of bucket k that the device updates. */
 static uint64_t
 device_slice (const struct weft_step *s, uint32_t k)
 {
   return weft_optimizer_slice (s, k) - s->optimizer->n_host[k];
 }
 
-/* Whether a bucket has a certain state. */
+/* Whether bucket k has a certain optimizer state: every bucket does. */
 static gboolean
 every (const struct weft_step *s, uint32_t k)
 {
@@ -45,8 +46,8 @@ every (const struct weft_step *s, uint32_t k)
   return TRUE;
 }
 
-/* preserve_fp32_weights: without it Adam updates the weights that kernels read, by gradients in
- * their own type. */
+/* Whether Adam updates fp32 weights. FALSE: Megatron-FSDP without preserve_fp32_weights, where Adam
+ * updates the weights that kernels read, with gradients in their own type. */
 static gboolean
 updates_fp32 (const struct weft_step *s)
 {
@@ -65,7 +66,8 @@ has_narrow_grads (const struct weft_step *s, uint32_t k)
   return weft_step_flat (s, k)->grad_dtype != WEFT_FP32 && updates_fp32 (s);
 }
 
-/* One flat buffer of a state for all buckets that have it, and each bucket's view of it. */
+/* Creates one flat buffer of a state for all buckets that have this state (`wanted`), and a view of
+ * it for each bucket: WEFT_NO_BUF for other buckets. */
 static void
 add_state (struct weft_step *s, const char *name, uint32_t **view,
            gboolean (*wanted) (const struct weft_step *s, uint32_t k))
@@ -85,7 +87,7 @@ add_state (struct weft_step *s, const char *name, uint32_t **view,
   }
 }
 
-/* Masters and moments are made at the end of the step, or at its start if weights are made from
+/* Creates masters and moments: at the end of the step, or at its start if weights are rounded from
  * masters there. */
 static void
 build_states (struct weft_step *s)
@@ -130,6 +132,7 @@ weft_optimizer_end (struct weft_step *s)
   g_free (o);
 }
 
+/* The parameter whose gradient needs the sum over two copies of an embedding, or WEFT_NO_PARAM. */
 static uint32_t
 tied_param (const struct weft_step *s)
 {
@@ -142,8 +145,8 @@ tied_param (const struct weft_step *s)
              : weft_params_of_end (s, WEFT_HEAD_WEIGHT);
 }
 
-/* A tied head on the embedding's stage has a gradient sum of its own. The sum was reduced like a
- * bucket; this adds it to the gradient of the embedding. */
+/* Canonical order: a tied head on the embedding's stage has a separate sum, which was reduced like
+ * a bucket. Adds this sum to the gradient of the embedding. */
 static uint32_t
 add_tied_head (struct weft_step *s, uint32_t grad)
 {
@@ -155,8 +158,8 @@ add_tied_head (struct weft_step *s, uint32_t grad)
                         WEFT_USES (WEFT_RW (grad), WEFT_R (head)));
 }
 
-/* The embedding is on two stages: an all-reduce adds the gradients. Gradients in host memory are
- * copied to the device for that. */
+/* If the embedding is on two stages, an all-reduce adds its gradients. Gradients in host memory are
+ * copied to the device and back for the all-reduce. */
 static uint32_t
 add_stages (struct weft_step *s, uint32_t grad)
 {
@@ -176,8 +179,9 @@ add_stages (struct weft_step *s, uint32_t grad)
   return s->on_host ? weft_to_host (s, &copy) : op;
 }
 
-/* The whole gradient is reduced, although this rank updates only one slice of it, after all buckets
- * (finalize_model_grads.py, _allreduce_word_embedding_grads). */
+/* Adds the gradients of a tied embedding, after the reductions of all buckets. The whole gradient
+ * is reduced, although this rank updates only one slice of it (finalize_model_grads.py,
+ * _allreduce_word_embedding_grads). */
 static uint32_t
 reduce_tied (struct weft_step *s, uint32_t param)
 {
@@ -194,13 +198,13 @@ reduce_tied (struct weft_step *s, uint32_t param)
   return op;
 }
 
-/* calculate_per_token_loss: the rank with the head broadcasts the number of its tokens to the other
- * stages, replicas add theirs, and every gradient is divided (finalize_model_grads.py). All of that
- * waits for ops that still work on gradients. */
+/* calculate_per_token_loss: the rank with the head broadcasts its number of tokens to the other
+ * stages, an all-reduce adds the numbers of all replicas, and every gradient is divided by the sum
+ * (finalize_model_grads.py). The division waits for all ops that still write gradients. */
 static void
 divide_by_tokens (struct weft_step *s, uint32_t tied_reduced)
 {
-  uint32_t place = s->grid->place[s->grid->n_stages - 1]; /* of the head */
+  uint32_t place = s->grid->place[s->grid->n_stages - 1]; /* the place of the head */
   struct weft_op row = { .kind = WEFT_OP_BROADCAST,
                          .group = WEFT_GROUP_PP,
                          .peer = place / s->grid->n_chunks == 0 ? 0 : -1,
@@ -224,6 +228,7 @@ divide_by_tokens (struct weft_step *s, uint32_t tied_reduced)
   }
 }
 
+/* The gradients that the device's Adam reads: the fp32 copy, if there is one. */
 static uint32_t
 owned_grad (const struct weft_step *s, uint32_t k)
 {
@@ -240,7 +245,7 @@ only_duplicates (const struct weft_step *s, uint32_t k)
   return TRUE;
 }
 
-/* The running sum of squares, where the gradients are. */
+/* The buffer of the sum of squares: in host memory if the gradients are there. */
 static uint32_t
 start_norm (struct weft_step *s)
 {
@@ -255,6 +260,7 @@ start_norm (struct weft_step *s)
   return squares;
 }
 
+/* Copies a sum of squares in host memory to the device. */
 static void
 end_norm (struct weft_step *s, uint32_t squares)
 {
@@ -271,7 +277,7 @@ static void
 wait_for_finalize (struct weft_step *s, uint32_t k, uint32_t tied, uint32_t tied_reduced)
 {
   weft_wait_for_shared_gradients (s);
-  if (weft_bucket_is_exchanged (s, k)) /* reads the bucket, and nothing has waited for it yet */
+  if (weft_bucket_is_exchanged (s, k)) /* no op waits for the all-to-all of the bucket yet */
     weft_build_dep (s->b, weft_bucket_reduced (s, k));
   if (tied != WEFT_NO_PARAM && s->params->layout.place[tied].bucket == k)
     weft_build_dep (s->b, tied_reduced);
@@ -293,17 +299,17 @@ copy_to_main (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
   }
 }
 
-/* The gradients of this rank's whole slice. */
+/* The gradients of this rank's whole slice, including elements that the host updates. */
 static uint32_t
 slice_grad (const struct weft_step *s, uint32_t k)
 {
   return s->optimizer->n_host[k] ? weft_bucket_gradients (s, k) : owned_grad (s, k);
 }
 
-/* Squares of experts that ranks share are summed over other ranks than all other squares: each rank
- * has other experts, but the same dense weights. With a sharded optimizer every slice is on one
- * rank only, so there is one sum; unless instances of the optimizer share experts, so that one
- * instance does not have all of them. */
+/* Whether squares of distributed experts are summed over other ranks than all other squares: each
+ * rank has other experts, but the same dense weights. With a sharded optimizer every slice is on
+ * one rank only, so one sum is enough, unless the experts are distributed over several instances of
+ * the optimizer. */
 static gboolean
 has_experts_apart (const struct weft_step *s)
 {
@@ -331,15 +337,16 @@ expert_squares (struct weft_step *s)
   return s->optimizer->expert_squares;
 }
 
-/* The sum that the squares of a bucket are added to. */
+/* The buffer to which the squares of bucket k are added. */
 static uint32_t
 squares_of (struct weft_step *s, uint32_t k, uint32_t squares)
 {
   return measures_apart (s, k) ? expert_squares (s) : squares;
 }
 
-/* The sums over two groups of ranks are added (Megatron-Core optimizer.py, ChainedOptimizer). A
- * stage without experts takes part, because the group spans all stages. */
+/* Adds the sum of squares of experts, after its own all-reduce (Megatron-Core optimizer.py,
+ * ChainedOptimizer). A stage without experts takes part in the all-reduce, because the group spans
+ * all stages. */
 static void
 add_experts (struct weft_step *s)
 {
@@ -376,8 +383,9 @@ measure_norm (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
   end_norm (s, squares);
 }
 
-/* With a distributed optimizer its ranks have different slices; without it replicas have the same
- * gradients. */
+/* The ranks whose squares are added for the norm. With a distributed optimizer they include the
+ * ranks with different slices. Without it all replicas have the same gradients, so only the ranks
+ * of one replica. */
 static enum weft_group_kind
 norm_group (const struct weft_step *s)
 {
@@ -386,8 +394,8 @@ norm_group (const struct weft_step *s)
   return s->mesh->instances > s->mesh->outer_slices ? WEFT_GROUP_INSTANCE : WEFT_GROUP_WORLD;
 }
 
-/* Gradients are divided by the loss scale. If one of them is not finite no rank updates its
- * weights, and the host has to know that before it goes on (Megatron-Core optimizer.py,
+/* Divides gradients by the loss scale. If any gradient is not finite, no rank updates its weights,
+ * and the host reads that result before it enqueues further work (Megatron-Core optimizer.py,
  * _unscale_main_grads_and_check_for_nan). */
 static void
 unscale (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
@@ -401,7 +409,7 @@ unscale (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
     enum weft_dtype dtype = weft_build_buf_at (s->b, grad)->dtype;
     weft_emit (s, WEFT_OP_UNSCALE, "unscale", WEFT_SHAPE (dtype, weft_optimizer_slice (s, k)),
                WEFT_USES (WEFT_RW (grad), WEFT_RW (s->scalars.found)));
-    /* Without finalize_model_grads nothing has waited for the reduction. */
+    /* Without finalize_model_grads no op has waited for the reduction yet. */
     weft_build_dep (s->b, weft_bucket_reduced (s, k));
     if (s->optimizer->grad32[k] == WEFT_NO_BUF)
       wait_for_finalize (s, k, tied, tied_reduced);
@@ -466,10 +474,9 @@ update (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
   weft_host_optimizer_finish (s);
 }
 
-/* After the step the ranks of a replica agree on whether the update succeeded and on the gradient
- * norm (Megatron-LM training.py, train_step): the smallest clip factor, 0 where nothing was
- * updated, and the largest norm. Without clip_grad there is no norm, without a loss scale no failed
- * update. */
+/* After the update the ranks of a replica all-reduce the success of the update and the gradient
+ * norm (Megatron-LM training.py, train_step): the smallest clip factor (0: no update) and the
+ * largest norm. Without clip_grad there is no norm. Without a loss scale every update succeeds. */
 static void
 agree (struct weft_step *s)
 {
@@ -479,7 +486,8 @@ agree (struct weft_step *s)
     weft_reduce_all (s, WEFT_GROUP_MP, WEFT_REDUCE_MAX, s->scalars.squares, "largest_norm");
 }
 
-/* The same for losses of multi-token prediction, which kernels have written through views. */
+/* Averages the losses of multi-token prediction over replicas. Kernels have written them through
+ * views, so the collectives need explicit dependencies. */
 static void
 report_mtp (struct weft_step *s)
 {
@@ -495,8 +503,8 @@ report_mtp (struct weft_step *s)
     weft_build_dep (s->b, kernel);
 }
 
-/* The loss is averaged over replicas and copied to the host with the norm. Readers divide exact
- * sums. */
+/* Averages the loss over replicas and copies it to the host with the norm. In canonical order the
+ * host receives exact sums, and the code that reads them divides. */
 static void
 report (struct weft_step *s)
 {
@@ -520,8 +528,9 @@ report (struct weft_step *s)
     weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_GPU));
 }
 
-/* Completes gradients in the order of Megatron-Core's finalize_model_grads(). Wrappers that do not
- * call that function only add a tied head with a sum of its own to the embedding. */
+/* Completes gradients in the order of Megatron-Core's finalize_model_grads(). PyTorch's wrappers do
+ * not call that function: for them this only adds the separate sum of a tied head to the
+ * embedding. */
 static uint32_t
 finalize (struct weft_step *s, uint32_t tied)
 {

@@ -2,26 +2,29 @@
  * (Megatron-Core optimizer/cpu_offloading/hybrid_optimizer.py; ZeRO-Offload, arXiv 2101.06840).
  *
  *   what    optimizer_offload_fraction of the elements that this rank updates, rounded. Buckets
- *           that the next forward needs last come first; of the last bucket the end of the slice is
- *           taken. Upstream takes whole tensors; a slice of a bucket does not have those
- *   host    gradient, moments and fp32 weights: 16 bytes an element throughout the step, and for
- *           the time of a copy the 16-bit values that travel
- *   when    after all kernels up to the clip. overlap_cpu_optimizer_d2h_h2d: copies have streams of
- *           their own, and a slice is cut into as many parts as its bucket has matrices (upstream
- *           has one CPU optimizer for each tensor): one part is sent while another is updated and a
- *           third comes back. Without overlap copies are part of the compute stream: all gradients
- *           to the host, the update on the GPU, all weights back after Adam of the host
+ *           that the next forward reads last are offloaded first; of the last offloaded bucket the
+ *           end of the slice is offloaded. Upstream offloads whole tensors, but a slice of a bucket
+ *           does not consist of whole tensors
+ *   host    gradient, moments and fp32 weights: 16 bytes for each element throughout the step, and
+ *           during a copy the 16-bit values
+ *   when    after all kernels up to the clip. overlap_cpu_optimizer_d2h_h2d: copies run on separate
+ *           streams, and a slice is cut into as many parts as its bucket has matrices (upstream has
+ *           one CPU optimizer for each tensor): one part is copied to the host while another is
+ *           updated and a third is copied back. Without overlap copies run in the order of the
+ *           compute stream: all gradients to the host, the update on the GPU, and all weights back
+ *           after Adam on the host
  *   memory  a copy to memory that is not page-locked blocks the host thread. pin_cpu_grads = false:
  *           no update begins before all gradients are on the host. pin_cpu_params = false: Adam of
- *           a part waits until the part before it has come back */
+ *           a part waits until the previous part was copied back */
 #include "core/passes/optimizer/states.h"
 #include <math.h>
 
-/* A part of a bucket's slice. Its state is a part of the host's flat buffers. */
+/* A part of a bucket's slice that the host updates. Its state is a view of the host's flat
+ * buffers. */
 struct part {
   uint32_t bucket;
-  uint64_t begin, n;   /* of the slice on the device */
-  uint32_t grad, sent; /* fp32; in the type of the reduction, which may be the same buffer */
+  uint64_t begin, n;   /* first element in the slice on the device; number of elements */
+  uint32_t grad, sent; /* gradient: in fp32; in the type of the reduction (may be one buffer) */
   uint32_t master, m, v, param;
 };
 
@@ -31,6 +34,7 @@ overlaps (const struct weft_step *s)
   return s->strategy->overlap_cpu_optimizer_d2h_h2d;
 }
 
+/* Whether Adam of a part waits until the previous part was copied back. */
 static gboolean
 blocks_on_return (const struct weft_step *s)
 {
@@ -55,6 +59,7 @@ weft_host_optimizer_split (struct weft_step *s)
   }
 }
 
+/* The number of parts into which the host's elements of bucket k are cut. */
 static uint64_t
 parts_of (const struct weft_step *s, uint32_t k)
 {
@@ -82,7 +87,7 @@ cut (struct weft_step *s)
   return parts;
 }
 
-/* Whether a part has a certain state on the host. */
+/* Whether a part has a certain state on the host: every part does. */
 static gboolean
 every (const struct weft_flat *flat)
 {
@@ -90,8 +95,8 @@ every (const struct weft_flat *flat)
   return TRUE;
 }
 
-/* Weights in fp32 are what kernels read; other types are made from a master when they are copied
- * back. */
+/* Kernels read fp32 weights directly. Weights of other types have a master, and are converted when
+ * they are copied back. */
 static gboolean
 has_master (const struct weft_flat *flat)
 {
@@ -123,7 +128,8 @@ size_in (const struct weft_step *s, const struct state *state, const struct part
   return state->wanted (weft_step_flat (s, part->bucket)) ? part->n : 0;
 }
 
-/* One flat buffer in host memory, and each part's view of it. */
+/* Creates one flat buffer of a state in host memory, and a view of it for each part: WEFT_NO_BUF
+ * for parts without this state. */
 static void
 add_state (struct weft_step *s, GArray *parts, const struct state *state)
 {
@@ -143,7 +149,7 @@ add_state (struct weft_step *s, GArray *parts, const struct state *state)
   }
 }
 
-/* Buffers that live for the time of a copy. */
+/* Creates the buffers of 16-bit values, which live only during a copy. */
 static void
 add_copy_buffers (struct weft_step *s, struct part *part)
 {
@@ -167,7 +173,7 @@ add_states (struct weft_step *s, GArray *parts)
     add_copy_buffers (s, &g_array_index (parts, struct part, i));
 }
 
-/* A copy of the clip factor for Adam of the host. */
+/* Copies the clip factor to host memory, for Adam on the host. */
 uint32_t
 weft_host_optimizer_factor (struct weft_step *s)
 {
@@ -211,7 +217,7 @@ weft_host_optimizer_send (struct weft_step *s, uint32_t tied_bucket, uint32_t ti
   weft_next_kernel_waits_for (s, s->optimizer->host_wait);
 }
 
-/* `after`: a copy that must have ended. */
+/* Converts the gradients of a part to fp32, after the copy `after`. */
 static void
 convert (struct weft_step *s, const struct part *part, uint32_t after)
 {
@@ -264,7 +270,7 @@ weft_host_optimizer_update (struct weft_step *s, uint32_t k)
   }
 }
 
-/* Brings weights back after all updates on the GPU. */
+/* Copies weights back after all updates on the GPU. */
 void
 weft_host_optimizer_finish (struct weft_step *s)
 {

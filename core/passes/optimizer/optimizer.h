@@ -1,5 +1,5 @@
-/* optimizer.h - what follows the last backward: complete gradients, gradient norm, clip, Adam,
- * weights.
+/* optimizer.h - the end of a step, after the last backward: completion of gradients, gradient norm,
+ * clip, Adam, gather of weights.
  *
  *   finish.c           the end of a step, in Megatron-Core's order
  *   host_optimizer.c   optimizer_cpu_offload: the part of Adam that runs on the CPU */
@@ -9,9 +9,9 @@
 void weft_optimizer_begin (struct weft_step *s);
 void weft_optimizer_end (struct weft_step *s);
 
-/* The step begins: weights in MXFP8 whose forward gathers them through the gradient buffer are put
- * there. */
+/* When the step begins: rounds masters into the gradient buffer, for MXFP8 weights that forward
+ * gathers through this buffer. */
 void weft_optimizer_stage_weights (struct weft_step *s);
 
-/* The end of the step. */
+/* Appends the end of the step. */
 void weft_optimizer_finish_step (struct weft_step *s);

@@ -1,6 +1,6 @@
 /* The tensors of a role in registration order, and their places in flat buffers of weights and
- * gradients. There is one pair of flat buffers for each pair of types; core/program/layout.h has
- * the order inside. */
+ * gradients. Each chunk has one pair of flat buffers for each pair of types, and another pair
+ * for experts. core/program/layout.h describes the order of tensors in a flat buffer. */
 #include "core/passes/params/tensors.h"
 #include <string.h>
 
@@ -12,7 +12,7 @@ struct extent {
   uint64_t tail;       /* program.h */
   uint64_t whole_rows; /* rows of the whole tensor without padding; 0: it has no padding */
   uint64_t block;      /* experts: rows of one expert; else 0 */
-  gboolean trait;      /* few architectures have the tensor: programs without it do not list it */
+  gboolean trait;      /* few architectures have it: where absent, no name is added */
 };
 
 static struct extent
@@ -186,14 +186,15 @@ add_layer (struct weft_step *s, uint32_t layer)
     param[which] = add_param (s, names[which], layer, layer_extent (s, layer, which));
 }
 
-/* Multi-token prediction reads the embedding: a stage that does not own it has a copy. */
+/* Whether the chunk needs a copy of the embedding: it has multi-token prediction, which reads the
+ * embedding, on a role that does not hold the first stage. */
 static gboolean
 copies_embedding (const struct weft_step *s)
 {
   return weft_step_chunk (s)->n_mtp > 0 && !weft_step_has_embedding (s);
 }
 
-/* The last tensors, in registration order. */
+/* Registers the tensors at the end of the last stage. */
 static void
 add_head (struct weft_step *s)
 {
@@ -292,13 +293,14 @@ weft_params_is_sharded_expert (const struct weft_step *s, uint32_t param)
   return weft_mesh_deals_experts (s->mesh) && weft_params_is_expert (s, param);
 }
 
-/* The type of a tensor for kernels; its flat buffer. */
+/* The type in which the flat buffer stores a weight. */
 static enum weft_dtype
 storage (const struct weft_step *s, uint32_t param)
 {
   return weft_params_is_fp8 (s, param) ? WEFT_FP8 : s->weight_dtype;
 }
 
+/* The number of a parameter's flat buffer, which is listed if it is new. */
 static uint32_t
 find_flat (struct weft_step *s, uint32_t param)
 {
@@ -331,9 +333,10 @@ bytes_of (const struct weft_step *s, uint32_t chunk)
   return UINT32_MAX;
 }
 
-/* Chunks after the first are wrapped with disable_bucketing (Megatron-LM training.py, get_model).
- * reduce_scatter_with_fp32_accumulation launches every bucket by itself. The two copies of a
- * DualPipe stage must launch alike, whichever chunk they are. */
+/* Chunks after the first are wrapped with disable_bucketing (Megatron-LM training.py,
+ * get_model). reduce_scatter_with_fp32_accumulation launches every bucket by itself. The two
+ * copies of a DualPipe stage must group their launches alike, although they have different chunk
+ * numbers. */
 static enum weft_launch
 launch_of (const struct weft_step *s, uint32_t chunk)
 {
@@ -416,7 +419,7 @@ sharing (const struct weft_step *s, const struct weft_flat *flat)
   return (flat->expert ? weft_mesh_expert_sharing : weft_mesh_sharing) (s->mesh);
 }
 
-/* A flat buffer: whole, or the slices of all buckets one after the other. */
+/* Creates a flat buffer: whole, or the slices of all buckets one after the other. */
 static uint32_t
 flat_buffer (struct weft_step *s, uint32_t buffer, enum weft_buf_kind kind)
 {
@@ -436,8 +439,8 @@ flat_buffer (struct weft_step *s, uint32_t buffer, enum weft_buf_kind kind)
   return buf;
 }
 
-/* Tensors that one rank alone holds are whole in Megatron-FSDP (param_and_grad_buffer.py asks for
- * the size of the group); FSDP2 makes units of one rank. */
+/* Megatron-FSDP does not shard tensors that only one rank holds (param_and_grad_buffer.py tests the
+ * size of the group). FSDP2 wraps them in units of one rank (shard_alone). */
 static void
 choose_cuts (struct weft_step *s, struct weft_flat *flat)
 {
@@ -462,7 +465,8 @@ add_flats (struct weft_step *s)
   }
 }
 
-/* Views of all tensors whose flat buffer is whole on this rank. */
+/* Creates views of all tensors whose flat buffer is whole on this rank; other tensors have
+ * WEFT_NO_BUF. */
 static uint32_t *
 add_views (struct weft_step *s, enum weft_buf_kind kind)
 {

@@ -1,12 +1,12 @@
-/* params.h - the tensors of a role: their names, their shape on this rank, how they are sharded.
+/* params.h - the tensors of a role: names, shapes on this rank, sharding.
  *
- * Parameters are numbered in registration order. tensors.h has their flat buffers, for the wings
- * that reduce, gather and update them. */
+ * Parameters are numbered in registration order. tensors.h describes the flat buffers of
+ * parameters, for the wings that reduce, gather and update them. */
 #pragma once
 #include "core/passes/emit/emit.h"
 #include "core/program/layout.h"
 
-/* Parameters of one layer; WEFT_NO_PARAM where a model has none. */
+/* Parameters of one layer. A layer without such a tensor has WEFT_NO_PARAM in its place. */
 #define WEFT_LAYER_PARAM_LIST(X)                                                                   \
   X (WEFT_MTP_WORDS_NORM_WEIGHT, "mtp_words_norm.weight")                                          \
   X (WEFT_MTP_WORDS_NORM_BIAS, "mtp_words_norm.bias")                                              \
@@ -81,20 +81,21 @@ enum weft_end_param {
 
 #define WEFT_NO_PARAM 0xffffffffu
 
-/* How a data-parallel strategy lays tensors out and what it shards: a part of its row in
- * replicas/wrapper.c. */
+/* How a data-parallel strategy lays tensors out, and which tensors it shards. replicas/wrapper.c
+ * has one for each strategy. */
 struct weft_shard_rule {
   void (*lay_out) (struct weft_layout *layout, const struct weft_layout_rule *rule,
                    const struct weft_layout_param *param, uint32_t n_param);
   /* The FSDP unit of a parameter, or WEFT_NO_UNIT.  NULL: the strategy has no units. */
   uint32_t (*unit_of) (const struct weft_step *s, uint32_t param);
-  gboolean shard_grads, shard_weights; /* each replica keeps a slice */
+  gboolean shard_grads, shard_weights; /* each replica stores a slice */
   gboolean shard_alone;                /* shards tensors even if only one rank holds them */
   gboolean overwrites;                 /* gradients are not zeroed when a step begins */
 };
 
-/* build: lists the tensors, lays out their flat buffers and makes views. publish: writes them into
- * the program; call it after replicas/ has made its buffers. end: frees the part. */
+/* build: lists the tensors, lays out their flat buffers and creates views. publish: writes the
+ * tensors into the program; call it after replicas/ has created its buffers. end: frees the wing's
+ * state. */
 void weft_params_build (struct weft_step *s);
 void weft_params_publish (struct weft_step *s);
 void weft_params_end (struct weft_step *s);
@@ -102,24 +103,31 @@ void weft_params_end (struct weft_step *s);
 uint32_t weft_params_count (const struct weft_step *s);
 struct weft_param *weft_param_at (const struct weft_step *s, uint32_t param);
 
-/* Looks up a parameter of the current layer; of a given layer; of the ends (embedding, head). */
+/* The number of a parameter of the current layer (s->at.layer), or WEFT_NO_PARAM. */
 uint32_t weft_params_layer (const struct weft_step *s, enum weft_layer_param which);
+
+/* The number of a parameter of `layer`, or WEFT_NO_PARAM. */
 uint32_t weft_params_of_layer (const struct weft_step *s, uint32_t layer,
                                enum weft_layer_param which);
+
+/* The number of a parameter at an end (embedding, head), or WEFT_NO_PARAM. */
 uint32_t weft_params_of_end (const struct weft_step *s, enum weft_end_param which);
 
-/* The first parameter of the MLP's half of a layer: its norm or, without one, its first map. */
+/* The first parameter of the MLP block of a layer: its norm, or fc1 if it has no norm. */
 uint32_t weft_params_of_mlp (const struct weft_step *s, uint32_t layer);
 
-/* The scale of a weight that is stored in fp8; otherwise WEFT_NO_BUF. */
+/* The buffer with the scale of a weight that is stored in fp8; WEFT_NO_BUF for other weights. */
 uint32_t weft_params_scale (const struct weft_step *s, uint32_t param);
 
-/* Whether a weight is stored in fp8 (fp8_param_gather); whether it belongs to an expert; whether it
- * belongs to an expert and experts are distributed over expert parallel ranks, so that it has fewer
- * replicas than the dense weights. */
+/* Whether a weight is stored in fp8 (fp8_param_gather). */
 gboolean weft_params_is_fp8 (const struct weft_step *s, uint32_t param);
+
+/* Whether a parameter belongs to an expert. */
 gboolean weft_params_is_expert (const struct weft_step *s, uint32_t param);
+
+/* Whether a parameter belongs to an expert and experts are distributed over expert parallel ranks,
+ * so that it has fewer replicas than the dense weights. */
 gboolean weft_params_is_sharded_expert (const struct weft_step *s, uint32_t param);
 
-/* A parameter as a view of `base`, from byte `offset` on. */
+/* Creates a view of `base`, from byte `offset` on, with the size and name of a parameter. */
 uint32_t weft_params_view (struct weft_step *s, uint32_t param, uint32_t base, uint64_t offset);

@@ -4,13 +4,13 @@
 #include "core/passes/params/params.h"
 
 /* A flat buffer of weights and one of gradients, for tensors with the same types and the same
- * replicas (Megatron-Core param_and_grad_buffer.py groups by types, and experts apart). Each chunk
- * has its own. */
+ * replicas (Megatron-Core param_and_grad_buffer.py groups by types, and experts apart). Each
+ * chunk has its own pair. */
 struct weft_flat {
   enum weft_dtype dtype, grad_dtype;
   gboolean expert;                 /* experts distributed over expert parallel ranks */
-  gboolean cut_weights, cut_grads; /* this rank keeps a slice of every bucket */
-  uint32_t weights, grads;         /* buffers; weights may be WEFT_NO_BUF: MXFP8 */
+  gboolean cut_weights, cut_grads; /* this rank stores only a slice of every bucket */
+  uint32_t weights, grads;         /* buffers; MXFP8 weights have WEFT_NO_BUF (params.c) */
   uint32_t chunk;
 };
 
@@ -23,7 +23,8 @@ struct weft_params {
   uint32_t *weight_view, *grad_view; /* by parameter; WEFT_NO_BUF while only slices exist */
 };
 
-/* `n` elements of a flat buffer from the start of bucket k; in a buffer of slices, of its slice. */
+/* Creates a view of `n` elements of a flat buffer that begins with bucket k; in a buffer of slices,
+ * with the slice of bucket k. */
 uint32_t weft_params_flat_view (struct weft_step *s, uint32_t flat, uint32_t k, uint64_t n,
                                 const char *name);
 
@@ -43,13 +44,14 @@ weft_bucket_of_experts (const struct weft_step *s, uint32_t bucket)
   return bucket < s->params->layout.n_bucket && weft_step_flat (s, bucket)->expert;
 }
 
-/* Ranks that average a bucket's gradients; ranks that shard its optimizer state. */
+/* The ranks that average the gradients of a bucket. */
 static inline enum weft_group_kind
 weft_bucket_replicas (const struct weft_step *s, uint32_t bucket)
 {
   return weft_bucket_of_experts (s, bucket) ? WEFT_GROUP_EDP : WEFT_GROUP_DP;
 }
 
+/* The ranks that shard the optimizer state of a bucket. */
 static inline enum weft_group_kind
 weft_bucket_sharing (const struct weft_step *s, uint32_t bucket)
 {

@@ -3,7 +3,7 @@
  *
  *   F then F:  send_forward, then recv_forward
  *   F then B:  {send_forward, recv_backward} as one exchange with the next stage
- *   B then F:  {send_backward, recv_forward} as one exchange with the stage before
+ *   B then F:  {send_backward, recv_forward} as one exchange with the previous stage
  *   B then B:  send_backward, then recv_backward
  *
  * An exchange waits for all kernels enqueued so far (c10d ProcessGroupNCCL). With batch_p2p_comm
@@ -22,8 +22,9 @@ is_forward (const struct weft_cell *cell)
   return cell->phase == WEFT_PHASE_FORWARD;
 }
 
-/* The direction to the rank of the next (or previous) stage. In a ring microbatches always travel
- * one way round; otherwise stages turn back at its ends. */
+/* The direction to the rank of the next stage (`after`) or of the previous stage. In a ring a
+ * microbatch always moves in one direction. Otherwise consecutive stages reverse direction at the
+ * first and the last rank. */
 static int
 side_of (const struct weft_step *s, const struct weft_cell *cell, gboolean after)
 {
@@ -57,8 +58,8 @@ is_grouped (const struct weft_step *s)
          (s->strategy->batch_p2p_comm || s->strategy->use_ring_exchange_p2p);
 }
 
-/* As separate launches, sends and receives use two streams. Even and odd ranks use them
- * crosswise. */
+/* Separate launches use two streams. Even ranks send on the first and receive on the second stream,
+ * odd ranks the reverse. */
 static enum weft_lane
 lane_of (const struct weft_step *s, enum weft_op_kind kind)
 {
@@ -113,8 +114,8 @@ post_tensor (struct weft_step *s, const struct weft_transfer *t, gboolean joins)
     s->pipeline->posting.sent = op;
 }
 
-/* variable_seq_lengths: three sizes of each tensor travel first, as one launch over the group of
- * all ranks. The host waits for the whole device before it reads them (Megatron-Core
+/* variable_seq_lengths: three sizes of each tensor are sent first, in one launch over the group
+ * of all ranks. The host waits for the whole device before it reads them (Megatron-Core
  * p2p_communication.py, _communicate_shapes). */
 static void
 post_shapes (struct weft_step *s)
@@ -144,7 +145,8 @@ post_shapes (struct weft_step *s)
   weft_host_waits_for (s, sizes);
 }
 
-/* Converts between the type of kernels and that of transfers. */
+/* Converts a tensor between the type of kernels and the type of transfers. Returns `from` if the
+ * types are equal. */
 static uint32_t
 convert (struct weft_step *s, uint32_t from, enum weft_dtype dtype, const struct weft_cell *cell)
 {
@@ -232,9 +234,10 @@ weft_exchange_run_beside (struct weft_step *s, weft_kernels *beside)
     weft_run_beside_exchange (s, beside);
 }
 
-/* Whether the last forward is sent apart from the first gradient. A rank whose warm-up has all
- * forwards would otherwise deadlock: its neighbour receives the last of them long before it has a
- * gradient, and both would wait for sizes. */
+/* Whether the send of the last forward and the receive of the first gradient are separate
+ * exchanges. If the warm-up contains all forwards, one exchange of both would deadlock with
+ * variable_seq_lengths: the neighbour receives that forward long before it sends a gradient, and
+ * each rank would wait for the sizes of the other. */
 static gboolean
 turns_early (const struct weft_step *s, uint32_t i)
 {
@@ -297,7 +300,8 @@ weft_pipeline_end (struct weft_step *s)
   g_free (s->pipeline);
 }
 
-/* Schedules of Megatron-Core have transfer orders of their own. */
+/* Whether no framework prescribes the order of transfers. Megatron-Core's schedules prescribe
+ * one. */
 static gboolean
 is_free (const struct weft_step *s)
 {
@@ -326,7 +330,7 @@ weft_exchange_output (const struct weft_step *s, const struct weft_cell *cell)
   return s->pipeline->output[cell->micro * s->n_chunks + cell->chunk];
 }
 
-/* If the next stage is a chunk of this rank, the output is its input. */
+/* If the next stage is a chunk of this rank, the output is stored as the input of that chunk. */
 void
 weft_exchange_hand_over (struct weft_step *s, const struct weft_cell *cell, uint32_t x)
 {

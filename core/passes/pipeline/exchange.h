@@ -1,20 +1,20 @@
-/* exchange.h - what pipeline stages send each other between the cells of the grid.
+/* exchange.h - sends and receives of pipeline stages between the cells of the grid.
  *
  *   exchange.c              Megatron-Core's order without interleaving
  *   exchange_interleaved.c  Megatron-Core's order of the interleaved schedule
  *   exchange_free.c         any other grid
  *
  * A chunk's input comes from the stage before it, on this rank or on another; its output goes to
- * the stage after it. In backward gradients take the way back. */
+ * the stage after it. In backward, gradients are sent in the opposite direction. */
 #pragma once
 #include "core/passes/emit/emit.h"
 
 void weft_pipeline_begin (struct weft_step *s);
-void weft_pipeline_buffers (struct weft_step *s); /* standing ones: variable_seq_lengths */
+void weft_pipeline_buffers (struct weft_step *s); /* permanent buffer: variable_seq_lengths */
 void weft_pipeline_end (struct weft_step *s);
 
-/* Sends and receives before cell `i` of this role, or after its last one. `beside` appends kernels
- * that run while they are under way: delayed weight gradients. */
+/* Appends the sends and receives before cell `i` of this role. i = number of cells: those after the
+ * last cell. `beside` appends kernels that run during the transfers: delayed weight gradients. */
 void weft_exchange (struct weft_step *s, uint32_t i, weft_kernels *beside);
 
 /* take: the input of a cell, converted to the type of kernels. output: the output of a cell.
@@ -23,9 +23,13 @@ uint32_t weft_exchange_take (struct weft_step *s, const struct weft_cell *cell);
 uint32_t weft_exchange_output (const struct weft_step *s, const struct weft_cell *cell);
 void weft_exchange_hand_over (struct weft_step *s, const struct weft_cell *cell, uint32_t x);
 
-/* Whether the role follows Megatron-Core's interleaved schedule. If it does: slot k of this rank,
- * counted over its forwards or over its backwards (NULL: there is no slot k); and the number of
- * slots that this rank has completed. */
+/* Whether the role follows Megatron-Core's interleaved schedule. The next two functions need
+ * that. */
 gboolean weft_pipeline_interleaves (const struct weft_step *s);
+
+/* Slot k of this rank, counted over its forwards or over its backwards. NULL: there is no slot
+ * k. */
 const struct weft_cell *weft_slot_at (const struct weft_step *s, gboolean forward, int64_t k);
+
+/* The number of forward or backward slots that this rank has completed. */
 uint32_t weft_slots_over (const struct weft_step *s, gboolean forward);

@@ -1,20 +1,21 @@
-/* Sends and receives of schedules for which no framework has published an order: beside kernels, in
- * one order on all ranks.
+/* Sends and receives of schedules for which no framework has published an order. Transfers run
+ * beside kernels, in one order on all ranks.
  *
  * The grid is replayed with cells of equal length and transfers that take no time. A tensor is
- * ready when the cell that makes it ends. Transfers are posted in the order in which their tensors
- * become ready, each before the first cell that ends later: what arrives while a rank computes is
- * received beside that. This cannot deadlock: a posted transfer waits only for cells that end no
- * later, and these wait only for transfers that come earlier. */
+ * ready when the cell that computes it ends. Transfers are posted in the order in which their
+ * tensors become ready, each before the first cell that ends later than the tensor is ready: a
+ * receive overlaps the cell during which its tensor arrives. This order cannot deadlock: a
+ * posted transfer waits only for cells that end no later, and these cells wait only for
+ * transfers that are earlier in the order. */
 #include "core/passes/pipeline/posting.h"
 #include <stdlib.h>
 
 struct move {
   double ready;
-  uint32_t rank, index; /* the cell that makes it */
+  uint32_t rank, index; /* the cell that computes the tensor */
   gboolean sends;
-  struct weft_cell cell; /* of this rank: it makes or takes the tensor */
-  uint32_t before;       /* posted before this cell of the row */
+  struct weft_cell cell; /* this rank's cell that computes or reads the tensor */
+  uint32_t before;       /* the transfer is posted before this cell of the rank */
 };
 
 struct weft_moves {
@@ -42,7 +43,8 @@ length (const struct weft_cell *cell)
   return cell->phase == WEFT_PHASE_BACKWARD ? unit.input + unit.weight : unit.forward;
 }
 
-/* Adds the tensor that cell `index` of `rank` makes, if this role sends or receives it. */
+/* Adds the tensor that cell `index` of `rank` computes, if this role sends or receives the
+ * tensor. */
 static void
 add_move (struct weft_step *s, uint32_t rank, uint32_t index, double ready)
 {
@@ -108,7 +110,7 @@ post (struct weft_step *s, const struct move *move)
   weft_exchange_end (s);
 }
 
-/* The step does not end before all sends have. */
+/* The step does not end before all transfers have ended. */
 static void
 finish (struct weft_step *s)
 {

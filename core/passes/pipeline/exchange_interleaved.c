@@ -1,29 +1,31 @@
-/* Sends and receives of the interleaved schedule: ranks hold several chunks, and stages go round a
- * ring. Megatron-Core's order (schedules.py forward_backward_pipelining_with_interleaving) has a
- * warm-up of forwards, then alternates a forward and a backward, then has the remaining backwards:
+/* Sends and receives of the interleaved schedule: ranks hold several chunks, and consecutive stages
+ * form a ring over the ranks. Megatron-Core's order (schedules.py
+ * forward_backward_pipelining_with_interleaving) has a warm-up of forwards, then alternates a
+ * forward and a backward, then has the remaining backwards:
  *
  *   warm-up   F, {send_forward, recv_forward}; the last one adds recv_backward
  *   steady    F, B, {send_forward, send_backward, recv_forward, recv_backward}
  *   cooldown  B, {send_backward, recv_backward}
  *
- * overlap_p2p_comm: in steady state nothing waits for an exchange; kernels wait for what they read
- * and for the send before the last:
+ * overlap_p2p_comm: in steady state no op waits for a whole exchange. Kernels wait for the
+ * transfers that they read, and for the last send but one:
  *
  *   steady    F, send_forward, recv_forward; B, send_backward, recv_backward
  *
- * overlap_p2p_comm_warmup_flush: the same in warm-up and cooldown, where a rank also receives for
- * the slot after the next one before it computes the next one.
+ * overlap_p2p_comm_warmup_flush: warm-up and cooldown overlap in the same way. There a rank also
+ * receives the input of the slot after the next one before it computes the next one.
  *
- * What arrives after slot k is for slot k + 1. The first rank gets its input from the last rank,
- * whose forwards come p - 1 slots later: after slot k it receives the output of slot k - (p - 1) of
- * that rank, and may have to keep it until its turn. In backward the two ranks change roles. */
+ * A tensor that is received after slot k is the input of slot k + 1. The first rank receives its
+ * input from the last rank, whose forwards run p - 1 slots later: after slot k it receives the
+ * output of slot k - (p - 1) of the last rank, and may have to keep the tensor until the slot
+ * that reads it. In backward the first and the last rank exchange their parts. */
 #include "core/passes/pipeline/posting.h"
 
-/* One direction of this rank's row. */
+/* The forward cells of this rank, or its backward cells. */
 struct slots {
   const struct weft_cell **cell;
-  uint32_t n, n_over;
-  gboolean leads; /* its input comes round the ring */
+  uint32_t n, n_over; /* cells; completed cells */
+  gboolean leads; /* first rank of the direction: the last rank sends its input */
   uint32_t sent;  /* the last send beside kernels, or WEFT_NO_OP */
 };
 
@@ -68,7 +70,7 @@ slots_free (struct weft_slots *all)
   g_free (all);
 }
 
-/* The cell whose input arrives after slot k, if any does. */
+/* Sets *cell to the cell whose input is received after slot k. FALSE: nothing is received then. */
 static gboolean
 arrives_after (const struct weft_step *s, const struct slots *slots, uint32_t k,
                struct weft_cell *cell)
@@ -96,7 +98,7 @@ receive_after (struct weft_step *s, const struct slots *slots, uint32_t k)
     weft_exchange_receive (s, &cell);
 }
 
-/* The newest slot that is over. */
+/* The slot that was completed last. */
 static uint32_t
 newest (const struct slots *slots)
 {
@@ -168,7 +170,7 @@ exchange_aside (struct weft_step *s, struct weft_slots *all, gboolean forward)
   gboolean flush = s->strategy->overlap_p2p_comm_warmup_flush;
   uint32_t k = newest (slots);
   gboolean waits = is_alone (all, slots, k) && !flush;
-  /* It was received before slot k was computed. */
+  /* The input of slot k + 1 was received before slot k was computed. */
   gboolean ahead = flush && !slots->leads && is_alone (all, slots, k);
 
   weft_exchange_begin (s, waits ? WEFT_POST_EACH : WEFT_POST_ASIDE);
@@ -204,7 +206,7 @@ start (struct weft_step *s)
   weft_exchange_end (s);
 }
 
-/* The step does not end before the last send has. */
+/* The step does not end before the last send has ended. */
 static void
 finish (struct weft_step *s)
 {

@@ -4,7 +4,7 @@
 
 /* GROUP: the transfers are one launch. EACH: every transfer is a launch. In both cases the next
  * kernel waits for all of them. ASIDE: every transfer is a launch that runs beside kernels; a
- * kernel waits only for the transfers that it reads. */
+ * kernel waits only for transfers whose buffers it reads. */
 enum weft_post { WEFT_POST_GROUP, WEFT_POST_EACH, WEFT_POST_ASIDE };
 
 /* A send to, or a receive from, the rank `peer` places away. */
@@ -19,17 +19,18 @@ struct weft_transfer {
 struct weft_posting {
   enum weft_post how;
   GArray *queue;                    /* struct weft_transfer */
-  uint32_t newest[WEFT_N_EXCHANGE]; /* transfer on each stream */
+  uint32_t newest[WEFT_N_EXCHANGE]; /* the newest transfer on each stream */
   uint32_t sent;                    /* the last send */
 };
 
 struct weft_pipeline {
   enum weft_dtype dtype;          /* of transfers */
-  /* [n_micro][n_chunks]: the input of a chunk (or of its backward) when it has been received, and
-   * its output from when it is computed until it is sent. */
+  /* [n_micro][n_chunks]: buffers of forward cells (output) and of backward cells (input_grad). An
+   * entry is the received input of the cell until the cell is computed, then the output of the
+   * cell. */
   uint32_t *output, *input_grad;
   struct weft_posting posting;
-  uint32_t shape;                 /* sizes of a tensor: variable_seq_lengths */
+  uint32_t shape;                 /* sizes to send: variable_seq_lengths */
   struct weft_slots *slots;       /* exchange_interleaved.c */
   struct weft_moves *moves;       /* exchange_free.c */
 };
@@ -38,16 +39,22 @@ void weft_exchange_in_order (struct weft_step *s, uint32_t i, weft_kernels *besi
 void weft_exchange_interleaved (struct weft_step *s, uint32_t i, weft_kernels *beside);
 void weft_exchange_free (struct weft_step *s, uint32_t i, weft_kernels *beside);
 
-/* The rank that a cell's output goes to, or its input comes from: +1 or -1 places away; 0: this
- * rank, or none. */
+/* The rank that receives the output of a cell: +1 or -1 places away. 0: this rank, or none. */
 int weft_exchange_target (const struct weft_step *s, const struct weft_cell *cell);
+
+/* The rank that sends the input of a cell, counted in the same way. */
 int weft_exchange_source (const struct weft_step *s, const struct weft_cell *cell);
 
-/* Begins an exchange; adds a send or a receive if there is one; posts them all and returns the last
- * send, or WEFT_NO_OP. Without batch_p2p_comm transfers are separate launches. */
+/* Begins an exchange. Without batch_p2p_comm and use_ring_exchange_p2p every transfer is a separate
+ * launch. */
 void weft_exchange_begin (struct weft_step *s, enum weft_post how);
+
+/* Adds the send of a cell's output, or the receive of a cell's input, if another rank takes
+ * part. */
 void weft_exchange_send (struct weft_step *s, const struct weft_cell *cell);
 void weft_exchange_receive (struct weft_step *s, const struct weft_cell *cell);
+
+/* Appends the transfers of the exchange. Returns the last send, or WEFT_NO_OP. */
 uint32_t weft_exchange_end (struct weft_step *s);
 
 /* Appends kernels that wait for none of the transfers just posted. */

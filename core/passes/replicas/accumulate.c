@@ -1,8 +1,9 @@
-/* Where a kernel leaves the gradient of one microbatch, and how microbatches are added.
+/* The buffer into which a kernel writes the gradient of one microbatch, and how microbatches are
+ * added.
  *
  *   fused      kernels add into the flat gradient buffer
- *   not fused  a kernel leaves a gradient in the parameter's own type, and a second kernel adds it
- *              (Megatron-Core tensor_parallel/layers.py, gradient_accumulation_fusion)
+ *   not fused  a kernel writes the gradient in the parameter's own type, and a second kernel adds
+ *              it (Megatron-Core tensor_parallel/layers.py, gradient_accumulation_fusion)
  *   canonical  every microbatch is a leaf of the tree of core/base/fold.h, in the type of
  *              gradients. A node is added to its sibling as soon as both are complete. The first
  *              leaf is in the flat buffer, the others are in buffers that live until they are
@@ -11,7 +12,7 @@
 #include "core/passes/replicas/buckets.h"
 
 struct node {
-  uint32_t first, n; /* microbatches */
+  uint32_t first, n; /* its leaves: microbatches, or pieces */
   uint32_t buf;
 };
 
@@ -32,9 +33,9 @@ weft_head_has_own_sum (const struct weft_step *s)
          weft_step_has_head (s);
 }
 
-/* Canonical order: an expert gets tokens of a part of a sequence, of a whole sequence, or of
- * several replicas. Where gradients are reduced in every microbatch, all tokens of a microbatch
- * form one node of the tree. */
+/* Canonical order: an expert receives tokens of a part of a sequence, of a whole sequence, or of
+ * several replicas. Sets the ranks that share sequences, and a slice for each replica. If gradients
+ * are reduced in every microbatch, all tokens of a microbatch form one node of the tree. */
 static void
 keep_sources (struct weft_step *s, struct weft_sum *sum)
 {
@@ -66,14 +67,14 @@ weft_sums_build (struct weft_step *s)
   if (!weft_head_has_own_sum (s))
     return;
   uint64_t n = s->replicas->sum[weft_params_of_end (s, WEFT_EMBED_WEIGHT)].n;
-  if (s->sharding->shard_grads) /* FSDP: a bucket of its own */
+  if (s->sharding->shard_grads) /* FSDP: the head has a bucket of its own */
     return;
   uint32_t main = weft_step_permanent (s, WEFT_BUF_GRADIENTS, s->grad_dtype, n, "head_gradients");
   weft_sum_start (weft_head_sum (s), main, n, WEFT_LANE_GPU);
   weft_head_sum (s)->chunk = weft_step_head (s);
 }
 
-/* The flat buffer, unless a node that waits for its sibling is in it. */
+/* Returns sum->main, or a new buffer if a node that waits for its sibling is stored there. */
 uint32_t
 weft_sum_leaf (struct weft_step *s, const struct weft_sum *sum)
 {
@@ -173,9 +174,9 @@ take_held (struct weft_sum *sum, struct node *wanted)
   return FALSE;
 }
 
-/* Sequences of different replicas are in different places of the tree. Experts that get tokens of
- * several replicas have one slice for each replica, and the slices are added when all microbatches
- * are in. */
+/* Sequences of different replicas are at different places of the tree. Experts that receive tokens
+ * of several replicas have one slice for each replica. This adds the slices: after all
+ * microbatches, or with sum->each in every microbatch. */
 static void
 fold_sources (struct weft_step *s, const struct weft_sum *sum, uint32_t from, uint32_t to)
 {
@@ -212,7 +213,6 @@ add_leaf (struct weft_step *s, struct weft_sum *sum, struct node node)
     fold_sources (s, sum, sum->main, sum->total);
 }
 
-/* For slices: adds the reduced gradient of a microbatch. */
 void
 weft_sum_add (struct weft_step *s, struct weft_sum *sum, uint32_t leaf)
 {

@@ -1,15 +1,19 @@
-/* Data-parallel collectives aligned with slots of the schedule, instead of launched when a gradient
- * is complete or a weight is needed. Collectives slow kernels of their stage down; it costs least
+/* Launches data-parallel collectives at slots of the schedule, instead of when a gradient is
+ * complete or a weight is read. Collectives slow down the kernels of their stage, which costs least
  * when all stages communicate at the same time (Megatron-Core schedules.py, grad_sync_func and
  * param_sync_func).
  *
- *   weights    of chunks 0 and 1 at the start of the step. Of chunk q > 1 before forward slot k, if
- *              slot k + r, which rank 0 runs at this time, is the first of chunk q - 1
- *   gradients  of chunk q after backward slot k, if slot k - r, which the last rank ran at this
- *              time, is the last of chunk q. All others at the end of the step
+ *   weights    chunks 0 and 1 are gathered at the start of the step. On rank r, chunk q > 1 is
+ *              gathered before forward slot k, if slot k + r, which rank 0 runs at this time, is
+ *              the first slot of chunk q - 1. DistributedDataParallel gathers the whole chunk,
+ *              Megatron-FSDP its first unit and the units that are prefetched with it
+ *              (megatron_fsdp.py, start_param_sync)
+ *   gradients  on rank r, chunk q is reduced after backward slot k, if slot k - r, which rank 0
+ *              runs at this time, is the last slot of chunk q. All other chunks are reduced at the
+ *              end of the step
  *   gradients without interleaving
- *              the first stage launches them as usual; the other stages after their last backward,
- *              when they are idle */
+ *              the first stage launches reductions as usual; the other stages launch
+ *              them after their last backward, when they have no kernels */
 #include "core/passes/pipeline/exchange.h"
 #include "core/passes/replicas/buckets.h"
 
@@ -26,11 +30,18 @@ reduces (const struct weft_step *s)
   return s->strategy->grad_sync_func == WEFT_SYNC_ALIGNED;
 }
 
+static void
+gather_chunk (struct weft_step *s, uint32_t chunk)
+{
+  if (s->replicas->wrapper->gather_chunk)
+    s->replicas->wrapper->gather_chunk (s, chunk);
+}
+
 void
 weft_aligned_start (struct weft_step *s)
 {
   for (uint32_t chunk = 0; chunk < 2 && gathers (s); chunk++)
-    weft_ddp_gather_chunk (s, chunk);
+    gather_chunk (s, chunk);
 }
 
 void
@@ -41,7 +52,7 @@ weft_aligned_before (struct weft_step *s)
   const struct weft_cell *slot =
       weft_slot_at (s, TRUE, (int64_t) weft_slots_over (s, TRUE) + s->role);
   if (slot && slot->micro == 0 && slot->chunk > 0 && slot->chunk + 1u < s->n_chunks)
-    weft_ddp_gather_chunk (s, slot->chunk + 1);
+    gather_chunk (s, slot->chunk + 1);
 }
 
 void

@@ -7,46 +7,47 @@
 
 /* The gradient of one tensor, summed over microbatches: accumulate.c. */
 struct weft_sum {
-  uint32_t main;       /* buffer with the total at the end */
+  uint32_t main;       /* buffer that has the total after the last microbatch */
   uint64_t n;          /* elements */
-  enum weft_lane lane; /* where microbatches are added */
-  const struct weft_chunk *chunk; /* sums the microbatches of this chunk; NULL: of all chunks */
+  enum weft_lane lane; /* lane of the kernels that add microbatches */
+  const struct weft_chunk *chunk; /* adds microbatches of this chunk; NULL: all of the step */
 
   /* Canonical order. */
   GArray *held;     /* nodes of the tree that wait for their siblings */
-  uint32_t pieces;  /* leaves, where they are not microbatches; else 0 */
+  uint32_t pieces;  /* number of leaves of weft_sum_new_pieces(); 0: a leaf is a microbatch */
   enum weft_group_kind sequence; /* ranks with other parts of the same sequences */
-  uint32_t sources; /* of experts: replicas whose tokens have slices of their own in main; else 0 */
-  uint32_t total;   /* the sum of these slices, when all microbatches are in */
-  gboolean each;    /* slices are added in every microbatch: main is the total, as elsewhere */
+  uint32_t sources; /* experts: replicas, each with a slice of its own in main; else 0 */
+  uint32_t total;   /* buffer for the sum of these slices, after the last microbatch */
+  gboolean each;    /* the slices are added in every microbatch, and main is the total */
 };
 
 /* A bucket: buffers and launched collectives. */
 struct weft_bucket_state {
-  uint32_t grads, weights;            /* whole; WEFT_NO_BUF while a unit is resharded */
+  uint32_t grads, weights;            /* the whole bucket; WEFT_NO_BUF while a unit is resharded */
   uint32_t grad_shard, weight_shard;  /* this rank's slice */
-  uint32_t grad_slice, weight_slice;  /* of units: grad_shard and weight_shard are parts of these */
-  uint32_t exchanged;                 /* slices from all ranks, still to be added; or WEFT_NO_BUF */
+  uint32_t grad_slice, weight_slice;  /* units: slices that contain grad_shard and weight_shard */
+  uint32_t exchanged;                 /* slices of all ranks, not added yet; or WEFT_NO_BUF */
   uint32_t reduced, gathered;         /* newest collectives, or WEFT_NO_OP */
-  struct weft_sum sum;                /* of slices, where every microbatch is reduced */
+  struct weft_sum sum;                /* of reduced slices, if every microbatch is reduced */
   uint32_t n_param, n_ready;          /* FSDP2: tensors; gradients of this microbatch so far */
   uint32_t first_param, end_param;    /* range of parameters that includes all of the bucket's */
   gboolean unit;                      /* Megatron-FSDP: resharded after use */
-  gboolean outer_gathered;            /* weight_slice is whole in this step: fsdp_outer.c */
+  gboolean outer_gathered;            /* weight_slice was all-gathered in this step: fsdp_outer.c */
 };
 
 /* Buckets whose collectives are one launch. */
 struct weft_group_state {
   uint32_t n_param;
-  uint32_t n_ready, n_due; /* gradients of the step: so far, and in all; of units per microbatch */
+  uint32_t n_ready, n_due; /* gradients so far and in all: of a step, units: of a microbatch */
   gboolean launched;       /* gradients are reduced, or need no reduction */
   gboolean gathered;       /* the kernels on newly gathered weights (fp8 copies) were appended */
-  gboolean idle;           /* weights stay until the next gather: recompute */
-  uint32_t entered;        /* cell and direction in which its unit was entered last: fsdp.c */
+  gboolean idle;           /* recompute is done: the next gather reshards the unit */
+  uint32_t entered;        /* cell and direction that used the unit last: fsdp.c */
 };
 
-/* Groups of buckets that are gathered one after the other, each before its first use. A chunk has
- * one chain, and a second one for its experts. */
+/* Groups of buckets that are gathered one after the other, each before its first use: their number
+ * (0: they are gathered after the update) and the next group to gather. A chunk has one chain for
+ * its dense weights and one for its experts. */
 struct weft_chain {
   uint32_t n_gather, next;
 };
@@ -56,8 +57,8 @@ struct weft_reduction {
   uint32_t group, op;
 };
 
-/* A data-parallel strategy: functions that run at the places of a step that replicas.h names.
- * NULL: nothing happens there. wrapper.c has the table. */
+/* A data-parallel strategy: its functions, which replicas.h calls at fixed places of a step. NULL:
+ * the strategy does nothing at that place. wrapper.c contains the table of strategies. */
 struct weft_wrapper {
   struct weft_shard_rule sharding;
 
@@ -78,44 +79,56 @@ struct weft_wrapper {
   uint32_t (*reduced) (struct weft_step *s, uint32_t param);
   uint32_t (*reduced_head) (struct weft_step *s);
   void (*gather_weights) (struct weft_step *s);
+  /* Launches gathers of a chunk before any of its weights is read (aligned.c). */
+  void (*gather_chunk) (struct weft_step *s, uint32_t chunk);
 };
 
 struct weft_replicas {
   const struct weft_wrapper *wrapper;
-  void *own;                        /* state of the strategy; g_free() */
+  void *own;                        /* state of the strategy, freed with g_free(), or NULL */
   struct weft_bucket_state *bucket; /* [n_bucket + 1]: the last one is of a tied head */
   struct weft_group_state *group;   /* [n_group + 1] */
   struct weft_chain *chain;         /* [2 n_chunks] */
   struct weft_sum *sum;             /* by parameter; the last one is of a tied head */
-  gboolean *grad_left;              /* by parameter: a kernel left a gradient in this microbatch */
+  gboolean *grad_left;              /* by parameter: its gradient was written in this microbatch */
 
   /* Megatron-FSDP */
   uint32_t unit_modules; /* bits of enum weft_unit: modules that are units */
-  uint64_t unit_size;    /* elements that collectives may have in flight */
+  uint64_t unit_size;    /* limit of elements in flight in collectives */
   GArray *reducing;      /* struct weft_reduction, oldest first */
   uint32_t n_cell;       /* cells begun so far */
 
-  /* Weights in fp8, by parameter; WEFT_NO_BUF while there is no transposed copy. */
+  /* Weights in fp8, by parameter: the transposed copy and its scale. WEFT_NO_BUF: no copy now. */
   uint32_t *transposed, *transposed_scale;
   uint32_t scales; /* one float for each tensor in E4M3, or WEFT_NO_BUF */
 };
 
 /* ---------------------------------------------------------------- accumulate.c */
 
+/* Creates the sums of all parameters. */
 void weft_sums_build (struct weft_step *s);
+
+/* Initializes a sum of `n` elements into buffer `main`. */
 void weft_sum_start (struct weft_sum *sum, uint32_t main, uint64_t n, enum weft_lane lane);
+
+/* Adds the reduced gradient `leaf` of the current microbatch, for sums of slices. */
 void weft_sum_add (struct weft_step *s, struct weft_sum *sum, uint32_t leaf);
+
+/* begin: the operand into which a kernel writes the gradient of the current microbatch. end: adds
+ * this gradient to the sum. */
 struct weft_use weft_sum_begin (struct weft_step *s, struct weft_sum *sum);
 void weft_sum_end (struct weft_step *s, struct weft_sum *sum, struct weft_use grad);
-void weft_sum_place (struct weft_sum *sum, uint32_t total); /* the total goes to another buffer */
+void weft_sum_place (struct weft_sum *sum, uint32_t total); /* sets the buffer for the total */
 
-/* One microbatch of a sum whose result other code adds: the operand for a kernel, where the
- * gradient belongs in `to`; then the slices of its sources are added into `to`. */
+/* For strategies that add microbatches themselves. sources: the operand of a kernel whose gradient
+ * belongs in `to`; a new buffer if the sum has slices of sources. join_sources: adds these slices
+ * into `to`, after the kernel. */
 struct weft_use weft_sum_sources (struct weft_step *s, const struct weft_sum *sum,
                                   struct weft_use to);
 void weft_sum_join_sources (struct weft_step *s, const struct weft_sum *sum, struct weft_use grad,
                             uint32_t to);
 
+/* The separate sum of a tied head. */
 static inline struct weft_sum *
 weft_head_sum (const struct weft_step *s)
 {
@@ -130,43 +143,65 @@ void weft_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_use gra
 struct weft_use weft_ddp_head_begin (struct weft_step *s);
 void weft_ddp_head_end (struct weft_step *s, struct weft_use grad);
 void weft_ddp_finish (struct weft_step *s);
-void weft_ddp_finish_whole (struct weft_step *s); /* buckets whose gradients are not in slices */
+void weft_ddp_finish_whole (struct weft_step *s); /* only buckets with whole gradients */
 uint32_t weft_ddp_reduced (struct weft_step *s, uint32_t param);
 uint32_t weft_ddp_reduced_head (struct weft_step *s);
 void weft_ddp_before_read (struct weft_step *s, uint32_t param);
 void weft_ddp_gather_weights (struct weft_step *s);
 
-/* Launches what is left of a chunk: reductions of complete gradients; gathers of weights. */
+/* Launches the reductions of a chunk whose gradients are complete. */
 void weft_ddp_reduce_chunk (struct weft_step *s, uint32_t chunk);
+
+/* Launches all gathers of a chunk that were not launched yet. */
 void weft_ddp_gather_chunk (struct weft_step *s, uint32_t chunk);
 
-/* Elements of a bucket; the group of a parameter's bucket; the buckets of a group. */
+/* Launches only the gathers that the first use of the chunk's first group would launch. */
+void weft_ddp_gather_first (struct weft_step *s, uint32_t chunk);
+
+/* If groups are units: the group that forward of a chunk reads first, or WEFT_NO_GROUP if the chunk
+ * has no group. */
+#define WEFT_NO_GROUP UINT32_MAX
+uint32_t weft_ddp_first_group (const struct weft_step *s, uint32_t chunk);
+
+/* Elements of bucket k, with padding. */
 uint64_t weft_ddp_bucket_size (const struct weft_step *s, uint32_t k);
+
+/* The group of the bucket that contains a parameter. */
 uint32_t weft_ddp_group_of (const struct weft_step *s, uint32_t param);
+
+/* The buckets of group g; sets *n to their number. */
 const uint32_t *weft_ddp_members (const struct weft_step *s, uint32_t g, uint32_t *n);
 
-/* A collective of bucket k: its row; its shape, of n elements that are summed; the op, which waits
- * for the kernels enqueued so far; the row of the same collective between instances. */
+/* The op of a collective of bucket k, not appended yet. */
 struct weft_op weft_ddp_row (struct weft_step *s, enum weft_op_kind kind, const char *name,
                              uint32_t k);
+
+/* The shape of a collective that sums `n` elements. */
 struct weft_shape weft_ddp_shape (const struct weft_step *s, uint64_t n);
+
+/* Appends a collective that waits for all kernels enqueued so far. Returns the op. */
 uint32_t weft_ddp_collective (struct weft_step *s, struct weft_op row, struct weft_shape shape,
                               const struct weft_use *uses, uint32_t n_uses);
+
+/* Changes the op of a collective within an instance to one between instances. */
 void weft_ddp_go_across (const struct weft_step *s, struct weft_op *row);
 
-/* All-reduces grad_shard, n elements, between instances; waits for all that was launched between
- * them. */
+/* across: all-reduces grad_shard of bucket k, `n` elements, between instances. join_across: makes
+ * the next kernel wait for all collectives between instances. */
 void weft_ddp_across (struct weft_step *s, uint32_t k, uint64_t n, uint8_t flags);
 void weft_ddp_join_across (struct weft_step *s);
 
-/* Before a reduction, check: the host checks the norm of a bucket; scale_bucket: divides gradients
- * by the number of replicas. After the reduction of experts, scale_experts: turns the mean over
- * `few` ranks into the mean over all replicas. */
+/* Before a reduction: the host checks the norm of the gradients of bucket k. */
 void weft_ddp_check (struct weft_step *s, uint32_t grads, uint64_t n, uint32_t k);
+
+/* Before a reduction: divides the gradients of bucket k by the number of replicas, unless the
+ * collective or the loss does. */
 void weft_ddp_scale_bucket (struct weft_step *s, uint32_t k);
+
+/* Converts gradients of experts that are a mean over `few` ranks to the mean over all replicas. */
 void weft_ddp_scale_experts (struct weft_step *s, uint32_t grads, uint32_t few);
 
-/* aligned.c: whether complete gradients wait for a slot of the schedule. */
+/* aligned.c: whether the reduction of complete gradients waits for a slot of the schedule. */
 gboolean weft_aligned_holds (const struct weft_step *s);
 
 /* ----------------------------------------------------------------- torch_ddp.c */
@@ -181,14 +216,18 @@ void weft_torch_ddp_finish (struct weft_step *s);
 void weft_fp8_weights_build (struct weft_step *s);
 void weft_fp8_weights_end (struct weft_step *s);
 
-/* MXFP8: whether bucket k is gathered through its gradient buffer; that buffer as bf16. */
+/* MXFP8: whether bucket k is gathered through its gradient buffer. */
 gboolean weft_fp8_weights_is_staged (const struct weft_step *s, uint32_t k);
+
+/* Creates a view of that gradient buffer as bf16. */
 uint32_t weft_fp8_weights_staging (struct weft_step *s, uint32_t k);
 
-/* A group was gathered: rounds or transposes its weights. */
+/* Call it when a group was gathered: appends the kernels that quantise its weights (MXFP8) or
+ * transpose them (E4M3). */
 void weft_fp8_weights_gathered (struct weft_step *s, uint32_t group);
 
-/* Whether the transposed copy of a gathered bucket lies behind its codes; frees the copies of a
- * layer that were made for one pass. */
+/* Whether the transposed copy of bucket k lies behind its gathered codes in one buffer. */
 gboolean weft_fp8_weights_transpose_behind (const struct weft_step *s, uint32_t k);
+
+/* Frees the transposed copies of a layer that were made on use. */
 void weft_fp8_weights_free_transposed (struct weft_step *s, uint32_t layer);

@@ -1,21 +1,23 @@
 /* Megatron-Core's DistributedDataParallel: gradient buckets and, with the distributed optimizer,
  * gathers of weights.
  *
- * Buckets of a group (core/program/layout.h) are one launch. Most groups have one bucket.
+ * The collectives of all buckets of a group (core/program/layout.h) are one launch. Most groups
+ * have one bucket.
  *
- * The last gradient of a group in the last microbatch launches its reduction (overlap_grad_reduce);
- * without overlap the end of the last backward does. A collective waits for all kernels enqueued so
- * far and for the collective before it (c10d ProcessGroupNCCL). Weights are gathered lazily: the
- * first use of a group launches the gather of the next group (Megatron-Core
- * param_and_grad_buffer.py).
+ * The last gradient of a group in the last microbatch launches the reduction of the group
+ * (overlap_grad_reduce). Without overlap the reduction is launched at the end of the last backward.
+ * A collective waits for all kernels enqueued so far and for the previous collective (c10d
+ * ProcessGroupNCCL). Weights are gathered lazily: the first use of a group launches the gather of
+ * the next group (Megatron-Core param_and_grad_buffer.py).
  *
  * reduce_scatter_with_fp32_accumulation: an all-to-all exchanges slices in the buffer's type. The
  * owner of a slice adds them at the end of the step.
  *
  * With several instances of the distributed optimizer a bucket is first reduced among the ranks of
- * one instance, then its slice is reduced between instances, on a lane of its own. Hybrid sharding
- * of Megatron-FSDP has another lane for that (fsdp_outer.c). */
+ * one instance, then its slice is reduced between instances, on a separate lane. Hybrid sharding of
+ * Megatron-FSDP uses another lane for its collectives between groups (fsdp_outer.c). */
 #include "core/passes/replicas/fsdp.h"
+#include "core/base/invariant.h"
 
 static gboolean
 alone (const struct weft_step *s, uint32_t k)
@@ -23,14 +25,14 @@ alone (const struct weft_step *s, uint32_t k)
   return weft_mesh_group_size (s->mesh, weft_bucket_replicas (s, k)) == 1;
 }
 
-/* How many slices the optimizer state of a bucket is cut into. */
+/* The number of slices of the optimizer state of a bucket. */
 static uint32_t
 slices (const struct weft_step *s, uint32_t k)
 {
   return s->shard_optimizer ? weft_mesh_group_size (s->mesh, weft_bucket_sharing (s, k)) : 1;
 }
 
-/* The same for a group; all its buckets are reduced by the same ranks. */
+/* The number of slices of a group: all its buckets are reduced by the same ranks. */
 static uint32_t
 group_slices (const struct weft_step *s, uint32_t g)
 {
@@ -44,7 +46,7 @@ shard_of (struct weft_step *s, uint32_t k, uint32_t view)
   const struct weft_buf row = *weft_build_buf_at (s->b, view);
   uint32_t shard = weft_build_view (s->b, row.base, row.offset, row.bytes, "shard");
 
-  weft_build_buf_at (s->b, shard)->dtype = row.dtype; /* perhaps not the type of its base */
+  weft_build_buf_at (s->b, shard)->dtype = row.dtype; /* may differ from the type of the base */
   weft_build_buf_at (s->b, shard)->shard = weft_bucket_sharing (s, k);
   return shard;
 }
@@ -84,7 +86,7 @@ weft_ddp_members (const struct weft_step *s, uint32_t g, uint32_t *n)
   return &s->params->layout.bucket_of[s->params->layout.group[g].first];
 }
 
-/* The chunk of a group. Groups of experts count as further chunks. */
+/* The chunk of a group. In the layout, groups of experts have chunk numbers from n_chunks on. */
 static uint32_t
 chunk_of (const struct weft_step *s, uint32_t g)
 {
@@ -100,7 +102,7 @@ shares_sum (const struct weft_step *s)
          !weft_head_has_own_sum (s);
 }
 
-/* Whether any group of a chain is gathered. Experts that one rank alone holds are not. */
+/* Whether any group of a chain is gathered. Experts that only one rank holds are not gathered. */
 static gboolean
 chain_gathers (const struct weft_step *s, uint32_t chain)
 {
@@ -138,8 +140,9 @@ weft_ddp_bucket_size (const struct weft_step *s, uint32_t k)
   return s->params->layout.bucket[k].end - s->params->layout.bucket[k].start;
 }
 
-/* Whether gradients are divided by the number of replicas. A loss per token is not averaged over
- * replicas, and in canonical order the loss itself is the mean over all of them. */
+/* Whether gradients are divided by the number of replicas. They are not if the collective averages,
+ * if the loss is per token, or in canonical order, where the loss is already the mean over all
+ * replicas. */
 static gboolean
 divides (const struct weft_step *s)
 {
@@ -147,8 +150,8 @@ divides (const struct weft_step *s)
          !s->canonical;
 }
 
-/* gradient_reduce_div_fusion: the collective divides. Not in bf16, which would be rounded twice
- * (param_and_grad_buffer.py, gradient_reduce_preprocessing). */
+/* Whether the collective divides gradients (gradient_reduce_div_fusion). It does not for bf16,
+ * which would be rounded twice (param_and_grad_buffer.py, gradient_reduce_preprocessing). */
 static gboolean
 divides_in_sum (const struct weft_step *s)
 {
@@ -179,7 +182,7 @@ weft_ddp_row (struct weft_step *s, enum weft_op_kind kind, const char *name, uin
                            .reduce = reduce_of (s, kind) };
 }
 
-/* nccl_ub: buffers of collectives come from the pool that is registered with NCCL. */
+/* nccl_ub: moves the buffers of a collective to the pool that is registered with NCCL. */
 static void
 registered (struct weft_step *s, const struct weft_use *uses, uint32_t n_uses)
 {
@@ -205,7 +208,7 @@ weft_ddp_collective (struct weft_step *s, struct weft_op row, struct weft_shape 
 }
 
 /* check_for_nan_in_grad, check_for_large_grads: before the reduction the host reads the norm of the
- * bucket, and enqueues nothing before it has it. */
+ * bucket, and enqueues no work until the norm has arrived. */
 void
 weft_ddp_check (struct weft_step *s, uint32_t grads, uint64_t n, uint32_t k)
 {
@@ -235,7 +238,7 @@ weft_ddp_shape (const struct weft_step *s, uint64_t n)
                      divides_in_sum (s) ? weft_mesh_group_size (s->mesh, WEFT_GROUP_DP) : 0);
 }
 
-/* A collective of bucket k; `flags` say whether it joins the launch before it. */
+/* The op of a collective of bucket k. `flags`: WEFT_OP_GROUPED if it joins the previous launch. */
 static struct weft_op
 row_of (struct weft_step *s, enum weft_op_kind kind, const char *name, uint32_t k, uint8_t flags)
 {
@@ -284,7 +287,8 @@ scatter (struct weft_step *s, uint32_t k, uint8_t flags)
       WEFT_USES (WEFT_RW (state->grads), WEFT_W (state->grad_shard)));
 }
 
-/* The collective within an instance has divided already: the one between instances only adds. */
+/* The collective within an instance has divided already, so the collective between instances only
+ * adds. */
 void
 weft_ddp_go_across (const struct weft_step *s, struct weft_op *row)
 {
@@ -320,7 +324,7 @@ add_replicas (struct weft_step *s, uint32_t k, uint8_t flags)
                                         shape_of (s, k), WEFT_USES (WEFT_RW (state->grads)));
 }
 
-/* One collective for each bucket of a group, in one launch. */
+/* Appends one collective for each bucket of a group, as one launch. */
 static void
 launch (struct weft_step *s, uint32_t g,
         void (*collective) (struct weft_step *s, uint32_t k, uint8_t flags))
@@ -356,12 +360,12 @@ weft_ddp_scale_experts (struct weft_step *s, uint32_t grads, uint32_t few)
            "scale_experts");
 }
 
-/* The mean over replicas: gradients are divided before the sum, or in the collective, or the loss
- * is.
+/* Gradients are a mean over replicas: they are divided before the sum or by the collective, or the
+ * loss is divided.
  *
  * The tokens of an expert come from all ranks of its expert parallel group. An average over the
- * ranks that hold the same expert is therefore too large by the number of replicas in that group;
- * it is too small where tensor parallel ranks hold whole experts (Megatron-Core
+ * ranks that hold the same expert is therefore too large by the number of replicas in that group.
+ * It is too small if tensor parallel ranks hold whole experts (Megatron-Core
  * distributed_data_parallel.py, expert_gradient_scaling_factor). */
 void
 weft_ddp_scale_bucket (struct weft_step *s, uint32_t k)
@@ -375,8 +379,8 @@ weft_ddp_scale_bucket (struct weft_step *s, uint32_t k)
     scale (s, s->replicas->bucket[k].grads, (const uint64_t[]){ all, 0 }, "scale");
 }
 
-/* DualPipe: the two copies of a stage have processed different microbatches, and their gradients
- * are added. `i` counts the buckets of the stage. */
+/* DualPipe: the two copies of a stage have processed different microbatches. An all-reduce adds
+ * their gradients. `i`: number of the bucket within its group. */
 static void
 add_mirror (struct weft_step *s, uint32_t grads, uint32_t i)
 {
@@ -423,7 +427,8 @@ weft_ddp_grad_begin (struct weft_step *s, uint32_t param)
   return weft_sum_begin (s, &s->replicas->sum[param]);
 }
 
-/* A gradient of one more microbatch is in its bucket. */
+/* Counts a gradient that was added to its bucket. The last one of a group launches the
+ * reduction. */
 static void
 note_ready (struct weft_step *s, uint32_t param)
 {
@@ -456,7 +461,7 @@ finish_group (struct weft_step *s, uint32_t g)
   uint32_t n;
   const uint32_t *bucket = weft_ddp_members (s, g, &n);
 
-  g_assert (s->replicas->group[g].n_ready == s->replicas->group[g].n_due);
+  WEFT_INVARIANT (s->replicas->group[g].n_ready == s->replicas->group[g].n_due);
   if (!s->replicas->group[g].launched)
     launch_reduce (s, g);
   for (uint32_t i = 0; i < n; i++)
@@ -511,7 +516,8 @@ weft_ddp_join_across (struct weft_step *s)
   weft_next_kernel_waits_for (s, newest);
 }
 
-/* In the order of stages: two copies of a stage reach it in the same order on both ranks. */
+/* Groups are finished in the order of stages, so that the two ranks with copies of a stage
+ * (DualPipe) start their collectives in the same order. */
 void
 weft_ddp_finish (struct weft_step *s)
 {
@@ -542,7 +548,7 @@ gather_bucket (struct weft_step *s, uint32_t k, uint8_t flags)
       WEFT_USES (WEFT_R (state->weight_shard), WEFT_W (state->weights)));
 }
 
-/* Groups that one rank alone holds need no gather. */
+/* Appends the gathers of a group, unless only one rank holds the group. */
 static void
 launch_gather (struct weft_step *s, uint32_t g)
 {
@@ -556,7 +562,8 @@ launch_gather (struct weft_step *s, uint32_t g)
   s->at = at;
 }
 
-/* The first group of a chunk, or of its experts, and their number. */
+/* The first group of a chunk; sets *n to the number of its groups. Experts have their own chunk
+ * numbers (chunk_of). */
 static uint32_t
 first_group (const struct weft_step *s, uint32_t chunk, uint32_t *n)
 {
@@ -570,8 +577,8 @@ first_group (const struct weft_step *s, uint32_t chunk, uint32_t *n)
   return first;
 }
 
-/* The i-th group of a chunk that forward needs, and the place of a group in that order. Buckets are
- * in reverse order of registration, units are not. */
+/* The group of a chunk that forward reads i-th. Buckets are in reverse order of registration, units
+ * in order of registration. */
 static uint32_t
 gathered_at (const struct weft_step *s, uint32_t chunk, uint32_t i)
 {
@@ -580,6 +587,7 @@ gathered_at (const struct weft_step *s, uint32_t chunk, uint32_t i)
   return s->sharding->unit_of ? first + i : first + n - 1 - i;
 }
 
+/* The place of a group in that order: the inverse of gathered_at(). */
 static uint32_t
 place_of (const struct weft_step *s, uint32_t g)
 {
@@ -588,6 +596,7 @@ place_of (const struct weft_step *s, uint32_t g)
   return s->sharding->unit_of ? g - first : first + n - 1 - g;
 }
 
+/* Whether group `next` of the chain is gathered now, at the first use of group g. */
 static gboolean
 is_due (const struct weft_step *s, uint32_t g, uint32_t next)
 {
@@ -600,7 +609,7 @@ is_due (const struct weft_step *s, uint32_t g, uint32_t next)
              : next == place + 1;
 }
 
-/* The last gather of a group, after which all its buckets are there. */
+/* The last gather of a group. When it ends, all buckets of the group are gathered. */
 static uint32_t
 gathered (const struct weft_step *s, uint32_t g)
 {
@@ -610,16 +619,25 @@ gathered (const struct weft_step *s, uint32_t g)
   return s->replicas->bucket[bucket[n - 1]].gathered;
 }
 
-/* The first use of a group launches its gather if that has not happened, waits for it, and launches
- * the gather of the next group; Megatron-FSDP launches several. */
-void
-weft_ddp_before_read (struct weft_step *s, uint32_t param)
+/* Launches the gathers that are due at the first use of group g. */
+static void
+launch_due (struct weft_step *s, uint32_t g)
 {
-  uint32_t g = weft_ddp_group_of (s, param), q = s->params->layout.group[g].chunk, op;
+  uint32_t q = s->params->layout.group[g].chunk;
   struct weft_chain *chain = &s->replicas->chain[q];
 
   while (chain->next < chain->n_gather && is_due (s, g, chain->next))
     launch_gather (s, gathered_at (s, q, chain->next++));
+}
+
+/* The first use of a group launches its gather if it was not launched yet, waits for it, and
+ * launches the gather of the next group. Megatron-FSDP launches several groups ahead. */
+void
+weft_ddp_before_read (struct weft_step *s, uint32_t param)
+{
+  uint32_t g = weft_ddp_group_of (s, param), op;
+
+  launch_due (s, g);
   if ((op = gathered (s, g)) == WEFT_NO_OP)
     return;
   weft_next_kernel_waits_for (s, op);
@@ -636,7 +654,23 @@ weft_ddp_gather_chunk (struct weft_step *s, uint32_t chunk)
       launch_gather (s, gathered_at (s, q, s->replicas->chain[q].next++));
 }
 
-/* After the update: gathers the groups of a chunk in the order in which forward needs them. */
+void
+weft_ddp_gather_first (struct weft_step *s, uint32_t chunk)
+{
+  for (uint32_t q = chunk; q < 2 * s->n_chunks; q += s->n_chunks)
+    if (s->replicas->chain[q].n_gather > 0)
+      launch_due (s, gathered_at (s, q, 0));
+}
+
+uint32_t
+weft_ddp_first_group (const struct weft_step *s, uint32_t chunk)
+{
+  uint32_t n, first = first_group (s, chunk, &n);
+
+  return n > 0 ? first : WEFT_NO_GROUP;
+}
+
+/* After the update: gathers the groups of a chunk in the order in which forward reads them. */
 static void
 gather_chunk (struct weft_step *s, uint32_t chunk)
 {

@@ -1,21 +1,21 @@
 /* Weights stored and gathered in fp8: fp8_param_gather, and MXFP8 with
- * reuse_grad_buf_for_mxfp8_param_ag. Embedding, head, norms and biases keep their type.
+ * reuse_grad_buf_for_mxfp8_param_ag. Embedding, head, norms and biases are not stored in fp8.
  *
  *   E4M3        codes in a flat buffer of bytes, and one float for each tensor: its largest
  *               magnitude. After Adam each rank finds the largest magnitude of its slices; an
  *               all-reduce takes the maximum over the ranks that share the tensor; each rank rounds
  *               its slices of the fp32 masters, and codes are gathered (Megatron-Core fp8_utils.py,
  *               quantize_param_shard; current scaling)
- *   MXFP8       each tensor has codes and scales of its own, in both orientations. They are made
- *               from bf16 copies of the masters that are gathered through the gradient buffer, in
- *               its first two bytes for each element. That memory is zeroed before gradients arrive
- *               (param_and_grad_buffer.py)
- *   transposed  input gradients read transposed weights. The transposed copy of E4M3 is made
- *                 standing  after each gather, in a flat buffer like that of the codes
- *                 behind    after each gather, behind the codes of a unit, and freed with them
- *                 on use    when backward first reads it, and freed with the layer
+ *   MXFP8       each tensor has codes and scales of its own, in both orientations. They are
+ *               computed from bf16 copies of the masters. These copies are gathered in the memory
+ *               of the gradient buffer, as two bytes for each element from its start. That memory
+ *               is zeroed before gradients are added (param_and_grad_buffer.py)
+ *   transposed  input gradients read transposed weights. E4M3 has a transposed copy:
+ *                 standing  written after each gather, in a permanent flat buffer
+ *                 behind    written after each gather, behind the codes of a unit; freed with them
+ *                 on use    written when backward first reads it; freed after the layer
  *
- * Products run in the precision of training: only storage and transport are fp8. */
+ * Products run in the precision of training: only storage and communication use fp8. */
 #include "core/passes/replicas/buckets.h"
 
 #define MX_BLOCK 32 /* elements with one scale: OCP Microscaling Formats 1.0 */
@@ -28,8 +28,7 @@ reuses_gradients (const struct weft_step *s)
 
 /* ------------------------------------------------------------------------ buffers */
 
-/* Whether the transposed copy lives as long as the gathered weights. Otherwise it is made on
- * use. */
+/* Whether the transposed copy lives as long as the gathered weights. FALSE: it is made on use. */
 static gboolean
 copy_stays (const struct weft_step *s)
 {
@@ -153,7 +152,7 @@ weft_fp8_weights_staging (struct weft_step *s, uint32_t k)
 
 /* ------------------------------------------------------------------- after the update */
 
-/* Ranks whose slices make up the whole. */
+/* The ranks whose slices together are the whole flat buffer. */
 static enum weft_group_kind
 sharing (const struct weft_step *s)
 {
@@ -175,7 +174,8 @@ find_largest (struct weft_step *s, const uint32_t *master)
   weft_reduce_all (s, sharing (s), WEFT_REDUCE_MAX, s->replicas->scales, "amax");
 }
 
-/* Masters become codes, or bf16 of which codes will be made. */
+/* Rounds the masters of bucket k to codes, or (MXFP8) to bf16, from which codes are computed after
+ * the gather. */
 static void
 convert (struct weft_step *s, uint32_t k, uint32_t master)
 {
@@ -200,8 +200,8 @@ convert_all (struct weft_step *s, const uint32_t *master)
       convert (s, k, master[k]);
 }
 
-/* MXFP8: whether forward gathers weights through the gradient buffer, which is free when a step
- * begins. */
+/* MXFP8: whether forward gathers weights through the gradient buffer, which has no gradients when a
+ * step begins. */
 gboolean
 weft_fp8_weights_stages_ahead (const struct weft_step *s)
 {

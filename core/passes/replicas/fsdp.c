@@ -1,19 +1,20 @@
 /* Weights of Megatron-FSDP.
  *
  *   units           a unit is gathered before its forward and again before its backward, and
- *                   resharded after each. Weights outside units stay gathered until the step ends.
- *                   While a unit runs the next units are prefetched, as long as they have fewer
- *                   elements than half of suggested_communication_unit_size
- *   recompute       prefetches nothing, and reshards a unit only when another one is gathered: the
- *                   last unit of a recomputed block is still gathered when its backward begins
+ *                   resharded after each of them. Weights outside units stay gathered until the
+ *                   step ends. While a unit runs, the next units are prefetched, as long as they
+ *                   have fewer elements than half of suggested_communication_unit_size
+ *   recompute       recompute does not prefetch, and a unit is resharded only when another unit is
+ *                   gathered: the last unit of a recomputed block is still gathered when its
+ *                   backward begins
  *   double buffers  at most two units are gathered at one time */
 #include "core/passes/replicas/fsdp.h"
 #include "core/job/unit_modules.h"
 
-/* The smallest default, in elements (param_and_grad_buffer.py). */
+/* The lower limit of the default unit size, in elements (param_and_grad_buffer.py). */
 #define LEAST_UNIT_SIZE ((uint64_t) 1000000000)
 
-/* Each half of a layer begins with a norm. */
+/* The first parameter of a block of a layer: its norm, or for an MLP without norm its fc1. */
 static uint32_t
 norm_of (const struct weft_step *s, uint32_t layer, enum weft_layer_param norm)
 {
@@ -22,7 +23,8 @@ norm_of (const struct weft_step *s, uint32_t layer, enum weft_layer_param norm)
   return weft_params_of_layer (s, layer, norm);
 }
 
-/* Multi-token prediction: parameters around its transformer layer, which alone is a unit. */
+/* Multi-token prediction: whether a parameter is outside the transformer layer. Only that layer is
+ * a unit. */
 static gboolean
 is_beside_layer (const struct weft_step *s, uint32_t param)
 {
@@ -33,8 +35,8 @@ is_beside_layer (const struct weft_step *s, uint32_t param)
           param >= norm_of (s, layer, WEFT_MTP_NORM_WEIGHT));
 }
 
-/* Numbers of units: two for the halves of each layer (the first one where a layer is one unit),
- * then one for the embedding and one for the head. */
+/* Units are numbered: two for the attention and the MLP of each layer (the first of them if a layer
+ * is one unit), then one for the embedding and one for the head. */
 uint32_t
 weft_fsdp_unit (const struct weft_step *s, uint32_t param)
 {
@@ -58,7 +60,8 @@ weft_fsdp_unit (const struct weft_step *s, uint32_t param)
   return s->replicas->unit_modules >> part & 1 ? number : WEFT_NO_UNIT;
 }
 
-/* Tensors of a unit are consecutive: core/program/layout.h. */
+/* Sets the parameter range of each bucket, and whether it belongs to a unit. Tensors of a unit are
+ * consecutive (core/program/layout.h). */
 static void
 note_units (struct weft_step *s)
 {
@@ -93,7 +96,8 @@ is_same_unit (const struct weft_step *s, uint32_t g, uint32_t other)
   return g == other || (number != WEFT_NO_UNIT && number == weft_fsdp_number (s, other));
 }
 
-/* Groups of a unit are consecutive: one for its experts, one for the rest. */
+/* The groups of a unit are consecutive: one for its experts, one for its other weights. Sets *first
+ * and returns the end of the groups that have the unit of g. */
 static uint32_t
 unit_end (const struct weft_step *s, uint32_t g, uint32_t *first)
 {
@@ -106,8 +110,8 @@ unit_end (const struct weft_step *s, uint32_t g, uint32_t *first)
   return end;
 }
 
-/* suggested_communication_unit_size: by default twice the mean unit, or the bucket size, and at
- * least LEAST_UNIT_SIZE. */
+/* suggested_communication_unit_size. The default is twice the mean unit, without units the bucket
+ * size, and at least LEAST_UNIT_SIZE. */
 static uint64_t
 unit_size (const struct weft_step *s)
 {
@@ -203,8 +207,8 @@ reshard (struct weft_step *s, uint32_t g)
   s->replicas->group[g].idle = s->replicas->group[g].gathered = FALSE;
 }
 
-/* The buffer that a gather fills: the gathered weights without the transposed fp8 copy behind
- * them. */
+/* The destination of a gather: the buffer of gathered weights without the transposed fp8 copy
+ * behind them. */
 static uint32_t
 gathered_of (struct weft_step *s, uint32_t k)
 {
@@ -254,7 +258,7 @@ gather (struct weft_step *s, uint32_t g)
   s->at = at;
 }
 
-/* The last bucket of a group, after whose gather all others are there. */
+/* The last bucket of a group. When its gather ends, all other buckets of the group are gathered. */
 static const struct weft_bucket_state *
 newest (const struct weft_step *s, uint32_t g)
 {
@@ -280,8 +284,8 @@ weft_fsdp_reaches (const struct weft_step *s, uint32_t g, uint32_t other)
   return between < s->replicas->unit_size / 2;
 }
 
-/* Gathers the groups after g in the direction of the pass, until enough elements are in flight;
- * with double buffers one unit. */
+/* Gathers the groups after g in the direction of the pass, while weft_fsdp_reaches() allows it;
+ * with double buffers at most one further unit. */
 static void
 prefetch (struct weft_step *s, uint32_t g)
 {
@@ -301,19 +305,26 @@ prefetch (struct weft_step *s, uint32_t g)
   }
 }
 
-/* A unit is gathered together with its experts, and kernels wait for all of it (megatron_fsdp.py,
- * pre_forward_param_unshard). */
+/* Gathers those groups of a unit that are not gathered now. */
+static void
+gather_unit (struct weft_step *s, uint32_t first, uint32_t end)
+{
+  for (uint32_t i = first; i < end; i++)
+    s->replicas->group[i].idle = FALSE;
+  for (uint32_t i = first; i < end; i++)
+    if (!is_there (s, i))
+      gather (s, i);
+}
+
+/* Gathers a unit together with its experts, and prefetches. Kernels wait for all groups of the unit
+ * (megatron_fsdp.py, pre_forward_param_unshard). */
 static void
 enter_unit (struct weft_step *s, uint32_t g)
 {
   uint32_t first, end = unit_end (s, g, &first);
   uint32_t pass = 2 * s->replicas->n_cell + (s->at.phase == WEFT_PHASE_FORWARD);
 
-  for (uint32_t i = first; i < end; i++)
-    s->replicas->group[i].idle = FALSE;
-  for (uint32_t i = first; i < end; i++)
-    if (!is_there (s, i))
-      gather (s, i);
+  gather_unit (s, first, end);
   if (s->replicas->group[g].entered == pass || s->at.phase == WEFT_PHASE_RECOMPUTE)
     return;
   for (uint32_t i = first; i < end; i++)
@@ -337,6 +348,21 @@ weft_fsdp_before_read (struct weft_step *s, uint32_t param)
   group->gathered = TRUE;
 }
 
+void
+weft_fsdp_gather_first (struct weft_step *s, uint32_t chunk)
+{
+  uint32_t g = weft_ddp_first_group (s, chunk), first;
+  struct weft_op at = s->at;
+
+  if (g == WEFT_NO_GROUP)
+    return;
+  uint32_t end = unit_end (s, g, &first);
+  s->at.phase = WEFT_PHASE_FORWARD;
+  gather_unit (s, first, end);
+  prefetch (s, end - 1);
+  s->at = at;
+}
+
 static void
 leave_unit (struct weft_step *s, uint32_t g)
 {
@@ -352,7 +378,7 @@ leave_unit (struct weft_step *s, uint32_t g)
   }
 }
 
-/* Reshards the unit of the half that runs last: the MLP in forward, attention in backward. */
+/* Reshards the unit of the block that runs last: the MLP in forward, attention in backward. */
 void
 weft_fsdp_reshard_layer (struct weft_step *s, uint32_t layer)
 {
@@ -362,7 +388,7 @@ weft_fsdp_reshard_layer (struct weft_step *s, uint32_t layer)
   leave_unit (s, weft_ddp_group_of (s, norm_of (s, layer, last)));
 }
 
-/* Reshards a unit after half a layer, unless both halves are in one unit. */
+/* Reshards the unit of attention or MLP, unless both are in one unit. */
 void
 weft_fsdp_reshard_module (struct weft_step *s, uint32_t param)
 {

@@ -1,19 +1,19 @@
-/* FSDP2: PyTorch's fully_shard as NeMo Automodel sets it up; weights.
+/* Weights of FSDP2: PyTorch's fully_shard as NeMo Automodel sets it up.
  *
- * Replicas keep shards of rows of every tensor, in fp32. Before a unit runs, its shards are
- * converted and packed (copy-in), all-gathered, and unpacked into whole tensors (copy-out).
- * Afterwards the unit is resharded. Exceptions are the root and the last layer; with several
- * pipeline stages all units stay gathered until the last backward (Automodel
+ * Each replica stores a shard of the rows of every tensor, in fp32. Before a unit runs, its shards
+ * are converted and packed (copy-in), all-gathered, and unpacked into whole tensors (copy-out).
+ * After the unit has run it is resharded, except the root and the last layer in forward. With
+ * several pipeline stages all units stay gathered until the last backward (Automodel
  * components/distributed/parallelizer_utils.py).
  *
- *   copy-in, gather  on lane dp. They wait for copy-outs as PyTorch's streams do: gather i + 2
- *                    waits for copy-out i, so at most two packs exist
- *   forward          a unit is gathered when it begins; kernels before it may still run
+ *   copy-in, gather  both run on lane dp. They wait for copy-outs as PyTorch's streams do: gather i
+ *                    + 2 waits for copy-out i, so at most two packed buffers exist
+ *   forward          a unit is gathered when it begins; kernels of the previous unit may still run
  *   backward         unit i starts the gather of unit i - 1 when its own copy-out is enqueued
- *   experts          a unit inside a layer, gathered when the first of its kernels is appended
+ *   experts          a unit inside a layer, gathered when its first kernel is appended
  *   explicit         enable_fsdp2_prefetch: unit i starts the gathers of the next
- *                    fsdp2_forward_prefetch_depth units, in backward of
- *                    fsdp2_backward_prefetch_depth
+ *                    fsdp2_forward_prefetch_depth units, and in backward of the next
+ *                    fsdp2_backward_prefetch_depth units
  *
  * Sources: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py (unshard, wait_for_unshard,
  * _backward_prefetch), _fsdp_state.py (root hooks), _fsdp_collectives.py (copy-in, copy-out). */
@@ -65,7 +65,7 @@ start_unit (struct weft_step *s, uint32_t k)
       weft_params_flat_view (s, weft_step_flat (s, k)->grads, k, u->slice, "pieces");
 }
 
-/* A slot for the shards of all ranks. */
+/* Creates a slot: a buffer for the shards of all ranks of unit k. */
 static struct weft_fsdp2_slot
 new_slot (struct weft_step *s, uint32_t k)
 {
@@ -77,7 +77,7 @@ new_slot (struct weft_step *s, uint32_t k)
   return (struct weft_fsdp2_slot){ .wire = wire, .mine = mine, .free = WEFT_NO_OP };
 }
 
-/* Packs that exist at one time: of the unit that runs and of those being gathered. */
+/* The number of packed buffers: of the unit that runs and of the units that are being gathered. */
 static uint32_t
 count_slots (const struct weft_step *s, const struct weft_fsdp2 *f)
 {
@@ -146,8 +146,8 @@ weft_fsdp2_start (struct weft_step *s)
 
 /* ------------------------------------------------------------------------- gathers */
 
-/* The next slot that is not taken; n_slot: all are. A slot may be taken for long: recomputed layers
- * run between the gather of the unit before them and its use. */
+/* The next slot that is not taken. n_slot: all slots are taken. A slot may be taken for long,
+ * because recomputed layers run between the prefetch of a unit and its use. */
 static uint32_t
 next_slot (struct weft_fsdp2 *f)
 {
@@ -159,9 +159,9 @@ next_slot (struct weft_fsdp2 *f)
   return f->n_slot;
 }
 
-/* Layers use the slots of a ring in turn. A layer with another size or other ranks than the slot
- * has (the first one with experts) replaces the slot. The root has a pack of its own, and so has a
- * layer that finds all slots taken. */
+/* Takes a slot for the gather of unit k. Layers use the slots of a ring in turn. A layer whose size
+ * or ranks differ from those of the slot (the first layer with experts) replaces the buffers of the
+ * slot. The root uses new buffers, as does a layer if all slots are taken. */
 static struct weft_fsdp2_slot
 take_slot (struct weft_step *s, uint32_t k)
 {
@@ -186,8 +186,8 @@ take_slot (struct weft_step *s, uint32_t k)
   return *slot;
 }
 
-/* Starts the gather of a unit, unless it is gathered or in flight, or one rank alone holds all of
- * it. */
+/* Starts the gather of a unit, unless the unit is gathered, the gather is in flight, or only one
+ * rank holds the unit. */
 static void
 start_gather (struct weft_step *s, uint32_t k)
 {
@@ -239,7 +239,7 @@ unpack (struct weft_step *s, uint32_t k)
   u->wire = WEFT_NO_BUF;
 }
 
-/* One rank alone holds the unit: its weights are only converted. */
+/* Only one rank holds the unit: its weights are converted and not gathered. */
 static void
 convert (struct weft_step *s, uint32_t k)
 {
@@ -265,8 +265,8 @@ copy_out (struct weft_step *s, uint32_t k)
   weft_fsdp2_set_views (s, k, s->replicas->bucket[k].weights, s->params->weight_view);
 }
 
-/* In forward, later gathers wait for the copy-out before this one, whose pack was held until now.
- * In backward they wait for this one. */
+/* Gathers a unit. In forward, later gathers wait for the previous copy-out, which the current one
+ * replaces in `held`. In backward they wait for the current copy-out. */
 static void
 gather_unit (struct weft_step *s, uint32_t k)
 {
@@ -296,8 +296,8 @@ weft_fsdp2_reshard (struct weft_step *s, uint32_t k)
 
 /* ---------------------------------------------------------------------------- hooks */
 
-/* The place of a unit in the order of forward, and the unit at a place: a layer and its experts
- * change places. */
+/* Converts between a unit and its place in the order of forward: a layer and its experts change
+ * places. */
 static uint32_t
 mirrored (const struct weft_fsdp2 *f, uint32_t k)
 {
@@ -322,7 +322,8 @@ pre_forward (struct weft_step *s, uint32_t k)
     start_gather (s, mirrored (f, at + i));
 }
 
-/* In forward the root comes after the last layer, so in backward it comes before it. */
+/* Gathers a unit and starts the gathers of the next ones. Backward enters the root first, and the
+ * last layer next. */
 static void
 pre_backward (struct weft_step *s, uint32_t k)
 {
@@ -344,15 +345,16 @@ unit_of (const struct weft_step *s, uint32_t layer)
   return s->params->layout.place[norm].bucket;
 }
 
-/* A recomputed layer is gathered as in backward: the layer whose backward comes next stays
- * gathered. */
+/* pre_forward() gathers a recomputed layer. leave_forward() does not reshard the layer whose
+ * backward comes next. */
 void
 weft_fsdp2_before_layer (struct weft_step *s, uint32_t layer)
 {
   (weft_fsdp2_goes_back (s) ? pre_backward : pre_forward) (s, unit_of (s, layer));
 }
 
-/* Experts are entered inside their layer. Their gradients are the last of their kernels. */
+/* Enters the experts inside their layer. Weight gradients are the last kernels of experts, so
+ * backward marks the unit as passed at its first read. */
 void
 weft_fsdp2_before_read (struct weft_step *s, uint32_t param)
 {
@@ -374,8 +376,9 @@ leave_forward (struct weft_step *s, uint32_t k)
     weft_fsdp2_reshard (s, k);
 }
 
-/* With separate cells for weight gradients, gradients of a unit come long after its weights are
- * needed. A forward pass gathers what it needs without a backward before it, as in evaluation. */
+/* With separate cells for weight gradients, the gradients of a unit are complete long after its
+ * weights were read, so the weights are resharded here. The next forward gathers them as after an
+ * evaluation without backward. */
 static void
 leave_backward (struct weft_step *s, uint32_t k)
 {

@@ -1,59 +1,61 @@
 /* fsdp2.h - private to replicas/: PyTorch's FSDP2. fsdp2.c gathers weights, fsdp2_grads.c reduces
- * gradients, fsdp2_host.c copies both where they are in host memory.
+ * gradients, fsdp2_host.c copies both to and from host memory (offload_policy).
  *
- * A unit is a bucket of the layout: one for each layer, and the root for what a stage has outside
- * layers. Experts that expert parallel ranks share are units inside layers, sharded among the ranks
- * that hold the same experts (NeMo Automodel components/moe/parallelizer.py, apply_fsdp). Such a
- * unit comes before the rest of its layer: backward walks down the units; forward walks up, and
- * enters a layer before its experts. How tensors are sharded: weft_layout_pieces_init(). */
+ * A unit is a bucket of the layout: one for each layer, and the root for the parameters of a stage
+ * outside layers. Experts that are distributed over expert parallel ranks are units inside layers,
+ * sharded among the ranks that hold the same experts (NeMo Automodel
+ * components/moe/parallelizer.py, apply_fsdp). Such a unit has the number before the unit of its
+ * layer. Backward enters units in descending order. Forward enters them in ascending order, but a
+ * layer before its experts. weft_layout_pieces_init() describes how tensors are sharded. */
 #pragma once
 #include "core/passes/replicas/buckets.h"
 
 struct weft_fsdp2_unit {
   uint32_t layer;        /* WEFT_NO_LAYER: the root */
   gboolean expert;       /* the experts of a layer */
-  gboolean stays;        /* forward does not reshard it */
-  gboolean passed;       /* backward needs its weights no more */
-  uint64_t whole, slice; /* elements: of its tensors; of this rank's shards of them */
-  uint32_t wire, slot;   /* gathered shards that are not copied out yet; their slot in the ring */
-  uint32_t left;         /* the last kernel before the unit was resharded */
-  uint32_t kept;         /* defer_fsdp_grad_sync: whole gradients, or WEFT_NO_BUF */
-  uint32_t n_reduced;    /* reductions so far in this step */
+  gboolean stays;        /* TRUE: forward does not reshard the unit */
+  gboolean passed;       /* backward does not read its weights any more */
+  uint64_t whole, slice; /* elements: of its tensors; of this rank's shards */
+  uint32_t wire, slot;   /* buffer of gathered shards before copy-out; its ring slot */
+  uint32_t left;         /* the last kernel before the unit was resharded last */
+  uint32_t kept;         /* whole gradients (defer_fsdp_grad_sync), or WEFT_NO_BUF */
+  uint32_t n_reduced;    /* number of reductions so far in this step */
 };
 
 /* A buffer for gathered shards. Slots are used in turn. */
 struct weft_fsdp2_slot {
-  uint32_t wire, mine; /* shards of all ranks; the view that is this rank's */
-  uint32_t free;       /* the copy-out that read it last, or WEFT_NO_OP */
+  uint32_t wire, mine; /* buffer for the shards of all ranks; view of this rank's part */
+  uint32_t free;       /* the copy-out that read the slot last, or WEFT_NO_OP */
   gboolean taken;      /* its shards are not copied out yet */
 };
 
-/* A chunk is wrapped by itself. The root, if it has one, precedes its other units. */
+/* Each chunk is wrapped by itself. Its units are [first, end); if it has a root, the root is unit
+ * first - 1. */
 struct weft_fsdp2_chunk {
   uint32_t first, end;
   gboolean root;
-  gboolean forward_begun; /* gathers of this forward have waited for the optimizer */
-  uint32_t streams;       /* the kernel that gathers wait for */
-  uint32_t held;          /* forward: the newest copy-out, which gathers wait for next */
+  gboolean forward_begun; /* `streams` was set for this forward */
+  uint32_t streams;       /* kernel that gathers wait for */
+  uint32_t held;          /* forward: newest copy-out; the gathers after the next wait for it */
   uint32_t reducing;      /* the reduce-scatter that the next one waits for, or WEFT_NO_OP */
 };
 
 struct weft_fsdp2 {
-  struct weft_fsdp2_slot *ring;   /* one allocation with this struct, as the next two arrays */
+  struct weft_fsdp2_slot *ring;   /* all arrays are in one allocation with this struct */
   struct weft_fsdp2_chunk *chunk;
-  gboolean *started;              /* by parameter: kept gradients hold a microbatch */
-  uint32_t n_slot, turn;
+  gboolean *started;              /* by parameter: its kept gradient has a microbatch */
+  uint32_t n_slot, turn;          /* slots of the ring; modulo n_slot: the next one */
   uint32_t n_unit;
-  gboolean pipelined;             /* several stages: weights stay from first to last use */
-  gboolean explicit;              /* enable_fsdp2_prefetch */
-  gboolean splits;                /* weight gradients have cells of their own */
-  gboolean keeps;                 /* defer_fsdp_grad_sync: one reduction a step */
+  gboolean pipelined;             /* several stages: units stay gathered until the last backward */
+  gboolean explicit;              /* enable_fsdp2_prefetch without pipeline parallelism */
+  gboolean splits;                /* the grid has separate cells for weight gradients */
+  gboolean keeps;                 /* defer_fsdp_grad_sync: one reduction in each step */
   enum weft_dtype reduce_dtype;
 
   /* offload_policy */
   uint32_t *on_host;              /* by parameter: this rank's shard in host memory */
-  uint32_t copied_in, sent;       /* the newest copy-in; the newest copy of gradients to the host */
-  uint32_t fetched, leaving;      /* buffers for shards on their way, or WEFT_NO_BUF */
+  uint32_t copied_in, sent;       /* newest copy-in; newest copy of gradients to the host */
+  uint32_t fetched, leaving;      /* buffers for shards from and to the host, or WEFT_NO_BUF */
   uint32_t reduced[2], n_sent;    /* buffers for reduced shards, used in turn */
   struct weft_fsdp2_unit unit[];
 };
@@ -64,7 +66,7 @@ weft_fsdp2 (const struct weft_step *s)
   return s->replicas->own;
 }
 
-/* Whether the pass is a backward: it walks down the units. */
+/* Whether the current pass is a backward, which enters units in descending order. */
 static inline gboolean
 weft_fsdp2_goes_back (const struct weft_step *s)
 {
@@ -78,36 +80,43 @@ weft_fsdp2_chunk (const struct weft_step *s)
   return &weft_fsdp2 (s)->chunk[s->at.chunk];
 }
 
-/* Sets views of all tensors of a unit in `whole`; WEFT_NO_BUF: they have none. */
+/* Sets view[] of all tensors of unit k to views of `whole`. `whole` = WEFT_NO_BUF: sets them to
+ * WEFT_NO_BUF. */
 void weft_fsdp2_set_views (struct weft_step *s, uint32_t k, uint32_t whole, uint32_t *view);
 
-/* fsdp2_grads.c: before the first op; PyTorch's post_backward: reduces a unit whose gradients are
- * complete and whose weights backward needs no more. */
+/* fsdp2_grads.c: creates the sums of gradients, before the first op. */
 void weft_fsdp2_start_grads (struct weft_step *s);
+
+/* PyTorch's post_backward: reshards and reduces unit k, if its gradients are complete and backward
+ * does not read its weights any more. */
 void weft_fsdp2_post_backward (struct weft_step *s, uint32_t k);
 
-/* fsdp2_host.c: offload_policy. weft_fsdp2_fetch() copies a unit's shards of weights into a device
- * buffer; the copies wait for `before`. */
+/* fsdp2_host.c: creates the views of shards in host memory (offload_policy). */
 void weft_fsdp2_start_host (struct weft_step *s);
+
+/* Copies the shards of unit k from host memory. Returns the device buffer. The copies wait for the
+ * ops in `before`. */
 uint32_t weft_fsdp2_fetch (struct weft_step *s, uint32_t k, const uint32_t *before,
                            uint32_t n_before);
-/* The buffer of reduced gradients that go to the host. */
+/* The device buffer for reduced gradients of unit k that are copied to the host. */
 uint32_t weft_fsdp2_send_buffer (struct weft_step *s, uint32_t k);
-/* Copies the reduced gradients in `slice` to `to` in host memory. With `adds` the host adds them to
- * those of earlier microbatches, and weft_fsdp2_added() lets kernels wait for the sum. */
+/* Copies the reduced gradients in `slice` to `to` in host memory. `adds`: the host then adds them
+ * to gradients of earlier microbatches, and weft_fsdp2_added() makes the next kernel wait for that
+ * sum. */
 void weft_fsdp2_send (struct weft_step *s, uint32_t k, uint32_t slice, uint32_t to, gboolean adds);
 void weft_fsdp2_added (struct weft_step *s);
-/* The op appended last waits for the newest copy of gradients to the host. */
+/* Makes the op appended last wait for the newest copy of gradients to the host. */
 void weft_fsdp2_follow_sent (struct weft_step *s);
 
-/* The bucket of a tied head with its own sum. */
+/* The bucket of a tied head with a separate sum. */
 static inline uint32_t
 weft_fsdp2_head (const struct weft_step *s)
 {
   return s->params->layout.n_bucket;
 }
 
-/* The lane on which reduced shards of unit k are processed. Experts have no replicas of shards. */
+/* The lane on which reduced shards of unit k are processed: the lane between instances, if the
+ * shards have replicas. Shards of experts have none. */
 static inline enum weft_lane
 weft_fsdp2_slice_lane (const struct weft_step *s, uint32_t k)
 {
@@ -119,7 +128,7 @@ weft_fsdp2_slice_lane (const struct weft_step *s, uint32_t k)
 /* Reshards a unit: frees its gathered weights. */
 void weft_fsdp2_reshard (struct weft_step *s, uint32_t k);
 
-/* Its row of the table in wrapper.c. */
+/* Functions of the table in wrapper.c. */
 void weft_fsdp2_start (struct weft_step *s);
 void weft_fsdp2_begin_cell (struct weft_step *s);
 void weft_fsdp2_before_layer (struct weft_step *s, uint32_t layer);

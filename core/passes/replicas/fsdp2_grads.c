@@ -1,19 +1,19 @@
-/* FSDP2: gradients.
+/* Gradients of FSDP2.
  *
  * When backward of a unit ends, its whole gradients are packed in mp_policy_reduce_dtype and
- * reduce-scattered. The slice is added to the fp32 gradient that the rank keeps. One reduce-scatter
- * is in flight: packing of the next unit waits for it, and the end of backward waits for all. The
- * root comes last. With dp_replicate_size the slice is then all-reduced between the groups that
- * have all slices, on a lane of its own.
+ * reduce-scattered. The slice is added to the fp32 gradient that the rank stores. One
+ * reduce-scatter is in flight: packing of the next unit waits for it, and the end of backward waits
+ * for all of them. The root is reduced last. With dp_replicate_size each slice is then all-reduced
+ * between the replicas of the shards, on a separate lane.
  *
- * Where the schedule has separate cells for weight gradients, a unit is reduced after the last of
- * them.
+ * If the schedule has separate cells for weight gradients, a unit is reduced after the last of
+ * these cells.
  *
- * defer_fsdp_grad_sync: microbatches before the last leave whole gradients on the device, in the
- * type of the reduction, and one reduction a step takes the sum.
+ * defer_fsdp_grad_sync: whole gradients are added on the device over all microbatches, in the type
+ * of the reduction. The sum is reduced once in each step.
  *
- * Canonical order: leaves and nodes have the type of the reduction, as on a single rank that keeps
- * gradients in it. The mean is in the loss, so collectives only add.
+ * Canonical order: leaves and nodes have the type of the reduction, as the gradients of a single
+ * rank. The loss is already a mean, so collectives only add.
  *
  * Sources: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py (post_backward,
  * finalize_backward), _fsdp_collectives.py (foreach_reduce), _fsdp_param.py
@@ -26,7 +26,7 @@ ranks (const struct weft_step *s, uint32_t k)
   return weft_mesh_group_size (s->mesh, weft_bucket_sharing (s, k));
 }
 
-/* The lane on which microbatches are added in slices. */
+/* The lane of the kernels that add slices of microbatches. */
 static enum weft_lane
 sum_lane (const struct weft_step *s, uint32_t k)
 {
@@ -55,7 +55,8 @@ keep_unit (struct weft_step *s, uint32_t k)
       weft_sum_place (&s->replicas->sum[i], view[i]);
 }
 
-/* The head is one tensor: its shards in order are the tensor itself, padded at its end. */
+/* Creates the separate sum of a tied head. The head is one tensor, whose shards in order of ranks
+ * are the tensor itself, padded at its end. */
 static void
 keep_head (struct weft_step *s)
 {
@@ -87,8 +88,8 @@ weft_fsdp2_start_grads (struct weft_step *s)
 
 /* ------------------------------------------------------------------------- leaving */
 
-/* The operand for a microbatch that is added to kept gradients. The first one is written there
- * directly where types agree. */
+/* The operand for the gradient of a microbatch that is added to kept gradients. The first
+ * microbatch is written directly into the kept gradient if the types agree. */
 static struct weft_use
 begin_kept (struct weft_step *s, uint32_t param)
 {
@@ -158,7 +159,8 @@ weft_fsdp2_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad)
   weft_fsdp2_post_backward (s, k);
 }
 
-/* The buffer that is reduced, made at the first microbatch; its padding is zeroed. */
+/* The buffer of the tied head's gradient that is reduced. The first call creates it and zeroes its
+ * padding. */
 static uint32_t
 head_main (struct weft_step *s)
 {
@@ -200,7 +202,7 @@ weft_fsdp2_head_end (struct weft_step *s, struct weft_use grad)
     weft_sum_end (s, weft_head_sum (s), grad);
   if (!f->splits)
     return;
-  if (!weft_head_has_own_sum (s) && f->keeps) /* the embedding's gradient may be there already */
+  if (!weft_head_has_own_sum (s) && f->keeps) /* the embedding may be complete already */
     end_kept (s, embedding, grad);
   s->replicas->bucket[root].n_ready++;
   weft_fsdp2_post_backward (s, root);
@@ -208,8 +210,9 @@ weft_fsdp2_head_end (struct weft_step *s, struct weft_use grad)
 
 /* ------------------------------------------------------------------------ reducing */
 
-/* The buffer for a reduced slice: in canonical order a leaf, else the kept gradient if this is the
- * first slice and types agree, else a buffer that is added to it. */
+/* The buffer for a reduced slice: in canonical order a leaf (with defer_fsdp_grad_sync the stored
+ * gradient); else the stored gradient if this is the first slice and the types agree; else a new
+ * buffer, which is added to the stored gradient. */
 static uint32_t
 arrival (struct weft_step *s, uint32_t k, gboolean first)
 {
@@ -224,6 +227,7 @@ arrival (struct weft_step *s, uint32_t k, gboolean first)
                                                              sum->n, "reduced");
 }
 
+/* Adds a reduced slice to the stored gradient, or copies the first one. */
 static void
 join (struct weft_step *s, uint32_t k, uint32_t slice, gboolean first)
 {
@@ -244,7 +248,8 @@ join (struct weft_step *s, uint32_t k, uint32_t slice, gboolean first)
   }
 }
 
-/* offload_policy: through the host. Types agree there already. */
+/* offload_policy: copies a slice to host memory, where it is added. weft_fsdp2_send() has converted
+ * it to the type of the stored gradient. */
 static void
 join_on_host (struct weft_step *s, uint32_t k, uint32_t slice, gboolean first)
 {
@@ -256,7 +261,7 @@ join_on_host (struct weft_step *s, uint32_t k, uint32_t slice, gboolean first)
     weft_fsdp2_added (s);
 }
 
-/* The row of a collective; PyTorch averages in it. */
+/* The op of a collective, which averages as in PyTorch. */
 static struct weft_op
 reduction (struct weft_step *s, enum weft_op_kind kind, enum weft_group_kind group,
            const char *name)
@@ -285,7 +290,7 @@ scatter (struct weft_step *s, uint32_t k, uint32_t input, gboolean first)
   (s->on_host ? join_on_host : join) (s, k, slice, first);
 }
 
-/* Kernels wait for the reduce-scatter of the unit before this one. */
+/* The next kernel waits for the reduce-scatter of the previous unit. */
 static void
 wait_for_previous (struct weft_step *s)
 {
@@ -296,7 +301,7 @@ wait_for_previous (struct weft_step *s)
   c->reducing = WEFT_NO_OP;
 }
 
-/* Experts that one rank alone holds are not reduced. */
+/* For experts that only one rank holds: converts the gradients, without a collective. */
 static void
 convert_unit (struct weft_step *s, uint32_t k, uint32_t from, gboolean first)
 {
@@ -338,7 +343,7 @@ reduce_unit (struct weft_step *s, uint32_t k)
   (ranks (s, k) > 1 ? pack_unit : convert_unit) (s, k, from, first);
 }
 
-/* Reduces a tied head, together with the root that holds the embedding. */
+/* Reduces the separate sum of a tied head, when its root is reduced. */
 static void
 reduce_head (struct weft_step *s, uint32_t root)
 {
@@ -349,13 +354,16 @@ reduce_head (struct weft_step *s, uint32_t root)
   s->replicas->bucket[k].grads = WEFT_NO_BUF;
 }
 
+/* Whether this backward reduces gradients. FALSE: defer_fsdp_grad_sync before the last
+ * microbatch. */
 static gboolean
 syncs (const struct weft_step *s)
 {
   return !weft_fsdp2 (s)->keeps || s->last_micro || weft_fsdp2 (s)->splits;
 }
 
-/* The unit that a tied head on the embedding's stage adds to, or WEFT_NO_UNIT. */
+/* The unit whose embedding receives the gradient of a tied head on the same stage, or
+ * WEFT_NO_UNIT. */
 static uint32_t
 head_root (const struct weft_step *s)
 {
@@ -366,7 +374,7 @@ head_root (const struct weft_step *s)
   return adds ? s->params->layout.place[embedding].bucket : WEFT_NO_UNIT;
 }
 
-/* Whether the gradients of a unit are complete and its weights not needed any more: in a
+/* Whether all gradients of a unit are complete and no kernel reads its weights any more: in this
  * microbatch, or with separate cells for weight gradients in all microbatches (PyTorch
  * torch/distributed/pipelining/stage.py reduces after the last). */
 static gboolean
@@ -410,7 +418,7 @@ weft_fsdp2_post_backward (struct weft_step *s, uint32_t k)
       s->replicas->grad_left[i] = FALSE;
 }
 
-/* Kernels wait for all reductions of a backward pass. */
+/* The next kernel waits for all reductions of a backward pass. */
 static void
 join_all (struct weft_step *s)
 {
@@ -444,8 +452,9 @@ weft_fsdp2_end_cell (struct weft_step *s)
     join_all (s);
 }
 
-/* Ranks that hold the same experts average sums over their expert parallel groups. NeMo Automodel
- * divides these after the last microbatch (components/training/utils.py, ep_ratio). */
+/* The ranks that hold the same experts average gradients which are sums over their expert parallel
+ * groups. NeMo Automodel divides these gradients after the last microbatch
+ * (components/training/utils.py, ep_ratio). */
 static void
 divide_experts (struct weft_step *s, uint32_t k)
 {
@@ -461,7 +470,7 @@ weft_fsdp2_finish (struct weft_step *s)
     divide_experts (s, k);
 }
 
-/* The shard of one tensor in the slice of its unit. */
+/* A view of the shard of one tensor in the slice of its unit. */
 uint32_t
 weft_fsdp2_reduced (struct weft_step *s, uint32_t param)
 {

@@ -1,14 +1,14 @@
-/* FSDP2: offload_policy. Shards of weights, gradients and moments are in host memory, where Adam
- * runs (optimizer/finish.c). The device has gathered units, and shards that are being copied.
+/* offload_policy of FSDP2. Shards of weights, gradients and moments are in host memory, where Adam
+ * runs (optimizer/finish.c). The device has only gathered units and shards that are being copied.
  *
- *   weights    copied shard by shard on lane h2d, after the copy-in before them and after whatever
- *              the copy-in of these shards waits for. They travel in fp32 and are converted on the
+ *   weights    copied shard by shard on lane h2d, after the previous copy-in and after all ops that
+ *              the copy-in of these shards waits for. They are copied in fp32 and converted on the
  *              device
- *   gradients  copied shard by shard, once they have the type that is kept; the next reduction
- *              follows them. From the second microbatch on, the host thread that enqueues work
- *              waits for the copy, adds it, and is busy until that is done
+ *   gradients  copied shard by shard, after conversion to the stored type; the next reduction waits
+ *              for these copies. From the second microbatch on, the host thread that enqueues work
+ *              waits for the copy, adds it to the stored gradient, and enqueues nothing meanwhile
  *   memory     a copy to memory that is not page-locked (offload_policy_pin_memory = false) blocks
- *              the host thread: kernels after it wait until it has ended
+ *              the host thread: later kernels wait until the copy has ended
  *
  * The end of backward waits for all copies to the host.
  *
@@ -16,7 +16,7 @@
  * _fsdp_collectives.py (foreach_reduce), _fsdp_param_group.py (finalize_backward). */
 #include "core/passes/replicas/fsdp2.h"
 
-/* A view of `n` elements of a slice: the shard of one parameter. */
+/* A view of the elements [first, first + n) of a slice: the shard of one parameter. */
 static uint32_t
 piece_of (struct weft_step *s, uint32_t slice, uint64_t first, uint64_t n)
 {
@@ -28,6 +28,7 @@ piece_of (struct weft_step *s, uint32_t slice, uint64_t first, uint64_t n)
                           n * size, "piece");
 }
 
+/* The first element of a parameter's shard in the slice of its unit. */
 static uint64_t
 first_of (const struct weft_step *s, uint32_t param)
 {
@@ -46,14 +47,15 @@ weft_fsdp2_start_host (struct weft_step *s)
   }
 }
 
+/* Whether copies block the host thread, because host memory is not page-locked. */
 static gboolean
 blocks (const struct weft_step *s)
 {
   return !s->strategy->offload_policy_pin_memory;
 }
 
-/* A standing buffer, reused for each layer of the same size. The root and a head have buffers of
- * their own. */
+/* A device buffer for shards of unit k. Layers of equal size reuse the buffer in *standing; the
+ * root and a tied head have new buffers. */
 static uint32_t
 room_of (struct weft_step *s, uint32_t k, uint32_t *standing, enum weft_dtype dtype,
          const char *name)
@@ -72,8 +74,8 @@ room_of (struct weft_step *s, uint32_t k, uint32_t *standing, enum weft_dtype dt
   return *standing = buf;
 }
 
-/* With replicas of shards two buffers are used in turn: the next reduce-scatter does not wait for
- * the all-reduce between replicas. */
+/* If shards have replicas, two buffers are used in turn, so that the next reduce-scatter does not
+ * wait for the all-reduce between replicas. */
 uint32_t
 weft_fsdp2_send_buffer (struct weft_step *s, uint32_t k)
 {
@@ -105,7 +107,8 @@ weft_fsdp2_fetch (struct weft_step *s, uint32_t k, const uint32_t *before, uint3
   return device;
 }
 
-/* Gradients are copied in the type that is kept. */
+/* Converts a slice to the type in which the host stores gradients. Returns `slice` if the types are
+ * equal. */
 static uint32_t
 convert (struct weft_step *s, uint32_t k, uint32_t slice)
 {

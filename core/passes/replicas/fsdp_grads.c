@@ -1,8 +1,8 @@
-/* Gradients of Megatron-FSDP. Kernels leave the whole gradient of a unit. The last one launches its
- * reduce-scatter, in every microbatch, and slices are added on the same lane. Before that, kernels
- * wait for the oldest reductions while more than suggested_communication_unit_size elements are in
- * flight. With double buffers at most two units have whole gradients: one that is reduced and one
- * that is computed. */
+/* Gradients of Megatron-FSDP. Kernels write whole gradients of a unit. The last gradient launches
+ * the reduce-scatter of the unit, in every microbatch, and the reduced slices are added on the lane
+ * of the collective. Before the launch, kernels wait for the oldest reductions while more than
+ * suggested_communication_unit_size elements are in flight. With double buffers at most two units
+ * have whole gradients: one that is reduced and one that is computed. */
 #include "core/passes/replicas/fsdp.h"
 
 static void
@@ -34,7 +34,7 @@ weft_fsdp_start_grads (struct weft_step *s)
   s->params->layout.group[s->params->layout.n_group] = (struct weft_bucket_group){ head, 1 };
 }
 
-/* The padding of a bucket belongs to no tensor; it is zeroed. */
+/* Zeroes the padding of a bucket, into which no kernel writes. */
 static void
 clear_padding (struct weft_step *s, uint32_t k, uint32_t grads)
 {
@@ -49,7 +49,7 @@ clear_padding (struct weft_step *s, uint32_t k, uint32_t grads)
              WEFT_USES (WEFT_W (rest)));
 }
 
-/* The next kernel waits for the oldest reduction. Returns its number of elements. */
+/* Makes the next kernel wait for the oldest reduction. Returns the elements of that reduction. */
 static uint64_t
 wait_for_oldest (struct weft_step *s)
 {
@@ -60,8 +60,8 @@ wait_for_oldest (struct weft_step *s)
   return weft_fsdp_group_size (s, oldest.group);
 }
 
-/* Units whose gradients are being reduced. The unit of bucket k is not counted: its experts and the
- * rest belong together. */
+/* The number of units whose gradients are being reduced. Another group of the unit of bucket k (its
+ * experts, or its other weights) is not counted. */
 static uint32_t
 reducing_units (const struct weft_step *s, uint32_t k)
 {
@@ -78,6 +78,8 @@ reducing_units (const struct weft_step *s, uint32_t k)
   return n;
 }
 
+/* Creates the buffer for the whole gradients of bucket k. With double buffers kernels first wait
+ * until at most one unit is being reduced. */
 static void
 add_unit_gradients (struct weft_step *s, uint32_t k)
 {
@@ -89,6 +91,7 @@ add_unit_gradients (struct weft_step *s, uint32_t k)
   clear_padding (s, k, s->replicas->bucket[k].grads);
 }
 
+/* Makes kernels wait for the oldest reductions until at most unit_size elements are in flight. */
 static void
 make_room (struct weft_step *s)
 {
@@ -150,8 +153,8 @@ reduce (struct weft_step *s, uint32_t g)
   s->at = at;
 }
 
-/* The second kernel that adds to a tensor in one microbatch (tied head and embedding) adds to what
- * the first one left. */
+/* If two kernels compute a gradient of one tensor in a microbatch (tied head and embedding), the
+ * second kernel adds to the gradient that the first one wrote. */
 struct weft_use
 weft_fsdp_grad_begin (struct weft_step *s, uint32_t param)
 {
@@ -169,7 +172,7 @@ weft_fsdp_grad_begin (struct weft_step *s, uint32_t param)
   return weft_sum_sources (s, &s->replicas->sum[param], whole);
 }
 
-/* No tensor of the bucket has a whole gradient any more. */
+/* Removes the views of whole gradients of a bucket, after its reduction. */
 static void
 forget_gradients (struct weft_step *s, uint32_t k)
 {

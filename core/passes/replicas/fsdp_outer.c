@@ -1,13 +1,15 @@
 /* Hybrid sharding: several groups of replicas, and each group shards weights among its own ranks.
  *
- *   no_shard  after the last microbatch, ranks with the same slice all-reduce its gradients, and
- *             each makes the same update (HSDP)
- *   optim     they reduce-scatter the gradients, and each updates a part of the slice. The slice is
- *             all-gathered before its first use in the next step (HFSDP)
+ *   no_shard  after the last microbatch, the ranks with the same slice all-reduce its gradients,
+ *             and all of them compute the same update (HSDP)
+ *   optim     the ranks with the same slice reduce-scatter the gradients, and each rank updates a
+ *             part of the slice. The slice is all-gathered before its first use in the next step
+ *             (HFSDP)
  *
- * These collectives have a lane of their own, and follow the reductions inside the group. */
+ * These collectives run on a separate lane, after the reductions inside the group. */
 #include "core/passes/replicas/fsdp.h"
 
+/* Whether the optimizer state of a slice is sharded again between groups (HFSDP). */
 static gboolean
 is_cut_again (const struct weft_step *s)
 {

@@ -2,7 +2,7 @@
  * complete.
  *
  *   wrapper.c                     the strategies, one row of functions each
- *   accumulate.c                  where kernels leave gradients, how microbatches are added
+ *   accumulate.c                  buffers into which kernels write gradients; sums of microbatches
  *   ddp.c, aligned.c              Megatron-Core's buckets, launched by gradients or by slots of the
  *                                 schedule
  *   fsdp.c, fsdp_grads.c, fsdp_outer.c      Megatron-FSDP
@@ -10,92 +10,108 @@
  *   torch_ddp.c                   PyTorch's DistributedDataParallel
  *   fp8_weights.c                 weights stored and gathered in fp8
  *
- * The passes above call these functions at fixed places of a step; what a strategy does there is
- * its own. */
+ * The wings above call these functions at fixed places of a step. Each strategy has its own
+ * functions for these places. */
 #pragma once
 #include "core/passes/params/params.h"
 
-/* Chooses the strategy; makes the tensors (params.h) and the buffers of the strategy; begins the
- * step. */
+/* begin: chooses the strategy. build: creates the tensors (params.h), fp8 copies and sums. start:
+ * creates the buffers of the strategy. end: frees all of that. */
 void weft_replicas_begin (struct weft_step *s);
 void weft_replicas_build (struct weft_step *s);
 void weft_replicas_start (struct weft_step *s);
 void weft_replicas_end (struct weft_step *s);
 
-/* What the strategy of a job shards. */
+/* How the strategy of a job shards. Static; the caller does not free it. */
 const struct weft_shard_rule *weft_replicas_sharding (const struct weft_job *job,
                                                     const struct weft_mesh *mesh);
 
 /* --------------------------------------------------------------------- weights */
 
-/* A cell of the grid begins and ends; a layer begins and ends a pass. After a module: the pass
- * needs no more of the weights of half a layer, or of the embedding or head, that holds `param`. */
+/* Call these at the begin and the end of each cell of the grid. */
 void weft_replicas_begin_cell (struct weft_step *s);
 void weft_replicas_end_cell (struct weft_step *s);
+
+/* Call these at the begin and the end of a pass through a layer. */
 void weft_before_layer (struct weft_step *s, uint32_t layer);
 void weft_after_layer (struct weft_step *s, uint32_t layer);
+
+/* Call it when the pass does not read the module of `param` any more: attention, MLP, embedding or
+ * head. */
 void weft_after_module (struct weft_step *s, uint32_t param);
 
-/* The buffer that the next kernel reads a parameter from, gathered if need be; WEFT_NO_BUF for
- * WEFT_NO_PARAM. */
+/* Gathers a parameter if needed, makes the next kernel wait for the gather, and returns the buffer
+ * from which the kernel reads the parameter. WEFT_NO_PARAM: returns WEFT_NO_BUF. */
 uint32_t weft_weight_read (struct weft_step *s, uint32_t param);
 
-/* Gathers the unit of a parameter that the next kernel does not read: Megatron-FSDP gathers it at
- * this place. */
+/* Gathers the unit of a parameter that the next kernel does not read, because Megatron-FSDP gathers
+ * the unit at this place. */
 void weft_weight_gather_unread (struct weft_step *s, uint32_t param);
 
-/* The transposed copy of a weight stored in fp8, and its scale. */
+/* Returns the transposed copy of a weight stored in fp8, which is made if missing, and sets *scale
+ * to the buffer of its scale. */
 uint32_t weft_fp8_weights_transposed (struct weft_step *s, uint32_t param, uint32_t *scale);
 
 /* ------------------------------------------------------------------- gradients */
 
-/* begin: the operand of a kernel for the gradient of a parameter in the current microbatch, absent
- * for WEFT_NO_PARAM. end: adds the gradient and may launch its reduction; call it after the kernel
- * was appended. */
+/* begin: the operand into which a kernel writes the gradient of a parameter in the current
+ * microbatch. WEFT_NO_PARAM: the operand has WEFT_NO_BUF. end: adds the gradient and may launch its
+ * reduction; call it after the kernel was appended. */
 struct weft_use weft_grad_begin (struct weft_step *s, uint32_t param);
 void weft_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
 
-/* The same for a tied head, or for embeddings of multi-token prediction, on the stage that has the
- * embedding. Their gradients are added to the sum of the embedding; in canonical order they have a
- * sum of their own, and the optimizer adds the two sums. */
+/* begin and end for a tied head, or for embeddings of multi-token prediction, on the stage that
+ * holds the embedding. Their gradients are added to the sum of the embedding. In canonical order
+ * they have a separate sum (weft_head_has_own_sum), and the optimizer adds the two sums. */
 struct weft_use weft_head_grad_begin (struct weft_step *s);
 void weft_head_grad_end (struct weft_step *s, struct weft_use grad);
 gboolean weft_head_has_own_sum (const struct weft_step *s);
 
-/* Canonical order: the sum of `n_pieces` leaves, which are made one after the other, in the order
- * of core/base/fold.h. weft_sum_leaf() is the buffer of the next leaf. */
+/* Canonical order: a sum of `n_pieces` leaves into buffer `main`, in the order of core/base/fold.h.
+ * Leaves are computed one after the other: weft_sum_leaf() returns the buffer for the next leaf,
+ * and weft_sum_add_piece() adds leaf `i`. The caller frees the sum. */
 struct weft_sum;
 struct weft_sum *weft_sum_new_pieces (struct weft_step *s, uint32_t main, uint32_t n_pieces);
 uint32_t weft_sum_leaf (struct weft_step *s, const struct weft_sum *sum);
 void weft_sum_add_piece (struct weft_step *s, struct weft_sum *sum, uint32_t i, uint32_t leaf);
 void weft_sum_free (struct weft_sum *sum);
 
-/* Collectives at slots of the schedule (aligned.c): when the grid begins; before a forward cell;
- * after a backward cell, where `first` appends kernels that come before the collectives. */
+/* Launch the collectives that are aligned with slots of the schedule (aligned.c). start: when the
+ * grid begins. before: before a forward cell. after: after a backward cell; `first` appends kernels
+ * that must precede the collectives. */
 void weft_aligned_start (struct weft_step *s);
 void weft_aligned_before (struct weft_step *s);
 void weft_aligned_after (struct weft_step *s, weft_kernels *first);
 
 /* ------------------------------------------------------------ for the optimizer */
 
-/* After the last backward. finish: launches the remaining reductions and waits for all of them.
- * reduced, reduced_head: the buffer with the gradient of a parameter; with the separate sum of a
- * tied head. gather_weights, after the update: gathers weights not gathered on first use. */
+/* Launches the remaining reductions after the last backward. Kernels that read gradients wait for
+ * all reductions. */
 void weft_replicas_finish (struct weft_step *s);
+
+/* The buffer with the reduced gradient of a parameter. */
 uint32_t weft_replicas_reduced (struct weft_step *s, uint32_t param);
+
+/* The buffer with the reduced separate sum of a tied head. */
 uint32_t weft_replicas_reduced_head (struct weft_step *s);
+
+/* After the update: gathers the weights that are not gathered on first use. */
 void weft_replicas_gather_weights (struct weft_step *s);
 
-/* Properties of bucket k: this rank's slice of gradients, and of weights; the op that reduces it,
- * or WEFT_NO_OP; whether an all-to-all exchanges the slices and this rank adds them
- * (reduce_scatter_with_fp32_accumulation). */
+/* The buffers with this rank's slice of the gradients and of the weights of bucket k. */
 uint32_t weft_bucket_gradients (const struct weft_step *s, uint32_t k);
 uint32_t weft_bucket_weights (const struct weft_step *s, uint32_t k);
+
+/* The newest collective that reduced bucket k, or WEFT_NO_OP. */
 uint32_t weft_bucket_reduced (const struct weft_step *s, uint32_t k);
+
+/* Whether an all-to-all exchanges the slices of bucket k, and this rank adds them
+ * (reduce_scatter_with_fp32_accumulation). */
 gboolean weft_bucket_is_exchanged (const struct weft_step *s, uint32_t k);
 
-/* Weights in fp8 are rounded from fp32 masters, whose buffers `master` lists by bucket: after the
- * update, or when the step begins, if its forward gathers them through the gradient buffer. */
+/* Weights in fp8 are rounded from fp32 masters; master[k] is the buffer of bucket k. update: rounds
+ * them after Adam. stage: rounds them when a step begins, if weft_fp8_weights_stages_ahead():
+ * forward gathers them through the gradient buffer. */
 gboolean weft_fp8_weights_stages_ahead (const struct weft_step *s);
 void weft_fp8_weights_stage (struct weft_step *s, const uint32_t *master);
 void weft_fp8_weights_update (struct weft_step *s, const uint32_t *master);

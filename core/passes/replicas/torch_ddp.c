@@ -1,12 +1,12 @@
 /* PyTorch's DistributedDataParallel, from its second step on.
  *
- * Gradients are where the framework puts them. In the last microbatch each complete gradient is
- * copied into a bucket and divided by the number of replicas. A full bucket is all-reduced, and
- * after the backward pass the sums are copied back (gradient_as_bucket_view is off). PyTorch fills
- * buckets in the order in which gradients arrived in the first step; here that is the order of the
- * backward pass, so buckets are also launched in their order. The first bucket is full at 1 MiB,
- * the others at 25 MiB. Each chunk of a stage is wrapped by itself, and its sums are copied back
- * when its own last backward ends.
+ * Gradients and buckets have separate memory (gradient_as_bucket_view is off). In the last
+ * microbatch each complete gradient is copied into a bucket and divided by the number of replicas.
+ * A full bucket is all-reduced, and after the backward pass the sums are copied back. PyTorch fills
+ * buckets in the order in which gradients became complete in the first step. Here that is the order
+ * of the backward pass, so buckets become full in the order of their numbers. The first bucket is
+ * full at 1 MiB, the others at 25 MiB. Each chunk of a stage is wrapped by itself, and its sums are
+ * copied back when its own last backward ends.
  *
  * Sources: torch/csrc/distributed/c10d/reducer.cpp (mark_variable_ready_dense, rebuild_buckets,
  * compute_bucket_assignment_by_size, finalize_bucket_dense), DDP's documentation
@@ -17,14 +17,14 @@
 #define OTHER_BUCKETS ((uint64_t) 25 << 20)
 
 struct torch_ddp {
-  uint32_t n_bucket; /* launched */
-  uint32_t bucket;   /* the one that is being filled, or WEFT_NO_BUF */
-  uint32_t n_left;   /* tensors of the chunk whose gradients are still to come */
+  uint32_t n_bucket; /* buckets launched so far */
+  uint32_t bucket;   /* the bucket that is being filled, or WEFT_NO_BUF */
+  uint32_t n_left;   /* tensors of the chunk whose gradients are not complete */
   gboolean first;    /* no bucket of the chunk was launched yet */
-  uint32_t n_seen;   /* gradients that have arrived */
-  uint32_t n_back;   /* and were copied back */
+  uint32_t n_seen;   /* gradients that were copied into buckets */
+  uint32_t n_back;   /* gradients that were copied back */
   struct {
-    uint32_t param, view, reduced; /* its place in a bucket, and the all-reduce of that */
+    uint32_t param, view, reduced; /* view: place in a bucket; reduced: its all-reduce */
   } seen[];
 };
 
@@ -39,8 +39,8 @@ weft_torch_ddp_start (struct weft_step *s)
   s->replicas->own = d;
 }
 
-/* A place in the bucket. Buckets are standing buffers; the size of one is the sum of its
- * gradients. */
+/* Adds a gradient at the end of the current bucket, and returns its view. Buckets are permanent
+ * buffers that grow with every gradient. */
 static uint32_t
 add_view (struct weft_step *s, uint32_t param)
 {
@@ -87,7 +87,8 @@ is_full (const struct weft_step *s)
          weft_build_buf_at (s->b, d->bucket)->bytes >= (d->first ? FIRST_BUCKET : OTHER_BUCKETS);
 }
 
-/* Gradients of a chunk arrive in its last backward, which other chunks may interrupt. */
+/* Counts the gradients of a chunk, which become complete in its last backward. Cells of other
+ * chunks may lie in between. */
 static void
 start_chunk (struct weft_step *s, uint32_t chunk)
 {
@@ -135,8 +136,8 @@ copy_back (struct weft_step *s)
   }
 }
 
-/* Other chunks may still run after the last backward of this one; delayed weight gradients come
- * later. */
+/* Copies the sums of a chunk back after its last backward, because other chunks may still run. With
+ * delayed weight gradients the chunk is not complete here: weft_torch_ddp_finish() copies later. */
 void
 weft_torch_ddp_end_cell (struct weft_step *s)
 {

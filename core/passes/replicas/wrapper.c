@@ -18,8 +18,8 @@
 enum weft_wrapper_kind {
   WEFT_WRAPPER_BUCKETS,     /* Megatron-Core's DistributedDataParallel */
   WEFT_WRAPPER_UNITS,       /* Megatron-FSDP with whole gradients and weights */
-  WEFT_WRAPPER_UNIT_GRADS,  /* with slices of gradients */
-  WEFT_WRAPPER_UNIT_PARAMS, /* with slices of gradients and weights */
+  WEFT_WRAPPER_UNIT_GRADS,  /* Megatron-FSDP with slices of gradients */
+  WEFT_WRAPPER_UNIT_PARAMS, /* Megatron-FSDP with slices of gradients and weights */
   WEFT_WRAPPER_FSDP2,
   WEFT_WRAPPER_TORCH_DDP,
   WEFT_N_WRAPPER
@@ -30,19 +30,22 @@ static const struct weft_wrapper wrappers[WEFT_N_WRAPPER] = {
                              .start = weft_ddp_start,
                              .before_read = weft_ddp_before_read,
                              WHOLE_GRADIENTS,
-                             .gather_weights = weft_ddp_gather_weights },
+                             .gather_weights = weft_ddp_gather_weights,
+                             .gather_chunk = weft_ddp_gather_chunk },
   [WEFT_WRAPPER_UNITS] = { .sharding.lay_out = weft_layout_units_init,
                            .sharding.unit_of = weft_fsdp_unit,
                            .start = weft_fsdp_start,
                            .before_read = weft_ddp_before_read,
                            WHOLE_GRADIENTS,
-                           .gather_weights = weft_ddp_gather_weights },
+                           .gather_weights = weft_ddp_gather_weights,
+                           .gather_chunk = weft_ddp_gather_first },
   [WEFT_WRAPPER_UNIT_GRADS] = { .sharding.lay_out = weft_layout_units_init,
                                 .sharding.unit_of = weft_fsdp_unit,
                                 .start = weft_fsdp_start,
                                 .before_read = weft_ddp_before_read,
                                 SLICED_GRADIENTS,
-                                .gather_weights = weft_ddp_gather_weights },
+                                .gather_weights = weft_ddp_gather_weights,
+                                .gather_chunk = weft_ddp_gather_first },
   [WEFT_WRAPPER_UNIT_PARAMS] = { .sharding.lay_out = weft_layout_units_init,
                                  .sharding.unit_of = weft_fsdp_unit,
                                  .sharding.shard_weights = TRUE,
@@ -50,7 +53,8 @@ static const struct weft_wrapper wrappers[WEFT_N_WRAPPER] = {
                                  .before_read = weft_fsdp_before_read,
                                  .after_layer = weft_fsdp_reshard_layer,
                                  .after_module = weft_fsdp_reshard_module,
-                                 SLICED_GRADIENTS },
+                                 SLICED_GRADIENTS,
+                                 .gather_chunk = weft_fsdp_gather_first },
   [WEFT_WRAPPER_FSDP2] = { .sharding.lay_out = weft_layout_pieces_init,
                            .sharding.unit_of = weft_fsdp_unit,
                            .sharding.shard_grads = TRUE,
@@ -107,10 +111,9 @@ weft_replicas_sharding (const struct weft_job *job, const struct weft_mesh *mesh
   return &wrappers[kind_of (job, mesh)].sharding;
 }
 
-/* mp_policy: types of FSDP2. Canonical order has one type for all nodes of a sum, that of the
- * reduction. Otherwise kernels leave gradients in their own type, and the gradient that is kept is
- * fp32, as the weights. A single replica is not wrapped (NeMo Automodel
- * components/distributed/fsdp2.py). */
+/* Types of FSDP2 (mp_policy). In canonical order all nodes of a sum have the type of the reduction.
+ * Otherwise kernels write gradients in their own type, and the stored gradient is fp32, like the
+ * weights. A single replica is not wrapped (NeMo Automodel components/distributed/fsdp2.py). */
 static void
 choose_types (struct weft_step *s, gboolean wrapped)
 {

@@ -1,8 +1,8 @@
-/* enable_compile: a compiler makes one kernel of pointwise ops (norms, sums, activations, rotary
- * positions, conversions) that follow each other in a layer, each reading what the one before it
- * has made (torch.compile of each layer, as NeMo Automodel calls it). The ops stay; the flag says
- * that one belongs to the kernel of the op before it, which cost.h prices. Intermediate results
- * are still kept in memory, which a compiler may spare. */
+/* enable_compile: a compiler fuses consecutive pointwise ops of a layer (norms, sums, activations,
+ * rotary positions, conversions) into one kernel, if each op reads the output of the previous op
+ * (torch.compile of each layer, as NeMo Automodel calls it). The ops stay in the program. A flag
+ * marks an op that belongs to the kernel of the previous op; cost.h prices it. Intermediate results
+ * are still stored in memory, although a compiler may omit them. */
 #include "core/passes/rewrite/rewrite.h"
 
 static gboolean
@@ -16,8 +16,9 @@ reads_from (const weft_program *p, uint32_t op, uint32_t before)
   return FALSE;
 }
 
-/* Both ops are pointwise, belong to one layer and pass, and the second reads the first. The second
- * has no dependencies on other lanes: a fused kernel could not wait for them once it has begun. */
+/* Whether two consecutive ops fuse: both are pointwise and belong to one layer and pass, and `op`
+ * reads the output of `before`. `op` has no dependencies on other lanes, because a fused kernel
+ * cannot wait for them once it has begun. */
 static gboolean
 fuses (const weft_program *p, uint32_t op, uint32_t before)
 {

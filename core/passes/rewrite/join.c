@@ -1,19 +1,20 @@
-/* Ops that the stack has one kernel for become one op: the FUSION rows of core/ops.def, where the
- * field of core/stack.def that the row names is set.
+/* Replaces a pair of ops by one op, if the stack has one kernel for both. The FUSION rows of
+ * core/ops.def list the pairs; each row names the field of core/stack.def that enables it.
  *
- * Both ops belong to one pass of one microbatch: where only one of them is recomputed, or lies on
- * another stage, there is no pair.  Either the first op moves down to the second: they follow each
- * other on the GPU's lane, and no op in between depends on the first (units that are gathered
- * behind it, copies to the host).  Or the second moves up to the first, unless it depends on an op
- * that the first does not: a copy from the host. */
+ * Both ops of a pair belong to one pass of one microbatch: two ops are no pair if only one of them
+ * is recomputed, or if they are on different stages. The fused op takes the place of the second op,
+ * if both are consecutive on lane gpu and no op between them depends on the first (gathers of units
+ * behind it, copies to the host). Or it takes the place of the first op (moves_up), unless the
+ * second depends on an op that the first does not depend on, such as a copy from the host. */
 #include "core/passes/rewrite/rewrite.h"
+#include "core/base/invariant.h"
 #include <string.h>
 
 static const struct fusion {
   enum weft_op_kind both, first, second;
   enum weft_stack_field asked;
   const char *operands; /* of the fused op: "f0 s2" is operand 0 of `first`, 2 of `second` */
-  uint8_t made, taken;  /* one buffer: operand `made` of `first` is operand `taken` of `second` */
+  uint8_t made, taken;  /* operand `made` of `first` and `taken` of `second`: one buffer */
   gboolean moves_up;    /* the fused op takes the place of `first`; else that of `second` */
   gboolean inner;       /* only `second` reads the output of `first`: it is not stored */
   gboolean of_gelu;     /* only for gelu by tanh: cuBLASLt has no epilogue for other activations */
@@ -45,7 +46,7 @@ operand (const weft_program *p, uint32_t op, uint32_t number)
   return &p->uses[p->op[op].uses + number];
 }
 
-/* Whether an op between the two depends on the first. */
+/* Whether any op between the two depends on the first. */
 static gboolean
 is_waited_for (const weft_program *p, uint32_t first, uint32_t second)
 {
@@ -61,7 +62,7 @@ are_neighbours (const weft_program *p, uint32_t first, uint32_t second)
   return p->pos[second] == p->pos[first] + 1 && !is_waited_for (p, first, second);
 }
 
-/* Whether no op but the second reads what the first leaves in a buffer. */
+/* Whether only the second op reads the buffer that the first op writes. */
 static gboolean
 is_read_once (const weft_program *p, uint32_t buf, uint32_t first, uint32_t second)
 {
@@ -72,8 +73,8 @@ is_read_once (const weft_program *p, uint32_t buf, uint32_t first, uint32_t seco
   return p->buf[weft_buf_owner (p, buf)].last == second;
 }
 
-/* Whether the second can run where the first runs: it has no dependency of its own, its inputs were
- * made on the GPU's lane before the first, and no earlier op uses its outputs. */
+/* Whether the second op can run at the place of the first: it has no explicit dependencies, ops on
+ * lane gpu before the first wrote its inputs, and no earlier op wrote its outputs. */
 static gboolean
 may_move_up (const struct search *s, const struct fusion *fusion, uint32_t first, uint32_t second)
 {
@@ -189,12 +190,12 @@ intern (GArray *shapes, const struct weft_shape *shape)
   for (guint i = 0; i < shapes->len; i++)
     if (memcmp (&g_array_index (shapes, struct weft_shape, i), shape, sizeof *shape) == 0)
       return (uint16_t) i;
-  g_assert (shapes->len < UINT16_MAX);
+  WEFT_INVARIANT (shapes->len < UINT16_MAX);
   g_array_append_vals (shapes, shape, 1);
   return (uint16_t) (shapes->len - 1);
 }
 
-/* The optional operand is stored where another op reads it. */
+/* Keeps the optional operand if a third op uses it; removes it otherwise. */
 static void
 keep_or_not (const struct search *s, struct rewritten *r, const struct fusion *fusion,
              struct weft_op *row)
@@ -246,8 +247,8 @@ append (const weft_program *p, struct rewritten *r, uint32_t op)
   g_array_append_val (r->op, row);
 }
 
-/* A pair has the place of one of its ops and one number for both.  No op between them refers to the
- * other. */
+/* Appends all ops to the new program. A pair becomes one op at the place of one of the two, and
+ * both old numbers map to it. No op between the two depends on the op that moves. */
 static void
 rewrite (const struct search *s, struct rewritten *r)
 {

@@ -1,27 +1,27 @@
-/* Context parallel attention. Each rank has two pieces of every sequence (core/base/zigzag.h), and
- * needs keys and values of the others:
+/* Context parallel attention. Each rank holds two pieces of every sequence (core/base/zigzag.h),
+ * and needs keys and values of the other ranks:
  *
- *   p2p         ring attention: keys and values travel round a ring while attention to those at
- *               hand is computed, and partial results are merged. Backward sends them back the same
- *               way, with their gradients one step behind. After forward, the rank keeps the keys
- *               of the last step in place of its own: backward begins with them, and ends with its
- *               own
+ *   p2p         ring attention: keys and values are sent around a ring while attention to the keys
+ *               received last is computed, and partial results are merged. Backward sends keys and
+ *               values around the ring in the opposite direction, and their gradients one step
+ *               later. After forward, the rank keeps the keys of the last step in place of its own
+ *               keys. Backward begins with those keys and ends with the rank's own
  *   all_gather  keys and values are all-gathered before attention, in both passes; their gradients
  *               are reduce-scattered
  *   a2a         Ulysses: an all-to-all exchanges heads for tokens. Each rank has whole sequences of
- *               some heads, and attention as on a single rank
+ *               some heads, and computes attention as a single rank does
  *   a2a+p2p     Ulysses among neighbours, rings between such groups
  *
  * (Transformer Engine pytorch/attention/dot_product_attention/context_parallel.py; Liu, Zaharia and
  * Abbeel 2023, arXiv 2310.01889; Jacobs et al. 2023, arXiv 2309.14509.)
  *
- * In canonical order a ring only collects keys and values. Attention then reads all of them at
- * once, as on a single rank, and gradients of keys are summed in fp32 as a tree over the ranks. */
+ * In canonical order a ring only collects keys and values. One attention kernel then reads all
+ * keys, as on a single rank, and gradients of keys are summed in fp32 as a tree over the ranks. */
 #include "core/passes/shard/parts.h"
 
 /* Operands of attention, after Ulysses: fewer heads, more tokens. */
 struct part {
-  uint64_t tokens, heads, groups, width, value; /* of heads of values */
+  uint64_t tokens, heads, groups, width, value; /* width, value: columns of a key, a value head */
   uint32_t qkv, o, lse;
   uint32_t d_o, dqkv; /* backward */
 };
@@ -38,8 +38,8 @@ value_width (const struct weft_step *s)
   return s->model->kv_lora_rank ? s->model->v_head_dim : s->model->kv_channels;
 }
 
-/* The width of a head of values as a dimension of attention ops (core/program/op.h): 0 means as
- * wide as keys. */
+/* The width of a head of values as a dimension of attention ops (core/ops.def): 0 means as wide as
+ * keys. */
 static uint64_t
 narrow (const struct weft_step *s)
 {
@@ -82,8 +82,8 @@ room (struct weft_step *s, enum weft_dtype dtype, uint64_t elements, const char 
 
 /* ------------------------------------------------------------------------ communication */
 
-/* Waits for all kernels enqueued so far (c10d ProcessGroupNCCL). So keys are at most one step of a
- * ring ahead, and take two buffers. */
+/* Appends a collective that waits for all kernels enqueued so far (c10d ProcessGroupNCCL). A ring
+ * is therefore at most one step ahead of attention, and needs two buffers for keys. */
 static uint32_t
 communicate (struct weft_step *s, struct weft_op row, const char *name, uint32_t from, uint32_t to)
 {
@@ -112,8 +112,8 @@ shift (struct weft_step *s, const char *name, uint32_t from, uint32_t to, struct
 
 /* ------------------------------------------------------------------- heads for tokens */
 
-/* The shape of an exchange of heads. Without groups the heads are those of the output, as wide as
- * values. */
+/* The shape of the ops that pack or unpack all heads of this rank's tokens for the all-to-all.
+ * groups = 0: `heads` are heads of the attention output, as wide as values. */
 static struct weft_shape
 heads_shape (const struct weft_step *s, enum weft_dtype dtype, uint64_t heads, uint64_t groups)
 {
@@ -123,7 +123,7 @@ heads_shape (const struct weft_step *s, enum weft_dtype dtype, uint64_t heads, u
                      groups ? narrow (s) : 0);
 }
 
-/* The shape after the exchange: whole sequences, with some of the heads. */
+/* The shape on the other side of the all-to-all: whole sequences, with some of the heads. */
 static struct weft_shape
 rows_shape (const struct weft_step *s, uint32_t x)
 {
@@ -133,7 +133,7 @@ rows_shape (const struct weft_step *s, uint32_t x)
                      weft_step_elements (s, x) / s->tokens / s->mesh->cp_heads);
 }
 
-/* Ulysses: from this rank's tokens with all heads to whole sequences with some of them. */
+/* Ulysses: from this rank's tokens with all heads to whole sequences with some heads. */
 static uint32_t
 heads_to_sequences (struct weft_step *s, uint32_t x, uint64_t heads, uint64_t groups,
                     const char *name)
@@ -152,7 +152,7 @@ heads_to_sequences (struct weft_step *s, uint32_t x, uint64_t heads, uint64_t gr
   return y;
 }
 
-/* The inverse, into y. */
+/* The inverse of heads_to_sequences(), into y. */
 static void
 sequences_to_heads (struct weft_step *s, uint32_t x, uint32_t y, uint64_t heads, uint64_t groups,
                     const char *name)
@@ -207,7 +207,7 @@ zigzag_shape (const struct weft_step *s, const struct part *p, enum weft_dtype d
   return WEFT_SHAPE (dtype, ring_size (s), batch (s), p->tokens / batch (s), kv_columns (p));
 }
 
-/* Gathers by a ring: slice j has the keys of the rank j places before this one. */
+/* Gathers by a ring: slice j receives the keys of the rank j places before this one. */
 static uint32_t
 collect_by_ring (struct weft_step *s, const struct part *p, uint32_t slices)
 {
@@ -232,7 +232,7 @@ collect_at_once (struct weft_step *s, const struct part *p, uint32_t slices)
                       "kv", kv, slices);
 }
 
-/* Keys and values of whole sequences. */
+/* Collects keys and values of whole sequences in a new buffer. */
 static uint32_t
 collect (struct weft_step *s, const struct part *p)
 {
@@ -251,7 +251,7 @@ collect (struct weft_step *s, const struct part *p)
   return all;
 }
 
-/* Gradients of all keys and values are reduced to the ranks of their tokens. */
+/* Reduce-scatters the gradients of all keys and values to the ranks that hold the tokens. */
 static void
 scatter_gradients (struct weft_step *s, const struct part *p, uint32_t all, uint32_t dqkv)
 {
@@ -269,7 +269,8 @@ scatter_gradients (struct weft_step *s, const struct part *p, uint32_t all, uint
 
 /* -------------------------------------------------------------------- parts of attention */
 
-/* Keys of the whole sequence, or of the rank `before` places before this one. */
+/* The keys that one kernel reads: of the whole sequence, or of the rank `before` places before this
+ * one. */
 struct keys {
   uint32_t kv;
   gboolean whole;
@@ -296,8 +297,8 @@ attend (struct weft_step *s, const struct part *p, const struct keys *keys)
   s->at = at;
 }
 
-/* Gradients of keys and values go to dkv, those of queries to dqkv. The `first` part overwrites
- * dqkv, others add to it. */
+/* Writes the gradients of keys and values to dkv, and those of queries to dqkv. The `first` part
+ * overwrites dqkv; later parts add to it. */
 static void
 attend_backward (struct weft_step *s, const struct part *p, const struct keys *keys, uint32_t dkv,
                  gboolean first)

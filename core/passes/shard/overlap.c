@@ -3,26 +3,28 @@
  * micro-pipelining, enable_async_tensor_parallel). For t ranks:
  *
  *   gather, ring    forward of qkv and fc1, input gradients of proj and fc2: a product of t pieces
- *                   of rows, its own rows first. Each piece is multiplied while it is sent on; t -
- *                   1 steps
+ *                   of rows, this rank's rows first. Each piece is multiplied while it is sent to
+ *                   the next rank; t - 1 steps
  *   scatter, split  forward of proj and fc2: a product of SPLITS pieces of columns. Each is
  *                   reduce-scattered while the next one is computed
  *   scatter, ring   input gradients of qkv and fc1 if the job asks for it: a product of t pieces of
  *                   rows. Each is sent to the rank of these rows, which adds the pieces it received
- *   bulk            whole products: the gather of a saved input runs beside the input gradient, the
- *                   reduce-scatter of that beside the weight gradient. Collectives of tensor.c,
- *                   through buffers of this file
+ *   bulk            whole products: the all-gather of a saved input runs beside the input gradient
+ *                   product, and the reduce-scatter of the input gradient beside the weight
+ *                   gradient product. tensor.c appends these collectives, which use buffers of this
+ *                   file
  *
- * Every map and pass has a standing buffer for what is sent and received, shared by all layers.
- * Pieces give the same bits as the whole product: rows and columns are independent, and a ring is
- * added at its end, in the order of ranks. */
+ * Every map and pass has a permanent buffer for sent and received pieces, shared by all layers.
+ * Pieces give the same bits as the whole product: rows and columns are independent, and the
+ * pieces that a ring delivers are added at its end, in the order of ranks. */
 #include "core/passes/shard/parts.h"
+#include "core/base/invariant.h"
 
 #define SPLITS 4 /* transformer_engine/pytorch/module/base.py, num_splits of pipelined products */
 
 enum pass { FORWARD, DGRAD, WGRAD, N_PASS };
 
-/* How a product communicates: by map and pass, with the defaults of tp_comm_overlap. */
+/* How the product of a map in a pass overlaps its collective. All FALSE: no overlap. */
 struct overlaps {
   gboolean gather, split, ring;
 };
@@ -51,7 +53,7 @@ static struct overlaps
 overlaps (const struct weft_step *s, enum weft_layer_param which, enum pass pass)
 {
   const union weft_strategy *k = s->strategy;
-  gboolean into = is_column (which) == (pass == FORWARD); /* the product reads what is gathered */
+  gboolean into = is_column (which) == (pass == FORWARD); /* it follows an all-gather */
   gboolean gathers = (k->tp_comm_overlap_ag || k->tp_comm_atomic_ag) && !is_plain (s, which);
   gboolean scatters = k->tp_comm_overlap_rs || k->tp_comm_atomic_rs;
 
@@ -81,12 +83,12 @@ room (struct weft_step *s, enum weft_layer_param which, enum pass pass, enum wef
   uint32_t *room = &s->shard->overlap_buffer[which * N_PASS + pass];
   g_autofree char *name = g_strdup_printf ("%s_%s", maps[which], passes[pass]);
 
-  /* The input of a delayed weight gradient has to live longer. */
+  /* A delayed weight gradient reads this input later, after other layers used the buffer. */
   if (pass == DGRAD && weft_step_delays (s))
     return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, dtype, elements, name);
   if (*room == WEFT_NO_BUF)
     *room = weft_step_permanent (s, WEFT_BUF_COMMUNICATION, dtype, elements, name);
-  g_assert (weft_step_elements (s, *room) == elements);
+  WEFT_INVARIANT (weft_step_elements (s, *room) == elements);
   return *room;
 }
 
@@ -152,7 +154,7 @@ multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x, uint32_t 
   return op;
 }
 
-/* A step of a ring. Only the first step waits for kernels; later ones follow it on the lane. */
+/* Appends one step of a ring. The caller adds dependencies on kernels. */
 static void
 hand_on (struct weft_step *s, const char *name, uint32_t from, uint32_t to, int distance)
 {
@@ -167,8 +169,8 @@ hand_on (struct weft_step *s, const char *name, uint32_t from, uint32_t to, int 
                 WEFT_USES (WEFT_R (from), WEFT_W (to)));
 }
 
-/* A kernel sorts the received pieces by rank. Userbuffers receive each piece at its final place;
- * here slot j holds the piece of the rank j places away. */
+/* Appends a kernel that sorts the received pieces by rank. Upstream's userbuffers receive each
+ * piece at its final place; here slot j receives the piece of the rank j places away. */
 static void
 settle (struct weft_step *s, const char *name, uint32_t own, uint32_t all)
 {
@@ -180,7 +182,8 @@ settle (struct weft_step *s, const char *name, uint32_t own, uint32_t all)
              WEFT_USES (WEFT_R (own), WEFT_R (came), WEFT_W (all)));
 }
 
-/* All-gather by a ring and product: x has this rank's rows, y gets the rows of all ranks. */
+/* All-gather by a ring, and product: x has this rank's rows, y receives the product for the rows of
+ * all ranks. Returns the gathered x. */
 static uint32_t
 gather_ring (struct weft_step *s, const struct weft_piece *p, enum pass pass, uint32_t x,
              uint32_t y)
@@ -203,8 +206,8 @@ gather_ring (struct weft_step *s, const struct weft_piece *p, enum pass pass, ui
   return all;
 }
 
-/* Product and reduce-scatter, pipelined over pieces of columns. y gets this rank's rows of the
- * sum. */
+/* Product and reduce-scatter, pipelined over pieces of columns. y receives this rank's rows of
+ * the sum. */
 static void
 scatter_split (struct weft_step *s, const struct weft_piece *whole, uint32_t x, uint32_t y)
 {
@@ -232,8 +235,8 @@ scatter_split (struct weft_step *s, const struct weft_piece *whole, uint32_t x, 
   weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_TP));
 }
 
-/* Product and reduce-scatter by a ring: each piece has the rows of one rank and is sent there. This
- * rank's own piece is computed last. */
+/* Product and reduce-scatter by a ring: each piece has the rows of one rank and is sent to that
+ * rank. This rank's own piece is computed last. */
 static void
 scatter_ring (struct weft_step *s, const struct weft_piece *p, enum pass pass, uint32_t x,
               uint32_t y)

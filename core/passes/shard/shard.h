@@ -1,5 +1,5 @@
-/* shard.h - what tensor parallel and context parallel ranks share: collectives around linear maps,
- * products that overlap them, attention over sharded sequences.
+/* shard.h - tensor and context parallelism: collectives around linear maps, products that overlap
+ * these collectives, attention over sharded sequences.
  *
  *   tensor.c   tensor and sequence parallel: widths of a rank, collectives
  *   overlap.c  products in pieces beside their collectives: tp_comm_overlap
@@ -15,14 +15,14 @@ void weft_shard_end (struct weft_step *s);
 /* Widths of activations on one tensor parallel rank. */
 struct weft_widths weft_tensor_widths (const struct weft_job *job);
 
-/* Whether the residual stream is sharded by rows: sequence_parallel. */
+/* Whether the residual stream is sharded by rows (sequence_parallel). */
 gboolean weft_tensor_scatters (const struct weft_step *s);
 
 /* The type of partial sums that ranks reduce. */
 enum weft_dtype weft_tensor_partial (const struct weft_step *s);
 
-/* Collectives over tensor parallel ranks. A reduce-scatter leaves each rank the sum of its own
- * slice. */
+/* Collectives over tensor parallel ranks. The all-reduce is in place; the others return a new
+ * buffer. After the reduce-scatter each rank has the sum of its own slice. */
 void weft_tensor_all_reduce (struct weft_step *s, uint32_t buf, enum weft_reduce reduce,
                              const char *name);
 uint32_t weft_tensor_all_gather (struct weft_step *s, uint32_t buf, const char *name);
@@ -34,52 +34,57 @@ uint32_t weft_tensor_reduce_scatter (struct weft_step *s, uint32_t buf, const ch
 uint32_t weft_tensor_gather_rows (struct weft_step *s, uint32_t buf, const char *name);
 uint32_t weft_tensor_reduce_rows (struct weft_step *s, uint32_t buf, const char *name);
 
-/* The all-gather and the reduce-scatter with a given destination, to overlap them with products. */
+/* The all-gather and the reduce-scatter into a given buffer, for overlap with products. */
 void weft_tensor_gather_into (struct weft_step *s, uint32_t buf, uint32_t all, const char *name);
 void weft_tensor_scatter_into (struct weft_step *s, uint32_t buf, uint32_t mine, const char *name);
 
 /* `grad` is this rank's partial gradient of a tensor that all tensor parallel ranks hold. If
- * data-parallel gradients are reduced in every microbatch, it is all-reduced now. Otherwise
- * weft_tensor_reduce_gradients() all-reduces it at the end of the step; `reduced` returns the
- * buffer that holds the gradient of a parameter at that time. */
+ * data-parallel gradients are reduced in every microbatch, `grad` is all-reduced now. Otherwise
+ * weft_tensor_reduce_gradients() all-reduces it at the end of the step. */
 void weft_tensor_share_gradient (struct weft_step *s, uint32_t param, uint32_t grad);
+
+/* `reduced` returns the buffer that holds the gradient of a parameter at the end of the step. */
 typedef uint32_t weft_reduced_gradient (struct weft_step *s, uint32_t param);
 void weft_tensor_reduce_gradients (struct weft_step *s, weft_reduced_gradient *reduced);
 
-/* The op appended last waits for the newest of these all-reduces. */
+/* Makes the op appended last wait for the newest all-reduce of such a gradient. */
 void weft_wait_for_shared_gradients (struct weft_step *s);
 
 /* ---------------------------------------------------- products beside collectives */
 
-/* A linear map's product: forward or input gradient. */
+/* The matrix product of a linear map: forward or input gradient. */
 struct weft_piece {
   enum weft_op_kind kind;
   const char *name;
   enum weft_layer_param which;
   uint32_t w, bias;
-  uint32_t x_scale, w_scale; /* of factors in fp8 */
+  uint32_t x_scale, w_scale; /* buffers with the scales of fp8 operands */
   struct weft_shape shape;   /* of the whole product */
 };
+
+/* Appends the product of `x` and the weight into `y`. Returns the op. */
 uint32_t weft_piece_multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x,
                               uint32_t y);
 
-/* Appends the product in pieces, overlapped with its collective. FALSE if the job does not ask for
- * overlap; nothing was appended then. dgrad: if the collective is an all-gather of dy, *dy becomes
- * the gathered gradient of all tokens. */
+/* Appends the product in pieces, overlapped with its collective, into a new buffer *y or *dx.
+ * Returns FALSE and appends nothing if the job does not overlap this map. dgrad: if the collective
+ * is an all-gather of dy, *dy is set to the gathered gradient of all tokens. */
 gboolean weft_overlap_forward (struct weft_step *s, struct weft_piece *p, uint32_t x, uint32_t *y);
 gboolean weft_overlap_dgrad (struct weft_step *s, struct weft_piece *p, uint32_t *dy, uint32_t *dx);
 
 /* Whether the all-gather of a saved input (with `wgrad` the reduce-scatter of an input gradient)
- * goes through a standing buffer; that buffer. */
+ * uses a permanent buffer. */
 gboolean weft_overlap_is_bulk (const struct weft_step *s, enum weft_layer_param which,
                                gboolean wgrad);
+
+/* That permanent buffer of `elements`, shared by all layers. */
 uint32_t weft_overlap_buffer (struct weft_step *s, enum weft_layer_param which, gboolean wgrad,
                               enum weft_dtype dtype, uint64_t elements);
 
 /* ---------------------------------------------------------------- context parallel */
 
-/* Buffers of attention. Ulysses replaces qkv by the qkv of whole sequences and sets whole_o, the
- * output before the second all-to-all. Without Ulysses whole_o is WEFT_NO_BUF. */
+/* Buffers of attention. With Ulysses, forward replaces qkv by the qkv of whole sequences, and sets
+ * whole_o to the output before the second all-to-all. Without Ulysses whole_o is WEFT_NO_BUF. */
 struct weft_attention {
   uint32_t qkv, o, lse, whole_o;
 };
@@ -87,8 +92,11 @@ void weft_context_attention (struct weft_step *s, struct weft_attention *a);
 void weft_context_attention_backward (struct weft_step *s, const struct weft_attention *a,
                                       uint32_t d_o, uint32_t dqkv);
 
-/* Canonical order: ranks that share sequences reduce-scatter the gradient of a microbatch before
- * gradients of different sequences are added. Each rank keeps its piece of the sum at its place in
- * the gradient; the other pieces are set to zero. */
+/* Canonical order: the ranks of `group`, which hold parts of the same sequences, reduce-scatter the
+ * gradient of a microbatch before gradients of different sequences are added. Each rank keeps its
+ * piece of the sum at its place in `grad`; the other pieces are set to zero. No effect with one
+ * rank or one microbatch. */
 void weft_context_sum (struct weft_step *s, uint32_t grad, enum weft_group_kind group);
+
+/* Zeroes all of the `pieces` equal parts of `grad` except the part of this rank. */
 void weft_context_keep (struct weft_step *s, uint32_t grad, uint32_t pieces);

@@ -13,7 +13,7 @@
  *
  * Canonical order: a sum over a sharded dimension is a tree of at most eight leaves
  * (core/base/fold.h, kernels/leaves.h) in fp32, rounded at its end. On one rank the kernel does
- * that; between ranks partial sums travel in fp32 and are converted afterwards. */
+ * that; between ranks partial sums are sent in fp32 and converted afterwards. */
 #include "core/passes/shard/parts.h"
 
 struct weft_widths
@@ -83,7 +83,8 @@ weft_tensor_partial (const struct weft_step *s)
 
 /* ------------------------------------------------------------------------ collectives */
 
-/* A collective waits for all kernels enqueued so far (c10d ProcessGroupNCCL). */
+/* Appends a collective from buf[0] to buf[1] that waits for all kernels enqueued so far (c10d
+ * ProcessGroupNCCL). An all-reduce has only buf[0]. */
 static void
 collect (struct weft_step *s, struct weft_op row, const char *name, const uint32_t buf[2])
 {

@@ -1,4 +1,5 @@
-/* Job files: whatever builds a job prints as a job file, and that builds the same job. */
+/* Job files: a file that builds a job is printed as a job file, and the printed file builds the
+ * same job. */
 #include "core/job/job.h"
 #include "tests/fuzz/fuzz.h"
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Cost tables: what is accepted prices any shape with a number that is no nonsense, or says that it
- * was not measured. */
+/* Cost tables: an accepted table returns a price for every op and shape, and the price is never
+ * NaN. */
 #include "core/plan/cost_table.h"
 #include "tests/fuzz/fuzz.h"
 #include <math.h>

@@ -1,4 +1,4 @@
-/* Tables: what is read can be written, and reads the same. */
+/* CSV tables: a table that was read, written and read again is unchanged. */
 #include "core/base/csv.h"
 #include "tests/fuzz/fuzz.h"
 

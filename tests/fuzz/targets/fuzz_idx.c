@@ -1,11 +1,13 @@
-/* A Megatron index.  The first byte says how many bytes its .bin file has, which are 1, 2, 3 ...;
- * the rest is the index: no token may come from anywhere else. */
+/* A Megatron index. The first input byte is the size of the .bin file, which contains the bytes 1,
+ * 2, 3 ...; the other input bytes are the index. Every token that is read must come from inside the
+ * .bin file. */
 #include "tests/fuzz/fuzz.h"
 #include "train/tokens.h"
 #include <glib/gstdio.h>
 #include <string.h>
 
-/* Longer streams, of sequences that repeat, are only sampled. */
+/* Tokens that are compared one by one. Of longer streams, which repeat sequences, only the end is
+ * read. */
 #define MOST_READ 65536
 
 static void
@@ -33,7 +35,8 @@ open_set (const uint8_t *data, size_t size, GError **error)
   return tokens;
 }
 
-/* Bytes of a token ascend by one from the lowest; past the end of the file the map has zeros. */
+/* The .bin file contains ascending bytes, so the bytes of a token ascend by one from the lowest.
+ * Past the end of the file the memory map contains zeros. */
 static void
 check_id (uint32_t id, unsigned bin_bytes)
 {

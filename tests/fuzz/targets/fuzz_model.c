@@ -1,5 +1,5 @@
-/* Hugging Face config.json: whatever is accepted has a size, and fewer active parameters than all.
- */
+/* Hugging Face config.json: an accepted model has at least as many parameters as active
+ * parameters, and causal attention does not need more FLOPs than full attention. */
 #include "core/job/model.h"
 #include "tests/fuzz/fuzz.h"
 

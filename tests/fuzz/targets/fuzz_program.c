@@ -1,4 +1,5 @@
-/* Program text: whatever is accepted prints, and what is printed reads back to the same text. */
+/* Program text: an accepted program is printed, and the printed text is read back and printed
+ * unchanged. */
 #include "core/program/program_json.h"
 #include "tests/fuzz/fuzz.h"
 #include <json-glib/json-glib.h>

@@ -1,5 +1,5 @@
-/* safetensors: the same bytes as a file of tensors and as an index beside it.  In what is accepted
- * every byte of the data belongs to one tensor and can be read. */
+/* safetensors: the input is opened once as a file of tensors and once as an index. Every byte of
+ * the data of an accepted file belongs to one tensor and can be read. */
 #include "train/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 #include <glib/gstdio.h>

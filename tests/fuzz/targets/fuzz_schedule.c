@@ -1,4 +1,5 @@
-/* Schedules as CSV: whatever is read prints as a CSV, and that reads as the same. */
+/* Schedules as CSV: a schedule that was read is printed as a CSV, and the CSV is read as the same
+ * schedule. */
 #include "core/schedule/grid.h"
 #include "tests/fuzz/fuzz.h"
 

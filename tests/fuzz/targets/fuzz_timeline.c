@@ -1,12 +1,13 @@
-/* Timeline files: whatever is accepted has a plan, and compared with itself differs in nothing. */
+/* Timeline files: an accepted file has a plan, and a comparison of the file with itself finds no
+ * difference. */
 #include "core/report/compare.h"
 #include "core/exec/timeline_file.h"
 #include "tests/fuzz/fuzz.h"
 #include <math.h>
 #include <string.h>
 
-/* A slash makes a path, as ".ini" and ".json" at the end do, and an escape may hide one: a fuzzer
- * must not open files of this machine. */
+/* Whether the text may name a file, which a fuzzer must not open: it contains a path with a slash,
+ * ".ini" or ".json", or a Unicode escape, which could hide one of these. */
 static gboolean
 names_a_file (const char *text)
 {

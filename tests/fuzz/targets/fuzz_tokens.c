@@ -1,5 +1,6 @@
-/* One file of tokens.  The first byte chooses its name, the rest is the file: what opens has as
- * many tokens as its bytes allow, and reads the same in one piece as token by token. */
+/* A token file. The first input byte selects the file's name, the others are its contents. An
+ * accepted file has as many tokens as its bytes allow, and reading it at once or token by token
+ * returns the same ids. */
 #include "tests/fuzz/fuzz.h"
 #include "train/tokens.h"
 #include <glib/gstdio.h>
@@ -17,7 +18,7 @@ open_bytes (const char *name, const uint8_t *data, size_t size, GError **error)
   return tokens;
 }
 
-/* Bytes that are not tokens: a header, or none. */
+/* Asserts that all bytes are tokens except those of a header, which only some formats have. */
 static void
 check_count (const weft_tokens *tokens, size_t size)
 {
@@ -31,7 +32,7 @@ check_count (const weft_tokens *tokens, size_t size)
     g_assert_true (1024 + 2 * count == size || 1024 + 4 * count == size);
 }
 
-/* Returns how many tokens can be read one by one. */
+/* Reads tokens one by one into `out` up to the first failure; returns how many were read. */
 static uint64_t
 count_good (const weft_tokens *tokens, int32_t *out)
 {

@@ -1,4 +1,5 @@
-/* What stands on the wire between processes, and lists of hosts: read, written, the same. */
+/* Messages between processes, and host lists: parsing and writing a message returns the same
+ * bytes. */
 #include "launch/nodelist.h"
 #include "launch/wire.h"
 #include "tests/fuzz/fuzz.h"
