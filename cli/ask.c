@@ -32,7 +32,7 @@ weft_cli_columns (void)
   return G_MAXINT;
 }
 
-/* Longer lines are hard to read, on whatever terminal. */
+/* Most columns of wrapped text: longer lines are hard to read on any terminal. */
 enum { MOST_COLUMNS = 100 };
 
 void

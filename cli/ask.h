@@ -1,5 +1,5 @@
-/* ask.h - arguments of the commands that list a table or show one row of it: knobs, rules, models.
- * weft_cli_read() parses them. */
+/* ask.h - arguments of the commands that list a table or show one of its rows: knobs, rules,
+ * models. Also functions that print text to a terminal. */
 #pragma once
 #include <glib.h>
 
@@ -8,15 +8,15 @@ struct weft_cli_ask {
   gboolean json, markdown, help;
 };
 
-/* Reads [NAME] [--json] [--markdown] [--help]; `markdown`: whether the command has that flag. */
+/* Reads [NAME] [--json] [--markdown] [--help]. `markdown`: whether the command has --markdown. */
 gboolean weft_cli_ask (int argc, char **argv, gboolean markdown, struct weft_cli_ask *ask,
                        GError **error);
 
-/* Columns of the terminal on stdout; G_MAXINT when it is a file or a pipe. */
+/* Columns of the terminal on stdout; G_MAXINT if stdout is a file or a pipe. */
 int weft_cli_columns (void);
 
-/* Prints lines of text, wrapped between words at `columns`, or 100 if that is less, and indented by
- * `indent`.  The caller has already printed the indentation of the first line. */
+/* Prints lines of text, wrapped between words at `columns` columns but at most 100, and indented by
+ * `indent` columns.  The caller has already printed the indentation of the first line. */
 void weft_cli_print_wrapped (const char *text, int indent, int columns);
 
 /* Prints a text at column `used`, cut off before column `columns`, and ends the line. */

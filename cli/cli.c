@@ -90,7 +90,7 @@ run_words (int argc, char **argv)
   return command ? command->run (argc - 1, argv + 1) : unknown_command (argv[1]);
 }
 
-/* Fails when stdout could not be written: a full disk shows only at the last flush. */
+/* Also fails if stdout could not be written: a full disk is only found at the last flush. */
 int
 weft_cli_run (int argc, char **argv)
 {
@@ -108,7 +108,7 @@ struct reader {
   const struct weft_cli_page *page;
   weft_cli_input *input;
   struct weft_words words;
-  weft_settings *flags; /* until the file has been read */
+  weft_settings *flags; /* settings from flags, which are added after those of the job file */
 };
 
 static gboolean
@@ -204,7 +204,7 @@ read_word (struct reader *r, GError **error)
   return ok;
 }
 
-/* Reads the job file first, because flags override it. */
+/* Collects the settings of the job: those of the job file first, because flags override them. */
 static gboolean
 collect (struct reader *r, GError **error)
 {
@@ -242,7 +242,7 @@ weft_cli_input_clear (weft_cli_input *input)
   g_clear_pointer (&input->settings, weft_settings_free);
 }
 
-/* Caller frees. */
+/* "--name VALUE", or "--name" without a value. The caller frees the text. */
 static char *
 flag_text (const struct weft_cli_flag *flag)
 {
@@ -325,7 +325,7 @@ weft_cli_number (const char *flag, const char *text, int64_t lo, int64_t *number
 
 /* ---------------------------------------------------------------------- output */
 
-/* A very long message (a megabyte as a name) is cut in its middle. */
+/* The middle of a very long message (a name of a megabyte) is left out. */
 int
 weft_cli_fail (const GError *error)
 {

@@ -1,7 +1,7 @@
-/* cli.h - what all commands share: their list, the parser of their arguments, their exit status.
+/* cli.h - the list of commands, the parser of their arguments, output and exit status.
  *
- * A command is one row of the list and one function.  It reads its arguments with
- * weft_cli_begin(), prints its answer to stdout and everything else to stderr, and returns an exit
+ * A command is one row of the list and one function.  The function reads the arguments with
+ * weft_cli_begin(), prints its result to stdout and everything else to stderr, and returns an exit
  * status (core/base/error.h). */
 #pragma once
 #include "core/exec/exec.h"
@@ -41,21 +41,21 @@
 WEFT_CLI_COMMAND_LIST (WEFT_CLI_DECLARE)
 #undef WEFT_CLI_DECLARE
 
-/* All of `weft`: finds the command and runs it. */
+/* The main function of `weft`: finds the command, runs it and returns the exit status. */
 int weft_cli_run (int argc, char **argv);
 
 /* ------------------------------------------------------------------- arguments */
 
-/* A flag of one command: sets *on, or takes a value. */
+/* A flag of one command. A flag without a value sets *on; a flag with a value sets *text. */
 struct weft_cli_flag {
   const char *name;  /* "trace" */
-  const char *value; /* "FILE"; NULL: takes none */
+  const char *value; /* name of the value for --help, "FILE"; NULL: the flag has no value */
   const char *doc;
   gboolean *on;
   const char **text;
 };
 
-/* What a command accepts, and its page for --help. */
+/* The arguments that a command accepts, and its page for --help. */
 struct weft_cli_page {
   const char *usage, *doc, *examples;
   const struct weft_cli_flag *flags;
@@ -63,30 +63,31 @@ struct weft_cli_page {
   const struct weft_cli_flag *more; /* flags of executors (cli/executor_options.h), listed last */
   unsigned n_more;
   gboolean job; /* the operand is a job file and every setting of a job is a flag */
-  gboolean two; /* takes two operands */
+  gboolean two; /* the command has two operands */
   const char *topology; /* default topology of the job; NULL: the job must name one */
 };
 
 struct weft_cli_input {
-  const char *operand;     /* JOB or NAME; NULL when not given */
+  const char *operand;     /* JOB or NAME; NULL: not given */
   const char *second;      /* second operand of pages with `two` */
   gboolean json, help;     /* flags of every command */
-  weft_settings *settings; /* of the job; NULL with --help */
+  weft_settings *settings; /* settings of the job; NULL with --help */
 };
 void weft_cli_input_clear (struct weft_cli_input *input);
 typedef struct weft_cli_input weft_cli_input;
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (weft_cli_input, weft_cli_input_clear)
 
-/* Parses --flag value, --flag=value, and --flag or --no-flag for booleans; dashes and underscores
- * are equal.  Flags override the job file at any position.  Clear `input` even after an error. */
+/* Parses --flag value, --flag=value, and --flag or --no-flag for booleans.  Dashes and underscores
+ * are equal.  Flags at any position override the job file.  The caller clears *input, even after an
+ * error. */
 gboolean weft_cli_read (const struct weft_cli_page *page, int argc, char **argv,
                         weft_cli_input *input, GError **error);
 
-/* Prints the page of --help; returns 0. */
+/* Prints the page for --help. Returns exit status 0. */
 int weft_cli_help (const struct weft_cli_page *page);
 
-/* The beginning of every command: parses its arguments, prints --help, and reports errors in them.
- * Returns WEFT_CLI_GO_ON, or the exit status of the command. */
+/* Every command begins with this function, which parses the arguments, prints the page for --help,
+ * and reports errors.  Returns WEFT_CLI_GO_ON, or the exit status of the command. */
 #define WEFT_CLI_GO_ON (-1)
 int weft_cli_begin (const struct weft_cli_page *page, int argc, char **argv,
                     weft_cli_input *input);
@@ -97,7 +98,7 @@ gboolean weft_cli_job (const weft_cli_input *input, struct weft_job *job, GError
 /* Prints the warnings of a job to stderr. */
 void weft_cli_warn (const struct weft_job *job);
 
-/* Parses the whole number of a flag, lo or larger. */
+/* Parses the value of a flag as a whole number that is at least `lo`. */
 gboolean weft_cli_number (const char *flag, const char *text, int64_t lo, int64_t *number,
                           GError **error);
 
@@ -106,11 +107,12 @@ gboolean weft_cli_number (const char *flag, const char *text, int64_t lo, int64_
 /* Prints the error to stderr and returns its exit status. */
 int weft_cli_fail (const GError *error);
 
+/* Prints a JSON document to stdout. */
 void weft_cli_print_json (JsonBuilder *builder);
 
-/* Writes a text directly into the file, without a temporary one: the path may be a device or a
+/* Writes a text directly to a file, without a temporary file, because the path may be a device or a
  * pipe. */
 gboolean weft_cli_write (const char *path, const char *text, GError **error);
 
-/* Stdout is a terminal and NO_COLOR is not set. */
+/* Whether to print colours: stdout is a terminal and NO_COLOR is not set. */
 gboolean weft_cli_has_colour (void);

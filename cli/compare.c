@@ -21,7 +21,7 @@ struct compare_ask {
   struct weft_exec_options options;
 };
 
-/* A plan must outlive the timelines made from it. */
+/* One side of the comparison. The plan must outlive the timeline. */
 struct side {
   weft_plan *plan;
   weft_timeline *timeline;

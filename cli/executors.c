@@ -20,7 +20,7 @@ weft_cli_real_executors (void)
   return running;
 }
 
-/* Words between `separator`s, and before the last of them `last`. */
+/* The words, joined by `separator`, with `last` before the last word. */
 static char *
 join (const GPtrArray *word, const char *separator, const char *last)
 {

@@ -3,17 +3,18 @@
 #pragma once
 #include "core/exec/exec.h"
 
-/* Executors of predicted time, and of real numbers: lists that end with NULL.  The first of each is
- * the default. */
+/* The executors that predict times, and those that compute real numbers: lists that end with NULL.
+ * The first executor of each list is the default. */
 const struct weft_exec_ops *const *weft_cli_executors (void);
 const struct weft_exec_ops *const *weft_cli_real_executors (void);
 
-/* One of them; NULL names the first one, as "auto" does of the real ones.  The libraries that it
- * needs are not loaded yet (ops->load). */
+/* The executor of that name in the first or second list; NULL, or in the second list "auto",
+ * selects the first one.  Does not load its libraries (ops->load). */
 const struct weft_exec_ops *weft_cli_executor (const char *name, GError **error);
 const struct weft_exec_ops *weft_cli_real_executor (const char *name, GError **error);
 
-/* Their names for --help: "sim|clock", "cpu|cuda|auto".  The text stays. */
+/* The names of the executors for --help: "sim|clock", and "cpu|cuda|auto".  The texts are
+ * static. */
 const char *weft_cli_executor_names (void);
 const char *weft_cli_real_executor_names (void);
 

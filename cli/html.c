@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Lengths of the picture, in its own units. */
+/* Lengths of the picture in units of its viewBox. */
 enum { WIDTH = 1000, LEFT = 70, ROW = 22, LANE = 6, GAP = 8 };
 
 static const char style[] =
@@ -167,7 +167,7 @@ x_of (const weft_report *r, double seconds)
   return LEFT + seconds / r->timeline->seconds * (WIDTH - LEFT);
 }
 
-/* Consecutive ops that are drawn alike. */
+/* Consecutive kernels of one phase and microbatch, which are drawn as one box. */
 struct run {
   double begin, end;
   uint8_t phase;
@@ -199,7 +199,7 @@ continues (const struct run *run, const struct weft_op *op, double begin, double
          begin <= run->end + slack;
 }
 
-/* Draws the kernels of one row; the kernels of one pass over a microbatch are one box. */
+/* Draws the kernels of one row. The kernels of one pass over a microbatch are one box. */
 static void
 append_gpu (GString *out, const weft_report *r, uint32_t row, double y)
 {
@@ -259,7 +259,8 @@ append_lane (GString *out, const weft_report *r, uint32_t row, int lane, double 
   g_string_append (out, "</g>\n");
 }
 
-/* Draws one stage: kernels, and a thin line per communication lane.  Returns its height. */
+/* Draws one stage: its kernels, and a thin line for each lane of communication.  Returns the height
+ * of the stage in the picture. */
 static double
 append_stage (GString *out, const weft_report *r, uint32_t row, double y)
 {

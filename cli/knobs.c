@@ -10,7 +10,7 @@
 
 static const struct weft_table *const table = &weft_strategy_table;
 
-/* Whether a knob is listed under this class: the first of its sources. */
+/* Whether a knob is listed under a class, which is the first word of the knob's source. */
 static gboolean
 is_listed_under (const struct weft_field *knob, const char *class)
 {
@@ -18,7 +18,7 @@ is_listed_under (const struct weft_field *knob, const char *class)
   return strlen (class) == length && strncmp (knob->source, class, length) == 0;
 }
 
-/* All classes, in the order of the table. */
+/* All classes, in the order of the table. The caller unrefs the array. */
 static GPtrArray *
 classes (void)
 {
@@ -101,7 +101,7 @@ print_line (const char *head, const char *text)
   weft_cli_print_wrapped (text, TEXT_COLUMN, weft_cli_columns ());
 }
 
-/* Schedules have a table of their own. */
+/* The description of a knob's i-th word. Words of schedules are described in weft_schedules[]. */
 static const char *
 doc_of_word (const struct weft_field *knob, unsigned i)
 {
@@ -109,7 +109,7 @@ doc_of_word (const struct weft_field *knob, unsigned i)
                                             : weft_word_doc (knob->words, i);
 }
 
-/* Each word of a set, and what it means. */
+/* Prints each word that a knob accepts, with its description. */
 static void
 print_words (const struct weft_field *knob)
 {
@@ -155,7 +155,7 @@ build_words (JsonBuilder *builder, const char *member, const char *text)
   json_builder_end_array (builder);
 }
 
-/* "not yet" counts as one word. */
+/* Adds the effects of a knob to JSON. "not yet" is one element of the array. */
 static void
 build_affects (JsonBuilder *builder, const struct weft_field *knob)
 {
@@ -187,7 +187,7 @@ build_knob (JsonBuilder *builder, const struct weft_field *knob)
   json_builder_end_object (builder);
 }
 
-/* Row `only`, or every row when it is negative. */
+/* Prints row `only`, or all rows if `only` is negative. */
 static void
 print_json (int only)
 {
@@ -201,7 +201,8 @@ print_json (int only)
   weft_cli_print_json (builder);
 }
 
-/* Replaces bars, which would end a cell of the table, by commas. */
+/* Text for a cell of a Markdown table: bars, which would end the cell, are replaced by commas. The
+ * caller frees the text. */
 static char *
 cell (const char *text)
 {
@@ -256,7 +257,8 @@ print_help (void)
   return 0;
 }
 
-/* Knobs are the settings of [strategy]; the name may be a setting of another section. */
+/* Sets the error for a name that is not a knob. The name may be a setting of another section than
+ * [strategy]. */
 static gboolean
 unknown_knob (const char *name, GError **error)
 {

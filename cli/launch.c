@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* An executor that has all ranks in one process: several processes would each train the job. */
+/* Refuses to be one of several processes: an executor without WEFT_EXEC_PROCESSES runs all ranks in
+ * one process, so each process would train the whole job. */
 static gboolean
 refuse_others (const char *asked, const struct weft_exec_ops *ops, GError **error)
 {

@@ -1,18 +1,20 @@
-/* launch.h - weft train as one of several processes. */
+/* launch.h - runs weft train as one of several processes. */
 #pragma once
 #include "core/exec/exec.h"
 #include "launch/environment.h"
 #include "launch/rendezvous.h"
 
-/* Reads the launcher's variables, as --launcher (`asked`) says.  Refuses several processes unless
- * the executor has WEFT_EXEC_PROCESSES. */
+/* Reads the variables of the launcher that --launcher (`asked`) names. Refuses several processes if
+ * the executor has no WEFT_EXEC_PROCESSES. The caller clears *launch. */
 gboolean weft_cli_launch (const char *asked, const struct weft_exec_ops *ops, weft_launch *launch,
                           GError **error);
 
-/* Checks that the ranks of the job divide over the processes; `asked`: --ranks-per-process. */
+/* Checks that all processes have equally many ranks of the job. `asked`: --ranks-per-process, or
+ * NULL. */
 gboolean weft_cli_launch_check (const weft_launch *launch, const char *asked,
                                 const struct weft_job *job, GError **error);
 
-/* Joins the rendezvous, waiting at most `seconds`; *peers is NULL for a single process. */
+/* Connects to the rendezvous and waits for the other processes, at most `seconds`. *peers is NULL
+ * for a single process. */
 gboolean weft_cli_launch_meet (const weft_launch *launch, const struct weft_job *job,
                                double seconds, weft_rendezvous **peers, GError **error);

@@ -21,7 +21,7 @@ static const char examples[] = "  weft measure --model gpt2-nano --gpus 2 --outp
 
 /* ------------------------------------------------------------------------- grid */
 
-/* Models that together use every kernel, from small to the largest that a CPU trains. */
+/* Models that together use every kernel, from small ones to the largest that a CPU can train. */
 #define NARROW                                                                                     \
   "hidden_size=64 num_attention_heads=4 num_query_groups=4 kv_channels=16 ffn_hidden_size=192 "    \
   "seq_length=64 max_position_embeddings=256 vocab_size=256 num_layers=2 "
@@ -42,7 +42,7 @@ static const char *const cpu_grid[] = {
 };
 static const char *const cpu_precisions[] = { "fp32", "bf16", NULL };
 
-/* Two layers of real models each: smaller ones do not fill a GPU. */
+/* Two layers of published models: smaller models do not use all of a GPU. */
 static const char *const gpu_grid[] = {
   "model=gpt2 num_layers=2 seq_length=1024 micro_batch_size=16 ",
   "model=gpt2-xl num_layers=2 seq_length=1024 micro_batch_size=8 ",
@@ -52,11 +52,11 @@ static const char *const gpu_grid[] = {
 };
 static const char *const gpu_precisions[] = { "bf16", NULL };
 
-/* What is measured when no model is given. */
+/* The models, precisions and ranks that are measured if no model is given. */
 static const struct grid {
   const char *const *model, *const *precision;
   unsigned n;
-  uint32_t least_ranks; /* least number of ranks of the second measurement */
+  uint32_t least_ranks; /* least number of ranks for the second measurement */
 } on_cpu = { cpu_grid, cpu_precisions, G_N_ELEMENTS (cpu_grid), 2 },
   on_gpu = { gpu_grid, gpu_precisions, G_N_ELEMENTS (gpu_grid), 1 };
 
@@ -80,13 +80,13 @@ add_words (weft_settings *settings, const char *words)
 
 /* ---------------------------------------------------------------------- measuring */
 
-/* The request, and the state of the measurement. */
+/* The arguments of the command, and the state of the measurement. */
 struct asked {
   const weft_cli_input *input;
   const struct weft_exec_ops *ops;
   const char *output;
   weft_measure *m;
-  gboolean launched; /* launch[] was measured: host times of a GPU */
+  gboolean launched; /* whether launch[], the host seconds of GPU launches, was measured */
   double launch[WEFT_N_HOST_COST];
 };
 
@@ -150,7 +150,7 @@ say_model (const struct weft_job *job)
            weft_precision_words[job->train.precision], job->cluster.n_gpus);
 }
 
-/* Measures two microbatches of a model on each rank. */
+/* Measures a model with two microbatches on each rank. */
 static gboolean
 measure_model (const struct asked *a, const char *words, const char *precision, uint32_t ranks,
                GError **error)
@@ -181,7 +181,7 @@ measure_models (const struct asked *a, const struct grid *grid, uint32_t ranks, 
   return TRUE;
 }
 
-/* Measures one rank alone, then the number of ranks asked for. */
+/* Measures all models on one rank, then on the requested number of ranks. */
 static gboolean
 measure_grid (const struct asked *a, struct weft_job *job, GError **error)
 {
@@ -198,7 +198,7 @@ measure_grid (const struct asked *a, struct weft_job *job, GError **error)
          (ranks == 1 || measure_models (a, grid, ranks, error));
 }
 
-/* Measures groups of 2, 4, 8 ... ranks, up to the size of the job. */
+/* Measures collectives of 2, 4, 8 ... ranks, up to the number of ranks of the job. */
 static gboolean
 measure_groups (weft_measure *m, const struct weft_job *job, uint32_t ranks, GError **error)
 {
@@ -292,7 +292,7 @@ answer (const struct asked *a, const struct weft_job *job, GError **error)
   return !a->output || weft_cli_write (a->output, text, error);
 }
 
-/* Measures launches, and copies between a GPU and its host. */
+/* Measures host times of launches, and copies between a GPU and its host. */
 static gboolean
 measure_hosts (struct asked *a, const struct weft_job *job, GError **error)
 {

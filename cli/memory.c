@@ -11,8 +11,9 @@
 
 /* --------------------------------------------------------------------- changes */
 
-/* Each function changes a job by one step towards less memory and returns whether it could.  Cheap
- * changes come first: sharding over replicas costs little time, recompute a third of the work. */
+/* Each function changes a job so that it needs less memory, and returns whether this was possible.
+ * Cheap changes come first: sharding over replicas costs little time, recompute a third of the
+ * work. */
 static gboolean
 shard_optimizer (struct weft_job *job)
 {
@@ -23,7 +24,7 @@ shard_optimizer (struct weft_job *job)
   return TRUE;
 }
 
-/* ZeRO-3: also shards gradients and weights, which are communicated in every microbatch. */
+/* ZeRO-3: also shards gradients and weights, which are then communicated in every microbatch. */
 static gboolean
 shard_everything (struct weft_job *job)
 {
@@ -37,7 +38,7 @@ shard_everything (struct weft_job *job)
   return TRUE;
 }
 
-/* The logits of a microbatch are the largest activation of many small models. */
+/* Computes loss and head in chunks: in many small models, the logits are the largest activation. */
 static gboolean
 chunk_head (struct weft_job *job)
 {
@@ -75,7 +76,7 @@ double_pipeline (struct weft_job *job)
   return TRUE;
 }
 
-/* Tensor parallel groups stay where links are quickest. */
+/* Doubles the tensor parallel size, as long as a group stays within the fastest links. */
 static gboolean
 double_tensor (struct weft_job *job)
 {
@@ -93,7 +94,7 @@ offload_optimizer (struct weft_job *job)
   return TRUE;
 }
 
-/* For hosts with too little memory. */
+/* Halves the offloaded fraction of the optimizer state, for hosts with too little memory. */
 static gboolean
 offload_less (struct weft_job *job)
 {
@@ -108,7 +109,7 @@ static gboolean (*const changes[]) (struct weft_job *job) = {
   double_pipeline, double_tensor,    offload_optimizer, offload_less,
 };
 
-/* Most changes that are combined. */
+/* Most changes that are tried together. */
 enum { MOST_CHANGES = 3 };
 
 static gboolean
@@ -117,7 +118,7 @@ is_allowed (const struct weft_job *job)
   return weft_strategy_check (&job->strategy, NULL) && weft_job_check (job, NULL);
 }
 
-/* The plan of a job if it fits, else NULL. */
+/* The plan of a job if its memory fits, else NULL. */
 static weft_plan *
 fitting_plan (const struct weft_job *job)
 {
@@ -125,7 +126,8 @@ fitting_plan (const struct weft_job *job)
   return plan && weft_plan_fits (plan) ? g_steal_pointer (&plan) : NULL;
 }
 
-/* Tries all sets of `more` changes from index `first` on, in the order of the table. */
+/* Tries all combinations of `more` changes from index `first` on, in the order of the table.
+ * Returns the plan of the first combination that fits, or NULL. */
 static weft_plan *
 try_changes (const struct weft_job *job, unsigned first, unsigned more)
 {
@@ -153,7 +155,7 @@ smallest_change (const struct weft_job *job)
   return NULL;
 }
 
-/* Appends the flags that turn one set of settings into another. */
+/* Appends the flags for the settings that differ between `from` and `to`. */
 static void
 append_flags (GPtrArray *out, const struct weft_table *table, const union weft_value *from,
               const union weft_value *to)
@@ -203,7 +205,7 @@ print_advice (const weft_report *report, const weft_plan *fitting)
     printf ("  %s\n", (const char *) flags->pdata[i]);
 }
 
-/* Activations that one layer keeps for one microbatch; weft explain shows the terms. */
+/* Prints the bytes of activations that one layer keeps for one microbatch. */
 static void
 print_layer (const struct weft_job *job)
 {

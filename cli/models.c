@@ -8,7 +8,7 @@
 
 static const struct weft_table *const table = &weft_model_table;
 
-/* "8.03B", "427k": parameter counts in billions, not giga. */
+/* A parameter count as text, "8.03B" or "427k": B means billions. The caller frees the text. */
 static char *
 count_text (uint64_t n)
 {
@@ -26,7 +26,7 @@ count_text (uint64_t n)
   return g_strdup_printf ("%" G_GUINT64_FORMAT, n);
 }
 
-/* "128 x 768, top 8" with experts. */
+/* The width of the MLP as text; with experts "128 x 768, top 8". The caller frees the text. */
 static char *
 ffn_text (const union weft_model *m)
 {
@@ -51,7 +51,8 @@ int_text (int64_t n)
   return g_strdup_printf ("%" G_GINT64_FORMAT, n);
 }
 
-/* The source of the shape, without the parameter count after the semicolon. */
+/* The source of the model's shape, without the parameter count that follows a semicolon. The caller
+ * frees the text. */
 static char *
 source_text (const union weft_model *m)
 {
@@ -88,7 +89,8 @@ cells_of (const union weft_model *m)
   return cells;
 }
 
-/* Prints one row; the last column is cut at the width of the terminal. */
+/* Prints one row, or the heads if `cells` is NULL. The last column is cut at the width of the
+ * terminal. */
 static void
 print_row (GPtrArray *cells)
 {
@@ -100,7 +102,7 @@ print_row (GPtrArray *cells)
   weft_cli_print_rest (cells ? cells->pdata[last] : columns[last].head, used, weft_cli_columns ());
 }
 
-/* Derived numbers, for the page of one model and for JSON. */
+/* Numbers derived from the shape, for the page of one model and for JSON. */
 #define RESULT_LIST(X)                                                                             \
   X ("parameters", weft_model_parameters (m), "all parameters, as their authors count them")       \
   X ("active_parameters", weft_model_active_parameters (m), "parameters that one token uses")      \

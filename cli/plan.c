@@ -1,4 +1,5 @@
-/* weft plan: searches, prints the ten best strategies and why each is slower than the first. */
+/* weft plan: searches strategies, prints the ten best ones and why each is slower than the
+ * first. */
 #include "cli/ask.h"
 #include "cli/cli.h"
 #include "core/base/error.h"
@@ -28,8 +29,8 @@ clear_progress (void)
 
 /* ------------------------------------------------------------------------ text */
 
-/* Which part of the step grew most against the best strategy: kernels, bubble or exposed
- * communication. */
+/* Names the part of the step that is longer than in the best strategy by the largest amount:
+ * kernels, bubble or exposed communication. The caller frees the text. */
 static char *
 why_it_loses (const weft_report *best, const weft_report *other)
 {
@@ -64,7 +65,7 @@ optimizer_word (const union weft_strategy *s)
                                       : weft_sharding_words[WEFT_NO_SHARD];
 }
 
-/* Knobs that hide communication and are on: "grad+param". */
+/* The knobs that overlap communication and are on: "grad+param". The caller frees the text. */
 static char *
 overlap_text (const union weft_strategy *s)
 {
@@ -197,7 +198,7 @@ print_counts (const weft_search *search)
   printf ("\n");
 }
 
-/* The flags of the best strategy, for weft sim. */
+/* Prints the command of weft sim that simulates the best strategy. */
 static void
 print_command (const struct weft_job *job, gboolean graph)
 {

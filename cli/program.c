@@ -40,7 +40,8 @@ print_lane (const weft_program *p, enum weft_lane lane)
             sum.flops > 0 ? "  " : "", sum.flops > 0 ? flops : "");
 }
 
-/* The arena of a pool, if it has one, and what fills it at its peak. */
+/* Prints the size of a pool's arena and the kinds of buffers in it at its peak. Prints nothing for
+ * a pool without an arena. */
 static void
 print_pool (const struct weft_memory *memory, enum weft_pool pool)
 {
@@ -56,7 +57,7 @@ print_pool (const struct weft_memory *memory, enum weft_pool pool)
   }
 }
 
-/* "0 to 3, 8 to 11" */
+/* The layers of a program as text: "0 to 3, 8 to 11". The caller frees the text. */
 static char *
 layers_of (const weft_program *p)
 {
@@ -207,7 +208,7 @@ print_schedule (const struct request *request, const struct weft_job *job)
   return 0;
 }
 
-/* A number below n, of stages or of ranks. */
+/* Parses the value of a flag as the number of a stage or rank, which must be below n. */
 static gboolean
 read_below (const char *flag, const char *text, uint32_t n, int64_t *out, GError **error)
 {
@@ -252,7 +253,7 @@ print_program (const struct request *request, const struct weft_job *job)
   return 0;
 }
 
-/* A program in text form can have some 10 million ops in so many bytes. */
+/* Most bytes of a program in text form: about 10 million ops. */
 #define MOST_TEXT ((gsize) 1 << 31)
 
 static weft_program *
@@ -272,7 +273,7 @@ load_program (const char *path, GError **error)
   return NULL;
 }
 
-/* The program of a file, checked and printed again. */
+/* Reads the program of a file, checks it and prints it again. Returns the exit status. */
 static int
 reprint (const struct request *request)
 {
@@ -292,7 +293,7 @@ reprint (const struct request *request)
   return 0;
 }
 
-/* The sections of a job that flags or a file can set. */
+/* Whether the arguments describe a job: they name a file or set a setting of a job. */
 static gboolean
 names_a_job (const weft_cli_input *input)
 {
@@ -319,7 +320,7 @@ check_read (const struct request *r, const weft_cli_input *input, GError **error
                          flag ? flag : "a job");
 }
 
-/* Refuses flags that ask for two answers at once. */
+/* Refuses combinations of flags that exclude each other or have no effect together. */
 static gboolean
 check_request (const struct request *r, GError **error)
 {

@@ -9,7 +9,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-/* Lines that stay on a terminal. */
+/* Number of lines that stay on a terminal. */
 enum { KEPT_LINES = 20 };
 
 void
@@ -33,7 +33,7 @@ put_line (struct weft_cli_progress *p, const char *text, gboolean stays)
   fflush (stdout);
 }
 
-/* One line; JSON has no word for what is not finite. */
+/* Prints a JSON document on one line. */
 static void
 put_json (JsonBuilder *builder)
 {
@@ -80,7 +80,7 @@ line_json (const struct weft_trainer_line *line)
   put_json (b);
 }
 
-/* "1:02:03" or "2:03". */
+/* A duration as text: "1:02:03" or "2:03". The caller frees the text. */
 static char *
 clock_text (double seconds)
 {
@@ -92,7 +92,8 @@ clock_text (double seconds)
   return g_strdup_printf ("%u:%02u", (unsigned) (s / 60), (unsigned) (s % 60));
 }
 
-/* Estimated from the mean of all steps so far, with evaluations and checkpoints in between. */
+/* The estimated remaining time, from the mean of all steps since the start, including evaluations
+ * and checkpoints between them. The caller frees the text. */
 static char *
 time_left (struct weft_cli_progress *p, const struct weft_trainer_line *line)
 {
@@ -106,7 +107,7 @@ time_left (struct weft_cli_progress *p, const struct weft_trainer_line *line)
   return clock_text (each * (double) (line->steps - line->step));
 }
 
-/* Columns of the terminal on stdout, 0 if unknown. */
+/* Columns of the terminal on stdout; 0: unknown. */
 static unsigned
 terminal_width (void)
 {
@@ -114,7 +115,7 @@ terminal_width (void)
   return ioctl (STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
-/* Parts of a line, as printed. */
+/* Parts of a line, in the order in which they are printed. */
 enum part { WHERE, LOSS, NORM, RATE, SCALE, SPEED, LEFT, SKIPPED, N_PART };
 
 static char *
@@ -128,8 +129,8 @@ join_parts (char *const part[N_PART], unsigned gone)
   return g_string_free (text, FALSE);
 }
 
-/* A wrapped line cannot be overwritten: on a narrow terminal parts are dropped until the line fits,
- * the least important first. */
+/* Joins the parts of a line. On a narrow terminal, parts are dropped until the line fits, the least
+ * important part first, because a wrapped line cannot be overwritten. */
 static char *
 fit_parts (const struct weft_cli_progress *p, char *const part[N_PART])
 {
@@ -178,8 +179,8 @@ line_text (struct weft_cli_progress *p, const struct weft_trainer_line *line)
                 line->step % MAX (line->steps / KEPT_LINES, 1) == 0);
 }
 
-/* A closed pipe on stdout ends the run like SIGTERM, which the trainer has blocked and polls for:
- * Ctrl-C ends `tee` before it ends the step. */
+/* Raises SIGTERM, which the trainer has blocked and polls for, if the pipe on stdout is closed.
+ * Ctrl-C in `weft train | tee` ends `tee` before the step ends. */
 static void
 stop_when_unread (void)
 {

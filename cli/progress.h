@@ -1,21 +1,22 @@
-/* progress.h - the lines that a training run prints to stdout: JSON, or text.  On a terminal a line
- * of text overwrites the one before it; about every twentieth stays. */
+/* progress.h - the lines that a training run prints to stdout: JSON, or text.  On a terminal, a
+ * line of text overwrites the previous line; about 20 lines of a run stay. */
 #pragma once
 #include "train/trainer.h"
 
 struct weft_cli_progress {
   gboolean json, terminal;
-  gboolean open;  /* the last line has no newline yet: the next one overwrites it */
+  gboolean open;  /* the last line has no newline yet; the next line overwrites it */
   gint64 start;   /* begin of the first step, microseconds */
   uint64_t first; /* number of the first step */
 };
 
-/* The sink for the trainer's lines; its messages go to stderr.  Ignores SIGPIPE from now on: when
- * the reader of stdout has gone, the trainer is asked to stop. */
+/* Returns the sink for the trainer's lines and messages; messages are printed to stderr.  From now
+ * on the process ignores SIGPIPE: if the reader of stdout has ended, the sink asks the trainer to
+ * stop. */
 struct weft_trainer_sink weft_cli_progress_start (struct weft_cli_progress *progress,
                                                   gboolean json);
 
-/* Ends an open line before something else is printed. */
+/* Ends the open line, if any, before other text is printed. */
 void weft_cli_progress_pause (struct weft_cli_progress *progress);
 
 /* Prints the last line. */

@@ -59,7 +59,7 @@ print_help (void)
   return 0;
 }
 
-/* Rule `only`, or every rule when it is negative. */
+/* Prints rule number `only`, or all rules if `only` is negative. */
 static void
 print_rules (int only, gboolean json)
 {

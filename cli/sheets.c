@@ -9,7 +9,7 @@
 
 enum { WIDTH = 100, KEY_WIDTH = 26, VALUE_WIDTH = 16, INDENT = 2 + KEY_WIDTH + VALUE_WIDTH };
 
-/* The page of a file: values by row, and the comment on each. */
+/* The page of a file: the value of each row of the table, and the comment on this value. */
 typedef struct sheet_page {
   const struct weft_sheet *sheet;
   char *name, *path, *title; /* the title is the comment on the first line */
@@ -43,7 +43,8 @@ is_comment (const char *line)
   return line[strspn (line, " \t")] == '#';
 }
 
-/* The comment lines above line `at` (0-based) and the comment on it, as one paragraph. */
+/* The comment lines above line `at` (counted from 0) and the comment on the line, as one paragraph.
+ * The caller frees the text. */
 static char *
 comment_of (char *const *lines, unsigned at)
 {
@@ -120,7 +121,8 @@ weft_cli_field_human (const struct weft_field *field, union weft_value value)
   return weft_field_print (field, value);
 }
 
-/* "16/6/8": numbers that are specifications, measured, and others, by the first word. */
+/* "16/6/8": how many values are specifications, measured, and others, by the first word of their
+ * source. The caller frees the text. */
 static char *
 count_sources (const sheet_page *page)
 {
@@ -224,7 +226,8 @@ load_pages (const struct weft_sheet *sheet, GError **error)
   return g_steal_pointer (&pages);
 }
 
-/* The cells of a list row: name, the columns of the kind, sources; page NULL: the heads. */
+/* The cells of a row of the list: name, the columns of this kind of file, sources. The heads of the
+ * list if `page` is NULL. The caller frees the cells. */
 static char **
 list_row (const struct weft_cli_sheets *kind, const sheet_page *page)
 {

@@ -18,14 +18,14 @@ static const char examples[] =
     "      --pipeline-model-parallel-size 4 --trace step.json.gz --html step.html\n"
     "  weft sim job.ini --executor clock --json\n";
 
-/* The flags beside the job. */
+/* Flags of the command that are not settings of the job. */
 struct sim_ask {
   const weft_cli_options *own; /* of executors */
   const char *executor, *trace, *trace_ranks, *timeline, *html;
   struct weft_exec_options options;
 };
 
-/* Parses --trace-ranks, 0 for all ranks, before the simulation runs. */
+/* Parses --trace-ranks before the simulation runs. *ranks is 0 if all ranks are traced. */
 static gboolean
 read_trace_ranks (const struct sim_ask *ask, int64_t *ranks, GError **error)
 {
@@ -65,7 +65,8 @@ write_files (const weft_plan *plan, const weft_timeline *timeline, const struct 
   return !ask->timeline || weft_timeline_save (plan, timeline, ask->timeline, error);
 }
 
-/* Adds initialisation and broadcast_params, on the same executor, if the job has them. */
+/* Adds the times of initialisation and of broadcast_params, predicted by the same executor, if the
+ * job has them. */
 static gboolean
 add_startup (weft_report *report, const struct weft_exec_ops *executor, const struct sim_ask *ask,
              GError **error)

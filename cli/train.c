@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Stopped on request; the run can be resumed: EX_TEMPFAIL of sysexits.h. */
+/* Exit status of a run that a signal stopped and that can be resumed: EX_TEMPFAIL of sysexits.h. */
 #define EXIT_INTERRUPTED 75
 
 static const char examples[] =
@@ -23,7 +23,8 @@ static const char examples[] =
     "      --global-batch-size 8 --data README.md --save checkpoints --save-interval 20\n"
     "  weft train job.ini --data README.md --load checkpoints --steps 200 --json\n";
 
-/* Flags that take a number: id, flag, type, default, least, most, help.  Default none: computed. */
+/* Flags that take a number: id, flag, type, default, least, most, help.  The default "none" means
+ * that the value is computed. */
 #define NUMBER_LIST(X)                                                                             \
   X (STEPS, "steps", INT, "100", "1", "1e12", "optimizer steps in total, resumed ones included")   \
   X (SEED, "seed", INT, "1234", "0", "9007199254740992", "seed of weights and data order")         \
@@ -52,7 +53,7 @@ enum number { NUMBER_LIST (NUMBER_ID) N_NUMBER };
   { .name = flag, .type = WEFT_TYPE_##kind, .def = def_, .lo = lo_, .hi = hi_, .unit = "" },
 static const struct weft_field numbers[] = { NUMBER_LIST (NUMBER_FIELD) };
 
-/* The flags beside the job. */
+/* Flags of the command that are not settings of the job. */
 struct train_ask {
   const char *number[N_NUMBER]; /* as typed, NULL: not given */
   union weft_value value[N_NUMBER];
@@ -101,7 +102,7 @@ struct output {
     A_FOLDER,
     A_FILE,
     A_RENAMED_FILE
-  } kind; /* written as it is, or under another name first */
+  } kind; /* A_FILE is written in place, A_RENAMED_FILE under a temporary name first */
 };
 
 static gboolean
@@ -115,7 +116,8 @@ check_folder (const struct output *o, const char *folder, GError **error)
                          o->path, folder, g_strerror (errno));
 }
 
-/* Checks the nearest existing parent: folders of checkpoints are created when needed. */
+/* Checks the nearest existing parent of a folder, because folders of checkpoints are created when
+ * they are needed. */
 static gboolean
 check_new_folder (const struct output *o, GError **error)
 {
@@ -129,7 +131,8 @@ check_new_folder (const struct output *o, GError **error)
   return check_folder (o, at, error);
 }
 
-/* An existing file that is written in place needs no permission on its folder. */
+/* Checks a file. If the file exists and is written in place, permissions of its folder do not
+ * matter. */
 static gboolean
 check_file (const struct output *o, GError **error)
 {
@@ -150,7 +153,7 @@ check_file (const struct output *o, GError **error)
                          g_strerror (errno));
 }
 
-/* Checks all output paths before the first step, not after the last. */
+/* Checks all output paths, before the first step. */
 static gboolean
 check_outputs (const struct train_ask *ask, GError **error)
 {
@@ -192,7 +195,7 @@ read_data (struct train_ask *ask, GError **error)
   return TRUE;
 }
 
-/* Reads the flags of the chosen executor.  Refuses flags that it does not have. */
+/* Reads the flags of the chosen executor; refuses flags that it does not support. */
 static gboolean
 read_executor (struct train_ask *ask, const struct weft_exec_ops *ops, GError **error)
 {
@@ -287,7 +290,7 @@ print_header (const weft_plan *plan, const struct weft_exec_ops *ops, const stru
     fprintf (stderr, "weft: %s\n", lines[i]);
 }
 
-/* Files about the last step; without a step there are none. */
+/* Writes trace and timeline of the last step. `timeline` is NULL if no step was run. */
 static gboolean
 write_files (const weft_plan *plan, const weft_timeline *timeline, const struct train_ask *ask,
              GError **error)
@@ -299,7 +302,7 @@ write_files (const weft_plan *plan, const weft_timeline *timeline, const struct 
   return !ask->timeline || weft_timeline_save (plan, timeline, ask->timeline, error);
 }
 
-/* Of several processes only that of rank 0 prints. */
+/* Whether this is the only process or that of rank 0, which prints. */
 static gboolean
 is_first (const struct train_ask *ask)
 {

@@ -76,7 +76,7 @@ print_groups (const weft_validation *v, int width)
   print_errors ("all", width, &v->memory);
 }
 
-/* Width of a line that goes to a file, where the terminal sets none. */
+/* Most columns of a line, for files and wide terminals. */
 enum { MOST_COLUMNS = 160 };
 
 struct refusals {
@@ -84,7 +84,7 @@ struct refusals {
   uint32_t n;
 };
 
-/* Prints the number of rows that each rule refused, and an example. */
+/* Prints the number of rows that each rule refused, with an example. */
 static void
 print_refusals (const weft_validation *v)
 {
@@ -163,7 +163,7 @@ print_text (const weft_validation *v, gboolean verbose)
 
 /* ------------------------------------------------------------------------ JSON */
 
-/* NaN becomes null: JSON has no NaN. */
+/* Adds a number, or null for NaN, which JSON does not have. */
 static void
 add_real (JsonBuilder *b, const char *member, double value)
 {
@@ -316,7 +316,7 @@ print_applied (const weft_row_job *row)
   }
 }
 
-/* Prints the assumptions of a row, rule by rule, and the resulting job file. */
+/* Prints the assumptions for a row, rule by rule, and the resulting job file. */
 static int
 explain (const weft_published *table, const weft_assumptions *assumptions, const char *id)
 {

@@ -76,6 +76,7 @@ struct flow {
   double bytes;
   std::vector<link_impl *> route;
   sg::CommPtr comm;
+  sg::Link *pace; /* private link whose capacity limits the rate; null: no limit */
 };
 
 struct timer {
@@ -97,6 +98,7 @@ struct bridge {
   std::vector<sg::Link *> links; /* links of all simulations; the current one uses the first
                                     n_links */
   std::vector<double> capacity;
+  std::vector<sg::Link *> paces; /* links for paced flows that are not in use */
 
   bool ready = false, wanted = true, open = false, delivering = false;
   activity_list *running = nullptr; /* list found by find_running(); null: shortcut not used */
@@ -106,7 +108,7 @@ struct bridge {
   void *user = nullptr;
   double origin = 0, now = 0; /* SimGrid's date at opening; the bridge's date of the last call */
   uint64_t seq = 0;
-  uint32_t n_links = 0;
+  uint32_t n_links = 0, n_paces = 0;
   std::string failure;
 
   std::vector<timer> timers; /* a heap */
@@ -150,12 +152,36 @@ arm (bridge &b)
   b.armed = kernel::timer::Timer::set (date, [] { fire (the_bridge ()); });
 }
 
+/* Only running out of memory could throw here, and that ends the program anyway. */
+sg::Link *
+take_pace (bridge &b, double capacity) noexcept
+{
+  if (b.paces.empty ())
+    return b.cables->get_iface ()
+        ->ADD_LINK ("pace " + std::to_string (b.n_paces++), capacity)
+        ->seal ();
+  sg::Link *pace = b.paces.back ();
+  b.paces.pop_back ();
+  if (pace->get_bandwidth () != capacity)
+    pace->set_bandwidth (capacity);
+  return pace;
+}
+
+void
+give_flow (bridge &b, flow *f)
+{
+  if (f->pace)
+    b.paces.push_back (f->pace);
+  f->pace = nullptr;
+  b.spare.push_back (f);
+}
+
 void
 disarm (bridge &b)
 {
   for (const timer &t : b.timers)
     if (t.latency_of)
-      b.spare.push_back (t.latency_of);
+      give_flow (b, t.latency_of);
   b.timers.clear ();
   if (b.armed)
     b.armed->remove ();
@@ -216,7 +242,7 @@ bury (bridge &b, flow *f, double clock)
     b.grave.clear ();
   b.grave_date = clock;
   b.grave.push_back (std::move (f->comm));
-  b.spare.push_back (f);
+  give_flow (b, f);
 }
 
 void
@@ -470,9 +496,16 @@ void
 weft_bridge_flow (double bytes, const uint32_t *links, uint32_t n_links, double latency,
                   uint64_t tag)
 {
+  weft_bridge_paced_flow (bytes, links, n_links, INFINITY, latency, tag);
+}
+
+void
+weft_bridge_paced_flow (double bytes, const uint32_t *links, uint32_t n_links, double most,
+                        double latency, uint64_t tag)
+{
   bridge &b = the_bridge ();
 
-  g_assert (b.open && bytes >= 0 && latency >= 0 && std::isfinite (latency));
+  g_assert (b.open && bytes >= 0 && most > 0 && latency >= 0 && std::isfinite (latency));
   if (n_links == 0 || bytes * scale < 0.5) {
     weft_bridge_after (latency, tag);
     return;
@@ -489,6 +522,9 @@ weft_bridge_flow (double bytes, const uint32_t *links, uint32_t n_links, double 
     g_assert (links[i] < b.n_links);
     f->route.push_back (b.links[links[i]]->get_impl ());
   }
+  f->pace = std::isfinite (most) ? take_pace (b, most * scale) : nullptr;
+  if (f->pace)
+    f->route.push_back (f->pace->get_impl ());
   f->seq = b.seq;
   if (latency > 0) {
     start_timer (b, latency, tag, f);

@@ -98,13 +98,21 @@ op_of (const struct sim *x, uint32_t actor, enum weft_lane lane)
   return sim_program (x, actor)->lane_ops[lane][sim_lane_at (x, actor, lane)->cursor];
 }
 
-/* Starts the flow of one actor over the links that its class crosses (actors.h). */
+/* Starts the flow of one actor over the links that its class crosses (actors.h), with at most
+ * `most` bytes per second. */
+static void
+start_paced_flow (struct sim *x, uint32_t actor, uint32_t pattern, double bytes, double most,
+                  double latency, uint64_t tag)
+{
+  const struct weft_path *path = weft_actors_path (x->base.actors, actor, pattern);
+  weft_bridge_paced_flow (bytes, path->link, bytes > 0 ? path->n : 0, most, latency, tag);
+}
+
 static void
 start_flow (struct sim *x, uint32_t actor, uint32_t pattern, double bytes, double latency,
             uint64_t tag)
 {
-  const struct weft_path *path = weft_actors_path (x->base.actors, actor, pattern);
-  weft_bridge_flow (bytes, path->link, bytes > 0 ? path->n : 0, latency, tag);
+  start_paced_flow (x, actor, pattern, bytes, INFINITY, latency, tag);
 }
 
 /* Marks the timeline as contended if an op took longer than it takes alone. */
@@ -158,6 +166,18 @@ start_shift (struct sim *x, uint32_t c, uint32_t actor, uint32_t op, double late
               sim_tag (SIM_COLLECTIVE, 0, c));
 }
 
+/* The rate of one way of a collective. The algorithms are pipelines: data that a rank sends to
+ * another node goes on inside that node, so all ways progress together, as fast as the busiest link
+ * allows. Without this pace a way with few bytes would take its fair share of a link that it has in
+ * common with the busiest one, end early, and so delay the whole. */
+static double
+pace (const struct weft_traffic *t, uint32_t way)
+{
+  double seconds = t->seconds - t->latency;
+
+  return t->bytes[way] > 0 && seconds > 0 ? t->bytes[way] / seconds : INFINITY;
+}
+
 static void
 start_member_flows (struct sim *x, uint32_t c, uint32_t actor, double latency)
 {
@@ -175,7 +195,8 @@ start_member_flows (struct sim *x, uint32_t c, uint32_t actor, double latency)
     if (!weft_actors_path (x->base.actors, actor, pattern)->exists)
       continue;
     m->pending++;
-    start_flow (x, actor, pattern, bytes / m->n_rounds, latency, sim_tag (SIM_COLLECTIVE, 0, c));
+    start_paced_flow (x, actor, pattern, bytes / m->n_rounds, pace (&m->traffic, way), latency,
+                      sim_tag (SIM_COLLECTIVE, 0, c));
   }
 }
 

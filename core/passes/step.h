@@ -1,4 +1,4 @@
-/* step.h - the programs of a job: of a training step, and of what happens once before the first
+/* step.h - the programs of a job: of a training step, and of the initialization before the first
  * step.
  *
  * core/README.md says which wings of core/passes build a step, and in which order. */

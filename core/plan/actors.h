@@ -3,9 +3,9 @@
  *
  * Ranks and links are coloured until nothing changes (colour refinement). Two ranks keep one colour
  * if they run the same program, their neighbours have the same colours, the members of their groups
- * have the same colours and lie on the cluster in the same way, and every traffic pattern takes
- * them over links of the same colours. Two links keep one colour if the same number of flows of
- * each pattern and rank colour crosses them. Such a partition is equitable, and max-min sharing
+ * have the same colours and are placed on the cluster in the same way, and every traffic pattern
+ * takes them over links of the same colours. Two links keep one colour if the same number of flows
+ * of each pattern and rank colour crosses them. Such a partition is equitable, and max-min sharing
  * gives all flows of a class the same rate, so it is exact to simulate one flow per class that
  * enters each link as often as its class crosses that link. (McKay 1981, equitable partitions; the
  * weights are those that SimGrid adds when a route contains a link several times.)

@@ -1,7 +1,7 @@
 /* check.h - proves a plan before it runs.
  *
  * For each program:
- *   - every read of bytes comes after the write that made them (permanent buffers are written
+ *   - every read of bytes is ordered after a write of these bytes (permanent buffers are written
  *     before the step);
  *   - host kernels use buffers of the host pool only; copies to and from the host have one operand
  *     there; all other ops have none;

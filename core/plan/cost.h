@@ -16,9 +16,9 @@
  * contains no device: its constants come from topologies/ and stacks/. A measured table, keyed by
  * op and shape, may replace the formula (cost_table.h).
  *
- * SMs (what a kernel's blocks run on: streaming multiprocessors, compute units) that communication
- * holds are missing from the waves of a kernel that runs at the same time.  On a CPU a rank is one
- * thread, and nothing runs at the same time. */
+ * SMs (streaming multiprocessors or compute units, on which the blocks of a kernel run) that
+ * communication holds are missing from the waves of a kernel that runs at the same time. On a CPU a
+ * rank is one thread, and nothing runs at the same time. */
 #pragma once
 #include "core/cluster/cluster.h"
 #include "core/job/stack.h"
@@ -51,7 +51,7 @@ double weft_cost_host_kernel (const struct weft_cost *cost, enum weft_op_kind ki
 struct weft_cost_parts {
   double flops, bytes;
   double rate, bandwidth;           /* FLOP/s before efficiency; B/s after it */
-  double waves, tiles, depth, share;
+  double waves, tiles, depth, share; /* factors of the rate, at most 1 */
   double splits, sums; /* split-K parts; seconds to add them up */
   double gap, work, memory;         /* seconds */
 };

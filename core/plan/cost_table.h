@@ -7,7 +7,7 @@
  *   all_reduce fp32 fp32 2 65536 4.0e-05
  *
  * RESULT is the type that is written, if it differs. RANKS is the number of ranks that computed at
- * the same time, or the group size of communication. A shape that was not measured takes the
+ * the same time, or the group size of communication. A shape that was not measured is priced by the
  * formula, scaled by measured time / formula of the nearest measured shape of the same op, types
  * and ranks.
  *

@@ -436,8 +436,9 @@ place_others (struct planner *m)
 
   chain_by_op (p, FALSE, opens, next_open);
   chain_by_op (p, TRUE, closes, next_close);
-  /* Members of a launch group run concurrently, so none of them can reuse what another frees, and
-   * merging it with other free bytes would delay those. A group frees its buffers at its end. */
+  /* Members of a launch group run concurrently, so no member can reuse bytes that another member
+   * frees. Merging such bytes with other free bytes would delay the reuse of all of them. A group
+   * frees its buffers at its end. */
   for (uint32_t op = 0, closed = 0; op < p->n_op; op++) {
     for (uint32_t i = opens[op]; i != WEFT_NO_OP; i = next_open[i])
       open_buffer (m, i, op);

@@ -459,7 +459,7 @@ kept_weights (const weft_program *p)
   return bytes;
 }
 
-/* Elements of the whole module, and of its largest bucket. */
+/* Returns the elements of the whole module. Sets *largest to the elements of its largest bucket. */
 static uint64_t
 module_elements (const weft_program *p, uint64_t *largest)
 {

@@ -7,6 +7,7 @@
  * carries every piece from one side of the link to the other side, which is twice as much. (Rings
  * in both directions over several axes at once: Austin et al. 2025, "How to Scale Your Model",
  * chapter "Sharding".)
+ *
  *   for S bytes of a part, when the collective along one axis of a chips begins:
  *   all_gather, reduce_scatter   (a-1)/a S on each link of a line, half of that on each link of a
  *                                ring; a - 1 steps on a line, a/2 on a ring

@@ -3,7 +3,7 @@
  *   rows      each part of [q | k | v] or [gate | up] is cut separately, so that rank i has queries
  *             with their keys and values; a table is cut into equal shares, the last of which may
  *             end with rows beyond the tensor: padding
- *   columns   rank i has columns [i n, (i + 1) n) of every row, n columns for each rank
+ *   columns   rank i has columns [i n, (i + 1) n) of every row
  *   experts   the rows of each expert are a block; of n ranks, `inner` neighbours have the same
  *             blocks and cut each as above; the next `inner` ranks have the next blocks */
 #pragma once

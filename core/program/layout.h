@@ -7,10 +7,11 @@
  *
  * Megatron-Core's rule (ParamAndGradBuffer; restated in this project's documentation): parameters
  * are laid out in reverse registration order, so that bucket 0 holds the last layers, whose
- * gradients are ready first. A bucket closes after the parameter that makes it reach the threshold.
- * With the distributed optimizer every parameter starts at a multiple of 64 elements, every bucket
- * ends at a multiple of lcm(group, 128) (lcm(group, 128, 65536) if padded for bus bandwidth) so
- * that each member owns an equal slice, and a tied embedding has a separate bucket. */
+ * gradients are ready first. A bucket ends with the parameter that fills the bucket up to the
+ * threshold. With the distributed optimizer every parameter starts at a multiple of 64 elements,
+ * every bucket ends at a multiple of lcm(group, 128) (lcm(group, 128, 65536) if padded for bus
+ * bandwidth) so that each member owns an equal slice, and a tied embedding has a separate
+ * bucket. */
 #pragma once
 #include <glib.h>
 #include <stdint.h>

@@ -46,9 +46,9 @@ enum weft_drop_site {
   WEFT_DROP_MLP,
 };
 
-/* Heads that take_heads and put_heads move when tensor-parallel ranks share a query group: this
- * rank's queries with keys and values, those of all ranks that share the group, or their queries
- * only. */
+/* The heads that take_heads and put_heads copy if tensor parallel ranks share a query group. OWN:
+ * this rank's queries, with keys and values. OF_GROUP: the queries of all ranks that share the
+ * group, with keys and values. QUERIES: only the queries of these ranks. */
 enum weft_heads_taken { WEFT_HEADS_OWN, WEFT_HEADS_OF_GROUP, WEFT_HEADS_QUERIES };
 
 /* The shape of an op. core/ops.def defines the order of its dimensions; unused ones are 0. Shapes
@@ -77,7 +77,7 @@ struct weft_op_info {
   enum weft_product product;
   gboolean experts;   /* grouped GEMM: dimension 3 is the number of experts */
   gboolean pointwise; /* a compiler may fuse it with its neighbours (enable_compile) */
-  gboolean in_bound;  /* occurs in every step whatever the data-parallel sharding: counted by the
+  gboolean in_bound;  /* occurs in every step with any data-parallel sharding: counted by the
                        * planner's lower bounds */
   gboolean serial;    /* its CPU kernel is not divided among threads */
   enum weft_op_kind equal_shares; /* for a collective with unequal shares: the op with equal

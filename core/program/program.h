@@ -59,10 +59,10 @@ enum {
  *  +-----------------+-----------------+
  *  |      shape      |      name       |   index into shapes[], names[]
  *  +-----------------+-----------------+
- *  | chunk  | phase | peer | reduce | peer: +1 next stage, -1 previous stage;
+ *  | chunk  | phase  |  peer  | reduce |   peer: +1 next stage, -1 previous stage;
  *  +--------+--------+--------+--------+   of a broadcast -1: the last member is its root;
  *  |              deps                 |   first index into deps[]; ends where the next op begins
- *  |              uses | first index into uses[]; ends likewise
+ *  |              uses                 |   first index into uses[]; ends likewise
  *  +-----------------------------------+   peer of a shift, and of kernels of context parallel
  *                                          ranks: core/ops.def */
 struct weft_op {
@@ -109,7 +109,7 @@ struct weft_param {
   uint8_t duplicate;    /* a tied copy, which another stage counts in the gradient norm */
   uint32_t weight, grad;/* views of the flat buffers; WEFT_NO_BUF if only slices are kept */
   uint64_t rows, columns; /* of the rank's part; columns is 1 for vectors */
-  uint64_t whole_rows, whole_columns; /* of the tensor */
+  uint64_t whole_rows, whole_columns; /* of the whole tensor */
   uint64_t tail;        /* rows consist of three parts that are cut separately: rows - 2 tail, tail,
                          * tail */
   uint64_t block;       /* for experts: rows per expert, cut as cut.h defines; else 0 */
@@ -165,8 +165,8 @@ weft_op_shape (const weft_program *p, uint32_t op)
 /* One past the last position of the launch group that begins at position `first` of a lane. */
 uint32_t weft_program_group_end (const weft_program *p, enum weft_lane lane, uint32_t first);
 
-/* The payload of a collective together with those before it in its launch group. For the last op of
- * a group: the payload of the launch. */
+/* The payload of a collective plus the payloads of the earlier collectives in its launch group. For
+ * the last op of a group: the payload of the launch. */
 struct weft_shape weft_program_launch_shape (const weft_program *p, uint32_t op);
 
 /* Whether the role computes a loss. */

@@ -1,7 +1,7 @@
 #include "core/program/program_json.h"
 #include "core/base/json.h"
 
-/* `none` prints as null. */
+/* Adds a member whose value `none` prints as null. */
 static void
 add_int_or_null (JsonBuilder *b, const char *member, uint32_t value, uint32_t none)
 {
@@ -11,7 +11,7 @@ add_int_or_null (JsonBuilder *b, const char *member, uint32_t value, uint32_t no
     weft_json_int (b, member, value);
 }
 
-/* Every word whose bit is set. */
+/* Adds every word whose bit is set in `flags`. */
 static void
 add_flags (JsonBuilder *b, uint32_t flags, const char *const *words)
 {

@@ -1,6 +1,7 @@
-/* Loads the CUDA module on demand.  CUDA and NCCL are hundreds of megabytes, and most commands use
- * no GPU: the table of calls is a shared library that the first opening of the executor loads, if
- * this build has it.  It is never unloaded, because CUDA cannot be unloaded. */
+/* Loads the CUDA module on demand.  CUDA and NCCL have hundreds of megabytes, and most commands use
+ * no GPU.  The table of calls is therefore in a shared library, which is loaded when an executor is
+ * first opened, if this build has the library.  The library is never unloaded, because CUDA cannot
+ * be unloaded. */
 #include "exec_gpu/cuda/exec_cuda.h"
 #include "core/base/error.h"
 #include "core/base/home.h"
@@ -25,11 +26,11 @@ find (const char *path, GError **error)
     return NULL;
   }
   memcpy (&open, &symbol,
-          sizeof open); /* C knows no cast from an object's address to a function's */
+          sizeof open); /* C has no cast from an object pointer to a function pointer */
   return open;
 }
 
-/* Set once; NULL until the module is loaded. */
+/* The table of the module; NULL until the module is loaded. */
 static const struct weft_gpu_calls *loaded;
 
 const struct weft_gpu_calls *

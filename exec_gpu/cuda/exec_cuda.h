@@ -1,4 +1,4 @@
-/* exec_cuda.h - the executor of NVIDIA's GPUs: exec_gpu.h over CUDA and NCCL. */
+/* exec_cuda.h - the executor for NVIDIA GPUs: exec_gpu.h with CUDA and NCCL. */
 #pragma once
 #include "exec_gpu/exec_gpu.h"
 
@@ -8,5 +8,6 @@ extern const struct weft_exec_ops weft_exec_cuda;
 weft_exec *weft_exec_cuda_open (const struct weft_gpu_calls *calls, const weft_plan *plan,
                                 const struct weft_exec_options *options, GError **error);
 
-/* The calls of this machine's CUDA; NULL without module, driver or GPU. */
+/* Loads the module and returns its table of calls, which is static.  NULL with an error without
+ * module, driver or GPU. */
 const struct weft_gpu_calls *weft_cuda_load (GError **error);

@@ -1,8 +1,9 @@
-# The module of the CUDA executor: the one part that needs a CUDA toolkit with NCCL.  Without them
-# the build goes on, and --executor cuda says what was not there.
+# The module of the CUDA executor: the only part that needs a CUDA toolkit with NCCL.  Without them
+# the build continues, and --executor cuda says what is missing.
 #
-# For A100 (sm_80), H100 and H200 (sm_90a), B200 (sm_100), and as PTX for what comes after.  The
-# runtime is linked statically: the module loads without a driver, and says so.
+# The module is compiled for A100 (sm_80), H100 and H200 (sm_90a), B200 (sm_100), and as PTX for
+# newer GPUs.  The CUDA runtime is linked statically, so that the module loads without a driver and
+# can report that the driver is missing.
 include(CheckLanguage)
 check_language(CUDA)
 find_package(CUDAToolkit 12.8 QUIET)
@@ -10,7 +11,7 @@ find_path(WEFT_CUPTI_INCLUDE cupti.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
           PATH_SUFFIXES ../extras/CUPTI/include)
 find_path(WEFT_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 find_library(WEFT_NCCL nccl HINTS ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_ROOT} PATH_SUFFIXES lib lib64)
-# ncclAlltoAll came with NCCL 2.28.
+# ncclAlltoAll exists since NCCL 2.28.
 if(WEFT_NCCL_INCLUDE)
   file(STRINGS ${WEFT_NCCL_INCLUDE}/nccl.h nccl_version REGEX "#define NCCL_VERSION_CODE ")
   string(REGEX MATCH "[0-9]+$" nccl_version "${nccl_version}")
@@ -22,7 +23,7 @@ endif()
 set(WEFT_CUDA_ARCHITECTURES 80-real 90a-real 100 CACHE STRING "GPUs that the module is built for")
 set(CMAKE_CUDA_ARCHITECTURES ${WEFT_CUDA_ARCHITECTURES})
 if("80-real;90a-real;100" STREQUAL "${WEFT_CUDA_ARCHITECTURES}")
-  set(CMAKE_CUDA_ARCHITECTURES 100) # the others below
+  set(CMAKE_CUDA_ARCHITECTURES 100) # sm_80 and sm_90a are added per source below
 endif()
 set(CMAKE_CUDA_STANDARD 17)
 enable_language(CUDA)
@@ -30,14 +31,14 @@ enable_language(CUDA)
 file(GLOB cuda_kernels CONFIGURE_DEPENDS kernels/cuda/*.cu kernels/cuda/*.c)
 add_library(weft_cuda MODULE exec_gpu/cuda/module/calls_cuda.c exec_gpu/cuda/module/cupti.c exec_gpu/cuda/module/driver.c
             exec_gpu/cuda/module/fused.c exec_gpu/cuda/module/sums.cu ${cuda_kernels})
-# Warnings are errors, but GLib's printf attribute, which nvcc does not know.
+# Warnings are errors, except for GLib's printf attribute, which nvcc does not know.
 target_compile_options(weft_cuda PRIVATE
   $<$<COMPILE_LANGUAGE:C>:-Werror>
   $<$<COMPILE_LANGUAGE:CUDA>:-diag-suppress=1217 -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror>)
 set_property(SOURCE kernels/cuda/optimizer.cu APPEND PROPERTY COMPILE_OPTIONS -fmad=false)
-# For sm_80 and sm_90a the compiler makes the same PTX, but for its name, of a source that does not ask which
-# of them it is for: that is made once, and assembled for both.  Headers are read twice, as they include each
-# other.
+# For a source that does not test the architecture, the compiler generates the same PTX for sm_80
+# and sm_90a: such a source is compiled once and assembled for both.  The loop over headers runs
+# twice, because headers include each other.
 file(GLOB cuda_headers CONFIGURE_DEPENDS kernels/cuda/*.cuh)
 file(GLOB cuda_sources CONFIGURE_DEPENDS kernels/cuda/*.cu exec_gpu/cuda/module/*.cu)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${cuda_headers} ${cuda_sources})
@@ -59,10 +60,10 @@ foreach(source ${cuda_sources})
     set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS ${code})
   endif()
 endforeach()
-string(REGEX MATCH "90a" for_90a "${WEFT_CUDA_ARCHITECTURES}") # the only one with products of warpgroups
+string(REGEX MATCH "90a" for_90a "${WEFT_CUDA_ARCHITECTURES}") # the only architecture with wgmma
 target_compile_definitions(weft_cuda PRIVATE WEFT_CUDA_90A=$<BOOL:${for_90a}>)
 target_include_directories(weft_cuda SYSTEM PRIVATE ${WEFT_NCCL_INCLUDE})
-# CUPTI is part of the toolkit, and loaded when times of kernels are asked for.
+# CUPTI is part of the toolkit.  The module loads it when times of kernels are requested.
 if(WEFT_CUPTI_INCLUDE)
   target_include_directories(weft_cuda SYSTEM PRIVATE ${WEFT_CUPTI_INCLUDE})
   target_compile_definitions(weft_cuda PRIVATE WEFT_CUPTI_MAJOR=${CUDAToolkit_VERSION_MAJOR})
@@ -70,7 +71,8 @@ endif()
 target_link_libraries(weft_cuda PRIVATE weft_core CUDA::cudart_static CUDA::cublasLt ${WEFT_NCCL})
 target_link_options(weft_cuda PRIVATE -Wl,-Bsymbolic)
 set_target_properties(weft_cuda PROPERTIES CUDA_RUNTIME_LIBRARY Static)
-# CMake takes the toolkit's folder for one that the loader knows.  Where it does not LD_LIBRARY_PATH comes first.
+# CMake assumes that the loader searches the toolkit's folder.  These run paths are for systems
+# where it does not; LD_LIBRARY_PATH has priority.
 get_filename_component(folders ${WEFT_NCCL} DIRECTORY)
 list(APPEND folders ${CUDAToolkit_LIBRARY_DIR})
 list(REMOVE_DUPLICATES folders)

@@ -14,6 +14,10 @@
   X (flow, void,                                                                                   \
      (double bytes, const uint32_t *links, uint32_t n_links, double latency, uint64_t tag),        \
      (bytes, links, n_links, latency, tag))                                                        \
+  X (paced_flow, void,                                                                             \
+     (double bytes, const uint32_t *links, uint32_t n_links, double most, double latency,          \
+      uint64_t tag),                                                                               \
+     (bytes, links, n_links, most, latency, tag))                                                  \
   X (after, void, (double delay, uint64_t tag), (delay, tag))                                      \
   X (now, double, (void), ())                                                                      \
   X (run, gboolean, (GError * *error), (error))                                                    \

@@ -410,8 +410,8 @@ keep (struct array x, uint64_t n, uint64_t first, uint64_t last)
 const char *
 weft_cuda_keep_piece (const struct weft_cuda_launch *l)
 {
-  uint64_t n = l->dim[0], all = l->cp.of ? l->cp.of : 1, size = l->dim[1] ? l->dim[1] : all;
-  uint64_t at = l->cp.at / (all / size);
+  uint64_t n = l->dim[0], tp = l->tp.of ? l->tp.of : 1, all = tp * (l->cp.of ? l->cp.of : 1);
+  uint64_t size = l->dim[1] ? l->dim[1] : all / tp, at = (l->cp.at * tp + l->tp.at) / (all / size);
 
   WEFT_LAUNCH (keep, blocks_for (n, THREADS, MOST_BLOCKS), THREADS, 0, l->stream,
                array_of (&l->operand[0]), n, n * at / size, n * (at + 1) / size);

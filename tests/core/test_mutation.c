@@ -38,7 +38,7 @@ static const char *const jobs[] = {
 
 /* ------------------------------------------------------------------- copies */
 
-/* A copy in which no op waits for op `gone`, and `gone` has no uses. */
+/* A copy without op `gone`, its uses, and dependencies on it. */
 static weft_program *
 without_op (const weft_program *p, uint32_t gone)
 {

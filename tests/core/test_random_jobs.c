@@ -747,7 +747,7 @@ bytes_to_reduce (const weft_plan *plan, const weft_program *p)
   return bytes / 4 * weft_dtype_bytes (plan->job.strategy.mp_policy_reduce_dtype);
 }
 
-/* Number of forward cells whose next (TRUE) or previous (FALSE) stage is on another rank. */
+/* Number of forward cells whose next stage (`after`) or previous stage is on another rank. */
 static uint32_t
 crossings (const weft_plan *plan, uint32_t role, gboolean after)
 {

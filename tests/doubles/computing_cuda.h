@@ -116,7 +116,7 @@ void *computing_map (computing_cuda *d, enum weft_pool pool, uint64_t bytes);
 /* Frees memory and sets *bytes to its size; FALSE: `at` is not allocated. */
 gboolean computing_unmap (computing_cuda *d, enum weft_pool pool, const void *at, uint64_t *bytes);
 
-/* Makes all device memory accessible (TRUE) or inaccessible (FALSE) to the host. */
+/* Makes all device memory accessible to the host (`touch`) or inaccessible. */
 void computing_let_host (computing_cuda *d, gboolean touch);
 
 /* In builds with the address sanitizer, n launches may access only their operands, control and
@@ -136,7 +136,8 @@ struct computing_talk computing_transfer (enum weft_op_kind kind,
 /* The collective or transfer that a call belongs to: the next one of its communicator. */
 struct computing_meeting *computing_meet (const struct computing_talk *talk);
 
-/* The call has reached the head of its stream; the last member runs the communication. */
+/* To be called when a call has reached the head of its stream. The last member runs the
+ * communication. Returns NULL, or an error. */
 const char *computing_come (computing_cuda *d, struct computing_meeting *meeting,
                             const struct computing_talk *talk);
 gboolean computing_is_over (const struct computing_meeting *meeting);

@@ -5,7 +5,7 @@
 extern "C" {
 #endif
 
-/* Runs the threads of a block and the blocks of a grid forwards or backwards from now on. */
+/* From now on, the threads of a block and the blocks of a grid run backwards or forwards. */
 void emulated_order_of_threads (int backwards);
 
 /* Sets the shared memory limit of a block: at most, and by default, 227 KB. */

@@ -24,7 +24,7 @@ static const uint32_t in_flight = 0x7fc0dead; /* a NaN */
 
 struct product {
   emulated_product it;
-  uint32_t fragments[WORDS]; /* contents when it was issued */
+  uint32_t fragments[WORDS]; /* their contents when the product was issued */
 };
 
 /* Accumulators of products in flight, and their values before the first of these products. */

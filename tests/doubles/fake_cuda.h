@@ -38,5 +38,7 @@ gboolean fake_cuda_has_failed (void);
 
 /* Whether an NCCL launch is still to be enqueued on this stream. */
 gboolean fake_nccl_launches_on (const void *stream);
+
+/* The NCCL part of fake_cuda_begin(), and of *left of fake_cuda_end(). */
 void fake_nccl_begin (void);
 const char *fake_nccl_left (void);

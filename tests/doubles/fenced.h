@@ -9,9 +9,9 @@
 extern "C" {
 #endif
 
-/* Allocates memory that begins `askew` bytes (less than 16) after a multiple of 16. TRUE: it ends
- * less than 16 bytes before the last page; FALSE: it begins `askew` bytes after the first. Filled
- * with 0xff. */
+/* Allocates memory that begins `askew` bytes (less than 16) after a multiple of 16, filled with
+ * 0xff. at_end TRUE: the memory ends less than 16 bytes before the last page; FALSE: it begins
+ * `askew` bytes after the first page. */
 void *fenced_new (uint64_t bytes, unsigned askew, gboolean at_end);
 
 /* Accepts NULL. Fails if bytes before or after the memory were written. */

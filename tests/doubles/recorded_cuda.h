@@ -66,8 +66,8 @@ typedef struct recorded_cuda {
   uint64_t lost;
 
   double (*seconds) (const struct weft_kernel *k); /* of a kernel; NULL: nothing takes time */
-  uint64_t room; /* free memory, and how often it was queried; set by the test */
-  uint32_t n_looks;
+  uint64_t room;    /* free memory in bytes; only tests set and read it */
+  uint32_t n_looks; /* number of queries of free memory; only tests set and read it */
   double stamp, byte; /* seconds per timed event record; per byte of a copy or collective */
 
   pthread_mutex_t lock;

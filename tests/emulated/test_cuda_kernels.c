@@ -18,9 +18,9 @@ has_kernel (void *user, enum weft_op_kind kind)
   return weft_cuda_launchers[kind] != NULL;
 }
 
-/* An emulated device: `warpgroups`: whether it has wgmma. One of `askew` calls, and its repetition,
- * gets operands that begin one element after an aligned address, as slices of arrays may; 0:
- * none. */
+/* An emulated device. `warpgroups`: whether it has wgmma. `askew`: every askew-th call, and its
+ * repetition, gets operands that begin one element after an aligned address, as slices of arrays
+ * may; 0: no call does. */
 struct how {
   gboolean warpgroups;
   unsigned askew;

@@ -60,7 +60,7 @@ static const struct real {
   const char *of;
   enum weft_op_kind kind;
   uint64_t dim[8];
-  uint64_t n[4]; /* elements of operands that do not follow from the shape; 0: they do */
+  uint64_t n[4]; /* elements of operands whose size the shape does not give; else 0 */
 } reals[] = {
   { "GPT-2, 64 x 1024 tokens", WEFT_OP_EMBED, { 65536, 768 } },
   { "GPT-2", WEFT_OP_EMBED_BWD, { 65536, 768 } },

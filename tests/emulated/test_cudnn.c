@@ -97,8 +97,8 @@ a_shape_that_cudnn_does_not_take_is_refused_with_the_reason (void **state)
   weft_cudnn_attention_free (a);
 }
 
-/* The double needs less workspace than cuDNN, which stores the gradients of all scores: the double
- * needs only fp32 sums, here of 2^23 tokens. */
+/* With 2^23 tokens, the fp32 sums of the gradients alone exceed the limit. The double itself needs
+ * little workspace; cuDNN would need more, for gradients of scores. */
 static void
 more_scratch_than_agreed_is_refused (void **state)
 {

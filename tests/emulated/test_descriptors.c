@@ -120,7 +120,7 @@ check_fields (const struct tile *t, const struct warpgroup_view *v, uint64_t bit
 
   assert_int_equal (bits & 0x3fff, begin / UNIT);
   assert_int_equal (bits >> 32 & 0x3fff, sbo);
-  if (!t->turned || t->product > 64) /* one panel has no panel stride */
+  if (!t->turned || t->product > 64) /* a single panel needs no stride */
     assert_int_equal (bits >> 16 & 0x3fff, lbo);
   assert_int_equal (bits >> 62, 1); /* SWIZZLE_128B */
   assert_int_equal (bits & ~(0x3fffull | 0x3fffull << 16 | 0x3fffull << 32 | 3ull << 62), 0);

@@ -1,5 +1,5 @@
 /* The CUDA emulator (tests/doubles/emulated_cuda.hh) must detect errors that a GPU does not
- * tolerate: it ends the program. */
+ * tolerate, and end the program. */
 #include "core/base/sanitize.h"
 #include "kernels/cuda/launch.h"
 #include "tests/doubles/computing_cuda.h"

@@ -128,6 +128,31 @@ flows_share_equally_whatever_their_latencies (void **state)
   diary_close (d);
 }
 
+/* A flow at a tenth of the link leaves nine tenths to the other one, and keeps its pace when it is
+ * alone. The second round uses the private link of the first again. */
+static void
+a_paced_flow_moves_no_faster_than_its_pace (void **state)
+{
+  struct diary *d = diary_open ();
+  uint32_t link = weft_bridge_link (PORT);
+
+  (void) state;
+  weft_bridge_paced_flow (GIGA, &link, 1, PORT / 10, 1e-6, 0);
+  weft_bridge_flow (GIGA, &link, 1, 1e-6, 1);
+  run ();
+  assert_near (date_of (d, 0), 1e-6 + 10 * GIGA / PORT);
+  assert_near (date_of (d, 1), 1e-6 + GIGA / PORT / 0.9);
+  diary_close (d);
+  d = diary_open ();
+  link = weft_bridge_link (PORT);
+  weft_bridge_paced_flow (GIGA, &link, 1, PORT / 2, 0, 0);
+  weft_bridge_paced_flow (GIGA, &link, 1, INFINITY, 0, 1);
+  run ();
+  assert_near (date_of (d, 0), 2 * GIGA / PORT);
+  assert_near (date_of (d, 1), 2 * GIGA / PORT);
+  diary_close (d);
+}
+
 static void
 the_longer_flow_gets_the_whole_link_when_the_shorter_ends (void **state)
 {
@@ -595,6 +620,7 @@ the_version_is_that_of_the_library (void **state)
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_flow_alone_costs_its_latency_and_its_bytes),
   cmocka_unit_test (flows_share_equally_whatever_their_latencies),
+  cmocka_unit_test (a_paced_flow_moves_no_faster_than_its_pace),
   cmocka_unit_test (the_longer_flow_gets_the_whole_link_when_the_shorter_ends),
   cmocka_unit_test (rates_are_max_min_over_three_levels),
   cmocka_unit_test (a_link_listed_three_times_counts_three_times),

@@ -304,6 +304,8 @@ static const struct fixed {
   { WEFT_OP_JOIN_HEADS, { 6, 2, 4, 2, 8, 3 } },
   { WEFT_OP_SPLIT_HEADS, { 6, 4, 8, 0, 3 } },
   { WEFT_OP_KEEP_PIECE, { 30, 2 }, .cp = { 3, 4 } },
+  { WEFT_OP_KEEP_PIECE, { 30, 4 }, .tp = { 1, 4 } },
+  { WEFT_OP_KEEP_PIECE, { 30, 6 }, .tp = { 1, 2 }, .cp = { 2, 3 } },
   { WEFT_OP_SCALE, { 30, 0, 3, 4 } },
   { WEFT_OP_TAKE_PART, { 6, 20, 2, 1 }, .tp = { 1, 2 } },
   { WEFT_OP_TAKE_PART, { 6, 20, 1, 4 }, .tp = { 2, 4 } },

@@ -56,7 +56,7 @@ void cuda_case_fused_attention (const struct cuda_case_device *device);
 /* Unfused attention. */
 void cuda_case_scores (const struct cuda_case_device *device);
 
-/* fp8 quantisation, and products with fp8 weights. */
+/* fp8 quantisation; matmuls with fp8 weights; matmuls and grouped GEMM of two fp8 factors. */
 void cuda_case_fp8 (const struct cuda_case_device *device);
 
 /* MoE layers against the fp64 reference; rows of several sources, router weights, load balancing,

@@ -285,7 +285,7 @@ counts_of (void)
   return (struct weft_operand){ g_memdup2 (rows_of, sizeof rows_of), EXPERTS, WEFT_INT64, FALSE };
 }
 
-/* Number of scales of all experts. TRUE: blocks down the columns; FALSE: square blocks. */
+/* Number of scales of all experts, with blocks of columns (`down`) or square blocks. */
 static uint64_t
 lines_of (uint64_t rows, uint64_t columns, uint64_t block, gboolean down)
 {

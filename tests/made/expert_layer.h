@@ -57,7 +57,7 @@ void expert_layer_copy_inputs (const struct layer *from, struct layer *to, uint6
 /* Runs all ops, forward and backward. */
 void expert_layer_run (struct layer *l);
 
-/* Element i of an array, as a double; and the name of an array. */
+/* Reads or writes element i of an array, as a double. */
 
 double expert_layer_get (const struct layer *l, enum array a, uint64_t i);
 void expert_layer_set (struct layer *l, enum array a, uint64_t i, double value);

@@ -180,7 +180,7 @@ kernel_case_make_operand (GRand *rand, struct kernel_case *made, uint32_t o)
   operand->n = extent ? extent : made->k.shape.dim[0];
   gboolean absent = (flags & KERNEL_MAY_BE_ABSENT) && g_rand_boolean (rand);
   if (kernel_case_is_one_of (
-          name, "master param")) /* fp32, or dim[1] set: only param; 16 bits: master at random */
+          name, "master param")) /* fp32, or dim[1] set: no master; 16 bits: param at random */
     absent = made->k.shape.dtype == WEFT_FP32 || made->k.shape.dim[1] ? *name == 'm'
                                                                       : *name == 'p' && absent;
   operand->data = absent ? NULL : g_malloc (operand->n * sizeof (double));

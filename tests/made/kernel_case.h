@@ -41,8 +41,9 @@ struct kernel_case {
   uint32_t n;
   uint64_t sequences;
   gboolean
-      rounds_inside; /* the input of gelu is rounded to the op's type; probabilities and score
-                      * gradients are rounded before the next product, as on tensor cores */
+      rounds_inside; /* whether the op rounds intermediate results to its type: the input of GELU,
+                      * an embedding before it is scaled, or, as on tensor cores, probabilities and
+                      * score gradients before the next matmul */
 };
 
 /* Whether `name` is one of `names`, separated by blanks. */

@@ -173,7 +173,7 @@ made_plan (const struct weft_job *job, struct weft_mesh mesh, weft_builder *cons
   return plan;
 }
 
-/* One collective over all GPUs. */
+/* A plan with one collective over all GPUs. */
 static inline weft_plan *
 made_collective_plan (const struct weft_job *job, enum weft_op_kind kind, uint64_t bytes)
 {
@@ -183,7 +183,7 @@ made_collective_plan (const struct weft_job *job, enum weft_op_kind kind, uint64
   return made_plan (job, weft_mesh_make (1, 1, job->cluster.n_gpus, 1), &b);
 }
 
-/* A real job from flags: "--num-layers", "4" ..., ended by NULL. */
+/* Builds a real job from flags: "--num-layers", "4" ..., ended by NULL. */
 static inline void
 made_real_job (struct weft_job *job, const char *const *flags)
 {

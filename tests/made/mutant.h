@@ -2,7 +2,7 @@
 #pragma once
 #include "core/program/program.h"
 
-/* The caller frees both with weft_program_free(). */
+/* A copy of a program. The caller frees all copies with weft_program_free(). */
 weft_program *weft_mutant_copy (const weft_program *p);
 
 /* A copy without deps[edge], which belongs to `op`. */

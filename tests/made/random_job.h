@@ -16,7 +16,7 @@ weft_plan *weft_test_plan (const char *words, ...) G_GNUC_PRINTF (1, 2);
 /* The plan of this text, with a cost table of these rows (struct weft_measurement). */
 weft_plan *weft_test_plan_priced (const char *words, const GArray *rows);
 
-/* Sum of the numbers of ops of all ranks. */
+/* Number of ops of all ranks together. */
 uint64_t weft_test_ops (const weft_plan *plan);
 
 /* A small random job over everything that shapes a program: model, cluster, batch, pipeline,

@@ -18,7 +18,7 @@ enum { SEED = 42 };
 static struct {
   double seconds;
   uint32_t seed;
-  char *message; /* of the run that is timed */
+  char *message; /* printed if the run exceeds the limit */
 } limit;
 
 static void

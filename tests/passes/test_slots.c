@@ -100,8 +100,8 @@ align_param_gather_asks_for_two_chunks_at_once_and_for_the_third_at_its_slot (vo
     }
 }
 
-/* start_param_sync() of Megatron-FSDP gathers the first unit of a chunk and what is prefetched with
- * it (megatron_fsdp.py): here units are large enough that nothing is prefetched. */
+/* Megatron-FSDP's start_param_sync() gathers the first unit of a chunk and the units that are
+ * prefetched with it (megatron_fsdp.py). The small unit size bounds the prefetch here. */
 static void
 align_param_gather_gathers_the_first_unit_of_a_sharded_chunk (void **state)
 {
@@ -122,7 +122,7 @@ align_param_gather_gathers_the_first_unit_of_a_sharded_chunk (void **state)
         else if (p->op[op].kind == WEFT_OP_ALL_GATHER && p->op[op].lane == WEFT_LANE_DP &&
                  cells <= 12)
           gathers[cells]++;
-      /* Before the first cell: a unit of chunk 0, one of chunk 1. */
+      /* Before the first cell at least one unit of chunk 0 and one of chunk 1 are gathered. */
       assert_true (gathers[0] >= 2);
       assert_true (gathers[4 - r] >= 1);
     }

@@ -301,7 +301,8 @@ the_space_has_what_was_published (void **state)
   }
 }
 
-/* 27 layers on any number of stages: every stage has a layer at least, and nothing else is odd. */
+/* For 1 to 27 stages the space has strategies with 27 layers, and each stage has at least one
+ * layer. */
 static void
 layers_that_no_pipeline_divides_are_spread_over_all_stages (void **state)
 {

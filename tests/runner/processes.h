@@ -4,9 +4,9 @@
 #include "launch/environment.h"
 
 struct process {
-  struct _GSubprocess *started; /* NULL: it has ended and was waited for */
+  struct _GSubprocess *started; /* NULL: the process has ended, and process_wait() has returned */
   char *out, *err;
-  int status; /* exit status; 128 + signal */
+  int status; /* exit status, or 128 + number of the signal that ended the process */
 };
 
 struct processes {
@@ -14,12 +14,12 @@ struct processes {
   struct process *at;
 };
 
-/* Starts n processes on this machine with the variables of a launcher and a rendezvous at
- * `port`. */
+/* Starts n processes on this machine with the variables of a launcher, which name a rendezvous at
+ * `port`. processes_clear() frees them. */
 struct processes processes_start (const char *words, enum weft_launcher launcher, uint32_t n,
                                   uint16_t port);
 
-/* Starts only the process with rank `rank` of n. */
+/* Starts only the process with rank `rank` of n; its variables are the same. */
 struct process process_start (const char *words, enum weft_launcher launcher, uint32_t n,
                               uint32_t rank, uint16_t port);
 

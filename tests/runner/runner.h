@@ -55,12 +55,12 @@ void weft_tests_register (struct weft_tests *file);
     weft_tests_register (&weft_tests_here);                                                        \
   }
 
-/* Parses the arguments SEED [JOBS] of files that draw random jobs. Without an argument, the value
- * in `draw` is kept. */
+/* The arguments SEED [JOBS] of files that draw random jobs. */
 struct weft_tests_draw {
   uint32_t seed, jobs;
 };
 
+/* Parses SEED [JOBS] from argv[1] on; a value in `draw` without an argument is kept. */
 void weft_tests_read_draw (int argc, char **argv, struct weft_tests_draw *draw);
 
 /* NAME of the running test file. */

@@ -37,7 +37,7 @@ struct weft_chunk {
   uint32_t stage, copy; /* DualPipe holds two copies of the model */
   uint32_t first_layer, n_layers;
   uint32_t n_mtp; /* layers of multi-token prediction, numbered after the model's last layer */
-  uint32_t slot;  /* place of its first layer among all layers of the role */
+  uint32_t slot;  /* index of its first layer among all layers of the role */
   gboolean embedding, head;
   uint32_t first_micro, n_micro; /* microbatches that pass through the chunk */
   uint32_t n_backward;           /* backward passes begun so far */
@@ -71,7 +71,7 @@ struct weft_step {
   uint32_t n_chunks, n_layers;
 
   /* Sizes of one microbatch on this rank. */
-  uint64_t tokens; /* tokens of this context parallel rank: inputs of linear maps */
+  uint64_t tokens; /* tokens of this context parallel rank */
   uint64_t rows;   /* of the residual stream: tokens, or tokens / tp (sequence_parallel) */
   struct weft_widths width;
   struct weft_leaves leaves;
@@ -81,7 +81,7 @@ struct weft_step {
   enum weft_dtype product_dtype;            /* matrix products and activations between them */
   enum weft_dtype linear_dtype;             /* inputs of linear maps: product_dtype or fp8 */
   enum weft_dtype output_dtype;             /* activations between layers */
-  enum weft_dtype grad_dtype;               /* gradients as microbatches are added */
+  enum weft_dtype grad_dtype;               /* gradients to which microbatches are added */
   enum weft_dtype weight_dtype, main_dtype; /* flat buffers of weights and of gradients */
 
   /* How data-parallel replicas lay tensors out and shard them. */
@@ -91,7 +91,7 @@ struct weft_step {
 
   gboolean canonical;      /* sums over sequences are taken in the order of core/base/fold.h */
   gboolean scales_loss;    /* gradients carry the loss scale until the optimizer divides by it */
-  gboolean last_micro;     /* this backward is the chunk's last: its gradients are final */
+  gboolean last_micro;     /* the current backward is the last one of the chunk in this step */
   enum weft_phase cell;    /* phase of the grid cell whose ops are being appended */
   uint32_t backward_layer; /* layer whose backward runs, or is prepared by recompute */
   struct weft_scalars scalars;

@@ -9,5 +9,5 @@ void weft_cell_begin (struct weft_step *s, const struct weft_cell *cell);
 uint32_t weft_cell_take (struct weft_step *s, const struct weft_cell *cell);
 void weft_cell_end (struct weft_step *s, const struct weft_cell *cell, uint32_t x);
 
-/* Sends and receives before cell `i`, with delayed weight gradients beside them. */
+/* Appends the sends and receives before cell `i`, and delayed weight gradients beside them. */
 void weft_cells_exchange (struct weft_step *s, uint32_t i);

@@ -1,6 +1,7 @@
 /* Token dispatch and combine.
  *
- *   sort      the row of each (token, expert), in the order of experts, and the rows of each expert
+ *   sort      finds the row of each (token, expert), in the order of experts, and counts the rows
+ *             of each expert
  *   permute   copies tokens to their rows
  *
  * With expert parallelism (Megatron-Core token_dispatcher.py, MoEAlltoAllTokenDispatcher):

@@ -49,12 +49,11 @@ struct copy {
 };
 
 struct weft_fp8_products {
-  GHashTable *copies; /* struct copy, by codes */
-  GHashTable *kept;   /* codes of inputs; key: the buffer of the input */
-  uint32_t history,
-      seen;        /* delayed: magnitudes of all tensors in the previous and in this step */
-  uint32_t *place; /* by parameter: its first magnitude; each role has one per expert */
-  uint32_t *magnitude; /* tensorwise: by weight, or WEFT_NO_BUF until measured */
+  GHashTable *copies;     /* struct copy, by codes */
+  GHashTable *kept;       /* codes of inputs; key: the buffer of the input */
+  uint32_t history, seen; /* delayed: magnitudes of all tensors in the previous and in this step */
+  uint32_t *place;        /* by parameter: its first magnitude; each role has one per expert */
+  uint32_t *magnitude;    /* tensorwise: by weight, or WEFT_NO_BUF until measured */
 };
 
 uint64_t

@@ -122,7 +122,8 @@ uint32_t weft_moe_weigh_backward (struct weft_step *s, const struct weft_saved *
  * weighted input, of which expert ranks have only partial sums. */
 gboolean weft_moe_weighs_at_home (const struct weft_step *s);
 
-/* That computation: from the returned rows dxw to the gradient of tokens in rows; sets *dpp. */
+/* Returns the gradient of the tokens in this rank's rows, from the returned rows dxw, and sets *dpp
+ * to the gradient of the router weights in these rows. */
 uint32_t weft_moe_weigh_at_home (struct weft_step *s, const struct weft_saved *saved, uint32_t dxw,
                                  uint32_t *dpp);
 /* Returns the output y of shared experts times their gate, or y if they have no gate. Backward

@@ -4,7 +4,7 @@
  *   node       forward                               backward, from the last node to the first
  *   attention  attention, norms; router, sort, pack  unpack, router; norms, attention
  *   dispatch   rows to experts                       gradients of the experts' inputs, back
- *   mlp        MLP, or experts and shared experts    the same
+ *   mlp        MLP, or experts and shared experts    MLP, or experts and shared experts
  *   combine    rows back                             pack; gradients of the experts' outputs, to
  *              experts
  *   add        unpack; sum with the residual stream  -
@@ -30,8 +30,8 @@ struct weft_layer_pass {
   uint32_t x;             /* input, after the last node output; in backward gradients of these */
   uint32_t mlp;           /* output of the MLP or of shared experts, or its gradient */
   uint32_t rows, weights; /* tokens and router weights that are sent to experts or back */
-  uint32_t branch;        /* backward: gradient of what attention added to the stream */
-  uint32_t beside;        /* backward: gradient of the norm that attention and MLP both read */
+  uint32_t branch;        /* backward: gradient of the layer's output, for parallel attention */
+  uint32_t beside;        /* backward: the MLP's gradient of a norm that attention reads too */
 };
 
 /* layer.c: append one node of a layer. moe.c: append the kernels of experts in a node. */

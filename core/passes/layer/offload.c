@@ -2,11 +2,11 @@
  * forward and backward. There are two plans for when copies start and when device memory is free
  * (Transformer Engine pytorch/cpu_offload.py):
  *
- *   today    layer i is copied to the host when the forward of layer i + 1 begins. Its memory is
- *            freed when the forward of layer L - n + i begins, which waits for the copy. Layer i is
- *            copied back when the backward of layer L - 1 - n + i begins. Kernels wait for each
- *            tensor, and its memory is freed when the next layer's backward begins. L - n layers
- *            are on the device at one time
+ *   today    (the current plan) layer i is copied to the host when the forward of layer i + 1
+ *            begins. Its memory is freed when the forward of layer L - n + i begins, which waits
+ *            for the copy. Layer i is copied back when the backward of layer L - 1 - n + i begins.
+ *            Kernels wait for each tensor, and its memory is freed when the next layer's backward
+ *            begins. L - n layers are on the device at one time
  *   windows  (cpu_offloading_double_buffering, the older plan) the first layer is copied after its
  *            forward, and the others one by one at the ends of windows of about L / n layers. At
  *            the end of a window the compute stream waits for the copy in flight and then frees its

@@ -10,7 +10,7 @@ struct extent {
   uint64_t rows, columns;
   enum weft_cut cut;
   uint64_t tail;       /* program.h */
-  uint64_t whole_rows; /* rows of the whole tensor without padding; 0: it has no padding */
+  uint64_t whole_rows; /* rows of the whole tensor without padding; 0: no padding */
   uint64_t block;      /* experts: rows of one expert; else 0 */
   gboolean trait;      /* few architectures have it: where absent, no name is added */
 };
@@ -121,7 +121,8 @@ set_cut (struct weft_param *param, const struct extent *size, const struct weft_
   param->group = WEFT_GROUP_TP;
 }
 
-/* Experts: ranks have whole experts, or expert tensor parallel ranks cut each of them. */
+/* Sets how experts are distributed: each rank has whole experts, or expert tensor parallel ranks
+ * cut each expert. */
 static void
 set_blocks (struct weft_param *param, const struct extent *size, const struct weft_mesh *mesh)
 {

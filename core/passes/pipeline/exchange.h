@@ -4,8 +4,8 @@
  *   exchange_interleaved.c  Megatron-Core's order of the interleaved schedule
  *   exchange_free.c         any other grid
  *
- * A chunk's input comes from the stage before it, on this rank or on another; its output goes to
- * the stage after it. In backward, gradients are sent in the opposite direction. */
+ * The previous stage, on this rank or on another rank, computes the input of a chunk; the next
+ * stage reads its output. In backward, gradients are sent in the opposite direction. */
 #pragma once
 #include "core/passes/emit/emit.h"
 

@@ -12,21 +12,21 @@
  *
  *   steady    F, send_forward, recv_forward; B, send_backward, recv_backward
  *
- * overlap_p2p_comm_warmup_flush: warm-up and cooldown overlap in the same way. There a rank also
- * receives the input of the slot after the next one before it computes the next one.
+ * overlap_p2p_comm_warmup_flush: warm-up and cooldown overlap in the same way. In these phases a
+ * rank also receives the input of the slot after the next one before it computes the next one.
  *
  * A tensor that is received after slot k is the input of slot k + 1. The first rank receives its
  * input from the last rank, whose forwards run p - 1 slots later: after slot k it receives the
- * output of slot k - (p - 1) of the last rank, and may have to keep the tensor until the slot
- * that reads it. In backward the first and the last rank exchange their parts. */
+ * output of slot k - (p - 1) of the last rank, and may have to keep the tensor until the slot that
+ * reads it. In backward the last rank takes the place of the first rank, and the reverse. */
 #include "core/passes/pipeline/posting.h"
 
 /* The forward cells of this rank, or its backward cells. */
 struct slots {
   const struct weft_cell **cell;
   uint32_t n, n_over; /* cells; completed cells */
-  gboolean leads; /* first rank of the direction: the last rank sends its input */
-  uint32_t sent;  /* the last send beside kernels, or WEFT_NO_OP */
+  gboolean leads;     /* first rank of the direction: the last rank sends its input */
+  uint32_t sent;      /* the last send that runs beside kernels, or WEFT_NO_OP */
 };
 
 struct weft_slots {
@@ -177,7 +177,7 @@ exchange_aside (struct weft_step *s, struct weft_slots *all, gboolean forward)
   send_newest (s, slots);
   if (!ahead)
     receive_after (s, slots, k);
-  if (slots->sent != WEFT_NO_OP) /* kernels wait for the send before this one */
+  if (slots->sent != WEFT_NO_OP) /* kernels wait for the previous send */
     weft_next_kernel_waits_for (s, slots->sent);
   slots->sent = weft_exchange_end (s);
   weft_exchange_begin (s, WEFT_POST_ASIDE);

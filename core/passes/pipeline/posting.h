@@ -20,7 +20,7 @@ struct weft_posting {
   enum weft_post how;
   GArray *queue;                    /* struct weft_transfer */
   uint32_t newest[WEFT_N_EXCHANGE]; /* the newest transfer on each stream */
-  uint32_t sent;                    /* the last send */
+  uint32_t sent;                    /* the last send, or WEFT_NO_OP */
 };
 
 struct weft_pipeline {
@@ -57,5 +57,5 @@ void weft_exchange_receive (struct weft_step *s, const struct weft_cell *cell);
 /* Appends the transfers of the exchange. Returns the last send, or WEFT_NO_OP. */
 uint32_t weft_exchange_end (struct weft_step *s);
 
-/* Appends kernels that wait for none of the transfers just posted. */
+/* Appends kernels that do not wait for the transfers posted last. */
 void weft_exchange_run_beside (struct weft_step *s, weft_kernels *beside);

@@ -36,7 +36,7 @@ struct weft_fsdp2_chunk {
   gboolean root;
   gboolean forward_begun; /* `streams` was set for this forward */
   uint32_t streams;       /* kernel that gathers wait for */
-  uint32_t held;          /* forward: newest copy-out; the gathers after the next wait for it */
+  uint32_t held;          /* forward: newest copy-out; gathers after the next one wait for it */
   uint32_t reducing;      /* the reduce-scatter that the next one waits for, or WEFT_NO_OP */
 };
 

@@ -53,7 +53,7 @@ static struct overlaps
 overlaps (const struct weft_step *s, enum weft_layer_param which, enum pass pass)
 {
   const union weft_strategy *k = s->strategy;
-  gboolean into = is_column (which) == (pass == FORWARD); /* it follows an all-gather */
+  gboolean into = is_column (which) == (pass == FORWARD); /* the product follows an all-gather */
   gboolean gathers = (k->tp_comm_overlap_ag || k->tp_comm_atomic_ag) && !is_plain (s, which);
   gboolean scatters = k->tp_comm_overlap_rs || k->tp_comm_atomic_rs;
 
@@ -119,7 +119,6 @@ by_rank (struct weft_step *s, uint32_t buf, const char *name)
 
 /* ------------------------------------------------------------------------------ products */
 
-/* A product with the scales of its factors in fp8. */
 uint32_t
 weft_piece_multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x, uint32_t y)
 {

@@ -194,8 +194,8 @@ weft_wait_for_shared_gradients (struct weft_step *s)
   weft_build_dep (s->b, s->shard->joined);
 }
 
-/* One launch for each type, after all ops that still work on gradients (Megatron-Core
- * finalize_model_grads.py, _allreduce_non_tensor_model_parallel_grads). */
+/* The all-reduces of gradients of one type are one launch. They wait for all ops that still write
+ * gradients (Megatron-Core finalize_model_grads.py, _allreduce_non_tensor_model_parallel_grads). */
 void
 weft_tensor_reduce_gradients (struct weft_step *s, weft_reduced_gradient *reduced)
 {

@@ -1,8 +1,9 @@
-/* The calls of exec_gpu/calls.h by the CUDA runtime and NCCL; the only C that sees their headers.
+/* The calls of exec_gpu/calls.h, implemented with the CUDA runtime and NCCL; the only C file that
+ * includes both headers.
  *
- * Communicators do not block: what they are told begins, in a thread of NCCL's where it takes long,
- * and whoever told them asks when it is done.  So a rank that is missing can be named, and those
- * that wait for it can be aborted. */
+ * Communicators do not block: a call only begins an operation, if necessary in a thread of NCCL,
+ * and the caller polls whether the operation has completed.  Therefore the executor can name a
+ * missing rank and abort the communicators that wait for it. */
 #include "exec_gpu/calls.h"
 #include "exec_gpu/cuda/module/cupti.h"
 #include "exec_gpu/cuda/module/driver.h"
@@ -20,13 +21,14 @@ struct weft_gpu_comm {
   ncclComm_t comm;
 };
 
-/* Or memory that is registered with the communicator alone, which saves copies but not SMs. */
+/* A symmetric window, or (`registered`) memory that only this member registers with the
+ * communicator, which saves copies but not SMs. */
 struct weft_gpu_window {
   ncclWindow_t window;
   void *registered;
 };
 
-/* Of the driver, which is not linked: it may be absent. */
+/* cuStreamWriteValue32() of the driver, which is not linked because it may be absent. */
 typedef CUresult (*write_word) (CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned flags);
 
 #define MOST_DEVICES 64
@@ -34,14 +36,14 @@ typedef CUresult (*write_word) (CUstream stream, CUdeviceptr at, cuuint32_t valu
 struct cuda {
   struct weft_gpu_calls calls;
   write_word write;
-  struct weft_cupti *cupti; /* where somebody wants to know what kernels did; or NULL */
-  struct weft_cuda_blas *blas[MOST_DEVICES]; /* of the devices that have had a product */
-  gboolean warpgroups;                       /* wanted, where a device has them */
+  struct weft_cupti *cupti; /* the trace of kernels; NULL: not tracing */
+  struct weft_cuda_blas *blas[MOST_DEVICES]; /* by device; NULL before its first product */
+  gboolean warpgroups;                       /* use warpgroup products if the device has them */
   struct weft_fused *fused;
 };
 
-/* An error is kept as the last one, too, which the next kernel of this thread would tell as its
- * own. */
+/* The message of an error, or NULL.  Resets the last error of this thread, which the next launch
+ * would otherwise return as its own error. */
 static const char *
 said (cudaError_t error)
 {
@@ -133,7 +135,7 @@ call_choose (void *self, uint32_t device)
   return said (cudaSetDevice ((int) device));
 }
 
-/* Traces know calls by what is enqueued between two of these. */
+/* Traces assign the calls between two calls of this function to the op. */
 static const char *
 call_about (void *self, uint32_t row, uint32_t op)
 {
@@ -225,7 +227,7 @@ call_record (void *self, weft_gpu_event *event, weft_gpu_stream *stream)
   return said (cudaEventRecord (event_of (event), stream_of (stream)));
 }
 
-/* A timed event of a graph can be read when it is external to it. */
+/* During capture the event is recorded as external: only external events of a graph can be read. */
 static const char *
 call_stamp (void *self, weft_gpu_event *event, weft_gpu_stream *stream)
 {
@@ -306,7 +308,7 @@ has_kernel (void *self, enum weft_op_kind kind)
   return weft_cuda_launchers[kind] != NULL;
 }
 
-/* The device that this thread has chosen, which no other thread has. */
+/* Finds the device that this thread has chosen. No other thread uses this device. */
 static const char *
 chosen (int *device)
 {
@@ -341,7 +343,7 @@ find_blas (struct cuda *cuda, struct weft_cuda_blas **out)
   return text;
 }
 
-/* Kernels with products of warpgroups are compiled for compute capability 9.0 alone. */
+/* Whether to use kernels with warpgroup products, which exist only for compute capability 9.0. */
 static gboolean
 has_warpgroups (const struct cuda *cuda)
 {
@@ -362,7 +364,7 @@ fuses (void *self, const struct weft_kernel *k)
   return k->fused && !chosen (&device) && weft_fused_takes (cuda->fused, device, k, &bytes);
 }
 
-/* What is fused is one call. */
+/* Launches n kernels of one op. Fused attention is one call. */
 static const char *
 launch_some (struct cuda *cuda, const struct weft_kernel *k, const struct weft_cuda_launch *l,
              uint32_t n)
@@ -409,8 +411,8 @@ call_kernel (void *self, const struct weft_kernel *k, uint32_t n,
 
 /* ----------------------------------------------------------------------- algorithms */
 
-/* Ops that are one product, and those of them that make the gradient of a bias beside it: by which
- * operand. */
+/* Ops that are one matrix product. bias_gradient: the operand for the gradient of a bias that the
+ * op also computes; 0: none. */
 static const struct product {
   uint8_t is, bias_gradient;
 } products[WEFT_N_OP] = {
@@ -426,7 +428,7 @@ static const struct product {
   [WEFT_OP_FP8_MATMUL_WGRAD] = { TRUE, 5 },
 };
 
-/* A file that is missing or of no use is written anew. */
+/* Loads the algorithms of earlier runs. A missing or invalid file is ignored and written again. */
 static void
 load_algorithms (struct weft_cuda_blas *blas)
 {
@@ -436,7 +438,7 @@ load_algorithms (struct weft_cuda_blas *blas)
   (void) weft_blas_load (blas, path, &found, NULL);
 }
 
-/* A machine without room for them goes on without: they are found again the next time. */
+/* Saves the algorithms. If this fails, the run continues, and the next run chooses them again. */
 static void
 save_algorithms (const struct weft_cuda_blas *blas)
 {
@@ -447,7 +449,7 @@ save_algorithms (const struct weft_cuda_blas *blas)
     g_warning ("algorithms of matrix products are not kept: %s", error->message);
 }
 
-/* The gradient of a bias is a kernel beside the product: it is left out. */
+/* Runs the product of a kernel once, without the separate kernel for the gradient of a bias. */
 static const char *
 prepare_product (struct cuda *cuda, const struct weft_kernel *k,
                  const struct weft_gpu_scratch *room, weft_gpu_stream *stream)
@@ -459,8 +461,8 @@ prepare_product (struct cuda *cuda, const struct weft_kernel *k,
   return call_kernel (cuda, &alone, 1, room, stream);
 }
 
-/* A job that asks for cuDNN is told before its first step that there is none; of auto both are
- * tried. */
+/* Prepares fused attention: refuses the job if cuDNN is requested but missing; with
+ * attention_backend = auto, measures both implementations. */
 static const char *
 prepare_fused (struct cuda *cuda, const struct weft_kernel *k, struct weft_cuda_blas *blas,
                const struct weft_gpu_scratch *room, weft_gpu_stream *stream)
@@ -477,8 +479,8 @@ prepare_fused (struct cuda *cuda, const struct weft_kernel *k, struct weft_cuda_
   return weft_fused_missing (cuda->fused, device, k);
 }
 
-/* No kernel of the first step is loaded while collectives run; but those of other lanes that need
- * more scratch than there is in this room.  cuDNN's are loaded with their plans. */
+/* Loads the code of kernels, so that the first step loads none while collectives run, except those
+ * that need more scratch than `room` has. Kernels of cuDNN are loaded with their plans. */
 static const char *
 load_kernels (struct cuda *cuda, const struct weft_kernel *k, uint32_t n,
               const struct weft_gpu_scratch *room, weft_gpu_stream *stream)
@@ -494,7 +496,7 @@ load_kernels (struct cuda *cuda, const struct weft_kernel *k, uint32_t n,
   return text;
 }
 
-/* GPUs of one machine take what the first of them has found. */
+/* GPUs of one machine use the algorithms that the first of them has chosen. */
 static const char *
 prepare (void *self, const struct weft_kernel *k, uint32_t n, const struct weft_gpu_scratch *room,
          weft_gpu_stream *stream)
@@ -523,7 +525,7 @@ call_host (void *self, void (*run) (void *data), void *data, weft_gpu_stream *st
   return said (cudaLaunchHostFunc (stream_of (stream), run, data));
 }
 
-/* Pinned memory has one address on both sides. */
+/* Pinned memory has the same address on host and device. */
 static const char *
 call_mark (void *self, uint32_t *word, uint32_t value, weft_gpu_stream *stream)
 {
@@ -563,7 +565,7 @@ call_comm_id (void *self, struct weft_gpu_id *out)
   return text;
 }
 
-/* In a group the communicator is there when the group has ended. */
+/* Returns a communicator in *out. Inside a group, it exists only after the end of the group. */
 static const char *
 keep (weft_gpu_comm *comm, ncclResult_t result, weft_gpu_comm **out)
 {
@@ -574,7 +576,7 @@ keep (weft_gpu_comm *comm, ncclResult_t result, weft_gpu_comm **out)
   return told (result);
 }
 
-#define MOST_CTAS 32u /* of ncclConfig_t.maxCTAs (NCCL user guide) */
+#define MOST_CTAS 32u /* limit of ncclConfig_t.maxCTAs (NCCL user guide) */
 
 static ncclConfig_t
 config_of (const struct weft_gpu_member *member)
@@ -636,7 +638,7 @@ call_comm_abort (void *self, weft_gpu_comm *comm)
   return text;
 }
 
-/* Who is no member of a new one has none. */
+/* comm->comm is NULL if this rank is not a member of the split communicator. */
 static const char *
 call_comm_ready (void *self, weft_gpu_comm *comm, gboolean *ready)
 {
@@ -655,8 +657,8 @@ call_comm_finish (void *self, weft_gpu_comm *comm)
   return comm->comm ? told (ncclCommFinalize (comm->comm)) : NULL;
 }
 
-/* Where members cannot reach each other's memory NCCL registers it as if no window were asked
- * for. */
+/* If members cannot access each other's memory, NCCL registers the memory without a symmetric
+ * window. */
 static const char *
 call_window_open (void *self, weft_gpu_comm *comm, void *at, uint64_t bytes, gboolean symmetric,
                   weft_gpu_window **out)
@@ -688,7 +690,7 @@ call_window_close (void *self, weft_gpu_comm *comm, weft_gpu_window *window)
   return text;
 }
 
-/* Where nothing is added, bytes are moved. */
+/* The type in NCCL. Types that are never added are sent as bytes. */
 static ncclDataType_t
 type_of (enum weft_dtype dtype)
 {
@@ -701,7 +703,7 @@ type_of (enum weft_dtype dtype)
   return types[dtype];
 }
 
-/* The bits of a number in a floating type, from the first byte on. */
+/* The bits of a number in a floating type, in the first bytes of the result. */
 static uint64_t
 scalar_of (enum weft_dtype dtype, float value)
 {
@@ -804,7 +806,7 @@ call_recv (void *self, const struct weft_gpu_transfer *t, weft_gpu_stream *strea
 
 /* --------------------------------------------------------------------------- graphs */
 
-/* Of this thread: threads of NCCL make calls of their own meanwhile. */
+/* Capture is limited to this thread, because threads of NCCL make calls at the same time. */
 static const char *
 call_capture_start (void *self, weft_gpu_stream *stream)
 {

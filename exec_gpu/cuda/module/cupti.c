@@ -8,12 +8,12 @@
 #define BUFFER_BYTES (4u << 20)
 #define LIBRARY "libcupti.so." G_STRINGIFY (WEFT_CUPTI_MAJOR)
 
-/* What a thread is about; 0: nothing that was said. */
+/* The state of one thread. */
 struct here {
   const struct weft_cupti *of;
-  uint64_t id;
-  CUstream talks; /* in the group under way */
-  gboolean has_talked;
+  uint64_t id;         /* of the op that the thread's calls belong to; 0: none */
+  CUstream talks;      /* stream of the newest communication */
+  gboolean has_talked; /* communication since the last launch */
 };
 
 struct record {
@@ -27,15 +27,15 @@ struct weft_cupti {
   pthread_mutex_t lock;
   GPtrArray *heres;
   GArray *record;     /* struct record */
-  GHashTable *known;  /* correlation -> id, owned */
-  GHashTable *node;   /* of a graph, owned -> id, owned */
-  GHashTable *graph;  /* -> here, whose thread adds nodes to it */
-  GHashTable *launch; /* stream, owned -> GArray of ids, in order */
+  GHashTable *known;  /* correlation id of CUPTI -> id of the op; values owned */
+  GHashTable *node;   /* node of a graph -> id of the op; keys and values owned */
+  GHashTable *graph;  /* graph -> struct here of the thread that adds nodes to it */
+  GHashTable *launch; /* stream -> GArray of ids of its launches, in order; keys owned */
   uint64_t lost;
   const char *said;
 };
 
-/* CUPTI's callbacks are told of nothing else. */
+/* The open trace. CUPTI's callbacks have no argument for it. */
 static struct weft_cupti *current;
 static _Thread_local struct here *mine;
 
@@ -66,7 +66,7 @@ put_id (GHashTable *table, uint64_t key, uint64_t id)
   g_hash_table_insert (table, g_memdup2 (&key, sizeof key), g_memdup2 (&id, sizeof id));
 }
 
-/* 0: it has none. */
+/* The id of a key; 0: the table has none. */
 static uint64_t
 get_id (GHashTable *table, uint64_t key)
 {
@@ -75,14 +75,14 @@ get_id (GHashTable *table, uint64_t key)
   return id ? *id : 0;
 }
 
-/* Streams are numbered from the same number on in the context of every GPU. */
+/* A key for a stream. CUPTI's numbers of streams are unique only within one GPU. */
 static uint64_t
 stream_of (uint32_t device, uint32_t stream)
 {
   return (uint64_t) device << 32 | stream;
 }
 
-/* Of this thread's GPU. */
+/* Finds the key of a stream of this thread's GPU. */
 static gboolean
 find_stream (const struct weft_cupti *c, CUstream stream, uint64_t *out)
 {
@@ -186,7 +186,7 @@ on_callback (void *user, CUpti_CallbackDomain domain, CUpti_CallbackId id, const
 
 /* -------------------------------------------------------------------------- records */
 
-/* What has no dates was not timed. */
+/* Stores a record. A record without times counts as lost. */
 static void
 add_record (struct weft_cupti *c, const struct record *r)
 {
@@ -249,7 +249,7 @@ take_record (struct weft_cupti *c, const CUpti_Activity *a)
 static void CUPTIAPI
 on_wanted (uint8_t **buffer, size_t *size, size_t *most)
 {
-  *buffer = g_malloc (BUFFER_BYTES); /* at a multiple of 8, as is wanted */
+  *buffer = g_malloc (BUFFER_BYTES); /* CUPTI requires alignment to 8 bytes */
   *size = BUFFER_BYTES;
   *most = 0;
 }
@@ -303,7 +303,8 @@ find_ids (struct weft_cupti *c)
   }
 }
 
-/* Kernels of a stream that no thread of ours has launched, in order. */
+/* The records of a stream that no thread of Weft has launched, in order. The caller unrefs the
+ * array. */
 static GArray *
 foreign (const struct weft_cupti *c, uint64_t stream)
 {
@@ -346,8 +347,8 @@ tell (const struct record *r, weft_gpu_take take, void *user)
   take (user, &a);
 }
 
-/* What is complete; and then buffers that also have records of what is still under way, which have
- * no dates. */
+/* Flushes completed buffers, then also buffers with records of unfinished work, which have no
+ * times. */
 static const char *
 flush (const struct weft_cupti *c)
 {
@@ -385,8 +386,9 @@ weft_cupti_take (struct weft_cupti *c, weft_gpu_take take, void *user, uint64_t 
 
 /* ------------------------------------------------------------------------- opening */
 
-/* External ids are written before records of calls, and of no others: calls of the runtime, and of
- * the driver, which NCCL and cuDNN launch by (CUPTI's sample cupti_external_correlation). */
+/* Enables recording. CUPTI writes external ids only before records of calls; therefore calls of the
+ * runtime and of the driver, which NCCL and cuDNN use for launches, are recorded too (CUPTI's
+ * sample cupti_external_correlation). */
 static CUptiResult
 enable (const struct weft_cupti_calls *calls)
 {
@@ -462,7 +464,7 @@ weft_cupti_close (struct weft_cupti *c)
   g_free (c);
 }
 
-/* Written once. */
+/* The functions of the loaded library. */
 static struct weft_cupti_calls loaded;
 
 const char *

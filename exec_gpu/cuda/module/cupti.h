@@ -1,37 +1,41 @@
-/* cupti.h - what GPUs did, one kernel, copy and fill after the other, as CUPTI's activity records
- * tell it.
+/* cupti.h - a trace of the kernels, copies and fills that GPUs execute, from CUPTI's activity
+ * records.
  *
- * A record knows what it belongs to by the id that its thread had pushed when it made the call; in
- * a graph by its node, which knew that when it was made, and its copies know of it.  NCCL launches
- * from threads of its own: those kernels are the launches that were given to their stream, in
- * order, where there are as many; nodes that such threads add to a graph belong to what the thread
- * that began it is about.
+ * A record is assigned to an op by the id that its thread had pushed when it made the call.  In a
+ * graph it is assigned by its node: a node belongs to the op for which it was added, a cloned node
+ * to the op of its original.  NCCL launches from its own threads.  If a stream has as many such
+ * kernels as communication launches, they are matched in order.  Nodes that threads of NCCL add to
+ * a graph belong to the current op of the thread that began the graph.
  *
- * CUPTI is one for a process, and so is this.  Where the build has found none it says so. */
+ * CUPTI exists once in a process, so only one trace may be open.  In a build without CUPTI,
+ * weft_cupti_begin() returns an error message. */
 #pragma once
 #include "exec_gpu/calls.h"
 
 struct weft_cupti;
 
-/* CUPTI is loaded, and all is recorded from now on; or what is missing. */
+/* Loads CUPTI and starts to record.  Returns NULL, or a message about what is missing. */
 const char *weft_cupti_begin (struct weft_cupti **out);
 
-/* Where there is no `c` nothing is done. */
+/* weft_cupti_about(), _talk() and _launched() do nothing if `c` is NULL. */
 
-/* What further calls of this thread belong to; op WEFT_NO_OP: the step. */
+/* Sets the op that further calls of this thread belong to; WEFT_NO_OP: the step. */
 void weft_cupti_about (struct weft_cupti *c, uint32_t row, uint32_t op);
 
-/* This thread has given communication to a stream; and the launch that it is of. */
+/* Notes that this thread has enqueued communication on a stream. */
 void weft_cupti_talk (struct weft_cupti *c, weft_gpu_stream *stream);
+
+/* Notes that this thread has launched the communication noted since the last launch. */
 void weft_cupti_launched (struct weft_cupti *c);
 
-/* All that has ended since, by begin; `lost` are records that there was no room for. */
+/* Calls take() for every record that has ended since the last call, ordered by begin.  *lost:
+ * number of records that were dropped or have no times.  Returns NULL or an error message. */
 const char *weft_cupti_take (struct weft_cupti *c, weft_gpu_take take, void *user, uint64_t *lost);
 
 #ifdef WEFT_CUPTI_MAJOR
 #include <cupti.h>
 
-/* The newest of this toolkit, which begins as the older ones do. */
+/* The newest kernel record of this toolkit. It begins with the fields of older versions. */
 #if CUPTI_API_VERSION >= 130000
 typedef CUpti_ActivityKernel10 weft_cupti_kernel;
 #else
@@ -53,14 +57,16 @@ typedef CUpti_ActivityKernel9 weft_cupti_kernel;
   X (GetStreamIdEx)                                                                                \
   X (GetResultString)
 
-/* CUPTI's functions by their names without "cupti": of the library, or of a test. */
+/* The functions of CUPTI, by their names without "cupti": those of the library or of a test. */
 struct weft_cupti_calls {
 #define WEFT_CUPTI_MEMBER(name) __typeof__ (cupti##name) *name;
   WEFT_CUPTI_LIST (WEFT_CUPTI_MEMBER)
 #undef WEFT_CUPTI_MEMBER
 };
 
-/* The same by other functions, which outlive it.  Closing it CUPTI goes on recording. */
+/* Like weft_cupti_begin(), but with other functions, which must outlive the trace. */
 const char *weft_cupti_open (const struct weft_cupti_calls *calls, struct weft_cupti **out);
+
+/* Frees the trace.  CUPTI continues to record. */
 void weft_cupti_close (struct weft_cupti *c);
 #endif

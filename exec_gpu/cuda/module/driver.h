@@ -1,6 +1,6 @@
-/* driver.h - whether this machine can run the module at all. */
+/* driver.h - checks whether this machine can run the module. */
 #pragma once
 
-/* NULL where there is a GPU with a driver that is new enough; else what was found and wanted, which
- * lives for ever. */
+/* NULL if there is a GPU and its driver is new enough; else a message with what was found and what
+ * is needed. The text is static. */
 const char *weft_driver_missing (void);

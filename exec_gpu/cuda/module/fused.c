@@ -5,7 +5,7 @@
 #include <cuda_runtime_api.h>
 #include <cudnn_graph.h>
 
-/* What kernels/cuda/cudnn.h says of the interface is what its header says. */
+/* Checks that the constants in kernels/cuda/cudnn.h are those of cuDNN's header. */
 #define WEFT_CUDNN_COMPARE(name, theirs, value) G_STATIC_ASSERT ((int) theirs == value);
 WEFT_CUDNN_NUMBER_LIST (WEFT_CUDNN_COMPARE)
 #undef WEFT_CUDNN_COMPARE
@@ -13,24 +13,24 @@ WEFT_CUDNN_NUMBER_LIST (WEFT_CUDNN_COMPARE)
 
 #define MOST_DEVICES 64
 
-/* What was found of a shape.  No padding: files have its bytes. */
+/* The choice for a shape.  The struct has no padding, because its bytes are written to files. */
 struct found {
   struct weft_cudnn_shape shape;
-  uint64_t library; /* was quicker */
+  uint64_t library; /* whether cuDNN was quicker */
 };
 
 struct of_device {
   struct weft_cudnn_calls *opened;
   struct weft_cudnn_attention *attention;
-  const char *why;   /* there is none */
-  GHashTable *found; /* by shape */
+  const char *why;   /* why `attention` is NULL; NULL before the library is opened */
+  GHashTable *found; /* shape -> struct found */
   gboolean loaded, news;
 };
 
 struct weft_fused {
-  const struct weft_cudnn_calls *calls; /* or NULL: each device's own */
+  const struct weft_cudnn_calls *calls; /* NULL: each device opens the library */
   struct of_device on[MOST_DEVICES];
-  gint said[WEFT_N_OP]; /* by any thread */
+  gint said[WEFT_N_OP]; /* whether the line for this op was printed; atomic */
 };
 
 struct weft_fused *
@@ -91,7 +91,7 @@ shape_of (const struct weft_kernel *k)
   return weft_cudnn_shape_of (k->shape.dim, k->operand[0].dtype, is_backward (k), k->deterministic);
 }
 
-/* What its graph has no operation for here; NULL: nothing. */
+/* The property of a kernel that our cuDNN graph does not support, or NULL. */
 static const char *
 bent (const struct weft_kernel *k)
 {
@@ -134,7 +134,7 @@ remember (void *user, const void *bytes)
   g_hash_table_replace (on->found, &found->shape, found);
 }
 
-/* A call on memory of its own, by the library or by the own kernels. */
+/* A launch on separate operands, for measurements of cuDNN and of the own kernel. */
 typedef struct attempt {
   enum weft_op_kind kind;
   struct weft_cuda_launch l;
@@ -198,7 +198,8 @@ weft_fused_try (struct weft_fused *f, int device, const struct weft_kernel *k,
   on->news = TRUE;
 }
 
-/* With the version of the library, of which another may be quicker; 0: there is none. */
+/* The name of the machine with the version of cuDNN (0: no library), because the choice may differ
+ * between versions. */
 static char *
 machine_with (struct weft_fused *f, int device, const char *machine)
 {
@@ -208,7 +209,7 @@ machine_with (struct weft_fused *f, int device, const char *machine)
   return g_strdup_printf ("%s, cuDNN %zu", machine, there ? calls->GetVersion () : 0);
 }
 
-/* A file that is missing or of no use is written anew. */
+/* A missing or invalid file is ignored and written again. */
 void
 weft_fused_load (struct weft_fused *f, int device, const char *machine)
 {
@@ -227,7 +228,7 @@ weft_fused_load (struct weft_fused *f, int device, const char *machine)
   f->on[device].loaded = TRUE;
 }
 
-/* Without room for it the next run tries again. */
+/* If the file cannot be written, the next run measures again. */
 void
 weft_fused_save (struct weft_fused *f, int device, const char *machine)
 {

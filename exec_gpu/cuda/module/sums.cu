@@ -1,17 +1,17 @@
-/* Sums and exchanges over the memory of ranks that share a GPU.  One thread joins all terms of one
- * element, in the order of core/base/fold.h: the bits are those of the CPU executor. */
+/* Sums and exchanges over the memory of ranks that share a GPU.  One thread reduces all terms of
+ * one element, in the order of core/base/fold.h, so the bits are those of the CPU executor. */
 #include "core/base/fold.h"
 #include "exec_gpu/cuda/module/sums.h"
 #include "kernels/cuda/device.cuh"
 
-#define MOST_DEPTH 7 /* of a fold over WEFT_GPU_MOST_SHARED */
+#define MOST_DEPTH 7 /* depth of a fold over WEFT_GPU_MOST_SHARED terms */
 #define THREADS 256
 #define MOST_BLOCKS 1024
-#define ROW_BLOCKS 16 /* of each member, or of two */
+#define ROW_BLOCKS 16 /* blocks for each member, or for each pair of members */
 
 struct terms {
   const void *at[WEFT_GPU_MOST_SHARED];
-  uint8_t merges[WEFT_GPU_MOST_SHARED]; /* of sums that are over, after each */
+  uint8_t merges[WEFT_GPU_MOST_SHARED]; /* by term: nodes of the fold that are complete after it */
 };
 
 struct sum {
@@ -22,7 +22,7 @@ struct sum {
   uint64_t n;
 };
 
-/* What storing and reading again makes of it. */
+/* A value rounded to type T. */
 template <class T>
 static __device__ float
 rounded (float x)
@@ -42,7 +42,7 @@ joined (uint8_t how, float a, float b)
   return a + b;
 }
 
-/* Element e of all terms. */
+/* The reduction of element e of all terms. */
 template <class T>
 static __device__ float
 folded (const sum *s, const void *const *term, const uint8_t *merges, uint64_t e)
@@ -143,13 +143,13 @@ struct rows {
   const void *from[WEFT_GPU_MOST_SHARED];
   const int64_t *send[WEFT_GPU_MOST_SHARED];
   void *to[WEFT_GPU_MOST_SHARED];
-  uint8_t merges[WEFT_GPU_MOST_SHARED]; /* of sums */
+  uint8_t merges[WEFT_GPU_MOST_SHARED]; /* for sums, as in struct terms */
   uint8_t how;
   uint32_t n, each;
   uint64_t row;
 };
 
-/* Rows in parts [first, last) of a member's counts. */
+/* Number of rows in parts [first, last) of a member's counts. */
 static __device__ uint64_t
 rows_of (const rows *x, uint32_t member, uint32_t first, uint32_t last)
 {
@@ -160,7 +160,7 @@ rows_of (const rows *x, uint32_t member, uint32_t first, uint32_t last)
   return sum;
 }
 
-/* Where member i puts what comes from member j, in rows. */
+/* The row of member i's result at which the rows of member j begin. */
 static __device__ uint64_t
 place_of (const rows *x, uint32_t i, uint32_t j)
 {
@@ -173,7 +173,7 @@ place_of (const rows *x, uint32_t i, uint32_t j)
   return at;
 }
 
-/* Block (i, j) takes what member j has for member i. */
+/* Blocks (i, j, ...) copy the rows that member j sends to member i. */
 __global__ void
 exchange (const __grid_constant__ rows x)
 {
@@ -194,7 +194,7 @@ exchange (const __grid_constant__ rows x)
     to[b] = from[b];
 }
 
-/* Blocks (i, ...) add what all have for member i. */
+/* Blocks (i, ...) add the terms of all members for the rows of member i. */
 template <class T>
 __global__ void
 sum_rows (const __grid_constant__ rows x)

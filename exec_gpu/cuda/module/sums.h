@@ -1,4 +1,5 @@
-/* sums.h - what ranks that share a GPU do instead of NCCL. */
+/* sums.h - kernels that replace NCCL for ranks that share a GPU.  The functions return NULL or an
+ * error message. */
 #pragma once
 #include "exec_gpu/shared.h"
 
@@ -7,7 +8,11 @@ extern "C" {
 #endif
 
 const char *weft_cuda_join_terms (const struct weft_gpu_join *join, void *stream);
-const char *weft_cuda_load_joins (void *stream); /* while launchers load only: those of floats */
+
+/* Loads the kernels for sums of float types. Call it while launchers only load
+ * (weft_cuda_load_only()). */
+const char *weft_cuda_load_joins (void *stream);
+
 const char *weft_cuda_exchange_rows (const struct weft_gpu_exchange *x, void *stream);
 
 #ifdef __cplusplus
