@@ -198,7 +198,7 @@ struct gpu_machine {
   GArray *scaled, *window; /* struct gpu_scaled, gpu_window */
   gboolean traced;         /* times of ops are computed from a trace of kernels */
   const char *remark;      /* why tracing was not possible, or NULL; interned */
-  uint32_t n_unit;         /* units that have been stamped */
+  uint32_t n_unit;         /* number of units whose times are recorded */
   _Atomic gboolean broken; /* a call of any thread has failed: the machine can only be closed */
   gboolean begun;          /* a step is in progress */
   uint64_t left;           /* free memory of the first GPU, when last measured */

@@ -56,8 +56,8 @@ struct weft_gemm {
 
 void weft_gemm (const struct weft_gemm *g);
 
-/* c(0, j) = sum over t of x(j, t): column sums (a bias gradient) in the order of a product, for
- * some columns. */
+/* c(0, j) = sum over t of x(j, t) for every j in `columns`: column sums (a bias gradient). Their
+ * order of summation is that of a matrix product with the same terms. */
 void weft_gemm_sums (const struct weft_factor *x, const struct weft_gemm_result *c,
                      struct weft_range columns, const struct weft_leaves *terms);
 

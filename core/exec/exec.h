@@ -124,18 +124,18 @@ extern const struct weft_exec_ops weft_exec_null, weft_exec_clock;
 weft_timeline *weft_exec_run (const struct weft_exec_ops *ops, const weft_plan *plan,
                               const struct weft_exec_options *options, GError **error);
 
-/* Runs one step of an open executor: walks every row and drains it.  The caller owns the timeline;
- * NULL with an error on failure. */
+/* Runs one step of an open executor: enqueues the ops of every row, then drains.  The caller owns
+ * the timeline; NULL with an error on failure. */
 weft_timeline *weft_exec_step (weft_exec *x, GError **error);
 
 /* The metrics of a rank with an output head, which has the loss and the gradient norm.  NULL if
  * this process runs no such rank. */
 const struct weft_metrics *weft_exec_metrics (const weft_exec *x);
 
-/* A step in parts (parts.h): issues one part on every row and runs it with its collectives.  Call
- * it once for each part, in order.  weft_exec_end_parts() ends the step and skips the parts that
- * were not issued.  Results are bit-identical to those of a whole step.  The executor needs
- * run(). */
+/* A step in parts (parts.h).  weft_exec_part() issues the ops of one part for every row and runs
+ * them; the caller passes all parts in order.  weft_exec_end_parts() ends the step and skips the
+ * parts that were not issued.  Results are bit-identical to those of a whole step.  The executor
+ * must have run(). */
 gboolean weft_exec_part (weft_exec *x, const weft_parts *parts, uint32_t part, GError **error);
 weft_timeline *weft_exec_end_parts (weft_exec *x, GError **error);
 
@@ -155,5 +155,5 @@ gboolean weft_exec_check_graph (const weft_plan *plan, GError **error);
 gboolean
 weft_exec_hosts (const weft_plan *plan, gboolean graph, weft_host ***hosts, GError **error);
 
-/* Enqueues one row: for each op its waits, then the op. */
+/* Enqueues all ops of one row in program order; the waits of an op are enqueued before the op. */
 gboolean weft_exec_walk (weft_exec *x, uint32_t row, GError **error);

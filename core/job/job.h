@@ -174,10 +174,10 @@ gboolean weft_job_reduces_each (const struct weft_job *job);
  * hierarchical_context_parallel_sizes is not two numbers whose product is context_parallel_size. */
 int64_t weft_job_cp_heads (const struct weft_job *job);
 
-/* Index in the global batch of the first sequence of a microbatch of a replica. The sequences that
- * one reduction sums are contiguous, because canonical sums go over blocks (fold.h): if gradients
- * are reduced once per step, the sequences of a replica; if they are reduced in every microbatch,
- * those of one microbatch of all replicas that are reduced together. */
+/* Index in the global batch of the first sequence of a microbatch of a replica. Canonical sums go
+ * over blocks of consecutive sequences (fold.h). If gradients are reduced once per step, the
+ * sequences of a replica are consecutive. If gradients are reduced in every microbatch, the
+ * sequences of a microbatch are consecutive over the replicas that reduce together. */
 int64_t weft_job_sequence (const struct weft_job *job, int64_t replica, int64_t micro);
 
 /* Data-parallel size, from the GPU count: replicas of one pipeline, without context-parallel ranks.

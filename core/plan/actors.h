@@ -79,11 +79,12 @@ weft_actors *weft_actors_new_roles (const struct weft_mesh *mesh);
 void weft_actors_free (weft_actors *actors);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_actors, weft_actors_free)
 
-/* The pattern of a group's flows on one way of the fabric. */
+/* The pattern of the flows that the collectives of a group send on one way, a class of flows
+ * (fabric.h). */
 uint32_t weft_group_pattern (enum weft_group_kind kind, uint32_t way);
 
-/* The pattern of a ring shift, whether or not the neighbour is on the same node. Tensor parallel
- * shifts have no `back`. */
+/* The pattern of a ring shift to the next rank, or, if `back`, to the previous rank. Tensor
+ * parallel groups have no shift back. */
 uint32_t weft_ring_pattern (enum weft_group_kind kind, gboolean back);
 
 static inline const struct weft_path *

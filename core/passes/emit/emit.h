@@ -154,9 +154,10 @@ void weft_host_waits_for (struct weft_step *s, uint32_t op);
 /* Each function adds dependencies to the op appended last.
  *
  *   wait_for_host          the newest op that the host has waited for
- *   wait_for_exchange      the transfers that the next kernel waits for
- *   wait_for_stream        `kernel`, and the ops of both functions above
- *   wait_like_next_kernel  everything that the next kernel waits for */
+ *   wait_for_exchange      the newest pipeline transfers (weft_set_exchange)
+ *   wait_for_stream        `kernel`, the newest pipeline transfers, and the newest op that the host
+ *                          has waited for
+ *   wait_like_next_kernel  all ops that the next kernel waits for */
 void weft_wait_for_host (struct weft_step *s);
 void weft_wait_for_exchange (struct weft_step *s);
 void weft_step_wait_for_stream (struct weft_step *s, uint32_t kernel);

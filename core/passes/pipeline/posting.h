@@ -30,7 +30,7 @@ struct weft_pipeline {
    * cell. */
   uint32_t *output, *input_grad;
   struct weft_posting posting;
-  uint32_t shape;                 /* sizes to send: variable_seq_lengths */
+  uint32_t shape;                 /* variable_seq_lengths: buffer with the sizes to send */
   struct weft_slots *slots;       /* exchange_interleaved.c */
   struct weft_moves *moves;       /* exchange_free.c */
 };
