@@ -154,8 +154,7 @@ nobody_reads_what_nobody_has_written (void **state)
     g_autofree char *words = trained_words (&trained_cases[i]);
     struct weft_exec_options how = trained_shared (words);
     g_autoptr (trained) plain = train (IN_ORDER, words, how);
-    g_autofree char *own = g_strdup_printf ("poison stress=%u", 5 + i);
-    made_own_add (&how.own, &weft_exec_cuda, own);
+    made_own_add (&how.own, &weft_exec_cuda, "poison stress=%u", 5 + i);
     g_autoptr (trained) poisoned = plain ? train (IN_ORDER, words, how) : NULL;
     if (plain)
       trained_assert_same (poisoned, plain, words);

@@ -213,8 +213,7 @@ any_order_of_issue_is_the_plan (void **state)
     g_autoptr (weft_plan) plan = draw (rand, &words);
     g_autoptr (recorded_cuda) d = recorded_cuda_new ();
     struct weft_exec_options options = how (plan, TRUE);
-    g_autofree char *stress = g_strdup_printf ("stress=%u", 1 + i);
-    made_own_add (&options.own, &weft_exec_cuda, stress);
+    made_own_add (&options.own, &weft_exec_cuda, "stress=%u", 1 + i);
     weft_exec *x = open_plan (d, plan, options, words);
     if (!x)
       continue;
@@ -682,8 +681,7 @@ counts_that_do_not_come_or_do_not_fit_end_the_step (void **state)
   assert_true (aborted >= 2);
   assert_int_equal (never->n_open + d->n_open, 0);
 
-  made_own_add (&options.own, &weft_exec_cuda, "deadline=none");
-  weft_exec *x = weft_exec_cuda_open (&d->calls, plan, &options, NULL);
+  weft_exec *x = weft_exec_cuda_open (&d->calls, plan, &(struct weft_exec_options){ 0 }, NULL);
   uint32_t first = d->call->len;
   step (x, EXPERTS);
   put_counts (d, plan, first, d->call->len);

@@ -5,26 +5,38 @@
 #include <stdarg.h>
 #include <string.h>
 
-/* Adds to options of the executor's table, or to zeroed ones. */
 static inline void
-made_own_add (struct weft_own_options *own, const struct weft_exec_ops *ops, const char *words)
+made_own_set (struct weft_own_options *own, const struct weft_exec_ops *ops, const char *words)
 {
   g_auto (GStrv) word = g_strsplit (words, " ", -1);
 
   for (char **at = word; *at; at++) {
     g_autoptr (GError) error = NULL;
     char *equals = strchr (*at, '=');
+    const char *value = equals ? equals + 1 : "true";
     if (equals)
       *equals = '\0';
-    if (**at &&
-        !weft_own_options_set (own, ops->options, *at, equals ? equals + 1 : "true", &error))
+    if (**at && !weft_own_options_set (own, ops->options, *at, value, &error))
       g_error ("%s", error->message);
   }
 }
 
-/* `words` is a printf format. */
-static inline struct weft_own_options
-    G_GNUC_PRINTF (2, 3) made_own (const struct weft_exec_ops *ops, const char *words, ...)
+/* Sets options of the executor's table in `own`, which has this table or is zeroed. `words` is a
+ * printf format. */
+static inline void G_GNUC_PRINTF (3, 4)
+made_own_add (struct weft_own_options *own, const struct weft_exec_ops *ops, const char *words, ...)
+{
+  va_list arguments;
+
+  va_start (arguments, words);
+  g_autofree char *text = g_strdup_vprintf (words, arguments);
+  va_end (arguments);
+  made_own_set (own, ops, text);
+}
+
+/* Returns such options alone. `words` is a printf format. */
+static inline struct weft_own_options G_GNUC_PRINTF (2, 3)
+made_own (const struct weft_exec_ops *ops, const char *words, ...)
 {
   struct weft_own_options own = { 0 };
   va_list arguments;
@@ -32,6 +44,6 @@ static inline struct weft_own_options
   va_start (arguments, words);
   g_autofree char *text = g_strdup_vprintf (words, arguments);
   va_end (arguments);
-  made_own_add (&own, ops, text);
+  made_own_set (&own, ops, text);
   return own;
 }

@@ -99,7 +99,7 @@ train (const struct weft_gpu_calls *calls, const char *words, gboolean graph)
 {
   struct weft_exec_options how = trained_shared (words);
 
-  made_own_add (&how.own, &weft_exec_cuda, graph ? "graph" : "");
+  made_own_add (&how.own, &weft_exec_cuda, "graph=%d", graph);
   return trained_new (calls, words, &how);
 }
 
