@@ -22,7 +22,7 @@ struct weft_factor {
    * scale for `block` terms of a row (fp8.h): E8M0 bytes for blocks of 32, floats for other blocks,
    * which may be squares of `block` rows and terms. The value of an element is code times scale, as
    * a float. The scale of element (i, t) is at i * scale_along + (t + skip) / block * scale_sum;
-   * for squares, i counts lines of squares. */
+   * with squares, i / block takes the place of i. */
   const void *scale;
   uint32_t block;
   gboolean square;

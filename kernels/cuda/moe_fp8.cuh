@@ -13,10 +13,10 @@ struct codes {
   uint64_t lines, width;
   bool wide, packed; /* wide: E5M2; packed: every row begins at a multiple of EIGHT */
   float whole;       /* scale of all codes, if block is 0 */
-  const void *scale; /* otherwise the scales */
+  const void *scale; /* the scales, if block is not 0 */
   bool bytes, square;
-  uint64_t along, sum; /* stride of scales from row (or square) to row of the product, and from
-                        * block to block */
+  uint64_t along, sum; /* strides of the scales: along, from row (or row of squares) to row;
+                        * sum, from block of terms to block */
 };
 
 static __device__ __forceinline__ float
