@@ -123,7 +123,7 @@ struct gpu_call {
 struct gpu_counted {
   weft_gpu_comm *comm;
   enum weft_op_kind kind;
-  uint32_t n, me, each;        /* members; this member; counts for each member */
+  uint32_t n, me, each;        /* number of members; this member; number of counts per member */
   const int64_t *counts, *got; /* counts in the mailbox; got: received rows of all_to_all_v */
   uint8_t *from, *to;
   uint64_t from_rows, to_rows; /* capacity of the buffers in rows */

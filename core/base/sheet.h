@@ -2,8 +2,7 @@
  * topologies/NAME.ini and stacks/NAME.ini.
  *
  * With `prefixed`, key `memory` of section [gpu] is field gpu_memory; otherwise the key is the name
- * of the field.
- * Fields that are not optional must be given: missing numbers are not guessed.
+ * of the field. Fields that are not optional must be given: missing numbers are not guessed.
  *
  * Where `has_kinds` is set, row `kind` names the kind of the file. A field that belongs to one kind
  * is not required in files of other kinds, and is refused there. */

@@ -22,7 +22,7 @@ struct weft_rendezvous; /* launch/rendezvous.h */
 struct weft_exec_options {
   struct weft_own_options own; /* of one executor: its table in struct weft_exec_ops */
 
-  /* Executors of real numbers: */
+  /* For executors that compute real numbers: */
   const struct weft_control *control; /* read in every step; outlives the executor */
   weft_exec *memory; /* use the memory of this executor, which outlives the new one and has its
                         permanent buffers at the same places; NULL: allocate memory */
@@ -38,8 +38,8 @@ struct weft_exec_options {
 
 #define WEFT_EXEC_VIRTUAL 1u /* times are computed: no op runs */
 #define WEFT_EXEC_TIMES 2u   /* drain() fills the timeline */
-#define WEFT_EXEC_NUMBERS 4u /* memory is real: it has read(), write() and metrics */
-#define WEFT_EXEC_STAMPS 8u  /* only options.times gives times, and it slows the step */
+#define WEFT_EXEC_NUMBERS 4u /* memory is real: read(), write() and metrics are available */
+#define WEFT_EXEC_STAMPS 8u  /* measures times only with options.times, which slows the step */
 #define WEFT_EXEC_HOST 16u   /* ranks are threads of this machine, whose memory they share */
 #define WEFT_EXEC_PROCESSES 32u /* several processes can run the ranks together */
 

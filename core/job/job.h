@@ -95,7 +95,8 @@ void weft_job_derive (struct weft_job *job);
 /* Whether the data-parallel wrapper is PyTorch's (fsdp2, ddp) and not Megatron-Core's. */
 gboolean weft_job_is_torch (const struct weft_job *job);
 
-/* Sharding level of Megatron-FSDP, under either of its names; no_shard without it. */
+/* Sharding level of Megatron-FSDP: zero_dp_strategy if the user set it, else
+ * data_parallel_sharding_strategy; no_shard without Megatron-FSDP. */
 int weft_job_sharding (const struct weft_job *job);
 
 /* megatron_fsdp_unit_modules as bits 1 << enum weft_unit (unit_modules.h); default: layers, if

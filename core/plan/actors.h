@@ -45,8 +45,8 @@ struct weft_comm {
   uint32_t n_actor, *actor;
 };
 
-/* Links that a flow of one actor and pattern enters, each repeated as often as its class crosses
- * it. exists FALSE: the actor has no such flow. */
+/* The links of the flow of one actor in one pattern. Each link is repeated as often as the flows of
+ * the actor's class cross it. exists FALSE: the actor has no flow in this pattern. */
 struct weft_path {
   gboolean exists;
   uint32_t n, *link;
@@ -64,7 +64,7 @@ typedef struct weft_actors {
   uint32_t *comm_of;                  /* [actor][WEFT_N_GROUP] -> comm; WEFT_NO_ACTOR: no member */
   uint32_t *peer;                     /* [actor][2]: next stage, previous stage; or WEFT_NO_ACTOR */
   gboolean folded;
-  uint32_t n_pattern;                 /* WEFT_N_PATTERN plus those of groups */
+  uint32_t n_pattern;                 /* WEFT_N_PATTERN plus the patterns of groups */
   struct weft_path *path;             /* [actor][n_pattern]; NULL without a fabric */
   uint32_t n_link;
   double *capacity;                   /* bytes/s of each link that paths name */

@@ -3,8 +3,8 @@
  *
  * A microbatch makes four passes through all ranks in sequence: forward down the ranks on chunk a,
  * forward up on chunk b, then down and up with its input gradients. A place is a pass on a rank.
- * Microbatches run in order at every place, so the number of microbatches done at each
- * place determines which passes may run next. */
+ * Microbatches run in order at every place, so the number of microbatches done at each place
+ * determines which passes may run next. */
 #include "core/schedule/order.h"
 
 enum pass { DOWN, UP, GRADIENT_DOWN, GRADIENT_UP, N_PASS, WEIGHT = N_PASS, IDLE };

@@ -265,7 +265,7 @@ is_fp32 (const struct weft_job *job)
          !k->fp8_param_gather;
 }
 
-/* Most jobs in fast order that are compared with one rank, with a tolerance. */
+/* Maximum number of jobs in fast order that are compared with one rank, with a tolerance. */
 #define NEAR 60
 
 static void

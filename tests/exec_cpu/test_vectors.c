@@ -171,7 +171,7 @@ step (struct run *run)
   weft_timeline_free (timeline);
 }
 
-/* The loss. All ranks that have a loss must have the same. */
+/* The loss. All ranks that compute a loss must compute the same value. */
 static double
 loss_of (const struct run *run)
 {
@@ -231,8 +231,8 @@ name_in (const weft_safetensors *file, const char *name)
   return name;
 }
 
-/* The part of a Weft tensor that is one Hugging Face tensor, in its layout. The caller frees the
- * array. */
+/* The part of a Weft tensor that is one Hugging Face tensor, in the layout of Hugging Face. The
+ * caller frees the array. */
 static float *
 read_piece (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
             const struct weft_hf_piece *piece)
@@ -286,8 +286,8 @@ each_tensor (struct run *run, enum weft_state_kind kind, const weft_safetensors 
   return n_pieces;
 }
 
-/* Largest error of a gradient's element, relative to the tensor's largest: six times the largest
- * error observed. */
+/* Maximum error of an element of a gradient, relative to the largest element of the tensor: six
+ * times the largest error observed. */
 #define NEAR 2e-5
 
 static void
@@ -304,8 +304,8 @@ gradient_is_near (const struct pair *p)
 
 /* Whether rounding may change the direction of an element's step by more than a hundredth.  Adam
  * divides a gradient by its own magnitude.  The observed rounding error is 3.3e-6 of the largest
- * gradient, so elements below 3.3e-4 of the largest are not compared.  Zeros in a matrix are rows
- * of tokens that no sequence has; they are compared. */
+ * gradient, so elements below 3.3e-4 of the largest are not compared.  Zeros in a matrix belong
+ * to tokens that are in no sequence; zeros are compared. */
 static gboolean
 direction_is_rounding (const struct pair *p, uint64_t i, double scale)
 {
@@ -314,8 +314,9 @@ direction_is_rounding (const struct pair *p, uint64_t i, double scale)
   return gradient < 3.3e-4 * scale && (gradient > 0 || g_str_has_suffix (p->name, ".bias"));
 }
 
-/* Checks that weights differ by at most a hundredth of the learning rate, plus the change of the
- * step that the allowed error of the gradient causes (Adam divides by the gradient's magnitude). */
+/* Compares updated weights with those of PyTorch. The limit is a hundredth of the learning rate. A
+ * small gradient raises the limit: Adam divides the allowed error of the gradient by the magnitude
+ * of the gradient. */
 static void
 weight_is_near (const struct pair *p)
 {
@@ -400,8 +401,8 @@ logits_are_those_of_other_software (void **unused)
   }
 }
 
-/* Runs the same step twice, first only forward, then whole: a forward pass does not change the
- * weights. */
+/* Runs the first step twice: first only the forward pass, then the whole step. Both have the loss
+ * of PyTorch, because a forward pass does not change the weights. */
 static void
 check_first_step (const char *model, const char *const *strategy)
 {

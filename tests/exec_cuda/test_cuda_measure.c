@@ -173,8 +173,8 @@ the_grid_of_collectives_runs_on_gpus (void **state)
   assert_int_equal (seen[WEFT_OP_ALL_TO_ALL], 9);
 }
 
-/* Copies in both directions and of each size take the device's time, and the simulator uses the
- * rows. */
+/* Measures copies of several sizes in both directions: each row of the table has the time that the
+ * device models, and the simulator uses the rows. */
 static void
 copies_to_and_from_the_host_have_rows_that_predict_them (void **state)
 {
@@ -201,14 +201,15 @@ copies_to_and_from_the_host_have_rows_that_predict_them (void **state)
     if (p->op[op].kind != WEFT_OP_TO_HOST || weft_op_bytes (p, op) < 4096)
       continue;
     double wanted = 1e-6 * weft_op_bytes (p, op), took = t->end[0][op] - t->begin[0][op];
-    if (!(fabs (took / wanted - 1) < 0.15)) /* between two sizes, the formula interpolates */
+    if (!(fabs (took / wanted - 1) < 0.15)) /* prices between two measured sizes are interpolated */
       fail_msg ("op %u: found %g s, wanted %g", op, took, wanted);
     seen++;
   }
   assert_true (seen > 0);
 }
 
-/* prepare() is called before the first step, once for each GPU, with all its kernels. */
+/* Counts calls of prepare(), which is called before the first step, once for each GPU, with all
+ * kernels of the GPU. */
 static uint32_t n_prepared, n_kernels;
 
 static const char *

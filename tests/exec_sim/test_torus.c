@@ -8,8 +8,8 @@
 #define STEP 2e-6 /* latency of a link to a neighbour */
 #define HOP 1e-6  /* latency of every chip on the way */
 
-/* A torus without latencies, with hosts of 2 x 2 x 1 chips. Axes are closed if all of their lengths
- * are multiples of 4. */
+/* A torus without latencies, with hosts of 2 x 2 x 1 chips. Axes have wraparound links (are
+ * closed) if the lengths of all axes are multiples of 4. */
 static struct weft_cluster
 torus (uint32_t x, uint32_t y, uint32_t z)
 {
@@ -26,7 +26,7 @@ torus (uint32_t x, uint32_t y, uint32_t z)
   return c;
 }
 
-/* A torus with hosts of one chip and closed axes of any length. */
+/* A torus with hosts of one chip, whose axes of any length have wraparound links. */
 static struct weft_cluster
 odd_torus (uint32_t x, uint32_t y, uint32_t z)
 {
@@ -273,11 +273,11 @@ seconds_of (const struct weft_cluster *c, uint32_t n, uint32_t stride, enum weft
   return traffic_of (c, group, kind, bytes, WEFT_COLL_QUICKEST).seconds;
 }
 
-/* Bytes that are divisible by all numbers below, so that nothing is rounded. */
+/* Size of a tensor in bytes, divisible by all numbers below, so that nothing is rounded. */
 #define S 92160e3
 
-/* A ring in both directions: a piece travels half way around, and to the opposite chip in two
- * halves. */
+/* A ring in both directions: every piece travels at most half way around. The opposite chip is
+ * equally far in both directions, so half of a piece reaches it in each direction. */
 static void
 one_axis_is_a_ring_in_both_directions (void **state)
 {
@@ -434,9 +434,9 @@ n_actors (const struct weft_cluster *c, struct weft_mesh mesh)
   return a->n;
 }
 
-/* If all axes are closed, all chips are alike.  On an open axis the first chip sends only up, the
- * last only down, and those between in both directions.  Axes of length 2, 2 and 6 therefore have
- * two, two and three kinds of chips. */
+/* If all axes have wraparound links, all chips are alike.  On an open axis the first chip sends
+ * only to larger coordinates, the last only to smaller ones, and chips between them send to both.
+ * Axes of length 2, 2 and 6 therefore have two, two and three kinds of chips. */
 static void
 a_closed_torus_is_one_actor (void **state)
 {
@@ -566,7 +566,7 @@ communication_takes_nothing_from_kernels (void **state)
   assert_near (t->end[0][1], 500 * MADE_US);
 }
 
-/* Real steps on closed and open slices, and on a part of a host. */
+/* Steps of real jobs, on slices with and without wraparound links and on a part of a host. */
 static void
 real_steps_fold_without_a_trace (void **state)
 {

@@ -98,7 +98,8 @@ nobody_started_it_or_one_alone (void **state)
   assert_int_equal (none.n, 1);
 }
 
-/* mpirun starts its daemons with srun, and the processes inherit the variables of srun. */
+/* mpirun starts its daemons with srun, and the processes of the job inherit the variables of
+ * srun. */
 static void
 variables_of_two_launchers_are_those_of_the_inner_one (void **state)
 {
@@ -149,8 +150,8 @@ a_port_follows_from_the_job (void **state)
   assert_true (one.port >= 20000 && one.port < 32000);
 }
 
-/* Any name of a job becomes a valid token: processes would refuse each other with a token that is
- * not a valid key. */
+/* The token contains the name of the job. A token is sent as the key of a frame, so all characters
+ * except printable ASCII are replaced. */
 static void
 a_token_can_be_said_on_the_wire (void **state)
 {

@@ -47,7 +47,7 @@ start (struct cast *c, uint32_t i)
   c->thread[i] = g_thread_new ("process", part_main, &c->part[i]);
 }
 
-/* n processes with the same function. */
+/* n processes that all run the function `play`. */
 static struct cast
 cast_of (uint32_t n, double seconds, char *(*play) (weft_rendezvous *r, GError **error))
 {
@@ -618,8 +618,8 @@ takes_signal (const char *thread, int signal)
          !(g_ascii_strtoull (blocked + strlen ("SigBlk:"), NULL, 16) >> (signal - 1) & 1);
 }
 
-/* Checks that all threads except the first block SIGTERM and SIGINT: a signal that any thread
- * receives ends the process. */
+/* Checks that SIGTERM and SIGINT are blocked in every thread other than the main thread. Otherwise
+ * such a thread could receive the signal, which would end the process. */
 static gboolean
 leave_signals_to_the_first (GError **error)
 {
@@ -635,7 +635,8 @@ leave_signals_to_the_first (GError **error)
   return TRUE;
 }
 
-/* Lets GLib resolve a host name, which starts a thread. GLib resolves "localhost" without one. */
+/* Lets GLib resolve a host name, which starts a thread. GLib resolves "localhost" without a
+ * thread. */
 static void
 ask_where_somebody_is (void)
 {

@@ -58,9 +58,9 @@ weft_moe_stride (const struct weft_step *s, const struct weft_moe *z)
 /* moe.c: returns the sum of two activations of this rank's tokens in a new buffer. */
 uint32_t weft_moe_add (struct weft_step *s, const char *name, uint32_t a, uint32_t b);
 
-/* dispatch.c: from `choice` of `saved` and the router weights `prob` computes row and counts of
- * `saved`; with expert parallelism also sent and back, the counts of rows to send and to
- * receive. */
+/* dispatch.c: computes row and counts of `saved`, and with expert parallelism also sent and back,
+ * the counts of rows to send and to receive. Reads `choice` of `saved` and the router weights
+ * `prob`. */
 void weft_moe_sort (struct weft_step *s, struct weft_saved *saved, uint32_t prob);
 
 /* A tensor whose entries are sent to experts as rows: `things` entries, `each` rows for every
@@ -101,11 +101,11 @@ struct weft_peers weft_rows_peers (struct weft_step *s, uint32_t counts);
 uint32_t weft_rows_of_peers (struct weft_step *s, const struct weft_peers *p, struct weft_move m,
                              uint32_t x);
 
-/* experts.c: from xp and pp to the output of fc2. */
+/* experts.c: returns the output of fc2, computed from xp and pp. */
 uint32_t weft_experts_forward (struct weft_step *s, struct weft_saved *saved);
 
-/* From dy, the gradient of that output, to the gradient of xp, which is returned, and of pp
- * (*dpp). */
+/* Returns the gradient of xp, and sets *dpp to the gradient of pp. dy is the gradient of the output
+ * of fc2. */
 uint32_t weft_experts_backward (struct weft_step *s, struct weft_saved *saved, uint32_t dy,
                                 uint32_t *dpp);
 

@@ -42,7 +42,7 @@ void weft_exchange_free (struct weft_step *s, uint32_t i, weft_kernels *beside);
 /* The rank that receives the output of a cell: +1 or -1 places away. 0: this rank, or none. */
 int weft_exchange_target (const struct weft_step *s, const struct weft_cell *cell);
 
-/* The rank that sends the input of a cell, counted in the same way. */
+/* The rank that sends the input of a cell: +1 or -1 places away. 0: this rank, or none. */
 int weft_exchange_source (const struct weft_step *s, const struct weft_cell *cell);
 
 /* Begins an exchange. Without batch_p2p_comm and use_ring_exchange_p2p every transfer is a separate

@@ -37,14 +37,15 @@ struct weft_fsdp2_chunk {
   gboolean forward_begun; /* `streams` was set for this forward */
   uint32_t streams;       /* kernel that gathers wait for */
   uint32_t held;          /* forward: newest copy-out; the gather after the next one waits for it */
-  uint32_t reducing;      /* the reduce-scatter that the next one waits for, or WEFT_NO_OP */
+  uint32_t reducing;      /* the newest reduce-scatter, for which the next one waits; or
+                           * WEFT_NO_OP */
 };
 
 struct weft_fsdp2 {
   struct weft_fsdp2_slot *ring;   /* all arrays are in one allocation with this struct */
   struct weft_fsdp2_chunk *chunk;
   gboolean *started;              /* by parameter: whether its kept gradient holds any microbatch */
-  uint32_t n_slot, turn;          /* slots of the ring; modulo n_slot: the next one */
+  uint32_t n_slot, turn;          /* slots of the ring; turn modulo n_slot is the next slot */
   uint32_t n_unit;
   gboolean pipelined;             /* several stages: units stay gathered until the last backward */
   gboolean explicit;              /* enable_fsdp2_prefetch without pipeline parallelism */

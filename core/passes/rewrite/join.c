@@ -3,9 +3,9 @@
  *
  * Both ops of a pair belong to one pass of one microbatch: two ops are no pair if only one of them
  * is recomputed, or if they are on different stages. The fused op takes the place of the second op,
- * if both are consecutive on lane gpu and no op between them depends on the first (gathers of units
- * behind it, copies to the host). Or it takes the place of the first op (moves_up), unless the
- * second depends on an op that the first does not depend on, such as a copy from the host. */
+ * if both are consecutive on lane gpu and no op of another lane between them, such as a gather or a
+ * copy to the host, depends on the first. With moves_up it takes the place of the first op, unless
+ * the second depends on an op that the first does not depend on, such as a copy from the host. */
 #include "core/passes/rewrite/rewrite.h"
 #include "core/base/invariant.h"
 #include <string.h>
