@@ -38,10 +38,7 @@ _Static_assert(OUTER % UNIT == 0 && UNIT % WEFT_TILE_ROWS == 0 && WIDTH % UNIT =
                "whole tiles");
 
 enum { BATCH, SEQUENCE, HEADS, GROUPS, HEAD_WIDTH, WINDOW, VALUE_WIDTH };
-enum {
-  TOKENS,
-  KEYS
-}; /* first two dimensions of attention_part and attention_part_bwd */
+enum { TOKENS, KEYS }; /* first two dimensions of attention_part and attention_part_bwd */
 enum { QKV, O, LSE };
 enum { BWD_QKV, BWD_O, BWD_LSE, BWD_DO, BWD_DQKV };
 enum { PART_Q, PART_KV, PART_O, PART_LSE };
