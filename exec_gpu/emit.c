@@ -246,7 +246,7 @@ gpu_emit_collective (const struct gpu_rank_unit *member, uint32_t n, GError **er
   return TRUE;
 }
 
-/* The unit at the other end of a transfer. *peer receives the op there. */
+/* The peer's unit of a transfer. *peer is set to the peer's op. */
 static struct gpu_rank_unit
 other_end (struct gpu_rank_unit at, uint32_t op, uint32_t *peer)
 {
@@ -273,8 +273,8 @@ has (struct gpu_rank_unit at, enum weft_op_kind kind)
   return FALSE;
 }
 
-/* Whether an earlier op than op i of a unit, of a given kind (WEFT_N_OP: any), has the same unit at
- * its other end. */
+/* Whether one of the ops 0 to i - 1 of a unit has the same peer unit as op i. Only ops of `kind`
+ * count; WEFT_N_OP: all ops. */
 static gboolean
 is_repeated (struct gpu_rank_unit at, uint32_t i, enum weft_op_kind kind)
 {

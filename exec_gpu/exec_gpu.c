@@ -113,7 +113,7 @@ make_score (struct gpu_machine *m, uint32_t i)
   };
 }
 
-/* Whether a row is the first rank of its stage. All ranks of a stage have its order of units. */
+/* Whether a row is the first rank of its stage. All ranks of a stage have the same units. */
 static gboolean
 leads (const struct gpu_machine *m, uint32_t row)
 {

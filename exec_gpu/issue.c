@@ -33,8 +33,8 @@ head_of (const struct issue *x, uint32_t row, uint32_t lane)
   return at < gpu_units_of (r, lane) ? gpu_unit_at (r, lane, at) : NULL;
 }
 
-/* Whether a unit is held back because the host has not read its counts. The host waits for counts
- * only if nothing else can be issued: other ranks may need those units to produce the counts. */
+/* Whether a unit must wait because the host has not read its counts. The host waits for counts only
+ * when no other unit can be issued: the ranks that produce the counts may depend on other units. */
 static gboolean
 is_held (const struct issue *x, uint32_t row, const struct gpu_unit *u)
 {

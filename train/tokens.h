@@ -20,6 +20,14 @@
 
 typedef struct weft_tokens weft_tokens;
 
+/* What identifies a token file, to notice that its contents were replaced. For Megatron, of the
+ * .bin file. */
+struct weft_tokens_file {
+  uint64_t bytes;    /* 0: unknown */
+  uint64_t modified; /* nanoseconds since 1970 */
+  uint64_t head, tail; /* CRC-32C of the first and of the last 64 KiB */
+};
+
 weft_tokens *weft_tokens_open (const char *path, int64_t vocab_size, GError **error);
 void weft_tokens_free (weft_tokens *tokens);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_tokens, weft_tokens_free)

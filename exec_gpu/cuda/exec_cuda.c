@@ -1,4 +1,4 @@
-/* Loads the CUDA module on demand.  CUDA and NCCL have hundreds of megabytes, and most commands use
+/* Loads the CUDA module on demand.  CUDA and NCCL take hundreds of megabytes, and most commands use
  * no GPU.  The table of calls is therefore in a shared library, which is loaded when an executor is
  * first opened, if this build has the library.  The library is never unloaded, because CUDA cannot
  * be unloaded. */

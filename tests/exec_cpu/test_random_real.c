@@ -127,7 +127,7 @@ scales_microbatches (const char *words)
 static char *
 alone_of (const char *words)
 {
-  gboolean rounds = strstr (words, "fp8_param_gather=true") != NULL; /* one rank too */
+  gboolean rounds = strstr (words, "fp8_param_gather=true") != NULL; /* weights, on one rank too */
 
   return g_strconcat (
       words, " topology=cpu gpus=1 pipeline_model_parallel_size=1",

@@ -155,7 +155,8 @@ a_step_that_is_not_finite_is_skipped_by_all_ranks (void **state)
         skip_and_recover (models[m], strategies[s], orders[o]);
 }
 
-/* Only the norm detects such a gradient: without a norm, the update makes weights not finite. */
+/* Only the norm detects a gradient that is not finite: without a norm, the update stores weights
+ * that are not finite. */
 static void
 without_a_norm_nothing_is_skipped (void **state)
 {

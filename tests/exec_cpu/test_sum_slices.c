@@ -1,5 +1,5 @@
 /* Sums of bf16 gradients, compared with sums in double: slices that are exchanged and added in fp32
- * are rounded once, sums of a collective are rounded at every node. */
+ * are rounded once; a reduction collective rounds after every addition. */
 #include "exec_cpu/exec_cpu.h"
 #include "kernels/float.h"
 #include "tests/made/made.h"
@@ -95,8 +95,8 @@ assert_exchanged (const struct exchange *e, weft_exec *x, uint32_t member)
 }
 
 /* Checks that the sum has the error of one rounding to bf16 and of the fp32 additions. *nodes: the
- * largest error of a sum that is rounded to bf16 at every node, as a multiple of the allowed
- * one. */
+ * largest error of a sum that is rounded to bf16 after every addition, divided by the error that
+ * this function allows. */
 static void
 assert_rounded_once (const struct exchange *e, weft_exec *x, uint32_t member, double *nodes)
 {
@@ -197,7 +197,7 @@ sums_in_bf16_are_rounded_at_every_node (void **state)
 {
   static const struct {
     enum weft_reduction_order order;
-    uint32_t nodes; /* depth of the tree; additions of the ring */
+    uint32_t nodes; /* roundings of a value: depth of the tree, or additions of the ring */
   } ways[] = { { WEFT_ORDER_CANONICAL, 3 }, { WEFT_ORDER_FAST, MEMBERS - 1 } };
   g_autofree struct exchange *e = g_new0 (struct exchange, 1);
   g_autoptr (GError) error = NULL;

@@ -260,7 +260,7 @@ layers_that_see_less_compute_less (void **state)
 {
   static const struct {
     const char *words;
-    double keys; /* of both layers */
+    double keys; /* per query, added over both layers */
   } table[] = {
     { "gpus=1", 64 },
     { "gpus=1 sliding_window=16", 28 },
@@ -285,8 +285,8 @@ find (const weft_program *p, enum weft_op_kind kind, const char *name, uint32_t 
   return WEFT_NO_OP;
 }
 
-/* A rank computes one step of the ring while the keys of the next step are sent. The merge waits
- * only for its own part. */
+/* A rank computes one step of the ring while the keys of the next step are sent. The merge of
+ * a step waits only for the result of this step. */
 static void
 a_ring_computes_while_keys_travel (void **state)
 {

@@ -107,7 +107,8 @@ static const char *const strategies[] = {
   TP WHOLE "gpus=8 " UNITS (optim_grads) INSTANCES (2),
 };
 
-/* The one rank of the comparison has fp32 gradients in bf16 unless the strategy is FSDP2. */
+/* The setting of the reference run on one rank: with bf16 weights the gradients are fp32, unless
+ * the strategy is FSDP2. */
 static const char *
 in_fp32 (const char *precision, const char *strategy)
 {

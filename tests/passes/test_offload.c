@@ -330,7 +330,7 @@ sum_of (const weft_plan *plan, enum weft_op_kind kind, enum weft_lane lane)
 }
 
 /* Without overlap the update is sequential: copy of the gradients, Adam, copy of the weights. The
- * copies of loss and norm overlap with Adam and use the host memory for 8 bytes. */
+ * copies of loss and norm overlap with Adam; they add 8 bytes to the traffic of host memory. */
 static void
 an_update_on_the_host_takes_two_copies_and_adam (void **state)
 {
