@@ -56,6 +56,19 @@ weft_data_file_bytes (const weft_data_file *file)
   return file->bytes;
 }
 
+static gboolean
+blame_end (const weft_data_file *file, GError **error)
+{
+  struct stat now;
+
+  if (fstat (file->fd, &now))
+    return weft_failed_path (file->path, error);
+  return weft_run_error (error,
+                         "%s: found %" G_GUINT64_FORMAT " bytes, wanted the %" G_GUINT64_FORMAT
+                         " that it had when it was opened: the file became shorter",
+                         file->path, (uint64_t) now.st_size, file->bytes);
+}
+
 gboolean
 weft_data_file_read (const weft_data_file *file, uint64_t offset, uint64_t n, void *out,
                      GError **error)
@@ -64,11 +77,7 @@ weft_data_file_read (const weft_data_file *file, uint64_t offset, uint64_t n, vo
   for (uint64_t done = 0; done < n;) {
     ssize_t some = pread (file->fd, (char *) out + done, n - done, (off_t) (offset + done));
     if (some == 0)
-      return weft_run_error (error,
-                             "%s: found its end after %" G_GUINT64_FORMAT
-                             " bytes, wanted the %" G_GUINT64_FORMAT
-                             " that it had when it was opened: the file became shorter",
-                             file->path, offset + done, file->bytes);
+      return blame_end (file, error);
     if (some < 0 && errno != EINTR)
       return weft_failed_path (file->path, error);
     done += (uint64_t) MAX (some, 0);

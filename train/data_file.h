@@ -1,8 +1,8 @@
 /* data_file.h - regular files that are read by position while other processes may change them.
  *
  * Reading beyond the end of a file that became shorter is an error, unlike in a mapping
- * (mapped_file.h), where it ends the process. A file that is replaced by renaming another one to its
- * name stays readable as it was. */
+ * (mapped_file.h), where it ends the process. A file that is replaced, by renaming another one to
+ * its name, stays readable as it was. */
 #pragma once
 #include <glib.h>
 #include <stdint.h>
@@ -17,7 +17,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_data_file, weft_data_file_free)
 /* The size of the file when it was opened, in bytes. */
 uint64_t weft_data_file_bytes (const weft_data_file *file);
 
-/* Reads bytes [offset, offset + n), which must be inside the size of the file when it was opened. */
+/* Reads bytes [offset, offset + n), which must be inside the file as it was opened. */
 gboolean weft_data_file_read (const weft_data_file *file, uint64_t offset, uint64_t n, void *out,
                               GError **error);
 

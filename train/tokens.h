@@ -28,8 +28,8 @@ const char *weft_tokens_format (const weft_tokens *tokens); /* "text", "nanoGPT"
 const char *weft_tokens_path (const weft_tokens *tokens);   /* the path that the caller passed */
 
 /* A hash of the number of tokens and of tokens sampled over the whole file. The hash does not
- * depend on the format and is 0 only if the file cannot be read. It detects that a resumed run reads
- * other data. */
+ * depend on the format and is 0 only if the file cannot be read. It detects that a resumed run
+ * reads other data. */
 uint64_t weft_tokens_fingerprint (const weft_tokens *tokens);
 
 /* The file that has the tokens; for Megatron, FILE.bin. */

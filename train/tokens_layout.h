@@ -47,7 +47,7 @@ void weft_tokens_append (weft_tokens *tokens, uint64_t offset, uint64_t n);
 /* Whether a file begins with the magic number of a Megatron index. */
 gboolean weft_tokens_is_index (const weft_data_file *file);
 
-/* Opens FILE.bin and appends its sequences in the order of the Megatron index `path`, which must end
- * in .idx. */
+/* Opens FILE.bin and appends its sequences in the order of the Megatron index `path`, whose name
+ * must end in .idx. */
 gboolean weft_tokens_take_index (weft_tokens *tokens, const char *path,
                                  const weft_data_file *index, GError **error);
