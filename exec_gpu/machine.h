@@ -80,7 +80,9 @@ struct gpu_rank {
   uint32_t *unit_of;                            /* op -> unit */
   uint32_t *transfer[8], n_transfer[8];         /* by kind of transfer: its ops, their number */
   uint32_t *transfer_of;                        /* op -> its index in transfer[kind] */
-  weft_gpu_event **taken;                       /* shared GPU: by receive op, after its copy */
+
+  /* For ranks that share a GPU. By receive op: the event that is recorded after its copy. */
+  weft_gpu_event **taken;
 
   weft_gpu_comm *comm[WEFT_N_GROUP];
   weft_gpu_comm *pair[2][2]; /* of transfers posted one by one: [0: next stage, 1: previous stage]
