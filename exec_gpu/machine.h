@@ -25,6 +25,7 @@
 #include "core/exec/feed.h"
 #include "core/exec/exec.h"
 #include "exec_gpu/calls.h"
+#include "exec_gpu/gpu_options.h"
 #include "kernels/bind.h"
 #include <pthread.h>
 
@@ -80,7 +81,9 @@ struct gpu_rank {
   uint32_t *unit_of;                            /* op -> unit */
   uint32_t *transfer[8], n_transfer[8];         /* by kind of transfer: its ops, their number */
   uint32_t *transfer_of;                        /* op -> its index in transfer[kind] */
-  weft_gpu_event **taken;                       /* shared GPU: by receive op, after its copy */
+
+  /* For ranks that share a GPU. By receive op: the event that is recorded after its copy. */
+  weft_gpu_event **taken;
 
   weft_gpu_comm *comm[WEFT_N_GROUP];
   weft_gpu_comm *pair[2][2]; /* of transfers posted one by one: [0: next stage, 1: previous stage]
@@ -190,6 +193,7 @@ struct gpu_window {
 struct gpu_machine {
   weft_exec base;
   struct weft_exec_options options;
+  union weft_gpu_options own;
   const struct weft_gpu_calls *calls;
   gboolean shared; /* all ranks share one GPU */
   gboolean apart;  /* transfers between stages are posted one by one */

@@ -609,6 +609,7 @@ weft_rendezvous_open_launch (const struct weft_launch *launch, uint32_t ranks_ea
                                                .secret_file = launch->secret_file,
                                                .n = launch->n,
                                                .process = launch->rank,
+                                               .local = launch->local_rank,
                                                .ranks_each = ranks_each,
                                                .seconds = seconds };
 

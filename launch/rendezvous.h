@@ -20,6 +20,7 @@ struct weft_rendezvous_place {
   const char *secret, *secret_file;
 
   uint32_t n, process; /* number of processes; number of this process */
+  uint32_t local;      /* number of this process among those of its machine */
   uint32_t ranks_each;  /* ranks per process, for messages */
   double seconds; /* default time limit for waits */
 };

@@ -19,9 +19,9 @@
  * names none, the save did not finish. */
 #pragma once
 #include "train/checkpoint_lock.h"
+#include "train/data_file.h"
 #include "train/loss_scale.h"
 #include "train/state.h"
-#include "train/tokens.h"
 
 /* State of a run that is not a tensor. */
 struct weft_progress {
@@ -30,7 +30,7 @@ struct weft_progress {
   uint64_t seed;
   uint64_t data;     /* fingerprint of the token file; 0: unknown */
   uint64_t skipped;  /* steps that did not update the weights */
-  struct weft_tokens_file data_file;
+  struct weft_data_mark data_file; /* the token file when the run began */
   struct weft_loss_scale loss_scale; /* the scale for the next step */
 };
 

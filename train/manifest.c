@@ -13,10 +13,10 @@ const struct weft_manifest_number weft_progress_numbers[WEFT_N_PROGRESS] = {
 };
 
 const struct weft_manifest_number weft_data_file_numbers[WEFT_N_DATA_FILE] = {
-  { "bytes", offsetof (struct weft_tokens_file, bytes) },
-  { "modified", offsetof (struct weft_tokens_file, modified) },
-  { "head", offsetof (struct weft_tokens_file, head) },
-  { "tail", offsetof (struct weft_tokens_file, tail) },
+  { "bytes", offsetof (struct weft_data_mark, bytes) },
+  { "modified", offsetof (struct weft_data_mark, modified) },
+  { "head", offsetof (struct weft_data_mark, head) },
+  { "tail", offsetof (struct weft_data_mark, tail) },
 };
 
 const struct weft_manifest_number weft_scale_numbers[WEFT_N_SCALE_NUMBER] = {
@@ -125,7 +125,7 @@ print_loss_scale (JsonBuilder *b, const struct weft_loss_scale *scale)
 }
 
 static void
-print_data_file (JsonBuilder *b, const struct weft_tokens_file *file)
+print_data_file (JsonBuilder *b, const struct weft_data_mark *file)
 {
   if (file->bytes == 0)
     return;

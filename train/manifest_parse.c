@@ -354,7 +354,7 @@ find_object (JsonObject *root, const char *member, JsonObject **object, GError *
 
 /* Reads what is known about the token file. The member is absent if nothing is known. */
 static gboolean
-read_data_file (JsonObject *root, struct weft_tokens_file *file, GError **error)
+read_data_file (JsonObject *root, struct weft_data_mark *file, GError **error)
 {
   JsonObject *object;
 

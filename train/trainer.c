@@ -35,6 +35,7 @@ struct trainer {
   const struct weft_signals *signals;
   int signal;                 /* the signal that this process received, or 0 */
   gboolean interrupted, stop; /* stop: a process received a signal; the same in all processes */
+  enum weft_data_change data; /* what this process last said about the token file */
 };
 
 static struct weft_rendezvous *
@@ -175,6 +176,36 @@ check_step (const struct trainer *t, GError **error)
   return weft_processes_check_same (peers_of (t), "the checkpoint", found, error);
 }
 
+/* Compares the token file with what the checkpoint knows about it, and says what differs. A
+ * checkpoint of schema 1 knows only the fingerprint. */
+static void
+compare_data (struct trainer *t)
+{
+  const struct weft_data_mark *old = &t->progress.data_file;
+  const char *data = t->options->data, *load = t->options->load;
+  struct weft_data_mark now = weft_data_file_mark (weft_tokens_file (t->tokens));
+  uint64_t fingerprint = weft_tokens_fingerprint (t->tokens);
+  gboolean differs = t->progress.data && fingerprint != t->progress.data;
+
+  if (old->bytes && old->bytes != now.bytes)
+    say (t,
+         "warning: %s is not the data that %s was trained on: found %" G_GUINT64_FORMAT
+         " bytes, wanted %" G_GUINT64_FORMAT,
+         data, load, now.bytes, old->bytes);
+  else if (old->bytes && (old->head != now.head || old->tail != now.tail))
+    say (t, "warning: %s is not the data that %s was trained on: its %s differs", data, load,
+         old->head != now.head ? "beginning" : "end");
+  else if (differs)
+    say (t, "warning: %s is not the data that %s was trained on", data, load);
+  else if (old->bytes && old->modified != now.modified)
+    say (t,
+         "warning: %s was written or copied after %s began: its size, its ends and samples of its "
+         "tokens are the same, other tokens may not be",
+         data, load);
+  t->progress.data = fingerprint;
+  t->progress.data_file = now;
+}
+
 static gboolean
 resume (struct trainer *t, GError **error)
 {
@@ -187,10 +218,7 @@ resume (struct trainer *t, GError **error)
   if (notes)
     say (t, "%s", notes);
   say (t, "resumed from %s after step %" G_GUINT64_FORMAT, o->load, t->progress.step);
-  uint64_t data = weft_tokens_fingerprint (t->tokens);
-  if (t->progress.data && data != t->progress.data)
-    say (t, "warning: %s is not the data that %s was trained on", o->data, o->load);
-  t->progress.data = data;
+  compare_data (t);
   t->progress.loss_scale = weft_loss_scale_resume (&t->progress.loss_scale, &t->plan->job);
   t->sampler.seed = t->progress.seed;
   if (g_strcmp0 (o->load, o->save) == 0)
@@ -231,6 +259,7 @@ fill_weights (struct trainer *t, GError **error)
     return resume (t, error);
   t->progress.seed = t->options->seed;
   t->progress.data = weft_tokens_fingerprint (t->tokens);
+  t->progress.data_file = weft_data_file_mark (weft_tokens_file (t->tokens));
   t->progress.loss_scale = weft_loss_scale_start (&t->plan->job);
   warn_used_folder (t);
   if (!t->plan->job.strategy.perform_initialization && !t->options->init_safetensors)
@@ -340,6 +369,20 @@ check_progress (struct trainer *t, const struct weft_metrics *m, gboolean answer
                          t->progress.step, WEFT_TRAINER_MOST_SKIPS, m->loss);
 }
 
+/* Looks at the token file after a step. If it became shorter, all processes stop here, with a
+ * checkpoint: the next step might not find its tokens. A file that was written is only reported. */
+static gboolean
+has_lost_data (struct trainer *t)
+{
+  enum weft_data_change change = weft_data_file_change (weft_tokens_file (t->tokens));
+
+  if (change == WEFT_DATA_WRITTEN && t->data == WEFT_DATA_SAME)
+    say (t, "warning: %s was written while it was read, after step %" G_GUINT64_FORMAT,
+         t->options->data, t->progress.step);
+  t->data = MAX (t->data, change);
+  return t->data == WEFT_DATA_SHORTER;
+}
+
 /* Merges the metrics of the newest step or evaluation over all processes. If any process received a
  * signal, sets t->stop in all of them. `seconds`: time limit for the other processes; 0: none. */
 static gboolean
@@ -347,7 +390,7 @@ agree (struct trainer *t, const char *what, double seconds, struct weft_metrics 
        GError **error)
 {
   g_autofree char *key = g_strdup_printf ("%s %" G_GUINT64_FORMAT, what, t->progress.step);
-  gboolean asked = peers_of (t) && was_signalled (t);
+  gboolean asked = peers_of (t) && (has_lost_data (t) || was_signalled (t));
   struct weft_processes_step merged = { .seconds = seconds };
 
   if (!weft_processes_merge_step (t->x, key, asked, &merged, error))
@@ -376,7 +419,7 @@ run_step (struct trainer *t, GError **error)
   double seconds = (double) MAX (g_get_monotonic_time () - start, 1) * 1e-6;
   struct weft_metrics metrics, *m = &metrics;
   t->progress.step++;
-  if (!agree (t, "step", t->options->exec.deadline, m, error))
+  if (!agree (t, "step", t->x->deadline, m, error))
     return FALSE;
   t->ran++;
   t->progress.position += batch_size (t);
@@ -396,7 +439,7 @@ evaluate_batch (struct trainer *t, uint64_t batch, double *loss, GError **error)
     return save_before_failing (t);
   g_autoptr (weft_timeline) timeline = weft_exec_step (t->x, error);
   struct weft_metrics metrics;
-  if (!timeline || !agree (t, "evaluation after step", t->options->exec.deadline, &metrics, error))
+  if (!timeline || !agree (t, "evaluation after step", t->x->deadline, &metrics, error))
     return FALSE;
   *loss = metrics.loss;
   return TRUE;
@@ -461,7 +504,7 @@ after_step (struct trainer *t, gboolean first, GError **error)
 static gboolean
 must_stop (struct trainer *t)
 {
-  return peers_of (t) ? t->stop : was_signalled (t);
+  return peers_of (t) ? t->stop : has_lost_data (t) || was_signalled (t);
 }
 
 static gboolean
@@ -501,6 +544,23 @@ check_loss (const struct trainer *t, GError **error)
                          lost ? t->final_loss : t->eval_loss);
 }
 
+/* Fails if the run stopped because its token file became shorter. */
+static gboolean
+check_data (const struct trainer *t, GError **error)
+{
+  const struct weft_trainer_options *o = t->options;
+
+  if (!t->interrupted || t->data != WEFT_DATA_SHORTER)
+    return TRUE;
+  return weft_run_error (error,
+                         "%s became shorter than the %" G_GUINT64_FORMAT
+                         " bytes that it had when it was opened; stopped after step "
+                         "%" G_GUINT64_FORMAT "%s%s",
+                         o->data, weft_data_file_bytes (weft_tokens_file (t->tokens)),
+                         t->progress.step, t->saved == t->progress.step ? ", saved in " : "",
+                         t->saved == t->progress.step ? o->save : "");
+}
+
 /* Saves a last checkpoint and, unless the run was interrupted, exports the weights, even if the
  * checkpoint could not be written. */
 static gboolean
@@ -509,7 +569,7 @@ finish (struct trainer *t, GError **error)
   const struct weft_trainer_options *o = t->options;
   gboolean saved = save (t, error);
 
-  if (!check_loss (t, saved ? error : NULL))
+  if (!check_loss (t, saved ? error : NULL) || !check_data (t, saved ? error : NULL))
     return FALSE;
   if (t->interrupted) {
     if (saved)
@@ -595,24 +655,27 @@ check_options (const struct weft_trainer_options *o, GError **error)
   return TRUE;
 }
 
-/* Checks that all processes have the same job and options, except options that are per process. */
+/* Checks that all processes have the same job and options, those of the executor included, except
+ * options that are per process. */
 static gboolean
-check_same (const struct trainer *t, GError **error)
+check_same (const struct trainer *t, const struct weft_exec_ops *ops, GError **error)
 {
   const struct weft_trainer_options *o = t->options;
+  g_autofree char *own =
+      ops->options ? weft_own_options_print (&o->exec.own, ops->options) : g_strdup ("");
   g_autofree char *job = weft_job_print (&t->plan->job);
   g_autofree char *all = g_strdup_printf (
       "%s\nsteps %" G_GUINT64_FORMAT "\nseed %" G_GUINT64_FORMAT "\nlr %g %g\nbeta %g %g %g\n"
       "weight_decay %g\nwarmup %" G_GUINT64_FORMAT "\ndecay_steps %" G_GUINT64_FORMAT
       "\neval %g %" G_GUINT64_FORMAT " %" G_GUINT64_FORMAT
       "\nshuffle %d\nsave %s %" G_GUINT64_FORMAT
-      "\nload %s\ninit %s\nexport %s\ndump %s\ntimes %d\n",
+      "\nload %s\ninit %s\nexport %s\ndump %s\ntimes %d\n%s",
       job, o->steps, o->seed, o->lr, o->min_lr, o->beta1, o->beta2, o->epsilon, o->weight_decay,
       o->warmup, o->decay_steps, o->eval_share, o->eval_interval, o->eval_batches, o->shuffle,
       o->save ? o->save : "-", o->save_interval, o->load ? o->load : "-",
       o->init_safetensors ? o->init_safetensors : "-",
       o->export_safetensors ? o->export_safetensors : "-",
-      o->dump_gradients ? o->dump_gradients : "-", o->exec.times + 2 * o->exec.traced);
+      o->dump_gradients ? o->dump_gradients : "-", o->exec.times, own);
 
   return weft_processes_check_same (o->exec.peers, "the job", all, error);
 }
@@ -641,7 +704,7 @@ sink_of (const struct weft_trainer_options *o, const struct weft_trainer_sink *s
 static gboolean
 prepare (struct trainer *t, const struct weft_exec_ops *ops, GError **error)
 {
-  return check_options (t->options, error) && check_same (t, error) && open_data (t, error) &&
+  return check_options (t->options, error) && check_same (t, ops, error) && open_data (t, error) &&
          open_save (t, error) && open_executor (t, ops, error) && fill_weights (t, error);
 }
 

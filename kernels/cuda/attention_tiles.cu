@@ -303,7 +303,7 @@ run (const struct weft_cuda_launch *l, const struct attention_call *c)
   return launched ();
 }
 
-/* Log-sum-exp and delta of each query. */
+/* Scratch of backward: log-sum-exp and delta of each query. */
 WEFT_CUDA_SCRATCH (attention_bwd, s->dim[0] * s->dim[1] * s->dim[2] * sizeof (struct known))
 WEFT_CUDA_SCRATCH (attention_part_bwd, s->dim[0] * s->dim[2] * sizeof (struct known))
 

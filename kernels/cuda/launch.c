@@ -145,7 +145,7 @@ weft_cuda_launch_all (enum weft_op_kind kind, const struct weft_cuda_launch *l, 
 
 /* ----------------------------------------------------------------------------- scratch */
 
-/* Weak: NULL for an op whose file defines none. */
+/* Weak symbols: NULL for an op without WEFT_CUDA_SCRATCH(). */
 #define KERNEL(id, name, ...)                                                                      \
   __attribute__ ((weak)) uint64_t weft_cuda_scratch_##name (const struct weft_cuda_shape *s);
 #include "core/ops.def"

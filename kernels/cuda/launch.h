@@ -151,9 +151,9 @@ const char *weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *ke
 #define KERNEL(id, name, ...) const char *weft_cuda_##name (const struct weft_cuda_launch *l);
 #include "core/ops.def"
 
-/* Bytes of scratch of an op, computed from its shape `s`. A file of launchers defines it beside the
- * launcher; an op without a definition needs no scratch. The reference to the launcher makes the
- * compiler refuse a word that is not an op. */
+/* WEFT_CUDA_SCRATCH (word, bytes) defines the bytes of scratch of an op, computed from the op's
+ * shape `s`, beside the launcher of the op. An op without WEFT_CUDA_SCRATCH needs no scratch. The
+ * reference to the launcher makes the compiler refuse a word that is not an op. */
 struct weft_cuda_shape {
   uint64_t dim[WEFT_CUDA_DIMS];
   uint32_t dtype; /* of the operands */

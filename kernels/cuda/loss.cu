@@ -174,7 +174,7 @@ vocabulary_of (const struct weft_cuda_launch *l, uint64_t whole)
   return v;
 }
 
-/* One loss per row. */
+/* Scratch: one loss per row. */
 WEFT_CUDA_SCRATCH (xent, s->dim[0] * sizeof (float))
 WEFT_CUDA_SCRATCH (xent_grad, s->dim[0] * sizeof (float))
 WEFT_CUDA_SCRATCH (xent_end, s->dim[0] * sizeof (float))

@@ -352,14 +352,14 @@ weft_cuda_head_norm (const struct weft_cuda_launch *l)
   return error ? error : WEFT_BY_DTYPE (o[0].dtype, run_heads, l, &keys, &w, o[3].data);
 }
 
-/* Scratch: moments of the rows, followed by the scratch of columns.cuh; or the scratch of
- * norm_rows.cuh. */
 static uint64_t
 moments_bytes (uint64_t rows)
 {
   return rows * sizeof (struct moments);
 }
 
+/* Bytes of scratch: for the moments of the rows and the scratch of columns.cuh, or for the scratch
+ * of norm_rows.cuh, whichever is larger. */
 static uint64_t
 gradient_bytes (uint64_t rows, uint64_t columns)
 {
@@ -369,7 +369,7 @@ gradient_bytes (uint64_t rows, uint64_t columns)
   return one_by_one > by_rows ? one_by_one : by_rows;
 }
 
-/* Heads one by one, or those of a token together. */
+/* Bytes of scratch for heads that are normalised one by one, or all heads of a token together. */
 static uint64_t
 head_gradient_bytes (const uint64_t *dim)
 {

@@ -187,7 +187,7 @@ a_checkpoint_without_the_new_members_loads_with_a_note (void **dir)
   write_schema_1 (*dir, 40);
   assert_true (
       weft_checkpoint_load (other.state, &other.plan->job, *dir, &found, &notes, &error));
-  wanted.data_file = (struct weft_tokens_file){ 0 };
+  wanted.data_file = (struct weft_data_mark){ 0 };
   assert_memory_equal (&found, &wanted, sizeof found);
   assert_non_null (strstr (notes, "an older format (weft.checkpoint/1)"));
   paper_assert_equal (other.state, j.state, WEFT_STATE_MASTER);

@@ -206,6 +206,156 @@ a_rollback_goes_on_where_it_was (void **state)
   run_free (r);
 }
 
+/* ------------------------------------------------------------------------- data */
+
+static void
+cut_short (const char *path)
+{
+  assert_int_equal (truncate (path, 100), 0);
+}
+
+static void
+cut_to_nothing (const char *path)
+{
+  assert_int_equal (truncate (path, 0), 0);
+}
+
+static void
+data_that_becomes_shorter_costs_no_step (void **state)
+{
+  static void (*const acts[]) (const char *) = { cut_short, cut_to_nothing };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (acts); i++) {
+    struct run *r = run_saving (20);
+    script.act_at = 4;
+    script.act = acts[i];
+    script.path = r->data;
+    play_badly (r, "became shorter than the 641 bytes that it had when it was opened; stopped "
+                   "after step 4, saved in ");
+    assert_int_equal (script.n, 4);
+    assert_saved (r, "4");
+    write_tokens (r->data, 0);
+    r->options.load = r->save;
+    r->options.steps = 6;
+    play_well (r);
+    assert_int_equal (line_at (r, 0)->step, 5);
+    run_free (r);
+  }
+}
+
+/* The file is cut after the check that follows a step: reading itself notices it. */
+static void
+data_that_is_cut_before_an_evaluation_costs_no_step (void **state)
+{
+  struct run *r = run_saving (20);
+
+  (void) state;
+  script.act_at = 5;
+  script.act = cut_to_nothing;
+  script.path = r->data;
+  r->options.eval_interval = 5;
+  r->options.eval_batches = 1;
+  r->options.eval_share = 0.2;
+  play_badly (r, "tokens.txt: found 0 bytes, wanted the 641 that it had when it was "
+                 "opened: the file became shorter");
+  assert_saved (r, "5");
+  run_free (r);
+}
+
+/* Replaces a byte of the file without changing its size. */
+static void
+overwrite (const char *path, long offset)
+{
+  FILE *file = fopen (path, "r+b");
+
+  assert_non_null (file);
+  assert_int_equal (fseek (file, offset, SEEK_SET), 0);
+  assert_int_equal (fputc ('!', file), '!');
+  assert_int_equal (fclose (file), 0);
+}
+
+static void
+overwrite_beginning (const char *path)
+{
+  overwrite (path, 0);
+}
+
+static void
+data_that_is_written_during_a_run_is_told_once (void **state)
+{
+  struct run *r = run_new ("gpus=1");
+
+  (void) state;
+  script.act_at = 3;
+  script.act = overwrite_beginning;
+  script.path = r->data;
+  play_well (r);
+  const char *first = strstr (r->said->str, "was written while it was read, after step 3");
+  assert_non_null (first);
+  assert_null (strstr (first + 1, "was written while it was read"));
+  assert_int_equal (script.n, 6);
+  run_free (r);
+}
+
+/* 200,001 tokens: of those in the middle, the fingerprint sees one in 200. */
+static void
+write_many_tokens (const char *path)
+{
+  g_autofree char *bytes = g_malloc (200001);
+
+  memset (bytes, 'a', 200001);
+  assert_true (g_file_set_contents (path, bytes, 200001, NULL));
+}
+
+static void
+data_that_was_changed_in_place_is_noticed_on_resume (void **state)
+{
+  static const struct {
+    long at; /* byte that is overwritten */
+    const char *said;
+  } changes[] = {
+    { 3, "is not the data that" },
+    { 199990, "is not the data that" },
+    { 100007, "its ends and samples of its tokens are the same, other tokens may not be" },
+  };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (changes); i++) {
+    struct run *r = run_saving (2);
+    write_many_tokens (r->data);
+    play_well (r);
+    r->options.load = r->save;
+    r->options.steps = 3;
+    play_well (r);
+    assert_null (strstr (r->said->str, "warning"));
+    overwrite (r->data, changes[i].at);
+    r->options.steps = 4;
+    play_well (r);
+    if (!strstr (r->said->str, changes[i].said))
+      fail_msg ("found \"%s\", wanted \"%s\"", r->said->str, changes[i].said);
+    r->options.steps = 5;
+    play_well (r);
+    assert_null (strstr (r->said->str, "warning"));
+    run_free (r);
+  }
+}
+
+static void
+data_of_another_size_is_told_with_both_sizes (void **state)
+{
+  struct run *r = run_saving (2);
+
+  (void) state;
+  play_well (r);
+  write_many_tokens (r->data);
+  r->options.load = r->save;
+  r->options.steps = 3;
+  play_well (r);
+  assert_non_null (strstr (r->said->str, "found 200001 bytes, wanted 641"));
+  run_free (r);
+}
+
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (every_signal_that_asks_to_stop_saves),
   cmocka_unit_test (only_sigxfsz_stops_a_run_that_ignores_it),
@@ -216,6 +366,11 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (spoilt_weights_are_not_saved),
   cmocka_unit_test (a_directory_is_locked_before_its_first_checkpoint),
   cmocka_unit_test (a_rollback_goes_on_where_it_was),
+  cmocka_unit_test (data_that_becomes_shorter_costs_no_step),
+  cmocka_unit_test (data_that_is_cut_before_an_evaluation_costs_no_step),
+  cmocka_unit_test (data_that_is_written_during_a_run_is_told_once),
+  cmocka_unit_test (data_that_was_changed_in_place_is_noticed_on_resume),
+  cmocka_unit_test (data_of_another_size_is_told_with_both_sizes),
 };
 
 WEFT_TESTS (tests)

@@ -530,8 +530,8 @@ report (struct weft_step *s)
 }
 
 /* Completes gradients in the order of Megatron-Core's finalize_model_grads(). PyTorch's wrappers do
- * not call that function: for them this only adds the separate sum of a tied head to the
- * embedding. */
+ * not call finalize_model_grads(): for them this function only adds the separate sum of a tied head
+ * to the gradient of the embedding. */
 static uint32_t
 finalize (struct weft_step *s, uint32_t tied)
 {
