@@ -137,7 +137,7 @@ check_names (const weft_csv *csv, GError **error)
     if (!*csv->column[c])
       return weft_bad_input (error, "%s:1: column %u has no name", csv->name, c + 1);
     if (weft_csv_find (csv, csv->column[c]) != (int) c)
-      return weft_bad_input (error, "%s:1: column \"%s\" is there twice", csv->name,
+      return weft_bad_input (error, "%s:1: column \"%s\" is given twice", csv->name,
                              csv->column[c]);
   }
   return TRUE;

@@ -84,7 +84,7 @@ what_is_no_table_is_refused_with_its_line (void **state)
   refuse ("a,b\n\"1\"2,3\n", -1, "t.csv:2: found \"2\" after a closing quote");
   refuse ("a,b\n1\"2,3\n", -1, "t.csv:2: found a quote inside a cell");
   refuse ("a,b\n1\r2,3\n", -1, "t.csv:2: found a carriage return inside a cell");
-  refuse ("a,a\n", -1, "t.csv:1: column \"a\" is there twice");
+  refuse ("a,a\n", -1, "t.csv:1: column \"a\" is given twice");
   refuse ("a,\n", -1, "t.csv:1: column 2 has no name");
   refuse ("a,b\n1,\xff\n", -1, "t.csv:2: found byte 0xff");
   refuse ("a,b\n1,\0\n", 8, "t.csv:2: found byte 0x00");

@@ -94,8 +94,8 @@ is_lack (const GError *error)
 {
   static const char *const reasons[] = { "has no kernel for",
                                          "between GPUs:", "NCCL has equal parts", "--graph: found",
-                                         "precision fp8 wants a GPU",
-                                         "fp8_recipe mxfp8 wants", "fp8_recipe blockwise has" };
+                                         "precision fp8 needs a GPU",
+                                         "fp8_recipe mxfp8 needs", "fp8_recipe blockwise is" };
 
   for (unsigned i = 0; i < G_N_ELEMENTS (reasons); i++)
     if (strstr (error->message, reasons[i]))

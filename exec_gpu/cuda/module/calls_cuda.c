@@ -784,7 +784,7 @@ call_collective (void *self, const struct weft_gpu_collective *c, weft_gpu_strea
   case WEFT_OP_BROADCAST:
     return told (ncclBroadcast (c->from, c->to, c->n, type, (int) c->root, comm, on));
   default:
-    return "no collective of NCCL";
+    return "NCCL has no such collective";
   }
 }
 
