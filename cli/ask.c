@@ -32,7 +32,7 @@ weft_cli_columns (void)
   return G_MAXINT;
 }
 
-/* Most columns of wrapped text: longer lines are hard to read on any terminal. */
+/* Maximum width of wrapped text in columns: longer lines are hard to read on any terminal. */
 enum { MOST_COLUMNS = 100 };
 
 void

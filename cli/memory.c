@@ -109,7 +109,7 @@ static gboolean (*const changes[]) (struct weft_job *job) = {
   double_pipeline, double_tensor,    offload_optimizer, offload_less,
 };
 
-/* Most changes that are tried together. */
+/* Maximum number of changes in one combination. */
 enum { MOST_CHANGES = 3 };
 
 static gboolean

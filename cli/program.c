@@ -253,7 +253,7 @@ print_program (const struct request *request, const struct weft_job *job)
   return 0;
 }
 
-/* Most bytes of a program in text form: about 10 million ops. */
+/* Maximum size of a program in text form, in bytes: about 10 million ops. */
 #define MOST_TEXT ((gsize) 1 << 31)
 
 static weft_program *

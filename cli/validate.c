@@ -76,7 +76,7 @@ print_groups (const weft_validation *v, int width)
   print_errors ("all", width, &v->memory);
 }
 
-/* Most columns of a line, for files and wide terminals. */
+/* Maximum width of a line in columns, for files and wide terminals. */
 enum { MOST_COLUMNS = 160 };
 
 struct refusals {

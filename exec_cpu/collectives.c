@@ -152,8 +152,8 @@ piece_start (const struct round *d, uint32_t piece)
   return d->elements * piece / d->n;
 }
 
-/* A base address such that a piece of a member is at its offset in the whole tensor. A member's own
- * piece is its slice. */
+/* An address such that adding the offset of a piece in the whole tensor gives the address of the
+ * piece on a member. A member's own piece is its slice. */
 static uint8_t *
 piece_of (const struct round *d, uint32_t member, uint32_t piece)
 {

@@ -194,7 +194,7 @@ struct shuffle {
   struct crowd eager, reluctant;
   gboolean *is_reluctant; /* of a pair */
   gboolean *is_parked;
-  uint64_t *signals; /* of a rank, when its lanes were last unparked */
+  uint64_t *signals; /* by rank: its `signals` when its lanes were last unparked */
 };
 
 static void

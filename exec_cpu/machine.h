@@ -87,7 +87,7 @@ struct cpu_rank {
   struct cpu_comm *comm[WEFT_N_GROUP];
   uint64_t unit[WEFT_N_GROUP];     /* by communicator: number of units that the rank has counted */
   struct cpu_channel *out[2], *in[2]; /* by direction: 0 the next stage, 1 the previous stage */
-  uint64_t sent[2], received[2];   /* transfers posted and taken */
+  uint64_t sent[2], received[2];   /* by direction: number of sends posted; of receives completed */
 
   struct weft_team *team; /* NULL: a kernel runs on one thread */
   atomic_uint_fast64_t signals; /* number of wake-ups; changes under the machine's lock */

@@ -50,7 +50,7 @@ struct weft_gpu_id {
 struct weft_gpu_member {
   const struct weft_gpu_id *id;
   uint32_t n, rank;
-  uint32_t most_ctas; /* most SMs for kernels of the communicator; 0: no limit */
+  uint32_t most_ctas; /* maximum number of SMs for kernels of the communicator; 0: no limit */
 };
 
 /* `n` counts elements as NCCL and RCCL do: the elements of the whole tensor for all_reduce and

@@ -169,7 +169,7 @@ keep_term (const struct meeting *x)
 }
 
 /* Appends the copies and sums of a collective. Ranks share the GPU, so a sum reads all its terms
- * directly, in the canonical order, whatever reduction_order says. */
+ * directly, in the canonical order for any reduction_order. */
 static void
 emit_moves (const struct meeting *x)
 {

@@ -12,11 +12,11 @@ uint32_t gpu_counted_source (const weft_program *p, uint32_t op);
 /* Bytes of scratch for reduce-scatters among an op and the later ops of its launch. */
 uint64_t gpu_counted_scratch (const struct gpu_rank *r, uint32_t op);
 
-/* Appends the exchange of an op. */
+/* Appends the exchange of an op to the script of the rank (machine.h). */
 void gpu_counted_emit (struct gpu_rank_unit at, uint32_t op);
 
-/* Appends the sum of a reduce-scatter, after the launch of its exchange. Does nothing for other
- * ops. */
+/* Appends the sum of a reduce-scatter to the script, after the launch of the exchange of this op.
+ * Does nothing for other ops. */
 void gpu_counted_end (struct gpu_rank_unit at, uint32_t op);
 
 /* Makes the sends and receives of an exchange, during a step. Returns NULL or a message. */

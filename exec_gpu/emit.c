@@ -150,7 +150,8 @@ emit_across (struct gpu_rank_unit at, uint32_t op)
   emit_copy (at, op, &copy);
 }
 
-/* Appends op i of a unit. A collective here has one member and is at most copies. */
+/* Appends op i of a unit that needs no other rank. A collective here has one member, so it needs at
+ * most a copy. */
 static void
 emit_op (struct gpu_rank_unit at, uint32_t i)
 {

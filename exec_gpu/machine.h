@@ -122,7 +122,7 @@ struct gpu_call {
 struct gpu_counted {
   weft_gpu_comm *comm;
   enum weft_op_kind kind;
-  uint32_t n, me, each;        /* members; this member; counts for each member */
+  uint32_t n, me, each;        /* number of members; this member; number of counts per member */
   const int64_t *counts, *got; /* counts in the mailbox; got: received rows of all_to_all_v */
   uint8_t *from, *to;
   uint64_t from_rows, to_rows; /* capacity of the buffers in rows */
@@ -196,7 +196,7 @@ struct gpu_machine {
   GArray *scaled, *window; /* struct gpu_scaled, gpu_window */
   gboolean traced;         /* times of ops are computed from a trace of kernels */
   const char *remark;      /* why tracing was not possible, or NULL; interned */
-  uint32_t n_unit;         /* units that have been stamped */
+  uint32_t n_unit;         /* number of units whose times are recorded */
   _Atomic gboolean broken; /* a call of any thread has failed: the machine can only be closed */
   gboolean begun;          /* a step is in progress */
   uint64_t left;           /* free memory of the first GPU, when last measured */

@@ -4,7 +4,8 @@
 #include "core/base/words.h"
 #include <stdint.h>
 
-/* Most ranks that share a GPU: the arguments of a launch contain a pointer for each rank. */
+/* Maximum number of ranks that share a GPU: the arguments of a launch contain a pointer for each
+ * rank. */
 #define WEFT_GPU_MOST_SHARED 64u
 
 enum weft_gpu_join_how { WEFT_GPU_ADD, WEFT_GPU_LEAST, WEFT_GPU_MOST };

@@ -1,5 +1,5 @@
-/* A step makes the calls of the scripts one after the other, or replays the graph that was captured
- * from them.
+/* A step makes the calls of the scripts, the lists of calls that machine.h describes, one after the
+ * other, or replays the graph that was captured from these calls.
  *
  * A step allocates nothing.  The host does not wait for a GPU before the step is drained, except
  * for counts of rows.  Each rank with its own GPU has its own host thread, so that the calls of
@@ -221,7 +221,8 @@ is_whole (const struct gpu_script *s)
 }
 
 /* Whether the step runs as a graph. The first step is replayed call by call, because libraries load
- * code and connect at their first use, which cannot be captured. So are evaluations. */
+ * code and connect at their first use, which cannot be captured. Evaluations are also replayed call
+ * by call. */
 static gboolean
 wants_graph (const struct gpu_script *s)
 {

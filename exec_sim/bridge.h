@@ -71,8 +71,8 @@ uint32_t weft_bridge_link (double bytes_per_s);
 void weft_bridge_flow (double bytes, const uint32_t *links, uint32_t n_links, double latency,
                        uint64_t tag);
 
-/* The same for a flow that moves at most `most` bytes per second, however much its links have
- * left. `most` is positive; INFINITY sets no limit. */
+/* weft_bridge_flow() for a flow that moves at most `most` bytes per second, even if its links have
+ * capacity left. `most` is positive; INFINITY sets no limit. */
 void weft_bridge_paced_flow (double bytes, const uint32_t *links, uint32_t n_links, double most,
                              double latency, uint64_t tag);
 

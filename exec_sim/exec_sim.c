@@ -169,7 +169,7 @@ start_shift (struct sim *x, uint32_t c, uint32_t actor, uint32_t op, double late
 /* The rate of one way of a collective. The algorithms are pipelines: data that a rank sends to
  * another node goes on inside that node, so all ways progress together, as fast as the busiest link
  * allows. Without this pace a way with few bytes would take its fair share of a link that it has in
- * common with the busiest one, end early, and so delay the whole. */
+ * common with the busiest way, end early, and so delay the whole collective. */
 static double
 pace (const struct weft_traffic *t, uint32_t way)
 {

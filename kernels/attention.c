@@ -41,7 +41,7 @@ enum { BATCH, SEQUENCE, HEADS, GROUPS, HEAD_WIDTH, WINDOW, VALUE_WIDTH };
 enum {
   TOKENS,
   KEYS
-}; /* dimensions of attention_part and attention_part_bwd, instead of the first two */
+}; /* first two dimensions of attention_part and attention_part_bwd */
 enum { QKV, O, LSE };
 enum { BWD_QKV, BWD_O, BWD_LSE, BWD_DO, BWD_DQKV };
 enum { PART_Q, PART_KV, PART_O, PART_LSE };
@@ -62,7 +62,7 @@ struct span {
   uint64_t first, n;
 };
 
-/* Contiguous tokens: their rows in the array, and the position of the first token in the
+/* A run of contiguous tokens: their rows in the array, and the position of the first token in the
  * sequence. */
 struct run {
   struct span rows;
@@ -144,7 +144,7 @@ side_of (struct weft_place place, uint64_t tokens)
                           { { half, half }, weft_position (place, tokens, half) } } };
 }
 
-/* Number of blocks of at most OUTER tokens; no block spans two runs. */
+/* Number of blocks of at most OUTER tokens. A block contains tokens of one run only. */
 static uint64_t
 blocks_of (const struct side *side)
 {
@@ -181,8 +181,8 @@ describe_any (const struct weft_attention *call, uint64_t sequence)
   };
 }
 
-/* Heads as wide as those of keys (key_heads) or of values (value_heads) that begin at `column` of
- * each row. */
+/* Heads in an operand: the first begins at `column` of each row, and each is as wide as a key
+ * (key_heads) or a value (value_heads). */
 static struct heads
 key_heads (const struct attention *a, const struct weft_operand *of, uint64_t row, uint64_t column)
 {
@@ -476,8 +476,8 @@ scale_floats (float *x, float by, uint64_t n)
     x[i] *= by;
 }
 
-/* Turns products of queries and keys into scores (bend.h); returns the factor that is still to be
- * applied. */
+/* Turns products of queries and keys into scores (bend.h). Returns the factor by which the caller
+ * must still multiply them. */
 static float
 bend (const struct task *t, const struct pair *p, gboolean rows_are_keys)
 {
@@ -646,7 +646,7 @@ weft_attention_forward (const struct weft_attention *call)
 
 /* ---------------------------------------------------------------------------- backward */
 
-/* Dot product from sixteen partial sums, added in a fixed order. */
+/* Dot product: sixteen partial sums, which are added in a fixed order. */
 static float
 dot (const struct strip *x, const struct strip *y, uint64_t token, uint64_t width)
 {

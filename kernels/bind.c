@@ -192,8 +192,8 @@ first_element (const weft_bind *b, uint32_t op, uint64_t *first)
   return FALSE;
 }
 
-/* The element of the flat buffers at which a gradient buffer begins. FALSE: the buffer holds one
- * bucket alone. */
+/* Finds the first element of gradient buffer `flat`, counted through all flat buffers of the role
+ * (struct weft_param, start). FALSE: the buffer holds a single bucket. */
 static gboolean
 first_of_flat (const weft_program *p, uint32_t flat, uint64_t *first)
 {

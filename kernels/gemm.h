@@ -22,7 +22,7 @@ struct weft_factor {
    * scale for `block` terms of a row (fp8.h): E8M0 bytes for blocks of 32, floats for other blocks,
    * which may be squares of `block` rows and terms. The value of an element is code times scale, as
    * a float. The scale of element (i, t) is at i * scale_along + (t + skip) / block * scale_sum;
-   * for squares, i counts lines of squares. */
+   * with squares, i / block takes the place of i. */
   const void *scale;
   uint32_t block;
   gboolean square;
@@ -56,8 +56,8 @@ struct weft_gemm {
 
 void weft_gemm (const struct weft_gemm *g);
 
-/* c(0, j) = sum over t of x(j, t): column sums (a bias gradient) in the order of a product, for
- * some columns. */
+/* c(0, j) = sum over t of x(j, t) for every j in `columns`: column sums (a bias gradient). Their
+ * order of summation is that of a matrix product with the same terms. */
 void weft_gemm_sums (const struct weft_factor *x, const struct weft_gemm_result *c,
                      struct weft_range columns, const struct weft_leaves *terms);
 

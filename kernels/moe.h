@@ -25,9 +25,12 @@ struct weft_moe_rows {
   uint64_t first, n;
 };
 
-/* Rows of expert e. `m`, the number of all rows, is read only with a fixed capacity (a stride) or
- * without counts per expert. To divide every expert into groups of consecutive sources, number the
- * groups of all experts consecutively: `e` is then a group and `experts` the number of groups. */
+/* Rows of expert e. They follow from `counts`; with a fixed capacity (stride not 0) or without
+ * counts, every expert has m / experts rows, where `m` is the number of all rows.
+ *
+ * The function also finds the rows of a group of consecutive sources of one expert: if every expert
+ * has the same number of groups, pass the index of the group among all groups as `e`, and the
+ * number of all groups as `experts`. */
 static inline struct weft_moe_rows
 weft_moe_rows_of (const struct weft_operand *counts, uint64_t e, uint64_t experts, uint64_t stride,
                   uint64_t m)

@@ -94,8 +94,8 @@ rows_of_group (const struct weft_kernel *k, uint64_t g)
                            k->shape.dim[M]);
 }
 
-/* Scales of rows of `columns` elements from row `at` on, in group g or of expert g, whose first row
- * is `first`. */
+/* Scales of a factor from row `at` on. The rows have `columns` elements and belong to group g (rows
+ * of tokens) or expert g (weights), whose first row is `first`. */
 struct scaled {
   const struct weft_operand *scale;
   enum weft_moe_scales lie;
@@ -103,8 +103,8 @@ struct scaled {
 };
 
 /* Sets the scales of a factor. turned FALSE: rows of the array are rows of the factor, and columns
- * are terms. TRUE, for blocks down columns and for squares: columns are rows of the factor, and
- * rows are terms. */
+ * of the array are its terms. turned TRUE: the array is the transposed factor; its scales must be
+ * per square or per block of a column. */
 static void
 set_scales (const struct weft_kernel *k, struct weft_factor *f, const struct scaled *s,
             gboolean turned)
@@ -126,8 +126,8 @@ set_scales (const struct weft_kernel *k, struct weft_factor *f, const struct sca
   f->skip = turned && block ? row % block : 0;
 }
 
-/* Layout of the scales of expert weights: squares, or for blocks of 32 along the rows in forward
- * and down the columns in dgrad. */
+/* Layout of the scales of expert weights: one scale per square; with blocks of 32, one scale per
+ * block of a row in forward, and per block of a column in dgrad. */
 static enum weft_moe_scales
 lie_of_weights (const struct weft_kernel *k)
 {
@@ -236,20 +236,20 @@ weft_ref_moe_matmul_dgrad (const struct weft_kernel *k)
 
 /* ------------------------------------------------------------ dw += dy^T x, by expert */
 
-/* Floats of a stack of sums. */
+/* Size of a stack of partial sums, in floats. */
 #define ROOM 65536
 
-/* Weight gradient of one expert: over all its rows, or in canonical order over the rows of some
- * sources, whose tokens form whole sequences one after the other. In canonical order dw holds one
- * gradient per slice: [slices][experts][n][k]. */
+/* Weight gradient of one expert: a sum over all its rows. In canonical order dw holds one gradient
+ * per slice, [slices][experts][n][k]: a sum over the rows of a few consecutive sources, whose
+ * tokens form whole sequences. */
 struct gradient {
   const struct weft_kernel *k;
-  const int64_t *count;   /* number of rows by source and leaf */
-  uint32_t leaves, parts; /* leaves: their number; parts: counts per leaf */
-  uint64_t each;          /* counts per source */
-  uint64_t first;         /* first row */
-  uint64_t first_count;   /* index of the first count */
-  uint64_t at;            /* element of dw */
+  const int64_t *count;   /* row counts of the summed sources: one or several per leaf */
+  uint32_t leaves, parts; /* leaves: number of leaves; parts: row counts per leaf */
+  uint64_t each;          /* row counts per source */
+  uint64_t first;         /* first row of the sum */
+  uint64_t first_count;   /* index of count[0] among the row counts of all experts */
+  uint64_t at;            /* index in dw of the gradient's first element */
 };
 
 /* First row of leaf l; with padding every source has the same number of rows. */
@@ -264,7 +264,8 @@ row_of (const struct gradient *g, uint32_t l)
          weft_moe_count (g->count, n / g->each * g->each, n % g->each);
 }
 
-/* Sets the scales of the rows of a leaf, which are the scales of its group. */
+/* Sets the scales of both factors for the rows of a leaf. All rows of a leaf are in one group of
+ * sources, which has its own scales. */
 static void
 set_leaf_scales (const struct gradient *g, uint32_t l, struct weft_range rows,
                  struct weft_range columns, struct weft_gemm *product)

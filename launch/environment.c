@@ -21,8 +21,8 @@ struct reading {
   const char *word; /* name of the launcher */
 };
 
-/* The value of the first of some variables that is set and not empty; *found is its name, or the
- * first name if none is set. */
+/* The value of the first variable in `names` that is set and not empty, or NULL. *found receives
+ * the name of this variable, or the first name if none is set. */
 static const char *
 look_up (const struct reading *r, const char *names, const char **found)
 {

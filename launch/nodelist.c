@@ -3,7 +3,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Slurm allows five brackets in a name (MAX_DIMS). */
+/* Maximum number of brackets in a name (Slurm allows five: MAX_DIMS) and of digits in a number. */
 #define MOST_BRACKETS 8
 #define MOST_DIGITS 9
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <glib.h>
 
-/* Most hosts in a list. */
+/* Maximum number of hosts in a list. */
 #define WEFT_NODELIST_MOST 1000000u
 
 /* Expands a list, in order. NULL with an error if the text is malformed. The caller frees with

@@ -560,7 +560,7 @@ have_all_statuses (const weft_store *s)
   return TRUE;
 }
 
-/* Sends a report about all processes but the one that asked. */
+/* Sends a report about all other processes to the process that has requested it. */
 static void
 send_report (weft_store *s, uint32_t reporter)
 {

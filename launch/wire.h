@@ -38,8 +38,7 @@ extern const char *const weft_frame_words[];
  * last process to call decides. */
 enum weft_receivers { WEFT_RECEIVERS_ALL, WEFT_RECEIVERS_FIRST };
 
-/* Most bytes of the first frame of a connection, most bytes of any later frame, and most bytes of a
- * key. */
+/* Maximum size in bytes: of the first frame of a connection, of any later frame, and of a key. */
 #define WEFT_FRAME_FIRST_BYTES 4096u
 #define WEFT_FRAME_MOST_BYTES (64u << 20)
 #define WEFT_FRAME_MOST_KEY 255u

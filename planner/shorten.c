@@ -54,8 +54,9 @@ weft_shortened_seconds (const struct weft_shortened *shortened, const double sec
   return seconds[1] + shortened->further * (seconds[1] - seconds[0]);
 }
 
-/* If memory is constant, the two values differ only in the padding between buffers: take the larger
- * one. */
+/* Unless the schedule begins with all forwards, memory does not depend on the number of
+ * microbatches. The bytes of the two short steps then differ only in the padding between buffers:
+ * the result is the larger value. */
 double
 weft_shortened_bytes (const struct weft_shortened *shortened, const double bytes[2])
 {

@@ -282,8 +282,8 @@ replicated (const struct weft_job *job)
   return replicas (job) > 1;
 }
 
-/* Schedules with the trait `searched`: only the first with a single stage, and with chunks only
- * those that allow any number of chunks. */
+/* Lists schedules with the trait `searched`. With a single stage only the first of them. With
+ * several chunks on a rank only those that allow any number of chunks. */
 static uint32_t
 schedules (const struct weft_job *job, int64_t out[MOST_VALUES])
 {

@@ -19,8 +19,8 @@
 #define WEFT_MANIFEST_SCHEMA "weft.checkpoint/1"
 #define WEFT_MANIFEST_NAME "manifest.json"
 
-/* Most bytes of a manifest: about 200 000 chunks, which need a gigabyte of memory while the
- * manifest is parsed. */
+/* Maximum size of a manifest in bytes: about 200 000 chunks, which need a gigabyte of memory while
+ * the manifest is parsed. */
 #define WEFT_MANIFEST_MOST_BYTES (64u << 20)
 
 struct weft_chunk {

@@ -160,9 +160,9 @@ weft_processes_merge_floats (struct weft_rendezvous *peers, const char *key,
 
 /* --------------------------------------------------------------------- timelines */
 
-/* Most ops in one exchange over all processes, each with begin and end time. The message that the
- * process of rank 0 receives is limited (WEFT_FRAME_MOST_BYTES), and a job may have thousands of
- * processes. */
+/* Maximum number of ops in one exchange of begin and end times over all processes. The message that
+ * the process of rank 0 receives is limited (WEFT_FRAME_MOST_BYTES), and a job may have thousands
+ * of processes. */
 #define MOST_TIMES (1u << 16)
 
 /* A range of ops of one rank. The range is empty beyond the end of the rank's program. */

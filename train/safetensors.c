@@ -27,7 +27,7 @@ const uint8_t weft_tensor_type_bytes[] = {
 struct shard {
   GMappedFile *map;
   const uint8_t *data;
-  uint64_t bytes;       /* of the data section */
+  uint64_t bytes;       /* size of the data section */
   GPtrArray *entries;   /* struct entry, owned; in the order of their data */
   GHashTable *by_name;  /* name -> struct entry, not owned */
   GHashTable *metadata; /* key -> value */

@@ -73,7 +73,8 @@ const struct weft_tensor *weft_safetensors_find (const weft_safetensors *file, c
 /* The value of a key of __metadata__, from the first shard that has the key; else NULL. */
 const char *weft_safetensors_metadata (const weft_safetensors *file, const char *key);
 
-/* The mapped bytes of a tensor, of any alignment; valid until the file is closed. */
+/* The mapped bytes of a tensor, not necessarily aligned. They are valid until the file is
+ * closed. */
 const void *weft_safetensors_data (const weft_safetensors *file, const struct weft_tensor *tensor);
 
 /* Converts elements [first, first + n) to floats. Types other than F32, F16, BF16 and F64 are an

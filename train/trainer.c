@@ -26,7 +26,7 @@ struct trainer {
 
   struct weft_progress progress;
   uint64_t saved;      /* step of the newest checkpoint in `save` */
-  uint32_t bad_in_row; /* steps in a row that skipped the update or had a loss that is not finite */
+  uint32_t bad_in_row; /* number of consecutive bad steps (WEFT_TRAINER_MOST_SKIPS) */
   gboolean ruined;     /* the newest step updated weights from a loss that is not finite */
   double final_loss;
   weft_timeline *timeline; /* of the newest step */
@@ -79,7 +79,7 @@ batch_tokens (const struct trainer *t)
 
 /* --------------------------------------------------------------------- signals */
 
-/* Blocks SIGTERM and SIGINT, except those that the parent process ignores. */
+/* Blocks SIGTERM and SIGINT, except a signal that is ignored because the parent process did so. */
 static void
 watch_signals (sigset_t *watched, sigset_t *before)
 {
@@ -399,8 +399,8 @@ evaluate_batch (struct trainer *t, uint64_t batch, double *loss, GError **error)
   return TRUE;
 }
 
-/* Every evaluation reads the same sequences, each of them once. If one global batch has more
- * sequences than the evaluation split, sequences are repeated. */
+/* Every evaluation reads the same sequences, none of them twice, unless one global batch has more
+ * sequences than the evaluation split. */
 static gboolean
 evaluate (struct trainer *t, GError **error)
 {

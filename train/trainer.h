@@ -33,8 +33,8 @@ double weft_trainer_lr (const struct weft_trainer_options *options, uint64_t ste
 /* Default peak learning rate: that of published runs of models of this size. */
 double weft_trainer_default_lr (uint64_t parameters);
 
-/* Default number of steps: compute-optimal training, 20 tokens per parameter (Hoffmann et al. 2022,
- * arXiv 2203.15556, table 3). */
+/* Default of decay_steps: the steps of compute-optimal training, 20 tokens per parameter (Hoffmann
+ * et al. 2022, arXiv 2203.15556, table 3). */
 uint64_t weft_trainer_default_decay_steps (uint64_t parameters, uint64_t tokens_per_step);
 
 /* ---------------------------------------------------------------------- the loop */
@@ -71,10 +71,10 @@ struct weft_trainer_sink {
   void *user;
 };
 
-/* Runs the training loop. Blocks SIGTERM and SIGINT in this thread and in threads the executor
- * starts, and polls for them between steps. With `load`, seed and data position come from the
- * checkpoint. An unreadable token ends the run with an error, after a checkpoint of the completed
- * steps. */
+/* Runs the training loop. Blocks SIGTERM and SIGINT in this thread and in threads that the executor
+ * starts, and polls for them between steps. With `load`, seed and data position are those of the
+ * checkpoint. An unreadable token ends the run with an error; a single process first saves a
+ * checkpoint of the completed steps. The caller clears *result. */
 gboolean weft_trainer_run (const weft_plan *plan, const struct weft_exec_ops *ops,
                            const struct weft_trainer_options *options,
                            const struct weft_trainer_sink *sink,

@@ -2,7 +2,8 @@
 #include "core/base/error.h"
 #include <string.h>
 
-/* Most levels of brackets.  A config.json has about four; the JSON parser recurses on each. */
+/* Maximum depth of nested brackets.  A config.json has about four levels; the JSON parser recurses
+ * on each level. */
 #define MOST_LEVELS 32
 
 struct scan {

@@ -150,7 +150,7 @@ is_needed (const struct weft_sheet *sheet, const union weft_value *values, unsig
   return !sheet->table->field[row].optional && weft_sheet_has (sheet, values, row);
 }
 
-/* Whether a section has a row that must be given. */
+/* Whether a section has a field that the file must give. */
 static gboolean
 is_wanted (const struct weft_sheet *sheet, const union weft_value *values, const char *section)
 {

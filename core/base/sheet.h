@@ -1,8 +1,8 @@
 /* sheet.h - .ini files of measured or published numbers, whose keys are the rows of one table:
  * topologies/NAME.ini and stacks/NAME.ini.
  *
- * With `prefixed`, key `memory` of section [gpu] is field gpu_memory; otherwise a key is a field.
- * Fields that are not optional must be given: missing numbers are not guessed.
+ * With `prefixed`, key `memory` of section [gpu] is field gpu_memory; otherwise the key is the name
+ * of the field. Fields that are not optional must be given: missing numbers are not guessed.
  *
  * Where `has_kinds` is set, row `kind` names the kind of the file. A field that belongs to one kind
  * is not required in files of other kinds, and is refused there. */
@@ -49,7 +49,7 @@ extern const struct weft_sheet weft_stack_sheet;   /* values: union weft_stack, 
 gboolean weft_sheet_load (const struct weft_sheet *sheet, const char *name_or_path,
                           union weft_value *values, GError **error);
 
-/* Whether files of the kind in `values` have the field of a row. */
+/* Whether files of the kind that `values` name have the field in row `row` of the table. */
 gboolean weft_sheet_has (const struct weft_sheet *sheet, const union weft_value *values,
                          unsigned row);
 
@@ -57,10 +57,10 @@ gboolean weft_sheet_has (const struct weft_sheet *sheet, const union weft_value 
 gboolean weft_sheet_check_kind (const struct weft_sheet *sheet, const union weft_value *values,
                                 unsigned row, GError **error);
 
-/* Row of a key of a section, or -1. */
+/* The row of the field with this section and key, or -1. */
 int weft_sheet_find (const struct weft_sheet *sheet, const char *section, const char *key);
 
-/* The section and the key under which files give the field of a row.  The key is the field's name,
- * without the section as prefix if the sheet is `prefixed`. */
+/* The section and the key of the field in row `row`.  The key is the field's name, without the
+ * section as prefix if the sheet is `prefixed`. */
 const char *weft_sheet_section (const struct weft_sheet *sheet, unsigned row);
 const char *weft_sheet_key (const struct weft_sheet *sheet, unsigned row);

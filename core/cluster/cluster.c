@@ -36,8 +36,8 @@ const struct weft_sheet weft_cluster_sheet = {
   .kind = WEFT_CLUSTER_fabric_kind,
 };
 
-/* The size of a job that gives none: the size that the fabric defines, or one node.  On a CPU,
- * where ranks are threads in any number, it is one rank. */
+/* The default number of GPUs: the size that the fabric defines, or one node.  On a CPU, where ranks
+ * are threads in any number, the default is one rank. */
 static uint32_t
 default_gpus (const struct weft_cluster *cluster)
 {
@@ -136,7 +136,8 @@ weft_cluster_has (const struct weft_cluster *cluster, unsigned row)
   return weft_sheet_has (&weft_cluster_sheet, cluster->f.at, row);
 }
 
-/* Refuses the kind of fabric, because it decides which fields the topology file must give. */
+/* Refuses field fabric_kind, because the kind of fabric decides which fields the topology file must
+ * give. */
 gboolean
 weft_cluster_may_set (const struct weft_cluster *cluster, unsigned row, GError **error)
 {

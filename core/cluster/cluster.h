@@ -49,14 +49,15 @@ gboolean weft_cluster_load (const char *name_or_path, struct weft_cluster *clust
 gboolean weft_cluster_resize (struct weft_cluster *cluster, int64_t gpus, int64_t nodes,
                               GError **error);
 
-/* Call it after setting fields of a job that gives no size: derives the size again if the fabric
- * defines one (a torus: its sides). */
+/* Sets the default size again if the fabric defines one (a torus: its sides).  The caller has set
+ * fields of the cluster, and the job gives no size. */
 gboolean weft_cluster_settle (struct weft_cluster *cluster, GError **error);
 
-/* Whether clusters with this kind of fabric have the field of a row. */
+/* Whether clusters with this kind of fabric have the field in row `row` of weft_cluster_table. */
 gboolean weft_cluster_has (const struct weft_cluster *cluster, unsigned row);
 
-/* Whether a job may set the field of a row: not the kind of fabric, nor a field of another kind. */
+/* Whether a job may set the field in row `row`.  FALSE with an error for fabric_kind, and for a
+ * field that only other kinds of fabric have. */
 gboolean weft_cluster_may_set (const struct weft_cluster *cluster, unsigned row, GError **error);
 
 /* Names of the bundled topologies, sorted; free with g_strfreev(). */

@@ -28,7 +28,7 @@ struct weft_route {
   double latency; /* seconds of a message, besides its bytes / rate */
 };
 
-/* How collectives go over a fabric.
+/* How collectives use a fabric.
  *
  *   tiers   two axes: within a node, between nodes.  NCCL's rings and trees.
  *   grid    up to three axes of chips with links to their neighbours.  Rings along every axis, in
@@ -48,10 +48,11 @@ struct weft_fabric {
   uint32_t first[WEFT_MAX_LINK_KINDS + 1]; /* ids of kind k: first[k] to first[k + 1] - 1 */
 };
 
-/* A kind of links.  count: its links; owner: the link that serves a GPU, from 0 within the kind. */
 struct weft_link_kind {
   const char *word, *doc;
+  /* Number of links of this kind. */
   uint32_t (*count) (const struct weft_fabric *f);
+  /* Which link of this kind serves a GPU: 0 to count - 1. */
   uint32_t (*owner) (const struct weft_fabric *f, uint32_t gpu);
   double (*capacity) (const struct weft_fabric *f); /* bytes/s of one link */
 };
@@ -106,7 +107,7 @@ gboolean weft_fabric_check (const struct weft_cluster *cluster, GError **error);
 /* Number of consecutive GPUs, from GPU 0, that the fastest kind of link connects. */
 uint32_t weft_fabric_domain (const struct weft_cluster *cluster);
 
-/* The fabric of a cluster, which it borrows. */
+/* The fabric of a cluster.  The result points to `cluster`, which must outlive it. */
 struct weft_fabric weft_fabric_make (const struct weft_cluster *cluster);
 
 /* The operations of the kind of fabric that a cluster has. */
@@ -140,7 +141,7 @@ weft_fabric_node (const struct weft_fabric *f, uint32_t gpu)
 }
 
 /* The route from GPU `from` to GPU `to`.  If both directions of an axis are equally short, `way`
- * chooses. */
+ * chooses the direction. */
 void weft_fabric_route_way (const struct weft_fabric *f, uint32_t from, uint32_t to, uint32_t way,
                             struct weft_route *route);
 

@@ -262,7 +262,8 @@ G_STATIC_ASSERT (G_N_ELEMENTS (kinds) == WEFT_N_TORUS_LINK);
 
 /* ------------------------------------------------------------------ routes */
 
-/* Whether the shorter path along an axis goes down.  `way` chooses between equally long paths. */
+/* Whether the shorter path along an axis goes to lower coordinates.  If both paths are equally
+ * long: whether `way` is the way down of this axis. */
 static gboolean
 goes_down (const struct weft_fabric *f, int axis, uint32_t from, uint32_t to, uint32_t way)
 {

@@ -22,9 +22,10 @@ struct weft_exec_options {
   gboolean roles;        /* clock: one rank per stage, with the op times of its first rank */
   gboolean step_by_step; /* collectives round by round instead of as fluid flows */
 
-  /* Executors of real numbers: */
+  /* For executors that compute real numbers: */
   const struct weft_control *control; /* read in every step; outlives the executor */
-  uint64_t stress;   /* seed, not 0: one thread runs units of all ranks in random legal order */
+  uint64_t stress;   /* if not 0, the seed of a random legal order in which one thread runs the
+                      * units of all ranks */
   uint32_t threads;  /* per rank, for CPU kernels; 0: one (executors of GPUs: all processors) */
   gboolean poison;   /* fill bytes with NaN when their buffer dies */
   weft_exec *memory; /* use the memory of this executor, which outlives the new one and has its
@@ -34,8 +35,8 @@ struct weft_exec_options {
    * launch; for devices whose runtime has graphs. */
   gboolean graph;
 
-  /* Executors of GPUs: */
-  uint32_t ranks_per_gpu; /* 0 means 1; as many as the job has ranks: they share one GPU */
+  /* For executors that run on GPUs: */
+  uint32_t ranks_per_gpu; /* 0 or 1: one rank on each GPU; or all ranks of the job, on one GPU */
   gboolean times;         /* drain() fills begin and end of every op */
   gboolean traced;        /* if `times` is set: take times from a trace of kernels if the device has
                              one */
@@ -49,7 +50,7 @@ struct weft_exec_options {
 #define WEFT_EXEC_VIRTUAL 1u /* times are computed: no op runs */
 #define WEFT_EXEC_TIMES 2u   /* drain() fills the timeline */
 #define WEFT_EXEC_NUMBERS 4u /* memory is real: it has read(), write() and metrics */
-#define WEFT_EXEC_STAMPS 8u  /* only options.times gives times, and it slows the step */
+#define WEFT_EXEC_STAMPS 8u  /* measures times only with options.times, which slows the step */
 
 struct weft_exec_ops {
   const char *name, *doc;
@@ -100,18 +101,18 @@ extern const struct weft_exec_ops weft_exec_null, weft_exec_clock;
 weft_timeline *weft_exec_run (const struct weft_exec_ops *ops, const weft_plan *plan,
                               const struct weft_exec_options *options, GError **error);
 
-/* Runs one step of an open executor: walks every row and drains it.  The caller owns the timeline;
- * NULL with an error on failure. */
+/* Runs one step of an open executor: enqueues the ops of every row, then drains.  The caller owns
+ * the timeline; NULL with an error on failure. */
 weft_timeline *weft_exec_step (weft_exec *x, GError **error);
 
 /* The metrics of a rank with an output head, which has the loss and the gradient norm.  NULL if
  * this process runs no such rank. */
 const struct weft_metrics *weft_exec_metrics (const weft_exec *x);
 
-/* A step in parts (parts.h): issues one part on every row and runs it with its collectives.  Call
- * it once for each part, in order.  weft_exec_end_parts() ends the step and skips the parts that
- * were not issued.  Results are bit-identical to those of a whole step.  The executor needs
- * run(). */
+/* A step in parts (parts.h).  weft_exec_part() issues the ops of one part for every row and runs
+ * them; the caller passes all parts in order.  weft_exec_end_parts() ends the step and skips the
+ * parts that were not issued.  Results are bit-identical to those of a whole step.  The executor
+ * must have run(). */
 gboolean weft_exec_part (weft_exec *x, const weft_parts *parts, uint32_t part, GError **error);
 weft_timeline *weft_exec_end_parts (weft_exec *x, GError **error);
 
@@ -130,5 +131,5 @@ gboolean weft_exec_check_graph (const weft_plan *plan, GError **error);
 gboolean weft_exec_hosts (const weft_plan *plan, const struct weft_exec_options *options,
                           weft_host ***hosts, GError **error);
 
-/* Enqueues one row: for each op its waits, then the op. */
+/* Enqueues all ops of one row in program order; the waits of an op are enqueued before the op. */
 gboolean weft_exec_walk (weft_exec *x, uint32_t row, GError **error);

@@ -113,8 +113,9 @@ check_bucket (struct weft_watch *watch, const struct weft_job *job, double norm)
   return TRUE;
 }
 
-/* Loss of multi-token prediction: the mean over depths, each scaled as if every token had a target.
- * NaN if the op has no such operand. */
+/* Loss of multi-token prediction: the mean over depths.  The operand has sums over tokens with a
+ * target, divided by the number of all tokens; they are scaled to means over tokens with a target.
+ * NaN if the op does not copy this loss. */
 static double
 mtp_loss (const weft_plan *plan, const weft_program *p, uint32_t op, const void *const *value)
 {

@@ -49,13 +49,13 @@ typedef struct weft_timeline {
   /* struct weft_timeline_part, by begin; struct weft_timeline_stray.  NULL: none.  Not in files. */
   GArray *parts, *strays;
   uint64_t lost;          /* records that the device dropped */
-  const char *remark;     /* why times are not of the kind asked for, or NULL */
+  const char *remark;     /* why times are not of the requested kind; NULL: they are */
 
   gboolean knows_reserved;            /* whether `reserved` was measured */
   uint64_t reserved[WEFT_N_RESERVED]; /* bytes of the first GPU */
 } weft_timeline;
 
-/* Rows for all actors; all times are NaN. */
+/* Creates a timeline with a row for each actor.  All times are NaN. */
 weft_timeline *weft_timeline_new (const weft_plan *plan, const weft_actors *actors,
                                   const char *executor);
 void weft_timeline_free (weft_timeline *timeline);

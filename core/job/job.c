@@ -67,7 +67,8 @@ static const struct section sections[] = {
   { "strategy", &weft_strategy_table, offsetof (struct weft_job, strategy) },
 };
 
-/* Keys that load or size a part instead of setting one field, with their alternative flags. */
+/* Keys that load a section from a file or set the size of the cluster, instead of one field, and
+ * the flags that do the same. */
 static const struct part_key {
   const char *section, *key, *flag;
 } part_keys[] = {
@@ -391,8 +392,8 @@ apply_setting (const struct weft_setting *setting, struct weft_job *job, GError 
   return TRUE;
 }
 
-/* Settings are applied in order: later ones override. Fields set in a file also override a config
- * or topology named by a flag: the user asked for them. */
+/* Settings are applied in order: later ones override.  Fields that a job file sets also override
+ * the config or topology that a flag names. */
 static gboolean
 apply_settings (const weft_settings *settings, struct weft_job *job, GError **error)
 {

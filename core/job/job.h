@@ -95,7 +95,8 @@ void weft_job_derive (struct weft_job *job);
 /* Whether the data-parallel wrapper is PyTorch's (fsdp2, ddp) and not Megatron-Core's. */
 gboolean weft_job_is_torch (const struct weft_job *job);
 
-/* Sharding level of Megatron-FSDP, under either of its names; no_shard without it. */
+/* Sharding level of Megatron-FSDP: zero_dp_strategy if the user set it, else
+ * data_parallel_sharding_strategy; no_shard without Megatron-FSDP. */
 int weft_job_sharding (const struct weft_job *job);
 
 /* megatron_fsdp_unit_modules as bits 1 << enum weft_unit (unit_modules.h); default: layers, if
@@ -174,10 +175,10 @@ gboolean weft_job_reduces_each (const struct weft_job *job);
  * hierarchical_context_parallel_sizes is not two numbers whose product is context_parallel_size. */
 int64_t weft_job_cp_heads (const struct weft_job *job);
 
-/* Index in the global batch of the first sequence of a microbatch of a replica. The sequences that
- * one reduction sums are contiguous, because canonical sums go over blocks (fold.h): if gradients
- * are reduced once per step, the sequences of a replica; if they are reduced in every microbatch,
- * those of one microbatch of all replicas that are reduced together. */
+/* Index in the global batch of the first sequence of a microbatch of a replica. Canonical sums go
+ * over blocks of consecutive sequences (fold.h). If gradients are reduced once per step, the
+ * sequences of a replica are consecutive. If gradients are reduced in every microbatch, the
+ * sequences of a microbatch are consecutive over the replicas that reduce together. */
 int64_t weft_job_sequence (const struct weft_job *job, int64_t replica, int64_t micro);
 
 /* Data-parallel size, from the GPU count: replicas of one pipeline, without context-parallel ranks.

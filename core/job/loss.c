@@ -42,7 +42,7 @@ balanced_tokens (const struct weft_job *job)
   return n;
 }
 
-/* Leaves that a rank has of each sequence. */
+/* Number of leaves of each sequence that a rank holds. */
 static int64_t
 leaves_of (const struct weft_job *job)
 {

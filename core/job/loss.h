@@ -3,7 +3,7 @@
 #pragma once
 #include "core/job/job.h"
 
-/* Whether the job fuses output head and loss in this way. */
+/* Whether the job computes output head and loss in chunks. */
 gboolean weft_job_fuses_head (const struct weft_job *job);
 
 /* Tokens of a microbatch on a rank. */
@@ -13,6 +13,6 @@ uint64_t weft_job_tokens (const struct weft_job *job);
  * fewer. */
 uint64_t weft_job_loss_tokens (const struct weft_job *job);
 
-/* Whether canonical order allows this number of chunks: a chunk must be whole sequences that are
- * nodes of their tree, or whole leaves of a sequence. */
+/* Whether canonical order allows this number of chunks: a chunk must consist of whole sequences
+ * that form a node of the tree, or be one leaf of a sequence. */
 gboolean weft_job_loss_leaves (const struct weft_job *job, int64_t chunks);

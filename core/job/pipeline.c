@@ -30,7 +30,7 @@ weft_job_schedule (const struct weft_job *job)
   return weft_job_schedule_file (job) ? NULL : &weft_schedules[job->strategy.pipeline_schedule];
 }
 
-/* Checks the job's counts against those of its schedule file. */
+/* Checks that the job has the numbers of ranks, microbatches and chunks of its schedule file. */
 static gboolean
 agrees (const weft_grid *grid, const struct weft_job *job, const char *path, GError **error)
 {

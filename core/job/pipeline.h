@@ -1,4 +1,4 @@
-/* pipeline.h - the pipeline of a job: its schedule, counts, and grid of cells. */
+/* pipeline.h - the pipeline of a job: its schedule, numbers of chunks, and grid of cells. */
 #pragma once
 #include "core/job/job.h"
 #include "core/schedule/grid.h"

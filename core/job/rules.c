@@ -135,9 +135,10 @@ hybrid (const struct weft_job *j)
   return S (use_megatron_fsdp) && weft_job_instances (j) > 1;
 }
 
-/* Whether the sequences that each gradient collective sums are a node of the canonical tree: those
- * of a replica, or, if every microbatch is reduced, those of a microbatch. With several instances
- * they are those of all microbatches of an instance. */
+/* Whether the sequences that one gradient collective sums form a node of the canonical tree. If
+ * gradients are reduced once per step, these are the sequences of a replica. If they are reduced in
+ * every microbatch, these are the sequences of a microbatch of all replicas; with several
+ * instances, all sequences of an instance. */
 static gboolean
 reduces_blocks (const struct weft_job *j)
 {
@@ -293,8 +294,9 @@ group (const struct weft_job *j)
              : S (microbatch_group_size_per_vp_stage);
 }
 
-/* Why the schedule cannot be built from the job's counts; WEFT_SPEC_FITS with a schedule file,
- * which contains the grid. */
+/* The rule of the schedule that the job's numbers of ranks, chunks and microbatches break, or
+ * WEFT_SPEC_FITS. With a schedule file always WEFT_SPEC_FITS, because the file contains the
+ * grid. */
 static enum weft_spec_rule
 broken_spec (const struct weft_job *j)
 {
@@ -421,7 +423,8 @@ absent_module (const struct weft_job *j)
   return NULL;
 }
 
-/* Whether selective recompute has only attention to recompute, but its kernel keeps no scores. */
+/* Whether selective recompute includes only attention, and the attention kernel stores no scores,
+ * so that nothing is recomputed. */
 static gboolean
 runs_nothing_again (const struct weft_job *j)
 {

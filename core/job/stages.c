@@ -4,7 +4,7 @@
 
 /* ----------------------------------------------------- pipeline_model_parallel_layout */
 
-/* Enough for any model: 4096 layers, 1024 ranks of 255 chunks. */
+/* Limits of the layout text, enough for any model: 4096 layers, 1024 ranks of 255 chunks. */
 enum { MOST_SYMBOLS = 1 << 19, MOST_TIMES = 1 << 16, MOST_DEPTH = 8 };
 
 static gboolean read_symbols (const char **at, uint32_t depth, GString *out);

@@ -51,7 +51,8 @@ fill_on_host (struct weft_step *s, uint32_t buf, const char *name, uint64_t n)
   weft_from_host (s, &(struct weft_host_copy){ name, buf, copied, 0, n });
 }
 
-/* FSDP2 with offload_policy keeps weights in host memory: nothing is copied. */
+/* FSDP2 with offload_policy keeps weights in host memory, so weights are not copied to the
+ * device. */
 static void
 fill (struct weft_step *s, uint32_t buf, const char *name)
 {

@@ -1,6 +1,7 @@
-/* roof.h - private to step.c and init.c: the state of a step, without its program.
+/* roof.h - private to step.c and init.c: setup of struct weft_step before a program is built.
  *
- * weft_step_begin() fills `s`, whose job, mesh, role and b are set. weft_step_end() frees it. */
+ * weft_step_begin() fills `s`, in which the caller has set job, mesh, role and b. weft_step_end()
+ * frees the state, but not the builder b. */
 #pragma once
 #include "core/passes/params/tensors.h"
 #include "core/passes/step.h"

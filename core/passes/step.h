@@ -19,10 +19,11 @@ weft_program *weft_step_build (const struct weft_job *job, const struct weft_mes
 weft_program *weft_init_build (const struct weft_job *job, const struct weft_mesh *mesh,
                                uint32_t role);
 
-/* Whether that program has any op. */
+/* Whether the program of weft_init_build() has any op. */
 gboolean weft_init_does_something (const struct weft_job *job);
 
-/* Whether it broadcasts: there are several replicas, and each holds whole weights. */
+/* Whether the program of weft_init_build() broadcasts: there are several replicas, and each holds
+ * whole weights. */
 gboolean weft_init_broadcasts (const struct weft_job *job);
 
 /* Whether each replica stores only slices of the weights. */

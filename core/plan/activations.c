@@ -64,8 +64,8 @@ put_output_norm (struct list *l, const char *what)
     put (l, what, l->stream, l->rows, l->w.h);
 }
 
-/* Adds the tensors of the MLP. If attention and MLP read the same stream, it is the input of the
- * layer, which is listed already. */
+/* Adds the tensors of the MLP. If attention and MLP read the same stream, this stream is the input
+ * of the layer, which is listed already. */
 static void
 put_mlp (struct list *l, const struct weft_job *job)
 {

@@ -19,7 +19,7 @@ struct colouring {
 
 static const enum weft_group_kind moving[] = { WEFT_PATTERN_GROUPS };
 
-/* Group patterns come in blocks of WEFT_MAX_WAYS, of which the fabric uses the first few. */
+/* Every group has WEFT_MAX_WAYS pattern numbers, of which the fabric uses the first few. */
 static uint32_t
 n_patterns (void)
 {

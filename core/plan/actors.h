@@ -45,8 +45,8 @@ struct weft_comm {
   uint32_t n_actor, *actor;
 };
 
-/* Links that a flow of one actor and pattern enters, each repeated as often as its class crosses
- * it. exists FALSE: the actor has no such flow. */
+/* The links of the flow of one actor in one pattern. Each link is repeated as often as the flows of
+ * the actor's class cross it. exists FALSE: the actor has no flow in this pattern. */
 struct weft_path {
   gboolean exists;
   uint32_t n, *link;
@@ -64,7 +64,7 @@ typedef struct weft_actors {
   uint32_t *comm_of;                  /* [actor][WEFT_N_GROUP] -> comm; WEFT_NO_ACTOR: no member */
   uint32_t *peer;                     /* [actor][2]: next stage, previous stage; or WEFT_NO_ACTOR */
   gboolean folded;
-  uint32_t n_pattern;                 /* WEFT_N_PATTERN plus those of groups */
+  uint32_t n_pattern;                 /* WEFT_N_PATTERN plus the patterns of groups */
   struct weft_path *path;             /* [actor][n_pattern]; NULL without a fabric */
   uint32_t n_link;
   double *capacity;                   /* bytes/s of each link that paths name */
@@ -79,11 +79,12 @@ weft_actors *weft_actors_new_roles (const struct weft_mesh *mesh);
 void weft_actors_free (weft_actors *actors);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_actors, weft_actors_free)
 
-/* The pattern of a group's flows on one way of the fabric. */
+/* The pattern of the flows that the collectives of a group send on one way, a class of flows
+ * (fabric.h). */
 uint32_t weft_group_pattern (enum weft_group_kind kind, uint32_t way);
 
-/* The pattern of a ring shift, whether or not the neighbour is on the same node. Tensor parallel
- * shifts have no `back`. */
+/* The pattern of a ring shift to the next rank, or, if `back`, to the previous rank. Tensor
+ * parallel groups have no shift back. */
 uint32_t weft_ring_pattern (enum weft_group_kind kind, gboolean back);
 
 static inline const struct weft_path *

@@ -1,9 +1,9 @@
 /* The proofs about one program: reads after writes, no races, no two live buffers at one address.
  *
- * Bytes are cut into atoms at the borders of all views of a buffer. Going through the ops in order,
- * each atom remembers its last writer and, per lane, the newest reader since. An access must be
- * ordered after the writer; a write also after the readers. Older accesses need no check: each of
- * them was ordered before one that is remembered. */
+ * Bytes are cut into atoms at the borders of all views of a buffer. The ops are visited in order.
+ * Each atom stores its last writer and, per lane, the newest reader after that write. An access
+ * must be ordered after the writer; a write also after the readers. Older accesses need no check:
+ * each of them was ordered before an access that is stored. */
 #include "core/plan/check.h"
 #include "core/base/error.h"
 #include "core/plan/replay.h"

@@ -4,7 +4,7 @@
  *   - every read of bytes is ordered after a write of these bytes (permanent buffers are written
  *     before the step);
  *   - host kernels use buffers of the host pool only; copies to and from the host have one operand
- *     there; all other ops have none;
+ *     in the host pool; all other ops have no operand in it;
  *   - each conflicting pair of uses (they share bytes and one of them writes) is ordered by
  *     dependencies or lane order;
  *   - buffers that share an address are never alive at the same time: all uses of one are ordered
@@ -21,12 +21,12 @@
 #include "core/program/mesh.h"
 #include "core/program/program.h"
 
-/* One program: reads, pools of operands, conflicting uses. Returns FALSE with an error that names
- * the ops. */
+/* Checks one program: reads, pools of operands, conflicting uses. Returns FALSE with an error that
+ * names the ops. */
 gboolean weft_check_program (const weft_program *program, GError **error);
 
-/* One program with offsets: buffers that share an address. */
+/* Checks one program with offsets: buffers that share an address. */
 gboolean weft_check_addresses (const weft_program *program, GError **error);
 
-/* The programs of all roles together. */
+/* Checks the programs of all roles together. */
 gboolean weft_check_roles (const struct weft_mesh *mesh, weft_program *const *role, GError **error);

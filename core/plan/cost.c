@@ -161,10 +161,10 @@ is_attention_backward (enum weft_op_kind kind)
   return kind == WEFT_OP_ATTENTION_BWD || kind == WEFT_OP_ATTENTION_PART_BWD;
 }
 
-/* Sets rate and share of attention for heads that the stack does not run on matrix units. That
- * kernel computes plain_attention_width elements for any width of head, so it executes more FLOPs
- * than the op has. FALSE: the stack runs these heads on matrix units, or the rate of the other
- * kernel is not known. */
+/* Sets rate and share of attention for heads that the stack does not run on matrix units. The
+ * kernel for such heads computes plain_attention_width elements for any width of head, so it
+ * executes more FLOPs than the op has. FALSE: the stack runs these heads on matrix units, or the
+ * rate of the other kernel is not known. */
 static gboolean
 price_plain_attention (const struct weft_cost *cost, enum weft_op_kind kind,
                        const struct weft_shape *s, struct weft_cost_parts *parts)
@@ -245,8 +245,8 @@ formula (const void *cost, enum weft_op_kind kind, const struct weft_shape *shap
   return roofline (cost, kind, shape, 0);
 }
 
-/* Measured seconds; negative: not measured. For missing SMs they are scaled as the formula
- * scales. */
+/* Measured seconds; negative: not measured. If communication holds SMs, the measured seconds are
+ * scaled like the seconds of the formula. */
 static double
 measured (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
           uint32_t sms_taken)

@@ -459,7 +459,7 @@ add_permanent (const weft_program *p, struct weft_memory *memory, uint64_t live[
   memcpy (live, memory->permanent, sizeof memory->permanent);
 }
 
-/* Most bytes alive in op order: a lower bound of the arena. */
+/* Finds the maximum of bytes alive at the same time, in op order: a lower bound of the arena. */
 static void
 find_peak (const weft_program *p, struct weft_memory *memory)
 {

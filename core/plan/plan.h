@@ -32,8 +32,8 @@ weft_plan_cost (const weft_plan *plan)
 struct weft_traffic weft_plan_traffic (const weft_plan *plan, const struct weft_coll_shape *group,
                                        enum weft_op_kind kind, const struct weft_shape *shape);
 
-/* Traffic of a send between two ranks: bytes[0] are moved after the latency; a delay if the cost
- * table contains `send`. */
+/* Traffic of a send between two ranks: bytes[0] is the size of the tensor. If the cost table
+ * contains `send`, the traffic is a delay of the measured seconds. */
 struct weft_traffic weft_plan_transfer (const weft_plan *plan, uint32_t from, uint32_t to,
                                         const struct weft_shape *shape);
 

@@ -65,7 +65,7 @@ struct weft_traffic {
   double seconds;                /* closed formula, without other traffic */
 };
 
-/* The axis of a way. */
+/* The axis along which the flows of a way go (fabric.h). */
 static inline uint32_t
 weft_coll_axis (const struct weft_coll_shape *shape, uint32_t way)
 {
@@ -117,10 +117,10 @@ double weft_coll_step_latency (const struct weft_coll_shape *shape,
 double weft_coll_base_latency (const struct weft_coll_shape *shape,
                                const struct weft_traffic *traffic);
 
-/* A collective as moves. In round r, `from` sends piece `piece` of n to `to`, which adds or stores
- * it; in an all_to_all, the piece is the part that `from` has for `to`. Several reduce moves of one
- * round, destination and piece are one sum over their sources and the value at the destination, in
- * member order, as fold.h defines. */
+/* A collective is a list of moves. In round r, `from` sends piece `piece` of n to `to`, which adds
+ * or stores it; in an all_to_all, the piece is the part that `from` has for `to`. Several reduce
+ * moves of one round, destination and piece are one sum over their sources and the value at the
+ * destination, in member order, as fold.h defines. */
 struct weft_move {
   uint32_t round, from, to, piece;
   gboolean reduce;
@@ -132,8 +132,8 @@ GArray *weft_coll_shift_moves (uint32_t n, uint32_t distance);
 GArray *weft_coll_ring_moves (enum weft_op_kind kind, uint32_t n);
 
 /* Moves of the direct algorithm in canonical order: each piece is summed at its owner in one round,
- * and sent to all in another. Bytes are those of the ring. A broadcast, which adds nothing, uses
- * the ring. */
+ * and sent to all in another. It moves as many bytes as a ring. A broadcast, which adds nothing,
+ * uses the ring. */
 GArray *weft_coll_direct_moves (enum weft_op_kind kind, uint32_t n);
 
 /* Moves of a collective op among n members, sorted by round, then `to`, then `from`. If the last

@@ -1,9 +1,9 @@
 /* coll_style.h - interface of collectives on one style of fabric (fabric.h): coll_tiers.c,
  * coll_grid.c.
  *
- * A style defines the destinations of the members of a group, and the algorithms. An algorithm
- * defines how many bytes each flow of a way moves and how many steps each axis takes; coll.c
- * computes seconds from that. */
+ * A style defines to which members each member of a group sends, and the algorithms. An algorithm
+ * defines how many bytes a flow of each way (a class of flows, fabric.h) moves and how many steps
+ * each axis takes; coll.c computes the seconds of a collective from these numbers. */
 #pragma once
 #include "core/program/coll.h"
 

@@ -35,8 +35,8 @@ struct weft_layout_param {
   uint64_t columns; /* elements per row, 1 for vectors */
   uint32_t buffer;  /* number of the flat buffer; all its tensors are of one chunk */
   uint32_t chunk;   /* model chunk */
-  gboolean expert;  /* expert weights under expert parallelism: in separate buffers, ... */
-  uint32_t ranks;   /* ... reduced by this many ranks; 0: the rule's group */
+  gboolean expert;  /* expert weights with expert parallelism: they have separate buffers */
+  uint32_t ranks;   /* number of ranks that reduce the tensor; 0: the rule's group */
 };
 
 struct weft_layout_place {
@@ -114,7 +114,8 @@ struct weft_layout_launch {
   uint32_t bytes;
 };
 
-/* `how` is by chunk. `param` are the parameters that the layout was made from. */
+/* Groups the buckets of a layout. how[chunk]: the grouping of a chunk. `param`: the parameters from
+ * which the layout was made. */
 void weft_layout_group (struct weft_layout *layout, const struct weft_layout_launch *how,
                         uint32_t n_chunks, const struct weft_layout_param *param);
 

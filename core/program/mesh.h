@@ -51,8 +51,8 @@ struct weft_mesh {
   uint32_t cp_heads; /* ranks of a Ulysses group: context parallel ranks that exchange heads. A
                       * ring has one rank of each Ulysses group */
   uint32_t ep, etp;        /* sizes of the expert axes; 1 in a model without experts */
-  uint32_t instances; /* full copies of the sharded state; with 1, intra, inter, outer and instance
-                       * are empty */
+  uint32_t instances; /* full copies of the sharded state. With 1, groups intra, inter, outer and
+                       * instance are empty */
   uint32_t expert_instances; /* instances of expert state; 1 if its shards span all instances */
   uint32_t outer_slices; /* HSDP: slices of a shard when instances shard the optimizer; else 1 */
   uint32_t hybrid; /* instances reduce a slice in group outer (its own lane), not in group inter */

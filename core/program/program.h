@@ -62,7 +62,7 @@ enum {
  *  | chunk  | phase  |  peer  | reduce |   peer: +1 next stage, -1 previous stage;
  *  +--------+--------+--------+--------+   of a broadcast -1: the last member is its root;
  *  |              deps                 |   first index into deps[]; ends where the next op begins
- *  |              uses                 |   first index into uses[]; ends likewise
+ *  |              uses                 |   first index into uses[]; ends where the next op begins
  *  +-----------------------------------+   peer of a shift, and of kernels of context parallel
  *                                          ranks: core/ops.def */
 struct weft_op {

@@ -401,7 +401,7 @@ static void
 explain_transfers (struct page *g)
 {
   GArray *rows = g->out->section[g->topic].row;
-  g_autofree uint32_t *first = g_new (uint32_t, g->p->n_op + 1); /* by row: the first of its ops */
+  g_autofree uint32_t *first = g_new (uint32_t, g->p->n_op + 1); /* by row: its first op */
   double sum = 0;
   uint32_t n = 0;
 
@@ -614,7 +614,7 @@ explain_step (struct page *g)
 /* ----------------------------------------------------------------- activations */
 
 /* The first layer of the role; WEFT_NO_LAYER if there is none. If there are several layers, the
- * next layer keeps its output. */
+ * next layer stores the output of the first layer. */
 static uint32_t
 layer_within (const struct page *g)
 {

@@ -14,7 +14,8 @@ struct weft_memory_stall {
   enum weft_lane lane;
   enum weft_op_kind kind; /* WEFT_N_OP: kernels of lane gpu */
   uint32_t ops;           /* number of ops that wait; an op may wait for several kinds */
-  double held_s;          /* seconds, counted for the kind that ended last */
+  double held_s;          /* seconds; an op that waits for several kinds counts for the
+                           * kind of the op that ended last */
 };
 
 struct weft_memory_stalls {

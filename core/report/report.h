@@ -96,7 +96,8 @@ typedef struct weft_report {
   struct weft_report_role *role;
 } weft_report;
 
-/* Computes a report, without timeline (NULL) only of memory. Both must outlive it; caller frees. */
+/* Computes a report. `timeline` NULL: the report has only memory. Plan and timeline must outlive
+ * the report. The caller frees it. */
 weft_report *weft_report_new (const weft_plan *plan, const weft_timeline *timeline);
 void weft_report_free (weft_report *report);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_report, weft_report_free)
@@ -125,7 +126,7 @@ weft_report_is_axis (enum weft_lane lane)
 /* Adds the weft.sim/1 document; the report must have a timeline. */
 void weft_report_to_json (const weft_report *report, JsonBuilder *builder);
 
-/* Add one part of that document, an object, for use in other documents. */
+/* Add one part of the weft.sim/1 document, as an object, for use in other documents. */
 void weft_report_build_iteration (const weft_report *report, JsonBuilder *builder);
 void weft_report_build_memory (const weft_report *report, JsonBuilder *builder);
 
@@ -133,8 +134,8 @@ void weft_report_build_memory (const weft_report *report, JsonBuilder *builder);
  * field. */
 void weft_report_build_job (const struct weft_job *job, JsonBuilder *builder);
 
-/* Add one of these objects. Of the knobs, "strategy" has the sizes, those that were set, and those
- * that differ from their default. */
+/* Add one of these objects. Object "strategy" has only sizes, knobs that were set, and knobs that
+ * differ from their default. */
 void weft_report_build_strategy (const struct weft_job *job, JsonBuilder *builder);
 void weft_report_build_train (const struct weft_job *job, JsonBuilder *builder);
 

@@ -52,8 +52,8 @@ is_timed (const struct trace *tr, uint32_t row, uint32_t op)
 
 /* ---------------------------------------------------------------------- threads */
 
-/* Most rows of a lane; in a larger group of transfers the members beyond this share the last
- * row. */
+/* Maximum number of rows of a lane. In a larger group of transfers, all further members share the
+ * last row. */
 enum { MOST_ROWS = 16 };
 
 /* Place of an op in its group of transfers that start and end together. */

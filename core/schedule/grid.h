@@ -29,7 +29,7 @@ typedef struct weft_grid {
 } weft_grid;
 
 /* Builds the grid of a schedule, for at least one rank and 1 to UINT16_MAX microbatches. NULL with
- * an error if the schedule does not exist for these counts. */
+ * an error if the schedule does not exist for the numbers of `spec`. */
 weft_grid *weft_grid_new (const struct weft_grid_spec *spec, GError **error);
 
 void weft_grid_free (weft_grid *grid);

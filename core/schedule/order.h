@@ -8,7 +8,7 @@ enum weft_work { WEFT_WORK_FORWARD, WEFT_WORK_INPUT, WEFT_WORK_WEIGHT, WEFT_N_WO
 /* Work of a phase, and its look in pictures; a phase without work cannot be a cell. */
 struct weft_cell_kind {
   uint8_t works; /* bits of enum weft_work */
-  char glyph;   /* mark of microbatch 0 */
+  char glyph;   /* character for microbatch 0; microbatch m has character glyph + m % 10 */
   const char *colour, *name;
 };
 

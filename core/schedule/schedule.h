@@ -1,7 +1,8 @@
-/* schedule.h - the pipeline schedules as a table, and the counts for which a schedule exists.
+/* schedule.h - the pipeline schedules as a table, and the numbers of ranks, chunks and microbatches
+ * for which each schedule exists.
  *
  * core/schedules.def has the rows; grid.h makes the cells. This header does not depend on jobs:
- * job/pipeline.h chooses schedule and counts for a job. */
+ * job/pipeline.h chooses the schedule and these numbers for a job. */
 #pragma once
 #include "core/base/words.h"
 #include <glib.h>
@@ -91,5 +92,5 @@ enum weft_spec_rule {
   WEFT_SPEC_FITS
 };
 
-/* The first rule that the counts break, or WEFT_SPEC_FITS. */
+/* The first rule that the numbers of `spec` break, or WEFT_SPEC_FITS. */
 enum weft_spec_rule weft_spec_broken (const struct weft_grid_spec *spec);

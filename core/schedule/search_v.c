@@ -3,8 +3,8 @@
  *
  * A microbatch makes four passes through all ranks in sequence: forward down the ranks on chunk a,
  * forward up on chunk b, then down and up with its input gradients. A place is a pass on a rank.
- * Microbatches run in order at every place, so the numbers done at the places determine which
- * passes may run next. */
+ * Microbatches run in order at every place, so the number of microbatches done at each place
+ * determines which passes may run next. */
 #include "core/schedule/order.h"
 
 enum pass { DOWN, UP, GRADIENT_DOWN, GRADIENT_UP, N_PASS, WEIGHT = N_PASS, IDLE };
@@ -49,21 +49,23 @@ struct rank {
   uint32_t n;       /* cells so far */
   uint32_t weight;  /* first cell whose weight gradient may be waiting */
   uint32_t waiting; /* waiting weight gradients */
-  uint32_t room;    /* most forwards on chunk a that may be without gradient */
-  uint32_t down;    /* forwards on chunk a that have no gradient yet */
-  uint32_t halves;  /* half activations kept: each gradient frees one */
+  uint32_t room;    /* the most that `down` may become */
+  uint32_t down;    /* microbatches whose forward on chunk a has run, but not its input gradient */
+  uint32_t halves;  /* kept activations, counted in halves: an input gradient frees one half, a
+                     * weight gradient the other */
   enum pass now;
 };
 
 struct search {
   const struct weft_v_spec *spec;
-  uint32_t n_ranks, n_micro, unpaced; /* unpaced: microbatches before the first that waits a slot */
+  uint32_t n_ranks, n_micro, unpaced; /* unpaced: microbatches before the first that waits one
+                                       * slot on each rank (struct way) */
   uint32_t *done, *earlier;           /* microbatches done, by place(): now, and one slot earlier */
   struct rank *rank;
 };
 
-/* Index of a pass on a rank, in the order in which a microbatch passes. UP passes begin at the last
- * rank. */
+/* Index of a place, in the order in which a microbatch visits the places. UP passes begin at the
+ * last rank. */
 static uint32_t
 place (const struct search *s, enum pass pass, uint32_t rank)
 {
@@ -166,7 +168,8 @@ run (struct search *s, const struct way *way)
   }
 }
 
-/* The grid of one rule for `n_micro` microbatches, without the ranks that only the search has. */
+/* The grid of one rule for `n_micro` microbatches, without the additional ranks of the search
+ * (n_more). */
 static weft_grid *
 try_way (const struct weft_v_spec *spec, const struct way *way, uint32_t n_micro)
 {

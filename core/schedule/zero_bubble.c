@@ -12,9 +12,9 @@
 struct writer {
   GArray *row;
   uint32_t n_micro;           /* microbatches of a chunk */
-  uint32_t chunk[2], base[2]; /* by letter: chunk, first microbatch */
+  uint32_t chunk[2], base[2]; /* by letter (0: a, 1: b): chunk, first microbatch */
   uint32_t n_forward[2], n_backward[2];
-  GQueue waiting; /* weight gradients: microbatch * 2 + letter */
+  GQueue waiting; /* waiting weight gradients: microbatch * 2 + letter (0: a, 1: b) */
 };
 
 static void

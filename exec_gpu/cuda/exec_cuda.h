@@ -4,7 +4,8 @@
 
 extern const struct weft_exec_ops weft_exec_cuda;
 
-/* Opens the executor with another table of calls (a test double), which must outlive it. */
+/* Opens the executor with another table of calls (a test double), which must outlive the
+ * executor. */
 weft_exec *weft_exec_cuda_open (const struct weft_gpu_calls *calls, const weft_plan *plan,
                                 const struct weft_exec_options *options, GError **error);
 

@@ -224,7 +224,7 @@ enum { X, W, SCALE, B, Y };
 enum { DX = 3 }; /* operand of the input gradient, after dy, wt and scale */
 enum { M, N, K };
 
-/* Expands codes; with block scales, multiplies by the scale of the block. */
+/* Converts codes to the type of `to`. With block scales, multiplies each by its block's scale. */
 __global__ void
 expand (const uint8_t *w, const uint8_t *scale, struct array to, uint64_t rows, uint64_t terms)
 {
@@ -236,7 +236,7 @@ expand (const uint8_t *w, const uint8_t *scale, struct array to, uint64_t rows, 
   }
 }
 
-/* Alpha and beta for cuBLASLt. */
+/* Computes alpha and beta for cuBLASLt: to[0] and to[1]. */
 __global__ void
 factors (const float *amax, float *to)
 {
@@ -252,14 +252,15 @@ align (uint64_t bytes)
   return (bytes + 255) / 256 * 256;
 }
 
-/* Scratch beyond that of the product, which comes first. */
+/* Scratch bytes that a product with fp8 weights needs after the scratch of the matmul itself. */
 uint64_t
 weft_cuda_scratch_fp8 (uint64_t weights, uint32_t dtype)
 {
   return FACTORS + align (weights * (dtype == WEFT_FP32 ? 4 : 2));
 }
 
-/* Expands the weights, and computes the factor of the sums, at the end of the scratch. */
+/* Expands the weights to 16 bits or fp32 and computes the scale that multiplies the sums. Both are
+ * written at the end of the scratch. */
 static const char *
 expand_weights (struct weft_cuda_launch *l, struct weft_cuda_gemm *g)
 {

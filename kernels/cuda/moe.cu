@@ -69,7 +69,8 @@ candidate_at (const struct route &r, const float *scores, uint64_t expert)
   return c;
 }
 
-/* The next of experts [first, last) after `before`, in eligible groups. */
+/* The first of experts [first, last) after `before` in the selection order. `open`: whether each
+ * group is eligible; NULL: all groups are. */
 static __device__ struct candidate
 next_of (const struct route &r, const float *scores, uint64_t first, uint64_t last,
          const struct candidate &before, const uint8_t *open)
@@ -88,7 +89,7 @@ next_of (const struct route &r, const float *scores, uint64_t first, uint64_t la
 
 /* ----------------------------------------------------------------------------- groups */
 
-/* Value of a group: the sum of its best experts. */
+/* Value of a group: the sum of the values of its best experts. */
 static __device__ float
 group_value (const struct route &r, const float *scores, uint64_t g)
 {
@@ -137,7 +138,8 @@ logistics (float *x, uint64_t n)
   }
 }
 
-/* Writes the selected experts, those up to `last` in order of value, by number. */
+/* Writes the numbers of the selected experts in ascending order. An expert is selected if its group
+ * is eligible and it is not after `last` in the selection order. */
 static __device__ void
 write_choice (const struct route &r, const float *scores, const struct candidate &last,
               const uint8_t *open, int32_t *choice)
@@ -157,7 +159,8 @@ write_choice (const struct route &r, const float *scores, const struct candidate
   __syncwarp ();
 }
 
-/* Softmax over elements at[0..n) of x, 0 elsewhere; `at` NULL: over all. */
+/* Replaces x by its softmax over the elements whose indices are at[0] to at[n - 1]; all other
+ * elements become 0. `at` NULL: softmax over x[0] to x[n - 1]. */
 static __device__ void
 softmax (float *x, uint64_t experts, const int32_t *at, uint64_t n)
 {
@@ -196,7 +199,8 @@ write_weights (const struct route &r, const float *scores, uint64_t token)
   }
 }
 
-/* Shared memory: per warp, the values of groups and their eligibility. */
+/* Selects the experts of all tokens. Shared memory holds, per warp, the value of each group and
+ * whether it is eligible. */
 __global__ void
 choose (struct route r)
 {
@@ -311,7 +315,8 @@ weft_cuda_moe_route_bwd (const struct weft_cuda_launch *l)
 
 /* --------------------------------------------------------------------- load balancing */
 
-/* One block per expert; counts are exact. */
+/* Adds the number of times that each expert was selected to its element of `to`. One thread block
+ * per expert. Sums of integers are exact in any order. */
 __global__ void
 tally (const int32_t *choice, uint64_t n, float *to)
 {
@@ -335,7 +340,9 @@ weft_cuda_moe_tally (const struct weft_cuda_launch *l)
   return launched ();
 }
 
-/* One warp per layer. Sums of integers are exact in any order. */
+/* Load balancing without a loss (DeepSeek-V3, section 2.1.2): adds `step` to the selection bias of
+ * every expert that received fewer tokens than the mean, and subtracts it if more. One warp per
+ * layer. Sums of integers are exact in any order. */
 __global__ void
 balance (const float *tally, float *bias, uint64_t experts, double step)
 {

@@ -11,12 +11,12 @@ enum { EIGHT = 8 /* codes that are fetched together */ };
 struct codes {
   const uint8_t *at;
   uint64_t lines, width;
-  bool wide, packed; /* wide: E5M2; packed: every line begins at a multiple of EIGHT */
+  bool wide, packed; /* wide: E5M2; packed: every row begins at a multiple of EIGHT */
   float whole;       /* scale of all codes, if block is 0 */
-  const void *scale; /* otherwise the scales */
+  const void *scale; /* the scales, if block is not 0 */
   bool bytes, square;
-  uint64_t along, sum; /* stride of scales from row (or square) to row of the product, and from
-                        * block to block */
+  uint64_t along, sum; /* strides of the scales: along, from row (or row of squares) to row;
+                        * sum, from block of terms to block */
 };
 
 static __device__ __forceinline__ float
@@ -148,6 +148,6 @@ struct leave_pair {
 };
 
 /* wgmma version with tiles of 128 x 128, which multiplies fp8 codes directly; for scales per tensor
- * or per 128 elements, and lines at multiples of 16 bytes. */
+ * or per 128 elements, and arrays whose rows begin at multiples of 16 bytes. */
 const char *weft_cuda_moe_fp8_warpgroups (const struct weft_cuda_launch *l, const struct grouped *g,
                                           const struct factors *of, enum way way, uint64_t room);

@@ -31,12 +31,12 @@ halves_of (uint32_t pair, bool wide)
 #endif
 }
 
-/* A thread's part of a slice, in registers. */
+/* A thread's part of a slice (TILE rows and SLICE terms of a factor), in registers. */
 struct fetched {
   uint32_t word[FETCHES][CODES / 4];
 };
 
-/* Loads eight codes of a line, zeros past the ends. */
+/* Loads eight codes of one row of the array (`line`). Codes outside the array are 0. */
 static __device__ __forceinline__ void
 fetch_codes (uint32_t word[CODES / 4], const struct codes &from, uint64_t line, uint64_t column)
 {
@@ -54,7 +54,8 @@ fetch_codes (uint32_t word[CODES / 4], const struct codes &from, uint64_t line, 
     word[i / 4] |= (uint32_t) at[i] << i % 4 * 8;
 }
 
-/* Loads a thread's part of a slice. Lines are rows, or, if TURNED, terms. */
+/* Loads a thread's part of a slice. Rows of the array are rows of the factor or, if TURNED, its
+ * terms. */
 template <bool TURNED>
 static __device__ __forceinline__ void
 fetch_slice (struct fetched *f, const struct codes &from, uint64_t row, uint64_t term)
@@ -109,7 +110,7 @@ add_scaled (float (*sum)[WARP_COLUMNS / 8][4], float (*part)[WARP_COLUMNS / 8][4
 
 /* ---------------------------------------------------------------------------- tiles */
 
-/* Two slices of both factors per block. */
+/* Shared memory of a thread block: two slices of each factor. */
 enum { SHARED_BYTES = 2 * 2 * STAGE * sizeof (fp16) };
 
 /* Computes a tile: slices are fetched into one half of the buffers while the other half is
@@ -169,7 +170,8 @@ __launch_bounds__ (TILE_THREADS) fp8_tiles (struct grouped g, struct factors of)
 
 /* ------------------------------------------------------------------------------ launches */
 
-/* Lines of both factors must begin at multiples of 16 bytes. */
+/* Whether the wgmma kernels of moe_fp8_warpgroup.cu support this call. The rows of both factors'
+ * arrays must begin at multiples of 16 bytes. */
 static bool
 warpgroups_take (const struct weft_cuda_launch *l)
 {

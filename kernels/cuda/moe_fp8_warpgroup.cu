@@ -28,7 +28,7 @@ template <bool TURNED> struct feed {
   uint64_t row;
   uint32_t word[TURNED ? WORDS : 1];
 
-  /* Copies sixteen codes at a time, zeros past the ends. */
+  /* Copies sixteen codes at a time. Codes outside the array become 0. */
   __device__ __forceinline__ void copy (uint8_t *tile, uint64_t term) const
   {
     WEFT_UNROLL
@@ -84,7 +84,7 @@ template <enum way WAY, bool WIDE> struct tile_of_codes {
     return stages + i % STAGES * STAGE_BYTES;
   }
 
-  /* Scales of slice i, after the buffers: there is room for two slices. */
+  /* Scales of slice i. They lie behind the buffers, in space for the scales of two slices. */
   __device__ __forceinline__ float *scales (int i, int which) const
   {
     return (float *) (stages + STAGES * STAGE_BYTES) + (i % 2 * N_SCALES + which) * SIDE_OF_TILE;
@@ -233,7 +233,7 @@ run (const struct weft_cuda_launch *l, const struct grouped &g, const struct fac
   return launched ();
 }
 
-/* Only gradients can be E5M2. */
+/* Operand types: activations and weights are E4M3; only gradients can be E5M2. */
 const char *
 weft_cuda_moe_fp8_warpgroups (const struct weft_cuda_launch *l, const struct grouped *g,
                               const struct factors *of, enum way way, uint64_t room)

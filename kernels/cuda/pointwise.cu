@@ -155,7 +155,7 @@ swiglu_slope (const P *gate_up, const P *dy, P *dgate_up, uint64_t rows, uint64_
     }
 }
 
-/* Forward if dy is NULL. */
+/* Launches the backward kernel, or, if dy is NULL, the forward kernel. */
 template <class G, class P>
 static const char *
 launch_swiglu (const struct weft_cuda_launch *l, const void *dy, void *to)

@@ -15,13 +15,13 @@
  * Tiles written by cp.async are visible to products after tiles_arrive().
  *
  * Sums and fragments lie in registers as in fragments.cuh: warp w of four has rows 16 w to 16 w +
- * 15; of each eight columns, a lane has those of c[4].
+ * 15; of each eight columns, a lane has the elements that c[4] has there.
  *
  * A tile in shared memory of N rows consists of panels of 64 columns, each N rows of 128 bytes; in
- * a row, 16-byte word c is stored in place c ^ row % 8, so that neither rows nor columns conflict
- * in a bank: the 128-byte swizzle of descriptors ("Matrix Descriptor Format"; "Strides"). It begins
- * at a multiple of 1024 bytes. A tile is a left or a right matrix with its rows as they are, or
- * transposed, with one row per term. */
+ * a row, 16-byte word c is stored in place c ^ row % 8, so that neither row nor column accesses
+ * have bank conflicts: the 128-byte swizzle of descriptors ("Matrix Descriptor Format"; "Strides").
+ * A tile begins at a multiple of 1024 bytes. It holds a left or a right matrix, either with the
+ * rows of the matrix as its rows, or transposed, with one row per term. */
 #pragma once
 #include "kernels/cuda/fragments.cuh"
 
@@ -267,7 +267,7 @@ hold (uint32_t (&p)[N][4])
 
 /* ------------------------------------------------------------------------------ tiles */
 
-/* Descriptor of a tile as it is, from a row that is a multiple of 8. */
+/* Descriptor of a tile that is not transposed, from row `row` on, a multiple of 8. */
 template <class T>
 static __device__ __forceinline__ uint64_t
 tile_from (const T *tile, unsigned row)
@@ -301,7 +301,8 @@ tiles_arrive (void)
   __syncthreads ();
 }
 
-/* sum (64, N) = 64 rows of a times the rows of b, over D terms; A and B: rows of their tiles. */
+/* sum (64, B) = the product of 64 rows of tile a and all rows of tile b, over D terms. Tile a has A
+ * rows, tile b has B rows. */
 template <class T, int D, int A, int B>
 static __device__ __forceinline__ void
 multiply_rows (float (&sum)[B / 8][4], uint64_t a, uint64_t b)
@@ -321,8 +322,8 @@ multiply_by (float (&sum)[D / 8][4], const uint32_t (&p)[N / TERMS][4], uint64_t
     multiply_fragments<T, D, true> (sum, p[k], tile + turned_terms_at (k));
 }
 
-/* Sums rounded to fragments of a left matrix: words 0 and 1 of p[k] are rows g and g + 8 of the
- * first eight columns, words 2 and 3 of the next eight. */
+/* Rounds sums to fragments of a left matrix: words 0 and 1 of p[k] are rows g and g + 8 of the
+ * first eight columns, words 2 and 3 are these rows of the next eight columns. */
 template <class T, int N>
 static __device__ __forceinline__ void
 round_to (uint32_t (&p)[N / 2][4], const float (&s)[N][4])

@@ -233,7 +233,8 @@ what_the_library_does_not_add_follows (void **state)
   }
 }
 
-/* Load-only calls, with GELU fused into the matmul or not. */
+/* With weft_cuda_load_only(), two calls of an op run its matmul once, on memory outside the
+ * operands. GELU is fused into the matmul, or a kernel of its own. */
 static void
 what_is_only_loaded_runs_once_on_operands_of_its_own (void **state)
 {

@@ -197,8 +197,8 @@ a_run_that_was_cut_gives_the_numbers_of_a_whole_one (void **state)
   assert_same_steps (whole, 3, elsewhere, 3);
 }
 
-/* Starts a run of a million steps, waits for its third line and sends it the signal; for SIGPIPE,
- * closes the reading end of its stdout instead. */
+/* Starts a run of a million steps, waits for its third line and sends the signal to the process.
+ * For SIGPIPE, closes the reading end of the run's stdout instead. */
 static struct answer
 interrupt (const char *dir, int signal)
 {
@@ -251,7 +251,8 @@ a_signal_saves_and_ends_with_75_and_the_run_goes_on (void **state)
   weft_test_answer_free (&a);
 }
 
-/* The same happens when Ctrl-C ends `tee` before `weft train`. */
+/* A closed stdout saves and ends the run, like a signal. Example: in `weft train | tee`, Ctrl-C
+ * ends `tee` first. */
 static void
 who_reads_no_more_ends_a_run_as_a_signal_does (void **state)
 {

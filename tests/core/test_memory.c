@@ -518,8 +518,8 @@ sharing_between_lanes_delays_no_op (void **state)
   assert_true (edges > 100);
 }
 
-/* No op is delayed in real steps with pipelines, gradient buckets and token copies either; each
- * role is scheduled without the others. */
+/* The dependencies that the memory plan adds delay no op of real steps with pipelines, gradient
+ * buckets and token copies. Each role is scheduled without the others. */
 static void
 sharing_in_real_steps_delays_no_op (void **state)
 {

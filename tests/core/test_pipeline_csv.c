@@ -49,7 +49,8 @@ assert_same (const weft_grid *a, const weft_grid *b)
   }
 }
 
-/* Chunks and copies keep the numbers of the generators. */
+/* Writing and reading a generated schedule changes neither its cells nor the numbers of its chunks
+ * and model copies (DualPipe). */
 static void
 every_schedule_reads_back_as_it_was (void **state)
 {

@@ -129,10 +129,11 @@ most_in_flight (const weft_grid *grid)
   return most;
 }
 
-/* A lower bound of the slots of any order of a V, as the largest of three numbers. Rank p - 1
- * starts after p - 1 slots and has 6 slots of work per microbatch. Its first input gradient starts
- * after 3p - 1 slots, with 4 slots of work per microbatch left. After its 2m input gradients, those
- * of the last microbatch on p - 1 other ranks follow, and a weight gradient on rank 0. */
+/* A lower bound of the slots of every V schedule of p ranks and m microbatches: the largest of
+ * three numbers. Rank p - 1 starts after p - 1 slots and has 6 slots of work per microbatch. Its
+ * first input gradient starts after 3p - 1 slots; 4 slots of work per microbatch cannot start
+ * earlier. After the 2m input gradients of rank p - 1, the last microbatch needs p - 1 more, one on
+ * each other rank, and a weight gradient on rank 0. */
 static uint32_t
 least_slots (uint32_t p, uint32_t m)
 {
@@ -163,7 +164,8 @@ zb_v_takes_the_least_slots_there_are_and_keeps_p_stages (void **state)
   }
 }
 
-/* With at least 5p / 3 microbatches, ZB-V is the full order; with fewer, it is not slower. */
+/* With at least 5p / 3 microbatches, ZB-V is the order of full_v(). With fewer, it is not slower
+ * than that order. */
 static void
 zb_v_of_many_microbatches_is_the_full_order_and_of_few_is_shorter (void **state)
 {
@@ -197,9 +199,9 @@ half_rhythm (uint32_t p, uint32_t rank, uint32_t slot[4])
   slot[3] = 6 * p + gap - 2 - rank;
 }
 
-/* The order of half_rhythm() idles 7(p - 1) / 2 slots or slightly more. The orders of the search
- * are not longer. If an input gradient takes 1.5 times as long as a forward, they are at most 4 %
- * longer: ranks must not wait for each other in every microbatch. */
+/* The order of half_rhythm() idles 7(p - 1) / 2 slots or slightly more. The orders that the search
+ * finds are not longer. If an input gradient takes 1.5 times as long as a forward, the found orders
+ * are at most 4 % longer: ranks must not wait for each other in every microbatch. */
 static void
 check_half_rhythm (const weft_grid *grid)
 {

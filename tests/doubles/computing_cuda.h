@@ -47,11 +47,11 @@ struct computing_item {
   enum computing_kind kind;
   uint64_t number; /* number of the call */
   weft_gpu_event *event;
-  uint64_t generation; /* record: its number for this event; wait: number of the record */
+  uint64_t generation; /* record: its index among the event's; wait: that index */
   struct weft_gpu_copy copy; /* for a fill: `to` and bytes */
   void *kernel; /* struct weft_cuda_launch, n of them; from g_rc_box_alloc() */
   enum weft_op_kind op;
-  gboolean fused, same; /* attention by cuDNN; deterministic */
+  gboolean fused, same; /* fused: attention by cuDNN; same: with deterministic results */
   uint32_t n;
   void (*run) (void *data);
   void *data;
@@ -59,7 +59,7 @@ struct computing_item {
   struct weft_gpu_join join;
   struct weft_gpu_exchange exchange;
   GArray *talk;       /* struct computing_talk */
-  GPtrArray *meeting; /* of each call; NULL until it is enqueued */
+  GPtrArray *meeting; /* computing_meeting of each `talk`; NULL until this item is enqueued */
   gboolean posted;
 };
 
@@ -85,13 +85,13 @@ typedef struct computing_cuda {
   struct weft_cudnn_attention *cudnn; /* owned by the caller; NULL: Weft's attention kernels */
   uint32_t n_fused;
   const char *said;      /* the first error of work; later calls return it too */
-  uint64_t now, n_given; /* works done; works enqueued */
+  uint64_t now, n_given; /* work items done; work items enqueued */
   uint64_t n_seen;       /* n_given at the last query */
   gint64 seen;           /* time of the last query that found new work or a done event */
   uint32_t n_open;
   gboolean open; /* device memory is accessible, because work runs */
   uint64_t bytes[WEFT_N_POOL]; /* allocated now */
-  uint64_t n_work[COMPUTING_LAUNCH + 1]; /* works done, by kind */
+  uint64_t n_work[COMPUTING_LAUNCH + 1]; /* work items done, by kind */
 
   pthread_mutex_t lock;
   pthread_key_t thread; /* thread-local state */
@@ -105,7 +105,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (computing_cuda, computing_cuda_free)
 
 /* ------------------------------------------------- for doubles built on this one */
 
-/* Enqueues a copy of this work. */
+/* Enqueues a copy of the work item `like`. */
 typedef const char *computing_adder (void *self, weft_gpu_stream *stream,
                                      const struct computing_item *like);
 extern computing_adder *const computing_add;
@@ -136,8 +136,8 @@ struct computing_talk computing_transfer (enum weft_op_kind kind,
 /* The collective or transfer that a call belongs to: the next one of its communicator. */
 struct computing_meeting *computing_meet (const struct computing_talk *talk);
 
-/* To be called when a call has reached the head of its stream. The last member runs the
- * communication. Returns NULL, or an error. */
+/* Must be called when a communication call has reached the head of its stream. If all other members
+ * have called this function, it runs the communication. Returns NULL, or an error. */
 const char *computing_come (computing_cuda *d, struct computing_meeting *meeting,
                             const struct computing_talk *talk);
 gboolean computing_is_over (const struct computing_meeting *meeting);

@@ -68,8 +68,8 @@ add_work (cuda_log *log, const struct recorded_call *c, uint32_t *clock)
   log->last_work[c->row][c->op] = log->work->len - 1;
 }
 
-/* Replays the calls with a vector clock per stream: for each stream, the number of its works that
- * must have ended before the next work starts. */
+/* Replays the calls with a vector clock per stream: the number of work items of each stream that
+ * end before the clock's stream starts its next work item. */
 static void
 run_clocks (cuda_log *log)
 {
@@ -236,8 +236,9 @@ cuda_log_free (cuda_log *log)
 
 /* ------------------------------------------------------------------------- arenas */
 
-/* Whether an arena is not planned: control, scratch, or the terms of sums by counts. All are small,
- * except the terms, which exist only if every rank has its own GPU. */
+/* Whether an arena is not part of the memory plan: control data, scratch, or the terms that a
+ * REDUCE_SCATTER_V receives. All are small, except these terms, which exist only if every rank has
+ * its own GPU. */
 static gboolean
 is_beside (const cuda_log *log, const struct recorded_arena *a, uint32_t row)
 {
@@ -362,7 +363,7 @@ n_works (const cuda_log *log, uint32_t row, uint32_t op)
   return n;
 }
 
-/* Kernels of an op are one work on the device, but one work per call on the host. */
+/* All kernels of an op are one work item on the device, but one work item each on the host. */
 static gboolean
 check_kernels (const cuda_log *log, weft_bind *bind, uint32_t row, uint32_t op)
 {
@@ -417,8 +418,8 @@ check_copies (const cuda_log *log, uint32_t row, uint32_t op)
   return bytes == wanted;
 }
 
-/* Collectives by row counts are sends and receives of counted rows. REDUCE_SCATTER_V also sums the
- * rows; it receives terms into memory that is no operand. */
+/* Collectives with row counts are sends and receives of the counted rows. REDUCE_SCATTER_V also
+ * sums the rows; it receives the terms into memory outside its operands. */
 static gboolean
 check_counted (const cuda_log *log, uint32_t row, uint32_t op)
 {
@@ -438,7 +439,7 @@ check_counted (const cuda_log *log, uint32_t row, uint32_t op)
   return TRUE;
 }
 
-/* If every rank has its own GPU: an op is one communication call; a shift is two. */
+/* If every rank has its own GPU, a communication op is one call; a shift is two calls. */
 static gboolean
 check_launched (const cuda_log *log, uint32_t row, uint32_t op)
 {
@@ -497,7 +498,7 @@ cuda_log_ops (const cuda_log *log)
 
 /* ------------------------------------------------------------------------- order */
 
-/* The first and last work of an op; FALSE: it has none. */
+/* Finds the first and last work item of an op. FALSE: the op has none. */
 static gboolean
 works_of (const cuda_log *log, uint32_t row, uint32_t op, const struct cuda_work **first,
           const struct cuda_work **last)
@@ -517,8 +518,8 @@ comes_after (const struct cuda_work *then, const struct cuda_work *first)
   return then->before[first->stream] > first->seq;
 }
 
-/* Checks that an op is ordered after its predecessors in the plan: on each lane, after the newest
- * one that has work. */
+/* Checks that an op is ordered after its predecessors in the plan, which are, per lane, the newest
+ * predecessor with work and all earlier ops. */
 static char *
 check_before (const cuda_log *log, uint32_t row, uint32_t op, const uint32_t *before)
 {
@@ -572,16 +573,16 @@ cuda_log_order (const cuda_log *log)
 
 /* ------------------------------------------------------------------------- waits */
 
-/* Replays the calls of one row alone. A wait for another row counts as a work of its stream; what
- * the other row orders is not taken into account. */
+/* Replays the calls of one row alone. A wait for an event of another row counts as a work item of
+ * the waiting stream; calls of the other row are ignored. */
 struct alone {
   const cuda_log *log;
   uint32_t row, n;   /* n: number of streams + 1; the last column is the begin of the step */
   uint32_t *clock;   /* [stream][column] */
   GHashTable *event; /* event -> clock, from the calls of this row only */
   const struct recorded_thing *start;
-  GPtrArray **pending; /* [stream]: clocks of the waits since the last other call */
-  GPtrArray **about;   /* [stream]: the calls of these waits */
+  GPtrArray **pending; /* [stream]: clocks of the waits since its last call of another kind */
+  GPtrArray **about;   /* [stream]: the recorded calls of these waits */
   GHashTable *waited;  /* events that a stream or a host has waited for */
 };
 

@@ -6,11 +6,12 @@
 #include "core/exec/exec.h"
 #include "tests/doubles/recorded_cuda.h"
 
-/* A piece of work. `seq`: its index on its stream; `at`: index of its arguments. */
+/* A work item: a kernel, copy, host function or communication on a stream. `seq`: its index among
+ * the work items of the stream; `at`: index of its arguments (struct recorded_call). */
 struct cuda_work {
   enum recorded_kind kind;
   uint32_t row, op, stream, seq, at;
-  uint32_t *before; /* [stream]: number of works that must have ended */
+  uint32_t *before; /* [stream]: number of work items that end before this one starts */
 };
 
 typedef struct cuda_log {
@@ -20,12 +21,12 @@ typedef struct cuda_log {
   uint32_t first, n; /* calls of the step */
 
   uint32_t n_stream;
-  GHashTable *stream;                 /* thing -> 1 + index */
+  GHashTable *stream;                 /* struct recorded_thing -> 1 + index of the stream */
   GArray *work;                       /* struct cuda_work */
   uint32_t **first_work, **last_work; /* [row][op]: indices; G_MAXUINT32: none */
-  uint32_t **worker_row, **worker_op; /* the rank and op that did an op's work, if ranks share a
-                                       * GPU */
-  uint32_t *tail;                     /* [stream]: number of works that end before the step does */
+  uint32_t **worker_row, **worker_op; /* [row][op]: rank and op whose calls do the op's work:
+                                       * another rank's, if ranks share a GPU */
+  uint32_t *tail;                     /* [stream]: number of work items that end before the step */
   uint8_t *(*base)[WEFT_N_POOL];      /* [row]: arenas */
   uint8_t **mailbox;
   uint64_t *mailbox_bytes;
@@ -42,13 +43,13 @@ char *cuda_log_arenas (cuda_log *log);      /* checks one arena per pool, of the
                                              * their addresses */
 char *cuda_log_ops (const cuda_log *log);   /* checks that every op ran once, with its operands at
                                              * their addresses */
-char *cuda_log_order (const cuda_log *log); /* checks that everything the plan orders is ordered,
-                                             * the tail last */
+char *cuda_log_order (const cuda_log *log); /* checks that work is ordered as the plan orders its
+                                             * ops, and ends before the step ends */
 char *cuda_log_waits (const cuda_log *log); /* checks that no wait and no record is redundant */
 char *cuda_log_quiet (const cuda_log *log); /* checks that nothing in the step waits for the device,
                                              * opens or allocates */
-char *cuda_log_comms (const cuda_log *log); /* checks the same order on all members, and no
-                                             * deadlock */
+char *cuda_log_comms (const cuda_log *log); /* checks that all members of a communicator call it
+                                             * in the same order, and that none deadlocks */
 
 /* For ranks with a GPU each: checks that no host or stream waits forever, including hosts that wait
  * for row counts. */

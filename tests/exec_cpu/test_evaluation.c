@@ -1,5 +1,5 @@
-/* Evaluation is the forward half of a step: it changes nothing, and finds the loss that the step
- * itself would report. */
+/* Evaluation is the forward half of a step: it changes no state and reports the loss that a
+ * training step on the same batch would report. */
 #include "exec_cpu/exec_cpu.h"
 #include "tests/made/real_job.h"
 #include "tests/runner/runner.h"
@@ -47,14 +47,14 @@ open_job (const char *model, const char *strategy, const char *order)
 
 /* ------------------------------------------------------------- what a rank holds */
 
-/* Scalars and tokens aside: the running sums of a step. */
+/* Whether a buffer keeps its content between steps. Workspace (scalars, tokens) does not count. */
 static gboolean
 is_kept (const struct weft_buf *b)
 {
   return b->permanent && b->base == WEFT_NO_BUF && b->kind != WEFT_BUF_WORKSPACE;
 }
 
-/* Bytes of all that outlives a step, of one kind, by row and buffer in order. */
+/* The bytes of all kept buffers of one kind, in the order of rows and buffers. */
 static GByteArray *
 kept_bytes (real_job *job, enum weft_buf_kind kind)
 {
@@ -89,7 +89,7 @@ look (real_job *job)
   return kept;
 }
 
-/* Ends both. */
+/* Compares the kept buffers, with or without weights, and frees both. */
 static void
 assert_same_kept (struct kept a, struct kept b, gboolean weights, const char *what)
 {
@@ -103,8 +103,8 @@ assert_same_kept (struct kept a, struct kept b, gboolean weights, const char *wh
   }
 }
 
-/* Where weights are gathered late, an evaluation is the first to use them and fetches them: only
- * then do bytes of ranks that do not own them change. */
+/* `fetches`: weights are gathered at their first use, so the evaluation gathers them. Then bytes of
+ * weights may change on ranks that do not own them. */
 static void
 assert_changes_nothing (real_job *job, gboolean fetches, const char *what)
 {
@@ -139,7 +139,7 @@ evaluation_changes_nothing (void **state)
       }
 }
 
-/* A run that is evaluated between all steps and one that is not. */
+/* Compares a run with evaluations between all steps and a run without. */
 static void
 evaluation_leaves_no_trace_in_the_steps_after_it (void **state)
 {

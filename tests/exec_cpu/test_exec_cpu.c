@@ -1,5 +1,5 @@
-/* Real steps: whatever the strategy, loss, norm, gradients, weights and moments are those of one
- * rank, bit for bit.
+/* Real steps: with every strategy, loss, norm, gradients, weights and moments have the bits of one
+ * rank.
  *
  *   test_exec_cpu exec_cpu [-- all]   every strategy with each small model in each precision: five
  *                                     times as many runs as with one precision for each model */
@@ -13,17 +13,19 @@
 #include <string.h>
 
 #define STEPS 2
-/* One strategy of so many runs with a model in a precision, others with the next, which begin
- * APART: each comes, and here in all precisions.  Sanitizers are slow: there are fewer, and one
- * seed of ten, whose runs are of a single thread. */
+/* With one model and precision, every `stride`-th strategy runs, beginning at first_of().  Other
+ * precisions begin at the next strategies and other models APART further, so that together they run
+ * every strategy.  Sanitizers are slow: with them, fewer strategies and a tenth of the seeds
+ * run. */
 #define SANITIZED (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER)
 enum { APART = 4 };
 static unsigned stride = SANITIZED ? 10 : 3;
 #define RARELY (SANITIZED ? 12 : 1)
 #define SEEDS (SANITIZED ? 5 : 50)
-#define SHARING 4 /* one strategy of so many shares its kernels among threads */
+#define SHARING 4 /* every 4th strategy splits its kernels among threads */
 
-/* Hundreds of runs: the models people train in fp32, all else on models a quarter as large. */
+/* Hundreds of runs: the nano models themselves run in fp32, all else on models a quarter as
+ * large. */
 #define GPT2 "model=gpt2-nano seq_length=16 global_batch_size=8"
 #define LLAMA "model=llama-nano seq_length=16 global_batch_size=8"
 #define MIXTRAL "model=mixtral-nano seq_length=16 global_batch_size=8"
@@ -303,7 +305,7 @@ static const char *const torch_ddp[] = {
   DDP "gpus=2 recompute_granularity=full recompute_method=uniform recompute_num_layers=2",
 };
 
-/* The type in which one rank adds gradients, and how other strategies are told to. */
+/* The type in which one rank adds gradients, and the settings of other strategies for this type. */
 struct precision {
   const char *one, *other;
 };
@@ -318,7 +320,8 @@ static const struct precision ddp_precisions[] = {
   { "precision=bf16", "precision=bf16" },
 };
 
-/* Sums of bf16 gradients that are rounded once have other bits than those rounded at every node. */
+/* Strategies that round sums of bf16 gradients once; their bits differ from sums that are rounded
+ * at every node. */
 static const char *const fp32_sums[] = {
   "gpus=4 use_distributed_optimizer=true reduce_scatter_with_fp32_accumulation=true",
   "gpus=8 pipeline_model_parallel_size=2 use_distributed_optimizer=true overlap_grad_reduce=true "
@@ -338,9 +341,9 @@ struct table {
   unsigned n, first, stride;
 };
 
-/* Gradients in fp16 are not sent to the host: they are divided by the loss scale in fp32.  And
- * where they are divided by replicas or tokens later, fewer of them are so small that fp16 has not
- * all their bits. */
+/* Whether a strategy has other bits than one rank in fp16.  An offloaded optimizer receives
+ * gradients that are divided by the loss scale in fp32.  If gradients are divided by the number of
+ * replicas or tokens later, fewer of them are so small that fp16 loses bits. */
 static gboolean
 is_other_in_fp16 (const struct precision *precision, const char *strategy)
 {
@@ -374,14 +377,14 @@ check_strategies (const char *model, const char *precision, unsigned first, unsi
                &(struct table){ strategies, G_N_ELEMENTS (strategies), first, step });
 }
 
-/* The first strategy that runs with a model in a precision. */
+/* The first strategy that runs with a model in one precision. */
 static unsigned
 first_of (unsigned model, unsigned precision)
 {
   return (APART * model + precision) % stride;
 }
 
-/* Every strategy on each small model, and on one of the models people train. */
+/* Runs every strategy on each small model, and on one of the nano models. */
 static void
 every_strategy_gives_the_bits_of_one_rank (void **state)
 {
@@ -406,7 +409,7 @@ fp16_gives_the_bits_of_one_rank (void **state)
       check_strategies (models[m], halves[p], m + 5 * p, RARELY * 2 * SHARING);
 }
 
-/* Every strategy on each small model, and some on the models people train. */
+/* Runs every strategy on each small model, and some on the nano models. */
 static void
 fsdp2_gives_the_bits_of_one_rank (void **state)
 {
@@ -447,8 +450,8 @@ slices_summed_in_fp32_have_the_bits_of_one_rank_where_gradients_are_fp32 (void *
     }
 }
 
-/* Products in bf16 round, so one rank without autocast has other bits; strategies among themselves
- * do not differ. */
+/* Matmuls in bf16 round, so one rank without autocast has other bits. With autocast, all strategies
+ * have the same bits. */
 static void
 enable_autocast_gives_the_bits_of_one_rank (void **state)
 {
@@ -465,7 +468,7 @@ enable_autocast_gives_the_bits_of_one_rank (void **state)
     check_strategies (models[m], autocast, m, RARELY * 2 * SHARING);
 }
 
-/* In canonical order every microbatch leaves a gradient of its own, fused or not. */
+/* In canonical order every microbatch has its own gradient, with or without fusion. */
 static void
 fused_accumulation_makes_no_difference_in_canonical_order (void **state)
 {
@@ -500,7 +503,7 @@ fifty_random_interleavings_give_the_same_bits (void **state)
     }
 }
 
-/* Fast order rounds differently on other ranks, and still means the same. */
+/* In fast order the rounding depends on the strategy, so results are close but not equal. */
 static void
 fast_order_is_close_and_the_same_every_time (void **state)
 {

@@ -1,5 +1,5 @@
-/* What canonical order does not take, each by its rule, and how near fast order comes to one rank
- * there: the table of docs/numerics.md. */
+/* Settings that a rule refuses in canonical order, and the difference between fast order and one
+ * rank with these settings: the table of docs/numerics.md. */
 #include "tests/made/random_job.h"
 #include "tests/made/real_run.h"
 #include "tests/runner/runner.h"

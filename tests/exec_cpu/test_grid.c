@@ -1,9 +1,10 @@
-/* Every axis of parallelism with every other: a sample of the grid, really run, whose losses,
- * norms, gradients, weights and moments are those of one rank, bit for bit.
+/* Combinations of all axes of parallelism: a random sample of the grid is run with real numbers.
+ * Losses, norms, gradients, weights and moments must have the bits of one rank.
  *
  *   ./weft test grid
  *
- * The sample is drawn by a fixed seed among what the rules allow; WEFT_GRID_JOBS draws more. */
+ * The sample is drawn with a fixed seed among the jobs that the rules allow. WEFT_GRID_JOBS sets
+ * the number of jobs. */
 #include "core/base/sanitize.h"
 #include "tests/made/random_job.h"
 #include "tests/made/real_run.h"
@@ -21,8 +22,8 @@
   "kv_channels=8 ffn_hidden_size=64 moe_ffn_hidden_size=32 vocab_size=96 seq_length=16 "           \
   "max_position_embeddings=16"
 
-/* Models in the small: widths that eight leaves divide, layers that eight stages do; and what is
- * asked of several ranks beside the axes. */
+/* Small models, whose widths are divisible by eight leaves and whose layers by eight stages.
+ * `more`: settings for jobs of several ranks. */
 static const struct {
   const char *words, *more;
 } models[] = {
@@ -54,7 +55,7 @@ static const struct {
 
 #define LINEAR "cross_entropy_loss_fusion=true cross_entropy_fusion_impl=linear"
 
-/* One value of each axis makes a job. */
+/* A job has one value of each axis. */
 static const char *const axes[][MOST_WORDS] = {
   { "tensor_model_parallel_size=1", "tensor_model_parallel_size=1", "tensor_model_parallel_size=2",
     "tensor_model_parallel_size=2 sequence_parallel=true", "tensor_model_parallel_size=4",
@@ -112,7 +113,8 @@ ranks_of (const struct weft_job *job, int64_t replicas)
          k->pipeline_model_parallel_size * replicas;
 }
 
-/* The size of a job follows from its axes: a first look at them with one GPU only parses. */
+/* Draws a job. The number of GPUs follows from the axes, so the axes are first parsed with one
+ * GPU. */
 static char *
 draw (GRand *rand, unsigned model, uint32_t taken[G_N_ELEMENTS (axes)])
 {

@@ -1,5 +1,5 @@
-/* Where ranks of the cpu executor meet: sums in the promised order, bit for bit, and transfers that
- * always find each other. */
+/* Collectives and transfers of the CPU executor: sums in the documented order, bit for bit, and
+ * transfers that always match. */
 #include "core/base/fold.h"
 #include "exec_cpu/exec_cpu.h"
 #include "kernels/float.h"
@@ -10,14 +10,14 @@ enum { MOST_OPS = 3, JOBS = 120 };
 
 /* ----------------------------------------------------------------- a collective */
 
-/* One collective of a made program, and what every member brings: values[member * n + element],
- * floats of that type or, of int64, words. */
+/* One collective of a made program, and the input of every member: values[member * n + element],
+ * floats rounded to `dtype` or, for int64, words. */
 struct meeting {
   enum weft_op_kind kind;
   enum weft_group_kind group;
   enum weft_dtype dtype;
   enum weft_reduce reduce;
-  int peer; /* of a broadcast: -1 from the last member */
+  int peer; /* of a broadcast: 0 from the first member, -1 from the last */
   uint64_t n;
   uint32_t buf;
   void *values;
@@ -29,7 +29,7 @@ up_to (GRand *rand, uint32_t most)
   return (uint32_t) g_rand_int_range (rand, 0, (gint32) most + 1);
 }
 
-/* Of many sizes, so that the order of a sum shows in its bits. */
+/* Random numbers of many magnitudes, so that the order of a sum changes its bits. */
 static float
 random_float (GRand *rand, enum weft_dtype dtype)
 {
@@ -77,7 +77,7 @@ random_meeting (GRand *rand, uint32_t members)
                        .dtype = types[up_to (rand, 2)] };
   uint32_t slice = 1 + up_to (rand, up_to (rand, 3) ? 40 : 3000);
 
-  /* Only a whole that is not cut need not be a multiple. */
+  /* The size of a tensor that is split into slices must be a multiple of the number of members. */
   m.n = is_whole (m.kind) ? slice : (uint64_t) slice * members;
   if (!is_whole (m.kind))
     m.group = WEFT_GROUP_DP;
@@ -156,7 +156,7 @@ join (const struct meeting *m, float a, float b)
                                         : rounded (m, a + b);
 }
 
-/* A node of the canonical tree over members [first, first + n). */
+/* The value of the canonical tree's node over members [first, first + n). */
 static float
 fold (const struct meeting *m, uint64_t element, uint32_t first, uint32_t n)
 {
@@ -166,7 +166,8 @@ fold (const struct meeting *m, uint64_t element, uint32_t first, uint32_t n)
   return join (m, fold (m, element, first, left), fold (m, element, first + left, n - left));
 }
 
-/* A piece starts behind its owner and goes once round the ring. */
+/* The sum in ring order: a piece starts at the member after its owner and passes once around the
+ * ring. */
 static float
 around (const struct meeting *m, uint64_t element, uint32_t members)
 {
@@ -201,7 +202,7 @@ wanted_words (const struct meeting *m, uint64_t element, uint32_t members)
   return all;
 }
 
-/* As bytes of the buffer's type. */
+/* The expected result for an element, as bytes of the buffer's type. */
 static void
 wanted_bytes (const struct meeting *m, uint64_t element, uint32_t members, gboolean canonical,
               void *out)
@@ -241,7 +242,7 @@ bring (weft_exec *x, const struct meeting *m, uint32_t member)
   x->ops->write (x, member, m->buf, 0, bytes_of (m), raw);
 }
 
-/* What a member must hold: everything, or its slice. */
+/* Checks the result of a member: the whole tensor, or its slice. */
 static void
 assert_holds (weft_exec *x, const struct meeting *m, uint32_t member, const char *what)
 {
@@ -285,7 +286,7 @@ open_plan (const weft_plan *plan, uint64_t stress)
   return x;
 }
 
-/* Twice, since a communicator counts on from step to step. */
+/* Runs two steps, because a communicator's counter continues from step to step. */
 static void
 assert_meetings (const weft_plan *plan, const struct meeting *m, uint32_t n, uint64_t stress,
                  const char *what)
@@ -368,15 +369,15 @@ an_average_of_words_is_refused (void **state)
 
 enum { MOST_STAGES = 7, MOST_ROUNDS = 12, PAYLOAD = 37 };
 
-/* Rounds of exchanges between neighbours.  In every round a stage sends to either side what it got
- * in an earlier round, or its own. */
+/* Rounds of transfers between neighbouring stages.  In every round a stage sends, in one or both
+ * directions, a buffer that it received in an earlier round, or its own buffer. */
 struct relay {
   uint32_t stages, rounds, replicas;
-  gboolean moves[MOST_ROUNDS][MOST_STAGES][2]; /* from a stage: to the next, to the one before */
-  uint32_t sent[MOST_ROUNDS][MOST_STAGES][2];  /* which of the sender's buffers */
-  uint32_t n[MOST_STAGES];                     /* buffers so far */
+  gboolean moves[MOST_ROUNDS][MOST_STAGES][2]; /* by sender: to the next stage, to the previous */
+  uint32_t sent[MOST_ROUNDS][MOST_STAGES][2];  /* index of the sender's buffer */
+  uint32_t n[MOST_STAGES];                     /* number of buffers of a stage so far */
   uint32_t buf[MOST_STAGES][2 * MOST_ROUNDS + 1];
-  float holds[MOST_STAGES][2 * MOST_ROUNDS + 1]; /* first element; the others count on */
+  float holds[MOST_STAGES][2 * MOST_ROUNDS + 1]; /* first element; each next one is larger by 1 */
 };
 
 static void
@@ -393,7 +394,7 @@ add_transfer (weft_builder *b, enum weft_op_kind kind, int peer, uint32_t buf, g
   weft_build_use (b, buf, kind == WEFT_OP_SEND, kind == WEFT_OP_RECV);
 }
 
-/* From stage `from` in direction d (0 to the next). */
+/* Whether stage `from` sends in direction d (0: to the next stage, 1: to the previous one). */
 static gboolean
 has_move (const struct relay *r, uint32_t round, uint32_t from, uint32_t d)
 {
@@ -411,7 +412,7 @@ receive (struct relay *r, weft_builder *b, uint32_t round, uint32_t stage, uint3
   add_transfer (b, WEFT_OP_RECV, d ? 1 : -1, r->buf[stage][to], grouped);
 }
 
-/* The transfers of one stage and round, in an order of its own. */
+/* Adds the transfers of one stage in one round, in a random order. */
 static void
 add_round (struct relay *r, weft_builder *b, uint32_t round, uint32_t stage, GRand *rand)
 {
@@ -467,7 +468,7 @@ relay_plan (struct relay *r, GRand *rand)
   return plan;
 }
 
-/* Replicas tell their payloads apart by fractions. */
+/* The expected element of a buffer. Payloads of replicas differ in their fractions. */
 static float
 payload (const struct relay *r, uint32_t row, uint32_t buf, uint32_t element)
 {

@@ -1,12 +1,11 @@
-/* A step that is run in parts is the step: nothing waits for a later part, and the bits are those
- * of the whole. */
+/* A step that is run in parts: no op depends on a later part, and the bits are those of a whole
+ * step. */
 #include "core/plan/parts.h"
 #include "exec_cpu/exec_cpu.h"
 #include "tests/made/random_job.h"
 #include "tests/made/real_job.h"
 #include "tests/runner/runner.h"
 #include <string.h>
-/* CMocka wants those before itself. */
 
 #define NANO "model=gpt2-nano topology=cpu seq_length=32 num_layers=2 micro_batch_size=1 "
 
@@ -45,7 +44,7 @@ no_part_waits_for_a_later_one (void **state)
   }
 }
 
-/* The words of the parts in order, microbatches behind them. */
+/* The words of the parts in order, each followed by its microbatch. */
 static char *
 list_of (const char *words)
 {
@@ -74,7 +73,7 @@ one_stage_is_cut_at_every_cell_and_several_stages_are_not (void **state)
                             "finalize_model_grads step");
 }
 
-/* Collectives of a kind of part, on lane dp of the first stage. */
+/* Number of collectives on lane dp of the first stage in parts of one kind and microbatch. */
 static uint32_t
 collectives_in (const char *words, enum weft_part_kind kind, uint32_t micro)
 {
@@ -103,7 +102,7 @@ collectives_of_gradients_are_in_the_part_that_launches_them (void **state)
   assert_int_equal (collectives_in (TWO BUCKETS, WEFT_PART_START, WEFT_NO_MICRO), 0);
   assert_int_equal (collectives_in (TWO BUCKETS, WEFT_PART_BACKWARD, 0), 0);
   assert_true (collectives_in (TWO BUCKETS, WEFT_PART_BACKWARD, 1) > 2);
-  /* Gathers: after the update, or brought along by the first forward. */
+  /* The gathers are in the update, or in the first forward if they overlap. */
   assert_true (collectives_in (TWO SHARDED, WEFT_PART_UPDATE, WEFT_NO_MICRO) >
                collectives_in (TWO, WEFT_PART_UPDATE, WEFT_NO_MICRO));
   assert_true (

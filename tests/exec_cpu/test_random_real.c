@@ -1,5 +1,5 @@
-/* Random legal jobs, really run: the memory that was planned, the ops that were simulated, and in
- * canonical order the bits of one rank.
+/* Random legal jobs, run with real numbers: memory is as planned, ops are those of the simulation,
+ * and in canonical order the bits are those of one rank.
  *
  *   test_exec_cpu random_real -- [SEED [JOBS]]      other jobs, or fewer of them */
 #include "core/base/sanitize.h"
@@ -19,8 +19,8 @@
 #define MOST_TOKENS 2500
 #define MOST_PRODUCTS 40000000 /* parameters times tokens */
 
-/* Gradients of a sum over all tokens, times a scale, may leave the range of fp16, and are looked
- * at. */
+/* Whether gradients may overflow and are checked: those of a loss that is a sum over all tokens,
+ * times the loss scale, may exceed the range of fp16. */
 static gboolean
 overflows (const struct weft_job *job)
 {
@@ -28,7 +28,7 @@ overflows (const struct weft_job *job)
          job->strategy.check_for_nan_in_grad;
 }
 
-/* Whether it may be small, as far as words tell: most that are drawn are for more ranks. */
+/* Whether a job has few ranks, according to its words. Most random jobs have more. */
 static gboolean
 may_be_small (const char *words)
 {
@@ -47,8 +47,8 @@ is_small (const struct weft_job *job)
          tokens * parameters <= MOST_PRODUCTS;
 }
 
-/* The same with a narrower head and shorter sequences, which take most of the time and change no
- * program; one in eight is left as it was. */
+/* The same job with a smaller vocabulary and shorter sequences, which need most of the time but do
+ * not change the program. One job in eight stays as it is. */
 static char *
 shorter (GRand *rand, const char *words, const struct weft_job *job)
 {
@@ -60,8 +60,8 @@ shorter (GRand *rand, const char *words, const struct weft_job *job)
              : g_strdup (words);
 }
 
-/* Clusters do not matter to numbers: all jobs run on this machine.  Ranks have room for as many
- * tokens as may come to them. */
+/* Draws a job that can run on this machine; the cluster does not change the numbers.  The buffers
+ * of experts have room for all tokens (moe_load_imbalance). */
 static char *
 small_job (GRand *rand, struct weft_job *job)
 {
@@ -77,7 +77,8 @@ small_job (GRand *rand, struct weft_job *job)
   }
 }
 
-/* Every op of every rank has a date in both, and no buffer is larger or smaller than planned. */
+/* Checks that every op of every rank has times in both timelines, and that exactly the planned
+ * bytes are allocated. */
 static void
 check_against_simulation (const char *words, const weft_plan *plan)
 {
@@ -112,8 +113,8 @@ check_against_simulation (const char *words, const weft_plan *plan)
   weft_exec_cpu.close (x);
 }
 
-/* Scales of fp8 that are of a microbatch, or of blocks of its tokens, are others where it is
- * larger. */
+/* Whether fp8 scales depend on the size of a microbatch: they are computed from the whole
+ * microbatch or from blocks of its tokens. */
 static gboolean
 scales_microbatches (const char *words)
 {
@@ -124,7 +125,7 @@ scales_microbatches (const char *words)
 static char *
 alone_of (const char *words)
 {
-  gboolean rounds = strstr (words, "fp8_param_gather=true") != NULL; /* on one rank as well */
+  gboolean rounds = strstr (words, "fp8_param_gather=true") != NULL; /* one rank too */
 
   return g_strconcat (
       words, " topology=cpu gpus=1 pipeline_model_parallel_size=1",
@@ -175,7 +176,7 @@ check_against_one_rank (const char *words, const weft_plan *plan)
       plan, &(struct real_run){ .words = words, .steps = 2, .poison = TRUE, .stress = 11 });
   struct real_result one = weft_test_run (&(struct real_run){ .words = alone, .steps = 2 });
 
-  if (staged) /* gradients are gone when their room was used */
+  if (staged) /* the memory of gradients is reused, so they are not compared */
     many.gradients = shuffled.gradients = one.gradients;
   if (!weft_test_same_bits (&one, &many, 2))
     fail_msg ("%s: loss %.17g norm %.17g, of one rank %.17g and %.17g, gradients %s", words,
@@ -185,7 +186,7 @@ check_against_one_rank (const char *words, const weft_plan *plan)
     fail_msg ("%s: another interleaving gives other bits", words);
 }
 
-/* Other sums of the same numbers. */
+/* In fast order, sums of the same numbers are rounded differently: compares with a tolerance. */
 static void
 check_near_one_rank (const char *words)
 {
@@ -199,7 +200,7 @@ check_near_one_rank (const char *words)
               one.norm[0], one.norm[1]);
 }
 
-/* Sums of gradients in 16 bits that one rank rounds more often. */
+/* Whether 16-bit sums of gradients are rounded less often than on one rank. */
 static gboolean
 rounds_less (const struct weft_job *job)
 {
@@ -207,7 +208,7 @@ rounds_less (const struct weft_job *job)
          !job->strategy.grad_reduce_in_fp32;
 }
 
-/* What travels between stages has other bits than what stays on one rank. */
+/* Whether tensors are rounded when they are sent between stages, unlike on one rank. */
 static gboolean
 rounds_between_stages (const struct weft_job *job)
 {
@@ -216,8 +217,9 @@ rounds_between_stages (const struct weft_job *job)
   return dtype != WEFT_NONE && dtype != WEFT_FP32 && dtype != job->train.precision;
 }
 
-/* In fp16 bits of small numbers are lost, as in fp8 in the first step, whose scales are 1, and
- * gradients that the collective divides are larger. */
+/* Whether the collective divides gradients by the number of replicas in a type that loses bits of
+ * small numbers (fp16; fp8 in the first step, whose scales are 1).  On one rank they are divided
+ * earlier, so kernels compute with smaller numbers. */
 static gboolean
 divides_small_later (const struct weft_job *job)
 {
@@ -226,14 +228,15 @@ divides_small_later (const struct weft_job *job)
           weft_job_product_dtype (job) == WEFT_FP16);
 }
 
-/* Nobody adds what several ranks have of a gradient. */
+/* Whether the parts of a gradient on several ranks are never added. */
 static gboolean
 drifts_apart (const struct weft_job *job)
 {
   return job->strategy.finalize_model_grads_func == WEFT_FINALIZE_NONE;
 }
 
-/* Which tokens are over capacity depends on who comes together in a microbatch. */
+/* Whether the set of tokens that exceed the capacity and are dropped depends on how the batch is
+ * split into microbatches and ranks. */
 static gboolean
 drops_together (const struct weft_job *job)
 {
@@ -242,7 +245,7 @@ drops_together (const struct weft_job *job)
           job->strategy.tensor_model_parallel_size > 1);
 }
 
-/* What another strategy computes with other bits, in whatever order. */
+/* Whether the job has other bits than one rank even in canonical order. */
 static gboolean
 computes_otherwise (const struct weft_job *job)
 {
@@ -250,7 +253,7 @@ computes_otherwise (const struct weft_job *job)
          drops_together (job) || drifts_apart (job);
 }
 
-/* Nothing is rounded to 16 bits or less. */
+/* Whether no value is rounded to 16 bits or less. */
 static gboolean
 is_fp32 (const struct weft_job *job)
 {
@@ -260,7 +263,7 @@ is_fp32 (const struct weft_job *job)
          !k->fp8_param_gather;
 }
 
-/* In fast order one rank has sums of its own, which a few jobs are compared with. */
+/* Maximum number of jobs in fast order that are compared with one rank, with a tolerance. */
 #define NEAR 60
 
 static void

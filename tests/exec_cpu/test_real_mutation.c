@@ -1,6 +1,7 @@
-/* Every dependency of a program is removed in turn and the program is run for real, in random
- * interleavings.  What the proofs let pass must keep its bits; what they refuse is wrong indeed:
- * most of it shows as other bits within a few seeds. */
+/* Every dependency of a program is removed in turn, and the program is run with real numbers in
+ * random interleavings.  A program that the checker accepts must keep its bits.  Most of those that
+ * the checker refuses have other bits within a few seeds, so the checker is right to refuse
+ * them. */
 #include "core/plan/check.h"
 #include "core/base/sanitize.h"
 #include "tests/made/mutant.h"
@@ -12,8 +13,8 @@
 
 #define SEEDS_WRONG 40
 #define SEEDS_RIGHT 4
-/* The address sanitizer ends a program that touches a buffer outside its life, as wrong ones do;
- * there only what is proved runs, and must give it nothing to report. */
+/* The address sanitizer ends a program that accesses a dead buffer, as wrong programs do.  With the
+ * sanitizer, only programs that the checker accepts are run; it must not report them. */
 #define RUNS_WRONG !WEFT_ADDRESS_SANITIZER
 
 static const char *const jobs[] = {
@@ -29,7 +30,7 @@ struct tally {
   uint32_t refused, shown, passed;
 };
 
-/* Seeds until the bits change or the ranks get stuck; 0 when they never do. */
+/* The first seed with which the bits change or the ranks deadlock; 0: none. */
 static uint32_t
 seeds_until_it_shows (const weft_plan *plan, const struct real_result *good, uint32_t seeds)
 {

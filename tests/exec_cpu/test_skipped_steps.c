@@ -1,5 +1,5 @@
-/* A gradient that is not finite: the step is skipped by all ranks or, where nobody measures the
- * norm, done by all. */
+/* Gradients that are not finite: all ranks skip the step or, if no norm is computed, all ranks
+ * update. */
 #include "kernels/kernel.h"
 #include "tests/made/real_job.h"
 #include "tests/runner/runner.h"
@@ -60,8 +60,8 @@ struct element {
   float weight, master;
 };
 
-/* In the vector of a token that the next step reads, so that some sequences see it and some do not,
- * and the first stage holds it. */
+/* An element in the embedding of a token that the next step reads. Only some sequences contain the
+ * token, and only the first stage has the embedding. */
 static struct element
 element_of_next_step (real_job *job)
 {
@@ -90,7 +90,7 @@ spoil (real_job *job, float value)
   write_element (job, &e);
 }
 
-/* Weights and moments stay, and all ranks say so. */
+/* Runs a step that must be skipped: weights and moments do not change, and all ranks report it. */
 static void
 assert_skips (real_job *job, const char *what)
 {
@@ -108,7 +108,8 @@ assert_skips (real_job *job, const char *what)
       fail_msg ("%s: %s is another", what, weft_state_kind_words[kind]);
 }
 
-/* Once the weight is what it was, the step is that of a job to which nothing happened. */
+/* Repeats the step after the weight was restored: the results are those of a job without the bad
+ * step. */
 static void
 assert_recovers (real_job *job, real_job *unharmed, const char *what)
 {
@@ -151,7 +152,7 @@ a_step_that_is_not_finite_is_skipped_by_all_ranks (void **state)
         skip_and_recover (models[m], strategies[s], orders[o]);
 }
 
-/* The norm is what finds such a gradient: without it the update spreads the damage. */
+/* Only the norm detects such a gradient: without a norm, the update makes weights not finite. */
 static void
 without_a_norm_nothing_is_skipped (void **state)
 {

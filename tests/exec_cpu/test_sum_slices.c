@@ -1,5 +1,5 @@
-/* Gradients in bf16, against sums in double: slices that ranks send each other and add in fp32 are
- * rounded once, sums of a collective at every node. */
+/* Sums of bf16 gradients, compared with sums in double: slices that are exchanged and added in fp32
+ * are rounded once, sums of a collective are rounded at every node. */
 #include "exec_cpu/exec_cpu.h"
 #include "kernels/float.h"
 #include "tests/made/made.h"
@@ -55,7 +55,7 @@ exchange_plan (struct exchange *e, enum weft_reduction_order order)
   return made_plan (&job, weft_mesh_make (1, 1, MEMBERS, 1), &b);
 }
 
-/* Of many sizes, so that sums lose bits. */
+/* Draws values of many magnitudes, so that sums lose bits. */
 static void
 draw (struct exchange *e, weft_exec *x, uint32_t seed)
 {
@@ -82,7 +82,7 @@ read_floats (weft_exec *x, uint32_t member, uint32_t buf, uint32_t n, float *out
     out[i] = weft_bf16_float (raw[i]);
 }
 
-/* Slice i of member j is slice j of member i. */
+/* Checks the all-to-all: slice j that member i receives is slice i of member j. */
 static void
 assert_exchanged (const struct exchange *e, weft_exec *x, uint32_t member)
 {
@@ -94,8 +94,9 @@ assert_exchanged (const struct exchange *e, weft_exec *x, uint32_t member)
       assert_true (got[from * SLICE + i] == e->value[from][member * SLICE + i]);
 }
 
-/* One rounding to bf16, beside those of fp32; the largest share that a sum rounded to bf16 at every
- * node is off by is several times that. */
+/* Checks that the sum has the error of one rounding to bf16 and of the fp32 additions. *nodes: the
+ * largest error of a sum that is rounded to bf16 at every node, as a multiple of the allowed
+ * one. */
 static void
 assert_rounded_once (const struct exchange *e, weft_exec *x, uint32_t member, double *nodes)
 {
@@ -166,8 +167,9 @@ reduction_plan (struct exchange *e, enum weft_reduction_order order)
   return made_plan (&job, weft_mesh_make (1, 1, MEMBERS, 1), &b);
 }
 
-/* What a value passes is rounded `nodes` times: the bound of Higham, Accuracy and Stability of
- * Numerical Algorithms, 4.2.  Returns the largest error in roundings of the exact sum. */
+/* Checks the error bound of a sum in which every value passes `nodes` roundings (Higham, Accuracy
+ * and Stability of Numerical Algorithms, 4.2).  Returns the largest error, in units of one rounding
+ * of the exact sum. */
 static double
 assert_rounded_at_nodes (const struct exchange *e, weft_exec *x, uint32_t member, uint32_t nodes)
 {
@@ -193,7 +195,7 @@ sums_in_bf16_are_rounded_at_every_node (void **state)
 {
   static const struct {
     enum weft_reduction_order order;
-    uint32_t nodes; /* the depth of the tree; all that the ring passes but the first */
+    uint32_t nodes; /* depth of the tree; additions of the ring */
   } ways[] = { { WEFT_ORDER_CANONICAL, 3 }, { WEFT_ORDER_FAST, MEMBERS - 1 } };
   g_autofree struct exchange *e = g_new0 (struct exchange, 1);
   g_autoptr (GError) error = NULL;

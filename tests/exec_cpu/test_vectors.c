@@ -1,5 +1,5 @@
-/* Weft's arithmetic against other software's: logits, losses, gradients and AdamW steps of eighteen
- * tiny models that PyTorch computed (tests/vectors/README.md), under several strategies. */
+/* Weft's arithmetic compared with PyTorch: logits, losses, gradients and AdamW steps of eighteen
+ * tiny models (tests/vectors/README.md), with several strategies. */
 #include "core/exec/exec.h"
 #include "core/base/sanitize.h"
 #include "exec_cpu/exec_cpu.h"
@@ -20,9 +20,10 @@ static const char *const models[] = {
   "phi3",    "gpt_neox",  "olmo2",     "opt",         "bloom",       "glm4",
   "smollm3", "mixtral",   "qwen2_moe", "qwen3_moe",   "deepseek_v2", "deepseek_v3"
 };
-enum { N_DENSE = 13 }; /* the first ones; those after them have experts */
+enum { N_DENSE = 13 }; /* the first 13 models are dense, the others have experts */
 
-/* Flags beside those of every run; all read the same batch, so all must find the same numbers. */
+/* Flags of a strategy, in addition to those of every run. All strategies read the same batch, so
+ * all must have the same results. */
 #define WHOLE_BATCH "--gpus", "1", "--micro-batch-size", "4"
 #define ONE_BY_ONE "--gpus", "1", "--micro-batch-size", "1"
 static const char *const strategies[][9] = {
@@ -44,7 +45,7 @@ static const char *const expert_strategies[][9] = {
     "--reduction-order", "fast" },
 };
 
-/* A model that stands open at its first step. */
+/* An open executor with a model before its first step. */
 struct run {
   const char *model;
   weft_plan *plan;
@@ -73,7 +74,7 @@ open_vectors (const char *model, const char *file)
   return vectors;
 }
 
-/* All elements of a tensor; caller frees. */
+/* All elements of a tensor. The caller frees the array. */
 static float *
 vector (const weft_safetensors *file, const char *name, uint64_t wanted)
 {
@@ -90,7 +91,7 @@ vector (const weft_safetensors *file, const char *name, uint64_t wanted)
 
 /* --------------------------------------------------------------------- running */
 
-/* Sequence i of the batch is tokens [i T, i T + T] of the file. */
+/* Reads the batch: sequence i is tokens [i T, i T + T] of the file, where T is seq_length. */
 static void
 read_tokens (struct run *run)
 {
@@ -119,7 +120,7 @@ import_weights (struct run *run)
     fail_msg ("not used: %s", unused);
 }
 
-/* Up to 12 flags beside model and batch, ended by NULL. */
+/* Opens a run. `strategy`: at most 12 flags, terminated by NULL. */
 static void
 open_run (struct run *run, const char *model, const char *precision, const char *const *strategy)
 {
@@ -132,7 +133,7 @@ open_run (struct run *run, const char *model, const char *precision, const char 
   for (uint32_t i = 0; strategy[i]; i++)
     flags[8 + i] = strategy[i];
   made_real_job (&job, flags);
-  /* What make_vectors.py gave its optimizer. */
+  /* The settings of the optimizer in make_vectors.py. */
   *run = (struct run){ .model = model,
                        .plan = made_real_plan (&job),
                        .control = { .step = 1,
@@ -170,7 +171,7 @@ step (struct run *run)
   weft_timeline_free (timeline);
 }
 
-/* All ranks that have the loss must agree on it. */
+/* The loss. All ranks that compute a loss must compute the same value. */
 static double
 loss_of (const struct run *run)
 {
@@ -204,15 +205,17 @@ largest (const float *values, uint64_t n)
   return most;
 }
 
-/* The gradient of a bias of keys is zero but for rounding, since softmax does not see it: opt has
- * such a bias as a tensor of its own.  Other gradients are a thousandth or more. */
+/* The magnitude to which errors of a gradient are compared: its largest element, but at least 1e-3.
+ * The gradient of a bias of keys, which opt has as a separate tensor, is zero except for rounding,
+ * because softmax is invariant to this bias.  All other gradients exceed 1e-3. */
 static double
 scale_of (const float *values, uint64_t n)
 {
   return fmax (largest (values, n), 1e-3);
 }
 
-/* Names of gpt2 begin with "transformer." in a whole model and without it in the bare one. */
+/* The name of a tensor in a file. Names of gpt2 have the prefix "transformer." in files of a whole
+ * model but not in files of the bare model. */
 static const char *
 name_in (const weft_safetensors *file, const char *name)
 {
@@ -228,7 +231,8 @@ name_in (const weft_safetensors *file, const char *name)
   return name;
 }
 
-/* A tensor in the layout of the vectors, cut out of ours; caller frees. */
+/* The part of a Weft tensor that is one Hugging Face tensor, in the layout of Hugging Face. The
+ * caller frees the array. */
 static float *
 read_piece (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
             const struct weft_hf_piece *piece)
@@ -247,14 +251,14 @@ read_piece (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
   return theirs;
 }
 
-/* One tensor under its Hugging Face name; `gradient` is PyTorch's of the first step. */
+/* One tensor by its Hugging Face name. `gradient`: PyTorch's gradient of the first step. */
 struct pair {
   const char *model, *name;
   const float *found, *wanted, *gradient;
   uint64_t n;
 };
 
-/* Calls back for every tensor of the model; returns how many there were. */
+/* Calls compare() for every tensor of the model. Returns the number of tensors. */
 static uint32_t
 each_tensor (struct run *run, enum weft_state_kind kind, const weft_safetensors *wanted,
              const weft_safetensors *gradients, void (*compare) (const struct pair *pair))
@@ -282,7 +286,8 @@ each_tensor (struct run *run, enum weft_state_kind kind, const weft_safetensors 
   return n_pieces;
 }
 
-/* Every element within so much of the tensor's largest, six times what was seen. */
+/* Maximum error of an element of a gradient, relative to the largest element of the tensor: six
+ * times the largest error observed. */
 #define NEAR 2e-5
 
 static void
@@ -297,9 +302,10 @@ gradient_is_near (const struct pair *p)
                 p->model, p->name, i, p->n, (double) p->found[i], (double) p->wanted[i], scale);
 }
 
-/* Adam divides a gradient by its own size: where rounding, which was seen to be 3.3e-6 of the
- * largest, is more than a hundredth of it, so it is of the direction of the step.  Zeros of a
- * matrix are rows of tokens that no sequence has. */
+/* Whether rounding may change the direction of an element's step by more than a hundredth.  Adam
+ * divides a gradient by its own magnitude.  The observed rounding error is 3.3e-6 of the largest
+ * gradient, so elements below 3.3e-4 of the largest are not compared.  Zeros in a matrix belong
+ * to tokens that are in no sequence; zeros are compared. */
 static gboolean
 direction_is_rounding (const struct pair *p, uint64_t i, double scale)
 {
@@ -308,8 +314,9 @@ direction_is_rounding (const struct pair *p, uint64_t i, double scale)
   return gradient < 3.3e-4 * scale && (gradient > 0 || g_str_has_suffix (p->name, ".bias"));
 }
 
-/* Within a hundredth of one step's learning rate, and what a gradient as near as gradients are
- * changes of a step, which Adam divides by the gradient's size. */
+/* Compares updated weights with those of PyTorch. The limit is a hundredth of the learning rate. A
+ * small gradient raises the limit: Adam divides the allowed error of the gradient by the magnitude
+ * of the gradient. */
 static void
 weight_is_near (const struct pair *p)
 {
@@ -339,13 +346,13 @@ gradient_has_the_direction (const struct pair *p)
     found += (double) p->found[i] * p->found[i];
     wanted += (double) p->wanted[i] * p->wanted[i];
   }
-  /* Queries of opt have the smallest gradients of all: 0.995 was seen. */
+  /* The queries of opt have the smallest gradients; the observed cosine is 0.995. */
   double cosine = dot / sqrt (found * wanted), least = g_str_equal (p->model, "opt") ? 0.99 : 0.997;
   if (!(cosine > least) && largest (p->wanted, p->n) > 1e-12)
     fail_msg ("%s: gradient of %s: cosine %.6g, wanted over %g", p->model, p->name, cosine, least);
 }
 
-/* The logits of the whole batch, which one microbatch holds; caller frees. */
+/* The logits of the whole batch, which is one microbatch. The caller frees the array. */
 static float *
 read_logits (struct run *run, uint64_t n)
 {
@@ -371,12 +378,12 @@ logits_are_those_of_other_software (void **unused)
 
   (void) unused;
 #if WEFT_ADDRESS_SANITIZER
-  skip (); /* after the step the logits are dead, and the executor lets nobody read what is dead */
+  skip (); /* the logits are dead after the step, and the executor poisons dead buffers */
 #endif
   for (uint32_t m = 0; m < G_N_ELEMENTS (models); m++) {
     struct run run;
     if (g_str_equal (models[m], "deepseek_v3"))
-      continue; /* its prediction layer's logits lie where the model's were */
+      continue; /* the logits of its prediction layer overwrite those of the model */
     g_autoptr (weft_safetensors) expected = open_vectors (models[m], "expected.safetensors");
 
     open_run (&run, models[m], "fp32", flags);
@@ -394,7 +401,8 @@ logits_are_those_of_other_software (void **unused)
   }
 }
 
-/* The same step twice, only forward and whole: a forward pass has not changed the weights. */
+/* Runs the first step twice: first only the forward pass, then the whole step. Both have the loss
+ * of PyTorch, because a forward pass does not change the weights. */
 static void
 check_first_step (const char *model, const char *const *strategy)
 {
@@ -410,7 +418,7 @@ check_first_step (const char *model, const char *const *strategy)
   step (&run);
   assert_close (model, "loss", loss_of (&run), loss[0], 2e-6);
   uint32_t n = each_tensor (&run, WEFT_STATE_GRAD, expected, expected, gradient_is_near);
-  assert_int_equal (n, weft_safetensors_count (expected) - 2); /* logits and loss beside them */
+  assert_int_equal (n, weft_safetensors_count (expected) - 2); /* except logits and loss */
   close_run (&run);
 }
 
@@ -462,7 +470,8 @@ adam_steps_are_those_of_other_software (void **unused)
   under_all_strategies (check_steps);
 }
 
-/* Rounding sends some tokens to other experts: no bound for gradients there. */
+/* Models with experts are compared without a bound for gradients: rounding routes some tokens to
+ * other experts. */
 static void
 bf16_stays_near_the_exact_numbers (void **unused)
 {
@@ -484,7 +493,8 @@ bf16_stays_near_the_exact_numbers (void **unused)
     }
 }
 
-/* "--dump-gradients" of the command, whole tensors under their own names and shapes. */
+/* Compares the file of --dump-gradients: whole tensors under their Hugging Face names and
+ * shapes. */
 static void
 compare_dump (const char *model, const char *path)
 {

@@ -1,5 +1,5 @@
-/* Exchanges by counts of ranks with a GPU each, where hosts wait for counts in the middle of a
- * step: random jobs on a device that writes down what it is told.
+/* Exchanges of rows by counts between ranks with a GPU each, where hosts wait for counts in the
+ * middle of a step: random jobs on a device that records calls.
  *
  *   test_exec_cuda cuda_counted -- [SEED [JOBS]]      other jobs, or fewer of them */
 #include "exec_gpu/cuda/exec_cuda.h"
@@ -12,7 +12,7 @@
 #define SEED 2027
 #define JOBS 120
 #define MOST_RANKS 8
-#define MOST_OPS 12000 /* of all ranks: more take long to look at */
+#define MOST_OPS 12000 /* of all ranks: the checks of more ops take long */
 
 static uint32_t
 count_exchanges (const weft_plan *plan)
@@ -27,7 +27,7 @@ count_exchanges (const weft_plan *plan)
   return n;
 }
 
-/* Draws until a job that can run exchanges rows by counts. */
+/* Draws random jobs until one can run and exchanges rows by counts. */
 static weft_plan *
 draw (GRand *rand, char **words)
 {
@@ -59,7 +59,7 @@ look (weft_exec *x, const recorded_cuda *d, uint32_t first, const char *words)
   uint32_t n = d->call->len - first;
 
   while (n > 0 && recorded_call_at (d, first + n - 1)->kind == RECORDED_query)
-    n--; /* the end of the step */
+    n--; /* leaves out the polls at the end of the step */
   g_autoptr (cuda_log) log = cuda_log_new (d, x, FALSE, first, n);
   assert_right (words, cuda_log_arenas (log));
   assert_right (words, cuda_log_ops (log));
@@ -68,7 +68,8 @@ look (weft_exec *x, const recorded_cuda *d, uint32_t first, const char *words)
   assert_right (words, cuda_log_hosts (log));
 }
 
-/* FALSE: one row of everybody for everybody is more than there is room for. */
+/* Runs a step and checks its calls. FALSE: the buffers have no room for one row from every member
+ * to every member. */
 static gboolean
 step (weft_exec *x, const recorded_cuda *d, const char *words)
 {
@@ -96,7 +97,8 @@ open_plan (recorded_cuda *d, const weft_plan *plan, const char *words)
   return x;
 }
 
-/* Sends of a step in which every count is one, or none; FALSE: NCCL lacks something. */
+/* Runs a step in which every count is one (`ones`) or zero; zero too if the buffers have no room
+ * for ones. Adds the number of sends to *sent. FALSE: the plan needs something that NCCL lacks. */
 static gboolean
 look_at_plan (const weft_plan *plan, const char *words, gboolean ones, uint32_t *sent)
 {
@@ -137,7 +139,7 @@ hosts_that_wait_for_counts_keep_nobody_waiting_for_ever (void **state)
   assert_true (staged >= drawn->jobs / 8 && moved >= drawn->jobs / 2);
 }
 
-/* Whether hosts get to the end when call i is none. */
+/* Whether the hosts reach the end of the step without call i. */
 static gboolean
 ends_without (recorded_cuda *d, weft_exec *x, uint32_t i, uint32_t n)
 {
@@ -193,7 +195,7 @@ open_graph (recorded_cuda *d, const weft_plan *plan, GError **error)
   return weft_exec_cuda_open (&d->calls, plan, &options, error);
 }
 
-/* All of a step is one graph, in which no host can read counts. */
+/* The whole step is one graph, during which the host cannot read counts. */
 static void
 graphs_are_for_shares_that_are_padded (void **state)
 {
@@ -231,7 +233,7 @@ graphs_are_for_shares_that_are_padded (void **state)
   "model=mixtral-nano topology=cpu seq_length=16 num_layers=2 global_batch_size=4 "                \
   "reduction_order=fast moe_load_imbalance=8 gpus=2 expert_model_parallel_size=2 "
 
-/* Rows that the first exchange by counts has room for. */
+/* Number of rows for which the first exchange by counts has room. */
 static uint64_t
 room_for_rows (const weft_plan *plan)
 {
@@ -244,7 +246,7 @@ room_for_rows (const weft_plan *plan)
   return p->buf[p->uses[p->op[op].uses].buf].bytes / row;
 }
 
-/* A step in which every rank is told these counts of each of its 8 places. */
+/* Runs a step in which every rank receives these counts, one for each of 8 places. */
 static gboolean
 runs_with (const weft_plan *plan, const int64_t counts[8], char **why)
 {
@@ -265,8 +267,8 @@ runs_with (const weft_plan *plan, const int64_t counts[8], char **why)
   return t != NULL;
 }
 
-/* Counts that fill the room to the last row are fine; one more is not, nor are those of which a sum
- * or a cut to fewer bits would make a few rows. */
+/* Counts that fill the buffer to the last row are accepted. One row more is refused. So are counts
+ * whose sum overflows, or whose lower 32 bits are few rows. */
 static void
 counts_fit_to_the_last_row_and_never_by_overflow (void **state)
 {

@@ -1,5 +1,5 @@
-/* What NCCL wants of all members of a communicator: that their windows have one size, one layout
- * and one order. */
+/* NCCL's requirements for windows: all members of a communicator have windows of the same size and
+ * layout, and open them in the same order. */
 #include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/made/random_job.h"
 #include "tests/doubles/recorded_cuda.h"
@@ -22,8 +22,8 @@ thing_at (const recorded_cuda *d, uint32_t number)
   return g_ptr_array_index (d->things, number);
 }
 
-/* Ranks of one stage are neighbours: a communicator with others is cut from several colors of
- * rows. */
+/* Opens a job and counts its windows. Ranks of one stage have consecutive numbers, so color and
+ * size of a communicator show whether it has ranks of several stages. */
 static struct windows
 open_and_count (const char *words)
 {
@@ -51,7 +51,7 @@ open_and_count (const char *words)
   return w;
 }
 
-/* Two copies of a stage are other programs: their memory need not be laid out alike. */
+/* The two copies of a stage are different programs, whose memory may have different layouts. */
 static void
 windows_are_of_ranks_with_one_program (void **state)
 {
@@ -60,12 +60,12 @@ windows_are_of_ranks_with_one_program (void **state)
   assert_int_equal (one.n, 2);
   assert_int_equal (one.symmetric, 2);
   struct windows mirrored = open_and_count (MIRRORED "gpus=4 nccl_ub=true");
-  assert_int_equal (mirrored.n, 4); /* of the replicas, not of the copies */
+  assert_int_equal (mirrored.n, 4); /* of groups of replicas, not of groups of copies */
   assert_int_equal (mirrored.symmetric, 4);
   assert_int_equal (mirrored.between_stages, 0);
 }
 
-/* Which is nobody else's business: each member does it by itself. */
+/* Without symmetric registration, each member registers its memory independently. */
 static void
 memory_may_be_registered_with_a_communicator_alone (void **state)
 {

@@ -1,5 +1,5 @@
-/* weft measure on GPUs, on a device that does nothing but keeps the time of its streams: a table
- * has what kernels take and not what asking costs, and predicts the step that nobody asked. */
+/* weft measure on GPUs, with a device that only models the time of its streams: the table contains
+ * the times of kernels without the cost of recording, and predicts a step without recording. */
 #include "core/exec/timeline_file.h"
 #include "core/report/compare.h"
 #include "exec_gpu/cuda/exec_cuda.h"
@@ -18,7 +18,7 @@
   "global_batch_size=4 micro_batch_size=2"
 #define REPLICAS TINY " gpus=2 use_distributed_optimizer=true"
 
-/* Microseconds of no rule but that equal calls take equally long. */
+/* The duration of a kernel: arbitrary, but equal for equal kernels. */
 static double
 seconds_of (const struct weft_kernel *k)
 {
@@ -29,7 +29,7 @@ seconds_of (const struct weft_kernel *k)
   return 1e-6 * (double) (20 + sum % 100);
 }
 
-/* Of the test that runs. */
+/* The device of the current test. */
 static recorded_cuda *device;
 
 static weft_exec *
@@ -63,7 +63,7 @@ measure (const weft_plan *plan, double stamp, gboolean comm)
   return weft_measure_rows (m);
 }
 
-/* Seconds of a step by the device's own clock, when nobody asks for times of ops. */
+/* Seconds of a step by the device's clock, without recording times of ops. */
 static double
 step_seconds (const weft_plan *plan)
 {
@@ -149,7 +149,7 @@ collectives_between_gpus_have_rows (void **state)
   assert_true (seen[WEFT_OP_REDUCE_SCATTER] && seen[WEFT_OP_ALL_GATHER] && seen[WEFT_OP_MATMUL]);
 }
 
-/* All sizes of all of them, and what an exchange writes is not what it reads, as NCCL wants. */
+/* Checks all sizes of all collectives, and that an all-to-all is out of place, as NCCL requires. */
 static void
 the_grid_of_collectives_runs_on_gpus (void **state)
 {
@@ -173,7 +173,8 @@ the_grid_of_collectives_runs_on_gpus (void **state)
   assert_int_equal (seen[WEFT_OP_ALL_TO_ALL], 9);
 }
 
-/* Both ways, each size, as long as the device says; the simulator takes what the rows say. */
+/* Measures copies of several sizes in both directions: each row of the table has the time that the
+ * device models, and the simulator uses the rows. */
 static void
 copies_to_and_from_the_host_have_rows_that_predict_them (void **state)
 {
@@ -184,7 +185,7 @@ copies_to_and_from_the_host_have_rows_that_predict_them (void **state)
   uint32_t seen = 0;
   (void) state;
 
-  device->byte = 1e-6; /* a link as slow as no formula knows */
+  device->byte = 1e-6; /* seconds per byte: much slower than the formula's link */
   assert_true (weft_measure_host_copies (m, &plan->job, NULL));
   g_autoptr (GArray) rows = weft_measure_rows (m);
   for (guint i = 0; i < rows->len; i++) {
@@ -200,14 +201,15 @@ copies_to_and_from_the_host_have_rows_that_predict_them (void **state)
     if (p->op[op].kind != WEFT_OP_TO_HOST || weft_op_bytes (p, op) < 4096)
       continue;
     double wanted = 1e-6 * weft_op_bytes (p, op), took = t->end[0][op] - t->begin[0][op];
-    if (!(fabs (took / wanted - 1) < 0.15)) /* between two sizes the formula has its say */
+    if (!(fabs (took / wanted - 1) < 0.15)) /* prices between two measured sizes are interpolated */
       fail_msg ("op %u: found %g s, wanted %g", op, took, wanted);
     seen++;
   }
   assert_true (seen > 0);
 }
 
-/* Before the first step, of all its kernels, once for each GPU. */
+/* Counts calls of prepare(), which is called before the first step, once for each GPU, with all
+ * kernels of the GPU. */
 static uint32_t n_prepared, n_kernels;
 
 static const char *
@@ -242,7 +244,8 @@ kernels_are_prepared_once_before_the_first_step (void **state)
   weft_exec_cuda.close (x);
 }
 
-/* Every look finds so many bytes less: but for the plan's, they are somebody's. */
+/* Every call finds less free memory. The differences belong to the users that were started between
+ * the calls. */
 static const char *
 shrink (void *self, uint64_t *left, uint64_t *all)
 {
@@ -269,14 +272,14 @@ memory_that_is_not_the_plans_has_a_name (void **state)
   g_autoptr (weft_timeline) first = weft_exec_step (x, NULL), t = weft_exec_step (x, NULL);
   assert_true (t->knows_reserved);
   assert_int_equal (t->reserved[WEFT_RESERVED_CONTEXT], 500);
-  assert_int_equal (t->reserved[WEFT_RESERVED_SCRATCH], 4096); /* of the device's products */
+  assert_int_equal (t->reserved[WEFT_RESERVED_SCRATCH], 4096); /* scratch of the device's matmuls */
   assert_int_equal (t->reserved[WEFT_RESERVED_COMMUNICATORS], 70);
   assert_int_equal (t->reserved[WEFT_RESERVED_PRODUCTS], 30);
   assert_int_equal (t->reserved[WEFT_RESERVED_STEP], 9);
   weft_exec_cuda.close (x);
 }
 
-/* What a run measured and a prediction only says, side by side, from the files of both. */
+/* A comparison of two timeline files prints the measured reserved memory beside the predicted. */
 static void
 a_comparison_names_what_libraries_took (void **state)
 {
@@ -311,8 +314,8 @@ a_comparison_names_what_libraries_took (void **state)
 
 #define WITH_DEVICE(test) cmocka_unit_test_setup_teardown (test, make_device, free_device)
 
-/* Of a device that does nothing the numbers are those of this machine; what is checked is that it
- * is asked for as many calls as graphs have nodes, and that all is given back. */
+/* The device does nothing, so the times are those of this machine and are not checked. The test
+ * checks the numbers of launches and graphs, and that every resource is closed. */
 static void
 launches_are_timed_one_by_one_and_as_graphs (void **state)
 {
@@ -330,7 +333,7 @@ launches_are_timed_one_by_one_and_as_graphs (void **state)
     kernels += kind == RECORDED_kernel;
     graphs += kind == RECORDED_graph_run;
   }
-  assert_int_equal (kernels, 9 * 256 + 1 + 256); /* rounds of calls, and what two graphs hold */
+  assert_int_equal (kernels, 9 * 256 + 1 + 256); /* rounds of launches; kernels of two graphs */
   assert_int_equal (graphs, 2 * 9 * 16);
 }
 

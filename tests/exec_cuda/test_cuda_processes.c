@@ -1,4 +1,4 @@
-/* The CUDA executor in several processes, on devices that write down what they are told. */
+/* The CUDA executor in several processes, on devices that record calls. */
 #include "exec_gpu/cuda/exec_cuda.h"
 #include "launch/rendezvous.h"
 #include "tests/runner/processes.h"
@@ -17,7 +17,8 @@
 
 /* ------------------------------------------------------------------------- digests */
 
-/* The place of a thing among those of its row, which processes number by themselves. */
+/* A number for a stream or event, counted within its row, so that it does not depend on the
+ * process. */
 static uint32_t
 number_of (GHashTable *numbers, const void *thing)
 {
@@ -41,7 +42,7 @@ append_comm (GString *text, const void *comm)
                           c->color);
 }
 
-/* What a call was given, but for addresses. */
+/* Appends the arguments of a call except addresses. */
 static void
 append_what (GString *text, const recorded_cuda *d, const struct recorded_call *c)
 {
@@ -73,7 +74,7 @@ is_enqueued (const struct recorded_call *c)
          c->kind == RECORDED_group_end;
 }
 
-/* All that a row enqueues from call `first` on.  Caller frees. */
+/* A text of all work that a row enqueues from call `first` on.  The caller frees the text. */
 static char *
 digest_of (const recorded_cuda *d, uint32_t row, uint32_t first)
 {
@@ -100,7 +101,7 @@ struct part {
   struct weft_exec_options options;
   uint32_t slow, devices;
   uint32_t n_here;
-  char *digest[MOST_RANKS]; /* of its rows */
+  char *digest[MOST_RANKS]; /* digests of the rows of this process */
   uint32_t device[MOST_RANKS];
   GError *error;
 };
@@ -117,7 +118,7 @@ keep_digests (struct part *p, const recorded_cuda *d, uint32_t first)
   }
 }
 
-/* Opens, makes two steps, the second of which is looked at, and closes. */
+/* Opens an executor, runs two steps, keeps the digests of the second, and closes. */
 static void
 live (struct part *p)
 {
@@ -188,7 +189,7 @@ parts_clear (struct part *part, uint32_t n)
   }
 }
 
-/* All ranks in one process. */
+/* Runs all ranks in one process. */
 static struct part
 run_whole (const weft_plan *plan)
 {
@@ -198,7 +199,7 @@ run_whole (const weft_plan *plan)
   return whole;
 }
 
-/* Compares n processes with one.  FALSE: the plan is refused, by all of them. */
+/* Compares n processes with a single process.  FALSE: all of them refuse the plan. */
 static gboolean
 look_at (const weft_plan *plan, uint32_t n, uint32_t slow, const char *words)
 {
@@ -250,7 +251,7 @@ each_process_plays_its_ranks_as_one_process_would (void **state)
     g_autofree char *words = NULL;
     g_autoptr (weft_plan) plan = draw (rand, &words);
     uint32_t n = plan->mesh.n_ranks;
-    if (i % 3 == 2 && n % 2 == 0 && n > 2) /* several ranks in each */
+    if (i % 3 == 2 && n % 2 == 0 && n > 2) /* several ranks in each process */
       n /= 2;
     looked += look_at (plan, n, (uint32_t) i % 4, words);
   }
@@ -262,7 +263,7 @@ each_process_plays_its_ranks_as_one_process_would (void **state)
   "model=gpt2-nano topology=cpu seq_length=16 num_layers=2 micro_batch_size=2 "                    \
   "global_batch_size=24 reduction_order=fast "
 
-/* What the launcher lets it see are its own. */
+/* The launcher limits the GPUs that a process sees to those of the process. */
 static void
 a_process_that_sees_as_many_gpus_as_it_has_ranks_takes_all_of_them (void **state)
 {
@@ -306,7 +307,7 @@ numbers_of_processes_and_gpus_that_do_not_fit_are_refused (void **state)
   parts_clear (part, 3);
 }
 
-/* Nothing may be given to a stream before the launch that it follows is there. */
+/* No work may be enqueued on a stream before the preceding launch is enqueued. */
 static void
 what_follows_a_launch_waits_until_its_communicator_is_ready (void **state)
 {
@@ -361,7 +362,7 @@ communicators_that_are_never_ready_are_given_up (void **state)
 
 /* --------------------------------------------------------------------- real processes */
 
-/* What a process is asked to be: "play", "die RANK", "hang RANK" or "stuck RANK". */
+/* The role of a process: "play", "die RANK", "hang RANK" or "stuck RANK". */
 struct ask {
   const char *what;
   uint32_t who;
@@ -440,7 +441,7 @@ be_process (int argc, char **argv)
   return ok ? 0 : 1;
 }
 
-/* The digest that one process would have of a rank. */
+/* Checks that every process has printed the digest that a single process has for its rank. */
 static void
 assert_played (const struct processes *p, const char *launcher)
 {
@@ -455,7 +456,7 @@ assert_played (const struct processes *p, const char *launcher)
       fail_msg ("%s: rank %u has other calls than in one process", launcher, i);
     const char *mine = strchr (p->at[i].out, ' ');
     if (id)
-      assert_string_equal (mine, id); /* of the communicator */
+      assert_string_equal (mine, id); /* the id of the communicator */
     id = mine;
   }
   parts_clear (&whole, 1);
@@ -487,8 +488,8 @@ a_step_ends_when_a_process_is_killed_and_it_is_named (void **state)
   processes_clear (&p);
 }
 
-/* Rank 2 does something else: the others say which communication they wait in, and that it is
- * silent. */
+/* Rank 2 hangs: the errors of the other ranks name the communication that they wait for, and that
+ * rank 2 does not answer. */
 static void
 a_step_that_takes_too_long_names_the_communication_and_who_is_not_there (void **state)
 {

@@ -1,4 +1,4 @@
-/* Times of ops by what a device tells of their kernels. */
+/* Times of ops, computed from the device's records of their kernels. */
 #include "core/report/trace.h"
 #include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/runner/folder.h"
@@ -94,13 +94,13 @@ an_op_lasts_from_the_first_of_its_kernels_to_the_last (void **state)
   assert_times (t, 1, first, 3e-6, 3.5e-6);
   assert_times (t, 0, second, 6e-6, 7e-6);
   assert_float_equal (t->seconds, 7e-6, 1e-12);
-  assert_int_equal (t->parts->len, 4); /* that of the step is nobody's */
+  assert_int_equal (t->parts->len, 4); /* the record of the whole step belongs to no op */
   assert_true (t->strays->len == 0 && t->lost == 0 && !t->remark);
-  assert_int_equal (count (d, RECORDED_stamp), 0); /* nothing else is put between kernels */
+  assert_int_equal (count (d, RECORDED_stamp), 0); /* no timed events between kernels */
 }
 
-/* All ops have times: one that is nothing for the device is where the one before on its lane has
- * ended. */
+/* All ops have times: an op without device work has length 0 at the end of the previous op of its
+ * lane. */
 static void
 what_is_nothing_ends_when_its_lane_has_come_there (void **state)
 {
@@ -119,7 +119,7 @@ what_is_nothing_ends_when_its_lane_has_come_there (void **state)
   assert_times (t, 0, next, 2e-6, 2e-6);
 }
 
-/* Of ranks that share a GPU one does the work of a collective, and all have had it. */
+/* Ranks share a GPU: one member executes the collective, and all members have its times. */
 static void
 members_of_a_collective_have_the_time_of_the_one_that_does_it (void **state)
 {

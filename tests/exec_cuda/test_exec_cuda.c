@@ -1,5 +1,5 @@
-/* The CUDA executor on a device that writes down what it is told: streams and events are the
- * plan. */
+/* The CUDA executor on a device that records calls: streams and events implement exactly the order
+ * of the plan. */
 #include "core/base/sanitize.h"
 #include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/doubles/cuda_log.h"
@@ -12,9 +12,9 @@
 #define N_JOB (300 / SPARSE)
 #define MOST_RANKS 8
 #define NANO "model=gpt2-nano topology=cpu seq_length=16 num_layers=2 global_batch_size=4 "
-#define MOST_OPS 20000 /* of all ranks: more take long to look at */
+#define MOST_OPS 20000 /* of all ranks: the checks of more ops take long */
 
-/* Draws until a job is legal and small. */
+/* Draws random jobs until one is legal and small. */
 static weft_plan *
 draw (GRand *rand, char **words)
 {
@@ -37,7 +37,7 @@ assert_right (const char *words, char *wrong)
     fail_msg ("%s; in %s", wrong, words);
 }
 
-/* Looks at what a step was: everything that is called between two marks. */
+/* Checks the calls of a step, from call `first` on. */
 static void
 look (const recorded_cuda *d, weft_exec *x, gboolean shared, uint32_t first, const char *words)
 {
@@ -66,7 +66,8 @@ step (weft_exec *x, const char *words)
     fail_msg ("%s; in %s", error->message, words);
 }
 
-/* What NCCL does not have is refused, and what nobody can compute. */
+/* Whether an error is a legitimate refusal: NCCL lacks an operation, or the job cannot be
+ * computed. */
 static gboolean
 is_refusal (const GError *error)
 {
@@ -81,7 +82,7 @@ is_refusal (const GError *error)
   return FALSE;
 }
 
-/* NULL: refused for a good reason. */
+/* Opens an executor. NULL: the plan was refused for a legitimate reason. */
 static weft_exec *
 open_plan (recorded_cuda *d, const weft_plan *plan, struct weft_exec_options options,
            const char *words)
@@ -145,10 +146,10 @@ streams_and_events_are_the_plan (void **state)
 
 /* ------------------------------------------------------------------ without a wait */
 
-#define N_WAITS 40 /* of a job that are taken out, one after the other */
+#define N_WAITS 40 /* waits of a job that are removed, one at a time */
 #define FEW_OPS 2000
 
-/* Whether the plan's order is lost without call i. */
+/* Whether the calls violate the plan's order without call i. */
 static gboolean
 is_missed (recorded_cuda *d, weft_exec *x, uint32_t first, uint32_t i)
 {
@@ -223,7 +224,7 @@ any_order_of_issue_is_the_plan (void **state)
 
 /* ------------------------------------------------------------------------- offload */
 
-/* Kernels of lane gpu that neither come before a piece of work nor after it. */
+/* Number of kernels of lane gpu that may run concurrently with a piece of work. */
 static uint32_t
 count_beside (const cuda_log *log, const struct cuda_work *w)
 {
@@ -243,7 +244,8 @@ lane_of (const weft_plan *plan, const struct cuda_work *w)
   return plan->role[weft_mesh_stage (&plan->mesh, w->row)]->op[w->op].lane;
 }
 
-/* Works of a lane, and how many of them some kernel may run beside. */
+/* Counts the pieces of work of a lane (count[0]) and those that may run concurrently with some
+ * kernel (count[1]). */
 static void
 count_lane (const weft_plan *plan, const cuda_log *log, enum weft_lane lane, uint32_t count[2])
 {
@@ -257,8 +259,8 @@ count_lane (const weft_plan *plan, const cuda_log *log, enum weft_lane lane, uin
   }
 }
 
-/* Copies have streams of their own, and so has the optimizer on the CPU: kernels go on beside most
- * of them.  Order and waits are those of the plan and no more, as for all jobs above. */
+/* Copies and the CPU optimizer have their own streams, so kernels may run concurrently with most of
+ * them.  Order and waits are exactly those of the plan, as for all jobs above. */
 static void
 what_is_on_the_host_moves_and_is_updated_beside_kernels (void **state)
 {
@@ -287,7 +289,7 @@ what_is_on_the_host_moves_and_is_updated_beside_kernels (void **state)
     count_lane (plan, log, WEFT_LANE_HOST, host);
     assert_true (to_host[0] > 0 && to_host[1] == to_host[0]);
     assert_true (from_host[1] >=
-                 back[i]); /* of the optimizer most come back when all else is done */
+                 back[i]); /* most copies of the optimizer are at the end of the step */
     assert_true (host[0] >= updates[i] && host[1] == host[0]);
     cuda_log_free (log);
     close_plan (d, x);
@@ -355,7 +357,7 @@ a_step_that_ends_early_waits_for_all_streams (void **state)
   assert_non_null (t);
   for (uint32_t i = 0; i < d->call->len; i++)
     finished += recorded_call_at (d, i)->kind == RECORDED_finish;
-  assert_true (finished >= 2 * 4); /* gpu, dp, h2d, d2h ... of both */
+  assert_true (finished >= 2 * 4); /* lanes gpu, dp, h2d, d2h ... of both ranks */
   uint32_t first = d->call->len;
   step (x, NANO);
   look (d, x, FALSE, first, NANO);
@@ -396,7 +398,7 @@ is_same_call (const recorded_cuda *d, const struct recorded_call *a, const struc
   return x->to == y->to && x->from == y->from && x->bytes == y->bytes;
 }
 
-/* Calls of a row between two places; the last record, of the end of a step, is left out. */
+/* The calls that a row enqueues among calls [first, end). The caller unrefs the array. */
 static GPtrArray *
 calls_of (const recorded_cuda *d, uint32_t row, uint32_t first, uint32_t end)
 {
@@ -422,7 +424,8 @@ assert_same_calls (const recorded_cuda *d, uint32_t row, const uint32_t *at, con
       fail_msg ("%s: rank %u: call %u is another when it is captured", words, row, i);
 }
 
-/* A stream is part of a capture when it waits for one that is. */
+/* Checks that work is enqueued only on streams of the capture. A stream joins a capture when it
+ * waits for an event of the capture. */
 static void
 assert_forked (const recorded_cuda *d, uint32_t first, uint32_t end, const char *words)
 {
@@ -488,7 +491,7 @@ a_graph_is_what_is_played_without_it (void **state)
 
 /* -------------------------------------------------------------------------- counts */
 
-/* Opens, makes three steps and closes; FALSE with the error of the first that fails. */
+/* Opens an executor, runs three steps and closes. FALSE with the error of the first failure. */
 static gboolean
 live (recorded_cuda *d, const weft_plan *plan, const struct weft_exec_options *options,
       GError **error)
@@ -508,15 +511,15 @@ live (recorded_cuda *d, const weft_plan *plan, const struct weft_exec_options *o
   "model=mixtral-nano topology=cpu seq_length=16 num_layers=2 global_batch_size=4 "                \
   "reduction_order=fast moe_load_imbalance=8 gpus=2 expert_model_parallel_size=2 "
 
-/* Rows that one rank's tokens have for the experts of another; no two ways are alike. */
+/* Number of rows that rank `from` sends to rank `to`. The numbers differ for all pairs. */
 static uint64_t
 rows_of (uint32_t from, uint32_t to)
 {
   return 8 + 2 * from + to;
 }
 
-/* The device copies nothing: the test puts counts where the copies of a step would have; of 4
- * experts for each rank, what is sent and what is got. */
+/* Writes counts to the mailbox where the copies of a step would write them, because the device
+ * copies nothing: for 4 experts of each rank, the rows sent and the rows received. */
 static void
 put_counts (const recorded_cuda *d, const weft_plan *plan, uint32_t first, uint32_t end)
 {
@@ -535,8 +538,8 @@ put_counts (const recorded_cuda *d, const weft_plan *plan, uint32_t first, uint3
   }
 }
 
-/* The event that the host looks at before a launch was recorded after the copies of counts, on
- * their stream. */
+/* Checks that the event for which the host waits before a launch was recorded after the copies of
+ * counts, on their stream. */
 static void
 assert_told (const recorded_cuda *d, const weft_plan *plan, uint32_t first, uint32_t launch)
 {
@@ -580,12 +583,13 @@ assert_counted (const recorded_cuda *d, const weft_plan *plan, uint32_t first)
     n[recv]++;
   }
   assert_int_equal (n[0], n[1]);
-  /* Two ranks, two members, two layers, two batches; three there and three back. */
+  /* Two ranks, two members, two layers, two microbatches; three exchanges in each direction. */
   assert_int_equal (n[0], 2 * 2 * 2 * 2 * 6);
   assert_int_equal (there, n[0] / 4);
 }
 
-/* A byte that was sent and received while the executor opened. */
+/* Whether a byte was sent to the peer of a transfer and received from it while the executor
+ * opened. */
 static gboolean
 has_met (const recorded_cuda *d, const struct weft_gpu_transfer *t, uint32_t opened)
 {
@@ -627,7 +631,7 @@ stages_that_send_have_met_before_the_first_step (void **state)
             has_met (d, &g_array_index (d->transfer, struct weft_gpu_transfer, c->at), opened));
       sent += c->kind == RECORDED_send;
     }
-    assert_int_equal (sent, 2 * 3 * 6); /* both ways, over three borders, six microbatches */
+    assert_int_equal (sent, 2 * 3 * 6); /* directions, boundaries of stages, microbatches */
     close_plan (d, x);
   }
 }
@@ -644,7 +648,7 @@ rows_between_gpus_are_as_many_as_the_host_was_told (void **state)
   assert_non_null (x);
   step (x, EXPERTS);
   for (uint32_t i = first; i < d->call->len; i++)
-    assert_true (recorded_call_at (d, i)->kind != RECORDED_send); /* of nothing */
+    assert_true (recorded_call_at (d, i)->kind != RECORDED_send); /* all counts are 0 */
   second = d->call->len;
   put_counts (d, plan, first, second);
   step (x, EXPERTS);
@@ -730,7 +734,8 @@ an_evaluation_keeps_its_order_and_leaves_out_what_follows_from_gradients (void *
 
 /* -------------------------------------------------------------------------- errors */
 
-/* Counts calls of a life, then fails each of them in one, or `lost`: all from that one on. */
+/* Counts the calls between open and close, then repeats the run and lets one call fail, for each of
+ * them; with `lost`, this call and all later ones. */
 static void
 fail_calls (const char *words, const struct weft_exec_options *options, uint32_t stride,
             gboolean lost)
@@ -754,7 +759,7 @@ fail_calls (const char *words, const struct weft_exec_options *options, uint32_t
     if (error && !strstr (error->message, "the test wants"))
       fail_msg ("%s: call %u: %s", words, (unsigned) n, error->message);
   }
-  assert_true (told > 100 / (stride * SPARSE)); /* but for those of closing */
+  assert_true (told > 100 / (stride * SPARSE)); /* errors of closing are not reported */
 }
 
 #define TINY                                                                                       \
@@ -778,7 +783,7 @@ any_call_may_fail_and_nothing_is_left (void **state)
   fail_calls (EXPERTS "num_layers=1 global_batch_size=2", &own, 5, FALSE);
   fail_calls (STAGES, &shared, 3, FALSE);
   fail_calls (STAGES, &own, 3, FALSE);
-  /* GPUs are lost: their threads fail at the same time, and nothing can be closed in order. */
+  /* The GPUs are lost: all threads fail at the same time, and calls that close resources fail. */
   fail_calls (TINY "gpus=2", &own, 7, TRUE);
   fail_calls (TINY "gpus=2", &graph, 11, TRUE);
   fail_calls (STAGES, &own, 11, TRUE);
@@ -856,7 +861,7 @@ times_are_those_of_events (void **state)
   close_plan (d, x);
 }
 
-/* Without CUDA, a driver or a GPU that is the message; with all of them there is a table. */
+/* Either the table of calls loads, or the error says that CUDA, a driver or a GPU is missing. */
 static void
 this_machine_has_cuda_or_says_what_is_missing (void **state)
 {

@@ -14,7 +14,7 @@ struct end {
   double date;
 };
 
-/* What was called back, in order. */
+/* The ends of flows and timers, in the order of their callbacks. */
 struct diary {
   unsigned n;
   struct end end[MAX_ENDS];
@@ -114,7 +114,7 @@ a_flow_alone_costs_its_latency_and_its_bytes (void **state)
 static void
 flows_share_equally_whatever_their_latencies (void **state)
 {
-  const double near = 1e-6, far = 4e-6, ahead = far - near; /* s the near one is alone */
+  const double near = 1e-6, far = 4e-6, ahead = far - near; /* seconds before far starts */
   const double near_ends = far + 2 * (GIGA / PORT - ahead);
   struct diary *d = diary_open ();
   uint32_t link = weft_bridge_link (PORT);
@@ -168,8 +168,9 @@ the_longer_flow_gets_the_whole_link_when_the_shorter_ends (void **state)
   diary_close (d);
 }
 
-/* Five flows get 20 GB/s each of a core of 100; the port of one of them has 30 left for a sixth
- * flow, and the other link of that one, of 80, has 50 left for a seventh. */
+/* Five flows share a core of 100 GB/s and get 20 GB/s each. The port of one of these flows has 30
+ * GB/s left for a sixth flow. The other link of the sixth flow has 80 GB/s, so 50 GB/s are left for
+ * a seventh flow. */
 static void
 rates_are_max_min_over_three_levels (void **state)
 {
@@ -204,7 +205,7 @@ a_link_listed_three_times_counts_three_times (void **state)
   weft_bridge_flow (GIGA, thrice, 4, 0, 1);
   weft_bridge_flow (GIGA, thrice, 1, 0, 2);
   run ();
-  /* equal rates r with 3 r + r = PORT */
+  /* both flows have the same rate r, and 3 r + r = PORT */
   assert_near (date_of (d, 1), 7 * GIGA / PORT);
   assert_near (date_of (d, 2), 7 * GIGA / PORT);
   diary_close (d);
@@ -236,7 +237,7 @@ a_ring_all_reduce_takes_its_closed_form (void **state)
     struct diary *d = diary_open ();
     const double hop = 2.0 * (n - 1) / n * bytes;
     for (unsigned i = 0; i < 2 * n; i++)
-      weft_bridge_link (PORT); /* up of rank i is 2 i, down is 2 i + 1 */
+      weft_bridge_link (PORT); /* uplink of rank i: 2 i; downlink: 2 i + 1 */
     for (unsigned i = 0; i < n; i++)
       flow2 (hop, 2 * i, 2 * ((i + 1) % n) + 1, latency * 2 * (n - 1), i);
     run ();
@@ -263,7 +264,8 @@ the_two_directions_do_not_share (void **state)
   diary_close (d);
 }
 
-/* Two NICs of 50 GB/s behind a spine of 60: 30 each while both run, then the NIC is what limits. */
+/* Two NICs of 50 GB/s behind a spine of 60 GB/s: each flow gets 30 GB/s while both run; then the
+ * NIC limits the remaining flow. */
 static void
 a_shared_uplink_binds_only_while_it_is_shared (void **state)
 {
@@ -341,7 +343,7 @@ timers_of_one_date_come_in_the_order_of_their_creation (void **state)
   diary_close (d);
 }
 
-/* Flow 0 starts its transfer after flow 2 and ends with it; timer 3 is created last of all. */
+/* Flow 0 starts its transfer after flow 2 and ends at the same time. Timer 3 is created last. */
 static void
 timers_come_before_flows_and_flows_in_the_order_of_their_creation (void **state)
 {
@@ -363,7 +365,8 @@ timers_come_before_flows_and_flows_in_the_order_of_their_creation (void **state)
   diary_close (d);
 }
 
-/* A workload in which every end starts something of another size, so that rounding would show. */
+/* A workload in which every end starts a flow or timer of another size, so that a difference in
+ * rounding changes the results. */
 struct game {
   struct diary diary;
   unsigned left;
@@ -428,7 +431,8 @@ every_simulation_of_a_process_gives_the_same_bits (void **state)
   }
 }
 
-/* Nearly: without the shortcuts the clock goes on from the tests before. */
+/* The results are compared with a tolerance: without the shortcuts, the clock continues from the
+ * earlier tests. */
 static void
 the_shortcuts_change_no_result (void **state)
 {
@@ -466,7 +470,7 @@ links_start_anew_with_every_simulation (void **state)
   }
 }
 
-/* Each end makes a new link of half the capacity and starts the next flow on it. */
+/* Callback: makes a new link of half the capacity and starts the next flow on this link. */
 static void
 halve (void *user, uint64_t tag)
 {

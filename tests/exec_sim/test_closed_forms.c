@@ -1,10 +1,11 @@
-/* The simulator against formulas worked out here from the textbook, to 1e-9: collectives on one
- * node and over several, pipelines of equal stages with free communication, activations kept. */
+/* The simulator compared with textbook formulas, to 1e-9: collectives on one node and over several
+ * nodes, pipelines of equal stages with free communication, and numbers of kept activations. */
 #include "core/schedule/grid.h"
 #include "tests/made/made.h"
 #include "tests/runner/runner.h"
 
-/* Tensors of a multiple of this: no byte is rounded, and no tree is quicker than a ring. */
+/* Sizes of tensors are multiples of this: no byte is rounded, and no tree is quicker than a
+ * ring. */
 #define SLICE UINT64_C (40000000)
 #define LOCAL_LATENCY 3e-6
 #define REMOTE_LATENCY 7e-6
@@ -12,7 +13,7 @@
 
 static const struct {
   enum weft_op_kind kind;
-  double rounds; /* n - 1 steps each, in each of which 1/n of the tensor goes to the neighbour */
+  double rounds; /* a round has n - 1 steps; a step sends 1/n of the tensor to the neighbour */
 } rings[] = {
   { WEFT_OP_ALL_REDUCE, 2 },
   { WEFT_OP_REDUCE_SCATTER, 1 },
@@ -32,7 +33,8 @@ job_with_latencies (uint32_t nodes, uint32_t node_gpus)
   return job;
 }
 
-/* k nodes of g GPUs: of its (n - 1)/n S a GPU gives (g - 1)/g to its node and 1/g to its NIC. */
+/* Seconds of a ring over k nodes of g GPUs, n = k g. Per round a GPU sends (n - 1)/n of the tensor:
+ * (g - 1)/g of that within its node and 1/g over its NIC. */
 static double
 ring_seconds (double rounds, double k, double g, double bytes)
 {
@@ -108,7 +110,7 @@ the_clock_knows_the_same_formulas (void **state)
 #define FORWARD_US 300
 #define BACKWARD_US 700
 
-/* A hand-made stage: one kernel a cell and the exchanges of the schedule between cells. */
+/* A hand-made stage: one kernel per cell and the transfers of the schedule between cells. */
 struct stage {
   weft_builder *b;
   uint32_t rank, n_ranks, exchange;
@@ -133,8 +135,8 @@ transfer (struct stage *s, enum weft_op_kind kind, int peer, const struct weft_c
     weft_build_dep (s->b, kernel);
 }
 
-/* What `done` made goes to the neighbour it is for, what `next` needs comes; an exchange of both
- * directions with one neighbour is one group. */
+/* Sends the result of cell `done` to the neighbour that needs it and receives the input of cell
+ * `next`. A send and a receive with the same neighbour are one group. */
 static void
 exchange (struct stage *s, const struct weft_cell *done, const struct weft_cell *next)
 {
@@ -228,8 +230,8 @@ a_pipeline_of_equal_stages_idles_p_minus_one_slots (void **state)
     }
 }
 
-/* Backwards of 1F1B start as early as they can: stage r gives B0 back after the forward has gone to
- * the end and the gradient has come back. */
+/* Backward passes of 1F1B start as early as possible: B0 of stage r starts when the forward pass
+ * has reached the last stage and the gradient has returned to stage r. */
 static void
 the_first_backward_comes_when_the_gradient_arrives (void **state)
 {
@@ -248,7 +250,8 @@ the_first_backward_comes_when_the_gradient_arrives (void **state)
 
 /* ------------------------------------------------------------- activations */
 
-/* Most microbatches whose buffer of this name, in the stage's first layer, is alive at once. */
+/* The largest number of buffers with this name in one layer, one for each microbatch, that are
+ * alive at the same time. */
 static uint32_t
 in_flight (const weft_program *p, const char *name, uint32_t layer)
 {

@@ -1,13 +1,13 @@
-/* Flows that meet on a link, against max-min shares worked out by hand: NICs, leaf and spine
- * uplinks, PCIe switches, host memory.  made_run() compares folded with unfolded in every case; a
- * timeline says `contended` exactly when something took longer than it does alone. */
+/* Flows that share links, compared with max-min shares computed by hand: NICs, leaf and spine
+ * uplinks, PCIe switches, host memory.  made_run() compares folded with unfolded in every case.  A
+ * timeline has `contended` set exactly if some op takes longer than it does alone. */
 #include "exec_sim/bridge.h"
 #include "tests/made/made.h"
 #include "tests/runner/runner.h"
 
 #define MB UINT64_C (1000000)
 
-/* One collective of the data parallel groups of this mesh. */
+/* Simulates one collective in every data parallel group of this mesh. */
 static weft_timeline *
 run_dp (const struct weft_cluster *cluster, struct weft_mesh mesh, enum weft_op_kind kind,
         uint64_t bytes)
@@ -20,8 +20,8 @@ run_dp (const struct weft_cluster *cluster, struct weft_mesh mesh, enum weft_op_
   return made_run (plan);
 }
 
-/* Two stages: every rank of the first sends `bytes` to its next; `dp_bytes`, when not 0, are
- * all-reduced by each stage at the same time. */
+/* A plan of two stages: every rank of the first stage sends `bytes` to its neighbour in the second.
+ * If dp_bytes is not 0, each stage all-reduces so many bytes at the same time. */
 static weft_plan *
 send_plan (const struct weft_cluster *cluster, struct weft_mesh mesh, uint64_t bytes,
            uint64_t dp_bytes)
@@ -51,7 +51,7 @@ send_seconds (const struct weft_cluster *cluster, struct weft_mesh mesh, uint64_
 
 /* ----------------------------------------------------------------- the NIC */
 
-/* GPUs 0 and 1 of each node reduce with their like of the other node: 2 groups of 2. */
+/* Two groups of two ranks: GPUs 0 of both nodes, and GPUs 1 of both nodes. */
 static void
 two_groups_on_one_nic_get_half_each (void **state)
 {
@@ -69,7 +69,7 @@ two_groups_on_one_nic_get_half_each (void **state)
   assert_int_equal (shared->n, 1);
 }
 
-/* A group that shares a NIC with itself only is not contended: that is its time alone. */
+/* A group whose own flows share a NIC is not contended: it takes the same time alone. */
 static void
 a_group_that_shares_with_itself_is_not_contended (void **state)
 {
@@ -77,7 +77,7 @@ a_group_that_shares_with_itself_is_not_contended (void **state)
 
   (void) state;
   cluster.f.node_nics = 1;
-  /* n = 4: of 1.5 S a GPU gives one half to its node, the other to the NIC that it shares. */
+  /* n = 4: a GPU sends 1.5 S, half of it within its node and half over the NIC that it shares. */
   g_autoptr (weft_timeline) t =
       run_dp (&cluster, weft_mesh_make (1, 1, 4, 1), WEFT_OP_ALL_REDUCE, 100 * MB);
   assert_near (t->seconds, 2 * 0.75 * 100e6 / MADE_NIC);
@@ -96,8 +96,8 @@ two_senders_on_one_nic_get_half_each (void **state)
   assert_near (send_seconds (&cluster, mesh, 100 * MB, TRUE), 2 * 100e6 / MADE_NIC);
 }
 
-/* Eight GPUs on three NICs: slots 0-2, 3-5 and 6-7 share one each; a stage is a node.  Flows on a
- * NIC of three take three times as long, those on the NIC of two twice. */
+/* Eight GPUs on three NICs: slots 0-2, 3-5 and 6-7 share one NIC each.  A stage is a node.  Flows
+ * on a NIC that three GPUs share take three times as long, flows on the NIC of two GPUs twice. */
 static void
 uneven_shares_of_nics_end_apart (void **state)
 {
@@ -114,8 +114,9 @@ uneven_shares_of_nics_end_apart (void **state)
   assert_true (folded->n < t->n);
 }
 
-/* Context parallel groups {0, 1} and {2, 3}, one data parallel group of all, a GPU a node: on each
- * NIC two flows.  The data parallel ring sends 1.5 S, the context parallel one S. */
+/* Context parallel groups {0, 1} and {2, 3}, one data parallel group of all ranks, one GPU per
+ * node: each NIC has two flows.  The data parallel ring sends 1.5 S, the context parallel ring
+ * S. */
 static void
 two_lanes_of_one_gpu_share_its_nic (void **state)
 {
@@ -133,7 +134,7 @@ two_lanes_of_one_gpu_share_its_nic (void **state)
   assert_true (t->contended);
 }
 
-/* The same one after the other: each alone, nothing shared. */
+/* The same collectives, one after the other: each runs alone and shares no link. */
 static void
 lanes_that_take_turns_share_nothing (void **state)
 {
@@ -151,7 +152,7 @@ lanes_that_take_turns_share_nothing (void **state)
   assert_false (t->contended);
 }
 
-/* Cards without NVLink send to the next GPU and to the host over one PCIe link. */
+/* GPUs without NVLink send to the next GPU and to the host over the same PCIe link. */
 static void
 a_ring_over_pcie_shares_with_copies (void **state)
 {
@@ -172,7 +173,8 @@ a_ring_over_pcie_shares_with_copies (void **state)
 
 /* ---------------------------------------------------------- leaf and spine */
 
-/* Units of 4 nodes of one GPU; a leaf has a fourth of its ports up: one NIC's rate for four. */
+/* Units of 4 nodes with one GPU each. A quarter of a leaf's ports lead up: four NICs share the rate
+ * of one. */
 static struct weft_cluster
 narrow_leaf (uint32_t nodes)
 {
@@ -195,7 +197,7 @@ four_flows_share_a_leaf_of_one (void **state)
   assert_near (send_seconds (&cluster, mesh, 100 * MB, FALSE), 100e6 / MADE_NIC);
 }
 
-/* Stage 0 is units 0 and 1, stage 1 units 2 and 3: two leaves, four flows each. */
+/* Stage 0 is units 0 and 1, stage 1 is units 2 and 3: each of two leaves has four flows. */
 static void
 leaves_do_not_share_with_each_other (void **state)
 {
@@ -206,10 +208,11 @@ leaves_do_not_share_with_each_other (void **state)
                4 * 100e6 / MADE_NIC);
 }
 
-/* Six ranks a stage: stage 0 is unit 0 and half of unit 1, stage 1 the other half and unit 2. Ranks
- * 0 to 5 send to 6 to 11.  Unit 0 sends ranks 0, 1 into unit 1 and 2, 3 into unit 2; unit 1 sends
- * ranks 4, 5 into unit 2.  Leaf up of unit 0 has four flows, a fourth each; leaf down of unit 2
- * also four: 2, 3 at a fourth and 4, 5, which meet nobody else, share what is left: a fourth. */
+/* Six ranks per stage: stage 0 is unit 0 and half of unit 1, stage 1 is the other half and unit 2.
+ * Rank i sends to rank i + 6: ranks 0 and 1 from unit 0 to unit 1, ranks 2 and 3 from unit 0 to
+ * unit 2, ranks 4 and 5 from unit 1 to unit 2.  The uplink of unit 0's leaf has four flows, each
+ * with a quarter of the rate.  The downlink of unit 2's leaf also has four flows: those of ranks 2
+ * and 3 have a quarter each, and those of ranks 4 and 5 share the remaining half. */
 static void
 a_leaf_partly_covered_by_a_stage (void **state)
 {
@@ -220,9 +223,10 @@ a_leaf_partly_covered_by_a_stage (void **state)
                4 * 100e6 / MADE_NIC);
 }
 
-/* Five ranks a stage on units of four: 0..4 to 5..9.  Leaf up of unit 0: 0, 1, 2 into unit 1 and 3
- * into unit 2; leaf up of unit 1: 4 into unit 2.  Ranks 0 to 3 get a fourth of a NIC; rank 4 shares
- * leaf down of unit 2 with rank 3 and gets the other three fourths. */
+/* Five ranks per stage on units of four: rank i sends to rank i + 5.  The uplink of unit 0's leaf
+ * has the flows of ranks 0, 1 and 2 to unit 1 and of rank 3 to unit 2; the uplink of unit 1's leaf
+ * has the flow of rank 4 to unit 2.  Ranks 0 to 3 get a quarter of a NIC each.  Rank 4 shares the
+ * downlink of unit 2's leaf with rank 3 and gets the remaining three quarters. */
 static void
 what_a_bottleneck_leaves_goes_to_the_others (void **state)
 {
@@ -238,9 +242,9 @@ what_a_bottleneck_leaves_goes_to_the_others (void **state)
   assert_true (folded->contended);
 }
 
-/* A stage is a unit; its gradient ring stays inside, its sends leave over a leaf of one NIC's rate
- * for four.  A send gets a fourth of a NIC, so the ring beside it three fourths, and all of it
- * afterwards. */
+/* A stage is a unit.  Its gradient ring stays inside the unit; its sends leave over the leaf's
+ * uplink, which has the rate of one NIC for four.  A send gets a quarter of a NIC, so a concurrent
+ * ring gets three quarters of it, and the whole NIC afterwards. */
 static void
 a_ring_takes_what_narrow_sends_leave_of_its_nic (void **state)
 {
@@ -256,8 +260,8 @@ a_ring_takes_what_narrow_sends_leave_of_its_nic (void **state)
   assert_near (t->end[1][1], (1.5 * 400e6 + 100e6) / MADE_NIC);
 }
 
-/* Two pods of two units of two nodes; pods have an eighth of their four NICs up: half a NIC for the
- * four flows of a stage.  Leaves are wide. */
+/* Two pods of two units of two nodes.  The uplink of a pod has an eighth of the rate of its four
+ * NICs: half a NIC for the four flows of a stage.  Leaves do not limit the flows. */
 static void
 four_flows_share_a_spine_of_half_a_nic (void **state)
 {
@@ -271,7 +275,7 @@ four_flows_share_a_spine_of_half_a_nic (void **state)
                8 * 100e6 / MADE_NIC);
 }
 
-/* A ring over two units of two nodes of two GPUs: at every border one flow a rail. */
+/* A ring over two units of two nodes of two GPUs: one flow per rail crosses every border. */
 static void
 a_ring_over_units_crosses_each_leaf_once_a_rail (void **state)
 {
@@ -280,7 +284,8 @@ a_ring_over_units_crosses_each_leaf_once_a_rail (void **state)
   (void) state;
   cluster.f.fabric_nodes_per_unit = 2;
   cluster.f.fabric_leaf_oversubscription = 4;
-  /* n = 8: 7/4 S, half of it over the NIC; a leaf has half a NIC's rate for that one flow. */
+  /* n = 8: a GPU sends 7/4 S, half of it over the NIC. A leaf has half a NIC's rate for this
+   * flow. */
   g_autoptr (weft_timeline) t =
       run_dp (&cluster, weft_mesh_make (1, 1, 8, 1), WEFT_OP_ALL_REDUCE, 80 * MB);
   assert_near (t->seconds, 7.0 / 4 / 2 * 80e6 / (MADE_NIC / 2));
@@ -328,7 +333,7 @@ gpus_of_one_node_share_its_host_memory (void **state)
   assert_near (copy_seconds (&cluster, WEFT_OP_COPY_IN, TRUE), 4 * 100e6 / MADE_HOST);
 }
 
-/* In and out use their own direction of PCIe, but the same memory. */
+/* Copies to and from the host use different directions of PCIe, but the same host memory. */
 static void
 copies_in_and_out_meet_in_host_memory (void **state)
 {
@@ -349,7 +354,8 @@ copies_in_and_out_meet_in_host_memory (void **state)
   }
 }
 
-/* A switch of three GPUs in a node of four: the fourth has one of its own and is done sooner. */
+/* A node of four GPUs with a switch for three of them: the fourth GPU has its own switch and ends
+ * sooner. */
 static void
 a_switch_with_fewer_gpus_is_quicker (void **state)
 {
@@ -375,7 +381,7 @@ a_switch_with_fewer_gpus_is_quicker (void **state)
 #define FLOWS 14
 
 struct random_flow {
-  double start, bytes, left, rate, end; /* start: when its latency is over */
+  double start, bytes, left, rate, end; /* start: when the latency of the flow has passed */
   uint32_t n, link[4];
 };
 
@@ -384,7 +390,7 @@ struct random_case {
   struct random_flow flow[FLOWS];
 };
 
-/* Few different numbers, so that many things happen at one date. */
+/* Draws a case with few different numbers, so that many flows start or end at the same time. */
 static void
 make_case (GRand *dice, struct random_case *c)
 {
@@ -407,7 +413,8 @@ is_moving (const struct random_flow *f, double now)
   return f->start <= now && f->left > 0;
 }
 
-/* Water filling: the link that gives least to each crossing settles the flows that cross it. */
+/* Water filling: repeatedly finds the link with the smallest share per crossing and fixes the rates
+ * of the flows that cross this link. */
 static void
 share (struct random_case *c, double now)
 {
@@ -444,7 +451,7 @@ share (struct random_case *c, double now)
   }
 }
 
-/* From one start or end to the next. */
+/* Computes the ends of all flows, from one start or end of a flow to the next. */
 static void
 solve (struct random_case *c)
 {
@@ -502,8 +509,8 @@ flows_that_start_and_end_at_once_share_max_min (void **state)
 
 /* ---------------------------------------------------------------- real jobs */
 
-/* Whole steps, pipelines and buckets, on clusters where much is shared: folded is unfolded.  The
- * stages of the second end inside a node, which leaves no symmetry. */
+/* Whole steps with pipelines and buckets on clusters with many shared links: folded equals
+ * unfolded. The stages of the second job end inside a node, so this job has no symmetry. */
 static void
 a_real_step_folds_without_a_trace (void **state)
 {

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Jobs of the short form; WEFT_TEST_JOBS=N and WEFT_TEST_SEED=S draw others. */
+/* Default number of jobs. WEFT_TEST_JOBS=N sets another number, WEFT_TEST_SEED=S another seed. */
 enum { JOBS = 40 };
 
 #define F(name) offsetof (struct weft_cluster, f.name)
@@ -30,7 +30,7 @@ static const struct better {
   { "latency of spines / 2", { F (fabric_spine_latency) }, 0.5 },
 };
 
-/* Models of tests are so small that latency decides. With links this slow, bytes decide. */
+/* Makes links slow: the models of tests are so small that otherwise only latencies would matter. */
 static void
 slow_links (struct weft_job *job)
 {
@@ -77,10 +77,11 @@ struct count {
   unsigned steps, anomalies, wrong;
 };
 
-/* Transfers that share links can make a step longer on a better machine: one that arrives earlier
- * takes its share of a link from one that is more urgent (R. L. Graham, "Bounds on multiprocessing
- * timing anomalies", 1969). So can buffers that the memory plan of the better machine places
- * elsewhere. Such a longer step is only counted, and must be rare and slightly longer. */
+/* Transfers that share links can make a step longer on a better machine: a transfer that starts
+ * earlier takes a share of a link from a more urgent transfer (R. L. Graham, "Bounds on
+ * multiprocessing timing anomalies", 1969). Buffers that the memory plan of the better machine
+ * places elsewhere can have the same effect. Such steps are only counted; they must be rare and
+ * only slightly longer. */
 static void
 compare (const char *change, struct step before, struct step after, const char *words,
          struct count *n)
@@ -116,8 +117,8 @@ check (const char *words, const struct weft_job *job, struct count *n)
   }
 }
 
-/* Recomputing every layer adds kernels to a step and takes none away. Jobs that offload are left
- * out: what is recomputed is not transferred. */
+/* Recomputing every layer adds kernels to a step and removes none. Jobs that offload are left out,
+ * because recomputed activations are not transferred. */
 static void
 check_recompute (const char *words, gboolean slow, struct count *n)
 {

@@ -1,13 +1,13 @@
-/* Every schedule as programs in the simulator: made kernels for cells, transfers between them,
- * buffers for what a cell keeps.  Times must be those of the grid's replay, and so the closed forms
- * of bubbles that test_schedules.c holds the replay to; planned bytes must be what the grid keeps
- * in flight. */
+/* Every schedule as programs in the simulator: hand-made kernels for cells, transfers between them,
+ * and buffers for activations.  Times must equal those of the grid's replay, whose bubbles
+ * test_schedules.c compares with closed formulas.  Planned bytes must equal those that the grid
+ * keeps in flight. */
 #include "core/schedule/grid.h"
 #include "tests/made/made.h"
 #include "tests/runner/runner.h"
 #include <stdlib.h>
 
-/* Of whole microseconds: a forward, and the halves of a backward. */
+/* Whole microseconds of a forward pass and of the two halves of a backward pass. */
 struct lengths {
   uint32_t forward, input, weight;
 };
@@ -21,10 +21,10 @@ length_of (const struct weft_cell *cell, struct lengths t)
                                                  : t.input + t.weight;
 }
 
-/* A cell in the order of time; what it makes leaves when it ends. */
+/* The start of a cell, or its end, when its result is sent. Events are ordered by time. */
 struct event {
   double at;
-  gboolean starts; /* after all that end at the same time */
+  gboolean starts; /* starts come after ends at the same time */
   uint32_t rank, index;
 };
 
@@ -70,8 +70,8 @@ events_of (const weft_grid *grid, struct lengths t, double *makespan)
 
 enum { HALF_BYTES = 1 << 20 };
 
-/* All ranks at once.  By place and microbatch: the ops that brought the input and the gradient, and
- * the two halves that a forward leaves. */
+/* Builds the programs of all ranks together.  By place and microbatch: the ops that receive the
+ * input and the gradient, and the two halves of the activations that a forward pass keeps. */
 struct maker {
   const weft_grid *grid;
   struct lengths t;
@@ -94,7 +94,7 @@ transfer (struct maker *m, uint32_t rank, const struct weft_cell *cell)
   if (cell->phase == WEFT_PHASE_WEIGHT_GRAD ||
       !(forward ? weft_grid_next : weft_grid_prev) (m->grid, &to, &chunk) || to == rank)
     return;
-  /* the last two go round */
+  /* the last two cases connect the last rank with the first */
   int peer = to == rank + 1 ? 1 : to + 1 == rank ? -1 : to == 0 ? 1 : -1;
   uint32_t kernel = weft_build_last (m->b[rank], WEFT_LANE_GPU);
   made_transfer (m->b[rank], WEFT_OP_SEND, peer, 4);
@@ -137,7 +137,7 @@ nothing (size_t n)
   return ops;
 }
 
-/* Whether a microbatch that leaves the last rank goes on at the first. */
+/* Whether a microbatch continues from the last rank to the first. */
 static gboolean
 goes_round (const weft_grid *grid)
 {
@@ -209,7 +209,7 @@ simulated_schedules_take_as_long_as_their_grids (void **state)
         }
 }
 
-/* As many as never fill the ranks, whose orders are searched for. */
+/* Numbers of microbatches that never fill all ranks, for which orders are found by search. */
 static void
 simulated_schedules_of_few_microbatches_take_as_long_as_their_grids (void **state)
 {

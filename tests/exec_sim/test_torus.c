@@ -1,14 +1,15 @@
-/* Chips on a 3D torus: links, routes, groups and collectives against numbers worked out by hand,
- * and the simulator, folded and not, against the closed formulas. */
+/* Chips on a 3D torus: links, routes, groups and collectives are compared with numbers computed by
+ * hand; the simulator, folded and unfolded, is compared with closed formulas. */
 #include "core/cluster/torus.h"
 #include "tests/made/made.h"
 #include "tests/runner/runner.h"
 
 #define LINK 50e9
 #define STEP 2e-6 /* latency of a link to a neighbour */
-#define HOP 1e-6  /* of every chip on the way */
+#define HOP 1e-6  /* latency of every chip on the way */
 
-/* No latencies; hosts of 2 x 2 x 1 chips; axes close where all are multiples of 4. */
+/* A torus without latencies, with hosts of 2 x 2 x 1 chips. Axes have wraparound links (are
+ * closed) if the lengths of all axes are multiples of 4. */
 static struct weft_cluster
 torus (uint32_t x, uint32_t y, uint32_t z)
 {
@@ -25,7 +26,7 @@ torus (uint32_t x, uint32_t y, uint32_t z)
   return c;
 }
 
-/* Hosts of one chip, axes of any length that always close. */
+/* A torus with hosts of one chip, whose axes of any length have wraparound links. */
 static struct weft_cluster
 odd_torus (uint32_t x, uint32_t y, uint32_t z)
 {
@@ -111,7 +112,7 @@ unasked_sizes_are_near_a_cube (void **state)
     c.n_gpus = wanted[i][0] * wanted[i][1] * wanted[i][2];
     c.n_nodes = MAX (1, c.n_gpus / 4);
     struct weft_fabric f = weft_fabric_make (&c);
-    if (c.n_gpus == 2) /* along either axis of a host */
+    if (c.n_gpus == 2) /* the two chips may lie along either axis of a host */
       assert_int_equal (f.side[0] + f.side[1] + f.side[2], 4);
     else
       assert_memory_equal (f.side, wanted[i], sizeof wanted[i]);
@@ -122,7 +123,7 @@ unasked_sizes_are_near_a_cube (void **state)
 
 struct hop {
   enum weft_torus_link kind;
-  uint32_t chip; /* that the link serves */
+  uint32_t chip; /* chip that the link belongs to */
 };
 
 static void
@@ -187,7 +188,8 @@ ring_distance (uint32_t a, uint32_t b, uint32_t side)
   return MIN (up, side - up);
 }
 
-/* Between all pairs: as many links as the axes are apart, none of them twice. */
+/* The route between any two chips has as many links as their distance along the axes, and no link
+ * twice. */
 static void
 no_route_is_longer_than_the_axes_are_apart (void **state)
 {
@@ -271,10 +273,11 @@ seconds_of (const struct weft_cluster *c, uint32_t n, uint32_t stride, enum weft
   return traffic_of (c, group, kind, bytes, WEFT_COLL_QUICKEST).seconds;
 }
 
-/* Bytes that divide by everything below, so that nothing is rounded. */
+/* Size of a tensor in bytes, divisible by all numbers below, so that nothing is rounded. */
 #define S 92160e3
 
-/* Both directions of one ring; a piece goes half way round, to the antipode in two halves. */
+/* A ring in both directions: every piece travels at most half way around. The opposite chip is
+ * equally far in both directions, so half of a piece reaches it in each direction. */
 static void
 one_axis_is_a_ring_in_both_directions (void **state)
 {
@@ -289,7 +292,7 @@ one_axis_is_a_ring_in_both_directions (void **state)
   assert_near (seconds_of (&c, 4, 1, WEFT_OP_BROADCAST, S), S / (2 * LINK) + 2 * STEP);
 }
 
-/* All six links of a chip share what it sends. */
+/* The data that a chip sends is divided among its six links. */
 static void
 three_equal_axes_are_three_times_as_quick (void **state)
 {
@@ -301,8 +304,9 @@ three_equal_axes_are_three_times_as_quick (void **state)
   assert_near (seconds_of (&c, 16, 1, WEFT_OP_ALL_GATHER, S), 15. / 16 * S / (4 * LINK) + 4 * STEP);
 }
 
-/* Thirds of the tensor begin at x, at y and at z: z has 7/8 of a third first, 7/8 of a sixteenth of
- * one after x and y, and 7/8 of a quarter of one after y. */
+/* Each third of the tensor begins at another axis. The links of z carry 7/8 of the third that
+ * begins at z, 7/8 of a sixteenth of the third that passes x and y first, and 7/8 of a quarter of
+ * the third that passes y first. */
 static void
 the_longest_axis_is_the_slowest (void **state)
 {
@@ -327,7 +331,8 @@ without_links_round_the_end_a_line_takes_twice_as_long (void **state)
   }
 }
 
-/* Half of what every chip sends goes to the other half of the longest axis, over its two cuts. */
+/* Half of the data that every chip sends crosses to the other half of the longest axis, over the
+ * two cuts of this axis. */
 static void
 all_to_all_is_limited_by_the_bisection (void **state)
 {
@@ -338,7 +343,8 @@ all_to_all_is_limited_by_the_bisection (void **state)
   assert_near (seconds_of (&c, 128, 1, WEFT_OP_ALL_TO_ALL, S), crossing / (links * LINK));
 }
 
-/* Odd rings have no ties: the fullest link of all pairs' routes is the formula, to the byte. */
+/* Odd rings have no ties between directions: the bytes on the busiest link, over the routes of all
+ * pairs, equal those of the formula. */
 static void
 all_to_all_is_what_its_routes_carry (void **state)
 {
@@ -360,7 +366,8 @@ all_to_all_is_what_its_routes_carry (void **state)
   assert_near (seconds_of (&c, 45, 1, WEFT_OP_ALL_TO_ALL, S), most * S / 45 / LINK);
 }
 
-/* In canonical order owners take sums of what all others send them: an all-to-all a phase. */
+/* In canonical order, every owner receives the terms from all other members: one all-to-all for
+ * each phase. */
 static void
 canonical_sums_travel_to_their_owners (void **state)
 {
@@ -373,7 +380,8 @@ canonical_sums_travel_to_their_owners (void **state)
   assert_near (traffic_of (&c, all, WEFT_OP_ALL_REDUCE, S, WEFT_COLL_CANONICAL).seconds, 2 * swap);
 }
 
-/* Chips 2, 3, 4, 5 of a 4 x 4 x 4: 2 to 3 is a link, 3 to 4 two (x and y), 5 to 2 again two. */
+/* Chips 2, 3, 4, 5 of a 4 x 4 x 4 torus: from 2 to 3 is one link, from 3 to 4 two (x and y), from 5
+ * to 2 again two. */
 static void
 a_group_askew_runs_a_plain_ring (void **state)
 {
@@ -427,8 +435,9 @@ n_actors (const struct weft_cluster *c, struct weft_mesh mesh)
   return a->n;
 }
 
-/* Where all axes close every chip is like every other.  On a line the first chip sends up only, the
- * last down only, and those between both ways: two, two and three kinds. */
+/* If all axes have wraparound links, all chips are alike.  On an open axis the first chip sends
+ * only to larger coordinates, the last only to smaller ones, and chips between them send to both.
+ * Axes of length 2, 2 and 6 therefore have two, two and three kinds of chips. */
 static void
 a_closed_torus_is_one_actor (void **state)
 {
@@ -437,7 +446,7 @@ a_closed_torus_is_one_actor (void **state)
   (void) state;
   assert_int_equal (n_actors (&closed, weft_mesh_make (1, 1, 512, 1)), 1);
   assert_int_equal (n_actors (&closed, weft_mesh_make (8, 8, 8, 1)), 1);
-  assert_int_equal (n_actors (&closed, weft_mesh_make (8, 1, 16, 4)), 8); /* two z of a stage */
+  assert_int_equal (n_actors (&closed, weft_mesh_make (8, 1, 16, 4)), 8); /* 4 chips in x, 2 in z */
   assert_int_equal (n_actors (&open, weft_mesh_make (1, 1, 24, 1)), 2 * 2 * 3);
 }
 
@@ -452,8 +461,8 @@ run_dp (const struct weft_cluster *c, struct weft_mesh mesh, enum weft_op_kind k
   return made_run (plan);
 }
 
-/* Neighbours in x are two tensor parallel ranks: the replicas of each are every other chip, and
- * both of their rings of two go over all links of x. */
+/* Neighbours in x are two tensor parallel ranks. The replicas of a rank are every other chip in x,
+ * and the rings of both ranks use all links of x. */
 static void
 two_groups_on_one_axis_get_half_each (void **state)
 {
@@ -465,10 +474,10 @@ two_groups_on_one_axis_get_half_each (void **state)
   g_autoptr (weft_timeline) t = run_dp (&c, weft_mesh_make (2, 1, 32, 1), WEFT_OP_ALL_REDUCE);
   assert_near (t->seconds, fmax (2 * alone.bytes[0], alone.bytes[2]) / LINK);
   assert_true (t->contended == (2 * alone.bytes[0] > alone.bytes[2]));
-  assert_int_equal (t->n, 2); /* the two of a tensor parallel pair, which is a line */
+  assert_int_equal (t->n, 2); /* the two ranks of a tensor parallel pair differ */
 }
 
-/* Planes of z: groups that share no axis do not meet. */
+/* Tensor parallel groups are planes, data parallel groups run along z: they share no links. */
 static void
 groups_on_axes_of_their_own_do_not_meet (void **state)
 {
@@ -499,8 +508,8 @@ run_sends (const struct weft_cluster *c, struct weft_mesh mesh)
   return made_run (plan);
 }
 
-/* Stages of one plane send over a link of their own; stages of two planes over two, and the link
- * between the planes carries what both send. */
+/* If a stage is one plane, every chip sends over its own link. If a stage is two planes, a send
+ * crosses two links, and the link between the planes carries the data of both planes. */
 static void
 stages_of_two_planes_share_the_links_between (void **state)
 {
@@ -541,7 +550,7 @@ chips_of_a_host_share_its_memory (void **state)
   assert_near (copy_seconds (&c), 2 * S / MADE_HOST);
 }
 
-/* Engines of the chip move bytes: kernels beside a collective are as quick as alone. */
+/* Separate engines of the chip transfer the bytes: kernels are not slower during a collective. */
 static void
 communication_takes_nothing_from_kernels (void **state)
 {
@@ -558,7 +567,7 @@ communication_takes_nothing_from_kernels (void **state)
   assert_near (t->end[0][1], 500 * MADE_US);
 }
 
-/* Real steps on slices that are closed and open, whole and a part of a host. */
+/* Steps of real jobs, on slices with and without wraparound links and on a part of a host. */
 static void
 real_steps_fold_without_a_trace (void **state)
 {

@@ -1,6 +1,6 @@
-/* Names and layouts of Hugging Face: each exported tensor has its name and shape, and export and
- * import put every element in its place. The state here consists of plain arrays, so that only
- * names and layouts are tested; its tensors are those of a real program. */
+/* Names and layouts of Hugging Face: each exported tensor has the name and shape of Hugging Face,
+ * and export and import put every element in its place. The state here consists of plain arrays, so
+ * that only names and layouts are tested; its tensors are those of a real program. */
 #include "tests/made/random_job.h"
 #include "train/hugging_face.h"
 #include "tests/runner/runner.h"
@@ -111,7 +111,7 @@ add_tensor (weft_state *state, const weft_program *p, const struct weft_param *p
     g_ptr_array_add (state->values[k], g_new0 (float, t.rows *t.columns));
 }
 
-/* A state with the tensors of a one-stage program of that model; all values are 0. */
+/* A state with the tensors of the model `config` on one stage; all values are 0. */
 static weft_state *
 state_of (const char *config)
 {
@@ -162,9 +162,9 @@ remove_folder (void **state)
   "\"n_shared_experts\":1,"
 #define LATENTS ",\"kv_lora_rank\":5,\"qk_nope_head_dim\":2,\"qk_rope_head_dim\":4,\"v_head_dim\":3"
 
-/* Every family that has tensor names: its keys besides SIZES, and the expected tensors of a model
- * with two layers. Each tensor is "name rows columns" in the layout of Hugging Face, in the order
- * of Weft's tensors; # is the number of the layer. */
+/* Every family with tensor names: the keys of its config.json besides SIZES, and the expected
+ * tensors of a model with two layers. Each tensor is "name rows columns" in the layout of Hugging
+ * Face, in the order of Weft's tensors; # is the number of the layer. */
 static const struct {
   const char *family, *keys, *ends, *layer, *last;
 } families[] = {
@@ -548,7 +548,7 @@ nemotron_keeps_norm_weights_less_one_but_not_gradients (void **folder)
   weft_state_free (state);
 }
 
-/* Matrices of several blocks, of which the last one is smaller, both copied and transposed. */
+/* Matrices of several blocks, both copied and transposed. The last block is smaller. */
 static void
 large_tensors_pass_in_blocks (void **folder)
 {
@@ -619,8 +619,8 @@ rewrite (const char *path, const char *prefix, const char *more, const char *wit
   assert_true (weft_safetensors_close (w, NULL));
 }
 
-/* Published gpt2 files have no prefix and contain buffers beside the weights. Known buffers are not
- * reported as unused. */
+/* Names in published gpt2 files have no prefix, and the files contain buffers beside the weights.
+ * Known buffers are not reported as unused. */
 static void
 files_of_the_bare_model_are_found_and_buffers_are_no_news (void **folder)
 {

@@ -1,4 +1,4 @@
-/* Who started this process beside which others, by its variables. */
+/* The launcher, rank and rendezvous of a process, from its environment variables. */
 #include "launch/environment.h"
 #include "launch/nodelist.h"
 #include "tests/runner/command.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The environment: "NAME=value NAME=value". */
+/* The environment of the test: "NAME=value NAME=value". */
 static const char *environment;
 
 static const char *
@@ -98,7 +98,8 @@ nobody_started_it_or_one_alone (void **state)
   assert_int_equal (none.n, 1);
 }
 
-/* The daemons of mpirun are started by srun, and hand on its variables. */
+/* mpirun starts its daemons with srun, and the processes of the job inherit the variables of
+ * srun. */
 static void
 variables_of_two_launchers_are_those_of_the_inner_one (void **state)
 {
@@ -119,7 +120,7 @@ variables_of_two_launchers_are_those_of_the_inner_one (void **state)
   assert_int_equal (l.n, 2);
 }
 
-/* The agent of torchrun may have the port that it tells. */
+/* The agent of torchrun may itself listen on MASTER_PORT. */
 static void
 the_port_of_an_agent_is_left_to_it (void **state)
 {
@@ -130,7 +131,7 @@ the_port_of_an_agent_is_left_to_it (void **state)
                  "5 of 8, 1 here", "a:29500");
 }
 
-/* Two jobs on one machine meet at two ports, and know each other apart. */
+/* Two jobs on one machine have different ports and tokens. */
 static void
 a_port_follows_from_the_job (void **state)
 {
@@ -149,8 +150,8 @@ a_port_follows_from_the_job (void **state)
   assert_true (one.port >= 20000 && one.port < 32000);
 }
 
-/* Whatever somebody has called a job: processes would turn each other away over a token that is no
- * key. */
+/* The token contains the name of the job. A token is sent as the key of a frame, so all characters
+ * except printable ASCII are replaced. */
 static void
 a_token_can_be_said_on_the_wire (void **state)
 {
@@ -249,7 +250,8 @@ what_is_no_list_of_hosts_is_refused (void **state)
   }
 }
 
-/* As a shell would have them: the variables stay set for one command. */
+/* Runs weft train with variables that are set for this command only. The error must contain
+ * `part`. */
 static void
 assert_told (const char *variables, const char *words, const char *part)
 {
@@ -280,7 +282,7 @@ weft_train_says_what_is_wrong_with_its_variables (void **state)
   assert_told ("WEFT_NOTHING=", "--executor cuda --launcher pbs", "--launcher: found \"pbs\"");
 }
 
-/* Variables that nobody asked for are no reason to refuse a job of one process. */
+/* Variables of a launcher do not matter for a job of one process unless --launcher is given. */
 static void
 weft_train_on_the_cpu_minds_only_other_processes (void **state)
 {

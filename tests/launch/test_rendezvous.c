@@ -1,4 +1,4 @@
-/* Processes that meet: what each has is known to all, and whoever is missing is named. */
+/* The rendezvous of processes: values reach all of them, and errors name missing processes. */
 #include "launch/rendezvous.h"
 #include "launch/store.h"
 #include "launch/wire.h"
@@ -13,7 +13,7 @@
 
 /* --------------------------------------------------------- processes that are threads */
 
-/* What one of them does; its error, or what it wants to say. */
+/* One process: its function, and the result or error of the function. */
 struct part {
   struct weft_rendezvous_place place;
   char *(*play) (weft_rendezvous *r, GError **error);
@@ -47,7 +47,7 @@ start (struct cast *c, uint32_t i)
   c->thread[i] = g_thread_new ("process", part_main, &c->part[i]);
 }
 
-/* n processes that all play the same. */
+/* n processes that all run the function `play`. */
 static struct cast
 cast_of (uint32_t n, double seconds, char *(*play) (weft_rendezvous *r, GError **error))
 {
@@ -144,11 +144,12 @@ a_value_of_one_is_got_by_all_who_wait_for_it (void **state)
   cast_clear (&c);
 }
 
-/* Odd ones bring their number, ten times. */
+/* weft_rendezvous_all_gather() or weft_rendezvous_gather(). */
 typedef GPtrArray *meeting (weft_rendezvous *r, const char *key, GBytes *value, double seconds,
                             GError **error);
 
-/* Ten times; what came of the last, a letter for each process. */
+/* Exchanges the number of this process (NULL unless `brings`) ten times. Returns the result of the
+ * last exchange, one letter for each process. */
 static char *
 often (meeting *meet, weft_rendezvous *r, gboolean brings, GError **error)
 {
@@ -230,7 +231,8 @@ values_of_megabytes_arrive_whole (void **state)
   cast_clear (&c);
 }
 
-/* Somebody else's, on an address of the new kind; NULL on a machine without them. */
+/* A listening socket of another program on the IPv6 loopback address; NULL on a machine without
+ * IPv6. */
 static GSocket *
 listen_on_new_loopback (void)
 {
@@ -243,7 +245,7 @@ listen_on_new_loopback (void)
   return g_steal_pointer (&socket);
 }
 
-/* As many ranks as would fill a frame if each process said something of all. */
+/* So many ranks that a message with data of all ranks from every process would exceed a frame. */
 #define RANKS 900000u
 
 static char *
@@ -276,7 +278,7 @@ memory_of_very_many_ranks_is_known_to_all (void **state)
   cast_clear (&c);
 }
 
-/* A name, or a number of either kind. */
+/* The host may be a name or an IPv6 address, with or without brackets. */
 static void
 an_address_may_be_of_either_kind (void **state)
 {
@@ -345,7 +347,7 @@ one_stays_away (weft_rendezvous *r, GError **error)
   if (!weft_rendezvous_barrier (r, "step 7", error))
     return NULL;
   if (me (r) == 1) {
-    while (weft_rendezvous_poll (r, &asked, error)) /* until all must end */
+    while (weft_rendezvous_poll (r, &asked, error)) /* until the job has failed */
       g_usleep (1000);
     return NULL;
   }
@@ -507,7 +509,7 @@ a_port_that_is_taken_is_named (void **state)
   weft_store_close (first, 0);
 }
 
-/* Who asks for "localhost" there comes to the other program, and never to us. */
+/* Clients that connect to "localhost" would reach the other program instead of the store. */
 static void
 a_port_that_is_taken_on_new_addresses_alone_is_named (void **state)
 {
@@ -524,7 +526,7 @@ a_port_that_is_taken_on_new_addresses_alone_is_named (void **state)
   assert_non_null (strstr (error->message, "in use"));
 }
 
-/* Sends something that is no frame, and hangs up or stays. */
+/* Connects to a port and sends bytes that are not a frame. The caller closes the connection. */
 static GSocketConnection *
 send_garbage (uint16_t port, const void *data, gsize n)
 {
@@ -569,7 +571,7 @@ garbage_on_the_port_harms_nobody (void **state)
   cast_clear (&c);
 }
 
-/* A port where somebody else listens: whatever it says, this is no rendezvous. */
+/* The answer of another service that listens on the port, which is not a rendezvous. */
 static gboolean
 answer_garbage (GSocketService *service, GSocketConnection *c, GObject *source, gpointer data)
 {
@@ -603,7 +605,8 @@ somebody_else_at_the_port_is_told_apart (void **state)
 
 /* --------------------------------------------------------------------- real processes */
 
-/* Of a thread of this process, by what the system says of it; one that has ended takes none. */
+/* Whether a thread of this process does not block a signal, according to /proc. FALSE for a thread
+ * that has ended. */
 static gboolean
 takes_signal (const char *thread, int signal)
 {
@@ -615,7 +618,8 @@ takes_signal (const char *thread, int signal)
          !(g_ascii_strtoull (blocked + strlen ("SigBlk:"), NULL, 16) >> (signal - 1) & 1);
 }
 
-/* A process is ended by a signal that any thread of it takes. */
+/* Checks that SIGTERM and SIGINT are blocked in every thread other than the main thread. Otherwise
+ * such a thread could receive the signal, which would end the process. */
 static gboolean
 leave_signals_to_the_first (GError **error)
 {
@@ -631,7 +635,8 @@ leave_signals_to_the_first (GError **error)
   return TRUE;
 }
 
-/* GLib knows by itself where localhost is; of any other name it asks in a thread. */
+/* Lets GLib resolve a host name, which starts a thread. GLib resolves "localhost" without a
+ * thread. */
 static void
 ask_where_somebody_is (void)
 {
@@ -646,7 +651,7 @@ ask_where_somebody_is (void)
   g_assert (!r);
 }
 
-/* What a process does that this program was started as: "meet", or "die RANK". */
+/* The main function of a process that this program starts with "meet" or "die RANK". */
 static int
 be_process (int argc, char **argv)
 {

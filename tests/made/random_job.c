@@ -277,8 +277,9 @@ random_split (GString *words, GRand *rand)
   return g_str_has_prefix (names[which], "zb-h") || g_str_equal (names[which], "dualpipe") ? 1 : 2;
 }
 
-/* One or two layers less than an even share: embedding or loss counts as a layer, or a
- * pipeline_model_parallel_layout gives the layers of each stage. */
+/* Removes one or two layers from a model with `layers` layers on each of `stages` stages. In their
+ * place, embedding or loss counts as a layer, or pipeline_model_parallel_layout sets the layers of
+ * each stage. */
 static void
 random_ends (GString *words, GRand *rand, uint32_t layers, uint32_t stages)
 {
@@ -745,8 +746,8 @@ random_extras (GString *words, GRand *rand)
   }
 }
 
-/* Computes head and loss in chunks: one per sequence or per leaf of a sequence, which canonical
- * order supports. */
+/* Fuses output layer and loss in some jobs, most of them with a given number of chunks: one per
+ * sequence, or one per leaf of a sequence. Canonical order supports both. */
 static void
 random_head (GString *words, GRand *rand)
 {

@@ -23,6 +23,7 @@ uint64_t weft_test_ops (const weft_plan *plan);
  * data-parallel and recompute knobs. A few break a rule. The caller frees it. */
 char *weft_random_job (GRand *rand);
 
-/* Appends features of other decoders (random_traits.c) to one job in three. The random draws are
- * seeded by a hash of `words`, so that they do not change other draws. */
+/* Appends features of decoders such as Gemma 2, OLMo 2 and BLOOM (random_traits.c) to one in three
+ * of the jobs that support them. The seed is a hash of `words`, so that these random draws do not
+ * change others. */
 void weft_random_traits (GString *words);

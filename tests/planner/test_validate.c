@@ -111,7 +111,7 @@ nine_of_ten_are_at_most_p90 (void **state)
 
 /* -------------------------------------------------------------------- small table */
 
-/* The first row as a job written by hand, priced as by weft sim. */
+/* The prediction for the first row equals that for the same job written as flags. */
 static void
 a_row_is_the_job_that_its_columns_say (void **state)
 {
@@ -296,8 +296,8 @@ degrees_of_published_rows_make_their_gpus (void **state)
   }
 }
 
-/* Replaces a third of a row's cells by cells of other rows: the result is a job or an error
- * message. */
+/* Replaces a third of the cells of a row by cells of other rows. Each mixed row becomes a job or is
+ * refused with a message. */
 static void
 rows_mixed_at_random_are_jobs_or_refused (void **state)
 {
@@ -353,7 +353,7 @@ groups_add_up_to_the_whole (void **state)
   assert_true (worst == v->time.max);
 }
 
-/* Extrapolation from two short steps, compared with the long step itself. */
+/* Compares the extrapolation from two short steps with the whole step. */
 static void
 a_long_step_is_told_from_two_short_ones (void **state)
 {

@@ -19,11 +19,12 @@ struct processes {
 struct processes processes_start (const char *words, enum weft_launcher launcher, uint32_t n,
                                   uint16_t port);
 
-/* Starts only the process with rank `rank` of n; its variables are the same. */
+/* Starts only the process of rank `rank`, with the variables that processes_start() gives it. */
 struct process process_start (const char *words, enum weft_launcher launcher, uint32_t n,
                               uint32_t rank, uint16_t port);
 
-/* Waits until the process (all processes) has ended; sets out, err and status. */
+/* process_wait() waits until the process has ended, processes_wait() until all processes have
+ * ended. Both set out, err and status. */
 void process_wait (struct process *p);
 void processes_wait (struct processes *p);
 void process_clear (struct process *p);

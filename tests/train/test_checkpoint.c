@@ -1,5 +1,5 @@
-/* Checkpoints: what one strategy saves another loads bit for bit, and nothing that is damaged or
- * half written is ever taken for one. */
+/* Checkpoints: a checkpoint of one strategy is loaded by another bit for bit, and a damaged or
+ * unfinished checkpoint is never loaded. */
 #include "kernels/float.h"
 #include "tests/made/paper_exec.h"
 #include "tests/runner/folder.h"
@@ -25,7 +25,7 @@
 
 /* ------------------------------------------------------------------- directories */
 
-/* Where syncing costs nothing, for tests that save very often. */
+/* Makes a directory in memory, where syncing costs nothing, for tests that save very often. */
 static int
 make_dir_in_memory (void **dir)
 {
@@ -44,7 +44,7 @@ compare_names (gconstpointer a, gconstpointer b)
   return strcmp (*(char *const *) a, *(char *const *) b);
 }
 
-/* Names in a directory, sorted and separated by blanks. */
+/* The names in a directory, sorted and separated by spaces. The caller frees the text. */
 static char *
 list (const char *path)
 {
@@ -87,7 +87,7 @@ get_text (const char *dir, const char *name)
   return text;
 }
 
-/* One byte, `from_end` before the end of the file, gets another value. */
+/* Changes one byte of a file, `from_end` bytes before its end. */
 static void
 flip_byte (const char *dir, const char *name, long from_end)
 {
@@ -124,7 +124,7 @@ save (const struct paper_job *j, uint64_t step, const char *dir, uint32_t keep)
     fail_msg ("%s", error->message);
 }
 
-/* Returns the step; the caller frees `passed_over`. */
+/* Loads a checkpoint and returns its step. The caller frees *passed_over. */
 static uint64_t
 load (const struct paper_job *j, const char *path, char **passed_over)
 {
@@ -148,7 +148,8 @@ load_quietly (const struct paper_job *j, const char *path)
   return step;
 }
 
-/* Loading is refused with a message that has all of these words, and changes nothing. */
+/* Checks that loading fails with a message that contains all of these words, and does not change
+ * the state. */
 static void
 assert_refused (const struct paper_job *j, const char *path, const char *const *words)
 {
@@ -338,7 +339,7 @@ two_processes_do_not_save_into_one_directory_at_once (void **dir)
 
 /* -------------------------------------------------------------------------- damage */
 
-/* Steps 1 and 2, saved by this job. */
+/* Saves checkpoints of steps 1 and 2, and returns the job. */
 static struct paper_job
 two_steps (const char *dir)
 {
@@ -351,8 +352,8 @@ two_steps (const char *dir)
   return j;
 }
 
-/* The one named is refused with these words; of the directory the one before is taken, which says
- * the same words. */
+/* Step 2 is damaged: loading step 2 fails with these words; loading the directory loads step 1, and
+ * *passed_over contains the same words. */
 static void
 assert_passed_over (struct paper_job *j, const char *dir, const char *word, const char *more)
 {
@@ -448,7 +449,7 @@ a_manifest_that_is_too_large_is_refused_unread (void **dir)
   assert_passed_over (&j, *dir, "manifest.json", "found 1099511627776 bytes, wanted at most");
 }
 
-/* Replaces one text of a manifest by another. */
+/* Replaces a text in the manifest of step 2 by another. */
 static void
 edit_manifest (const char *dir, const char *what, const char *by)
 {
@@ -547,21 +548,22 @@ another_model_is_refused (void **dir)
 
 /* ----------------------------------------------------------------- sudden deaths */
 
-/* Saves step after step, each with its own numbers, until it is killed. */
+/* Saves checkpoint after checkpoint until the process is killed. The numbers depend on the step. */
 static void
 save_for_ever (const char *dir)
 {
   struct paper_job j = paper_job_open (TIED, SLICES);
 
   for (uint32_t step = 1;; step++) {
-    struct weft_progress progress = progress_at (step / 2 + 1); /* each step twice */
+    struct weft_progress progress = progress_at (step / 2 + 1); /* saves each step twice */
     paper_fill (j.state, progress.step);
     if (!weft_checkpoint_save (j.state, &j.plan->job, &progress, dir, 2, NULL))
       _exit (1);
   }
 }
 
-/* Waits until something has been published, then some more. */
+/* Starts a process that saves, waits until it has published a checkpoint and for a random time,
+ * then kills the process. */
 static void
 kill_a_saver (const char *dir, GRand *rand)
 {
@@ -580,7 +582,7 @@ kill_a_saver (const char *dir, GRand *rand)
   assert_true (WIFSIGNALED (status) && WTERMSIG (status) == SIGKILL);
 }
 
-/* What is loaded is all of what some step saved. */
+/* Checks that the loaded state is exactly the state of one saved step. */
 static void
 assert_some_step (struct paper_job *j, struct paper_job *model, const char *dir)
 {
@@ -591,7 +593,7 @@ assert_some_step (struct paper_job *j, struct paper_job *model, const char *dir)
     paper_assert_equal (j->state, model->state, kind);
 }
 
-/* WEFT_KILLS in the environment says how often; a few times by itself. */
+/* The environment variable WEFT_KILLS sets the number of kills. */
 static void
 a_save_killed_at_any_moment_leaves_a_complete_checkpoint (void **dir)
 {
@@ -611,7 +613,8 @@ a_save_killed_at_any_moment_leaves_a_complete_checkpoint (void **dir)
   paper_job_close (&model);
 }
 
-/* A child that saves this step and stops at every system call. */
+/* Starts a child process that saves this step and stops at every system call. 0: tracing is not
+ * permitted on this machine. */
 static pid_t
 start_stepping (const struct paper_job *j, uint64_t step, const char *dir)
 {
@@ -629,7 +632,7 @@ start_stepping (const struct paper_job *j, uint64_t step, const char *dir)
   return WIFSTOPPED (status) ? child : 0;
 }
 
-/* Lets it come out of `calls` system calls; FALSE when it has ended before. */
+/* Lets the child return from `calls` system calls. FALSE: the child has ended before that. */
 static gboolean
 step_calls (pid_t child, uint32_t calls)
 {
@@ -646,13 +649,14 @@ step_calls (pid_t child, uint32_t calls)
   return TRUE;
 }
 
-/* Saves `step`, killed after so many system calls; FALSE when that was too late. */
+/* Saves `step` in a child that is killed after `calls` system calls. FALSE: the child ended before
+ * that. */
 static gboolean
 dies_after (const struct paper_job *j, uint32_t calls, uint64_t step, const char *dir)
 {
   pid_t child = start_stepping (j, step, dir);
 
-  if (!child) /* nobody may be traced here */
+  if (!child) /* tracing is not permitted */
     skip ();
   if (!step_calls (child, calls))
     return FALSE;
@@ -671,8 +675,8 @@ begin_alike (weft_state *a, weft_state *b)
   return x == y;
 }
 
-/* `first` is there, with numbers 1; then `second` is saved, with numbers 2.  Whenever that is
- * killed, one of the two is there. */
+/* Checkpoint `first` exists, with numbers 1.  Then `second` is saved with numbers 2 by a child that
+ * is killed after every possible number of system calls.  One of the two checkpoints must load. */
 static void
 kill_after_every_call (const char *dir, uint64_t first, uint64_t second)
 {
@@ -713,7 +717,7 @@ saving_a_step_again_killed_after_any_system_call_leaves_one_of_both (void **dir)
   kill_after_every_call (*dir, 1, 1);
 }
 
-/* A file that may not grow is how a full disk looks without having one. */
+/* A limit on file sizes has the same effect as a full disk. */
 static void
 a_full_disk_is_reported_and_harms_nothing (void **dir)
 {
@@ -752,7 +756,7 @@ a_directory_that_cannot_be_made_is_reported (void **dir)
 
 /* ----------------------------------------------------------------------- checksums */
 
-/* The check value of the catalogue of CRCs and the vectors of RFC 3720, B.4. */
+/* Compares with the check value of the catalogue of CRCs and with the vectors of RFC 3720, B.4. */
 static void
 assert_standard (const struct weft_crc32c *crc)
 {

@@ -1,5 +1,5 @@
-/* A model goes to a file of other software and comes back under another strategy: same bits, same
- * bytes. */
+/* A model is exported to a file for other software and imported with another strategy: the state
+ * has the same bits, and a second export has the same bytes. */
 #include "tests/runner/folder.h"
 #include "tests/made/real_job.h"
 #include "train/hugging_face.h"
@@ -21,7 +21,8 @@ static const char *const strategies[] = {
   "gpus=4 pipeline_model_parallel_size=2 distributed_config=fsdp2",
 };
 
-/* Gradients are added in the precision of training, which FSDP2 has to be told. */
+/* Opens a job whose gradients are added in the precision of training, which FSDP2 needs a setting
+ * for. */
 static real_job *
 open_job (const char *model, const char *precision, const char *strategy)
 {
@@ -34,8 +35,8 @@ open_job (const char *model, const char *precision, const char *strategy)
   return real_job_open (words, NULL);
 }
 
-/* New weights and one step: masters that no bf16 number is, weights that others than their owner
- * may not know yet. */
+/* A job with initial weights and one step. Its masters are not bf16 numbers, and its new weights
+ * may not yet be gathered on ranks that do not own them. */
 static real_job *
 trained (const char *model, const char *precision, const char *strategy)
 {
@@ -91,7 +92,8 @@ assert_same_state (real_job *a, real_job *b, enum weft_state_kind kind, const ch
     fail_msg ("%s: %s of %s is another", what, weft_state_kind_words[kind], other);
 }
 
-/* What one exports is what the other exports after it imported that. */
+/* Exports from one job, imports into the other and checks that states and a second export are
+ * equal. */
 static void
 assert_passes (real_job *from, real_job *to, enum weft_state_kind kind, const char *path,
                const char *what)
@@ -130,7 +132,7 @@ models_go_from_any_strategy_to_any_other (void **folder)
     }
 }
 
-/* Weights in bf16 are all there is to know of a model that comes from a file. */
+/* A file in bf16 does not contain masters, so the masters after import are the bf16 weights. */
 static void
 masters_of_an_imported_bf16_model_are_its_weights (void **folder)
 {
@@ -144,7 +146,7 @@ masters_of_an_imported_bf16_model_are_its_weights (void **folder)
                real_hash (to->state, WEFT_STATE_WEIGHT));
 }
 
-/* Two runs that begin at one file go the same way. */
+/* Two runs that begin with the same file have the same results. */
 static void
 training_goes_on_alike_from_a_file (void **folder)
 {

@@ -1,4 +1,5 @@
-/* weft measure: the table of a job has every op of it, and predictions are made of nothing else. */
+/* weft measure: the cost table of a job has a row for every op, and predictions use only these
+ * rows. */
 #include "train/measure.h"
 #include "exec_cpu/exec_cpu.h"
 #include "exec_sim/exec_sim.h"
@@ -39,7 +40,7 @@ ranks_of (const weft_plan *plan, const weft_program *p, uint32_t op)
   }
 }
 
-/* What a table with these rows says of an op, as it is printed there; negative when it has none. */
+/* The seconds of an op in a table with these rows, as printed in the file; negative: no row. */
 static double
 printed (const GArray *rows, const weft_plan *plan, const weft_program *p, uint32_t op)
 {
@@ -103,7 +104,8 @@ no_row_is_of_nothing (void **state)
   }
 }
 
-/* Nothing overlaps and nobody waits: the kernels take what their rows say, to the last. */
+/* On one rank, no op overlaps or waits: the times of the kernels are exactly those of their
+ * rows. */
 static void
 the_kernels_of_one_rank_add_up_to_their_rows (void **state)
 {
@@ -126,7 +128,7 @@ the_kernels_of_one_rank_add_up_to_their_rows (void **state)
   assert_true (t->seconds >= wanted && t->seconds <= wanted + copies);
 }
 
-/* A transfer that was measured is a delay: links have no part in it. */
+/* A measured transfer is simulated as a delay, without links. */
 static void
 a_measured_send_takes_what_its_row_says (void **state)
 {
@@ -147,8 +149,8 @@ a_measured_send_takes_what_its_row_says (void **state)
       }
   }
   assert_true (n >= 4);
-  /* Two microbatches on each of two stages: forward twice, or forward and back, one after the
-   * other. */
+  /* Two microbatches on two stages: at least two transfers run one after the other (two forward, or
+   * one in each direction). */
   assert_true (t->seconds > 2 * 3.0);
 }
 
@@ -176,7 +178,7 @@ the_grid_covers_sizes_of_all_collectives (void **state)
   assert_int_equal (seen[WEFT_OP_RECV], 9 * WEFT_COMM_BENCH_REPEATS);
 }
 
-/* The command writes what the simulator reads. */
+/* The simulator can read the table that the command writes. */
 static void
 the_command_writes_a_table_that_sim_takes (void **state)
 {

@@ -1,5 +1,5 @@
-/* A run that is saved, loaded under another strategy and goes on is the run that was never
- * interrupted, bit for bit. */
+/* A run that is saved, loaded with another strategy and continued has the bits of an uninterrupted
+ * run. */
 #include "core/base/sanitize.h"
 #include "tests/runner/folder.h"
 #include "tests/made/real_job.h"
@@ -10,7 +10,7 @@
 enum { STEPS = 4, SAVED = 2, SEED = 11 };
 #define SPARSE (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER)
 
-/* Narrow, so that hundreds of runs are quick. */
+/* Narrow models, so that hundreds of runs are quick. */
 #define SIZES                                                                                      \
   "num_layers=4 hidden_size=24 kv_channels=6 ffn_hidden_size=40 seq_length=16 global_batch_size=8"
 static const char *const models[] = {
@@ -55,13 +55,14 @@ static const char *const strategies[] = {
 };
 enum { N = G_N_ELEMENTS (strategies) - 1 };
 
-/* What a run leaves behind. */
+/* The results of a run: metrics of every step, and hashes of the state at its end. */
 struct left {
   double loss[STEPS], norm[STEPS];
   uint64_t state[WEFT_N_STATE_KIND];
 };
 
-/* The type in which gradients are added has another name in FSDP2. */
+/* The settings for a precision. FSDP2 has another knob for the type in which gradients are
+ * added. */
 static const char *
 told (const char *precision, const char *strategy)
 {
@@ -81,7 +82,7 @@ open_job (const char *model, const char *precision, const char *strategy)
   return real_job_open (words, &(struct weft_exec_options){ .poison = TRUE });
 }
 
-/* To the end of step `last`. */
+/* Runs to the end of step `last`. */
 static void
 run_to (real_job *job, uint64_t last, struct left *left)
 {
@@ -104,7 +105,7 @@ save (real_job *job, const char *dir)
     fail_msg ("%s", error->message);
 }
 
-/* Runs to the end without a break, and leaves the checkpoint of its middle in `dir`. */
+/* Runs to the end without an interruption, and saves a checkpoint after step SAVED in `dir`. */
 static void
 run_whole (real_job *job, const char *dir, struct left *left)
 {
@@ -114,7 +115,8 @@ run_whole (real_job *job, const char *dir, struct left *left)
   run_to (job, STEPS, left);
 }
 
-/* Weights of another seed, so that whatever is not loaded shows. */
+/* Loads the checkpoint and runs to the end. The weights are first initialised with another seed, so
+ * that a tensor that is not loaded changes the results. */
 static void
 run_resumed (real_job *job, const char *dir, struct left *left)
 {
@@ -144,16 +146,16 @@ assert_same_run (const struct left *a, const struct left *b, const char *what)
       fail_msg ("%s: %s is another", what, weft_state_kind_words[kind]);
 }
 
-/* FSDP2, which stands last, scales no loss. */
+/* Whether a strategy supports a precision: FSDP2 does not scale the loss, which fp16 needs. */
 static gboolean
 goes_with (const char *precision, const char *strategy)
 {
   return !strstr (precision, "fp16") || !strstr (strategy, "fsdp2");
 }
 
-/* What one strategy saves has no trace of another that will read it: from and to one rank all pairs
- * are tried, of the others a sixth with each model and type.  Under a sanitizer each goes on from
- * one, or three, and others from it. */
+/* Whether a pair of strategies is tested.  A checkpoint does not depend on the strategy that will
+ * load it, so not all pairs are necessary: all pairs with one rank are tested, and a sixth of the
+ * others with each model and type.  With a sanitizer, a seventh of all pairs. */
 static gboolean
 is_tried (unsigned a, unsigned b, unsigned turn)
 {
@@ -162,7 +164,7 @@ is_tried (unsigned a, unsigned b, unsigned turn)
   return a == 0 || b == 0 || (a + b + turn) % 6 == 0;
 }
 
-/* A and B from a list; A's checkpoint has a folder of its own. */
+/* Tests pairs of strategies from a list. Each first strategy saves into its own folder. */
 static void
 resume_among (const char *const *list, const char *folder, const char *model, const char *precision,
               unsigned turn)
@@ -220,7 +222,7 @@ experts_go_on_on_any_ranks_whole_or_in_parts (void **folder)
   resume_among (list, *folder, EXPERTS, precisions[2], 1);
 }
 
-/* Draws follow from the step and the element. */
+/* The random numbers of stochastic rounding depend only on the step and the element. */
 static void
 weights_that_are_rounded_by_lot_go_on_anywhere (void **folder)
 {
@@ -235,7 +237,8 @@ weights_that_are_rounded_by_lot_go_on_anywhere (void **folder)
                 0);
 }
 
-/* In fast order another strategy rounds differently, and the same one does not. */
+/* In fast order the rounding depends on the strategy, so a run is resumed with the same
+ * strategy. */
 static void
 in_fast_order_a_run_goes_on_under_its_own_strategy (void **folder)
 {
@@ -252,7 +255,7 @@ in_fast_order_a_run_goes_on_under_its_own_strategy (void **folder)
   }
 }
 
-/* Kinds that come from where they are kept, whoever else has old ones. */
+/* A save reads each element from its owner, even if other ranks still have old values. */
 static void
 saving_right_after_a_lazy_step_saves_what_the_owners_have (void **folder)
 {

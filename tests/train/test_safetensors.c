@@ -1,5 +1,5 @@
-/* safetensors files: the bytes of the format, what readers must refuse, and that a name holds a
- * whole file or none. */
+/* safetensors files: the bytes of the format, files that readers must refuse, and that a path has a
+ * complete file or none. */
 #include "train/safetensors.h"
 #include "core/base/error.h"
 #include "tests/runner/runner.h"
@@ -10,7 +10,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-/* A folder of its own for each test. */
+/* Each test has its own folder. */
 struct place {
   char *folder;
 };
@@ -64,7 +64,7 @@ store (const char *path, const void *bytes, gsize n)
   assert_true (g_file_set_contents (path, bytes, n, NULL));
 }
 
-/* A file of that header and n bytes of data: 0, 1, 2, ... */
+/* Writes a file with this header and n bytes of data: 0, 1, 2, ... */
 static void
 store_file (const char *path, const char *header, gsize n)
 {
@@ -267,7 +267,7 @@ floats_of_four_types_are_exact (void **state)
   g_autofree char *path = path_in (*state, "a.safetensors");
   weft_safetensors_writer *w = weft_safetensors_writer_new (path);
 
-  /* One byte first: nothing after it is aligned. */
+  /* A tensor of one byte comes first, so that no other tensor is aligned. */
   weft_safetensors_declare (w, "byte", WEFT_TENSOR_U8, 0, NULL);
   for (unsigned i = 0; i < G_N_ELEMENTS (rows); i++)
     weft_safetensors_declare (w, weft_tensor_type_words[rows[i].type], rows[i].type, 1,
@@ -326,7 +326,7 @@ an_index_shows_its_shards_as_one_list (void **state)
   const struct weft_tensor *a = weft_safetensors_find (file, "a");
   const struct weft_tensor *b = weft_safetensors_find (file, "b");
   assert_memory_equal (weft_safetensors_data (file, a), "\0\1", 2);
-  assert_memory_equal (weft_safetensors_data (file, b), "\1", 1); /* of the second shard */
+  assert_memory_equal (weft_safetensors_data (file, b), "\1", 1); /* in the second shard */
   assert_string_equal (weft_safetensors_metadata (file, "k"), "v");
   g_autoptr (weft_safetensors) folder = open_good (((struct place *) *state)->folder);
   assert_int_equal (weft_safetensors_count (folder), 3);
@@ -367,7 +367,7 @@ an_index_that_leads_nowhere_is_refused (void **state)
 
 /* ------------------------------------------------------------------------ writing */
 
-/* Two tensors of 4 and 2 bytes, of which `put` bytes are given. */
+/* A writer with two declared tensors of 4 and 2 bytes, of which `put` bytes have been passed. */
 static weft_safetensors_writer *
 write_some (const char *path, unsigned put)
 {
@@ -406,7 +406,7 @@ a_written_file_has_the_bytes_of_the_format (void **state)
   assert_string_equal (weft_safetensors_at (file, 0)->name, "x.\"y\"");
 }
 
-/* Headers of every length modulo 8. */
+/* Tests headers of every length modulo 8. */
 static void
 data_begins_at_a_multiple_of_eight (void **state)
 {
@@ -457,7 +457,7 @@ a_folder_that_cannot_be_written_is_told (void **state)
   assert_non_null (strstr (error->message, "no/a.safetensors: cannot be made: No such file"));
 }
 
-/* Who runs as root would else lose a device. */
+/* A rename over a device as root would delete the device. */
 static void
 a_pipe_is_not_replaced (void **state)
 {
@@ -474,7 +474,7 @@ a_pipe_is_not_replaced (void **state)
   assert_true (S_ISFIFO (info.st_mode));
 }
 
-/* The limit of the process stands for a full disk: write() fails the same way. */
+/* The limit on file sizes replaces a full disk: write() fails in the same way. */
 static void
 a_full_disk_leaves_nothing_behind (void **state)
 {

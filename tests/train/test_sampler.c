@@ -1,11 +1,12 @@
-/* Which tokens a step reads: orders of epochs, the split for evaluation, too short files. */
+/* The tokens that a step reads: orders of epochs, the split for evaluation, files that are too
+ * short. */
 #include "core/base/error.h"
 #include "train/sampler.h"
 #include "tests/runner/runner.h"
 #include <glib/gstdio.h>
 #include <stdlib.h>
 
-/* A text of n tokens, token i being i modulo 251; the file is gone while its map lives on. */
+/* A text of n tokens; token i is i modulo 251. The file is deleted, but its mapping stays valid. */
 static weft_tokens *
 made_tokens (uint64_t n)
 {
@@ -35,7 +36,7 @@ made_sampler (const weft_tokens *tokens, uint32_t length, double share, gboolean
   return sampler;
 }
 
-/* A sampler without a file: orders need only the number of sequences. */
+/* A sampler without a file, because orders depend only on the number of sequences and the seed. */
 static struct weft_sampler
 order_of (uint64_t n, uint64_t seed)
 {
@@ -78,7 +79,8 @@ every_epoch_visits_each_sequence_once (void **state)
     }
 }
 
-/* In how many of n places two orders agree; two drawn at random agree in one on average. */
+/* The number of positions at which two orders have the same sequence. Two random orders have one on
+ * average. */
 static unsigned
 agreements (const struct weft_sampler *a, uint64_t a_first, const struct weft_sampler *b,
             uint64_t b_first)
@@ -99,12 +101,12 @@ orders_differ_between_epochs_seeds_and_from_the_file (void **state)
   file.shuffle = FALSE;
   assert_in_range (agreements (&a, 0, &a, 1000), 0, 10);
   assert_in_range (agreements (&a, 0, &b, 0), 0, 10);
-  assert_in_range (agreements (&a, 1000, &b, 0), 0, 10); /* seed and epoch do not just add */
+  assert_in_range (agreements (&a, 1000, &b, 0), 0, 10); /* seed and epoch are not simply added */
   assert_in_range (agreements (&a, 0, &file, 0), 0, 10);
   assert_int_equal (agreements (&a, 3000, &a, 3000), 1000);
 }
 
-/* Five things have 120 orders: 12000 epochs show each of them about 100 times. */
+/* Five sequences have 120 orders: each of them occurs about 100 times in 12000 epochs. */
 static void
 every_order_of_few_sequences_is_as_likely (void **state)
 {
@@ -126,8 +128,8 @@ every_order_of_few_sequences_is_as_likely (void **state)
   assert_int_equal (orders, 120);
 }
 
-/* Of many sequences, where each one goes must not depend on where it stood: the mean of the
- * distance between neighbours is n / 3 for two independent places. */
+/* The position of a sequence must not depend on that of its neighbour in the file: for independent
+ * positions, the mean distance between neighbours is n / 3. */
 static void
 neighbours_are_drawn_apart (void **state)
 {
@@ -196,7 +198,7 @@ a_sequence_ends_with_the_first_token_of_the_next (void **state)
     assert_sequence (out + 11 * i, i, 10);
 }
 
-/* The last sequence must have its target: 100 tokens are nine sequences of ten and a rest. */
+/* The last sequence must have its last target: 100 tokens are only nine sequences of ten. */
 static void
 the_last_target_counts (void **state)
 {
@@ -273,7 +275,7 @@ the_share_is_rounded_and_at_least_one (void **state)
 
 /* ----------------------------------------------------------------------- refusals */
 
-/* The error after the path, which is of a temporary folder. */
+/* Checks the error message after the path, which is in a temporary folder. */
 static void
 assert_refused (uint64_t n_tokens, uint32_t length, double share, const char *message)
 {

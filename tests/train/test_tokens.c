@@ -1,4 +1,4 @@
-/* Files of tokens: every format, by whatever name, and every way a file can be wrong. */
+/* Token files: every format, with any file name, and every kind of malformed file. */
 #include "core/base/error.h"
 #include "train/tokens.h"
 #include "tests/runner/runner.h"
@@ -8,8 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The tests run in a temporary folder of their own, so that paths, and with them messages, are the
- * same on every machine. */
+/* The tests run in a temporary folder, so that paths in messages are the same on every machine. */
 struct place {
   char *before, *folder;
 };
@@ -86,7 +85,7 @@ assert_read_refused (const weft_tokens *tokens, uint64_t first, uint64_t n, cons
   assert_int_equal (weft_error_exit_status (error), 2);
 }
 
-/* Every window of the stream, so that no run's edge is missed. */
+/* Checks every window of the stream, so that all boundaries of runs are tested. */
 static void
 assert_stream (const weft_tokens *tokens, const int32_t *wanted, uint64_t n)
 {
@@ -167,7 +166,7 @@ an_odd_bin_file_is_refused (void **state)
                              "header has tokens of two");
 }
 
-/* Offsets beyond 32 bits, in a file that takes no room; only what is read is touched. */
+/* Tests offsets beyond 32 bits with a sparse file. Only the parts that are read are loaded. */
 static void
 a_file_of_gigabytes_is_read_at_its_end (void **state)
 {
@@ -192,7 +191,7 @@ a_file_of_gigabytes_is_read_at_its_end (void **state)
 
 /* ------------------------------------------------------------------------- llm.c */
 
-/* `size` bytes of which the first are a header. */
+/* Writes a file with a header of 1024 bytes and `size` bytes of ids. */
 static void
 save_llmc (const char *path, const uint32_t header[3], const void *ids, gsize size)
 {
@@ -274,7 +273,7 @@ a_truncated_llmc_header_is_refused (void **state)
 
 /* ---------------------------------------------------------------------- Megatron */
 
-/* FILE.idx as Megatron-Core writes it, or not quite. */
+/* The fields of a FILE.idx, valid or malformed. */
 struct made_index {
   uint64_t version;
   uint8_t type;
@@ -366,7 +365,8 @@ all_types_of_tokens_are_read (void **state)
   }
 }
 
-/* Sequences come as the index has them: backwards, twice, empty, at odd bytes. */
+/* The stream has the order of the index: sequences may be reversed, repeated, empty or at odd
+ * offsets. */
 static void
 the_order_of_the_index_is_the_order_of_the_stream (void **state)
 {
@@ -472,7 +472,7 @@ an_index_cut_anywhere_is_refused (void **state)
   assert_refused ("cut", "cut.idx: found 33 bytes, wanted a header of 34");
 }
 
-/* A multimodal index has a mode for each sequence, of which 0 is text. */
+/* A multimodal index has a mode for each sequence; mode 0 is text. */
 static void
 sequences_that_are_not_text_are_refused (void **state)
 {
@@ -553,7 +553,7 @@ a_file_that_may_not_be_read_is_refused (void **state)
   (void) state;
   save ("secret.txt", "abc", 3);
   assert_int_equal (g_chmod ("secret.txt", 0), 0);
-  if (access ("secret.txt", R_OK) == 0) /* root reads everything */
+  if (access ("secret.txt", R_OK) == 0) /* root can read every file */
     skip ();
   g_autofree char *message =
       g_strdup_printf ("secret.txt: cannot be opened: %s", g_strerror (EACCES));
@@ -576,7 +576,7 @@ a_token_outside_the_vocabulary_is_named (void **state)
   assert_read_refused (tokens, 2, 1, "ids: token 2 is -3, wanted at least 0");
   assert_read_refused (tokens, 3, 3, "ids: token 3 is 2147483648, wanted below 50257 (vocab_size)");
   assert_read_refused (tokens, 5, 1, "ids: token 5 is -9223372036854775808, wanted at least 0");
-  /* An id that int32 cannot hold is refused whatever the vocabulary. */
+  /* An id that does not fit into int32 is refused with any vocabulary. */
   g_autoptr (weft_tokens) all = opened ("ids", G_MAXINT64);
   assert_read_refused (all, 3, 1,
                        "ids: token 3 is 2147483648, wanted below 2147483648 (vocab_size)");
@@ -585,7 +585,7 @@ a_token_outside_the_vocabulary_is_named (void **state)
   assert_read_refused (wide, 0, 2, "u32: token 1 is 4294967295, wanted below 128256 (vocab_size)");
 }
 
-/* The number is of the stream, though its run begins elsewhere. */
+/* The number of a token in an error is its index in the stream, not in its run. */
 static void
 a_token_is_numbered_in_the_stream (void **state)
 {
@@ -638,7 +638,7 @@ the_same_tokens_have_the_same_fingerprint_whatever_the_file (void **state)
   assert_true (fingerprint_of ("a.bin") != fingerprint_of ("d"));
 }
 
-/* Of short files every token counts. */
+/* The fingerprint of a short file depends on every token. */
 static void
 any_token_of_a_short_file_changes_its_fingerprint (void **state)
 {
@@ -656,7 +656,8 @@ any_token_of_a_short_file_changes_its_fingerprint (void **state)
   }
 }
 
-/* Of long ones the first, the last, any longer stretch, and the size. */
+/* The fingerprint of a long file depends on the first and last token, every longer range of tokens,
+ * and the size. */
 static void
 a_long_file_is_sampled_from_end_to_end (void **state)
 {

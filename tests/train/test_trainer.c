@@ -1,4 +1,4 @@
-/* The loop, on an executor that computes next to nothing and writes down what it was told. */
+/* The training loop, on an executor that trains one number and records every step. */
 #include "train/trainer.h"
 #include "tests/made/random_job.h"
 #include "tests/runner/folder.h"
@@ -14,9 +14,9 @@ enum { MOST_STEPS = 64, SEQUENCE = 16 };
 
 /* ------------------------------------------------------------------- executor */
 
-/* What it is told to do, and what it saw; steps and evaluations in the order they came. */
+/* Instructions for the executor, and a record of its steps and evaluations in order. */
 static struct {
-  uint64_t signal_at, skip_from, skip_to, nan_from; /* calls, from 1 */
+  uint64_t signal_at, skip_from, skip_to, nan_from; /* numbers of calls, from 1 */
   int signal;
   const char *look_for; /* a file that the second call must find, and the first must not */
 
@@ -25,7 +25,7 @@ static struct {
     uint64_t step;
     double lr;
     gboolean forward_only, found;
-    int32_t first, last; /* tokens of the batch */
+    int32_t first, last; /* first and last token of the batch */
   } seen[MOST_STEPS];
 } script;
 
@@ -121,7 +121,7 @@ skips_now (void)
   return script.n >= script.skip_from && script.n <= script.skip_to;
 }
 
-/* The last parameter that a stage has for itself. */
+/* The last parameter of a stage that is not tied. */
 static const struct weft_param *
 own_param (const weft_program *p)
 {
@@ -132,8 +132,8 @@ own_param (const weft_program *p)
   return &p->param[i];
 }
 
-/* One number is trained, the first of own_param().  It depends on all tokens, on the rate and on
- * the count of updates, and the loss depends on it. */
+/* Trains one number, the first element of own_param().  The number depends on all tokens, the
+ * learning rate and the number of updates, and the loss depends on the number. */
 static void
 train_one_number (weft_exec *x, uint32_t row, const struct weft_control *c)
 {
@@ -203,7 +203,7 @@ const struct weft_exec_ops fake_ops = {
 
 struct run {
   weft_plan *plan;
-  char *dir, *data, *save; /* a folder of its own, and names in it */
+  char *dir, *data, *save; /* the folder of the run, and paths in it */
   struct weft_trainer_options options;
   struct weft_trainer_result result;
   GArray *lines;
@@ -224,7 +224,8 @@ keep_message (void *user, const char *message)
   g_string_append_printf (((struct run *) user)->said, "%s\n", message);
 }
 
-/* 40 sequences: token i is i / 2 modulo 251, so a batch tells where it began. */
+/* Writes 40 sequences: token i is (i / 2 + shift) modulo 251, so that the first token of a batch
+ * shows its position. */
 static void
 write_tokens (const char *path, int shift)
 {
@@ -263,7 +264,7 @@ run_new (const char *words)
   return r;
 }
 
-/* One rank and that many steps, the last of which is saved. */
+/* A run with one rank and so many steps, which saves after the last step. */
 static struct run *
 run_saving (uint64_t steps)
 {
@@ -325,7 +326,7 @@ run_free (struct run *r)
   g_free (r);
 }
 
-/* "2 4 5": the steps that have a checkpoint. */
+/* The steps that have a checkpoint: "2 4 5". The caller frees the text. */
 static char *
 saved_steps (const struct run *r)
 {
@@ -562,7 +563,8 @@ without_an_interval_only_the_end_is_saved (void **state)
   run_free (r);
 }
 
-/* Whole runs of 6 steps against 3 and 3 more: every number must agree. */
+/* Compares runs of 6 steps with runs of 3 steps that are resumed for 3 more: all numbers must be
+ * equal. */
 static void
 a_run_that_was_cut_gives_the_numbers_of_a_whole_one (void **state)
 {
@@ -670,7 +672,8 @@ a_new_run_among_checkpoints_of_another_is_told (void **state)
   run_free (r);
 }
 
-/* Two bytes a token: the one that is no token of the model is first read in step `step`. */
+/* Writes a file with two bytes per token and one id outside the vocabulary, which is first read in
+ * step `step`. */
 static void
 spoil_tokens (struct run *r, unsigned step)
 {

@@ -61,7 +61,7 @@ typedef enum weft_status {
   WEFT_STATUS_ORDER = 5       /* a call that is not the next one of its step */
 } weft_status;
 
-/* There is nothing to free. Of a message that is too long, the beginning and the end are kept. */
+/* The caller frees nothing. A message that is too long keeps its beginning and its end. */
 typedef struct weft_error_text {
   weft_status status;
   char message[2048];
@@ -207,12 +207,12 @@ typedef struct weft_step_result {
                      * first buckets */
 } weft_step_result;
 
-/* Ends the step: gradient norm, clipping (clip_grad of the job), AdamW, and the parameter
- * all-gathers that no later forward includes. `out` may be NULL. */
+/* Ends the step: gradient norm, clipping (clip_grad of the job), AdamW, and those parameter
+ * all-gathers that the next forward does not launch. `out` may be NULL. */
 WEFT_API bool weft_module_step (weft_module *module, const weft_adam *adam, weft_step_result *out,
                                 weft_error *error);
 
-/* The loss of a whole batch, by a forward pass only. Between steps; changes no state. */
+/* The loss of a whole batch, by a forward pass only. Changes no state. Only between steps. */
 WEFT_API bool weft_module_evaluate (weft_module *module, const int32_t *tokens, double *loss,
                                     weft_error *error);
 
@@ -242,8 +242,8 @@ typedef struct weft_tensor_face {
 WEFT_API weft_state_dict *weft_module_state_dict (weft_module *module, const char *prefix,
                                                   bool keep_vars);
 
-/* A state dict with the same names, but with values in full precision (fp32 masters of bf16
- * weights). */
+/* Like weft_module_state_dict(), but with values in full precision: the fp32 masters of bf16
+ * weights. */
 WEFT_API weft_state_dict *weft_module_state_dict_for_save_checkpoint (weft_module *module,
                                                                       const char *prefix,
                                                                       bool keep_vars);

@@ -1,11 +1,11 @@
 /* emit.h - the state of a step that all passes read, and the functions that append ops.
  *
  * struct weft_step describes the role whose program is built, and the place where ops are being
- * appended. Each wing of core/passes keeps state of its own in a part: a struct that is defined in
- * the wing's private header, created by its _begin() and freed by its _end(). Other wings see a
- * pointer.
+ * appended. Each wing of core/passes has a private struct for its state. The wing's private header
+ * defines the struct, _begin() of the wing creates it, and _end() frees it. Other wings have only a
+ * pointer to it.
  *
- * Wings are floors (core/README.md): a file calls and includes only its own wing and the wings
+ * Wings are layers (core/README.md): a file calls and includes only its own wing and the wings
  * below it. */
 #pragma once
 #include "core/job/job.h"
@@ -18,7 +18,7 @@
 struct weft_widths {
   uint64_t h;             /* hidden size */
   uint64_t heads, groups; /* query heads; groups of keys and values */
-  uint64_t together;      /* canonical order: ranks that share a group, or 1 */
+  uint64_t together;      /* canonical order: number of ranks that share one group, or 1 */
   uint64_t q, qkv;        /* output and input of attention */
   uint64_t made;          /* output of the qkv map; less than qkv where ranks share a group */
   uint64_t own;           /* columns of the attention output that this rank's proj map reads */
@@ -154,9 +154,10 @@ void weft_host_waits_for (struct weft_step *s, uint32_t op);
 /* Each function adds dependencies to the op appended last.
  *
  *   wait_for_host          the newest op that the host has waited for
- *   wait_for_exchange      the transfers that the next kernel waits for
- *   wait_for_stream        `kernel`, and the ops of both functions above
- *   wait_like_next_kernel  everything that the next kernel waits for */
+ *   wait_for_exchange      the newest pipeline transfers (weft_set_exchange)
+ *   wait_for_stream        `kernel`, the newest pipeline transfers, and the newest op that the host
+ *                          has waited for
+ *   wait_like_next_kernel  all ops that the next kernel waits for */
 void weft_wait_for_host (struct weft_step *s);
 void weft_wait_for_exchange (struct weft_step *s);
 void weft_step_wait_for_stream (struct weft_step *s, uint32_t kernel);
@@ -166,7 +167,8 @@ void weft_wait_like_next_kernel (struct weft_step *s);
 enum { WEFT_N_EXCHANGE = 2 };
 void weft_set_exchange (struct weft_step *s, uint32_t stream, uint32_t op);
 
-/* Appends kernels that do not wait for these transfers. The next kernel after them still waits. */
+/* Appends kernels that do not wait for the transfers of weft_set_exchange(). The next kernel after
+ * them still waits. */
 void weft_run_beside_exchange (struct weft_step *s, weft_kernels *kernels);
 
 /* The host reads one or two numbers from device buffers, and enqueues nothing until both copies

@@ -4,7 +4,7 @@
 
 struct weft_stream {
   GArray *wait_for;                   /* ops that the next kernel waits for */
-  uint32_t exchange[WEFT_N_EXCHANGE]; /* transfers that it waits for */
+  uint32_t exchange[WEFT_N_EXCHANGE]; /* transfers that the next kernel waits for */
   uint32_t synced;                    /* newest op that the host waited for, or WEFT_NO_OP */
   uint32_t timed;                     /* newest begin or end of a timed phase, or WEFT_NO_OP */
   uint32_t barrier;                   /* buffer that a barrier all-reduces, or WEFT_NO_BUF */

@@ -2,8 +2,8 @@
 #pragma once
 #include "core/passes/layer/block.h"
 
-/* layer.c. Forward: from the input x of a layer to its output. Backward: from the gradient of the
- * output to that of the input. */
+/* layer.c. Forward returns the output of a layer with input x. Backward returns the gradient of the
+ * input; `dresidual` is the gradient of the output. */
 uint32_t weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x,
                              struct weft_saved *saved);
 uint32_t weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_saved *saved,

@@ -380,8 +380,8 @@ weft_head_run_deferred_wgrads (struct weft_step *s)
   s->at = at;
 }
 
-/* From the loss to the gradient of the head's input, which is returned. Sets *normed to the
- * gathered input of the head, if it is not NULL. */
+/* Returns the gradient of the head's input. Sets *normed to the gathered input of the head, if
+ * `normed` is not NULL. */
 static uint32_t
 predict_backward (struct weft_step *s, const struct weft_saved_end *end, uint32_t gradient,
                   uint32_t *normed)
@@ -403,7 +403,7 @@ whole_backward (struct weft_step *s, uint32_t micro, uint32_t *dn)
   gboolean later = weft_step_is_split (s) || defer (s, micro);
   g_autofree uint32_t *normed = g_new (uint32_t, n), *dlogits = g_new (uint32_t, n);
 
-  for (uint32_t i = 0; i < n; i++) { /* autograd's order: forward's last loss first */
+  for (uint32_t i = 0; i < n; i++) { /* in the order of autograd: the last loss of forward first */
     uint32_t depth = i ? n - i : 0;
     const struct weft_saved_end *end = weft_head_end (s, micro, depth);
     dn[depth] = predict_backward (s, end, gradient, later ? NULL : &normed[depth]);

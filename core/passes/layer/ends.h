@@ -36,8 +36,8 @@ struct weft_words {
 /* Returns the embeddings of end->ids, and sets end->embedded and end->mask. */
 uint32_t weft_embed_words (struct weft_step *s, struct weft_saved_end *end);
 
-/* From the gradient of weft_embed_words() to the gradient of the rows that were looked up, for all
- * tokens. */
+/* Returns the gradient of the rows that were looked up, for all tokens. dx is the gradient of the
+ * embeddings that weft_embed_words() returned. */
 uint32_t weft_embed_words_backward (struct weft_step *s, const struct weft_saved_end *end,
                                     uint32_t dx);
 
@@ -63,7 +63,7 @@ uint32_t weft_head_param (const struct weft_step *s);
  * of multi-token prediction. */
 uint32_t weft_head_ends (const struct weft_step *s);
 
-/* The activations of one of these losses. */
+/* The activations of the loss of one depth. */
 struct weft_saved_end *weft_head_end (const struct weft_step *s, uint32_t micro, uint32_t depth);
 
 /* The products of the head. weft_head_begin() and weft_head_done() are called once in a microbatch;
@@ -102,8 +102,8 @@ uint32_t weft_loss_gradient (struct weft_step *s);
 
 /* ------------------------------------------------- multi-token prediction: mtp.c */
 
-/* forward: all depths, from `stream`, the output of the final norm. backward: from dn[depth], the
- * gradient of the head's input for each loss, to the gradient of `stream`. */
+/* forward: appends all depths; `stream` is the output of the final norm. backward: returns the
+ * gradient of `stream`; dn[depth] is the gradient of the head's input for each loss. */
 void weft_mtp_forward (struct weft_step *s, uint32_t micro, uint32_t stream);
 uint32_t weft_mtp_backward (struct weft_step *s, uint32_t micro, const uint32_t *dn);
 

@@ -45,15 +45,16 @@
 struct copy {
   uint32_t scale, transposed, transposed_scale; /* transposed: WEFT_NO_BUF until it is needed */
   uint64_t rows, columns;
-  uint32_t op; /* blocks: the op that rounded the tensor; else WEFT_NO_OP */
+  uint32_t op; /* recipes with blocks: the op that rounded the tensor; other recipes: WEFT_NO_OP */
 };
 
 struct weft_fp8_products {
   GHashTable *copies;     /* struct copy, by codes */
   GHashTable *kept;       /* codes of inputs; key: the buffer of the input */
-  uint32_t history, seen; /* delayed: magnitudes of all tensors in the previous and in this step */
+  uint32_t history, seen; /* delayed recipe: magnitudes of all tensors in the previous and in
+                           * this step */
   uint32_t *place;        /* by parameter: its first magnitude; each role has one per expert */
-  uint32_t *magnitude;    /* tensorwise: by weight, or WEFT_NO_BUF until measured */
+  uint32_t *magnitude;    /* tensorwise recipe: by weight; WEFT_NO_BUF until measured */
 };
 
 uint64_t

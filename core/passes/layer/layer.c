@@ -118,7 +118,8 @@ normalise_again (struct weft_step *s, struct weft_saved *saved)
     saved->n1 = weft_norm_again (s, "norm1", WEFT_NORM1_WEIGHT, saved->x);
 }
 
-/* From the gradient of the input of attention to that of the layer's input. */
+/* Sets pass->x to the gradient of the layer's input. dn1 is the gradient of the input of
+ * attention. */
 static void
 leave_attention (struct weft_step *s, struct weft_layer_pass *pass, uint32_t dn1)
 {

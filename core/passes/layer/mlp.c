@@ -60,7 +60,7 @@ input (const struct weft_step *s, const struct weft_saved *saved)
   return s->model->residual == WEFT_RESIDUAL_ONE_NORM ? saved->n1 : saved->x1;
 }
 
-/* Activations that backward of the MLP reads, computed or recomputed. */
+/* Computes, or recomputes, the activations that backward of the MLP reads. */
 static void
 inner (struct weft_step *s, struct weft_saved *saved)
 {
@@ -94,8 +94,9 @@ normalise_again (struct weft_step *s, struct weft_saved *saved)
     saved->n2 = weft_norm_again (s, "norm2", WEFT_NORM2_WEIGHT, stream (s, saved));
 }
 
-/* From the gradient of the input of fc1 to that of the residual stream before the MLP.  Where
- * attention and MLP read the same stream, attention reads the old gradient (pass->branch). */
+/* Sets pass->x to the gradient of the residual stream before the MLP. dn2 is the gradient of the
+ * input of fc1. With residual = parallel_one_norm sets pass->beside to dn2 instead. Where attention
+ * and MLP read the same stream, backward of attention reads the old gradient (pass->branch). */
 static void
 join_gradients (struct weft_step *s, struct weft_layer_pass *pass, uint32_t dn2)
 {

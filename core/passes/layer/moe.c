@@ -105,7 +105,7 @@ route (struct weft_step *s, struct weft_saved *saved)
   return prob;
 }
 
-/* From the gradient of router weights to that of n2. */
+/* Returns the gradient of n2. dprob is the gradient of the router weights. */
 static uint32_t
 route_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dprob)
 {

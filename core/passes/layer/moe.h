@@ -101,11 +101,11 @@ struct weft_peers weft_rows_peers (struct weft_step *s, uint32_t counts);
 uint32_t weft_rows_of_peers (struct weft_step *s, const struct weft_peers *p, struct weft_move m,
                              uint32_t x);
 
-/* experts.c: from xp and pp to the output of fc2. */
+/* experts.c: returns the output of fc2, computed from xp and pp. */
 uint32_t weft_experts_forward (struct weft_step *s, struct weft_saved *saved);
 
-/* From dy, the gradient of that output, to the gradient of xp, which is returned, and of pp
- * (*dpp). */
+/* Returns the gradient of xp, and sets *dpp to the gradient of pp. dy is the gradient of the output
+ * of fc2. */
 uint32_t weft_experts_backward (struct weft_step *s, struct weft_saved *saved, uint32_t dy,
                                 uint32_t *dpp);
 

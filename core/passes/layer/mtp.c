@@ -155,8 +155,9 @@ run_again (struct weft_step *s, uint32_t micro, uint32_t depth)
   s->at = at;
 }
 
-/* The lookups of all depths, which add to one gradient, `table`: that of the copy of the embedding,
- * or on the embedding's stage that of weft_head_grad_begin(). */
+/* The lookups of all depths. They add to one gradient `table`: on the stage that holds the
+ * embedding the operand of weft_head_grad_begin(), on another stage the gradient of its copy of the
+ * embedding. */
 struct lookups {
   struct weft_use table;
   uint32_t *ids, *dx; /* of each depth */

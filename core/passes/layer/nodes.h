@@ -27,7 +27,8 @@ enum weft_layer_node {
 struct weft_layer_pass {
   uint32_t layer;
   struct weft_saved *saved;
-  uint32_t x;             /* input, after the last node output; in backward gradients of these */
+  uint32_t x;             /* input of the layer; after the last node the output. In backward: their
+                           * gradients */
   uint32_t mlp;           /* output of the MLP or of shared experts, or its gradient */
   uint32_t rows, weights; /* tokens and router weights that are sent to experts or back */
   uint32_t branch;        /* backward: gradient of the layer's output, for parallel attention */
@@ -52,7 +53,9 @@ uint32_t weft_layer_output_norm (struct weft_step *s, gboolean attention, uint32
 uint32_t weft_layer_output_norm_backward (struct weft_step *s, gboolean attention, uint32_t made,
                                           uint32_t dy);
 
-/* mlp.c: from the gradient of the layer's output, in pass->x, to that of the MLP's input. */
+/* mlp.c: backward of the MLP. Replaces pass->x, the gradient of the layer's output, by the gradient
+ * of the residual stream before the MLP. With residual = parallel_one_norm sets pass->beside
+ * instead. */
 void weft_layer_mlp_backward (struct weft_step *s, struct weft_layer_pass *pass);
 
 /* recompute.c: call these before and after a microbatch runs layer `l` of the chunk with input

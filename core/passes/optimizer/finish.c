@@ -38,7 +38,7 @@ device_slice (const struct weft_step *s, uint32_t k)
   return weft_optimizer_slice (s, k) - s->optimizer->n_host[k];
 }
 
-/* Whether bucket k has a certain optimizer state: every bucket does. */
+/* For optimizer states that every bucket has: always TRUE. */
 static gboolean
 every (const struct weft_step *s, uint32_t k)
 {
@@ -385,7 +385,7 @@ measure_norm (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
 
 /* The ranks whose squares are added for the norm. With a distributed optimizer they include the
  * ranks with different slices. Without it all replicas have the same gradients, so only the ranks
- * of one replica. */
+ * of one replica add their squares. */
 static enum weft_group_kind
 norm_group (const struct weft_step *s)
 {

@@ -87,7 +87,7 @@ cut (struct weft_step *s)
   return parts;
 }
 
-/* Whether a part has a certain state on the host: every part does. */
+/* For optimizer states that every part has on the host: always TRUE. */
 static gboolean
 every (const struct weft_flat *flat)
 {

@@ -13,5 +13,5 @@ void weft_optimizer_end (struct weft_step *s);
  * gathers through this buffer. */
 void weft_optimizer_stage_weights (struct weft_step *s);
 
-/* Appends the end of the step. */
+/* Appends all ops after the last backward. */
 void weft_optimizer_finish_step (struct weft_step *s);

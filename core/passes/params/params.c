@@ -9,10 +9,11 @@
 struct extent {
   uint64_t rows, columns;
   enum weft_cut cut;
-  uint64_t tail;       /* program.h */
+  uint64_t tail;       /* struct weft_param (program.h) */
   uint64_t whole_rows; /* rows of the whole tensor without padding; 0: no padding */
   uint64_t block;      /* experts: rows of one expert; else 0 */
-  gboolean trait;      /* few architectures have it: where absent, no name is added */
+  gboolean trait;      /* TRUE: the tensor belongs to a trait of few architectures. A program
+                        * without the tensor does not contain its name */
 };
 
 static struct extent
@@ -301,7 +302,7 @@ storage (const struct weft_step *s, uint32_t param)
   return weft_params_is_fp8 (s, param) ? WEFT_FP8 : s->weight_dtype;
 }
 
-/* The number of a parameter's flat buffer, which is listed if it is new. */
+/* The index of a parameter's flat buffer. Adds the flat buffer to the list if it is not there. */
 static uint32_t
 find_flat (struct weft_step *s, uint32_t param)
 {
@@ -420,7 +421,8 @@ sharing (const struct weft_step *s, const struct weft_flat *flat)
   return (flat->expert ? weft_mesh_expert_sharing : weft_mesh_sharing) (s->mesh);
 }
 
-/* Creates a flat buffer: whole, or the slices of all buckets one after the other. */
+/* Creates a flat buffer, which holds whole buckets, or one after the other the slices of all
+ * buckets. */
 static uint32_t
 flat_buffer (struct weft_step *s, uint32_t buffer, enum weft_buf_kind kind)
 {

@@ -23,8 +23,8 @@ struct weft_params {
   uint32_t *weight_view, *grad_view; /* by parameter; WEFT_NO_BUF while only slices exist */
 };
 
-/* Creates a view of `n` elements of a flat buffer that begins with bucket k; in a buffer of slices,
- * with the slice of bucket k. */
+/* Creates a view of `n` elements of a flat buffer. The view begins where bucket k begins, or, in a
+ * buffer of slices, where the slice of bucket k begins. */
 uint32_t weft_params_flat_view (struct weft_step *s, uint32_t flat, uint32_t k, uint64_t n,
                                 const char *name);
 

@@ -22,9 +22,9 @@ is_forward (const struct weft_cell *cell)
   return cell->phase == WEFT_PHASE_FORWARD;
 }
 
-/* The direction to the rank of the next stage (`after`) or of the previous stage. In a ring a
- * microbatch always moves in one direction. Otherwise consecutive stages reverse direction at the
- * first and the last rank. */
+/* The direction to the rank of the next stage, or, if `after` is FALSE, of the previous stage. In a
+ * ring a microbatch always moves in one direction. Otherwise consecutive stages reverse direction
+ * at the first and the last rank. */
 static int
 side_of (const struct weft_step *s, const struct weft_cell *cell, gboolean after)
 {

@@ -30,7 +30,7 @@ struct weft_pipeline {
    * cell. */
   uint32_t *output, *input_grad;
   struct weft_posting posting;
-  uint32_t shape;                 /* sizes to send: variable_seq_lengths */
+  uint32_t shape;                 /* variable_seq_lengths: buffer with the sizes to send */
   struct weft_slots *slots;       /* exchange_interleaved.c */
   struct weft_moves *moves;       /* exchange_free.c */
 };
@@ -42,7 +42,7 @@ void weft_exchange_free (struct weft_step *s, uint32_t i, weft_kernels *beside);
 /* The rank that receives the output of a cell: +1 or -1 places away. 0: this rank, or none. */
 int weft_exchange_target (const struct weft_step *s, const struct weft_cell *cell);
 
-/* The rank that sends the input of a cell, counted in the same way. */
+/* The rank that sends the input of a cell: +1 or -1 places away. 0: this rank, or none. */
 int weft_exchange_source (const struct weft_step *s, const struct weft_cell *cell);
 
 /* Begins an exchange. Without batch_p2p_comm and use_ring_exchange_p2p every transfer is a separate

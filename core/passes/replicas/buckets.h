@@ -38,7 +38,8 @@ struct weft_bucket_state {
 /* Buckets whose collectives are one launch. */
 struct weft_group_state {
   uint32_t n_param;
-  uint32_t n_ready, n_due; /* gradients so far and in all: of a step, units: of a microbatch */
+  uint32_t n_ready, n_due; /* complete gradients, and number of gradients: of a step, or for units
+                            * of a microbatch */
   gboolean launched;       /* gradients are reduced, or need no reduction */
   gboolean gathered;       /* the kernels on newly gathered weights (fp8 copies) were appended */
   gboolean idle;           /* recompute is done: the next gather reshards the unit */
@@ -219,7 +220,7 @@ void weft_fp8_weights_end (struct weft_step *s);
 /* MXFP8: whether bucket k is gathered through its gradient buffer. */
 gboolean weft_fp8_weights_is_staged (const struct weft_step *s, uint32_t k);
 
-/* Creates a view of that gradient buffer as bf16. */
+/* MXFP8: creates a view of the gradient buffer of bucket k as bf16. */
 uint32_t weft_fp8_weights_staging (struct weft_step *s, uint32_t k);
 
 /* Call it when a group was gathered: appends the kernels that quantise its weights (MXFP8) or

@@ -587,7 +587,7 @@ gathered_at (const struct weft_step *s, uint32_t chunk, uint32_t i)
   return s->sharding->unit_of ? first + i : first + n - 1 - i;
 }
 
-/* The place of a group in that order: the inverse of gathered_at(). */
+/* The index i for which gathered_at() returns group g. */
 static uint32_t
 place_of (const struct weft_step *s, uint32_t g)
 {

@@ -30,9 +30,11 @@ weft_fsdp_like (const struct weft_step *s, uint32_t k)
   return k < s->params->layout.n_bucket ? k : s->params->layout.place[embedding].bucket;
 }
 
-/* Elements of bucket k; of all buckets of group g; of this rank's slice of bucket k. */
+/* Number of elements of bucket k. */
 uint64_t weft_fsdp_size (const struct weft_step *s, uint32_t k);
+/* Number of elements of all buckets of group g. */
 uint64_t weft_fsdp_group_size (const struct weft_step *s, uint32_t g);
+/* Number of elements of this rank's slice of bucket k. */
 uint64_t weft_fsdp_slice_size (const struct weft_step *s, uint32_t k);
 
 /* A view of this rank's slice of bucket k in the flat buffer of slices `flat`. */

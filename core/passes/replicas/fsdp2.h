@@ -17,7 +17,7 @@ struct weft_fsdp2_unit {
   gboolean passed;       /* backward does not read its weights any more */
   uint64_t whole, slice; /* elements: of its tensors; of this rank's shards */
   uint32_t wire, slot;   /* buffer of gathered shards before copy-out; its ring slot */
-  uint32_t left;         /* the last kernel before the unit was resharded last */
+  uint32_t left;         /* the newest kernel when the unit was last resharded */
   uint32_t kept;         /* whole gradients (defer_fsdp_grad_sync), or WEFT_NO_BUF */
   uint32_t n_reduced;    /* number of reductions so far in this step */
 };
@@ -36,15 +36,16 @@ struct weft_fsdp2_chunk {
   gboolean root;
   gboolean forward_begun; /* `streams` was set for this forward */
   uint32_t streams;       /* kernel that gathers wait for */
-  uint32_t held;          /* forward: newest copy-out; gathers after the next one wait for it */
-  uint32_t reducing;      /* the reduce-scatter that the next one waits for, or WEFT_NO_OP */
+  uint32_t held;          /* forward: newest copy-out; the gather after the next one waits for it */
+  uint32_t reducing;      /* the newest reduce-scatter, for which the next one waits; or
+                           * WEFT_NO_OP */
 };
 
 struct weft_fsdp2 {
   struct weft_fsdp2_slot *ring;   /* all arrays are in one allocation with this struct */
   struct weft_fsdp2_chunk *chunk;
-  gboolean *started;              /* by parameter: its kept gradient has a microbatch */
-  uint32_t n_slot, turn;          /* slots of the ring; modulo n_slot: the next one */
+  gboolean *started;              /* by parameter: whether its kept gradient holds any microbatch */
+  uint32_t n_slot, turn;          /* slots of the ring; turn modulo n_slot is the next slot */
   uint32_t n_unit;
   gboolean pipelined;             /* several stages: units stay gathered until the last backward */
   gboolean explicit;              /* enable_fsdp2_prefetch without pipeline parallelism */

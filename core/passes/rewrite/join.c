@@ -3,9 +3,9 @@
  *
  * Both ops of a pair belong to one pass of one microbatch: two ops are no pair if only one of them
  * is recomputed, or if they are on different stages. The fused op takes the place of the second op,
- * if both are consecutive on lane gpu and no op between them depends on the first (gathers of units
- * behind it, copies to the host). Or it takes the place of the first op (moves_up), unless the
- * second depends on an op that the first does not depend on, such as a copy from the host. */
+ * if both are consecutive on lane gpu and no op of another lane between them, such as a gather or a
+ * copy to the host, depends on the first. With moves_up it takes the place of the first op, unless
+ * the second depends on an op that the first does not depend on, such as a copy from the host. */
 #include "core/passes/rewrite/rewrite.h"
 #include "core/base/invariant.h"
 #include <string.h>
@@ -14,12 +14,13 @@ static const struct fusion {
   enum weft_op_kind both, first, second;
   enum weft_stack_field asked;
   const char *operands; /* of the fused op: "f0 s2" is operand 0 of `first`, 2 of `second` */
-  uint8_t made, taken;  /* operand `made` of `first` and `taken` of `second`: one buffer */
+  uint8_t made, taken;  /* `first` writes its operand `made`; `second` reads the same buffer as its
+                         * operand `taken` */
   gboolean moves_up;    /* the fused op takes the place of `first`; else that of `second` */
   gboolean inner;       /* the output of `first`, read only by `second`, is not stored */
   gboolean of_gelu;     /* only for gelu by tanh: cuBLASLt has no epilogue for other activations */
   uint8_t optional;     /* operand that is stored only if a third op reads it; 0: none */
-  uint8_t optional_dim; /* dimension of the fused op: 1 if the optional operand is stored */
+  uint8_t optional_dim; /* dimension of the fused op that is 1 if it stores the optional operand */
 } fusions[] = {
 #define FUSION(fused_op, first_op, second_op, field, list, ...)                                    \
   { .both = fused_op,                                                                              \
@@ -46,7 +47,7 @@ operand (const weft_program *p, uint32_t op, uint32_t number)
   return &p->uses[p->op[op].uses + number];
 }
 
-/* Whether any op between the two depends on the first. */
+/* Whether an op between `first` and `second` depends on `first`. */
 static gboolean
 is_waited_for (const weft_program *p, uint32_t first, uint32_t second)
 {

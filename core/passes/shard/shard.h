@@ -47,7 +47,8 @@ void weft_tensor_share_gradient (struct weft_step *s, uint32_t param, uint32_t g
 typedef uint32_t weft_reduced_gradient (struct weft_step *s, uint32_t param);
 void weft_tensor_reduce_gradients (struct weft_step *s, weft_reduced_gradient *reduced);
 
-/* Makes the op appended last wait for the newest all-reduce of such a gradient. */
+/* Makes the op appended last wait for the newest all-reduce of weft_tensor_share_gradient() or
+ * weft_tensor_reduce_gradients(). */
 void weft_wait_for_shared_gradients (struct weft_step *s);
 
 /* ---------------------------------------------------- products beside collectives */
@@ -77,7 +78,8 @@ gboolean weft_overlap_dgrad (struct weft_step *s, struct weft_piece *p, uint32_t
 gboolean weft_overlap_is_bulk (const struct weft_step *s, enum weft_layer_param which,
                                gboolean wgrad);
 
-/* That permanent buffer of `elements`, shared by all layers. */
+/* The permanent buffer of weft_overlap_is_bulk(), with `elements` elements, shared by all
+ * layers. */
 uint32_t weft_overlap_buffer (struct weft_step *s, enum weft_layer_param which, gboolean wgrad,
                               enum weft_dtype dtype, uint64_t elements);
 

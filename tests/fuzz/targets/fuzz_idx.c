@@ -6,8 +6,8 @@
 #include <glib/gstdio.h>
 #include <string.h>
 
-/* Tokens that are compared one by one. Of longer streams, which repeat sequences, only the end is
- * read. */
+/* Maximum number of tokens that are read. An index may repeat sequences and so describe a longer
+ * stream; only the end of such a stream is read. */
 #define MOST_READ 65536
 
 static void
