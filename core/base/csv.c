@@ -48,7 +48,7 @@ read_quoted (struct reader *r, GError **error)
     r->line += *r->at == '\n';
     g_string_append_c (r->text, *r->at);
   }
-  weft_bad_input (error, "found a quote that nothing closes, wanted another \"");
+  weft_bad_input (error, "found a quote without a closing quote");
   return blame_line (r, first, error);
 }
 

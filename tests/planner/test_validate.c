@@ -443,7 +443,7 @@ a_table_that_is_none_is_refused_with_its_place (void **state)
     { "0.01", "-0.01", "t.csv:2: iter_time_s: found \"-0.01\"" },
     { "0.01", "nan", "t.csv:2: iter_time_s: found \"nan\"" },
     { "0.01", "1e999", "t.csv:2: iter_time_s: found \"1e999\"" },
-    { "half\"\"\"", "half\"\"", "t.csv:4: found a quote that nothing closes" },
+    { "half\"\"\"", "half\"\"", "t.csv:4: found a quote without a closing quote" },
   };
 
   (void) state;
