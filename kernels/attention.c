@@ -38,10 +38,7 @@ _Static_assert(OUTER % UNIT == 0 && UNIT % WEFT_TILE_ROWS == 0 && WIDTH % UNIT =
                "whole tiles");
 
 enum { BATCH, SEQUENCE, HEADS, GROUPS, HEAD_WIDTH, WINDOW, VALUE_WIDTH };
-enum {
-  TOKENS,
-  KEYS
-}; /* first two dimensions of attention_part and attention_part_bwd */
+enum { TOKENS, KEYS }; /* first two dimensions of attention_part and attention_part_bwd */
 enum { QKV, O, LSE };
 enum { BWD_QKV, BWD_O, BWD_LSE, BWD_DO, BWD_DQKV };
 enum { PART_Q, PART_KV, PART_O, PART_LSE };
@@ -52,7 +49,7 @@ struct room {
   float inner[INNER * WIDTH];               /* panels of the inner block, terms along the head */
   float value[INNER * WIDTH];               /* panels of the values, terms along the sequence */
   float sum[2 * DEPTH][OUTER * LEAF_WIDTH]; /* a stack of sums, or one sum of twice the width */
-  float tile[2][INNER * OUTER];             /* scores, then probabilities; gradients of both */
+  float tile[2][INNER * OUTER];             /* [0]: scores or probabilities; [1]: their gradients */
   float peak[OUTER], total[OUTER], shrink[OUTER];
   float outer_lse[OUTER], outer_delta[OUTER], inner_lse[INNER], inner_delta[INNER];
 };
@@ -89,10 +86,10 @@ struct attention {
   const struct weft_operand *lse;
   struct side queries, keys;
   uint64_t batch, n_heads, groups;
-  uint64_t width, value; /* of a head of queries and keys; of a head of values */
+  uint64_t width, value; /* elements of a query or key head; of a value head */
   uint64_t window;       /* number of keys that a query sees, including the key of its own token */
   uint64_t sum_row;
-  uint32_t leaves; /* leaves of a sequence's queries */
+  uint32_t leaves; /* number of leaves of a sequence's queries */
   float scale;
   float cap;                        /* scores x become cap tanh (x / cap); 0: no soft-capping */
   const struct weft_kernel *kernel; /* for the ALiBi slopes of its heads */
@@ -159,7 +156,7 @@ block_at (const struct side *side, uint64_t block)
   return part_of (&side->run[block / each], block % each * OUTER, OUTER);
 }
 
-/* The fields that all attention ops compute alike: the shape except tokens and keys. */
+/* Sets the fields that all attention ops share: the shape, except tokens and keys. */
 static struct attention
 describe_any (const struct weft_attention *call, uint64_t sequence)
 {
@@ -196,7 +193,7 @@ value_heads (const struct attention *a, const struct weft_operand *of, uint64_t 
   return (struct heads){ of, row, column, a->value };
 }
 
-/* Queries, keys and values in one array. */
+/* Describes attention whose queries, keys and values are in one array. */
 static struct attention
 describe_whole (const struct weft_attention *call)
 {
@@ -221,8 +218,8 @@ describe_whole (const struct weft_attention *call)
   return a;
 }
 
-/* Context parallelism: queries of this rank; keys and values of the whole sequence (all-gather), or
- * of the rank `before` places earlier (ring attention). */
+/* Describes context-parallel attention: queries of this rank; keys and values of the whole sequence
+ * (all-gather), or of the rank `before` places earlier (ring attention). */
 static struct attention
 describe_part (const struct weft_attention *call)
 {
@@ -325,8 +322,8 @@ queries_pass (const struct attention *a, const struct run *keys, const struct ru
                a->window);
 }
 
-/* Rows of a run between positions `first` and `end`, relative to its first position. The start is
- * rounded down to a whole block. */
+/* Rows [first, end) of a run, limited to the rows that exist. The first row is rounded down to the
+ * start of a block. */
 static struct span
 between (const struct run *run, int64_t first, int64_t end)
 {
@@ -668,8 +665,8 @@ dot (const struct strip *x, const struct strip *y, uint64_t token, uint64_t widt
   return lane[0];
 }
 
-/* For a block of queries: log-sum-exp, and delta = sum over keys of probability times its gradient,
- * which equals the dot product of o and do. */
+/* Loads the log-sum-exp of each query of a block, and computes its delta: the sum over keys of
+ * probability times its gradient, which equals the dot product of o and do. */
 static void
 load_queries (const struct task *t, struct span queries, float *lse, float *delta)
 {
@@ -685,7 +682,7 @@ load_queries (const struct task *t, struct span queries, float *lse, float *delt
 }
 
 /* Turns scores and gradients of probabilities into probabilities and gradients of scores. lse and
- * delta belong to queries; on the key side they are 0. */
+ * delta belong to queries; those of the block of keys (inner or outer) are 0. */
 static void
 differentiate (struct room *room, const struct pair *p, float scale, float cap)
 {

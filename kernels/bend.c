@@ -59,7 +59,7 @@ plain_gradients (float scale, const struct weft_bend_gradients *g)
   }
 }
 
-/* Soft-capped scores are scaled already. */
+/* Gradients with soft-capping. The scores have been scaled before they were capped. */
 WEFT_WIDE static void
 capped_gradients (float cap, const struct weft_bend_gradients *g)
 {

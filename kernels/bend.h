@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 struct weft_bend {
-  float scale; /* of products of queries and keys */
+  float scale; /* factor of products of queries and keys */
   float cap;   /* 0: no soft-capping */
   float slope; /* of the head; 0: no ALiBi */
 };

@@ -171,10 +171,10 @@ advance (struct weft_operand *o, const struct weft_segment *segment)
   o->n = segment->n;
 }
 
-/* The element of the flat buffers at which the first operand of an op begins. For grad_norm and
- * unscale it is the start of a slice whose reduced gradient is the operand; for other ops, the
- * start of a part whose gradient or master weights are the operand. FALSE: the op does not work on
- * flat buffers. */
+/* Finds the first element of an op's first operand, counted through all flat buffers of the role.
+ * grad_norm and unscale: the operand is the reduced gradient of a slice. Other ops: it is the
+ * gradient or the master weights of a part of a slice. FALSE: the op does not work on flat
+ * buffers. */
 static gboolean
 first_element (const weft_bind *b, uint32_t op, uint64_t *first)
 {
@@ -212,8 +212,8 @@ struct to {
   void *user;
 };
 
-/* Makes one call for each parameter, so that padding between the parameters of a flat buffer is
- * left out of the norm; one call for a buffer that holds one bucket. */
+/* Makes one call for each parameter of a flat buffer, so that the norm leaves out the padding
+ * between parameters, or one call for a buffer that holds a single bucket. */
 static void
 bind_bucket_norm (const weft_bind *b, uint32_t op, struct to to)
 {
@@ -290,8 +290,8 @@ key_of_tensor (const weft_program *p, const struct weft_param *param)
   return weft_mix (key ^ param->layer);
 }
 
-/* Describes in `whole` the place of element `at` of a parameter in the whole tensor. Returns how
- * many elements from there on, before `end`, the same description covers. */
+/* Describes in `whole` the place of element `at` of a parameter in the whole tensor. Returns the
+ * number of elements of [at, end) that this description covers, from `at` on. */
 static uint64_t
 place_in_whole (const weft_bind *b, const struct weft_param *param, uint64_t at, uint64_t end,
                 struct weft_whole *whole)
@@ -368,8 +368,8 @@ is_of_unit (const struct weft_op *row, const struct weft_param *param)
   return param->layer == row->layer && param->chunk == row->chunk;
 }
 
-/* Whether a pack or unpack op covers this tensor: a tensor of its layer, or one outside layers of
- * its chunk. Experts that are packed separately have an op of their own. */
+/* Whether a pack or unpack op covers this tensor: the tensor belongs to the op's layer and chunk.
+ * Experts may be packed by an op of their own. */
 static gboolean
 is_packed (const weft_bind *b, const struct weft_op *row, const struct weft_param *param)
 {

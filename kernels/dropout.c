@@ -67,8 +67,8 @@ struct pass {
   gboolean draws; /* generate the mask instead of reading it */
 };
 
-/* Processes n elements of one row, at most one stretch; `number` is the random number of the
- * first. */
+/* Processes n elements of one row, at most one stretch; `number` is the index of the random number
+ * of the first element. */
 static void
 run (const struct weft_dropout *d, const struct pass *p, uint64_t from, uint64_t n, uint64_t number)
 {

@@ -10,7 +10,7 @@ widen (float *to, const uint16_t *from, uint64_t n)
 
 #define AT_ONCE 64
 
-/* Converts to 32-bit words first: that loop vectorises. */
+/* Converts to 32-bit words first, in a loop that the compiler vectorises. */
 static inline __attribute__ ((always_inline)) void
 narrow_by (uint32_t (*code_of) (float), uint16_t *to, const float *from, uint64_t n)
 {

@@ -11,7 +11,8 @@
 #include "kernels/sums.h"
 #include <math.h>
 
-/* Floats of scratch for both sums: the widest head (model.def) fits for 2^5 sequences. */
+/* Floats of scratch for the weight gradients of queries and keys: enough for the widest head
+ * (model.def) and 2^5 sequences. */
 #define ROOM 65536
 
 enum { QKV, Q_WEIGHT, K_WEIGHT, RAW };

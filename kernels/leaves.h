@@ -1,8 +1,8 @@
 /* leaves.h - the order of the terms in a sum: leaf by leaf.
  *
  * A leaf is one chain, from 0 on, over one or more segments of the terms; leaves are then added as
- * core/base/fold.h defines. If several ranks share a sum and each has a number of its leaves that
- * is a power of two, the result has the same bits as on one rank with all leaves:
+ * core/base/fold.h defines. If several ranks share a sum and the number of leaves per rank is a
+ * power of two, the result has the same bits as on one rank with all leaves:
  *
  *   tokens        each chunk of a sequence is a leaf; chunks of a sequence come in zigzag order
  *   columns       units of a linear map (heads of one query group, columns of an MLP) are divided

@@ -44,9 +44,9 @@ void weft_logsumexp_join_top (void *stack, uint32_t below);
 /* Log of the sum of exponentials. */
 double weft_logsumexp_value (struct weft_logsumexp soft);
 
-/* Factor of a row's loss gradient. Multi-token prediction (Megatron-Core
- * multi_token_prediction.py): depth d (dimension 4 of the op) has fewer targets than tokens; its
- * loss is the mean over its targets, times a share of the factor. */
+/* Factor of a row's loss gradient: 1 / number of tokens. With multi-token prediction (Megatron-Core
+ * multi_token_prediction.py), depth d (dimension 4 of the op) has d targets fewer per sequence; its
+ * loss is the mean over its targets times mtp_loss_scaling_factor / mtp_num_layers. */
 static inline double
 weft_loss_share (const struct weft_kernel *k)
 {

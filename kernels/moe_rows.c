@@ -306,8 +306,8 @@ weft_extent_moe_ungroup (const struct weft_kernel *k, uint32_t operand)
   return weft_extent_moe_group (k, operand);
 }
 
-/* The source at place i of the order by source. Source numbers are outer * `inner` + inner; the
- * order has the inner index outermost. */
+/* The i-th source in the order of rows by source. Source o * inner + j, where `inner` is the
+ * dimension GROUP_INNER, is at place j * outer + o. */
 static uint64_t
 source_at (const struct weft_kernel *k, uint64_t i)
 {

@@ -5,9 +5,9 @@
  *   squares   blocks are squares: one line of scales per line of squares
  *   down      blocks lie down the columns: one line of scales, one per column, per line of blocks
  *
- * With `squares` and `down`, every group starts a new line of blocks. A group's lines begin where
- * they would if every group before it had one block more than it fills: this leaves gaps but needs
- * no table of offsets. */
+ * With `squares` and `down`, every group starts a new line of blocks: group g, whose first row is
+ * `first`, starts line first / block + g. This leaves gaps between groups but needs no table of
+ * offsets. */
 #pragma once
 #include "kernels/fp8.h"
 
@@ -27,7 +27,7 @@ weft_moe_lines (uint64_t rows, uint64_t n, uint64_t block)
   return rows / block + n;
 }
 
-/* Number of groups with blocks down their columns, computed from the number of scales. */
+/* Number of groups, computed from the number of scales of blocks down the columns. */
 WEFT_INLINE uint64_t
 weft_moe_groups_of (uint64_t scales, uint64_t rows, uint64_t columns, uint64_t block)
 {

@@ -4,7 +4,8 @@
 #include "kernels/sums.h"
 #include <math.h>
 
-/* Floats of scratch for both sums: 4,096 columns of 16 sequences fit. */
+/* Floats of scratch for the gradients of weight and bias: enough for 4,096 columns of 16
+ * sequences. */
 #define ROOM 65536
 
 enum { X, WEIGHT, BIAS, Y };

@@ -223,12 +223,12 @@ weft_ref_concat_bwd (const struct weft_kernel *k)
 
 enum { H_TOKENS, H_PARTS, H_HEADS, H_GROUPS, H_WIDTH, H_TAKEN };
 
-/* Numbers of columns. A rank's part of the qkv projection has q columns of queries, k columns of
- * keys and k of values. */
+/* Numbers of columns per token. A rank's part of the qkv projection has q columns of queries, k
+ * columns of keys and k of values. The taken part has queries, keys and values of several ranks. */
 struct shares {
   uint64_t q, k, sharing; /* sharing: number of ranks that share a query group */
-  uint64_t queries;       /* number of parts whose queries are taken */
-  uint64_t part, taken;   /* columns of a whole part, and of the taken part */
+  uint64_t queries;       /* number of ranks whose queries are taken */
+  uint64_t part, taken;   /* columns of a rank's part, and of the taken part */
 };
 
 static struct shares

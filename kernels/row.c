@@ -113,7 +113,7 @@ weft_row_forward (const struct weft_row_norm *norm, struct weft_row x,
 
 /* --------------------------------------------------------------------- backward */
 
-/* Inputs of a stretch of a row's gradient. */
+/* Inputs of the gradient of one stretch of a row. */
 struct stretch {
   const float *dy, *x, *weight;
   struct weft_moments moments;

@@ -6,7 +6,7 @@
 #include "kernels/sums.h"
 
 enum { X, ADDED, Y };
-enum { RESIDUAL = 2, SUM }; /* of bias_add, after X and ADDED */
+enum { RESIDUAL = 2, SUM }; /* operands of bias_add after X and ADDED */
 enum { ROWS, COLUMNS, PARTS };
 
 uint64_t

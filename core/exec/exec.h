@@ -49,7 +49,7 @@ struct weft_exec_options {
 
 #define WEFT_EXEC_VIRTUAL 1u /* times are computed: no op runs */
 #define WEFT_EXEC_TIMES 2u   /* drain() fills the timeline */
-#define WEFT_EXEC_NUMBERS 4u /* memory is real: it has read(), write() and metrics */
+#define WEFT_EXEC_NUMBERS 4u /* memory is real: read(), write() and metrics are available */
 #define WEFT_EXEC_STAMPS 8u  /* measures times only with options.times, which slows the step */
 
 struct weft_exec_ops {

@@ -108,9 +108,13 @@ find_last_uses (struct planner *m)
         m->last_use[weft_buf_owner (p, p->uses[u].buf)].until[p->op[op].lane] = op;
 }
 
-/* Whether an op may reuse a free chunk: not yet; only with dependencies that would delay the op in
- * the earliest schedule (LATE); with dependencies that do not delay it; or without any. */
-enum readiness { NOT_YET, LATE, WITH_EDGES, READY };
+/* Whether an op may reuse the bytes of a free chunk. */
+enum readiness {
+  NOT_YET,    /* no */
+  LATE,       /* with added dependencies that delay the op in the earliest schedule */
+  WITH_EDGES, /* with added dependencies that do not delay the op */
+  READY       /* without added dependencies */
+};
 
 static enum readiness
 readiness (const struct planner *m, const struct chunk *chunk, uint32_t op)

@@ -43,15 +43,15 @@ weft_cell_stage (const weft_grid *grid, uint32_t rank, const struct weft_cell *c
 #define WEFT_NO_PLACE UINT32_MAX
 uint32_t weft_grid_beside (const weft_grid *grid, uint32_t place, int by);
 
-/* A grid of these sizes, without stages and cells. */
+/* Creates a grid of these sizes, without stages and cells. */
 weft_grid *weft_grid_alloc (uint32_t n_ranks, uint32_t n_chunks, uint32_t n_micro,
                             uint32_t n_copies);
 
 /* Sets the copy and the stage of a place. */
 void weft_grid_settle (weft_grid *grid, uint32_t place, uint32_t copy, uint32_t stage);
 
-/* A grid with the stages of a shape, but without cells. Each copy has a contiguous, equal share of
- * the microbatches. */
+/* Creates a grid with the stages of a shape, but without cells. Each copy has a contiguous, equal
+ * share of the microbatches. */
 weft_grid *weft_grid_blank (uint32_t n_ranks, uint32_t n_chunks, uint32_t n_micro,
                             enum weft_grid_shape shape);
 

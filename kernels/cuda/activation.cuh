@@ -31,7 +31,7 @@ struct gelu_slope {
   }
 };
 
-/* activation = gelu_erf */
+/* GELU by the error function (activation = gelu_erf). */
 struct gelu_erf {
   __device__ float
   operator() (float x, float) const

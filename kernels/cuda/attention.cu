@@ -29,7 +29,7 @@ side_of (struct weft_cuda_spot spot, uint64_t tokens)
   return s;
 }
 
-/* The fields that all attention ops compute alike: the shape except tokens and keys. */
+/* Sets the fields that all attention ops share: the shape, except tokens and keys. */
 static struct attention
 attention_of (const struct weft_cuda_launch *l)
 {
@@ -71,8 +71,8 @@ whole (const struct weft_cuda_launch *l, bool backward)
   return c;
 }
 
-/* Context parallelism: queries of this rank; keys and values of the whole sequence, or of the rank
- * `before` places earlier. */
+/* Describes a context-parallel call: queries of this rank; keys and values of the whole sequence,
+ * or of the rank `before` places earlier. */
 static struct attention_call
 part (const struct weft_cuda_launch *l, bool backward)
 {
@@ -297,7 +297,7 @@ query_at (const backward_of<T> &b, const struct head &h, uint64_t i)
   return q;
 }
 
-/* Probability and gradient of query q and key j; `slope`: ALiBi slope of the head. */
+/* Probability and score gradient of query q and key j. `slope`: ALiBi slope of the head. */
 static __device__ struct meeting
 meet (const struct attention &a, const struct one_query &q, const struct strip &k,
       const struct strip &v, float slope, uint64_t j)

@@ -8,7 +8,7 @@
 
 enum { THREADS = 128, ROWS = 64 /* of a tile */, PAD = 8 };
 
-/* Copies a tile to shared memory, zeros past the end and beyond the head. */
+/* Copies a tile to shared memory. Elements past the last row or beyond the head become 0. */
 template <int D, int N, class T>
 static __device__ __forceinline__ void
 fetch (T *tile, const strip<T> &from, const struct tile &rows)
@@ -25,8 +25,8 @@ fetch (T *tile, const strip<T> &from, const struct tile &rows)
   }
 }
 
-/* s (16, 8 n) = rows of a times columns of b over D terms; both tiles have one row per row or
- * column. */
+/* s (16, 8 N) = a b over D terms, where a is 16 rows of a_tile from a_row on, and the rows of
+ * b_tile are the columns of b. */
 template <int D, int N, class T>
 static __device__ __forceinline__ void
 multiply_rows (float (*s)[4], const T *a_tile, unsigned a_row, const T *b_tile)
@@ -47,7 +47,7 @@ multiply_rows (float (*s)[4], const T *a_tile, unsigned a_row, const T *b_tile)
   }
 }
 
-/* sum (16, D) += p (16, 8 N) times the rows of a tile; p is rounded to its type. */
+/* sum (16, D) += p (16, 8 N) times the rows of a tile. p is rounded to type T first. */
 template <int D, int N, class T>
 static __device__ __forceinline__ void
 multiply_by (float (*sum)[4], const float (*p)[4], const T *tile)

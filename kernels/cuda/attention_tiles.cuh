@@ -177,8 +177,8 @@ queries_passing (const struct attention &a, const struct tile &keys)
                            keys.position + KEYS - 1 + (int64_t) a.window - 1);
 }
 
-/* Causal mask, sliding window, and the end of the keys. Does nothing for a tile without masked
- * elements. */
+/* Masks scores of a tile: causal mask, sliding window, and the end of the keys. Does nothing for a
+ * tile without masked scores. */
 template <int QUERIES, int KEYS>
 static __device__ __forceinline__ void
 hide (float (*s)[4], const struct tile &queries, const struct tile &keys, uint64_t window)
@@ -301,7 +301,7 @@ known_of (const backward_of<T> &b, const struct head &h, uint64_t row, uint64_t 
 bool weft_cuda_warpgroups_take (const struct weft_cuda_launch *l, const struct attention_call *c);
 const char *weft_cuda_warpgroups_forward (const struct weft_cuda_launch *l,
                                           const struct attention_call *c);
-/* `known` holds the values of all queries. */
+/* known: log-sum-exp and delta of all queries. */
 const char *weft_cuda_warpgroups_backward (const struct weft_cuda_launch *l,
                                            const struct attention_call *c,
                                            const struct known *known);

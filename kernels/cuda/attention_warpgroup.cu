@@ -10,7 +10,7 @@
 
 enum { THREADS = 2 * GROUP, ROWS = 128 /* outer tile */, KEYS = 128 /* inner tile, forward */ };
 
-/* Copies rows into a tile of N rows, zeros past the end and beyond the head. */
+/* Copies rows into a tile of N rows. Elements past the last row or beyond the head become 0. */
 template <int D, int N, class T>
 static __device__ __forceinline__ void
 fetch (T *tile, const strip<T> &from, const struct tile &rows)

@@ -36,7 +36,7 @@ enum apart { APART_EPILOGUE = 1, APART_BIAS = 2 };
 struct weft_cuda_blas {
   cublasLtHandle_t handle;
   GHashTable *choices; /* by shape */
-  GHashTable *loaded;  /* choices that have been run, by address */
+  GHashTable *loaded;  /* set of struct choice *, whose kernels load_product() has loaded */
   int arch;            /* 10 * major + minor */
   gboolean only_prepare;
   char machine[360]; /* library, driver and GPU, as in the file */
@@ -211,8 +211,9 @@ set_codes (cublasLtMatmulDesc_t desc, const struct weft_cuda_gemm *g)
   return status;
 }
 
-/* fp8 lines must begin at multiples of sixteen bytes, and a bias of fp32 sums must be bf16 (cuBLAS
- * 13, cublasLtMatmul, "FP8 kernels"). */
+/* Refuses fp8 products that cuBLASLt does not support: rows of the factors must begin at multiples
+ * of sixteen bytes, and a bias of fp32 sums must be bf16 (cuBLAS 13, cublasLtMatmul, "FP8
+ * kernels"). */
 static const char *
 refuse_codes (const struct weft_cuda_blas *blas, const struct weft_cuda_gemm *g)
 {
@@ -328,7 +329,8 @@ want (preference p, cublasLtMatmulPreferenceAttributes_t attribute, const void *
   return cublasLtMatmulPreferenceSetAttribute (p, attribute, value, bytes);
 }
 
-/* The library's A is Weft's b. */
+/* Sets the limits of the heuristic: scratch, alignments, and no sums in order of arrival. The
+ * library's A is Weft's b. */
 static cublasStatus_t
 set_preferences (preference p, const struct shape *s, uint64_t scratch)
 {
@@ -352,7 +354,7 @@ set_preferences (preference p, const struct shape *s, uint64_t scratch)
   return status;
 }
 
-/* The heuristic's suggestions, best first. */
+/* Stores the heuristic's suggestions in `found`, best first, and their number in *n. */
 static const char *
 guess (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const struct call *c,
        cublasLtMatmulHeuristicResult_t found[WEFT_BLAS_CANDIDATES], int *n)

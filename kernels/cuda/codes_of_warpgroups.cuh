@@ -3,7 +3,7 @@
  * protocol is that of warpgroup.cuh.
  *
  * A tile in shared memory has 128 rows of 128 bytes, the terms of a slice, in the swizzled layout
- * described there; it begins at a multiple of 1024 bytes. */
+ * of warpgroup.cuh. It begins at a multiple of 1024 bytes. */
 #pragma once
 #include "kernels/cuda/warpgroup.cuh"
 #include "kernels/fp8.h"

@@ -18,7 +18,7 @@
       kernel<<<grid, block, shared, (cudaStream_t) (stream)>>> (__VA_ARGS__);                      \
   } while (0)
 
-/* Querying the attributes of a kernel loads it; launched() returns the error. */
+/* Loads a kernel by querying its attributes. launched() returns the error. */
 template <class F>
 static void
 load (F *kernel)
@@ -144,13 +144,13 @@ put (struct array a, uint64_t i, float x)
     set ((fp16 *) a.data + i, x);
 }
 
-/* Sixteen bytes at a time, for arrays that begin at a multiple of 16. */
+/* Elements that are accessed together: 16 bytes, in arrays that begin at a multiple of 16. */
 template <class T> struct alignas (16) pack {
   static const int n = 16 / sizeof (T);
   T at[n];
 };
 
-/* One element at a time, for other arrays. */
+/* Like pack, with a single element: for all other arrays. */
 template <class T> struct single {
   static const int n = 1;
   T at[n];
@@ -317,7 +317,7 @@ most_shared (void)
 #endif
 }
 
-/* More than 48 KB of shared memory must be requested per kernel. */
+/* Requests `bytes` of shared memory for a kernel: CUDA requires this above 48 KB. */
 template <class F>
 static const char *
 allow (F *kernel, size_t bytes)

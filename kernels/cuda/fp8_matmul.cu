@@ -17,7 +17,7 @@ bytes_of (const struct weft_fp8_layout *l)
   return (n + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-/* Upper bound: scales in squares need less. */
+/* Upper bound of the scratch bytes for the scales of both factors; scales of squares need less. */
 uint64_t
 weft_cuda_scratch_fp8_matmul (const uint64_t rows[2], uint64_t terms, uint64_t block)
 {

@@ -35,7 +35,8 @@ scan_by_warp (const F &size, uint64_t n, uint64_t *begin)
     begin[n] = before;
 }
 
-/* The block that contains x < begin[n]: the last i of n with begin[i] <= x, which is not empty. */
+/* The block that contains item x, which is below begin[n]: the last of n blocks that begins at or
+ * before x. */
 static __device__ __forceinline__ uint64_t
 block_of (const uint64_t *begin, uint64_t n, uint64_t x)
 {

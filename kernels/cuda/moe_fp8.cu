@@ -112,7 +112,7 @@ weft_cuda_moe_quantise (const struct weft_cuda_launch *l)
 
 /* --------------------------------------------------------------------- block scales */
 
-/* Lines of blocks, group after group. */
+/* Lines of blocks of all groups, one group after the other (kernels/moe_scales.h). */
 struct lines {
   const uint64_t *begin;
   uint64_t groups, columns;

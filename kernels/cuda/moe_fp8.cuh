@@ -37,7 +37,7 @@ struct factors {
   struct array a_scale, b_scale;
   uint32_t a_dtype, b_dtype;
   uint64_t block;
-  uint64_t line; /* rows of an expert's weights */
+  uint64_t line; /* number of rows of an expert's weights */
 };
 
 /* The scale of all codes of expert e. */

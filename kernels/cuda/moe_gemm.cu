@@ -14,8 +14,8 @@ enum { M, N, K, EXPERTS, STRIDE };
 
 struct expert_rows {
   const int64_t *counts;
-  uint64_t per, stride, each; /* per: counts of an expert; stride: if not 0, every expert has `each`
-                               * rows */
+  uint64_t per, stride, each; /* per: number of counts per expert; stride: if not 0, every expert
+                               * has `each` rows */
 
   __device__ uint64_t operator() (uint64_t e) const
   {
@@ -33,8 +33,8 @@ struct expert_tiles {
   }
 };
 
-/* Finds the first row and the first tile of each expert; rows beyond the room of the buffer are cut
- * off. */
+/* Finds the first row and the first tile of each expert; rows beyond the end of the buffer are left
+ * out. */
 __global__ void
 find_experts (struct expert_rows rows, uint64_t experts, uint64_t room, uint64_t size,
               uint64_t *begin, uint64_t *tile)
@@ -72,8 +72,9 @@ weft_cuda_find_experts (const struct weft_cuda_launch *l, const struct weft_cuda
 
 /* ------------------------------------------------------------------------------- tiles */
 
-/* Lines of the factors. Forward: rows of x and of weights. dgrad: rows of dy, and weights with
- * terms as lines. wgrad: both factors with terms as lines. */
+/* Both factors are stored as lines (struct sheet). Forward: a line is a row of x or of the weights.
+ * dgrad: a line is a row of dy, or one term of all columns of the weights. wgrad: a line is one
+ * term of both factors. */
 template <enum way WAY, class T>
 __global__ void
 __launch_bounds__ (TILE_THREADS) tiles (struct grouped g)
@@ -115,7 +116,8 @@ __launch_bounds__ (TILE_THREADS) plain (struct grouped g)
 
 /* ------------------------------------------------------------------------------ launches */
 
-/* Matrix lines must begin at multiples of 16 bytes. */
+/* Whether tiles() supports this call: 16-bit factors of one type, whose rows in memory begin at
+ * multiples of 16 bytes. */
 static bool
 tiles_take (const struct weft_cuda_launch *l)
 {

@@ -4,7 +4,8 @@
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/moe.cuh"
 
-/* y = a b for each expert: over its rows as rows of y, or as terms (weight gradients). */
+/* y = a b for each expert. The expert's token rows are the rows of y or, in a weight gradient, the
+ * terms of the sums. */
 struct grouped {
   struct array a, b, y;
   uint64_t rows, columns, terms; /* rows: of weight gradients only; terms: of other products */
@@ -125,7 +126,7 @@ void
 weft_cuda_find_experts (const struct weft_cuda_launch *l, const struct weft_cuda_operand *counts,
                         struct grouped *g, const struct weft_cuda_rows *all);
 
-/* wgmma version with tiles of 128 rows, on devices with wgmma; 16-bit types, lines at multiples of
- * 16 bytes. */
+/* wgmma version with tiles of 128 rows, on devices with wgmma; 16-bit types, and matrices whose
+ * rows begin at multiples of 16 bytes. */
 const char *weft_cuda_moe_warpgroups (const struct weft_cuda_launch *l, const struct grouped *g,
                                       enum way way, uint64_t room);

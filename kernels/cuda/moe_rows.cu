@@ -154,13 +154,14 @@ weft_cuda_moe_unpermute (const struct weft_cuda_launch *l)
 enum { GROUP_COUNTS, GROUP_X, GROUP_Y };
 enum { GROUP_COLUMNS = 1, GROUP_EXPERTS, GROUP_SOURCES, GROUP_STRIDE, GROUP_INNER };
 
-/* Blocks of (expert, source): with experts outermost, and in the order received. */
+/* Blocks of rows, one per expert and source. They have two orders: experts outermost, and the order
+ * in which they are received from the sources. */
 struct blocks {
   uint64_t experts, sources, outer, stride, leaves;
   const int64_t *counts;
 };
 
-/* Number, with experts outermost, of the i-th block in the order received. */
+/* Index, in the order with experts outermost, of the block that is received i-th. */
 static __device__ __forceinline__ uint64_t
 coming (const struct blocks &b, uint64_t i)
 {
@@ -200,8 +201,8 @@ regroup (struct blocks b, const uint64_t *by_expert, const uint64_t *comes, cons
   uint64_t n = b.experts * b.sources, rows = by_expert[n], lane = threadIdx.x % 32;
   uint64_t row = ((uint64_t) blockIdx.x * THREADS + threadIdx.x) / 32;
 
-  /* For a block in expert order, finds its place in the order received, from its source and its
-   * expert. */
+  /* Finds the row of x for each row of y. With to_experts, the place of a block in the order
+   * received follows from its source and its expert. */
   for (; row < rows; row += (uint64_t) gridDim.x * WARPS) {
     uint64_t from;
     if (to_experts) {

@@ -9,13 +9,13 @@
 
 enum { THREADS = 2 * GROUP, ROWS = 128, SLICE = 64 /* terms */, STAGES = 4 };
 
-/* A matrix in memory: contiguous lines of `width` elements. */
+/* A matrix in memory: `lines` lines of `width` contiguous elements, one after the other. */
 template <class T> struct lines_of {
   const T *at;
   uint64_t lines, width;
 };
 
-/* Copies LINES lines of WIDTH elements into a tile, zeros past the ends. */
+/* Copies LINES lines of WIDTH elements into a tile. Elements outside the matrix become 0. */
 template <int LINES, int WIDTH, class T>
 static __device__ __forceinline__ void
 fetch (T *tile, const lines_of<T> &from, uint64_t line, uint64_t column)
@@ -46,8 +46,9 @@ fetch_factor (T *tile, const lines_of<T> &from, uint64_t row, uint64_t term)
     fetch<SIZE, SLICE> (tile, from, row, term);
 }
 
-/* Lines of the factors. Forward: rows of x and of weights. dgrad: rows of dy, and weights with
- * terms as lines. wgrad: both factors with terms as lines. */
+/* Both factors are stored as lines (struct lines_of). Forward: a line is a row of x or of the
+ * weights. dgrad: a line is a row of dy, or one term of all columns of the weights. wgrad: a line
+ * is one term of both factors. */
 template <enum way WAY, class T, int N> struct tile_of_warpgroups {
   static const bool A_TURNED = WAY == WGRAD, B_TURNED = WAY != FORWARD;
   lines_of<T> a, b;

@@ -224,7 +224,7 @@ weft_cuda_unpack (const struct weft_cuda_launch *l)
   return run (l, place, place.whole < padded ? place.whole : padded, true);
 }
 
-/* Columns of a row received in parts. */
+/* Joins `parts` matrices of `columns` columns, stored one after the other, side by side. */
 struct join_place {
   uint64_t rows, columns, parts;
 
@@ -267,7 +267,7 @@ weft_cuda_take_part (const struct weft_cuda_launch *l)
   return run (l, place, rows * columns, false);
 }
 
-/* Rows of two tensors side by side (concatenation), or split apart. */
+/* Concatenates the rows of two tensors, or, if `apart`, splits them again. */
 static const char *
 run_beside (const struct weft_cuda_launch *l, bool apart)
 {
@@ -303,14 +303,14 @@ struct shared_place {
   {
     uint64_t part = q + 2 * k, own = q + 2 * width;
     *to = i;
-    if (puts) { /* element i of all parts, from the heads */
+    if (puts) { /* i: element of the ranks' parts, copied from the heads */
       uint64_t rank = i / part / tokens, token = i / part % tokens, column = i % part;
       uint64_t kind = (column - q) / k, rest = (column - q) % k;
       *from = column < q ? token * own + column
                          : token * own + q + kind * width + (rank - first) * k + rest;
       if (column < q ? rank != at : rank - first >= sharing)
         *from = NOWHERE;
-    } else { /* element i of the heads, from the parts */
+    } else { /* i: element of the heads, copied from the ranks' parts */
       uint64_t token = i / own, column = i % own;
       uint64_t kind = (column - q) / width, rest = (column - q) % width;
       *from = column < q ? (at * tokens + token) * part + column

@@ -121,7 +121,7 @@ grid_of_rows (uint64_t rows, uint64_t columns)
   return dim3 (blocks_for (columns, THREADS, MOST_BLOCKS), blocks_for (rows, 1, MOST_IN_Y));
 }
 
-/* P: elements read at a time; `columns` counts these. */
+/* P: type of the elements that are read together; `columns` counts P. */
 template <class G, class P>
 __global__ void
 swiglu (const P *gate_up, P *y, uint64_t rows, uint64_t columns)

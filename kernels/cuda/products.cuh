@@ -18,13 +18,13 @@ tile_bytes (void)
   return (size_t) STAGES * 2 * STAGE * sizeof (T);
 }
 
-/* A matrix in memory: lines of `width` elements, `step` apart. */
+/* A matrix in memory: lines of `width` contiguous elements, which begin `step` elements apart. */
 template <class T> struct sheet {
   const T *at;
   uint64_t lines, width, step;
 };
 
-/* Copies LINES lines of WIDTH elements to shared memory, zeros past the ends. */
+/* Copies LINES lines of WIDTH elements to shared memory. Elements outside the matrix become 0. */
 template <int LINES, int WIDTH, class T>
 static __device__ __forceinline__ void
 fetch_lines (T *tile, const sheet<T> &from, uint64_t line, uint64_t column)
@@ -41,7 +41,7 @@ fetch_lines (T *tile, const sheet<T> &from, uint64_t line, uint64_t column)
   }
 }
 
-/* A slice of a factor: its lines are rows (columns of b), or, transposed, terms. */
+/* Copies a slice of a factor. Lines are rows of a (columns of b) or, if TURNED, terms. */
 template <bool TURNED, class T>
 static __device__ __forceinline__ void
 fetch_factor (T *tile, const sheet<T> &from, uint64_t row, uint64_t term)

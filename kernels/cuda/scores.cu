@@ -180,7 +180,8 @@ __launch_bounds__ (TILE_THREADS) plain_heads (struct products p)
   each_one (sum, leave);
 }
 
-/* Lines of all factors must begin at multiples of 16 bytes. */
+/* Whether tile_product() supports these factors: one 16-bit type, and rows in memory that begin at
+ * multiples of 16 bytes. */
 static bool
 tiles_take (const struct products &p)
 {

@@ -67,7 +67,8 @@ plain_buckets_have_no_gaps_and_no_rule_for_the_tied_embedding (void **state)
                                          .n_bucket = 2 });
 }
 
-/* The gap before the tied parameter belongs to the bucket that it closes: 812 becomes 832. */
+/* The tied parameter closes a bucket. The gap before the tied parameter belongs to this bucket,
+ * which therefore has 832 elements instead of 812. */
 static void
 the_tied_embedding_closes_a_bucket_that_has_no_threshold (void **state)
 {

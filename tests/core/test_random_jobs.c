@@ -324,8 +324,9 @@ only_rings (const weft_plan *plan)
   return TRUE;
 }
 
-/* Step by step, the latency of a collective is spread over its rounds. It may then contend with a
- * send that ends during the initial latency of the collective as one flow. */
+/* A collective that is simulated step by step has a latency in each round; simulated as one flow,
+ * it has its whole latency at the start. A send that ends during this initial latency may contend
+ * with the rounds. */
 static void
 rounds_take_as_long_as_a_flow_where_rings_are_alone (void **state)
 {

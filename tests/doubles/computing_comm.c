@@ -23,7 +23,7 @@ struct weft_gpu_comm {
 /* One collective or transfer: the calls of its participants. */
 struct computing_meeting {
   uint32_t n, came; /* participants; participants whose call has reached the head of its stream */
-  char *key;        /* in the rendezvous of processes */
+  char *key;        /* name of the data in the rendezvous of processes */
   gboolean over;
   struct computing_talk *talk; /* by member; of a transfer: sender, receiver */
   gboolean *here;

@@ -17,7 +17,7 @@ struct weft_gpu_event {
   uint32_t device;
   gboolean timed;
   uint64_t recorded, done; /* records enqueued, records done */
-  uint64_t at;             /* number of works done before the newest record */
+  uint64_t at;             /* number of work items done before the newest record */
   weft_gpu_graph *captured;
 };
 
@@ -286,8 +286,8 @@ is_done (const weft_gpu_event *event, weft_gpu_stream *stream)
   return event ? event->done >= event->recorded : g_queue_is_empty (&stream->item);
 }
 
-/* Runs work until the event is done (event != NULL) or the stream is empty. *done: FALSE if no more
- * work can run before that. */
+/* Runs work until the event is done (event != NULL) or the stream is empty. Sets *done to FALSE if
+ * work remains but none of it can run. */
 static const char *
 work (computing_cuda *d, const weft_gpu_event *event, weft_gpu_stream *stream, gboolean *done)
 {
@@ -505,7 +505,7 @@ comp_finish (void *self, weft_gpu_stream *stream)
   LOCKED ((computing_cuda *) self, const char *, finish (self, stream));
 }
 
-/* Every work takes one microsecond. */
+/* Every work item takes one microsecond. */
 static const char *
 comp_elapsed (void *self, weft_gpu_event *from, weft_gpu_event *to, double *seconds)
 {

@@ -76,7 +76,7 @@ struct weft_cudnn_attention;
 
 typedef struct computing_cuda {
   struct weft_gpu_calls calls;
-  uint32_t devices;      /* reported device count; 64 */
+  uint32_t devices;      /* reported device count; default 64 */
   gboolean warpgroups;   /* supports wgmma; FALSE by default */
   GRand *rand;           /* NULL: work runs in the order of calls */
   /* If not NULL, other ranks are in other processes; this process has one rank and runs work in the

@@ -14,7 +14,7 @@ struct item {
 struct host {
   GPtrArray *call; /* calls of the step, in order */
   uint32_t next;
-  struct item *launch; /* between group_start and group_end */
+  struct item *launch; /* the open launch; NULL outside of groups */
 };
 
 struct world {
@@ -23,8 +23,8 @@ struct world {
   GQueue *stream;     /* [stream]: struct item * */
   GPtrArray *item;    /* all items, owned */
   GHashTable *record; /* event -> newest item */
-  GHashTable *posted; /* side_of() -> number of calls posted there */
-  GHashTable *passed; /* call -> that number when this call was posted */
+  GHashTable *posted; /* key of side_of() -> number of calls posted so far */
+  GHashTable *passed; /* call -> this number when the call was posted */
 };
 
 static void
@@ -55,8 +55,9 @@ give (struct world *w, const struct recorded_call *c, struct item *item)
 
 /* ------------------------------------------------------------------------- meetings */
 
-/* A key for one participant: the communicator and, for a collective, the member; for a transfer,
- * sender, receiver and direction. Member 0 of a transfer is the caller, 1 its peer. */
+/* A key for one participant of a communication call. It contains the communicator and the member of
+ * a collective, or the sender, the receiver and the direction of a transfer. Member 0 of a transfer
+ * is the caller, member 1 its peer. */
 static char *
 side_of (const struct world *w, const struct recorded_call *c, uint32_t member)
 {

@@ -44,7 +44,7 @@ struct flight {
   size_t issued;
 };
 
-/* The descriptors of a product: all warps of a warpgroup must issue the same. */
+/* The descriptors of a product, which must be equal in all warps of a warpgroup. */
 struct issued {
   uint64_t a, b;
 };

@@ -32,9 +32,9 @@ enum emulator_fault {
 
   EMULATOR_RACES, /* from here on: found by the thread sanitizer */
   EMULATOR_RACE_BLOCK = EMULATOR_RACES, /* reads a word of another warp without a barrier */
-  EMULATOR_RACE_SHUFFLE, /* writes a word of another lane that was read before a shuffle only */
+  EMULATOR_RACE_SHUFFLE, /* writes a word that another lane read before a shuffle */
   EMULATOR_RACE_COPY,    /* reads data of another lane's cp.async without a barrier */
-  EMULATOR_RACE_MATRIX,  /* reads such data by ldmatrix */
+  EMULATOR_RACE_MATRIX,  /* reads another lane's cp.async by ldmatrix, without a barrier */
   EMULATOR_RACE_GRID,    /* two blocks write one word of global memory */
   EMULATOR_N_FAULT,
 };

@@ -128,7 +128,8 @@ rec_choose (void *self, uint32_t device)
   return said;
 }
 
-/* Sets row and op of the following calls. It is not recorded: no device call belongs to it. */
+/* Sets row and op of the following calls. The function itself is not a device call, so it is not
+ * recorded. */
 static const char *
 rec_about (void *self, uint32_t row, uint32_t op)
 {

@@ -50,7 +50,7 @@ struct recorded_kernel {
 
 typedef struct recorded_cuda {
   struct weft_gpu_calls calls;
-  uint32_t devices;      /* reported device count; 64 */
+  uint32_t devices;      /* reported device count; default 64 */
   const char *no_kernel; /* an op without kernel, by its word */
   uint64_t fail_at;      /* number of the call that fails, from 1; 0: none */
   gboolean lost_then;    /* all later calls fail too: the GPUs are lost */

@@ -21,7 +21,7 @@ enum { IN_ORDER, SHUFFLED = 7 };
 
 static const struct trained_bound fp32 = { .loss = 1e-6, .norm = 1e-6, .gradient = 1e-5 };
 
-/* NULL: the device does not support the job. */
+/* Trains a job on the double. Returns NULL if the device does not support the job. */
 static trained *
 train (uint32_t seed, const char *words, struct weft_exec_options how)
 {

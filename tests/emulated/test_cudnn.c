@@ -170,7 +170,7 @@ see_kernel (void *user, const struct weft_kernel *k)
   ++*seen;
 }
 
-/* The call of a kernel tells executors which attention to use; the plan is that of flash. */
+/* Both settings are fields of every attention call. The plan is that of flash attention. */
 static void
 attention_backend_and_deterministic_mode_reach_every_attention (void **state)
 {

@@ -346,9 +346,9 @@ steepest (const struct kernel_case *made)
 }
 
 /* Rounding error of a tree over sequences: five standard deviations. Each node is rounded
- * independently by at most `half` of its value, and half / sqrt (3) of it in the root mean square.
- * All nodes of a level together are about `size` large: `sum`, or a random sum of the rows, whose
- * terms have a mean magnitude of 4 / 3, if that is larger. Errors of levels add in quadrature. */
+ * independently, by at most `half` of its value and half / sqrt (3) of it in the root mean square.
+ * The nodes of one level together have a magnitude of `size`: the larger of `sum` and a random sum
+ * of the rows, whose terms have a mean magnitude of 4 / 3. Errors of levels add in quadrature. */
 static double
 missed_by_nodes (const struct kernel_case *made, double half, double sum)
 {

@@ -373,7 +373,7 @@ random_batch (GString *words, GRand *rand, uint32_t replicas, uint32_t stages)
     add (words, "clip_grad", 0);
 }
 
-/* Hybrid sharding: instances of at least two replicas. */
+/* Appends hybrid sharding to some jobs: several instances of at least two replicas each. */
 static void
 random_outer (GString *words, GRand *rand, uint32_t replicas, uint32_t level)
 {

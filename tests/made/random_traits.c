@@ -1,6 +1,6 @@
-/* Features of other decoders for random jobs: norms, residuals, positions, soft-capping; and the
- * overlap of shared experts. A hash of the words so far seeds the random draws, so that they do not
- * change other draws. */
+/* Features of decoders such as Gemma 2, OLMo 2 and BLOOM for random jobs: norms, residuals,
+ * positions, soft-capping; and the overlap of shared experts. A hash of the job's words seeds these
+ * random draws, so that they do not change other draws. */
 #include "tests/made/random_job.h"
 #include <stdlib.h>
 #include <string.h>

@@ -24,8 +24,8 @@ static const char *const core_folders[] = {
   "core/passes/", "core/plan/",    "core/exec/",     "core/report/",
 };
 
-/* Files of an executor, lowest first: of its own folder, a file includes only headers of its own
- * level or a lower one, so that there is no include cycle. */
+/* Files of each executor, lowest level first. A file includes only those headers of its folder that
+ * have its own level or a lower one, so that there is no include cycle. */
 static const struct {
   const char *folder;
   const char *file[20];

@@ -5,8 +5,8 @@
  * defines the struct, _begin() of the wing creates it, and _end() frees it. Other wings have only a
  * pointer to it.
  *
- * Wings are layers (core/README.md): a file calls and includes only its own wing and the wings
- * below it. */
+ * core/README.md orders the wings in floors: a file calls and includes only its own wing and the
+ * wings below it. */
 #pragma once
 #include "core/job/job.h"
 #include "core/job/stages.h"

@@ -19,12 +19,13 @@ struct rows {
   uint64_t first, n;
 };
 
-/* State of a microbatch. Buffers by loss: normed, dn: the input of the head and its gradient, for
- * all tokens; part, dlogits: input and logits of the current chunk. */
+/* State of a microbatch. */
 struct head {
   uint64_t tokens;
   uint32_t n_chunks, n_ends, micro, weight, gradient;
   enum weft_phase phase; /* phase of the gradient ops */
+  /* By loss. normed: input of the head for all tokens; dn: gradient of normed; part: input of the
+   * head for the current chunk; dlogits: logits of the current chunk, later their gradient. */
   uint32_t *normed, *dn, *part, *dlogits;
   struct weft_use dw;
   struct weft_sum *sum; /* canonical: weight gradients of the chunks */

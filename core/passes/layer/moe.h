@@ -58,9 +58,9 @@ weft_moe_stride (const struct weft_step *s, const struct weft_moe *z)
 /* moe.c: returns the sum of two activations of this rank's tokens in a new buffer. */
 uint32_t weft_moe_add (struct weft_step *s, const char *name, uint32_t a, uint32_t b);
 
-/* dispatch.c: from `choice` of `saved` and the router weights `prob` computes row and counts of
- * `saved`; with expert parallelism also sent and back, the counts of rows to send and to
- * receive. */
+/* dispatch.c: computes row and counts of `saved`, and with expert parallelism also sent and back,
+ * the counts of rows to send and to receive. Reads `choice` of `saved` and the router weights
+ * `prob`. */
 void weft_moe_sort (struct weft_step *s, struct weft_saved *saved, uint32_t prob);
 
 /* A tensor whose entries are sent to experts as rows: `things` entries, `each` rows for every

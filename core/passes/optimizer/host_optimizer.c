@@ -24,7 +24,7 @@
 struct part {
   uint32_t bucket;
   uint64_t begin, n;   /* first element in the slice on the device; number of elements */
-  uint32_t grad, sent; /* gradient: in fp32; in the type of the reduction (may be one buffer) */
+  uint32_t grad, sent; /* grad: in fp32; sent: in the type of the reduction, or the same buffer */
   uint32_t master, m, v, param;
 };
 

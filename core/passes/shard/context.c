@@ -133,7 +133,8 @@ rows_shape (const struct weft_step *s, uint32_t x)
                      weft_step_elements (s, x) / s->tokens / s->mesh->cp_heads);
 }
 
-/* Ulysses: from this rank's tokens with all heads to whole sequences with some heads. */
+/* Ulysses: x has this rank's tokens with all heads. Exchanges tokens for heads in an all-to-all,
+ * and returns a buffer with whole sequences and this rank's share of the heads. */
 static uint32_t
 heads_to_sequences (struct weft_step *s, uint32_t x, uint64_t heads, uint64_t groups,
                     const char *name)
@@ -152,7 +153,7 @@ heads_to_sequences (struct weft_step *s, uint32_t x, uint64_t heads, uint64_t gr
   return y;
 }
 
-/* The inverse of heads_to_sequences(), into y. */
+/* The inverse of heads_to_sequences(). Writes the result to y. */
 static void
 sequences_to_heads (struct weft_step *s, uint32_t x, uint32_t y, uint64_t heads, uint64_t groups,
                     const char *name)
