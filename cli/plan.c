@@ -10,20 +10,90 @@
 #include "core/base/units.h"
 #include "planner/planner.h"
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
+/* Seconds between two lines of progress: on a terminal, where a line replaces the one before it,
+ * and in a file. */
+#define TERMINAL_SECONDS 0.1
+#define FILE_SECONDS 10.0
+
+struct watch {
+  gboolean terminal;
+  gint64 began, shown; /* microseconds; `began`: the current phase */
+  const char *phase;
+};
+
+/* Status of a command that ctrl-C ended, as shells report it. */
+enum { EXIT_BY_SIGINT = 128 + SIGINT };
+
+/* Fraction of the GPU memory that a strategy leaves free by default: fragmentation, and libraries
+ * that no plan knows. */
+#define HEADROOM 0.05
+
+static volatile sig_atomic_t interrupted;
+
 static void
-show_progress (void *user, const char *phase, uint32_t done, uint32_t of)
+interrupt (int signal)
+{
+  (void) signal;
+  interrupted = 1;
+}
+
+/* The first ctrl-C ends the search after the current strategy; the second one ends the process. */
+static void
+catch_interrupt (void)
+{
+  struct sigaction action = { .sa_handler = interrupt, .sa_flags = (int) SA_RESETHAND };
+
+  sigaction (SIGINT, &action, NULL);
+}
+
+static gboolean
+is_interrupted (void *user)
 {
   (void) user;
-  fprintf (stderr, "\r%s %u of %u strategies\033[K", phase, done, of);
+  return interrupted;
+}
+
+/* The time that the rest of a phase takes if its units take equally long. */
+static char *
+eta_text (const struct watch *w, const struct weft_search_progress *now, gint64 time)
+{
+  if (now->done == 0 || now->of == 0)
+    return g_strdup ("");
+  g_autofree char *left = weft_units_human (
+      (double) (time - w->began) * 1e-6 * (now->of - now->done) / now->done, "s");
+  return g_strdup_printf (", about %s left", left);
 }
 
 static void
-clear_progress (void)
+show_progress (void *user, const struct weft_search_progress *now)
 {
-  if (isatty (STDERR_FILENO))
+  struct watch *w = user;
+  gint64 time = g_get_monotonic_time ();
+
+  if (now->phase != w->phase)
+    w->began = time;
+  w->phase = now->phase;
+  if ((double) (time - w->shown) * 1e-6 < (w->terminal ? TERMINAL_SECONDS : FILE_SECONDS))
+    return;
+  w->shown = time;
+  g_autofree char *count =
+      now->of ? g_strdup_printf (": %u of %u", now->done, now->of) : g_strdup ("");
+  g_autofree char *best = isfinite (now->best) ? weft_units_human (now->best, "s") : NULL;
+  g_autofree char *eta = eta_text (w, now, time);
+  fprintf (stderr, "%s%s%s; %u bounds and times computed%s%s%s%s", w->terminal ? "\r" : "weft: ",
+           now->phase, count, now->steps, best ? ", best so far " : "", best ? best : "", eta,
+           w->terminal ? "\033[K" : "\n");
+}
+
+static void
+clear_progress (const struct watch *w)
+{
+  if (w->terminal)
     fprintf (stderr, "\r\033[K");
 }
 
@@ -85,6 +155,13 @@ number (int64_t value)
   return g_strdup_printf ("%" G_GINT64_FORMAT, value);
 }
 
+/* A number, or "-" for NAN. */
+static char *
+real (double value, int digits)
+{
+  return isnan (value) ? g_strdup ("-") : g_strdup_printf ("%.*f", digits, value);
+}
+
 static char *
 recompute_text (const struct weft_job *job)
 {
@@ -103,81 +180,176 @@ schedule_word (const union weft_strategy *s)
   return s->pipeline_model_parallel_size > 1 ? weft_schedule_words[s->pipeline_schedule] : "-";
 }
 
-/* Columns of a strategy: head, width (negative: flush left), text of the cell. */
+/* Columns of a strategy: head, whether it is always shown, text of the cell. The others are shown
+ * where they differ between strategies. */
 #define COLUMN_LIST(X)                                                                             \
-  X ("tp", 3, number (s->tensor_model_parallel_size))                                              \
-  X ("cp", 3, number (s->context_parallel_size))                                                   \
-  X ("ep", 4, number (s->expert_model_parallel_size))                                              \
-  X ("pp", 4, number (s->pipeline_model_parallel_size))                                            \
-  X ("vp", 3, number (weft_job_chunks (job)))                                                      \
-  X ("dp", 5, number (weft_job_dp (job)))                                                          \
-  X ("mbs", 4, number (job->train.micro_batch_size))                                               \
-  X (" schedule", -9, g_strconcat (" ", schedule_word (s), NULL))                                  \
-  X (" recompute", -15, g_strconcat (" ", recompute, NULL))                                        \
-  X ("shards", -18, g_strdup (optimizer_word (s)))                                                 \
-  X ("overlap", -10, overlap_text (s))
+  X ("tp", TRUE, number (s->tensor_model_parallel_size))                                           \
+  X ("cp", FALSE, number (s->context_parallel_size))                                               \
+  X ("ep", FALSE, number (s->expert_model_parallel_size))                                          \
+  X ("pp", TRUE, number (s->pipeline_model_parallel_size))                                         \
+  X ("vp", FALSE, number (weft_job_chunks (job)))                                                  \
+  X ("dp", TRUE, number (weft_job_dp (job)))                                                       \
+  X ("mbs", FALSE, number (job->train.micro_batch_size))                                           \
+  X ("schedule", FALSE, g_strdup (schedule_word (s)))                                              \
+  X ("recompute", FALSE, recompute_text (job))                                                     \
+  X ("shards", FALSE, g_strdup (optimizer_word (s)))                                               \
+  X ("overlap", FALSE, overlap_text (s))                                                           \
+  X ("step", TRUE, c->seconds > 0 ? weft_units_human (c->seconds, "s") : g_strdup ("-"))           \
+  X ("tok/s/GPU", TRUE, real (c->report ? c->report->iteration.tokens_per_s_per_gpu : NAN, 0))     \
+  X ("MFU %", TRUE, real (c->report ? 100 * c->report->iteration.mfu : NAN, 1))                    \
+  X ("mem GB", TRUE, real ((double) c->bytes * 1e-9, 1))
 
-static void
-print_strategy (const struct weft_job *job)
+#define COUNT_COLUMN(head, always, make) +1
+enum { N_COLUMN = 0 COLUMN_LIST (COUNT_COLUMN), N_STRATEGY = N_COLUMN - 4 };
+#undef COUNT_COLUMN
+
+static const struct {
+  const char *head;
+  gboolean always;
+} columns[N_COLUMN] = {
+#define COLUMN_ROW(head, always, make) { head, always },
+  COLUMN_LIST (COLUMN_ROW)
+#undef COLUMN_ROW
+};
+
+/* A row of the table; the texts are owned. */
+struct cells {
+  char *text[N_COLUMN];
+};
+
+static struct cells
+cells_of (const struct weft_job *open, const struct weft_candidate *c)
 {
+  const struct weft_job chosen = weft_space_job (open, &c->choice), *job = &chosen;
   const union weft_strategy *s = &job->strategy;
-  g_autofree char *recompute = recompute_text (job);
-#define PRINT_COLUMN(head, width, make)                                                            \
-  {                                                                                                \
-    g_autofree char *text = make;                                                                  \
-    printf (" %*s", width, text);                                                                  \
+#define CELL(head, always, make) make,
+  struct cells cells = { { COLUMN_LIST (CELL) } };
+#undef CELL
+
+  return cells;
+}
+
+static void
+clear_cells (struct cells *cells)
+{
+  for (unsigned i = 0; i < N_COLUMN; i++)
+    g_free (cells->text[i]);
+}
+
+/* A strategy in one line: "tp 4, cp 1, ...". The caller frees the text. */
+static char *
+strategy_text (const struct weft_job *job, const struct weft_candidate *c)
+{
+  struct cells cells = cells_of (job, c);
+  GString *text = g_string_new (NULL);
+
+  for (unsigned i = 0; i < N_STRATEGY; i++)
+    g_string_append_printf (text, "%s%s %s", i ? ", " : "", columns[i].head, cells.text[i]);
+  clear_cells (&cells);
+  return g_string_free (text, FALSE);
+}
+
+/* The width of a column; 0: all rows have the same text, and the column is left out. */
+static int
+width_of (const struct cells *rows, uint32_t n, unsigned column)
+{
+  size_t width = strlen (columns[column].head);
+  gboolean differ = columns[column].always;
+
+  for (uint32_t i = 0; i < n; i++) {
+    width = MAX (width, strlen (rows[i].text[column]));
+    differ |= !g_str_equal (rows[i].text[column], rows[0].text[column]);
   }
-  COLUMN_LIST (PRINT_COLUMN)
-#undef PRINT_COLUMN
+  return differ ? (int) width : 0;
+}
+
+/* Words are flush left, numbers flush right. */
+static int
+print_cell (const char *text, int width, gboolean word)
+{
+  return width ? printf (word ? "  %-*s" : "  %*s", width, text) : 0;
+}
+
+static gboolean
+is_word (unsigned column, const struct cells *row)
+{
+  return column < N_STRATEGY && !g_ascii_isdigit (*row->text[column]);
 }
 
 static void
-print_heads (void)
+print_common (const struct cells *rows, const int *width)
 {
-#define PRINT_HEAD(head, width, make) printf (" %*s", width, head);
-  COLUMN_LIST (PRINT_HEAD)
-#undef PRINT_HEAD
+  g_autoptr (GString) text = g_string_new (NULL);
+
+  for (unsigned i = 0; i < N_STRATEGY; i++)
+    if (!width[i])
+      g_string_append_printf (text, "%s%s %s", text->len ? ", " : "", columns[i].head,
+                              rows[0].text[i]);
+  if (text->len)
+    printf ("all with %s\n", text->str);
 }
 
-static void
-print_row (const struct weft_job *job, const struct weft_candidate *c, uint32_t rank,
-           const weft_report *best)
-{
-  struct weft_job chosen = weft_space_job (job, &c->choice);
-  g_autofree char *time = weft_units_human (c->seconds, "s");
-  g_autofree char *why = rank > 1 ? why_it_loses (best, c->report) : g_strdup ("the best");
-
-  printf ("%2u", rank);
-  print_strategy (&chosen);
-  printf (" %9s %8.0f %6.1f %7.1f   %s\n", time, c->report->iteration.tokens_per_s_per_gpu,
-          100 * c->report->iteration.mfu, c->bytes * 1e-9, why);
-}
+/* Indentation of a reason that does not fit beside its row. */
+enum { REASON_INDENT = 6 };
 
 static void
 print_table (const struct weft_job *job, const weft_search *search)
 {
   uint32_t n = search->by_fate[WEFT_FATE_SIMULATED];
+  g_autofree struct cells *rows = g_new (struct cells, n);
+  int width[N_COLUMN], terminal = weft_cli_columns ();
 
-  printf ("\n #");
-  print_heads ();
-  printf (" %9s %8s %6s %7s   against the best\n", "step", "tok/s/G", "MFU %", "mem GB");
   for (uint32_t i = 0; i < n; i++)
-    print_row (job, &search->candidate[i], i + 1, search->candidate[0].report);
+    rows[i] = cells_of (job, &search->candidate[i]);
+  for (unsigned k = 0; k < N_COLUMN; k++)
+    width[k] = width_of (rows, n, k);
+  printf ("\n #");
+  for (unsigned k = 0; k < N_COLUMN; k++)
+    print_cell (columns[k].head, width[k], is_word (k, &rows[0]));
+  printf ("  against the best\n");
+  for (uint32_t i = 0; i < n; i++) {
+    const struct weft_candidate *c = search->candidate;
+    g_autofree char *why = i ? why_it_loses (c->report, c[i].report) : g_strdup ("the best");
+    int used = printf ("%2u", i + 1);
+    for (unsigned k = 0; k < N_COLUMN; k++)
+      used += print_cell (rows[i].text[k], width[k], is_word (k, &rows[0]));
+    if (used + 2 + (int) strlen (why) <= terminal)
+      printf ("  %s\n", why);
+    else
+      printf ("\n%*s%s\n", REASON_INDENT, "", why);
+  }
+  print_common (rows, width);
+  for (uint32_t i = 0; i < n; i++)
+    clear_cells (&rows[i]);
 }
 
 static void
 print_near_miss (const struct weft_job *job, const weft_search *search)
 {
-  const struct weft_candidate *c = search->miss;
+  const struct weft_candidate *c = search->closest ? search->closest : search->miss;
 
   if (!c)
     return;
-  struct weft_job missed = weft_space_job (job, &c->choice);
   g_autofree char *time = weft_units_human (c->clock, "s");
-  printf ("\nfastest that does not fit (%s, needs %.1f of %.1f GB):\n  ", time, c->bytes * 1e-9,
-          job->cluster.f.gpu_memory * 1e-9);
-  print_strategy (&missed);
-  printf ("\n");
+  g_autofree char *strategy = strategy_text (job, c);
+  printf ("\n%s (%s a step, needs %.1f of %.1f GB):\n  ",
+          search->closest ? "closest to fitting" : "fastest that does not fit", time,
+          (double) c->bytes * 1e-9, weft_plan_capacity (job) * 1e-9);
+  weft_cli_print_wrapped (strategy, 2, weft_cli_columns ());
+}
+
+/* Where nothing fits: the size of the cluster that would do. */
+static void
+print_enough (const struct weft_job *job, const weft_search *search)
+{
+  if (search->by_fate[WEFT_FATE_SIMULATED] || search->stopped)
+    return;
+  if (search->enough_gpus)
+    printf ("\n%u GPUs of this kind would do: a strategy fits (of the sizes tried, the smallest)\n",
+            search->enough_gpus);
+  else
+    printf ("\nno larger cluster of topology %s was found on which a strategy fits\n",
+            g_quark_to_string (job->cluster.topology));
 }
 
 static void
@@ -193,7 +365,9 @@ print_counts (const weft_search *search)
   if (n[WEFT_FATE_FAULT])
     printf ("\n%u left out because of a bug in Weft: %s", n[WEFT_FATE_FAULT],
             search->fault->message);
-  if (n[WEFT_FATE_SIMULATED])
+  if (search->stopped)
+    printf ("\nInterrupted: this is the ranking so far.");
+  else if (n[WEFT_FATE_SIMULATED])
     printf ("\nThe best is within %.1f %% of the optimum of this space.", 100 * search->gap);
   printf ("\n");
 }
@@ -216,7 +390,7 @@ print_command (const struct weft_job *job, gboolean graph)
     else
       printf (" --%s %s", flag, value);
   }
-  printf ("%s\n", graph ? " --graph" : "");
+  printf (" --memory-headroom %g%s\n", job->train.memory_headroom, graph ? " --graph" : "");
 }
 
 static void
@@ -229,6 +403,8 @@ print_text (const struct weft_job *job, const weft_search *search, gboolean grap
   printf ("%" G_GINT64_FORMAT " sequences of %" G_GINT64_FORMAT " tokens in a step\n",
           job->train.global_batch_size, job->model.seq_length);
   print_counts (search);
+  printf ("%.3g %% of the GPU memory is kept free (--memory-headroom).\n",
+          100 * job->train.memory_headroom);
   if (search->by_fate[WEFT_FATE_SIMULATED]) {
     struct weft_job best = weft_space_job (job, &search->candidate[0].choice);
     print_table (job, search);
@@ -236,6 +412,7 @@ print_text (const struct weft_job *job, const weft_search *search, gboolean grap
     print_command (&best, graph);
   } else {
     print_near_miss (job, search);
+    print_enough (job, search);
   }
 }
 
@@ -278,6 +455,10 @@ print_json (const struct weft_job *job, const weft_search *search)
   weft_json_int (b, "simulated", search->by_fate[WEFT_FATE_SIMULATED]);
   weft_json_real (b, "wall_s", search->wall_seconds);
   weft_json_real (b, "gap", search->gap);
+  weft_json_bool (b, "stopped", search->stopped);
+  weft_json_real (b, "memory_headroom", job->train.memory_headroom);
+  if (search->enough_gpus)
+    weft_json_int (b, "enough_gpus", search->enough_gpus);
   weft_json_array (b, "best");
   for (uint32_t i = 0; i < search->by_fate[WEFT_FATE_SIMULATED]; i++)
     add_best (b, job, &search->candidate[i], i + 1);
@@ -293,27 +474,32 @@ plan (const weft_cli_input *input, const char *finalists, const struct weft_exec
 {
   g_autoptr (GError) error = NULL;
   struct weft_job job;
-  struct weft_search_options options = { .progress =
-                                             isatty (STDERR_FILENO) ? show_progress : NULL };
+  struct watch watch = { .terminal = isatty (STDERR_FILENO), .shown = g_get_monotonic_time () };
+  struct weft_search_options options = { .progress = show_progress,
+                                         .stop = is_interrupted,
+                                         .user = &watch };
   int64_t n = 0;
 
   if (finalists && !weft_cli_number ("finalists", finalists, 1, &n, &error))
     return weft_cli_fail (error);
   options.exec = *exec;
   options.finalists = n;
-  options.near_miss = !input->json;
+  options.near_miss = TRUE;
   if (!weft_job_assemble (input->settings, &job, &error))
     return weft_cli_fail (error);
+  if (!job.train_set[WEFT_TRAIN_memory_headroom])
+    job.train.memory_headroom = HEADROOM;
   weft_cli_warn (&job);
+  catch_interrupt ();
   g_autoptr (weft_search) search = weft_search_run (&job, &options, &error);
-  clear_progress ();
+  clear_progress (&watch);
   if (error && error->code != WEFT_ERROR_INFEASIBLE)
     return weft_cli_fail (error);
   if (input->json)
     print_json (&job, search);
   else
     print_text (&job, search, exec->graph);
-  return error ? weft_cli_fail (error) : 0;
+  return error ? weft_cli_fail (error) : search->stopped ? EXIT_BY_SIGINT : 0;
 }
 
 int
@@ -333,8 +519,10 @@ weft_cli_plan (int argc, char **argv)
         "Searches all strategies that the job leaves open: tensor, context, expert and pipeline "
         "parallel sizes, chunks of stages, micro batch size, schedule, recompute, data-parallel "
         "sharding and overlap.  A knob that is given stays fixed.  Memory is exact; closed "
-        "formulas rank the strategies that fit; SimGrid simulates the best.  Ends with status 4 if "
-        "no strategy is feasible.",
+        "formulas rank the strategies that fit; SimGrid simulates the best.  Every strategy leaves "
+        "5 % of the GPU memory free (--memory-headroom).  Ctrl-C ends the search with the ranking "
+        "so far, and with status 130.  Ends with status 4 if no strategy is feasible; then the "
+        "strategy closest to fitting is shown, and a number of GPUs on which one fits.",
     .examples =
         "  weft plan --model llama3-8b --topology dgx-h100 --nodes 4 --global-batch-size 256\n"
         "  weft plan job.ini --pipeline-model-parallel-size 4 --json\n",

@@ -41,9 +41,9 @@ struct gpu_unit {
   gboolean awaited, idle;        /* awaited: another unit waits for it; idle: no device work */
   uint32_t index;                /* position on its lane, counted in units */
   uint32_t pos, n;               /* position of the first op on the lane; number of ops */
-  /* By column: 1 + index of the last unit of that lane with a property; 0: there is none. */
+  /* By column: 1 + index of the last unit of the lane that belongs to the set; 0: none belongs. */
   uint32_t need[GPU_COLUMNS];    /* units that the plan orders before this unit */
-  uint32_t implies[GPU_COLUMNS]; /* units that a dependency on this unit stands for */
+  uint32_t implies[GPU_COLUMNS]; /* this unit; if it is idle: the units that it needs */
   uint32_t wait[GPU_COLUMNS];    /* `need` without units implied by other waits or the lane */
   uint32_t before[GPU_COLUMNS];  /* units that have ended when this unit starts */
 
@@ -58,7 +58,7 @@ struct gpu_rank {
   struct gpu_machine *m;
   const weft_program *p;
   uint32_t row, rank, device;
-  gboolean here; /* the rank belongs to this process; other ranks have at most units */
+  gboolean here; /* the rank belongs to this process; for other ranks only units are set */
   weft_bind bind;
   gboolean origin;                       /* the step begins on lane gpu of this rank */
   weft_gpu_stream *stream[WEFT_N_LANE]; /* lane gpu and lanes with ops; else NULL */
@@ -76,7 +76,7 @@ struct gpu_rank {
   uint32_t *unit_of;                            /* op -> unit */
   uint32_t *transfer[8], n_transfer[8];         /* by kind of transfer: its ops, their number */
   uint32_t *transfer_of;                        /* op -> its index in transfer[kind] */
-  weft_gpu_event **taken;                      /* by receive op: the data has been copied */
+  weft_gpu_event **taken;                      /* by receive op: recorded after the copy */
 
   weft_gpu_comm *comm[WEFT_N_GROUP];
   weft_gpu_comm *pair[2][2]; /* of transfers posted one by one: [0: next stage, 1: previous stage]
@@ -153,7 +153,7 @@ struct gpu_script {
   GPtrArray *join, *exchange, *counted;          /* struct weft_gpu_join *, owned */
   uint8_t *played;                               /* by call: whether made in this step */
   _Atomic uint32_t n_played;                     /* number of calls made in this step */
-  weft_gpu_event *start, *zero; /* the begin of the step; the same, timed, if times are recorded */
+  weft_gpu_event *start, *zero; /* at the begin of a step; zero: a timed event, or NULL */
   weft_gpu_graph *graph; /* graph of a whole step; NULL: not captured */
 
   pthread_t thread;

@@ -19,6 +19,9 @@ struct searcher {
   double best_clock;   /* lowest clock time of candidates that fit */
   double nearest_miss; /* lowest clock time of candidates that do not fit */
   double last_clock;   /* highest clock time of the finalists, once all finalists are known */
+  double best_simulated; /* lowest simulated time */
+  uint32_t n_steps;    /* calls of attempt() */
+  gboolean stopped;
   GError *refused;     /* why the first candidate that cannot be a graph is refused */
   GError *fault;       /* error of the first candidate with WEFT_FATE_FAULT */
 };
@@ -26,8 +29,24 @@ struct searcher {
 static void
 progress (const struct searcher *s, const char *phase, uint32_t done, uint32_t of)
 {
+  const struct weft_search_progress now = {
+    .phase = phase,
+    .done = done,
+    .of = of,
+    .steps = s->n_steps,
+    .best = isfinite (s->best_simulated) ? s->best_simulated : s->best_clock,
+  };
+
   if (s->options->progress)
-    s->options->progress (s->options->user, phase, done, of);
+    s->options->progress (s->options->user, &now);
+}
+
+/* Whether the user wants the search to end now. */
+static gboolean
+stops (struct searcher *s)
+{
+  s->stopped = s->stopped || (s->options->stop && s->options->stop (s->options->user));
+  return s->stopped;
 }
 
 struct sample {
@@ -100,7 +119,7 @@ rank (struct searcher *s, struct weft_candidate *c, GError **error)
     return TRUE;
   }
   c->clock = fmax (got.seconds, c->bound);
-  double capacity = job.cluster.f.gpu_memory;
+  double capacity = weft_plan_capacity (&job);
   c->fate = got.bytes <= capacity ? WEFT_FATE_RANKED : WEFT_FATE_MEMORY;
   c->bytes = got.least > capacity ? got.least : got.bytes;
   double *best = c->fate == WEFT_FATE_RANKED ? &s->best_clock : &s->nearest_miss;
@@ -117,6 +136,7 @@ attempt (struct searcher *s, struct weft_candidate *c, candidate_step step, GErr
 {
   GError *failure = NULL;
 
+  s->n_steps++;
   if (step (s, c, &failure))
     return TRUE;
   if (!g_error_matches (failure, WEFT_ERROR, WEFT_ERROR_BUG)) {
@@ -147,10 +167,10 @@ begin_all (struct searcher *s, GError **error)
 {
   gboolean ok = TRUE;
 
-  for (uint32_t i = 0; ok && i < s->n; i++) {
+  for (uint32_t i = 0; ok && i < s->n && !stops (s); i++) {
     struct weft_candidate *c = &s->all[i];
     if (i % 256 == 0)
-      progress (s, "examining", i, s->n);
+      progress (s, "checking rules", i, s->n);
     begin (s, c);
     if (s->options->exhaustive && c->fate == WEFT_FATE_PRUNED)
       ok = attempt (s, c, rank, error);
@@ -164,10 +184,9 @@ look_at_passes (struct searcher *s, const struct weft_job *job, struct weft_cand
   struct weft_bound bound = weft_bound_passes (s->segments, job);
 
   c->bound = fmax (c->bound, bound.seconds);
-  if (bound.bytes > job->cluster.f.gpu_memory) {
-    c->bytes = bound.bytes;
+  c->bytes = (uint64_t) bound.bytes;
+  if (bound.bytes > weft_plan_capacity (job))
     c->fate = WEFT_FATE_MEMORY;
-  }
 }
 
 /* Buffers that share an address make ops wait, so the clock time without addresses is a lower
@@ -291,6 +310,7 @@ simulate (struct searcher *s, struct weft_candidate *c, GError **error)
   if (!c->report)
     return FALSE;
   c->seconds = c->report->iteration.time_s;
+  s->best_simulated = fmin (s->best_simulated, c->seconds);
   c->fate = WEFT_FATE_SIMULATED;
   return TRUE;
 }
@@ -394,8 +414,8 @@ simulate_best (struct searcher *s, GError **error)
   struct weft_candidate *c;
   gboolean ok = TRUE;
 
-  while (ok && done < most && (c = take (s->open))) {
-    progress (s, "simulating", done, most);
+  while (ok && done < most && !stops (s) && (c = take (s->open))) {
+    progress (s, "simulating the best", done, most);
     if (is_far_behind (s, c)) {
       put (aside, c);
       continue;
@@ -410,27 +430,17 @@ simulate_best (struct searcher *s, GError **error)
   return ok;
 }
 
-static double
-best_seconds (const struct searcher *s)
-{
-  double best = INFINITY;
-
-  for (uint32_t i = 0; i < s->n; i++)
-    if (s->all[i].fate == WEFT_FATE_SIMULATED)
-      best = fmin (best, s->all[i].seconds);
-  return best;
-}
-
 /* Refines all candidates whose bound is below the best simulated time until they have clock times:
  * then the gap is the same as if all candidates had one. */
 static gboolean
 find_gap (struct searcher *s, double *gap, GError **error)
 {
-  double best = best_seconds (s);
+  double best = s->best_simulated;
   struct weft_candidate *c;
 
   *gap = 0;
-  while ((c = take (s->open)) && least (c) < best) {
+  while (!stops (s) && (c = take (s->open)) && least (c) < best) {
+    progress (s, "bounding the gap", 0, 0);
     if (c->fate == WEFT_FATE_RANKED) {
       *gap = (best - c->clock) / best;
       return TRUE;
@@ -451,7 +461,9 @@ find_miss (struct searcher *s, GError **error)
   struct weft_candidate *c;
   gboolean ok = TRUE;
 
-  while (ok && (c = take (open)) && least (c) <= fmin (s->nearest_miss, s->last_clock)) {
+  while (ok && !stops (s) && (c = take (open)) &&
+         least (c) <= fmin (s->nearest_miss, s->last_clock)) {
+    progress (s, "looking for what nearly fits", 0, 0);
     ok = attempt (s, c, approach, error);
     if (may_be_a_miss (s, c))
       put (open, c);
@@ -472,6 +484,164 @@ miss_of (const struct searcher *s, const weft_search *search)
   return NULL;
 }
 
+/* ------------------------------------------------------------------ where nothing fits */
+
+/* Candidates whose memory is measured: the programs of more than these take too long. */
+enum { MOST_CLOSEST = 12, MOST_TRIES = 4 };
+
+static int
+compare_bytes (const void *a, const void *b)
+{
+  const struct weft_candidate *x = *(struct weft_candidate *const *) a,
+                              *y = *(struct weft_candidate *const *) b;
+
+  return (x->bytes > y->bytes) - (x->bytes < y->bytes);
+}
+
+/* Candidates of a fate, those with the lowest bound on memory first. The caller frees the array. */
+static GPtrArray *
+by_bytes (const struct searcher *s, enum weft_fate fate)
+{
+  GPtrArray *list = g_ptr_array_new ();
+
+  for (uint32_t i = 0; i < s->n; i++)
+    if (s->all[i].fate == fate)
+      g_ptr_array_add (list, &s->all[i]);
+  g_ptr_array_sort (list, compare_bytes);
+  return list;
+}
+
+/* Replaces the bound on the memory of a candidate by its memory. */
+static gboolean
+weigh (struct searcher *s, struct weft_candidate *c, GError **error)
+{
+  struct weft_job job = weft_space_job (s->job, &c->choice);
+  struct sample got;
+
+  if (!measure (s, &job, WEFT_PLAN_PLACED, &got, error))
+    return FALSE;
+  c->clock = got.seconds;
+  c->bytes = (uint64_t) got.bytes;
+  c->weighed = TRUE;
+  return TRUE;
+}
+
+/* The candidate that needs the least memory. A candidate whose bound exceeds the least memory found
+ * so far cannot be it. */
+static gboolean
+find_closest (struct searcher *s, GError **error)
+{
+  g_autoptr (GPtrArray) list = by_bytes (s, WEFT_FATE_MEMORY);
+  guint n = MIN (list->len, MOST_CLOSEST);
+  uint64_t least_bytes = UINT64_MAX;
+
+  for (guint i = 0; i < n && !stops (s); i++) {
+    struct weft_candidate *c = g_ptr_array_index (list, i);
+    progress (s, "looking for what nearly fits", i, n);
+    if (c->bytes >= least_bytes)
+      break;
+    if (!attempt (s, c, weigh, error))
+      return FALSE;
+    least_bytes = MIN (least_bytes, c->bytes);
+  }
+  return TRUE;
+}
+
+/* Whether a strategy fits, of those with the lowest bounds on memory. */
+static gboolean
+anything_fits (struct searcher *s, gboolean *fits, GError **error)
+{
+  if (!begin_all (s, error))
+    return FALSE;
+  for (uint32_t i = 0; i < s->n && !stops (s); i++) {
+    struct weft_job job = weft_space_job (s->job, &s->all[i].choice);
+    if (s->all[i].fate == WEFT_FATE_PRUNED)
+      look_at_passes (s, &job, &s->all[i]);
+  }
+  g_autoptr (GPtrArray) list = by_bytes (s, WEFT_FATE_PRUNED);
+  *fits = FALSE;
+  for (guint i = 0; i < MIN (list->len, MOST_TRIES) && !*fits && !stops (s); i++) {
+    struct weft_candidate *c = g_ptr_array_index (list, i);
+    if (!attempt (s, c, rank, error))
+      return FALSE;
+    *fits = c->fate == WEFT_FATE_RANKED;
+  }
+  return TRUE;
+}
+
+static struct weft_candidate *candidates (const struct weft_job *job, uint32_t *n);
+
+static gboolean
+fits_on (struct searcher *outer, uint32_t gpus, gboolean *fits, GError **error)
+{
+  struct weft_job job = *outer->job;
+  struct searcher s = { .options = outer->options,
+                        .job = &job,
+                        .best_clock = INFINITY,
+                        .nearest_miss = INFINITY,
+                        .last_clock = INFINITY,
+                        .best_simulated = INFINITY };
+
+  if (!weft_cluster_resize (&job.cluster, gpus, 0, error))
+    return FALSE;
+  s.segments = weft_segment_cache_new ();
+  s.all = candidates (&job, &s.n);
+  gboolean ok = anything_fits (&s, fits, error);
+  outer->stopped = s.stopped;
+  weft_segment_cache_free (s.segments);
+  g_free (s.all);
+  g_clear_error (&s.refused);
+  g_clear_error (&s.fault);
+  return ok;
+}
+
+/* Doubles the cluster until a strategy fits, then tries three sizes between the last two. */
+static gboolean
+find_enough (struct searcher *s, uint32_t *enough, GError **error)
+{
+  const struct weft_cluster *cluster = &s->job->cluster;
+  uint64_t node = (uint64_t) cluster->f.node_gpus;
+  uint64_t most = node * (uint64_t) cluster->f.fabric_max_nodes;
+  uint64_t few = cluster->n_gpus, gpus = few < node ? node : 2 * few;
+  gboolean fits = FALSE;
+
+  for (; gpus <= most && !fits && !stops (s); gpus *= 2) {
+    progress (s, "trying more GPUs", (uint32_t) gpus, (uint32_t) most);
+    if (!fits_on (s, (uint32_t) gpus, &fits, error))
+      return FALSE;
+    if (fits)
+      break;
+    few = gpus;
+  }
+  if (!fits)
+    return TRUE;
+  *enough = (uint32_t) gpus;
+  for (uint64_t part = 5; part < 8 && !stops (s); part++) {
+    if (few * part % (4 * node))
+      continue;
+    if (!fits_on (s, (uint32_t) (few * part / 4), &fits, error))
+      return FALSE;
+    if (fits) {
+      *enough = (uint32_t) (few * part / 4);
+      break;
+    }
+  }
+  return TRUE;
+}
+
+static const struct weft_candidate *
+closest_of (const weft_search *search)
+{
+  const struct weft_candidate *closest = NULL;
+
+  for (uint32_t i = 0; i < search->n; i++) {
+    const struct weft_candidate *c = &search->candidate[i];
+    if (c->weighed && (!closest || c->bytes < closest->bytes))
+      closest = c;
+  }
+  return closest;
+}
+
 static weft_search *
 collect (struct searcher *s)
 {
@@ -484,6 +654,7 @@ collect (struct searcher *s)
     search->by_fate[search->candidate[i].fate]++;
   if (s->options->near_miss)
     search->miss = miss_of (s, search);
+  search->closest = closest_of (search);
   return search;
 }
 
@@ -520,20 +691,28 @@ weft_search_run (const struct weft_job *job, const struct weft_search_options *o
                         .segments = weft_segment_cache_new (),
                         .best_clock = INFINITY,
                         .nearest_miss = INFINITY,
-                        .last_clock = INFINITY };
+                        .last_clock = INFINITY,
+                        .best_simulated = INFINITY };
   gint64 start = g_get_monotonic_time ();
   double gap = 0;
 
   s.all = candidates (job, &s.n);
+  uint32_t enough = 0;
   gboolean ok = search_all (&s, &gap, error);
+  if (ok && options->near_miss && !isfinite (s.best_simulated) && !s.refused)
+    ok = find_closest (&s, error) && find_enough (&s, &enough, error);
   weft_search *search = collect (&s);
-  search->gap = search->by_fate[WEFT_FATE_SIMULATED] ? gap : 0;
+  search->enough_gpus = enough;
+  search->stopped = s.stopped;
+  search->gap = !search->by_fate[WEFT_FATE_SIMULATED] ? 0 : s.stopped ? 1 : gap;
   weft_segment_cache_free (s.segments);
   search->wall_seconds = (g_get_monotonic_time () - start) * 1e-6;
   if (ok && s.refused && search->by_fate[WEFT_FATE_RULE] == search->n)
     g_propagate_error (error, g_steal_pointer (&s.refused));
   else if (ok && s.fault && search->by_fate[WEFT_FATE_SIMULATED] == 0)
     g_propagate_error (error, g_error_copy (s.fault));
+  else if (ok && s.stopped && search->by_fate[WEFT_FATE_SIMULATED] == 0)
+    weft_run_error (error, "stopped before a strategy was simulated");
   else if (ok && search->by_fate[WEFT_FATE_SIMULATED] == 0)
     g_set_error (error, WEFT_ERROR, WEFT_ERROR_INFEASIBLE,
                  "no strategy of %u fits: %u do not fit in memory, %u break a rule", search->n,

@@ -47,6 +47,7 @@ struct weft_candidate {
                                  0 if not computed */
   enum { WEFT_FLOPS, WEFT_PASSES, WEFT_SCHEDULE, WEFT_PROGRAM } known; /* the source of `bound` */
   double seconds;      /* simulated step time */
+  gboolean weighed;    /* nothing fits, and `bytes` is exact */
   weft_plan *plan;     /* plan of a simulated candidate, else NULL */
   weft_report *report; /* report of a simulated candidate, without timeline; else NULL */
 };
@@ -58,18 +59,32 @@ typedef struct weft_search {
   uint32_t by_fate[WEFT_FATE_SIMULATED + 1];
   const struct weft_candidate *miss; /* the fastest candidate that does not fit and would be
                                         simulated if it did; NULL if none or not requested */
+  const struct weft_candidate *closest; /* if nothing fits: the candidate with the least memory of
+                                           those measured, with exact `bytes`; else NULL */
+  uint32_t enough_gpus; /* if nothing fits: the smallest larger cluster, of those tried, on which a
+                           strategy fits; 0: none found */
+  gboolean stopped; /* by weft_search_options.stop: candidates may be missing, `gap` is 1 */
   double gap, wall_seconds;
   GError *fault; /* error of the first candidate with WEFT_FATE_FAULT, owned; NULL: none */
 } weft_search;
+
+/* The state of a search, for its user to watch. */
+struct weft_search_progress {
+  const char *phase;
+  uint32_t done, of;    /* units of the phase; `of` is 0 if their number is not known */
+  uint32_t steps;       /* bounds, clock times and simulations computed so far */
+  double best;          /* best simulated step time, or else clock time; INFINITY: none */
+};
 
 struct weft_search_options {
   uint32_t finalists; /* number of candidates to simulate; 0: 10 */
   struct weft_exec_options exec; /* options of predictions; if they request a graph, a candidate
                                     that cannot be a graph breaks a rule */
-  gboolean near_miss;  /* find `miss` as well */
+  gboolean near_miss;  /* find `miss`, `closest` and `enough_gpus` as well */
   gboolean exhaustive; /* compute all clock times and no bounds: the same result in far more time,
                           for tests */
-  void (*progress) (void *user, const char *phase, uint32_t done, uint32_t of); /* may be NULL */
+  void (*progress) (void *user, const struct weft_search_progress *now); /* may be NULL */
+  gboolean (*stop) (void *user); /* TRUE: end with the candidates found so far; may be NULL */
   void *user;
 };
 

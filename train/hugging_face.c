@@ -11,7 +11,7 @@ enum share { ALL, OF_QUERIES, OF_KEYS, OF_VALUES, OF_GATES, OF_UPS };
 
 /* The rows that have another order in the Hugging Face tensor: none; rotary pairs in the last rows
  * of each head, in the last rows of the tensor, or in the first rows of each head; or all rows
- * (HEAD_BY_HEAD: query, key and value of one head follow each other). */
+ * (HEAD_BY_HEAD: the query, key and value rows of one head are adjacent). */
 enum order { NONE, OF_EACH_HEAD, LAST_OF_TENSOR, FIRST_OF_EACH_HEAD, HEAD_BY_HEAD };
 
 /* The models that a row applies to: any model, models without a query latent, or models with a
@@ -193,8 +193,8 @@ weft_hf_our_row (const struct weft_hf_piece *piece, uint64_t row)
   return is_rope_row (o, row, &j) ? row - j + j / 2 + j % 2 * (o->rope_rows / 2) : row;
 }
 
-/* Checks that each row of the tensor is in exactly one piece. The check fails, for example, for an
- * MLP without a gate and the names of llama. */
+/* Checks that each row of the tensor is in exactly one piece. The check fails, for example, if an
+ * MLP has no gate but the name table of the family has gates (llama). */
 static gboolean
 check_rows (const GArray *pieces, const char *family, const struct weft_state_tensor *tensor,
             GError **error)

@@ -270,8 +270,8 @@ step_seconds (const GPtrArray *timeline)
   return median (seconds);
 }
 
-/* Sets s->recording: the time that recording adds to a step, divided by the most kernels of any
- * rank. */
+/* Sets s->recording: the time that recording adds to a step, divided by the number of kernels of
+ * the rank with the most kernels. */
 static gboolean
 find_recording (weft_measure *m, struct steps *s, struct trial *trial, GError **error)
 {

@@ -27,7 +27,7 @@ weft_memory_check_topology (const weft_plan *plan, GError **error)
         g_strdup_printf ("the memory of a GPU of topology %s (--gpu-memory overrides it)",
                          g_quark_to_string (cluster->topology));
     return refuse_bytes ((double) weft_plan_worst_bytes (plan), "device memory of the largest rank",
-                         cluster->f.gpu_memory, topology, error);
+                         weft_plan_capacity (&plan->job), topology, error);
   }
   return TRUE;
 }

@@ -1,8 +1,8 @@
 /* error.h - the error domain of Weft, and the exit status of each code.
  *
  * A function that can fail returns a bool or NULL and takes a GError ** last.  Broken invariants
- * abort (invariant.h); out of memory aborts (GLib's rule).  A message says what was found and what was
- * expected, with the name the user typed; very long messages are cut. */
+ * abort (invariant.h); out of memory aborts (GLib's rule).  A message says what was found and what
+ * was expected, with the name the user typed; very long messages are cut. */
 #pragma once
 #include <glib.h>
 

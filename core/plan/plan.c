@@ -282,11 +282,17 @@ price_program (const weft_plan *plan, const weft_program *p, struct weft_coll_sh
 typedef weft_program *(*build_program) (const struct weft_job *job, const struct weft_mesh *mesh,
                                         uint32_t role);
 
+double
+weft_plan_capacity (const struct weft_job *job)
+{
+  return job->cluster.f.gpu_memory * (1 - job->train.memory_headroom);
+}
+
 /* GPU memory that libraries leave free. */
 static uint64_t
 free_bytes (const weft_plan *plan, uint32_t role)
 {
-  double bytes = plan->job.cluster.f.gpu_memory - (double) weft_plan_reserved_bytes (plan, role);
+  double bytes = weft_plan_capacity (&plan->job) - (double) weft_plan_reserved_bytes (plan, role);
 
   return bytes > 0 ? (uint64_t) bytes : 0;
 }
@@ -540,6 +546,6 @@ weft_plan_host_fits (const weft_plan *plan)
 gboolean
 weft_plan_fits (const weft_plan *plan)
 {
-  return weft_plan_worst_bytes (plan) <= plan->job.cluster.f.gpu_memory &&
+  return weft_plan_worst_bytes (plan) <= weft_plan_capacity (&plan->job) &&
          weft_plan_host_fits (plan);
 }

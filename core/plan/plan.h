@@ -88,6 +88,9 @@ uint64_t weft_plan_host_bytes (const weft_plan *plan);
 /* Whether the host pools fit in the host memory of every node. */
 gboolean weft_plan_host_fits (const weft_plan *plan);
 
+/* GPU memory that a plan may use: without memory_headroom. */
+double weft_plan_capacity (const struct weft_job *job);
+
 /* Whether every role fits on its GPU and the host pools fit on every node. */
 gboolean weft_plan_fits (const weft_plan *plan);
 

@@ -246,7 +246,7 @@ weft_report_part_bytes (const struct weft_report_role *role, int part)
 static void
 fill_memory (weft_report *r)
 {
-  r->capacity_bytes = (uint64_t) r->plan->job.cluster.f.gpu_memory;
+  r->capacity_bytes = (uint64_t) weft_plan_capacity (&r->plan->job);
   r->peak_bytes = weft_plan_worst_bytes (r->plan);
   r->host_capacity_bytes = (uint64_t) r->plan->job.cluster.f.node_host_memory;
   r->host_bytes = weft_plan_host_bytes (r->plan);

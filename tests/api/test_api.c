@@ -1,6 +1,6 @@
 /* The library for training loops: every method of DistributedDataParallel and finalize_model_grads,
  * the order in which the methods must be called, and that a step made of separate calls has the
- * bits of a step made of one. */
+ * bits of a step made of one call. */
 #include "api/include/weft/weft.h"
 #include "tests/runner/folder.h"
 #include "tests/runner/runner.h"
@@ -137,8 +137,8 @@ end (struct run *r)
   return result;
 }
 
-/* Which calls make up a step: forward_backward, or forward and backward of each microbatch;
- * EVERY_CALL also calls the synchronisation methods one by one. */
+/* The calls of a step. WHOLE: forward_backward. CELLS: forward and backward of each microbatch.
+ * EVERY_CALL: like CELLS, and the synchronisation methods one by one. */
 enum way { WHOLE, CELLS, EVERY_CALL, N_WAY };
 
 static weft_step_result
@@ -312,7 +312,7 @@ no_sync_is_for_all_microbatches_but_the_last (void **state)
                   "microbatch 1, the last one, inside no_sync");
   assert_ok (weft_module_no_sync_end (r->module, error));
   assert_ok (weft_module_backward (r->module, error));
-  begin (lazy); /* backward passes launch no collective: no_sync is optional */
+  begin (lazy); /* without overlap, backward launches no collective: no_sync is optional */
   for (uint32_t micro = 0; micro < 2; micro++) {
     forward (lazy, micro);
     assert_ok (weft_module_backward (lazy->module, error));
@@ -341,8 +341,8 @@ start_grad_sync_launches_what_no_backward_has_launched (void **state)
                     "wanted finish_grad_sync next");
     after[i] = hash_of (both[i], true);
   }
-  assert_true (before[0] != after[0]); /* one rank's sums are now summed over all ranks */
-  assert_true (before[1] == after[1]); /* the last backward had already summed them */
+  assert_true (before[0] != after[0]); /* start_grad_sync sums gradients over all ranks */
+  assert_true (before[1] == after[1]); /* overlap: the last backward has summed them already */
   assert_true (after[0] == after[1]);
 }
 

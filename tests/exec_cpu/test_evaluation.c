@@ -103,8 +103,8 @@ assert_same_kept (struct kept a, struct kept b, gboolean weights, const char *wh
   }
 }
 
-/* `fetches`: weights are gathered at their first use, so the evaluation gathers them. Then bytes of
- * weights may change on ranks that do not own them. */
+/* `fetches`: whether weights are gathered at their first use. If so, the evaluation gathers
+ * weights, and bytes of weights may change on ranks that do not own them. */
 static void
 assert_changes_nothing (real_job *job, gboolean fetches, const char *what)
 {

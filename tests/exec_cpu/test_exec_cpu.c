@@ -13,10 +13,10 @@
 #include <string.h>
 
 #define STEPS 2
-/* With one model and precision, every `stride`-th strategy runs, beginning at first_of().  Other
- * precisions begin at the next strategies and other models APART further, so that together they run
- * every strategy.  Sanitizers are slow: with them, fewer strategies and a tenth of the seeds
- * run. */
+/* With one model and precision, every `stride`-th strategy runs, beginning at first_of().  The next
+ * precision begins one strategy later and the next model APART strategies later, so that together
+ * they run every strategy.  Sanitizers are slow: builds with sanitizers run fewer strategies and a
+ * tenth of the seeds. */
 #define SANITIZED (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER)
 enum { APART = 4 };
 static unsigned stride = SANITIZED ? 10 : 3;
@@ -24,8 +24,8 @@ static unsigned stride = SANITIZED ? 10 : 3;
 #define SEEDS (SANITIZED ? 5 : 50)
 #define SHARING 4 /* every 4th strategy splits its kernels among threads */
 
-/* Hundreds of runs: the nano models themselves run in fp32, all else on models a quarter as
- * large. */
+/* The tests make hundreds of runs. To save time, only some runs use the nano models (nanos[]); all
+ * other runs use models of a quarter of the size (models[]). */
 #define GPT2 "model=gpt2-nano seq_length=16 global_batch_size=8"
 #define LLAMA "model=llama-nano seq_length=16 global_batch_size=8"
 #define MIXTRAL "model=mixtral-nano seq_length=16 global_batch_size=8"
@@ -384,7 +384,7 @@ first_of (unsigned model, unsigned precision)
   return (APART * model + precision) % stride;
 }
 
-/* Runs every strategy on each small model, and on one of the nano models. */
+/* Runs every strategy on each small model, in one of the precisions, and on a nano model. */
 static void
 every_strategy_gives_the_bits_of_one_rank (void **state)
 {

@@ -17,7 +17,7 @@ struct meeting {
   enum weft_group_kind group;
   enum weft_dtype dtype;
   enum weft_reduce reduce;
-  int peer; /* of a broadcast: 0 from the first member, -1 from the last */
+  int peer; /* broadcast: 0: the first member sends; -1: the last member sends */
   uint64_t n;
   uint32_t buf;
   void *values;
@@ -156,7 +156,7 @@ join (const struct meeting *m, float a, float b)
                                         : rounded (m, a + b);
 }
 
-/* The value of the canonical tree's node over members [first, first + n). */
+/* The value of the node over members [first, first + n) in the canonical tree. */
 static float
 fold (const struct meeting *m, uint64_t element, uint32_t first, uint32_t n)
 {
@@ -374,7 +374,7 @@ enum { MOST_STAGES = 7, MOST_ROUNDS = 12, PAYLOAD = 37 };
 struct relay {
   uint32_t stages, rounds, replicas;
   gboolean moves[MOST_ROUNDS][MOST_STAGES][2]; /* by sender: to the next stage, to the previous */
-  uint32_t sent[MOST_ROUNDS][MOST_STAGES][2];  /* index of the sender's buffer */
+  uint32_t sent[MOST_ROUNDS][MOST_STAGES][2];  /* by sender: index of the buffer that is sent */
   uint32_t n[MOST_STAGES];                     /* number of buffers of a stage so far */
   uint32_t buf[MOST_STAGES][2 * MOST_ROUNDS + 1];
   float holds[MOST_STAGES][2 * MOST_ROUNDS + 1]; /* first element; each next one is larger by 1 */

@@ -44,7 +44,8 @@ no_part_waits_for_a_later_one (void **state)
   }
 }
 
-/* The words of the parts in order, each followed by its microbatch. */
+/* The kinds of the parts of a step, in order, each with its microbatch: "forward 0 backward 0 ...".
+ * The caller frees the text. */
 static char *
 list_of (const char *words)
 {

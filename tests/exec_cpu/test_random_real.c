@@ -19,8 +19,8 @@
 #define MOST_TOKENS 2500
 #define MOST_PRODUCTS 40000000 /* parameters times tokens */
 
-/* Whether gradients may overflow and are checked: those of a loss that is a sum over all tokens,
- * times the loss scale, may exceed the range of fp16. */
+/* Whether gradients may overflow and are checked: if the loss is a sum over all tokens, gradients
+ * times the loss scale may exceed the range of fp16. */
 static gboolean
 overflows (const struct weft_job *job)
 {
@@ -28,7 +28,7 @@ overflows (const struct weft_job *job)
          job->strategy.check_for_nan_in_grad;
 }
 
-/* Whether a job has few ranks, according to its words. Most random jobs have more. */
+/* Whether the text of a job asks for at most MOST_RANKS ranks. Most random jobs have more ranks. */
 static gboolean
 may_be_small (const char *words)
 {
@@ -47,8 +47,8 @@ is_small (const struct weft_job *job)
          tokens * parameters <= MOST_PRODUCTS;
 }
 
-/* The same job with a smaller vocabulary and shorter sequences, which need most of the time but do
- * not change the program. One job in eight stays as it is. */
+/* The job `words` with a smaller vocabulary and shorter sequences. Large ones need most of the time
+ * but do not change the program. One job in eight stays as it is. */
 static char *
 shorter (GRand *rand, const char *words, const struct weft_job *job)
 {
@@ -121,7 +121,7 @@ scales_microbatches (const char *words)
   return strstr (words, "precision=fp8") && !strstr (words, "fp8_recipe=delayed");
 }
 
-/* The same job on one rank. */
+/* The job `words` on one rank. */
 static char *
 alone_of (const char *words)
 {
@@ -218,8 +218,8 @@ rounds_between_stages (const struct weft_job *job)
 }
 
 /* Whether the collective divides gradients by the number of replicas in a type that loses bits of
- * small numbers (fp16; fp8 in the first step, whose scales are 1).  On one rank they are divided
- * earlier, so kernels compute with smaller numbers. */
+ * small numbers (fp16; fp8 in the first step, whose scales are 1).  On one rank,
+ * gradients are divided earlier, so kernels compute with smaller numbers. */
 static gboolean
 divides_small_later (const struct weft_job *job)
 {

@@ -278,7 +278,7 @@ memory_of_very_many_ranks_is_known_to_all (void **state)
   cast_clear (&c);
 }
 
-/* The host may be a name or an IPv6 address, with or without brackets. */
+/* The host of a rendezvous may be a name or an IPv6 address, with or without brackets. */
 static void
 an_address_may_be_of_either_kind (void **state)
 {
@@ -509,7 +509,8 @@ a_port_that_is_taken_is_named (void **state)
   weft_store_close (first, 0);
 }
 
-/* Clients that connect to "localhost" would reach the other program instead of the store. */
+/* Another program listens on the port, but only on IPv6. The store refuses the port: clients that
+ * connect to "localhost" would reach the other program. */
 static void
 a_port_that_is_taken_on_new_addresses_alone_is_named (void **state)
 {

@@ -58,7 +58,7 @@ delay_wgrad_compute_puts_a_layers_weight_gradients_last (void **state)
                       WEFT_PHASE_INPUT_GRAD);
     assert_true (find (q, WEFT_OP_MATMUL_WGRAD, l, 0, FALSE) <
                  find (q, WEFT_OP_NORM_BWD, l, 0, FALSE));
-    if (l > 0) /* W of one layer, not of the whole backward pass */
+    if (l > 0) /* W of a layer is delayed to the end of B of this layer */
       assert_true (find (p, WEFT_OP_MATMUL_WGRAD, l, 0, TRUE) <
                    find (p, WEFT_OP_MATMUL_DGRAD, l - 1, 0, FALSE));
   }

@@ -17,7 +17,7 @@
 #define LEVEL1 LEVEL ("1")
 #define LEVEL3 LEVEL ("3"), "--fp8-param-gather", "true"
 #define KEEP "--keep-fp8-transpose-cache", "true"
-#define LAYERS 8 /* of gpt2-nano, each with four weight matrices */
+#define LAYERS 8 /* layers of gpt2-nano, each with four weight matrices */
 
 static gboolean
 is_fp8 (const struct weft_param *param)
@@ -25,7 +25,7 @@ is_fp8 (const struct weft_param *param)
   return param->scale != WEFT_NO_BUF;
 }
 
-/* The permanent buffer of that name, or WEFT_NO_BUF. */
+/* The permanent buffer with the name `name`, or WEFT_NO_BUF. */
 static uint32_t
 standing (const weft_program *p, const char *name)
 {
@@ -90,8 +90,8 @@ fp8_param_gather_keys_buffers_by_type (void **state)
 }
 
 /* Bytes per parameter in fp8: 1 for the code, 1 for its transposed copy, g for the gradient and 12
- * / D for the optimizer; other parameters: 2 + g + 12 / D. Gradients of two bytes also have an fp32
- * copy, which is sharded too. */
+ * / D for the optimizer over D replicas; other parameters: 2 + g + 12 / D. Gradients of two bytes
+ * also have an fp32 copy, which is sharded too. */
 static void
 fp8_param_gather_leaves_a_byte_for_a_weight_and_one_for_its_copy (void **state)
 {
@@ -124,8 +124,8 @@ fp8_param_gather_has_a_master_beside_fp32 (void **state)
 
 /* -------------------------------------------------------------------- collectives */
 
-/* Each fp8 bucket is one launch. The last one also contains all buckets of other dtypes, and waits
- * for their gradients. */
+/* Each fp8 bucket is one launch. The last launch also contains all buckets of other dtypes, and
+ * waits for the gradients of these buckets. */
 static void
 fp8_param_gather_launches_other_buckets_with_the_last_of_bytes (void **state)
 {
@@ -228,8 +228,9 @@ keep_fp8_transpose_cache_makes_the_copy_once_and_not_in_every_backward (void **s
 
 /* ------------------------------------------------------------ slices of Megatron-FSDP */
 
-/* Bytes per parameter in fp8: 1 + g + 12, of others 2 + g + 12, all sharded. Every rank has all
- * scales. The transposed copy is not permanent, even with keep_fp8_transpose_cache. */
+/* Bytes per parameter in fp8: 1 + g + 12; other parameters: 2 + g + 12; g is the size of a
+ * gradient. All are sharded. Every rank has all scales. The transposed copy is not permanent, even
+ * with keep_fp8_transpose_cache. */
 static void
 all_that_stands_of_weights_in_fp8_is_a_slice_at_level_3 (void **state)
 {
@@ -361,8 +362,9 @@ reuse_grad_buf_for_mxfp8_param_ag_gathers_bf16_through_the_gradients (void **sta
   assert_int_equal (plan->memory[0].permanent[WEFT_POOL_DEVICE][WEFT_BUF_WEIGHTS], weights);
 }
 
-/* Masters are rounded, gathered and quantised, then the gradient buffer is cleared, and only then
- * the first gradient is written: at the end of the step, or at the beginning of the next one. */
+/* Masters are rounded, gathered and quantised, and then the gradient buffer is cleared. With
+ * overlap_param_gather (`lazy`) this happens at the beginning of a step, before the first gradient
+ * is written; otherwise at the end of the step. */
 static void
 reuse_grad_buf_for_mxfp8_param_ag_clears_the_room_before_a_gradient_comes (void **state)
 {
@@ -451,7 +453,8 @@ run (const char *precision, const char *strategy, uint64_t stress)
   return weft_test_run (&how);
 }
 
-/* With MXFP8 the gather of weights overwrites the gradients, so they are not compared. */
+/* `gradients_stay`: whether gradients are compared. With MXFP8 the gather of weights overwrites
+ * them. */
 static void
 check_bits (const char *const *strategy, size_t n, gboolean gradients_stay)
 {
@@ -596,7 +599,7 @@ a_run_goes_into_fp8_and_out_of_it (void **folder)
       last[b] = real_hash (other->state, WEFT_STATE_MASTER);
     }
     assert_int_equal (last[a], next);
-    assert_int_equal (last[1], last[2]); /* one recipe, two ways of sharding */
+    assert_int_equal (last[1], last[2]); /* same fp8 recipe, other sharding */
     for (unsigned b = 5; b < G_N_ELEMENTS (forms); b++)
       assert_int_equal (last[1], last[b]);
     assert_int_equal (last[3], last[4]);

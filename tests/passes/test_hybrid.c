@@ -38,7 +38,7 @@ count (const weft_program *p, const char *start)
   return n;
 }
 
-/* The first op with the name "word k"; `last`: the last one. */
+/* The first op with the name "word k"; with `last`, the last op with this name. */
 static uint32_t
 numbered (const weft_program *p, const char *word, uint32_t k, gboolean last)
 {
@@ -150,8 +150,8 @@ what_is_not_split_is_added_whole_inside_and_outside (void **state)
   }
 }
 
-/* The reduction of the next bucket inside the instances overlaps with the reduction of this one
- * between instances. */
+/* The reduction of a bucket between instances overlaps with the reduction of the next bucket inside
+ * the instances. */
 static void
 the_outer_lane_runs_beside_the_inner_one (void **state)
 {
@@ -260,7 +260,8 @@ the_norm_is_summed_over_all_who_hold_different_slices (void **state)
   assert_int_equal (norm_group (SPLIT), WEFT_GROUP_WORLD);
 }
 
-/* The slots of all ranks are different: each element of a bucket has one owner. */
+/* Slot: the number of the slice that a rank owns. The slots of all ranks are different, so each
+ * element of a bucket has one owner. */
 static void
 slots_of_a_hybrid_deal_each_slice_out_once (void **state)
 {

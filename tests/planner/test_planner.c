@@ -362,6 +362,90 @@ a_model_that_fits_nowhere_is_infeasible (void **state)
   assert_int_equal (search->by_fate[WEFT_FATE_MEMORY] + search->by_fate[WEFT_FATE_RULE], search->n);
 }
 
+/* Llama 3 70B needs 16 bytes a parameter and more: 18 H100 at least. */
+static void
+where_nothing_fits_the_closest_strategy_and_enough_gpus_are_named (void **state)
+{
+  static const char *const big[] = { "model", "llama3-70b",        "topology", "dgx-h100", "gpus",
+                                     "4",     "global-batch-size", "32",       NULL };
+  struct weft_job job = job_of (big);
+  struct weft_search_options options = { .near_miss = TRUE };
+  g_autoptr (GError) error = NULL;
+  g_autoptr (weft_search) search = weft_search_run (&job, &options, &error);
+
+  (void) state;
+  assert_true (g_error_matches (error, WEFT_ERROR, WEFT_ERROR_INFEASIBLE));
+  assert_non_null (search->closest);
+  assert_true ((double) search->closest->bytes > job.cluster.f.gpu_memory);
+  for (uint32_t i = 0; i < search->n; i++)
+    if (search->candidate[i].weighed)
+      assert_true (search->candidate[i].bytes >= search->closest->bytes);
+  assert_in_range (search->enough_gpus, 18, 64);
+  assert_true (weft_cluster_resize (&job.cluster, search->enough_gpus, 0, NULL));
+  g_autoptr (weft_search) larger = search_all (&job, 1);
+  assert_int_equal (larger->by_fate[WEFT_FATE_SIMULATED], 1);
+}
+
+/* With a headroom no strategy uses the rest; some would without it. */
+static void
+memory_headroom_stays_free (void **state)
+{
+  struct weft_job job = job_of (real);
+
+  (void) state;
+  job.cluster.f.gpu_memory = 16e9;
+  g_autoptr (weft_search) all = search_all (&job, 10);
+  job.train.memory_headroom = 0.5;
+  g_autoptr (weft_search) half = search_all (&job, 10);
+  uint64_t most = 0;
+  for (uint32_t i = 0; i < all->by_fate[WEFT_FATE_SIMULATED]; i++)
+    most = MAX (most, all->candidate[i].bytes);
+  assert_true (most > 8000000000u);
+  for (uint32_t i = 0; i < half->by_fate[WEFT_FATE_SIMULATED]; i++)
+    assert_true (half->candidate[i].bytes <= 8000000000u);
+}
+
+struct patience {
+  unsigned asked, most;
+};
+
+static gboolean
+loses_patience (void *user)
+{
+  struct patience *p = user;
+
+  return ++p->asked > p->most;
+}
+
+/* A search that is stopped at any moment ends with what it has, best first. */
+static void
+a_stopped_search_keeps_its_ranking (void **state)
+{
+  struct weft_job job = job_of (real);
+  struct patience patience = { .most = G_MAXUINT };
+  struct weft_search_options options = { .near_miss = TRUE,
+                                         .stop = loses_patience,
+                                         .user = &patience };
+  g_autoptr (weft_search) whole = weft_search_run (&job, &options, NULL);
+  unsigned some = 0, all = patience.asked;
+
+  (void) state;
+  assert_false (whole->stopped);
+  for (unsigned early = 1; early < all; early *= 3) {
+    unsigned most = all - early;
+    g_autoptr (GError) error = NULL;
+    patience = (struct patience){ .most = most };
+    g_autoptr (weft_search) search = weft_search_run (&job, &options, &error);
+    uint32_t n = search->by_fate[WEFT_FATE_SIMULATED];
+    assert_true (n > 0 || error);
+    assert_int_equal (search->stopped, patience.asked > most);
+    for (uint32_t i = 1; i < n; i++)
+      assert_true (search->candidate[i - 1].seconds <= search->candidate[i].seconds);
+    some += search->stopped && n > 0;
+  }
+  assert_true (some > 0);
+}
+
 static void
 finalists_fit_and_were_proved (void **state)
 {
@@ -530,6 +614,9 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (the_space_has_what_was_published),
   cmocka_unit_test (layers_that_no_pipeline_divides_are_spread_over_all_stages),
   cmocka_unit_test (a_model_that_fits_nowhere_is_infeasible),
+  cmocka_unit_test (where_nothing_fits_the_closest_strategy_and_enough_gpus_are_named),
+  cmocka_unit_test (memory_headroom_stays_free),
+  cmocka_unit_test (a_stopped_search_keeps_its_ranking),
   cmocka_unit_test (finalists_fit_and_were_proved),
   cmocka_unit_test (bounds_change_no_answer),
   cmocka_unit_test (plan_prints_the_document_of_the_contract),

@@ -8,7 +8,7 @@
 #define BUFFER_BYTES (4u << 20)
 #define LIBRARY "libcupti.so." G_STRINGIFY (WEFT_CUPTI_MAJOR)
 
-/* The state of one thread. */
+/* The state of one thread of Weft. */
 struct here {
   const struct weft_cupti *of;
   uint64_t id;         /* of the op that the thread's calls belong to; 0: none */
@@ -29,13 +29,13 @@ struct weft_cupti {
   GArray *record;     /* struct record */
   GHashTable *known;  /* correlation id of CUPTI -> id of the op; values owned */
   GHashTable *node;   /* node of a graph -> id of the op; keys and values owned */
-  GHashTable *graph;  /* graph -> struct here of the thread that adds nodes to it */
+  GHashTable *graph;  /* graph -> struct here of the thread of Weft that adds its nodes */
   GHashTable *launch; /* stream -> GArray of ids of its launches, in order; keys owned */
   uint64_t lost;
   const char *said;
 };
 
-/* The open trace. CUPTI's callbacks have no argument for it. */
+/* The open trace. A global, because on_callback() and the buffer callbacks need it. */
 static struct weft_cupti *current;
 static _Thread_local struct here *mine;
 

@@ -1,11 +1,14 @@
 /* cupti.h - a trace of the kernels, copies and fills that GPUs execute, from CUPTI's activity
  * records.
  *
- * A record is assigned to an op by the id that its thread had pushed when it made the call.  In a
- * graph it is assigned by its node: a node belongs to the op for which it was added, a cloned node
- * to the op of its original.  NCCL launches from its own threads.  If a stream has as many such
- * kernels as communication launches, they are matched in order.  Nodes that threads of NCCL add to
- * a graph belong to the current op of the thread that began the graph.
+ * Each thread tells CUPTI the id of the op that it works on (weft_cupti_about).  A record of a call
+ * belongs to the op of the calling thread.  In a graph, a node belongs to the op for which the node
+ * was added, and a cloned node to the op of the original node.
+ *
+ * NCCL launches kernels from its own threads, whose records have no id.  If a stream has as many
+ * records without an id as communication launches (weft_cupti_launched), records and launches are
+ * matched in order.  Nodes that threads of NCCL add to a graph belong to the current op of the
+ * thread of Weft that adds nodes to this graph.
  *
  * CUPTI exists once in a process, so only one trace may be open.  In a build without CUPTI,
  * weft_cupti_begin() returns an error message. */
