@@ -34,8 +34,7 @@ copy_into (const weft_program *p, enum weft_lane lane, uint32_t op, uint32_t buf
 
   for (uint32_t i = 0; i < p->lane_n[lane]; i++) {
     uint32_t copy = p->lane_ops[lane][i];
-    enum weft_op_kind kind = p->op[copy].kind;
-    gboolean moves = kind == WEFT_OP_FROM_HOST || kind == WEFT_OP_TO_HOST;
+    gboolean moves = weft_op_is_pooled_copy (p->op[copy].kind);
     if (moves && copy < op && owner_of (p, copy, 1) == buf)
       newest = copy;
   }

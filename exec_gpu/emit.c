@@ -162,7 +162,7 @@ emit_op (struct gpu_rank_unit at, uint32_t i)
     emit_kernels (at, op);
   else if (weft_op_info[kind].class == WEFT_CLASS_COLLECTIVE)
     gpu_collective_shared (&at, 1, i);
-  else if (kind == WEFT_OP_COPY_IN || kind == WEFT_OP_COPY_OUT)
+  else if (weft_op_info[kind].mailbox)
     emit_mail (at, op);
   else
     emit_across (at, op);

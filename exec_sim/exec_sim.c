@@ -408,7 +408,7 @@ pause_thread (struct sim *x, uint32_t actor, uint32_t op, int sign)
 {
   enum weft_op_kind kind = sim_program (x, actor)->op[op].kind;
 
-  if (!holds_sms_while_waiting (x) && kind != WEFT_OP_COPY_IN && kind != WEFT_OP_COPY_OUT)
+  if (!holds_sms_while_waiting (x) && !weft_op_info[kind].mailbox)
     sim_gpu_take_sms (x, actor, sign);
 }
 
@@ -687,3 +687,5 @@ const struct weft_exec_ops weft_exec_sim = {
   .drain = sim_drain,
   .close = sim_close,
 };
+
+const struct weft_exec_ops *const weft_predictors[] = { &weft_exec_sim, &weft_exec_clock, NULL };

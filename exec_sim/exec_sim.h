@@ -10,3 +10,7 @@
 #include "core/exec/exec.h"
 
 extern const struct weft_exec_ops weft_exec_sim;
+
+/* The executors that predict a step, NULL-terminated: this one, which is the default, and `clock`
+ * of core/exec. */
+extern const struct weft_exec_ops *const weft_predictors[];

@@ -292,9 +292,9 @@ weft_rendezvous_gather (weft_rendezvous *r, const char *key, GBytes *value, doub
 }
 
 gboolean
-weft_rendezvous_barrier (weft_rendezvous *r, const char *key, GError **error)
+weft_rendezvous_barrier (weft_rendezvous *r, const char *key, double seconds, GError **error)
 {
-  g_autoptr (GPtrArray) all = weft_rendezvous_all_gather (r, key, NULL, r->place.seconds, error);
+  g_autoptr (GPtrArray) all = weft_rendezvous_all_gather (r, key, NULL, seconds, error);
   return all != NULL;
 }
 

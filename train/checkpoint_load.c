@@ -32,9 +32,9 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (stored, stored_free)
 static gboolean
 find_content (stored *s, uint32_t chunk, GError **error)
 {
-  const struct weft_chunk *c = weft_manifest_chunk (s->m, chunk);
+  const struct weft_manifest_chunk *c = weft_manifest_chunk (s->m, chunk);
   const char *file = weft_manifest_file (s->m, c->file)->name;
-  g_autofree char *name = weft_chunk_name (s->m, c);
+  g_autofree char *name = weft_manifest_chunk_name (s->m, c);
   const struct weft_tensor *t = weft_safetensors_find (s->files->pdata[c->file], name);
 
   if (!t)
@@ -87,9 +87,9 @@ check_sums (const stored *s, GError **error)
 
   weft_crc32c_init (&crc);
   for (uint32_t i = 0; i < s->m->chunks->len; i++) {
-    const struct weft_chunk *c = weft_manifest_chunk (s->m, i);
+    const struct weft_manifest_chunk *c = weft_manifest_chunk (s->m, i);
     const void *data = weft_safetensors_data (s->files->pdata[c->file], s->content[i]);
-    uint32_t found = weft_crc32c (&crc, 0, data, weft_chunk_bytes (c));
+    uint32_t found = weft_crc32c (&crc, 0, data, weft_manifest_chunk_bytes (c));
     if (found != c->crc)
       return weft_bad_input (error, "%s/%s: %s is damaged: found checksum %08x, wanted %08x",
                              s->path, weft_manifest_file (s->m, c->file)->name, s->content[i]->name,
@@ -187,7 +187,7 @@ static gboolean
 write_elements (const stored *s, uint32_t chunk, const struct target *to, uint64_t from,
                 uint64_t first, uint64_t n, GError **error)
 {
-  const struct weft_chunk *c = weft_manifest_chunk (s->m, chunk);
+  const struct weft_manifest_chunk *c = weft_manifest_chunk (s->m, chunk);
 
   for (uint64_t done = 0, few; done < n; done += few) {
     few = MIN (n - done, BLOCK);
@@ -206,7 +206,7 @@ write_elements (const stored *s, uint32_t chunk, const struct target *to, uint64
 static gboolean
 write_chunk (const stored *s, uint32_t chunk, const struct target *to, GError **error)
 {
-  const struct weft_chunk *c = weft_manifest_chunk (s->m, chunk);
+  const struct weft_manifest_chunk *c = weft_manifest_chunk (s->m, chunk);
   uint64_t width = weft_manifest_tensor (s->m, c->tensor)->columns;
   gboolean whole = c->columns == width;
   uint64_t lines = whole ? 1 : c->rows, n = whole ? c->rows * c->columns : c->columns;
@@ -226,7 +226,7 @@ is_rounded (enum weft_dtype dtype)
 }
 
 static gboolean
-has_type (const struct weft_chunk *c, const struct weft_state_tensor *ours)
+has_type (const struct weft_manifest_chunk *c, const struct weft_state_tensor *ours)
 {
   return c->type == (ours->dtype == WEFT_FP16 ? WEFT_TENSOR_F16 : WEFT_TENSOR_BF16);
 }
@@ -239,7 +239,7 @@ find_weights (const stored *s, const weft_state *state, const uint32_t *ours)
   gboolean *has = g_new0 (gboolean, s->m->tensors->len);
 
   for (uint32_t i = 0; i < s->m->chunks->len; i++) {
-    const struct weft_chunk *c = weft_manifest_chunk (s->m, i);
+    const struct weft_manifest_chunk *c = weft_manifest_chunk (s->m, i);
     if (ours[c->tensor] != NOT_OURS && c->kind == WEFT_STATE_WEIGHT &&
         has_type (c, weft_state_at (state, ours[c->tensor])))
       has[c->tensor] = TRUE;
@@ -269,7 +269,7 @@ write_state (const stored *s, weft_state *state, const uint32_t *ours, GError **
 
   clear_fp8_recipe (state);
   for (uint32_t i = 0; i < s->m->chunks->len; i++) {
-    const struct weft_chunk *c = weft_manifest_chunk (s->m, i);
+    const struct weft_manifest_chunk *c = weft_manifest_chunk (s->m, i);
     if (ours[c->tensor] == NOT_OURS)
       continue;
     gboolean rounded = is_rounded (weft_state_at (state, ours[c->tensor])->dtype);

@@ -35,17 +35,17 @@ struct save {
 /* --------------------------------------------------------------------------- plan */
 
 static void
-add_chunk (weft_manifest *m, struct weft_chunk c)
+add_chunk (weft_manifest *m, struct weft_manifest_chunk c)
 {
   c.offset = weft_manifest_file (m, c.file)->bytes;
-  weft_manifest_file (m, c.file)->bytes += weft_chunk_bytes (&c);
+  weft_manifest_file (m, c.file)->bytes += weft_manifest_chunk_bytes (&c);
   g_array_append_val (m->chunks, c);
 }
 
 /* Adds the chunks of a run of elements: the rest of a row, whole rows, and the beginning of a row.
  * A run with several lines is one chunk. */
 static void
-add_chunks (weft_manifest *m, struct weft_chunk c, const struct weft_state_run *run)
+add_chunks (weft_manifest *m, struct weft_manifest_chunk c, const struct weft_state_run *run)
 {
   uint64_t width = weft_manifest_tensor (m, c.tensor)->columns, first = run->first, n = run->n;
 
@@ -87,10 +87,10 @@ plan_tensor (weft_manifest *m, const weft_state *state, uint32_t tensor, GArray 
 
   for (int kind = rounded ? WEFT_STATE_WEIGHT : WEFT_STATE_MASTER; kind < WEFT_STATE_GRAD; kind++)
     for (uint32_t i = 0; i < n_runs; i++) {
-      struct weft_chunk c = { .tensor = tensor,
-                              .kind = kind,
-                              .type = kind == WEFT_STATE_WEIGHT ? type : WEFT_TENSOR_F32,
-                              .file = file_of (m, rows, run[i].row) };
+      struct weft_manifest_chunk c = { .tensor = tensor,
+                                       .kind = kind,
+                                       .type = kind == WEFT_STATE_WEIGHT ? type : WEFT_TENSOR_F32,
+                                       .file = file_of (m, rows, run[i].row) };
       add_chunks (m, c, &run[i]);
     }
 }
@@ -116,15 +116,15 @@ plan (const weft_state *state, const struct weft_job *job, const struct weft_pro
 /* -------------------------------------------------------------------------- files */
 
 static void
-declare (weft_safetensors_writer *w, const weft_manifest *m, const struct weft_chunk *c)
+declare (weft_safetensors_writer *w, const weft_manifest *m, const struct weft_manifest_chunk *c)
 {
-  g_autofree char *name = weft_chunk_name (m, c);
+  g_autofree char *name = weft_manifest_chunk_name (m, c);
   weft_safetensors_declare (w, name, c->type, 2, (const uint64_t[]){ c->rows, c->columns });
 }
 
 /* Writes a contiguous run of a tensor's elements and continues the checksum of the chunk. */
 static gboolean
-write_run (struct save *s, weft_safetensors_writer *w, struct weft_chunk *c,
+write_run (struct save *s, weft_safetensors_writer *w, struct weft_manifest_chunk *c,
            const struct weft_state_run *run, GError **error)
 {
   uint32_t size = weft_tensor_type_bytes[c->type];
@@ -146,7 +146,8 @@ write_run (struct save *s, weft_safetensors_writer *w, struct weft_chunk *c,
 
 /* Writes a chunk: in one run of elements if it consists of whole tensor rows, else row by row. */
 static gboolean
-write_chunk (struct save *s, weft_safetensors_writer *w, struct weft_chunk *c, GError **error)
+write_chunk (struct save *s, weft_safetensors_writer *w, struct weft_manifest_chunk *c,
+             GError **error)
 {
   uint64_t width = weft_manifest_tensor (s->m, c->tensor)->columns;
   uint64_t lines = c->columns == width ? 1 : c->rows, n = c->rows * c->columns / lines;
@@ -172,7 +173,7 @@ write_file (struct save *s, uint32_t file, GError **error)
     if (weft_manifest_chunk (s->m, i)->file == file)
       declare (w, s->m, weft_manifest_chunk (s->m, i));
   for (uint32_t i = 0; i < s->m->chunks->len; i++) {
-    struct weft_chunk *c = weft_manifest_chunk (s->m, i);
+    struct weft_manifest_chunk *c = weft_manifest_chunk (s->m, i);
     if (c->file == file && !write_chunk (s, w, c, error)) {
       weft_safetensors_abandon (w);
       return FALSE;
@@ -478,10 +479,8 @@ static gboolean
 wait_for_publish (const struct save *s, GError **error)
 {
   struct weft_rendezvous *peers = weft_state_peers (s->state);
-  g_autoptr (GPtrArray) all =
-      peers ? weft_rendezvous_all_gather (peers, "the end of a checkpoint", NULL, 0, error) : NULL;
 
-  return !peers || all;
+  return !peers || weft_rendezvous_barrier (peers, "the end of a checkpoint", 0, error);
 }
 
 static gboolean

@@ -282,6 +282,19 @@ unused_names (const struct import *import, const union weft_model *model)
   return names->len ? g_strdup (names->str) : NULL;
 }
 
+/* Files of TensorFlow and Flax hold transposed matrices; those of MLX have PyTorch's layout. A file
+ * that does not say is taken for one of PyTorch. */
+static gboolean
+has_torch_layout (const struct import *import, GError **error)
+{
+  const char *format = weft_safetensors_metadata (import->file, "format");
+
+  if (!format || g_str_equal (format, "pt") || g_str_equal (format, "mlx"))
+    return TRUE;
+  return weft_bad_input (error, "%s: found format %s, wanted pt: a file that PyTorch wrote",
+                         import->path, format);
+}
+
 gboolean
 weft_hf_import (weft_state *state, const union weft_model *model, const char *path, char **unused,
                 GError **error)
@@ -293,7 +306,8 @@ weft_hf_import (weft_state *state, const union weft_model *model, const char *pa
 
   if (unused)
     *unused = NULL;
-  if (!file || !for_pieces (all, check_piece, &import, error) ||
+  if (!file || !has_torch_layout (&import, error) ||
+      !for_pieces (all, check_piece, &import, error) ||
       !for_pieces (all, import_piece, &import, error))
     return FALSE;
   if (!weft_state_quantise (state, error))

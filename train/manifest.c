@@ -15,13 +15,13 @@ const struct weft_manifest_number weft_scale_numbers[WEFT_N_SCALE_NUMBER] = {
   { "hysteresis", offsetof (struct weft_loss_scale, hysteresis) },
 };
 
-const struct weft_manifest_number weft_chunk_numbers[WEFT_N_CHUNK_NUMBER] = {
-  { "file", offsetof (struct weft_chunk, file) },
-  { "offset", offsetof (struct weft_chunk, offset) },
-  { "row", offsetof (struct weft_chunk, row) },
-  { "column", offsetof (struct weft_chunk, column) },
-  { "rows", offsetof (struct weft_chunk, rows) },
-  { "columns", offsetof (struct weft_chunk, columns) },
+const struct weft_manifest_number weft_manifest_chunk_numbers[WEFT_N_CHUNK_NUMBER] = {
+  { "file", offsetof (struct weft_manifest_chunk, file) },
+  { "offset", offsetof (struct weft_manifest_chunk, offset) },
+  { "row", offsetof (struct weft_manifest_chunk, row) },
+  { "column", offsetof (struct weft_manifest_chunk, column) },
+  { "rows", offsetof (struct weft_manifest_chunk, rows) },
+  { "columns", offsetof (struct weft_manifest_chunk, columns) },
 };
 
 static void
@@ -43,7 +43,7 @@ weft_manifest_new (void)
 
   m->files = g_array_new (FALSE, TRUE, sizeof (struct weft_manifest_file));
   m->tensors = g_array_new (FALSE, TRUE, sizeof (struct weft_manifest_tensor));
-  m->chunks = g_array_new (FALSE, TRUE, sizeof (struct weft_chunk));
+  m->chunks = g_array_new (FALSE, TRUE, sizeof (struct weft_manifest_chunk));
   g_array_set_clear_func (m->files, clear_file);
   g_array_set_clear_func (m->tensors, clear_tensor);
   return m;
@@ -63,7 +63,7 @@ weft_manifest_free (weft_manifest *m)
 }
 
 char *
-weft_chunk_name (const weft_manifest *m, const struct weft_chunk *c)
+weft_manifest_chunk_name (const weft_manifest *m, const struct weft_manifest_chunk *c)
 {
   return g_strdup_printf ("%s/%s@%" G_GUINT64_FORMAT ",%" G_GUINT64_FORMAT,
                           weft_manifest_tensor (m, c->tensor)->name, weft_state_kind_words[c->kind],
@@ -137,7 +137,7 @@ print_files (JsonBuilder *b, const weft_manifest *m)
 }
 
 static void
-print_chunk (JsonBuilder *b, const struct weft_chunk *c)
+print_chunk (JsonBuilder *b, const struct weft_manifest_chunk *c)
 {
   g_autofree char *crc = g_strdup_printf ("%08x", c->crc);
 
@@ -145,8 +145,8 @@ print_chunk (JsonBuilder *b, const struct weft_chunk *c)
   weft_json_text (b, "kind", weft_state_kind_words[c->kind]);
   weft_json_text (b, "type", weft_tensor_type_words[c->type]);
   for (int i = 0; i < WEFT_N_CHUNK_NUMBER; i++)
-    weft_json_int (b, weft_chunk_numbers[i].name,
-                   *weft_manifest_number (c, &weft_chunk_numbers[i]));
+    weft_json_int (b, weft_manifest_chunk_numbers[i].name,
+                   *weft_manifest_number (c, &weft_manifest_chunk_numbers[i]));
   weft_json_text (b, "crc32c", crc);
   json_builder_end_object (b);
 }

@@ -23,7 +23,7 @@
  * the manifest is parsed. */
 #define WEFT_MANIFEST_MOST_BYTES (64u << 20)
 
-struct weft_chunk {
+struct weft_manifest_chunk {
   uint32_t tensor;            /* index in weft_manifest.tensors */
   enum weft_state_kind kind;  /* not WEFT_STATE_GRAD */
   enum weft_tensor_type type; /* F32; BF16 or F16 for weights only */
@@ -48,17 +48,17 @@ typedef struct weft_manifest {
   char *model, *job;
   GArray *files;   /* struct weft_manifest_file */
   GArray *tensors; /* struct weft_manifest_tensor */
-  GArray *chunks;  /* struct weft_chunk, in the order of tensors */
+  GArray *chunks;  /* struct weft_manifest_chunk, in the order of tensors */
 } weft_manifest;
 
 weft_manifest *weft_manifest_new (void);
 void weft_manifest_free (weft_manifest *manifest);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_manifest, weft_manifest_free)
 
-static inline struct weft_chunk *
+static inline struct weft_manifest_chunk *
 weft_manifest_chunk (const weft_manifest *m, uint32_t i)
 {
-  return &g_array_index (m->chunks, struct weft_chunk, i);
+  return &g_array_index (m->chunks, struct weft_manifest_chunk, i);
 }
 
 static inline const struct weft_manifest_tensor *
@@ -74,14 +74,14 @@ weft_manifest_file (const weft_manifest *m, uint32_t i)
 }
 
 static inline uint64_t
-weft_chunk_bytes (const struct weft_chunk *c)
+weft_manifest_chunk_bytes (const struct weft_manifest_chunk *c)
 {
   return c->rows * c->columns * weft_tensor_type_bytes[c->type];
 }
 
 /* Name of a chunk in the shard file: "layers.3.qkv.weight/exp_avg@0,0". The caller frees the
  * name. */
-char *weft_chunk_name (const weft_manifest *m, const struct weft_chunk *c);
+char *weft_manifest_chunk_name (const weft_manifest *m, const struct weft_manifest_chunk *c);
 
 /* The model settings that must match on resume and that tensor shapes do not determine (heads and
  * query groups, activation, norm, positions), as text: "num_attention_heads = 8, ...". The caller

@@ -131,7 +131,7 @@ read_file (weft_manifest *m, JsonObject *object, GError **error)
 }
 
 static gboolean
-check_chunk (const weft_manifest *m, const struct weft_chunk *c, GError **error)
+check_chunk (const weft_manifest *m, const struct weft_manifest_chunk *c, GError **error)
 {
   const struct weft_manifest_tensor *t = weft_manifest_tensor (m, c->tensor);
   gboolean inside = c->rows && c->columns && c->row <= t->rows && c->rows <= t->rows - c->row &&
@@ -143,7 +143,7 @@ check_chunk (const weft_manifest *m, const struct weft_chunk *c, GError **error)
     return weft_bad_input (error, "file: found %" G_GUINT64_FORMAT ", wanted one of %u", c->file,
                            m->files->len);
   uint64_t bytes = weft_manifest_file (m, c->file)->bytes;
-  if (weft_chunk_bytes (c) > bytes || c->offset > bytes - weft_chunk_bytes (c))
+  if (weft_manifest_chunk_bytes (c) > bytes || c->offset > bytes - weft_manifest_chunk_bytes (c))
     return weft_bad_input (error, "offset: found a chunk that ends after its file");
   return TRUE;
 }
@@ -151,7 +151,7 @@ check_chunk (const weft_manifest *m, const struct weft_chunk *c, GError **error)
 /* Reads kind and type of a chunk. Gradients are refused; only weights may have a type other than
  * F32. */
 static gboolean
-read_kind_and_type (JsonObject *object, struct weft_chunk *c, GError **error)
+read_kind_and_type (JsonObject *object, struct weft_manifest_chunk *c, GError **error)
 {
   int kind = read_word (object, "kind", weft_state_kind_words, error);
   int type = kind < 0 ? -1 : read_word (object, "type", weft_tensor_type_words, error);
@@ -174,13 +174,13 @@ read_kind_and_type (JsonObject *object, struct weft_chunk *c, GError **error)
 static gboolean
 read_chunk (weft_manifest *m, JsonObject *object, GError **error)
 {
-  struct weft_chunk c = { .tensor = m->tensors->len - 1 };
+  struct weft_manifest_chunk c = { .tensor = m->tensors->len - 1 };
 
   if (!read_kind_and_type (object, &c, error) || !read_crc (object, &c.crc, error))
     return FALSE;
   for (int i = 0; i < WEFT_N_CHUNK_NUMBER; i++)
-    if (!read_number (object, weft_chunk_numbers[i].name,
-                      weft_manifest_number (&c, &weft_chunk_numbers[i]), error))
+    if (!read_number (object, weft_manifest_chunk_numbers[i].name,
+                      weft_manifest_number (&c, &weft_manifest_chunk_numbers[i]), error))
       return FALSE;
   if (!check_chunk (m, &c, error))
     return FALSE;
@@ -193,8 +193,8 @@ read_chunk (weft_manifest *m, JsonObject *object, GError **error)
 static int
 compare_chunks (gconstpointer a, gconstpointer b)
 {
-  const struct weft_chunk *x = *(const struct weft_chunk *const *) a;
-  const struct weft_chunk *y = *(const struct weft_chunk *const *) b;
+  const struct weft_manifest_chunk *x = *(const struct weft_manifest_chunk *const *) a;
+  const struct weft_manifest_chunk *y = *(const struct weft_manifest_chunk *const *) b;
 
   if (x->row != y->row)
     return x->row < y->row ? -1 : 1;
@@ -205,14 +205,15 @@ static gboolean
 check_disjoint (const weft_manifest *m, const GPtrArray *chunks, GError **error)
 {
   for (uint32_t i = 0; i < chunks->len; i++) {
-    const struct weft_chunk *a = chunks->pdata[i];
+    const struct weft_manifest_chunk *a = chunks->pdata[i];
     for (uint32_t j = i + 1; j < chunks->len; j++) {
-      const struct weft_chunk *b = chunks->pdata[j];
+      const struct weft_manifest_chunk *b = chunks->pdata[j];
       if (b->row >= a->row + a->rows)
         break;
       if (a->column >= b->column + b->columns || b->column >= a->column + a->columns)
         continue;
-      g_autofree char *one = weft_chunk_name (m, a), *other = weft_chunk_name (m, b);
+      g_autofree char *one = weft_manifest_chunk_name (m, a),
+                      *other = weft_manifest_chunk_name (m, b);
       return weft_bad_input (error, "%s and %s overlap", one, other);
     }
   }
@@ -229,7 +230,7 @@ check_cover (const weft_manifest *m, uint32_t first, enum weft_state_kind kind, 
   uint64_t covered = 0;
 
   for (uint32_t i = first; i < m->chunks->len; i++) {
-    struct weft_chunk *c = weft_manifest_chunk (m, i);
+    struct weft_manifest_chunk *c = weft_manifest_chunk (m, i);
     if (c->kind != kind)
       continue;
     g_ptr_array_add (chunks, c);

@@ -13,7 +13,7 @@ struct weft_manifest_number {
 #define WEFT_N_CHUNK_NUMBER 6
 extern const struct weft_manifest_number weft_progress_numbers[WEFT_N_PROGRESS];
 extern const struct weft_manifest_number weft_scale_numbers[WEFT_N_SCALE_NUMBER];
-extern const struct weft_manifest_number weft_chunk_numbers[WEFT_N_CHUNK_NUMBER];
+extern const struct weft_manifest_number weft_manifest_chunk_numbers[WEFT_N_CHUNK_NUMBER];
 
 static inline uint64_t *
 weft_manifest_number (const void *row, const struct weft_manifest_number *number)

@@ -121,9 +121,3 @@ weft_stack_takes_codes (const union weft_stack *stack, int64_t capability,
          (stack->expert_fp8_mx || codes->block != MX_BLOCK) && codes->n % multiple == 0 &&
          codes->k % multiple == 0;
 }
-
-char **
-weft_stack_names (void)
-{
-  return weft_data_names (weft_stack_sheet.folder, WEFT_SHEET_SUFFIX);
-}

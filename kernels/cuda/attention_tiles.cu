@@ -303,12 +303,9 @@ run (const struct weft_cuda_launch *l, const struct attention_call *c)
   return launched ();
 }
 
-/* Scratch: log-sum-exp and delta of each query. */
-uint64_t
-weft_cuda_scratch_attention (uint64_t queries)
-{
-  return queries * sizeof (struct known);
-}
+/* Log-sum-exp and delta of each query. */
+WEFT_CUDA_SCRATCH (attention_bwd, s->dim[0] * s->dim[1] * s->dim[2] * sizeof (struct known))
+WEFT_CUDA_SCRATCH (attention_part_bwd, s->dim[0] * s->dim[2] * sizeof (struct known))
 
 template <class T>
 static void

@@ -174,12 +174,10 @@ vocabulary_of (const struct weft_cuda_launch *l, uint64_t whole)
   return v;
 }
 
-/* Scratch: one loss per row. */
-uint64_t
-weft_cuda_scratch_xent (uint64_t rows)
-{
-  return rows * sizeof (float);
-}
+/* One loss per row. */
+WEFT_CUDA_SCRATCH (xent, s->dim[0] * sizeof (float))
+WEFT_CUDA_SCRATCH (xent_grad, s->dim[0] * sizeof (float))
+WEFT_CUDA_SCRATCH (xent_end, s->dim[0] * sizeof (float))
 
 /* Whether each row of logits begins at a multiple of sixteen bytes. */
 template <class T>

@@ -49,9 +49,9 @@ find_experts (struct expert_rows rows, uint64_t experts, uint64_t room, uint64_t
   scan_by_warp (tiles, experts, tile);
 }
 
-/* Scratch: first row and first tile of each expert. */
+/* First row and first tile of each expert. */
 uint64_t
-weft_cuda_scratch_moe_matmul (uint64_t experts)
+weft_cuda_experts_bytes (uint64_t experts)
 {
   return 2 * (experts + 1) * sizeof (uint64_t);
 }
@@ -168,6 +168,10 @@ run (const struct weft_cuda_launch *l, struct grouped g)
                                    : run_tiles<WAY, fp16> (l, g, room);
   return launched ();
 }
+
+WEFT_CUDA_SCRATCH (moe_matmul, weft_cuda_experts_bytes (s->dim[EXPERTS]))
+WEFT_CUDA_SCRATCH (moe_matmul_dgrad, weft_cuda_experts_bytes (s->dim[EXPERTS]))
+WEFT_CUDA_SCRATCH (moe_matmul_wgrad, weft_cuda_experts_bytes (s->dim[EXPERTS]))
 
 const char *
 weft_cuda_moe_matmul (const struct weft_cuda_launch *l)

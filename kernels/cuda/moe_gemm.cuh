@@ -120,8 +120,9 @@ struct weft_cuda_rows {
 };
 
 /* Launches the kernel that computes the first row and tile of each expert into the start of the
- * scratch (weft_cuda_scratch_moe_matmul()); without counts all experts have the same number of
- * rows. */
+ * scratch, whose bytes the first function returns; without counts all experts have the same number
+ * of rows. */
+uint64_t weft_cuda_experts_bytes (uint64_t experts);
 void
 weft_cuda_find_experts (const struct weft_cuda_launch *l, const struct weft_cuda_operand *counts,
                         struct grouped *g, const struct weft_cuda_rows *all);

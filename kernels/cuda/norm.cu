@@ -359,14 +359,31 @@ moments_bytes (uint64_t rows)
   return rows * sizeof (struct moments);
 }
 
-uint64_t
-weft_cuda_scratch_norm (uint64_t rows, uint64_t columns)
+static uint64_t
+gradient_bytes (uint64_t rows, uint64_t columns)
 {
   uint64_t one_by_one = moments_bytes (rows) + column_scratch (rows, columns, 2);
   uint64_t by_rows = row_scratch (columns);
 
   return one_by_one > by_rows ? one_by_one : by_rows;
 }
+
+/* Heads one by one, or those of a token together. */
+static uint64_t
+head_gradient_bytes (const uint64_t *dim)
+{
+  uint64_t alone = gradient_bytes (dim[0], dim[1]), n = dim[2] ? dim[2] : 1;
+  uint64_t together = gradient_bytes (dim[0] / n, dim[1] * dim[2]);
+
+  return alone > together ? alone : together;
+}
+
+WEFT_CUDA_SCRATCH (norm_bwd, gradient_bytes (s->dim[0], s->dim[1]))
+WEFT_CUDA_SCRATCH (norm_dgrad, gradient_bytes (s->dim[0], s->dim[1]))
+WEFT_CUDA_SCRATCH (norm_wgrad, gradient_bytes (s->dim[0], s->dim[1]))
+WEFT_CUDA_SCRATCH (head_norm_bwd, head_gradient_bytes (s->dim))
+WEFT_CUDA_SCRATCH (head_norm_dgrad, gradient_bytes (s->dim[0], s->dim[1]))
+WEFT_CUDA_SCRATCH (head_norm_wgrad, gradient_bytes (s->dim[0] * s->dim[2], s->dim[1]))
 
 /* Outputs of a backward; NULL: not computed. */
 struct wanted {

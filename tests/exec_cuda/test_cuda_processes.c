@@ -399,7 +399,8 @@ play (weft_rendezvous *r, const struct weft_launch *launch, const struct ask *as
 
   d->never_ready = is_stuck (ask, launch->rank);
   weft_exec *x = weft_exec_cuda_open (&d->calls, plan, &options, error);
-  gboolean ok = x && weft_rendezvous_barrier (r, "step 1", error);
+  gboolean ok =
+      x && weft_rendezvous_barrier (r, "step 1", weft_rendezvous_place (r)->seconds, error);
   for (int i = 0; ok && i < 2; i++) {
     recorded_cuda_forget (d);
     d->never_ends = FALSE;
