@@ -303,7 +303,7 @@ numbers_of_processes_and_gpus_that_do_not_fit_are_refused (void **state)
   run_parts (plan, 3, 0, part);
   for (int i = 0; i < 3; i++)
     assert_non_null (
-        strstr (part[i].error->message, "found 3 processes and 4 ranks, wanted as many"));
+        strstr (part[i].error->message, "found 3 processes and 4 ranks, wanted the same number"));
   parts_clear (part, 3);
 }
 
