@@ -92,7 +92,7 @@ a_shape_that_cudnn_does_not_take_is_refused_with_the_reason (void **state)
   (void) state;
   assert_null (refusal (a, 32, 64, WEFT_BF16));
   assert_non_null (strstr (refusal (a, 32, 64, WEFT_FP32), "bf16 and fp16"));
-  assert_non_null (strstr (refusal (a, 32, 60, WEFT_BF16), "multiple of 8"));
+  assert_non_null (strstr (refusal (a, 32, 60, WEFT_BF16), "multiples of 8"));
   assert_non_null (strstr (refusal (a, 32, 264, WEFT_BF16), "no engine"));
   weft_cudnn_attention_free (a);
 }
