@@ -53,7 +53,8 @@ first_owner_of (const weft_program *p, uint32_t op, uint32_t operand)
   return gone == WEFT_NO_OP ? buf : owner_of (p, gone, 0);
 }
 
-/* The operand of a copy_out that is the table of counts of an operand of an op, or WEFT_NO_OP. */
+/* The index of the operand of copy_out `copy` that contains the counts which `op` reads as its
+ * `operand`, or WEFT_NO_OP. */
 static uint32_t
 table_of (const weft_program *p, uint32_t copy, uint32_t op, uint32_t operand)
 {

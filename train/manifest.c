@@ -1,6 +1,8 @@
 #include "train/manifest.h"
 #include "core/base/json.h"
+#include "train/crc32c.h"
 #include "train/manifest_table.h"
+#include <string.h>
 
 const struct weft_manifest_number weft_progress_numbers[WEFT_N_PROGRESS] = {
   { "step", offsetof (struct weft_progress, step) },
@@ -8,6 +10,13 @@ const struct weft_manifest_number weft_progress_numbers[WEFT_N_PROGRESS] = {
   { "seed", offsetof (struct weft_progress, seed) },
   { "data", offsetof (struct weft_progress, data) },
   { "skipped", offsetof (struct weft_progress, skipped) },
+};
+
+const struct weft_manifest_number weft_data_file_numbers[WEFT_N_DATA_FILE] = {
+  { "bytes", offsetof (struct weft_data_mark, bytes) },
+  { "modified", offsetof (struct weft_data_mark, modified) },
+  { "head", offsetof (struct weft_data_mark, head) },
+  { "tail", offsetof (struct weft_data_mark, tail) },
 };
 
 const struct weft_manifest_number weft_scale_numbers[WEFT_N_SCALE_NUMBER] = {
@@ -116,9 +125,20 @@ print_loss_scale (JsonBuilder *b, const struct weft_loss_scale *scale)
 }
 
 static void
+print_data_file (JsonBuilder *b, const struct weft_data_mark *file)
+{
+  if (file->bytes == 0)
+    return;
+  weft_json_object (b, "data_file");
+  print_numbers (b, file, weft_data_file_numbers, WEFT_N_DATA_FILE);
+  json_builder_end_object (b);
+}
+
+static void
 print_progress (JsonBuilder *b, const struct weft_progress *progress)
 {
   print_numbers (b, progress, weft_progress_numbers, WEFT_N_PROGRESS);
+  print_data_file (b, &progress->data_file);
   print_loss_scale (b, &progress->loss_scale);
 }
 
@@ -172,6 +192,31 @@ print_tensors (JsonBuilder *b, const weft_manifest *m)
   json_builder_end_array (b);
 }
 
+#define END "\n}"
+
+char *
+weft_manifest_seal (const char *text, gsize n)
+{
+  struct weft_crc32c crc;
+
+  weft_crc32c_init (&crc);
+  return g_strdup_printf (",\n \"crc32c\" : \"%08x\"" END, weft_crc32c (&crc, 0, text, n));
+}
+
+/* Puts the checksum at the end of a manifest that has none. Frees `text`. */
+static char *
+add_seal (char *text)
+{
+  gsize n = strlen (text) - strlen (END);
+
+  g_assert (g_str_has_suffix (text, END));
+  g_autofree char *seal = weft_manifest_seal (text, n);
+  text[n] = '\0';
+  char *whole = g_strconcat (text, seal, NULL);
+  g_free (text);
+  return whole;
+}
+
 char *
 weft_manifest_print (const weft_manifest *m)
 {
@@ -190,5 +235,5 @@ weft_manifest_print (const weft_manifest *m)
   json_generator_set_root (generator, root);
   json_generator_set_pretty (generator, TRUE);
   json_generator_set_indent (generator, 1);
-  return json_generator_to_data (generator, NULL);
+  return add_seal (json_generator_to_data (generator, NULL));
 }

@@ -2,12 +2,16 @@
  * the checkpoint is complete.
  *
  *   schema, step, position, seed, data, skipped    struct weft_progress, as decimal text
+ *   data_file { bytes, modified, head, tail }      decimal text; only if the token file is known
  *   loss_scale { scale, good, hysteresis }         decimal text; only if the run scales the loss
  *   model                                          model settings that shapes do not determine
  *   job                                            the job as INI text, for people
  *   files    [ { name, bytes } ]
  *   tensors  [ { name, rows, columns, chunks [ { kind, type, file, offset, row, column, rows,
  *              columns, crc32c } ] } ]
+ *   crc32c   checksum of all bytes of the manifest before this member, which is the last
+ *
+ * Schema 1 had neither data_file nor the checksum of the manifest. Such manifests are still read.
  *
  * A chunk is a rectangle of a tensor, row-major. weft_manifest_parse() accepts a manifest only if
  * its chunks cover each element of each tensor exactly once for the kinds master, exp_avg and
@@ -16,7 +20,8 @@
 #include "train/checkpoint.h"
 #include "train/safetensors.h"
 
-#define WEFT_MANIFEST_SCHEMA "weft.checkpoint/1"
+#define WEFT_MANIFEST_SCHEMA "weft.checkpoint/2"
+#define WEFT_MANIFEST_SCHEMA_1 "weft.checkpoint/1" /* read, but not written */
 #define WEFT_MANIFEST_NAME "manifest.json"
 
 /* Maximum size of a manifest in bytes: about 200 000 chunks, which need a gigabyte of memory while
@@ -45,6 +50,7 @@ struct weft_manifest_file {
 
 typedef struct weft_manifest {
   struct weft_progress progress;
+  gboolean unsealed; /* schema 1: the manifest has no checksum of its own */
   char *model, *job;
   GArray *files;   /* struct weft_manifest_file */
   GArray *tensors; /* struct weft_manifest_tensor */

@@ -237,7 +237,7 @@ align (uint64_t bytes)
   return (bytes + 255) / 256 * 256;
 }
 
-/* Sorted ids, their order, partial sums, workspace of the sort. */
+/* Bytes of scratch: for sorted ids, their order, partial sums, and the workspace of the sort. */
 static uint64_t
 gather_bytes (uint64_t tokens, uint64_t hidden)
 {

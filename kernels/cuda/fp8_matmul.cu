@@ -1,8 +1,9 @@
-/* fp8 x fp8 products on fp8 tensor cores through cuBLASLt. Both factors have their terms along
- * rows; their scales are rearranged into the library's layout (fp8_scales.h) at the end of the
- * scratch. Accumulation is full precision except in forward with per-tensor scales, as in NVIDIA
- * Transformer Engine (module/base.py, _2X_ACC_FPROP); with 128-element scales the library has no
- * full-precision kernels (Transformer Engine, cpp_extensions/gemm.py; PyTorch, get_scale_mode). */
+/* fp8 x fp8 products on fp8 tensor cores through cuBLASLt. The terms of both factors are
+ * contiguous; the scales are rearranged into the library's layout (fp8_scales.h) at the end of
+ * the scratch. Accumulation is full precision except in forward with per-tensor scales, as in
+ * NVIDIA Transformer Engine (module/base.py, _2X_ACC_FPROP). With 128-element scales the library
+ * has no full-precision kernels (Transformer Engine, cpp_extensions/gemm.py; PyTorch,
+ * get_scale_mode). */
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/fp8_scales.h"
 

@@ -69,8 +69,8 @@ set_router (struct weft_cuda_router *r, const union weft_model *m)
   r->step = m->moe_router_bias_update_rate;
 }
 
-/* Traits of the architecture in attention and embedding. Both kinds of attention have the head
- * width at the same place of their shape. */
+/* Traits of the architecture in attention and embedding. Fused and unfused attention have
+ * the head width in the same dimension of their shape. */
 static void
 set_traits (struct weft_cuda_model *m, const struct weft_kernel *k)
 {
@@ -145,7 +145,7 @@ weft_cuda_launch_all (enum weft_op_kind kind, const struct weft_cuda_launch *l, 
 
 /* ----------------------------------------------------------------------------- scratch */
 
-/* Weak: NULL for an op whose file defines none. */
+/* Weak symbols: NULL for an op without WEFT_CUDA_SCRATCH(). */
 #define KERNEL(id, name, ...)                                                                      \
   __attribute__ ((weak)) uint64_t weft_cuda_scratch_##name (const struct weft_cuda_shape *s);
 #include "core/ops.def"

@@ -45,7 +45,7 @@ struct weft_cuda_model {
   uint64_t sequence;      /* tokens of each sequence on this rank */
   uint64_t whole;         /* tokens of a whole sequence */
   uint64_t all_heads;     /* heads of all ranks */
-  uint32_t layernorm;     /* otherwise rmsnorm */
+  uint32_t layernorm;     /* 1: layernorm; 0: rmsnorm */
   uint32_t pairs;         /* rotated pairs of a head */
   double frequency[WEFT_CUDA_MOST_PAIRS]; /* rotary frequency of each pair, radians per position */
   uint32_t activation;                    /* enum weft_activation */
@@ -151,9 +151,9 @@ const char *weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *ke
 #define KERNEL(id, name, ...) const char *weft_cuda_##name (const struct weft_cuda_launch *l);
 #include "core/ops.def"
 
-/* Bytes of scratch of an op, computed from its shape `s`. A file of launchers defines it beside the
- * launcher; an op without a definition needs no scratch. The reference to the launcher makes the
- * compiler refuse a word that is not an op. */
+/* WEFT_CUDA_SCRATCH (word, bytes) defines the bytes of scratch of an op, computed from the op's
+ * shape `s`, beside the launcher of the op. An op without WEFT_CUDA_SCRATCH needs no scratch. The
+ * reference to the launcher makes the compiler refuse a word that is not an op. */
 struct weft_cuda_shape {
   uint64_t dim[WEFT_CUDA_DIMS];
   uint32_t dtype; /* of the operands */

@@ -139,7 +139,8 @@ weft_cuda_matmul_dgrad_gelu (const struct weft_cuda_launch *l)
   return weft_cuda_multiply (l, &g);
 }
 
-/* The product, and after it the bias gradient. */
+/* Bytes of scratch. The product and the bias gradient run one after the other and use the same
+ * scratch. */
 static uint64_t
 wgrad_bytes (uint64_t rows, uint64_t columns)
 {

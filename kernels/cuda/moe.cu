@@ -45,7 +45,7 @@ precedes (const struct candidate &a, const struct candidate &b)
           (a.value > b.value || (a.value == b.value && a.expert < b.expert)));
 }
 
-/* The first of the candidates of all lanes. */
+/* Of the candidates of all lanes, the first in the selection order. */
 static __device__ struct candidate
 first_of_warp (struct candidate mine)
 {

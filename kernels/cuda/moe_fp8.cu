@@ -17,7 +17,8 @@ parts_of (const uint64_t *dim)
   return blocks_for (dim[ROWS] * dim[COLUMNS] / dim[GROUPS], THREADS * 16, MOST_PARTS);
 }
 
-/* First row of each group, largest magnitude of each block. */
+/* Bytes of scratch: for the first row of each group, and the largest magnitude of each thread
+ * block. */
 static uint64_t
 amax_bytes (const uint64_t *dim)
 {

@@ -1,6 +1,6 @@
 /* Grouped GEMM: linear layers of experts, one product per expert over its rows. Row counts are
  * known only on the device: a first kernel finds the first row and tile of each expert; the grid of
- * the second has room for the largest number of tiles, and surplus blocks end at once.
+ * the second has room for the largest number of tiles, and surplus blocks return at once.
  *
  * One block computes a weight gradient over all rows of its expert, so its order is the same in
  * every run. */

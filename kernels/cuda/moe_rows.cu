@@ -43,7 +43,7 @@ enum { PERMUTE_Y = 2 };
 enum { UNPERMUTE_CHOICE = 2, UNPERMUTE_Y };
 enum { TOKENS, COLUMNS, EACH, ROWS };
 
-/* The token of each row. */
+/* Scratch: the token of each row. */
 WEFT_CUDA_SCRATCH (moe_permute, s->dim[ROWS] * sizeof (int32_t))
 
 __global__ void
@@ -189,7 +189,7 @@ find_blocks (struct blocks b, uint64_t *by_expert, uint64_t *comes)
   scan_by_warp (size, n, blockIdx.x == 1 ? comes : by_expert);
 }
 
-/* Rows of y in order, block by block; x has the blocks in the other order. */
+/* Writes the rows of y in order, block by block; x has the blocks in the other order. */
 template <class P>
 __global__ void
 regroup (struct blocks b, const uint64_t *by_expert, const uint64_t *comes, const P *x, P *y,
@@ -215,7 +215,7 @@ regroup (struct blocks b, const uint64_t *by_expert, const uint64_t *comes, cons
   }
 }
 
-/* First row of each block, in both orders. */
+/* Bytes of scratch: for the first row of each block, in both orders. */
 static uint64_t
 group_bytes (uint64_t experts, uint64_t sources)
 {

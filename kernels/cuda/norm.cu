@@ -61,8 +61,8 @@ template <class T> struct addends {
   T *sum;
 };
 
-/* Mean and scale of the row at x; `kept` receives its floats (NULL: no room). With addends, x is
- * written here as their sum. */
+/* Mean and scale of the row at x; `kept` receives its floats (NULL: no room). With addends, this
+ * function first stores their sum at x. */
 template <class T>
 static __device__ struct moments
 moments_of (const struct norm &c, const T *x, const struct addends<T> *of, float *kept, float *room)
@@ -95,7 +95,8 @@ struct weights {
   struct array first, second, bias;
 };
 
-/* raw: stores the rows unchanged, one after the other; NULL: not stored. x may be a sum. */
+/* raw: receives copies of the rows, one after the other; NULL: no copies. x may be the sum of two
+ * addends. */
 template <class T>
 __global__ void
 forward (struct norm c, const T *x, struct addends<T> of, struct weights w, T *y, T *raw)
@@ -351,14 +352,14 @@ weft_cuda_head_norm (const struct weft_cuda_launch *l)
   return error ? error : WEFT_BY_DTYPE (o[0].dtype, run_heads, l, &keys, &w, o[3].data);
 }
 
-/* Scratch: moments of the rows, followed by the scratch of columns.cuh; or the scratch of
- * norm_rows.cuh. */
 static uint64_t
 moments_bytes (uint64_t rows)
 {
   return rows * sizeof (struct moments);
 }
 
+/* Bytes of scratch: for the moments of the rows and the scratch of columns.cuh, or for the scratch
+ * of norm_rows.cuh, whichever is larger. */
 static uint64_t
 gradient_bytes (uint64_t rows, uint64_t columns)
 {
@@ -368,7 +369,7 @@ gradient_bytes (uint64_t rows, uint64_t columns)
   return one_by_one > by_rows ? one_by_one : by_rows;
 }
 
-/* Heads one by one, or those of a token together. */
+/* Bytes of scratch for heads that are normalised one by one, or all heads of a token together. */
 static uint64_t
 head_gradient_bytes (const uint64_t *dim)
 {

@@ -77,6 +77,13 @@ weft_state_drop_gathered (weft_state *state)
   (void) state;
 }
 
+gboolean
+weft_state_go_on (const weft_state *state, GError **error)
+{
+  (void) state, (void) error;
+  return TRUE;
+}
+
 struct weft_rendezvous *
 weft_state_peers (const weft_state *state)
 {

@@ -116,7 +116,7 @@ me (const weft_rendezvous *r)
   return weft_rendezvous_place (r)->process;
 }
 
-/* Within the time limit of the job. */
+/* A barrier with the time limit of the job. */
 static gboolean
 barrier (weft_rendezvous *r, const char *key, GError **error)
 {

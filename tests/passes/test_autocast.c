@@ -62,8 +62,8 @@ enable_autocast_takes_products_in_autocast_dtype (void **state)
   assert_int_equal (products, MICROS * 2 * (4 * LAYERS + 1));
 }
 
-/* In forward: from the norm to the matmul, and from the matmul to the residual sum; in backward in
- * the opposite order. */
+/* Forward converts activations between norm and matmul, and between matmul and residual sum;
+ * backward converts gradients in the opposite order. */
 static void
 enable_autocast_converts_where_the_residual_stream_begins_and_ends (void **state)
 {
@@ -84,7 +84,8 @@ enable_autocast_converts_where_the_residual_stream_begins_and_ends (void **state
   assert_int_equal (casts (p, "cast_weight", WEFT_PHASE_FORWARD, WEFT_NO_LAYER), 1); /* the head */
 }
 
-/* Two bytes per element of a matrix, from its first use to the end of the forward pass. */
+/* A converted weight has two bytes per element. It stays alive from its first use to the end of the
+ * forward pass. */
 static void
 enable_autocast_keeps_converted_weights_for_one_forward_pass (void **state)
 {

@@ -463,8 +463,8 @@ prepare_fused (struct cuda *cuda, const struct weft_kernel *k, struct weft_cuda_
   return weft_fused_missing (cuda->fused, device, k);
 }
 
-/* Loads the code of kernels, so that the first step loads none while collectives run, except those
- * that need more scratch than `room` has. Kernels of cuDNN are loaded with their plans. */
+/* Loads the code of kernels, so that the first step loads no code while collectives run. Skips
+ * kernels that need more scratch than `room` has. cuDNN loads its kernels with its plans. */
 static const char *
 load_kernels (struct cuda *cuda, const struct weft_kernel *k, uint32_t n,
               const struct weft_gpu_scratch *room, weft_gpu_stream *stream)
