@@ -27,7 +27,7 @@ run (void *user, const struct weft_kernel *k)
 {
   const struct launch *l = user;
 
-  if (l->r->m->options.poison && !has_tokens (k))
+  if (l->r->m->own.poison && !has_tokens (k))
     atomic_store (&l->r->m->lost, (uint64_t) (l->r->rank + 1) << 32 | l->op);
   else
     weft_team_run (l->r->team, k);

@@ -440,7 +440,7 @@ gpu_emit_start (struct gpu_script *s, GError **error)
   for (uint32_t row = 0; row < s->m->n; row++)
     awaited = awaited || (plays (s, &s->m->rank[row]) && waits_for_start (&s->m->rank[row]));
   emit_copy (at, WEFT_NO_OP, &copy);
-  for (uint32_t row = 0; row < s->m->n && s->m->options.poison; row++)
+  for (uint32_t row = 0; row < s->m->n && s->m->own.poison; row++)
     if (plays (s, &s->m->rank[row]))
       emit_poison (at, &s->m->rank[row]);
   if (timed && !gpu_event_open (first, TRUE, &s->zero, error))
@@ -466,7 +466,7 @@ emit_return (struct gpu_rank_unit at, GError **error)
 {
   struct gpu_script *s = gpu_script_of (at.r->m, at.r);
 
-  for (uint32_t lane = 0; lane < WEFT_N_LANE && at.r->m->options.graph; lane++) {
+  for (uint32_t lane = 0; lane < WEFT_N_LANE && at.r->m->own.graph; lane++) {
     struct gpu_unit there = { .lane = (uint8_t) lane };
     weft_gpu_event *back;
     if (lane == WEFT_LANE_GPU || !ends_with_wait (s, at.r->stream[lane]))

@@ -261,8 +261,8 @@ gpu_issue_all (struct gpu_machine *m, GError **error)
                      .counts_read = g_new0 (uint32_t, m->n) };
   gboolean ok = TRUE;
 
-  if (m->options.stress)
-    x.rand = g_rand_new_with_seed ((guint32) m->options.stress);
+  if (m->own.stress)
+    x.rand = g_rand_new_with_seed ((guint32) m->own.stress);
   x.members = g_array_new (FALSE, FALSE, sizeof (struct gpu_rank_unit));
   for (uint32_t i = 0; ok && i < m->n_script; i++)
     ok = gpu_emit_start (&m->script[i], error);

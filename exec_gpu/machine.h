@@ -25,6 +25,7 @@
 #include "core/exec/feed.h"
 #include "core/exec/exec.h"
 #include "exec_gpu/calls.h"
+#include "exec_gpu/gpu_options.h"
 #include "kernels/bind.h"
 #include <pthread.h>
 
@@ -192,6 +193,7 @@ struct gpu_window {
 struct gpu_machine {
   weft_exec base;
   struct weft_exec_options options;
+  union weft_gpu_options own;
   const struct weft_gpu_calls *calls;
   gboolean shared; /* all ranks share one GPU */
   gboolean apart;  /* transfers between stages are posted one by one */

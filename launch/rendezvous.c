@@ -491,6 +491,7 @@ weft_rendezvous_open_launch (const struct weft_launch *launch, uint32_t ranks_ea
                                                .token = launch->token,
                                                .n = launch->n,
                                                .process = launch->rank,
+                                               .local = launch->local_rank,
                                                .ranks_each = ranks_each,
                                                .seconds = seconds };
 

@@ -14,6 +14,7 @@ struct weft_rendezvous_place {
   uint16_t port;
   const char *token; /* identifies the job */
   uint32_t n, process; /* number of processes; number of this process */
+  uint32_t local;      /* number of this process among those of its machine */
   uint32_t ranks_each;  /* ranks per process, for messages */
   double seconds; /* default time limit for waits */
 };

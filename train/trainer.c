@@ -419,7 +419,7 @@ run_step (struct trainer *t, GError **error)
   double seconds = (double) MAX (g_get_monotonic_time () - start, 1) * 1e-6;
   struct weft_metrics metrics, *m = &metrics;
   t->progress.step++;
-  if (!agree (t, "step", t->options->exec.deadline, m, error))
+  if (!agree (t, "step", t->x->deadline, m, error))
     return FALSE;
   t->ran++;
   t->progress.position += batch_size (t);
@@ -439,7 +439,7 @@ evaluate_batch (struct trainer *t, uint64_t batch, double *loss, GError **error)
     return save_before_failing (t);
   g_autoptr (weft_timeline) timeline = weft_exec_step (t->x, error);
   struct weft_metrics metrics;
-  if (!timeline || !agree (t, "evaluation after step", t->options->exec.deadline, &metrics, error))
+  if (!timeline || !agree (t, "evaluation after step", t->x->deadline, &metrics, error))
     return FALSE;
   *loss = metrics.loss;
   return TRUE;
@@ -655,24 +655,27 @@ check_options (const struct weft_trainer_options *o, GError **error)
   return TRUE;
 }
 
-/* Checks that all processes have the same job and options, except options that are per process. */
+/* Checks that all processes have the same job and options, those of the executor included, except
+ * options that are per process. */
 static gboolean
-check_same (const struct trainer *t, GError **error)
+check_same (const struct trainer *t, const struct weft_exec_ops *ops, GError **error)
 {
   const struct weft_trainer_options *o = t->options;
+  g_autofree char *own =
+      ops->options ? weft_own_options_print (&o->exec.own, ops->options) : g_strdup ("");
   g_autofree char *job = weft_job_print (&t->plan->job);
   g_autofree char *all = g_strdup_printf (
       "%s\nsteps %" G_GUINT64_FORMAT "\nseed %" G_GUINT64_FORMAT "\nlr %g %g\nbeta %g %g %g\n"
       "weight_decay %g\nwarmup %" G_GUINT64_FORMAT "\ndecay_steps %" G_GUINT64_FORMAT
       "\neval %g %" G_GUINT64_FORMAT " %" G_GUINT64_FORMAT
       "\nshuffle %d\nsave %s %" G_GUINT64_FORMAT
-      "\nload %s\ninit %s\nexport %s\ndump %s\ntimes %d\n",
+      "\nload %s\ninit %s\nexport %s\ndump %s\ntimes %d\n%s",
       job, o->steps, o->seed, o->lr, o->min_lr, o->beta1, o->beta2, o->epsilon, o->weight_decay,
       o->warmup, o->decay_steps, o->eval_share, o->eval_interval, o->eval_batches, o->shuffle,
       o->save ? o->save : "-", o->save_interval, o->load ? o->load : "-",
       o->init_safetensors ? o->init_safetensors : "-",
       o->export_safetensors ? o->export_safetensors : "-",
-      o->dump_gradients ? o->dump_gradients : "-", o->exec.times + 2 * o->exec.traced);
+      o->dump_gradients ? o->dump_gradients : "-", o->exec.times, own);
 
   return weft_processes_check_same (o->exec.peers, "the job", all, error);
 }
@@ -701,7 +704,7 @@ sink_of (const struct weft_trainer_options *o, const struct weft_trainer_sink *s
 static gboolean
 prepare (struct trainer *t, const struct weft_exec_ops *ops, GError **error)
 {
-  return check_options (t->options, error) && check_same (t, error) && open_data (t, error) &&
+  return check_options (t->options, error) && check_same (t, ops, error) && open_data (t, error) &&
          open_save (t, error) && open_executor (t, ops, error) && fill_weights (t, error);
 }
 

@@ -105,14 +105,13 @@ follow (const char *path, GError **error)
   return NULL;
 }
 
-/* Whether an existing file can be written only in place. */
+/* Whether an existing file can be written only in place: its folder is not writable. */
 static gboolean
-is_in_place (const char *path, const struct stat *file)
+is_in_place (const char *path)
 {
   g_autofree char *folder = g_path_get_dirname (path);
 
-  return !S_ISREG (file->st_mode) || is_standard (file) ||
-         (access (folder, W_OK | X_OK) != 0 && access (path, W_OK) == 0);
+  return access (folder, W_OK | X_OK) != 0;
 }
 
 gboolean
@@ -132,8 +131,10 @@ weft_output_find (const char *path, char **target, GError **error)
     return weft_bad_input (error, "%s: is an input of this command (expected another file)", path);
   if (exists && (!S_ISREG (file.st_mode) || is_standard (&file)))
     return TRUE;
+  if (exists && access (path, W_OK))
+    return fail (path, error);
   g_autofree char *real = S_ISLNK (own.st_mode) ? follow (path, error) : g_strdup (path);
-  if (real && !is_in_place (real, &file))
+  if (real && !is_in_place (real))
     *target = g_steal_pointer (&real);
   return *target || real;
 }

@@ -1,6 +1,8 @@
 /* Gradients that are not finite: all ranks skip the step or, if no norm is computed, all ranks
  * update. */
+#include "exec_cpu/exec_cpu.h"
 #include "kernels/kernel.h"
+#include "tests/made/own.h"
 #include "tests/made/real_job.h"
 #include "tests/runner/runner.h"
 #include <math.h>
@@ -36,7 +38,8 @@ static real_job *
 open_job (const char *model, const char *strategy, const char *more)
 {
   g_autofree char *words = g_strdup_printf ("%s %s %s", model, strategy, more);
-  real_job *job = real_job_open (words, &(struct weft_exec_options){ .poison = TRUE });
+  const struct weft_exec_options how = { .own = made_own (&weft_exec_cpu, "poison") };
+  real_job *job = real_job_open (words, &how);
 
   weft_state_init (job->state, SEED);
   real_job_step (job);

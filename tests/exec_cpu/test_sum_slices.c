@@ -130,7 +130,9 @@ slices_are_exchanged_and_rounded_once (void **state)
   (void) state;
   for (unsigned o = 0; o < G_N_ELEMENTS (orders); o++) {
     g_autoptr (weft_plan) plan = exchange_plan (e, orders[o]);
-    struct weft_exec_options options = { .poison = TRUE, .stress = o };
+    const union weft_cpu_options own = { { .poison = TRUE, .stress = o } };
+    struct weft_exec_options options = { .own =
+                                             weft_own_options_of (weft_exec_cpu.options, own.at) };
     weft_exec *x = weft_exec_cpu.open (plan, &options, &error);
     assert_non_null (x);
     for (uint32_t step = 0; step < 2; step++) {
@@ -203,7 +205,7 @@ sums_in_bf16_are_rounded_at_every_node (void **state)
   (void) state;
   for (unsigned w = 0; w < G_N_ELEMENTS (ways); w++) {
     g_autoptr (weft_plan) plan = reduction_plan (e, ways[w].order);
-    struct weft_exec_options options = { .poison = TRUE };
+    struct weft_exec_options options = { .own = made_own (&weft_exec_cpu, "poison") };
     weft_exec *x = weft_exec_cpu.open (plan, &options, &error);
     assert_non_null (x);
     draw (e, x, w);

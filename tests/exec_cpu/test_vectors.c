@@ -175,7 +175,7 @@ open_run (struct run *run, const char *model, const char *precision, const char 
                                     .clip_grad = 1 } };
   read_tokens (run);
   run->control.tokens = run->tokens;
-  struct weft_exec_options options = { .unfolded = TRUE, .control = &run->control, .threads = 1 };
+  struct weft_exec_options options = { .control = &run->control };
   run->exec = weft_exec_cpu.open (run->plan, &options, &error);
   ok (run->exec, error);
   run->state = weft_state_new (run->exec);

@@ -358,8 +358,7 @@ parts_that_overlap_take_as_long_as_the_longest (void **state)
   gpu.train.precision = job.train.precision = WEFT_FP32;
   job.cluster.f.gpu_host_link = job.cluster.f.node_host_bandwidth / 4;
   g_autoptr (weft_plan) before = made_real_plan (&gpu), plan = made_real_plan (&job);
-  g_autoptr (weft_timeline) t =
-      made_run_with (&weft_exec_clock, plan, (struct weft_exec_options){ 0 });
+  g_autoptr (weft_timeline) t = made_run_with (&weft_exec_clock, plan, "");
   double base = seconds_of (&gpu) - sum_of (before, WEFT_OP_ADAM, WEFT_LANE_GPU);
   double adam = sum_of (plan, WEFT_OP_ADAM, WEFT_LANE_HOST),
          back = sum_of (plan, WEFT_OP_FROM_HOST, WEFT_LANE_H2D);
