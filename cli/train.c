@@ -181,8 +181,40 @@ check_outputs (const struct train_ask *ask, GError **error)
   return TRUE;
 }
 
-/* Refuses outputs that are inputs: files that were read until now, the token file, and those of
- * checkpoints. Files of --init-safetensors are refused when they have been read. */
+/* Adds the paths of all files of a folder. */
+static void
+add_files (GPtrArray *paths, const char *folder)
+{
+  g_autoptr (GDir) listing = g_dir_open (folder, 0, NULL);
+  const char *name;
+
+  while (listing && (name = g_dir_read_name (listing)))
+    g_ptr_array_add (paths, g_build_filename (folder, name, NULL));
+}
+
+/* The files that the run will read, except checkpoints. An index of weights (.json) stands for all
+ * files of its folder. NULL after the last. */
+static GPtrArray *
+files_to_read (const struct weft_trainer_options *o)
+{
+  GPtrArray *paths = g_ptr_array_new_with_free_func (g_free);
+  g_auto (GStrv) data = weft_tokens_files (o->data);
+  g_autofree char *folder = o->init_safetensors ? g_path_get_dirname (o->init_safetensors) : NULL;
+
+  for (unsigned i = 0; data[i]; i++)
+    g_ptr_array_add (paths, g_strdup (data[i]));
+  if (o->init_safetensors)
+    g_ptr_array_add (paths, g_strdup (o->init_safetensors));
+  if (o->init_safetensors && g_file_test (o->init_safetensors, G_FILE_TEST_IS_DIR))
+    add_files (paths, o->init_safetensors);
+  else if (folder && g_str_has_suffix (o->init_safetensors, ".json"))
+    add_files (paths, folder);
+  g_ptr_array_add (paths, NULL);
+  return paths;
+}
+
+/* Refuses outputs that are inputs: files that were read until now, files that the run will read,
+ * and files of checkpoints. */
 static gboolean
 check_inputs (const struct train_ask *ask, GError **error)
 {
@@ -191,16 +223,14 @@ check_inputs (const struct train_ask *ask, GError **error)
                                              { "dump-gradients", o->dump_gradients },
                                              { "trace", ask->trace },
                                              { "timeline", ask->timeline } };
-  g_auto (GStrv) data = weft_tokens_files (o->data);
-  const char *const weights[] = { o->init_safetensors, NULL };
+  g_autoptr (GPtrArray) inputs = files_to_read (o);
 
   for (unsigned i = 0; i < G_N_ELEMENTS (outputs); i++)
     if (outputs[i].path && weft_checkpoint_has (outputs[i].path))
       return weft_bad_input (error, "--%s %s: is a file of a checkpoint (expected another file)",
                              outputs[i].flag, outputs[i].path);
-  return weft_cli_check_outputs (outputs, G_N_ELEMENTS (outputs), (const char *const *) data,
-                                 error) &&
-         weft_cli_check_outputs (outputs, G_N_ELEMENTS (outputs), weights, error);
+  return weft_cli_check_outputs (outputs, G_N_ELEMENTS (outputs),
+                                 (const char *const *) inputs->pdata, error);
 }
 
 static gboolean
