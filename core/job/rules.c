@@ -21,6 +21,27 @@ mesh (const struct weft_job *j)
          S (context_parallel_size);
 }
 
+/* The first kind of parallelism of a job that its stack does not list; NULL: it lists all. */
+static const char *
+lacking_parallelism (const struct weft_job *j)
+{
+  const struct {
+    const char *word;
+    gboolean used;
+  } kinds[] = {
+    { "tp", j->strategy.tensor_model_parallel_size > 1 },
+    { "sp", j->strategy.sequence_parallel },
+    { "cp", j->strategy.context_parallel_size > 1 },
+    { "pp", j->strategy.pipeline_model_parallel_size > 1 },
+    { "ep", j->strategy.expert_model_parallel_size > 1 },
+  };
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (kinds); i++)
+    if (kinds[i].used && !weft_stack_lists (j->stack.parallelism, kinds[i].word))
+      return kinds[i].word;
+  return NULL;
+}
+
 static int64_t
 expert_mesh (const struct weft_job *j)
 {
