@@ -75,13 +75,15 @@ weft_job_row (const weft_job *job, uint32_t replica, uint32_t micro, uint32_t i)
 static const struct weft_exec_ops *
 find_executor (const char *name, weft_error *error)
 {
-  static const struct weft_exec_ops *const all[] = { &weft_exec_sim, &weft_exec_clock };
+  g_autoptr (GString) known = g_string_new (NULL);
 
-  for (unsigned i = 0; i < G_N_ELEMENTS (all); i++)
-    if (!name || strcmp (name, all[i]->name) == 0)
-      return all[i];
-  weft_api_fail_with (error, WEFT_STATUS_BAD_INPUT, "executor: found \"%s\", wanted sim or clock",
-                      name);
+  for (unsigned i = 0; weft_predictors[i]; i++) {
+    if (!name || strcmp (name, weft_predictors[i]->name) == 0)
+      return weft_predictors[i];
+    g_string_append_printf (known, "%s%s", i ? " or " : "", weft_predictors[i]->name);
+  }
+  weft_api_fail_with (error, WEFT_STATUS_BAD_INPUT, "executor: found \"%s\", wanted %s", name,
+                      known->str);
   return NULL;
 }
 

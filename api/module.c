@@ -28,11 +28,13 @@ only_last_reduces (const weft_module *m)
 static gboolean
 open_executor (weft_module *m, const weft_module_options *options, GError **reason)
 {
-  struct weft_exec_options exec = { .control = &m->control,
-                                    .threads = options ? options->threads : 1,
-                                    .stress = options ? options->stress : 0 };
+  const union weft_cpu_options own = { { .threads = options ? options->threads : 1,
+                                         .stress = options ? (int64_t) options->stress : 0 } };
+  const struct weft_exec_options exec = { .own =
+                                              weft_own_options_of (weft_exec_cpu.options, own.at),
+                                          .control = &m->control };
 
-  if (!weft_memory_check_machine (m->plan, reason) ||
+  if (!weft_memory_check (m->plan, &weft_exec_cpu, reason) ||
       !(m->x = weft_exec_cpu.open (m->plan, &exec, reason)))
     return FALSE;
   m->state = weft_state_new (m->x);

@@ -145,11 +145,14 @@ static gboolean
 execute (const struct weft_exec_ops *ops, gboolean unfolded, double start, struct figures *out,
          GError **error)
 {
-  struct weft_exec_options options = { .unfolded = unfolded };
+  const union weft_sim_options own = { { .unfolded = TRUE } };
+  struct weft_exec_options options = { 0 };
   g_autoptr (weft_plan) plan = make_plan (error);
 
   if (!plan)
     return FALSE;
+  if (unfolded)
+    options.own = weft_own_options_of (weft_exec_sim.options, own.at);
   if (start == 0)
     start = now ();
   g_autoptr (weft_timeline) t = weft_exec_run (ops, plan, &options, error);

@@ -54,7 +54,7 @@ for ((i = 1; i <= kills; i++)); do
   wait "$victim" 2>/dev/null || true
   now=$(newest)
   ((now >= before)) || fail "the newest checkpoint is step $now, before it was $before"
-  [[ $(ls -A "$dir/ck" 2>/dev/null | grep -cv -e '^step-[0-9]*$' -e '^latest$') == 0 ]] ||
+  [[ $(ls -A "$dir/ck" 2>/dev/null | grep -cv -e '^step-[0-9]*$' -e '^latest$' -e '^.lock$') == 0 ]] ||
     damaged=$((damaged + 1))
   if ((now > 0)); then
     line=$(resume "$now") || fail "the checkpoint of step $now does not load"

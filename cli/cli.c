@@ -121,13 +121,23 @@ set_own (struct reader *r, const struct weft_cli_flag *own, const struct weft_fl
   return weft_flag_takes_none (flag, error);
 }
 
+/* Flag i of a page, or NULL after the last. */
+static const struct weft_cli_flag *
+flag_at (const struct weft_cli_page *page, unsigned i)
+{
+  if (i < page->n_flags)
+    return &page->flags[i];
+  return i - page->n_flags < page->n_more ? &page->more[i - page->n_flags] : NULL;
+}
+
 static gboolean
 unknown_flag (const struct reader *r, const struct weft_flag *flag, GError **error)
 {
   g_autoptr (GPtrArray) names = g_ptr_array_new ();
+  const struct weft_cli_flag *own;
 
-  for (unsigned i = 0; i < r->page->n_flags; i++)
-    g_ptr_array_add (names, (char *) r->page->flags[i].name);
+  for (unsigned i = 0; (own = flag_at (r->page, i)); i++)
+    g_ptr_array_add (names, (char *) own->name);
   g_ptr_array_add (names, (char *) "json");
   g_ptr_array_add (names, (char *) "help");
   g_ptr_array_add (names, NULL);
@@ -144,14 +154,15 @@ read_flag (struct reader *r, const struct weft_flag *flag, GError **error)
 {
   const struct weft_cli_flag common[] = { { "json", NULL, NULL, &r->input->json, NULL },
                                           { "help", NULL, NULL, &r->input->help, NULL } };
+  const struct weft_cli_flag *own;
   GError *wrong = NULL;
 
   for (unsigned i = 0; i < G_N_ELEMENTS (common); i++)
     if (weft_same_name (common[i].name, flag->name))
       return set_own (r, &common[i], flag, error);
-  for (unsigned i = 0; i < r->page->n_flags; i++)
-    if (weft_same_name (r->page->flags[i].name, flag->name))
-      return set_own (r, &r->page->flags[i], flag, error);
+  for (unsigned i = 0; (own = flag_at (r->page, i)); i++)
+    if (weft_same_name (own->name, flag->name))
+      return set_own (r, own, flag, error);
   if (r->page->job && weft_flag_set (&r->words, flag, r->flags, &wrong))
     return TRUE;
   if (!wrong)
@@ -248,21 +259,22 @@ static const char about_jobs[] =
 int
 weft_cli_help (const struct weft_cli_page *page)
 {
+  const struct weft_cli_flag *flag;
+  int columns = weft_cli_columns ();
   size_t width = 0;
 
-  int columns = weft_cli_columns ();
   printf ("usage: %s\n\n", page->usage);
   weft_cli_print_wrapped (page->doc, 0, columns);
-  if (page->n_flags)
+  if (flag_at (page, 0))
     printf ("\n");
-  for (unsigned i = 0; i < page->n_flags; i++) {
-    g_autofree char *left = flag_text (&page->flags[i]);
+  for (unsigned i = 0; (flag = flag_at (page, i)); i++) {
+    g_autofree char *left = flag_text (flag);
     width = MAX (width, strlen (left));
   }
-  for (unsigned i = 0; i < page->n_flags; i++) {
-    g_autofree char *left = flag_text (&page->flags[i]);
+  for (unsigned i = 0; (flag = flag_at (page, i)); i++) {
+    g_autofree char *left = flag_text (flag);
     printf ("  %-*s  ", (int) width, left);
-    weft_cli_print_wrapped (page->flags[i].doc, (int) width + 4, columns);
+    weft_cli_print_wrapped (flag->doc, (int) width + 4, columns);
   }
   if (page->job) {
     printf ("\n");

@@ -60,6 +60,8 @@ struct weft_cli_page {
   const char *usage, *doc, *examples;
   const struct weft_cli_flag *flags;
   unsigned n_flags;
+  const struct weft_cli_flag *more; /* flags of executors (cli/executor_options.h), listed last */
+  unsigned n_more;
   gboolean job; /* the operand is a job file and every setting of a job is a flag */
   gboolean two; /* the command has two operands */
   const char *topology; /* default topology of the job; NULL: the job must name one */
@@ -95,9 +97,6 @@ gboolean weft_cli_job (const weft_cli_input *input, struct weft_job *job, GError
 
 /* Prints the warnings of a job to stderr. */
 void weft_cli_warn (const struct weft_job *job);
-
-/* The flag --graph, which sets options->graph, for commands that predict a step. */
-struct weft_cli_flag weft_cli_graph (struct weft_exec_options *options);
 
 /* Parses the value of a flag as a whole number that is at least `lo`. */
 gboolean weft_cli_number (const char *flag, const char *text, int64_t lo, int64_t *number,

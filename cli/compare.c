@@ -1,5 +1,6 @@
 #include "cli/cli.h"
 #include "cli/executors.h"
+#include "cli/executor_options.h"
 #include "core/report/compare.h"
 #include "core/base/error.h"
 #include "core/exec/exec.h"
@@ -15,6 +16,7 @@ static const char examples[] = "  weft compare before.ini after.ini\n"
 enum { DEFAULT_TOP = 10 };
 
 struct compare_ask {
+  const weft_cli_options *own; /* of executors */
   const char *executor, *top;
   struct weft_exec_options options;
 };
@@ -100,14 +102,15 @@ read_ask (const weft_cli_input *input, const struct compare_ask *ask, int64_t *t
 }
 
 static int
-run (const weft_cli_input *input, const struct compare_ask *ask)
+run (const weft_cli_input *input, struct compare_ask *ask)
 {
   g_autoptr (GError) error = NULL;
   g_auto (compare_side) a = { 0 }, b = { 0 };
   const struct weft_exec_ops *executor = weft_cli_executor (ask->executor, &error);
   int64_t top;
 
-  if (!executor || !read_ask (input, ask, &top, &error) ||
+  if (!executor || !weft_cli_options_read (ask->own, executor, &ask->options.own, &error) ||
+      !read_ask (input, ask, &top, &error) ||
       !open_side (input->operand, executor, &ask->options, &a, &error) ||
       !open_side (input->second, executor, &ask->options, &b, &error))
     return weft_cli_fail (error);
@@ -121,24 +124,24 @@ run (const weft_cli_input *input, const struct compare_ask *ask)
 int
 weft_cli_compare (int argc, char **argv)
 {
-  struct compare_ask ask = { 0 };
+  g_autoptr (weft_cli_options) own = weft_cli_options_new (weft_cli_executors ());
+  struct compare_ask ask = { .own = own };
   const struct weft_cli_flag flags[] = {
     { .name = "executor",
-      .value = "sim|clock",
+      .value = weft_cli_executor_names (),
       .text = &ask.executor,
       .doc = "executor for job files: SimGrid, or closed formulas [sim]" },
-    weft_cli_graph (&ask.options),
     { .name = "top",
       .value = "N",
       .text = &ask.top,
       .doc = "number of single ops to list, largest difference first [10]" },
   };
-  const struct weft_cli_page page = {
+  struct weft_cli_page page = {
     .usage = "weft compare A B [flags] [--json]",
     .doc =
         "Compares two jobs, or a prediction and a measurement, op by op.  A and B are job files, "
         "which are simulated, or timelines (.json, .json.gz) written by --timeline; --executor and "
-        "--graph affect job files only.  If both sides run the same program, ops are joined by "
+        "its flags affect job files only.  If both sides run the same program, ops are joined by "
         "rank and number; otherwise each side is summed separately.  The wait of an op is the time "
         "from when lane order and dependencies allow it to start until it starts.  --json prints "
         "one document (schema weft.compare/1).",
@@ -147,6 +150,7 @@ weft_cli_compare (int argc, char **argv)
     .n_flags = G_N_ELEMENTS (flags),
     .two = TRUE,
   };
+  page.more = weft_cli_options_flags (own, &page.n_more);
   g_auto (weft_cli_input) input = { 0 };
   int status = weft_cli_begin (&page, argc, argv, &input);
 

@@ -5,43 +5,27 @@
 #include "exec_gpu/cuda/exec_cuda.h"
 #include "exec_sim/exec_sim.h"
 
-static gboolean
-load_cuda (GError **error)
+static const struct weft_exec_ops *const predicting[] = { &weft_exec_sim, &weft_exec_clock, NULL };
+static const struct weft_exec_ops *const running[] = { &weft_exec_cpu, &weft_exec_cuda, NULL };
+
+const struct weft_exec_ops *const *
+weft_cli_executors (void)
 {
-  return weft_cuda_load (error) != NULL;
+  return predicting;
 }
 
-/* The executors. The flags of their ops say whether an executor predicts times or runs a job. The
- * first executor of each of these kinds is the default. */
-static const struct executor {
-  const struct weft_exec_ops *ops;
-  gboolean (*load) (GError **error); /* NULL: nothing to load */
-} executors[] = {
-  { &weft_exec_sim, NULL },
-  { &weft_exec_clock, NULL },
-  { &weft_exec_cpu, NULL },
-  { &weft_exec_cuda, load_cuda },
-};
-
-static gboolean
-is_real (const struct executor *e)
+const struct weft_exec_ops *const *
+weft_cli_real_executors (void)
 {
-  return (e->ops->flags & WEFT_EXEC_NUMBERS) != 0;
+  return running;
 }
 
-/* The names of the executors that run (`real`) or predict, joined by `separator`, with `last`
- * before the last name. */
+/* The words, joined by `separator`, with `last` before the last word. */
 static char *
-names (gboolean real, const char *separator, const char *last)
+join (const GPtrArray *word, const char *separator, const char *last)
 {
-  g_autoptr (GPtrArray) word = g_ptr_array_new ();
   GString *text = g_string_new (NULL);
 
-  for (unsigned i = 0; i < G_N_ELEMENTS (executors); i++)
-    if (is_real (&executors[i]) == real)
-      g_ptr_array_add (word, (gpointer) executors[i].ops->name);
-  if (real)
-    g_ptr_array_add (word, (gpointer) "auto");
   for (guint i = 0; i < word->len; i++)
     g_string_append_printf (text, "%s%s",
                             i == 0              ? ""
@@ -51,22 +35,70 @@ names (gboolean real, const char *separator, const char *last)
   return g_string_free (text, FALSE);
 }
 
-static const struct executor *
+static GPtrArray *
+names_with (const struct weft_exec_ops *const *executors, weft_cli_has *has, const void *what)
+{
+  GPtrArray *names = g_ptr_array_new ();
+
+  for (; *executors; executors++)
+    if (!has || has (*executors, what))
+      g_ptr_array_add (names, (gpointer) (*executors)->name);
+  return names;
+}
+
+static GPtrArray *
+names_of (gboolean real)
+{
+  GPtrArray *names = names_with (real ? running : predicting, NULL, NULL);
+
+  if (real)
+    g_ptr_array_add (names, (gpointer) "auto");
+  return names;
+}
+
+gboolean
+weft_cli_has_flags (const struct weft_exec_ops *ops, const void *what)
+{
+  uint32_t flags = *(const uint32_t *) what;
+
+  return (ops->flags & flags) == flags;
+}
+
+char *
+weft_cli_executors_with (const struct weft_exec_ops *const *executors, weft_cli_has *has,
+                         const void *what)
+{
+  g_autoptr (GPtrArray) names = names_with (executors, has, what);
+
+  return join (names, ", ", " or ");
+}
+
+char *
+weft_cli_executors_about (const struct weft_exec_ops *const *executors, weft_cli_has *has,
+                          const void *what)
+{
+  g_autofree char *names = weft_cli_executors_with (executors, has, what);
+
+  for (; *executors; executors++)
+    if (!has (*executors, what))
+      return g_strdup_printf ("executor %s: ", names);
+  return g_strdup ("");
+}
+
+static const struct weft_exec_ops *
 find (const char *name, gboolean real, GError **error)
 {
-  const char *known[G_N_ELEMENTS (executors) + 2];
-  unsigned n = 0;
+  const struct weft_exec_ops *const *all = real ? running : predicting;
 
-  for (unsigned i = 0; i < G_N_ELEMENTS (executors); i++) {
-    if (is_real (&executors[i]) != real)
-      continue;
-    if (!name || g_str_equal (name, executors[i].ops->name) || (real && g_str_equal (name, "auto")))
-      return &executors[i];
-    known[n++] = executors[i].ops->name;
-  }
-  known[n] = NULL;
-  g_autofree char *wanted = names (real, ", ", " or ");
-  const char *close = weft_suggest_strv (name, known);
+  if (!name || (real && g_str_equal (name, "auto")))
+    return all[0];
+  for (; *all; all++)
+    if (g_str_equal (name, (*all)->name))
+      return *all;
+  g_autoptr (GPtrArray) names = names_of (real);
+  g_autofree char *wanted = join (names, ", ", " or ");
+  g_ptr_array_add (names, NULL);
+  const char *close = weft_suggest_strv (name, (const char *const *) names->pdata);
   weft_bad_input (error, "--executor: found \"%s\", wanted %s%s%s%s", name, wanted,
                   close ? "; did you mean " : "", close ? close : "", close ? "?" : "");
   return NULL;
@@ -75,23 +107,21 @@ find (const char *name, gboolean real, GError **error)
 const struct weft_exec_ops *
 weft_cli_executor (const char *name, GError **error)
 {
-  const struct executor *e = find (name, FALSE, error);
-
-  return e ? e->ops : NULL;
+  return find (name, FALSE, error);
 }
 
 const struct weft_exec_ops *
 weft_cli_real_executor (const char *name, GError **error)
 {
-  const struct executor *e = find (name, TRUE, error);
-
-  return e && (!e->load || e->load (error)) ? e->ops : NULL;
+  return find (name, TRUE, error);
 }
 
 static const char *
 interned (gboolean real)
 {
-  g_autofree char *text = names (real, "|", "|");
+  g_autoptr (GPtrArray) names = names_of (real);
+  g_autofree char *text = join (names, "|", "|");
+
   return g_intern_string (text);
 }
 

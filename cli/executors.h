@@ -3,14 +3,28 @@
 #pragma once
 #include "core/exec/exec.h"
 
-/* The executor of that name, which predicts times; NULL selects the first one. */
-const struct weft_exec_ops *weft_cli_executor (const char *name, GError **error);
+/* The executors that predict times, and those that compute real numbers: lists that end with NULL.
+ * The first executor of each list is the default. */
+const struct weft_exec_ops *const *weft_cli_executors (void);
+const struct weft_exec_ops *const *weft_cli_real_executors (void);
 
-/* The executor of that name, which computes real numbers; NULL or "auto" selects the first one.
- * Loads the libraries of the executor; fails if this machine lacks them. */
+/* The executor of that name in the first or second list; NULL, or in the second list "auto",
+ * selects the first one.  Does not load its libraries (ops->load). */
+const struct weft_exec_ops *weft_cli_executor (const char *name, GError **error);
 const struct weft_exec_ops *weft_cli_real_executor (const char *name, GError **error);
 
 /* The names of the executors for --help: "sim|clock", and "cpu|cuda|auto".  The texts are
  * static. */
 const char *weft_cli_executor_names (void);
 const char *weft_cli_real_executor_names (void);
+
+/* A property of executors. */
+typedef gboolean weft_cli_has (const struct weft_exec_ops *ops, const void *what);
+weft_cli_has weft_cli_has_flags; /* `what` points to a uint32_t: all these flags of ops */
+
+/* The names of those that have it, "cuda or hip"; what a line of --help begins with, "executor
+ * cuda or hip: ", or "" if all have it.  The caller frees them. */
+char *weft_cli_executors_with (const struct weft_exec_ops *const *executors, weft_cli_has *has,
+                               const void *what);
+char *weft_cli_executors_about (const struct weft_exec_ops *const *executors, weft_cli_has *has,
+                                const void *what);

@@ -121,8 +121,11 @@ read_role (const char *text, const weft_plan *plan, int64_t *role, GError **erro
 }
 
 static int
-run (const weft_cli_input *input, const char *role_text, const struct weft_exec_options *options)
+run (const weft_cli_input *input, const char *role_text, gboolean graph)
 {
+  const union weft_sim_options own = { { .graph = graph } };
+  const struct weft_exec_options options = { .own = weft_own_options_of (weft_exec_sim.options,
+                                                                         own.at) };
   g_autoptr (GError) error = NULL;
   struct weft_job job;
   int64_t role;
@@ -132,8 +135,7 @@ run (const weft_cli_input *input, const char *role_text, const struct weft_exec_
   g_autoptr (weft_plan) plan = weft_plan_new (&job, &error);
   if (!plan || !read_role (role_text, plan, &role, &error))
     return weft_cli_fail (error);
-  g_autoptr (weft_timeline) timeline =
-      weft_exec_run (&weft_exec_sim, plan, options, &error);
+  g_autoptr (weft_timeline) timeline = weft_exec_run (&weft_exec_sim, plan, &options, &error);
   if (!timeline)
     return weft_cli_fail (error);
   g_autoptr (weft_report) report = weft_report_new (plan, timeline);
@@ -148,14 +150,11 @@ run (const weft_cli_input *input, const char *role_text, const struct weft_exec_
 int
 weft_cli_explain (int argc, char **argv)
 {
-  struct weft_exec_options options = { 0 };
+  gboolean graph = FALSE;
   const char *role = NULL;
   const struct weft_cli_flag flags[] = {
-    { .name = "role",
-      .value = "N",
-      .text = &role,
-      .doc = "the pipeline stage to explain [0]" },
-    weft_cli_graph (&options),
+    { .name = "role", .value = "N", .text = &role, .doc = "the pipeline stage to explain [0]" },
+    { .name = "graph", .on = &graph, .doc = WEFT_OPTION_PREDICTED_GRAPH_DOC },
   };
   const struct weft_cli_page page = {
     .usage = "weft explain [JOB] [flags] [--json]",
@@ -172,5 +171,5 @@ weft_cli_explain (int argc, char **argv)
   g_auto (weft_cli_input) input = { 0 };
   int status = weft_cli_begin (&page, argc, argv, &input);
 
-  return status == WEFT_CLI_GO_ON ? run (&input, role, &options) : status;
+  return status == WEFT_CLI_GO_ON ? run (&input, role, graph) : status;
 }

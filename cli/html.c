@@ -98,14 +98,6 @@ append_axes (GString *out, const weft_report *r)
 
 /* ----------------------------------------------------------------------- memory */
 
-static const char *const colours[WEFT_N_REPORT_PART] = {
-  [WEFT_BUF_WEIGHTS] = "#4e79a7",     [WEFT_BUF_GRADIENTS] = "#59a14f",
-  [WEFT_BUF_OPTIMIZER] = "#edc948",   [WEFT_BUF_ACTIVATIONS] = "#76b7b2",
-  [WEFT_BUF_GATHERED] = "#b07aa1",    [WEFT_BUF_COMMUNICATION] = "#f28e2b",
-  [WEFT_BUF_WORKSPACE] = "#9c755f",   [WEFT_REPORT_PADDING] = "#bab0ac",
-  [WEFT_REPORT_RESERVED] = "#e15759",
-};
-
 static void
 append_bar (GString *out, const weft_report *r, uint32_t role)
 {
@@ -122,8 +114,9 @@ append_bar (GString *out, const weft_report *r, uint32_t role)
     if (weft_report_part_bytes (row, part))
       g_string_append_printf (out,
                               "<span title=\"%s %s\" style=\"width:%.4f%%;background:%s\"></span>",
-                              weft_report_part_word (part), bytes,
-                              100 * weft_report_part_bytes (row, part) / whole, colours[part]);
+                              weft_report_parts[part].word, bytes,
+                              100 * weft_report_part_bytes (row, part) / whole,
+                              weft_report_parts[part].colour);
   }
   g_string_append (out, "</div>\n");
 }
@@ -140,25 +133,13 @@ append_memory (GString *out, const weft_report *r)
     append_bar (out, r, role);
   g_string_append (out, "<p class=\"key\">");
   for (int part = 0; part < WEFT_N_REPORT_PART; part++)
-    g_string_append_printf (out, "<span style=\"background:%s\"></span>%s", colours[part],
-                            weft_report_part_word (part));
+    g_string_append_printf (out, "<span style=\"background:%s\"></span>%s",
+                            weft_report_parts[part].colour, weft_report_parts[part].word);
   g_string_append (out, "</p>\n");
 }
 
 /* --------------------------------------------------------------------- timeline */
 
-static const struct {
-  const char *colour, *word;
-} looks[WEFT_N_PHASE] = {
-  [WEFT_PHASE_FORWARD] = { "#6ea8dc", "forward" },
-  [WEFT_PHASE_BACKWARD] = { "#e59a4f", "backward" },
-  [WEFT_PHASE_INPUT_GRAD] = { "#d9b93f", "input gradient" },
-  [WEFT_PHASE_WEIGHT_GRAD] = { "#74bf8a", "weight gradient" },
-  [WEFT_PHASE_RECOMPUTE] = { "#c8a2d8", "forward again" },
-  [WEFT_PHASE_REDUCE] = { "#a0a8b4", "reduce" },
-  [WEFT_PHASE_FINALIZE] = { "#a0a8b4", "finalize" },
-  [WEFT_PHASE_OPTIMIZER] = { "#d4757f", "update" },
-};
 #define TRANSFER_COLOUR "#7d6bb5"
 
 static double
@@ -185,8 +166,8 @@ append_kernels (GString *out, const weft_report *r, const struct run *run, doubl
   g_string_append_printf (out,
                           "<rect x=\"%.2f\" y=\"%.0f\" width=\"%.2f\" height=\"%d\" fill=\"%s\">"
                           "<title>%s%s, %s</title></rect>\n",
-                          x, y, width, ROW, looks[run->phase].colour, looks[run->phase].word, micro,
-                          time);
+                          x, y, width, ROW, weft_phase_looks[run->phase].colour,
+                          weft_phase_looks[run->phase].legend, micro, time);
   if (*micro && width > 6.0 * strlen (micro))
     g_string_append_printf (out, "<text class=\"n\" x=\"%.2f\" y=\"%.0f\">%s</text>\n",
                             x + width / 2, y + 15, micro + 1);
@@ -298,8 +279,8 @@ append_timeline (GString *out, const weft_report *r)
   g_string_append (
       out, "<h2>Timeline</h2>\n<p class=\"key\">One rank of each stage; numbers are microbatches.");
   for (int phase = 0; phase < WEFT_N_PHASE; phase++)
-    g_string_append_printf (out, "<span style=\"background:%s\"></span>%s", looks[phase].colour,
-                            looks[phase].word);
+    g_string_append_printf (out, "<span style=\"background:%s\"></span>%s",
+                            weft_phase_looks[phase].colour, weft_phase_looks[phase].legend);
   g_string_append_printf (
       out,
       "<span style=\"background:" TRANSFER_COLOUR "\"></span>transfers, a line for each"

@@ -1,30 +1,36 @@
 #include "cli/launch.h"
+#include "cli/executors.h"
 #include "core/base/error.h"
 #include <stdio.h>
 #include <string.h>
 
-/* Refuses to be one of several processes: the CPU executor runs all ranks in one process, so each
- * process would train the whole job. */
+/* Refuses to be one of several processes: an executor without WEFT_EXEC_PROCESSES runs all ranks in
+ * one process, so each process would train the whole job. */
 static gboolean
-refuse_others (const char *asked, GError **error)
+refuse_others (const char *asked, const struct weft_exec_ops *ops, GError **error)
 {
+  const uint32_t processes = WEFT_EXEC_PROCESSES;
   g_auto (weft_launch) launch = { 0 };
 
   if (!weft_launch_read (asked, NULL, &launch, asked ? error : NULL))
     return !asked; /* ignore launcher variables unless --launcher names one */
-  return launch.n <= 1 ||
-         weft_bad_input (
-             error,
-             "found %u processes (%s), but the cpu executor runs all ranks on threads of one "
-             "process: use --executor cuda or --launcher none",
-             launch.n, weft_launcher_words[launch.launcher]);
+  if (launch.n <= 1)
+    return TRUE;
+  g_autofree char *others =
+      weft_cli_executors_with (weft_cli_real_executors (), weft_cli_has_flags, &processes);
+  return weft_bad_input (error,
+                         "found %u processes (%s), but the %s executor runs all ranks on threads "
+                         "of one process: use --executor %s or --launcher none",
+                         launch.n, weft_launcher_words[launch.launcher], ops->name, others);
 }
 
 gboolean
-weft_cli_launch (const char *asked, gboolean cuda, weft_launch *launch, GError **error)
+weft_cli_launch (const char *asked, const struct weft_exec_ops *ops, weft_launch *launch,
+                 GError **error)
 {
   *launch = (weft_launch){ .n = 1 };
-  return cuda ? weft_launch_read (asked, NULL, launch, error) : refuse_others (asked, error);
+  return ops->flags & WEFT_EXEC_PROCESSES ? weft_launch_read (asked, NULL, launch, error)
+                                          : refuse_others (asked, ops, error);
 }
 
 gboolean

@@ -1,12 +1,13 @@
 /* launch.h - runs weft train as one of several processes. */
 #pragma once
-#include "core/job/job.h"
+#include "core/exec/exec.h"
 #include "launch/environment.h"
 #include "launch/rendezvous.h"
 
-/* Reads the variables of the launcher that --launcher (`asked`) names. `cuda`: whether the executor
- * is cuda, the only one that supports several processes. The caller clears *launch. */
-gboolean weft_cli_launch (const char *asked, gboolean cuda, weft_launch *launch, GError **error);
+/* Reads the variables of the launcher that --launcher (`asked`) names. Refuses several processes if
+ * the executor has no WEFT_EXEC_PROCESSES. The caller clears *launch. */
+gboolean weft_cli_launch (const char *asked, const struct weft_exec_ops *ops, weft_launch *launch,
+                          GError **error);
 
 /* Checks that all processes have equally many ranks of the job. `asked`: --ranks-per-process, or
  * NULL. */

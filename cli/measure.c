@@ -2,9 +2,6 @@
 #include "cli/executors.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
-#include "exec_cpu/exec_cpu.h"
-#include "exec_gpu/cuda/exec_cuda.h"
-#include "exec_gpu/launches.h"
 #include "train/measure.h"
 #include "train/memory_check.h"
 #include <stdio.h>
@@ -46,25 +43,22 @@ static const char *const cpu_grid[] = {
 static const char *const cpu_precisions[] = { "fp32", "bf16", NULL };
 
 /* Two layers of published models: smaller models do not use all of a GPU. */
-static const char *const cuda_grid[] = {
+static const char *const gpu_grid[] = {
   "model=gpt2 num_layers=2 seq_length=1024 micro_batch_size=16 ",
   "model=gpt2-xl num_layers=2 seq_length=1024 micro_batch_size=8 ",
   "model=qwen2.5-1.5b num_layers=2 seq_length=1024 micro_batch_size=8 ",
   "model=qwen3-8b num_layers=2 seq_length=4096 micro_batch_size=1 ",
   "model=llama3-8b num_layers=2 seq_length=8192 micro_batch_size=1 ",
 };
-static const char *const cuda_precisions[] = { "bf16", NULL };
+static const char *const gpu_precisions[] = { "bf16", NULL };
 
 /* The models, precisions and ranks that are measured if no model is given. */
 static const struct grid {
-  const struct weft_exec_ops *ops;
   const char *const *model, *const *precision;
   unsigned n;
   uint32_t least_ranks; /* least number of ranks for the second measurement */
-} grids[] = {
-  { &weft_exec_cpu, cpu_grid, cpu_precisions, G_N_ELEMENTS (cpu_grid), 2 },
-  { &weft_exec_cuda, cuda_grid, cuda_precisions, G_N_ELEMENTS (cuda_grid), 1 },
-};
+} on_cpu = { cpu_grid, cpu_precisions, G_N_ELEMENTS (cpu_grid), 2 },
+  on_gpu = { gpu_grid, gpu_precisions, G_N_ELEMENTS (gpu_grid), 1 };
 
 static void
 add_words (weft_settings *settings, const char *words)
@@ -97,16 +91,32 @@ struct asked {
 };
 
 static gboolean
+runs_on_host (const struct weft_exec_ops *ops, const void *unused)
+{
+  (void) unused;
+  return (ops->flags & WEFT_EXEC_HOST) != 0;
+}
+
+static gboolean
+runs_on_gpus (const struct weft_exec_ops *ops, const void *unused)
+{
+  return !runs_on_host (ops, unused);
+}
+
+static gboolean
 check_machine (const struct asked *a, const struct weft_job *job, GError **error)
 {
-  gboolean cuda = a->ops == &weft_exec_cuda;
+  gboolean on_host = runs_on_host (a->ops, NULL);
 
-  if (weft_cluster_is_cpu (&job->cluster) != cuda)
+  if (weft_cluster_is_cpu (&job->cluster) == on_host)
     return TRUE;
+  g_autofree char *others =
+      weft_cli_executors_with (weft_cli_real_executors (), runs_on_gpus, NULL);
+  g_autofree char *wanted = on_host ? g_strdup_printf ("cpu (or --executor %s)", others)
+                                    : g_strdup ("one with GPUs, like hgx-h200");
   return weft_bad_input (error,
                          "topology: found \"%s\", wanted %s: weft measure times this machine",
-                         g_quark_to_string (job->cluster.topology),
-                         cuda ? "one with GPUs, like hgx-h200" : "cpu (or --executor cuda)");
+                         g_quark_to_string (job->cluster.topology), wanted);
 }
 
 static weft_plan *
@@ -118,8 +128,7 @@ make_plan (const struct asked *a, GError **error)
     return NULL;
   job.cluster.f.cost_table = 0; /* the plan must not depend on earlier measurements */
   g_autoptr (weft_plan) plan = weft_plan_new (&job, error);
-  if (!plan || !(a->ops == &weft_exec_cuda ? weft_memory_check_topology
-                                           : weft_memory_check_machine) (plan, error))
+  if (!plan || !weft_memory_check (plan, a->ops, error))
     return NULL;
   return g_steal_pointer (&plan);
 }
@@ -176,7 +185,7 @@ measure_models (const struct asked *a, const struct grid *grid, uint32_t ranks, 
 static gboolean
 measure_grid (const struct asked *a, struct weft_job *job, GError **error)
 {
-  const struct grid *grid = &grids[a->ops == &weft_exec_cuda];
+  const struct grid *grid = runs_on_host (a->ops, NULL) ? &on_cpu : &on_gpu;
 
   add_words (a->input->settings, grid->model[0]);
   add_words (a->input->settings, "precision=fp32");
@@ -206,35 +215,10 @@ measure_groups (weft_measure *m, const struct weft_job *job, uint32_t ranks, GEr
 /* ------------------------------------------------------------------------- output */
 
 static char *
-cpu_name (void)
-{
-  g_autofree char *text = NULL;
-  g_autoptr (GRegex) name = g_regex_new ("^model name\\s*:\\s*(.*)$", G_REGEX_MULTILINE, 0, NULL);
-  g_autoptr (GMatchInfo) match = NULL;
-
-  if (!g_file_get_contents ("/proc/cpuinfo", &text, NULL, NULL) ||
-      !g_regex_match (name, text, 0, &match))
-    return g_strdup ("an unknown processor");
-  return g_match_info_fetch (match, 1);
-}
-
-/* The name of the processor or of the first GPU. The caller frees the name. */
-static char *
-machine_name (const struct weft_exec_ops *ops)
-{
-  const struct weft_gpu_calls *calls = ops == &weft_exec_cuda ? weft_cuda_load (NULL) : NULL;
-  struct weft_gpu_device device;
-
-  if (!calls || calls->describe (calls->self, 0, &device))
-    return cpu_name ();
-  return g_strdup (device.name);
-}
-
-static char *
 print_table (const struct asked *a, const GArray *rows, const struct weft_job *job)
 {
   GString *text = g_string_new (NULL);
-  g_autofree char *machine = machine_name (a->ops);
+  g_autofree char *machine = a->ops->machine_name ();
 
   g_string_append_printf (text,
                           "# Seconds on %s, executor %s, %u processors, reduction order %s (weft "
@@ -279,12 +263,12 @@ static void
 print_json (const struct asked *a, const GArray *rows)
 {
   g_autoptr (JsonBuilder) b = json_builder_new ();
-  g_autofree char *machine = machine_name (a->ops);
+  g_autofree char *machine = a->ops->machine_name ();
 
   json_builder_begin_object (b);
   weft_json_text (b, "schema", "weft.measure/1");
   weft_json_text (b, "executor", a->ops->name);
-  weft_json_text (b, a->ops == &weft_exec_cuda ? "gpu" : "cpu", machine);
+  weft_json_text (b, runs_on_host (a->ops, NULL) ? "cpu" : "gpu", machine);
   if (a->launched)
     add_launches (b, a->launch);
   weft_json_array (b, "rows");
@@ -308,13 +292,13 @@ answer (const struct asked *a, const struct weft_job *job, GError **error)
   return !a->output || weft_cli_write (a->output, text, error);
 }
 
-/* Measures copies between a GPU and its host, and host times of launches. */
+/* Measures host times of launches, and copies between a GPU and its host. */
 static gboolean
 measure_hosts (struct asked *a, const struct weft_job *job, GError **error)
 {
-  const struct weft_gpu_calls *calls = weft_cuda_load (error);
-
-  a->launched = calls && weft_gpu_time_launches (calls, a->launch, error);
+  if (!a->ops->time_launches)
+    return TRUE;
+  a->launched = a->ops->time_launches (a->launch, error);
   return a->launched && weft_measure_host_copies (a->m, job, error);
 }
 
@@ -334,8 +318,8 @@ run (struct asked *a)
   } else if (!measure_grid (a, &job, &error)) {
     return weft_cli_fail (error);
   }
-  if ((a->ops == &weft_exec_cuda && !measure_hosts (a, &job, &error)) ||
-      !measure_groups (m, &job, job.cluster.n_gpus, &error) || !answer (a, &job, &error))
+  if (!measure_hosts (a, &job, &error) || !measure_groups (m, &job, job.cluster.n_gpus, &error) ||
+      !answer (a, &job, &error))
     return weft_cli_fail (error);
   return 0;
 }
@@ -346,7 +330,7 @@ weft_cli_measure (int argc, char **argv)
   const char *output = NULL, *executor = NULL;
   const struct weft_cli_flag flags[] = {
     { .name = "executor",
-      .value = "cpu|cuda",
+      .value = weft_cli_real_executor_names (),
       .text = &executor,
       .doc = "measure the processors or the GPUs of this machine [cpu]" },
     { .name = "output",
@@ -362,8 +346,9 @@ weft_cli_measure (int argc, char **argv)
         "other strategies of the same model: a shape that was not measured is extrapolated from "
         "the nearest one.  Without a model, weft measure runs small models of every kind, in fp32 "
         "and bf16, on one rank and on --gpus ranks [2]: this takes a minute or two, and the table "
-        "predicts any model, less accurately.  With --executor cuda each rank is a GPU of the "
-        "given topology; without a model, layers of real models are measured in bf16. Nothing else "
+        "predicts any model, less accurately.  With an executor of GPUs (--executor cuda) each "
+        "rank is a GPU of the given topology; without a model, layers of real models are measured "
+        "in bf16.  Nothing else "
         "should run on the machine meanwhile.",
     .examples = examples,
     .flags = flags,
@@ -380,5 +365,7 @@ weft_cli_measure (int argc, char **argv)
   struct asked asked = { .input = &input,
                          .ops = weft_cli_real_executor (executor, &error),
                          .output = output };
-  return asked.ops ? run (&asked) : weft_cli_fail (error);
+  if (!asked.ops || (asked.ops->load && !asked.ops->load (&error)))
+    return weft_cli_fail (error);
+  return run (&asked);
 }

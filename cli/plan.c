@@ -470,7 +470,7 @@ print_json (const struct weft_job *job, const weft_search *search)
 /* --------------------------------------------------------------------- command */
 
 static int
-plan (const weft_cli_input *input, const char *finalists, const struct weft_exec_options *exec)
+plan (const weft_cli_input *input, const char *finalists, gboolean graph)
 {
   g_autoptr (GError) error = NULL;
   struct weft_job job;
@@ -482,7 +482,7 @@ plan (const weft_cli_input *input, const char *finalists, const struct weft_exec
 
   if (finalists && !weft_cli_number ("finalists", finalists, 1, &n, &error))
     return weft_cli_fail (error);
-  options.exec = *exec;
+  options.graph = graph;
   options.finalists = n;
   options.near_miss = TRUE;
   if (!weft_job_assemble (input->settings, &job, &error))
@@ -498,7 +498,7 @@ plan (const weft_cli_input *input, const char *finalists, const struct weft_exec
   if (input->json)
     print_json (&job, search);
   else
-    print_text (&job, search, exec->graph);
+    print_text (&job, search, graph);
   return error ? weft_cli_fail (error) : search->stopped ? EXIT_BY_SIGINT : 0;
 }
 
@@ -506,12 +506,11 @@ int
 weft_cli_plan (int argc, char **argv)
 {
   g_auto (weft_cli_input) input = { 0 };
-  struct weft_exec_options exec = { 0 };
+  gboolean graph = FALSE;
   const char *finalists = NULL;
   const struct weft_cli_flag flags[] = {
-    { "finalists", "N", "number of best strategies that SimGrid simulates [10]", NULL,
-      &finalists },
-    weft_cli_graph (&exec),
+    { "finalists", "N", "number of best strategies that SimGrid simulates [10]", NULL, &finalists },
+    { .name = "graph", .on = &graph, .doc = WEFT_OPTION_PREDICTED_GRAPH_DOC },
   };
   const struct weft_cli_page page = {
     .usage = "weft plan [JOB] [flags]",
@@ -532,5 +531,5 @@ weft_cli_plan (int argc, char **argv)
   };
   int status = weft_cli_begin (&page, argc, argv, &input);
 
-  return status == WEFT_CLI_GO_ON ? plan (&input, finalists, &exec) : status;
+  return status == WEFT_CLI_GO_ON ? plan (&input, finalists, graph) : status;
 }

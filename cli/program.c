@@ -297,12 +297,7 @@ reprint (const struct request *request)
 static gboolean
 names_a_job (const weft_cli_input *input)
 {
-  static const char *const sections[] = { "model", "cluster", "train", "stack", "strategy" };
-
-  for (unsigned i = 0; i < G_N_ELEMENTS (sections); i++)
-    if (weft_settings_touch (input->settings, sections[i]))
-      return TRUE;
-  return input->operand != NULL;
+  return weft_settings_touch (input->settings, NULL) || input->operand != NULL;
 }
 
 static gboolean

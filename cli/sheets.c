@@ -215,7 +215,7 @@ static GPtrArray *
 load_pages (const struct weft_sheet *sheet, GError **error)
 {
   g_autoptr (GPtrArray) pages = g_ptr_array_new_with_free_func ((GDestroyNotify) page_free);
-  g_auto (GStrv) names = weft_data_names (sheet->folder, WEFT_SHEET_SUFFIX);
+  g_auto (GStrv) names = weft_sheet_names (sheet);
 
   for (unsigned i = 0; names[i]; i++) {
     sheet_page *page = page_load (sheet, names[i], error);

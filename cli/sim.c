@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 #include "cli/executors.h"
 #include "cli/html.h"
+#include "cli/executor_options.h"
 #include "core/base/error.h"
 #include "core/exec/exec.h"
 #include "core/report/report.h"
@@ -19,19 +20,10 @@ static const char examples[] =
 
 /* Flags of the command that are not settings of the job. */
 struct sim_ask {
+  const weft_cli_options *own; /* of executors */
   const char *executor, *trace, *trace_ranks, *timeline, *html;
   struct weft_exec_options options;
 };
-
-struct weft_cli_flag
-weft_cli_graph (struct weft_exec_options *options)
-{
-  return (struct weft_cli_flag){
-    .name = "graph",
-    .on = &options->graph,
-    .doc = "predict a step that is one CUDA graph: no kernel waits for its launch",
-  };
-}
 
 /* Parses --trace-ranks before the simulation runs. *ranks is 0 if all ranks are traced. */
 static gboolean
@@ -92,14 +84,15 @@ add_startup (weft_report *report, const struct weft_exec_ops *executor, const st
 }
 
 static int
-run (const weft_cli_input *input, const struct sim_ask *ask)
+run (const weft_cli_input *input, struct sim_ask *ask)
 {
   g_autoptr (GError) error = NULL;
   struct weft_job job;
   const struct weft_exec_ops *executor = weft_cli_executor (ask->executor, &error);
   int64_t ranks;
 
-  if (!executor || !read_trace_ranks (ask, &ranks, &error) || !weft_cli_job (input, &job, &error))
+  if (!executor || !weft_cli_options_read (ask->own, executor, &ask->options.own, &error) ||
+      !read_trace_ranks (ask, &ranks, &error) || !weft_cli_job (input, &job, &error))
     return weft_cli_fail (error);
   g_autoptr (weft_plan) plan = weft_plan_new (&job, &error);
   if (!plan)
@@ -122,19 +115,13 @@ run (const weft_cli_input *input, const struct sim_ask *ask)
 int
 weft_cli_sim (int argc, char **argv)
 {
-  struct sim_ask ask = { 0 };
+  g_autoptr (weft_cli_options) own = weft_cli_options_new (weft_cli_executors ());
+  struct sim_ask ask = { .own = own };
   const struct weft_cli_flag flags[] = {
     { .name = "executor",
       .value = weft_cli_executor_names (),
       .text = &ask.executor,
       .doc = "SimGrid with contention, or closed formulas without [sim]" },
-    { .name = "unfolded",
-      .on = &ask.options.unfolded,
-      .doc = "simulate every rank, not one representative of each class" },
-    weft_cli_graph (&ask.options),
-    { .name = "step-by-step",
-      .on = &ask.options.step_by_step,
-      .doc = "simulate collectives round by round, not as fluid flows" },
     { .name = "trace",
       .value = "FILE",
       .text = &ask.trace,
@@ -152,7 +139,7 @@ weft_cli_sim (int argc, char **argv)
       .text = &ask.html,
       .doc = "write the report as one self-contained HTML page" },
   };
-  const struct weft_cli_page page = {
+  struct weft_cli_page page = {
     .usage = "weft sim [JOB] [flags] [--json]",
     .doc =
         "Predicts one training step of a job: time, throughput, overlap, bubble and memory. --json "
@@ -163,6 +150,7 @@ weft_cli_sim (int argc, char **argv)
     .n_flags = G_N_ELEMENTS (flags),
     .job = TRUE,
   };
+  page.more = weft_cli_options_flags (own, &page.n_more);
   g_auto (weft_cli_input) input = { 0 };
   int status = weft_cli_begin (&page, argc, argv, &input);
 

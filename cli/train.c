@@ -1,14 +1,13 @@
 #include "cli/cli.h"
 #include "cli/executors.h"
 #include "cli/launch.h"
+#include "cli/executor_options.h"
 #include "cli/progress.h"
 #include "core/base/error.h"
 #include "core/report/report.h"
 #include "core/exec/timeline_file.h"
 #include "core/report/trace.h"
 #include "core/base/units.h"
-#include "exec_cpu/exec_cpu.h"
-#include "exec_gpu/cuda/exec_cuda.h"
 #include "train/memory_check.h"
 #include <errno.h>
 #include <stdio.h>
@@ -45,16 +44,8 @@ static const char examples[] =
   X (EVAL_BATCHES, "eval-batches", INT, "10", "1", "1e9", "most batches per evaluation")           \
   X (EVAL_SHARE, "eval-share", REAL, "none", "0", "0.9",                                           \
      "last share of the data, kept for evaluation; none: 0.1 with --eval-interval, else 0")        \
-  X (THREADS, "threads", INT, "none", "1", "1024",                                                 \
-     "CPU threads per rank; none: 1, with GPUs all processors")                                    \
-  X (STRESS, "stress", INT, "none", "1", "9007199254740992",                                       \
-     "run the ops of all ranks in a random order that the plan allows, from this seed")            \
-  X (RANKS_PER_GPU, "ranks-per-gpu", INT, "1", "1", "1024",                                        \
-     "executor cuda: 1, or all ranks of the job on one GPU")                                       \
-  X (DEADLINE, "deadline", REAL, "none", "0.001", "1e9",                                           \
-     "executor cuda: seconds after which a step is aborted")                                       \
   X (PATIENCE, "patience", REAL, "300", "0.1", "1e6",                                              \
-     "executor cuda: seconds that processes wait for each other at start-up")
+     "with --launcher: seconds that processes wait for each other at start-up")
 #define NUMBER_ID(id, ...) id,
 enum number { NUMBER_LIST (NUMBER_ID) N_NUMBER };
 
@@ -66,8 +57,8 @@ static const struct weft_field numbers[] = { NUMBER_LIST (NUMBER_FIELD) };
 struct train_ask {
   const char *number[N_NUMBER]; /* as typed, NULL: not given */
   union weft_value value[N_NUMBER];
-  const char *data, *tokens_from, *executor, *ranks_per_process, *launcher, *trace, *timeline,
-      *times;
+  const char *data, *tokens_from, *executor, *ranks_per_process, *launcher, *trace, *timeline;
+  const weft_cli_options *own; /* of executors */
   gboolean in_order;
   struct weft_trainer_options options;
 };
@@ -204,28 +195,21 @@ read_data (struct train_ask *ask, GError **error)
   return TRUE;
 }
 
-/* Refuses flags that the chosen executor does not support. */
+/* Reads the flags of the chosen executor; refuses flags that it does not support. */
 static gboolean
-check_executor (const struct train_ask *ask, const struct weft_exec_ops *ops, GError **error)
+read_executor (struct train_ask *ask, const struct weft_exec_ops *ops, GError **error)
 {
-  const struct {
-    const char *flag;
-    gboolean given, cuda;
-  } flags[] = {
-    { "ranks-per-gpu", ask->number[RANKS_PER_GPU] != NULL, TRUE },
-    { "deadline", ask->number[DEADLINE] != NULL, TRUE },
-    { "patience", ask->number[PATIENCE] != NULL, TRUE },
-    { "graph", ask->options.exec.graph, TRUE },
-    { "times", ask->times != NULL, TRUE },
-  };
+  const uint32_t processes = WEFT_EXEC_PROCESSES;
 
-  for (unsigned i = 0; i < G_N_ELEMENTS (flags); i++)
-    if (flags[i].given && flags[i].cuda != (ops == &weft_exec_cuda))
-      return weft_bad_input (error, "--%s: not available with executor %s (expected --executor %s)",
-                             flags[i].flag, ops->name, flags[i].cuda ? "cuda" : "cpu");
-  if (ask->times && !g_str_equal (ask->times, "events") && !g_str_equal (ask->times, "cupti"))
-    return weft_bad_input (error, "--times: found \"%s\", wanted events or cupti", ask->times);
-  return TRUE;
+  if (!weft_cli_options_read (ask->own, ops, &ask->options.exec.own, error))
+    return FALSE;
+  if (!ask->number[PATIENCE] || weft_cli_has_flags (ops, &processes))
+    return TRUE;
+  g_autofree char *others =
+      weft_cli_executors_with (weft_cli_real_executors (), weft_cli_has_flags, &processes);
+  return weft_bad_input (error,
+                         "--patience: not available with executor %s (expected --executor %s)",
+                         ops->name, others);
 }
 
 /* ------------------------------------------------------------------------- job */
@@ -266,12 +250,7 @@ fill_options (struct train_ask *ask)
   o->eval_batches = whole (ask, EVAL_BATCHES);
   o->eval_share = real_or (ask, EVAL_SHARE, o->eval_interval ? 0.1 : 0);
   o->shuffle = !ask->in_order;
-  o->exec.threads = (uint32_t) whole (ask, THREADS);
-  o->exec.stress = whole (ask, STRESS);
-  o->exec.ranks_per_gpu = (uint32_t) whole (ask, RANKS_PER_GPU);
-  o->exec.deadline = real_or (ask, DEADLINE, 0);
   o->exec.times = ask->trace || ask->timeline;
-  o->exec.traced = g_strcmp0 (ask->times, "cupti") == 0;
 }
 
 /* --------------------------------------------------------------------- running */
@@ -286,7 +265,7 @@ print_header (const weft_plan *plan, const struct weft_exec_ops *ops, const stru
   g_autoptr (GString) text = g_string_new (NULL);
 
   weft_report_print_job (job, text);
-  if (!weft_cluster_is_cpu (&job->cluster) && ops == &weft_exec_cpu)
+  if (!weft_cluster_is_cpu (&job->cluster) && ops->flags & WEFT_EXEC_HOST)
     g_string_append_printf (text,
                             "ranks run on threads of this machine: the times are not those of %s\n",
                             g_quark_to_string (job->cluster.topology));
@@ -360,7 +339,6 @@ train_together (const weft_plan *plan, const weft_launch *launch, struct train_a
   if (!weft_cli_launch_meet (launch, &plan->job, ask->value[PATIENCE].r, &peers, &error))
     return weft_cli_fail (error);
   ask->options.exec.peers = peers;
-  ask->options.exec.local_process = launch->local_rank;
   if (is_first (ask))
     print_header (plan, ops, ask);
   return train (plan, ops, ask, json);
@@ -371,56 +349,56 @@ run (const weft_cli_input *input, struct train_ask *ask)
 {
   g_auto (weft_launch) launch = { 0 };
   g_autoptr (GError) error = NULL;
-  const struct weft_exec_ops *ops;
+  const struct weft_exec_ops *ops = weft_cli_real_executor (ask->executor, &error);
   struct weft_job job;
 
-  if (!read_numbers (ask, &error) || !read_data (ask, &error) || !check_outputs (ask, &error) ||
-      !weft_cli_launch (ask->launcher, g_strcmp0 (ask->executor, "cuda") == 0, &launch, &error) ||
-      !(ops = weft_cli_real_executor (ask->executor, &error)) ||
-      !check_executor (ask, ops, &error) || !weft_cli_job (input, &job, &error) ||
+  if (!ops || !read_numbers (ask, &error) || !read_data (ask, &error) ||
+      !check_outputs (ask, &error) || !read_executor (ask, ops, &error) ||
+      !weft_cli_launch (ask->launcher, ops, &launch, &error) ||
+      (ops->load && !ops->load (&error)) || !weft_cli_job (input, &job, &error) ||
       !weft_cli_launch_check (&launch, ask->ranks_per_process, &job, &error) ||
       !fill_rates (ask, &job, &error))
     return weft_cli_fail (error);
   fill_options (ask);
   g_autoptr (weft_plan) plan = weft_plan_new (&job, &error);
-  if (!plan || !(ops == &weft_exec_cuda ? weft_memory_check_topology
-                                        : weft_memory_check_machine) (plan, &error))
+  if (!plan || !weft_memory_check (plan, ops, &error))
     return weft_cli_fail (error);
   return train_together (plan, &launch, ask, ops, input->json);
 }
 
 static const char doc[] =
     "Trains a model with real numbers.  The ranks of the job run on threads of this machine or, "
-    "with --executor cuda, on its GPUs or those of all machines on which torchrun, mpirun or srun "
-    "start it.  The default topology is cpu, with precision fp32.  --json prints one line per step "
-    "and a last one; everything else goes to stderr.\nSIGTERM, SIGINT or a closed pipe on stdout "
-    "end the run after the current step, with a checkpoint if --save is given, and with status 75. "
-    " A job that needs more memory than there is ends with status 3.";
+    "with an executor of GPUs (--executor cuda), on its GPUs or those of all machines on which "
+    "torchrun, mpirun or srun start it.  The default topology is cpu, with precision fp32.  "
+    "--json prints one line per step and a last one; everything else goes to stderr.\n"
+    "SIGTERM, SIGINT or a closed pipe on stdout end the run after the current step, with a "
+    "checkpoint if --save is given, and with status 75.  A job that needs more memory than there "
+    "is ends with status 3.";
 
 #define FILE_LIST(X)                                                                               \
   X ("data", "FILE", data, "tokens: text (bytes), nanoGPT or llm.c .bin, Megatron .idx or .bin")   \
   X ("tokens-from", "FILE", tokens_from, "the same as --data")                                     \
   X ("save", "DIR", options.save, "write checkpoints, at the end and every --save-interval steps") \
   X ("load", "DIR", options.load, "resume from a checkpoint, or from the newest one in a folder")  \
-  X ("init-safetensors", "FILE", options.init_safetensors, "initial weights: a Hugging Face model")\
+  X ("init-safetensors", "FILE", options.init_safetensors,                                         \
+     "initial weights: a Hugging Face model")                                                      \
   X ("export-safetensors", "FILE", options.export_safetensors, "write the trained weights")        \
   X ("dump-gradients", "FILE", options.dump_gradients, "write the gradients of the first step")    \
   X ("trace", "FILE", trace, "write the last step for Perfetto (.json or .json.gz)")               \
   X ("timeline", "FILE", timeline, "write the last step for weft compare (.json or .json.gz)")     \
-  X ("times", "events|cupti", times,                                                               \
-     "executor cuda: source of the times for --timeline and --trace: events around ops, or CUPTI " \
-     "records of every kernel [events]")                                                           \
   X ("executor", weft_cli_real_executor_names (), executor,                                        \
      "what runs the ops; auto is cpu [auto]")                                                      \
   X ("ranks-per-process", "N|all", ranks_per_process,                                              \
      "accepted for scripts; must agree with the launcher")                                         \
   X ("launcher", "WORD", launcher,                                                                 \
-     "executor cuda: auto, none, torchrun, openmpi, slurm or mpich [auto]")
+     "with GPUs, what starts several processes: auto, none, torchrun, openmpi, slurm or mpich "    \
+     "[auto]")
 
 int
 weft_cli_train (int argc, char **argv)
 {
-  struct train_ask ask = { 0 };
+  g_autoptr (weft_cli_options) own = weft_cli_options_new (weft_cli_real_executors ());
+  struct train_ask ask = { .own = own };
 #define NUMBER_FLAG(id, flag, kind, def_, lo_, hi_, doc_)                                          \
   { .name = flag, .value = "N", .text = &ask.number[id], .doc = doc_ " [" def_ "]" },
 #define FILE_FLAG(flag, what, member, doc_)                                                        \
@@ -428,11 +406,8 @@ weft_cli_train (int argc, char **argv)
   const struct weft_cli_flag flags[] = {
     FILE_LIST (FILE_FLAG) NUMBER_LIST (NUMBER_FLAG){
         .name = "no-shuffle", .on = &ask.in_order, .doc = "read the data in file order" },
-    { .name = "graph",
-      .on = &ask.options.exec.graph,
-      .doc = "executor cuda: capture a step once and replay it" },
   };
-  const struct weft_cli_page page = {
+  struct weft_cli_page page = {
     .usage = "weft train [JOB] --data FILE [flags] [--json]",
     .doc = doc,
     .examples = examples,
@@ -441,6 +416,7 @@ weft_cli_train (int argc, char **argv)
     .job = TRUE,
     .topology = "cpu",
   };
+  page.more = weft_cli_options_flags (own, &page.n_more);
   g_auto (weft_cli_input) input = { 0 };
   int status = weft_cli_begin (&page, argc, argv, &input);
 

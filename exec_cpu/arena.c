@@ -1,7 +1,7 @@
 /* Memory of one rank: one mapping for each pool, exactly as large as planned.
  *
  * A buffer is alive from its first use in a step to its last use.  Dead bytes are poisoned for the
- * address sanitizer, and filled with NaN if options.poison is set.  A wrong lifetime or a missing
+ * address sanitizer, and filled with NaN if own.poison is set.  A wrong lifetime or a missing
  * dependency then causes a sanitizer report, or NaN in the results. */
 #include "exec_cpu/arena.h"
 #include "core/base/error.h"
@@ -100,7 +100,7 @@ cpu_arena_at (const struct cpu_rank *r, uint32_t buf)
 static void
 fill (const struct cpu_rank *r, uint32_t buf)
 {
-  if (r->m->options.poison)
+  if (r->m->own.poison)
     memset (cpu_arena_at (r, buf), NAN_BYTE, r->p->buf[buf].bytes);
 }
 

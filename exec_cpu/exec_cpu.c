@@ -187,9 +187,9 @@ open_rank (struct cpu_machine *m, struct cpu_rank *r, GError **error)
   m->base.allocated[r->row] =
       memory->planned[WEFT_POOL_DEVICE] + memory->planned[WEFT_POOL_SYMMETRIC];
   m->base.allocated_host[r->row] = memory->planned[WEFT_POOL_HOST];
-  if (m->options.threads > 1)
-    r->team = weft_team_new (m->options.threads, error);
-  return m->options.threads <= 1 || r->team;
+  if (m->own.threads > 1)
+    r->team = weft_team_new ((uint32_t) m->own.threads, error);
+  return m->own.threads <= 1 || r->team;
 }
 
 /* Starts one thread per processor, but at least two, so that ranks of a collective run on different
@@ -209,6 +209,9 @@ start_threads (struct cpu_machine *m, GError **error)
   return TRUE;
 }
 
+static const struct weft_field fields[] = { WEFT_CPU_OPTION_LIST (WEFT_OPTION_FIELD) };
+static const struct weft_table table = { "option of executor cpu", fields, G_N_ELEMENTS (fields) };
+
 static struct cpu_machine *
 make_machine (const weft_plan *plan, const struct weft_exec_options *options)
 {
@@ -218,6 +221,7 @@ make_machine (const weft_plan *plan, const struct weft_exec_options *options)
   m->base.plan = plan;
   m->base.actors = weft_actors_new (&plan->fabric, &plan->mesh, FALSE);
   m->options = *options;
+  weft_own_options_read (&options->own, &table, m->own.at);
   m->n = m->base.actors->n;
   m->rank = g_new0 (struct cpu_rank, m->n);
   m->base.metrics = g_new0 (struct weft_metrics, m->n);
@@ -244,7 +248,7 @@ cpu_open (const weft_plan *plan, const struct weft_exec_options *options, GError
     open_collectives (m);
     open_channels (m);
   }
-  ok = ok && (options->stress || start_threads (m, error));
+  ok = ok && (m->own.stress || start_threads (m, error));
   if (!ok) {
     cpu_close (&m->base);
     return NULL;
@@ -336,10 +340,24 @@ cpu_at (weft_exec *x, uint32_t row, uint32_t buf)
   return cpu_arena_at (&((struct cpu_machine *) x)->rank[row], buf);
 }
 
+static char *
+cpu_machine_name (void)
+{
+  g_autofree char *text = NULL;
+  g_autoptr (GRegex) name = g_regex_new ("^model name\\s*:\\s*(.*)$", G_REGEX_MULTILINE, 0, NULL);
+  g_autoptr (GMatchInfo) match = NULL;
+
+  if (!g_file_get_contents ("/proc/cpuinfo", &text, NULL, NULL) ||
+      !g_regex_match (name, text, 0, &match))
+    return g_strdup ("an unknown processor");
+  return g_match_info_fetch (match, 1);
+}
+
 const struct weft_exec_ops weft_exec_cpu = {
   .name = "cpu",
   .doc = "real numbers: ranks run on threads of this machine",
-  .flags = WEFT_EXEC_TIMES | WEFT_EXEC_NUMBERS,
+  .flags = WEFT_EXEC_TIMES | WEFT_EXEC_NUMBERS | WEFT_EXEC_HOST,
+  .options = &table,
   .open = cpu_open,
   .wait = cpu_wait,
   .issue = cpu_issue,
@@ -349,4 +367,5 @@ const struct weft_exec_ops weft_exec_cpu = {
   .read = cpu_read,
   .write = cpu_write,
   .at = cpu_at,
+  .machine_name = cpu_machine_name,
 };

@@ -6,5 +6,6 @@
  * other ranks. */
 #pragma once
 #include "core/exec/exec.h"
+#include "exec_cpu/cpu_options.h"
 
 extern const struct weft_exec_ops weft_exec_cpu;

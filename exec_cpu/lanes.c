@@ -267,7 +267,7 @@ static gboolean
 run_shuffled (struct cpu_machine *m)
 {
   uint32_t n = m->n * WEFT_N_LANE;
-  g_autoptr (GRand) rand = g_rand_new_with_seed ((guint32) (m->options.stress + m->step++));
+  g_autoptr (GRand) rand = g_rand_new_with_seed ((guint32) (m->own.stress + m->step++));
   g_autofree uint32_t *pair = g_new (uint32_t, 2 * n);
   g_autofree gboolean *state = g_new0 (gboolean, 2 * n);
   g_autofree uint64_t *signals = g_new0 (uint64_t, m->n);
@@ -302,7 +302,7 @@ report_bad (const struct cpu_machine *m, uint64_t bad, GError **error)
 gboolean
 cpu_run_issued (struct cpu_machine *m, GError **error)
 {
-  gboolean ok = m->options.stress ? run_shuffled (m) : run_threads (m);
+  gboolean ok = m->own.stress ? run_shuffled (m) : run_threads (m);
   uint64_t lost = atomic_exchange (&m->lost, 0), bad = atomic_exchange (&m->bad, 0);
 
   if (!ok)

@@ -27,7 +27,7 @@ run (void *user, const struct weft_kernel *k)
 {
   const struct launch *l = user;
 
-  if (l->r->m->options.poison && !has_tokens (k))
+  if (l->r->m->own.poison && !has_tokens (k))
     atomic_store (&l->r->m->lost, (uint64_t) (l->r->rank + 1) << 32 | l->op);
   else
     weft_team_run (l->r->team, k);
@@ -59,23 +59,18 @@ copy_across (const struct cpu_rank *r, uint32_t op)
 void
 cpu_launch (struct cpu_rank *r, uint32_t op)
 {
+  enum weft_op_kind kind = r->p->op[op].kind;
   struct launch l = { r, op };
 
-  switch (r->p->op[op].kind) {
-  case WEFT_OP_COPY_IN:
+  if (kind == WEFT_OP_COPY_IN)
     weft_feed_tokens (r->m->base.plan, r->rank, op, r->m->options.control->tokens,
                       (int32_t *) (void *) cpu_arena_at (r, cpu_use (r, op, 0)->buf));
-    return;
-  case WEFT_OP_COPY_OUT:
+  else if (kind == WEFT_OP_COPY_OUT)
     read_out (r, op);
-    return;
-  case WEFT_OP_TO_HOST:
-  case WEFT_OP_FROM_HOST:
+  else if (weft_op_is_pooled_copy (kind))
     copy_across (r, op);
-    return;
-  default:
+  else
     weft_bind_kernels (&r->bind, op, run, &l);
-  }
 }
 
 void

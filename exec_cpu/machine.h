@@ -17,6 +17,7 @@
 #include "core/exec/feed.h"
 #include "core/program/coll.h"
 #include "core/exec/exec.h"
+#include "exec_cpu/cpu_options.h"
 #include "kernels/bind.h"
 #include <pthread.h>
 #include <stdatomic.h>
@@ -97,6 +98,7 @@ struct cpu_rank {
 struct cpu_machine {
   weft_exec base;
   struct weft_exec_options options;
+  union weft_cpu_options own;
   uint32_t n;
   struct cpu_rank *rank;
   uint32_t n_comm;

@@ -41,8 +41,7 @@ lay_out_mailbox (struct gpu_rank *r)
 
   r->slot = g_new0 (uint32_t, r->p->n_op + 1);
   for (uint32_t op = 0; op < r->p->n_op; op++) {
-    enum weft_op_kind kind = r->p->op[op].kind;
-    if (kind != WEFT_OP_COPY_IN && kind != WEFT_OP_COPY_OUT)
+    if (!weft_op_info[r->p->op[op].kind].mailbox)
       continue;
     r->slot[op] = (uint32_t) at;
     for (uint32_t i = 0; i < r->p->op[op + 1].uses - r->p->op[op].uses; i++)
@@ -85,8 +84,7 @@ static gboolean
 open_streams (struct gpu_rank *r, GError **error)
 {
   for (uint32_t lane = 0; lane < WEFT_N_LANE; lane++) {
-    gboolean talks = lane != WEFT_LANE_GPU && lane != WEFT_LANE_HOST && lane != WEFT_LANE_H2D &&
-                     lane != WEFT_LANE_D2H;
+    gboolean talks = weft_lane_traits[lane].communicates;
     if (r->p->lane_n[lane] == 0 && lane != WEFT_LANE_GPU)
       continue;
     if (!gpu_ok (r->m, GPU_CALL (r->m, stream_open, talks, &r->stream[lane]), error,

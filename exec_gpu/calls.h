@@ -165,7 +165,7 @@ struct weft_gpu_calls {
   /* Bytes of scratch that a launch of a kernel needs. */
   uint64_t (*scratch) (void *self, const struct weft_kernel *k);
 
-  /* Whether the vendor's library executes a kernel that asks for fused attention.  NULL: never. */
+  /* Whether the vendor's library executes a kernel that requests fused attention.  NULL: never. */
   gboolean (*fuses) (void *self, const struct weft_kernel *k);
   gboolean canonical; /* the kernels sum in canonical order, with exact sums */
 

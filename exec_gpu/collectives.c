@@ -40,7 +40,7 @@ gpu_collective_check (const struct gpu_machine *m, const weft_program *p, GError
           "op %u: the cuda executor has no %s between GPUs: the host is not told how many rows go "
           "where",
           op, weft_op_words[row->kind]);
-    if (m->options.graph && !m->shared && gpu_is_counted (row->kind))
+    if (m->own.graph && !m->shared && gpu_is_counted (row->kind))
       return weft_bad_input (
           error,
           "--graph: found %s (op %u), whose counts the host reads in the step; wanted "

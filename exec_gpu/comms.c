@@ -258,7 +258,7 @@ start (struct gpu_machine *m, GError **error)
 static double
 patience (const struct gpu_machine *m)
 {
-  return m->options.peers ? weft_rendezvous_place (m->options.peers)->seconds : m->options.deadline;
+  return m->options.peers ? weft_rendezvous_place (m->options.peers)->seconds : m->base.deadline;
 }
 
 static gboolean

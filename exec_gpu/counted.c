@@ -34,8 +34,7 @@ copy_into (const weft_program *p, enum weft_lane lane, uint32_t op, uint32_t buf
 
   for (uint32_t i = 0; i < p->lane_n[lane]; i++) {
     uint32_t copy = p->lane_ops[lane][i];
-    enum weft_op_kind kind = p->op[copy].kind;
-    gboolean moves = kind == WEFT_OP_FROM_HOST || kind == WEFT_OP_TO_HOST;
+    gboolean moves = weft_op_is_pooled_copy (p->op[copy].kind);
     if (moves && copy < op && owner_of (p, copy, 1) == buf)
       newest = copy;
   }
@@ -54,7 +53,8 @@ first_owner_of (const weft_program *p, uint32_t op, uint32_t operand)
   return gone == WEFT_NO_OP ? buf : owner_of (p, gone, 0);
 }
 
-/* The operand of a copy_out that is the table of counts of an operand of an op, or WEFT_NO_OP. */
+/* The index of the operand of copy_out `copy` that contains the counts which `op` reads as its
+ * `operand`, or WEFT_NO_OP. */
 static uint32_t
 table_of (const weft_program *p, uint32_t copy, uint32_t op, uint32_t operand)
 {

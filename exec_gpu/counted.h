@@ -9,7 +9,7 @@ gboolean gpu_is_counted (enum weft_op_kind kind);
 /* The copy op that transfers the counts of an op to the host, or WEFT_NO_OP. */
 uint32_t gpu_counted_source (const weft_program *p, uint32_t op);
 
-/* Bytes of scratch for reduce-scatters among an op and the later ops of its launch. */
+/* Bytes of scratch that the reduce-scatters among an op and the later ops of its launch need. */
 uint64_t gpu_counted_scratch (const struct gpu_rank *r, uint32_t op);
 
 /* Appends the exchange of an op to the script of the rank (machine.h). */

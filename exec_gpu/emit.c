@@ -162,7 +162,7 @@ emit_op (struct gpu_rank_unit at, uint32_t i)
     emit_kernels (at, op);
   else if (weft_op_info[kind].class == WEFT_CLASS_COLLECTIVE)
     gpu_collective_shared (&at, 1, i);
-  else if (kind == WEFT_OP_COPY_IN || kind == WEFT_OP_COPY_OUT)
+  else if (weft_op_info[kind].mailbox)
     emit_mail (at, op);
   else
     emit_across (at, op);
@@ -246,7 +246,7 @@ gpu_emit_collective (const struct gpu_rank_unit *member, uint32_t n, GError **er
   return TRUE;
 }
 
-/* The unit at the other end of a transfer. *peer receives the op there. */
+/* The peer's unit of a transfer. *peer is set to the peer's op. */
 static struct gpu_rank_unit
 other_end (struct gpu_rank_unit at, uint32_t op, uint32_t *peer)
 {
@@ -273,8 +273,8 @@ has (struct gpu_rank_unit at, enum weft_op_kind kind)
   return FALSE;
 }
 
-/* Whether an earlier op than op i of a unit, of a given kind (WEFT_N_OP: any), has the same unit at
- * its other end. */
+/* Whether one of the ops 0 to i - 1 of a unit has the same peer unit as op i. Only ops of `kind`
+ * count; WEFT_N_OP: all ops. */
 static gboolean
 is_repeated (struct gpu_rank_unit at, uint32_t i, enum weft_op_kind kind)
 {
@@ -440,7 +440,7 @@ gpu_emit_start (struct gpu_script *s, GError **error)
   for (uint32_t row = 0; row < s->m->n; row++)
     awaited = awaited || (plays (s, &s->m->rank[row]) && waits_for_start (&s->m->rank[row]));
   emit_copy (at, WEFT_NO_OP, &copy);
-  for (uint32_t row = 0; row < s->m->n && s->m->options.poison; row++)
+  for (uint32_t row = 0; row < s->m->n && s->m->own.poison; row++)
     if (plays (s, &s->m->rank[row]))
       emit_poison (at, &s->m->rank[row]);
   if (timed && !gpu_event_open (first, TRUE, &s->zero, error))
@@ -466,7 +466,7 @@ emit_return (struct gpu_rank_unit at, GError **error)
 {
   struct gpu_script *s = gpu_script_of (at.r->m, at.r);
 
-  for (uint32_t lane = 0; lane < WEFT_N_LANE && at.r->m->options.graph; lane++) {
+  for (uint32_t lane = 0; lane < WEFT_N_LANE && at.r->m->own.graph; lane++) {
     struct gpu_unit there = { .lane = (uint8_t) lane };
     weft_gpu_event *back;
     if (lane == WEFT_LANE_GPU || !ends_with_wait (s, at.r->stream[lane]))

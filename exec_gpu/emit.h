@@ -17,7 +17,7 @@ gboolean gpu_emit_collective (const struct gpu_rank_unit *member, uint32_t n, GE
 /* Posts a unit of transfers of a rank that shares its GPU. */
 gboolean gpu_emit_post (struct gpu_rank_unit at, GError **error);
 
-/* Completes a unit of transfers after the units at all other ends were posted. */
+/* Completes a unit of transfers. The units of all peers have been posted. */
 gboolean gpu_emit_leave (struct gpu_rank_unit at, GError **error);
 
 /* Appends the calls at the end of a step. */

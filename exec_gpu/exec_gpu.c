@@ -113,7 +113,7 @@ make_score (struct gpu_machine *m, uint32_t i)
   };
 }
 
-/* Whether a row is the first rank of its stage. All ranks of a stage have its order of units. */
+/* Whether a row is the first rank of its stage. All ranks of a stage have the same units. */
 static gboolean
 leads (const struct gpu_machine *m, uint32_t row)
 {
@@ -156,7 +156,8 @@ find_rows (struct gpu_machine *m)
 
 static struct gpu_machine *
 make_machine (const struct weft_exec_ops *ops, const struct weft_gpu_calls *calls,
-              const weft_plan *plan, const struct weft_exec_options *options)
+              const weft_plan *plan, const struct weft_exec_options *options,
+              const union weft_gpu_options *own)
 {
   struct gpu_machine *m = g_new0 (struct gpu_machine, 1);
 
@@ -164,9 +165,11 @@ make_machine (const struct weft_exec_ops *ops, const struct weft_gpu_calls *call
   m->base.plan = plan;
   m->base.actors = weft_actors_new (&plan->fabric, &plan->mesh, FALSE);
   m->options = *options;
+  m->own = *own;
+  m->base.deadline = own->deadline;
   m->calls = calls;
   m->n = m->base.actors->n;
-  m->shared = m->n > 1 && options->ranks_per_gpu > 1;
+  m->shared = m->n > 1 && own->ranks_per_gpu > 1;
   find_rows (m);
   m->n_script = m->shared ? 1 : m->n_here;
   m->rank = g_new0 (struct gpu_rank, m->n);
@@ -190,31 +193,39 @@ make_machine (const struct weft_exec_ops *ops, const struct weft_gpu_calls *call
 
 /* Refuses options that this executor does not support for the job. */
 static gboolean
-check_options (const struct weft_exec_options *o, uint32_t ranks, GError **error)
+check_options (const union weft_gpu_options *own, const struct weft_rendezvous *peers,
+               uint32_t ranks, GError **error)
 {
-  if (o->stress && MAX (o->ranks_per_gpu, 1) != ranks)
+  uint32_t together = MAX ((uint32_t) own->ranks_per_gpu, 1);
+
+  if (own->stress && together != ranks)
     return weft_bad_input (error,
                            "--stress: found with a GPU for each rank, wanted --ranks-per-gpu %u: "
                            "GPUs must agree on an order, and have one",
                            ranks);
-  if (o->peers && ranks % weft_rendezvous_place (o->peers)->n != 0)
+  if (peers && ranks % weft_rendezvous_place (peers)->n != 0)
     return weft_bad_input (error,
                            "found %u processes and %u ranks, wanted as many ranks in each process",
-                           weft_rendezvous_place (o->peers)->n, ranks);
-  if (o->peers && o->ranks_per_gpu > 1)
+                           weft_rendezvous_place (peers)->n, ranks);
+  if (peers && together > 1)
     return weft_bad_input (error,
                            "--ranks-per-gpu: found %u in one of %u processes, wanted 1: ranks that "
                            "share a GPU are of one process",
-                           o->ranks_per_gpu, weft_rendezvous_place (o->peers)->n);
-  if (o->ranks_per_gpu > 1 && o->ranks_per_gpu != ranks)
+                           together, weft_rendezvous_place (peers)->n);
+  if (together > 1 && together != ranks)
     return weft_bad_input (error,
                            "--ranks-per-gpu: found %u, wanted 1, a GPU for each rank, or %u, all "
                            "ranks on one",
-                           o->ranks_per_gpu, ranks);
-  if (o->ranks_per_gpu > WEFT_GPU_MOST_SHARED)
-    return weft_bad_input (error, "--ranks-per-gpu: found %u, wanted at most %u", o->ranks_per_gpu,
-                           WEFT_GPU_MOST_SHARED);
-  return TRUE;
+                           together, ranks);
+  return together <= WEFT_GPU_MOST_SHARED ||
+         weft_bad_input (error, "--ranks-per-gpu: found %u, wanted at most %u", together,
+                         WEFT_GPU_MOST_SHARED);
+}
+
+static uint32_t
+local_process (const struct gpu_machine *m)
+{
+  return weft_rendezvous_place (m->options.peers)->local;
 }
 
 /* If a process sees exactly as many GPUs as it needs, it uses all of them. Else it sees all GPUs of
@@ -222,9 +233,11 @@ check_options (const struct weft_exec_options *o, uint32_t ranks, GError **error
 static void
 choose_devices (struct gpu_machine *m, uint32_t found)
 {
-  uint32_t before = found == m->n_here ? 0 : m->options.local_process * m->n_here;
+  if (!m->options.peers)
+    return;
+  uint32_t before = found == m->n_here ? 0 : local_process (m) * m->n_here;
 
-  for (uint32_t row = m->first; row < m->first + m->n_here && m->options.peers; row++)
+  for (uint32_t row = m->first; row < m->first + m->n_here; row++)
     m->rank[row].device = before + row - m->first;
 }
 
@@ -242,7 +255,7 @@ check_devices (struct gpu_machine *m, GError **error)
                                               "rank %u: found %u GPU%s, wanted %u for processes up "
                                               "to %u of this machine, or %u for this one alone",
                                               m->rank[m->first].rank, found, found == 1 ? "" : "s",
-                                              wanted, m->options.local_process, m->n_here);
+                                              wanted, local_process (m), m->n_here);
   return found >= wanted ||
          weft_bad_input (
              error,
@@ -282,7 +295,7 @@ open_team (struct gpu_rank *r, GError **error)
 {
   const struct gpu_machine *m = r->m;
   uint32_t here = MIN (m->n, (uint32_t) m->base.plan->fabric.cluster->f.node_gpus);
-  uint32_t n = m->options.threads ? m->options.threads : g_get_num_processors () / MAX (here, 1);
+  uint32_t n = m->own.threads ? (uint32_t) m->own.threads : g_get_num_processors () / MAX (here, 1);
 
   if (r->p->lane_n[WEFT_LANE_HOST] == 0 || n <= 1)
     return TRUE;
@@ -343,9 +356,9 @@ prepare_kernels (struct gpu_machine *m, GError **error)
 static void
 open_trace (struct gpu_machine *m)
 {
-  const char *said = m->options.times && m->options.traced ? gpu_traced_open (m) : NULL;
+  const char *said = m->options.times && m->own.traced ? gpu_traced_open (m) : NULL;
 
-  m->traced = m->options.times && m->options.traced && !said;
+  m->traced = m->options.times && m->own.traced && !said;
   if (said) {
     g_autofree char *text = g_strdup_printf ("times are those of events around ops: %s", said);
     m->remark = g_intern_string (text); /* timelines outlive the executor */
@@ -377,9 +390,12 @@ weft_exec *
 weft_exec_gpu_open (const struct weft_exec_ops *ops, const struct weft_gpu_calls *calls,
                     const weft_plan *plan, const struct weft_exec_options *options, GError **error)
 {
-  if (!check_options (options, plan->mesh.n_ranks, error))
+  union weft_gpu_options own;
+
+  weft_own_options_read (&options->own, ops->options, own.at);
+  if (!check_options (&own, options->peers, plan->mesh.n_ranks, error))
     return NULL;
-  struct gpu_machine *m = make_machine (ops, calls, plan, options);
+  struct gpu_machine *m = make_machine (ops, calls, plan, options, &own);
   if (open_machine (m, error))
     return &m->base;
   m->broken = TRUE;
@@ -524,4 +540,12 @@ weft_exec_gpu_write (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, 
   const struct weft_gpu_copy copy = { WEFT_GPU_TO_DEVICE, weft_bind_at (&r->bind, buf) + offset, in,
                                       n };
   move (r, buf, &copy);
+}
+
+char *
+weft_exec_gpu_name (const struct weft_gpu_calls *calls)
+{
+  struct weft_gpu_device device;
+
+  return g_strdup (calls->describe (calls->self, 0, &device) ? "an unknown GPU" : device.name);
 }

@@ -7,6 +7,7 @@
 #pragma once
 #include "core/exec/exec.h"
 #include "exec_gpu/calls.h"
+#include "exec_gpu/gpu_options.h"
 
 /* Opens an executor with a table of calls, which must outlive the executor.  `ops` is the vendor's
  * row of functions; all of them except open() are those of WEFT_EXEC_GPU_OPS. */
@@ -25,8 +26,12 @@ void weft_exec_gpu_read (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offs
 void weft_exec_gpu_write (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n,
                           const void *in);
 
+/* The name of the first GPU; the caller frees it. */
+char *weft_exec_gpu_name (const struct weft_gpu_calls *calls);
+
 /* The fields that the rows of all vendors have in common. */
 #define WEFT_EXEC_GPU_OPS                                                                          \
-  .flags = WEFT_EXEC_TIMES | WEFT_EXEC_NUMBERS | WEFT_EXEC_STAMPS, .wait = weft_exec_gpu_wait,     \
-  .issue = weft_exec_gpu_issue, .run = weft_exec_gpu_run, .drain = weft_exec_gpu_drain,            \
-  .close = weft_exec_gpu_close, .read = weft_exec_gpu_read, .write = weft_exec_gpu_write
+  .flags = WEFT_EXEC_TIMES | WEFT_EXEC_NUMBERS | WEFT_EXEC_STAMPS | WEFT_EXEC_PROCESSES,           \
+  .wait = weft_exec_gpu_wait, .issue = weft_exec_gpu_issue, .run = weft_exec_gpu_run,              \
+  .drain = weft_exec_gpu_drain, .close = weft_exec_gpu_close, .read = weft_exec_gpu_read,          \
+  .write = weft_exec_gpu_write

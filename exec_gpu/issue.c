@@ -33,8 +33,8 @@ head_of (const struct issue *x, uint32_t row, uint32_t lane)
   return at < gpu_units_of (r, lane) ? gpu_unit_at (r, lane, at) : NULL;
 }
 
-/* Whether a unit is held back because the host has not read its counts. The host waits for counts
- * only if nothing else can be issued: other ranks may need those units to produce the counts. */
+/* Whether a unit must wait because the host has not read its counts. The host waits for counts only
+ * when no other unit can be issued: the ranks that produce the counts may depend on other units. */
 static gboolean
 is_held (const struct issue *x, uint32_t row, const struct gpu_unit *u)
 {
@@ -261,8 +261,8 @@ gpu_issue_all (struct gpu_machine *m, GError **error)
                      .counts_read = g_new0 (uint32_t, m->n) };
   gboolean ok = TRUE;
 
-  if (m->options.stress)
-    x.rand = g_rand_new_with_seed ((guint32) m->options.stress);
+  if (m->own.stress)
+    x.rand = g_rand_new_with_seed ((guint32) m->own.stress);
   x.members = g_array_new (FALSE, FALSE, sizeof (struct gpu_rank_unit));
   for (uint32_t i = 0; ok && i < m->n_script; i++)
     ok = gpu_emit_start (&m->script[i], error);

@@ -25,6 +25,7 @@
 #include "core/exec/feed.h"
 #include "core/exec/exec.h"
 #include "exec_gpu/calls.h"
+#include "exec_gpu/gpu_options.h"
 #include "kernels/bind.h"
 #include <pthread.h>
 
@@ -41,16 +42,20 @@ struct gpu_unit {
   gboolean awaited, idle;        /* awaited: another unit waits for it; idle: no device work */
   uint32_t index;                /* position on its lane, counted in units */
   uint32_t pos, n;               /* position of the first op on the lane; number of ops */
-  /* By column: 1 + index of the last unit of the lane that belongs to the set; 0: none belongs. */
+  /* Sets of units. By column: 1 + index of the last unit of this lane in the set; 0: the set has no
+   * unit of this lane. */
   uint32_t need[GPU_COLUMNS];    /* units that the plan orders before this unit */
-  uint32_t implies[GPU_COLUMNS]; /* units that a dependency on this unit stands for */
-  uint32_t wait[GPU_COLUMNS];    /* `need` without units implied by other waits or the lane */
+  uint32_t implies[GPU_COLUMNS]; /* units that dependants wait for: this unit, or `need` if idle */
+  uint32_t wait[GPU_COLUMNS];    /* `need`, without units that other waits or the lane imply */
   uint32_t before[GPU_COLUMNS];  /* units that have ended when this unit starts */
 
   uint32_t counts_unit; /* 1 + index of the unit of lane d2h that copies the counts of this unit's
                            exchange to the host; 0: none */
   weft_gpu_event *event; /* recorded after the unit if `awaited`; not owned */
-  gboolean posted; /* transfers between ranks that share a GPU: posted but not yet completed */
+
+  /* For transfers between ranks that share a GPU. `arrived`: recorded when a unit with sends is
+   * posted; `begin`: timed. */
+  gboolean posted; /* gpu_emit_post() has appended the unit */
   weft_gpu_event *arrived, *begin;
 };
 
@@ -58,16 +63,16 @@ struct gpu_rank {
   struct gpu_machine *m;
   const weft_program *p;
   uint32_t row, rank, device;
-  gboolean here; /* the rank belongs to this process; for other ranks only units are set */
+  gboolean here; /* the rank belongs to this process; ranks of other processes have only units */
   weft_bind bind;
   gboolean origin;                       /* the step begins on lane gpu of this rank */
   weft_gpu_stream *stream[WEFT_N_LANE]; /* lane gpu and lanes with ops; else NULL */
-  struct weft_gpu_scratch scratch[WEFT_N_LANE]; /* of each lane, used by one kernel at a time */
+  struct weft_gpu_scratch scratch[WEFT_N_LANE]; /* one per lane; one kernel uses it at a time */
 
   /* Pinned memory that host and device share: control, tokens, results. */
   uint8_t *mailbox;
   void *control;  /* control block on the device */
-  uint32_t *slot; /* by op: offset in the mailbox, of ops that copy to or from it */
+  uint32_t *slot; /* by op: offset in the mailbox; for copy_in and copy_out */
   uint64_t mailbox_bytes;
   struct weft_watch watch;
 
@@ -76,7 +81,9 @@ struct gpu_rank {
   uint32_t *unit_of;                            /* op -> unit */
   uint32_t *transfer[8], n_transfer[8];         /* by kind of transfer: its ops, their number */
   uint32_t *transfer_of;                        /* op -> its index in transfer[kind] */
-  weft_gpu_event **taken;                      /* by receive op: recorded when the data has been copied */
+
+  /* For ranks that share a GPU. By receive op: the event that is recorded after its copy. */
+  weft_gpu_event **taken;
 
   weft_gpu_comm *comm[WEFT_N_GROUP];
   weft_gpu_comm *pair[2][2]; /* of transfers posted one by one: [0: next stage, 1: previous stage]
@@ -111,7 +118,7 @@ extern const char *const gpu_call_words[];
 
 struct gpu_call {
   uint8_t kind, lane;
-  uint32_t row, op; /* op WEFT_NO_OP: a call of the whole step */
+  uint32_t row, op; /* op WEFT_NO_OP: the call belongs to the whole step */
   uint32_t at, n;
   weft_gpu_stream *stream;
   weft_gpu_event *event;
@@ -123,7 +130,7 @@ struct gpu_counted {
   weft_gpu_comm *comm;
   enum weft_op_kind kind;
   uint32_t n, me, each;        /* number of members; this member; number of counts per member */
-  const int64_t *counts, *got; /* counts in the mailbox; got: received rows of all_to_all_v */
+  const int64_t *counts, *got; /* in the mailbox; got: received rows of all_to_all_v, or NULL */
   uint8_t *from, *to;
   uint64_t from_rows, to_rows; /* capacity of the buffers in rows */
   uint64_t columns, row;       /* elements of a row; bytes of a row */
@@ -150,10 +157,12 @@ struct gpu_script {
   GArray *call;                                  /* struct gpu_call */
   GArray *kernel, *copy, *collective, *transfer; /* struct weft_kernel, weft_gpu_copy ... */
   GArray *host;                                  /* struct gpu_host_work */
-  GPtrArray *join, *exchange, *counted;          /* struct weft_gpu_join *, owned */
+  GPtrArray *join, *exchange, *counted;          /* struct weft_gpu_join * ..., owned */
   uint8_t *played;                               /* by call: whether made in this step */
   _Atomic uint32_t n_played;                     /* number of calls made in this step */
-  weft_gpu_event *start, *zero; /* at the begin of a step; zero: a timed event, or NULL */
+  /* Events that are recorded at the begin of a step. `start`: units without other dependencies wait
+   * for it; NULL: no unit waits. `zero`: timed; NULL: no times are measured. */
+  weft_gpu_event *start, *zero;
   weft_gpu_graph *graph; /* graph of a whole step; NULL: not captured */
 
   pthread_t thread;
@@ -168,6 +177,7 @@ struct gpu_stamp {
   weft_gpu_event *begin, *end;
 };
 
+/* A reduction that divides by `divisor`, and its number in the library (`scaled`). */
 struct gpu_scaled {
   weft_gpu_comm *comm;
   uint8_t dtype;
@@ -183,6 +193,7 @@ struct gpu_window {
 struct gpu_machine {
   weft_exec base;
   struct weft_exec_options options;
+  union weft_gpu_options own;
   const struct weft_gpu_calls *calls;
   gboolean shared; /* all ranks share one GPU */
   gboolean apart;  /* transfers between stages are posted one by one */

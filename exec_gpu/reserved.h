@@ -2,8 +2,8 @@
 #pragma once
 #include "exec_gpu/machine.h"
 
-/* Assigns the memory that was allocated since the last call to `who`.  For WEFT_RESERVED_SCRATCH,
- * the arenas have been allocated meanwhile too, and only the scratch of kernels counts. */
+/* Counts the memory that was allocated since the last call of this function as memory of `who`. For
+ * WEFT_RESERVED_SCRATCH, counts only the scratch of kernels: the arenas belong to the plan. */
 gboolean gpu_reserved_measure (struct gpu_machine *m, enum weft_reserved who, GError **error);
 
 /* Copies the measured bytes to a timeline. */

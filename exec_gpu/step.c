@@ -131,7 +131,7 @@ comm_of (const struct gpu_script *s, const struct gpu_call *c)
 static gboolean
 await_launch (struct gpu_script *s, uint32_t end, GError **error)
 {
-  struct gpu_watchdog watchdog = { .what = "a step", .seconds = s->m->options.deadline };
+  struct gpu_watchdog watchdog = { .what = "a step", .seconds = s->m->base.deadline };
 
   for (uint32_t i = end; i-- > 0;) {
     const struct gpu_call *c = &g_array_index (s->call, struct gpu_call, i);
@@ -148,7 +148,7 @@ static gboolean
 wait_for (struct gpu_machine *m, weft_gpu_event *event, gboolean closely, GError **error)
 {
   struct gpu_watchdog watchdog = { .what = "a step",
-                                   .seconds = m->options.deadline,
+                                   .seconds = m->base.deadline,
                                    .short_pauses = closely };
   return gpu_watchdog_wait_event (m, &watchdog, event, error);
 }
@@ -228,8 +228,7 @@ wants_graph (const struct gpu_script *s)
 {
   const struct weft_control *control = s->m->options.control;
 
-  return s->m->options.graph && s->m->steps > 1 && !(control && control->forward_only) &&
-         is_whole (s);
+  return s->m->own.graph && s->m->steps > 1 && !(control && control->forward_only) && is_whole (s);
 }
 
 static gboolean

@@ -1,7 +1,7 @@
 /* Times of ops, computed from the trace of their kernels, copies and fills instead of events: an op
  * begins with the begin of its first record and ends with the end of its last one.  Ops of one
- * launch have the same times.  So have all members of a collective that one member executes.  An op
- * without device work has length 0 at the end of the previous op of its lane. */
+ * launch have the same times.  If one member executes a collective, all members have its times.  An
+ * op without device work has length 0 at the end of the previous op of its lane. */
 #include "exec_gpu/traced.h"
 #include <math.h>
 

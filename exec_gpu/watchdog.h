@@ -6,7 +6,7 @@
 struct gpu_watchdog {
   const char *what;
   double seconds;
-  gulong pause;           /* microseconds; 0 at first */
+  gulong pause;           /* microseconds between two polls; 0 before the first pause */
   gboolean short_pauses;  /* pauses do not grow */
 };
 

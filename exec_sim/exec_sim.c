@@ -408,7 +408,7 @@ pause_thread (struct sim *x, uint32_t actor, uint32_t op, int sign)
 {
   enum weft_op_kind kind = sim_program (x, actor)->op[op].kind;
 
-  if (!holds_sms_while_waiting (x) && kind != WEFT_OP_COPY_IN && kind != WEFT_OP_COPY_OUT)
+  if (!holds_sms_while_waiting (x) && !weft_op_info[kind].mailbox)
     sim_gpu_take_sms (x, actor, sign);
 }
 
@@ -588,20 +588,26 @@ empty_posts (uint32_t n)
   return posts;
 }
 
+static const struct weft_field fields[] = { WEFT_SIM_OPTION_LIST (WEFT_OPTION_FIELD) };
+static const struct weft_table table = { "option of executor sim", fields, G_N_ELEMENTS (fields) };
+
 static weft_exec *
 sim_open (const weft_plan *plan, const struct weft_exec_options *options, GError **error)
 {
-  weft_actors *a = weft_actors_new (&plan->fabric, &plan->mesh, !options->unfolded);
-
+  union weft_sim_options own;
   weft_host **hosts = NULL;
 
-  if (!weft_exec_check_size (plan, a, error) || !weft_exec_hosts (plan, options, &hosts, error)) {
+  weft_own_options_read (&options->own, &table, own.at);
+  weft_actors *a = weft_actors_new (&plan->fabric, &plan->mesh, !own.unfolded);
+
+  if (!weft_exec_check_size (plan, a, error) ||
+      !weft_exec_hosts (plan, own.graph != 0, &hosts, error)) {
     weft_actors_free (a);
     return NULL;
   }
   struct sim *x = g_new0 (struct sim, 1);
   x->base = (weft_exec){ .ops = &weft_exec_sim, .plan = plan, .actors = a };
-  x->step_by_step = options->step_by_step;
+  x->step_by_step = own.step_by_step != 0;
   x->lane = g_new0 (struct sim_lane, (size_t) a->n * WEFT_N_LANE);
   x->collective = g_new0 (struct sim_collective, a->n_comm + 1);
   x->comm = g_new0 (struct sim_comm, a->n_comm + 1);
@@ -681,9 +687,12 @@ const struct weft_exec_ops weft_exec_sim = {
   .name = "sim",
   .doc = "SimGrid: contention on links and SMs",
   .flags = WEFT_EXEC_VIRTUAL | WEFT_EXEC_TIMES,
+  .options = &table,
   .open = sim_open,
   .wait = sim_wait,
   .issue = sim_issue,
   .drain = sim_drain,
   .close = sim_close,
 };
+
+const struct weft_exec_ops *const weft_predictors[] = { &weft_exec_sim, &weft_exec_clock, NULL };

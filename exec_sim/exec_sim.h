@@ -9,4 +9,21 @@
 #pragma once
 #include "core/exec/exec.h"
 
+#define WEFT_SIM_OPTION_LIST(X)                                                                    \
+  WEFT_OPTION_UNFOLDED (X)                                                                         \
+  WEFT_OPTION_PREDICTED_GRAPH (X)                                                                  \
+  X (int64_t, step_by_step, WEFT_TYPE_BOOL, "step-by-step", "false", NULL, NULL, "", NULL,         \
+     "simulate collectives round by round, not as fluid flows")
+
+union weft_sim_options {
+  struct {
+    WEFT_SIM_OPTION_LIST (WEFT_OPTION_MEMBER)
+  };
+  union weft_value at[0 WEFT_SIM_OPTION_LIST (WEFT_OPTION_ONE)];
+};
+
 extern const struct weft_exec_ops weft_exec_sim;
+
+/* The executors that predict a step, NULL-terminated: this one, which is the default, and `clock`
+ * of core/exec. */
+extern const struct weft_exec_ops *const weft_predictors[];

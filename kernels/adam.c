@@ -16,8 +16,8 @@ weft_extent_adam (const struct weft_kernel *k, uint32_t operand)
 }
 
 struct rates {
-  float factor, keep; /* factor: of the gradient (clip, loss scale); keep: of the weight (1 - lr *
-                       * weight decay) */
+  float factor, keep; /* factor: multiplies the gradient (clip, loss scale); keep: multiplies
+                       * the weight (1 - lr * weight decay) */
   float beta1, beta2;
   float new1, new2; /* 1 - beta1, 1 - beta2 */
   float step;       /* lr / (1 - beta1^t) */

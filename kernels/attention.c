@@ -30,7 +30,7 @@
 #define UNIT WEFT_TILE_COLUMNS
 /* Columns of a head processed at a time; a wider head recomputes its scores for each piece. */
 #define WIDTH 256
-/* The same limit for gradients of keys and values: the leaves of a fold need more scratch. */
+/* Limit for gradients of keys and values, whose folds over leaves need more scratch. */
 #define LEAF_WIDTH 128
 #define DEPTH 4 /* stack entries of a fold over WEFT_MOST_CHUNKS leaves */
 _Static_assert(OUTER % UNIT == 0 && UNIT % WEFT_TILE_ROWS == 0 && WIDTH % UNIT == 0 &&
@@ -46,8 +46,8 @@ enum { PART_BWD_Q, PART_BWD_KV, PART_BWD_O, PART_BWD_LSE, PART_BWD_DO, PART_DQ, 
 
 struct room {
   float outer[2][OUTER * WIDTH];            /* panels of the outer block */
-  float inner[INNER * WIDTH];               /* panels of the inner block, terms along the head */
-  float value[INNER * WIDTH];               /* panels of the values, terms along the sequence */
+  float inner[INNER * WIDTH];               /* panels of the inner block, for sums along the head */
+  float value[INNER * WIDTH];               /* panels of the values, for sums over tokens */
   float sum[2 * DEPTH][OUTER * LEAF_WIDTH]; /* a stack of sums, or one sum of twice the width */
   float tile[2][INNER * OUTER];             /* [0]: scores or probabilities; [1]: their gradients */
   float peak[OUTER], total[OUTER], shrink[OUTER];
@@ -73,7 +73,7 @@ struct side {
   struct run run[2];
 };
 
-/* A head's columns in the rows of all tokens. */
+/* Heads in an operand that has one row per token. */
 struct heads {
   const struct weft_operand *of;
   uint64_t row, column; /* elements per row; column of the first head */

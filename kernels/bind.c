@@ -110,10 +110,7 @@ weft_bind_operand (const weft_bind *b, const struct weft_use *use)
 static struct weft_place
 place_of (const weft_bind *b, enum weft_op_kind kind)
 {
-  gboolean ring = kind == WEFT_OP_ATTENTION_PART || kind == WEFT_OP_ATTENTION_PART_BWD ||
-                  kind == WEFT_OP_ATTENTION_MERGE || kind == WEFT_OP_JOIN_SEQUENCE;
-
-  return b->place[ring ? WEFT_GROUP_CP_RING : WEFT_GROUP_CP];
+  return b->place[weft_op_info[kind].in_ring ? WEFT_GROUP_CP_RING : WEFT_GROUP_CP];
 }
 
 /* Moves an operand from this rank's slice of a buffer to the slice of the rank `peer` places after
@@ -257,25 +254,6 @@ is_counted_elsewhere (const weft_bind *b, const struct weft_param *param)
 
 enum { STOCHASTIC = 2 }; /* index of the dimension that is 1 for stochastic rounding */
 
-/* Bit mask of the operands of an op that have one element per element of a part; for adam, all but
- * the clip factor. */
-static uint32_t
-bulk_of (enum weft_op_kind kind)
-{
-  switch (kind) {
-  case WEFT_OP_GRAD_NORM:
-  case WEFT_OP_UNSCALE:
-  case WEFT_OP_AMAX:
-    return 1u << 0;
-  case WEFT_OP_QUANTISE:
-    return 1u << 0 | 1u << 2;
-  case WEFT_OP_ADAM:
-    return 1u << 0 | 1u << 2 | 1u << 3 | 1u << 4 | 1u << 5;
-  default:
-    return 0;
-  }
-}
-
 /* Hash of a tensor's name and layer, the same on every stage: copies of a tied embedding get equal
  * updates. */
 static uint64_t
@@ -318,7 +296,7 @@ bind_stochastic (const weft_bind *b, const struct weft_kernel *all,
                  const struct weft_segment *segment, struct to to)
 {
   const struct weft_param *param = &b->p->param[segment->param];
-  uint32_t bulk = bulk_of (all->kind);
+  uint32_t bulk = weft_op_info[all->kind].bulk;
   uint64_t n;
 
   for (uint64_t done = 0; done < segment->n; done += n) {
@@ -340,7 +318,7 @@ bind_segments (const weft_bind *b, uint32_t op, uint64_t first, struct to to)
   const struct weft_kernel whole = kernel_of (b, op);
   gboolean scaled = whole.kind == WEFT_OP_AMAX || whole.kind == WEFT_OP_QUANTISE;
   uint32_t n = weft_segments (b->p, first, whole.shape.dim[0], b->segment);
-  uint32_t bulk = bulk_of (whole.kind);
+  uint32_t bulk = weft_op_info[whole.kind].bulk;
 
   for (uint32_t s = 0; s < n; s++) {
     const struct weft_param *param = &b->p->param[b->segment[s].param];
@@ -421,7 +399,7 @@ weft_bind_kernels (const weft_bind *b, uint32_t op, weft_bind_call call, void *u
     bind_bucket_norm (b, op, to);
   } else if (kind == WEFT_OP_PACK || kind == WEFT_OP_UNPACK) {
     bind_repack (b, op, to);
-  } else if (bulk_of (kind) && first_element (b, op, &first)) {
+  } else if (weft_op_info[kind].bulk && first_element (b, op, &first)) {
     bind_segments (b, op, first, to);
   } else {
     struct weft_kernel k = kernel_of (b, op);
@@ -437,7 +415,7 @@ weft_bind_copy (const weft_bind *b, uint32_t op, struct weft_operand *from, stru
   *from = weft_bind_operand (b, weft_bind_use (b, op, 0));
   *to = weft_bind_operand (b, weft_bind_use (b, op, 1));
   const uint64_t *dim = weft_op_shape (b->p, op)->dim, size = weft_dtype_bytes (from->dtype);
-  struct weft_operand *device = b->p->op[op].kind == WEFT_OP_TO_HOST ? from : to;
+  struct weft_operand *device = weft_op_enters_device (b->p->op[op].kind) ? to : from;
 
   g_assert (from->dtype == to->dtype && device->n >= dim[0] + dim[1]);
   device->data = (uint8_t *) device->data + dim[1] * size;

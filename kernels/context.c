@@ -297,7 +297,7 @@ kept (const struct weft_kernel *k)
   return (struct weft_range){ n * at / size, n * (at + 1) / size };
 }
 
-/* Clears to -0.0: adding it changes no number, not even -0.0. */
+/* Sets all elements to -0.0: adding -0.0 changes no number, not even -0.0. */
 static void
 clear (const struct weft_operand *x, struct weft_range range)
 {

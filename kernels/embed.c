@@ -100,7 +100,7 @@ weft_cpu_embed (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 
 /* How to find the next token of the same vocabulary row. */
 struct chain {
-  const int32_t *ids;  /* ids of all tokens; NULL: a chain of one position */
+  const int32_t *ids;  /* ids of all tokens; NULL: the chain links tokens of one position */
   const int32_t *next; /* next token with the same id, or NONE; NULL: search for it */
   uint64_t stride;     /* without ids: distance to the next token of the same position */
   uint64_t n;          /* number of tokens */
@@ -268,7 +268,7 @@ sum_sought_rows (const struct gather *g)
   }
 }
 
-/* Sets the gradients to 0 unless they accumulate: rows without tokens are not written again. */
+/* Sets the gradients to 0 unless they accumulate: rows without tokens are not written later. */
 static void
 clear (const struct gather *g)
 {

@@ -70,7 +70,7 @@ weft_fp16_float (uint16_t h)
 }
 
 /* Rounds to nearest, ties to even; 65520 and above become infinity, NaN stays NaN. Subnormal
- * results count steps of 2^-24, to which the addition of 0.5 rounds. */
+ * results are multiples of 2^-24; adding 0.5, whose last bit is 2^-24, rounds to a multiple. */
 static inline uint32_t
 weft_fp16_code (float f)
 {

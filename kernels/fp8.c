@@ -340,7 +340,7 @@ weft_ref_quantise_blocks (const struct weft_kernel *k)
 
 /* -------------------------------------------------------------------- transpose */
 
-/* Squares of this side fit into the L1 cache in both directions. */
+/* Side of the squares that are transposed one by one: input and output fit into the L1 cache. */
 #define SIDE 64
 
 uint64_t

@@ -12,8 +12,8 @@
  *
  * A tensor has either one scale, the largest number of the format / the largest magnitude in the
  * tensor (current scaling of NVIDIA Transformer Engine), or one scale per block: a power of two
- * that brings the block's largest magnitude to that number or below, stored as E8M0 for blocks of
- * 32 and as a float for other blocks. */
+ * that brings the block's largest magnitude to the format's largest number or below, stored as E8M0
+ * for blocks of 32 and as a float for other blocks. */
 #pragma once
 #include <math.h>
 #include <stdint.h>

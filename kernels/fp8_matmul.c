@@ -1,4 +1,4 @@
-/* fp8 x fp8 matrix products. Both factors have their terms along rows, as tensor cores require. */
+/* fp8 x fp8 matrix products. The terms of both factors are contiguous, as tensor cores require. */
 #include "kernels/fp8.h"
 #include "kernels/gemm.h"
 #include "kernels/kernel.h"

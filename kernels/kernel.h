@@ -39,8 +39,9 @@ struct weft_random_key {
   int64_t sequence; /* index in the global batch of the first sequence of the microbatch */
 };
 
-/* Where the elements of a call lie in a whole tensor, for stochastic rounding (stochastic.h): rows
- * of `columns` elements that lie `stride` apart in the tensor. */
+/* Where the elements of a call lie in a whole tensor, for stochastic rounding: rows of `columns`
+ * elements that lie `stride` apart in the tensor. weft_whole_element() (stochastic.h) computes the
+ * index of an element in the tensor. */
 struct weft_whole {
   uint64_t key; /* hash of the tensor's name */
   uint64_t start, columns, stride, offset;
@@ -74,7 +75,8 @@ weft_kernel_groups (const struct weft_kernel *k)
   return MAX (1, (uint64_t) k->model->num_query_groups / (k->tp.of ? k->tp.of : 1));
 }
 
-/* Ranks that share one query group: in canonical order they hold all of its queries (tensor.c). */
+/* Ranks that share one query group: in canonical order they hold all of its queries
+ * (core/passes/shard/tensor.c). */
 static inline uint64_t
 weft_kernel_group_ranks (const struct weft_kernel *k)
 {

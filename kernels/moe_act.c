@@ -11,18 +11,6 @@ enum { U, PROB, COUNTS, Y };
 enum { BWD_DY = 3, DU, DPROB };
 enum { ROWS, COLUMNS, EXPERTS, STRIDE, WIDE, LEAVES };
 
-/* Ops of each activation. */
-static const struct {
-  enum weft_op_kind forward, backward;
-} kinds[] = {
-  [WEFT_GELU] = { WEFT_OP_GELU, WEFT_OP_GELU_BWD },
-  [WEFT_SWIGLU] = { WEFT_OP_SWIGLU, WEFT_OP_SWIGLU_BWD },
-  [WEFT_SQUARED_RELU] = { WEFT_OP_RELU2, WEFT_OP_RELU2_BWD },
-  [WEFT_GELU_ERF] = { WEFT_OP_GELU, WEFT_OP_GELU_BWD },
-  [WEFT_GEGLU] = { WEFT_OP_SWIGLU, WEFT_OP_SWIGLU_BWD },
-  [WEFT_RELU] = { WEFT_OP_RELU, WEFT_OP_RELU_BWD },
-};
-
 uint64_t
 weft_extent_moe_act (const struct weft_kernel *k, uint32_t operand)
 {
@@ -77,7 +65,7 @@ activate (const struct weft_kernel *k, uint64_t r, float *to)
 {
   uint64_t n = k->shape.dim[COLUMNS], wide = n * k->shape.dim[WIDE];
   const struct weft_operand *u = &k->operand[U];
-  struct weft_kernel row = row_kernel (k, kinds[k->model->activation].forward);
+  struct weft_kernel row = row_kernel (k, weft_activation_ops[k->model->activation].forward);
 
   row.operand[0] = stretch (u, r * wide, wide, weft_dtype_bytes (u->dtype));
   row.operand[1] = floats (to, n);
@@ -140,7 +128,7 @@ row_bwd (const struct weft_kernel *k, uint64_t r, float *value, float *dy)
   const struct weft_operand *o = k->operand;
   uint64_t n = k->shape.dim[COLUMNS], wide = n * k->shape.dim[WIDE];
   float weight = weight_of (k, r);
-  struct weft_kernel row = row_kernel (k, kinds[k->model->activation].backward);
+  struct weft_kernel row = row_kernel (k, weft_activation_ops[k->model->activation].backward);
 
   activate (k, r, value);
   const float *given = weft_floats (o[BWD_DY].data, o[BWD_DY].dtype, r * n, n, dy);
@@ -178,7 +166,7 @@ weft_ref_moe_act (const struct weft_kernel *k)
   double *y = k->operand[Y].data;
 
   for (uint64_t r = 0; r < rows_in_use (k); r++) {
-    struct weft_kernel row = row_kernel (k, kinds[k->model->activation].forward);
+    struct weft_kernel row = row_kernel (k, weft_activation_ops[k->model->activation].forward);
     row.operand[0] = stretch (&k->operand[U], r * wide, wide, sizeof (double));
     row.operand[1] = stretch (&k->operand[Y], r * n, n, sizeof (double));
     weft_kernels[row.kind].reference (&row);
@@ -195,7 +183,7 @@ ref_row_bwd (const struct weft_kernel *k, uint64_t r, double *value, double *wei
   const double *dy = (const double *) o[BWD_DY].data + r * n;
   const double *prob = o[PROB].data;
   double dprob = 0;
-  struct weft_kernel row = row_kernel (k, kinds[k->model->activation].forward);
+  struct weft_kernel row = row_kernel (k, weft_activation_ops[k->model->activation].forward);
 
   row.operand[0] = stretch (&o[U], r * wide, wide, sizeof (double));
   row.operand[1] = (struct weft_operand){ .data = value, .n = n };
@@ -206,7 +194,7 @@ ref_row_bwd (const struct weft_kernel *k, uint64_t r, double *value, double *wei
   }
   if (o[DPROB].data)
     ((double *) o[DPROB].data)[r] = dprob;
-  row.kind = kinds[k->model->activation].backward;
+  row.kind = weft_activation_ops[k->model->activation].backward;
   row.operand[1].data = weighted;
   row.operand[2] = stretch (&o[DU], r * wide, wide, sizeof (double));
   weft_kernels[row.kind].reference (&row);

@@ -224,11 +224,12 @@ weft_ref_concat_bwd (const struct weft_kernel *k)
 enum { H_TOKENS, H_PARTS, H_HEADS, H_GROUPS, H_WIDTH, H_TAKEN };
 
 /* Numbers of columns per token. A rank's part of the qkv projection has q columns of queries, k
- * columns of keys and k of values. The taken part has queries, keys and values of several ranks. */
+ * columns of keys and k of values. take_heads joins queries, keys and values of several ranks into
+ * one row, the joined row; put_heads does the opposite. */
 struct shares {
   uint64_t q, k, sharing; /* sharing: number of ranks that share a query group */
-  uint64_t queries;       /* number of ranks whose queries are taken */
-  uint64_t part, taken;   /* columns of a rank's part, and of the taken part */
+  uint64_t queries;       /* number of ranks whose queries are in the joined row */
+  uint64_t part, taken;   /* columns of a rank's part, and of the joined row */
 };
 
 static struct shares
@@ -272,7 +273,7 @@ weft_extent_put_heads (const struct weft_kernel *k, uint32_t operand)
 }
 
 /* A run of n contiguous elements of a token: their rank, their column in that rank's part, and
- * their column in the taken part (`at`). */
+ * their column in the joined row (`at`). */
 struct run {
   uint64_t rank, column, at, n;
 };

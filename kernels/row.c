@@ -119,7 +119,7 @@ struct stretch {
   struct weft_moments moments;
 };
 
-/* sum[0] += g, sum[1] += g xhat, with g = dy weight; lanes past the end have dy = 0. */
+/* *g += dy weight, *gx += dy weight xhat. v: dy, x, weight; lanes past the end have dy = 0. */
 static inline __attribute__ ((always_inline)) void
 pull_back (weft_lanes *g, weft_lanes *gx, const weft_lanes v[3], const struct weft_moments *m)
 {

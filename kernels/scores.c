@@ -7,7 +7,7 @@
 #include "kernels/part.h"
 #include <math.h>
 
-/* Scratch: a few rows of a head or of a score matrix. */
+/* Scratch: two stretches of a head or of a row of scores. */
 struct room {
   float in[WEFT_STRETCH], out[WEFT_STRETCH];
 };
@@ -55,8 +55,8 @@ rows_of (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   return weft_part (dim[WEFT_BATCH] * dim[WEFT_HEADS] * dim[WEFT_SEQUENCE], 64, part, parts);
 }
 
-/* Fills the row of `to` with dot products of `x` and the head at `slot` of each key; masked
- * elements become 0. */
+/* Fills a row of the result with the dot products of one head of x (at element `from`) and the head
+ * at `slot` of each key; masked elements become 0. */
 static void
 products (const struct weft_kernel *k, const struct row *r, const struct weft_operand *x,
           uint64_t from, uint64_t slot)

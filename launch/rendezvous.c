@@ -292,9 +292,9 @@ weft_rendezvous_gather (weft_rendezvous *r, const char *key, GBytes *value, doub
 }
 
 gboolean
-weft_rendezvous_barrier (weft_rendezvous *r, const char *key, GError **error)
+weft_rendezvous_barrier (weft_rendezvous *r, const char *key, double seconds, GError **error)
 {
-  g_autoptr (GPtrArray) all = weft_rendezvous_all_gather (r, key, NULL, r->place.seconds, error);
+  g_autoptr (GPtrArray) all = weft_rendezvous_all_gather (r, key, NULL, seconds, error);
   return all != NULL;
 }
 
@@ -491,6 +491,7 @@ weft_rendezvous_open_launch (const struct weft_launch *launch, uint32_t ranks_ea
                                                .token = launch->token,
                                                .n = launch->n,
                                                .process = launch->rank,
+                                               .local = launch->local_rank,
                                                .ranks_each = ranks_each,
                                                .seconds = seconds };
 

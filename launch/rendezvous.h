@@ -14,6 +14,7 @@ struct weft_rendezvous_place {
   uint16_t port;
   const char *token; /* identifies the job */
   uint32_t n, process; /* number of processes; number of this process */
+  uint32_t local;      /* number of this process among those of its machine */
   uint32_t ranks_each;  /* ranks per process, for messages */
   double seconds; /* default time limit for waits */
 };
@@ -53,7 +54,9 @@ GPtrArray *weft_rendezvous_gather (weft_rendezvous *r, const char *key, GBytes *
                                    double seconds, GError **error);
 
 /* Barrier: an all-gather without values, within place->seconds. */
-gboolean weft_rendezvous_barrier (weft_rendezvous *r, const char *key, GError **error);
+/* All-gather without values. */
+gboolean
+weft_rendezvous_barrier (weft_rendezvous *r, const char *key, double seconds, GError **error);
 
 /* Checks for messages of the store while this process waits for something else (a GPU, NCCL). Any
  * thread may call this function. FALSE: the job has failed; the error is the reason. *asked:

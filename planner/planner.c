@@ -59,16 +59,17 @@ static gboolean
 sample (struct searcher *s, const struct weft_job *job, enum weft_plan_depth depth,
         struct sample *out, GError **error)
 {
-  struct weft_exec_options exec = s->options->exec;
+  const union weft_clock_options own = { { .graph = s->options->graph, .roles = TRUE } };
+  const struct weft_exec_options exec = { .own = weft_own_options_of (weft_exec_clock.options,
+                                                                      own.at) };
   g_autoptr (weft_plan) plan = weft_plan_new_draft (job, depth, error);
 
   if (!plan)
     return FALSE;
   *out = (struct sample){ 0 };
-  out->refused = exec.graph && !weft_exec_check_graph (plan, s->refused ? NULL : &s->refused);
+  out->refused = own.graph && !weft_exec_check_graph (plan, s->refused ? NULL : &s->refused);
   if (out->refused)
     return TRUE;
-  exec.roles = TRUE;
   g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_clock, plan, &exec, error);
   if (!t)
     return FALSE;
@@ -252,9 +253,12 @@ sort (struct searcher *s)
 }
 
 static weft_report *
-simulate_plan (const weft_plan *plan, const struct weft_exec_options *exec, GError **error)
+simulate_plan (const weft_plan *plan, gboolean graph, GError **error)
 {
-  g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_sim, plan, exec, error);
+  const union weft_sim_options own = { { .graph = graph } };
+  const struct weft_exec_options exec = { .own =
+                                              weft_own_options_of (weft_exec_sim.options, own.at) };
+  g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_sim, plan, &exec, error);
 
   if (!t)
     return NULL;
@@ -264,25 +268,25 @@ simulate_plan (const weft_plan *plan, const struct weft_exec_options *exec, GErr
 }
 
 static weft_report *
-simulate_job (const struct weft_job *job, const struct weft_exec_options *exec, GError **error)
+simulate_job (const struct weft_job *job, gboolean graph, GError **error)
 {
   g_autoptr (weft_plan) plan = weft_plan_new (job, error);
 
-  return plan ? simulate_plan (plan, exec, error) : NULL;
+  return plan ? simulate_plan (plan, graph, error) : NULL;
 }
 
 /* Simulates a plan that fits; a long step is extrapolated from two short ones. */
 static weft_report *
-simulate_step (const weft_plan *plan, const struct weft_exec_options *exec, GError **error)
+simulate_step (const weft_plan *plan, gboolean graph, GError **error)
 {
   struct weft_shortened shortened;
   weft_report *of[2] = { NULL, NULL }, *report = NULL;
 
   weft_shorten (&plan->job, &shortened);
   if (shortened.n == 1)
-    return simulate_plan (plan, exec, error);
-  if ((of[0] = simulate_job (&shortened.job[0], exec, error)) &&
-      (of[1] = simulate_job (&shortened.job[1], exec, error))) {
+    return simulate_plan (plan, graph, error);
+  if ((of[0] = simulate_job (&shortened.job[0], graph, error)) &&
+      (of[1] = simulate_job (&shortened.job[1], graph, error))) {
     report = weft_report_new (plan, NULL);
     weft_shortened_report (&shortened, &plan->job, of, report);
   }
@@ -306,7 +310,7 @@ simulate (struct searcher *s, struct weft_candidate *c, GError **error)
     g_clear_pointer (&c->plan, weft_plan_free);
     return TRUE;
   }
-  c->report = simulate_step (c->plan, &s->options->exec, error);
+  c->report = simulate_step (c->plan, s->options->graph, error);
   if (!c->report)
     return FALSE;
   c->seconds = c->report->iteration.time_s;

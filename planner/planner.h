@@ -78,8 +78,8 @@ struct weft_search_progress {
 
 struct weft_search_options {
   uint32_t finalists; /* number of candidates to simulate; 0: 10 */
-  struct weft_exec_options exec; /* options of predictions; if they request a graph, a candidate
-                                    that cannot be a graph breaks a rule */
+  gboolean graph; /* predict steps that are one graph; a candidate that cannot be a graph breaks a
+                     rule */
   gboolean near_miss;  /* find `miss`, `closest` and `enough_gpus` as well */
   gboolean exhaustive; /* compute all clock times and no bounds: the same result in far more time,
                           for tests */

@@ -103,14 +103,6 @@ find_starts (const weft_program *p, const struct weft_segments *known, int pass,
   return at + 1 == (int64_t) n;
 }
 
-/* Whether ops of this lane are part of a pass; data-parallel collectives have other lanes. */
-static gboolean
-belongs_to_pass (enum weft_lane lane)
-{
-  return lane == WEFT_LANE_GPU || lane == WEFT_LANE_TP || lane == WEFT_LANE_CP ||
-         lane == WEFT_LANE_EP;
-}
-
 static double
 duration (const weft_program *p, uint32_t op, double seconds, int pass)
 {
@@ -154,7 +146,7 @@ measure_way (const weft_program *p, const double *seconds, int pass, uint32_t fr
   for (uint32_t op = from; op < to; op++) {
     double *at = &lane_end[p->op[op].lane];
     end[op - from] = -INFINITY; /* no path from the first kernel reaches the op */
-    if (!belongs_to_pass (p->op[op].lane))
+    if (!weft_lane_traits[p->op[op].lane].in_layer)
       continue;
     *at = begin_of (p, op, from, end, *at);
     double begin = *at;

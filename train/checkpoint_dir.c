@@ -60,6 +60,43 @@ weft_checkpoint_steps (const char *dir)
   return steps;
 }
 
+/* Longest file `latest` that is read, in bytes. */
+#define MOST_LATEST 100
+
+gboolean
+weft_checkpoint_latest (const char *dir, uint64_t *step)
+{
+  g_autofree char *path = g_build_filename (dir, WEFT_CHECKPOINT_LATEST, NULL);
+  gsize length;
+
+  if (!g_file_test (path, G_FILE_TEST_IS_REGULAR))
+    return FALSE;
+  g_autofree char *name = weft_file_read (path, MOST_LATEST, &length, NULL);
+  return name && step_of (g_strchomp (name), step);
+}
+
+GArray *
+weft_checkpoint_candidates (const char *dir)
+{
+  GArray *steps = weft_checkpoint_steps (dir);
+  uint32_t higher = 0;
+  uint64_t latest;
+
+  if (!weft_checkpoint_latest (dir, &latest))
+    return steps;
+  while (higher < steps->len && g_array_index (steps, uint64_t, higher) > latest)
+    higher++;
+  g_autofree uint64_t *last = g_memdup2 (steps->data, higher * sizeof *last);
+  g_array_remove_range (steps, 0, higher);
+  return g_array_append_vals (steps, last, higher);
+}
+
+gboolean
+weft_checkpoint_is_hidden (const char *name)
+{
+  return g_str_has_prefix (name, WEFT_CHECKPOINT_HIDDEN) && !strchr (name, G_DIR_SEPARATOR);
+}
+
 /* ------------------------------------------------------------------- completeness */
 
 static gboolean
@@ -78,6 +115,20 @@ check_size (const char *dir, const struct weft_manifest_file *file, GError **err
                          path, (uint64_t) found.st_size, file->bytes);
 }
 
+static gboolean
+check_step (const char *path, const weft_manifest *m, GError **error)
+{
+  g_autofree char *name = g_path_get_basename (path);
+  uint64_t step;
+
+  if (!step_of (name, &step) || step == m->progress.step)
+    return TRUE;
+  return weft_bad_input (error,
+                         "step: found %" G_GUINT64_FORMAT ", wanted %" G_GUINT64_FORMAT
+                         ", the name of its directory",
+                         m->progress.step, step);
+}
+
 weft_manifest *
 weft_checkpoint_manifest (const char *path, GError **error)
 {
@@ -92,9 +143,11 @@ weft_checkpoint_manifest (const char *path, GError **error)
   if (!text)
     return NULL;
   g_autoptr (weft_manifest) m = weft_manifest_parse (text, length, error);
-  if (!m)
+  if (!m || !check_step (path, m, error)) {
     g_prefix_error (error, "%s: ", name);
-  for (uint32_t i = 0; m && i < m->files->len; i++)
+    return NULL;
+  }
+  for (uint32_t i = 0; i < m->files->len; i++)
     if (!check_size (path, weft_manifest_file (m, i), error))
       return NULL;
   return g_steal_pointer (&m);
@@ -103,7 +156,7 @@ weft_checkpoint_manifest (const char *path, GError **error)
 char *
 weft_checkpoint_newest_except (const char *dir, const char *name)
 {
-  g_autoptr (GArray) steps = weft_checkpoint_steps (dir);
+  g_autoptr (GArray) steps = weft_checkpoint_candidates (dir);
 
   for (uint32_t i = 0; i < steps->len; i++) {
     g_autofree char *path = weft_checkpoint_path (dir, g_array_index (steps, uint64_t, i));

@@ -32,9 +32,9 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (stored, stored_free)
 static gboolean
 find_content (stored *s, uint32_t chunk, GError **error)
 {
-  const struct weft_chunk *c = weft_manifest_chunk (s->m, chunk);
+  const struct weft_manifest_chunk *c = weft_manifest_chunk (s->m, chunk);
   const char *file = weft_manifest_file (s->m, c->file)->name;
-  g_autofree char *name = weft_chunk_name (s->m, c);
+  g_autofree char *name = weft_manifest_chunk_name (s->m, c);
   const struct weft_tensor *t = weft_safetensors_find (s->files->pdata[c->file], name);
 
   if (!t)
@@ -80,20 +80,47 @@ stored_open (const char *path, GError **error)
   return open_files (s, error) ? g_steal_pointer (&s) : NULL;
 }
 
+/* Refuses values that no run can continue from. */
 static gboolean
-check_sums (const stored *s, GError **error)
+check_values (const stored *s, uint32_t chunk, float *block, GError **error)
 {
+  const struct weft_manifest_chunk *c = weft_manifest_chunk (s->m, chunk);
+  weft_safetensors *file = s->files->pdata[c->file];
+
+  for (uint64_t first = 0, n; first < c->rows * c->columns; first += n) {
+    n = MIN (BLOCK, c->rows * c->columns - first);
+    if (!weft_safetensors_floats (file, s->content[chunk], first, n, block, error))
+      return FALSE;
+    for (uint64_t i = 0; i < n; i++)
+      if (!weft_checkpoint_accepts (c->kind, block[i]))
+        return weft_bad_input (
+            error, "%s/%s: element %" G_GUINT64_FORMAT " of %s is %g, wanted a finite number",
+            s->path, weft_manifest_file (s->m, c->file)->name, first + i, s->content[chunk]->name,
+            (double) block[i]);
+  }
+  return TRUE;
+}
+
+/* Checks the checksums and the values of all chunks. */
+static gboolean
+check_content (const stored *s, const weft_state *state, GError **error)
+{
+  g_autofree float *block = g_new (float, BLOCK);
   struct weft_crc32c crc;
 
   weft_crc32c_init (&crc);
   for (uint32_t i = 0; i < s->m->chunks->len; i++) {
-    const struct weft_chunk *c = weft_manifest_chunk (s->m, i);
+    const struct weft_manifest_chunk *c = weft_manifest_chunk (s->m, i);
+    if (!weft_state_go_on (state, error))
+      return FALSE;
     const void *data = weft_safetensors_data (s->files->pdata[c->file], s->content[i]);
-    uint32_t found = weft_crc32c (&crc, 0, data, weft_chunk_bytes (c));
+    uint32_t found = weft_crc32c (&crc, 0, data, weft_manifest_chunk_bytes (c));
     if (found != c->crc)
       return weft_bad_input (error, "%s/%s: %s is damaged: found checksum %08x, wanted %08x",
                              s->path, weft_manifest_file (s->m, c->file)->name, s->content[i]->name,
                              found, c->crc);
+    if (!check_values (s, i, block, error))
+      return FALSE;
   }
   return TRUE;
 }
@@ -187,11 +214,12 @@ static gboolean
 write_elements (const stored *s, uint32_t chunk, const struct target *to, uint64_t from,
                 uint64_t first, uint64_t n, GError **error)
 {
-  const struct weft_chunk *c = weft_manifest_chunk (s->m, chunk);
+  const struct weft_manifest_chunk *c = weft_manifest_chunk (s->m, chunk);
 
   for (uint64_t done = 0, few; done < n; done += few) {
     few = MIN (n - done, BLOCK);
-    if (!weft_safetensors_floats (s->files->pdata[c->file], s->content[chunk], from + done, few,
+    if (!weft_state_go_on (to->state, error) ||
+        !weft_safetensors_floats (s->files->pdata[c->file], s->content[chunk], from + done, few,
                                   to->block, error))
       return FALSE;
     weft_state_write (to->state, to->tensor, c->kind, first + done, few, to->block);
@@ -206,7 +234,7 @@ write_elements (const stored *s, uint32_t chunk, const struct target *to, uint64
 static gboolean
 write_chunk (const stored *s, uint32_t chunk, const struct target *to, GError **error)
 {
-  const struct weft_chunk *c = weft_manifest_chunk (s->m, chunk);
+  const struct weft_manifest_chunk *c = weft_manifest_chunk (s->m, chunk);
   uint64_t width = weft_manifest_tensor (s->m, c->tensor)->columns;
   gboolean whole = c->columns == width;
   uint64_t lines = whole ? 1 : c->rows, n = whole ? c->rows * c->columns : c->columns;
@@ -226,7 +254,7 @@ is_rounded (enum weft_dtype dtype)
 }
 
 static gboolean
-has_type (const struct weft_chunk *c, const struct weft_state_tensor *ours)
+has_type (const struct weft_manifest_chunk *c, const struct weft_state_tensor *ours)
 {
   return c->type == (ours->dtype == WEFT_FP16 ? WEFT_TENSOR_F16 : WEFT_TENSOR_BF16);
 }
@@ -239,7 +267,7 @@ find_weights (const stored *s, const weft_state *state, const uint32_t *ours)
   gboolean *has = g_new0 (gboolean, s->m->tensors->len);
 
   for (uint32_t i = 0; i < s->m->chunks->len; i++) {
-    const struct weft_chunk *c = weft_manifest_chunk (s->m, i);
+    const struct weft_manifest_chunk *c = weft_manifest_chunk (s->m, i);
     if (ours[c->tensor] != NOT_OURS && c->kind == WEFT_STATE_WEIGHT &&
         has_type (c, weft_state_at (state, ours[c->tensor])))
       has[c->tensor] = TRUE;
@@ -269,7 +297,7 @@ write_state (const stored *s, weft_state *state, const uint32_t *ours, GError **
 
   clear_fp8_recipe (state);
   for (uint32_t i = 0; i < s->m->chunks->len; i++) {
-    const struct weft_chunk *c = weft_manifest_chunk (s->m, i);
+    const struct weft_manifest_chunk *c = weft_manifest_chunk (s->m, i);
     if (ours[c->tensor] == NOT_OURS)
       continue;
     gboolean rounded = is_rounded (weft_state_at (state, ours[c->tensor])->dtype);
@@ -283,33 +311,55 @@ write_state (const stored *s, weft_state *state, const uint32_t *ours, GError **
 
 /* -------------------------------------------------------------------------- whole */
 
+static void
+note (GString *notes, const char *text)
+{
+  g_string_append_printf (notes, "%s%s", notes->len ? "; " : "", text);
+}
+
+static void
+note_schema (GString *notes, const stored *s)
+{
+  g_autofree char *text = g_strdup_printf (
+      "%s: an older format (" WEFT_MANIFEST_SCHEMA_1 "), whose numbers have no checksum", s->path);
+
+  if (s->m->unsealed)
+    note (notes, text);
+}
+
+struct load {
+  weft_state *state;
+  const struct weft_job *job;
+  struct weft_progress *progress;
+  GString *notes;
+};
+
 /* Loads one checkpoint. *damaged, after an error: TRUE if the checkpoint is damaged, so that an
  * older one may still load; FALSE if the checkpoint is of another model. */
 static gboolean
-load_one (weft_state *state, const struct weft_job *job, const char *path,
-          struct weft_progress *progress, gboolean *damaged, GError **error)
+load_one (const struct load *l, const char *path, gboolean *damaged, GError **error)
 {
   g_autoptr (stored) s = stored_open (path, error);
 
   *damaged = TRUE;
   if (!s)
     return FALSE;
-  g_autofree uint32_t *ours = match (s, state, job, error);
+  g_autofree uint32_t *ours = match (s, l->state, l->job, error);
   *damaged = ours != NULL;
-  if (!ours || !check_sums (s, error) || !write_state (s, state, ours, error))
+  if (!ours || !check_content (s, l->state, error) || !write_state (s, l->state, ours, error))
     return FALSE;
-  *progress = s->m->progress;
+  *l->progress = s->m->progress;
+  note_schema (l->notes, s);
   return TRUE;
 }
 
 static gboolean
-load_step (weft_state *state, const struct weft_job *job, const char *path,
-           struct weft_progress *progress, GError **error)
+load_step (const struct load *l, const char *path, GError **error)
 {
   g_autoptr (GError) why = NULL;
   gboolean damaged;
 
-  if (load_one (state, job, path, progress, &damaged, &why))
+  if (load_one (l, path, &damaged, &why))
     return TRUE;
   g_autofree char *dir = g_path_get_dirname (path), *name = g_path_get_basename (path);
   g_autofree char *other = damaged ? weft_checkpoint_newest_except (dir, name) : NULL;
@@ -320,43 +370,63 @@ load_step (weft_state *state, const struct weft_job *job, const char *path,
   return FALSE;
 }
 
-/* Loads the newest complete checkpoint. Appends to `passed` the errors of newer checkpoints that
- * are damaged or unfinished. */
-static gboolean
-load_newest (weft_state *state, const struct weft_job *job, const char *dir,
-             struct weft_progress *progress, GString *passed, GError **error)
+/* Notes that the i-th candidate was loaded although the last one, which was not tried, has a higher
+ * step. */
+static void
+note_higher (GString *notes, const char *dir, const GArray *steps, uint32_t i)
 {
-  g_autoptr (GArray) steps = weft_checkpoint_steps (dir);
+  uint64_t loaded = g_array_index (steps, uint64_t, i), last = loaded, latest;
+
+  for (uint32_t k = i + 1; k < steps->len; k++)
+    last = MAX (last, g_array_index (steps, uint64_t, k));
+  if (last == loaded || !weft_checkpoint_latest (dir, &latest))
+    return;
+  g_autofree char *text = g_strdup_printf (
+      "%s: loaded step %" G_GUINT64_FORMAT ", because the file " WEFT_CHECKPOINT_LATEST
+      " names step %" G_GUINT64_FORMAT "; to continue from step %" G_GUINT64_FORMAT
+      ", give its directory",
+      dir, loaded, latest, last);
+  note (notes, text);
+}
+
+/* Loads the newest complete checkpoint. Notes the errors of newer checkpoints that are damaged or
+ * unfinished. */
+static gboolean
+load_newest (const struct load *l, const char *dir, GError **error)
+{
+  g_autoptr (GArray) steps = weft_checkpoint_candidates (dir);
 
   for (uint32_t i = 0; i < steps->len; i++) {
     g_autofree char *path = weft_checkpoint_path (dir, g_array_index (steps, uint64_t, i));
     g_autoptr (GError) why = NULL;
     gboolean damaged;
-    if (load_one (state, job, path, progress, &damaged, &why))
+    if (load_one (l, path, &damaged, &why)) {
+      note_higher (l->notes, dir, steps, i);
       return TRUE;
+    }
     if (!damaged) {
       g_propagate_error (error, g_steal_pointer (&why));
       return FALSE;
     }
-    g_string_append_printf (passed, "%s%s", passed->len ? "; " : "", why->message);
+    note (l->notes, why->message);
   }
   return weft_bad_input (error, "%s: found no complete checkpoint%s%s", dir,
-                         passed->len ? ": " : "", passed->str);
+                         l->notes->len ? ": " : "", l->notes->str);
 }
 
 gboolean
 weft_checkpoint_load (weft_state *state, const struct weft_job *job, const char *path,
-                      struct weft_progress *progress, char **passed_over, GError **error)
+                      struct weft_progress *progress, char **notes, GError **error)
 {
   g_autofree char *manifest = g_build_filename (path, WEFT_MANIFEST_NAME, NULL);
-  g_autoptr (GString) passed = g_string_new (NULL);
+  g_autoptr (GString) text = g_string_new (NULL);
+  const struct load load = { state, job, progress, text };
 
-  *passed_over = NULL;
-  if (weft_checkpoint_is_step (path) || g_file_test (manifest, G_FILE_TEST_EXISTS))
-    return load_step (state, job, path, progress, error);
-  if (!load_newest (state, job, path, progress, passed, error))
+  *notes = NULL;
+  gboolean one = weft_checkpoint_is_step (path) || g_file_test (manifest, G_FILE_TEST_EXISTS);
+  if (!(one ? load_step : load_newest) (&load, path, error))
     return FALSE;
-  if (passed->len)
-    *passed_over = g_string_free (g_steal_pointer (&passed), FALSE);
+  if (text->len)
+    *notes = g_string_free (g_steal_pointer (&text), FALSE);
   return TRUE;
 }

@@ -10,9 +10,9 @@
 #include "train/durable.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21,12 +21,11 @@
 
 struct save {
   weft_state *state;
+  const weft_checkpoint_lock *lock;
   const char *dir;
   weft_manifest *m;
   GArray *rows; /* uint32_t: per file, the row of the executor (a rank) */
   char *temporary, *final;
-  int fd;          /* the open checkpoint directory, on which flock() is called; or -1 */
-  gboolean locked; /* this process has the lock: other unfinished saves are of dead processes */
   struct weft_crc32c crc;
   float *block;
   uint16_t *raw;
@@ -35,17 +34,17 @@ struct save {
 /* --------------------------------------------------------------------------- plan */
 
 static void
-add_chunk (weft_manifest *m, struct weft_chunk c)
+add_chunk (weft_manifest *m, struct weft_manifest_chunk c)
 {
   c.offset = weft_manifest_file (m, c.file)->bytes;
-  weft_manifest_file (m, c.file)->bytes += weft_chunk_bytes (&c);
+  weft_manifest_file (m, c.file)->bytes += weft_manifest_chunk_bytes (&c);
   g_array_append_val (m->chunks, c);
 }
 
 /* Adds the chunks of a run of elements: the rest of a row, whole rows, and the beginning of a row.
  * A run with several lines is one chunk. */
 static void
-add_chunks (weft_manifest *m, struct weft_chunk c, const struct weft_state_run *run)
+add_chunks (weft_manifest *m, struct weft_manifest_chunk c, const struct weft_state_run *run)
 {
   uint64_t width = weft_manifest_tensor (m, c.tensor)->columns, first = run->first, n = run->n;
 
@@ -87,10 +86,10 @@ plan_tensor (weft_manifest *m, const weft_state *state, uint32_t tensor, GArray 
 
   for (int kind = rounded ? WEFT_STATE_WEIGHT : WEFT_STATE_MASTER; kind < WEFT_STATE_GRAD; kind++)
     for (uint32_t i = 0; i < n_runs; i++) {
-      struct weft_chunk c = { .tensor = tensor,
-                              .kind = kind,
-                              .type = kind == WEFT_STATE_WEIGHT ? type : WEFT_TENSOR_F32,
-                              .file = file_of (m, rows, run[i].row) };
+      struct weft_manifest_chunk c = { .tensor = tensor,
+                                       .kind = kind,
+                                       .type = kind == WEFT_STATE_WEIGHT ? type : WEFT_TENSOR_F32,
+                                       .file = file_of (m, rows, run[i].row) };
       add_chunks (m, c, &run[i]);
     }
 }
@@ -116,15 +115,36 @@ plan (const weft_state *state, const struct weft_job *job, const struct weft_pro
 /* -------------------------------------------------------------------------- files */
 
 static void
-declare (weft_safetensors_writer *w, const weft_manifest *m, const struct weft_chunk *c)
+declare (weft_safetensors_writer *w, const weft_manifest *m, const struct weft_manifest_chunk *c)
 {
-  g_autofree char *name = weft_chunk_name (m, c);
+  g_autofree char *name = weft_manifest_chunk_name (m, c);
   weft_safetensors_declare (w, name, c->type, 2, (const uint64_t[]){ c->rows, c->columns });
+}
+
+gboolean
+weft_checkpoint_accepts (enum weft_state_kind kind, float value)
+{
+  gboolean moment = kind == WEFT_STATE_EXP_AVG || kind == WEFT_STATE_EXP_AVG_SQ;
+  return moment ? !isnan (value) : isfinite (value);
+}
+
+/* Checks n values of a tensor, from element `first` on. */
+static gboolean
+check_values (const struct save *s, const struct weft_manifest_chunk *c, uint64_t first, uint64_t n,
+              GError **error)
+{
+  for (uint64_t i = 0; i < n; i++)
+    if (!weft_checkpoint_accepts (c->kind, s->block[i]))
+      return weft_run_error (error,
+                             "%s: not saved: element %" G_GUINT64_FORMAT " of %s (%s) is %g",
+                             s->final, first + i, weft_manifest_tensor (s->m, c->tensor)->name,
+                             weft_state_kind_words[c->kind], (double) s->block[i]);
+  return TRUE;
 }
 
 /* Writes a contiguous run of a tensor's elements and continues the checksum of the chunk. */
 static gboolean
-write_run (struct save *s, weft_safetensors_writer *w, struct weft_chunk *c,
+write_run (struct save *s, weft_safetensors_writer *w, struct weft_manifest_chunk *c,
            const struct weft_state_run *run, GError **error)
 {
   uint32_t size = weft_tensor_type_bytes[c->type];
@@ -133,6 +153,8 @@ write_run (struct save *s, weft_safetensors_writer *w, struct weft_chunk *c,
     const void *data = s->block;
     n = MIN (left, BLOCK);
     weft_state_read (s->state, c->tensor, c->kind, first, n, s->block);
+    if (!check_values (s, c, first, n, error))
+      return FALSE;
     if (c->type != WEFT_TENSOR_F32) {
       weft_store (s->raw, c->type == WEFT_TENSOR_F16 ? WEFT_FP16 : WEFT_BF16, 0, n, s->block);
       data = s->raw;
@@ -146,7 +168,8 @@ write_run (struct save *s, weft_safetensors_writer *w, struct weft_chunk *c,
 
 /* Writes a chunk: in one run of elements if it consists of whole tensor rows, else row by row. */
 static gboolean
-write_chunk (struct save *s, weft_safetensors_writer *w, struct weft_chunk *c, GError **error)
+write_chunk (struct save *s, weft_safetensors_writer *w, struct weft_manifest_chunk *c,
+             GError **error)
 {
   uint64_t width = weft_manifest_tensor (s->m, c->tensor)->columns;
   uint64_t lines = c->columns == width ? 1 : c->rows, n = c->rows * c->columns / lines;
@@ -172,7 +195,7 @@ write_file (struct save *s, uint32_t file, GError **error)
     if (weft_manifest_chunk (s->m, i)->file == file)
       declare (w, s->m, weft_manifest_chunk (s->m, i));
   for (uint32_t i = 0; i < s->m->chunks->len; i++) {
-    struct weft_chunk *c = weft_manifest_chunk (s->m, i);
+    struct weft_manifest_chunk *c = weft_manifest_chunk (s->m, i);
     if (c->file == file && !write_chunk (s, w, c, error)) {
       weft_safetensors_abandon (w);
       return FALSE;
@@ -318,6 +341,8 @@ share_directory (struct save *s, GError **error)
   name = all->pdata[0]
              ? g_strndup (g_bytes_get_data (all->pdata[0], NULL), g_bytes_get_size (all->pdata[0]))
              : g_strdup ("");
+  if (!weft_checkpoint_is_hidden (name))
+    return weft_run_error (error, "%s: found a malformed name of a folder from rank 0", s->dir);
   g_free (s->temporary);
   s->temporary = g_build_filename (s->dir, name, NULL);
   return g_file_test (s->temporary, G_FILE_TEST_IS_DIR) ||
@@ -371,7 +396,7 @@ static gboolean
 write_latest (const struct save *s, GError **error)
 {
   g_autofree char *name = g_path_get_basename (s->final), *line = g_strconcat (name, "\n", NULL);
-  g_autofree char *path = g_build_filename (s->dir, "latest", NULL);
+  g_autofree char *path = g_build_filename (s->dir, WEFT_CHECKPOINT_LATEST, NULL);
   g_autofree char *temporary = g_build_filename (s->dir, ".latest.tmp", NULL);
 
   if (weft_write_synced (temporary, line, error) &&
@@ -381,11 +406,16 @@ write_latest (const struct save *s, GError **error)
   return FALSE;
 }
 
+/* Renames the save although `latest` could not be written: then it is found by its step. `latest`
+ * comes first: a `latest` that names no checkpoint yet is recognised, but with a `latest` that
+ * names an older one, the new checkpoint looks like one of a run that was given up. */
 static gboolean
 publish (const struct save *s, GError **error)
 {
-  return publish_name (s, error) && weft_sync_path (s->dir, error) && write_latest (s, error) &&
-         weft_sync_path (s->dir, error);
+  gboolean said = write_latest (s, error);
+
+  return publish_name (s, said ? error : NULL) && weft_sync_path (s->dir, said ? error : NULL) &&
+         said;
 }
 
 /* ----------------------------------------------------------------------- cleaning */
@@ -400,8 +430,8 @@ delete_step (const struct save *s, const char *path)
     weft_remove_directory (hidden);
 }
 
-/* Deletes complete checkpoints except the newest `keep`. Never deletes the checkpoint that was just
- * published, even if the directory has checkpoints of later steps. */
+/* Deletes complete checkpoints except the newest `keep`, of which the checkpoint that was just
+ * published is the first. Checkpoints of higher steps stay: they are of another run. */
 static void
 delete_old (const struct save *s, uint32_t keep)
 {
@@ -410,9 +440,11 @@ delete_old (const struct save *s, uint32_t keep)
 
   for (uint32_t i = 0; keep > 0 && i < steps->len; i++) {
     uint64_t step = g_array_index (steps, uint64_t, i);
+    if (step > s->m->progress.step)
+      continue;
     g_autofree char *path = weft_checkpoint_path (s->dir, step);
     g_autoptr (weft_manifest) m = weft_checkpoint_manifest (path, NULL);
-    if (m && kept++ >= keep && step != s->m->progress.step)
+    if (m && kept++ >= keep)
       delete_step (s, path);
   }
 }
@@ -425,7 +457,7 @@ delete_leftovers (const struct save *s)
 
   while (listing && (name = g_dir_read_name (listing))) {
     g_autofree char *path = g_build_filename (s->dir, name, NULL);
-    if (g_str_has_prefix (name, WEFT_CHECKPOINT_HIDDEN))
+    if (weft_checkpoint_is_hidden (name))
       weft_remove_directory (path);
   }
 }
@@ -437,51 +469,19 @@ clean (const struct save *s, uint32_t keep)
 {
   weft_remove_directory (s->temporary);
   delete_old (s, keep);
-  if (s->locked)
+  if (weft_checkpoint_lock_held (s->lock))
     delete_leftovers (s);
 }
 
 /* -------------------------------------------------------------------------- whole */
-
-/* Creates the directory if it does not exist. A new directory survives a crash of the machine only
- * after an fsync of its parent. */
-static gboolean
-make_directory (const char *dir, GError **error)
-{
-  g_autofree char *above = g_path_get_dirname (dir);
-
-  if (g_file_test (dir, G_FILE_TEST_IS_DIR))
-    return TRUE;
-  if (g_mkdir_with_parents (dir, 0777))
-    return weft_failed_path (dir, error);
-  return weft_sync_path (above, error);
-}
-
-/* Opens and locks the checkpoint directory. It is an error if another process has the lock
- * (EWOULDBLOCK); other errors come from file systems without locks and are ignored. */
-static gboolean
-lock (struct save *s, GError **error)
-{
-  s->fd = open (s->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (s->fd < 0)
-    return weft_failed_path (s->dir, error);
-  s->locked = flock (s->fd, LOCK_EX | LOCK_NB) == 0;
-  if (s->locked || errno != EWOULDBLOCK)
-    return TRUE;
-  g_set_error (error, WEFT_ERROR, WEFT_ERROR_RUN,
-               "%s: another process is saving into this directory", s->dir);
-  return FALSE;
-}
 
 /* Barrier: the other processes return only after the process of rank 0 has published. */
 static gboolean
 wait_for_publish (const struct save *s, GError **error)
 {
   struct weft_rendezvous *peers = weft_state_peers (s->state);
-  g_autoptr (GPtrArray) all =
-      peers ? weft_rendezvous_all_gather (peers, "the end of a checkpoint", NULL, 0, error) : NULL;
 
-  return !peers || all;
+  return !peers || weft_rendezvous_barrier (peers, "the end of a checkpoint", 0, error);
 }
 
 static gboolean
@@ -506,32 +506,39 @@ temporary_name (const char *final)
 }
 
 gboolean
-weft_checkpoint_save (weft_state *state, const struct weft_job *job,
-                      const struct weft_progress *progress, const char *dir, uint32_t keep,
-                      GError **error)
+weft_checkpoint_save_held (weft_state *state, const struct weft_job *job,
+                           const struct weft_progress *progress, const weft_checkpoint_lock *lock,
+                           uint32_t keep, GError **error)
 {
+  const char *dir = weft_checkpoint_lock_dir (lock);
   g_autofree float *block = g_new (float, BLOCK);
   g_autofree uint16_t *raw = g_new (uint16_t, BLOCK);
   g_autofree char *final = weft_checkpoint_path (dir, progress->step);
   g_autoptr (GArray) rows = g_array_new (FALSE, FALSE, sizeof (uint32_t));
   struct save s = { .state = state,
+                    .lock = lock,
                     .dir = dir,
                     .rows = rows,
                     .final = final,
                     .temporary = temporary_name (final),
-                    .fd = -1,
                     .block = block,
                     .raw = raw };
 
-  gboolean ok = !is_first_process (&s) || (make_directory (dir, error) && lock (&s, error));
-  if (ok) {
-    g_autoptr (weft_manifest) m = plan (state, job, progress, rows);
-    s.m = m;
-    weft_crc32c_init (&s.crc);
-    ok = save_locked (&s, keep, error);
-  }
-  if (s.fd >= 0)
-    close (s.fd);
+  g_autoptr (weft_manifest) m = plan (state, job, progress, rows);
+  s.m = m;
+  weft_crc32c_init (&s.crc);
+  gboolean ok = save_locked (&s, keep, error);
   g_free (s.temporary);
   return ok;
+}
+
+gboolean
+weft_checkpoint_save (weft_state *state, const struct weft_job *job,
+                      const struct weft_progress *progress, const char *dir, uint32_t keep,
+                      GError **error)
+{
+  g_autoptr (weft_checkpoint_lock) lock =
+      weft_checkpoint_lock_new (dir, weft_state_peers (state), error);
+
+  return lock && weft_checkpoint_save_held (state, job, progress, lock, keep, error);
 }

@@ -4,6 +4,7 @@
 #include "launch/rendezvous.h"
 #include "train/hugging_face.h"
 #include "train/processes.h"
+#include <math.h>
 #include <string.h>
 
 /* Elements per block: 4 MiB of floats. */
@@ -210,12 +211,28 @@ check_piece (void *with, uint32_t tensor, const struct weft_hf_piece *piece, GEr
 }
 
 static gboolean
+check_finite (const struct import *import, uint64_t first, uint64_t n, const float *block,
+              GError **error)
+{
+  for (uint64_t i = 0; i < n; i++)
+    if (!isfinite (block[i]))
+      return weft_bad_input (error,
+                             "%s: element %" G_GUINT64_FORMAT
+                             " of %s is %g, wanted a finite number",
+                             import->path, first + i,
+                             weft_state_at (import->state, import->tensor)->name,
+                             (double) block[i]);
+  return TRUE;
+}
+
+static gboolean
 take_ours (void *to, uint64_t first, uint64_t n, float *block, GError **error)
 {
   const struct import *import = to;
   uint64_t at = import->base + first;
 
-  (void) error;
+  if (!weft_state_go_on (import->state, error) || !check_finite (import, at, n, block, error))
+    return FALSE;
   add (block, n, import->shift);
   weft_state_write (import->state, import->tensor, WEFT_STATE_WEIGHT, at, n, block);
   weft_state_write (import->state, import->tensor, WEFT_STATE_MASTER, at, n, block);
@@ -282,6 +299,19 @@ unused_names (const struct import *import, const union weft_model *model)
   return names->len ? g_strdup (names->str) : NULL;
 }
 
+/* Files of TensorFlow and Flax hold transposed matrices; those of MLX have PyTorch's layout. A file
+ * that does not say is taken for one of PyTorch. */
+static gboolean
+has_torch_layout (const struct import *import, GError **error)
+{
+  const char *format = weft_safetensors_metadata (import->file, "format");
+
+  if (!format || g_str_equal (format, "pt") || g_str_equal (format, "mlx"))
+    return TRUE;
+  return weft_bad_input (error, "%s: found format %s, wanted pt: a file that PyTorch wrote",
+                         import->path, format);
+}
+
 gboolean
 weft_hf_import (weft_state *state, const union weft_model *model, const char *path, char **unused,
                 GError **error)
@@ -293,7 +323,8 @@ weft_hf_import (weft_state *state, const union weft_model *model, const char *pa
 
   if (unused)
     *unused = NULL;
-  if (!file || !for_pieces (all, check_piece, &import, error) ||
+  if (!file || !has_torch_layout (&import, error) ||
+      !for_pieces (all, check_piece, &import, error) ||
       !for_pieces (all, import_piece, &import, error))
     return FALSE;
   if (!weft_state_quantise (state, error))

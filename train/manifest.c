@@ -1,6 +1,8 @@
 #include "train/manifest.h"
 #include "core/base/json.h"
+#include "train/crc32c.h"
 #include "train/manifest_table.h"
+#include <string.h>
 
 const struct weft_manifest_number weft_progress_numbers[WEFT_N_PROGRESS] = {
   { "step", offsetof (struct weft_progress, step) },
@@ -10,18 +12,25 @@ const struct weft_manifest_number weft_progress_numbers[WEFT_N_PROGRESS] = {
   { "skipped", offsetof (struct weft_progress, skipped) },
 };
 
+const struct weft_manifest_number weft_data_file_numbers[WEFT_N_DATA_FILE] = {
+  { "bytes", offsetof (struct weft_data_mark, bytes) },
+  { "modified", offsetof (struct weft_data_mark, modified) },
+  { "head", offsetof (struct weft_data_mark, head) },
+  { "tail", offsetof (struct weft_data_mark, tail) },
+};
+
 const struct weft_manifest_number weft_scale_numbers[WEFT_N_SCALE_NUMBER] = {
   { "good", offsetof (struct weft_loss_scale, good) },
   { "hysteresis", offsetof (struct weft_loss_scale, hysteresis) },
 };
 
-const struct weft_manifest_number weft_chunk_numbers[WEFT_N_CHUNK_NUMBER] = {
-  { "file", offsetof (struct weft_chunk, file) },
-  { "offset", offsetof (struct weft_chunk, offset) },
-  { "row", offsetof (struct weft_chunk, row) },
-  { "column", offsetof (struct weft_chunk, column) },
-  { "rows", offsetof (struct weft_chunk, rows) },
-  { "columns", offsetof (struct weft_chunk, columns) },
+const struct weft_manifest_number weft_manifest_chunk_numbers[WEFT_N_CHUNK_NUMBER] = {
+  { "file", offsetof (struct weft_manifest_chunk, file) },
+  { "offset", offsetof (struct weft_manifest_chunk, offset) },
+  { "row", offsetof (struct weft_manifest_chunk, row) },
+  { "column", offsetof (struct weft_manifest_chunk, column) },
+  { "rows", offsetof (struct weft_manifest_chunk, rows) },
+  { "columns", offsetof (struct weft_manifest_chunk, columns) },
 };
 
 static void
@@ -43,7 +52,7 @@ weft_manifest_new (void)
 
   m->files = g_array_new (FALSE, TRUE, sizeof (struct weft_manifest_file));
   m->tensors = g_array_new (FALSE, TRUE, sizeof (struct weft_manifest_tensor));
-  m->chunks = g_array_new (FALSE, TRUE, sizeof (struct weft_chunk));
+  m->chunks = g_array_new (FALSE, TRUE, sizeof (struct weft_manifest_chunk));
   g_array_set_clear_func (m->files, clear_file);
   g_array_set_clear_func (m->tensors, clear_tensor);
   return m;
@@ -63,7 +72,7 @@ weft_manifest_free (weft_manifest *m)
 }
 
 char *
-weft_chunk_name (const weft_manifest *m, const struct weft_chunk *c)
+weft_manifest_chunk_name (const weft_manifest *m, const struct weft_manifest_chunk *c)
 {
   return g_strdup_printf ("%s/%s@%" G_GUINT64_FORMAT ",%" G_GUINT64_FORMAT,
                           weft_manifest_tensor (m, c->tensor)->name, weft_state_kind_words[c->kind],
@@ -116,9 +125,20 @@ print_loss_scale (JsonBuilder *b, const struct weft_loss_scale *scale)
 }
 
 static void
+print_data_file (JsonBuilder *b, const struct weft_data_mark *file)
+{
+  if (file->bytes == 0)
+    return;
+  weft_json_object (b, "data_file");
+  print_numbers (b, file, weft_data_file_numbers, WEFT_N_DATA_FILE);
+  json_builder_end_object (b);
+}
+
+static void
 print_progress (JsonBuilder *b, const struct weft_progress *progress)
 {
   print_numbers (b, progress, weft_progress_numbers, WEFT_N_PROGRESS);
+  print_data_file (b, &progress->data_file);
   print_loss_scale (b, &progress->loss_scale);
 }
 
@@ -137,7 +157,7 @@ print_files (JsonBuilder *b, const weft_manifest *m)
 }
 
 static void
-print_chunk (JsonBuilder *b, const struct weft_chunk *c)
+print_chunk (JsonBuilder *b, const struct weft_manifest_chunk *c)
 {
   g_autofree char *crc = g_strdup_printf ("%08x", c->crc);
 
@@ -145,8 +165,8 @@ print_chunk (JsonBuilder *b, const struct weft_chunk *c)
   weft_json_text (b, "kind", weft_state_kind_words[c->kind]);
   weft_json_text (b, "type", weft_tensor_type_words[c->type]);
   for (int i = 0; i < WEFT_N_CHUNK_NUMBER; i++)
-    weft_json_int (b, weft_chunk_numbers[i].name,
-                   *weft_manifest_number (c, &weft_chunk_numbers[i]));
+    weft_json_int (b, weft_manifest_chunk_numbers[i].name,
+                   *weft_manifest_number (c, &weft_manifest_chunk_numbers[i]));
   weft_json_text (b, "crc32c", crc);
   json_builder_end_object (b);
 }
@@ -172,6 +192,31 @@ print_tensors (JsonBuilder *b, const weft_manifest *m)
   json_builder_end_array (b);
 }
 
+#define END "\n}"
+
+char *
+weft_manifest_seal (const char *text, gsize n)
+{
+  struct weft_crc32c crc;
+
+  weft_crc32c_init (&crc);
+  return g_strdup_printf (",\n \"crc32c\" : \"%08x\"" END, weft_crc32c (&crc, 0, text, n));
+}
+
+/* Puts the checksum at the end of a manifest that has none. Frees `text`. */
+static char *
+add_seal (char *text)
+{
+  gsize n = strlen (text) - strlen (END);
+
+  g_assert (g_str_has_suffix (text, END));
+  g_autofree char *seal = weft_manifest_seal (text, n);
+  text[n] = '\0';
+  char *whole = g_strconcat (text, seal, NULL);
+  g_free (text);
+  return whole;
+}
+
 char *
 weft_manifest_print (const weft_manifest *m)
 {
@@ -190,5 +235,5 @@ weft_manifest_print (const weft_manifest *m)
   json_generator_set_root (generator, root);
   json_generator_set_pretty (generator, TRUE);
   json_generator_set_indent (generator, 1);
-  return json_generator_to_data (generator, NULL);
+  return add_seal (json_generator_to_data (generator, NULL));
 }

@@ -2,12 +2,16 @@
  * the checkpoint is complete.
  *
  *   schema, step, position, seed, data, skipped    struct weft_progress, as decimal text
+ *   data_file { bytes, modified, head, tail }      decimal text; only if the token file is known
  *   loss_scale { scale, good, hysteresis }         decimal text; only if the run scales the loss
  *   model                                          model settings that shapes do not determine
  *   job                                            the job as INI text, for people
  *   files    [ { name, bytes } ]
  *   tensors  [ { name, rows, columns, chunks [ { kind, type, file, offset, row, column, rows,
  *              columns, crc32c } ] } ]
+ *   crc32c   checksum of all bytes of the manifest before this member, which is the last
+ *
+ * Schema 1 had neither data_file nor the checksum of the manifest. Such manifests are still read.
  *
  * A chunk is a rectangle of a tensor, row-major. weft_manifest_parse() accepts a manifest only if
  * its chunks cover each element of each tensor exactly once for the kinds master, exp_avg and
@@ -16,14 +20,15 @@
 #include "train/checkpoint.h"
 #include "train/safetensors.h"
 
-#define WEFT_MANIFEST_SCHEMA "weft.checkpoint/1"
+#define WEFT_MANIFEST_SCHEMA "weft.checkpoint/2"
+#define WEFT_MANIFEST_SCHEMA_1 "weft.checkpoint/1" /* read, but not written */
 #define WEFT_MANIFEST_NAME "manifest.json"
 
 /* Maximum size of a manifest in bytes: about 200 000 chunks, which need a gigabyte of memory while
  * the manifest is parsed. */
 #define WEFT_MANIFEST_MOST_BYTES (64u << 20)
 
-struct weft_chunk {
+struct weft_manifest_chunk {
   uint32_t tensor;            /* index in weft_manifest.tensors */
   enum weft_state_kind kind;  /* not WEFT_STATE_GRAD */
   enum weft_tensor_type type; /* F32; BF16 or F16 for weights only */
@@ -45,20 +50,21 @@ struct weft_manifest_file {
 
 typedef struct weft_manifest {
   struct weft_progress progress;
+  gboolean unsealed; /* schema 1: the manifest has no checksum of its own */
   char *model, *job;
   GArray *files;   /* struct weft_manifest_file */
   GArray *tensors; /* struct weft_manifest_tensor */
-  GArray *chunks;  /* struct weft_chunk, in the order of tensors */
+  GArray *chunks;  /* struct weft_manifest_chunk, in the order of tensors */
 } weft_manifest;
 
 weft_manifest *weft_manifest_new (void);
 void weft_manifest_free (weft_manifest *manifest);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_manifest, weft_manifest_free)
 
-static inline struct weft_chunk *
+static inline struct weft_manifest_chunk *
 weft_manifest_chunk (const weft_manifest *m, uint32_t i)
 {
-  return &g_array_index (m->chunks, struct weft_chunk, i);
+  return &g_array_index (m->chunks, struct weft_manifest_chunk, i);
 }
 
 static inline const struct weft_manifest_tensor *
@@ -74,14 +80,14 @@ weft_manifest_file (const weft_manifest *m, uint32_t i)
 }
 
 static inline uint64_t
-weft_chunk_bytes (const struct weft_chunk *c)
+weft_manifest_chunk_bytes (const struct weft_manifest_chunk *c)
 {
   return c->rows * c->columns * weft_tensor_type_bytes[c->type];
 }
 
 /* Name of a chunk in the shard file: "layers.3.qkv.weight/exp_avg@0,0". The caller frees the
  * name. */
-char *weft_chunk_name (const weft_manifest *m, const struct weft_chunk *c);
+char *weft_manifest_chunk_name (const weft_manifest *m, const struct weft_manifest_chunk *c);
 
 /* The model settings that must match on resume and that tensor shapes do not determine (heads and
  * query groups, activation, norm, positions), as text: "num_attention_heads = 8, ...". The caller

@@ -131,7 +131,7 @@ read_file (weft_manifest *m, JsonObject *object, GError **error)
 }
 
 static gboolean
-check_chunk (const weft_manifest *m, const struct weft_chunk *c, GError **error)
+check_chunk (const weft_manifest *m, const struct weft_manifest_chunk *c, GError **error)
 {
   const struct weft_manifest_tensor *t = weft_manifest_tensor (m, c->tensor);
   gboolean inside = c->rows && c->columns && c->row <= t->rows && c->rows <= t->rows - c->row &&
@@ -143,7 +143,7 @@ check_chunk (const weft_manifest *m, const struct weft_chunk *c, GError **error)
     return weft_bad_input (error, "file: found %" G_GUINT64_FORMAT ", wanted one of %u", c->file,
                            m->files->len);
   uint64_t bytes = weft_manifest_file (m, c->file)->bytes;
-  if (weft_chunk_bytes (c) > bytes || c->offset > bytes - weft_chunk_bytes (c))
+  if (weft_manifest_chunk_bytes (c) > bytes || c->offset > bytes - weft_manifest_chunk_bytes (c))
     return weft_bad_input (error, "offset: found a chunk that ends after its file");
   return TRUE;
 }
@@ -151,7 +151,7 @@ check_chunk (const weft_manifest *m, const struct weft_chunk *c, GError **error)
 /* Reads kind and type of a chunk. Gradients are refused; only weights may have a type other than
  * F32. */
 static gboolean
-read_kind_and_type (JsonObject *object, struct weft_chunk *c, GError **error)
+read_kind_and_type (JsonObject *object, struct weft_manifest_chunk *c, GError **error)
 {
   int kind = read_word (object, "kind", weft_state_kind_words, error);
   int type = kind < 0 ? -1 : read_word (object, "type", weft_tensor_type_words, error);
@@ -174,13 +174,13 @@ read_kind_and_type (JsonObject *object, struct weft_chunk *c, GError **error)
 static gboolean
 read_chunk (weft_manifest *m, JsonObject *object, GError **error)
 {
-  struct weft_chunk c = { .tensor = m->tensors->len - 1 };
+  struct weft_manifest_chunk c = { .tensor = m->tensors->len - 1 };
 
   if (!read_kind_and_type (object, &c, error) || !read_crc (object, &c.crc, error))
     return FALSE;
   for (int i = 0; i < WEFT_N_CHUNK_NUMBER; i++)
-    if (!read_number (object, weft_chunk_numbers[i].name,
-                      weft_manifest_number (&c, &weft_chunk_numbers[i]), error))
+    if (!read_number (object, weft_manifest_chunk_numbers[i].name,
+                      weft_manifest_number (&c, &weft_manifest_chunk_numbers[i]), error))
       return FALSE;
   if (!check_chunk (m, &c, error))
     return FALSE;
@@ -193,8 +193,8 @@ read_chunk (weft_manifest *m, JsonObject *object, GError **error)
 static int
 compare_chunks (gconstpointer a, gconstpointer b)
 {
-  const struct weft_chunk *x = *(const struct weft_chunk *const *) a;
-  const struct weft_chunk *y = *(const struct weft_chunk *const *) b;
+  const struct weft_manifest_chunk *x = *(const struct weft_manifest_chunk *const *) a;
+  const struct weft_manifest_chunk *y = *(const struct weft_manifest_chunk *const *) b;
 
   if (x->row != y->row)
     return x->row < y->row ? -1 : 1;
@@ -205,14 +205,15 @@ static gboolean
 check_disjoint (const weft_manifest *m, const GPtrArray *chunks, GError **error)
 {
   for (uint32_t i = 0; i < chunks->len; i++) {
-    const struct weft_chunk *a = chunks->pdata[i];
+    const struct weft_manifest_chunk *a = chunks->pdata[i];
     for (uint32_t j = i + 1; j < chunks->len; j++) {
-      const struct weft_chunk *b = chunks->pdata[j];
+      const struct weft_manifest_chunk *b = chunks->pdata[j];
       if (b->row >= a->row + a->rows)
         break;
       if (a->column >= b->column + b->columns || b->column >= a->column + a->columns)
         continue;
-      g_autofree char *one = weft_chunk_name (m, a), *other = weft_chunk_name (m, b);
+      g_autofree char *one = weft_manifest_chunk_name (m, a),
+                      *other = weft_manifest_chunk_name (m, b);
       return weft_bad_input (error, "%s and %s overlap", one, other);
     }
   }
@@ -229,7 +230,7 @@ check_cover (const weft_manifest *m, uint32_t first, enum weft_state_kind kind, 
   uint64_t covered = 0;
 
   for (uint32_t i = first; i < m->chunks->len; i++) {
-    struct weft_chunk *c = weft_manifest_chunk (m, i);
+    struct weft_manifest_chunk *c = weft_manifest_chunk (m, i);
     if (c->kind != kind)
       continue;
     g_ptr_array_add (chunks, c);
@@ -298,56 +299,98 @@ read_tensor (weft_manifest *m, JsonObject *object, GError **error)
 
 /* -------------------------------------------------------------------------- whole */
 
+/* Reads the schema. A manifest of schema 1 with the checksum of schema 2 has a damaged schema. */
 static gboolean
-check_schema (JsonObject *root, GError **error)
+read_schema (JsonObject *root, gboolean *unsealed, GError **error)
 {
   const char *schema = read_text (root, "schema", error);
 
   if (!schema)
     return FALSE;
-  if (g_str_equal (schema, WEFT_MANIFEST_SCHEMA))
+  *unsealed =
+      g_str_equal (schema, WEFT_MANIFEST_SCHEMA_1) && !json_object_has_member (root, "crc32c");
+  if (*unsealed || g_str_equal (schema, WEFT_MANIFEST_SCHEMA))
     return TRUE;
   return weft_bad_input (error,
                          "schema: found \"%s\", wanted \"" WEFT_MANIFEST_SCHEMA
-                         "\": written by another version of Weft",
+                         "\": damaged, or written by another version of Weft",
                          schema);
+}
+
+/* Checks that a text ends with the checksum of what precedes it, letter by letter: a change of any
+ * byte of the text is refused. */
+static gboolean
+check_seal (const char *text, gsize length, GError **error)
+{
+  g_autofree char *any = weft_manifest_seal ("", 0);
+  gsize n = strlen (any), before = length > n ? length - n : 0;
+  g_autofree char *wanted = weft_manifest_seal (text, before);
+
+  if (length - before == n && memcmp (text + before, wanted, n) == 0)
+    return TRUE;
+  return weft_bad_input (error, "is damaged: its text does not end with the checksum of this text");
+}
+
+static gboolean
+read_decimals (JsonObject *object, void *row, const struct weft_manifest_number *number, int n,
+               GError **error)
+{
+  for (int i = 0; i < n; i++)
+    if (!read_decimal (object, number[i].name, weft_manifest_number (row, &number[i]), error))
+      return FALSE;
+  return TRUE;
+}
+
+/* The object of an optional member; NULL if the member is absent. FALSE if it is no object. */
+static gboolean
+find_object (JsonObject *root, const char *member, JsonObject **object, GError **error)
+{
+  JsonNode *node = json_object_get_member (root, member);
+
+  *object = node && JSON_NODE_HOLDS_OBJECT (node) ? json_node_get_object (node) : NULL;
+  return !node || *object ||
+         weft_bad_input (error, "%s: found %s, wanted an object", member, weft_json_kind (node));
+}
+
+/* Reads what is known about the token file. The member is absent if nothing is known. */
+static gboolean
+read_data_file (JsonObject *root, struct weft_data_mark *file, GError **error)
+{
+  JsonObject *object;
+
+  if (!find_object (root, "data_file", &object, error))
+    return FALSE;
+  return !object || read_decimals (object, file, weft_data_file_numbers, WEFT_N_DATA_FILE, error);
 }
 
 /* Reads the loss scale. The member is absent if the run did not scale the loss. */
 static gboolean
 read_loss_scale (JsonObject *root, struct weft_loss_scale *scale, GError **error)
 {
-  JsonNode *node = json_object_get_member (root, "loss_scale");
+  JsonObject *object;
   char *end;
 
-  if (!node)
+  if (!find_object (root, "loss_scale", &object, error))
+    return FALSE;
+  if (!object)
     return TRUE;
-  if (!JSON_NODE_HOLDS_OBJECT (node))
-    return weft_bad_input (error, "loss_scale: found %s, wanted an object", weft_json_kind (node));
-  JsonObject *object = json_node_get_object (node);
   const char *text = read_text (object, "scale", error);
   if (!text)
     return FALSE;
   scale->scale = g_ascii_strtod (text, &end);
   if (*end || end == text || !(scale->scale >= 1e-30 && scale->scale <= 1e30))
     return weft_bad_input (error, "scale: found \"%s\", wanted a number from 1e-30 to 1e30", text);
-  for (int i = 0; i < WEFT_N_SCALE_NUMBER; i++)
-    if (!read_decimal (object, weft_scale_numbers[i].name,
-                       weft_manifest_number (scale, &weft_scale_numbers[i]), error))
-      return FALSE;
-  return TRUE;
+  return read_decimals (object, scale, weft_scale_numbers, WEFT_N_SCALE_NUMBER, error);
 }
 
 static gboolean
 read_root (weft_manifest *m, JsonObject *root, GError **error)
 {
-  if (!check_schema (root, error))
-    return FALSE;
-  for (int i = 0; i < WEFT_N_PROGRESS; i++)
-    if (!read_decimal (root, weft_progress_numbers[i].name,
-                       weft_manifest_number (&m->progress, &weft_progress_numbers[i]), error))
-      return FALSE;
-  if (!read_loss_scale (root, &m->progress.loss_scale, error))
+  struct weft_progress *progress = &m->progress;
+
+  if (!read_decimals (root, progress, weft_progress_numbers, WEFT_N_PROGRESS, error) ||
+      !read_data_file (root, &progress->data_file, error) ||
+      !read_loss_scale (root, &progress->loss_scale, error))
     return FALSE;
   const char *model = read_text (root, "model", error);
   const char *job = model ? read_text (root, "job", error) : NULL;
@@ -376,5 +419,9 @@ weft_manifest_parse (const char *json, gsize length, GError **error)
     weft_bad_input (error, "found %s at the top, wanted an object", weft_json_kind (root));
     return NULL;
   }
-  return read_root (m, json_node_get_object (root), error) ? g_steal_pointer (&m) : NULL;
+  JsonObject *object = json_node_get_object (root);
+  if (!read_schema (object, &m->unsealed, error) ||
+      (!m->unsealed && !check_seal (json, length, error)) || !read_root (m, object, error))
+    return NULL;
+  return g_steal_pointer (&m);
 }

@@ -5,10 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Opens a regular file; -1 with an error for any other. O_NONBLOCK is necessary because opening a
- * pipe without a writer would block. */
-static int
-open_regular (const char *path, GError **error)
+/* O_NONBLOCK is necessary because opening a pipe without a writer would block. */
+int
+weft_open_regular (const char *path, GError **error)
 {
   int file = open (path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   struct stat status;
@@ -29,7 +28,7 @@ GMappedFile *
 weft_map_file (const char *path, GError **error)
 {
   g_autoptr (GError) cause = NULL;
-  int file = open_regular (path, error);
+  int file = weft_open_regular (path, error);
 
   if (file < 0)
     return NULL;

@@ -14,8 +14,8 @@ refuse_bytes (double bytes, const char *who, double has, const char *where, GErr
   return FALSE;
 }
 
-gboolean
-weft_memory_check_topology (const weft_plan *plan, GError **error)
+static gboolean
+check_topology (const weft_plan *plan, GError **error)
 {
   const struct weft_cluster *cluster = &plan->job.cluster;
 
@@ -32,17 +32,22 @@ weft_memory_check_topology (const weft_plan *plan, GError **error)
   return TRUE;
 }
 
-gboolean
-weft_memory_check_machine (const weft_plan *plan, GError **error)
+static gboolean
+check_machine (const weft_plan *plan, GError **error)
 {
   double ranks = plan->mesh.n_ranks / plan->n_roles, sum = 0;
   double machine = (double) sysconf (_SC_PHYS_PAGES) * (double) sysconf (_SC_PAGESIZE);
 
-  if (!weft_memory_check_topology (plan, error))
-    return FALSE;
   for (uint32_t role = 0; role < plan->n_roles; role++)
     for (int pool = 0; pool < WEFT_N_POOL; pool++)
       sum += ranks * (double) plan->memory[role].planned[pool];
   return sum <= machine ||
          refuse_bytes (sum, "memory of all ranks", machine, "the memory of this machine", error);
+}
+
+gboolean
+weft_memory_check (const weft_plan *plan, const struct weft_exec_ops *ops, GError **error)
+{
+  return check_topology (plan, error) &&
+         (!(ops->flags & WEFT_EXEC_HOST) || check_machine (plan, error));
 }

@@ -1,6 +1,5 @@
-#include "train/state.h"
+#include "train/state_parts.h"
 #include "core/program/cut.h"
-#include "core/program/segment.h"
 #include "kernels/float.h"
 #include "train/quantised.h"
 #include "train/processes.h"
@@ -9,63 +8,6 @@
 
 /* Elements per conversion: 256 KiB as floats. */
 #define MOST_AT_ONCE 65536u
-
-/* The ranks that run one program and hold the same tensor-parallel (or expert-parallel) part: a
- * data-parallel group, for experts an expert-data-parallel group, in group order. */
-struct stage {
-  const weft_program *p;
-  uint32_t part;
-  uint32_t n_place, n_slice;
-  uint32_t *row;             /* row of the executor, by index in the group */
-  struct weft_slice **slice; /* [place][n_slice] */
-};
-
-/* Elements [first, first + n) of a stage's part of a tensor whose optimizer state one row holds. */
-struct piece {
-  uint32_t row;
-  uint64_t first, n;
-  uint64_t offset; /* element of the slice at which the piece begins */
-  const struct weft_slice *slice;
-};
-
-/* The part of a tensor that one stage holds. */
-struct copy {
-  const struct stage *stage;
-  const struct weft_param *param;
-  GArray *pieces; /* struct piece, by first element */
-};
-
-struct tensor {
-  struct weft_state_tensor info;
-  GArray *copies;  /* struct copy: all parts, then the copies on other stages (tied embedding) */
-  gboolean stale;  /* fp8: masters were written, codes are not yet quantised from them */
-  GArray *runs;    /* struct weft_state_run */
-  GArray *owners;  /* struct owner */
-  GArray *buffers; /* struct buffer, of a tensor without optimizer state; or NULL */
-};
-
-/* A buffer with the whole of a tensor that no optimizer updates. */
-struct buffer {
-  uint32_t row, buf;
-};
-
-/* The piece from which its elements are read, and the index of its copy. */
-struct owner {
-  uint32_t copy;
-  struct piece piece;
-};
-
-struct weft_state {
-  weft_exec *x;
-  enum weft_dtype dtype;
-  gboolean has_master;
-  uint32_t n_stage; /* per role: its tensor-parallel parts, then its expert-parallel parts */
-  struct stage *stage;
-  GArray *tensors; /* struct tensor */
-  void *raw;       /* MOST_AT_ONCE elements in the type of a buffer */
-  float *gathered; /* masters of one tensor gathered from all processes, or NULL */
-  uint32_t gathered_of;
-};
 
 /* ------------------------------------------------------------------------ making */
 
@@ -417,54 +359,6 @@ weft_state_free (weft_state *state)
   g_free (state->raw);
   g_free (state->gathered);
   g_free (state);
-}
-
-/* ------------------------------------------------------------------------ access */
-
-static struct tensor *
-tensor_at (const weft_state *state, uint32_t tensor)
-{
-  g_assert (tensor < state->tensors->len);
-  return &g_array_index (state->tensors, struct tensor, tensor);
-}
-
-struct weft_rendezvous *
-weft_state_peers (const weft_state *state)
-{
-  return state->x->peers;
-}
-
-gboolean
-weft_state_has (const weft_state *state, uint32_t row)
-{
-  return weft_exec_has (state->x, row);
-}
-
-uint32_t
-weft_state_count (const weft_state *state)
-{
-  return state->tensors->len;
-}
-
-const struct weft_state_tensor *
-weft_state_at (const weft_state *state, uint32_t tensor)
-{
-  return &tensor_at (state, tensor)->info;
-}
-
-enum weft_dtype
-weft_state_dtype (const weft_state *state)
-{
-  return state->dtype;
-}
-
-const struct weft_state_run *
-weft_state_runs (const weft_state *state, uint32_t tensor, uint32_t *n_runs)
-{
-  const struct tensor *t = tensor_at (state, tensor);
-
-  *n_runs = t->runs->len;
-  return (const struct weft_state_run *) (void *) t->runs->data;
 }
 
 /* ----------------------------------------------------------- reading and writing */

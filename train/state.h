@@ -42,6 +42,14 @@ weft_state *weft_state_new (weft_exec *x);
 void weft_state_free (weft_state *state);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_state, weft_state_free)
 
+/* Lets loading and importing ask, now and then, whether they shall stop. They end with an error if
+ * `asked` returns TRUE, and the state is incomplete then. */
+typedef gboolean (*weft_state_asked) (void *user);
+void weft_state_watch (weft_state *state, weft_state_asked asked, void *user);
+
+/* Whether to stop: FALSE with an error if so. */
+gboolean weft_state_go_on (const weft_state *state, GError **error);
+
 /* The connection to the other processes of the job; NULL in a job of one process. */
 struct weft_rendezvous *weft_state_peers (const weft_state *state);
 

@@ -1,11 +1,14 @@
 #include "train/tokens_layout.h"
 #include "core/base/error.h"
 #include "core/base/mix.h"
-#include "train/mapped_file.h"
 #include <string.h>
 
 /* Number of ids that int32_t can hold. */
 #define MOST_IDS ((int64_t) G_MAXINT32 + 1)
+
+/* Bytes that are read at once; bytes of the largest type. */
+#define BLOCK 16384u
+#define MOST_TOKEN_BYTES 8
 
 /* ------------------------------------------------------------------------ types */
 
@@ -61,13 +64,16 @@ run_end (const weft_tokens *tokens, unsigned run)
   return run + 1 < tokens->run->len ? run_at (tokens, run + 1)->first : tokens->count;
 }
 
-static const uint8_t *
-place (const weft_tokens *tokens, unsigned run, uint64_t token)
+/* Reads n tokens of one run as they lie in the file. */
+static gboolean
+read_raw (const weft_tokens *tokens, unsigned run, uint64_t token, uint64_t n, void *out,
+          GError **error)
 {
   const struct weft_token_run *r = run_at (tokens, run);
-  const uint8_t *data = (const uint8_t *) g_mapped_file_get_contents (tokens->file);
+  uint64_t bytes = types[tokens->type].bytes;
 
-  return data + r->offset + (token - r->first) * types[tokens->type].bytes;
+  return weft_data_file_read (tokens->file, r->offset + (token - r->first) * bytes, n * bytes, out,
+                              error);
 }
 
 /* Index of the run that contains a token of the stream. */
@@ -113,7 +119,7 @@ weft_tokens_append (weft_tokens *tokens, uint64_t offset, uint64_t n)
 static void
 take_rest (weft_tokens *tokens, enum weft_token_type type, uint64_t header)
 {
-  uint64_t bytes = g_mapped_file_get_length (tokens->file) - header;
+  uint64_t bytes = weft_data_file_bytes (tokens->file) - header;
 
   tokens->type = type;
   weft_tokens_append (tokens, header, bytes / types[type].bytes);
@@ -136,9 +142,9 @@ find_llmc (const weft_tokens *tokens)
 {
   uint32_t magic;
 
-  if (g_mapped_file_get_length (tokens->file) < sizeof magic)
+  if (weft_data_file_bytes (tokens->file) < sizeof magic ||
+      !weft_data_file_read (tokens->file, 0, sizeof magic, &magic, NULL))
     return NULL;
-  memcpy (&magic, g_mapped_file_get_contents (tokens->file), sizeof magic);
   for (unsigned i = 0; i < G_N_ELEMENTS (llmc_kinds); i++)
     if (llmc_kinds[i].magic == magic)
       return &llmc_kinds[i];
@@ -155,7 +161,7 @@ static gboolean
 take_llmc (weft_tokens *tokens, GError **error)
 {
   const struct llmc_kind *kind = find_llmc (tokens);
-  uint64_t bytes = g_mapped_file_get_length (tokens->file);
+  uint64_t bytes = weft_data_file_bytes (tokens->file);
   uint32_t header[3];
 
   if (bytes < LLMC_HEADER)
@@ -163,7 +169,8 @@ take_llmc (weft_tokens *tokens, GError **error)
                            "%s: found %" G_GUINT64_FORMAT
                            " bytes that begin as llm.c tokens do, wanted a header of %d",
                            tokens->path, bytes, LLMC_HEADER);
-  memcpy (header, g_mapped_file_get_contents (tokens->file), sizeof header);
+  if (!weft_data_file_read (tokens->file, 0, sizeof header, header, error))
+    return FALSE;
   if (header[1] != kind->version)
     return weft_bad_input (error, "%s: found version %u of llm.c tokens %u, wanted %u",
                            tokens->path, header[1], kind->magic, kind->version);
@@ -186,7 +193,7 @@ is_nanogpt (const weft_tokens *tokens)
 static gboolean
 take_nanogpt (weft_tokens *tokens, GError **error)
 {
-  uint64_t bytes = g_mapped_file_get_length (tokens->file);
+  uint64_t bytes = weft_data_file_bytes (tokens->file);
 
   if (bytes % 2)
     return weft_bad_input (error,
@@ -270,14 +277,14 @@ open_stream (weft_tokens *tokens, GError **error)
   g_autofree char *index_path = find_index (tokens->path);
 
   if (index_path) {
-    g_autoptr (GMappedFile) index = weft_map_file (index_path, error);
+    g_autoptr (weft_data_file) index = weft_data_file_open (index_path, error);
     if (!index)
       return FALSE;
     /* An .idx file beside a .bin file may be unrelated. */
     if (weft_tokens_is_index (index) || !g_str_has_suffix (tokens->path, ".bin"))
       return weft_tokens_take_index (tokens, index_path, index, error);
   }
-  tokens->file = weft_map_file (tokens->path, error);
+  tokens->file = weft_data_file_open (tokens->path, error);
   if (!tokens->file)
     return FALSE;
   if (weft_tokens_is_index (tokens->file))
@@ -307,8 +314,7 @@ weft_tokens_open (const char *path, int64_t vocab_size, GError **error)
 void
 weft_tokens_free (weft_tokens *tokens)
 {
-  if (tokens->file)
-    g_mapped_file_unref (tokens->file);
+  g_clear_pointer (&tokens->file, weft_data_file_free);
   g_array_free (tokens->run, TRUE);
   g_free (tokens->path);
   g_free (tokens);
@@ -349,16 +355,24 @@ weft_tokens_fingerprint (const weft_tokens *tokens)
 
   for (uint64_t i = 0; i < n; i++) {
     uint64_t token = n < 2 ? 0 : (unsigned __int128) i * (count - 1) / (n - 1);
-    unsigned run = find_run (tokens, token);
-    hash = hash_word (hash, types[tokens->type].at (place (tokens, run, token)));
+    uint8_t raw[MOST_TOKEN_BYTES];
+    if (!read_raw (tokens, find_run (tokens, token), token, 1, raw, NULL))
+      return 0;
+    hash = hash_word (hash, (uint64_t) types[tokens->type].at (raw));
   }
   return MAX (hash, 1);
 }
 
-static gboolean
-blame_token (const weft_tokens *tokens, unsigned run, uint64_t token, GError **error)
+const weft_data_file *
+weft_tokens_file (const weft_tokens *tokens)
 {
-  int64_t id = types[tokens->type].at (place (tokens, run, token));
+  return tokens->file;
+}
+
+static gboolean
+blame_token (const weft_tokens *tokens, const uint8_t *raw, uint64_t token, GError **error)
+{
+  int64_t id = types[tokens->type].at (raw);
 
   if (id < 0)
     return weft_bad_input (
@@ -370,12 +384,30 @@ blame_token (const weft_tokens *tokens, unsigned run, uint64_t token, GError **e
                          tokens->path, token, id, MIN (tokens->vocab_size, MOST_IDS));
 }
 
+/* Reads n tokens of one run, in blocks. */
+static gboolean
+read_ids (const weft_tokens *tokens, unsigned run, uint64_t token, uint64_t n, int32_t *out,
+          GError **error)
+{
+  const int64_t limit = MIN (tokens->vocab_size, MOST_IDS);
+  const unsigned bytes = types[tokens->type].bytes;
+  uint8_t raw[BLOCK];
+
+  for (uint64_t done = 0, some; done < n; done += some) {
+    some = MIN (n - done, BLOCK / bytes);
+    if (!read_raw (tokens, run, token + done, some, raw, error))
+      return FALSE;
+    uint64_t good = types[tokens->type].copy (raw, some, limit, out + done);
+    if (good < some)
+      return blame_token (tokens, raw + good * bytes, token + done + good, error);
+  }
+  return TRUE;
+}
+
 gboolean
 weft_tokens_read (const weft_tokens *tokens, uint64_t first, uint64_t n, int32_t *out,
                   GError **error)
 {
-  int64_t limit = MIN (tokens->vocab_size, MOST_IDS);
-
   if (first > tokens->count || n > tokens->count - first)
     return weft_bad_input (error,
                            "%s: found %" G_GUINT64_FORMAT " tokens, wanted %" G_GUINT64_FORMAT
@@ -384,10 +416,8 @@ weft_tokens_read (const weft_tokens *tokens, uint64_t first, uint64_t n, int32_t
   unsigned run = find_run (tokens, first);
   for (uint64_t done = 0; done < n; run++) {
     uint64_t some = MIN (n - done, run_end (tokens, run) - (first + done));
-    const uint8_t *from = place (tokens, run, first + done);
-    uint64_t good = types[tokens->type].copy (from, some, limit, out + done);
-    if (good < some)
-      return blame_token (tokens, run, first + done + good, error);
+    if (!read_ids (tokens, run, first + done, some, out + done, error))
+      return FALSE;
     done += some;
   }
   return TRUE;

@@ -1,4 +1,4 @@
-/* tokens.h - token files, mapped into memory and read as one long stream.
+/* tokens.h - token files, read as one long stream.
  *
  *   text      any file that has none of the formats below: each byte is a token
  *   nanoGPT   headerless uint16: a .bin file without a magic number; an odd size is refused
@@ -12,11 +12,10 @@
  * The format is detected by content (magic numbers), then by name. A file that is malformed or has
  * no tokens is refused: the error contains the file, the value found and the value wanted. Ids are
  * checked against the vocabulary when they are read; text is refused on opening if the vocabulary
- * is smaller than 256. Files are mapped (mapped_file.h) and must keep their size while they are
+ * is smaller than 256. Files are read (data_file.h) and may change or become shorter while they are
  * open. */
 #pragma once
-#include <glib.h>
-#include <stdint.h>
+#include "train/data_file.h"
 
 typedef struct weft_tokens weft_tokens;
 
@@ -29,8 +28,12 @@ const char *weft_tokens_format (const weft_tokens *tokens); /* "text", "nanoGPT"
 const char *weft_tokens_path (const weft_tokens *tokens);   /* the path that the caller passed */
 
 /* A hash of the number of tokens and of tokens sampled over the whole file. The hash does not
- * depend on the format and is never 0. It detects that a resumed run reads other data. */
+ * depend on the format and is 0 only if the file cannot be read. It detects that a resumed run
+ * reads other data. */
 uint64_t weft_tokens_fingerprint (const weft_tokens *tokens);
+
+/* The file that has the tokens; for Megatron, FILE.bin. */
+const weft_data_file *weft_tokens_file (const weft_tokens *tokens);
 
 /* Reads the ids of tokens [first, first + n). An id outside the vocabulary is an error that names
  * the token. */

@@ -1,6 +1,7 @@
-/* tokens_layout.h - the places of tokens in a mapped file: runs of one integer type. Private to
+/* tokens_layout.h - the places of tokens in a file: runs of one integer type. Private to
  * tokens.c and the format readers. */
 #pragma once
+#include "train/data_file.h"
 #include "train/tokens.h"
 
 #if G_BYTE_ORDER != G_LITTLE_ENDIAN
@@ -31,7 +32,7 @@ struct weft_tokens {
   char *path; /* as the user typed it */
   const char *format;
   int64_t vocab_size;
-  GMappedFile *file;
+  weft_data_file *file;
   enum weft_token_type type;
   GArray *run;    /* struct weft_token_run, sorted by `first`, none empty */
   uint64_t count; /* tokens */
@@ -44,9 +45,9 @@ unsigned weft_token_bytes (enum weft_token_type type);
 void weft_tokens_append (weft_tokens *tokens, uint64_t offset, uint64_t n);
 
 /* Whether a file begins with the magic number of a Megatron index. */
-gboolean weft_tokens_is_index (GMappedFile *file);
+gboolean weft_tokens_is_index (const weft_data_file *file);
 
-/* Maps FILE.bin and appends its sequences in the order of the Megatron index `path`, which must end
- * in .idx. */
-gboolean weft_tokens_take_index (weft_tokens *tokens, const char *path, GMappedFile *index,
-                                 GError **error);
+/* Opens FILE.bin and appends its sequences in the order of the Megatron index `path`, whose name
+ * must end in .idx. */
+gboolean weft_tokens_take_index (weft_tokens *tokens, const char *path,
+                                 const weft_data_file *index, GError **error);

@@ -4,7 +4,6 @@
  * sequence (i8). */
 #include "train/tokens_layout.h"
 #include "core/base/error.h"
-#include "train/mapped_file.h"
 #include <string.h>
 
 static const char magic[9] = "MMIDIDX\0"; /* the ninth byte is the literal's terminating zero */
@@ -17,9 +16,12 @@ static const char magic[9] = "MMIDIDX\0"; /* the ninth byte is the literal's ter
 
 struct index {
   const char *path;
-  const uint8_t *data;
+  const weft_data_file *file;
   uint64_t bytes, sequences, documents;
 };
+
+/* Sequences that are read at once. */
+#define BLOCK 4096u
 
 /* Element types by type code (class DType of indexed_dataset.py). */
 static const struct {
@@ -46,32 +48,19 @@ load_u64 (const uint8_t *from)
   return value;
 }
 
-static int64_t
-length_of (const struct index *index, uint64_t sequence)
-{
-  int32_t length;
-
-  memcpy (&length, index->data + LENGTHS_AT + 4 * sequence, sizeof length);
-  return length;
-}
-
-static int64_t
-pointer_of (const struct index *index, uint64_t sequence)
-{
-  return (int64_t) load_u64 (index->data + LENGTHS_AT + 4 * index->sequences + 8 * sequence);
-}
-
 gboolean
-weft_tokens_is_index (GMappedFile *file)
+weft_tokens_is_index (const weft_data_file *file)
 {
-  return g_mapped_file_get_length (file) >= sizeof magic &&
-         memcmp (g_mapped_file_get_contents (file), magic, sizeof magic) == 0;
+  char found[sizeof magic];
+
+  return weft_data_file_bytes (file) >= sizeof magic &&
+         weft_data_file_read (file, 0, sizeof found, found, NULL) &&
+         memcmp (found, magic, sizeof magic) == 0;
 }
 
 static gboolean
-check_type (const struct index *index, enum weft_token_type *type, GError **error)
+check_type (const struct index *index, unsigned code, enum weft_token_type *type, GError **error)
 {
-  unsigned code = index->data[TYPE_AT];
   const char *word = code < G_N_ELEMENTS (dtypes) ? dtypes[code].word : NULL;
 
   if (!word || !dtypes[code].tokens)
@@ -105,66 +94,96 @@ static gboolean
 check_modes (const struct index *index, GError **error)
 {
   uint64_t first = LENGTHS_AT + 12 * index->sequences + 8 * index->documents;
+  int8_t mode[BLOCK];
 
-  for (uint64_t at = first; at < index->bytes; at++)
-    if (index->data[at])
-      return weft_bad_input (error,
-                             "%s: sequence %" G_GUINT64_FORMAT " has mode %d, wanted 0 (text)",
-                             index->path, at - first, (int8_t) index->data[at]);
+  for (uint64_t at = first, n; at < index->bytes; at += n) {
+    n = MIN (BLOCK, index->bytes - at);
+    if (!weft_data_file_read (index->file, at, n, mode, error))
+      return FALSE;
+    for (uint64_t i = 0; i < n; i++)
+      if (mode[i])
+        return weft_bad_input (error,
+                               "%s: sequence %" G_GUINT64_FORMAT " has mode %d, wanted 0 (text)",
+                               index->path, at - first + i, mode[i]);
+  }
   return TRUE;
 }
 
 static gboolean
-read_header (struct index *index, GMappedFile *file, enum weft_token_type *type, GError **error)
+read_header (struct index *index, enum weft_token_type *type, GError **error)
 {
-  index->data = (const uint8_t *) g_mapped_file_get_contents (file);
-  index->bytes = g_mapped_file_get_length (file);
-  if (!weft_tokens_is_index (file))
+  uint8_t header[LENGTHS_AT];
+
+  index->bytes = weft_data_file_bytes (index->file);
+  if (!weft_tokens_is_index (index->file))
     return weft_bad_input (error, "%s: found no MMIDIDX at its start, wanted a Megatron index",
                            index->path);
   if (index->bytes < LENGTHS_AT)
     return weft_bad_input (error, "%s: found %" G_GUINT64_FORMAT " bytes, wanted a header of %d",
                            index->path, index->bytes, LENGTHS_AT);
-  uint64_t version = load_u64 (index->data + VERSION_AT);
+  if (!weft_data_file_read (index->file, 0, LENGTHS_AT, header, error))
+    return FALSE;
+  uint64_t version = load_u64 (header + VERSION_AT);
   if (version != 1)
     return weft_bad_input (error,
                            "%s: found version %" G_GUINT64_FORMAT " of a Megatron index, wanted 1",
                            index->path, version);
-  index->sequences = load_u64 (index->data + SEQUENCES_AT);
-  index->documents = load_u64 (index->data + DOCUMENTS_AT);
-  return check_type (index, type, error) && check_size (index, error) && check_modes (index, error);
+  index->sequences = load_u64 (header + SEQUENCES_AT);
+  index->documents = load_u64 (header + DOCUMENTS_AT);
+  return check_type (index, header[TYPE_AT], type, error) && check_size (index, error) &&
+         check_modes (index, error);
 }
 
-/* Appends the sequences one by one. A sequence outside the .bin file is an error. */
+/* Appends a sequence. A sequence outside the .bin file is an error. */
+static gboolean
+append_sequence (weft_tokens *tokens, const struct index *index, uint64_t sequence, int64_t length,
+                 int64_t pointer, GError **error)
+{
+  const int64_t bytes = (int64_t) weft_data_file_bytes (tokens->file);
+  const unsigned width = weft_token_bytes (tokens->type);
+
+  if (length < 0 || pointer < 0 || pointer > bytes || length * width > bytes - pointer)
+    return weft_bad_input (error,
+                           "%s: sequence %" G_GUINT64_FORMAT " has %" G_GINT64_FORMAT
+                           " tokens from byte %" G_GINT64_FORMAT
+                           ", wanted them inside the %" G_GINT64_FORMAT " bytes of the .bin file",
+                           index->path, sequence, length, pointer, bytes);
+  weft_tokens_append (tokens, (uint64_t) pointer, (uint64_t) length);
+  return TRUE;
+}
+
 static gboolean
 append_sequences (weft_tokens *tokens, const struct index *index, GError **error)
 {
-  const int64_t bytes = g_mapped_file_get_length (tokens->file);
-  const unsigned width = weft_token_bytes (tokens->type);
+  g_autofree int32_t *length = g_new (int32_t, BLOCK);
+  g_autofree int64_t *pointer = g_new (int64_t, BLOCK);
+  const uint64_t pointers_at = LENGTHS_AT + sizeof *length * index->sequences;
 
-  for (uint64_t s = 0; s < index->sequences; s++) {
-    int64_t length = length_of (index, s), pointer = pointer_of (index, s);
-    if (length < 0 || pointer < 0 || pointer > bytes || length * width > bytes - pointer)
-      return weft_bad_input (error,
-                             "%s: sequence %" G_GUINT64_FORMAT " has %" G_GINT64_FORMAT
-                             " tokens from byte %" G_GINT64_FORMAT
-                             ", wanted them inside the %" G_GINT64_FORMAT " bytes of the .bin file",
-                             index->path, s, length, pointer, bytes);
-    weft_tokens_append (tokens, pointer, length);
+  for (uint64_t first = 0, n; first < index->sequences; first += n) {
+    n = MIN (BLOCK, index->sequences - first);
+    if (!weft_data_file_read (index->file, LENGTHS_AT + first * sizeof *length, n * sizeof *length,
+                              length, error) ||
+        !weft_data_file_read (index->file, pointers_at + first * sizeof *pointer,
+                              n * sizeof *pointer, pointer, error))
+      return FALSE;
+    for (uint64_t i = 0; i < n; i++)
+      if (!append_sequence (tokens, index, first + i, length[i], pointer[i], error))
+        return FALSE;
   }
   return TRUE;
 }
 
 gboolean
-weft_tokens_take_index (weft_tokens *tokens, const char *path, GMappedFile *file, GError **error)
+weft_tokens_take_index (weft_tokens *tokens, const char *path, const weft_data_file *file,
+                        GError **error)
 {
-  struct index index = { .path = path };
+  struct index index = { .path = path, .file = file };
   g_autofree char *stem = g_strndup (path, strlen (path) - strlen (".idx"));
   g_autofree char *bin = g_strconcat (stem, ".bin", NULL);
 
   tokens->format = "Megatron";
-  if (!read_header (&index, file, &tokens->type, error))
+  if (!read_header (&index, &tokens->type, error))
     return FALSE;
-  tokens->file = weft_map_file (bin, error);
+  tokens->file = weft_data_file_open (bin, error);
   return tokens->file && append_sequences (tokens, &index, error);
 }

@@ -2,13 +2,12 @@
 #include "core/base/error.h"
 #include "core/report/report.h"
 #include "launch/rendezvous.h"
+#include "launch/signals.h"
 #include "train/checkpoint.h"
 #include "train/hugging_face.h"
 #include "train/sampler.h"
 #include "train/processes.h"
 #include <math.h>
-#include <signal.h>
-#include <time.h>
 
 #define NOT_SAVED UINT64_MAX
 
@@ -23,15 +22,20 @@ struct trainer {
   struct weft_control control; /* parameters of the next step, read by the executor */
   weft_exec *x;
   weft_state *state;
+  weft_checkpoint_lock *lock; /* of the directory `save`, or NULL */
 
   struct weft_progress progress;
   uint64_t saved;      /* step of the newest checkpoint in `save` */
   uint32_t bad_in_row; /* number of consecutive bad steps (WEFT_TRAINER_MOST_SKIPS) */
   gboolean ruined;     /* the newest step updated weights from a loss that is not finite */
-  double final_loss;
+  uint64_t ran;        /* steps of this run */
+  double final_loss;   /* of the newest step; NaN if no step was run */
+  double eval_loss;    /* of the newest evaluation; 0 if there was none */
   weft_timeline *timeline; /* of the newest step */
-  const sigset_t *watched;
+  const struct weft_signals *signals;
+  int signal;                 /* the signal that this process received, or 0 */
   gboolean interrupted, stop; /* stop: a process received a signal; the same in all processes */
+  enum weft_data_change data; /* what this process last said about the token file */
 };
 
 static struct weft_rendezvous *
@@ -47,6 +51,7 @@ trainer_clear (struct trainer *t)
   g_clear_pointer (&t->state, weft_state_free);
   if (t->x)
     t->x->ops->close (t->x);
+  g_clear_pointer (&t->lock, weft_checkpoint_lock_free);
   g_clear_pointer (&t->tokens, weft_tokens_free);
   g_free (t->batch);
 }
@@ -79,36 +84,24 @@ batch_tokens (const struct trainer *t)
 
 /* --------------------------------------------------------------------- signals */
 
-/* Blocks SIGTERM and SIGINT, except a signal that is ignored because the parent process did so. */
-static void
-watch_signals (sigset_t *watched, sigset_t *before)
-{
-  static const int asked[] = { SIGTERM, SIGINT };
-  struct sigaction now;
-
-  sigemptyset (watched);
-  for (unsigned i = 0; i < G_N_ELEMENTS (asked); i++)
-    if (sigaction (asked[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN)
-      sigaddset (watched, asked[i]);
-  pthread_sigmask (SIG_BLOCK, watched, before);
-}
-
-/* Whether a watched signal is pending. Consumes the signal. */
+/* Whether a watched signal has arrived. Consumes the signal. */
 static gboolean
-was_signalled (const sigset_t *watched)
+was_signalled (struct trainer *t)
 {
-  const struct timespec at_once = { 0, 0 };
-  return sigtimedwait (watched, NULL, &at_once) > 0;
+  int signal = weft_signals_poll (t->signals);
+
+  t->signal = signal ? signal : t->signal;
+  return signal != 0;
 }
 
-/* Consumes pending signals, then restores the signal mask. These signals asked for a stop, and the
- * run has already stopped. */
-static void
-unwatch_signals (const sigset_t *watched, const sigset_t *before)
+/* Asked while a single process loads. Several processes merge their signals after loading. */
+static gboolean
+stops_loading (void *user)
 {
-  while (was_signalled (watched))
-    continue;
-  pthread_sigmask (SIG_SETMASK, before, NULL);
+  struct trainer *t = user;
+
+  t->interrupted |= was_signalled (t);
+  return t->interrupted;
 }
 
 /* --------------------------------------------------------------------- opening */
@@ -130,6 +123,15 @@ open_data (struct trainer *t, GError **error)
   return TRUE;
 }
 
+/* Locks the directory `save` for the whole run. */
+static gboolean
+open_save (struct trainer *t, GError **error)
+{
+  const char *dir = t->options->save;
+
+  return !dir || (t->lock = weft_checkpoint_lock_new (dir, peers_of (t), error));
+}
+
 static gboolean
 open_executor (struct trainer *t, const struct weft_exec_ops *ops, GError **error)
 {
@@ -146,6 +148,8 @@ open_executor (struct trainer *t, const struct weft_exec_ops *ops, GError **erro
   if (!(t->x = ops->open (t->plan, &options, error)))
     return FALSE;
   t->state = weft_state_new (t->x);
+  if (!peers_of (t))
+    weft_state_watch (t->state, stops_loading, t);
   return weft_processes_gather_allocated (t->x, error);
 }
 
@@ -172,22 +176,49 @@ check_step (const struct trainer *t, GError **error)
   return weft_processes_check_same (peers_of (t), "the checkpoint", found, error);
 }
 
+/* Compares the token file with what the checkpoint knows about it, and says what differs. A
+ * checkpoint of schema 1 knows only the fingerprint. */
+static void
+compare_data (struct trainer *t)
+{
+  const struct weft_data_mark *old = &t->progress.data_file;
+  const char *data = t->options->data, *load = t->options->load;
+  struct weft_data_mark now = weft_data_file_mark (weft_tokens_file (t->tokens));
+  uint64_t fingerprint = weft_tokens_fingerprint (t->tokens);
+  gboolean differs = t->progress.data && fingerprint != t->progress.data;
+
+  if (old->bytes && old->bytes != now.bytes)
+    say (t,
+         "warning: %s is not the data that %s was trained on: found %" G_GUINT64_FORMAT
+         " bytes, wanted %" G_GUINT64_FORMAT,
+         data, load, now.bytes, old->bytes);
+  else if (old->bytes && (old->head != now.head || old->tail != now.tail))
+    say (t, "warning: %s is not the data that %s was trained on: its %s differs", data, load,
+         old->head != now.head ? "beginning" : "end");
+  else if (differs)
+    say (t, "warning: %s is not the data that %s was trained on", data, load);
+  else if (old->bytes && old->modified != now.modified)
+    say (t,
+         "warning: %s was written or copied after %s began: its size, its ends and samples of its "
+         "tokens are the same, other tokens may not be",
+         data, load);
+  t->progress.data = fingerprint;
+  t->progress.data_file = now;
+}
+
 static gboolean
 resume (struct trainer *t, GError **error)
 {
   const struct weft_trainer_options *o = t->options;
-  g_autofree char *passed_over = NULL;
+  g_autofree char *notes = NULL;
 
-  if (!weft_checkpoint_load (t->state, &t->plan->job, o->load, &t->progress, &passed_over, error) ||
+  if (!weft_checkpoint_load (t->state, &t->plan->job, o->load, &t->progress, &notes, error) ||
       !check_seed (t, error) || !check_step (t, error))
     return FALSE;
-  if (passed_over)
-    say (t, "%s", passed_over);
+  if (notes)
+    say (t, "%s", notes);
   say (t, "resumed from %s after step %" G_GUINT64_FORMAT, o->load, t->progress.step);
-  uint64_t data = weft_tokens_fingerprint (t->tokens);
-  if (t->progress.data && data != t->progress.data)
-    say (t, "warning: %s is not the data that %s was trained on", o->data, o->load);
-  t->progress.data = data;
+  compare_data (t);
   t->progress.loss_scale = weft_loss_scale_resume (&t->progress.loss_scale, &t->plan->job);
   t->sampler.seed = t->progress.seed;
   if (g_strcmp0 (o->load, o->save) == 0)
@@ -224,11 +255,11 @@ static gboolean
 fill_weights (struct trainer *t, GError **error)
 {
   t->saved = NOT_SAVED;
-  t->final_loss = NAN;
   if (t->options->load)
     return resume (t, error);
   t->progress.seed = t->options->seed;
   t->progress.data = weft_tokens_fingerprint (t->tokens);
+  t->progress.data_file = weft_data_file_mark (weft_tokens_file (t->tokens));
   t->progress.loss_scale = weft_loss_scale_start (&t->plan->job);
   warn_used_folder (t);
   if (!t->plan->job.strategy.perform_initialization && !t->options->init_safetensors)
@@ -254,7 +285,7 @@ save (struct trainer *t, GError **error)
          t->progress.step, t->final_loss);
     return TRUE;
   }
-  if (!weft_checkpoint_save (t->state, &t->plan->job, &t->progress, o->save, o->keep, error))
+  if (!weft_checkpoint_save_held (t->state, &t->plan->job, &t->progress, t->lock, o->keep, error))
     return FALSE;
   t->saved = t->progress.step;
   return TRUE;
@@ -338,6 +369,20 @@ check_progress (struct trainer *t, const struct weft_metrics *m, gboolean answer
                          t->progress.step, WEFT_TRAINER_MOST_SKIPS, m->loss);
 }
 
+/* Looks at the token file after a step. If it became shorter, all processes stop here, with a
+ * checkpoint: the next step might not find its tokens. A file that was written is only reported. */
+static gboolean
+has_lost_data (struct trainer *t)
+{
+  enum weft_data_change change = weft_data_file_change (weft_tokens_file (t->tokens));
+
+  if (change == WEFT_DATA_WRITTEN && t->data == WEFT_DATA_SAME)
+    say (t, "warning: %s was written while it was read, after step %" G_GUINT64_FORMAT,
+         t->options->data, t->progress.step);
+  t->data = MAX (t->data, change);
+  return t->data == WEFT_DATA_SHORTER;
+}
+
 /* Merges the metrics of the newest step or evaluation over all processes. If any process received a
  * signal, sets t->stop in all of them. `seconds`: time limit for the other processes; 0: none. */
 static gboolean
@@ -345,7 +390,7 @@ agree (struct trainer *t, const char *what, double seconds, struct weft_metrics 
        GError **error)
 {
   g_autofree char *key = g_strdup_printf ("%s %" G_GUINT64_FORMAT, what, t->progress.step);
-  gboolean asked = peers_of (t) && was_signalled (t->watched);
+  gboolean asked = peers_of (t) && (has_lost_data (t) || was_signalled (t));
   struct weft_processes_step merged = { .seconds = seconds };
 
   if (!weft_processes_merge_step (t->x, key, asked, &merged, error))
@@ -374,8 +419,9 @@ run_step (struct trainer *t, GError **error)
   double seconds = (double) MAX (g_get_monotonic_time () - start, 1) * 1e-6;
   struct weft_metrics metrics, *m = &metrics;
   t->progress.step++;
-  if (!agree (t, "step", t->options->exec.deadline, m, error))
+  if (!agree (t, "step", t->x->deadline, m, error))
     return FALSE;
+  t->ran++;
   t->progress.position += batch_size (t);
   t->progress.skipped += m->skipped != FALSE;
   t->final_loss = m->loss;
@@ -393,7 +439,7 @@ evaluate_batch (struct trainer *t, uint64_t batch, double *loss, GError **error)
     return save_before_failing (t);
   g_autoptr (weft_timeline) timeline = weft_exec_step (t->x, error);
   struct weft_metrics metrics;
-  if (!timeline || !agree (t, "evaluation after step", t->options->exec.deadline, &metrics, error))
+  if (!timeline || !agree (t, "evaluation after step", t->x->deadline, &metrics, error))
     return FALSE;
   *loss = metrics.loss;
   return TRUE;
@@ -414,9 +460,10 @@ evaluate (struct trainer *t, GError **error)
       return FALSE;
     sum += loss;
   }
+  t->eval_loss = sum / (double) n;
   struct weft_trainer_line line = { .step = t->progress.step,
                                     .steps = t->options->steps,
-                                    .loss = sum / (double) n,
+                                    .loss = t->eval_loss,
                                     .evaluated = TRUE };
   t->sink->line (t->sink->user, &line);
   return TRUE;
@@ -457,7 +504,7 @@ after_step (struct trainer *t, gboolean first, GError **error)
 static gboolean
 must_stop (struct trainer *t)
 {
-  return peers_of (t) ? t->stop : was_signalled (t->watched);
+  return peers_of (t) ? t->stop : has_lost_data (t) || was_signalled (t);
 }
 
 static gboolean
@@ -483,6 +530,37 @@ loop (struct trainer *t, GError **error)
   return TRUE;
 }
 
+/* Fails if the newest loss is no number: the run has no result then, even if it has done all its
+ * steps. */
+static gboolean
+check_loss (const struct trainer *t, GError **error)
+{
+  gboolean lost = t->ran > 0 && !isfinite (t->final_loss);
+
+  if (!lost && isfinite (t->eval_loss))
+    return TRUE;
+  return weft_run_error (error, "step %" G_GUINT64_FORMAT ": the %s is %g; wanted a finite number",
+                         t->progress.step, lost ? "loss" : "loss of the evaluation",
+                         lost ? t->final_loss : t->eval_loss);
+}
+
+/* Fails if the run stopped because its token file became shorter. */
+static gboolean
+check_data (const struct trainer *t, GError **error)
+{
+  const struct weft_trainer_options *o = t->options;
+
+  if (!t->interrupted || t->data != WEFT_DATA_SHORTER)
+    return TRUE;
+  return weft_run_error (error,
+                         "%s became shorter than the %" G_GUINT64_FORMAT
+                         " bytes that it had when it was opened; stopped after step "
+                         "%" G_GUINT64_FORMAT "%s%s",
+                         o->data, weft_data_file_bytes (weft_tokens_file (t->tokens)),
+                         t->progress.step, t->saved == t->progress.step ? ", saved in " : "",
+                         t->saved == t->progress.step ? o->save : "");
+}
+
 /* Saves a last checkpoint and, unless the run was interrupted, exports the weights, even if the
  * checkpoint could not be written. */
 static gboolean
@@ -491,9 +569,12 @@ finish (struct trainer *t, GError **error)
   const struct weft_trainer_options *o = t->options;
   gboolean saved = save (t, error);
 
+  if (!check_loss (t, saved ? error : NULL) || !check_data (t, saved ? error : NULL))
+    return FALSE;
   if (t->interrupted) {
     if (saved)
-      say (t, "interrupted after step %" G_GUINT64_FORMAT "%s%s", t->progress.step,
+      say (t, "interrupted after step %" G_GUINT64_FORMAT " by %s%s%s", t->progress.step,
+           weft_signals_name (t->signal),
            o->save ? "; resume with --load " : ", and nothing was saved", o->save ? o->save : "");
     return saved;
   }
@@ -574,24 +655,27 @@ check_options (const struct weft_trainer_options *o, GError **error)
   return TRUE;
 }
 
-/* Checks that all processes have the same job and options, except options that are per process. */
+/* Checks that all processes have the same job and options, those of the executor included, except
+ * options that are per process. */
 static gboolean
-check_same (const struct trainer *t, GError **error)
+check_same (const struct trainer *t, const struct weft_exec_ops *ops, GError **error)
 {
   const struct weft_trainer_options *o = t->options;
+  g_autofree char *own =
+      ops->options ? weft_own_options_print (&o->exec.own, ops->options) : g_strdup ("");
   g_autofree char *job = weft_job_print (&t->plan->job);
   g_autofree char *all = g_strdup_printf (
       "%s\nsteps %" G_GUINT64_FORMAT "\nseed %" G_GUINT64_FORMAT "\nlr %g %g\nbeta %g %g %g\n"
       "weight_decay %g\nwarmup %" G_GUINT64_FORMAT "\ndecay_steps %" G_GUINT64_FORMAT
       "\neval %g %" G_GUINT64_FORMAT " %" G_GUINT64_FORMAT
       "\nshuffle %d\nsave %s %" G_GUINT64_FORMAT
-      "\nload %s\ninit %s\nexport %s\ndump %s\ntimes %d\n",
+      "\nload %s\ninit %s\nexport %s\ndump %s\ntimes %d\n%s",
       job, o->steps, o->seed, o->lr, o->min_lr, o->beta1, o->beta2, o->epsilon, o->weight_decay,
       o->warmup, o->decay_steps, o->eval_share, o->eval_interval, o->eval_batches, o->shuffle,
       o->save ? o->save : "-", o->save_interval, o->load ? o->load : "-",
       o->init_safetensors ? o->init_safetensors : "-",
       o->export_safetensors ? o->export_safetensors : "-",
-      o->dump_gradients ? o->dump_gradients : "-", o->exec.times + 2 * o->exec.traced);
+      o->dump_gradients ? o->dump_gradients : "-", o->exec.times, own);
 
   return weft_processes_check_same (o->exec.peers, "the job", all, error);
 }
@@ -617,23 +701,43 @@ sink_of (const struct weft_trainer_options *o, const struct weft_trainer_sink *s
   return o->exec.peers && weft_rendezvous_place (o->exec.peers)->process ? &silent : sink;
 }
 
+static gboolean
+prepare (struct trainer *t, const struct weft_exec_ops *ops, GError **error)
+{
+  return check_options (t->options, error) && check_same (t, ops, error) && open_data (t, error) &&
+         open_save (t, error) && open_executor (t, ops, error) && fill_weights (t, error);
+}
+
+/* A run that is interrupted while it loads saves nothing: its weights are incomplete. */
+static gboolean
+run (struct trainer *t, const struct weft_exec_ops *ops, GError **error)
+{
+  if (prepare (t, ops, error))
+    return loop (t, error) && finish (t, error) && gather_times (t, error);
+  if (!t->interrupted)
+    return FALSE;
+  g_clear_error (error);
+  say (t, "interrupted by %s while weights were loaded", weft_signals_name (t->signal));
+  return TRUE;
+}
+
 gboolean
 weft_trainer_run (const weft_plan *plan, const struct weft_exec_ops *ops,
                   const struct weft_trainer_options *options, const struct weft_trainer_sink *sink,
                   struct weft_trainer_result *result, GError **error)
 {
-  sigset_t watched, before;
-  g_auto (trainer) t = {
-    .plan = plan, .options = options, .sink = sink_of (options, sink), .watched = &watched
-  };
+  struct weft_signals signals;
+  g_auto (trainer) t = { .plan = plan,
+                         .options = options,
+                         .sink = sink_of (options, sink),
+                         .final_loss = NAN,
+                         .signals = &signals };
 
   g_assert (ops->flags & WEFT_EXEC_NUMBERS);
   *result = (struct weft_trainer_result){ 0 };
-  watch_signals (&watched, &before);
-  gboolean ok = check_options (options, error) && check_same (&t, error) && open_data (&t, error) &&
-                open_executor (&t, ops, error) && fill_weights (&t, error) && loop (&t, error) &&
-                finish (&t, error) && gather_times (&t, error);
-  unwatch_signals (&watched, &before);
+  weft_signals_watch (&signals);
+  gboolean ok = run (&t, ops, error);
+  weft_signals_unwatch (&signals);
   if (!ok)
     weft_processes_abort (options->exec.peers, error);
   if (ok)

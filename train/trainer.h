@@ -60,7 +60,8 @@ struct weft_trainer_result {
   double final_loss;       /* NaN if no step was run */
   uint32_t n_roles;
   uint64_t *planned, *allocated; /* device bytes per role; the caller frees them */
-  gboolean interrupted; /* stopped by SIGTERM or SIGINT; a checkpoint was saved if `save` is set */
+  gboolean interrupted; /* stopped by a signal; a checkpoint was saved if `save` is set and the
+                         * weights were complete */
   weft_timeline *timeline;       /* of the last step, or NULL; owned by the caller */
 };
 void weft_trainer_result_clear (struct weft_trainer_result *result);
@@ -71,10 +72,12 @@ struct weft_trainer_sink {
   void *user;
 };
 
-/* Runs the training loop. Blocks SIGTERM and SIGINT in this thread and in threads that the executor
- * starts, and polls for them between steps. With `load`, seed and data position are those of the
- * checkpoint. An unreadable token ends the run with an error; a single process first saves a
- * checkpoint of the completed steps. The caller clears *result. */
+/* Runs the training loop. Blocks the signals that ask a run to stop (launch/signals.h) in this
+ * thread and in threads that the executor starts, and polls for them while weights are loaded and
+ * between steps. With `load`, seed and data position are those of the checkpoint. With `save`, the
+ * directory is locked from the begin to the end of the run. An unreadable token ends the run with
+ * an error; a single process first saves a checkpoint of the completed steps. A newest loss, of a
+ * step or an evaluation, that is not finite is an error, too. The caller clears *result. */
 gboolean weft_trainer_run (const weft_plan *plan, const struct weft_exec_ops *ops,
                            const struct weft_trainer_options *options,
                            const struct weft_trainer_sink *sink,

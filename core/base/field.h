@@ -13,9 +13,10 @@
 #include <glib.h>
 #include <stdint.h>
 
-/* X(ID, "word", "doc"): the enum constant is spelled whole, so grep finds it. */
-#define WEFT_WORD_ID(id, text, doc) id,
-#define WEFT_WORD_TEXT(id, text, doc) text,
+/* X(ID, "word", "doc"): the enum constant is spelled whole, so grep finds it. A list may have more
+ * columns, which its comment names. */
+#define WEFT_WORD_ID(id, text, ...) id,
+#define WEFT_WORD_TEXT(id, text, ...) text,
 
 enum weft_type {
   WEFT_TYPE_INT,    /* int64_t within [lo, hi] */

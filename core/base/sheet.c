@@ -225,3 +225,9 @@ weft_sheet_load (const struct weft_sheet *sheet, const char *name_or_path, union
          check_given (sheet, conf, from, values, error) &&
          check_reachable (sheet, conf, from, values, error);
 }
+
+char **
+weft_sheet_names (const struct weft_sheet *sheet)
+{
+  return weft_data_names (sheet->folder, WEFT_SHEET_SUFFIX);
+}

@@ -49,6 +49,9 @@ extern const struct weft_sheet weft_stack_sheet;   /* values: union weft_stack, 
 gboolean weft_sheet_load (const struct weft_sheet *sheet, const char *name_or_path,
                           union weft_value *values, GError **error);
 
+/* Names of the bundled files, sorted, NULL-terminated. The caller frees with g_strfreev(). */
+char **weft_sheet_names (const struct weft_sheet *sheet);
+
 /* Whether files of the kind that `values` name have the field in row `row` of the table. */
 gboolean weft_sheet_has (const struct weft_sheet *sheet, const union weft_value *values,
                          unsigned row);

@@ -23,6 +23,7 @@
   X (weft_optimizer_words, WEFT_OPTIMIZER_LIST)                                                    \
   X (weft_sharding_words, WEFT_SHARDING_LIST)                                                      \
   X (weft_distributed_words, WEFT_DISTRIBUTED_LIST)                                                \
+  X (weft_parallelism_words, WEFT_PARALLELISM_LIST)                                                \
   X (weft_p2p_backend_words, WEFT_P2P_BACKEND_LIST)                                                \
   X (weft_sync_words, WEFT_SYNC_LIST)                                                              \
   X (weft_bootstrap_words, WEFT_BOOTSTRAP_LIST)                                                    \
@@ -39,7 +40,7 @@
 #define WORDS(name, LIST) const char *const name[] = { LIST (WEFT_WORD_TEXT) NULL };
 WORDS_LIST (WORDS)
 
-#define WORD_DOC(id, text, doc) doc,
+#define WORD_DOC(id, text, doc, ...) doc,
 #define WORD_DOCS(name, LIST) { name, (const char *const[]){ LIST (WORD_DOC) NULL } },
 static const struct {
   const char *const *words, *const *docs;
@@ -57,10 +58,11 @@ weft_word_doc (const char *const *words, unsigned i)
 uint32_t
 weft_dtype_bytes (enum weft_dtype dtype)
 {
-  static const uint32_t bytes[WEFT_N_DTYPE] = {
-    [WEFT_FP32] = 4,  [WEFT_BF16] = 2,  [WEFT_FP16] = 2, [WEFT_FP8] = 1,
-    [WEFT_INT32] = 4, [WEFT_INT64] = 8, [WEFT_E8M0] = 1, [WEFT_UINT8] = 1,
-    [WEFT_E5M2] = 1,
-  };
+#define BYTES(id, text, doc, n) n,
+  static const uint8_t bytes[] = { WEFT_DTYPE_LIST (BYTES) };
+
   return bytes[dtype];
 }
+
+#define PHASE_LOOK(id, text, doc, legend, colour, light) { legend, colour, light },
+const struct weft_phase_look weft_phase_looks[] = { WEFT_PHASE_LIST (PHASE_LOOK) };

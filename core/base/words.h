@@ -2,18 +2,19 @@
 #pragma once
 #include "core/base/field.h"
 
+/* The last column: bytes of an element. */
 #define WEFT_PRECISION_LIST(X)                                                                     \
-  X (WEFT_FP32, "fp32", "IEEE single")                                                             \
-  X (WEFT_BF16, "bf16", "bfloat16")                                                                \
-  X (WEFT_FP16, "fp16", "IEEE half")                                                               \
-  X (WEFT_FP8, "fp8", "8-bit float, e4m3")
+  X (WEFT_FP32, "fp32", "IEEE single", 4)                                                          \
+  X (WEFT_BF16, "bf16", "bfloat16", 2)                                                             \
+  X (WEFT_FP16, "fp16", "IEEE half", 2)                                                            \
+  X (WEFT_FP8, "fp8", "8-bit float, e4m3", 1)
 #define WEFT_DTYPE_LIST(X)                                                                         \
   WEFT_PRECISION_LIST (X)                                                                          \
-  X (WEFT_INT32, "int32", "token ids and counters")                                                \
-  X (WEFT_INT64, "int64", "accumulators of order-independent sums")                                \
-  X (WEFT_E8M0, "e8m0", "a power of two: the scale of 32 fp8 elements")                            \
-  X (WEFT_UINT8, "uint8", "dropout mask")                                                          \
-  X (WEFT_E5M2, "e5m2", "8-bit float, e5m2: output gradients in fp8")
+  X (WEFT_INT32, "int32", "token ids and counters", 4)                                             \
+  X (WEFT_INT64, "int64", "accumulators of order-independent sums", 8)                             \
+  X (WEFT_E8M0, "e8m0", "a power of two: the scale of 32 fp8 elements", 1)                         \
+  X (WEFT_UINT8, "uint8", "dropout mask", 1)                                                       \
+  X (WEFT_E5M2, "e5m2", "8-bit float, e5m2: output gradients in fp8", 1)
 extern const char *const weft_precision_words[];
 enum weft_dtype { WEFT_DTYPE_LIST (WEFT_WORD_ID) WEFT_N_DTYPE };
 extern const char *const weft_dtype_words[];
@@ -53,17 +54,30 @@ extern const char *const weft_module_words[];
 enum weft_attention_backend { WEFT_ATTENTION_LIST (WEFT_WORD_ID) };
 extern const char *const weft_attention_words[];
 
+/* Further columns: legend, colour and light colour of pictures. Colours keep dark text readable and
+ * contrast with white and black pages; light colours are cool for forward, warm for backward and
+ * green for the end of the step. */
 #define WEFT_PHASE_LIST(X)                                                                         \
-  X (WEFT_PHASE_FORWARD, "F", "forward")                                                           \
-  X (WEFT_PHASE_BACKWARD, "B", "backward")                                                         \
-  X (WEFT_PHASE_INPUT_GRAD, "I", "input gradients of a split backward")                            \
-  X (WEFT_PHASE_WEIGHT_GRAD, "W", "weight gradients of a split backward")                          \
-  X (WEFT_PHASE_RECOMPUTE, "R", "forward again, inside backward")                                  \
-  X (WEFT_PHASE_REDUCE, "G", "gradient reduction and the wait for it")                             \
-  X (WEFT_PHASE_FINALIZE, "Z", "completion of gradients: tied embedding, token count")             \
-  X (WEFT_PHASE_OPTIMIZER, "O", "norm, clip, update, parameter gather")
+  X (WEFT_PHASE_FORWARD, "F", "forward", "forward", "#6ea8dc", "#d6e6f5")                          \
+  X (WEFT_PHASE_BACKWARD, "B", "backward", "backward", "#e59a4f", "#f8ddc8")                       \
+  X (WEFT_PHASE_INPUT_GRAD, "I", "input gradients of a split backward",                            \
+     "input gradient", "#d9b93f", "#f8ddc8")                                                       \
+  X (WEFT_PHASE_WEIGHT_GRAD, "W", "weight gradients of a split backward",                          \
+     "weight gradient", "#74bf8a", "#f3c9a8")                                                      \
+  X (WEFT_PHASE_RECOMPUTE, "R", "forward again, inside backward",                                  \
+     "forward again", "#c8a2d8", "#e3dff2")                                                        \
+  X (WEFT_PHASE_REDUCE, "G", "gradient reduction and the wait for it",                             \
+     "reduce", "#a0a8b4", "#f7ecc0")                                                               \
+  X (WEFT_PHASE_FINALIZE, "Z", "completion of gradients: tied embedding, token count",             \
+     "finalize", "#a0a8b4", "#f7ecc0")                                                             \
+  X (WEFT_PHASE_OPTIMIZER, "O", "norm, clip, update, parameter gather",                            \
+     "update", "#d4757f", "#d9ead3")
 enum weft_phase { WEFT_PHASE_LIST (WEFT_WORD_ID) WEFT_N_PHASE };
 extern const char *const weft_phase_words[];
+struct weft_phase_look {
+  const char *legend, *colour, *light;
+};
+extern const struct weft_phase_look weft_phase_looks[WEFT_N_PHASE];
 
 #define WEFT_NORM_LIST(X)                                                                          \
   X (WEFT_LAYERNORM, "layernorm", "by mean and variance, with weight and bias")                    \
@@ -85,14 +99,22 @@ extern const char *const weft_placement_words[];
 enum weft_residual { WEFT_RESIDUAL_LIST (WEFT_WORD_ID) };
 extern const char *const weft_residual_words[];
 
+/* Further columns: up-projections; forward and backward op, and their name in programs. */
 #define WEFT_ACTIVATION_LIST(X)                                                                    \
-  X (WEFT_GELU, "gelu", "GELU in its tanh form; one up-projection")                                \
-  X (WEFT_SWIGLU, "swiglu", "SiLU (gate) * up; two up-projections")                                \
-  X (WEFT_SQUARED_RELU, "squared_relu", "max (x, 0)^2; one up-projection")                         \
-  X (WEFT_GELU_ERF, "gelu_erf", "GELU by the error function; one up-projection")                   \
-  X (WEFT_GEGLU, "geglu", "GELU (gate) * up, GELU in its tanh form; two up-projections")           \
-  X (WEFT_QUICK_GEGLU, "quick_geglu", "x sigmoid (1.702 x) gate: planned, not trained")            \
-  X (WEFT_RELU, "relu", "max (x, 0); one up-projection")
+  X (WEFT_GELU, "gelu", "GELU in its tanh form; one up-projection",                                \
+     1, WEFT_OP_GELU, WEFT_OP_GELU_BWD, "gelu")                                                    \
+  X (WEFT_SWIGLU, "swiglu", "SiLU (gate) * up; two up-projections",                                \
+     2, WEFT_OP_SWIGLU, WEFT_OP_SWIGLU_BWD, "swiglu")                                              \
+  X (WEFT_SQUARED_RELU, "squared_relu", "max (x, 0)^2; one up-projection",                         \
+     1, WEFT_OP_RELU2, WEFT_OP_RELU2_BWD, "relu2")                                                 \
+  X (WEFT_GELU_ERF, "gelu_erf", "GELU by the error function; one up-projection",                   \
+     1, WEFT_OP_GELU, WEFT_OP_GELU_BWD, "gelu")                                                    \
+  X (WEFT_GEGLU, "geglu", "GELU (gate) * up, GELU in its tanh form; two up-projections",           \
+     2, WEFT_OP_SWIGLU, WEFT_OP_SWIGLU_BWD, "geglu")                                               \
+  X (WEFT_QUICK_GEGLU, "quick_geglu", "x sigmoid (1.702 x) gate: planned, not trained",            \
+     2, WEFT_OP_SWIGLU, WEFT_OP_SWIGLU_BWD, "quick_geglu")                                         \
+  X (WEFT_RELU, "relu", "max (x, 0); one up-projection",                                           \
+     1, WEFT_OP_RELU, WEFT_OP_RELU_BWD, "relu")
 enum weft_activation { WEFT_ACTIVATION_LIST (WEFT_WORD_ID) };
 extern const char *const weft_activation_words[];
 
@@ -156,13 +178,26 @@ extern const char *const weft_optimizer_words[];
 enum weft_sharding { WEFT_SHARDING_LIST (WEFT_WORD_ID) };
 extern const char *const weft_sharding_words[];
 
+/* The last column: the classes whose knobs apply, first its own. */
 #define WEFT_DISTRIBUTED_LIST(X)                                                                   \
-  X (WEFT_MEGATRON_DDP, "megatron_ddp", "Megatron-Core's bucketed wrapper")                        \
-  X (WEFT_MEGATRON_FSDP, "megatron_fsdp", "the same as use_megatron_fsdp")                         \
-  X (WEFT_FSDP2, "fsdp2", "PyTorch's fully_shard, as NeMo Automodel sets it up")                   \
-  X (WEFT_TORCH_DDP, "ddp", "PyTorch's DistributedDataParallel")
+  X (WEFT_MEGATRON_DDP, "megatron_ddp", "Megatron-Core's bucketed wrapper",                        \
+     "DistributedDataParallelConfig DistributedDataParallel MegatronFSDPConfig")                   \
+  X (WEFT_MEGATRON_FSDP, "megatron_fsdp", "the same as use_megatron_fsdp",                         \
+     "MegatronFSDPConfig DistributedDataParallelConfig DistributedDataParallel")                   \
+  X (WEFT_FSDP2, "fsdp2", "PyTorch's fully_shard, as NeMo Automodel sets it up", "FSDP2Config")    \
+  X (WEFT_TORCH_DDP, "ddp", "PyTorch's DistributedDataParallel", "DDPConfig")
 enum weft_distributed { WEFT_DISTRIBUTED_LIST (WEFT_WORD_ID) WEFT_N_DISTRIBUTED };
 extern const char *const weft_distributed_words[];
+
+#define WEFT_PARALLELISM_LIST(X)                                                                   \
+  X (WEFT_PARALLELISM_TP, "tp", "tensor parallelism")                                              \
+  X (WEFT_PARALLELISM_SP, "sp", "sequence parallelism")                                            \
+  X (WEFT_PARALLELISM_CP, "cp", "context parallelism")                                             \
+  X (WEFT_PARALLELISM_PP, "pp", "pipeline parallelism")                                            \
+  X (WEFT_PARALLELISM_EP, "ep", "expert parallelism")                                              \
+  X (WEFT_PARALLELISM_NONE, "none", "data parallelism alone")
+enum weft_parallelism { WEFT_PARALLELISM_LIST (WEFT_WORD_ID) WEFT_N_PARALLELISM };
+extern const char *const weft_parallelism_words[];
 
 #define WEFT_P2P_BACKEND_LIST(X)                                                                   \
   X (WEFT_P2P_NCCL, "nccl", "sends occupy streaming multiprocessors")                              \

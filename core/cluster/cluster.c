@@ -145,9 +145,3 @@ weft_cluster_may_set (const struct weft_cluster *cluster, unsigned row, GError *
     return weft_bad_input (error, "found a kind of fabric, wanted it in the topology file");
   return weft_sheet_check_kind (&weft_cluster_sheet, cluster->f.at, row, error);
 }
-
-char **
-weft_cluster_names (void)
-{
-  return weft_data_names (weft_cluster_sheet.folder, WEFT_SHEET_SUFFIX);
-}

@@ -59,6 +59,3 @@ gboolean weft_cluster_has (const struct weft_cluster *cluster, unsigned row);
 /* Whether a job may set the field in row `row`.  FALSE with an error for fabric_kind, and for a
  * field that only other kinds of fabric have. */
 gboolean weft_cluster_may_set (const struct weft_cluster *cluster, unsigned row, GError **error);
-
-/* Names of the bundled topologies, sorted; free with g_strfreev(). */
-char **weft_cluster_names (void);

@@ -33,12 +33,11 @@ weft_exec_check_graph (const weft_plan *plan, GError **error)
 }
 
 gboolean
-weft_exec_hosts (const weft_plan *plan, const struct weft_exec_options *options, weft_host ***hosts,
-                 GError **error)
+weft_exec_hosts (const weft_plan *plan, gboolean graph, weft_host ***hosts, GError **error)
 {
-  if (options->graph && !weft_exec_check_graph (plan, error))
+  if (graph && !weft_exec_check_graph (plan, error))
     return FALSE;
-  *hosts = weft_hosts_new (plan, options->graph);
+  *hosts = weft_hosts_new (plan, graph);
   return TRUE;
 }
 

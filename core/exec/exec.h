@@ -10,6 +10,7 @@
  * ops. */
 #pragma once
 #include "core/exec/control.h"
+#include "core/exec/options.h"
 #include "core/plan/host.h"
 #include "core/plan/parts.h"
 #include "core/exec/timeline.h"
@@ -17,44 +18,37 @@
 typedef struct weft_exec weft_exec;
 struct weft_rendezvous; /* launch/rendezvous.h */
 
+/* What executors have in common. */
 struct weft_exec_options {
-  gboolean unfolded;     /* simulate every rank */
-  gboolean roles;        /* clock: one rank per stage, with the op times of its first rank */
-  gboolean step_by_step; /* collectives round by round instead of as fluid flows */
+  struct weft_own_options own; /* of one executor: its table in struct weft_exec_ops */
 
   /* For executors that compute real numbers: */
   const struct weft_control *control; /* read in every step; outlives the executor */
-  uint64_t stress;   /* if not 0, the seed of a random legal order in which one thread runs the
-                      * units of all ranks */
-  uint32_t threads;  /* per rank, for CPU kernels; 0: one (executors of GPUs: all processors) */
-  gboolean poison;   /* fill bytes with NaN when their buffer dies */
   weft_exec *memory; /* use the memory of this executor, which outlives the new one and has its
                         permanent buffers at the same places; NULL: allocate memory */
 
-  /* Whether the launches of a step are captured once as a graph, after which the whole step is one
-   * launch; for devices whose runtime has graphs. */
-  gboolean graph;
+  /* With WEFT_EXEC_STAMPS: */
+  gboolean times; /* drain() fills begin and end of every op */
+  gboolean total; /* if `times` is not set: drain() reports the device time of the step */
 
-  /* For executors that run on GPUs: */
-  uint32_t ranks_per_gpu; /* 0 or 1: one rank on each GPU; or all ranks of the job, on one GPU */
-  gboolean times;         /* drain() fills begin and end of every op */
-  gboolean traced;        /* if `times` is set: take times from a trace of kernels if the device has
-                             one */
-  gboolean total;         /* if `times` is not set: drain() reports the device time of the step */
-  double deadline;        /* seconds after which a step has failed; 0: no limit */
+  /* With WEFT_EXEC_PROCESSES: */
   struct weft_rendezvous *peers; /* connection to the processes that run the other ranks; outlives
                                     the executor. NULL: this process runs all ranks */
-  uint32_t local_process;        /* index of this process on its machine */
 };
 
 #define WEFT_EXEC_VIRTUAL 1u /* times are computed: no op runs */
 #define WEFT_EXEC_TIMES 2u   /* drain() fills the timeline */
 #define WEFT_EXEC_NUMBERS 4u /* memory is real: read(), write() and metrics are available */
 #define WEFT_EXEC_STAMPS 8u  /* measures times only with options.times, which slows the step */
+#define WEFT_EXEC_HOST 16u   /* ranks are threads of this machine, whose memory they share */
+#define WEFT_EXEC_PROCESSES 32u /* several processes can run the ranks together */
 
 struct weft_exec_ops {
   const char *name, *doc;
   uint32_t flags;
+  const struct weft_table *options; /* of its own (options.h); NULL: it has none */
+  /* Loads the libraries that open() needs; fails where this machine lacks them.  NULL: none. */
+  gboolean (*load) (GError **error);
   weft_exec *(*open) (const weft_plan *plan, const struct weft_exec_options *options,
                       GError **error);
   gboolean (*wait) (weft_exec *x, uint32_t row, enum weft_lane lane, uint32_t op, GError **error);
@@ -72,6 +66,12 @@ struct weft_exec_ops {
                  const void *in);
   /* The address of a buffer if the host can read its memory; else NULL. */
   void *(*at) (weft_exec *x, uint32_t row, uint32_t buf);
+
+  /* With WEFT_EXEC_NUMBERS, of the machine that it runs on. */
+  char *(*machine_name) (void); /* its processor or GPU; the caller frees it */
+  /* Measures seconds[], by enum weft_host_cost: what launches cost the host.  NULL: its host
+   * launches nothing and copies nothing. */
+  gboolean (*time_launches) (double *seconds, GError **error);
 };
 
 /* The state of every executor begins with this struct. */
@@ -83,6 +83,7 @@ struct weft_exec {
   uint64_t *allocated;          /* device bytes, by row; NULL without numbers */
   uint64_t *allocated_host;     /* bytes of the host pool, by row; NULL without numbers */
   struct weft_rendezvous *peers; /* options.peers */
+  double deadline;               /* seconds after which a step has failed; 0: no limit */
   uint8_t *away; /* by row: whether another process runs it. For such a row read() returns zeros,
                     write() does nothing and metrics are not set. NULL: this process runs all
                     rows */
@@ -93,6 +94,28 @@ weft_exec_has (const weft_exec *x, uint32_t row)
 {
   return !x->away || !x->away[row];
 }
+
+#define WEFT_NULL_OPTION_LIST(X) WEFT_OPTION_UNFOLDED (X)
+
+union weft_null_options {
+  struct {
+    WEFT_NULL_OPTION_LIST (WEFT_OPTION_MEMBER)
+  };
+  union weft_value at[0 WEFT_NULL_OPTION_LIST (WEFT_OPTION_ONE)];
+};
+
+/* roles: simulate the first rank of each stage alone, which takes as long. */
+#define WEFT_CLOCK_OPTION_LIST(X)                                                                  \
+  WEFT_OPTION_UNFOLDED (X)                                                                         \
+  WEFT_OPTION_PREDICTED_GRAPH (X)                                                                  \
+  X (int64_t, roles, WEFT_TYPE_BOOL, "roles", "false", NULL, NULL, "", NULL, NULL)
+
+union weft_clock_options {
+  struct {
+    WEFT_CLOCK_OPTION_LIST (WEFT_OPTION_MEMBER)
+  };
+  union weft_value at[0 WEFT_CLOCK_OPTION_LIST (WEFT_OPTION_ONE)];
+};
 
 extern const struct weft_exec_ops weft_exec_null, weft_exec_clock;
 
@@ -127,9 +150,10 @@ gboolean weft_exec_check_size (const weft_plan *plan, const weft_actors *actors,
 gboolean weft_exec_check_graph (const weft_plan *plan, GError **error);
 
 /* Creates the launch models of a predicted step (core/plan/host.h), one per role; the caller frees
- * them with weft_hosts_free().  Refuses a graph like weft_exec_check_graph(). */
-gboolean weft_exec_hosts (const weft_plan *plan, const struct weft_exec_options *options,
-                          weft_host ***hosts, GError **error);
+ * them with weft_hosts_free().  With `graph` the whole step is one launch; refuses it like
+ * weft_exec_check_graph(). */
+gboolean
+weft_exec_hosts (const weft_plan *plan, gboolean graph, weft_host ***hosts, GError **error);
 
 /* Enqueues all ops of one row in program order; the waits of an op are enqueued before the op. */
 gboolean weft_exec_walk (weft_exec *x, uint32_t row, GError **error);

@@ -6,6 +6,10 @@
 #include "core/base/invariant.h"
 #include "core/plan/replay.h"
 
+static const struct weft_field fields[] = { WEFT_CLOCK_OPTION_LIST (WEFT_OPTION_FIELD) };
+static const struct weft_table table = { "option of executor clock", fields,
+                                         G_N_ELEMENTS (fields) };
+
 struct clock {
   weft_exec base;
   uint32_t *issued;   /* by row: number of ops issued, in program order */
@@ -31,17 +35,18 @@ static weft_exec *
 clock_open (const weft_plan *plan, const struct weft_exec_options *options, GError **error)
 {
   struct clock *c = g_new0 (struct clock, 1);
+  union weft_clock_options own;
 
+  weft_own_options_read (&options->own, &table, own.at);
   c->base.ops = &weft_exec_clock;
   c->base.plan = plan;
-  c->base.actors = options->roles
-                       ? weft_actors_new_roles (&plan->mesh)
-                       : weft_actors_new (&plan->fabric, &plan->mesh, !options->unfolded);
+  c->base.actors = own.roles ? weft_actors_new_roles (&plan->mesh)
+                             : weft_actors_new (&plan->fabric, &plan->mesh, !own.unfolded);
   c->issued = g_new0 (uint32_t, c->base.actors->n);
   c->prices =
       g_hash_table_new_full (g_bytes_hash, g_bytes_equal, (GDestroyNotify) g_bytes_unref, g_free);
   if (!weft_exec_check_size (plan, c->base.actors, error) ||
-      !weft_exec_hosts (plan, options, &c->hosts, error)) {
+      !weft_exec_hosts (plan, own.graph != 0, &c->hosts, error)) {
     clock_close (&c->base);
     return NULL;
   }
@@ -130,6 +135,7 @@ const struct weft_exec_ops weft_exec_clock = {
   .name = "clock",
   .doc = "prices each op by formula, without contention",
   .flags = WEFT_EXEC_VIRTUAL | WEFT_EXEC_TIMES,
+  .options = &table,
   .open = clock_open,
   .wait = clock_wait,
   .issue = clock_issue,

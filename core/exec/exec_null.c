@@ -1,15 +1,20 @@
 /* The null executor accepts every op and does nothing; it is used to time the walk and to fuzz. */
 #include "core/exec/exec.h"
 
+static const struct weft_field fields[] = { WEFT_NULL_OPTION_LIST (WEFT_OPTION_FIELD) };
+static const struct weft_table table = { "option of executor null", fields, G_N_ELEMENTS (fields) };
+
 static weft_exec *
 null_open (const weft_plan *plan, const struct weft_exec_options *options, GError **error)
 {
   weft_exec *x = g_new0 (weft_exec, 1);
+  union weft_null_options own;
 
   (void) error;
+  weft_own_options_read (&options->own, &table, own.at);
   x->ops = &weft_exec_null;
   x->plan = plan;
-  x->actors = weft_actors_new (&plan->fabric, &plan->mesh, !options->unfolded);
+  x->actors = weft_actors_new (&plan->fabric, &plan->mesh, !own.unfolded);
   return x;
 }
 
@@ -47,6 +52,7 @@ const struct weft_exec_ops weft_exec_null = {
   .name = "null",
   .doc = "accepts every op and does nothing",
   .flags = WEFT_EXEC_VIRTUAL,
+  .options = &table,
   .open = null_open,
   .wait = null_wait,
   .issue = null_issue,

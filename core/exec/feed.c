@@ -21,24 +21,19 @@ weft_feed_is_training (const weft_program *p, uint32_t op)
 {
   const struct weft_op *row = &p->op[op];
 
-  switch (row->kind) {
-  case WEFT_OP_ZERO:
-    return first_buffer (p, op)->kind == WEFT_BUF_GRADIENTS;
-  case WEFT_OP_UNSCALE:
-  case WEFT_OP_GRAD_NORM:
-  case WEFT_OP_CLIP:
-  case WEFT_OP_ADAM:
-  case WEFT_OP_AMAX_UPDATE:
+  switch (weft_op_info[row->kind].skipped) {
+  case WEFT_SKIPPED:
     return TRUE;
-  case WEFT_OP_CAST: /* but not casts of master weights, which write the weights to gather */
+  case WEFT_SKIPPED_ON_GRADIENTS:
+    return first_buffer (p, op)->kind == WEFT_BUF_GRADIENTS;
+  case WEFT_SKIPPED_BUT_MASTERS:
     return row->phase != WEFT_PHASE_FORWARD && first_buffer (p, op)->kind != WEFT_BUF_OPTIMIZER;
-  case WEFT_OP_GRAD_ADD:
-  case WEFT_OP_TO_HOST:
-  case WEFT_OP_FROM_HOST:
+  case WEFT_SKIPPED_AFTER_FORWARD:
     return row->phase != WEFT_PHASE_FORWARD;
-  default:
-    return row->phase != WEFT_PHASE_FORWARD && row->phase != WEFT_PHASE_OPTIMIZER;
+  case WEFT_SKIPPED_BACKWARD:
+    break;
   }
+  return row->phase != WEFT_PHASE_FORWARD && row->phase != WEFT_PHASE_OPTIMIZER;
 }
 
 int64_t

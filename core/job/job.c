@@ -2,6 +2,7 @@
 #include "core/job/stages.h"
 #include "core/job/unit_modules.h"
 #include "core/base/error.h"
+#include "core/base/sheet.h"
 #include "core/base/suggest.h"
 #include <string.h>
 
@@ -171,7 +172,7 @@ gboolean
 weft_settings_touch (const weft_settings *settings, const char *section)
 {
   for (unsigned i = 0; i < count (settings); i++)
-    if (strcmp (at (settings, i)->section, section) == 0)
+    if (!section || strcmp (at (settings, i)->section, section) == 0)
       return TRUE;
   return FALSE;
 }
@@ -354,7 +355,7 @@ load_cluster (const weft_settings *settings, struct weft_job *job, GError **erro
   if (topology)
     return weft_cluster_load (topology->value, &job->cluster, error) ? TRUE
                                                                      : blame (topology, error);
-  g_auto (GStrv) names = weft_cluster_names ();
+  g_auto (GStrv) names = weft_sheet_names (&weft_cluster_sheet);
   return missing ("topologies", "no cluster: give [cluster] topology = NAME, or --topology NAME",
                   names, error);
 }

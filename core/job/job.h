@@ -61,7 +61,7 @@ void weft_settings_add (weft_settings *settings, const char *section, const char
 /* Moves all settings of `from`, in order; `from` is empty afterwards. */
 void weft_settings_take (weft_settings *settings, weft_settings *from);
 
-/* Whether a section has any setting. */
+/* Whether a section has any setting; NULL: whether there is any at all. */
 gboolean weft_settings_touch (const weft_settings *settings, const char *section);
 
 /* The section of a flag ("tensor-model-parallel-size" -> strategy, "nodes" -> cluster, "num-layers"

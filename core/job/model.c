@@ -50,7 +50,10 @@ typedef unsigned __int128 wide;
 gboolean
 weft_activation_is_gated (enum weft_activation activation)
 {
-  return activation == WEFT_SWIGLU || activation == WEFT_GEGLU || activation == WEFT_QUICK_GEGLU;
+#define UP_PROJECTIONS(id, text, doc, ups, ...) ups,
+  static const uint8_t ups[] = { WEFT_ACTIVATION_LIST (UP_PROJECTIONS) };
+
+  return ups[activation] == 2;
 }
 
 gboolean
@@ -527,12 +530,6 @@ check (const union weft_model *m, const char *const *typed, GError **error)
          check_latent (m, typed, error) && check_pattern (m, typed, error) &&
          check_traits (m, typed, error) && check_router (m, typed, error) &&
          check_size (m, typed, error);
-}
-
-gboolean
-weft_model_check (const union weft_model *model, GError **error)
-{
-  return check (model, NULL, error);
 }
 
 static gboolean

@@ -45,10 +45,8 @@ gboolean weft_model_load (const char *name_or_path, union weft_model *model, GPt
 gboolean weft_model_parse (const char *json, gssize length, const char *file_name,
                            union weft_model *model, GPtrArray *unknown, GError **error);
 
-/* Checks for settings that contradict each other (heads and groups, experts without top-k, ...). */
-gboolean weft_model_check (const union weft_model *model, GError **error);
-
-/* Computes settings that were not given and follow from others, then checks. typed[f] is the name
+/* Computes settings that were not given and follow from others, then checks for settings that
+ * contradict each other (heads and groups, experts without top-k, ...). typed[f] is the name
  * under which field f was given (NULL: not given), for messages. Defaults: num_query_groups =
  * num_attention_heads, kv_channels = hidden_size / num_attention_heads, ffn_hidden_size = 4
  * hidden_size, moe_ffn_hidden_size = ffn_hidden_size; max_position_embeddings and seq_length

@@ -25,20 +25,17 @@ mesh (const struct weft_job *j)
 static const char *
 lacking_parallelism (const struct weft_job *j)
 {
-  const struct {
-    const char *word;
-    gboolean used;
-  } kinds[] = {
-    { "tp", j->strategy.tensor_model_parallel_size > 1 },
-    { "sp", j->strategy.sequence_parallel },
-    { "cp", j->strategy.context_parallel_size > 1 },
-    { "pp", j->strategy.pipeline_model_parallel_size > 1 },
-    { "ep", j->strategy.expert_model_parallel_size > 1 },
+  const gboolean used[WEFT_N_PARALLELISM] = {
+    [WEFT_PARALLELISM_TP] = j->strategy.tensor_model_parallel_size > 1,
+    [WEFT_PARALLELISM_SP] = j->strategy.sequence_parallel,
+    [WEFT_PARALLELISM_CP] = j->strategy.context_parallel_size > 1,
+    [WEFT_PARALLELISM_PP] = j->strategy.pipeline_model_parallel_size > 1,
+    [WEFT_PARALLELISM_EP] = j->strategy.expert_model_parallel_size > 1,
   };
 
-  for (unsigned i = 0; i < G_N_ELEMENTS (kinds); i++)
-    if (kinds[i].used && !weft_stack_lists (j->stack.parallelism, kinds[i].word))
-      return kinds[i].word;
+  for (int kind = 0; kind < WEFT_N_PARALLELISM; kind++)
+    if (used[kind] && !weft_stack_lists (j->stack.parallelism, weft_parallelism_words[kind]))
+      return weft_parallelism_words[kind];
   return NULL;
 }
 
@@ -241,18 +238,9 @@ shares_expert_leaves (const struct weft_job *j)
              0;
 }
 
-/* By data-parallel wrapper: its own configuration class, and the classes of the other wrappers. A
- * knob that exists only in classes of other wrappers has no effect. */
-static const struct {
-  const char *own, *strange;
-} strategy_classes[WEFT_N_DISTRIBUTED] = {
-  [WEFT_MEGATRON_DDP] = { "DistributedDataParallelConfig", "FSDP2Config DDPConfig" },
-  [WEFT_MEGATRON_FSDP] = { "MegatronFSDPConfig", "FSDP2Config DDPConfig" },
-  [WEFT_FSDP2] = { "FSDP2Config", "DistributedDataParallelConfig DistributedDataParallel "
-                                  "MegatronFSDPConfig DDPConfig" },
-  [WEFT_TORCH_DDP] = { "DDPConfig", "DistributedDataParallelConfig DistributedDataParallel "
-                                    "MegatronFSDPConfig FSDP2Config" },
-};
+/* Classes whose knobs apply to a data-parallel strategy, first its own. */
+#define CLASSES(id, word, doc, classes) classes,
+static const char *const strategy_classes[] = { WEFT_DISTRIBUTED_LIST (CLASSES) };
 
 static gboolean
 names (const char *classes, const char *one)
@@ -261,40 +249,51 @@ names (const char *classes, const char *one)
   return g_strv_contains ((const char *const *) word, one);
 }
 
+/* Whether a class belongs to other data-parallel strategies, and not to the chosen one. */
 static gboolean
-is_strange (const struct weft_field *knob, const char *strange)
+is_foreign (const struct weft_job *j, const char *class)
+{
+  gboolean others = FALSE;
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (strategy_classes); i++)
+    others = others || names (strategy_classes[i], class);
+  return others && !names (strategy_classes[S (distributed_config)], class);
+}
+
+static gboolean
+is_foreign_knob (const struct weft_job *j, const struct weft_field *knob)
 {
   g_auto (GStrv) source = g_strsplit (knob->source, " ", -1);
 
   for (unsigned i = 0; source[i]; i++)
-    if (!names (strange, source[i]))
+    if (!is_foreign (j, source[i]))
       return FALSE;
   return TRUE;
 }
 
-/* The first knob away from its default that the chosen wrapper does not have, or NULL. */
+/* The first knob away from its default that the chosen strategy does not have, or NULL. */
 static const struct weft_field *
 foreign_knob (const struct weft_job *j)
 {
   for (unsigned i = 0; i < WEFT_N_KNOB; i++) {
     const struct weft_field *knob = &weft_strategy_table.field[i];
     if (knob->type != WEFT_TYPE_METHOD && !weft_field_is_default (knob, j->strategy.at[i]) &&
-        is_strange (knob, strategy_classes[S (distributed_config)].strange))
+        is_foreign_knob (j, knob))
       return knob;
   }
   return NULL;
 }
 
-/* Knobs of the chosen wrapper's class, for a message. */
+/* Knobs of the chosen strategy's own class, for a message. */
 static const char *
 own_knobs (const struct weft_job *j)
 {
+  g_auto (GStrv) class = g_strsplit (strategy_classes[S (distributed_config)], " ", 2);
   g_autoptr (GString) list = g_string_new (NULL);
 
   for (unsigned i = 0; i < WEFT_N_KNOB; i++) {
     const struct weft_field *knob = &weft_strategy_table.field[i];
-    if (knob->type != WEFT_TYPE_METHOD &&
-        names (knob->source, strategy_classes[S (distributed_config)].own))
+    if (knob->type != WEFT_TYPE_METHOD && names (knob->source, class[0]))
       g_string_append_printf (list, "%s%s", list->len ? ", " : "", knob->name);
   }
   return g_intern_string (list->str);

@@ -126,8 +126,6 @@ weft_stack_takes_codes (const union weft_stack *stack, int64_t capability,
 
 /* ------------------------------------------------------------- what the software has */
 
-static const char *const parallelism_words[] = { "tp", "sp", "cp", "pp", "ep", "none", NULL };
-
 gboolean
 weft_stack_lists (int64_t list, const char *word)
 {
@@ -155,12 +153,6 @@ gboolean
 weft_stack_reads_lists (const union weft_stack *stack)
 {
   return reads_list (stack->wrappers, weft_distributed_words) &&
-         reads_list (stack->parallelism, parallelism_words) &&
+         reads_list (stack->parallelism, weft_parallelism_words) &&
          reads_list (stack->schedules, weft_schedule_words);
-}
-
-char **
-weft_stack_names (void)
-{
-  return weft_data_names (weft_stack_sheet.folder, WEFT_SHEET_SUFFIX);
 }

@@ -31,9 +31,6 @@ extern const struct weft_table weft_stack_table;
 /* Loads stacks/NAME.ini or a path. */
 gboolean weft_stack_load (const char *name_or_path, union weft_stack *stack, GError **error);
 
-/* Names of the bundled stacks, sorted; free with g_strfreev(). */
-char **weft_stack_names (void);
-
 /* Whether the attention kernels of a stack use matrix units (tensor cores) for query and key heads
  * of `width` elements and value heads of `value` elements, with `bytes` per element. */
 gboolean weft_stack_takes_heads (const union weft_stack *stack, uint64_t bytes, uint64_t width,

@@ -163,8 +163,8 @@ check_uses (struct race *r, GError **error)
 static gboolean
 belongs_on_host (const struct weft_op *op, uint32_t operand)
 {
-  if (op->kind == WEFT_OP_TO_HOST || op->kind == WEFT_OP_FROM_HOST)
-    return operand == (op->kind == WEFT_OP_TO_HOST);
+  if (weft_op_is_pooled_copy (op->kind))
+    return operand == !weft_op_enters_device (op->kind);
   return op->lane == WEFT_LANE_HOST;
 }
 

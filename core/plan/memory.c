@@ -2,14 +2,14 @@
 #include <string.h>
 
 /* Free bytes, and for each lane the op that must have ended before they are reused. */
-struct chunk {
+struct gap {
   uint64_t from, to;
   uint32_t until[WEFT_N_LANE];
 };
 
 /* A part of a pool that is packed separately. */
 struct region {
-  GArray *free; /* struct chunk, by address */
+  GArray *free; /* struct gap, by address */
   uint64_t top;
 };
 
@@ -25,7 +25,7 @@ struct slab {
   uint64_t bytes, offset;
   uint32_t n, n_closed;
   gboolean placed;
-  struct chunk place;
+  struct gap place;
 };
 
 struct planner {
@@ -35,7 +35,7 @@ struct planner {
   uint64_t most;       /* bytes of the GPU pools above which waits may cost overlap */
   enum packing packing;
   struct region kept[WEFT_N_POOL], passing[WEFT_N_POOL];
-  struct chunk *last_use; /* by owner: last use on each lane */
+  struct gap *last_use;   /* by owner: last use on each lane */
   GArray *edges;          /* uint32_t[2] */
   GArray *waits;          /* struct weft_memory_wait */
   struct slab *slab;      /* [chunk][micro], with SLABS */
@@ -100,7 +100,7 @@ find_last_uses (struct planner *m)
 {
   const weft_program *p = m->p;
 
-  m->last_use = g_new (struct chunk, p->n_buf + 1);
+  m->last_use = g_new (struct gap, p->n_buf + 1);
   memset (m->last_use, 0xff, (p->n_buf + 1) * sizeof *m->last_use);
   for (uint32_t op = 0; op < p->n_op; op++)
     for (uint32_t u = p->op[op].uses; u < p->op[op + 1].uses; u++)
@@ -108,7 +108,7 @@ find_last_uses (struct planner *m)
         m->last_use[weft_buf_owner (p, p->uses[u].buf)].until[p->op[op].lane] = op;
 }
 
-/* Whether an op may reuse the bytes of a free chunk. */
+/* Whether an op may reuse the bytes of a free gap. */
 enum readiness {
   NOT_YET,    /* no */
   LATE,       /* with added dependencies that delay the op in the earliest schedule */
@@ -117,12 +117,12 @@ enum readiness {
 };
 
 static enum readiness
-readiness (const struct planner *m, const struct chunk *chunk, uint32_t op)
+readiness (const struct planner *m, const struct gap *gap, uint32_t op)
 {
   enum readiness result = READY;
 
   for (int lane = 0; lane < WEFT_N_LANE; lane++) {
-    uint32_t last = chunk->until[lane];
+    uint32_t last = gap->until[lane];
     if (last == WEFT_NO_OP || weft_ordered (m->p, m->before, last, op))
       continue;
     /* Same lane but not ordered: both are in one launch group and run concurrently. */
@@ -153,10 +153,10 @@ add_wait (struct planner *m, uint32_t op, uint32_t on)
 }
 
 static void
-add_edges (struct planner *m, const struct chunk *chunk, uint32_t op)
+add_edges (struct planner *m, const struct gap *gap, uint32_t op)
 {
   for (int lane = 0; lane < WEFT_N_LANE; lane++) {
-    uint32_t edge[2] = { chunk->until[lane], op };
+    uint32_t edge[2] = { gap->until[lane], op };
     if (edge[0] == WEFT_NO_OP || weft_ordered (m->p, m->before, edge[0], op))
       continue;
     g_array_append_val (m->edges, edge);
@@ -167,52 +167,50 @@ add_edges (struct planner *m, const struct chunk *chunk, uint32_t op)
 
 /* When the last use of free bytes has ended. */
 static double
-last_end (const struct planner *m, const struct chunk *chunk)
+last_end (const struct planner *m, const struct gap *gap)
 {
   double last = 0;
 
   for (int lane = 0; lane < WEFT_N_LANE; lane++)
-    if (chunk->until[lane] != WEFT_NO_OP)
-      last = MAX (last, m->end[chunk->until[lane]]);
+    if (gap->until[lane] != WEFT_NO_OP)
+      last = MAX (last, m->end[gap->until[lane]]);
   return last;
 }
 
-/* Whether chunk x is better than chunk y, if both are equally ready: its wait is shorter, or else
+/* Whether gap x is better than gap y, if both are equally ready: its wait is shorter, or else
  * it leaves fewer bytes unused. */
 static gboolean
-is_better (const struct planner *m, enum readiness ready, const struct chunk *x,
-           const struct chunk *y)
+is_better (const struct planner *m, enum readiness ready, const struct gap *x, const struct gap *y)
 {
   double late = ready == LATE ? last_end (m, x) - last_end (m, y) : 0;
 
   return late < 0 || (late == 0 && x->to - x->from < y->to - y->from);
 }
 
-/* Index of the best chunk that fits and is at least this ready, or -1; prefers a chunk without
+/* Index of the best gap that fits and is at least this ready, or -1; prefers a gap without
  * edges. */
 static int
-best_chunk (const struct planner *m, const GArray *free, uint64_t bytes, enum readiness least,
-            uint32_t op)
+best_gap (const struct planner *m, const GArray *free, uint64_t bytes, enum readiness least,
+          uint32_t op)
 {
   enum readiness best_ready = NOT_YET;
-  const struct chunk *best = NULL;
+  const struct gap *best = NULL;
 
   for (guint i = 0; i < free->len; i++) {
-    const struct chunk *chunk = &g_array_index (free, struct chunk, i);
-    if (chunk->to - chunk->from < bytes ||
-        (best_ready == READY && !is_better (m, READY, chunk, best)))
+    const struct gap *gap = &g_array_index (free, struct gap, i);
+    if (gap->to - gap->from < bytes || (best_ready == READY && !is_better (m, READY, gap, best)))
       continue;
-    enum readiness ready = readiness (m, chunk, op);
+    enum readiness ready = readiness (m, gap, op);
     if (ready >= least &&
-        (ready > best_ready || (ready == best_ready && is_better (m, ready, chunk, best)))) {
-      best = chunk;
+        (ready > best_ready || (ready == best_ready && is_better (m, ready, gap, best)))) {
+      best = gap;
       best_ready = ready;
     }
   }
-  return best ? (int) (best - &g_array_index (free, struct chunk, 0)) : -1;
+  return best ? (int) (best - &g_array_index (free, struct gap, 0)) : -1;
 }
 
-/* Grows the arena; a free chunk at its end is used as the beginning if it is ready. */
+/* Grows the arena; a free gap at its end is used as the beginning if it is ready. */
 static uint64_t
 grow (struct planner *m, struct region *region, uint64_t bytes, uint32_t op)
 {
@@ -220,7 +218,7 @@ grow (struct planner *m, struct region *region, uint64_t bytes, uint32_t op)
   uint64_t at = region->top;
 
   if (free->len) {
-    const struct chunk *last = &g_array_index (free, struct chunk, free->len - 1);
+    const struct gap *last = &g_array_index (free, struct gap, free->len - 1);
     if (last->to == at && readiness (m, last, op) == READY) {
       at = last->from;
       g_array_set_size (free, free->len - 1);
@@ -231,7 +229,7 @@ grow (struct planner *m, struct region *region, uint64_t bytes, uint32_t op)
 }
 
 static void
-merge (struct chunk *into, const struct chunk *other)
+merge (struct gap *into, const struct gap *other)
 {
   into->from = MIN (into->from, other->from);
   into->to = MAX (into->to, other->to);
@@ -241,32 +239,32 @@ merge (struct chunk *into, const struct chunk *other)
       into->until[lane] = other->until[lane];
 }
 
-/* Merges neighbouring free chunks if both are at least this ready for an op. Chunks are not merged
+/* Merges neighbouring free gaps if both are at least this ready for an op. Gaps are not merged
  * earlier, because bytes that a transfer still reads would delay all bytes merged with them. */
 static void
 join (const struct planner *m, GArray *free, enum readiness least, uint32_t op)
 {
   for (guint i = 0; i + 1 < free->len;) {
-    struct chunk *chunk = &g_array_index (free, struct chunk, i);
-    if (chunk[0].to != chunk[1].from || readiness (m, &chunk[0], op) < least ||
-        readiness (m, &chunk[1], op) < least) {
+    struct gap *gap = &g_array_index (free, struct gap, i);
+    if (gap[0].to != gap[1].from || readiness (m, &gap[0], op) < least ||
+        readiness (m, &gap[1], op) < least) {
       i++;
       continue;
     }
-    merge (&chunk[0], &chunk[1]);
+    merge (&gap[0], &gap[1]);
     g_array_remove_index (free, i + 1);
   }
 }
 
 static int
-find_chunk (struct planner *m, GArray *free, uint64_t bytes, enum readiness least, uint32_t op)
+find_gap (struct planner *m, GArray *free, uint64_t bytes, enum readiness least, uint32_t op)
 {
   join (m, free, READY, op);
-  int i = best_chunk (m, free, bytes, least, op);
+  int i = best_gap (m, free, bytes, least, op);
   if (i >= 0)
     return i;
   join (m, free, least, op);
-  return best_chunk (m, free, bytes, least, op);
+  return best_gap (m, free, bytes, least, op);
 }
 
 /* Whether more bytes in a pool would exceed the GPU. */
@@ -283,34 +281,34 @@ is_full (const struct planner *m, enum weft_pool pool, uint64_t bytes)
 static uint64_t
 take (struct planner *m, struct region *region, enum weft_pool pool, uint64_t bytes, uint32_t op)
 {
-  int i = find_chunk (m, region->free, bytes, WITH_EDGES, op);
+  int i = find_gap (m, region->free, bytes, WITH_EDGES, op);
 
   if (i < 0 && is_full (m, pool, bytes))
-    i = find_chunk (m, region->free, bytes, LATE, op);
+    i = find_gap (m, region->free, bytes, LATE, op);
   if (i < 0)
     return grow (m, region, bytes, op);
-  struct chunk *chunk = &g_array_index (region->free, struct chunk, i);
-  uint64_t at = chunk->from;
-  add_edges (m, chunk, op);
-  chunk->from += bytes;
-  if (chunk->from == chunk->to)
+  struct gap *gap = &g_array_index (region->free, struct gap, i);
+  uint64_t at = gap->from;
+  add_edges (m, gap, op);
+  gap->from += bytes;
+  if (gap->from == gap->to)
     g_array_remove_index (region->free, i);
   return at;
 }
 
 static void
-give_back (GArray *free, const struct chunk *chunk)
+give_back (GArray *free, const struct gap *gap)
 {
   guint low = 0, high = free->len;
 
   while (low < high) {
     guint middle = (low + high) / 2;
-    if (g_array_index (free, struct chunk, middle).from < chunk->from)
+    if (g_array_index (free, struct gap, middle).from < gap->from)
       low = middle + 1;
     else
       high = middle;
   }
-  g_array_insert_vals (free, low, chunk, 1);
+  g_array_insert_vals (free, low, gap, 1);
 }
 
 static gboolean
@@ -414,17 +412,17 @@ close_buffer (struct planner *m, uint32_t i)
 {
   struct weft_buf *b = &m->p->buf[i];
   struct slab *slab = slab_of (m, i);
-  struct chunk *chunk = &m->last_use[i];
+  struct gap *gap = &m->last_use[i];
 
-  chunk->from = b->offset;
-  chunk->to = b->offset + align (b->bytes);
+  gap->from = b->offset;
+  gap->to = b->offset + align (b->bytes);
   if (!slab) {
-    give_back (region_of (m, b)->free, chunk);
+    give_back (region_of (m, b)->free, gap);
     return;
   }
   if (slab->n_closed == 0)
-    slab->place.from = slab->place.to = chunk->from;
-  merge (&slab->place, chunk);
+    slab->place.from = slab->place.to = gap->from;
+  merge (&slab->place, gap);
   if (++slab->n_closed == slab->n)
     give_back (region_of (m, b)->free, &slab->place);
 }
@@ -504,8 +502,8 @@ static void
 start_regions (struct planner *m)
 {
   for (int pool = 0; pool < WEFT_N_POOL; pool++) {
-    m->kept[pool] = (struct region){ g_array_new (FALSE, FALSE, sizeof (struct chunk)), 0 };
-    m->passing[pool] = (struct region){ g_array_new (FALSE, FALSE, sizeof (struct chunk)), 0 };
+    m->kept[pool] = (struct region){ g_array_new (FALSE, FALSE, sizeof (struct gap)), 0 };
+    m->passing[pool] = (struct region){ g_array_new (FALSE, FALSE, sizeof (struct gap)), 0 };
   }
   m->edges = g_array_new (FALSE, FALSE, 2 * sizeof (uint32_t));
   m->waits = g_array_new (FALSE, FALSE, sizeof (struct weft_memory_wait));

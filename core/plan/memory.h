@@ -23,7 +23,7 @@ struct weft_memory_wait {
 
 struct weft_memory {
   uint64_t planned[WEFT_N_POOL];                   /* size of the arena */
-  uint64_t live[WEFT_N_POOL]; /* maximum of bytes alive at once: lower bound of `planned` */
+  uint64_t live[WEFT_N_POOL];                      /* peak of bytes alive: `planned` >= `live` */
   uint32_t peak_op[WEFT_N_POOL];                   /* op at the peak */
   uint64_t at_peak[WEFT_N_POOL][WEFT_N_BUF_KIND];  /* bytes at the peak by kind of buffer */
   uint64_t permanent[WEFT_N_POOL][WEFT_N_BUF_KIND];

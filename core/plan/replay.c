@@ -140,7 +140,7 @@ disagree (struct run *x, uint32_t a, uint32_t op_a, uint32_t b, uint32_t op_b)
                     x->a->role[b], weft_op_info[program_of (x, b)->op[op_b].kind].word, two, op_b);
 }
 
-/* Error: an op communicates with a stage or group that its role does not have. */
+/* Sets the error that an op communicates with a stage or group that its role does not have. */
 static void
 nobody_there (struct run *x, uint32_t actor, uint32_t op)
 {

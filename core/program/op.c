@@ -1,6 +1,8 @@
 #include "core/program/op.h"
 
 const char *const weft_lane_words[] = { WEFT_LANE_LIST (WEFT_WORD_TEXT) NULL };
+#define LANE_TRAITS(id, text, doc, ...) [id] = { __VA_ARGS__ },
+const struct weft_lane_traits weft_lane_traits[WEFT_N_LANE] = { WEFT_LANE_LIST (LANE_TRAITS) };
 const char *const weft_reduce_words[] = { WEFT_REDUCE_LIST (WEFT_WORD_TEXT) NULL };
 
 static double
@@ -25,24 +27,24 @@ none_bytes (const struct weft_shape *s)
   return (double) s->dim[0] * weft_dtype_bytes (s->dtype);
 }
 
-/* Pointwise and row kernels: passes over (rows, columns). They are bound by bandwidth; FLOPs count
- * 0. */
-#define PASS(n)                                                                                    \
-  static double pass##n##_bytes (const struct weft_shape *s)                                       \
+/* Pointwise and row kernels: n sweeps over (rows, columns). A sweep reads or writes each element
+ * once. They are bound by bandwidth; FLOPs count 0. */
+#define SWEEP(n)                                                                                   \
+  static double sweep##n##_bytes (const struct weft_shape *s)                                      \
   {                                                                                                \
     return n * elements (s) * weft_dtype_bytes (s->dtype);                                         \
   }
-PASS (1)
-PASS (2)
-PASS (3)
-PASS (4)
-PASS (5)
-#undef PASS
-#define pass1_flops none_flops
-#define pass2_flops none_flops
-#define pass3_flops none_flops
-#define pass4_flops none_flops
-#define pass5_flops none_flops
+SWEEP (1)
+SWEEP (2)
+SWEEP (3)
+SWEEP (4)
+SWEEP (5)
+#undef SWEEP
+#define sweep1_flops none_flops
+#define sweep2_flops none_flops
+#define sweep3_flops none_flops
+#define sweep4_flops none_flops
+#define sweep5_flops none_flops
 
 #define keep_flops none_flops
 #define keep_bytes none_bytes
@@ -80,7 +82,7 @@ take_bytes (const struct weft_shape *s)
 }
 
 #define embed_flops none_flops
-#define embed_bytes pass2_bytes
+#define embed_bytes sweep2_bytes
 #define embed_bwd_flops none_flops
 
 static double
@@ -550,6 +552,9 @@ const char *const weft_op_words[] = {
 #include "core/ops.def"
   NULL
 };
+
+#define ACTIVATION_OPS(id, text, doc, ups, forward, backward, name) { forward, backward, name },
+const struct weft_activation_ops weft_activation_ops[] = { WEFT_ACTIVATION_LIST (ACTIVATION_OPS) };
 
 enum weft_lane
 weft_group_lane (enum weft_group_kind kind)

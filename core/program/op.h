@@ -8,21 +8,31 @@
 #include "core/program/mesh.h"
 #include "core/base/words.h"
 
+/* After the doc a row can name traits: fields of struct weft_lane_traits. */
 #define WEFT_LANE_LIST(X)                                                                          \
-  X (WEFT_LANE_GPU, "gpu", "kernels")                                                              \
-  X (WEFT_LANE_TP, "tp", "tensor parallel collectives")                                            \
-  X (WEFT_LANE_CP, "cp", "context parallel exchange")                                              \
-  X (WEFT_LANE_EP, "ep", "expert dispatch and combine")                                            \
-  X (WEFT_LANE_DP, "dp", "gradient and parameter collectives")                                     \
-  X (WEFT_LANE_DP_OUTER, "dp_outer", "the same between groups that hold what is sharded")          \
-  X (WEFT_LANE_PP, "pp", "activations and gradients between stages")                               \
-  X (WEFT_LANE_PP_BACK, "pp_back", "the other way, where transfers are posted one by one")         \
-  X (WEFT_LANE_WORLD, "world", "scalars that all ranks agree on")                                  \
-  X (WEFT_LANE_H2D, "h2d", "copies from the host")                                                 \
-  X (WEFT_LANE_D2H, "d2h", "copies to the host")                                                   \
+  X (WEFT_LANE_GPU, "gpu", "kernels", .in_layer = TRUE)                                            \
+  X (WEFT_LANE_TP, "tp", "tensor parallel collectives", .communicates = TRUE, .in_layer = TRUE)    \
+  X (WEFT_LANE_CP, "cp", "context parallel exchange", .communicates = TRUE, .in_layer = TRUE)      \
+  X (WEFT_LANE_EP, "ep", "expert dispatch and combine", .communicates = TRUE, .in_layer = TRUE)    \
+  X (WEFT_LANE_DP, "dp", "gradient and parameter collectives", .communicates = TRUE)               \
+  X (WEFT_LANE_DP_OUTER, "dp_outer", "the same between groups that hold what is sharded",          \
+     .communicates = TRUE)                                                                         \
+  X (WEFT_LANE_PP, "pp", "activations and gradients between stages", .communicates = TRUE)         \
+  X (WEFT_LANE_PP_BACK, "pp_back", "the other way, where transfers are posted one by one",         \
+     .communicates = TRUE)                                                                         \
+  X (WEFT_LANE_WORLD, "world", "scalars that all ranks agree on", .communicates = TRUE)            \
+  X (WEFT_LANE_H2D, "h2d", "copies from the host", .copies = TRUE)                                 \
+  X (WEFT_LANE_D2H, "d2h", "copies to the host", .copies = TRUE)                                   \
   X (WEFT_LANE_HOST, "host", "kernels of the CPU, on buffers of the host pool")
 enum weft_lane { WEFT_LANE_LIST (WEFT_WORD_ID) WEFT_N_LANE };
 extern const char *const weft_lane_words[];
+
+struct weft_lane_traits {
+  gboolean communicates; /* between ranks */
+  gboolean copies;       /* over the host link */
+  gboolean in_layer;     /* its ops can be part of the forward or backward pass of a layer */
+};
+extern const struct weft_lane_traits weft_lane_traits[WEFT_N_LANE];
 
 /* The class of an op: the resource that it needs. */
 enum weft_op_class {
@@ -68,6 +78,16 @@ enum weft_product {
   WEFT_PRODUCT_WGRAD,
 };
 
+/* The ops of a kind that an evaluation skips: it runs the forward pass, and gathers weights. */
+enum weft_skipped {
+  WEFT_SKIPPED_BACKWARD,      /* those of all phases but forward and optimizer */
+  WEFT_SKIPPED_AFTER_FORWARD, /* those of all phases but forward */
+  WEFT_SKIPPED_BUT_MASTERS,   /* likewise, except where operand 0 is optimizer state: such an op
+                               * makes weights that are gathered again */
+  WEFT_SKIPPED_ON_GRADIENTS,  /* those whose operand 0 is gradients */
+  WEFT_SKIPPED,               /* all: the op belongs to the update */
+};
+
 struct weft_op_info {
   const char *word;
   enum weft_op_class class;
@@ -75,21 +95,39 @@ struct weft_op_info {
   double (*flops) (const struct weft_shape *shape);
   double (*bytes) (const struct weft_shape *shape); /* memory traffic; payload of communication */
   enum weft_product product;
+  uint8_t bias_gradient; /* of a product: the operand for the gradient of a bias, which a second
+                          * kernel computes; 0: none */
   gboolean experts;   /* grouped GEMM: dimension 3 is the number of experts */
   gboolean pointwise; /* a compiler may fuse it with its neighbours (enable_compile) */
   gboolean in_bound;  /* occurs in every step with any data-parallel sharding: counted by the
                        * planner's lower bounds */
   gboolean serial;    /* its CPU kernel is not divided among threads */
+  gboolean in_ring;   /* its place among context-parallel ranks is that in the ring (cp_ring), not
+                       * that among all of them */
+  uint8_t bulk;       /* operands with one element for each element of a flat buffer, as bits: over
+                       * a part of that buffer the op is one call for each parameter */
+  enum weft_skipped skipped;
+  gboolean enters_device; /* a copy from the host */
+  gboolean mailbox;       /* a copy that the host writes or reads itself, without a buffer of the
+                           * host pool */
   enum weft_op_kind equal_shares; /* for a collective with unequal shares: the op with equal
                                    * shares */
 };
 extern const struct weft_op_info weft_op_info[WEFT_N_OP];
 
+/* Whether an op is one matrix product: not a product for each expert. */
+static inline int
+weft_op_is_product (enum weft_op_kind kind)
+{
+  return weft_op_info[kind].product != WEFT_NO_PRODUCT && !weft_op_info[kind].experts;
+}
+
 /* Whether every member sends a share to every other member (all-to-all). */
 static inline int
 weft_op_swaps (enum weft_op_kind kind)
 {
-  return kind == WEFT_OP_ALL_TO_ALL || kind == WEFT_OP_ALL_TO_ALL_V;
+  return kind == WEFT_OP_ALL_TO_ALL ||
+         weft_op_info[kind].equal_shares == WEFT_OP_ALL_TO_ALL;
 }
 
 /* Whether the shares of members may differ. Counts on the device define them. */
@@ -117,8 +155,23 @@ weft_op_is_comm (enum weft_op_kind kind)
 static inline int
 weft_op_enters_device (enum weft_op_kind kind)
 {
-  return kind == WEFT_OP_COPY_IN || kind == WEFT_OP_FROM_HOST;
+  return weft_op_info[kind].enters_device;
 }
+
+/* Whether a host copy has a buffer of the host pool on its other side. */
+static inline int
+weft_op_is_pooled_copy (enum weft_op_kind kind)
+{
+  return weft_op_info[kind].class == WEFT_CLASS_COPY && !weft_op_info[kind].mailbox;
+}
+
+/* Forward and backward op of an activation, and their name in programs; from the rows of
+ * WEFT_ACTIVATION_LIST. */
+struct weft_activation_ops {
+  enum weft_op_kind forward, backward;
+  const char *name;
+};
+extern const struct weft_activation_ops weft_activation_ops[];
 
 #define WEFT_REDUCE_LIST(X)                                                                        \
   X (WEFT_REDUCE_SUM, "sum", "plain sum")                                                          \

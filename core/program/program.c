@@ -5,6 +5,8 @@
 #include <string.h>
 
 const char *const weft_buf_kind_words[] = { WEFT_BUF_KIND_LIST (WEFT_WORD_TEXT) NULL };
+#define FLAG_WORD(id, bit, word, doc) [bit] = word,
+const char *const weft_op_flag_words[] = { WEFT_OP_FLAG_LIST (FLAG_WORD) NULL };
 const char *const weft_pool_words[] = { WEFT_POOL_LIST (WEFT_WORD_TEXT) NULL };
 
 /* Last accesses of a buffer: its writer, and the newest reader of each lane since. */

@@ -23,14 +23,22 @@
 /* Suffix of the names of views of largest magnitudes (delayed scaling), which are state too. */
 #define WEFT_AMAX_SUFFIX ".amax"
 
+/* Further columns: how reports draw a kind (struct weft_report_part of core/report/report.h): a
+ * mark in text and its colour there, a colour on pages. */
 #define WEFT_BUF_KIND_LIST(X)                                                                      \
-  X (WEFT_BUF_WEIGHTS, "weights", "parameters as the kernels read them")                           \
-  X (WEFT_BUF_GRADIENTS, "gradients", "accumulated gradients")                                     \
-  X (WEFT_BUF_OPTIMIZER, "optimizer", "master weights and moments")                                \
-  X (WEFT_BUF_ACTIVATIONS, "activations", "what forward leaves for backward, and both pass on")    \
-  X (WEFT_BUF_GATHERED, "gathered", "parameters gathered for use")                                 \
-  X (WEFT_BUF_COMMUNICATION, "communication", "received and staged data")                          \
-  X (WEFT_BUF_WORKSPACE, "workspace", "transient scratch, scalars and tokens")
+  X (WEFT_BUF_WEIGHTS, "weights", "parameters as the kernels read them",                           \
+     'w', WEFT_INK_BLUE, "#4e79a7")                                                                \
+  X (WEFT_BUF_GRADIENTS, "gradients", "accumulated gradients", 'g', WEFT_INK_GREEN, "#59a14f")     \
+  X (WEFT_BUF_OPTIMIZER, "optimizer", "master weights and moments",                                \
+     'o', WEFT_INK_YELLOW, "#edc948")                                                              \
+  X (WEFT_BUF_ACTIVATIONS, "activations", "what forward leaves for backward, and both pass on",    \
+     'a', WEFT_INK_CYAN, "#76b7b2")                                                                \
+  X (WEFT_BUF_GATHERED, "gathered", "parameters gathered for use",                                 \
+     'G', WEFT_INK_MAGENTA, "#b07aa1")                                                             \
+  X (WEFT_BUF_COMMUNICATION, "communication", "received and staged data",                          \
+     'c', WEFT_INK_MAGENTA, "#f28e2b")                                                             \
+  X (WEFT_BUF_WORKSPACE, "workspace", "transient scratch, scalars and tokens",                     \
+     's', WEFT_INK_GREY, "#9c755f")
 enum weft_buf_kind { WEFT_BUF_KIND_LIST (WEFT_WORD_ID) WEFT_N_BUF_KIND };
 extern const char *const weft_buf_kind_words[];
 
@@ -41,15 +49,20 @@ extern const char *const weft_buf_kind_words[];
 enum weft_pool { WEFT_POOL_LIST (WEFT_WORD_ID) WEFT_N_POOL };
 extern const char *const weft_pool_words[];
 
-/* Flags of an op. */
+/* Flags of an op, a bit each. Grouped ops of a lane (ncclGroup) are transfers, or collectives of
+ * one kind and group in one launch. */
+#define WEFT_OP_FLAG_LIST(X)                                                                       \
+  X (WEFT_OP_GROUPED, 0, "grouped", "starts and ends with the previous op on its lane")            \
+  X (WEFT_OP_RECOMPUTE, 1, "recompute", "forward work that backward repeats")                      \
+  X (WEFT_OP_FUSED, 2, "fused", "part of the kernel of the previous op on its lane: fuse.c")       \
+  X (WEFT_OP_USER_BUFFER, 3, "user_buffer", "overlaps a product through a buffer: overlap.c")      \
+  X (WEFT_OP_EXPERTS, 4, "experts", "communicates expert weights, not dense ones: fsdp2.c")
 enum {
-  WEFT_OP_GROUPED = 1,   /* starts and ends with the previous op on its lane (ncclGroup):
-                          * transfers, or collectives of one kind and group in one launch */
-  WEFT_OP_RECOMPUTE = 2, /* forward work that backward repeats */
-  WEFT_OP_FUSED = 4,     /* part of the kernel of the previous op on its lane: fuse.c */
-  WEFT_OP_USER_BUFFER = 8, /* overlaps a product through a user buffer: overlap.c */
-  WEFT_OP_EXPERTS = 16, /* communicates expert weights, not dense ones: fsdp2.c */
+#define WEFT_OP_FLAG(id, bit, word, doc) id = 1 << bit,
+  WEFT_OP_FLAG_LIST (WEFT_OP_FLAG)
+#undef WEFT_OP_FLAG
 };
+extern const char *const weft_op_flag_words[]; /* by bit, NULL-terminated */
 
 /*     byte 0        1        2        3
  *  +--------+--------+--------+--------+

@@ -82,7 +82,6 @@ add_communication (JsonBuilder *b, const struct weft_op *op)
 static void
 add_op (JsonBuilder *b, const weft_program *p, uint32_t i)
 {
-  static const char *const flags[] = { "grouped", "recompute", "fused", NULL };
   const struct weft_op *op = &p->op[i];
   g_autofree char *label = weft_op_label (p, i);
 
@@ -98,7 +97,7 @@ add_op (JsonBuilder *b, const weft_program *p, uint32_t i)
   weft_json_text (b, "label", label);
   add_cost (b, p, i);
   add_shape (b, weft_op_shape (p, i));
-  add_flags (b, op->flags, flags);
+  add_flags (b, op->flags, weft_op_flag_words);
   add_edges (b, p, op);
   json_builder_end_object (b);
 }
@@ -181,15 +180,6 @@ dot_text (GString *text, const char *string)
   }
 }
 
-/* Light fill colours by phase: forward cool, backward warm, end of the step green. */
-static const char *const phase_fills[WEFT_N_PHASE] = {
-  [WEFT_PHASE_FORWARD] = "#d6e6f5",    [WEFT_PHASE_BACKWARD] = "#f8ddc8",
-  [WEFT_PHASE_INPUT_GRAD] = "#f8ddc8", [WEFT_PHASE_WEIGHT_GRAD] = "#f3c9a8",
-  [WEFT_PHASE_RECOMPUTE] = "#e3dff2",  [WEFT_PHASE_REDUCE] = "#f7ecc0",
-  [WEFT_PHASE_FINALIZE] = "#f7ecc0",
-  [WEFT_PHASE_OPTIMIZER] = "#d9ead3",
-};
-
 static void
 dot_node (GString *text, const weft_program *p, uint32_t op)
 {
@@ -198,7 +188,7 @@ dot_node (GString *text, const weft_program *p, uint32_t op)
 
   g_string_append_printf (text, "    %u [label=\"%u %s\\n", op, op, kind);
   dot_text (text, label);
-  g_string_append_printf (text, "\" fillcolor=\"%s\"];\n", phase_fills[p->op[op].phase]);
+  g_string_append_printf (text, "\" fillcolor=\"%s\"];\n", weft_phase_looks[p->op[op].phase].light);
 }
 
 static void

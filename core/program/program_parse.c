@@ -530,16 +530,9 @@ read_op_options (struct reader *r, struct weft_op *op, GError **error)
     return FALSE;
   if (accept (r, "peer") && !read_peer (r, &op->peer, error))
     return FALSE;
-  if (accept (r, "grouped"))
-    op->flags |= WEFT_OP_GROUPED;
-  if (accept (r, "recompute"))
-    op->flags |= WEFT_OP_RECOMPUTE;
-  if (accept (r, "fused"))
-    op->flags |= WEFT_OP_FUSED;
-  if (accept (r, "user_buffer"))
-    op->flags |= WEFT_OP_USER_BUFFER;
-  if (accept (r, "experts"))
-    op->flags |= WEFT_OP_EXPERTS;
+  for (unsigned i = 0; weft_op_flag_words[i]; i++)
+    if (accept (r, weft_op_flag_words[i]))
+      op->flags |= (uint8_t) (1u << i);
   if (op->flags & WEFT_OP_GROUPED && r->lane_n[op->lane] == 0)
     return complain (r, error, "op %u is grouped, wanted an op before it on lane %s", r->n[ROW_OP],
                      weft_lane_words[op->lane]);

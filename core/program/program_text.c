@@ -168,16 +168,9 @@ put_op_options (GString *text, const struct weft_op *op)
   }
   if (op->peer)
     put_number (text, op->peer > 0 ? " peer +" : " peer -", ABS (op->peer));
-  if (op->flags & WEFT_OP_GROUPED)
-    put_word (text, "grouped");
-  if (op->flags & WEFT_OP_RECOMPUTE)
-    put_word (text, "recompute");
-  if (op->flags & WEFT_OP_FUSED)
-    put_word (text, "fused");
-  if (op->flags & WEFT_OP_USER_BUFFER)
-    put_word (text, "user_buffer");
-  if (op->flags & WEFT_OP_EXPERTS)
-    put_word (text, "experts");
+  for (unsigned i = 0; weft_op_flag_words[i]; i++)
+    if (op->flags >> i & 1)
+      put_word (text, weft_op_flag_words[i]);
 }
 
 static void

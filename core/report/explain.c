@@ -724,7 +724,7 @@ explain_memory (struct page *g)
   for (int part = 0; part < WEFT_N_REPORT_PART; part++) {
     double bytes = weft_report_part_bytes (role, part);
     if (bytes > 0)
-      add (g, weft_report_part_word (part), bytes, "B", part_formula (g, part, bytes));
+      add (g, weft_report_parts[part].word, bytes, "B", part_formula (g, part, bytes));
   }
   add_sum (g, "peak", role->peak_bytes, "B", g_strdup_printf ("at %s", label));
   explain_stalls (g);

@@ -227,13 +227,13 @@ fill_role (weft_report *r, uint32_t role)
   weft_memory_stalls_init (&row->stalls, r->plan, role, r->timeline);
 }
 
-const char *
-weft_report_part_word (int part)
-{
-  if (part == WEFT_REPORT_PADDING)
-    return "padding";
-  return part == WEFT_REPORT_RESERVED ? "reserved" : weft_buf_kind_words[part];
-}
+const struct weft_report_part weft_report_parts[WEFT_N_REPORT_PART] = {
+#define PART(id, word, doc, mark, ink, colour) [id] = { word, mark, ink, colour },
+  WEFT_BUF_KIND_LIST (PART)
+#undef PART
+  [WEFT_REPORT_PADDING] = { "padding", '-', WEFT_INK_GREY, "#bab0ac" },
+  [WEFT_REPORT_RESERVED] = { "reserved", 'r', WEFT_INK_RED, "#e15759" },
+};
 
 uint64_t
 weft_report_part_bytes (const struct weft_report_role *role, int part)

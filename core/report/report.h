@@ -109,16 +109,35 @@ void weft_report_add_startup (weft_report *report, const weft_plan *startup,
 /* Printed dense peak of one GPU in the dtype of the matmuls: the denominator of MFU. */
 double weft_report_printed_peak (const struct weft_job *job);
 
-/* Parts of the memory of a role, in the order they are shown: kinds, padding, reserved. */
+/* ANSI colours of marks. */
+enum weft_ink {
+  WEFT_INK_NONE,
+  WEFT_INK_RED = 31,
+  WEFT_INK_GREEN,
+  WEFT_INK_YELLOW,
+  WEFT_INK_BLUE,
+  WEFT_INK_MAGENTA,
+  WEFT_INK_CYAN,
+  WEFT_INK_GREY = 90
+};
+
+/* Parts of the memory of a role, in the order they are shown: the rows of WEFT_BUF_KIND_LIST,
+ * padding, reserved. */
 enum { WEFT_REPORT_PADDING = WEFT_N_BUF_KIND, WEFT_REPORT_RESERVED, WEFT_N_REPORT_PART };
-const char *weft_report_part_word (int part);
+struct weft_report_part {
+  const char *word;
+  char mark;          /* in text */
+  enum weft_ink ink;  /* of the mark */
+  const char *colour; /* on pages */
+};
+extern const struct weft_report_part weft_report_parts[WEFT_N_REPORT_PART];
 uint64_t weft_report_part_bytes (const struct weft_report_role *role, int part);
 
 /* Whether a lane moves data. */
 static inline gboolean
 weft_report_is_axis (enum weft_lane lane)
 {
-  return lane != WEFT_LANE_GPU && lane != WEFT_LANE_HOST;
+  return weft_lane_traits[lane].communicates || weft_lane_traits[lane].copies;
 }
 
 /* ------------------------------------------------------------------------ JSON */

@@ -9,18 +9,6 @@
 
 enum { LABEL = 20, VALUE = 12, INDENT = 11, LEAST_COLUMNS = 60, MOST_COLUMNS = 100 };
 
-/* ANSI colours of the marks in bars and in the picture. */
-enum ink {
-  INK_NONE,
-  INK_RED = 31,
-  INK_GREEN,
-  INK_YELLOW,
-  INK_BLUE,
-  INK_MAGENTA,
-  INK_CYAN,
-  INK_GREY = 90
-};
-
 static int
 clamp_columns (struct weft_report_style style)
 {
@@ -29,7 +17,7 @@ clamp_columns (struct weft_report_style style)
 
 /* Appends one mark; writes an escape only when the colour changes. */
 static void
-put_mark (GString *out, char mark, enum ink ink, enum ink *now)
+put_mark (GString *out, char mark, enum weft_ink ink, enum weft_ink *now)
 {
   if (ink != *now)
     g_string_append_printf (out, "\033[%dm", ink);
@@ -38,9 +26,9 @@ put_mark (GString *out, char mark, enum ink ink, enum ink *now)
 }
 
 static void
-end_marks (GString *out, enum ink now)
+end_marks (GString *out, enum weft_ink now)
 {
-  if (now != INK_NONE)
+  if (now != WEFT_INK_NONE)
     g_string_append (out, "\033[0m");
 }
 
@@ -188,30 +176,20 @@ print_axes (const weft_report *r, GString *out)
 
 /* ---------------------------------------------------------------------- memory */
 
-static const struct {
-  char mark;
-  enum ink ink;
-} parts[WEFT_N_REPORT_PART] = {
-  [WEFT_BUF_WEIGHTS] = { 'w', INK_BLUE },     [WEFT_BUF_GRADIENTS] = { 'g', INK_GREEN },
-  [WEFT_BUF_OPTIMIZER] = { 'o', INK_YELLOW }, [WEFT_BUF_ACTIVATIONS] = { 'a', INK_CYAN },
-  [WEFT_BUF_GATHERED] = { 'G', INK_MAGENTA }, [WEFT_BUF_COMMUNICATION] = { 'c', INK_MAGENTA },
-  [WEFT_BUF_WORKSPACE] = { 's', INK_GREY },   [WEFT_REPORT_PADDING] = { '-', INK_GREY },
-  [WEFT_REPORT_RESERVED] = { 'r', INK_RED },
-};
-
 /* Draws a bar in which `width` marks are `scale` bytes. */
 static void
 print_bar (const struct weft_report_role *row, double scale, int width, gboolean colour,
            GString *out)
 {
-  enum ink now = INK_NONE;
+  enum weft_ink now = WEFT_INK_NONE;
   double sum = 0;
   int drawn = 0;
 
   for (int part = 0; part < WEFT_N_REPORT_PART; part++) {
     sum += weft_report_part_bytes (row, part);
     for (; drawn < (int) lround (sum / scale * width); drawn++)
-      put_mark (out, parts[part].mark, colour ? parts[part].ink : INK_NONE, &now);
+      put_mark (out, weft_report_parts[part].mark,
+                colour ? weft_report_parts[part].ink : WEFT_INK_NONE, &now);
   }
   end_marks (out, now);
   for (; drawn < width; drawn++)
@@ -231,7 +209,7 @@ is_column (const weft_report *r, int part)
 static int
 column_width (int part)
 {
-  return MAX (8, (int) strlen (weft_report_part_word (part))) + 2;
+  return MAX (8, (int) strlen (weft_report_parts[part].word)) + 2;
 }
 
 /* Prints the names of the parts, and below each name the mark of the part in the bars. */
@@ -241,11 +219,11 @@ print_heads (const weft_report *r, GString *out)
   g_string_append_printf (out, "%*s", INDENT, "");
   for (int part = 0; part < WEFT_N_REPORT_PART; part++)
     if (is_column (r, part))
-      g_string_append_printf (out, "%*s", column_width (part), weft_report_part_word (part));
+      g_string_append_printf (out, "%*s", column_width (part), weft_report_parts[part].word);
   g_string_append_printf (out, "  peak at\n%*s", INDENT, "");
   for (int part = 0; part < WEFT_N_REPORT_PART; part++)
     if (is_column (r, part))
-      g_string_append_printf (out, "%*c", column_width (part), parts[part].mark);
+      g_string_append_printf (out, "%*c", column_width (part), weft_report_parts[part].mark);
   g_string_append_c (out, '\n');
 }
 
@@ -398,16 +376,16 @@ weft_report_print_memory (const weft_report *r, struct weft_report_style style, 
  * `first`. */
 static const struct {
   char first, period;
-  enum ink ink;
+  enum weft_ink ink;
 } looks[WEFT_N_PHASE] = {
-  [WEFT_PHASE_FORWARD] = { '0', 10, INK_CYAN },
-  [WEFT_PHASE_BACKWARD] = { 'a', 26, INK_GREEN },
-  [WEFT_PHASE_INPUT_GRAD] = { 'a', 26, INK_GREEN },
-  [WEFT_PHASE_WEIGHT_GRAD] = { 'A', 26, INK_MAGENTA },
-  [WEFT_PHASE_RECOMPUTE] = { 'a', 26, INK_GREEN },
-  [WEFT_PHASE_REDUCE] = { '#', 0, INK_YELLOW },
-  [WEFT_PHASE_FINALIZE] = { '#', 0, INK_YELLOW },
-  [WEFT_PHASE_OPTIMIZER] = { '#', 0, INK_YELLOW },
+  [WEFT_PHASE_FORWARD] = { '0', 10, WEFT_INK_CYAN },
+  [WEFT_PHASE_BACKWARD] = { 'a', 26, WEFT_INK_GREEN },
+  [WEFT_PHASE_INPUT_GRAD] = { 'a', 26, WEFT_INK_GREEN },
+  [WEFT_PHASE_WEIGHT_GRAD] = { 'A', 26, WEFT_INK_MAGENTA },
+  [WEFT_PHASE_RECOMPUTE] = { 'a', 26, WEFT_INK_GREEN },
+  [WEFT_PHASE_REDUCE] = { '#', 0, WEFT_INK_YELLOW },
+  [WEFT_PHASE_FINALIZE] = { '#', 0, WEFT_INK_YELLOW },
+  [WEFT_PHASE_OPTIMIZER] = { '#', 0, WEFT_INK_YELLOW },
 };
 
 /* Index in a lane of the first op that ends after `now`. */
@@ -447,18 +425,18 @@ is_sending (const weft_timeline *t, const weft_program *p, uint32_t row, double 
 }
 
 static char
-mark_at (const weft_report *r, uint32_t row, double now, enum ink *ink)
+mark_at (const weft_report *r, uint32_t row, double now, enum weft_ink *ink)
 {
   const weft_program *p = r->plan->role[r->timeline->role[row]];
   uint32_t op = running (r->timeline, p, row, WEFT_LANE_GPU, now);
   gboolean sends = op == WEFT_NO_OP && is_sending (r->timeline, p, row, now);
 
-  *ink = sends ? INK_RED : INK_GREY;
+  *ink = sends ? WEFT_INK_RED : WEFT_INK_GREY;
   if (op == WEFT_NO_OP)
     return sends ? '~' : '.';
   const struct weft_op *at = &p->op[op];
   gboolean bound = at->micro != WEFT_NO_MICRO && looks[at->phase].period;
-  *ink = bound ? looks[at->phase].ink : INK_YELLOW;
+  *ink = bound ? looks[at->phase].ink : WEFT_INK_YELLOW;
   return bound ? looks[at->phase].first + at->micro % looks[at->phase].period : '#';
 }
 
@@ -474,11 +452,11 @@ row_of_role (const weft_timeline *t, uint32_t role)
 static void
 print_row (const weft_report *r, uint32_t row, int width, gboolean colour, GString *out)
 {
-  enum ink now = INK_NONE, ink;
+  enum weft_ink now = WEFT_INK_NONE, ink;
 
   for (int i = 0; i < width; i++) {
     char mark = mark_at (r, row, (i + 0.5) / width * r->timeline->seconds, &ink);
-    put_mark (out, mark, colour ? ink : INK_NONE, &now);
+    put_mark (out, mark, colour ? ink : WEFT_INK_NONE, &now);
   }
   end_marks (out, now);
   g_string_append_c (out, '\n');

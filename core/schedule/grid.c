@@ -3,14 +3,11 @@
 #include "core/base/invariant.h"
 #include "core/schedule/order.h"
 
-/* Work and look of each phase. The colours keep dark text readable and contrast with white and
- * black pages. */
 const struct weft_cell_kind weft_cell_kinds[WEFT_N_PHASE] = {
-  [WEFT_PHASE_FORWARD] = { 1 << WEFT_WORK_FORWARD, '0', "#6ea8dc", "forward" },
-  [WEFT_PHASE_BACKWARD] = { 1 << WEFT_WORK_INPUT | 1 << WEFT_WORK_WEIGHT, 'a', "#e59a4f",
-                            "backward" },
-  [WEFT_PHASE_INPUT_GRAD] = { 1 << WEFT_WORK_INPUT, 'a', "#d9b93f", "input gradient" },
-  [WEFT_PHASE_WEIGHT_GRAD] = { 1 << WEFT_WORK_WEIGHT, 'A', "#74bf8a", "weight gradient" },
+  [WEFT_PHASE_FORWARD] = { 1 << WEFT_WORK_FORWARD, '0' },
+  [WEFT_PHASE_BACKWARD] = { 1 << WEFT_WORK_INPUT | 1 << WEFT_WORK_WEIGHT, 'a' },
+  [WEFT_PHASE_INPUT_GRAD] = { 1 << WEFT_WORK_INPUT, 'a' },
+  [WEFT_PHASE_WEIGHT_GRAD] = { 1 << WEFT_WORK_WEIGHT, 'A' },
 };
 
 /* --------------------------------------------------------------- placement of stages */

@@ -143,7 +143,7 @@ svg_bar (const struct drawing *d, uint32_t rank, uint32_t i)
   if (cell->chunk)
     g_string_append_printf (
         d->text, " fill=\"#%06x\"",
-        paler (weft_cell_kinds[cell->phase].colour, PALEST * cell->chunk / last));
+        paler (weft_phase_looks[cell->phase].colour, PALEST * cell->chunk / last));
   g_string_append (d->text, "/>\n");
 }
 
@@ -206,12 +206,12 @@ svg_phases (const struct drawing *d)
   for (int phase = 0; phase < WEFT_N_PHASE; phase++) {
     if (!weft_cell_kinds[phase].works || !grid_has (grid, phase))
       continue;
-    g_string_append_printf (d->text, "<g fill=\"%s\">\n", weft_cell_kinds[phase].colour);
+    g_string_append_printf (d->text, "<g fill=\"%s\">\n", weft_phase_looks[phase].colour);
     svg_cells (d, phase, svg_bar);
     g_string_append_printf (d->text,
                             "<rect x=\"%u\" y=\"%u\" width=\"12\" height=\"12\"/></g>\n"
                             "<text x=\"%u\" y=\"%u\" fill=\"#777\">%s</text>\n",
-                            x, y, x + 18, y + 11, weft_cell_kinds[phase].name);
+                            x, y, x + 18, y + 11, weft_phase_looks[phase].legend);
     x += KEY;
   }
   if (grid->n_chunks > 1)

@@ -1,10 +1,11 @@
-/* Loads the CUDA module on demand.  CUDA and NCCL have hundreds of megabytes, and most commands use
+/* Loads the CUDA module on demand.  CUDA and NCCL take hundreds of megabytes, and most commands use
  * no GPU.  The table of calls is therefore in a shared library, which is loaded when an executor is
  * first opened, if this build has the library.  The library is never unloaded, because CUDA cannot
  * be unloaded. */
 #include "exec_gpu/cuda/exec_cuda.h"
 #include "core/base/error.h"
 #include "core/base/home.h"
+#include "exec_gpu/launches.h"
 #include <dlfcn.h>
 #include <string.h>
 
@@ -76,9 +77,41 @@ cuda_open (const weft_plan *plan, const struct weft_exec_options *options, GErro
   return calls ? weft_exec_cuda_open (calls, plan, options, error) : NULL;
 }
 
+static gboolean
+load (GError **error)
+{
+  return weft_cuda_load (error) != NULL;
+}
+
+static char *
+machine_name (void)
+{
+  const struct weft_gpu_calls *calls = weft_cuda_load (NULL);
+
+  return calls ? weft_exec_gpu_name (calls) : g_strdup ("no GPU");
+}
+
+static gboolean
+time_launches (double *seconds, GError **error)
+{
+  const struct weft_gpu_calls *calls = weft_cuda_load (error);
+
+  return calls && weft_gpu_time_launches (calls, seconds, error);
+}
+
+static const char *const sources[] = { "events", "cupti", NULL };
+
+static const struct weft_field fields[] = { WEFT_GPU_OPTION_LIST (
+    WEFT_OPTION_FIELD, sources, "events around ops, or CUPTI records of every kernel") };
+static const struct weft_table table = { "option of executor cuda", fields, G_N_ELEMENTS (fields) };
+
 const struct weft_exec_ops weft_exec_cuda = {
   .name = "cuda",
   .doc = "real numbers: ranks are GPUs, or share one",
+  .options = &table,
+  .load = load,
   .open = cuda_open,
+  .machine_name = machine_name,
+  .time_launches = time_launches,
   WEFT_EXEC_GPU_OPS,
 };

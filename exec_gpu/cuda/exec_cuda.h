@@ -9,6 +9,6 @@ extern const struct weft_exec_ops weft_exec_cuda;
 weft_exec *weft_exec_cuda_open (const struct weft_gpu_calls *calls, const weft_plan *plan,
                                 const struct weft_exec_options *options, GError **error);
 
-/* Loads the module and returns its table of calls, which is static.  NULL with an error without
- * module, driver or GPU. */
+/* Loads the module and returns its table of calls, which is static.  NULL with an error: the
+ * module, the driver or a GPU is missing. */
 const struct weft_gpu_calls *weft_cuda_load (GError **error);

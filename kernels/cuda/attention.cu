@@ -4,11 +4,11 @@
 #include "kernels/cuda/attention.cuh"
 
 enum { THREADS = 128, WARPS = THREADS / 32, MOST_BLOCKS = 1 << 20 };
-enum { EVERYTHING = 1 << 30 /* no sliding window: larger than any number of keys, and an int */ };
+enum { EVERYTHING = 1 << 30 /* no window: exceeds any number of keys, and fits an int */ };
 enum { MOST_EACH = 16 }; /* elements of a head per lane: heads of up to 512 */
 enum { BATCH, SEQUENCE, HEADS, GROUPS, WIDTH, WINDOW, VALUE };
-enum { TOKENS, KEYS }; /* dimensions of attention_part and attention_part_bwd, instead of the first
-                        * two */
+enum { TOKENS, KEYS }; /* first two dimensions of attention_part and attention_part_bwd, instead
+                        * of BATCH and SEQUENCE */
 enum { QKV, O, LSE };
 enum { BWD_QKV, BWD_O, BWD_LSE, BWD_DO, BWD_DQKV };
 enum { PART_Q, PART_KV, PART_O, PART_LSE, PART_DO, PART_DQ, PART_DKV };

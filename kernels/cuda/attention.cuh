@@ -9,7 +9,7 @@
 #pragma once
 #include "kernels/cuda/place.cuh"
 
-/* A contiguous run of tokens: its rows in each sequence, and the position of the first. */
+/* A contiguous run of tokens: its rows in each sequence, and the position of its first token. */
 struct piece {
   uint64_t first, n, position;
 };
@@ -24,7 +24,7 @@ struct attention {
   struct side queries, keys;
   uint64_t batch, heads, groups;
   uint64_t width, value; /* of query and key heads; of value heads */
-  uint64_t window;       /* number of keys a query sees, including its own */
+  uint64_t window;       /* number of keys a query sees, including the key of its own token */
   uint64_t q_row, kv_row, k_column, v_column; /* in elements */
   float scale;                                /* of scores: 1 / sqrt (width) */
   float cap;                                  /* soft cap of scores: cap tanh (x / cap); 0: none */

@@ -77,7 +77,7 @@ __launch_bounds__ (THREADS) tiles_forward (forward_of<T> f)
   const int tile = ROWS * (D + PAD), v_size = ROWS * (V + PAD);
   T *q_tile = shared, *k_tile = shared + tile, *v_tile = shared + 3 * tile; /* two buffers each */
   struct head h = query_head (a);
-  struct tile mine = tile_of<ROWS> (a.queries, gridDim.x - 1 - blockIdx.x); /* longest rows first */
+  struct tile mine = tile_of<ROWS> (a.queries, gridDim.x - 1 - blockIdx.x); /* most keys first */
   struct passing pass = keys_passing<ROWS, ROWS> (a, mine);
   strip<T> q = { f.q + q_at (a, h, 0), a.q_row, a.width },
            k = { f.kv + k_at (a, h, 0), a.kv_row, a.width },
@@ -303,12 +303,9 @@ run (const struct weft_cuda_launch *l, const struct attention_call *c)
   return launched ();
 }
 
-/* Scratch: log-sum-exp and delta of each query. */
-uint64_t
-weft_cuda_scratch_attention (uint64_t queries)
-{
-  return queries * sizeof (struct known);
-}
+/* Scratch of backward: log-sum-exp and delta of each query. */
+WEFT_CUDA_SCRATCH (attention_bwd, s->dim[0] * s->dim[1] * s->dim[2] * sizeof (struct known))
+WEFT_CUDA_SCRATCH (attention_part_bwd, s->dim[0] * s->dim[2] * sizeof (struct known))
 
 template <class T>
 static void

@@ -1,9 +1,10 @@
 /* cuBLASLt's matrices are column-major, so the library computes the row-major y = a b as y^T = b^T
  * a^T: Weft's `b` is the library's A, and rows are the leading dimension.
  *
- * gelu, or its slope, is an epilogue of the library's product, or a kernel of Weft's after it if
- * the library does not support it or is slower than both. A bias that the library does not add is
- * written first, and the product accumulates. */
+ * gelu, or its slope, is an epilogue of the library's product. If the library does not support the
+ * epilogue, or if the product with epilogue is slower than product and kernel, a kernel of Weft
+ * runs after the product. A bias that the library does not add is written first, and the product
+ * accumulates. */
 #include "kernels/cuda/blas.h"
 #include "core/base/error.h"
 #include "core/base/words.h"
@@ -428,7 +429,7 @@ make_operands (operands *o, const struct weft_cuda_gemm *g)
   return ok;
 }
 
-/* Milliseconds of a choice on operands like those of g; negative: it fails. */
+/* Milliseconds of a choice on operands like those of g; negative: the product failed. */
 static float
 time_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
          const struct choice *choice)

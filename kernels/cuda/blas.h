@@ -11,9 +11,6 @@
 
 #define WEFT_BLAS_CANDIDATES 16
 
-/* Workspace of a product (32 MiB on Hopper; holds split-K sums). */
-#define WEFT_BLAS_SCRATCH (32u << 20)
-
 struct weft_cuda_blas;
 
 /* On failure: NULL, and *error is a static text. */

@@ -306,7 +306,7 @@ weft_cudnn_finish (weft_cudnn_graph *g)
   return FALSE;
 }
 
-/* Binds pointers for one call: the scratch of a stream is known only when it runs. */
+/* Binds pointers for one call: the scratch is known only when the plan runs on a stream. */
 static void
 fill_pack (weft_cudnn_graph *g, weft_cudnn_thing pack, void *const *pointer, void *scratch)
 {

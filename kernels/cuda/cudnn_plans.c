@@ -8,7 +8,7 @@
 
 #define FILE_NAME "libcudnn.so.9"
 
-/* The loader's path, an installed toolkit, a manual installation. */
+/* Where the library may be: the loader's path, an installed toolkit, a manual installation. */
 static const char *const places[] = { FILE_NAME, "/usr/local/cuda/lib64/" FILE_NAME,
                                       "/usr/local/cuda/lib/" FILE_NAME };
 

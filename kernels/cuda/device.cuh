@@ -164,8 +164,8 @@ begins_at_pack (const void *at)
 
 /* ------------------------------------------------- asynchronous copies to shared memory */
 
-/* Copies 16 or 8 bytes (cp.async), zeros if there is no source; complete after the wait for its
- * group and a barrier. */
+/* Copies 16 or 8 bytes (cp.async), or writes zeros if there is no source. A copy is complete after
+ * WEFT_COPY_WAIT() for its group and a barrier. */
 #ifdef WEFT_CUDA_EMULATOR
 #define WEFT_COPY(to, from) emulated_copy (to, from)
 #define WEFT_COPY_OR_ZERO(to, from, there) emulated_copy (to, (there) ? (from) : NULL)

@@ -237,14 +237,16 @@ align (uint64_t bytes)
   return (bytes + 255) / 256 * 256;
 }
 
-/* Scratch: sorted ids, their order, partial sums, workspace of the sort. */
-uint64_t
-weft_cuda_scratch_embed (uint64_t tokens, uint64_t hidden)
+/* Bytes of scratch: for sorted ids, their order, partial sums, and the workspace of the sort. */
+static uint64_t
+gather_bytes (uint64_t tokens, uint64_t hidden)
 {
   uint64_t pieces = (tokens + PIECE - 1) / PIECE;
   return 2 * align (tokens * sizeof (int32_t)) + align (pieces * 2 * hidden * sizeof (float)) +
          weft_cuda_sort_bytes (tokens);
 }
+
+WEFT_CUDA_SCRATCH (embed_bwd, gather_bytes (s->dim[0], s->dim[1]))
 
 static const char *
 gather_words (const struct weft_cuda_launch *l)

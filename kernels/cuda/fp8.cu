@@ -14,11 +14,8 @@ amax_parts (uint64_t n)
   return blocks_for (n, THREADS * 16, MOST_PARTS);
 }
 
-uint64_t
-weft_cuda_scratch_amax (uint64_t n)
-{
-  return amax_parts (n) * sizeof (float);
-}
+WEFT_CUDA_SCRATCH (amax, amax_parts (s->dim[0]) * sizeof (float))
+WEFT_CUDA_SCRATCH (quantise_delayed, amax_parts (s->dim[0]) * sizeof (float))
 
 __global__ void
 largest_of_parts (struct array x, uint64_t n, float *part)
@@ -253,11 +250,16 @@ align (uint64_t bytes)
 }
 
 /* Scratch bytes that a product with fp8 weights needs after the scratch of the matmul itself. */
-uint64_t
-weft_cuda_scratch_fp8 (uint64_t weights, uint32_t dtype)
+static uint64_t
+expanded_bytes (uint64_t weights, uint32_t dtype)
 {
   return FACTORS + align (weights * (dtype == WEFT_FP32 ? 4 : 2));
 }
+
+WEFT_CUDA_SCRATCH (matmul_fp8,
+                   WEFT_BLAS_SCRATCH + expanded_bytes (s->dim[1] * s->dim[2], s->dtype))
+WEFT_CUDA_SCRATCH (matmul_dgrad_fp8,
+                   WEFT_BLAS_SCRATCH + expanded_bytes (s->dim[1] * s->dim[2], s->dtype))
 
 /* Expands the weights to 16 bits or fp32 and computes the scale that multiplies the sums. Both are
  * written at the end of the scratch. */
@@ -268,7 +270,7 @@ expand_weights (struct weft_cuda_launch *l, struct weft_cuda_gemm *g)
   uint64_t weights = g->n * g->k;
   bool blocks = o[SCALE].dtype == WEFT_E8M0;
 
-  uint8_t *own = weft_cuda_take (l, weft_cuda_scratch_fp8 (weights, o[X].dtype));
+  uint8_t *own = weft_cuda_take (l, expanded_bytes (weights, o[X].dtype));
   struct array wide = { own + FACTORS, o[X].dtype };
   g->b = wide.data;
   g->scale = blocks ? NULL : (const float *) own;

@@ -1,8 +1,9 @@
-/* fp8 x fp8 products on fp8 tensor cores through cuBLASLt. Both factors have their terms along
- * rows; their scales are rearranged into the library's layout (fp8_scales.h) at the end of the
- * scratch. Accumulation is full precision except in forward with per-tensor scales, as in NVIDIA
- * Transformer Engine (module/base.py, _2X_ACC_FPROP); with 128-element scales the library has no
- * full-precision kernels (Transformer Engine, cpp_extensions/gemm.py; PyTorch, get_scale_mode). */
+/* fp8 x fp8 products on fp8 tensor cores through cuBLASLt. The terms of both factors are
+ * contiguous; the scales are rearranged into the library's layout (fp8_scales.h) at the end of
+ * the scratch. Accumulation is full precision except in forward with per-tensor scales, as in
+ * NVIDIA Transformer Engine (module/base.py, _2X_ACC_FPROP). With 128-element scales the library
+ * has no full-precision kernels (Transformer Engine, cpp_extensions/gemm.py; PyTorch,
+ * get_scale_mode). */
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/fp8_scales.h"
 
@@ -17,18 +18,22 @@ bytes_of (const struct weft_fp8_layout *l)
   return (n + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-/* Upper bound of the scratch bytes for the scales of both factors; scales of squares need less. */
-uint64_t
-weft_cuda_scratch_fp8_matmul (const uint64_t rows[2], uint64_t terms, uint64_t block)
+/* Upper bound of the scratch bytes: those of the matmul itself, of the scales of both factors, and
+ * of a bias that is converted to another type. Scales of squares need less. */
+static uint64_t
+product_bytes (uint64_t a_rows, uint64_t b_rows, uint64_t terms, uint64_t block)
 {
-  uint64_t bytes = 0;
+  struct weft_fp8_layout a = weft_fp8_layout_of (a_rows, terms, block, 0);
+  struct weft_fp8_layout b = weft_fp8_layout_of (b_rows, terms, block, 0);
 
-  for (int i = 0; i < 2; i++) {
-    struct weft_fp8_layout l = weft_fp8_layout_of (rows[i], terms, block, 0);
-    bytes += bytes_of (&l);
-  }
-  return bytes;
+  return WEFT_BLAS_SCRATCH + bytes_of (&a) + bytes_of (&b) +
+         (b_rows * sizeof (float) + ALIGN - 1) / ALIGN * ALIGN;
 }
+
+WEFT_CUDA_SCRATCH (fp8_matmul, product_bytes (s->dim[M], s->dim[N], s->dim[K], s->dim[BLOCK]))
+WEFT_CUDA_SCRATCH (fp8_matmul_dgrad, product_bytes (s->dim[M], s->dim[K], s->dim[N], s->dim[BLOCK]))
+WEFT_CUDA_SCRATCH (fp8_matmul_wgrad,
+                   product_bytes (s->dim[N], s->dim[K], s->dim[M], s->dim[WGRAD_BLOCK]))
 
 /* Rearranges scales into the library's layout; padding gets a scale of 0. */
 template <class T>

@@ -99,8 +99,8 @@ copy (struct array from, uint64_t at, struct array to, uint64_t place)
   put (to, place, get (from, at));
 }
 
-/* Threads of a head: query elements without position, query pairs, key elements, key pairs (already
- * rotated), value elements. */
+/* A thread copies one element or rotates one pair. The threads of a head, in order: query elements
+ * without position, query pairs, key elements, key pairs (already rotated), value elements. */
 __global__ void
 join_heads (struct join j, const __grid_constant__ struct turning turning)
 {

@@ -3,6 +3,7 @@
 #include "kernels/cuda/table.h"
 #include "kernels/logsumexp.h"
 #include "kernels/traits.h"
+#include <string.h>
 
 weft_cuda_launcher *const weft_cuda_launchers[WEFT_N_OP] = {
 #define KERNEL(id, name, ...) [id] = weft_cuda_##name,
@@ -68,8 +69,8 @@ set_router (struct weft_cuda_router *r, const union weft_model *m)
   r->step = m->moe_router_bias_update_rate;
 }
 
-/* Traits of the architecture in attention and embedding. Both kinds of attention have the head
- * width at the same place of their shape. */
+/* Traits of the architecture in attention and embedding. Fused and unfused attention have
+ * the head width in the same dimension of their shape. */
 static void
 set_traits (struct weft_cuda_model *m, const struct weft_kernel *k)
 {
@@ -144,81 +145,20 @@ weft_cuda_launch_all (enum weft_op_kind kind, const struct weft_cuda_launch *l, 
 
 /* ----------------------------------------------------------------------------- scratch */
 
-static uint64_t
-scratch_of_scales (uint64_t a_rows, uint64_t b_rows, uint64_t terms, uint64_t block)
-{
-  return weft_cuda_scratch_fp8_matmul ((const uint64_t[]){ a_rows, b_rows }, terms, block) +
-         (b_rows * sizeof (float) + 255) / 256 * 256; /* a bias converted to another type */
-}
+/* Weak symbols: NULL for an op without WEFT_CUDA_SCRATCH(). */
+#define KERNEL(id, name, ...)                                                                      \
+  __attribute__ ((weak)) uint64_t weft_cuda_scratch_##name (const struct weft_cuda_shape *s);
+#include "core/ops.def"
 
 uint64_t
 weft_cuda_scratch (enum weft_op_kind kind, const struct weft_shape *shape)
 {
-  const uint64_t *dim = shape->dim;
+  static uint64_t (*const scratch[WEFT_N_OP]) (const struct weft_cuda_shape *s) = {
+#define KERNEL(id, name, ...) [id] = weft_cuda_scratch_##name,
+#include "core/ops.def"
+  };
+  struct weft_cuda_shape s = { .dtype = shape->dtype };
 
-  switch (kind) {
-  case WEFT_OP_NORM_BWD:
-  case WEFT_OP_NORM_DGRAD:
-  case WEFT_OP_NORM_WGRAD:
-  case WEFT_OP_HEAD_NORM_DGRAD:
-    return weft_cuda_scratch_norm (dim[0], dim[1]);
-  case WEFT_OP_HEAD_NORM_BWD:
-    return MAX (weft_cuda_scratch_norm (dim[0], dim[1]),
-                weft_cuda_scratch_norm (dim[0] / MAX (1, dim[2]), dim[1] * dim[2]));
-  case WEFT_OP_HEAD_NORM_WGRAD:
-    return weft_cuda_scratch_norm (dim[0] * dim[2], dim[1]);
-  case WEFT_OP_EMBED_BWD:
-    return weft_cuda_scratch_embed (dim[0], dim[1]);
-  case WEFT_OP_XENT:
-  case WEFT_OP_XENT_GRAD:
-  case WEFT_OP_XENT_END:
-    return weft_cuda_scratch_xent (dim[0]);
-  case WEFT_OP_GRAD_NORM:
-  case WEFT_OP_BUCKET_NORM:
-    return weft_cuda_scratch_squares (dim[0]);
-  case WEFT_OP_MATMUL:
-  case WEFT_OP_MATMUL_DGRAD:
-  case WEFT_OP_MATMUL_GELU:
-  case WEFT_OP_MATMUL_DGRAD_GELU:
-    return WEFT_BLAS_SCRATCH;
-  case WEFT_OP_MATMUL_FP8_WEIGHTS:
-  case WEFT_OP_MATMUL_DGRAD_FP8_WEIGHTS:
-    return WEFT_BLAS_SCRATCH + weft_cuda_scratch_fp8 (dim[1] * dim[2], shape->dtype);
-  case WEFT_OP_FP8_MATMUL:
-    return WEFT_BLAS_SCRATCH + scratch_of_scales (dim[0], dim[1], dim[2], dim[5]);
-  case WEFT_OP_FP8_MATMUL_DGRAD:
-    return WEFT_BLAS_SCRATCH + scratch_of_scales (dim[0], dim[2], dim[1], dim[5]);
-  case WEFT_OP_FP8_MATMUL_WGRAD:
-    return WEFT_BLAS_SCRATCH + scratch_of_scales (dim[1], dim[2], dim[0], dim[4]);
-  case WEFT_OP_AMAX:
-  case WEFT_OP_QUANTISE_DELAYED:
-    return weft_cuda_scratch_amax (dim[0]);
-  case WEFT_OP_MATMUL_WGRAD:
-    return MAX (WEFT_BLAS_SCRATCH, weft_cuda_scratch_bias (dim[0], dim[1]));
-  case WEFT_OP_ATTENTION_BWD:
-    return weft_cuda_scratch_attention (dim[0] * dim[1] * dim[2]);
-  case WEFT_OP_ATTENTION_PART_BWD:
-    return weft_cuda_scratch_attention (dim[0] * dim[2]);
-  case WEFT_OP_MOE_SORT:
-    return weft_cuda_scratch_moe_sort (dim[0] * dim[1]);
-  case WEFT_OP_MOE_PERMUTE:
-    return weft_cuda_scratch_moe_permute (dim[3]);
-  case WEFT_OP_MOE_GROUP:
-  case WEFT_OP_MOE_UNGROUP:
-    return weft_cuda_scratch_moe_group (dim[2], dim[3]);
-  case WEFT_OP_MOE_MATMUL:
-  case WEFT_OP_MOE_MATMUL_DGRAD:
-  case WEFT_OP_MOE_MATMUL_WGRAD:
-  case WEFT_OP_MOE_FP8_MATMUL:
-  case WEFT_OP_MOE_FP8_MATMUL_DGRAD:
-  case WEFT_OP_MOE_FP8_MATMUL_WGRAD:
-    return weft_cuda_scratch_moe_matmul (dim[3]);
-  case WEFT_OP_MOE_QUANTISE_BLOCKS:
-    return weft_cuda_scratch_moe_matmul (dim[2]);
-  case WEFT_OP_MOE_AMAX:
-  case WEFT_OP_MOE_QUANTISE:
-    return weft_cuda_scratch_moe_amax (dim);
-  default:
-    return 0;
-  }
+  memcpy (s.dim, shape->dim, sizeof s.dim);
+  return scratch[kind] ? scratch[kind](&s) : 0;
 }

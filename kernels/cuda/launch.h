@@ -6,7 +6,7 @@
  *   the same in every run: no floating-point atomics.
  * - A launcher enqueues on the stream and returns; it does not allocate and does not wait.
  * - Memory beyond its operands is scratch, whose size follows from the op's shape
- *   (weft_cuda_scratch()); ops of one stream share it, one after the other. */
+ *   (WEFT_CUDA_SCRATCH); ops of one stream share it, one after the other. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -45,7 +45,7 @@ struct weft_cuda_model {
   uint64_t sequence;      /* tokens of each sequence on this rank */
   uint64_t whole;         /* tokens of a whole sequence */
   uint64_t all_heads;     /* heads of all ranks */
-  uint32_t layernorm;     /* otherwise rmsnorm */
+  uint32_t layernorm;     /* 1: layernorm; 0: rmsnorm */
   uint32_t pairs;         /* rotated pairs of a head */
   double frequency[WEFT_CUDA_MOST_PAIRS]; /* rotary frequency of each pair, radians per position */
   uint32_t activation;                    /* enum weft_activation */
@@ -151,23 +151,26 @@ const char *weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *ke
 #define KERNEL(id, name, ...) const char *weft_cuda_##name (const struct weft_cuda_launch *l);
 #include "core/ops.def"
 
-/* Bytes of scratch of individual kernels, used by weft_cuda_scratch() (table.h). */
-uint64_t weft_cuda_scratch_norm (uint64_t rows, uint64_t columns);
-uint64_t weft_cuda_scratch_embed (uint64_t tokens, uint64_t hidden);
-uint64_t weft_cuda_scratch_xent (uint64_t rows);
-uint64_t weft_cuda_scratch_squares (uint64_t n);
-uint64_t weft_cuda_scratch_bias (uint64_t rows, uint64_t columns);
-uint64_t weft_cuda_scratch_attention (uint64_t queries);
-uint64_t weft_cuda_scratch_amax (uint64_t n);
-uint64_t weft_cuda_scratch_fp8 (uint64_t weights, uint32_t dtype);
-/* rows: of both factors; block: elements per scale. */
-uint64_t weft_cuda_scratch_fp8_matmul (const uint64_t rows[2], uint64_t terms, uint64_t block);
-uint64_t weft_cuda_scratch_moe_sort (uint64_t choices);
-uint64_t weft_cuda_scratch_moe_permute (uint64_t rows);
-uint64_t weft_cuda_scratch_moe_group (uint64_t experts, uint64_t sources);
-uint64_t weft_cuda_scratch_moe_matmul (uint64_t experts);
-/* dim: rows, columns, number of groups of rows. */
-uint64_t weft_cuda_scratch_moe_amax (const uint64_t *dim);
+/* WEFT_CUDA_SCRATCH (word, bytes) defines the bytes of scratch of an op, computed from the op's
+ * shape `s`, beside the launcher of the op. An op without WEFT_CUDA_SCRATCH needs no scratch. The
+ * reference to the launcher makes the compiler refuse a word that is not an op. */
+struct weft_cuda_shape {
+  uint64_t dim[WEFT_CUDA_DIMS];
+  uint32_t dtype; /* of the operands */
+};
+
+#define KERNEL(id, name, ...)                                                                      \
+  uint64_t weft_cuda_scratch_##name (const struct weft_cuda_shape *s);
+#include "core/ops.def"
+#define WEFT_CUDA_SCRATCH(word, bytes)                                                             \
+  uint64_t weft_cuda_scratch_##word (const struct weft_cuda_shape *s)                              \
+  {                                                                                                \
+    (void) &weft_cuda_##word, (void) s;                                                            \
+    return (bytes);                                                                                \
+  }
+
+/* Workspace of a product of cuBLASLt (32 MiB on Hopper; holds split-K sums). */
+#define WEFT_BLAS_SCRATCH (32u << 20)
 
 #ifdef __cplusplus
 }

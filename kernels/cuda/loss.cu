@@ -1,5 +1,5 @@
-/* Cross entropy. One pass over a row of logits finds the largest and the sum of exponentials; the
- * gradient overwrites the logits. One block adds the losses of rows in a fixed order. Padding
+/* Cross entropy. One pass over a row of logits finds the largest logit and the sum of exponentials;
+ * the gradient overwrites the logits. One block adds the losses of rows in a fixed order. Padding
  * columns beyond the vocabulary do not count.
  *
  * One block per row, with 16-byte loads if rows are aligned. Where loss and gradient are computed
@@ -88,7 +88,7 @@ see_row (const V *x, struct vocabulary v, struct soft s, bool sums, struct copy<
   return s;
 }
 
-/* Maximum and sum of exponentials over the block, from those of each thread, for all threads. */
+/* Joins the maxima and sums of exponentials of all threads; every thread gets the result. */
 static __device__ __forceinline__ struct soft
 join_threads (struct soft own, float *room)
 {
@@ -175,11 +175,9 @@ vocabulary_of (const struct weft_cuda_launch *l, uint64_t whole)
 }
 
 /* Scratch: one loss per row. */
-uint64_t
-weft_cuda_scratch_xent (uint64_t rows)
-{
-  return rows * sizeof (float);
-}
+WEFT_CUDA_SCRATCH (xent, s->dim[0] * sizeof (float))
+WEFT_CUDA_SCRATCH (xent_grad, s->dim[0] * sizeof (float))
+WEFT_CUDA_SCRATCH (xent_end, s->dim[0] * sizeof (float))
 
 /* Whether each row of logits begins at a multiple of sixteen bytes. */
 template <class T>

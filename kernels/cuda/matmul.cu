@@ -51,6 +51,11 @@ weft_cuda_convert_bias (struct weft_cuda_launch *l, const struct weft_cuda_opera
   return weft_cuda_cast (&cast);
 }
 
+WEFT_CUDA_SCRATCH (matmul, WEFT_BLAS_SCRATCH)
+WEFT_CUDA_SCRATCH (matmul_dgrad, WEFT_BLAS_SCRATCH)
+WEFT_CUDA_SCRATCH (matmul_gelu, WEFT_BLAS_SCRATCH)
+WEFT_CUDA_SCRATCH (matmul_dgrad_gelu, WEFT_BLAS_SCRATCH)
+
 const char *
 weft_cuda_matmul (const struct weft_cuda_launch *l)
 {
@@ -134,12 +139,17 @@ weft_cuda_matmul_dgrad_gelu (const struct weft_cuda_launch *l)
   return weft_cuda_multiply (l, &g);
 }
 
-/* Scratch of the bias gradient, which runs after the product and uses the same memory. */
-uint64_t
-weft_cuda_scratch_bias (uint64_t rows, uint64_t columns)
+/* Bytes of scratch. The product and the bias gradient run one after the other and use the same
+ * scratch. */
+static uint64_t
+wgrad_bytes (uint64_t rows, uint64_t columns)
 {
-  return column_scratch (rows, columns, 1);
+  uint64_t bias = column_scratch (rows, columns, 1);
+
+  return bias > WEFT_BLAS_SCRATCH ? bias : WEFT_BLAS_SCRATCH;
 }
+
+WEFT_CUDA_SCRATCH (matmul_wgrad, wgrad_bytes (s->dim[M], s->dim[N]))
 
 const char *
 weft_cuda_matmul_wgrad (const struct weft_cuda_launch *l)

@@ -45,7 +45,7 @@ precedes (const struct candidate &a, const struct candidate &b)
           (a.value > b.value || (a.value == b.value && a.expert < b.expert)));
 }
 
-/* The first of the candidates of all lanes. */
+/* Of the candidates of all lanes, the first in the selection order. */
 static __device__ struct candidate
 first_of_warp (struct candidate mine)
 {
@@ -388,11 +388,13 @@ align (uint64_t bytes)
   return (bytes + 255) / 256 * 256;
 }
 
-uint64_t
-weft_cuda_scratch_moe_sort (uint64_t n)
+static uint64_t
+sort_bytes (uint64_t choices)
 {
-  return 4 * align (n * sizeof (int32_t)) + weft_cuda_sort_bytes (n);
+  return 4 * align (choices * sizeof (int32_t)) + weft_cuda_sort_bytes (choices);
 }
+
+WEFT_CUDA_SCRATCH (moe_sort, sort_bytes (s->dim[0] * s->dim[1]))
 
 static struct sorting
 sorting_of (const struct weft_cuda_launch *l, uint64_t n)

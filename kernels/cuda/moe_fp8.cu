@@ -17,12 +17,17 @@ parts_of (const uint64_t *dim)
   return blocks_for (dim[ROWS] * dim[COLUMNS] / dim[GROUPS], THREADS * 16, MOST_PARTS);
 }
 
-/* Scratch: first row of each group, largest magnitude of each block. */
-uint64_t
-weft_cuda_scratch_moe_amax (const uint64_t *dim)
+/* Bytes of scratch: for the first row of each group, and the largest magnitude of each thread
+ * block. */
+static uint64_t
+amax_bytes (const uint64_t *dim)
 {
-  return weft_cuda_scratch_moe_matmul (dim[GROUPS]) + dim[GROUPS] * parts_of (dim) * sizeof (float);
+  return weft_cuda_experts_bytes (dim[GROUPS]) + dim[GROUPS] * parts_of (dim) * sizeof (float);
 }
+
+WEFT_CUDA_SCRATCH (moe_amax, amax_bytes (s->dim))
+WEFT_CUDA_SCRATCH (moe_quantise, amax_bytes (s->dim))
+WEFT_CUDA_SCRATCH (moe_quantise_blocks, weft_cuda_experts_bytes (s->dim[GROUPS]))
 
 static struct grouped
 find_groups (const struct weft_cuda_launch *l, uint64_t tile)
@@ -85,7 +90,7 @@ round_and_look (const struct weft_cuda_launch *l, struct array y,
   const struct weft_cuda_operand *o = l->operand;
   unsigned parts = parts_of (l->dim), groups = (unsigned) l->dim[GROUPS];
   struct grouped g = find_groups (l, 1);
-  float *part = (float *) ((uint8_t *) l->scratch + weft_cuda_scratch_moe_matmul (groups));
+  float *part = (float *) ((uint8_t *) l->scratch + weft_cuda_experts_bytes (groups));
   dim3 grid (parts, groups);
 
   WEFT_LAUNCH (round_groups, grid, THREADS, 0, l->stream, array_of (&o[X]), g.begin,

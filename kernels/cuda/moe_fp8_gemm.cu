@@ -206,6 +206,10 @@ run (const struct weft_cuda_launch *l, struct grouped g)
   return launched ();
 }
 
+WEFT_CUDA_SCRATCH (moe_fp8_matmul, weft_cuda_experts_bytes (s->dim[EXPERTS]))
+WEFT_CUDA_SCRATCH (moe_fp8_matmul_dgrad, weft_cuda_experts_bytes (s->dim[EXPERTS]))
+WEFT_CUDA_SCRATCH (moe_fp8_matmul_wgrad, weft_cuda_experts_bytes (s->dim[EXPERTS]))
+
 const char *
 weft_cuda_moe_fp8_matmul (const struct weft_cuda_launch *l)
 {

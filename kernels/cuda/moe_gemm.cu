@@ -1,6 +1,6 @@
 /* Grouped GEMM: linear layers of experts, one product per expert over its rows. Row counts are
  * known only on the device: a first kernel finds the first row and tile of each expert; the grid of
- * the second has room for the largest number of tiles, and surplus blocks end at once.
+ * the second has room for the largest number of tiles, and surplus blocks return at once.
  *
  * One block computes a weight gradient over all rows of its expert, so its order is the same in
  * every run. */
@@ -49,9 +49,9 @@ find_experts (struct expert_rows rows, uint64_t experts, uint64_t room, uint64_t
   scan_by_warp (tiles, experts, tile);
 }
 
-/* Scratch: first row and first tile of each expert. */
+/* First row and first tile of each expert. */
 uint64_t
-weft_cuda_scratch_moe_matmul (uint64_t experts)
+weft_cuda_experts_bytes (uint64_t experts)
 {
   return 2 * (experts + 1) * sizeof (uint64_t);
 }
@@ -168,6 +168,10 @@ run (const struct weft_cuda_launch *l, struct grouped g)
                                    : run_tiles<WAY, fp16> (l, g, room);
   return launched ();
 }
+
+WEFT_CUDA_SCRATCH (moe_matmul, weft_cuda_experts_bytes (s->dim[EXPERTS]))
+WEFT_CUDA_SCRATCH (moe_matmul_dgrad, weft_cuda_experts_bytes (s->dim[EXPERTS]))
+WEFT_CUDA_SCRATCH (moe_matmul_wgrad, weft_cuda_experts_bytes (s->dim[EXPERTS]))
 
 const char *
 weft_cuda_moe_matmul (const struct weft_cuda_launch *l)

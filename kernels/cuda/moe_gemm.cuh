@@ -119,9 +119,11 @@ struct weft_cuda_rows {
   uint64_t n, room, stride, tile;
 };
 
-/* Launches the kernel that computes the first row and tile of each expert into the start of the
- * scratch (weft_cuda_scratch_moe_matmul()); without counts all experts have the same number of
- * rows. */
+/* Bytes of scratch that weft_cuda_find_experts() uses. */
+uint64_t weft_cuda_experts_bytes (uint64_t experts);
+
+/* Launches the kernel that computes the first row and tile of each expert, and stores them at the
+ * start of the scratch. Without counts all experts have the same number of rows. */
 void
 weft_cuda_find_experts (const struct weft_cuda_launch *l, const struct weft_cuda_operand *counts,
                         struct grouped *g, const struct weft_cuda_rows *all);

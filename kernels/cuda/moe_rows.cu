@@ -43,11 +43,8 @@ enum { PERMUTE_Y = 2 };
 enum { UNPERMUTE_CHOICE = 2, UNPERMUTE_Y };
 enum { TOKENS, COLUMNS, EACH, ROWS };
 
-uint64_t
-weft_cuda_scratch_moe_permute (uint64_t rows)
-{
-  return rows * sizeof (int32_t);
-}
+/* Scratch: the token of each row. */
+WEFT_CUDA_SCRATCH (moe_permute, s->dim[ROWS] * sizeof (int32_t))
 
 __global__ void
 nobody (int32_t *from, uint64_t rows)
@@ -192,7 +189,7 @@ find_blocks (struct blocks b, uint64_t *by_expert, uint64_t *comes)
   scan_by_warp (size, n, blockIdx.x == 1 ? comes : by_expert);
 }
 
-/* Rows of y in order, block by block; x has the blocks in the other order. */
+/* Writes the rows of y in order, block by block; x has the blocks in the other order. */
 template <class P>
 __global__ void
 regroup (struct blocks b, const uint64_t *by_expert, const uint64_t *comes, const P *x, P *y,
@@ -218,12 +215,15 @@ regroup (struct blocks b, const uint64_t *by_expert, const uint64_t *comes, cons
   }
 }
 
-/* Scratch: first row of each block, in both orders. */
-uint64_t
-weft_cuda_scratch_moe_group (uint64_t experts, uint64_t sources)
+/* Bytes of scratch: for the first row of each block, in both orders. */
+static uint64_t
+group_bytes (uint64_t experts, uint64_t sources)
 {
   return 2 * (experts * sources + 1) * sizeof (uint64_t);
 }
+
+WEFT_CUDA_SCRATCH (moe_group, group_bytes (s->dim[GROUP_EXPERTS], s->dim[GROUP_SOURCES]))
+WEFT_CUDA_SCRATCH (moe_ungroup, group_bytes (s->dim[GROUP_EXPERTS], s->dim[GROUP_SOURCES]))
 
 template <class T, int N>
 static const char *

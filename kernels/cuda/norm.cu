@@ -61,8 +61,8 @@ template <class T> struct addends {
   T *sum;
 };
 
-/* Mean and scale of the row at x; `kept` receives its floats (NULL: no room). With addends, x is
- * written here as their sum. */
+/* Mean and scale of the row at x; `kept` receives its floats (NULL: no room). With addends, this
+ * function first stores their sum at x. */
 template <class T>
 static __device__ struct moments
 moments_of (const struct norm &c, const T *x, const struct addends<T> *of, float *kept, float *room)
@@ -95,7 +95,8 @@ struct weights {
   struct array first, second, bias;
 };
 
-/* raw: stores the rows unchanged, one after the other; NULL: not stored. x may be a sum. */
+/* raw: receives copies of the rows, one after the other; NULL: no copies. x may be the sum of two
+ * addends. */
 template <class T>
 __global__ void
 forward (struct norm c, const T *x, struct addends<T> of, struct weights w, T *y, T *raw)
@@ -351,22 +352,39 @@ weft_cuda_head_norm (const struct weft_cuda_launch *l)
   return error ? error : WEFT_BY_DTYPE (o[0].dtype, run_heads, l, &keys, &w, o[3].data);
 }
 
-/* Scratch: moments of the rows, followed by the scratch of columns.cuh; or the scratch of
- * norm_rows.cuh. */
 static uint64_t
 moments_bytes (uint64_t rows)
 {
   return rows * sizeof (struct moments);
 }
 
-uint64_t
-weft_cuda_scratch_norm (uint64_t rows, uint64_t columns)
+/* Bytes of scratch: for the moments of the rows and the scratch of columns.cuh, or for the scratch
+ * of norm_rows.cuh, whichever is larger. */
+static uint64_t
+gradient_bytes (uint64_t rows, uint64_t columns)
 {
   uint64_t one_by_one = moments_bytes (rows) + column_scratch (rows, columns, 2);
   uint64_t by_rows = row_scratch (columns);
 
   return one_by_one > by_rows ? one_by_one : by_rows;
 }
+
+/* Bytes of scratch for heads that are normalised one by one, or all heads of a token together. */
+static uint64_t
+head_gradient_bytes (const uint64_t *dim)
+{
+  uint64_t alone = gradient_bytes (dim[0], dim[1]), n = dim[2] ? dim[2] : 1;
+  uint64_t together = gradient_bytes (dim[0] / n, dim[1] * dim[2]);
+
+  return alone > together ? alone : together;
+}
+
+WEFT_CUDA_SCRATCH (norm_bwd, gradient_bytes (s->dim[0], s->dim[1]))
+WEFT_CUDA_SCRATCH (norm_dgrad, gradient_bytes (s->dim[0], s->dim[1]))
+WEFT_CUDA_SCRATCH (norm_wgrad, gradient_bytes (s->dim[0], s->dim[1]))
+WEFT_CUDA_SCRATCH (head_norm_bwd, head_gradient_bytes (s->dim))
+WEFT_CUDA_SCRATCH (head_norm_dgrad, gradient_bytes (s->dim[0], s->dim[1]))
+WEFT_CUDA_SCRATCH (head_norm_wgrad, gradient_bytes (s->dim[0] * s->dim[2], s->dim[1]))
 
 /* Outputs of a backward; NULL: not computed. */
 struct wanted {

@@ -2,9 +2,9 @@
  * and written once.
  *
  * A team computes a row: a warp, which needs no barrier, or, for rows too wide for a warp, a block.
- * For weight gradients each team adds its rows one after the other; the teams of a block are added
- * in order, and the blocks by a second kernel, also in order. Their number depends on the shape
- * only. */
+ * For weight gradients each team adds its rows one after the other. The sums of the teams of a
+ * block are added in order; a second kernel adds the sums of the blocks in order. The number of
+ * blocks depends on the shape only. */
 #pragma once
 #include "kernels/cuda/device.cuh"
 #include <type_traits>
@@ -240,7 +240,8 @@ leave_sums (const float (&sum)[2][PER][pack<T>::n], uint64_t columns, float *par
     block[i] = shared[i];
 }
 
-/* With one warp per row, two blocks per multiprocessor: one has too few loads in flight. */
+/* With one warp per row, two blocks run per multiprocessor, because one block has too few loads in
+ * flight. */
 template <class T, int PER, bool WARP>
 __global__ void
 __launch_bounds__ (WARP ? 32 * TEAM_WARPS : TEAM_BLOCK, WARP ? 2 : 1)

@@ -50,11 +50,8 @@ norm_parts (uint64_t n)
   return blocks_for (n, THREADS * 16, MOST_PARTS);
 }
 
-uint64_t
-weft_cuda_scratch_squares (uint64_t n)
-{
-  return norm_parts (n) * sizeof (double);
-}
+WEFT_CUDA_SCRATCH (grad_norm, norm_parts (s->dim[0]) * sizeof (double))
+WEFT_CUDA_SCRATCH (bucket_norm, norm_parts (s->dim[0]) * sizeof (double))
 
 const char *
 weft_cuda_grad_norm (const struct weft_cuda_launch *l)

@@ -10,7 +10,7 @@
 enum { TILE_THREADS = 256, TILE = 128, SLICE = 32, STAGES = 3, TILE_PAD = 8 };
 enum { WARP_ROWS = 64, WARP_COLUMNS = 32, STAGE = TILE * (SLICE + TILE_PAD) /* elements */ };
 
-/* Shared memory of tile_product(). */
+/* Bytes of shared memory that tile_product() uses. */
 template <class T>
 static size_t
 tile_bytes (void)
@@ -86,7 +86,7 @@ struct tile_of_product {
   uint64_t row, column, first, end;
 };
 
-/* sum += the tile; called by all threads of a block. */
+/* sum += the products of a tile. All threads of a block call this function. */
 template <bool A_TURNED, bool B_TURNED, class T>
 static __device__ __forceinline__ void
 tile_product (T *shared, const sheet<T> &a, const sheet<T> &b, const struct tile_of_product &t,
@@ -195,7 +195,7 @@ fetch_plain (float (*tile)[PLAIN_TILE + 1], const struct plain_factor &f, uint64
   }
 }
 
-/* sum += the tile. */
+/* sum += the products of a tile. */
 static __device__ __forceinline__ void
 plain_product (const struct plain_factor &a, const struct plain_factor &b,
                const struct tile_of_product &p, float (*sum)[EACH])

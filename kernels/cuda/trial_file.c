@@ -1,4 +1,4 @@
-/* Files of choices. */
+/* Saves and loads files of choices (trial.h). */
 #include "core/base/error.h"
 #include "kernels/cuda/trial.h"
 #include <string.h>

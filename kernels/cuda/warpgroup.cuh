@@ -14,8 +14,8 @@
  *
  * Tiles written by cp.async are visible to products after tiles_arrive().
  *
- * Sums and fragments lie in registers as in fragments.cuh: warp w of four has rows 16 w to 16 w +
- * 15; of each eight columns, a lane has the elements that c[4] has there.
+ * Sums and fragments lie in registers as in fragments.cuh: warp w of the four holds rows 16 w to
+ * 16 w + 15, and of each eight columns, a lane holds the elements of c[4] in fragments.cuh.
  *
  * A tile in shared memory of N rows consists of panels of 64 columns, each N rows of 128 bytes; in
  * a row, 16-byte word c is stored in place c ^ row % 8, so that neither row nor column accesses
@@ -36,7 +36,7 @@ enum {
 enum {
   ATOM = 1024 /* bytes of 8 rows of a panel */,
   ROW = 128,
-  WORD = 16 /* unit of descriptors */
+  WORD = 16 /* bytes: unit of the fields of descriptors */
 };
 
 /* Matrix descriptor. Bits 0 to 13: address; from 16: bytes from panel to panel (transposed); from
@@ -64,8 +64,8 @@ turned_terms_at (int k)
   return (uint64_t) (k * TERMS * ROW) / WORD;
 }
 
-/* Other devices do not have these instructions: kernels that use them trap there (`if constexpr`).
- * They are never launched there. */
+/* Other devices lack these instructions. In the code for such a device, kernels that use the
+ * instructions trap (`if constexpr`); these kernels are never launched. */
 #if defined(WEFT_CUDA_EMULATOR) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define WEFT_HAS_WARPGROUPS true
 #else
@@ -243,8 +243,9 @@ copies_are_seen (void)
   asm volatile ("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* The compiler assumes that sums are ready when the product is issued: prevents it from moving
- * reads before this point, and writes after it (and so after the following fence). */
+/* The compiler assumes that sums are ready when the product is issued. hold() keeps it from moving
+ * reads of the sums before this point, and writes of the sums after this point and so after the
+ * fence that follows. */
 template <int N>
 static __device__ __forceinline__ void
 hold (float (&sum)[N][4])
@@ -254,7 +255,8 @@ hold (float (&sum)[N][4])
     asm volatile ("" : SUMS_4 (sum, n)::"memory");
 }
 
-/* Prevents the compiler from moving writes of fragments behind the fence before their product. */
+/* Keeps the compiler from moving writes of fragments after this point, and so after the fence that
+ * precedes their product. */
 template <int N>
 static __device__ __forceinline__ void
 hold (uint32_t (&p)[N][4])

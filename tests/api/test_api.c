@@ -385,7 +385,7 @@ finalize_model_grads_joins_and_sums_the_tied_embedding (void **state)
                   "wanted finalize_model_grads next");
   assert_ok (weft_module_finalize_model_grads (two->module, error));
   assert_ok (weft_module_finalize_model_grads (one->module, error));
-  assert_true (hash_of (two, true) != joined); /* embedding: gradients of both stages */
+  assert_true (hash_of (two, true) != joined); /* adds the embedding gradients of both stages */
   assert_true (hash_of (two, true) == hash_of (one, true));
 }
 

@@ -31,7 +31,7 @@ every_promised_topology_is_bundled_and_loads (void **state)
 {
   static const char *const promised[] = { "cpu",      "dgx-a100",    "dgx-a100-40gb", "dgx-b200",
                                           "dgx-h100", "gb200-nvl72", "hgx-h200",      "l40s-pcie" };
-  g_auto (GStrv) names = weft_cluster_names ();
+  g_auto (GStrv) names = weft_sheet_names (&weft_cluster_sheet);
 
   (void) state;
   for (unsigned i = 0; i < G_N_ELEMENTS (promised); i++)
@@ -50,7 +50,7 @@ a_name_matches_whatever_its_case_and_dashes (void **state)
 static void
 no_bundled_topology_reaches_more_than_is_printed (void **state)
 {
-  g_auto (GStrv) names = weft_cluster_names ();
+  g_auto (GStrv) names = weft_sheet_names (&weft_cluster_sheet);
   unsigned pairs = 0;
 
   (void) state;
@@ -100,8 +100,8 @@ assert_sources (const struct weft_sheet *sheet, const char *name)
 static void
 every_bundled_number_is_given_with_its_source (void **state)
 {
-  g_auto (GStrv) clusters = weft_cluster_names ();
-  g_auto (GStrv) stacks = weft_stack_names ();
+  g_auto (GStrv) clusters = weft_sheet_names (&weft_cluster_sheet);
+  g_auto (GStrv) stacks = weft_sheet_names (&weft_stack_sheet);
 
   (void) state;
   for (unsigned i = 0; clusters[i]; i++)
@@ -165,7 +165,7 @@ the_driver_leaves_less_than_the_chips_hold (void **state)
 static void
 rings_keep_three_quarters_of_nvlink_and_nine_tenths_of_a_port (void **state)
 {
-  g_auto (GStrv) names = weft_cluster_names ();
+  g_auto (GStrv) names = weft_sheet_names (&weft_cluster_sheet);
 
   (void) state;
   for (unsigned i = 0; names[i]; i++) {

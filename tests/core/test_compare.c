@@ -38,7 +38,7 @@ make_step (const char *const *flags, const struct weft_exec_ops *exec, gboolean 
 
   made_real_job (&job, flags);
   s.plan = made_real_plan (&job);
-  s.timeline = made_run_with (exec, s.plan, (struct weft_exec_options){ .unfolded = unfolded });
+  s.timeline = made_run_with (exec, s.plan, unfolded ? "unfolded" : "");
   return s;
 }
 
@@ -574,8 +574,8 @@ a_wait_is_what_passes_after_lane_and_dependencies_are_free (void **state)
   struct step a = { three_ops (), NULL }, b = { a.plan, NULL };
 
   (void) state;
-  a.timeline = made_run_with (&weft_exec_clock, a.plan, (struct weft_exec_options){ 0 });
-  b.timeline = made_run_with (&weft_exec_clock, a.plan, (struct weft_exec_options){ 0 });
+  a.timeline = made_run_with (&weft_exec_clock, a.plan, "");
+  b.timeline = made_run_with (&weft_exec_clock, a.plan, "");
   assert_near (a.timeline->begin[0][2], 9 * MADE_US);
   b.timeline->begin[0][2] += 3 * MADE_US; /* later than its dependencies */
   b.timeline->end[0][2] += 3 * MADE_US;

@@ -3,6 +3,7 @@
  * partition_buckets), as stated in layout.h. */
 #include "core/program/layout.h"
 #include "tests/made/nano.h"
+#include "tests/made/own.h"
 #include "tests/runner/runner.h"
 
 /* A tied embedding, two layers of a matrix and a bias, and a norm. The matrices of the layers are
@@ -162,7 +163,7 @@ a_launch_takes_as_long_as_one_collective_of_all_its_bytes (void **state)
   weft_coll_shape_release (&where);
   assert_float_equal (plan->seconds[0][first] + plan->seconds[0][second], seconds, 1e-12);
   for (int i = 0; i < 2; i++) {
-    struct weft_exec_options options = { .unfolded = TRUE };
+    struct weft_exec_options options = { .own = made_own (executors[i], "unfolded") };
     g_autoptr (weft_timeline) t = weft_exec_run (executors[i], plan, &options, NULL);
     for (uint32_t row = 0; row < t->n; row++) {
       assert_true (t->begin[row][first] == t->begin[row][second]);

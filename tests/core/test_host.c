@@ -30,8 +30,7 @@ job_of (uint32_t gpus, int64_t waits)
 static double
 seconds_on (const struct weft_exec_ops *machine, const weft_plan *plan, gboolean graph)
 {
-  g_autoptr (weft_timeline) t =
-      made_run_with (machine, plan, (struct weft_exec_options){ .graph = graph });
+  g_autoptr (weft_timeline) t = made_run_with (machine, plan, graph ? "graph" : "");
   return t->seconds;
 }
 
@@ -158,7 +157,6 @@ exchange_plan (const struct weft_job *job)
 static void
 batch_p2p_sync_shows_a_launch_after_each_exchange (void **state)
 {
-  const struct weft_exec_options options = { 0 };
   struct weft_job job = job_of (2, 1);
 
   (void) state;
@@ -167,7 +165,7 @@ batch_p2p_sync_shows_a_launch_after_each_exchange (void **state)
     for (size_t m = 0; m < G_N_ELEMENTS (machines); m++) {
       job.stack.host_waits = waits;
       g_autoptr (weft_plan) plan = exchange_plan (&job);
-      g_autoptr (weft_timeline) t = made_run_with (machines[m], plan, options);
+      g_autoptr (weft_timeline) t = made_run_with (machines[m], plan, "");
       for (uint32_t recv = 0; recv < 6; recv += 3) {
         assert_near (t->begin[1][recv + 1], t->end[1][recv] + waits * LAUNCH);
         assert_near (t->begin[1][recv + 2], t->end[1][recv + 1]);
@@ -175,7 +173,7 @@ batch_p2p_sync_shows_a_launch_after_each_exchange (void **state)
     }
   job.strategy.batch_p2p_sync = FALSE;
   g_autoptr (weft_plan) plan = exchange_plan (&job);
-  g_autoptr (weft_timeline) t = made_run_with (machines[0], plan, options);
+  g_autoptr (weft_timeline) t = made_run_with (machines[0], plan, "");
   assert_near (t->begin[1][1], t->end[1][0]);
 }
 
@@ -300,8 +298,7 @@ a_report_says_what_waits_for_launches (void **state)
 
   (void) state;
   for (size_t m = 0; m < G_N_ELEMENTS (machines); m++) {
-    g_autoptr (weft_timeline) t =
-        made_run_with (machines[m], plan, (struct weft_exec_options){ 0 });
+    g_autoptr (weft_timeline) t = made_run_with (machines[m], plan, "");
     g_autoptr (weft_report) r = weft_report_new (plan, t);
     assert_near (r->overlap.launch_wait_s, 10 * LAUNCH - 9 * US);
   }
@@ -328,7 +325,7 @@ static weft_timeline *
 priced (const struct weft_exec_ops *machine, weft_plan *plan, double launch, gboolean unfolded)
 {
   plan->job.stack.launch_seconds = launch;
-  return made_run_with (machine, plan, (struct weft_exec_options){ .unfolded = unfolded });
+  return made_run_with (machine, plan, unfolded ? "unfolded" : "");
 }
 
 static void

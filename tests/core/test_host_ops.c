@@ -75,7 +75,9 @@ elements_go_to_the_host_and_back (void **state)
   for (uint32_t i = 0; i < ELEMENTS; i++)
     value[i] = (float) i + 1;
   for (uint64_t seed = 0; seed < 5; seed++) {
-    struct weft_exec_options options = { .poison = TRUE, .stress = seed };
+    const union weft_cpu_options own = { { .poison = TRUE, .stress = (int64_t) seed } };
+    struct weft_exec_options options = { .own =
+                                             weft_own_options_of (weft_exec_cpu.options, own.at) };
     weft_exec *e = weft_exec_cpu.open (plan, &options, &error);
     assert_non_null (e);
     assert_int_equal (e->allocated_host[0], plan->memory[0].planned[WEFT_POOL_HOST]);

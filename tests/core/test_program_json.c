@@ -12,7 +12,7 @@ static const char text[] =
     "buf 0 weights device bf16 L3 \"q\\\"kv\\\\\" bytes 8192 at 256 permanent\n"
     "buf 1 activations device bf16 m0 \"q\\\"kv\\\\\" bytes 4096 at 8448\n"
     "buf 2 activations device fp32 \"q\\\"kv\\\\\" bytes 64 at 32 in 1\n"
-    "op 0 dp all_reduce G c0 \"q\\\"kv\\\\\" s1 over dp reduce avg uses rw0\n"
+    "op 0 dp all_reduce G c0 \"q\\\"kv\\\\\" s1 over dp reduce avg user_buffer experts uses rw0\n"
     "op 1 gpu matmul F L3 m5 c2 \"q\\\"kv\\\\\" s0 recompute uses r0 r- w1 after 0\n"
     "op 2 pp send F c0 \"q\\\"kv\\\\\" s1 over pp peer +1 uses r1 after 1\n"
     "op 3 pp recv F c0 \"q\\\"kv\\\\\" s1 over pp peer -1 grouped\n"
@@ -127,6 +127,7 @@ communication_has_an_axis_and_who_it_reaches (void **state)
   assert_member (reduce, "reduce", "\"avg\"");
   assert_member (reduce, "out_dtype", "\"fp32\"");
   assert_member (reduce, "bytes", "2048");
+  assert_member (reduce, "flags", "[\"user_buffer\",\"experts\"]");
   assert_member (send, "axis", "\"pp\"");
   assert_member (send, "peer", "1");
   assert_member (row (*state, "ops", 3), "flags", "[\"grouped\"]");

@@ -6,6 +6,7 @@
 #include "exec_sim/exec_sim.h"
 #include "core/program/segment.h"
 #include "core/passes/step.h"
+#include "tests/made/own.h"
 #include "tests/made/random_job.h"
 #include "tests/runner/runner.h"
 #include <math.h>
@@ -216,7 +217,7 @@ compare_rows (const struct sample *s, const weft_timeline *whole, const weft_act
 static void
 folding_changes_no_time_of_any_op_on_any_rank (void **state)
 {
-  const struct weft_exec_options unfolded = { .unfolded = TRUE };
+  const struct weft_exec_options unfolded = { .own = made_own (&weft_exec_sim, "unfolded") };
   const struct samples *all = *state;
   uint32_t n_folded = 0, n_partly = 0, n_contended = 0;
 
@@ -330,7 +331,7 @@ only_rings (const weft_plan *plan)
 static void
 rounds_take_as_long_as_a_flow_where_rings_are_alone (void **state)
 {
-  const struct weft_exec_options in_rounds = { .step_by_step = TRUE };
+  const struct weft_exec_options in_rounds = { .own = made_own (&weft_exec_sim, "step-by-step") };
   const struct samples *all = *state;
   uint32_t n = 0, n_met = 0;
 

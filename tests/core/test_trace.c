@@ -3,6 +3,7 @@
 #include "core/base/error.h"
 #include "core/exec/exec.h"
 #include "core/report/trace.h"
+#include "tests/made/own.h"
 #include "tests/runner/runner.h"
 #include <gio/gio.h>
 #include <glib/gstdio.h>
@@ -27,7 +28,8 @@ make_step (gboolean unfolded)
                                              { "strategy", "use_distributed_optimizer", "true" } };
   g_autoptr (weft_settings) list = weft_settings_new ();
   g_autoptr (GError) error = NULL;
-  const struct weft_exec_options options = { .unfolded = unfolded };
+  const struct weft_exec_options options = { .own = made_own (&weft_exec_clock, "unfolded=%d",
+                                                              unfolded) };
   struct weft_job job;
   struct step s;
 

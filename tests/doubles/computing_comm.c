@@ -7,7 +7,7 @@
 
 /* A communicator as all its members share it. Members can be in other processes. */
 struct clique {
-  uint32_t n, came; /* members; members that have opened it here */
+  uint32_t n, came; /* members; members that have opened it in this process */
   GBytes *name;
   GPtrArray *meeting;  /* collectives */
   GPtrArray **between; /* [from * n + to]: transfers */

@@ -47,7 +47,8 @@ struct computing_item {
   enum computing_kind kind;
   uint64_t number; /* number of the call */
   weft_gpu_event *event;
-  uint64_t generation; /* record: its index among the event's; wait: that index */
+  uint64_t generation; /* record: its number among the records of the event; wait: number of the
+                        * record that it waits for */
   struct weft_gpu_copy copy; /* for a fill: `to` and bytes */
   void *kernel; /* struct weft_cuda_launch, n of them; from g_rc_box_alloc() */
   enum weft_op_kind op;

@@ -24,7 +24,7 @@ struct world {
   GPtrArray *item;    /* all items, owned */
   GHashTable *record; /* event -> newest item */
   GHashTable *posted; /* key of side_of() -> number of calls posted so far */
-  GHashTable *passed; /* call -> this number when the call was posted */
+  GHashTable *passed; /* call -> its number among the posted calls of its key */
 };
 
 static void

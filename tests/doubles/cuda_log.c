@@ -388,7 +388,7 @@ check_copies (const cuda_log *log, uint32_t row, uint32_t op)
   const weft_program *p = program_of (log, row);
   enum weft_op_kind kind = p->op[op].kind;
   uint32_t uses = 0;
-  gboolean mail = kind == WEFT_OP_COPY_IN || kind == WEFT_OP_COPY_OUT;
+  gboolean mail = weft_op_info[kind].mailbox;
   uint64_t bytes = 0, wanted = 0;
 
   for (uint32_t u = p->op[op].uses; u < p->op[op + 1].uses && mail; u++)

@@ -3,8 +3,10 @@
  *
  *   test_emulated cuda_random -- [SEED [JOBS]]      other random jobs, or another number of them */
 #include "core/base/sanitize.h"
+#include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/doubles/computing_cuda.h"
 #include "tests/doubles/emulated_cuda.h"
+#include "tests/made/own.h"
 #include "tests/made/random_job.h"
 #include "tests/made/trained.h"
 #include "tests/runner/runner.h"
@@ -68,8 +70,9 @@ static gboolean
 runs_as_on_the_cpu (const char *words, const struct weft_job *job, uint32_t number)
 {
   gboolean own = number % 2;
-  struct weft_exec_options how = { .ranks_per_gpu = own ? 1 : job->cluster.n_gpus,
-                                   .graph = number % 3 == 0 };
+  struct weft_exec_options how = { .own =
+                                       made_own (&weft_exec_cuda, "ranks-per-gpu=%u graph=%d",
+                                                 own ? 1 : job->cluster.n_gpus, number % 3 == 0) };
   g_autoptr (computing_cuda) d = computing_cuda_new (number);
 
   d->warpgroups = number / 2 % 2;

@@ -2,7 +2,9 @@
  * with the emulated kernels, in the order of the calls or in a random order that streams and events
  * allow. */
 #include "core/base/sanitize.h"
+#include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/doubles/computing_cuda.h"
+#include "tests/made/own.h"
 #include "tests/runner/folder.h"
 #include "tests/made/random_job.h"
 #include "tests/made/trained_cases.h"
@@ -79,7 +81,7 @@ ranks_with_a_gpu_each_have_the_bits_of_those_that_share_one (void **state)
   (void) state;
   for (uint32_t i = 0; i < trained_n_cases; i += 3 * SPARSE) {
     g_autofree char *words = trained_words (&trained_cases[i]);
-    struct weft_exec_options own = { .graph = i % 2 == 0 };
+    struct weft_exec_options own = { .own = made_own (&weft_exec_cuda, "graph=%d", i % 2 == 0) };
     g_autoptr (trained) together = train (IN_ORDER, words, trained_shared (words));
     g_autoptr (trained) apart = together ? train (SHUFFLED + i, words, own) : NULL;
     if (apart)
@@ -152,8 +154,7 @@ nobody_reads_what_nobody_has_written (void **state)
     g_autofree char *words = trained_words (&trained_cases[i]);
     struct weft_exec_options how = trained_shared (words);
     g_autoptr (trained) plain = train (IN_ORDER, words, how);
-    how.poison = TRUE;
-    how.stress = 5 + i;
+    made_own_add (&how.own, &weft_exec_cuda, "poison stress=%u", 5 + i);
     g_autoptr (trained) poisoned = plain ? train (IN_ORDER, words, how) : NULL;
     if (plain)
       trained_assert_same (poisoned, plain, words);
@@ -164,7 +165,8 @@ static void
 ops_of_a_graph_have_times (void **state)
 {
   g_autoptr (computing_cuda) d = computing_cuda_new (IN_ORDER);
-  struct weft_exec_options how = { .ranks_per_gpu = 2, .graph = TRUE, .times = TRUE };
+  struct weft_exec_options how = { .own = made_own (&weft_exec_cuda, "ranks-per-gpu=2 graph"),
+                                   .times = TRUE };
   g_autoptr (GError) error = NULL;
   g_autoptr (real_job) job =
       real_job_try (&d->calls, TRAINED_GPT2 FP32 "gpus=2 " ZERO1, &how, &error);
@@ -221,8 +223,8 @@ threads_share_what_the_cpu_updates_bit_by_bit (void **state)
   struct weft_exec_options alone = trained_shared (words), many = alone;
 
   (void) state;
-  alone.threads = 1;
-  many.threads = 3;
+  made_own_add (&alone.own, &weft_exec_cuda, "threads=1");
+  made_own_add (&many.own, &weft_exec_cuda, "threads=3");
   g_autoptr (trained) one = train (IN_ORDER, words, alone);
   g_autoptr (trained) three = train (IN_ORDER, words, many);
   trained_assert_same (three, one, words);
@@ -235,7 +237,7 @@ open_job (computing_cuda *d, const char *words)
 {
   struct weft_exec_options how = trained_shared (words);
   g_autoptr (GError) error = NULL;
-  real_job *job = real_job_try (d ? &d->calls : NULL, words, &how, &error);
+  real_job *job = real_job_try (d ? &d->calls : NULL, words, d ? &how : NULL, &error);
 
   if (!job)
     fail_msg ("%s: %s", words, error->message);

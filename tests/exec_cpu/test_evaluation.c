@@ -1,6 +1,7 @@
 /* Evaluation is the forward half of a step: it changes no state and reports the loss that a
  * training step on the same batch would report. */
 #include "exec_cpu/exec_cpu.h"
+#include "tests/made/own.h"
 #include "tests/made/real_job.h"
 #include "tests/runner/runner.h"
 #include <math.h>
@@ -39,7 +40,8 @@ static real_job *
 open_job (const char *model, const char *strategy, const char *order)
 {
   g_autofree char *words = g_strdup_printf ("%s %s reduction_order=%s", model, strategy, order);
-  real_job *job = real_job_open (words, &(struct weft_exec_options){ .poison = TRUE });
+  const struct weft_exec_options how = { .own = made_own (&weft_exec_cpu, "poison") };
+  real_job *job = real_job_open (words, &how);
 
   weft_state_init (job->state, SEED);
   return job;

@@ -342,8 +342,8 @@ struct table {
 };
 
 /* Whether a strategy has other bits than one rank in fp16.  An offloaded optimizer receives
- * gradients that are divided by the loss scale in fp32.  If gradients are divided by the number of
- * replicas or tokens later, fewer of them are so small that fp16 loses bits. */
+ * gradients that are divided by the loss scale in fp32.  Other strategies divide gradients by the
+ * number of replicas or tokens later, so fewer gradients are so small that fp16 loses bits. */
 static gboolean
 is_other_in_fp16 (const struct precision *precision, const char *strategy)
 {

@@ -278,7 +278,8 @@ static weft_exec *
 open_plan (const weft_plan *plan, uint64_t stress)
 {
   g_autoptr (GError) error = NULL;
-  struct weft_exec_options options = { .stress = stress, .poison = TRUE };
+  const union weft_cpu_options own = { { .stress = (int64_t) stress, .poison = TRUE } };
+  struct weft_exec_options options = { .own = weft_own_options_of (weft_exec_cpu.options, own.at) };
   weft_exec *x = weft_exec_cpu.open (plan, &options, &error);
 
   if (!x)

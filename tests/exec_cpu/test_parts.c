@@ -2,6 +2,7 @@
  * step. */
 #include "core/plan/parts.h"
 #include "exec_cpu/exec_cpu.h"
+#include "tests/made/own.h"
 #include "tests/made/random_job.h"
 #include "tests/made/real_job.h"
 #include "tests/runner/runner.h"
@@ -44,7 +45,8 @@ no_part_waits_for_a_later_one (void **state)
   }
 }
 
-/* The words of the parts in order, each followed by its microbatch. */
+/* The kinds of the parts of a step, in order, each with its microbatch: "forward 0 backward 0 ...".
+ * The caller frees the text. */
 static char *
 list_of (const char *words)
 {
@@ -184,7 +186,7 @@ static const char *const strategies[] = {
 static void
 a_step_in_parts_has_the_bits_of_the_whole (void **state)
 {
-  const struct weft_exec_options how = { .poison = TRUE };
+  const struct weft_exec_options how = { .own = made_own (&weft_exec_cpu, "poison") };
 
   (void) state;
   for (unsigned i = 0; i < G_N_ELEMENTS (strategies); i++)
@@ -194,7 +196,7 @@ a_step_in_parts_has_the_bits_of_the_whole (void **state)
 static void
 parts_in_any_legal_order_of_ops_have_the_same_bits (void **state)
 {
-  const struct weft_exec_options how = { .stress = 5 };
+  const struct weft_exec_options how = { .own = made_own (&weft_exec_cpu, "stress=5") };
 
   (void) state;
   for (unsigned i = 1; i < G_N_ELEMENTS (strategies); i += 3)

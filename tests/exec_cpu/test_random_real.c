@@ -5,6 +5,7 @@
 #include "core/base/sanitize.h"
 #include "exec_cpu/exec_cpu.h"
 #include "exec_sim/exec_sim.h"
+#include "tests/made/own.h"
 #include "tests/made/random_job.h"
 #include "tests/made/real_run.h"
 #include "tests/runner/runner.h"
@@ -88,8 +89,9 @@ check_against_simulation (const char *words, const weft_plan *plan)
   struct weft_control control = {
     .step = 1, .tokens = tokens, .beta1 = 0.9, .beta2 = 0.9, .epsilon = 1e-8, .clip_grad = 1
   };
-  struct weft_exec_options options = { .control = &control, .unfolded = TRUE };
-  g_autoptr (weft_timeline) sim = weft_exec_run (&weft_exec_sim, plan, &options, &error);
+  struct weft_exec_options options = { .control = &control };
+  struct weft_exec_options unfolded = { .own = made_own (&weft_exec_sim, "unfolded") };
+  g_autoptr (weft_timeline) sim = weft_exec_run (&weft_exec_sim, plan, &unfolded, &error);
   weft_exec *x = weft_exec_cpu.open (plan, &options, &error);
 
   if (!sim || !x)
@@ -125,7 +127,7 @@ scales_microbatches (const char *words)
 static char *
 alone_of (const char *words)
 {
-  gboolean rounds = strstr (words, "fp8_param_gather=true") != NULL; /* one rank too */
+  gboolean rounds = strstr (words, "fp8_param_gather=true") != NULL; /* weights, on one rank too */
 
   return g_strconcat (
       words, " topology=cpu gpus=1 pipeline_model_parallel_size=1",

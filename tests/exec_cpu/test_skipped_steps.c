@@ -1,6 +1,8 @@
 /* Gradients that are not finite: all ranks skip the step or, if no norm is computed, all ranks
  * update. */
+#include "exec_cpu/exec_cpu.h"
 #include "kernels/kernel.h"
+#include "tests/made/own.h"
 #include "tests/made/real_job.h"
 #include "tests/runner/runner.h"
 #include <math.h>
@@ -36,7 +38,8 @@ static real_job *
 open_job (const char *model, const char *strategy, const char *more)
 {
   g_autofree char *words = g_strdup_printf ("%s %s %s", model, strategy, more);
-  real_job *job = real_job_open (words, &(struct weft_exec_options){ .poison = TRUE });
+  const struct weft_exec_options how = { .own = made_own (&weft_exec_cpu, "poison") };
+  real_job *job = real_job_open (words, &how);
 
   weft_state_init (job->state, SEED);
   real_job_step (job);
@@ -152,7 +155,8 @@ a_step_that_is_not_finite_is_skipped_by_all_ranks (void **state)
         skip_and_recover (models[m], strategies[s], orders[o]);
 }
 
-/* Only the norm detects such a gradient: without a norm, the update makes weights not finite. */
+/* Only the norm detects a gradient that is not finite: without a norm, the update stores weights
+ * that are not finite. */
 static void
 without_a_norm_nothing_is_skipped (void **state)
 {

@@ -1,5 +1,5 @@
 /* Sums of bf16 gradients, compared with sums in double: slices that are exchanged and added in fp32
- * are rounded once, sums of a collective are rounded at every node. */
+ * are rounded once; a reduction collective rounds after every addition. */
 #include "exec_cpu/exec_cpu.h"
 #include "kernels/float.h"
 #include "tests/made/made.h"
@@ -95,8 +95,8 @@ assert_exchanged (const struct exchange *e, weft_exec *x, uint32_t member)
 }
 
 /* Checks that the sum has the error of one rounding to bf16 and of the fp32 additions. *nodes: the
- * largest error of a sum that is rounded to bf16 at every node, as a multiple of the allowed
- * one. */
+ * largest error of a sum that is rounded to bf16 after every addition, divided by the error that
+ * this function allows. */
 static void
 assert_rounded_once (const struct exchange *e, weft_exec *x, uint32_t member, double *nodes)
 {
@@ -130,7 +130,9 @@ slices_are_exchanged_and_rounded_once (void **state)
   (void) state;
   for (unsigned o = 0; o < G_N_ELEMENTS (orders); o++) {
     g_autoptr (weft_plan) plan = exchange_plan (e, orders[o]);
-    struct weft_exec_options options = { .poison = TRUE, .stress = o };
+    const union weft_cpu_options own = { { .poison = TRUE, .stress = o } };
+    struct weft_exec_options options = { .own =
+                                             weft_own_options_of (weft_exec_cpu.options, own.at) };
     weft_exec *x = weft_exec_cpu.open (plan, &options, &error);
     assert_non_null (x);
     for (uint32_t step = 0; step < 2; step++) {
@@ -195,7 +197,7 @@ sums_in_bf16_are_rounded_at_every_node (void **state)
 {
   static const struct {
     enum weft_reduction_order order;
-    uint32_t nodes; /* depth of the tree; additions of the ring */
+    uint32_t nodes; /* roundings of a value: depth of the tree, or additions of the ring */
   } ways[] = { { WEFT_ORDER_CANONICAL, 3 }, { WEFT_ORDER_FAST, MEMBERS - 1 } };
   g_autofree struct exchange *e = g_new0 (struct exchange, 1);
   g_autoptr (GError) error = NULL;
@@ -203,7 +205,7 @@ sums_in_bf16_are_rounded_at_every_node (void **state)
   (void) state;
   for (unsigned w = 0; w < G_N_ELEMENTS (ways); w++) {
     g_autoptr (weft_plan) plan = reduction_plan (e, ways[w].order);
-    struct weft_exec_options options = { .poison = TRUE };
+    struct weft_exec_options options = { .own = made_own (&weft_exec_cpu, "poison") };
     weft_exec *x = weft_exec_cpu.open (plan, &options, &error);
     assert_non_null (x);
     draw (e, x, w);

@@ -1,5 +1,5 @@
-/* Weft's arithmetic compared with PyTorch: logits, losses, gradients and AdamW steps of eighteen
- * tiny models (tests/vectors/README.md), with several strategies. */
+/* Weft's arithmetic compared with PyTorch: logits, losses, gradients and AdamW steps of all tiny
+ * models of tests/vectors (README.md there), with several strategies. */
 #include "core/exec/exec.h"
 #include "core/base/sanitize.h"
 #include "exec_cpu/exec_cpu.h"
@@ -8,19 +8,13 @@
 #include "train/tokens.h"
 #include "tests/runner/runner.h"
 #include <glib/gstdio.h>
+#include <string.h>
 
 #define VECTORS WEFT_SOURCE_DIR "/tests/vectors"
 #define BATCH 4
 #define STEPS 3
 
 #define LEARNING_RATE 1e-2
-
-static const char *const models[] = {
-  "gpt2",    "llama",     "qwen2",     "qwen3",       "gemma2",      "gemma3_text",
-  "phi3",    "gpt_neox",  "olmo2",     "opt",         "bloom",       "glm4",
-  "smollm3", "mixtral",   "qwen2_moe", "qwen3_moe",   "deepseek_v2", "deepseek_v3"
-};
-enum { N_DENSE = 13 }; /* the first 13 models are dense, the others have experts */
 
 /* Flags of a strategy, in addition to those of every run. All strategies read the same batch, so
  * all must have the same results. */
@@ -44,6 +38,42 @@ static const char *const expert_strategies[][9] = {
   { "--gpus", "2", "--tensor-model-parallel-size", "2", "--sequence-parallel", "true",
     "--reduction-order", "fast" },
 };
+
+static int
+by_name (gconstpointer a, gconstpointer b)
+{
+  return strcmp (*(const char *const *) a, *(const char *const *) b);
+}
+
+/* The models of tests/vectors: its folders with a config.json. */
+static char **
+vector_models (void)
+{
+  GPtrArray *names = g_ptr_array_new ();
+  GDir *folder = g_dir_open (VECTORS, 0, NULL);
+
+  assert_non_null (folder);
+  for (const char *name; (name = g_dir_read_name (folder));) {
+    g_autofree char *config = g_build_filename (VECTORS, name, "config.json", NULL);
+    if (g_file_test (config, G_FILE_TEST_EXISTS))
+      g_ptr_array_add (names, g_strdup (name));
+  }
+  g_dir_close (folder);
+  assert_true (names->len > 0);
+  g_ptr_array_sort (names, by_name);
+  g_ptr_array_add (names, NULL);
+  return (char **) g_ptr_array_free (names, FALSE);
+}
+
+static gboolean
+has_experts (const char *name)
+{
+  g_autofree char *config = g_build_filename (VECTORS, name, "config.json", NULL);
+  union weft_model model;
+
+  assert_true (weft_model_load (config, &model, NULL, NULL));
+  return model.num_moe_experts > 0;
+}
 
 /* An open executor with a model before its first step. */
 struct run {
@@ -145,7 +175,7 @@ open_run (struct run *run, const char *model, const char *precision, const char 
                                     .clip_grad = 1 } };
   read_tokens (run);
   run->control.tokens = run->tokens;
-  struct weft_exec_options options = { .unfolded = TRUE, .control = &run->control, .threads = 1 };
+  struct weft_exec_options options = { .control = &run->control };
   run->exec = weft_exec_cpu.open (run->plan, &options, &error);
   ok (run->exec, error);
   run->state = weft_state_new (run->exec);
@@ -374,13 +404,14 @@ read_logits (struct run *run, uint64_t n)
 static void
 logits_are_those_of_other_software (void **unused)
 {
+  g_auto (GStrv) models = vector_models ();
   static const char *const flags[] = { WHOLE_BATCH, NULL };
 
   (void) unused;
 #if WEFT_ADDRESS_SANITIZER
   skip (); /* the logits are dead after the step, and the executor poisons dead buffers */
 #endif
-  for (uint32_t m = 0; m < G_N_ELEMENTS (models); m++) {
+  for (uint32_t m = 0; models[m]; m++) {
     struct run run;
     if (g_str_equal (models[m], "deepseek_v3"))
       continue; /* the logits of its prediction layer overwrite those of the model */
@@ -425,10 +456,11 @@ check_first_step (const char *model, const char *const *strategy)
 static void
 under_all_strategies (void (*check) (const char *model, const char *const *strategy))
 {
-  for (uint32_t m = 0; m < G_N_ELEMENTS (models); m++) {
+  g_auto (GStrv) models = vector_models ();
+  for (uint32_t m = 0; models[m]; m++) {
     for (uint32_t s = 0; s < G_N_ELEMENTS (strategies); s++)
       check (models[m], strategies[s]);
-    for (uint32_t s = 0; s < G_N_ELEMENTS (expert_strategies) && m >= N_DENSE; s++)
+    for (uint32_t s = 0; s < G_N_ELEMENTS (expert_strategies) && has_experts (models[m]); s++)
       check (models[m], expert_strategies[s]);
   }
 }
@@ -475,10 +507,11 @@ adam_steps_are_those_of_other_software (void **unused)
 static void
 bf16_stays_near_the_exact_numbers (void **unused)
 {
+  g_auto (GStrv) models = vector_models ();
   static const char *const chosen[][5] = { { WHOLE_BATCH }, { ONE_BY_ONE }, { "--gpus", "2" } };
 
   (void) unused;
-  for (uint32_t m = 0; m < G_N_ELEMENTS (models); m++)
+  for (uint32_t m = 0; models[m]; m++)
     for (uint32_t s = 0; s < G_N_ELEMENTS (chosen); s++) {
       struct run run;
       g_autoptr (weft_safetensors) expected = open_vectors (models[m], "expected.safetensors");
@@ -487,7 +520,7 @@ bf16_stays_near_the_exact_numbers (void **unused)
       open_run (&run, models[m], "bf16", chosen[s]);
       step (&run);
       assert_close (models[m], "loss in bf16", loss_of (&run), loss[0], 2e-3);
-      if (m < N_DENSE)
+      if (!has_experts (models[m]))
         each_tensor (&run, WEFT_STATE_GRAD, expected, expected, gradient_has_the_direction);
       close_run (&run);
     }
@@ -525,13 +558,14 @@ compare_dump (const char *model, const char *path)
 static void
 the_command_dumps_the_gradients_of_other_software (void **unused)
 {
+  g_auto (GStrv) models = vector_models ();
   g_autoptr (GError) error = NULL;
   g_autofree char *folder = g_dir_make_tmp ("weft-vectors-XXXXXX", &error);
   g_autofree char *path = g_build_filename (folder, "gradients.safetensors", NULL);
 
   (void) unused;
   ok (folder, error);
-  for (uint32_t m = 0; m < G_N_ELEMENTS (models); m++) {
+  for (uint32_t m = 0; models[m]; m++) {
     g_autofree char *command = g_strdup_printf (
         "%1$s train --model %2$s/%3$s/config.json --topology cpu --gpus 2 --precision fp32 "
         "--global-batch-size 4 --init-safetensors %2$s/%3$s/model.safetensors "

@@ -4,6 +4,7 @@
  *   test_exec_cuda cuda_counted -- [SEED [JOBS]]      other jobs, or fewer of them */
 #include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/doubles/cuda_log.h"
+#include "tests/made/own.h"
 #include "tests/made/random_job.h"
 #include "tests/runner/runner.h"
 #include <stdlib.h>
@@ -87,7 +88,7 @@ step (weft_exec *x, const recorded_cuda *d, const char *words)
 static weft_exec *
 open_plan (recorded_cuda *d, const weft_plan *plan, const char *words)
 {
-  struct weft_exec_options options = { .ranks_per_gpu = 1 };
+  struct weft_exec_options options = { 0 };
   g_autoptr (GError) error = NULL;
   weft_exec *x = weft_exec_cuda_open (&d->calls, plan, &options, &error);
 
@@ -190,7 +191,7 @@ without_a_record_a_host_waits_for_or_one_end_of_a_send_nobody_ends (void **state
 static weft_exec *
 open_graph (recorded_cuda *d, const weft_plan *plan, GError **error)
 {
-  struct weft_exec_options options = { .ranks_per_gpu = 1, .graph = TRUE };
+  struct weft_exec_options options = { .own = made_own (&weft_exec_cuda, "graph") };
 
   return weft_exec_cuda_open (&d->calls, plan, &options, error);
 }

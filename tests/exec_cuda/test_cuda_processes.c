@@ -4,6 +4,7 @@
 #include "tests/runner/processes.h"
 #include "tests/made/random_job.h"
 #include "tests/doubles/recorded_cuda.h"
+#include "tests/made/own.h"
 #include "tests/runner/runner.h"
 #include <signal.h>
 #include <stdio.h>
@@ -167,9 +168,9 @@ run_parts (const weft_plan *plan, uint32_t n, uint32_t slow, struct part *part)
                                         .token = "",
                                         .n = n,
                                         .process = i,
+                                        .local = i,
                                         .ranks_each = plan->mesh.n_ranks / n,
                                         .seconds = 60 },
-                             .options = { .local_process = i },
                              .slow = slow,
                              .devices = 64,
                              .n_here = plan->mesh.n_ranks / n };
@@ -280,9 +281,9 @@ a_process_that_sees_as_many_gpus_as_it_has_ranks_takes_all_of_them (void **state
                                                     .token = "",
                                                     .n = 2,
                                                     .process = i,
+                                                    .local = i,
                                                     .ranks_each = 1,
                                                     .seconds = 20 };
-    part[i].options.local_process = i;
     thread[i] = g_thread_new ("process", part_main, &part[i]);
   }
   for (uint32_t i = 0; i < 2; i++) {
@@ -347,7 +348,7 @@ communicators_that_are_never_ready_are_given_up (void **state)
   g_autoptr (weft_plan) plan = weft_test_plan (TINY "gpus=2");
   g_autoptr (recorded_cuda) d = recorded_cuda_new ();
   g_autoptr (GError) error = NULL;
-  const struct weft_exec_options options = { .deadline = 0.05 };
+  const struct weft_exec_options options = { .own = made_own (&weft_exec_cuda, "deadline=0.05") };
   uint32_t aborted = 0;
 
   (void) state;
@@ -393,13 +394,14 @@ play (weft_rendezvous *r, const struct weft_launch *launch, const struct ask *as
 {
   g_autoptr (weft_plan) plan = weft_test_plan (TINY "gpus=%u", launch->n);
   g_autoptr (recorded_cuda) d = recorded_cuda_new ();
-  struct weft_exec_options options = { .peers = r,
-                                       .local_process = launch->local_rank,
-                                       .deadline = strcmp (ask->what, "hang") ? 60 : 1.5 };
+  struct weft_exec_options options = { .own = made_own (&weft_exec_cuda, "deadline=%g",
+                                                        strcmp (ask->what, "hang") ? 60 : 1.5),
+                                       .peers = r };
 
   d->never_ready = is_stuck (ask, launch->rank);
   weft_exec *x = weft_exec_cuda_open (&d->calls, plan, &options, error);
-  gboolean ok = x && weft_rendezvous_barrier (r, "step 1", error);
+  gboolean ok =
+      x && weft_rendezvous_barrier (r, "step 1", weft_rendezvous_place (r)->seconds, error);
   for (int i = 0; ok && i < 2; i++) {
     recorded_cuda_forget (d);
     d->never_ends = FALSE;

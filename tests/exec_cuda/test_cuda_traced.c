@@ -4,6 +4,7 @@
 #include "tests/runner/folder.h"
 #include "tests/made/random_job.h"
 #include "tests/doubles/recorded_cuda.h"
+#include "tests/made/own.h"
 #include "tests/runner/runner.h"
 #include <math.h>
 #include <string.h>
@@ -41,9 +42,10 @@ add_stray (recorded_cuda *d, const char *name, uint64_t begin, uint64_t end)
 static weft_timeline *
 step (recorded_cuda *d, const weft_plan *plan, gboolean shared)
 {
-  struct weft_exec_options options = { .ranks_per_gpu = shared ? plan->mesh.n_ranks : 1,
-                                       .times = TRUE,
-                                       .traced = TRUE };
+  struct weft_exec_options options = { .own = made_own (&weft_exec_cuda,
+                                                        "times=cupti ranks-per-gpu=%u",
+                                                        shared ? plan->mesh.n_ranks : 1),
+                                       .times = TRUE };
   g_autoptr (GError) error = NULL;
   weft_exec *x = weft_exec_cuda_open (&d->calls, plan, &options, &error);
 

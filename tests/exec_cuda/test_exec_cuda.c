@@ -3,6 +3,7 @@
 #include "core/base/sanitize.h"
 #include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/doubles/cuda_log.h"
+#include "tests/made/own.h"
 #include "tests/made/random_job.h"
 #include "tests/runner/runner.h"
 #include <string.h>
@@ -107,7 +108,8 @@ close_plan (recorded_cuda *d, weft_exec *x)
 static struct weft_exec_options
 how (const weft_plan *plan, gboolean shared)
 {
-  return (struct weft_exec_options){ .ranks_per_gpu = shared ? plan->mesh.n_ranks : 1 };
+  return (struct weft_exec_options){ .own = made_own (&weft_exec_cuda, "ranks-per-gpu=%u",
+                                                      shared ? plan->mesh.n_ranks : 1) };
 }
 
 static gboolean
@@ -211,7 +213,7 @@ any_order_of_issue_is_the_plan (void **state)
     g_autoptr (weft_plan) plan = draw (rand, &words);
     g_autoptr (recorded_cuda) d = recorded_cuda_new ();
     struct weft_exec_options options = how (plan, TRUE);
-    options.stress = 1 + i;
+    made_own_add (&options.own, &weft_exec_cuda, "stress=%u", 1 + i);
     weft_exec *x = open_plan (d, plan, options, words);
     if (!x)
       continue;
@@ -454,7 +456,7 @@ look_at_graph (const weft_plan *plan, gboolean shared, const char *words)
   struct weft_exec_options options = how (plan, shared);
   uint32_t at[4], runs = 0;
 
-  options.graph = TRUE;
+  made_own_add (&options.own, &weft_exec_cuda, "graph");
   weft_exec *x = open_plan (d, plan, options, words);
   if (!x)
     return;
@@ -662,7 +664,8 @@ counts_that_do_not_come_or_do_not_fit_end_the_step (void **state)
 {
   g_autoptr (weft_plan) plan = weft_test_plan (EXPERTS);
   g_autoptr (recorded_cuda) d = recorded_cuda_new (), never = recorded_cuda_new ();
-  struct weft_exec_options options = { .deadline = 0.05 }, graph = { .graph = TRUE };
+  struct weft_exec_options options = { .own = made_own (&weft_exec_cuda, "deadline=0.05") },
+                           graph = { .own = made_own (&weft_exec_cuda, "graph") };
   g_autoptr (GError) error = NULL, late = NULL, one = NULL;
   uint32_t aborted = 0;
 
@@ -678,8 +681,7 @@ counts_that_do_not_come_or_do_not_fit_end_the_step (void **state)
   assert_true (aborted >= 2);
   assert_int_equal (never->n_open + d->n_open, 0);
 
-  options.deadline = 0;
-  weft_exec *x = weft_exec_cuda_open (&d->calls, plan, &options, NULL);
+  weft_exec *x = weft_exec_cuda_open (&d->calls, plan, &(struct weft_exec_options){ 0 }, NULL);
   uint32_t first = d->call->len;
   step (x, EXPERTS);
   put_counts (d, plan, first, d->call->len);
@@ -773,8 +775,9 @@ fail_calls (const char *words, const struct weft_exec_options *options, uint32_t
 static void
 any_call_may_fail_and_nothing_is_left (void **state)
 {
-  struct weft_exec_options own = { .times = TRUE }, shared = { .ranks_per_gpu = 2 },
-                           graph = { .ranks_per_gpu = 2, .graph = TRUE };
+  struct weft_exec_options own = { .times = TRUE },
+                           shared = { .own = made_own (&weft_exec_cuda, "ranks-per-gpu=2") },
+                           graph = { .own = made_own (&weft_exec_cuda, "ranks-per-gpu=2 graph") };
 
   (void) state;
   fail_calls (TINY "gpus=2", &own, 1, FALSE);
@@ -804,8 +807,9 @@ static void
 what_a_device_lacks_is_told_when_it_opens (void **state)
 {
   g_autoptr (recorded_cuda) d = recorded_cuda_new ();
-  const struct weft_exec_options plain = { 0 }, three = { .ranks_per_gpu = 3 },
-                                 stressed = { .stress = 1 };
+  const struct weft_exec_options plain = { 0 },
+                                 three = { .own = made_own (&weft_exec_cuda, "ranks-per-gpu=3") },
+                                 stressed = { .own = made_own (&weft_exec_cuda, "stress=1") };
   g_autofree char *kernel = NULL, *sums = NULL, *gpus = NULL, *split = NULL, *stress = NULL;
 
   (void) state;
@@ -830,7 +834,7 @@ static void
 a_step_that_does_not_end_names_what_is_late (void **state)
 {
   g_autoptr (recorded_cuda) d = recorded_cuda_new ();
-  const struct weft_exec_options options = { .deadline = 0.01 };
+  const struct weft_exec_options options = { .own = made_own (&weft_exec_cuda, "deadline=0.01") };
   uint32_t aborted = 0;
 
   (void) state;

@@ -55,8 +55,9 @@ check_rings (uint32_t nodes, uint32_t node_gpus, gboolean step_by_step)
   for (size_t i = 0; i < G_N_ELEMENTS (rings); i++) {
     g_autoptr (weft_plan) plan = made_collective_plan (&job, rings[i].kind, bytes);
     for (int unfolded = 0; unfolded < 2; unfolded++) {
-      struct weft_exec_options options = { .unfolded = unfolded, .step_by_step = step_by_step };
-      g_autoptr (weft_timeline) t = made_run_with (&weft_exec_sim, plan, options);
+      g_autofree char *own =
+          g_strdup_printf ("unfolded=%d step-by-step=%d", unfolded, step_by_step);
+      g_autoptr (weft_timeline) t = made_run_with (&weft_exec_sim, plan, own);
       assert_near (t->seconds, ring_seconds (rings[i].rounds, nodes, node_gpus, bytes));
       assert_false (t->contended);
     }
@@ -99,8 +100,7 @@ the_clock_knows_the_same_formulas (void **state)
     struct weft_job job = job_with_latencies (nodes, 4);
     uint64_t bytes = SLICE * nodes * 16;
     g_autoptr (weft_plan) plan = made_collective_plan (&job, WEFT_OP_ALL_REDUCE, bytes);
-    g_autoptr (weft_timeline) t =
-        made_run_with (&weft_exec_clock, plan, (struct weft_exec_options) { 0 });
+    g_autoptr (weft_timeline) t = made_run_with (&weft_exec_clock, plan, "");
     assert_near (t->seconds, ring_seconds (2, nodes, 4, bytes));
   }
 }
@@ -205,8 +205,7 @@ check_pipeline (enum weft_schedule schedule, uint32_t p, uint32_t m)
   const struct weft_exec_ops *const machines[] = { &weft_exec_sim, &weft_exec_clock };
 
   for (size_t i = 0; i < G_N_ELEMENTS (machines); i++) {
-    g_autoptr (weft_timeline) t =
-        made_run_with (machines[i], plan, (struct weft_exec_options) { 0 });
+    g_autoptr (weft_timeline) t = made_run_with (machines[i], plan, "");
     assert_near (t->seconds, (m + p - 1) * slot);
     for (uint32_t row = 0; row < t->n; row++) {
       assert_near (busy (plan, t, row), m * slot);
@@ -237,8 +236,7 @@ the_first_backward_comes_when_the_gradient_arrives (void **state)
 {
   const uint32_t p = 4, m = 8;
   g_autoptr (weft_plan) plan = pipeline_plan (WEFT_SCHEDULE_1F1B, p, m);
-  g_autoptr (weft_timeline) t =
-      made_run_with (&weft_exec_sim, plan, (struct weft_exec_options) { 0 });
+  g_autoptr (weft_timeline) t = made_run_with (&weft_exec_sim, plan, "");
 
   (void) state;
   for (uint32_t row = 0; row < t->n; row++) {

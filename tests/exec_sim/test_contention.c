@@ -107,8 +107,7 @@ uneven_shares_of_nics_end_apart (void **state)
   cluster.f.node_nics = 3;
   g_autoptr (weft_plan) plan = send_plan (&cluster, weft_mesh_make (1, 1, 8, 2), 100 * MB, 0);
   g_autoptr (weft_timeline) folded = made_run (plan);
-  g_autoptr (weft_timeline) t =
-      made_run_with (&weft_exec_sim, plan, (struct weft_exec_options) { .unfolded = TRUE });
+  g_autoptr (weft_timeline) t = made_run_with (&weft_exec_sim, plan, "unfolded");
   for (uint32_t row = 0; row < t->n; row++)
     assert_near (t->end[row][0], (t->rank[row] % 8 < 6 ? 3 : 2) * 100e6 / MADE_NIC);
   assert_true (folded->n < t->n);
@@ -233,8 +232,7 @@ what_a_bottleneck_leaves_goes_to_the_others (void **state)
   struct weft_cluster cluster = narrow_leaf (10);
   g_autoptr (weft_plan) plan = send_plan (&cluster, weft_mesh_make (1, 1, 5, 2), 300 * MB, 0);
   g_autoptr (weft_timeline) folded = made_run (plan);
-  g_autoptr (weft_timeline) t =
-      made_run_with (&weft_exec_sim, plan, (struct weft_exec_options) { .unfolded = TRUE });
+  g_autoptr (weft_timeline) t = made_run_with (&weft_exec_sim, plan, "unfolded");
 
   (void) state;
   for (uint32_t row = 0; row < t->n; row++)
@@ -368,8 +366,7 @@ a_switch_with_fewer_gpus_is_quicker (void **state)
   made_copy (b, WEFT_OP_COPY_IN, 100 * MB);
   g_autoptr (weft_plan) plan = made_plan (&job, weft_mesh_make (1, 1, 4, 1), &b);
   g_autoptr (weft_timeline) folded = made_run (plan);
-  g_autoptr (weft_timeline) t =
-      made_run_with (&weft_exec_sim, plan, (struct weft_exec_options) { .unfolded = TRUE });
+  g_autoptr (weft_timeline) t = made_run_with (&weft_exec_sim, plan, "unfolded");
   for (uint32_t row = 0; row < 4; row++)
     assert_near (t->end[row][0], (row < 3 ? 3 : 1) * 100e6 / MADE_HOST);
   assert_int_equal (folded->n, 2);

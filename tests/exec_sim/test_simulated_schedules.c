@@ -183,8 +183,7 @@ check_simulated (const struct weft_grid_spec *spec, struct lengths t)
   g_autoptr (weft_plan) plan = plan_of (grid, t, &makespan);
 
   for (size_t i = 0; i < G_N_ELEMENTS (machines); i++) {
-    g_autoptr (weft_timeline) timeline =
-      made_run_with (machines[i], plan, (struct weft_exec_options) { 0 });
+    g_autoptr (weft_timeline) timeline = made_run_with (machines[i], plan, "");
     assert_near (timeline->seconds, makespan * MADE_US);
   }
   for (uint32_t rank = 0; rank < grid->n_ranks; rank++)

@@ -397,9 +397,8 @@ a_group_askew_runs_a_plain_ring (void **state)
 
 /* --------------------------------------------------------------- simulated */
 
-static const struct weft_exec_options all_options[] = {
-  { 0 }, { .unfolded = TRUE }, { .step_by_step = TRUE }, { .unfolded = TRUE, .step_by_step = TRUE }
-};
+static const char *const all_options[] = { "", "unfolded", "step-by-step",
+                                           "unfolded step-by-step" };
 
 static void
 collectives_take_their_formula (void **state)

@@ -2,6 +2,7 @@
  * another machine, so that NCCL uses sockets. This is slow, but tests all of NCCL except NVLink and
  * features that need it. Without a GPU, all tests are skipped with the reason. */
 #include "exec_gpu/cuda/exec_cuda.h"
+#include "tests/made/own.h"
 #include "tests/runner/folder.h"
 #include "tests/runner/processes.h"
 #include "tests/made/trained_part.h"
@@ -81,11 +82,13 @@ be_process (int argc, char **argv)
     return WEFT_TESTS_RUN;
 
   gboolean alone = g_str_equal (argv[2], "shared");
-  const struct trained_part part = { .words = jobs[atoi (argv[1])],
-                                     .data = argv[3],
-                                     .steps = STEPS,
-                                     .ops = &here.ops,
-                                     .exec = { .ranks_per_gpu = alone ? 2 : 1, .deadline = 30 } };
+  const struct trained_part part = {
+    .words = jobs[atoi (argv[1])],
+    .data = argv[3],
+    .steps = STEPS,
+    .ops = &here.ops,
+    .exec = { .own = made_own (&weft_exec_cuda, "ranks-per-gpu=%d deadline=30", alone ? 2 : 1) }
+  };
 
   here.ops = weft_exec_cuda;
   here.ops.open = open_here;

@@ -77,6 +77,13 @@ weft_state_drop_gathered (weft_state *state)
   (void) state;
 }
 
+gboolean
+weft_state_go_on (const weft_state *state, GError **error)
+{
+  (void) state, (void) error;
+  return TRUE;
+}
+
 struct weft_rendezvous *
 weft_state_peers (const weft_state *state)
 {
@@ -678,6 +685,10 @@ what_does_not_fit_is_refused_before_anything_is_written (void **folder)
                                      88, NULL));
   assert_true (weft_safetensors_close (w, NULL));
   assert_import_fails (to, path, "tensor embed_tokens.weight: found type I8, wanted F32");
+  w = weft_safetensors_writer_new (path);
+  weft_safetensors_declare_metadata (w, "format", "flax");
+  assert_true (weft_safetensors_close (w, NULL));
+  assert_import_fails (to, path, "model.safetensors: found format flax, wanted pt");
   assert_same_values (to, WEFT_STATE_WEIGHT, untouched, WEFT_STATE_WEIGHT);
   weft_state_free (from);
   weft_state_free (to);

@@ -116,6 +116,13 @@ me (const weft_rendezvous *r)
   return weft_rendezvous_place (r)->process;
 }
 
+/* A barrier with the time limit of the job. */
+static gboolean
+barrier (weft_rendezvous *r, const char *key, GError **error)
+{
+  return weft_rendezvous_barrier (r, key, weft_rendezvous_place (r)->seconds, error);
+}
+
 static char *
 get_what_the_last_has_set (weft_rendezvous *r, GError **error)
 {
@@ -127,7 +134,7 @@ get_what_the_last_has_set (weft_rendezvous *r, GError **error)
       return NULL;
   }
   g_autoptr (GBytes) value = weft_rendezvous_get (r, "key", error);
-  if (!value || !weft_rendezvous_barrier (r, "the end", error))
+  if (!value || !barrier (r, "the end", error))
     return NULL;
   return g_strndup (g_bytes_get_data (value, NULL), g_bytes_get_size (value));
 }
@@ -278,7 +285,7 @@ memory_of_very_many_ranks_is_known_to_all (void **state)
   cast_clear (&c);
 }
 
-/* The host may be a name or an IPv6 address, with or without brackets. */
+/* The host of a rendezvous may be a name or an IPv6 address, with or without brackets. */
 static void
 an_address_may_be_of_either_kind (void **state)
 {
@@ -344,7 +351,7 @@ one_stays_away (weft_rendezvous *r, GError **error)
 {
   gboolean asked;
 
-  if (!weft_rendezvous_barrier (r, "step 7", error))
+  if (!barrier (r, "step 7", error))
     return NULL;
   if (me (r) == 1) {
     while (weft_rendezvous_poll (r, &asked, error)) /* until the job has failed */
@@ -377,7 +384,7 @@ one_gives_up (weft_rendezvous *r, GError **error)
     weft_rendezvous_abort (r, "the disk\nis full");
     return g_strdup ("gave up");
   }
-  weft_rendezvous_barrier (r, "the end", error);
+  barrier (r, "the end", error);
   return NULL;
 }
 
@@ -399,7 +406,7 @@ static char *
 one_goes_early (weft_rendezvous *r, GError **error)
 {
   if (me (r) > 0)
-    weft_rendezvous_barrier (r, "the end", error);
+    barrier (r, "the end", error);
   return NULL;
 }
 
@@ -431,7 +438,7 @@ one_asks (weft_rendezvous *r, GError **error)
     weft_rendezvous_set_status (r, "in all_reduce\tbucket 3");
   if (me (r) == 2)
     g_usleep (800000);
-  return weft_rendezvous_barrier (r, "the end", error) && text ? text : g_strdup ("");
+  return barrier (r, "the end", error) && text ? text : g_strdup ("");
 }
 
 static void
@@ -509,7 +516,8 @@ a_port_that_is_taken_is_named (void **state)
   weft_store_close (first, 0);
 }
 
-/* Clients that connect to "localhost" would reach the other program instead of the store. */
+/* Another program listens on the port, but only on IPv6. The store refuses the port: clients that
+ * connect to "localhost" would reach the other program. */
 static void
 a_port_that_is_taken_on_new_addresses_alone_is_named (void **state)
 {
@@ -667,10 +675,10 @@ be_process (int argc, char **argv)
   }
   ask_where_somebody_is ();
   g_autoptr (weft_rendezvous) r = weft_rendezvous_open_launch (&launch, 1, 10, &error);
-  if (r && leave_signals_to_the_first (&error) && weft_rendezvous_barrier (r, "step 1", &error)) {
+  if (r && leave_signals_to_the_first (&error) && barrier (r, "step 1", &error)) {
     if (argc > 2 && g_ascii_strtoull (argv[2], NULL, 10) == launch.rank)
       raise (SIGKILL);
-    if (argc < 3 || weft_rendezvous_barrier (r, "step 2", &error))
+    if (argc < 3 || barrier (r, "step 2", &error))
       printf ("%u of %u", launch.rank, launch.n);
   }
   if (error)

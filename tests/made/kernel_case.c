@@ -188,6 +188,17 @@ kernel_case_make_operand (GRand *rand, struct kernel_case *made, uint32_t o)
     kernel_case_fill (rand, made, o);
 }
 
+/* Whether one kernel does a product and what follows it, on sums that are not rounded. */
+static gboolean
+is_fused_product (enum weft_op_kind kind)
+{
+#define FUSION(fused, first, ...)                                                                  \
+  if (kind == fused && weft_op_is_product (first))                                                 \
+    return TRUE;
+#include "core/ops.def"
+  return FALSE;
+}
+
 void
 kernel_case_make (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
 {
@@ -207,15 +218,14 @@ kernel_case_make (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
   choose_shape (rand, made);
   made->k.shape.dtype = dtype;
   made->k.shape.out_dtype = g_rand_boolean (rand) ? dtype : WEFT_FP32;
-  if (kernel_case_is_one_of (weft_op_info[kind].word, "matmul_gelu matmul_dgrad_gelu"))
-    made->model.activation = WEFT_GELU; /* the activation that the op fuses */
+  if (is_fused_product (kind))
+    made->model.activation = WEFT_GELU; /* the activation that such an op fuses */
   made->k.model = &made->model;
   made->k.control = &made->control;
   made->k.canonical = g_rand_boolean (rand);
   made->k.decay = g_rand_boolean (rand);
-  made->rounds_inside =
-      kernel_case_is_one_of (weft_op_info[kind].word, "matmul_gelu matmul_dgrad_gelu") ||
-      (kind == WEFT_OP_EMBED && made->model.embedding_multiplier != 1);
+  made->rounds_inside = is_fused_product (kind) ||
+                        (kind == WEFT_OP_EMBED && made->model.embedding_multiplier != 1);
   made->n = kernel_case_arguments (kind, made->argument);
   for (uint32_t o = 0; o < made->n; o++)
     kernel_case_make_operand (rand, made, o);

@@ -7,6 +7,7 @@
 #include "core/plan/cost.h"
 #include "core/exec/exec.h"
 #include "exec_sim/exec_sim.h"
+#include "tests/made/own.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -212,10 +213,11 @@ made_real_plan (const struct weft_job *job)
 
 /* ----------------------------------------------------------------- running */
 
+/* `own`: options of the executor, as in own.h. */
 static inline weft_timeline *
-made_run_with (const struct weft_exec_ops *exec, const weft_plan *plan,
-               struct weft_exec_options options)
+made_run_with (const struct weft_exec_ops *exec, const weft_plan *plan, const char *own)
 {
+  const struct weft_exec_options options = { .own = made_own (exec, "%s", own) };
   g_autoptr (GError) error = NULL;
   weft_timeline *t = weft_exec_run (exec, plan, &options, &error);
 
@@ -247,9 +249,8 @@ made_assert_same_dates (const weft_plan *plan, const weft_timeline *folded,
 static inline weft_timeline *
 made_run (const weft_plan *plan)
 {
-  weft_timeline *folded = made_run_with (&weft_exec_sim, plan, (struct weft_exec_options) { 0 });
-  g_autoptr (weft_timeline) whole =
-      made_run_with (&weft_exec_sim, plan, (struct weft_exec_options) { .unfolded = TRUE });
+  weft_timeline *folded = made_run_with (&weft_exec_sim, plan, "");
+  g_autoptr (weft_timeline) whole = made_run_with (&weft_exec_sim, plan, "unfolded");
 
   made_assert_same_dates (plan, folded, whole);
   return folded;

@@ -269,12 +269,14 @@ random_experts (GString *words, GRand *rand, uint32_t replicas)
 static uint32_t
 random_split (GString *words, GRand *rand)
 {
-  static const char *const names[] = { "zb-h1", "zb-h2",    "zb-v",     "v-half",
-                                       "v-min", "dualpipe", "dualpipev" };
-  uint32_t which = up_to (rand, G_N_ELEMENTS (names) - 1);
+  uint32_t split[WEFT_N_SCHEDULE], n = 0;
 
-  add_word (words, "pipeline_schedule", names[which]);
-  return g_str_has_prefix (names[which], "zb-h") || g_str_equal (names[which], "dualpipe") ? 1 : 2;
+  for (uint32_t i = 0; i < WEFT_N_SCHEDULE; i++)
+    if (weft_schedules[i].splits_backward)
+      split[n++] = i;
+  uint32_t which = split[up_to (rand, n - 1)];
+  add_word (words, "pipeline_schedule", weft_schedule_words[which]);
+  return MAX (1, weft_schedules[which].chunks);
 }
 
 /* Removes one or two layers from a model with `layers` layers on each of `stages` stages. In their

@@ -56,9 +56,11 @@ weft_test_run_plan (const weft_plan *plan, const struct real_run *run, struct re
 {
   g_autofree int32_t *tokens = real_tokens (plan, 7);
   struct weft_control control = real_control (plan);
-  struct weft_exec_options options = {
-    .control = &control, .stress = run->stress, .threads = run->threads, .poison = run->poison
+  const union weft_cpu_options own = {
+    { .stress = (int64_t) run->stress, .threads = run->threads, .poison = run->poison }
   };
+  struct weft_exec_options options = { .own = weft_own_options_of (weft_exec_cpu.options, own.at),
+                                       .control = &control };
   weft_exec *x = weft_exec_cpu.open (plan, &options, error);
 
   control.tokens = tokens;

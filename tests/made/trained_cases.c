@@ -1,3 +1,5 @@
+#include "exec_gpu/cuda/exec_cuda.h"
+#include "tests/made/own.h"
 #include "tests/made/trained_cases.h"
 #include <setjmp.h>
 #include <stdarg.h>
@@ -88,8 +90,8 @@ trained_shared (const char *words)
 {
   const char *gpus = strstr (words, "gpus=");
 
-  return (struct weft_exec_options){ .ranks_per_gpu =
-                                         gpus ? (uint32_t) atoi (gpus + strlen ("gpus=")) : 1 };
+  return (struct weft_exec_options){ .own = made_own (&weft_exec_cuda, "ranks-per-gpu=%d",
+                                                      gpus ? atoi (gpus + strlen ("gpus=")) : 1) };
 }
 
 static trained *
@@ -97,7 +99,7 @@ train (const struct weft_gpu_calls *calls, const char *words, gboolean graph)
 {
   struct weft_exec_options how = trained_shared (words);
 
-  how.graph = graph;
+  made_own_add (&how.own, &weft_exec_cuda, "graph=%d", graph);
   return trained_new (calls, words, &how);
 }
 

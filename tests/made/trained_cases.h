@@ -22,7 +22,7 @@ extern const uint32_t trained_n_cases;
 /* Text of a case; the caller frees it. */
 char *trained_words (const struct trained_case *c);
 
-/* Options with which all ranks of the job share one device. */
+/* Options of executor cuda with which all ranks of the job share one device. */
 struct weft_exec_options trained_shared (const char *words);
 
 /* Text of the number-th job on one rank, one model in one precision; NULL after the last. The

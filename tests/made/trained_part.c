@@ -117,7 +117,6 @@ trained_part_together (const struct trained_part *part)
     return 2;
   }
   mine.exec.peers = r;
-  mine.exec.local_process = launch.local_rank;
   if (mine.met)
     mine.met (&launch, r);
   return trained_part_alone (&mine);

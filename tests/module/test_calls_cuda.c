@@ -3,6 +3,7 @@
  * libraries. */
 #include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/doubles/fake_cuda.h"
+#include "tests/made/own.h"
 #include "tests/made/random_job.h"
 #include "tests/made/trained_cases.h"
 #include "tests/runner/runner.h"
@@ -47,18 +48,23 @@ the_module_trains_as_the_cpu_does (void **state)
   static const struct trained_bound fp32 = { .loss = 1e-6, .norm = 1e-6, .gradient = 1e-5 };
   static const struct {
     const char *words;
+    const char *own; /* of executor cuda */
     struct weft_exec_options how;
   } runs[] = {
-    { TRAINED_GPT2 FP32 "gpus=2 " ZERO1 "nccl_ub=true ", { .graph = TRUE, .times = TRUE } },
-    { TRAINED_LLAMA FP32 "gpus=2 pipeline_model_parallel_size=2 ", { .total = TRUE } },
-    { TRAINED_EXPERTS FP32 "gpus=2 expert_model_parallel_size=2 moe_load_imbalance=64 ", { 0 } },
-    { TRAINED_GPT2 FP32 "gpus=2 ", { .ranks_per_gpu = 2, .graph = TRUE } },
+    { TRAINED_GPT2 FP32 "gpus=2 " ZERO1 "nccl_ub=true ", "graph", { .times = TRUE } },
+    { TRAINED_LLAMA FP32 "gpus=2 pipeline_model_parallel_size=2 ", "", { .total = TRUE } },
+    { TRAINED_EXPERTS FP32 "gpus=2 expert_model_parallel_size=2 moe_load_imbalance=64 ",
+      "",
+      { 0 } },
+    { TRAINED_GPT2 FP32 "gpus=2 ", "ranks-per-gpu=2 graph", { 0 } },
   };
 
   (void) state;
   for (unsigned i = 0; i < G_N_ELEMENTS (runs); i++) {
+    struct weft_exec_options how = runs[i].how;
+    how.own = made_own (&weft_exec_cuda, "%s", runs[i].own);
     g_autoptr (trained) wanted = trained_new (NULL, runs[i].words, NULL),
-                        found = train (runs[i].words, runs[i].how);
+                        found = train (runs[i].words, how);
     assert_true (wanted && found);
     trained_assert_near (found, wanted, fp32, runs[i].words);
   }
@@ -113,10 +119,13 @@ fail_calls (const char *words, struct weft_exec_options options, uint64_t stride
 static void
 any_call_may_fail_and_nothing_is_left (void **state)
 {
+  const struct weft_exec_options graph = { .own = made_own (&weft_exec_cuda, "graph"),
+                                           .times = TRUE },
+                                 late = { .own = made_own (&weft_exec_cuda, "deadline=5") };
+
   (void) state;
-  fail_calls (TINY "gpus=1 ", (struct weft_exec_options){ .graph = TRUE, .times = TRUE }, 31);
-  fail_calls (TINY "gpus=2 " ZERO1 "nccl_ub=true ", (struct weft_exec_options){ .deadline = 5 },
-              89);
+  fail_calls (TINY "gpus=1 ", graph, 31);
+  fail_calls (TINY "gpus=2 " ZERO1 "nccl_ub=true ", late, 89);
 }
 
 static const struct CMUnitTest tests[] = {

@@ -37,22 +37,16 @@ enable_autocast_takes_products_in_autocast_dtype (void **state)
   uint32_t products = 0;
 
   (void) state;
-  for (uint32_t op = 0; op < p->n_op; op++)
-    switch (p->op[op].kind) {
-    case WEFT_OP_MATMUL:
-    case WEFT_OP_MATMUL_GELU:
-    case WEFT_OP_MATMUL_DGRAD:
-    case WEFT_OP_MATMUL_DGRAD_GELU:
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    if (weft_op_is_product (p->op[op].kind)) {
+      gboolean weight = weft_op_info[p->op[op].kind].product == WEFT_PRODUCT_WGRAD;
       assert_int_equal (weft_op_shape (p, op)->dtype, WEFT_BF16);
       assert_int_equal (operand (p, op, 0), WEFT_BF16);
       assert_int_equal (operand (p, op, 1), WEFT_BF16);
-      products++;
-      break;
-    case WEFT_OP_MATMUL_WGRAD:
-      assert_int_equal (operand (p, op, 0), WEFT_BF16);
-      assert_int_equal (operand (p, op, 1), WEFT_BF16);
-      assert_int_equal (operand (p, op, 2), WEFT_FP32);
-      break;
+      assert_true (!weight || operand (p, op, 2) == WEFT_FP32);
+      products += !weight;
+    }
+    switch (p->op[op].kind) {
     case WEFT_OP_ATTENTION:
       assert_int_equal (operand (p, op, 0), WEFT_BF16);
       break;
@@ -64,11 +58,12 @@ enable_autocast_takes_products_in_autocast_dtype (void **state)
     default:
       break;
     }
+  }
   assert_int_equal (products, MICROS * 2 * (4 * LAYERS + 1));
 }
 
-/* In forward: from the norm to the matmul, and from the matmul to the residual sum; in backward in
- * the opposite order. */
+/* Forward converts activations between norm and matmul, and between matmul and residual sum;
+ * backward converts gradients in the opposite order. */
 static void
 enable_autocast_converts_where_the_residual_stream_begins_and_ends (void **state)
 {
@@ -89,7 +84,8 @@ enable_autocast_converts_where_the_residual_stream_begins_and_ends (void **state
   assert_int_equal (casts (p, "cast_weight", WEFT_PHASE_FORWARD, WEFT_NO_LAYER), 1); /* the head */
 }
 
-/* Two bytes per element of a matrix, from its first use to the end of the forward pass. */
+/* A converted weight has two bytes per element. It stays alive from its first use to the end of the
+ * forward pass. */
 static void
 enable_autocast_keeps_converted_weights_for_one_forward_pass (void **state)
 {

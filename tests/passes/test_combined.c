@@ -180,7 +180,7 @@ overlap_moe_expert_parallel_comm_computes_of_one_what_the_other_does_not_wait_fo
       uint32_t b = LAYERS - 1 - j;
       uint32_t return_b = find (p, WEFT_OP_ALL_TO_ALL_V, "combine", b, f - 1),
                go_f = find (p, WEFT_OP_ALL_TO_ALL_V, "dispatch", j, f);
-      for (uint32_t op = 0; op < p->n_op; op++) { /* the second combine is backward's */
+      for (uint32_t op = 0; op < p->n_op; op++) { /* find() returns the forward op */
         if (!is_at (&p->op[op], b, f - 1) || !is_backward (&p->op[op]))
           continue;
         if (p->op[op].kind == WEFT_OP_ALL_TO_ALL_V && is_named (p, op, "combine"))

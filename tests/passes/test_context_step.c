@@ -3,6 +3,7 @@
 #include "core/base/sanitize.h"
 #include "exec_cpu/exec_cpu.h"
 #include "exec_sim/exec_sim.h"
+#include "tests/made/own.h"
 #include "tests/made/random_job.h"
 #include "tests/made/real_run.h"
 #include "tests/runner/runner.h"
@@ -259,7 +260,7 @@ layers_that_see_less_compute_less (void **state)
 {
   static const struct {
     const char *words;
-    double keys; /* of both layers */
+    double keys; /* per query, added over both layers */
   } table[] = {
     { "gpus=1", 64 },
     { "gpus=1 sliding_window=16", 28 },
@@ -284,8 +285,8 @@ find (const weft_program *p, enum weft_op_kind kind, const char *name, uint32_t 
   return WEFT_NO_OP;
 }
 
-/* A rank computes one step of the ring while the keys of the next step are sent. The merge waits
- * only for its own part. */
+/* A rank computes one step of the ring while the keys of the next step are sent. The merge of
+ * a step waits only for the result of this step. */
 static void
 a_ring_computes_while_keys_travel (void **state)
 {
@@ -392,7 +393,7 @@ a_simulation_of_ranks_that_stand_for_others_is_that_of_all (void **state)
     g_autoptr (weft_plan) plan =
         weft_test_plan (SIZES "global_batch_size=16 %s gpus=16 seq_length=1024", kinds[k]);
     g_autoptr (GError) error = NULL;
-    struct weft_exec_options all = { .unfolded = TRUE }, few = { 0 };
+    struct weft_exec_options all = { .own = made_own (&weft_exec_sim, "unfolded") }, few = { 0 };
     g_autoptr (weft_timeline) a = weft_exec_run (&weft_exec_sim, plan, &all, &error);
     g_autoptr (weft_timeline) b = weft_exec_run (&weft_exec_sim, plan, &few, &error);
     assert_non_null (a);

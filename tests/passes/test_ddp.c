@@ -53,7 +53,8 @@ a_bucket_waits_for_its_last_gradient (void **state)
   }
 }
 
-/* Without average_in_collective another kernel runs in between, which divides the gradients. */
+/* Without average_in_collective, a kernel divides the gradients of a bucket before its
+ * all-reduce. */
 static void
 gradients_are_divided_before_they_are_summed (void **state)
 {

@@ -213,8 +213,8 @@ reduce_scatter_with_fp32_accumulation_takes_a_scratch_for_each_bucket_on_its_way
 
 #define CHECKED "--check-for-nan-in-grad", "true"
 
-/* For every bucket: its norm, and a copy to the host that the next kernel and the collective wait
- * for. */
+/* Every bucket has a kernel for its norm, and a copy of the norm to the host. The next kernel and
+ * the collective wait for the copy. */
 static void
 check_for_nan_in_grad_holds_up_every_bucket (void **state)
 {
@@ -233,7 +233,7 @@ check_for_nan_in_grad_holds_up_every_bucket (void **state)
     assert_int_equal (p->op[copy].lane, WEFT_LANE_D2H);
     assert_near (weft_op_bytes (p, copy), 4);
     assert_true (comes_after (p, norm, copy));
-    assert_int_equal (p->op[next].kind, WEFT_OP_SCALE); /* divides after the norm */
+    assert_int_equal (p->op[next].kind, WEFT_OP_SCALE); /* divides the gradients */
     assert_true (comes_after (p, copy, next) && comes_after (p, copy, sum));
   }
 }

@@ -24,7 +24,7 @@ is_named (const weft_program *p, uint32_t op, const char *word)
   return g_str_has_prefix (p->name[p->op[op].name], word);
 }
 
-/* Bytes that one rank sends for buckets on a cluster of one node: of gradients, and of weights. */
+/* Bytes that one rank sends for buckets of gradients and of weights, on a cluster of one node. */
 static void
 wire (const weft_plan *plan, double *gradients, double *weights)
 {
@@ -72,8 +72,9 @@ padded (const weft_plan *plan, double *units, double *outside)
   }
 }
 
-/* How often each level sends gradients and weights: 2 N (an all-reduce counts twice), 2 N, (m + 1)
- * N, and at most 3 m N. At level 3, parameters outside units are gathered once per step. */
+/* Elements of gradients and weights that levels 0 to 3 send, for N parameters and m microbatches:
+ * 2 N (an all-reduce counts twice), 2 N, (m + 1) N, and at most 3 m N. At level 3, parameters
+ * outside units are gathered once per step. */
 static void
 data_parallel_sharding_strategy_sends_what_its_level_says (void **state)
 {
@@ -177,7 +178,7 @@ overlap_grad_reduce_and_overlap_param_gather_hide_buckets (void **state)
   struct shown a = run (none), b = run (grads), c = run (both);
 
   (void) state;
-  assert_true (a.exposed > 0.99 * a.busy); /* beside it runs only the update of other buckets */
+  assert_true (a.exposed > 0.99 * a.busy); /* only the update of other buckets overlaps */
   assert_true (b.exposed < 0.7 * b.busy && b.exposed > 0.95 * b.gathers);
   assert_true (c.exposed < 0.25 * c.busy);
 }

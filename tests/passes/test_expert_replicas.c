@@ -1,6 +1,8 @@
 /* Experts distributed over ranks, under every data-parallel strategy: what each rank keeps, gathers
  * and reduces, how many bytes that is, and that the results have the bits of one rank. */
 #include "core/base/sanitize.h"
+#include "exec_cpu/exec_cpu.h"
+#include "tests/made/own.h"
 #include "tests/runner/folder.h"
 #include "tests/made/questions.h"
 #include "tests/made/real_job.h"
@@ -105,7 +107,8 @@ static const char *const strategies[] = {
   TP WHOLE "gpus=8 " UNITS (optim_grads) INSTANCES (2),
 };
 
-/* The one rank of the comparison has fp32 gradients in bf16 unless the strategy is FSDP2. */
+/* The setting of the reference run on one rank: with bf16 weights the gradients are fp32, unless
+ * the strategy is FSDP2. */
 static const char *
 in_fp32 (const char *precision, const char *strategy)
 {
@@ -168,7 +171,9 @@ open_job (const char *strategy)
 {
   g_autofree char *words =
       g_strdup_printf ("topology=cpu precision=fp32 %s %s", models[1], strategy);
-  return real_job_open (words, &(struct weft_exec_options){ .poison = TRUE });
+  const struct weft_exec_options how = { .own = made_own (&weft_exec_cpu, "poison") };
+
+  return real_job_open (words, &how);
 }
 
 static void

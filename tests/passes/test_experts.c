@@ -263,8 +263,9 @@ moe_token_dispatcher_type_flex_sends_tokens_and_weights_in_one_launch (void **st
   assert_int_equal (launches (plain), 6);
   assert_int_equal (launches (flex), 4);
   for (uint32_t i = 0; i < 2; i++) {
+    /* The name "dispatch" also matches "dispatch_prob". */
     uint32_t weights = nth (flex, WEFT_OP_ALL_TO_ALL_V, "dispatch_prob", i),
-             tokens = nth (flex, WEFT_OP_ALL_TO_ALL_V, "dispatch", 2 * i); /* also matches _prob */
+             tokens = nth (flex, WEFT_OP_ALL_TO_ALL_V, "dispatch", 2 * i);
     assert_true (flex->op[weights].flags & WEFT_OP_GROUPED);
     assert_int_equal (flex->pos[weights], flex->pos[tokens] + 1);
     assert_true (weft_op_bytes (flex, weights) == 2.0 * T * K);
@@ -370,7 +371,8 @@ expert_tensor_parallel_size_gathers_rows_and_adds_what_parts_make (void **state)
   assert_int_equal (numel (p, "experts."), E / 2 * 3 * F * H / 2);
 }
 
-/* The ranks of a tensor parallel group then hold different experts. */
+/* With expert_tensor_parallel_size = 1, the ranks of a tensor parallel group hold different
+ * experts. */
 static void
 expert_tensor_parallel_size_of_one_leaves_experts_whole (void **state)
 {

@@ -1,10 +1,12 @@
 /* fp16 and loss scaling: the dtype, the ops that scale and unscale, how all ranks skip a step that
  * overflows, and how the scale adapts. */
+#include "exec_cpu/exec_cpu.h"
 #include "kernels/float.h"
 #include "kernels/math.h"
 #include "tests/runner/command.h"
 #include "tests/runner/folder.h"
 #include "tests/made/nano.h"
+#include "tests/made/own.h"
 #include "tests/made/questions.h"
 #include "tests/made/real_job.h"
 #include "tests/made/real_run.h"
@@ -235,7 +237,8 @@ static void
 run_scaled (const char *strategy, const char *more, struct history *h)
 {
   g_autofree char *words = g_strdup_printf (SMALL "precision=fp16 %s %s", strategy, more);
-  g_autoptr (real_job) job = real_job_open (words, &(struct weft_exec_options){ .poison = TRUE });
+  const struct weft_exec_options how = { .own = made_own (&weft_exec_cpu, "poison") };
+  g_autoptr (real_job) job = real_job_open (words, &how);
   struct weft_loss_scale scale = weft_loss_scale_start (&job->plan->job);
 
   weft_state_init (job->state, 5);

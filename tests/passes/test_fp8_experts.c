@@ -25,7 +25,7 @@ struct factor {
   enum weft_dtype dtype;
   float x[MOST_ROWS * K], amax[8], seen[8];
   uint8_t code[MOST_ROWS * K], down[MOST_ROWS * K];
-  float scale[MOST_ROWS * K], scale_down[MOST_ROWS * K]; /* or bytes */
+  float scale[MOST_ROWS * K], scale_down[MOST_ROWS * K]; /* floats, or bytes of E8M0 */
   double exact[MOST_ROWS * K], value[MOST_ROWS * K], value_down[MOST_ROWS * K];
   double scales[MOST_ROWS * K], scales_down[MOST_ROWS * K];
 };

@@ -80,8 +80,8 @@ linear_maps_of_layers_are_fp8_and_the_rest_is_bf16 (void **state)
   assert_int_equal (head, 2 * 3);
 }
 
-/* Both operands are codes whose rows are summed over, each with its scale. Output gradients are
- * E5M2 unless fp8_format is e4m3. */
+/* Both operands of an fp8 matmul are codes, and each has its own scale. Output gradients are E5M2
+ * unless fp8_format is e4m3. */
 static void
 fp8_format_says_what_gradients_are_rounded_to (void **state)
 {
@@ -210,8 +210,8 @@ maker_of (const weft_program *p, uint32_t op, uint32_t operand)
   return WEFT_NO_OP;
 }
 
-/* Blockwise: 4 bytes per 128 elements of a row, for weights per 128 x 128. MXFP8: 1 byte per 32
- * elements. */
+/* Blockwise scales have 4 bytes per 128 elements of a row, and those of weights 4 bytes per 128 x
+ * 128. MXFP8 scales have 1 byte per 32 elements. */
 static void
 scales_of_blocks_lie_in_buffers_of_their_own (void **state)
 {

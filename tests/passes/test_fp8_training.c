@@ -29,7 +29,7 @@ opened (const char *model, const char *recipe, const char *strategy)
   return real_job_open (words, NULL);
 }
 
-/* The data contain 97 of the 512 tokens of the vocabulary, which the model learns. */
+/* The data contain only 97 of the 512 tokens of the vocabulary; the model learns which ones. */
 static void
 every_recipe_learns_nearly_as_bf16_does (void **state)
 {
@@ -172,7 +172,7 @@ resumed (const char *recipe, const char *strategy, const char *dir)
 }
 
 /* Resumes under another strategy, and from every recipe into every other. Only delayed scaling has
- * state; a run that resumes from another recipe starts it anew. */
+ * state; a run that resumes from another recipe begins with new state. */
 static void
 a_run_goes_on_bit_for_bit_and_from_one_recipe_to_another (void **folder)
 {

@@ -347,7 +347,7 @@ suggested_communication_unit_size_is_twice_the_prefetch (void **state)
     assert_int_equal (units_ahead (p, 1, WEFT_PHASE_FORWARD), rows[i].ahead);
     assert_int_equal (units_ahead (p, LAYERS - 2, WEFT_PHASE_BACKWARD), rows[i].ahead);
   }
-  /* The default is at least 1e9 elements. */
+  /* suggested_communication_unit_size is at least 1e9 elements by default: all units. */
   assert_int_equal (units_ahead (q, 0, WEFT_PHASE_FORWARD), LAYERS - 1);
 }
 

@@ -31,7 +31,7 @@ count (const weft_program *p, const char *name)
   return n;
 }
 
-/* The op of that name of a unit in a microbatch and phase, or WEFT_NO_OP. */
+/* The op with a name, for the unit of a layer, in a microbatch and phase; or WEFT_NO_OP. */
 static uint32_t
 find (const weft_program *p, const char *name, uint32_t layer, uint32_t micro,
       enum weft_phase phase)
@@ -461,8 +461,7 @@ bits_change (weft_plan *plan, const weft_program *mutant, const struct real_resu
   return changed;
 }
 
-/* In the mutant, a unit's own pieces are missing from what is gathered; those of another layer are
- * in their place. */
+/* The mutant gathers the pieces of another layer instead of a unit's own pieces. */
 static void
 pieces_that_are_left_out_show_in_the_bits (void **state)
 {
@@ -482,8 +481,8 @@ pieces_that_are_left_out_show_in_the_bits (void **state)
   assert_false (bits_change (plan, p, &good));
 }
 
-/* Three chunks of one layer each, and the root with the embedding. Each is gathered and reduced
- * once per step, in its own last backward pass. */
+/* A stage of three chunks of one layer each, and the root with the embedding. Each unit is gathered
+ * once per step, and reduced once, in the last backward pass of its chunk. */
 static void
 chunks_of_a_stage_are_wrapped_by_themselves (void **state)
 {

@@ -98,7 +98,8 @@ gradient_reduce_div_fusion_leaves_bf16_gradients_to_a_kernel (void **state)
   assert_int_equal (average.scales + average.fused + average.sums, 0);
 }
 
-/* Both ways divide the same numbers before they are added. */
+/* A division inside the collective and a division by a kernel both divide each gradient before the
+ * sum. */
 static void
 a_fused_division_gives_the_bits_of_one_apart (void **state)
 {

@@ -259,7 +259,7 @@ predictions_go_chunk_by_chunk_too (void **state)
   check_bits (LLAMA "precision=fp32 mtp_num_layers=2 ", strategies, G_N_ELEMENTS (strategies));
 }
 
-/* With other dtypes for logits and gradients, and with a loss scale. */
+/* The logits have 16 bits, the gradients 16 or 32; with fp16 there is a loss scale. */
 static void
 chunks_give_the_bits_of_whole_logits_in_sixteen_bits (void **state)
 {

@@ -16,8 +16,8 @@
 
 /* ------------------------------------------------------------------------ time */
 
-/* Chunks have one layer. Its forward pass takes 1 and its backward pass 2; all other ops take no
- * time. */
+/* Chunks have one layer. Its forward pass takes 1 s and its backward pass 2 s; all other ops
+ * take no time. */
 static double
 layer_seconds (void *user, uint32_t actor, uint32_t op)
 {
@@ -33,8 +33,8 @@ layer_seconds (void *user, uint32_t actor, uint32_t op)
   }
 }
 
-/* The step takes m (tF + tB) + (p - 1) (tF + tB) / v. A chunk, 1 / v of a rank's layers, takes 1 +
- * 2. */
+/* The step takes m (tF + tB) + (p - 1) (tF + tB) / v. The two passes of a chunk, 1 / v of a rank's
+ * layers, take 1 s and 2 s. */
 static void
 the_bubble_is_that_of_a_chunk_where_transfers_are_free (void **state)
 {
@@ -198,8 +198,8 @@ overlap_p2p_comm_warmup_flush_receives_one_slot_ahead (void **state)
                             transfer_of (aside, "recv_forward", 1, 0)));
   assert_false (comes_after (flush, kernel_of (flush, WEFT_OP_ATTENTION, 0, 0),
                              transfer_of (flush, "recv_forward", 1, 0)));
-  /* In the cooldown likewise: the gradient of the last backward pass is received during the
-   * backward pass before it. */
+  /* In the cooldown, the gradient of the last backward pass is received during the backward pass
+   * before it. */
   assert_true (comes_after (aside, kernel_of (aside, WEFT_OP_ATTENTION_BWD, 6, 0),
                             transfer_of (aside, "recv_backward", 7, 0)));
   assert_false (comes_after (flush, kernel_of (flush, WEFT_OP_ATTENTION_BWD, 6, 0),

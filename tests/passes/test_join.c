@@ -239,7 +239,7 @@ without_a_bias_of_its_own_a_residual_sum_stays (void **state)
   check_kind (MODEL "fused_bias_add=1 tensor_model_parallel_size=2", 0, WEFT_OP_BIAS_ADD, "");
 }
 
-/* The rows with the bias are neither written nor read again. */
+/* The fused kernel neither writes nor reads the rows with added bias. */
 static void
 each_bias_and_sum_saves_two_passes_and_one_launch (void **state)
 {

@@ -76,7 +76,7 @@ what_is_refused_is_refused_by_the_rule_of_its_row (void **state)
   }
 }
 
-/* Functions and objects of the upstream classes: their rows name what replaces them. */
+/* The rows of functions and objects of the upstream classes name their replacement in Weft. */
 static void
 methods_say_what_stands_for_them (void **state)
 {

@@ -249,7 +249,7 @@ narrow_values_are_wide_ones_that_end_with_zeros (void **state)
   g_rand_free (rand);
 }
 
-/* Two matmuls per head, of widths 12 and 5, for the causal half. */
+/* Attention has two matmuls per head, of widths 12 and 5, for the causal half of the scores. */
 static void
 narrow_values_cost_less (void **state)
 {
@@ -431,7 +431,7 @@ latent_attention_gives_the_bits_of_one_rank (void **state)
     struct real_result one = weft_test_run (&(struct real_run){ .words = alone, .steps = STEPS });
     assert_true (one.loss[1] < one.loss[0]);
     for (unsigned s = 0; s < G_N_ELEMENTS (strategies); s++) {
-      gboolean reduces = p == 1 && strstr (strategies[s], "fsdp2"); /* in fp32 by default */
+      gboolean reduces = p == 1 && strstr (strategies[s], "fsdp2"); /* FSDP2: fp32 by default */
       g_autofree char *words = g_strdup_printf ("%s %s%s", model, strategies[s],
                                                 reduces ? " grad_reduce_in_fp32=false" : "");
       weft_test_check_bits (words, STEPS, &one, s);

@@ -87,8 +87,8 @@ expect_split (const char *words, const char *name)
   assert_int_equal (all, A);
 }
 
-/* A reduce-scatter ring: t matmuls, one for the rows of each rank, the own rows last. The results
- * of t - 1 are sent to the owners of the rows. */
+/* A reduce-scatter ring: t matmuls, one for the rows of each rank, its own rows last. The
+ * results of the other t - 1 matmuls are sent to the owners of the rows. */
 static void
 expect_scatter_ring (const char *words, enum weft_op_kind kind, enum weft_phase phase,
                      const char *name)
@@ -200,7 +200,7 @@ room (const char *words, const char *name)
   return 0;
 }
 
-/* A bytes for each named matmul; (2 t - 1) / t * A for a reduce-scatter ring. */
+/* A permanent buffer has A bytes; for a reduce-scatter ring, (2 t - 1) / t * A bytes. */
 static void
 named_products_have_buffers_that_stay (void **state)
 {

@@ -44,14 +44,14 @@ check (const char *words, const char *wanted_again, uint64_t wanted_kept)
     for (uint32_t micro = 0; micro < 2; micro++) {
       g_autofree char *found = again (p, layer, micro);
       assert_string_equal (found, wanted_again);
-      /* The output of the last layer has the number of that layer, although the final norm keeps
-       * it. */
+      /* The output of the last layer, which the final norm keeps, counts as an activation of that
+       * layer. */
       assert_true (weft_activations_kept (p, layer, micro) == (double) wanted_kept);
     }
 }
 
-/* n1, qkv (3), o, lse, x1, n2, u, a, and the layer's output, which the next layer keeps as its
- * x. */
+/* Activations kept for backward: n1, qkv (3), o, lse, x1, n2, u, a, and the layer's output, which
+ * the next layer keeps as its x. */
 #define LSE (4 * TOKENS * 4)
 #define ALL (X + 3 * X + X + LSE + X + X + U + U + X)
 

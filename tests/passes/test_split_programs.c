@@ -12,7 +12,7 @@
 #define ONE MODEL "num_layers=4 "
 #define TWO MODEL "num_layers=8 "
 
-/* Forward pass, input gradients and weight gradients of a layer take 1 each. */
+/* Forward pass, input gradients and weight gradients of a layer take 1 s each. */
 static double
 layer_seconds (void *user, uint32_t actor, uint32_t op)
 {
@@ -53,7 +53,7 @@ a_program_takes_as_long_as_its_grid_where_transfers_are_free (void **state)
   }
 }
 
-/* Each rank works for 24. The bubble of 1f1b is (p - 1) 3, that of zb-h1 a third of it. */
+/* Each rank works for 24 s. The bubble of 1f1b is 3 (p - 1) s, that of zb-h1 (p - 1) s. */
 static void
 zero_bubbles_are_as_short_as_published (void **state)
 {
@@ -61,7 +61,7 @@ zero_bubbles_are_as_short_as_published (void **state)
   assert_near (makespan_of (layer_seconds, ONE "pipeline_schedule=1f1b"), 33);
   assert_near (makespan_of (layer_seconds, ONE "pipeline_schedule=zb-h1"), 27);
   assert_near (makespan_of (layer_seconds, ONE "pipeline_schedule=zb-h2"),
-               27); /* ranks start one after the other */
+               27); /* not 24: ranks start one after the other */
 }
 
 /* The largest number of microbatches between F and W on a rank of the grid. */

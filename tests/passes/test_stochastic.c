@@ -112,7 +112,8 @@ steps_too_small_for_bf16_are_taken_in_the_mean (void **state)
   assert_true (fabs (sum - (1 - 20 * 3e-4)) < 5 * deviation);
 }
 
-/* Updates in one call, in pieces of rows, and as two ranks with half of the columns each. */
+/* Compares an update in one call with updates in pieces of rows, and with updates by two ranks with
+ * half of the columns each. */
 static void
 who_updates_an_element_does_not_matter (void **state)
 {

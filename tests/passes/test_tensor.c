@@ -52,7 +52,7 @@ a_layer_reduces_twice_each_way (void **state)
   expect (TINY TP4, 1, WEFT_PHASE_BACKWARD, "all_reduce 8192 fc1, all_reduce 8192 qkv");
 }
 
-/* 2 all-gathers and 2 reduce-scatters in forward, 4 and 2 in backward. */
+/* A layer has 2 all-gathers and 2 reduce-scatters in forward, 4 and 2 in backward. */
 static void
 sequence_parallel_gathers_and_scatters (void **state)
 {

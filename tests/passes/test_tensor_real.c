@@ -151,8 +151,8 @@ so_they_do_with_the_strategies_of_pytorch (void **state)
     check_all (models[m], "precision=fp32", torch, G_N_ELEMENTS (torch), STRIDE);
 }
 
-/* With this knob each rank subtracts its own largest logit. The bits differ from those without the
- * knob, and agree with one rank that has the knob. */
+/* With cross_entropy_fusion_impl = te each rank subtracts its own largest logit. The bits differ
+ * from those without the knob, and agree with one rank that has the knob. */
 static void
 a_loss_from_gathered_statistics_has_bits_of_its_own (void **state)
 {

@@ -107,8 +107,7 @@ static double
 seconds (const char *words)
 {
   g_autoptr (weft_plan) plan = weft_test_plan ("%s", words);
-  g_autoptr (weft_timeline) t =
-      made_run_with (&weft_exec_sim, plan, (struct weft_exec_options){ 0 });
+  g_autoptr (weft_timeline) t = made_run_with (&weft_exec_sim, plan, "");
   return t->seconds;
 }
 
@@ -151,8 +150,7 @@ static void
 a_trace_has_a_span_for_each_phase (void **folder)
 {
   g_autoptr (weft_plan) plan = weft_test_plan (MEASURED "timing_log_level=2");
-  g_autoptr (weft_timeline) t =
-      made_run_with (&weft_exec_sim, plan, (struct weft_exec_options){ .unfolded = TRUE });
+  g_autoptr (weft_timeline) t = made_run_with (&weft_exec_sim, plan, "unfolded");
   g_autofree char *path = g_build_filename (*folder, "trace.json", NULL), *text = NULL;
   unsigned spans = 0, named = 0;
 

@@ -90,7 +90,7 @@ gradients_fill_buckets_as_they_arrive (void **state)
   for (uint32_t op = 0; op < p->n_op; op++) {
     if (!is_named (p, op, "to_bucket"))
       continue;
-    if (n++ == 0) { /* 4 MB alone exceed the first bucket */
+    if (n++ == 0) { /* the head, 4 MB, exceeds the first bucket */
       assert_int_equal (weft_op_shape (p, op)->dim[0], 2000 * 1024);
       assert_true (is_bucket (p, op + 1));
     }

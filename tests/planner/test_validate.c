@@ -160,8 +160,7 @@ a_row_is_the_job_that_its_columns_say (void **state)
   (void) state;
   made_real_job (&job, words);
   g_autoptr (weft_plan) plan = made_real_plan (&job);
-  g_autoptr (weft_timeline) timeline =
-      made_run_with (&weft_exec_clock, plan, (struct weft_exec_options){ 0 });
+  g_autoptr (weft_timeline) timeline = made_run_with (&weft_exec_clock, plan, "");
   assert_true (row->predicted_s == timeline->seconds);
   near_to (row->time_error, timeline->seconds / 0.01 - 1);
   near_to (row->predicted_gib, (double) weft_plan_worst_bytes (plan) / (1 << 30));
@@ -388,8 +387,7 @@ a_long_step_is_told_from_two_short_ones (void **state)
     const struct weft_job *jobs[] = { &shortened.job[0], &shortened.job[1], &job };
     for (int j = 0; j < 3; j++) {
       g_autoptr (weft_plan) plan = made_real_plan (jobs[j]);
-      g_autoptr (weft_timeline) timeline =
-          made_run_with (&weft_exec_clock, plan, (struct weft_exec_options){ 0 });
+      g_autoptr (weft_timeline) timeline = made_run_with (&weft_exec_clock, plan, "");
       seconds[j] = timeline->seconds;
       bytes[j] = weft_plan_worst_bytes (plan);
     }

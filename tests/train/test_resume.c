@@ -1,6 +1,8 @@
 /* A run that is saved, loaded with another strategy and continued has the bits of an uninterrupted
  * run. */
 #include "core/base/sanitize.h"
+#include "exec_cpu/exec_cpu.h"
+#include "tests/made/own.h"
 #include "tests/runner/folder.h"
 #include "tests/made/real_job.h"
 #include "train/checkpoint.h"
@@ -79,7 +81,9 @@ open_job (const char *model, const char *precision, const char *strategy)
 {
   g_autofree char *words =
       g_strdup_printf ("topology=cpu %s %s %s", model, told (precision, strategy), strategy);
-  return real_job_open (words, &(struct weft_exec_options){ .poison = TRUE });
+  const struct weft_exec_options how = { .own = made_own (&weft_exec_cpu, "poison") };
+
+  return real_job_open (words, &how);
 }
 
 /* Runs to the end of step `last`. */

@@ -31,11 +31,11 @@ static const struct {
   const char *file[20];
 } executors[] = {
   { "exec_cpu/",
-    { "machine", "arena", "ready", "launch", "collectives", "lanes", "exec_cpu" } },
+    { "cpu_options", "machine", "arena", "ready", "launch", "collectives", "lanes", "exec_cpu" } },
   { "exec_gpu/",
-    { "shared", "calls", "launches", "machine", "script", "comm", "watchdog", "counted", "arena",
-      "order", "comms", "collectives", "emit", "issue", "reserved", "traced", "step",
-      "exec_gpu" } },
+    { "shared", "calls", "gpu_options", "launches", "machine", "script", "comm", "watchdog",
+      "counted", "arena", "order", "comms", "collectives", "emit", "issue", "reserved", "traced",
+      "step", "exec_gpu" } },
 };
 
 /* The file that an #include line between `open` and `close` names; NULL: not such a line. The
@@ -180,6 +180,48 @@ the_neutral_half_of_the_gpu_executor_names_no_vendor (void **state)
   source_lines_each (names_a_vendor);
 }
 
+/* The name after a prefix, where exec_gpu/NAME/ is a vendor's folder; else NULL. */
+static char *
+vendor_after (const char *line, const char *prefix)
+{
+  const char *at = strstr (line, prefix), *name = at ? at + strlen (prefix) : "";
+  g_autofree char *word = g_strndup (name, strspn (name, "abcdefghijklmnopqrstuvwxyz"));
+  g_autofree char *folder = g_build_filename (WEFT_SOURCE_DIR, "exec_gpu", word, NULL);
+
+  return *word && g_file_test (folder, G_FILE_TEST_IS_DIR) ? g_steal_pointer (&word) : NULL;
+}
+
+/* Files that are no product, the table of executors, and what is the vendor's own. */
+static gboolean
+may_name_vendor (const char *path, const char *vendor)
+{
+  g_autofree char *folder = g_strdup_printf ("exec_gpu/%s/", vendor);
+
+  return g_str_has_prefix (path, "tests/") || g_str_has_prefix (path, "bench/") ||
+         g_str_equal (path, "cli/executors.c") || g_str_has_prefix (path, folder);
+}
+
+static int
+names_an_executor_of_gpus (const char *path, unsigned number, const char *line)
+{
+  g_autofree char *included_of = vendor_after (line, "#include \"exec_gpu/");
+  g_autofree char *named = vendor_after (line, "weft_exec_");
+  const char *vendor = included_of ? included_of : named;
+
+  if (!vendor || may_name_vendor (path, vendor))
+    return 0;
+  print_error ("%s:%u: names the executor of %s, which cli/executors.c alone does\n", path, number,
+               vendor);
+  return 1;
+}
+
+static void
+only_the_list_of_executors_names_that_of_a_vendor (void **state)
+{
+  (void) state;
+  source_lines_each (names_an_executor_of_gpus);
+}
+
 static int
 leaks_simgrid (const char *path, unsigned number, const char *line)
 {
@@ -308,6 +350,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (files_of_core_include_their_own_level_or_lower),
   cmocka_unit_test (files_of_an_executor_have_no_circle),
   cmocka_unit_test (the_neutral_half_of_the_gpu_executor_names_no_vendor),
+  cmocka_unit_test (only_the_list_of_executors_names_that_of_a_vendor),
   cmocka_unit_test (only_the_bridge_sees_simgrid),
   cmocka_unit_test (only_a_vendors_module_sees_its_headers),
   cmocka_unit_test_setup_teardown (every_header_compiles_alone, weft_test_folder_make,

@@ -60,7 +60,7 @@ weft_heads_scatter (struct weft_step *s, uint32_t dqkv)
     return all;
   uint32_t mine = weft_tensor_reduce_scatter (s, all, "dqkv_heads");
   uint32_t sum = weft_build_last (s->b, WEFT_LANE_TP);
-  weft_next_kernel_waits_for (s, sum); /* products in pieces read views of mine */
+  weft_next_kernel_waits_for (s, sum); /* products in pieces read views of `mine` */
   return mine;
 }
 

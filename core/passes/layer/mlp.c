@@ -1,26 +1,13 @@
 /* The MLP of a layer: norm2, fc1, activation function, fc2. */
 #include "core/passes/layer/nodes.h"
 
-/* Forward and backward op of each activation, and its label. */
-static const struct {
-  enum weft_op_kind forward, backward;
-  const char *name;
-} activations[] = {
-  [WEFT_GELU] = { WEFT_OP_GELU, WEFT_OP_GELU_BWD, "gelu" },
-  [WEFT_SWIGLU] = { WEFT_OP_SWIGLU, WEFT_OP_SWIGLU_BWD, "swiglu" },
-  [WEFT_SQUARED_RELU] = { WEFT_OP_RELU2, WEFT_OP_RELU2_BWD, "relu2" },
-  [WEFT_GELU_ERF] = { WEFT_OP_GELU, WEFT_OP_GELU_BWD, "gelu" },
-  [WEFT_GEGLU] = { WEFT_OP_SWIGLU, WEFT_OP_SWIGLU_BWD, "geglu" },
-  [WEFT_RELU] = { WEFT_OP_RELU, WEFT_OP_RELU_BWD, "relu" },
-  [WEFT_QUICK_GEGLU] = { WEFT_OP_SWIGLU, WEFT_OP_SWIGLU_BWD, "quick_geglu" },
-};
-
 uint32_t
 weft_activate (struct weft_step *s, uint64_t columns, uint32_t u)
 {
   uint32_t a = weft_product (s, columns, "act");
+  const struct weft_activation_ops *op = &weft_activation_ops[s->model->activation];
 
-  weft_emit (s, activations[s->model->activation].forward, activations[s->model->activation].name,
+  weft_emit (s, op->forward, op->name,
              WEFT_SHAPE (s->product_dtype, s->tokens, columns), WEFT_USES (WEFT_R (u), WEFT_W (a)));
   return a;
 }
@@ -29,8 +16,9 @@ uint32_t
 weft_activate_backward (struct weft_step *s, uint64_t columns, uint32_t u, uint32_t da)
 {
   uint32_t du = weft_product (s, weft_model_wide (s->model) * columns, "dact");
+  const struct weft_activation_ops *op = &weft_activation_ops[s->model->activation];
 
-  weft_emit (s, activations[s->model->activation].backward, activations[s->model->activation].name,
+  weft_emit (s, op->backward, op->name,
              WEFT_SHAPE (s->product_dtype, s->tokens, columns),
              WEFT_USES (WEFT_R (u), WEFT_R (da), WEFT_W (du)));
   return du;

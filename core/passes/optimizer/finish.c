@@ -306,9 +306,10 @@ slice_grad (const struct weft_step *s, uint32_t k)
   return s->optimizer->n_host[k] ? weft_bucket_gradients (s, k) : owned_grad (s, k);
 }
 
-/* Whether squares of distributed experts are summed over other ranks than all other squares: each
- * rank has other experts, but the same dense weights. With a sharded optimizer every slice is on
- * one rank only, so one sum is enough, unless the experts are distributed over several instances of
+/* Whether the squares of distributed experts are reduced over another group than the squares of
+ * dense weights. Without a sharded optimizer they are: expert parallel ranks hold different
+ * experts, but copies of the same dense weights. With a sharded optimizer every slice is on one
+ * rank only, so one reduction is enough, unless experts are distributed over several instances of
  * the optimizer. */
 static gboolean
 has_experts_apart (const struct weft_step *s)
@@ -529,8 +530,8 @@ report (struct weft_step *s)
 }
 
 /* Completes gradients in the order of Megatron-Core's finalize_model_grads(). PyTorch's wrappers do
- * not call that function: for them this only adds the separate sum of a tied head to the
- * embedding. */
+ * not call finalize_model_grads(): for them this function only adds the separate sum of a tied head
+ * to the gradient of the embedding. */
 static uint32_t
 finalize (struct weft_step *s, uint32_t tied)
 {

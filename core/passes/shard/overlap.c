@@ -14,7 +14,7 @@
  *                   gradient product. tensor.c appends these collectives, which use buffers of this
  *                   file
  *
- * Every map and pass has a permanent buffer for sent and received pieces, shared by all layers.
+ * Every product of a map has a permanent buffer for sent and received pieces, shared by all layers.
  * Pieces give the same bits as the whole product: rows and columns are independent, and the
  * pieces that a ring delivers are added at its end, in the order of ranks. */
 #include "core/passes/shard/parts.h"
@@ -22,9 +22,9 @@
 
 #define SPLITS 4 /* transformer_engine/pytorch/module/base.py, num_splits of pipelined products */
 
-enum pass { FORWARD, DGRAD, WGRAD, N_PASS };
+enum product { FORWARD, DGRAD, WGRAD, N_PRODUCT };
 
-/* How the product of a map in a pass overlaps its collective. All FALSE: no overlap. */
+/* How a product of a map overlaps its collective. All FALSE: no overlap. */
 struct overlaps {
   gboolean gather, split, ring;
 };
@@ -50,10 +50,10 @@ is_named (enum weft_layer_param which)
 }
 
 static struct overlaps
-overlaps (const struct weft_step *s, enum weft_layer_param which, enum pass pass)
+overlaps (const struct weft_step *s, enum weft_layer_param which, enum product product)
 {
   const union weft_strategy *k = s->strategy;
-  gboolean into = is_column (which) == (pass == FORWARD); /* the product follows an all-gather */
+  gboolean into = is_column (which) == (product == FORWARD); /* the product follows an all-gather */
   gboolean gathers = (k->tp_comm_overlap_ag || k->tp_comm_atomic_ag) && !is_plain (s, which);
   gboolean scatters = k->tp_comm_overlap_rs || k->tp_comm_atomic_rs;
 
@@ -64,27 +64,27 @@ overlaps (const struct weft_step *s, enum weft_layer_param which, enum pass pass
   if (!k->tp_comm_overlap)
     return (struct overlaps){ 0 };
   return (struct overlaps){ .gather = into && gathers,
-                            .split = !into && pass == FORWARD && scatters,
-                            .ring = !into && pass == DGRAD && k->tp_comm_overlap_rs_dgrad &&
+                            .split = !into && product == FORWARD && scatters,
+                            .ring = !into && product == DGRAD && k->tp_comm_overlap_rs_dgrad &&
                                     !is_plain (s, which) };
 }
 
 /* ------------------------------------------------------------------------------- buffers */
 
 static uint32_t
-room (struct weft_step *s, enum weft_layer_param which, enum pass pass, enum weft_dtype dtype,
+room (struct weft_step *s, enum weft_layer_param which, enum product product, enum weft_dtype dtype,
       uint64_t elements)
 {
-  static const char *const passes[N_PASS] = { "fprop", "dgrad", "wgrad" };
+  static const char *const products[N_PRODUCT] = { "fprop", "dgrad", "wgrad" };
   static const char *const maps[WEFT_N_LAYER_PARAM] = { [WEFT_QKV_WEIGHT] = "qkv",
                                                         [WEFT_PROJ_WEIGHT] = "proj",
                                                         [WEFT_FC1_WEIGHT] = "fc1",
                                                         [WEFT_FC2_WEIGHT] = "fc2" };
-  uint32_t *room = &s->shard->overlap_buffer[which * N_PASS + pass];
-  g_autofree char *name = g_strdup_printf ("%s_%s", maps[which], passes[pass]);
+  uint32_t *room = &s->shard->overlap_buffer[which * N_PRODUCT + product];
+  g_autofree char *name = g_strdup_printf ("%s_%s", maps[which], products[product]);
 
   /* A delayed weight gradient reads this input later, after other layers used the buffer. */
-  if (pass == DGRAD && weft_step_delays (s))
+  if (product == DGRAD && weft_step_delays (s))
     return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, dtype, elements, name);
   if (*room == WEFT_NO_BUF)
     *room = weft_step_permanent (s, WEFT_BUF_COMMUNICATION, dtype, elements, name);
@@ -184,12 +184,12 @@ settle (struct weft_step *s, const char *name, uint32_t own, uint32_t all)
 /* All-gather by a ring, and product: x has this rank's rows, y receives the product for the rows of
  * all ranks. Returns the gathered x. */
 static uint32_t
-gather_ring (struct weft_step *s, const struct weft_piece *p, enum pass pass, uint32_t x,
+gather_ring (struct weft_step *s, const struct weft_piece *p, enum product product, uint32_t x,
              uint32_t y)
 {
   uint32_t t = s->mesh->tp, at = x, kernel = weft_build_last (s->b, WEFT_LANE_GPU);
   uint64_t n = weft_step_elements (s, x);
-  uint32_t all = room (s, p->which, pass, weft_build_buf_at (s->b, x)->dtype, n * t);
+  uint32_t all = room (s, p->which, product, weft_build_buf_at (s->b, x)->dtype, n * t);
   uint32_t rows = by_rank (s, y, p->name);
 
   for (uint32_t j = 0; j < t; j++) {
@@ -237,13 +237,13 @@ scatter_split (struct weft_step *s, const struct weft_piece *whole, uint32_t x, 
 /* Product and reduce-scatter by a ring: each piece has the rows of one rank and is sent to that
  * rank. This rank's own piece is computed last. */
 static void
-scatter_ring (struct weft_step *s, const struct weft_piece *p, enum pass pass, uint32_t x,
+scatter_ring (struct weft_step *s, const struct weft_piece *p, enum product product, uint32_t x,
               uint32_t y)
 {
   uint32_t t = s->mesh->tp, rows = by_rank (s, x, p->name);
   enum weft_dtype dtype = p->shape.out_dtype;
   uint64_t n = weft_step_elements (s, y);
-  uint32_t all = room (s, p->which, pass, dtype, (2 * t - 1) * n);
+  uint32_t all = room (s, p->which, product, dtype, (2 * t - 1) * n);
   uint32_t got = slice (s, all, 0, t * n, p->name), own = slice (s, all, 0, n, p->name);
 
   for (uint32_t j = 1; j < t; j++) {

@@ -411,23 +411,6 @@ call_kernel (void *self, const struct weft_kernel *k, uint32_t n,
 
 /* ----------------------------------------------------------------------- algorithms */
 
-/* Ops that are one matrix product. bias_gradient: the operand for the gradient of a bias that the
- * op also computes; 0: none. */
-static const struct product {
-  uint8_t is, bias_gradient;
-} products[WEFT_N_OP] = {
-  [WEFT_OP_MATMUL] = { TRUE, 0 },
-  [WEFT_OP_MATMUL_DGRAD] = { TRUE, 0 },
-  [WEFT_OP_MATMUL_WGRAD] = { TRUE, 3 },
-  [WEFT_OP_MATMUL_GELU] = { TRUE, 0 },
-  [WEFT_OP_MATMUL_DGRAD_GELU] = { TRUE, 0 },
-  [WEFT_OP_MATMUL_FP8_WEIGHTS] = { TRUE, 0 },
-  [WEFT_OP_MATMUL_DGRAD_FP8_WEIGHTS] = { TRUE, 0 },
-  [WEFT_OP_FP8_MATMUL] = { TRUE, 0 },
-  [WEFT_OP_FP8_MATMUL_DGRAD] = { TRUE, 0 },
-  [WEFT_OP_FP8_MATMUL_WGRAD] = { TRUE, 5 },
-};
-
 /* Loads the algorithms of earlier runs. A missing or invalid file is ignored and written again. */
 static void
 load_algorithms (struct weft_cuda_blas *blas)
@@ -455,9 +438,10 @@ prepare_product (struct cuda *cuda, const struct weft_kernel *k,
                  const struct weft_gpu_scratch *room, weft_gpu_stream *stream)
 {
   struct weft_kernel alone = *k;
+  uint32_t bias = weft_op_info[k->kind].bias_gradient;
 
-  if (products[k->kind].bias_gradient)
-    alone.operand[products[k->kind].bias_gradient].data = NULL;
+  if (bias)
+    alone.operand[bias].data = NULL;
   return call_kernel (cuda, &alone, 1, room, stream);
 }
 
@@ -479,8 +463,8 @@ prepare_fused (struct cuda *cuda, const struct weft_kernel *k, struct weft_cuda_
   return weft_fused_missing (cuda->fused, device, k);
 }
 
-/* Loads the code of kernels, so that the first step loads none while collectives run, except those
- * that need more scratch than `room` has. Kernels of cuDNN are loaded with their plans. */
+/* Loads the code of kernels, so that the first step loads no code while collectives run. Skips
+ * kernels that need more scratch than `room` has. cuDNN loads its kernels with its plans. */
 static const char *
 load_kernels (struct cuda *cuda, const struct weft_kernel *k, uint32_t n,
               const struct weft_gpu_scratch *room, weft_gpu_stream *stream)
@@ -510,7 +494,7 @@ prepare (void *self, const struct weft_kernel *k, uint32_t n, const struct weft_
   uint32_t known = weft_blas_count (blas);
   weft_blas_only_prepare (blas, TRUE);
   for (uint32_t i = 0; i < n && !text; i++)
-    text = products[k[i].kind].is ? prepare_product (self, &k[i], room, stream)
+    text = weft_op_is_product (k[i].kind) ? prepare_product (self, &k[i], room, stream)
                                   : prepare_fused (self, &k[i], blas, room, stream);
   weft_blas_only_prepare (blas, FALSE);
   if (!text && weft_blas_count (blas) > known)

@@ -9,7 +9,7 @@
 #include "kernels/cuda/table.h"
 
 /* `calls` are functions of cuDNN or of a test double, and must outlive the result.  NULL: the
- * library is searched when it is first needed. */
+ * library is loaded at its first use. */
 struct weft_fused;
 struct weft_fused *weft_fused_new (const struct weft_cudnn_calls *calls);
 void weft_fused_free (struct weft_fused *f);
@@ -20,8 +20,8 @@ void weft_fused_free (struct weft_fused *f);
 gboolean
 weft_fused_takes (struct weft_fused *f, int device, const struct weft_kernel *k, uint64_t *scratch);
 
-/* Why a kernel with attention_backend = fused cannot run: the library is missing.  NULL: it is
- * there, or the kernel does not require it.  The text is static. */
+/* Why a kernel with attention_backend = fused cannot run: the library is missing.  NULL: the
+ * library is present, or the kernel does not require it.  The text is static. */
 const char *weft_fused_missing (struct weft_fused *f, int device, const struct weft_kernel *k);
 
 /* Runs a kernel for which weft_fused_takes() is TRUE.  Returns NULL or an error message. */
@@ -34,7 +34,8 @@ const char *weft_fused_run (struct weft_fused *f, int device, const struct weft_
 void weft_fused_try (struct weft_fused *f, int device, const struct weft_kernel *k,
                      const struct weft_cuda_launch *l);
 
-/* Load and save the choices in a file for this machine (kernels/cuda/trial.h).  The file is read
- * once for each device, and written if there are new choices. */
+/* Load and save the choices between cuDNN and own kernels, in a file for this machine
+ * (kernels/cuda/trial.h).  The file is read once for each device, and written if there are new
+ * choices. */
 void weft_fused_load (struct weft_fused *f, int device, const char *machine);
 void weft_fused_save (struct weft_fused *f, int device, const char *machine);

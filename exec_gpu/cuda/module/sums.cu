@@ -11,7 +11,7 @@
 
 struct terms {
   const void *at[WEFT_GPU_MOST_SHARED];
-  uint8_t merges[WEFT_GPU_MOST_SHARED]; /* by term: nodes of the fold that are complete after it */
+  uint8_t merges[WEFT_GPU_MOST_SHARED]; /* by term: number of nodes that it completes in the fold */
 };
 
 struct sum {

@@ -9,8 +9,8 @@ extern "C" {
 
 const char *weft_cuda_join_terms (const struct weft_gpu_join *join, void *stream);
 
-/* Loads the kernels for sums of float types. Call it while launchers only load
- * (weft_cuda_load_only()). */
+/* Loads the kernels for sums of float types. Call it while
+ * weft_cuda_load_only (TRUE) applies. */
 const char *weft_cuda_load_joins (void *stream);
 
 const char *weft_cuda_exchange_rows (const struct weft_gpu_exchange *x, void *stream);

@@ -8,11 +8,12 @@ static void
 check_chunks (const weft_manifest *m)
 {
   for (uint32_t i = 0; i < m->chunks->len; i++) {
-    const struct weft_chunk *c = weft_manifest_chunk (m, i);
+    const struct weft_manifest_chunk *c = weft_manifest_chunk (m, i);
     const struct weft_manifest_tensor *t = weft_manifest_tensor (m, c->tensor);
-    g_autofree char *name = weft_chunk_name (m, c);
+    g_autofree char *name = weft_manifest_chunk_name (m, c);
     g_assert_true (c->row + c->rows <= t->rows && c->column + c->columns <= t->columns);
-    g_assert_true (c->offset + weft_chunk_bytes (c) <= weft_manifest_file (m, c->file)->bytes);
+    g_assert_true (c->offset + weft_manifest_chunk_bytes (c) <=
+                   weft_manifest_file (m, c->file)->bytes);
     g_assert_true (g_str_has_prefix (name, t->name));
   }
 }

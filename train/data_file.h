@@ -1,0 +1,36 @@
+/* data_file.h - regular files that are read by position while other processes may change them.
+ *
+ * Reading beyond the end of a file that became shorter is an error, unlike in a mapping
+ * (mapped_file.h), where it ends the process. A file that is replaced, by renaming another one to
+ * its name, stays readable as it was. */
+#pragma once
+#include <glib.h>
+#include <stdint.h>
+
+typedef struct weft_data_file weft_data_file;
+
+/* Errors begin with the path. */
+weft_data_file *weft_data_file_open (const char *path, GError **error);
+void weft_data_file_free (weft_data_file *file);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_data_file, weft_data_file_free)
+
+/* The size of the file when it was opened, in bytes. */
+uint64_t weft_data_file_bytes (const weft_data_file *file);
+
+/* Reads bytes [offset, offset + n), which must be inside the file as it was opened. */
+gboolean weft_data_file_read (const weft_data_file *file, uint64_t offset, uint64_t n, void *out,
+                              GError **error);
+
+/* What happened to the file since it was opened. */
+enum weft_data_change { WEFT_DATA_SAME, WEFT_DATA_WRITTEN, WEFT_DATA_SHORTER };
+enum weft_data_change weft_data_file_change (const weft_data_file *file);
+
+/* Identifies the contents of a file, to notice in a later run that they changed. */
+struct weft_data_mark {
+  uint64_t bytes;      /* size; 0: nothing is known */
+  uint64_t modified;   /* time of the last write, in nanoseconds since 1970 */
+  uint64_t head, tail; /* CRC-32C of the first and of the last 64 KiB */
+};
+
+/* The mark of the file as it was opened. All zeros if it cannot be read. */
+struct weft_data_mark weft_data_file_mark (const weft_data_file *file);
