@@ -55,8 +55,8 @@ the_module_trains_as_the_cpu_does (void **state)
     { TRAINED_LLAMA FP32 "gpus=2 pipeline_model_parallel_size=2 ", "", { .total = TRUE } },
     { TRAINED_EXPERTS FP32 "gpus=2 expert_model_parallel_size=2 moe_load_imbalance=64 ",
       "",
-      { 0 } },
-    { TRAINED_GPT2 FP32 "gpus=2 ", "ranks-per-gpu=2 graph", { 0 } },
+      { .times = FALSE } },
+    { TRAINED_GPT2 FP32 "gpus=2 ", "ranks-per-gpu=2 graph", { .times = FALSE } },
   };
 
   (void) state;
