@@ -613,7 +613,7 @@ an_explained_row_ends_in_a_job_file (void **state)
   assert_int_equal (answer.status, 0);
   assert_non_null (strstr (answer.out, "strategy.use_distributed_optimizer = true"));
   assert_non_null (strstr (answer.out, "[dp_sharding = optim]"));
-  assert_non_null (strstr (answer.out, "models without a gated MLP have the architecture of GPT-2"));
+  assert_non_null (strstr (answer.out, "without a gated MLP have the architecture of GPT-2"));
   const char *file = strstr (answer.out, "# as a job file");
   assert_non_null (file);
   g_autoptr (GError) error = NULL;
