@@ -118,10 +118,10 @@ odd_layer (const struct weft_job *j)
   if (M (qk_l2_norm))
     return "qk_l2_norm: L2-normalised queries and keys";
   if (M (num_moe_experts) && odd)
-    return "experts with norms of outputs, or beside attention: norm_placement, residual";
+    return "experts with norm_placement other than pre, or residual other than sequential";
   if (M (kv_lora_rank) && odd)
-    return "multi-latent attention with norms of outputs, or beside the MLP: norm_placement, "
-           "residual";
+    return "multi-latent attention with norm_placement other than pre, or residual other than "
+           "sequential";
   return M (softmax_type) == WEFT_SOFTMAX_VANILLA ? NULL : "softmax_type: attention sinks";
 }
 
