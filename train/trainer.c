@@ -403,7 +403,8 @@ has_lost_data (struct trainer *t)
 }
 
 /* Merges the metrics of the newest step or evaluation over all processes. If any process received a
- * signal or has lost its data, sets t->stop in all of them. `seconds`: time limit for the other processes; 0: none. */
+ * signal or has lost its data, sets t->stop in all of them. `seconds`: time limit for the other
+ * processes; 0: none. */
 static gboolean
 agree (struct trainer *t, const char *what, double seconds, struct weft_metrics *out,
        GError **error)
@@ -429,8 +430,8 @@ read_next (struct trainer *t, GError **error)
 }
 
 /* Runs one step, and reads the tokens of the next one: if a process cannot read them, all processes
- * know it when they merge their metrics. The step number of Adam's bias correction does not count skipped steps; that of
- * the learning rate schedule does. */
+ * know it when they merge their metrics. The step number of Adam's bias correction does not count
+ * skipped steps; that of the learning rate schedule does. */
 static gboolean
 run_step (struct trainer *t, GError **error)
 {
