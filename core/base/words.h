@@ -190,6 +190,16 @@ extern const char *const weft_sharding_words[];
 enum weft_distributed { WEFT_DISTRIBUTED_LIST (WEFT_WORD_ID) WEFT_N_DISTRIBUTED };
 extern const char *const weft_distributed_words[];
 
+#define WEFT_PARALLELISM_LIST(X)                                                                   \
+  X (WEFT_PARALLELISM_TP, "tp", "tensor parallelism")                                              \
+  X (WEFT_PARALLELISM_SP, "sp", "sequence parallelism")                                            \
+  X (WEFT_PARALLELISM_CP, "cp", "context parallelism")                                             \
+  X (WEFT_PARALLELISM_PP, "pp", "pipeline parallelism")                                            \
+  X (WEFT_PARALLELISM_EP, "ep", "expert parallelism")                                              \
+  X (WEFT_PARALLELISM_NONE, "none", "data parallelism alone")
+enum weft_parallelism { WEFT_PARALLELISM_LIST (WEFT_WORD_ID) WEFT_N_PARALLELISM };
+extern const char *const weft_parallelism_words[];
+
 #define WEFT_P2P_BACKEND_LIST(X)                                                                   \
   X (WEFT_P2P_NCCL, "nccl", "sends occupy streaming multiprocessors")                              \
   X (WEFT_P2P_UCC, "ucc", "sends occupy no streaming multiprocessors")

@@ -21,6 +21,24 @@ mesh (const struct weft_job *j)
          S (context_parallel_size);
 }
 
+/* The first kind of parallelism of a job that its stack does not list; NULL: it lists all. */
+static const char *
+lacking_parallelism (const struct weft_job *j)
+{
+  const gboolean used[WEFT_N_PARALLELISM] = {
+    [WEFT_PARALLELISM_TP] = j->strategy.tensor_model_parallel_size > 1,
+    [WEFT_PARALLELISM_SP] = j->strategy.sequence_parallel,
+    [WEFT_PARALLELISM_CP] = j->strategy.context_parallel_size > 1,
+    [WEFT_PARALLELISM_PP] = j->strategy.pipeline_model_parallel_size > 1,
+    [WEFT_PARALLELISM_EP] = j->strategy.expert_model_parallel_size > 1,
+  };
+
+  for (int kind = 0; kind < WEFT_N_PARALLELISM; kind++)
+    if (used[kind] && !weft_stack_lists (j->stack.parallelism, weft_parallelism_words[kind]))
+      return weft_parallelism_words[kind];
+  return NULL;
+}
+
 static int64_t
 expert_mesh (const struct weft_job *j)
 {
