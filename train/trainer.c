@@ -266,6 +266,8 @@ fill_weights (struct trainer *t, GError **error)
     return weft_bad_input (error, "perform_initialization = false: found neither --load nor "
                                   "--init-safetensors, wanted weights from one of them");
   weft_state_init (t->state, t->progress.seed);
+  if (t->interrupted)
+    return FALSE;
   return t->options->init_safetensors ? import (t, error) : weft_state_quantise (t->state, error);
 }
 

@@ -102,6 +102,23 @@ a_signal_ends_a_run_that_loads (void **state)
   run_free (r);
 }
 
+/* The first weights are not complete either. */
+static void
+a_signal_ends_a_run_that_begins (void **state)
+{
+  struct run *r = run_saving (3);
+
+  (void) state;
+  script.signal = SIGUSR1;
+  script.signal_at_write = 1;
+  play_well (r);
+  assert_true (r->result.interrupted);
+  assert_int_equal (script.n, 0);
+  assert_non_null (strstr (r->said->str, "interrupted by SIGUSR1 while weights were loaded"));
+  assert_false (g_file_test (r->save, G_FILE_TEST_EXISTS));
+  run_free (r);
+}
+
 /* ----------------------------------------------------------------------- losses */
 
 static void
@@ -361,6 +378,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (only_sigxfsz_stops_a_run_that_ignores_it),
   cmocka_unit_test (a_save_beyond_the_limit_of_files_is_an_error_without_leftovers),
   cmocka_unit_test (a_signal_ends_a_run_that_loads),
+  cmocka_unit_test (a_signal_ends_a_run_that_begins),
   cmocka_unit_test (a_run_whose_last_loss_is_no_number_has_failed),
   cmocka_unit_test (a_run_whose_last_evaluation_is_no_number_has_failed),
   cmocka_unit_test (spoilt_weights_are_not_saved),
