@@ -35,8 +35,8 @@ pid_t attack_start (const char *dir, char *const *argv);
 struct attack_run attack_run (const char *dir, char *const *argv, double seconds);
 
 /* attack_run() of words separated by single blanks. */
-struct attack_run attack_words (const char *dir, double seconds, const char *format, ...)
-    G_GNUC_PRINTF (3, 4);
+struct attack_run
+attack_words (const char *dir, double seconds, const char *format, ...) G_GNUC_PRINTF (3, 4);
 
 /* The command line as a shell reads it; long arguments are cut. The caller frees it. */
 char *attack_line (char *const *argv);

@@ -129,9 +129,11 @@ draw_real (GRand *rand, const struct weft_field *field)
 static char *
 draw_text (GRand *rand)
 {
-  static const char *const texts[] = { "mlp",  "core_attn,layernorm", "2,2",    "4,1",   "Et|tL",
-                                       "moe",  "Et|(t|)*3,L",         "head,x", "layer", ",,",
-                                       "Et*8|t*9|L", "gpt2-nano", "dgx-h100" };
+  static const char *const texts[] = {
+    "mlp",        "core_attn,layernorm", "2,2",     "4,1",   "Et|tL",
+    "moe",        "Et|(t|)*3,L",         "head,x",  "layer", ",,",
+    "Et*8|t*9|L", "gpt2-nano",           "dgx-h100"
+  };
   return g_strdup (texts[g_rand_int_range (rand, 0, G_N_ELEMENTS (texts))]);
 }
 
@@ -156,8 +158,9 @@ surface_value (GRand *rand, const struct weft_field *field)
 static char *
 draw_own_value (GRand *rand, const char *name)
 {
-  static const char *const files[] = { "data.txt", "job.ini",  "new",  "sub/new", "no/such",
-                                       "sub",      "/dev/null", "new.json.gz", "/dev/full" };
+  static const char *const files[] = { "data.txt",  "job.ini",     "new",
+                                       "sub/new",   "no/such",     "sub",
+                                       "/dev/null", "new.json.gz", "/dev/full" };
   static const char *const numbers[] = { "1", "2", "3", "7", "0", "16", "0.5", "1e-3" };
 
   if (attack_one_in (rand, 8))
@@ -173,8 +176,7 @@ draw_own_value (GRand *rand, const char *name)
 
 /* ------------------------------------------------------------------------ lines */
 
-static void
-add (GPtrArray *words, const char *format, ...) G_GNUC_PRINTF (2, 3);
+static void add (GPtrArray *words, const char *format, ...) G_GNUC_PRINTF (2, 3);
 
 static void
 add (GPtrArray *words, const char *format, ...)
@@ -220,8 +222,8 @@ add_field (GPtrArray *words, GRand *rand)
 static void
 add_own (GPtrArray *words, GRand *rand, const struct surface_command *c)
 {
-  const struct surface_flag *flag =
-      &g_array_index (c->flag, struct surface_flag, g_rand_int_range (rand, 0, (gint32) c->flag->len));
+  const struct surface_flag *flag = &g_array_index (
+      c->flag, struct surface_flag, g_rand_int_range (rand, 0, (gint32) c->flag->len));
 
   if (!flag->value) {
     add (words, "%s", flag->name);
@@ -273,15 +275,14 @@ add_random_job (GPtrArray *words, GRand *rand)
       add (words, "--%s", *s);
 }
 
-/* A job file that breaks a rule, whose other settings are mostly legal. */
+/* The job file of a rule that it breaks; its other settings are legal. */
 static void
 add_bad_file (GPtrArray *words, GRand *rand)
 {
-  const struct weft_table *table = &weft_strategy_table;
+  g_auto (GStrv) names = weft_data_names ("tests/bad", ".ini"); /* of the source folder */
 
   add (words, WEFT_SOURCE_DIR "/tests/bad/%s.ini",
-       attack_one_in (rand, 2) ? "world"
-                               : table->field[g_rand_int_range (rand, 0, (gint32) table->n)].name);
+       names[g_rand_int_range (rand, 0, (gint32) g_strv_length (names))]);
 }
 
 static void

@@ -66,15 +66,29 @@ all_pins (GRand *rand)
   return pins;
 }
 
+/* Models of real sizes on several nodes: seconds a search, so the long form alone has them. */
+static char *
+draw_large_job (GRand *rand)
+{
+  static const char *const models[] = { "deepseek-v2-lite", "llama3-8b", "qwen3-30b-a3b",
+                                        "gpt-oss-20b", "gemma3-1b" };
+
+  return g_strdup_printf ("--model %s --topology dgx-h100 --nodes %d --global-batch-size 64",
+                          models[g_rand_int_range (rand, 0, G_N_ELEMENTS (models))],
+                          1 << g_rand_int_range (rand, 0, 4));
+}
+
 /* What is searched: small models, with 2 to 8 GPUs or several nodes. */
 static char *
 draw_job (GRand *rand)
 {
-  static const char *const models[] = { "gpt2-nano",   "llama-nano", "mixtral-nano",
+  static const char *const models[] = { "gpt2-nano",     "llama-nano", "mixtral-nano",
                                         "deepseek-nano", "neox-nano",  "gemma2-nano" };
   static const char *const sizes[] = { "--gpus 2", "--gpus 6", "--gpus 8", "--nodes 2" };
   static const char *const clusters[] = { "dgx-h100", "l40s-pcie", "v100-4x" };
 
+  if (attack_drawn.jobs && attack_one_in (rand, 4))
+    return draw_large_job (rand);
   return g_strdup_printf ("--model %s --topology %s %s --global-batch-size %d",
                           models[g_rand_int_range (rand, 0, G_N_ELEMENTS (models))],
                           clusters[g_rand_int_range (rand, 0, G_N_ELEMENTS (clusters))],
