@@ -140,7 +140,7 @@ weft_api_between_steps (weft_module *m, const char *call, weft_error *error)
   return m->next == 0 ||
          weft_api_fail_with (error, WEFT_STATUS_ORDER,
                              "%s: found in the middle of a step, wanted %s next; or "
-                             "zero_grad_buffer, which gives the step up",
+                             "zero_grad_buffer, which discards the step",
                              call, weft_module_wants (m));
 }
 
@@ -266,8 +266,8 @@ check_sync (const weft_module *m, weft_error *error)
         micro);
   if (micro < last && !m->no_sync && m->only_last_reduces)
     return weft_api_fail_with (error, WEFT_STATUS_ORDER,
-                               "backward: found microbatch %u of %u outside no_sync, and gradients "
-                               "leave in the last one, wanted no_sync_begin before it",
+                               "backward: found microbatch %u of %u outside no_sync, but gradients "
+                               "are reduced in the last one: wanted no_sync_begin before it",
                                micro, last + 1);
   return true;
 }

@@ -332,8 +332,8 @@ bench_fused (struct bench *b, const weft_bind *bind, uint32_t op, GArray *kernel
       done = bench_kernels (b, bind, op, kernels, row, error);
     else
       fprintf (stderr,
-               "bench_cuda: %s of %s is not timed by cuDNN, which is not there or does not "
-               "take it\n",
+               "bench_cuda: %s of %s is not timed with cuDNN, which is missing or does not "
+               "support it\n",
                weft_op_words[k->kind], row->model);
   }
   return done;
@@ -430,7 +430,7 @@ main (int argc, char **argv)
     { "json", 0, 0, G_OPTION_ARG_NONE, &json, "print one JSON array", NULL },
     { "model", 0, 0, G_OPTION_ARG_STRING, &only, "one of gpt2, qwen2.5-1.5b, llama2-7b, gpt2-nano",
       "NAME" },
-    { "op", 0, 0, G_OPTION_ARG_STRING, &op, "only ops whose names begin so", "WORD" },
+    { "op", 0, 0, G_OPTION_ARG_STRING, &op, "only ops whose names begin with WORD", "WORD" },
     { NULL },
   };
   g_autoptr (GOptionContext) context = g_option_context_new (NULL);

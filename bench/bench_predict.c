@@ -258,8 +258,8 @@ print_preemptions (const struct rusage *before, gint64 start)
   getrusage (RUSAGE_SELF, &now);
   double seconds = (g_get_monotonic_time () - start) * 1e-6;
   printf (
-      "\npreempted %.0f times a second: on an idle machine a few, and only then do the ratios say "
-      "anything\n",
+      "\npreempted %.0f times a second; on a machine that is not idle (more than a few times) the "
+      "ratios mean nothing\n",
       (now.ru_nivcsw - before->ru_nivcsw) / seconds);
 }
 
@@ -299,8 +299,7 @@ main (int argc, char **argv)
   gboolean json = FALSE;
   const GOptionEntry entries[] = {
     { "json", 0, 0, G_OPTION_ARG_NONE, &json, "print one JSON array", NULL },
-    { "turns", 0, 0, G_OPTION_ARG_INT, &rounds, "times everything is done; the quickest counts (3)",
-      "N" },
+    { "turns", 0, 0, G_OPTION_ARG_INT, &rounds, "rounds; the fastest counts (3)", "N" },
     { NULL },
   };
   g_autoptr (GOptionContext) context = g_option_context_new (NULL);

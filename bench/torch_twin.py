@@ -318,10 +318,10 @@ def arguments():
     for flag, default in (("seq-length", 1024), ("micro-batch-size", 1), ("global-batch-size", 1),
                           ("steps", 10)):
         parser.add_argument("--" + flag, type=int, default=default)
-    parser.add_argument("--num-layers", type=int, help="of the model's, the first ones alone")
+    parser.add_argument("--num-layers", type=int, help="use only the first N layers of the model")
     parser.add_argument("--compile", choices=("model", "block", "none"), default="model")
     parser.add_argument("--attention", choices=("default", "flash", "cudnn"), default="default")
-    parser.add_argument("--peak-tflops", type=float, default=989.0, help="of bf16, dense")
+    parser.add_argument("--peak-tflops", type=float, default=989.0, help="dense bf16 peak of the GPU")
     for flag in ("grad-reduce-in-fp32", "recompute", "describe"):
         parser.add_argument("--" + flag, action="store_true")
     a = parser.parse_args()

@@ -1,9 +1,10 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
 #include "core/base/error.h"
+#include "core/base/output.h"
 #include "core/base/suggest.h"
 #include <errno.h>
-#include <glib/gstdio.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -94,6 +95,8 @@ run_words (int argc, char **argv)
 int
 weft_cli_run (int argc, char **argv)
 {
+  signal (SIGXFSZ, SIG_IGN); /* a file that reaches its size limit is an error of write() */
+  weft_output_guard_inputs ();
   int status = run_words (argc, argv);
 
   if (fflush (stdout) == 0 && !ferror (stdout))
@@ -356,14 +359,12 @@ weft_cli_fail (const GError *error)
 gboolean
 weft_cli_write (const char *path, const char *text, GError **error)
 {
-  FILE *file = g_fopen (path, "wbe");
-  gboolean ok = file && fputs (text, file) != EOF;
+  weft_output *output = weft_output_open (path, error);
 
-  if (file)
-    ok = fclose (file) == 0 && ok;
-  if (!ok)
-    g_set_error (error, WEFT_ERROR, WEFT_ERROR_RUN, "%s: %s", path, g_strerror (errno));
-  return ok;
+  if (!output)
+    return FALSE;
+  fputs (text, weft_output_stream (output)); /* weft_output_close() reports errors */
+  return weft_output_close (output, error);
 }
 
 void

@@ -110,8 +110,7 @@ int weft_cli_fail (const GError *error);
 /* Prints a JSON document to stdout. */
 void weft_cli_print_json (JsonBuilder *builder);
 
-/* Writes a text directly to a file, without a temporary file, because the path may be a device or a
- * pipe. */
+/* Writes a text to a file (core/base/output.h). */
 gboolean weft_cli_write (const char *path, const char *text, GError **error);
 
 /* Whether to print colours: stdout is a terminal and NO_COLOR is not set. */

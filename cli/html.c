@@ -80,7 +80,7 @@ append_axes (GString *out, const weft_report *r)
 {
   g_string_append_printf (
       out,
-      "<h2>Transfers</h2>\n<p>%.1f %% of their time hides behind kernels.</p>\n<table>\n"
+      "<h2>Transfers</h2>\n<p>%.1f %% of their time overlaps with kernels.</p>\n<table>\n"
       "<tr><th>axis</th><th>busy</th><th>exposed</th><th>payload</th></tr>\n",
       100 * r->overlap.overlap_fraction);
   for (int lane = 0; lane < WEFT_N_LANE; lane++) {

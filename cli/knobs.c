@@ -240,25 +240,25 @@ print_json (int only)
   weft_cli_print_json (builder);
 }
 
-/* Text for a cell of a Markdown table: bars, which would end the cell, are replaced by commas. The
- * caller frees the text. */
+/* Text with `with` in place of every bar, which would end a cell of a Markdown table. The caller
+ * frees the text. */
 static char *
-cell (const char *text)
+without_bars (const char *text, const char *with)
 {
   g_auto (GStrv) parts = g_strsplit (text, "|", -1);
-  return g_strjoinv (", ", parts);
+  return g_strjoinv (with, parts);
 }
 
 static void
 print_markdown_row (const struct weft_field *knob)
 {
   g_autofree char *range = weft_field_range (knob);
-  g_autofree char *set = cell (range);
+  g_autofree char *set = without_bars (range, ", "), *doc = without_bars (knob->doc, "\\|");
   const char *reason = reason_of (knob);
 
   printf ("| `%s` | %s | %s | %s | %s%s%s | %s |\n", knob->name, weft_type_word (knob->type),
           default_of (knob), set, effect_of (knob), reason ? ": " : "", reason ? reason : "",
-          knob->doc);
+          doc);
 }
 
 static void

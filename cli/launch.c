@@ -57,6 +57,15 @@ weft_cli_launch_check (const weft_launch *launch, const char *asked, const struc
                          asked, number, ranks, launch->n);
 }
 
+/* Where the secret of the rendezvous comes from. */
+static const char *
+secret_source (const weft_launch *launch)
+{
+  return launch->secret        ? "secret of WEFT_SECRET"
+         : launch->secret_file ? launch->secret_file
+                               : "no secret: this machine only";
+}
+
 gboolean
 weft_cli_launch_meet (const weft_launch *launch, const struct weft_job *job, double seconds,
                       weft_rendezvous **peers, GError **error)
@@ -67,7 +76,15 @@ weft_cli_launch_meet (const weft_launch *launch, const struct weft_job *job, dou
   if (launch->n == 1)
     return TRUE;
   if (launch->rank == 0)
-    fprintf (stderr, "weft: rendezvous of %u processes (%s) at %s port %u\n", launch->n,
-             weft_launcher_words[launch->launcher], launch->host, launch->port);
-  return (*peers = weft_rendezvous_open_launch (launch, each, seconds, error)) != NULL;
+    fprintf (stderr, "weft: rendezvous of %u processes (%s) at %s port %u (%s)\n", launch->n,
+             weft_launcher_words[launch->launcher], launch->host, launch->port,
+             secret_source (launch));
+  if (!(*peers = weft_rendezvous_open_launch (launch, each, seconds, error)))
+    return FALSE;
+  if (weft_rendezvous_is_everywhere (*peers))
+    fprintf (stderr,
+             "weft: %s resolves to no address of this machine: the rendezvous listens on every "
+             "address, and its secret keeps others out\n",
+             launch->host);
+  return TRUE;
 }

@@ -1,5 +1,6 @@
 #include "cli/cli.h"
 #include "cli/executors.h"
+#include "cli/outputs.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "train/measure.h"
@@ -362,6 +363,9 @@ weft_cli_measure (int argc, char **argv)
   int status = weft_cli_begin (&page, argc, argv, &input);
   if (status != WEFT_CLI_GO_ON)
     return status;
+  const struct weft_cli_output written = { "output", output };
+  if (!weft_cli_check_outputs (&written, 1, NULL, &error))
+    return weft_cli_fail (error);
   struct asked asked = { .input = &input,
                          .ops = weft_cli_real_executor (executor, &error),
                          .output = output };

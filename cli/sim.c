@@ -3,6 +3,7 @@
 #include "cli/executors.h"
 #include "cli/html.h"
 #include "cli/executor_options.h"
+#include "cli/outputs.h"
 #include "core/base/error.h"
 #include "core/exec/exec.h"
 #include "core/report/report.h"
@@ -57,6 +58,16 @@ print_json (const weft_report *report)
 }
 
 static gboolean
+check_outputs (const struct sim_ask *ask, GError **error)
+{
+  const struct weft_cli_output outputs[] = {
+    { "trace", ask->trace }, { "timeline", ask->timeline }, { "html", ask->html }
+  };
+
+  return weft_cli_check_outputs (outputs, G_N_ELEMENTS (outputs), NULL, error);
+}
+
+static gboolean
 write_files (const weft_plan *plan, const weft_timeline *timeline, const struct sim_ask *ask,
              int64_t ranks, GError **error)
 {
@@ -95,7 +106,7 @@ run (const weft_cli_input *input, struct sim_ask *ask)
       !read_trace_ranks (ask, &ranks, &error) || !weft_cli_job (input, &job, &error))
     return weft_cli_fail (error);
   g_autoptr (weft_plan) plan = weft_plan_new (&job, &error);
-  if (!plan)
+  if (!plan || !check_outputs (ask, &error))
     return weft_cli_fail (error);
   g_autoptr (weft_timeline) timeline = weft_exec_run (executor, plan, &ask->options, &error);
   if (!timeline || !write_files (plan, timeline, ask, ranks, &error))

@@ -1,6 +1,7 @@
 #include "cli/cli.h"
 #include "cli/executors.h"
 #include "cli/launch.h"
+#include "cli/outputs.h"
 #include "cli/executor_options.h"
 #include "cli/progress.h"
 #include "core/base/error.h"
@@ -8,7 +9,9 @@
 #include "core/exec/timeline_file.h"
 #include "core/report/trace.h"
 #include "core/base/units.h"
+#include "train/checkpoint.h"
 #include "train/memory_check.h"
+#include "train/tokens.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -176,6 +179,58 @@ check_outputs (const struct train_ask *ask, GError **error)
       return FALSE;
   }
   return TRUE;
+}
+
+/* Adds the paths of all files of a folder. */
+static void
+add_files (GPtrArray *paths, const char *folder)
+{
+  g_autoptr (GDir) listing = g_dir_open (folder, 0, NULL);
+  const char *name;
+
+  while (listing && (name = g_dir_read_name (listing)))
+    g_ptr_array_add (paths, g_build_filename (folder, name, NULL));
+}
+
+/* The files that the run will read, except checkpoints. An index of weights (.json) stands for all
+ * files of its folder. NULL after the last. */
+static GPtrArray *
+files_to_read (const struct weft_trainer_options *o)
+{
+  GPtrArray *paths = g_ptr_array_new_with_free_func (g_free);
+  g_auto (GStrv) data = weft_tokens_files (o->data);
+  g_autofree char *folder = o->init_safetensors ? g_path_get_dirname (o->init_safetensors) : NULL;
+
+  for (unsigned i = 0; data[i]; i++)
+    g_ptr_array_add (paths, g_strdup (data[i]));
+  if (o->init_safetensors)
+    g_ptr_array_add (paths, g_strdup (o->init_safetensors));
+  if (o->init_safetensors && g_file_test (o->init_safetensors, G_FILE_TEST_IS_DIR))
+    add_files (paths, o->init_safetensors);
+  else if (folder && g_str_has_suffix (o->init_safetensors, ".json"))
+    add_files (paths, folder);
+  g_ptr_array_add (paths, NULL);
+  return paths;
+}
+
+/* Refuses outputs that are inputs: files that were read until now, files that the run will read,
+ * and files of checkpoints. */
+static gboolean
+check_inputs (const struct train_ask *ask, GError **error)
+{
+  const struct weft_trainer_options *o = &ask->options;
+  const struct weft_cli_output outputs[] = { { "export-safetensors", o->export_safetensors },
+                                             { "dump-gradients", o->dump_gradients },
+                                             { "trace", ask->trace },
+                                             { "timeline", ask->timeline } };
+  g_autoptr (GPtrArray) inputs = files_to_read (o);
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (outputs); i++)
+    if (outputs[i].path && weft_checkpoint_has (outputs[i].path))
+      return weft_bad_input (error, "--%s %s: is a file of a checkpoint (expected another file)",
+                             outputs[i].flag, outputs[i].path);
+  return weft_cli_check_outputs (outputs, G_N_ELEMENTS (outputs),
+                                 (const char *const *) inputs->pdata, error);
 }
 
 static gboolean
@@ -361,7 +416,7 @@ run (const weft_cli_input *input, struct train_ask *ask)
     return weft_cli_fail (error);
   fill_options (ask);
   g_autoptr (weft_plan) plan = weft_plan_new (&job, &error);
-  if (!plan || !weft_memory_check (plan, ops, &error))
+  if (!plan || !check_inputs (ask, &error) || !weft_memory_check (plan, ops, &error))
     return weft_cli_fail (error);
   return train_together (plan, &launch, ask, ops, input->json);
 }

@@ -1,6 +1,7 @@
 /* weft validate: predicts every row of a table of published measurements and prints the errors. */
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "cli/outputs.h"
 #include "cli/executors.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
@@ -406,7 +407,8 @@ run (const weft_cli_input *input, const struct ask *ask)
       weft_published_load (input->operand ? input->operand : bundled, &error);
   g_autoptr (weft_assumptions) assumptions =
       table ? weft_assumptions_load (ask->assumptions, &error) : NULL;
-  if (!assumptions)
+  const struct weft_cli_output written = { "csv", ask->csv };
+  if (!assumptions || !weft_cli_check_outputs (&written, 1, NULL, &error))
     return weft_cli_fail (error);
   if (ask->explain)
     return explain (table, assumptions, ask->explain);

@@ -309,6 +309,6 @@ cpu_run_issued (struct cpu_machine *m, GError **error)
     return report_stuck (m, error);
   if (bad)
     return report_bad (m, bad, error);
-  return !lost || weft_run_error (error, "rank %u: op %u reads tokens that are not there",
+  return !lost || weft_run_error (error, "rank %u: op %u reads tokens that were not supplied",
                                   (uint32_t) (lost >> 32) - 1, (uint32_t) lost);
 }

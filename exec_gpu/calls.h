@@ -87,73 +87,73 @@ typedef void (*weft_gpu_take) (void *user, const struct weft_gpu_activity *a);
 #define WEFT_GPU_CALL_LIST(X)                                                                      \
   X (devices, (void *self, uint32_t *n), "number of GPUs")                                         \
   X (describe, (void *self, uint32_t device, struct weft_gpu_device *out),                         \
-     "describes a GPU and chooses it")                                                             \
-  X (choose, (void *self, uint32_t device), "the GPU of further calls of this thread")             \
+     "describes a GPU and makes it the GPU of this thread")                                        \
+  X (choose, (void *self, uint32_t device), "sets the GPU for the next calls of this thread")      \
   X (about, (void *self, uint32_t row, uint32_t op),                                               \
-     "the op that further calls of this thread belong to, for traces; WEFT_NO_OP: the step")       \
+     "sets the op of the next calls of this thread, for traces; WEFT_NO_OP: the whole step")       \
   X (alloc, (void *self, enum weft_pool pool, uint64_t bytes, void **out),                         \
-     "an arena: device memory, device memory for symmetric windows, or pinned host memory")        \
+     "allocates an arena: device memory, symmetric device memory or pinned host memory")           \
   X (release, (void *self, enum weft_pool pool, void *at), "frees an arena")                       \
   X (stream_open, (void *self, gboolean urgent, weft_gpu_stream **out),                            \
-     "urgent: for communication, whose kernels have priority")                                     \
+     "urgent: kernels on it have priority, for communication")                                     \
   X (stream_close, (void *self, weft_gpu_stream *stream), "")                                      \
   X (event_open, (void *self, gboolean timed, weft_gpu_event **out), "")                           \
   X (event_close, (void *self, weft_gpu_event *event), "")                                         \
   X (record, (void *self, weft_gpu_event *event, weft_gpu_stream *stream),                         \
-     "the event comes when all that the stream was given so far has run")                          \
+     "the event completes when all work enqueued on the stream so far has completed")              \
   X (stamp, (void *self, weft_gpu_event *event, weft_gpu_stream *stream),                          \
-     "a timed event for which no stream waits; of a captured stream: its time in the newest run "  \
-     "of the graph")                                                                               \
+     "records a timed event for which no stream waits; on a captured stream: its time is that of " \
+     "the newest run of the graph")                                                                \
   X (wait, (void *self, weft_gpu_stream *stream, weft_gpu_event *event),                           \
-     "what the stream is given from now on runs after the newest record of the event")             \
+     "work enqueued on the stream from now on runs after the newest record of the event")          \
   X (copy, (void *self, const struct weft_gpu_copy *copy, weft_gpu_stream *stream), "")            \
   X (fill, (void *self, void *at, uint8_t byte, uint64_t bytes, weft_gpu_stream *stream),          \
      "sets all bytes to one value")                                                                \
   X (kernel, (void *self, const struct weft_kernel *k, uint32_t n,                                 \
               const struct weft_gpu_scratch *scratch, weft_gpu_stream *stream),                    \
-     "n launches of one op's kernel; operands and control are device memory")                      \
+     "launches the kernels of one op; operands and control are in device memory")                  \
   X (host, (void *self, void (*run) (void *data), void *data, weft_gpu_stream *stream),            \
      "runs a host function, which must not make calls of this table")                              \
   X (mark, (void *self, uint32_t *word, uint32_t value, weft_gpu_stream *stream),                  \
-     "writes a pinned word: the progress of the stream")                                           \
+     "writes a word of pinned memory: the progress of the stream")                                 \
   X (join, (void *self, const struct weft_gpu_join *join, weft_gpu_stream *stream), "")            \
   X (exchange, (void *self, const struct weft_gpu_exchange *x, weft_gpu_stream *stream), "")       \
-  X (comm_id, (void *self, struct weft_gpu_id *out), "the id that members of a new one share")     \
+  X (comm_id, (void *self, struct weft_gpu_id *out), "the id of a new communicator")               \
   X (comm_open, (void *self, const struct weft_gpu_member *member, weft_gpu_comm **out),           \
-     "begins to open: comm_ready() says when all members have joined")                             \
+     "begins to open a communicator; it is open when comm_ready() returns TRUE")                   \
   X (comm_split, (void *self, weft_gpu_comm *parent, int color, const struct weft_gpu_member *m,   \
                   weft_gpu_comm **out),                                                            \
-     "a communicator of the members with one color, by m->rank; -1: of none.  Begins likewise; "   \
-     "all members of the parent call it, and the parent is not ready until it is done")            \
+     "begins to open a communicator of the members with one color, ordered by m->rank; -1: none. " \
+     "All members of the parent call it; until it is done, the parent is not ready")               \
   X (comm_ready, (void *self, weft_gpu_comm *comm, gboolean *ready),                               \
-     "whether all that it was given is done or on its stream; returns errors found since")         \
-  X (comm_finish, (void *self, weft_gpu_comm *comm), "begins to end it; close it once ready")      \
+     "whether all calls so far have taken effect; returns errors found since")                     \
+  X (comm_finish, (void *self, weft_gpu_comm *comm), "begins to close; comm_close() when ready")   \
   X (comm_close, (void *self, weft_gpu_comm *comm), "")                                            \
-  X (comm_abort, (void *self, weft_gpu_comm *comm), "ends it at once, whatever it was doing")      \
+  X (comm_abort, (void *self, weft_gpu_comm *comm), "closes at once, also during a call")          \
   X (window_open, (void *self, weft_gpu_comm *comm, void *at, uint64_t bytes, gboolean symmetric,  \
                    weft_gpu_window **out),                                                         \
-     "registers an arena with a communicator; symmetric: all members do, with equal offsets and "  \
-     "sizes.  Begins likewise")                                                                    \
+     "begins to register an arena with a communicator; symmetric: all members register arenas "    \
+     "with equal offsets and sizes")                                                               \
   X (window_close, (void *self, weft_gpu_comm *comm, weft_gpu_window *window),                     \
-     "comm NULL: it has been aborted")                                                             \
+     "comm NULL: the communicator has been aborted")                                               \
   X (scaled_open, (void *self, weft_gpu_comm *comm, enum weft_dtype dtype, double factor,          \
                    int *out),                                                                      \
-     "a reduction that sums the members' values times a factor")                                   \
+     "creates a reduction: the sum of the members' values times a factor")                         \
   X (scaled_close, (void *self, weft_gpu_comm *comm, int scaled), "")                              \
   X (group_start, (void *self),                                                                    \
-     "communication until group_end is one launch, on its streams once communicators are ready")   \
+     "communication until group_end is one launch, enqueued when communicators are ready")         \
   X (group_end, (void *self), "")                                                                  \
   X (collective, (void *self, const struct weft_gpu_collective *c, weft_gpu_stream *stream), "")   \
   X (send, (void *self, const struct weft_gpu_transfer *t, weft_gpu_stream *stream), "")           \
   X (recv, (void *self, const struct weft_gpu_transfer *t, weft_gpu_stream *stream), "")           \
   X (capture_start, (void *self, weft_gpu_stream *stream),                                         \
-     "calls on it, and on streams that wait for it, are recorded instead of executed")             \
-  X (capture_end, (void *self, weft_gpu_stream *stream, weft_gpu_graph **out), "waits")            \
+     "calls on the stream, and on streams that wait for it, are recorded, not executed")           \
+  X (capture_end, (void *self, weft_gpu_stream *stream, weft_gpu_graph **out), "blocks")           \
   X (graph_run, (void *self, weft_gpu_graph *graph, weft_gpu_stream *stream), "")                  \
   X (graph_close, (void *self, weft_gpu_graph *graph), "")                                         \
-  X (query, (void *self, weft_gpu_event *event, gboolean *done), "whether the event has come")     \
+  X (query, (void *self, weft_gpu_event *event, gboolean *done), "whether the event is complete")  \
   X (elapsed, (void *self, weft_gpu_event *from, weft_gpu_event *to, double *seconds),             \
-     "between two timed events that have come")                                                    \
+     "seconds between two timed events that are complete")                                         \
   X (finish, (void *self, weft_gpu_stream *stream), "waits until the stream is idle")
 
 struct weft_gpu_calls {

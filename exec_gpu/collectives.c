@@ -37,19 +37,19 @@ gpu_collective_check (const struct gpu_machine *m, const weft_program *p, GError
     if (!can_count (m, p, op))
       return weft_bad_input (
           error,
-          "op %u: the cuda executor has no %s between GPUs: the host is not told how many rows go "
-          "where",
+          "op %u: the cuda executor has no %s between GPUs: the plan does not copy the row counts "
+          "to the host",
           op, weft_op_words[row->kind]);
     if (m->own.graph && !m->shared && gpu_is_counted (row->kind))
       return weft_bad_input (
           error,
-          "--graph: found %s (op %u), whose counts the host reads in the step; wanted "
-          "a plan without (moe_pad_expert_input_to_capacity), or no --graph",
+          "--graph: found %s (op %u), whose counts the host reads during the step; wanted "
+          "moe_pad_expert_input_to_capacity, or no --graph",
           weft_op_words[row->kind], op);
     if (!has_equal_parts (m, row, weft_op_shape (p, op)))
       return weft_bad_input (error,
-                             "op %u, %s: found %" G_GUINT64_FORMAT
-                             " elements, wanted a multiple of the %u members: NCCL has equal parts",
+                             "op %u, %s: found %" G_GUINT64_FORMAT " elements, wanted a multiple "
+                             "of the %u members: NCCL needs equal parts",
                              op, weft_op_words[row->kind], weft_op_shape (p, op)->dim[0],
                              weft_mesh_group_size (&m->base.plan->mesh, row->group));
   }

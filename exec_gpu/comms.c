@@ -349,9 +349,9 @@ exchange_byte (const struct pair *pair, uint32_t i, GError **error)
   return gpu_choose (r, error) &&
          gpu_ok (r->m, GPU_CALL (r->m, about, r->row, WEFT_NO_OP), error, "rank %u", r->rank) &&
          gpu_ok (r->m, GPU_CALL (r->m, send, &out, r->stream[WEFT_LANE_GPU]), error,
-                 "rank %u: a first byte", r->rank) &&
+                 "rank %u: the first transfer", r->rank) &&
          gpu_ok (r->m, GPU_CALL (r->m, recv, &in, r->stream[WEFT_LANE_GPU]), error,
-                 "rank %u: a first byte", r->rank);
+                 "rank %u: the first transfer", r->rank);
 }
 
 static gboolean
@@ -372,7 +372,7 @@ await_pairs (struct gpu_machine *m, const GArray *pairs, GError **error)
     const struct pair *pair = &g_array_index (pairs, struct pair, i);
     if (!gpu_choose (pair->r, error) ||
         !gpu_ok (m, GPU_CALL (m, record, pair->event, pair->r->stream[WEFT_LANE_GPU]), error,
-                 "rank %u: a first byte", pair->r->rank))
+                 "rank %u: the first transfer", pair->r->rank))
       return FALSE;
   }
   for (guint i = 0; i < pairs->len; i++)
@@ -430,7 +430,7 @@ gpu_comms_scaled (struct gpu_rank *r, weft_gpu_comm *comm, const struct weft_sha
   if (!gpu_ok (m,
                GPU_CALL (m, scaled_open, comm, shape->dtype, 1.0 / (double) shape->dim[1],
                          &scaled.scaled),
-               error, "rank %u: a sum of what is divided by %" G_GUINT64_FORMAT, r->rank,
+               error, "rank %u: a sum of values divided by %" G_GUINT64_FORMAT, r->rank,
                scaled.divisor))
     return FALSE;
   g_array_append_val (m->scaled, scaled);

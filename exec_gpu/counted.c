@@ -280,7 +280,7 @@ gpu_counted_send (const struct gpu_script *s, const struct gpu_call *call)
   const char *said = NULL;
 
   if (!fits (x))
-    return "there is no room for as many rows as are counted";
+    return "the buffer is too small for the counted rows";
   for (uint32_t i = 0; i < x->n && !said; i++) {
     struct load to = load_to (x, i), from = load_from (x, i);
     if (x->sum && i == x->me)

@@ -200,22 +200,23 @@ check_options (const union weft_gpu_options *own, const struct weft_rendezvous *
 
   if (own->stress && together != ranks)
     return weft_bad_input (error,
-                           "--stress: found with a GPU for each rank, wanted --ranks-per-gpu %u: "
-                           "GPUs must agree on an order, and have one",
+                           "--stress: found one GPU per rank, wanted --ranks-per-gpu %u: "
+                           "all GPUs must run collectives in the same order",
                            ranks);
   if (peers && ranks % weft_rendezvous_place (peers)->n != 0)
     return weft_bad_input (error,
-                           "found %u processes and %u ranks, wanted as many ranks in each process",
+                           "found %u processes and %u ranks, wanted the same number of ranks in "
+                           "each process",
                            weft_rendezvous_place (peers)->n, ranks);
   if (peers && together > 1)
     return weft_bad_input (error,
                            "--ranks-per-gpu: found %u in one of %u processes, wanted 1: ranks that "
-                           "share a GPU are of one process",
+                           "share a GPU must be in one process",
                            together, weft_rendezvous_place (peers)->n);
   if (together > 1 && together != ranks)
     return weft_bad_input (error,
-                           "--ranks-per-gpu: found %u, wanted 1, a GPU for each rank, or %u, all "
-                           "ranks on one",
+                           "--ranks-per-gpu: found %u, wanted 1 (one GPU per rank) or %u (all "
+                           "ranks on one GPU)",
                            together, ranks);
   return together <= WEFT_GPU_MOST_SHARED ||
          weft_bad_input (error, "--ranks-per-gpu: found %u, wanted at most %u", together,
@@ -251,17 +252,17 @@ check_devices (struct gpu_machine *m, GError **error)
   choose_devices (m, found);
   wanted = MAX (wanted, m->rank[m->first + m->n_here - 1].device + 1);
   if (m->options.peers)
-    return found >= wanted || weft_bad_input (error,
-                                              "rank %u: found %u GPU%s, wanted %u for processes up "
-                                              "to %u of this machine, or %u for this one alone",
-                                              m->rank[m->first].rank, found, found == 1 ? "" : "s",
-                                              wanted, local_process (m), m->n_here);
+    return found >= wanted ||
+           weft_bad_input (error,
+                           "rank %u: found %u GPU%s, wanted %u for processes 0 to %u of this "
+                           "machine, or %u if only this process sees them",
+                           m->rank[m->first].rank, found, found == 1 ? "" : "s", wanted,
+                           local_process (m), m->n_here);
   return found >= wanted ||
-         weft_bad_input (
-             error,
-             "found %u GPU%s, wanted %u, one for each rank; --ranks-per-gpu %u puts all "
-             "ranks on one",
-             found, found == 1 ? "" : "s", wanted, m->n);
+         weft_bad_input (error,
+                         "found %u GPU%s, wanted %u, one per rank; --ranks-per-gpu %u puts all "
+                         "ranks on one",
+                         found, found == 1 ? "" : "s", wanted, m->n);
 }
 
 /* Refuses canonical order if the device's kernels do not support it: loss and norm would be integer
@@ -272,8 +273,8 @@ check_sums (const struct gpu_machine *m, GError **error)
   if (m->calls->canonical || m->base.plan->job.train.reduction_order != WEFT_ORDER_CANONICAL)
     return TRUE;
   return weft_bad_input (error,
-                         "reduction_order: found canonical, wanted fast: kernels of GPUs add "
-                         "in an order of their own");
+                         "reduction_order: found canonical, wanted fast: GPU kernels sum in an "
+                         "order of their own");
 }
 
 static gboolean
@@ -360,7 +361,7 @@ open_trace (struct gpu_machine *m)
 
   m->traced = m->options.times && m->own.traced && !said;
   if (said) {
-    g_autofree char *text = g_strdup_printf ("times are those of events around ops: %s", said);
+    g_autofree char *text = g_strdup_printf ("op times are measured with events: %s", said);
     m->remark = g_intern_string (text); /* timelines outlive the executor */
   }
 }

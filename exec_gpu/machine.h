@@ -94,25 +94,25 @@ struct gpu_rank {
 };
 
 /*   constant          word                    operands */
-#define GPU_CALL_LIST(X)                                                                          \
-  X (GPU_RECORD, "record", "event on stream")                                                     \
-  X (GPU_WAIT, "wait", "stream for event")                                                        \
-  X (GPU_STAMP, "stamp", "timed event on stream")                                                 \
-  X (GPU_COPY, "copy", "copies[at]")                                                              \
-  X (GPU_FILL, "fill", "copies[at] without a source: bytes that are NaN")                          \
-  X (GPU_KERNEL, "kernel", "n kernels from kernels[at] on")                                       \
-  X (GPU_HOST, "host", "n kernels of the CPU from host[at] on")                                   \
-  X (GPU_JOIN, "join", "joins[at]")                                                               \
-  X (GPU_EXCHANGE, "exchange", "exchanges[at]")                                                   \
-  X (GPU_GROUP_START, "group_start", "")                                                          \
-  X (GPU_GROUP_END, "group_end", "")                                                              \
-  X (GPU_COLLECTIVE, "collective", "collectives[at]")                                             \
-  X (GPU_SEND, "send", "transfers[at]")                                                           \
-  X (GPU_RECV, "recv", "transfers[at]")                                                           \
-  X (GPU_MARK, "mark", "progress of a lane: n")                                                   \
-  X (GPU_READ, "read", "the host waits for an event, after which it has the counts")              \
-  X (GPU_COUNTED, "counted", "sends and receives of counted[at]")                                 \
-  X (GPU_TOTAL, "total", "the sum of the rows that counted[at] has received")
+#define GPU_CALL_LIST(X)                                                                           \
+  X (GPU_RECORD, "record", "event on stream")                                                      \
+  X (GPU_WAIT, "wait", "stream waits for event")                                                   \
+  X (GPU_STAMP, "stamp", "timed event on stream")                                                  \
+  X (GPU_COPY, "copy", "copies[at]")                                                               \
+  X (GPU_FILL, "fill", "copies[at] without a source: fills with bytes that are NaN")               \
+  X (GPU_KERNEL, "kernel", "n kernels from kernels[at] on")                                        \
+  X (GPU_HOST, "host", "n kernels of the CPU from host[at] on")                                    \
+  X (GPU_JOIN, "join", "joins[at]")                                                                \
+  X (GPU_EXCHANGE, "exchange", "exchanges[at]")                                                    \
+  X (GPU_GROUP_START, "group_start", "")                                                           \
+  X (GPU_GROUP_END, "group_end", "")                                                               \
+  X (GPU_COLLECTIVE, "collective", "collectives[at]")                                              \
+  X (GPU_SEND, "send", "transfers[at]")                                                            \
+  X (GPU_RECV, "recv", "transfers[at]")                                                            \
+  X (GPU_MARK, "mark", "progress of a lane: n")                                                    \
+  X (GPU_READ, "read", "the host waits for an event, then reads the counts")                       \
+  X (GPU_COUNTED, "counted", "sends and receives of counted[at]")                                  \
+  X (GPU_TOTAL, "total", "adds the rows that counted[at] has received")
 enum gpu_call_kind { GPU_CALL_LIST (WEFT_WORD_ID) GPU_N_CALL };
 extern const char *const gpu_call_words[];
 

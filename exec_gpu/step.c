@@ -327,7 +327,7 @@ open_score (struct gpu_script *s, GError **error)
     return TRUE;
   int failed = pthread_create (&s->thread, NULL, player_main, s);
   s->has_thread = !failed;
-  return !failed || weft_run_error (error, "rank %u: no thread for it: %s", m->rank[s->row].rank,
+  return !failed || weft_run_error (error, "rank %u: no thread: %s", m->rank[s->row].rank,
                                     g_strerror (failed));
 }
 

@@ -21,7 +21,7 @@ const char *
 gpu_traced_open (struct gpu_machine *m)
 {
   if (!m->calls->trace_open)
-    return "this build knows no CUPTI";
+    return "CUPTI was not found when Weft was built";
   return m->calls->trace_open (m->calls->self);
 }
 

@@ -33,14 +33,14 @@ append_rank (const struct gpu_rank *r, GString *text)
   uint32_t played = s->n_played, all = s->call->len;
 
   if (played < all)
-    g_string_append_printf (text, " rank %u has been given %u of %u calls;", r->rank, played, all);
+    g_string_append_printf (text, " rank %u has issued %u of %u calls;", r->rank, played, all);
   for (uint32_t lane = 0; lane < WEFT_N_LANE; lane++) {
     const struct gpu_unit *u = late_unit (r, lane);
     if (!u)
       continue;
     uint32_t op = gpu_unit_op (r, u, 0);
     g_autofree char *label = weft_op_label (r->p, op);
-    g_string_append_printf (text, " rank %u has not ended %s %s (op %u);", r->rank,
+    g_string_append_printf (text, " rank %u has not finished %s %s (op %u);", r->rank,
                             weft_op_words[r->p->op[op].kind], label, op);
   }
 }

@@ -46,7 +46,8 @@ can_run (const weft_program *p, const char *name, GError **error)
     enum weft_op_kind kind = p->op[op].kind;
     const struct weft_shape *shape = weft_op_shape (p, op);
     if (kind == WEFT_OP_FILL)
-      return weft_bad_input (error, "the %s executor draws no weights: they are written", name);
+      return weft_bad_input (
+          error, "the %s executor does not draw random weights: they must be written", name);
     if (!can_reduce (&p->op[op], shape->dtype))
       return weft_bad_input (error, "the %s executor has no %s of %s over %s", name,
                              weft_op_words[kind], weft_reduce_words[p->op[op].reduce],
@@ -69,7 +70,7 @@ has_room (const weft_plan *plan, GError **error)
   return found >= wanted ||
          weft_bad_input (error,
                          "moe_load_imbalance: found %g, wanted at least %g to run with real tokens "
-                         "a plan for GPUs: those of %g ranks may all go to one",
+                         "a plan for GPUs: the tokens of all %g ranks may go to one rank",
                          found, wanted, ranks);
 }
 

@@ -119,7 +119,7 @@ static void
 make_scratch (void)
 {
   if (pthread_key_create (&scratch, free) != 0)
-    g_error ("no key for the scratch of threads");
+    g_error ("cannot create the thread-local key for scratch");
 }
 
 float *
@@ -132,6 +132,6 @@ weft_scratch (void)
   pthread_once (&scratch_made, make_scratch);
   room = aligned_alloc (64, WEFT_SCRATCH_FLOATS * sizeof *room);
   if (!room || pthread_setspecific (scratch, room) != 0)
-    g_error ("no memory for the scratch of a thread");
+    g_error ("cannot allocate the scratch of a thread");
   return room;
 }

@@ -83,7 +83,7 @@ weft_kernels_check_model (const union weft_model *model, GError **error)
                            weft_rotary_scaling_words[model->rotary_scaling]);
   if (model->activation == WEFT_QUICK_GEGLU)
     return weft_bad_input (error,
-                           "activation: found %s, wanted another: the model can be planned and "
+                           "activation: found %s, wanted any other: the model can be planned and "
                            "simulated, not trained",
                            weft_activation_words[model->activation]);
   return TRUE;

@@ -69,7 +69,7 @@ weft_team_new (uint32_t n, GError **error)
     *member = (struct member){ .team = team, .part = team->n_started };
     int failed = pthread_create (&member->thread, NULL, member_main, member);
     if (failed) {
-      weft_run_error (error, "no thread %u of the %u asked for: %s", team->n_started + 1, n,
+      weft_run_error (error, "cannot start thread %u of %u: %s", team->n_started + 1, n,
                       g_strerror (failed));
       weft_team_free (team);
       return NULL;

@@ -1,6 +1,8 @@
 #include "launch/environment.h"
 #include "core/base/error.h"
+#include "launch/listening.h"
 #include "launch/nodelist.h"
+#include "launch/secret.h"
 #include <string.h>
 
 #define WORD(id, word, ...) word,
@@ -126,7 +128,8 @@ is_local (const struct reading *r, const struct weft_launch *launch)
 
 /* Sets the host to the first one of Slurm's list of hosts. With the launcher Slurm this is the list
  * of the step. If another launcher runs inside Slurm, it is the list of the job: the step then
- * consists of mpirun's daemons and lacks the machine that mpirun itself runs on. */
+ * consists of mpirun's daemons and lacks the machine that mpirun itself runs on. A list of one host
+ * is this machine. */
 static gboolean
 read_nodes (const struct reading *r, struct weft_launch *launch, GError **error)
 {
@@ -141,7 +144,7 @@ read_nodes (const struct reading *r, struct weft_launch *launch, GError **error)
     g_prefix_error (error, "%s: ", name);
     return FALSE;
   }
-  launch->host = g_strdup (hosts[0]);
+  launch->host = g_strdup (hosts[1] ? hosts[0] : "localhost");
   return TRUE;
 }
 
@@ -155,7 +158,8 @@ has_port (const char *host)
 }
 
 /* Sets the host of process 0: MASTER_ADDR if set, else this machine if all processes run on it,
- * else the first host of Slurm's list. */
+ * else the first host of Slurm's list. torchrun always sets MASTER_ADDR, to the name of a machine;
+ * if all processes run there, the rendezvous needs no address that other machines reach. */
 static gboolean
 read_host (const struct reading *r, struct weft_launch *launch, GError **error)
 {
@@ -164,7 +168,9 @@ read_host (const struct reading *r, struct weft_launch *launch, GError **error)
   if (given && has_port (given))
     return weft_bad_input (
         error, "MASTER_ADDR: found \"%s\", wanted a host without a port (set MASTER_PORT)", given);
-  if (given)
+  if (given && launch->launcher == WEFT_LAUNCHER_TORCHRUN && is_local (r, launch))
+    launch->host = g_strdup ("localhost");
+  else if (given)
     launch->host = g_strdup (given);
   else if (launch->launcher == WEFT_LAUNCHER_TORCHRUN)
     return weft_bad_input (
@@ -215,11 +221,31 @@ read_token (const struct reading *r, struct weft_launch *launch)
       *c = '?';
 }
 
+/* Sets the secret or its file. */
+static gboolean
+read_secret (const struct reading *r, struct weft_launch *launch, GError **error)
+{
+  const char *name, *secret = look_up (r, "WEFT_SECRET", &name),
+                    *file = look_up (r, "WEFT_SECRET_FILE", &name);
+
+  if (secret && !weft_secret_check (secret, "WEFT_SECRET", error))
+    return FALSE;
+  if (secret)
+    launch->secret = g_strdup (secret);
+  else if (file)
+    launch->secret_file = g_strdup (file);
+  else if (!weft_host_is_loopback (launch->host))
+    launch->secret_file = g_build_filename (g_get_user_config_dir (), "weft", "secret", NULL);
+  return TRUE;
+}
+
 void
 weft_launch_clear (struct weft_launch *launch)
 {
   g_clear_pointer (&launch->host, g_free);
   g_clear_pointer (&launch->token, g_free);
+  g_clear_pointer (&launch->secret, g_free);
+  g_clear_pointer (&launch->secret_file, g_free);
 }
 
 gboolean
@@ -240,5 +266,6 @@ weft_launch_read (const char *asked, weft_launch_getenv get, struct weft_launch 
   if (launch->n == 1)
     return TRUE;
   read_token (&r, launch);
-  return read_host (&r, launch, error) && read_port (&r, launch, error);
+  return read_host (&r, launch, error) && read_port (&r, launch, error) &&
+         read_secret (&r, launch, error);
 }

@@ -38,6 +38,11 @@ struct weft_launch {
   char *host;                  /* address of the rendezvous, which process 0 listens on */
   uint16_t port;
   char *token; /* identifies the job: equal in its processes, different in other jobs */
+
+  /* The secret in WEFT_SECRET. Without it, the file that contains the secret (secret.h): that of
+   * WEFT_SECRET_FILE or, if the processes run on several machines, "weft/secret" in the user's
+   * folder for settings, ~/.config. Both NULL: no secret. */
+  char *secret, *secret_file;
 };
 typedef struct weft_launch weft_launch;
 void weft_launch_clear (weft_launch *launch);
@@ -45,7 +50,7 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (weft_launch, weft_launch_clear)
 
 /* Reads the environment of this process through `get` (NULL: g_getenv). `asked` is the word of a
  * launcher, or "none", or "auto" or NULL to detect the launcher. Without a launcher, or with one
- * process, n is 1 and host and token are NULL. The caller clears *launch. */
+ * process, n is 1 and the strings are NULL. The caller clears *launch. */
 typedef const char *(*weft_launch_getenv) (const char *name);
 gboolean weft_launch_read (const char *asked, weft_launch_getenv get, struct weft_launch *launch,
                            GError **error);

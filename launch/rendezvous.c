@@ -1,27 +1,30 @@
 #include "launch/rendezvous.h"
 #include "core/base/error.h"
+#include "launch/link.h"
+#include "launch/listening.h"
+#include "launch/secret.h"
 #include "launch/signals.h"
 #include "launch/store.h"
-#include "launch/wire.h"
-#include <gio/gio.h>
 #include <pthread.h>
 #include <string.h>
 
 /* Added to the time limit of a wait for an answer, so that the store can report which processes are
  * missing before this client gives up. */
 #define GRACE_SECONDS 5
+#define RETRY_MICROSECONDS 50000
 #define FAREWELL_SECONDS 10 /* process 0 waits this long for the others to sign off */
 
 struct weft_rendezvous {
   struct weft_rendezvous_place place;
-  char *host, *token;
+  char *host, *token, *secret, *secret_file;
   weft_store *store; /* NULL except in process 0 */
+
   GSocketConnection *connection;
-  GSocket *socket; /* owned by `connection` */
 
   pthread_mutex_t lock; /* guards the fields below: any thread may poll */
-  GByteArray *in;
-  gsize frame_bytes;       /* length of the frame at the start of `in` that was returned last */
+  struct weft_link link;
+  gboolean admitted;       /* the handshake is complete */
+  gboolean lost;           /* the connection has ended */
   gboolean status_wanted;  /* another process wants this process's status */
   const char *waiting_key; /* key of the exchange or value that this process waits for */
   char *stopped;           /* why the job has failed, or NULL */
@@ -65,28 +68,12 @@ lost_store (weft_rendezvous *r)
                             r->place.port));
 }
 
-static gboolean
-send_all (GSocket *socket, const GByteArray *out)
-{
-  gsize sent = 0;
-
-  while (sent < out->len) {
-    gssize n = g_socket_send (socket, (const char *) out->data + sent, out->len - sent, NULL, NULL);
-    if (n <= 0)
-      return FALSE;
-    sent += (gsize) n;
-  }
-  return TRUE;
-}
-
 /* A send error is ignored here: the wait for the answer reports it. */
 static void
 send_frame (weft_rendezvous *r, const struct weft_frame *f)
 {
-  g_autoptr (GByteArray) out = g_byte_array_new ();
-
-  weft_frame_put (out, f);
-  send_all (r->socket, out);
+  weft_link_put (&r->link, f, NULL);
+  weft_link_send (&r->link);
 }
 
 static struct weft_frame
@@ -108,14 +95,12 @@ frame_of (enum weft_frame_kind kind, const char *key, GBytes *value)
 static gboolean
 next_frame (weft_rendezvous *r, struct weft_frame *f)
 {
-  g_byte_array_remove_range (r->in, 0, (guint) r->frame_bytes);
-  r->frame_bytes = 0;
-  gint64 n = weft_frame_parse (r->in->data, r->in->len, WEFT_FRAME_MOST_BYTES, f);
-  if (n < 0)
+  int found = weft_link_next (&r->link, WEFT_FRAME_MOST_BYTES, f);
+
+  if (found < 0)
     stop (r, g_strdup_printf ("%s port %u: found another service, wanted the rendezvous of a job",
                               r->host, r->place.port));
-  r->frame_bytes = n > 0 ? (gsize) n : 0;
-  return n > 0;
+  return found > 0;
 }
 
 /* Sends the status of this process while one of its threads waits in the rendezvous. */
@@ -138,38 +123,43 @@ handle_notice (weft_rendezvous *r, const struct weft_frame *f)
     send_own_status (r);
   r->status_wanted |= f->kind == WEFT_FRAME_ASK_STATUS && !r->waiting_key;
   if (f->kind == WEFT_FRAME_STOP || f->kind == WEFT_FRAME_REFUSED)
-    stop (r, g_strndup (f->value, f->value_bytes));
+    stop (r, weft_wire_text (f->value, f->value_bytes));
   return f->kind == WEFT_FRAME_ASK_STATUS || f->kind == WEFT_FRAME_STOP ||
          f->kind == WEFT_FRAME_REFUSED;
 }
 
-/* Waits for input and reads it. FALSE: the time limit has passed or the connection is lost. */
+/* Waits for input and reads it. FALSE: the time limit has passed or the connection is lost. A store
+ * that has not admitted this process may have closed the connection to make room: be_admitted()
+ * tries again. */
 static gboolean
 read_some (weft_rendezvous *r, gint64 until)
 {
   gint64 left = until == G_MAXINT64 ? -1 : MAX (until - g_get_monotonic_time (), 0);
-  char block[65536];
 
-  if (!g_socket_condition_timed_wait (r->socket, G_IO_IN, left, NULL, NULL))
+  if (!g_socket_condition_timed_wait (r->link.socket, G_IO_IN, left, NULL, NULL))
     return FALSE;
-  gssize n = g_socket_receive (r->socket, block, sizeof block, NULL, NULL);
-  if (n <= 0) {
+  r->lost = !weft_link_receive (&r->link);
+  if (r->lost && r->admitted)
     lost_store (r);
-    return FALSE;
-  }
-  g_byte_array_append (r->in, (uint8_t *) block, (guint) n);
-  return TRUE;
+  return !r->lost;
 }
 
-/* Waits for an answer of a given kind. FALSE: the time limit has passed or the job has failed. */
+static uint32_t
+bit (enum weft_frame_kind kind)
+{
+  return 1u << kind;
+}
+
+/* Waits for an answer of one of some kinds, bits of `kinds`. FALSE: the time limit has passed, the
+ * connection is lost or the job has failed. */
 static gboolean
-await (weft_rendezvous *r, enum weft_frame_kind kind, gint64 until, struct weft_frame *f)
+await (weft_rendezvous *r, uint32_t kinds, gint64 until, struct weft_frame *f)
 {
   for (;;) {
     while (!r->stopped && next_frame (r, f))
-      if (!handle_notice (r, f) && f->kind == kind)
+      if (!handle_notice (r, f) && (kinds & bit (f->kind)))
         return TRUE;
-    if (r->stopped || !read_some (r, until))
+    if (r->stopped || r->lost || !read_some (r, until))
       return FALSE;
   }
 }
@@ -184,8 +174,9 @@ request (weft_rendezvous *r, const struct weft_frame *question, double seconds)
   struct weft_frame f;
 
   send_frame (r, question);
-  return await (r, WEFT_FRAME_ANSWER, after (seconds), &f) ? g_strndup (f.value, f.value_bytes)
-                                                           : NULL;
+  return await (r, bit (WEFT_FRAME_ANSWER), after (seconds), &f)
+             ? weft_wire_text (f.value, f.value_bytes)
+             : NULL;
 }
 
 /* Sets an error that names the processes that did not call an exchange in time. Returns FALSE. */
@@ -202,11 +193,24 @@ fail_missing (weft_rendezvous *r, const char *key, double seconds, GError **erro
                                                          : "unknown, rank 0 does not answer");
 }
 
+/* Checks that a frame can contain the value. */
+static gboolean
+check_value (const struct weft_frame *f, GBytes *value, GError **error)
+{
+  gsize n = value ? g_bytes_get_size (value) : 0;
+
+  return n <= WEFT_FRAME_MOST_VALUE ||
+         weft_run_error (error, "%.*s: found %" G_GSIZE_FORMAT " bytes, wanted at most %u",
+                         (int) f->key_bytes, f->key, n, WEFT_FRAME_MOST_VALUE);
+}
+
 gboolean
 weft_rendezvous_set (weft_rendezvous *r, const char *key, GBytes *value, GError **error)
 {
   const struct weft_frame f = frame_of (WEFT_FRAME_SET, key, value);
 
+  if (!check_value (&f, value, error))
+    return FALSE;
   pthread_mutex_lock (&r->lock);
   gboolean stopped = is_stopped (r, error);
   if (!stopped)
@@ -225,7 +229,7 @@ get (weft_rendezvous *r, const char *key, GError **error)
     return NULL;
   send_frame (r, &question);
   r->waiting_key = key;
-  gboolean found = await (r, WEFT_FRAME_VALUE, after (r->place.seconds), &f);
+  gboolean found = await (r, bit (WEFT_FRAME_VALUE), after (r->place.seconds), &f);
   r->waiting_key = NULL;
   if (found)
     return g_bytes_new (f.value, f.value_bytes);
@@ -252,7 +256,7 @@ exchange (weft_rendezvous *r, const struct weft_frame *mine, double seconds, GEr
     return NULL;
   send_frame (r, mine);
   r->waiting_key = mine->key;
-  gboolean exchanged = await (r, WEFT_FRAME_EXCHANGED, after (seconds), &f);
+  gboolean exchanged = await (r, bit (WEFT_FRAME_EXCHANGED), after (seconds), &f);
   r->waiting_key = NULL;
   if (!exchanged) {
     if (!is_stopped (r, error))
@@ -272,6 +276,8 @@ weft_rendezvous_all_gather (weft_rendezvous *r, const char *key, GBytes *value, 
 {
   const struct weft_frame mine = frame_of (WEFT_FRAME_EXCHANGE, key, value);
 
+  if (!check_value (&mine, value, error))
+    return NULL;
   pthread_mutex_lock (&r->lock);
   GPtrArray *all = exchange (r, &mine, seconds, error);
   pthread_mutex_unlock (&r->lock);
@@ -284,6 +290,8 @@ weft_rendezvous_gather (weft_rendezvous *r, const char *key, GBytes *value, doub
 {
   struct weft_frame mine = frame_of (WEFT_FRAME_EXCHANGE, key, value);
 
+  if (!check_value (&mine, value, error))
+    return NULL;
   mine.number = WEFT_RECEIVERS_FIRST;
   pthread_mutex_lock (&r->lock);
   GPtrArray *all = exchange (r, &mine, seconds, error);
@@ -308,9 +316,11 @@ weft_rendezvous_poll (weft_rendezvous *r, gboolean *status_wanted, GError **erro
   *status_wanted = FALSE;
   if (pthread_mutex_trylock (&r->lock))
     return TRUE; /* another thread polls or waits */
-  while (!r->stopped && (next_frame (r, &f) || read_some (r, 0)))
-    if (r->frame_bytes)
+  for (gboolean found = TRUE; found && !r->stopped;)
+    if ((found = next_frame (r, &f)))
       handle_notice (r, &f);
+    else
+      found = read_some (r, 0);
   gboolean stopped = is_stopped (r, error);
   *status_wanted = r->status_wanted;
   r->status_wanted = FALSE;
@@ -356,7 +366,7 @@ weft_rendezvous_abort (weft_rendezvous *r, const char *why)
   pthread_mutex_unlock (&r->lock);
 }
 
-/* -------------------------------------------------------------------- opening */
+/* ---------------------------------------------------------------- connecting */
 
 /* Tries once to connect. GLib resolves host names in threads that stay alive afterwards; they must
  * block signals. */
@@ -364,13 +374,15 @@ static GSocketConnection *
 connect_once (const weft_rendezvous *r, GError **error)
 {
   g_autoptr (GSocketClient) client = g_socket_client_new ();
+  g_autoptr (GSocketAddress) own = r->store ? weft_store_own_address (r->store) : NULL;
   sigset_t before;
 
   g_socket_client_set_timeout (client, 5);
   g_socket_client_set_enable_proxy (client, FALSE);
   weft_signals_block (&before);
-  GSocketConnection *connection = g_socket_client_connect_to_host (
-      client, r->store ? "localhost" : r->host, r->place.port, NULL, error);
+  GSocketConnection *connection =
+      own ? g_socket_client_connect (client, G_SOCKET_CONNECTABLE (own), NULL, error)
+          : g_socket_client_connect_to_host (client, r->host, r->place.port, NULL, error);
   weft_signals_restore (&before);
   return connection;
 }
@@ -381,9 +393,10 @@ connect_all (weft_rendezvous *r, gint64 until, GError **error)
 {
   g_autoptr (GError) why = NULL;
 
+  g_clear_object (&r->connection);
   while (!(r->connection = connect_once (r, &why)) && g_get_monotonic_time () < until) {
     g_clear_error (&why);
-    g_usleep (50000);
+    g_usleep (RETRY_MICROSECONDS);
   }
   if (!r->connection) {
     g_autofree char *name = weft_store_name (r->place.ranks_each, 0);
@@ -391,35 +404,138 @@ connect_all (weft_rendezvous *r, gint64 until, GError **error)
                            r->place.seconds, r->host, r->place.port,
                            why ? why->message : "time limit reached");
   }
-  r->socket = g_socket_connection_get_socket (r->connection);
-  g_socket_set_timeout (r->socket, 0);
-  weft_wire_set_keepalive (g_socket_get_fd (r->socket));
+  weft_link_clear (&r->link);
+  weft_link_init (&r->link, g_object_ref (g_socket_connection_get_socket (r->connection)));
+  g_socket_set_timeout (r->link.socket, 0);
+  r->lost = FALSE;
   return TRUE;
 }
 
-static void
+/* ------------------------------------------------------------------ handshake */
+
+/* Sends the first frame of the connection and returns its bytes. The caller unrefs them. */
+static GByteArray *
 send_hello (weft_rendezvous *r)
 {
-  uint8_t n[4] = { (uint8_t) r->place.n, (uint8_t) (r->place.n >> 8), (uint8_t) (r->place.n >> 16),
-                   (uint8_t) (r->place.n >> 24) };
-  g_autoptr (GByteArray) value = g_byte_array_new ();
-  const char *host = g_get_host_name ();
+  GByteArray *bytes = g_byte_array_new ();
+  struct weft_hello hello = { .n = r->place.n };
 
-  g_byte_array_append (value, n, sizeof n);
-  g_byte_array_append (value, (const uint8_t *) host, (guint) MIN (strlen (host), 255));
-  struct weft_frame f = { .kind = WEFT_FRAME_HELLO,
-                          .number = r->place.process,
-                          .key = r->token,
-                          .key_bytes = (uint32_t) strlen (r->token),
-                          .value = value->data,
-                          .value_bytes = value->len };
+  weft_seal_random (hello.nonce, sizeof hello.nonce);
+  g_strlcpy (hello.host, g_get_host_name (), sizeof hello.host);
+  g_autoptr (GBytes) value = weft_hello_pack (&hello);
+  struct weft_frame f = frame_of (WEFT_FRAME_HELLO, r->token, value);
+  f.number = r->place.process;
+  weft_frame_put (bytes, &f);
   send_frame (r, &f);
+  return bytes;
+}
+
+/* Reads the secret from its file, if that has not been done. FALSE: there is none, which ends the
+ * job in this process. */
+static gboolean
+need_secret (weft_rendezvous *r)
+{
+  g_autoptr (GError) error = NULL;
+
+  if (!r->secret && r->secret_file)
+    r->secret = weft_secret_read (r->secret_file, FALSE, &error);
+  if (!r->secret)
+    stop (r, g_strdup (error ? error->message
+                             : "rank 0 has a secret, and this process has none: set WEFT_SECRET to "
+                               "the same secret in all processes"));
+  return r->secret != NULL;
+}
+
+/* Answers the challenge of the store with a proof, and checks the proof of the store. */
+static gboolean
+exchange_proofs (weft_rendezvous *r, const GByteArray *transcript, gint64 until)
+{
+  uint8_t proof[WEFT_SEAL_NONCE];
+  struct weft_frame f = { .kind = WEFT_FRAME_PROOF, .value = proof, .value_bytes = sizeof proof };
+
+  if (!need_secret (r))
+    return FALSE;
+  weft_seal_prove (r->secret, transcript, WEFT_SEAL_CLIENT, proof);
+  send_frame (r, &f);
+  if (!await (r, bit (WEFT_FRAME_ADMITTED), until, &f))
+    return FALSE;
+  if (!weft_seal_is_proof (r->secret, transcript, WEFT_SEAL_STORE, f.value, f.value_bytes))
+    stop (r, g_strdup_printf ("%s port %u: found a service that does not know the secret, wanted "
+                              "the rendezvous of the job",
+                              r->host, r->place.port));
+  else if (!weft_link_set_seal (&r->link, weft_seal_new (r->secret, transcript, WEFT_SEAL_CLIENT)))
+    lost_store (r);
+  return !r->stopped;
+}
+
+/* Joins the job over a new connection. FALSE: the job has failed, or the store has closed the
+ * connection. */
+static gboolean
+shake_hands (weft_rendezvous *r, gint64 until)
+{
+  g_autoptr (GByteArray) transcript = send_hello (r);
+  struct weft_frame f;
+
+  if (!await (r, bit (WEFT_FRAME_CHALLENGE) | bit (WEFT_FRAME_ADMITTED), until, &f))
+    return FALSE;
+  if (f.kind == WEFT_FRAME_CHALLENGE) {
+    weft_frame_put (transcript, &f);
+    r->admitted = exchange_proofs (r, transcript, until);
+  } else if (r->secret || r->secret_file)
+    stop (r, g_strdup_printf ("%s port %u: found a rendezvous without a secret, wanted the secret "
+                              "of this process (%s)",
+                              r->host, r->place.port,
+                              r->place.secret ? "WEFT_SECRET" : r->secret_file));
+  else
+    r->admitted = TRUE;
+  return r->admitted;
+}
+
+/* Connects and shakes hands until the store admits this process. The store closes connections that
+ * are not admitted when strangers take up all room. */
+static gboolean
+be_admitted (weft_rendezvous *r, gint64 until, GError **error)
+{
+  while (connect_all (r, until, error)) {
+    if (shake_hands (r, until))
+      return TRUE;
+    if (is_stopped (r, error))
+      return FALSE;
+    if (g_get_monotonic_time () >= until)
+      return weft_run_error (error, "%s port %u: connected, but no answer within %g s", r->host,
+                             r->place.port, r->place.seconds);
+    g_usleep (RETRY_MICROSECONDS);
+  }
+  return FALSE;
+}
+
+/* -------------------------------------------------------------------- opening */
+
+/* Checks that there is a secret, or that none is needed. Process 0 creates the file of the secret;
+ * the others read it later, because it may not exist yet. */
+static gboolean
+prepare_secret (weft_rendezvous *r, GError **error)
+{
+  if (r->secret)
+    return weft_secret_check (r->secret, "WEFT_SECRET", error);
+  if (!r->secret_file)
+    return weft_host_is_loopback (r->host) ||
+           weft_bad_input (error,
+                           "%s: found no secret of the rendezvous, wanted one for an address that "
+                           "other machines reach: set WEFT_SECRET to the same secret in all "
+                           "processes",
+                           r->host);
+  if (r->place.process == 0)
+    r->secret = weft_secret_read (r->secret_file, TRUE, error);
+  return r->place.process > 0 || r->secret;
 }
 
 static gboolean
 open_store (weft_rendezvous *r, GError **error)
 {
   const struct weft_store_options options = { .token = r->token,
+                                              .secret = r->secret,
+                                              .host = r->host,
                                               .n = r->place.n,
                                               .ranks_each = r->place.ranks_each,
                                               .seconds = r->place.seconds };
@@ -432,34 +548,35 @@ open_store (weft_rendezvous *r, GError **error)
   return TRUE;
 }
 
-/* Opens the store in process 0, connects, sends the hello and waits for the welcome. The wait is
- * longer than the store's time limit, so that the store can report which ranks are missing. */
+/* Opens the store in process 0, joins the job and waits for the welcome. The wait is longer than
+ * the store's time limit, so that the store can report which ranks are missing. */
 static gboolean
 join (weft_rendezvous *r, GError **error)
 {
   struct weft_frame f;
-  gint64 until = after (r->place.seconds);
 
-  if (!open_store (r, error) || !connect_all (r, until, error))
+  if (!prepare_secret (r, error) || !open_store (r, error) ||
+      !be_admitted (r, after (r->place.seconds), error))
     return FALSE;
-  send_hello (r);
-  if (await (r, WEFT_FRAME_WELCOME, after (r->place.seconds + GRACE_SECONDS), &f))
+  if (await (r, bit (WEFT_FRAME_WELCOME), after (r->place.seconds + GRACE_SECONDS), &f))
     return TRUE;
   return is_stopped (r, error)
              ? FALSE
-             : weft_run_error (error, "%s port %u: connected, but no answer within %g s", r->host,
+             : weft_run_error (error, "%s port %u: admitted, but no welcome within %g s", r->host,
                                r->place.port, r->place.seconds);
 }
 
 static void
 rendezvous_free (weft_rendezvous *r, double seconds)
 {
+  weft_link_clear (&r->link);
   g_clear_object (&r->connection);
   weft_store_close (r->store, seconds);
-  g_byte_array_unref (r->in);
   pthread_mutex_destroy (&r->lock);
   g_free (r->host);
   g_free (r->token);
+  g_free (r->secret);
+  g_free (r->secret_file);
   g_free (r->stopped);
   g_free (r);
 }
@@ -470,11 +587,10 @@ weft_rendezvous_open (const struct weft_rendezvous_place *place, GError **error)
   weft_rendezvous *r = g_new0 (weft_rendezvous, 1);
 
   r->place = *place;
-  r->host = g_strdup (place->host);
-  r->token = g_strndup (place->token, WEFT_FRAME_MOST_KEY);
-  r->place.host = r->host;
-  r->place.token = r->token;
-  r->in = g_byte_array_new ();
+  r->place.host = r->host = g_strdup (place->host);
+  r->place.token = r->token = g_strndup (place->token, WEFT_FRAME_MOST_KEY);
+  r->place.secret = r->secret = g_strdup (place->secret);
+  r->place.secret_file = r->secret_file = g_strdup (place->secret_file);
   pthread_mutex_init (&r->lock, NULL);
   if (join (r, error))
     return r;
@@ -489,6 +605,8 @@ weft_rendezvous_open_launch (const struct weft_launch *launch, uint32_t ranks_ea
   const struct weft_rendezvous_place place = { .host = launch->host,
                                                .port = launch->port,
                                                .token = launch->token,
+                                               .secret = launch->secret,
+                                               .secret_file = launch->secret_file,
                                                .n = launch->n,
                                                .process = launch->rank,
                                                .local = launch->local_rank,
@@ -496,6 +614,12 @@ weft_rendezvous_open_launch (const struct weft_launch *launch, uint32_t ranks_ea
                                                .seconds = seconds };
 
   return weft_rendezvous_open (&place, error);
+}
+
+gboolean
+weft_rendezvous_is_everywhere (const weft_rendezvous *r)
+{
+  return r->store && weft_store_is_everywhere (r->store);
 }
 
 void

@@ -13,6 +13,12 @@ struct weft_rendezvous_place {
   const char *host; /* of process 0 */
   uint16_t port;
   const char *token; /* identifies the job */
+
+  /* The secret that all processes share, or the file that contains it (secret.h): process 0 creates
+   * the file if it is absent, and the others read it when process 0 asks them for a proof. NULL: no
+   * secret, which only a host on loopback may have. */
+  const char *secret, *secret_file;
+
   uint32_t n, process; /* number of processes; number of this process */
   uint32_t local;      /* number of this process among those of its machine */
   uint32_t ranks_each;  /* ranks per process, for messages */
@@ -23,7 +29,7 @@ struct weft_rendezvous_place {
  * place->seconds, returns NULL with an error that names their ranks. The strings are copied. */
 weft_rendezvous *weft_rendezvous_open (const struct weft_rendezvous_place *place, GError **error);
 
-/* weft_rendezvous_open() with the address and token that the launcher gave. */
+/* weft_rendezvous_open() with the address, token and secret that the launcher gave. */
 weft_rendezvous *weft_rendezvous_open_launch (const struct weft_launch *launch, uint32_t ranks_each,
                                               double seconds, GError **error);
 
@@ -35,7 +41,12 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_rendezvous, weft_rendezvous_close)
 /* The place that was passed to weft_rendezvous_open(). */
 const struct weft_rendezvous_place *weft_rendezvous_place (const weft_rendezvous *r);
 
-/* Sets a value that every process can get. Does not wait. */
+/* In process 0, whether the rendezvous listens on every address of this machine, because none of
+ * those of its host belongs to it. */
+gboolean weft_rendezvous_is_everywhere (const weft_rendezvous *r);
+
+/* Sets a value that every process can get, of at most WEFT_FRAME_MOST_VALUE bytes (wire.h). Does
+ * not wait. */
 gboolean weft_rendezvous_set (weft_rendezvous *r, const char *key, GBytes *value, GError **error);
 
 /* Waits until a process has set the value, at most place->seconds. The caller unrefs the value. */
@@ -44,7 +55,7 @@ GBytes *weft_rendezvous_get (weft_rendezvous *r, const char *key, GError **error
 /* All-gather: waits until every process has called this function with the same key, at most
  * `seconds` (0: as long as all processes are alive). Returns the values by process; a value is NULL
  * if the process passed NULL or no bytes. The caller unrefs the array. `key` appears in messages to
- * people: "step 17". */
+ * people: "step 17". The values of all processes may have WEFT_FRAME_MOST_VALUE bytes in total. */
 GPtrArray *weft_rendezvous_all_gather (weft_rendezvous *r, const char *key, GBytes *value,
                                        double seconds, GError **error);
 

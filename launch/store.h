@@ -1,25 +1,43 @@
 /* store.h - the server of the rendezvous, a thread in the process of rank 0.
  *
  * The server keeps values, completes an exchange when every process has called it, reports which
- * processes are missing, and ends the job when a connection is lost without a sign-off. */
+ * processes are missing, and ends the job when a connection is lost without a sign-off. A
+ * connection is a stranger until it is admitted as a process of the job. */
 #pragma once
-#include <glib.h>
+#include <gio/gio.h>
 #include <stdint.h>
 
 typedef struct weft_store weft_store;
 
 struct weft_store_options {
-  const char *token; /* clients with another token are refused */
+  const char *token;       /* clients with another token are refused */
+  const char *secret;      /* clients must prove that they know it; NULL: on loopback only */
+  const char *host;        /* the address of the rendezvous */
   uint32_t n, ranks_each;  /* processes, ranks per process */
-  double seconds;    /* time limit for all processes to connect */
+  double seconds;          /* time limit for all processes to connect */
+  double stranger_seconds; /* time limit for a stranger to be admitted; 0: the default */
+  uint64_t most_bytes;     /* limit of memory; 0: WEFT_STORE_MOST_BYTES */
 };
 
-/* Listens on a port (0: any free port) of every address of this machine and starts the thread. */
+/* Strangers that may be connected at once. One more takes the place of the one that has been
+ * connected longest, of those from the address that has most strangers. */
+#define WEFT_STORE_MOST_STRANGERS 128u
+
+/* Most bytes of values that the store keeps: set, of exchanges that are not complete, and received
+ * in part. A process that exceeds the limit ends the job. */
+#define WEFT_STORE_MOST_BYTES (512u << 20)
+
+/* Listens on a port (0: any free port) of the addresses of options->host (listening.h) and starts
+ * the thread. */
 weft_store *weft_store_open (uint16_t port, const struct weft_store_options *options,
                              GError **error);
 
-/* The port that the store listens on. */
+/* The port that the store listens on; whether it listens on every address of this machine. */
 uint16_t weft_store_port (const weft_store *store);
+gboolean weft_store_is_everywhere (const weft_store *store);
+
+/* The address at which this process connects to its own store. The caller unrefs it. */
+GSocketAddress *weft_store_own_address (const weft_store *store);
 
 /* Waits until every client has signed off, at most `seconds`, then ends the thread and frees the
  * store. `store` may be NULL. */

@@ -1,4 +1,5 @@
 #include "launch/wire.h"
+#include "core/base/invariant.h"
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <string.h>
@@ -28,11 +29,11 @@ number_at (const uint8_t *at, unsigned bytes)
 }
 
 void
-weft_frame_put (GByteArray *out, const struct weft_frame *f)
+weft_frame_put_head (GByteArray *out, const struct weft_frame *f)
 {
   uint8_t head[HEAD];
 
-  g_assert (f->key_bytes <= WEFT_FRAME_MOST_KEY && f->value_bytes <= WEFT_FRAME_MOST_BYTES / 2);
+  WEFT_INVARIANT (f->key_bytes <= WEFT_FRAME_MOST_KEY && f->value_bytes <= WEFT_FRAME_MOST_VALUE);
   put_number (head, HEAD - 4 + f->key_bytes + f->value_bytes, 4);
   head[4] = (uint8_t) f->kind;
   put_number (head + 5, f->number, 4);
@@ -40,6 +41,12 @@ weft_frame_put (GByteArray *out, const struct weft_frame *f)
   g_byte_array_append (out, head, HEAD);
   if (f->key_bytes)
     g_byte_array_append (out, (const void *) f->key, f->key_bytes);
+}
+
+void
+weft_frame_put (GByteArray *out, const struct weft_frame *f)
+{
+  weft_frame_put_head (out, f);
   if (f->value_bytes)
     g_byte_array_append (out, f->value, f->value_bytes);
 }
@@ -64,7 +71,8 @@ weft_frame_parse (const uint8_t *data, gsize n, uint32_t most, struct weft_frame
   if (n < HEAD)
     return 0;
   uint32_t key = number_at (data + 9, 2);
-  if (data[4] >= WEFT_N_FRAME || key > WEFT_FRAME_MOST_KEY || key > follow - (HEAD - 4))
+  if (data[4] >= WEFT_N_FRAME || key > WEFT_FRAME_MOST_KEY || key > follow - (HEAD - 4) ||
+      follow - (HEAD - 4) - key > WEFT_FRAME_MOST_VALUE)
     return -1;
   if (n < 4 + (gsize) follow)
     return 0;
@@ -76,6 +84,71 @@ weft_frame_parse (const uint8_t *data, gsize n, uint32_t most, struct weft_frame
                             .value_bytes = follow - (HEAD - 4) - key };
   return is_key (data + HEAD, key) ? 4 + (gint64) follow : -1;
 }
+
+/* --------------------------------------------------------------------------- hello */
+
+#define HELLO (4u + WEFT_SEAL_NONCE) /* bytes before the host */
+
+GBytes *
+weft_hello_pack (const struct weft_hello *hello)
+{
+  GByteArray *value = g_byte_array_new ();
+  uint8_t n[4];
+
+  put_number (n, hello->n, 4);
+  g_byte_array_append (value, n, sizeof n);
+  g_byte_array_append (value, hello->nonce, WEFT_SEAL_NONCE);
+  g_byte_array_append (value, (const uint8_t *) hello->host, (guint) strlen (hello->host));
+  return g_byte_array_free_to_bytes (value);
+}
+
+gboolean
+weft_hello_parse (const struct weft_frame *f, struct weft_hello *hello)
+{
+  const uint8_t *value = f->value;
+
+  if (f->kind != WEFT_FRAME_HELLO || f->value_bytes < HELLO)
+    return FALSE;
+  *hello = (struct weft_hello){ .n = number_at (value, 4) };
+  memcpy (hello->nonce, value + 4, WEFT_SEAL_NONCE);
+  memcpy (hello->host, value + HELLO, MIN (f->value_bytes - HELLO, sizeof hello->host - 1));
+  g_strcanon (hello->host, G_CSET_A_2_Z G_CSET_a_2_z G_CSET_DIGITS "-_.", '?');
+  return TRUE;
+}
+
+/* Whether a character moves no cursor, changes no colour and reverses no text. */
+static gboolean
+is_harmless (gunichar c)
+{
+  switch (g_unichar_type (c)) {
+  case G_UNICODE_CONTROL:
+  case G_UNICODE_FORMAT:
+  case G_UNICODE_UNASSIGNED:
+  case G_UNICODE_PRIVATE_USE:
+  case G_UNICODE_SURROGATE:
+  case G_UNICODE_LINE_SEPARATOR:
+  case G_UNICODE_PARAGRAPH_SEPARATOR:
+    return FALSE;
+  default:
+    return TRUE;
+  }
+}
+
+char *
+weft_wire_text (const void *data, gsize n)
+{
+  GString *text = g_string_new (NULL);
+  gssize bytes = data ? (gssize) MIN (n, WEFT_WIRE_MOST_TEXT) : 0;
+  g_autofree char *valid = g_utf8_make_valid (data ? data : "", bytes);
+
+  for (const char *at = valid; *at && text->len < WEFT_WIRE_MOST_TEXT; at = g_utf8_next_char (at)) {
+    gunichar c = g_utf8_get_char (at);
+    g_string_append_unichar (text, is_harmless (c) ? c : ' ');
+  }
+  return g_string_free (text, FALSE);
+}
+
+/* ---------------------------------------------------------------------- keepalive */
 
 void
 weft_wire_set_keepalive (int socket)

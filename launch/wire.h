@@ -6,14 +6,24 @@
  *        9..10  length of the key in bytes
  *        11..   the key, printable ASCII; then the value, any bytes
  *
+ * A connection begins with a handshake of these frames:
+ *
+ *   client: hello       the job, the process, and a random nonce
+ *   store:  challenge   a random nonce; only if the job has a secret
+ *   client: proof       HMAC of the two frames above with the secret; only after a challenge
+ *   store:  admitted    the store's proof; no bytes if the job has no secret
+ *
+ * If the job has a secret, every later byte is encrypted and authenticated (seal.h). When all
+ * processes have been admitted, the store sends each of them a welcome.
+ *
  * The peer is not trusted: every length and kind is checked before use. */
 #pragma once
-#include <glib.h>
-#include <stdint.h>
+#include "launch/seal.h"
 
 /* constant           word        sender: meaning (number; key; value) */
 #define WEFT_FRAME_LIST(X)                                                                         \
-  X (WEFT_FRAME_HELLO, "hello", "client: joins the job (process; token; world size, host)")        \
+  X (WEFT_FRAME_HELLO, "hello", "client: joins the job (process; token; struct weft_hello)")       \
+  X (WEFT_FRAME_PROOF, "proof", "client: knows the secret (; ; proof)")                            \
   X (WEFT_FRAME_SET, "set", "client: sets a value (; key; value)")                                 \
   X (WEFT_FRAME_GET, "get", "client: waits for a value (; key; )")                                 \
   X (WEFT_FRAME_EXCHANGE, "exchange", "client: waits for all (receivers; key; value)")             \
@@ -22,6 +32,8 @@
   X (WEFT_FRAME_REPORT, "report", "client: asks for all statuses (milliseconds; ; its status)")    \
   X (WEFT_FRAME_ABORT, "abort", "client: the job has failed (; ; reason)")                         \
   X (WEFT_FRAME_BYE, "bye", "client: signs off")                                                   \
+  X (WEFT_FRAME_CHALLENGE, "challenge", "store: wants a proof (; ; nonce)")                        \
+  X (WEFT_FRAME_ADMITTED, "admitted", "store: accepts a client (; ; proof)")                       \
   X (WEFT_FRAME_WELCOME, "welcome", "store: all processes are connected")                          \
   X (WEFT_FRAME_REFUSED, "refused", "store: rejects a client (; ; reason)")                        \
   X (WEFT_FRAME_VALUE, "value", "store: the value (; key; value)")                                 \
@@ -38,10 +50,12 @@ extern const char *const weft_frame_words[];
  * last process to call decides. */
 enum weft_receivers { WEFT_RECEIVERS_ALL, WEFT_RECEIVERS_FIRST };
 
-/* Maximum size in bytes: of the first frame of a connection, of any later frame, and of a key. */
-#define WEFT_FRAME_FIRST_BYTES 4096u
-#define WEFT_FRAME_MOST_BYTES (64u << 20)
+/* Maximum size in bytes: of a value and of a key, in both directions; of the rest of a frame after
+ * its length, before and after the connection is admitted. */
+#define WEFT_FRAME_MOST_VALUE (32u << 20)
 #define WEFT_FRAME_MOST_KEY 255u
+#define WEFT_FRAME_FIRST_BYTES 4096u
+#define WEFT_FRAME_MOST_BYTES (WEFT_FRAME_MOST_VALUE + WEFT_FRAME_MOST_KEY + 7)
 
 struct weft_frame {
   enum weft_frame_kind kind;
@@ -54,15 +68,39 @@ struct weft_frame {
 /* Appends the bytes of a frame to `out`. */
 void weft_frame_put (GByteArray *out, const struct weft_frame *frame);
 
+/* Appends the bytes of a frame up to its value, which the caller sends next. */
+void weft_frame_put_head (GByteArray *out, const struct weft_frame *frame);
+
 /* Parses the frame at the start of `data`. Returns the length of the frame; 0 if the frame is
  * incomplete; -1 if it is malformed or longer than `most` bytes. The frame points into `data`. */
 gint64 weft_frame_parse (const uint8_t *data, gsize n, uint32_t most, struct weft_frame *frame);
+
+/* The value of a hello. */
+struct weft_hello {
+  uint32_t n; /* world size */
+  uint8_t nonce[WEFT_SEAL_NONCE];
+  char host[256]; /* of the client, printable; for messages */
+};
+
+/* The value of a hello. The caller unrefs it. */
+GBytes *weft_hello_pack (const struct weft_hello *hello);
+
+/* FALSE: the frame is not a hello. */
+gboolean weft_hello_parse (const struct weft_frame *frame, struct weft_hello *hello);
+
+/* A text from a peer as valid UTF-8 of at most WEFT_WIRE_MOST_TEXT bytes. Spaces replace what could
+ * control a terminal: control, format and unassigned characters, line separators. The caller frees
+ * the text. */
+#define WEFT_WIRE_MOST_TEXT (1u << 20)
+char *weft_wire_text (const void *data, gsize n);
 
 /* Sets TCP keepalive and TCP_NODELAY. With keepalive, the connection to a machine that was switched
  * off ends after half a minute; with TCP_NODELAY, small frames are sent at once. */
 void weft_wire_set_keepalive (int socket);
 
-/* Appends the value of one process to a message that holds the values of several. */
+/* Appends the value of one process, and WEFT_PACK_OVERHEAD bytes, to a message that holds the
+ * values of several. */
+#define WEFT_PACK_OVERHEAD 8u
 void weft_pack_add (GByteArray *pack, uint32_t process, GBytes *value);
 
 /* Parses a message of packed values. Returns an array of GBytes by process, NULL for a process

@@ -39,14 +39,14 @@ struct weft_applied {
 };
 
 #define WEFT_MEASURED_MEMORY_LIST(X)                                                               \
-  X (WEFT_MEMORY_DEVICE, "device", "all that the driver counts")                                   \
+  X (WEFT_MEMORY_DEVICE, "device", "all memory that the driver counts")                            \
   X (WEFT_MEMORY_ALLOCATOR, "allocator", "without context and communicators")
 enum weft_measured_memory { WEFT_MEASURED_MEMORY_LIST (WEFT_WORD_ID) WEFT_N_MEASURED_MEMORY };
 
 #define WEFT_MEASURED_FLOPS_LIST(X)                                                                \
-  X (WEFT_FLOPS_UNKNOWN, "unknown", "no time follows from a rate")                                 \
-  X (WEFT_FLOPS_CAUSAL, "causal", "half of attention")                                             \
-  X (WEFT_FLOPS_FULL, "full", "all of attention")
+  X (WEFT_FLOPS_UNKNOWN, "unknown", "no step time is derived from a rate")                         \
+  X (WEFT_FLOPS_CAUSAL, "causal", "half of the attention FLOPs: causal mask")                      \
+  X (WEFT_FLOPS_FULL, "full", "all attention FLOPs, without the mask")
 enum weft_measured_flops { WEFT_MEASURED_FLOPS_LIST (WEFT_WORD_ID) WEFT_N_MEASURED_FLOPS };
 
 typedef struct weft_row_job {

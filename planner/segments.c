@@ -261,15 +261,8 @@ one_microbatch (const struct weft_job *job)
 }
 
 static void
-look (const struct weft_job *job, struct weft_segments *known)
+measure_plan (const struct weft_job *job, struct weft_segments *known)
 {
-  struct weft_job one = one_microbatch (job);
-
-  if (!weft_job_check (&one, NULL))
-    return;
-  known->plan = weft_plan_new_draft (&one, WEFT_PLAN_PRICED, NULL);
-  if (!known->plan)
-    return;
   const weft_program *p = known->plan->role[0];
   known->n = (uint32_t) job->model.num_layers + 2;
   known->segment = g_new0 (struct weft_segment, known->n);
@@ -280,6 +273,21 @@ look (const struct weft_job *job, struct weft_segments *known)
   measure_kept (p, known);
   if (!weft_job_is_torch (job))
     measure_state (p, known);
+}
+
+/* A search of a large cluster makes thousands of these plans: their programs are not kept. */
+static void
+look (const struct weft_job *job, struct weft_segments *known)
+{
+  struct weft_job one = one_microbatch (job);
+
+  if (!weft_job_check (&one, NULL))
+    return;
+  known->plan = weft_plan_new_draft (&one, WEFT_PLAN_PRICED, NULL);
+  if (!known->plan)
+    return;
+  measure_plan (job, known);
+  weft_plan_drop_programs (known->plan);
 }
 
 const struct weft_segments *

@@ -354,7 +354,7 @@ weft_validate (const weft_published *table, const weft_assumptions *assumptions,
   };
 
   if (v->n_row == 0) {
-    weft_bad_input (error, "%s: found no row with --tier, --group and --source as asked for",
+    weft_bad_input (error, "%s: found no row that matches --tier, --group and --source",
                     table->csv->name);
     return NULL;
   }

@@ -71,6 +71,10 @@ gboolean weft_checkpoint_load (weft_state *state, const struct weft_job *job, co
  * not be NaN. */
 gboolean weft_checkpoint_accepts (enum weft_state_kind kind, float value);
 
+/* Whether a path names a part of a checkpoint or of a directory of checkpoints: a file in a
+ * checkpoint, or the file `latest`. */
+gboolean weft_checkpoint_has (const char *path);
+
 /* Path of the newest complete checkpoint of a directory, or NULL if there is none. Complete means
  * that the manifest is valid and all files have the right sizes; checksums are not checked. The
  * caller frees the path. */

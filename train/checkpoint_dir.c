@@ -175,6 +175,17 @@ weft_checkpoint_newest (const char *dir)
   return weft_checkpoint_newest_except (dir, NULL);
 }
 
+gboolean
+weft_checkpoint_has (const char *path)
+{
+  g_autofree char *folder = g_path_get_dirname (path), *name = g_path_get_basename (path);
+  g_autofree char *manifest = g_build_filename (folder, WEFT_MANIFEST_NAME, NULL);
+  g_autoptr (GArray) steps = weft_checkpoint_steps (folder);
+
+  return weft_checkpoint_is_step (folder) || g_file_test (manifest, G_FILE_TEST_EXISTS) ||
+         (steps->len > 0 && g_str_equal (name, WEFT_CHECKPOINT_LATEST));
+}
+
 /* ----------------------------------------------------------------------- deletion */
 
 void

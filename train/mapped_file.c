@@ -1,5 +1,6 @@
 #include "train/mapped_file.h"
 #include "core/base/error.h"
+#include "core/base/output.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -16,8 +17,10 @@ weft_open_regular (const char *path, GError **error)
     weft_bad_input (error, "%s: cannot be opened: %s", path, g_strerror (errno));
     return -1;
   }
-  if (fstat (file, &status) == 0 && S_ISREG (status.st_mode))
+  if (fstat (file, &status) == 0 && S_ISREG (status.st_mode)) {
+    weft_output_note_input (file);
     return file;
+  }
   weft_bad_input (error, "%s: found %s, wanted a file", path,
                   S_ISDIR (status.st_mode) ? "a directory" : "a pipe or device");
   close (file);

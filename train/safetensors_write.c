@@ -3,6 +3,7 @@
 #include "train/safetensors.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
+#include "core/base/output.h"
 #include "train/durable.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -140,16 +141,25 @@ write_bytes (weft_safetensors_writer *w, const void *data, uint64_t bytes, GErro
   return weft_write_all (w->fd, data, bytes) || fail (w, "cannot be written", error);
 }
 
-/* Refuses a device or pipe, which the rename would replace by a file. */
+/* Refuses a device or pipe, which the rename would replace by a file, an input of the command, and
+ * a link into another folder. */
 static gboolean
 check_place (weft_safetensors_writer *w, GError **error)
 {
   struct stat there;
 
-  if (stat (w->path, &there) || S_ISREG (there.st_mode))
-    return TRUE;
-  w->failed = TRUE;
-  return weft_run_error (error, "%s: found a directory, pipe or device, wanted a file", w->path);
+  char *target = NULL;
+
+  if (stat (w->path, &there) == 0 && !S_ISREG (there.st_mode)) {
+    w->failed = TRUE;
+    return weft_run_error (error, "%s: found a directory, pipe or device, wanted a file", w->path);
+  }
+  w->failed = !weft_output_find (w->path, &target, error);
+  if (target) {
+    g_free (w->path);
+    w->path = target;
+  }
+  return !w->failed;
 }
 
 /* Opens the temporary file and writes the header, at the first call only. */

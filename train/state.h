@@ -42,8 +42,9 @@ weft_state *weft_state_new (weft_exec *x);
 void weft_state_free (weft_state *state);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_state, weft_state_free)
 
-/* Lets loading and importing ask, now and then, whether they shall stop. They end with an error if
- * `asked` returns TRUE, and the state is incomplete then. */
+/* Lets weft_state_init(), loading and importing ask, now and then, whether they shall stop. If
+ * `asked` returns TRUE, they end (loading and importing with an error), and the state is
+ * incomplete. */
 typedef gboolean (*weft_state_asked) (void *user);
 void weft_state_watch (weft_state *state, weft_state_asked asked, void *user);
 

@@ -130,7 +130,7 @@ weft_state_init (weft_state *state, uint64_t seed)
   g_autofree float *block = g_new (float, BLOCK);
   int64_t layers = count_layers (state);
 
-  for (uint32_t i = 0; i < weft_state_count (state); i++)
+  for (uint32_t i = 0; i < weft_state_count (state) && weft_state_go_on (state, NULL); i++)
     init_tensor (state, i, seed, layers, block);
   if (!weft_state_peers (state))
     weft_state_quantise (state, NULL); /* cannot fail in a single process */

@@ -271,6 +271,18 @@ find_index (const char *path)
   return is_regular (index) ? g_steal_pointer (&index) : NULL;
 }
 
+char **
+weft_tokens_files (const char *path)
+{
+  g_autofree char *index = find_index (path);
+
+  if (!index)
+    return g_strdupv ((char *[]){ (char *) (uintptr_t) path, NULL });
+  g_autofree char *stem = g_strndup (index, strlen (index) - strlen (".idx"));
+  g_autofree char *bin = g_strconcat (stem, ".bin", NULL);
+  return g_strdupv ((char *[]){ index, bin, NULL });
+}
+
 static gboolean
 open_stream (weft_tokens *tokens, GError **error)
 {

@@ -23,6 +23,10 @@ weft_tokens *weft_tokens_open (const char *path, int64_t vocab_size, GError **er
 void weft_tokens_free (weft_tokens *tokens);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_tokens, weft_tokens_free)
 
+/* The files that weft_tokens_open() would read, whether they exist or not; NULL after the last.
+ * Free with g_strfreev(). */
+char **weft_tokens_files (const char *path);
+
 uint64_t weft_tokens_count (const weft_tokens *tokens);
 const char *weft_tokens_format (const weft_tokens *tokens); /* "text", "nanoGPT", "llm.c", ... */
 const char *weft_tokens_path (const weft_tokens *tokens);   /* the path that the caller passed */

@@ -8,6 +8,7 @@
 #include "train/sampler.h"
 #include "train/processes.h"
 #include <math.h>
+#include <string.h>
 
 #define NOT_SAVED UINT64_MAX
 
@@ -19,6 +20,9 @@ struct trainer {
   weft_tokens *tokens;
   struct weft_sampler sampler;
   int32_t *batch;              /* the global batch, read through control.tokens */
+  int32_t *next;               /* the global batch of the next step, if has_next */
+  gboolean has_next;
+  GError *unread;              /* why the next batch could not be read, or NULL */
   struct weft_control control; /* parameters of the next step, read by the executor */
   weft_exec *x;
   weft_state *state;
@@ -34,7 +38,9 @@ struct trainer {
   weft_timeline *timeline; /* of the newest step */
   const struct weft_signals *signals;
   int signal;                 /* the signal that this process received, or 0 */
-  gboolean interrupted, stop; /* stop: a process received a signal; the same in all processes */
+  gboolean interrupted;
+  gboolean stop; /* a process has lost its data or, in a job of several processes, received a
+                  * signal; the same in all processes */
   enum weft_data_change data; /* what this process last said about the token file */
 };
 
@@ -53,6 +59,8 @@ trainer_clear (struct trainer *t)
     t->x->ops->close (t->x);
   g_clear_pointer (&t->lock, weft_checkpoint_lock_free);
   g_clear_pointer (&t->tokens, weft_tokens_free);
+  g_clear_error (&t->unread);
+  g_free (t->next);
   g_free (t->batch);
 }
 typedef struct trainer trainer;
@@ -74,6 +82,13 @@ static uint32_t
 batch_size (const struct trainer *t)
 {
   return (uint32_t) t->plan->job.train.global_batch_size;
+}
+
+/* Ids of a global batch: one more per sequence than it has tokens. */
+static gsize
+batch_ids (const struct trainer *t)
+{
+  return (gsize) batch_size (t) * (t->sampler.seq_length + 1);
 }
 
 static double
@@ -116,7 +131,8 @@ open_data (struct trainer *t, GError **error)
       !weft_sampler_init (&t->sampler, t->tokens, (uint32_t) model->seq_length, o->eval_share,
                           o->seed, o->shuffle, error))
     return FALSE;
-  t->batch = g_new (int32_t, (gsize) batch_size (t) * (t->sampler.seq_length + 1));
+  t->batch = g_new (int32_t, batch_ids (t));
+  t->next = g_new (int32_t, batch_ids (t));
   say (t, "%s: %s, %" G_GUINT64_FORMAT " tokens, %" G_GUINT64_FORMAT " sequence%s to train on%s",
        o->data, weft_tokens_format (t->tokens), weft_tokens_count (t->tokens), t->sampler.n_train,
        t->sampler.n_train == 1 ? "" : "s", t->sampler.n_eval ? ", the others to evaluate" : "");
@@ -266,6 +282,8 @@ fill_weights (struct trainer *t, GError **error)
     return weft_bad_input (error, "perform_initialization = false: found neither --load nor "
                                   "--init-safetensors, wanted weights from one of them");
   weft_state_init (t->state, t->progress.seed);
+  if (t->interrupted)
+    return FALSE;
   return t->options->init_safetensors ? import (t, error) : weft_state_quantise (t->state, error);
 }
 
@@ -291,7 +309,8 @@ save (struct trainer *t, GError **error)
   return TRUE;
 }
 
-/* Saves the weights learned so far after an unreadable token. A job of several processes does not
+/* Saves the weights learned so far after an unreadable token of the first batch or of an
+ * evaluation. A job of several processes does not
  * save: all of them would have to take part, and the others may have read their tokens. Always
  * returns FALSE. */
 static gboolean
@@ -384,13 +403,15 @@ has_lost_data (struct trainer *t)
 }
 
 /* Merges the metrics of the newest step or evaluation over all processes. If any process received a
- * signal, sets t->stop in all of them. `seconds`: time limit for the other processes; 0: none. */
+ * signal or has lost its data, sets t->stop in all of them. `seconds`: time limit for the other
+ * processes; 0: none. */
 static gboolean
 agree (struct trainer *t, const char *what, double seconds, struct weft_metrics *out,
        GError **error)
 {
   g_autofree char *key = g_strdup_printf ("%s %" G_GUINT64_FORMAT, what, t->progress.step);
-  gboolean asked = peers_of (t) && (has_lost_data (t) || was_signalled (t));
+  gboolean lost = has_lost_data (t) || t->unread;
+  gboolean asked = lost || (peers_of (t) && was_signalled (t));
   struct weft_processes_step merged = { .seconds = seconds };
 
   if (!weft_processes_merge_step (t->x, key, asked, &merged, error))
@@ -400,13 +421,24 @@ agree (struct trainer *t, const char *what, double seconds, struct weft_metrics 
   return TRUE;
 }
 
-/* Runs one step. The step number of Adam's bias correction does not count skipped steps; that of
- * the learning rate schedule does. */
+static gboolean
+read_next (struct trainer *t, GError **error)
+{
+  t->has_next =
+      weft_sampler_train (&t->sampler, t->progress.position, batch_size (t), t->next, error);
+  return t->has_next;
+}
+
+/* Runs one step, and reads the tokens of the next one: if a process cannot read them, all processes
+ * know it when they merge their metrics. The step number of Adam's bias correction does not count
+ * skipped steps; that of the learning rate schedule does. */
 static gboolean
 run_step (struct trainer *t, GError **error)
 {
-  if (!weft_sampler_train (&t->sampler, t->progress.position, batch_size (t), t->batch, error))
+  if (!t->has_next && !read_next (t, error))
     return save_before_failing (t);
+  memcpy (t->batch, t->next, batch_ids (t) * sizeof *t->batch);
+  t->has_next = FALSE;
   t->control.seed = t->progress.seed;
   t->control.step = t->progress.step + 1 - t->progress.skipped;
   t->control.lr = weft_trainer_lr (t->options, t->progress.step + 1);
@@ -419,10 +451,12 @@ run_step (struct trainer *t, GError **error)
   double seconds = (double) MAX (g_get_monotonic_time () - start, 1) * 1e-6;
   struct weft_metrics metrics, *m = &metrics;
   t->progress.step++;
+  t->progress.position += batch_size (t);
+  if (t->progress.step < t->options->steps)
+    read_next (t, &t->unread);
   if (!agree (t, "step", t->x->deadline, m, error))
     return FALSE;
   t->ran++;
-  t->progress.position += batch_size (t);
   t->progress.skipped += m->skipped != FALSE;
   t->final_loss = m->loss;
   report_step (t, m, seconds);
@@ -493,18 +527,18 @@ after_step (struct trainer *t, gboolean first, GError **error)
 
   if (first && !write_tensors (t, WEFT_STATE_GRAD, o->dump_gradients, error))
     return FALSE;
-  if (o->eval_batches && o->eval_interval && (last || is_due (t, o->eval_interval)) &&
+  if (!t->stop && o->eval_batches && o->eval_interval && (last || is_due (t, o->eval_interval)) &&
       !evaluate (t, error))
     return FALSE;
   return !is_due (t, o->save_interval) || save (t, error);
 }
 
-/* Whether the run must stop because of a signal. A single process polls here; several processes
- * merge their signals in agree(), so that all stop after the same step. */
+/* Whether the run must stop because of a signal or of lost data. A single process polls for signals
+ * here; several processes merge their signals in agree(), so that all stop after the same step. */
 static gboolean
 must_stop (struct trainer *t)
 {
-  return peers_of (t) ? t->stop : has_lost_data (t) || was_signalled (t);
+  return t->stop || (!peers_of (t) && was_signalled (t));
 }
 
 static gboolean
@@ -544,14 +578,18 @@ check_loss (const struct trainer *t, GError **error)
                          lost ? t->final_loss : t->eval_loss);
 }
 
-/* Fails if the run stopped because its token file became shorter. */
+/* Fails if the run stopped because tokens could not be read, or the token file became shorter. */
 static gboolean
-check_data (const struct trainer *t, GError **error)
+check_data (struct trainer *t, GError **error)
 {
   const struct weft_trainer_options *o = t->options;
 
-  if (!t->interrupted || t->data != WEFT_DATA_SHORTER)
+  if (!t->interrupted || (!t->unread && t->data != WEFT_DATA_SHORTER))
     return TRUE;
+  if (t->data != WEFT_DATA_SHORTER) {
+    g_propagate_error (error, g_steal_pointer (&t->unread));
+    return FALSE;
+  }
   return weft_run_error (error,
                          "%s became shorter than the %" G_GUINT64_FORMAT
                          " bytes that it had when it was opened; stopped after step "

@@ -48,7 +48,7 @@ read_quoted (struct reader *r, GError **error)
     r->line += *r->at == '\n';
     g_string_append_c (r->text, *r->at);
   }
-  weft_bad_input (error, "found a quote that nothing closes, wanted another \"");
+  weft_bad_input (error, "found a quote without a closing quote");
   return blame_line (r, first, error);
 }
 
@@ -137,7 +137,7 @@ check_names (const weft_csv *csv, GError **error)
     if (!*csv->column[c])
       return weft_bad_input (error, "%s:1: column %u has no name", csv->name, c + 1);
     if (weft_csv_find (csv, csv->column[c]) != (int) c)
-      return weft_bad_input (error, "%s:1: column \"%s\" is there twice", csv->name,
+      return weft_bad_input (error, "%s:1: column \"%s\" is given twice", csv->name,
                              csv->column[c]);
   }
   return TRUE;

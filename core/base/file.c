@@ -1,5 +1,6 @@
 #include "core/base/file.h"
 #include "core/base/error.h"
+#include "core/base/output.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -57,6 +58,7 @@ weft_file_read (const char *path, gsize most, gsize *length, GError **error)
     fail (path, error);
     return NULL;
   }
+  weft_output_note_input (fd);
   GString *text = g_string_new (NULL);
   gboolean ok = read_open (fd, path, most, text, error);
   close (fd);

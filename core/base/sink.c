@@ -1,7 +1,6 @@
 #include "core/base/sink.h"
 #include "core/base/error.h"
 #include <errno.h>
-#include <glib/gstdio.h>
 
 enum { CHUNK = 1 << 20 };
 
@@ -15,7 +14,7 @@ fail (weft_sink *s)
 static void
 write_bytes (weft_sink *s, const void *data, size_t n)
 {
-  if (!s->error && n && fwrite (data, 1, n, s->file) != n)
+  if (!s->error && n && fwrite (data, 1, n, weft_output_stream (s->output)) != n)
     fail (s);
 }
 
@@ -50,12 +49,9 @@ flush (weft_sink *s, gboolean last)
 gboolean
 weft_sink_open (weft_sink *s, const char *path, GError **error)
 {
-  *s = (weft_sink){ .path = path, .file = g_fopen (path, "wbe") };
-  if (!s->file) {
-    fail (s);
-    g_propagate_error (error, g_steal_pointer (&s->error));
+  *s = (weft_sink){ .path = path, .output = weft_output_open (path, error) };
+  if (!s->output)
     return FALSE;
-  }
   s->text = g_string_sized_new (CHUNK + CHUNK / 8);
   if (g_str_has_suffix (path, ".gz"))
     s->gzip = G_CONVERTER (g_zlib_compressor_new (G_ZLIB_COMPRESSOR_FORMAT_GZIP, -1));
@@ -73,8 +69,10 @@ gboolean
 weft_sink_close (weft_sink *s, GError **error)
 {
   flush (s, TRUE);
-  if (fclose (s->file) != 0)
-    fail (s);
+  if (s->error)
+    weft_output_abandon (s->output);
+  else
+    weft_output_close (s->output, &s->error);
   g_clear_object (&s->gzip);
   g_string_free (g_steal_pointer (&s->text), TRUE);
   if (!s->error)

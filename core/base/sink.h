@@ -3,18 +3,18 @@
  * Append to `text` and call weft_sink_spill() now and then.  The first error stops all writing;
  * weft_sink_close() returns it. */
 #pragma once
+#include "core/base/output.h"
 #include <gio/gio.h>
-#include <stdio.h>
 
 typedef struct weft_sink {
   GString *text;
   GError *error;     /* NULL: no error so far */
-  FILE *file;
+  weft_output *output;
   GConverter *gzip;  /* NULL: plain */
   const char *path;  /* borrowed */
 } weft_sink;
 
-/* Opens the path itself, not a temporary file, because the path may be a device or a pipe. */
+/* Opens an output file (output.h): the path may be a device or a pipe. */
 gboolean weft_sink_open (weft_sink *sink, const char *path, GError **error);
 
 /* Writes `text` when it is large enough. */

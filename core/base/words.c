@@ -23,6 +23,7 @@
   X (weft_optimizer_words, WEFT_OPTIMIZER_LIST)                                                    \
   X (weft_sharding_words, WEFT_SHARDING_LIST)                                                      \
   X (weft_distributed_words, WEFT_DISTRIBUTED_LIST)                                                \
+  X (weft_parallelism_words, WEFT_PARALLELISM_LIST)                                                \
   X (weft_p2p_backend_words, WEFT_P2P_BACKEND_LIST)                                                \
   X (weft_sync_words, WEFT_SYNC_LIST)                                                              \
   X (weft_bootstrap_words, WEFT_BOOTSTRAP_LIST)                                                    \

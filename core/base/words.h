@@ -4,9 +4,9 @@
 
 /* The last column: bytes of an element. */
 #define WEFT_PRECISION_LIST(X)                                                                     \
-  X (WEFT_FP32, "fp32", "IEEE single", 4)                                                          \
+  X (WEFT_FP32, "fp32", "IEEE single precision", 4)                                                \
   X (WEFT_BF16, "bf16", "bfloat16", 2)                                                             \
-  X (WEFT_FP16, "fp16", "IEEE half", 2)                                                            \
+  X (WEFT_FP16, "fp16", "IEEE half precision", 2)                                                  \
   X (WEFT_FP8, "fp8", "8-bit float, e4m3", 1)
 #define WEFT_DTYPE_LIST(X)                                                                         \
   WEFT_PRECISION_LIST (X)                                                                          \
@@ -42,13 +42,13 @@ extern const char *const weft_recompute_method_words[];
   X (WEFT_MODULE_MOE_ACT, "moe_act", "activations of experts")                                     \
   X (WEFT_MODULE_MLA_UP_PROJ, "mla_up_proj", "up-projections of latent attention")                 \
   X (WEFT_MODULE_MOE, "moe", "a layer of experts with its communication")                          \
-  X (WEFT_MODULE_SHARED_EXPERTS, "shared_experts", "experts that every token visits")
+  X (WEFT_MODULE_SHARED_EXPERTS, "shared_experts", "experts that process every token")
 enum weft_recompute_module { WEFT_MODULE_LIST (WEFT_WORD_ID) WEFT_N_MODULE };
 extern const char *const weft_module_words[];
 
 #define WEFT_ATTENTION_LIST(X)                                                                     \
   X (WEFT_ATTENTION_FLASH, "flash", "one kernel; no scores in memory")                             \
-  X (WEFT_ATTENTION_FUSED, "fused", "one kernel, on GPUs that of cuDNN")                           \
+  X (WEFT_ATTENTION_FUSED, "fused", "one kernel; on GPUs, the kernel of cuDNN")                    \
   X (WEFT_ATTENTION_UNFUSED, "unfused", "two matmuls and a softmax; keeps the probabilities")      \
   X (WEFT_ATTENTION_AUTO, "auto", "the faster of flash and fused, timed on the GPU")
 enum weft_attention_backend { WEFT_ATTENTION_LIST (WEFT_WORD_ID) };
@@ -86,16 +86,17 @@ enum weft_norm { WEFT_NORM_LIST (WEFT_WORD_ID) };
 extern const char *const weft_norm_words[];
 
 #define WEFT_PLACEMENT_LIST(X)                                                                     \
-  X (WEFT_NORM_PRE, "pre", "norms of what attention and MLP read")                                 \
-  X (WEFT_NORM_POST, "post", "norms of what attention and MLP add to the residual stream")         \
-  X (WEFT_NORM_SANDWICH, "sandwich", "both")
+  X (WEFT_NORM_PRE, "pre", "norms of the inputs of attention and MLP")                             \
+  X (WEFT_NORM_POST, "post", "norms of the outputs of attention and MLP")                          \
+  X (WEFT_NORM_SANDWICH, "sandwich", "norms of the inputs and of the outputs")
 enum weft_placement { WEFT_PLACEMENT_LIST (WEFT_WORD_ID) };
 extern const char *const weft_placement_words[];
 
 #define WEFT_RESIDUAL_LIST(X)                                                                      \
   X (WEFT_RESIDUAL_SEQUENTIAL, "sequential", "the MLP reads the stream that attention added to")   \
   X (WEFT_RESIDUAL_PARALLEL, "parallel", "attention and MLP read the same stream, a norm each")    \
-  X (WEFT_RESIDUAL_ONE_NORM, "parallel_one_norm", "likewise, through one norm for both")
+  X (WEFT_RESIDUAL_ONE_NORM, "parallel_one_norm",                                                  \
+     "attention and MLP read the same stream through one norm")
 enum weft_residual { WEFT_RESIDUAL_LIST (WEFT_WORD_ID) };
 extern const char *const weft_residual_words[];
 
@@ -141,14 +142,14 @@ enum weft_rotary_scaling { WEFT_ROTARY_SCALING_LIST (WEFT_WORD_ID) };
 extern const char *const weft_rotary_scaling_words[];
 
 #define WEFT_SCORE_LIST(X)                                                                         \
-  X (WEFT_SCORE_SOFTMAX, "softmax", "exponentials of the logits over their sum")                   \
+  X (WEFT_SCORE_SOFTMAX, "softmax", "exponentials of the logits, divided by their sum")            \
   X (WEFT_SCORE_SIGMOID, "sigmoid", "the logistic function of each logit")
 enum weft_score { WEFT_SCORE_LIST (WEFT_WORD_ID) };
 extern const char *const weft_score_words[];
 
 #define WEFT_DISPATCHER_LIST(X)                                                                    \
-  X (WEFT_DISPATCH_ALL_GATHER, "allgather", "every rank gets all tokens and keeps its experts'")   \
-  X (WEFT_DISPATCH_ALL_TO_ALL, "alltoall", "every rank gets the tokens of its experts only")       \
+  X (WEFT_DISPATCH_ALL_GATHER, "allgather", "all tokens go to every rank")                         \
+  X (WEFT_DISPATCH_ALL_TO_ALL, "alltoall", "tokens go to the ranks of their experts only")         \
   X (WEFT_DISPATCH_FLEX, "flex", "alltoall over tensor and expert ranks at once")
 enum weft_dispatcher { WEFT_DISPATCHER_LIST (WEFT_WORD_ID) };
 extern const char *const weft_dispatcher_words[];
@@ -173,8 +174,8 @@ extern const char *const weft_optimizer_words[];
 #define WEFT_SHARDING_LIST(X)                                                                      \
   X (WEFT_NO_SHARD, "no_shard", "every rank holds everything (ZeRO-0)")                            \
   X (WEFT_SHARD_OPTIM, "optim", "master weights and moments are sharded (ZeRO-1)")                 \
-  X (WEFT_SHARD_GRADS, "optim_grads", "also gradients (ZeRO-2)")                                   \
-  X (WEFT_SHARD_PARAMS, "optim_grads_params", "also weights (ZeRO-3)")
+  X (WEFT_SHARD_GRADS, "optim_grads", "gradients are sharded too (ZeRO-2)")                        \
+  X (WEFT_SHARD_PARAMS, "optim_grads_params", "weights are sharded too (ZeRO-3)")
 enum weft_sharding { WEFT_SHARDING_LIST (WEFT_WORD_ID) };
 extern const char *const weft_sharding_words[];
 
@@ -189,9 +190,19 @@ extern const char *const weft_sharding_words[];
 enum weft_distributed { WEFT_DISTRIBUTED_LIST (WEFT_WORD_ID) WEFT_N_DISTRIBUTED };
 extern const char *const weft_distributed_words[];
 
+#define WEFT_PARALLELISM_LIST(X)                                                                   \
+  X (WEFT_PARALLELISM_TP, "tp", "tensor parallelism")                                              \
+  X (WEFT_PARALLELISM_SP, "sp", "sequence parallelism")                                            \
+  X (WEFT_PARALLELISM_CP, "cp", "context parallelism")                                             \
+  X (WEFT_PARALLELISM_PP, "pp", "pipeline parallelism")                                            \
+  X (WEFT_PARALLELISM_EP, "ep", "expert parallelism")                                              \
+  X (WEFT_PARALLELISM_NONE, "none", "data parallelism alone")
+enum weft_parallelism { WEFT_PARALLELISM_LIST (WEFT_WORD_ID) WEFT_N_PARALLELISM };
+extern const char *const weft_parallelism_words[];
+
 #define WEFT_P2P_BACKEND_LIST(X)                                                                   \
   X (WEFT_P2P_NCCL, "nccl", "sends occupy streaming multiprocessors")                              \
-  X (WEFT_P2P_UCC, "ucc", "sends occupy none")
+  X (WEFT_P2P_UCC, "ucc", "sends occupy no streaming multiprocessors")
 enum weft_p2p_backend { WEFT_P2P_BACKEND_LIST (WEFT_WORD_ID) };
 extern const char *const weft_p2p_backend_words[];
 
@@ -221,10 +232,10 @@ enum weft_loss_fusion { WEFT_LOSS_FUSION_LIST (WEFT_WORD_ID) };
 extern const char *const weft_loss_fusion_words[];
 
 #define WEFT_CP_COMM_LIST(X)                                                                       \
-  X (WEFT_CP_P2P, "p2p", "ring attention: keys and values go round a ring")                        \
+  X (WEFT_CP_P2P, "p2p", "ring attention: each rank passes keys and values to the next")           \
   X (WEFT_CP_ALL_GATHER, "all_gather", "all-gather of keys and values before attention")           \
-  X (WEFT_CP_A2A, "a2a", "Ulysses: all-to-all to whole sequences of some heads")                   \
-  X (WEFT_CP_A2A_P2P, "a2a+p2p", "Ulysses among neighbours, a ring of such groups")
+  X (WEFT_CP_A2A, "a2a", "Ulysses: all-to-all; a rank gets whole sequences of some heads")         \
+  X (WEFT_CP_A2A_P2P, "a2a+p2p", "Ulysses in groups of neighbours, a ring between groups")
 enum weft_cp_comm { WEFT_CP_COMM_LIST (WEFT_WORD_ID) };
 extern const char *const weft_cp_comm_words[];
 

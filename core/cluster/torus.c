@@ -311,8 +311,8 @@ inside (const struct weft_cluster *cluster)
 {
   const union weft_cluster_fields *c = &cluster->f;
 
-  return g_strdup_printf ("as between (%" G_GINT64_FORMAT "x%" G_GINT64_FORMAT "x%" G_GINT64_FORMAT
-                          " chips)",
+  return g_strdup_printf ("same links as between hosts (%" G_GINT64_FORMAT "x%" G_GINT64_FORMAT
+                          "x%" G_GINT64_FORMAT " chips)",
                           c->fabric_host_x, c->fabric_host_y, c->fabric_host_z);
 }
 

@@ -8,10 +8,10 @@
  *   constant                     word             used by */
 #define WEFT_RESERVED_LIST(X)                                                                      \
   X (WEFT_RESERVED_CONTEXT, "context", "the driver, and other programs")                           \
-  X (WEFT_RESERVED_SCRATCH, "scratch", "kernels, beside their operands")                           \
-  X (WEFT_RESERVED_COMMUNICATORS, "communicators", "the collective library, for communicators")    \
-  X (WEFT_RESERVED_PRODUCTS, "products", "the library of matrix products")                         \
-  X (WEFT_RESERVED_STEP, "first_step", "what loads or connects in the first step")
+  X (WEFT_RESERVED_SCRATCH, "scratch", "scratch memory of kernels")                                \
+  X (WEFT_RESERVED_COMMUNICATORS, "communicators", "communicators of the collective library")      \
+  X (WEFT_RESERVED_PRODUCTS, "products", "the matmul library")                                     \
+  X (WEFT_RESERVED_STEP, "first_step", "code loaded and connections made in the first step")
 enum weft_reserved { WEFT_RESERVED_LIST (WEFT_WORD_ID) WEFT_N_RESERVED };
 extern const char *const weft_reserved_words[];
 

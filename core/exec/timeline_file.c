@@ -108,7 +108,7 @@ check_size (const weft_timeline *t, GError **error)
   return weft_bad_input (
       error, "a timeline of %u ranks has %" G_GUINT64_FORMAT " ops, wanted at most %u%s", t->n,
       t->n_ops, WEFT_TIMELINE_MOST_OPS,
-      t->folded ? "" : ": watch fewer ranks, or take fewer microbatches");
+      t->folded ? "" : ": observe fewer ranks, or use fewer microbatches");
 }
 
 /* Refuses times that weft_timeline_load() would refuse. */
@@ -407,7 +407,7 @@ read_job (struct reader *r, struct weft_job *job, GError **error)
     weft_settings_add_conf (settings, conf);
   if (conf && weft_job_build (settings, job, error))
     return TRUE;
-  g_prefix_error (error, "the job in it cannot be built again: ");
+  g_prefix_error (error, "the job of the timeline cannot be built: ");
   return FALSE;
 }
 

@@ -444,6 +444,20 @@ default_precision (const struct weft_job *job)
                               : WEFT_BF16;
 }
 
+/* The data-parallel strategy if none is given: the first one of the stack. */
+static int64_t
+default_wrapper (const struct weft_job *job)
+{
+  const char *first = g_quark_to_string ((GQuark) job->stack.wrappers);
+  size_t length = strcspn (first, " ");
+
+  for (int64_t w = 0; w < WEFT_N_DISTRIBUTED; w++)
+    if (strlen (weft_distributed_words[w]) == length &&
+        strncmp (weft_distributed_words[w], first, length) == 0)
+      return w;
+  return WEFT_MEGATRON_DDP;
+}
+
 void
 weft_job_derive (struct weft_job *job)
 {
@@ -451,6 +465,9 @@ weft_job_derive (struct weft_job *job)
 
   if (!job->train_set[WEFT_TRAIN_precision])
     train->precision = default_precision (job);
+  if (!job->knob_set[WEFT_KNOB_distributed_config] &&
+      job->strategy.distributed_config == WEFT_MEGATRON_DDP)
+    job->strategy.distributed_config = default_wrapper (job);
   if (job->strategy.distributed_config == WEFT_MEGATRON_FSDP)
     job->strategy.use_megatron_fsdp = TRUE;
   int64_t stages = weft_job_layout_stages (job), p = job->strategy.pipeline_model_parallel_size;

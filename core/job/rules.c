@@ -21,6 +21,24 @@ mesh (const struct weft_job *j)
          S (context_parallel_size);
 }
 
+/* The first kind of parallelism of a job that its stack does not list; NULL: it lists all. */
+static const char *
+lacking_parallelism (const struct weft_job *j)
+{
+  const gboolean used[WEFT_N_PARALLELISM] = {
+    [WEFT_PARALLELISM_TP] = j->strategy.tensor_model_parallel_size > 1,
+    [WEFT_PARALLELISM_SP] = j->strategy.sequence_parallel,
+    [WEFT_PARALLELISM_CP] = j->strategy.context_parallel_size > 1,
+    [WEFT_PARALLELISM_PP] = j->strategy.pipeline_model_parallel_size > 1,
+    [WEFT_PARALLELISM_EP] = j->strategy.expert_model_parallel_size > 1,
+  };
+
+  for (int kind = 0; kind < WEFT_N_PARALLELISM; kind++)
+    if (used[kind] && !weft_stack_lists (j->stack.parallelism, weft_parallelism_words[kind]))
+      return weft_parallelism_words[kind];
+  return NULL;
+}
+
 static int64_t
 expert_mesh (const struct weft_job *j)
 {
@@ -100,10 +118,10 @@ odd_layer (const struct weft_job *j)
   if (M (qk_l2_norm))
     return "qk_l2_norm: L2-normalised queries and keys";
   if (M (num_moe_experts) && odd)
-    return "experts with norms of outputs, or beside attention: norm_placement, residual";
+    return "experts with norm_placement other than pre, or residual other than sequential";
   if (M (kv_lora_rank) && odd)
-    return "multi-latent attention with norms of outputs, or beside the MLP: norm_placement, "
-           "residual";
+    return "multi-latent attention with norm_placement other than pre, or residual other than "
+           "sequential";
   return M (softmax_type) == WEFT_SOFTMAX_VANILLA ? NULL : "softmax_type: attention sinks";
 }
 

@@ -1,6 +1,8 @@
 #include "core/job/stack.h"
 #include "core/base/conf.h"
 #include "core/base/sheet.h"
+#include "core/base/words.h"
+#include "core/schedule/schedule.h"
 #include <string.h>
 
 /* Every field but the name is optional: a file gives only values that differ from stack.def. */
@@ -120,4 +122,37 @@ weft_stack_takes_codes (const union weft_stack *stack, int64_t capability,
   return (only == 0 || capability == 0 || capability == only) &&
          (stack->expert_fp8_mx || codes->block != MX_BLOCK) && codes->n % multiple == 0 &&
          codes->k % multiple == 0;
+}
+
+/* ------------------------------------------------------------- what the software has */
+
+gboolean
+weft_stack_lists (int64_t list, const char *word)
+{
+  const char *text = g_quark_to_string ((GQuark) list);
+  g_auto (GStrv) words = g_strsplit (text, " ", -1);
+
+  return g_str_equal (text, "any") || g_strv_contains ((const char *const *) words, word);
+}
+
+static gboolean
+reads_list (int64_t list, const char *const *known)
+{
+  const char *text = g_quark_to_string ((GQuark) list);
+  g_auto (GStrv) words = g_strsplit (text, " ", -1);
+
+  if (g_str_equal (text, "any"))
+    return TRUE;
+  for (unsigned i = 0; words[i]; i++)
+    if (!g_strv_contains (known, words[i]))
+      return FALSE;
+  return words[0] != NULL;
+}
+
+gboolean
+weft_stack_reads_lists (const union weft_stack *stack)
+{
+  return reads_list (stack->wrappers, weft_distributed_words) &&
+         reads_list (stack->parallelism, weft_parallelism_words) &&
+         reads_list (stack->schedules, weft_schedule_words);
 }

@@ -41,5 +41,11 @@ gboolean weft_stack_takes_heads (const union weft_stack *stack, uint64_t bytes, 
 gboolean weft_stack_takes_codes (const union weft_stack *stack, int64_t capability,
                                  const struct weft_stack_codes *codes);
 
+/* A list of words, of which a stack's software has some: "any", or words separated by spaces. */
+gboolean weft_stack_lists (int64_t list, const char *word);
+
+/* Whether wrappers, parallelism and schedules list known words only. */
+gboolean weft_stack_reads_lists (const union weft_stack *stack);
+
 /* Whether `attention_tiles` has the syntax that stack.def describes. */
 gboolean weft_stack_reads_tiles (const union weft_stack *stack);

@@ -208,7 +208,7 @@ layout_problem (const struct weft_job *job, const char *text)
   if (count (stage[n - 1], 'm') != mtp)
     return g_strdup_printf ("\"%s\" has multi-token prediction on a stage without the head", text);
   if (ends != 2 || *stage[0] != 'E' || !g_str_has_suffix (stage[n - 1], "L"))
-    return g_strdup_printf ("\"%s\" does not begin with its one E and end with its one L", text);
+    return g_strdup_printf ("\"%s\" without one E at the start and one L at the end", text);
   return NULL;
 }
 
@@ -219,7 +219,7 @@ ranks_problem (const struct weft_job *job)
   int64_t ranks[3];
 
   if (job->strategy.pipeline_model_parallel_size == 1)
-    return g_strdup ("layers of a first or a last rank, but only one pipeline rank");
+    return g_strdup ("layers of the first or last rank, but only one pipeline rank");
   if (!layers_of_ranks (job, ranks))
     return g_strdup ("the remaining layers do not divide evenly");
   for (int i = 0; i < 3; i++)
@@ -240,7 +240,7 @@ weft_job_stages_problem (const struct weft_job *job)
   int64_t layers = job->model.num_layers + embedding + loss;
 
   if (!!text + names_ranks (job) + (embedding || loss) > 1)
-    return g_strdup ("more than one of a layout, layers of the first or last rank, and counted "
+    return g_strdup ("more than one of: a layout, layers of the first or last rank, and counted "
                      "ends");
   if (text)
     return layout_problem (job, text);

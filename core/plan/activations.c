@@ -79,8 +79,8 @@ put_mlp (struct list *l, const struct weft_job *job)
   if (!(modules >> WEFT_MODULE_LAYERNORM & 1) && has_input_norms (l->m) &&
       l->m->residual != WEFT_RESIDUAL_ONE_NORM)
     put (l, "input of the MLP", l->product, l->rows, l->w.h);
-  put (l, "input of its nonlinearity", l->product, l->tokens, l->w.up);
-  put (l, "its output", l->product, l->tokens, l->w.f);
+  put (l, "input of the activation function", l->product, l->tokens, l->w.up);
+  put (l, "output of the activation function", l->product, l->tokens, l->w.f);
 }
 
 uint32_t
@@ -104,11 +104,11 @@ weft_activations_of_layer (const struct weft_job *job, struct weft_kept *kept)
   put_attention (&l, job);
   put_output_norm (&l, "output of attention, before its norm");
   if (k->hidden_dropout > 0)
-    put (&l, "mask behind attention", 1, l.rows, l.w.h);
+    put (&l, "dropout mask after attention", 1, l.rows, l.w.h);
   put_mlp (&l, job);
   put_output_norm (&l, "output of the MLP, before its norm");
   if (k->hidden_dropout > 0)
-    put (&l, "mask behind the MLP", 1, l.rows, l.w.h);
+    put (&l, "dropout mask after the MLP", 1, l.rows, l.w.h);
   return l.n;
 }
 

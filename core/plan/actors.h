@@ -24,10 +24,10 @@
   X (WEFT_PATTERN_CP_RING_BACK, "cp ring back", "ring attention: keys and their gradients back")   \
   X (WEFT_PATTERN_TP_RING_NEXT, "tp ring next", "pieces of a product to the next rank")            \
   X (WEFT_PATTERN_NEXT, "next", "next stage")                                                      \
-  X (WEFT_PATTERN_PREVIOUS, "previous", "stage before")                                            \
+  X (WEFT_PATTERN_PREVIOUS, "previous", "previous stage")                                          \
   X (WEFT_PATTERN_H2D, "h2d", "from the host")                                                     \
   X (WEFT_PATTERN_D2H, "d2h", "to the host")                                                       \
-  X (WEFT_PATTERN_HOST, "host", "the host's memory, for kernels that run there")
+  X (WEFT_PATTERN_HOST, "host", "host memory, for kernels on the host")
 enum weft_pattern { WEFT_PATTERN_LIST (WEFT_WORD_ID) WEFT_N_PATTERN };
 
 /* Groups whose collectives move bytes over links. The collectives of all other groups carry

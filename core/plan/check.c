@@ -120,8 +120,7 @@ access (struct race *r, struct atom *atom, uint32_t op, struct weft_use use, GEr
 
   if (atom->writer == WEFT_NO_OP && use.read && !p->buf[use.buf].permanent) {
     g_autofree char *what = weft_buf_label (p, use.buf), *who = weft_op_label (p, op);
-    return weft_bad_input (error,
-                           "role %u: op %u (%s) reads buffer %u (%s) before anything wrote it",
+    return weft_bad_input (error, "role %u: op %u (%s) reads buffer %u (%s) before any op wrote it",
                            p->role, op, who, use.buf, what);
   }
   if (atom->writer != WEFT_NO_OP && atom->writer != op &&
@@ -174,7 +173,7 @@ out_of_reach (const weft_program *p, uint32_t op, uint32_t buf, gboolean on_host
   g_autofree char *who = weft_op_label (p, op), *what = weft_buf_label (p, buf);
 
   return weft_bad_input (error,
-                         "role %u: op %u (%s) on lane %s takes buffer %u (%s) in pool %s, wanted "
+                         "role %u: op %u (%s) on lane %s uses buffer %u (%s) in pool %s, wanted "
                          "%s memory there",
                          p->role, op, who, weft_lane_words[p->op[op].lane], buf, what,
                          weft_pool_words[p->buf[buf].pool], on_host ? "host" : "device");
@@ -242,11 +241,10 @@ still_used (const weft_program *p, uint32_t old, uint32_t last, uint32_t new, ui
 {
   g_autofree char *a = weft_buf_label (p, old), *b = weft_buf_label (p, new);
 
-  return weft_bad_input (
-      error,
-      "role %u: buffer %u (%s) takes the place of buffer %u (%s), but op %u still "
-      "uses the old one when op %u may start",
-      p->role, new, b, old, a, last, first);
+  return weft_bad_input (error,
+                         "role %u: buffer %u (%s) overwrites buffer %u (%s), but op %u still "
+                         "uses the old one when op %u may start",
+                         p->role, new, b, old, a, last, first);
 }
 
 /* Whether every lane's first use of the new buffer is ordered after every lane's last use of the

@@ -22,7 +22,7 @@
 #define WEFT_HOST_COST_LIST(X)                                                                     \
   X (WEFT_HOST_CALL, "launch_seconds", "one kernel, copy or collective")                           \
   X (WEFT_HOST_GRAPH, "graph_launch", "a graph of one node")                                       \
-  X (WEFT_HOST_NODE, "graph_node", "what each node of a graph adds")
+  X (WEFT_HOST_NODE, "graph_node", "each node of a graph")
 enum weft_host_cost { WEFT_HOST_COST_LIST (WEFT_WORD_ID) WEFT_N_HOST_COST };
 
 struct weft_measurement {

@@ -10,15 +10,15 @@
 
 /* constant             word                    ops of the part */
 #define WEFT_PART_LIST(X)                                                                          \
-  X (WEFT_PART_ZERO, "zero_grad_buffer", "gradients and running sums are cleared")                 \
+  X (WEFT_PART_ZERO, "zero_grad_buffer", "clears gradients and running sums")                      \
   X (WEFT_PART_FORWARD, "forward", "one microbatch, with gathers of weights that it needs")        \
   X (WEFT_PART_BACKWARD, "backward",                                                               \
      "one microbatch, with the gradient collectives that its last gradients launch")               \
   X (WEFT_PART_SCHEDULE, "forward_backward", "all cells of all stages")                            \
-  X (WEFT_PART_START, "start_grad_sync", "gradient collectives that no backward has launched")     \
-  X (WEFT_PART_FINISH, "finish_grad_sync", "what waits for gradient collectives, and their sums")  \
+  X (WEFT_PART_START, "start_grad_sync", "gradient collectives that no backward part launches")    \
+  X (WEFT_PART_FINISH, "finish_grad_sync", "waits for gradient collectives; sums after them")      \
   X (WEFT_PART_FINALIZE, "finalize_model_grads", "tied embedding, token count: finish.c")          \
-  X (WEFT_PART_UPDATE, "step", "norm, clip, update, gathers that nobody waits for, loss")
+  X (WEFT_PART_UPDATE, "step", "norm, clip, update, loss; gathers that no op waits for")
 enum weft_part_kind { WEFT_PART_LIST (WEFT_WORD_ID) WEFT_N_PART };
 extern const char *const weft_part_words[];
 

@@ -414,13 +414,19 @@ weft_plan_new_broadcast (const struct weft_job *job, GError **error)
 }
 
 void
-weft_plan_free (weft_plan *plan)
+weft_plan_drop_programs (weft_plan *plan)
 {
   for (uint32_t role = 0; role < plan->n_roles; role++) {
     g_clear_pointer (&plan->role[role], weft_program_free);
     weft_memory_clear (&plan->memory[role]);
-    g_free (plan->seconds[role]);
+    g_clear_pointer (&plan->seconds[role], g_free);
   }
+}
+
+void
+weft_plan_free (weft_plan *plan)
+{
+  weft_plan_drop_programs (plan);
   g_free (plan->role);
   g_free (plan->memory);
   g_free (plan->seconds);

@@ -58,6 +58,9 @@ weft_plan *weft_plan_new_draft (const struct weft_job *job, enum weft_plan_depth
  * weft_init_does_something()). */
 weft_plan *weft_plan_new_startup (const struct weft_job *job, GError **error);
 weft_plan *weft_plan_new_broadcast (const struct weft_job *job, GError **error);
+/* Frees the programs, their memory plans and prices. What is left answers questions about the mesh,
+ * the fabric and transfers. */
+void weft_plan_drop_programs (weft_plan *plan);
 void weft_plan_free (weft_plan *plan);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_plan, weft_plan_free)
 

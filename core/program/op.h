@@ -15,12 +15,12 @@
   X (WEFT_LANE_CP, "cp", "context parallel exchange", .communicates = TRUE, .in_layer = TRUE)      \
   X (WEFT_LANE_EP, "ep", "expert dispatch and combine", .communicates = TRUE, .in_layer = TRUE)    \
   X (WEFT_LANE_DP, "dp", "gradient and parameter collectives", .communicates = TRUE)               \
-  X (WEFT_LANE_DP_OUTER, "dp_outer", "the same between groups that hold what is sharded",          \
+  X (WEFT_LANE_DP_OUTER, "dp_outer", "gradient and parameter collectives between sharding groups", \
      .communicates = TRUE)                                                                         \
   X (WEFT_LANE_PP, "pp", "activations and gradients between stages", .communicates = TRUE)         \
-  X (WEFT_LANE_PP_BACK, "pp_back", "the other way, where transfers are posted one by one",         \
+  X (WEFT_LANE_PP_BACK, "pp_back", "second stream, if transfers are separate launches",            \
      .communicates = TRUE)                                                                         \
-  X (WEFT_LANE_WORLD, "world", "scalars that all ranks agree on", .communicates = TRUE)            \
+  X (WEFT_LANE_WORLD, "world", "reductions of scalars over all ranks", .communicates = TRUE)       \
   X (WEFT_LANE_H2D, "h2d", "copies from the host", .copies = TRUE)                                 \
   X (WEFT_LANE_D2H, "d2h", "copies to the host", .copies = TRUE)                                   \
   X (WEFT_LANE_HOST, "host", "kernels of the CPU, on buffers of the host pool")
@@ -176,7 +176,7 @@ extern const struct weft_activation_ops weft_activation_ops[];
 #define WEFT_REDUCE_LIST(X)                                                                        \
   X (WEFT_REDUCE_SUM, "sum", "plain sum")                                                          \
   X (WEFT_REDUCE_AVG, "avg", "sum divided by the size of the group")                               \
-  X (WEFT_REDUCE_PREMUL, "premul_sum", "sum of what each has divided by the shape's divisor")      \
+  X (WEFT_REDUCE_PREMUL, "premul_sum", "sum of values divided by the divisor before the sum")      \
   X (WEFT_REDUCE_MIN, "min", "smallest")                                                           \
   X (WEFT_REDUCE_MAX, "max", "largest")
 enum weft_reduce { WEFT_REDUCE_LIST (WEFT_WORD_ID) };

@@ -31,7 +31,7 @@
   X (WEFT_BUF_GRADIENTS, "gradients", "accumulated gradients", 'g', WEFT_INK_GREEN, "#59a14f")     \
   X (WEFT_BUF_OPTIMIZER, "optimizer", "master weights and moments",                                \
      'o', WEFT_INK_YELLOW, "#edc948")                                                              \
-  X (WEFT_BUF_ACTIVATIONS, "activations", "what forward leaves for backward, and both pass on",    \
+  X (WEFT_BUF_ACTIVATIONS, "activations", "stored for backward, or passed between kernels",        \
      'a', WEFT_INK_CYAN, "#76b7b2")                                                                \
   X (WEFT_BUF_GATHERED, "gathered", "parameters gathered for use",                                 \
      'G', WEFT_INK_MAGENTA, "#b07aa1")                                                             \
@@ -106,9 +106,9 @@ struct weft_buf {
 _Static_assert (sizeof (struct weft_buf) == 40, "a buffer is 40 bytes");
 
 #define WEFT_CUT_LIST(X)                                                                           \
-  X (WEFT_CUT_NONE, "-", "every rank holds the tensor whole")                                      \
-  X (WEFT_CUT_ROWS, "rows", "each holds some rows, of each part of a tensor of several parts")     \
-  X (WEFT_CUT_COLUMNS, "columns", "each holds some columns")
+  X (WEFT_CUT_NONE, "-", "every rank holds the whole tensor")                                      \
+  X (WEFT_CUT_ROWS, "rows", "each rank holds some rows of each part of the tensor")                \
+  X (WEFT_CUT_COLUMNS, "columns", "each rank holds some columns")
 enum weft_cut { WEFT_CUT_LIST (WEFT_WORD_ID) };
 extern const char *const weft_cut_words[];
 

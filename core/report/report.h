@@ -34,7 +34,7 @@
 #define WEFT_REPORT_ITERATION_LIST(X)                                                              \
   X (time_s, "seconds of the step")                                                                \
   X (tokens_per_s, "tokens of the global batch over the step time")                                \
-  X (tokens_per_s_per_gpu, "the same per GPU")                                                     \
+  X (tokens_per_s_per_gpu, "tokens of the global batch over step time and GPUs")                   \
   X (model_tflops_per_gpu, "1e12 model FLOPs per second and GPU")                                  \
   X (hardware_tflops_per_gpu, "1e12 executed FLOPs per second, mean GPU")                          \
   X (mfu, "model FLOP/s over the printed peak")                                                    \

@@ -55,7 +55,7 @@ weft_grid_place_problem (const weft_grid *grid)
   uint32_t first = rank_of (grid, 0, 0), last = rank_of (grid, 0, grid->n_stages - 1);
 
   if (grid->n_copies > 2 || (grid->n_copies == 2 && !is_mirrored (grid)))
-    return g_strdup_printf ("%u copies of the model that are not two that mirror each other",
+    return g_strdup_printf ("%u copies of the model, wanted one, or two in opposite directions",
                             grid->n_copies);
   if (first != 0 || (last != 0 && last + 1 != grid->n_ranks))
     return g_strdup_printf ("the first stage is on rank %u and the last on rank %u", first, last);

@@ -362,8 +362,8 @@ check_pair (const weft_grid *grid, uint32_t rank, uint32_t i, GError **error)
       weft_cell_does (&cell[1], WEFT_WORK_INPUT) && !cell[1].paired)
     return TRUE;
   g_autofree char *text = weft_cell_print (grid, rank, cell);
-  return weft_bad_input (error, "%s is one of a pair on rank %u, wanted a forward and a backward",
-                         text, rank);
+  return weft_bad_input (error, "%s is in a pair on rank %u, wanted a forward and a backward", text,
+                         rank);
 }
 
 static gboolean

@@ -223,13 +223,13 @@ refuse_codes (const struct weft_cuda_blas *blas, const struct weft_cuda_gemm *g)
   if (!g->a_scale || refused)
     return refused;
   if (g->m % 16 || g->n % 16 || g->k % 16)
-    return "products in fp8 want rows, columns and terms that are multiples of 16: tokens of a "
-           "microbatch and the widths of the model on a rank";
+    return "fp8 matmuls need multiples of 16 in all dimensions: the tokens of a microbatch and "
+           "the widths of the model on a rank";
   if (weft_trial_alignment (g->a) < 16 || weft_trial_alignment (g->b) < 16 ||
       weft_trial_alignment (g->y) < 16)
-    return "products in fp8 want factors and results that begin at multiples of 16 bytes";
+    return "fp8 matmuls need operands at addresses that are multiples of 16 bytes";
   if (g->bias && g->y_dtype == WEFT_FP32)
-    return "products in fp8 add no bias to results in fp32";
+    return "fp8 matmuls with fp32 results do not support a bias";
   return NULL;
 }
 

@@ -30,7 +30,7 @@ make (weft_cudnn_graph *g, int type)
   g_assert (g->n_things < WEFT_CUDNN_MOST_THINGS);
   int status = g->calls->BackendCreateDescriptor (type, &thing);
   if (status)
-    fail (g, "a descriptor", status);
+    fail (g, "creating a descriptor", status);
   else
     g->thing[g->n_things++] = thing;
   return thing;
@@ -44,7 +44,7 @@ set (weft_cudnn_graph *g, weft_cudnn_thing thing, int name, int type, int64_t n,
   if (*g->error)
     return;
   int status = g->calls->BackendSetAttribute (thing, name, type, n, value);
-  g_snprintf (what, sizeof what, "attribute %d", name);
+  g_snprintf (what, sizeof what, "setting attribute %d", name);
   if (status)
     fail (g, what, status);
 }
@@ -99,7 +99,7 @@ tensor (weft_cudnn_graph *g, int type, const struct weft_cudnn_view *view, enum 
     set (g, t, WEFT_CUDNN_TENSOR_VIRTUAL, WEFT_CUDNN_TYPE_BOOLEAN, 1, &is);
   if (lies == BY_VALUE)
     set (g, t, WEFT_CUDNN_TENSOR_BY_VALUE, WEFT_CUDNN_TYPE_BOOLEAN, 1, &is);
-  finalize (g, t, "a tensor");
+  finalize (g, t, "describing a tensor");
   return t;
 }
 
@@ -172,12 +172,12 @@ weft_cudnn_matmul (weft_cudnn_graph *g, weft_cudnn_thing a, weft_cudnn_thing b, 
   weft_cudnn_thing how = make (g, WEFT_CUDNN_MATMUL), op = make (g, WEFT_CUDNN_MATMUL_OP);
 
   set_type (g, how, WEFT_CUDNN_MATMUL_PREC, WEFT_CUDNN_FLOAT);
-  finalize (g, how, "a product");
+  finalize (g, how, "describing a matrix product");
   set_thing (g, op, WEFT_CUDNN_MATMUL_A, a);
   set_thing (g, op, WEFT_CUDNN_MATMUL_B, b);
   set_thing (g, op, WEFT_CUDNN_MATMUL_C, c);
   set_thing (g, op, WEFT_CUDNN_MATMUL_DESC, how);
-  keep_op (g, op, "a product of matrices");
+  keep_op (g, op, "adding a matrix product");
 }
 
 void
@@ -187,11 +187,11 @@ weft_cudnn_reduce (weft_cudnn_graph *g, int operator, weft_cudnn_thing x, weft_c
 
   set (g, how, WEFT_CUDNN_REDUCTION_OPERATOR, WEFT_CUDNN_TYPE_REDUCTION, 1, &operator);
   set_type (g, how, WEFT_CUDNN_REDUCTION_PREC, WEFT_CUDNN_FLOAT);
-  finalize (g, how, "a reduction");
+  finalize (g, how, "describing a reduction");
   set_thing (g, op, WEFT_CUDNN_REDUCTION_X, x);
   set_thing (g, op, WEFT_CUDNN_REDUCTION_Y, y);
   set_thing (g, op, WEFT_CUDNN_REDUCTION_DESC, how);
-  keep_op (g, op, "a reduction of a tensor");
+  keep_op (g, op, "adding a reduction");
 }
 
 void
@@ -201,7 +201,7 @@ weft_cudnn_reshape (weft_cudnn_graph *g, weft_cudnn_thing x, weft_cudnn_thing y)
 
   set_thing (g, op, WEFT_CUDNN_RESHAPE_X, x);
   set_thing (g, op, WEFT_CUDNN_RESHAPE_Y, y);
-  keep_op (g, op, "another shape of a tensor");
+  keep_op (g, op, "adding a reshape");
 }
 
 void
@@ -213,13 +213,13 @@ weft_cudnn_pointwise (weft_cudnn_graph *g, const struct weft_cudnn_point *p)
   set_type (g, how, WEFT_CUDNN_POINTWISE_PREC, p->precision);
   if (p->mode == WEFT_CUDNN_GEN_INDEX)
     set (g, how, WEFT_CUDNN_POINTWISE_AXIS, WEFT_CUDNN_TYPE_INT64, 1, &p->axis);
-  finalize (g, how, "arithmetic");
+  finalize (g, how, "describing a pointwise operation");
   set_thing (g, op, WEFT_CUDNN_POINTWISE_DESC, how);
   set_thing (g, op, WEFT_CUDNN_POINTWISE_X, p->x);
   set_thing (g, op, WEFT_CUDNN_POINTWISE_B, p->b);
   set_thing (g, op, WEFT_CUDNN_POINTWISE_T, p->t);
   set_thing (g, op, WEFT_CUDNN_POINTWISE_Y, p->y);
-  keep_op (g, op, "arithmetic on tensors");
+  keep_op (g, op, "adding a pointwise operation");
 }
 
 /* ---------------------------------------------------------------------------------- plans */
@@ -229,7 +229,7 @@ weft_cudnn_describe (weft_cudnn_graph *g, const char *json)
 {
   g->device = make (g, WEFT_CUDNN_DEVICE);
   set (g, g->device, WEFT_CUDNN_DEVICE_JSON, WEFT_CUDNN_TYPE_CHAR, (int64_t) strlen (json), json);
-  finalize (g, g->device, "a device");
+  finalize (g, g->device, "describing the device");
 }
 
 static weft_cudnn_thing
@@ -240,7 +240,7 @@ graph_of (weft_cudnn_graph *g)
   if (g->handle)
     set (g, graph, WEFT_CUDNN_GRAPH_HANDLE, WEFT_CUDNN_TYPE_HANDLE, 1, &g->handle);
   set (g, graph, WEFT_CUDNN_GRAPH_OPS, WEFT_CUDNN_TYPE_THING, g->n_ops, g->op);
-  finalize (g, graph, "the graph of attention");
+  finalize (g, graph, "building the attention graph");
   return graph;
 }
 
@@ -255,7 +255,7 @@ configs_of (weft_cudnn_graph *g, weft_cudnn_thing graph, weft_cudnn_thing *out)
   set_thing (g, heuristic, WEFT_CUDNN_HEUR_GRAPH, graph);
   set (g, heuristic, WEFT_CUDNN_HEUR_MODE, WEFT_CUDNN_TYPE_HEUR_MODE, 1, &mode);
   set_thing (g, heuristic, WEFT_CUDNN_HEUR_DEVICE, g->device);
-  finalize (g, heuristic, "the heuristics");
+  finalize (g, heuristic, "running the heuristics");
   for (int i = 0; i < MOST_CONFIGS; i++)
     out[i] = make (g, WEFT_CUDNN_ENGINECFG);
   if (*g->error)
@@ -263,7 +263,7 @@ configs_of (weft_cudnn_graph *g, weft_cudnn_thing graph, weft_cudnn_thing *out)
   int status = g->calls->BackendGetAttribute (heuristic, WEFT_CUDNN_HEUR_RESULTS,
                                               WEFT_CUDNN_TYPE_THING, MOST_CONFIGS, &n, out);
   if (status)
-    fail (g, "results of the heuristics", status);
+    fail (g, "reading the results of the heuristics", status);
   return status ? 0 : MIN (n, MOST_CONFIGS);
 }
 
@@ -277,12 +277,12 @@ finish_plan (weft_cudnn_graph *g, weft_cudnn_thing config)
     set (g, g->plan, WEFT_CUDNN_PLAN_HANDLE, WEFT_CUDNN_TYPE_HANDLE, 1, &g->handle);
   set_thing (g, g->plan, WEFT_CUDNN_PLAN_DEVICE, g->device);
   set_thing (g, g->plan, WEFT_CUDNN_PLAN_CONFIG, config);
-  finalize (g, g->plan, "a plan");
+  finalize (g, g->plan, "building a plan");
   int status = *g->error ? 0
                          : g->calls->BackendGetAttribute (g->plan, WEFT_CUDNN_PLAN_WORKSPACE,
                                                           WEFT_CUDNN_TYPE_INT64, 1, &n, &bytes);
   if (status)
-    fail (g, "the workspace of a plan", status);
+    fail (g, "reading the workspace size of a plan", status);
   g->workspace = (uint64_t) bytes;
   return !*g->error;
 }
@@ -302,7 +302,8 @@ weft_cudnn_finish (weft_cudnn_graph *g)
     *g->error = 0;
   }
   if (!*g->error)
-    g_strlcpy (g->error, *first ? first : "no engine for a graph of this shape", sizeof g->error);
+    g_strlcpy (g->error, *first ? first : "no engine for an attention graph of this shape",
+               sizeof g->error);
   return FALSE;
 }
 
@@ -322,7 +323,7 @@ fill_pack (weft_cudnn_graph *g, weft_cudnn_thing pack, void *const *pointer, voi
   set (g, pack, WEFT_CUDNN_PACK_IDS, WEFT_CUDNN_TYPE_INT64, g->n_bound, id);
   set (g, pack, WEFT_CUDNN_PACK_POINTERS, WEFT_CUDNN_TYPE_VOID_PTR, g->n_bound, at);
   set (g, pack, WEFT_CUDNN_PACK_WORKSPACE, WEFT_CUDNN_TYPE_VOID_PTR, 1, &workspace);
-  finalize (g, pack, "operands of attention");
+  finalize (g, pack, "binding the operands of attention");
 }
 
 const char *
@@ -332,10 +333,10 @@ weft_cudnn_run (weft_cudnn_graph *g, void *const *pointer, void *scratch, void *
   int status = *g->error ? 0 : g->calls->SetStream (g->handle, stream);
 
   if (status)
-    fail (g, "the stream of attention", status);
+    fail (g, "setting the stream", status);
   fill_pack (g, pack, pointer, scratch);
   if (!*g->error && (status = g->calls->BackendExecute (g->handle, g->plan, pack)))
-    fail (g, "attention by cuDNN", status);
+    fail (g, "running attention", status);
   if (pack)
     (void) g->calls->BackendDestroyDescriptor (g->thing[--g->n_things]);
   return *g->error ? g_intern_string (g->error) : NULL;

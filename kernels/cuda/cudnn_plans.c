@@ -44,7 +44,7 @@ open_at (const char *place, GString *tried)
   if (!library)
     g_string_append_printf (tried, "; %s", dlerror ());
   else if (!find_calls (library, calls))
-    g_string_append_printf (tried, "; %s has not all calls of its graph API", place);
+    g_string_append_printf (tried, "; %s lacks calls of the graph API", place);
   else
     return g_steal_pointer (&calls);
   return NULL;
@@ -53,7 +53,7 @@ open_at (const char *place, GString *tried)
 struct weft_cudnn_calls *
 weft_cudnn_open (const char *place, const char **why)
 {
-  g_autoptr (GString) tried = g_string_new ("cuDNN is not there: wanted " FILE_NAME);
+  g_autoptr (GString) tried = g_string_new ("cuDNN not found: looked for " FILE_NAME);
   struct weft_cudnn_calls *calls = place ? open_at (place, tried) : NULL;
 
   for (unsigned i = 0; i < G_N_ELEMENTS (places) && !place && !calls; i++)
@@ -91,11 +91,12 @@ static const char *
 wrong_with (const struct weft_cudnn_shape *s, size_t version)
 {
   if (s->dtype != WEFT_BF16 && s->dtype != WEFT_FP16)
-    return "its attention takes bf16 and fp16";
+    return "cuDNN attention supports only bf16 and fp16";
   if (s->width % 8 != 0 || s->value % 8 != 0)
-    return "its attention takes heads whose width is a multiple of 8";
+    return "cuDNN attention supports only head widths that are multiples of 8";
   if (s->backward && version <= WHOLE_BLOCKS_UNTIL && s->tokens % BLOCK != 0)
-    return "before 9.15.1 its backward takes sequences of multiples of 128";
+    return "before 9.15.1 the backward pass of cuDNN attention supports only sequence lengths that "
+           "are multiples of 128";
   return NULL;
 }
 
@@ -154,7 +155,7 @@ weft_cudnn_attention_new (const struct weft_cudnn_calls *calls, const char *devi
                             WEFT_CUDNN_OLDEST);
   int status = text || device ? 0 : calls->Create (&handle);
   if (status)
-    text = g_strdup_printf ("cuDNN does not open: %s", calls->GetErrorString (status));
+    text = g_strdup_printf ("cuDNN cannot be opened: %s", calls->GetErrorString (status));
   if (text) {
     *why = g_intern_string (text);
     return NULL;
@@ -194,9 +195,9 @@ build (struct weft_cudnn_attention *a, struct plan *plan)
     return g_intern_string (g->error);
   if (g->own + g->workspace <= WEFT_CUDNN_MOST_SCRATCH)
     return NULL;
-  g_autofree char *text = g_strdup_printf (
-      "it wants %.1f GiB of scratch, and gets no more than %.0f",
-      (double) (g->own + g->workspace) / (1 << 30), (double) WEFT_CUDNN_MOST_SCRATCH / (1 << 30));
+  g_autofree char *text = g_strdup_printf ("it needs %.1f GiB of scratch; the limit is %.0f GiB",
+                                           (double) (g->own + g->workspace) / (1 << 30),
+                                           (double) WEFT_CUDNN_MOST_SCRATCH / (1 << 30));
   return g_intern_string (text);
 }
 

@@ -19,13 +19,13 @@ WEFT_INLINE const char *
 weft_fp8_refused (int arch, uint64_t block)
 {
   if (arch < 89)
-    return "precision fp8 wants a GPU with tensor cores for fp8: Ada, Hopper or newer";
+    return "precision fp8 needs a GPU with tensor cores for fp8: Ada, Hopper or newer";
   if (block == WEFT_MX_BLOCK && arch < 100)
-    return "fp8_recipe mxfp8 wants a GPU whose tensor cores take scales of 32 elements, Blackwell "
-           "or "
-           "newer; found an older one: take delayed or tensorwise, or blockwise on Hopper";
+    return "fp8_recipe mxfp8 needs a GPU whose tensor cores support one scale per 32 elements, "
+           "Blackwell or newer; found an older GPU: use delayed or tensorwise, or blockwise on "
+           "Hopper";
   if (block == 128 && arch / 10 != 9)
-    return "fp8_recipe blockwise has products on Hopper alone; found another GPU: take delayed or "
+    return "fp8_recipe blockwise is supported on Hopper only; found another GPU: use delayed or "
            "tensorwise, or mxfp8 on Blackwell";
   return NULL;
 }

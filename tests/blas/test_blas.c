@@ -270,7 +270,7 @@ a_recipe_that_a_gpu_lacks_is_refused_with_one_that_it_has (void **state)
   assert_null (weft_fp8_refused (90, 0));
   assert_null (weft_fp8_refused (90, 128));
   assert_non_null (strstr (weft_fp8_refused (90, 32), "blockwise on Hopper"));
-  assert_non_null (strstr (weft_fp8_refused (89, 128), "take delayed or tensorwise"));
+  assert_non_null (strstr (weft_fp8_refused (89, 128), "use delayed or tensorwise"));
   assert_non_null (strstr (weft_fp8_refused (100, 128), "mxfp8 on Blackwell"));
   assert_null (weft_fp8_refused (103, 32));
   assert_null (weft_fp8_refused (120, 32));

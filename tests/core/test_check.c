@@ -67,11 +67,11 @@ a_read_needs_a_write_before_it (void **state)
   CHECK_EACH (
       weft_check_program,
       { ONE "op 0 gpu gelu F c0 \"a\" s0 uses r0 w1\n" END,
-        "role 0: op 0 (a) reads buffer 0 (x) before anything wrote it" },
+        "role 0: op 0 (a) reads buffer 0 (x) before any op wrote it" },
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\nop 1 gpu gelu F m1 c0 \"b\" s0 uses r0 r1\n" END,
-        "role 0: op 1 (b m1) reads buffer 1 (y m1) before anything wrote it" },
+        "role 0: op 1 (b m1) reads buffer 1 (y m1) before any op wrote it" },
       { ONE "op 0 gpu gelu F L7 c0 \"a\" s0 uses rw0\n" END,
-        "role 0: op 0 (L7 a) reads buffer 0 (x) before anything wrote it" },
+        "role 0: op 0 (L7 a) reads buffer 0 (x) before any op wrote it" },
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\nop 1 gpu gelu F c0 \"b\" s0 uses r0 w1\n" END },
       /* A permanent buffer is written before the step; an absent operand is not a use. */
       { ONE "op 0 gpu gelu F c0 \"a\" s0 uses r2 w0 r-\n" END });
@@ -172,7 +172,7 @@ static void
 bytes_are_handed_over_after_their_last_use (void **state)
 {
   static const char early[] =
-      "role 0: buffer 1 (y m1) takes the place of buffer 0 (x), but op 1 still "
+      "role 0: buffer 1 (y m1) overwrites buffer 0 (x), but op 1 still "
       "uses the old one when op 2 may start";
   (void) state;
   CHECK_EACH (
@@ -186,7 +186,7 @@ bytes_are_handed_over_after_their_last_use (void **state)
       /* The old buffer is used after the new one was written. */
       { SHARED FIRST "op 2 gpu zero F c0 \"c\" s0 uses w1\n"
                      "op 3 gpu gelu F c0 \"d\" s0 uses r0 w2\n" END,
-        "role 0: buffer 1 (y m1) takes the place of buffer 0 (x), but op 3 still uses the old one "
+        "role 0: buffer 1 (y m1) overwrites buffer 0 (x), but op 3 still uses the old one "
         "when op 2 may start" });
 }
 
@@ -197,10 +197,10 @@ nothing_shares_bytes_with_what_is_permanent (void **state)
   CHECK_EACH (
       weft_check_addresses,
       { HEAD ("0", "1") BUFS ("128", "512", "0") FIRST END,
-        "role 0: buffer 2 (p) takes the place of buffer 0 (x), but op 1 still uses the old one "
+        "role 0: buffer 2 (p) overwrites buffer 0 (x), but op 1 still uses the old one "
         "when op 0 may start" },
       { HEAD ("0", "1") BUFS ("512", "128", "0") FIRST "op 2 gpu zero F c0 \"c\" s0 uses w1\n" END,
-        "role 0: buffer 1 (y m1) takes the place of buffer 2 (p), but op 2 still uses the old one "
+        "role 0: buffer 1 (y m1) overwrites buffer 2 (p), but op 2 still uses the old one "
         "when op 2 may start" },
       { HEAD ("0", "1") BUFS ("256", "512", "0") FIRST END });
 }
@@ -350,7 +350,7 @@ every_lane_waits_for_bytes_that_change_hands (void **state)
   (void) state;
   CHECK_EACH (weft_check_addresses,
               { HALVES "\n" END,
-                "role 0: buffer 1 (y) takes the place of buffer 0 (x), but op 1 still "
+                "role 0: buffer 1 (y) overwrites buffer 0 (x), but op 1 still "
                 "uses the old one when op 3 may start" },
               { HALVES " after 1\n" END });
 }

@@ -284,7 +284,7 @@ a_damaged_file_is_refused_and_says_where (void **state)
     { "num_layers = 1", "num_layers = -1", "num_layers" },
     { "topology = dgx-h100", "topology = dgx-h999", "did you mean" },
     { "topology = dgx-h100", "topology = gone.ini", "gone.ini" },
-    { "gpus = 2", "gpus = 3", "cannot be built again" },
+    { "gpus = 2", "gpus = 3", "the job of the timeline cannot be built" },
   };
   g_autofree char *text = small_text ();
 

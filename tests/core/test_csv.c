@@ -80,11 +80,11 @@ what_is_no_table_is_refused_with_its_line (void **state)
   refuse ("", -1, "t.csv: found nothing");
   refuse ("a,b\n1\n", -1, "t.csv:2: found 1 cells, wanted 2");
   refuse ("a,b\n1,2\n1,2,3\n", -1, "t.csv:3: found 3 cells, wanted 2");
-  refuse ("a,b\n1,\"2\n\n", -1, "t.csv:2: found a quote that nothing closes");
+  refuse ("a,b\n1,\"2\n\n", -1, "t.csv:2: found a quote without a closing quote");
   refuse ("a,b\n\"1\"2,3\n", -1, "t.csv:2: found \"2\" after a closing quote");
   refuse ("a,b\n1\"2,3\n", -1, "t.csv:2: found a quote inside a cell");
   refuse ("a,b\n1\r2,3\n", -1, "t.csv:2: found a carriage return inside a cell");
-  refuse ("a,a\n", -1, "t.csv:1: column \"a\" is there twice");
+  refuse ("a,a\n", -1, "t.csv:1: column \"a\" is given twice");
   refuse ("a,\n", -1, "t.csv:1: column 2 has no name");
   refuse ("a,b\n1,\xff\n", -1, "t.csv:2: found byte 0xff");
   refuse ("a,b\n1,\0\n", 8, "t.csv:2: found byte 0x00");

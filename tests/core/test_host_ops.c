@@ -143,11 +143,11 @@ each_side_of_the_host_link_is_reached_by_its_own_lanes (void **state)
     { WEFT_OP_FROM_HOST, WEFT_LANE_H2D, WEFT_POOL_DEVICE, WEFT_POOL_DEVICE,
       "in pool device, wanted host memory" },
     { WEFT_OP_CAST, WEFT_LANE_HOST, WEFT_POOL_DEVICE, WEFT_POOL_HOST,
-      "on lane host takes buffer 0 (device) in pool device, wanted host memory" },
+      "on lane host uses buffer 0 (device) in pool device, wanted host memory" },
     { WEFT_OP_CAST, WEFT_LANE_GPU, WEFT_POOL_DEVICE, WEFT_POOL_HOST,
-      "on lane gpu takes buffer 1 (host) in pool host, wanted device memory" },
+      "on lane gpu uses buffer 1 (host) in pool host, wanted device memory" },
     { WEFT_OP_CAST, WEFT_LANE_DP, WEFT_POOL_HOST, WEFT_POOL_DEVICE,
-      "on lane dp takes buffer 0 (host) in pool host, wanted device memory" },
+      "on lane dp uses buffer 0 (host) in pool host, wanted device memory" },
   };
 
   (void) state;

@@ -454,7 +454,7 @@ drop_each_write (const weft_plan *plan, uint32_t role, void *user)
     g_autoptr (weft_program) q = weft_mutant_copy (p);
     q->uses[u].write = 0;
     if (agree (q, user, &error))
-      assert_non_null (strstr (error->message, "before anything wrote it"));
+      assert_non_null (strstr (error->message, "before any op wrote it"));
   }
 }
 
@@ -484,7 +484,7 @@ overlap_buffers (const weft_plan *plan, uint32_t role, void *user)
     g_autoptr (weft_program) q = weft_mutant_copy (p);
     q->buf[i].offset = b->offset;
     assert_true (agree (q, user, &error));
-    assert_non_null (strstr (error->message, "takes the place of buffer"));
+    assert_non_null (strstr (error->message, "overwrites buffer"));
   }
 }
 
@@ -659,7 +659,7 @@ drop_transfers (const weft_plan *plan, uint32_t role, void *user)
     assert_non_null (strstr (error->message, "op "));
     if (p->op[op].kind == WEFT_OP_RECV) {
       assert_false (weft_check_program (q, &unread));
-      assert_non_null (strstr (unread->message, "before anything wrote it"));
+      assert_non_null (strstr (unread->message, "before any op wrote it"));
     }
     ++*(uint32_t *) user;
   }

@@ -198,7 +198,7 @@ a_schedule_that_cannot_run_is_refused (void **state)
   assert_refused ("(0F0;0B0)OVERLAP_F_B",
                   "mine.csv: 0F0 and 0B0 of rank 0 never start together: one waits for the other");
   assert_refused ("0F1,(0B1;0F0)OVERLAP_F_B,0B0",
-                  "mine.csv: 0B1 is one of a pair on rank 0, wanted a forward and a backward");
+                  "mine.csv: 0B1 is in a pair on rank 0, wanted a forward and a backward");
   assert_refused ("0F0,1F1,1B1,0B0,0F1\n0F1,1F0,1B0,0B1",
                   "mine.csv: rank 0 runs 0F1, but microbatch 1 belongs to the other copy of the "
                   "model");

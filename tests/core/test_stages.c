@@ -98,7 +98,7 @@ pipeline_model_parallel_layout_says_everything (void **state)
   expect (LAYOUT "E|(tt|tt|)*1t*4,L", "0 2 2 4");
   expect (LAYOUT "Et*2|((t)*2|)*2t*2L", "2 2 2 2");
   expect (LAYOUT "Et|tt|tt,L", "3 stages");
-  expect (LAYOUT "t|tt|tt|tttE,L", "does not begin with its one E");
+  expect (LAYOUT "t|tt|tt|tttE,L", "without one E at the start");
   expect (LAYOUT "Et|tt|xx|ttt,L", "has a syntax error at \"xx|ttt,L\"");
   expect (LAYOUT "Et|tt|t*0|ttt,L", "has a syntax error at");
   expect (LAYOUT "Et|tt|(tt|ttt,L", "has a syntax error at");

@@ -215,6 +215,23 @@ the_committed_page_of_knobs_is_the_printed_one (void **state)
     fail_msg ("docs/knobs.md is out of date: weft knobs --markdown > docs/knobs.md");
 }
 
+/* A bar in a doc would end its cell: every row has six cells, so seven bars without backslash. */
+static void
+every_row_of_the_page_has_six_cells (void **state)
+{
+  (void) state;
+  g_autofree char *printed = run ("--markdown", 0);
+  g_auto (GStrv) lines = g_strsplit (printed, "\n", -1);
+
+  for (unsigned i = 0; lines[i]; i++) {
+    unsigned bars = 0;
+    for (const char *at = lines[i]; *at; at++)
+      bars += *at == '|' && (at == lines[i] || at[-1] != '\\');
+    if (*lines[i] == '|' && bars != 7)
+      fail_msg ("%s: found %u bars, wanted 7", lines[i], bars);
+  }
+}
+
 static void
 json_has_one_object_for_each_knob (void **state)
 {
@@ -255,6 +272,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (defaults_pass_the_check),
   cmocka_unit_test (a_pending_knob_moved_from_its_default_is_refused_by_name),
   cmocka_unit_test (the_committed_page_of_knobs_is_the_printed_one),
+  cmocka_unit_test (every_row_of_the_page_has_six_cells),
   cmocka_unit_test (json_has_one_object_for_each_knob),
   cmocka_unit_test (an_unknown_knob_is_a_usage_error),
 };

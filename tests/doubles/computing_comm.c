@@ -140,7 +140,7 @@ look (const struct computing_meeting *m)
     if (t->n != first->n || t->dtype != first->dtype ||
         (!transfer && (t->kind != first->kind || t->reduce != first->reduce ||
                        t->root != first->root || t->factor != first->factor)))
-      return "members of a communicator meet for different things";
+      return "members of a communicator run different collectives";
   }
   for (uint32_t i = 0; i < m->n && !transfer; i++) {
     const char *said = look_at_buffers (m, i, first->n * weft_dtype_bytes (first->dtype));
@@ -219,7 +219,7 @@ result_of (const struct computing_meeting *m, uint32_t member, void *out)
               bytes);
     return NULL;
   default:
-    return "no collective of NCCL";
+    return "NCCL has no such collective";
   }
 }
 
@@ -270,7 +270,7 @@ come_to_transfer (computing_cuda *d, struct computing_meeting *m, const struct c
     return bring (d, m, 0, t->from, bytes);
   g_autoptr (GBytes) value = fetch (d, m, 0);
   if (!value || g_bytes_get_size (value) != bytes)
-    return "another process has not sent what was wanted of it";
+    return "another process has not sent the expected data";
   memcpy (t->to, g_bytes_get_data (value, NULL), bytes);
   return NULL;
 }
@@ -290,7 +290,7 @@ come_to_collective (computing_cuda *d, struct computing_meeting *m, const struct
   for (uint32_t i = 0; i < m->n && !said; i++) {
     GBytes *value = fetch (d, m, i);
     if (!value || g_bytes_get_size (value) != bytes * (deals ? m->n : 1))
-      return "another process has not brought what was wanted of it";
+      return "another process has not provided the expected data";
     g_ptr_array_add (values, value);
     m->talk[i] = *t;
     m->talk[i].from = g_bytes_get_data (value, NULL);
@@ -311,7 +311,7 @@ computing_come (computing_cuda *d, struct computing_meeting *m, const struct com
   uint32_t at = talk->kind == WEFT_OP_SEND ? 0 : talk->kind == WEFT_OP_RECV ? 1 : talk->comm->rank;
 
   if (m->here[at])
-    return "a member of a communicator comes twice";
+    return "two members of a communicator have the same rank";
   m->talk[at] = *talk;
   m->here[at] = TRUE;
   if (++m->came < m->n)

@@ -79,7 +79,7 @@ release (computing_cuda *d, enum weft_pool pool, const void *at)
   uint64_t bytes = 0;
 
   if (!computing_unmap (d, pool, at, &bytes))
-    return "memory is given back that nobody has";
+    return "memory is freed that is not allocated";
   d->bytes[pool] -= bytes;
   d->n_open--;
   return NULL;
@@ -146,7 +146,7 @@ static const char *
 enqueue (computing_cuda *d, weft_gpu_stream *stream, const struct computing_item *like)
 {
   if (this_thread (d)->device != stream->device)
-    return "a stream of another device is given work";
+    return "work is enqueued on a stream of another device";
   put (d, stream, like);
   return NULL;
 }
@@ -480,9 +480,9 @@ static const char *
 wait_for (computing_cuda *d, weft_gpu_stream *stream, weft_gpu_event *event)
 {
   if (event->captured && event->captured->ended)
-    return "an event is waited for that a graph has captured, which has ended";
+    return "a stream waits for an event of a capture that has ended";
   if (stream->into && stream->into != event->captured)
-    return "a captured stream waits for what is not captured";
+    return "a captured stream waits for an event that is not captured";
   stream->into = event->captured;
   return enqueue (d, stream, &(struct computing_item){ .kind = COMPUTING_WAIT, .event = event });
 }
@@ -512,7 +512,7 @@ comp_elapsed (void *self, weft_gpu_event *from, weft_gpu_event *to, double *seco
   (void) self;
   *seconds = 1e-6 * ((double) to->at - (double) from->at);
   if (!from->timed || !to->timed)
-    return "an event has no time";
+    return "an event was not recorded with a time";
   return from->captured || to->captured ? "an event was captured" : NULL;
 }
 
@@ -614,7 +614,7 @@ talk (computing_cuda *d, struct computing_talk what, weft_gpu_stream *stream)
   struct thread *t = this_thread (d);
 
   if (t->device != stream->device)
-    return "a stream of another device is given work";
+    return "work is enqueued on a stream of another device";
   what.on = stream;
   g_array_append_val (t->talk, what);
   return t->depth ? NULL : end_launch (d, t);
@@ -747,7 +747,7 @@ static const char *
 run_graph (computing_cuda *d, const weft_gpu_graph *g, const weft_gpu_stream *stream)
 {
   if (stream != g->origin)
-    return "a graph runs on another stream than that of its capture";
+    return "a graph runs on another stream than the captured one";
   for (uint32_t i = 0; i < g->node->len; i++) {
     const struct node *node = &g_array_index (g->node, struct node, i);
     give (d, node->stream, copy_item (node->item));

@@ -343,7 +343,7 @@ void
 emulated_all_lanes (unsigned mask)
 {
   if (mask != UINT32_MAX)
-    die ("an exchange names lanes %#x of a warp, and all make it", mask);
+    die ("the mask of an exchange names lanes %#x of a warp, but all lanes take part", mask);
 }
 
 /* A lane reaches a warp exchange, which must be the same instruction for all lanes. */
@@ -354,7 +354,7 @@ come (warp *m, size_t lane, void *mine, emulated_maker *make, int line)
     m->make = make;
     m->line = line;
   } else if (m->make != make || m->line != line) {
-    die ("lanes of a warp meet in different exchanges, of lines %d and %d", m->line, line);
+    die ("lanes of a warp are in different exchanges, of lines %d and %d", m->line, line);
   }
   m->lane[lane] = mine;
 }
@@ -376,7 +376,7 @@ emulated_meet (void *mine, emulated_maker *make, int line)
   size_t first = me->warp * WARP;
 
   if (first + WARP > threads.size ())
-    die ("an exchange of a warp that has not %d lanes", WARP);
+    die ("an exchange in a warp with fewer than %d lanes", WARP);
   come (w, me->lane, mine, make, line);
   if (w->come < WARP) {
     set_state (me, IN_EXCHANGE);
@@ -421,7 +421,7 @@ check_shared (const void *at, size_t bytes)
   bool is_static = from >= __start_emulated_static && from + bytes <= __stop_emulated_static;
 
   if (!is_static && (from < emulated_shared || from + bytes > emulated_shared + shared_bytes))
-    die ("%zu bytes are not in shared memory, of which there are %zu", bytes, shared_bytes);
+    die ("%zu bytes are outside of shared memory, which has %zu bytes", bytes, shared_bytes);
   if ((uintptr_t) at % bytes)
     die ("%zu bytes of shared memory begin at %zu", bytes, (size_t) (from - emulated_shared));
 }
@@ -538,7 +538,7 @@ check_warp (size_t first, size_t n)
     ended = state == ENDED ? i : ended;
   }
   if (waits)
-    die ("lane %zu of a warp has ended, and others exchange something", ended);
+    die ("lane %zu of a warp has ended while others are in an exchange", ended);
 }
 
 /* All threads of a block must reach the same barrier (CUDA programming guide, "Synchronization
@@ -548,9 +548,9 @@ check_barrier (int line)
 {
   for (const thread &t : threads)
     if (t.state == ENDED)
-      die ("a thread of a block has ended, and others stand at a barrier, of line %d", line);
+      die ("a thread of a block has ended while others wait at a barrier, of line %d", line);
     else if (t.line != line)
-      die ("threads of a block stand at different barriers, of lines %d and %d", line, t.line);
+      die ("threads of a block wait at different barriers, of lines %d and %d", line, t.line);
 }
 
 static bool
@@ -604,7 +604,7 @@ run_block (void)
       moved = run_warp ((reversed ? warps.size () - 1 - i : i) * WARP) || moved;
     moved = finish_barrier () || moved;
     if (!moved)
-      die ("lanes of a warp, or threads of a block, wait for each other for ever");
+      die ("deadlock: lanes of a warp, or threads of a block, wait for each other");
   }
 }
 
@@ -672,7 +672,7 @@ check_launch (const void *kernel, dim3 grid, dim3 block, size_t shared)
   if (!n || n > MOST_THREADS || block.z > 64)
     die ("a block of %u x %u x %u threads", block.x, block.y, block.z);
   if (shared > SHARED_UNASKED && (shared > most || shared > most_shared))
-    die ("%zu bytes of shared memory, and %zu were asked for", shared, most);
+    die ("a kernel uses %zu bytes of shared memory, but %zu were allowed", shared, most);
 }
 
 static void
@@ -714,7 +714,7 @@ check_guard (size_t shared)
   let_touch (emulated_shared, sizeof emulated_shared, true);
   for (size_t i = 0; i < GUARD; i++)
     if (emulated_shared[shared + i] != 0xff)
-      die ("a block has written %zu bytes behind its shared memory", i);
+      die ("a block has written %zu bytes beyond its shared memory", i);
 }
 
 static void

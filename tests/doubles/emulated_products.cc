@@ -97,7 +97,7 @@ check_issued (void)
       complain ("warps of a warpgroup have issued different numbers of products");
   for (size_t i = 0; i < warpgroups.size (); i++)
     if (!warpgroups[i].empty () && (i + 1) * WARP * WARPS > flights.size ())
-      complain ("a warpgroup has not four warps");
+      complain ("a warpgroup does not have four warps");
 }
 
 void
@@ -105,7 +105,7 @@ emulated_products_close (void)
 {
   for (const flight &f : flights)
     if (!f.open.empty () || !f.groups.empty ())
-      complain ("a thread has ended and not waited for its products");
+      complain ("a thread has ended without waiting for its products");
   check_issued ();
 }
 
@@ -173,11 +173,11 @@ struct described {
     uint16_t out = 0;
 
     if (where + sizeof out > bytes) {
-      complain ("a matrix ends behind shared memory");
+      complain ("a matrix ends beyond shared memory");
       return out;
     }
     if (unseen[where / CHUNK])
-      complain ("what was copied was not yet seen by products");
+      complain ("a wgmma reads copied data without a fence to the async proxy");
     memcpy (&out, emulated_shared + where, sizeof out);
     return out;
   }
@@ -209,7 +209,7 @@ check_described (uint64_t bits)
   if (bits >> 49 & 7)
     complain ("a matrix has a base offset");
   if (bits >> 3 & 7) /* bits 7 to 9 of the start address */
-    complain ("a matrix without base offset begins inside of eight rows");
+    complain ("a matrix without base offset does not begin at a multiple of eight rows");
 }
 
 /* ----------------------------------------------------------------------------- issuing */
@@ -289,14 +289,14 @@ emulated_multiply (const emulated_product &it)
   else
     memcpy (p.fragments, it.a, sizeof p.fragments);
   if (!f->begun)
-    complain ("a product was issued after a wait, and no fence");
+    complain ("a product was issued after a wait without a fence");
   if (!b) {
     f->sums.push_back ({ it.sum, n, 0, std::vector<float> (it.sum, it.sum + n) });
     b = &f->sums.back ();
     poison (it.sum, n);
   }
   if (b->n != n)
-    complain ("products of several shapes have one sum");
+    complain ("products of several shapes accumulate into the same registers");
   b->products++;
   f->open.push_back (p);
   compare_warps (f, it);
@@ -343,7 +343,7 @@ struct together {
     const product *p = lane[row % 8 * 4 + term % 8 / 2];
     uint32_t word = p->it.a[row / 8 + term / 8 * 2];
     if (memcmp (p->fragments, p->it.a, sizeof p->fragments) != 0)
-      complain ("fragments were written before their product was waited for");
+      complain ("fragments were written before the wait for their product");
     return it.decoded ((uint16_t) (word >> term % 2 * 16));
   }
 };
@@ -400,7 +400,7 @@ give_back (flight *f)
     if (b.products)
       continue;
     if (!is_poisoned (b.sum, b.n))
-      complain ("sums were written before their product was waited for");
+      complain ("sums were written before the wait for their product");
     memcpy (b.sum, b.before.data (), b.n * sizeof *b.sum);
     f->sums.erase (f->sums.begin () + (long) i);
   }

@@ -74,7 +74,7 @@ told (const char *said)
 #define ON(stream)                                                                                 \
   MAY_FAIL;                                                                                        \
   if (fake_nccl_launches_on (stream))                                                              \
-  return told ("a stream is given work before NCCL has given it what comes before")
+  return told ("work is enqueued on a stream with a pending NCCL launch")
 
 cudaError_t
 cudaGetLastError (void)
@@ -215,7 +215,7 @@ cudaStreamCreateWithPriority (cudaStream_t *pStream, unsigned int flags, int pri
 {
   MAY_FAIL;
   if (flags != cudaStreamNonBlocking || priority > 0 || priority < -5)
-    return told ("a stream waits for the legacy stream, or has a priority that there is not");
+    return told ("a stream waits for the legacy stream, or has an unknown priority");
   return told (FAKE_CALL (stream_open, priority < 0, (weft_gpu_stream **) pStream));
 }
 
@@ -259,7 +259,7 @@ cudaEventRecordWithFlags (cudaEvent_t event, cudaStream_t stream, unsigned int f
     return cudaEventRecord (event, stream);
   ON (stream);
   return !here.captures
-             ? told ("an event is recorded as external, and nothing is captured")
+             ? told ("an event is recorded as external outside of a capture")
              : told (FAKE_CALL (stamp, (weft_gpu_event *) event, (weft_gpu_stream *) stream));
 }
 
@@ -278,7 +278,7 @@ cudaEventQuery (cudaEvent_t event)
 
   MAY_FAIL;
   if (here.captures)
-    return told ("an event is asked for in a capture");
+    return told ("an event is queried in a capture");
   const char *said = FAKE_CALL (query, (weft_gpu_event *) event, &done);
   return said ? told (said) : keep (done ? cudaSuccess : cudaErrorNotReady);
 }
@@ -299,7 +299,7 @@ cudaError_t
 cudaStreamSynchronize (cudaStream_t stream)
 {
   ON (stream);
-  return here.captures ? told ("a stream is waited for in a capture")
+  return here.captures ? told ("the host waits for a stream in a capture")
                        : told (FAKE_CALL (finish, (weft_gpu_stream *) stream));
 }
 
@@ -364,7 +364,7 @@ launch (weft_gpu_stream *stream, const struct computing_item *item)
   if (fake_cuda_fails ())
     keep (told ("the test wants this call to fail"));
   else if (fake_nccl_launches_on (stream))
-    keep (told ("a kernel is launched before NCCL has launched what comes before"));
+    keep (told ("a kernel is launched on a stream with a pending NCCL launch"));
   else
     keep (told (computing_add (fake_device, stream, item)));
   cudaError_t error = cudaGetLastError ();
@@ -417,7 +417,7 @@ cudaStreamBeginCapture (cudaStream_t stream, enum cudaStreamCaptureMode mode)
 {
   ON (stream);
   if (mode != cudaStreamCaptureModeThreadLocal)
-    return told ("threads of NCCL call what this capture forbids all threads");
+    return told ("threads of NCCL make a call that this capture forbids all threads");
   here.captures = TRUE;
   return told (FAKE_CALL (capture_start, (weft_gpu_stream *) stream));
 }

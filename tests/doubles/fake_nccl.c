@@ -142,7 +142,7 @@ told (const char *said)
 #define READY(comm)                                                                                \
   MAY_FAIL;                                                                                        \
   if ((comm)->state != ncclSuccess)                                                                \
-  return refuse ("a communicator is used before what it was told last has begun")
+  return refuse ("a communicator is used before its last call has begun")
 
 const char *
 ncclGetLastError (ncclComm_t comm)
@@ -355,7 +355,7 @@ ncclCommInitRankConfig (ncclComm_t *comm, int nranks, ncclUniqueId commId, int r
 
   MAY_FAIL;
   if (!is_config (config) || here.depth == 0)
-    return refuse ("a configuration that blocks, or was not initialised, or no group");
+    return refuse ("the configuration is blocking or not initialised, or there is no group");
   ncclResult_t result = told (FAKE_CALL (comm_open, &member, &made));
   if (result)
     return result;
@@ -372,7 +372,7 @@ ncclCommSplit (ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclCon
 
   READY (comm);
   if (!is_config (config) || here.depth == 0 || (color < 0 && color != NCCL_SPLIT_NOCOLOR))
-    return refuse ("a configuration that blocks, or was not initialised, or no group, or color");
+    return refuse ("the configuration is blocking or not initialised, or group or color is wrong");
   *newcomm = NULL;
   join_group (comm);
   if (!here.split)
@@ -386,7 +386,7 @@ ncclCommFinalize (ncclComm_t comm)
 {
   READY (comm);
   if (comm->finalized || comm->n_registered)
-    return refuse ("a communicator is finalized twice, or before what was registered is let go");
+    return refuse ("a communicator is finalized twice, or with windows or operators");
   comm->finalized = TRUE;
   join_group (comm);
   return ncclInProgress;
@@ -406,7 +406,7 @@ ncclResult_t
 ncclCommAbort (ncclComm_t comm)
 {
   if (here.depth == 0 && g_atomic_int_get (&n_comms) > 1 && !here.missed)
-    return refuse ("a communicator is aborted, and may wait for another that is not");
+    return refuse ("a communicator is aborted while another one, which it may wait for, is not");
   g_atomic_int_add (&n_windows, -(gint) comm->n_registered);
   if (here.depth == 0) {
     free_comm (comm);
@@ -433,7 +433,7 @@ ncclResult_t
 ncclMemFree (void *ptr)
 {
   g_atomic_int_add (&n_memory, -1);
-  return g_atomic_int_get (&n_windows) ? refuse ("memory is given back that is registered")
+  return g_atomic_int_get (&n_windows) ? refuse ("registered memory is freed")
                                        : told (FAKE_CALL (release, WEFT_POOL_SYMMETRIC, ptr));
 }
 
@@ -450,7 +450,7 @@ ncclCommWindowRegister (ncclComm_t comm, void *buff, size_t size, ncclWindow_t *
 {
   READY (comm);
   if (!buff || size == 0 || winFlags != NCCL_WIN_COLL_SYMMETRIC || here.depth == 0)
-    return refuse ("a window of nothing, or outside of a group");
+    return refuse ("a window is empty, or is opened outside of a group");
   count_registered (comm, 1);
   join_group (comm);
   promise ((void **) win, comm);
@@ -461,7 +461,7 @@ ncclResult_t
 ncclCommWindowDeregister (ncclComm_t comm, ncclWindow_t win)
 {
   if (comm->state != ncclSuccess || (void *) win != (void *) comm)
-    return refuse ("a window is let go by another communicator, or one that is busy");
+    return refuse ("a window is released by another communicator or by a busy one");
   count_registered (comm, -1);
   return ncclSuccess;
 }
@@ -471,7 +471,7 @@ ncclCommRegister (const ncclComm_t comm, void *buff, size_t size, void **handle)
 {
   READY (comm);
   if (!buff || size == 0)
-    return refuse ("nothing is registered");
+    return refuse ("the window is not registered");
   count_registered (comm, 1);
   *handle = comm;
   return ncclSuccess;
@@ -506,7 +506,7 @@ ncclRedOpCreatePreMulSum (ncclRedOp_t *op, void *scalar, ncclDataType_t datatype
   memcpy (&factor, scalar, sizeof factor);
   memcpy (&half, scalar, sizeof half);
   if (residence != ncclScalarHostImmediate)
-    return refuse ("a factor of the device");
+    return refuse ("the factor is not in host memory");
   factor = datatype == ncclBfloat16  ? weft_bf16_float (half)
            : datatype == ncclFloat16 ? weft_fp16_float (half)
                                      : factor;
@@ -538,7 +538,7 @@ ncclRedOpDestroy (ncclRedOp_t op, ncclComm_t comm)
   struct operator *found = operator_of (op, comm);
 
   if (!found || comm->state != ncclSuccess)
-    return refuse ("an operator is let go by another communicator, or one that is busy");
+    return refuse ("an operator is released by another communicator or by a busy one");
   found->there = FALSE;
   count_registered (comm, -1);
   return told (FAKE_CALL (scaled_close, comm->comm, found->scaled));
@@ -558,7 +558,7 @@ talk (struct weft_gpu_collective c, ncclRedOp_t op, struct ncclComm *comm, cudaS
 
   READY (comm);
   if (here.depth == 0 || (op >= ncclNumOps && !own))
-    return refuse ("communication outside of a group, or an operator of another communicator");
+    return refuse ("communication outside of a group, or with an operator of another communicator");
   c.comm = comm->comm;
   c.reduce = own ? WEFT_REDUCE_PREMUL : reduce[op];
   c.scaled = own ? own->scaled : 0;

@@ -48,7 +48,8 @@ static const char *const jobs[] = {
 static struct {
   computing_cuda *device;
   struct weft_exec_ops ops;
-  const char *end; /* "kill", "term" or "live" */
+  const char *end; /* "kill", "term", "usr1", "cut" or "live" */
+  char *data;      /* the token file */
   uint32_t whose, rank, steps;
 } here;
 
@@ -61,7 +62,12 @@ drain_here (weft_exec *x, GError **error)
     raise (SIGKILL);
   if (ends && g_str_equal (here.end, "term"))
     kill (getpid (), SIGTERM); /* any thread may receive it */
-  return weft_exec_cuda.drain (x, error);
+  if (ends && g_str_equal (here.end, "usr1"))
+    kill (getpid (), SIGUSR1);
+  weft_timeline *timeline = weft_exec_cuda.drain (x, error);
+  if (ends && g_str_equal (here.end, "cut"))
+    g_assert (truncate (here.data, 100) == 0);
+  return timeline;
 }
 
 static weft_exec *
@@ -99,8 +105,10 @@ be_process (int argc, char **argv)
   if (argc < N_WORDS)
     return WEFT_TESTS_RUN;
 
+  here.data = g_str_equal (argv[END], "cut") ? g_strconcat (argv[FOLDER], "-data", NULL)
+                                             : g_strdup (WEFT_SOURCE_DIR "/LICENSE");
   const struct trained_part part = { .words = jobs[atoi (argv[JOB])],
-                                     .data = WEFT_SOURCE_DIR "/LICENSE",
+                                     .data = here.data,
                                      .folder = argv[FOLDER],
                                      .files =
                                          has_files (jobs[atoi (argv[JOB])]) ? argv[FOLDER] : NULL,
@@ -119,6 +127,7 @@ be_process (int argc, char **argv)
       (g_str_equal (argv[WHO], "alone") ? trained_part_alone : trained_part_together) (&part);
   gboolean left = here.device->n_open != 0;
   computing_cuda_free (here.device);
+  g_free (here.data);
   return left ? 4 : status;
 }
 
@@ -296,6 +305,39 @@ when_one_is_asked_to_stop_all_stop_after_the_same_step (void **state)
   processes_clear (&p);
 }
 
+/* SIGUSR1 ends a process by default: threads of the rendezvous must not receive it. */
+static void
+a_warning_of_slurm_stops_all_as_sigterm_does (void **state)
+{
+  g_autofree char *folder = folder_in (*state, "warned");
+  struct processes p = together (0, folder, 6, "new", "usr1 0");
+
+  assert_ended (&p.at[0], 75);
+  assert_ended (&p.at[1], 75);
+  assert_non_null (strstr (p.at[0].err, "interrupted after step 3 by SIGUSR1"));
+  processes_clear (&p);
+}
+
+/* Process 1 cuts the file after step 3; process 0 may notice it or only be told to stop. */
+static void
+when_data_becomes_shorter_all_save (void **state)
+{
+  g_autofree char *folder = folder_in (*state, "cut"), *data = g_strconcat (folder, "-data", NULL);
+  g_autofree char *text = NULL;
+  gsize length;
+
+  assert_true (g_file_get_contents (WEFT_SOURCE_DIR "/LICENSE", &text, &length, NULL));
+  assert_true (g_file_set_contents (data, text, (gssize) length, NULL));
+  struct processes p = together (0, folder, 6, "new", "cut 1");
+  assert_ended (&p.at[1], 1);
+  if (!strstr (p.at[1].err, "became shorter than"))
+    fail_msg ("%s", p.at[1].err);
+  assert_true (p.at[0].status == 1 || p.at[0].status == 75);
+  g_autofree char *newest = weft_checkpoint_newest (folder);
+  assert_true (newest && g_str_has_suffix (newest, "step-00000003"));
+  processes_clear (&p);
+}
+
 static void
 processes_that_were_told_different_things_are_refused (void **state)
 {
@@ -322,6 +364,8 @@ static const struct CMUnitTest tests[] = {
   TEST (checkpoints_of_processes_and_of_one_are_the_same),
   TEST (when_one_is_killed_the_other_ends_and_the_checkpoint_before_is_whole),
   TEST (when_one_is_asked_to_stop_all_stop_after_the_same_step),
+  TEST (a_warning_of_slurm_stops_all_as_sigterm_does),
+  TEST (when_data_becomes_shorter_all_save),
   TEST (processes_that_were_told_different_things_are_refused),
 };
 

@@ -92,7 +92,7 @@ a_shape_that_cudnn_does_not_take_is_refused_with_the_reason (void **state)
   (void) state;
   assert_null (refusal (a, 32, 64, WEFT_BF16));
   assert_non_null (strstr (refusal (a, 32, 64, WEFT_FP32), "bf16 and fp16"));
-  assert_non_null (strstr (refusal (a, 32, 60, WEFT_BF16), "multiple of 8"));
+  assert_non_null (strstr (refusal (a, 32, 60, WEFT_BF16), "multiples of 8"));
   assert_non_null (strstr (refusal (a, 32, 264, WEFT_BF16), "no engine"));
   weft_cudnn_attention_free (a);
 }
@@ -109,7 +109,7 @@ more_scratch_than_agreed_is_refused (void **state)
 
   (void) state;
   assert_string_equal (weft_cudnn_attention_plan (a, &shape, &scratch),
-                       "it wants 8.1 GiB of scratch, and gets no more than 4");
+                       "it needs 8.1 GiB of scratch; the limit is 4 GiB");
   assert_int_equal (scratch, 0);
   weft_cudnn_attention_free (a);
 }
@@ -135,10 +135,10 @@ a_missing_library_is_named_with_what_was_tried (void **state)
 
   (void) state;
   assert_null (weft_cudnn_open (WEFT_SOURCE_DIR "/nowhere/libcudnn.so.9", &why));
-  assert_non_null (strstr (why, "cuDNN is not there: wanted libcudnn.so.9"));
+  assert_non_null (strstr (why, "cuDNN not found: looked for libcudnn.so.9"));
   assert_non_null (strstr (why, "nowhere/libcudnn.so.9: cannot open"));
   assert_null (weft_cudnn_open (WEFT_NO_DRIVER, &why));
-  assert_non_null (strstr (why, "has not all calls of its graph API"));
+  assert_non_null (strstr (why, "lacks calls of the graph API"));
 }
 
 /* Training steps, with scratch of the executor and shapes of a plan. */

@@ -15,27 +15,27 @@
 #include <unistd.h>
 
 static const char *const words[EMULATOR_N_FAULT] = {
-  [EMULATOR_NO_FAULT] = "nothing wrong",
+  [EMULATOR_NO_FAULT] = "no fault",
   [EMULATOR_LANES_ENDED] = "lanes that have ended",
   [EMULATOR_LANES_APART] = "lanes in different exchanges",
   [EMULATOR_WARP_SHORT] = "a warp of 16 lanes",
   [EMULATOR_PACK_ASKEW] = "sixteen bytes at a multiple of four",
   [EMULATOR_COPY_ASKEW] = "a copy from a multiple of four",
   [EMULATOR_MATRIX_ASKEW] = "rows of a matrix at multiples of eight bytes",
-  [EMULATOR_BEHIND] = "a word behind shared memory",
-  [EMULATOR_NOT_ASKED] = "more shared memory than was asked for",
+  [EMULATOR_BEHIND] = "a word beyond shared memory",
+  [EMULATOR_NOT_ASKED] = "more shared memory than was allowed",
   [EMULATOR_GRID_HIGH] = "65536 rows of blocks",
   [EMULATOR_GRID_EMPTY] = "no block",
   [EMULATOR_BLOCK_WIDE] = "1025 threads",
   [EMULATOR_MASK_HALF] = "an exchange that names half of a warp",
   [EMULATOR_BARRIER_LEFT] = "a thread that has ended before a barrier",
   [EMULATOR_BARRIERS] = "threads at different barriers",
-  [EMULATOR_PAGE_READ] = "an element read behind memory that ends with a page",
-  [EMULATOR_PAGE_WRITTEN] = "one written before memory that begins with a page",
-  [EMULATOR_SLACK_WRITTEN] = "one written behind memory that ends within a page",
-  [EMULATOR_READ_BEHIND] = "a word read behind shared memory",
-  [EMULATOR_OWN_BEHIND] = "a word behind an array of a thread",
-  [EMULATOR_SLACK_READ] = "an element read behind memory that ends within a page",
+  [EMULATOR_PAGE_READ] = "an element read beyond memory that ends with a page",
+  [EMULATOR_PAGE_WRITTEN] = "an element written before memory that begins with a page",
+  [EMULATOR_SLACK_WRITTEN] = "an element written beyond memory that ends within a page",
+  [EMULATOR_READ_BEHIND] = "a word read beyond shared memory",
+  [EMULATOR_OWN_BEHIND] = "a word beyond an array of a thread",
+  [EMULATOR_SLACK_READ] = "an element read beyond memory that ends within a page",
   [EMULATOR_RACE_BLOCK] = "a word of another warp without a barrier",
   [EMULATOR_RACE_SHUFFLE] = "a word of another lane after a shuffle alone",
   [EMULATOR_RACE_COPY] = "a copy of another lane without a barrier",
@@ -87,7 +87,7 @@ a_fault_ends_the_program (void **state)
   assert_int_equal (end_of (commit, EMULATOR_NO_FAULT), 0);
   for (int fault = EMULATOR_NO_FAULT + 1; fault < EMULATOR_N_FAULT; fault++)
     if (is_minded (fault) && end_of (commit, fault) == 0)
-      fail_msg ("%s: nobody minds", words[fault]);
+      fail_msg ("%s: not detected", words[fault]);
 }
 
 /* Reads an element of an arena as a kernel whose operand is the first N_OPERAND elements. */

@@ -95,29 +95,29 @@ static void
 products_want_a_fence_before_them (void **state)
 {
   (void) state;
-  expect (WARPGROUP_NO_FENCE, "a product was issued after a wait, and no fence");
+  expect (WARPGROUP_NO_FENCE, "a product was issued after a wait without a fence");
 }
 
 static void
 copies_have_to_be_seen_by_products (void **state)
 {
   (void) state;
-  expect (WARPGROUP_COPY_UNSEEN, "what was copied was not yet seen by products");
+  expect (WARPGROUP_COPY_UNSEEN, "a wgmma reads copied data without a fence to the async proxy");
 }
 
 static void
 registers_of_a_product_stay_as_they_are (void **state)
 {
   (void) state;
-  expect (WARPGROUP_SUM_WRITTEN, "sums were written before their product was waited for");
-  expect (WARPGROUP_FRAGMENT_WRITTEN, "fragments were written before their product was waited for");
+  expect (WARPGROUP_SUM_WRITTEN, "sums were written before the wait for their product");
+  expect (WARPGROUP_FRAGMENT_WRITTEN, "fragments were written before the wait for their product");
 }
 
 static void
 nobody_ends_with_products_under_way (void **state)
 {
   (void) state;
-  expect (WARPGROUP_NEVER_WAITED, "a thread has ended and not waited for its products");
+  expect (WARPGROUP_NEVER_WAITED, "a thread has ended without waiting for its products");
 }
 
 static void

@@ -304,7 +304,7 @@ numbers_of_processes_and_gpus_that_do_not_fit_are_refused (void **state)
   run_parts (plan, 3, 0, part);
   for (int i = 0; i < 3; i++)
     assert_non_null (
-        strstr (part[i].error->message, "found 3 processes and 4 ranks, wanted as many"));
+        strstr (part[i].error->message, "found 3 processes and 4 ranks, wanted the same number"));
   parts_clear (part, 3);
 }
 
@@ -502,7 +502,7 @@ a_step_that_takes_too_long_names_the_communication_and_who_is_not_there (void **
   process_wait (&p.at[1]);
   const struct process *first = strstr (p.at[0].err, "has failed:") ? &p.at[1] : &p.at[0];
   process_assert_told (first, "a step takes longer than 1.5 s (deadline)");
-  process_assert_told (first, " has not ended all_reduce bucket 0 (op ");
+  process_assert_told (first, " has not finished all_reduce bucket 0 (op ");
   process_assert_told (first, "rank 2 on ");
   process_assert_told (first, ": no answer");
   process_assert_told (&p.at[0], "rank 1");

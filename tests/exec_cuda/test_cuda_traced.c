@@ -170,7 +170,7 @@ a_device_that_does_not_tell_has_times_of_events_and_says_so (void **state)
   g_autoptr (weft_timeline) t = step (d, plan, FALSE);
 
   (void) state;
-  assert_non_null (strstr (t->remark, "times are those of events around ops: "));
+  assert_non_null (strstr (t->remark, "op times are measured with events: "));
   assert_true (count (d, RECORDED_stamp) > plan->role[0]->n_op);
   assert_null (t->parts);
 }

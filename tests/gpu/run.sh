@@ -87,9 +87,9 @@ ours=(env "LD_LIBRARY_PATH=${libraries%:}") # prefix for our programs; PyTorch f
 query=name,driver_version,memory.total,clocks.max.sm,clocks.max.memory,power.limit
 gpu=''
 if ! command -v nvidia-smi >/dev/null; then
-  why='nvidia-smi is not there, and so no driver'
+  why='nvidia-smi not found, so there is no driver'
 elif ! gpu=$(timeout -k 5 20 nvidia-smi --query-gpu=$query --format=csv,noheader,nounits 2>&1) || [[ -z $gpu ]]; then
-  why=$(head -n 1 <<<"${gpu:-nvidia-smi names none}")
+  why=$(head -n 1 <<<"${gpu:-nvidia-smi lists no GPU}")
   gpu=''
 fi
 gpu=${gpu%%$'\n'*}

@@ -161,6 +161,47 @@ a_token_can_be_said_on_the_wire (void **state)
   assert_string_equal (l.token, "torchrun:gr????e?1");
 }
 
+/* torchrun names the machine itself: MASTER_ADDR says nothing about how many machines there are. */
+static void
+processes_of_one_machine_meet_where_no_other_machine_can_reach (void **state)
+{
+#define TWO_OF_ONE "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_PORT=29500 "
+  (void) state;
+  assert_launch (TWO_OF_ONE "MASTER_ADDR=node1.example.org", WEFT_LAUNCHER_TORCHRUN,
+                 "1 of 2, 1 here", "localhost:29500");
+  assert_launch ("SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=1 SLURM_STEP_NODELIST=n1 "
+                 "MASTER_PORT=400",
+                 WEFT_LAUNCHER_SLURM, "1 of 2, 1 here", "localhost:400");
+}
+
+static void
+assert_secret (const char *text, const char *secret, const char *file)
+{
+  g_auto (weft_launch) l = found (NULL, text);
+
+  if (g_strcmp0 (l.secret, secret) != 0 || g_strcmp0 (l.secret_file, file) != 0)
+    fail_msg ("%s: found secret %s, file %s", text, l.secret, l.secret_file);
+}
+
+#define GOOD_SECRET "0123456789abcdef"
+
+static void
+a_secret_is_that_of_the_variables_or_of_the_user (void **state)
+{
+  g_autofree char *of_user = g_build_filename (g_get_user_config_dir (), "weft", "secret", NULL);
+
+  (void) state;
+  assert_secret (TORCHRUN " WEFT_SECRET=" GOOD_SECRET, GOOD_SECRET, NULL);
+  assert_secret (TORCHRUN " WEFT_SECRET_FILE=/a/b", NULL, "/a/b");
+  assert_secret (TORCHRUN " WEFT_SECRET_FILE=/a/b WEFT_SECRET=" GOOD_SECRET, GOOD_SECRET, NULL);
+  assert_secret (TORCHRUN, NULL, of_user);
+  assert_secret (TWO_OF_ONE "MASTER_ADDR=a", NULL, NULL); /* one machine needs none */
+  assert_secret (TWO_OF_ONE "MASTER_ADDR=a WEFT_SECRET_FILE=/a/b", NULL, "/a/b");
+  assert_secret (TWO_OF_ONE "MASTER_ADDR=a WEFT_SECRET=" GOOD_SECRET, GOOD_SECRET, NULL);
+  assert_refused (NULL, TORCHRUN " WEFT_SECRET=0123456789abcde",
+                  "WEFT_SECRET: found a secret of 15 characters, wanted at least 16");
+}
+
 static void
 what_is_missing_or_wrong_is_named (void **state)
 {
@@ -310,6 +351,8 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (the_port_of_an_agent_is_left_to_it),
   cmocka_unit_test (a_port_follows_from_the_job),
   cmocka_unit_test (a_token_can_be_said_on_the_wire),
+  cmocka_unit_test (processes_of_one_machine_meet_where_no_other_machine_can_reach),
+  cmocka_unit_test (a_secret_is_that_of_the_variables_or_of_the_user),
   cmocka_unit_test (what_is_missing_or_wrong_is_named),
   cmocka_unit_test (lists_of_hosts_are_those_of_slurm),
   cmocka_unit_test (what_is_no_list_of_hosts_is_refused),

@@ -2,139 +2,29 @@
 #include "launch/rendezvous.h"
 #include "launch/store.h"
 #include "launch/wire.h"
+#include "tests/launch/cast.h"
 #include "tests/runner/processes.h"
 #include "train/processes.h"
-#include "tests/runner/runner.h"
 #include <gio/gio.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-/* --------------------------------------------------------- processes that are threads */
-
-/* One process: its function, and the result or error of the function. */
-struct part {
-  struct weft_rendezvous_place place;
-  char *(*play) (weft_rendezvous *r, GError **error);
-  char *said;
-  GError *error;
-};
-
-static gpointer
-part_main (gpointer data)
-{
-  struct part *p = data;
-  weft_rendezvous *r = weft_rendezvous_open (&p->place, &p->error);
-
-  if (r)
-    p->said = p->play (r, &p->error);
-  weft_rendezvous_close (r);
-  return NULL;
-}
-
-#define MOST 8
-
-struct cast {
-  uint32_t n;
-  struct part part[MOST];
-  GThread *thread[MOST];
-};
-
-static void
-start (struct cast *c, uint32_t i)
-{
-  c->thread[i] = g_thread_new ("process", part_main, &c->part[i]);
-}
-
-/* n processes that all run the function `play`. */
-static struct cast
-cast_of (uint32_t n, double seconds, char *(*play) (weft_rendezvous *r, GError **error))
-{
-  struct cast c = { .n = n };
-  uint16_t port = free_port ();
-
-  for (uint32_t i = 0; i < n; i++)
-    c.part[i] = (struct part){ .place = { .host = "127.0.0.1",
-                                          .port = port,
-                                          .token = "the job",
-                                          .n = n,
-                                          .process = i,
-                                          .ranks_each = 1,
-                                          .seconds = seconds },
-                               .play = play };
-  return c;
-}
-
-static void
-finish (struct cast *c)
-{
-  for (uint32_t i = 0; i < c->n; i++)
-    if (c->thread[i])
-      g_thread_join (c->thread[i]);
-}
-
-static void
-run (struct cast *c)
-{
-  for (uint32_t i = 0; i < c->n; i++)
-    start (c, i);
-  finish (c);
-}
-
-static void
-cast_clear (struct cast *c)
-{
-  for (uint32_t i = 0; i < c->n; i++) {
-    g_clear_error (&c->part[i].error);
-    g_free (c->part[i].said);
-  }
-}
-
-static void
-assert_said (const struct cast *c, uint32_t i, const char *wanted)
-{
-  if (c->part[i].error)
-    fail_msg ("process %u: %s", i, c->part[i].error->message);
-  assert_string_equal (c->part[i].said, wanted);
-}
-
-static void
-assert_failed (const struct cast *c, uint32_t i, const char *part)
-{
-  if (!c->part[i].error)
-    fail_msg ("process %u has not failed, wanted: %s", i, part);
-  if (!strstr (c->part[i].error->message, part))
-    fail_msg ("process %u: %s, wanted: %s", i, c->part[i].error->message, part);
-}
-
 /* ------------------------------------------------------------------------- values */
-
-static uint32_t
-me (const weft_rendezvous *r)
-{
-  return weft_rendezvous_place (r)->process;
-}
-
-/* A barrier with the time limit of the job. */
-static gboolean
-barrier (weft_rendezvous *r, const char *key, GError **error)
-{
-  return weft_rendezvous_barrier (r, key, weft_rendezvous_place (r)->seconds, error);
-}
 
 static char *
 get_what_the_last_has_set (weft_rendezvous *r, GError **error)
 {
   g_autoptr (GBytes) mine = g_bytes_new_static ("a value", 7);
 
-  if (me (r) + 1 == weft_rendezvous_place (r)->n) {
+  if (cast_process (r) + 1 == weft_rendezvous_place (r)->n) {
     g_usleep (50000);
     if (!weft_rendezvous_set (r, "key", mine, error))
       return NULL;
   }
   g_autoptr (GBytes) value = weft_rendezvous_get (r, "key", error);
-  if (!value || !barrier (r, "the end", error))
+  if (!value || !cast_barrier (r, "the end", error))
     return NULL;
   return g_strndup (g_bytes_get_data (value, NULL), g_bytes_get_size (value));
 }
@@ -145,9 +35,9 @@ a_value_of_one_is_got_by_all_who_wait_for_it (void **state)
   struct cast c = cast_of (4, 20, get_what_the_last_has_set);
 
   (void) state;
-  run (&c);
+  cast_run (&c);
   for (uint32_t i = 0; i < c.n; i++)
-    assert_said (&c, i, "a value");
+    cast_assert_said (&c, i, "a value");
   cast_clear (&c);
 }
 
@@ -161,7 +51,7 @@ static char *
 often (meeting *meet, weft_rendezvous *r, gboolean brings, GError **error)
 {
   g_autoptr (GString) text = g_string_new (NULL);
-  uint8_t number = (uint8_t) ('0' + me (r));
+  uint8_t number = (uint8_t) ('0' + cast_process (r));
 
   for (int i = 0; i < 10; i++) {
     g_autoptr (GBytes) mine = brings ? g_bytes_new (&number, 1) : NULL;
@@ -178,7 +68,7 @@ often (meeting *meet, weft_rendezvous *r, gboolean brings, GError **error)
 static char *
 meet_often (weft_rendezvous *r, GError **error)
 {
-  return often (weft_rendezvous_all_gather, r, me (r) % 2, error);
+  return often (weft_rendezvous_all_gather, r, cast_process (r) % 2, error);
 }
 
 static void
@@ -187,9 +77,9 @@ all_wait_for_all_and_get_what_each_has_brought (void **state)
   struct cast c = cast_of (6, 20, meet_often);
 
   (void) state;
-  run (&c);
+  cast_run (&c);
   for (uint32_t i = 0; i < c.n; i++)
-    assert_said (&c, i, "-1-3-5");
+    cast_assert_said (&c, i, "-1-3-5");
   cast_clear (&c);
 }
 
@@ -205,9 +95,9 @@ what_is_gathered_the_first_alone_gets (void **state)
   struct cast c = cast_of (4, 20, gather_often);
 
   (void) state;
-  run (&c);
+  cast_run (&c);
   for (uint32_t i = 0; i < c.n; i++)
-    assert_said (&c, i, i ? "----" : "0123");
+    cast_assert_said (&c, i, i ? "----" : "0123");
   cast_clear (&c);
 }
 
@@ -216,7 +106,7 @@ bring_much (weft_rendezvous *r, GError **error)
 {
   g_autofree uint8_t *block = g_malloc (3000000);
 
-  memset (block, (int) me (r), 3000000);
+  memset (block, (int) cast_process (r), 3000000);
   g_autoptr (GBytes) mine = g_bytes_new (block, 3000000);
   g_autoptr (GPtrArray) all = weft_rendezvous_all_gather (r, "much", mine, 0, error);
   for (uint32_t p = 0; all && p < all->len; p++)
@@ -232,9 +122,9 @@ values_of_megabytes_arrive_whole (void **state)
   struct cast c = cast_of (3, 20, bring_much);
 
   (void) state;
-  run (&c);
+  cast_run (&c);
   for (uint32_t i = 0; i < c.n; i++)
-    assert_said (&c, i, "whole");
+    cast_assert_said (&c, i, "whole");
   cast_clear (&c);
 }
 
@@ -262,7 +152,7 @@ tell_memory (weft_rendezvous *r, GError **error)
   weft_actors actors = { .n = 2 * RANKS };
   weft_exec x = { .actors = &actors, .allocated = device, .allocated_host = host, .peers = r };
 
-  for (uint32_t i = me (r) * RANKS; i < (me (r) + 1) * RANKS; i++) {
+  for (uint32_t i = cast_process (r) * RANKS; i < (cast_process (r) + 1) * RANKS; i++) {
     device[i] = 2 * i;
     host[i] = 2 * i + 1;
   }
@@ -279,9 +169,9 @@ memory_of_very_many_ranks_is_known_to_all (void **state)
 
   (void) state;
   c.part[0].place.ranks_each = c.part[1].place.ranks_each = RANKS;
-  run (&c);
-  assert_said (&c, 0, "all");
-  assert_said (&c, 1, "all");
+  cast_run (&c);
+  cast_assert_said (&c, 0, "all");
+  cast_assert_said (&c, 1, "all");
   cast_clear (&c);
 }
 
@@ -298,9 +188,9 @@ an_address_may_be_of_either_kind (void **state)
     struct cast c = cast_of (2, 5, get_what_the_last_has_set);
     for (uint32_t i = 0; i < c.n; i++)
       c.part[i].place.host = hosts[h];
-    run (&c);
+    cast_run (&c);
     for (uint32_t i = 0; i < c.n; i++)
-      assert_said (&c, i, "a value");
+      cast_assert_said (&c, i, "a value");
     cast_clear (&c);
   }
 }
@@ -313,11 +203,11 @@ who_has_not_come_is_named (void **state)
   struct cast c = cast_of (4, 1.5, meet_often);
 
   (void) state;
-  start (&c, 0);
-  start (&c, 2);
-  finish (&c);
-  assert_failed (&c, 0, "2 of 4 processes connected within 1.5 s; missing: rank 1, rank 3");
-  assert_failed (&c, 2, "2 of 4 processes connected within 1.5 s; missing: rank 1, rank 3");
+  cast_start (&c, 0);
+  cast_start (&c, 2);
+  cast_finish (&c);
+  cast_assert_failed (&c, 0, "2 of 4 processes connected within 1.5 s; missing: rank 1, rank 3");
+  cast_assert_failed (&c, 2, "2 of 4 processes connected within 1.5 s; missing: rank 1, rank 3");
   cast_clear (&c);
 }
 
@@ -328,9 +218,9 @@ processes_of_several_ranks_are_named_by_these (void **state)
 
   (void) state;
   c.part[0].place.ranks_each = 8;
-  start (&c, 0);
-  finish (&c);
-  assert_failed (&c, 0, "missing: ranks 8 to 15");
+  cast_start (&c, 0);
+  cast_finish (&c);
+  cast_assert_failed (&c, 0, "missing: ranks 8 to 15");
   cast_clear (&c);
 }
 
@@ -340,9 +230,9 @@ without_rank_0_nobody_answers (void **state)
   struct cast c = cast_of (2, 0.2, meet_often);
 
   (void) state;
-  start (&c, 1);
-  finish (&c);
-  assert_failed (&c, 1, "rank 0 is missing after 0.2 s: no answer at 127.0.0.1 port");
+  cast_start (&c, 1);
+  cast_finish (&c);
+  cast_assert_failed (&c, 1, "rank 0 is missing after 0.2 s: no answer at 127.0.0.1 port");
   cast_clear (&c);
 }
 
@@ -351,9 +241,9 @@ one_stays_away (weft_rendezvous *r, GError **error)
 {
   gboolean asked;
 
-  if (!barrier (r, "step 7", error))
+  if (!cast_barrier (r, "step 7", error))
     return NULL;
-  if (me (r) == 1) {
+  if (cast_process (r) == 1) {
     while (weft_rendezvous_poll (r, &asked, error)) /* until the job has failed */
       g_usleep (1000);
     return NULL;
@@ -370,21 +260,21 @@ who_stays_away_is_named_with_where_it_was_last (void **state)
   struct cast c = cast_of (2, 20, one_stays_away);
 
   (void) state;
-  run (&c);
-  assert_failed (&c, 0, "step 8: missing after 0.3 s: rank 1 on ");
-  assert_failed (&c, 0, "(last seen at step 7, ");
-  assert_failed (&c, 1, "has failed: step 8: missing after 0.3 s");
+  cast_run (&c);
+  cast_assert_failed (&c, 0, "step 8: missing after 0.3 s: rank 1 on ");
+  cast_assert_failed (&c, 0, "(last seen at step 7, ");
+  cast_assert_failed (&c, 1, "has failed: step 8: missing after 0.3 s");
   cast_clear (&c);
 }
 
 static char *
 one_gives_up (weft_rendezvous *r, GError **error)
 {
-  if (me (r) == 2) {
+  if (cast_process (r) == 2) {
     weft_rendezvous_abort (r, "the disk\nis full");
     return g_strdup ("gave up");
   }
-  barrier (r, "the end", error);
+  cast_barrier (r, "the end", error);
   return NULL;
 }
 
@@ -394,19 +284,19 @@ when_one_gives_up_all_are_told_why (void **state)
   struct cast c = cast_of (4, 20, one_gives_up);
 
   (void) state;
-  run (&c);
-  assert_said (&c, 2, "gave up");
-  assert_failed (&c, 0, "rank 2 on ");
-  assert_failed (&c, 1, " has failed: the disk is full");
-  assert_failed (&c, 3, " has failed: the disk is full");
+  cast_run (&c);
+  cast_assert_said (&c, 2, "gave up");
+  cast_assert_failed (&c, 0, "rank 2 on ");
+  cast_assert_failed (&c, 1, " has failed: the disk is full");
+  cast_assert_failed (&c, 3, " has failed: the disk is full");
   cast_clear (&c);
 }
 
 static char *
 one_goes_early (weft_rendezvous *r, GError **error)
 {
-  if (me (r) > 0)
-    barrier (r, "the end", error);
+  if (cast_process (r) > 0)
+    cast_barrier (r, "the end", error);
   return NULL;
 }
 
@@ -416,9 +306,9 @@ who_has_ended_is_not_waited_for (void **state)
   struct cast c = cast_of (3, 20, one_goes_early);
 
   (void) state;
-  run (&c);
-  assert_failed (&c, 1, "rank 0 on ");
-  assert_failed (&c, 2, "has ended while other processes wait for it");
+  cast_run (&c);
+  cast_assert_failed (&c, 1, "rank 0 on ");
+  cast_assert_failed (&c, 2, "has ended while other processes wait for it");
   cast_clear (&c);
 }
 
@@ -430,15 +320,15 @@ one_asks (weft_rendezvous *r, GError **error)
   gboolean asked = FALSE;
   char *text = NULL;
 
-  if (me (r) == 0)
+  if (cast_process (r) == 0)
     text = weft_rendezvous_ask_status (r, "asks", 0.5);
-  while (me (r) == 1 && !asked && weft_rendezvous_poll (r, &asked, error))
+  while (cast_process (r) == 1 && !asked && weft_rendezvous_poll (r, &asked, error))
     g_usleep (1000);
-  if (me (r) == 1)
+  if (cast_process (r) == 1)
     weft_rendezvous_set_status (r, "in all_reduce\tbucket 3");
-  if (me (r) == 2)
+  if (cast_process (r) == 2)
     g_usleep (800000);
-  return barrier (r, "the end", error) && text ? text : g_strdup ("");
+  return cast_barrier (r, "the end", error) && text ? text : g_strdup ("");
 }
 
 static void
@@ -447,7 +337,7 @@ how_far_others_are_is_told_and_who_is_silent (void **state)
   struct cast c = cast_of (4, 20, one_asks);
 
   (void) state;
-  run (&c);
+  cast_run (&c);
   assert_null (c.part[0].error);
   assert_non_null (strstr (c.part[0].said, ": in all_reduce bucket 3"));
   assert_non_null (strstr (c.part[0].said, "rank 2 on "));
@@ -465,9 +355,9 @@ another_job_is_turned_away (void **state)
 
   (void) state;
   c.part[1].place.token = "another job";
-  run (&c);
-  assert_failed (&c, 1, "wanted that of job \"another job\"");
-  assert_failed (&c, 0, "missing: rank 1");
+  cast_run (&c);
+  cast_assert_failed (&c, 1, "wanted that of job \"another job\"");
+  cast_assert_failed (&c, 0, "missing: rank 1");
   cast_clear (&c);
 }
 
@@ -478,8 +368,8 @@ another_number_of_processes_is_told (void **state)
 
   (void) state;
   c.part[1].place.n = 3;
-  run (&c);
-  assert_failed (&c, 1, "rank 1: found a world size of 3, wanted 2 as in rank 0");
+  cast_run (&c);
+  cast_assert_failed (&c, 1, "rank 1: found a world size of 3, wanted 2 as in rank 0");
   cast_clear (&c);
 }
 
@@ -490,19 +380,21 @@ nobody_comes_twice (void **state)
 
   (void) state;
   c.part[2].place.process = 1;
-  run (&c);
+  cast_run (&c);
   assert_true ((c.part[1].error &&
                 strstr (c.part[1].error->message, "found a second process with this rank")) ||
                (c.part[2].error &&
                 strstr (c.part[2].error->message, "found a second process with this rank")));
-  assert_failed (&c, 0, "missing: rank 2");
+  cast_assert_failed (&c, 0, "missing: rank 2");
   cast_clear (&c);
 }
 
 static void
 a_port_that_is_taken_is_named (void **state)
 {
-  const struct weft_store_options options = { .token = "", .n = 1, .ranks_each = 1, .seconds = 1 };
+  const struct weft_store_options options = {
+    .token = "", .host = "localhost", .n = 1, .ranks_each = 1, .seconds = 1
+  };
   g_autoptr (GError) error = NULL;
   weft_store *first = weft_store_open (0, &options, &error), *second;
 
@@ -521,7 +413,9 @@ a_port_that_is_taken_is_named (void **state)
 static void
 a_port_that_is_taken_on_new_addresses_alone_is_named (void **state)
 {
-  const struct weft_store_options options = { .token = "", .n = 1, .ranks_each = 1, .seconds = 1 };
+  const struct weft_store_options options = {
+    .token = "", .host = "localhost", .n = 1, .ranks_each = 1, .seconds = 1
+  };
   g_autoptr (GSocket) other = listen_on_new_loopback ();
   g_autoptr (GError) error = NULL;
 
@@ -538,15 +432,8 @@ a_port_that_is_taken_on_new_addresses_alone_is_named (void **state)
 static GSocketConnection *
 send_garbage (uint16_t port, const void *data, gsize n)
 {
-  g_autoptr (GSocketClient) client = g_socket_client_new ();
-  GSocketConnection *c = NULL;
+  GSocketConnection *c = cast_connect (port, "127.0.0.1");
 
-  for (int i = 0; i < 200 && !c; i++) {
-    c = g_socket_client_connect_to_host (client, "127.0.0.1", port, NULL, NULL);
-    if (!c)
-      g_usleep (5000);
-  }
-  assert_non_null (c);
   g_socket_send (g_socket_connection_get_socket (c), data, n, NULL, NULL);
   return c;
 }
@@ -559,7 +446,7 @@ garbage_on_the_port_harms_nobody (void **state)
   GSocketConnection *garbage[40];
 
   (void) state;
-  start (&c, 0);
+  cast_start (&c, 0);
   for (unsigned i = 0; i < G_N_ELEMENTS (garbage); i++) {
     uint32_t block[64];
     for (unsigned w = 0; w < G_N_ELEMENTS (block); w++)
@@ -570,10 +457,10 @@ garbage_on_the_port_harms_nobody (void **state)
     if (i % 3 == 0)
       g_clear_object (&garbage[i]);
   }
-  start (&c, 1);
-  finish (&c);
-  assert_said (&c, 0, "-1");
-  assert_said (&c, 1, "-1");
+  cast_start (&c, 1);
+  cast_finish (&c);
+  cast_assert_said (&c, 0, "-1");
+  cast_assert_said (&c, 1, "-1");
   for (unsigned i = 0; i < G_N_ELEMENTS (garbage); i++)
     g_clear_object (&garbage[i]);
   cast_clear (&c);
@@ -600,13 +487,13 @@ somebody_else_at_the_port_is_told_apart (void **state)
                                                 NULL, NULL));
   g_signal_connect (service, "run", G_CALLBACK (answer_garbage), NULL);
   GMainContext *context = g_main_context_default ();
-  start (&c, 1);
+  cast_start (&c, 1);
   for (int i = 0; i < 300 && !c.part[1].error; i++) {
     g_main_context_iteration (context, FALSE);
     g_usleep (5000);
   }
-  finish (&c);
-  assert_failed (&c, 1, "found another service, wanted the rendezvous of a job");
+  cast_finish (&c);
+  cast_assert_failed (&c, 1, "found another service, wanted the rendezvous of a job");
   g_socket_listener_close (G_SOCKET_LISTENER (service));
   cast_clear (&c);
 }
@@ -675,10 +562,10 @@ be_process (int argc, char **argv)
   }
   ask_where_somebody_is ();
   g_autoptr (weft_rendezvous) r = weft_rendezvous_open_launch (&launch, 1, 10, &error);
-  if (r && leave_signals_to_the_first (&error) && barrier (r, "step 1", &error)) {
+  if (r && leave_signals_to_the_first (&error) && cast_barrier (r, "step 1", &error)) {
     if (argc > 2 && g_ascii_strtoull (argv[2], NULL, 10) == launch.rank)
       raise (SIGKILL);
-    if (argc < 3 || barrier (r, "step 2", &error))
+    if (argc < 3 || cast_barrier (r, "step 2", &error))
       printf ("%u of %u", launch.rank, launch.n);
   }
   if (error)

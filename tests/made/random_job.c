@@ -372,7 +372,7 @@ random_batch (GString *words, GRand *rand, uint32_t replicas, uint32_t stages)
     add_word (words, "reduction_order", one_in (rand, 2) ? "fast" : "canonical");
   random_precision (words, rand);
   if (one_in (rand, 4))
-    add (words, "clip_grad", 0);
+    add_word (words, "clip_grad", "0 memory_headroom=0.1");
 }
 
 /* Appends hybrid sharding to some jobs: several instances of at least two replicas each. */

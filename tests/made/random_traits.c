@@ -87,6 +87,8 @@ weft_random_traits (GString *words)
   static const char *const without[] = { "nano", "num_moe_experts", "kv_lora_rank", "mtp" };
   g_autoptr (GRand) rand = g_rand_new_with_seed (g_str_hash (words->str));
 
+  if (g_str_hash (words->str) % 20 == 0)
+    add (words, "memory_headroom=0.01");
   random_shared_overlap (words, rand);
   for (unsigned i = 0; i < G_N_ELEMENTS (without); i++)
     if (has (words, without[i]))

@@ -92,10 +92,10 @@ keep_gradients (real_job *job, trained *t)
 static gboolean
 is_lack (const GError *error)
 {
-  static const char *const reasons[] = { "has no kernel for",
-                                         "between GPUs:", "NCCL has equal parts", "--graph: found",
-                                         "precision fp8 wants a GPU",
-                                         "fp8_recipe mxfp8 wants", "fp8_recipe blockwise has" };
+  static const char *const reasons[] = { "has no kernel for",         "between GPUs:",
+                                         "NCCL needs equal parts",    "--graph: found",
+                                         "precision fp8 needs a GPU", "fp8_recipe mxfp8 needs",
+                                         "fp8_recipe blockwise is" };
 
   for (unsigned i = 0; i < G_N_ELEMENTS (reasons); i++)
     if (strstr (error->message, reasons[i]))

@@ -441,7 +441,7 @@ a_table_that_is_none_is_refused_with_its_place (void **state)
     { "0.01", "-0.01", "t.csv:2: iter_time_s: found \"-0.01\"" },
     { "0.01", "nan", "t.csv:2: iter_time_s: found \"nan\"" },
     { "0.01", "1e999", "t.csv:2: iter_time_s: found \"1e999\"" },
-    { "half\"\"\"", "half\"\"", "t.csv:4: found a quote that nothing closes" },
+    { "half\"\"\"", "half\"\"", "t.csv:4: found a quote without a closing quote" },
   };
 
   (void) state;
@@ -613,7 +613,7 @@ an_explained_row_ends_in_a_job_file (void **state)
   assert_int_equal (answer.status, 0);
   assert_non_null (strstr (answer.out, "strategy.use_distributed_optimizer = true"));
   assert_non_null (strstr (answer.out, "[dp_sharding = optim]"));
-  assert_non_null (strstr (answer.out, "because no gate comes with the shape of GPT-2"));
+  assert_non_null (strstr (answer.out, "because models without a gated MLP have the architecture"));
   const char *file = strstr (answer.out, "# as a job file");
   assert_non_null (file);
   g_autoptr (GError) error = NULL;

@@ -44,7 +44,7 @@ static void
 forget (GSubprocessLauncher *l)
 {
   g_auto (GStrv) names = g_listenv ();
-  static const char *const prefixes[] = { "SLURM_", "OMPI_", "PMI_",
+  static const char *const prefixes[] = { "SLURM_", "OMPI_", "PMI_", "WEFT_SECRET",
                                           "PMIX_",  "MPI_",  "TORCHELASTIC_" };
 
   for (unsigned i = 0; names[i]; i++)

@@ -9,6 +9,7 @@
 #include "train/checkpoint.h"
 #include "train/checkpoint_dir.h"
 #include "train/crc32c.h"
+#include <fcntl.h>
 #include <glib/gstdio.h>
 #include <math.h>
 #include <sys/stat.h>
@@ -134,6 +135,81 @@ no_bit_of_a_manifest_may_change (void **dir)
   assert_non_null (m);
   for (gsize cut = length - 60; cut < length; cut++)
     assert_null (weft_manifest_parse (text, cut, NULL));
+  paper_job_close (&j);
+}
+
+/* Changes one bit of a file, calls `check`, and changes it back. */
+static void
+with_flip (const struct paper_job *j, const char *dir, const char *name, gsize bit,
+           void (*check) (const struct paper_job *j, const char *dir))
+{
+  g_autofree char *path = g_build_filename (dir, name, NULL);
+  char byte;
+  int fd = g_open (path, O_RDWR | O_CLOEXEC, 0);
+
+  assert_int_equal (pread (fd, &byte, 1, (off_t) (bit / 8)), 1);
+  byte ^= (char) (1 << bit % 8);
+  assert_int_equal (pwrite (fd, &byte, 1, (off_t) (bit / 8)), 1);
+  check (j, dir);
+  byte ^= (char) (1 << bit % 8);
+  assert_int_equal (pwrite (fd, &byte, 1, (off_t) (bit / 8)), 1);
+  close (fd);
+}
+
+/* Checks that the checkpoint is refused, or gives what was saved. */
+static void
+check_step_40 (const struct paper_job *j, const char *dir)
+{
+  struct paper_job saved = paper_job_open (SMALL, "gpus=1");
+  g_autofree char *notes = NULL;
+  struct weft_progress found, wanted = progress_at (40);
+
+  paper_fill (j->state, 1);
+  if (weft_checkpoint_load (j->state, &j->plan->job, dir, &found, &notes, NULL)) {
+    paper_fill (saved.state, 40);
+    assert_memory_equal (&found, &wanted, sizeof found);
+    for (int kind = WEFT_STATE_MASTER; kind < WEFT_STATE_GRAD; kind++)
+      paper_assert_equal (j->state, saved.state, kind);
+  }
+  paper_job_close (&saved);
+}
+
+/* The header of a shard says where the values are. A change of the member `format` or of the spaces
+ * after the header changes nothing. */
+static void
+no_bit_of_a_shard_changes_what_is_loaded (void **dir)
+{
+  struct paper_job j = paper_job_open (SMALL, "gpus=1");
+  gsize length;
+  uint64_t header;
+
+  save (&j, 40, *dir);
+  g_autofree char *shard = get_text (*dir, "step-00000040/shard-0.safetensors", &length);
+  memcpy (&header, shard, sizeof header);
+  for (gsize bit = 0; bit < 8 * length; bit += bit / 8 < header + 8 ? 61 : 1000003)
+    with_flip (&j, *dir, "step-00000040/shard-0.safetensors", bit, check_step_40);
+  paper_job_close (&j);
+}
+
+/* Steps 40 and 41 are there, and `latest` names 41. */
+static void
+check_41_or_told (const struct paper_job *j, const char *dir)
+{
+  g_autofree char *notes = NULL;
+
+  if (load (j, dir, &notes) != 41 && !notes)
+    fail_msg ("another checkpoint was loaded without a word");
+}
+
+static void
+no_bit_of_latest_changes_silently_what_is_loaded (void **dir)
+{
+  struct paper_job j = paper_job_open (SMALL, "gpus=1");
+
+  save (&j, 40, *dir);
+  save (&j, 41, *dir);
+  for (gsize bit = 0; bit < 8 * strlen ("step-00000041\n"); bit++)
+    with_flip (&j, *dir, "latest", bit, check_41_or_told);
   paper_job_close (&j);
 }
 
@@ -405,7 +481,8 @@ name_another_folder (gpointer place)
 {
   weft_rendezvous *r = weft_rendezvous_open (place, NULL);
   g_autoptr (GBytes) name = g_bytes_new_static ("../outside", strlen ("../outside"));
-  GPtrArray *all = weft_rendezvous_all_gather (r, "the folder of a checkpoint", name, 10, NULL);
+  GPtrArray *all =
+      r ? weft_rendezvous_all_gather (r, "the folder of a checkpoint", name, 10, NULL) : NULL;
 
   g_clear_pointer (&all, g_ptr_array_unref);
   weft_rendezvous_close (r);
@@ -416,9 +493,12 @@ static void
 a_folder_of_a_save_is_inside_the_directory (void **dir)
 {
   struct paper_job j = paper_job_open (SMALL, "gpus=2");
-  struct weft_rendezvous_place place[2] = {
-    { "127.0.0.1", free_port (), "the job", 2, 0, 1, 10 },
-  };
+  struct weft_rendezvous_place place[2] = { { .host = "127.0.0.1",
+                                              .port = free_port (),
+                                              .token = "the job",
+                                              .n = 2,
+                                              .ranks_each = 1,
+                                              .seconds = 10 } };
   g_autofree char *outside = g_build_filename (*dir, "outside", NULL);
   g_autofree char *inside = g_build_filename (*dir, "checkpoints", NULL);
   uint8_t away[2] = { 1, 0 };
@@ -519,6 +599,8 @@ a_checkpoint_with_nan_is_refused_and_an_older_one_taken (void **dir)
 
 static const struct CMUnitTest tests[] = {
   IN_A_DIR (no_bit_of_a_manifest_may_change),
+  IN_A_DIR (no_bit_of_a_shard_changes_what_is_loaded),
+  IN_A_DIR (no_bit_of_latest_changes_silently_what_is_loaded),
   IN_A_DIR (a_checkpoint_under_the_name_of_another_step_is_refused),
   IN_A_DIR (a_checkpoint_without_the_new_members_loads_with_a_note),
   IN_A_DIR (a_manifest_without_its_checksum_is_refused),

@@ -102,6 +102,23 @@ a_signal_ends_a_run_that_loads (void **state)
   run_free (r);
 }
 
+/* The first weights are not complete either. */
+static void
+a_signal_ends_a_run_that_begins (void **state)
+{
+  struct run *r = run_saving (3);
+
+  (void) state;
+  script.signal = SIGUSR1;
+  script.signal_at_write = 1;
+  play_well (r);
+  assert_true (r->result.interrupted);
+  assert_int_equal (script.n, 0);
+  assert_non_null (strstr (r->said->str, "interrupted by SIGUSR1 while weights were loaded"));
+  assert_false (g_file_test (r->save, G_FILE_TEST_EXISTS));
+  run_free (r);
+}
+
 /* ----------------------------------------------------------------------- losses */
 
 static void
@@ -244,18 +261,18 @@ data_that_becomes_shorter_costs_no_step (void **state)
   }
 }
 
-/* The file is cut after the check that follows a step: reading itself notices it. */
+/* The file is cut in the first batch of the evaluation: reading the second one notices it. */
 static void
-data_that_is_cut_before_an_evaluation_costs_no_step (void **state)
+data_that_is_cut_in_an_evaluation_costs_no_step (void **state)
 {
   struct run *r = run_saving (20);
 
   (void) state;
-  script.act_at = 5;
+  script.act_at = 6;
   script.act = cut_to_nothing;
   script.path = r->data;
   r->options.eval_interval = 5;
-  r->options.eval_batches = 1;
+  r->options.eval_batches = 2;
   r->options.eval_share = 0.2;
   play_badly (r, "tokens.txt: found 0 bytes, wanted the 641 that it had when it was "
                  "opened: the file became shorter");
@@ -361,13 +378,14 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (only_sigxfsz_stops_a_run_that_ignores_it),
   cmocka_unit_test (a_save_beyond_the_limit_of_files_is_an_error_without_leftovers),
   cmocka_unit_test (a_signal_ends_a_run_that_loads),
+  cmocka_unit_test (a_signal_ends_a_run_that_begins),
   cmocka_unit_test (a_run_whose_last_loss_is_no_number_has_failed),
   cmocka_unit_test (a_run_whose_last_evaluation_is_no_number_has_failed),
   cmocka_unit_test (spoilt_weights_are_not_saved),
   cmocka_unit_test (a_directory_is_locked_before_its_first_checkpoint),
   cmocka_unit_test (a_rollback_goes_on_where_it_was),
   cmocka_unit_test (data_that_becomes_shorter_costs_no_step),
-  cmocka_unit_test (data_that_is_cut_before_an_evaluation_costs_no_step),
+  cmocka_unit_test (data_that_is_cut_in_an_evaluation_costs_no_step),
   cmocka_unit_test (data_that_is_written_during_a_run_is_told_once),
   cmocka_unit_test (data_that_was_changed_in_place_is_noticed_on_resume),
   cmocka_unit_test (data_of_another_size_is_told_with_both_sizes),

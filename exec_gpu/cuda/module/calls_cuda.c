@@ -315,7 +315,7 @@ chosen (int *device)
   const char *text = said (cudaGetDevice (device));
 
   if (!text && *device >= MOST_DEVICES)
-    text = "the cuda executor knows 64 devices of a node and no more";
+    text = "the cuda executor supports at most 64 GPUs of a node";
   return text;
 }
 
@@ -429,7 +429,7 @@ save_algorithms (const struct weft_cuda_blas *blas)
   g_autoptr (GError) error = NULL;
 
   if (!weft_blas_save (blas, path, &error))
-    g_warning ("algorithms of matrix products are not kept: %s", error->message);
+    g_warning ("the choice of matmul algorithms cannot be saved: %s", error->message);
 }
 
 /* Runs the product of a kernel once, without the separate kernel for the gradient of a bias. */
@@ -768,7 +768,7 @@ call_collective (void *self, const struct weft_gpu_collective *c, weft_gpu_strea
   case WEFT_OP_BROADCAST:
     return told (ncclBroadcast (c->from, c->to, c->n, type, (int) c->root, comm, on));
   default:
-    return "no collective of NCCL";
+    return "NCCL has no such collective";
   }
 }
 

@@ -416,10 +416,10 @@ enable (const struct weft_cupti_calls *calls)
 static const char *
 refusal_of (const struct weft_cupti_calls *calls, CUptiResult result)
 {
-  const char *said = "CUPTI does not say why";
+  const char *said = "CUPTI gives no reason";
 
   if (result == CUPTI_ERROR_INSUFFICIENT_PRIVILEGES)
-    return "the driver lets administrators alone trace: run as root, or load nvidia.ko with "
+    return "the driver lets only administrators trace: run as root, or load nvidia.ko with "
            "NVreg_RestrictProfilingToAdminUsers=0";
   calls->GetResultString (result, &said);
   return said;
@@ -489,7 +489,7 @@ const char *
 weft_cupti_begin (struct weft_cupti **out)
 {
   (void) out;
-  return "this build has found no CUPTI";
+  return "CUPTI was not found when Weft was built";
 }
 
 void

@@ -98,10 +98,10 @@ bent (const struct weft_kernel *k)
   if (k->model->attn_logit_softcapping != 0)
     return "scores are soft-capped";
   if (k->model->position_embedding_type == WEFT_ALIBI)
-    return "scores fall with distance";
+    return "scores have an ALiBi slope";
   if (k->model->query_pre_attn_scalar != 0 &&
       k->model->query_pre_attn_scalar != (double) k->shape.dim[4])
-    return "scores have a scale of their own";
+    return "scores are scaled by query_pre_attn_scalar";
   return NULL;
 }
 
@@ -109,9 +109,8 @@ static void
 say (struct weft_fused *f, const struct weft_kernel *k, const char *why)
 {
   if (!k->quicker && g_atomic_int_compare_and_exchange (&f->said[k->kind], 0, 1))
-    g_printerr (
-        "weft: attention_backend = fused: %s by our own kernels, cuDNN does not take it: %s\n",
-        weft_op_words[k->kind], why);
+    g_printerr ("weft: attention_backend = fused: %s runs on Weft's kernels, not on cuDNN: %s\n",
+                weft_op_words[k->kind], why);
 }
 
 /* ---------------------------------------------------------------------- what is quicker */
@@ -238,7 +237,7 @@ weft_fused_save (struct weft_fused *f, int device, const char *machine)
   struct of_device *on = &f->on[device];
 
   if (on->news && !weft_trial_save (path, whole, on->found, sizeof (struct found), &error))
-    g_warning ("which attention is quicker is not kept: %s", error->message);
+    g_warning ("the choice of attention kernels cannot be saved: %s", error->message);
   on->news = FALSE;
 }
 
@@ -253,7 +252,7 @@ weft_fused_takes (struct weft_fused *f, int device, const struct weft_kernel *k,
   if (!k->fused || (!is_whole (k) && !is_part (k)))
     return FALSE;
   if (is_part (k)) {
-    say (f, k, "it has parts of sequences");
+    say (f, k, "it attends to parts of a sequence");
     return FALSE;
   }
   if ((refused = bent (k))) {

@@ -1,0 +1,38 @@
+/* output.h - files that a command writes: they appear whole or not at all, and destroy no input.
+ *
+ * A file is written without a name (O_TMPFILE), or under a temporary name where the file system
+ * cannot do that, and gets its name when it is complete. Until then an existing file of that name
+ * keeps its contents. Devices, pipes and the file behind stdout or stderr are written in place, as
+ * is a writable file in a folder that is not writable.
+ *
+ * A path is refused if it is a folder, a file without permission to write, a file that this command
+ * has read (weft_output_guard_inputs()), or a symbolic link that leads into another folder. */
+#pragma once
+#include <glib.h>
+#include <stdio.h>
+
+/* Remembers from now on which files are read by weft_file_read() and others that call
+ * weft_output_note_input(). For commands; a library does not call this. */
+void weft_output_guard_inputs (void);
+
+/* Notes that an open file is read. Does nothing without weft_output_guard_inputs(). */
+void weft_output_note_input (int fd);
+
+/* Finds the file that a path stands for. *target receives its path, without a symbolic link; the
+ * caller frees it; NULL: the path is written in place. Errors begin with the path. */
+gboolean weft_output_find (const char *path, char **target, GError **error);
+
+typedef struct weft_output weft_output;
+
+/* Opens a file for writing; NULL with an error. */
+weft_output *weft_output_open (const char *path, GError **error);
+
+/* The stream to write to. */
+FILE *weft_output_stream (const weft_output *output);
+
+/* Completes the file, gives it its name and frees `output`. FALSE if anything could not be written:
+ * then the file is as it was before. */
+gboolean weft_output_close (weft_output *output, GError **error);
+
+/* Discards what was written and frees `output`, which may be NULL. */
+void weft_output_abandon (weft_output *output);

@@ -1,0 +1,111 @@
+/* store_state.h - what the files of the store share: store.c has the connections and the event
+ * loop, store_strangers.c admits processes, store_requests.c answers those that are admitted. */
+#pragma once
+#include "launch/link.h"
+#include "launch/listening.h"
+#include "launch/store.h"
+#include <pthread.h>
+
+#define WEFT_STORE_NOBODY 0xffffffffu
+
+/* Requests of a process that does not read its answers wait while so many bytes are unsent. */
+#define WEFT_STORE_MOST_UNSENT (1u << 20)
+
+/* A stranger: a connection that is not admitted. */
+struct weft_store_stranger {
+  GInetAddress *from;
+  gint64 until;
+  struct weft_hello hello;
+  uint32_t process;       /* that it wants to be; WEFT_STORE_NOBODY before its hello */
+  GByteArray *transcript; /* of its handshake */
+};
+
+/* A connection. */
+struct weft_store_peer {
+  struct weft_link link;
+  struct weft_store_stranger *stranger; /* NULL: admitted */
+  uint32_t process;               /* WEFT_STORE_NOBODY: not admitted */
+  gsize counted;                  /* bytes of the input that are counted in the store's memory */
+  gboolean closing_peer;          /* close the connection when everything has been sent */
+  char *waiting_key;              /* key of the value that the client waits for */
+};
+
+/* State of one process of the job. */
+struct weft_store_member {
+  struct weft_store_peer
+      *peer; /* not owned; NULL before the hello and after the connection is lost */
+  char *host, *last, *status; /* last: key of the last exchange that the process called */
+  gint64 heard, status_at;    /* time of the last frame; of the last status */
+  gint64 report_until;        /* deadline of its request for a report; 0: none */
+  gboolean joined, left;
+  gboolean asked; /* for a status that it has not sent yet */
+};
+
+struct weft_store_exchange {
+  char *key;
+  GBytes **value; /* by process */
+  uint8_t *joined;
+  uint32_t n_joined, n;
+  gsize bytes;  /* of all values */
+  gsize memory; /* counted in the store's `memory` */
+};
+
+struct weft_store {
+  struct weft_store_options options;
+  char *token, *secret;
+  struct weft_listening listening;
+  pthread_t thread;
+  gint closing; /* atomic */
+
+  GPtrArray *peers;
+  struct weft_store_member *member;
+  uint32_t n_joined, n_strangers;
+  gsize memory; /* of values, incomplete exchanges and incomplete frames */
+  GHashTable *values, *exchanges;
+  gint64 opened;
+  char *stopped; /* why the job has failed */
+};
+
+/* A store without connections, sockets that listen, and a thread. */
+weft_store *weft_store_new (const struct weft_store_options *options);
+void weft_store_free (weft_store *s);
+
+/* "rank 3", as weft_store_name(). The caller frees the string. */
+char *weft_store_name_of (const weft_store *s, uint32_t process);
+const char *weft_store_host_of (const struct weft_store_member *m);
+
+/* Appends "rank 2 on b (last seen at step 17, 3 s ago)". */
+void weft_store_append_member (const weft_store *s, GString *text, uint32_t process);
+
+/* Queues a frame. Key and value may be NULL. */
+void weft_store_put (struct weft_store_peer *p, enum weft_frame_kind kind, GBytes *key,
+                     GBytes *value);
+void weft_store_put_text (struct weft_store_peer *p, enum weft_frame_kind kind, const char *text);
+
+/* Sends the reason, then closes the connection. */
+void weft_store_refuse (struct weft_store_peer *p, const char *text);
+
+/* Ends the job: sends the reason to every client, now or when it connects. */
+void weft_store_stop (weft_store *s, const char *format, ...) G_GNUC_PRINTF (2, 3);
+
+/* Counts memory. A process that exceeds the limit ends the job, and the store reads nothing more
+ * from it. */
+void weft_store_count (weft_store *s, struct weft_store_peer *p, gsize bytes);
+
+/* Closes a connection. A process that has not signed off counts as dead, which ends the job. */
+void weft_store_drop (weft_store *s, struct weft_store_peer *p);
+
+/* store_strangers.c: accepts connections of one socket that listens; adds a connection, takes its
+ * socket over; handles a frame of a stranger (FALSE: the connection must be closed). */
+void weft_store_accept (weft_store *s, GSocket *listening);
+struct weft_store_peer *weft_store_add_stranger (weft_store *s, GSocket *socket);
+gboolean weft_store_on_stranger (weft_store *s, struct weft_store_peer *p,
+                                 const struct weft_frame *f);
+void weft_store_stranger_free (struct weft_store_stranger *stranger);
+
+/* store_requests.c: handles a frame of a process (FALSE: the connection must be closed); sends the
+ * reports that are complete or due. */
+gboolean weft_store_on_request (weft_store *s, struct weft_store_peer *p,
+                                const struct weft_frame *f);
+void weft_store_finish_reports (weft_store *s, gint64 now);
+void weft_store_exchange_free (void *exchange);

@@ -1,0 +1,115 @@
+/* The rendezvous with hostile clients: frames of three connections, in any order, to a store
+ * without a thread. The first byte of the input says whether the job has a secret; then each frame
+ * follows a byte with the number of its connection. The store counts its memory exactly. */
+#include "launch/store_state.h"
+#include "tests/fuzz/fuzz.h"
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define CONNECTIONS 3u
+#define MOST_BYTES (1u << 14)
+
+/* The memory that the store keeps, counted anew: at least the bytes of all values. */
+static gsize
+count_values (const weft_store *s)
+{
+  GHashTableIter at;
+  gpointer key, value;
+  gsize n = 0;
+
+  g_hash_table_iter_init (&at, s->values);
+  while (g_hash_table_iter_next (&at, &key, &value))
+    n += g_bytes_get_size (value);
+  g_hash_table_iter_init (&at, s->exchanges);
+  while (g_hash_table_iter_next (&at, &key, &value))
+    for (uint32_t i = 0; i < s->options.n; i++) {
+      const struct weft_store_exchange *m = value;
+      n += m->value[i] ? g_bytes_get_size (m->value[i]) : 0;
+    }
+  return n;
+}
+
+static void
+check (const weft_store *s)
+{
+  uint32_t n_joined = 0, n_strangers = 0;
+
+  for (uint32_t i = 0; i < s->options.n; i++) {
+    const struct weft_store_member *m = &s->member[i];
+    n_joined += m->joined;
+    g_assert (!m->peer || (m->peer->process == i && !m->peer->stranger));
+  }
+  for (uint32_t i = 0; i < s->peers->len; i++)
+    n_strangers += ((struct weft_store_peer *) s->peers->pdata[i])->stranger != NULL;
+  g_assert (n_joined == s->n_joined && n_strangers == s->n_strangers);
+  gsize values = count_values (s);
+  g_assert (values <= s->memory && (s->stopped || s->memory <= MOST_BYTES));
+  if (g_hash_table_size (s->values) + g_hash_table_size (s->exchanges) == 0)
+    g_assert (s->memory == 0);
+}
+
+/* A connection whose other end is closed: the store only queues what it would send. */
+static struct weft_store_peer *
+connect_peer (weft_store *s)
+{
+  int end[2];
+
+  g_assert (socketpair (AF_UNIX, SOCK_STREAM, 0, end) == 0);
+  close (end[1]);
+  return weft_store_add_stranger (s, g_socket_new_from_fd (end[0], NULL));
+}
+
+/* A proof with a key stands for the right one, which no input can contain. */
+static void
+complete_proof (const struct weft_store_peer *p, struct weft_frame *f,
+                uint8_t proof[WEFT_SEAL_NONCE])
+{
+  if (f->kind != WEFT_FRAME_PROOF || !f->key_bytes || !p->stranger || !p->stranger->transcript->len)
+    return;
+  weft_seal_prove ("secret", p->stranger->transcript, WEFT_SEAL_CLIENT, proof);
+  f->value = proof;
+  f->value_bytes = WEFT_SEAL_NONCE;
+}
+
+/* Hands a frame to the store, which may close the connection; a new one then takes its place. */
+static void
+feed_frame (weft_store *s, struct weft_store_peer **peer, struct weft_frame *f)
+{
+  struct weft_store_peer *p = *peer;
+  uint8_t proof[WEFT_SEAL_NONCE];
+
+  complete_proof (p, f, proof);
+  gboolean lives = (p->stranger ? weft_store_on_stranger : weft_store_on_request) (s, p, f);
+  if (lives && !p->closing_peer)
+    return;
+  weft_store_drop (s, p);
+  *peer = connect_peer (s);
+}
+
+int
+LLVMFuzzerTestOneInput (const uint8_t *data, size_t size)
+{
+  const struct weft_store_options options = { .token = "job",
+                                              .secret = size && data[0] % 2 ? "secret" : NULL,
+                                              .n = 2,
+                                              .ranks_each = 1,
+                                              .most_bytes = MOST_BYTES };
+  weft_store *s = weft_store_new (&options);
+  struct weft_store_peer *peer[CONNECTIONS];
+  struct weft_frame f;
+  gint64 n = 1;
+
+  for (unsigned i = 0; i < CONNECTIONS; i++)
+    peer[i] = connect_peer (s);
+  for (size_t at = 1; at + 1 < size && n > 0; at += (size_t) n) {
+    struct weft_store_peer **p = &peer[data[at++] % CONNECTIONS];
+    n = weft_frame_parse (data + at, size - at,
+                          (*p)->stranger ? WEFT_FRAME_FIRST_BYTES : WEFT_FRAME_MOST_BYTES, &f);
+    if (n > 0)
+      feed_frame (s, p, &f);
+    weft_store_finish_reports (s, g_get_monotonic_time ());
+    check (s);
+  }
+  weft_store_free (s);
+  return 0;
+}
