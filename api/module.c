@@ -299,8 +299,8 @@ check_sync (const weft_module *m, weft_error *error)
 bool
 weft_module_backward (weft_module *m, weft_error *error)
 {
-  return refuse_broken (m, "backward", error) && has_one_stage (m, "backward", error) && is_next (m, WEFT_PART_BACKWARD, error) &&
-         check_sync (m, error) && run_next (m, error);
+  return refuse_broken (m, "backward", error) && has_one_stage (m, "backward", error) &&
+         is_next (m, WEFT_PART_BACKWARD, error) && check_sync (m, error) && run_next (m, error);
 }
 
 bool
