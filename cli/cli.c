@@ -207,6 +207,18 @@ read_word (struct reader *r, GError **error)
   return ok;
 }
 
+/* Names the flags that were accepted without effect, such as those of a Megatron-LM command line
+ * about data and logs. */
+static void
+note_ignored (const weft_settings *settings)
+{
+  g_autofree char *names = g_strjoinv (" --", (char **) weft_settings_ignored (settings));
+
+  g_strdelimit (names, "_", '-');
+  if (*names)
+    fprintf (stderr, "weft: note: no effect, see `weft knobs NAME`: --%s\n", names);
+}
+
 /* Collects the settings of the job: those of the job file first, because flags override them. */
 static gboolean
 collect (struct reader *r, GError **error)
@@ -219,6 +231,7 @@ collect (struct reader *r, GError **error)
   if (r->input->operand && !weft_flags_file (r->input->operand, r->input->settings, error))
     return FALSE;
   weft_settings_take (r->input->settings, r->flags);
+  note_ignored (r->input->settings);
   return TRUE;
 }
 
@@ -257,7 +270,8 @@ static const char about_jobs[] =
     "JOB is an .ini file.  Flags override it; without a file they describe the whole job.  Every "
     "knob (weft knobs) and every field of model, cluster, training and stack is a flag: --model, "
     "--topology, --nodes or --gpus, --stack, --micro-batch-size, --tensor-model-parallel-size ...  "
-    "A boolean takes no value; --no-NAME clears it.";
+    "A boolean takes no value; --no-NAME clears it.  Short forms (--tp 8) and flags of Megatron-LM "
+    "command lines (--swiglu) are accepted; weft knobs lists them at its end.";
 
 int
 weft_cli_help (const struct weft_cli_page *page)

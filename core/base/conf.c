@@ -271,7 +271,7 @@ weft_data_find (const char *folder, const char *name, const char *suffix, GError
       g_autofree char *file = g_strconcat (names[i], suffix, NULL);
       return g_build_filename (weft_data_dir (), folder, file, NULL);
     }
-  const char *near = weft_suggest_strv (name, (const char *const *) names);
+  g_autofree char *near = weft_suggest_part (name, (const char *const *) names);
   g_autofree char *all = g_strjoinv (", ", names);
   if (near)
     weft_bad_input (error, "nothing named \"%s\" in %s; did you mean %s?", name, folder, near);

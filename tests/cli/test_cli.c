@@ -184,6 +184,17 @@ a_knob_with_words_explains_each_of_them (void **state)
 }
 
 static void
+other_spellings_are_listed_and_explained (void **state)
+{
+  (void) state;
+  accepted ("knobs", "untie_embeddings_and_output_weights   share_embeddings_and_output_weights =");
+  accepted ("knobs tp", "tensor_model_parallel_size\n");
+  accepted ("knobs ddp-bucket-size", "aliases  ddp_bucket_size");
+  accepted ("knobs swiglu", "sets     activation = swiglu");
+  accepted ("knobs train-iters", "no effect: weft train has --steps");
+}
+
+static void
 the_examples_of_the_list_work (void **state)
 {
   g_autofree char *before = g_get_current_dir ();
@@ -544,6 +555,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (every_command_has_help_with_examples),
   cmocka_unit_test (help_pages_are_at_most_100_columns_wide),
   cmocka_unit_test (a_knob_with_words_explains_each_of_them),
+  cmocka_unit_test (other_spellings_are_listed_and_explained),
   cmocka_unit_test (the_examples_of_the_list_work),
   cmocka_unit_test (bad_input_ends_with_2_and_names_what_was_found),
   cmocka_unit_test (a_file_that_cannot_be_written_ends_with_1),
