@@ -268,12 +268,12 @@ flag_text (const struct weft_cli_flag *flag)
 }
 
 static const char about_jobs[] =
-    "JOB is an .ini file, or - for standard input.  Flags override it; without a file they describe "
-    "the whole job.  Every knob (weft knobs) and every field of model, cluster, training and stack "
-    "is a flag: --model, --topology, --nodes or --gpus, --stack, --micro-batch-size, "
+    "JOB is an .ini file, or - for standard input.  Flags override it; without a file they "
+    "describe the whole job.  Every knob (weft knobs) and every field of model, cluster, training "
+    "and stack is a flag: --model, --topology, --nodes or --gpus, --stack, --micro-batch-size, "
     "--tensor-model-parallel-size ...  A boolean takes no value; --no-NAME clears it.  Short forms "
-    "(--tp 8) and flags of Megatron-LM command lines (--swiglu) are accepted; weft knobs lists them "
-    "at its end.";
+    "(--tp 8) and flags of Megatron-LM command lines (--swiglu) are accepted; weft knobs lists "
+    "them at its end.";
 
 int
 weft_cli_help (const struct weft_cli_page *page)
