@@ -277,12 +277,11 @@ print_markdown_aliases (void)
   printf ("\n## Short forms, and flags of Megatron-LM command lines\n\n"
           "Rows of `core/aliases.def`.  A flag without effect is accepted with a note, so that a\n"
           "command line of Megatron-LM can be given whole.  Model fields that it does not set\n"
-          "have Weft's defaults, which are not always Megatron-LM's.\n\n"
-          "| flag | what it sets |\n|---|---|\n");
+          "have Weft's defaults, which are not always Megatron-LM's.\n\n");
   for (unsigned i = 0; i < weft_n_aliases; i++) {
     g_autofree char *text = weft_alias_text (&weft_aliases[i]);
     g_autofree char *flag = g_strdelimit (g_strdup (weft_aliases[i].name), "_", '-');
-    printf ("| `--%s` | %s |\n", flag, text);
+    printf ("- `--%s`: %s\n", flag, text);
   }
 }
 

@@ -184,7 +184,9 @@ weft_conf_load (const char *path, GError **error)
   gsize length;
   g_autofree char *text = weft_file_read (path, MOST_BYTES, &length, error);
 
-  return text ? weft_conf_parse (text, length, path, error) : NULL;
+  const char *name = weft_file_is_stdin (path) ? "stdin" : path;
+
+  return text ? weft_conf_parse (text, length, name, error) : NULL;
 }
 
 void

@@ -1,6 +1,7 @@
 #include "core/job/flags.h"
 #include "core/job/aliases.h"
 #include "core/base/error.h"
+#include "core/base/file.h"
 #include <string.h>
 
 struct weft_flag
@@ -115,6 +116,8 @@ weft_flags_words (const char *words, weft_settings *settings, GError **error)
 gboolean
 weft_flags_file (const char *path, weft_settings *settings, GError **error)
 {
+  if (weft_file_is_stdin (path))
+    return weft_settings_add_file (settings, path, error);
   if (g_file_test (path, G_FILE_TEST_IS_DIR))
     return weft_bad_input (error, "%s: is a folder (expected a job file or flags)", path);
   if (!g_file_test (path, G_FILE_TEST_EXISTS))
@@ -140,7 +143,7 @@ read_flag (struct weft_words *words, const char *word, weft_settings *flags, GEr
 static gboolean
 read_file (const char *word, const char **file, GError **error)
 {
-  if (*word == '-')
+  if (*word == '-' && !weft_file_is_stdin (word))
     return weft_bad_input (error, "unknown flag %s: flags begin with two dashes", word);
   if (*file)
     return weft_bad_input (error, "unexpected \"%s\" after \"%s\": expected at most one job file",
