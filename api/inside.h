@@ -32,6 +32,8 @@ struct weft_open_module {
 bool weft_api_fail (weft_error *error, GError *reason);
 bool weft_api_fail_with (weft_error *error, weft_status status, const char *format, ...)
     G_GNUC_PRINTF (3, 4);
+/* error.c: false with an error if a pointer of a `call` is NULL. */
+bool weft_api_given (const char *call, const char *what, const void *pointer, weft_error *error);
 bool weft_api_done (weft_error *error); /* clears `error`; always returns true */
 
 /* module.c: FALSE with an error if a step is in progress, for a `call` that must be between

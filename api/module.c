@@ -25,6 +25,23 @@ only_last_reduces (const weft_module *m)
   return n == 1 && last + 1 == weft_job_microbatches (&m->plan->job);
 }
 
+/* Checks the values that the caller gave; 0 is an option that is not given. */
+static gboolean
+check_options (const union weft_cpu_options *own, GError **reason)
+{
+  const struct weft_table *table = weft_exec_cpu.options;
+
+  for (unsigned i = 0; i < table->n; i++) {
+    const struct weft_field *field = &table->field[i];
+    if (own->at[i].i == 0 || weft_field_holds (field, own->at[i]))
+      continue;
+    g_autofree char *range = weft_field_range (field);
+    return weft_bad_input (reason, "%s: found %" G_GUINT64_FORMAT ", wanted %s", field->name,
+                           (guint64) own->at[i].i, range);
+  }
+  return TRUE;
+}
+
 static gboolean
 open_executor (weft_module *m, const weft_module_options *options, GError **reason)
 {
@@ -34,7 +51,7 @@ open_executor (weft_module *m, const weft_module_options *options, GError **reas
                                               weft_own_options_of (weft_exec_cpu.options, own.at),
                                           .control = &m->control };
 
-  if (!weft_memory_check (m->plan, &weft_exec_cpu, reason) ||
+  if (!check_options (&own, reason) || !weft_memory_check (m->plan, &weft_exec_cpu, reason) ||
       !(m->x = weft_exec_cpu.open (m->plan, &exec, reason)))
     return FALSE;
   m->state = weft_state_new (m->x);
@@ -65,9 +82,11 @@ weft_api_set_loss_scale (weft_module *m, struct weft_loss_scale scale)
 weft_module *
 weft_module_open (const weft_job *job, const weft_module_options *options, weft_error *error)
 {
-  weft_module *m = g_new0 (weft_module, 1);
   GError *reason = NULL;
 
+  if (!weft_api_given ("module_open", "job", job, error))
+    return NULL;
+  weft_module *m = g_new0 (weft_module, 1);
   m->job = job;
   m->plan = job->plan;
   m->batch = g_new0 (int32_t, batch_tokens (m));
@@ -107,9 +126,10 @@ next_part (const weft_module *m)
 const char *
 weft_module_wants (const weft_module *m)
 {
+  if (!m)
+    return "module_open";
   char *text = ((weft_module *) m)->wants;
   const struct weft_part *part = next_part (m);
-
   if (part->micro == WEFT_NO_MICRO)
     return weft_part_words[part->kind];
   g_snprintf (text, sizeof m->wants, "%s of microbatch %u", weft_part_words[part->kind],
@@ -120,6 +140,8 @@ weft_module_wants (const weft_module *m)
 static bool
 refuse_broken (const weft_module *m, const char *call, weft_error *error)
 {
+  if (!weft_api_given (call, "module", m, error))
+    return false;
   return !m->broken ||
          weft_api_fail_with (error, WEFT_STATUS_FAILED,
                              "%s: a step of this module has failed, wanted it closed", call);
@@ -196,8 +218,9 @@ static bool
 check_tokens (const weft_module *m, const char *call, const int32_t *tokens, size_t n,
               weft_error *error)
 {
+  if (!weft_api_given (call, "tokens", tokens, error))
+    return false;
   const int64_t vocabulary = m->plan->job.model.vocab_size;
-
   for (size_t i = 0; i < n; i++)
     if (tokens[i] < 0 || tokens[i] >= vocabulary)
       return weft_api_fail_with (error, WEFT_STATUS_BAD_INPUT,
@@ -242,9 +265,10 @@ has_one_stage (const weft_module *m, const char *call, weft_error *error)
 bool
 weft_module_forward (weft_module *m, const int32_t *tokens, weft_error *error)
 {
+  if (!refuse_broken (m, "forward", error))
+    return false;
   size_t n =
       (size_t) (weft_job_dp (&m->plan->job) * m->plan->job.train.micro_batch_size) * row_tokens (m);
-
   if (!has_one_stage (m, "forward", error) || !is_next (m, WEFT_PART_FORWARD, error) ||
       !check_tokens (m, "forward", tokens, n, error))
     return false;
@@ -275,8 +299,8 @@ check_sync (const weft_module *m, weft_error *error)
 bool
 weft_module_backward (weft_module *m, weft_error *error)
 {
-  return has_one_stage (m, "backward", error) && is_next (m, WEFT_PART_BACKWARD, error) &&
-         check_sync (m, error) && run_next (m, error);
+  return refuse_broken (m, "backward", error) && has_one_stage (m, "backward", error) &&
+         is_next (m, WEFT_PART_BACKWARD, error) && check_sync (m, error) && run_next (m, error);
 }
 
 bool
@@ -300,6 +324,8 @@ weft_module_forward_backward (weft_module *m, const int32_t *tokens, weft_error 
 static bool
 set_no_sync (weft_module *m, gboolean wanted, weft_error *error)
 {
+  if (!weft_api_given (wanted ? "no_sync_begin" : "no_sync_end", "module", m, error))
+    return false;
   if (m->no_sync == wanted)
     return weft_api_fail_with (error, WEFT_STATUS_ORDER, "no_sync_%s: found %s no_sync",
                                wanted ? "begin" : "end",
@@ -402,6 +428,21 @@ fill_result (const weft_module *m, weft_step_result *out)
     out->large += m->x->metrics[row].large;
 }
 
+/* A rate of 1 would divide by zero in the correction of the moments. */
+static bool
+check_adam (const weft_adam *adam, weft_error *error)
+{
+  if (!weft_api_given ("step", "adam", adam, error))
+    return false;
+  return (isfinite (adam->lr) && isfinite (adam->weight_decay) && adam->epsilon >= 0 &&
+          isfinite (adam->epsilon) && adam->beta1 >= 0 && adam->beta1 < 1 && adam->beta2 >= 0 &&
+          adam->beta2 < 1) ||
+         weft_api_fail_with (error, WEFT_STATUS_BAD_INPUT,
+                             "step: found lr %g, beta1 %g, beta2 %g, epsilon %g, weight_decay %g, "
+                             "wanted finite numbers, betas from 0 to below 1, epsilon from 0",
+                             adam->lr, adam->beta1, adam->beta2, adam->epsilon, adam->weight_decay);
+}
+
 /* Sets the inputs of the update. The step number of Adam counts updates: skipped steps do not
  * count. */
 static void
@@ -420,7 +461,7 @@ weft_module_step (weft_module *m, const weft_adam *adam, weft_step_result *out, 
 {
   weft_step_result result;
 
-  if (!is_next (m, WEFT_PART_UPDATE, error))
+  if (!is_next (m, WEFT_PART_UPDATE, error) || !check_adam (adam, error))
     return false;
   set_control (m, adam);
   if (!run_next (m, error) || !end_step (m, error))
@@ -441,6 +482,7 @@ weft_module_evaluate (weft_module *m, const int32_t *tokens, double *loss, weft_
   GError *reason = NULL;
 
   if (!weft_api_between_steps (m, "evaluate", error) ||
+      !weft_api_given ("evaluate", "loss", loss, error) ||
       !check_tokens (m, "evaluate", tokens, batch_tokens (m), error))
     return false;
   memcpy (m->batch, tokens, batch_tokens (m) * sizeof *tokens);
@@ -457,7 +499,7 @@ weft_module_evaluate (weft_module *m, const int32_t *tokens, double *loss, weft_
 uint64_t
 weft_module_steps (const weft_module *m)
 {
-  return m->progress.step;
+  return m ? m->progress.step : 0;
 }
 
 /* ------------------------------------------------------------------------- weights */
@@ -465,6 +507,8 @@ weft_module_steps (const weft_module *m)
 void
 weft_module_init_weights (weft_module *m, uint64_t seed)
 {
+  if (!m)
+    return;
   if (m->next)
     end_step (m, NULL);
   m->progress = (struct weft_progress){ 0 };

@@ -36,8 +36,9 @@ add_face (weft_state_dict *d, const char *prefix, uint32_t i)
 static weft_state_dict *
 make_dict (weft_module *m, const char *prefix, bool keep_vars, enum weft_state_kind kind)
 {
+  if (!m)
+    return NULL;
   weft_state_dict *d = g_new0 (weft_state_dict, 1);
-
   d->module = m;
   d->keep_vars = keep_vars;
   d->kind = kind;
@@ -74,13 +75,13 @@ weft_state_dict_close (weft_state_dict *d)
 size_t
 weft_state_dict_count (const weft_state_dict *d)
 {
-  return d->n;
+  return d ? d->n : 0;
 }
 
 const weft_tensor_face *
 weft_state_dict_at (const weft_state_dict *d, size_t i)
 {
-  return i < d->n ? &d->face[i] : NULL;
+  return d && i < d->n ? &d->face[i] : NULL;
 }
 
 size_t
@@ -88,6 +89,8 @@ weft_state_dict_find (const weft_state_dict *d, const char *name)
 {
   size_t i = 0;
 
+  if (!d || !name)
+    return weft_state_dict_count (d);
   while (i < d->n && strcmp (d->name[i], name))
     i++;
   return i;
@@ -97,6 +100,9 @@ static bool
 read_kind (weft_state_dict *d, size_t i, enum weft_state_kind kind, const uint64_t extent[2],
            float *out, weft_error *error)
 {
+  if (!weft_api_given ("state_dict", "dict", d, error) ||
+      !weft_api_given ("state_dict", "out", out, error))
+    return false;
   if (i >= d->n)
     return weft_api_fail_with (error, WEFT_STATUS_BAD_INPUT,
                                "state_dict: found tensor %zu, wanted 0..%zu", i, d->n - 1);
@@ -113,14 +119,15 @@ bool
 weft_state_dict_read (weft_state_dict *d, size_t i, uint64_t first, uint64_t n, float *out,
                       weft_error *error)
 {
-  return read_kind (d, i, d->kind, (const uint64_t[]){ first, n }, out, error);
+  return read_kind (d, i, d ? d->kind : WEFT_STATE_WEIGHT, (const uint64_t[]){ first, n }, out,
+                    error);
 }
 
 bool
 weft_state_dict_read_grad (weft_state_dict *d, size_t i, uint64_t first, uint64_t n, float *out,
                            weft_error *error)
 {
-  if (!d->keep_vars)
+  if (d && !d->keep_vars)
     return weft_api_fail_with (error, WEFT_STATUS_BAD_INPUT,
                                "state_dict: values without keep_vars have no gradient");
   return read_kind (d, i, WEFT_STATE_GRAD, (const uint64_t[]){ first, n }, out, error);
@@ -129,7 +136,7 @@ weft_state_dict_read_grad (weft_state_dict *d, size_t i, uint64_t first, uint64_
 void *
 weft_state_dict_data (weft_state_dict *d, size_t i, uint32_t rank)
 {
-  if (i >= d->n || rank >= d->module->x->actors->n ||
+  if (!d || i >= d->n || rank >= d->module->x->actors->n ||
       (d->kind == WEFT_STATE_MASTER && weft_state_dtype (d->module->state) != WEFT_FP32))
     return NULL;
   return weft_state_address (d->module->state, (uint32_t) i, rank);
@@ -198,6 +205,9 @@ match (weft_state *state, const weft_tensor *tensors, size_t n, uint32_t *where,
   g_autofree gboolean *given = g_new0 (gboolean, weft_state_count (state));
 
   for (size_t i = 0; i < n; i++) {
+    if (!weft_api_given ("load_state_dict", "name", tensors[i].name, error) ||
+        !weft_api_given ("load_state_dict", "data", tensors[i].data, error))
+      return false;
     where[i] = find_tensor (state, tensors[i].name);
     if (where[i] == weft_state_count (state)) {
       note (lists[0], tensors[i].name);
@@ -225,12 +235,17 @@ bool
 weft_module_load_state_dict (weft_module *m, const weft_tensor *tensors, size_t n, bool strict,
                              weft_error *error)
 {
+  if (!weft_api_between_steps (m, "load_state_dict", error) ||
+      (n && !weft_api_given ("load_state_dict", "tensors", tensors, error)))
+    return false;
+  if (n > UINT32_MAX)
+    return weft_api_fail_with (error, WEFT_STATUS_BAD_INPUT,
+                               "load_state_dict: found %zu tensors, wanted at most %u", n,
+                               UINT32_MAX);
   g_autoptr (GString) unknown = g_string_new (NULL), missing = g_string_new (NULL);
   g_autofree uint32_t *where = g_new (uint32_t, n + 1);
   GString *lists[] = { unknown, missing };
-
-  if (!weft_api_between_steps (m, "load_state_dict", error) ||
-      !match (m->state, tensors, n, where, lists, error))
+  if (!match (m->state, tensors, n, where, lists, error))
     return false;
   gboolean differs = unknown->len || missing->len;
   if (differs && strict)
@@ -251,13 +266,14 @@ bool
 weft_module_save_checkpoint (weft_module *m, const char *dir, uint32_t keep, uint64_t position,
                              uint64_t seed, weft_error *error)
 {
-  struct weft_progress progress = m->progress;
   GError *reason = NULL;
 
+  if (!weft_api_between_steps (m, "save_checkpoint", error) ||
+      !weft_api_given ("save_checkpoint", "dir", dir, error))
+    return false;
+  struct weft_progress progress = m->progress;
   progress.position = position;
   progress.seed = seed;
-  if (!weft_api_between_steps (m, "save_checkpoint", error))
-    return false;
   if (!weft_checkpoint_save (m->state, &m->plan->job, &progress, dir, keep, &reason))
     return weft_api_fail (error, reason);
   return weft_api_done (error);
@@ -270,7 +286,8 @@ weft_module_load_checkpoint (weft_module *m, const char *path, uint64_t *positio
   g_autofree char *passed_over = NULL;
   GError *reason = NULL;
 
-  if (!weft_api_between_steps (m, "load_checkpoint", error))
+  if (!weft_api_between_steps (m, "load_checkpoint", error) ||
+      !weft_api_given ("load_checkpoint", "path", path, error))
     return false;
   if (!weft_checkpoint_load (m->state, &m->plan->job, path, &m->progress, &passed_over, &reason))
     return weft_api_fail (error, reason);
@@ -290,7 +307,8 @@ weft_module_import_safetensors (weft_module *m, const char *path, weft_error *er
 {
   GError *reason = NULL;
 
-  if (!weft_api_between_steps (m, "import_safetensors", error))
+  if (!weft_api_between_steps (m, "import_safetensors", error) ||
+      !weft_api_given ("import_safetensors", "path", path, error))
     return false;
   if (!weft_hf_import (m->state, &m->plan->job.model, path, NULL, &reason))
     return weft_api_fail (error, reason);
@@ -302,7 +320,8 @@ weft_module_export_safetensors (weft_module *m, const char *path, weft_error *er
 {
   GError *reason = NULL;
 
-  if (!weft_api_between_steps (m, "export_safetensors", error))
+  if (!weft_api_between_steps (m, "export_safetensors", error) ||
+      !weft_api_given ("export_safetensors", "path", path, error))
     return false;
   if (!weft_hf_export (m->state, &m->plan->job.model, WEFT_STATE_WEIGHT, path, &reason))
     return weft_api_fail (error, reason);

@@ -1,6 +1,7 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
 #include "core/base/error.h"
+#include "core/base/file.h"
 #include "core/base/output.h"
 #include "core/base/suggest.h"
 #include <errno.h>
@@ -84,7 +85,7 @@ run_words (int argc, char **argv)
   if (g_strv_contains (help, argv[1]))
     return argc > 2 ? help_about (argv[2]) : print_commands ();
   if (g_strv_contains (version, argv[1])) {
-    printf ("weft " WEFT_VERSION "\n");
+    printf ("weft %s\n", weft_cli_version ());
     return 0;
   }
   const struct command *command = find_command (argv[1]);
@@ -177,7 +178,7 @@ read_flag (struct reader *r, const struct weft_flag *flag, GError **error)
 static gboolean
 read_operand (struct reader *r, const char *word, GError **error)
 {
-  if (*word == '-')
+  if (*word == '-' && !weft_file_is_stdin (word))
     return weft_bad_input (error, "unknown flag %s: flags begin with two dashes", word);
   if (!r->input->operand)
     r->input->operand = word;
@@ -207,6 +208,18 @@ read_word (struct reader *r, GError **error)
   return ok;
 }
 
+/* Names the flags that were accepted without effect, such as those of a Megatron-LM command line
+ * about data and logs. */
+static void
+note_ignored (const weft_settings *settings)
+{
+  g_autofree char *names = g_strjoinv (" --", (char **) weft_settings_ignored (settings));
+
+  g_strdelimit (names, "_", '-');
+  if (*names)
+    fprintf (stderr, "weft: note: no effect, see `weft knobs NAME`: --%s\n", names);
+}
+
 /* Collects the settings of the job: those of the job file first, because flags override them. */
 static gboolean
 collect (struct reader *r, GError **error)
@@ -219,6 +232,7 @@ collect (struct reader *r, GError **error)
   if (r->input->operand && !weft_flags_file (r->input->operand, r->input->settings, error))
     return FALSE;
   weft_settings_take (r->input->settings, r->flags);
+  note_ignored (r->input->settings);
   return TRUE;
 }
 
@@ -254,10 +268,12 @@ flag_text (const struct weft_cli_flag *flag)
 }
 
 static const char about_jobs[] =
-    "JOB is an .ini file.  Flags override it; without a file they describe the whole job.  Every "
-    "knob (weft knobs) and every field of model, cluster, training and stack is a flag: --model, "
-    "--topology, --nodes or --gpus, --stack, --micro-batch-size, --tensor-model-parallel-size ...  "
-    "A boolean takes no value; --no-NAME clears it.";
+    "JOB is an .ini file, or - for standard input.  Flags override it; without a file they "
+    "describe the whole job.  Every knob (weft knobs) and every field of model, cluster, training "
+    "and stack is a flag: --model, --topology, --nodes or --gpus, --stack, --micro-batch-size, "
+    "--tensor-model-parallel-size ...  A boolean takes no value; --no-NAME clears it.  Short forms "
+    "(--tp 8) and flags of Megatron-LM command lines (--swiglu) are accepted; weft knobs lists "
+    "them at its end.";
 
 int
 weft_cli_help (const struct weft_cli_page *page)

@@ -3,6 +3,7 @@
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "core/base/word_docs.h"
+#include "core/job/aliases.h"
 #include "core/job/strategy.h"
 #include "core/schedule/schedule.h"
 #include <stdio.h>
@@ -80,12 +81,36 @@ print_class (gpointer class, gpointer unused)
 }
 
 static void
+print_alias (const struct weft_alias *alias)
+{
+  g_autofree char *text = weft_alias_text (alias);
+  int used = printf ("  %-37s ", alias->name);
+
+  weft_cli_print_rest (text, used, weft_cli_columns ());
+}
+
+/* The other spellings: first what sets something, then what has no effect. */
+static void
+print_aliases (void)
+{
+  printf ("\nshort forms, and flags of Megatron-LM command lines\n");
+  for (unsigned i = 0; i < weft_n_aliases; i++)
+    if (!weft_aliases[i].ignored)
+      print_alias (&weft_aliases[i]);
+  printf ("\naccepted without effect\n");
+  for (unsigned i = 0; i < weft_n_aliases; i++)
+    if (weft_aliases[i].ignored)
+      print_alias (&weft_aliases[i]);
+}
+
+static void
 print_list (void)
 {
   g_autoptr (GPtrArray) all = classes ();
 
   printf ("  %-37s %-9s %-19s %s\n", "knob", "default", "affects", "");
   g_ptr_array_foreach (all, print_class, NULL);
+  print_aliases ();
   printf ("\nEach knob is a flag: --tensor-model-parallel-size 8.  `weft knobs NAME` shows the\n"
           "range and the sources of a knob.\n");
 }
@@ -124,9 +149,22 @@ print_words (const struct weft_field *knob)
   }
 }
 
+/* The other spellings of a knob, separated by blanks. The caller frees the text. */
+static char *
+aliases_of (const struct weft_field *knob)
+{
+  g_autoptr (GString) names = g_string_new (knob->aliases);
+
+  for (unsigned i = 0; i < weft_n_aliases; i++)
+    if (strcmp (weft_aliases[i].sets, knob->name) == 0)
+      g_string_append_printf (names, "%s%s", names->len ? " " : "", weft_aliases[i].name);
+  return g_string_free (g_steal_pointer (&names), FALSE);
+}
+
 static void
 print_one (const struct weft_field *knob)
 {
+  g_autofree char *aliases = aliases_of (knob);
   g_autofree char *range = weft_field_range (knob);
 
   printf ("%s\n  ", knob->name);
@@ -141,7 +179,7 @@ print_one (const struct weft_field *knob)
   if (reason_of (knob))
     print_line ("because", reason_of (knob));
   print_line ("source", knob->source);
-  print_line ("aliases", knob->aliases);
+  print_line ("aliases", aliases);
 }
 
 static void
@@ -171,6 +209,7 @@ build_affects (JsonBuilder *builder, const struct weft_field *knob)
 static void
 build_knob (JsonBuilder *builder, const struct weft_field *knob)
 {
+  g_autofree char *aliases = aliases_of (knob);
   g_autofree char *range = weft_field_range (knob);
 
   json_builder_begin_object (builder);
@@ -183,7 +222,7 @@ build_knob (JsonBuilder *builder, const struct weft_field *knob)
   if (reason_of (knob))
     weft_json_text (builder, "reason", reason_of (knob));
   weft_json_text (builder, "doc", knob->doc);
-  build_words (builder, "aliases", knob->aliases);
+  build_words (builder, "aliases", aliases);
   json_builder_end_object (builder);
 }
 
@@ -233,6 +272,20 @@ print_markdown_class (gpointer class, gpointer unused)
 }
 
 static void
+print_markdown_aliases (void)
+{
+  printf ("\n## Short forms, and flags of Megatron-LM command lines\n\n"
+          "Rows of `core/aliases.def`.  A flag without effect is accepted with a note, so that a\n"
+          "command line of Megatron-LM can be given whole.  Model fields that it does not set\n"
+          "have Weft's defaults, which are not always Megatron-LM's.\n\n");
+  for (unsigned i = 0; i < weft_n_aliases; i++) {
+    g_autofree char *text = weft_alias_text (&weft_aliases[i]);
+    g_autofree char *flag = g_strdelimit (g_strdup (weft_aliases[i].name), "_", '-');
+    printf ("- `--%s`: %s\n", flag, text);
+  }
+}
+
+static void
 print_markdown (void)
 {
   g_autoptr (GPtrArray) all = classes ();
@@ -245,6 +298,7 @@ print_markdown (void)
           "A method is an entry of the public interface and cannot be set.  A knob of several\n"
           "classes is listed under the first.  \"upstream\" is the software of the class.\n");
   g_ptr_array_foreach (all, print_markdown_class, NULL);
+  print_markdown_aliases ();
 }
 
 static int
@@ -255,6 +309,15 @@ print_help (void)
           "affects.\n\n"
           "examples:\n  weft knobs\n  weft knobs bucket_size\n  weft knobs --json\n");
   return 0;
+}
+
+static void
+print_one_alias (const struct weft_alias *alias)
+{
+  g_autofree char *text = weft_alias_text (alias);
+
+  printf ("%s\n", alias->name);
+  print_line (alias->ignored ? "affects" : "sets", text);
 }
 
 /* Sets the error for a name that is not a knob. The name may be a setting of another section than
@@ -288,7 +351,12 @@ weft_cli_knobs (int argc, char **argv)
                     ask.json ? "--json" : ask.name);
     return weft_cli_fail (error);
   }
-  int row = ask.name ? weft_table_find (table, ask.name) : -1;
+  const struct weft_alias *alias = ask.name ? weft_alias_find (ask.name) : NULL;
+  int row = ask.name ? weft_table_find (table, alias ? alias->sets : ask.name) : -1;
+  if (alias && row < 0 && !ask.json) {
+    print_one_alias (alias);
+    return 0;
+  }
   if (ask.name && row < 0) {
     unknown_knob (ask.name, &error);
     return weft_cli_fail (error);

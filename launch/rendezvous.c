@@ -2,6 +2,7 @@
 #include "core/base/error.h"
 #include "launch/link.h"
 #include "launch/listening.h"
+#include "launch/owner.h"
 #include "launch/secret.h"
 #include "launch/signals.h"
 #include "launch/store.h"
@@ -486,6 +487,10 @@ shake_hands (weft_rendezvous *r, gint64 until)
                               "of this process (%s)",
                               r->host, r->place.port,
                               r->place.secret ? "WEFT_SECRET" : r->secret_file));
+  else if (!weft_owner_is_this_user (r->link.socket))
+    stop (r, g_strdup_printf ("%s port %u: found a rendezvous of another user, wanted that of the "
+                              "job",
+                              r->host, r->place.port));
   else
     r->admitted = TRUE;
   return r->admitted;

@@ -1,3 +1,4 @@
+#include "launch/owner.h"
 #include "launch/store_state.h"
 #include <string.h>
 
@@ -105,7 +106,7 @@ on_hello (weft_store *s, struct weft_store_peer *p, const struct weft_frame *f, 
   }
   p->stranger->process = f->number;
   if (!s->secret)
-    return admit (s, p);
+    return weft_owner_is_this_user (p->link.socket) && admit (s, p);
   weft_seal_random (nonce, sizeof nonce);
   weft_frame_put (p->stranger->transcript, f);
   weft_frame_put (p->stranger->transcript, &challenge);

@@ -184,7 +184,9 @@ weft_conf_load (const char *path, GError **error)
   gsize length;
   g_autofree char *text = weft_file_read (path, MOST_BYTES, &length, error);
 
-  return text ? weft_conf_parse (text, length, path, error) : NULL;
+  const char *name = weft_file_is_stdin (path) ? "stdin" : path;
+
+  return text ? weft_conf_parse (text, length, name, error) : NULL;
 }
 
 void
@@ -271,7 +273,7 @@ weft_data_find (const char *folder, const char *name, const char *suffix, GError
       g_autofree char *file = g_strconcat (names[i], suffix, NULL);
       return g_build_filename (weft_data_dir (), folder, file, NULL);
     }
-  const char *near = weft_suggest_strv (name, (const char *const *) names);
+  g_autofree char *near = weft_suggest_part (name, (const char *const *) names);
   g_autofree char *all = g_strjoinv (", ", names);
   if (near)
     weft_bad_input (error, "nothing named \"%s\" in %s; did you mean %s?", name, folder, near);

@@ -3,10 +3,15 @@
 #include "core/base/output.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #define FIRST_BYTES 4096
+
+/* Seconds for which a named pipe may have no writer: it may have been started a moment before. */
+enum { PATIENCE_S = 2 };
 
 static gboolean
 fail (const char *path, GError **error)
@@ -29,6 +34,30 @@ read_up_to (int fd, gsize most, GString *text)
   return 0;
 }
 
+/* Whether somebody has a pipe open for writing, which is open here without blocking: a named pipe
+ * has nobody until its writer opens it, and a read would wait for that.  A byte that was read is
+ * appended to `text`. */
+static gboolean
+has_writer (int fd, GString *text)
+{
+  struct pollfd pipe = { .fd = fd, .events = POLLIN };
+  char byte;
+
+  if (poll (&pipe, 1, PATIENCE_S * 1000) != 0)
+    return TRUE;
+  gssize n = read (fd, &byte, 1);
+  if (n > 0)
+    g_string_append_c (text, byte);
+  return n != 0;
+}
+
+/* Reads of this file wait from now on. */
+static void
+let_block (int fd)
+{
+  fcntl (fd, F_SETFL, fcntl (fd, F_GETFL) & ~O_NONBLOCK);
+}
+
 static gboolean
 read_open (int fd, const char *path, gsize most, GString *text, GError **error)
 {
@@ -36,6 +65,10 @@ read_open (int fd, const char *path, gsize most, GString *text, GError **error)
 
   if (fstat (fd, &found))
     return fail (path, error);
+  if (S_ISFIFO (found.st_mode) && fcntl (fd, F_GETFL) & O_NONBLOCK && !has_writer (fd, text))
+    return weft_bad_input (error, "%s: found a pipe that nobody has opened for writing within %d s",
+                           path, PATIENCE_S);
+  let_block (fd);
   if (S_ISDIR (found.st_mode))
     return weft_bad_input (error, "%s: found a folder, wanted a file", path);
   if (S_ISREG (found.st_mode) && (gsize) found.st_size > most)
@@ -49,18 +82,34 @@ read_open (int fd, const char *path, gsize most, GString *text, GError **error)
                          most);
 }
 
+/* O_NONBLOCK, because opening a named pipe without a writer would block. */
+static int
+open_file (const char *path)
+{
+  if (weft_file_is_stdin (path))
+    return fcntl (STDIN_FILENO, F_DUPFD_CLOEXEC, 0);
+  return open (path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+}
+
+gboolean
+weft_file_is_stdin (const char *path)
+{
+  return strcmp (path, "-") == 0;
+}
+
 char *
 weft_file_read (const char *path, gsize most, gsize *length, GError **error)
 {
-  int fd = open (path, O_RDONLY | O_CLOEXEC);
+  const char *name = weft_file_is_stdin (path) ? "stdin" : path;
+  int fd = open_file (path);
 
   if (fd < 0) {
-    fail (path, error);
+    fail (name, error);
     return NULL;
   }
   weft_output_note_input (fd);
   GString *text = g_string_new (NULL);
-  gboolean ok = read_open (fd, path, most, text, error);
+  gboolean ok = read_open (fd, name, most, text, error);
   close (fd);
   *length = text->len;
   return g_string_free (text, !ok);

@@ -2,9 +2,13 @@
 #pragma once
 #include <glib.h>
 
-/* The whole file with a NUL after its last byte; caller frees.  Pipes are read like files, so
- * <(command) works; a file with more than `most` bytes, or without end, is refused. */
+/* The whole file with a NUL after its last byte; caller frees.  "-" is standard input.  Pipes are
+ * read like files, so <(command) works, but a named pipe without a writer is refused, and so is a
+ * file with more than `most` bytes, or without end. */
 char *weft_file_read (const char *path, gsize most, gsize *length, GError **error);
+
+/* Whether a path is "-". */
+gboolean weft_file_is_stdin (const char *path);
 
 /* Checks that a text is UTF-8 without NUL; the error names the line of the first wrong byte. */
 gboolean weft_file_check_text (const char *text, gsize length, const char *name, GError **error);

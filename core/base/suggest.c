@@ -72,3 +72,66 @@ weft_suggest_strv (const char *typed, const char *const *names)
 {
   return weft_suggest (typed, strv_at, names, g_strv_length ((char **) names));
 }
+
+/* Lower-case letters and digits of a name. The caller frees the text. */
+static char *
+letters_of (const char *name)
+{
+  GString *letters = g_string_new (NULL);
+
+  for (char c; (c = next_letter (&name));)
+    g_string_append_c (letters, c);
+  return g_string_free (letters, FALSE);
+}
+
+static gboolean
+contains (const char *name, const char *part)
+{
+  return strstr (name, part) != NULL;
+}
+
+static gboolean
+abbreviates (const char *name, const char *part)
+{
+  if (*name != *part)
+    return FALSE;
+  for (; *part && name; part++)
+    if ((name = strchr (name, *part)))
+      name++;
+  return name != NULL;
+}
+
+/* At most this many names are suggested; a longer list helps less than the whole one. */
+enum { LEAST_LETTERS = 2, MOST_NAMES = 16 };
+
+/* The names that match, "a, b or c", or NULL. */
+static char *
+join_matches (const char *typed, const char *const *names,
+              gboolean (*matches) (const char *name, const char *part))
+{
+  g_autofree char *part = letters_of (typed);
+  g_autoptr (GPtrArray) found = g_ptr_array_new ();
+
+  for (; strlen (part) >= LEAST_LETTERS && *names; names++) {
+    g_autofree char *name = letters_of (*names);
+    if (matches (name, part))
+      g_ptr_array_add (found, (char *) *names);
+  }
+  if (found->len == 0 || found->len > MOST_NAMES)
+    return NULL;
+  GString *text = g_string_new (found->pdata[0]);
+  for (unsigned i = 1; i < found->len; i++)
+    g_string_append_printf (text, "%s%s", i + 1 < found->len ? ", " : " or ",
+                            (char *) found->pdata[i]);
+  return g_string_free (text, FALSE);
+}
+
+char *
+weft_suggest_part (const char *typed, const char *const *names)
+{
+  char *text = join_matches (typed, names, contains);
+
+  if (!text)
+    text = g_strdup (weft_suggest_strv (typed, names));
+  return text ? text : join_matches (typed, names, abbreviates);
+}

@@ -11,3 +11,9 @@ const char *weft_suggest (const char *typed, weft_name_at name_at, const void *t
 
 /* weft_suggest() for a NULL-terminated array of names. */
 const char *weft_suggest_strv (const char *typed, const char *const *names);
+
+/* Names to ask for instead of a part or an abbreviation of one, as in "did you mean a, b or c?":
+ * those that contain `typed`; else the nearest by edit distance; else those that begin with its
+ * first letter and contain its letters in order ("mcore": megatron-core).  NULL if there are none;
+ * the caller frees the text. */
+char *weft_suggest_part (const char *typed, const char *const *names);

@@ -1,5 +1,7 @@
 #include "core/job/flags.h"
+#include "core/job/aliases.h"
 #include "core/base/error.h"
+#include "core/base/file.h"
 #include <string.h>
 
 struct weft_flag
@@ -40,6 +42,35 @@ clears (const struct weft_flag *flag, const char **section, const char **key)
          weft_job_flag (flag->name + strlen ("no-"), section, key, &boolean) && boolean;
 }
 
+/* Skips the words of a flag with several values, up to the next flag. */
+static const char *
+skip_values (struct weft_words *words, const struct weft_flag *flag, GError **error)
+{
+  const char *first = weft_flag_value (words, flag, "VALUE...", error);
+
+  while (first && words->at + 1 < words->n && !g_str_has_prefix (words->word[words->at + 1], "--"))
+    words->at++;
+  return first;
+}
+
+static gboolean
+set_alias (struct weft_words *words, const struct weft_flag *flag, weft_settings *settings,
+           GError **error)
+{
+  const struct weft_alias *alias = weft_alias_find (flag->name);
+  const char *value = NULL;
+
+  if (!alias)
+    return FALSE;
+  if (alias->values == WEFT_ALIAS_FLAG ? !weft_flag_takes_none (flag, error)
+      : alias->values == WEFT_ALIAS_ONE
+          ? !(value = weft_flag_value (words, flag, "VALUE", error))
+          : !(value = skip_values (words, flag, error)))
+    return FALSE;
+  weft_alias_set (alias, value, flag->whole, settings);
+  return TRUE;
+}
+
 gboolean
 weft_flag_set (struct weft_words *words, const struct weft_flag *flag, weft_settings *settings,
                GError **error)
@@ -53,7 +84,7 @@ weft_flag_set (struct weft_words *words, const struct weft_flag *flag, weft_sett
   else if (clears (flag, &section, &key))
     value = weft_flag_takes_none (flag, error) ? "false" : NULL;
   else
-    return FALSE;
+    return set_alias (words, flag, settings, error);
   if (!value)
     return FALSE;
   weft_settings_add (settings, section, key, value, flag->whole);
@@ -68,9 +99,12 @@ weft_flags_words (const char *words, weft_settings *settings, GError **error)
   for (char **at = word; *at; at++) {
     g_auto (GStrv) pair = g_strsplit (*at, "=", 2);
     g_autofree char *where = pair[0] ? g_strconcat ("--", pair[0], NULL) : NULL;
+    const struct weft_alias *alias = where ? weft_alias_find (pair[0]) : NULL;
     const char *section, *key;
     gboolean boolean;
-    if (!where)
+    if (alias)
+      weft_alias_set (alias, pair[1], where, settings);
+    if (!where || alias)
       continue;
     if (!weft_job_flag (pair[0], &section, &key, &boolean))
       return weft_job_unknown_flag (where, error);
@@ -82,6 +116,8 @@ weft_flags_words (const char *words, weft_settings *settings, GError **error)
 gboolean
 weft_flags_file (const char *path, weft_settings *settings, GError **error)
 {
+  if (weft_file_is_stdin (path))
+    return weft_settings_add_file (settings, path, error);
   if (g_file_test (path, G_FILE_TEST_IS_DIR))
     return weft_bad_input (error, "%s: is a folder (expected a job file or flags)", path);
   if (!g_file_test (path, G_FILE_TEST_EXISTS))
@@ -107,7 +143,7 @@ read_flag (struct weft_words *words, const char *word, weft_settings *flags, GEr
 static gboolean
 read_file (const char *word, const char **file, GError **error)
 {
-  if (*word == '-')
+  if (*word == '-' && !weft_file_is_stdin (word))
     return weft_bad_input (error, "unknown flag %s: flags begin with two dashes", word);
   if (*file)
     return weft_bad_input (error, "unexpected \"%s\" after \"%s\": expected at most one job file",

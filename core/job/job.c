@@ -1,4 +1,5 @@
 #include "core/job/job.h"
+#include "core/job/aliases.h"
 #include "core/job/stages.h"
 #include "core/job/unit_modules.h"
 #include "core/base/error.h"
@@ -68,113 +69,22 @@ static const struct section sections[] = {
   { "strategy", &weft_strategy_table, offsetof (struct weft_job, strategy) },
 };
 
-/* Keys that load a section from a file or set the size of the cluster, instead of one field, and
- * the flags that do the same. */
+#define LAYERS_PER_CHUNK "num_layers_per_virtual_pipeline_stage"
+
+/* Keys that load a section from a file, set the size of the cluster or are divided into another
+ * number, instead of one field, and the flags that do the same. */
 static const struct part_key {
   const char *section, *key, *flag;
 } part_keys[] = {
   { "model", "config", "model" },  { "cluster", "topology", "topology" },
   { "cluster", "nodes", "nodes" }, { "cluster", "gpus", "gpus" },
-  { "stack", "name", "stack" },
-};
-
-struct weft_settings {
-  GPtrArray *list; /* struct weft_setting */
+  { "stack", "name", "stack" },    { "strategy", LAYERS_PER_CHUNK, LAYERS_PER_CHUNK },
 };
 
 static union weft_value *
 values_of (struct weft_job *job, const struct section *section)
 {
   return (union weft_value *) (void *) ((char *) job + section->values);
-}
-
-static void
-free_setting (gpointer data)
-{
-  struct weft_setting *setting = data;
-  g_free (setting->section);
-  g_free (setting->key);
-  g_free (setting->value);
-  g_free (setting->where);
-  g_free (setting);
-}
-
-weft_settings *
-weft_settings_new (void)
-{
-  weft_settings *settings = g_new0 (weft_settings, 1);
-  settings->list = g_ptr_array_new_with_free_func (free_setting);
-  return settings;
-}
-
-void
-weft_settings_free (weft_settings *settings)
-{
-  if (!settings)
-    return;
-  g_ptr_array_unref (settings->list);
-  g_free (settings);
-}
-
-void
-weft_settings_add (weft_settings *settings, const char *section, const char *key, const char *value,
-                   const char *where)
-{
-  struct weft_setting *setting = g_new0 (struct weft_setting, 1);
-  setting->section = g_strdup (section);
-  setting->key = g_strdup (key);
-  setting->value = g_strdup (value);
-  setting->where = g_strdup (where);
-  g_ptr_array_add (settings->list, setting);
-}
-
-void
-weft_settings_take (weft_settings *settings, weft_settings *from)
-{
-  while (from->list->len)
-    g_ptr_array_add (settings->list, g_ptr_array_steal_index (from->list, 0));
-}
-
-void
-weft_settings_add_conf (weft_settings *settings, const weft_conf *conf)
-{
-  for (unsigned i = 0; i < conf->n_entry; i++) {
-    const struct weft_conf_entry *entry = &conf->entry[i];
-    g_autofree char *where = g_strdup_printf ("%s:%u", conf->name, entry->line);
-    weft_settings_add (settings, entry->section, entry->key, entry->value, where);
-  }
-}
-
-gboolean
-weft_settings_add_file (weft_settings *settings, const char *path, GError **error)
-{
-  g_autoptr (weft_conf) conf = weft_conf_load (path, error);
-
-  if (!conf)
-    return FALSE;
-  weft_settings_add_conf (settings, conf);
-  return TRUE;
-}
-
-static unsigned
-count (const weft_settings *settings)
-{
-  return settings->list->len;
-}
-
-static const struct weft_setting *
-at (const weft_settings *settings, unsigned i)
-{
-  return g_ptr_array_index (settings->list, i);
-}
-
-gboolean
-weft_settings_touch (const weft_settings *settings, const char *section)
-{
-  for (unsigned i = 0; i < count (settings); i++)
-    if (!section || strcmp (at (settings, i)->section, section) == 0)
-      return TRUE;
-  return FALSE;
 }
 
 static gboolean
@@ -245,11 +155,16 @@ unknown_section (const char *name, GError **error)
 static gboolean
 unknown_key (const struct section *section, const char *key, GError **error)
 {
+  const struct weft_alias *alias = weft_alias_find (key);
   const char *home, *name, *near;
   gboolean boolean;
 
   if (weft_job_flag (key, &home, &name, &boolean))
     return weft_bad_input (error, "unknown key \"%s\"; it belongs in [%s]", key, home);
+  if (alias) {
+    g_autofree char *text = weft_alias_text (alias);
+    return weft_bad_input (error, "unknown key \"%s\"; as a flag it stands for %s", key, text);
+  }
   near = suggest_key (section, key);
   if (near)
     return weft_bad_input (error, "unknown key \"%s\"; did you mean %s?", key, near);
@@ -285,9 +200,9 @@ check_setting (const struct weft_setting *setting, GError **error)
 gboolean
 weft_settings_check (const weft_settings *settings, GError **error)
 {
-  for (unsigned i = 0; i < count (settings); i++)
-    if (!check_setting (at (settings, i), error))
-      return blame (at (settings, i), error);
+  for (unsigned i = 0; i < weft_settings_count (settings); i++)
+    if (!check_setting (weft_settings_at (settings, i), error))
+      return blame (weft_settings_at (settings, i), error);
   return TRUE;
 }
 
@@ -295,10 +210,10 @@ weft_settings_check (const weft_settings *settings, GError **error)
 static const struct weft_setting *
 last_of (const weft_settings *settings, const char *section, const char *key)
 {
-  for (unsigned i = count (settings); i-- > 0;)
-    if (weft_same_name (at (settings, i)->section, section) &&
-        weft_same_name (at (settings, i)->key, key))
-      return at (settings, i);
+  for (unsigned i = weft_settings_count (settings); i-- > 0;)
+    if (weft_same_name (weft_settings_at (settings, i)->section, section) &&
+        weft_same_name (weft_settings_at (settings, i)->key, key))
+      return weft_settings_at (settings, i);
   return NULL;
 }
 
@@ -384,6 +299,8 @@ apply_setting (const struct weft_setting *setting, struct weft_job *job, GError 
   union weft_value *value = &values_of (job, section)[row];
   if (section->table == &weft_cluster_table && !weft_cluster_may_set (&job->cluster, row, error))
     return blame (setting, error);
+  if (setting->default_only && !weft_field_is_default (&section->table->field[row], *value))
+    return TRUE;
   if (!weft_field_parse (&section->table->field[row], setting->value, value, error))
     return blame (setting, error);
   if (section->table == &weft_strategy_table)
@@ -398,8 +315,8 @@ apply_setting (const struct weft_setting *setting, struct weft_job *job, GError 
 static gboolean
 apply_settings (const weft_settings *settings, struct weft_job *job, GError **error)
 {
-  for (unsigned i = 0; i < count (settings); i++)
-    if (!apply_setting (at (settings, i), job, error))
+  for (unsigned i = 0; i < weft_settings_count (settings); i++)
+    if (!apply_setting (weft_settings_at (settings, i), job, error))
       return FALSE;
   return TRUE;
 }
@@ -414,8 +331,8 @@ complete_model (const weft_settings *settings, struct weft_job *job, GError **er
 
   for (unsigned i = 0; i < WEFT_N_MODEL_FIELD; i++)
     typed[i] = config && i != WEFT_MODEL_seq_length ? weft_model_table.field[i].name : NULL;
-  for (unsigned i = 0; i < count (settings); i++) {
-    const struct weft_setting *setting = at (settings, i);
+  for (unsigned i = 0; i < weft_settings_count (settings); i++) {
+    const struct weft_setting *setting = weft_settings_at (settings, i);
     int row = weft_table_find (&weft_model_table, setting->key);
     if (row >= 0 && weft_same_name (setting->section, "model"))
       typed[row] = setting->key;
@@ -423,6 +340,7 @@ complete_model (const weft_settings *settings, struct weft_job *job, GError **er
   return weft_model_complete (&job->model, typed, error);
 }
 
+/* Parses a setting that is a count and not a field; 0 if it is not given. */
 static gboolean
 parse_size (const struct weft_setting *setting, int64_t *size, GError **error)
 {
@@ -462,6 +380,29 @@ resize_cluster (const weft_settings *settings, struct weft_job *job, GError **er
   return TRUE;
 }
 
+/* Megatron-LM's num_layers_per_virtual_pipeline_stage: the layers of a chunk instead of the number
+ * of chunks. */
+static gboolean
+divide_chunks (const weft_settings *settings, struct weft_job *job, GError **error)
+{
+  const struct weft_setting *given = last_of (settings, "strategy", LAYERS_PER_CHUNK);
+  int64_t layers = job->model.num_layers, p = job->strategy.pipeline_model_parallel_size, each;
+
+  if (!parse_size (given, &each, error) || !given)
+    return !given;
+  if (p > 1 && layers % p == 0 && layers / p % each == 0) {
+    job->strategy.virtual_pipeline_model_parallel_size = layers / p / each;
+    job->knob_set[WEFT_KNOB_virtual_pipeline_model_parallel_size] = TRUE;
+    return TRUE;
+  }
+  weft_bad_input (error,
+                  "found %" G_GINT64_FORMAT " layers per chunk with num_layers = %" G_GINT64_FORMAT
+                  " and pipeline_model_parallel_size = %" G_GINT64_FORMAT
+                  ", wanted a pipeline of at least 2 stages and a divisor of the layers of a stage",
+                  each, layers, p);
+  return blame (given, error);
+}
+
 static void
 set_defaults (struct weft_job *job)
 {
@@ -478,7 +419,7 @@ weft_job_assemble (const weft_settings *settings, struct weft_job *job, GError *
   if (!weft_settings_check (settings, error) || !load_model (settings, job, error) ||
       !load_cluster (settings, job, error) || !load_stack (settings, job, error) ||
       !apply_settings (settings, job, error) || !complete_model (settings, job, error) ||
-      !resize_cluster (settings, job, error))
+      !divide_chunks (settings, job, error) || !resize_cluster (settings, job, error))
     return FALSE;
   weft_job_derive (job);
   return weft_strategy_check (&job->strategy, error);
@@ -858,6 +799,8 @@ weft_job_unknown_flag (const char *flag, GError **error)
     g_ptr_array_add (names, g_strdup (part_keys[i].flag));
   for (size_t i = 0; i < G_N_ELEMENTS (sections); i++)
     add_flag_names (names, sections[i].table);
+  for (unsigned i = 0; i < weft_n_aliases; i++)
+    g_ptr_array_add (names, g_strdelimit (g_strdup (weft_aliases[i].name), "_", '-'));
   g_ptr_array_add (names, NULL);
   const char *near = weft_suggest_strv (flag, (const char *const *) names->pdata);
   if (near)

@@ -45,6 +45,7 @@ struct weft_job {
 /* A setting before it is applied: "strategy", "overlap_grad_reduce", "true", from "job.ini:12". */
 struct weft_setting {
   char *section, *key, *value, *where;
+  gboolean default_only; /* applied only while the field is at its default */
 };
 
 /* A list of settings: all settings of a file, or single flags. Later settings override earlier
@@ -58,8 +59,21 @@ void weft_settings_add_conf (weft_settings *settings, const weft_conf *conf);
 void weft_settings_add (weft_settings *settings, const char *section, const char *key,
                         const char *value, const char *where);
 
+/* Like weft_settings_add(), but the setting is applied only while its field is at its default. */
+void weft_settings_add_default (weft_settings *settings, const char *section, const char *key,
+                                const char *value, const char *where);
+
+/* Remembers a flag that was accepted without effect. */
+void weft_settings_ignore (weft_settings *settings, const char *flag);
+
+/* These flags, each once, in order; the array is terminated by NULL. */
+const char *const *weft_settings_ignored (const weft_settings *settings);
+
 /* Moves all settings of `from`, in order; `from` is empty afterwards. */
 void weft_settings_take (weft_settings *settings, weft_settings *from);
+
+unsigned weft_settings_count (const weft_settings *settings);
+const struct weft_setting *weft_settings_at (const weft_settings *settings, unsigned i);
 
 /* Whether a section has any setting; NULL: whether there is any at all. */
 gboolean weft_settings_touch (const weft_settings *settings, const char *section);

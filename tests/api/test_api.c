@@ -656,6 +656,114 @@ what_is_predicted_is_the_plan_that_is_run (void **state)
   weft_job_close (cluster);
 }
 
+/* SimGrid has one engine per process, and only the thread that made it may run it. */
+static gpointer
+predict_twice (gpointer job)
+{
+  double *seconds = g_new0 (double, 1);
+  weft_prediction out = { 0 };
+
+  for (int i = 0; i < 2; i++)
+    if (weft_job_predict (job, "sim", &out, NULL) && (*seconds == 0 || *seconds == out.seconds))
+      *seconds = out.seconds;
+    else
+      *seconds = -1;
+  return seconds;
+}
+
+static void
+several_threads_predict_at_once (void **state)
+{
+  GThread *thread[4];
+  weft_job *job;
+
+  (void) state;
+  assert_ok (job = open_job (NANO "--topology dgx-h100 --gpus 2", error));
+  g_autofree double *alone = predict_twice (job);
+  for (unsigned i = 0; i < G_N_ELEMENTS (thread); i++)
+    thread[i] = g_thread_new (NULL, predict_twice, job);
+  for (unsigned i = 0; i < G_N_ELEMENTS (thread); i++) {
+    g_autofree double *seconds = g_thread_join (thread[i]);
+    assert_true (*seconds > 0 && *seconds == *alone);
+  }
+  weft_job_close (job);
+}
+
+static void
+null_is_an_error_and_no_crash (void **state)
+{
+  const char *const words[] = { "--model", NULL };
+  const weft_adam adam = WEFT_ADAM_DEFAULTS;
+  g_autoptr (run) r = run_open (TWO, NULL);
+  weft_prediction out;
+  weft_job_facts facts;
+  double loss;
+
+  (void) state;
+#define assert_null_refused(call) assert_refused (call, WEFT_STATUS_BAD_INPUT, "found NULL, wanted")
+  assert_null_refused (weft_job_open (2, NULL, error));
+  assert_null_refused (weft_job_open (2, words, error));
+  assert_null_refused (weft_job_predict (NULL, NULL, &out, error));
+  assert_null_refused (weft_job_predict (r->job, NULL, NULL, error));
+  assert_null_refused (weft_module_open (NULL, NULL, error));
+  assert_null_refused (weft_batches_open (NULL, "LICENSE", 0, true, error));
+  assert_null_refused (weft_batches_open (r->job, NULL, 0, true, error));
+  assert_null_refused (weft_batches_read (NULL, 0, r->batch, error));
+  assert_null_refused (weft_batches_read_micro (NULL, 0, 0, r->batch, error));
+  assert_null_refused (weft_module_broadcast_params (NULL, error));
+  assert_null_refused (weft_module_zero_grad_buffer (NULL, error));
+  assert_null_refused (weft_module_forward (NULL, r->batch, error));
+  assert_null_refused (weft_module_backward (NULL, error));
+  assert_null_refused (weft_module_forward_backward (NULL, r->batch, error));
+  assert_null_refused (weft_module_no_sync_begin (NULL, error));
+  assert_null_refused (weft_module_start_grad_sync (NULL, error));
+  assert_null_refused (weft_module_finalize_model_grads (NULL, error));
+  assert_null_refused (weft_module_scale_gradients (NULL, 1, error));
+  assert_null_refused (weft_module_step (NULL, &adam, NULL, error));
+  assert_null_refused (weft_module_evaluate (r->module, NULL, &loss, error));
+  assert_null_refused (weft_module_evaluate (r->module, r->batch, NULL, error));
+  assert_null_refused (weft_module_load_state_dict (r->module, NULL, 1, true, error));
+  assert_null_refused (weft_module_save_checkpoint (r->module, NULL, 1, 0, 0, error));
+  assert_null_refused (weft_module_load_checkpoint (r->module, NULL, NULL, NULL, error));
+  assert_null_refused (weft_module_export_safetensors (r->module, NULL, error));
+  assert_null_refused (weft_state_dict_read (NULL, 0, 0, 1, NULL, error));
+  begin (r);
+  assert_null_refused (weft_module_forward (r->module, NULL, error));
+  weft_job_describe (NULL, &facts);
+  assert_int_equal (facts.ranks, 0);
+  weft_job_describe (r->job, NULL);
+  weft_module_init_weights (NULL, 1);
+  assert_null (weft_job_note (NULL, 0));
+  assert_null (weft_module_state_dict (NULL, NULL, true));
+  assert_int_equal (weft_state_dict_count (NULL), 0);
+  assert_null (weft_state_dict_at (NULL, 0));
+  assert_null (weft_state_dict_data (NULL, 0, 0));
+  assert_int_equal (weft_module_steps (NULL), 0);
+}
+
+static void
+absurd_numbers_are_refused_with_their_range (void **state)
+{
+  const weft_module_options crowd = { .threads = 4000000000u }, far = { .stress = UINT64_MAX };
+  const weft_adam nan = { NAN, 0.9, 0.95, 1e-8, 0.1 }, one = { 1e-3, 1, 0.95, 1e-8, 0.1 };
+  g_autoptr (run) r = run_open (NANO, NULL);
+
+  (void) state;
+  assert_refused (weft_module_open (r->job, &crowd, error), WEFT_STATUS_BAD_INPUT,
+                  "threads: found 4000000000, wanted none|1..1024");
+  assert_refused (weft_module_open (r->job, &far, error), WEFT_STATUS_BAD_INPUT,
+                  "stress: found 18446744073709551615");
+  assert_refused (weft_job_open (SIZE_MAX, NULL, error), WEFT_STATUS_BAD_INPUT, "words");
+  fill_batch (r, 0);
+  begin (r);
+  assert_ok (weft_module_forward_backward (r->module, r->batch, error));
+  assert_ok (weft_module_finalize_model_grads (r->module, error));
+  assert_refused (weft_module_step (r->module, &nan, NULL, error), WEFT_STATUS_BAD_INPUT, "lr nan");
+  assert_refused (weft_module_step (r->module, &one, NULL, error), WEFT_STATUS_BAD_INPUT,
+                  "beta1 1,");
+  assert_int_equal (weft_module_steps (r->module), 0);
+}
+
 static void
 an_evaluation_is_between_steps_and_changes_nothing (void **state)
 {
@@ -716,6 +824,9 @@ static const struct CMUnitTest tests[] = {
                                    weft_test_folder_make, weft_test_folder_remove),
   cmocka_unit_test (errors_are_those_of_the_command_line),
   cmocka_unit_test (what_is_predicted_is_the_plan_that_is_run),
+  cmocka_unit_test (several_threads_predict_at_once),
+  cmocka_unit_test (null_is_an_error_and_no_crash),
+  cmocka_unit_test (absurd_numbers_are_refused_with_their_range),
   cmocka_unit_test (an_evaluation_is_between_steps_and_changes_nothing),
   cmocka_unit_test (microbatches_of_a_file_are_rows_of_its_batch),
 };

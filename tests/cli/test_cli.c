@@ -51,7 +51,9 @@ without_a_command_the_commands_are_listed (void **state)
   (void) state;
   accepted ("", "usage: weft COMMAND");
   accepted ("--help", "topologies");
-  accepted ("--version", "weft ");
+  accepted ("--version", "weft 0.1.0");
+  if (g_file_test (WEFT_SOURCE_DIR "/.git", G_FILE_TEST_EXISTS))
+    accepted ("--version", "weft 0.1.0 (commit ");
 }
 
 /* ------------------------------------------------------------------------- programs */
@@ -184,6 +186,17 @@ a_knob_with_words_explains_each_of_them (void **state)
 }
 
 static void
+other_spellings_are_listed_and_explained (void **state)
+{
+  (void) state;
+  accepted ("knobs", "untie_embeddings_and_output_weights   share_embeddings_and_output_weights =");
+  accepted ("knobs tp", "tensor_model_parallel_size\n");
+  accepted ("knobs ddp-bucket-size", "aliases  ddp_bucket_size");
+  accepted ("knobs swiglu", "sets     activation = swiglu");
+  accepted ("knobs train-iters", "no effect: weft train has --steps");
+}
+
+static void
 the_examples_of_the_list_work (void **state)
 {
   g_autofree char *before = g_get_current_dir ();
@@ -276,6 +289,36 @@ flags_override_the_file_wherever_they_stand (void **state)
                       2);
   }
   g_unlink (path);
+}
+
+/* Runs a line of the shell with the command as $WEFT. */
+static struct answer
+shell (const char *line)
+{
+  const char *argv[] = { "/bin/sh", "-c", line, NULL };
+  g_auto (GStrv) environment = g_environ_setenv (g_get_environ (), "WEFT", WEFT_BINARY, TRUE);
+  struct answer a;
+
+  assert_true (g_spawn_sync (NULL, (char **) argv, environment, G_SPAWN_DEFAULT, NULL, NULL, &a.out,
+                             &a.err, &a.status, NULL));
+  a.status = WIFEXITED (a.status) ? WEXITSTATUS (a.status) : -1;
+  return a;
+}
+
+static void
+a_dash_is_a_job_on_standard_input (void **state)
+{
+  struct answer good = shell ("printf '[model]\nconfig = gpt2-nano\n[cluster]\ntopology = cpu\n' |"
+                              " $WEFT sim - --gpus 2");
+  struct answer bad = shell ("printf '[model]\nconfg = gpt2-nano\n' | $WEFT sim -");
+
+  (void) state;
+  assert_int_equal (good.status, 0);
+  assert_non_null (strstr (good.out, "gpt2-nano on 2 x CPU thread"));
+  assert_int_equal (bad.status, 2);
+  assert_non_null (strstr (bad.err, "weft: stdin:2: [model] unknown key \"confg\""));
+  weft_test_answer_free (&good);
+  weft_test_answer_free (&bad);
 }
 
 static void
@@ -544,10 +587,12 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (every_command_has_help_with_examples),
   cmocka_unit_test (help_pages_are_at_most_100_columns_wide),
   cmocka_unit_test (a_knob_with_words_explains_each_of_them),
+  cmocka_unit_test (other_spellings_are_listed_and_explained),
   cmocka_unit_test (the_examples_of_the_list_work),
   cmocka_unit_test (bad_input_ends_with_2_and_names_what_was_found),
   cmocka_unit_test (a_file_that_cannot_be_written_ends_with_1),
   cmocka_unit_test (flags_override_the_file_wherever_they_stand),
+  cmocka_unit_test (a_dash_is_a_job_on_standard_input),
   cmocka_unit_test (no_clears_a_boolean_and_the_last_flag_counts),
   cmocka_unit_test (notes_about_a_job_go_to_stderr),
   cmocka_unit_test (both_executors_agree_where_nothing_contends),

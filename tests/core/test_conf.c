@@ -213,6 +213,21 @@ a_mistyped_bundled_name_is_corrected (void **state)
   assert_string_equal (error->message,
                        "nothing named \"dgx-h10\" in topologies; did you mean dgx-h100?");
   g_clear_error (&error);
+  static const char *const parts[][3] = {
+    { "topologies", "h200", "hgx-h200" },
+    { "stacks", "mcore", "megatron-core" },
+    { "stacks", "tt", "torchtitan" },
+    { "models", "llama4", "llama-4-maverick or llama-4-scout" },
+    { "models", "DeepSeek", "deepseek-nano, deepseek-v2, deepseek-v2-lite or deepseek-v3" },
+  };
+  for (unsigned i = 0; i < G_N_ELEMENTS (parts); i++) {
+    g_autofree char *near = g_strdup_printf ("; did you mean %s?", parts[i][2]);
+    const char *suffix = strcmp (parts[i][0], "models") == 0 ? ".json" : ".ini";
+    assert_null (weft_data_find (parts[i][0], parts[i][1], suffix, &error));
+    if (!g_str_has_suffix (error->message, near))
+      fail_msg ("%s: %s", parts[i][1], error->message);
+    g_clear_error (&error);
+  }
   assert_null (weft_data_find ("topologies", "some/where.ini", ".ini", &error));
   assert_string_equal (error->message, "no such file: some/where.ini");
 }

@@ -4,8 +4,10 @@
 #include "core/base/error.h"
 #include "tests/runner/folder.h"
 #include "tests/runner/runner.h"
+#include <fcntl.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define MOST 10000
@@ -53,6 +55,33 @@ what_is_no_file_is_refused (void **state)
   refused ("/dev/zero", "/dev/zero: found no end, wanted at most 10000 bytes");
 }
 
+/* The writer of a named pipe: opening it waits for the reader. */
+static gpointer
+write_words (gpointer path)
+{
+  int fd = open (path, O_WRONLY | O_CLOEXEC);
+
+  g_usleep (1000); /* the reader has most likely begun to wait */
+  gssize n = write (fd, "two words", 9);
+  close (fd);
+  return GINT_TO_POINTER (n);
+}
+
+/* Without a writer, opening a named pipe or reading it would wait for ever. */
+static void
+a_named_pipe_is_read_if_it_has_a_writer (void **state)
+{
+  g_autofree char *path = g_build_filename (*state, "fifo", NULL);
+  gsize length;
+
+  assert_int_equal (mkfifo (path, 0600), 0);
+  refused (path, "fifo: found a pipe that nobody has opened for writing");
+  GThread *writer = g_thread_new (NULL, write_words, path);
+  g_autofree char *text = weft_file_read (path, MOST, &length, NULL);
+  assert_int_equal (GPOINTER_TO_INT (g_thread_join (writer)), 9);
+  assert_string_equal (text, "two words");
+}
+
 static void
 a_pipe_is_read_like_a_file (void **state)
 {
@@ -90,6 +119,8 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test_setup_teardown (a_file_is_read_whole_up_to_its_limit, weft_test_folder_make,
                                    weft_test_folder_remove),
   cmocka_unit_test_setup_teardown (what_is_no_file_is_refused, weft_test_folder_make,
+                                   weft_test_folder_remove),
+  cmocka_unit_test_setup_teardown (a_named_pipe_is_read_if_it_has_a_writer, weft_test_folder_make,
                                    weft_test_folder_remove),
   cmocka_unit_test (a_pipe_is_read_like_a_file),
   cmocka_unit_test (a_message_of_pages_is_cut_between_characters),

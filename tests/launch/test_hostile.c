@@ -1,11 +1,13 @@
 /* Hostile peers of the rendezvous: strangers that only connect, and processes of the job that
  * follow no rules. They cost a bounded amount of memory, block nobody, and the process of rank 0
  * survives. */
+#include "launch/owner.h"
 #include "launch/store.h"
 #include "tests/launch/cast.h"
 #include "tests/runner/processes.h"
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static char *
 meet_twice (weft_rendezvous *r, GError **error)
@@ -184,6 +186,118 @@ a_stranger_has_a_deadline_even_if_it_sends_slowly (void **state)
   raw_close (&idle);
   raw_close (&slow);
   weft_store_close (store, 0);
+}
+
+/* ------------------------------------------------------------------------------ users */
+
+#define NOBODY 65534
+
+/* Admits whoever connects first, until the test kills it. */
+static int
+be_store (uint16_t port)
+{
+  const struct weft_frame admitted = { .kind = WEFT_FRAME_ADMITTED };
+  g_autoptr (GSocketListener) listener = g_socket_listener_new ();
+  struct raw_client raw = { NULL, g_byte_array_new (), 0 };
+
+  if (!g_socket_listener_add_inet_port (listener, port, NULL, NULL))
+    return 2;
+  raw.connection = g_socket_listener_accept (listener, NULL, NULL, NULL);
+  raw_send (&raw, &admitted);
+  for (;;)
+    g_usleep (1000000);
+}
+
+static int
+be_rank_1 (uint16_t port)
+{
+  struct raw_client raw = raw_connect (port, "127.0.0.1");
+  struct weft_frame f;
+  gboolean admitted = raw_hello (&raw, 1, 2, &f);
+
+  raw_close (&raw);
+  return admitted;
+}
+
+/* As another process of another user: "store PORT" or "rank_1 PORT". */
+static int
+be_process (int argc, char **argv)
+{
+  if (argc < 3)
+    return WEFT_TESTS_RUN;
+  uint16_t port = (uint16_t) g_ascii_strtoull (argv[2], NULL, 10);
+  if (setuid (NOBODY))
+    return 2;
+  return g_str_equal (argv[1], "store") ? be_store (port) : be_rank_1 (port);
+}
+
+static struct process
+start_as_nobody (const char *task, uint16_t port)
+{
+  g_autofree char *words = g_strdup_printf ("%s %u", task, port);
+
+  return process_start (words, WEFT_LAUNCHER_TORCHRUN, 2, 1, port);
+}
+
+static void
+another_user_is_no_rank_0 (void **state)
+{
+  struct cast c = cast_of (2, 20, meet_twice);
+
+  (void) state;
+  if (geteuid () != 0)
+    skip (); /* only root can become another user */
+  struct process other = start_as_nobody ("store", c.part[1].place.port);
+  cast_start (&c, 1);
+  cast_finish (&c);
+  cast_assert_failed (&c, 1, "found a rendezvous of another user, wanted that of the job");
+  process_clear (&other);
+  cast_clear (&c);
+}
+
+static void
+without_a_secret_another_user_takes_no_place (void **state)
+{
+  weft_store *store = open_store (&(struct weft_store_options){ .n = 2 });
+  struct raw_client raw[2];
+
+  (void) state;
+  if (geteuid () != 0) {
+    weft_store_close (store, 0);
+    skip (); /* only root can become another user */
+  }
+  struct process other = start_as_nobody ("rank_1", weft_store_port (store));
+  process_wait (&other);
+  assert_int_equal (other.status, 0);
+  process_clear (&other);
+  admit_all (raw, 2, store);
+  raw_close (&raw[0]);
+  raw_close (&raw[1]);
+  weft_store_close (store, 0);
+}
+
+static void
+the_owner_of_a_connection_is_known (void **state)
+{
+  static const char *const hosts[] = { "127.0.0.1", "::1" };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (hosts); i++) {
+    g_autoptr (GSocketListener) listener = g_socket_listener_new ();
+    g_autoptr (GSocketAddress) at = g_inet_socket_address_new_from_string (hosts[i], 0),
+                               bound = NULL;
+    g_autoptr (GSocketClient) client = g_socket_client_new ();
+    uid_t user = 1;
+    if (!g_socket_listener_add_address (listener, at, G_SOCKET_TYPE_STREAM, G_SOCKET_PROTOCOL_TCP,
+                                        NULL, &bound, NULL))
+      continue; /* a machine without IPv6 */
+    g_autoptr (GSocketConnection) theirs =
+        g_socket_client_connect (client, G_SOCKET_CONNECTABLE (bound), NULL, NULL);
+    g_autoptr (GSocketConnection) ours = g_socket_listener_accept (listener, NULL, NULL, NULL);
+    assert_int_equal (weft_owner_find (g_socket_connection_get_socket (ours), &user),
+                      WEFT_OWNER_KNOWN);
+    assert_int_equal (user, geteuid ());
+  }
 }
 
 /* -------------------------------------------------------------------------- addresses */
@@ -532,6 +646,9 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_flood_of_connections_keeps_out_no_process),
   cmocka_unit_test (strangers_of_one_address_evict_no_stranger_of_another),
   cmocka_unit_test (a_stranger_has_a_deadline_even_if_it_sends_slowly),
+  cmocka_unit_test (without_a_secret_another_user_takes_no_place),
+  cmocka_unit_test (another_user_is_no_rank_0),
+  cmocka_unit_test (the_owner_of_a_connection_is_known),
   cmocka_unit_test (the_store_listens_on_the_address_of_its_host_only),
   cmocka_unit_test (the_largest_value_that_can_be_set_can_be_got),
   cmocka_unit_test (a_value_above_the_limit_ends_the_connection_and_not_rank_0),
@@ -546,4 +663,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (what_a_store_says_is_told_without_control_characters),
 };
 
-WEFT_TESTS (tests)
+WEFT_TESTS (tests, .begin = be_process)

@@ -619,16 +619,16 @@ a_process_without_the_file_is_told (void **state)
   cast_clear (&c);
 }
 
-/* An address of documentation (RFC 5737), which no machine has. */
+/* A reserved address (RFC 1112), which no machine has. */
 static void
 an_address_of_the_network_wants_a_secret (void **state)
 {
   struct cast c = cast_of (2, 1, share_treasure);
 
   (void) state;
-  c.part[0].place.host = c.part[1].place.host = "192.0.2.1";
+  c.part[0].place.host = c.part[1].place.host = "240.0.0.1";
   cast_run (&c);
-  cast_assert_failed (&c, 0, "192.0.2.1: found no secret of the rendezvous");
+  cast_assert_failed (&c, 0, "240.0.0.1: found no secret of the rendezvous");
   cast_assert_failed (&c, 1, "set WEFT_SECRET to the same secret in all processes");
   cast_clear (&c);
 }
@@ -637,7 +637,7 @@ static void
 a_host_that_is_not_this_machine_is_listened_for_everywhere (void **state)
 {
   struct weft_store_options options = {
-    .token = "", .secret = SECRET, .host = "192.0.2.1", .n = 1, .ranks_each = 1, .seconds = 1
+    .token = "", .secret = SECRET, .host = "240.0.0.1", .n = 1, .ranks_each = 1, .seconds = 1
   };
   g_autoptr (GError) error = NULL;
   weft_store *store = weft_store_open (0, &options, &error);
@@ -648,7 +648,7 @@ a_host_that_is_not_this_machine_is_listened_for_everywhere (void **state)
   weft_store_close (store, 0);
   options.secret = NULL;
   assert_null (weft_store_open (0, &options, &error));
-  assert_non_null (strstr (error->message, "192.0.2.1: found no address of this machine"));
+  assert_non_null (strstr (error->message, "240.0.0.1: found no address of this machine"));
 }
 
 #define IN_FOLDER(test)                                                                            \

@@ -30,9 +30,12 @@
  * Units: seconds, bytes, tokens. Ids are int32_t. Sequences have seq_length + 1 tokens, the last of
  * which is only a target.
  *
+ * A pointer that must not be NULL, and a number outside its range, is WEFT_STATUS_BAD_INPUT; a call
+ * that has no `error` does nothing then and returns NULL or 0.
+ *
  * Threads: an object may be used from any thread, by one thread at a time; several threads may read
- * the same job. weft_job_predict() with executor "sim" runs once at a time in a process: SimGrid
- * has one engine. */
+ * the same job. Predictions of several threads run one after the other, in a thread of the library:
+ * SimGrid has one engine per process. */
 #ifndef WEFT_WEFT_H
 #define WEFT_WEFT_H
 
@@ -134,7 +137,7 @@ WEFT_API bool weft_batches_read_micro (weft_batches *batches, uint64_t position,
 typedef struct weft_open_module weft_module;
 
 typedef struct weft_module_options {
-  uint32_t threads; /* per rank, to run its kernels; 0 means 1 */
+  uint32_t threads; /* per rank, to run its kernels, 1..1024; 0 means 1 */
   uint64_t stress;  /* not 0: run the ops of all ranks in a random legal order drawn from this
                      * seed */
 } weft_module_options;

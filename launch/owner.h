@@ -1,0 +1,17 @@
+/* owner.h - the user at the other end of a connection within this machine. */
+#pragma once
+#include <gio/gio.h>
+#include <sys/types.h>
+
+enum weft_owner {
+  WEFT_OWNER_UNKNOWN, /* the kernel's table of connections cannot be read */
+  WEFT_OWNER_GONE,    /* the table does not contain the other end, which may have been closed */
+  WEFT_OWNER_KNOWN,
+};
+
+/* Whether the other end may belong to a process of this user. FALSE: it is gone, or belongs to
+ * another user. Without a secret, this is what both ends of a connection check. */
+gboolean weft_owner_is_this_user (GSocket *socket);
+
+/* Finds the user who opened the other end of a TCP connection, from /proc/net/tcp and tcp6. */
+enum weft_owner weft_owner_find (GSocket *socket, uid_t *user);
