@@ -17,11 +17,21 @@ struct ask {
   gboolean verbose;
 };
 
+/* Seconds between two lines of progress in a file; on a terminal each row replaces the line. */
+#define FILE_SECONDS 10
+
+/* `user` is the time of the last line. */
 static void
 show_progress (void *user, uint32_t done, uint32_t of)
 {
-  (void) user;
-  fprintf (stderr, "\r%u of %u rows\033[K", done, of);
+  gint64 *shown = user, now = g_get_monotonic_time ();
+
+  if (isatty (STDERR_FILENO)) {
+    fprintf (stderr, "\r%u of %u rows\033[K", done, of);
+  } else if (now - *shown > FILE_SECONDS * G_USEC_PER_SEC) {
+    fprintf (stderr, "weft: %u of %u rows\n", done, of);
+    *shown = now;
+  }
 }
 
 static void
@@ -373,7 +383,7 @@ read_options (const struct ask *ask, struct weft_validate_options *options, GErr
                                       .tier = ask->tier,
                                       .group = ask->group,
                                       .source = ask->source,
-                                      .progress = isatty (STDERR_FILENO) ? show_progress : NULL };
+                                      .progress = show_progress };
   return options->executor != NULL;
 }
 
@@ -399,6 +409,7 @@ run (const weft_cli_input *input, const struct ask *ask)
   struct weft_validate_options options;
   g_autofree char *bundled =
       g_build_filename (weft_data_dir (), "validation", "published.csv", NULL);
+  gint64 shown = g_get_monotonic_time ();
   double most;
 
   if (!read_options (ask, &options, &error) || !read_most (ask->most, &most, &error))
@@ -412,6 +423,7 @@ run (const weft_cli_input *input, const struct ask *ask)
     return weft_cli_fail (error);
   if (ask->explain)
     return explain (table, assumptions, ask->explain);
+  options.user = &shown;
   g_autoptr (weft_validation) v = weft_validate (table, assumptions, &options, &error);
   clear_progress ();
   if (!v || (ask->csv && !write_csv (v, ask->csv, &error)))

@@ -1,6 +1,6 @@
 /* Kills a training run that saves every step, at random moments, and starts it again from its
- * checkpoints until it is done: the last checkpoint has the bytes of that of an undisturbed run,
- * and nothing else is left. Arguments: SEED [KILLS]. */
+ * checkpoints, at last for one more step without a kill: the checkpoints have the bytes of those of
+ * an undisturbed run, and nothing else is left. Arguments: SEED [KILLS]. */
 #include "tests/attack/tiny.h"
 #include "tests/runner/folder.h"
 #include "tests/runner/runner.h"
@@ -10,7 +10,7 @@
 
 #define KILLS 25
 #define MOST_SECONDS 60
-#define RUN TINY " --steps 24 --save-interval 1 --save "
+#define RUN TINY " --save-interval 1 --steps "
 
 /* Asserts that two folders hold the same files with the same bytes. */
 static void
@@ -43,16 +43,17 @@ has_checkpoint (const char *dir, const char *name)
 }
 
 static char *
-run_words (const char *dir)
+run_words (const char *dir, const char *steps)
 {
-  return g_strconcat (RUN "cut", has_checkpoint (dir, "cut") ? " --load cut" : "", NULL);
+  return g_strconcat (RUN, steps, " --save cut", has_checkpoint (dir, "cut") ? " --load cut" : "",
+                      NULL);
 }
 
 /* Starts the run and kills it after some microseconds; whether it was killed. */
 static gboolean
 kill_after (const char *dir, gulong microseconds)
 {
-  g_autofree char *words = run_words (dir);
+  g_autofree char *words = run_words (dir, "24");
   g_auto (GStrv) argv = g_strsplit (words, " ", -1);
   pid_t child = attack_start (dir, argv);
   int status;
@@ -78,7 +79,7 @@ disturb (const char *dir, GRand *rand, gulong whole, uint32_t most)
   weft_test_remove (cut);
   while (kills < most && kill_after (dir, (gulong) g_rand_int_range (rand, 0, (gint32) whole)))
     kills++;
-  g_autofree char *words = run_words (dir);
+  g_autofree char *words = run_words (dir, "25");
   struct attack_run last = attack_words (dir, MOST_SECONDS, "%s", words);
   if (last.end != ATTACK_DONE)
     attack_print (&last, words);
@@ -97,7 +98,7 @@ a_run_that_is_killed_ends_with_the_bytes_of_an_undisturbed_one (void **state)
 
   attack_folder_fill (dir);
   gint64 begin = g_get_monotonic_time ();
-  struct attack_run whole = attack_words (dir, MOST_SECONDS, RUN "whole");
+  struct attack_run whole = attack_words (dir, MOST_SECONDS, RUN "25 --save whole");
   gint64 end = g_get_monotonic_time ();
   assert_int_equal (whole.end, ATTACK_DONE);
   for (; kills < n; runs++)
