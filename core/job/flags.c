@@ -108,6 +108,8 @@ weft_flags_words (const char *words, weft_settings *settings, GError **error)
       continue;
     if (!weft_job_flag (pair[0], &section, &key, &boolean))
       return weft_job_unknown_flag (where, error);
+    if (!pair[1])
+      return weft_bad_input (error, "%s: wanted a value: %s=VALUE", where, pair[0]);
     weft_settings_add (settings, section, key, pair[1], where);
   }
   return TRUE;
