@@ -350,6 +350,29 @@ notes_about_a_job_go_to_stderr (void **state)
 
 /* ----------------------------------------------------------------------- answers */
 
+/* Papers differ in the pairs of attention that MFU counts; the model of 128 tokens has 128 pairs a
+ * query in one count, 64.5 on average in the other. */
+static void
+mfu_counts_attention_by_the_convention_asked_for (void **state)
+{
+  g_autoptr (JsonNode) causal = document ("sim " NANO "--json", 0),
+                       full = document ("sim " NANO "--flops-convention full --json", 0),
+                       models = document ("models gpt2-nano --json", 0);
+  JsonObject *model = json_node_get_object (models);
+  double ratio = (double) json_object_get_int_member (model, "flops_per_token_palm") /
+                 (double) json_object_get_int_member (model, "flops_per_token_causal");
+
+  (void) state;
+  assert_true (ratio > 1.01);
+  assert_float_equal (number (full, "iteration", "mfu") / number (causal, "iteration", "mfu"), ratio,
+                      1e-6);
+  assert_float_equal (number (full, "iteration", "hfu"), number (causal, "iteration", "hfu"), 0);
+  accepted ("sim " NANO, "(causal attention)");
+  accepted ("sim " NANO "--flops-convention full", "(full attention)");
+  accepted ("explain " NANO "--flops-convention full", "attention (flops_convention = full)");
+  weft_test_refused ("sim " NANO "--flops-convention half", 2, "wanted causal|full");
+}
+
 /* On one GPU, and with replicas of one stage, no two transfers share a link. */
 static void
 both_executors_agree_where_nothing_contends (void **state)
@@ -595,6 +618,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_dash_is_a_job_on_standard_input),
   cmocka_unit_test (no_clears_a_boolean_and_the_last_flag_counts),
   cmocka_unit_test (notes_about_a_job_go_to_stderr),
+  cmocka_unit_test (mfu_counts_attention_by_the_convention_asked_for),
   cmocka_unit_test (both_executors_agree_where_nothing_contends),
   cmocka_unit_test (what_does_not_fit_is_printed_and_ends_with_3),
   cmocka_unit_test (waits_for_memory_are_told),
