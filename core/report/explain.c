@@ -605,8 +605,8 @@ explain_step (struct page *g)
                         (double) g->job->train.global_batch_size * model->seq_length,
                         g->plan->mesh.n_ranks));
   add (g, "model FLOP per token", flops, "FLOP",
-       g_strdup_printf ("6 x %s in matmuls + %s of attention (flops_convention = %s)", matmul, pairs,
-                        pairs_word));
+       g_strdup_printf ("6 x %s in matmuls + %s of attention (flops_convention = %s)", matmul,
+                        pairs, pairs_word));
   add (
       g, "MFU", it->mfu, "%",
       g_strdup_printf ("%.0f tokens/s x %s / %s printed", it->tokens_per_s_per_gpu, each, printed));
