@@ -321,6 +321,58 @@ a_dash_is_a_job_on_standard_input (void **state)
   weft_test_answer_free (&bad);
 }
 
+/* Completes the last word of a line, as bash does; the caller frees the answer. */
+static struct answer
+complete (const char *words, int at)
+{
+  g_autofree char *line = g_strdup_printf (
+      "exec bash -c '. <($WEFT completion bash); COMP_WORDS=(weft %s) COMP_CWORD=%d; _weft; "
+      "echo ${COMPREPLY[@]}'",
+      words, at);
+  return shell (line);
+}
+
+static void
+bash_completes_commands_flags_and_names (void **state)
+{
+  static const struct {
+    const char *words;
+    int at;
+    const char *wanted;
+  } lines[] = {
+    { "topo", 1, "topologies\n" },
+    { "sim --trace-r", 2, "--trace-ranks\n" },
+    { "plan --pipeline-model-parallel-s", 2, "--pipeline-model-parallel-size\n" },
+    { "train --untie", 2, "--untie-embeddings-and-output-weights\n" },
+    { "sim --topology dgx-h", 3, "dgx-h100\n" },
+    { "memory --model gpt2-na", 3, "gpt2-nano\n" },
+    { "validate --ti", 2, "--tier\n" },
+  };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (lines); i++) {
+    struct answer a = complete (lines[i].words, lines[i].at);
+    if (strcmp (a.out, lines[i].wanted) != 0)
+      fail_msg ("%s: \"%s\" %s, wanted \"%s\"", lines[i].words, a.out, a.err, lines[i].wanted);
+    weft_test_answer_free (&a);
+  }
+  accepted ("completion zsh", "#compdef weft\n");
+  weft_test_refused ("completion fish", 2, "found \"fish\", wanted bash, zsh or man");
+  weft_test_refused ("completion", 2, "found \"nothing\"");
+}
+
+static void
+the_page_for_man_has_every_command_and_its_flags (void **state)
+{
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (commands); i++) {
+    g_autofree char *head = g_strdup_printf (".SS weft %s\n", commands[i]);
+    accepted ("completion man", head);
+  }
+  accepted ("completion man", ".TP\n.B \\-\\-trace\\-ranks N\n");
+  accepted ("completion man", "\\-\\-nodes 4 \\-\\-global\\-batch\\-size 64 \\e\n");
+}
+
 static void
 no_clears_a_boolean_and_the_last_flag_counts (void **state)
 {
@@ -615,6 +667,8 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (bad_input_ends_with_2_and_names_what_was_found),
   cmocka_unit_test (a_file_that_cannot_be_written_ends_with_1),
   cmocka_unit_test (flags_override_the_file_wherever_they_stand),
+  cmocka_unit_test (bash_completes_commands_flags_and_names),
+  cmocka_unit_test (the_page_for_man_has_every_command_and_its_flags),
   cmocka_unit_test (a_dash_is_a_job_on_standard_input),
   cmocka_unit_test (no_clears_a_boolean_and_the_last_flag_counts),
   cmocka_unit_test (notes_about_a_job_go_to_stderr),
