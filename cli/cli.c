@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 #include "cli/completion.h"
 #include "core/base/error.h"
+#include "core/base/json.h"
 #include "core/base/file.h"
 #include "core/base/output.h"
 #include "core/base/suggest.h"
@@ -376,12 +377,9 @@ weft_cli_write (const char *path, const char *text, GError **error)
 void
 weft_cli_print_json (JsonBuilder *builder)
 {
-  g_autoptr (JsonGenerator) generator = json_generator_new ();
   g_autoptr (JsonNode) root = json_builder_get_root (builder);
+  g_autofree char *text = weft_json_print (root, TRUE);
 
-  json_generator_set_pretty (generator, TRUE);
-  json_generator_set_root (generator, root);
-  g_autofree char *text = json_generator_to_data (generator, NULL);
   printf ("%s\n", text);
 }
 

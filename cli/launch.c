@@ -57,13 +57,18 @@ weft_cli_launch_check (const weft_launch *launch, const char *asked, const struc
                          asked, number, ranks, launch->n);
 }
 
-/* Where the secret of the rendezvous comes from. */
-static const char *
-secret_source (const weft_launch *launch)
+/* Prints the place of the rendezvous, and where its secret comes from. */
+static void
+print_rendezvous (const weft_launch *launch)
 {
-  return launch->secret        ? "secret of WEFT_SECRET"
-         : launch->secret_file ? launch->secret_file
-                               : "no secret: this machine only";
+  const char *file = launch->secret ? NULL : launch->secret_file;
+
+  fprintf (stderr, "weft: rendezvous of %u processes (%s) at %s port %u, %s%s\n", launch->n,
+           weft_launcher_words[launch->launcher], launch->host, launch->port,
+           launch->secret ? "secret of WEFT_SECRET"
+           : file         ? "secret in "
+                          : "for this machine and user only",
+           file ? file : "");
 }
 
 gboolean
@@ -76,9 +81,7 @@ weft_cli_launch_meet (const weft_launch *launch, const struct weft_job *job, dou
   if (launch->n == 1)
     return TRUE;
   if (launch->rank == 0)
-    fprintf (stderr, "weft: rendezvous of %u processes (%s) at %s port %u (%s)\n", launch->n,
-             weft_launcher_words[launch->launcher], launch->host, launch->port,
-             secret_source (launch));
+    print_rendezvous (launch);
   if (!(*peers = weft_rendezvous_open_launch (launch, each, seconds, error)))
     return FALSE;
   if (weft_rendezvous_is_everywhere (*peers))

@@ -118,12 +118,15 @@ is_allowed (const struct weft_job *job)
   return weft_strategy_check (&job->strategy, NULL) && weft_job_check (job, NULL);
 }
 
-/* The plan of a job if its memory fits, else NULL. */
+/* The plan of a job if its memory fits, else NULL. Only a plan that fits is proved: most of the
+ * combinations do not. */
 static weft_plan *
 fitting_plan (const struct weft_job *job)
 {
-  g_autoptr (weft_plan) plan = is_allowed (job) ? weft_plan_new (job, NULL) : NULL;
-  return plan && weft_plan_fits (plan) ? g_steal_pointer (&plan) : NULL;
+  g_autoptr (weft_plan) plan =
+      is_allowed (job) ? weft_plan_new_draft (job, WEFT_PLAN_PLACED, NULL) : NULL;
+
+  return plan && weft_plan_fits (plan) ? weft_plan_new (job, NULL) : NULL;
 }
 
 /* Tries all combinations of `more` changes from index `first` on, in the order of the table.

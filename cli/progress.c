@@ -37,11 +37,9 @@ put_line (struct weft_cli_progress *p, const char *text, gboolean stays)
 static void
 put_json (JsonBuilder *builder)
 {
-  g_autoptr (JsonGenerator) generator = json_generator_new ();
   g_autoptr (JsonNode) root = json_builder_get_root (builder);
+  g_autofree char *text = weft_json_print (root, FALSE);
 
-  json_generator_set_root (generator, root);
-  g_autofree char *text = json_generator_to_data (generator, NULL);
   printf ("%s\n", text);
   fflush (stdout);
 }

@@ -1,4 +1,5 @@
 #include "core/base/json.h"
+#include <string.h>
 
 /* Defines weft_json_text(), weft_json_int(), weft_json_real() and weft_json_bool(). */
 #define MEMBER(name, type, add)                                                                    \
@@ -50,4 +51,32 @@ weft_json_value (JsonBuilder *b, const char *member, const struct weft_field *fi
     weft_json_bool (b, member, value.i != 0);
   else
     weft_json_text (b, member, text);
+}
+
+/* Removes the ".0" behind an exponent, outside of strings. */
+static char *
+without_fractions_of_exponents (char *text)
+{
+  gboolean quoted = FALSE, exponent = FALSE;
+  char *to = text;
+
+  for (const char *c = text; *c; c++) {
+    if (quoted && *c == '\\')
+      *to++ = *c++;
+    else if (*c == '"')
+      quoted = !quoted;
+    exponent = !quoted && (*c == 'e' || (exponent && strchr ("+-.0123456789", *c)));
+    if (exponent && *c == '.')
+      c++;
+    else
+      *to++ = *c;
+  }
+  *to = '\0';
+  return text;
+}
+
+char *
+weft_json_print (JsonNode *root, gboolean pretty)
+{
+  return without_fractions_of_exponents (json_to_string (root, pretty));
 }

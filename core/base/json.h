@@ -1,4 +1,5 @@
-/* json.h - functions that add one member to the open JSON object of a builder. */
+/* json.h - functions that add one member to the open JSON object of a builder, and the text of a
+ * document. */
 #pragma once
 #include "core/base/field.h"
 #include <json-glib/json-glib.h>
@@ -16,3 +17,7 @@ void weft_json_object (JsonBuilder *b, const char *member);
 /* Adds a value in the JSON type of its field; null if the value is WEFT_NONE. */
 void weft_json_value (JsonBuilder *b, const char *member, const struct weft_field *field,
                       union weft_value value);
+
+/* The text of a document, on one line or indented. The caller frees it. Unlike json_to_string(), it
+ * is JSON for every finite number: json-glib 1.6 prints 1e-08 as 1e-08.0. */
+char *weft_json_print (JsonNode *root, gboolean pretty);

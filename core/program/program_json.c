@@ -138,14 +138,12 @@ write_rows (const weft_program *p, uint32_t n,
             void *user)
 {
   g_autoptr (JsonBuilder) b = json_builder_new ();
-  g_autoptr (JsonGenerator) generator = json_generator_new ();
 
   sink ("[", user);
   for (uint32_t i = 0; i < n; i++) {
     add (b, p, i);
     g_autoptr (JsonNode) row = json_builder_get_root (b);
-    json_generator_set_root (generator, row);
-    g_autofree char *text = json_generator_to_data (generator, NULL);
+    g_autofree char *text = weft_json_print (row, FALSE);
     sink (i ? ",\n    " : "\n    ", user);
     sink (text, user);
     json_builder_reset (b);

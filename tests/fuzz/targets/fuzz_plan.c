@@ -10,14 +10,15 @@
 #define MOST_OPS (1 << 12) /* layers x microbatches x stages of a job that is planned */
 #define MOST_GPUS 256
 
-/* Values with a slash are paths: a fuzzer must not open files of this machine. */
+/* Values with a slash are paths: a fuzzer must not open files of this machine. Messages quote words,
+ * so these are text. */
 static gboolean
 build (const char *words, struct weft_job *job, GError **error)
 {
   g_autoptr (weft_settings) settings = weft_settings_new ();
 
-  if (strchr (words, '/'))
-    return weft_bad_input (error, "a path");
+  if (strchr (words, '/') || !g_utf8_validate (words, -1, NULL))
+    return weft_bad_input (error, "a path, or no text");
   return weft_flags_words (words, settings, error) && weft_job_build (settings, job, error);
 }
 
