@@ -75,8 +75,9 @@ static void
 print_man (void)
 {
   weft_cli_form = WEFT_CLI_FORM_MAN;
-  printf (".TH WEFT 1 \"\" \"weft %s\"\n.SH NAME\nweft \\- plan, simulate and run one training step "
-          "of a large transformer\n.SH SYNOPSIS\n.B weft\nCOMMAND [JOB] [flags]\n.SH COMMANDS\n",
+  printf (".TH WEFT 1 \"\" \"weft %s\"\n.SH NAME\n"
+          "weft \\- plan, simulate and run one training step of a large transformer\n"
+          ".SH SYNOPSIS\n.B weft\nCOMMAND [JOB] [flags]\n.SH COMMANDS\n",
           weft_cli_version ());
   for (unsigned i = 0; i < G_N_ELEMENTS (commands); i++) {
     printf (".SS weft %s\n", commands[i].name);
@@ -202,8 +203,8 @@ print_usage (void)
   if (weft_cli_form == WEFT_CLI_FORM_FLAGS)
     return 0;
   printf ("usage: weft completion bash|zsh|man\n\n"
-          "Prints the completion of commands, flags and bundled names for a shell, or the page for\n"
-          "man.  cmake --install installs all three.\n\n"
+          "Prints the completion of commands, flags and bundled names for a shell, or the page\n"
+          "for man.  cmake --install installs all three.\n\n"
           "examples:\n  source <(weft completion bash)\n  weft completion man > weft.1\n");
   return 0;
 }
