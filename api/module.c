@@ -1,5 +1,5 @@
-/* Modules: jobs with real numbers. The calls of a step run its parts (core/plan/parts.h) in
- * order. */
+/* Modules: jobs that the CPU executor trains. The calls for one step run the parts of that step
+ * (core/plan/parts.h) in order. */
 #include "core/base/error.h"
 #include "core/passes/step.h"
 #include "exec_cpu/exec_cpu.h"

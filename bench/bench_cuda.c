@@ -315,8 +315,9 @@ bench_kernels (struct bench *b, const weft_bind *bind, uint32_t op, GArray *kern
   return TRUE;
 }
 
-/* Times an attention op again by the vendor library (cuDNN) if that supports the op; a backward op
- * also in deterministic mode. Reports a missing library. */
+/* Times an attention op again with the vendor library (cuDNN). Backward ops are timed in
+ * deterministic mode as well. Prints a message if the library is missing or does not support the
+ * op. */
 static gboolean
 bench_fused (struct bench *b, const weft_bind *bind, uint32_t op, GArray *kernels, struct row *row,
              GError **error)

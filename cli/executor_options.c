@@ -12,7 +12,7 @@ struct given {
 struct weft_cli_options {
   const struct weft_exec_ops *const *executors;
   GArray *flag;       /* struct weft_cli_flag: the lines of --help */
-  GPtrArray *given;   /* struct given *, by line; one for all lines of a name */
+  GPtrArray *given;   /* struct given *, by line; the lines of one flag share it */
   GStringChunk *text; /* of lines */
 };
 
@@ -77,7 +77,7 @@ last_line (const weft_cli_options *o, const char *name)
   return -1;
 }
 
-/* A line stands below the others of its name, and shares what they set. */
+/* Adds a line below the other lines of its flag. All lines of a flag share one struct given. */
 static void
 add_line (weft_cli_options *o, const struct weft_field *row)
 {

@@ -4,9 +4,9 @@
 
 typedef struct weft_cli_options weft_cli_options;
 
-/* The flags of all executors that a command offers; the list ends with NULL.  A flag of the same
- * name in several executors is one flag; --help has a line for each text.  A line says which
- * executors it is about, unless it is about all of them. */
+/* Creates the flags of all executors that a command offers; `executors` ends with NULL.  Options of
+ * the same name in several executors form one flag.  If their help texts differ, --help prints one
+ * line per text.  A line begins with the names of its executors, unless all executors have it. */
 weft_cli_options *weft_cli_options_new (const struct weft_exec_ops *const *executors);
 void weft_cli_options_free (weft_cli_options *options);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_cli_options, weft_cli_options_free)

@@ -8,10 +8,16 @@ gboolean cpu_arena_open (struct cpu_rank *r, const struct weft_memory *memory, G
 /* Unmaps the pools, also after cpu_arena_open() has failed. */
 void cpu_arena_close (struct cpu_rank *r, const struct weft_memory *memory);
 
+/* Resets the counts of remaining uses before a step. */
+void cpu_arena_start (struct cpu_rank *r);
 
-void cpu_arena_start (struct cpu_rank *r);                /* before a step */
-void cpu_arena_touch (struct cpu_rank *r, uint32_t op);   /* before an op: buffers become alive */
-void cpu_arena_release (struct cpu_rank *r, uint32_t op); /* after an op: buffers die */
+/* Before an op: unpoisons (address sanitizer) the buffers whose first use is this op. With option
+ * `poison`, also fills these buffers with NaN. */
+void cpu_arena_touch (struct cpu_rank *r, uint32_t op);
+
+/* After an op: poisons the buffers whose last use was this op. With option `poison`, also fills
+ * these buffers with NaN. */
+void cpu_arena_release (struct cpu_rank *r, uint32_t op);
 
 /* The address of a buffer. */
 uint8_t *cpu_arena_at (const struct cpu_rank *r, uint32_t buf);

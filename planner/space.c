@@ -52,7 +52,8 @@ has_replicas_alone (const struct weft_job *job)
   return job->strategy.distributed_config == WEFT_TORCH_DDP;
 }
 
-/* Number of ranks that the axes set so far leave. Later axes count as 1 or as the user's value. */
+/* Number of GPUs divided by the tensor, context and pipeline parallel sizes. A size that the search
+ * has not chosen yet is 1 or the user's value. */
 static int64_t
 ranks_left (const struct weft_job *job)
 {

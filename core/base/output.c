@@ -187,7 +187,8 @@ weft_output_stream (const weft_output *output)
   return output->file;
 }
 
-/* Gives a name to a file without one: the target's, if there is no such file yet. */
+/* Gives a name to the unnamed file (O_TMPFILE): the name of the target if no file has that name
+ * yet, else a temporary name. */
 static gboolean
 name_file (weft_output *o)
 {

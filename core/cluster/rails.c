@@ -78,7 +78,7 @@ leaf_of (const struct weft_fabric *f, uint32_t gpu)
 }
 
 /* Bytes/s from a leaf down to its nodes: one port for each node of the unit.  Oversubscription is
- * the rate down divided by the rate up; the rate down of a pod is that of all leaves of its
+ * the rate down divided by the rate up.  The rate down of a pod is the sum over all leaves of its
  * units. */
 static double
 leaf_ports (const struct weft_fabric *f)

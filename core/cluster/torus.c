@@ -54,8 +54,8 @@ is_better (const struct weft_cluster *cluster, const uint32_t a[N_AXES], const u
   return a[X] + a[Y] + a[Z] < b[X] + b[Y] + b[Z];
 }
 
-/* Finds the best box of n_gpus chips; FALSE if there is none.  Among equally good boxes it finds
- * the one with the shortest first axis. */
+/* Finds the best box of n_gpus chips: preferably one with wraparound links, then the one with the
+ * smallest sum of sides, then the one with the shortest first axis.  FALSE: no box is allowed. */
 static gboolean
 find_sides (const struct weft_cluster *cluster, uint32_t side[N_AXES])
 {

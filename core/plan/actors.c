@@ -84,8 +84,8 @@ outline_of (const struct colouring *c, enum weft_group_kind kind, const struct w
   return found;
 }
 
-/* Iterates over the routes of one rank: first the patterns of all fabrics, then the flows of
- * groups. */
+/* Iterates over the routes of one rank: first those of enum weft_pattern (host copies, stages,
+ * ring shifts), then the flows of its groups. */
 struct walk {
   const struct colouring *c;
   uint32_t rank;

@@ -44,7 +44,8 @@ find_border (const struct border *border, uint32_t n, uint32_t owner, uint64_t a
   return hit - border;
 }
 
-/* Borders of every owner that has views, sorted and unique. An owner without views is one atom. */
+/* Returns the begin and end of every view, and of every buffer that has views: sorted, without
+ * duplicates. A buffer without views needs no borders, because it is one atom. */
 static struct border *
 cut (const weft_program *p, const gboolean *has_view, uint32_t *n_out)
 {

@@ -39,7 +39,7 @@ typedef struct weft_host {
   uint32_t *awaited;                 /* ops whose end a segment waits for */
   uint32_t *segment_of;              /* [op] */
   double *upto;                      /* [op]: launch seconds of all ops up to and including it */
-  double launches;                   /* of the whole step */
+  double launches;                   /* launch seconds of the whole step */
   double lead; /* host launch lead, seconds: the first segment begins this long before the step */
 } weft_host;
 

@@ -38,7 +38,7 @@ struct planner {
   struct gap *last_use;   /* by owner: last use on each lane */
   GArray *edges;          /* uint32_t[2] */
   GArray *waits;          /* struct weft_memory_wait */
-  struct slab *slab;      /* [chunk][micro], with SLABS */
+  struct slab *slab;      /* [chunk][micro], if packing is SLABS */
   uint32_t n_micro, n_chunk;
   uint64_t *inner; /* [buffer]: offset in its slab */
 };

@@ -48,7 +48,8 @@ typedef struct weft_compare {
   struct weft_compare_side side[WEFT_N_COMPARE]; /* borrowed */
   weft_report *report[WEFT_N_COMPARE];
   char *mismatch; /* the first difference between the programs; NULL: they are the same */
-  uint32_t n_ranks[WEFT_N_COMPARE]; /* ranks in the means: joined ranks, or else observed ranks */
+  uint32_t n_ranks[WEFT_N_COMPARE]; /* number of ranks over which `sum` averages: those that both
+                                     * sides observed; with `mismatch`, all that a side observed */
   uint64_t n_joined;                /* ops of all ranks that both sides ran */
   uint64_t n_only[WEFT_N_COMPARE];  /* ops that only one side ran, on ranks that both observed */
   GArray *sum;     /* weft_compare_sum: kinds by time, each followed by its labels by time */

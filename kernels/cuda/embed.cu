@@ -1,6 +1,7 @@
-/* Embedding lookup and its gradient. Token ids are sorted (stable), so the tokens of a vocabulary
- * row are contiguous and in order. One block adds the tokens of a word in a piece of PIECE tokens.
- * If a word continues over several pieces, the piece in which it begins adds their sums. */
+/* Embedding lookup and its gradient. Token ids are sorted (stable), so the tokens of one id (a word
+ * of the vocabulary) are contiguous and in order. One block handles a piece of PIECE tokens: for
+ * each word in the piece it adds the gradients of the tokens. If a word continues over several
+ * pieces, the piece in which it begins adds the sums of all of them. */
 #include "kernels/cuda/place.cuh"
 #ifndef WEFT_CUDA_EMULATOR
 #include <cub/device/device_radix_sort.cuh>

@@ -233,7 +233,8 @@ add_own (GPtrArray *words, GRand *rand, const struct surface_command *c)
   add_pair (words, rand, flag->name, value);
 }
 
-/* A small model; the other models only where nothing is trained or searched. */
+/* Adds --model with a small model. Commands that neither train, search nor measure sometimes get
+ * any model. */
 static void
 add_model (GPtrArray *words, GRand *rand, const struct surface_command *c)
 {
@@ -341,7 +342,8 @@ draw_command (const surface *s, GRand *rand)
   return c;
 }
 
-/* Typing errors: a word that is lost, cut or twice. */
+/* Makes a typing error: removes a word, inserts a wrong one, repeats one at the end, or cuts one to
+ * three characters. */
 static void
 spoil (GPtrArray *words, GRand *rand)
 {

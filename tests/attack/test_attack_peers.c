@@ -128,7 +128,7 @@ attacker_main (gpointer data)
     g_clear_object (place);
     *place = stranger_new (a, rand);
     if (!*place || attack_one_in (rand, 8))
-      g_usleep (500); /* not open yet; or a pause */
+      g_usleep (500); /* the port is not open yet, or a random pause */
   }
   for (unsigned i = 0; i < STRANGERS; i++)
     g_clear_object (&kept[i]);

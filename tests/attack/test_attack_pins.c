@@ -66,7 +66,8 @@ all_pins (GRand *rand)
   return pins;
 }
 
-/* Models of real sizes on several nodes: seconds a search, so the long form alone has them. */
+/* Draws a model of real size on 1 to 8 nodes. Its search takes seconds, so only runs with an
+ * explicit number of jobs draw such models. */
 static char *
 draw_large_job (GRand *rand)
 {
@@ -78,7 +79,7 @@ draw_large_job (GRand *rand)
                           1 << g_rand_int_range (rand, 0, 4));
 }
 
-/* What is searched: small models, with 2 to 8 GPUs or several nodes. */
+/* Draws the job of a search: a small model on 2 to 8 GPUs or on several nodes, or a large job. */
 static char *
 draw_job (GRand *rand)
 {

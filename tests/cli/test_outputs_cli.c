@@ -209,7 +209,8 @@ stdout_and_pipes_are_written_in_place (void **state)
   assert_non_null (strstr (text, "traceEvents"));
 }
 
-/* A file that may not grow: the old file stays, no other is left, and the command says why. */
+/* The new file exceeds the size limit of the process (ulimit -f). The old file stays unchanged, no
+ * temporary file is left, and the message names the reason. */
 static void
 a_file_that_cannot_be_completed_stays_as_it_was (void **state)
 {

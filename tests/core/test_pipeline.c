@@ -443,8 +443,8 @@ any_cell_may_not_be_dropped_or_doubled (void **state)
   g_rand_free (random);
 }
 
-/* Whether all cells can run: sweeps over the ranks until no cell can start. The check must agree
- * for every order of cells. */
+/* Whether all cells can run: sweeps over the ranks until no cell can start. weft_grid_check() must
+ * return the same for every order of cells. */
 static gboolean
 sweeps_through (const weft_grid *grid)
 {

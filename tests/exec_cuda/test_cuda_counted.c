@@ -98,8 +98,9 @@ open_plan (recorded_cuda *d, const weft_plan *plan, const char *words)
   return x;
 }
 
-/* Runs a step in which every count is one (`ones`) or zero; zero too if the buffers have no room
- * for ones. Adds the number of sends to *sent. FALSE: the plan needs something that NCCL lacks. */
+/* Runs a step in which every row count is one (`ones`) or zero. If the buffers have no room for
+ * ones, runs a step with zeros instead. Adds the number of sends to *sent. FALSE: the plan needs
+ * something that NCCL lacks. */
 static gboolean
 look_at_plan (const weft_plan *plan, const char *words, gboolean ones, uint32_t *sent)
 {

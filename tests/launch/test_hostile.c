@@ -570,7 +570,8 @@ reports_ask_a_silent_process_once (void **state)
 
 /* ------------------------------------------------------------------------------ text */
 
-/* Colours, the same in one byte, a reversal of the direction, and invalid UTF-8. */
+/* A colour sequence, the same sequence with U+009B instead of ESC [, a reversal of the text
+ * direction (U+202E), a line end, and invalid UTF-8. */
 #define EVIL "a\033[31m \302\233 31m \342\200\256 b\r\n\377\303\266"
 #define TAMED "a [31m   31m   b  \357\277\275\303\266"
 

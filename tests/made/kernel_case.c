@@ -231,7 +231,8 @@ kernel_case_make (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
     kernel_case_make_operand (rand, made, o);
 }
 
-/* The same call on new memory, set to zero, of `size` bytes per element, at least 4. */
+/* Returns a copy of the call whose operands have new memory, set to zero: `size` bytes for each
+ * element, at least 4. */
 static struct weft_kernel
 kernel_case_other_memory (const struct kernel_case *made, size_t size)
 {

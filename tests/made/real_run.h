@@ -67,7 +67,7 @@ struct real_sweep {
   const char *(*more) (const char *precision, const char *strategy);
 };
 
-/* One job of the sweep, in random op order or with threads: weft_test_check_bits(). */
+/* Checks one job of the sweep with weft_test_check_bits(). */
 void weft_test_check_one (const struct real_sweep *sweep, const char *model, const char *precision,
                           const char *strategy, const struct real_result *one, unsigned seed);
 

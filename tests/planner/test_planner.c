@@ -386,7 +386,8 @@ where_nothing_fits_the_closest_strategy_and_enough_gpus_are_named (void **state)
   assert_int_equal (larger->by_fate[WEFT_FATE_SIMULATED], 1);
 }
 
-/* With a headroom no strategy uses the rest; some would without it. */
+/* With a headroom of one half, no strategy uses more than half of the memory. Without headroom,
+ * some strategy does. */
 static void
 memory_headroom_stays_free (void **state)
 {
@@ -417,7 +418,7 @@ loses_patience (void *user)
   return ++p->asked > p->most;
 }
 
-/* A search that is stopped at any moment ends with what it has, best first. */
+/* A search that is stopped at any moment returns the candidates simulated so far, best first. */
 static void
 a_stopped_search_keeps_its_ranking (void **state)
 {

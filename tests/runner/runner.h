@@ -47,7 +47,8 @@ void weft_tests_register (struct weft_tests *file);
     weft_tests_register (&weft_tests_here);                                                        \
   }
 
-/* For a file that makes its table at run time: `begin` runs it and returns the exit status. */
+/* For a file without a constant table: `begin` makes the table at run time, runs the tests in it,
+ * and returns the exit status. */
 #define WEFT_TESTS_MADE_BY(function)                                                               \
   static struct weft_tests weft_tests_here = { .source = __FILE__, .begin = (function) };          \
   __attribute__ ((constructor)) static void weft_tests_register_here (void)                        \

@@ -22,8 +22,10 @@ void weft_scores_forward (struct weft_step *s, struct weft_saved *saved);
 void weft_scores_backward (struct weft_step *s, struct weft_saved *saved, uint32_t d_o,
                            uint32_t dqkv);
 
-/* latent.c: computes qkv from n1, or again from the saved latents (recompute). */
+/* latent.c: computes qkv from n1, the output of the first norm. */
 void weft_latent_forward (struct weft_step *s, struct weft_saved *saved);
+
+/* Recompute: computes qkv again from the saved latents. */
 void weft_latent_again (struct weft_step *s, struct weft_saved *saved);
 
 /* Returns the gradient of n1, from the gradient of qkv. */

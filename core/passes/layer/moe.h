@@ -101,7 +101,8 @@ struct weft_peers weft_rows_peers (struct weft_step *s, uint32_t counts);
 uint32_t weft_rows_of_peers (struct weft_step *s, const struct weft_peers *p, struct weft_move m,
                              uint32_t x);
 
-/* experts.c: returns the output of fc2, computed from xp and pp. */
+/* experts.c: runs the experts on the rows xp and their router weights pp. Returns the output of
+ * fc2. */
 uint32_t weft_experts_forward (struct weft_step *s, struct weft_saved *saved);
 
 /* Returns the gradient of xp, and sets *dpp to the gradient of pp. dy is the gradient of the output

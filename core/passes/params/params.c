@@ -9,7 +9,7 @@
 struct extent {
   uint64_t rows, columns;
   enum weft_cut cut;
-  uint64_t tail;       /* struct weft_param (program.h) */
+  uint64_t tail;       /* as `tail` of struct weft_param (program.h) */
   uint64_t whole_rows; /* rows of the whole tensor without padding; 0: no padding */
   uint64_t block;      /* experts: rows of one expert; else 0 */
   gboolean trait;      /* TRUE: the tensor belongs to a trait of few architectures. A program

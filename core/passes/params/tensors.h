@@ -3,9 +3,9 @@
 #pragma once
 #include "core/passes/params/params.h"
 
-/* A flat buffer of weights and one of gradients, for tensors with the same types and the same
- * replicas (Megatron-Core param_and_grad_buffer.py groups by types, and experts apart). Each
- * chunk has its own pair. */
+/* A flat buffer of weights and a flat buffer of gradients, for tensors with the same types and the
+ * same replicas (Megatron-Core param_and_grad_buffer.py groups tensors by types and separates
+ * experts). Each chunk has its own pair. */
 struct weft_flat {
   enum weft_dtype dtype, grad_dtype;
   gboolean expert;                 /* experts distributed over expert parallel ranks */

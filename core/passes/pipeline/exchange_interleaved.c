@@ -25,7 +25,8 @@
 struct slots {
   const struct weft_cell **cell;
   uint32_t n, n_over; /* cells; completed cells */
-  gboolean leads;     /* first rank of the direction: the last rank sends its input */
+  gboolean leads;     /* TRUE: this rank has the first stage in this direction, and receives the
+                       * input of its other chunks from the rank of the last stage */
   uint32_t sent;      /* the last send that runs beside kernels, or WEFT_NO_OP */
 };
 

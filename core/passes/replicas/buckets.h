@@ -16,9 +16,10 @@ struct weft_sum {
   GArray *held;     /* nodes of the tree that wait for their siblings */
   uint32_t pieces;  /* number of leaves of weft_sum_new_pieces(); 0: a leaf is a microbatch */
   enum weft_group_kind sequence; /* ranks with other parts of the same sequences */
-  uint32_t sources; /* experts: replicas, each with a slice of its own in main; else 0 */
+  uint32_t sources; /* experts: number of slices, one per replica, to be added; else 0 */
   uint32_t total;   /* buffer for the sum of these slices, after the last microbatch */
-  gboolean each;    /* the slices are added in every microbatch, and main is the total */
+  gboolean each;    /* TRUE: the slices are added in every microbatch, and main contains the total;
+                     * FALSE: main contains the slices */
 };
 
 /* A bucket: buffers and launched collectives. */

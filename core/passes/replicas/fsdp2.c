@@ -377,8 +377,7 @@ leave_forward (struct weft_step *s, uint32_t k)
 }
 
 /* With separate cells for weight gradients, the gradients of a unit are complete long after its
- * weights were read, so the weights are resharded here. The next forward gathers them as after an
- * evaluation without backward. */
+ * weights were read, so the weights are resharded here. The next forward gathers them again. */
 static void
 leave_backward (struct weft_step *s, uint32_t k)
 {

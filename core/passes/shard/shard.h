@@ -78,8 +78,8 @@ gboolean weft_overlap_dgrad (struct weft_step *s, struct weft_piece *p, uint32_t
 gboolean weft_overlap_is_bulk (const struct weft_step *s, enum weft_layer_param which,
                                gboolean wgrad);
 
-/* The permanent buffer of weft_overlap_is_bulk(), with `elements` elements, shared by all
- * layers. */
+/* Returns the permanent buffer of the collective described at weft_overlap_is_bulk(). The buffer
+ * has `elements` elements and is shared by all layers. */
 uint32_t weft_overlap_buffer (struct weft_step *s, enum weft_layer_param which, gboolean wgrad,
                               enum weft_dtype dtype, uint64_t elements);
 

@@ -12,8 +12,8 @@
  * gathers it again.
  *
  * Canonical order: a sum over a sharded dimension is a tree of at most eight leaves
- * (core/base/fold.h, kernels/leaves.h) in fp32, rounded at its end. On one rank the kernel does
- * that; between ranks partial sums are sent in fp32 and converted afterwards. */
+ * (core/base/fold.h, kernels/leaves.h) in fp32, rounded at its end. On one rank the kernel adds
+ * and rounds; between ranks partial sums are sent in fp32 and converted afterwards. */
 #include "core/passes/shard/parts.h"
 
 struct weft_widths

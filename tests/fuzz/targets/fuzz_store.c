@@ -59,7 +59,8 @@ connect_peer (weft_store *s)
   return weft_store_add_stranger (s, g_socket_new_from_fd (end[0], NULL));
 }
 
-/* A proof with a key stands for the right one, which no input can contain. */
+/* Replaces the value of a proof frame that has a key by the correct proof, which no fuzz input can
+ * contain. */
 static void
 complete_proof (const struct weft_store_peer *p, struct weft_frame *f,
                 uint8_t proof[WEFT_SEAL_NONCE])
