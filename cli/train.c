@@ -250,13 +250,15 @@ read_data (struct train_ask *ask, GError **error)
   return TRUE;
 }
 
-/* Checks the files of the start before anything takes time. */
+/* Checks the files of the start before anything takes time.  The trainer refuses two of them. */
 static gboolean
 check_sources (const struct train_ask *ask, GError **error)
 {
   const char *const sources[][2] = { { "load", ask->options.load },
                                      { "init-safetensors", ask->options.init_safetensors } };
 
+  if (sources[0][1] && sources[1][1])
+    return TRUE;
   for (unsigned i = 0; i < G_N_ELEMENTS (sources); i++)
     if (sources[i][1] && access (sources[i][1], R_OK))
       return weft_bad_input (error, "--%s %s: cannot be opened: %s", sources[i][0], sources[i][1],
