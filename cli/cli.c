@@ -1,5 +1,6 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "cli/completion.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "core/base/file.h"
@@ -126,9 +127,8 @@ set_own (struct reader *r, const struct weft_cli_flag *own, const struct weft_fl
   return weft_flag_takes_none (flag, error);
 }
 
-/* Flag i of a page, or NULL after the last. */
-static const struct weft_cli_flag *
-flag_at (const struct weft_cli_page *page, unsigned i)
+const struct weft_cli_flag *
+weft_cli_flag_at (const struct weft_cli_page *page, unsigned i)
 {
   if (i < page->n_flags)
     return &page->flags[i];
@@ -141,7 +141,7 @@ unknown_flag (const struct reader *r, const struct weft_flag *flag, GError **err
   g_autoptr (GPtrArray) names = g_ptr_array_new ();
   const struct weft_cli_flag *own;
 
-  for (unsigned i = 0; (own = flag_at (r->page, i)); i++)
+  for (unsigned i = 0; (own = weft_cli_flag_at (r->page, i)); i++)
     g_ptr_array_add (names, (char *) own->name);
   g_ptr_array_add (names, (char *) "json");
   g_ptr_array_add (names, (char *) "help");
@@ -165,7 +165,7 @@ read_flag (struct reader *r, const struct weft_flag *flag, GError **error)
   for (unsigned i = 0; i < G_N_ELEMENTS (common); i++)
     if (weft_same_name (common[i].name, flag->name))
       return set_own (r, &common[i], flag, error);
-  for (unsigned i = 0; (own = flag_at (r->page, i)); i++)
+  for (unsigned i = 0; (own = weft_cli_flag_at (r->page, i)); i++)
     if (weft_same_name (own->name, flag->name))
       return set_own (r, own, flag, error);
   if (r->page->job && weft_flag_set (&r->words, flag, r->flags, &wrong))
@@ -283,15 +283,19 @@ weft_cli_help (const struct weft_cli_page *page)
   int columns = weft_cli_columns ();
   size_t width = 0;
 
+  if (weft_cli_form != WEFT_CLI_FORM_TEXT) {
+    weft_cli_print_form (page, page->job ? about_jobs : NULL);
+    return 0;
+  }
   printf ("usage: %s\n\n", page->usage);
   weft_cli_print_wrapped (page->doc, 0, columns);
-  if (flag_at (page, 0))
+  if (weft_cli_flag_at (page, 0))
     printf ("\n");
-  for (unsigned i = 0; (flag = flag_at (page, i)); i++) {
+  for (unsigned i = 0; (flag = weft_cli_flag_at (page, i)); i++) {
     g_autofree char *left = flag_text (flag);
     width = MAX (width, strlen (left));
   }
-  for (unsigned i = 0; (flag = flag_at (page, i)); i++) {
+  for (unsigned i = 0; (flag = weft_cli_flag_at (page, i)); i++) {
     g_autofree char *left = flag_text (flag);
     printf ("  %-*s  ", (int) width, left);
     weft_cli_print_wrapped (flag->doc, (int) width + 4, columns);

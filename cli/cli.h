@@ -35,7 +35,9 @@
   X (models, "list the bundled models, or show the fields of one", "weft models llama3-8b")        \
   X (topologies, "list the bundled clusters, with the source of every number",                     \
      "weft topologies dgx-h100")                                                                   \
-  X (stacks, "list the software stacks that can be predicted", "weft stacks megatron-core")
+  X (stacks, "list the software stacks that can be predicted", "weft stacks megatron-core")       \
+  X (completion, "print the completion for bash or zsh, or the page for man",                      \
+     "weft completion bash")
 
 #define WEFT_CLI_DECLARE(name, doc, example) int weft_cli_##name (int argc, char **argv);
 WEFT_CLI_COMMAND_LIST (WEFT_CLI_DECLARE)

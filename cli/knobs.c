@@ -1,5 +1,6 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "cli/completion.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "core/base/word_docs.h"
@@ -304,6 +305,8 @@ print_markdown (void)
 static int
 print_help (void)
 {
+  if (weft_cli_form == WEFT_CLI_FORM_FLAGS)
+    return 0;
   printf ("usage: weft knobs [NAME] [--json | --markdown]\n\n"
           "Lists the knobs of a strategy, or shows one: type, default, range, source and what it\n"
           "affects.\n\n"

@@ -1,5 +1,6 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "cli/completion.h"
 #include "core/base/json.h"
 #include "core/job/model.h"
 #include <math.h>
@@ -228,6 +229,8 @@ show_one (const char *name, gboolean json)
 static int
 show_help (void)
 {
+  if (weft_cli_form == WEFT_CLI_FORM_FLAGS)
+    return 0;
   printf ("usage: weft models [NAME] [--json]\n\n"
           "Lists the bundled models, or shows every field of one.  NAME is a bundled name (case,\n"
           "dashes, dots and underscores are ignored), or the path of a Hugging Face config.json\n"

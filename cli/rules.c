@@ -1,5 +1,6 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "cli/completion.h"
 #include "core/base/json.h"
 #include "core/base/error.h"
 #include "core/job/job.h"
@@ -52,6 +53,8 @@ build_rule (JsonBuilder *builder, const struct weft_rule *rule)
 static int
 print_help (void)
 {
+  if (weft_cli_form == WEFT_CLI_FORM_FLAGS)
+    return 0;
   printf ("usage: weft rules [NAME] [--json]\n\n"
           "Lists the rules that the settings of a job must fulfil.  A job that breaks a rule is\n"
           "refused, with the name of the rule; a warning is only printed.\n\n"

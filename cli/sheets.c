@@ -1,6 +1,7 @@
 #include "cli/sheets.h"
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "cli/completion.h"
 #include "core/base/json.h"
 #include "core/base/conf.h"
 #include "core/base/units.h"
@@ -312,6 +313,8 @@ show_one (const struct weft_cli_sheets *kind, const char *name, gboolean json)
 static int
 show_help (const struct weft_cli_sheets *kind)
 {
+  if (weft_cli_form == WEFT_CLI_FORM_FLAGS)
+    return 0;
   printf ("usage: weft %s [NAME] [--json]\n\n"
           "Lists the files of %s/, or shows one: a bundled name or a path to an .ini.\n\n"
           "examples:\n  weft %s\n  weft %s %s\n  weft %s --json\n",

@@ -250,6 +250,32 @@ read_data (struct train_ask *ask, GError **error)
   return TRUE;
 }
 
+/* Checks the files of the start before anything takes time.  The trainer refuses two of them. */
+static gboolean
+check_sources (const struct train_ask *ask, GError **error)
+{
+  const char *const sources[][2] = { { "load", ask->options.load },
+                                     { "init-safetensors", ask->options.init_safetensors } };
+
+  if (sources[0][1] && sources[1][1])
+    return TRUE;
+  for (unsigned i = 0; i < G_N_ELEMENTS (sources); i++)
+    if (sources[i][1] && access (sources[i][1], R_OK))
+      return weft_bad_input (error, "--%s %s: cannot be opened: %s", sources[i][0], sources[i][1],
+                             g_strerror (errno));
+  return TRUE;
+}
+
+/* Checks that the data can be read with the vocabulary of the model; the plan takes longer. */
+static gboolean
+check_data (const struct train_ask *ask, const struct weft_job *job, GError **error)
+{
+  g_autoptr (weft_tokens) tokens =
+      weft_tokens_open (ask->options.data, job->model.vocab_size, error);
+
+  return tokens != NULL;
+}
+
 /* Reads the flags of the chosen executor; refuses flags that it does not support. */
 static gboolean
 read_executor (struct train_ask *ask, const struct weft_exec_ops *ops, GError **error)
@@ -408,11 +434,12 @@ run (const weft_cli_input *input, struct train_ask *ask)
   struct weft_job job;
 
   if (!ops || !read_numbers (ask, &error) || !read_data (ask, &error) ||
-      !check_outputs (ask, &error) || !read_executor (ask, ops, &error) ||
+      !check_sources (ask, &error) || !check_outputs (ask, &error) ||
+      !read_executor (ask, ops, &error) ||
       !weft_cli_launch (ask->launcher, ops, &launch, &error) ||
       (ops->load && !ops->load (&error)) || !weft_cli_job (input, &job, &error) ||
       !weft_cli_launch_check (&launch, ask->ranks_per_process, &job, &error) ||
-      !fill_rates (ask, &job, &error))
+      !fill_rates (ask, &job, &error) || !check_data (ask, &job, &error))
     return weft_cli_fail (error);
   fill_options (ask);
   g_autoptr (weft_plan) plan = weft_plan_new (&job, &error);

@@ -349,7 +349,7 @@ report_step (const struct trainer *t, const struct weft_metrics *m, double secon
     .lr = t->control.lr,
     .seconds = seconds,
     .tokens_per_s = tokens_per_s,
-    .mfu = tokens_per_s * weft_model_flops_per_token (&job->model, TRUE) / peak,
+    .mfu = tokens_per_s * weft_job_flops_per_token (job) / peak,
     .peak_bytes = most_allocated (t),
     .loss_scale = t->control.loss_scale,
     .skipped = m->skipped,

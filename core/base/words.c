@@ -21,6 +21,7 @@
   X (weft_intra_words, WEFT_INTRA_LIST)                                                            \
   X (weft_reduction_order_words, WEFT_REDUCTION_ORDER_LIST)                                        \
   X (weft_optimizer_words, WEFT_OPTIMIZER_LIST)                                                    \
+  X (weft_flops_convention_words, WEFT_FLOPS_CONVENTION_LIST)                                      \
   X (weft_sharding_words, WEFT_SHARDING_LIST)                                                      \
   X (weft_distributed_words, WEFT_DISTRIBUTED_LIST)                                                \
   X (weft_parallelism_words, WEFT_PARALLELISM_LIST)                                                \

@@ -171,6 +171,12 @@ extern const char *const weft_reduction_order_words[];
 enum weft_optimizer { WEFT_OPTIMIZER_LIST (WEFT_WORD_ID) };
 extern const char *const weft_optimizer_words[];
 
+#define WEFT_FLOPS_CONVENTION_LIST(X)                                                              \
+  X (WEFT_COUNT_CAUSAL, "causal", "only pairs that the mask leaves: about half of attention")      \
+  X (WEFT_COUNT_FULL, "full", "all pairs, as in the papers of PaLM and Megatron-LM")
+enum weft_flops_convention { WEFT_FLOPS_CONVENTION_LIST (WEFT_WORD_ID) };
+extern const char *const weft_flops_convention_words[];
+
 #define WEFT_SHARDING_LIST(X)                                                                      \
   X (WEFT_NO_SHARD, "no_shard", "every rank holds everything (ZeRO-0)")                            \
   X (WEFT_SHARD_OPTIM, "optim", "master weights and moments are sharded (ZeRO-1)")                 \

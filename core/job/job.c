@@ -496,6 +496,12 @@ weft_job_dp (const struct weft_job *job)
   return MAX (job->cluster.n_gpus / pipeline, 1);
 }
 
+double
+weft_job_flops_per_token (const struct weft_job *job)
+{
+  return weft_model_flops_per_token (&job->model, job->train.flops_convention == WEFT_COUNT_CAUSAL);
+}
+
 gboolean
 weft_job_is_torch (const struct weft_job *job)
 {

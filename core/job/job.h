@@ -106,6 +106,9 @@ gboolean weft_job_check (const struct weft_job *job, GError **error);
  * the planner. */
 void weft_job_derive (struct weft_job *job);
 
+/* Model FLOPs to train one token, counted by flops_convention: the FLOPs of MFU. */
+double weft_job_flops_per_token (const struct weft_job *job);
+
 /* Whether the data-parallel wrapper is PyTorch's (fsdp2, ddp) and not Megatron-Core's. */
 gboolean weft_job_is_torch (const struct weft_job *job);
 

@@ -586,7 +586,8 @@ explain_step (struct page *g)
   const struct weft_report_iteration *it = &g->report->iteration;
   const struct weft_report_overlap *o = &g->report->overlap;
   const union weft_model *model = &g->job->model;
-  double flops = weft_model_flops_per_token (model, TRUE), peak = weft_report_printed_peak (g->job),
+  const char *pairs_word = weft_flops_convention_words[g->job->train.flops_convention];
+  double flops = weft_job_flops_per_token (g->job), peak = weft_report_printed_peak (g->job),
          six = 6.0 * weft_model_matmul_parameters (model);
   g_autofree char *matmul = human (six / 6, ""), *pairs = human (flops - six, "FLOP"),
                   *each = human (flops, "FLOP"), *printed = human (peak, "FLOP/s"),
@@ -604,8 +605,8 @@ explain_step (struct page *g)
                         (double) g->job->train.global_batch_size * model->seq_length,
                         g->plan->mesh.n_ranks));
   add (g, "model FLOP per token", flops, "FLOP",
-       g_strdup_printf ("6 x %s in matmuls + %s of causal attention (half of the square)", matmul,
-                        pairs));
+       g_strdup_printf ("6 x %s in matmuls + %s of attention (flops_convention = %s)", matmul,
+                        pairs, pairs_word));
   add (
       g, "MFU", it->mfu, "%",
       g_strdup_printf ("%.0f tokens/s x %s / %s printed", it->tokens_per_s_per_gpu, each, printed));

@@ -194,7 +194,7 @@ fill_iteration (weft_report *r)
   it->tokens_per_s = ratio (tokens, seconds);
   it->tokens_per_s_per_gpu = ratio (it->tokens_per_s, gpus);
   it->model_tflops_per_gpu =
-      it->tokens_per_s_per_gpu * weft_model_flops_per_token (&job->model, TRUE) * 1e-12;
+      it->tokens_per_s_per_gpu * weft_job_flops_per_token (job) * 1e-12;
   it->hardware_tflops_per_gpu = ratio (hardware, seconds) * 1e-12;
   it->mfu = ratio (it->model_tflops_per_gpu * 1e12, weft_report_printed_peak (job));
   it->hfu = ratio (it->hardware_tflops_per_gpu * 1e12, weft_report_printed_peak (job));

@@ -2,9 +2,9 @@
  *
  * iteration
  *   model FLOPs      forward and backward of the model once, without recompute: 6 N + 6 L a d s
- *                    per token, causal half of attention (weft_model_flops_per_token; the
- *                    convention of Megatron-LM since 2024).  MFU divides their rate by the dense
- *                    peak that the vendor prints for the dtype of the matmuls.
+ *                    per token, attention by flops_convention (weft_job_flops_per_token; causal
+ *                    is the convention of Megatron-LM since 2024).  MFU divides their rate by the
+ *                    dense peak that the vendor prints for the dtype of the matmuls.
  *   hardware FLOPs   the FLOPs of the ops that run, including recompute and padded vocabulary.
  *                    HFU divides their rate by the same peak.
  *

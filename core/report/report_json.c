@@ -96,7 +96,8 @@ weft_report_build_iteration (const weft_report *r, JsonBuilder *b)
 
   json_builder_begin_object (b);
   WEFT_REPORT_ITERATION_LIST (MEMBER)
-  weft_json_text (b, "flops_convention", "causal");
+  weft_json_text (b, "flops_convention",
+                  weft_flops_convention_words[r->plan->job.train.flops_convention]);
   json_builder_end_object (b);
 }
 

@@ -84,7 +84,9 @@ print_iteration (const weft_report *r, GString *out)
 {
   const struct weft_report_iteration *it = &r->iteration;
   g_autofree char *whole = weft_units_human (it->tokens_per_s, "tokens/s on all GPUs");
-  g_autofree char *mfu = g_strdup_printf ("MFU %.1f %%  (causal attention)", 100 * it->mfu);
+  g_autofree char *mfu = g_strdup_printf (
+      "MFU %.1f %%  (%s attention)", 100 * it->mfu,
+      weft_flops_convention_words[r->plan->job.train.flops_convention]);
   g_autofree char *hfu = g_strdup_printf ("HFU %.1f %%", 100 * it->hfu);
 
   line (out, "step time", it->time_s, "s", "");

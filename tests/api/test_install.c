@@ -42,6 +42,12 @@ an_installed_tree_works_where_it_was_moved (void **state)
            "mv first second; unset WEFT_DATA; cd /; $OLDPWD/second/bin/weft sim --model gpt2 "
            "--topology dgx-h100 --gpus 8");
   assert_non_null (strstr (sim, "gpt2 on 8 x NVIDIA H100"));
+  g_autofree char *pages =
+      run (*state, "cd second/share; head -n 1 man/man1/weft.1 zsh/site-functions/_weft; "
+                   "tail -n 1 bash-completion/completions/weft");
+  assert_non_null (strstr (pages, ".TH WEFT 1"));
+  assert_non_null (strstr (pages, "#compdef weft"));
+  assert_non_null (strstr (pages, "complete -o filenames -F _weft weft"));
   if (!PLAIN)
     return;
   out = run (

@@ -321,6 +321,58 @@ a_dash_is_a_job_on_standard_input (void **state)
   weft_test_answer_free (&bad);
 }
 
+/* Completes the last word of a line, as bash does; the caller frees the answer. */
+static struct answer
+complete (const char *words, int at)
+{
+  g_autofree char *line = g_strdup_printf (
+      "exec bash -c '. <($WEFT completion bash); COMP_WORDS=(weft %s) COMP_CWORD=%d; _weft; "
+      "echo ${COMPREPLY[@]}'",
+      words, at);
+  return shell (line);
+}
+
+static void
+bash_completes_commands_flags_and_names (void **state)
+{
+  static const struct {
+    const char *words;
+    int at;
+    const char *wanted;
+  } lines[] = {
+    { "topo", 1, "topologies\n" },
+    { "sim --trace-r", 2, "--trace-ranks\n" },
+    { "plan --pipeline-model-parallel-s", 2, "--pipeline-model-parallel-size\n" },
+    { "train --untie", 2, "--untie-embeddings-and-output-weights\n" },
+    { "sim --topology dgx-h", 3, "dgx-h100\n" },
+    { "memory --model gpt2-na", 3, "gpt2-nano\n" },
+    { "validate --ti", 2, "--tier\n" },
+  };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (lines); i++) {
+    struct answer a = complete (lines[i].words, lines[i].at);
+    if (strcmp (a.out, lines[i].wanted) != 0)
+      fail_msg ("%s: \"%s\" %s, wanted \"%s\"", lines[i].words, a.out, a.err, lines[i].wanted);
+    weft_test_answer_free (&a);
+  }
+  accepted ("completion zsh", "#compdef weft\n");
+  weft_test_refused ("completion fish", 2, "found \"fish\", wanted bash, zsh or man");
+  weft_test_refused ("completion", 2, "found \"nothing\"");
+}
+
+static void
+the_page_for_man_has_every_command_and_its_flags (void **state)
+{
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (commands); i++) {
+    g_autofree char *head = g_strdup_printf (".SS weft %s\n", commands[i]);
+    accepted ("completion man", head);
+  }
+  accepted ("completion man", ".TP\n.B \\-\\-trace\\-ranks N\n");
+  accepted ("completion man", "\\-\\-nodes 4 \\-\\-global\\-batch\\-size 64 \\e\n");
+}
+
 static void
 no_clears_a_boolean_and_the_last_flag_counts (void **state)
 {
@@ -349,6 +401,29 @@ notes_about_a_job_go_to_stderr (void **state)
 }
 
 /* ----------------------------------------------------------------------- answers */
+
+/* Papers differ in the pairs of attention that MFU counts; the model of 128 tokens has 128 pairs a
+ * query in one count, 64.5 on average in the other. */
+static void
+mfu_counts_attention_by_the_convention_asked_for (void **state)
+{
+  g_autoptr (JsonNode) causal = document ("sim " NANO "--json", 0),
+                       full = document ("sim " NANO "--flops-convention full --json", 0),
+                       models = document ("models gpt2-nano --json", 0);
+  JsonObject *model = json_node_get_object (models);
+  double ratio = (double) json_object_get_int_member (model, "flops_per_token_palm") /
+                 (double) json_object_get_int_member (model, "flops_per_token_causal");
+
+  (void) state;
+  assert_true (ratio > 1.01);
+  assert_float_equal (number (full, "iteration", "mfu"),
+                      number (causal, "iteration", "mfu") * ratio, 1e-6);
+  assert_float_equal (number (full, "iteration", "hfu"), number (causal, "iteration", "hfu"), 0);
+  accepted ("sim " NANO, "(causal attention)");
+  accepted ("sim " NANO "--flops-convention full", "(full attention)");
+  accepted ("explain " NANO "--flops-convention full", "attention (flops_convention = full)");
+  weft_test_refused ("sim " NANO "--flops-convention half", 2, "wanted causal|full");
+}
 
 /* On one GPU, and with replicas of one stage, no two transfers share a link. */
 static void
@@ -592,9 +667,12 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (bad_input_ends_with_2_and_names_what_was_found),
   cmocka_unit_test (a_file_that_cannot_be_written_ends_with_1),
   cmocka_unit_test (flags_override_the_file_wherever_they_stand),
+  cmocka_unit_test (bash_completes_commands_flags_and_names),
+  cmocka_unit_test (the_page_for_man_has_every_command_and_its_flags),
   cmocka_unit_test (a_dash_is_a_job_on_standard_input),
   cmocka_unit_test (no_clears_a_boolean_and_the_last_flag_counts),
   cmocka_unit_test (notes_about_a_job_go_to_stderr),
+  cmocka_unit_test (mfu_counts_attention_by_the_convention_asked_for),
   cmocka_unit_test (both_executors_agree_where_nothing_contends),
   cmocka_unit_test (what_does_not_fit_is_printed_and_ends_with_3),
   cmocka_unit_test (waits_for_memory_are_told),

@@ -388,6 +388,20 @@ what_does_not_fit_ends_with_3_before_it_is_allocated (void **state)
   weft_test_refused (NANO "--gpu-memory 1MB", 3, "device memory of the largest rank");
 }
 
+/* The plan of this model takes long, and does not fit. */
+static void
+files_are_checked_before_the_plan_is_made (void **state)
+{
+#define LARGE "train --model llama2-70b --data "
+  (void) state;
+  weft_test_refused (LARGE "/no/such/data", 2, "/no/such/data: cannot be opened: No such file");
+  weft_test_refused (LARGE "tests", 2, "tests");
+  weft_test_refused (LARGE "README.md --load /no/such/run", 2,
+                     "--load /no/such/run: cannot be opened: No such file");
+  weft_test_refused (LARGE "README.md --init-safetensors /no/such/model", 2,
+                     "--init-safetensors /no/such/model: cannot be opened: No such file");
+}
+
 static void
 people_get_a_line_for_every_step (void **state)
 {
@@ -476,6 +490,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (bad_input_ends_with_2_and_names_what_was_found),
   IN_FOLDER (a_file_that_cannot_be_written_is_refused_before_the_first_step),
   cmocka_unit_test (what_does_not_fit_ends_with_3_before_it_is_allocated),
+  cmocka_unit_test (files_are_checked_before_the_plan_is_made),
   cmocka_unit_test (people_get_a_line_for_every_step),
   cmocka_unit_test (lines_fit_a_narrow_terminal),
 };

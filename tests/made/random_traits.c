@@ -89,6 +89,8 @@ weft_random_traits (GString *words)
 
   if (g_str_hash (words->str) % 20 == 0)
     add (words, "memory_headroom=0.01");
+  if (g_str_hash (words->str) % 20 == 1)
+    add (words, "flops_convention=full");
   random_shared_overlap (words, rand);
   for (unsigned i = 0; i < G_N_ELEMENTS (without); i++)
     if (has (words, without[i]))

@@ -1,0 +1,230 @@
+#include "cli/completion.h"
+#include "cli/ask.h"
+#include "core/base/error.h"
+#include "core/base/sheet.h"
+#include "core/job/aliases.h"
+#include <stdio.h>
+#include <string.h>
+
+enum weft_cli_form weft_cli_form = WEFT_CLI_FORM_TEXT;
+
+#define COMMAND_ROW(id, what, how) { #id, what, weft_cli_##id },
+static const struct {
+  const char *name, *doc;
+  int (*run) (int argc, char **argv);
+} commands[] = { WEFT_CLI_COMMAND_LIST (COMMAND_ROW) };
+
+/* -------------------------------------------------------------------------- man */
+
+/* Text for man: backslashes and dashes are escaped, and so is a dot at the beginning of a line. */
+static void
+print_roff (const char *text)
+{
+  gboolean begins = TRUE;
+
+  for (; *text; begins = *text++ == '\n')
+    if (*text == '\\')
+      printf ("\\e");
+    else
+      printf ("%s%s%c", begins && (*text == '.' || *text == '\'') ? "\\&" : "",
+              *text == '-' ? "\\" : "", *text);
+}
+
+static void
+print_man_page (const struct weft_cli_page *page, const char *job)
+{
+  const struct weft_cli_flag *flag;
+
+  printf (".fi\n.PP\n");
+  print_roff (page->usage);
+  printf ("\n.PP\n");
+  print_roff (page->doc);
+  printf ("\n");
+  for (unsigned i = 0; (flag = weft_cli_flag_at (page, i)); i++) {
+    printf (".TP\n.B \\-\\-");
+    print_roff (flag->name);
+    if (flag->value) {
+      printf (" ");
+      print_roff (flag->value);
+    }
+    printf ("\n");
+    print_roff (flag->doc);
+    printf ("\n");
+  }
+  if (job) {
+    printf (".PP\n");
+    print_roff (job);
+    printf ("\n");
+  }
+  printf (".PP\nExamples:\n.nf\n");
+  print_roff (page->examples);
+  printf (".fi\n");
+}
+
+/* Runs the help of a command in the chosen form. */
+static void
+print_help_of (unsigned i)
+{
+  char *argv[] = { (char *) commands[i].name, (char[]){ "--help" }, NULL };
+
+  commands[i].run (2, argv);
+}
+
+/* A command without a page of flags prints its help as plain lines. */
+static void
+print_man (void)
+{
+  weft_cli_form = WEFT_CLI_FORM_MAN;
+  printf (".TH WEFT 1 \"\" \"weft %s\"\n.SH NAME\n"
+          "weft \\- plan, simulate and run one training step of a large transformer\n"
+          ".SH SYNOPSIS\n.B weft\nCOMMAND [JOB] [flags]\n.SH COMMANDS\n",
+          weft_cli_version ());
+  for (unsigned i = 0; i < G_N_ELEMENTS (commands); i++) {
+    printf (".SS weft %s\n", commands[i].name);
+    print_roff (commands[i].doc);
+    printf (".\n.nf\n");
+    print_help_of (i);
+    printf (".fi\n");
+  }
+  printf (".SH EXIT STATUS\n0 done, 1 run\\-time error, 2 usage or bad input, 3 the answer is no,\n"
+          "4 no feasible strategy.\n");
+}
+
+/* ------------------------------------------------------------------------ flags */
+
+static void
+print_flag (const char *name)
+{
+  g_autofree char *dashed = g_strdelimit (g_strdup (name), "_", '-');
+
+  printf (" --%s", dashed);
+}
+
+static void
+print_table_flags (const struct weft_table *table)
+{
+  for (unsigned i = 0; i < table->n; i++)
+    if (table->field[i].type != WEFT_TYPE_METHOD)
+      print_flag (table->field[i].name);
+}
+
+static void
+print_job_flags (void)
+{
+  const struct weft_table *const tables[] = { &weft_model_table, &weft_cluster_table,
+                                              &weft_train_table, &weft_stack_table,
+                                              &weft_strategy_table };
+  static const char *const parts[] = { "model", "topology", "nodes", "gpus", "stack" };
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (parts); i++)
+    print_flag (parts[i]);
+  for (unsigned i = 0; i < G_N_ELEMENTS (tables); i++)
+    print_table_flags (tables[i]);
+  for (unsigned i = 0; i < weft_n_aliases; i++)
+    if (!weft_aliases[i].ignored)
+      print_flag (weft_aliases[i].name);
+}
+
+void
+weft_cli_print_form (const struct weft_cli_page *page, const char *job)
+{
+  const struct weft_cli_flag *flag;
+
+  if (weft_cli_form == WEFT_CLI_FORM_MAN) {
+    print_man_page (page, job);
+    return;
+  }
+  for (unsigned i = 0; (flag = weft_cli_flag_at (page, i)); i++)
+    print_flag (flag->name);
+  if (job)
+    print_job_flags ();
+}
+
+/* ----------------------------------------------------------------------- shells */
+
+static void
+print_names (const char *flag, char **names)
+{
+  g_autofree char *all = g_strjoinv (" ", names);
+
+  printf ("    --%s) COMPREPLY=($(compgen -W \"%s\" -- \"$cur\")); return ;;\n", flag, all);
+}
+
+/* Commands that list knobs, rules and bundled files take no flags but these. */
+static void
+print_flags_of (unsigned i)
+{
+  printf ("    %s) flags=\"--json --help", commands[i].name);
+  print_help_of (i);
+  printf ("\" ;;\n");
+}
+
+static void
+print_bash (void)
+{
+  g_auto (GStrv) models = weft_model_names (), stacks = weft_sheet_names (&weft_stack_sheet),
+                 topologies = weft_sheet_names (&weft_cluster_sheet);
+
+  weft_cli_form = WEFT_CLI_FORM_FLAGS;
+  printf ("_weft() {\n  local cur=${COMP_WORDS[COMP_CWORD]} flags=\n"
+          "  if ((COMP_CWORD == 1)); then\n    COMPREPLY=($(compgen -W \"help");
+  for (unsigned i = 0; i < G_N_ELEMENTS (commands); i++)
+    printf (" %s", commands[i].name);
+  printf ("\" -- \"$cur\"))\n    return\n  fi\n  case ${COMP_WORDS[COMP_CWORD - 1]} in\n");
+  print_names ("model", models);
+  print_names ("topology", topologies);
+  print_names ("stack", stacks);
+  printf ("  esac\n  case ${COMP_WORDS[1]} in\n");
+  for (unsigned i = 0; i < G_N_ELEMENTS (commands); i++)
+    print_flags_of (i);
+  printf ("  esac\n  if [[ $cur == -* ]]; then\n"
+          "    COMPREPLY=($(compgen -W \"$flags\" -- \"$cur\"))\n"
+          "  else\n    COMPREPLY=($(compgen -f -- \"$cur\"))\n  fi\n}\n"
+          "complete -o filenames -F _weft weft\n");
+}
+
+static void
+print_zsh (void)
+{
+  printf ("#compdef weft\nautoload -U +X bashcompinit && bashcompinit\n");
+  print_bash ();
+}
+
+/* --------------------------------------------------------------------- command */
+
+static const struct form {
+  const char *name;
+  void (*print) (void);
+} forms[] = { { "bash", print_bash }, { "zsh", print_zsh }, { "man", print_man } };
+
+static int
+print_usage (void)
+{
+  if (weft_cli_form == WEFT_CLI_FORM_FLAGS)
+    return 0;
+  printf ("usage: weft completion bash|zsh|man\n\n"
+          "Prints the completion of commands, flags and bundled names for a shell, or the page\n"
+          "for man.  cmake --install installs all three.\n\n"
+          "examples:\n  source <(weft completion bash)\n  weft completion man > weft.1\n");
+  return 0;
+}
+
+int
+weft_cli_completion (int argc, char **argv)
+{
+  struct weft_cli_ask ask;
+  g_autoptr (GError) error = NULL;
+
+  if (!weft_cli_ask (argc, argv, FALSE, &ask, &error))
+    return weft_cli_fail (error);
+  if (ask.help)
+    return print_usage ();
+  for (unsigned i = 0; i < G_N_ELEMENTS (forms); i++)
+    if (ask.name && strcmp (forms[i].name, ask.name) == 0) {
+      forms[i].print ();
+      return 0;
+    }
+  weft_bad_input (&error, "completion: found \"%s\", wanted bash, zsh or man",
+                  ask.name ? ask.name : "nothing");
+  return weft_cli_fail (error);
+}
