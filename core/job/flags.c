@@ -91,25 +91,35 @@ weft_flag_set (struct weft_words *words, const struct weft_flag *flag, weft_sett
   return TRUE;
 }
 
+/* Adds "model=gpt2-nano", or a flag without a value such as "swiglu". */
+static gboolean
+add_word (const char *word, weft_settings *settings, GError **error)
+{
+  g_auto (GStrv) pair = g_strsplit (word, "=", 2);
+  g_autofree char *where = g_strconcat ("--", pair[0], NULL);
+  const struct weft_alias *alias = weft_alias_find (pair[0]);
+  const char *section, *key;
+  gboolean boolean;
+
+  if (!alias && !weft_job_flag (pair[0], &section, &key, &boolean))
+    return weft_job_unknown_flag (where, error);
+  if (!pair[1] && (!alias || alias->values == WEFT_ALIAS_ONE))
+    return weft_bad_input (error, "%s: wanted a value: %s=VALUE", where, pair[0]);
+  if (alias)
+    weft_alias_set (alias, pair[1], where, settings);
+  else
+    weft_settings_add (settings, section, key, pair[1], where);
+  return TRUE;
+}
+
 gboolean
 weft_flags_words (const char *words, weft_settings *settings, GError **error)
 {
   g_auto (GStrv) word = g_strsplit (words, " ", -1);
 
-  for (char **at = word; *at; at++) {
-    g_auto (GStrv) pair = g_strsplit (*at, "=", 2);
-    g_autofree char *where = pair[0] ? g_strconcat ("--", pair[0], NULL) : NULL;
-    const struct weft_alias *alias = where ? weft_alias_find (pair[0]) : NULL;
-    const char *section, *key;
-    gboolean boolean;
-    if (alias)
-      weft_alias_set (alias, pair[1], where, settings);
-    if (!where || alias)
-      continue;
-    if (!weft_job_flag (pair[0], &section, &key, &boolean))
-      return weft_job_unknown_flag (where, error);
-    weft_settings_add (settings, section, key, pair[1], where);
-  }
+  for (char **at = word; *at; at++)
+    if (**at && !add_word (*at, settings, error))
+      return FALSE;
   return TRUE;
 }
 

@@ -1,6 +1,7 @@
 #include "tests/attack/surface.h"
 #include "cli/cli.h"
 #include "core/cluster/cluster.h"
+#include "core/job/aliases.h"
 #include "tests/attack/attack.h"
 #include "tests/made/random_job.h"
 #include "tests/runner/runner.h"
@@ -219,6 +220,21 @@ add_field (GPtrArray *words, GRand *rand)
     add_pair (words, rand, flag, value);
 }
 
+/* A flag of aliases.h, mostly with a value that could be right. */
+static void
+add_alias (GPtrArray *words, GRand *rand)
+{
+  const struct weft_alias *alias =
+      &weft_aliases[g_rand_int_range (rand, 0, (gint32) weft_n_aliases)];
+  g_autofree char *flag = g_strconcat ("--", alias->name, NULL);
+  g_autofree char *number = g_strdup_printf ("%d", 1 << g_rand_int_range (rand, 0, 5));
+
+  if (alias->values == WEFT_ALIAS_FLAG && !attack_one_in (rand, 8))
+    add (words, "%s", flag);
+  else
+    add_pair (words, rand, flag, attack_one_in (rand, 4) ? attack_absurd (rand) : number);
+}
+
 static void
 add_own (GPtrArray *words, GRand *rand, const struct surface_command *c)
 {
@@ -302,7 +318,7 @@ add_job (GPtrArray *words, GRand *rand, const struct surface_command *c)
   else
     add (words, "%s", "job.ini");
   for (int n = g_rand_int_range (rand, 0, 7); n > 0; n--)
-    add_field (words, rand);
+    (attack_one_in (rand, 10) ? add_alias : add_field) (words, rand);
 }
 
 /* Commands without a job take the name of a row, or files. */
