@@ -90,17 +90,22 @@ cells_of (const union weft_model *m)
   return cells;
 }
 
-/* Prints one row, or the heads if `cells` is NULL. The last column is cut at the width of the
- * terminal. */
+/* Prints one row, or the heads if `cells` is NULL. Columns that do not fit the terminal are left
+ * out, from the right; the last is cut. */
 static void
 print_row (GPtrArray *cells)
 {
+  const unsigned last = G_N_ELEMENTS (columns) - 1;
+  const int most = weft_cli_columns ();
+  unsigned i;
   int used = 0;
 
-  for (unsigned i = 0; i + 1 < G_N_ELEMENTS (columns); i++)
+  for (i = 0; i < last && ABS (columns[i].width) + 2 <= most - used; i++)
     used += printf ("%*s  ", columns[i].width, cells ? (char *) cells->pdata[i] : columns[i].head);
-  const unsigned last = G_N_ELEMENTS (columns) - 1;
-  weft_cli_print_rest (cells ? cells->pdata[last] : columns[last].head, used, weft_cli_columns ());
+  if (i == last)
+    weft_cli_print_rest (cells ? cells->pdata[last] : columns[last].head, used, most);
+  else
+    printf ("\n");
 }
 
 /* Numbers derived from the shape, for the page of one model and for JSON. */
@@ -180,7 +185,8 @@ print_list (const GArray *models)
     print_row (cells);
   }
   printf ("\nffn of experts: routed experts x width of an expert, experts per token.\n"
-          "`weft models NAME` shows the fields of one; NAME may be the path of a config.json.\n");
+          "`weft models NAME` shows the fields of one; NAME may be the path of a\n"
+          "config.json.\n");
 }
 
 static int

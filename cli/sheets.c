@@ -252,6 +252,30 @@ column_width (const GPtrArray *rows, unsigned column)
   return width;
 }
 
+/* How many columns from the left fit the terminal; the first always does. */
+static unsigned
+columns_that_fit (const GPtrArray *rows)
+{
+  unsigned n = 0, all = g_strv_length (rows->pdata[0]);
+  int used = 0, columns = weft_cli_columns ();
+
+  while (n < all && (n == 0 || column_width (rows, n) <= columns - used))
+    used += column_width (rows, n++) + 2;
+  return n;
+}
+
+static void
+print_cells (const GPtrArray *rows, unsigned shown)
+{
+  for (unsigned i = 0; i < rows->len; i++) {
+    char *const *cells = rows->pdata[i];
+    for (unsigned k = 0; k + 1 < shown; k++)
+      printf ("%-*s  ", column_width (rows, k), cells[k]);
+    printf ("%s\n", cells[shown - 1]);
+  }
+}
+
+/* Columns that do not fit the terminal are left out, from the right, and named. */
 static void
 print_list (const struct weft_cli_sheets *kind, const GPtrArray *pages)
 {
@@ -260,14 +284,18 @@ print_list (const struct weft_cli_sheets *kind, const GPtrArray *pages)
   g_ptr_array_add (rows, list_row (kind, NULL));
   for (unsigned i = 0; i < pages->len; i++)
     g_ptr_array_add (rows, list_row (kind, pages->pdata[i]));
-  for (unsigned i = 0; i < rows->len; i++) {
-    char *const *cells = rows->pdata[i];
-    for (unsigned k = 0; cells[k + 1]; k++)
-      printf ("%-*s  ", column_width (rows, k), cells[k]);
-    printf ("%s\n", cells[g_strv_length ((char **) cells) - 1]);
+  unsigned shown = columns_that_fit (rows);
+  char **heads = rows->pdata[0];
+  print_cells (rows, shown);
+  if (heads[shown]) {
+    g_autofree char *others = g_strjoinv (", ", heads + shown);
+    g_autofree char *line = g_strconcat ("not shown on this terminal: ", others, NULL);
+    printf ("\n");
+    weft_cli_print_wrapped (line, 0, weft_cli_columns ());
   }
-  printf ("\nprinted/measured/other: how many numbers are printed by the vendor, measured, and\n"
-          "estimated, derived or chosen.  `weft %s NAME` shows each number with its source.\n",
+  printf ("\nprinted/measured/other: how many numbers are printed by the vendor, measured,\n"
+          "and estimated, derived or chosen.  `weft %s NAME` shows each number\n"
+          "with its source.\n",
           kind->command);
 }
 

@@ -465,6 +465,22 @@ lines_fit_a_narrow_terminal (void **state)
   assert_null (strstr (narrow, "tokens/s"));
 }
 
+static void
+lists_leave_out_the_columns_that_do_not_fit (void **state)
+{
+  static const char *const lists[] = { "topologies", "stacks" };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (lists); i++) {
+    g_autofree char *narrow = on_terminal (lists[i], 80);
+    g_auto (GStrv) lines = g_strsplit (narrow, "\r\n", -1);
+    assert_non_null (strstr (narrow, "not shown on this terminal: "));
+    for (char **line = lines; *line; line++)
+      if (strlen (*line) > 80)
+        fail_msg ("weft %s: %zu columns: %s", lists[i], strlen (*line), *line);
+  }
+}
+
 static int
 enter_the_tree (void **state)
 {
@@ -493,6 +509,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (files_are_checked_before_the_plan_is_made),
   cmocka_unit_test (people_get_a_line_for_every_step),
   cmocka_unit_test (lines_fit_a_narrow_terminal),
+  cmocka_unit_test (lists_leave_out_the_columns_that_do_not_fit),
 };
 
 WEFT_TESTS (tests, .set_up = enter_the_tree)
