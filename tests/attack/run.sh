@@ -7,8 +7,8 @@ set -euo pipefail
 build=$1 seed=${2-$(date +%Y%m%d)} percent=${3-100}
 failed=0
 
-# Names of the drivers and their numbers of cases: 200 jobs among strangers, 1,000 kills, each byte of
-# a checkpoint once, every pair of knob and value four times, 20,000 command lines.
+# Names of the drivers and their numbers of cases: 200 jobs among strangers, 1,000 kills, each byte
+# of a checkpoint once, every pair of knob and value four times, 20,000 command lines.
 while read -r name cases; do
   log=$build/$name.log
   if "$build/tests/test_attack" "$name" -- "$seed" $((cases * percent / 100)) >"$log" 2>&1; then
