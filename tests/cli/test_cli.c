@@ -400,6 +400,18 @@ notes_about_a_job_go_to_stderr (void **state)
   weft_test_answer_free (&a);
 }
 
+/* The planner starts from a job whose batch may not be divisible: no number of microbatches. */
+static void
+a_search_does_not_speak_of_no_microbatches (void **state)
+{
+  struct answer a = weft_test_answer ("plan " NANO "--gpus 8 --global-batch-size 2 --pp 2");
+
+  (void) state;
+  assert_int_equal (a.status, 0);
+  assert_null (strstr (a.err, "few_microbatches"));
+  weft_test_answer_free (&a);
+}
+
 /* ----------------------------------------------------------------------- answers */
 
 /* Papers differ in the pairs of attention that MFU counts; the model of 128 tokens has 128 pairs a
@@ -672,6 +684,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_dash_is_a_job_on_standard_input),
   cmocka_unit_test (no_clears_a_boolean_and_the_last_flag_counts),
   cmocka_unit_test (notes_about_a_job_go_to_stderr),
+  cmocka_unit_test (a_search_does_not_speak_of_no_microbatches),
   cmocka_unit_test (mfu_counts_attention_by_the_convention_asked_for),
   cmocka_unit_test (both_executors_agree_where_nothing_contends),
   cmocka_unit_test (what_does_not_fit_is_printed_and_ends_with_3),
