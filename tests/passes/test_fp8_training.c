@@ -79,6 +79,22 @@ one_scale_for_a_tensor_gives_the_bits_of_one_rank (void **state)
   }
 }
 
+/* One norm before both branches: qkv and fc1 read one input, which is rounded once, or with
+ * cpu_offloading twice. Its history of magnitudes is the same. */
+static void
+one_input_of_two_products_has_one_history (void **state)
+{
+  static const char *const strategies[] = {
+    "gpus=1 cpu_offloading=true cpu_offloading_num_layers=1",
+    "gpus=2 tensor_model_parallel_size=2",
+  };
+  g_autofree char *model =
+      g_strconcat (GPT2, recipes[DELAYED], " residual=parallel_one_norm ", NULL);
+
+  (void) state;
+  weft_test_check_strategies (model, strategies, G_N_ELEMENTS (strategies));
+}
+
 /* No block spans two sequences if the sequence length is a multiple of the block. */
 static void
 blocks_give_the_bits_of_one_rank_where_nobody_cuts_tensors (void **state)
@@ -200,6 +216,7 @@ a_run_goes_on_bit_for_bit_and_from_one_recipe_to_another (void **folder)
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (every_recipe_learns_nearly_as_bf16_does),
   cmocka_unit_test (one_scale_for_a_tensor_gives_the_bits_of_one_rank),
+  cmocka_unit_test (one_input_of_two_products_has_one_history),
   cmocka_unit_test (blocks_give_the_bits_of_one_rank_where_nobody_cuts_tensors),
   cmocka_unit_test (weights_that_are_kept_in_fp8_are_multiplied_as_they_are),
   cmocka_unit_test (magnitudes_of_a_step_are_state_behind_it),

@@ -193,12 +193,27 @@ weft_fp8_reduce_magnitudes (struct weft_step *s)
 }
 
 /* A view of the amax entries of a tensor; for experts, of the entries of this rank's experts. */
+/* The parameter in whose history the magnitude of an operand is kept. With one norm before both
+ * branches, qkv and fc1 have one input: a strategy may round it once or twice, and checkpoints of
+ * both must be equal. */
+static uint32_t
+history_of (const struct weft_step *s, const struct weft_fp8_source *x)
+{
+  uint32_t layer = weft_param_at (s, x->param)->layer;
+
+  if (s->model->residual != WEFT_RESIDUAL_ONE_NORM || x->role != WEFT_FP8_INPUT ||
+      layer == WEFT_NO_LAYER || x->param != weft_params_of_layer (s, layer, WEFT_FC1_WEIGHT))
+    return x->param;
+  uint32_t qkv = weft_params_of_layer (s, layer, WEFT_QKV_WEIGHT);
+  return weft_fp8_takes (s, qkv) ? qkv : x->param;
+}
+
 static uint32_t
 place_in (struct weft_step *s, uint32_t all, const struct weft_fp8_source *x)
 {
   uint64_t n = tensors_of (s, x->param);
-  uint32_t view = weft_build_view (s->b, all, 4 * (s->layer->fp8->place[x->param] + n * x->role),
-                                   4 * n, "amax");
+  uint32_t first = s->layer->fp8->place[history_of (s, x)];
+  uint32_t view = weft_build_view (s->b, all, 4 * (first + n * x->role), 4 * n, "amax");
 
   if (x->groups.experts)
     weft_build_buf_at (s->b, view)->shard = WEFT_GROUP_EP;
