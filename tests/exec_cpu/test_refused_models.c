@@ -25,7 +25,7 @@ static const struct {
     "rotary_scaling (rope_scaling of a config.json): found other",
     "rotary_scaling=linear rotary_scaling_factor=2" },
   { "{\"model_type\":\"llama\"," SIZES ",\"activation\":\"quick_geglu\"}",
-    "activation: found quick_geglu, wanted another", "activation=swiglu" },
+    "activation: found quick_geglu, wanted any other", "activation=swiglu" },
 };
 
 static char *
