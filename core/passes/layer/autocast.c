@@ -33,7 +33,7 @@ weft_cast (struct weft_step *s, uint32_t buf, enum weft_dtype dtype, const char 
   return to;
 }
 
-/* The type in which products read a weight. */
+/* Returns the type in which products read a weight. */
 static enum weft_dtype
 read_dtype (const struct weft_step *s, uint32_t param)
 {
@@ -77,7 +77,8 @@ is_cached (const struct weft_step *s, uint32_t param)
   return row->chunk == s->at.chunk && row->columns > 1;
 }
 
-/* A view of the place of a weight in the cache. The first weight of a pass creates the cache. */
+/* Returns a view of the place of a weight in the cache. The first weight of a pass creates the
+ * cache. */
 static uint32_t
 cached (struct weft_step *s, uint32_t param)
 {
@@ -104,7 +105,7 @@ weft_cast_known (const struct weft_step *s, uint32_t param)
   return s->at.phase == WEFT_PHASE_FORWARD ? s->layer->cast_view[param] : WEFT_NO_BUF;
 }
 
-/* A buffer for a converted weight outside the cache. */
+/* Returns a buffer for a converted weight outside the cache. */
 static uint32_t
 room_here (struct weft_step *s, uint32_t param)
 {

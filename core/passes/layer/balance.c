@@ -22,7 +22,7 @@ view_of (struct weft_step *s, uint32_t base, uint64_t first, uint64_t layers, co
   return weft_build_view (s->b, base, first * bytes, layers * bytes, name);
 }
 
-/* The number of layers of a chunk, including those of multi-token prediction. */
+/* Returns the number of layers of a chunk, including those of multi-token prediction. */
 static uint32_t
 layers_of (const struct weft_chunk *chunk)
 {

@@ -56,7 +56,8 @@ struct weft_layer {
 uint32_t weft_cast_to_compute (struct weft_step *s, uint32_t buf, const char *name);
 uint32_t weft_cast_to_residual (struct weft_step *s, uint32_t buf, const char *name);
 
-/* The buffer from which kernels read a parameter of the current layer, gathered if needed. */
+/* Returns the buffer from which kernels read a parameter of the current layer, gathered if needed.
+ * */
 uint32_t weft_layer_weight (struct weft_step *s, enum weft_layer_param which);
 
 /* y = x w^T + b with n outputs and k inputs on this rank; the bias follows the weight in the list
@@ -96,10 +97,10 @@ void weft_cast_end_pass (struct weft_step *s);
 
 /* ------------------------------------------------------------------ norm.c */
 
-/* The norm of x, rows of the residual stream, in the type of products. */
+/* Returns the norm of x, rows of the residual stream, in the type of products. */
 uint32_t weft_norm (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t x);
 
-/* The norm of x in the type of the residual stream. */
+/* Returns the norm of x in the type of the residual stream. */
 uint32_t weft_norm_stream (struct weft_step *s, const char *name, enum weft_layer_param which,
                            uint32_t x);
 
@@ -146,7 +147,7 @@ uint32_t weft_drop (struct weft_step *s, enum weft_drop_site site, uint32_t x, u
 uint32_t weft_residual (struct weft_step *s, enum weft_drop_site site, uint32_t a, uint32_t b,
                         uint32_t *mask);
 
-/* The gradient of the input of dropout: of x, or of b. */
+/* Returns the gradient of the input of dropout: of x, or of b. */
 uint32_t weft_drop_backward (struct weft_step *s, enum weft_drop_site site, uint32_t dy,
                              uint32_t mask);
 

@@ -78,7 +78,7 @@ transpose (struct weft_step *s, uint32_t x, const uint64_t n[3], const char *nam
   return y;
 }
 
-/* This rank's part of a buffer, as a view. */
+/* Returns this rank's part of a buffer, as a view. */
 static uint32_t
 shard_of (struct weft_step *s, uint32_t buf, enum weft_group_kind group)
 {

@@ -13,7 +13,7 @@ rate (const struct weft_step *s, enum weft_drop_site site)
                                          : s->strategy->hidden_dropout;
 }
 
-/* The shape of dropout. Probabilities have a row for each token and head. */
+/* Returns the shape of dropout. Probabilities have a row for each token and head. */
 static struct weft_shape
 shape_of (const struct weft_step *s, enum weft_drop_site site)
 {

@@ -65,7 +65,7 @@ leave_embedding (struct weft_step *s)
   weft_after_module (s, weft_params_of_end (s, WEFT_EMBED_NORM_WEIGHT));
 }
 
-/* The norm of embeddings. Returns x if the model has no such norm. */
+/* Returns the norm of embeddings. Returns x if the model has no such norm. */
 static uint32_t
 normalise_words (struct weft_step *s, uint32_t x)
 {

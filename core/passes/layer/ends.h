@@ -56,14 +56,15 @@ uint32_t weft_ends_by_chunk (struct weft_step *s, const uint32_t *buf, uint32_t 
 void weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x);
 uint32_t weft_head_backward (struct weft_step *s, uint32_t micro);
 
-/* The parameter with the weight of the head: its own, or the embedding if both are on one stage. */
+/* Returns the parameter with the weight of the head: its own, or the embedding if both are on one
+ * stage. */
 uint32_t weft_head_param (const struct weft_step *s);
 
-/* The number of losses that share the head: the loss of the model (depth 0) and one for each depth
- * of multi-token prediction. */
+/* Returns the number of losses that share the head: the loss of the model (depth 0) and one for
+ * each depth of multi-token prediction. */
 uint32_t weft_head_ends (const struct weft_step *s);
 
-/* The activations of the loss of one depth. */
+/* Returns the activations of the loss of one depth. */
 struct weft_saved_end *weft_head_end (const struct weft_step *s, uint32_t micro, uint32_t depth);
 
 /* The products of the head. weft_head_begin() and weft_head_done() are called once in a microbatch;
@@ -96,7 +97,7 @@ void weft_loss_forward (struct weft_step *s, struct weft_saved_end *end);
 void weft_loss_backward (struct weft_step *s, const struct weft_saved_end *end, uint32_t gradient);
 void weft_loss_both (struct weft_step *s, struct weft_saved_end *end, uint32_t gradient);
 
-/* A buffer with the gradient of the loss, which is the loss scale; WEFT_NO_BUF without loss
+/* Returns a buffer with the gradient of the loss, which is the loss scale; WEFT_NO_BUF without loss
  * scaling. */
 uint32_t weft_loss_gradient (struct weft_step *s);
 

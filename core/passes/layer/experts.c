@@ -27,7 +27,7 @@ shared_shape (const struct weft_step *s, uint64_t n, uint64_t k, uint64_t tail)
   return shape;
 }
 
-/* The operand with the input of a product, or with the gradient of its output, grouped by
+/* Returns the operand with the input of a product, or with the gradient of its output, grouped by
  * expert. */
 static struct weft_fp8_source
 rows_source (const struct weft_step *s, const struct weft_delayed *d, enum weft_fp8_role role)
@@ -91,7 +91,7 @@ multiply (struct weft_step *s, const char *name, enum weft_layer_param which,
   return y;
 }
 
-/* The buffer of router weights if they multiply activations; else WEFT_NO_BUF. */
+/* Returns the buffer of router weights if they multiply activations; else WEFT_NO_BUF. */
 static uint32_t
 weight_behind (const struct weft_step *s, const struct weft_saved *saved)
 {

@@ -78,8 +78,8 @@ weft_fp8_takes (const struct weft_step *s, uint32_t param)
 
 /* --------------------------------------------------------------------- magnitudes */
 
-/* The number of tensors of a parameter in the whole job: every rank stores the magnitudes of all
- * experts. */
+/* Returns the number of tensors of a parameter in the whole job: every rank stores the magnitudes
+ * of all experts. */
 static uint64_t
 tensors_of (const struct weft_step *s, uint32_t param)
 {
@@ -193,9 +193,9 @@ weft_fp8_reduce_magnitudes (struct weft_step *s)
 }
 
 /* A view of the amax entries of a tensor; for experts, of the entries of this rank's experts. */
-/* The parameter in whose history the magnitude of an operand is kept. With one norm before both
- * branches, qkv and fc1 have one input: a strategy may round it once or twice, and checkpoints of
- * both must be equal. */
+/* Returns the parameter in whose history the magnitude of an operand is kept. With one norm before
+ * both branches, qkv and fc1 have one input: a strategy may round it once or twice, and checkpoints
+ * of both must be equal. */
 static uint32_t
 history_of (const struct weft_step *s, const struct weft_fp8_source *x)
 {
@@ -241,8 +241,8 @@ share (struct weft_step *s, const struct weft_fp8_source *x, uint32_t largest)
     weft_reduce_all (s, WEFT_GROUP_CP, WEFT_REDUCE_MAX, largest, "amax");
 }
 
-/* The number of groups of expert rows with a separate scale. With delayed scaling each expert is
- * one group. */
+/* Returns the number of groups of expert rows with a separate scale. With delayed scaling each
+ * expert is one group. */
 static uint64_t
 n_groups (const struct weft_step *s, const struct weft_fp8_source *x)
 {
@@ -258,7 +258,7 @@ groups_shape (const struct weft_step *s, const struct weft_fp8_source *x)
                      n_groups (s, x), x->groups.stride);
 }
 
-/* The largest magnitude of a tensor, which a separate kernel finds. */
+/* Returns the largest magnitude of a tensor, which a separate kernel finds. */
 static uint32_t
 measure (struct weft_step *s, const struct weft_fp8_source *x)
 {
@@ -323,7 +323,7 @@ copy_of (const struct weft_step *s, uint32_t codes)
   return copy;
 }
 
-/* A buffer for codes: codes of weights count as weights in the memory plan, other codes as
+/* Returns a buffer for codes: codes of weights count as weights in the memory plan, other codes as
  * activations. */
 static uint32_t
 room (struct weft_step *s, const struct weft_fp8_source *x)
@@ -349,8 +349,8 @@ room_of (struct weft_step *s, const struct weft_fp8_source *x, uint64_t scales)
                            "scales");
 }
 
-/* An upper limit of the number of blocks down the rows of all groups. The last block of a group may
- * be partly full (kernels/moe.h). */
+/* Returns an upper limit of the number of blocks down the rows of all groups. The last block of a
+ * group may be partly full (kernels/moe.h). */
 static uint64_t
 blocks_down (const struct weft_step *s, const struct weft_fp8_source *x, uint64_t rows)
 {
@@ -368,7 +368,8 @@ room_of_scales (struct weft_step *s, const struct weft_fp8_source *x, uint64_t r
   return room_of (s, x, lines * ((columns + block - 1) / block));
 }
 
-/* Scales of the transposed copy; with experts its blocks run down the rows. */
+/* Returns a buffer for the scales of the transposed copy; with experts its blocks run down the
+ * rows. */
 static uint32_t
 room_of_transposed_scales (struct weft_step *s, const struct weft_fp8_source *x, uint64_t rows)
 {

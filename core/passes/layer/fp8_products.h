@@ -32,7 +32,7 @@ void weft_fp8_free (struct weft_fp8_products *fp8);
 /* Whether products read a parameter in fp8. */
 gboolean weft_fp8_takes (const struct weft_step *s, uint32_t param);
 
-/* The number of elements that share a scale; 0: a whole tensor shares one scale. */
+/* Returns the number of elements that share a scale; 0: a whole tensor shares one scale. */
 uint64_t weft_fp8_block (const struct weft_step *s);
 
 /* Rounds an operand to fp8, unless it is rounded already. rows: for sums along its rows. columns:

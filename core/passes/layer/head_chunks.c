@@ -31,7 +31,7 @@ struct head {
   struct weft_sum *sum; /* canonical: weight gradients of the chunks */
 };
 
-/* A view of the rows of a chunk. */
+/* Returns a view of the rows of a chunk. */
 static uint32_t
 part_of (struct weft_step *s, const struct head *h, uint32_t buf, struct rows rows)
 {
@@ -44,7 +44,7 @@ part_of (struct weft_step *s, const struct head *h, uint32_t buf, struct rows ro
                           weft_build_name_at (s->b, row.name));
 }
 
-/* The tokens of the i-th chunk. */
+/* Returns the tokens of the i-th chunk. */
 static struct rows
 rows_of (const struct weft_step *s, const struct head *h, uint32_t i)
 {

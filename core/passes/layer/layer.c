@@ -34,7 +34,7 @@
 #include "core/passes/layer/chunk.h"
 #include "core/passes/layer/nodes.h"
 
-/* The parameter of the norm of the output of attention, or of the MLP. */
+/* Returns the parameter of the norm of the output of attention, or of the MLP. */
 static enum weft_layer_param
 output_norm (const struct weft_step *s, gboolean attention)
 {
@@ -75,7 +75,7 @@ weft_layer_output_norm_backward (struct weft_step *s, gboolean attention, uint32
                                    WEFT_NO_BUF);
 }
 
-/* Input of the map to queries, keys and values: a norm, or the residual stream. */
+/* Returns the input of the map to queries, keys and values: a norm, or the residual stream. */
 static uint32_t
 input (const struct weft_saved *saved)
 {

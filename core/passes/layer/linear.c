@@ -28,7 +28,8 @@ cut_of (const struct weft_step *s, uint32_t param)
   return row->ways > 1 ? row->cut : WEFT_CUT_NONE;
 }
 
-/* Number of rows that a map processes: only this rank's rows if its weight is not sharded. */
+/* Returns the number of rows that a map processes: only this rank's rows if its weight is not
+ * sharded. */
 static uint64_t
 rows_of (const struct weft_step *s, uint32_t param)
 {
@@ -94,7 +95,7 @@ multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x)
   return y;
 }
 
-/* The type of inputs of a map. */
+/* Returns the type of inputs of a map. */
 static enum weft_dtype
 read_dtype (const struct weft_step *s, uint32_t param)
 {
@@ -319,7 +320,7 @@ take_input (struct weft_step *s, const struct weft_delayed *d)
   return weft_fp8_gathered (s, part, gather_input (s, d->which, d->name, part));
 }
 
-/* The buffer for the input gradient of all tokens. */
+/* Returns the buffer for the input gradient of all tokens. */
 static uint32_t
 whole_gradient (struct weft_step *s, const struct weft_piece *p)
 {

@@ -25,7 +25,7 @@ is_te (const struct weft_step *s)
          s->strategy->cross_entropy_fusion_impl == WEFT_LOSS_TE;
 }
 
-/* A view of `n` of the N_STATS arrays that ranks exchange, from array `first` on. */
+/* Returns a view of `n` of the N_STATS arrays that ranks exchange, from array `first` on. */
 static uint32_t
 view (struct weft_step *s, uint32_t stats, uint32_t first, uint32_t n)
 {
@@ -84,15 +84,15 @@ mtp_loss (struct weft_step *s, uint32_t depth)
   return weft_build_view (s->b, s->scalars.mtp_loss, (depth - 1) * bytes, bytes, "mtp_loss");
 }
 
-/* The buffer of the running sum of losses. */
+/* Returns the buffer of the running sum of losses. */
 static uint32_t
 loss_of (struct weft_step *s, const struct weft_saved_end *end)
 {
   return end->depth ? mtp_loss (s, end->depth) : s->scalars.loss;
 }
 
-/* The buffer of the running number of tokens, or WEFT_NO_BUF. Only the model's own loss counts
- * tokens. */
+/* Returns the buffer of the running number of tokens, or WEFT_NO_BUF. Only the model's own loss
+ * counts tokens. */
 static uint32_t
 count_of (const struct weft_step *s, const struct weft_saved_end *end)
 {
@@ -123,10 +123,10 @@ weft_loss_forward (struct weft_step *s, struct weft_saved_end *end)
 
 /* ------------------------------------------------------------------------ backward */
 
-/* The number of tokens over which the loss is averaged. If the reduction divides gradients by the
- * number of replicas (Megatron-Core; average_in_collective), these are the tokens of this replica.
- * In canonical order these are the tokens of all replicas, so that the loss is divided only once.
- * 1: calculate_per_token_loss, where finish.c divides the gradients. */
+/* Returns the number of tokens over which the loss is averaged. If the reduction divides gradients
+ * by the number of replicas (Megatron-Core; average_in_collective), these are the tokens of this
+ * replica. In canonical order these are the tokens of all replicas, so that the loss is divided
+ * only once. 1: calculate_per_token_loss, where finish.c divides the gradients. */
 static uint64_t
 mean_over (const struct weft_step *s)
 {

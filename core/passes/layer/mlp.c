@@ -24,7 +24,8 @@ weft_activate_backward (struct weft_step *s, uint64_t columns, uint32_t u, uint3
   return du;
 }
 
-/* The residual stream that the MLP reads: x1, which includes attention, or the layer's input. */
+/* Returns the residual stream that the MLP reads: x1, which includes attention, or the layer's
+ * input. */
 static uint32_t
 stream (const struct weft_step *s, const struct weft_saved *saved)
 {
@@ -39,7 +40,8 @@ has_norm (const struct weft_step *s)
          s->model->residual != WEFT_RESIDUAL_ONE_NORM;
 }
 
-/* Input of fc1: the output of norm2, of norm1 (one norm for both), or the residual stream. */
+/* Returns the input of fc1: the output of norm2, of norm1 (one norm for both), or the residual
+ * stream. */
 static uint32_t
 input (const struct weft_step *s, const struct weft_saved *saved)
 {

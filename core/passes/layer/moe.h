@@ -33,22 +33,22 @@ struct weft_moe {
 };
 struct weft_moe weft_moe_sizes (const struct weft_step *s);
 
-/* A buffer of `columns` for each row of this rank's experts. */
+/* Returns a buffer of `columns` for each row of this rank's experts. */
 uint32_t weft_moe_rows (struct weft_step *s, enum weft_dtype dtype, uint64_t columns,
                         const char *name);
 
-/* A buffer of `columns` for each token that this rank sends. */
+/* Returns a buffer of `columns` for each token that this rank sends. */
 uint32_t weft_moe_tokens (struct weft_step *s, uint64_t columns, const char *name);
 
-/* The type of partial sums that expert tensor parallel ranks reduce. */
+/* Returns the type of partial sums that expert tensor parallel ranks reduce. */
 static inline enum weft_dtype
 weft_moe_partial (const struct weft_step *s)
 {
   return s->mesh->etp > 1 && s->canonical ? WEFT_FP32 : s->product_dtype;
 }
 
-/* The number of rows from the start of one (expert, source) to the start of the next, with a fixed
- * capacity. 0: no fixed capacity, rows follow each other. */
+/* Returns the number of rows from the start of one (expert, source) to the start of the next, with
+ * a fixed capacity. 0: no fixed capacity, rows follow each other. */
 static inline uint64_t
 weft_moe_stride (const struct weft_step *s, const struct weft_moe *z)
 {

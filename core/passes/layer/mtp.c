@@ -205,7 +205,7 @@ depth_backward (struct weft_step *s, uint32_t micro, uint32_t depth, const uint3
                                    m->stream, dy_of[1]);
 }
 
-/* The gradient of the embedding that multi-token prediction reads. */
+/* Returns the gradient of the embedding that multi-token prediction reads. */
 static struct weft_use
 begin_table (struct weft_step *s)
 {
