@@ -7,15 +7,16 @@
  *                Backward converts gradients at the same places, in reverse
  *   weights      forward converts each weight at its first use in a microbatch, into one buffer
  *                that lives until the pass of that microbatch ends, like the cache of
- *                torch.autocast. Backward and recompute convert a weight each time
+ *                torch.autocast. Backward and recompute convert a weight each time that they read
+ *                it
  *   the rest     norms, embedding and optimizer keep the type of weights. Biases are added in their
  *                own type, and weight gradients are summed in the type of gradients
  *
- * precision = fp8 does the same for the linear maps of layers: inputs, output gradients and weights
- * are rounded to fp8 before each product, whose output is bf16 (fp8_products.c, which uses the
- * buffers of this file for weights).
+ * precision = fp8 converts the operands of the linear maps of layers: inputs, output gradients and
+ * weights are rounded to fp8 before each product. The output of the product is bf16. fp8_products.c
+ * does this, and stores weights in the buffers of this file.
  *
- * Otherwise all types are equal, and the functions of this file append no ops. */
+ * In all other jobs the types are equal, and the functions of this file append no ops. */
 #include "core/passes/layer/fp8_products.h"
 #include "core/job/loss.h"
 
