@@ -2,14 +2,14 @@
 #include "core/base/invariant.h"
 #include "core/passes/shard/shard.h"
 
-/* A list under construction, and the sizes in its formulas. */
+/* The list that weft_activations_of_layer() builds, and the sizes in its formulas. */
 struct list {
   struct weft_kept *row;
   uint32_t n;
   const union weft_model *m;
   struct weft_widths w;
-  uint64_t tokens, rows;    /* of this rank; rows of its part of the residual stream */
-  uint32_t stream, product; /* bytes per element */
+  uint64_t tokens, rows;    /* tokens of this rank; rows of its part of the residual stream */
+  uint32_t stream, product; /* bytes per element: residual stream, operands of matrix products */
 };
 
 static void
@@ -64,8 +64,8 @@ put_output_norm (struct list *l, const char *what)
     put (l, what, l->stream, l->rows, l->w.h);
 }
 
-/* Adds the tensors of the MLP. If attention and MLP read the same stream, this stream is the input
- * of the layer, which is listed already. */
+/* Adds the tensors of the MLP. If attention and MLP read the same residual stream, that stream is
+ * the layer's input, which is listed already. */
 static void
 put_mlp (struct list *l, const struct weft_job *job)
 {

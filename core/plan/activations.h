@@ -1,5 +1,5 @@
 /* activations.h - closed formulas for the activations that a layer stores for backward, for
- * comparison with those that a program stores.
+ * comparison with the activations that a program stores.
  *
  * Formulas: Korthikanti et al. 2022 (arXiv 2205.05198, section 4), for general widths, and
  * Megatron-LM's own estimate of all activations (megatron/training/theoretical_memory_usage.py).
@@ -18,12 +18,13 @@ struct weft_kept {
 };
 
 /* Lists the tensors that one layer stores for one microbatch on one rank. Returns their number; 0:
- * the model has layers without a formula. Tensors that full recompute discards are listed too. */
+ * the model has layers without a formula. The list includes the tensors that full recompute
+ * discards. */
 uint32_t weft_activations_of_layer (const struct weft_job *job,
                                     struct weft_kept *kept /* [WEFT_MOST_ACTIVATIONS] */);
 
 /* Bytes that a program stores for a layer and microbatch between forward and backward: written by
- * forward, read by backward. The layer's output counts; its input does not, because it is the
+ * forward, read by backward. The sum includes the layer's output but not its input, which is the
  * output of the previous layer. */
 double weft_activations_kept (const weft_program *p, uint32_t layer, uint32_t micro);
 

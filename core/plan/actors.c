@@ -11,15 +11,16 @@ struct colouring {
   uint32_t *rank, n_rank; /* colour of each rank; number of colours */
   uint32_t *link, n_link; /* colour of each link; number of colours */
   uint64_t *group;        /* [kind][first rank]: signature of the group's colours */
-  uint64_t *place;        /* [kind][first rank]: signature of the group's placement on the cluster;
-                           * NULL: ignored */
+  uint64_t *place;        /* [kind][first rank]: signature of the group's placement on the cluster.
+                           * NULL: placement is ignored */
   uint32_t *outlined;     /* [kind][first rank]: index in `outline` + 1; 0: not computed yet */
   GArray *outline;        /* struct weft_coll_shape of the groups computed so far */
 };
 
 static const enum weft_group_kind moving[] = { WEFT_PATTERN_GROUPS };
 
-/* Every group has WEFT_MAX_WAYS pattern numbers, of which the fabric uses the first few. */
+/* Every group has WEFT_MAX_WAYS pattern numbers. The fabric uses only as many of them as it has
+ * ways. */
 static uint32_t
 n_patterns (void)
 {
@@ -66,7 +67,8 @@ mix2 (uint64_t a, uint64_t b)
   return weft_mix (weft_mix (a) ^ b);
 }
 
-/* Placement of a group on the cluster, cached. Valid until the next call. */
+/* The placement of a group on the cluster, from a cache. The pointer is valid until the next
+ * call. */
 static const struct weft_coll_shape *
 outline_of (const struct colouring *c, enum weft_group_kind kind, const struct weft_group *g)
 {
@@ -102,7 +104,7 @@ walk_from (const struct colouring *c, uint32_t rank)
   return (struct walk){ .c = c, .rank = rank };
 }
 
-/* Route of a ring shift: to the neighbour. */
+/* Sets the route to the neighbour in a ring. Returns FALSE if the group has a single rank. */
 static gboolean
 shift_route (struct walk *w, uint32_t p)
 {
@@ -146,7 +148,7 @@ pattern_route (struct walk *w, uint32_t p)
   }
 }
 
-/* Flows of the rank in a group's collectives. */
+/* Fills w->flows with the flows of the rank in a group's collectives. Returns their number. */
 static uint32_t
 group_flows (struct walk *w, enum weft_group_kind kind)
 {
@@ -230,8 +232,9 @@ shape_bits (const struct weft_coll_shape *shape)
   return bits;
 }
 
-/* The latency of a collective depends on the placement of its group, which does not change during
- * refinement. Sums over members do not depend on their order. */
+/* Computes the placement signature of every group, once: placements decide the latency of
+ * collectives and do not change during refinement. A signature is a sum over the members, so the
+ * order of the members does not matter. */
 static void
 sign_places (struct colouring *c)
 {
@@ -305,8 +308,8 @@ colour_ranks (struct colouring *c)
   c->n_rank = renumber (signature, c->m->n_ranks, c->rank);
 }
 
-/* Start of the refinement: ranks are coloured by stage and links by kind. Without folding every
- * rank and every link has its own colour. */
+/* Sets the first colours of the refinement. `fold` TRUE: a colour per stage for ranks, and a colour
+ * per kind for links. FALSE: every rank and every link has its own colour. */
 static void
 start_colours (struct colouring *c, gboolean fold)
 {
@@ -318,9 +321,9 @@ start_colours (struct colouring *c, gboolean fold)
   c->n_link = fold ? c->f->ops->n_kind : c->n_links;
 }
 
-/* Limit of the work of refinement (ranks x rounds), which takes seconds. If one odd node breaks the
- * symmetry of a long ring, each round spreads the asymmetry by one node only. Beyond the limit
- * every rank gets its own colour, which is exact too. */
+/* Limit of ranks x rounds of the refinement: reaching the limit takes seconds. If one odd node
+ * breaks the symmetry of a long ring, each round spreads the asymmetry by only one node. Beyond the
+ * limit every rank gets its own colour, which is exact too. */
 enum { MOST_WORK = 1 << 22 };
 
 static void
@@ -382,8 +385,9 @@ make_comm (const weft_actors *a, const struct weft_mesh *m, enum weft_group_kind
   return comm;
 }
 
-/* Groups of one kind with one signature behave alike and become one communicator. Without folding
- * every rank has its own colour, so no two groups share a signature. */
+/* Makes the communicators. Groups of the same kind and signature behave alike, so they share a
+ * communicator. Without folding every rank has its own colour, so no two groups share a
+ * signature. */
 static void
 fill_comms (weft_actors *a, const struct colouring *c)
 {
@@ -417,7 +421,8 @@ gcd (uint32_t a, uint32_t b)
   return b ? gcd (b, a % b) : a;
 }
 
-/* Number of flows of (actor, pattern) that cross a link of a colour, counted on one such link. */
+/* How often flows of (actor, pattern) cross a link of a colour, counted on the representative link
+ * of that colour. */
 struct crossing {
   uint32_t colour, actor, pattern, times;
 };

@@ -1,14 +1,15 @@
 /* actors.h - folding: the simulator runs one representative (actor) for each class of ranks that
  * behave alike.
  *
- * Ranks and links are coloured until nothing changes (colour refinement). Two ranks keep one colour
- * if they run the same program, their neighbours have the same colours, the members of their groups
- * have the same colours and are placed on the cluster in the same way, and every traffic pattern
- * takes them over links of the same colours. Two links keep one colour if the same number of flows
- * of each pattern and rank colour crosses them. Such a partition is equitable, and max-min sharing
- * gives all flows of a class the same rate, so it is exact to simulate one flow per class that
- * enters each link as often as its class crosses that link. (McKay 1981, equitable partitions; the
- * weights are those that SimGrid adds when a route contains a link several times.)
+ * Ranks and links are coloured until nothing changes (colour refinement). Two ranks keep the same
+ * colour if they run the same program, their neighbours have the same colours, the members of their
+ * groups have the same colours and are placed on the cluster in the same way, and the routes of
+ * both ranks cross links of the same colours in every traffic pattern. Two links keep the same
+ * colour if the same number of flows of each pattern and rank colour crosses them. The resulting
+ * partition is equitable, and max-min sharing gives all flows of a class the same rate. It is
+ * therefore exact to simulate one flow per class, which enters each link as often as the flows of
+ * the class cross that link. (McKay 1981, equitable partitions; SimGrid weights a link in the same
+ * way when a route contains the link several times.)
  *
  * A symmetric job on a symmetric cluster has one actor per role. Asymmetry (a stage that ends
  * inside a node, an oversubscribed leaf that serves only part of a stage ...) needs more actors, in
@@ -17,8 +18,9 @@
 #include "core/cluster/fabric.h"
 #include "core/program/mesh.h"
 
-/* Traffic patterns: the neighbour a rank sends to. These are the same on every fabric; in addition
- * each group below has one pattern for each way of the fabric (fabric.h). */
+/* Traffic patterns: the neighbour a rank sends to. The patterns of this list are the same on every
+ * fabric. In addition, each group of WEFT_PATTERN_GROUPS has one pattern per way of the fabric
+ * (fabric.h). */
 #define WEFT_PATTERN_LIST(X)                                                                       \
   X (WEFT_PATTERN_CP_RING_NEXT, "cp ring next", "ring attention: keys to the next rank")           \
   X (WEFT_PATTERN_CP_RING_BACK, "cp ring back", "ring attention: keys and their gradients back")   \
@@ -31,17 +33,18 @@
 enum weft_pattern { WEFT_PATTERN_LIST (WEFT_WORD_ID) WEFT_N_PATTERN };
 
 /* Groups whose collectives move bytes over links. The collectives of all other groups carry
- * scalars, whose cost is part of the latency. */
+ * scalars, and their cost is part of the latency. */
 #define WEFT_PATTERN_GROUPS                                                                        \
   WEFT_GROUP_DP, WEFT_GROUP_TP, WEFT_GROUP_CP, WEFT_GROUP_CP_HEADS, WEFT_GROUP_CP_RING,            \
       WEFT_GROUP_EP, WEFT_GROUP_TP_EP, WEFT_GROUP_ETP, WEFT_GROUP_ECP, WEFT_GROUP_EDP,             \
       WEFT_GROUP_EDP_INTRA, WEFT_GROUP_EMBD, WEFT_GROUP_INTRA, WEFT_GROUP_INTER, WEFT_GROUP_OUTER, \
       WEFT_GROUP_MIRROR, WEFT_GROUP_STAGE
 
-/* A communicator: all actors that are its members. */
+/* A communicator and the actors that are its members. */
 struct weft_comm {
   enum weft_group_kind kind;
-  uint32_t rank; /* one real member, whose real group gives sizes and neighbours */
+  uint32_t rank; /* a rank of the communicator: its group in the mesh defines sizes and
+                  * neighbours */
   uint32_t n_actor, *actor;
 };
 
@@ -61,26 +64,29 @@ typedef struct weft_actors {
   uint32_t *actor_of;                 /* rank -> actor */
   uint32_t n_comm;
   struct weft_comm *comm;
-  uint32_t *comm_of;                  /* [actor][WEFT_N_GROUP] -> comm; WEFT_NO_ACTOR: no member */
-  uint32_t *peer;                     /* [actor][2]: next stage, previous stage; or WEFT_NO_ACTOR */
+  uint32_t *comm_of;                  /* [actor][WEFT_N_GROUP] -> comm; WEFT_NO_ACTOR: the actor is
+                                       * not a member */
+  uint32_t *peer;                     /* [actor][2]: next and previous stage; WEFT_NO_ACTOR: no such
+                                       * stage */
   gboolean folded;
   uint32_t n_pattern;                 /* WEFT_N_PATTERN plus the patterns of groups */
-  struct weft_path *path;             /* [actor][n_pattern]; NULL without a fabric */
+  struct weft_path *path;             /* [actor][n_pattern]; NULL if there is no fabric */
   uint32_t n_link;
   double *capacity;                   /* bytes/s of each link that paths name */
 } weft_actors;
 
-/* Finds the actors of a cluster. `fold` FALSE: one actor per rank. */
+/* Finds the actors of a cluster. `fold` FALSE: every rank is an actor of its own. */
 weft_actors *weft_actors_new (const struct weft_fabric *fabric, const struct weft_mesh *mesh,
                               gboolean fold);
 
-/* One actor per role and no links: for proofs about order, which do not depend on the cluster. */
+/* Makes one actor per role, without links. Proofs about the order of ops use these actors, because
+ * that order does not depend on the cluster. */
 weft_actors *weft_actors_new_roles (const struct weft_mesh *mesh);
 void weft_actors_free (weft_actors *actors);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_actors, weft_actors_free)
 
-/* The pattern of the flows that the collectives of a group send on one way, a class of flows
- * (fabric.h). */
+/* The pattern of the flows that collectives of a group of this kind send on one way of the fabric.
+ * A way is a class of flows (fabric.h). */
 uint32_t weft_group_pattern (enum weft_group_kind kind, uint32_t way);
 
 /* The pattern of a ring shift to the next rank, or, if `back`, to the previous rank. Tensor

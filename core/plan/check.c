@@ -1,9 +1,9 @@
 /* The proofs about one program: reads after writes, no races, no two live buffers at one address.
  *
  * Bytes are cut into atoms at the borders of all views of a buffer. The ops are visited in order.
- * Each atom stores its last writer and, per lane, the newest reader after that write. An access
- * must be ordered after the writer; a write also after the readers. Older accesses need no check:
- * each of them was ordered before an access that is stored. */
+ * Each atom stores its last writer and, per lane, the newest reader after that write. Every access
+ * must be ordered after the stored writer. A write must also be ordered after the stored readers.
+ * Older accesses need no check, because each of them is ordered before a stored access. */
 #include "core/plan/check.h"
 #include "core/base/error.h"
 #include "core/plan/replay.h"
@@ -17,7 +17,7 @@ struct atom {
 struct race {
   const weft_program *p;
   uint32_t *before;
-  uint32_t *first_atom, *n_atoms; /* by buffer, views included */
+  uint32_t *first_atom, *n_atoms; /* [buffer], including views */
   struct atom *atoms;
   uint32_t n_atom;
 };
@@ -158,8 +158,9 @@ check_uses (struct race *r, GError **error)
   return TRUE;
 }
 
-/* Whether an operand must be in host memory. Copies between host and device have one operand there.
- * All other ops have all operands on the side of their lane. */
+/* Whether an operand must be in host memory. A copy between host and device has one operand in host
+ * memory. Any other op has all operands in host memory if it runs on lane host, and none
+ * otherwise. */
 static gboolean
 belongs_on_host (const struct weft_op *op, uint32_t operand)
 {
@@ -209,15 +210,16 @@ weft_check_program (const weft_program *p, GError **error)
 
 /* ---------------------------------------------------------------- addresses */
 
-/* Oldest and newest use of a buffer on each lane; WEFT_NO_OP: none. */
+/* First and last op that uses a buffer, per lane; WEFT_NO_OP: no op of the lane uses the buffer. */
 struct span {
   uint32_t first[WEFT_N_LANE], last[WEFT_N_LANE];
 };
 
-/* The buffer at [from, from of the next segment); segments are sorted and cover the whole arena. */
+/* An address range and the newest buffer in it. A segment ends where the next segment begins;
+ * segments are sorted and cover the whole arena. */
 struct segment {
   uint64_t from;
-  uint32_t owner; /* WEFT_NO_BUF: not used yet */
+  uint32_t owner; /* WEFT_NO_BUF: no buffer has used the segment yet */
 };
 
 static struct span *
@@ -248,8 +250,9 @@ still_used (const weft_program *p, uint32_t old, uint32_t last, uint32_t new, ui
                          p->role, new, b, old, a, last, first);
 }
 
-/* Whether every lane's first use of the new buffer is ordered after every lane's last use of the
- * old one: views of one buffer may be written on lanes that do not wait for each other. */
+/* Whether the first use of the new buffer on every lane is ordered after the last use of the old
+ * buffer on every lane. All lanes are checked, because ops on lanes that do not wait for each other
+ * may write views of one buffer. */
 static gboolean
 handed_over (const weft_program *p, const uint32_t *before, const struct span *span, uint32_t old,
              uint32_t new, GError **error)
@@ -283,7 +286,8 @@ add_segment (GTree *map, uint64_t from, uint32_t owner)
   return g_tree_insert_node (map, segment, NULL);
 }
 
-/* The segment that starts at `at`; splits the segment that contains it. */
+/* Returns the segment that starts at address `at`. If no segment starts there, splits the segment
+ * that contains `at`. */
 static GTreeNode *
 split_segment (GTree *map, uint64_t at)
 {

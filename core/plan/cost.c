@@ -11,7 +11,7 @@ matmul_rate (const struct weft_cluster *c, enum weft_dtype dtype)
   return rate[dtype];
 }
 
-/* Which of (m, n, k) is the inner dimension of the op's product. */
+/* Which matrix product an op computes: forward, dgrad, wgrad or none. */
 static enum weft_product
 side_of (enum weft_op_kind kind)
 {
@@ -25,8 +25,8 @@ is_of_expert_codes (enum weft_op_kind kind)
          kind == WEFT_OP_MOE_FP8_MATMUL_WGRAD;
 }
 
-/* The dimension with the number of experts, if one kernel multiplies for all experts of a rank;
- * else -1. */
+/* Index of the shape dimension that holds the number of experts, for ops whose kernel computes the
+ * products of all experts of a rank; -1 for other ops. */
 static int
 many (enum weft_op_kind kind)
 {
@@ -40,16 +40,16 @@ takes_codes (const struct weft_cost *cost, const struct weft_shape *s)
   return weft_stack_takes_codes (cost->stack, cost->cluster->f.gpu_capability, &codes);
 }
 
-/* The type in which a kernel multiplies. Kernels of experts that do not support fp8 codes convert
- * them to 16 bits. */
+/* The type in which a kernel multiplies. If the stack's expert kernels do not support the fp8 codes
+ * of a shape, they convert the codes to 16 bits. */
 static enum weft_dtype
 multiplied (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s)
 {
   return is_of_expert_codes (kind) && !takes_codes (cost, s) ? WEFT_FP16 : s->dtype;
 }
 
-/* The number of products of unfused attention: one for each head of each sequence, and three for
- * the gradients of queries, keys and values. 0: other ops. */
+/* The number of products of unfused attention: one for each head of each sequence, or three for
+ * each in the backward of the scores. 0: other ops. */
 static double
 heads_of (enum weft_op_kind kind, const struct weft_shape *s)
 {
@@ -108,8 +108,8 @@ product_of (const union weft_stack *stack, enum weft_op_kind kind, const struct 
   return p;
 }
 
-/* Seconds of a product whose depth is split into `splits` parts: whole waves of full tiles, and
- * then the write and read of the partial sums in fp32. Sets the terms in *parts. */
+/* Seconds of a product whose depth is split into `splits` parts: the time of whole waves of full
+ * tiles, plus the time to write and read the partial sums in fp32. Sets the terms in *parts. */
 static double
 product_seconds (const struct weft_cost *cost, const struct product *p, double splits, double sms,
                  struct weft_cost_parts *parts)
@@ -129,8 +129,8 @@ product_seconds (const struct weft_cost *cost, const struct product *p, double s
   return ceil (tiles / sms) * tile_flops / (parts->rate / cost->cluster->f.gpu_sms) + parts->sums;
 }
 
-/* Seconds of a product. If its tiles do not fill the SMs, it is split along its depth if that is
- * faster. */
+/* Seconds of a product. If the tiles do not fill the SMs, the product is split along its depth
+ * where that is faster. */
 static double
 matmul_seconds (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
                 double sms, struct weft_cost_parts *parts)
@@ -163,8 +163,8 @@ is_attention_backward (enum weft_op_kind kind)
 
 /* Sets rate and share of attention for heads that the stack does not run on matrix units. The
  * kernel for such heads computes plain_attention_width elements for any width of head, so it
- * executes more FLOPs than the op has. FALSE: the stack runs these heads on matrix units, or the
- * rate of the other kernel is not known. */
+ * executes more FLOPs than the op's formula counts. Returns FALSE if the stack runs these heads on
+ * matrix units or the rate of the kernel without matrix units is not known. */
 static gboolean
 price_plain_attention (const struct weft_cost *cost, enum weft_op_kind kind,
                        const struct weft_shape *s, struct weft_cost_parts *parts)
@@ -213,7 +213,8 @@ split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_s
     parts.share /= slowdown (cost, kind);
     parts.work = parts.flops / (parts.rate * parts.share * share);
   }
-  /* Half of the SMs already saturate memory bandwidth; below that, it falls in proportion. */
+  /* Half of the SMs already saturate memory bandwidth; with fewer SMs, bandwidth falls in
+   * proportion. */
   parts.bandwidth = c->f.gpu_memory_bandwidth * stack->memory_share * fmin (1, 2 * share);
   if (kind == WEFT_OP_EMBED_BWD)
     parts.bandwidth /= slowdown (cost, kind);
@@ -245,8 +246,8 @@ formula (const void *cost, enum weft_op_kind kind, const struct weft_shape *shap
   return roofline (cost, kind, shape, 0);
 }
 
-/* Measured seconds; negative: not measured. If communication holds SMs, the measured seconds are
- * scaled like the seconds of the formula. */
+/* Measured seconds of a kernel; negative if the op was not measured. If communication holds SMs,
+ * the measured seconds are scaled like the seconds of the formula. */
 static double
 measured (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
           uint32_t sms_taken)
@@ -259,8 +260,8 @@ measured (const struct weft_cost *cost, enum weft_op_kind kind, const struct wef
              : seconds * roofline (cost, kind, s, sms_taken) / roofline (cost, kind, s, 0);
 }
 
-/* Factor of a kernel that runs during communication on a CPU: a rank is one thread, which does not
- * compute while it moves bytes. The factor is finite, so that times stay finite. */
+/* Slowdown of a kernel during communication on a CPU: a rank is one thread, which does not compute
+ * while it moves bytes. The factor is finite so that times stay finite. */
 #define PAUSED 1e9
 
 double
@@ -294,8 +295,8 @@ price (const struct weft_cost *cost, const weft_program *p, const struct weft_op
                                      : weft_cost_kernel (cost, row->kind, shape, sms_taken);
 }
 
-/* Bytes that a fused kernel does not move a second time: common buffers that the second op reads,
- * and buffers that both ops write. */
+/* Bytes that a fused kernel does not move a second time: buffers of both ops that `op` reads, and
+ * buffers that both ops write. */
 static double
 shared_bytes (const weft_program *p, uint32_t op, uint32_t before)
 {
@@ -309,8 +310,8 @@ shared_bytes (const weft_program *p, uint32_t op, uint32_t before)
   return bytes;
 }
 
-/* Seconds of a fused op: its seconds alone, measured or not, scaled as fusion scales the
- * formula. */
+/* Seconds of a fused op: the op's seconds as a separate kernel (measured or by formula), multiplied
+ * by the ratio of the formula with fusion to the formula without fusion. */
 static double
 fused_price (const struct weft_cost *cost, const weft_program *p, uint32_t op, uint32_t sms_taken)
 {

@@ -1,31 +1,31 @@
 /* cost.h - seconds of an op on one GPU.
  *
- * Kernels follow a roofline with reachable roofs:
+ * The time of a kernel follows a roofline model with the rates that kernels reach in practice:
  *
  *   t = gap + max (FLOPs / (matmul rate x efficiency), bytes / (copy bandwidth x memory share))
  *
  * A matmul of m x n x k is cut into tiles; its efficiency is the share of the last wave of tiles
  * that the SMs fill (wave quantisation), the share of the tiles' area that is real (tile
  * quantisation), and k / (k + k_half) for the prologue of each tile. A product with fewer tiles
- * than SMs, such as the weight gradient of a narrow layer, is split along k into as many parts as
- * is quickest and no more than one wave holds; the partial sums are written and read once in fp32
- * (split-K: NVIDIA CUTLASS, media/docs/cpp/efficient_gemm.md, "Parallelized Reductions"; cuBLASLt's
- * algorithms have it as CUBLASLT_ALGO_CONFIG_SPLITK_NUM). Attention reaches a fixed share of the
- * matmul rate. For heads that the stack's kernels do not run on matrix units
- * (weft_stack_takes_heads) it reaches a share of the rate without matrix units. The formula
- * contains no device: its constants come from topologies/ and stacks/. A measured table, keyed by
- * op and shape, may replace the formula (cost_table.h).
+ * than SMs, such as the weight gradient of a narrow layer, is split along k. The number of parts is
+ * the fastest whose tiles fit in one wave; the partial sums are written and read once in fp32
+ * (split-K: NVIDIA CUTLASS, media/docs/cpp/efficient_gemm.md, "Parallelized Reductions"; cuBLASLt
+ * sets the number of parts by CUBLASLT_ALGO_CONFIG_SPLITK_NUM). Attention reaches a fixed share of
+ * the matmul rate. For heads that the stack's kernels do not run on matrix units
+ * (weft_stack_takes_heads), attention reaches a share of the rate without matrix units. The formula
+ * contains no constants of a device: they come from topologies/ and stacks/. A measured table,
+ * keyed by op and shape, may replace the formula (cost_table.h).
  *
- * SMs (streaming multiprocessors or compute units, on which the blocks of a kernel run) that
- * communication holds are missing from the waves of a kernel that runs at the same time. On a CPU a
- * rank is one thread, and nothing runs at the same time. */
+ * Communication kernels hold SMs (streaming multiprocessors or compute units). The waves of a
+ * kernel that runs at the same time use only the other SMs. On a CPU a rank is one thread, and
+ * nothing runs at the same time. */
 #pragma once
 #include "core/cluster/cluster.h"
 #include "core/job/stack.h"
 #include "core/plan/cost_table.h"
 #include "core/program/program.h"
 
-/* The inputs of the price of an op. The caller owns all of them. */
+/* The inputs of op costs. The caller owns all of them. */
 struct weft_cost {
   const struct weft_cluster *cluster;
   const union weft_stack *stack;
@@ -37,31 +37,32 @@ struct weft_cost {
 double weft_cost_kernel (const struct weft_cost *cost, enum weft_op_kind kind,
                          const struct weft_shape *shape, uint32_t sms_taken);
 
-/* Seconds of a kernel on lane host, alone on its node: its bytes over the bandwidth of host memory,
- * which all ranks of the node share.  Adam does a dozen operations for each 28 to 30 bytes, far
- * fewer than the cores of a server could do in that time (ZeRO-Offload, arXiv 2101.06840, section
- * 5.1, builds its CPU Adam on vector units, threads and tiles for that reason).  On topology cpu
- * the host is the thread that runs all kernels of the rank. */
+/* Seconds of a kernel on lane host while no other rank of the node uses host memory: the kernel's
+ * bytes divided by the bandwidth of host memory, which all ranks of the node share. Arithmetic does
+ * not count: Adam does a dozen operations for each 28 to 30 bytes, and the cores of a server do far
+ * more operations in the time of those bytes (ZeRO-Offload, arXiv 2101.06840, section 5.1: a CPU
+ * Adam with vector units, threads and tiles). On topology cpu the host is the thread that runs all
+ * kernels of the rank. */
 double weft_cost_host_kernel (const struct weft_cost *cost, enum weft_op_kind kind,
                               const struct weft_shape *shape);
 
-/* The terms of the formula, for a kernel that has all SMs: seconds = gap + max (work, memory).  The
- * work of a matmul is flops / (rate x waves x tiles x depth) + sums, that of attention is
- * flops / (rate x share); terms that do not apply are 0. */
+/* The terms of the formula for a kernel that runs on all SMs: seconds = gap + max (work, memory).
+ * The work of a matmul is flops / (rate x waves x tiles x depth) + sums; the work of attention is
+ * flops / (rate x share). Terms that do not apply to a kernel are 0. */
 struct weft_cost_parts {
   double flops, bytes;
-  double rate, bandwidth;           /* FLOP/s before efficiency; B/s after it */
+  double rate, bandwidth;           /* FLOP/s at full efficiency; B/s that kernels reach */
   double waves, tiles, depth, share; /* factors of the rate, at most 1 */
-  double splits, sums; /* split-K parts; seconds to add them up */
+  double splits, sums; /* number of split-K parts; seconds to add up the partial sums */
   double gap, work, memory;         /* seconds */
 };
 struct weft_cost_parts weft_cost_split (const struct weft_cost *cost, enum weft_op_kind kind,
                                         const struct weft_shape *shape);
 
-/* Seconds of every kernel of a program, by op; entries of ops that are no kernels are not changed.
- * A fused op (fuse.c) has no gap before it, and does not load again the bytes that the previous op
- * has loaded. On a CPU the executor runs one op after the other, so a fused op costs as much as a
- * separate op. */
+/* Sets seconds[op] for every kernel of a program; the entries of other ops are not changed. A fused
+ * op (fuse.c) has no kernel gap, and does not load bytes that the previous op has already loaded.
+ * On a CPU the executor runs one op after the other, so a fused op costs as much as a separate
+ * op. */
 void weft_cost_program (const struct weft_cost *cost, const weft_program *program,
                         uint32_t sms_taken, double *seconds);
 
@@ -70,7 +71,7 @@ enum weft_domain {
   WEFT_DOMAIN_SWITCH,  /* the switch of one node (NVLink) */
   WEFT_DOMAIN_BOTH,    /* several nodes with a switch in each */
   WEFT_DOMAIN_NETWORK, /* several nodes with one rank each */
-  WEFT_DOMAIN_OTHER,   /* PCIe or memory, possibly with a network */
+  WEFT_DOMAIN_OTHER,   /* PCIe or host memory within a node, possibly also a network */
 };
 enum weft_domain weft_cost_domain (const struct weft_cluster *cluster, uint32_t n_nodes,
                                    uint32_t n_local);
@@ -82,8 +83,9 @@ uint32_t weft_cost_sms (const union weft_stack *stack, enum weft_op_kind kind);
 uint32_t weft_cost_user_sms (enum weft_op_kind kind);
 
 /* SMs that a collective holds if its buffers are registered with the collective library (nccl_ub):
- * the number in sms.def for the domain, and never more than without registration. Within the switch
- * of a node only the kernels for symmetric windows (`symmetric`) need few SMs. With buffers that
- * are registered locally, a collective holds as many SMs there as without registration. */
+ * the number in sms.def for the domain, but at most the number without registration. Within the
+ * switch of a node, only kernels for symmetric windows (`symmetric` TRUE) need few SMs. If buffers
+ * are registered locally (`symmetric` FALSE), a collective within the switch holds as many SMs as
+ * without registration. */
 uint32_t weft_cost_registered_sms (const struct weft_cost *cost, enum weft_op_kind kind,
                                    enum weft_domain domain, gboolean symmetric);

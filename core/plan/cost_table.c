@@ -6,7 +6,8 @@
 #include <string.h>
 
 #define MOST_BYTES (16 << 20)
-#define MOST_SECONDS 1e9 /* per op: keeps the extrapolation to larger shapes finite */
+#define MOST_SECONDS 1e9 /* largest valid time of an op: keeps the extrapolation to larger shapes
+                          * finite */
 
 struct weft_cost_table {
   GArray *row; /* struct weft_measurement */

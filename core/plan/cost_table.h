@@ -6,12 +6,13 @@
  *   matmul fp32 fp32 1 128x192x64 2.1e-05
  *   all_reduce fp32 fp32 2 65536 4.0e-05
  *
- * RESULT is the type that is written, if it differs. RANKS is the number of ranks that computed at
- * the same time, or the group size of communication. A shape that was not measured is priced by the
- * formula, scaled by measured time / formula of the nearest measured shape of the same op, types
- * and ranks.
+ * TYPE is the type of the op, RESULT the type of the output it writes. RANKS is the number of ranks
+ * that computed at the same time, or the group size of a communication op. The cost of a shape that
+ * was not measured is the formula times a factor: measured time / formula of the nearest measured
+ * shape of the same op, types and ranks.
  *
- * Host times for issuing launches (host.h) are lines of two words, under the stack's names:
+ * The time that the host needs to issue a launch (host.h) is a line of two words: the name of the
+ * value in the stack, and seconds:
  *
  *   launch_seconds 2.2e-06 */
 #pragma once
@@ -34,21 +35,23 @@ struct weft_measurement {
 
 typedef struct weft_cost_table weft_cost_table;
 
-/* Errors begin with the file (or `name`) and the line. The caller frees the table. */
+/* Reads a table from a file or from text. Error messages begin with the path (or `name`) and the
+ * line number. The caller frees the table. */
 weft_cost_table *weft_cost_table_load (const char *path, GError **error);
 weft_cost_table *weft_cost_table_parse (const char *text, gssize length, const char *name,
                                         GError **error);
 void weft_cost_table_free (weft_cost_table *table);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_cost_table, weft_cost_table_free)
 
-/* Measured host seconds of a launch; `otherwise` if they were not measured or `table` is NULL. */
+/* Measured host seconds of a launch. Returns `otherwise` if the launch was not measured or `table`
+ * is NULL. */
 double weft_cost_table_launch (const weft_cost_table *table, enum weft_host_cost what,
                                double otherwise);
 
-/* Appends lines for launch times; `seconds` is indexed by enum weft_host_cost. */
+/* Appends the lines of all launch times; `seconds` is indexed by enum weft_host_cost. */
 void weft_cost_table_print_launches (GString *text, const double *seconds);
 
-/* Appends the line of a measurement. */
+/* Appends a measurement as a line of the table. */
 void weft_cost_table_print (GString *text, const struct weft_measurement *m);
 
 /* Seconds of an op, scaled from the nearest measured shape by a formula for any shape; negative if

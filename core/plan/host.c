@@ -27,7 +27,7 @@ count_launches (const weft_program *p)
 
 /* ---------------------------------------------------------------------- waits */
 
-/* Launch seconds: measured, or else those of the stack. */
+/* Host seconds of a launch: the measured time, or the stack's value if there is no measurement. */
 static double
 cost_of (const weft_plan *plan, enum weft_host_cost what)
 {
@@ -67,8 +67,8 @@ note_told (const weft_program *p, uint32_t op, uint32_t *counts_copy)
       counts_copy[weft_buf_owner (p, p->uses[u].buf)] = op;
 }
 
-/* The newest copy to the host of the counts that an all-to-all reads. WEFT_NO_OP: the op reads no
- * counts, or no op copies its counts to the host. */
+/* The newest copy to the host of the counts that an all-to-all reads. Returns WEFT_NO_OP if the op
+ * reads no counts or no op has copied its counts to the host. */
 static uint32_t
 copy_of_counts (const weft_program *p, uint32_t op, const uint32_t *counts_copy)
 {
@@ -94,8 +94,8 @@ await (struct maker *m, uint32_t op)
   g_array_append_val (m->awaited, op);
 }
 
-/* Adds the copies that the host must wait for before it issues the op; returns whether the op
- * follows an exchange between stages. */
+/* Adds the copies that the host must wait for before it issues the op. Returns whether the op
+ * depends on a transfer between stages. */
 static gboolean
 await_copies (struct maker *m, uint32_t op)
 {
@@ -112,8 +112,8 @@ await_copies (struct maker *m, uint32_t op)
   return exchanged;
 }
 
-/* Whether the host waits for the device after each batch of transfers. It does so only in
- * Megatron-Core's schedules: in other schedules it would then post its next transfer too late. */
+/* Whether the host waits for the device after each batch of transfers. The host waits only in
+ * Megatron-Core's schedules: in other schedules the wait would delay the next transfer. */
 static gboolean
 synchronises (const struct weft_job *job)
 {
@@ -123,8 +123,8 @@ synchronises (const struct weft_job *job)
   return job->stack.host_waits && s->batch_p2p_comm && s->batch_p2p_sync && row && row->host_waits;
 }
 
-/* Adds waits for the newest op of every lane: the first kernel after an exchange is issued when the
- * device is idle. */
+/* Adds waits for the newest op of every lane, so that the host issues the first kernel after an
+ * exchange only when the device is idle. */
 static void
 await_device (struct maker *m)
 {
@@ -159,7 +159,7 @@ weft_host_reads (const weft_program *p)
   return WEFT_NO_OP;
 }
 
-/* Fills launch segments and running sums. */
+/* Fills the launch segments, and the running sum of launch seconds of every op. */
 static void
 fill (struct maker *m, weft_host *h)
 {
@@ -320,8 +320,8 @@ play_step (const weft_plan *plan, const weft_program *p, weft_host *h, double le
 
 enum { MOST_STEPS = 8 };
 
-/* Sets the lead of the host. FALSE: the device is always behind the host, so that no op waits for
- * its launch. */
+/* Sets the lead of the host. Returns FALSE if the host is always ahead of the device, so that no op
+ * waits for its launch. */
 static gboolean
 find_lead (const weft_plan *plan, const weft_program *p, weft_host *h)
 {

@@ -1,27 +1,28 @@
 /* host.h - host launch model: when the host thread of a rank issues its ops.
  *
- * One thread per rank issues kernels, copies and collectives in program order. Each costs the
- * stack's launch_seconds or the measured time (cost_table.h), and no op begins before it was
- * issued. Ops that join another launch (WEFT_OP_GROUPED), are part of another kernel
- * (WEFT_OP_FUSED), launch nothing, or run on the host are free. One op counts as one launch: if a
- * framework uses several kernels for an op, its host is slower than this model.
+ * One thread per rank issues kernels, copies and collectives in program order. Each launch takes
+ * the stack's launch_seconds or the measured time (cost_table.h), and no op begins before the host
+ * has issued it. An op needs no launch of its own if it joins another launch (WEFT_OP_GROUPED), is
+ * part of another kernel (WEFT_OP_FUSED), launches nothing, or runs on the host. One op counts as
+ * one launch: if a framework uses several kernels for an op, its host is slower than this model.
  *
  * The host runs ahead of the device, except where it waits for the device:
  *
  * - all stacks: for the row counts of experts, before it issues the all-to-all that needs them;
- * - host_waits: for all other values that it reads, at timers, and for the whole device at
- *   batch_p2p_sync if the schedule is Megatron-Core's 1f1b;
+ * - host_waits: for all other values that it reads and for timers; also for the whole device after
+ *   an exchange between stages, if batch_p2p_sync is on and the schedule is one of Megatron-Core's;
  * - norm_waits: for the gradient norm, before it issues the optimizer;
  * - step_waits: for the end of each step.
  *
- * The ops issued between two such waits are a launch segment. Inside a segment, the issue date of
- * an op is the begin of the segment plus a running sum of launch times.
+ * The ops issued between two such waits are a launch segment. Inside a segment, the issue time of
+ * an op is the begin of the segment plus the launch times of the segment's ops up to this op.
  *
  * Between steps: a host that does not wait for the end of a step is ahead of the device when the
  * next step begins, by its lead (the time of the step on the device minus the time to issue it).
- * The lead is found by playing the role alone, step after step, until it stops changing. If the
- * host never waits and is faster than the device, the lead grows with every step, and no op waits
- * for its launch; if it is slower, a step takes as long as its launches.
+ * The model finds the lead by playing the role alone, step after step, until the lead stops
+ * changing. If the host never waits and is faster than the device, the lead grows with every step,
+ * and no op waits for its launch. If such a host is slower than the device, a step takes as long as
+ * its launches.
  *
  * A captured graph is one launch for the whole step: no op waits for the host. */
 #pragma once
@@ -29,7 +30,8 @@
 
 struct weft_launch_segment {
   double before;    /* launch seconds of all ops before the segment */
-  uint32_t awaited; /* first index into awaited[]; the next segment's index ends it */
+  uint32_t awaited; /* first index into awaited[] of weft_host; the next segment's index is the
+                     * end */
 };
 
 /* Launch model of one role. */
@@ -38,13 +40,15 @@ typedef struct weft_host {
   struct weft_launch_segment *segment; /* n_segment + 1 entries; the last only ends `awaited` */
   uint32_t *awaited;                 /* ops whose end a segment waits for */
   uint32_t *segment_of;              /* [op] */
-  double *upto;                      /* [op]: launch seconds of all ops up to and including it */
+  double *upto;                      /* [op]: launch seconds of all ops up to and including this
+                                      * op */
   double launches;                   /* launch seconds of the whole step */
   double lead; /* host launch lead, seconds: the first segment begins this long before the step */
 } weft_host;
 
-/* NULL if no op ever waits for the host: launches are free, the rank is a CPU thread, or the device
- * is always behind. `graph`: the step is one captured graph. */
+/* Makes the launch model of a role. Returns NULL if no op ever waits for the host: launches take no
+ * time, the rank is a CPU thread, or the host is always ahead of the device. `graph`: the step is
+ * one captured graph. */
 weft_host *weft_host_new (const weft_plan *plan, uint32_t role, gboolean graph);
 void weft_host_free (weft_host *host);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_host, weft_host_free)
@@ -55,13 +59,14 @@ weft_host **weft_hosts_new (const weft_plan *plan, gboolean graph);
 /* Frees all models and the array. `hosts` may be NULL. */
 void weft_hosts_free (weft_host **hosts, uint32_t n_roles);
 
-/* An op that the host can issue only after reading a value the step computed (which rules out graph
- * capture); WEFT_NO_OP if there is none. */
+/* The first op that the host can issue only after reading row counts that the step computed;
+ * WEFT_NO_OP if there is no such op. A step with such an op cannot be captured as a graph. */
 uint32_t weft_host_reads (const weft_program *program);
 
-/* Progress of one rank's host; `begin` is NULL without a model. */
+/* How far the host of one rank has issued the step; `begin` is NULL if the rank has no launch
+ * model. */
 struct weft_host_clock {
-  uint32_t open; /* segments that have begun */
+  uint32_t open; /* number of segments that have begun */
   double *begin; /* of each segment */
 };
 struct weft_host_clock weft_host_clock_new (const weft_host *host);
@@ -70,12 +75,12 @@ void weft_host_clock_clear (struct weft_host_clock *clock);
 /* Returns the end of an op of this rank; NaN if the op has not ended. */
 typedef double (*weft_host_end) (void *user, uint32_t op);
 
-/* Whether the issue date of `op` is known; if TRUE, *date is set. Begins segments as far as the
- * ends of awaited ops are known. */
+/* Whether the time at which the host issues `op` is known. TRUE: *date is that time, in seconds
+ * from the begin of the step. Begins segments as far as the ends of awaited ops are known. */
 gboolean weft_host_issues (const weft_host *host, struct weft_host_clock *clock, uint32_t op,
                            weft_host_end end, void *user, double *date);
 
-/* Launch wait: seconds in which the compute lane was idle although its next op was ready but not
- * issued, from a rank's timeline (begin and end by op). */
+/* Launch wait: seconds in which the compute lane was idle and its next op was ready, but not yet
+ * issued. `begin` and `end` are a rank's timeline, in seconds by op. */
 double weft_host_waited (const weft_host *host, const weft_program *program, const double *begin,
                          const double *end);

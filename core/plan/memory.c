@@ -1,7 +1,7 @@
 #include "core/plan/memory.h"
 #include <string.h>
 
-/* Free bytes, and for each lane the op that must have ended before they are reused. */
+/* Free bytes, and for each lane the op that must end before the bytes are reused. */
 struct gap {
   uint64_t from, to;
   uint32_t until[WEFT_N_LANE];
@@ -13,14 +13,14 @@ struct region {
   uint64_t top;
 };
 
-/* MIXED: all buffers in one region. SPLIT: buffers used within one pass lie above those kept for
- * backward. SLABS: as SPLIT, and all buffers that one microbatch keeps for backward in one model
- * chunk are one piece, so that each microbatch fits exactly where an earlier one was, and long
- * steps do not fragment. */
+/* MIXED: all buffers in one region. SPLIT: buffers used within one pass lie above the buffers kept
+ * for backward. SLABS: like SPLIT, but all buffers that one microbatch keeps for backward in one
+ * model chunk are one piece. Each microbatch then fits exactly where an earlier microbatch was, and
+ * long steps do not fragment. */
 enum packing { MIXED, SPLIT, SLABS, N_PACKING };
 
-/* Buffers that one microbatch keeps in a model chunk: placed with the first of them, free after the
- * last use of the last. */
+/* The buffers that one microbatch keeps for backward in a model chunk. The slab is placed when its
+ * first buffer is placed, and is free after the last use of all its buffers. */
 struct slab {
   uint64_t bytes, offset;
   uint32_t n, n_closed;
@@ -32,10 +32,10 @@ struct planner {
   weft_program *p;
   uint32_t *before;
   double *start, *end; /* of the earliest schedule */
-  uint64_t most;       /* bytes of the GPU pools above which waits may cost overlap */
+  uint64_t most;       /* limit of the GPU pools, bytes: above it, added waits may cost overlap */
   enum packing packing;
   struct region kept[WEFT_N_POOL], passing[WEFT_N_POOL];
-  struct gap *last_use;   /* by owner: last use on each lane */
+  struct gap *last_use;   /* [buffer]: last use on each lane; views count as their owner */
   GArray *edges;          /* uint32_t[2] */
   GArray *waits;          /* struct weft_memory_wait */
   struct slab *slab;      /* [chunk][micro], if packing is SLABS */
@@ -49,8 +49,9 @@ align (uint64_t bytes)
   return (bytes + WEFT_ALIGN - 1) / WEFT_ALIGN * WEFT_ALIGN;
 }
 
-/* Adds an op to its launch group: all ops begin when the last of them may begin, and end together;
- * collectives in a group move their bytes one after the other. */
+/* Adds an op to its launch group. All ops of a group begin when the last of them may begin, and end
+ * together. Collectives of a group move their bytes one after the other; transfers move theirs at
+ * the same time. */
 static void
 join_group (struct planner *m, uint32_t op, double ready, const double *seconds)
 {
@@ -110,9 +111,9 @@ find_last_uses (struct planner *m)
 
 /* Whether an op may reuse the bytes of a free gap. */
 enum readiness {
-  NOT_YET,    /* no */
-  LATE,       /* with added dependencies that delay the op in the earliest schedule */
-  WITH_EDGES, /* with added dependencies that do not delay the op */
+  NOT_YET,    /* the op may not reuse them */
+  LATE,       /* only with added dependencies, which delay the op in the earliest schedule */
+  WITH_EDGES, /* only with added dependencies, which do not delay the op */
   READY       /* without added dependencies */
 };
 
@@ -125,7 +126,7 @@ readiness (const struct planner *m, const struct gap *gap, uint32_t op)
     uint32_t last = gap->until[lane];
     if (last == WEFT_NO_OP || weft_ordered (m->p, m->before, last, op))
       continue;
-    /* Same lane but not ordered: both are in one launch group and run concurrently. */
+    /* If ops of one lane are not ordered, they are in one launch group and run concurrently. */
     if (last >= op || lane == m->p->op[op].lane)
       return NOT_YET;
     result = MIN (result, m->end[last] > m->start[op] ? LATE : WITH_EDGES);
@@ -133,8 +134,8 @@ readiness (const struct planner *m, const struct gap *gap, uint32_t op)
   return result;
 }
 
-/* Records that `op` waits for `on`. Of each lane only the last op is recorded: the earlier ones
- * have ended by then. */
+/* Records that `op` waits for `on`. Only the last awaited op of each lane is recorded, because
+ * earlier ops of the lane have ended by then. */
 static void
 add_wait (struct planner *m, uint32_t op, uint32_t on)
 {
@@ -165,7 +166,7 @@ add_edges (struct planner *m, const struct gap *gap, uint32_t op)
   }
 }
 
-/* When the last use of free bytes has ended. */
+/* Time at which the last use of a gap ends in the earliest schedule, seconds. */
 static double
 last_end (const struct planner *m, const struct gap *gap)
 {
@@ -177,8 +178,8 @@ last_end (const struct planner *m, const struct gap *gap)
   return last;
 }
 
-/* Whether gap x is better than gap y, if both are equally ready: its wait is shorter, or else
- * it leaves fewer bytes unused. */
+/* Whether gap x is better than gap y, for gaps of equal readiness. TRUE: the wait for x is shorter,
+ * or both waits are equal and x is smaller, so that fewer bytes stay unused. */
 static gboolean
 is_better (const struct planner *m, enum readiness ready, const struct gap *x, const struct gap *y)
 {
@@ -187,8 +188,8 @@ is_better (const struct planner *m, enum readiness ready, const struct gap *x, c
   return late < 0 || (late == 0 && x->to - x->from < y->to - y->from);
 }
 
-/* Index of the best gap that fits and is at least this ready, or -1; prefers a gap without
- * edges. */
+/* Index of the best gap that is large enough and whose readiness is at least `least`; -1 if there
+ * is none. A gap that needs no added dependencies is preferred. */
 static int
 best_gap (const struct planner *m, const GArray *free, uint64_t bytes, enum readiness least,
           uint32_t op)
@@ -210,7 +211,8 @@ best_gap (const struct planner *m, const GArray *free, uint64_t bytes, enum read
   return best ? (int) (best - &g_array_index (free, struct gap, 0)) : -1;
 }
 
-/* Grows the arena; a free gap at its end is used as the beginning if it is ready. */
+/* Grows the region by a buffer and returns the buffer's offset. If the region ends with a free gap
+ * that is READY, the buffer begins in that gap. */
 static uint64_t
 grow (struct planner *m, struct region *region, uint64_t bytes, uint32_t op)
 {
@@ -239,8 +241,9 @@ merge (struct gap *into, const struct gap *other)
       into->until[lane] = other->until[lane];
 }
 
-/* Merges neighbouring free gaps if both are at least this ready for an op. Gaps are not merged
- * earlier, because bytes that a transfer still reads would delay all bytes merged with them. */
+/* Merges neighbouring free gaps if the readiness of both for an op is at least `least`. Gaps are
+ * not merged when they become free, because bytes that a transfer still reads would delay the reuse
+ * of all bytes merged with them. */
 static void
 join (const struct planner *m, GArray *free, enum readiness least, uint32_t op)
 {
@@ -267,7 +270,8 @@ find_gap (struct planner *m, GArray *free, uint64_t bytes, enum readiness least,
   return best_gap (m, free, bytes, least, op);
 }
 
-/* Whether more bytes in a pool would exceed the GPU. */
+/* Whether `bytes` more in a pool would exceed the limit of the GPU pools. The host pool has no
+ * limit. */
 static gboolean
 is_full (const struct planner *m, enum weft_pool pool, uint64_t bytes)
 {
@@ -317,7 +321,8 @@ is_placed (const struct weft_buf *b)
   return b->base == WEFT_NO_BUF && b->bytes && !b->permanent && b->first != WEFT_NO_OP;
 }
 
-/* Chains buffers by the op of their first (or last) use: next[] from head[op]. */
+/* Builds a linked list of buffers for each op: the buffers whose first use is the op, or whose last
+ * use if `by_last`. head[op] is the first buffer of the list, and next[] links the others. */
 static void
 chain_by_op (const weft_program *p, gboolean by_last, uint32_t *head, uint32_t *next)
 {
@@ -330,8 +335,8 @@ chain_by_op (const weft_program *p, gboolean by_last, uint32_t *head, uint32_t *
     }
 }
 
-/* Whether a buffer is used only within one forward, or one backward (with recompute), of a
- * microbatch. */
+/* Whether a buffer is used only within one forward pass, or only within one backward pass
+ * (including recompute), of a microbatch. */
 static gboolean
 is_passing (const weft_program *p, const struct weft_buf *b)
 {
@@ -461,7 +466,8 @@ add_permanent (const weft_program *p, struct weft_memory *memory, uint64_t live[
   memcpy (live, memory->permanent, sizeof memory->permanent);
 }
 
-/* Finds the maximum of bytes alive at the same time, in op order: a lower bound of the arena. */
+/* Finds the maximum of the bytes that are alive at the same time if ops run in program order. This
+ * maximum is a lower bound of the arena. */
 static void
 find_peak (const weft_program *p, struct weft_memory *memory)
 {
@@ -520,7 +526,8 @@ end_regions (struct planner *m)
   g_clear_pointer (&m->waits, g_array_unref);
 }
 
-/* Stacks the two regions of each pool. */
+/* Places the `passing` region of each pool above the `kept` region, and sets the size of each
+ * pool. */
 static void
 stack_regions (struct planner *m, uint64_t planned[WEFT_N_POOL])
 {

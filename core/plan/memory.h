@@ -1,13 +1,13 @@
-/* memory.h - assigns an offset to every buffer, and reports what the peak consists of.
+/* memory.h - assigns an offset to every buffer, and reports which buffers make up the peak.
  *
  * A buffer lives from its first to its last use. Permanent buffers lie at the bottom of their pool;
  * the others are placed in op order, best fit. Lanes run concurrently, so bytes are free for a new
- * buffer only if every use of the old one is ordered before the first op of the new one. If it is
- * not, a dependency may be added, but only if it costs no overlap: in the role's own earliest
- * schedule (with the given seconds and peers that are never late) the old use must have ended by
- * then. If transfers fall behind kernels more and more, the arena would grow with every layer;
- * buffers that do not fit otherwise wait for transfers, as in frameworks that limit the number of
- * gathers and reductions in flight.
+ * buffer only if every use of the old one is ordered before the first op of the new one. If a use
+ * is not ordered, the planner may add a dependency, but only if the dependency costs no overlap:
+ * the old use must end before the new op starts in the earliest schedule of the role (with the
+ * given seconds, and peers that are never late). If transfers fell further behind kernels with
+ * every layer, the arena would grow with every layer. Buffers that would exceed the GPU therefore
+ * wait for transfers, as in frameworks that limit the number of gathers and reductions in flight.
  *
  * Executors allocate exactly planned[pool] bytes; every offset is a multiple of WEFT_ALIGN. */
 #pragma once
@@ -15,8 +15,8 @@
 
 #define WEFT_ALIGN 256u
 
-/* An op that waits for memory: it starts when the last user of its bytes has ended, later than it
- * otherwise could. */
+/* An op that waits for memory: `op` starts only when `on`, the last user of the bytes, has ended,
+ * which is later than its other dependencies require. */
 struct weft_memory_wait {
   uint32_t op, on;
 };
@@ -28,14 +28,15 @@ struct weft_memory {
   uint64_t at_peak[WEFT_N_POOL][WEFT_N_BUF_KIND];  /* bytes at the peak by kind of buffer */
   uint64_t permanent[WEFT_N_POOL][WEFT_N_BUF_KIND];
   uint32_t n_reuse_deps;                           /* dependencies that were added for reuse */
-  uint32_t n_wait;                                 /* rows of `wait`: those that cost overlap */
+  uint32_t n_wait;                                 /* rows of `wait`: added dependencies that cost
+                                                    * overlap */
   struct weft_memory_wait *wait;                   /* in op order; freed by weft_memory_clear() */
 };
 
 /* Writes the offsets and adds dependencies for reuse. seconds[op] are the weights of the earliest
- * schedule; NULL: one second each. `most`: limit in bytes of both GPU pools. Only a plan above the
- * limit lets ops wait for memory at the cost of overlap. If the plan exceeds the limit even so, no
- * op waits. */
+ * schedule; NULL: every op takes one second. `most`: limit in bytes of both GPU pools. Ops wait for
+ * memory at the cost of overlap only if the plan would exceed the limit without such waits. If the
+ * plan exceeds the limit even with waits, no op waits. */
 void weft_memory_plan (weft_program *program, const double *seconds, uint64_t most,
                        struct weft_memory *memory);
 void weft_memory_clear (struct weft_memory *memory);

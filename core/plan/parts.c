@@ -24,7 +24,7 @@ is_listed (const GArray *list, enum weft_part_kind kind, uint32_t micro)
   return FALSE;
 }
 
-/* Both halves of a split backward are one part. */
+/* Adds a part for each cell of the schedule. Both halves of a split backward are one part. */
 static void
 add_cells (GArray *list, const weft_plan *plan)
 {
@@ -61,8 +61,9 @@ struct marker {
   const weft_parts *parts;
   const weft_program *p;
   uint32_t *of;
-  uint32_t last_cell, last_launch; /* last op of the schedule; last gradient collective after it */
-  uint32_t *forward, *backward;    /* parts by microbatch */
+  uint32_t last_cell, last_launch; /* last op of the schedule; last gradient collective that is
+                                    * launched after this op */
+  uint32_t *forward, *backward;    /* [microbatch]: index of its forward and backward part */
 };
 
 static gboolean
@@ -91,8 +92,8 @@ tail (const struct marker *m, enum weft_part_kind kind)
   return m->parts->n - (WEFT_N_PART - kind);
 }
 
-/* The part of an op by its phase. A gather of weights before their first use belongs to the part of
- * the next kernel, `next`. */
+/* The part of an op by its phase. A gather of weights before their first use belongs to `next`, the
+ * part of the next kernel. */
 static uint32_t
 own_part (const struct marker *m, uint32_t op, uint32_t next)
 {
@@ -140,7 +141,8 @@ close_parts (struct marker *m)
   }
 }
 
-/* Finds the parts of each microbatch. If all cells are one part, all microbatches have part 1. */
+/* Finds the parts of each microbatch. If all cells are one part, that part is part 1 for all
+ * microbatches. */
 static void
 index_cells (struct marker *m, uint32_t n_micro)
 {

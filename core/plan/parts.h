@@ -1,10 +1,13 @@
 /* parts.h - cuts a step at the points where a user's training loop may inspect it or act.
  *
- * Every op belongs to one part. A part does not depend on a later one, by dependency or lane order,
- * so a step that runs part by part is the same step: same ops, lanes and bits.
+ * Every op belongs to one part. No part depends on a later part, neither by a dependency nor by
+ * lane order. A step that runs part by part therefore runs the same ops on the same lanes, and
+ * computes the same bits.
  *
- *   one stage       zero_grad_buffer, then a part for each cell of the schedule, then the rest
- *   several stages  all cells are one part: a stage cannot finish a cell without the others */
+ *   one stage       zero_grad_buffer, then a part for each cell of the schedule, then the parts
+ *                   after the schedule
+ *   several stages  all cells are one part, because a stage cannot finish a cell without the other
+ *                   stages */
 #pragma once
 #include "core/plan/plan.h"
 
@@ -24,14 +27,14 @@ extern const char *const weft_part_words[];
 
 struct weft_part {
   uint8_t kind;
-  uint16_t micro; /* of forward and backward; else WEFT_NO_MICRO */
+  uint16_t micro; /* microbatch of a forward or backward part; WEFT_NO_MICRO for other parts */
 };
 
 typedef struct weft_parts {
   uint32_t n;
   struct weft_part *part; /* in the order in which they run */
   uint32_t n_roles;
-  uint32_t **of;          /* [role][op]: index of its part */
+  uint32_t **of;          /* [role][op]: index of the op's part */
 } weft_parts;
 
 /* Cuts the step of a plan into parts. The caller frees them with weft_parts_free(). */

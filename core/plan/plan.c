@@ -184,8 +184,8 @@ collective_seconds (const weft_plan *plan, const struct weft_coll_shape *group,
   return seconds;
 }
 
-/* Sets *shape to the placement of a group, unless *shape already has that group. *shape is zero or
- * was set by an earlier call. */
+/* Sets *shape to the placement of a group, unless *shape already describes that group. The caller
+ * passes a zeroed *shape or one that an earlier call set. */
 static void
 shape_group (const weft_plan *plan, uint32_t rank, enum weft_group_kind kind,
              struct weft_coll_shape *shape)
@@ -218,13 +218,14 @@ weft_plan_comm_seconds (const weft_plan *plan, uint32_t rank, uint32_t op)
   return seconds;
 }
 
-/* Prices of a program's communication on the first rank of its role. */
+/* The costs of a program's communication ops on the first rank of its role. */
 struct prices {
   const weft_plan *plan;
   const weft_program *p;
   uint32_t rank;
-  GHashTable *known;             /* price by (kind, shape, group, peer) */
-  struct weft_coll_shape *group; /* [kind]: computed last, possibly for an earlier role */
+  GHashTable *known;             /* seconds by (kind, shape, group, peer) */
+  struct weft_coll_shape *group; /* [group kind]: newest computed placement, possibly of an earlier
+                                  * role */
 };
 
 static double
@@ -239,8 +240,8 @@ alone (struct prices *x, uint32_t op)
   return collective_seconds (x->plan, group, x->p, op);
 }
 
-/* The price of a communication op. Prices are cached, because ops repeat. The price of an op that
- * joins a launch is the time that it adds to the launch. */
+/* Seconds of a communication op, cached because ops repeat. For a collective that joins a launch,
+ * the seconds that it adds to the launch (not cached). */
 static double
 comm_seconds (struct prices *x, uint32_t op)
 {
@@ -288,7 +289,7 @@ weft_plan_capacity (const struct weft_job *job)
   return job->cluster.f.gpu_memory * (1 - job->train.memory_headroom);
 }
 
-/* GPU memory that libraries leave free. */
+/* Bytes of GPU memory that a plan may use and that libraries leave free. */
 static uint64_t
 free_bytes (const weft_plan *plan, uint32_t role)
 {
@@ -407,7 +408,7 @@ weft_plan_new_startup (const struct weft_job *job, GError **error)
 weft_plan *
 weft_plan_new_broadcast (const struct weft_job *job, GError **error)
 {
-  struct weft_job given = *job; /* its weights exist already */
+  struct weft_job given = *job; /* the weights of this job exist already */
 
   given.strategy.perform_initialization = FALSE;
   return weft_plan_new_startup (&given, error);
@@ -435,8 +436,8 @@ weft_plan_free (weft_plan *plan)
   g_free (plan);
 }
 
-/* Device memory outside the plan: the CUDA context, the workspace, and one communicator for each
- * group that the role uses. */
+/* Sums the CUDA context, the workspace, and one communicator for each kind of group that the role
+ * uses. */
 uint64_t
 weft_plan_reserved_bytes (const weft_plan *plan, uint32_t role)
 {
@@ -444,7 +445,7 @@ weft_plan_reserved_bytes (const weft_plan *plan, uint32_t role)
   gboolean used[WEFT_N_GROUP] = { FALSE };
   double bytes = plan->job.stack.context_bytes + plan->job.stack.workspace_bytes;
 
-  /* Ranks that are threads of one machine have no CUDA context and no NCCL channels. */
+  /* On topology cpu ranks are threads, without CUDA context and NCCL channels. */
   if (weft_cluster_is_cpu (&plan->job.cluster))
     return 0;
 
@@ -471,7 +472,8 @@ kept_weights (const weft_program *p)
   return bytes;
 }
 
-/* Returns the elements of the whole module. Sets *largest to the elements of its largest bucket. */
+/* Returns the number of elements of all parameters. Sets *largest to the number of elements of the
+ * largest bucket. */
 static uint64_t
 module_elements (const weft_program *p, uint64_t *largest)
 {

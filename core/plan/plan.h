@@ -16,10 +16,11 @@ typedef struct weft_plan {
   weft_program **role;
   struct weft_memory *memory; /* by role */
   weft_cost_table *table;     /* cost_table of [cluster]; NULL: formulas only */
-  double **seconds;           /* [role][op]: without concurrent kernels or traffic */
+  double **seconds;           /* [role][op]: seconds of the op alone, without concurrent kernels or
+                               * traffic */
 } weft_plan;
 
-/* Inputs of the plan's prices; borrowed from the plan. */
+/* Inputs of the op costs of a plan. Their pointers are valid as long as the plan. */
 static inline struct weft_cost
 weft_plan_cost (const weft_plan *plan)
 {
@@ -27,13 +28,14 @@ weft_plan_cost (const weft_plan *plan)
                              plan->job.strategy.deterministic_mode };
 }
 
-/* Traffic of a collective of one group: that of the fastest algorithm that the job allows, or, if
- * the cost table contains the op, a delay of the measured seconds. */
+/* Traffic of a collective of one group. If the cost table contains the op, the traffic is a delay
+ * of the measured seconds; otherwise it is the traffic of the fastest algorithm that the job
+ * allows. */
 struct weft_traffic weft_plan_traffic (const weft_plan *plan, const struct weft_coll_shape *group,
                                        enum weft_op_kind kind, const struct weft_shape *shape);
 
-/* Traffic of a send between two ranks: bytes[0] is the size of the tensor. If the cost table
- * contains `send`, the traffic is a delay of the measured seconds. */
+/* Traffic of a send between two ranks. If the cost table contains `send`, the traffic is a delay of
+ * the measured seconds; otherwise bytes[0] is the size of the tensor. */
 struct weft_traffic weft_plan_transfer (const weft_plan *plan, uint32_t from, uint32_t to,
                                         const struct weft_shape *shape);
 
@@ -46,20 +48,21 @@ uint32_t weft_plan_sms (const weft_plan *plan, const weft_program *program, uint
  * rules. */
 weft_plan *weft_plan_new (const struct weft_job *job, GError **error);
 
-/* A plan for a search that looks at hundreds of candidates: WEFT_PLAN_PRICED has ops with prices,
- * WEFT_PLAN_PLACED has buffer offsets too; neither is proved, and neither may be executed. */
+/* A plan for a search over hundreds of candidates. WEFT_PLAN_PRICED: ops and their costs.
+ * WEFT_PLAN_PLACED: also buffer offsets. Only a WEFT_PLAN_PROVED plan is checked (check.h), and
+ * only such a plan may be executed. */
 enum weft_plan_depth { WEFT_PLAN_PRICED, WEFT_PLAN_PLACED, WEFT_PLAN_PROVED };
 weft_plan *weft_plan_new_draft (const struct weft_job *job, enum weft_plan_depth depth,
                                 GError **error);
 
-/* Plan of the start-up before the first step: initial weights, then broadcast_params(); or
- * broadcast_params() alone. Parameters and flat buffers have the offsets of the step's plan.
- * Returns NULL with an error if there is no work at start-up (step.h,
- * weft_init_does_something()). */
+/* The plans of the start-up before the first step: weft_plan_new_startup() computes initial weights
+ * and then runs broadcast_params(); weft_plan_new_broadcast() runs broadcast_params() alone.
+ * Parameters and flat buffers have the offsets of the step's plan. Both return NULL with an error
+ * if there is no work at start-up (step.h, weft_init_does_something()). */
 weft_plan *weft_plan_new_startup (const struct weft_job *job, GError **error);
 weft_plan *weft_plan_new_broadcast (const struct weft_job *job, GError **error);
-/* Frees the programs, their memory plans and prices. What is left answers questions about the mesh,
- * the fabric and transfers. */
+/* Frees the programs, their memory plans and costs. Mesh, fabric and the cost of transfers remain
+ * usable. */
 void weft_plan_drop_programs (weft_plan *plan);
 void weft_plan_free (weft_plan *plan);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_plan, weft_plan_free)
@@ -67,22 +70,24 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_plan, weft_plan_free)
 /* Runs all proofs of check.h again. */
 gboolean weft_plan_check (const weft_plan *plan, GError **error);
 
-/* GPU bytes of libraries outside the arena: the stack's values for context, communicators and
- * workspace. */
+/* GPU bytes that libraries allocate outside the arena: the stack's values for context,
+ * communicators and workspace; 0 on topology cpu. */
 uint64_t weft_plan_reserved_bytes (const weft_plan *plan, uint32_t role);
 
-/* Peak GPU bytes of creating the weights for Megatron-FSDP: the sharded weights and fp32 masters
- * that the rank keeps, plus the whole module they are cut from (with init_fsdp_with_meta_device,
- * one bucket of it at a time). 0 for a strategy that creates weights in place. */
+/* Peak GPU bytes of creating the weights for Megatron-FSDP: the sharded weights and masters that
+ * the rank keeps, plus the whole module that the shards are cut from. If init_fsdp_with_meta_device
+ * is on, only the largest bucket of the module counts instead. 0 for a strategy that creates
+ * weights in place. */
 uint64_t weft_plan_init_bytes (const weft_plan *plan, uint32_t role);
 
-/* Planned and reserved device bytes of a role. */
+/* Planned and reserved GPU bytes of a role. */
 uint64_t weft_plan_peak_bytes (const weft_plan *plan, uint32_t role);
 
-/* Planned and reserved device bytes of the largest role. */
+/* Planned and reserved GPU bytes of the role that needs most. */
 uint64_t weft_plan_worst_bytes (const weft_plan *plan);
 
-/* Device bytes of the largest role without fragmentation: a lower bound for any placement. */
+/* Live and reserved GPU bytes, without fragmentation, of the role that needs most: a lower bound
+ * for any placement of buffers. */
 uint64_t weft_plan_least_bytes (const weft_plan *plan);
 
 /* Host pool bytes of all ranks on the fullest node. */
@@ -91,16 +96,16 @@ uint64_t weft_plan_host_bytes (const weft_plan *plan);
 /* Whether the host pools fit in the host memory of every node. */
 gboolean weft_plan_host_fits (const weft_plan *plan);
 
-/* GPU memory that a plan may use: without memory_headroom. */
+/* Bytes of GPU memory that a plan may use: the GPU's memory minus the share memory_headroom. */
 double weft_plan_capacity (const struct weft_job *job);
 
 /* Whether every role fits on its GPU and the host pools fit on every node. */
 gboolean weft_plan_fits (const weft_plan *plan);
 
 /* Closed-form seconds of a communication or copy op of one rank, alone on the cluster; for a
- * collective that joins a group launch, the seconds it adds. */
+ * collective that joins a group launch, the seconds that it adds to the launch. */
 double weft_plan_comm_seconds (const weft_plan *plan, uint32_t rank, uint32_t op);
 
-/* Bytes of a copy on the host link; if the copy was measured, the bytes that take the measured time
- * on an idle link. */
+/* Bytes that a copy moves over the host link. If the copy was measured, returns the number of bytes
+ * that take the measured time on an idle link. */
 double weft_plan_copy_bytes (const weft_plan *plan, uint32_t rank, uint32_t op);

@@ -3,7 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-/* A lane of an actor: its next op, when it is free, and its posted communication. */
+/* A lane of an actor: its next op, the time at which it is free, and the communication that it has
+ * posted. */
 struct lane {
   uint32_t cursor;
   double free_at;
@@ -18,9 +19,10 @@ struct meeting {
   double ready;
 };
 
-/* One direction of a stage boundary: a posted transfer that waits for the other side. */
+/* A posted send or receive across a stage boundary, which waits for the matching transfer of the
+ * peer stage. */
 struct post {
-  uint32_t op; /* WEFT_NO_OP: none */
+  uint32_t op; /* WEFT_NO_OP: nothing is posted */
   double ready;
 };
 
@@ -140,7 +142,8 @@ disagree (struct run *x, uint32_t a, uint32_t op_a, uint32_t b, uint32_t op_b)
                     x->a->role[b], weft_op_info[program_of (x, b)->op[op_b].kind].word, two, op_b);
 }
 
-/* Sets the error that an op communicates with a stage or group that its role does not have. */
+/* Sets an error: the op's stage or group does not exist for this role, or the op is on the wrong
+ * lane for its group. */
 static void
 nobody_there (struct run *x, uint32_t actor, uint32_t op)
 {
@@ -162,7 +165,8 @@ same_shape (const struct run *x, uint32_t a, uint32_t op_a, uint32_t b, uint32_t
                  sizeof (struct weft_shape)) == 0;
 }
 
-/* A group launch has ops of one kind over one group of ranks. */
+/* Whether two ops may share a group launch. TRUE: kind, reduction, group of ranks and peer are
+ * equal. */
 static gboolean
 is_alike (const struct weft_op *i, const struct weft_op *j)
 {
@@ -232,7 +236,8 @@ compare_launches (struct run *x, const struct meeting *m, uint32_t actor, enum w
     }
 }
 
-/* A member has issued its next collective. The last member completes it. */
+/* Records that an actor has issued its next collective. When the last member issues it, the
+ * collective runs. */
 static void
 arrive (struct run *x, uint32_t actor, uint32_t op, double ready)
 {
@@ -253,7 +258,7 @@ arrive (struct run *x, uint32_t actor, uint32_t op, double ready)
     finish_collective (x, m, comm, row->lane);
 }
 
-/* All transfers of a group have ended: the lane continues with its next op. */
+/* Ends a launch group after all its transfers have ended; the lane continues with its next op. */
 static void
 finish_group (struct run *x, uint32_t actor, enum weft_lane lane)
 {
@@ -272,7 +277,8 @@ finish_group (struct run *x, uint32_t actor, enum weft_lane lane)
   mark (x, actor);
 }
 
-/* A transfer has matched its peer: records its times. The last one of a group ends the group. */
+/* Records begin and end of a transfer that has matched the peer's transfer. The last matched
+ * transfer of a launch group ends the group. */
 static void
 meet (struct run *x, uint32_t actor, uint32_t op, double begin, double end)
 {
@@ -285,8 +291,9 @@ meet (struct run *x, uint32_t actor, uint32_t op, double begin, double end)
     finish_group (x, actor, lane);
 }
 
-/* Posts a transfer, and completes it if the peer has posted its side. A send to peer +1 matches a
- * receive from peer -1, and the reverse. */
+/* Posts a transfer, and completes it if the peer has posted its side. A send to peer +1 matches
+ * that peer's receive from peer -1, and a send to peer -1 matches that peer's receive from peer
+ * +1. */
 static void
 post_transfer (struct run *x, uint32_t actor, uint32_t op, double ready)
 {
@@ -317,7 +324,8 @@ post_transfer (struct run *x, uint32_t actor, uint32_t op, double ready)
   meet (x, peer, other, begin, end);
 }
 
-/* A group starts when all its ops may start. */
+/* Whether all ops of the launch group at the head of a lane may start. Raises *ready to the time of
+ * the last of them. */
 static gboolean
 group_ready (const struct run *x, uint32_t actor, enum weft_lane lane, double *ready)
 {

@@ -203,8 +203,8 @@ after_backward (struct weft_step *s, uint32_t micro)
 
 /* ------------------------------------------------------------------------ windows */
 
-/* The last layer of window i: the copy of layer i to the host must be complete after the forward of
- * that layer. */
+/* Returns the last layer of window i: the copy of layer i to the host must be complete after the
+ * forward of that layer. */
 static uint32_t
 window_end (const struct weft_step *s, uint32_t i)
 {
@@ -227,7 +227,8 @@ window_after_forward (struct weft_step *s, uint32_t micro, uint32_t l)
   }
 }
 
-/* The layer before whose backward layer i is copied back. Layers i and i + 2 share buffers. */
+/* Returns the layer before whose backward layer i is copied back. Layers i and i + 2 share buffers.
+ * */
 static uint32_t
 window_begin (const struct weft_step *s, uint32_t i)
 {

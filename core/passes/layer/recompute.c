@@ -20,7 +20,7 @@
 #include "core/passes/layer/chunk.h"
 #include "core/passes/layer/nodes.h"
 
-/* The number of forward passes before the first backward. */
+/* Returns the number of forward passes before the first backward. */
 static uint32_t
 window (const weft_grid *grid, uint32_t rank)
 {
@@ -91,7 +91,7 @@ weft_recomputes_mtp (const struct weft_step *s)
          s->layer->recompute.method != WEFT_RECOMPUTE_BLOCK;
 }
 
-/* The number in the model of layer `l` of the chunk. */
+/* Returns the number in the model of layer `l` of the chunk. */
 static uint32_t
 layer_at (const struct weft_step *s, uint32_t l)
 {

@@ -31,7 +31,7 @@ probabilities (struct weft_step *s, struct weft_saved *saved)
   saved->pd = pd == saved->p ? WEFT_NO_BUF : pd;
 }
 
-/* The probabilities that multiply the values: pd with dropout, else p. */
+/* Returns the probabilities that multiply the values: pd with dropout, else p. */
 static uint32_t
 weights (const struct weft_saved *saved)
 {

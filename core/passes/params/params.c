@@ -295,14 +295,15 @@ weft_params_is_sharded_expert (const struct weft_step *s, uint32_t param)
   return weft_mesh_deals_experts (s->mesh) && weft_params_is_expert (s, param);
 }
 
-/* The type in which the flat buffer stores a weight. */
+/* Returns the type in which the flat buffer stores a weight. */
 static enum weft_dtype
 storage (const struct weft_step *s, uint32_t param)
 {
   return weft_params_is_fp8 (s, param) ? WEFT_FP8 : s->weight_dtype;
 }
 
-/* The index of a parameter's flat buffer. Adds the flat buffer to the list if it is not there. */
+/* Returns the index of a parameter's flat buffer. Adds the flat buffer to the list if it is not
+ * there. */
 static uint32_t
 find_flat (struct weft_step *s, uint32_t param)
 {
@@ -323,7 +324,7 @@ find_flat (struct weft_step *s, uint32_t param)
   return s->params->flat->len - 1;
 }
 
-/* The flat fp8 buffer of a chunk, or UINT32_MAX. */
+/* Returns the flat fp8 buffer of a chunk, or UINT32_MAX. */
 static uint32_t
 bytes_of (const struct weft_step *s, uint32_t chunk)
 {

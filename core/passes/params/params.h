@@ -103,20 +103,21 @@ void weft_params_end (struct weft_step *s);
 uint32_t weft_params_count (const struct weft_step *s);
 struct weft_param *weft_param_at (const struct weft_step *s, uint32_t param);
 
-/* The number of a parameter of the current layer (s->at.layer), or WEFT_NO_PARAM. */
+/* Returns the number of a parameter of the current layer (s->at.layer), or WEFT_NO_PARAM. */
 uint32_t weft_params_layer (const struct weft_step *s, enum weft_layer_param which);
 
-/* The number of a parameter of `layer`, or WEFT_NO_PARAM. */
+/* Returns the number of a parameter of `layer`, or WEFT_NO_PARAM. */
 uint32_t weft_params_of_layer (const struct weft_step *s, uint32_t layer,
                                enum weft_layer_param which);
 
-/* The number of a parameter at an end (embedding, head), or WEFT_NO_PARAM. */
+/* Returns the number of a parameter at an end (embedding, head), or WEFT_NO_PARAM. */
 uint32_t weft_params_of_end (const struct weft_step *s, enum weft_end_param which);
 
-/* The first parameter of the MLP block of a layer: its norm, or fc1 if it has no norm. */
+/* Returns the first parameter of the MLP block of a layer: its norm, or fc1 if it has no norm. */
 uint32_t weft_params_of_mlp (const struct weft_step *s, uint32_t layer);
 
-/* The buffer with the scale of a weight that is stored in fp8; WEFT_NO_BUF for other weights. */
+/* Returns the buffer with the scale of a weight that is stored in fp8; WEFT_NO_BUF for other
+ * weights. */
 uint32_t weft_params_scale (const struct weft_step *s, uint32_t param);
 
 /* Whether a weight is stored in fp8 (fp8_param_gather). */

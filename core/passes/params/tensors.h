@@ -44,14 +44,14 @@ weft_bucket_of_experts (const struct weft_step *s, uint32_t bucket)
   return bucket < s->params->layout.n_bucket && weft_step_flat (s, bucket)->expert;
 }
 
-/* The ranks that average the gradients of a bucket. */
+/* Returns the ranks that average the gradients of a bucket. */
 static inline enum weft_group_kind
 weft_bucket_replicas (const struct weft_step *s, uint32_t bucket)
 {
   return weft_bucket_of_experts (s, bucket) ? WEFT_GROUP_EDP : WEFT_GROUP_DP;
 }
 
-/* The ranks that shard the optimizer state of a bucket. */
+/* Returns the ranks that shard the optimizer state of a bucket. */
 static inline enum weft_group_kind
 weft_bucket_sharing (const struct weft_step *s, uint32_t bucket)
 {

@@ -31,5 +31,5 @@ gboolean weft_pipeline_interleaves (const struct weft_step *s);
  * k. */
 const struct weft_cell *weft_slot_at (const struct weft_step *s, gboolean forward, int64_t k);
 
-/* The number of forward or backward slots that this rank has completed. */
+/* Returns the number of forward or backward slots that this rank has completed. */
 uint32_t weft_slots_over (const struct weft_step *s, gboolean forward);

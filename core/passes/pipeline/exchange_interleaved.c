@@ -99,7 +99,7 @@ receive_after (struct weft_step *s, const struct slots *slots, uint32_t k)
     weft_exchange_receive (s, &cell);
 }
 
-/* The slot that was completed last. */
+/* Returns the slot that was completed last. */
 static uint32_t
 newest (const struct slots *slots)
 {

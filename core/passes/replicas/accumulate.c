@@ -132,7 +132,7 @@ emit_add (struct weft_step *s, const struct weft_sum *sum, uint32_t into, uint32
     weft_host_wait_for_copies (s);
 }
 
-/* The root of the tree. */
+/* Returns the root of the tree. */
 static struct node
 root_of (const struct weft_step *s, const struct weft_sum *sum)
 {
@@ -142,7 +142,7 @@ root_of (const struct weft_step *s, const struct weft_sum *sum)
                     : (struct node){ 0, s->n_micro, WEFT_NO_BUF };
 }
 
-/* The sibling of a node; `parent` is set to the parent of both. */
+/* Returns the sibling of a node; `parent` is set to the parent of both. */
 static struct node
 sibling_of (struct node node, struct node root, struct node *parent)
 {

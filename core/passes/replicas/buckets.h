@@ -130,7 +130,7 @@ struct weft_use weft_sum_sources (struct weft_step *s, const struct weft_sum *su
 void weft_sum_join_sources (struct weft_step *s, const struct weft_sum *sum, struct weft_use grad,
                             uint32_t to);
 
-/* The separate sum of a tied head. */
+/* Returns the separate sum of a tied head. */
 static inline struct weft_sum *
 weft_head_sum (const struct weft_step *s)
 {
@@ -165,20 +165,20 @@ void weft_ddp_gather_first (struct weft_step *s, uint32_t chunk);
 #define WEFT_NO_GROUP UINT32_MAX
 uint32_t weft_ddp_first_group (const struct weft_step *s, uint32_t chunk);
 
-/* Elements of bucket k, with padding. */
+/* Returns the number of elements of bucket k, with padding. */
 uint64_t weft_ddp_bucket_size (const struct weft_step *s, uint32_t k);
 
-/* The group of the bucket that contains a parameter. */
+/* Returns the group of the bucket that contains a parameter. */
 uint32_t weft_ddp_group_of (const struct weft_step *s, uint32_t param);
 
-/* The buckets of group g; sets *n to their number. */
+/* Returns the buckets of group g; sets *n to their number. */
 const uint32_t *weft_ddp_members (const struct weft_step *s, uint32_t g, uint32_t *n);
 
-/* The op of a collective of bucket k, not appended yet. */
+/* Returns the op of a collective of bucket k, not appended yet. */
 struct weft_op weft_ddp_row (struct weft_step *s, enum weft_op_kind kind, const char *name,
                              uint32_t k);
 
-/* The shape of a collective that sums `n` elements. */
+/* Returns the shape of a collective that sums `n` elements. */
 struct weft_shape weft_ddp_shape (const struct weft_step *s, uint64_t n);
 
 /* Appends a collective that waits for all kernels enqueued so far. Returns the op. */

@@ -25,21 +25,21 @@ alone (const struct weft_step *s, uint32_t k)
   return weft_mesh_group_size (s->mesh, weft_bucket_replicas (s, k)) == 1;
 }
 
-/* The number of slices of the optimizer state of a bucket. */
+/* Returns the number of slices of the optimizer state of a bucket. */
 static uint32_t
 slices (const struct weft_step *s, uint32_t k)
 {
   return s->shard_optimizer ? weft_mesh_group_size (s->mesh, weft_bucket_sharing (s, k)) : 1;
 }
 
-/* The number of slices of a group: all its buckets are reduced by the same ranks. */
+/* Returns the number of slices of a group: all its buckets are reduced by the same ranks. */
 static uint32_t
 group_slices (const struct weft_step *s, uint32_t g)
 {
   return slices (s, s->params->layout.bucket_of[s->params->layout.group[g].first]);
 }
 
-/* This rank's slice of a bucket: a view of the whole, marked as a shard. */
+/* Returns this rank's slice of a bucket: a view of the whole, marked as a shard. */
 static uint32_t
 shard_of (struct weft_step *s, uint32_t k, uint32_t view)
 {
@@ -86,7 +86,8 @@ weft_ddp_members (const struct weft_step *s, uint32_t g, uint32_t *n)
   return &s->params->layout.bucket_of[s->params->layout.group[g].first];
 }
 
-/* The chunk of a group. In the layout, groups of experts have chunk numbers from n_chunks on. */
+/* Returns the chunk of a group. In the layout, groups of experts have chunk numbers from n_chunks
+ * on. */
 static uint32_t
 chunk_of (const struct weft_step *s, uint32_t g)
 {
@@ -238,7 +239,8 @@ weft_ddp_shape (const struct weft_step *s, uint64_t n)
                      divides_in_sum (s) ? weft_mesh_group_size (s->mesh, WEFT_GROUP_DP) : 0);
 }
 
-/* The op of a collective of bucket k. `flags`: WEFT_OP_GROUPED if it joins the previous launch. */
+/* Returns the op of a collective of bucket k. `flags`: WEFT_OP_GROUPED if it joins the previous
+ * launch. */
 static struct weft_op
 row_of (struct weft_step *s, enum weft_op_kind kind, const char *name, uint32_t k, uint8_t flags)
 {
@@ -562,8 +564,8 @@ launch_gather (struct weft_step *s, uint32_t g)
   s->at = at;
 }
 
-/* The first group of a chunk; sets *n to the number of its groups. Experts have their own chunk
- * numbers (chunk_of). */
+/* Returns the first group of a chunk; sets *n to the number of its groups. Experts have their own
+ * chunk numbers (chunk_of). */
 static uint32_t
 first_group (const struct weft_step *s, uint32_t chunk, uint32_t *n)
 {
@@ -577,8 +579,8 @@ first_group (const struct weft_step *s, uint32_t chunk, uint32_t *n)
   return first;
 }
 
-/* The group of a chunk that forward reads i-th. Buckets are in reverse order of registration, units
- * in order of registration. */
+/* Returns the group of a chunk that forward reads i-th. Buckets are in reverse order of
+ * registration, units in order of registration. */
 static uint32_t
 gathered_at (const struct weft_step *s, uint32_t chunk, uint32_t i)
 {
@@ -587,7 +589,7 @@ gathered_at (const struct weft_step *s, uint32_t chunk, uint32_t i)
   return s->sharding->unit_of ? first + i : first + n - 1 - i;
 }
 
-/* The index i for which gathered_at() returns group g. */
+/* Returns the index i for which gathered_at() returns group g. */
 static uint32_t
 place_of (const struct weft_step *s, uint32_t g)
 {
@@ -609,7 +611,7 @@ is_due (const struct weft_step *s, uint32_t g, uint32_t next)
              : next == place + 1;
 }
 
-/* The last gather of a group. When it ends, all buckets of the group are gathered. */
+/* Returns the last gather of a group. When it ends, all buckets of the group are gathered. */
 static uint32_t
 gathered (const struct weft_step *s, uint32_t g)
 {

@@ -81,7 +81,7 @@ add_scale (struct weft_step *s, uint32_t i, uint32_t place)
   s->replicas->transposed_scale[i] = row->scale;
 }
 
-/* Bytes of codes in the first `n_buffer` flat buffers. */
+/* Returns the number of bytes of codes in the first `n_buffer` flat buffers. */
 static uint64_t
 stored_bytes (const struct weft_step *s, uint32_t n_buffer)
 {
@@ -152,7 +152,7 @@ weft_fp8_weights_staging (struct weft_step *s, uint32_t k)
 
 /* ------------------------------------------------------------------- after the update */
 
-/* The ranks whose slices together are the whole flat buffer. */
+/* Returns the ranks whose slices together are the whole flat buffer. */
 static enum weft_group_kind
 sharing (const struct weft_step *s)
 {

@@ -14,7 +14,8 @@
 /* The lower limit of the default unit size, in elements (param_and_grad_buffer.py). */
 #define LEAST_UNIT_SIZE ((uint64_t) 1000000000)
 
-/* The first parameter of a block of a layer: its norm, or for an MLP without norm its fc1. */
+/* Returns the first parameter of a block of a layer: its norm, or for an MLP without norm its fc1.
+ * */
 static uint32_t
 norm_of (const struct weft_step *s, uint32_t layer, enum weft_layer_param norm)
 {
@@ -207,8 +208,8 @@ reshard (struct weft_step *s, uint32_t g)
   s->replicas->group[g].idle = s->replicas->group[g].gathered = FALSE;
 }
 
-/* The destination of a gather: the buffer of gathered weights without the transposed fp8 copy
- * behind them. */
+/* Returns the destination of a gather: the buffer of gathered weights without the transposed fp8
+ * copy behind them. */
 static uint32_t
 gathered_of (struct weft_step *s, uint32_t k)
 {
@@ -258,7 +259,8 @@ gather (struct weft_step *s, uint32_t g)
   s->at = at;
 }
 
-/* The last bucket of a group. When its gather ends, all other buckets of the group are gathered. */
+/* Returns the last bucket of a group. When its gather ends, all other buckets of the group are
+ * gathered. */
 static const struct weft_bucket_state *
 newest (const struct weft_step *s, uint32_t g)
 {

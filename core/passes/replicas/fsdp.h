@@ -13,7 +13,7 @@
 #pragma once
 #include "core/passes/replicas/buckets.h"
 
-/* The bucket of a tied head with a separate sum. */
+/* Returns the bucket of a tied head with a separate sum. */
 static inline uint32_t
 weft_fsdp_head (const struct weft_step *s)
 {
@@ -30,21 +30,21 @@ weft_fsdp_like (const struct weft_step *s, uint32_t k)
   return k < s->params->layout.n_bucket ? k : s->params->layout.place[embedding].bucket;
 }
 
-/* Number of elements of bucket k. */
+/* Returns the number of elements of bucket k. */
 uint64_t weft_fsdp_size (const struct weft_step *s, uint32_t k);
-/* Number of elements of all buckets of group g. */
+/* Returns the number of elements of all buckets of group g. */
 uint64_t weft_fsdp_group_size (const struct weft_step *s, uint32_t g);
-/* Number of elements of this rank's slice of bucket k. */
+/* Returns the number of elements of this rank's slice of bucket k. */
 uint64_t weft_fsdp_slice_size (const struct weft_step *s, uint32_t k);
 
-/* A view of this rank's slice of bucket k in the flat buffer of slices `flat`. */
+/* Returns a view of this rank's slice of bucket k in the flat buffer of slices `flat`. */
 uint32_t weft_fsdp_slice (struct weft_step *s, uint32_t flat, uint32_t k);
 
 /* Whether a group belongs to a unit that is resharded after use. */
 gboolean weft_fsdp_is_unit (const struct weft_step *s, uint32_t g);
 
-/* The number of the unit that a group belongs to, or WEFT_NO_UNIT. The experts of a unit have the
- * same number. */
+/* Returns the number of the unit that a group belongs to, or WEFT_NO_UNIT. The experts of a unit
+ * have the same number. */
 uint32_t weft_fsdp_number (const struct weft_step *s, uint32_t g);
 
 /* Sets view[] of all tensors of bucket k to views of `whole`, from byte `offset` on. `whole` =
@@ -65,7 +65,7 @@ uint32_t weft_outer_owned (struct weft_step *s, uint32_t slice);
 void weft_outer_gather (struct weft_step *s, uint32_t k, uint8_t flags);
 void weft_outer_reduce (struct weft_step *s, uint32_t k, uint8_t flags);
 
-/* The unit of a parameter, in Megatron-FSDP and in FSDP2. */
+/* Returns the unit of a parameter, in Megatron-FSDP and in FSDP2. */
 uint32_t weft_fsdp_unit (const struct weft_step *s, uint32_t param);
 
 /* Functions of the table in wrapper.c. */

@@ -77,7 +77,8 @@ new_slot (struct weft_step *s, uint32_t k)
   return (struct weft_fsdp2_slot){ .wire = wire, .mine = mine, .free = WEFT_NO_OP };
 }
 
-/* The number of packed buffers: of the unit that runs and of the units that are being gathered. */
+/* Returns the number of packed buffers: of the unit that runs and of the units that are being
+ * gathered. */
 static uint32_t
 count_slots (const struct weft_step *s, const struct weft_fsdp2 *f)
 {
@@ -146,8 +147,8 @@ weft_fsdp2_start (struct weft_step *s)
 
 /* ------------------------------------------------------------------------- gathers */
 
-/* The next slot that is not taken. n_slot: all slots are taken. A slot may be taken for long,
- * because recomputed layers run between the prefetch of a unit and its use. */
+/* Returns the next slot that is not taken. n_slot: all slots are taken. A slot may be taken for
+ * long, because recomputed layers run between the prefetch of a unit and its use. */
 static uint32_t
 next_slot (struct weft_fsdp2 *f)
 {

@@ -74,7 +74,7 @@ weft_fsdp2_goes_back (const struct weft_step *s)
   return s->at.phase != WEFT_PHASE_FORWARD && s->at.phase != WEFT_PHASE_RECOMPUTE;
 }
 
-/* The chunk whose ops are being appended. */
+/* Returns the chunk whose ops are being appended. */
 static inline struct weft_fsdp2_chunk *
 weft_fsdp2_chunk (const struct weft_step *s)
 {
@@ -99,7 +99,7 @@ void weft_fsdp2_start_host (struct weft_step *s);
  * ops in `before`. */
 uint32_t weft_fsdp2_fetch (struct weft_step *s, uint32_t k, const uint32_t *before,
                            uint32_t n_before);
-/* The device buffer for reduced gradients of unit k that are copied to the host. */
+/* Returns the device buffer for reduced gradients of unit k that are copied to the host. */
 uint32_t weft_fsdp2_send_buffer (struct weft_step *s, uint32_t k);
 /* Copies the reduced gradients in `slice` to `to` in host memory. `adds`: the host then adds them
  * to gradients of earlier microbatches, and weft_fsdp2_added() makes the next kernel wait for that
@@ -109,15 +109,15 @@ void weft_fsdp2_added (struct weft_step *s);
 /* Makes the op appended last wait for the newest copy of gradients to the host. */
 void weft_fsdp2_follow_sent (struct weft_step *s);
 
-/* The bucket of a tied head with a separate sum. */
+/* Returns the bucket of a tied head with a separate sum. */
 static inline uint32_t
 weft_fsdp2_head (const struct weft_step *s)
 {
   return s->params->layout.n_bucket;
 }
 
-/* The lane on which reduced shards of unit k are processed: the lane between instances, if the
- * shards have replicas. Shards of experts have none. */
+/* Returns the lane on which reduced shards of unit k are processed: the lane between instances, if
+ * the shards have replicas. Shards of experts have none. */
 static inline enum weft_lane
 weft_fsdp2_slice_lane (const struct weft_step *s, uint32_t k)
 {

@@ -26,7 +26,7 @@ ranks (const struct weft_step *s, uint32_t k)
   return weft_mesh_group_size (s->mesh, weft_bucket_sharing (s, k));
 }
 
-/* The lane of the kernels that add slices of microbatches. */
+/* Returns the lane of the kernels that add slices of microbatches. */
 static enum weft_lane
 sum_lane (const struct weft_step *s, uint32_t k)
 {
@@ -88,7 +88,7 @@ weft_fsdp2_start_grads (struct weft_step *s)
 
 /* ------------------------------------------------------------------------- leaving */
 
-/* The operand for the gradient of a microbatch that is added to kept gradients. The first
+/* Returns the operand for the gradient of a microbatch that is added to kept gradients. The first
  * microbatch is written directly into the kept gradient if the types agree. */
 static struct weft_use
 begin_kept (struct weft_step *s, uint32_t param)
@@ -159,8 +159,8 @@ weft_fsdp2_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad)
   weft_fsdp2_post_backward (s, k);
 }
 
-/* The buffer of the tied head's gradient that is reduced. The first call creates it and zeroes its
- * padding. */
+/* Returns the buffer of the tied head's gradient that is reduced. The first call creates it and
+ * zeroes its padding. */
 static uint32_t
 head_main (struct weft_step *s)
 {
@@ -210,9 +210,9 @@ weft_fsdp2_head_end (struct weft_step *s, struct weft_use grad)
 
 /* ------------------------------------------------------------------------ reducing */
 
-/* The buffer for a reduced slice: in canonical order a leaf (with defer_fsdp_grad_sync the stored
- * gradient); else the stored gradient if this is the first slice and the types agree; else a new
- * buffer, which is added to the stored gradient. */
+/* Returns the buffer for a reduced slice: in canonical order a leaf (with defer_fsdp_grad_sync the
+ * stored gradient); else the stored gradient if this is the first slice and the types agree; else a
+ * new buffer, which is added to the stored gradient. */
 static uint32_t
 arrival (struct weft_step *s, uint32_t k, gboolean first)
 {
@@ -261,7 +261,7 @@ join_on_host (struct weft_step *s, uint32_t k, uint32_t slice, gboolean first)
     weft_fsdp2_added (s);
 }
 
-/* The op of a collective, which averages as in PyTorch. */
+/* Returns the op of a collective, which averages as in PyTorch. */
 static struct weft_op
 reduction (struct weft_step *s, enum weft_op_kind kind, enum weft_group_kind group,
            const char *name)
@@ -362,7 +362,7 @@ syncs (const struct weft_step *s)
   return !weft_fsdp2 (s)->keeps || s->last_micro || weft_fsdp2 (s)->splits;
 }
 
-/* The unit whose embedding receives the gradient of a tied head on the same stage, or
+/* Returns the unit whose embedding receives the gradient of a tied head on the same stage, or
  * WEFT_NO_UNIT. */
 static uint32_t
 head_root (const struct weft_step *s)
@@ -470,7 +470,7 @@ weft_fsdp2_finish (struct weft_step *s)
     divide_experts (s, k);
 }
 
-/* A view of the shard of one tensor in the slice of its unit. */
+/* Returns a view of the shard of one tensor in the slice of its unit. */
 uint32_t
 weft_fsdp2_reduced (struct weft_step *s, uint32_t param)
 {

@@ -16,7 +16,7 @@
  * _fsdp_collectives.py (foreach_reduce), _fsdp_param_group.py (finalize_backward). */
 #include "core/passes/replicas/fsdp2.h"
 
-/* A view of the elements [first, first + n) of a slice: the shard of one parameter. */
+/* Returns a view of the elements [first, first + n) of a slice: the shard of one parameter. */
 static uint32_t
 piece_of (struct weft_step *s, uint32_t slice, uint64_t first, uint64_t n)
 {
@@ -28,7 +28,7 @@ piece_of (struct weft_step *s, uint32_t slice, uint64_t first, uint64_t n)
                           n * size, "piece");
 }
 
-/* The first element of a parameter's shard in the slice of its unit. */
+/* Returns the first element of a parameter's shard in the slice of its unit. */
 static uint64_t
 first_of (const struct weft_step *s, uint32_t param)
 {
@@ -54,8 +54,8 @@ blocks (const struct weft_step *s)
   return !s->strategy->offload_policy_pin_memory;
 }
 
-/* A device buffer for shards of unit k. Layers of equal size reuse the buffer in *standing; the
- * root and a tied head have new buffers. */
+/* Returns a device buffer for shards of unit k. Layers of equal size reuse the buffer in *standing;
+ * the root and a tied head have new buffers. */
 static uint32_t
 room_of (struct weft_step *s, uint32_t k, uint32_t *standing, enum weft_dtype dtype,
          const char *name)

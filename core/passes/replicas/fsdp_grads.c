@@ -60,8 +60,8 @@ wait_for_oldest (struct weft_step *s)
   return weft_fsdp_group_size (s, oldest.group);
 }
 
-/* The number of units whose gradients are being reduced. Another group of the unit of bucket k (its
- * experts, or its other weights) is not counted. */
+/* Returns the number of units whose gradients are being reduced. Another group of the unit of
+ * bucket k (its experts, or its other weights) is not counted. */
 static uint32_t
 reducing_units (const struct weft_step *s, uint32_t k)
 {

@@ -89,20 +89,20 @@ void weft_aligned_after (struct weft_step *s, weft_kernels *first);
  * all reductions. */
 void weft_replicas_finish (struct weft_step *s);
 
-/* The buffer with the reduced gradient of a parameter. */
+/* Returns the buffer with the reduced gradient of a parameter. */
 uint32_t weft_replicas_reduced (struct weft_step *s, uint32_t param);
 
-/* The buffer with the reduced separate sum of a tied head. */
+/* Returns the buffer with the reduced separate sum of a tied head. */
 uint32_t weft_replicas_reduced_head (struct weft_step *s);
 
 /* After the update: gathers the weights that are not gathered on first use. */
 void weft_replicas_gather_weights (struct weft_step *s);
 
-/* The buffers with this rank's slice of the gradients and of the weights of bucket k. */
+/* Returns the buffers with this rank's slice of the gradients and of the weights of bucket k. */
 uint32_t weft_bucket_gradients (const struct weft_step *s, uint32_t k);
 uint32_t weft_bucket_weights (const struct weft_step *s, uint32_t k);
 
-/* The newest collective that reduced bucket k, or WEFT_NO_OP. */
+/* Returns the newest collective that reduced bucket k, or WEFT_NO_OP. */
 uint32_t weft_bucket_reduced (const struct weft_step *s, uint32_t k);
 
 /* Whether an all-to-all exchanges the slices of bucket k, and this rank adds them

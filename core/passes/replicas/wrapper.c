@@ -86,7 +86,7 @@ static const struct weft_wrapper wrappers[WEFT_N_WRAPPER] = {
                                .reduced_head = weft_ddp_reduced_head },
 };
 
-/* The strategy of a job. With a single replica no state is sharded. */
+/* Returns the strategy of a job. With a single replica no state is sharded. */
 static enum weft_wrapper_kind
 kind_of (const struct weft_job *job, const struct weft_mesh *mesh)
 {

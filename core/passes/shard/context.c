@@ -38,8 +38,8 @@ value_width (const struct weft_step *s)
   return s->model->kv_lora_rank ? s->model->v_head_dim : s->model->kv_channels;
 }
 
-/* The width of a head of values as a dimension of attention ops (core/ops.def): 0 means as wide as
- * keys. */
+/* Returns the width of a head of values as a dimension of attention ops (core/ops.def): 0 means as
+ * wide as keys. */
 static uint64_t
 narrow (const struct weft_step *s)
 {
@@ -67,7 +67,7 @@ kv_columns (const struct part *p)
   return p->groups * (p->width + p->value);
 }
 
-/* Sequences of a microbatch. */
+/* Returns the number of sequences of a microbatch. */
 static uint64_t
 batch (const struct weft_step *s)
 {
@@ -112,8 +112,8 @@ shift (struct weft_step *s, const char *name, uint32_t from, uint32_t to, struct
 
 /* ------------------------------------------------------------------- heads for tokens */
 
-/* The shape of the ops that pack or unpack all heads of this rank's tokens for the all-to-all.
- * groups = 0: `heads` are heads of the attention output, as wide as values. */
+/* Returns the shape of the ops that pack or unpack all heads of this rank's tokens for the all-to-
+ * all. groups = 0: `heads` are heads of the attention output, as wide as values. */
 static struct weft_shape
 heads_shape (const struct weft_step *s, enum weft_dtype dtype, uint64_t heads, uint64_t groups)
 {
@@ -123,7 +123,8 @@ heads_shape (const struct weft_step *s, enum weft_dtype dtype, uint64_t heads, u
                      groups ? narrow (s) : 0);
 }
 
-/* The shape on the other side of the all-to-all: whole sequences, with some of the heads. */
+/* Returns the shape on the other side of the all-to-all: whole sequences, with some of the heads.
+ * */
 static struct weft_shape
 rows_shape (const struct weft_step *s, uint32_t x)
 {
@@ -201,7 +202,8 @@ kv_room (struct weft_step *s, const struct part *p, const char *name)
   return room (s, s->product_dtype, p->tokens * kv_columns (p), name);
 }
 
-/* The shape of ops that join or split keys and values: one slice for each rank of the ring. */
+/* Returns the shape of ops that join or split keys and values: one slice for each rank of the ring.
+ * */
 static struct weft_shape
 zigzag_shape (const struct weft_step *s, const struct part *p, enum weft_dtype dtype)
 {

@@ -106,8 +106,8 @@ slice (struct weft_step *s, uint32_t buf, uint64_t first, uint64_t n, const char
   return view;
 }
 
-/* A view for ops that each touch the rows of one rank: this rank's rows, or those of the op's
- * peer. */
+/* Returns a view for ops that each touch the rows of one rank: this rank's rows, or those of the
+ * op's peer. */
 static uint32_t
 by_rank (struct weft_step *s, uint32_t buf, const char *name)
 {

@@ -18,7 +18,7 @@ struct weft_widths weft_tensor_widths (const struct weft_job *job);
 /* Whether the residual stream is sharded by rows (sequence_parallel). */
 gboolean weft_tensor_scatters (const struct weft_step *s);
 
-/* The type of partial sums that ranks reduce. */
+/* Returns the type of partial sums that ranks reduce. */
 enum weft_dtype weft_tensor_partial (const struct weft_step *s);
 
 /* Collectives over tensor parallel ranks. The all-reduce is in place; the others return a new
