@@ -95,7 +95,7 @@ weft_balance_bias (const struct weft_step *s)
 }
 
 /* Adds the choices of the current layer to the counts. Recompute adds nothing, because forward has
- * counted these choices. */
+ * already counted these choices. */
 void
 weft_balance_count (struct weft_step *s, uint32_t choice)
 {

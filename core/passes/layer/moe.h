@@ -115,7 +115,8 @@ uint32_t weft_experts_backward (struct weft_step *s, struct weft_saved *saved, u
 void weft_experts_gradient (struct weft_step *s, const struct weft_delayed *d);
 
 /* gates.c: returns the input of fc1: xp, or with moe_apply_probs_on_input xp times router weights.
- * Backward returns the gradient of xp, and if pp was multiplied sets *dpp to the gradient of pp. */
+ * Backward returns the gradient of xp. With moe_apply_probs_on_input backward also sets *dpp to the
+ * gradient of pp, unless weft_moe_weighs_at_home(). */
 uint32_t weft_moe_weigh (struct weft_step *s, struct weft_saved *saved);
 uint32_t weft_moe_weigh_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dxw,
                                   uint32_t *dpp);

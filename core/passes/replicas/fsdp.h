@@ -7,9 +7,9 @@
  *   fsdp_outer.c  hybrid sharding: collectives between groups of replicas
  *
  * Buckets are those of the layout, and one more bucket in its own group for a tied head with a
- * separate sum. All buckets of a group are gathered and reduced together: a unit with weights in
- * fp8 has two buckets. Experts that are distributed over expert parallel ranks are a separate
- * group, gathered and reduced by the ranks that hold the same experts. */
+ * separate sum. All buckets of a group are gathered and reduced together: a unit whose weights are
+ * stored in fp8 has two buckets. Experts that are distributed over expert parallel ranks are a
+ * separate group, gathered and reduced by the ranks that hold the same experts. */
 #pragma once
 #include "core/passes/replicas/buckets.h"
 
@@ -55,13 +55,14 @@ void weft_fsdp_set_views (struct weft_step *s, uint32_t k, uint32_t whole, uint6
 /* fsdp_grads.c: creates the slices of gradients and their sums over microbatches. */
 void weft_fsdp_start_grads (struct weft_step *s);
 
-/* fsdp_outer.c: the part of a slice that this rank's optimizer updates: a view, or `slice`
+/* fsdp_outer.c: returns the part of a slice that this rank's optimizer updates: a view, or `slice`
  * itself. */
 uint32_t weft_outer_owned (struct weft_step *s, uint32_t slice);
 
-/* gather: before the first gather of bucket k in a step, all-gathers its slice between groups.
- * reduce: after the last microbatch, reduces its slice between groups. `flags`: WEFT_OP_GROUPED if
- * the collective joins the previous launch, else 0. */
+/* gather: all-gathers the slice of bucket k between groups of replicas; call it before the first
+ * gather of the bucket in a step. reduce: reduces the slice of bucket k between groups; call it
+ * after the last microbatch. `flags`: WEFT_OP_GROUPED if the collective joins the previous launch,
+ * else 0. */
 void weft_outer_gather (struct weft_step *s, uint32_t k, uint8_t flags);
 void weft_outer_reduce (struct weft_step *s, uint32_t k, uint8_t flags);
 
@@ -72,8 +73,8 @@ uint32_t weft_fsdp_unit (const struct weft_step *s, uint32_t param);
 void weft_fsdp_start (struct weft_step *s);
 void weft_fsdp_before_read (struct weft_step *s, uint32_t param);
 void weft_fsdp_gather_first (struct weft_step *s, uint32_t chunk);
-/* Whether the first use of group g also gathers group `other`: the groups between them have fewer
- * elements than half of the unit size. */
+/* Whether the first use of group g also gathers group `other`. TRUE: the groups between g and
+ * `other` have fewer elements than half of the unit size. */
 gboolean weft_fsdp_reaches (const struct weft_step *s, uint32_t g, uint32_t other);
 
 /* Further functions of the table in wrapper.c. */

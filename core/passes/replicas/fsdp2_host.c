@@ -4,9 +4,10 @@
  *   weights    copied shard by shard on lane h2d, after the previous copy-in and after all ops that
  *              the copy-in of these shards waits for. They are copied in fp32 and converted on the
  *              device
- *   gradients  copied shard by shard, after conversion to the stored type; the next reduction waits
- *              for these copies. From the second microbatch on, the host thread that enqueues work
- *              waits for the copy, adds it to the stored gradient, and enqueues nothing meanwhile
+ *   gradients  copied shard by shard, after conversion to the type of stored gradients; the next
+ *              reduction waits for these copies. From the second microbatch on, the host thread
+ *              that enqueues work waits for the copy, adds the copied shard to the stored gradient,
+ *              and enqueues nothing meanwhile
  *   memory     a copy to memory that is not page-locked (offload_policy_pin_memory = false) blocks
  *              the host thread: later kernels wait until the copy has ended
  *
@@ -74,8 +75,8 @@ room_of (struct weft_step *s, uint32_t k, uint32_t *standing, enum weft_dtype dt
   return *standing = buf;
 }
 
-/* If shards have replicas, two buffers are used in turn, so that the next reduce-scatter does not
- * wait for the all-reduce between replicas. */
+/* If shards have replicas, two send buffers are used in turn, so that the next reduce-scatter does
+ * not wait for the all-reduce between replicas. */
 uint32_t
 weft_fsdp2_send_buffer (struct weft_step *s, uint32_t k)
 {
