@@ -428,7 +428,7 @@ fill_result (const weft_module *m, weft_step_result *out)
     out->large += m->x->metrics[row].large;
 }
 
-/* A rate of 1 would divide by zero in the correction of the moments. */
+/* Checks the settings of Adam. A beta of 1 would divide by zero in the bias correction. */
 static bool
 check_adam (const weft_adam *adam, weft_error *error)
 {
