@@ -94,7 +94,7 @@ run_words (int argc, char **argv)
   return command ? command->run (argc - 1, argv + 1) : unknown_command (argv[1]);
 }
 
-/* Also fails if stdout could not be written: a full disk is only found at the last flush. */
+/* Also fails if stdout could not be written: a full disk may be detected only by the last flush. */
 int
 weft_cli_run (int argc, char **argv)
 {
@@ -221,7 +221,8 @@ note_ignored (const weft_settings *settings)
     fprintf (stderr, "weft: note: no effect, see `weft knobs NAME`: --%s\n", names);
 }
 
-/* Collects the settings of the job: those of the job file first, because flags override them. */
+/* Collects the settings of the job. Settings of the job file come first, because flags override
+ * them. */
 static gboolean
 collect (struct reader *r, GError **error)
 {
@@ -349,7 +350,7 @@ weft_cli_number (const char *flag, const char *text, int64_t lo, int64_t *number
 
 /* ---------------------------------------------------------------------- output */
 
-/* The middle of a very long message (a name of a megabyte) is left out. */
+/* Prints the error. Omits the middle of a very long message, which may quote a very long name. */
 int
 weft_cli_fail (const GError *error)
 {

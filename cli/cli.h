@@ -106,7 +106,8 @@ gboolean weft_cli_number (const char *flag, const char *text, int64_t lo, int64_
 
 /* ---------------------------------------------------------------------- output */
 
-/* The version and the commit it was built from: "0.1.0 (commit 0123456789ab)". */
+/* The version of Weft and the commit from which this binary was built: "0.1.0 (commit
+ * 0123456789ab)". */
 const char *weft_cli_version (void);
 
 /* Prints the error to stderr and returns its exit status. */

@@ -16,7 +16,7 @@ static const char examples[] = "  weft compare before.ini after.ini\n"
 enum { DEFAULT_TOP = 10 };
 
 struct compare_ask {
-  const weft_cli_options *own; /* of executors */
+  const weft_cli_options *own; /* options of executors */
   const char *executor, *top;
   struct weft_exec_options options;
 };

@@ -61,7 +61,7 @@ print_man_page (const struct weft_cli_page *page, const char *job)
   printf (".fi\n");
 }
 
-/* Runs the help of a command in the chosen form. */
+/* Runs a command with --help, which prints the page of the command in the form weft_cli_form. */
 static void
 print_help_of (unsigned i)
 {
@@ -70,7 +70,7 @@ print_help_of (unsigned i)
   commands[i].run (2, argv);
 }
 
-/* A command without a page of flags prints its help as plain lines. */
+/* Prints the man page. A command without struct weft_cli_page prints its help as plain lines. */
 static void
 print_man (void)
 {
@@ -150,7 +150,8 @@ print_names (const char *flag, char **names)
   printf ("    --%s) COMPREPLY=($(compgen -W \"%s\" -- \"$cur\")); return ;;\n", flag, all);
 }
 
-/* Commands that list knobs, rules and bundled files take no flags but these. */
+/* Prints the flags of a command as one case of the shell function. Commands that list knobs, rules
+ * and bundled files have only --json and --help. */
 static void
 print_flags_of (unsigned i)
 {

@@ -3,7 +3,7 @@
 #include "core/base/error.h"
 #include <string.h>
 
-/* A flag, as it was given. */
+/* The value of a flag on the command line. */
 struct given {
   gboolean on;
   const char *text;
@@ -13,10 +13,10 @@ struct weft_cli_options {
   const struct weft_exec_ops *const *executors;
   GArray *flag;       /* struct weft_cli_flag: the lines of --help */
   GPtrArray *given;   /* struct given *, by line; the lines of one flag share it */
-  GStringChunk *text; /* of lines */
+  GStringChunk *text; /* strings of the lines */
 };
 
-/* The row of an executor's table that makes a flag, or NULL. */
+/* The row for the flag `name` in an executor's table, or NULL if the table has no such row. */
 static const struct weft_field *
 row_of (const struct weft_exec_ops *ops, const char *name)
 {
@@ -67,7 +67,7 @@ flag_at (const weft_cli_options *o, guint i)
   return &g_array_index (o->flag, struct weft_cli_flag, i);
 }
 
-/* The last line of a flag of this name, or -1. */
+/* Index of the last --help line of the flag with this name, or -1. */
 static int
 last_line (const weft_cli_options *o, const char *name)
 {
@@ -77,7 +77,8 @@ last_line (const weft_cli_options *o, const char *name)
   return -1;
 }
 
-/* Adds a line below the other lines of its flag. All lines of a flag share one struct given. */
+/* Adds a --help line below the other lines of the same flag. All lines of a flag share one struct
+ * given. */
 static void
 add_line (weft_cli_options *o, const struct weft_field *row)
 {
@@ -94,7 +95,7 @@ add_line (weft_cli_options *o, const struct weft_field *row)
   g_ptr_array_insert (o->given, (gint) at, given);
 }
 
-/* Whether an executor before this one has made the line. */
+/* Whether an executor that is listed before `ops` has added the same --help line. */
 static gboolean
 is_listed (const weft_cli_options *o, const struct weft_exec_ops *ops, const struct weft_field *row)
 {

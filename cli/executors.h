@@ -8,8 +8,8 @@
 const struct weft_exec_ops *const *weft_cli_executors (void);
 const struct weft_exec_ops *const *weft_cli_real_executors (void);
 
-/* The executor of that name in the first or second list; NULL, or in the second list "auto",
- * selects the first one.  Does not load its libraries (ops->load). */
+/* The executor of that name in the first or second list; NULL selects the first executor of the
+ * list, and so does "auto" in the second list.  Does not load its libraries (ops->load). */
 const struct weft_exec_ops *weft_cli_executor (const char *name, GError **error);
 const struct weft_exec_ops *weft_cli_real_executor (const char *name, GError **error);
 
@@ -20,11 +20,13 @@ const char *weft_cli_real_executor_names (void);
 
 /* A property of executors. */
 typedef gboolean weft_cli_has (const struct weft_exec_ops *ops, const void *what);
-weft_cli_has weft_cli_has_flags; /* `what` points to a uint32_t: all these flags of ops */
+weft_cli_has weft_cli_has_flags; /* ops has all flags of the uint32_t *what */
 
-/* The names of those that have it, "cuda or hip"; what a line of --help begins with, "executor
- * cuda or hip: ", or "" if all have it.  The caller frees them. */
+/* The names of the executors that have a property: "cuda or hip".  The caller frees the text. */
 char *weft_cli_executors_with (const struct weft_exec_ops *const *executors, weft_cli_has *has,
                                const void *what);
+
+/* The begin of a --help line for the executors that have a property: "executor cuda or hip: ", or
+ * "" if all executors have the property.  The caller frees the text. */
 char *weft_cli_executors_about (const struct weft_exec_ops *const *executors, weft_cli_has *has,
                                 const void *what);

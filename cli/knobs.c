@@ -47,7 +47,7 @@ for_each_of (const char *class, print_knob print)
       print (&table->field[i]);
 }
 
-/* The reason after "none: ", or NULL. */
+/* The text after "none: " in `affects`: why the knob has no effect; NULL for other knobs. */
 static const char *
 reason_of (const struct weft_field *knob)
 {
@@ -90,7 +90,7 @@ print_alias (const struct weft_alias *alias)
   weft_cli_print_rest (text, used, weft_cli_columns ());
 }
 
-/* The other spellings: first what sets something, then what has no effect. */
+/* Prints the other spellings of flags: first those that set a knob, then those without effect. */
 static void
 print_aliases (void)
 {

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Refuses to be one of several processes: an executor without WEFT_EXEC_PROCESSES runs all ranks in
- * one process, so each process would train the whole job. */
+/* Returns an error if a launcher started several processes: an executor without WEFT_EXEC_PROCESSES
+ * runs all ranks in one process, so each process would train the whole job. */
 static gboolean
 refuse_others (const char *asked, const struct weft_exec_ops *ops, GError **error)
 {
@@ -57,7 +57,7 @@ weft_cli_launch_check (const weft_launch *launch, const char *asked, const struc
                          asked, number, ranks, launch->n);
 }
 
-/* Prints the place of the rendezvous, and where its secret comes from. */
+/* Prints the address of the rendezvous and the source of its secret. */
 static void
 print_rendezvous (const weft_launch *launch)
 {

@@ -118,8 +118,8 @@ is_allowed (const struct weft_job *job)
   return weft_strategy_check (&job->strategy, NULL) && weft_job_check (job, NULL);
 }
 
-/* The plan of a job if its memory fits, else NULL. Only a plan that fits is proved: most of the
- * combinations do not. */
+/* The plan of a job, or NULL if its memory does not fit. Only a plan that fits is proved, because
+ * most combinations do not fit. */
 static weft_plan *
 fitting_plan (const struct weft_job *job)
 {

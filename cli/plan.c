@@ -22,15 +22,15 @@
 
 struct watch {
   gboolean terminal;
-  gint64 began, shown; /* microseconds; `began`: the current phase */
+  gint64 began, shown; /* microseconds: begin of the current phase; time of the last line */
   const char *phase;
 };
 
 /* Status of a command that ctrl-C ended, as shells report it. */
 enum { EXIT_BY_SIGINT = 128 + SIGINT };
 
-/* Fraction of the GPU memory that a strategy leaves free by default: fragmentation, and libraries
- * that no plan knows. */
+/* Fraction of the GPU memory that a strategy leaves free by default, for fragmentation and for
+ * libraries whose memory is not part of a plan. */
 #define HEADROOM 0.05
 
 static volatile sig_atomic_t interrupted;
@@ -58,7 +58,7 @@ is_interrupted (void *user)
   return interrupted;
 }
 
-/* The time that the rest of a phase takes if its units take equally long. */
+/* The remaining time of a phase, as text, if all its units take equally long. */
 static char *
 eta_text (const struct watch *w, const struct weft_search_progress *now, gint64 time)
 {
@@ -99,8 +99,8 @@ clear_progress (const struct watch *w)
 
 /* ------------------------------------------------------------------------ text */
 
-/* Names the part of the step that is longer than in the best strategy by the largest amount:
- * kernels, bubble or exposed communication. The caller frees the text. */
+/* Names the part of the step (kernels, bubble or exposed communication) that exceeds the same part
+ * of the best strategy by the most seconds. The caller frees the text. */
 static char *
 why_it_loses (const weft_report *best, const weft_report *other)
 {
@@ -180,8 +180,8 @@ schedule_word (const union weft_strategy *s)
   return s->pipeline_model_parallel_size > 1 ? weft_schedule_words[s->pipeline_schedule] : "-";
 }
 
-/* Columns of a strategy: head, whether it is always shown, text of the cell. The others are shown
- * where they differ between strategies. */
+/* X (head, whether the column is always shown, text of the cell). Other columns are shown only if
+ * their cells differ between strategies. */
 #define COLUMN_LIST(X)                                                                             \
   X ("tp", TRUE, number (s->tensor_model_parallel_size))                                           \
   X ("cp", FALSE, number (s->context_parallel_size))                                               \
@@ -338,7 +338,7 @@ print_near_miss (const struct weft_job *job, const weft_search *search)
   weft_cli_print_wrapped (strategy, 2, weft_cli_columns ());
 }
 
-/* Where nothing fits: the size of the cluster that would do. */
+/* Prints the size of a cluster on which a strategy fits, for a job of which no strategy fits. */
 static void
 print_enough (const struct weft_job *job, const weft_search *search)
 {

@@ -122,8 +122,8 @@ weft_cli_field_human (const struct weft_field *field, union weft_value value)
   return weft_field_print (field, value);
 }
 
-/* "16/6/8": how many values are specifications, measured, and others, by the first word of their
- * source. The caller frees the text. */
+/* Counts the values of a page by the first word of their source: "16/6/8" means 16 from
+ * specifications, 6 measured and 8 others. The caller frees the text. */
 static char *
 count_sources (const sheet_page *page)
 {
@@ -252,7 +252,7 @@ column_width (const GPtrArray *rows, unsigned column)
   return width;
 }
 
-/* How many columns from the left fit the terminal; the first always does. */
+/* Number of columns, from the left, that fit the terminal; at least 1. */
 static unsigned
 columns_that_fit (const GPtrArray *rows)
 {

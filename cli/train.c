@@ -61,7 +61,7 @@ struct train_ask {
   const char *number[N_NUMBER]; /* as typed, NULL: not given */
   union weft_value value[N_NUMBER];
   const char *data, *tokens_from, *executor, *ranks_per_process, *launcher, *trace, *timeline;
-  const weft_cli_options *own; /* of executors */
+  const weft_cli_options *own; /* options of executors */
   gboolean in_order;
   struct weft_trainer_options options;
 };
@@ -250,7 +250,8 @@ read_data (struct train_ask *ask, GError **error)
   return TRUE;
 }
 
-/* Checks the files of the start before anything takes time.  The trainer refuses two of them. */
+/* Checks that the files of --load and --init-safetensors can be read, before any long work.  If
+ * both flags are given, the trainer reports the error. */
 static gboolean
 check_sources (const struct train_ask *ask, GError **error)
 {
@@ -266,7 +267,8 @@ check_sources (const struct train_ask *ask, GError **error)
   return TRUE;
 }
 
-/* Checks that the data can be read with the vocabulary of the model; the plan takes longer. */
+/* Checks that the token file can be opened with the vocabulary of the model. This check takes less
+ * time than planning, so it runs first. */
 static gboolean
 check_data (const struct train_ask *ask, const struct weft_job *job, GError **error)
 {
@@ -383,7 +385,7 @@ write_files (const weft_plan *plan, const weft_timeline *timeline, const struct 
   return !ask->timeline || weft_timeline_save (plan, timeline, ask->timeline, error);
 }
 
-/* Whether this is the only process or that of rank 0, which prints. */
+/* Whether this process prints: it is the only process or the process of rank 0. */
 static gboolean
 is_first (const struct train_ask *ask)
 {

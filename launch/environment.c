@@ -24,7 +24,7 @@ struct reading {
 };
 
 /* The value of the first variable in `names` that is set and not empty, or NULL. *found receives
- * the name of this variable, or the first name if none is set. */
+ * the name of this variable, or the first name if no variable is set. */
 static const char *
 look_up (const struct reading *r, const char *names, const char **found)
 {
@@ -221,7 +221,7 @@ read_token (const struct reading *r, struct weft_launch *launch)
       *c = '?';
 }
 
-/* Sets the secret or its file. */
+/* Sets launch->secret or launch->secret_file. */
 static gboolean
 read_secret (const struct reading *r, struct weft_launch *launch, GError **error)
 {

@@ -7,8 +7,9 @@
 /* Environment variables of each launcher, tried in this order. (mpirun may start its daemons
  * through Slurm; Slurm's variables then describe the daemons, so Slurm comes after Open MPI.)
  *
- * Columns: rank, world size, local rank, local world size (NULL: the launcher does not set one), an
- * id that distinguishes jobs. If a column has several names, the first variable that is set counts.
+ * Columns: rank, world size, local rank, local world size (NULL: the launcher does not set the
+ * variable), an id that distinguishes jobs. If a column has several names, the first variable that
+ * is set counts.
  *
  *   torchrun: https://pytorch.org/docs/stable/elastic/run.html
  *   Open MPI: https://docs.open-mpi.org/en/v5.0.x/tuning-apps/environment-var.html
@@ -34,14 +35,15 @@ extern const char *const weft_launcher_words[];
 struct weft_launch {
   enum weft_launcher launcher; /* WEFT_N_LAUNCHER: started without a launcher */
   uint32_t n, rank;            /* number of processes; rank of this process */
-  uint32_t local_rank;         /* rank of this process among those of its machine */
+  uint32_t local_rank;         /* rank of this process among the processes of its machine */
   char *host;                  /* address of the rendezvous, which process 0 listens on */
   uint16_t port;
-  char *token; /* identifies the job: equal in its processes, different in other jobs */
+  char *token; /* identifies the job: equal in all its processes, different in other jobs */
 
-  /* The secret in WEFT_SECRET. Without it, the file that contains the secret (secret.h): that of
-   * WEFT_SECRET_FILE or, if the processes run on several machines, "weft/secret" in the user's
-   * folder for settings, ~/.config. Both NULL: no secret. */
+  /* `secret` is the value of WEFT_SECRET. If that variable is not set, `secret_file` is the file
+   * that contains the secret (secret.h): WEFT_SECRET_FILE if set; else, if the processes run on
+   * several machines, "weft/secret" in the user's folder for settings, ~/.config. Both NULL: no
+   * secret. */
   char *secret, *secret_file;
 };
 typedef struct weft_launch weft_launch;

@@ -1,7 +1,7 @@
 #include "launch/link.h"
 #include <string.h>
 
-#define LEAST_SHARED 4096u /* bytes of a value that is shared instead of copied */
+#define LEAST_SHARED 4096u /* smallest value, in bytes, that is shared instead of copied */
 
 void
 weft_link_init (struct weft_link *l, GSocket *socket)
@@ -76,8 +76,8 @@ take (struct weft_link *l, gsize n, GByteArray *to)
   l->out_at = 0;
 }
 
-/* Moves at most `most` queued bytes to the wire. They are encrypted here and not when they are
- * queued, so that a value for many processes is in memory once. */
+/* Moves at most `most` queued bytes to l->wire. The bytes are encrypted here and not in
+ * weft_link_put(), so that a value for many processes is in memory only once. */
 static void
 fill_wire (struct weft_link *l, gsize most)
 {
@@ -115,7 +115,7 @@ weft_link_send (struct weft_link *l)
 
 /* ------------------------------------------------------------------------ receiving */
 
-/* Opens the records that are complete. FALSE: one cannot be opened. */
+/* Opens the records that are complete. FALSE: a record cannot be opened. */
 static gboolean
 open_records (struct weft_link *l)
 {

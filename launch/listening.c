@@ -41,7 +41,7 @@ listen_on (GInetAddress *at, uint16_t port, GError **error)
     return NULL;
   g_socket_set_listen_backlog (socket, BACKLOG);
   g_socket_set_blocking (socket, FALSE);
-  if (family == G_SOCKET_FAMILY_IPV6) /* "every address" includes those of IPv4 */
+  if (family == G_SOCKET_FAMILY_IPV6) /* the IPv6 wildcard address also accepts IPv4 */
     g_socket_set_option (socket, IPPROTO_IPV6, IPV6_V6ONLY, !g_inet_address_get_is_any (at), NULL);
   if (!g_socket_bind (socket, address, TRUE, error) || !g_socket_listen (socket, error))
     return NULL;
@@ -92,7 +92,8 @@ resolve (const char *host)
   return all;
 }
 
-/* Listens on the addresses of the host: on loopback addresses only if the host is one of them. */
+/* Listens on the addresses of the host: on loopback addresses if the host is a loopback name or
+ * address, else on all other addresses. */
 static gboolean
 add_host (struct weft_listening *l, const char *host, uint16_t port, GError **error)
 {
@@ -106,7 +107,8 @@ add_host (struct weft_listening *l, const char *host, uint16_t port, GError **er
   return ok;
 }
 
-/* Listens on every address: of IPv6 and IPv4, or of IPv4 if the machine has no IPv6. */
+/* Listens on every address of this machine: IPv6 and IPv4, or only IPv4 if the machine has no
+ * IPv6. */
 static gboolean
 add_everywhere (struct weft_listening *l, uint16_t port, GError **error)
 {
@@ -121,7 +123,8 @@ add_everywhere (struct weft_listening *l, uint16_t port, GError **error)
   return ok;
 }
 
-/* FALSE with an error: the port is in use. */
+/* Listens on one port of the host or, if `everywhere` is set and no address of the host belongs to
+ * this machine, of every address. FALSE with an error if the port is in use. */
 static gboolean
 try_port (struct weft_listening *l, const char *host, uint16_t port, gboolean everywhere,
           GError **error)

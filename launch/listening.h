@@ -3,15 +3,16 @@
 #include <gio/gio.h>
 #include <stdint.h>
 
-/* Whether a host is this machine as only itself can reach it: "localhost", "127.0.0.1", "::1". A
- * name that resolves to such an address is not: other machines may resolve it differently. */
+/* Whether a host is a loopback name or address, which only this machine can reach: "localhost",
+ * "127.0.0.1", "::1". FALSE for another name that resolves to a loopback address: other machines
+ * may resolve the name differently. */
 gboolean weft_host_is_loopback (const char *host);
 
 /* The sockets that listen, all on one port. */
 struct weft_listening {
   GPtrArray *sockets;
   uint16_t port;
-  gboolean everywhere; /* on every address of this machine */
+  gboolean everywhere; /* the sockets listen on every address of this machine */
 };
 
 /* Listens on a port (0: any free port) of the addresses that `host` resolves to. If none of them
@@ -22,5 +23,5 @@ gboolean weft_listening_open (const char *host, uint16_t port, gboolean everywhe
                               struct weft_listening *listening, GError **error);
 void weft_listening_clear (struct weft_listening *listening);
 
-/* The address at which this process reaches itself. The caller unrefs it. */
+/* An address at which this process can connect to its own sockets. The caller unrefs it. */
 GSocketAddress *weft_listening_own_address (const struct weft_listening *listening);

@@ -14,7 +14,7 @@ refuse (const char *text, const char *at, const char *wanted, GError **error)
                          wanted);
 }
 
-/* Reads digits at *at; `width` is their number, for leading zeros. */
+/* Reads the digits at *at. *width receives their number, which is needed to print leading zeros. */
 static gboolean
 read_number (const char **at, uint32_t *value, int *width)
 {

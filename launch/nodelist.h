@@ -5,6 +5,6 @@
 /* Maximum number of hosts in a list. */
 #define WEFT_NODELIST_MOST 1000000u
 
-/* Expands a list, in order. NULL with an error if the text is malformed. The caller frees with
- * g_strfreev(). */
+/* Expands a list, in order. NULL with an error if the text is malformed. The caller frees the array
+ * with g_strfreev(). */
 char **weft_nodelist_hosts (const char *text, GError **error);

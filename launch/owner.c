@@ -3,8 +3,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Appends an address as the table writes it: words of 4 bytes in the byte order of this machine,
- * and the port. */
+/* Appends an address in the format of /proc/net/tcp: words of 4 bytes in the byte order of this
+ * machine, then the port. */
 static void
 append_address (GString *text, GSocketAddress *address)
 {

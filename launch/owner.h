@@ -9,8 +9,9 @@ enum weft_owner {
   WEFT_OWNER_KNOWN,
 };
 
-/* Whether the other end may belong to a process of this user. FALSE: it is gone, or belongs to
- * another user. Without a secret, this is what both ends of a connection check. */
+/* Whether the other end of a connection may belong to a process of this user; TRUE if its user is
+ * unknown. FALSE: the other end is closed or belongs to another user. In a job without a secret,
+ * both ends of a connection make this check. */
 gboolean weft_owner_is_this_user (GSocket *socket);
 
 /* Finds the user who opened the other end of a TCP connection, from /proc/net/tcp and tcp6. */

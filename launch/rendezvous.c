@@ -129,9 +129,9 @@ handle_notice (weft_rendezvous *r, const struct weft_frame *f)
          f->kind == WEFT_FRAME_REFUSED;
 }
 
-/* Waits for input and reads it. FALSE: the time limit has passed or the connection is lost. A store
- * that has not admitted this process may have closed the connection to make room: be_admitted()
- * tries again. */
+/* Waits for input and reads it. FALSE: the time limit has passed or the connection is lost. The
+ * store may close the connection of a process that is not admitted yet, to make room for others;
+ * be_admitted() then connects again. */
 static gboolean
 read_some (weft_rendezvous *r, gint64 until)
 {
@@ -151,8 +151,8 @@ bit (enum weft_frame_kind kind)
   return 1u << kind;
 }
 
-/* Waits for an answer of one of some kinds, bits of `kinds`. FALSE: the time limit has passed, the
- * connection is lost or the job has failed. */
+/* Waits for an answer. `kinds` is a bit mask of the kinds of frames that are accepted. FALSE: the
+ * time limit has passed, the connection is lost or the job has failed. */
 static gboolean
 await (weft_rendezvous *r, uint32_t kinds, gint64 until, struct weft_frame *f)
 {
@@ -414,7 +414,8 @@ connect_all (weft_rendezvous *r, gint64 until, GError **error)
 
 /* ------------------------------------------------------------------ handshake */
 
-/* Sends the first frame of the connection and returns its bytes. The caller unrefs them. */
+/* Sends the hello, the first frame of the connection, and returns the bytes of this frame. The
+ * caller unrefs them. */
 static GByteArray *
 send_hello (weft_rendezvous *r)
 {
@@ -431,8 +432,8 @@ send_hello (weft_rendezvous *r)
   return bytes;
 }
 
-/* Reads the secret from its file, if that has not been done. FALSE: there is none, which ends the
- * job in this process. */
+/* Reads the secret from its file, unless it has been read. FALSE: no secret could be read; then the
+ * job has failed in this process. */
 static gboolean
 need_secret (weft_rendezvous *r)
 {
@@ -497,7 +498,7 @@ shake_hands (weft_rendezvous *r, gint64 until)
 }
 
 /* Connects and shakes hands until the store admits this process. The store closes connections that
- * are not admitted when strangers take up all room. */
+ * are not admitted if too many strangers are connected. */
 static gboolean
 be_admitted (weft_rendezvous *r, gint64 until, GError **error)
 {
@@ -516,7 +517,7 @@ be_admitted (weft_rendezvous *r, gint64 until, GError **error)
 
 /* -------------------------------------------------------------------- opening */
 
-/* Checks that there is a secret, or that none is needed. Process 0 creates the file of the secret;
+/* Checks that the job has a secret, or needs no secret. Process 0 creates the file of the secret;
  * the others read it later, because it may not exist yet. */
 static gboolean
 prepare_secret (weft_rendezvous *r, GError **error)

@@ -10,17 +10,18 @@
 typedef struct weft_rendezvous weft_rendezvous;
 
 struct weft_rendezvous_place {
-  const char *host; /* of process 0 */
+  const char *host; /* name or address of the machine of process 0 */
   uint16_t port;
   const char *token; /* identifies the job */
 
-  /* The secret that all processes share, or the file that contains it (secret.h): process 0 creates
-   * the file if it is absent, and the others read it when process 0 asks them for a proof. NULL: no
-   * secret, which only a host on loopback may have. */
+  /* The secret that all processes share, or the file that contains the secret (secret.h): process 0
+   * creates the file if it is absent, and the other processes read it when process 0 asks them for
+   * a proof. Both NULL: no secret, which is allowed only if `host` is a loopback name or
+   * address. */
   const char *secret, *secret_file;
 
   uint32_t n, process; /* number of processes; number of this process */
-  uint32_t local;      /* number of this process among those of its machine */
+  uint32_t local;      /* number of this process among the processes of its machine */
   uint32_t ranks_each;  /* ranks per process, for messages */
   double seconds; /* default time limit for waits */
 };
@@ -41,8 +42,8 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_rendezvous, weft_rendezvous_close)
 /* The place that was passed to weft_rendezvous_open(). */
 const struct weft_rendezvous_place *weft_rendezvous_place (const weft_rendezvous *r);
 
-/* In process 0, whether the rendezvous listens on every address of this machine, because none of
- * those of its host belongs to it. */
+/* Whether the rendezvous listens on every address of this machine, because no address of
+ * place->host belongs to this machine. Only in process 0. */
 gboolean weft_rendezvous_is_everywhere (const weft_rendezvous *r);
 
 /* Sets a value that every process can get, of at most WEFT_FRAME_MOST_VALUE bytes (wire.h). Does
@@ -55,7 +56,8 @@ GBytes *weft_rendezvous_get (weft_rendezvous *r, const char *key, GError **error
 /* All-gather: waits until every process has called this function with the same key, at most
  * `seconds` (0: as long as all processes are alive). Returns the values by process; a value is NULL
  * if the process passed NULL or no bytes. The caller unrefs the array. `key` appears in messages to
- * people: "step 17". The values of all processes may have WEFT_FRAME_MOST_VALUE bytes in total. */
+ * people: "step 17". The values of all processes together may have at most WEFT_FRAME_MOST_VALUE
+ * bytes. */
 GPtrArray *weft_rendezvous_all_gather (weft_rendezvous *r, const char *key, GBytes *value,
                                        double seconds, GError **error);
 
@@ -64,8 +66,7 @@ GPtrArray *weft_rendezvous_all_gather (weft_rendezvous *r, const char *key, GByt
 GPtrArray *weft_rendezvous_gather (weft_rendezvous *r, const char *key, GBytes *value,
                                    double seconds, GError **error);
 
-/* Barrier: an all-gather without values, within place->seconds. */
-/* All-gather without values. */
+/* Barrier: an all-gather without values. `seconds`: as for weft_rendezvous_all_gather(). */
 gboolean
 weft_rendezvous_barrier (weft_rendezvous *r, const char *key, double seconds, GError **error);
 
@@ -74,7 +75,8 @@ weft_rendezvous_barrier (weft_rendezvous *r, const char *key, double seconds, GE
  * whether another process asked for the status of this process since the last poll. */
 gboolean weft_rendezvous_poll (weft_rendezvous *r, gboolean *asked, GError **error);
 
-/* Sends the status of this process, the answer when weft_rendezvous_poll() sets *asked. */
+/* Sends the status of this process to the store. Call this function after weft_rendezvous_poll()
+ * has set *asked. */
 void weft_rendezvous_set_status (weft_rendezvous *r, const char *words);
 
 /* Asks every other process for its status. Returns the answers as one text, which also names the

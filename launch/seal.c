@@ -11,7 +11,7 @@
 /* Keys and number of records of one direction. */
 struct direction {
   uint8_t key[KEY];
-  GHmac *mac; /* has the key of the tags, and no data */
+  GHmac *mac; /* has the key of the tags and no data; copied for each record */
   uint64_t n;
 };
 
@@ -114,8 +114,8 @@ weft_seal_chacha20 (const uint8_t key[KEY], const uint8_t nonce[12], uint32_t co
 
 /* ------------------------------------------------------------------ proofs and keys */
 
-/* HMAC-SHA256 of a label and the transcript. The label has its zero: labels cannot run into the
- * transcript. */
+/* HMAC-SHA256 of a label and the transcript. The label includes its terminating zero, which
+ * separates it from the transcript. */
 static void
 derive (const char *secret, const GByteArray *transcript, const char *label, uint8_t out[KEY])
 {
@@ -156,7 +156,7 @@ weft_seal_is_proof (const char *secret, const GByteArray *transcript, enum weft_
   return bytes == sizeof wanted && is_equal (wanted, proof, bytes);
 }
 
-/* The keys of the bytes that `from` sends. */
+/* Derives the keys of the records that the side `from` sends. */
 static void
 derive_direction (struct direction *d, const char *secret, const GByteArray *transcript,
                   enum weft_seal_side from)

@@ -22,18 +22,19 @@ enum weft_seal_side { WEFT_SEAL_CLIENT, WEFT_SEAL_STORE };
 
 typedef struct weft_seal weft_seal;
 
-/* Random bytes from the kernel. */
+/* Fills `bytes` with n random bytes from the kernel. */
 void weft_seal_random (uint8_t *bytes, gsize n);
 
-/* The proof of one side. */
+/* Computes the proof that `side` sends. */
 void weft_seal_prove (const char *secret, const GByteArray *transcript, enum weft_seal_side side,
                       uint8_t proof[WEFT_SEAL_NONCE]);
 
-/* Whether `proof` is the proof of that side. The time does not depend on the bytes. */
+/* Whether `proof` is the proof of `side`. The running time does not depend on the bytes of
+ * `proof`. */
 gboolean weft_seal_is_proof (const char *secret, const GByteArray *transcript,
                              enum weft_seal_side side, const void *proof, gsize bytes);
 
-/* The keys of a connection, at one of its sides. */
+/* Derives the keys of a connection, for the end at `side`. */
 weft_seal *weft_seal_new (const char *secret, const GByteArray *transcript,
                           enum weft_seal_side side);
 void weft_seal_free (weft_seal *seal);

@@ -58,8 +58,8 @@ make_line (void)
   return g_string_free (line, FALSE);
 }
 
-/* Creates the file under another name and links it to its own, which fails if the file exists: no
- * process can read half a secret, and none replaces the secret of another. */
+/* Writes a temporary file and links it to `path`. link() does nothing if `path` exists, so no
+ * process reads half a secret or replaces the secret of another process. */
 static gboolean
 create_file (const char *path, GError **error)
 {
@@ -80,7 +80,7 @@ create_file (const char *path, GError **error)
 
 /* --------------------------------------------------------------------------- reading */
 
-/* Checks that others cannot read the open file, and reads its first line. */
+/* Checks that other users cannot read the open file, and reads its first line. */
 static char *
 read_line (int file, const char *path, GError **error)
 {

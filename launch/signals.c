@@ -43,7 +43,7 @@ weft_signals_watch (struct weft_signals *s)
         (sigaction (stops[i].number, NULL, &now) == 0 && now.sa_handler != SIG_IGN))
       sigaddset (&s->watched, stops[i].number);
   pthread_sigmask (SIG_BLOCK, &s->watched, &s->before);
-  sigaction (SIGXFSZ, &by_default, &s->limit); /* an ignored signal never arrives */
+  sigaction (SIGXFSZ, &by_default, &s->limit); /* the kernel discards ignored signals */
 }
 
 int

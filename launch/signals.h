@@ -23,8 +23,8 @@ void weft_signals_restore (const sigset_t *before);
 
 /* Signals for which one thread polls. */
 struct weft_signals {
-  sigset_t watched, before; /* before: the mask of the thread */
-  struct sigaction limit;   /* what SIGXFSZ did before */
+  sigset_t watched, before; /* before: the mask of the thread before weft_signals_watch() */
+  struct sigaction limit;   /* the action of SIGXFSZ before weft_signals_watch() */
 };
 
 /* Blocks the signals of the list in this thread and in the threads that it starts, and watches for

@@ -96,7 +96,7 @@ is_late (const struct weft_store_peer *p, gint64 now)
   return p->stranger && now > p->stranger->until;
 }
 
-/* Serves a connection. FALSE: it has ended. */
+/* Serves a connection. FALSE: the connection has ended. */
 static gboolean
 serve_peer (weft_store *s, struct weft_store_peer *p, gushort events)
 {
@@ -153,7 +153,7 @@ poll_once (weft_store *s)
       weft_store_accept (s, sockets->pdata[i]);
 }
 
-/* Whether every process has signed off and nothing remains to be sent to one. */
+/* Whether every process has signed off and all queued bytes have been sent. */
 static gboolean
 can_end (const weft_store *s)
 {

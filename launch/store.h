@@ -11,7 +11,7 @@ typedef struct weft_store weft_store;
 
 struct weft_store_options {
   const char *token;       /* clients with another token are refused */
-  const char *secret;      /* clients must prove that they know it; NULL: on loopback only */
+  const char *secret;      /* clients must prove that they know it; NULL: loopback hosts only */
   const char *host;        /* the address of the rendezvous */
   uint32_t n, ranks_each;  /* processes, ranks per process */
   double seconds;          /* time limit for all processes to connect */
@@ -19,12 +19,13 @@ struct weft_store_options {
   uint64_t most_bytes;     /* limit of memory; 0: WEFT_STORE_MOST_BYTES */
 };
 
-/* Strangers that may be connected at once. One more takes the place of the one that has been
- * connected longest, of those from the address that has most strangers. */
+/* Maximum number of strangers that are connected at the same time. If one more connects, the store
+ * closes the oldest stranger connection of the address that has the most strangers. */
 #define WEFT_STORE_MOST_STRANGERS 128u
 
-/* Most bytes of values that the store keeps: set, of exchanges that are not complete, and received
- * in part. A process that exceeds the limit ends the job. */
+/* Maximum number of bytes of values in the store: values that were set, values of incomplete
+ * exchanges, and values that were received in part. A process that exceeds the limit ends the
+ * job. */
 #define WEFT_STORE_MOST_BYTES (512u << 20)
 
 /* Listens on a port (0: any free port) of the addresses of options->host (listening.h) and starts
@@ -32,8 +33,10 @@ struct weft_store_options {
 weft_store *weft_store_open (uint16_t port, const struct weft_store_options *options,
                              GError **error);
 
-/* The port that the store listens on; whether it listens on every address of this machine. */
+/* The port that the store listens on. */
 uint16_t weft_store_port (const weft_store *store);
+
+/* Whether the store listens on every address of this machine. */
 gboolean weft_store_is_everywhere (const weft_store *store);
 
 /* The address at which this process connects to its own store. The caller unrefs it. */

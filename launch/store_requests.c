@@ -4,7 +4,7 @@
 #define FRESH_SECONDS 10   /* a status older than this is not reported */
 #define MOST_STATUS 16384u /* bytes of a status, and of the reason why a process has failed */
 
-/* Memory of a value beside its key and its bytes, at most. */
+/* Upper bound of the memory that a value needs in addition to its key and its bytes. */
 #define VALUE_OVERHEAD 256u
 
 /* ----------------------------------------------------------------------- exchanges */
@@ -161,7 +161,7 @@ on_missing (weft_store *s, const struct request *request)
   weft_store_put_text (request->peer, WEFT_FRAME_ANSWER, text->str);
 }
 
-/* The text of a frame. The caller frees it. */
+/* The value of a frame as text. The caller frees it. */
 static char *
 text_of (const struct weft_frame *f)
 {

@@ -8,7 +8,8 @@
 
 #define WEFT_STORE_NOBODY 0xffffffffu
 
-/* Requests of a process that does not read its answers wait while so many bytes are unsent. */
+/* The store handles no further request of a process while more than this number of bytes waits to
+ * be sent to the process. */
 #define WEFT_STORE_MOST_UNSENT (1u << 20)
 
 /* A stranger: a connection that is not admitted. */
@@ -16,11 +17,11 @@ struct weft_store_stranger {
   GInetAddress *from;
   gint64 until;
   struct weft_hello hello;
-  uint32_t process;       /* that it wants to be; WEFT_STORE_NOBODY before its hello */
-  GByteArray *transcript; /* of its handshake */
+  uint32_t process;       /* its process number; WEFT_STORE_NOBODY before its hello */
+  GByteArray *transcript; /* bytes of its handshake */
 };
 
-/* A connection. */
+/* A connection of a stranger or of a process of the job. */
 struct weft_store_peer {
   struct weft_link link;
   struct weft_store_stranger *stranger; /* NULL: admitted */
@@ -38,7 +39,7 @@ struct weft_store_member {
   gint64 heard, status_at;    /* time of the last frame; of the last status */
   gint64 report_until;        /* deadline of its request for a report; 0: none */
   gboolean joined, left;
-  gboolean asked; /* for a status that it has not sent yet */
+  gboolean asked; /* the process was asked for a status and has not sent it yet */
 };
 
 struct weft_store_exchange {
@@ -46,8 +47,8 @@ struct weft_store_exchange {
   GBytes **value; /* by process */
   uint8_t *joined;
   uint32_t n_joined, n;
-  gsize bytes;  /* of all values */
-  gsize memory; /* counted in the store's `memory` */
+  gsize bytes;  /* bytes of all values */
+  gsize memory; /* bytes of this exchange that are counted in weft_store.memory */
 };
 
 struct weft_store {
@@ -60,7 +61,7 @@ struct weft_store {
   GPtrArray *peers;
   struct weft_store_member *member;
   uint32_t n_joined, n_strangers;
-  gsize memory; /* of values, incomplete exchanges and incomplete frames */
+  gsize memory; /* bytes of values, incomplete exchanges and incomplete frames */
   GHashTable *values, *exchanges;
   gint64 opened;
   char *stopped; /* why the job has failed */
@@ -88,24 +89,28 @@ void weft_store_refuse (struct weft_store_peer *p, const char *text);
 /* Ends the job: sends the reason to every client, now or when it connects. */
 void weft_store_stop (weft_store *s, const char *format, ...) G_GNUC_PRINTF (2, 3);
 
-/* Counts memory. A process that exceeds the limit ends the job, and the store reads nothing more
- * from it. */
+/* Adds `bytes` from this peer to s->memory. A process that exceeds the limit ends the job, and the
+ * store reads nothing more from it. */
 void weft_store_count (weft_store *s, struct weft_store_peer *p, gsize bytes);
 
 /* Closes a connection. A process that has not signed off counts as dead, which ends the job. */
 void weft_store_drop (weft_store *s, struct weft_store_peer *p);
 
-/* store_strangers.c: accepts connections of one socket that listens; adds a connection, takes its
- * socket over; handles a frame of a stranger (FALSE: the connection must be closed). */
+/* store_strangers.c: accepts connections of one listening socket. */
 void weft_store_accept (weft_store *s, GSocket *listening);
+
+/* store_strangers.c: adds a connection, which then owns the socket. */
 struct weft_store_peer *weft_store_add_stranger (weft_store *s, GSocket *socket);
+
+/* store_strangers.c: handles a frame of a stranger. FALSE: the connection must be closed. */
 gboolean weft_store_on_stranger (weft_store *s, struct weft_store_peer *p,
                                  const struct weft_frame *f);
 void weft_store_stranger_free (struct weft_store_stranger *stranger);
 
-/* store_requests.c: handles a frame of a process (FALSE: the connection must be closed); sends the
- * reports that are complete or due. */
+/* store_requests.c: handles a frame of a process. FALSE: the connection must be closed. */
 gboolean weft_store_on_request (weft_store *s, struct weft_store_peer *p,
                                 const struct weft_frame *f);
+
+/* store_requests.c: sends the reports that are complete or whose deadline has passed. */
 void weft_store_finish_reports (weft_store *s, gint64 now);
 void weft_store_exchange_free (void *exchange);

@@ -7,8 +7,8 @@
 
 /* ----------------------------------------------------------------------- handshake */
 
-/* The reason why a stranger is refused that may be a process of the job, or NULL. The caller frees
- * the string. */
+/* The reason why a stranger, which may be a process of the job, is refused; NULL: it is not
+ * refused. The caller frees the string. */
 static char *
 check_stranger (weft_store *s, const struct weft_store_stranger *stranger)
 {
@@ -86,8 +86,8 @@ admit (weft_store *s, struct weft_store_peer *p)
   return TRUE;
 }
 
-/* Handles the first frame of a stranger: asks for a proof, or admits it if the job has no secret.
- * FALSE: the frame is not a hello of Weft. */
+/* Handles the first frame of a stranger: asks the stranger for a proof, or admits the stranger if
+ * the job has no secret. FALSE: the frame is not a hello of Weft. */
 static gboolean
 on_hello (weft_store *s, struct weft_store_peer *p, const struct weft_frame *f, const char *key)
 {
@@ -114,7 +114,7 @@ on_hello (weft_store *s, struct weft_store_peer *p, const struct weft_frame *f, 
   return TRUE;
 }
 
-/* Handles a frame of a stranger. FALSE: it is not a process of Weft. */
+/* Handles a frame of a stranger. FALSE: the stranger is not a process of Weft. */
 gboolean
 weft_store_on_stranger (weft_store *s, struct weft_store_peer *p, const struct weft_frame *f)
 {
@@ -135,7 +135,7 @@ weft_store_on_stranger (weft_store *s, struct weft_store_peer *p, const struct w
 
 /* ----------------------------------------------------------------------- strangers */
 
-/* Number of strangers from the address of one of them. */
+/* Number of strangers that connect from the same address as `of`. */
 static uint32_t
 count_neighbours (const weft_store *s, const struct weft_store_stranger *of)
 {
@@ -148,9 +148,10 @@ count_neighbours (const weft_store *s, const struct weft_store_stranger *of)
   return n;
 }
 
-/* Closes the connection of the stranger that has been connected longest, of those from the address
- * with most strangers: idle connections from one machine keep out no process of another machine,
- * and a process of the same machine is admitted before so many others connect. */
+/* Closes the connection of the stranger that has been connected longest, among the strangers from
+ * the address with the most strangers. So idle connections from one machine cannot keep out a
+ * process of another machine, and a process of the same machine is admitted before that many others
+ * connect. */
 static void
 evict_stranger (weft_store *s)
 {
@@ -200,8 +201,8 @@ weft_store_add_stranger (weft_store *s, GSocket *socket)
   return p;
 }
 
-/* Accepts connections of one socket that listens. If this process has no file descriptor left, a
- * stranger has to give up its own. */
+/* Accepts connections of one socket that listens. If this process has no file descriptor left,
+ * closes the connection of a stranger. */
 void
 weft_store_accept (weft_store *s, GSocket *listening)
 {

@@ -50,8 +50,8 @@ extern const char *const weft_frame_words[];
  * last process to call decides. */
 enum weft_receivers { WEFT_RECEIVERS_ALL, WEFT_RECEIVERS_FIRST };
 
-/* Maximum size in bytes: of a value and of a key, in both directions; of the rest of a frame after
- * its length, before and after the connection is admitted. */
+/* Maximum sizes in bytes, in both directions: a value, a key, and the part of a frame after its
+ * length. FIRST_BYTES limits frames before a connection is admitted, MOST_BYTES later frames. */
 #define WEFT_FRAME_MOST_VALUE (32u << 20)
 #define WEFT_FRAME_MOST_KEY 255u
 #define WEFT_FRAME_FIRST_BYTES 4096u
@@ -79,18 +79,18 @@ gint64 weft_frame_parse (const uint8_t *data, gsize n, uint32_t most, struct wef
 struct weft_hello {
   uint32_t n; /* world size */
   uint8_t nonce[WEFT_SEAL_NONCE];
-  char host[256]; /* of the client, printable; for messages */
+  char host[256]; /* host name of the client, printable; for messages */
 };
 
-/* The value of a hello. The caller unrefs it. */
+/* Packs a hello as the value of a frame. The caller unrefs the value. */
 GBytes *weft_hello_pack (const struct weft_hello *hello);
 
-/* FALSE: the frame is not a hello. */
+/* Parses the value of a hello frame. FALSE: the frame is not a hello. */
 gboolean weft_hello_parse (const struct weft_frame *frame, struct weft_hello *hello);
 
-/* A text from a peer as valid UTF-8 of at most WEFT_WIRE_MOST_TEXT bytes. Spaces replace what could
- * control a terminal: control, format and unassigned characters, line separators. The caller frees
- * the text. */
+/* A text from a peer as valid UTF-8 of at most WEFT_WIRE_MOST_TEXT bytes. Spaces replace characters
+ * that could control a terminal: control, format and unassigned characters, line separators. The
+ * caller frees the text. */
 #define WEFT_WIRE_MOST_TEXT (1u << 20)
 char *weft_wire_text (const void *data, gsize n);
 
@@ -98,8 +98,8 @@ char *weft_wire_text (const void *data, gsize n);
  * off ends after half a minute; with TCP_NODELAY, small frames are sent at once. */
 void weft_wire_set_keepalive (int socket);
 
-/* Appends the value of one process, and WEFT_PACK_OVERHEAD bytes, to a message that holds the
- * values of several. */
+/* Appends the value of one process, and WEFT_PACK_OVERHEAD bytes, to a message that contains the
+ * values of several processes. */
 #define WEFT_PACK_OVERHEAD 8u
 void weft_pack_add (GByteArray *pack, uint32_t process, GBytes *value);
 

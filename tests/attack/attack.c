@@ -14,7 +14,7 @@
 
 #define MOST_BYTES (16ull << 30) /* address space of a run, without sanitizers */
 #define MOST_TEXT (4 << 20)
-#define STOP_SECONDS 30 /* within which a run ends after SIGINT */
+#define STOP_SECONDS 30 /* limit for the exit of a run after SIGINT */
 
 struct weft_tests_draw attack_drawn = { .seed = 20, .jobs = 0 };
 
@@ -85,7 +85,9 @@ open_output (const char *dir, const char *name)
   return g_open (path, O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC, 0644);
 }
 
-/* The child: limits, files, and the command. Sanitizers reserve far more addresses. */
+/* Runs in the child process: limits its memory, redirects stdin, stdout and stderr, and executes
+ * weft. A build with sanitizers has no limit of address space, because sanitizers reserve far
+ * more. */
 static void
 become (const char *work, int in, int out, int err, char *const *argv)
 {
@@ -121,7 +123,7 @@ attack_start (const char *dir, char *const *argv)
   return child;
 }
 
-/* Waits until the child has ended or `seconds` have passed. Whether it has ended. */
+/* Waits until the child has ended or `seconds` have passed. Returns whether the child has ended. */
 static gboolean
 wait_for (pid_t child, double seconds, int *status, struct rusage *use)
 {
@@ -154,8 +156,9 @@ read_output (const char *dir, const char *name)
 
 /* ---------------------------------------------------------------------- verdict */
 
-/* Exit statuses that `weft help` and the pages of commands document: those of errors, 75 for a
- * training run and 130 for a search that a signal stopped. */
+/* Whether `weft help` or the page of a command documents an exit status: 0, the status of an error,
+ * 75 for a training run and 130 for a search that a signal stopped. FALSE for 70, the status of a
+ * failed internal check. */
 static gboolean
 is_documented (int status)
 {
@@ -169,7 +172,8 @@ is_documented (int status)
   return FALSE;
 }
 
-/* Reports of sanitizers and of GLib, which every status may hide. */
+/* Whether stderr contains a report of a sanitizer or of GLib, which may occur with any exit
+ * status. */
 static gboolean
 has_report (const char *err)
 {
@@ -182,7 +186,8 @@ has_report (const char *err)
   return FALSE;
 }
 
-/* An answer on stdout that is no ("does not fit") needs no message on stderr. */
+/* Whether the run ended with status 3 and an answer on stdout ("does not fit"). Such a run needs no
+ * message on stderr. */
 static gboolean
 says_no (const struct attack_run *run)
 {

@@ -5,40 +5,43 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* How a run ended. A run that is still at work at the time limit gets SIGINT, like Ctrl-C: it is
- * slow if it had printed something by then and stops soon, else it is a fault. */
+/* How a run ended. A run that reaches the time limit receives SIGINT, like Ctrl-C. ATTACK_SLOW: the
+ * run then stopped within 30 s and had printed something. ATTACK_FAULT: a crash, a hang, no
+ * message, or another violation. ATTACK_REFUSED: a documented exit status other than 0. */
 enum attack_end { ATTACK_DONE, ATTACK_REFUSED, ATTACK_SLOW, ATTACK_FAULT, ATTACK_N_END };
 
 struct attack_run {
   enum attack_end end;
-  const char *fault; /* why the end is a fault, in words; else NULL */
-  char *out, *err;   /* what the run printed, up to 4 MiB of each */
-  int status;        /* as of waitpid() */
-  gboolean late;     /* the time limit was reached */
+  const char *fault; /* reason of ATTACK_FAULT, in words; otherwise NULL */
+  char *out, *err;   /* the first 4 MiB of stdout and of stderr */
+  int status;        /* the status that waitpid() returns */
+  gboolean late;     /* whether the run reached the time limit */
   double seconds;    /* processor time */
-  double bytes;      /* largest resident size */
+  double bytes;      /* peak resident memory */
 };
 
 void attack_run_clear (struct attack_run *run);
 
-/* A folder for runs: they start in DIR/work, which contains the input files data.txt, job.ini,
- * empty and the folder sub/, and which is made anew on demand. */
+/* Creates the folder DIR/work, in which runs start, with the input files data.txt, job.ini and
+ * empty and the empty folder sub/. Deletes the previous contents of DIR/work. */
 void attack_folder_fill (const char *dir);
 
 /* The path of a file in DIR/work. The caller frees it. */
 char *attack_path (const char *dir, const char *name);
 
-/* Starts weft in DIR/work; argv does not contain the name of the command weft. */
+/* Starts weft in DIR/work; argv does not contain the name of the command weft. The caller waits for
+ * the process. */
 pid_t attack_start (const char *dir, char *const *argv);
 
 /* Runs weft for at most `seconds` of real time, and judges the end. */
 struct attack_run attack_run (const char *dir, char *const *argv, double seconds);
 
-/* attack_run() of words separated by single blanks. */
+/* Like attack_run(), with arguments from a printf format, separated by single blanks. */
 struct attack_run
 attack_words (const char *dir, double seconds, const char *format, ...) G_GNUC_PRINTF (3, 4);
 
-/* The command line as a shell reads it; long arguments are cut. The caller frees it. */
+/* Returns the command line in the syntax of a shell, with long arguments cut. The caller frees
+ * it. */
 char *attack_line (char *const *argv);
 
 /* Prints a fault: its reason, command line and messages. */
@@ -51,9 +54,10 @@ const char *attack_absurd (GRand *rand);
 /* TRUE in one of `n` calls. */
 gboolean attack_one_in (GRand *rand, int n);
 
-/* The number after the seed: WEFT_TESTS with this `begin` take SEED [COUNT]. */
+/* Seed and number of cases. attack_begin() parses them from the arguments SEED [COUNT]; test files
+ * pass it to WEFT_TESTS as `begin`. */
 extern struct weft_tests_draw attack_drawn;
 int attack_begin (int argc, char **argv);
 
-/* How many cases: COUNT of the command line, or `few`. */
+/* Returns the number of cases: COUNT of the command line, or `few` without COUNT. */
 uint32_t attack_count (uint32_t few);

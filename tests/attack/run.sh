@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# run.sh BUILD [SEED [PERCENT]]: the long form of tests/attack/, from any build folder that holds
-# tests/test_attack; `./weft test --attack` calls it.  PERCENT of the cases are run [100].  Prints
-# one line for each driver and what its faults printed; ends with status 1 if there were faults.
+# run.sh BUILD [SEED [PERCENT]]: runs the long form of the tests in tests/attack/ from a build folder
+# that contains tests/test_attack.  `./weft test --attack` calls this script.  PERCENT: share of the
+# cases that are run [100].  Prints one line for each driver and the output of its faults; exits with
+# status 1 if there were faults.
 set -euo pipefail
 
 build=$1 seed=${2-$(date +%Y%m%d)} percent=${3-100}
 failed=0
 
-# Names of the drivers and their numbers of cases: 200 jobs among strangers, 1,000 kills, each byte
+# Names of the drivers and their numbers of cases: 200 jobs with hostile peers, 1,000 kills, each byte
 # of a checkpoint once, every pair of knob and value four times, 20,000 command lines.
 while read -r name cases; do
   log=$build/$name.log

@@ -21,7 +21,7 @@ flag_clear (void *data)
   g_free (flag->value);
 }
 
-/* Lines of --help that begin with "  --name VALUE  ". */
+/* Reads the flags of a command from the lines of --help that begin with "  --name VALUE  ". */
 static void
 read_flags (struct surface_command *c, const char *page)
 {
@@ -83,7 +83,8 @@ surface_free (surface *s)
 
 /* ----------------------------------------------------------------------- values */
 
-/* A whole number of the range, mostly near its lower end; or one step outside the range. */
+/* Draws a whole number: inside the range, mostly near its lower end, or one step outside the
+ * range. */
 static int64_t
 draw_int (GRand *rand, const struct weft_field *field)
 {
@@ -155,7 +156,8 @@ surface_value (GRand *rand, const struct weft_field *field)
   return g_strdup (field->words[g_rand_int_range (rand, 0, (gint32) n)]);
 }
 
-/* The value of a command's own flag, by the name that its page gives it. */
+/* Draws the value of a flag that only this command has. `name` is the value's name on the help
+ * page. */
 static char *
 draw_own_value (GRand *rand, const char *name)
 {
@@ -189,7 +191,7 @@ add (GPtrArray *words, const char *format, ...)
   va_end (args);
 }
 
-/* A flag and its value as one word or two. */
+/* Appends a flag and its value, as one word or as two words. */
 static void
 add_pair (GPtrArray *words, GRand *rand, const char *flag, const char *value)
 {
@@ -220,7 +222,7 @@ add_field (GPtrArray *words, GRand *rand)
     add_pair (words, rand, flag, value);
 }
 
-/* A flag of aliases.h, mostly with a value that could be right. */
+/* Appends a flag of aliases.h, in most cases with a plausible value. */
 static void
 add_alias (GPtrArray *words, GRand *rand)
 {
@@ -265,7 +267,8 @@ add_model (GPtrArray *words, GRand *rand, const struct surface_command *c)
   add (words, "%s", name);
 }
 
-/* Ranks that compute real numbers are few: each has its memory in this machine. */
+/* Appends topology, size and sometimes batch size of a cluster. Commands that compute real numbers
+ * (train, measure) get at most 16 GPUs, because all ranks share the memory of this machine. */
 static void
 add_cluster (GPtrArray *words, GRand *rand, const struct surface_command *c)
 {
@@ -281,7 +284,7 @@ add_cluster (GPtrArray *words, GRand *rand, const struct surface_command *c)
     add (words, "--global-batch-size=%d", 1 << g_rand_int_range (rand, 0, 7));
 }
 
-/* A legal job of random_job.h, as flags. */
+/* Appends a random job of random_job.h as flags. */
 static void
 add_random_job (GPtrArray *words, GRand *rand)
 {
@@ -293,11 +296,11 @@ add_random_job (GPtrArray *words, GRand *rand)
       add (words, "--%s", *s);
 }
 
-/* The job file of a rule that it breaks; its other settings are legal. */
+/* Appends a job file of tests/bad/, which breaks one rule; its other settings are legal. */
 static void
 add_bad_file (GPtrArray *words, GRand *rand)
 {
-  g_auto (GStrv) names = weft_data_names ("tests/bad", ".ini"); /* of the source folder */
+  g_auto (GStrv) names = weft_data_names ("tests/bad", ".ini"); /* in the source folder */
 
   add (words, WEFT_SOURCE_DIR "/tests/bad/%s.ini",
        names[g_rand_int_range (rand, 0, (gint32) g_strv_length (names))]);
@@ -321,7 +324,8 @@ add_job (GPtrArray *words, GRand *rand, const struct surface_command *c)
     (attack_one_in (rand, 10) ? add_alias : add_field) (words, rand);
 }
 
-/* Commands without a job take the name of a row, or files. */
+/* Appends an operand for a command without a job: a knob, an absurd word, a model, a job file or
+ * nothing. */
 static void
 add_operand (GPtrArray *words, GRand *rand)
 {
@@ -345,7 +349,7 @@ add_operand (GPtrArray *words, GRand *rand)
   }
 }
 
-/* Commands that run for long are rare, and run little. */
+/* Draws a command. `weft measure` is rare, because it runs for long. */
 static const struct surface_command *
 draw_command (const surface *s, GRand *rand)
 {
@@ -358,8 +362,8 @@ draw_command (const surface *s, GRand *rand)
   return c;
 }
 
-/* Makes a typing error: removes a word, inserts a wrong one, repeats one at the end, or cuts one to
- * three characters. */
+/* Makes a typing error: removes a word, inserts an absurd word, repeats a word at the end, or cuts
+ * a word to three characters. */
 static void
 spoil (GPtrArray *words, GRand *rand)
 {

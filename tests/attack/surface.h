@@ -1,15 +1,15 @@
-/* surface.h - random command lines over everything that can be typed: commands (cli/cli.h), fields
- * of jobs (the tables of settings), and the flags that `weft COMMAND --help` prints. */
+/* surface.h - random command lines from all commands (cli/cli.h), all fields of jobs (the tables of
+ * settings), and all flags that `weft COMMAND --help` prints. */
 #pragma once
 #include "core/base/field.h"
 
 struct surface_flag {
-  char *name, *value; /* "--trace", "FILE"; value NULL: none */
+  char *name, *value; /* "--trace", "FILE"; value NULL: a flag without a value */
 };
 
 struct surface_command {
   const char *name;
-  gboolean job; /* takes every setting of a job */
+  gboolean job; /* whether the command accepts every setting of a job */
   GArray *flag; /* struct surface_flag */
 };
 
@@ -17,14 +17,15 @@ typedef struct surface {
   GArray *command; /* struct surface_command */
 } surface;
 
-/* Asks weft for the pages of all commands. */
+/* Reads the names of commands and flags from the help pages of weft. surface_free() frees the
+ * result. */
 surface *surface_new (const char *dir);
 void surface_free (surface *s);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (surface, surface_free)
 
-/* A random command line; the caller frees the words. */
+/* Draws a command line; the caller frees the words. */
 char **surface_line (const surface *s, GRand *rand);
 
-/* A random value of a field: one of its range, one at or beyond an end of the range, or an absurd
- * one. The caller frees it. */
+/* Draws a value of a field: a value in its range, a value at or beyond an end of the range, or
+ * absurd text. The caller frees it. */
 char *surface_value (GRand *rand, const struct weft_field *field);

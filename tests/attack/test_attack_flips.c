@@ -1,6 +1,6 @@
-/* Flips one bit of a checkpoint at a time: the run that resumes from it is refused with a message,
- * or it continues with exactly the numbers of the undamaged checkpoint. Arguments: SEED [FLIPS];
- * as many flips as bytes damage each byte once. */
+/* Flips one bit of a checkpoint at a time. A run that resumes from the damaged checkpoint is
+ * refused with a message, or it continues with exactly the numbers of the undamaged checkpoint.
+ * Arguments: SEED [FLIPS]; if FLIPS is the number of bytes, each byte is damaged once. */
 #include "tests/attack/tiny.h"
 #include "tests/runner/folder.h"
 #include "tests/runner/runner.h"
@@ -24,7 +24,7 @@ victim_clear (void *data)
   g_free (v->bytes);
 }
 
-/* Every file of the checkpoint; the sum of their sizes. */
+/* Reads every file of the checkpoint. Adds the sizes of the files to *total. */
 static GArray *
 find_victims (const char *dir, gsize *total)
 {
@@ -49,7 +49,7 @@ put (const struct victim *v)
                                          G_FILE_SET_CONTENTS_NONE, 0644, NULL));
 }
 
-/* The bytes of all files, one after the other, in random order if only some are damaged. */
+/* Returns the bytes of all files, numbered from 0, in random order. The caller frees the array. */
 static uint32_t *
 draw_order (GRand *rand, gsize total)
 {
@@ -120,7 +120,7 @@ a_damaged_checkpoint_is_refused_or_harmless (void **state)
   g_autofree uint32_t *order = draw_order (rand, total);
   for (uint32_t i = 0; i < n; i++)
     wrong += flip (dir, victims, order[i % total], g_rand_int_range (rand, 0, 8), wanted, &refused);
-  struct attack_run after = attack_words (dir, MOST_SECONDS, RESUME); /* all bits are back */
+  struct attack_run after = attack_words (dir, MOST_SECONDS, RESUME); /* all bits are restored */
   assert_int_equal (after.end, ATTACK_DONE);
   print_message ("seed %u, %u flips in %zu bytes: %u refused, %u harmless, %u wrong\n",
                  attack_drawn.seed, n, total, refused, n - refused - wrong, wrong);

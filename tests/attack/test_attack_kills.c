@@ -1,6 +1,7 @@
-/* Kills a training run that saves every step, at random moments, and starts it again from its
- * checkpoints, at last for one more step without a kill: the checkpoints have the bytes of those of
- * an undisturbed run, and nothing else is left. Arguments: SEED [KILLS]. */
+/* Kills a training run at random moments and resumes it from its checkpoints; the run saves after
+ * every step. At last the run trains one more step and is not killed. Its checkpoints then have the
+ * same bytes as those of an undisturbed run, and there are no other files. Arguments: SEED
+ * [KILLS]. */
 #include "tests/attack/tiny.h"
 #include "tests/runner/folder.h"
 #include "tests/runner/runner.h"
@@ -32,7 +33,7 @@ assert_same_folders (const char *dir, const char *a, const char *b)
   }
 }
 
-/* Whether there is a checkpoint to resume from. */
+/* Whether a folder contains a checkpoint to resume from. */
 static gboolean
 has_checkpoint (const char *dir, const char *name)
 {
@@ -49,7 +50,8 @@ run_words (const char *dir, const char *steps)
                       NULL);
 }
 
-/* Starts the run and kills it after some microseconds; whether it was killed. */
+/* Starts the run and kills it after some microseconds. TRUE: the signal ended the run; FALSE: the
+ * run had ended before. */
 static gboolean
 kill_after (const char *dir, gulong microseconds)
 {
@@ -69,7 +71,8 @@ kill_after (const char *dir, gulong microseconds)
   return WIFSIGNALED (status);
 }
 
-/* Kills one run up to `most` times, then lets it end. Returns how often it was killed. */
+/* Kills a run up to `most` times, then lets it end and compares its checkpoints with those of the
+ * undisturbed run, which took `whole` microseconds. Returns the number of kills. */
 static uint32_t
 disturb (const char *dir, GRand *rand, gulong whole, uint32_t most)
 {

@@ -1,5 +1,5 @@
-/* Random command lines over all commands, settings and flags, with values of their ranges, at the
- * ends of the ranges, and absurd ones. Arguments: SEED [LINES]. */
+/* Random command lines from all commands, settings and flags. Values lie inside their ranges or at
+ * the ends of the ranges, or are absurd. Arguments: SEED [LINES]. */
 #include "tests/attack/attack.h"
 #include "tests/attack/surface.h"
 #include "tests/runner/folder.h"
@@ -15,7 +15,7 @@ struct tally {
   double most_seconds, most_bytes;
 };
 
-/* Whether text is one JSON document, or one per line. */
+/* Whether the text is one JSON document, or one JSON document per line. */
 static gboolean
 is_json (const char *text)
 {
@@ -30,7 +30,7 @@ is_json (const char *text)
   return TRUE;
 }
 
-/* With --json, what a successful command prints can be parsed. */
+/* Checks that the output of a successful command with --json can be parsed. */
 static void
 check_json (struct attack_run *run, char *const *argv)
 {

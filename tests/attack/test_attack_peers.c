@@ -1,6 +1,7 @@
-/* Hostile peers of a rendezvous: while the processes of a job meet again and again, strangers
- * connect to its port, stay silent, send random bytes, halves of frames and greetings with another
- * secret, and hang up. The job is not disturbed. Arguments: SEED [JOBS]. */
+/* Hostile peers of a rendezvous: while the processes of a job exchange values again and again,
+ * strangers connect to its port. They stay silent, send random bytes, truncated frames and
+ * greetings without the secret, and close their connections. The job must not be disturbed.
+ * Arguments: SEED [JOBS]. */
 #include "launch/rendezvous.h"
 #include "launch/wire.h"
 #include "tests/attack/attack.h"
@@ -13,7 +14,7 @@
 #define PROCESSES 3
 #define MEETINGS 60
 #define STRANGERS 96 /* connections that one attacker keeps open */
-#define SECONDS 60   /* time limit of every wait of the job */
+#define SECONDS 60   /* time limit of every exchange of the job */
 
 /* ---------------------------------------------------------------------- members */
 
@@ -23,7 +24,8 @@ struct member {
   uint32_t met;
 };
 
-/* Whether all values of an exchange have arrived: the number of the meeting and of the process. */
+/* Whether an exchange returned the value of every process: the number of the exchange and the
+ * number of the process. */
 static gboolean
 are_all (const GPtrArray *all, uint32_t meeting)
 {
@@ -63,8 +65,8 @@ struct attacker {
   gint over;        /* atomic */
 };
 
-/* A greeting as a process of the job sends it, with a nonce and a secret of its own; some have a
- * length that lies, and some are cut. */
+/* Appends a greeting like that of a process of the job, with a random nonce. Some greetings have
+ * another kind of frame or a wrong length, and some are truncated. */
 static void
 add_greeting (GByteArray *bytes, GRand *rand)
 {
@@ -154,7 +156,7 @@ start_members (struct member *m, GThread **thread, uint16_t port)
   }
 }
 
-/* One job under attack. Returns the number of connections of strangers. */
+/* Runs one job under attack. Returns the number of connections of strangers. */
 static uint32_t
 run_job (uint32_t seed)
 {

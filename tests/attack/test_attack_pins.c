@@ -1,6 +1,7 @@
-/* `weft plan` with one knob pinned to a value, for all knobs and the values of their ranges: every
- * search ends with a ranking or says why there is none. Arguments: SEED [SEARCHES]; more searches
- * than pairs of knob and value start again with other models. */
+/* Runs `weft plan` with one knob pinned to a value, for all knobs and values of their ranges. Every
+ * search must end with a ranking or with a message that says why there is none. Arguments: SEED
+ * [SEARCHES]. If there are more searches than pairs of knob and value, the pairs are repeated with
+ * other models. */
 #include "core/job/strategy.h"
 #include "tests/attack/attack.h"
 #include "tests/runner/folder.h"
@@ -9,7 +10,7 @@
 #define SEARCHES 15
 #define MOST_SECONDS 120
 
-/* A pinned knob as a flag; the caller frees the texts. */
+/* Appends a flag that pins a knob to a value. `pins` frees the text. */
 static void
 add_pin (GPtrArray *pins, const struct weft_field *field, const char *value)
 {
@@ -17,7 +18,8 @@ add_pin (GPtrArray *pins, const struct weft_field *field, const char *value)
   g_ptr_array_add (pins, g_strdup_printf ("--%s=%s", dashed, value));
 }
 
-/* The numbers of a range that are near its lower end, its upper end, and some powers of two. */
+/* Pins a knob to numbers of its range: the lower end and the next number, the upper end, and 2, 3,
+ * 4, 8 and 16. */
 static void
 add_numbers (GPtrArray *pins, const struct weft_field *field)
 {
@@ -49,7 +51,8 @@ add_pins (GPtrArray *pins, const struct weft_field *field)
       add_pin (pins, field, *word);
 }
 
-/* All pins in random order, so that the first ones are a sample. */
+/* Returns all pins in random order, so that the first n pins are a sample. The caller unrefs the
+ * array. */
 static GPtrArray *
 all_pins (GRand *rand)
 {

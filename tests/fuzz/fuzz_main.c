@@ -1,4 +1,5 @@
-/* Feeds every file of the given folders to a fuzz target: the corpus as a test, with any compiler.
+/* Feeds every file of the given folders to a fuzz target, so that the corpus is a
+ * test with any compiler.
  *
  * To search for new inputs with clang, here for program text:
  *
@@ -37,7 +38,8 @@ feed_file (const char *path)
   return TRUE;
 }
 
-/* Feeds all files of a folder; returns their number, or -1 if one cannot be read. */
+/* Feeds all files of a folder to the target. Returns the number of files, or -1 if a file cannot be
+ * read. */
 static int
 feed_folder (const char *folder)
 {

@@ -23,7 +23,7 @@ static const char *const variables[WEFT_N_LAUNCHER][5] = {
 #undef ROW
 };
 
-/* The first of several names. */
+/* Returns the first of several names, which are separated by blanks. The caller frees it. */
 static char *
 first_name (const char *names)
 {

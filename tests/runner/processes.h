@@ -33,5 +33,5 @@ void processes_clear (struct processes *p);
 /* Asserts that the process failed, and that its stderr contains `part`. */
 void process_assert_told (const struct process *p, const char *part);
 
-/* A TCP port that is free now. */
+/* Returns a TCP port that is free now. */
 uint16_t free_port (void);

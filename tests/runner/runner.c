@@ -32,7 +32,7 @@ weft_tests_read_draw (int argc, char **argv, struct weft_tests_draw *draw)
     draw->jobs = (uint32_t) g_ascii_strtoull (argv[2], NULL, 10);
 }
 
-/* The name of "tests/core/test_layout.c" is "layout". */
+/* Returns the name of a file: "layout" for "tests/core/test_layout.c". The caller frees it. */
 static char *
 name_of (const struct weft_tests *file)
 {
@@ -54,7 +54,7 @@ weft_tests_register (struct weft_tests *file)
   *at = file;
 }
 
-/* Prints that no name in `known` is `typed`, and suggests the nearest name. */
+/* Prints that `typed` is not a name in `known`, and suggests the nearest name. */
 static void
 complain (const char *typed, const char *wanted, GPtrArray *known)
 {
@@ -128,8 +128,8 @@ run (const struct weft_tests *file, int argc, char **argv)
   return status;
 }
 
-/* Index in argv of the first of WORDS; sets *function if FUNCTION is given. 0: invalid
- * arguments. */
+/* Returns the index in argv of the first of WORDS, or 0 if arguments are invalid. Sets *function if
+ * FUNCTION is given. */
 static int
 words_at (int argc, char **argv, const char **function)
 {

@@ -22,9 +22,9 @@ struct weft_tests {
   const struct CMUnitTest *table;
   size_t n;
   CMFixtureFunction set_up, tear_down; /* run once per file; may be NULL */
-  /* Called first, with the arguments after `--`; argv[0] is the name of the file. For files that
-   * start themselves as another process or take a seed. Returns WEFT_TESTS_RUN to continue with the
-   * table, or an exit status. May be NULL. */
+  /* Called before the tests, with the arguments after `--`; argv[0] is the name of the file. Files
+   * need it if they start themselves as another process or accept a seed. Returns WEFT_TESTS_RUN to
+   * continue with the table, or an exit status. May be NULL. */
   int (*begin) (int argc, char **argv);
   /* Processor time of a long file, roughly: tests/CMakeLists.txt reads it, and ctest starts the
    * longest files first, so that no core is idle at the end. */
@@ -61,7 +61,7 @@ struct weft_tests_draw {
   uint32_t seed, jobs;
 };
 
-/* Parses SEED [JOBS] from argv[1] on; a value in `draw` without an argument is kept. */
+/* Parses SEED [JOBS] from argv[1] on. A field of `draw` without an argument keeps its value. */
 void weft_tests_read_draw (int argc, char **argv, struct weft_tests_draw *draw);
 
 /* NAME of the running test file. */

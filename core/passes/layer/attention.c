@@ -7,10 +7,11 @@ head_rows (const struct weft_step *s)
   return s->tokens * (s->width.heads + s->width.groups);
 }
 
-/* Whether there are fewer groups than tensor parallel ranks. The qkv map is then cut into equal
- * parts inside the keys and values of a group. Its outputs are all-gathered, and each rank copies
- * its queries and the group that it shares with other ranks. In backward the gradients are
- * reduce-scattered (Megatron-Core attention.py, get_query_key_value_tensors).
+/* Whether there are fewer groups than tensor parallel ranks. In that case the rows of the qkv map
+ * are cut into equal parts, and the cuts fall inside the keys and values of a group. Its outputs
+ * are all-gathered, and each rank copies its own queries and the keys and values of the group that
+ * it shares with other ranks. In backward the gradients are reduce-scattered (Megatron-Core
+ * attention.py, get_query_key_value_tensors).
  *
  * Gradients of keys and values are sums over all queries of a group. In canonical order each rank
  * that shares a group computes attention for the whole group, as a single rank does, and keeps its
@@ -64,7 +65,8 @@ weft_heads_scatter (struct weft_step *s, uint32_t dqkv)
   return mine;
 }
 
-/* Copies this rank's columns of the group's output. */
+/* Ranks that share a group have computed attention for the whole group. Copies this rank's columns
+ * of that output to saved->o. */
 static void
 keep_own (struct weft_step *s, struct weft_saved *saved)
 {

@@ -7,15 +7,16 @@
  *                Backward converts gradients at the same places, in reverse
  *   weights      forward converts each weight at its first use in a microbatch, into one buffer
  *                that lives until the pass of that microbatch ends, like the cache of
- *                torch.autocast. Backward and recompute convert a weight each time
+ *                torch.autocast. Backward and recompute convert a weight each time that they read
+ *                it
  *   the rest     norms, embedding and optimizer keep the type of weights. Biases are added in their
  *                own type, and weight gradients are summed in the type of gradients
  *
- * precision = fp8 does the same for the linear maps of layers: inputs, output gradients and weights
- * are rounded to fp8 before each product, whose output is bf16 (fp8_products.c, which uses the
- * buffers of this file for weights).
+ * precision = fp8 converts the operands of the linear maps of layers: inputs, output gradients and
+ * weights are rounded to fp8 before each product. The output of the product is bf16. fp8_products.c
+ * does this, and stores weights in the buffers of this file.
  *
- * Otherwise all types are equal, and the functions of this file append no ops. */
+ * In all other jobs the types are equal, and the functions of this file append no ops. */
 #include "core/passes/layer/fp8_products.h"
 #include "core/job/loss.h"
 
@@ -33,7 +34,7 @@ weft_cast (struct weft_step *s, uint32_t buf, enum weft_dtype dtype, const char 
   return to;
 }
 
-/* The type in which products read a weight. */
+/* Returns the type in which products read a weight. */
 static enum weft_dtype
 read_dtype (const struct weft_step *s, uint32_t param)
 {
@@ -77,7 +78,8 @@ is_cached (const struct weft_step *s, uint32_t param)
   return row->chunk == s->at.chunk && row->columns > 1;
 }
 
-/* A view of the place of a weight in the cache. The first weight of a pass creates the cache. */
+/* Returns a view of the place of a weight in the cache. The first weight of a pass creates the
+ * cache. */
 static uint32_t
 cached (struct weft_step *s, uint32_t param)
 {
@@ -104,7 +106,7 @@ weft_cast_known (const struct weft_step *s, uint32_t param)
   return s->at.phase == WEFT_PHASE_FORWARD ? s->layer->cast_view[param] : WEFT_NO_BUF;
 }
 
-/* A buffer for a converted weight outside the cache. */
+/* Returns a buffer for a converted weight outside the cache. */
 static uint32_t
 room_here (struct weft_step *s, uint32_t param)
 {

@@ -1,8 +1,8 @@
 /* moe_router_enable_expert_bias: balances experts without an auxiliary loss. Forward counts how
  * often each expert is chosen. When gradients are complete, one collective adds the counts of all
- * ranks of a stage for all layers, and each bias is moved by one step (Megatron-Core
- * finalize_model_grads.py, _update_router_expert_bias). Biases are not parameters: they have no
- * gradient and no optimizer state. */
+ * ranks of a stage for all layers, and each bias is raised or lowered by a fixed step (Megatron-
+ * Core finalize_model_grads.py, _update_router_expert_bias). Biases are not parameters: they have
+ * no gradient and no optimizer state. */
 #include "core/passes/layer/moe.h"
 
 /* Counts and biases of all layers of the role, chunk by chunk. */
@@ -22,7 +22,7 @@ view_of (struct weft_step *s, uint32_t base, uint64_t first, uint64_t layers, co
   return weft_build_view (s->b, base, first * bytes, layers * bytes, name);
 }
 
-/* The number of layers of a chunk, including those of multi-token prediction. */
+/* Returns the number of layers of a chunk, including those of multi-token prediction. */
 static uint32_t
 layers_of (const struct weft_chunk *chunk)
 {
@@ -94,7 +94,8 @@ weft_balance_bias (const struct weft_step *s)
                            : WEFT_NO_BUF;
 }
 
-/* Recompute does not count again. */
+/* Adds the choices of the current layer to the counts. Recompute adds nothing, because forward has
+ * already counted these choices. */
 void
 weft_balance_count (struct weft_step *s, uint32_t choice)
 {
@@ -110,7 +111,8 @@ weft_balance_count (struct weft_step *s, uint32_t choice)
 }
 
 /* DualPipe: the two copies of a stage have counted different microbatches, so their counts are
- * added. The loop over stages makes both ranks start these collectives in the same order. */
+ * added. The loop runs over stages, not chunks, so that both ranks start these collectives in the
+ * same order. */
 static void
 add_mirrors (struct weft_step *s, uint32_t after)
 {

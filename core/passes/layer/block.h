@@ -10,8 +10,8 @@
 struct weft_saved {
   uint32_t x, n1, raw, qkv, o, lse, x1, n2, u, a; /* see the diagram in layer.c */
   uint32_t made, mlp; /* outputs of attention and MLP before their output norms */
-  uint32_t whole_o; /* output of attention for whole sequences (Ulysses) or for a group of
-                       heads that ranks share, if proj reads another buffer; else WEFT_NO_BUF */
+  uint32_t whole_o; /* output of attention for whole sequences (Ulysses), or for a group of heads
+                     * that ranks share. WEFT_NO_BUF: proj reads the output of attention itself */
   uint32_t scores, choice, prob, row, counts, sent, back, xp, pp, xw, eu, ea; /* experts: moe.h */
   uint32_t su, sa, sy, gate;       /* shared experts */
   uint32_t ql, qn, kl, kn, kp;     /* latents of queries and keys, positions of keys: latent.c */
@@ -19,8 +19,8 @@ struct weft_saved {
   uint32_t mask_p, mask_o, mask_y; /* dropout: of probabilities, after attention, after the MLP */
 };
 
-/* A weight gradient, whose kernel may be delayed (delay_wgrad_compute, or cells I and W of the
- * grid): dw = dy^T x with n outputs and k inputs. */
+/* A weight gradient dw = dy^T x of a map with n outputs and k inputs. Its kernel may be delayed
+ * (delay_wgrad_compute, or cells I and W of the grid). */
 struct weft_delayed {
   const char *name;
   uint32_t layer, weight, bias; /* weight, bias: parameters */
@@ -37,26 +37,28 @@ struct weft_layer {
   struct weft_saved_mtp *saved_mtp; /* [n_micro][mtp_num_layers] */
 
   struct weft_job_recompute recompute;
-  gboolean *partial; /* [n_chunks][n_micro]: full recompute does not apply to the microbatch */
+  gboolean *partial; /* [n_chunks][n_micro]: TRUE: full recompute does not apply to the microbatch
+                      * */
   GArray *delayed;   /* struct weft_delayed, in the order in which they run */
   GArray *deferred;  /* microbatches whose weight gradient of the head runs after the grid */
 
-  /* autocast.c: buffer of the weights that this forward pass has converted, and the view of each
-   * parameter; WEFT_NO_BUF: none yet */
+  /* autocast.c: buffer of the weights that this forward pass has converted, and by parameter the
+   * view of the converted weight. WEFT_NO_BUF: not converted yet */
   uint32_t cast_cache, *cast_view;
-  struct weft_fp8_products *fp8; /* fp8_products.c; NULL without precision = fp8 */
+  struct weft_fp8_products *fp8; /* fp8_products.c; NULL unless precision = fp8 */
   struct weft_balance *balance;  /* balance.c; or NULL */
   struct weft_offload_part *offload;  /* offload.c; or NULL */
 };
 
 /* ----------------------------------------------------- casts and linear maps: linear.c */
 
-/* Converts a buffer to the type of products, or to the type of the residual stream. Returns `buf`
- * if it has that type. */
+/* Converts a buffer to the type of products, or to the type of the residual stream, and returns the
+ * new buffer. Returns `buf` if `buf` has the wanted type. */
 uint32_t weft_cast_to_compute (struct weft_step *s, uint32_t buf, const char *name);
 uint32_t weft_cast_to_residual (struct weft_step *s, uint32_t buf, const char *name);
 
-/* The buffer from which kernels read a parameter of the current layer, gathered if needed. */
+/* Returns the buffer from which kernels read a parameter of the current layer, gathered if needed.
+ * */
 uint32_t weft_layer_weight (struct weft_step *s, enum weft_layer_param which);
 
 /* y = x w^T + b with n outputs and k inputs on this rank; the bias follows the weight in the list
@@ -77,7 +79,8 @@ void weft_layer_run_delayed_wgrads (struct weft_step *s);
 
 /* -------------------------------------------------------------- autocast.c */
 
-/* Converts a buffer to another type. Returns `buf` if it has that type. */
+/* Converts a buffer to type `dtype`, and returns the new buffer. Returns `buf` if `buf` has this
+ * type. */
 uint32_t weft_cast (struct weft_step *s, uint32_t buf, enum weft_dtype dtype, const char *name);
 
 /* Returns a weight in the type that products read. weft_cast_weight() keeps the converted copy
@@ -86,8 +89,8 @@ uint32_t weft_cast (struct weft_step *s, uint32_t buf, enum weft_dtype dtype, co
 uint32_t weft_cast_weight (struct weft_step *s, uint32_t param);
 uint32_t weft_cast_weight_here (struct weft_step *s, uint32_t param);
 
-/* For fp8_products.c. known: the copy that this forward pass has converted already, or WEFT_NO_BUF.
- * buffer: a buffer for the converted copy. */
+/* For fp8_products.c. known: returns the converted copy of a weight that this forward pass has made
+ * already, or WEFT_NO_BUF. buffer: returns a buffer for a new converted copy. */
 uint32_t weft_cast_known (const struct weft_step *s, uint32_t param);
 uint32_t weft_cast_buffer (struct weft_step *s, uint32_t param);
 
@@ -96,19 +99,19 @@ void weft_cast_end_pass (struct weft_step *s);
 
 /* ------------------------------------------------------------------ norm.c */
 
-/* The norm of x, rows of the residual stream, in the type of products. */
+/* Returns the norm of x, rows of the residual stream, in the type of products. */
 uint32_t weft_norm (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t x);
 
-/* The norm of x in the type of the residual stream. */
+/* Returns the norm of x in the type of the residual stream. */
 uint32_t weft_norm_stream (struct weft_step *s, const char *name, enum weft_layer_param which,
                            uint32_t x);
 
-/* weft_norm() as recompute. */
+/* Computes weft_norm() again, as an op of recompute. */
 uint32_t weft_norm_again (struct weft_step *s, const char *name, enum weft_layer_param which,
                           uint32_t x);
 
-/* Returns dresidual plus the input gradient of the norm: in dresidual itself, unless weight
- * gradients are delayed. */
+/* Returns dresidual plus the input gradient of the norm. The sum is written to dresidual, or to a
+ * new buffer if weight gradients are delayed. */
 uint32_t weft_norm_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
                              uint32_t dy, uint32_t x, uint32_t dresidual);
 
@@ -132,10 +135,12 @@ void weft_norm_gradients (struct weft_step *s, const char *name, const uint32_t 
 
 /* ------------------------------------------------------------- MLP, dropout */
 
-/* mlp.c: the MLP up to the output of fc2. nodes.h declares its backward. */
+/* mlp.c: appends the MLP, and returns the output of fc2. nodes.h declares the backward of the MLP.
+ * */
 uint32_t weft_layer_mlp (struct weft_step *s, struct weft_saved *saved);
 
-/* The activation function with `columns` outputs for each token, and its backward. */
+/* Applies the activation function to u, and returns its output with `columns` elements for each
+ * token. Backward returns the gradient of u. */
 uint32_t weft_activate (struct weft_step *s, uint64_t columns, uint32_t u);
 uint32_t weft_activate_backward (struct weft_step *s, uint64_t columns, uint32_t u, uint32_t da);
 
@@ -146,11 +151,12 @@ uint32_t weft_drop (struct weft_step *s, enum weft_drop_site site, uint32_t x, u
 uint32_t weft_residual (struct weft_step *s, enum weft_drop_site site, uint32_t a, uint32_t b,
                         uint32_t *mask);
 
-/* The gradient of the input of dropout: of x, or of b. */
+/* Returns the gradient of the tensor to which dropout was applied: x of weft_drop(), b of
+ * weft_residual(). */
 uint32_t weft_drop_backward (struct weft_step *s, enum weft_drop_site site, uint32_t dy,
                              uint32_t mask);
 
 /* --------------------------------------------------------------- recompute.c */
 
-/* Whether selective recompute of this microbatch recomputes a module. */
+/* Whether selective recompute applies to a module in this microbatch. */
 gboolean weft_recomputes (const struct weft_step *s, enum weft_recompute_module module);

@@ -98,7 +98,8 @@ play_cell (struct weft_step *s, const struct weft_cell *cell)
     weft_aligned_after (s, weft_layer_run_delayed_wgrads);
 }
 
-/* Tokens are loaded one forward cell before they are read. */
+/* Loads the tokens of the first forward cell after cell `i`, so that the copy overlaps kernels of
+ * the cells before it. */
 static void
 load_ahead (struct weft_step *s, uint32_t i)
 {

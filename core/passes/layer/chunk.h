@@ -9,7 +9,8 @@ uint32_t weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x,
 uint32_t weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_saved *saved,
                               uint32_t dresidual);
 
-/* Forward and backward of all layers of the chunk for one microbatch. */
+/* Append all layers of the chunk for one microbatch. Forward returns the output of the last layer
+ * for input x. Backward returns the gradient of x; dy is the gradient of the output. */
 uint32_t weft_chunk_forward (struct weft_step *s, uint32_t micro, uint32_t x);
 uint32_t weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy);
 
@@ -18,7 +19,8 @@ uint32_t weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy);
 void weft_recompute_start (struct weft_step *s);
 gboolean weft_recomputes_mtp (const struct weft_step *s);
 
-/* offload.c: copies activations of layer `l` of the stage to host memory and back. */
+/* offload.c: call these before and after the passes of layer `l` of the stage. They copy
+ * activations to host memory and back. */
 void weft_offload_start (struct weft_step *s);
 void weft_offload_before_forward (struct weft_step *s, uint32_t micro, uint32_t l);
 void weft_offload_after_forward (struct weft_step *s, uint32_t micro, uint32_t l);

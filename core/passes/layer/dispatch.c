@@ -8,8 +8,8 @@
  *
  *   counts    the counts of all ranks are all-gathered and transposed: each rank has the counts of
  *             its experts, by expert and source
- *   wait      the host reads the counts before it enqueues ops whose sizes depend on them. Omitted
- *             with a fixed capacity
+ *   wait      the host reads the counts before it enqueues ops whose sizes depend on these counts.
+ *             A fixed capacity needs no wait
  *   exchange  an all-to-all sends rows to the ranks of their experts; received rows are in the
  *             order of sources
  *   share     expert tensor parallel ranks all-gather the rows that each of them received
@@ -78,7 +78,7 @@ transpose (struct weft_step *s, uint32_t x, const uint64_t n[3], const char *nam
   return y;
 }
 
-/* This rank's part of a buffer, as a view. */
+/* Returns this rank's part of a buffer, as a view. */
 static uint32_t
 shard_of (struct weft_step *s, uint32_t buf, enum weft_group_kind group)
 {
@@ -89,7 +89,7 @@ shard_of (struct weft_step *s, uint32_t buf, enum weft_group_kind group)
 }
 
 /* Reorders counts to the order of received rows: by the expert tensor parallel rank that received
- * them, then by source, then by expert. */
+ * the rows, then by source, then by expert. */
 static uint32_t
 in_order_of_arrival (struct weft_step *s, uint32_t counts)
 {
@@ -129,9 +129,9 @@ exchange_counts (struct weft_step *s, struct weft_saved *saved, uint32_t counts)
     weft_step_host_reads_both (s, "splits", saved->sent, saved->back);
 }
 
-/* A collective of rows. counts: buffer with the numbers of rows (all-to-all: of sent rows; `got`:
- * of received rows), unused with a fixed capacity. rows: the number of rows that costs assume.
- * room: rows of the output buffer. */
+/* A collective of rows. counts: buffer with the numbers of rows, in an all-to-all of sent rows.
+ * got: all-to-all: buffer with the numbers of received rows. A fixed capacity uses neither buffer.
+ * rows: the number of rows that costs assume. room: rows of the output buffer. */
 struct row_transfer {
   enum weft_op_kind kind;
   enum weft_group_kind group;
@@ -200,8 +200,8 @@ gather_neighbours (struct weft_step *s, const struct weft_saved *saved, const st
   return z.inner == 1 ? x : transfer_rows (s, m, &j, x);
 }
 
-/* Reduce-scatters partial sums among expert tensor parallel ranks. Sums in fp32 are converted
- * afterwards. */
+/* Reduce-scatters partial sums among expert tensor parallel ranks. If the sums are fp32, a kernel
+ * converts them to the type of products afterwards. */
 static uint32_t
 sum_neighbours (struct weft_step *s, const struct weft_saved *saved, const struct weft_move *m,
                 uint32_t x)
@@ -216,8 +216,8 @@ sum_neighbours (struct weft_step *s, const struct weft_saved *saved, const struc
   return z.inner == 1 ? x : weft_cast_to_compute (s, transfer_rows (s, m, &j, x), m->name);
 }
 
-/* Reorders rows between the order of sources and the order of experts. Returns x if both orders are
- * equal: one expert, whose rows are in the order of sources. */
+/* Reorders rows between the order of sources and the order of experts. Returns x if the rank has
+ * one expert, because both orders are then equal. */
 static uint32_t
 regroup (struct weft_step *s, enum weft_op_kind kind, const struct weft_saved *saved, uint32_t x,
          uint64_t columns)

@@ -17,7 +17,8 @@ weft_head_param (const struct weft_step *s)
 }
 
 /* Copies tokens of a microbatch to the device. The copy waits for the kernels appended so far,
- * which may still use the memory: it overlaps with the current microbatch, not an earlier one. */
+ * because they may still use the memory. It therefore overlaps only kernels that are appended
+ * later. */
 static uint32_t
 load (struct weft_step *s, const char *name, uint64_t ahead)
 {
@@ -65,7 +66,7 @@ leave_embedding (struct weft_step *s)
   weft_after_module (s, weft_params_of_end (s, WEFT_EMBED_NORM_WEIGHT));
 }
 
-/* The norm of embeddings. Returns x if the model has no such norm. */
+/* Returns the norm of embeddings. Returns x if the model has no such norm. */
 static uint32_t
 normalise_words (struct weft_step *s, uint32_t x)
 {
@@ -102,7 +103,7 @@ leave_head (struct weft_step *s)
 }
 
 /* Each tensor parallel rank has looked up the words of its part of the vocabulary. Adds the results
- * of all ranks, and then the position embeddings, which every rank has. */
+ * of all ranks, and then adds the position embeddings, of which every rank has a copy. */
 static uint32_t
 join_words (struct weft_step *s, uint32_t x, uint32_t positions)
 {
@@ -169,7 +170,8 @@ weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx)
 {
   uint32_t table = weft_params_of_end (s, WEFT_EMBED_WEIGHT),
            position = weft_params_of_end (s, WEFT_POSITION_WEIGHT);
-  /* megatron_fsdp.py, _pre_backward gathers the unit, although no kernel reads it here. */
+  /* Megatron-FSDP gathers the unit here, although no kernel reads it (megatron_fsdp.py,
+   * _pre_backward). */
   weft_weight_gather_unread (s, table);
   weft_weight_gather_unread (s, position);
   struct weft_use dtable = weft_grad_begin (s, table), dposition = weft_grad_begin (s, position);
@@ -251,7 +253,7 @@ weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x)
                         WEFT_R (end_weight (s, WEFT_FINAL_NORM_BIAS)), WEFT_W (stream)));
   end->normed = weft_cast (s, stream, s->product_dtype, "final_norm");
   weft_mtp_forward (s, micro, stream);
-  /* head_chunks.c computes logits and loss when backward begins, so the head is still needed. */
+  /* The head is not left here: head_chunks.c computes logits and loss when backward begins. */
   if (weft_job_fuses_head (s->job))
     return;
   for (uint32_t depth = 1; depth < weft_head_ends (s); depth++)
@@ -272,8 +274,9 @@ emit_head_wgrad (struct weft_step *s, uint32_t dlogits, uint32_t normed, uint32_
              WEFT_USES (WEFT_R (dlogits), WEFT_R (normed), dw, WEFT_RW (WEFT_NO_BUF)));
 }
 
-/* Interleaves buffers with the same number of elements for each token: the rows of the first chunk
- * of a sequence in each buffer, then those of the second chunk. */
+/* Interleaves buffers that have equal numbers of elements for each token. For each sequence the
+ * result contains the rows of its first chunk from every buffer, then the rows of its second chunk,
+ * and so on. */
 uint32_t
 weft_ends_by_chunk (struct weft_step *s, const uint32_t *buf, uint32_t n, const char *name)
 {

@@ -27,8 +27,8 @@ void weft_ends_load (struct weft_step *s, const struct weft_cell *cell);
 uint32_t weft_embed_forward (struct weft_step *s, uint32_t micro);
 void weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx);
 
-/* Token ids and the gradient of their embeddings. passes: 0, or in canonical order the number of
- * depths whose ids are interleaved chunk by chunk of a sequence. */
+/* Token ids and the gradient of their embeddings. passes: in canonical order the number of depths
+ * whose ids are interleaved chunk by chunk of a sequence; otherwise 0. */
 struct weft_words {
   uint32_t ids, dx, passes;
 };
@@ -51,24 +51,25 @@ uint32_t weft_ends_by_chunk (struct weft_step *s, const uint32_t *buf, uint32_t 
 
 /* -------------------------------------------------------------------- head: ends.c */
 
-/* Final norm, multi-token prediction, head and loss, and their backward, which returns the gradient
- * of the final norm's input. */
+/* forward: appends final norm, multi-token prediction, head and loss for the output x of the
+ * layers. backward: appends the backward of all of these, and returns the gradient of x. */
 void weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x);
 uint32_t weft_head_backward (struct weft_step *s, uint32_t micro);
 
-/* The parameter with the weight of the head: its own, or the embedding if both are on one stage. */
+/* Returns the parameter with the weight of the head: its own, or the embedding if both are on one
+ * stage. */
 uint32_t weft_head_param (const struct weft_step *s);
 
-/* The number of losses that share the head: the loss of the model (depth 0) and one for each depth
- * of multi-token prediction. */
+/* Returns the number of losses that share the head: the loss of the model (depth 0) and one for
+ * each depth of multi-token prediction. */
 uint32_t weft_head_ends (const struct weft_step *s);
 
-/* The activations of the loss of one depth. */
+/* Returns the activations of the loss of one depth. */
 struct weft_saved_end *weft_head_end (const struct weft_step *s, uint32_t micro, uint32_t depth);
 
-/* The products of the head. weft_head_begin() and weft_head_done() are called once in a microbatch;
- * between them every loss adds to the weight gradient dw. In canonical order one kernel adds all
- * losses, because a chunk of a sequence is one leaf. */
+/* The products of the head. weft_head_begin() and weft_head_done() are called once in a microbatch.
+ * Between these two calls every loss adds to the weight gradient dw. In canonical order one kernel
+ * adds all losses, because a chunk of a sequence is one leaf. */
 uint32_t weft_head_logits (struct weft_step *s, uint32_t normed, uint32_t weight);
 void weft_head_cap (struct weft_step *s, uint32_t logits); /* final_logit_softcapping */
 void weft_head_dgrad (struct weft_step *s, uint32_t dlogits, uint32_t weight, uint32_t dn);
@@ -89,15 +90,15 @@ void weft_head_chunks (struct weft_step *s, uint32_t micro, uint32_t *dn);
 
 /* -------------------------------------------------------------------- loss: loss.c */
 
-/* forward: adds the loss of end->logits and sets end->lse. backward: replaces the logits by their
- * gradient. both: does both in one kernel, if one rank has the whole vocabulary. `gradient`:
- * weft_loss_gradient(). */
+/* forward: adds the loss of end->logits to the running sum, and sets end->lse. backward: replaces
+ * the logits by their gradient. both: forward, then backward; one kernel does both if this rank has
+ * the whole vocabulary. gradient: the buffer from weft_loss_gradient(). */
 void weft_loss_forward (struct weft_step *s, struct weft_saved_end *end);
 void weft_loss_backward (struct weft_step *s, const struct weft_saved_end *end, uint32_t gradient);
 void weft_loss_both (struct weft_step *s, struct weft_saved_end *end, uint32_t gradient);
 
-/* A buffer with the gradient of the loss, which is the loss scale; WEFT_NO_BUF without loss
- * scaling. */
+/* Returns a buffer with the gradient of the loss, which is the loss scale, or WEFT_NO_BUF if the
+ * job does not scale the loss. */
 uint32_t weft_loss_gradient (struct weft_step *s);
 
 /* ------------------------------------------------- multi-token prediction: mtp.c */

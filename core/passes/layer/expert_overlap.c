@@ -20,7 +20,7 @@
 #include "core/passes/layer/nodes.h"
 #include "core/passes/pipeline/exchange.h"
 
-/* The state of the forward, or of the backward, of one microbatch in a chunk. */
+/* The state of one pass, forward or backward, of a microbatch through a chunk. */
 struct strand {
   struct weft_op at;
   struct weft_layer_pass pass;
@@ -61,7 +61,8 @@ backward (struct weft_step *s, struct strand *b, enum weft_layer_node node)
   weft_layer_backward_node (s, &b->pass, node);
 }
 
-/* Begins the backward of the previous layer, if there is one, by sending gradients to experts. */
+/* Begins the backward of the previous layer by sending gradients to experts. Does nothing after the
+ * first layer of the chunk. */
 static void
 begin_backward (struct weft_step *s, struct strand *b)
 {

@@ -14,8 +14,8 @@ product_shape (const struct weft_step *s, uint64_t n, uint64_t k)
   return shape;
 }
 
-/* product_shape() for a product whose sum is sharded over expert tensor parallel ranks. struct
- * weft_param describes `tail`. */
+/* Returns product_shape() for a product whose sum is sharded over expert tensor parallel ranks.
+ * struct weft_param describes `tail`. */
 static struct weft_shape
 shared_shape (const struct weft_step *s, uint64_t n, uint64_t k, uint64_t tail)
 {
@@ -27,7 +27,7 @@ shared_shape (const struct weft_step *s, uint64_t n, uint64_t k, uint64_t tail)
   return shape;
 }
 
-/* The operand with the input of a product, or with the gradient of its output, grouped by
+/* Returns the operand with the input of a product, or with the gradient of its output, grouped by
  * expert. */
 static struct weft_fp8_source
 rows_source (const struct weft_step *s, const struct weft_delayed *d, enum weft_fp8_role role)
@@ -49,7 +49,8 @@ rows_source (const struct weft_step *s, const struct weft_delayed *d, enum weft_
   };
 }
 
-/* y = x w^T, or for gradients dy w. Returns the operand that was multiplied: in fp8 its codes. */
+/* Appends the product y = x w^T, or y = dy w for input gradients. Returns the operand (x or dy)
+ * that the kernel reads: in fp8 the buffer of its codes. */
 static uint32_t
 emit_product (struct weft_step *s, const struct weft_delayed *d, enum weft_fp8_role role,
               const struct weft_shape *shape, uint32_t y)
@@ -71,7 +72,7 @@ emit_product (struct weft_step *s, const struct weft_delayed *d, enum weft_fp8_r
   return x.codes;
 }
 
-/* A product with n outputs and k inputs for each expert. */
+/* Appends a product with n outputs and k inputs for each expert. Returns its output. */
 static uint32_t
 multiply (struct weft_step *s, const char *name, enum weft_layer_param which,
           const struct weft_saved *saved, uint32_t x)
@@ -91,7 +92,8 @@ multiply (struct weft_step *s, const char *name, enum weft_layer_param which,
   return y;
 }
 
-/* The buffer of router weights if they multiply activations; else WEFT_NO_BUF. */
+/* Returns the buffer of router weights if they multiply activations. Returns WEFT_NO_BUF if they
+ * multiply the input of experts. */
 static uint32_t
 weight_behind (const struct weft_step *s, const struct weft_saved *saved)
 {

@@ -6,10 +6,10 @@
  *
  *   delayed     the largest magnitude in the previous step. Kernels collect the largest magnitude
  *               of the current step. Before the update its maximum over all ranks replaces the old
- *               value, unless the tensor was all zero, as for an expert without tokens. In the
- *               first step all scales are 1
- *   tensorwise  the largest magnitude, which a separate kernel finds; for a weight once in each
- *               step
+ *               value, unless all elements were zero, for example those of an expert that received
+ *               no tokens. In the first step all scales are 1
+ *   tensorwise  the largest magnitude, which a separate kernel finds. For a weight the kernel runs
+ *               once in each step
  *   blockwise   powers of two as floats, for 128 elements of a row; weights have blocks of 128 x
  *               128
  *   mxfp8       powers of two in one byte, for 32 elements of a row
@@ -31,8 +31,8 @@
  *               another kernel reads it later. With cpu_offloading inputs are offloaded in their
  *               own type, and rounded again in backward. Sequence parallel ranks gather codes; with
  *               blocks they gather the input and round it afterwards
- *   gradients   of outputs are e5m2 if fp8_format is hybrid; all else is e4m3
- *   the rest    products of the router and of gates run in bf16, as upstream */
+ *   gradients   gradients of outputs are e5m2 if fp8_format is hybrid; all other tensors are e4m3
+ *   the rest    products of the router and of gates run in bf16, as in Megatron-Core */
 #include "core/passes/layer/fp8_products.h"
 #include "core/base/invariant.h"
 
@@ -53,7 +53,8 @@ struct weft_fp8_products {
   GHashTable *kept;       /* codes of inputs; key: the buffer of the input */
   uint32_t history, seen; /* delayed recipe: magnitudes of all tensors in the previous and in
                            * this step */
-  uint32_t *place;        /* by parameter: its first magnitude; each role has one per expert */
+  uint32_t *place;        /* by parameter: index of its first magnitude. Each role has one magnitude
+                           * per expert */
   uint32_t *magnitude;    /* tensorwise recipe: by weight; WEFT_NO_BUF until measured */
 };
 
@@ -78,8 +79,8 @@ weft_fp8_takes (const struct weft_step *s, uint32_t param)
 
 /* --------------------------------------------------------------------- magnitudes */
 
-/* The number of tensors of a parameter in the whole job: every rank stores the magnitudes of all
- * experts. */
+/* Returns the number of tensors of a parameter in the whole job. For an expert parameter this is
+ * the number of all experts, because every rank stores the magnitudes of all of them. */
 static uint64_t
 tensors_of (const struct weft_step *s, uint32_t param)
 {
@@ -100,7 +101,8 @@ name_history (struct weft_step *s, uint32_t param)
   weft_build_buf_at (s->b, view)->layer = weft_param_at (s, param)->layer;
 }
 
-/* Places the magnitudes of all tensors of a model chunk from `taken` on; returns the next place. */
+/* Sets the places of the magnitudes of all tensors of a model chunk, beginning with place `taken`.
+ * Returns the next free place. */
 static uint32_t
 place_chunk (struct weft_step *s, uint32_t chunk, uint32_t taken)
 {
@@ -192,10 +194,9 @@ weft_fp8_reduce_magnitudes (struct weft_step *s)
              WEFT_USES (WEFT_R (s->layer->fp8->seen), WEFT_RW (s->layer->fp8->history)));
 }
 
-/* A view of the amax entries of a tensor; for experts, of the entries of this rank's experts. */
-/* The parameter in whose history the magnitude of an operand is kept. With one norm before both
- * branches, qkv and fc1 have one input: a strategy may round it once or twice, and checkpoints of
- * both must be equal. */
+/* Returns the parameter in whose history the magnitude of an operand is kept. If attention and MLP
+ * share one norm, qkv and fc1 have one input. Strategies may round this input once or twice, so
+ * both maps use one history: the contents of checkpoints then do not depend on the strategy. */
 static uint32_t
 history_of (const struct weft_step *s, const struct weft_fp8_source *x)
 {
@@ -208,6 +209,8 @@ history_of (const struct weft_step *s, const struct weft_fp8_source *x)
   return weft_fp8_takes (s, qkv) ? qkv : x->param;
 }
 
+/* Returns a view of the entries of a tensor in `all`, the largest magnitudes of all tensors. For an
+ * expert parameter the view has the entries of this rank's experts. */
 static uint32_t
 place_in (struct weft_step *s, uint32_t all, const struct weft_fp8_source *x)
 {
@@ -220,9 +223,9 @@ place_in (struct weft_step *s, uint32_t all, const struct weft_fp8_source *x)
   return view;
 }
 
-/* All-reduces the largest magnitude over ranks that have parts of one tensor. They need one scale
- * if their codes are gathered into one tensor, and in canonical order, which uses the scales of a
- * single rank. */
+/* All-reduces the largest magnitude over ranks that have parts of one tensor. Ranks need a common
+ * scale if their codes are gathered into one tensor. Canonical order always needs a common scale,
+ * because its scales are those of a run on one rank. */
 static void
 share (struct weft_step *s, const struct weft_fp8_source *x, uint32_t largest)
 {
@@ -241,8 +244,8 @@ share (struct weft_step *s, const struct weft_fp8_source *x, uint32_t largest)
     weft_reduce_all (s, WEFT_GROUP_CP, WEFT_REDUCE_MAX, largest, "amax");
 }
 
-/* The number of groups of expert rows with a separate scale. With delayed scaling each expert is
- * one group. */
+/* Returns the number of groups of expert rows with a separate scale. With delayed scaling each
+ * expert is one group. */
 static uint64_t
 n_groups (const struct weft_step *s, const struct weft_fp8_source *x)
 {
@@ -258,7 +261,7 @@ groups_shape (const struct weft_step *s, const struct weft_fp8_source *x)
                      n_groups (s, x), x->groups.stride);
 }
 
-/* The largest magnitude of a tensor, which a separate kernel finds. */
+/* Returns the largest magnitude of a tensor, which a separate kernel finds. */
 static uint32_t
 measure (struct weft_step *s, const struct weft_fp8_source *x)
 {
@@ -323,7 +326,7 @@ copy_of (const struct weft_step *s, uint32_t codes)
   return copy;
 }
 
-/* A buffer for codes: codes of weights count as weights in the memory plan, other codes as
+/* Returns a buffer for codes: codes of weights count as weights in the memory plan, other codes as
  * activations. */
 static uint32_t
 room (struct weft_step *s, const struct weft_fp8_source *x)
@@ -349,8 +352,8 @@ room_of (struct weft_step *s, const struct weft_fp8_source *x, uint64_t scales)
                            "scales");
 }
 
-/* An upper limit of the number of blocks down the rows of all groups. The last block of a group may
- * be partly full (kernels/moe.h). */
+/* Returns an upper limit of the number of blocks down the rows of all groups. The last block of a
+ * group may be partly full (kernels/moe.h). */
 static uint64_t
 blocks_down (const struct weft_step *s, const struct weft_fp8_source *x, uint64_t rows)
 {
@@ -368,7 +371,8 @@ room_of_scales (struct weft_step *s, const struct weft_fp8_source *x, uint64_t r
   return room_of (s, x, lines * ((columns + block - 1) / block));
 }
 
-/* Scales of the transposed copy; with experts its blocks run down the rows. */
+/* Returns a buffer for the scales of the transposed copy. For experts the blocks of this copy run
+ * down the rows. */
 static uint32_t
 room_of_transposed_scales (struct weft_step *s, const struct weft_fp8_source *x, uint64_t rows)
 {
@@ -393,7 +397,8 @@ blocks_shape (const struct weft_step *s, const struct weft_fp8_source *x, uint64
   return shape;
 }
 
-/* Rounds x by blocks into y and a transposed copy. The buffers of either may be WEFT_NO_BUF. */
+/* Rounds x by blocks into y and into a transposed copy. The buffers of y, or of the copy, may be
+ * WEFT_NO_BUF. */
 static uint32_t
 emit_blocks (struct weft_step *s, const struct weft_fp8_source *x, struct weft_fp8 y,
              struct weft_fp8 transposed)
@@ -492,7 +497,7 @@ weft_fp8_rows (struct weft_step *s, const struct weft_fp8_source *x)
 
 /* ------------------------------------------------------------- the other way round */
 
-/* Extends the op that rounded the codes by blocks: it also writes the transposed copy. */
+/* Extends the op that rounded the tensor by blocks, so that it also writes the transposed copy. */
 static void
 also_transposed (struct weft_step *s, const struct weft_fp8_source *x, struct copy *copy)
 {
@@ -526,7 +531,7 @@ transpose (struct weft_step *s, const struct weft_fp8_source *x, uint32_t codes,
              WEFT_USES (WEFT_R (codes), WEFT_W (copy->transposed)));
 }
 
-/* Rounds only into the transposed copy, with separate blocks. */
+/* Rounds a tensor by blocks into a transposed copy, and writes no other copy. */
 static struct weft_fp8
 round_transposed (struct weft_step *s, const struct weft_fp8_source *x)
 {

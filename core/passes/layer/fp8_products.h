@@ -8,9 +8,9 @@ struct weft_fp8 {
 };
 enum weft_fp8_role { WEFT_FP8_INPUT, WEFT_FP8_WEIGHT, WEFT_FP8_GRADIENT, WEFT_N_FP8_ROLE };
 
-/* Rows of experts. Each expert has `each` scales: one, or in canonical order one for each replica
- * that sends tokens. rows: total number of rows that costs assume. kernels/moe.h describes counts
- * and stride. */
+/* Rows of experts. each: scales of an expert: 1, or in canonical order the number of replicas that
+ * send tokens. rows: total number of rows that costs assume. kernels/moe.h describes counts and
+ * stride. */
 struct weft_fp8_groups {
   uint64_t experts, each, rows, stride;
   uint32_t counts;
@@ -32,16 +32,17 @@ void weft_fp8_free (struct weft_fp8_products *fp8);
 /* Whether products read a parameter in fp8. */
 gboolean weft_fp8_takes (const struct weft_step *s, uint32_t param);
 
-/* The number of elements that share a scale; 0: a whole tensor shares one scale. */
+/* Returns the number of elements that share a scale; 0: a whole tensor shares one scale. */
 uint64_t weft_fp8_block (const struct weft_step *s);
 
-/* Rounds an operand to fp8, unless it is rounded already. rows: for sums along its rows. columns:
- * for sums along its columns, as a transposed copy. An input is rounded once for forward and
- * backward. */
+/* Rounds an operand to fp8, unless it is rounded already. rows: returns the operand of a product
+ * that sums along rows. columns: returns the operand of a product that sums along columns: a
+ * transposed copy, or for experts with one scale the codes themselves. An input is rounded once for
+ * forward and backward. */
 struct weft_fp8 weft_fp8_rows (struct weft_step *s, const struct weft_fp8_source *x);
 struct weft_fp8 weft_fp8_columns (struct weft_step *s, const struct weft_fp8_source *x);
 
-/* A weight in fp8, and its transposed copy. */
+/* Return a weight in fp8, and its transposed copy. Both are made if missing. */
 struct weft_fp8 weft_fp8_weight (struct weft_step *s, uint32_t param);
 struct weft_fp8 weft_fp8_weight_transposed (struct weft_step *s, uint32_t param);
 

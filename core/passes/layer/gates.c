@@ -1,4 +1,5 @@
-/* Router weights that multiply inputs of experts, and the gate of shared experts. */
+/* Multiplication of experts' inputs by router weights (moe_apply_probs_on_input), and the gate of
+ * shared experts. */
 #include "core/passes/layer/moe.h"
 
 static struct weft_shape

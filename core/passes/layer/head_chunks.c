@@ -1,13 +1,14 @@
 /* cross_entropy_fusion_impl = linear: when backward of a microbatch begins, the output head, the
  * loss and their gradients are computed chunk by chunk of its tokens. Logits live for one chunk.
  *
- *   a chunk  logits; loss and gradient of logits in place; input gradient; weight gradient, added
+ *   a chunk  logits; loss, and gradient of logits in place; input gradient; weight gradient, added
+ *            to the sum
  *
  * Forward ends with the final norm. Ops of this file that compute logits and loss have the phase of
- * forward: evaluation runs only these ops. Liger Kernel (arXiv 2410.10989, section 3.2) computes
- * gradients inside forward. llm.c computes all of this when backward begins, as here, so that no
- * gradients are stored for microbatches whose backward has not begun. Megatron-Core computes logits
- * a second time in backward, which costs a product.
+ * forward, because evaluation runs only ops of this phase. Liger Kernel (arXiv 2410.10989, section
+ * 3.2) computes gradients inside forward. llm.c and this file compute all of these when backward
+ * begins. No gradients are then stored for microbatches whose backward has not begun. Megatron-Core
+ * computes logits a second time in backward, which costs one more matrix product.
  *
  * In canonical order a chunk is a node of the tree over sequences, and chunks are added in the
  * order of the tree: whole sequences, or the leaves of each sequence in zigzag order. */
@@ -19,7 +20,7 @@ struct rows {
   uint64_t first, n;
 };
 
-/* State of a microbatch. */
+/* State of the head for one microbatch. */
 struct head {
   uint64_t tokens;
   uint32_t n_chunks, n_ends, micro, weight, gradient;
@@ -31,7 +32,7 @@ struct head {
   struct weft_sum *sum; /* canonical: weight gradients of the chunks */
 };
 
-/* A view of the rows of a chunk. */
+/* Returns a view of the rows of a chunk. */
 static uint32_t
 part_of (struct weft_step *s, const struct head *h, uint32_t buf, struct rows rows)
 {
@@ -44,7 +45,7 @@ part_of (struct weft_step *s, const struct head *h, uint32_t buf, struct rows ro
                           weft_build_name_at (s->b, row.name));
 }
 
-/* The tokens of the i-th chunk. */
+/* Returns the tokens of the i-th chunk. */
 static struct rows
 rows_of (const struct weft_step *s, const struct head *h, uint32_t i)
 {
@@ -87,8 +88,9 @@ add_weight_gradient (struct weft_step *s, struct head *h, uint32_t i)
   h->dw.read = 1;
 }
 
-/* The weight is read twice: in the phase of forward, for evaluation, and in the phase of backward,
- * so that FSDP prefetches the units that backward reads next. */
+/* Calls weft_cast_weight_here() in two phases: in the phase of forward, because evaluation runs
+ * only this phase, and in the phase of backward, so that FSDP prefetches the units that backward
+ * reads next. */
 static void
 begin (struct weft_step *s, struct head *h)
 {
@@ -117,7 +119,7 @@ end (struct weft_step *s, struct head *h)
     h->dn[depth] = weft_tensor_reduce_rows (s, h->dn[depth], "head");
 }
 
-/* Appends the ops of chunk i. Meanwhile s->tokens is the number of tokens of the chunk. */
+/* Appends the ops of chunk i. During the call s->tokens is the number of tokens of the chunk. */
 static void
 run_chunk (struct weft_step *s, struct head *h, uint32_t i)
 {

@@ -5,14 +5,15 @@
  *   n1 -> kv_down -> split -> kl, key positions;  kl -> norm -> kn -> kv_up -> keys, values
  *   queries, keys, values, key positions -> join -> qkv
  *
- * Stored for backward besides qkv: ql, qn, kl, kn. With recompute of mla_up_proj kp (key positions)
- * is stored instead of qkv, and all ops after the norms of latents run again before the backward of
- * attention.
+ * Stored for backward besides qkv: ql, qn, kl, kn. If mla_up_proj is recomputed, kp (key positions)
+ * is stored instead of qkv. All ops after the norms of latents then run again before the backward
+ * of attention.
  *
- * Tensor parallel ranks have different heads: q_up and kv_up are cut by rows. Every rank has
- * q_down, kv_down and both norms whole. With sequence_parallel these maps process a rank's own
- * tokens; the inputs of q_up and kv_up and the rotated parts of keys are all-gathered. The gradient
- * of the rotated parts is a sum over all heads, so each rank has a partial sum. */
+ * Tensor parallel ranks have different heads: q_up and kv_up are cut by rows. Every rank has whole
+ * copies of q_down, kv_down and both norms. If sequence_parallel is on, q_down and kv_down process
+ * only the rank's own tokens. The inputs of q_up and kv_up and the rotated parts of keys are then
+ * all-gathered. The gradient of the rotated parts is a sum over all heads, so each rank has a
+ * partial sum. */
 #include "core/passes/layer/attention.h"
 #include "core/passes/layer/moe.h"
 

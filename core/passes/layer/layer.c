@@ -3,25 +3,26 @@
  *   x -> norm1 -> n1 -> qkv (rope) -> attention -> o -> proj -> + x -> x1
  *   x1 -> norm2 -> n2 -> fc1 -> u -> activation -> a -> fc2 -> + x1 -> output
  *
- * norm_placement = post: norm1 follows proj and norm2 follows fc2. sandwich: norm1 and norm2 as
- * above, attention_norm after proj and mlp_norm after fc2. residual = parallel: norm2 reads x, not
- * x1; parallel_one_norm: fc1 reads n1.
+ * norm_placement = post: norm1 follows proj and norm2 follows fc2. sandwich: norm1 and norm2 as in
+ * the diagram, attention_norm after proj and mlp_norm after fc2. residual = parallel: norm2 reads
+ * x, not x1; parallel_one_norm: fc1 reads n1.
  *
  * Stored for backward: x, n1, qkv, o, lse, x1, n2, u, a. In bytes, with 16-bit activations:
  *
  *   sbh (2 + 2 + 4k/a + 2 + 2 + 2 + 2 + 2 w f/h + 2 f/h) + 4 a s b, w = 2 with a gated MLP, else 1
  *
- * the "no dropout, flash attention" row of the published formulas (Korthikanti et al., arXiv
- * 2205.05198, section 4). Backward recomputes norm statistics, so they are not stored. Dropout adds
- * a mask of sbh after attention and one after the MLP. Unfused attention stores 2 a s^2 b in place
- * of lse, and with dropout 3 a s^2 b more (scores.c).
+ * This is the "no dropout, flash attention" row of the published formulas (Korthikanti et al.,
+ * arXiv 2205.05198, section 4). Backward recomputes norm statistics, so they are not stored.
+ * Dropout adds a mask of sbh after attention and one after the MLP. Unfused attention stores 2 a
+ * s^2 b in place of lse, and with dropout 3 a s^2 b more (scores.c).
  *
  * Selective recompute (Megatron-Core recompute_modules):
- *   mlp         stores only x1 for the MLP; norm2, fc1 and the activation run again when its
- *               backward begins. fc2 does not run again, because backward does not read its output
+ *   mlp         stores only x1 for the MLP; norm2, fc1 and the activation run again when the
+ *               backward of the MLP begins. fc2 does not run again, because backward does not read
+ *               its output
  *   layernorm   n1 and n2 are computed again before the backward of the map that reads them
- *   mla_up_proj queries, keys and values from latents: latent.c
- *   moe, moe_act, shared_experts: moe.c
+ *   mla_up_proj queries, keys and values are computed again from latents: latent.c moe, moe_act,
+ *   shared_experts: moe.c
  *
  * latent.c computes qkv of multi-latent attention. In a layer of experts moe.c replaces fc1 and
  * fc2.
@@ -34,7 +35,7 @@
 #include "core/passes/layer/chunk.h"
 #include "core/passes/layer/nodes.h"
 
-/* The parameter of the norm of the output of attention, or of the MLP. */
+/* Returns the parameter of the norm after attention (TRUE) or after the MLP (FALSE). */
 static enum weft_layer_param
 output_norm (const struct weft_step *s, gboolean attention)
 {
@@ -75,7 +76,7 @@ weft_layer_output_norm_backward (struct weft_step *s, gboolean attention, uint32
                                    WEFT_NO_BUF);
 }
 
-/* Input of the map to queries, keys and values: a norm, or the residual stream. */
+/* Returns the input of the map to queries, keys and values: a norm, or the residual stream. */
 static uint32_t
 input (const struct weft_saved *saved)
 {
@@ -118,8 +119,8 @@ normalise_again (struct weft_step *s, struct weft_saved *saved)
     saved->n1 = weft_norm_again (s, "norm1", WEFT_NORM1_WEIGHT, saved->x);
 }
 
-/* Sets pass->x to the gradient of the layer's input. dn1 is the gradient of the input of
- * attention. */
+/* Ends backward of a layer: sets pass->x to the gradient of the layer's input. dn1 is the gradient
+ * of the input of attention. */
 static void
 leave_attention (struct weft_step *s, struct weft_layer_pass *pass, uint32_t dn1)
 {

@@ -15,21 +15,21 @@ void weft_layer_begin (struct weft_step *s);
 void weft_layer_build (struct weft_step *s); /* after weft_params_build() */
 void weft_layer_end (struct weft_step *s);
 
-/* begin: before the first cell, loads its tokens and receives its input. play: appends cell `i` of
- * the role, the cell that overlaps it, if any, and the transfers after them; returns the number of
+/* begin: loads the tokens of the first cell and receives its input. play: appends cell `i` of the
+ * role, the cell that overlaps it, if any, and the transfers after them; returns the number of
  * cells, 1 or 2. end: after the last cell, appends the deferred weight gradients of the head. */
 void weft_cells_begin (struct weft_step *s);
 uint32_t weft_cells_play (struct weft_step *s, uint32_t i);
 void weft_cells_end (struct weft_step *s);
 
-/* When the step begins: zeroes the counters of chosen experts; zeroes the largest magnitudes that
- * the delayed fp8 recipe collects. */
+/* Call these when the step begins. weft_balance_start() zeroes the counts of chosen experts.
+ * weft_fp8_begin_step() zeroes the largest magnitudes that the delayed fp8 recipe collects. */
 void weft_balance_start (struct weft_step *s);
 void weft_fp8_begin_step (struct weft_step *s);
 
-/* When gradients are complete: moves the biases of experts. */
+/* Call it when gradients are complete: updates the biases of experts. */
 void weft_balance_update (struct weft_step *s);
 
-/* Before the update: all-reduces the largest magnitudes, from which the next step computes
- * scales. */
+/* Call it before the update of weights: all-reduces the largest magnitudes, from which the next
+ * step computes scales. */
 void weft_fp8_reduce_magnitudes (struct weft_step *s);

@@ -28,15 +28,17 @@ cut_of (const struct weft_step *s, uint32_t param)
   return row->ways > 1 ? row->cut : WEFT_CUT_NONE;
 }
 
-/* Number of rows that a map processes: only this rank's rows if its weight is not sharded. */
+/* Returns the number of rows that a map processes: only this rank's rows if its weight is not
+ * sharded. */
 static uint64_t
 rows_of (const struct weft_step *s, uint32_t param)
 {
   return cut_of (s, param) == WEFT_CUT_NONE ? s->rows : s->tokens;
 }
 
-/* Canonical order: sets the leaves of the sum over a sharded dimension: of inputs in forward, of
- * outputs in backward. struct weft_param describes `tail`. */
+/* Canonical order: sets the leaves of a product's sum in *shape. The sum runs over the sharded
+ * inputs of the map in forward, and over its sharded outputs in backward. struct weft_param
+ * describes `tail`. */
 static void
 set_leaves (const struct weft_step *s, enum weft_layer_param which, struct weft_shape *shape,
             gboolean backward)
@@ -83,7 +85,7 @@ add_bias (struct weft_step *s, const char *name, uint32_t y, uint32_t bias, uint
   return y;
 }
 
-/* Appends a product into a new buffer, which is returned. */
+/* Appends a product, and returns the new buffer of its output. */
 static uint32_t
 multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x)
 {
@@ -94,7 +96,7 @@ multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x)
   return y;
 }
 
-/* The type of inputs of a map. */
+/* Returns the type in which the product of a map reads its input. */
 static enum weft_dtype
 read_dtype (const struct weft_step *s, uint32_t param)
 {
@@ -132,8 +134,8 @@ take_factors (struct weft_step *s, struct weft_piece *p, uint32_t param, uint32_
   return in.codes;
 }
 
-/* Whether an operand is gathered in the type of the product. FALSE: fp8 with blocks, which gathers
- * before rounding. */
+/* Whether an operand is all-gathered in the type of the product. FALSE: fp8 recipes with blocks,
+ * which gather the operand before it is rounded. */
 static gboolean
 gathers_codes (const struct weft_step *s, uint32_t param)
 {
@@ -165,7 +167,8 @@ weft_linear (struct weft_step *s, const char *name, enum weft_layer_param which,
   return partial ? add_bias (s, name, y, bias, n) : y;
 }
 
-/* All-gathers the rows of all ranks; in fp8 the codes, which have one common scale. */
+/* All-gathers the rows of all ranks. In fp8 codes are all-gathered; all ranks have one common
+ * scale. */
 static uint32_t
 whole_rows (struct weft_step *s, struct weft_fp8_source x)
 {
@@ -193,7 +196,7 @@ multiply_gradient (struct weft_step *s, const struct weft_delayed *d, struct wef
 
 /* Appends the weight gradient of a map. If the rows are sharded but the weight is not
  * (sequence_parallel), each rank computes the gradient of its own rows; an all-reduce adds these
- * later, as in norm.c. */
+ * partial gradients later, as in norm.c. */
 static void
 dense_gradient (struct weft_step *s, const struct weft_delayed *d)
 {
@@ -259,8 +262,8 @@ weft_layer_run_delayed_wgrads (struct weft_step *s)
   s->at = at;
 }
 
-/* Sets kind, weight and scale of an input gradient product. In fp8 the weight is its transposed
- * copy. */
+/* Sets kind, weight and scale of an input gradient product. In fp8 the product reads the transposed
+ * copy of the weight. */
 static void
 take_weight_back (struct weft_step *s, struct weft_piece *p, uint32_t param)
 {
@@ -278,8 +281,8 @@ take_weight_back (struct weft_step *s, struct weft_piece *p, uint32_t param)
   p->shape.dim[5] = both ? weft_fp8_block (s) : 0;
 }
 
-/* Converts the gradient of the output for both products of backward. In fp8 with blocks it is
- * all-gathered before it is rounded. */
+/* Converts the gradient of the output for both products of backward. For fp8 recipes with blocks
+ * the gradient is all-gathered before it is rounded. */
 static void
 take_gradient (struct weft_step *s, struct weft_piece *p, struct weft_delayed *d)
 {
@@ -295,7 +298,7 @@ take_gradient (struct weft_step *s, struct weft_piece *p, struct weft_delayed *d
   p->x_scale = dy.scale;
 }
 
-/* All-gathers the saved input again. */
+/* All-gathers the saved input for the weight gradient. */
 static uint32_t
 gather_input (struct weft_step *s, enum weft_layer_param which, const char *name, uint32_t x)
 {
@@ -319,7 +322,7 @@ take_input (struct weft_step *s, const struct weft_delayed *d)
   return weft_fp8_gathered (s, part, gather_input (s, d->which, d->name, part));
 }
 
-/* The buffer for the input gradient of all tokens. */
+/* Returns the buffer for the input gradient of all tokens. */
 static uint32_t
 whole_gradient (struct weft_step *s, const struct weft_piece *p)
 {

@@ -6,10 +6,10 @@
  *                  in three collectives
  *   fused, native  largest logit, then target's logit and sum in one collective (8 T)
  *   fused, te      the three numbers of all ranks in one all-gather (12 T for each rank)
- *   linear         as native, for each chunk of the tokens: head_chunks.c
+ *   linear         the collectives of native, for each chunk of the tokens: head_chunks.c
  *
- * Multi-token prediction has no targets at the end of a sequence. Its losses have separate running
- * sums.
+ * In multi-token prediction the last tokens of a sequence have no targets. Each of these losses has
+ * a separate running sum.
  *
  * Backward needs no collective: each rank replaces its logits by their gradient, which it computes
  * from the logsumexp of all ranks. */
@@ -25,7 +25,7 @@ is_te (const struct weft_step *s)
          s->strategy->cross_entropy_fusion_impl == WEFT_LOSS_TE;
 }
 
-/* A view of `n` of the N_STATS arrays that ranks exchange, from array `first` on. */
+/* Returns a view of `n` of the N_STATS arrays that ranks exchange, from array `first` on. */
 static uint32_t
 view (struct weft_step *s, uint32_t stats, uint32_t first, uint32_t n)
 {
@@ -39,8 +39,9 @@ shape_of (const struct weft_step *s)
                      s->model->vocab_size);
 }
 
-/* Reduces the parts of the loss over the ranks. Ops use `stats` through different views, so the
- * caller adds the dependency on the last collective. */
+/* Reduces the parts of the loss over the ranks. Ops read and write `stats` through different views,
+ * which creates no dependencies. The caller therefore adds the dependency on the last collective.
+ * */
 static uint32_t
 reduce (struct weft_step *s, const struct weft_saved_end *end)
 {
@@ -84,15 +85,15 @@ mtp_loss (struct weft_step *s, uint32_t depth)
   return weft_build_view (s->b, s->scalars.mtp_loss, (depth - 1) * bytes, bytes, "mtp_loss");
 }
 
-/* The buffer of the running sum of losses. */
+/* Returns the buffer of the running sum of losses. */
 static uint32_t
 loss_of (struct weft_step *s, const struct weft_saved_end *end)
 {
   return end->depth ? mtp_loss (s, end->depth) : s->scalars.loss;
 }
 
-/* The buffer of the running number of tokens, or WEFT_NO_BUF. Only the model's own loss counts
- * tokens. */
+/* Returns the buffer of the running number of tokens, or WEFT_NO_BUF. Only the model's own loss
+ * counts tokens. */
 static uint32_t
 count_of (const struct weft_step *s, const struct weft_saved_end *end)
 {
@@ -123,10 +124,11 @@ weft_loss_forward (struct weft_step *s, struct weft_saved_end *end)
 
 /* ------------------------------------------------------------------------ backward */
 
-/* The number of tokens over which the loss is averaged. If the reduction divides gradients by the
- * number of replicas (Megatron-Core; average_in_collective), these are the tokens of this replica.
- * In canonical order these are the tokens of all replicas, so that the loss is divided only once.
- * 1: calculate_per_token_loss, where finish.c divides the gradients. */
+/* Returns the number of tokens over which the loss is averaged. If the reduction divides gradients
+ * by the number of replicas (Megatron-Core; average_in_collective), these are the tokens of this
+ * replica. In canonical order these are the tokens of all replicas, so that the loss is divided
+ * only once. With calculate_per_token_loss the result is 1, because finish.c divides the gradients.
+ * */
 static uint64_t
 mean_over (const struct weft_step *s)
 {

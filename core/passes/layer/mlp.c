@@ -24,7 +24,8 @@ weft_activate_backward (struct weft_step *s, uint64_t columns, uint32_t u, uint3
   return du;
 }
 
-/* The residual stream that the MLP reads: x1, which includes attention, or the layer's input. */
+/* Returns the residual stream that the MLP reads: x1, which includes attention, or the layer's
+ * input. */
 static uint32_t
 stream (const struct weft_step *s, const struct weft_saved *saved)
 {
@@ -39,7 +40,8 @@ has_norm (const struct weft_step *s)
          s->model->residual != WEFT_RESIDUAL_ONE_NORM;
 }
 
-/* Input of fc1: the output of norm2, of norm1 (one norm for both), or the residual stream. */
+/* Returns the input of fc1: the output of norm2; the output of norm1, if attention and MLP share
+ * one norm; or the residual stream. */
 static uint32_t
 input (const struct weft_step *s, const struct weft_saved *saved)
 {
@@ -83,8 +85,9 @@ normalise_again (struct weft_step *s, struct weft_saved *saved)
 }
 
 /* Sets pass->x to the gradient of the residual stream before the MLP. dn2 is the gradient of the
- * input of fc1. With residual = parallel_one_norm sets pass->beside to dn2 instead. Where attention
- * and MLP read the same stream, backward of attention reads the old gradient (pass->branch). */
+ * input of fc1. With residual = parallel_one_norm sets pass->beside to dn2 instead. If attention
+ * and MLP read the same residual stream, backward of attention reads the gradient of the layer's
+ * output from pass->branch. */
 static void
 join_gradients (struct weft_step *s, struct weft_layer_pass *pass, uint32_t dn2)
 {

@@ -2,8 +2,8 @@
  *
  * Selective recompute (Megatron-Core moe_layer.py, shared_experts.py, experts.py):
  *   moe             stores only n2. The whole layer runs again before its backward, including its
- *                   collectives and the last maps, whose outputs no kernel reads, because upstream
- *                   checkpoints the layer as a whole
+ *                   collectives and the last maps, whose outputs no kernel reads, because Megatron-
+ *                   Core checkpoints the layer as a whole
  *   shared_experts  shared experts run again before their backward
  *   moe_act         stores the output of fc1, and computes the activation again */
 #include "core/passes/layer/moe.h"
@@ -11,9 +11,9 @@
 #include "core/base/zigzag.h"
 #include <math.h>
 
-/* Returns the number of received rows that costs assume, according to moe_load_imbalance. *room is
- * the number of rows of buffers. On CPUs it is the largest possible number: without dropped tokens
- * a rank may receive the tokens of all sources. */
+/* Returns the number of received rows that costs assume, according to moe_load_imbalance. Sets
+ * *room to the number of rows of buffers. On CPUs this is the largest possible number, because a
+ * rank may receive the tokens of all sources if no tokens are dropped. */
 static uint64_t
 planned (const struct weft_step *s, const struct weft_moe *z, uint64_t sources, uint64_t *room)
 {
@@ -28,7 +28,8 @@ planned (const struct weft_step *s, const struct weft_moe *z, uint64_t sources, 
   return n;
 }
 
-/* Canonical order: leaves of this rank's tokens. Several ranks may share one leaf. */
+/* Canonical order: sets z->leaves, the leaves of this rank's tokens, and z->parts, the ranks that
+ * share one leaf. */
 static void
 set_leaves (const struct weft_step *s, struct weft_moe *z)
 {
@@ -85,7 +86,8 @@ weft_moe_tokens (struct weft_step *s, uint64_t columns, const char *name)
 
 /* ------------------------------------------------------------------------- router */
 
-/* Returns router weights of the chosen experts. */
+/* Chooses experts for each token. Returns the router weights of the chosen experts, and sets
+ * saved->scores and saved->choice. */
 static uint32_t
 route (struct weft_step *s, struct weft_saved *saved)
 {
@@ -222,8 +224,8 @@ normalise (struct weft_step *s, struct weft_layer_pass *pass)
 }
 
 /* The flex dispatcher is one kernel for tokens and router weights (DeepEP, fused_a2a.py of
- * Megatron-Core): the next collective joins the previous launch. Returns the previous s->at, which
- * the caller restores. */
+ * Megatron-Core): sets a flag in s->at, so that the next collective joins the previous launch.
+ * Returns the previous s->at, which the caller restores. */
 static struct weft_op
 join (struct weft_step *s)
 {

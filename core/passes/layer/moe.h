@@ -23,7 +23,8 @@ struct weft_moe {
   uint64_t sources;        /* ranks whose tokens these experts receive */
   uint64_t inner;          /* expert tensor parallel ranks, which have parts of the same experts */
   uint64_t h;              /* columns of a token */
-  uint64_t f, up;          /* columns of this rank's part of an expert: inside; output of fc1 */
+  uint64_t f, up;          /* columns of this rank's part of an expert: f: input of fc2; up: output
+                            * of fc1 */
   uint64_t leaves;         /* canonical: leaves of this rank's tokens (kernels/sums.h) */
   uint64_t parts;          /* canonical: ranks that share one leaf */
   uint64_t capacity;       /* limit of rows of an expert from one source; 0: no limit */
@@ -33,22 +34,22 @@ struct weft_moe {
 };
 struct weft_moe weft_moe_sizes (const struct weft_step *s);
 
-/* A buffer of `columns` for each row of this rank's experts. */
+/* Returns a buffer of `columns` for each row of this rank's experts. */
 uint32_t weft_moe_rows (struct weft_step *s, enum weft_dtype dtype, uint64_t columns,
                         const char *name);
 
-/* A buffer of `columns` for each token that this rank sends. */
+/* Returns a buffer of `columns` for each token that this rank sends. */
 uint32_t weft_moe_tokens (struct weft_step *s, uint64_t columns, const char *name);
 
-/* The type of partial sums that expert tensor parallel ranks reduce. */
+/* Returns the type of partial sums that expert tensor parallel ranks reduce. */
 static inline enum weft_dtype
 weft_moe_partial (const struct weft_step *s)
 {
   return s->mesh->etp > 1 && s->canonical ? WEFT_FP32 : s->product_dtype;
 }
 
-/* The number of rows from the start of one (expert, source) to the start of the next, with a fixed
- * capacity. 0: no fixed capacity, rows follow each other. */
+/* Returns the number of rows from the start of one (expert, source) to the start of the next, with
+ * a fixed capacity. 0: no fixed capacity, rows follow each other. */
 static inline uint64_t
 weft_moe_stride (const struct weft_step *s, const struct weft_moe *z)
 {
@@ -63,9 +64,9 @@ uint32_t weft_moe_add (struct weft_step *s, const char *name, uint32_t a, uint32
  * `prob`. */
 void weft_moe_sort (struct weft_step *s, struct weft_saved *saved, uint32_t prob);
 
-/* A tensor whose entries are sent to experts as rows: `things` entries, `each` rows for every
- * entry, `columns` elements in a row. weft_rows_tokens(): tokens; weft_rows_weights(): router
- * weights. */
+/* A tensor whose entries are sent to experts as rows. The tensor has `things` entries; every entry
+ * is sent as `each` rows of `columns` elements. weft_rows_tokens() describes tokens,
+ * weft_rows_weights() router weights. */
 struct weft_move {
   const char *name;
   uint64_t things, columns, each;
@@ -73,10 +74,10 @@ struct weft_move {
 struct weft_move weft_rows_tokens (const struct weft_step *s, const char *name);
 struct weft_move weft_rows_weights (const struct weft_step *s, const char *name);
 
-/* Each function returns a new buffer, or x if nothing must be done. pack: copies entries to rows in
+/* Each function returns a new buffer, or x if x needs no change. pack: copies entries to rows in
  * the order of experts. go: sends rows to the ranks of their experts. arrive: groups the received
- * rows by expert. leave: groups rows by source again. return: sends rows back. unpack: adds the
- * rows of each entry. */
+ * rows by expert. leave: reverses arrive, and groups rows by source. return: sends rows back.
+ * unpack: adds the rows of each entry. */
 uint32_t weft_rows_pack (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
                          uint32_t x);
 uint32_t weft_rows_go (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
@@ -91,9 +92,9 @@ uint32_t weft_rows_unpack (struct weft_step *s, const struct weft_saved *saved, 
                            uint32_t x);
 
 /* Canonical order: peers are the ranks that hold the same experts and have other rows of the same
- * sequences. n: number of peers; came: buffer with their counts, one peer after the other; counts:
- * the same counts in the order of experts. weft_rows_of_peers() all-gathers their rows, grouped by
- * expert. */
+ * sequences. n: number of peers; came: buffer with the counts of rows of the peers, one peer after
+ * the other; counts: these counts in the order of experts. weft_rows_of_peers() all-gathers the
+ * rows of all peers, grouped by expert. */
 struct weft_peers {
   uint32_t n, came, counts;
 };
@@ -114,13 +115,14 @@ uint32_t weft_experts_backward (struct weft_step *s, struct weft_saved *saved, u
 void weft_experts_gradient (struct weft_step *s, const struct weft_delayed *d);
 
 /* gates.c: returns the input of fc1: xp, or with moe_apply_probs_on_input xp times router weights.
- * Backward returns the gradient of xp, and then sets *dpp to the gradient of pp. */
+ * Backward returns the gradient of xp. With moe_apply_probs_on_input backward also sets *dpp to the
+ * gradient of pp, unless weft_moe_weighs_at_home(). */
 uint32_t weft_moe_weigh (struct weft_step *s, struct weft_saved *saved);
 uint32_t weft_moe_weigh_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dxw,
                                   uint32_t *dpp);
 /* Canonical order with expert tensor parallel: whether the gradient of router weights is computed
- * on the rank of the tokens, after the rows have returned. It needs the whole gradient of the
- * weighted input, of which expert ranks have only partial sums. */
+ * on the rank of the tokens, after the rows have returned. The computation needs the whole gradient
+ * of the weighted input, but expert ranks have only partial sums of this gradient. */
 gboolean weft_moe_weighs_at_home (const struct weft_step *s);
 
 /* Returns the gradient of the tokens in this rank's rows, from the returned rows dxw, and sets *dpp
@@ -128,7 +130,8 @@ gboolean weft_moe_weighs_at_home (const struct weft_step *s);
 uint32_t weft_moe_weigh_at_home (struct weft_step *s, const struct weft_saved *saved, uint32_t dxw,
                                  uint32_t *dpp);
 /* Returns the output y of shared experts times their gate, or y if they have no gate. Backward
- * returns the gradient of y; *dn2 is the gradient of n2 through the gate, or WEFT_NO_BUF. */
+ * returns the gradient of y, and sets *dn2 to the gradient of n2 through the gate, or to
+ * WEFT_NO_BUF. */
 uint32_t weft_moe_gate (struct weft_step *s, struct weft_saved *saved, uint32_t y);
 uint32_t weft_moe_gate_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dy,
                                  uint32_t *dn2);

@@ -5,16 +5,16 @@
  *   tokens d later -> embedding -> words_norm -.
  *   normed output of depth d - 1 -> stream_norm -+-> proj (2h to h) -> layer -> norm -> head, loss
  *
- * Embedding and head are those of the model. The stage with the head has a copy of the embedding,
- * whose gradient is added to that of the first stage (optimizer/finish.c). The loss of a depth is
- * the mean over tokens with a target; the last d tokens of a sequence have no target. The gradient
- * of this loss is scaled by mtp_loss_scaling_factor / mtp_num_layers. Losses of depths are reported
- * separately from the model's loss.
+ * All depths use the embedding and the head of the model. The stage with the head has a copy of the
+ * embedding, whose gradient is added to that of the first stage (optimizer/finish.c). The loss of a
+ * depth is the mean over tokens with a target; the last d tokens of a sequence have no target. The
+ * gradient of this loss is scaled by mtp_loss_scaling_factor / mtp_num_layers. Losses of depths are
+ * reported separately from the model's loss.
  *
- * Upstream shifts tokens on the GPU. Here the host copies shifted tokens to the device.
+ * Megatron-Core shifts tokens on the GPU. Here the host copies shifted tokens to the device.
  *
- * Each tensor parallel rank has some rows of proj. The outputs are all-gathered, and with
- * sequence_parallel each rank continues with its own tokens. */
+ * Each tensor parallel rank has some rows of proj. The outputs are all-gathered. If
+ * sequence_parallel is on, each rank then continues with its own tokens. */
 #include "core/passes/layer/chunk.h"
 #include "core/passes/layer/ends.h"
 
@@ -155,16 +155,16 @@ run_again (struct weft_step *s, uint32_t micro, uint32_t depth)
   s->at = at;
 }
 
-/* The lookups of all depths. They add to one gradient `table`: on the stage that holds the
- * embedding the operand of weft_head_grad_begin(), on another stage the gradient of its copy of the
- * embedding. */
+/* The embedding lookups of all depths, whose gradients are added to one operand `table`. On the
+ * stage that holds the embedding `table` comes from weft_head_grad_begin(). On another stage
+ * `table` is the gradient of the stage's copy of the embedding. */
 struct lookups {
   struct weft_use table;
   uint32_t *ids, *dx; /* of each depth */
 };
 
 /* Adds the gradient of one depth. In canonical order a chunk of a sequence is one leaf for all
- * depths, so one kernel adds all depths after the backward of depth 1, the last one. */
+ * depths, so one kernel adds all depths after the backward of depth 1, which runs last. */
 static void
 words_gradient (struct weft_step *s, uint32_t depth, struct lookups *l)
 {
@@ -205,7 +205,7 @@ depth_backward (struct weft_step *s, uint32_t micro, uint32_t depth, const uint3
                                    m->stream, dy_of[1]);
 }
 
-/* The gradient of the embedding that multi-token prediction reads. */
+/* Returns the gradient of the embedding that multi-token prediction reads. */
 static struct weft_use
 begin_table (struct weft_step *s)
 {

@@ -35,7 +35,8 @@ struct weft_layer_pass {
   uint32_t beside;        /* backward: the MLP's gradient of a norm that attention reads too */
 };
 
-/* layer.c: append one node of a layer. moe.c: append the kernels of experts in a node. */
+/* Append the kernels of one node: of any layer (layer.c), or the expert kernels of a layer of
+ * experts (moe.c). */
 void weft_layer_forward_node (struct weft_step *s, struct weft_layer_pass *pass,
                               enum weft_layer_node node);
 void weft_layer_backward_node (struct weft_step *s, struct weft_layer_pass *pass,
@@ -46,20 +47,20 @@ void weft_moe_backward_node (struct weft_step *s, struct weft_layer_pass *pass,
                              enum weft_layer_node node);
 
 /* layer.c: the norm of the output of attention (TRUE) or of the MLP (norm_placement = post,
- * sandwich). Forward sets *made to the input of the norm, which backward reads. Without such a norm
- * both functions return their input. */
+ * sandwich). Forward sets *made to the input of the norm, which backward reads. If the model has no
+ * such norm, both functions return their input. */
 uint32_t weft_layer_output_norm (struct weft_step *s, gboolean attention, uint32_t y,
                                  uint32_t *made);
 uint32_t weft_layer_output_norm_backward (struct weft_step *s, gboolean attention, uint32_t made,
                                           uint32_t dy);
 
 /* mlp.c: backward of the MLP. Replaces pass->x, the gradient of the layer's output, by the gradient
- * of the residual stream before the MLP. With residual = parallel_one_norm sets pass->beside
+ * of the residual stream before the MLP. If residual = parallel_one_norm, pass->beside is set
  * instead. */
 void weft_layer_mlp_backward (struct weft_step *s, struct weft_layer_pass *pass);
 
-/* recompute.c: call these before and after a microbatch runs layer `l` of the chunk with input
- * x. */
+/* recompute.c: call these before and after a pass of microbatch `micro` through layer `l` of the
+ * chunk. x: the input of the layer, in backward the gradient of its output. */
 struct weft_layer_pass weft_chunk_before_layer (struct weft_step *s, uint32_t micro, uint32_t l,
                                                 uint32_t x);
 void weft_chunk_after_layer (struct weft_step *s, uint32_t l);
@@ -75,6 +76,6 @@ weft_overlaps_experts (const struct weft_step *s)
  * them. */
 void weft_expert_overlap_pair (struct weft_step *s, uint32_t i);
 
-/* Appends the layers of a backward that is not paired with a forward. Returns the gradient of the
- * input. */
+/* Appends the layers of a backward that is not paired with a forward. dy: the gradient of the
+ * output of the last layer. Returns the gradient of the input of the first layer. */
 uint32_t weft_expert_overlap_backward (struct weft_step *s, uint32_t dy);

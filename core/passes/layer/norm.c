@@ -1,9 +1,9 @@
 /* The norms of the residual stream.
  *
- * With sequence_parallel each rank has some rows of the stream, so its gradient of a norm's weight
- * is a partial sum. In fast order partial sums are all-reduced once in each step
- * (optimizer/finish.c), or before each data-parallel reduction if gradients are reduced in every
- * microbatch. In canonical order one kernel computes the sum over a whole sequence: ranks
+ * If sequence_parallel is on, each rank has only some rows of the stream. The gradient of a norm's
+ * weight on this rank is then a partial sum. In fast order partial sums are all-reduced once in
+ * each step (optimizer/finish.c), or before each data-parallel reduction if gradients are reduced
+ * in every microbatch. In canonical order one kernel computes the sum over a whole sequence: ranks
  * all-gather the operands, and each rank computes the same sum. */
 #include "core/passes/layer/block.h"
 
@@ -34,7 +34,8 @@ weft_norm_again (struct weft_step *s, const char *name, enum weft_layer_param wh
   return y;
 }
 
-/* The gradients of weight and bias, over all tokens of the microbatch. */
+/* Canonical order: computes the gradients of weight and bias over all tokens of the microbatch, in
+ * grad[0] and grad[1]. */
 static void
 whole_gradients (struct weft_step *s, const char *name, const struct weft_norm_operands *o,
                  uint64_t columns, const struct weft_use grad[2])

@@ -5,15 +5,15 @@
  *   today    (the current plan) layer i is copied to the host when the forward of layer i + 1
  *            begins. Its memory is freed when the forward of layer L - n + i begins, which waits
  *            for the copy. Layer i is copied back when the backward of layer L - 1 - n + i begins.
- *            Kernels wait for each tensor, and its memory is freed when the next layer's backward
- *            begins. L - n layers are on the device at one time
+ *            A kernel waits only for the tensors that it reads. Their device memory is freed when
+ *            the next layer's backward begins. L - n layers are on the device at one time
  *   windows  (cpu_offloading_double_buffering, the older plan) the first layer is copied after its
  *            forward, and the others one by one at the ends of windows of about L / n layers. At
  *            the end of a window the compute stream waits for the copy in flight and then frees its
  *            memory. Backward copies layers back at the same places in reverse order, into two
- *            permanent sets of buffers used in turn. With long windows upstream copies layer i into
- *            the buffers of layer i + 2 before the backward of layer i + 2; here this copy starts
- *            after that backward */
+ *            permanent sets of buffers used in turn. If windows are long, Transformer Engine copies
+ *            layer i into the buffers of layer i + 2 before the backward of layer i + 2. Here the
+ *            copy starts after that backward */
 #include "core/passes/layer/chunk.h"
 
 /* Activations of one layer and microbatch in host memory. */
@@ -36,8 +36,8 @@ list (struct weft_saved *saved)
   return (uint32_t *) (void *) saved;
 }
 
-/* The layers that may be offloaded. Offload needs a single stage, and excludes layers of
- * multi-token prediction. */
+/* Returns the number of layers that may be offloaded. Offload requires a single pipeline stage, and
+ * excludes layers of multi-token prediction. */
 static uint32_t
 layers (const struct weft_step *s)
 {
@@ -119,7 +119,8 @@ send (struct weft_step *s, uint32_t micro, uint32_t l)
   s->at = at;
 }
 
-/* Frees the device memory of a layer. `after`: a copy for which the free waits, or WEFT_NO_OP. */
+/* Frees the device memory of a layer. after: the copy that must end before the memory is freed, or
+ * WEFT_NO_OP. */
 static void
 release (struct weft_step *s, uint32_t micro, uint32_t l, uint32_t after)
 {
@@ -151,8 +152,8 @@ standing_buffer (struct weft_step *s, uint32_t set, int i, uint32_t like)
   return *at;
 }
 
-/* Copies a layer back. Tensors are copied in reverse order, because backward reads them in that
- * order. */
+/* Copies the activations of a layer from host memory to the device. Tensors are copied in reverse
+ * order, because backward reads them in that order. */
 static void
 fetch (struct weft_step *s, uint32_t micro, uint32_t l)
 {
@@ -203,8 +204,8 @@ after_backward (struct weft_step *s, uint32_t micro)
 
 /* ------------------------------------------------------------------------ windows */
 
-/* The last layer of window i: the copy of layer i to the host must be complete after the forward of
- * that layer. */
+/* Returns the last layer of window i. After the forward of this last layer, kernels wait for the
+ * copy of layer i to the host. */
 static uint32_t
 window_end (const struct weft_step *s, uint32_t i)
 {
@@ -227,7 +228,8 @@ window_after_forward (struct weft_step *s, uint32_t micro, uint32_t l)
   }
 }
 
-/* The layer before whose backward layer i is copied back. Layers i and i + 2 share buffers. */
+/* Returns the layer l such that layer i is copied back to the device before the backward of layer
+ * l. Layers i and i + 2 share buffers. */
 static uint32_t
 window_begin (const struct weft_step *s, uint32_t i)
 {

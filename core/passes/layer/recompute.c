@@ -1,18 +1,19 @@
 /* The layers of a chunk for one microbatch, and full recompute.
  *
  * Full recompute stores only the input of a block of layers, and runs the forward of the block
- * again inside backward (Megatron-Core recompute_method). uniform cuts the chunk into blocks of
- * recompute_num_layers. block recomputes each of the first recompute_num_layers layers by itself,
- * and stores the activations of all other layers. Selective recompute is in layer.c.
+ * again inside backward (Megatron-Core recompute_method). Method `uniform` cuts the chunk into
+ * blocks of recompute_num_layers. Method `block` recomputes each of the first recompute_num_layers
+ * layers separately, and stores the activations of all other layers. layer.c implements selective
+ * recompute.
  *
  * num_microbatches_with_partial_activation_checkpoints = K: in each window of forward passes the
- * first K passes are not fully recomputed; recompute_modules, if given, applies to these passes. A
- * window has as many passes as are in flight: the forward passes before the first backward
- * (Megatron-Core schedules.py, max_outstanding_backprops). With virtual stages passes of all chunks
+ * first K passes are not fully recomputed; recompute_modules, if given, applies to these passes.
+ * The length of a window is the number of forward passes before the first backward (Megatron-Core
+ * schedules.py, max_outstanding_backprops). If a rank has virtual stages, passes of all chunks
  * count.
  *
- * A layer of multi-token prediction (mtp.c) is a block of its own with uniform, and is not
- * recomputed with block (Megatron-Core multi_token_prediction.py).
+ * A layer of multi-token prediction (mtp.c) is a separate block in method `uniform`, and is not
+ * recomputed in method `block` (Megatron-Core multi_token_prediction.py).
  *
  * delay_wgrad_compute: the weight gradients of a layer run after all of its input gradients. Weight
  * gradients of the first layer of every stage but the first run while the gradient for the previous
@@ -20,7 +21,7 @@
 #include "core/passes/layer/chunk.h"
 #include "core/passes/layer/nodes.h"
 
-/* The number of forward passes before the first backward. */
+/* Returns the number of forward passes before the first backward. */
 static uint32_t
 window (const weft_grid *grid, uint32_t rank)
 {
@@ -91,7 +92,7 @@ weft_recomputes_mtp (const struct weft_step *s)
          s->layer->recompute.method != WEFT_RECOMPUTE_BLOCK;
 }
 
-/* The number in the model of layer `l` of the chunk. */
+/* Returns the index in the whole model of layer `l` of the chunk. */
 static uint32_t
 layer_at (const struct weft_step *s, uint32_t l)
 {
@@ -121,8 +122,8 @@ layer_forward (struct weft_step *s, uint32_t micro, uint32_t l, uint32_t x)
   return x;
 }
 
-/* Converts x to type `to`. With mp_policy_output_dtype activations between layers, and their
- * gradients, may have another type than those inside layers. */
+/* Converts x to type `to`. mp_policy_output_dtype sets the type of activations between layers and
+ * of their gradients. Inside layers these may have another type. */
 static uint32_t
 cast (struct weft_step *s, uint32_t l, uint32_t x, enum weft_dtype to)
 {

@@ -3,10 +3,11 @@
  *
  *   qkv -> scores -> softmax -> p (-> dropout -> pd) -> context -> o
  *
- * Stored for backward: p, and with dropout pd and its mask. In bytes, with 16-bit activations, that
- * is 2 a s^2 b, with dropout 5 a s^2 b (arXiv 2205.05198, section 4.1). With recompute of core_attn
- * none of them is stored: they are computed again when their backward begins. The product with the
- * values is not computed again, because backward does not read its output. */
+ * Stored for backward: p, and with dropout pd and its mask. With 16-bit activations these tensors
+ * have 2 a s^2 b bytes, or 5 a s^2 b bytes with dropout (arXiv 2205.05198, section 4.1). If
+ * core_attn is recomputed, none of these tensors is stored: p, pd and the mask are computed again
+ * when the backward of attention begins. The product with the values is not computed again, because
+ * backward does not read its output. */
 #include "core/passes/layer/attention.h"
 
 static uint32_t
@@ -31,7 +32,8 @@ probabilities (struct weft_step *s, struct weft_saved *saved)
   saved->pd = pd == saved->p ? WEFT_NO_BUF : pd;
 }
 
-/* The probabilities that multiply the values: pd with dropout, else p. */
+/* Returns the probabilities that multiply the values: pd if the layer has dropout, p if it has
+ * none. */
 static uint32_t
 weights (const struct weft_saved *saved)
 {

@@ -4,8 +4,8 @@
 #include "core/passes/params/tensors.h"
 #include <string.h>
 
-/* The size of a tensor on this rank; rows are 0 where the model has no such tensor. Tensor parallel
- * ranks shard maps by heads, by the width of the MLP, or by the vocabulary. */
+/* The size of a tensor on this rank. rows is 0 if the model does not have the tensor. Tensor
+ * parallel ranks shard maps by heads, by the width of the MLP, or by the vocabulary. */
 struct extent {
   uint64_t rows, columns;
   enum weft_cut cut;
@@ -188,15 +188,16 @@ add_layer (struct weft_step *s, uint32_t layer)
     param[which] = add_param (s, names[which], layer, layer_extent (s, layer, which));
 }
 
-/* Whether the chunk needs a copy of the embedding: it has multi-token prediction, which reads the
- * embedding, on a role that does not hold the first stage. */
+/* Whether the chunk needs a copy of the embedding. TRUE: the chunk has multi-token prediction,
+ * which reads the embedding, and this role does not hold the first stage. */
 static gboolean
 copies_embedding (const struct weft_step *s)
 {
   return weft_step_chunk (s)->n_mtp > 0 && !weft_step_has_embedding (s);
 }
 
-/* Registers the tensors at the end of the last stage. */
+/* Registers the tensors after the layers of the last stage: final norm, multi-token prediction,
+ * head. */
 static void
 add_head (struct weft_step *s)
 {
@@ -209,8 +210,8 @@ add_head (struct weft_step *s)
   add_end (s, WEFT_HEAD_WEIGHT);
 }
 
-/* Registration order of each chunk: embeddings, layers, final norm, multi-token prediction,
- * head. */
+/* Registers the tensors of each chunk, in the order embeddings, layers, final norm, multi-token
+ * prediction, head. */
 static void
 list_params (struct weft_step *s)
 {
@@ -240,8 +241,8 @@ mark (struct weft_step *s, uint32_t param, gboolean copy)
   row->duplicate |= copy;
 }
 
-/* An embedding that is tied, or that multi-token prediction reads, is on the first and the last
- * stage. The copy on the last stage is not counted in global sums. */
+/* The first and the last stage both hold a copy of an embedding that is tied, or that multi-token
+ * prediction reads. Marks this role's copy; global sums do not count the copy on the last stage. */
 static void
 mark_tied (struct weft_step *s)
 {
@@ -295,14 +296,15 @@ weft_params_is_sharded_expert (const struct weft_step *s, uint32_t param)
   return weft_mesh_deals_experts (s->mesh) && weft_params_is_expert (s, param);
 }
 
-/* The type in which the flat buffer stores a weight. */
+/* Returns the type in which the flat buffer stores a weight. */
 static enum weft_dtype
 storage (const struct weft_step *s, uint32_t param)
 {
   return weft_params_is_fp8 (s, param) ? WEFT_FP8 : s->weight_dtype;
 }
 
-/* The index of a parameter's flat buffer. Adds the flat buffer to the list if it is not there. */
+/* Returns the index of a parameter's flat buffer. Adds the flat buffer to the list if the list does
+ * not contain it. */
 static uint32_t
 find_flat (struct weft_step *s, uint32_t param)
 {
@@ -323,7 +325,7 @@ find_flat (struct weft_step *s, uint32_t param)
   return s->params->flat->len - 1;
 }
 
-/* The flat fp8 buffer of a chunk, or UINT32_MAX. */
+/* Returns the index of the flat fp8 buffer of a chunk, or UINT32_MAX if the chunk has none. */
 static uint32_t
 bytes_of (const struct weft_step *s, uint32_t chunk)
 {
@@ -335,10 +337,9 @@ bytes_of (const struct weft_step *s, uint32_t chunk)
   return UINT32_MAX;
 }
 
-/* Chunks after the first are wrapped with disable_bucketing (Megatron-LM training.py,
- * get_model). reduce_scatter_with_fp32_accumulation launches every bucket by itself. The two
- * copies of a DualPipe stage must group their launches alike, although they have different chunk
- * numbers. */
+/* Chunks after the first are wrapped with disable_bucketing (Megatron-LM training.py, get_model).
+ * reduce_scatter_with_fp32_accumulation launches every bucket by itself. The two copies of a
+ * DualPipe stage have different chunk numbers, but must group their launches in the same way. */
 static enum weft_launch
 launch_of (const struct weft_step *s, uint32_t chunk)
 {
@@ -421,8 +422,8 @@ sharing (const struct weft_step *s, const struct weft_flat *flat)
   return (flat->expert ? weft_mesh_expert_sharing : weft_mesh_sharing) (s->mesh);
 }
 
-/* Creates a flat buffer, which holds whole buckets, or one after the other the slices of all
- * buckets. */
+/* Creates a flat buffer. The flat buffer contains whole buckets, or only this rank's slices of all
+ * buckets, one after the other. */
 static uint32_t
 flat_buffer (struct weft_step *s, uint32_t buffer, enum weft_buf_kind kind)
 {

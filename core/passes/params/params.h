@@ -6,7 +6,8 @@
 #include "core/passes/emit/emit.h"
 #include "core/program/layout.h"
 
-/* Parameters of one layer. A layer without such a tensor has WEFT_NO_PARAM in its place. */
+/* Parameters of one layer. A layer that does not have one of these tensors stores WEFT_NO_PARAM at
+ * the tensor's index. */
 #define WEFT_LAYER_PARAM_LIST(X)                                                                   \
   X (WEFT_MTP_WORDS_NORM_WEIGHT, "mtp_words_norm.weight")                                          \
   X (WEFT_MTP_WORDS_NORM_BIAS, "mtp_words_norm.bias")                                              \
@@ -82,14 +83,14 @@ enum weft_end_param {
 #define WEFT_NO_PARAM 0xffffffffu
 
 /* How a data-parallel strategy lays tensors out, and which tensors it shards. replicas/wrapper.c
- * has one for each strategy. */
+ * defines a struct weft_shard_rule for each strategy. */
 struct weft_shard_rule {
   void (*lay_out) (struct weft_layout *layout, const struct weft_layout_rule *rule,
                    const struct weft_layout_param *param, uint32_t n_param);
-  /* The FSDP unit of a parameter, or WEFT_NO_UNIT.  NULL: the strategy has no units. */
+  /* Returns the FSDP unit of a parameter, or WEFT_NO_UNIT. NULL: the strategy has no units. */
   uint32_t (*unit_of) (const struct weft_step *s, uint32_t param);
   gboolean shard_grads, shard_weights; /* each replica stores a slice */
-  gboolean shard_alone;                /* shards tensors even if only one rank holds them */
+  gboolean shard_alone;                /* tensors are sharded even if only one rank holds them */
   gboolean overwrites;                 /* gradients are not zeroed when a step begins */
 };
 
@@ -103,20 +104,21 @@ void weft_params_end (struct weft_step *s);
 uint32_t weft_params_count (const struct weft_step *s);
 struct weft_param *weft_param_at (const struct weft_step *s, uint32_t param);
 
-/* The number of a parameter of the current layer (s->at.layer), or WEFT_NO_PARAM. */
+/* Returns the number of a parameter of the current layer (s->at.layer), or WEFT_NO_PARAM. */
 uint32_t weft_params_layer (const struct weft_step *s, enum weft_layer_param which);
 
-/* The number of a parameter of `layer`, or WEFT_NO_PARAM. */
+/* Returns the number of a parameter of `layer`, or WEFT_NO_PARAM. */
 uint32_t weft_params_of_layer (const struct weft_step *s, uint32_t layer,
                                enum weft_layer_param which);
 
-/* The number of a parameter at an end (embedding, head), or WEFT_NO_PARAM. */
+/* Returns the number of a parameter at an end (embedding, head), or WEFT_NO_PARAM. */
 uint32_t weft_params_of_end (const struct weft_step *s, enum weft_end_param which);
 
-/* The first parameter of the MLP block of a layer: its norm, or fc1 if it has no norm. */
+/* Returns the first parameter of the MLP block of a layer: its norm, or fc1 if it has no norm. */
 uint32_t weft_params_of_mlp (const struct weft_step *s, uint32_t layer);
 
-/* The buffer with the scale of a weight that is stored in fp8; WEFT_NO_BUF for other weights. */
+/* Returns the buffer with the scale of a weight that is stored in fp8; WEFT_NO_BUF for other
+ * weights. */
 uint32_t weft_params_scale (const struct weft_step *s, uint32_t param);
 
 /* Whether a weight is stored in fp8 (fp8_param_gather). */
@@ -125,8 +127,8 @@ gboolean weft_params_is_fp8 (const struct weft_step *s, uint32_t param);
 /* Whether a parameter belongs to an expert. */
 gboolean weft_params_is_expert (const struct weft_step *s, uint32_t param);
 
-/* Whether a parameter belongs to an expert and experts are distributed over expert parallel ranks,
- * so that it has fewer replicas than the dense weights. */
+/* Whether a parameter belongs to an expert and experts are distributed over expert parallel ranks.
+ * TRUE: the parameter has fewer replicas than dense weights. */
 gboolean weft_params_is_sharded_expert (const struct weft_step *s, uint32_t param);
 
 /* Creates a view of `base`, from byte `offset` on, with the size and name of a parameter. */

@@ -36,22 +36,22 @@ weft_step_flat (const struct weft_step *s, uint32_t bucket)
   return &g_array_index (s->params->flat, struct weft_flat, buffer);
 }
 
-/* Whether a bucket holds experts that are distributed over expert parallel ranks. Buckets that are
- * not in the layout (of a tied head, of PyTorch's DDP) hold none. */
+/* Whether a bucket holds experts that are distributed over expert parallel ranks. FALSE for buckets
+ * that are not in the layout (the bucket of a tied head, buckets of PyTorch's DDP). */
 static inline gboolean
 weft_bucket_of_experts (const struct weft_step *s, uint32_t bucket)
 {
   return bucket < s->params->layout.n_bucket && weft_step_flat (s, bucket)->expert;
 }
 
-/* The ranks that average the gradients of a bucket. */
+/* Returns the group of ranks that average the gradients of a bucket. */
 static inline enum weft_group_kind
 weft_bucket_replicas (const struct weft_step *s, uint32_t bucket)
 {
   return weft_bucket_of_experts (s, bucket) ? WEFT_GROUP_EDP : WEFT_GROUP_DP;
 }
 
-/* The ranks that shard the optimizer state of a bucket. */
+/* Returns the group of ranks that shard the optimizer state of a bucket. */
 static inline enum weft_group_kind
 weft_bucket_sharing (const struct weft_step *s, uint32_t bucket)
 {

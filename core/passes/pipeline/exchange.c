@@ -22,9 +22,9 @@ is_forward (const struct weft_cell *cell)
   return cell->phase == WEFT_PHASE_FORWARD;
 }
 
-/* The direction to the rank of the next stage, or, if `after` is FALSE, of the previous stage. In a
- * ring a microbatch always moves in one direction. Otherwise consecutive stages reverse direction
- * at the first and the last rank. */
+/* Returns the direction (+1, -1, or 0 for none) to the rank of the next stage (`after` TRUE) or of
+ * the previous stage (FALSE). In a ring a microbatch always moves in one direction. Otherwise
+ * consecutive stages reverse direction at the first and the last rank. */
 static int
 side_of (const struct weft_step *s, const struct weft_cell *cell, gboolean after)
 {
@@ -49,8 +49,8 @@ weft_exchange_source (const struct weft_step *s, const struct weft_cell *cell)
   return side_of (s, cell, !is_forward (cell));
 }
 
-/* Whether the transfers of an exchange are one launch: use_ring_exchange_p2p is one call for all of
- * them. */
+/* Whether the transfers of an exchange are one launch. With use_ring_exchange_p2p one call does all
+ * transfers. */
 static gboolean
 is_grouped (const struct weft_step *s)
 {
@@ -58,8 +58,8 @@ is_grouped (const struct weft_step *s)
          (s->strategy->batch_p2p_comm || s->strategy->use_ring_exchange_p2p);
 }
 
-/* Separate launches use two streams. Even ranks send on the first and receive on the second stream,
- * odd ranks the reverse. */
+/* Separate launches use two streams. Even ranks send on the first stream and receive on the second
+ * stream; odd ranks receive on the first and send on the second stream. */
 static enum weft_lane
 lane_of (const struct weft_step *s, enum weft_op_kind kind)
 {
@@ -73,7 +73,7 @@ queue (struct weft_step *s, struct weft_transfer transfer)
   g_array_append_val (s->pipeline->posting.queue, transfer);
 }
 
-/* Appends the transfer of `buf`. */
+/* Appends the send or receive of `buf`. Returns the op. */
 static uint32_t
 post (struct weft_step *s, const struct weft_transfer *t, struct weft_op row,
       struct weft_shape shape, uint32_t buf)
@@ -114,8 +114,8 @@ post_tensor (struct weft_step *s, const struct weft_transfer *t, gboolean joins)
     s->pipeline->posting.sent = op;
 }
 
-/* variable_seq_lengths: three sizes of each tensor are sent first, in one launch over the group
- * of all ranks. The host waits for the whole device before it reads them (Megatron-Core
+/* variable_seq_lengths: three sizes of each tensor are sent first, in one launch over the group of
+ * all ranks. The host waits for the whole device before it reads the received sizes (Megatron-Core
  * p2p_communication.py, _communicate_shapes). */
 static void
 post_shapes (struct weft_step *s)
@@ -300,8 +300,8 @@ weft_pipeline_end (struct weft_step *s)
   g_free (s->pipeline);
 }
 
-/* Whether no framework prescribes the order of transfers. Megatron-Core's schedules prescribe
- * one. */
+/* Whether the order of transfers is free, because no framework prescribes an order for this
+ * schedule. FALSE: schedules of Megatron-Core. */
 static gboolean
 is_free (const struct weft_step *s)
 {
@@ -330,7 +330,8 @@ weft_exchange_output (const struct weft_step *s, const struct weft_cell *cell)
   return s->pipeline->output[cell->micro * s->n_chunks + cell->chunk];
 }
 
-/* If the next stage is a chunk of this rank, the output is stored as the input of that chunk. */
+/* If this rank also holds the next stage, the output is stored as the input of that stage's chunk.
+ * */
 void
 weft_exchange_hand_over (struct weft_step *s, const struct weft_cell *cell, uint32_t x)
 {

@@ -1,5 +1,5 @@
-/* Sends and receives of schedules for which no framework has published an order. Transfers run
- * beside kernels, in one order on all ranks.
+/* Sends and receives of schedules for which no framework has published an order. Transfers overlap
+ * kernels, and have the same order on all ranks.
  *
  * The grid is replayed with cells of equal length and transfers that take no time. A tensor is
  * ready when the cell that computes it ends. Transfers are posted in the order in which their
@@ -14,7 +14,7 @@ struct move {
   double ready;
   uint32_t rank, index; /* the cell that computes the tensor */
   gboolean sends;
-  struct weft_cell cell; /* this rank's cell that computes or reads the tensor */
+  struct weft_cell cell; /* the cell of this rank that computes or reads the tensor */
   uint32_t before;       /* the transfer is posted before this cell of the rank */
 };
 
@@ -110,7 +110,7 @@ post (struct weft_step *s, const struct move *move)
   weft_exchange_end (s);
 }
 
-/* The step does not end before all transfers have ended. */
+/* Makes the end of the step wait for all transfers. */
 static void
 finish (struct weft_step *s)
 {

@@ -3,22 +3,22 @@
  * forward_backward_pipelining_with_interleaving) has a warm-up of forwards, then alternates a
  * forward and a backward, then has the remaining backwards:
  *
- *   warm-up   F, {send_forward, recv_forward}; the last one adds recv_backward
+ *   warm-up   F, {send_forward, recv_forward}; the last exchange also has recv_backward
  *   steady    F, B, {send_forward, send_backward, recv_forward, recv_backward}
  *   cooldown  B, {send_backward, recv_backward}
  *
  * overlap_p2p_comm: in steady state no op waits for a whole exchange. Kernels wait for the
- * transfers that they read, and for the last send but one:
+ * transfers whose buffers they read, and for the send before the newest send:
  *
  *   steady    F, send_forward, recv_forward; B, send_backward, recv_backward
  *
  * overlap_p2p_comm_warmup_flush: warm-up and cooldown overlap in the same way. In these phases a
- * rank also receives the input of the slot after the next one before it computes the next one.
+ * rank receives the input of slot k + 2 before it computes slot k + 1.
  *
  * A tensor that is received after slot k is the input of slot k + 1. The first rank receives its
  * input from the last rank, whose forwards run p - 1 slots later: after slot k it receives the
  * output of slot k - (p - 1) of the last rank, and may have to keep the tensor until the slot that
- * reads it. In backward the last rank takes the place of the first rank, and the reverse. */
+ * reads it. In backward first and last rank are exchanged. */
 #include "core/passes/pipeline/posting.h"
 
 /* The forward cells of this rank, or its backward cells. */
@@ -32,7 +32,7 @@ struct slots {
 
 struct weft_slots {
   struct slots forward, backward;
-  uint32_t warm; /* forwards of the warm-up */
+  uint32_t warm; /* number of forwards in the warm-up */
 };
 
 static void
@@ -71,7 +71,8 @@ slots_free (struct weft_slots *all)
   g_free (all);
 }
 
-/* Sets *cell to the cell whose input is received after slot k. FALSE: nothing is received then. */
+/* Sets *cell to the cell whose input is received after slot k. Returns FALSE if no input is
+ * received after slot k. */
 static gboolean
 arrives_after (const struct weft_step *s, const struct slots *slots, uint32_t k,
                struct weft_cell *cell)
@@ -99,7 +100,7 @@ receive_after (struct weft_step *s, const struct slots *slots, uint32_t k)
     weft_exchange_receive (s, &cell);
 }
 
-/* The slot that was completed last. */
+/* Returns the slot that was completed last. */
 static uint32_t
 newest (const struct slots *slots)
 {
@@ -156,8 +157,8 @@ exchange_in_turn (struct weft_step *s, struct weft_slots *all, gboolean forward)
 
 /* ------------------------------------------------------------------------ beside kernels */
 
-/* Whether a slot belongs to warm-up or cooldown: no slot of the other direction alternates with
- * it. */
+/* Whether a slot belongs to warm-up or cooldown, in which forwards and backwards do not alternate.
+ * */
 static gboolean
 is_alone (const struct weft_slots *all, const struct slots *slots, uint32_t slot)
 {
@@ -207,7 +208,7 @@ start (struct weft_step *s)
   weft_exchange_end (s);
 }
 
-/* The step does not end before the last send has ended. */
+/* Makes the end of the step wait for the last send. */
 static void
 finish (struct weft_step *s)
 {

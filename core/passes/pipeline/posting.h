@@ -1,9 +1,9 @@
-/* posting.h - private to pipeline/: its state, and how transfers are posted. */
+/* posting.h - private to pipeline/: the state of the wing, and functions that post transfers. */
 #pragma once
 #include "core/passes/pipeline/exchange.h"
 
 /* GROUP: the transfers are one launch. EACH: every transfer is a launch. In both cases the next
- * kernel waits for all of them. ASIDE: every transfer is a launch that runs beside kernels; a
+ * kernel waits for all transfers. ASIDE: every transfer is a launch that runs beside kernels; a
  * kernel waits only for transfers whose buffers it reads. */
 enum weft_post { WEFT_POST_GROUP, WEFT_POST_EACH, WEFT_POST_ASIDE };
 
@@ -39,18 +39,20 @@ void weft_exchange_in_order (struct weft_step *s, uint32_t i, weft_kernels *besi
 void weft_exchange_interleaved (struct weft_step *s, uint32_t i, weft_kernels *beside);
 void weft_exchange_free (struct weft_step *s, uint32_t i, weft_kernels *beside);
 
-/* The rank that receives the output of a cell: +1 or -1 places away. 0: this rank, or none. */
+/* Returns the direction of the rank that receives the output of a cell: +1 or -1, the next or the
+ * previous rank. 0: this rank reads the output, or no rank does. */
 int weft_exchange_target (const struct weft_step *s, const struct weft_cell *cell);
 
-/* The rank that sends the input of a cell: +1 or -1 places away. 0: this rank, or none. */
+/* Returns the direction of the rank that sends the input of a cell: +1 or -1, the next or the
+ * previous rank. 0: this rank computes the input, or no rank sends it. */
 int weft_exchange_source (const struct weft_step *s, const struct weft_cell *cell);
 
 /* Begins an exchange. Without batch_p2p_comm and use_ring_exchange_p2p every transfer is a separate
  * launch. */
 void weft_exchange_begin (struct weft_step *s, enum weft_post how);
 
-/* Adds the send of a cell's output, or the receive of a cell's input, if another rank takes
- * part. */
+/* Adds the send of a cell's output, or the receive of a cell's input, to the exchange. Does nothing
+ * if no other rank sends or receives the tensor. */
 void weft_exchange_send (struct weft_step *s, const struct weft_cell *cell);
 void weft_exchange_receive (struct weft_step *s, const struct weft_cell *cell);
 

@@ -5,14 +5,14 @@
  *   not fused  a kernel writes the gradient in the parameter's own type, and a second kernel adds
  *              it (Megatron-Core tensor_parallel/layers.py, gradient_accumulation_fusion)
  *   canonical  every microbatch is a leaf of the tree of core/base/fold.h, in the type of
- *              gradients. A node is added to its sibling as soon as both are complete. The first
- *              leaf is in the flat buffer, the others are in buffers that live until they are
- *              added. */
+ *              gradients. A node is added to its sibling as soon as both nodes are complete. The
+ *              first leaf is in the flat buffer. Every other leaf is in a separate buffer, which is
+ *              freed after the addition. */
 #include "core/base/fold.h"
 #include "core/passes/replicas/buckets.h"
 
 struct node {
-  uint32_t first, n; /* its leaves: microbatches, or pieces */
+  uint32_t first, n; /* range of leaves: microbatches, or pieces */
   uint32_t buf;
 };
 
@@ -34,8 +34,9 @@ weft_head_has_own_sum (const struct weft_step *s)
 }
 
 /* Canonical order: an expert receives tokens of a part of a sequence, of a whole sequence, or of
- * several replicas. Sets the ranks that share sequences, and a slice for each replica. If gradients
- * are reduced in every microbatch, all tokens of a microbatch form one node of the tree. */
+ * several replicas. Sets the group of ranks that share sequences, and the number of slices: one for
+ * each replica. If gradients are reduced in every microbatch, all tokens of a microbatch form one
+ * node of the tree. */
 static void
 keep_sources (struct weft_step *s, struct weft_sum *sum)
 {
@@ -67,14 +68,15 @@ weft_sums_build (struct weft_step *s)
   if (!weft_head_has_own_sum (s))
     return;
   uint64_t n = s->replicas->sum[weft_params_of_end (s, WEFT_EMBED_WEIGHT)].n;
-  if (s->sharding->shard_grads) /* FSDP: the head has a bucket of its own */
+  if (s->sharding->shard_grads) /* FSDP: a tied head has a separate bucket */
     return;
   uint32_t main = weft_step_permanent (s, WEFT_BUF_GRADIENTS, s->grad_dtype, n, "head_gradients");
   weft_sum_start (weft_head_sum (s), main, n, WEFT_LANE_GPU);
   weft_head_sum (s)->chunk = weft_step_head (s);
 }
 
-/* Returns sum->main, or a new buffer if a node that waits for its sibling is stored there. */
+/* Returns sum->main. Returns a new buffer if sum->main contains a node that waits for its sibling.
+ * */
 uint32_t
 weft_sum_leaf (struct weft_step *s, const struct weft_sum *sum)
 {
@@ -132,7 +134,7 @@ emit_add (struct weft_step *s, const struct weft_sum *sum, uint32_t into, uint32
     weft_host_wait_for_copies (s);
 }
 
-/* The root of the tree. */
+/* Returns the root of the tree: all pieces, or all microbatches of the chunk or of the step. */
 static struct node
 root_of (const struct weft_step *s, const struct weft_sum *sum)
 {
@@ -142,7 +144,7 @@ root_of (const struct weft_step *s, const struct weft_sum *sum)
                     : (struct node){ 0, s->n_micro, WEFT_NO_BUF };
 }
 
-/* The sibling of a node; `parent` is set to the parent of both. */
+/* Returns the sibling of a node, and sets *parent to the parent of both nodes. */
 static struct node
 sibling_of (struct node node, struct node root, struct node *parent)
 {
@@ -175,8 +177,8 @@ take_held (struct weft_sum *sum, struct node *wanted)
 }
 
 /* Sequences of different replicas are at different places of the tree. Experts that receive tokens
- * of several replicas have one slice for each replica. This adds the slices: after all
- * microbatches, or with sum->each in every microbatch. */
+ * of several replicas have one slice for each replica. Adds the slices: in every microbatch if
+ * sum->each, else after all microbatches. */
 static void
 fold_sources (struct weft_step *s, const struct weft_sum *sum, uint32_t from, uint32_t to)
 {

@@ -5,15 +5,15 @@
  *
  *   weights    chunks 0 and 1 are gathered at the start of the step. On rank r, chunk q > 1 is
  *              gathered before forward slot k, if slot k + r, which rank 0 runs at this time, is
- *              the first slot of chunk q - 1. DistributedDataParallel gathers the whole chunk,
- *              Megatron-FSDP its first unit and the units that are prefetched with it
- *              (megatron_fsdp.py, start_param_sync)
+ *              the first slot of chunk q - 1. DistributedDataParallel gathers the whole chunk.
+ *              Megatron-FSDP gathers the first unit of the chunk and the units that this gather
+ *              prefetches (megatron_fsdp.py, start_param_sync)
  *   gradients  on rank r, chunk q is reduced after backward slot k, if slot k - r, which rank 0
  *              runs at this time, is the last slot of chunk q. All other chunks are reduced at the
  *              end of the step
  *   gradients without interleaving
  *              the first stage launches reductions as usual; the other stages launch
- *              them after their last backward, when they have no kernels */
+ *              them after their last backward, when they run no kernels */
 #include "core/passes/pipeline/exchange.h"
 #include "core/passes/replicas/buckets.h"
 

@@ -7,14 +7,15 @@
 
 /* The gradient of one tensor, summed over microbatches: accumulate.c. */
 struct weft_sum {
-  uint32_t main;       /* buffer that has the total after the last microbatch */
+  uint32_t main;       /* buffer that contains the total after the last microbatch */
   uint64_t n;          /* elements */
   enum weft_lane lane; /* lane of the kernels that add microbatches */
-  const struct weft_chunk *chunk; /* adds microbatches of this chunk; NULL: all of the step */
+  const struct weft_chunk *chunk; /* chunk whose microbatches are added; NULL: all microbatches of
+                                   * the step */
 
   /* Canonical order. */
   GArray *held;     /* nodes of the tree that wait for their siblings */
-  uint32_t pieces;  /* number of leaves of weft_sum_new_pieces(); 0: a leaf is a microbatch */
+  uint32_t pieces;  /* number of leaves of weft_sum_new_pieces(); 0: every microbatch is a leaf */
   enum weft_group_kind sequence; /* ranks with other parts of the same sequences */
   uint32_t sources; /* experts: number of slices, one per replica, to be added; else 0 */
   uint32_t total;   /* buffer for the sum of these slices, after the last microbatch */
@@ -31,36 +32,39 @@ struct weft_bucket_state {
   uint32_t reduced, gathered;         /* newest collectives, or WEFT_NO_OP */
   struct weft_sum sum;                /* of reduced slices, if every microbatch is reduced */
   uint32_t n_param, n_ready;          /* FSDP2: tensors; gradients of this microbatch so far */
-  uint32_t first_param, end_param;    /* range of parameters that includes all of the bucket's */
-  gboolean unit;                      /* Megatron-FSDP: resharded after use */
+  uint32_t first_param, end_param;    /* range of parameters that includes all parameters of the
+                                       * bucket */
+  gboolean unit;                      /* Megatron-FSDP: whether the bucket is resharded after use */
   gboolean outer_gathered;            /* weight_slice was all-gathered in this step: fsdp_outer.c */
 };
 
 /* Buckets whose collectives are one launch. */
 struct weft_group_state {
   uint32_t n_param;
-  uint32_t n_ready, n_due; /* complete gradients, and number of gradients: of a step, or for units
-                            * of a microbatch */
-  gboolean launched;       /* gradients are reduced, or need no reduction */
+  uint32_t n_ready, n_due; /* n_ready: complete gradients so far; n_due: number of gradients. Both
+                            * count per step, for units per microbatch */
+  gboolean launched;       /* the reduction of gradients was launched, or is not needed */
   gboolean gathered;       /* the kernels on newly gathered weights (fp8 copies) were appended */
-  gboolean idle;           /* recompute is done: the next gather reshards the unit */
-  uint32_t entered;        /* cell and direction that used the unit last: fsdp.c */
+  gboolean idle;           /* recompute no longer reads the unit: the next gather reshards it */
+  uint32_t entered;        /* number of the pass (cell and direction) that read the unit last:
+                            * fsdp.c */
 };
 
-/* Groups of buckets that are gathered one after the other, each before its first use: their number
- * (0: they are gathered after the update) and the next group to gather. A chunk has one chain for
- * its dense weights and one for its experts. */
+/* Groups of buckets that are gathered one after the other, each group before its first use.
+ * n_gather: number of groups; 0: groups are gathered after the update. next: the next group to
+ * gather. A chunk has one chain for its dense weights and one for its experts. */
 struct weft_chain {
   uint32_t n_gather, next;
 };
 
-/* A reduce-scatter that kernels run beside: fsdp_grads.c. */
+/* A reduce-scatter in flight, for which kernels do not wait yet: fsdp_grads.c. */
 struct weft_reduction {
   uint32_t group, op;
 };
 
-/* A data-parallel strategy: its functions, which replicas.h calls at fixed places of a step. NULL:
- * the strategy does nothing at that place. wrapper.c contains the table of strategies. */
+/* A data-parallel strategy: functions that the entry points of replicas.h call at fixed places of a
+ * step. NULL: the strategy does nothing at that place. wrapper.c contains the table of strategies.
+ * */
 struct weft_wrapper {
   struct weft_shard_rule sharding;
 
@@ -81,7 +85,7 @@ struct weft_wrapper {
   uint32_t (*reduced) (struct weft_step *s, uint32_t param);
   uint32_t (*reduced_head) (struct weft_step *s);
   void (*gather_weights) (struct weft_step *s);
-  /* Launches gathers of a chunk before any of its weights is read (aligned.c). */
+  /* Launches gathers of a chunk before a kernel reads its first weight (aligned.c). */
   void (*gather_chunk) (struct weft_step *s, uint32_t chunk);
 };
 
@@ -116,21 +120,21 @@ void weft_sum_start (struct weft_sum *sum, uint32_t main, uint64_t n, enum weft_
 /* Adds the reduced gradient `leaf` of the current microbatch, for sums of slices. */
 void weft_sum_add (struct weft_step *s, struct weft_sum *sum, uint32_t leaf);
 
-/* begin: the operand into which a kernel writes the gradient of the current microbatch. end: adds
- * this gradient to the sum. */
+/* begin: returns the operand into which a kernel writes the gradient of the current microbatch.
+ * end: adds this gradient to the sum. */
 struct weft_use weft_sum_begin (struct weft_step *s, struct weft_sum *sum);
 void weft_sum_end (struct weft_step *s, struct weft_sum *sum, struct weft_use grad);
 void weft_sum_place (struct weft_sum *sum, uint32_t total); /* sets the buffer for the total */
 
-/* For strategies that add microbatches themselves. sources: the operand of a kernel whose gradient
- * belongs in `to`; a new buffer if the sum has slices of sources. join_sources: adds these slices
- * into `to`, after the kernel. */
+/* For strategies that add microbatches themselves. sources: returns the operand into which a kernel
+ * writes its gradient: `to`, or a new buffer if the sum has a slice for each source replica.
+ * join_sources: call it after the kernel; adds these slices into `to`. */
 struct weft_use weft_sum_sources (struct weft_step *s, const struct weft_sum *sum,
                                   struct weft_use to);
 void weft_sum_join_sources (struct weft_step *s, const struct weft_sum *sum, struct weft_use grad,
                             uint32_t to);
 
-/* The separate sum of a tied head. */
+/* Returns the separate sum of a tied head. */
 static inline struct weft_sum *
 weft_head_sum (const struct weft_step *s)
 {
@@ -165,27 +169,27 @@ void weft_ddp_gather_first (struct weft_step *s, uint32_t chunk);
 #define WEFT_NO_GROUP UINT32_MAX
 uint32_t weft_ddp_first_group (const struct weft_step *s, uint32_t chunk);
 
-/* Elements of bucket k, with padding. */
+/* Returns the number of elements of bucket k, including padding. */
 uint64_t weft_ddp_bucket_size (const struct weft_step *s, uint32_t k);
 
-/* The group of the bucket that contains a parameter. */
+/* Returns the group of the bucket that contains a parameter. */
 uint32_t weft_ddp_group_of (const struct weft_step *s, uint32_t param);
 
-/* The buckets of group g; sets *n to their number. */
+/* Returns the buckets of group g; sets *n to their number. */
 const uint32_t *weft_ddp_members (const struct weft_step *s, uint32_t g, uint32_t *n);
 
-/* The op of a collective of bucket k, not appended yet. */
+/* Returns the op of a collective of bucket k. The caller completes and appends the op. */
 struct weft_op weft_ddp_row (struct weft_step *s, enum weft_op_kind kind, const char *name,
                              uint32_t k);
 
-/* The shape of a collective that sums `n` elements. */
+/* Returns the shape of a collective that sums `n` elements. */
 struct weft_shape weft_ddp_shape (const struct weft_step *s, uint64_t n);
 
 /* Appends a collective that waits for all kernels enqueued so far. Returns the op. */
 uint32_t weft_ddp_collective (struct weft_step *s, struct weft_op row, struct weft_shape shape,
                               const struct weft_use *uses, uint32_t n_uses);
 
-/* Changes the op of a collective within an instance to one between instances. */
+/* Changes the op of a collective within an instance into a collective between instances. */
 void weft_ddp_go_across (const struct weft_step *s, struct weft_op *row);
 
 /* across: all-reduces grad_shard of bucket k, `n` elements, between instances. join_across: makes
@@ -197,7 +201,7 @@ void weft_ddp_join_across (struct weft_step *s);
 void weft_ddp_check (struct weft_step *s, uint32_t grads, uint64_t n, uint32_t k);
 
 /* Before a reduction: divides the gradients of bucket k by the number of replicas, unless the
- * collective or the loss does. */
+ * collective or the loss performs this division. */
 void weft_ddp_scale_bucket (struct weft_step *s, uint32_t k);
 
 /* Converts gradients of experts that are a mean over `few` ranks to the mean over all replicas. */
@@ -218,18 +222,18 @@ void weft_torch_ddp_finish (struct weft_step *s);
 void weft_fp8_weights_build (struct weft_step *s);
 void weft_fp8_weights_end (struct weft_step *s);
 
-/* MXFP8: whether bucket k is gathered through its gradient buffer. */
+/* MXFP8: whether the weights of bucket k are all-gathered in the memory of its gradient buffer. */
 gboolean weft_fp8_weights_is_staged (const struct weft_step *s, uint32_t k);
 
 /* MXFP8: creates a view of the gradient buffer of bucket k as bf16. */
 uint32_t weft_fp8_weights_staging (struct weft_step *s, uint32_t k);
 
-/* Call it when a group was gathered: appends the kernels that quantise its weights (MXFP8) or
- * transpose them (E4M3). */
+/* Call it after a group was gathered: appends the kernels that quantise the group's weights (MXFP8)
+ * or transpose them (E4M3). */
 void weft_fp8_weights_gathered (struct weft_step *s, uint32_t group);
 
 /* Whether the transposed copy of bucket k lies behind its gathered codes in one buffer. */
 gboolean weft_fp8_weights_transpose_behind (const struct weft_step *s, uint32_t k);
 
-/* Frees the transposed copies of a layer that were made on use. */
+/* Frees the transposed copies that were made when backward of the layer first read them. */
 void weft_fp8_weights_free_transposed (struct weft_step *s, uint32_t layer);

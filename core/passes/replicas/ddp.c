@@ -5,17 +5,18 @@
  * have one bucket.
  *
  * The last gradient of a group in the last microbatch launches the reduction of the group
- * (overlap_grad_reduce). Without overlap the reduction is launched at the end of the last backward.
- * A collective waits for all kernels enqueued so far and for the previous collective (c10d
- * ProcessGroupNCCL). Weights are gathered lazily: the first use of a group launches the gather of
- * the next group (Megatron-Core param_and_grad_buffer.py).
+ * (overlap_grad_reduce). If overlap_grad_reduce is off, the reduction is launched at the end of the
+ * last backward. A collective waits for all kernels enqueued so far and for the previous collective
+ * (c10d ProcessGroupNCCL). Weights are gathered lazily: the first use of a group launches the
+ * gather of the next group (Megatron-Core param_and_grad_buffer.py).
  *
  * reduce_scatter_with_fp32_accumulation: an all-to-all exchanges slices in the buffer's type. The
  * owner of a slice adds them at the end of the step.
  *
  * With several instances of the distributed optimizer a bucket is first reduced among the ranks of
  * one instance, then its slice is reduced between instances, on a separate lane. Hybrid sharding of
- * Megatron-FSDP uses another lane for its collectives between groups (fsdp_outer.c). */
+ * Megatron-FSDP has a separate lane for its collectives between groups of replicas (fsdp_outer.c).
+ * */
 #include "core/passes/replicas/fsdp.h"
 #include "core/base/invariant.h"
 
@@ -25,21 +26,22 @@ alone (const struct weft_step *s, uint32_t k)
   return weft_mesh_group_size (s->mesh, weft_bucket_replicas (s, k)) == 1;
 }
 
-/* The number of slices of the optimizer state of a bucket. */
+/* Returns the number of slices of the optimizer state of a bucket. */
 static uint32_t
 slices (const struct weft_step *s, uint32_t k)
 {
   return s->shard_optimizer ? weft_mesh_group_size (s->mesh, weft_bucket_sharing (s, k)) : 1;
 }
 
-/* The number of slices of a group: all its buckets are reduced by the same ranks. */
+/* Returns the number of slices of a group: all its buckets are reduced by the same ranks. */
 static uint32_t
 group_slices (const struct weft_step *s, uint32_t g)
 {
   return slices (s, s->params->layout.bucket_of[s->params->layout.group[g].first]);
 }
 
-/* This rank's slice of a bucket: a view of the whole, marked as a shard. */
+/* Returns this rank's slice of bucket k: a second view of the whole bucket `view`, marked as a
+ * shard. */
 static uint32_t
 shard_of (struct weft_step *s, uint32_t k, uint32_t view)
 {
@@ -86,15 +88,16 @@ weft_ddp_members (const struct weft_step *s, uint32_t g, uint32_t *n)
   return &s->params->layout.bucket_of[s->params->layout.group[g].first];
 }
 
-/* The chunk of a group. In the layout, groups of experts have chunk numbers from n_chunks on. */
+/* Returns the chunk of a group. In the layout, groups of experts have chunk numbers from n_chunks
+ * on. */
 static uint32_t
 chunk_of (const struct weft_step *s, uint32_t g)
 {
   return s->params->layout.group[g].chunk % s->n_chunks;
 }
 
-/* Whether a tied head or multi-token prediction on the embedding's stage adds to the sum of the
- * embedding's gradient. */
+/* Whether a tied head, or multi-token prediction, on the stage of the embedding adds its gradient
+ * to the embedding's sum. */
 static gboolean
 shares_sum (const struct weft_step *s)
 {
@@ -140,9 +143,9 @@ weft_ddp_bucket_size (const struct weft_step *s, uint32_t k)
   return s->params->layout.bucket[k].end - s->params->layout.bucket[k].start;
 }
 
-/* Whether gradients are divided by the number of replicas. They are not if the collective averages,
- * if the loss is per token, or in canonical order, where the loss is already the mean over all
- * replicas. */
+/* Whether gradients are divided by the number of replicas. FALSE: the collective averages, the loss
+ * is per token, or canonical order is on, in which the loss is already the mean over all replicas.
+ * */
 static gboolean
 divides (const struct weft_step *s)
 {
@@ -150,7 +153,7 @@ divides (const struct weft_step *s)
          !s->canonical;
 }
 
-/* Whether the collective divides gradients (gradient_reduce_div_fusion). It does not for bf16,
+/* Whether the collective divides gradients (gradient_reduce_div_fusion). FALSE for bf16 gradients,
  * which would be rounded twice (param_and_grad_buffer.py, gradient_reduce_preprocessing). */
 static gboolean
 divides_in_sum (const struct weft_step *s)
@@ -208,7 +211,7 @@ weft_ddp_collective (struct weft_step *s, struct weft_op row, struct weft_shape 
 }
 
 /* check_for_nan_in_grad, check_for_large_grads: before the reduction the host reads the norm of the
- * bucket, and enqueues no work until the norm has arrived. */
+ * bucket's gradients. The host enqueues no work until the norm has been copied to it. */
 void
 weft_ddp_check (struct weft_step *s, uint32_t grads, uint64_t n, uint32_t k)
 {
@@ -238,7 +241,8 @@ weft_ddp_shape (const struct weft_step *s, uint64_t n)
                      divides_in_sum (s) ? weft_mesh_group_size (s->mesh, WEFT_GROUP_DP) : 0);
 }
 
-/* The op of a collective of bucket k. `flags`: WEFT_OP_GROUPED if it joins the previous launch. */
+/* Returns the op of a collective of bucket k. flags: WEFT_OP_GROUPED if the collective joins the
+ * previous launch, else 0. */
 static struct weft_op
 row_of (struct weft_step *s, enum weft_op_kind kind, const char *name, uint32_t k, uint8_t flags)
 {
@@ -287,8 +291,8 @@ scatter (struct weft_step *s, uint32_t k, uint8_t flags)
       WEFT_USES (WEFT_RW (state->grads), WEFT_W (state->grad_shard)));
 }
 
-/* The collective within an instance has divided already, so the collective between instances only
- * adds. */
+/* The collective within an instance has already divided gradients, so the collective between
+ * instances only adds. */
 void
 weft_ddp_go_across (const struct weft_step *s, struct weft_op *row)
 {
@@ -360,12 +364,12 @@ weft_ddp_scale_experts (struct weft_step *s, uint32_t grads, uint32_t few)
            "scale_experts");
 }
 
-/* Gradients are a mean over replicas: they are divided before the sum or by the collective, or the
- * loss is divided.
+/* Gradients are a mean over replicas. The division takes place before the sum, in the collective,
+ * or in the loss.
  *
  * The tokens of an expert come from all ranks of its expert parallel group. An average over the
  * ranks that hold the same expert is therefore too large by the number of replicas in that group.
- * It is too small if tensor parallel ranks hold whole experts (Megatron-Core
+ * The average is too small if tensor parallel ranks hold whole experts (Megatron-Core
  * distributed_data_parallel.py, expert_gradient_scaling_factor). */
 void
 weft_ddp_scale_bucket (struct weft_step *s, uint32_t k)
@@ -427,8 +431,8 @@ weft_ddp_grad_begin (struct weft_step *s, uint32_t param)
   return weft_sum_begin (s, &s->replicas->sum[param]);
 }
 
-/* Counts a gradient that was added to its bucket. The last one of a group launches the
- * reduction. */
+/* Counts a gradient that was added to its bucket. The last gradient of a group launches the
+ * reduction of the group. */
 static void
 note_ready (struct weft_step *s, uint32_t param)
 {
@@ -562,8 +566,8 @@ launch_gather (struct weft_step *s, uint32_t g)
   s->at = at;
 }
 
-/* The first group of a chunk; sets *n to the number of its groups. Experts have their own chunk
- * numbers (chunk_of). */
+/* Returns the first group of a chunk, and sets *n to the number of groups of the chunk. Groups of
+ * experts have separate chunk numbers (chunk_of). */
 static uint32_t
 first_group (const struct weft_step *s, uint32_t chunk, uint32_t *n)
 {
@@ -577,8 +581,8 @@ first_group (const struct weft_step *s, uint32_t chunk, uint32_t *n)
   return first;
 }
 
-/* The group of a chunk that forward reads i-th. Buckets are in reverse order of registration, units
- * in order of registration. */
+/* Returns the group of a chunk that forward reads i-th. Buckets are in reverse order of
+ * registration, units in order of registration. */
 static uint32_t
 gathered_at (const struct weft_step *s, uint32_t chunk, uint32_t i)
 {
@@ -587,7 +591,7 @@ gathered_at (const struct weft_step *s, uint32_t chunk, uint32_t i)
   return s->sharding->unit_of ? first + i : first + n - 1 - i;
 }
 
-/* The index i for which gathered_at() returns group g. */
+/* Returns the index i for which gathered_at() returns group g. */
 static uint32_t
 place_of (const struct weft_step *s, uint32_t g)
 {
@@ -609,7 +613,8 @@ is_due (const struct weft_step *s, uint32_t g, uint32_t next)
              : next == place + 1;
 }
 
-/* The last gather of a group. When it ends, all buckets of the group are gathered. */
+/* Returns the op of the last gather of a group. When this op ends, all buckets of the group are
+ * gathered. */
 static uint32_t
 gathered (const struct weft_step *s, uint32_t g)
 {
@@ -630,8 +635,9 @@ launch_due (struct weft_step *s, uint32_t g)
     launch_gather (s, gathered_at (s, q, chain->next++));
 }
 
-/* The first use of a group launches its gather if it was not launched yet, waits for it, and
- * launches the gather of the next group. Megatron-FSDP launches several groups ahead. */
+/* The first use of a group launches the gather of the group if it was not launched yet, makes
+ * kernels wait for this gather, and launches the gather of the next group. Megatron-FSDP launches
+ * the gathers of several next groups. */
 void
 weft_ddp_before_read (struct weft_step *s, uint32_t param)
 {

@@ -6,13 +6,14 @@
  *               all-reduce takes the maximum over the ranks that share the tensor; each rank rounds
  *               its slices of the fp32 masters, and codes are gathered (Megatron-Core fp8_utils.py,
  *               quantize_param_shard; current scaling)
- *   MXFP8       each tensor has codes and scales of its own, in both orientations. They are
- *               computed from bf16 copies of the masters. These copies are gathered in the memory
- *               of the gradient buffer, as two bytes for each element from its start. That memory
- *               is zeroed before gradients are added (param_and_grad_buffer.py)
+ *   MXFP8       each tensor has separate codes and scales, in both orientations. Codes and scales
+ *               are computed from bf16 copies of the masters. These copies are all-gathered in the
+ *               memory of the gradient buffer, from its start, with two bytes for each element.
+ *               That memory is zeroed before gradients are added (param_and_grad_buffer.py)
  *   transposed  input gradients read transposed weights. E4M3 has a transposed copy:
  *                 standing  written after each gather, in a permanent flat buffer
- *                 behind    written after each gather, behind the codes of a unit; freed with them
+ *                 behind    written after each gather, behind the codes of a unit; freed together
+ *                           with the codes
  *                 on use    written when backward first reads it; freed after the layer
  *
  * Products run in the precision of training: only storage and communication use fp8. */
@@ -28,7 +29,8 @@ reuses_gradients (const struct weft_step *s)
 
 /* ------------------------------------------------------------------------ buffers */
 
-/* Whether the transposed copy lives as long as the gathered weights. FALSE: it is made on use. */
+/* Whether the transposed copy lives as long as the gathered weights. FALSE: the copy is made when
+ * backward first reads it. */
 static gboolean
 copy_stays (const struct weft_step *s)
 {
@@ -81,7 +83,7 @@ add_scale (struct weft_step *s, uint32_t i, uint32_t place)
   s->replicas->transposed_scale[i] = row->scale;
 }
 
-/* Bytes of codes in the first `n_buffer` flat buffers. */
+/* Returns the number of bytes of codes in the first `n_buffer` flat buffers. */
 static uint64_t
 stored_bytes (const struct weft_step *s, uint32_t n_buffer)
 {
@@ -152,7 +154,7 @@ weft_fp8_weights_staging (struct weft_step *s, uint32_t k)
 
 /* ------------------------------------------------------------------- after the update */
 
-/* The ranks whose slices together are the whole flat buffer. */
+/* Returns the group of ranks whose slices together are the whole flat buffer. */
 static enum weft_group_kind
 sharing (const struct weft_step *s)
 {
@@ -162,7 +164,7 @@ sharing (const struct weft_step *s)
 static void
 find_largest (struct weft_step *s, const uint32_t *master)
 {
-  if (s->replicas->scales == WEFT_NO_BUF) /* a stage without layers */
+  if (s->replicas->scales == WEFT_NO_BUF) /* a stage that has no layers */
     return;
   weft_emit (s, WEFT_OP_ZERO, "zero_amax",
              WEFT_SHAPE (WEFT_FP32, weft_step_elements (s, s->replicas->scales)),
@@ -200,8 +202,8 @@ convert_all (struct weft_step *s, const uint32_t *master)
       convert (s, k, master[k]);
 }
 
-/* MXFP8: whether forward gathers weights through the gradient buffer, which has no gradients when a
- * step begins. */
+/* MXFP8: whether forward gathers weights in the memory of the gradient buffer, which contains no
+ * gradients when a step begins. */
 gboolean
 weft_fp8_weights_stages_ahead (const struct weft_step *s)
 {

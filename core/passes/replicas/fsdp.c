@@ -1,9 +1,10 @@
 /* Weights of Megatron-FSDP.
  *
  *   units           a unit is gathered before its forward and again before its backward, and
- *                   resharded after each of them. Weights outside units stay gathered until the
- *                   step ends. While a unit runs, the next units are prefetched, as long as they
- *                   have fewer elements than half of suggested_communication_unit_size
+ *                   resharded after both passes. Weights outside units stay gathered until the step
+ *                   ends. While a unit runs, the next units are prefetched, as long as the
+ *                   prefetched units have fewer elements than half of
+ *                   suggested_communication_unit_size
  *   recompute       recompute does not prefetch, and a unit is resharded only when another unit is
  *                   gathered: the last unit of a recomputed block is still gathered when its
  *                   backward begins
@@ -14,7 +15,8 @@
 /* The lower limit of the default unit size, in elements (param_and_grad_buffer.py). */
 #define LEAST_UNIT_SIZE ((uint64_t) 1000000000)
 
-/* The first parameter of a block of a layer: its norm, or for an MLP without norm its fc1. */
+/* Returns the first parameter of the attention or MLP block of a layer: the norm, or fc1 if the MLP
+ * has no norm. */
 static uint32_t
 norm_of (const struct weft_step *s, uint32_t layer, enum weft_layer_param norm)
 {
@@ -23,8 +25,8 @@ norm_of (const struct weft_step *s, uint32_t layer, enum weft_layer_param norm)
   return weft_params_of_layer (s, layer, norm);
 }
 
-/* Multi-token prediction: whether a parameter is outside the transformer layer. Only that layer is
- * a unit. */
+/* Multi-token prediction: whether a parameter of a depth is outside the depth's transformer layer.
+ * Only the transformer layer is a unit. */
 static gboolean
 is_beside_layer (const struct weft_step *s, uint32_t param)
 {
@@ -35,8 +37,8 @@ is_beside_layer (const struct weft_step *s, uint32_t param)
           param >= norm_of (s, layer, WEFT_MTP_NORM_WEIGHT));
 }
 
-/* Units are numbered: two for the attention and the MLP of each layer (the first of them if a layer
- * is one unit), then one for the embedding and one for the head. */
+/* Unit numbers: each layer has two numbers, for attention and for the MLP; if a layer is one unit,
+ * only the first number is used. Two more numbers follow, for the embedding and for the head. */
 uint32_t
 weft_fsdp_unit (const struct weft_step *s, uint32_t param)
 {
@@ -96,8 +98,9 @@ is_same_unit (const struct weft_step *s, uint32_t g, uint32_t other)
   return g == other || (number != WEFT_NO_UNIT && number == weft_fsdp_number (s, other));
 }
 
-/* The groups of a unit are consecutive: one for its experts, one for its other weights. Sets *first
- * and returns the end of the groups that have the unit of g. */
+/* Sets *first to the first group of the unit that contains group g, and returns the end of the
+ * unit's groups. The groups of a unit are consecutive: one for its experts, one for its other
+ * weights. */
 static uint32_t
 unit_end (const struct weft_step *s, uint32_t g, uint32_t *first)
 {
@@ -110,8 +113,8 @@ unit_end (const struct weft_step *s, uint32_t g, uint32_t *first)
   return end;
 }
 
-/* suggested_communication_unit_size. The default is twice the mean unit, without units the bucket
- * size, and at least LEAST_UNIT_SIZE. */
+/* Returns suggested_communication_unit_size. The default is twice the mean size of units, or the
+ * bucket size if there are no units. The default is at least LEAST_UNIT_SIZE. */
 static uint64_t
 unit_size (const struct weft_step *s)
 {
@@ -207,8 +210,8 @@ reshard (struct weft_step *s, uint32_t g)
   s->replicas->group[g].idle = s->replicas->group[g].gathered = FALSE;
 }
 
-/* The destination of a gather: the buffer of gathered weights without the transposed fp8 copy
- * behind them. */
+/* Returns the destination of a gather: the buffer of gathered weights without the transposed fp8
+ * copy behind them. */
 static uint32_t
 gathered_of (struct weft_step *s, uint32_t k)
 {
@@ -258,7 +261,8 @@ gather (struct weft_step *s, uint32_t g)
   s->at = at;
 }
 
-/* The last bucket of a group. When its gather ends, all other buckets of the group are gathered. */
+/* Returns the last bucket of a group. When the gather of this bucket ends, all buckets of the group
+ * are gathered. */
 static const struct weft_bucket_state *
 newest (const struct weft_step *s, uint32_t g)
 {
@@ -284,8 +288,8 @@ weft_fsdp_reaches (const struct weft_step *s, uint32_t g, uint32_t other)
   return between < s->replicas->unit_size / 2;
 }
 
-/* Gathers the groups after g in the direction of the pass, while weft_fsdp_reaches() allows it;
- * with double buffers at most one further unit. */
+/* Gathers the groups after g in the direction of the pass, while weft_fsdp_reaches() is TRUE. With
+ * double buffers, gathers at most one further unit. */
 static void
 prefetch (struct weft_step *s, uint32_t g)
 {
@@ -378,7 +382,8 @@ leave_unit (struct weft_step *s, uint32_t g)
   }
 }
 
-/* Reshards the unit of the block that runs last: the MLP in forward, attention in backward. */
+/* Reshards the unit of the block that runs last in a layer: the MLP in forward, attention in
+ * backward. */
 void
 weft_fsdp_reshard_layer (struct weft_step *s, uint32_t layer)
 {

@@ -2,14 +2,14 @@
  *
  * Each replica stores a shard of the rows of every tensor, in fp32. Before a unit runs, its shards
  * are converted and packed (copy-in), all-gathered, and unpacked into whole tensors (copy-out).
- * After the unit has run it is resharded, except the root and the last layer in forward. With
- * several pipeline stages all units stay gathered until the last backward (Automodel
+ * After its pass the unit is resharded. In forward the root and the last layer are not resharded.
+ * With several pipeline stages all units stay gathered until the last backward (Automodel
  * components/distributed/parallelizer_utils.py).
  *
- *   copy-in, gather  both run on lane dp. They wait for copy-outs as PyTorch's streams do: gather i
- *                    + 2 waits for copy-out i, so at most two packed buffers exist
+ *   copy-in, gather  both run on lane dp. As in PyTorch, gather i + 2 waits for copy-out i, so at
+ *                    most two packed buffers exist
  *   forward          a unit is gathered when it begins; kernels of the previous unit may still run
- *   backward         unit i starts the gather of unit i - 1 when its own copy-out is enqueued
+ *   backward         unit i starts the gather of unit i - 1 when the copy-out of unit i is enqueued
  *   experts          a unit inside a layer, gathered when its first kernel is appended
  *   explicit         enable_fsdp2_prefetch: unit i starts the gathers of the next
  *                    fsdp2_forward_prefetch_depth units, and in backward of the next
@@ -77,7 +77,8 @@ new_slot (struct weft_step *s, uint32_t k)
   return (struct weft_fsdp2_slot){ .wire = wire, .mine = mine, .free = WEFT_NO_OP };
 }
 
-/* The number of packed buffers: of the unit that runs and of the units that are being gathered. */
+/* Returns the number of packed buffers: of the unit that runs and of the units that are being
+ * gathered. */
 static uint32_t
 count_slots (const struct weft_step *s, const struct weft_fsdp2 *f)
 {
@@ -146,8 +147,8 @@ weft_fsdp2_start (struct weft_step *s)
 
 /* ------------------------------------------------------------------------- gathers */
 
-/* The next slot that is not taken. n_slot: all slots are taken. A slot may be taken for long,
- * because recomputed layers run between the prefetch of a unit and its use. */
+/* Returns the next slot that is not taken, or f->n_slot if all slots are taken. A slot may be taken
+ * for long, because recomputed layers run between the prefetch of a unit and its use. */
 static uint32_t
 next_slot (struct weft_fsdp2 *f)
 {
@@ -161,7 +162,7 @@ next_slot (struct weft_fsdp2 *f)
 
 /* Takes a slot for the gather of unit k. Layers use the slots of a ring in turn. A layer whose size
  * or ranks differ from those of the slot (the first layer with experts) replaces the buffers of the
- * slot. The root uses new buffers, as does a layer if all slots are taken. */
+ * slot. The root uses new buffers. A layer also uses new buffers if all slots are taken. */
 static struct weft_fsdp2_slot
 take_slot (struct weft_step *s, uint32_t k)
 {
@@ -239,7 +240,7 @@ unpack (struct weft_step *s, uint32_t k)
   u->wire = WEFT_NO_BUF;
 }
 
-/* Only one rank holds the unit: its weights are converted and not gathered. */
+/* Converts the weights of a unit that only one rank holds. Such a unit is not gathered. */
 static void
 convert (struct weft_step *s, uint32_t k)
 {
@@ -265,8 +266,9 @@ copy_out (struct weft_step *s, uint32_t k)
   weft_fsdp2_set_views (s, k, s->replicas->bucket[k].weights, s->params->weight_view);
 }
 
-/* Gathers a unit. In forward, later gathers wait for the previous copy-out, which the current one
- * replaces in `held`. In backward they wait for the current copy-out. */
+/* Gathers unit k, unless it is gathered already. In forward, later gathers wait for the copy-out of
+ * the previous unit, which is in `held`; then the copy-out of unit k is stored in `held`. In
+ * backward, later gathers wait for the copy-out of unit k. */
 static void
 gather_unit (struct weft_step *s, uint32_t k)
 {
@@ -296,8 +298,8 @@ weft_fsdp2_reshard (struct weft_step *s, uint32_t k)
 
 /* ---------------------------------------------------------------------------- hooks */
 
-/* Converts between a unit and its place in the order of forward: a layer and its experts change
- * places. */
+/* Converts a unit number to its place in the order of forward, and back. The order differs from
+ * unit numbers only by exchange of a layer and its experts. */
 static uint32_t
 mirrored (const struct weft_fsdp2 *f, uint32_t k)
 {
@@ -322,8 +324,8 @@ pre_forward (struct weft_step *s, uint32_t k)
     start_gather (s, mirrored (f, at + i));
 }
 
-/* Gathers a unit and starts the gathers of the next ones. Backward enters the root first, and the
- * last layer next. */
+/* Gathers unit k and starts the gathers of the next units. Backward enters the root first and the
+ * last layer second. */
 static void
 pre_backward (struct weft_step *s, uint32_t k)
 {
@@ -345,16 +347,17 @@ unit_of (const struct weft_step *s, uint32_t layer)
   return s->params->layout.place[norm].bucket;
 }
 
-/* pre_forward() gathers a recomputed layer. leave_forward() does not reshard the layer whose
- * backward comes next. */
+/* Gathers the unit of a layer before a pass. pre_forward() also gathers layers for recompute.
+ * leave_forward() does not reshard the layer whose backward runs next. */
 void
 weft_fsdp2_before_layer (struct weft_step *s, uint32_t layer)
 {
   (weft_fsdp2_goes_back (s) ? pre_backward : pre_forward) (s, unit_of (s, layer));
 }
 
-/* Enters the experts inside their layer. Weight gradients are the last kernels of experts, so
- * backward marks the unit as passed at its first read. */
+/* Gathers experts when their first weight is read, because their unit is inside a layer. Weight
+ * gradients are the last kernels of experts, so backward marks the unit as passed at its first
+ * read. */
 void
 weft_fsdp2_before_read (struct weft_step *s, uint32_t param)
 {

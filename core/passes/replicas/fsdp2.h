@@ -4,9 +4,10 @@
  * A unit is a bucket of the layout: one for each layer, and the root for the parameters of a stage
  * outside layers. Experts that are distributed over expert parallel ranks are units inside layers,
  * sharded among the ranks that hold the same experts (NeMo Automodel
- * components/moe/parallelizer.py, apply_fsdp). Such a unit has the number before the unit of its
- * layer. Backward enters units in descending order. Forward enters them in ascending order, but a
- * layer before its experts. weft_layout_pieces_init() describes how tensors are sharded. */
+ * components/moe/parallelizer.py, apply_fsdp). The number of an expert unit is the number of its
+ * layer's unit minus 1. Backward enters units in descending order. Forward enters units in
+ * ascending order, except that a layer precedes its experts. weft_layout_pieces_init() describes
+ * how tensors are sharded. */
 #pragma once
 #include "core/passes/replicas/buckets.h"
 
@@ -14,9 +15,10 @@ struct weft_fsdp2_unit {
   uint32_t layer;        /* WEFT_NO_LAYER: the root */
   gboolean expert;       /* the experts of a layer */
   gboolean stays;        /* TRUE: forward does not reshard the unit */
-  gboolean passed;       /* backward does not read its weights any more */
-  uint64_t whole, slice; /* elements: of its tensors; of this rank's shards */
-  uint32_t wire, slot;   /* buffer of gathered shards before copy-out; its ring slot */
+  gboolean passed;       /* backward does not read the unit's weights any more */
+  uint64_t whole, slice; /* numbers of elements: of the unit's tensors; of this rank's shards */
+  uint32_t wire, slot;   /* buffer of gathered shards before copy-out; index of the ring slot of
+                          * this buffer */
   uint32_t left;         /* the newest kernel when the unit was last resharded */
   uint32_t kept;         /* whole gradients (defer_fsdp_grad_sync), or WEFT_NO_BUF */
   uint32_t n_reduced;    /* number of reductions so far in this step */
@@ -26,16 +28,16 @@ struct weft_fsdp2_unit {
 struct weft_fsdp2_slot {
   uint32_t wire, mine; /* buffer for the shards of all ranks; view of this rank's part */
   uint32_t free;       /* the copy-out that read the slot last, or WEFT_NO_OP */
-  gboolean taken;      /* its shards are not copied out yet */
+  gboolean taken;      /* the shards in the slot are not copied out yet */
 };
 
-/* Each chunk is wrapped by itself. Its units are [first, end); if it has a root, the root is unit
- * first - 1. */
+/* Each chunk is wrapped separately. Its layers and experts are units [first, end); if the chunk has
+ * a root, the root is unit first - 1. */
 struct weft_fsdp2_chunk {
   uint32_t first, end;
   gboolean root;
   gboolean forward_begun; /* `streams` was set for this forward */
-  uint32_t streams;       /* kernel that gathers wait for */
+  uint32_t streams;       /* the kernel for which gathers wait */
   uint32_t held;          /* forward: newest copy-out; the gather after the next one waits for it */
   uint32_t reducing;      /* the newest reduce-scatter, for which the next one waits; or
                            * WEFT_NO_OP */
@@ -44,7 +46,8 @@ struct weft_fsdp2_chunk {
 struct weft_fsdp2 {
   struct weft_fsdp2_slot *ring;   /* all arrays are in one allocation with this struct */
   struct weft_fsdp2_chunk *chunk;
-  gboolean *started;              /* by parameter: whether its kept gradient holds any microbatch */
+  gboolean *started;              /* by parameter: whether the kept gradient contains at least one
+                                   * microbatch */
   uint32_t n_slot, turn;          /* slots of the ring; turn modulo n_slot is the next slot */
   uint32_t n_unit;
   gboolean pipelined;             /* several stages: units stay gathered until the last backward */
@@ -74,7 +77,7 @@ weft_fsdp2_goes_back (const struct weft_step *s)
   return s->at.phase != WEFT_PHASE_FORWARD && s->at.phase != WEFT_PHASE_RECOMPUTE;
 }
 
-/* The chunk whose ops are being appended. */
+/* Returns the chunk whose ops are being appended. */
 static inline struct weft_fsdp2_chunk *
 weft_fsdp2_chunk (const struct weft_step *s)
 {
@@ -88,8 +91,8 @@ void weft_fsdp2_set_views (struct weft_step *s, uint32_t k, uint32_t whole, uint
 /* fsdp2_grads.c: creates the sums of gradients, before the first op. */
 void weft_fsdp2_start_grads (struct weft_step *s);
 
-/* PyTorch's post_backward: reshards and reduces unit k, if its gradients are complete and backward
- * does not read its weights any more. */
+/* PyTorch's post_backward: reshards and reduces unit k, if the gradients of the unit are complete
+ * and backward does not read its weights any more. */
 void weft_fsdp2_post_backward (struct weft_step *s, uint32_t k);
 
 /* fsdp2_host.c: creates the views of shards in host memory (offload_policy). */
@@ -99,25 +102,25 @@ void weft_fsdp2_start_host (struct weft_step *s);
  * ops in `before`. */
 uint32_t weft_fsdp2_fetch (struct weft_step *s, uint32_t k, const uint32_t *before,
                            uint32_t n_before);
-/* The device buffer for reduced gradients of unit k that are copied to the host. */
+/* Returns the device buffer for reduced gradients of unit k that are copied to the host. */
 uint32_t weft_fsdp2_send_buffer (struct weft_step *s, uint32_t k);
-/* Copies the reduced gradients in `slice` to `to` in host memory. `adds`: the host then adds them
- * to gradients of earlier microbatches, and weft_fsdp2_added() makes the next kernel wait for that
- * sum. */
+/* Copies the reduced gradients in `slice` to `to` in host memory. adds = TRUE: the host then adds
+ * them to the gradients of earlier microbatches, and weft_fsdp2_added() makes the next kernel wait
+ * for this addition. */
 void weft_fsdp2_send (struct weft_step *s, uint32_t k, uint32_t slice, uint32_t to, gboolean adds);
 void weft_fsdp2_added (struct weft_step *s);
 /* Makes the op appended last wait for the newest copy of gradients to the host. */
 void weft_fsdp2_follow_sent (struct weft_step *s);
 
-/* The bucket of a tied head with a separate sum. */
+/* Returns the bucket of a tied head with a separate sum. */
 static inline uint32_t
 weft_fsdp2_head (const struct weft_step *s)
 {
   return s->params->layout.n_bucket;
 }
 
-/* The lane on which reduced shards of unit k are processed: the lane between instances, if the
- * shards have replicas. Shards of experts have none. */
+/* Returns the lane on which reduced shards of unit k are processed: the lane between instances, if
+ * the shards have replicas. Shards of experts have no replicas. */
 static inline enum weft_lane
 weft_fsdp2_slice_lane (const struct weft_step *s, uint32_t k)
 {

@@ -3,8 +3,8 @@
  * When backward of a unit ends, its whole gradients are packed in mp_policy_reduce_dtype and
  * reduce-scattered. The slice is added to the fp32 gradient that the rank stores. One
  * reduce-scatter is in flight: packing of the next unit waits for it, and the end of backward waits
- * for all of them. The root is reduced last. With dp_replicate_size each slice is then all-reduced
- * between the replicas of the shards, on a separate lane.
+ * for all reduce-scatters. The root is reduced last. With dp_replicate_size each slice is then all-
+ * reduced between the replicas of the shards, on a separate lane.
  *
  * If the schedule has separate cells for weight gradients, a unit is reduced after the last of
  * these cells.
@@ -12,8 +12,8 @@
  * defer_fsdp_grad_sync: whole gradients are added on the device over all microbatches, in the type
  * of the reduction. The sum is reduced once in each step.
  *
- * Canonical order: leaves and nodes have the type of the reduction, as the gradients of a single
- * rank. The loss is already a mean, so collectives only add.
+ * Canonical order: leaves and nodes have the type of the reduction, like the gradients of a run on
+ * one rank. The loss is already a mean, so collectives only add.
  *
  * Sources: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py (post_backward,
  * finalize_backward), _fsdp_collectives.py (foreach_reduce), _fsdp_param.py
@@ -26,7 +26,7 @@ ranks (const struct weft_step *s, uint32_t k)
   return weft_mesh_group_size (s->mesh, weft_bucket_sharing (s, k));
 }
 
-/* The lane of the kernels that add slices of microbatches. */
+/* Returns the lane of the kernels that add slices of microbatches. */
 static enum weft_lane
 sum_lane (const struct weft_step *s, uint32_t k)
 {
@@ -55,8 +55,8 @@ keep_unit (struct weft_step *s, uint32_t k)
       weft_sum_place (&s->replicas->sum[i], view[i]);
 }
 
-/* Creates the separate sum of a tied head. The head is one tensor, whose shards in order of ranks
- * are the tensor itself, padded at its end. */
+/* Creates the separate sum of a tied head. The head is one tensor: its shards, in the order of
+ * ranks, form the tensor with padding at its end. */
 static void
 keep_head (struct weft_step *s)
 {
@@ -88,7 +88,7 @@ weft_fsdp2_start_grads (struct weft_step *s)
 
 /* ------------------------------------------------------------------------- leaving */
 
-/* The operand for the gradient of a microbatch that is added to kept gradients. The first
+/* Returns the operand for the gradient of a microbatch that is added to kept gradients. The first
  * microbatch is written directly into the kept gradient if the types agree. */
 static struct weft_use
 begin_kept (struct weft_step *s, uint32_t param)
@@ -159,8 +159,8 @@ weft_fsdp2_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad)
   weft_fsdp2_post_backward (s, k);
 }
 
-/* The buffer of the tied head's gradient that is reduced. The first call creates it and zeroes its
- * padding. */
+/* Returns the buffer with the whole gradient of a tied head, which is reduced later. The first call
+ * creates it and zeroes its padding. */
 static uint32_t
 head_main (struct weft_step *s)
 {
@@ -210,9 +210,9 @@ weft_fsdp2_head_end (struct weft_step *s, struct weft_use grad)
 
 /* ------------------------------------------------------------------------ reducing */
 
-/* The buffer for a reduced slice: in canonical order a leaf (with defer_fsdp_grad_sync the stored
- * gradient); else the stored gradient if this is the first slice and the types agree; else a new
- * buffer, which is added to the stored gradient. */
+/* Returns the buffer for a reduced slice: a leaf in canonical order; the stored gradient in
+ * canonical order with defer_fsdp_grad_sync, or if this is the first slice and the types agree;
+ * otherwise a new buffer, which is later added to the stored gradient. */
 static uint32_t
 arrival (struct weft_step *s, uint32_t k, gboolean first)
 {
@@ -227,7 +227,8 @@ arrival (struct weft_step *s, uint32_t k, gboolean first)
                                                              sum->n, "reduced");
 }
 
-/* Adds a reduced slice to the stored gradient, or copies the first one. */
+/* Adds a reduced slice to the stored gradient. The first slice is copied to the stored gradient,
+ * unless the collective has already written it there. */
 static void
 join (struct weft_step *s, uint32_t k, uint32_t slice, gboolean first)
 {
@@ -248,8 +249,8 @@ join (struct weft_step *s, uint32_t k, uint32_t slice, gboolean first)
   }
 }
 
-/* offload_policy: copies a slice to host memory, where it is added. weft_fsdp2_send() has converted
- * it to the type of the stored gradient. */
+/* offload_policy: copies a slice to host memory, where the host adds it to the stored gradient.
+ * weft_fsdp2_send() has converted it to the type of the stored gradient. */
 static void
 join_on_host (struct weft_step *s, uint32_t k, uint32_t slice, gboolean first)
 {
@@ -261,7 +262,7 @@ join_on_host (struct weft_step *s, uint32_t k, uint32_t slice, gboolean first)
     weft_fsdp2_added (s);
 }
 
-/* The op of a collective, which averages as in PyTorch. */
+/* Returns the op of a gradient collective, which averages as in PyTorch. */
 static struct weft_op
 reduction (struct weft_step *s, enum weft_op_kind kind, enum weft_group_kind group,
            const char *name)
@@ -290,7 +291,7 @@ scatter (struct weft_step *s, uint32_t k, uint32_t input, gboolean first)
   (s->on_host ? join_on_host : join) (s, k, slice, first);
 }
 
-/* The next kernel waits for the reduce-scatter of the previous unit. */
+/* Makes the next kernel wait for the reduce-scatter of the previous unit. */
 static void
 wait_for_previous (struct weft_step *s)
 {
@@ -301,7 +302,8 @@ wait_for_previous (struct weft_step *s)
   c->reducing = WEFT_NO_OP;
 }
 
-/* For experts that only one rank holds: converts the gradients, without a collective. */
+/* Converts the gradients of experts that only one rank holds. These gradients need no collective.
+ * */
 static void
 convert_unit (struct weft_step *s, uint32_t k, uint32_t from, gboolean first)
 {
@@ -362,7 +364,7 @@ syncs (const struct weft_step *s)
   return !weft_fsdp2 (s)->keeps || s->last_micro || weft_fsdp2 (s)->splits;
 }
 
-/* The unit whose embedding receives the gradient of a tied head on the same stage, or
+/* Returns the unit whose embedding receives the gradient of a tied head on the same stage, or
  * WEFT_NO_UNIT. */
 static uint32_t
 head_root (const struct weft_step *s)
@@ -375,8 +377,8 @@ head_root (const struct weft_step *s)
 }
 
 /* Whether all gradients of a unit are complete and no kernel reads its weights any more: in this
- * microbatch, or with separate cells for weight gradients in all microbatches (PyTorch
- * torch/distributed/pipelining/stage.py reduces after the last). */
+ * microbatch, or, if the schedule has separate cells for weight gradients, in all microbatches
+ * (PyTorch torch/distributed/pipelining/stage.py reduces after the last microbatch). */
 static gboolean
 is_through (const struct weft_step *s, uint32_t k)
 {
@@ -418,7 +420,7 @@ weft_fsdp2_post_backward (struct weft_step *s, uint32_t k)
       s->replicas->grad_left[i] = FALSE;
 }
 
-/* The next kernel waits for all reductions of a backward pass. */
+/* Makes the next kernel wait for all reductions of a backward pass. */
 static void
 join_all (struct weft_step *s)
 {
@@ -452,9 +454,9 @@ weft_fsdp2_end_cell (struct weft_step *s)
     join_all (s);
 }
 
-/* The ranks that hold the same experts average gradients which are sums over their expert parallel
- * groups. NeMo Automodel divides these gradients after the last microbatch
- * (components/training/utils.py, ep_ratio). */
+/* The ranks that hold the same experts average gradients that are sums over expert parallel groups.
+ * Scales these averages to the mean over all replicas. NeMo Automodel divides these gradients after
+ * the last microbatch (components/training/utils.py, ep_ratio). */
 static void
 divide_experts (struct weft_step *s, uint32_t k)
 {
@@ -470,7 +472,7 @@ weft_fsdp2_finish (struct weft_step *s)
     divide_experts (s, k);
 }
 
-/* A view of the shard of one tensor in the slice of its unit. */
+/* Returns a view of the shard of one tensor in the slice of its unit. */
 uint32_t
 weft_fsdp2_reduced (struct weft_step *s, uint32_t param)
 {

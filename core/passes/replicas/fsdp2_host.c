@@ -4,9 +4,10 @@
  *   weights    copied shard by shard on lane h2d, after the previous copy-in and after all ops that
  *              the copy-in of these shards waits for. They are copied in fp32 and converted on the
  *              device
- *   gradients  copied shard by shard, after conversion to the stored type; the next reduction waits
- *              for these copies. From the second microbatch on, the host thread that enqueues work
- *              waits for the copy, adds it to the stored gradient, and enqueues nothing meanwhile
+ *   gradients  copied shard by shard, after conversion to the type of stored gradients; the next
+ *              reduction waits for these copies. From the second microbatch on, the host thread
+ *              that enqueues work waits for the copy, adds the copied shard to the stored gradient,
+ *              and enqueues nothing meanwhile
  *   memory     a copy to memory that is not page-locked (offload_policy_pin_memory = false) blocks
  *              the host thread: later kernels wait until the copy has ended
  *
@@ -16,7 +17,7 @@
  * _fsdp_collectives.py (foreach_reduce), _fsdp_param_group.py (finalize_backward). */
 #include "core/passes/replicas/fsdp2.h"
 
-/* A view of the elements [first, first + n) of a slice: the shard of one parameter. */
+/* Returns a view of the elements [first, first + n) of a slice: the shard of one parameter. */
 static uint32_t
 piece_of (struct weft_step *s, uint32_t slice, uint64_t first, uint64_t n)
 {
@@ -28,7 +29,7 @@ piece_of (struct weft_step *s, uint32_t slice, uint64_t first, uint64_t n)
                           n * size, "piece");
 }
 
-/* The first element of a parameter's shard in the slice of its unit. */
+/* Returns the first element of a parameter's shard in the slice of its unit. */
 static uint64_t
 first_of (const struct weft_step *s, uint32_t param)
 {
@@ -54,8 +55,8 @@ blocks (const struct weft_step *s)
   return !s->strategy->offload_policy_pin_memory;
 }
 
-/* A device buffer for shards of unit k. Layers of equal size reuse the buffer in *standing; the
- * root and a tied head have new buffers. */
+/* Returns a device buffer for shards of unit k. Layers of equal size reuse the buffer in *standing;
+ * the root and a tied head have new buffers. */
 static uint32_t
 room_of (struct weft_step *s, uint32_t k, uint32_t *standing, enum weft_dtype dtype,
          const char *name)
@@ -74,8 +75,8 @@ room_of (struct weft_step *s, uint32_t k, uint32_t *standing, enum weft_dtype dt
   return *standing = buf;
 }
 
-/* If shards have replicas, two buffers are used in turn, so that the next reduce-scatter does not
- * wait for the all-reduce between replicas. */
+/* If shards have replicas, two send buffers are used in turn, so that the next reduce-scatter does
+ * not wait for the all-reduce between replicas. */
 uint32_t
 weft_fsdp2_send_buffer (struct weft_step *s, uint32_t k)
 {

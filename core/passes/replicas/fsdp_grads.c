@@ -2,7 +2,8 @@
  * the reduce-scatter of the unit, in every microbatch, and the reduced slices are added on the lane
  * of the collective. Before the launch, kernels wait for the oldest reductions while more than
  * suggested_communication_unit_size elements are in flight. With double buffers at most two units
- * have whole gradients: one that is reduced and one that is computed. */
+ * have whole gradients at one time: the unit whose gradients are being reduced and the unit whose
+ * gradients are being computed. */
 #include "core/passes/replicas/fsdp.h"
 
 static void
@@ -60,8 +61,8 @@ wait_for_oldest (struct weft_step *s)
   return weft_fsdp_group_size (s, oldest.group);
 }
 
-/* The number of units whose gradients are being reduced. Another group of the unit of bucket k (its
- * experts, or its other weights) is not counted. */
+/* Returns the number of units whose gradients are being reduced. Another group of the unit of
+ * bucket k (its experts, or its other weights) is not counted. */
 static uint32_t
 reducing_units (const struct weft_step *s, uint32_t k)
 {
@@ -111,7 +112,8 @@ prepare (struct weft_step *s, uint32_t k)
   weft_ddp_scale_bucket (s, k);
 }
 
-/* Returns the buffer with the reduced slice of this microbatch. */
+/* Appends the reduce-scatter of bucket k. Returns the buffer with the reduced slice of this
+ * microbatch. */
 static uint32_t
 scatter (struct weft_step *s, uint32_t k, uint8_t flags)
 {
@@ -128,7 +130,8 @@ scatter (struct weft_step *s, uint32_t k, uint8_t flags)
   return leaf;
 }
 
-/* Reduces all buckets of a group in one launch, and adds the slices. */
+/* Reduces all buckets of a group in one launch, and adds the reduced slices to the slices of
+ * earlier microbatches. */
 static void
 reduce (struct weft_step *s, uint32_t g)
 {

@@ -1,7 +1,7 @@
 /* Hybrid sharding: several groups of replicas, and each group shards weights among its own ranks.
  *
  *   no_shard  after the last microbatch, the ranks with the same slice all-reduce its gradients,
- *             and all of them compute the same update (HSDP)
+ *             and all these ranks compute the same update (HSDP)
  *   optim     the ranks with the same slice reduce-scatter the gradients, and each rank updates a
  *             part of the slice. The slice is all-gathered before its first use in the next step
  *             (HFSDP)

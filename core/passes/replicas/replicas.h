@@ -1,7 +1,7 @@
 /* replicas.h - data parallelism: gathering weights before use, reducing gradients when they are
  * complete.
  *
- *   wrapper.c                     the strategies, one row of functions each
+ *   wrapper.c                     the table of strategies: one row of functions for each
  *   accumulate.c                  buffers into which kernels write gradients; sums of microbatches
  *   ddp.c, aligned.c              Megatron-Core's buckets, launched by gradients or by slots of the
  *                                 schedule
@@ -16,13 +16,14 @@
 #include "core/passes/params/params.h"
 
 /* begin: chooses the strategy. build: creates the tensors (params.h), fp8 copies and sums. start:
- * creates the buffers of the strategy. end: frees all of that. */
+ * creates the buffers of the strategy. end: frees the state that the other functions allocated. */
 void weft_replicas_begin (struct weft_step *s);
 void weft_replicas_build (struct weft_step *s);
 void weft_replicas_start (struct weft_step *s);
 void weft_replicas_end (struct weft_step *s);
 
-/* How the strategy of a job shards. Static; the caller does not free it. */
+/* Returns the rule by which the job's strategy shards tensors. The rule is static; the caller does
+ * not free it. */
 const struct weft_shard_rule *weft_replicas_sharding (const struct weft_job *job,
                                                     const struct weft_mesh *mesh);
 
@@ -36,33 +37,34 @@ void weft_replicas_end_cell (struct weft_step *s);
 void weft_before_layer (struct weft_step *s, uint32_t layer);
 void weft_after_layer (struct weft_step *s, uint32_t layer);
 
-/* Call it when the pass does not read the module of `param` any more: attention, MLP, embedding or
- * head. */
+/* Call it when the pass does not read the weights of a module any more. param: a parameter of the
+ * module, which is attention, MLP, embedding or head. */
 void weft_after_module (struct weft_step *s, uint32_t param);
 
 /* Gathers a parameter if needed, makes the next kernel wait for the gather, and returns the buffer
  * from which the kernel reads the parameter. WEFT_NO_PARAM: returns WEFT_NO_BUF. */
 uint32_t weft_weight_read (struct weft_step *s, uint32_t param);
 
-/* Gathers the unit of a parameter that the next kernel does not read, because Megatron-FSDP gathers
- * the unit at this place. */
+/* Gathers the unit of a parameter although the next kernel does not read it. Megatron-FSDP gathers
+ * the unit at this place; other strategies do nothing. */
 void weft_weight_gather_unread (struct weft_step *s, uint32_t param);
 
-/* Returns the transposed copy of a weight stored in fp8, which is made if missing, and sets *scale
- * to the buffer of its scale. */
+/* Returns the transposed copy of a weight stored in fp8, and sets *scale to the buffer of its
+ * scale. Creates the copy if it does not exist. */
 uint32_t weft_fp8_weights_transposed (struct weft_step *s, uint32_t param, uint32_t *scale);
 
 /* ------------------------------------------------------------------- gradients */
 
-/* begin: the operand into which a kernel writes the gradient of a parameter in the current
- * microbatch. WEFT_NO_PARAM: the operand has WEFT_NO_BUF. end: adds the gradient and may launch its
- * reduction; call it after the kernel was appended. */
+/* begin: returns the operand into which a kernel writes the gradient of a parameter in the current
+ * microbatch. For WEFT_NO_PARAM the buffer of the operand is WEFT_NO_BUF. end: adds the gradient
+ * and may launch its reduction; call it after the kernel was appended. */
 struct weft_use weft_grad_begin (struct weft_step *s, uint32_t param);
 void weft_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
 
-/* begin and end for a tied head, or for embeddings of multi-token prediction, on the stage that
- * holds the embedding. Their gradients are added to the sum of the embedding. In canonical order
- * they have a separate sum (weft_head_has_own_sum), and the optimizer adds the two sums. */
+/* Variants of weft_grad_begin() and weft_grad_end() for a tied head, or for embeddings of multi-
+ * token prediction, on the stage that holds the embedding. Their gradients are added to the sum of
+ * the embedding. In canonical order they have a separate sum (weft_head_has_own_sum), and the
+ * optimizer adds the two sums. */
 struct weft_use weft_head_grad_begin (struct weft_step *s);
 void weft_head_grad_end (struct weft_step *s, struct weft_use grad);
 gboolean weft_head_has_own_sum (const struct weft_step *s);
@@ -89,20 +91,20 @@ void weft_aligned_after (struct weft_step *s, weft_kernels *first);
  * all reductions. */
 void weft_replicas_finish (struct weft_step *s);
 
-/* The buffer with the reduced gradient of a parameter. */
+/* Returns the buffer with the reduced gradient of a parameter. */
 uint32_t weft_replicas_reduced (struct weft_step *s, uint32_t param);
 
-/* The buffer with the reduced separate sum of a tied head. */
+/* Returns the buffer with the reduced separate sum of a tied head. */
 uint32_t weft_replicas_reduced_head (struct weft_step *s);
 
 /* After the update: gathers the weights that are not gathered on first use. */
 void weft_replicas_gather_weights (struct weft_step *s);
 
-/* The buffers with this rank's slice of the gradients and of the weights of bucket k. */
+/* Returns the buffers with this rank's slice of the gradients and of the weights of bucket k. */
 uint32_t weft_bucket_gradients (const struct weft_step *s, uint32_t k);
 uint32_t weft_bucket_weights (const struct weft_step *s, uint32_t k);
 
-/* The newest collective that reduced bucket k, or WEFT_NO_OP. */
+/* Returns the newest collective that reduced bucket k, or WEFT_NO_OP. */
 uint32_t weft_bucket_reduced (const struct weft_step *s, uint32_t k);
 
 /* Whether an all-to-all exchanges the slices of bucket k, and this rank adds them
@@ -110,8 +112,9 @@ uint32_t weft_bucket_reduced (const struct weft_step *s, uint32_t k);
 gboolean weft_bucket_is_exchanged (const struct weft_step *s, uint32_t k);
 
 /* Weights in fp8 are rounded from fp32 masters; master[k] is the buffer of bucket k. update: rounds
- * them after Adam. stage: rounds them when a step begins, if weft_fp8_weights_stages_ahead():
- * forward gathers them through the gradient buffer. */
+ * them after Adam. stage: rounds them when a step begins; call it if
+ * weft_fp8_weights_stages_ahead(), which means that forward gathers weights in the memory of the
+ * gradient buffer. */
 gboolean weft_fp8_weights_stages_ahead (const struct weft_step *s);
 void weft_fp8_weights_stage (struct weft_step *s, const uint32_t *master);
 void weft_fp8_weights_update (struct weft_step *s, const uint32_t *master);

@@ -3,10 +3,10 @@
  * Gradients and buckets have separate memory (gradient_as_bucket_view is off). In the last
  * microbatch each complete gradient is copied into a bucket and divided by the number of replicas.
  * A full bucket is all-reduced, and after the backward pass the sums are copied back. PyTorch fills
- * buckets in the order in which gradients became complete in the first step. Here that is the order
+ * buckets in the order in which gradients became complete in the first step. Here this is the order
  * of the backward pass, so buckets become full in the order of their numbers. The first bucket is
- * full at 1 MiB, the others at 25 MiB. Each chunk of a stage is wrapped by itself, and its sums are
- * copied back when its own last backward ends.
+ * full at 1 MiB, the others at 25 MiB. Each chunk of a stage is wrapped separately, and the sums of
+ * a chunk are copied back when the last backward of the chunk ends.
  *
  * Sources: torch/csrc/distributed/c10d/reducer.cpp (mark_variable_ready_dense, rebuild_buckets,
  * compute_bucket_assignment_by_size, finalize_bucket_dense), DDP's documentation
@@ -19,7 +19,7 @@
 struct torch_ddp {
   uint32_t n_bucket; /* buckets launched so far */
   uint32_t bucket;   /* the bucket that is being filled, or WEFT_NO_BUF */
-  uint32_t n_left;   /* tensors of the chunk whose gradients are not complete */
+  uint32_t n_left;   /* number of tensors of the chunk whose gradients are not complete */
   gboolean first;    /* no bucket of the chunk was launched yet */
   uint32_t n_seen;   /* gradients that were copied into buckets */
   uint32_t n_back;   /* gradients that were copied back */
@@ -136,8 +136,9 @@ copy_back (struct weft_step *s)
   }
 }
 
-/* Copies the sums of a chunk back after its last backward, because other chunks may still run. With
- * delayed weight gradients the chunk is not complete here: weft_torch_ddp_finish() copies later. */
+/* Copies the sums of a chunk back after its last backward, while other chunks may still run. If
+ * weight gradients are delayed, the chunk is not complete yet, and weft_torch_ddp_finish() copies
+ * the sums later. */
 void
 weft_torch_ddp_end_cell (struct weft_step *s)
 {

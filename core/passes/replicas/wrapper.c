@@ -1,9 +1,10 @@
-/* The data-parallel strategies, one row of functions each: struct weft_wrapper. */
+/* The table of data-parallel strategies. Each row is a struct weft_wrapper with the functions of
+ * one strategy. */
 #include "core/passes/replicas/fsdp.h"
 #include "core/passes/replicas/fsdp2.h"
 #include "core/job/unit_modules.h"
 
-/* Whole gradients on every replica, in buckets. */
+/* Functions of strategies in which every replica has whole gradients, in buckets. */
 #define WHOLE_GRADIENTS                                                                            \
   .grad_begin = weft_ddp_grad_begin, .grad_end = weft_ddp_grad_end,                                \
   .head_begin = weft_ddp_head_begin, .head_end = weft_ddp_head_end, .finish = weft_ddp_finish,     \
@@ -86,7 +87,7 @@ static const struct weft_wrapper wrappers[WEFT_N_WRAPPER] = {
                                .reduced_head = weft_ddp_reduced_head },
 };
 
-/* The strategy of a job. With a single replica no state is sharded. */
+/* Returns the strategy of a job. If the job has a single replica, no state is sharded. */
 static enum weft_wrapper_kind
 kind_of (const struct weft_job *job, const struct weft_mesh *mesh)
 {

@@ -1,16 +1,16 @@
-/* Context parallel attention. Each rank holds two pieces of every sequence (core/base/zigzag.h),
- * and needs keys and values of the other ranks:
+/* Context parallel attention. Each rank holds two pieces of every sequence (core/base/zigzag.h).
+ * Attention also needs the keys and values of the other ranks:
  *
  *   p2p         ring attention: keys and values are sent around a ring while attention to the keys
  *               received last is computed, and partial results are merged. Backward sends keys and
  *               values around the ring in the opposite direction, and their gradients one step
  *               later. After forward, the rank keeps the keys of the last step in place of its own
- *               keys. Backward begins with those keys and ends with the rank's own
+ *               keys. Backward begins with the stored keys and ends with the rank's own keys
  *   all_gather  keys and values are all-gathered before attention, in both passes; their gradients
  *               are reduce-scattered
  *   a2a         Ulysses: an all-to-all exchanges heads for tokens. Each rank has whole sequences of
  *               some heads, and computes attention as a single rank does
- *   a2a+p2p     Ulysses among neighbours, rings between such groups
+ *   a2a+p2p     Ulysses within groups of neighbouring ranks, rings between these groups
  *
  * (Transformer Engine pytorch/attention/dot_product_attention/context_parallel.py; Liu, Zaharia and
  * Abbeel 2023, arXiv 2310.01889; Jacobs et al. 2023, arXiv 2309.14509.)
@@ -38,8 +38,8 @@ value_width (const struct weft_step *s)
   return s->model->kv_lora_rank ? s->model->v_head_dim : s->model->kv_channels;
 }
 
-/* The width of a head of values as a dimension of attention ops (core/ops.def): 0 means as wide as
- * keys. */
+/* Returns the width of a value head as a dimension of attention ops (core/ops.def). 0: value heads
+ * are as wide as key heads. */
 static uint64_t
 narrow (const struct weft_step *s)
 {
@@ -67,7 +67,7 @@ kv_columns (const struct part *p)
   return p->groups * (p->width + p->value);
 }
 
-/* Sequences of a microbatch. */
+/* Returns the number of sequences of a microbatch. */
 static uint64_t
 batch (const struct weft_step *s)
 {
@@ -82,8 +82,9 @@ room (struct weft_step *s, enum weft_dtype dtype, uint64_t elements, const char 
 
 /* ------------------------------------------------------------------------ communication */
 
-/* Appends a collective that waits for all kernels enqueued so far (c10d ProcessGroupNCCL). A ring
- * is therefore at most one step ahead of attention, and needs two buffers for keys. */
+/* Appends a collective that waits for all kernels enqueued so far (c10d ProcessGroupNCCL). Ring
+ * communication is therefore at most one step ahead of attention, so two buffers for keys suffice.
+ * */
 static uint32_t
 communicate (struct weft_step *s, struct weft_op row, const char *name, uint32_t from, uint32_t to)
 {
@@ -112,8 +113,8 @@ shift (struct weft_step *s, const char *name, uint32_t from, uint32_t to, struct
 
 /* ------------------------------------------------------------------- heads for tokens */
 
-/* The shape of the ops that pack or unpack all heads of this rank's tokens for the all-to-all.
- * groups = 0: `heads` are heads of the attention output, as wide as values. */
+/* Returns the shape of the ops that pack or unpack all heads of this rank's tokens for the all-to-
+ * all. groups = 0: `heads` are heads of the attention output, as wide as values. */
 static struct weft_shape
 heads_shape (const struct weft_step *s, enum weft_dtype dtype, uint64_t heads, uint64_t groups)
 {
@@ -123,7 +124,7 @@ heads_shape (const struct weft_step *s, enum weft_dtype dtype, uint64_t heads, u
                      groups ? narrow (s) : 0);
 }
 
-/* The shape on the other side of the all-to-all: whole sequences, with some of the heads. */
+/* Returns the shape of the all-to-all's result: whole sequences, with some of the heads. */
 static struct weft_shape
 rows_shape (const struct weft_step *s, uint32_t x)
 {
@@ -153,7 +154,8 @@ heads_to_sequences (struct weft_step *s, uint32_t x, uint64_t heads, uint64_t gr
   return y;
 }
 
-/* The inverse of heads_to_sequences(). Writes the result to y. */
+/* Reverses heads_to_sequences(): x has whole sequences with some heads, and the result, this rank's
+ * tokens with all heads, is written to y. */
 static void
 sequences_to_heads (struct weft_step *s, uint32_t x, uint32_t y, uint64_t heads, uint64_t groups,
                     const char *name)
@@ -201,14 +203,16 @@ kv_room (struct weft_step *s, const struct part *p, const char *name)
   return room (s, s->product_dtype, p->tokens * kv_columns (p), name);
 }
 
-/* The shape of ops that join or split keys and values: one slice for each rank of the ring. */
+/* Returns the shape of ops that join or split keys and values: one slice for each rank of the ring.
+ * */
 static struct weft_shape
 zigzag_shape (const struct weft_step *s, const struct part *p, enum weft_dtype dtype)
 {
   return WEFT_SHAPE (dtype, ring_size (s), batch (s), p->tokens / batch (s), kv_columns (p));
 }
 
-/* Gathers by a ring: slice j receives the keys of the rank j places before this one. */
+/* Gathers keys and values by a ring: slice j receives those of the rank j places before this rank.
+ * */
 static uint32_t
 collect_by_ring (struct weft_step *s, const struct part *p, uint32_t slices)
 {
@@ -270,8 +274,8 @@ scatter_gradients (struct weft_step *s, const struct part *p, uint32_t all, uint
 
 /* -------------------------------------------------------------------- parts of attention */
 
-/* The keys that one kernel reads: of the whole sequence, or of the rank `before` places before this
- * one. */
+/* The keys and values that one kernel reads. whole = TRUE: of the whole sequence. FALSE: of the
+ * rank `before` places before this rank. */
 struct keys {
   uint32_t kv;
   gboolean whole;

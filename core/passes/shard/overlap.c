@@ -5,10 +5,11 @@
  *   gather, ring    forward of qkv and fc1, input gradients of proj and fc2: a product of t pieces
  *                   of rows, this rank's rows first. Each piece is multiplied while it is sent to
  *                   the next rank; t - 1 steps
- *   scatter, split  forward of proj and fc2: a product of SPLITS pieces of columns. Each is
- *                   reduce-scattered while the next one is computed
- *   scatter, ring   input gradients of qkv and fc1 if the job asks for it: a product of t pieces of
- *                   rows. Each is sent to the rank of these rows, which adds the pieces it received
+ *   scatter, split  forward of proj and fc2: a product of SPLITS pieces of columns. Each piece is
+ *                   reduce-scattered while the next piece is computed
+ *   scatter, ring   input gradients of qkv and fc1, if the job requests a ring: a product of t
+ *                   pieces of rows. Each piece is sent to the rank of these rows. That rank adds
+ *                   the received pieces
  *   bulk            whole products: the all-gather of a saved input runs beside the input gradient
  *                   product, and the reduce-scatter of the input gradient beside the weight
  *                   gradient product. tensor.c appends these collectives, which use buffers of this
@@ -24,7 +25,8 @@
 
 enum product { FORWARD, DGRAD, WGRAD, N_PRODUCT };
 
-/* How a product of a map overlaps its collective. All FALSE: no overlap. */
+/* The method by which a product of a map overlaps its collective; at most one field is TRUE. All
+ * FALSE: no overlap. */
 struct overlaps {
   gboolean gather, split, ring;
 };
@@ -83,7 +85,8 @@ room (struct weft_step *s, enum weft_layer_param which, enum product product, en
   uint32_t *room = &s->shard->overlap_buffer[which * N_PRODUCT + product];
   g_autofree char *name = g_strdup_printf ("%s_%s", maps[which], products[product]);
 
-  /* A delayed weight gradient reads this input later, after other layers used the buffer. */
+  /* The shared buffer cannot be used here: a delayed weight gradient reads this input after other
+   * layers have overwritten the buffer. */
   if (product == DGRAD && weft_step_delays (s))
     return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, dtype, elements, name);
   if (*room == WEFT_NO_BUF)
@@ -92,7 +95,7 @@ room (struct weft_step *s, enum weft_layer_param which, enum product product, en
   return *room;
 }
 
-/* Elements [first, first + n) of a buffer, which may be a view itself. */
+/* Returns a view of elements [first, first + n) of `buf`, which may itself be a view. */
 static uint32_t
 slice (struct weft_step *s, uint32_t buf, uint64_t first, uint64_t n, const char *name)
 {
@@ -106,8 +109,8 @@ slice (struct weft_step *s, uint32_t buf, uint64_t first, uint64_t n, const char
   return view;
 }
 
-/* A view for ops that each touch the rows of one rank: this rank's rows, or those of the op's
- * peer. */
+/* Returns a view of `buf` for ops of which each reads or writes the rows of only one rank: this
+ * rank, or the op's peer. */
 static uint32_t
 by_rank (struct weft_step *s, uint32_t buf, const char *name)
 {
@@ -168,8 +171,9 @@ hand_on (struct weft_step *s, const char *name, uint32_t from, uint32_t to, int 
                 WEFT_USES (WEFT_R (from), WEFT_W (to)));
 }
 
-/* Appends a kernel that sorts the received pieces by rank. Upstream's userbuffers receive each
- * piece at its final place; here slot j receives the piece of the rank j places away. */
+/* Appends a kernel that sorts the received pieces by rank. Transformer Engine's userbuffers receive
+ * each piece at its final place. Here slot j receives the piece of the rank j places away, so
+ * pieces must be moved. */
 static void
 settle (struct weft_step *s, const char *name, uint32_t own, uint32_t all)
 {
@@ -181,8 +185,8 @@ settle (struct weft_step *s, const char *name, uint32_t own, uint32_t all)
              WEFT_USES (WEFT_R (own), WEFT_R (came), WEFT_W (all)));
 }
 
-/* All-gather by a ring, and product: x has this rank's rows, y receives the product for the rows of
- * all ranks. Returns the gathered x. */
+/* Appends an all-gather by a ring, overlapped with the product. x has this rank's rows; y receives
+ * the product for the rows of all ranks. Returns the gathered x. */
 static uint32_t
 gather_ring (struct weft_step *s, const struct weft_piece *p, enum product product, uint32_t x,
              uint32_t y)
@@ -205,8 +209,8 @@ gather_ring (struct weft_step *s, const struct weft_piece *p, enum product produ
   return all;
 }
 
-/* Product and reduce-scatter, pipelined over pieces of columns. y receives this rank's rows of
- * the sum. */
+/* Appends a product and its reduce-scatter, pipelined over pieces of columns. y receives this
+ * rank's rows of the sum. */
 static void
 scatter_split (struct weft_step *s, const struct weft_piece *whole, uint32_t x, uint32_t y)
 {
@@ -234,8 +238,9 @@ scatter_split (struct weft_step *s, const struct weft_piece *whole, uint32_t x, 
   weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_TP));
 }
 
-/* Product and reduce-scatter by a ring: each piece has the rows of one rank and is sent to that
- * rank. This rank's own piece is computed last. */
+/* Appends a product and its reduce-scatter by a ring. Each piece has the rows of one rank and is
+ * sent to that rank. This rank's own piece is computed last. y receives this rank's rows of the
+ * sum. */
 static void
 scatter_ring (struct weft_step *s, const struct weft_piece *p, enum product product, uint32_t x,
               uint32_t y)

@@ -12,13 +12,13 @@ void weft_shard_end (struct weft_step *s);
 
 /* ----------------------------------------------------------------- tensor parallel */
 
-/* Widths of activations on one tensor parallel rank. */
+/* Returns the widths of activations on one tensor parallel rank. */
 struct weft_widths weft_tensor_widths (const struct weft_job *job);
 
 /* Whether the residual stream is sharded by rows (sequence_parallel). */
 gboolean weft_tensor_scatters (const struct weft_step *s);
 
-/* The type of partial sums that ranks reduce. */
+/* Returns the type of partial sums that ranks reduce. */
 enum weft_dtype weft_tensor_partial (const struct weft_step *s);
 
 /* Collectives over tensor parallel ranks. The all-reduce is in place; the others return a new
@@ -28,13 +28,14 @@ void weft_tensor_all_reduce (struct weft_step *s, uint32_t buf, enum weft_reduce
 uint32_t weft_tensor_all_gather (struct weft_step *s, uint32_t buf, const char *name);
 uint32_t weft_tensor_reduce_scatter (struct weft_step *s, uint32_t buf, const char *name);
 
-/* gather_rows: all-gather of this rank's rows to all tokens. reduce_rows: reduce-scatter of partial
- * sums of all tokens to this rank's rows. Without sequence_parallel gather_rows does nothing, and
- * reduce_rows is an all-reduce. */
+/* gather_rows: all-gathers this rank's rows, and returns the rows of all tokens. reduce_rows:
+ * reduce-scatters partial sums of all tokens, and returns this rank's rows. If sequence_parallel is
+ * off, gather_rows returns `buf`, and reduce_rows is an all-reduce. */
 uint32_t weft_tensor_gather_rows (struct weft_step *s, uint32_t buf, const char *name);
 uint32_t weft_tensor_reduce_rows (struct weft_step *s, uint32_t buf, const char *name);
 
-/* The all-gather and the reduce-scatter into a given buffer, for overlap with products. */
+/* Append the all-gather of `buf` into `all`, and the reduce-scatter of `buf` into `mine`, for
+ * overlap with products. */
 void weft_tensor_gather_into (struct weft_step *s, uint32_t buf, uint32_t all, const char *name);
 void weft_tensor_scatter_into (struct weft_step *s, uint32_t buf, uint32_t mine, const char *name);
 
@@ -73,8 +74,8 @@ uint32_t weft_piece_multiply (struct weft_step *s, const struct weft_piece *p, u
 gboolean weft_overlap_forward (struct weft_step *s, struct weft_piece *p, uint32_t x, uint32_t *y);
 gboolean weft_overlap_dgrad (struct weft_step *s, struct weft_piece *p, uint32_t *dy, uint32_t *dx);
 
-/* Whether the all-gather of a saved input (with `wgrad` the reduce-scatter of an input gradient)
- * uses a permanent buffer. */
+/* Whether a bulk collective of a map uses a permanent buffer. wgrad = FALSE: the all-gather of the
+ * saved input; TRUE: the reduce-scatter of the input gradient. */
 gboolean weft_overlap_is_bulk (const struct weft_step *s, enum weft_layer_param which,
                                gboolean wgrad);
 
@@ -95,10 +96,10 @@ void weft_context_attention_backward (struct weft_step *s, const struct weft_att
                                       uint32_t d_o, uint32_t dqkv);
 
 /* Canonical order: the ranks of `group`, which hold parts of the same sequences, reduce-scatter the
- * gradient of a microbatch before gradients of different sequences are added. Each rank keeps its
- * piece of the sum at its place in `grad`; the other pieces are set to zero. No effect with one
- * rank or one microbatch. */
+ * gradient of a microbatch before gradients of different sequences are added. Each rank stores its
+ * piece of the sum at the place of this piece in `grad`, and sets the other pieces to zero. Does
+ * nothing for one rank or one microbatch. */
 void weft_context_sum (struct weft_step *s, uint32_t grad, enum weft_group_kind group);
 
-/* Zeroes all of the `pieces` equal parts of `grad` except the part of this rank. */
+/* Divides `grad` into `pieces` equal parts, and zeroes all parts except the part of this rank. */
 void weft_context_keep (struct weft_step *s, uint32_t grad, uint32_t pieces);

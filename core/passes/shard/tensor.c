@@ -8,12 +8,13 @@
  *                            then the bias is added
  *
  * sequence_parallel: between the maps a rank has `rows` of the `tokens`. Inputs of maps are
- * all-gathered, outputs are reduce-scattered. Backward keeps this rank's rows of an input and
- * gathers it again.
+ * all-gathered, outputs are reduce-scattered. Only this rank's rows of an input are stored for
+ * backward, which all-gathers the input again.
  *
  * Canonical order: a sum over a sharded dimension is a tree of at most eight leaves
- * (core/base/fold.h, kernels/leaves.h) in fp32, rounded at its end. On one rank the kernel adds
- * and rounds; between ranks partial sums are sent in fp32 and converted afterwards. */
+ * (core/base/fold.h, kernels/leaves.h) in fp32, rounded after the last addition. If one rank has
+ * the whole sum, the kernel adds and rounds. If ranks have partial sums, these are sent in fp32 and
+ * converted afterwards. */
 #include "core/passes/shard/parts.h"
 
 struct weft_widths
@@ -194,8 +195,9 @@ weft_wait_for_shared_gradients (struct weft_step *s)
   weft_build_dep (s->b, s->shard->joined);
 }
 
-/* The all-reduces of gradients of one type are one launch. They wait for all ops that still write
- * gradients (Megatron-Core finalize_model_grads.py, _allreduce_non_tensor_model_parallel_grads). */
+/* All-reduces of gradients that have one type are one launch. The all-reduces wait for all ops that
+ * still write gradients (Megatron-Core finalize_model_grads.py,
+ * _allreduce_non_tensor_model_parallel_grads). */
 void
 weft_tensor_reduce_gradients (struct weft_step *s, weft_reduced_gradient *reduced)
 {

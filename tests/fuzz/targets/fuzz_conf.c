@@ -4,7 +4,8 @@
 #include "tests/fuzz/fuzz.h"
 #include <string.h>
 
-/* Values with a slash are paths: a fuzzer must not open files of this machine. */
+/* Collects the settings of a file without values that contain a slash. They are paths, and a fuzzer
+ * must not open files of this machine. */
 static weft_settings *
 collect (const weft_conf *conf)
 {

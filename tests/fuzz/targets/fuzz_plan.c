@@ -10,8 +10,8 @@
 #define MOST_OPS (1 << 12) /* layers x microbatches x stages of a job that is planned */
 #define MOST_GPUS 256
 
-/* Values with a slash are paths: a fuzzer must not open files of this machine. Messages quote
- * words, so these are text. */
+/* Builds a job from words. Words with a slash are refused, because they are paths and a fuzzer must
+ * not open files of this machine. Invalid UTF-8 is refused, because messages quote words. */
 static gboolean
 build (const char *words, struct weft_job *job, GError **error)
 {

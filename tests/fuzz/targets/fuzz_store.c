@@ -1,6 +1,7 @@
-/* The rendezvous with hostile clients: frames of three connections, in any order, to a store
- * without a thread. The first byte of the input says whether the job has a secret; then each frame
- * follows a byte with the number of its connection. The store counts its memory exactly. */
+/* The rendezvous with hostile clients: a store without a thread receives frames of three
+ * connections in any order. The first byte of the input selects whether the job has a secret. After
+ * it, each frame follows a byte with the number of its connection. The memory that the store counts
+ * is checked after each frame. */
 #include "launch/store_state.h"
 #include "tests/fuzz/fuzz.h"
 #include <sys/socket.h>
@@ -9,7 +10,7 @@
 #define CONNECTIONS 3u
 #define MOST_BYTES (1u << 14)
 
-/* The memory that the store keeps, counted anew: at least the bytes of all values. */
+/* Counts the bytes of all values: a lower bound of the memory that the store has counted. */
 static gsize
 count_values (const weft_store *s)
 {
@@ -48,7 +49,7 @@ check (const weft_store *s)
     g_assert (s->memory == 0);
 }
 
-/* A connection whose other end is closed: the store only queues what it would send. */
+/* Returns a connection whose other end is closed, so that the store only queues its frames. */
 static struct weft_store_peer *
 connect_peer (weft_store *s)
 {
@@ -72,7 +73,7 @@ complete_proof (const struct weft_store_peer *p, struct weft_frame *f,
   f->value_bytes = WEFT_SEAL_NONCE;
 }
 
-/* Hands a frame to the store, which may close the connection; a new one then takes its place. */
+/* Passes a frame to the store. If the store closes the connection, a new connection replaces it. */
 static void
 feed_frame (weft_store *s, struct weft_store_peer **peer, struct weft_frame *f)
 {

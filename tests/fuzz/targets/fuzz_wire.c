@@ -1,5 +1,6 @@
-/* Messages between processes, records, and host lists: parsing and writing a message returns the
- * same bytes; a record is opened unless it was changed; text of a peer is harmless. */
+/* Messages between processes, records, and host lists. A message that is parsed and written again
+ * has the same bytes; a record is opened unless it was changed; text of a peer has no control
+ * characters. */
 #include "launch/nodelist.h"
 #include "launch/wire.h"
 #include "tests/fuzz/fuzz.h"
@@ -43,7 +44,8 @@ feed_frames (const uint8_t *data, size_t size)
   }
 }
 
-/* The input as a record of the other side, and as the data of a record. */
+/* Checks that the input is refused as a record of the client. Then seals the input in a record,
+ * which is opened unless a bit is flipped. */
 static void
 feed_records (const uint8_t *data, size_t size)
 {
