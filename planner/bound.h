@@ -39,7 +39,8 @@ struct weft_bound {
  * rate. */
 double weft_bound_flops (const struct weft_job *job);
 
-/* Bounds from the layers of the job, which must have passed its rules. */
+/* Bounds from the layers of a job. The job must satisfy the rules. A bound that is not known is
+ * 0. */
 struct weft_bound weft_bound_passes (weft_segment_cache *cache, const struct weft_job *job);
 
 /* A tighter bound in seconds: a replay of the schedule with these passes and with transfers between

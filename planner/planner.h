@@ -53,7 +53,7 @@ struct weft_candidate {
 };
 
 typedef struct weft_search {
-  uint32_t n; /* candidates in the space */
+  uint32_t n; /* number of candidates in the search space */
   struct weft_candidate *candidate; /* best first: simulated ones by simulated time, then
                                        ranked ones by clock time, then the rest */
   uint32_t by_fate[WEFT_FATE_SIMULATED + 1];

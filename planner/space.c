@@ -46,7 +46,7 @@ never (const struct weft_job *job, int64_t out[MOST_VALUES])
 
 /* ------------------------------------------------------------------------- the mesh */
 
-/* Whether the job allows data parallelism only, like PyTorch's DistributedDataParallel. */
+/* Whether the job allows only data parallelism, as PyTorch's DistributedDataParallel does. */
 static gboolean
 has_replicas_alone (const struct weft_job *job)
 {

@@ -86,8 +86,8 @@ outline_of (const struct colouring *c, enum weft_group_kind kind, const struct w
   return found;
 }
 
-/* Iterates over the routes of one rank: first those of enum weft_pattern (host copies, stages,
- * ring shifts), then the flows of its groups. */
+/* Iterates over the routes of one rank: first those of enum weft_pattern (host copies, stages, ring
+ * shifts), then the flows of the rank's groups. */
 struct walk {
   const struct colouring *c;
   uint32_t rank;
@@ -181,7 +181,8 @@ next_route (struct walk *w)
   return TRUE;
 }
 
-/* Replaces signatures by colours 0, 1, 2 ... in order of first appearance; returns their number. */
+/* Writes a colour for each signature to colour[]: equal signatures get equal colours, numbered 0,
+ * 1, 2 ... in order of first appearance. Returns the number of colours. */
 static uint32_t
 renumber (const uint64_t *signature, uint32_t n, uint32_t *colour)
 {

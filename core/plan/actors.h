@@ -49,7 +49,7 @@ struct weft_comm {
 };
 
 /* The links of the flow of one actor in one pattern. Each link is repeated as often as the flows of
- * the actor's class cross it. exists FALSE: the actor has no flow in this pattern. */
+ * the actor's class cross it. `exists` is FALSE if the actor has no flow in this pattern. */
 struct weft_path {
   gboolean exists;
   uint32_t n, *link;
@@ -69,7 +69,8 @@ typedef struct weft_actors {
   uint32_t *peer;                     /* [actor][2]: next and previous stage; WEFT_NO_ACTOR: no such
                                        * stage */
   gboolean folded;
-  uint32_t n_pattern;                 /* WEFT_N_PATTERN plus the patterns of groups */
+  uint32_t n_pattern;                 /* number of patterns: WEFT_N_PATTERN plus those of the
+                                       * groups */
   struct weft_path *path;             /* [actor][n_pattern]; NULL if there is no fabric */
   uint32_t n_link;
   double *capacity;                   /* bytes/s of each link that paths name */

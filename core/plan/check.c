@@ -83,7 +83,8 @@ make_atoms (struct race *r)
   g_autofree struct border *border = cut (p, has_view, &n_border);
   r->first_atom = g_new (uint32_t, p->n_buf + 1);
   r->n_atoms = g_new (uint32_t, p->n_buf + 1);
-  next = n_border; /* atom i of an owner with views starts at border i; whole buffers follow */
+  next = n_border; /* atom i of a buffer with views starts at border i; atoms of buffers without
+                    * views follow */
   for (uint32_t i = 0; i < p->n_buf; i++) {
     uint32_t owner = weft_buf_owner (p, i);
     if (!has_view[owner]) {
@@ -350,8 +351,8 @@ check_pool (const weft_program *p, const uint32_t *before, const struct span *sp
   return TRUE;
 }
 
-/* A permanent buffer is in use from before the step until after it: no other buffer may share its
- * bytes. */
+/* Extends the use of permanent buffers to the whole step. A permanent buffer is in use before and
+ * after the step, so no other buffer may share its bytes. */
 static void
 extend_permanent (const weft_program *p, struct span *span)
 {

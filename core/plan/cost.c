@@ -71,8 +71,8 @@ head_extent (enum weft_op_kind kind, const struct weft_shape *s, double *rows, d
   *depth = square ? s->dim[4] : s->dim[1];
 }
 
-/* (rows, columns, depth) of the output of a matmul op, which tiles cover. All experts are assumed
- * to have the same number of rows. */
+/* (rows, columns, depth) of the product of a matmul op. Tiles cover rows x columns. All experts are
+ * assumed to have the same number of rows. */
 static void
 tiled_extent (enum weft_op_kind kind, const struct weft_shape *s, double *rows, double *columns,
               double *depth)
@@ -87,7 +87,7 @@ tiled_extent (enum weft_op_kind kind, const struct weft_shape *s, double *rows, 
                                                   : n;
 }
 
-/* The size of the matrix products of one kernel. */
+/* The size and number of the matrix products of one kernel. */
 struct product {
   double rows, columns, depth; /* of one product */
   double times;                /* number of products in one kernel */
@@ -358,7 +358,8 @@ weft_cost_program (const struct weft_cost *cost, const weft_program *p, uint32_t
 uint32_t
 weft_cost_sms (const union weft_stack *stack, enum weft_op_kind kind)
 {
-  if (kind == WEFT_OP_SHIFT) /* send to one neighbour, receive from the other */
+  if (kind == WEFT_OP_SHIFT) /* a shift sends to one neighbour and receives from the other
+                              * neighbour */
     return stack->p2p_sms;
   switch (weft_op_info[kind].class) {
   case WEFT_CLASS_COLLECTIVE:

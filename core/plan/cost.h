@@ -30,7 +30,8 @@ struct weft_cost {
   const struct weft_cluster *cluster;
   const union weft_stack *stack;
   const weft_cost_table *table; /* NULL: formulas only */
-  gboolean deterministic; /* deterministic_mode: some kernels are slower, by factors of the stack */
+  gboolean deterministic; /* whether deterministic_mode is on: some kernels are then slower, by
+                           * factors of the stack */
 };
 
 /* Seconds of one kernel while communication holds `sms_taken` SMs. */

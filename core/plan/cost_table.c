@@ -195,7 +195,8 @@ same_types (const struct weft_measurement *m, enum weft_op_kind kind,
          m->shape.out_dtype == shape->out_dtype;
 }
 
-/* The measured number of ranks nearest to `ranks`; 0 if the op was not measured. */
+/* The number of ranks, nearest to `ranks`, with which the op was measured; 0 if the op was not
+ * measured. */
 static uint32_t
 nearest_ranks (const weft_cost_table *table, enum weft_op_kind kind, const struct weft_shape *shape,
                uint32_t ranks)

@@ -54,9 +54,9 @@ void weft_cost_table_print_launches (GString *text, const double *seconds);
 /* Appends a measurement as a line of the table. */
 void weft_cost_table_print (GString *text, const struct weft_measurement *m);
 
-/* Seconds of an op, scaled from the nearest measured shape by a formula for any shape; negative if
- * no shape of the op was measured. If nothing was measured with this number of ranks, the nearest
- * number of ranks is used. */
+/* Seconds of an op: the measured seconds of the nearest measured shape, scaled by the ratio of
+ * `formula` for the two shapes. Negative if no shape of the op was measured. If the op was not
+ * measured with this number of ranks, the nearest measured number of ranks is used. */
 typedef double (*weft_cost_formula) (const void *user, enum weft_op_kind kind,
                                      const struct weft_shape *shape, uint32_t ranks);
 double weft_cost_table_seconds (const weft_cost_table *table, enum weft_op_kind kind,

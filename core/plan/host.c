@@ -44,7 +44,7 @@ struct maker {
   const weft_program *p;
   gboolean graph;
   GArray *segment, *awaited;
-  gboolean *waited;           /* [op]: the host has waited for the op */
+  gboolean *waited;           /* [op]: whether a segment already waits for the op */
   uint32_t *counts_copy;      /* [buffer]: newest copy of the buffer to the host */
   uint32_t last[WEFT_N_LANE]; /* newest op of each lane */
 };
@@ -233,8 +233,8 @@ weft_host_clock_clear (struct weft_host_clock *clock)
   g_clear_pointer (&clock->begin, g_free);
 }
 
-/* The next segment begins when the previous one has been issued and all ops it waits for have
- * ended. */
+/* Begins the next segment: when the host has issued the previous segment and all ops that the next
+ * segment waits for have ended. Returns FALSE if the end of one of these ops is not known yet. */
 static gboolean
 begin_next (const weft_host *h, struct weft_host_clock *clock, weft_host_end end, void *user)
 {

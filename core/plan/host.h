@@ -37,7 +37,8 @@ struct weft_launch_segment {
 /* Launch model of one role. */
 typedef struct weft_host {
   uint32_t n_segment;
-  struct weft_launch_segment *segment; /* n_segment + 1 entries; the last only ends `awaited` */
+  struct weft_launch_segment *segment; /* n_segment + 1 entries; the last entry is only the end of
+                                        * `awaited` */
   uint32_t *awaited;                 /* ops whose end a segment waits for */
   uint32_t *segment_of;              /* [op] */
   double *upto;                      /* [op]: launch seconds of all ops up to and including this

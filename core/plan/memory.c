@@ -7,7 +7,7 @@ struct gap {
   uint32_t until[WEFT_N_LANE];
 };
 
-/* A part of a pool that is packed separately. */
+/* A part of a pool that is packed separately, and the free bytes in it. */
 struct region {
   GArray *free; /* struct gap, by address */
   uint64_t top;
@@ -31,14 +31,14 @@ struct slab {
 struct planner {
   weft_program *p;
   uint32_t *before;
-  double *start, *end; /* of the earliest schedule */
+  double *start, *end; /* [op]: begin and end in the earliest schedule, seconds */
   uint64_t most;       /* limit of the GPU pools, bytes: above it, added waits may cost overlap */
   enum packing packing;
   struct region kept[WEFT_N_POOL], passing[WEFT_N_POOL];
   struct gap *last_use;   /* [buffer]: last use on each lane; views count as their owner */
   GArray *edges;          /* uint32_t[2] */
   GArray *waits;          /* struct weft_memory_wait */
-  struct slab *slab;      /* [chunk][micro], if packing is SLABS */
+  struct slab *slab;      /* [chunk][micro]; NULL unless packing is SLABS */
   uint32_t n_micro, n_chunk;
   uint64_t *inner; /* [buffer]: offset in its slab */
 };
@@ -73,8 +73,8 @@ join_group (struct planner *m, uint32_t op, double ready, const double *seconds)
   }
 }
 
-/* Computes start and end of every op of the role alone: lanes run in order, dependencies hold, and
- * no op waits for other ranks. */
+/* Computes start and end of every op of the role alone: lanes run in order, ops wait for their
+ * dependencies, and no op waits for other ranks. */
 static void
 earliest_schedule (struct planner *m, const double *seconds)
 {
@@ -611,7 +611,7 @@ weft_memory_plan (weft_program *p, const double *seconds, uint64_t most, struct 
   place_best (&m, memory);
   if (on_gpu (memory) > most)
     place_again (&m, most, memory);
-  if (on_gpu (memory) > most) /* the waits did not help */
+  if (on_gpu (memory) > most) /* with waits the plan does not fit either */
     place_again (&m, G_MAXUINT64, memory);
   memory->n_reuse_deps = m.edges->len;
   memory->n_wait = m.waits->len;

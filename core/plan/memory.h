@@ -23,8 +23,9 @@ struct weft_memory_wait {
 
 struct weft_memory {
   uint64_t planned[WEFT_N_POOL];                   /* size of the arena */
-  uint64_t live[WEFT_N_POOL];                      /* peak of bytes alive: `planned` >= `live` */
-  uint32_t peak_op[WEFT_N_POOL];                   /* op at the peak */
+  uint64_t live[WEFT_N_POOL];                      /* peak of bytes that are alive at the same time,
+                                                    * at most `planned` */
+  uint32_t peak_op[WEFT_N_POOL];                   /* first op at which the peak is reached */
   uint64_t at_peak[WEFT_N_POOL][WEFT_N_BUF_KIND];  /* bytes at the peak by kind of buffer */
   uint64_t permanent[WEFT_N_POOL][WEFT_N_BUF_KIND];
   uint32_t n_reuse_deps;                           /* dependencies that were added for reuse */

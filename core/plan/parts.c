@@ -84,8 +84,8 @@ find_places (struct marker *m)
   }
 }
 
-/* The index of a part after the schedule. These parts are the last ones, in the order of their
- * kinds. */
+/* The index of a part after the schedule. These parts are the last parts of the list, in the order
+ * of their kinds. */
 static uint32_t
 tail (const struct marker *m, enum weft_part_kind kind)
 {

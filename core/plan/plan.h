@@ -1,5 +1,5 @@
-/* plan.h - everything an executor needs, read-only: job, mesh, programs, memory, actors, and the
- * cost of every op. The plan owns all of it. */
+/* plan.h - everything an executor needs, read-only: job, mesh, fabric, programs, memory plans, and
+ * the seconds of every op. The plan owns all its members. */
 #pragma once
 #include "core/plan/actors.h"
 #include "core/program/coll.h"
@@ -11,7 +11,7 @@
 typedef struct weft_plan {
   struct weft_job job;
   struct weft_mesh mesh;
-  struct weft_fabric fabric; /* points into job.cluster */
+  struct weft_fabric fabric; /* refers to job.cluster */
   uint32_t n_roles;
   weft_program **role;
   struct weft_memory *memory; /* by role */
@@ -44,8 +44,9 @@ struct weft_traffic weft_plan_transfer (const weft_plan *plan, uint32_t from, ui
 uint32_t weft_plan_sms (const weft_plan *plan, const weft_program *program, uint32_t op,
                         const struct weft_coll_shape *group);
 
-/* Builds every role, plans memory, and proves the result (check.h). The job must satisfy the
- * rules. */
+/* Makes the plan of a job: builds the program of every role, plans memory, and proves the result
+ * (check.h). The job must satisfy the rules of rules.def. Returns NULL with an error; the caller
+ * frees the plan. */
 weft_plan *weft_plan_new (const struct weft_job *job, GError **error);
 
 /* A plan for a search over hundreds of candidates. WEFT_PLAN_PRICED: ops and their costs.
@@ -90,7 +91,7 @@ uint64_t weft_plan_worst_bytes (const weft_plan *plan);
  * for any placement of buffers. */
 uint64_t weft_plan_least_bytes (const weft_plan *plan);
 
-/* Host pool bytes of all ranks on the fullest node. */
+/* Planned bytes of the host pools of all ranks on the fullest node. */
 uint64_t weft_plan_host_bytes (const weft_plan *plan);
 
 /* Whether the host pools fit in the host memory of every node. */

@@ -32,7 +32,8 @@ struct run {
   const weft_actors *a;
   struct lane *lanes;         /* [actor][lane] */
   struct meeting *meetings;   /* [comm] */
-  struct post *sends, *recvs; /* [actor][direction]: towards (send) or from (recv) peer +1, -1 */
+  struct post *sends, *recvs; /* [actor][direction]: sends to and receives from peer +1 (direction
+                               * 0) or peer -1 (direction 1) */
   struct weft_host_clock *hosts; /* [actor] */
   GArray *dirty;              /* actors to advance */
   gboolean *is_dirty;
@@ -219,8 +220,8 @@ finish_collective (struct run *x, struct meeting *m, const struct weft_comm *com
   *m = (struct meeting){ 0 };
 }
 
-/* Sets an error if the launch of `actor` differs from that of the first member, or if the
- * collectives of the launch are not alike. */
+/* Sets an error if the launch of `actor` differs from the launch of the first member, or if the
+ * collectives of the launch may not share a launch (is_alike()). */
 static void
 compare_launches (struct run *x, const struct meeting *m, uint32_t actor, enum weft_lane lane)
 {
@@ -353,7 +354,8 @@ post_group (struct run *x, uint32_t actor, enum weft_lane lane, double ready)
     post_transfer (x, actor, op[i], ready);
 }
 
-/* Runs the ops of one lane as far as possible. TRUE: at least one op was run or posted. */
+/* Runs the ops of one lane as far as possible. Returns TRUE if at least one op was run or
+ * posted. */
 static gboolean
 advance_lane (struct run *x, uint32_t actor, enum weft_lane lane)
 {

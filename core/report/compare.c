@@ -170,7 +170,7 @@ clear_setting (gpointer data)
 /* State while ops are added to sums. */
 struct adder {
   weft_compare *c;
-  GArray *sum;                    /* labels only; kinds are summed afterwards */
+  GArray *sum;                    /* sums of labels only; sums of kinds are computed afterwards */
   GHashTable *known;              /* index in `sum` plus one, by kind, group and label */
   uint32_t **slot[SIDES];         /* [side][role][op]: index in `sum` */
   struct weft_compare_op **worst; /* [role][op]; only if the programs of both sides are the same */
@@ -317,7 +317,7 @@ list_worst (struct adder *add, uint32_t most)
 
 /* -------------------------------------------------------------------------- join */
 
-/* A row of each side, the number of ranks that both rows represent, and the first of these
+/* A row of A and a row of B, the first rank that both rows represent, and the number of such
  * ranks. */
 struct pair {
   uint32_t row[SIDES], rank, ranks;

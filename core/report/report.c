@@ -37,7 +37,8 @@ merge (GArray *spans)
   g_array_set_size (spans, kept);
 }
 
-/* Merged intervals of the timed ops of one lane of one row. */
+/* The intervals, sorted and merged, of the timed ops on one lane of one row. The caller frees the
+ * array. */
 static GArray *
 lane_spans (const weft_timeline *t, const weft_program *p, uint32_t row, enum weft_lane lane)
 {
@@ -65,7 +66,7 @@ covered (const GArray *spans)
   return sum;
 }
 
-/* Seconds that are in both of two merged lists. */
+/* Seconds that are covered by both of two merged lists of intervals. */
 static double
 common (const GArray *a, const GArray *b)
 {
