@@ -23,7 +23,8 @@ struct weft_saved_mtp {
 /* Copies the tokens of a cell to the device. */
 void weft_ends_load (struct weft_step *s, const struct weft_cell *cell);
 
-/* Forward of the embedding on the first stage, and its backward from the gradient dx. */
+/* forward: returns the embeddings of a microbatch, on the first stage. backward: adds the gradient
+ * of the embedding, from dx, the gradient of the returned embeddings. */
 uint32_t weft_embed_forward (struct weft_step *s, uint32_t micro);
 void weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx);
 

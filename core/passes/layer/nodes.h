@@ -27,8 +27,9 @@ enum weft_layer_node {
 struct weft_layer_pass {
   uint32_t layer;
   struct weft_saved *saved;
-  uint32_t x;             /* input of the layer; after the last node the output. In backward: their
-                           * gradients */
+  uint32_t x;             /* input of the layer; after the last node the output of the layer. In
+                           * backward the gradient of the output; after the last node the gradient
+                           * of the input */
   uint32_t mlp;           /* output of the MLP or of shared experts, or its gradient */
   uint32_t rows, weights; /* tokens and router weights that are sent to experts or back */
   uint32_t branch;        /* backward: gradient of the layer's output, for parallel attention */

@@ -15,8 +15,8 @@
  *
  * With several instances of the distributed optimizer a bucket is first reduced among the ranks of
  * one instance, then its slice is reduced between instances, on a separate lane. Hybrid sharding of
- * Megatron-FSDP has a separate lane for its collectives between groups of replicas (fsdp_outer.c).
- * */
+ * Megatron-FSDP has a separate lane for its collectives between groups of replicas
+ * (fsdp_outer.c). */
 #include "core/passes/replicas/fsdp.h"
 #include "core/base/invariant.h"
 
@@ -144,8 +144,8 @@ weft_ddp_bucket_size (const struct weft_step *s, uint32_t k)
 }
 
 /* Whether gradients are divided by the number of replicas. FALSE: the collective averages, the loss
- * is per token, or canonical order is on, in which the loss is already the mean over all replicas.
- * */
+ * is per token, or canonical order is on, in which the loss is already the mean over all
+ * replicas. */
 static gboolean
 divides (const struct weft_step *s)
 {
