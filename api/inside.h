@@ -32,12 +32,13 @@ struct weft_open_module {
 bool weft_api_fail (weft_error *error, GError *reason);
 bool weft_api_fail_with (weft_error *error, weft_status status, const char *format, ...)
     G_GNUC_PRINTF (3, 4);
-/* error.c: false with an error if a pointer of a `call` is NULL. */
+/* error.c: false with an error if `pointer`, which is the argument `what` of the function `call`,
+ * is NULL. */
 bool weft_api_given (const char *call, const char *what, const void *pointer, weft_error *error);
 bool weft_api_done (weft_error *error); /* clears `error`; always returns true */
 
-/* module.c: FALSE with an error if a step is in progress, for a `call` that must be between
- * steps. */
+/* module.c: FALSE with an error if a step is in progress. `call` is the name of the API function,
+ * which is allowed only between steps. */
 bool weft_api_between_steps (weft_module *module, const char *call, weft_error *error);
 
 /* module.c: sets the loss scale of the next step. */

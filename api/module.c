@@ -25,7 +25,7 @@ only_last_reduces (const weft_module *m)
   return n == 1 && last + 1 == weft_job_microbatches (&m->plan->job);
 }
 
-/* Checks the values that the caller gave; 0 is an option that is not given. */
+/* Checks the options that the caller has set; 0 means that an option is not set. */
 static gboolean
 check_options (const union weft_cpu_options *own, GError **reason)
 {
@@ -348,8 +348,8 @@ weft_module_no_sync_end (weft_module *m, weft_error *error)
 
 /* ----------------------------------------------------------------------- gradients */
 
-/* Runs the parts up to and including the next part of this kind: also those of calls that the user
- * has skipped. */
+/* Runs the parts up to and including the next part of this kind, with the parts of calls that the
+ * user has skipped. */
 static bool
 run_through (weft_module *m, enum weft_part_kind kind, weft_error *error)
 {
@@ -428,7 +428,7 @@ fill_result (const weft_module *m, weft_step_result *out)
     out->large += m->x->metrics[row].large;
 }
 
-/* A rate of 1 would divide by zero in the correction of the moments. */
+/* Checks the settings of Adam. A beta of 1 would divide by zero in the bias correction. */
 static bool
 check_adam (const weft_adam *adam, weft_error *error)
 {

@@ -196,8 +196,8 @@ check_shape (const struct weft_state_tensor *t, const weft_tensor *in, weft_erro
                              in->name, in->shape[0], in->shape[1], t->rows, t->columns);
 }
 
-/* Fills `where` with the tensor of each name, and the lists of unknown and missing names; FALSE for
- * a wrong shape. */
+/* Fills `where` with the tensor of each name, and fills the lists of unknown and missing names.
+ * FALSE with an error if a shape is wrong. */
 static bool
 match (weft_state *state, const weft_tensor *tensors, size_t n, uint32_t *where, GString **lists,
        weft_error *error)

@@ -20,7 +20,7 @@ struct ask {
 /* Seconds between two lines of progress in a file; on a terminal each row replaces the line. */
 #define FILE_SECONDS 10
 
-/* `user` is the time of the last line. */
+/* Prints a line of progress. `user` points to the time of the last line. */
 static void
 show_progress (void *user, uint32_t done, uint32_t of)
 {

@@ -33,8 +33,8 @@ count_uses (struct cpu_rank *r)
       r->uses[weft_buf_owner (p, p->uses[u].buf)]++;
 }
 
-/* Maps memory, in huge pages if the system has any: with many ranks on one machine, page faults
- * would take much time. */
+/* Maps memory, in huge pages if the system supports them, because page faults take much time if
+ * many ranks run on one machine. */
 static void *
 map_pool (uint64_t bytes)
 {

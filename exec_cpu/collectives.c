@@ -199,7 +199,7 @@ store_piece (const struct round *d, const struct weft_move *move)
           (piece_start (d, move->piece + 1) - first) * size);
 }
 
-/* All-to-all: copies the piece that another member has for this member.  Received pieces are
+/* All-to-all: copies the piece that another member sends to this member.  Received pieces are
  * ordered by rank. */
 static void
 take_piece (const struct round *d, uint32_t from)
@@ -231,7 +231,7 @@ rows_for (const struct round *d, uint32_t member, uint32_t to, gboolean before)
   return sum;
 }
 
-/* All-to-all of rows: copies the rows that member `from` has for this member.  Received rows are
+/* All-to-all of rows: copies the rows that member `from` sends to this member.  Received rows are
  * ordered by sender. */
 static void
 take_rows (const struct round *d, uint32_t from)

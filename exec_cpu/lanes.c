@@ -192,7 +192,7 @@ struct shuffle {
   struct cpu_machine *m;
   GRand *rand;
   struct crowd eager, reluctant;
-  gboolean *is_reluctant; /* of a pair */
+  gboolean *is_reluctant; /* by pair: rank * WEFT_N_LANE + lane */
   gboolean *is_parked;
   uint64_t *signals; /* by rank: its `signals` when its lanes were last unparked */
 };

@@ -68,7 +68,7 @@ struct cpu_channel {
 struct cpu_lane {
   uint32_t issued, cursor; /* number of ops of the lane that are enqueued; that have ended */
   gboolean posted;         /* the op at the head is a collective or transfer in progress */
-  uint32_t round;          /* next round of a collective; of transfers, a bit for each ended one */
+  uint32_t round;          /* next round of a collective; a bit for each transfer that has ended */
   double arrived;          /* when the transfers in progress were posted */
 };
 
@@ -76,7 +76,7 @@ struct cpu_rank {
   struct cpu_machine *m;
   const weft_program *p;
   uint32_t row, rank;
-  weft_bind bind; /* has the addresses of the arenas */
+  weft_bind bind; /* contains the addresses of the arenas */
   struct cpu_lane lane[WEFT_N_LANE];
 
   uint32_t *waits, *first_wait, *end_wait; /* op i waits for waits[first_wait[i]..end_wait[i]) */

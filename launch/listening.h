@@ -12,7 +12,7 @@ gboolean weft_host_is_loopback (const char *host);
 struct weft_listening {
   GPtrArray *sockets;
   uint16_t port;
-  gboolean everywhere; /* on every address of this machine */
+  gboolean everywhere; /* the sockets listen on every address of this machine */
 };
 
 /* Listens on a port (0: any free port) of the addresses that `host` resolves to. If none of them

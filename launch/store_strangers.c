@@ -135,7 +135,7 @@ weft_store_on_stranger (weft_store *s, struct weft_store_peer *p, const struct w
 
 /* ----------------------------------------------------------------------- strangers */
 
-/* Number of strangers from the address of one of them. */
+/* Number of strangers that connect from the same address as `of`. */
 static uint32_t
 count_neighbours (const weft_store *s, const struct weft_store_stranger *of)
 {
@@ -148,9 +148,10 @@ count_neighbours (const weft_store *s, const struct weft_store_stranger *of)
   return n;
 }
 
-/* Closes the connection of the stranger that has been connected longest, of those from the address
- * with most strangers: idle connections from one machine keep out no process of another machine,
- * and a process of the same machine is admitted before so many others connect. */
+/* Closes the connection of the stranger that has been connected longest, among the strangers from
+ * the address with the most strangers. So idle connections from one machine cannot keep out a
+ * process of another machine, and a process of the same machine is admitted before that many others
+ * connect. */
 static void
 evict_stranger (weft_store *s)
 {

@@ -79,7 +79,7 @@ gint64 weft_frame_parse (const uint8_t *data, gsize n, uint32_t most, struct wef
 struct weft_hello {
   uint32_t n; /* world size */
   uint8_t nonce[WEFT_SEAL_NONCE];
-  char host[256]; /* of the client, printable; for messages */
+  char host[256]; /* host name of the client, printable; for messages */
 };
 
 /* Packs a hello as the value of a frame. The caller unrefs the value. */

@@ -3,7 +3,7 @@
  *   DIR/step-00000050/manifest.json       the index of the checkpoint, written last
  *   DIR/step-00000050/shard-0.safetensors the tensors that rank 0 owns, and so on
  *   DIR/latest                            the name of the newest checkpoint
- *   DIR/.lock                             while a run saves into DIR: its process and host
+ *   DIR/.lock                             exists while a run saves into DIR; names its process
  *
  * A shard file holds chunks named TENSOR/KIND@ROW,COLUMN. A chunk is a rectangle of a global
  * tensor; a slice of a flat buffer that begins or ends inside a row needs up to three chunks. The
@@ -15,8 +15,8 @@
  *
  * "Newest" means the checkpoint that DIR/latest names, then the highest step below it. So a run
  * that was resumed from an older step may save into the same directory: the higher steps stay, and
- * only a message mentions them. `latest` is written just before its checkpoint is renamed; if it
- * names none, the save did not finish. */
+ * only a message mentions them. `latest` is written just before its checkpoint is renamed; if
+ * `latest` names a checkpoint that does not exist, the save did not finish. */
 #pragma once
 #include "train/checkpoint_lock.h"
 #include "train/data_file.h"
@@ -45,7 +45,8 @@ gboolean weft_checkpoint_save (weft_state *state, const struct weft_job *job,
                                const struct weft_progress *progress, const char *dir,
                                uint32_t keep, GError **error);
 
-/* The same in the directory of a lock, for a run that has the lock from its begin to its end. */
+/* Like weft_checkpoint_save(), but saves into the directory of `lock`, for a run that holds the
+ * lock from its begin to its end. */
 gboolean weft_checkpoint_save_held (weft_state *state, const struct weft_job *job,
                                     const struct weft_progress *progress,
                                     const weft_checkpoint_lock *lock, uint32_t keep,

@@ -18,13 +18,13 @@ gboolean weft_checkpoint_is_step (const char *path);
  * frees the array. */
 GArray *weft_checkpoint_steps (const char *dir);
 
-/* The step of the checkpoint that the file `latest` names, which may be missing. FALSE if there is
- * no such file, or if it names no checkpoint. */
+/* The step of the checkpoint that the file `latest` names. The checkpoint may be missing. FALSE if
+ * there is no such file, or if it names no checkpoint. */
 gboolean weft_checkpoint_latest (const char *dir, uint64_t *step);
 
 /* Like weft_checkpoint_steps(), but in the order in which a resumed run tries them: from the step
  * of `latest` downwards, then the higher steps. After a run was resumed from an older checkpoint,
- * higher steps are of the run that was given up. */
+ * higher steps belong to the run that was given up. */
 GArray *weft_checkpoint_candidates (const char *dir);
 
 /* Whether a name is that of the directory of a save in progress: WEFT_CHECKPOINT_HIDDEN and more,

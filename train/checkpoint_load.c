@@ -80,7 +80,7 @@ stored_open (const char *path, GError **error)
   return open_files (s, error) ? g_steal_pointer (&s) : NULL;
 }
 
-/* Refuses values that no run can continue from. */
+/* Checks that a run can continue from the values of a chunk (weft_checkpoint_accepts()). */
 static gboolean
 check_values (const stored *s, uint32_t chunk, float *block, GError **error)
 {

@@ -34,7 +34,8 @@ make_directory (weft_checkpoint_lock *lock, GError **error)
   return weft_sync_path (above, error);
 }
 
-/* Reads who has the lock. The text comes from a file and may be anything. */
+/* Sets an error with the text of the lock file, which names the process that has the lock. The file
+ * may contain any bytes; unprintable bytes are replaced. Always returns FALSE. */
 static gboolean
 blame_holder (const weft_checkpoint_lock *lock, GError **error)
 {
@@ -49,7 +50,8 @@ blame_holder (const weft_checkpoint_lock *lock, GError **error)
                          *text ? text : "its process is unknown");
 }
 
-/* Whether the open file is still the one in the directory: a writer that ended deleted its file. */
+/* Whether the open lock file is still the file at lock->path: a writer deletes its lock file when
+ * it ends. */
 static gboolean
 is_current (const weft_checkpoint_lock *lock)
 {
@@ -69,7 +71,8 @@ write_holder (const weft_checkpoint_lock *lock, GError **error)
          weft_failed_path (lock->path, error);
 }
 
-/* Errors of flock() other than EWOULDBLOCK come from file systems without locks. */
+/* Takes the lock. Errors of flock() other than EWOULDBLOCK come from file systems without locks and
+ * are ignored. */
 static gboolean
 take (weft_checkpoint_lock *lock, GError **error)
 {

@@ -1,9 +1,9 @@
 /* checkpoint_lock.h - one writer at a time in a directory of checkpoints.
  *
  * The lock is flock() on the file DIR/.lock, which holds the process and the host of the writer for
- * the message to a second one. The lock ends with the process, even if the process is killed; the
- * file may stay then, and the next writer takes it over. On file systems without locks there is no
- * protection. */
+ * the error message of a second writer. The lock ends with the process, even if the process is
+ * killed; the file may stay then, and the next writer locks it again. On file systems without locks
+ * there is no protection. */
 #pragma once
 #include <glib.h>
 
@@ -11,7 +11,8 @@ typedef struct weft_checkpoint_lock weft_checkpoint_lock;
 struct weft_rendezvous; /* launch/rendezvous.h */
 
 /* Creates the directory if it does not exist, and locks it. An error names the process that has the
- * lock. Of the processes of a job only that of rank 0 does this (`peers`; NULL: one process). */
+ * lock. In a job of several processes (`peers`; NULL: one process), only the process of rank 0
+ * creates and locks the directory. */
 weft_checkpoint_lock *weft_checkpoint_lock_new (const char *dir, struct weft_rendezvous *peers,
                                                 GError **error);
 
@@ -23,6 +24,6 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_checkpoint_lock, weft_checkpoint_lock_free)
 /* The directory. */
 const char *weft_checkpoint_lock_dir (const weft_checkpoint_lock *lock);
 
-/* Whether this process has the lock, so that the unfinished saves of others are of dead
- * processes. */
+/* Whether this process has the lock. If so, unfinished saves of other processes in the directory
+ * were left by processes that have ended. */
 gboolean weft_checkpoint_lock_held (const weft_checkpoint_lock *lock);

@@ -406,9 +406,11 @@ write_latest (const struct save *s, GError **error)
   return FALSE;
 }
 
-/* Renames the save although `latest` could not be written: then it is found by its step. `latest`
- * comes first: a `latest` that names no checkpoint yet is recognised, but with a `latest` that
- * names an older one, the new checkpoint looks like one of a run that was given up. */
+/* Writes `latest`, then renames the save. Renames it even if `latest` could not be written, because
+ * the checkpoint can then be found by its step. `latest` is written first for the case of a crash
+ * between the two: a `latest` that names a missing checkpoint is recognised, but after a `latest`
+ * that names an older checkpoint, the new one would look like a checkpoint of a run that was given
+ * up. */
 static gboolean
 publish (const struct save *s, GError **error)
 {
@@ -431,7 +433,7 @@ delete_step (const struct save *s, const char *path)
 }
 
 /* Deletes complete checkpoints except the newest `keep`, of which the checkpoint that was just
- * published is the first. Checkpoints of higher steps stay: they are of another run. */
+ * published is the first. Checkpoints of higher steps stay, because they belong to another run. */
 static void
 delete_old (const struct save *s, uint32_t keep)
 {

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Bytes of the head and of the tail that a mark has the checksums of. */
+/* Number of bytes at the begin and at the end of a file that the checksums of a mark cover. */
 #define MARKED 65536u
 
 struct weft_data_file {
@@ -90,7 +90,7 @@ weft_data_file_change (const weft_data_file *file)
 {
   struct stat now;
 
-  if (fstat (file->fd, &now)) /* the next read reports it */
+  if (fstat (file->fd, &now)) /* the next read reports the error */
     return WEFT_DATA_SAME;
   if ((uint64_t) now.st_size < file->bytes)
     return WEFT_DATA_SHORTER;

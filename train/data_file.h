@@ -1,15 +1,15 @@
 /* data_file.h - regular files that are read by position while other processes may change them.
  *
  * Reading beyond the end of a file that became shorter is an error, unlike in a mapping
- * (mapped_file.h), where it ends the process. A file that is replaced, by renaming another one to
- * its name, stays readable as it was. */
+ * (mapped_file.h), where it ends the process. If another file is renamed to the name of an open
+ * file, the open file stays readable with its old contents. */
 #pragma once
 #include <glib.h>
 #include <stdint.h>
 
 typedef struct weft_data_file weft_data_file;
 
-/* Errors begin with the path. */
+/* Opens a regular file. Errors begin with the path. */
 weft_data_file *weft_data_file_open (const char *path, GError **error);
 void weft_data_file_free (weft_data_file *file);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_data_file, weft_data_file_free)
@@ -21,7 +21,7 @@ uint64_t weft_data_file_bytes (const weft_data_file *file);
 gboolean weft_data_file_read (const weft_data_file *file, uint64_t offset, uint64_t n, void *out,
                               GError **error);
 
-/* What happened to the file since it was opened. */
+/* How the file has changed since it was opened: not at all, written, or shorter. */
 enum weft_data_change { WEFT_DATA_SAME, WEFT_DATA_WRITTEN, WEFT_DATA_SHORTER };
 enum weft_data_change weft_data_file_change (const weft_data_file *file);
 

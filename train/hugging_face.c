@@ -9,9 +9,10 @@
 /* The rows of the Weft tensor that the Hugging Face tensor contains. */
 enum share { ALL, OF_QUERIES, OF_KEYS, OF_VALUES, OF_GATES, OF_UPS };
 
-/* The rows that have another order in the Hugging Face tensor: none; rotary pairs in the last rows
- * of each head, in the last rows of the tensor, or in the first rows of each head; or all rows
- * (HEAD_BY_HEAD: the query, key and value rows of one head are adjacent). */
+/* The rows that have another order in the Hugging Face tensor. NONE: no rows. OF_EACH_HEAD,
+ * LAST_OF_TENSOR, FIRST_OF_EACH_HEAD: the rotary rows, which are the last rows of each head, the
+ * last rows of the tensor, or the first rows of each head. HEAD_BY_HEAD: all rows, because the
+ * query, key and value rows of one head are adjacent. */
 enum order { NONE, OF_EACH_HEAD, LAST_OF_TENSOR, FIRST_OF_EACH_HEAD, HEAD_BY_HEAD };
 
 /* The models that a row applies to: any model, models without a query latent, or models with a

@@ -300,7 +300,7 @@ unused_names (const struct import *import, const union weft_model *model)
 }
 
 /* Files of TensorFlow and Flax hold transposed matrices; those of MLX have PyTorch's layout. A file
- * that does not say is taken for one of PyTorch. */
+ * without this metadata is assumed to have PyTorch's layout. */
 static gboolean
 has_torch_layout (const struct import *import, GError **error)
 {

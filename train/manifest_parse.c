@@ -317,8 +317,8 @@ read_schema (JsonObject *root, gboolean *unsealed, GError **error)
                          schema);
 }
 
-/* Checks that a text ends with the checksum of what precedes it, letter by letter: a change of any
- * byte of the text is refused. */
+/* Checks that a manifest ends with the text that weft_manifest_seal() computes for the bytes before
+ * it. A change of any byte is refused. */
 static gboolean
 check_seal (const char *text, gsize length, GError **error)
 {
@@ -341,7 +341,8 @@ read_decimals (JsonObject *object, void *row, const struct weft_manifest_number 
   return TRUE;
 }
 
-/* The object of an optional member; NULL if the member is absent. FALSE if it is no object. */
+/* The object of an optional member; NULL if the member is absent. FALSE if the member is no
+ * object. */
 static gboolean
 find_object (JsonObject *root, const char *member, JsonObject **object, GError **error)
 {
@@ -352,7 +353,7 @@ find_object (JsonObject *root, const char *member, JsonObject **object, GError *
          weft_bad_input (error, "%s: found %s, wanted an object", member, weft_json_kind (node));
 }
 
-/* Reads what is known about the token file. The member is absent if nothing is known. */
+/* Reads the mark of the token file. The member is absent if the token file is not known. */
 static gboolean
 read_data_file (JsonObject *root, struct weft_data_mark *file, GError **error)
 {

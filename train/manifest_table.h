@@ -24,6 +24,6 @@ weft_manifest_number (const void *row, const struct weft_manifest_number *number
   return (uint64_t *) (void *) ((char *) (uintptr_t) row + number->at);
 }
 
-/* The end of a manifest whose text before this end has n bytes: the member crc32c and the closing
- * brace. Its length is the same for all texts. The caller frees it. */
+/* The end of a manifest: the member crc32c, computed from the n bytes of `text` before it, and the
+ * closing brace. The end has the same length for all texts. The caller frees it. */
 char *weft_manifest_seal (const char *text, gsize n);

@@ -221,7 +221,8 @@ struct trial {
   key_of of;
 };
 
-/* Runs warm-up steps, then at least trial->least steps, until all took trial->seconds together. */
+/* Runs warm-up steps, then at least trial->least steps, until the steps have taken trial->seconds
+ * in total. */
 static gboolean
 run_steps (weft_exec *x, struct trial *trial, GPtrArray *timeline, GError **error)
 {

@@ -65,9 +65,11 @@ weft_safetensors *weft_safetensors_open (const char *path, GError **error);
 void weft_safetensors_free (weft_safetensors *file);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_safetensors, weft_safetensors_free)
 
-/* The tensors: their number, the i-th of them, or the one with a name (NULL: not in the file). */
+/* The number of tensors, and the i-th tensor. */
 uint32_t weft_safetensors_count (const weft_safetensors *file);
 const struct weft_tensor *weft_safetensors_at (const weft_safetensors *file, uint32_t i);
+
+/* The tensor with this name, or NULL if the file has no such tensor. */
 const struct weft_tensor *weft_safetensors_find (const weft_safetensors *file, const char *name);
 
 /* The value of a key of __metadata__, from the first shard that has the key; else NULL. */

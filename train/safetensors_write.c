@@ -141,8 +141,8 @@ write_bytes (weft_safetensors_writer *w, const void *data, uint64_t bytes, GErro
   return weft_write_all (w->fd, data, bytes) || fail (w, "cannot be written", error);
 }
 
-/* Refuses a device or pipe, which the rename would replace by a file, an input of the command, and
- * a link into another folder. */
+/* Refuses three kinds of paths: a device or pipe (the rename would replace it by a file), an input
+ * of the command, and a link into another folder. */
 static gboolean
 check_place (weft_safetensors_writer *w, GError **error)
 {

@@ -79,7 +79,8 @@ add_copy (struct tensor *t, const struct stage *stage, const struct weft_param *
   g_array_append_val (t->copies, copy);
 }
 
-/* Number of parts that the dense tensors (n_experts(): the experts) of a role are split into. */
+/* Number of parts into which tensor parallelism splits the dense tensors of a role. n_experts()
+ * returns the number of parts for tensors of experts. */
 static uint32_t
 n_dense (const weft_state *state)
 {
@@ -221,7 +222,8 @@ add_owner (struct tensor *t, uint32_t copy, const struct piece *piece)
   g_array_append_val (t->owners, owner);
 }
 
-/* Adds an owner for each piece. Replicas take turns by tensor, to spread checkpoint writing. */
+/* Adds an owner for each piece. `turn` selects another replica for each tensor, so that all
+ * replicas write a share of a checkpoint. */
 static void
 find_owners (struct tensor *t, uint32_t copy, uint32_t turn)
 {
@@ -529,7 +531,8 @@ next_run (struct walk *walk, const struct window *w, struct weft_cut_run *run)
   return FALSE;
 }
 
-/* Reads a tensor without optimizer state: weight and master are one buffer, the rest is zero. */
+/* Reads a tensor without optimizer state: weight and master are one buffer, and other kinds are
+ * zero. */
 static void
 read_buffers (weft_state *state, const struct tensor *t, enum weft_state_kind kind, struct window w,
               float *out)

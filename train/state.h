@@ -1,12 +1,12 @@
 /* state.h - the global tensors of a training job: weights, master weights, optimizer state and
  * gradients, independent of how ranks shard them.
  *
- * A tensor is a parameter of the model, "layers.3.qkv.weight", rows x columns, row-major, with
- * every strategy. Ranks have weights whole or in tensor-parallel parts (core/program/cut.h), and
- * the optimizer state of these parts whole or in slices of flat buffers (core/program/segment.h). A
- * tied embedding is one tensor even if two pipeline stages have a copy. A read copies each element
- * from one rank that owns the element; a write copies it to every rank that has a copy. The state
- * must be used only between steps.
+ * A tensor is a parameter of the model, "layers.3.qkv.weight", rows x columns, row-major. Its name
+ * and shape are the same for every strategy. Ranks have weights whole or in tensor-parallel parts
+ * (core/program/cut.h), and the optimizer state of these parts whole or in slices of flat buffers
+ * (core/program/segment.h). A tied embedding is one tensor even if two pipeline stages have a copy.
+ * A read copies each element from one rank that owns the element; a write copies it to every rank
+ * that has a copy. The state must be used only between steps.
  *
  * In a job of several processes, a read returns zeros for elements that ranks of other processes
  * own; weft_processes_merge_floats() merges the blocks. A write skips ranks of other processes. */
@@ -42,13 +42,13 @@ weft_state *weft_state_new (weft_exec *x);
 void weft_state_free (weft_state *state);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_state, weft_state_free)
 
-/* Lets weft_state_init(), loading and importing ask, now and then, whether they shall stop. If
- * `asked` returns TRUE, they end (loading and importing with an error), and the state is
- * incomplete. */
+/* Sets a function that weft_state_init(), loading and importing call from time to time. If `asked`
+ * returns TRUE, they stop (loading and importing with an error), and the state is incomplete. */
 typedef gboolean (*weft_state_asked) (void *user);
 void weft_state_watch (weft_state *state, weft_state_asked asked, void *user);
 
-/* Whether to stop: FALSE with an error if so. */
+/* Calls the function set by weft_state_watch(). FALSE with an error if that function asks to
+ * stop. */
 gboolean weft_state_go_on (const weft_state *state, GError **error);
 
 /* The connection to the other processes of the job; NULL in a job of one process. */

@@ -1,4 +1,4 @@
-/* What callers ask of a state without reading or writing its elements. */
+/* Functions of a state that neither read nor write elements of tensors. */
 #include "core/base/error.h"
 #include "train/state_parts.h"
 

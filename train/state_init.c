@@ -65,8 +65,8 @@ draw_block (const struct weft_normals *all, float *out)
       g_thread_join (thread[t]);
 }
 
-/* Whether a tensor is a projection that adds to the residual stream, of an expert or shared expert
- * too. */
+/* Whether a tensor is a projection that adds to the residual stream, including the projections of
+ * experts and shared experts. */
 static gboolean
 is_residual (const struct weft_state_tensor *t)
 {

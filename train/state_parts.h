@@ -1,4 +1,4 @@
-/* state_parts.h - what weft_state consists of. Private to state.c and state_access.c. */
+/* state_parts.h - the structs inside weft_state. Private to state.c and state_access.c. */
 #pragma once
 #include "core/program/segment.h"
 #include "train/state.h"
@@ -13,7 +13,8 @@ struct stage {
   struct weft_slice **slice; /* [place][n_slice] */
 };
 
-/* Elements [first, first + n) of a stage's part of a tensor whose optimizer state one row holds. */
+/* Elements [first, first + n) of a stage's part of a tensor. One row holds the optimizer state of
+ * these elements. */
 struct piece {
   uint32_t row;
   uint64_t first, n;
@@ -37,12 +38,12 @@ struct tensor {
   GArray *buffers; /* struct buffer, of a tensor without optimizer state; or NULL */
 };
 
-/* A buffer with the whole of a tensor that no optimizer updates. */
+/* A buffer that contains a whole tensor that no optimizer updates. */
 struct buffer {
   uint32_t row, buf;
 };
 
-/* The piece from which its elements are read, and the index of its copy. */
+/* The piece from which a read gets the elements, and the index of the copy that has this piece. */
 struct owner {
   uint32_t copy;
   struct piece piece;
@@ -56,7 +57,7 @@ struct weft_state {
   struct stage *stage;
   GArray *tensors; /* struct tensor */
   void *raw;       /* MOST_AT_ONCE elements in the type of a buffer */
-  weft_state_asked asked; /* or NULL */
+  weft_state_asked asked; /* set by weft_state_watch(), or NULL */
   void *user;
   float *gathered; /* masters of one tensor gathered from all processes, or NULL */
   uint32_t gathered_of;

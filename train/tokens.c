@@ -64,7 +64,7 @@ run_end (const weft_tokens *tokens, unsigned run)
   return run + 1 < tokens->run->len ? run_at (tokens, run + 1)->first : tokens->count;
 }
 
-/* Reads n tokens of one run as they lie in the file. */
+/* Reads n tokens of one run in the integer type of the file. */
 static gboolean
 read_raw (const weft_tokens *tokens, unsigned run, uint64_t token, uint64_t n, void *out,
           GError **error)

@@ -36,7 +36,7 @@ const char *weft_tokens_path (const weft_tokens *tokens);   /* the path that the
  * reads other data. */
 uint64_t weft_tokens_fingerprint (const weft_tokens *tokens);
 
-/* The file that has the tokens; for Megatron, FILE.bin. */
+/* The file that contains the tokens; in the Megatron format, FILE.bin. */
 const weft_data_file *weft_tokens_file (const weft_tokens *tokens);
 
 /* Reads the ids of tokens [first, first + n). An id outside the vocabulary is an error that names

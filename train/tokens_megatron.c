@@ -26,7 +26,7 @@ struct index {
 /* Element types by type code (class DType of indexed_dataset.py). */
 static const struct {
   const char *word;
-  gboolean tokens; /* whether the type may be that of token ids */
+  gboolean tokens; /* whether token ids may have this type */
   enum weft_token_type type;
 } dtypes[] = {
   [1] = { "uint8", TRUE, WEFT_TOKEN_U8 },

@@ -26,22 +26,22 @@ struct trainer {
   struct weft_control control; /* parameters of the next step, read by the executor */
   weft_exec *x;
   weft_state *state;
-  weft_checkpoint_lock *lock; /* of the directory `save`, or NULL */
+  weft_checkpoint_lock *lock; /* lock of the directory `save`, or NULL */
 
   struct weft_progress progress;
   uint64_t saved;      /* step of the newest checkpoint in `save` */
   uint32_t bad_in_row; /* number of consecutive bad steps (WEFT_TRAINER_MOST_SKIPS) */
   gboolean ruined;     /* the newest step updated weights from a loss that is not finite */
   uint64_t ran;        /* steps of this run */
-  double final_loss;   /* of the newest step; NaN if no step was run */
-  double eval_loss;    /* of the newest evaluation; 0 if there was none */
+  double final_loss;   /* loss of the newest step; NaN if no step was run */
+  double eval_loss;    /* loss of the newest evaluation; 0 if there was none */
   weft_timeline *timeline; /* of the newest step */
   const struct weft_signals *signals;
   int signal;                 /* the signal that this process received, or 0 */
   gboolean interrupted;
   gboolean stop; /* a process has lost its data or, in a job of several processes, received a
                   * signal; the same in all processes */
-  enum weft_data_change data; /* what this process last said about the token file */
+  enum weft_data_change data; /* the last change of the token file that was found */
 };
 
 static struct weft_rendezvous *
@@ -84,7 +84,7 @@ batch_size (const struct trainer *t)
   return (uint32_t) t->plan->job.train.global_batch_size;
 }
 
-/* Ids of a global batch: one more per sequence than it has tokens. */
+/* Number of ids in a global batch: seq_length + 1 per sequence. */
 static gsize
 batch_ids (const struct trainer *t)
 {
@@ -109,7 +109,8 @@ was_signalled (struct trainer *t)
   return signal != 0;
 }
 
-/* Asked while a single process loads. Several processes merge their signals after loading. */
+/* Whether to stop loading (weft_state_watch()), in a job of one process. Several processes merge
+ * their signals after loading. */
 static gboolean
 stops_loading (void *user)
 {
@@ -192,8 +193,8 @@ check_step (const struct trainer *t, GError **error)
   return weft_processes_check_same (peers_of (t), "the checkpoint", found, error);
 }
 
-/* Compares the token file with what the checkpoint knows about it, and says what differs. A
- * checkpoint of schema 1 knows only the fingerprint. */
+/* Compares the token file with its mark and fingerprint in the checkpoint, and prints the
+ * differences. A checkpoint of schema 1 has only the fingerprint. */
 static void
 compare_data (struct trainer *t)
 {
@@ -310,9 +311,8 @@ save (struct trainer *t, GError **error)
 }
 
 /* Saves the weights learned so far after an unreadable token of the first batch or of an
- * evaluation. A job of several processes does not
- * save: all of them would have to take part, and the others may have read their tokens. Always
- * returns FALSE. */
+ * evaluation. A job of several processes does not save: all processes would have to save together,
+ * but the other processes may have read their tokens and continue. Always returns FALSE. */
 static gboolean
 save_before_failing (struct trainer *t)
 {
@@ -388,8 +388,9 @@ check_progress (struct trainer *t, const struct weft_metrics *m, gboolean answer
                          t->progress.step, WEFT_TRAINER_MOST_SKIPS, m->loss);
 }
 
-/* Looks at the token file after a step. If it became shorter, all processes stop here, with a
- * checkpoint: the next step might not find its tokens. A file that was written is only reported. */
+/* Whether the token file has become shorter. If so, all processes save a checkpoint and stop after
+ * this step, because the next step might not find its tokens. Prints a warning if the file was only
+ * written. */
 static gboolean
 has_lost_data (struct trainer *t)
 {
@@ -564,7 +565,7 @@ loop (struct trainer *t, GError **error)
   return TRUE;
 }
 
-/* Fails if the newest loss is no number: the run has no result then, even if it has done all its
+/* Fails if the newest loss is not finite: the run has no result then, even if it has done all its
  * steps. */
 static gboolean
 check_loss (const struct trainer *t, GError **error)

@@ -76,9 +76,9 @@ struct weft_trainer_sink {
  * thread and in threads that the executor starts, and polls for them while weights are loaded and
  * between steps. With `load`, seed and data position are those of the checkpoint. With `save`, the
  * directory is locked from the begin to the end of the run. An unreadable token ends the run with
- * an error, after a checkpoint of the completed steps; only in an evaluation of several processes,
- * without it. A newest loss, of a step or an evaluation, that is not finite is an error, too. The
- * caller clears *result. */
+ * an error, after a checkpoint of the completed steps was saved; no checkpoint is saved if several
+ * processes read the token in an evaluation. The run also fails if the loss of the newest step or
+ * evaluation is not finite. The caller clears *result. */
 gboolean weft_trainer_run (const weft_plan *plan, const struct weft_exec_ops *ops,
                            const struct weft_trainer_options *options,
                            const struct weft_trainer_sink *sink,

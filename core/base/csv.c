@@ -33,7 +33,7 @@ line_end (const struct reader *r)
   return r->at + 1 < r->end && r->at[0] == '\r' && r->at[1] == '\n' ? 2 : 0;
 }
 
-/* Reads a quoted cell after its opening quote, up to the closing one. */
+/* Reads a quoted cell after its opening quote, up to its closing quote. */
 static gboolean
 read_quoted (struct reader *r, GError **error)
 {
@@ -218,7 +218,7 @@ weft_csv_blame (const weft_csv *csv, unsigned row, GError **error)
 void
 weft_csv_append (GString *text, const char *cell)
 {
-  /* A byte order mark that begins a cell must not begin the text. */
+  /* A cell that begins with a byte order mark is quoted, so that the mark cannot begin the text. */
   if (!strpbrk (cell, ",\"\r\n") && !g_str_has_prefix (cell, MARK)) {
     g_string_append (text, cell);
     return;

@@ -1,8 +1,8 @@
 /* csv.h - a table as comma-separated values (RFC 4180).
  *
  * The first row holds the column names; every other row has the same number of cells.  A quoted
- * cell may contain commas, line ends and doubled quotes.  Lines end with LF or CR LF, the last one
- * optionally.  The text is UTF-8; errors name file, line and column. */
+ * cell may contain commas, line ends and doubled quotes.  Lines end with LF or CR LF; the end of
+ * the last line is optional.  The text is UTF-8; errors name file, line and column. */
 #pragma once
 #include <glib.h>
 

@@ -118,7 +118,7 @@ parse_number (const struct weft_field *field, const char *text, double *number)
 {
   if (!weft_units_parse (text, field->unit, number, NULL) || !within (field, *number))
     return FALSE;
-  *number += 0.0; /* minus zero has the bits of WEFT_NONE */
+  *number += 0.0; /* -0.0 becomes 0.0: the bits of -0.0 are those of WEFT_NONE */
   return TRUE;
 }
 

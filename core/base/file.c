@@ -10,7 +10,7 @@
 
 #define FIRST_BYTES 4096
 
-/* Seconds for which a named pipe may have no writer: it may have been started a moment before. */
+/* Seconds to wait for the writer of a named pipe, which may have been started a moment before. */
 enum { PATIENCE_S = 2 };
 
 static gboolean
@@ -34,9 +34,9 @@ read_up_to (int fd, gsize most, GString *text)
   return 0;
 }
 
-/* Whether somebody has a pipe open for writing, which is open here without blocking: a named pipe
- * has nobody until its writer opens it, and a read would wait for that.  A byte that was read is
- * appended to `text`. */
+/* Whether a pipe has data or a writer.  A named pipe has no writer until a process opens it for
+ * writing, and a blocking read would wait for that process. `fd` is open without blocking.  If this
+ * function reads a byte, it appends the byte to `text`. */
 static gboolean
 has_writer (int fd, GString *text)
 {
@@ -51,7 +51,7 @@ has_writer (int fd, GString *text)
   return n != 0;
 }
 
-/* Reads of this file wait from now on. */
+/* Makes reads of this file block from now on. */
 static void
 let_block (int fd)
 {
@@ -82,7 +82,7 @@ read_open (int fd, const char *path, gsize most, GString *text, GError **error)
                          most);
 }
 
-/* O_NONBLOCK, because opening a named pipe without a writer would block. */
+/* Opens with O_NONBLOCK, because opening a named pipe without a writer would block. */
 static int
 open_file (const char *path)
 {

@@ -32,7 +32,7 @@ struct identity {
 
 static struct {
   GMutex mutex;
-  GArray *read; /* struct identity; NULL: not guarded */
+  GArray *read; /* struct identity; NULL before weft_output_guard_inputs() */
 } inputs;
 
 void

@@ -2,8 +2,8 @@
  *
  * A file is written without a name (O_TMPFILE), or under a temporary name where the file system
  * cannot do that, and gets its name when it is complete. Until then an existing file of that name
- * keeps its contents. Devices, pipes and the file behind stdout or stderr are written in place, as
- * is a writable file in a folder that is not writable.
+ * keeps its contents. Devices, pipes and the file behind stdout or stderr are written in place, and
+ * so is a writable file in a folder that is not writable.
  *
  * A path is refused if it is a folder, a file without permission to write, a file that this command
  * has read (weft_output_guard_inputs()), or a symbolic link that leads into another folder. */
@@ -30,8 +30,8 @@ weft_output *weft_output_open (const char *path, GError **error);
 /* The stream to write to. */
 FILE *weft_output_stream (const weft_output *output);
 
-/* Completes the file, gives it its name and frees `output`. FALSE if anything could not be written:
- * then the file is as it was before. */
+/* Completes the file, gives it its name and frees `output`. FALSE if anything could not be written;
+ * then an existing file keeps its old contents. */
 gboolean weft_output_close (weft_output *output, GError **error);
 
 /* Discards what was written and frees `output`, which may be NULL. */

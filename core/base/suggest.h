@@ -6,7 +6,7 @@ int weft_same_name (const char *a, const char *b);
 
 typedef const char *(*weft_name_at) (const void *table, unsigned i);
 
-/* The nearest of n names by edit distance, or NULL when none is near.  Borrowed from the table. */
+/* The nearest of n names by edit distance, or NULL if no name is near.  Borrowed from the table. */
 const char *weft_suggest (const char *typed, weft_name_at name_at, const void *table, unsigned n);
 
 /* weft_suggest() for a NULL-terminated array of names. */

@@ -17,8 +17,8 @@ struct weft_control {
   const int32_t *tokens;
 
   /* TRUE: the step is a forward pass without dropout.  Ops of backward, reduction and update end at
-   * once and access no memory.  They stay in the order of ops, so that memory is reused as safely
-   * as in a whole step. */
+   * once and access no memory.  They keep their places in the order of ops, so that memory is
+   * reused as safely as in a whole step. */
   gboolean forward_only;
 };
 

@@ -20,7 +20,7 @@ struct weft_rendezvous; /* launch/rendezvous.h */
 
 /* What executors have in common. */
 struct weft_exec_options {
-  struct weft_own_options own; /* of one executor: its table in struct weft_exec_ops */
+  struct weft_own_options own; /* for the executor with this table (weft_exec_ops.options) */
 
   /* For executors that compute real numbers: */
   const struct weft_control *control; /* read in every step; outlives the executor */
@@ -46,8 +46,9 @@ struct weft_exec_options {
 struct weft_exec_ops {
   const char *name, *doc;
   uint32_t flags;
-  const struct weft_table *options; /* of its own (options.h); NULL: it has none */
-  /* Loads the libraries that open() needs; fails where this machine lacks them.  NULL: none. */
+  const struct weft_table *options; /* the executor's own options (options.h); NULL: none */
+  /* Loads the libraries that open() needs; fails if this machine does not have them.  NULL:
+   * none. */
   gboolean (*load) (GError **error);
   weft_exec *(*open) (const weft_plan *plan, const struct weft_exec_options *options,
                       GError **error);
@@ -67,10 +68,10 @@ struct weft_exec_ops {
   /* The address of a buffer if the host can read its memory; else NULL. */
   void *(*at) (weft_exec *x, uint32_t row, uint32_t buf);
 
-  /* With WEFT_EXEC_NUMBERS, of the machine that it runs on. */
-  char *(*machine_name) (void); /* its processor or GPU; the caller frees it */
-  /* Measures seconds[], by enum weft_host_cost: what launches cost the host.  NULL: its host
-   * launches nothing and copies nothing. */
+  /* The functions below need WEFT_EXEC_NUMBERS and describe the machine that the executor uses. */
+  char *(*machine_name) (void); /* name of its processor or GPU; the caller frees it */
+  /* Measures seconds[], by enum weft_host_cost: what launches cost the host.  NULL: the executor
+   * launches no kernels and copies nothing between host and device. */
   gboolean (*time_launches) (double *seconds, GError **error);
 };
 
@@ -104,7 +105,8 @@ union weft_null_options {
   union weft_value at[0 WEFT_NULL_OPTION_LIST (WEFT_OPTION_ONE)];
 };
 
-/* roles: simulate the first rank of each stage alone, which takes as long. */
+/* Option `roles`: simulate only the first rank of each stage; the step takes as long as with all
+ * ranks. */
 #define WEFT_CLOCK_OPTION_LIST(X)                                                                  \
   WEFT_OPTION_UNFOLDED (X)                                                                         \
   WEFT_OPTION_PREDICTED_GRAPH (X)                                                                  \
@@ -150,8 +152,8 @@ gboolean weft_exec_check_size (const weft_plan *plan, const weft_actors *actors,
 gboolean weft_exec_check_graph (const weft_plan *plan, GError **error);
 
 /* Creates the launch models of a predicted step (core/plan/host.h), one per role; the caller frees
- * them with weft_hosts_free().  With `graph` the whole step is one launch; refuses it like
- * weft_exec_check_graph(). */
+ * them with weft_hosts_free().  With `graph` the whole step is one launch; refuses such a launch
+ * like weft_exec_check_graph(). */
 gboolean
 weft_exec_hosts (const weft_plan *plan, gboolean graph, weft_host ***hosts, GError **error);
 

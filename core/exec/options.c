@@ -1,7 +1,7 @@
 #include "core/exec/options.h"
 #include <string.h>
 
-/* Not given, or none: 0. */
+/* Replaces WEFT_NONE by 0, which stands for an option that is not given and for the value none. */
 static void
 clear_none (const struct weft_table *table, union weft_value *values)
 {

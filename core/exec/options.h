@@ -9,8 +9,8 @@
  *     union weft_value at[0 WEFT_SIM_OPTION_LIST (WEFT_OPTION_ONE)];
  *   };
  *
- * In such a struct 0 is an option that is not given, and of default none.  A row without doc is no
- * flag: only code sets it. */
+ * In this struct, 0 stands for an option that is not given and has the default none.  A row without
+ * doc is no flag: only code sets it. */
 #pragma once
 #include "core/base/field.h"
 
@@ -45,8 +45,8 @@
 /* Most options of one executor. */
 enum { WEFT_MOST_OWN_OPTIONS = 16 };
 
-/* Values by row of a table, as handed to the executor that has this table.  Zeroed: the defaults of
- * any executor. */
+/* Values of options, by row of a table, for the executor that has this table.  If all bytes are
+ * zero, every option of any executor has its default. */
 struct weft_own_options {
   const struct weft_table *table;
   union weft_value at[WEFT_MOST_OWN_OPTIONS];
@@ -57,13 +57,14 @@ struct weft_own_options
 weft_own_options_of (const struct weft_table *table, const union weft_value *values);
 
 /* Parses one option and sets it.  Refuses an option that is not in the table, and a value outside
- * its range.  `own` is zeroed, or of this table. */
+ * its range.  *own must be zeroed or have values of this table. */
 gboolean weft_own_options_set (struct weft_own_options *own, const struct weft_table *table,
                                const char *name, const char *text, GError **error);
 
 /* "threads 2\nstress 0\n": every row with its value.  The caller frees it. */
 char *weft_own_options_print (const struct weft_own_options *own, const struct weft_table *table);
 
-/* Fills a struct of options: for the open() of the executor that has this table. */
+/* Fills the struct of options of an executor from *own. Called by the open() function of the
+ * executor that has this table. */
 void weft_own_options_read (const struct weft_own_options *own, const struct weft_table *table,
                             union weft_value *values);

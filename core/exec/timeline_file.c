@@ -256,7 +256,7 @@ struct reader {
   weft_timeline *t;
 };
 
-/* Always returns FALSE. */
+/* Prefixes an error with the row. Always returns FALSE. */
 static gboolean
 blame_row (uint32_t row, GError **error)
 {

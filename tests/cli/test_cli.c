@@ -58,8 +58,8 @@ without_a_command_the_commands_are_listed (void **state)
 
 /* ------------------------------------------------------------------------- programs */
 
-/* `weft program --read` prints the program that `weft program` has printed, without its
- * comments. */
+/* `weft program --read` prints a file that contains the output of `weft program`. Both outputs are
+ * equal except for comments. */
 static void
 a_printed_program_is_read_checked_and_printed_again (void **state)
 {
@@ -132,7 +132,8 @@ every_command_has_help_with_examples (void **state)
 #define EXAMPLE(id, doc, example) example,
 static const char *const examples[] = { WEFT_CLI_COMMAND_LIST (EXAMPLE) };
 
-/* Creates a folder with the files that the examples name and changes into it; returns its path. */
+/* Creates a folder with the files that the examples name, and changes into the folder. Returns its
+ * path. */
 static char *
 enter_examples (void)
 {
@@ -291,7 +292,7 @@ flags_override_the_file_wherever_they_stand (void **state)
   g_unlink (path);
 }
 
-/* Runs a line of the shell with the command as $WEFT. */
+/* Runs a command line in a shell, with the path of weft as $WEFT. The caller frees the answer. */
 static struct answer
 shell (const char *line)
 {
@@ -321,7 +322,8 @@ a_dash_is_a_job_on_standard_input (void **state)
   weft_test_answer_free (&bad);
 }
 
-/* Completes the last word of a line, as bash does; the caller frees the answer. */
+/* Completes word `at` of a command line with the completion for bash. The caller frees the
+ * answer. */
 static struct answer
 complete (const char *words, int at)
 {
@@ -400,7 +402,8 @@ notes_about_a_job_go_to_stderr (void **state)
   weft_test_answer_free (&a);
 }
 
-/* The planner starts from a job whose batch may not be divisible: no number of microbatches. */
+/* The search starts from a job that may have no number of microbatches, because no rule requires
+ * that its batch is divisible. No message may mention microbatches. */
 static void
 a_search_does_not_speak_of_no_microbatches (void **state)
 {
@@ -414,8 +417,8 @@ a_search_does_not_speak_of_no_microbatches (void **state)
 
 /* ----------------------------------------------------------------------- answers */
 
-/* Papers differ in the pairs of attention that MFU counts; the model of 128 tokens has 128 pairs a
- * query in one count, 64.5 on average in the other. */
+/* Papers count different pairs of query and key in MFU. With sequences of 128 tokens, a query has
+ * 128 pairs (full) or 64.5 pairs on average (causal). */
 static void
 mfu_counts_attention_by_the_convention_asked_for (void **state)
 {
@@ -437,7 +440,7 @@ mfu_counts_attention_by_the_convention_asked_for (void **state)
   weft_test_refused ("sim " NANO "--flops-convention half", 2, "wanted causal|full");
 }
 
-/* On one GPU, and with replicas of one stage, no two transfers share a link. */
+/* On one GPU no two transfers share a link, so `clock` and `sim` predict the same time. */
 static void
 both_executors_agree_where_nothing_contends (void **state)
 {
@@ -627,7 +630,7 @@ open_terminal (void)
   return terminal;
 }
 
-/* Returns what a command writes to a terminal; caller frees. */
+/* Returns what `weft memory` writes to a terminal. The caller frees it. */
 static char *
 on_terminal (const char *no_color)
 {

@@ -1,4 +1,5 @@
-/* Flags that executors declare: what commands make of a table that they do not know. */
+/* Flags that executors declare in tables: commands parse the flags of any table, even of executors
+ * that only this test defines. */
 #include "cli/executor_options.h"
 #include "cli/executors.h"
 #include "core/base/error.h"
@@ -36,7 +37,7 @@ static const struct weft_table abacus_table = { "option of executor abacus", aba
 static const struct weft_table crank_table = { "option of executor crank", crank_fields,
                                                G_N_ELEMENTS (crank_fields) };
 
-static union abacus_options got; /* by the newest open() of the abacus */
+static union abacus_options got; /* options that the last abacus_open() received */
 
 static weft_exec *
 abacus_open (const weft_plan *plan, const struct weft_exec_options *options, GError **error)
@@ -55,7 +56,8 @@ static const struct weft_exec_ops abacus = { .name = "abacus",
 static const struct weft_exec_ops *const made[] = { &abacus, &crank, NULL };
 static const struct weft_exec_ops *const with_stone[] = { &stone, &abacus, NULL };
 
-/* What a command does: reads its arguments, then the flags of the executor that was chosen. */
+/* Parses words as a command does: first its own arguments, then the flags of the chosen
+ * executor. */
 static gboolean
 read_words (const char *words, const struct weft_exec_ops *chosen, struct weft_own_options *own,
             GError **error)
@@ -193,7 +195,8 @@ every_table_makes_flags (void **state)
       check_table (*ops);
 }
 
-/* What commands ask of executors that run, whatever machine they run on. */
+/* Executors that compute real numbers name their machine, and their flags agree with the functions
+ * that they implement. */
 static void
 executors_of_numbers_know_their_machine (void **state)
 {
@@ -235,7 +238,7 @@ commands_refuse_flags_of_other_executors (void **state)
       "--patience: not available with executor cpu (expected --executor cuda)" },
     { TRAIN "--threads 0", "--threads: found \"0\", wanted none|1..1024" },
     { TRAIN "--stress 0", "--stress: found \"0\", wanted none|1..9007199254740992" },
-    /* before anything of CUDA is loaded */
+    /* refused before CUDA is loaded */
     { TRAIN "--executor cuda --deadline 0", "--deadline: found \"0\", wanted none|0.001..1e9" },
     { TRAIN "--executor cuda --ranks-per-gpu 2000",
       "--ranks-per-gpu: found \"2000\", wanted 1..1024" },

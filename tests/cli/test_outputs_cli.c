@@ -1,4 +1,5 @@
-/* Files that commands write: whole or not at all, and never over a file that the command reads. */
+/* Output files of commands: a file is written completely or not at all, and a command never
+ * overwrites a file that it reads. */
 #include "tests/runner/command.h"
 #include "tests/runner/folder.h"
 #include "tests/runner/runner.h"
@@ -35,7 +36,8 @@ assert_text (const char *path, const char *wanted)
   assert_string_equal (text, wanted);
 }
 
-/* Runs a command in whose words each @ is the path. */
+/* Asserts that a command is refused with a message that contains `part`. Each @ in `words` is
+ * replaced by the path. */
 static void
 assert_refused (const char *words, const char *path, const char *part)
 {

@@ -1,4 +1,5 @@
-/* `weft train` as a shell runs it, with real numbers: it learns, stops on request and resumes. */
+/* `weft train` as a shell runs it, with real numbers: the loss falls, and a run stops on request
+ * and resumes. */
 #define _GNU_SOURCE /* terminals */
 #include "tests/runner/command.h"
 #include "tests/runner/folder.h"
@@ -34,7 +35,8 @@ parse_lines (const char *out)
   return lines;
 }
 
-/* Runs `weft train --json`, requires status 0, and returns its lines as objects. */
+/* Runs `weft train --json`, requires status 0, and returns the lines of the output as JSON
+ * objects. */
 static GPtrArray *
 train (const char *words, ...)
 {
@@ -159,8 +161,8 @@ another_seed_gives_other_numbers_and_the_same_one_the_same (void **state)
   assert_true (real (one, 0, "loss") != real (other, 0, "loss"));
 }
 
-/* Without shuffling, the first batch consists of the first tokens of the file, whatever follows
- * them. */
+/* Without shuffling, the first batch consists of the first tokens of the file. Later tokens of the
+ * file do not matter. */
 static void
 unshuffled_data_is_read_from_its_beginning (void **state)
 {
@@ -251,8 +253,8 @@ a_signal_saves_and_ends_with_75_and_the_run_goes_on (void **state)
   weft_test_answer_free (&a);
 }
 
-/* A closed stdout saves and ends the run, like a signal. Example: in `weft train | tee`, Ctrl-C
- * ends `tee` first. */
+/* If stdout is closed, the run saves a checkpoint and ends, as after a signal. Example: in `weft
+ * train | tee`, Ctrl-C ends `tee` first. */
 static void
 who_reads_no_more_ends_a_run_as_a_signal_does (void **state)
 {
@@ -388,7 +390,8 @@ what_does_not_fit_ends_with_3_before_it_is_allocated (void **state)
   weft_test_refused (NANO "--gpu-memory 1MB", 3, "device memory of the largest rank");
 }
 
-/* The plan of this model takes long, and does not fit. */
+/* The plan of this model would take long, and the model does not fit. A bad file is refused
+ * before. */
 static void
 files_are_checked_before_the_plan_is_made (void **state)
 {

@@ -1,5 +1,5 @@
-/* Exchanges of rows by counts between ranks with a GPU each, where hosts wait for counts in the
- * middle of a step: random jobs on a device that records calls.
+/* Exchanges of rows whose number is known only during the step: hosts wait for the counts in the
+ * middle of the step. Random jobs, with one GPU for each rank, on a device that records calls.
  *
  *   test_exec_cuda cuda_counted -- [SEED [JOBS]]      other jobs, or fewer of them */
 #include "exec_gpu/cuda/exec_cuda.h"
@@ -28,7 +28,8 @@ count_exchanges (const weft_plan *plan)
   return n;
 }
 
-/* Draws random jobs until one can run and exchanges rows by counts. */
+/* Draws random jobs until a job can run, exchanges rows by counts, and is small. The caller frees
+ * the plan and *words. */
 static weft_plan *
 draw (GRand *rand, char **words)
 {
@@ -69,8 +70,8 @@ look (weft_exec *x, const recorded_cuda *d, uint32_t first, const char *words)
   assert_right (words, cuda_log_hosts (log));
 }
 
-/* Runs a step and checks its calls. FALSE: the buffers have no room for one row from every member
- * to every member. */
+/* Runs a step and checks its calls. Returns FALSE if the buffers are too small for the counted
+ * rows. */
 static gboolean
 step (weft_exec *x, const recorded_cuda *d, const char *words)
 {
@@ -98,9 +99,9 @@ open_plan (recorded_cuda *d, const weft_plan *plan, const char *words)
   return x;
 }
 
-/* Runs a step in which every row count is one (`ones`) or zero. If the buffers have no room for
- * ones, runs a step with zeros instead. Adds the number of sends to *sent. FALSE: the plan needs
- * something that NCCL lacks. */
+/* Runs a step in which every row count is 1 (`ones`) or 0. If the buffers have no room for counts
+ * of 1, runs a step with counts of 0 instead. Adds the number of sends to *sent. Returns FALSE if
+ * the executor refuses the plan, for example because NCCL needs equal parts. */
 static gboolean
 look_at_plan (const weft_plan *plan, const char *words, gboolean ones, uint32_t *sent)
 {
@@ -141,7 +142,7 @@ hosts_that_wait_for_counts_keep_nobody_waiting_for_ever (void **state)
   assert_true (staged >= drawn->jobs / 8 && moved >= drawn->jobs / 2);
 }
 
-/* Whether the hosts reach the end of the step without call i. */
+/* Whether the hosts still reach the end of the step if call i is removed. */
 static gboolean
 ends_without (recorded_cuda *d, weft_exec *x, uint32_t i, uint32_t n)
 {
@@ -197,7 +198,8 @@ open_graph (recorded_cuda *d, const weft_plan *plan, GError **error)
   return weft_exec_cuda_open (&d->calls, plan, &options, error);
 }
 
-/* The whole step is one graph, during which the host cannot read counts. */
+/* The executor refuses --graph for exchanges by counts: the whole step is one graph, during which
+ * the host cannot read counts. Expert inputs that are padded to capacity need no counts. */
 static void
 graphs_are_for_shares_that_are_padded (void **state)
 {
@@ -235,7 +237,7 @@ graphs_are_for_shares_that_are_padded (void **state)
   "model=mixtral-nano topology=cpu seq_length=16 num_layers=2 global_batch_size=4 "                \
   "reduction_order=fast moe_load_imbalance=8 gpus=2 expert_model_parallel_size=2 "
 
-/* Number of rows for which the first exchange by counts has room. */
+/* Returns the number of rows for which the buffer of the first exchange by counts has room. */
 static uint64_t
 room_for_rows (const weft_plan *plan)
 {
@@ -248,7 +250,8 @@ room_for_rows (const weft_plan *plan)
   return p->buf[p->uses[p->op[op].uses].buf].bytes / row;
 }
 
-/* Runs a step in which every rank receives these counts, one for each of 8 places. */
+/* Runs a step in which every rank receives these 8 counts. Returns whether the step succeeded.
+ * *why: the error message, or NULL; the caller frees it. */
 static gboolean
 runs_with (const weft_plan *plan, const int64_t counts[8], char **why)
 {
@@ -269,8 +272,8 @@ runs_with (const weft_plan *plan, const int64_t counts[8], char **why)
   return t != NULL;
 }
 
-/* Counts that fill the buffer to the last row are accepted. One row more is refused. So are counts
- * whose sum overflows, or whose lower 32 bits are few rows. */
+/* Counts that fill the buffer to the last row are accepted. Counts of one row more are refused, and
+ * so are negative counts, counts whose sum overflows, and counts whose lower 32 bits are small. */
 static void
 counts_fit_to_the_last_row_and_never_by_overflow (void **state)
 {

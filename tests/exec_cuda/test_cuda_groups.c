@@ -51,7 +51,8 @@ open_and_count (const char *words)
   return w;
 }
 
-/* The two copies of a stage are different programs, whose memory may have different layouts. */
+/* The two copies of a stage have different programs, whose memory may have different layouts. A
+ * communicator that contains both copies gets no windows. */
 static void
 windows_are_of_ranks_with_one_program (void **state)
 {
@@ -60,7 +61,7 @@ windows_are_of_ranks_with_one_program (void **state)
   assert_int_equal (one.n, 2);
   assert_int_equal (one.symmetric, 2);
   struct windows mirrored = open_and_count (MIRRORED "gpus=4 nccl_ub=true");
-  assert_int_equal (mirrored.n, 4); /* none on communicators of both copies of a stage */
+  assert_int_equal (mirrored.n, 4); /* no window on communicators of both copies of a stage */
   assert_int_equal (mirrored.symmetric, 4);
   assert_int_equal (mirrored.between_stages, 0);
 }

@@ -1,5 +1,6 @@
-/* weft measure on GPUs, with a device that only models the time of its streams: the table contains
- * the times of kernels without the cost of recording, and predicts a step without recording. */
+/* weft measure on GPUs, with a device that only models the time of its streams. The cost table
+ * contains the times of kernels without the cost of recording times, and predicts a step without
+ * recording. */
 #include "core/exec/timeline_file.h"
 #include "core/report/compare.h"
 #include "exec_gpu/cuda/exec_cuda.h"
@@ -18,7 +19,7 @@
   "global_batch_size=4 micro_batch_size=2"
 #define REPLICAS TINY " gpus=2 use_distributed_optimizer=true"
 
-/* The duration of a kernel: arbitrary, but equal for equal kernels. */
+/* Returns the duration of a kernel: arbitrary, but equal for equal kernels. */
 static double
 seconds_of (const struct weft_kernel *k)
 {
@@ -63,7 +64,7 @@ measure (const weft_plan *plan, double stamp, gboolean comm)
   return weft_measure_rows (m);
 }
 
-/* Seconds of a step by the device's clock, without recording times of ops. */
+/* Returns the seconds of a step by the device's clock, without recording times of ops. */
 static double
 step_seconds (const weft_plan *plan)
 {
@@ -244,8 +245,8 @@ kernels_are_prepared_once_before_the_first_step (void **state)
   weft_exec_cuda.close (x);
 }
 
-/* Every call finds less free memory. The differences belong to the users that were started between
- * the calls. */
+/* Stands for the query of free memory. Free memory decreases with every call; each decrease is the
+ * memory of what the executor has started since the previous call. */
 static const char *
 shrink (void *self, uint64_t *left, uint64_t *all)
 {

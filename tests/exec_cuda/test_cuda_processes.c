@@ -18,8 +18,8 @@
 
 /* ------------------------------------------------------------------------- digests */
 
-/* A number for a stream or event, counted within its row, so that it does not depend on the
- * process. */
+/* Returns a number for a stream or event: streams and events of a row are counted from 1 in the
+ * order of their first use, so the numbers do not depend on the process. */
 static uint32_t
 number_of (GHashTable *numbers, const void *thing)
 {
@@ -75,7 +75,8 @@ is_enqueued (const struct recorded_call *c)
          c->kind == RECORDED_group_end;
 }
 
-/* A text of all work that a row enqueues from call `first` on.  The caller frees the text. */
+/* Returns the SHA-1 of a text of all work that a row enqueues from call `first` on. The caller
+ * frees it. */
 static char *
 digest_of (const recorded_cuda *d, uint32_t row, uint32_t first)
 {
@@ -119,7 +120,8 @@ keep_digests (struct part *p, const recorded_cuda *d, uint32_t first)
   }
 }
 
-/* Opens an executor, runs two steps, keeps the digests of the second, and closes. */
+/* Opens an executor, runs two steps, stores the digests of the second step, and closes the
+ * executor. */
 static void
 live (struct part *p)
 {
@@ -200,7 +202,8 @@ run_whole (const weft_plan *plan)
   return whole;
 }
 
-/* Compares n processes with a single process.  FALSE: all of them refuse the plan. */
+/* Compares a run with n processes to a run with a single process. Returns FALSE if all processes
+ * refuse the plan. */
 static gboolean
 look_at (const weft_plan *plan, uint32_t n, uint32_t slow, const char *words)
 {
@@ -264,7 +267,8 @@ each_process_plays_its_ranks_as_one_process_would (void **state)
   "model=gpt2-nano topology=cpu seq_length=16 num_layers=2 micro_batch_size=2 "                    \
   "global_batch_size=24 reduction_order=fast "
 
-/* The launcher limits the GPUs that a process sees to those of the process. */
+/* The launcher makes only the GPUs of its own ranks visible to each process. The process then uses
+ * all visible GPUs, from number 0. */
 static void
 a_process_that_sees_as_many_gpus_as_it_has_ranks_takes_all_of_them (void **state)
 {
@@ -308,7 +312,7 @@ numbers_of_processes_and_gpus_that_do_not_fit_are_refused (void **state)
   parts_clear (part, 3);
 }
 
-/* No work may be enqueued on a stream before the preceding launch is enqueued. */
+/* After a group of NCCL calls, a row enqueues no work until the communicator is ready. */
 static void
 what_follows_a_launch_waits_until_its_communicator_is_ready (void **state)
 {
@@ -363,7 +367,8 @@ communicators_that_are_never_ready_are_given_up (void **state)
 
 /* --------------------------------------------------------------------- real processes */
 
-/* The role of a process: "play", "die RANK", "hang RANK" or "stuck RANK". */
+/* What a process of the test does: "play" for every rank, or "die", "hang" or "stuck" for rank
+ * `who`. */
 struct ask {
   const char *what;
   uint32_t who;
@@ -443,7 +448,7 @@ be_process (int argc, char **argv)
   return ok ? 0 : 1;
 }
 
-/* Checks that every process has printed the digest that a single process has for its rank. */
+/* Checks that every process has printed the digest of its rank in a run with a single process. */
 static void
 assert_played (const struct processes *p, const char *launcher)
 {
@@ -490,8 +495,8 @@ a_step_ends_when_a_process_is_killed_and_it_is_named (void **state)
   processes_clear (&p);
 }
 
-/* Rank 2 hangs: the errors of the other ranks name the communication that they wait for, and that
- * rank 2 does not answer. */
+/* Rank 2 hangs. The errors of the other ranks name the communication that they wait for, and name
+ * rank 2 as the rank that does not answer. */
 static void
 a_step_that_takes_too_long_names_the_communication_and_who_is_not_there (void **state)
 {

@@ -101,7 +101,7 @@ an_op_lasts_from_the_first_of_its_kernels_to_the_last (void **state)
   assert_int_equal (count (d, RECORDED_stamp), 0); /* no timed events between kernels */
 }
 
-/* All ops have times: an op without device work has length 0 at the end of the previous op of its
+/* All ops have times. An op without device work has length 0, at the end of the previous op of its
  * lane. */
 static void
 what_is_nothing_ends_when_its_lane_has_come_there (void **state)

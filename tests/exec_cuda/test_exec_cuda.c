@@ -82,7 +82,7 @@ is_refusal (const GError *error)
   return FALSE;
 }
 
-/* Opens an executor. NULL: the plan was refused for a legitimate reason. */
+/* Opens an executor. Returns NULL if the plan was refused for a legitimate reason. */
 static weft_exec *
 open_plan (recorded_cuda *d, const weft_plan *plan, struct weft_exec_options options,
            const char *words)
@@ -147,10 +147,10 @@ streams_and_events_are_the_plan (void **state)
 
 /* ------------------------------------------------------------------ without a wait */
 
-#define N_WAITS 40 /* waits of a job that are removed, one at a time */
+#define N_WAITS 40 /* random calls of a job; each wait among them is removed once */
 #define FEW_OPS 2000
 
-/* Whether the calls violate the plan's order without call i. */
+/* Whether the calls violate the plan's order if call i is removed. */
 static gboolean
 is_missed (recorded_cuda *d, weft_exec *x, uint32_t first, uint32_t i)
 {
@@ -225,7 +225,7 @@ any_order_of_issue_is_the_plan (void **state)
 
 /* ------------------------------------------------------------------------- offload */
 
-/* Number of kernels of lane gpu that may run concurrently with a piece of work. */
+/* Returns the number of kernels of lane gpu that may run concurrently with a piece of work. */
 static uint32_t
 count_beside (const cuda_log *log, const struct cuda_work *w)
 {
@@ -260,8 +260,8 @@ count_lane (const weft_plan *plan, const cuda_log *log, enum weft_lane lane, uin
   }
 }
 
-/* Copies and the CPU optimizer have their own streams, so kernels may run concurrently with most of
- * them.  Order and waits are exactly those of the plan, as for all jobs above. */
+/* Copies and the CPU optimizer have their own streams, so kernels may run concurrently with most
+ * copies and optimizer updates. The order of the calls is still exactly that of the plan. */
 static void
 what_is_on_the_host_moves_and_is_updated_beside_kernels (void **state)
 {
@@ -399,7 +399,7 @@ is_same_call (const recorded_cuda *d, const struct recorded_call *a, const struc
   return x->to == y->to && x->from == y->from && x->bytes == y->bytes;
 }
 
-/* The calls that a row enqueues among calls [first, end). The caller unrefs the array. */
+/* Returns the calls that a row enqueues among calls [first, end). The caller unrefs the array. */
 static GPtrArray *
 calls_of (const recorded_cuda *d, uint32_t row, uint32_t first, uint32_t end)
 {
@@ -492,7 +492,8 @@ a_graph_is_what_is_played_without_it (void **state)
 
 /* -------------------------------------------------------------------------- counts */
 
-/* Opens an executor, runs three steps and closes. FALSE with the error of the first failure. */
+/* Opens an executor, runs three steps and closes the executor. If a call fails, returns FALSE and
+ * the error of the first failure. */
 static gboolean
 live (recorded_cuda *d, const weft_plan *plan, const struct weft_exec_options *options,
       GError **error)
@@ -512,15 +513,17 @@ live (recorded_cuda *d, const weft_plan *plan, const struct weft_exec_options *o
   "model=mixtral-nano topology=cpu seq_length=16 num_layers=2 global_batch_size=4 "                \
   "reduction_order=fast moe_load_imbalance=8 gpus=2 expert_model_parallel_size=2 "
 
-/* Number of rows that rank `from` sends to rank `to`. The numbers differ for all pairs. */
+/* Returns the number of rows that rank `from` sends to rank `to`, which is different for each
+ * pair. */
 static uint64_t
 rows_of (uint32_t from, uint32_t to)
 {
   return 8 + 2 * from + to;
 }
 
-/* Writes counts to the mailbox where the copies of a step would write them, because the device
- * copies nothing: for 4 experts of each rank, the rows sent and the rows received. */
+/* Writes row counts to the addresses in the mailbox to which calls [first, end) copy counts,
+ * because the recording device copies nothing. Copies of a rank alternate between rows sent and
+ * rows received; each copy contains the counts of 2 ranks with 4 experts each. */
 static void
 put_counts (const recorded_cuda *d, const weft_plan *plan, uint32_t first, uint32_t end)
 {
@@ -584,13 +587,13 @@ assert_counted (const recorded_cuda *d, const weft_plan *plan, uint32_t first)
     n[recv]++;
   }
   assert_int_equal (n[0], n[1]);
-  /* Two ranks, two members, two layers, two microbatches; three exchanges in each direction. */
+  /* 2 ranks, 2 peers each, 2 layers, 2 microbatches; 3 exchanges in forward and 3 in backward. */
   assert_int_equal (n[0], 2 * 2 * 2 * 2 * 6);
   assert_int_equal (there, n[0] / 4);
 }
 
-/* Whether a byte was sent to the peer of a transfer and received from it while the executor
- * opened. */
+/* Whether this rank sent a byte to the peer of a transfer, and received a byte from the peer, among
+ * the first `opened` calls, with which the executor opened. */
 static gboolean
 has_met (const recorded_cuda *d, const struct weft_gpu_transfer *t, uint32_t opened)
 {
@@ -735,8 +738,9 @@ an_evaluation_keeps_its_order_and_leaves_out_what_follows_from_gradients (void *
 
 /* -------------------------------------------------------------------------- errors */
 
-/* Counts the calls between open and close, then repeats the run and lets one call fail, for each of
- * them; with `lost`, this call and all later ones. */
+/* Counts the calls from open to close. Then repeats the run for every stride-th of these calls and
+ * lets that call fail (`lost`: that call and all later calls). Each failed run must return the
+ * error of the test and leave no resource open. */
 static void
 fail_calls (const char *words, const struct weft_exec_options *options, uint32_t stride,
             gboolean lost)
@@ -864,7 +868,8 @@ times_are_those_of_events (void **state)
   close_plan (d, x);
 }
 
-/* Either the table of calls loads, or the error says that CUDA, a driver or a GPU is missing. */
+/* Either the table of calls loads, or the error message says that CUDA, a driver or a GPU is
+ * missing. */
 static void
 this_machine_has_cuda_or_says_what_is_missing (void **state)
 {

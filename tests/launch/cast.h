@@ -5,7 +5,7 @@
 #include "tests/runner/runner.h"
 #include <gio/gio.h>
 
-/* One process: its task, and its error or its answer. */
+/* One process: its task `play`, and the answer `said` or the error that the task returned. */
 struct part {
   struct weft_rendezvous_place place;
   char *(*play) (weft_rendezvous *r, GError **error);
@@ -21,32 +21,40 @@ struct cast {
   GThread *thread[CAST_MOST];
 };
 
-/* n processes with the same task, whose rendezvous is at a free port of 127.0.0.1. */
+/* Returns n processes with the same task and a rendezvous at a free port of 127.0.0.1. They are not
+ * started. */
 struct cast cast_of (uint32_t n, double seconds,
                      char *(*play) (weft_rendezvous *r, GError **error));
 
-/* Starts one process; starts all and waits; waits for those that were started. */
+/* Starts process i. */
 void cast_start (struct cast *c, uint32_t i);
+
+/* Starts all processes and waits until they have ended. */
 void cast_run (struct cast *c);
+
+/* Waits until the processes that were started have ended. */
 void cast_finish (struct cast *c);
+
+/* Frees answers and errors. */
 void cast_clear (struct cast *c);
 
-/* Asserts that a process has answered; that it has failed with an error that contains `part`. */
+/* Asserts that process i has returned the answer `wanted`. */
 void cast_assert_said (const struct cast *c, uint32_t i, const char *wanted);
+
+/* Asserts that process i has failed with an error that contains `part`. */
 void cast_assert_failed (const struct cast *c, uint32_t i, const char *part);
 
-/* Number of the process. */
+/* Returns the number of the process in the job. */
 uint32_t cast_process (const weft_rendezvous *r);
 
 /* Waits for the other processes within the time limit of the job. */
 gboolean cast_barrier (weft_rendezvous *r, const char *key, GError **error);
 
-/* Connects to a port of 127.0.0.1 from another address of this machine, and waits until somebody
- * listens there. */
+/* Connects to a port of 127.0.0.1 from the address `from` of this machine. Waits up to two seconds
+ * until a server listens on the port, and otherwise fails the test. */
 GSocketConnection *cast_connect (uint16_t port, const char *from);
 
-/* Frames of a client that follows no rules: sends one; receives the next one, which is valid until
- * the next call (FALSE: the connection is closed, or nothing has come for ten seconds). */
+/* A client that sends any frames, also against the rules. */
 struct raw_client {
   GSocketConnection *connection;
   GByteArray *in;
@@ -54,9 +62,14 @@ struct raw_client {
 };
 struct raw_client raw_connect (uint16_t port, const char *from);
 void raw_close (struct raw_client *raw);
+
+/* Sends a frame. Returns FALSE if the connection fails. */
 gboolean raw_send (struct raw_client *raw, const struct weft_frame *frame);
+
+/* Receives the next frame, which is valid until the next call. FALSE: the connection is closed, or
+ * no frame has arrived for ten seconds. */
 gboolean raw_next (struct raw_client *raw, struct weft_frame *frame);
 
-/* Sends a hello as that process of n of the job, and receives the answer. */
+/* Sends a hello as number `process` of n processes of the job, and receives the answer. */
 gboolean raw_hello (struct raw_client *raw, uint32_t process, uint32_t n,
                     struct weft_frame *answer);

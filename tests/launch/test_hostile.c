@@ -1,6 +1,6 @@
 /* Hostile peers of the rendezvous: strangers that only connect, and processes of the job that
- * follow no rules. They cost a bounded amount of memory, block nobody, and the process of rank 0
- * survives. */
+ * follow no rules. They use a bounded amount of memory and block no process, and the process of
+ * rank 0 survives. */
 #include "launch/owner.h"
 #include "launch/store.h"
 #include "tests/launch/cast.h"
@@ -15,7 +15,7 @@ meet_twice (weft_rendezvous *r, GError **error)
   return cast_barrier (r, "one", error) && cast_barrier (r, "two", error) ? g_strdup ("met") : NULL;
 }
 
-/* A store for raw clients on 127.0.0.1. */
+/* Opens a store on 127.0.0.1 for raw clients, with some options set by the test. */
 static weft_store *
 open_store (const struct weft_store_options *some)
 {
@@ -105,7 +105,7 @@ idle_connections_keep_out_no_process (void **state)
   cast_clear (&c);
 }
 
-/* Connects again and again, and keeps the last connections. */
+/* A thread that connects again and again, and keeps the last IDLE connections open. */
 struct flood {
   uint16_t port;
   gint over; /* atomic */
@@ -192,7 +192,8 @@ a_stranger_has_a_deadline_even_if_it_sends_slowly (void **state)
 
 #define NOBODY 65534
 
-/* Admits whoever connects first, until the test kills it. */
+/* Acts as a store that admits the first client that connects. Runs until the test kills the
+ * process. */
 static int
 be_store (uint16_t port)
 {
@@ -219,7 +220,8 @@ be_rank_1 (uint16_t port)
   return admitted;
 }
 
-/* As another process of another user: "store PORT" or "rank_1 PORT". */
+/* The main function of a process of another user, which the test starts with "store PORT" or
+ * "rank_1 PORT". */
 static int
 be_process (int argc, char **argv)
 {
@@ -364,7 +366,7 @@ the_largest_value_that_can_be_set_can_be_got (void **state)
   cast_clear (&c);
 }
 
-/* A client of another make has no limit of its own. */
+/* The client is not Weft, and does not limit the size of its values. */
 static void
 a_value_above_the_limit_ends_the_connection_and_not_rank_0 (void **state)
 {
@@ -421,7 +423,7 @@ peak_memory (void)
   return at ? g_ascii_strtoull (at + strlen ("VmHWM:"), NULL, 10) >> 10 : 0;
 }
 
-/* Sends a request until the store does not take any more for a second. */
+/* Sends a request up to `most` times, and stops if the store has read nothing for a second. */
 static void
 send_until_blocked (struct raw_client *raw, const struct weft_frame *f, unsigned most)
 {
@@ -449,7 +451,7 @@ a_process_that_does_not_read_costs_little_memory (void **state)
   assert_true (raw_next (&raw[1], &f));
   assert_kind (&f, WEFT_FRAME_VALUE);
   uint64_t before = peak_memory ();
-  send_until_blocked (&raw[1], &get, 500); /* answers of 4,000 MiB */
+  send_until_blocked (&raw[1], &get, 500); /* the answers have 4,000 MiB together */
   assert_true (send_key (&raw[0], WEFT_FRAME_GET, "key", NULL, 0));
   assert_true (raw_next (&raw[0], &f));
   assert_kind (&f, WEFT_FRAME_VALUE);
@@ -483,7 +485,8 @@ answers_that_wait_are_sent_when_they_are_read (void **state)
   weft_store_close (store, 0);
 }
 
-/* Sends requests of one kind, each with a key of its own, until rank 0 is told why the job ends. */
+/* Sends up to `most` requests of one kind, each with another key. The job must end, and rank 0 must
+ * receive the reason. */
 static void
 assert_limited (enum weft_frame_kind kind, uint32_t bytes, uint32_t most)
 {
@@ -541,7 +544,8 @@ a_value_that_replaces_another_costs_no_more_memory (void **state)
   weft_store_close (store, 0);
 }
 
-/* A report asks every process for a status. One that never answers is asked once. */
+/* A report asks every process for a status. A process that never answers receives only one
+ * request. */
 static void
 reports_ask_a_silent_process_once (void **state)
 {
@@ -606,7 +610,8 @@ what_a_process_says_is_told_without_control_characters (void **state)
   weft_store_close (store, 0);
 }
 
-/* A store of another make, which a process connects to. */
+/* Acts as a store of other software, which refuses a process with control characters in its
+ * message. */
 static gboolean
 refuse_evilly (GSocketService *service, GSocketConnection *c, GObject *source, gpointer data)
 {

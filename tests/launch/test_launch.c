@@ -120,7 +120,8 @@ variables_of_two_launchers_are_those_of_the_inner_one (void **state)
   assert_int_equal (l.n, 2);
 }
 
-/* The agent of torchrun may itself listen on MASTER_PORT. */
+/* The agent of torchrun may itself listen on MASTER_PORT. The rendezvous then uses the next
+ * port. */
 static void
 the_port_of_an_agent_is_left_to_it (void **state)
 {
@@ -131,7 +132,8 @@ the_port_of_an_agent_is_left_to_it (void **state)
                  "5 of 8, 1 here", "a:29500");
 }
 
-/* Two jobs on one machine have different ports and tokens. */
+/* Two jobs on one machine have different ports and tokens. Two steps of a job have different
+ * tokens. */
 static void
 a_port_follows_from_the_job (void **state)
 {
@@ -161,7 +163,8 @@ a_token_can_be_said_on_the_wire (void **state)
   assert_string_equal (l.token, "torchrun:gr????e?1");
 }
 
-/* torchrun names the machine itself: MASTER_ADDR says nothing about how many machines there are. */
+/* torchrun sets MASTER_ADDR to the name of the machine even if there is only one machine. A
+ * rendezvous of processes on one machine is at localhost, whatever MASTER_ADDR is. */
 static void
 processes_of_one_machine_meet_where_no_other_machine_can_reach (void **state)
 {
@@ -195,7 +198,7 @@ a_secret_is_that_of_the_variables_or_of_the_user (void **state)
   assert_secret (TORCHRUN " WEFT_SECRET_FILE=/a/b", NULL, "/a/b");
   assert_secret (TORCHRUN " WEFT_SECRET_FILE=/a/b WEFT_SECRET=" GOOD_SECRET, GOOD_SECRET, NULL);
   assert_secret (TORCHRUN, NULL, of_user);
-  assert_secret (TWO_OF_ONE "MASTER_ADDR=a", NULL, NULL); /* one machine needs none */
+  assert_secret (TWO_OF_ONE "MASTER_ADDR=a", NULL, NULL); /* a job on one machine needs no secret */
   assert_secret (TWO_OF_ONE "MASTER_ADDR=a WEFT_SECRET_FILE=/a/b", NULL, "/a/b");
   assert_secret (TWO_OF_ONE "MASTER_ADDR=a WEFT_SECRET=" GOOD_SECRET, GOOD_SECRET, NULL);
   assert_refused (NULL, TORCHRUN " WEFT_SECRET=0123456789abcde",

@@ -1,4 +1,4 @@
-/* The rendezvous of processes: values reach all of them, and errors name missing processes. */
+/* The rendezvous of processes: values reach all processes, and errors name missing processes. */
 #include "launch/rendezvous.h"
 #include "launch/store.h"
 #include "launch/wire.h"
@@ -41,12 +41,13 @@ a_value_of_one_is_got_by_all_who_wait_for_it (void **state)
   cast_clear (&c);
 }
 
-/* weft_rendezvous_all_gather() or weft_rendezvous_gather(). */
+/* The type of weft_rendezvous_all_gather() and weft_rendezvous_gather(). */
 typedef GPtrArray *meeting (weft_rendezvous *r, const char *key, GBytes *value, double seconds,
                             GError **error);
 
-/* Exchanges the number of this process (NULL unless `brings`) ten times. Returns the result of the
- * last exchange, one letter for each process. */
+/* Exchanges a value ten times: the number of this process, or NULL if `brings` is FALSE. Returns
+ * the result of the last exchange, one character for each process: its number, or '-' for NULL. The
+ * caller frees it. */
 static char *
 often (meeting *meet, weft_rendezvous *r, gboolean brings, GError **error)
 {
@@ -128,8 +129,8 @@ values_of_megabytes_arrive_whole (void **state)
   cast_clear (&c);
 }
 
-/* A listening socket of another program on the IPv6 loopback address; NULL on a machine without
- * IPv6. */
+/* Opens a listening socket on the IPv6 loopback address, as another program would. Returns NULL on
+ * a machine without IPv6. */
 static GSocket *
 listen_on_new_loopback (void)
 {
@@ -142,7 +143,8 @@ listen_on_new_loopback (void)
   return g_steal_pointer (&socket);
 }
 
-/* So many ranks that a message with data of all ranks from every process would exceed a frame. */
+/* Ranks of each process: so many that messages would exceed a frame if every process sent the data
+ * of all ranks. */
 #define RANKS 900000u
 
 static char *
@@ -466,7 +468,7 @@ garbage_on_the_port_harms_nobody (void **state)
   cast_clear (&c);
 }
 
-/* The answer of another service that listens on the port, which is not a rendezvous. */
+/* Acts as another service on the port, which is not a rendezvous and answers with other bytes. */
 static gboolean
 answer_garbage (GSocketService *service, GSocketConnection *c, GObject *source, gpointer data)
 {

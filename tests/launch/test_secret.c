@@ -1,4 +1,5 @@
-/* The secret of a job: without it, nobody joins, reads or changes a message. Where it is kept. */
+/* The secret of a job: without the secret, a client cannot join the job, or read or change a
+ * message. Also the file that contains the secret. */
 #define _GNU_SOURCE /* memmem */
 #include "launch/seal.h"
 #include "launch/secret.h"
@@ -15,7 +16,7 @@
 #define SECRET "0123456789abcdef0123456789abcdef"
 #define OTHER "0123456789abcdef0123456789abcdeF"
 
-/* A value whose bytes would be found in the messages of all processes. */
+/* A value that the test searches for in the recorded bytes of all messages. */
 #define TREASURE "the weights of the model"
 
 static char *
@@ -31,7 +32,7 @@ share_treasure (weft_rendezvous *r, GError **error)
   return g_strndup (g_bytes_get_data (value, NULL), g_bytes_get_size (value));
 }
 
-/* n processes with the secret. */
+/* Returns n processes that have the secret. */
 static struct cast
 cast_with_secret (uint32_t n, double seconds)
 {
@@ -107,7 +108,8 @@ assert_refused (struct raw_client *raw, const char *part)
   assert_false (raw_next (raw, &f));
 }
 
-/* Knows the number of the job, and tries to be rank 1. */
+/* Acts as a client that has the number of the job but not its secret, and tries to join as rank
+ * 1. */
 static void
 try_to_be_rank_1 (uint16_t port)
 {
@@ -122,7 +124,7 @@ try_to_be_rank_1 (uint16_t port)
   assert_true (raw_send (&raw, &f));
   assert_refused (&raw, "another secret than that of rank 0");
   raw_close (&raw);
-  for (unsigned i = 0; i < G_N_ELEMENTS (kinds); i++) { /* no proof at all */
+  for (unsigned i = 0; i < G_N_ELEMENTS (kinds); i++) { /* a request instead of a proof */
     raw = raw_connect (port, "127.0.0.1");
     assert_true (raw_hello (&raw, 1, 2, &f));
     f = (struct weft_frame){ .kind = kinds[i], .key = "hoard", .key_bytes = 5 };
@@ -146,7 +148,8 @@ an_impostor_takes_no_place_and_reads_nothing (void **state)
   cast_clear (&c);
 }
 
-/* Tells the test that the job runs, and waits for it. */
+/* `runs`: number of processes that have joined the job. `may_end`: whether the test lets them
+ * continue. */
 static gint runs, may_end;
 
 static char *
@@ -173,7 +176,7 @@ an_impostor_of_a_process_that_has_joined_changes_nothing (void **state)
   while (g_atomic_int_get (&runs) < 2)
     g_usleep (1000);
   try_to_be_rank_1 (c.part[0].place.port);
-  cast_start (&again, 1); /* knows the secret */
+  cast_start (&again, 1); /* has the secret */
   cast_finish (&again);
   cast_assert_failed (&again, 1, "rank 1: found a second process with this rank, the first is on");
   g_atomic_int_set (&may_end, 1);
@@ -221,7 +224,7 @@ a_process_with_a_secret_trusts_no_rendezvous_without_one (void **state)
   cast_clear (&c);
 }
 
-/* A store that asks for a proof and accepts any. */
+/* Acts as a store that asks for a proof and accepts any proof. */
 static gboolean
 accept_any (GSocketService *service, GSocketConnection *c, GObject *source, gpointer data)
 {
@@ -265,16 +268,17 @@ an_impostor_of_rank_0_is_found_out (void **state)
 
 /* --------------------------------------------------------------------------- listeners */
 
-/* A machine between a process and the store: records what it passes on, and changes one byte. */
+/* A machine between a process and the store. It records the bytes that it forwards, and can change
+ * one byte. */
 struct wire_tap {
   GSocket *listening;
   uint16_t port, store_port;
-  GByteArray *up, *down; /* bytes to the store; bytes from it */
-  guint change_after;    /* bytes from the store after which one is changed; 0: never */
+  GByteArray *up, *down; /* bytes sent to the store; bytes received from the store */
+  guint change_after;    /* index of the byte from the store that is changed; 0: none */
   GThread *thread;
 };
 
-/* Passes on what has come. FALSE: the connection is closed. */
+/* Forwards and records the bytes that have arrived. Returns FALSE if the connection is closed. */
 static gboolean
 pass_on (GSocket *from, GSocket *to, GByteArray *record, guint change_after)
 {
@@ -348,7 +352,7 @@ contains (const GByteArray *bytes, const char *text)
   return memmem (bytes->data, bytes->len, text, strlen (text)) != NULL;
 }
 
-/* The tap does see the value of a job without a secret: the search would find it. */
+/* Without a secret, the tap contains the value. This shows that the search for the value works. */
 static void
 a_listener_on_the_wire_reads_nothing (void **state)
 {
@@ -368,7 +372,8 @@ a_listener_on_the_wire_reads_nothing (void **state)
   }
 }
 
-/* Sends the bytes of a process again: the nonce of the store is another one. */
+/* Sends the recorded bytes of a process again. The proof is refused, because the store's nonce
+ * differs. */
 static void
 what_a_listener_has_recorded_admits_nobody (void **state)
 {
@@ -402,7 +407,8 @@ what_a_listener_has_recorded_admits_nobody (void **state)
 static void
 a_byte_that_is_changed_on_the_wire_ends_the_job (void **state)
 {
-  /* Of the store's challenge, of its proof, and of the first record, which is the welcome. */
+  /* The changed byte is in the store's challenge, in its proof, or in its first record, the
+   * welcome. */
   static const struct {
     guint after;
     const char *why;
@@ -561,7 +567,7 @@ the_file_is_created_once_and_for_its_owner_only (void **state)
   assert_int_equal (stat (folder, &about), 0);
   assert_int_equal (about.st_mode & 077, 0);
   g_autoptr (GDir) dir = g_dir_open (folder, 0, NULL);
-  assert_string_equal (g_dir_read_name (dir), "secret"); /* and no other file */
+  assert_string_equal (g_dir_read_name (dir), "secret"); /* the folder contains no other file */
   assert_null (g_dir_read_name (dir));
   for (unsigned i = 0; i < G_N_ELEMENTS (thread); i++)
     g_free (secret[i]);
@@ -587,7 +593,8 @@ a_file_that_others_can_read_or_that_is_too_short_is_refused (void **state)
   assert_file_refused (*state, "wanted a file");
 }
 
-/* Rank 1 starts first: the file does not exist before rank 0 has made it. */
+/* Ranks 1 and 2 start first and wait, because the file does not exist before rank 0 has created
+ * it. */
 static void
 rank_0_makes_the_file_that_the_others_read (void **state)
 {
@@ -619,7 +626,7 @@ a_process_without_the_file_is_told (void **state)
   cast_clear (&c);
 }
 
-/* A reserved address (RFC 1112), which no machine has. */
+/* A reserved address (RFC 1112), which no machine has, stands for an address of a network. */
 static void
 an_address_of_the_network_wants_a_secret (void **state)
 {

@@ -27,7 +27,7 @@ static const struct sample parts[] = {
   { 1, 2, 30, 4, 2, 80, 0, 0, WEFT_FP16 },    { 1, 4, 6, 2, 1, 20, 0, 0, WEFT_FP32 },
 };
 
-/* Fills an operand with random numbers. */
+/* Sets an operand to new memory with random numbers. */
 static void
 fill (GRand *rand, struct weft_kernel *k, uint32_t o, enum weft_dtype dtype)
 {
@@ -36,8 +36,9 @@ fill (GRand *rand, struct weft_kernel *k, uint32_t o, enum weft_dtype dtype)
 
 enum { OUTPUTS = 2 /* o and lse */ };
 
-/* Runs forward, then backward on the o and lse of that forward. The outputs of forward are operands
- * o (output) and o + 1 (lse); backward adds the output gradient and the input gradients. */
+/* Runs the forward kernel, then the backward kernel with the o and lse of the forward kernel. In
+ * both calls, operand `o` is the output and operand `o` + 1 is lse. The backward call has more
+ * operands, the output gradient and the input gradients. */
 static void
 check (const struct cuda_case_device *d, GRand *rand, struct weft_kernel k, enum weft_dtype dtype)
 {
@@ -56,7 +57,8 @@ check (const struct cuda_case_device *d, GRand *rand, struct weft_kernel k, enum
   cuda_case_free (&k);
 }
 
-/* `like` is the call without shape, kind and operands (fused, deterministic, ...). */
+/* `like` contains all fields of the call except shape, kind and operands (fused, deterministic,
+ * ...). */
 static void
 check_whole_sequence (const struct cuda_case_device *d, GRand *rand, const struct sample *s,
                       struct weft_kernel like)
@@ -115,8 +117,8 @@ check_part (const struct cuda_case_device *d, GRand *rand, const struct sample *
   check (d, rand, k, s->dtype);
 }
 
-/* Queries of one rank: first with the keys of the whole sequence; then, if the sample has no
- * window, with the keys of one rank per call. */
+/* Checks the queries of one rank: first with the keys of the whole sequence; then, if the sample
+ * has no window, with the keys of one rank per call. */
 static void
 check_parts_of_sequences (const struct cuda_case_device *d)
 {

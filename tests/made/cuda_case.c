@@ -6,7 +6,7 @@
 #include <math.h>
 
 #define SANITIZED (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER)
-enum { N_TRIAL = SANITIZED ? 4 : 12 /* of each op */, N_TILE_TRIAL = SANITIZED ? 2 : 4 };
+enum { N_TRIAL = SANITIZED ? 4 : 12 /* trials of each op */, N_TILE_TRIAL = SANITIZED ? 2 : 4 };
 
 gboolean
 cuda_case_has (const struct cuda_case_device *d, enum weft_op_kind kind)
@@ -116,7 +116,8 @@ cuda_case_bytes (const struct weft_operand *o)
   return o->n * weft_dtype_bytes (o->dtype);
 }
 
-/* Copies a call with its operands. Operands that share memory (an op in place) share it again. */
+/* Copies a call with its operands. Operands that share memory (an op in place) also share memory in
+ * the copy. */
 static struct weft_kernel
 copy_of (const struct weft_kernel *k)
 {

@@ -21,55 +21,57 @@ struct cuda_case_device {
 /* Whether the device has a kernel for an op, and `only` does not exclude the op. */
 gboolean cuda_case_has (const struct cuda_case_device *device, enum weft_op_kind kind);
 
-/* Random shapes of the ops that kernel_case.h draws, against the fp64 references. */
+/* Checks random shapes of the ops that kernel_case.h draws, against the fp64 references. */
 void cuda_case_drawn (const struct cuda_case_device *device);
 
-/* Tiled attention with sequence lengths around tile sizes, against the fp64 references. */
+/* Checks tiled attention with sequence lengths around tile sizes, against the fp64 references. */
 void cuda_case_tiles (const struct cuda_case_device *device);
 
-/* The other ops, with one or two fixed shapes, against the CPU kernels. */
+/* Checks the other ops, with one or two fixed shapes, against the CPU kernels. */
 void cuda_case_fixed (const struct cuda_case_device *device);
 
-/* Runs a call on the CPU and twice on the device; both device runs must give the same bits, except
- * fused attention without deterministic_mode. Fails if an element differs from the CPU's by more
- * than rounding to its type and `tolerance` of the largest element. The caller frees the operands
- * with cuda_case_free(); they hold the CPU's results, even if `only` excludes the op. */
+/* Runs a call on the CPU and twice on the device. Both device runs must give the same bits, except
+ * fused attention without deterministic_mode. Fails if an element differs from the CPU result by
+ * more than the rounding error of its type plus `tolerance` times the largest element. The operands
+ * then contain the CPU results, even if `only` excludes the op. The caller frees the operands with
+ * cuda_case_free(). */
 void cuda_case_alike (const struct cuda_case_device *device, const struct weft_kernel *k,
                       double tolerance);
 void cuda_case_free (struct weft_kernel *k);
 
-/* Bytes of an operand. */
+/* Returns the size of an operand in bytes. */
 uint64_t cuda_case_bytes (const struct weft_operand *operand);
 
-/* Random operands: floating-point numbers from -1 to 1; integer counts from 0 to `most`. The caller
- * frees `data`. */
+/* Both return a random operand: floating-point numbers from -1 to 1; integer counts from 0 to
+ * `most`. The caller frees `data`. */
 struct weft_operand cuda_case_floats (GRand *rand, uint64_t n, enum weft_dtype dtype);
 struct weft_operand cuda_case_counts (GRand *rand, uint64_t n, uint64_t most);
 
-/* Attention of whole sequences and context-parallel parts, sliding windows, value heads of another
- * width. */
+/* Checks attention of whole sequences and of context-parallel parts, with sliding windows and with
+ * value heads of another width. */
 void cuda_case_attention (const struct cuda_case_device *device);
 
-/* Attention by the vendor library (cuDNN), in shapes that it supports on Hopper GPUs. */
+/* Checks attention by the vendor library (cuDNN), in shapes that it supports on Hopper GPUs. */
 void cuda_case_fused_attention (const struct cuda_case_device *device);
 
-/* Unfused attention. */
+/* Checks unfused attention against the CPU kernels. */
 void cuda_case_scores (const struct cuda_case_device *device);
 
-/* fp8 quantisation; matmuls with fp8 weights; matmuls and grouped GEMM of two fp8 factors. */
+/* Checks fp8 quantisation, matmuls with fp8 weights, and matmuls and grouped GEMM of two fp8
+ * factors. */
 void cuda_case_fp8 (const struct cuda_case_device *device);
 
-/* MoE layers against the fp64 reference; rows of several sources, router weights, load balancing,
- * and grouped GEMM with many rows against the CPU kernels. */
+/* Checks MoE layers against the fp64 reference. Checks rows of several sources, router weights,
+ * load balancing, and grouped GEMM with many rows against the CPU kernels. */
 void cuda_case_experts (const struct cuda_case_device *device);
 
-/* AdamW with stochastic rounding. */
+/* Checks AdamW with stochastic rounding. */
 void cuda_case_lots (const struct cuda_case_device *device);
 
-/* Only grouped GEMM. */
+/* Checks only grouped GEMM. */
 void cuda_case_expert_products (const struct cuda_case_device *device);
 
-/* Only grouped GEMM of fp8 factors with scales per tensor and per 128 elements. */
+/* Checks only grouped GEMM of fp8 factors, with scales per tensor and per 128 elements. */
 void cuda_case_expert_codes (const struct cuda_case_device *device);
 
 /* Fails if a kernel has no test case. */

@@ -4,7 +4,7 @@
 
 enum { N_TRIAL = 5 };
 
-/* A random layer; three of four have widths that tensor cores support. */
+/* Draws a random layer. Three of four layers have widths that tensor cores support. */
 static void
 choose (GRand *rand, struct layer *l, int trial)
 {
@@ -148,7 +148,7 @@ check_tallies (const struct cuda_case_device *d)
   g_rand_free (rand);
 }
 
-/* Sizes of several tiles in rows, columns and terms; experts without rows; unequal row counts. */
+/* Rows, columns and terms span several tiles. Row counts of experts are unequal; some are 0. */
 void
 cuda_case_expert_products (const struct cuda_case_device *d)
 {

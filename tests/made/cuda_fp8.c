@@ -25,7 +25,7 @@ call_of (enum weft_op_kind kind, enum weft_dtype dtype, const uint64_t dim[3])
   return k;
 }
 
-/* Random floats; some are 0, and some underflow to 0 in fp8. */
+/* Random floats, of which some are 0 and some underflow to 0 in fp8. */
 static struct weft_operand
 spread_floats (GRand *rand, uint64_t n, enum weft_dtype dtype)
 {
@@ -59,7 +59,7 @@ codes_of (GRand *rand, uint64_t n, enum weft_dtype dtype)
   return o;
 }
 
-/* The amax update; observed magnitudes include 0, infinity and NaN. */
+/* Checks the amax update. Observed magnitudes include 0, infinity and NaN. */
 static void
 check_update (const struct cuda_case_device *d, GRand *rand)
 {
@@ -74,8 +74,8 @@ check_update (const struct cuda_case_device *d, GRand *rand)
   run (d, &k, 0);
 }
 
-/* Block quantisation with codes in row order, in column order or in both; one scale per block of a
- * row, or per square. */
+/* Checks block quantisation with codes in row order, in column order or in both, and with one scale
+ * per block of a row or per square block. */
 static void
 check_blocks (const struct cuda_case_device *d, GRand *rand, enum weft_dtype dtype)
 {
@@ -107,8 +107,8 @@ check_blocks (const struct cuda_case_device *d, GRand *rand, enum weft_dtype dty
   }
 }
 
-/* Quantisation with an amax that is infinite (overflow), 0, or so small that the scale would be
- * infinite. Elements include infinities and NaN. */
+/* Checks quantisation with an amax that is infinite (overflow), 0, or so small that the scale would
+ * be infinite. Elements include infinities and NaN. */
 static void
 check_extremes (const struct cuda_case_device *d, GRand *rand, enum weft_dtype dtype,
                 enum weft_dtype code)
@@ -161,7 +161,7 @@ check_rounding (const struct cuda_case_device *d, GRand *rand, enum weft_dtype d
   run (d, &turn, 0);
 }
 
-/* Reordering the pieces that a ring has received must give the result of an all-gather. */
+/* Checks that reordering the pieces that a ring has received gives the result of an all-gather. */
 static void
 check_places (const struct cuda_case_device *d, GRand *rand, enum weft_dtype code)
 {
@@ -175,7 +175,8 @@ check_places (const struct cuda_case_device *d, GRand *rand, enum weft_dtype cod
   run (d, &k, 0);
 }
 
-/* fp8 scales: 1.5 for the tensor, or a random power of 2 per block of 32 elements. */
+/* Returns fp8 scales: 1.5 for the tensor, or (`blocks`) a random power of 2 per block of 32
+ * elements. */
 static struct weft_operand
 scale_of (GRand *rand, uint64_t rows, uint64_t terms, gboolean blocks)
 {
@@ -189,8 +190,8 @@ scale_of (GRand *rand, uint64_t rows, uint64_t terms, gboolean blocks)
   return o;
 }
 
-/* Matmuls with fp8 weights. A bias of another type is rounded to the type of the result before it
- * is added. */
+/* Checks matmuls with fp8 weights. A bias whose type differs from that of the result is rounded to
+ * the type of the result before the addition. */
 static void
 check_products (const struct cuda_case_device *d, GRand *rand, enum weft_dtype dtype,
                 gboolean blocks)
@@ -214,7 +215,8 @@ check_products (const struct cuda_case_device *d, GRand *rand, enum weft_dtype d
   run (d, &dx, tolerance);
 }
 
-/* n scales that change magnitudes little. `block` 0: each element is the amax of a whole tensor. */
+/* Returns n scales that change magnitudes little. `block` 0: each element is the amax of a whole
+ * tensor. */
 static struct weft_operand
 scales_of (GRand *rand, uint64_t n, uint64_t block, enum weft_dtype code)
 {
@@ -242,9 +244,10 @@ mild_codes (GRand *rand, uint64_t n, enum weft_dtype dtype)
   return o;
 }
 
-/* Forward, dgrad and wgrad of two fp8 factors with scales per `block` (0: per tensor). Dimensions
- * are multiples of 16, as tensor cores require, but not of the block sizes. Tensor cores of Hopper
- * accumulate fp8 products with about fourteen bits (DeepSeek-V3, arXiv 2412.19437, 3.3.2). */
+/* Checks forward, dgrad and wgrad of two fp8 factors, with scales per `block` elements (0: per
+ * tensor). Dimensions are multiples of 16, as tensor cores require, but not of the block sizes.
+ * Tensor cores of Hopper accumulate fp8 products with about fourteen bits (DeepSeek-V3, arXiv
+ * 2412.19437, 3.3.2). */
 static void
 check_both (const struct cuda_case_device *d, GRand *rand, uint64_t block)
 {
@@ -285,7 +288,8 @@ counts_of (void)
   return (struct weft_operand){ g_memdup2 (rows_of, sizeof rows_of), EXPERTS, WEFT_INT64, FALSE };
 }
 
-/* Number of scales of all experts, with blocks of columns (`down`) or square blocks. */
+/* Returns the number of scales of all experts. `down`: TRUE: each block is a part of a column;
+ * FALSE: each block is a square. */
 static uint64_t
 lines_of (uint64_t rows, uint64_t columns, uint64_t block, gboolean down)
 {
@@ -293,7 +297,8 @@ lines_of (uint64_t rows, uint64_t columns, uint64_t block, gboolean down)
          (down ? columns : weft_fp8_blocks (columns, block));
 }
 
-/* Quantises tokens (rows per expert from counts), then weights (equally many rows per expert). */
+/* Checks the quantisation of tokens (rows per expert from counts), then of weights (equally many
+ * rows per expert). */
 static void
 check_rounding_of_experts (const struct cuda_case_device *d, GRand *rand, uint64_t block)
 {
@@ -337,8 +342,8 @@ check_rounding_of_experts (const struct cuda_case_device *d, GRand *rand, uint64
   }
 }
 
-/* Scales of a factor (tokens or weights) of a product: per expert, per block of a row, per square
- * or per block of a column. */
+/* Returns the scales of a factor (tokens or weights) of a grouped GEMM: one per expert, per block
+ * of a row, per square block or per block of a column. */
 static struct weft_operand
 scales_of_factor (GRand *rand, const struct weft_kernel *k, uint32_t operand, uint64_t rows,
                   uint64_t columns)
@@ -356,8 +361,8 @@ scales_of_factor (GRand *rand, const struct weft_kernel *k, uint32_t operand, ui
   return scales_of (rand, rows * weft_fp8_blocks (columns, block), block, code);
 }
 
-/* Grouped GEMM of two fp8 factors. `odd`: widths that prevent vector loads; otherwise multiples of
- * 16, one of which spans several slices. `gradient`: fp8 type of output gradients. */
+/* Checks grouped GEMM of two fp8 factors. `odd`: TRUE: widths that prevent vector loads; FALSE:
+ * multiples of 16, of which one spans several slices. `gradient`: fp8 type of output gradients. */
 static void
 check_products_of_experts (const struct cuda_case_device *d, GRand *rand, uint64_t block,
                            gboolean odd, enum weft_dtype gradient)

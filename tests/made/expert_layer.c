@@ -164,7 +164,8 @@ expert_layer_set (struct layer *l, enum array a, uint64_t i, double value)
     weft_store (l->at[a].data, l->at[a].dtype, i, 1, &rounded);
 }
 
-/* Copies weights, and the inputs from `token` on, into a layer that may have fewer tokens. */
+/* Copies weights, and inputs from token number `token` on, into a layer that may have fewer
+ * tokens. */
 void
 expert_layer_copy_inputs (const struct layer *from, struct layer *to, uint64_t token)
 {

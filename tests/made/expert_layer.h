@@ -32,16 +32,16 @@ struct layer {
   enum weft_dtype dtype, grad_dtype;
   gboolean canonical, doubles;
   const struct cuda_case_device *device; /* NULL: the CPU */
-  gboolean again;                        /* passed to the device: second run */
+  gboolean again;                        /* whether this is the second run; passed to the device */
   uint32_t parts;
   struct weft_operand at[N_ARRAY + 1];
 };
 
-/* Draws sizes and types of a layer; arrays are not allocated yet. `drops`: with an expert capacity,
- * so that tokens can be dropped. */
+/* Draws sizes and types of a layer; arrays are not allocated yet. `drops`: whether the layer has an
+ * expert capacity, so that tokens can be dropped. */
 void expert_layer_choose (GRand *rand, struct layer *l, gboolean drops);
 
-/* A random element of a list. */
+/* Returns a random number of a list. */
 int64_t expert_layer_pick (GRand *rand, const char *choices);
 
 /* Allocates all arrays, filled with NaN. expert_layer_close() frees them. */
@@ -51,26 +51,28 @@ void expert_layer_close (struct layer *l);
 /* Draws random inputs and weights. */
 void expert_layer_fill (GRand *rand, struct layer *l);
 
-/* Copies weights, and the inputs of `from` from `token` on. */
+/* Copies the weights of `from`, and its inputs from token number `token` on, to `to`, which may
+ * have fewer tokens. */
 void expert_layer_copy_inputs (const struct layer *from, struct layer *to, uint64_t token);
 
 /* Runs all ops, forward and backward. */
 void expert_layer_run (struct layer *l);
 
 /* Reads or writes element i of an array, as a double. */
-
 double expert_layer_get (const struct layer *l, enum array a, uint64_t i);
 void expert_layer_set (struct layer *l, enum array a, uint64_t i, double value);
 
 const char *expert_layer_name (enum array a);
 
-/* Number of elements of an array in rows that hold a token. */
+/* Returns the number of elements of an array in rows that hold a token. */
 uint64_t expert_layer_in_use (const struct layer *l, enum array a);
 
-/* Whether both layers chose the same experts: close scores may be ordered differently after
- * rounding. */
+/* Whether both layers chose the same experts for all tokens. Rounding can change the order of close
+ * scores and thus the choice. */
 gboolean expert_layer_same_choice (const struct layer *a, const struct layer *b);
 
-/* Both fail the test on a difference: beyond `tolerance`, or of any bit. */
+/* Fails the test if results differ by more than `tolerance`. */
 void expert_layer_compare (const struct layer *found, const struct layer *wanted, double tolerance);
+
+/* Fails the test if results differ in any bit. */
 void expert_layer_same_bits (const struct layer *a, const struct layer *b);

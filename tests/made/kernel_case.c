@@ -5,7 +5,7 @@
 
 #define EPSILON32 0x1p-24
 
-/* Parses for example "dy:r x:r dw:rw db:rw?". */
+/* Parses the operands of an op, for example "dy:r x:r dw:rw db:rw?". */
 uint32_t
 kernel_case_arguments (enum weft_op_kind kind, struct kernel_argument *argument)
 {
@@ -188,7 +188,8 @@ kernel_case_make_operand (GRand *rand, struct kernel_case *made, uint32_t o)
     kernel_case_fill (rand, made, o);
 }
 
-/* Whether one kernel does a product and what follows it, on sums that are not rounded. */
+/* Whether an op fuses a matmul with the op that follows it. The second op then reads sums that are
+ * not rounded. */
 static gboolean
 is_fused_product (enum weft_op_kind kind)
 {
@@ -219,7 +220,7 @@ kernel_case_make (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
   made->k.shape.dtype = dtype;
   made->k.shape.out_dtype = g_rand_boolean (rand) ? dtype : WEFT_FP32;
   if (is_fused_product (kind))
-    made->model.activation = WEFT_GELU; /* the activation that such an op fuses */
+    made->model.activation = WEFT_GELU; /* the activation that fused ops apply */
   made->k.model = &made->model;
   made->k.control = &made->control;
   made->k.canonical = g_rand_boolean (rand);
@@ -257,7 +258,8 @@ kernel_case_clear (struct kernel_case *made)
   kernel_case_free_memory (made, &made->k);
 }
 
-/* The call with operands in the types that the executor stores; outputs are filled with NaN. */
+/* Returns the call with operands in the types that the executor stores. Outputs are filled with
+ * NaN. */
 struct weft_kernel
 kernel_case_as_stored (const struct kernel_case *made)
 {
@@ -290,7 +292,8 @@ kernel_case_as_doubles (const struct kernel_case *made)
   return k;
 }
 
-/* Backward: computes the operands that forward saves, so that they are consistent. */
+/* For a backward op: computes the operands that the forward op saves, so that they match its
+ * inputs. */
 void
 kernel_case_fit (struct kernel_case *made)
 {
@@ -319,7 +322,7 @@ is_elementwise (enum weft_op_kind kind)
                                 "grad_add zero scale cast clip adam embed rope rope_bwd");
 }
 
-/* A lower bound for the number of terms of the longest sum in an op. */
+/* Returns a lower bound of the number of terms of the longest sum in an op. */
 static double
 longest_sum (const struct kernel_case *made)
 {
@@ -337,8 +340,8 @@ struct tolerance {
   double error, share;
 };
 
-/* The largest 1 / sqrt (variance + epsilon) over the rows of a norm. The norm's gradient is a
- * difference of larger numbers, multiplied by this factor. */
+/* Returns the largest 1 / sqrt (variance + epsilon) over the rows of a norm. The norm's gradient is
+ * a difference of larger numbers, multiplied by this factor. */
 static double
 steepest (const struct kernel_case *made)
 {
@@ -369,9 +372,9 @@ missed_by_nodes (const struct kernel_case *made, double half, double sum)
   return 5 * half / sqrt (3) * size * sqrt (levels);
 }
 
-/* The error of an fp32 sum grows with the square root of its length, relative to its terms, which
- * are near 1 except in the loss. A 16-bit result has a relative error of half_ulp in addition, and
- * so has every 16-bit node of the tree below it. */
+/* Returns the tolerance of output `o`. The error of an fp32 sum grows with the square root of its
+ * length, relative to its terms, which are near 1 except in the loss. A 16-bit result adds a
+ * relative error of half_ulp, as does every 16-bit node of the summation tree. */
 static struct tolerance
 tolerance (const struct kernel_case *made, uint32_t o, const double *wanted)
 {

@@ -52,10 +52,10 @@ gboolean kernel_case_is_one_of (const char *name, const char *names);
 /* Whether an operand of this name is a sum over tokens: its op may add to it or overwrite it. */
 gboolean kernel_case_is_gradient (const char *name);
 
-/* Parses an op's operands "dy:r x:r dw:rw db:rw?"; returns their number. */
+/* Parses the operands of an op, for example "dy:r x:r dw:rw db:rw?". Returns their number. */
 uint32_t kernel_case_arguments (enum weft_op_kind kind, struct kernel_argument *argument);
 
-/* A random call; kernel_case_clear() frees its operands. */
+/* Draws a call. kernel_case_clear() frees its operands. */
 void kernel_case_make (GRand *rand, struct kernel_case *made, enum weft_op_kind kind);
 void kernel_case_clear (struct kernel_case *made);
 
@@ -68,10 +68,15 @@ void kernel_case_fill (GRand *rand, struct kernel_case *made, uint32_t o);
 /* For a backward op: computes the operands that forward saves, so that they match its inputs. */
 void kernel_case_fit (struct kernel_case *made);
 
-/* Two copies of the call in their own memory, freed by kernel_case_free_memory(). The first has
- * stored types, with NaN in operands that are only written; the second has doubles. */
+/* Returns a copy of the call with operands in their stored types. Operands that are only written
+ * contain NaN. kernel_case_free_memory() frees the operands. */
 struct weft_kernel kernel_case_as_stored (const struct kernel_case *made);
+
+/* Returns a copy of the call with operands as doubles, for the fp64 reference.
+ * kernel_case_free_memory() frees the operands. */
 struct weft_kernel kernel_case_as_doubles (const struct kernel_case *made);
+
+/* Frees the operands of a copy `k` of the call. */
 void kernel_case_free_memory (const struct kernel_case *made, struct weft_kernel *k);
 
 /* Fails if an operand differs from the reference by more than rounding. */

@@ -1,7 +1,7 @@
 /* made.h - clusters with round numbers and hand-written plans, for tests with known answers.
  *
- * A made cluster has no latencies and overheads; every GPU has its own NVLink ports of 100 GB/s,
- * PCIe link of 100 GB/s and NIC of 50 GB/s, so links are shared only where a test makes them. A
+ * A made cluster has no latencies or overheads. Every GPU has its own NVLink ports of 100 GB/s,
+ * PCIe link of 100 GB/s and NIC of 50 GB/s, so transfers share a link only if a test arranges it. A
  * made kernel is an attention op, whose time is inverse to its number of SMs. */
 #pragma once
 #include "core/plan/cost.h"
@@ -25,7 +25,7 @@
 
 #define assert_near(found, wanted) made_assert_near ((found), (wanted), #found, __FILE__, __LINE__)
 
-/* Equal within 1e-9 of the wanted value. */
+/* Asserts that `found` is within a relative error of 1e-9 of `wanted`. */
 static inline void
 made_assert_near (double found, double wanted, const char *what, const char *file, int line)
 {
@@ -54,7 +54,7 @@ made_cluster (uint32_t nodes, uint32_t node_gpus)
   return c;
 }
 
-/* A software stack without overheads whose communication needs no SMs. */
+/* Returns a job with a software stack without overheads, whose communication needs no SMs. */
 static inline struct weft_job
 made_job (const struct weft_cluster *cluster)
 {
@@ -86,8 +86,8 @@ made_bytes (uint64_t bytes)
   return (struct weft_shape) { .dim = { bytes / 4 }, .dtype = WEFT_FP32, .out_dtype = WEFT_FP32 };
 }
 
-/* A kernel that takes this many microseconds on all SMs: each is 2 x 1000 x 1000 FLOPs at
- * 2 TFLOP/s. */
+/* Appends a kernel that takes this many microseconds on all SMs: each microsecond is 2 x 1000 x
+ * 1000 FLOPs at 2 TFLOP/s. */
 static inline uint32_t
 made_kernel (weft_builder *b, uint32_t microseconds)
 {
@@ -150,8 +150,8 @@ made_role (weft_plan *plan, uint32_t role, weft_builder *b)
   weft_memory_plan (p, seconds, G_MAXUINT64, &plan->memory[role]);
 }
 
-/* A plan of the builders' programs, one per stage, checked like any other plan. Fails the test if
- * it is refused. */
+/* Returns a plan of the builders' programs, one per stage, checked like any other plan. Fails the
+ * test if the check refuses the plan. */
 static inline weft_plan *
 made_plan (const struct weft_job *job, struct weft_mesh mesh, weft_builder *const *builder)
 {
@@ -173,7 +173,7 @@ made_plan (const struct weft_job *job, struct weft_mesh mesh, weft_builder *cons
   return plan;
 }
 
-/* A plan with one collective over all GPUs. */
+/* Returns a plan with one collective over all GPUs. */
 static inline weft_plan *
 made_collective_plan (const struct weft_job *job, enum weft_op_kind kind, uint64_t bytes)
 {
@@ -213,7 +213,7 @@ made_real_plan (const struct weft_job *job)
 
 /* ----------------------------------------------------------------- running */
 
-/* `own`: options of the executor, as in own.h. */
+/* Runs a plan on an executor. `own`: options of the executor, as text of own.h. */
 static inline weft_timeline *
 made_run_with (const struct weft_exec_ops *exec, const weft_plan *plan, const char *own)
 {
@@ -245,7 +245,8 @@ made_assert_same_dates (const weft_plan *plan, const weft_timeline *folded,
   assert_int_equal (folded->contended, whole->contended);
 }
 
-/* Simulates the plan folded and unfolded; both timelines must agree. Returns the folded one. */
+/* Simulates the plan folded and unfolded. Asserts that both timelines agree, and returns the folded
+ * timeline. */
 static inline weft_timeline *
 made_run (const weft_plan *plan)
 {

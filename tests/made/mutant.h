@@ -2,8 +2,8 @@
 #pragma once
 #include "core/program/program.h"
 
-/* A copy of a program. The caller frees all copies with weft_program_free(). */
+/* Returns a copy of a program. The caller frees all copies with weft_program_free(). */
 weft_program *weft_mutant_copy (const weft_program *p);
 
-/* A copy without deps[edge], which belongs to `op`. */
+/* Returns a copy without deps[edge], a dependency of `op`. */
 weft_program *weft_mutant_without_edge (const weft_program *p, uint32_t op, uint32_t edge);

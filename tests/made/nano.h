@@ -3,8 +3,8 @@
 #include "tests/made/made.h"
 #include "tests/made/questions.h"
 
-/* A plan of gpt2-nano (8 layers, tied embedding) on one node of 8 GPUs. The arguments are more
- * flags, ended by NULL. */
+/* Returns a plan of gpt2-nano (8 layers, tied embedding) on one node of 8 GPUs. The arguments are
+ * more flags, ended by NULL. */
 static inline weft_plan *
 plan_of (const char *first, ...)
 {
@@ -30,7 +30,7 @@ plan_of (const char *first, ...)
 
 /* ---------------------------------------------------------------- queries */
 
-/* The i-th op of a kind whose name has this prefix, or WEFT_NO_OP. */
+/* Returns the i-th op of a kind whose name has this prefix, or WEFT_NO_OP. */
 static inline uint32_t
 nth (const weft_program *p, enum weft_op_kind kind, const char *name, uint32_t i)
 {

@@ -21,8 +21,8 @@ made_own_set (struct weft_own_options *own, const struct weft_exec_ops *ops, con
   }
 }
 
-/* Sets options of the executor's table in `own`, which has this table or is zeroed. `words` is a
- * printf format. */
+/* Sets options of the executor's table in `own`, which is zeroed or has options of this table
+ * already. `words` is a printf format. */
 static inline void G_GNUC_PRINTF (3, 4)
 made_own_add (struct weft_own_options *own, const struct weft_exec_ops *ops, const char *words, ...)
 {
@@ -34,7 +34,7 @@ made_own_add (struct weft_own_options *own, const struct weft_exec_ops *ops, con
   made_own_set (own, ops, text);
 }
 
-/* Returns such options alone. `words` is a printf format. */
+/* Returns new options with the settings in `words`, which is a printf format. */
 static inline struct weft_own_options G_GNUC_PRINTF (2, 3)
 made_own (const struct weft_exec_ops *ops, const char *words, ...)
 {

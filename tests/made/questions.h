@@ -7,7 +7,7 @@
 #include "tests/made/mutant.h"
 #include "tests/made/random_job.h"
 
-/* The program of a stage as built, before the memory planner adds dependencies. */
+/* Returns the program of a stage without the dependencies that the memory planner adds. */
 static inline weft_program *
 built (const char *words, uint32_t role)
 {
@@ -60,7 +60,7 @@ comes_after (const weft_program *p, uint32_t first, uint32_t then)
   return weft_ordered (p, before, first, then);
 }
 
-/* Number of compute kernels that must have ended when `op` starts. */
+/* Returns the number of compute kernels that must have ended when `op` starts. */
 static inline uint32_t
 kernels_before (const weft_program *p, uint32_t op)
 {
@@ -68,7 +68,8 @@ kernels_before (const weft_program *p, uint32_t op)
   return before[(size_t) op * WEFT_N_LANE + WEFT_LANE_GPU];
 }
 
-/* Elements of the first stage under Megatron-FSDP, padded so that `slices` ranks get whole rows. */
+/* Returns the number of elements of the first stage under Megatron-FSDP. It includes the padding
+ * that gives each of `slices` ranks whole rows. */
 static inline uint64_t
 padded_elements (const weft_plan *plan, int level, uint32_t slices)
 {
@@ -111,8 +112,9 @@ share_a_buffer (const weft_program *p, uint32_t a, uint32_t b)
   return FALSE;
 }
 
-/* Dependencies of ops of one kind on ops of another that share a buffer: their number, and how many
- * of them make the checker refuse the role's plan when removed, one at a time. */
+/* Number of dependencies of ops of one kind on ops of another kind that use the same buffer.
+ * `refused`: how many of them are needed: without this one dependency, the checker refuses the
+ * plan. */
 struct edge_count {
   uint32_t n, refused;
 };
@@ -137,7 +139,8 @@ count_edges (weft_plan *plan, enum weft_op_kind from, enum weft_op_kind to)
   return edges;
 }
 
-/* Largest number of first-norm inputs that wait for backward at the same time. */
+/* Returns the largest number of inputs of first norms that are kept for backward at the same
+ * time. */
 static inline uint32_t
 most_norms_kept (const weft_program *p)
 {
@@ -153,7 +156,8 @@ most_norms_kept (const weft_program *p)
   return most;
 }
 
-/* End of the last op of a plan with op times given by `seconds`, whose user data is plan->role. */
+/* Returns the end of the last op of a plan. `seconds` returns the duration of an op; its user data
+ * is plan->role. */
 static inline double
 makespan_of (double (*seconds) (void *user, uint32_t actor, uint32_t op), const char *words)
 {

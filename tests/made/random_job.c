@@ -87,7 +87,7 @@ add_word (GString *words, const char *key, const char *value)
   g_string_append_printf (words, " %s=%s", key, value);
 }
 
-/* Sets a Boolean knob in one of `n` jobs. Returns whether it is set. */
+/* Sets a Boolean knob in one of `n` jobs. Returns whether the knob is set in this job. */
 static gboolean
 flip (GString *words, GRand *rand, uint32_t n, const char *key)
 {
@@ -207,7 +207,7 @@ drawn (const GString *words, const char *knob, uint32_t unknown)
   return at ? (uint32_t) g_ascii_strtoull (at + strlen (knob), NULL, 10) : unknown;
 }
 
-/* With tensor parallelism: either each tensor parallel rank holds a part of every expert, or
+/* If the job has tensor parallelism, each tensor parallel rank holds a part of every expert, or
  * experts are whole (expert_tensor_parallel_size 1). Returns the factor by which whole experts
  * multiply the number of expert parallel ranks. */
 static uint32_t
@@ -316,7 +316,8 @@ random_stages (GString *words, GRand *rand, uint32_t layers, uint32_t stages, ui
   add (words, "decoder_last_pipeline_num_layers", layers + 1);
 }
 
-/* Appends virtual pipeline stages or a split schedule to some jobs. Returns chunks per stage. */
+/* Appends virtual pipeline stages or a split schedule to some jobs. Returns the number of chunks
+ * per stage. */
 static uint32_t
 random_chunks (GString *words, GRand *rand, uint32_t stages)
 {
@@ -461,7 +462,8 @@ scales_loss (const GString *words)
   return strstr (words->str, "precision=fp16") || strstr (words->str, "loss_scale=");
 }
 
-/* Whether the job has a PyTorch strategy (DDP or FSDP2), which excludes Megatron-Core's knobs. */
+/* Appends a PyTorch strategy (DDP or FSDP2) to some jobs. Returns whether the job has a PyTorch
+ * strategy, which excludes Megatron-Core's knobs. */
 static gboolean
 random_torch (GString *words, GRand *rand, uint32_t replicas)
 {
@@ -521,8 +523,8 @@ random_recompute (GString *words, GRand *rand, uint32_t stage_layers)
   add (words, "recompute_num_layers", 1 + up_to (rand, stage_layers - (one_in (rand, 4) ? 0 : 1)));
 }
 
-/* Whether kernels on the GPU divide gradients by the loss scale: a scaled loss and 16-bit
- * gradients. */
+/* Whether gradients are divided by the loss scale on the GPU: the job scales the loss and has
+ * 16-bit gradients. */
 static gboolean
 divides_on_gpu (const GString *words)
 {
@@ -579,7 +581,8 @@ random_turns (GString *words, uint32_t stages)
     add_word (words, "overlap_moe_expert_parallel_comm", "true");
 }
 
-/* Removes contention: every copy and transfer has its own SMs, PCIe port and host bandwidth. */
+/* Removes contention: collectives and transfers use no SMs, and every GPU has its own PCIe switch
+ * and enough host bandwidth. */
 static void
 spread_out (GString *words)
 {
@@ -681,8 +684,8 @@ random_slots (GString *words, GRand *rand)
     add (words, "wgrad_deferral_limit", up_to (rand, 2));
 }
 
-/* Words that are appended to one of `one_in` jobs that contain all words of `with` and none of
- * `without`. */
+/* Each word is appended to one in `one_in` of the jobs that contain all words of `with` and no word
+ * of `without`. */
 static const struct extra {
   const char *word;
   uint32_t one_in;

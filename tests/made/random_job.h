@@ -9,18 +9,19 @@
  * would get. */
 gboolean weft_test_job (const char *words, struct weft_job *job, GError **error);
 
-/* The checked plan of this text (a printf format); fails the test if the job is refused. The caller
- * frees the plan. */
+/* Returns the checked plan of this text (a printf format). Fails the test if the job is refused.
+ * The caller frees the plan. */
 weft_plan *weft_test_plan (const char *words, ...) G_GNUC_PRINTF (1, 2);
 
-/* The plan of this text, with a cost table of these rows (struct weft_measurement). */
+/* Returns the plan of this text, with a cost table of these rows (struct weft_measurement). The
+ * caller frees the plan. */
 weft_plan *weft_test_plan_priced (const char *words, const GArray *rows);
 
-/* Number of ops of all ranks together. */
+/* Returns the number of ops of all ranks together. */
 uint64_t weft_test_ops (const weft_plan *plan);
 
-/* A small random job over everything that shapes a program: model, cluster, batch, pipeline,
- * data-parallel and recompute knobs. A few break a rule. The caller frees it. */
+/* Draws a small job with random model, cluster, batch size, and pipeline, data-parallel and
+ * recompute knobs. A few jobs break a rule. The caller frees the text. */
 char *weft_random_job (GRand *rand);
 
 /* Appends features of decoders such as Gemma 2, OLMo 2 and BLOOM (random_traits.c) to one in three

@@ -30,7 +30,7 @@ maybe (GString *words, GRand *rand, gint32 n, const char *word)
     add (words, word);
 }
 
-/* Replaces a word that was drawn before by another. */
+/* Replaces the word `drawn`, if the job contains it, by the word `other`. */
 static void
 swap_word (GString *words, const char *drawn, const char *other)
 {

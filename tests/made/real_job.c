@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-/* The loss scale; 0: the loss is not scaled. A dynamic scale is replaced by 1024, because it would
- * skip steps until it fits. */
+/* Returns the loss scale, or 0 if the loss is not scaled. A dynamic scale is replaced by 1024,
+ * because it would skip steps until gradients are finite. */
 static double
 loss_scale (const struct weft_job *job)
 {

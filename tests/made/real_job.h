@@ -16,8 +16,9 @@ typedef struct real_job {
   int32_t *tokens;             /* the batch, read through `control` */
 } real_job;
 
-/* Opens a job given as text (random_job.h) on the CPU; `how` may be NULL. Fails the test if the job
- * is refused. Weights are not initialised. real_job_close() frees it. */
+/* Opens a job given as text (random_job.h) on the CPU. `how`: options of the executor, or NULL.
+ * Fails the test if the job is refused. Weights are not initialised. real_job_close() frees the
+ * job. */
 real_job *real_job_open (const char *words, const struct weft_exec_options *how);
 
 /* As real_job_open(), on a device with these calls (NULL: the CPU). Returns NULL if the executor
@@ -27,19 +28,23 @@ real_job *real_job_try (const struct weft_gpu_calls *calls, const char *words,
 void real_job_close (real_job *job);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (real_job, real_job_close)
 
-/* Hyper-parameters that all tests use. */
+/* Returns the hyper-parameters that all tests use. */
 struct weft_control real_control (const weft_plan *plan);
 
-/* Token ids (global_batch_size, seq_length + 1) below 97; the caller frees them. */
+/* Returns token ids below 97 of shape (global_batch_size, seq_length + 1). The caller frees
+ * them. */
 int32_t *real_tokens (const weft_plan *plan, uint32_t seed);
 
-/* Runs the next training step, or a forward-only step that leaves the step number as it is. Returns
- * the metrics of a rank of the last stage; fails the test on an error. */
+/* Runs the next training step. Returns the metrics of a rank of the last stage. An error fails the
+ * test. */
 const struct weft_metrics *real_job_step (real_job *job);
+
+/* Like real_job_step(), but runs a forward-only step, which does not change the step number. */
 const struct weft_metrics *real_job_evaluate (real_job *job);
 
-/* A hash of the fp32 bits of all tensors of a kind. */
+/* Returns a hash of the fp32 bits of all tensors of a kind. */
 uint64_t real_hash (weft_state *state, enum weft_state_kind kind);
 
-/* Name of the first tensor of which `a` and `b` differ in any bit; NULL: all are equal. */
+/* Returns the name of the first tensor of which `a` and `b` differ in any bit, or NULL if all
+ * tensors are equal. */
 const char *real_other_tensor (weft_state *a, weft_state *b, enum weft_state_kind kind);

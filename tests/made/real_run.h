@@ -42,28 +42,29 @@ weft_test_is_near (const struct real_result *a, const struct real_result *b, uin
 void weft_test_check_run (const struct real_run *run, const struct real_result *one);
 
 /* As weft_test_check_run(), for a job as text, with poisoned memory. If 3 divides `seed`, ops run
- * in random order; otherwise with threads. */
+ * in random order; otherwise in threads. */
 void weft_test_check_bits (const char *words, uint32_t steps, const struct real_result *one,
                            unsigned seed);
 
-/* Runs two steps of a model under each strategy, whose text is appended; the results must be those
- * of one rank, bit for bit. */
+/* Runs two steps of a model under each strategy. A strategy is text that is appended to the model's
+ * text. The results must have the bits of the results of one rank. */
 void weft_test_check_strategies (const char *model, const char *const *strategies, unsigned n);
 
-/* The text of a job on this machine's CPU. */
+/* Returns the text of a job on this machine's CPU. The caller frees it. */
 char *weft_test_cpu_words (const char *model, const char *precision, const char *strategy);
 
 /* Runs the job of weft_test_cpu_words(); run.words is ignored. */
 struct real_result weft_test_run_words (const char *model, const char *precision,
                                         const char *strategy, struct real_run run);
 
-/* Models in several precisions, under strategies that must not change any bit. */
+/* A list of jobs: models in several precisions, under strategies that must not change any bit of
+ * the results. */
 struct real_sweep {
   const char *const *models, *const *precisions, *const *strategies;
   unsigned n_models, n_precisions, n_strategies;
   uint32_t steps;
   unsigned stride; /* run every stride-th strategy */
-  /* More text for a strategy in a precision; may be NULL. */
+  /* Returns more text for a strategy in a precision. May be NULL. */
   const char *(*more) (const char *precision, const char *strategy);
 };
 
@@ -71,6 +72,6 @@ struct real_sweep {
 void weft_test_check_one (const struct real_sweep *sweep, const char *model, const char *precision,
                           const char *strategy, const struct real_result *one, unsigned seed);
 
-/* The first model under every strategy in every precision; the others under each strategy in one
- * precision. */
+/* Checks the first model under every strategy in every precision, and the other models under each
+ * strategy in one precision. */
 void weft_test_check_sweep (const struct real_sweep *sweep);

@@ -28,8 +28,8 @@ schedule_plain (enum weft_schedule schedule, uint32_t p, uint32_t m)
       &(struct weft_grid_spec){ .schedule = schedule, .n_ranks = p, .n_micro = m });
 }
 
-/* The longest time from the begin of a rank's first cell to the end of its last, over all ranks. It
- * bounds the step time: the steps of ranks that start later are shifted in time. */
+/* Returns the longest time from the begin of a rank's first cell to the end of its last cell, over
+ * all ranks. It bounds the step time: the steps of ranks that start later are shifted in time. */
 static inline double
 schedule_longest_span (const weft_grid *grid, struct weft_cell_times t)
 {
@@ -48,7 +48,7 @@ schedule_longest_span (const weft_grid *grid, struct weft_cell_times t)
   return longest;
 }
 
-/* Cell times in which the weight gradient is the shortest. */
+/* Cell times in which the weight gradient has the shortest time. */
 static const struct weft_cell_times schedule_times[] = {
   { 1, 1, 1, 0 }, { 2, 2, 1, 0 }, { 3, 3, 2, 0 }, { 2, 3, 1, 0 }, { 3, 2, 1, 0 }, { 4, 4, 3, 0 },
 };

@@ -1,5 +1,5 @@
 /* scripted_run.h - runs of the training loop on an executor that trains one number, records every
- * step, and does what a script says: signals, skipped steps, losses that are not finite. */
+ * step, and follows a script with signals, skipped steps and losses that are not finite. */
 #pragma once
 #include "tests/made/random_job.h"
 #include "tests/runner/folder.h"
@@ -18,14 +18,14 @@ enum { MOST_STEPS = 64, SEQUENCE = 16 };
 
 /* Instructions for the executor, and a record of its steps and evaluations in order. */
 static struct {
-  uint64_t signal_at, skip_from, skip_to, nan_from; /* numbers of calls, from 1 */
+  uint64_t signal_at, skip_from, skip_to, nan_from; /* call numbers, counted from 1 */
   int signal;
-  const char *look_for; /* a file that the second call must find, and the first must not */
+  const char *look_for; /* a file that must exist at the second call and not at the first */
   uint64_t spoil_at; /* at this call, the update makes the weight NaN */
   uint64_t act_at;   /* at this call, act (path) is called */
   void (*act) (const char *path);
   const char *path;
-  uint32_t signal_at_write; /* at this write to the memory of a rank, from 1 */
+  uint32_t signal_at_write; /* number of the write to a rank's memory, from 1 */
 
   uint32_t writes;
   uint32_t n;
@@ -132,7 +132,7 @@ skips_now (void)
   return script.n >= script.skip_from && script.n <= script.skip_to;
 }
 
-/* The last parameter of a stage that is not tied. */
+/* Returns the last parameter of a stage that is not tied. */
 static inline const struct weft_param *
 own_param (const weft_program *p)
 {
@@ -277,7 +277,7 @@ run_new (const char *words)
   return r;
 }
 
-/* A run with one rank and so many steps, which saves after the last step. */
+/* Returns a run with one rank and `steps` steps, which saves after the last step. */
 static inline struct run *
 run_saving (uint64_t steps)
 {
@@ -339,7 +339,7 @@ run_free (struct run *r)
   g_free (r);
 }
 
-/* The steps that have a checkpoint: "2 4 5". The caller frees the text. */
+/* Returns the steps that have a checkpoint, as text: "2 4 5". The caller frees the text. */
 static inline char *
 saved_steps (const struct run *r)
 {

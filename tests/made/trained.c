@@ -40,7 +40,8 @@ set_timer (double seconds)
   setitimer (ITIMER_REAL, &timer, NULL);
 }
 
-/* Far more than any run needs, but less than ctest's limit, which ends a test without a message. */
+/* Returns the time limit of a run. The default is far more than any run needs, but less than
+ * ctest's limit, which ends a test without a message. */
 static double
 seconds_allowed (void)
 {

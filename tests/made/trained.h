@@ -29,12 +29,12 @@ struct trained_bound {
   double loss, norm, gradient, whole;
 };
 
-/* Fails the test if a difference exceeds `bound`. */
+/* Fails the test if a difference between the runs exceeds `bound`. */
 void trained_assert_near (const trained *found, const trained *wanted, struct trained_bound bound,
                           const char *words);
 
 /* Fails the test if any bit of losses, norms or tensors differs. */
 void trained_assert_same (const trained *found, const trained *wanted, const char *words);
 
-/* The largest relative differences. */
+/* Returns the largest relative differences between two runs. */
 struct trained_bound trained_difference (const trained *found, const trained *wanted);

@@ -105,7 +105,8 @@ train (const struct weft_gpu_calls *calls, const char *words, gboolean graph)
 
 static const char *const models[] = { GPT2, LLAMA, EXPERTS };
 
-/* The number-th pair of a precision and a model; NULL after the last pair. */
+/* Returns the precision of pair `number` of a precision and a model, and sets *model. NULL after
+ * the last pair. */
 static const struct precision *
 alone (uint32_t number, const char **model)
 {
@@ -120,8 +121,8 @@ alone (uint32_t number, const char **model)
   return NULL;
 }
 
-/* Whether the job has experts in fp8. It gets fewer experts and sequences (FEW), to save time, and
- * a larger bound, because each expert has few tokens. */
+/* Whether the job has experts in fp8. Jobs with fp8 experts have fewer experts and sequences (FEW),
+ * to save time, and a larger bound, because each expert has few tokens. */
 static gboolean
 is_few (const char *model, const struct precision *p)
 {

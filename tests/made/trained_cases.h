@@ -12,21 +12,21 @@
   "kv_channels=8 ffn_hidden_size=64 vocab_size=96 seq_length=8 max_position_embeddings=8 "         \
   "micro_batch_size=1 global_batch_size=4 "
 
-/* A job on several ranks, and the same job on one. */
+/* A job on several ranks, which is compared with the job of the same model on one rank. */
 struct trained_case {
   const char *model, *words;
 };
 extern const struct trained_case trained_cases[];
 extern const uint32_t trained_n_cases;
 
-/* Text of a case; the caller frees it. */
+/* Returns the text of a case. The caller frees it. */
 char *trained_words (const struct trained_case *c);
 
-/* Options of executor cuda with which all ranks of the job share one device. */
+/* Returns options of executor cuda with which all ranks of the job share one device. */
 struct weft_exec_options trained_shared (const char *words);
 
-/* Text of the number-th job on one rank, one model in one precision; NULL after the last. The
- * caller frees it. */
+/* Returns the text of job `number`: one model in one precision on one rank. NULL after the last
+ * job. The caller frees it. */
 char *trained_alone_words (uint32_t number);
 
 /* Runs job `number` of trained_alone_words() on the device and the CPU. Losses, norms and gradients
@@ -41,7 +41,8 @@ gboolean trained_as_one_rank (const struct weft_gpu_calls *calls, uint32_t numbe
 /* Kernels that use wgmma: attention; grouped GEMM in 16 bits; grouped GEMM in fp8. */
 enum trained_by { TRAINED_ATTENTION = 1, TRAINED_PRODUCTS = 2, TRAINED_CODES = 4 };
 
-/* Jobs whose kernels use wgmma on devices that support it, or just miss its conditions (`by` 0). */
+/* Jobs whose kernels use wgmma on devices that support it (`by`: which kernels), and jobs that
+ * almost satisfy the conditions of these kernels (`by` 0). */
 struct trained_wide {
   const char *words;
   unsigned by; /* bits of enum trained_by */
@@ -49,24 +50,25 @@ struct trained_wide {
 extern const struct trained_wide trained_wide[];
 extern const uint32_t trained_n_wide;
 
-/* As trained_as_on_the_cpu(), for job `number` of trained_wide. */
+/* As trained_as_on_the_cpu(), for job `number` of trained_wide. `graph`: whether the device runs
+ * the step as a graph. */
 gboolean trained_wide_as_on_the_cpu (const struct weft_gpu_calls *calls, uint32_t number,
                                      gboolean graph);
 
-/* Two runs must give the same bits. */
+/* Checks that two runs give the same bits. */
 void trained_twice (const struct weft_gpu_calls *calls);
 
-/* Graph replay must give the same bits as single calls. */
+/* Checks that graph replay gives the same bits as single calls. */
 void trained_in_graphs (const struct weft_gpu_calls *calls);
 
-/* attention_backend = fused must be near the CPU's results. With deterministic_mode, two runs and a
- * graph must give the same bits. */
+/* Checks that the results of attention_backend = fused are near the CPU's results. With
+ * deterministic_mode, two runs and a graph must give the same bits. */
 void trained_fused (const struct weft_gpu_calls *calls);
 
-/* Why the device has no library for fused attention; NULL: it has the library, or is a double that
- * computes fused attention itself. */
+/* Returns the reason why the device has no library for fused attention. NULL: the device has the
+ * library, or is a double that computes fused attention itself. */
 const char *trained_no_library (const struct weft_gpu_calls *calls);
 
-/* Device memory of an open executor in bytes: `planned` by the memory plan; `gone` is the decrease
- * of free memory, which contains `planned`. */
+/* Sets two amounts of device memory of an open executor in bytes. `planned`: the memory of the
+ * memory plan; `gone`: the decrease of free memory, which includes `planned`. */
 void trained_memory (const struct weft_gpu_calls *calls, uint64_t *planned, uint64_t *gone);

@@ -62,7 +62,7 @@ options_of (const struct trained_part *part)
                                         .exec = part->exec };
 }
 
-/* Only process 0 writes times: its timeline contains those of all ranks. */
+/* Writes the timeline in process 0 only, because its timeline contains the times of all ranks. */
 static gboolean
 write_times (const weft_plan *plan, const struct trained_part *part, const weft_timeline *t,
              GError **error)

@@ -1,4 +1,5 @@
-/* trained_part.h - one process of a training run, for tests that start themselves several times. */
+/* trained_part.h - one process of a training run, for tests that start their own program several
+ * times. */
 #pragma once
 #include "launch/environment.h"
 #include "train/trainer.h"

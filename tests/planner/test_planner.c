@@ -1,5 +1,5 @@
-/* The search against an exhaustive one: both find the same strategies, and no lower bound rules out
- * the best. */
+/* The search compared with an exhaustive search: both find the same strategies, and no lower bound
+ * rules out the best strategy. */
 #include "core/base/error.h"
 #include "core/job/pipeline.h"
 #include "core/job/stages.h"
@@ -13,7 +13,8 @@
 #include <json-glib/json-glib.h>
 #include <math.h>
 
-/* A job from pairs of flag and value, NULL-terminated. Knobs that are left open may break rules. */
+/* Returns a job from pairs of flag and value, ended by NULL. Knobs that are left open may break
+ * rules. */
 static struct weft_job
 job_of (const char *const *words)
 {
@@ -133,8 +134,8 @@ is_near (double a, double b)
   return fabs (a - b) <= 0.02 * fabs (b);
 }
 
-/* The search prices a job by extrapolation from two short steps: compares the result with the full
- * step. */
+/* Checks the prices of a candidate, which the search extrapolates from two short steps, against a
+ * simulation of the full step. */
 static void
 is_what_it_is_in_full (const struct weft_job *job, const struct weft_candidate *c)
 {
@@ -217,9 +218,10 @@ a_knob_that_was_given_stays (void **state)
   g_autoptr (GArray) space = weft_space_enumerate (&job);
 
   (void) state;
-  /* Three choices of recompute (none, one or both of the two layers of a stage) times six. Two
-   * replicas: the DDP wrapper with or without gradient overlap, sharded gradients with or without
-   * parameter overlap, and sharded units. Two tensor parallel ranks: one choice. */
+  /* Three choices of recompute (none, one or both of the two layers of a stage) for each of six
+   * choices of data and tensor parallelism. With two replicas: the DDP wrapper with or without
+   * gradient overlap, sharded gradients with or without parameter overlap, and sharded units. With
+   * two tensor parallel ranks: one choice. */
   assert_int_equal (space->len, 3 * ((2 + 2 + 1) + 1));
   for (guint i = 0; i < space->len; i++) {
     struct weft_job one = weft_space_job (&job, &g_array_index (space, struct weft_choice, i));
@@ -230,7 +232,8 @@ a_knob_that_was_given_stays (void **state)
   }
 }
 
-/* Whether some strategy of the space has these values on these axes. */
+/* Whether a strategy of the space has these `n` values; `wanted` contains pairs of axis and
+ * value. */
 static gboolean
 has (GArray *space, const int64_t wanted[][2], unsigned n)
 {
@@ -245,9 +248,9 @@ has (GArray *space, const int64_t wanted[][2], unsigned n)
   return FALSE;
 }
 
-/* Published strategies, none of which breaks a rule: Llama 3.1 405B (arXiv 2407.21783, Table 4)
- * without and with context parallelism; DeepSeek-V3, whose 61 layers no number of stages divides;
- * Mixtral with one rank per expert. */
+/* The space contains published strategies, and no strategy of the space breaks a rule. The cases:
+ * Llama 3.1 405B (arXiv 2407.21783, Table 4) without and with context parallelism; DeepSeek-V3,
+ * whose 61 layers no number of stages divides; Mixtral with one rank per expert. */
 static void
 the_space_has_what_was_published (void **state)
 {
@@ -362,7 +365,7 @@ a_model_that_fits_nowhere_is_infeasible (void **state)
   assert_int_equal (search->by_fate[WEFT_FATE_MEMORY] + search->by_fate[WEFT_FATE_RULE], search->n);
 }
 
-/* Llama 3 70B needs 16 bytes a parameter and more: 18 H100 at least. */
+/* Llama 3 70B needs more than 16 bytes per parameter, and so at least 18 H100 GPUs. */
 static void
 where_nothing_fits_the_closest_strategy_and_enough_gpus_are_named (void **state)
 {
@@ -496,9 +499,9 @@ bounds_hold (const struct weft_job *job, const weft_search *all)
   }
 }
 
-/* An exhaustive search ranks all candidates, and bounds are compared with its results. The normal
- * search, which ranks few, must find the same answer. Returns the number of candidates that it
- * rules out. */
+/* Checks that the normal search, which ranks few candidates, finds the same answer as an exhaustive
+ * search, which ranks all candidates. Also compares lower bounds with the results of the exhaustive
+ * search. Returns the number of candidates that the normal search rules out. */
 static uint32_t
 answers_agree (const struct weft_job *job)
 {
@@ -522,8 +525,8 @@ answers_agree (const struct weft_job *job)
   return few->by_fate[WEFT_FATE_PRUNED];
 }
 
-/* Reduces the GPU memory so that only some of the strategies fit. Library memory, which exceeds
- * that of these small models, is set to 0. */
+/* Reduces the GPU memory so that only some of the strategies fit. Library memory would exceed the
+ * memory of these small models, so it is set to 0. */
 static void
 tighten (struct weft_job *job, double share)
 {

@@ -49,7 +49,8 @@ validate (const weft_published *table, struct weft_validate_options options)
   return v;
 }
 
-/* The small table with the first occurrence of `from` replaced by `to`; caller frees. */
+/* Returns the small table with the first occurrence of `from` replaced by `to`. The caller frees
+ * it. */
 static char *
 changed (const char *from, const char *to)
 {
@@ -111,7 +112,7 @@ nine_of_ten_are_at_most_p90 (void **state)
 
 /* -------------------------------------------------------------------- small table */
 
-/* The prediction for the first row equals that for the same job written as flags. */
+/* The prediction for the first row equals the prediction for the same job written as flags. */
 static void
 a_row_is_the_job_that_its_columns_say (void **state)
 {
@@ -167,7 +168,8 @@ a_row_is_the_job_that_its_columns_say (void **state)
   near_to (row->memory_error, row->predicted_gib / 2 - 1);
 }
 
-/* 64 sequences of 128 tokens on 8 GPUs, with a million tokens per second on each. */
+/* Row one-002 states tokens per second instead of the step time: 64 sequences of 128 tokens on 8
+ * GPUs, with a million tokens per second on each GPU. */
 static void
 time_follows_from_tokens_where_it_is_not_printed (void **state)
 {
@@ -276,7 +278,7 @@ published_rows_keep_their_source (void **state)
     assert_true (strlen (weft_published_cell (table, i, WEFT_COLUMN_source)) > 10);
 }
 
-/* If a row has all four sizes, tp * pp * cp * dp is the number of GPUs. */
+/* If a row contains all of tp, pp, cp and dp, their product is the number of GPUs. */
 static void
 degrees_of_published_rows_make_their_gpus (void **state)
 {

@@ -30,8 +30,9 @@
  * Units: seconds, bytes, tokens. Ids are int32_t. Sequences have seq_length + 1 tokens, the last of
  * which is only a target.
  *
- * A pointer that must not be NULL, and a number outside its range, is WEFT_STATUS_BAD_INPUT; a call
- * that has no `error` does nothing then and returns NULL or 0.
+ * NULL for a pointer that must not be NULL, and a number outside its range, are errors with status
+ * WEFT_STATUS_BAD_INPUT. A function without an argument `error` then does nothing and returns NULL
+ * or 0.
  *
  * Threads: an object may be used from any thread, by one thread at a time; several threads may read
  * the same job. Predictions of several threads run one after the other, in a thread of the library:
@@ -229,8 +230,8 @@ WEFT_API uint64_t weft_module_steps (const weft_module *module);
 
 /* Tensors of the whole model by name, independent of sharding; a tied embedding is one tensor. A
  * state dict is a list of references: it copies nothing, and a read returns the current value.
- * keep_vars as in PyTorch: without it, only values can be read; with it, an entry is the parameter
- * itself, whose gradient can be read and whose memory can be written. */
+ * `keep_vars` has the same meaning as in PyTorch. FALSE: only values can be read. TRUE: an entry is
+ * the parameter itself, whose gradient can be read and whose memory can be written. */
 typedef struct weft_open_state_dict weft_state_dict;
 
 typedef struct weft_tensor_face {
@@ -265,8 +266,8 @@ WEFT_API size_t weft_state_dict_find (const weft_state_dict *dict, const char *n
 WEFT_API bool weft_state_dict_read (weft_state_dict *dict, size_t i, uint64_t first, uint64_t n,
                                     float *out, weft_error *error);
 
-/* Copies elements of the gradient, which is complete after finalize_model_grads. Needs
- * keep_vars. */
+/* Copies elements of the gradient, which is complete after finalize_model_grads. The state dict
+ * must have keep_vars. */
 WEFT_API bool weft_state_dict_read_grad (weft_state_dict *dict, size_t i, uint64_t first,
                                          uint64_t n, float *out, weft_error *error);
 
