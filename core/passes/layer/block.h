@@ -66,8 +66,8 @@ uint32_t weft_layer_weight (struct weft_step *s, enum weft_layer_param which);
 uint32_t weft_linear (struct weft_step *s, const char *name, enum weft_layer_param which,
                       uint32_t x, uint64_t n, uint64_t k);
 
-/* Backward of weft_linear() from dy and the saved x. Returns dx. The weight gradient may be
- * delayed. */
+/* Appends the backward of weft_linear(), from dy and the saved x. Returns dx. The weight gradient
+ * may be delayed. */
 uint32_t weft_linear_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
                                uint32_t dy, uint32_t x, uint64_t n, uint64_t k);
 

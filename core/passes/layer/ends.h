@@ -57,8 +57,8 @@ uint32_t weft_ends_by_chunk (struct weft_step *s, const uint32_t *buf, uint32_t 
 void weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x);
 uint32_t weft_head_backward (struct weft_step *s, uint32_t micro);
 
-/* Returns the parameter with the weight of the head: its own, or the embedding if both are on one
- * stage. */
+/* Returns the parameter with the weight of the head: a separate weight, or the embedding if the
+ * stage has no separate weight of the head. */
 uint32_t weft_head_param (const struct weft_step *s);
 
 /* Returns the number of losses that share the head: the loss of the model (depth 0) and one for

@@ -49,8 +49,9 @@ weft_moe_partial (const struct weft_step *s)
   return s->mesh->etp > 1 && s->canonical ? WEFT_FP32 : s->product_dtype;
 }
 
-/* Returns the number of rows from the start of one (expert, source) to the start of the next, with
- * a fixed capacity. 0: no fixed capacity, rows follow each other. */
+/* Fixed capacity: returns the number of rows from the start of one (expert, source) to the start of
+ * the next. Returns 0 if the capacity is not fixed, because rows then follow each other without
+ * gaps. */
 static inline uint64_t
 weft_moe_stride (const struct weft_step *s, const struct weft_moe *z)
 {

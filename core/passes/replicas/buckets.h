@@ -108,7 +108,7 @@ struct weft_replicas {
 
   /* Weights in fp8, by parameter: the transposed copy and its scale. WEFT_NO_BUF: no copy now. */
   uint32_t *transposed, *transposed_scale;
-  uint32_t scales; /* one float for each tensor in E4M3, or WEFT_NO_BUF */
+  uint32_t scales; /* buffer with one float for each E4M3 tensor, or WEFT_NO_BUF */
 };
 
 /* ---------------------------------------------------------------- accumulate.c */
@@ -166,8 +166,8 @@ void weft_ddp_gather_chunk (struct weft_step *s, uint32_t chunk);
 /* Launches only the gathers that the first use of the chunk's first group would launch. */
 void weft_ddp_gather_first (struct weft_step *s, uint32_t chunk);
 
-/* If groups are units: the group that forward of a chunk reads first, or WEFT_NO_GROUP if the chunk
- * has no group. */
+/* Returns the group that forward of a chunk reads first, or WEFT_NO_GROUP if the chunk has no
+ * group. Call it only if groups are units. */
 #define WEFT_NO_GROUP UINT32_MAX
 uint32_t weft_ddp_first_group (const struct weft_step *s, uint32_t chunk);
 

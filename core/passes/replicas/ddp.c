@@ -33,7 +33,8 @@ slices (const struct weft_step *s, uint32_t k)
   return s->shard_optimizer ? weft_mesh_group_size (s->mesh, weft_bucket_sharing (s, k)) : 1;
 }
 
-/* Returns the number of slices of a group: all its buckets are reduced by the same ranks. */
+/* Returns the number of slices of every bucket of a group. The same ranks reduce all buckets of a
+ * group, so the first bucket determines the number. */
 static uint32_t
 group_slices (const struct weft_step *s, uint32_t g)
 {
@@ -600,7 +601,8 @@ place_of (const struct weft_step *s, uint32_t g)
   return s->sharding->unit_of ? g - first : first + n - 1 - g;
 }
 
-/* Whether group `next` of the chain is gathered now, at the first use of group g. */
+/* Whether the first use of group g launches the gather of the chain's group `next`, counted in the
+ * order of forward. */
 static gboolean
 is_due (const struct weft_step *s, uint32_t g, uint32_t next)
 {
