@@ -10,11 +10,12 @@ static const char *const flops_words[] = { WEFT_MEASURED_FLOPS_LIST (WEFT_WORD_T
 
 struct condition {
   int column;
-  char op;        /* '=', '!' or '>' */
-  char **pattern; /* alternatives */
+  char op;        /* '=', '!' (for !=) or '>' */
+  char **pattern; /* alternative patterns, NULL-terminated; the condition is met if one of them
+                   * matches */
 };
 
-/* Entries [first, first + n) of the file apply to rows that meet all conditions. */
+/* A rule: entries [first, first + n) of the file apply to rows that meet all its conditions. */
 struct rule {
   GArray *condition;
   unsigned first, n;
@@ -252,7 +253,8 @@ is_for (const struct rule *rule, const weft_row_job *row)
   return TRUE;
 }
 
-/* Replaces {NAME} by the cell of column NAME; NULL if a cell is blank. */
+/* Replaces each {NAME} in a text by the cell of column NAME. Returns NULL with an error if a cell
+ * is blank. */
 static char *
 fill_in (const char *text, const weft_row_job *row, GError **error)
 {
@@ -307,7 +309,8 @@ calculate (char *value)
   return weft_units_print (result);
 }
 
-/* Whether the entry fills a column that is not blank: printed values are never replaced. */
+/* Whether an entry has no effect on a row. TRUE: it fills a column whose cell is not blank; printed
+ * values are never replaced. */
 static gboolean
 is_idle (const struct weft_conf_entry *entry, const weft_row_job *row)
 {

@@ -7,8 +7,8 @@
  *
  * Conditions are joined with "and". A condition is a column of published.def, an operator (= != >)
  * and a value. The value of = and != is a pattern with * and ?, or several patterns separated by
- * bars; `blank` matches an empty cell. The value of > is a number. Rules are applied in the order
- * of the file. A rule has these keys:
+ * bars. The value `blank` matches an empty cell. The value of > is a number. Rules are applied in
+ * the order of the file. A rule has these keys:
  *
  *   column.NAME       the value of that column, where the column is blank
  *   SECTION.KEY       a setting of the job, as in a job file; the last setting of a key counts
@@ -18,22 +18,22 @@
  *                     time: `causal` or `full`
  *   why               the reason, for readers
  *
- * {NAME} in a value is replaced by the cell of that column; if the cell is blank, the row is
- * refused. Products and quotients such as "{dp} * 4 / 8" are computed from left to right. */
+ * {NAME} in a value is replaced by the cell of that column; if the cell is blank, no job is made
+ * from the row. Products and quotients such as "{dp} * 4 / 8" are computed from left to right. */
 #pragma once
 #include "core/job/job.h"
 #include "planner/published.h"
 
 typedef struct weft_assumptions weft_assumptions;
 
-/* Loads the rules; path NULL is the bundled file. */
+/* Loads the rules from a file; `path` NULL: from the bundled file. The caller frees them. */
 weft_assumptions *weft_assumptions_load (const char *path, GError **error);
 void weft_assumptions_free (weft_assumptions *assumptions);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_assumptions, weft_assumptions_free)
 
 /* One key of a rule that was applied to a row. */
 struct weft_applied {
-  const char *rule, *key; /* owned by the weft_assumptions */
+  const char *rule, *key; /* both texts belong to the weft_assumptions */
   char *value;            /* the value, with {NAME} replaced */
   unsigned line;          /* line of the key in the file */
 };
@@ -51,19 +51,20 @@ enum weft_measured_flops { WEFT_MEASURED_FLOPS_LIST (WEFT_WORD_ID) WEFT_N_MEASUR
 
 typedef struct weft_row_job {
   struct weft_job job; /* valid if weft_row_job_new() set no error */
-  char *cell[WEFT_N_COLUMN]; /* the cells, blank ones filled in by rules */
+  char *cell[WEFT_N_COLUMN]; /* all cells of the row; rules have filled in blank cells */
   GPtrArray *applied; /* struct weft_applied *, in the order of application */
   enum weft_measured_memory memory;
   enum weft_measured_flops flops;
 } weft_row_job;
 
-/* Makes the job of a row. If a rule of rules.def or a blank cell refuses the job, *error is set and
- * the result still lists the rules that were applied. */
+/* Makes the job of a row. If the job breaks a rule of rules.def, or a value needs a blank cell,
+ * *error is set and the result still lists the rules that were applied. The caller frees the
+ * result. */
 weft_row_job *weft_row_job_new (const weft_assumptions *assumptions, const weft_published *table,
                                 unsigned row, GError **error);
 void weft_row_job_free (weft_row_job *row);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_row_job, weft_row_job_free)
 
 /* Seconds of the measured step: the printed time, or the time computed from tokens per second or
- * from FLOP/s; NaN if the row has none of them. */
+ * from FLOP/s; NaN if the row has none of these values. */
 double weft_row_job_seconds (const weft_row_job *row);

@@ -3,7 +3,8 @@
 #include "core/job/stages.h"
 #include <math.h>
 
-/* What lower bounds may assume about microbatches in flight; with UNKNOWN most bounds are 0. */
+/* The number of microbatches in flight that lower bounds may assume. For WEFT_IN_FLIGHT_UNKNOWN
+ * most bounds are 0. */
 static enum weft_in_flight
 in_flight_of (const struct weft_job *job)
 {
@@ -13,7 +14,8 @@ in_flight_of (const struct weft_job *job)
 }
 
 /* A lower bound of step time divided by busy time of a rank: 1 + (p - 1) / (m v), the bubble of
- * Narayanan et al. 2021, section 2.2, or 1 if the schedule may have no bubble. */
+ * Narayanan et al. 2021, section 2.2, or 1 if the microbatches in flight are not known and the
+ * schedule may have no bubble. */
 static double
 bubble_stretch (const struct weft_job *job)
 {
@@ -56,7 +58,8 @@ recomputes_all (const struct weft_job *job)
          job->strategy.num_microbatches_with_partial_activation_checkpoints == WEFT_NONE;
 }
 
-/* Full recompute adds a third to the FLOPs of the layers and nothing to the head. */
+/* Full recompute of all layers adds a third to the FLOPs of the layers and nothing to the FLOPs of
+ * the head. */
 double
 weft_bound_flops (const struct weft_job *job)
 {
@@ -76,7 +79,7 @@ weft_bound_flops (const struct weft_job *job)
 /* The layers of one chunk of a rank. The first `most` layers are recomputed, the others are not. */
 struct chunk {
   const struct weft_segments *recomputed, *other;
-  uint32_t first, end; /* segments */
+  uint32_t first, end; /* segments [first, end) of the model */
   uint32_t most;       /* number of recomputed layers */
 };
 
@@ -93,12 +96,12 @@ known_of (const struct chunk *c, uint32_t segment)
   return segment > 0 && segment + 1 < c->other->n && layer < c->most ? c->recomputed : c->other;
 }
 
-/* Whether the neighbour of a segment differs from the neighbour it was measured with: then the
- * kernel at their boundary may differ too. */
+/* Whether a segment has another neighbour in this chunk than in the program on which it was
+ * measured. TRUE: the kernel at the boundary may also differ from the measured kernel. */
 static gboolean
 is_torn (const struct chunk *c, uint32_t segment, uint32_t neighbour)
 {
-  if (neighbour >= c->other->n) /* no neighbour: before the first or after the last segment */
+  if (neighbour >= c->other->n) /* the segment is the first or the last and has no neighbour */
     return FALSE;
   return neighbour < c->first || neighbour >= c->end ||
          known_of (c, neighbour) != known_of (c, segment);
@@ -129,7 +132,7 @@ struct asked {
   const struct weft_job *job;
   const struct weft_segments *recomputed, *other;
   uint32_t n_ranks, n_chunks, m;
-  uint32_t *layers; /* by stage; chunk c of rank r is stage c * n_ranks + r */
+  uint32_t *layers; /* number of layers by stage; chunk c of rank r is stage c * n_ranks + r */
 };
 
 static struct chunk
@@ -199,7 +202,7 @@ state_bytes (const struct asked *a, const struct chunk *c)
   return sum;
 }
 
-/* Tolerance: sums in different orders differ in their last digits. */
+/* Factor that keeps a sum a lower bound: sums in different orders differ in their last digits. */
 #define ROUNDING (1 - 1e-9)
 
 static struct weft_bound
@@ -226,8 +229,8 @@ bound_ranks (const struct asked *a)
   return bound;
 }
 
-/* Gets the segments with full recompute and without; `block` recompute, of some layers, needs
- * both. */
+/* Gets the segments of the job. If recompute_method is `block`, only some layers are recomputed,
+ * and the bound needs segments with full recompute and segments without. */
 static void
 find_both (weft_segment_cache *cache, const struct weft_job *job, struct asked *a)
 {
@@ -246,7 +249,8 @@ find_both (weft_segment_cache *cache, const struct weft_job *job, struct asked *
   a->other = weft_segment_cache_get (cache, &none);
 }
 
-/* Whether all microbatches have the same kernels and no pass is interrupted by another. */
+/* Whether all microbatches have the same kernels, and no pass starts before another pass has
+ * ended. */
 static gboolean
 passes_are_alike (const struct weft_job *job)
 {
@@ -257,7 +261,7 @@ passes_are_alike (const struct weft_job *job)
   return in_flight_of (job) != WEFT_IN_FLIGHT_UNKNOWN && weft_job_layout_stages (job) == 0;
 }
 
-/* Collects the layers and segments of the job; FALSE if no bound is known for the job. */
+/* Collects the layers and segments of the job. Returns FALSE if no bound is known for the job. */
 static gboolean
 ask (weft_segment_cache *cache, const struct weft_job *job, struct asked *a)
 {
@@ -291,8 +295,8 @@ weft_bound_passes (weft_segment_cache *cache, const struct weft_job *job)
 
 /* ---------------------------------------------------------------------- the schedule */
 
-/* A lower bound of the transfer time between two stages: over the fastest link between adjacent
- * stages, and each tensor parallel rank sends only its share. */
+/* A lower bound of the transfer time between two stages: all transfers use the fastest link between
+ * adjacent stages, and each tensor parallel rank sends only its share. */
 static double
 transfer_seconds (const struct asked *a)
 {
@@ -313,7 +317,7 @@ transfer_seconds (const struct asked *a)
   return least;
 }
 
-/* Schedules with more cells, over all ranks, are not replayed. */
+/* Largest number of cells, summed over all ranks, of a schedule that is replayed. */
 enum { MOST_CELLS = 1 << 22 };
 
 double

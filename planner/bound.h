@@ -2,11 +2,12 @@
  * built.
  *
  * weft_bound_flops() is arithmetic on model FLOPs. weft_bound_passes() is tighter: it adds up the
- * layers (segments.h), which are measured on one microbatch for many jobs at once.
+ * times of layers (segments.h). Layers are measured on one microbatch, and many jobs share one
+ * measurement.
  *
  * Time. All kernels of a stage run on one lane, in pass order, so the durations of layers and of
  * passes add up. F and B are the forward and backward durations of one chunk: the sums over its
- * layers, less the first and the last kernel, which differ at the ends of a stage. Rank r
+ * layers, without the first and the last kernel, which differ at the ends of a stage. Rank r
  *
  *   - starts after a microbatch has passed through the first chunk of each earlier rank,
  *   - runs m forward and m backward passes of each of its chunks,
@@ -16,25 +17,26 @@
  *
  *   T >= max over r of  m sum over chunks c of (F_rc + B_rc) + sum over q < r of (F_q0 + B_q0)
  *
- * Bytes. The activations that a layer keeps for its backward pass exist once for each microbatch
- * in flight: min (m, p - r) microbatches in 1f1b and m in gpipe. With v chunks on a rank they are
- * the microbatches of the first 2 (p - r - 1) + (v - 1) g + 1 forward passes, for groups of g
- * microbatches (Megatron-LM: Narayanan et al. 2021, "Efficient Large-Scale Language Model Training
- * on GPU Clusters", section 2.2). Weights, gradients and optimizer state are added, sharded over
- * the replicas where the strategy shards them. No memory plan is smaller than the bytes that are
- * alive at one time.
+ * Bytes. The activations that a layer keeps for its backward pass exist once for each microbatch in
+ * flight: min (m, p - r) microbatches in 1f1b and m in gpipe. If a rank has v chunks, the
+ * microbatches in flight are those of its first 2 (p - r - 1) + (v - 1) g + 1 forward passes, for
+ * groups of g microbatches (Megatron-LM: Narayanan et al. 2021, "Efficient Large-Scale Language
+ * Model Training on GPU Clusters", section 2.2). Weights, gradients and optimizer state are added,
+ * sharded over the replicas where the strategy shards them. The sum is a lower bound, because no
+ * memory plan is smaller than the bytes that are alive at one time.
  *
- * If the passes of a job differ from each other, or do not follow each other in this way, the
- * bound is 0. */
+ * The bound is 0 if the passes of a job differ from each other or do not run in the order
+ * above. */
 #pragma once
 #include "planner/segments.h"
 
 struct weft_bound {
-  double seconds, bytes; /* step time; memory of the rank with the most */
+  double seconds, bytes; /* step time; memory of the rank that needs most */
 };
 
-/* Seconds for the model FLOPs at the reachable matmul rate, including the pipeline bubble. 0 if
- * kernels were measured (cluster.h, cost_table), because measured kernels may exceed that rate. */
+/* Seconds for the model FLOPs at the reachable matmul rate, including the pipeline bubble. 0 if the
+ * cluster has a table of measured kernels (cost_table), because measured kernels may exceed that
+ * rate. */
 double weft_bound_flops (const struct weft_job *job);
 
 /* Bounds from the layers of the job, which must have passed its rules. */

@@ -6,7 +6,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* A candidate is not simulated if its FLOPs alone take this many times the best clock time. */
+/* A candidate is not simulated if its bound by FLOPs exceeds this many times the best clock
+ * time. */
 #define PRUNE_FACTOR 1.5
 
 struct searcher {
@@ -22,7 +23,7 @@ struct searcher {
   double best_simulated; /* lowest simulated time */
   uint32_t n_steps;    /* calls of attempt() */
   gboolean stopped;
-  GError *refused;     /* why the first candidate that cannot be a graph is refused */
+  GError *refused;     /* error of the first candidate whose step cannot be captured as a graph */
   GError *fault;       /* error of the first candidate with WEFT_FATE_FAULT */
 };
 
@@ -51,8 +52,9 @@ stops (struct searcher *s)
 
 struct sample {
   double seconds;
-  double bytes, least; /* role with the most memory: planned bytes, and without padding */
-  gboolean refused;    /* the program cannot be a graph; the other fields are 0 */
+  double bytes, least; /* memory of the role that needs most: planned bytes, and bytes without
+                        * padding */
+  gboolean refused;    /* the step cannot be captured as a graph; the other fields are 0 */
 };
 
 static gboolean
@@ -81,7 +83,8 @@ sample (struct searcher *s, const struct weft_job *job, enum weft_plan_depth dep
   return TRUE;
 }
 
-/* Prices the step of a job; a long step is extrapolated from two short ones. */
+/* Computes the clock time and the memory of a job's step. A long step is extrapolated from two
+ * short steps. */
 static gboolean
 measure (struct searcher *s, const struct weft_job *job, enum weft_plan_depth depth,
          struct sample *out, GError **error)
@@ -105,8 +108,8 @@ measure (struct searcher *s, const struct weft_job *job, enum weft_plan_depth de
   return TRUE;
 }
 
-/* Computes the clock time. An extrapolation may lie slightly below the lower bound; then the bound
- * counts. */
+/* Computes the clock time. An extrapolated time may be slightly below the lower bound; then the
+ * lower bound is the clock time. */
 static gboolean
 rank (struct searcher *s, struct weft_candidate *c, GError **error)
 {
@@ -162,7 +165,8 @@ begin (struct searcher *s, struct weft_candidate *c)
   c->flops = c->bound = c->fate == WEFT_FATE_PRUNED ? weft_bound_flops (&job) : 0;
 }
 
-/* With `exhaustive`, every candidate gets its clock time here, before any other bound. */
+/* Begins all candidates. If `exhaustive` is set, also computes the clock time of every
+ * candidate. */
 static gboolean
 begin_all (struct searcher *s, GError **error)
 {
@@ -190,8 +194,8 @@ look_at_passes (struct searcher *s, const struct weft_job *job, struct weft_cand
     c->fate = WEFT_FATE_MEMORY;
 }
 
-/* Buffers that share an address make ops wait, so the clock time without addresses is a lower
- * bound. */
+/* Computes the bound by the clock time of a program without buffer addresses. This time is a lower
+ * bound, because buffers that share an address only make ops wait. */
 static gboolean
 look_at_program (struct searcher *s, const struct weft_job *job, struct weft_candidate *c,
                  GError **error)
@@ -275,7 +279,7 @@ simulate_job (const struct weft_job *job, gboolean graph, GError **error)
   return plan ? simulate_plan (plan, graph, error) : NULL;
 }
 
-/* Simulates a plan that fits; a long step is extrapolated from two short ones. */
+/* Simulates a plan that fits. A long step is extrapolated from two short steps. */
 static weft_report *
 simulate_step (const weft_plan *plan, gboolean graph, GError **error)
 {
@@ -295,7 +299,8 @@ simulate_step (const weft_plan *plan, gboolean graph, GError **error)
   return report;
 }
 
-/* Builds the full program. Its exact memory may not fit although the extrapolated memory did. */
+/* Builds the full plan and simulates it. The exact memory may not fit even if the extrapolated
+ * memory did. */
 static gboolean
 simulate (struct searcher *s, struct weft_candidate *c, GError **error)
 {
@@ -326,9 +331,9 @@ least (const struct weft_candidate *c)
   return c->clock > 0 ? c->clock : c->bound;
 }
 
-/* The order of refinement: lowest bound first. Among equal bounds, candidates without a clock
- * time come first: when a candidate with a clock time is taken, no other candidate can have a
- * lower one. */
+/* The order of refinement: lowest bound first. Among equal bounds, candidates without a clock time
+ * come first: when take() returns a candidate with a clock time, no other candidate can have a
+ * lower clock time. */
 static int
 comes_before (gconstpointer a, gconstpointer b, gpointer unused)
 {
@@ -350,7 +355,7 @@ put (GSequence *open, struct weft_candidate *c)
   g_sequence_insert_sorted (open, c, comes_before, NULL);
 }
 
-/* Removes and returns the first candidate; NULL if there is none. */
+/* Removes and returns the first candidate of a sequence; NULL if the sequence is empty. */
 static struct weft_candidate *
 take (GSequence *open)
 {
@@ -396,8 +401,8 @@ may_be_a_miss (const struct searcher *s, const struct weft_candidate *c)
          !is_far_behind (s, c);
 }
 
-/* Returns candidates that were set aside as far behind: the best simulated time may exceed their
- * bounds. */
+/* Moves the candidates that were set aside as far behind back to s->open, because the best
+ * simulated time may exceed their bounds. */
 static void
 reopen (struct searcher *s, GSequence *aside)
 {
@@ -408,7 +413,7 @@ reopen (struct searcher *s, GSequence *aside)
   g_sequence_free (aside);
 }
 
-/* Simulates the candidates with the lowest clock times, in that order: a clock time below the
+/* Simulates the candidates with the lowest clock times, in ascending order. A clock time below the
  * bounds of all other candidates is the minimum. */
 static gboolean
 simulate_best (struct searcher *s, GError **error)
@@ -434,8 +439,8 @@ simulate_best (struct searcher *s, GError **error)
   return ok;
 }
 
-/* Refines all candidates whose bound is below the best simulated time until they have clock times:
- * then the gap is the same as if all candidates had one. */
+/* Refines the candidates whose bounds are below the best simulated time, lowest bound first, until
+ * the lowest is a clock time. The gap is then the same as if all candidates had clock times. */
 static gboolean
 find_gap (struct searcher *s, double *gap, GError **error)
 {
@@ -476,7 +481,8 @@ find_miss (struct searcher *s, GError **error)
   return ok;
 }
 
-/* The fastest candidate that does not fit; the candidates of `search` are sorted. */
+/* The fastest candidate that does not fit; NULL if there is none or it is slower than the
+ * finalists. The candidates of `search` are sorted. */
 static const struct weft_candidate *
 miss_of (const struct searcher *s, const weft_search *search)
 {
@@ -490,7 +496,8 @@ miss_of (const struct searcher *s, const weft_search *search)
 
 /* ------------------------------------------------------------------ where nothing fits */
 
-/* Candidates whose memory is measured: the programs of more than these take too long. */
+/* Limits of the number of candidates whose memory is measured, because measuring builds their
+ * programs: in find_closest() and, for each cluster size, in anything_fits(). */
 enum { MOST_CLOSEST = 12, MOST_TRIES = 4 };
 
 static int
@@ -502,7 +509,7 @@ compare_bytes (const void *a, const void *b)
   return (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
-/* Candidates of a fate, those with the lowest bound on memory first. The caller frees the array. */
+/* The candidates of one fate, sorted by memory in ascending order. The caller frees the array. */
 static GPtrArray *
 by_bytes (const struct searcher *s, enum weft_fate fate)
 {
@@ -515,7 +522,8 @@ by_bytes (const struct searcher *s, enum weft_fate fate)
   return list;
 }
 
-/* Replaces the bound on the memory of a candidate by its memory. */
+/* Replaces the lower bound of a candidate's memory by its measured memory, and sets its clock
+ * time. */
 static gboolean
 weigh (struct searcher *s, struct weft_candidate *c, GError **error)
 {
@@ -530,8 +538,8 @@ weigh (struct searcher *s, struct weft_candidate *c, GError **error)
   return TRUE;
 }
 
-/* The candidate that needs the least memory. A candidate whose bound exceeds the least memory found
- * so far cannot be it. */
+/* Measures the memory of the candidates with the lowest bounds on memory. Stops at a candidate
+ * whose bound is not below the least memory measured so far. */
 static gboolean
 find_closest (struct searcher *s, GError **error)
 {
@@ -551,7 +559,7 @@ find_closest (struct searcher *s, GError **error)
   return TRUE;
 }
 
-/* Whether a strategy fits, of those with the lowest bounds on memory. */
+/* Sets *fits to whether one of the strategies with the lowest bounds on memory fits. */
 static gboolean
 anything_fits (struct searcher *s, gboolean *fits, GError **error)
 {
@@ -599,7 +607,8 @@ fits_on (struct searcher *outer, uint32_t gpus, gboolean *fits, GError **error)
   return ok;
 }
 
-/* Doubles the cluster until a strategy fits, then tries three sizes between the last two. */
+/* Doubles the number of GPUs until a strategy fits, then tries three sizes between the last size
+ * that does not fit and this size. */
 static gboolean
 find_enough (struct searcher *s, uint32_t *enough, GError **error)
 {

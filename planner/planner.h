@@ -3,12 +3,12 @@
  * The search space is every combination of the axes (axes.def) that the user left open. The search
  * always refines the candidate with the lowest lower bound of step time, in these steps:
  *
- *   bound     From FLOPs, then from the sum over layers, then from a replay of the schedule
- *             (bound.h), then from the executor `clock` on a program without buffer addresses. The
- *             step takes at least these seconds. A lower bound of bytes rules out most candidates
+ *   bound     Computes a lower bound of the step time: from FLOPs, then from the sum over layers,
+ *             then from a replay of the schedule (bound.h), then by the executor `clock` on a
+ *             program without buffer addresses. A lower bound of bytes rules out most candidates
  *             that do not fit.
- *   clock     Exact program and memory, and closed formulas for time. The clock time never exceeds
- *             the simulated time, because `clock` has no contention.
+ *   clock     Computes time with closed formulas, on the exact program and memory plan. The clock
+ *             time never exceeds the simulated time, because `clock` has no contention.
  *   SimGrid   Simulates the `finalists` candidates with the lowest clock times; their plans are
  *             proved.
  *
@@ -30,7 +30,7 @@
 #include "planner/space.h"
 
 enum weft_fate {
-  WEFT_FATE_FAULT,     /* an internal check failed (core/base/invariant.h): a bug, reported */
+  WEFT_FATE_FAULT,     /* an internal check failed (core/base/invariant.h), which is a bug */
   WEFT_FATE_RULE,      /* breaks a rule */
   WEFT_FATE_MEMORY,    /* does not fit in memory */
   WEFT_FATE_PRUNED,    /* ruled out by its lower bound */
@@ -41,15 +41,15 @@ enum weft_fate {
 struct weft_candidate {
   struct weft_choice choice; /* weft_space_job() makes its job */
   enum weft_fate fate;
-  uint64_t bytes; /* role with the most memory, reserved bytes included: exact if simulated,
-                     a lower bound if the candidate cannot fit */
+  uint64_t bytes; /* memory of the role that needs most, including reserved bytes: exact if
+                     simulated, a lower bound if the candidate cannot fit */
   double flops, bound, clock; /* seconds: lower bound by FLOPs, best lower bound so far, clock time;
                                  0 if not computed */
   enum { WEFT_FLOPS, WEFT_PASSES, WEFT_SCHEDULE, WEFT_PROGRAM } known; /* the source of `bound` */
   double seconds;      /* simulated step time */
-  gboolean weighed;    /* nothing fits, and `bytes` is exact */
-  weft_plan *plan;     /* plan of a simulated candidate, else NULL */
-  weft_report *report; /* report of a simulated candidate, without timeline; else NULL */
+  gboolean weighed;    /* no candidate fits, and `bytes` of this candidate was measured */
+  weft_plan *plan;     /* plan of a simulated candidate; NULL for others */
+  weft_report *report; /* report of a simulated candidate, without timeline; NULL for others */
 };
 
 typedef struct weft_search {
@@ -58,33 +58,36 @@ typedef struct weft_search {
                                        ranked ones by clock time, then the rest */
   uint32_t by_fate[WEFT_FATE_SIMULATED + 1];
   const struct weft_candidate *miss; /* the fastest candidate that does not fit and would be
-                                        simulated if it did; NULL if none or not requested */
-  const struct weft_candidate *closest; /* if nothing fits: the candidate with the least memory of
-                                           those measured, with exact `bytes`; else NULL */
-  uint32_t enough_gpus; /* if nothing fits: the smallest larger cluster, of those tried, on which a
-                           strategy fits; 0: none found */
-  gboolean stopped; /* by weft_search_options.stop: candidates may be missing, `gap` is 1 */
+                                        simulated if it fitted; NULL: none, or near_miss FALSE */
+  const struct weft_candidate *closest; /* if near_miss is TRUE and no candidate fits: the candidate
+                                           with the least measured memory; otherwise NULL */
+  uint32_t enough_gpus; /* if near_miss is TRUE and no candidate fits: GPUs of the smallest cluster
+                           that was tried and on which a strategy fits; 0: none found */
+  gboolean stopped; /* whether weft_search_options.stop ended the search: candidates may be missing,
+                     * and `gap` is 1 */
   double gap, wall_seconds;
   GError *fault; /* error of the first candidate with WEFT_FATE_FAULT, owned; NULL: none */
 } weft_search;
 
-/* The state of a search, for its user to watch. */
+/* The state of a running search. */
 struct weft_search_progress {
   const char *phase;
   uint32_t done, of;    /* units of the phase; `of` is 0 if their number is not known */
   uint32_t steps;       /* bounds, clock times and simulations computed so far */
-  double best;          /* best simulated step time, or else clock time; INFINITY: none */
+  double best;          /* best simulated step time; before the first simulation, best clock time;
+                         * INFINITY: none yet */
 };
 
 struct weft_search_options {
   uint32_t finalists; /* number of candidates to simulate; 0: 10 */
-  gboolean graph; /* predict steps that are one graph; a candidate that cannot be a graph breaks a
-                     rule */
-  gboolean near_miss;  /* find `miss`, `closest` and `enough_gpus` as well */
-  gboolean exhaustive; /* compute all clock times and no bounds: the same result in far more time,
-                          for tests */
+  gboolean graph; /* predict steps that run as one captured graph; a candidate whose step cannot be
+                     captured breaks a rule */
+  gboolean near_miss;  /* also find `miss`, `closest` and `enough_gpus` */
+  gboolean exhaustive; /* compute all clock times before other bounds: the same result in far more
+                          time, for tests */
   void (*progress) (void *user, const struct weft_search_progress *now); /* may be NULL */
-  gboolean (*stop) (void *user); /* TRUE: end with the candidates found so far; may be NULL */
+  gboolean (*stop) (void *user); /* returns TRUE to end the search with the candidates found so far;
+                                  * may be NULL */
   void *user;
 };
 

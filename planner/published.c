@@ -63,8 +63,8 @@ find_columns (weft_published *table, GError **error)
          weft_bad_input (error, "%s: found no rows, wanted at least one", csv->name);
 }
 
-/* Whether a cell is a plain number: weft_field_parse() also accepts words and units, tables do
- * not. */
+/* Whether a cell is a plain number: weft_field_parse() also accepts words and units, but tables may
+ * not contain them. */
 static gboolean
 is_plain (const char *cell)
 {
@@ -114,7 +114,8 @@ check (weft_published *table, GError **error)
   return TRUE;
 }
 
-/* Takes ownership of csv. */
+/* Makes a table from the rows of `csv` and checks it. Takes ownership of `csv`, which may be
+ * NULL. */
 static weft_published *
 take (weft_csv *csv, GError **error)
 {

@@ -15,11 +15,12 @@ typedef struct weft_published {
 } weft_published;
 
 /* Loads and checks a table. A missing column, a table without rows, a repeated id and malformed
- * numbers are errors. Columns that published.def does not have are ignored. */
+ * numbers are errors. Columns that are not in published.def are ignored. The caller frees the
+ * table. */
 weft_published *weft_published_load (const char *path, GError **error);
 
-/* weft_published_load() for a text of `length` bytes (-1: up to its NUL); `name` is for
- * messages. */
+/* Like weft_published_load(), for a text of `length` bytes (-1: the text ends with NUL). Error
+ * messages begin with `name`. */
 weft_published *weft_published_parse (const char *text, gssize length, const char *name,
                                       GError **error);
 void weft_published_free (weft_published *table);
@@ -27,7 +28,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_published, weft_published_free)
 
 const char *weft_published_name (enum weft_published_column column);
 
-/* The column with this name, or -1. */
+/* The column with this name; -1 if there is no such column. */
 int weft_published_find (const char *name);
 
 /* The text of a cell; "" if it is blank. */

@@ -58,7 +58,7 @@ weft_segment_cache_free (weft_segment_cache *cache)
 }
 
 /* The segment of an op. Layer l is segment l + 1; an op without a layer belongs to the first
- * segment or, once layers were seen, to the last. */
+ * segment if no layer was seen before, and to the last segment otherwise. */
 static uint32_t
 segment_of (const struct weft_segments *known, uint16_t layer, gboolean layers_seen)
 {
@@ -78,8 +78,8 @@ is_of (const struct weft_op *row, int pass)
 
 /* ----------------------------------------------------------------------------- time */
 
-/* Finds the first kernel of each segment in a pass, in program order, and the end of the last
- * one. */
+/* Sets start[] to the first kernel of each segment of a pass, in program order, and start[n] to the
+ * end of the last segment. Returns FALSE if the kernels of the segments are not contiguous. */
 static gboolean
 find_starts (const weft_program *p, const struct weft_segments *known, int pass, uint32_t *start)
 {
@@ -113,7 +113,7 @@ duration (const weft_program *p, uint32_t op, double seconds, int pass)
   return counted && is_of (row, pass) ? seconds : 0;
 }
 
-/* Start time of an op: the end of its lane or of its last dependency in [from, op). */
+/* Start time of an op: the later of `lane_end` and the end of its dependencies in [from, op). */
 static double
 begin_of (const weft_program *p, uint32_t op, uint32_t from, const double *end, double lane_end)
 {
@@ -125,15 +125,15 @@ begin_of (const weft_program *p, uint32_t op, uint32_t from, const double *end, 
   return begin;
 }
 
-/* Whether an op is a matrix product: those do not change at the ends of a stage, whereas
- * residual sums and norms are fused or not. */
+/* Whether an op is a matrix product. Matrix products do not change at the ends of a stage, but
+ * residual sums and norms may be fused or not. */
 static gboolean
 is_product (const weft_program *p, uint32_t op)
 {
   return weft_op_flops (p, op) > 0 && !(p->op[op].flags & WEFT_OP_FUSED);
 }
 
-/* Measures the segment with ops [from, to) of a pass that ends at op `stop`. */
+/* Measures the times of the segment with ops [from, to). The pass ends before op `stop`. */
 static void
 measure_way (const weft_program *p, const double *seconds, int pass, uint32_t from, uint32_t to,
              uint32_t stop, struct weft_segment *segment)
@@ -187,8 +187,9 @@ is_kept (const weft_program *p, const struct weft_buf *b)
          is_of (&p->op[b->last], WEFT_SEGMENT_BACKWARD);
 }
 
-/* The output of a layer is the input of the next layer (`handed`): at a stage boundary the next
- * layer receives a copy. */
+/* Adds up the activations that each segment keeps. The output of a layer that the next layer keeps
+ * as its input counts as `handed`: at a stage boundary the next layer keeps a received copy
+ * instead. */
 static void
 measure_kept (const weft_program *p, struct weft_segments *known)
 {
@@ -244,8 +245,8 @@ measure_state (const weft_program *p, struct weft_segments *known)
 
 /* ---------------------------------------------------------------------- one stage */
 
-/* The job with one microbatch and one stage; under Megatron-Core, without data-parallel
- * sharding. */
+/* The job with one microbatch and one stage. Unless the job uses PyTorch's wrappers, also without
+ * data-parallel sharding. */
 static struct weft_job
 one_microbatch (const struct weft_job *job)
 {
@@ -275,7 +276,8 @@ measure_plan (const struct weft_job *job, struct weft_segments *known)
     measure_state (p, known);
 }
 
-/* A search of a large cluster makes thousands of these plans: their programs are not kept. */
+/* Measures the segments of a job. Frees the programs of the plan, because a search on a large
+ * cluster makes thousands of such plans. */
 static void
 look (const struct weft_job *job, struct weft_segments *known)
 {

@@ -17,33 +17,35 @@ enum weft_segment_pass { WEFT_SEGMENT_FORWARD, WEFT_SEGMENT_BACKWARD, WEFT_N_SEG
 enum weft_family { WEFT_FAMILY_DENSE, WEFT_FAMILY_EXPERT, WEFT_N_FAMILY }; /* sharded separately */
 enum weft_state { WEFT_STATE_WEIGHTS, WEFT_STATE_GRADIENTS, WEFT_STATE_OPTIMIZER, WEFT_N_STATE };
 
-/* With another neighbour, the first or the last kernel of a segment may differ: residual sums
- * and norms are fused or not. Matrix products are the same everywhere. */
+/* Times and bytes of one segment. The first or the last kernel of a segment may depend on the
+ * neighbouring segment, because residual sums and norms may be fused across the boundary. Matrix
+ * products do not depend on neighbours. */
 struct weft_segment {
-  double way[WEFT_N_SEGMENT_PASS];   /* seconds from the first kernel to the next segment's first */
+  double way[WEFT_N_SEGMENT_PASS];   /* seconds from the first kernel to the first kernel of the
+                                      * next segment */
   double first[WEFT_N_SEGMENT_PASS]; /* seconds of the first kernel; 0 if it is a matrix product */
-  double last[WEFT_N_SEGMENT_PASS];  /* seconds at the end of `way`, from the begin of the last
-                                        kernel, or from its end if it is a matrix product */
-  double own, handed; /* bytes of activations kept for the backward pass of this segment, and for
-                         that of the next segment */
+  double last[WEFT_N_SEGMENT_PASS];  /* seconds from the begin of the last kernel (from its end if
+                                        it is a matrix product) to the end of `way` */
+  double own, handed; /* bytes of activations kept for the backward pass of this segment; bytes kept
+                         for the backward pass of the next segment */
   double state[WEFT_N_FAMILY][WEFT_N_STATE]; /* bytes without data-parallel sharding; 0 under
                                                 PyTorch */
 };
 
 struct weft_segments {
-  uint32_t n; /* number of layers + 2; 0: nothing is known */
+  uint32_t n; /* number of layers + 2; 0: the segments could not be measured */
   struct weft_segment *segment;
   weft_plan *plan; /* the plan on which the segments were measured */
 };
 
-/* A cache of measured segments. Its key has the settings that change the kernels of a layer; all
- * jobs must come from one space (space.h). */
+/* A cache of measured segments. The key of an entry is the settings that change the kernels of a
+ * layer, so all jobs must come from one search space (space.h). */
 typedef struct weft_segment_cache weft_segment_cache;
 weft_segment_cache *weft_segment_cache_new (void);
 void weft_segment_cache_free (weft_segment_cache *cache);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_segment_cache, weft_segment_cache_free)
 
 /* The segments of a job that has passed its rules and recomputes all layers or none. The first call
- * measures them; the cache owns them. */
+ * for a key measures the segments. The cache owns the result. */
 const struct weft_segments *weft_segment_cache_get (weft_segment_cache *cache,
                                                     const struct weft_job *job);

@@ -24,9 +24,9 @@ weft_shorten_to (const struct weft_job *job, int64_t microbatches)
   return shorter;
 }
 
-/* Two short steps are used if the long step has at least three times the microbatches of the first
- * one, since only then they cost less, and if no rule refuses them. A schedule from a file is an
- * example of a refusal: it is made for one number of microbatches. */
+/* Uses two short steps if the long step has at least three times the microbatches of the first
+ * short step (with fewer, two short steps would not cost less) and if the short steps break no
+ * rule. For example, a schedule from a file allows only one number of microbatches. */
 void
 weft_shorten (const struct weft_job *job, struct weft_shortened *shortened)
 {
@@ -55,8 +55,8 @@ weft_shortened_seconds (const struct weft_shortened *shortened, const double sec
 }
 
 /* Unless the schedule begins with all forwards, memory does not depend on the number of
- * microbatches. The bytes of the two short steps then differ only in the padding between buffers:
- * the result is the larger value. */
+ * microbatches. The bytes of the two short steps then differ only in the padding between buffers,
+ * and the result is the larger value. */
 double
 weft_shortened_bytes (const struct weft_shortened *shortened, const double bytes[2])
 {

@@ -7,11 +7,12 @@
 
 enum { MOST_VALUES = 64 };
 
-/* A context parallel rank with fewer tokens of a sequence computes too little to overlap the
- * transfers of keys and values. */
+/* Least number of tokens of a sequence per context parallel rank. With fewer tokens, attention is
+ * too short to overlap the transfers of keys and values. */
 enum { LEAST_TOKENS = 2048 };
 
-/* More chunks on a rank cost more transfers than they save bubble. */
+/* Largest number of chunks on a rank. More chunks add more transfer time than they remove
+ * bubble. */
 enum { MOST_CHUNKS = 8 };
 
 struct axis {
@@ -155,8 +156,8 @@ are_dealt_evenly (const struct weft_job *job)
   return job->model.num_layers % job->strategy.pipeline_model_parallel_size == 0;
 }
 
-/* Embedding and head count as one layer each if that makes the stages even: Llama 3.1 405B then has
- * 128 layers. */
+/* Embedding and head each count as a layer if all stages then have the same number of layers: Llama
+ * 3.1 405B then has 128 layers. */
 static uint32_t
 if_ends_count (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
@@ -166,10 +167,10 @@ if_ends_count (const struct weft_job *job, int64_t out[MOST_VALUES])
   return only (!deals_layers (job) && !are_dealt_evenly (job) && even, out);
 }
 
-/* Layers of the first and the last stage where the stages are not even; WEFT_NONE: as many as a
- * stage between them. The last stage, which has the head, gets fewer layers than the others. If too
- * few are left for it, the first stage, which has the embedding, gets fewer layers too: 27 layers
- * on 8 stages are 2, six times 4, 1. */
+/* Layers of the first and the last stage if the layers cannot be divided evenly; WEFT_NONE: as many
+ * as a stage between them. The last stage, which computes the head, has fewer layers than the
+ * others. If too few layers remain for the last stage, the first stage, which computes the
+ * embedding, also has fewer layers: 27 layers on 8 stages are 2, six times 4, 1. */
 struct ends {
   int64_t first, last;
 };
@@ -255,8 +256,8 @@ replicas (const struct weft_job *job)
   return MAX (1, ranks_left (job));
 }
 
-/* Interleaved schedules need whole groups of microbatches, by default one for each pipeline
- * rank. */
+/* Whether the microbatches form whole groups. Interleaved schedules need whole groups; by default a
+ * group has one microbatch for each pipeline rank. */
 static gboolean
 are_whole_groups (const struct weft_job *job, int64_t microbatches)
 {
@@ -283,8 +284,8 @@ replicated (const struct weft_job *job)
   return replicas (job) > 1;
 }
 
-/* Lists schedules with the trait `searched`. With a single stage only the first of them. With
- * several chunks on a rank only those that allow any number of chunks. */
+/* Lists schedules with the trait `searched`. If there is a single stage, lists only the first of
+ * them. If a rank has several chunks, lists only schedules that allow any number of chunks. */
 static uint32_t
 schedules (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
@@ -351,7 +352,7 @@ if_replicated (const struct weft_job *job, int64_t out[MOST_VALUES])
   return replicated (job) ? both (out) : only (FALSE, out);
 }
 
-/* A data-parallel wrapper that the user chose is not replaced. */
+/* Whether to try Megatron-FSDP. A data-parallel wrapper that the user chose is not replaced. */
 static uint32_t
 fsdp_or_not (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
@@ -366,8 +367,8 @@ fusion (const struct weft_job *job, int64_t out[MOST_VALUES])
   return only (!weft_job_is_torch (job), out);
 }
 
-/* Sharding levels of Megatron-FSDP. The levels no_shard and optim are left out: the bucketed
- * wrapper does the same, without and with the distributed optimizer. */
+/* Sharding levels of Megatron-FSDP. The levels no_shard and optim are left out, because they equal
+ * the bucketed wrapper without and with the distributed optimizer. */
 static uint32_t
 levels (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
@@ -386,7 +387,8 @@ if_wrapped (const struct weft_job *job, int64_t out[MOST_VALUES])
                                                                     : if_replicated (job, out);
 }
 
-/* Megatron-FSDP reduces sharded gradients during the backward pass in any case. */
+/* Megatron-FSDP always reduces sharded gradients during the backward pass, so its only value is
+ * TRUE. */
 static uint32_t
 overlaps (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
@@ -435,8 +437,8 @@ field_of (const struct axis *axis)
   return &table->field[axis->field];
 }
 
-/* `job` has the values of the axes before `depth`. A derived value outside the range of its setting
- * is no candidate. */
+/* Lists all choices of the axes from `depth` on; the values of earlier axes are set in `job`. A
+ * value outside the range of its setting is left out. */
 static void
 enumerate (struct weft_job *job, struct weft_choice *choice, size_t depth, GArray *out)
 {

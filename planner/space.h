@@ -14,8 +14,8 @@ struct weft_choice {
   int64_t value[WEFT_N_AXIS];
 };
 
-/* Lists all choices around a job. The settings in its knob_set and train_set are fixed; rules
- * are not checked. The element type is struct weft_choice. */
+/* Lists all choices around a job, as an array of struct weft_choice that the caller frees. The
+ * settings in the job's knob_set and train_set are fixed. Rules are not checked. */
 GArray *weft_space_enumerate (const struct weft_job *job);
 
 /* The job with the settings of the choice. */

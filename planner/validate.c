@@ -21,7 +21,7 @@ struct run {
   GQueue planned;                                /* struct planned *, to be simulated */
 };
 
-/* A row in progress; it has no plan if it was refused. */
+/* A row in progress. A row that cannot be predicted has an error and no plan. */
 struct planned {
   struct weft_validate_row *row;
   weft_row_job *job;
@@ -77,7 +77,7 @@ weft_validate_errors_of (const double *error, uint32_t n)
   return e;
 }
 
-/* Summarises the errors of one group; NULL is all rows. */
+/* Summarises the errors of one group; `group` NULL: of all rows. */
 static void
 sum_up (const weft_validation *v, const char *group, struct weft_validate_errors *time,
         struct weft_validate_errors *memory)
@@ -122,7 +122,8 @@ group_up (weft_validation *v)
 
 /* ------------------------------------------------------------------ one row */
 
-/* The word after "rule " in the message, or else the kind of error. */
+/* The name of the rule that an error reports: the word after "rule " in the message. If there is no
+ * such word, the kind of error. */
 static char *
 rule_of (const GError *error)
 {
@@ -137,7 +138,8 @@ rule_of (const GError *error)
   return g_strdup (error->code == WEFT_ERROR_INPUT ? "input" : "run");
 }
 
-/* Bytes by the source's way of counting, of the role with the most memory. */
+/* Memory of the role that needs most, in bytes, counted as the source of the measurement counts
+ * it. */
 static double
 counted_bytes (const weft_plan *plan, enum weft_measured_memory memory)
 {
@@ -249,7 +251,8 @@ choose_rows (const weft_published *table, const struct weft_validate_options *op
   return v;
 }
 
-/* Waits until few enough rows are in progress and returns the next row; NULL if none is left. */
+/* Waits while the number of rows in progress is at its limit, then returns the next row; NULL if no
+ * row is left. */
 static struct weft_validate_row *
 begin_row (struct run *run)
 {
@@ -303,7 +306,8 @@ end_row (struct run *run, struct planned *p)
   pthread_mutex_unlock (&run->lock);
 }
 
-/* Results are stored in the rows, so the order of completion does not matter. */
+/* Simulates all planned rows as they are completed. Results are stored in the rows, so the order of
+ * completion does not matter. */
 static void
 predict_planned (struct run *run)
 {
@@ -320,7 +324,8 @@ predict_planned (struct run *run)
   }
 }
 
-/* If not all threads can be created, fewer threads do the work. */
+/* Predicts all rows with up to `jobs` threads. If only some threads can be created, these threads
+ * plan all rows. */
 static gboolean
 predict_all (struct run *run, uint32_t jobs, GError **error)
 {

@@ -22,12 +22,13 @@ struct weft_validate_errors {
 #undef WEFT_VALIDATE_REAL
 };
 
-/* Unknown seconds and GiB are NaN, and so are the errors that depend on them. */
+/* Unknown seconds and GiB are NaN. Errors that depend on unknown values are NaN, too. */
 struct weft_validate_row {
   unsigned index;     /* row of the table */
   const char *id, *group;
   char tier;
-  char *rule, *why;   /* the rule that refused the row, and its message; else NULL */
+  char *rule, *why;   /* the rule that the row breaks, and its message; NULL if the row was
+                       * predicted */
   double predicted_s, measured_s, time_error;
   double predicted_gib, measured_gib, memory_error;
 };
@@ -48,15 +49,15 @@ typedef struct weft_validation {
 struct weft_validate_options {
   const struct weft_exec_ops *executor;
   uint32_t jobs; /* number of threads that build plans; 0: one for each processor */
-  const char *tier, *group, *source; /* select rows, NULL: all. tier: a set of letters, "AB"; group
-                                        and source: patterns with * and ?; source may also be the
-                                        SOURCE of an id SOURCE-NUMBER */
+  const char *tier, *group, *source; /* select rows; NULL selects all. tier: a set of letters, "AB";
+                                      * group and source: patterns with * and ?; source may also be
+                                      * the SOURCE of an id SOURCE-NUMBER */
   void (*progress) (void *user, uint32_t done, uint32_t of); /* may be NULL */
   void *user;
 };
 
-/* Predicts the selected rows. NULL if no row is selected or no thread can be created; a row that
- * cannot be predicted has its reason in `why`. */
+/* Predicts the selected rows. Returns NULL with an error if no row is selected or no thread can be
+ * created. If a row cannot be predicted, its `why` is the reason. */
 weft_validation *weft_validate (const weft_published *table, const weft_assumptions *assumptions,
                                 const struct weft_validate_options *options, GError **error);
 void weft_validation_free (weft_validation *validation);

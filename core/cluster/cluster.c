@@ -36,8 +36,8 @@ const struct weft_sheet weft_cluster_sheet = {
   .kind = WEFT_CLUSTER_fabric_kind,
 };
 
-/* The default number of GPUs: the size that the fabric defines, or one node.  On a CPU, where ranks
- * are threads in any number, the default is one rank. */
+/* The default number of GPUs: the size that the fabric defines, or one node. On topology cpu, where
+ * ranks are threads, the default is one rank. */
 static uint32_t
 default_gpus (const struct weft_cluster *cluster)
 {
@@ -77,7 +77,7 @@ check_nodes (const struct weft_cluster *cluster, int64_t nodes, GError **error)
       nodes, most, g_quark_to_string (cluster->topology));
 }
 
-/* Checks a number of GPUs; `nodes` is 0 (not given) or has passed check_nodes(). */
+/* Checks a number of GPUs. `nodes` is 0 (not given) or a number that check_nodes() has accepted. */
 static gboolean
 check_gpus (const struct weft_cluster *cluster, int64_t gpus, int64_t nodes, GError **error)
 {

@@ -31,7 +31,8 @@ struct weft_cluster {
   GQuark topology; /* name or path given to weft_cluster_load() */
 };
 
-/* Whether ranks are threads of one machine, which share its memory bus and have one core each. */
+/* Whether the ranks are threads of one machine. These ranks share its memory bus and have one core
+ * each. */
 static inline gboolean
 weft_cluster_is_cpu (const struct weft_cluster *c)
 {
@@ -40,22 +41,24 @@ weft_cluster_is_cpu (const struct weft_cluster *c)
 
 extern const struct weft_table weft_cluster_table;
 
-/* Loads topologies/NAME.ini or a path.  Sets the default size: the size that the fabric defines (a
- * torus: its sides), or one node; on a CPU one rank. */
+/* Loads topologies/NAME.ini or a path. Sets the default size: the size that the fabric defines (a
+ * torus: the product of its sides), otherwise one node. The default size of topology cpu is one
+ * rank. */
 gboolean weft_cluster_load (const char *name_or_path, struct weft_cluster *cluster, GError **error);
 
-/* Sets the size from `gpus` or `nodes` (0: not given).  A cluster is a part of one node or a number
- * of whole nodes.  On topology cpu one node has any number of GPUs (ranks). */
+/* Sets the size from `gpus` or `nodes` (0: not given). A cluster is a part of one node or a number
+ * of whole nodes. On topology cpu one node may have any number of GPUs (ranks). If both are 0, sets
+ * the default size. */
 gboolean weft_cluster_resize (struct weft_cluster *cluster, int64_t gpus, int64_t nodes,
                               GError **error);
 
-/* Sets the default size again if the fabric defines one (a torus: its sides).  The caller has set
- * fields of the cluster, and the job gives no size. */
+/* Sets the default size again if the fabric defines a default size (a torus: the product of its
+ * sides). Callers use it after they have set fields of the cluster, if the job sets no size. */
 gboolean weft_cluster_settle (struct weft_cluster *cluster, GError **error);
 
 /* Whether clusters with this kind of fabric have the field in row `row` of weft_cluster_table. */
 gboolean weft_cluster_has (const struct weft_cluster *cluster, unsigned row);
 
-/* Whether a job may set the field in row `row`.  FALSE with an error for fabric_kind, and for a
- * field that only other kinds of fabric have. */
+/* Whether a job may set the field in row `row`. Returns FALSE with an error for fabric_kind, and
+ * for a field that exists only for other kinds of fabric. */
 gboolean weft_cluster_may_set (const struct weft_cluster *cluster, unsigned row, GError **error);

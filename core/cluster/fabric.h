@@ -1,12 +1,12 @@
-/* fabric.h - the links of a cluster, and the links that a byte crosses.
+/* fabric.h - the links of a cluster, and the route of links between two GPUs.
  *
- * A fabric is one file of this folder behind struct weft_fabric_ops: rails.c, torus.c.  Field
- * `kind` of a topology's section [fabric] names it.
+ * A fabric is one file of this folder behind struct weft_fabric_ops: rails.c, torus.c. Field `kind`
+ * in section [fabric] of a topology names the fabric.
  *
- * Links have a direction and a capacity.  A link that cannot be a bottleneck (a non-blocking switch
- * core, the ports of a switch that is not oversubscribed) is not modelled.  Each fabric declares
- * its own kinds of links; a kind says how many of its links a cluster has and which of them serves
- * a GPU. */
+ * Links have a direction and a capacity. A link that cannot be a bottleneck (a non-blocking switch
+ * core, the ports of a switch that is not oversubscribed) is not modelled. Each fabric declares its
+ * own kinds of links. For each kind, it defines the number of links in a cluster and the link that
+ * serves a GPU. */
 #pragma once
 #include "core/cluster/cluster.h"
 
@@ -25,7 +25,7 @@ enum { WEFT_MAX_AXES = 3, WEFT_MAX_WAYS = 6, WEFT_MAX_LINK_KINDS = 16, WEFT_MAX_
 
 struct weft_route {
   uint32_t n, link[WEFT_MAX_ROUTE];
-  double latency; /* seconds of a message, besides its bytes / rate */
+  double latency; /* seconds that a message takes in addition to bytes / rate */
 };
 
 /* How collectives use a fabric.
@@ -37,22 +37,24 @@ struct weft_route {
  * The flows of a collective form classes, called ways. Tiers have one way per axis. Grids have two
  * ways per axis, one for each direction: 2 axis + 0 is up, 2 axis + 1 is down. */
 enum weft_fabric_style { WEFT_FABRIC_TIERS, WEFT_FABRIC_GRID };
-enum { WEFT_WAY_LOCAL, WEFT_WAY_REMOTE }; /* axes of a tiered fabric, and also its ways */
+enum { WEFT_WAY_LOCAL, WEFT_WAY_REMOTE }; /* axes of a tiered fabric; their numbers are also the
+                                           * numbers of its ways */
 
 struct weft_fabric {
   const struct weft_cluster *cluster;
   const struct weft_fabric_ops *ops;
   uint32_t side[WEFT_MAX_AXES];            /* grids: chips along each axis */
-  gboolean wraps;                          /* grids: the last chip of an axis has a link to the
-                                              first */
-  uint32_t first[WEFT_MAX_LINK_KINDS + 1]; /* ids of kind k: first[k] to first[k + 1] - 1 */
+  gboolean wraps;                          /* grids: whether the last chip of each axis has a link
+                                              to the first chip */
+  uint32_t first[WEFT_MAX_LINK_KINDS + 1]; /* ids of links of kind k: first[k] to
+                                              first[k + 1] - 1 */
 };
 
 struct weft_link_kind {
   const char *word, *doc;
   /* Number of links of this kind. */
   uint32_t (*count) (const struct weft_fabric *f);
-  /* Which link of this kind serves a GPU: 0 to count - 1. */
+  /* Index, 0 to count - 1, of the link of this kind that serves a GPU. */
   uint32_t (*owner) (const struct weft_fabric *f, uint32_t gpu);
   double (*capacity) (const struct weft_fabric *f); /* bytes/s of one link */
 };
@@ -64,20 +66,21 @@ struct weft_fabric_ops {
   const struct weft_link_kind *kind; /* kinds of links; the rows of WEFT_HOST_LINKS are
                                         consecutive */
   uint32_t host_kind;                /* index in `kind` of the first row of WEFT_HOST_LINKS */
-  gboolean has_engines;              /* engines of the chip move data: communication occupies no
-                                        SMs */
+  gboolean has_engines;              /* whether engines of the chip move data, so that
+                                        communication occupies no SMs */
 
-  /* Number of GPUs if the job gives no size; NULL: one node. */
+  /* Number of GPUs of a cluster if the job sets no size; NULL: the GPUs of one node. */
   uint32_t (*default_gpus) (const struct weft_cluster *cluster);
 
-  /* Whether a cluster of this size can be built; if not, sets an error.  NULL: every size
+  /* Whether a cluster of this size can be built. FALSE: *error is set. NULL function: every size
    * can be built. */
   gboolean (*check) (const struct weft_cluster *cluster, GError **error);
 
-  /* Sets `side` and `wraps`; NULL if the fabric is no grid. */
+  /* Sets `side` and `wraps` of a grid; NULL for other fabrics. */
   void (*measure) (struct weft_fabric *f);
 
-  /* A short text for the links inside a node, and one for those between nodes.  Caller frees. */
+  /* Short texts that describe the links inside a node and the links between nodes. The caller frees
+   * them. */
   char *(*inside) (const struct weft_cluster *cluster);
   char *(*network) (const struct weft_cluster *cluster);
 
@@ -85,10 +88,10 @@ struct weft_fabric_ops {
   uint32_t (*node) (const struct weft_fabric *f, uint32_t gpu);
   uint32_t (*slot) (const struct weft_fabric *f, uint32_t gpu);
 
-  /* Grids: coordinates of a GPU. */
+  /* Writes the coordinates of a GPU to at[]. Only grids call this function. */
   void (*place) (const struct weft_fabric *f, uint32_t gpu, uint32_t at[WEFT_MAX_AXES]);
 
-  /* The result of weft_fabric_domain(). */
+  /* Implements weft_fabric_domain(). */
   uint32_t (*domain) (const struct weft_cluster *cluster);
 
   /* Fills the route from GPU `from` to GPU `to`.  The caller passes an empty route with latency
@@ -101,7 +104,7 @@ struct weft_fabric_ops {
 WEFT_FABRIC_LIST (WEFT_FABRIC_OPS)
 #undef WEFT_FABRIC_OPS
 
-/* Whether a cluster of this size can be built; sets an error if not. */
+/* Whether a cluster of this size can be built. FALSE: *error is set. */
 gboolean weft_fabric_check (const struct weft_cluster *cluster, GError **error);
 
 /* Number of consecutive GPUs, from GPU 0, that the fastest kind of link connects. */
@@ -156,7 +159,8 @@ void weft_fabric_host_route (const struct weft_fabric *f, uint32_t gpu, gboolean
 /* The route between a kernel that runs on the CPU and its operands in host memory. */
 void weft_fabric_memory_route (const struct weft_fabric *f, uint32_t gpu, struct weft_route *route);
 
-/* Smallest capacity on a route, in bytes/s: the rate of a flow that shares no link. */
+/* Smallest link capacity on a route, in bytes/s: the rate of a flow that shares no link with other
+ * flows. */
 double weft_fabric_route_rate (const struct weft_fabric *f, const struct weft_route *route);
 
 /* ------------------------------------------------------------- for fabrics */
@@ -168,8 +172,8 @@ void weft_route_cross (const struct weft_fabric *f, struct weft_route *route, ui
 /* "361 of 450 GB/s": the reachable rate, then the vendor's rate, in one unit.  Caller frees. */
 char *weft_rate_pair (double reachable, double spec, const char *unit);
 
-/* Links between GPUs and their host, which all fabrics have: rows for a table of kinds, and the
- * functions (count, owner, capacity) that these rows use. */
+/* Links between GPUs and their host, which all fabrics have: the index of each row in
+ * WEFT_HOST_LINKS, and the functions (count, owner, capacity) that these rows use. */
 enum {
   WEFT_HOST_PCIE_UP,
   WEFT_HOST_PCIE_DOWN,

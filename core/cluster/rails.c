@@ -77,9 +77,9 @@ leaf_of (const struct weft_fabric *f, uint32_t gpu)
   return unit_of (f, gpu) * f->cluster->f.node_nics + rail_of (f, gpu);
 }
 
-/* Bytes/s from a leaf down to its nodes: one port for each node of the unit.  Oversubscription is
- * the rate down divided by the rate up.  The rate down of a pod is the sum over all leaves of its
- * units. */
+/* Bytes/s from a leaf down to its nodes: one port for each node of the unit. Oversubscription is
+ * the rate down divided by the rate up. The rate down of a pod is the sum of the down rates of all
+ * leaves in the pod. */
 static double
 leaf_ports (const struct weft_fabric *f)
 {
@@ -144,9 +144,9 @@ local_route (const struct weft_fabric *f, uint32_t from, uint32_t to, struct wef
   route->latency = f->cluster->f.node_intra_latency;
 }
 
-/* A route within a node crosses the node's switch.  A route between nodes crosses the NICs of
- * sender and receiver; it also crosses the spines unless both NICs are on one rail of one unit, and
- * the core between pods. */
+/* A route within a node crosses the node's switch. A route between nodes crosses the NICs of sender
+ * and receiver; it also crosses the spines unless both NICs are on the same rail of the same unit.
+ * A route between pods also crosses the core. */
 static void
 find_route (const struct weft_fabric *f, uint32_t from, uint32_t to, uint32_t way,
             struct weft_route *route)

@@ -1,8 +1,9 @@
 /* rails.h - the rail-optimised fat tree of GPU clusters.
  *
- * GPU g is slot g % node_gpus of node g / node_gpus.  A switch joins the GPUs of a node.
- * Slot k uses NIC k * node_nics / node_gpus, and NIC k of every node of a scalable unit is
- * connected to leaf k of that unit (a rail); spines join the leaves of a pod, a core joins pods. */
+ * GPU g is slot g % node_gpus of node g / node_gpus. A switch connects the GPUs of a node. Slot k
+ * uses NIC k * node_nics / node_gpus, and NIC k of every node of a scalable unit is connected to
+ * leaf switch k of that unit (a rail). Spine switches connect the leaves of a pod, and a core
+ * connects the pods. */
 #pragma once
 #include "core/cluster/fabric.h"
 

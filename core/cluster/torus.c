@@ -27,8 +27,9 @@ axes_wrap (const struct weft_cluster *cluster, const uint32_t side[N_AXES])
   return multiple > 0;
 }
 
-/* Whether a box consists of whole hosts, or fits in one host if it has fewer chips, and has the
- * sides that the topology or the job gives. */
+/* Whether a box of chips is allowed. TRUE: it consists of whole hosts (or fits in one host, if the
+ * cluster has fewer chips than a host), and its sides are the sides that the topology or the job
+ * sets. */
 static gboolean
 is_allowed (const struct weft_cluster *cluster, const uint32_t side[N_AXES])
 {
@@ -55,7 +56,8 @@ is_better (const struct weft_cluster *cluster, const uint32_t a[N_AXES], const u
 }
 
 /* Finds the best box of n_gpus chips: preferably one with wraparound links, then the one with the
- * smallest sum of sides, then the one with the shortest first axis.  FALSE: no box is allowed. */
+ * smallest sum of sides, then the one with the shortest first axis. Returns FALSE if no box is
+ * allowed. */
 static gboolean
 find_sides (const struct weft_cluster *cluster, uint32_t side[N_AXES])
 {
@@ -82,7 +84,7 @@ measure (struct weft_fabric *f)
   f->wraps = axes_wrap (f->cluster, f->side);
 }
 
-/* The product of the three sides if all are given; else one host. */
+/* The product of the three sides; the chips of one host if a side is not set. */
 static uint32_t
 default_gpus (const struct weft_cluster *cluster)
 {
@@ -113,7 +115,7 @@ refuse_sides (const struct weft_cluster *cluster, GError **error)
       c->fabric_host_y, c->fabric_host_z);
 }
 
-/* Largest number of links of a route. */
+/* Number of links of the longest route. */
 static uint32_t
 diameter (const struct weft_cluster *cluster, const uint32_t side[N_AXES])
 {
@@ -190,7 +192,8 @@ domain (const struct weft_cluster *cluster)
 
 /* ------------------------------------------------------------------- links */
 
-/* Links in one direction along a line of chips: one per chip if the axis wraps, else one fewer. */
+/* Number of links in one direction along a line of chips: one per chip if the axis wraps, and one
+ * fewer otherwise. */
 static uint32_t
 links_along (const struct weft_fabric *f, int axis)
 {
@@ -262,8 +265,8 @@ G_STATIC_ASSERT (G_N_ELEMENTS (kinds) == WEFT_N_TORUS_LINK);
 
 /* ------------------------------------------------------------------ routes */
 
-/* Whether the shorter path along an axis goes to lower coordinates.  If both paths are equally
- * long: whether `way` is the way down of this axis. */
+/* Whether the shorter path along an axis goes to lower coordinates. If both paths are equally long,
+ * the result is whether `way` is the way down of this axis. */
 static gboolean
 goes_down (const struct weft_fabric *f, int axis, uint32_t from, uint32_t to, uint32_t way)
 {

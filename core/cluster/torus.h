@@ -1,13 +1,14 @@
 /* torus.h - chips on three axes, each with links to its neighbours, as in pods of TPU v4 and v5p.
  *
- * Chip g has the coordinates (g % X, g / X % Y, g / X / Y).  A host has a box of host_x x host_y x
- * host_z chips and is the node of this fabric.  It affects only routes to host memory: links
- * between chips of one host and links between hosts are equal.  If the axes wrap, the last chip of
- * every axis has a link to the first; otherwise the axes are lines.
+ * Chip g has the coordinates (g % X, g / X % Y, g / X / Y). A host has a box of host_x x host_y x
+ * host_z chips and is the node of this fabric. Hosts affect only routes to host memory: links
+ * within a host and links between hosts are equal. If the axes wrap, the last chip of every axis
+ * has a link to the first; otherwise the axes are lines.
  *
  * A route goes along the first axis, then the second, then the third, each in the shorter direction
- * (dimension-ordered routing: Dally and Seitz 1987).  On rings it needs two virtual channels to be
- * free of deadlock; the simulator models flows without buffers, so it needs none.
+ * (dimension-ordered routing: Dally and Seitz 1987). On rings, hardware needs two virtual channels
+ * for such routes to be free of deadlock. The simulator needs no channels, because it models flows
+ * without buffers.
  *
  * Sides that are not given make the box as near to a cube as the number of chips allows: axes that
  * wrap are preferred, then the smallest sum of sides, then the shorter side first.  Cloud TPU uses

@@ -327,8 +327,9 @@ fused_price (const struct weft_cost *cost, const weft_program *p, uint32_t op, u
          roofline (cost, p->op[op].kind, shape, sms_taken);
 }
 
-/* A program has thousands of ops and a few dozen shapes: each (shape, kind) is priced once on the
- * GPU and once on the host.  Fused ops are priced one by one. */
+/* A program has thousands of ops but only a few dozen shapes, so the seconds of each (shape, kind)
+ * are computed once for the GPU and once for the host. The seconds of fused ops are computed op by
+ * op. */
 void
 weft_cost_program (const struct weft_cost *cost, const weft_program *p, uint32_t sms_taken,
                    double *seconds)

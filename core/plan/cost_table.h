@@ -6,13 +6,13 @@
  *   matmul fp32 fp32 1 128x192x64 2.1e-05
  *   all_reduce fp32 fp32 2 65536 4.0e-05
  *
- * TYPE is the type of the op, RESULT the type of the output it writes. RANKS is the number of ranks
- * that computed at the same time, or the group size of a communication op. The cost of a shape that
- * was not measured is the formula times a factor: measured time / formula of the nearest measured
- * shape of the same op, types and ranks.
+ * TYPE is the dtype of the op, RESULT the dtype of its result or accumulator. RANKS is the number
+ * of ranks that computed at the same time, or the group size of a communication op. The cost of a
+ * shape that was not measured is the formula times a factor: measured time / formula of the nearest
+ * measured shape of the same op, types and ranks.
  *
- * The time that the host needs to issue a launch (host.h) is a line of two words: the name of the
- * value in the stack, and seconds:
+ * A line of two words is the time that the host needs to issue a launch (host.h): the name of the
+ * value in the stack, then seconds:
  *
  *   launch_seconds 2.2e-06 */
 #pragma once

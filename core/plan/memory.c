@@ -111,7 +111,7 @@ find_last_uses (struct planner *m)
 
 /* Whether an op may reuse the bytes of a free gap. */
 enum readiness {
-  NOT_YET,    /* the op may not reuse them */
+  NOT_YET,    /* the op may not reuse the bytes */
   LATE,       /* only with added dependencies, which delay the op in the earliest schedule */
   WITH_EDGES, /* only with added dependencies, which do not delay the op */
   READY       /* without added dependencies */

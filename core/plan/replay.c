@@ -13,7 +13,8 @@ struct lane {
   double group_end;
 };
 
-/* The current collective of a communicator: the number of members that have issued it. */
+/* The next collective of a communicator, which some of its members have issued: their number, the
+ * first of them, and the latest time at which one was ready. */
 struct meeting {
   uint32_t arrived, first_actor;
   double ready;

@@ -45,7 +45,8 @@ op_text (const weft_program *p, uint32_t op)
   return g_strdup_printf ("%s (%s)", weft_op_info[p->op[op].kind].word, label);
 }
 
-/* The first difference between two programs of one role; NULL: none. */
+/* Describes the first difference between two programs of one role; NULL if they are the same. The
+ * caller frees the text. */
 static char *
 program_mismatch (const weft_program *p, const weft_program *q)
 {
@@ -103,8 +104,8 @@ values_of (const struct weft_job *job, unsigned section)
   return (const union weft_value *) (const void *) ((const char *) job + sections[section].values);
 }
 
-/* Records a setting if its values differ. Takes ownership of both texts, which are NULL for a job
- * that was not built from settings. */
+/* Records a setting if its values differ. Takes ownership of both texts, which are NULL if a job
+ * was not built from settings. */
 static void
 add_setting (weft_compare *c, const char *section, const char *name, char *a, char *b)
 {
@@ -166,13 +167,13 @@ clear_setting (gpointer data)
 
 /* -------------------------------------------------------------------------- sums */
 
-/* State while ops are added: the sum to which each op of each role belongs. */
+/* State while ops are added to sums. */
 struct adder {
   weft_compare *c;
   GArray *sum;                    /* labels only; kinds are summed afterwards */
-  GHashTable *known;              /* place in `sum` plus one, by kind, group and label */
-  uint32_t **slot[SIDES];         /* [side][role][op]: place in `sum` */
-  struct weft_compare_op **worst; /* [role][op]; only where programs are the same */
+  GHashTable *known;              /* index in `sum` plus one, by kind, group and label */
+  uint32_t **slot[SIDES];         /* [side][role][op]: index in `sum` */
+  struct weft_compare_op **worst; /* [role][op]; only if the programs of both sides are the same */
   double rounding;                /* seconds */
 };
 
@@ -240,7 +241,7 @@ deps_end (const weft_program *p, const double *end, uint32_t op)
   return latest;
 }
 
-/* Seconds from the time at which an op could have begun to its begin. */
+/* Seconds between the time at which an op could have begun and the begin of the op. */
 static double
 wait_of (const struct weft_compare_side *side, uint32_t row, uint32_t op)
 {
@@ -289,8 +290,8 @@ by_difference (const void *a, const void *b)
   return x->role != y->role ? (x->role < y->role ? -1 : 1) : (x->op > y->op) - (x->op < y->op);
 }
 
-/* Keeps, for every op of every role, the rank with the largest difference; of equal ranks the
- * first. */
+/* Keeps, for every op of every role, the rank with the largest difference. If several ranks have
+ * the same difference, the first of them is kept. */
 static void
 keep_worst (struct adder *add, const struct weft_compare_op *op)
 {
@@ -359,7 +360,8 @@ by_rows (const void *a, const void *b)
 
 #define NO_ROW 0xffffffffu
 
-/* The row that represents each rank, or NO_ROW.  Caller frees with g_free(). */
+/* Returns an array that maps each rank to the row that represents the rank, or to NO_ROW. The
+ * caller frees the array with g_free(). */
 static uint32_t *
 rows_of_ranks (const struct weft_compare_side *side)
 {
@@ -376,7 +378,7 @@ rows_of_ranks (const struct weft_compare_side *side)
   return row;
 }
 
-/* All pairs of rows that represent a common rank, in the order of A's rows. */
+/* All pairs of a row of A and a row of B that represent a common rank, in the order of A's rows. */
 static GArray *
 find_pairs (const weft_compare *c)
 {
@@ -451,7 +453,7 @@ same_kind (const struct weft_compare_sum *x, const struct weft_compare_sum *y)
   return x->kind == y->kind && x->group == y->group;
 }
 
-/* Order of sums: largest first; equal sums by kind, group and label, so that it is
+/* Orders sums: largest first. Equal sums are ordered by kind, group and label, so that the order is
  * deterministic. */
 static int
 by_weight (const void *a, const void *b)
@@ -484,7 +486,7 @@ divide (struct weft_compare_sum *sum, const uint32_t *n_ranks)
   }
 }
 
-/* One sum for each kind and group, of all its labels. */
+/* Adds up the sums of labels: returns one sum for each kind and group. */
 static GArray *
 sum_kinds (const GArray *labels)
 {

@@ -1,10 +1,10 @@
 /* compare.h - two timelines side by side, A and B: two jobs, or a prediction and a measurement.
  *
  * If both jobs have the same ranks, and every role runs the same ops in the same order (shapes and
- * dependencies may differ), ops are joined by rank and number.  A row of a folded timeline
+ * dependencies may differ), ops are joined by rank and number. A row of a folded timeline
  * represents several ranks, so a prediction with few rows can be joined with a measurement of all
- * ranks.  A joined op counts if both sides ran it.  Jobs with different programs are not joined:
- * each side is summed separately.
+ * ranks. The sums count a joined op only if both sides ran the op. Jobs with different programs are
+ * not joined: each side is summed separately.
  *
  * Sums are seconds of the mean rank, as in report.h; ops are counted on all ranks.  `wait` is the
  * time from when lane order and dependencies allow an op to start until it begins.  For a
@@ -22,12 +22,13 @@ struct weft_compare_side {
   const weft_timeline *timeline;
 };
 
-/* Sum over all ops of one kind and group, or over those with one label ("qkv"; a number at the end
- * of a label is cut off). */
+/* Sum over all ops of one kind and group, or only over the ops with one label ("qkv"). A number at
+ * the end of a label is cut off. */
 struct weft_compare_sum {
   enum weft_op_kind kind;
   enum weft_group_kind group;
-  const char *label; /* interned; NULL: all ops of the kind; the sums of its labels follow */
+  const char *label; /* interned; NULL: all ops of the kind. The sums of the kind's labels follow
+                      * this sum */
   uint64_t n[WEFT_N_COMPARE];
   double seconds[WEFT_N_COMPARE], wait[WEFT_N_COMPARE];
 };
@@ -47,11 +48,13 @@ struct weft_compare_setting {
 typedef struct weft_compare {
   struct weft_compare_side side[WEFT_N_COMPARE]; /* borrowed */
   weft_report *report[WEFT_N_COMPARE];
-  char *mismatch; /* the first difference between the programs; NULL: they are the same */
-  uint32_t n_ranks[WEFT_N_COMPARE]; /* number of ranks over which `sum` averages: those that both
-                                     * sides observed; with `mismatch`, all that a side observed */
+  char *mismatch; /* the first difference between the programs; NULL: the programs are the same */
+  uint32_t n_ranks[WEFT_N_COMPARE]; /* number of ranks over which `sum` averages: the ranks that
+                                     * both sides observed; if `mismatch` is set, all ranks that a
+                                     * side observed */
   uint64_t n_joined;                /* ops of all ranks that both sides ran */
-  uint64_t n_only[WEFT_N_COMPARE];  /* ops that only one side ran, on ranks that both observed */
+  uint64_t n_only[WEFT_N_COMPARE];  /* ops that only this side ran, on ranks that both sides
+                                     * observed */
   GArray *sum;     /* weft_compare_sum: kinds by time, each followed by its labels by time */
   GArray *worst;   /* weft_compare_op: largest difference first */
   GArray *setting; /* weft_compare_setting: settings that differ between the jobs */

@@ -4,7 +4,7 @@
 
 enum { A = WEFT_COMPARE_A, B = WEFT_COMPARE_B, SIDES = WEFT_N_COMPARE };
 
-/* Adds B / A; null if A is 0. */
+/* Adds member "ratio", B / A; null if A is 0. */
 static void
 add_ratio (JsonBuilder *b, const double *seconds)
 {
@@ -22,7 +22,8 @@ add_pair (JsonBuilder *b, const double *seconds)
   add_ratio (b, seconds);
 }
 
-/* Adds the measured reserved bytes by name; null if they were not measured. */
+/* Adds member "measured_reserved_bytes", an object with bytes by name; null if the bytes were not
+ * measured. */
 static void
 add_reserved (JsonBuilder *b, const weft_timeline *t)
 {
@@ -83,7 +84,7 @@ add_joined (JsonBuilder *b, const weft_compare *c)
     weft_json_null (b, "mismatch");
 }
 
-/* Adds the members that kinds and labels have in common. */
+/* Adds the JSON members that the objects of kinds and of labels have in common. */
 static void
 add_sum (JsonBuilder *b, const weft_compare *c, const struct weft_compare_sum *sum)
 {

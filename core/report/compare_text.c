@@ -106,8 +106,8 @@ print_step (const weft_compare *c, GString *out)
 
 /* ------------------------------------------------------------------------ memory */
 
-/* Prints the GPU memory of libraries: measured by an executor, by name, or else predicted from the
- * stack. */
+/* Prints the GPU memory of libraries: by name if an executor measured it, otherwise the sum that
+ * the stack predicts. */
 static void
 print_reserved (const weft_compare *c, int side, GString *out)
 {
@@ -174,7 +174,8 @@ sum_at (const weft_compare *c, unsigned i)
   return i < c->sum->len ? &g_array_index (c->sum, struct weft_compare_sum, i) : NULL;
 }
 
-/* Whether a sum is printed: it has time, and a label is not the only label of its kind. */
+/* Whether a sum is printed. TRUE: the sum has seconds or a wait, and it is not the only label of
+ * its kind. */
 static gboolean
 is_shown (const weft_compare *c, unsigned i)
 {

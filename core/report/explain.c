@@ -155,8 +155,8 @@ is_named (const struct page *g, const struct weft_buf *b, const char *name)
   return is_state (b) && g_str_equal (g->p->name[b->name], name);
 }
 
-/* Elements of the flat buffers before sharding, counted from the gradients: every weight has
- * one. */
+/* Elements of the flat buffers before sharding, counted from the gradient buffers, because every
+ * weight has a gradient. */
 static double
 padded_parameters (const struct page *g)
 {
@@ -189,8 +189,8 @@ explain_parameters (struct page *g)
 
 /* ----------------------------------------------------------------------- state */
 
-/* Number of ranks that share a buffer; 1: not sharded.  For optimizer state this is the number of
- * the first moment, which every parameter has. */
+/* Number of ranks that share a buffer; 1: not sharded. For optimizer state, the result is the
+ * number for the first moment, which every parameter has. */
 static double
 sharers (const struct page *g, const struct weft_buf *b)
 {
@@ -278,8 +278,8 @@ explain_levels (struct page *g)
 
 /* ------------------------------------------------------------------- transfers */
 
-/* Bytes that cross the slowest link of a collective; stores the capacity of this link, in
- * bytes/s. */
+/* Returns the bytes that cross the slowest link of a collective. Sets *capacity to the capacity of
+ * this link, in bytes/s. */
 static double
 slowest_link (const struct weft_coll_shape *shape, const struct weft_traffic *t, double *capacity)
 {
@@ -298,7 +298,8 @@ slowest_link (const struct weft_coll_shape *shape, const struct weft_traffic *t,
   return bytes;
 }
 
-/* The steps of each axis of the fabric as text: "7+3". Caller frees. */
+/* Number of steps of a collective on each axis of the fabric, as text: "7+3". The caller frees
+ * it. */
 static char *
 steps_text (const struct weft_fabric *f, const struct weft_traffic *t)
 {
@@ -401,7 +402,7 @@ static void
 explain_transfers (struct page *g)
 {
   GArray *rows = g->out->section[g->topic].row;
-  g_autofree uint32_t *first = g_new (uint32_t, g->p->n_op + 1); /* by row: its first op */
+  g_autofree uint32_t *first = g_new (uint32_t, g->p->n_op + 1); /* [row]: first op of the row */
   double sum = 0;
   uint32_t n = 0;
 
@@ -496,8 +497,8 @@ explain_kernels (struct page *g)
 
 /* --------------------------------------------------------------------- offload */
 
-/* Seconds and bytes of the ops of one lane and phase in the first microbatch; of one layer, or with
- * WEFT_NO_LAYER of all layers. */
+/* Seconds and bytes of the ops of one lane and phase in the first microbatch; `layer`
+ * WEFT_NO_LAYER: of all layers. */
 static double
 sum_of (const struct page *g, enum weft_lane lane, enum weft_phase phase, uint32_t layer,
         double *bytes)
@@ -517,7 +518,7 @@ sum_of (const struct page *g, enum weft_lane lane, enum weft_phase phase, uint32
   return seconds;
 }
 
-/* Host bandwidth of a GPU while all GPUs of the node copy. */
+/* Bytes/s between a GPU and its host while all GPUs of the node copy at the same time. */
 static double
 host_rate (const struct page *g)
 {
@@ -529,7 +530,7 @@ host_rate (const struct page *g)
 }
 
 /* Adds the exposed time of copies in one direction. Copies start after the first layer and must end
- * before the last one. */
+ * before the last layer starts. */
 static void
 explain_direction (struct page *g, enum weft_lane lane, enum weft_phase phase, const char *what)
 {

@@ -1,11 +1,11 @@
 /* explain.h - the numbers behind a prediction, formula by formula, for one role.
  *
- * A row has a name, a formula with the numbers of the job, and a value.  The value is the one that
- * plan and report use; it is not computed a second time.  Sections name the sources of their
+ * A row has a name, a formula with the numbers of the job, and a value.  The value is taken from
+ * the plan and the report; it is not computed a second time.  Sections name the sources of their
  * formulas.
  *
  *   batch        replicas, microbatches, tokens
- *   parameters   one layer tensor by tensor, the stage, the padding
+ *   parameters   the tensors of one layer, the whole stage, the padding
  *   state        bytes of weights, gradients and optimizer state per rank; the sum
  *   levels       the model state under Megatron-FSDP's four sharding levels
  *   transfers    every kind of communication op: algorithm, steps, the slowest link, seconds
@@ -13,8 +13,8 @@
  *   offload      time of activation copies, and the kernels that can overlap with them
  *   pipeline     the bubble by formula and in the simulation
  *   step         seconds as a sum; model FLOPs; MFU
- *   activations  what one layer keeps per microbatch, by formula and in the program; Megatron-LM's
- *                estimate
+ *   activations  bytes that one layer keeps per microbatch, by formula and in the program;
+ *                Megatron-LM's estimate
  *   memory       the parts of the peak */
 #pragma once
 #include "core/report/report.h"
@@ -57,7 +57,7 @@ struct weft_explain_row {
 
 struct weft_explain_section {
   const char *key, *title, *source;
-  GArray *row; /* struct weft_explain_row; empty if the job has none */
+  GArray *row; /* struct weft_explain_row; empty if the topic does not apply to the job */
 };
 
 typedef struct weft_explain {

@@ -1,7 +1,8 @@
 #include "core/report/memory_stalls.h"
 #include <math.h>
 
-/* The memory waits of a role, and one row of a timeline. */
+/* The program and the memory waits of a role, and begin and end of its ops in one row of a
+ * timeline. */
 struct scene {
   const weft_program *p;
   const struct weft_memory *memory;
@@ -39,7 +40,8 @@ count (struct weft_memory_stalls *stalls, const weft_program *p, const struct we
 
 /* ---------------------------------------------------------------------- seconds */
 
-/* Index of the first memory wait of an op, or of a later op. */
+/* Index of the first memory wait of an op; if the op has no memory wait, of the next op that has
+ * one. */
 static uint32_t
 first_wait (const struct weft_memory *memory, uint32_t op)
 {
@@ -64,9 +66,9 @@ is_for_memory (const struct weft_memory *memory, uint32_t op, uint32_t on)
   return FALSE;
 }
 
-/* What a launch waits for. */
+/* The dependencies of a launch. */
 struct need {
-  double ready;  /* time at which all dependencies but the memory waits had ended */
+  double ready;  /* time at which all dependencies except memory waits had ended */
   uint32_t last; /* op of the memory wait that ended last; WEFT_NO_OP: no memory wait */
 };
 

@@ -21,7 +21,7 @@ by_start (const void *a, const void *b)
   return (x->from > y->from) - (x->from < y->from);
 }
 
-/* Sorts intervals, then merges those that touch. */
+/* Sorts intervals, then merges intervals that touch or overlap. */
 static void
 merge (GArray *spans)
 {
@@ -101,7 +101,8 @@ lane_bytes (const weft_program *p, enum weft_lane lane)
   return bytes;
 }
 
-/* Adds one row; `weight` is the share of all ranks that the row represents. */
+/* Adds one row of the timeline to the report. `weight` is the share of all ranks that the row
+ * represents. */
 static void
 add_row (weft_report *r, uint32_t row, double weight)
 {
@@ -129,8 +130,8 @@ add_row (weft_report *r, uint32_t row, double weight)
   r->overlap.exposed_communication_s += weight * (communication - common (all, compute));
 }
 
-/* Adds all rows. Every role has the same number of ranks, so all observed roles have equal weight,
- * which the rows of a role share. */
+/* Adds all rows. Every role has the same number of ranks, so all observed roles have equal weight.
+ * The rows of a role share this weight. */
 static void
 add_rows (weft_report *r)
 {

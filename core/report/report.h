@@ -13,19 +13,19 @@
  *   compute          a kernel runs on lane gpu
  *   communication    an op runs on a lane that moves data: any lane but gpu and host
  *   exposed          communication while no kernel runs
- *   overlap          (communication - exposed) / communication; 0 where nothing is sent
- *   bubble           the rest of the step: neither compute nor communication; the fraction is of
- *                    the step.  compute + exposed + bubble is the step.
+ *   overlap          (communication - exposed) / communication; 0 if the rank sends nothing
+ *   bubble           the rest of the step: neither compute nor communication runs.
+ *                    compute + exposed + bubble is the step; bubble_fraction is bubble / step.
  * launch_wait is the part of bubble and exposed communication in which a kernel could have run but
- * had not been issued yet: the host is slower than the GPU there. An axis counts its own lane
- * only: exposed times of two axes may cover the same second, so their sum may exceed the total.
- * The bytes of an axis are the payloads of its ops, sent and received.  All numbers are means over
+ * had not been issued yet, because the host was slower than the GPU. An axis counts only its own
+ * lane: exposed times of two axes may cover the same second, so their sum may exceed the total. The
+ * bytes of an axis are the payloads that its ops send and receive.  All numbers are means over
  * ranks; a row of the timeline counts for all ranks that it represents.
  *
  * memory, by role: planned is the arena that the executors allocate on the GPU, reserved is memory
- * of libraries, peak is their sum.  by_kind has the bytes that are alive at the peak.  padding is
- * the rest of planned: bytes that no buffer uses then.  If a plan fits only because ops wait for
- * memory, memory_stalls.h lists these ops and their waits. */
+ * of libraries, peak is their sum.  by_kind is the bytes of buffers that are alive at the peak.
+ * padding is the rest of planned: bytes that no buffer uses at the peak.  If a plan fits only
+ * because ops wait for memory, memory_stalls.h lists these ops and their waits. */
 #pragma once
 #include "core/exec/timeline.h"
 #include "core/report/memory_stalls.h"
@@ -75,10 +75,11 @@ struct weft_report_role {
 
 /* Work before the first step (weft_plan_new_startup); all zero if there is none. */
 struct weft_report_startup {
-  double initialisation_s, broadcast_params_s; /* broadcasts follow initialisation */
-  uint64_t fills, fill_bytes; /* initialisation: kernels and weight bytes of the rank with most */
-  uint64_t broadcasts, bytes; /* broadcasts (one per tensor) and payload bytes of the rank with
-                                 most */
+  double initialisation_s, broadcast_params_s; /* seconds; broadcasts start after initialisation */
+  uint64_t fills, fill_bytes; /* initialisation: kernels and weight bytes of the rank that
+                                 initialises most */
+  uint64_t broadcasts, bytes; /* broadcasts (one per tensor) and payload bytes of the rank that
+                                 has most */
 };
 
 typedef struct weft_report {
@@ -86,10 +87,10 @@ typedef struct weft_report {
   const weft_timeline *timeline; /* borrowed; NULL: only memory is reported */
   struct weft_report_iteration iteration;
   struct weft_report_overlap overlap;
-  struct weft_report_axis axis[WEFT_N_LANE]; /* by lane; gpu and host stay empty */
+  struct weft_report_axis axis[WEFT_N_LANE]; /* by lane; lanes gpu and host stay empty */
   uint64_t capacity_bytes, peak_bytes;
-  uint64_t host_capacity_bytes, host_bytes; /* memory of a node; bytes of all ranks of the fullest
-                                               node */
+  uint64_t host_capacity_bytes, host_bytes; /* host memory of a node; host bytes of all ranks
+                                               of the fullest node */
   gboolean fits;
   struct weft_report_startup startup;
   uint32_t n_roles;
@@ -102,14 +103,15 @@ weft_report *weft_report_new (const weft_plan *plan, const weft_timeline *timeli
 void weft_report_free (weft_report *report);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_report, weft_report_free)
 
-/* Sets `startup` from the start-up plan of the job (weft_plan_new_startup) and its timeline. */
+/* Sets the start-up times of a report from the start-up plan of the job (weft_plan_new_startup) and
+ * its timeline. */
 void weft_report_add_startup (weft_report *report, const weft_plan *startup,
                               const weft_timeline *timeline);
 
 /* Printed dense peak of one GPU in the dtype of the matmuls: the denominator of MFU. */
 double weft_report_printed_peak (const struct weft_job *job);
 
-/* ANSI colours of marks. */
+/* ANSI colour codes. */
 enum weft_ink {
   WEFT_INK_NONE,
   WEFT_INK_RED = 31,
@@ -126,9 +128,9 @@ enum weft_ink {
 enum { WEFT_REPORT_PADDING = WEFT_N_BUF_KIND, WEFT_REPORT_RESERVED, WEFT_N_REPORT_PART };
 struct weft_report_part {
   const char *word;
-  char mark;          /* in text */
+  char mark;          /* character of text bars */
   enum weft_ink ink;  /* of the mark */
-  const char *colour; /* on pages */
+  const char *colour; /* CSS colour on HTML pages */
 };
 extern const struct weft_report_part weft_report_parts[WEFT_N_REPORT_PART];
 uint64_t weft_report_part_bytes (const struct weft_report_role *role, int part);
@@ -145,7 +147,7 @@ weft_report_is_axis (enum weft_lane lane)
 /* Adds the weft.sim/1 document; the report must have a timeline. */
 void weft_report_to_json (const weft_report *report, JsonBuilder *builder);
 
-/* Add one part of the weft.sim/1 document, as an object, for use in other documents. */
+/* Add one part of the weft.sim/1 document, as an object, to any document. */
 void weft_report_build_iteration (const weft_report *report, JsonBuilder *builder);
 void weft_report_build_memory (const weft_report *report, JsonBuilder *builder);
 
@@ -153,8 +155,8 @@ void weft_report_build_memory (const weft_report *report, JsonBuilder *builder);
  * field. */
 void weft_report_build_job (const struct weft_job *job, JsonBuilder *builder);
 
-/* Add one of these objects. Object "strategy" has only sizes, knobs that were set, and knobs that
- * differ from their default. */
+/* Add the object "strategy" or "train". Object "strategy" has only sizes, knobs that were set, and
+ * knobs that differ from their default. */
 void weft_report_build_strategy (const struct weft_job *job, JsonBuilder *builder);
 void weft_report_build_train (const struct weft_job *job, JsonBuilder *builder);
 

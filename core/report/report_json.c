@@ -26,8 +26,7 @@ weft_report_build_train (const struct weft_job *job, JsonBuilder *b)
   add_table (b, &weft_train_table, job->train.at);
 }
 
-/* Whether a knob is listed: sizes always; other knobs if they were set or differ from the
- * default. */
+/* Whether a knob is listed. TRUE: the knob is a size, was set, or differs from its default. */
 static gboolean
 shows (const struct weft_job *job, unsigned knob)
 {

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Launch waits are printed if they are a larger share of the step than this. */
+/* Launch waits are printed if their share of the step exceeds this fraction. */
 #define NOTABLE 1e-3
 
 enum { LABEL = 20, VALUE = 12, INDENT = 11, LEAST_COLUMNS = 60, MOST_COLUMNS = 100 };
@@ -151,7 +151,7 @@ print_axis (const char *name, double busy_s, double exposed_s, double payload, G
                           VALUE, bytes);
 }
 
-/* Prints each axis, then all together, where overlapping times count once. */
+/* Prints the communication of each axis, then the total, in which overlapping times count once. */
 static void
 print_axes (const weft_report *r, GString *out)
 {
@@ -198,7 +198,7 @@ print_bar (const struct weft_report_role *row, double scale, int width, gboolean
     g_string_append_c (out, '.');
 }
 
-/* Whether a part has a column: some role has bytes of it. */
+/* Whether the memory table has a column for a part. TRUE: some role has bytes of this part. */
 static gboolean
 is_column (const weft_report *r, int part)
 {
@@ -312,7 +312,8 @@ print_init (const weft_report *r, uint32_t role, GString *out)
         r->plan->job.strategy.init_fsdp_with_meta_device ? "unit by unit" : "from a whole module");
 }
 
-/* Prints host memory, if any is used: of a node, of a rank, and by kind. */
+/* Prints the host memory that the plan uses, if any: bytes per node, bytes per rank, and bytes by
+ * kind. */
 static void
 print_host (const weft_report *r, GString *out)
 {
@@ -337,8 +338,8 @@ print_host (const weft_report *r, GString *out)
   }
 }
 
-/* Prints whether the plan fits; if not, also its bytes without padding. Ops of such a plan do not
- * wait for memory, so it has more padding than necessary. */
+/* Prints whether the plan fits; if not, also its bytes without padding. Ops of a plan that does not
+ * fit do not wait for memory, so the plan has more padding than necessary. */
 static void
 print_verdict (const weft_report *r, GString *out)
 {
@@ -374,8 +375,8 @@ weft_report_print_memory (const weft_report *r, struct weft_report_style style, 
 
 /* -------------------------------------------------------------------- pipeline */
 
-/* How a phase is drawn: microbatch m has mark `first` + m % `period`; with period 0 all have
- * `first`. */
+/* How a phase is drawn: microbatch m has mark `first` + m % `period`; `period` 0: all microbatches
+ * have mark `first`. */
 static const struct {
   char first, period;
   enum weft_ink ink;

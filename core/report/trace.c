@@ -23,7 +23,7 @@ event (struct trace *tr)
   return tr->sink.text;
 }
 
-/* Rounds to nanoseconds, so that adjacent events are adjacent in the file, too. */
+/* Rounds to nanoseconds, so that events that touch in the timeline also touch in the trace. */
 static int64_t
 nanoseconds (double seconds)
 {
@@ -56,7 +56,7 @@ is_timed (const struct trace *tr, uint32_t row, uint32_t op)
  * last row. */
 enum { MOST_ROWS = 16 };
 
-/* Place of an op in its group of transfers that start and end together. */
+/* Index of an op in its group of transfers, which start and end together. */
 static uint32_t
 place_in_group (const weft_program *p, uint32_t op)
 {
@@ -68,7 +68,7 @@ place_in_group (const weft_program *p, uint32_t op)
   return place;
 }
 
-/* Phases that timers measure have a row of their own, below all lanes. */
+/* Thread number of row "timers", below all lanes: the phases that timers measure. */
 enum { TIMERS = WEFT_N_LANE * MOST_ROWS };
 
 static uint32_t
@@ -306,8 +306,8 @@ write_transfer (struct trace *tr, struct end from, struct end to)
   tr->n_arrow++;
 }
 
-/* The next op of this kind towards `peer`, from index `*at` of the pipeline lane on; moves `*at`
- * behind it. WEFT_NO_OP if there is none. */
+/* The next op of this kind towards `peer` on the pipeline lane, starting at index `*at`; WEFT_NO_OP
+ * if there is none. Sets *at to the index after the op. */
 static uint32_t
 next_transfer (const weft_program *p, enum weft_op_kind kind, int peer, uint32_t *at)
 {
@@ -375,7 +375,7 @@ write_stage_arrows (struct trace *tr, uint32_t row)
  * last. */
 struct change {
   double at;
-  uint32_t op; /* orders changes at the same time: lanes of a program run in op order */
+  uint32_t op; /* orders changes that happen at the same time: lanes of a program run in op order */
   uint32_t buf;
   gboolean goes;
 };
