@@ -51,7 +51,7 @@ void attack_print (const struct attack_run *run, const char *line);
  * The text lives as long as the process. */
 const char *attack_absurd (GRand *rand);
 
-/* TRUE in one of `n` calls. */
+/* Returns TRUE in one of `n` calls. */
 gboolean attack_one_in (GRand *rand, int n);
 
 /* Seed and number of cases. attack_begin() parses them from the arguments SEED [COUNT]; test files

@@ -452,7 +452,7 @@ both_executors_agree_where_nothing_contends (void **state)
   assert_true (a > 0 && b > a * (1 - 1e-9) && b < a * (1 + 1e-9));
 }
 
-/* Returns the seconds of the step, from the rows of weft explain. */
+/* Returns the step time in seconds, from the rows of weft explain. */
 static double
 explained_step (const char *words)
 {

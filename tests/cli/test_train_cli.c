@@ -325,7 +325,7 @@ weights_are_exported_though_no_checkpoint_could_be_written (void **state)
   g_autofree char *latest = g_build_filename (dir, "latest", NULL);
   g_autofree char *weights = g_build_filename (dir, "weights.safetensors", NULL);
 
-  assert_int_equal (g_mkdir (latest, 0777), 0); /* a folder where `weft train` writes a file */
+  assert_int_equal (g_mkdir (latest, 0777), 0); /* `weft train` writes a file of this name */
   struct answer a = weft_test_answer (words);
   assert_int_equal (a.status, 1);
   assert_non_null (strstr (a.err, latest));

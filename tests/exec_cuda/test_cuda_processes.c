@@ -267,8 +267,8 @@ each_process_plays_its_ranks_as_one_process_would (void **state)
   "model=gpt2-nano topology=cpu seq_length=16 num_layers=2 micro_batch_size=2 "                    \
   "global_batch_size=24 reduction_order=fast "
 
-/* The launcher makes only the GPUs of its own ranks visible to each process. The process then uses
- * all visible GPUs, from number 0. */
+/* A launcher can make only the GPUs of a process's own ranks visible to the process. The process
+ * then uses all visible GPUs, from number 0. */
 static void
 a_process_that_sees_as_many_gpus_as_it_has_ranks_takes_all_of_them (void **state)
 {

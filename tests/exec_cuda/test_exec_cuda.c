@@ -15,7 +15,7 @@
 #define NANO "model=gpt2-nano topology=cpu seq_length=16 num_layers=2 global_batch_size=4 "
 #define MOST_OPS 20000 /* of all ranks: the checks of more ops take long */
 
-/* Draws random jobs until one is legal and small. */
+/* Draws random jobs until a job is legal and small. The caller frees the plan and *words. */
 static weft_plan *
 draw (GRand *rand, char **words)
 {
@@ -789,7 +789,8 @@ any_call_may_fail_and_nothing_is_left (void **state)
   fail_calls (EXPERTS "num_layers=1 global_batch_size=2", &own, 5, FALSE);
   fail_calls (STAGES, &shared, 3, FALSE);
   fail_calls (STAGES, &own, 3, FALSE);
-  /* The GPUs are lost: all threads fail at the same time, and calls that close resources fail. */
+  /* With `lost`, all calls fail after the first failure: all threads fail at the same time, and
+   * calls that close resources fail, too. */
   fail_calls (TINY "gpus=2", &own, 7, TRUE);
   fail_calls (TINY "gpus=2", &graph, 11, TRUE);
   fail_calls (STAGES, &own, 11, TRUE);

@@ -412,7 +412,7 @@ exchanged_values_have_a_limit_together (void **state)
 
 /* ----------------------------------------------------------------------------- memory */
 
-/* Peak memory of this process in MiB. */
+/* Returns the peak memory of this process in MiB. */
 static uint64_t
 peak_memory (void)
 {

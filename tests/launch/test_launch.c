@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The environment of the test: "NAME=value NAME=value". */
+/* The environment variables of the current test: "NAME=value NAME=value". */
 static const char *environment;
 
 static const char *

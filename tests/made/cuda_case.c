@@ -416,7 +416,8 @@ cuda_case_fixed (const struct cuda_case_device *d)
 
 /* ------------------------------------------------------------------- stochastic rounding */
 
-/* AdamW with stochastic rounding: weights, m and v are bit-identical to those of the CPU kernel. */
+/* Checks AdamW with stochastic rounding: weights, m and v must be bit-identical to those of the CPU
+ * kernel. */
 void
 cuda_case_lots (const struct cuda_case_device *d)
 {

@@ -9,7 +9,7 @@ struct cuda_case_device {
   gboolean (*has_kernel) (void *user, enum weft_op_kind kind);
   /* Runs a call on the device. Operands and control are in host memory; results are copied back to
    * it. Scratch has exactly the size the op needs, and memory behind it must not change. `again`:
-   * this is the second run. */
+   * whether this is the second run. */
   void (*launch) (void *user, const struct weft_kernel *k, gboolean again);
   void *user;
   const char *only; /* word of an op: skip the cases of other ops; NULL: run all cases */

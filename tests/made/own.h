@@ -1,5 +1,5 @@
-/* own.h - options of one executor as text, for tests: "stress=5 poison".  A word without a value is
- * true. */
+/* own.h - options of one executor as text, for tests: "stress=5 poison".  An option without a
+ * value is set to true. */
 #pragma once
 #include "core/exec/exec.h"
 #include <stdarg.h>

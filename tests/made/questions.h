@@ -112,9 +112,9 @@ share_a_buffer (const weft_program *p, uint32_t a, uint32_t b)
   return FALSE;
 }
 
-/* Number of dependencies of ops of one kind on ops of another kind that use the same buffer.
- * `refused`: how many of them are needed: without this one dependency, the checker refuses the
- * plan. */
+/* `n`: number of dependencies of ops of one kind on ops of another kind that use the same buffer.
+ * `refused`: number of these dependencies without which, removed one at a time, the checker refuses
+ * the plan. */
 struct edge_count {
   uint32_t n, refused;
 };

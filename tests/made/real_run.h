@@ -8,10 +8,10 @@
 #define REAL_RUN_MOST_STEPS 8
 
 struct real_run {
-  const char *words; /* the job: random_job.h */
+  const char *words; /* text of the job (random_job.h) */
   uint32_t steps;
   uint64_t stress;  /* seed of a random op order; 0: threads */
-  uint32_t threads; /* per rank */
+  uint32_t threads; /* threads per rank */
   gboolean poison;
 };
 

@@ -23,8 +23,9 @@ trained *trained_new (const struct weft_gpu_calls *calls, const char *words,
 void trained_free (trained *t);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (trained, trained_free)
 
-/* Relative tolerances: of loss and norm; of a gradient element, relative to the root mean square of
- * its tensor; of all gradients as one vector, by the length of the difference (0: not checked). */
+/* Relative tolerances. `loss` and `norm`: relative to the value; `gradient`: an element, relative
+ * to the root mean square of its tensor; `whole`: the length of the difference of all gradients as
+ * one vector, relative to the length of all gradients (0: not checked). */
 struct trained_bound {
   double loss, norm, gradient, whole;
 };

@@ -45,7 +45,7 @@ search_all (const struct weft_job *job, uint32_t finalists)
   return search;
 }
 
-/* A job with all axes of the space open except the micro batch size. */
+/* A job that leaves all axes of the search space open except the micro batch size. */
 static const char *const small[] = {
   "model", "llama-nano",       "topology", "dgx-h100", "gpus", "8", "global-batch-size",
   "32",    "micro-batch-size", "2",        NULL

@@ -507,7 +507,7 @@ assumptions_that_say_nothing_are_refused_with_their_line (void **state)
   }
 }
 
-/* Rules are applied in order: later rules see the values that earlier ones set, and the last
+/* Rules are applied in order: later rules see the values that earlier rules set, and the last
  * setting of a key wins. */
 static void
 rules_are_applied_from_top_to_bottom (void **state)

@@ -23,10 +23,12 @@ struct processes processes_start (const char *words, enum weft_launcher launcher
 struct process process_start (const char *words, enum weft_launcher launcher, uint32_t n,
                               uint32_t rank, uint16_t port);
 
-/* process_wait() waits until the process has ended, processes_wait() until all processes have
- * ended. Both set out, err and status. */
+/* Waits until the process has ended. Sets out, err and status. */
 void process_wait (struct process *p);
+
+/* Waits until all processes have ended. Sets out, err and status of each process. */
 void processes_wait (struct processes *p);
+
 void process_clear (struct process *p);
 void processes_clear (struct processes *p);
 

@@ -26,15 +26,15 @@ struct weft_tests {
    * need it if they start themselves as another process or accept a seed. Returns WEFT_TESTS_RUN to
    * continue with the table, or an exit status. May be NULL. */
   int (*begin) (int argc, char **argv);
-  /* Processor time of a long file, roughly: tests/CMakeLists.txt reads it, and ctest starts the
-   * longest files first, so that no core is idle at the end. */
+  /* Approximate processor time of a long file. tests/CMakeLists.txt reads this number, and ctest
+   * starts the longest files first, so that no core is idle at the end. */
   unsigned seconds;
   struct weft_tests *next;
 };
 
 #define WEFT_TESTS_RUN (-1)
 
-/* Adds a file to those of the executable; called before main(). */
+/* Adds a file to the test files of the executable. Constructors call it before main(). */
 void weft_tests_register (struct weft_tests *file);
 
 #define WEFT_TESTS(rows, ...)                                                                      \
@@ -64,5 +64,5 @@ struct weft_tests_draw {
 /* Parses SEED [JOBS] from argv[1] on. A field of `draw` without an argument keeps its value. */
 void weft_tests_read_draw (int argc, char **argv, struct weft_tests_draw *draw);
 
-/* NAME of the running test file. */
+/* Returns the NAME of the running test file. */
 const char *weft_tests_running (void);

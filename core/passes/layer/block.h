@@ -37,8 +37,8 @@ struct weft_layer {
   struct weft_saved_mtp *saved_mtp; /* [n_micro][mtp_num_layers] */
 
   struct weft_job_recompute recompute;
-  gboolean *partial; /* [n_chunks][n_micro]: TRUE: full recompute does not apply to the microbatch
-                      * */
+  gboolean *partial; /* [n_chunks][n_micro]: TRUE: full recompute does not apply to the
+                      * microbatch */
   GArray *delayed;   /* struct weft_delayed, in the order in which they run */
   GArray *deferred;  /* microbatches whose weight gradient of the head runs after the grid */
 
@@ -46,8 +46,8 @@ struct weft_layer {
    * view of the converted weight. WEFT_NO_BUF: not converted yet */
   uint32_t cast_cache, *cast_view;
   struct weft_fp8_products *fp8; /* fp8_products.c; NULL unless precision = fp8 */
-  struct weft_balance *balance;  /* balance.c; or NULL */
-  struct weft_offload_part *offload;  /* offload.c; or NULL */
+  struct weft_balance *balance;  /* balance.c. NULL: not used */
+  struct weft_offload_part *offload;  /* offload.c. NULL: not used */
 };
 
 /* ----------------------------------------------------- casts and linear maps: linear.c */
@@ -57,8 +57,8 @@ struct weft_layer {
 uint32_t weft_cast_to_compute (struct weft_step *s, uint32_t buf, const char *name);
 uint32_t weft_cast_to_residual (struct weft_step *s, uint32_t buf, const char *name);
 
-/* Returns the buffer from which kernels read a parameter of the current layer, gathered if needed.
- * */
+/* Returns the buffer from which kernels read a parameter of the current layer, gathered if
+ * needed. */
 uint32_t weft_layer_weight (struct weft_step *s, enum weft_layer_param which);
 
 /* y = x w^T + b with n outputs and k inputs on this rank; the bias follows the weight in the list
@@ -66,8 +66,8 @@ uint32_t weft_layer_weight (struct weft_step *s, enum weft_layer_param which);
 uint32_t weft_linear (struct weft_step *s, const char *name, enum weft_layer_param which,
                       uint32_t x, uint64_t n, uint64_t k);
 
-/* Backward of weft_linear() from dy and the saved x. Returns dx. The weight gradient may be
- * delayed. */
+/* Appends the backward of weft_linear(), from dy and the saved x. Returns dx. The weight gradient
+ * may be delayed. */
 uint32_t weft_linear_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
                                uint32_t dy, uint32_t x, uint64_t n, uint64_t k);
 
@@ -135,8 +135,8 @@ void weft_norm_gradients (struct weft_step *s, const char *name, const uint32_t 
 
 /* ------------------------------------------------------------- MLP, dropout */
 
-/* mlp.c: appends the MLP, and returns the output of fc2. nodes.h declares the backward of the MLP.
- * */
+/* mlp.c: appends the MLP, and returns the output of fc2. nodes.h declares the backward of the
+ * MLP. */
 uint32_t weft_layer_mlp (struct weft_step *s, struct weft_saved *saved);
 
 /* Applies the activation function to u, and returns its output with `columns` elements for each

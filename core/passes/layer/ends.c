@@ -17,7 +17,7 @@ weft_head_param (const struct weft_step *s)
 }
 
 /* Copies tokens of a microbatch to the device. The copy waits for the kernels appended so far,
- * because they may still use the memory. It therefore overlaps only kernels that are appended
+ * because they may still use the memory. The copy therefore overlaps only kernels that are appended
  * later. */
 static uint32_t
 load (struct weft_step *s, const char *name, uint64_t ahead)

@@ -23,7 +23,8 @@ struct weft_saved_mtp {
 /* Copies the tokens of a cell to the device. */
 void weft_ends_load (struct weft_step *s, const struct weft_cell *cell);
 
-/* Forward of the embedding on the first stage, and its backward from the gradient dx. */
+/* forward: returns the embeddings of a microbatch, on the first stage. backward: adds the gradient
+ * of the embedding, from dx, the gradient of the returned embeddings. */
 uint32_t weft_embed_forward (struct weft_step *s, uint32_t micro);
 void weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx);
 
@@ -56,8 +57,8 @@ uint32_t weft_ends_by_chunk (struct weft_step *s, const uint32_t *buf, uint32_t 
 void weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x);
 uint32_t weft_head_backward (struct weft_step *s, uint32_t micro);
 
-/* Returns the parameter with the weight of the head: its own, or the embedding if both are on one
- * stage. */
+/* Returns the parameter with the weight of the head: a separate weight, or the embedding if the
+ * stage has no separate weight of the head. */
 uint32_t weft_head_param (const struct weft_step *s);
 
 /* Returns the number of losses that share the head: the loss of the model (depth 0) and one for

@@ -10,9 +10,9 @@
  *               attention b
  *   then combine of the next b*, W of attention b, add f
  *
- * Kernels that pack and unpack rows run on the lane of kernels; upstream runs those of combine on
- * the stream of the all-to-all. The gradients of the next layer are packed before W, so that they
- * are sent as early as upstream.
+ * Kernels that pack and unpack rows run on the lane of kernels; Megatron-Core runs those of combine
+ * on the stream of the all-to-all. The gradients of the next layer are packed before W, so that
+ * these gradients are sent as early as in Megatron-Core.
  *
  * After the last layers: exchange of forward, exchange of backward, W of the chunk's first layer,
  * head of forward, embedding of backward. */

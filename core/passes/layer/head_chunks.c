@@ -25,8 +25,9 @@ struct head {
   uint64_t tokens;
   uint32_t n_chunks, n_ends, micro, weight, gradient;
   enum weft_phase phase; /* phase of the gradient ops */
-  /* By loss. normed: input of the head for all tokens; dn: gradient of normed; part: input of the
-   * head for the current chunk; dlogits: logits of the current chunk, later their gradient. */
+  /* Arrays by loss. normed: input of the head for all tokens; dn: gradient of normed; part: input
+   * of the head for the current chunk; dlogits: logits of the current chunk, later their
+   * gradient. */
   uint32_t *normed, *dn, *part, *dlogits;
   struct weft_use dw;
   struct weft_sum *sum; /* canonical: weight gradients of the chunks */

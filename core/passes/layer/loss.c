@@ -40,8 +40,8 @@ shape_of (const struct weft_step *s)
 }
 
 /* Reduces the parts of the loss over the ranks. Ops read and write `stats` through different views,
- * which creates no dependencies. The caller therefore adds the dependency on the last collective.
- * */
+ * which creates no dependencies. The caller therefore adds the dependency on the last
+ * collective. */
 static uint32_t
 reduce (struct weft_step *s, const struct weft_saved_end *end)
 {
@@ -127,8 +127,8 @@ weft_loss_forward (struct weft_step *s, struct weft_saved_end *end)
 /* Returns the number of tokens over which the loss is averaged. If the reduction divides gradients
  * by the number of replicas (Megatron-Core; average_in_collective), these are the tokens of this
  * replica. In canonical order these are the tokens of all replicas, so that the loss is divided
- * only once. With calculate_per_token_loss the result is 1, because finish.c divides the gradients.
- * */
+ * only once. With calculate_per_token_loss the result is 1, because finish.c divides the
+ * gradients. */
 static uint64_t
 mean_over (const struct weft_step *s)
 {

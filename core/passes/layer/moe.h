@@ -29,16 +29,17 @@ struct weft_moe {
   uint64_t parts;          /* canonical: ranks that share one leaf */
   uint64_t capacity;       /* limit of rows of an expert from one source; 0: no limit */
   uint64_t sent;           /* rows that this rank sends */
-  uint64_t got, rows;      /* rows that costs assume: received by this rank; of its experts */
+  uint64_t got, rows;      /* numbers of rows that costs assume: rows received by this rank; rows of
+                            * this rank's experts */
   uint64_t got_room, room; /* rows of the buffers for `got` and for `rows` */
 };
 struct weft_moe weft_moe_sizes (const struct weft_step *s);
 
-/* Returns a buffer of `columns` for each row of this rank's experts. */
+/* Returns a new buffer with `columns` elements for each row of this rank's experts. */
 uint32_t weft_moe_rows (struct weft_step *s, enum weft_dtype dtype, uint64_t columns,
                         const char *name);
 
-/* Returns a buffer of `columns` for each token that this rank sends. */
+/* Returns a new buffer with `columns` elements for each token that this rank sends. */
 uint32_t weft_moe_tokens (struct weft_step *s, uint64_t columns, const char *name);
 
 /* Returns the type of partial sums that expert tensor parallel ranks reduce. */
@@ -48,8 +49,9 @@ weft_moe_partial (const struct weft_step *s)
   return s->mesh->etp > 1 && s->canonical ? WEFT_FP32 : s->product_dtype;
 }
 
-/* Returns the number of rows from the start of one (expert, source) to the start of the next, with
- * a fixed capacity. 0: no fixed capacity, rows follow each other. */
+/* Fixed capacity: returns the number of rows from the start of one (expert, source) to the start of
+ * the next. Returns 0 if the capacity is not fixed, because rows then follow each other without
+ * gaps. */
 static inline uint64_t
 weft_moe_stride (const struct weft_step *s, const struct weft_moe *z)
 {
@@ -136,7 +138,7 @@ uint32_t weft_moe_gate (struct weft_step *s, struct weft_saved *saved, uint32_t 
 uint32_t weft_moe_gate_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dy,
                                  uint32_t *dn2);
 
-/* balance.c: the buffer of the bias that the current layer's router adds to scores, or
+/* balance.c: returns the buffer of the bias that the current layer's router adds to scores, or
  * WEFT_NO_BUF. */
 uint32_t weft_balance_bias (const struct weft_step *s);
 

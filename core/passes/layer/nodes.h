@@ -27,12 +27,14 @@ enum weft_layer_node {
 struct weft_layer_pass {
   uint32_t layer;
   struct weft_saved *saved;
-  uint32_t x;             /* input of the layer; after the last node the output. In backward: their
-                           * gradients */
+  uint32_t x;             /* input of the layer; after the last node the output of the layer. In
+                           * backward the gradient of the output; after the last node the gradient
+                           * of the input */
   uint32_t mlp;           /* output of the MLP or of shared experts, or its gradient */
   uint32_t rows, weights; /* tokens and router weights that are sent to experts or back */
   uint32_t branch;        /* backward: gradient of the layer's output, for parallel attention */
-  uint32_t beside;        /* backward: the MLP's gradient of a norm that attention reads too */
+  uint32_t beside;        /* backward: the MLP's part of the gradient of a norm's output that
+                           * attention also reads */
 };
 
 /* Append the kernels of one node: of any layer (layer.c), or the expert kernels of a layer of

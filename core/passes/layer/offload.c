@@ -23,7 +23,7 @@ struct offloaded {
 };
 
 struct weft_offload_part {
-  uint32_t n;                  /* layers */
+  uint32_t n;                  /* number of offloaded layers */
   struct offloaded *offloaded; /* [n_micro][n] */
   struct weft_saved reload[2]; /* windows: permanent buffers for layers copied back, used in turn */
 };

@@ -13,7 +13,7 @@ struct extent {
   uint64_t whole_rows; /* rows of the whole tensor without padding; 0: no padding */
   uint64_t block;      /* experts: rows of one expert; else 0 */
   gboolean trait;      /* TRUE: the tensor belongs to a trait of few architectures. A program
-                        * without the tensor does not contain its name */
+                        * without the tensor does not contain the tensor's name */
 };
 
 static struct extent

@@ -330,8 +330,8 @@ weft_exchange_output (const struct weft_step *s, const struct weft_cell *cell)
   return s->pipeline->output[cell->micro * s->n_chunks + cell->chunk];
 }
 
-/* If this rank also holds the next stage, the output is stored as the input of that stage's chunk.
- * */
+/* If this rank also holds the next stage, the output is stored as the input of that stage's
+ * chunk. */
 void
 weft_exchange_hand_over (struct weft_step *s, const struct weft_cell *cell, uint32_t x)
 {

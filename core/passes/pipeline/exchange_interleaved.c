@@ -27,7 +27,7 @@ struct slots {
   uint32_t n, n_over; /* cells; completed cells */
   gboolean leads;     /* TRUE: this rank has the first stage in this direction, and receives the
                        * input of its other chunks from the rank of the last stage */
-  uint32_t sent;      /* the last send that runs beside kernels, or WEFT_NO_OP */
+  uint32_t sent;      /* the last send that overlaps kernels, or WEFT_NO_OP */
 };
 
 struct weft_slots {
@@ -157,8 +157,8 @@ exchange_in_turn (struct weft_step *s, struct weft_slots *all, gboolean forward)
 
 /* ------------------------------------------------------------------------ beside kernels */
 
-/* Whether a slot belongs to warm-up or cooldown, in which forwards and backwards do not alternate.
- * */
+/* Whether a slot belongs to warm-up or cooldown, in which forwards and backwards do not
+ * alternate. */
 static gboolean
 is_alone (const struct weft_slots *all, const struct slots *slots, uint32_t slot)
 {
@@ -179,7 +179,7 @@ exchange_aside (struct weft_step *s, struct weft_slots *all, gboolean forward)
   send_newest (s, slots);
   if (!ahead)
     receive_after (s, slots, k);
-  if (slots->sent != WEFT_NO_OP) /* kernels wait for the previous send */
+  if (slots->sent != WEFT_NO_OP) /* kernels must wait for the previous send */
     weft_next_kernel_waits_for (s, slots->sent);
   slots->sent = weft_exchange_end (s);
   weft_exchange_begin (s, WEFT_POST_ASIDE);

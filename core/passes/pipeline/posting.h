@@ -24,7 +24,7 @@ struct weft_posting {
 };
 
 struct weft_pipeline {
-  enum weft_dtype dtype;          /* of transfers */
+  enum weft_dtype dtype;          /* type of transferred tensors */
   /* [n_micro][n_chunks]: buffers of forward cells (output) and of backward cells (input_grad). An
    * entry is the received input of the cell until the cell is computed, then the output of the
    * cell. */
@@ -47,8 +47,8 @@ int weft_exchange_target (const struct weft_step *s, const struct weft_cell *cel
  * previous rank. 0: this rank computes the input, or no rank sends it. */
 int weft_exchange_source (const struct weft_step *s, const struct weft_cell *cell);
 
-/* Begins an exchange. Without batch_p2p_comm and use_ring_exchange_p2p every transfer is a separate
- * launch. */
+/* Begins an exchange. If batch_p2p_comm and use_ring_exchange_p2p are both off, every transfer is a
+ * separate launch. */
 void weft_exchange_begin (struct weft_step *s, enum weft_post how);
 
 /* Adds the send of a cell's output, or the receive of a cell's input, to the exchange. Does nothing

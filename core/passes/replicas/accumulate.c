@@ -75,8 +75,8 @@ weft_sums_build (struct weft_step *s)
   weft_head_sum (s)->chunk = weft_step_head (s);
 }
 
-/* Returns sum->main. Returns a new buffer if sum->main contains a node that waits for its sibling.
- * */
+/* Returns sum->main. Returns a new buffer if sum->main contains a node that waits for its
+ * sibling. */
 uint32_t
 weft_sum_leaf (struct weft_step *s, const struct weft_sum *sum)
 {

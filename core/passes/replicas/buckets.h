@@ -17,7 +17,7 @@ struct weft_sum {
   GArray *held;     /* nodes of the tree that wait for their siblings */
   uint32_t pieces;  /* number of leaves of weft_sum_new_pieces(); 0: every microbatch is a leaf */
   enum weft_group_kind sequence; /* ranks with other parts of the same sequences */
-  uint32_t sources; /* experts: number of slices, one per replica, to be added; else 0 */
+  uint32_t sources; /* experts: number of slices to be added, one per replica; other tensors: 0 */
   uint32_t total;   /* buffer for the sum of these slices, after the last microbatch */
   gboolean each;    /* TRUE: the slices are added in every microbatch, and main contains the total;
                      * FALSE: main contains the slices */
@@ -30,7 +30,8 @@ struct weft_bucket_state {
   uint32_t grad_slice, weight_slice;  /* units: slices that contain grad_shard and weight_shard */
   uint32_t exchanged;                 /* slices of all ranks, not added yet; or WEFT_NO_BUF */
   uint32_t reduced, gathered;         /* newest collectives, or WEFT_NO_OP */
-  struct weft_sum sum;                /* of reduced slices, if every microbatch is reduced */
+  struct weft_sum sum;                /* sum of reduced slices, if gradients are reduced in every
+                                       * microbatch */
   uint32_t n_param, n_ready;          /* FSDP2: tensors; gradients of this microbatch so far */
   uint32_t first_param, end_param;    /* range of parameters that includes all parameters of the
                                        * bucket */
@@ -63,8 +64,8 @@ struct weft_reduction {
 };
 
 /* A data-parallel strategy: functions that the entry points of replicas.h call at fixed places of a
- * step. NULL: the strategy does nothing at that place. wrapper.c contains the table of strategies.
- * */
+ * step. NULL: the strategy does nothing at that place. wrapper.c contains the table of
+ * strategies. */
 struct weft_wrapper {
   struct weft_shard_rule sharding;
 
@@ -92,11 +93,12 @@ struct weft_wrapper {
 struct weft_replicas {
   const struct weft_wrapper *wrapper;
   void *own;                        /* state of the strategy, freed with g_free(), or NULL */
-  struct weft_bucket_state *bucket; /* [n_bucket + 1]: the last one is of a tied head */
+  struct weft_bucket_state *bucket; /* [n_bucket + 1]: the last entry is for a tied head */
   struct weft_group_state *group;   /* [n_group + 1] */
   struct weft_chain *chain;         /* [2 n_chunks] */
-  struct weft_sum *sum;             /* by parameter; the last one is of a tied head */
-  gboolean *grad_left;              /* by parameter: its gradient was written in this microbatch */
+  struct weft_sum *sum;             /* by parameter; the last entry is for a tied head */
+  gboolean *grad_left;              /* by parameter: whether its gradient was written in this
+                                     * microbatch */
 
   /* Megatron-FSDP */
   uint32_t unit_modules; /* bits of enum weft_unit: modules that are units */
@@ -106,7 +108,7 @@ struct weft_replicas {
 
   /* Weights in fp8, by parameter: the transposed copy and its scale. WEFT_NO_BUF: no copy now. */
   uint32_t *transposed, *transposed_scale;
-  uint32_t scales; /* one float for each tensor in E4M3, or WEFT_NO_BUF */
+  uint32_t scales; /* buffer with one float for each E4M3 tensor, or WEFT_NO_BUF */
 };
 
 /* ---------------------------------------------------------------- accumulate.c */
@@ -164,8 +166,8 @@ void weft_ddp_gather_chunk (struct weft_step *s, uint32_t chunk);
 /* Launches only the gathers that the first use of the chunk's first group would launch. */
 void weft_ddp_gather_first (struct weft_step *s, uint32_t chunk);
 
-/* If groups are units: the group that forward of a chunk reads first, or WEFT_NO_GROUP if the chunk
- * has no group. */
+/* Returns the group that forward of a chunk reads first, or WEFT_NO_GROUP if the chunk has no
+ * group. Call it only if groups are units. */
 #define WEFT_NO_GROUP UINT32_MAX
 uint32_t weft_ddp_first_group (const struct weft_step *s, uint32_t chunk);
 

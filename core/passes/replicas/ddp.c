@@ -15,8 +15,8 @@
  *
  * With several instances of the distributed optimizer a bucket is first reduced among the ranks of
  * one instance, then its slice is reduced between instances, on a separate lane. Hybrid sharding of
- * Megatron-FSDP has a separate lane for its collectives between groups of replicas (fsdp_outer.c).
- * */
+ * Megatron-FSDP has a separate lane for its collectives between groups of replicas
+ * (fsdp_outer.c). */
 #include "core/passes/replicas/fsdp.h"
 #include "core/base/invariant.h"
 
@@ -33,7 +33,8 @@ slices (const struct weft_step *s, uint32_t k)
   return s->shard_optimizer ? weft_mesh_group_size (s->mesh, weft_bucket_sharing (s, k)) : 1;
 }
 
-/* Returns the number of slices of a group: all its buckets are reduced by the same ranks. */
+/* Returns the number of slices of every bucket of a group. The same ranks reduce all buckets of a
+ * group, so the first bucket determines the number. */
 static uint32_t
 group_slices (const struct weft_step *s, uint32_t g)
 {
@@ -144,8 +145,8 @@ weft_ddp_bucket_size (const struct weft_step *s, uint32_t k)
 }
 
 /* Whether gradients are divided by the number of replicas. FALSE: the collective averages, the loss
- * is per token, or canonical order is on, in which the loss is already the mean over all replicas.
- * */
+ * is per token, or canonical order is on, in which the loss is already the mean over all
+ * replicas. */
 static gboolean
 divides (const struct weft_step *s)
 {
@@ -600,7 +601,8 @@ place_of (const struct weft_step *s, uint32_t g)
   return s->sharding->unit_of ? g - first : first + n - 1 - g;
 }
 
-/* Whether group `next` of the chain is gathered now, at the first use of group g. */
+/* Whether the first use of group g launches the gather of the chain's group `next`, counted in the
+ * order of forward. */
 static gboolean
 is_due (const struct weft_step *s, uint32_t g, uint32_t next)
 {

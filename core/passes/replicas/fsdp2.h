@@ -53,7 +53,8 @@ struct weft_fsdp2 {
   gboolean pipelined;             /* several stages: units stay gathered until the last backward */
   gboolean explicit;              /* enable_fsdp2_prefetch without pipeline parallelism */
   gboolean splits;                /* the grid has separate cells for weight gradients */
-  gboolean keeps;                 /* defer_fsdp_grad_sync: one reduction in each step */
+  gboolean keeps;                 /* defer_fsdp_grad_sync: gradients are reduced once in each step
+                                   * */
   enum weft_dtype reduce_dtype;
 
   /* offload_policy */

@@ -302,8 +302,8 @@ wait_for_previous (struct weft_step *s)
   c->reducing = WEFT_NO_OP;
 }
 
-/* Converts the gradients of experts that only one rank holds. These gradients need no collective.
- * */
+/* Converts the gradients of experts that only one rank holds. These gradients need no
+ * collective. */
 static void
 convert_unit (struct weft_step *s, uint32_t k, uint32_t from, gboolean first)
 {

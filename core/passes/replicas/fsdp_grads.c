@@ -35,7 +35,7 @@ weft_fsdp_start_grads (struct weft_step *s)
   s->params->layout.group[s->params->layout.n_group] = (struct weft_bucket_group){ head, 1 };
 }
 
-/* Zeroes the padding of a bucket, into which no kernel writes. */
+/* Zeroes the padding of a bucket, because no kernel writes the padding. */
 static void
 clear_padding (struct weft_step *s, uint32_t k, uint32_t grads)
 {

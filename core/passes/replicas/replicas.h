@@ -29,11 +29,11 @@ const struct weft_shard_rule *weft_replicas_sharding (const struct weft_job *job
 
 /* --------------------------------------------------------------------- weights */
 
-/* Call these at the begin and the end of each cell of the grid. */
+/* Call these at the beginning and at the end of each cell of the grid. */
 void weft_replicas_begin_cell (struct weft_step *s);
 void weft_replicas_end_cell (struct weft_step *s);
 
-/* Call these at the begin and the end of a pass through a layer. */
+/* Call these at the beginning and at the end of a pass through a layer. */
 void weft_before_layer (struct weft_step *s, uint32_t layer);
 void weft_after_layer (struct weft_step *s, uint32_t layer);
 

@@ -24,7 +24,8 @@ struct torch_ddp {
   uint32_t n_seen;   /* gradients that were copied into buckets */
   uint32_t n_back;   /* gradients that were copied back */
   struct {
-    uint32_t param, view, reduced; /* view: place in a bucket; reduced: its all-reduce */
+    uint32_t param, view, reduced; /* view: place of the gradient in a bucket; reduced: all-reduce
+                                    * of the bucket */
   } seen[];
 };
 

@@ -19,7 +19,7 @@
  * keys, as on a single rank, and gradients of keys are summed in fp32 as a tree over the ranks. */
 #include "core/passes/shard/parts.h"
 
-/* Operands of attention, after Ulysses: fewer heads, more tokens. */
+/* Operands of attention. After the all-to-all of Ulysses they have fewer heads and more tokens. */
 struct part {
   uint64_t tokens, heads, groups, width, value; /* width, value: columns of a key, a value head */
   uint32_t qkv, o, lse;
@@ -83,8 +83,8 @@ room (struct weft_step *s, enum weft_dtype dtype, uint64_t elements, const char 
 /* ------------------------------------------------------------------------ communication */
 
 /* Appends a collective that waits for all kernels enqueued so far (c10d ProcessGroupNCCL). Ring
- * communication is therefore at most one step ahead of attention, so two buffers for keys suffice.
- * */
+ * communication is therefore at most one step ahead of attention, so two buffers for keys
+ * suffice. */
 static uint32_t
 communicate (struct weft_step *s, struct weft_op row, const char *name, uint32_t from, uint32_t to)
 {
@@ -203,16 +203,16 @@ kv_room (struct weft_step *s, const struct part *p, const char *name)
   return room (s, s->product_dtype, p->tokens * kv_columns (p), name);
 }
 
-/* Returns the shape of ops that join or split keys and values: one slice for each rank of the ring.
- * */
+/* Returns the shape of ops that join or split keys and values: one slice for each rank of the
+ * ring. */
 static struct weft_shape
 zigzag_shape (const struct weft_step *s, const struct part *p, enum weft_dtype dtype)
 {
   return WEFT_SHAPE (dtype, ring_size (s), batch (s), p->tokens / batch (s), kv_columns (p));
 }
 
-/* Gathers keys and values by a ring: slice j receives those of the rank j places before this rank.
- * */
+/* Gathers keys and values by a ring: slice j receives those of the rank j places before this
+ * rank. */
 static uint32_t
 collect_by_ring (struct weft_step *s, const struct part *p, uint32_t slices)
 {

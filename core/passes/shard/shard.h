@@ -2,7 +2,7 @@
  * these collectives, attention over sharded sequences.
  *
  *   tensor.c   tensor and sequence parallel: widths of a rank, collectives
- *   overlap.c  products in pieces beside their collectives: tp_comm_overlap
+ *   overlap.c  products in pieces that overlap their collectives: tp_comm_overlap
  *   context.c  context parallel attention: ring, all-gather, Ulysses all-to-all */
 #pragma once
 #include "core/passes/params/params.h"
@@ -44,7 +44,8 @@ void weft_tensor_scatter_into (struct weft_step *s, uint32_t buf, uint32_t mine,
  * weft_tensor_reduce_gradients() all-reduces it at the end of the step. */
 void weft_tensor_share_gradient (struct weft_step *s, uint32_t param, uint32_t grad);
 
-/* `reduced` returns the buffer that holds the gradient of a parameter at the end of the step. */
+/* All-reduces at the end of the step the gradients that weft_tensor_share_gradient() has not
+ * reduced. `reduced` returns the buffer that holds the gradient of a parameter. */
 typedef uint32_t weft_reduced_gradient (struct weft_step *s, uint32_t param);
 void weft_tensor_reduce_gradients (struct weft_step *s, weft_reduced_gradient *reduced);
 
