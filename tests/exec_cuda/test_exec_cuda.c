@@ -492,8 +492,7 @@ a_graph_is_what_is_played_without_it (void **state)
 
 /* -------------------------------------------------------------------------- counts */
 
-/* Opens an executor, runs three steps and closes the executor. If a call fails, returns FALSE and
- * the error of the first failure. */
+/* Opens an executor, runs three steps and closes it. Returns FALSE if a call fails. */
 static gboolean
 live (recorded_cuda *d, const weft_plan *plan, const struct weft_exec_options *options,
       GError **error)
@@ -513,8 +512,7 @@ live (recorded_cuda *d, const weft_plan *plan, const struct weft_exec_options *o
   "model=mixtral-nano topology=cpu seq_length=16 num_layers=2 global_batch_size=4 "                \
   "reduction_order=fast moe_load_imbalance=8 gpus=2 expert_model_parallel_size=2 "
 
-/* Returns the number of rows that rank `from` sends to rank `to`, which is different for each
- * pair. */
+/* Returns the number of rows that `from` sends to `to`, which is different for each pair. */
 static uint64_t
 rows_of (uint32_t from, uint32_t to)
 {
@@ -739,8 +737,7 @@ an_evaluation_keeps_its_order_and_leaves_out_what_follows_from_gradients (void *
 /* -------------------------------------------------------------------------- errors */
 
 /* Counts the calls from open to close. Then repeats the run for every stride-th of these calls and
- * lets that call fail (`lost`: that call and all later calls). Each failed run must return the
- * error of the test and leave no resource open. */
+ * lets that call fail (`lost`: and all later calls). Each run must leave no resource open. */
 static void
 fail_calls (const char *words, const struct weft_exec_options *options, uint32_t stride,
             gboolean lost)
@@ -789,8 +786,7 @@ any_call_may_fail_and_nothing_is_left (void **state)
   fail_calls (EXPERTS "num_layers=1 global_batch_size=2", &own, 5, FALSE);
   fail_calls (STAGES, &shared, 3, FALSE);
   fail_calls (STAGES, &own, 3, FALSE);
-  /* With `lost`, all calls fail after the first failure: all threads fail at the same time, and
-   * calls that close resources fail, too. */
+  /* The GPUs are lost: all threads fail at once, and calls that close resources fail, too. */
   fail_calls (TINY "gpus=2", &own, 7, TRUE);
   fail_calls (TINY "gpus=2", &graph, 11, TRUE);
   fail_calls (STAGES, &own, 11, TRUE);
@@ -869,8 +865,7 @@ times_are_those_of_events (void **state)
   close_plan (d, x);
 }
 
-/* Either the table of calls loads, or the error message says that CUDA, a driver or a GPU is
- * missing. */
+/* The table of calls loads, or the error says that CUDA, a driver or a GPU is missing. */
 static void
 this_machine_has_cuda_or_says_what_is_missing (void **state)
 {
