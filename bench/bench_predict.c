@@ -55,7 +55,7 @@ static const struct strategy {
 };
 #define N_STRATEGY G_N_ELEMENTS (strategies)
 
-/* Seconds of a strategy of one model, one per round. */
+/* Seconds of every strategy for one model: one number for each of the MOST_TURNS repetitions. */
 struct samples {
   double predicted[N_STRATEGY][MOST_TURNS], measured[N_STRATEGY][MOST_TURNS];
 };

@@ -202,7 +202,7 @@ weft_cpu_moe_matmul_dgrad (const struct weft_kernel *k, uint32_t part, uint32_t 
   multiply (k, k->shape.dim[K], part, parts);
 }
 
-/* `along` and `sum` are the strides of the weights. */
+/* Strides of the weights: `along` between columns of the result, `sum` between terms of a sum. */
 static void
 ref_multiply (const struct weft_kernel *k, uint64_t columns, uint64_t terms, uint64_t along,
               uint64_t sum)

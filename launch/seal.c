@@ -11,7 +11,7 @@
 /* Keys and number of records of one direction. */
 struct direction {
   uint8_t key[KEY];
-  GHmac *mac; /* has the key of the tags and no data; copied for each record */
+  GHmac *mac; /* keyed for tags, without data yet; copied for each record */
   uint64_t n;
 };
 

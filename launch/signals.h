@@ -14,7 +14,7 @@
   X (SIGUSR1, "Slurm, some time before the end of the job: sbatch --signal=USR1@120")              \
   X (SIGXFSZ, "the kernel, when a file reaches the size limit of the process (ulimit -f)")
 
-/* Blocks the signals of the list in this thread and in the threads that it starts from now on.
+/* Blocks the signals listed above in this thread and in the threads that it starts from now on.
  * *before receives the old mask. */
 void weft_signals_block (sigset_t *before);
 
@@ -27,7 +27,7 @@ struct weft_signals {
   struct sigaction limit;   /* the action of SIGXFSZ before weft_signals_watch() */
 };
 
-/* Blocks the signals of the list in this thread and in the threads that it starts, and watches for
+/* Blocks the signals listed above in this thread and in the threads that it starts, and watches for
  * them. Signals that the process ignores are not watched (nohup), except SIGXFSZ: programs ignore
  * it to get an error from write(). */
 void weft_signals_watch (struct weft_signals *signals);

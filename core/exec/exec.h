@@ -148,7 +148,7 @@ weft_timeline *weft_exec_end_parts (weft_exec *x, GError **error);
  * rows. */
 gboolean weft_exec_check_size (const weft_plan *plan, const weft_actors *actors, GError **error);
 
-/* Refuses a graph of a step in which the host reads counts. */
+/* Refuses to capture a step as a graph if the host reads token counts of experts in the step. */
 gboolean weft_exec_check_graph (const weft_plan *plan, GError **error);
 
 /* Creates the launch models of a predicted step (core/plan/host.h), one per role; the caller frees

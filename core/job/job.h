@@ -141,7 +141,8 @@ int64_t weft_job_choices (const struct weft_job *job);
 #define WEFT_MOST_LEAVES 8
 uint32_t weft_job_leaves (const struct weft_job *job, uint64_t units);
 
-/* Units of attention: columns of keys, or heads in latent attention. */
+/* Returns the number of units into which tensor parallelism and canonical order divide attention:
+ * columns of keys, or heads in latent attention. */
 uint64_t weft_job_attention_units (const struct weft_job *job);
 
 /* Rows of the padded embedding: the vocabulary in equal shares for all tensor-parallel ranks. */

@@ -125,7 +125,7 @@ struct weft_move {
   uint32_t round, from, to, piece;
   gboolean reduce;
 };
-/* A shift: the whole tensor, as piece 0. */
+/* Moves of a shift: every rank sends the whole tensor, as piece 0. */
 GArray *weft_coll_shift_moves (uint32_t n, uint32_t distance);
 
 /* All moves of a ring collective over n ranks in round order: struct weft_move. */

@@ -1,5 +1,5 @@
-/* api/examples/train.c includes only Weft's public header and trains with the results of `weft
- * train`. */
+/* api/examples/train.c includes only Weft's public header, and its losses are those of
+ * `weft train`. */
 #include "tests/runner/command.h"
 #include "tests/runner/folder.h"
 #include "tests/runner/runner.h"

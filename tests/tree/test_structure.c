@@ -180,7 +180,7 @@ the_neutral_half_of_the_gpu_executor_names_no_vendor (void **state)
   source_lines_each (names_a_vendor);
 }
 
-/* The name after a prefix, where exec_gpu/NAME/ is a vendor's folder; else NULL. */
+/* Returns the name after a prefix if exec_gpu/NAME/ is a vendor's folder; otherwise NULL. */
 static char *
 vendor_after (const char *line, const char *prefix)
 {

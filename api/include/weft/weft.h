@@ -101,8 +101,8 @@ WEFT_API uint64_t weft_job_row (const weft_job *job, uint32_t replica, uint32_t 
 /* The step as `weft sim` predicts it, from the same plan that a module runs. */
 typedef struct weft_prediction {
   double seconds, tokens_per_s, mfu;
-  double compute_s, exposed_communication_s, bubble_s; /* means over ranks; they add up to
-                                                        * seconds */
+  double compute_s, exposed_communication_s, bubble_s; /* means over ranks; their sum is
+                                                        * the field `seconds` */
   double broadcast_params_s; /* once, before the first step; 0 if nothing is sent */
   uint64_t peak_bytes;       /* peak of the largest rank, including the memory of libraries */
   bool fits;
@@ -207,8 +207,8 @@ typedef struct weft_step_result {
   double loss;      /* mean over all tokens of the global batch, before the update */
   double grad_norm; /* before clipping; NaN if clip_grad = 0 */
   bool skipped;     /* whether the update was skipped because the norm was not finite */
-  uint64_t large;   /* check_for_large_grads: buckets of all ranks with norms far above those of the
-                     * first buckets */
+  uint64_t large;   /* check_for_large_grads: number of buckets of all ranks whose norm is 10
+                     * times the largest norm of the first samples */
 } weft_step_result;
 
 /* Ends the step: gradient norm, clipping (clip_grad of the job), AdamW, and those parameter
