@@ -581,23 +581,42 @@ anything_fits (struct searcher *s, gboolean *fits, GError **error)
   return TRUE;
 }
 
-static struct weft_candidate *candidates (const struct weft_job *job, uint32_t *n);
-
-static gboolean
-fits_on (struct searcher *outer, uint32_t gpus, gboolean *fits, GError **error)
+static struct weft_candidate *
+candidates (const struct weft_job *job, uint32_t *n)
 {
-  struct weft_job job = *outer->job;
-  struct searcher s = { .options = outer->options,
-                        .job = &job,
+  g_autoptr (GArray) choices = weft_space_enumerate (job);
+  struct weft_candidate *all = g_new0 (struct weft_candidate, choices->len);
+
+  for (guint i = 0; i < choices->len; i++)
+    all[i].choice = g_array_index (choices, struct weft_choice, i);
+  *n = choices->len;
+  return all;
+}
+
+/* The state of a search that has found nothing yet; the caller frees `all` and `segments`. */
+static struct searcher
+searcher_of (const struct weft_job *job, const struct weft_search_options *options)
+{
+  struct searcher s = { .options = options,
+                        .job = job,
+                        .segments = weft_segment_cache_new (),
                         .best_clock = INFINITY,
                         .nearest_miss = INFINITY,
                         .last_clock = INFINITY,
                         .best_simulated = INFINITY };
 
+  s.all = candidates (job, &s.n);
+  return s;
+}
+
+static gboolean
+fits_on (struct searcher *outer, uint32_t gpus, gboolean *fits, GError **error)
+{
+  struct weft_job job = *outer->job;
+
   if (!weft_cluster_resize (&job.cluster, gpus, 0, error))
     return FALSE;
-  s.segments = weft_segment_cache_new ();
-  s.all = candidates (&job, &s.n);
+  struct searcher s = searcher_of (&job, outer->options);
   gboolean ok = anything_fits (&s, fits, error);
   outer->stopped = s.stopped;
   weft_segment_cache_free (s.segments);
@@ -671,18 +690,6 @@ collect (struct searcher *s)
   return search;
 }
 
-static struct weft_candidate *
-candidates (const struct weft_job *job, uint32_t *n)
-{
-  g_autoptr (GArray) choices = weft_space_enumerate (job);
-  struct weft_candidate *all = g_new0 (struct weft_candidate, choices->len);
-
-  for (guint i = 0; i < choices->len; i++)
-    all[i].choice = g_array_index (choices, struct weft_choice, i);
-  *n = choices->len;
-  return all;
-}
-
 static gboolean
 search_all (struct searcher *s, double *gap, GError **error)
 {
@@ -699,17 +706,9 @@ weft_search *
 weft_search_run (const struct weft_job *job, const struct weft_search_options *options,
                  GError **error)
 {
-  struct searcher s = { .options = options,
-                        .job = job,
-                        .segments = weft_segment_cache_new (),
-                        .best_clock = INFINITY,
-                        .nearest_miss = INFINITY,
-                        .last_clock = INFINITY,
-                        .best_simulated = INFINITY };
   gint64 start = g_get_monotonic_time ();
+  struct searcher s = searcher_of (job, options);
   double gap = 0;
-
-  s.all = candidates (job, &s.n);
   uint32_t enough = 0;
   gboolean ok = search_all (&s, &gap, error);
   if (ok && options->near_miss && !isfinite (s.best_simulated) && !s.refused)

@@ -232,13 +232,6 @@ a_file_that_cannot_be_completed_stays_as_it_was (void **state)
   }
 }
 
-static int
-enter_the_tree (void **state)
-{
-  (void) state;
-  return g_chdir (WEFT_SOURCE_DIR);
-}
-
 #define IN_FOLDER(test)                                                                            \
   cmocka_unit_test_setup_teardown (test, weft_test_folder_make, weft_test_folder_remove)
 static const struct CMUnitTest tests[] = {
@@ -253,4 +246,4 @@ static const struct CMUnitTest tests[] = {
   IN_FOLDER (a_file_that_cannot_be_completed_stays_as_it_was),
 };
 
-WEFT_TESTS (tests, .set_up = enter_the_tree)
+WEFT_TESTS (tests, .set_up = weft_test_enter_tree)

@@ -484,13 +484,6 @@ lists_leave_out_the_columns_that_do_not_fit (void **state)
   }
 }
 
-static int
-enter_the_tree (void **state)
-{
-  (void) state;
-  return g_chdir (WEFT_SOURCE_DIR);
-}
-
 #define IN_FOLDER(test)                                                                            \
   cmocka_unit_test_setup_teardown (test, weft_test_folder_make, weft_test_folder_remove)
 static const struct CMUnitTest tests[] = {
@@ -515,4 +508,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (lists_leave_out_the_columns_that_do_not_fit),
 };
 
-WEFT_TESTS (tests, .set_up = enter_the_tree)
+WEFT_TESTS (tests, .set_up = weft_test_enter_tree)

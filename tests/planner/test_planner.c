@@ -347,6 +347,34 @@ layers_that_no_pipeline_divides_are_spread_over_all_stages (void **state)
   }
 }
 
+/* llm-foundry has data parallelism alone, torchtitan FSDP2 and DDP (stacks). */
+static void
+only_what_the_stack_has_is_searched (void **state)
+{
+  static const char *const stacks[] = { "llm-foundry", "torchtitan" };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (stacks); i++) {
+    const char *const words[] = { "stack", stacks[i],           "model", "llama-nano",
+                                  "gpus",  "4",                 "topology", "dgx-h100",
+                                  "global-batch-size", "16",    NULL };
+    struct weft_job job = job_of (words);
+    assert_int_equal (job.strategy.distributed_config, WEFT_FSDP2);
+    g_autoptr (weft_search) search = search_all (&job, 10);
+    assert_true (search->by_fate[WEFT_FATE_SIMULATED] > 0);
+    for (uint32_t k = 0; k < search->by_fate[WEFT_FATE_SIMULATED]; k++) {
+      struct weft_job one = weft_space_job (&job, &search->candidate[k].choice);
+      assert_int_equal (one.strategy.distributed_config, WEFT_FSDP2);
+      assert_false (one.strategy.use_megatron_fsdp);
+      if (i == 0)
+        assert_int_equal (one.strategy.tensor_model_parallel_size *
+                              one.strategy.pipeline_model_parallel_size *
+                              one.strategy.context_parallel_size,
+                          1);
+    }
+  }
+}
+
 static void
 a_model_that_fits_nowhere_is_infeasible (void **state)
 {
@@ -617,6 +645,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_knob_that_was_given_stays),
   cmocka_unit_test (the_space_has_what_was_published),
   cmocka_unit_test (layers_that_no_pipeline_divides_are_spread_over_all_stages),
+  cmocka_unit_test (only_what_the_stack_has_is_searched),
   cmocka_unit_test (a_model_that_fits_nowhere_is_infeasible),
   cmocka_unit_test (where_nothing_fits_the_closest_strategy_and_enough_gpus_are_named),
   cmocka_unit_test (memory_headroom_stays_free),

@@ -28,3 +28,10 @@ weft_test_folder_remove (void **state)
   g_free (*state);
   return 0;
 }
+
+int
+weft_test_enter_tree (void **state)
+{
+  (void) state;
+  return g_chdir (WEFT_SOURCE_DIR);
+}

@@ -3,6 +3,9 @@
 #pragma once
 
 int weft_test_folder_make (void **state);
+
+/* Set-up of a test: makes the source tree the current directory. */
+int weft_test_enter_tree (void **state);
 int weft_test_folder_remove (void **state);
 
 /* Deletes a file, or a folder with everything in it. */
