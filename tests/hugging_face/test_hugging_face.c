@@ -3,6 +3,7 @@
  * that only names and layouts are tested; its tensors are those of a real program. */
 #include "tests/made/random_job.h"
 #include "train/hugging_face.h"
+#include "tests/runner/folder.h"
 #include "tests/runner/runner.h"
 #include <glib/gstdio.h>
 #include <string.h>
@@ -138,28 +139,6 @@ state_of (const char *config)
 /* -------------------------------------------------------------------------- models */
 
 /* Creates a folder for the files of one test. */
-static int
-make_folder (void **state)
-{
-  *state = g_dir_make_tmp ("weft-hugging-face-XXXXXX", NULL);
-  return *state ? 0 : -1;
-}
-
-static int
-remove_folder (void **state)
-{
-  g_autoptr (GDir) dir = g_dir_open (*state, 0, NULL);
-  const char *name;
-
-  while ((name = g_dir_read_name (dir))) {
-    g_autofree char *path = g_build_filename (*state, name, NULL);
-    g_unlink (path);
-  }
-  g_rmdir (*state);
-  g_free (*state);
-  return 0;
-}
-
 #define SIZES                                                                                      \
   "\"vocab_size\":11,\"max_position_embeddings\":6,\"hidden_size\":8,\"num_hidden_layers\":2,"     \
   "\"num_attention_heads\":4,\"intermediate_size\":10"
@@ -734,7 +713,7 @@ files_of_other_software_are_read_whole (void **folder)
   }
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown (name, make_folder, remove_folder)
+#define TEST(name) cmocka_unit_test_setup_teardown (name, weft_test_folder_make, weft_test_folder_remove)
 static const struct CMUnitTest tests[] = {
   TEST (each_family_has_its_names_and_shapes),
   TEST (pieces_cut_each_tensor_into_all_its_rows),
