@@ -5,7 +5,6 @@
 #include "train/hugging_face.h"
 #include "tests/runner/folder.h"
 #include "tests/runner/runner.h"
-#include <glib/gstdio.h>
 #include <string.h>
 
 /* ---------------------------------------------------------------- a state of arrays */
@@ -713,7 +712,8 @@ files_of_other_software_are_read_whole (void **folder)
   }
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown (name, weft_test_folder_make, weft_test_folder_remove)
+#define TEST(name)                                                                                 \
+  cmocka_unit_test_setup_teardown (name, weft_test_folder_make, weft_test_folder_remove)
 static const struct CMUnitTest tests[] = {
   TEST (each_family_has_its_names_and_shapes),
   TEST (pieces_cut_each_tensor_into_all_its_rows),
