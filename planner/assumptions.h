@@ -40,7 +40,8 @@ struct weft_applied {
 
 #define WEFT_MEASURED_MEMORY_LIST(X)                                                               \
   X (WEFT_MEMORY_DEVICE, "device", "all memory that the driver counts")                            \
-  X (WEFT_MEMORY_ALLOCATOR, "allocator", "without context and communicators")
+  X (WEFT_MEMORY_ALLOCATOR, "allocator", "blocks in use (max_memory_allocated)")                   \
+  X (WEFT_MEMORY_RESERVED, "reserved", "blocks in use and cached blocks (max_memory_reserved)")
 enum weft_measured_memory { WEFT_MEASURED_MEMORY_LIST (WEFT_WORD_ID) WEFT_N_MEASURED_MEMORY };
 
 #define WEFT_MEASURED_FLOPS_LIST(X)                                                                \

@@ -1,4 +1,5 @@
 #include "planner/validate.h"
+#include "core/plan/allocator.h"
 #include "core/base/error.h"
 #include "planner/shorten.h"
 #include <math.h>
@@ -146,9 +147,15 @@ counted_bytes (const weft_plan *plan, enum weft_measured_memory memory)
   double most = 0;
 
   for (uint32_t role = 0; role < plan->n_roles; role++) {
-    double bytes = weft_plan_peak_bytes (plan, role);
-    if (memory == WEFT_MEMORY_ALLOCATOR)
-      bytes += plan->job.stack.workspace_bytes - (double) weft_plan_reserved_bytes (plan, role);
+    struct weft_allocated allocated = weft_allocator_run (plan, role);
+    double reserved = weft_allocator_reserved (plan, &allocated);
+    double bytes = allocated.peak + plan->job.stack.workspace_bytes;
+    if (memory == WEFT_MEMORY_RESERVED)
+      bytes = reserved + plan->job.stack.workspace_bytes;
+    if (memory == WEFT_MEMORY_DEVICE)
+      bytes = reserved + (double) weft_plan_reserved_bytes (plan, role);
+    if (!plan->job.stack.live_memory)
+      bytes = (double) weft_plan_peak_bytes (plan, role);
     most = fmax (most, bytes);
   }
   return most;
