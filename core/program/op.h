@@ -78,14 +78,15 @@ enum weft_product {
   WEFT_PRODUCT_WGRAD,
 };
 
-/* The ops of a kind that an evaluation skips: it runs the forward pass, and gathers weights. */
+/* Which ops of a kind an evaluation skips. An evaluation runs the forward pass and the all-gathers
+ * of weights. */
 enum weft_skipped {
-  WEFT_SKIPPED_BACKWARD,      /* those of all phases but forward and optimizer */
-  WEFT_SKIPPED_AFTER_FORWARD, /* those of all phases but forward */
-  WEFT_SKIPPED_BUT_MASTERS,   /* likewise, except where operand 0 is optimizer state: such an op
-                               * makes weights that are gathered again */
-  WEFT_SKIPPED_ON_GRADIENTS,  /* those whose operand 0 is gradients */
-  WEFT_SKIPPED,               /* all: the op belongs to the update */
+  WEFT_SKIPPED_BACKWARD,      /* ops of all phases except forward and optimizer */
+  WEFT_SKIPPED_AFTER_FORWARD, /* ops of all phases except forward */
+  WEFT_SKIPPED_BUT_MASTERS,   /* as WEFT_SKIPPED_AFTER_FORWARD, but an op whose operand 0 is
+                               * optimizer state runs: it writes weights that are then gathered */
+  WEFT_SKIPPED_ON_GRADIENTS,  /* ops whose operand 0 is a gradient buffer */
+  WEFT_SKIPPED,               /* all ops of the kind: they belong to the update */
 };
 
 struct weft_op_info {

@@ -159,9 +159,10 @@ weft_order_zb_v (const weft_grid *grid, const struct weft_grid_spec *spec, GArra
   }
 }
 
-/* V-Half keeps half of 1F1B's activations. A strictly periodic order of this kind has 7 / 12 of
- * 1F1B's bubble; the order that the search finds has half of it. With an even number of ranks,
- * passes down and up need the same slots, so the search uses one rank more. */
+/* V-Half: a rank keeps half as many activations as with 1F1B. A strictly periodic order with this
+ * memory has 7/12 of the bubble of 1F1B; the order that weft_search_v() finds has half of the
+ * bubble. With an even number of ranks, forwards on their way down and up the V need the same
+ * slots, so the search then uses one more rank. */
 void
 weft_order_v_half (const weft_grid *grid, const struct weft_grid_spec *spec, GArray **row)
 {

@@ -65,7 +65,7 @@ no_bundled_topology_reaches_more_than_is_printed (void **state)
       pairs++;
     }
   }
-  /* A rail fabric has two more rates, a torus has one. */
+  /* A cluster with rails has six pairs of a rate and its specification, a torus has five. */
   assert_int_equal (pairs, 6 * g_strv_length (names) - 1);
 }
 

@@ -151,8 +151,8 @@ dp_replicate_size_shares_out_over_fewer_ranks (void **state)
   }
 }
 
-/* Layers are gathered into two buffers in turn, and the root into another one in each
- * microbatch. */
+/* The gathered pieces of layers alternate between two buffers. The pieces of the root have a buffer
+ * of their own in each microbatch. */
 static void
 two_packs_and_one_layer_are_the_window (void **state)
 {
