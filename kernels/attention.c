@@ -699,7 +699,7 @@ scale_sums (const struct task *t, float *sum)
   scale_floats (sum, t->a->scale, n_sums (t));
 }
 
-/* Entry i of a stack of sums over leaves; `which`: 0 for gradients of values, 1 for those of
+/* Returns entry i of a stack of sums over leaves. `which` 0: gradients of values; 1: gradients of
  * keys. */
 static float *
 entry (const struct attention *a, uint32_t i, unsigned which)

@@ -43,7 +43,7 @@ struct weft_layout_place {
   uint64_t start, end; /* elements, counted through all flat buffers; for a tensor in pieces, of the
                         * first piece */
   uint32_t bucket;
-  uint64_t piece, stride; /* elements per piece, and from piece to piece; 0: not cut into pieces */
+  uint64_t piece, stride; /* elements of a piece; distance from piece to piece; 0: not in pieces */
 };
 
 struct weft_bucket {

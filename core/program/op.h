@@ -103,10 +103,10 @@ struct weft_op_info {
   gboolean in_bound;  /* occurs in every step with any data-parallel sharding: counted by the
                        * planner's lower bounds */
   gboolean serial;    /* its CPU kernel is not divided among threads */
-  gboolean in_ring;   /* its place among context-parallel ranks is that in the ring (cp_ring), not
-                       * that among all of them */
-  uint8_t bulk;       /* operands with one element for each element of a flat buffer, as bits: over
-                       * a part of that buffer the op is one call for each parameter */
+  gboolean in_ring;   /* the op uses the rank's index in its ring (cp_ring) instead of its index
+                       * among all context parallel ranks */
+  uint8_t bulk;       /* bits: operands with one element for each element of a flat buffer; an op
+                       * that spans several parameters becomes one kernel call for each of them */
   enum weft_skipped skipped;
   gboolean enters_device; /* a copy from the host */
   gboolean mailbox;       /* a copy that the host writes or reads itself, without a buffer of the

@@ -23,8 +23,8 @@
 /* Suffix of the names of views of largest magnitudes (delayed scaling), which are state too. */
 #define WEFT_AMAX_SUFFIX ".amax"
 
-/* Further columns: how reports draw a kind (struct weft_report_part of core/report/report.h): a
- * mark in text and its colour there, a colour on pages. */
+/* The last columns define how reports draw a kind (struct weft_report_part of
+ * core/report/report.h): a letter and its colour in text, a colour on pages. */
 #define WEFT_BUF_KIND_LIST(X)                                                                      \
   X (WEFT_BUF_WEIGHTS, "weights", "parameters as the kernels read them",                           \
      'w', WEFT_INK_BLUE, "#4e79a7")                                                                \
@@ -100,8 +100,8 @@ struct weft_buf {
   uint32_t base;        /* WEFT_NO_BUF: owns memory */
   uint16_t name, layer, micro;
   uint8_t kind, pool, dtype, permanent;
-  uint8_t shard; /* a group kind: each use touches this rank's one of n equal slices */
-  uint8_t slice; /* a group kind: holds only this rank's slice of a buffer n times as large */
+  uint8_t shard; /* group kind: a use accesses only this rank's slice, one of n equal slices */
+  uint8_t slice; /* group kind: the buffer is this rank's slice of a tensor n times as large */
 };
 _Static_assert (sizeof (struct weft_buf) == 40, "a buffer is 40 bytes");
 
@@ -139,7 +139,7 @@ struct weft_param {
 typedef struct weft_program {
   uint32_t role, n_roles;
   uint32_t n_op, n_buf, n_shape, n_name, n_param;
-  struct weft_op *op; /* n_op + 1 rows: the last only ends deps and uses */
+  struct weft_op *op; /* n_op + 1 rows: the last row marks the end of deps and uses */
   uint32_t *deps;
   struct weft_use *uses;
   struct weft_buf *buf;

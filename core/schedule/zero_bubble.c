@@ -209,9 +209,9 @@ put_by_slot (GArray *row, uint32_t n_micro, const uint32_t first[N_PASS])
   }
 }
 
-/* V-Min: every pass continues without delay, so that activations are kept as short as possible. If
- * p is a multiple of 3, two passes would need the same slot, so microbatches wait at both turns of
- * rank p - 1. */
+/* V-Min: a microbatch passes from rank to rank without delay, so that activations are kept as short
+ * as possible. If p is a multiple of 3, two passes would need the same slot. A microbatch then
+ * waits two slots on rank p - 1 between Fa and Fb, and two slots between Ib and Ia. */
 void
 weft_order_v_min (const weft_grid *grid, const struct weft_grid_spec *spec, GArray **row)
 {

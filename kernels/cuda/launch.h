@@ -61,7 +61,7 @@ struct weft_cuda_model {
 
 struct weft_control;
 
-/* struct weft_whole of kernels/kernel.h. */
+/* The fields of struct weft_whole (kernels/kernel.h). */
 struct weft_cuda_whole {
   uint64_t key, start, columns, stride, offset;
 };

@@ -374,8 +374,7 @@ products_of_codes_and_scales_are_those_of_their_references (void **state)
     uint64_t n = w.rows, k = w.columns;
     p.k = kernel (dgrad ? WEFT_OP_MATMUL_DGRAD_FP8_WEIGHTS : WEFT_OP_MATMUL_FP8_WEIGHTS, m,
                   dgrad ? k : n);
-    p.k.shape.dim[2] = dgrad ? n : k; /* inner dimension: columns of w in forward, rows of w in
-                                       * dgrad */
+    p.k.shape.dim[2] = dgrad ? n : k; /* inner dimension: columns of w, in dgrad its rows */
     for (uint64_t i = 0; i < m * k; i++)
       p.x[i] = (float) g_rand_double_range (rand, -1, 1);
     for (uint64_t i = 0; i < n; i++)
