@@ -238,7 +238,7 @@ gradients_leave_piece_by_piece_once_they_are_reduced (void **state)
   assert_int_equal (count (once, WEFT_OP_TO_HOST, "gradients"), TENSORS);
   assert_int_equal (copied (once, WEFT_OP_TO_HOST, "gradients"), slice_bytes (once));
   assert_int_equal (count (once, WEFT_OP_GRAD_ADD, "grad_add"),
-                    (MICROS - 1) * TENSORS); /* of whole gradients, on the device */
+                    (MICROS - 1) * TENSORS); /* the device adds whole gradients */
   assert_int_equal (count (each, WEFT_OP_TO_HOST, "gradients"), MICROS * TENSORS);
   assert_int_equal (copied (each, WEFT_OP_TO_HOST, "gradients"), MICROS * slice_bytes (each));
   assert_int_equal (count (each, WEFT_OP_GRAD_ADD, "grad_add"), (MICROS - 1) * UNITS);
