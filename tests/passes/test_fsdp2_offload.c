@@ -394,9 +394,9 @@ a_tied_embedding_meets_on_the_device (void **state)
 
 #define REAL MODEL OFF EACH "topology=cpu gpus=2 global_batch_size=4 precision=fp32 "
 
-/* What each of these dependencies protects: pieces before they are packed, reduced pieces before
- * they are copied, gradients before the host adds or uses them, and the norm before it is copied to
- * the device. */
+/* Without one of these edges, in order: pieces are cast before they are on the device, gradients
+ * are copied to the host before they are reduced, the host adds gradients it has not received, the
+ * norm is copied to the device before it is computed, and Adam uses gradients not yet received. */
 static void
 an_edge_less_between_copies_and_who_uses_them_is_refused (void **state)
 {
