@@ -92,7 +92,7 @@ struct attention {
   uint32_t leaves; /* number of leaves of a sequence's queries */
   float scale;
   float cap;                        /* scores x become cap tanh (x / cap); 0: no soft-capping */
-  const struct weft_kernel *kernel; /* for the ALiBi slopes of its heads */
+  const struct weft_kernel *kernel; /* kernel of the call, for the ALiBi slopes of heads */
   struct room *room;
 };
 
@@ -263,7 +263,7 @@ describe (const struct weft_attention *call)
 /* One outer block, and the columns whose sums it accumulates. */
 struct task {
   const struct attention *a;
-  uint64_t batch, head; /* of the queries */
+  uint64_t batch, head; /* batch element and head of the queries */
   struct run outer;
   struct span columns;
 };

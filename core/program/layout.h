@@ -64,7 +64,7 @@ struct weft_layout {
   struct weft_layout_place *place; /* by parameter */
   struct weft_bucket *bucket;
   uint64_t *first; /* [n_buffer + 1]: start of each buffer, and the end of the last */
-  uint64_t numel;  /* of all flat buffers */
+  uint64_t numel;  /* elements of all flat buffers */
   struct weft_bucket_group *group; /* filled by weft_layout_group() */
   uint32_t *bucket_of;             /* bucket numbers, group by group */
 };

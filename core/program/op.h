@@ -65,12 +65,13 @@ enum weft_heads_taken { WEFT_HEADS_OWN, WEFT_HEADS_OF_GROUP, WEFT_HEADS_QUERIES 
  * are interned: a program has a few dozen. */
 struct weft_shape {
   uint64_t dim[8];
-  uint8_t dtype;     /* of the operands */
-  uint8_t out_dtype; /* of the result or accumulator, if different */
+  uint8_t dtype;     /* type of the operands */
+  uint8_t out_dtype; /* type of the result or accumulator, if different */
   uint8_t pad[6];
 };
 
-/* Matrix products, by the inner dimension of (m, n, k): k, n or m. */
+/* Kinds of matrix products of shape (m, n, k). The inner dimension is k in forward, n in dgrad and
+ * m in wgrad. */
 enum weft_product {
   WEFT_NO_PRODUCT,
   WEFT_PRODUCT_FORWARD,

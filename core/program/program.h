@@ -95,7 +95,7 @@ struct weft_use {
 
 struct weft_buf {
   uint64_t bytes;
-  uint64_t offset;      /* in the pool; for a view, in its base */
+  uint64_t offset;      /* bytes from the start of the pool; for a view, of its base */
   uint32_t first, last; /* first and last op that use it; a permanent buffer spans the step */
   uint32_t base;        /* WEFT_NO_BUF: owns memory */
   uint16_t name, layer, micro;
@@ -121,8 +121,8 @@ struct weft_param {
   uint8_t tied;         /* word embedding shared with the head, possibly on another stage */
   uint8_t duplicate;    /* a tied copy, which another stage counts in the gradient norm */
   uint32_t weight, grad;/* views of the flat buffers; WEFT_NO_BUF if only slices are kept */
-  uint64_t rows, columns; /* of the rank's part; columns is 1 for vectors */
-  uint64_t whole_rows, whole_columns; /* of the whole tensor */
+  uint64_t rows, columns; /* size of the rank's part; columns is 1 for vectors */
+  uint64_t whole_rows, whole_columns; /* size of the whole tensor */
   uint64_t tail;        /* rows consist of three parts that are cut separately: rows - 2 tail, tail,
                          * tail */
   uint64_t block;       /* for experts: rows per expert, cut as cut.h defines; else 0 */

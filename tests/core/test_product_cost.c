@@ -1,5 +1,5 @@
-/* The cost formula of matmuls, by hand: whole waves of whole tiles, and the split of the inner
- * dimension (split-k) if there are few tiles. */
+/* The cost formula of matmuls against numbers computed by hand: the numbers of tiles and of waves
+ * of tiles are whole, and the inner dimension is split (split-k) if there are few tiles. */
 #include "tests/made/made.h"
 #include "tests/runner/runner.h"
 

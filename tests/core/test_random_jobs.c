@@ -689,7 +689,7 @@ gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gather
   uint64_t flat = gathered_bytes (plan, p, FALSE), units = unit_bytes (plan, p, 0, n),
            micros = weft_job_microbatches (&plan->job),
            uses = (plan->job.model.share_embeddings_and_output_weights ? 2 : 1) *
-                  (1 + plan->job.model.mtp_num_layers); /* of embedding and head */
+                  (1 + plan->job.model.mtp_num_layers); /* reads of embedding and head */
   int level = weft_job_sharding (&plan->job);
 
   if (sharing (plan) == plan->mesh.instances) /* nothing is sharded */

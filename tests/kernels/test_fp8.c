@@ -6,7 +6,7 @@
 #include "kernels/kernel.h"
 #include "tests/runner/runner.h"
 
-#define HALF_STEP 0x1p-4 /* of a normal number with three bits of mantissa */
+#define HALF_STEP 0x1p-4 /* relative error of normal numbers with three bits of mantissa */
 
 /* Value of an E4M3 code by its definition: sign, exponent with bias 7, mantissa of three bits. */
 static double
