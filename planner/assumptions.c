@@ -2,17 +2,23 @@
 #include "core/base/error.h"
 #include "core/base/suggest.h"
 #include "core/base/units.h"
+#include "planner/arithmetic.h"
 #include <math.h>
 #include <string.h>
 
 static const char *const memory_words[] = { WEFT_MEASURED_MEMORY_LIST (WEFT_WORD_TEXT) NULL };
 static const char *const flops_words[] = { WEFT_MEASURED_FLOPS_LIST (WEFT_WORD_TEXT) NULL };
+static const char *const totals_words[] = { WEFT_MEASURED_TOTALS_LIST (WEFT_WORD_TEXT) NULL };
+
+#define MEASURED(key, words_)                                                                      \
+  { .name = "measured." key, .type = WEFT_TYPE_WORD, .def = words_[0], .words = words_ }
 
 struct condition {
-  int column;
-  char op;        /* '=', '!' (for !=) or '>' */
-  char **pattern; /* alternative patterns, NULL-terminated; the condition is met if one of them
-                   * matches */
+  int column;       /* -1: an expression */
+  char *expression; /* of columns; NULL: one column */
+  char op;          /* '=', '!' (for !=) or '>' */
+  char **pattern;   /* alternative patterns, NULL-terminated; the condition is met if one of them
+                     * matches */
 };
 
 /* A rule: entries [first, first + n) of the file apply to rows that meet all its conditions. */
@@ -60,12 +66,45 @@ read_patterns (const char *text, struct condition *condition, GError **error)
 
   if (!*values)
     return weft_bad_input (error, "found no value after a column, wanted one, or \"blank\"");
-  if (condition->op == '>' && !is_number (values))
-    return weft_bad_input (error, "found \"%s\" after >, wanted a number", values);
+  if ((condition->op == '>' || condition->expression) && !is_number (values))
+    return weft_bad_input (error, "found \"%s\" after %s, wanted a number", values,
+                           condition->expression ? condition->expression : ">");
   condition->pattern = g_strsplit (values, "|", -1);
   for (unsigned i = 0; condition->pattern[i]; i++)
     g_strstrip (condition->pattern[i]);
   return TRUE;
+}
+
+/* weft_arithmetic_names: the number in a column of a row; 1 if there is no row. */
+static gboolean
+column_value (const char *name, double *value, const void *user)
+{
+  const weft_row_job *row = user;
+  int column = weft_published_find (name);
+
+  if (column >= 0)
+    *value = row ? weft_published_number (row->cell[column]) : 1;
+  return column >= 0;
+}
+
+static gboolean
+read_expression (const char *text, struct condition *condition, GError **error)
+{
+  double value;
+
+  condition->column = -1;
+  condition->expression = g_strdup (text);
+  return weft_arithmetic (text, column_value, NULL, &value) ||
+         weft_bad_input (error, "found \"%s\", wanted a column, or numbers and columns with + - * "
+                                "/ %% and parentheses", text);
+}
+
+/* Reads the left side of a condition. */
+static gboolean
+read_left (const char *text, struct condition *condition, GError **error)
+{
+  return strpbrk (text, "+-*/%(") ? read_expression (text, condition, error)
+                                  : find_column (text, &condition->column, error);
 }
 
 static gboolean
@@ -76,7 +115,7 @@ read_condition (const char *text, struct condition *condition, GError **error)
   if (!op || (*op == '!' && op[1] != '='))
     return weft_bad_input (error, "found \"%s\", wanted COLUMN = VALUE, != or >", text);
   g_autofree char *name = g_strndup (text, op - text);
-  if (!find_column (g_strstrip (name), &condition->column, error))
+  if (!read_left (g_strstrip (name), condition, error))
     return FALSE;
   condition->op = *op;
   return read_patterns (op + (*op == '!' ? 2 : 1), condition, error);
@@ -85,7 +124,9 @@ read_condition (const char *text, struct condition *condition, GError **error)
 static void
 clear_condition (gpointer data)
 {
-  g_strfreev (((struct condition *) data)->pattern);
+  struct condition *condition = data;
+  g_strfreev (condition->pattern);
+  g_free (condition->expression);
 }
 
 static void
@@ -103,36 +144,36 @@ read_rule (const char *section, struct rule *rule, GError **error)
   g_array_set_clear_func (rule->condition, clear_condition);
   for (unsigned i = 0; parts[i]; i++) {
     struct condition condition = { 0 };
-    if (!read_condition (parts[i], &condition, error))
-      return FALSE;
+    gboolean ok = read_condition (parts[i], &condition, error);
     g_array_append_val (rule->condition, condition);
+    if (!ok)
+      return FALSE;
   }
   return TRUE;
 }
 
-/* Reads a key "measured.memory" or "measured.flops" into the row. */
+/* Reads a key of section "measured" into the row. */
 static gboolean
 read_measured (const char *key, const char *value, weft_row_job *row, GError **error)
 {
-  const struct weft_field memory = {
-    .name = "measured.memory", .type = WEFT_TYPE_WORD, .def = memory_words[0], .words = memory_words
+  const struct {
+    struct weft_field field;
+    int *word;
+  } keys[] = {
+    { MEASURED ("memory", memory_words), &row->memory },
+    { MEASURED ("flops", flops_words), &row->flops },
+    { MEASURED ("totals", totals_words), &row->totals },
   };
-  const struct weft_field flops = {
-    .name = "measured.flops", .type = WEFT_TYPE_WORD, .def = flops_words[0], .words = flops_words
-  };
-  const struct weft_field *field = g_str_equal (key, flops.name) ? &flops : &memory;
   union weft_value word;
 
-  if (!g_str_equal (key, field->name))
-    return weft_bad_input (error, "unknown key \"%s\"; wanted %s or %s", key, memory.name,
-                           flops.name);
-  if (!weft_field_parse (field, value, &word, error))
-    return FALSE;
-  if (field == &flops)
-    row->flops = word.i;
-  else
-    row->memory = word.i;
-  return TRUE;
+  for (unsigned i = 0; i < G_N_ELEMENTS (keys); i++)
+    if (g_str_equal (key, keys[i].field.name)) {
+      gboolean ok = weft_field_parse (&keys[i].field, value, &word, error);
+      *keys[i].word = ok ? (int) word.i : 0;
+      return ok;
+    }
+  return weft_bad_input (error, "unknown key \"%s\"; wanted %s, %s or %s", key,
+                         keys[0].field.name, keys[1].field.name, keys[2].field.name);
 }
 
 static gboolean
@@ -168,7 +209,7 @@ check_key (const weft_conf *conf, const struct weft_conf_entry *entry, GError **
   if (!strchr (entry->key, '.'))
     return weft_bad_input (error,
                            "unknown key \"%s\"; wanted why, column.NAME, SECTION.KEY of a job "
-                           "file, or measured.memory",
+                           "file, or measured.NAME",
                            entry->key);
   struct weft_applied a = { .key = entry->key,
                             .value = (char *) entry->value,
@@ -229,9 +270,23 @@ weft_assumptions_free (weft_assumptions *assumptions)
 
 /* ---------------------------------------------------------------------- applying */
 
+/* Whether the value of an expression meets its condition. FALSE if it depends on a blank cell. */
 static gboolean
-matches (const struct condition *condition, const char *cell)
+compares (const struct condition *condition, const weft_row_job *row)
 {
+  double value, wanted = g_ascii_strtod (condition->pattern[0], NULL);
+
+  if (!weft_arithmetic (condition->expression, column_value, row, &value) || isnan (value))
+    return FALSE;
+  return condition->op == '>' ? value > wanted : (value == wanted) == (condition->op == '=');
+}
+
+static gboolean
+matches (const struct condition *condition, const weft_row_job *row)
+{
+  if (condition->expression)
+    return compares (condition, row);
+  const char *cell = row->cell[condition->column];
   if (condition->op == '>')
     return weft_published_number (cell) > g_ascii_strtod (condition->pattern[0], NULL);
   for (unsigned i = 0; condition->pattern[i]; i++)
@@ -247,7 +302,7 @@ is_for (const struct rule *rule, const weft_row_job *row)
 {
   for (unsigned i = 0; i < rule->condition->len; i++) {
     const struct condition *condition = &g_array_index (rule->condition, struct condition, i);
-    if (!matches (condition, row->cell[condition->column]))
+    if (!matches (condition, row))
       return FALSE;
   }
   return TRUE;
@@ -288,25 +343,16 @@ free_applied (gpointer data)
   g_free (a);
 }
 
-/* Computes "6 * 4 / 8" as "3", from left to right; returns any other text unchanged. */
+/* Replaces an expression by its value: "6 * 4 / 8" by "3". Returns any other text unchanged. */
 static char *
-calculate (char *value)
+calculate (char *text)
 {
-  g_auto (GStrv) word = g_strsplit (value, " ", -1);
-  unsigned n = g_strv_length (word);
-  double result = n ? g_ascii_strtod (word[0], NULL) : 0;
+  double value;
 
-  if (n < 3 || n % 2 == 0 || !is_number (word[0]))
-    return value;
-  for (unsigned i = 1; i < n; i += 2) {
-    gboolean times = g_str_equal (word[i], "*");
-    if (!is_number (word[i + 1]) || (!times && !g_str_equal (word[i], "/")))
-      return value;
-    double operand = g_ascii_strtod (word[i + 1], NULL);
-    result = times ? result * operand : result / operand;
-  }
-  g_free (value);
-  return weft_units_print (result);
+  if (!strchr (text, ' ') || !weft_arithmetic (text, NULL, NULL, &value))
+    return text;
+  g_free (text);
+  return weft_units_print (value);
 }
 
 /* Whether an entry has no effect on a row. TRUE: it fills a column whose cell is not blank; printed
@@ -405,6 +451,16 @@ number (const weft_row_job *row, enum weft_published_column column)
   return weft_published_number (row->cell[column]);
 }
 
+/* FLOP/s of one GPU: as printed, or the printed share of the specified bf16 rate. */
+static double
+flops_per_second (const weft_row_job *row)
+{
+  double rate = number (row, WEFT_COLUMN_tflops_per_gpu) * 1e12;
+
+  return isnan (rate) ? number (row, WEFT_COLUMN_mfu_pct) / 100 * row->job.cluster.f.gpu_bf16_spec
+                      : rate;
+}
+
 double
 weft_row_job_seconds (const weft_row_job *row)
 {
@@ -417,6 +473,6 @@ weft_row_job_seconds (const weft_row_job *row)
   if (isnan (seconds) && row->flops != WEFT_FLOPS_UNKNOWN)
     seconds = of_one *
               weft_model_flops_per_token (&row->job.model, row->flops == WEFT_FLOPS_CAUSAL) /
-              (number (row, WEFT_COLUMN_tflops_per_gpu) * 1e12);
+              flops_per_second (row);
   return seconds;
 }
