@@ -3,6 +3,7 @@
 #include "cli/cli.h"
 #include "cli/outputs.h"
 #include "cli/executors.h"
+#include "cli/validate_nccl.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "core/base/units.h"
@@ -14,7 +15,7 @@
 
 struct ask {
   const char *tier, *group, *source, *most, *csv, *explain, *jobs, *executor, *assumptions;
-  gboolean verbose;
+  gboolean verbose, nccl;
 };
 
 /* Seconds between two lines of progress in a file; on a terminal each row replaces the line. */
@@ -477,6 +478,22 @@ run (const weft_cli_input *input, const struct ask *ask)
   return judge (v, ask->most, most);
 }
 
+/* The table of collectives has no tiers, groups and jobs, so most flags do not apply. */
+static int
+run_nccl (const weft_cli_input *input, const struct ask *ask)
+{
+  const char *const others[] = { ask->tier,    ask->group, ask->source, ask->most,
+                                 ask->explain, ask->csv,   ask->jobs,   ask->assumptions };
+  g_autoptr (GError) error = NULL;
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (others); i++)
+    if (others[i]) {
+      weft_bad_input (&error, "--nccl: found another flag, wanted only --verbose and --json");
+      return weft_cli_fail (error);
+    }
+  return weft_cli_validate_nccl (input->operand, ask->verbose, input->json);
+}
+
 int
 weft_cli_validate (int argc, char **argv)
 {
@@ -491,6 +508,9 @@ weft_cli_validate (int argc, char **argv)
     { "csv", "FILE", "write one line per row to FILE", NULL, &ask.csv },
     { "explain", "ID", "show how row ID becomes a job, with the line of every assumption", NULL,
       &ask.explain },
+    { "nccl", NULL,
+      "predict measured collectives instead; the default CSV is then validation/nccl.csv",
+      &ask.nccl },
     { "verbose", NULL, "print one line per row", &ask.verbose, NULL },
     { "jobs", "N", "threads that build plans [one per processor]", NULL, &ask.jobs },
     { "executor", weft_cli_executor_names (),
@@ -509,6 +529,7 @@ weft_cli_validate (int argc, char **argv)
     .examples = "  weft validate\n"
                 "  weft validate --source mosaic --tier A --verbose\n"
                 "  weft validate --explain mosaic-004\n"
+                "  weft validate --nccl --verbose\n"
                 "  weft validate mine.csv --max-mape 0.1 --csv errors.csv --json\n",
     .flags = flags,
     .n_flags = G_N_ELEMENTS (flags),
@@ -516,5 +537,7 @@ weft_cli_validate (int argc, char **argv)
   g_auto (weft_cli_input) input = { 0 };
   int status = weft_cli_begin (&page, argc, argv, &input);
 
-  return status == WEFT_CLI_GO_ON ? run (&input, &ask) : status;
+  if (status != WEFT_CLI_GO_ON)
+    return status;
+  return ask.nccl ? run_nccl (&input, &ask) : run (&input, &ask);
 }

@@ -1,6 +1,6 @@
 #include "planner/assumptions.h"
+#include "planner/conditions.h"
 #include "core/base/error.h"
-#include "core/base/suggest.h"
 #include "core/base/units.h"
 #include "planner/arithmetic.h"
 #include <math.h>
@@ -13,17 +13,9 @@ static const char *const totals_words[] = { WEFT_MEASURED_TOTALS_LIST (WEFT_WORD
 #define MEASURED(key, words_)                                                                      \
   { .name = "measured." key, .type = WEFT_TYPE_WORD, .def = words_[0], .words = words_ }
 
-struct condition {
-  int column;       /* -1: an expression */
-  char *expression; /* of columns; NULL: one column */
-  char op;          /* '=', '!' (for !=) or '>' */
-  char **pattern;   /* alternative patterns, NULL-terminated; the condition is met if one of them
-                     * matches */
-};
-
 /* A rule: entries [first, first + n) of the file apply to rows that meet all its conditions. */
 struct rule {
-  GArray *condition;
+  weft_conditions *conditions;
   unsigned first, n;
 };
 
@@ -34,122 +26,22 @@ struct weft_assumptions {
 
 /* ----------------------------------------------------------------------- reading */
 
+static const char *const columns[] = {
+#define COLUMN(name, ...) #name,
+#include "planner/published.def"
+  NULL
+};
+
 static gboolean
 find_column (const char *name, int *column, GError **error)
 {
-  const char *names[WEFT_N_COLUMN + 1] = { NULL };
-
-  *column = weft_published_find (name);
-  if (*column >= 0)
-    return TRUE;
-  for (unsigned i = 0; i < WEFT_N_COLUMN; i++)
-    names[i] = weft_published_name (i);
-  const char *near = weft_suggest_strv (name, names);
-  if (near)
-    return weft_bad_input (error, "unknown column \"%s\"; did you mean %s?", name, near);
-  return weft_bad_input (error, "unknown column \"%s\"", name);
-}
-
-static gboolean
-is_number (const char *text)
-{
-  char *end;
-
-  g_ascii_strtod (text, &end);
-  return end != text && !*end;
-}
-
-static gboolean
-read_patterns (const char *text, struct condition *condition, GError **error)
-{
-  g_autofree char *values = g_strstrip (g_strdup (text));
-
-  if (!*values)
-    return weft_bad_input (error, "found no value after a column, wanted one, or \"blank\"");
-  if ((condition->op == '>' || condition->expression) && !is_number (values))
-    return weft_bad_input (error, "found \"%s\" after %s, wanted a number", values,
-                           condition->expression ? condition->expression : ">");
-  condition->pattern = g_strsplit (values, "|", -1);
-  for (unsigned i = 0; condition->pattern[i]; i++)
-    g_strstrip (condition->pattern[i]);
-  return TRUE;
-}
-
-/* weft_arithmetic_names: the number in a column of a row; 1 if there is no row. */
-static gboolean
-column_value (const char *name, double *value, const void *user)
-{
-  const weft_row_job *row = user;
-  int column = weft_published_find (name);
-
-  if (column >= 0)
-    *value = row ? weft_published_number (row->cell[column]) : 1;
-  return column >= 0;
-}
-
-static gboolean
-read_expression (const char *text, struct condition *condition, GError **error)
-{
-  double value;
-
-  condition->column = -1;
-  condition->expression = g_strdup (text);
-  return weft_arithmetic (text, column_value, NULL, &value) ||
-         weft_bad_input (error, "found \"%s\", wanted a column, or numbers and columns with + - * "
-                                "/ %% and parentheses", text);
-}
-
-/* Reads the left side of a condition. */
-static gboolean
-read_left (const char *text, struct condition *condition, GError **error)
-{
-  return strpbrk (text, "+-*/%(") ? read_expression (text, condition, error)
-                                  : find_column (text, &condition->column, error);
-}
-
-static gboolean
-read_condition (const char *text, struct condition *condition, GError **error)
-{
-  const char *op = strpbrk (text, "!=>");
-
-  if (!op || (*op == '!' && op[1] != '='))
-    return weft_bad_input (error, "found \"%s\", wanted COLUMN = VALUE, != or >", text);
-  g_autofree char *name = g_strndup (text, op - text);
-  if (!read_left (g_strstrip (name), condition, error))
-    return FALSE;
-  condition->op = *op;
-  return read_patterns (op + (*op == '!' ? 2 : 1), condition, error);
-}
-
-static void
-clear_condition (gpointer data)
-{
-  struct condition *condition = data;
-  g_strfreev (condition->pattern);
-  g_free (condition->expression);
+  return weft_conditions_column (columns, name, column, error);
 }
 
 static void
 clear_rule (gpointer data)
 {
-  g_array_unref (((struct rule *) data)->condition);
-}
-
-static gboolean
-read_rule (const char *section, struct rule *rule, GError **error)
-{
-  g_auto (GStrv) parts = g_strsplit (section, " and ", -1);
-
-  rule->condition = g_array_new (FALSE, TRUE, sizeof (struct condition));
-  g_array_set_clear_func (rule->condition, clear_condition);
-  for (unsigned i = 0; parts[i]; i++) {
-    struct condition condition = { 0 };
-    gboolean ok = read_condition (parts[i], &condition, error);
-    g_array_append_val (rule->condition, condition);
-    if (!ok)
-      return FALSE;
-  }
-  return TRUE;
+  weft_conditions_free (((struct rule *) data)->conditions);
 }
 
 /* Reads a key of section "measured" into the row. */
@@ -235,9 +127,9 @@ read_rules (weft_assumptions *assumptions, GError **error)
       continue;
     }
     next.n = 1;
-    gboolean ok = read_rule (conf->entry[i].section, &next, error);
+    next.conditions = weft_conditions_parse (conf->entry[i].section, columns, error);
     g_array_append_val (assumptions->rule, next);
-    if (!ok)
+    if (!next.conditions)
       return weft_conf_blame (conf, &conf->entry[i], error);
   }
   return TRUE;
@@ -269,44 +161,6 @@ weft_assumptions_free (weft_assumptions *assumptions)
 }
 
 /* ---------------------------------------------------------------------- applying */
-
-/* Whether the value of an expression meets its condition. FALSE if it depends on a blank cell. */
-static gboolean
-compares (const struct condition *condition, const weft_row_job *row)
-{
-  double value, wanted = g_ascii_strtod (condition->pattern[0], NULL);
-
-  if (!weft_arithmetic (condition->expression, column_value, row, &value) || isnan (value))
-    return FALSE;
-  return condition->op == '>' ? value > wanted : (value == wanted) == (condition->op == '=');
-}
-
-static gboolean
-matches (const struct condition *condition, const weft_row_job *row)
-{
-  if (condition->expression)
-    return compares (condition, row);
-  const char *cell = row->cell[condition->column];
-  if (condition->op == '>')
-    return weft_published_number (cell) > g_ascii_strtod (condition->pattern[0], NULL);
-  for (unsigned i = 0; condition->pattern[i]; i++)
-    if (g_str_equal (condition->pattern[i], "blank")
-            ? !*cell
-            : g_pattern_match_simple (condition->pattern[i], cell))
-      return condition->op == '=';
-  return condition->op == '!';
-}
-
-static gboolean
-is_for (const struct rule *rule, const weft_row_job *row)
-{
-  for (unsigned i = 0; i < rule->condition->len; i++) {
-    const struct condition *condition = &g_array_index (rule->condition, struct condition, i);
-    if (!matches (condition, row))
-      return FALSE;
-  }
-  return TRUE;
-}
 
 /* Replaces each {NAME} in a text by the cell of column NAME. Returns NULL with an error if a cell
  * is blank. */
@@ -425,7 +279,8 @@ weft_row_job_new (const weft_assumptions *assumptions, const weft_published *tab
     row->cell[i] = g_strdup (weft_published_cell (table, index, i));
   for (unsigned i = 0; i < assumptions->rule->len; i++) {
     const struct rule *rule = &g_array_index (assumptions->rule, struct rule, i);
-    if (is_for (rule, row) && !apply_rule (assumptions->conf, rule, row, error))
+    if (weft_conditions_hold (rule->conditions, row->cell) &&
+        !apply_rule (assumptions->conf, rule, row, error))
       return row;
   }
   build (assumptions, row, error);

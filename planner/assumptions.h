@@ -5,12 +5,8 @@
  *
  *   [id = zb-* and recompute = blank]
  *
- * Conditions are joined with "and". A condition is a column of published.def, an operator (= != >)
- * and a value. The value of = and != is a pattern with * and ?, or several patterns separated by
- * bars. The value `blank` matches an empty cell. The value of > is a number. The left side may also
- * be an expression of columns, "(layers + 2) % (pp * vpp) = 0" (arithmetic.h): the value is then
- * one number, and a blank cell meets no such condition. Rules are applied in the order of the file.
- * A rule has these keys:
+ * conditions.h has the grammar of conditions; the columns are those of published.def. Rules are
+ * applied in the order of the file. A rule has these keys:
  *
  *   column.NAME       the value of that column, where the column is blank
  *   SECTION.KEY       a setting of the job, as in a job file; the last setting of a key counts

@@ -65,12 +65,13 @@ enum weft_heads_taken { WEFT_HEADS_OWN, WEFT_HEADS_OF_GROUP, WEFT_HEADS_QUERIES 
  * are interned: a program has a few dozen. */
 struct weft_shape {
   uint64_t dim[8];
-  uint8_t dtype;     /* of the operands */
-  uint8_t out_dtype; /* of the result or accumulator, if different */
+  uint8_t dtype;     /* type of the operands */
+  uint8_t out_dtype; /* type of the result or accumulator, if different */
   uint8_t pad[6];
 };
 
-/* Matrix products, by the inner dimension of (m, n, k): k, n or m. */
+/* Kinds of matrix products of shape (m, n, k). The inner dimension is k in forward, n in dgrad and
+ * m in wgrad. */
 enum weft_product {
   WEFT_NO_PRODUCT,
   WEFT_PRODUCT_FORWARD,
@@ -78,14 +79,15 @@ enum weft_product {
   WEFT_PRODUCT_WGRAD,
 };
 
-/* The ops of a kind that an evaluation skips: it runs the forward pass, and gathers weights. */
+/* Which ops of a kind an evaluation skips. An evaluation runs the forward pass and the all-gathers
+ * of weights. */
 enum weft_skipped {
-  WEFT_SKIPPED_BACKWARD,      /* those of all phases but forward and optimizer */
-  WEFT_SKIPPED_AFTER_FORWARD, /* those of all phases but forward */
-  WEFT_SKIPPED_BUT_MASTERS,   /* likewise, except where operand 0 is optimizer state: such an op
-                               * makes weights that are gathered again */
-  WEFT_SKIPPED_ON_GRADIENTS,  /* those whose operand 0 is gradients */
-  WEFT_SKIPPED,               /* all: the op belongs to the update */
+  WEFT_SKIPPED_BACKWARD,      /* ops of all phases except forward and optimizer */
+  WEFT_SKIPPED_AFTER_FORWARD, /* ops of all phases except forward */
+  WEFT_SKIPPED_BUT_MASTERS,   /* as WEFT_SKIPPED_AFTER_FORWARD, but an op whose operand 0 is
+                               * optimizer state runs: it writes weights that are then gathered */
+  WEFT_SKIPPED_ON_GRADIENTS,  /* ops whose operand 0 is a gradient buffer */
+  WEFT_SKIPPED,               /* all ops of the kind: they belong to the update */
 };
 
 struct weft_op_info {
@@ -102,10 +104,10 @@ struct weft_op_info {
   gboolean in_bound;  /* occurs in every step with any data-parallel sharding: counted by the
                        * planner's lower bounds */
   gboolean serial;    /* its CPU kernel is not divided among threads */
-  gboolean in_ring;   /* its place among context-parallel ranks is that in the ring (cp_ring), not
-                       * that among all of them */
-  uint8_t bulk;       /* operands with one element for each element of a flat buffer, as bits: over
-                       * a part of that buffer the op is one call for each parameter */
+  gboolean in_ring;   /* the op uses the rank's index in its ring (cp_ring) instead of its index
+                       * among all context parallel ranks */
+  uint8_t bulk;       /* bits: operands with one element for each element of a flat buffer; an op
+                       * that spans several parameters becomes one kernel call for each of them */
   enum weft_skipped skipped;
   gboolean enters_device; /* a copy from the host */
   gboolean mailbox;       /* a copy that the host writes or reads itself, without a buffer of the

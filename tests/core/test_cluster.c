@@ -65,7 +65,7 @@ no_bundled_topology_reaches_more_than_is_printed (void **state)
       pairs++;
     }
   }
-  /* A rail fabric has two more rates, a torus has one. */
+  /* A cluster with rails has six pairs of a rate and its specification, a torus has five. */
   assert_int_equal (pairs, 6 * g_strv_length (names) - 1);
 }
 
@@ -98,8 +98,8 @@ assert_sources (const struct weft_sheet *sheet, const char *name)
     given += file->from[i].entry != NULL;
     wanted += weft_sheet_has (sheet, file->values, i);
   }
-  /* Bundled files leave out measured seconds; files of rail fabrics also leave out the fabric kind,
-   * because rails are the default, and SHARP, which users enable. */
+  /* Bundled files give no measured seconds. Files of rail fabrics also omit the fabric kind,
+   * because rails are the default, and SHARP, because users enable it. */
   if (sheet == &weft_cluster_sheet)
     given += file->values[WEFT_CLUSTER_fabric_kind].i == WEFT_FABRIC_RAILS ? 3 : 1;
   assert_int_equal (given, wanted);

@@ -1,5 +1,5 @@
-/* The cost formula of matmuls, by hand: whole waves of whole tiles, and the split of the inner
- * dimension (split-k) if there are few tiles. */
+/* The cost formula of matmuls against numbers computed by hand: the numbers of tiles and of waves
+ * of tiles are whole, and the inner dimension is split (split-k) if there are few tiles. */
 #include "tests/made/made.h"
 #include "tests/runner/runner.h"
 
@@ -172,7 +172,8 @@ seconds_of_codes (double columns, double depth, double rate)
 }
 
 static const struct {
-  int64_t only, has; /* compute capability: the only one of the stack's kernels, and of the GPU */
+  int64_t only, has; /* `only`: compute capability that the stack's fp8 kernels need (0: any);
+                      * `has`: that of the GPU */
   uint64_t n, k, block;
   double rate; /* 1: bf16 rate, 2: fp8 rate */
 } of_codes[] = {
@@ -183,8 +184,8 @@ static const struct {
   { CAPABLE, CAPABLE, 488, 320, 0, 1 }, { CAPABLE, CAPABLE, 480, 328, 0, 1 },
 };
 
-/* Grouped GEMM of fp8 has the bf16 rate where the stack's kernels convert codes to bf16. Other fp8
- * matmuls always have the fp8 rate. */
+/* A grouped GEMM of fp8 codes runs at the bf16 rate if the kernels of the stack convert the codes
+ * to bf16. All other fp8 matmuls run at the fp8 rate. */
 static void
 codes_of_experts_are_halves_where_kernels_make_them_so (void **state)
 {
@@ -246,8 +247,8 @@ only_hopper_multiplies_codes_of_experts_by_our_kernels (void **state)
   }
 }
 
-/* Heads of several widths, causal attention of 4096 tokens. Without a tensor core kernel, attention
- * has the rate of CUDA cores. */
+/* Causal attention over 4096 tokens, with heads of several widths. Heads that no tensor core kernel
+ * supports have the rate of CUDA cores. */
 static void
 heads_that_matrix_units_do_not_take_have_the_other_rate (void **state)
 {
@@ -289,7 +290,8 @@ heads_that_matrix_units_do_not_take_have_the_other_rate (void **state)
   }
 }
 
-/* The kernel without tensor cores processes heads in a width that the stack file states. */
+/* The kernel without tensor cores takes the same time for all widths of heads up to the width in
+ * the stack file (plain_attention_width). */
 static void
 plain_attention_takes_as_long_as_heads_of_its_width (void **state)
 {
