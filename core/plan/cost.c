@@ -1,16 +1,6 @@
 #include "core/plan/cost.h"
 #include <math.h>
 
-static double
-matmul_rate (const struct weft_cluster *c, enum weft_dtype dtype)
-{
-  const double rate[WEFT_N_DTYPE] = {
-    [WEFT_FP32] = c->f.gpu_fp32, [WEFT_BF16] = c->f.gpu_bf16,  [WEFT_FP16] = c->f.gpu_bf16,
-    [WEFT_FP8] = c->f.gpu_fp8,   [WEFT_INT32] = c->f.gpu_fp32, [WEFT_E5M2] = c->f.gpu_fp8,
-  };
-  return rate[dtype];
-}
-
 /* Which matrix product an op computes: forward, dgrad, wgrad or none. */
 static enum weft_product
 side_of (enum weft_op_kind kind)
@@ -203,7 +193,7 @@ split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_s
   double sms = fmax (1, (double) c->f.gpu_sms - sms_taken), share = sms / c->f.gpu_sms;
   struct weft_cost_parts parts = { .flops = weft_op_info[kind].flops (s),
                                    .bytes = weft_op_info[kind].bytes (s),
-                                   .rate = matmul_rate (c, multiplied (cost, kind, s)),
+                                   .rate = weft_cluster_matmul_rate (c, multiplied (cost, kind, s)),
                                    .gap = stack->kernel_gap };
 
   if (is_attention (kind) || is_attention_backward (kind)) {

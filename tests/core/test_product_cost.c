@@ -65,6 +65,32 @@ whole_waves_of_whole_tiles_are_paid (void **state)
   }
 }
 
+/* Each dtype keeps its own fraction of its own best rate. Attention runs at the same clock. */
+static void
+the_power_limit_slows_matmuls_and_attention (void **state)
+{
+  struct weft_shape s = product (200, 1000, 5000);
+  struct weft_shape heads = { .dim = { 1, 4096, 8, 8, 64 }, .dtype = WEFT_BF16 };
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  d.cluster.f.gpu_fp8 = d.cluster.f.gpu_fp32 = d.cluster.f.gpu_bf16;
+  double best = work (&d, WEFT_OP_MATMUL, &s);
+  double attention = work (&d, WEFT_OP_ATTENTION, &heads);
+  d.cluster.f.gpu_bf16_sustained = 0.8;
+  d.cluster.f.gpu_fp8_sustained = 0.5;
+  d.cluster.f.gpu_fp32_sustained = 0.25;
+  assert_near (work (&d, WEFT_OP_MATMUL, &s), best / 0.8);
+  assert_near (work (&d, WEFT_OP_ATTENTION, &heads), attention / 0.8);
+  s.dtype = WEFT_FP8;
+  assert_near (work (&d, WEFT_OP_FP8_MATMUL, &s), best / 0.5);
+  s.dtype = WEFT_FP16;
+  assert_near (work (&d, WEFT_OP_MATMUL, &s), best / 0.8);
+  s.dtype = WEFT_FP32;
+  assert_near (work (&d, WEFT_OP_MATMUL, &s), best / 0.25);
+}
+
 /* Forward, dgrad and wgrad sum over different dimensions, and tile the other two. */
 static void
 each_pass_has_an_inner_dimension_of_its_own (void **state)
@@ -243,7 +269,7 @@ only_hopper_multiplies_codes_of_experts_by_our_kernels (void **state)
   for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
     struct weft_cluster cluster = { 0 };
     double rate = rate_of (row[i].stack, row[i].topology, WEFT_OP_MOE_FP8_MATMUL, &s, &cluster);
-    assert_near (rate, row[i].codes ? cluster.f.gpu_fp8 : cluster.f.gpu_bf16);
+    assert_near (rate, weft_cluster_matmul_rate (&cluster, row[i].codes ? WEFT_FP8 : WEFT_BF16));
   }
 }
 
@@ -329,12 +355,14 @@ only_our_kernels_are_plain (void **state)
   for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
     struct weft_cluster cluster = { 0 };
     double rate = rate_of (row[i].stack, row[i].topology, WEFT_OP_ATTENTION, &s, &cluster);
-    assert_near (rate, row[i].plain ? cluster.f.gpu_cuda_core_spec : cluster.f.gpu_bf16);
+    assert_near (rate, row[i].plain ? cluster.f.gpu_cuda_core_spec
+                                    : weft_cluster_matmul_rate (&cluster, WEFT_BF16));
   }
 }
 
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (whole_waves_of_whole_tiles_are_paid),
+  cmocka_unit_test (the_power_limit_slows_matmuls_and_attention),
   cmocka_unit_test (each_pass_has_an_inner_dimension_of_its_own),
   cmocka_unit_test (few_deep_tiles_are_split),
   cmocka_unit_test (a_split_stays_in_one_wave),
