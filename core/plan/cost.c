@@ -1,16 +1,6 @@
 #include "core/plan/cost.h"
 #include <math.h>
 
-static double
-matmul_rate (const struct weft_cluster *c, enum weft_dtype dtype)
-{
-  const double rate[WEFT_N_DTYPE] = {
-    [WEFT_FP32] = c->f.gpu_fp32, [WEFT_BF16] = c->f.gpu_bf16,  [WEFT_FP16] = c->f.gpu_bf16,
-    [WEFT_FP8] = c->f.gpu_fp8,   [WEFT_INT32] = c->f.gpu_fp32, [WEFT_E5M2] = c->f.gpu_fp8,
-  };
-  return rate[dtype];
-}
-
 /* Which matrix product an op computes: forward, dgrad, wgrad or none. */
 static enum weft_product
 side_of (enum weft_op_kind kind)
@@ -194,6 +184,24 @@ slowdown (const struct weft_cost *cost, enum weft_op_kind kind)
                                       : 1;
 }
 
+/* The fraction of the copy bandwidth that a kernel of this class reaches. */
+static double
+memory_share (const union weft_stack *stack, enum weft_op_kind kind)
+{
+  const double share[WEFT_N_KERNEL] = {
+    [WEFT_KERNEL_NORM] = stack->norm_memory_share,
+    [WEFT_KERNEL_MATMUL] = stack->matmul_memory_share,
+    [WEFT_KERNEL_ATTENTION] = stack->matmul_memory_share,
+    [WEFT_KERNEL_SOFTMAX] = stack->softmax_memory_share,
+    [WEFT_KERNEL_QUANTISE] = stack->quantise_memory_share,
+    [WEFT_KERNEL_OPTIMIZER] = stack->optimizer_memory_share,
+    [WEFT_KERNEL_DISPATCH] = stack->dispatch_memory_share,
+  };
+  double own = share[weft_op_kernel (kind)];
+
+  return own > 0 ? own : stack->memory_share;
+}
+
 static struct weft_cost_parts
 split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
        uint32_t sms_taken)
@@ -203,7 +211,7 @@ split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_s
   double sms = fmax (1, (double) c->f.gpu_sms - sms_taken), share = sms / c->f.gpu_sms;
   struct weft_cost_parts parts = { .flops = weft_op_info[kind].flops (s),
                                    .bytes = weft_op_info[kind].bytes (s),
-                                   .rate = matmul_rate (c, multiplied (cost, kind, s)),
+                                   .rate = weft_cluster_matmul_rate (c, multiplied (cost, kind, s)),
                                    .gap = stack->kernel_gap };
 
   if (is_attention (kind) || is_attention_backward (kind)) {
@@ -215,7 +223,7 @@ split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_s
   }
   /* Half of the SMs already saturate memory bandwidth; with fewer SMs, bandwidth falls in
    * proportion. */
-  parts.bandwidth = c->f.gpu_memory_bandwidth * stack->memory_share * fmin (1, 2 * share);
+  parts.bandwidth = c->f.gpu_memory_bandwidth * memory_share (stack, kind) * fmin (1, 2 * share);
   if (kind == WEFT_OP_EMBED_BWD)
     parts.bandwidth /= slowdown (cost, kind);
   if (side_of (kind) != WEFT_NO_PRODUCT || heads_of (kind, s) > 0)

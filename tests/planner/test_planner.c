@@ -347,7 +347,8 @@ layers_that_no_pipeline_divides_are_spread_over_all_stages (void **state)
   }
 }
 
-/* llm-foundry has data parallelism alone, torchtitan FSDP2 and DDP (stacks). */
+/* A stack file lists wrappers and parallel axes. llm-foundry has data parallelism only; torchtitan
+ * has all axes. The search uses FSDP2 for both. */
 static void
 only_what_the_stack_has_is_searched (void **state)
 {
