@@ -184,6 +184,24 @@ slowdown (const struct weft_cost *cost, enum weft_op_kind kind)
                                       : 1;
 }
 
+/* The fraction of the copy bandwidth that a kernel of this class reaches. */
+static double
+memory_share (const union weft_stack *stack, enum weft_op_kind kind)
+{
+  const double share[WEFT_N_KERNEL] = {
+    [WEFT_KERNEL_NORM] = stack->norm_memory_share,
+    [WEFT_KERNEL_MATMUL] = stack->matmul_memory_share,
+    [WEFT_KERNEL_ATTENTION] = stack->matmul_memory_share,
+    [WEFT_KERNEL_SOFTMAX] = stack->softmax_memory_share,
+    [WEFT_KERNEL_QUANTISE] = stack->quantise_memory_share,
+    [WEFT_KERNEL_OPTIMIZER] = stack->optimizer_memory_share,
+    [WEFT_KERNEL_DISPATCH] = stack->dispatch_memory_share,
+  };
+  double own = share[weft_op_kernel (kind)];
+
+  return own > 0 ? own : stack->memory_share;
+}
+
 static struct weft_cost_parts
 split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
        uint32_t sms_taken)
@@ -205,7 +223,7 @@ split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_s
   }
   /* Half of the SMs already saturate memory bandwidth; with fewer SMs, bandwidth falls in
    * proportion. */
-  parts.bandwidth = c->f.gpu_memory_bandwidth * stack->memory_share * fmin (1, 2 * share);
+  parts.bandwidth = c->f.gpu_memory_bandwidth * memory_share (stack, kind) * fmin (1, 2 * share);
   if (kind == WEFT_OP_EMBED_BWD)
     parts.bandwidth /= slowdown (cost, kind);
   if (side_of (kind) != WEFT_NO_PRODUCT || heads_of (kind, s) > 0)

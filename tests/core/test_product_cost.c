@@ -91,6 +91,41 @@ the_power_limit_slows_matmuls_and_attention (void **state)
   assert_near (work (&d, WEFT_OP_MATMUL, &s), best / 0.25);
 }
 
+/* Each class of kernels has its own share of the copy bandwidth, or memory_share. */
+static void
+classes_of_kernels_have_shares_of_their_own (void **state)
+{
+  static const struct {
+    enum weft_op_kind kind;
+    double share;
+  } row[] = {
+    { WEFT_OP_ADD, 0.9 },           { WEFT_OP_NORM_DGRAD, 0.8 },      { WEFT_OP_MATMUL, 0.7 },
+    { WEFT_OP_SCORES_BWD, 0.7 },    { WEFT_OP_MOE_MATMUL_DGRAD, 0.7 }, { WEFT_OP_ATTENTION, 0.7 },
+    { WEFT_OP_XENT_GRAD, 0.6 },     { WEFT_OP_SOFTMAX_BWD, 0.6 },     { WEFT_OP_QUANTISE, 0.5 },
+    { WEFT_OP_TRANSPOSE, 0.5 },     { WEFT_OP_ADAM, 0.4 },            { WEFT_OP_MOE_PERMUTE, 0.3 },
+    { WEFT_OP_PACK, 0.9 },
+  };
+  struct weft_shape s = product (64, 64, 64);
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  union weft_stack *stack = &d.job.stack;
+  s.dim[3] = 8;
+  for (unsigned own = 0; own < 2; own++) {
+    stack->memory_share = 0.9;
+    stack->norm_memory_share = own ? 0.8 : 0;
+    stack->matmul_memory_share = own ? 0.7 : 0;
+    stack->softmax_memory_share = own ? 0.6 : 0;
+    stack->quantise_memory_share = own ? 0.5 : 0;
+    stack->optimizer_memory_share = own ? 0.4 : 0;
+    stack->dispatch_memory_share = own ? 0.3 : 0;
+    for (unsigned i = 0; i < G_N_ELEMENTS (row); i++)
+      assert_near (weft_cost_split (&d.cost, row[i].kind, &s).bandwidth,
+                   BANDWIDTH * (own ? row[i].share : 0.9));
+  }
+}
+
 /* Forward, dgrad and wgrad sum over different dimensions, and tile the other two. */
 static void
 each_pass_has_an_inner_dimension_of_its_own (void **state)
@@ -363,6 +398,7 @@ only_our_kernels_are_plain (void **state)
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (whole_waves_of_whole_tiles_are_paid),
   cmocka_unit_test (the_power_limit_slows_matmuls_and_attention),
+  cmocka_unit_test (classes_of_kernels_have_shares_of_their_own),
   cmocka_unit_test (each_pass_has_an_inner_dimension_of_its_own),
   cmocka_unit_test (few_deep_tiles_are_split),
   cmocka_unit_test (a_split_stays_in_one_wave),
