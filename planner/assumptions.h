@@ -11,7 +11,9 @@
  *   column.NAME       the value of that column, where the column is blank
  *   SECTION.KEY       a setting of the job, as in a job file; the last setting of a key counts
  *   measured.memory   the memory that the source reports: `device`, everything that the driver
- *                     counts, or `allocator`, without context and communicator buffers
+ *                     counts; `reserved`, what PyTorch's allocator has obtained; or `allocator`,
+ *                     the blocks of it that are in use
+ *   measured.gigabyte the unit of that memory: `binary`, or `decimal` (10^9 bytes)
  *   measured.flops    how the source counts the FLOPs of attention, if it prints a rate, or a
  *                     share of the specified bf16 rate, and no time: `causal` or `full`
  *   measured.totals   `apart`: the row counts in its source and its group, but in no total

@@ -207,7 +207,7 @@ counted_bytes (const weft_plan *plan, enum weft_measured_memory memory)
     if (plan->job.stack.live_memory) {
       struct weft_allocated allocated = weft_allocator_run (plan, role);
       used = allocated.peak;
-      reserved = weft_allocator_reserved (plan, &allocated);
+      reserved = weft_allocator_reserved (plan, role, &allocated);
     }
     if (memory == WEFT_MEMORY_DEVICE)
       most = fmax (most, reserved + libraries);

@@ -131,6 +131,20 @@ hold_dummies (struct replay *r)
   }
 }
 
+/* Gradients of one microbatch, in the training precision, beside the fp32 sum. */
+static void
+hold_narrow_gradients (struct replay *r)
+{
+  double bytes = weft_dtype_bytes (weft_job_product_dtype (&r->plan->job));
+
+  for (uint32_t i = 0; i < r->p->n_buf; i++) {
+    const struct weft_buf *b = &r->p->buf[i];
+    if (r->stack->keeps_narrow_gradients && b->kind == WEFT_BUF_GRADIENTS && b->permanent &&
+        b->base == WEFT_NO_BUF && b->dtype == WEFT_FP32)
+      r->permanent += block (r, bytes * elements (b));
+  }
+}
+
 static uint32_t
 operand (const struct replay *r, uint32_t op, uint32_t i)
 {
@@ -231,15 +245,18 @@ weft_allocator_run (const weft_plan *plan, uint32_t role)
   hold_buffers (&r);
   hold_used (&r);
   hold_dummies (&r);
+  hold_narrow_gradients (&r);
   hold_end_gradients (&r);
   hold_logits (&r);
   return peak_of (&r);
 }
 
 double
-weft_allocator_reserved (const weft_plan *plan, const struct weft_allocated *allocated)
+weft_allocator_reserved (const weft_plan *plan, uint32_t role,
+                         const struct weft_allocated *allocated)
 {
-  double passing = allocated->peak - allocated->permanent;
+  double cached = plan->job.stack.cached_share * (allocated->peak - allocated->permanent);
+  double most = plan->job.cluster.f.gpu_memory - (double) weft_plan_reserved_bytes (plan, role);
 
-  return allocated->peak + plan->job.stack.cached_share * passing;
+  return fmax (allocated->peak, fmin (allocated->peak + cached, most));
 }

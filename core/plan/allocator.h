@@ -17,5 +17,7 @@ struct weft_allocated {
 
 struct weft_allocated weft_allocator_run (const weft_plan *plan, uint32_t role);
 
-/* Bytes that the allocator has obtained from the driver: the peak and the cached blocks. */
-double weft_allocator_reserved (const weft_plan *plan, const struct weft_allocated *allocated);
+/* Bytes that the allocator has obtained from the driver: the peak and the cached blocks. If the GPU
+ * has no memory left, the allocator returns cached blocks to the driver before it fails. */
+double weft_allocator_reserved (const weft_plan *plan, uint32_t role,
+                                const struct weft_allocated *allocated);
