@@ -77,6 +77,19 @@ tiled_extent (enum weft_op_kind kind, const struct weft_shape *s, double *rows, 
                                                   : n;
 }
 
+/* Whether each row of the operands and of the result begins at a multiple of 16 bytes, as tensor
+ * cores need it for their full rate (NVIDIA "Matrix Multiplication Background", "Tensor Core
+ * Requirements": 8 elements of fp16, 4 of TF32, 16 of int8). Rows of unfused attention are heads
+ * and scores. The number of rows does not matter. */
+static gboolean
+is_aligned (enum weft_op_kind kind, const struct weft_shape *s)
+{
+  const uint64_t bytes = weft_dtype_bytes (s->dtype);
+  uint64_t one = s->dim[1], other = heads_of (kind, s) > 0 ? s->dim[4] : s->dim[2];
+
+  return one * bytes % 16 == 0 && other * bytes % 16 == 0;
+}
+
 /* The size and number of the matrix products of one kernel. */
 struct product {
   double rows, columns, depth; /* of one product */
@@ -226,7 +239,10 @@ split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_s
   parts.bandwidth = c->f.gpu_memory_bandwidth * memory_share (stack, kind) * fmin (1, 2 * share);
   if (kind == WEFT_OP_EMBED_BWD)
     parts.bandwidth /= slowdown (cost, kind);
-  if (side_of (kind) != WEFT_NO_PRODUCT || heads_of (kind, s) > 0)
+  if (weft_op_kernel (kind) == WEFT_KERNEL_MATMUL && !weft_cluster_is_cpu (c) &&
+      !is_aligned (kind, s))
+    parts.rate *= stack->matmul_unaligned_share;
+  if (weft_op_kernel (kind) == WEFT_KERNEL_MATMUL)
     parts.work = matmul_seconds (cost, kind, s, sms, &parts);
   parts.memory = parts.bytes / parts.bandwidth;
   return parts;

@@ -126,6 +126,40 @@ classes_of_kernels_have_shares_of_their_own (void **state)
   }
 }
 
+/* Rows that are no multiple of 16 bytes long are slow, whichever operand has them; the number of
+ * rows does not matter. */
+static void
+rows_off_16_bytes_are_slow (void **state)
+{
+  static const struct {
+    enum weft_op_kind kind;
+    struct weft_shape shape;
+    gboolean slow;
+  } row[] = {
+    { WEFT_OP_MATMUL, { { 512, 512, 512 }, .dtype = WEFT_BF16 }, FALSE },
+    { WEFT_OP_MATMUL, { { 511, 512, 512 }, .dtype = WEFT_BF16 }, FALSE },
+    { WEFT_OP_MATMUL, { { 512, 510, 512 }, .dtype = WEFT_BF16 }, TRUE },
+    { WEFT_OP_MATMUL_WGRAD, { { 512, 512, 510 }, .dtype = WEFT_BF16 }, TRUE },
+    { WEFT_OP_FP8_MATMUL, { { 512, 504, 512 }, .dtype = WEFT_FP8 }, TRUE },
+    { WEFT_OP_SCORES, { { 1, 2048, 96, 96, 144 }, .dtype = WEFT_FP16 }, FALSE },
+    { WEFT_OP_SCORES, { { 1, 2048, 96, 96, 150 }, .dtype = WEFT_FP16 }, TRUE },
+    { WEFT_OP_SCORES_BWD, { { 1, 2048, 96, 96, 150 }, .dtype = WEFT_FP16 }, TRUE },
+    { WEFT_OP_WEIGHT_VALUES, { { 1, 2047, 96, 96, 144 }, .dtype = WEFT_FP16 }, TRUE },
+    { WEFT_OP_ATTENTION, { { 1, 2048, 96, 96, 150 }, .dtype = WEFT_FP16 }, FALSE },
+  };
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  d.cluster.f.gpu_fp8 = d.cluster.f.gpu_bf16;
+  for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
+    d.job.stack.matmul_unaligned_share = 1;
+    double fast = work (&d, row[i].kind, &row[i].shape);
+    d.job.stack.matmul_unaligned_share = 0.25;
+    assert_near (work (&d, row[i].kind, &row[i].shape) / fast, row[i].slow ? 4 : 1);
+  }
+}
+
 /* Forward, dgrad and wgrad sum over different dimensions, and tile the other two. */
 static void
 each_pass_has_an_inner_dimension_of_its_own (void **state)
@@ -399,6 +433,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (whole_waves_of_whole_tiles_are_paid),
   cmocka_unit_test (the_power_limit_slows_matmuls_and_attention),
   cmocka_unit_test (classes_of_kernels_have_shares_of_their_own),
+  cmocka_unit_test (rows_off_16_bytes_are_slow),
   cmocka_unit_test (each_pass_has_an_inner_dimension_of_its_own),
   cmocka_unit_test (few_deep_tiles_are_split),
   cmocka_unit_test (a_split_stays_in_one_wave),
