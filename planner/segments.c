@@ -111,8 +111,8 @@ find_starts (const weft_program *p, const struct weft_segments *known, int pass,
   return at + 2 >= (int64_t) n;
 }
 
-/* Whether an op outside lane gpu reads or writes a gradient of a weight. Such an op may run once in
- * a step or in every microbatch: tensor parallel ranks add their parts of the gradient of a norm. */
+/* Whether an op reads or writes the gradient of a weight. A collective on it may run once in a step
+ * or in every microbatch: tensor parallel ranks add their parts of the gradient of a norm. */
 static gboolean
 touches_gradient (const weft_program *p, uint32_t op)
 {
