@@ -410,6 +410,31 @@ if_sharded_and_overlapped (const struct weft_job *job, int64_t out[MOST_VALUES])
   return possible ? both (out) : only (FALSE, out);
 }
 
+/* Reductions that each stage launches when its gradients are complete run one stage after the other
+ * on the path of the last microbatch: every stage delays the next by its division of gradients and
+ * by the bandwidth that its reduction takes from the transfer. Megatron-LM aligns them unless told
+ * not to (training/arguments.py, --no-align-grad-reduce). */
+static uint32_t
+if_reductions_align (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  const union weft_strategy *s = &job->strategy;
+  gboolean aligns = s->overlap_grad_reduce && s->pipeline_model_parallel_size > 1 &&
+                    !weft_job_is_torch (job) && !weft_job_splits_backward (job) &&
+                    weft_job_sharding (job) < WEFT_SHARD_GRADS;
+
+  return only (aligns ? WEFT_SYNC_ALIGNED : WEFT_NONE, out);
+}
+
+/* The gather of each chunk, launched when the first microbatch reaches it, stalls that microbatch
+ * on every stage. Megatron-LM aligns gathers unless told not to (--no-align-param-gather). */
+static uint32_t
+if_gathers_align (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  return only (job->strategy.overlap_param_gather && weft_job_interleaves (job) &&
+                   weft_job_sharding (job) < WEFT_SHARD_PARAMS,
+               out);
+}
+
 /* ---------------------------------------------------------------------- combinations */
 
 static const struct axis axes[WEFT_N_AXIS] = {

@@ -4,6 +4,8 @@
  *
  *   t = gap + max (FLOPs / (matmul rate x efficiency), bytes / (copy bandwidth x memory share))
  *
+ * The memory share is that of the kernel's class (weft_op_kernel).
+ *
  * A matmul of m x n x k is cut into tiles; its efficiency is the share of the last wave of tiles
  * that the SMs fill (wave quantisation), the share of the tiles' area that is real (tile
  * quantisation), and k / (k + k_half) for the prologue of each tile. A product with fewer tiles

@@ -34,7 +34,7 @@ seconds_on (const struct weft_exec_ops *machine, const weft_plan *plan, gboolean
   return t->seconds;
 }
 
-/* Step seconds on the simulator, which must agree with the clock. */
+/* Returns the step seconds of the simulator. Asserts that the clock returns the same seconds. */
 static double
 seconds_of (const weft_plan *plan, gboolean graph)
 {
@@ -104,7 +104,7 @@ a_graph_takes_the_launches_away (void **state)
   assert_near (chain (0, tiny, 10, 1, TRUE), 10 * US);
 }
 
-/* In a program of several steps, the last step takes as long as the predicted step. */
+/* The predicted step time is the time that one more step adds to a program of many steps. */
 static void
 the_next_step_is_issued_while_this_one_runs (void **state)
 {
@@ -270,8 +270,9 @@ counts_of_experts_stop_all_hosts (void **state)
   }
 }
 
-/* A host that reads the norm runs ahead of the device by the duration of the update minus its
- * launches: a kernel of 100 us hides the launches of ten 1 us kernels of the next step. */
+/* At the end of a step, a host that waits for the norm is ahead of the device by the duration of
+ * the update minus the launch time of the update: during an update of 100 us the host launches the
+ * ten 1 us kernels of the next step. */
 static void
 a_host_that_waits_runs_ahead_of_what_comes_behind (void **state)
 {

@@ -304,6 +304,106 @@ the_space_has_what_was_published (void **state)
   }
 }
 
+/* Simulated seconds of gpt3-175b on 256 GPUs with an interleaved schedule. `overlap` lists flags and
+ * values, ended by NULL. */
+static double
+interleaved_seconds (const char *const *overlap)
+{
+  static const char *const common[] = { "model",
+                                        "gpt3-175b",
+                                        "topology",
+                                        "dgx-h100",
+                                        "nodes",
+                                        "32",
+                                        "global-batch-size",
+                                        "128",
+                                        "micro-batch-size",
+                                        "1",
+                                        "tensor-model-parallel-size",
+                                        "2",
+                                        "pipeline-model-parallel-size",
+                                        "16",
+                                        "virtual-pipeline-model-parallel-size",
+                                        "6",
+                                        "sequence-parallel",
+                                        "true",
+                                        "overlap-p2p-comm",
+                                        "true",
+                                        "batch-p2p-comm",
+                                        "false",
+                                        "batch-p2p-sync",
+                                        "false",
+                                        "use-distributed-optimizer",
+                                        "true" };
+  const char *words[G_N_ELEMENTS (common) + 10] = { NULL };
+  struct weft_exec_options folded = { 0 };
+  g_autoptr (GError) error = NULL;
+
+  memcpy (words, common, sizeof common);
+  for (unsigned i = 0; overlap[i]; i++)
+    words[G_N_ELEMENTS (common) + i] = overlap[i];
+  struct weft_job job = job_of (words);
+  weft_job_derive (&job);
+  g_autoptr (weft_plan) plan = weft_plan_new (&job, &error);
+  if (!plan)
+    fail_msg ("%s", error->message);
+  g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_sim, plan, &folded, &error);
+  assert_null (error);
+  return t->seconds;
+}
+
+/* Overlap saves time if all stages communicate at once. Reductions that each stage launches on its
+ * own delay the last microbatch on every stage, and gathers the first one: both are then slower
+ * than no overlap. The search tries only what is aligned. */
+static void
+overlap_of_a_pipeline_is_aligned (void **state)
+{
+  static const char *const words[] = { "model", "gpt3-175b", "topology",          "dgx-h100",
+                                       "nodes", "32",        "global-batch-size", "256",
+                                       NULL };
+  static const char *const none[] = { NULL },
+                           *const grad[] = { "overlap-grad-reduce", "true", NULL },
+                           *const grad_aligned[] = { "overlap-grad-reduce", "true",
+                                                     "grad-sync-func", "aligned", NULL },
+                           *const param[] = { "overlap-grad-reduce",
+                                              "true",
+                                              "grad-sync-func",
+                                              "aligned",
+                                              "overlap-param-gather",
+                                              "true",
+                                              NULL },
+                           *const param_aligned[] = { "overlap-grad-reduce",
+                                                      "true",
+                                                      "grad-sync-func",
+                                                      "aligned",
+                                                      "overlap-param-gather",
+                                                      "true",
+                                                      "align-param-gather",
+                                                      "true",
+                                                      NULL };
+  struct weft_job job = job_of (words);
+  g_autoptr (GArray) space = weft_space_enumerate (&job);
+  uint32_t n_aligned = 0;
+
+  (void) state;
+  for (guint i = 0; i < space->len; i++) {
+    struct weft_job one = weft_space_job (&job, &g_array_index (space, struct weft_choice, i));
+    const union weft_strategy *s = &one.strategy;
+    gboolean once = weft_job_sharding (&one) < WEFT_SHARD_GRADS;
+    assert_int_equal (s->grad_sync_func == WEFT_SYNC_ALIGNED,
+                      s->overlap_grad_reduce && once && s->pipeline_model_parallel_size > 1);
+    if (once)
+      assert_int_equal (s->align_param_gather,
+                        s->overlap_param_gather && weft_job_interleaves (&one));
+    n_aligned += s->align_param_gather != 0;
+  }
+  assert_true (n_aligned > 10);
+  double without = interleaved_seconds (none), aligned = interleaved_seconds (grad_aligned);
+  assert_true (interleaved_seconds (grad) > without && aligned < without);
+  assert_true (interleaved_seconds (param) > without);
+  assert_true (interleaved_seconds (param_aligned) < aligned);
+}
+
 /* For 1 to 27 stages the space has strategies with 27 layers, and each stage has at least one
  * layer. */
 static void
@@ -347,7 +447,8 @@ layers_that_no_pipeline_divides_are_spread_over_all_stages (void **state)
   }
 }
 
-/* llm-foundry has data parallelism alone, torchtitan FSDP2 and DDP (stacks). */
+/* A stack file lists wrappers and parallel axes. llm-foundry has data parallelism only; torchtitan
+ * has all axes. The search uses FSDP2 for both. */
 static void
 only_what_the_stack_has_is_searched (void **state)
 {
@@ -355,9 +456,9 @@ only_what_the_stack_has_is_searched (void **state)
 
   (void) state;
   for (unsigned i = 0; i < G_N_ELEMENTS (stacks); i++) {
-    const char *const words[] = { "stack", stacks[i],           "model", "llama-nano",
-                                  "gpus",  "4",                 "topology", "dgx-h100",
-                                  "global-batch-size", "16",    NULL };
+    const char *const words[] = { "stack", stacks[i],  "model",    "llama-nano",        "gpus",
+                                  "4",     "topology", "dgx-h100", "global-batch-size", "16",
+                                  NULL };
     struct weft_job job = job_of (words);
     assert_int_equal (job.strategy.distributed_config, WEFT_FSDP2);
     g_autoptr (weft_search) search = search_all (&job, 10);
@@ -721,6 +822,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (the_order_is_by_simulated_time_and_counts_add_up),
   cmocka_unit_test (a_knob_that_was_given_stays),
   cmocka_unit_test (the_space_has_what_was_published),
+  cmocka_unit_test (overlap_of_a_pipeline_is_aligned),
   cmocka_unit_test (layers_that_no_pipeline_divides_are_spread_over_all_stages),
   cmocka_unit_test (only_what_the_stack_has_is_searched),
   cmocka_unit_test (a_model_that_fits_nowhere_is_infeasible),
