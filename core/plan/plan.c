@@ -496,10 +496,11 @@ weft_plan_init_bytes (const weft_plan *plan, uint32_t role)
 {
   const union weft_strategy *k = &plan->job.strategy;
   const weft_program *p = plan->role[role];
-  uint64_t largest, all = module_elements (p, &largest);
+  uint64_t largest, all;
 
   if (!k->use_megatron_fsdp)
     return 0;
+  all = module_elements (p, &largest);
   return kept_weights (p) + (k->init_fsdp_with_meta_device ? largest : all) *
                                 weft_dtype_bytes (weft_job_dtype (&plan->job));
 }
