@@ -1,6 +1,7 @@
 /* The values of each axis that are worth trying. An axis is one row of axes.def; an axis that the
  * user set has only that value. */
 #include "planner/space.h"
+#include "core/base/invariant.h"
 #include "core/cluster/fabric.h"
 #include "core/job/pipeline.h"
 #include "core/job/stages.h"
@@ -462,6 +463,19 @@ field_of (const struct axis *axis)
   return &table->field[axis->field];
 }
 
+static int32_t
+pack (int64_t value)
+{
+  WEFT_INVARIANT (value == WEFT_NONE || (value > INT32_MIN && value <= INT32_MAX));
+  return value == WEFT_NONE ? WEFT_CHOICE_NONE : (int32_t) value;
+}
+
+static int64_t
+unpack (int32_t value)
+{
+  return value == WEFT_CHOICE_NONE ? WEFT_NONE : value;
+}
+
 /* Lists all choices of the axes from `depth` on; the values of earlier axes are set in `job`. A
  * value outside the range of its setting is left out. */
 static void
@@ -477,9 +491,10 @@ enumerate (struct weft_job *job, struct weft_choice *choice, size_t depth, GArra
   union weft_value *at = setting (job, axis), before = *at;
   uint32_t n = is_fixed (job, axis) ? only (before.i, values) : axis->values (job, values);
   for (uint32_t i = 0; i < n; i++) {
-    choice->value[depth] = at->i = values[i];
+    at->i = values[i];
     if (!weft_field_holds (field_of (axis), *at))
       continue;
+    choice->value[depth] = pack (values[i]);
     enumerate (job, choice, depth + 1, out);
   }
   *at = before;
@@ -502,7 +517,7 @@ weft_space_job (const struct weft_job *job, const struct weft_choice *choice)
   struct weft_job chosen = *job;
 
   for (unsigned i = 0; i < WEFT_N_AXIS; i++)
-    setting (&chosen, &axes[i])->i = choice->value[i];
+    setting (&chosen, &axes[i])->i = unpack (choice->value[i]);
   weft_job_derive (&chosen);
   return chosen;
 }

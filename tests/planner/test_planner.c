@@ -579,6 +579,7 @@ a_stopped_search_keeps_its_ranking (void **state)
   assert_true (some > 0);
 }
 
+/* The search keeps no programs: those of ten finalists on a large cluster took gigabytes. */
 static void
 finalists_fit_and_were_proved (void **state)
 {
@@ -589,9 +590,13 @@ finalists_fit_and_were_proved (void **state)
   for (uint32_t i = 0; i < search->by_fate[WEFT_FATE_SIMULATED]; i++) {
     g_autoptr (GError) error = NULL;
     const struct weft_candidate *c = &search->candidate[i];
-    assert_true (weft_plan_check (c->plan, &error));
-    assert_true (weft_plan_fits (c->plan));
-    assert_int_equal (c->bytes, weft_plan_worst_bytes (c->plan));
+    struct weft_job one = weft_space_job (&job, &c->choice);
+    g_autoptr (weft_plan) plan = weft_plan_new (&one, &error);
+    assert_non_null (plan);
+    assert_true (weft_plan_fits (plan));
+    assert_int_equal (c->bytes, weft_plan_worst_bytes (plan));
+    for (uint32_t role = 0; role < c->plan->n_roles; role++)
+      assert_null (c->plan->role[role]);
   }
 }
 
@@ -708,6 +713,78 @@ bounds_change_no_answer (void **state)
   assert_true (pruned > 100);
 }
 
+/* Random jobs with PyTorch's FSDP2, whose weights are gathered inside of each layer's pass: every
+ * legal strategy has a bound from its layers, and the bound holds. */
+static void
+jobs_of_fsdp2_have_bounds_from_their_layers (void **state)
+{
+  static const char *const models[] = { "llama-nano", "gpt2-nano", "qwen3moe-nano" };
+  static const char *const clusters[] = { "dgx-h100", "l40s-pcie", "dgx-a100" };
+  static const char *const stacks[] = { "torchtitan", "llm-foundry", "weft" };
+  static const char *const more[][2] = { { "gpus", "4" },
+                                         { "context-parallel-size", "2" },
+                                         { "pipeline-model-parallel-size", "2" },
+                                         { "enable-fsdp2-prefetch", "true" },
+                                         { "defer-fsdp-grad-sync", "true" },
+                                         { "pipeline-schedule", "gpipe" } };
+  g_autoptr (GRand) rand = g_rand_new_with_seed (23);
+
+  (void) state;
+  for (uint32_t i = 0; i < G_N_ELEMENTS (more); i++) {
+    const char *const words[] = { "model",
+                                  models[g_rand_int_range (rand, 0, G_N_ELEMENTS (models))],
+                                  "topology",
+                                  clusters[g_rand_int_range (rand, 0, G_N_ELEMENTS (clusters))],
+                                  "stack",
+                                  i < 4 ? stacks[i % 2 * 2] : stacks[0],
+                                  "distributed-config",
+                                  "fsdp2",
+                                  "global-batch-size",
+                                  i % 2 ? "16" : "8",
+                                  "gpus",
+                                  "4",
+                                  more[i][0],
+                                  more[i][1],
+                                  NULL };
+    struct weft_job job = job_of (words);
+    g_autoptr (weft_segment_cache) cache = weft_segment_cache_new ();
+    g_autoptr (GArray) space = weft_space_enumerate (&job);
+    for (guint k = 0; k < space->len; k++) {
+      struct weft_job one = weft_space_job (&job, &g_array_index (space, struct weft_choice, k));
+      if (weft_job_check (&one, NULL) && weft_bound_passes (cache, &one).seconds <= 0)
+        fail_msg ("job %u: strategy %u has no bound from its layers", i, k);
+    }
+    answers_agree (&job);
+  }
+}
+
+/* Bounds rule out nearly all of the 2,946 strategies of FSDP2 on 64 GPUs before their programs are
+ * built. */
+static void
+few_strategies_of_fsdp2_need_a_program (void **state)
+{
+  static const char *const words[] = { "model",
+                                       "llama3-8b",
+                                       "stack",
+                                       "torchtitan",
+                                       "topology",
+                                       "dgx-h100",
+                                       "nodes",
+                                       "8",
+                                       "global-batch-size",
+                                       "64",
+                                       NULL };
+  struct weft_job job = job_of (words);
+  g_autoptr (weft_search) search = search_all (&job, 10);
+
+  (void) state;
+  assert_true (search->n > 2000);
+  assert_in_range (search->plans.by_depth[WEFT_PLAN_PRICED], 10, 200);
+  assert_in_range (search->plans.by_depth[WEFT_PLAN_PLACED], 10, 60);
+  assert_in_range (search->plans.by_depth[WEFT_PLAN_PROVED], 10, 60);
+  assert_in_range (search->plans.of_layers, 1, 100);
+}
+
 static void
 plan_prints_the_document_of_the_contract (void **state)
 {
@@ -754,7 +831,9 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_stopped_search_keeps_its_ranking),
   cmocka_unit_test (finalists_fit_and_were_proved),
   cmocka_unit_test (bounds_change_no_answer),
+  cmocka_unit_test (jobs_of_fsdp2_have_bounds_from_their_layers),
+  cmocka_unit_test (few_strategies_of_fsdp2_need_a_program),
   cmocka_unit_test (plan_prints_the_document_of_the_contract),
 };
 
-WEFT_TESTS (tests, .seconds = 14)
+WEFT_TESTS (tests, .seconds = 20)
