@@ -10,6 +10,7 @@ static const char *const memory_words[] = { WEFT_MEASURED_MEMORY_LIST (WEFT_WORD
 static const char *const flops_words[] = { WEFT_MEASURED_FLOPS_LIST (WEFT_WORD_TEXT) NULL };
 static const char *const gigabyte_words[] = { WEFT_GIGABYTE_LIST (WEFT_WORD_TEXT) NULL };
 static const char *const totals_words[] = { WEFT_MEASURED_TOTALS_LIST (WEFT_WORD_TEXT) NULL };
+static const char *const graph_words[] = { WEFT_MEASURED_GRAPH_LIST (WEFT_WORD_TEXT) NULL };
 
 #define MEASURED(key, words_)                                                                      \
   { .name = "measured." key, .type = WEFT_TYPE_WORD, .def = words_[0], .words = words_ }
@@ -57,6 +58,7 @@ read_measured (const char *key, const char *value, weft_row_job *row, GError **e
     { MEASURED ("gigabyte", gigabyte_words), &row->gigabyte },
     { MEASURED ("flops", flops_words), &row->flops },
     { MEASURED ("totals", totals_words), &row->totals },
+    { MEASURED ("graph", graph_words), &row->graph },
   };
   union weft_value word;
 

@@ -16,6 +16,7 @@
  *   measured.gigabyte the unit of that memory: `binary`, or `decimal` (10^9 bytes)
  *   measured.flops    how the source counts the FLOPs of attention, if it prints a rate, or a
  *                     share of the specified bf16 rate, and no time: `causal` or `full`
+ *   measured.graph    `step`: the source ran each step as one captured CUDA graph
  *   measured.totals   `apart`: the row counts in its source and its group, but in no total
  *   why               the reason, for readers
  *
@@ -62,11 +63,16 @@ enum weft_measured_flops { WEFT_MEASURED_FLOPS_LIST (WEFT_WORD_ID) WEFT_N_MEASUR
   X (WEFT_TOTALS_APART, "apart", "the row counts in its source and its group only")
 enum weft_measured_totals { WEFT_MEASURED_TOTALS_LIST (WEFT_WORD_ID) WEFT_N_MEASURED_TOTALS };
 
+#define WEFT_MEASURED_GRAPH_LIST(X)                                                                \
+  X (WEFT_MEASURED_GRAPH_NONE, "none", "the host launched each kernel")                            \
+  X (WEFT_MEASURED_GRAPH_STEP, "step", "each step was one captured CUDA graph")
+enum weft_measured_graph { WEFT_MEASURED_GRAPH_LIST (WEFT_WORD_ID) WEFT_N_MEASURED_GRAPH };
+
 typedef struct weft_row_job {
   struct weft_job job; /* valid if weft_row_job_new() set no error */
   char *cell[WEFT_N_COLUMN]; /* all cells of the row; rules have filled in blank cells */
   GPtrArray *applied; /* struct weft_applied *, in the order of application */
-  int memory, flops, totals; /* enum weft_measured_memory, _flops, _totals */
+  int memory, flops, totals, graph; /* enum weft_measured_memory, _flops, _totals, _graph */
   int gigabyte;              /* enum weft_gigabyte: unit of the measured memory */
 } weft_row_job;
 

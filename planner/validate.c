@@ -236,12 +236,15 @@ plan_row (const struct run *run, struct weft_validate_row *row)
 static void
 predict (const struct run *run, struct planned *p)
 {
+  const struct weft_exec_ops *executor = run->options->executor;
   struct weft_exec_options folded = { 0 };
   double seconds[2], bytes[2];
 
+  if (!p->error && p->job->graph == WEFT_MEASURED_GRAPH_STEP)
+    weft_own_options_set (&folded.own, executor->options, "graph", "true", &p->error);
   for (uint32_t i = 0; !p->error && i < p->shortened.n; i++) {
     g_autoptr (weft_timeline) timeline =
-        weft_exec_run (run->options->executor, p->plan[i], &folded, &p->error);
+        weft_exec_run (executor, p->plan[i], &folded, &p->error);
     seconds[i] = timeline ? timeline->seconds : NAN;
     bytes[i] = counted_bytes (p->plan[i], p->job->memory);
   }
