@@ -17,12 +17,11 @@ struct region {
 /* MIXED: all buffers in one region. SPLIT: buffers used within one pass lie above the buffers kept
  * for backward. SLABS: like SPLIT, but all buffers that one microbatch keeps for backward in one
  * model chunk are one piece. Each microbatch then fits exactly where an earlier microbatch was, and
- * long steps do not fragment. FITTED: lifetimes of the whole step are
- * known before the first buffer is placed, so buffers are placed by size (fit.h); those that a
- * microbatch keeps in one layer until the same phase are one piece. This takes longest. */
+ * long steps do not fragment. FITTED: the lifetimes of the whole step are known before
+ * the first buffer is placed, so buffers are placed by size (fit.h). This takes longest. */
 enum packing { MIXED, SPLIT, SLABS, FITTED, N_PACKING };
 
-#define MOST_PAIRS 200000000u /* that FITTED compares in one pool */
+#define MOST_PAIRS 50000000u /* that FITTED compares in one pool */
 
 /* The buffers that one microbatch keeps for backward in a model chunk, or a part of them. The slab
  * is placed when its first buffer is placed, and is free after the last use of all its buffers. */
@@ -44,7 +43,7 @@ struct planner {
   GArray *edges;          /* uint32_t[2] */
   GArray *waits;          /* struct weft_memory_wait */
   struct slab *slab;      /* by slab_number(); NULL unless packing has slabs */
-  uint32_t n_micro, n_chunk, n_layer;
+  uint32_t n_micro, n_chunk;
   uint64_t *inner; /* [buffer]: offset in its slab */
 };
 
@@ -371,64 +370,36 @@ place_permanent (struct planner *m)
   }
 }
 
-static gboolean
-has_slabs (enum packing packing)
-{
-  return packing == SLABS || packing == FITTED;
-}
-
-/* Number of slabs for each microbatch and chunk: one for buffers of forward, and one for those that
- * a split backward keeps for weight gradients. With FITTED there is one of each for each layer and
- * phase of the last use, and layer 0 for buffers outside layers. */
-static uint32_t
-slabs_each (const struct planner *m)
-{
-  return 2 * (m->packing == FITTED ? (m->n_layer + 1) * WEFT_N_PHASE : 1);
-}
-
+/* Each microbatch has two slabs in a chunk: one for buffers of forward, and one for those that a
+ * split backward keeps for weight gradients. */
 static size_t
 slab_number (const struct planner *m, const struct weft_buf *b)
 {
   const struct weft_op *first = &m->p->op[b->first];
-  size_t pass = (size_t) first->chunk * m->n_micro + b->micro;
-  uint32_t layer = b->layer == WEFT_NO_LAYER ? 0 : b->layer + 1u;
 
-  pass = 2 * pass + (first->phase == WEFT_PHASE_FORWARD);
-  if (m->packing == SLABS)
-    return pass;
-  return (pass * (m->n_layer + 1) + layer) * WEFT_N_PHASE + m->p->op[b->last].phase;
+  return 2 * ((size_t) first->chunk * m->n_micro + b->micro) +
+         (first->phase == WEFT_PHASE_FORWARD);
 }
 
 static struct slab *
 slab_of (struct planner *m, uint32_t i)
 {
   const struct weft_buf *b = &m->p->buf[i];
-  gboolean kept =
-      has_slabs (m->packing) && b->micro != WEFT_NO_MICRO && b->pool == WEFT_POOL_DEVICE;
+  gboolean kept = m->packing == SLABS && b->micro != WEFT_NO_MICRO && b->pool == WEFT_POOL_DEVICE;
 
   return kept && !is_passing (m->p, b) ? &m->slab[slab_number (m, b)] : NULL;
 }
 
 static void
-count_slabs (struct planner *m)
+lay_out_slabs (struct planner *m)
 {
   m->n_micro = m->n_chunk = 1;
-  m->n_layer = 0;
   for (uint32_t op = 0; op < m->p->n_op; op++) {
     m->n_chunk = MAX (m->n_chunk, m->p->op[op].chunk + 1u);
     if (m->p->op[op].micro != WEFT_NO_MICRO)
       m->n_micro = MAX (m->n_micro, m->p->op[op].micro + 1u);
   }
-  for (uint32_t i = 0; i < m->p->n_buf; i++)
-    if (m->p->buf[i].layer != WEFT_NO_LAYER)
-      m->n_layer = MAX (m->n_layer, m->p->buf[i].layer + 1u);
-}
-
-static void
-lay_out_slabs (struct planner *m)
-{
-  count_slabs (m);
-  m->slab = g_new0 (struct slab, (size_t) m->n_chunk * m->n_micro * slabs_each (m));
+  m->slab = g_new0 (struct slab, 2 * (size_t) m->n_chunk * m->n_micro);
   m->inner = g_new0 (uint64_t, m->p->n_buf + 1);
   for (uint32_t i = 0; i < m->p->n_buf; i++) {
     struct slab *slab = is_placed (&m->p->buf[i]) ? slab_of (m, i) : NULL;
@@ -560,53 +531,30 @@ free_from (const struct fitting *f, const struct gap *gap, enum readiness least)
   return from;
 }
 
-/* Makes the pieces of a pool: slabs and single buffers. piece_of[buffer] is the number of its
- * piece. */
-static GArray *
-pieces_of (const struct fitting *f, enum weft_pool pool, uint32_t *piece_of)
+static gboolean
+fit_pool (const struct fitting *f, enum weft_pool pool)
 {
   struct planner *m = f->m;
-  GArray *pieces = g_array_new (FALSE, TRUE, sizeof (struct weft_fit_piece));
-  g_autoptr (GHashTable) of_slab = g_hash_table_new (NULL, NULL);
+  g_autoptr (GArray) pieces = g_array_new (FALSE, FALSE, sizeof (struct weft_fit_piece));
+  uint32_t n = 0;
 
   for (uint32_t i = 0; i < m->p->n_buf; i++) {
     const struct weft_buf *b = &m->p->buf[i];
     if (!is_placed (b) || b->pool != pool)
       continue;
-    struct slab *slab = slab_of (m, i);
-    guint number = slab ? GPOINTER_TO_UINT (g_hash_table_lookup (of_slab, slab)) : 0;
-    if (!number) {
-      struct weft_fit_piece piece = { .bytes = slab ? slab->bytes : align (b->bytes),
-                                      .first = b->first };
-      g_array_append_val (pieces, piece);
-      number = pieces->len;
-      if (slab)
-        g_hash_table_insert (of_slab, slab, GUINT_TO_POINTER (number));
-    }
-    piece_of[i] = number - 1;
-    struct weft_fit_piece *piece = &g_array_index (pieces, struct weft_fit_piece, number - 1);
-    piece->first = MIN (piece->first, b->first);
-    piece->end = MAX (piece->end, free_from (f, &m->last_use[i], WITH_EDGES));
+    struct weft_fit_piece piece = { .bytes = align (b->bytes),
+                                    .first = b->first,
+                                    .end = free_from (f, &m->last_use[i], WITH_EDGES) };
+    g_array_append_val (pieces, piece);
   }
-  return pieces;
-}
-
-static gboolean
-fit_pool (const struct fitting *f, enum weft_pool pool, uint32_t *piece_of)
-{
-  struct planner *m = f->m;
-  g_autoptr (GArray) pieces = pieces_of (f, pool, piece_of);
-  struct weft_fit_piece *piece = (struct weft_fit_piece *) (void *) pieces->data;
-  uint64_t top = weft_fit (piece, pieces->len, m->p->n_op, MOST_PAIRS);
-
+  const struct weft_fit_piece *piece = (const struct weft_fit_piece *) (void *) pieces->data;
+  uint64_t top = weft_fit ((struct weft_fit_piece *) (void *) pieces->data, pieces->len,
+                           m->p->n_op, MOST_PAIRS);
   if (top == G_MAXUINT64)
     return FALSE;
-  for (uint32_t i = 0; i < m->p->n_buf; i++) {
-    struct weft_buf *b = &m->p->buf[i];
-    if (is_placed (b) && b->pool == pool)
-      b->offset =
-          m->kept[pool].top + piece[piece_of[i]].offset + (slab_of (m, i) ? m->inner[i] : 0);
-  }
+  for (uint32_t i = 0; i < m->p->n_buf; i++)
+    if (is_placed (&m->p->buf[i]) && m->p->buf[i].pool == pool)
+      m->p->buf[i].offset = m->kept[pool].top + piece[n++].offset;
   m->kept[pool].top += top;
   return TRUE;
 }
@@ -656,12 +604,11 @@ static gboolean
 fit_all (struct planner *m)
 {
   struct fitting f = { .m = m };
-  g_autofree uint32_t *piece_of = g_new (uint32_t, m->p->n_buf + 1);
   gboolean ok = TRUE;
 
   find_opening_ops (&f);
   for (int pool = 0; pool < WEFT_N_POOL && ok; pool++)
-    ok = fit_pool (&f, pool, piece_of);
+    ok = fit_pool (&f, pool);
   if (ok)
     add_all_edges (&f);
   fitting_clear (&f);
@@ -760,7 +707,7 @@ place (struct planner *m, enum packing packing, uint64_t planned[WEFT_N_POOL])
 
   m->packing = packing;
   start_regions (m);
-  if (has_slabs (packing))
+  if (packing == SLABS)
     lay_out_slabs (m);
   place_permanent (m);
   gboolean ok = packing != FITTED || fit_all (m);
@@ -774,12 +721,13 @@ place (struct planner *m, enum packing packing, uint64_t planned[WEFT_N_POOL])
   return ok ? sum : G_MAXUINT64;
 }
 
-/* Tries the packings in turn, because none of them is always the smallest. Stops at a packing that
- * is at most half a percent above the lower bound. */
+/* Tries the packings in turn, and stops at one that is at most half a percent above the lower bound.
+ * SLABS is quick and almost without gaps where microbatches follow each other evenly; FITTED is
+ * usually the smallest elsewhere, but only the others can delay ops to save memory. */
 static void
 place_best (struct planner *m, struct weft_memory *memory)
 {
-  static const enum packing order[N_PACKING] = { SLABS, SPLIT, MIXED, FITTED };
+  static const enum packing order[N_PACKING] = { SLABS, FITTED, SPLIT, MIXED };
   uint64_t enough = 0, best = G_MAXUINT64;
   enum packing best_packing = SLABS;
 
@@ -793,6 +741,8 @@ place_best (struct planner *m, struct weft_memory *memory)
       best = bytes;
       best_packing = order[i];
     }
+    if (order[i] == FITTED && bytes == best && m->most == G_MAXUINT64)
+      break;
   }
   if (m->packing != best_packing) {
     end_regions (m);

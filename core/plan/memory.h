@@ -1,7 +1,7 @@
 /* memory.h - assigns an offset to every buffer, and reports which buffers make up the peak.
  *
  * A buffer lives from its first to its last use. Permanent buffers lie at the bottom of their pool;
- * the others are placed in op order, best fit. Lanes run concurrently, so bytes are free for a new
+ * the others are placed in op order, best fit, or if that leaves gaps, by size (fit.h). Lanes run concurrently, so bytes are free for a new
  * buffer only if every use of the old one is ordered before the first op of the new one. If a use
  * is not ordered, the planner may add a dependency, but only if the dependency costs no overlap:
  * the old use must end before the new op starts in the earliest schedule of the role (with the
