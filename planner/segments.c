@@ -12,6 +12,7 @@ struct key {
 
 struct weft_segment_cache {
   GHashTable *known; /* struct key -> struct weft_segments */
+  weft_placements *placements;
 };
 
 static guint
@@ -46,6 +47,7 @@ weft_segment_cache_new (void)
 {
   weft_segment_cache *cache = g_new0 (weft_segment_cache, 1);
 
+  cache->placements = weft_placements_new ();
   cache->known = g_hash_table_new_full (hash, equal, g_free, forget);
   return cache;
 }
@@ -54,7 +56,14 @@ void
 weft_segment_cache_free (weft_segment_cache *cache)
 {
   g_hash_table_unref (cache->known);
+  weft_placements_free (cache->placements);
   g_free (cache);
+}
+
+weft_placements *
+weft_segment_cache_placements (weft_segment_cache *cache)
+{
+  return cache->placements;
 }
 
 uint32_t
@@ -302,13 +311,13 @@ measure_plan (const struct weft_job *job, struct weft_segments *known)
 /* Measures the segments of a job. Frees the programs of the plan, because a search on a large
  * cluster makes thousands of such plans. */
 static void
-look (const struct weft_job *job, struct weft_segments *known)
+look (const struct weft_job *job, weft_placements *placements, struct weft_segments *known)
 {
   struct weft_job one = one_microbatch (job);
 
   if (!weft_job_check (&one, NULL))
     return;
-  known->plan = weft_plan_new_draft (&one, WEFT_PLAN_PRICED, NULL);
+  known->plan = weft_plan_new_draft (&one, WEFT_PLAN_PRICED, placements, NULL);
   if (!known->plan)
     return;
   measure_plan (job, known);
@@ -331,7 +340,7 @@ weft_segment_cache_get (weft_segment_cache *cache, const struct weft_job *job)
   if (known)
     return known;
   known = g_new0 (struct weft_segments, 1);
-  look (job, known);
+  look (job, cache->placements, known);
   g_hash_table_insert (cache->known, g_memdup2 (&key, sizeof key), known);
   return known;
 }

@@ -45,6 +45,9 @@ weft_segment_cache *weft_segment_cache_new (void);
 void weft_segment_cache_free (weft_segment_cache *cache);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_segment_cache, weft_segment_cache_free)
 
+/* The placements of groups that plans of the search space share. The cache owns them. */
+weft_placements *weft_segment_cache_placements (weft_segment_cache *cache);
+
 /* The number of plans that were built to measure segments. */
 uint32_t weft_segment_cache_plans (const weft_segment_cache *cache);
 
