@@ -5,21 +5,22 @@
  *
  *   [id = zb-* and recompute = blank]
  *
- * Conditions are joined with "and". A condition is a column of published.def, an operator (= != >)
- * and a value. The value of = and != is a pattern with * and ?, or several patterns separated by
- * bars. The value `blank` matches an empty cell. The value of > is a number. Rules are applied in
- * the order of the file. A rule has these keys:
+ * conditions.h has the grammar of conditions; the columns are those of published.def. Rules are
+ * applied in the order of the file. A rule has these keys:
  *
  *   column.NAME       the value of that column, where the column is blank
  *   SECTION.KEY       a setting of the job, as in a job file; the last setting of a key counts
  *   measured.memory   the memory that the source reports: `device`, everything that the driver
  *                     counts, or `allocator`, without context and communicator buffers
- *   measured.flops    how the source counts the FLOPs of attention, if it prints a rate and no
- *                     time: `causal` or `full`
+ *   measured.flops    how the source counts the FLOPs of attention, if it prints a rate, or a
+ *                     share of the specified bf16 rate, and no time: `causal` or `full`
+ *   measured.graph    `step`: the source ran each step as one captured CUDA graph
+ *   measured.totals   `apart`: the row counts in its source and its group, but in no total
  *   why               the reason, for readers
  *
  * {NAME} in a value is replaced by the cell of that column; if the cell is blank, no job is made
- * from the row. Products and quotients such as "{dp} * 4 / 8" are computed from left to right. */
+ * from the row. An expression such as "{dp} * 4 / 8" or "ceil ({layers} / {pp})" is replaced by its
+ * value. */
 #pragma once
 #include "core/job/job.h"
 #include "planner/published.h"
@@ -49,12 +50,21 @@ enum weft_measured_memory { WEFT_MEASURED_MEMORY_LIST (WEFT_WORD_ID) WEFT_N_MEAS
   X (WEFT_FLOPS_FULL, "full", "all attention FLOPs, without the mask")
 enum weft_measured_flops { WEFT_MEASURED_FLOPS_LIST (WEFT_WORD_ID) WEFT_N_MEASURED_FLOPS };
 
+#define WEFT_MEASURED_TOTALS_LIST(X)                                                               \
+  X (WEFT_TOTALS_COUNTED, "counted", "the row counts in all totals")                               \
+  X (WEFT_TOTALS_APART, "apart", "the row counts in its source and its group only")
+enum weft_measured_totals { WEFT_MEASURED_TOTALS_LIST (WEFT_WORD_ID) WEFT_N_MEASURED_TOTALS };
+
+#define WEFT_MEASURED_GRAPH_LIST(X)                                                                \
+  X (WEFT_MEASURED_GRAPH_NONE, "none", "the host launched each kernel")                            \
+  X (WEFT_MEASURED_GRAPH_STEP, "step", "each step was one captured CUDA graph")
+enum weft_measured_graph { WEFT_MEASURED_GRAPH_LIST (WEFT_WORD_ID) WEFT_N_MEASURED_GRAPH };
+
 typedef struct weft_row_job {
   struct weft_job job; /* valid if weft_row_job_new() set no error */
   char *cell[WEFT_N_COLUMN]; /* all cells of the row; rules have filled in blank cells */
   GPtrArray *applied; /* struct weft_applied *, in the order of application */
-  enum weft_measured_memory memory;
-  enum weft_measured_flops flops;
+  int memory, flops, totals, graph; /* enum weft_measured_memory, _flops, _totals, _graph */
 } weft_row_job;
 
 /* Makes the job of a row. If the job breaks a rule of rules.def, or a value needs a blank cell,
@@ -65,6 +75,6 @@ weft_row_job *weft_row_job_new (const weft_assumptions *assumptions, const weft_
 void weft_row_job_free (weft_row_job *row);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_row_job, weft_row_job_free)
 
-/* Seconds of the measured step: the printed time, or the time computed from tokens per second or
- * from FLOP/s; NaN if the row has none of these values. */
+/* Seconds of the measured step: the printed time, or the time computed from tokens per second, from
+ * FLOP/s or from their share of the specified rate; NaN if the row has none of these values. */
 double weft_row_job_seconds (const weft_row_job *row);

@@ -57,6 +57,12 @@ weft_segment_cache_free (weft_segment_cache *cache)
   g_free (cache);
 }
 
+uint32_t
+weft_segment_cache_plans (const weft_segment_cache *cache)
+{
+  return g_hash_table_size (cache->known);
+}
+
 /* The segment of an op. Layer l is segment l + 1; an op without a layer belongs to the first
  * segment if no layer was seen before, and to the last segment otherwise. */
 static uint32_t
@@ -79,7 +85,8 @@ is_of (const struct weft_op *row, int pass)
 /* ----------------------------------------------------------------------------- time */
 
 /* Sets start[] to the first kernel of each segment of a pass, in program order, and start[n] to the
- * end of the last segment. Returns FALSE if the kernels of the segments are not contiguous. */
+ * end of the last segment. The last segment may be empty: under PyTorch the backward pass of the
+ * embedding belongs to layer 0. Returns FALSE if the kernels of the segments are not contiguous. */
 static gboolean
 find_starts (const weft_program *p, const struct weft_segments *known, int pass, uint32_t *start)
 {
@@ -99,8 +106,22 @@ find_starts (const weft_program *p, const struct weft_segments *known, int pass,
       return FALSE;
     end = op + 1;
   }
+  start[n - 1] = at + 2 == (int64_t) n ? end : start[n - 1];
   start[n] = end;
-  return at + 1 == (int64_t) n;
+  return at + 2 >= (int64_t) n;
+}
+
+/* Whether an op reads or writes the gradient of a weight. A collective on it may run once in a step
+ * or in every microbatch: tensor parallel ranks add their parts of the gradient of a norm. */
+static gboolean
+touches_gradient (const weft_program *p, uint32_t op)
+{
+  for (uint32_t u = p->op[op].uses; u < p->op[op + 1].uses; u++) {
+    uint32_t buf = p->uses[u].buf;
+    if (buf != WEFT_NO_BUF && p->buf[weft_buf_owner (p, buf)].kind == WEFT_BUF_GRADIENTS)
+      return TRUE;
+  }
+  return FALSE;
 }
 
 static double
@@ -109,7 +130,7 @@ duration (const weft_program *p, uint32_t op, double seconds, int pass)
   const struct weft_op *row = &p->op[op];
   gboolean counted = row->lane == WEFT_LANE_GPU
                          ? weft_op_info[row->kind].in_bound && !(row->flags & WEFT_OP_FUSED)
-                         : !(row->flags & WEFT_OP_GROUPED);
+                         : !(row->flags & WEFT_OP_GROUPED) && !touches_gradient (p, op);
   return counted && is_of (row, pass) ? seconds : 0;
 }
 
@@ -138,9 +159,11 @@ static void
 measure_way (const weft_program *p, const double *seconds, int pass, uint32_t from, uint32_t to,
              uint32_t stop, struct weft_segment *segment)
 {
-  g_autofree double *end = g_new (double, to - from);
+  g_autofree double *end = g_new (double, to - from + 1);
   double lane_end[WEFT_N_LANE], last = 0;
 
+  if (from == to)
+    return;
   for (int lane = 0; lane < WEFT_N_LANE; lane++)
     lane_end[lane] = lane == WEFT_LANE_GPU ? 0 : -INFINITY;
   for (uint32_t op = from; op < to; op++) {

@@ -45,6 +45,9 @@ weft_segment_cache *weft_segment_cache_new (void);
 void weft_segment_cache_free (weft_segment_cache *cache);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_segment_cache, weft_segment_cache_free)
 
+/* The number of plans that were built to measure segments. */
+uint32_t weft_segment_cache_plans (const weft_segment_cache *cache);
+
 /* The segments of a job that has passed its rules and recomputes all layers or none. The first call
  * for a key measures the segments. The cache owns the result. */
 const struct weft_segments *weft_segment_cache_get (weft_segment_cache *cache,

@@ -164,7 +164,7 @@ weft_plan_sms (const weft_plan *plan, const weft_program *p, uint32_t op,
   if (sends && plan->job.strategy.pipeline_model_parallel_comm_backend == WEFT_P2P_UCC)
     return 0;
   if (p->op[op].flags & WEFT_OP_USER_BUFFER)
-    return weft_cost_user_sms (p->op[op].kind);
+    return weft_cost_piece_sms (cost.stack, p->op[op].kind);
   if (!group || !is_registered (p, op))
     return weft_cost_sms (cost.stack, p->op[op].kind);
   return weft_cost_registered_sms (&cost, p->op[op].kind,
@@ -496,10 +496,11 @@ weft_plan_init_bytes (const weft_plan *plan, uint32_t role)
 {
   const union weft_strategy *k = &plan->job.strategy;
   const weft_program *p = plan->role[role];
-  uint64_t largest, all = module_elements (p, &largest);
+  uint64_t largest, all;
 
   if (!k->use_megatron_fsdp)
     return 0;
+  all = module_elements (p, &largest);
   return kept_weights (p) + (k->init_fsdp_with_meta_device ? largest : all) *
                                 weft_dtype_bytes (weft_job_dtype (&plan->job));
 }

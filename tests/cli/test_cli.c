@@ -402,8 +402,8 @@ notes_about_a_job_go_to_stderr (void **state)
   weft_test_answer_free (&a);
 }
 
-/* The search starts from a job that may have no number of microbatches, because no rule requires
- * that its batch is divisible. No message may mention microbatches. */
+/* A search may start from a batch size that no number of microbatches divides. No rule about the
+ * number of microbatches may print a note. */
 static void
 a_search_does_not_speak_of_no_microbatches (void **state)
 {

@@ -150,7 +150,7 @@ neighbours_that_are_gone_make_one_hole (void **state)
   for (int i = 0; i < 4; i++)
     writes (b, x[i] = buffer (b, UNIT));
   for (int i = 0; i < 3; i++)
-    reads (b, x[(i * 2) % 3]); /* first, last, then the one between them */
+    reads (b, x[(i * 2) % 3]); /* last uses in the order x[0], x[2], x[1] */
   writes (b, large = buffer (b, 3 * UNIT));
   reads (b, large);
   reads (b, x[3]);
@@ -228,8 +228,9 @@ place_group (const weft_program *p, uint32_t op, const double *seconds, double *
   return later;
 }
 
-/* Computes the begin of each op of a role without other roles. Returns the end of the last op. Ops
- * of a launch group begin together, when all dependencies have ended, and end together. */
+/* Computes the begin of each op of a role as if receives did not wait for other roles. Returns the
+ * end of the last op. Ops of a launch group begin together, when all dependencies have ended, and
+ * end together. */
 static double
 schedule (const weft_program *p, const double *seconds, double *begin)
 {
@@ -306,7 +307,7 @@ what_does_not_fit_waits_for_transfers (void **state)
 {
   enum { N = 12, COPY = 3 };
   double seconds[2 * N], begin[2 * N];
-  uint64_t free = 0; /* bytes of the plan in which no kernel waits */
+  uint64_t free = 0; /* size of the plan in which no kernel waits */
 
   (void) state;
   for (uint32_t i = 0; i < 2 * N; i++)
@@ -320,7 +321,8 @@ what_does_not_fit_waits_for_transfers (void **state)
       copies_out (b, x);
     }
     g_autoptr (weft_program) p = plan_in (b, seconds, room * UNIT, &memory);
-    double alone = room == 1 ? N * (1 + COPY) : 1 + N * COPY; /* one buffer: in turns */
+    double alone = room == 1 ? N * (1 + COPY) : 1 + N * COPY; /* one buffer: kernels and copies
+                                                               * alternate */
     assert_float_equal (schedule (p, seconds, begin), alone, 1e-12);
     assert_in_range (memory.planned[WEFT_POOL_DEVICE], UNIT, (room ? room : N) * UNIT);
     assert_int_equal (memory.live[WEFT_POOL_DEVICE], UNIT);
@@ -577,7 +579,8 @@ static const struct states {
   uint32_t all, split;
 } states[] = {
   { "precision=bf16 grad_reduce_in_fp32=true", 2 + 4, 4 + 8 }, /* master, moments */
-  { "precision=bf16", 2 + 2, 4 + 4 + 8 },                      /* fp32 gradients too */
+  { "precision=bf16", 2 + 2, 4 + 4 + 8 },                      /* the fp32 copy of the gradients is
+                                                                * sharded too */
   { "precision=fp16", 2 + 2, 4 + 4 + 8 },
   { "precision=fp32", 4 + 4, 8 },
 };
@@ -743,7 +746,8 @@ full_recompute_keeps_the_input_of_a_block (void **state)
   }
 }
 
-/* The largest number of microbatches for which a layer of the stage waits for its backward. */
+/* The largest number of microbatches that have passed the forward of a layer but not yet its
+ * backward. */
 static uint32_t
 in_flight (const weft_program *p, uint32_t n_micro)
 {

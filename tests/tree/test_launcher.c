@@ -88,7 +88,7 @@ a_function_that_the_file_has_not_is_corrected (void **state)
   assert_said (room (words), 2, "wanted -- before words");
 }
 
-/* Words of the launcher that it refuses, separated by blanks. */
+/* Runs the launcher with words that it must refuse, separated by blanks. */
 static struct said
 launched (const char *program, const char *words)
 {
@@ -124,8 +124,8 @@ write_program (const char *folder, const char *name, const char *text)
   assert_int_equal (g_chmod (path, 0755), 0);
 }
 
-/* A tree with a copy of the launcher, one file of tests, and programs that print their arguments in
- * place of those that build and test. */
+/* Makes a tree with a copy of the launcher, one test file, and doubles of the programs that build
+ * and test; the doubles of ctest and run.sh print their arguments. */
 static void
 make_tree (const char *folder)
 {

@@ -41,8 +41,8 @@ group_slices (const struct weft_step *s, uint32_t g)
   return slices (s, s->params->layout.bucket_of[s->params->layout.group[g].first]);
 }
 
-/* Returns this rank's slice of bucket k: a second view of the whole bucket `view`, marked as a
- * shard. */
+/* Returns a new view of the memory of `view`, the view of the whole bucket k. Each op that uses the
+ * new view accesses only this rank's slice of the bucket. */
 static uint32_t
 shard_of (struct weft_step *s, uint32_t k, uint32_t view)
 {
