@@ -3,6 +3,7 @@
 #include "core/base/error.h"
 #include "planner/shorten.h"
 #include "planner/validate.h"
+#include "core/plan/allocator.h"
 #include "exec_sim/exec_sim.h"
 #include "tests/runner/command.h"
 #include "tests/runner/folder.h"
@@ -164,7 +165,10 @@ a_row_is_the_job_that_its_columns_say (void **state)
   g_autoptr (weft_timeline) timeline = made_run_with (&weft_exec_clock, plan, "");
   assert_true (row->predicted_s == timeline->seconds);
   near_to (row->time_error, timeline->seconds / 0.01 - 1);
-  near_to (row->predicted_gib, (double) weft_plan_worst_bytes (plan) / (1 << 30));
+  struct weft_allocated allocated = weft_allocator_run (plan, 0);
+  double bytes = weft_allocator_reserved (plan, 0, &allocated);
+  near_to (row->predicted_gib,
+           (bytes + (double) weft_plan_reserved_bytes (plan, 0)) / (1 << 30));
   near_to (row->memory_error, row->predicted_gib / 2 - 1);
 }
 
