@@ -12,8 +12,8 @@
  * than SMs, such as the weight gradient of a narrow layer, is split along k. The number of parts is
  * the fastest whose tiles fit in one wave; the partial sums are written and read once in fp32
  * (split-K: NVIDIA CUTLASS, media/docs/cpp/efficient_gemm.md, "Parallelized Reductions"; cuBLASLt
- * sets the number of parts by CUBLASLT_ALGO_CONFIG_SPLITK_NUM). Attention reaches a fixed share of
- * the matmul rate. For heads that the stack's kernels do not run on matrix units
+ * sets the number of parts by CUBLASLT_ALGO_CONFIG_SPLITK_NUM). Attention reaches a share
+ * of the matmul rate, which grows with the keys of a query and with the width of heads. For heads that the stack's kernels do not run on matrix units
  * (weft_stack_takes_heads), attention reaches a share of the rate without matrix units. The formula
  * contains no constants of a device: they come from topologies/ and stacks/. A measured table,
  * keyed by op and shape, may replace the formula (cost_table.h).

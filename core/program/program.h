@@ -23,6 +23,9 @@
 /* Suffix of the names of views of largest magnitudes (delayed scaling), which are state too. */
 #define WEFT_AMAX_SUFFIX ".amax"
 
+/* Name of the flat fp32 copies of reduced gradients. */
+#define WEFT_FP32_GRADIENTS "grad_fp32"
+
 /* The last columns define how reports draw a kind (struct weft_report_part of
  * core/report/report.h): a letter and its colour in text, a colour on pages. */
 #define WEFT_BUF_KIND_LIST(X)                                                                      \

@@ -575,7 +575,7 @@ gradient_slice_bytes (const weft_plan *plan, const weft_program *p)
   return bytes;
 }
 
-/* Bytes that a gather of all weights has: the flat weight buffers, and for fp8 weights that are
+/* Bytes of a gather of all weights: those of the flat weight buffers, and for fp8 weights that are
  * gathered through the gradient buffer, two bytes per gradient. `slices`: only one rank's
  * slices. */
 static uint64_t
