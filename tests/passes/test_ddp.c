@@ -282,9 +282,9 @@ a_later_stage_gathers_when_its_first_input_is_there (void **state)
 
   (void) state;
   for (unsigned i = 0; i < G_N_ELEMENTS (ahead); i++) {
-    g_autoptr (weft_plan) plan = plan_of (OVERLAP, SHARDED, "--overlap-param-gather", "true",
-                                          "--gathers-ahead", ahead[i], STAGES ("2"), BATCH ("16"),
-                                          NULL);
+    g_autoptr (weft_plan) plan =
+        plan_of (OVERLAP, SHARDED, "--overlap-param-gather", "true", "--gathers-ahead", ahead[i],
+                 STAGES ("2"), BATCH ("16"), NULL);
     const weft_program *p = plan->role[1];
     uint32_t first = nth (p, WEFT_OP_ALL_GATHER, "", 0);
     assert_int_equal (comes_after (p, nth (p, WEFT_OP_RECV, "recv_forward", 0), first), i == 0);
