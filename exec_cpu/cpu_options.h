@@ -4,7 +4,7 @@
 
 #define WEFT_CPU_OPTION_LIST(X)                                                                    \
   X (int64_t, threads, WEFT_TYPE_INT, "threads", "none", "1", "1024", "", NULL,                    \
-     "CPU threads per rank; none: 1", .of_process = TRUE)                                          \
+     "CPU threads per rank; none: 1")                                                              \
   WEFT_OPTION_STRESS (X)                                                                           \
   WEFT_OPTION_POISON (X)
 

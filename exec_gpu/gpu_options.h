@@ -6,13 +6,13 @@
  * first, then its records of kernels; and what they are. */
 #define WEFT_GPU_OPTION_LIST(X, sources, about)                                                    \
   X (int64_t, threads, WEFT_TYPE_INT, "threads", "none", "1", "1024", "", NULL,                    \
-     "CPU threads per rank; none: all processors", .of_process = TRUE)                             \
+     "CPU threads per rank; none: all processors")                                                 \
   WEFT_OPTION_STRESS (X)                                                                           \
   WEFT_OPTION_POISON (X)                                                                           \
   X (int64_t, ranks_per_gpu, WEFT_TYPE_INT, "ranks-per-gpu", "1", "1", "1024", "", NULL,           \
      "1, or all ranks of the job on one GPU")                                                      \
   X (double, deadline, WEFT_TYPE_REAL, "deadline", "none", "0.001", "1e9", "", NULL,               \
-     "seconds after which a step is aborted", .of_process = TRUE)                                  \
+     "seconds after which a step is aborted")                                                      \
   X (int64_t, graph, WEFT_TYPE_BOOL, "graph", "false", NULL, NULL, "", NULL,                       \
      "capture a step once and replay it")                                                          \
   X (int64_t, traced, WEFT_TYPE_WORD, "times", "events", NULL, NULL, "", sources,                  \

@@ -52,10 +52,6 @@ gboolean weft_checkpoint_save_held (weft_state *state, const struct weft_job *jo
                                     const weft_checkpoint_lock *lock, uint32_t keep,
                                     GError **error);
 
-/* Deletes complete checkpoints up to this step except the newest `keep` (0: deletes none), and the
- * leftovers of unfinished saves; every save does this. Called in the process of rank 0. */
-void weft_checkpoint_clean (const weft_checkpoint_lock *lock, uint64_t step, uint32_t keep);
-
 /* Loads a checkpoint. `path` is a checkpoint or a directory of checkpoints. From a directory, the
  * newest complete checkpoint is loaded; *notes receives a text that names each newer checkpoint
  * that is damaged or unfinished, with the reason, and checkpoints of higher steps than `latest`. It

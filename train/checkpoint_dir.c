@@ -200,29 +200,3 @@ weft_remove_directory (const char *path)
   }
   rmdir (path);
 }
-
-/* Whether a directory of an unfinished save has all files of a step that has no checkpoint. On file
- * systems without RENAME_EXCHANGE, a kill while a save replaces an older one leaves this. */
-static gboolean
-is_only_copy (const char *dir, const char *path)
-{
-  gboolean old = g_str_has_suffix (path, WEFT_CHECKPOINT_OLD);
-  g_autoptr (weft_manifest) m = old ? NULL : weft_checkpoint_manifest (path, NULL);
-  g_autofree char *final = m ? weft_checkpoint_path (dir, m->progress.step) : NULL;
-
-  return final && !g_file_test (final, G_FILE_TEST_EXISTS);
-}
-
-void
-weft_checkpoint_delete_leftovers (const char *dir, enum weft_leftovers which)
-{
-  g_autoptr (GDir) listing = g_dir_open (dir, 0, NULL);
-  const char *name;
-
-  while (listing && (name = g_dir_read_name (listing))) {
-    g_autofree char *path = g_build_filename (dir, name, NULL);
-    if (weft_checkpoint_is_hidden (name) &&
-        (which == WEFT_LEFTOVERS_ALL || !is_only_copy (dir, path)))
-      weft_remove_directory (path);
-  }
-}

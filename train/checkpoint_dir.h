@@ -5,9 +5,6 @@
 /* Name prefix of a directory in which a save is in progress. A finished save is renamed. */
 #define WEFT_CHECKPOINT_HIDDEN ".step-"
 
-/* Ending of the name of such a directory while an older checkpoint is in it, to be deleted. */
-#define WEFT_CHECKPOINT_OLD "-old"
-
 /* Name of the file that names the newest checkpoint. */
 #define WEFT_CHECKPOINT_LATEST "latest"
 
@@ -45,12 +42,3 @@ char *weft_checkpoint_newest_except (const char *dir, const char *name);
 
 /* Deletes a directory and the files in it. A file that cannot be deleted stays. */
 void weft_remove_directory (const char *path);
-
-enum weft_leftovers {
-  WEFT_LEFTOVERS_ALL,
-  WEFT_LEFTOVERS_USELESS, /* all except complete new saves of steps that have no checkpoint */
-};
-
-/* Deletes directories of unfinished saves. The caller has the lock of the directory, so no process
- * works on them. */
-void weft_checkpoint_delete_leftovers (const char *dir, enum weft_leftovers which);

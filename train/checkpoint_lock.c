@@ -1,7 +1,6 @@
 #include "train/checkpoint_lock.h"
 #include "core/base/error.h"
 #include "launch/rendezvous.h"
-#include "train/checkpoint_dir.h"
 #include "train/durable.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -102,8 +101,6 @@ weft_checkpoint_lock_new (const char *dir, struct weft_rendezvous *peers, GError
     return g_steal_pointer (&lock);
   if (!make_directory (lock, error) || !take (lock, error))
     return NULL;
-  if (lock->held)
-    weft_checkpoint_delete_leftovers (dir, WEFT_LEFTOVERS_USELESS);
   return g_steal_pointer (&lock);
 }
 

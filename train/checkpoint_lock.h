@@ -10,9 +10,9 @@
 typedef struct weft_checkpoint_lock weft_checkpoint_lock;
 struct weft_rendezvous; /* launch/rendezvous.h */
 
-/* Creates the directory if it does not exist, locks it, and deletes what unfinished saves of killed
- * processes have left in it. An error names the process that has the lock. In a job of several
- * processes (`peers`; NULL: one process), only the process of rank 0 does this. */
+/* Creates the directory if it does not exist, and locks it. An error names the process that has the
+ * lock. In a job of several processes (`peers`; NULL: one process), only the process of rank 0
+ * creates and locks the directory. */
 weft_checkpoint_lock *weft_checkpoint_lock_new (const char *dir, struct weft_rendezvous *peers,
                                                 GError **error);
 

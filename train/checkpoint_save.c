@@ -369,7 +369,7 @@ write_all (struct save *s, GError **error)
 static gboolean
 replace (const struct save *s, GError **error)
 {
-  g_autofree char *aside = g_strconcat (s->temporary, WEFT_CHECKPOINT_OLD, NULL);
+  g_autofree char *aside = g_strconcat (s->temporary, "-old", NULL);
 
   if (rename (s->final, aside))
     return weft_failed_path (s->final, error);
@@ -422,45 +422,57 @@ publish (const struct save *s, GError **error)
 
 /* ----------------------------------------------------------------------- cleaning */
 
-static char *
-temporary_name (const char *final)
-{
-  g_autofree char *dir = g_path_get_dirname (final), *name = g_path_get_basename (final);
-
-  return g_strdup_printf ("%s/.%s.tmp-%d-%08x", dir, name, (int) getpid (), g_random_int ());
-}
-
 /* Renames a checkpoint before deleting it, so that no search finds a half-deleted checkpoint. */
 static void
-delete_step (const char *path)
+delete_step (const struct save *s, const char *path)
 {
-  g_autofree char *temporary = temporary_name (path);
-  g_autofree char *hidden = g_strconcat (temporary, WEFT_CHECKPOINT_OLD, NULL);
+  g_autofree char *hidden = g_strconcat (s->temporary, "-old", NULL);
 
   if (rename (path, hidden) == 0)
     weft_remove_directory (hidden);
 }
 
-/* A file that cannot be deleted stays until the next save. Checkpoints of steps above `step` stay,
- * because they belong to another run. */
-void
-weft_checkpoint_clean (const weft_checkpoint_lock *lock, uint64_t step, uint32_t keep)
+/* Deletes complete checkpoints except the newest `keep`, of which the checkpoint that was just
+ * published is the first. Checkpoints of higher steps stay, because they belong to another run. */
+static void
+delete_old (const struct save *s, uint32_t keep)
 {
-  const char *dir = weft_checkpoint_lock_dir (lock);
-  g_autoptr (GArray) steps = weft_checkpoint_steps (dir);
+  g_autoptr (GArray) steps = weft_checkpoint_steps (s->dir);
   uint32_t kept = 0;
 
   for (uint32_t i = 0; keep > 0 && i < steps->len; i++) {
-    uint64_t older = g_array_index (steps, uint64_t, i);
-    if (older > step)
+    uint64_t step = g_array_index (steps, uint64_t, i);
+    if (step > s->m->progress.step)
       continue;
-    g_autofree char *path = weft_checkpoint_path (dir, older);
+    g_autofree char *path = weft_checkpoint_path (s->dir, step);
     g_autoptr (weft_manifest) m = weft_checkpoint_manifest (path, NULL);
     if (m && kept++ >= keep)
-      delete_step (path);
+      delete_step (s, path);
   }
-  if (weft_checkpoint_lock_held (lock))
-    weft_checkpoint_delete_leftovers (dir, WEFT_LEFTOVERS_ALL);
+}
+
+static void
+delete_leftovers (const struct save *s)
+{
+  g_autoptr (GDir) listing = g_dir_open (s->dir, 0, NULL);
+  const char *name;
+
+  while (listing && (name = g_dir_read_name (listing))) {
+    g_autofree char *path = g_build_filename (s->dir, name, NULL);
+    if (weft_checkpoint_is_hidden (name))
+      weft_remove_directory (path);
+  }
+}
+
+/* Deletes old checkpoints and leftovers after publishing. A file that cannot be deleted stays until
+ * the next save. */
+static void
+clean (const struct save *s, uint32_t keep)
+{
+  weft_remove_directory (s->temporary);
+  delete_old (s, keep);
+  if (weft_checkpoint_lock_held (s->lock))
+    delete_leftovers (s);
 }
 
 /* -------------------------------------------------------------------------- whole */
@@ -482,11 +494,17 @@ save_locked (struct save *s, uint32_t keep, GError **error)
       weft_remove_directory (s->temporary);
     return FALSE;
   }
-  if (is_first_process (s)) {
-    weft_remove_directory (s->temporary);
-    weft_checkpoint_clean (s->lock, s->m->progress.step, keep);
-  }
+  if (is_first_process (s))
+    clean (s, keep);
   return wait_for_publish (s, error);
+}
+
+static char *
+temporary_name (const char *final)
+{
+  g_autofree char *dir = g_path_get_dirname (final), *name = g_path_get_basename (final);
+
+  return g_strdup_printf ("%s/.%s.tmp-%d-%08x", dir, name, (int) getpid (), g_random_int ());
 }
 
 gboolean

@@ -1,10 +1,9 @@
 #include "train/data_file.h"
 #include "core/base/error.h"
-#include "core/base/output.h"
 #include "train/crc32c.h"
 #include "train/durable.h"
+#include "train/mapped_file.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,27 +22,6 @@ modified_of (const struct stat *status)
   return (uint64_t) status->st_mtim.tv_sec * 1000000000u + (uint64_t) status->st_mtim.tv_nsec;
 }
 
-/* O_NONBLOCK is necessary because opening a pipe without a writer would block. */
-static int
-open_regular (const char *path, GError **error)
-{
-  int file = open (path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  struct stat status;
-
-  if (file < 0) {
-    weft_bad_input (error, "%s: cannot be opened: %s", path, g_strerror (errno));
-    return -1;
-  }
-  if (fstat (file, &status) == 0 && S_ISREG (status.st_mode)) {
-    weft_output_note_input (file);
-    return file;
-  }
-  weft_bad_input (error, "%s: found %s, wanted a file", path,
-                  S_ISDIR (status.st_mode) ? "a directory" : "a pipe or device");
-  close (file);
-  return -1;
-}
-
 weft_data_file *
 weft_data_file_open (const char *path, GError **error)
 {
@@ -51,7 +29,7 @@ weft_data_file_open (const char *path, GError **error)
   struct stat status;
 
   file->path = g_strdup (path);
-  file->fd = open_regular (path, error);
+  file->fd = weft_open_regular (path, error);
   if (file->fd < 0)
     return NULL;
   if (fstat (file->fd, &status)) {
@@ -70,12 +48,6 @@ weft_data_file_free (weft_data_file *file)
     close (file->fd);
   g_free (file->path);
   g_free (file);
-}
-
-const char *
-weft_data_file_path (const weft_data_file *file)
-{
-  return file->path;
 }
 
 uint64_t

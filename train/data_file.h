@@ -1,7 +1,7 @@
 /* data_file.h - regular files that are read by position while other processes may change them.
  *
- * Reading beyond the end of a file that became shorter is an error; in a memory mapping it would
- * end the process by SIGBUS. If another file is renamed to the name of an open
+ * Reading beyond the end of a file that became shorter is an error, unlike in a mapping
+ * (mapped_file.h), where it ends the process. If another file is renamed to the name of an open
  * file, the open file stays readable with its old contents. */
 #pragma once
 #include <glib.h>
@@ -9,12 +9,10 @@
 
 typedef struct weft_data_file weft_data_file;
 
-/* Opens a regular file. Errors begin with the path. Does not wait for the writer of a pipe. */
+/* Opens a regular file. Errors begin with the path. */
 weft_data_file *weft_data_file_open (const char *path, GError **error);
 void weft_data_file_free (weft_data_file *file);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_data_file, weft_data_file_free)
-
-const char *weft_data_file_path (const weft_data_file *file);
 
 /* The size of the file when it was opened, in bytes. */
 uint64_t weft_data_file_bytes (const weft_data_file *file);

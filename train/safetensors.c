@@ -1,17 +1,14 @@
-/* Reading safetensors files. A shard is one open file with its checked entries; a weft_safetensors
- * lists the entries of one or more shards. */
+/* Reading safetensors files. A shard is one mapped file with its checked entries; a
+ * weft_safetensors lists the entries of one or more shards. */
 #include "train/safetensors.h"
 #include "core/base/error.h"
 #include "core/base/json_scan.h"
 #include "kernels/float.h"
-#include "train/data_file.h"
+#include "train/mapped_file.h"
 #include <string.h>
 
 /* Limit of the reference reader (safetensors/src/tensor.rs). */
 #define MOST_HEADER 100000000u
-
-/* Bytes that are read at once to be converted. */
-#define BLOCK 65536u
 
 _Static_assert(G_BYTE_ORDER == G_LITTLE_ENDIAN, "files are read as they are");
 
@@ -28,8 +25,9 @@ const uint8_t weft_tensor_type_bytes[] = {
 };
 
 struct shard {
-  weft_data_file *file;
-  uint64_t data, bytes; /* offset and size of the data section */
+  GMappedFile *map;
+  const uint8_t *data;
+  uint64_t bytes;       /* size of the data section */
   GPtrArray *entries;   /* struct entry, owned; in the order of their data */
   GHashTable *by_name;  /* name -> struct entry, not owned */
   GHashTable *metadata; /* key -> value */
@@ -61,7 +59,7 @@ shard_free (struct shard *shard)
   g_hash_table_unref (shard->metadata);
   g_hash_table_unref (shard->by_name);
   g_ptr_array_unref (shard->entries);
-  weft_data_file_free (shard->file);
+  g_mapped_file_unref (shard->map);
   g_free (shard);
 }
 
@@ -249,50 +247,34 @@ read_header (struct shard *shard, const char *json, uint64_t length, GError **er
   return check_places (shard, error);
 }
 
-/* Reads n bytes of a file as text. NULL if there is no memory for them, or the file became shorter.
- * The caller frees the text. */
-static char *
-read_text (const weft_data_file *file, uint64_t offset, uint64_t n, GError **error)
-{
-  g_autofree char *text = g_try_malloc (n + 1);
-
-  if (!text) {
-    weft_run_error (error, "header: no memory for %" G_GUINT64_FORMAT " bytes", n);
-    return NULL;
-  }
-  text[n] = '\0';
-  return weft_data_file_read (file, offset, n, text, error) ? g_steal_pointer (&text) : NULL;
-}
-
 static gboolean
 read_shard (struct shard *shard, GError **error)
 {
-  uint64_t bytes = weft_data_file_bytes (shard->file), length;
+  const char *start = g_mapped_file_get_contents (shard->map);
+  uint64_t bytes = g_mapped_file_get_length (shard->map), length;
 
   if (bytes < sizeof length)
     return weft_bad_input (
         error, "found %" G_GUINT64_FORMAT " bytes, wanted the 8 of a header size", bytes);
-  if (!weft_data_file_read (shard->file, 0, sizeof length, &length, error))
-    return FALSE;
+  memcpy (&length, start, sizeof length);
   if (length > MOST_HEADER || length > bytes - sizeof length)
     return weft_bad_input (
         error, "found a header of %" G_GUINT64_FORMAT " bytes, wanted at most %" G_GUINT64_FORMAT,
         length, MIN (MOST_HEADER, bytes - sizeof length));
-  shard->data = sizeof length + length;
-  shard->bytes = bytes - shard->data;
-  g_autofree char *json = read_text (shard->file, sizeof length, length, error);
-  return json && read_header (shard, json, length, error);
+  shard->data = (const uint8_t *) start + sizeof length + length;
+  shard->bytes = bytes - sizeof length - length;
+  return read_header (shard, start + sizeof length, length, error);
 }
 
 static struct shard *
 shard_open (const char *path, GError **error)
 {
-  weft_data_file *file = weft_data_file_open (path, error);
+  GMappedFile *map = weft_map_file (path, error);
 
-  if (!file)
+  if (!map)
     return NULL;
   struct shard *shard = g_new0 (struct shard, 1);
-  shard->file = file;
+  shard->map = map;
   shard->entries = g_ptr_array_new_with_free_func ((GDestroyNotify) entry_free);
   shard->by_name = g_hash_table_new (g_str_hash, g_str_equal);
   shard->metadata = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, g_free);
@@ -395,17 +377,15 @@ read_index (weft_safetensors *file, JsonNode *root, GError **error)
 static gboolean
 open_index (weft_safetensors *file, GError **error)
 {
-  g_autoptr (weft_data_file) index = weft_data_file_open (file->path, error);
+  g_autoptr (GMappedFile) map = weft_map_file (file->path, error);
 
-  if (!index)
+  if (!map)
     return FALSE;
-  uint64_t length = weft_data_file_bytes (index);
+  uint64_t length = g_mapped_file_get_length (map);
+  const char *json = length ? g_mapped_file_get_contents (map) : "";
   if (length > MOST_HEADER)
     return weft_bad_input (error, "%s: found %" G_GUINT64_FORMAT " bytes, wanted at most %u",
                            file->path, length, MOST_HEADER);
-  g_autofree char *json = read_text (index, 0, length, error);
-  if (!json)
-    return FALSE;
   g_autoptr (JsonParser) parser = weft_json_load (json, length, error);
   if (parser)
     return read_index (file, json_parser_get_root (parser), error);
@@ -486,26 +466,13 @@ weft_safetensors_metadata (const weft_safetensors *file, const char *key)
   return value;
 }
 
-gboolean
-weft_safetensors_read (const struct weft_tensor *tensor, uint64_t first, uint64_t n, void *out,
-                       GError **error)
+const void *
+weft_safetensors_data (const weft_safetensors *file, const struct weft_tensor *tensor)
 {
-  const struct shard *shard = ((const struct entry *) tensor)->shard;
+  const struct entry *entry = (const struct entry *) tensor;
 
-  g_assert (first <= tensor->end - tensor->begin && n <= tensor->end - tensor->begin - first);
-  return weft_data_file_read (shard->file, shard->data + tensor->begin + first, n, out, error);
-}
-
-gboolean
-weft_safetensors_check_unchanged (const weft_safetensors *file, GError **error)
-{
-  for (uint32_t i = 0; i < file->shards->len; i++) {
-    const struct shard *shard = g_ptr_array_index (file->shards, i);
-    if (weft_data_file_change (shard->file) != WEFT_DATA_SAME)
-      return weft_run_error (error, "%s: another process wrote this file while it was loaded",
-                             weft_data_file_path (shard->file));
-  }
-  return TRUE;
+  (void) file;
+  return entry->shard->data + tensor->begin;
 }
 
 static float
@@ -548,18 +515,13 @@ weft_safetensors_floats (const weft_safetensors *file, const struct weft_tensor 
     [WEFT_TENSOR_F16] = convert_f16,
     [WEFT_TENSOR_BF16] = convert_bf16,
   };
-  uint64_t elements = weft_tensor_elements (tensor), size = weft_tensor_type_bytes[tensor->type];
-  g_autofree uint8_t *block = g_malloc (MIN (n * size, BLOCK));
+  uint64_t elements = weft_tensor_elements (tensor);
+  const uint8_t *data = weft_safetensors_data (file, tensor);
 
   g_assert (first <= elements && n <= elements - first);
   if (!convert[tensor->type])
     return weft_bad_input (error, "%s: tensor %s: found type %s, wanted F32, F16, BF16 or F64",
                            file->path, tensor->name, weft_tensor_type_words[tensor->type]);
-  for (uint64_t done = 0, few; done < n; done += few) {
-    few = MIN (n - done, BLOCK / size);
-    if (!weft_safetensors_read (tensor, (first + done) * size, few * size, block, error))
-      return FALSE;
-    convert[tensor->type](block, few, out + done);
-  }
+  convert[tensor->type](data + first * weft_tensor_type_bytes[tensor->type], n, out);
   return TRUE;
 }

@@ -2,8 +2,8 @@
  * length of the header as u64, the header as JSON, then the data; little-endian, row-major.
  *
  * Opening a file checks sizes, overlaps, holes, duplicate names, and shapes against offsets. Errors
- * name the file, the tensor, the value found and the value wanted. Files are read by position
- * (data_file.h): if a file becomes shorter while it is open, reading is an error. */
+ * name the file, the tensor, the value found and the value wanted. Files are mapped (mapped_file.h)
+ * and must keep their size while they are open. */
 #pragma once
 #include <glib.h>
 #include <stdint.h>
@@ -75,13 +75,9 @@ const struct weft_tensor *weft_safetensors_find (const weft_safetensors *file, c
 /* The value of a key of __metadata__, from the first shard that has the key; else NULL. */
 const char *weft_safetensors_metadata (const weft_safetensors *file, const char *key);
 
-/* Copies bytes [first, first + n) of a tensor of an open file. */
-gboolean weft_safetensors_read (const struct weft_tensor *tensor, uint64_t first, uint64_t n,
-                                void *out, GError **error);
-
-/* An error if a file was written or became shorter since it was opened: then the values that were
- * read may be of two versions. */
-gboolean weft_safetensors_check_unchanged (const weft_safetensors *file, GError **error);
+/* The mapped bytes of a tensor, not necessarily aligned. They are valid until the file is
+ * closed. */
+const void *weft_safetensors_data (const weft_safetensors *file, const struct weft_tensor *tensor);
 
 /* Converts elements [first, first + n) to floats. Types other than F32, F16, BF16 and F64 are an
  * error. n = 0 only checks the type. */

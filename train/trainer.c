@@ -223,18 +223,6 @@ compare_data (struct trainer *t)
   t->progress.data_file = now;
 }
 
-/* The step that was loaded is saved already. Its save may have been killed before it deleted older
- * checkpoints. */
-static void
-skip_save (struct trainer *t)
-{
-  const struct weft_trainer_options *o = t->options;
-
-  t->saved = t->progress.step;
-  if (!peers_of (t) || weft_rendezvous_place (peers_of (t))->process == 0)
-    weft_checkpoint_clean (t->lock, t->progress.step, o->keep);
-}
-
 static gboolean
 resume (struct trainer *t, GError **error)
 {
@@ -251,7 +239,7 @@ resume (struct trainer *t, GError **error)
   t->progress.loss_scale = weft_loss_scale_resume (&t->progress.loss_scale, &t->plan->job);
   t->sampler.seed = t->progress.seed;
   if (g_strcmp0 (o->load, o->save) == 0)
-    skip_save (t);
+    t->saved = t->progress.step;
   return TRUE;
 }
 
@@ -706,14 +694,14 @@ check_options (const struct weft_trainer_options *o, GError **error)
   return TRUE;
 }
 
-/* Checks that all processes have the same job and options; of the options of the executor, those
- * that are not marked as concerning one process. */
+/* Checks that all processes have the same job and options, those of the executor included, except
+ * options that are per process. */
 static gboolean
 check_same (const struct trainer *t, const struct weft_exec_ops *ops, GError **error)
 {
   const struct weft_trainer_options *o = t->options;
   g_autofree char *own =
-      ops->options ? weft_own_options_print_shared (&o->exec.own, ops->options) : g_strdup ("");
+      ops->options ? weft_own_options_print (&o->exec.own, ops->options) : g_strdup ("");
   g_autofree char *job = weft_job_print (&t->plan->job);
   g_autofree char *all = g_strdup_printf (
       "%s\nsteps %" G_GUINT64_FORMAT "\nseed %" G_GUINT64_FORMAT "\nlr %g %g\nbeta %g %g %g\n"

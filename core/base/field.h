@@ -49,7 +49,6 @@ struct weft_field {
   const char *doc;          /* one line */
   gboolean optional;        /* a sheet (sheet.h) may omit the field: it keeps its default */
   const char *only;         /* the kinds of sheets that have the field; NULL: all kinds */
-  gboolean of_process;      /* option of an executor: it may differ between processes of a job */
 };
 
 struct weft_table {

@@ -58,15 +58,13 @@ weft_own_options_read (const struct weft_own_options *own, const struct weft_tab
 }
 
 char *
-weft_own_options_print_shared (const struct weft_own_options *own, const struct weft_table *table)
+weft_own_options_print (const struct weft_own_options *own, const struct weft_table *table)
 {
   union weft_value values[WEFT_MOST_OWN_OPTIONS];
   GString *text = g_string_new (NULL);
 
   weft_own_options_read (own, table, values);
   for (unsigned i = 0; i < table->n; i++) {
-    if (table->field[i].of_process)
-      continue;
     g_autofree char *value = weft_field_print (&table->field[i], values[i]);
     g_string_append_printf (text, "%s %s\n", table->field[i].name, value);
   }

@@ -1,8 +1,8 @@
 /* options.h - options that an executor declares for itself, beside those of exec.h.
  *
  * An executor lists its own options as rows X (C type, member, type, "flag", default, least, most,
- * unit, words, doc, traits).  From this list come the table in its row (struct weft_exec_ops), with
- * which commands print, parse and check flags, and the struct that it reads:
+ * unit, words, doc).  From this list come the table in its row (struct weft_exec_ops), with which
+ * commands print, parse and check flags, and the struct that it reads:
  *
  *   union weft_sim_options {
  *     struct { WEFT_SIM_OPTION_LIST (WEFT_OPTION_MEMBER) };
@@ -10,16 +10,13 @@
  *   };
  *
  * In this struct, 0 stands for an option that is not given and has the default none.  A row without
- * doc is no flag: only code sets it.
- *
- * Traits are members of struct weft_field, and may be left out: `.of_process = TRUE` marks an
- * option that concerns one process; the processes of a job must agree on all others. */
+ * doc is no flag: only code sets it. */
 #pragma once
 #include "core/base/field.h"
 
 #define WEFT_OPTION_MEMBER(c_type, member, ...) c_type member;
 #define WEFT_OPTION_ONE(...) +1
-#define WEFT_OPTION_FIELD(c_type, member, type_, flag, def_, lo_, hi_, unit_, words_, doc_, ...)   \
+#define WEFT_OPTION_FIELD(c_type, member, type_, flag, def_, lo_, hi_, unit_, words_, doc_)        \
   { .name = flag,                                                                                  \
     .type = type_,                                                                                 \
     .def = def_,                                                                                   \
@@ -27,8 +24,7 @@
     .hi = hi_,                                                                                     \
     .unit = unit_,                                                                                 \
     .words = words_,                                                                               \
-    .doc = doc_,                                                                                   \
-    __VA_ARGS__ },
+    .doc = doc_ },
 
 /* Rows of several executors. */
 #define WEFT_OPTION_UNFOLDED(X)                                                                    \
@@ -44,8 +40,7 @@
      "run the ops of all ranks in a random order that the plan allows, from this seed")
 /* Fill bytes with NaN when their buffer dies. */
 #define WEFT_OPTION_POISON(X)                                                                      \
-  X (int64_t, poison, WEFT_TYPE_BOOL, "poison", "false", NULL, NULL, "", NULL, NULL,               \
-     .of_process = TRUE)
+  X (int64_t, poison, WEFT_TYPE_BOOL, "poison", "false", NULL, NULL, "", NULL, NULL)
 
 /* Most options of one executor. */
 enum { WEFT_MOST_OWN_OPTIONS = 16 };
@@ -66,10 +61,8 @@ weft_own_options_of (const struct weft_table *table, const union weft_value *val
 gboolean weft_own_options_set (struct weft_own_options *own, const struct weft_table *table,
                                const char *name, const char *text, GError **error);
 
-/* "stress 0\ngraph false\n": rows on which all processes of a job must agree, with their values.
- * The caller frees it. */
-char *weft_own_options_print_shared (const struct weft_own_options *own,
-                                     const struct weft_table *table);
+/* "threads 2\nstress 0\n": every row with its value.  The caller frees it. */
+char *weft_own_options_print (const struct weft_own_options *own, const struct weft_table *table);
 
 /* Fills the struct of options of an executor from *own. Called by the open() function of the
  * executor that has this table. */

@@ -64,30 +64,13 @@ printed_options_are_values_not_what_was_given (void **state)
 
   (void) state;
   assert_true (weft_own_options_set (&given, table, "graph", "false", NULL));
-  g_autofree char *a = weft_own_options_print_shared (&none, table);
-  g_autofree char *b = weft_own_options_print_shared (&given, table);
+  g_autofree char *a = weft_own_options_print (&none, table);
+  g_autofree char *b = weft_own_options_print (&given, table);
   assert_string_equal (a, "unfolded false\ngraph false\nroles false\n");
   assert_string_equal (a, b);
   assert_true (weft_own_options_set (&given, table, "graph", "true", NULL));
-  g_autofree char *c = weft_own_options_print_shared (&given, table);
+  g_autofree char *c = weft_own_options_print (&given, table);
   assert_string_equal (c, "unfolded false\ngraph true\nroles false\n");
-}
-
-#define MADE_OPTION_LIST(X)                                                                        \
-  X (int64_t, beads, WEFT_TYPE_INT, "beads", "3", "1", "9", "", NULL, "beads on a wire")           \
-  X (int64_t, hands, WEFT_TYPE_INT, "hands", "1", "1", "9", "", NULL, NULL, .of_process = TRUE)
-
-static void
-options_of_one_process_are_not_compared (void **state)
-{
-  static const struct weft_field fields[] = { MADE_OPTION_LIST (WEFT_OPTION_FIELD) };
-  static const struct weft_table table = { "option", fields, G_N_ELEMENTS (fields) };
-  struct weft_own_options own = { 0 };
-
-  (void) state;
-  assert_true (weft_own_options_set (&own, &table, "hands", "2", NULL));
-  g_autofree char *text = weft_own_options_print_shared (&own, &table);
-  assert_string_equal (text, "beads 3\n");
 }
 
 static const struct CMUnitTest tests[] = {
@@ -95,7 +78,6 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_struct_of_options_arrives_as_it_was),
   cmocka_unit_test (options_are_set_by_name_one_after_the_other),
   cmocka_unit_test (printed_options_are_values_not_what_was_given),
-  cmocka_unit_test (options_of_one_process_are_not_compared),
 };
 
 WEFT_TESTS (tests)

@@ -95,19 +95,8 @@ has_files (const char *words)
   return !strstr (words, "num_moe_experts");
 }
 
-/* Sets an option of the executor in the process of one rank: END is "OPTION=VALUE". */
-static void
-set_option_here (struct trained_part *part, uint32_t rank)
-{
-  g_auto (GStrv) word = g_strsplit (here.end, "=", 2);
-
-  if (g_strv_length (word) == 2 && g_strcmp0 (g_getenv ("RANK"), rank ? "1" : "0") == 0 &&
-      !weft_own_options_set (&part->exec.own, here.ops.options, word[0], word[1], NULL))
-    g_error ("%s", here.end);
-}
-
 /* Arguments of a process: JOB FOLDER STEPS new|load alone|together END RANK. END is how rank RANK
- * ends in step 3, or an option that only this rank has. */
+ * ends in step 3. */
 enum { JOB = 1, FOLDER, STEPS, HOW, WHO, END, RANK, N_WORDS };
 
 static int
@@ -118,7 +107,7 @@ be_process (int argc, char **argv)
 
   here.data = g_str_equal (argv[END], "cut") ? g_strconcat (argv[FOLDER], "-data", NULL)
                                              : g_strdup (WEFT_SOURCE_DIR "/LICENSE");
-  struct trained_part part = { .words = jobs[atoi (argv[JOB])],
+  const struct trained_part part = { .words = jobs[atoi (argv[JOB])],
                                      .data = here.data,
                                      .folder = argv[FOLDER],
                                      .files =
@@ -134,7 +123,6 @@ be_process (int argc, char **argv)
   here.device = computing_cuda_new (0);
   here.end = argv[END];
   here.whose = (uint32_t) atoi (argv[RANK]);
-  set_option_here (&part, here.whose);
   int status =
       (g_str_equal (argv[WHO], "alone") ? trained_part_alone : trained_part_together) (&part);
   gboolean left = here.device->n_open != 0;
@@ -369,20 +357,6 @@ processes_that_were_told_different_things_are_refused (void **state)
   process_clear (&q);
 }
 
-static void
-processes_differ_only_in_options_of_one_process (void **state)
-{
-  g_autofree char *one = folder_in (*state, "threads"), *two = folder_in (*state, "stress");
-  struct processes threads = together (0, one, 1, "new", "threads=3 1");
-  struct processes stress = together (0, two, 1, "new", "stress=5 1");
-
-  assert_ended (&threads.at[0], 0);
-  assert_ended (&threads.at[1], 0);
-  process_assert_told (&stress.at[1], "found \"stress 5\" at rank 1");
-  processes_clear (&threads);
-  processes_clear (&stress);
-}
-
 #define TEST(function)                                                                             \
   cmocka_unit_test_setup_teardown (function, weft_test_folder_make, weft_test_folder_remove)
 static const struct CMUnitTest tests[] = {
@@ -393,7 +367,6 @@ static const struct CMUnitTest tests[] = {
   TEST (a_warning_of_slurm_stops_all_as_sigterm_does),
   TEST (when_data_becomes_shorter_all_save),
   TEST (processes_that_were_told_different_things_are_refused),
-  TEST (processes_differ_only_in_options_of_one_process),
 };
 
 WEFT_TESTS (tests, .seconds = 8, .begin = be_process)

@@ -4,7 +4,6 @@
 #include "tests/made/paper_exec.h"
 #include "tests/runner/folder.h"
 #include "train/checkpoint.h"
-#include "train/checkpoint_lock.h"
 #include "train/crc32c.h"
 #include "tests/runner/runner.h"
 #include <errno.h>
@@ -316,45 +315,6 @@ leftovers_of_dead_processes_go_with_the_next_save (void **dir)
   paper_fill (j.state, 0);
   save (&j, 10, *dir, 1);
   assert_list (*dir, ".other latest step-00000010");
-  paper_job_close (&j);
-}
-
-static void
-lock_and_unlock (const char *dir)
-{
-  g_autoptr (GError) error = NULL;
-  g_autoptr (weft_checkpoint_lock) lock = weft_checkpoint_lock_new (dir, NULL, &error);
-
-  if (!lock)
-    fail_msg ("%s", error->message);
-}
-
-static void
-rename_in (const char *dir, const char *from, const char *to)
-{
-  g_autofree char *old = g_build_filename (dir, from, NULL);
-  g_autofree char *new = g_build_filename (dir, to, NULL);
-
-  assert_int_equal (rename (old, new), 0);
-}
-
-/* A run that has done all its steps locks its directory and saves nothing. */
-static void
-leftovers_go_when_a_run_begins_unless_they_are_the_only_copy (void **dir)
-{
-  struct paper_job j = paper_job_open (TIED, "gpus=1");
-
-  paper_fill (j.state, 0);
-  save (&j, 3, *dir, 0);
-  rename_in (*dir, "step-00000003", ".step-00000003.tmp-1-00000000");
-  save (&j, 2, *dir, 0);
-  rename_in (*dir, "step-00000002", ".step-00000003.tmp-1-00000000-old");
-  save (&j, 3, *dir, 0);
-  save (&j, 4, *dir, 0);
-  rename_in (*dir, "step-00000004", ".step-00000004.tmp-1-00000000");
-  put_text (*dir, ".step-00000009.tmp-1-00000000/shard-0.safetensors", "half");
-  lock_and_unlock (*dir);
-  assert_list (*dir, ".step-00000004.tmp-1-00000000 latest step-00000003");
   paper_job_close (&j);
 }
 
@@ -830,7 +790,6 @@ static const struct CMUnitTest tests[] = {
   IN_A_DIR (a_damaged_checkpoint_does_not_count_among_those_kept),
   IN_A_DIR (saving_a_step_again_replaces_it),
   IN_A_DIR (leftovers_of_dead_processes_go_with_the_next_save),
-  IN_A_DIR (leftovers_go_when_a_run_begins_unless_they_are_the_only_copy),
   IN_A_DIR (a_truncated_shard_is_refused),
   IN_A_DIR (a_flipped_byte_is_refused),
   IN_A_DIR (a_flipped_byte_of_a_header_is_refused),

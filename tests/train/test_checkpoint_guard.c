@@ -14,9 +14,7 @@
 #include <math.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
-#include <utime.h>
 
 #define SMALL "model=gpt2-nano precision=fp32 num_layers=1"
 
@@ -603,53 +601,6 @@ a_checkpoint_with_nan_is_refused_and_an_older_one_taken (void **dir)
   paper_job_close (&j);
 }
 
-/* What another process does to a shard file while a checkpoint is loaded. */
-struct intruder {
-  char *shard;
-  uint32_t countdown; /* questions of the load before it acts */
-  gboolean cuts;      /* it makes the file shorter, else it writes */
-};
-
-static gboolean
-intrude (void *user)
-{
-  struct intruder *i = user;
-  struct utimbuf later = { time (NULL) + 9, time (NULL) + 9 };
-
-  if (i->countdown == 0 || --i->countdown > 0)
-    return FALSE;
-  assert_int_equal (i->cuts ? truncate (i->shard, 0) : utime (i->shard, &later), 0);
-  return FALSE;
-}
-
-static void
-a_shard_that_changes_while_it_is_loaded_is_refused (void **dir)
-{
-  static const struct {
-    uint32_t countdown;
-    gboolean cuts;
-    const char *part;
-  } cases[] = { { 1, TRUE, "the file became shorter" },
-                { 30, TRUE, "the file became shorter" },
-                { 30, FALSE, "wrote this file while it was loaded" } };
-  struct paper_job j = paper_job_open (SMALL, "gpus=1");
-  struct intruder i = { weft_checkpoint_path (*dir, 1) };
-
-  for (unsigned k = 0; k < G_N_ELEMENTS (cases); k++) {
-    g_autofree char *step = weft_checkpoint_path (*dir, k + 1);
-    g_free (i.shard);
-    i = (struct intruder){ g_build_filename (step, "shard-0.safetensors", NULL),
-                           cases[k].countdown, cases[k].cuts };
-    save (&j, k + 1, *dir);
-    weft_state_watch (j.state, intrude, &i);
-    assert_not_loaded (&j, step, cases[k].part);
-    assert_int_equal (i.countdown, 0);
-    weft_state_watch (j.state, NULL, NULL);
-  }
-  g_free (i.shard);
-  paper_job_close (&j);
-}
-
 #define IN_A_DIR(test)                                                                             \
   cmocka_unit_test_setup_teardown (test, weft_test_folder_make, weft_test_folder_remove)
 
@@ -671,7 +622,6 @@ static const struct CMUnitTest tests[] = {
   IN_A_DIR (a_folder_of_a_save_is_inside_the_directory),
   IN_A_DIR (values_that_are_not_finite_are_not_saved),
   IN_A_DIR (a_checkpoint_with_nan_is_refused_and_an_older_one_taken),
-  IN_A_DIR (a_shard_that_changes_while_it_is_loaded_is_refused),
 };
 
 WEFT_TESTS (tests, .seconds = 5)

@@ -8,13 +8,15 @@ static uint64_t
 look_at (const weft_safetensors *file, uint32_t i)
 {
   const struct weft_tensor *t = weft_safetensors_at (file, i);
-  g_autofree uint8_t *data = g_malloc (t->end - t->begin + 1);
+  const uint8_t *data = weft_safetensors_data (file, t);
+  volatile uint64_t sum = 0;
   float f;
 
   g_assert_true (weft_safetensors_find (file, t->name) == t);
   g_assert_cmpuint (weft_tensor_elements (t) * weft_tensor_type_bytes[t->type], ==,
                     t->end - t->begin);
-  g_assert_true (weft_safetensors_read (t, 0, t->end - t->begin, data, NULL));
+  for (uint64_t b = 0; b < t->end - t->begin; b++)
+    sum += data[b];
   if (t->end > t->begin)
     weft_safetensors_floats (file, t, weft_tensor_elements (t) - 1, 1, &f, NULL);
   return t->end - t->begin;
