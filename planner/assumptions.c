@@ -8,7 +8,9 @@
 
 static const char *const memory_words[] = { WEFT_MEASURED_MEMORY_LIST (WEFT_WORD_TEXT) NULL };
 static const char *const flops_words[] = { WEFT_MEASURED_FLOPS_LIST (WEFT_WORD_TEXT) NULL };
+static const char *const gigabyte_words[] = { WEFT_GIGABYTE_LIST (WEFT_WORD_TEXT) NULL };
 static const char *const totals_words[] = { WEFT_MEASURED_TOTALS_LIST (WEFT_WORD_TEXT) NULL };
+static const char *const graph_words[] = { WEFT_MEASURED_GRAPH_LIST (WEFT_WORD_TEXT) NULL };
 
 #define MEASURED(key, words_)                                                                      \
   { .name = "measured." key, .type = WEFT_TYPE_WORD, .def = words_[0], .words = words_ }
@@ -53,8 +55,10 @@ read_measured (const char *key, const char *value, weft_row_job *row, GError **e
     int *word;
   } keys[] = {
     { MEASURED ("memory", memory_words), &row->memory },
+    { MEASURED ("gigabyte", gigabyte_words), &row->gigabyte },
     { MEASURED ("flops", flops_words), &row->flops },
     { MEASURED ("totals", totals_words), &row->totals },
+    { MEASURED ("graph", graph_words), &row->graph },
   };
   union weft_value word;
 
@@ -64,8 +68,9 @@ read_measured (const char *key, const char *value, weft_row_job *row, GError **e
       *keys[i].word = ok ? (int) word.i : 0;
       return ok;
     }
-  return weft_bad_input (error, "unknown key \"%s\"; wanted %s, %s or %s", key,
-                         keys[0].field.name, keys[1].field.name, keys[2].field.name);
+  return weft_bad_input (error, "unknown key \"%s\"; wanted %s, %s, %s or %s", key,
+                         keys[0].field.name, keys[1].field.name, keys[2].field.name,
+                         keys[3].field.name);
 }
 
 static gboolean

@@ -1,4 +1,5 @@
 #include "planner/validate.h"
+#include "core/plan/allocator.h"
 #include "core/base/error.h"
 #include "planner/shorten.h"
 #include <math.h>
@@ -201,10 +202,18 @@ counted_bytes (const weft_plan *plan, enum weft_measured_memory memory)
   double most = 0;
 
   for (uint32_t role = 0; role < plan->n_roles; role++) {
-    double bytes = weft_plan_peak_bytes (plan, role);
-    if (memory == WEFT_MEMORY_ALLOCATOR)
-      bytes += plan->job.stack.workspace_bytes - (double) weft_plan_reserved_bytes (plan, role);
-    most = fmax (most, bytes);
+    double libraries = (double) weft_plan_reserved_bytes (plan, role);
+    double used = (double) weft_plan_peak_bytes (plan, role) - libraries, reserved = used;
+    if (plan->job.stack.live_memory) {
+      struct weft_allocated allocated = weft_allocator_run (plan, role);
+      used = allocated.peak;
+      reserved = weft_allocator_reserved (plan, role, &allocated);
+    }
+    if (memory == WEFT_MEMORY_DEVICE)
+      most = fmax (most, reserved + libraries);
+    else
+      most = fmax (most, (memory == WEFT_MEMORY_RESERVED ? reserved : used) +
+                             plan->job.stack.workspace_bytes);
   }
   return most;
 }
@@ -227,12 +236,15 @@ plan_row (const struct run *run, struct weft_validate_row *row)
 static void
 predict (const struct run *run, struct planned *p)
 {
+  const struct weft_exec_ops *executor = run->options->executor;
   struct weft_exec_options folded = { 0 };
   double seconds[2], bytes[2];
 
+  if (!p->error && p->job->graph == WEFT_MEASURED_GRAPH_STEP)
+    weft_own_options_set (&folded.own, executor->options, "graph", "true", &p->error);
   for (uint32_t i = 0; !p->error && i < p->shortened.n; i++) {
     g_autoptr (weft_timeline) timeline =
-        weft_exec_run (run->options->executor, p->plan[i], &folded, &p->error);
+        weft_exec_run (executor, p->plan[i], &folded, &p->error);
     seconds[i] = timeline ? timeline->seconds : NAN;
     bytes[i] = counted_bytes (p->plan[i], p->job->memory);
   }
@@ -250,6 +262,8 @@ finish (const struct run *run, struct planned *p)
 
   row->measured_gib = weft_published_number (
       weft_published_cell (run->table, row->index, WEFT_COLUMN_peak_mem_gib));
+  if (p->job->gigabyte == WEFT_GIGABYTE_DECIMAL)
+    row->measured_gib *= 1e9 / (1 << 30);
   row->time_error = row->predicted_s / row->measured_s - 1;
   row->memory_error = row->predicted_gib / row->measured_gib - 1;
   if (p->error) {

@@ -185,6 +185,48 @@ price_plain_attention (const struct weft_cost *cost, enum weft_op_kind kind,
   return TRUE;
 }
 
+/* The mean number of keys of a query: the pairs that the FLOPs count, over the queries. */
+static double
+keys_per_query (enum weft_op_kind kind, const struct weft_shape *s, double flops)
+{
+  gboolean part = kind == WEFT_OP_ATTENTION_PART || kind == WEFT_OP_ATTENTION_PART_BWD;
+  double queries = (double) s->dim[0] * (part ? 1 : (double) s->dim[1]);
+  double width = (double) s->dim[4], value = s->dim[6] ? (double) s->dim[6] : width;
+  double pairs = flops / (is_attention (kind) ? 1 : 2) / (2 * (double) s->dim[2] * (width + value));
+
+  return pairs / queries;
+}
+
+/* x / (x + half): the part of the rate that is left if a constant amount of work, as long as that
+ * of `half`, comes with the work of x. */
+static double
+saturation (double x, double half)
+{
+  return half > 0 ? x / (x + half) : 1;
+}
+
+/* The share of the matmul rate that attention reaches. A tile of queries has a constant amount of
+ * work in addition to its keys, and each score an exponential in addition to its products. The
+ * stack's shares are those of long sequences and heads of width 128. */
+static double
+attention_share (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
+                 double flops)
+{
+  const union weft_stack *stack = cost->stack;
+  gboolean forward = is_attention (kind);
+  double width = (double) (s->dim[4] + (s->dim[6] ? s->dim[6] : s->dim[4])) / 2;
+  double share = forward ? stack->attention_forward_share : stack->attention_backward_share;
+
+  share *= saturation (keys_per_query (kind, s, flops),
+                       forward ? stack->attention_keys_half : stack->attention_backward_keys_half);
+  share *= saturation (width, stack->attention_width_half) /
+           saturation (128, stack->attention_width_half);
+  if (stack->attention_capability > 0 &&
+      cost->cluster->f.gpu_capability > stack->attention_capability)
+    share *= stack->attention_older_share;
+  return fmin (1, share);
+}
+
 /* The factor by which deterministic_mode slows down a kernel; 1 for kernels without a separate
  * deterministic form. */
 static double
@@ -229,8 +271,7 @@ split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_s
 
   if (is_attention (kind) || is_attention_backward (kind)) {
     if (!price_plain_attention (cost, kind, s, &parts))
-      parts.share =
-          is_attention (kind) ? stack->attention_forward_share : stack->attention_backward_share;
+      parts.share = attention_share (cost, kind, s, parts.flops);
     parts.share /= slowdown (cost, kind);
     parts.work = parts.flops / (parts.rate * parts.share * share);
   }
@@ -351,22 +392,39 @@ fused_price (const struct weft_cost *cost, const weft_program *p, uint32_t op, u
          roofline (cost, p->op[op].kind, shape, sms_taken);
 }
 
+/* Seconds of a piece whose next piece runs on another stream. The tiles of the next piece fill the
+ * SMs that the last wave leaves free, and no time passes between the two kernels. */
+static double
+piece_price (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *shape,
+             uint32_t sms_taken)
+{
+  struct weft_cost_parts parts = split (cost, kind, shape, sms_taken);
+  double alone = weft_cost_kernel (cost, kind, shape, sms_taken);
+  double filled = (parts.work - parts.sums) * parts.waves + parts.sums;
+
+  if (weft_cluster_is_cpu (cost->cluster))
+    return alone;
+  return alone * fmax (filled, parts.memory) / roofline (cost, kind, shape, sms_taken);
+}
+
 /* A program has thousands of ops but only a few dozen shapes, so the seconds of each (shape, kind)
- * are computed once for the GPU and once for the host. The seconds of fused ops are computed op by
- * op. */
+ * are computed once for the GPU, once for the host and once for pieces. The seconds of fused ops
+ * are computed op by op. */
 void
 weft_cost_program (const struct weft_cost *cost, const weft_program *p, uint32_t sms_taken,
                    double *seconds)
 {
-  size_t n = (size_t) p->n_shape * WEFT_N_OP * 2;
+  enum { ON_GPU, ON_HOST, PIECE, N_PRICE };
+  size_t n = (size_t) p->n_shape * WEFT_N_OP * N_PRICE;
   g_autofree double *known = g_new (double, n + 1);
 
   for (size_t i = 0; i < n; i++)
     known[i] = NAN;
   for (uint32_t op = 0; op < p->n_op; op++) {
     const struct weft_op *row = &p->op[op];
-    gboolean on_host = row->lane == WEFT_LANE_HOST;
-    double *at = &known[((size_t) row->shape * WEFT_N_OP + row->kind) * 2 + on_host];
+    gboolean piece = (row->flags & WEFT_OP_PIECE) != 0;
+    unsigned which = row->lane == WEFT_LANE_HOST ? ON_HOST : piece ? PIECE : ON_GPU;
+    double *at = &known[((size_t) row->shape * WEFT_N_OP + row->kind) * N_PRICE + which];
     if (weft_op_info[row->kind].class != WEFT_CLASS_COMPUTE)
       continue;
     if (row->flags & WEFT_OP_FUSED) {
@@ -374,7 +432,8 @@ weft_cost_program (const struct weft_cost *cost, const weft_program *p, uint32_t
       continue;
     }
     if (isnan (*at))
-      *at = price (cost, p, row, sms_taken);
+      *at = which == PIECE ? piece_price (cost, row->kind, &p->shape[row->shape], sms_taken)
+                           : price (cost, p, row, sms_taken);
     seconds[op] = *at;
   }
 }
@@ -406,13 +465,9 @@ weft_cost_domain (const struct weft_cluster *cluster, uint32_t n_nodes, uint32_t
 }
 
 uint32_t
-weft_cost_user_sms (enum weft_op_kind kind)
+weft_cost_piece_sms (const union weft_stack *stack, enum weft_op_kind kind)
 {
-  static const uint32_t sms[WEFT_N_OP] = {
-#define USER_SMS_ROW(kind, sms) [kind] = (sms),
-#include "core/sms.def"
-  };
-  return sms[kind];
+  return kind == WEFT_OP_SHIFT ? stack->piece_shift_sms : stack->piece_collective_sms;
 }
 
 uint32_t

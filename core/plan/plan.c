@@ -164,7 +164,7 @@ weft_plan_sms (const weft_plan *plan, const weft_program *p, uint32_t op,
   if (sends && plan->job.strategy.pipeline_model_parallel_comm_backend == WEFT_P2P_UCC)
     return 0;
   if (p->op[op].flags & WEFT_OP_USER_BUFFER)
-    return weft_cost_user_sms (p->op[op].kind);
+    return weft_cost_piece_sms (cost.stack, p->op[op].kind);
   if (!group || !is_registered (p, op))
     return weft_cost_sms (cost.stack, p->op[op].kind);
   return weft_cost_registered_sms (&cost, p->op[op].kind,

@@ -160,6 +160,84 @@ rows_off_16_bytes_are_slow (void **state)
   }
 }
 
+static double
+attention_rate (const struct desk *d, enum weft_op_kind kind, uint64_t sequence, uint64_t width,
+                uint64_t window)
+{
+  gboolean part = kind == WEFT_OP_ATTENTION_PART || kind == WEFT_OP_ATTENTION_PART_BWD;
+  struct weft_shape s = { .dim = { part ? sequence : 1, sequence, 8, 8, width, window },
+                          .dtype = WEFT_BF16 };
+  struct weft_cost_parts parts = weft_cost_split (&d->cost, kind, &s);
+
+  return parts.flops / parts.work / parts.rate;
+}
+
+/* cuDNN on an H100, not causal, so that a query has twice the keys of a causal one (arXiv
+ * 2407.08608, figure 5): 497, 574 and 617 TFLOP/s at sequences of 512, 1024 and 2048. */
+static void
+attention_of_few_keys_is_slow (void **state)
+{
+  static const struct {
+    uint64_t keys;
+    double tflops;
+  } row[] = { { 512, 497 }, { 1024, 574 }, { 2048, 617 } };
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  d.job.stack.attention_forward_share = 0.8;
+  assert_near (attention_rate (&d, WEFT_OP_ATTENTION, 1024, 128, 0), 0.8);
+  d.job.stack.attention_keys_half = 140;
+  for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
+    double rate = attention_rate (&d, WEFT_OP_ATTENTION, 2 * row[i].keys, 128, 0);
+    assert_near (attention_rate (&d, WEFT_OP_ATTENTION_PART, 2 * row[i].keys, 128, 0), rate);
+    assert_true (fabs (rate / 0.8 * 650 / row[i].tflops - 1) < 0.05);
+  }
+  double seen = 280 * (1 - 280.0 / (1 << 17)); /* the first queries see less than the window */
+  assert_near (attention_rate (&d, WEFT_OP_ATTENTION, 1 << 16, 128, 280),
+               0.8 * seen / (seen + 140));
+}
+
+/* Backward has a constant of its own. Wide heads are faster, those of width 128 are as stated. */
+static void
+attention_of_narrow_heads_is_slow (void **state)
+{
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  d.job.stack.attention_forward_share = d.job.stack.attention_backward_share = 0.5;
+  d.job.stack.attention_backward_keys_half = 1024;
+  assert_near (attention_rate (&d, WEFT_OP_ATTENTION, 2048, 128, 0), 0.5);
+  assert_near (attention_rate (&d, WEFT_OP_ATTENTION_BWD, 2048, 128, 0), 0.25);
+  assert_near (attention_rate (&d, WEFT_OP_ATTENTION_PART_BWD, 2048, 128, 0), 0.25);
+  d.job.stack.attention_width_half = 64;
+  assert_near (attention_rate (&d, WEFT_OP_ATTENTION, 2048, 128, 0), 0.5);
+  assert_near (attention_rate (&d, WEFT_OP_ATTENTION, 2048, 64, 0), 0.5 * 0.75);
+  d.job.stack.attention_forward_share = 1;
+  assert_near (attention_rate (&d, WEFT_OP_ATTENTION, 2048, 256, 0), 1);
+}
+
+/* Kernels that were written for one GPU lose a part of the rate on newer ones only. */
+static void
+attention_kernels_of_an_older_gpu_are_slow (void **state)
+{
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  d.job.stack.attention_forward_share = d.job.stack.attention_backward_share = 0.8;
+  d.job.stack.attention_older_share = 0.5;
+  for (int64_t written = 0; written <= 90; written += 10)
+    for (int64_t gpu = 80; gpu <= 100; gpu += 10) {
+      double left = written > 0 && gpu > written ? 0.4 : 0.8;
+      d.job.stack.attention_capability = written;
+      d.cluster.f.gpu_capability = gpu;
+      assert_near (attention_rate (&d, WEFT_OP_ATTENTION, 2048, 128, 0), left);
+      assert_near (attention_rate (&d, WEFT_OP_ATTENTION_BWD, 2048, 128, 0), left);
+    }
+}
+
 /* Forward, dgrad and wgrad sum over different dimensions, and tile the other two. */
 static void
 each_pass_has_an_inner_dimension_of_its_own (void **state)
@@ -434,6 +512,9 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (the_power_limit_slows_matmuls_and_attention),
   cmocka_unit_test (classes_of_kernels_have_shares_of_their_own),
   cmocka_unit_test (rows_off_16_bytes_are_slow),
+  cmocka_unit_test (attention_of_few_keys_is_slow),
+  cmocka_unit_test (attention_of_narrow_heads_is_slow),
+  cmocka_unit_test (attention_kernels_of_an_older_gpu_are_slow),
   cmocka_unit_test (each_pass_has_an_inner_dimension_of_its_own),
   cmocka_unit_test (few_deep_tiles_are_split),
   cmocka_unit_test (a_split_stays_in_one_wave),

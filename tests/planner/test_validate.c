@@ -3,6 +3,7 @@
 #include "core/base/error.h"
 #include "planner/shorten.h"
 #include "planner/validate.h"
+#include "core/plan/allocator.h"
 #include "exec_sim/exec_sim.h"
 #include "tests/runner/command.h"
 #include "tests/runner/folder.h"
@@ -164,7 +165,10 @@ a_row_is_the_job_that_its_columns_say (void **state)
   g_autoptr (weft_timeline) timeline = made_run_with (&weft_exec_clock, plan, "");
   assert_true (row->predicted_s == timeline->seconds);
   near_to (row->time_error, timeline->seconds / 0.01 - 1);
-  near_to (row->predicted_gib, (double) weft_plan_worst_bytes (plan) / (1 << 30));
+  struct weft_allocated allocated = weft_allocator_run (plan, 0);
+  double bytes = weft_allocator_reserved (plan, 0, &allocated);
+  near_to (row->predicted_gib,
+           (bytes + (double) weft_plan_reserved_bytes (plan, 0)) / (1 << 30));
   near_to (row->memory_error, row->predicted_gib / 2 - 1);
 }
 
@@ -314,6 +318,47 @@ every_published_row_is_a_job_or_refused_by_name (void **state)
     assert_true (row->applied->len > 0);
     if (error && !is_named (error->message))
       fail_msg ("%s: %s", row->cell[WEFT_COLUMN_id], error->message);
+  }
+}
+
+/* Rows of sources that the table may get: layers, GPUs, tp, pp and sharding are made up. */
+static void
+rows_of_other_sources_have_their_software (void **state)
+{
+  static const char head[] =
+      "id,source,tier,group,model_name,model_ref,layers,hidden,heads,kv_heads,ffn,vocab,seq,"
+      "gated_mlp,gpu,num_gpus,gpus_per_node,dtype,tp,pp,vpp,dp,cp,ep,dp_sharding,seq_parallel,"
+      "micro_batch,global_batch,recompute,offload,overlap_notes,iter_time_s,tflops_per_gpu,"
+      "tokens_per_s_per_gpu,mfu_pct,peak_mem_gib,notes\n";
+  static const struct {
+    const char *row, *stack, *line;
+  } cases[] = {
+    { "llama3-1,x,A,g,L,,126,16384,128,8,53248,,8192,1,H100-80GB-SXM,8192,8,bf16,8,16,,64,1,,"
+      "optim_grads,,,2048,,,,,,,40,,",
+      "llama3", "virtual_pipeline_model_parallel_size = 8" },
+    { "nanotron-1,x,A,g,L,,80,8192,64,64,28672,,4096,1,H100-80GB-SXM,512,8,bf16,8,8,,8,1,,none,,1,"
+      "256,,,,,,,40,50,",
+      "nanotron", "grad_reduce_in_fp32 = true" },
+    { "fms-1,x,A,g,L,,32,4096,32,32,11008,,4096,1,A100-80GB-SXM,128,8,bf16,1,1,1,128,1,,full,0,2,"
+      "256,none,,HSDP,,,,50,,",
+      "fms", "dp_replicate_size = 16" },
+  };
+  g_autoptr (weft_assumptions) assumptions = assume (NULL);
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (cases); i++) {
+    g_autofree char *text = g_strconcat (head, cases[i].row, "\n", NULL);
+    g_autoptr (GError) error = NULL;
+    g_autoptr (weft_published) table = weft_published_parse (text, -1, "other.csv", &error);
+    assert_non_null (table);
+    g_autoptr (weft_row_job) row = weft_row_job_new (assumptions, table, 0, &error);
+    if (error)
+      fail_msg ("%s", error->message);
+    g_autofree char *job = weft_job_print (&row->job);
+    assert_string_equal (g_quark_to_string (row->job.stack.name), cases[i].stack);
+    assert_non_null (strstr (job, cases[i].line));
+    /* The time follows from the share of the specified bf16 rate. */
+    assert_true (weft_row_job_seconds (row) > 0.1);
   }
 }
 
@@ -774,6 +819,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (rows_are_chosen_by_tier_group_and_source),
   cmocka_unit_test (the_number_of_threads_changes_nothing),
   cmocka_unit_test (every_published_row_is_a_job_or_refused_by_name),
+  cmocka_unit_test (rows_of_other_sources_have_their_software),
   cmocka_unit_test (published_rows_keep_their_source),
   cmocka_unit_test (degrees_of_published_rows_make_their_gpus),
   cmocka_unit_test (rows_mixed_at_random_are_jobs_or_refused),
