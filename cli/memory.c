@@ -220,8 +220,8 @@ print_layer (const struct weft_job *job)
     bytes += kept[i].bytes;
   g_autofree char *sum = weft_units_human (bytes, "B");
   if (n)
-    printf ("\na layer without full recompute keeps %s per microbatch, in %u tensors (see weft "
-            "explain)\n",
+    printf ("\na layer without full recompute keeps %s per microbatch,\n"
+            "in %u tensors (see weft explain)\n",
             g_strstrip (sum), n);
 }
 

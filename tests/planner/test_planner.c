@@ -354,7 +354,8 @@ interleaved_seconds (const char *const *overlap)
 
 /* Overlap saves time if all stages communicate at once. Reductions that each stage launches on its
  * own delay the last microbatch on every stage, and gathers the first one: both are then slower
- * than no overlap. The search tries only what is aligned. */
+ * than no overlap. A stack that gathers ahead loses less than a tenth of the stall. The search
+ * tries only what is aligned. */
 static void
 overlap_of_a_pipeline_is_aligned (void **state)
 {
@@ -371,6 +372,17 @@ overlap_of_a_pipeline_is_aligned (void **state)
                                               "aligned",
                                               "overlap-param-gather",
                                               "true",
+                                              "gathers-ahead",
+                                              "0",
+                                              NULL },
+                           *const ahead[] = { "overlap-grad-reduce",
+                                              "true",
+                                              "grad-sync-func",
+                                              "aligned",
+                                              "overlap-param-gather",
+                                              "true",
+                                              "gathers-ahead",
+                                              "1",
                                               NULL },
                            *const param_aligned[] = { "overlap-grad-reduce",
                                                       "true",
@@ -400,7 +412,8 @@ overlap_of_a_pipeline_is_aligned (void **state)
   assert_true (n_aligned > 10);
   double without = interleaved_seconds (none), aligned = interleaved_seconds (grad_aligned);
   assert_true (interleaved_seconds (grad) > without && aligned < without);
-  assert_true (interleaved_seconds (param) > without);
+  double stalled = interleaved_seconds (param) - without;
+  assert_true (stalled > 0 && interleaved_seconds (ahead) < without + 0.1 * stalled);
   assert_true (interleaved_seconds (param_aligned) < aligned);
 }
 
@@ -763,17 +776,10 @@ jobs_of_fsdp2_have_bounds_from_their_layers (void **state)
 static void
 few_strategies_of_fsdp2_need_a_program (void **state)
 {
-  static const char *const words[] = { "model",
-                                       "llama3-8b",
-                                       "stack",
-                                       "torchtitan",
-                                       "topology",
-                                       "dgx-h100",
-                                       "nodes",
-                                       "8",
-                                       "global-batch-size",
-                                       "64",
-                                       NULL };
+  static const char *const words[] = { "model",      "llama3-8b", "stack",
+                                       "torchtitan", "topology",  "dgx-h100",
+                                       "nodes",      "8",         "global-batch-size",
+                                       "64",         NULL };
   struct weft_job job = job_of (words);
   g_autoptr (weft_search) search = search_all (&job, 10);
 
