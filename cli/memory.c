@@ -124,7 +124,7 @@ static weft_plan *
 fitting_plan (const struct weft_job *job)
 {
   g_autoptr (weft_plan) plan =
-      is_allowed (job) ? weft_plan_new_draft (job, WEFT_PLAN_PLACED, NULL) : NULL;
+      is_allowed (job) ? weft_plan_new_draft (job, WEFT_PLAN_PLACED, NULL, NULL) : NULL;
 
   return plan && weft_plan_fits (plan) ? weft_plan_new (job, NULL) : NULL;
 }
