@@ -35,6 +35,7 @@ struct weft_cost {
   const weft_cost_table *table; /* NULL: formulas only */
   gboolean deterministic; /* whether deterministic_mode is on: some kernels are then slower, by
                            * factors of the stack */
+  enum weft_fp8_price fp8; /* the scaling whose rate fp8 products have */
 };
 
 /* Seconds of one kernel while communication holds `sms_taken` SMs. */
