@@ -36,6 +36,8 @@ matmul_rate (const struct weft_job *job)
 
   for (unsigned i = 0; i < G_N_ELEMENTS (dtypes); i++)
     rate = fmax (rate, weft_cluster_matmul_rate (&job->cluster, dtypes[i]));
+  if (job->strategy.fp8_priced_as == WEFT_FP8_PRICE_NVFP4)
+    rate = fmax (rate, weft_cluster_nvfp4_rate (&job->cluster));
   return rate;
 }
 
