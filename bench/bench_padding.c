@@ -87,7 +87,7 @@ plan_job (GArray *roles, const char *words)
     return;
   if (weft_job_microbatches (&job) > 32)
     return;
-  g_autoptr (weft_plan) plan = weft_plan_new_draft (&job, WEFT_PLAN_PLACED, &error);
+  g_autoptr (weft_plan) plan = weft_plan_new_draft (&job, WEFT_PLAN_PLACED, NULL, &error);
   if (plan)
     add_roles (roles, plan, words);
 }

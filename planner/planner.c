@@ -58,6 +58,13 @@ struct sample {
   gboolean refused;    /* the step cannot be captured as a graph; the other fields are 0 */
 };
 
+static weft_plan *
+build (struct searcher *s, const struct weft_job *job, enum weft_plan_depth depth, GError **error)
+{
+  s->plans.by_depth[depth]++;
+  return weft_plan_new_draft (job, depth, weft_segment_cache_placements (s->segments), error);
+}
+
 static gboolean
 sample (struct searcher *s, const struct weft_job *job, enum weft_plan_depth depth,
         struct sample *out, GError **error)
@@ -65,9 +72,8 @@ sample (struct searcher *s, const struct weft_job *job, enum weft_plan_depth dep
   const union weft_clock_options own = { { .graph = s->options->graph, .roles = TRUE } };
   const struct weft_exec_options exec = { .own = weft_own_options_of (weft_exec_clock.options,
                                                                       own.at) };
-  g_autoptr (weft_plan) plan = weft_plan_new_draft (job, depth, error);
+  g_autoptr (weft_plan) plan = build (s, job, depth, error);
 
-  s->plans.by_depth[depth]++;
   if (!plan)
     return FALSE;
   *out = (struct sample){ 0 };
@@ -276,9 +282,8 @@ simulate_plan (const weft_plan *plan, gboolean graph, GError **error)
 static weft_report *
 simulate_job (struct searcher *s, const struct weft_job *job, GError **error)
 {
-  g_autoptr (weft_plan) plan = weft_plan_new (job, error);
+  g_autoptr (weft_plan) plan = build (s, job, WEFT_PLAN_PROVED, error);
 
-  s->plans.by_depth[WEFT_PLAN_PROVED]++;
   return plan ? simulate_plan (plan, s->options->graph, error) : NULL;
 }
 
@@ -313,8 +318,7 @@ simulate (struct searcher *s, struct weft_candidate *c, GError **error)
 {
   struct weft_job job = weft_space_job (s->job, &c->choice);
 
-  c->plan = weft_plan_new (&job, error);
-  s->plans.by_depth[WEFT_PLAN_PROVED]++;
+  c->plan = build (s, &job, WEFT_PLAN_PROVED, error);
   if (!c->plan)
     return FALSE;
   c->bytes = weft_plan_worst_bytes (c->plan);

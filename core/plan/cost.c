@@ -38,6 +38,21 @@ multiplied (const struct weft_cost *cost, enum weft_op_kind kind, const struct w
   return is_of_expert_codes (kind) && !takes_codes (cost, s) ? WEFT_FP16 : s->dtype;
 }
 
+/* FLOP/s of a product at full efficiency. */
+static double
+rate_of (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s)
+{
+  const struct weft_cluster *c = cost->cluster;
+  enum weft_dtype dtype = multiplied (cost, kind, s);
+  double rate = weft_cluster_matmul_rate (c, dtype);
+
+  if (dtype != WEFT_FP8 && dtype != WEFT_E5M2)
+    return rate;
+  return cost->fp8 == WEFT_FP8_PRICE_NVFP4     ? weft_cluster_nvfp4_rate (c)
+         : cost->fp8 == WEFT_FP8_PRICE_ROWWISE ? rate * cost->stack->fp8_rowwise_share
+                                               : rate;
+}
+
 /* The number of products of unfused attention: one for each head of each sequence, or three for
  * each in the backward of the scores. 0: other ops. */
 static double
@@ -185,6 +200,48 @@ price_plain_attention (const struct weft_cost *cost, enum weft_op_kind kind,
   return TRUE;
 }
 
+/* The mean number of keys of a query: the pairs that the FLOPs count, over the queries. */
+static double
+keys_per_query (enum weft_op_kind kind, const struct weft_shape *s, double flops)
+{
+  gboolean part = kind == WEFT_OP_ATTENTION_PART || kind == WEFT_OP_ATTENTION_PART_BWD;
+  double queries = (double) s->dim[0] * (part ? 1 : (double) s->dim[1]);
+  double width = (double) s->dim[4], value = s->dim[6] ? (double) s->dim[6] : width;
+  double pairs = flops / (is_attention (kind) ? 1 : 2) / (2 * (double) s->dim[2] * (width + value));
+
+  return pairs / queries;
+}
+
+/* x / (x + half): the part of the rate that is left if a constant amount of work, as long as that
+ * of `half`, comes with the work of x. */
+static double
+saturation (double x, double half)
+{
+  return half > 0 ? x / (x + half) : 1;
+}
+
+/* The share of the matmul rate that attention reaches. A tile of queries has a constant amount of
+ * work in addition to its keys, and each score an exponential in addition to its products. The
+ * stack's shares are those of long sequences and heads of width 128. */
+static double
+attention_share (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
+                 double flops)
+{
+  const union weft_stack *stack = cost->stack;
+  gboolean forward = is_attention (kind);
+  double width = (double) (s->dim[4] + (s->dim[6] ? s->dim[6] : s->dim[4])) / 2;
+  double share = forward ? stack->attention_forward_share : stack->attention_backward_share;
+
+  share *= saturation (keys_per_query (kind, s, flops),
+                       forward ? stack->attention_keys_half : stack->attention_backward_keys_half);
+  share *= saturation (width, stack->attention_width_half) /
+           saturation (128, stack->attention_width_half);
+  if (stack->attention_capability > 0 &&
+      cost->cluster->f.gpu_capability > stack->attention_capability)
+    share *= stack->attention_older_share;
+  return fmin (1, share);
+}
+
 /* The factor by which deterministic_mode slows down a kernel; 1 for kernels without a separate
  * deterministic form. */
 static double
@@ -224,13 +281,12 @@ split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_s
   double sms = fmax (1, (double) c->f.gpu_sms - sms_taken), share = sms / c->f.gpu_sms;
   struct weft_cost_parts parts = { .flops = weft_op_info[kind].flops (s),
                                    .bytes = weft_op_info[kind].bytes (s),
-                                   .rate = weft_cluster_matmul_rate (c, multiplied (cost, kind, s)),
+                                   .rate = rate_of (cost, kind, s),
                                    .gap = stack->kernel_gap };
 
   if (is_attention (kind) || is_attention_backward (kind)) {
     if (!price_plain_attention (cost, kind, s, &parts))
-      parts.share =
-          is_attention (kind) ? stack->attention_forward_share : stack->attention_backward_share;
+      parts.share = attention_share (cost, kind, s, parts.flops);
     parts.share /= slowdown (cost, kind);
     parts.work = parts.flops / (parts.rate * parts.share * share);
   }

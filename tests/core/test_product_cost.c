@@ -160,6 +160,84 @@ rows_off_16_bytes_are_slow (void **state)
   }
 }
 
+static double
+attention_rate (const struct desk *d, enum weft_op_kind kind, uint64_t sequence, uint64_t width,
+                uint64_t window)
+{
+  gboolean part = kind == WEFT_OP_ATTENTION_PART || kind == WEFT_OP_ATTENTION_PART_BWD;
+  struct weft_shape s = { .dim = { part ? sequence : 1, sequence, 8, 8, width, window },
+                          .dtype = WEFT_BF16 };
+  struct weft_cost_parts parts = weft_cost_split (&d->cost, kind, &s);
+
+  return parts.flops / parts.work / parts.rate;
+}
+
+/* cuDNN on an H100, not causal, so that a query has twice the keys of a causal one (arXiv
+ * 2407.08608, figure 5): 497, 574 and 617 TFLOP/s at sequences of 512, 1024 and 2048. */
+static void
+attention_of_few_keys_is_slow (void **state)
+{
+  static const struct {
+    uint64_t keys;
+    double tflops;
+  } row[] = { { 512, 497 }, { 1024, 574 }, { 2048, 617 } };
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  d.job.stack.attention_forward_share = 0.8;
+  assert_near (attention_rate (&d, WEFT_OP_ATTENTION, 1024, 128, 0), 0.8);
+  d.job.stack.attention_keys_half = 140;
+  for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
+    double rate = attention_rate (&d, WEFT_OP_ATTENTION, 2 * row[i].keys, 128, 0);
+    assert_near (attention_rate (&d, WEFT_OP_ATTENTION_PART, 2 * row[i].keys, 128, 0), rate);
+    assert_true (fabs (rate / 0.8 * 650 / row[i].tflops - 1) < 0.05);
+  }
+  double seen = 280 * (1 - 280.0 / (1 << 17)); /* the first queries see less than the window */
+  assert_near (attention_rate (&d, WEFT_OP_ATTENTION, 1 << 16, 128, 280),
+               0.8 * seen / (seen + 140));
+}
+
+/* Backward has a constant of its own. Wide heads are faster, those of width 128 are as stated. */
+static void
+attention_of_narrow_heads_is_slow (void **state)
+{
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  d.job.stack.attention_forward_share = d.job.stack.attention_backward_share = 0.5;
+  d.job.stack.attention_backward_keys_half = 1024;
+  assert_near (attention_rate (&d, WEFT_OP_ATTENTION, 2048, 128, 0), 0.5);
+  assert_near (attention_rate (&d, WEFT_OP_ATTENTION_BWD, 2048, 128, 0), 0.25);
+  assert_near (attention_rate (&d, WEFT_OP_ATTENTION_PART_BWD, 2048, 128, 0), 0.25);
+  d.job.stack.attention_width_half = 64;
+  assert_near (attention_rate (&d, WEFT_OP_ATTENTION, 2048, 128, 0), 0.5);
+  assert_near (attention_rate (&d, WEFT_OP_ATTENTION, 2048, 64, 0), 0.5 * 0.75);
+  d.job.stack.attention_forward_share = 1;
+  assert_near (attention_rate (&d, WEFT_OP_ATTENTION, 2048, 256, 0), 1);
+}
+
+/* Kernels that were written for one GPU lose a part of the rate on newer ones only. */
+static void
+attention_kernels_of_an_older_gpu_are_slow (void **state)
+{
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  d.job.stack.attention_forward_share = d.job.stack.attention_backward_share = 0.8;
+  d.job.stack.attention_older_share = 0.5;
+  for (int64_t written = 0; written <= 90; written += 10)
+    for (int64_t gpu = 80; gpu <= 100; gpu += 10) {
+      double left = written > 0 && gpu > written ? 0.4 : 0.8;
+      d.job.stack.attention_capability = written;
+      d.cluster.f.gpu_capability = gpu;
+      assert_near (attention_rate (&d, WEFT_OP_ATTENTION, 2048, 128, 0), left);
+      assert_near (attention_rate (&d, WEFT_OP_ATTENTION_BWD, 2048, 128, 0), left);
+    }
+}
+
 /* Forward, dgrad and wgrad sum over different dimensions, and tile the other two. */
 static void
 each_pass_has_an_inner_dimension_of_its_own (void **state)
@@ -304,6 +382,30 @@ codes_of_experts_are_halves_where_kernels_make_them_so (void **state)
   }
 }
 
+/* fp8_priced_as changes the rate of fp8 products, and of no others. */
+static void
+a_priced_scaling_has_a_rate_of_its_own (void **state)
+{
+  struct desk d;
+  struct weft_shape s = product (512, 512, 512), narrow = s;
+
+  (void) state;
+  set_up (&d);
+  d.cluster.f.gpu_fp8 = 2 * d.cluster.f.gpu_bf16;
+  d.cluster.f.gpu_nvfp4 = 4 * d.cluster.f.gpu_bf16;
+  d.cluster.f.gpu_nvfp4_sustained = 0.5;
+  d.job.stack.fp8_rowwise_share = 0.75;
+  narrow.dtype = WEFT_E5M2;
+  for (int price = 0; price <= WEFT_FP8_PRICE_NVFP4; price++) {
+    static const double wanted[] = { 2, 1.5, 2 };
+    d.cluster.f.gpu_fp8_sustained = price == WEFT_FP8_PRICE_NVFP4 ? 0.25 : 1;
+    d.cost.fp8 = (enum weft_fp8_price) price;
+    double rate = weft_cost_split (&d.cost, WEFT_OP_FP8_MATMUL_DGRAD, &narrow).rate;
+    assert_near (rate, wanted[price] * SMS * SM_RATE);
+    assert_near (weft_cost_split (&d.cost, WEFT_OP_MATMUL, &s).rate, SMS * SM_RATE);
+  }
+}
+
 /* The FLOP rate of an op with a bundled stack and topology. Loads the topology into `cluster`. */
 static double
 rate_of (const char *stack_name, const char *topology, enum weft_op_kind kind,
@@ -434,6 +536,9 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (the_power_limit_slows_matmuls_and_attention),
   cmocka_unit_test (classes_of_kernels_have_shares_of_their_own),
   cmocka_unit_test (rows_off_16_bytes_are_slow),
+  cmocka_unit_test (attention_of_few_keys_is_slow),
+  cmocka_unit_test (attention_of_narrow_heads_is_slow),
+  cmocka_unit_test (attention_kernels_of_an_older_gpu_are_slow),
   cmocka_unit_test (each_pass_has_an_inner_dimension_of_its_own),
   cmocka_unit_test (few_deep_tiles_are_split),
   cmocka_unit_test (a_split_stays_in_one_wave),
@@ -441,6 +546,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_split_counts_the_sms_that_are_left),
   cmocka_unit_test (products_of_experts_stay_whole),
   cmocka_unit_test (codes_of_experts_are_halves_where_kernels_make_them_so),
+  cmocka_unit_test (a_priced_scaling_has_a_rate_of_its_own),
   cmocka_unit_test (only_hopper_multiplies_codes_of_experts_by_our_kernels),
   cmocka_unit_test (heads_that_matrix_units_do_not_take_have_the_other_rate),
   cmocka_unit_test (plain_attention_takes_as_long_as_heads_of_its_width),
