@@ -24,7 +24,8 @@ static int
 by_size (gconstpointer a, gconstpointer b, gpointer data)
 {
   const struct weft_fit_piece *piece = data;
-  const struct weft_fit_piece *x = &piece[*(const uint32_t *) a], *y = &piece[*(const uint32_t *) b];
+  const struct weft_fit_piece *x = &piece[*(const uint32_t *) a];
+  const struct weft_fit_piece *y = &piece[*(const uint32_t *) b];
 
   if (x->bytes != y->bytes)
     return x->bytes < y->bytes ? 1 : -1;
@@ -37,7 +38,8 @@ static int
 by_first (gconstpointer a, gconstpointer b, gpointer data)
 {
   const struct weft_fit_piece *piece = data;
-  const struct weft_fit_piece *x = &piece[*(const uint32_t *) a], *y = &piece[*(const uint32_t *) b];
+  const struct weft_fit_piece *x = &piece[*(const uint32_t *) a];
+  const struct weft_fit_piece *y = &piece[*(const uint32_t *) b];
 
   return x->first < y->first ? -1 : x->first > y->first;
 }
