@@ -255,8 +255,7 @@ static gboolean
 passes_are_alike (const struct weft_job *job)
 {
   for (unsigned i = 0; i < WEFT_N_KNOB; i++)
-    if (weft_knob_traits[i].unlike &&
-        !weft_field_is_default (&weft_strategy_table.field[i], job->strategy.at[i]))
+    if (weft_knob_traits[i].unlike && !weft_knob_is_default (&job->strategy, i))
       return FALSE;
   return in_flight_of (job) != WEFT_IN_FLIGHT_UNKNOWN && weft_job_layout_stages (job) == 0;
 }
