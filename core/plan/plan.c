@@ -353,6 +353,21 @@ build_role (weft_plan *plan, uint32_t role, build_program build, enum weft_plan_
                       &plan->memory[role]);
 }
 
+void
+weft_plan_price (weft_plan *plan, const union weft_cluster_fields *cluster,
+                 const union weft_stack *stack)
+{
+  g_autoptr (weft_placements) placements = weft_placements_new ();
+
+  plan->job.cluster.f = *cluster;
+  plan->job.stack = *stack;
+  plan->fabric = weft_fabric_make (&plan->job.cluster);
+  for (uint32_t role = 0; role < plan->n_roles; role++) {
+    g_free (plan->seconds[role]);
+    plan->seconds[role] = price_program (plan, plan->role[role], placements);
+  }
+}
+
 struct building {
   weft_plan *plan;
   build_program build;
