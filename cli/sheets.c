@@ -10,21 +10,19 @@
 
 enum { WIDTH = 100, KEY_WIDTH = 26, VALUE_WIDTH = 16, INDENT = 2 + KEY_WIDTH + VALUE_WIDTH };
 
-/* The page of a file: the value of each row of the table, and the comment on this value. */
+/* The page of a file: the comment on the value of each row of the table. */
 typedef struct sheet_page {
-  const struct weft_sheet *sheet;
-  char *name, *path, *title; /* the title is the comment on the first line */
-  union weft_value *values;
-  GPtrArray *source; /* char * by row */
+  weft_sheet_file *file;
+  char *name, *title; /* the title is the comment on the first line */
+  GPtrArray *source;  /* char * by row */
 } sheet_page;
 
 static void
 page_free (sheet_page *page)
 {
+  weft_sheet_file_free (page->file);
   g_free (page->name);
-  g_free (page->path);
   g_free (page->title);
-  g_free (page->values);
   g_ptr_array_unref (page->source);
   g_free (page);
 }
@@ -62,17 +60,38 @@ comment_of (char *const *lines, unsigned at)
   return g_string_free (g_steal_pointer (&text), FALSE);
 }
 
-static void
-read_sources (sheet_page *page, const weft_conf *conf, char *const *lines)
+/* The lines of each file of the page, as char **. NULL with an error if one cannot be read. */
+static GPtrArray *
+read_lines (const sheet_page *page, GError **error)
 {
-  page->source = g_ptr_array_new_with_free_func (g_free);
-  for (unsigned i = 0; i < page->sheet->table->n; i++)
-    g_ptr_array_add (page->source, NULL);
-  for (unsigned i = 0; i < conf->n_entry; i++) {
-    int row = weft_sheet_find (page->sheet, conf->entry[i].section, conf->entry[i].key);
-    page->source->pdata[row] = comment_of (lines, conf->entry[i].line - 1);
+  g_autoptr (GPtrArray) lines = g_ptr_array_new_with_free_func ((GDestroyNotify) g_strfreev);
+
+  for (unsigned i = 0; i < page->file->conf->len; i++) {
+    const weft_conf *conf = g_ptr_array_index (page->file->conf, i);
+    g_autofree char *text = NULL;
+    if (!g_file_get_contents (conf->name, &text, NULL, error))
+      return NULL;
+    g_ptr_array_add (lines, g_strsplit (text, "\n", -1));
   }
-  page->title = is_comment (lines[0]) ? strip_hashes (lines[0]) : g_strdup ("");
+  return g_steal_pointer (&lines);
+}
+
+static gboolean
+read_sources (sheet_page *page, GError **error)
+{
+  g_autoptr (GPtrArray) lines = read_lines (page, error);
+  unsigned f;
+
+  if (!lines)
+    return FALSE;
+  for (unsigned i = 0; i < page->file->sheet->table->n; i++) {
+    const struct weft_sheet_from *from = &page->file->from[i];
+    if (from->entry && g_ptr_array_find (page->file->conf, from->conf, &f))
+      page->source->pdata[i] = comment_of (lines->pdata[f], from->entry->line - 1);
+  }
+  const char *first = ((char **) lines->pdata[0])[0];
+  page->title = is_comment (first) ? strip_hashes (first) : g_strdup ("");
+  return TRUE;
 }
 
 static char *
@@ -87,25 +106,16 @@ base_name (const char *path)
 static sheet_page *
 page_load (const struct weft_sheet *sheet, const char *name, GError **error)
 {
-  g_autofree union weft_value *values = g_new0 (union weft_value, sheet->table->n);
-  g_autofree char *text = NULL;
+  g_autoptr (weft_sheet_file) file = weft_sheet_file_load (sheet, name, error);
 
-  if (!weft_sheet_load (sheet, name, values, error))
+  if (!file)
     return NULL;
-  g_autofree char *path = weft_data_find (sheet->folder, name, WEFT_SHEET_SUFFIX, error);
-  if (!path || !g_file_get_contents (path, &text, NULL, error))
-    return NULL;
-  g_autoptr (weft_conf) conf = weft_conf_parse (text, -1, path, error);
-  if (!conf)
-    return NULL;
-  g_auto (GStrv) lines = g_strsplit (text, "\n", -1);
-  sheet_page *page = g_new0 (sheet_page, 1);
-  page->sheet = sheet;
-  page->name = base_name (path);
-  page->path = g_steal_pointer (&path);
-  page->values = g_steal_pointer (&values);
-  read_sources (page, conf, lines);
-  return page;
+  g_autoptr (sheet_page) page = g_new0 (sheet_page, 1);
+  page->name = base_name (((const weft_conf *) file->conf->pdata[0])->name);
+  page->file = g_steal_pointer (&file);
+  page->source = g_ptr_array_new_with_free_func (g_free);
+  g_ptr_array_set_size (page->source, sheet->table->n);
+  return read_sources (page, error) ? g_steal_pointer (&page) : NULL;
 }
 
 static const char *
@@ -129,23 +139,31 @@ count_sources (const sheet_page *page)
 {
   unsigned specification = 0, measured = 0, n = 0;
 
-  for (unsigned i = 0; i < page->sheet->table->n; i++) {
-    n += weft_sheet_has (page->sheet, page->values, i);
+  for (unsigned i = 0; i < page->file->sheet->table->n; i++) {
+    n += weft_sheet_has (page->file->sheet, page->file->values, i);
     specification += g_str_has_prefix (source_of (page, i), "specification");
     measured += g_str_has_prefix (source_of (page, i), "measured");
   }
   return g_strdup_printf ("%u/%u/%u", specification, measured, n - specification - measured);
 }
 
+/* The name of the file that gives the value of a row; NULL: no file does. The caller frees it. */
+static char *
+file_of (const sheet_page *page, unsigned row)
+{
+  const weft_conf *conf = page->file->from[row].conf;
+  return conf ? base_name (conf->name) : NULL;
+}
+
 static void
 print_wrapped (const char *text, int indent)
 {
   g_auto (GStrv) words = g_strsplit (text, " ", -1);
-  int column = 0;
+  int column = 0, most = MIN (WIDTH, weft_cli_columns ());
 
   for (unsigned i = 0; words[i]; i++) {
     int width = g_utf8_strlen (words[i], -1);
-    gboolean breaks = column > 0 && column + 1 + width > WIDTH;
+    gboolean breaks = column > 0 && column + 1 + width > most;
     if (breaks)
       printf ("\n");
     if (breaks || column == 0)
@@ -161,12 +179,16 @@ print_wrapped (const char *text, int indent)
 static void
 print_field (const sheet_page *page, unsigned row)
 {
-  const struct weft_field *field = &page->sheet->table->field[row];
-  g_autofree char *value = weft_cli_field_human (field, page->values[row]);
-  const char *source = source_of (page, row);
+  const struct weft_field *field = &page->file->sheet->table->field[row];
+  g_autofree char *value = weft_cli_field_human (field, page->file->values[row]);
+  g_autofree char *file = file_of (page, row);
+  gboolean inherited = file && !g_str_equal (file, page->name);
+  g_autofree char *source = inherited ? g_strdup_printf ("[%s] %s", file, source_of (page, row))
+                                      : g_strdup (source_of (page, row));
 
-  printf ("  %-*s%-*s", KEY_WIDTH, weft_sheet_key (page->sheet, row), VALUE_WIDTH - 2, value);
-  printf ("  %s\n", field->doc);
+  int used = printf ("  %-*s%-*s  ", KEY_WIDTH, weft_sheet_key (page->file->sheet, row),
+                     VALUE_WIDTH - 2, value);
+  weft_cli_print_beside (field->doc, used, weft_cli_columns ());
   if (*source)
     print_wrapped (source, INDENT + 2);
 }
@@ -176,12 +198,14 @@ print_page (const sheet_page *page)
 {
   const char *section = "";
 
-  printf ("%s: %s\n%s\n", page->name, page->title, page->path);
-  for (unsigned i = 0; i < page->sheet->table->n; i++) {
-    if (!weft_sheet_has (page->sheet, page->values, i))
+  int used = printf ("%s: ", page->name);
+  weft_cli_print_beside (page->title, used, weft_cli_columns ());
+  printf ("%s\n", ((const weft_conf *) page->file->conf->pdata[0])->name);
+  for (unsigned i = 0; i < page->file->sheet->table->n; i++) {
+    if (!weft_sheet_has (page->file->sheet, page->file->values, i))
       continue;
-    if (strcmp (section, weft_sheet_section (page->sheet, i)) != 0) {
-      section = weft_sheet_section (page->sheet, i);
+    if (strcmp (section, weft_sheet_section (page->file->sheet, i)) != 0) {
+      section = weft_sheet_section (page->file->sheet, i);
       printf ("\n[%s]\n", section);
     }
     print_field (page, i);
@@ -196,16 +220,21 @@ build_page (JsonBuilder *builder, const sheet_page *page)
   weft_json_text (builder, "title", page->title);
   json_builder_set_member_name (builder, "fields");
   json_builder_begin_object (builder);
-  for (unsigned i = 0; i < page->sheet->table->n; i++) {
-    const struct weft_field *field = &page->sheet->table->field[i];
-    if (!weft_sheet_has (page->sheet, page->values, i))
+  for (unsigned i = 0; i < page->file->sheet->table->n; i++) {
+    const struct weft_field *field = &page->file->sheet->table->field[i];
+    if (!weft_sheet_has (page->file->sheet, page->file->values, i))
       continue;
     json_builder_set_member_name (builder, field->name);
     json_builder_begin_object (builder);
-    weft_json_value (builder, "value", field, page->values[i]);
+    weft_json_value (builder, "value", field, page->file->values[i]);
     weft_json_text (builder, "unit", field->unit);
     weft_json_text (builder, "doc", field->doc);
     weft_json_text (builder, "source", source_of (page, i));
+    g_autofree char *file = file_of (page, i);
+    if (file)
+      weft_json_text (builder, "file", file);
+    else
+      weft_json_null (builder, "file");
     json_builder_end_object (builder);
   }
   json_builder_end_object (builder);
@@ -236,7 +265,7 @@ list_row (const struct weft_cli_sheets *kind, const sheet_page *page)
 
   g_ptr_array_add (cells, g_strdup (page ? page->name : "name"));
   for (unsigned i = 0; kind->heads[i]; i++)
-    g_ptr_array_add (cells, page ? kind->cell (page->values, i) : g_strdup (kind->heads[i]));
+    g_ptr_array_add (cells, page ? kind->cell (page->file->values, i) : g_strdup (kind->heads[i]));
   g_ptr_array_add (cells, page ? count_sources (page) : g_strdup ("printed/measured/other"));
   g_ptr_array_add (cells, NULL);
   return (char **) g_ptr_array_free (cells, FALSE);

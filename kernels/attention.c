@@ -92,7 +92,7 @@ struct attention {
   uint32_t leaves; /* number of leaves of a sequence's queries */
   float scale;
   float cap;                        /* scores x become cap tanh (x / cap); 0: no soft-capping */
-  const struct weft_kernel *kernel; /* for the ALiBi slopes of its heads */
+  const struct weft_kernel *kernel; /* kernel of the call, for the ALiBi slopes of heads */
   struct room *room;
 };
 
@@ -263,7 +263,7 @@ describe (const struct weft_attention *call)
 /* One outer block, and the columns whose sums it accumulates. */
 struct task {
   const struct attention *a;
-  uint64_t batch, head; /* of the queries */
+  uint64_t batch, head; /* batch element and head of the queries */
   struct run outer;
   struct span columns;
 };
@@ -699,7 +699,7 @@ scale_sums (const struct task *t, float *sum)
   scale_floats (sum, t->a->scale, n_sums (t));
 }
 
-/* Entry i of a stack of sums over leaves; `which`: 0 for gradients of values, 1 for those of
+/* Returns entry i of a stack of sums over leaves. `which` 0: gradients of values; 1: gradients of
  * keys. */
 static float *
 entry (const struct attention *a, uint32_t i, unsigned which)

@@ -7,7 +7,7 @@
 struct weft_bend {
   float scale; /* factor of products of queries and keys */
   float cap;   /* 0: no soft-capping */
-  float slope; /* of the head; 0: no ALiBi */
+  float slope; /* ALiBi slope of the head; 0: no ALiBi */
 };
 
 /* Rows [0, rows) and columns [low, high) of a tile; `row` is the stride between rows, in floats.

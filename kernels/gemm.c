@@ -39,7 +39,7 @@ struct stack {
   float *entry;
   uint64_t n; /* floats per entry */
   uint32_t top, leaves;
-  enum weft_dtype dtype; /* of the nodes */
+  enum weft_dtype dtype; /* type of the nodes */
 };
 
 static struct stack

@@ -372,7 +372,7 @@ weft_ref_matmul_dgrad_fp8 (const struct weft_kernel *k)
   ref_fp8 (k, k->shape.dim[K], k->shape.dim[N], NULL, k->operand[FP8_DX].data);
 }
 
-/* Any number of scales: one, or one per block. */
+/* The number of scales is not fixed: one for the tensor, or one per block. */
 uint64_t
 weft_extent_matmul_fp8 (const struct weft_kernel *k, uint32_t operand)
 {

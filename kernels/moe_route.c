@@ -3,10 +3,11 @@
  * Scores of a token over the E experts, as in Megatron-Core's router (moe_utils.py,
  * topk_routing_with_score_function):
  *
- *   softmax, afterwards  the k largest logits; weights are the softmax of these k
- *   softmax, before      the k largest of the softmax over all experts; weights are these
- *   sigmoid              the k largest of logistic (logit) + bias; weights are logistic (logit),
- *                        divided by their sum if k > 1
+ *   softmax after the selection   the k largest logits; weights are the softmax of these k logits
+ *   softmax before the selection  the k largest values of the softmax over all experts; weights
+ *                                 are these values
+ *   sigmoid                       the k largest values of logistic (logit) + bias; weights are
+ *                                 logistic (logit), divided by their sum if k > 1
  *
  * Weights are then multiplied by moe_router_topk_scaling_factor. With group-limited routing
  * (DeepSeek-V2, arXiv 2405.04434, and V3, arXiv 2412.19437), only experts of the best groups are

@@ -1,23 +1,23 @@
 #include "planner/assumptions.h"
+#include "planner/conditions.h"
 #include "core/base/error.h"
-#include "core/base/suggest.h"
 #include "core/base/units.h"
+#include "planner/arithmetic.h"
 #include <math.h>
 #include <string.h>
 
 static const char *const memory_words[] = { WEFT_MEASURED_MEMORY_LIST (WEFT_WORD_TEXT) NULL };
 static const char *const flops_words[] = { WEFT_MEASURED_FLOPS_LIST (WEFT_WORD_TEXT) NULL };
+static const char *const gigabyte_words[] = { WEFT_GIGABYTE_LIST (WEFT_WORD_TEXT) NULL };
+static const char *const totals_words[] = { WEFT_MEASURED_TOTALS_LIST (WEFT_WORD_TEXT) NULL };
+static const char *const graph_words[] = { WEFT_MEASURED_GRAPH_LIST (WEFT_WORD_TEXT) NULL };
 
-struct condition {
-  int column;
-  char op;        /* '=', '!' (for !=) or '>' */
-  char **pattern; /* alternative patterns, NULL-terminated; the condition is met if one of them
-                   * matches */
-};
+#define MEASURED(key, words_)                                                                      \
+  { .name = "measured." key, .type = WEFT_TYPE_WORD, .def = words_[0], .words = words_ }
 
 /* A rule: entries [first, first + n) of the file apply to rows that meet all its conditions. */
 struct rule {
-  GArray *condition;
+  weft_conditions *conditions;
   unsigned first, n;
 };
 
@@ -28,111 +28,49 @@ struct weft_assumptions {
 
 /* ----------------------------------------------------------------------- reading */
 
+static const char *const columns[] = {
+#define COLUMN(name, ...) #name,
+#include "planner/published.def"
+  NULL
+};
+
 static gboolean
 find_column (const char *name, int *column, GError **error)
 {
-  const char *names[WEFT_N_COLUMN + 1] = { NULL };
-
-  *column = weft_published_find (name);
-  if (*column >= 0)
-    return TRUE;
-  for (unsigned i = 0; i < WEFT_N_COLUMN; i++)
-    names[i] = weft_published_name (i);
-  const char *near = weft_suggest_strv (name, names);
-  if (near)
-    return weft_bad_input (error, "unknown column \"%s\"; did you mean %s?", name, near);
-  return weft_bad_input (error, "unknown column \"%s\"", name);
-}
-
-static gboolean
-is_number (const char *text)
-{
-  char *end;
-
-  g_ascii_strtod (text, &end);
-  return end != text && !*end;
-}
-
-static gboolean
-read_patterns (const char *text, struct condition *condition, GError **error)
-{
-  g_autofree char *values = g_strstrip (g_strdup (text));
-
-  if (!*values)
-    return weft_bad_input (error, "found no value after a column, wanted one, or \"blank\"");
-  if (condition->op == '>' && !is_number (values))
-    return weft_bad_input (error, "found \"%s\" after >, wanted a number", values);
-  condition->pattern = g_strsplit (values, "|", -1);
-  for (unsigned i = 0; condition->pattern[i]; i++)
-    g_strstrip (condition->pattern[i]);
-  return TRUE;
-}
-
-static gboolean
-read_condition (const char *text, struct condition *condition, GError **error)
-{
-  const char *op = strpbrk (text, "!=>");
-
-  if (!op || (*op == '!' && op[1] != '='))
-    return weft_bad_input (error, "found \"%s\", wanted COLUMN = VALUE, != or >", text);
-  g_autofree char *name = g_strndup (text, op - text);
-  if (!find_column (g_strstrip (name), &condition->column, error))
-    return FALSE;
-  condition->op = *op;
-  return read_patterns (op + (*op == '!' ? 2 : 1), condition, error);
-}
-
-static void
-clear_condition (gpointer data)
-{
-  g_strfreev (((struct condition *) data)->pattern);
+  return weft_conditions_column (columns, name, column, error);
 }
 
 static void
 clear_rule (gpointer data)
 {
-  g_array_unref (((struct rule *) data)->condition);
+  weft_conditions_free (((struct rule *) data)->conditions);
 }
 
-static gboolean
-read_rule (const char *section, struct rule *rule, GError **error)
-{
-  g_auto (GStrv) parts = g_strsplit (section, " and ", -1);
-
-  rule->condition = g_array_new (FALSE, TRUE, sizeof (struct condition));
-  g_array_set_clear_func (rule->condition, clear_condition);
-  for (unsigned i = 0; parts[i]; i++) {
-    struct condition condition = { 0 };
-    if (!read_condition (parts[i], &condition, error))
-      return FALSE;
-    g_array_append_val (rule->condition, condition);
-  }
-  return TRUE;
-}
-
-/* Reads a key "measured.memory" or "measured.flops" into the row. */
+/* Reads a key of section "measured" into the row. */
 static gboolean
 read_measured (const char *key, const char *value, weft_row_job *row, GError **error)
 {
-  const struct weft_field memory = {
-    .name = "measured.memory", .type = WEFT_TYPE_WORD, .def = memory_words[0], .words = memory_words
+  const struct {
+    struct weft_field field;
+    int *word;
+  } keys[] = {
+    { MEASURED ("memory", memory_words), &row->memory },
+    { MEASURED ("gigabyte", gigabyte_words), &row->gigabyte },
+    { MEASURED ("flops", flops_words), &row->flops },
+    { MEASURED ("totals", totals_words), &row->totals },
+    { MEASURED ("graph", graph_words), &row->graph },
   };
-  const struct weft_field flops = {
-    .name = "measured.flops", .type = WEFT_TYPE_WORD, .def = flops_words[0], .words = flops_words
-  };
-  const struct weft_field *field = g_str_equal (key, flops.name) ? &flops : &memory;
   union weft_value word;
 
-  if (!g_str_equal (key, field->name))
-    return weft_bad_input (error, "unknown key \"%s\"; wanted %s or %s", key, memory.name,
-                           flops.name);
-  if (!weft_field_parse (field, value, &word, error))
-    return FALSE;
-  if (field == &flops)
-    row->flops = word.i;
-  else
-    row->memory = word.i;
-  return TRUE;
+  for (unsigned i = 0; i < G_N_ELEMENTS (keys); i++)
+    if (g_str_equal (key, keys[i].field.name)) {
+      gboolean ok = weft_field_parse (&keys[i].field, value, &word, error);
+      *keys[i].word = ok ? (int) word.i : 0;
+      return ok;
+    }
+  return weft_bad_input (error, "unknown key \"%s\"; wanted %s, %s, %s or %s", key,
+                         keys[0].field.name, keys[1].field.name, keys[2].field.name,
+                         keys[3].field.name);
 }
 
 static gboolean
@@ -168,7 +106,7 @@ check_key (const weft_conf *conf, const struct weft_conf_entry *entry, GError **
   if (!strchr (entry->key, '.'))
     return weft_bad_input (error,
                            "unknown key \"%s\"; wanted why, column.NAME, SECTION.KEY of a job "
-                           "file, or measured.memory",
+                           "file, or measured.NAME",
                            entry->key);
   struct weft_applied a = { .key = entry->key,
                             .value = (char *) entry->value,
@@ -194,9 +132,9 @@ read_rules (weft_assumptions *assumptions, GError **error)
       continue;
     }
     next.n = 1;
-    gboolean ok = read_rule (conf->entry[i].section, &next, error);
+    next.conditions = weft_conditions_parse (conf->entry[i].section, columns, error);
     g_array_append_val (assumptions->rule, next);
-    if (!ok)
+    if (!next.conditions)
       return weft_conf_blame (conf, &conf->entry[i], error);
   }
   return TRUE;
@@ -228,30 +166,6 @@ weft_assumptions_free (weft_assumptions *assumptions)
 }
 
 /* ---------------------------------------------------------------------- applying */
-
-static gboolean
-matches (const struct condition *condition, const char *cell)
-{
-  if (condition->op == '>')
-    return weft_published_number (cell) > g_ascii_strtod (condition->pattern[0], NULL);
-  for (unsigned i = 0; condition->pattern[i]; i++)
-    if (g_str_equal (condition->pattern[i], "blank")
-            ? !*cell
-            : g_pattern_match_simple (condition->pattern[i], cell))
-      return condition->op == '=';
-  return condition->op == '!';
-}
-
-static gboolean
-is_for (const struct rule *rule, const weft_row_job *row)
-{
-  for (unsigned i = 0; i < rule->condition->len; i++) {
-    const struct condition *condition = &g_array_index (rule->condition, struct condition, i);
-    if (!matches (condition, row->cell[condition->column]))
-      return FALSE;
-  }
-  return TRUE;
-}
 
 /* Replaces each {NAME} in a text by the cell of column NAME. Returns NULL with an error if a cell
  * is blank. */
@@ -288,25 +202,16 @@ free_applied (gpointer data)
   g_free (a);
 }
 
-/* Computes "6 * 4 / 8" as "3", from left to right; returns any other text unchanged. */
+/* Replaces an expression by its value: "6 * 4 / 8" by "3". Returns any other text unchanged. */
 static char *
-calculate (char *value)
+calculate (char *text)
 {
-  g_auto (GStrv) word = g_strsplit (value, " ", -1);
-  unsigned n = g_strv_length (word);
-  double result = n ? g_ascii_strtod (word[0], NULL) : 0;
+  double value;
 
-  if (n < 3 || n % 2 == 0 || !is_number (word[0]))
-    return value;
-  for (unsigned i = 1; i < n; i += 2) {
-    gboolean times = g_str_equal (word[i], "*");
-    if (!is_number (word[i + 1]) || (!times && !g_str_equal (word[i], "/")))
-      return value;
-    double operand = g_ascii_strtod (word[i + 1], NULL);
-    result = times ? result * operand : result / operand;
-  }
-  g_free (value);
-  return weft_units_print (result);
+  if (!strchr (text, ' ') || !weft_arithmetic (text, NULL, NULL, &value))
+    return text;
+  g_free (text);
+  return weft_units_print (value);
 }
 
 /* Whether an entry has no effect on a row. TRUE: it fills a column whose cell is not blank; printed
@@ -379,7 +284,8 @@ weft_row_job_new (const weft_assumptions *assumptions, const weft_published *tab
     row->cell[i] = g_strdup (weft_published_cell (table, index, i));
   for (unsigned i = 0; i < assumptions->rule->len; i++) {
     const struct rule *rule = &g_array_index (assumptions->rule, struct rule, i);
-    if (is_for (rule, row) && !apply_rule (assumptions->conf, rule, row, error))
+    if (weft_conditions_hold (rule->conditions, row->cell) &&
+        !apply_rule (assumptions->conf, rule, row, error))
       return row;
   }
   build (assumptions, row, error);
@@ -405,6 +311,16 @@ number (const weft_row_job *row, enum weft_published_column column)
   return weft_published_number (row->cell[column]);
 }
 
+/* FLOP/s of one GPU: as printed, or the printed share of the specified bf16 rate. */
+static double
+flops_per_second (const weft_row_job *row)
+{
+  double rate = number (row, WEFT_COLUMN_tflops_per_gpu) * 1e12;
+
+  return isnan (rate) ? number (row, WEFT_COLUMN_mfu_pct) / 100 * row->job.cluster.f.gpu_bf16_spec
+                      : rate;
+}
+
 double
 weft_row_job_seconds (const weft_row_job *row)
 {
@@ -417,6 +333,13 @@ weft_row_job_seconds (const weft_row_job *row)
   if (isnan (seconds) && row->flops != WEFT_FLOPS_UNKNOWN)
     seconds = of_one *
               weft_model_flops_per_token (&row->job.model, row->flops == WEFT_FLOPS_CAUSAL) /
-              (number (row, WEFT_COLUMN_tflops_per_gpu) * 1e12);
+              flops_per_second (row);
   return seconds;
+}
+
+double
+weft_row_job_bytes (const weft_row_job *row)
+{
+  return number (row, WEFT_COLUMN_peak_mem_gib) *
+         (row->gigabyte == WEFT_GIGABYTE_DECIMAL ? 1e9 : 1 << 30);
 }

@@ -43,9 +43,10 @@ gboolean weft_hf_permutes (const struct weft_hf_piece *piece);
 uint64_t weft_hf_their_row (const struct weft_hf_piece *piece, uint64_t row);
 uint64_t weft_hf_our_row (const struct weft_hf_piece *piece, uint64_t row);
 
-/* The pieces of one tensor in row order (struct weft_hf_piece, freed with the array). NULL with an
- * error that lists the supported families if the family has no name table, or if the table has no
- * names for this tensor or its names cover other rows. */
+/* Returns the pieces of one tensor in the order of its rows: an array of struct weft_hf_piece,
+ * which the caller unrefs. NULL: error, because the model family has no name table (the message
+ * lists the families that have one), or because the pieces in the name table do not cover exactly
+ * the rows of the tensor. */
 GArray *weft_hf_pieces (const union weft_model *model, const struct weft_state_tensor *tensor,
                         GError **error);
 

@@ -73,34 +73,51 @@ is_section (const struct weft_sheet *sheet, const char *name)
   return FALSE;
 }
 
-/* Reads one entry into the value of its row, and stores the entry in `from[row]`.  The caller adds
- * file and line to an error. */
 static gboolean
-read_entry (const struct weft_sheet *sheet, const struct weft_conf_entry *entry,
-            const struct weft_conf_entry **from, union weft_value *values, GError **error)
+is_base (const struct weft_sheet *sheet, const struct weft_conf_entry *entry)
 {
+  return sheet->inherits && weft_same_name (entry->section, sheet->sections[0]) &&
+         weft_same_name (entry->key, "base");
+}
+
+/* Reads one entry into the value of its row, which may already have a value from a base.  The
+ * caller adds file and line to an error. */
+static gboolean
+read_entry (weft_sheet_file *file, const weft_conf *conf, const struct weft_conf_entry *entry,
+            GError **error)
+{
+  const struct weft_sheet *sheet = file->sheet;
   int row = weft_sheet_find (sheet, entry->section, entry->key);
 
+  if (is_base (sheet, entry))
+    return TRUE;
   if (!is_section (sheet, entry->section))
     return unknown_section (sheet, entry->section, error);
   if (row < 0)
     return unknown_key (sheet, entry->section, entry->key, error);
-  if (from[row])
+  struct weft_sheet_from *from = &file->from[row];
+  if (from->conf == conf)
     return weft_bad_input (error, "%s is given twice, first as \"%s\" on line %u", entry->key,
-                           from[row]->key, from[row]->line);
-  from[row] = entry;
+                           from->entry->key, from->entry->line);
+  *from = (struct weft_sheet_from){ conf, entry };
   struct weft_field field = sheet->table->field[row];
   field.name = weft_sheet_key (sheet, row);
-  return weft_field_parse (&field, entry->value, &values[row], error);
+  return weft_field_parse (&field, entry->value, &file->values[row], error);
 }
 
+/* Reads the entries of all files, of a base before those of the file that builds on it.  The name
+ * of a base is not inherited. */
 static gboolean
-read_entries (const struct weft_sheet *sheet, const weft_conf *conf,
-              const struct weft_conf_entry **from, union weft_value *values, GError **error)
+read_entries (weft_sheet_file *file, GError **error)
 {
-  for (unsigned i = 0; i < conf->n_entry; i++)
-    if (!read_entry (sheet, &conf->entry[i], from, values, error))
-      return weft_conf_blame (conf, &conf->entry[i], error);
+  for (unsigned f = file->conf->len; f-- > 0;) {
+    const weft_conf *conf = g_ptr_array_index (file->conf, f);
+    if (file->sheet->inherits)
+      file->from[file->sheet->name] = (struct weft_sheet_from){ NULL, NULL };
+    for (unsigned i = 0; i < conf->n_entry; i++)
+      if (!read_entry (file, conf, &conf->entry[i], error))
+        return weft_conf_blame (conf, &conf->entry[i], error);
+  }
   return TRUE;
 }
 
@@ -134,13 +151,13 @@ weft_sheet_check_kind (const struct weft_sheet *sheet, const union weft_value *v
 }
 
 static gboolean
-check_kinds (const struct weft_sheet *sheet, const weft_conf *conf,
-             const struct weft_conf_entry *const *from, const union weft_value *values,
-             GError **error)
+check_kinds (const weft_sheet_file *file, GError **error)
 {
-  for (unsigned i = 0; i < sheet->table->n; i++)
-    if (from[i] && !weft_sheet_check_kind (sheet, values, i, error))
-      return weft_conf_blame (conf, from[i], error);
+  for (unsigned i = 0; i < file->sheet->table->n; i++) {
+    const struct weft_sheet_from *from = &file->from[i];
+    if (from->entry && !weft_sheet_check_kind (file->sheet, file->values, i, error))
+      return weft_conf_blame (from->conf, from->entry, error);
+  }
   return TRUE;
 }
 
@@ -161,26 +178,28 @@ is_wanted (const struct weft_sheet *sheet, const union weft_value *values, const
 }
 
 static gboolean
-check_sections (const struct weft_sheet *sheet, const weft_conf *conf,
-                const union weft_value *values, GError **error)
+check_sections (const weft_sheet_file *file, GError **error)
 {
-  for (const char *const *section = sheet->sections; *section; section++) {
+  const weft_conf *conf = g_ptr_array_index (file->conf, 0);
+
+  for (const char *const *section = file->sheet->sections; *section; section++) {
     gboolean found = FALSE;
     for (unsigned i = 0; i < conf->n_entry; i++)
       found |= weft_same_name (conf->entry[i].section, *section);
-    if (!found && is_wanted (sheet, values, *section))
+    if (!found && is_wanted (file->sheet, file->values, *section))
       return weft_bad_input (error, "%s: section [%s] is missing", conf->name, *section);
   }
   return TRUE;
 }
 
 static gboolean
-check_given (const struct weft_sheet *sheet, const weft_conf *conf,
-             const struct weft_conf_entry *const *from, const union weft_value *values,
-             GError **error)
+check_given (const weft_sheet_file *file, GError **error)
 {
+  const struct weft_sheet *sheet = file->sheet;
+  const weft_conf *conf = g_ptr_array_index (file->conf, 0);
+
   for (unsigned i = 0; i < sheet->table->n; i++)
-    if (!from[i] && is_needed (sheet, values, i)) {
+    if (!file->from[i].entry && is_needed (sheet, file->values, i)) {
       g_autofree char *range = weft_field_range (&sheet->table->field[i]);
       return weft_bad_input (error, "%s: [%s] %s is missing: %s; wanted %s", conf->name,
                              weft_sheet_section (sheet, i), weft_sheet_key (sheet, i),
@@ -190,40 +209,143 @@ check_given (const struct weft_sheet *sheet, const weft_conf *conf,
 }
 
 static gboolean
-check_reachable (const struct weft_sheet *sheet, const weft_conf *conf,
-                 const struct weft_conf_entry *const *from, const union weft_value *values,
-                 GError **error)
+check_reachable (const weft_sheet_file *file, GError **error)
 {
-  for (unsigned i = 0; i < sheet->table->n; i++) {
-    g_autofree char *name = g_strconcat (sheet->table->field[i].name, "_spec", NULL);
-    int spec = weft_table_find (sheet->table, name);
-    if (spec < 0 || !from[i] || values[i].r <= values[spec].r)
+  const struct weft_table *table = file->sheet->table;
+
+  for (unsigned i = 0; i < table->n; i++) {
+    const struct weft_sheet_from *from = &file->from[i];
+    g_autofree char *name = g_strconcat (table->field[i].name, "_spec", NULL);
+    int spec = weft_table_find (table, name);
+    if (spec < 0 || !from->entry || file->values[i].r <= file->values[spec].r)
       continue;
-    g_autofree char *limit = weft_field_print (&sheet->table->field[spec], values[spec]);
-    weft_bad_input (error, "%s: found \"%s\", wanted at most %s (%s)", weft_sheet_key (sheet, i),
-                    from[i]->value, weft_sheet_key (sheet, spec), limit);
-    return weft_conf_blame (conf, from[i], error);
+    g_autofree char *limit = weft_field_print (&table->field[spec], file->values[spec]);
+    weft_bad_input (error, "%s: found \"%s\", wanted at most %s (%s)",
+                    weft_sheet_key (file->sheet, i), from->entry->value,
+                    weft_sheet_key (file->sheet, spec), limit);
+    return weft_conf_blame (from->conf, from->entry, error);
   }
   return TRUE;
+}
+
+/* ------------------------------------------------------------------------- bases */
+
+/* The path of a base.  A relative path counts from the folder of the file that names the base. */
+static char *
+base_path (const struct weft_sheet *sheet, const weft_conf *conf, const char *base, GError **error)
+{
+  g_autofree char *folder = g_path_get_dirname (conf->name);
+  g_autofree char *beside = g_build_filename (folder, base, NULL);
+
+  if (g_str_has_suffix (base, WEFT_SHEET_SUFFIX) && !g_path_is_absolute (base) &&
+      g_file_test (beside, G_FILE_TEST_IS_REGULAR))
+    return g_steal_pointer (&beside);
+  char *path = weft_data_find (sheet->folder, base, WEFT_SHEET_SUFFIX, error);
+  if (!path)
+    g_prefix_error (error, "base: found \"%s\", wanted another file: ", base);
+  return path;
+}
+
+static gboolean
+same_file (const char *a, const char *b)
+{
+  g_autofree char *one = g_canonicalize_filename (a, NULL);
+  g_autofree char *other = g_canonicalize_filename (b, NULL);
+  return g_str_equal (one, other);
+}
+
+/* Refuses a base that is one of the files already read: files would build on each other. */
+static gboolean
+check_circle (const GPtrArray *confs, const char *base, const char *path, GError **error)
+{
+  for (unsigned i = 0; i < confs->len; i++) {
+    const weft_conf *conf = g_ptr_array_index (confs, i);
+    if (same_file (conf->name, path))
+      return weft_bad_input (error,
+                             "base: found \"%s\", wanted a file that does not build on this one",
+                             base);
+  }
+  return TRUE;
+}
+
+/* The entry `base` of a file, or NULL. */
+static const struct weft_conf_entry *
+base_of (const struct weft_sheet *sheet, const weft_conf *conf)
+{
+  for (unsigned i = 0; i < conf->n_entry; i++)
+    if (is_base (sheet, &conf->entry[i]))
+      return &conf->entry[i];
+  return NULL;
+}
+
+static gboolean
+load_base (weft_sheet_file *file, const weft_conf *conf, const struct weft_conf_entry *entry,
+           GError **error)
+{
+  g_autofree char *path = base_path (file->sheet, conf, entry->value, error);
+
+  if (!path || !check_circle (file->conf, entry->value, path, error))
+    return weft_conf_blame (conf, entry, error);
+  weft_conf *base = weft_conf_load (path, error);
+  if (base)
+    g_ptr_array_add (file->conf, base);
+  return base != NULL;
+}
+
+/* Loads a file, its base, the base of that file, and so on. */
+static gboolean
+load_files (weft_sheet_file *file, const char *path, GError **error)
+{
+  weft_conf *conf = weft_conf_load (path, error);
+  const struct weft_conf_entry *base;
+
+  if (!conf)
+    return FALSE;
+  g_ptr_array_add (file->conf, conf);
+  while ((base = base_of (file->sheet, conf))) {
+    if (!load_base (file, conf, base, error))
+      return FALSE;
+    conf = g_ptr_array_index (file->conf, file->conf->len - 1);
+  }
+  return TRUE;
+}
+
+weft_sheet_file *
+weft_sheet_file_load (const struct weft_sheet *sheet, const char *name_or_path, GError **error)
+{
+  g_autofree char *path = weft_data_find (sheet->folder, name_or_path, WEFT_SHEET_SUFFIX, error);
+  g_autoptr (weft_sheet_file) file = g_new0 (weft_sheet_file, 1);
+
+  file->sheet = sheet;
+  file->conf = g_ptr_array_new_with_free_func ((GDestroyNotify) weft_conf_free);
+  file->values = g_new0 (union weft_value, sheet->table->n);
+  file->from = g_new0 (struct weft_sheet_from, sheet->table->n);
+  weft_table_defaults (sheet->table, file->values);
+  if (!path || !load_files (file, path, error) || !read_entries (file, error) ||
+      !check_kinds (file, error) || !check_sections (file, error) || !check_given (file, error) ||
+      !check_reachable (file, error))
+    return NULL;
+  return g_steal_pointer (&file);
+}
+
+void
+weft_sheet_file_free (weft_sheet_file *file)
+{
+  g_ptr_array_unref (file->conf);
+  g_free (file->values);
+  g_free (file->from);
+  g_free (file);
 }
 
 gboolean
 weft_sheet_load (const struct weft_sheet *sheet, const char *name_or_path, union weft_value *values,
                  GError **error)
 {
-  g_autofree char *path = weft_data_find (sheet->folder, name_or_path, WEFT_SHEET_SUFFIX, error);
-  g_autoptr (weft_conf) conf = path ? weft_conf_load (path, error) : NULL;
+  g_autoptr (weft_sheet_file) file = weft_sheet_file_load (sheet, name_or_path, error);
 
-  if (!conf)
-    return FALSE;
-  g_autofree const struct weft_conf_entry **from =
-      g_new0 (const struct weft_conf_entry *, sheet->table->n);
-  weft_table_defaults (sheet->table, values);
-  return read_entries (sheet, conf, from, values, error) &&
-         check_kinds (sheet, conf, from, values, error) &&
-         check_sections (sheet, conf, values, error) &&
-         check_given (sheet, conf, from, values, error) &&
-         check_reachable (sheet, conf, from, values, error);
+  if (file)
+    memcpy (values, file->values, sheet->table->n * sizeof *values);
+  return file != NULL;
 }
 
 char **

@@ -5,9 +5,12 @@
  * of the field. Fields that are not optional must be given: missing numbers are not guessed.
  *
  * Where `has_kinds` is set, row `kind` names the kind of the file. A field that belongs to one kind
- * is not required in files of other kinds, and is refused there. */
+ * is not required in files of other kinds, and is refused there.
+ *
+ * Where `inherits` is set, key `base` of the first section names another file: all fields that a
+ * file does not give, except its name, have the values of its base. */
 #pragma once
-#include "core/base/field.h"
+#include "core/base/conf.h"
 
 struct weft_sheet {
   const struct weft_table *table;
@@ -15,6 +18,8 @@ struct weft_sheet {
   const char *const *sections; /* NULL-terminated */
   gboolean prefixed, has_kinds;
   unsigned kind;
+  gboolean inherits;
+  unsigned name; /* row of the file's name; used if `inherits` is set */
 };
 
 #define WEFT_SHEET_SUFFIX ".ini"
@@ -43,6 +48,26 @@ extern const struct weft_sheet weft_stack_sheet;   /* values: union weft_stack, 
     .unit = unit_,                                                                                 \
     .doc = doc_,                                                                                   \
     __VA_ARGS__ },
+
+/* Where a value comes from; NULL, NULL: the default of the table. */
+struct weft_sheet_from {
+  const weft_conf *conf;
+  const struct weft_conf_entry *entry;
+};
+
+/* A file together with its bases. */
+typedef struct weft_sheet_file {
+  const struct weft_sheet *sheet;
+  GPtrArray *conf;              /* weft_conf *: the file, its base, the base of that and so on */
+  union weft_value *values;     /* by row of the table */
+  struct weft_sheet_from *from; /* by row of the table */
+} weft_sheet_file;
+
+/* Reads a bundled name or a path.  The caller frees the result. */
+weft_sheet_file *weft_sheet_file_load (const struct weft_sheet *sheet, const char *name_or_path,
+                                       GError **error);
+void weft_sheet_file_free (weft_sheet_file *file);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_sheet_file, weft_sheet_file_free)
 
 /* Reads a bundled name or a path into one value for each row of the table.  A field may
  * not exceed its sibling FIELD_spec, where there is one: no software exceeds the printed peak. */

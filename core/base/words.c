@@ -17,6 +17,7 @@
   X (weft_position_words, WEFT_POSITION_LIST)                                                      \
   X (weft_rotary_scaling_words, WEFT_ROTARY_SCALING_LIST)                                          \
   X (weft_score_words, WEFT_SCORE_LIST)                                                            \
+  X (weft_flex_words, WEFT_FLEX_LIST)                                                              \
   X (weft_dispatcher_words, WEFT_DISPATCHER_LIST)                                                  \
   X (weft_intra_words, WEFT_INTRA_LIST)                                                            \
   X (weft_reduction_order_words, WEFT_REDUCTION_ORDER_LIST)                                        \
@@ -36,6 +37,7 @@
   X (weft_timers_words, WEFT_TIMERS_LIST)                                                          \
   X (weft_fp8_recipe_words, WEFT_FP8_RECIPE_LIST)                                                  \
   X (weft_fp8_format_words, WEFT_FP8_FORMAT_LIST)                                                  \
+  X (weft_fp8_price_words, WEFT_FP8_PRICE_LIST)                                                    \
   X (weft_offload_words, WEFT_OFFLOAD_LIST)
 
 #define WORDS(name, LIST) const char *const name[] = { LIST (WEFT_WORD_TEXT) NULL };

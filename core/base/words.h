@@ -154,6 +154,13 @@ extern const char *const weft_score_words[];
 enum weft_dispatcher { WEFT_DISPATCHER_LIST (WEFT_WORD_ID) };
 extern const char *const weft_dispatcher_words[];
 
+#define WEFT_FLEX_LIST(X)                                                                          \
+  X (WEFT_FLEX_NONE, "none", "a token is sent to each of its experts")                             \
+  X (WEFT_FLEX_DEEPEP, "deepep", "DeepEP: a token is sent once to each node that has its experts") \
+  X (WEFT_FLEX_HYBRIDEP, "hybridep", "HybridEP: as deepep")
+enum weft_flex { WEFT_FLEX_LIST (WEFT_WORD_ID) };
+extern const char *const weft_flex_words[];
+
 #define WEFT_INTRA_LIST(X)                                                                         \
   X (WEFT_NVLINK, "nvlink", "every GPU has its own ports into a non-blocking switch")              \
   X (WEFT_PCIE, "pcie", "GPUs of a node share the host bridge")                                    \
@@ -276,6 +283,13 @@ extern const char *const weft_fp8_recipe_words[];
   X (WEFT_FP8_E4M3, "e4m3", "e4m3 throughout")
 enum weft_fp8_format { WEFT_FP8_FORMAT_LIST (WEFT_WORD_ID) };
 extern const char *const weft_fp8_format_words[];
+
+#define WEFT_FP8_PRICE_LIST(X)                                                                     \
+  X (WEFT_FP8_PRICE_RECIPE, "recipe", "the scaling of fp8_recipe")                                 \
+  X (WEFT_FP8_PRICE_ROWWISE, "rowwise", "one scale for each row of both operands (torchao)")       \
+  X (WEFT_FP8_PRICE_NVFP4, "nvfp4", "4-bit floats with one fp8 scale per 16 elements")
+enum weft_fp8_price { WEFT_FP8_PRICE_LIST (WEFT_WORD_ID) };
+extern const char *const weft_fp8_price_words[];
 
 #define WEFT_OFFLOAD_LIST(X) X (WEFT_OFFLOAD_CPU, "cpu", "shards and optimizer state on the host")
 enum weft_offload { WEFT_OFFLOAD_LIST (WEFT_WORD_ID) };

@@ -25,6 +25,8 @@ const struct weft_sheet weft_stack_sheet = {
   .table = &weft_stack_table,
   .folder = "stacks",
   .sections = sections,
+  .inherits = TRUE,
+  .name = WEFT_STACK_name,
 };
 
 gboolean

@@ -4,6 +4,7 @@
 #include "core/base/error.h"
 #include "core/base/invariant.h"
 #include "core/passes/step.h"
+#include <math.h>
 #include <string.h>
 
 static struct weft_traffic
@@ -94,6 +95,58 @@ weft_plan_copy_bytes (const weft_plan *plan, uint32_t rank, uint32_t op)
   return MAX (copy_seconds (plan, rank, p, op, &q) - q.latency, 0) * q.rate;
 }
 
+/* Tokens that cross nodes, as a fraction of their copies, if each goes only once to every node that
+ * has some of its experts. A token has k experts on n nodes, so it goes to n (1 - (1 - 1/n)^k) of
+ * them. Routing by groups of experts (moe_router_group_topk) leaves fewer nodes to choose from. */
+static double
+once_a_node (const struct weft_job *job, uint32_t nodes)
+{
+  const double k = (double) job->model.moe_router_topk;
+  const double groups = (double) job->model.moe_router_num_groups;
+  double n = nodes;
+
+  if (groups > 0)
+    n = fmin (n, (double) job->model.moe_router_group_topk * fmax (1, n / groups));
+  return n * (1 - pow (1 - 1 / n, k)) / k;
+}
+
+/* The seconds of the link that a collective loads most. */
+static double
+longest_link (const struct weft_coll_shape *group, const struct weft_traffic *t)
+{
+  double most = 0;
+
+  for (uint32_t i = 0; i < group->n_load; i++)
+    most = fmax (most, weft_coll_link_bytes (&group->load[i], t) / group->load[i].capacity);
+  return most;
+}
+
+/* Whether the op exchanges tokens of experts between nodes, once to each node. All-to-all of equal
+ * shares can also be that of Ulysses. */
+static gboolean
+goes_once_a_node (const weft_plan *plan, const struct weft_coll_shape *group,
+                  enum weft_op_kind kind)
+{
+  return plan->job.strategy.moe_flex_dispatcher_backend != WEFT_FLEX_NONE &&
+         weft_op_swaps (kind) && (weft_op_is_counted (kind) || plan->mesh.cp_heads == 1) &&
+         group->style == WEFT_FABRIC_TIERS && group->side[WEFT_WAY_REMOTE] > 1;
+}
+
+/* DeepEP sends a token over the network to the rank at the same place of each node, which sends
+ * copies on over NVLink; the combine adds copies in the node and returns one (deepseek-ai/DeepEP,
+ * README.md). */
+static void
+send_once_a_node (const weft_plan *plan, const struct weft_coll_shape *group,
+                  struct weft_traffic *t)
+{
+  double local = group->side[WEFT_WAY_LOCAL], before = longest_link (group, t);
+
+  t->bytes[WEFT_WAY_LOCAL] += t->bytes[WEFT_WAY_REMOTE] * (local - 1) / local;
+  t->bytes[WEFT_WAY_REMOTE] *= once_a_node (&plan->job, group->side[WEFT_WAY_REMOTE]);
+  if (before > 0)
+    t->seconds = t->latency + (t->seconds - t->latency) * longest_link (group, t) / before;
+}
+
 struct coll_question {
   const weft_plan *plan;
   const struct weft_coll_shape *group;
@@ -109,8 +162,12 @@ closed_form (const struct coll_question *q, enum weft_op_kind kind, const struct
                                  : job->strategy.deterministic_mode ? WEFT_COLL_RING
                                                                     : WEFT_COLL_QUICKEST;
 
-  return weft_coll_plan (q->group, kind, weft_op_info[kind].bytes (shape),
-                         job->stack.collective_base_latency, choice);
+  struct weft_traffic traffic =
+      weft_coll_plan (q->group, kind, weft_op_info[kind].bytes (shape),
+                      job->stack.collective_base_latency, choice);
+  if (goes_once_a_node (q->plan, q->group, kind))
+    send_once_a_node (q->plan, q->group, &traffic);
+  return traffic;
 }
 
 static double
@@ -164,7 +221,7 @@ weft_plan_sms (const weft_plan *plan, const weft_program *p, uint32_t op,
   if (sends && plan->job.strategy.pipeline_model_parallel_comm_backend == WEFT_P2P_UCC)
     return 0;
   if (p->op[op].flags & WEFT_OP_USER_BUFFER)
-    return weft_cost_user_sms (p->op[op].kind);
+    return weft_cost_piece_sms (cost.stack, p->op[op].kind);
   if (!group || !is_registered (p, op))
     return weft_cost_sms (cost.stack, p->op[op].kind);
   return weft_cost_registered_sms (&cost, p->op[op].kind,
@@ -184,20 +241,6 @@ collective_seconds (const weft_plan *plan, const struct weft_coll_shape *group,
   return seconds;
 }
 
-/* Sets *shape to the placement of a group, unless *shape already describes that group. The caller
- * passes a zeroed *shape or one that an earlier call set. */
-static void
-shape_group (const weft_plan *plan, uint32_t rank, enum weft_group_kind kind,
-             struct weft_coll_shape *shape)
-{
-  struct weft_group group = weft_mesh_group (&plan->mesh, rank, kind);
-
-  if (shape->n > 0 && memcmp (&shape->group, &group, sizeof group) == 0)
-    return;
-  weft_coll_shape_release (shape);
-  weft_coll_shape_init (shape, &plan->fabric, &group);
-}
-
 double
 weft_plan_comm_seconds (const weft_plan *plan, uint32_t rank, uint32_t op)
 {
@@ -211,8 +254,9 @@ weft_plan_comm_seconds (const weft_plan *plan, uint32_t rank, uint32_t op)
   default:
     break;
   }
-  struct weft_coll_shape shape = { 0 };
-  shape_group (plan, rank, p->op[op].group, &shape);
+  struct weft_group group = weft_mesh_group (&plan->mesh, rank, p->op[op].group);
+  struct weft_coll_shape shape;
+  weft_coll_shape_init (&shape, &plan->fabric, &group);
   double seconds = collective_seconds (plan, &shape, p, op);
   weft_coll_shape_release (&shape);
   return seconds;
@@ -223,21 +267,21 @@ struct prices {
   const weft_plan *plan;
   const weft_program *p;
   uint32_t rank;
-  GHashTable *known;             /* seconds by (kind, shape, group, peer) */
-  struct weft_coll_shape *group; /* [group kind]: newest computed placement, possibly of an earlier
-                                  * role */
+  GHashTable *known; /* seconds by (kind, shape, group, peer) */
+  weft_placements *placements;
 };
 
 static double
 alone (struct prices *x, uint32_t op)
 {
   const struct weft_op *row = &x->p->op[op];
-  struct weft_coll_shape *group = &x->group[row->group];
 
   if (weft_op_info[row->kind].class != WEFT_CLASS_COLLECTIVE)
     return weft_plan_comm_seconds (x->plan, x->rank, op);
-  shape_group (x->plan, x->rank, row->group, group);
-  return collective_seconds (x->plan, group, x->p, op);
+  struct weft_group group = weft_mesh_group (&x->plan->mesh, x->rank, row->group);
+  return collective_seconds (x->plan,
+                             weft_placements_get (x->placements, &x->plan->fabric, &group), x->p,
+                             op);
 }
 
 /* Seconds of a communication op, cached because ops repeat. For a collective that joins a launch,
@@ -261,14 +305,14 @@ comm_seconds (struct prices *x, uint32_t op)
 }
 
 static double *
-price_program (const weft_plan *plan, const weft_program *p, struct weft_coll_shape *groups)
+price_program (const weft_plan *plan, const weft_program *p, weft_placements *placements)
 {
   double *seconds = g_new (double, p->n_op + 1);
   struct weft_cost cost = weft_plan_cost (plan);
   struct prices x = { .plan = plan,
                       .p = p,
                       .rank = p->role * weft_mesh_stage_size (&plan->mesh),
-                      .group = groups,
+                      .placements = placements,
                       .known =
                           g_hash_table_new_full (g_int64_hash, g_int64_equal, g_free, g_free) };
 
@@ -300,30 +344,35 @@ free_bytes (const weft_plan *plan, uint32_t role)
 
 static void
 build_role (weft_plan *plan, uint32_t role, build_program build, enum weft_plan_depth depth,
-            struct weft_coll_shape *groups)
+            weft_placements *placements)
 {
   plan->role[role] = build (&plan->job, &plan->mesh, role);
-  plan->seconds[role] = price_program (plan, plan->role[role], groups);
+  plan->seconds[role] = price_program (plan, plan->role[role], placements);
   if (depth >= WEFT_PLAN_PLACED)
     weft_memory_plan (plan->role[role], plan->seconds[role], free_bytes (plan, role),
                       &plan->memory[role]);
 }
 
-static void
-build_roles (weft_plan *plan, build_program build, enum weft_plan_depth depth)
+void
+weft_plan_price (weft_plan *plan, const union weft_cluster_fields *cluster,
+                 const union weft_stack *stack)
 {
-  struct weft_coll_shape groups[WEFT_N_GROUP] = { 0 };
+  g_autoptr (weft_placements) placements = weft_placements_new ();
 
-  for (uint32_t role = 0; role < plan->n_roles; role++)
-    build_role (plan, role, build, depth, groups);
-  for (int kind = 0; kind < WEFT_N_GROUP; kind++)
-    weft_coll_shape_release (&groups[kind]);
+  plan->job.cluster.f = *cluster;
+  plan->job.stack = *stack;
+  plan->fabric = weft_fabric_make (&plan->job.cluster);
+  for (uint32_t role = 0; role < plan->n_roles; role++) {
+    g_free (plan->seconds[role]);
+    plan->seconds[role] = price_program (plan, plan->role[role], placements);
+  }
 }
 
 struct building {
   weft_plan *plan;
   build_program build;
   enum weft_plan_depth depth;
+  weft_placements *placements;
 };
 
 static void
@@ -331,7 +380,8 @@ build_guarded (void *data)
 {
   const struct building *b = data;
 
-  build_roles (b->plan, b->build, b->depth);
+  for (uint32_t role = 0; role < b->plan->n_roles; role++)
+    build_role (b->plan, role, b->build, b->depth, b->placements);
 }
 
 gboolean
@@ -360,8 +410,9 @@ prove (const weft_plan *plan, GError **error)
 
 static weft_plan *
 make_plan (const struct weft_job *job, build_program build, enum weft_plan_depth depth,
-           GError **error)
+           weft_placements *placements, GError **error)
 {
+  g_autoptr (weft_placements) own = placements ? NULL : weft_placements_new ();
   g_autoptr (weft_plan) plan = g_new0 (weft_plan, 1);
 
   plan->job = *job;
@@ -374,7 +425,7 @@ make_plan (const struct weft_job *job, build_program build, enum weft_plan_depth
   const char *table = g_quark_to_string ((GQuark) job->cluster.f.cost_table);
   if (table && *table && !(plan->table = weft_cost_table_load (table, error)))
     return NULL;
-  struct building building = { plan, build, depth };
+  struct building building = { plan, build, depth, placements ? placements : own };
   if (!weft_guarded (build_guarded, &building, error))
     return NULL;
   return depth < WEFT_PLAN_PROVED || prove (plan, error) ? g_steal_pointer (&plan) : NULL;
@@ -383,20 +434,21 @@ make_plan (const struct weft_job *job, build_program build, enum weft_plan_depth
 weft_plan *
 weft_plan_new (const struct weft_job *job, GError **error)
 {
-  return weft_plan_new_draft (job, WEFT_PLAN_PROVED, error);
+  return weft_plan_new_draft (job, WEFT_PLAN_PROVED, NULL, error);
 }
 
 weft_plan *
-weft_plan_new_draft (const struct weft_job *job, enum weft_plan_depth depth, GError **error)
+weft_plan_new_draft (const struct weft_job *job, enum weft_plan_depth depth,
+                     weft_placements *placements, GError **error)
 {
-  return make_plan (job, weft_step_build, depth, error);
+  return make_plan (job, weft_step_build, depth, placements, error);
 }
 
 weft_plan *
 weft_plan_new_startup (const struct weft_job *job, GError **error)
 {
   if (weft_init_does_something (job))
-    return make_plan (job, weft_init_build, WEFT_PLAN_PROVED, error);
+    return make_plan (job, weft_init_build, WEFT_PLAN_PROVED, NULL, error);
   weft_bad_input (
       error,
       "there is no work before the first step: perform_initialization = false, and "
@@ -496,10 +548,11 @@ weft_plan_init_bytes (const weft_plan *plan, uint32_t role)
 {
   const union weft_strategy *k = &plan->job.strategy;
   const weft_program *p = plan->role[role];
-  uint64_t largest, all = module_elements (p, &largest);
+  uint64_t largest, all;
 
   if (!k->use_megatron_fsdp)
     return 0;
+  all = module_elements (p, &largest);
   return kept_weights (p) + (k->init_fsdp_with_meta_device ? largest : all) *
                                 weft_dtype_bytes (weft_job_dtype (&plan->job));
 }

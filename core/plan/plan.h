@@ -6,6 +6,7 @@
 #include "core/plan/cost.h"
 #include "core/job/job.h"
 #include "core/plan/memory.h"
+#include "core/program/placements.h"
 #include "core/program/program.h"
 
 typedef struct weft_plan {
@@ -25,7 +26,8 @@ static inline struct weft_cost
 weft_plan_cost (const weft_plan *plan)
 {
   return (struct weft_cost){ &plan->job.cluster, &plan->job.stack, plan->table,
-                             plan->job.strategy.deterministic_mode };
+                             plan->job.strategy.deterministic_mode,
+                             (enum weft_fp8_price) plan->job.strategy.fp8_priced_as };
 }
 
 /* Traffic of a collective of one group. If the cost table contains the op, the traffic is a delay
@@ -51,10 +53,11 @@ weft_plan *weft_plan_new (const struct weft_job *job, GError **error);
 
 /* A plan for a search over hundreds of candidates. WEFT_PLAN_PRICED: ops and their costs.
  * WEFT_PLAN_PLACED: also buffer offsets. Only a WEFT_PLAN_PROVED plan is checked (check.h), and
- * only such a plan may be executed. */
+ * only such a plan may be executed. `placements` is shared by plans on equal clusters; NULL: the
+ * plan computes its own. */
 enum weft_plan_depth { WEFT_PLAN_PRICED, WEFT_PLAN_PLACED, WEFT_PLAN_PROVED };
 weft_plan *weft_plan_new_draft (const struct weft_job *job, enum weft_plan_depth depth,
-                                GError **error);
+                                weft_placements *placements, GError **error);
 
 /* The plans of the start-up before the first step: weft_plan_new_startup() computes initial weights
  * and then runs broadcast_params(); weft_plan_new_broadcast() runs broadcast_params() alone.
@@ -67,6 +70,11 @@ weft_plan *weft_plan_new_broadcast (const struct weft_job *job, GError **error);
 void weft_plan_drop_programs (weft_plan *plan);
 void weft_plan_free (weft_plan *plan);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_plan, weft_plan_free)
+
+/* Prices all ops again, with other numbers of the topology and the stack. Programs and memory plans
+ * stay, so numbers that change these must be equal. */
+void weft_plan_price (weft_plan *plan, const union weft_cluster_fields *cluster,
+                      const union weft_stack *stack);
 
 /* Runs all proofs of check.h again. */
 gboolean weft_plan_check (const weft_plan *plan, GError **error);

@@ -52,17 +52,17 @@ struct weft_coll_shape {
   enum weft_fabric_style style;
   uint32_t n, side[WEFT_MAX_AXES], stride[WEFT_MAX_AXES];
   gboolean uniform, ring[WEFT_MAX_AXES];
-  double latency[WEFT_MAX_AXES], next_latency; /* of one step */
+  double latency[WEFT_MAX_AXES], next_latency; /* seconds of one step */
   uint32_t n_load, n_next;
   struct weft_load *load, *next; /* next: loads of a shift, whose flows all use way 0 */
 };
 
 struct weft_traffic {
   const char *algorithm;
-  double bytes[WEFT_MAX_WAYS];   /* of one flow, over the whole collective */
+  double bytes[WEFT_MAX_WAYS];   /* bytes of one flow in the whole collective */
   uint32_t steps[WEFT_MAX_AXES];
-  double latency;                /* base + all steps */
-  double seconds;                /* closed formula, without other traffic */
+  double latency;                /* base latency and all steps */
+  double seconds;                /* by the closed formula, without other traffic */
 };
 
 /* The axis along which the flows of a way go (fabric.h). */

@@ -8,15 +8,16 @@
  * in both directions over several axes at once: Austin et al. 2025, "How to Scale Your Model",
  * chapter "Sharding".)
  *
- *   for S bytes of a part, when the collective along one axis of a chips begins:
+ * Bytes and steps of a collective along one axis of a chips, on a part that has S bytes before it:
+ *
  *   all_gather, reduce_scatter   (a-1)/a S on each link of a line, half of that on each link of a
  *                                ring; a - 1 steps on a line, a/2 on a ring
  *   all_to_all                   pieces are sent directly to their owners: floor(a^2/4)/a S on the
  *                                middle link of a line, half of that on each link of a ring
  *                                (bisection of the ring)
  *
- * All flows go to neighbours, and every link of an axis is charged with the bytes of its most
- * loaded link. All other groups run one plain ring in the order of their members. */
+ * All flows go to neighbours. Every link of an axis counts as loaded like the most loaded link of
+ * the axis. All other groups run one plain ring in the order of their members. */
 #include "core/program/coll_style.h"
 
 static uint32_t

@@ -64,8 +64,8 @@ find_flows (const struct weft_coll_shape *shape, const struct weft_fabric *f, ui
   return n;
 }
 
-/* Splits `total` bytes: the share `remote` leaves the node. A group with one flow per rank moves
- * all bytes in it. */
+/* Sets the bytes of each way: the share `remote` of `total` leaves the node. If a rank has only one
+ * flow, this flow has all bytes. */
 static void
 split (const struct weft_coll_shape *s, double total, double remote, double bytes[WEFT_MAX_WAYS])
 {
@@ -95,8 +95,8 @@ ring_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t st
   steps[WEFT_WAY_LOCAL] = rounds * (s->n - 1) - steps[WEFT_WAY_REMOTE];
 }
 
-/* A node sends half of S to its parent in each of two trees, and half of S to each of two children
- * in one of them: 2 S. */
+/* In each of two trees a node sends S / 2 to its parent, and in the tree in which it is an inner
+ * node S / 2 to each of two children: 2 S. */
 static gboolean
 tree_bytes (enum weft_op_kind kind, const struct weft_coll_shape *s, double whole,
             double bytes[WEFT_MAX_WAYS])

@@ -23,15 +23,16 @@ part_of (const struct weft_param *param, uint64_t row)
                         param->tail * param->ways };
 }
 
-/* The number of ranks that cut a block of experts (the inner ranks), or any other tensor (all
- * ranks). */
+/* Returns the number of ranks that cut one block of experts (inner), or, for other tensors, the
+ * tensor (ways). */
 static uint32_t
 inner_of (const struct weft_param *param)
 {
   return param->block ? param->inner : param->ways;
 }
 
-/* Rows of the tensor before those of a rank and its inner neighbours. */
+/* Returns the number of rows of the tensor that precede the block of experts of this rank. 0 if the
+ * tensor has no blocks. */
 static uint64_t
 rows_before (const struct weft_param *param, uint32_t place)
 {

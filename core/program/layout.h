@@ -43,7 +43,7 @@ struct weft_layout_place {
   uint64_t start, end; /* elements, counted through all flat buffers; for a tensor in pieces, of the
                         * first piece */
   uint32_t bucket;
-  uint64_t piece, stride; /* elements per piece, and from piece to piece; 0: not cut into pieces */
+  uint64_t piece, stride; /* elements of a piece; distance from piece to piece; 0: not in pieces */
 };
 
 struct weft_bucket {
@@ -64,7 +64,7 @@ struct weft_layout {
   struct weft_layout_place *place; /* by parameter */
   struct weft_bucket *bucket;
   uint64_t *first; /* [n_buffer + 1]: start of each buffer, and the end of the last */
-  uint64_t numel;  /* of all flat buffers */
+  uint64_t numel;  /* elements of all flat buffers */
   struct weft_bucket_group *group; /* filled by weft_layout_group() */
   uint32_t *bucket_of;             /* bucket numbers, group by group */
 };

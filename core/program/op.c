@@ -175,8 +175,8 @@ wgrad_bytes (const struct weft_shape *s)
          2 * n * k * weft_dtype_bytes (s->out_dtype);
 }
 
-/* Mean number of keys per query: half of them; with a sliding window, the window minus the triangle
- * that the first queries lack. */
+/* Mean number of keys that a query reads: half of all keys. With a sliding window: the window,
+ * less a mean over all queries of the keys that the first queries lack. */
 static double
 seen_keys (double keys, double window)
 {
@@ -259,7 +259,7 @@ square3_bytes (const struct weft_shape *s)
   return 3 * squares (s);
 }
 
-/* Passes over (rows, columns), and a byte per element. */
+/* Reads and writes (rows, columns) in `passes` passes, and one mask byte per element. */
 static double
 dropped (const struct weft_shape *s, double passes)
 {
@@ -308,7 +308,7 @@ attention_part_flops (const struct weft_shape *s)
          ((double) s->dim[4] + value_width (s, 4, 6));
 }
 
-/* Keys of as many sequences as the tokens belong to, at least one. */
+/* Bytes of queries, and of the keys of all sequences that the tokens belong to (at least one). */
 static double
 attention_part_bytes (const struct weft_shape *s)
 {

@@ -65,12 +65,13 @@ enum weft_heads_taken { WEFT_HEADS_OWN, WEFT_HEADS_OF_GROUP, WEFT_HEADS_QUERIES 
  * are interned: a program has a few dozen. */
 struct weft_shape {
   uint64_t dim[8];
-  uint8_t dtype;     /* of the operands */
-  uint8_t out_dtype; /* of the result or accumulator, if different */
+  uint8_t dtype;     /* type of the operands */
+  uint8_t out_dtype; /* type of the result or accumulator, if different */
   uint8_t pad[6];
 };
 
-/* Matrix products, by the inner dimension of (m, n, k): k, n or m. */
+/* Kinds of matrix products of shape (m, n, k). The inner dimension is k in forward, n in dgrad and
+ * m in wgrad. */
 enum weft_product {
   WEFT_NO_PRODUCT,
   WEFT_PRODUCT_FORWARD,
@@ -78,14 +79,28 @@ enum weft_product {
   WEFT_PRODUCT_WGRAD,
 };
 
-/* The ops of a kind that an evaluation skips: it runs the forward pass, and gathers weights. */
+/* Classes of kernels, by which a software stack states what they reach of the memory bandwidth. */
+enum weft_kernel_class {
+  WEFT_KERNEL_POINTWISE, /* elementwise ops and copies */
+  WEFT_KERNEL_NORM,      /* norms, and the gradients of their weights */
+  WEFT_KERNEL_MATMUL,    /* matrix products */
+  WEFT_KERNEL_ATTENTION, /* attention that does not store its scores */
+  WEFT_KERNEL_SOFTMAX,   /* softmax of scores, and of logits with the loss */
+  WEFT_KERNEL_QUANTISE,  /* conversion to fp8, and the search for the largest magnitude */
+  WEFT_KERNEL_OPTIMIZER, /* the update, and the gradient norm */
+  WEFT_KERNEL_DISPATCH,  /* routing of tokens to experts, and the order of their rows */
+  WEFT_N_KERNEL,
+};
+
+/* Which ops of a kind an evaluation skips. An evaluation runs the forward pass and the all-gathers
+ * of weights. */
 enum weft_skipped {
-  WEFT_SKIPPED_BACKWARD,      /* those of all phases but forward and optimizer */
-  WEFT_SKIPPED_AFTER_FORWARD, /* those of all phases but forward */
-  WEFT_SKIPPED_BUT_MASTERS,   /* likewise, except where operand 0 is optimizer state: such an op
-                               * makes weights that are gathered again */
-  WEFT_SKIPPED_ON_GRADIENTS,  /* those whose operand 0 is gradients */
-  WEFT_SKIPPED,               /* all: the op belongs to the update */
+  WEFT_SKIPPED_BACKWARD,      /* ops of all phases except forward and optimizer */
+  WEFT_SKIPPED_AFTER_FORWARD, /* ops of all phases except forward */
+  WEFT_SKIPPED_BUT_MASTERS,   /* as WEFT_SKIPPED_AFTER_FORWARD, but an op whose operand 0 is
+                               * optimizer state runs: it writes weights that are then gathered */
+  WEFT_SKIPPED_ON_GRADIENTS,  /* ops whose operand 0 is a gradient buffer */
+  WEFT_SKIPPED,               /* all ops of the kind: they belong to the update */
 };
 
 struct weft_op_info {
@@ -97,15 +112,16 @@ struct weft_op_info {
   enum weft_product product;
   uint8_t bias_gradient; /* of a product: the operand for the gradient of a bias, which a second
                           * kernel computes; 0: none */
+  enum weft_kernel_class kernel; /* of ops other than products: use weft_op_kernel() */
   gboolean experts;   /* grouped GEMM: dimension 3 is the number of experts */
   gboolean pointwise; /* a compiler may fuse it with its neighbours (enable_compile) */
   gboolean in_bound;  /* occurs in every step with any data-parallel sharding: counted by the
                        * planner's lower bounds */
   gboolean serial;    /* its CPU kernel is not divided among threads */
-  gboolean in_ring;   /* its place among context-parallel ranks is that in the ring (cp_ring), not
-                       * that among all of them */
-  uint8_t bulk;       /* operands with one element for each element of a flat buffer, as bits: over
-                       * a part of that buffer the op is one call for each parameter */
+  gboolean in_ring;   /* the op uses the rank's index in its ring (cp_ring) instead of its index
+                       * among all context parallel ranks */
+  uint8_t bulk;       /* bits: operands with one element for each element of a flat buffer; an op
+                       * that spans several parameters becomes one kernel call for each of them */
   enum weft_skipped skipped;
   gboolean enters_device; /* a copy from the host */
   gboolean mailbox;       /* a copy that the host writes or reads itself, without a buffer of the
@@ -120,6 +136,14 @@ static inline int
 weft_op_is_product (enum weft_op_kind kind)
 {
   return weft_op_info[kind].product != WEFT_NO_PRODUCT && !weft_op_info[kind].experts;
+}
+
+/* The class of a kernel. */
+static inline enum weft_kernel_class
+weft_op_kernel (enum weft_op_kind kind)
+{
+  return weft_op_info[kind].product != WEFT_NO_PRODUCT ? WEFT_KERNEL_MATMUL
+                                                       : weft_op_info[kind].kernel;
 }
 
 /* Whether every member sends a share to every other member (all-to-all). */

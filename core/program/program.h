@@ -23,8 +23,11 @@
 /* Suffix of the names of views of largest magnitudes (delayed scaling), which are state too. */
 #define WEFT_AMAX_SUFFIX ".amax"
 
-/* Further columns: how reports draw a kind (struct weft_report_part of core/report/report.h): a
- * mark in text and its colour there, a colour on pages. */
+/* Name of the flat fp32 copies of reduced gradients. */
+#define WEFT_FP32_GRADIENTS "grad_fp32"
+
+/* The last columns define how reports draw a kind (struct weft_report_part of
+ * core/report/report.h): a letter and its colour in text, a colour on pages. */
 #define WEFT_BUF_KIND_LIST(X)                                                                      \
   X (WEFT_BUF_WEIGHTS, "weights", "parameters as the kernels read them",                           \
      'w', WEFT_INK_BLUE, "#4e79a7")                                                                \
@@ -56,7 +59,8 @@ extern const char *const weft_pool_words[];
   X (WEFT_OP_RECOMPUTE, 1, "recompute", "forward work that backward repeats")                      \
   X (WEFT_OP_FUSED, 2, "fused", "part of the kernel of the previous op on its lane: fuse.c")       \
   X (WEFT_OP_USER_BUFFER, 3, "user_buffer", "overlaps a product through a buffer: overlap.c")      \
-  X (WEFT_OP_EXPERTS, 4, "experts", "communicates expert weights, not dense ones: fsdp2.c")
+  X (WEFT_OP_EXPERTS, 4, "experts", "communicates expert weights, not dense ones: fsdp2.c")        \
+  X (WEFT_OP_PIECE, 5, "piece", "the next piece of its product runs on another stream: overlap.c")
 enum {
 #define WEFT_OP_FLAG(id, bit, word, doc) id = 1 << bit,
   WEFT_OP_FLAG_LIST (WEFT_OP_FLAG)
@@ -95,13 +99,13 @@ struct weft_use {
 
 struct weft_buf {
   uint64_t bytes;
-  uint64_t offset;      /* in the pool; for a view, in its base */
+  uint64_t offset;      /* bytes from the start of the pool; for a view, of its base */
   uint32_t first, last; /* first and last op that use it; a permanent buffer spans the step */
   uint32_t base;        /* WEFT_NO_BUF: owns memory */
   uint16_t name, layer, micro;
   uint8_t kind, pool, dtype, permanent;
-  uint8_t shard; /* a group kind: each use touches this rank's one of n equal slices */
-  uint8_t slice; /* a group kind: holds only this rank's slice of a buffer n times as large */
+  uint8_t shard; /* group kind: a use accesses only this rank's slice, one of n equal slices */
+  uint8_t slice; /* group kind: the buffer is this rank's slice of a tensor n times as large */
 };
 _Static_assert (sizeof (struct weft_buf) == 40, "a buffer is 40 bytes");
 
@@ -121,8 +125,8 @@ struct weft_param {
   uint8_t tied;         /* word embedding shared with the head, possibly on another stage */
   uint8_t duplicate;    /* a tied copy, which another stage counts in the gradient norm */
   uint32_t weight, grad;/* views of the flat buffers; WEFT_NO_BUF if only slices are kept */
-  uint64_t rows, columns; /* of the rank's part; columns is 1 for vectors */
-  uint64_t whole_rows, whole_columns; /* of the whole tensor */
+  uint64_t rows, columns; /* size of the rank's part; columns is 1 for vectors */
+  uint64_t whole_rows, whole_columns; /* size of the whole tensor */
   uint64_t tail;        /* rows consist of three parts that are cut separately: rows - 2 tail, tail,
                          * tail */
   uint64_t block;       /* for experts: rows per expert, cut as cut.h defines; else 0 */
@@ -139,7 +143,7 @@ struct weft_param {
 typedef struct weft_program {
   uint32_t role, n_roles;
   uint32_t n_op, n_buf, n_shape, n_name, n_param;
-  struct weft_op *op; /* n_op + 1 rows: the last only ends deps and uses */
+  struct weft_op *op; /* n_op + 1 rows: the last row marks the end of deps and uses */
   uint32_t *deps;
   struct weft_use *uses;
   struct weft_buf *buf;

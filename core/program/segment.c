@@ -55,8 +55,8 @@ uses_of (const weft_program *p, uint32_t op)
   return &p->uses[p->op[op].uses];
 }
 
-/* The buffer that another op computes from the master. adam does not write fp8 weights: that op
- * computes them, or the bf16 values from which they are quantised. */
+/* Returns the buffer that an op other than adam computes from the master: fp8 weights, or the bf16
+ * values from which they are quantised. WEFT_NO_BUF: adam itself writes the weights. */
 static uint32_t
 made_of (const weft_program *p, uint32_t master)
 {

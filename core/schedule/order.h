@@ -5,7 +5,7 @@
 /* Work items of a microbatch on a stage; each is done once. A full backward does both gradients. */
 enum weft_work { WEFT_WORK_FORWARD, WEFT_WORK_INPUT, WEFT_WORK_WEIGHT, WEFT_N_WORK };
 
-/* Work of a phase, and its mark in pictures of text; a phase without work cannot be a cell. */
+/* Work of a phase, and its letter in text pictures. A phase without work cannot be a cell. */
 struct weft_cell_kind {
   uint8_t works; /* bits of enum weft_work */
   char glyph;   /* character for microbatch 0; microbatch m has character glyph + m % 10 */

@@ -23,8 +23,8 @@ struct weft_grid_spec {
   uint32_t n_chunks; /* virtual_pipeline_model_parallel_size; 0: the schedule's own number */
   uint32_t n_micro;
   uint32_t group;        /* microbatch_group_size_per_vp_stage; 0: n_ranks */
-  uint32_t extra_warmup; /* additional warm-up forwards: each later forward can then be paired with
-                          * the backward after it, which does not depend on it */
+  uint32_t extra_warmup; /* additional warm-up forwards; with them, a later forward and the backward
+                          * after it are independent and can be paired */
 };
 
 /* Placement of the chunks of a rank:

@@ -20,11 +20,11 @@ static const struct {
 
 enum { CELLS = 6 }; /* cells of a microbatch on a rank: three per chunk */
 
-/* A priority rule. A rank runs the first pass of `urgent` that may run, else the oldest waiting
- * weight gradient. Forwards on chunk a leave room for those on chunk b, which come sooner on later
- * ranks: `back` activations, plus `slope` 24ths of an activation for each rank above. After the
- * first `thirds` p / 3 microbatches, a rank waits one slot before it continues with a forward on
- * chunk a that the rank above has finished. */
+/* A priority rule. A rank runs the first pass of `urgent` that may run, or else the oldest waiting
+ * weight gradient. Forwards on chunk a must leave room for forwards on chunk b: on rank r, at most
+ * `most` - 1 - `back` - `slope` r / 24 microbatches are between forward and input gradient of chunk
+ * a. From microbatch `thirds` p / 3 on, a rank starts a forward on chunk a one slot after the rank
+ * above has finished it. */
 struct way {
   uint8_t urgent[N_PASS];
   uint8_t back, slope, thirds;

@@ -159,9 +159,10 @@ weft_order_zb_v (const weft_grid *grid, const struct weft_grid_spec *spec, GArra
   }
 }
 
-/* V-Half keeps half of 1F1B's activations. A strictly periodic order of this kind has 7 / 12 of
- * 1F1B's bubble; the order that the search finds has half of it. With an even number of ranks,
- * passes down and up need the same slots, so the search uses one rank more. */
+/* V-Half: a rank keeps half as many activations as with 1F1B. A strictly periodic order with this
+ * memory has 7/12 of the bubble of 1F1B; the order that weft_search_v() finds has half of the
+ * bubble. With an even number of ranks, forwards on their way down and up the V need the same
+ * slots, so the search then uses one more rank. */
 void
 weft_order_v_half (const weft_grid *grid, const struct weft_grid_spec *spec, GArray **row)
 {
@@ -208,9 +209,9 @@ put_by_slot (GArray *row, uint32_t n_micro, const uint32_t first[N_PASS])
   }
 }
 
-/* V-Min: every pass continues without delay, so that activations are kept as short as possible. If
- * p is a multiple of 3, two passes would need the same slot, so microbatches wait at both turns of
- * rank p - 1. */
+/* V-Min: a microbatch passes from rank to rank without delay, so that activations are kept as short
+ * as possible. If p is a multiple of 3, two passes would need the same slot. A microbatch then
+ * waits two slots on rank p - 1 between Fa and Fb, and two slots between Ib and Ia. */
 void
 weft_order_v_min (const weft_grid *grid, const struct weft_grid_spec *spec, GArray **row)
 {

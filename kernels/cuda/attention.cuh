@@ -23,10 +23,10 @@ struct side {
 struct attention {
   struct side queries, keys;
   uint64_t batch, heads, groups;
-  uint64_t width, value; /* of query and key heads; of value heads */
+  uint64_t width, value; /* width of query and key heads; width of value heads */
   uint64_t window;       /* number of keys a query sees, including the key of its own token */
   uint64_t q_row, kv_row, k_column, v_column; /* in elements */
-  float scale;                                /* of scores: 1 / sqrt (width) */
+  float scale;                                /* factor of scores: 1 / sqrt (width) */
   float cap;                                  /* soft cap of scores: cap tanh (x / cap); 0: none */
   uint64_t slope_heads, first_head; /* ALiBi: heads of the model, or 0; first head of this rank */
 };

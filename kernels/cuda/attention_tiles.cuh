@@ -31,7 +31,7 @@ holds (const struct attention &a)
 /* Rows of an inner or outer tile, up to the end of its piece. */
 struct tile {
   uint64_t first, end;
-  int position; /* of the first row */
+  int position; /* position of the first row */
 };
 
 /* Stores a lane's sums, multiplied by by[0] in row g and by[1] in row g + 8: elements 2t and 2t + 1

@@ -358,12 +358,12 @@ keys_bytes (void)
 template <class T, int D> struct key_gradients {
   static const int N = NARROW<D>;
   const struct attention &a;
-  strip<T> q, dout;          /* of the first head of the group */
+  strip<T> q, dout;          /* queries and output gradients of the first head of the group */
   const struct known *known; /* lse and delta, from the first query of that head on */
   T *k_tile, *v_tile, *stages;
   struct known *of; /* lse and delta of the queries in all buffers, in shared memory */
   struct passing pass;
-  int position; /* of the first key */
+  int position; /* position of the first key */
   int tiles;    /* inner tiles per query head */
   int head, at; /* head (of the group) and tile to copy next */
   int seen;     /* tile whose scores become probabilities next */

@@ -15,7 +15,7 @@ enum { BWD_IDS, DY, DTABLE, DPOSITIONS };
 
 struct table {
   uint64_t hidden, first, rows; /* vocabulary rows of this rank */
-  float multiplier;             /* of embeddings and of their gradients */
+  float multiplier;             /* factor of embeddings and of their gradients */
 };
 
 /* ----------------------------------------------------------------------------- forward */

@@ -41,7 +41,7 @@ struct weft_cuda_router {
 /* Settings of the model that kernels read. */
 struct weft_cuda_model {
   double epsilon;
-  uint64_t heads, groups; /* of this rank */
+  uint64_t heads, groups; /* heads and groups of this rank */
   uint64_t sequence;      /* tokens of each sequence on this rank */
   uint64_t whole;         /* tokens of a whole sequence */
   uint64_t all_heads;     /* heads of all ranks */
@@ -61,7 +61,7 @@ struct weft_cuda_model {
 
 struct weft_control;
 
-/* struct weft_whole of kernels/kernel.h. */
+/* The fields of struct weft_whole (kernels/kernel.h). */
 struct weft_cuda_whole {
   uint64_t key, start, columns, stride, offset;
 };
@@ -156,7 +156,7 @@ const char *weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *ke
  * reference to the launcher makes the compiler refuse a word that is not an op. */
 struct weft_cuda_shape {
   uint64_t dim[WEFT_CUDA_DIMS];
-  uint32_t dtype; /* of the operands */
+  uint32_t dtype; /* type of the operands */
 };
 
 #define KERNEL(id, name, ...)                                                                      \

@@ -11,9 +11,9 @@
 enum { THREADS = 256, ROW_THREADS = 512, MOST_BLOCKS = 1 << 20, BATCH = 4 };
 enum { MOST_THREADS = 1024 /* of a block */ };
 
-/* MOST_KEPT: bytes of a row kept in shared memory, if the device has that much besides ROOM.
- * SHARED_BY_TWO: up to this size two blocks fit on a multiprocessor of sm_90 with its 227 KB;
- * beyond it a block is alone and has twice the threads. */
+/* MOST_KEPT: bytes of a row that are kept in shared memory, if the device has MOST_KEPT + ROOM
+ * bytes. SHARED_BY_TWO: if a row keeps at most this many bytes, two blocks run on one
+ * multiprocessor of sm_90 (227 KB); otherwise one block runs, with twice the threads. */
 enum { MOST_KEPT = 160 * 1024, SHARED_BY_TWO = 112 * 1024, ROOM = 32 * sizeof (float) };
 enum { LOGITS, TARGETS, LSE, COUNT, LOSS };
 enum { GRADIENT = 3 };

@@ -3,7 +3,7 @@
  *
  * Terms come in slices of 64, copied two ahead. Products of a slice continue while those of the
  * next are issued. There is one barrier per slice, after the products of the slice before last have
- * finished: the next copy overwrites it. */
+ * finished: the next copy overwrites that slice. */
 #include "kernels/cuda/moe_gemm.cuh"
 #include "kernels/cuda/warpgroup.cuh"
 

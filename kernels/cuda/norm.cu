@@ -47,7 +47,7 @@ is_key (const struct rows &r, uint64_t row)
   return r.heads && row % r.heads >= r.queries;
 }
 
-enum { TOGETHER = 2 /* dimension of the norms of heads */ };
+enum { TOGETHER = 2 /* dimension `together` of head_norm (core/ops.def) */ };
 
 struct norm {
   struct rows rows;

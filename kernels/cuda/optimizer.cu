@@ -104,7 +104,7 @@ struct update {
 
 struct rates {
   float factor, keep, beta1, beta2, new1, new2, step, unbias, epsilon;
-  uint64_t key; /* of the random numbers */
+  uint64_t key; /* key of the random numbers */
 };
 
 static __device__ struct rates

@@ -64,8 +64,9 @@ turned_terms_at (int k)
   return (uint64_t) (k * TERMS * ROW) / WORD;
 }
 
-/* Other devices lack these instructions. In the code for such a device, kernels that use the
- * instructions trap (`if constexpr`); these kernels are never launched. */
+/* Whether the target architecture has warpgroup instructions (sm_90a, or the emulator). For other
+ * architectures, the body of a kernel that needs these instructions is compiled to a trap; the host
+ * never launches the kernel there. */
 #if defined(WEFT_CUDA_EMULATOR) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define WEFT_HAS_WARPGROUPS true
 #else

@@ -341,8 +341,8 @@ start_grad_sync_launches_what_no_backward_has_launched (void **state)
                     "wanted finish_grad_sync next");
     after[i] = hash_of (both[i], true);
   }
-  assert_true (before[0] != after[0]); /* start_grad_sync sums gradients over all ranks */
-  assert_true (before[1] == after[1]); /* overlap: the last backward has summed them already */
+  assert_true (before[0] != after[0]); /* start_grad_sync reduces the gradients */
+  assert_true (before[1] == after[1]); /* with overlap, the last backward has reduced them */
   assert_true (after[0] == after[1]);
 }
 
@@ -385,7 +385,7 @@ finalize_model_grads_joins_and_sums_the_tied_embedding (void **state)
                   "wanted finalize_model_grads next");
   assert_ok (weft_module_finalize_model_grads (two->module, error));
   assert_ok (weft_module_finalize_model_grads (one->module, error));
-  assert_true (hash_of (two, true) != joined); /* adds the embedding gradients of both stages */
+  assert_true (hash_of (two, true) != joined); /* the sum of both embedding gradients */
   assert_true (hash_of (two, true) == hash_of (one, true));
 }
 

@@ -165,7 +165,7 @@ the_fastest_algorithm_is_kept_in_a_file_and_found_again (void **state)
   assert_int_equal (playing_cublaslt.n_heuristics, 0);
   assert_int_equal (*(uint16_t *) k.operand[3].data, 0);
 
-  playing_cublaslt.forgets = TRUE; /* as another version of cuBLASLt may */
+  playing_cublaslt.forgets = TRUE; /* refuses the algorithm, as a newer cuBLASLt may */
   prepare (&h, &k);
   assert_int_equal (playing_cublaslt.n_heuristics, 1);
   close_host (&h);
@@ -195,9 +195,9 @@ an_algorithm_that_wants_more_scratch_than_there_is_is_not_taken (void **state)
   free_product (&k);
 }
 
-/* Bias and GELU that the double does not fuse into the matmul run as kernels of their own: for n =
- * 1 it has no fused bias, for n = 20 no fused GELU that also stores its input. `dear`: fused GELU
- * is slower than a kernel of its own. */
+/* The double supports no fused bias for n = 1, and for n = 20 no fused GELU that also stores the
+ * input of GELU. Bias and GELU then run as separate kernels. `dear`: fused GELU is slower than a
+ * separate kernel. */
 static void
 what_the_library_does_not_add_follows (void **state)
 {

@@ -390,8 +390,8 @@ what_does_not_fit_ends_with_3_before_it_is_allocated (void **state)
   weft_test_refused (NANO "--gpu-memory 1MB", 3, "device memory of the largest rank");
 }
 
-/* The plan of this model would take long, and the model does not fit. A bad file is refused
- * before. */
+/* A bad file is refused before the plan is made: the plan of this model takes long and fails,
+ * because the model does not fit in memory. */
 static void
 files_are_checked_before_the_plan_is_made (void **state)
 {

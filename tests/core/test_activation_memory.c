@@ -18,7 +18,8 @@
 #define SELECTIVE "recompute_granularity=selective "
 #define FULL "recompute_granularity=full recompute_method=uniform recompute_num_layers=1 "
 
-/* Activations of a layer in units of s b h bytes (X), as in the paper's table 2; a s / h is 8. */
+/* Activation bytes of a layer in units of X = s b h bytes, as in table 2 of the paper (s: sequence
+ * length, b: microbatch size, h: hidden size). AS_H is a s / h for a heads. */
 #define AS_H 8.0
 static const struct {
   const char *words;
@@ -43,20 +44,20 @@ static const struct {
   /* Half as many key-value heads as query heads; a gated MLP of the same width. */
   { "num_query_groups=4 activation=swiglu " SEQUENCE,
     (2 + 2 + 4 / 2.0 + 2 + 2 + 6 * 4 + 4 + 0.5) / 4 },
-  /* Recompute of a module drops, for mlp: its norm, the fc1 output and the activation; for
-   * layernorm: both norms. */
+  /* Recompute of module mlp drops the outputs of its norm, of fc1 and of the activation; recompute
+   * of module layernorm drops the outputs of both norms. */
   { SELECTIVE "recompute_modules=mlp", 32 + 0.5 - 2 - 16 },
   { SELECTIVE "recompute_modules=layernorm", 32 + 0.5 - 4 },
   { SEQUENCE SELECTIVE "recompute_modules=mlp,layernorm", (32 + 0.5 - 4 - 16) / 4 },
-  /* Norms after a block keep their inputs. Without norms before it, the linear layers read the
-   * residual stream, which is kept anyway. */
+  /* A norm after attention or MLP keeps its input. Without a norm before them, attention and MLP
+   * read the residual stream, which every layer keeps. */
   { "norm_placement=sandwich ", 32 + 0.5 + 4 },
   { "norm_placement=post ", 32 + 0.5 - 4 + 4 },
   { "norm_placement=sandwich " SEQUENCE, (32 + 0.5 + 4) / 4 },
   { "norm_placement=sandwich " SELECTIVE "recompute_modules=mlp,layernorm",
     32 + 0.5 + 4 - 4 - 16 },
-  /* Parallel residual: there is no sum after attention to keep. With one norm, attention and MLP
-   * read the same norm output. */
+  /* Parallel residual: attention and MLP read the same residual stream, so there is no second one
+   * to keep. With one norm, both also read the same norm output. */
   { "residual=parallel ", 32 + 0.5 - 2 },
   { "residual=parallel " SELECTIVE "recompute_modules=mlp,layernorm", 32 + 0.5 - 2 - 4 - 16 },
   { "residual=parallel_one_norm ", 32 + 0.5 - 2 - 2 },

@@ -4,7 +4,7 @@
 #include "tests/runner/runner.h"
 #include <string.h>
 
-/* Builds the job of a command line; the settings stay readable. */
+/* Builds a job from a command line. The settings that the flags set are added to `settings`. */
 static struct weft_job
 job_of (const char *line, weft_settings *settings)
 {

@@ -4,8 +4,8 @@
 #include "tests/runner/runner.h"
 #include <string.h>
 
-/* Buffers x and y do not overlap; v and w are views of the permanent p that overlap in bytes
- * [64, 128); q is another view. */
+/* Buffers x and y do not overlap. Buffer p is permanent and has three views: v is bytes [0, 128) of
+ * p, w is [64, 192), q is [128, 256). */
 #define HEAD(role, of)                                                                             \
   "program 1 role " role " of " of "\n"                                                            \
   "name 0 \"a\"\nname 1 \"b\"\nname 2 \"c\"\nname 3 \"d\"\n"                                       \

@@ -65,36 +65,45 @@ no_bundled_topology_reaches_more_than_is_printed (void **state)
       pairs++;
     }
   }
-  /* A rail fabric has two more rates, a torus has one. */
-  assert_int_equal (pairs, 6 * g_strv_length (names) - 1);
+  /* A cluster with rails has seven pairs of a rate and its specification, a torus has six. */
+  assert_int_equal (pairs, 7 * g_strv_length (names) - 1);
 }
 
-/* Every number must be given, with its source in a comment on its line or on the line before. */
 static void
-assert_sources (const struct weft_sheet *sheet, const char *name)
+assert_commented (const weft_conf *conf)
 {
-  g_autofree char *path = weft_data_find (sheet->folder, name, WEFT_SHEET_SUFFIX, NULL);
-  g_autoptr (weft_conf) conf = weft_conf_load (path, NULL);
   g_autofree char *text = NULL;
 
-  assert_true (g_file_get_contents (path, &text, NULL, NULL));
-  unsigned given = conf->n_entry, wanted = 0;
-  g_autofree union weft_value *values = g_new0 (union weft_value, sheet->table->n);
-  assert_true (weft_sheet_load (sheet, name, values, NULL));
-  for (unsigned i = 0; i < sheet->table->n; i++)
-    wanted += weft_sheet_has (sheet, values, i);
-  /* Bundled files leave out measured seconds; files of rail fabrics also leave out the fabric kind,
-   * because rails are the default, and SHARP, which users enable. */
-  if (sheet == &weft_cluster_sheet)
-    given += values[WEFT_CLUSTER_fabric_kind].i == WEFT_FABRIC_RAILS ? 3 : 1;
-  assert_int_equal (given, wanted);
+  assert_true (g_file_get_contents (conf->name, &text, NULL, NULL));
   g_auto (GStrv) lines = g_strsplit (text, "\n", -1);
   for (unsigned i = 0; i < conf->n_entry; i++) {
     const unsigned at = conf->entry[i].line - 1;
     gboolean commented = strchr (lines[at], '#') || lines[at - 1][0] == '#';
-    if (!commented && strcmp (conf->entry[i].key, "name") != 0)
-      fail_msg ("%s:%u: %s has no source", name, at + 1, conf->entry[i].key);
+    if (!commented && strcmp (conf->entry[i].key, "name") != 0 &&
+        strcmp (conf->entry[i].key, "base") != 0)
+      fail_msg ("%s:%u: %s has no source", conf->name, at + 1, conf->entry[i].key);
   }
+}
+
+/* Every number must be given, in the file or in a base, with its source in a comment on its line or
+ * on the line before. */
+static void
+assert_sources (const struct weft_sheet *sheet, const char *name)
+{
+  g_autoptr (weft_sheet_file) file = weft_sheet_file_load (sheet, name, NULL);
+  unsigned given = 0, wanted = 0;
+
+  assert_non_null (file);
+  for (unsigned i = 0; i < sheet->table->n; i++) {
+    given += file->from[i].entry != NULL;
+    wanted += weft_sheet_has (sheet, file->values, i);
+  }
+  /* Bundled files give no measured seconds. Files of rail fabrics also omit the fabric kind,
+   * because rails are the default, and SHARP, because users enable it. */
+  if (sheet == &weft_cluster_sheet)
+    given += file->values[WEFT_CLUSTER_fabric_kind].i == WEFT_FABRIC_RAILS ? 3 : 1;
+  assert_int_equal (given, wanted);
+  assert_commented (file->conf->pdata[0]);
 }
 
 static void
@@ -504,7 +513,123 @@ a_stack_file_may_give_only_what_differs (void **state)
   g_unlink (path);
 }
 
+struct stack_text {
+  const char *file, *text;
+};
+
+static void
+write_stacks (const char *folder, const struct stack_text *stack, unsigned n)
+{
+  for (unsigned i = 0; i < n; i++) {
+    g_autofree char *path = g_build_filename (folder, stack[i].file, NULL);
+    assert_true (g_file_set_contents (path, stack[i].text, -1, NULL));
+  }
+}
+
+static void
+remove_stacks (const char *folder, const struct stack_text *stack, unsigned n)
+{
+  for (unsigned i = 0; i < n; i++) {
+    g_autofree char *path = g_build_filename (folder, stack[i].file, NULL);
+    g_unlink (path);
+  }
+  g_rmdir (folder);
+}
+
+static void
+a_stack_has_the_fields_of_its_base_but_not_its_name (void **state)
+{
+  static const struct stack_text text[] = {
+    { "old.ini", "[stack]\nname = old\nbase = megatron-core\nkernel_gap = 3us\nnorm_waits = 0\n" },
+    { "new.ini", "[stack]\nname = new\nbase = old.ini\nkernel_gap = 4us\n" },
+    { "same.ini", "[stack]\nbase = old.ini\n" },
+  };
+  g_autofree char *folder = g_dir_make_tmp ("weft-XXXXXX", NULL);
+  g_autofree char *new = g_build_filename (folder, "new.ini", NULL);
+  g_autofree char *same = g_build_filename (folder, "same.ini", NULL);
+  g_autoptr (GError) error = NULL;
+  union weft_stack stack, base;
+
+  (void) state;
+  write_stacks (folder, text, G_N_ELEMENTS (text));
+  g_autoptr (weft_sheet_file) file = weft_sheet_file_load (&weft_stack_sheet, new, &error);
+  assert_non_null (file);
+  assert_int_equal (file->conf->len, 3);
+  assert_true (file->from[WEFT_STACK_kernel_gap].conf == file->conf->pdata[0]);
+  assert_true (file->from[WEFT_STACK_norm_waits].conf == file->conf->pdata[1]);
+  assert_true (file->from[WEFT_STACK_host_waits].conf == file->conf->pdata[2]);
+  assert_true (weft_stack_load (new, &stack, &error));
+  assert_true (weft_stack_load ("megatron-core", &base, &error));
+  assert_string_equal (g_quark_to_string (stack.name), "new");
+  assert_near (stack.kernel_gap, 4e-6);
+  stack.kernel_gap = base.kernel_gap;
+  assert_int_equal (stack.norm_waits, 0);
+  stack.norm_waits = base.norm_waits;
+  stack.name = base.name;
+  assert_memory_equal (&stack, &base, sizeof stack);
+  assert_false (weft_stack_load (same, &stack, &error));
+  assert_non_null (strstr (error->message, "same.ini: [stack] name is missing"));
+  remove_stacks (folder, text, G_N_ELEMENTS (text));
+}
+
+static void
+a_base_that_is_unknown_or_builds_on_its_file_is_refused (void **state)
+{
+  static const struct stack_text text[] = {
+    { "a.ini", "[stack]\nname = a\nbase = b.ini\n" },
+    { "b.ini", "[stack]\nname = b\n\nbase = a.ini\n" },
+    { "c.ini", "[stack]\nname = c\nbase = c.ini\n" },
+    { "d.ini", "[stack]\nname = d\nbase = llm-foundri\n" },
+    { "e.ini", "[stack]\nname = e\nbase = f.ini\n" },
+    { "f.ini", "[stack]\nname = f\nkernel_gap = long\n" },
+  };
+  static const struct stack_text wanted[] = {
+    { "a.ini", "b.ini:4: [stack] base: found \"a.ini\", wanted a file that does not build on" },
+    { "c.ini", "c.ini:3: [stack] base: found \"c.ini\", wanted a file that does not build on" },
+    { "d.ini", "d.ini:3: [stack] base: found \"llm-foundri\", wanted another file: nothing named "
+               "\"llm-foundri\" in stacks; did you mean llm-foundry?" },
+    { "e.ini", "f.ini:3: [stack] kernel_gap" },
+  };
+  g_autofree char *folder = g_dir_make_tmp ("weft-XXXXXX", NULL);
+
+  (void) state;
+  write_stacks (folder, text, G_N_ELEMENTS (text));
+  for (unsigned i = 0; i < G_N_ELEMENTS (wanted); i++) {
+    g_autofree char *path = g_build_filename (folder, wanted[i].file, NULL);
+    g_autoptr (GError) error = NULL;
+    union weft_stack stack;
+    assert_false (weft_stack_load (path, &stack, &error));
+    if (!strstr (error->message, wanted[i].text))
+      fail_msg ("%s: %s", wanted[i].file, error->message);
+  }
+  remove_stacks (folder, text, G_N_ELEMENTS (text));
+}
+
+/* The fields of a release that its base does not have. */
+static void
+releases_state_only_what_differs (void **state)
+{
+  static const char *const chain[] = { "megatron-bridge-26.06", "megatron-bridge-26.02",
+                                       "megatron-bridge-25.09", "megatron-core-0.13",
+                                       "megatron-core-0.10",    "megatron-core-0.8",
+                                       "megatron-core" };
+  g_autoptr (weft_sheet_file) file = weft_sheet_file_load (&weft_stack_sheet, chain[0], NULL);
+
+  (void) state;
+  assert_int_equal (file->conf->len, G_N_ELEMENTS (chain));
+  for (unsigned i = 0; i < G_N_ELEMENTS (chain); i++) {
+    union weft_stack stack;
+    assert_true (weft_stack_load (chain[i], &stack, NULL));
+    assert_string_equal (g_quark_to_string (stack.name), chain[i]);
+    assert_true (weft_stack_lists (stack.wrappers, "megatron_ddp"));
+    assert_int_equal (weft_stack_lists (stack.wrappers, "fsdp2"), i != 5);
+    assert_int_equal (weft_stack_lists (stack.wrappers, "megatron_fsdp"), i < 4 || i == 6);
+    assert_int_equal (stack.step_waits, i < 3);
+  }
+}
+
 static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (releases_state_only_what_differs),
   cmocka_unit_test (every_promised_topology_is_bundled_and_loads),
   cmocka_unit_test (a_name_matches_whatever_its_case_and_dashes),
   cmocka_unit_test (no_bundled_topology_reaches_more_than_is_printed),
@@ -529,6 +654,8 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (an_unknown_topology_suggests_a_near_one),
   cmocka_unit_test (every_promised_stack_is_bundled_under_its_own_name),
   cmocka_unit_test (a_stack_file_may_give_only_what_differs),
+  cmocka_unit_test (a_stack_has_the_fields_of_its_base_but_not_its_name),
+  cmocka_unit_test (a_base_that_is_unknown_or_builds_on_its_file_is_refused),
 };
 
 WEFT_TESTS (tests)

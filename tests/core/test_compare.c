@@ -2,6 +2,7 @@
  * by weft compare. */
 #include "core/report/compare.h"
 #include "core/exec/timeline_file.h"
+#include "tests/runner/folder.h"
 #include "tests/runner/command.h"
 #include "tests/made/made.h"
 #include "tests/runner/runner.h"
@@ -82,25 +83,10 @@ in_folder (const char *name)
 static int
 make_folder (void **state)
 {
-  (void) state;
-  folder = g_dir_make_tmp ("weft-compare-XXXXXX", NULL);
-  return folder ? 0 : -1;
-}
+  int status = weft_test_folder_make (state);
 
-static int
-remove_folder (void **state)
-{
-  g_autoptr (GDir) dir = g_dir_open (folder, 0, NULL);
-  const char *name;
-
-  (void) state;
-  while ((name = g_dir_read_name (dir))) {
-    g_autofree char *path = in_folder (name);
-    g_unlink (path);
-  }
-  g_rmdir (folder);
-  g_clear_pointer (&folder, g_free);
-  return 0;
+  folder = *state;
+  return status;
 }
 
 static void
@@ -158,7 +144,7 @@ a_timeline_comes_back_bit_for_bit (void **state)
   for (unsigned i = 0; i < 4; i++) {
     struct step s = make_step (pipeline, &weft_exec_sim, i & 1);
     g_autofree char *path = in_folder (names[i / 2]);
-    s.timeline->begin[0][3] = s.timeline->end[0][3] = NAN; /* did not run */
+    s.timeline->begin[0][3] = s.timeline->end[0][3] = NAN; /* this op did not run */
     save (&s, path);
     struct step again = load (path);
     assert_same_step (&s, &again);
@@ -182,7 +168,7 @@ the_name_says_whether_a_file_is_compressed (void **state)
   assert_true (g_str_has_prefix (text, "{\"schema\":\"weft.timeline/1\","));
   assert_memory_equal (gzip, "\x1f\x8b", 2);
   g_autofree char *other = in_folder ("renamed.json");
-  assert_int_equal (g_rename (packed, other), 0); /* the name has no effect */
+  assert_int_equal (g_rename (packed, other), 0); /* a gzip file is recognised by its content */
   struct step again = load (other);
   assert_same_step (&s, &again);
   step_free (&again);
@@ -414,7 +400,7 @@ folded_and_unfolded_runs_share_every_op (void **state)
     assert_int_equal (c->n_only[WEFT_COMPARE_B], 0);
     assert_int_equal (c->n_joined, b.timeline->n_ops);
     assert_int_equal (c->n_ranks[WEFT_COMPARE_A], 8);
-    if (i / 2 == i % 2) /* one executor: nothing differs, folded or not */
+    if (i / 2 == i % 2) /* same executor: folding changes no time */
       assert_int_equal (c->worst->len, 0);
     step_free (&a);
     step_free (&b);
@@ -512,7 +498,7 @@ an_op_that_ran_on_one_side_only_is_counted_there (void **state)
 
   (void) state;
   b.timeline->begin[0][4] = b.timeline->end[0][4] = NAN;
-  a.timeline->begin[3][2] = a.timeline->end[3][2] = NAN; /* stage 3: two ranks */
+  a.timeline->begin[3][2] = a.timeline->end[3][2] = NAN; /* both ranks of stage 3 */
   g_autoptr (weft_compare) c = compare (&a, &b);
   assert_int_equal (c->n_only[WEFT_COMPARE_A], 1);
   assert_int_equal (c->n_only[WEFT_COMPARE_B], 2);
@@ -577,7 +563,7 @@ a_wait_is_what_passes_after_lane_and_dependencies_are_free (void **state)
   a.timeline = made_run_with (&weft_exec_clock, a.plan, "");
   b.timeline = made_run_with (&weft_exec_clock, a.plan, "");
   assert_near (a.timeline->begin[0][2], 9 * MADE_US);
-  b.timeline->begin[0][2] += 3 * MADE_US; /* later than its dependencies */
+  b.timeline->begin[0][2] += 3 * MADE_US; /* 3 us after its dependencies have ended */
   b.timeline->end[0][2] += 3 * MADE_US;
   g_autoptr (weft_compare) c = compare (&a, &b);
   assert_true (wait_of_kind (c, WEFT_OP_ATTENTION, WEFT_COMPARE_A) < 1e-12);
@@ -784,4 +770,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (the_command_wants_two_files),
 };
 
-WEFT_TESTS (tests, .set_up = make_folder, .tear_down = remove_folder)
+WEFT_TESTS (tests, .set_up = make_folder, .tear_down = weft_test_folder_remove)

@@ -8,7 +8,7 @@
 #define N_TERM 3000
 #define N_TRIAL 20
 
-/* A random term that an exact sum supports: an fp32 number, or a product of two. */
+/* A random term that an exact sum supports: an fp32 number, or the product of two fp32 numbers. */
 static double
 random_term (GRand *rand, int low, int high)
 {
@@ -72,7 +72,7 @@ every_order_of_the_same_terms_gives_the_same_words (void **state)
   g_rand_free (rand);
 }
 
-/* A reference sum: a count for every bit; count i is that of 2^(i - NAIVE_LOW). */
+/* A reference sum with one counter per power of two: counter i counts 2^(i - NAIVE_LOW). */
 #define NAIVE_LOW 400
 #define NAIVE_BITS 800
 

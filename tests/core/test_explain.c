@@ -64,7 +64,7 @@ row_of (const weft_explain *e, enum weft_explain_topic topic, const char *what)
   return NULL;
 }
 
-/* The sum over all rows of a section that are not sums themselves. */
+/* The sum of the rows of a section, without the rows that are sums of other rows. */
 static double
 total (const weft_explain *e, enum weft_explain_topic topic)
 {

@@ -123,8 +123,8 @@ a_gpu_belongs_to_its_switch_nic_leaf_and_pod (void **state)
                     1);
 }
 
-/* A leaf has a port down to each of its 2 nodes, and half of their bandwidth up. A pod has 4 nodes
- * x 2 NICs, and a fourth of their bandwidth up. */
+/* The uplink of a leaf has half of the bandwidth of its ports to 2 nodes. The uplink of a pod has a
+ * quarter of the bandwidth of the NICs of its 4 nodes. */
 static void
 oversubscription_divides_the_ports_up (void **state)
 {
@@ -338,7 +338,7 @@ a_symmetric_job_has_one_actor_a_stage (void **state)
   assert_int_equal (n_actors (&c, weft_mesh_make (1, 1, 4, 8)), 8);
 }
 
-/* Stages of 2 ranks on nodes of 4: stage 0 is followed by a stage on its own node, stage 1 by a
+/* Stages of 2 ranks on nodes of 4 GPUs: stage 0 sends to a stage on the same node, stage 1 to a
  * stage on another node. */
 static void
 stages_that_share_a_node_still_fold (void **state)
@@ -349,8 +349,8 @@ stages_that_share_a_node_still_fold (void **state)
   assert_int_equal (n_actors (&c, weft_mesh_make (1, 1, 2, 8)), 8);
 }
 
-/* Stages of 6 ranks on nodes of 4 end inside a node: collectives are plain rings, and no two ranks
- * are alike. */
+/* Stages of 6 ranks on nodes of 4 GPUs end inside a node: collectives are plain rings, and every
+ * rank is a class of its own. */
 static void
 a_stage_that_ends_inside_a_node_does_not_fold (void **state)
 {
@@ -360,10 +360,10 @@ a_stage_that_ends_inside_a_node_does_not_fold (void **state)
   assert_int_equal (n_actors (&c, weft_mesh_make (1, 1, 6, 2)), 12);
 }
 
-/* Units of 4 nodes of one GPU. Without oversubscription, leaves do not matter. With it, stages that
- * fill a unit still fold, but stages of one and a half units do not: ranks 0 and 1 send from unit 0
- * to unit 1, ranks 2 and 3 to unit 2, ranks 4 and 5 from unit 1; and the ring crosses units at two
- * places. */
+/* Units of 4 nodes with one GPU each. Without oversubscription of the leaves, all stages fold. With
+ * oversubscription, stages that fill a unit still fold, but stages of one and a half units do not:
+ * ranks 0 and 1 send from unit 0 to unit 1, ranks 2 and 3 from unit 0 to unit 2, ranks 4 and 5 from
+ * unit 1 to unit 2; and the ring crosses units at two places. */
 static void
 a_narrow_leaf_partly_covered_breaks_the_symmetry (void **state)
 {
@@ -444,7 +444,8 @@ only_the_ends_are_in_embedding_groups (void **state)
 
 /* ------------------------------------------------------------------- loads */
 
-/* Bytes of each stage and pattern, all different. */
+/* Returns the bytes that an actor of a stage sends in a pattern; all pairs have different
+ * numbers. */
 static double
 bytes_of (uint32_t role, uint32_t pattern)
 {

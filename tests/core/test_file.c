@@ -61,7 +61,7 @@ write_words (gpointer path)
 {
   int fd = open (path, O_WRONLY | O_CLOEXEC);
 
-  g_usleep (1000); /* the reader has most likely begun to wait */
+  g_usleep (1000); /* by now the reader probably waits in open() */
   gssize n = write (fd, "two words", 9);
   close (fd);
   return GINT_TO_POINTER (n);

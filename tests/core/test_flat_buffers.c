@@ -90,7 +90,7 @@ the_last_bucket_of_bytes_takes_all_other_buckets_along (void **state)
   weft_layout_release (&l);
 }
 
-/* Two ranks with slices: ends of buckets are multiples of 2 x row length. */
+/* The gradients are sharded over two ranks: ends of buckets are multiples of 2 x row length. */
 static void
 the_buckets_of_a_unit_go_together_whatever_buffers_they_are_in (void **state)
 {
@@ -141,8 +141,8 @@ disable_bucketing_launches_all_buckets_as_one (void **state)
   assert_true (comes_after (p, last, named (p, WEFT_OP_REDUCE_SCATTER, "bucket", 0)));
 }
 
-/* Both collectives begin and end together, and take as long as one collective of all their
- * bytes. */
+/* The two reduce-scatters of one launch begin and end together, and take as long as one
+ * reduce-scatter of all their bytes. */
 static void
 a_launch_takes_as_long_as_one_collective_of_all_its_bytes (void **state)
 {

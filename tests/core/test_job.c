@@ -439,7 +439,8 @@ bundled_models_print_by_name (void **state)
   assert_true (n > 5);
 }
 
-/* The planner changes fields without marking them as given; the text must contain them. */
+/* The planner changes fields without marking them as given; the printed job must contain these
+ * fields. */
 static void
 a_planned_job_keeps_what_was_not_given (void **state)
 {

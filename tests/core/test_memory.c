@@ -1,6 +1,7 @@
 /* The memory plan: offsets in small arenas by hand, random lifetimes against a slow and simple
  * check, and the bytes of real jobs against published formulas. */
 #include "core/plan/check.h"
+#include "core/plan/fit.h"
 #include "core/passes/step.h"
 #include "tests/made/random_job.h"
 #include "tests/runner/runner.h"
@@ -150,7 +151,7 @@ neighbours_that_are_gone_make_one_hole (void **state)
   for (int i = 0; i < 4; i++)
     writes (b, x[i] = buffer (b, UNIT));
   for (int i = 0; i < 3; i++)
-    reads (b, x[(i * 2) % 3]); /* first, last, then the one between them */
+    reads (b, x[(i * 2) % 3]); /* last uses in the order x[0], x[2], x[1] */
   writes (b, large = buffer (b, 3 * UNIT));
   reads (b, large);
   reads (b, x[3]);
@@ -228,8 +229,9 @@ place_group (const weft_program *p, uint32_t op, const double *seconds, double *
   return later;
 }
 
-/* Computes the begin of each op of a role without other roles. Returns the end of the last op. Ops
- * of a launch group begin together, when all dependencies have ended, and end together. */
+/* Computes the begin of each op of a role as if receives did not wait for other roles. Returns the
+ * end of the last op. Ops of a launch group begin together, when all dependencies have ended, and
+ * end together. */
 static double
 schedule (const weft_program *p, const double *seconds, double *begin)
 {
@@ -306,7 +308,7 @@ what_does_not_fit_waits_for_transfers (void **state)
 {
   enum { N = 12, COPY = 3 };
   double seconds[2 * N], begin[2 * N];
-  uint64_t free = 0; /* bytes of the plan in which no kernel waits */
+  uint64_t free = 0; /* size of the plan in which no kernel waits */
 
   (void) state;
   for (uint32_t i = 0; i < 2 * N; i++)
@@ -320,7 +322,8 @@ what_does_not_fit_waits_for_transfers (void **state)
       copies_out (b, x);
     }
     g_autoptr (weft_program) p = plan_in (b, seconds, room * UNIT, &memory);
-    double alone = room == 1 ? N * (1 + COPY) : 1 + N * COPY; /* one buffer: in turns */
+    double alone = room == 1 ? N * (1 + COPY) : 1 + N * COPY; /* one buffer: kernels and copies
+                                                               * alternate */
     assert_float_equal (schedule (p, seconds, begin), alone, 1e-12);
     assert_in_range (memory.planned[WEFT_POOL_DEVICE], UNIT, (room ? room : N) * UNIT);
     assert_int_equal (memory.live[WEFT_POOL_DEVICE], UNIT);
@@ -577,7 +580,8 @@ static const struct states {
   uint32_t all, split;
 } states[] = {
   { "precision=bf16 grad_reduce_in_fp32=true", 2 + 4, 4 + 8 }, /* master, moments */
-  { "precision=bf16", 2 + 2, 4 + 4 + 8 },                      /* fp32 gradients too */
+  { "precision=bf16", 2 + 2, 4 + 4 + 8 },                      /* the fp32 copy of the gradients is
+                                                                * sharded too */
   { "precision=fp16", 2 + 2, 4 + 4 + 8 },
   { "precision=fp32", 4 + 4, 8 },
 };
@@ -743,7 +747,8 @@ full_recompute_keeps_the_input_of_a_block (void **state)
   }
 }
 
-/* The largest number of microbatches for which a layer of the stage waits for its backward. */
+/* The largest number of microbatches that have passed the forward of a layer but not yet its
+ * backward. */
 static uint32_t
 in_flight (const weft_program *p, uint32_t n_micro)
 {
@@ -782,6 +787,46 @@ a_stage_holds_as_many_microbatches_as_its_schedule_says (void **state)
       }
 }
 
+/* ----------------------------------------------------- placing by size (fit.h) */
+
+/* Random pieces: no two of them share bytes while both are in use. */
+static void
+pieces_never_share_bytes_while_in_use (void **state)
+{
+  g_autoptr (GRand) rand = g_rand_new_with_seed (20261123);
+  struct weft_fit_piece piece[300];
+  uint64_t top = 0;
+
+  (void) state;
+  for (int i = 0; i < 300; i++) {
+    uint32_t first = (uint32_t) g_rand_int_range (rand, 0, 1000);
+    piece[i] = (struct weft_fit_piece){ .bytes = (uint64_t) g_rand_int_range (rand, 1, 9),
+                                        .first = first,
+                                        .end = first + (uint32_t) g_rand_int_range (rand, 1, 300) };
+  }
+  uint64_t size = weft_fit (piece, 300, 1000, G_MAXUINT64);
+  for (int i = 0; i < 300; i++) {
+    top = MAX (top, piece[i].offset + piece[i].bytes);
+    for (int j = 0; j < i; j++)
+      assert_true (piece[j].end <= piece[i].first || piece[i].end <= piece[j].first ||
+                   piece[j].offset + piece[j].bytes <= piece[i].offset ||
+                   piece[i].offset + piece[i].bytes <= piece[j].offset);
+  }
+  assert_int_equal (size, top);
+}
+
+static void
+pieces_of_one_size_leave_no_gap (void **state)
+{
+  struct weft_fit_piece piece[100];
+
+  (void) state;
+  for (uint32_t i = 0; i < 100; i++)
+    piece[i] = (struct weft_fit_piece){ .bytes = 7, .first = 10 * i, .end = 10 * i + 45 };
+  assert_int_equal (weft_fit (piece, 100, 1000, G_MAXUINT64), 5 * 7);
+  assert_true (weft_fit (piece, 100, 1000, 10) == G_MAXUINT64);
+}
+
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_buffer_takes_the_bytes_of_one_that_is_gone),
   cmocka_unit_test (the_smallest_hole_that_fits_is_taken),
@@ -801,6 +846,8 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (the_distributed_optimizer_splits_all_but_weights_and_gradients),
   cmocka_unit_test (a_layer_keeps_what_the_formula_says),
   cmocka_unit_test (full_recompute_keeps_the_input_of_a_block),
+  cmocka_unit_test (pieces_never_share_bytes_while_in_use),
+  cmocka_unit_test (pieces_of_one_size_leave_no_gap),
   cmocka_unit_test (a_stage_holds_as_many_microbatches_as_its_schedule_says),
 };
 

@@ -108,9 +108,10 @@ parameter_counts_are_the_published_ones (void **state)
   }
 }
 
-/* For models with a rounded published figure: the sum over the tensors of the architecture,
- * computed by hand. E experts of width f, A weights and vectors of attention, V x h twice (grok:
- * tied, so once). */
+/* For models whose published figure is rounded: the exact number of parameters. Three of the
+ * numbers are also computed by hand from the shapes of the tensors: attention, router and experts
+ * of each layer, norms, and the vocabulary times the hidden size twice (grok: once, because
+ * embeddings are tied). */
 static void
 counts_that_are_published_rounded_are_those_of_the_architecture (void **state)
 {

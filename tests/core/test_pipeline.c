@@ -382,8 +382,8 @@ a_circle_of_waits_names_one_of_its_own (void **state)
                 "0B0 never starts: it waits for 1B0, which rank 1 runs after 1F1");
 }
 
-/* Rank 0 also waits for a cell that comes after another cell, but only because of the cycle of
- * ranks 1 and 2. */
+/* Rank 0 runs 0B1 before 0B0 and waits for the cycle of ranks 1 and 2. The message names a cell of
+ * the cycle, not of rank 0. */
 static void
 a_rank_that_waits_for_a_circle_is_not_blamed (void **state)
 {
@@ -392,8 +392,9 @@ a_rank_that_waits_for_a_circle_is_not_blamed (void **state)
                 "2F1 never starts: it waits for 1F1, which rank 1 runs after 1B0");
 }
 
-/* Three ranks with two chunks: 3F0 needs 2F0, 2F0 needs 1F0, rank 1 runs 1F0 after 4F0, and 4F0
- * needs 3F0. Only 2F0 waits for a cell that comes after another cell of its rank. */
+/* Three ranks with two chunks. The order of rank 1 is wrong: 1F0 after 4F0. The cycle is 3F0, 2F0,
+ * 1F0, 4F0; the message names 2F0, because only 2F0 waits for a cell that its rank runs too
+ * late. */
 static void
 the_named_wait_is_where_the_order_is_wrong (void **state)
 {
@@ -623,7 +624,7 @@ the_drawing_holds_every_cell_with_its_number (void **state)
   struct drawn seen = look (grid);
 
   assert_int_equal (seen.n_number, 4 * 16);
-  assert_int_equal (seen.n_rect, 4 * 16 + 4 + 2); /* cells, lanes, key */
+  assert_int_equal (seen.n_rect, 4 * 16 + 4 + 2); /* cells, ranks, boxes of the legend */
 }
 
 static void
@@ -634,7 +635,8 @@ a_number_is_left_out_where_it_does_not_fit (void **state)
   g_autoptr (weft_grid) large = grid_of (WEFT_SCHEDULE_GPIPE, 16, 600);
   struct drawn seen = look (middle);
 
-  assert_int_equal (seen.n_number, 8 * (10 + 32)); /* forwards 0 to 9, every backward */
+  assert_int_equal (seen.n_number, 8 * (10 + 32)); /* the numbers of forwards 0 to 9 and of all
+                                                    * backwards fit */
   seen = look (large);
   assert_int_equal (seen.n_number, 0);
   assert_int_equal (seen.n_rect, 16 * 1200 + 16 + 2);
@@ -679,7 +681,7 @@ the_drawing_tells_chunks_and_pairs_apart (void **state)
     for (uint32_t i = 0; i < grid->n_cell[rank]; i++)
       n_pairs += grid->cell[rank][i].paired;
   assert_int_equal (g_strv_length (by_line) - 1, n_pairs);
-  assert_int_equal (g_strv_length (by_pale) - 1, 2 * 4); /* forwards of chunk 1 */
+  assert_int_equal (g_strv_length (by_pale) - 1, 2 * 4); /* one per forward of chunk 1 */
   assert_non_null (strstr (svg, ">paler: later chunks</text>"));
   look (grid);
 }
@@ -699,9 +701,9 @@ the_picture_has_a_row_for_each_stage_of_a_rank (void **state)
                                 "1:3 .  0aa1bb    ..\n");
 }
 
-/* Two stages in 1F1B, the second ten times as slow. Once the first microbatch has arrived, the
- * second stage never waits; the step ends with the backward of the last microbatch on the first
- * stage. */
+/* Two stages in 1F1B, the second one ten times as slow. With fast transfers, the second stage waits
+ * only for the first microbatch. The step ends when the first stage has run the backward of the
+ * last microbatch. */
 static void
 uneven_stages_wait_for_transfers (void **state)
 {
@@ -714,8 +716,9 @@ uneven_stages_wait_for_transfers (void **state)
   assert_non_null (grid);
   assert_true (weft_grid_replay_uneven (grid, times, 0) == 1 + 3 * 30 + 2);
   assert_true (weft_grid_replay_uneven (grid, times, 0.5) == 1 + 0.5 + 3 * 30 + 0.5 + 2);
-  /* The link is so slow that a microbatch finishes forward and backward before the microbatch after
-   * the next one starts. */
+  /* A transfer takes 100. In 1F1B the first stage runs microbatch 2 only after the backward of
+   * microbatch 0, so the step consists of two round trips: that of microbatch 0 and that of
+   * microbatch 2. */
   assert_true (weft_grid_replay_uneven (grid, times, 100) == 1 + 100 + 30 + 100 + 2 /* the first */
                                                                  + 1 + 100 + 30 + 100 + 2);
 }

@@ -595,8 +595,7 @@ the_page_is_plain_unless_colour_is_asked_for (void **state)
   step_free (&s);
 }
 
-/* The scale of the bars is the memory of the GPU, or that of the largest role if it exceeds
- * this. */
+/* The bars end at the memory of the GPU, or at the memory of the largest role if this is larger. */
 static void
 a_bar_ends_where_memory_ends (void **state)
 {

@@ -228,8 +228,8 @@ param_of (const weft_program *p, const char *name, uint32_t layer)
   return NULL;
 }
 
-/* Overwrites the weights of every rank except the owner of each run, as they are stale between an
- * update and the gather. */
+/* Overwrites the weights of every element on all ranks except the owner of the element. Between an
+ * update and the all-gather, ranks have such stale weights. */
 static void
 spoil_weights_of_others (const struct paper_job *j, uint32_t i)
 {

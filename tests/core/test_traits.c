@@ -1,10 +1,11 @@
-/* Rows of tables: what a row says about an op, a lane, a kind of memory or a phase fits the rest of
- * the row. */
+/* Tables of ops, lanes, memory kinds and activations: the fields of each row must not contradict
+ * each other. */
 #include "core/report/report.h"
 #include "tests/runner/runner.h"
 #include <string.h>
 
-/* Operand o of an op, "dw:rw"; NULL: it has no such operand. */
+/* Returns operand o of an op as text, such as "dw:rw"; NULL: the op has fewer operands. The caller
+ * frees the text. */
 static char *
 operand (enum weft_op_kind kind, uint32_t o)
 {
@@ -32,7 +33,8 @@ the_gradient_of_a_bias_is_added_to_and_may_be_absent (void **state)
   assert_true (found > 0);
 }
 
-/* An op over a part of a flat buffer begins with what it has of each element. */
+/* Ops that run over a part of a flat buffer (`bulk`): each bit must name an operand, and operand 0
+ * must have one element for each element of the buffer. */
 static void
 bulk_operands_are_operands (void **state)
 {
@@ -72,7 +74,7 @@ a_lane_has_kernels_or_messages_or_copies (void **state)
     kernels += !traits->communicates && !traits->copies;
     assert_true (!traits->in_layer || !traits->copies);
   }
-  assert_int_equal (kernels, 2); /* those of the GPU and of the host */
+  assert_int_equal (kernels, 2); /* lanes `gpu` and `host` */
   for (int group = WEFT_GROUP_NONE + 1; group < WEFT_N_GROUP; group++)
     assert_true (weft_lane_traits[weft_group_lane (group)].communicates);
 }
@@ -104,8 +106,7 @@ a_gated_activation_has_an_op_of_two_projections (void **state)
   }
 }
 
-/* What evaluation skips is decided by kind, phase and buffers: an op of the update is no op of the
- * forward pass. */
+/* Evaluation skips Adam in every case; whether it skips a matmul depends on the phase of the op. */
 static void
 an_evaluation_skips_the_update_and_keeps_forward (void **state)
 {

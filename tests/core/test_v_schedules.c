@@ -3,8 +3,8 @@
 #include "tests/made/schedules.h"
 #include "tests/runner/runner.h"
 
-/* A rank of a V whose order is written cell by cell: passes in order, or the oldest pending weight
- * gradient. Cells with microbatch numbers of m or more are left out. */
+/* The state of writing one rank's order as text, cell by cell. A cell is a pass of a microbatch or
+ * the oldest pending weight gradient. Cells of microbatches from m on are left out. */
 struct told {
   GString *text;
   uint32_t p, m, rank, next[4];

@@ -376,8 +376,9 @@ kernels_of_nobody_are_told_as_such (void **state)
   weft_cupti_close (c);
 }
 
-/* Kernels launched by NCCL's threads have no pushed id. If a stream has as many of them as launches
- * of communication, they are assigned to ops in stream order. */
+/* NCCL launches kernels in its own threads, which push no id. If a stream has as many kernels
+ * without an id as Weft has launched collectives and transfers on the stream, kernels and launches
+ * are matched in order. */
 static void
 launches_of_other_threads_go_by_the_order_of_their_stream (void **state)
 {
@@ -389,7 +390,7 @@ launches_of_other_threads_go_by_the_order_of_their_stream (void **state)
     weft_cupti_about (c, 0, op);
     weft_cupti_talk (c, stream);
     weft_cupti_launched (c);
-    weft_cupti_launched (c); /* a launch without a kernel: row counts may be 0 */
+    weft_cupti_launched (c); /* no effect: no communication since the last call */
   }
   begin_buffer ();
   put_kernel ("ncclDevKernel_b", 900, 61, 5, 0);
@@ -401,7 +402,7 @@ launches_of_other_threads_go_by_the_order_of_their_stream (void **state)
   assert_taken (1, "another", -1, 0);
   assert_taken (2, "ncclDevKernel_b", 0, 21);
 
-  weft_cupti_talk (c, stream); /* one launch, two kernels: ambiguous */
+  weft_cupti_talk (c, stream); /* one launch but two kernels: not matched */
   weft_cupti_launched (c);
   begin_buffer ();
   put_kernel ("ncclDevKernel_c", 1000, 63, 5, 0);

@@ -38,7 +38,7 @@ struct computing_talk {
   uint64_t n;
   uint8_t dtype, reduce;
   uint32_t root, peer;
-  double factor; /* of premul_sum; otherwise 0 */
+  double factor; /* factor of premul_sum; otherwise 0 */
 };
 
 struct computing_meeting;
@@ -49,7 +49,7 @@ struct computing_item {
   weft_gpu_event *event;
   uint64_t generation; /* record: its number among the records of the event; wait: number of the
                         * record that it waits for */
-  struct weft_gpu_copy copy; /* for a fill: `to` and bytes */
+  struct weft_gpu_copy copy; /* a fill uses only `to` and bytes */
   void *kernel; /* struct weft_cuda_launch, n of them; from g_rc_box_alloc() */
   enum weft_op_kind op;
   gboolean fused, same; /* fused: attention by cuDNN; same: with deterministic results */

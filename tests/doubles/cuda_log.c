@@ -518,8 +518,9 @@ comes_after (const struct cuda_work *then, const struct cuda_work *first)
   return then->before[first->stream] > first->seq;
 }
 
-/* Checks that an op is ordered after its predecessors in the plan, which are, per lane, the newest
- * predecessor with work and all earlier ops. */
+/* Checks that an op is ordered after its predecessors in the plan. `before`: for each op and lane,
+ * the number of ops of the lane that precede the op. On each lane, only the last of these ops that
+ * has work is checked, because ops of a lane are ordered. */
 static char *
 check_before (const cuda_log *log, uint32_t row, uint32_t op, const uint32_t *before)
 {

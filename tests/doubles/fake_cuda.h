@@ -30,7 +30,7 @@ uint64_t fake_cuda_end (const char **left);
 extern computing_cuda *fake_device;
 #define FAKE_CALL(name, ...) (fake_device->calls.name (fake_device->calls.self, ##__VA_ARGS__))
 
-/* Counts a call; whether it must fail. */
+/* Counts a call. Returns whether the call must fail. */
 gboolean fake_cuda_fails (void);
 
 /* Whether call `fail_at` was made. */

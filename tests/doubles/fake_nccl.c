@@ -6,9 +6,9 @@
 enum { LOOKS = 3 }; /* polls until a group has begun */
 
 struct ncclComm {
-  weft_gpu_comm *comm; /* of the computing device */
+  weft_gpu_comm *comm; /* the communicator of the computing device */
   ncclResult_t state;
-  const void *owner; /* the thread of the group that uses it */
+  const void *owner; /* the thread that has used it in an open group */
   gboolean finalized;
   uint32_t n_registered; /* windows, memory and operators */
 };

@@ -31,7 +31,8 @@ struct recorded_thing {
 
 struct recorded_call {
   enum recorded_kind kind;
-  uint32_t device, row, op; /* of the calling thread, from choose() and about() */
+  uint32_t device, row, op; /* device, row and op that the calling thread has set by choose() and
+                             * about() */
   const struct recorded_thing *stream, *thing; /* thing: event, communicator, graph */
   uint32_t at; /* index of the call's arguments in the list of their kind */
 };
@@ -56,7 +57,7 @@ typedef struct recorded_cuda {
   gboolean lost_then;    /* all later calls fail too: the GPUs are lost */
   gboolean never_ends;   /* events never complete */
   gboolean never_ready;  /* communicators never become ready */
-  struct weft_gpu_id id; /* of the newest communicator that is not a split */
+  struct weft_gpu_id id; /* id of the newest communicator that is not a split */
   /* copies of row counts of this plan to the host return ones */
   const weft_plan *counted;
   uint32_t slow;         /* polls until a communicator is ready */
@@ -65,7 +66,8 @@ typedef struct recorded_cuda {
   GArray *activity;
   uint64_t lost;
 
-  double (*seconds) (const struct weft_kernel *k); /* of a kernel; NULL: nothing takes time */
+  double (*seconds) (const struct weft_kernel *k); /* seconds of a kernel; NULL: nothing takes
+                                                    * time */
   uint64_t room;    /* free memory in bytes; only tests set and read it */
   uint32_t n_looks; /* number of queries of free memory; only tests set and read it */
   double stamp, byte; /* seconds per timed event record; per byte of a copy or collective */

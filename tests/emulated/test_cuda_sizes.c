@@ -9,7 +9,7 @@
 #include "tests/runner/runner.h"
 #include <sys/mman.h>
 
-enum { MOST = 1 << 22 /* elements that are filled at most */ };
+enum { MOST = 1 << 22 /* largest number of elements that are filled */ };
 
 static union weft_model model;
 static struct weft_control control;

@@ -129,7 +129,7 @@ step_in_parts (real_job *job, const weft_parts *parts)
       fail_msg ("%s: %s", weft_part_words[parts->part[part].kind], error->message);
   g_autoptr (weft_timeline) t = weft_exec_end_parts (job->x, &error);
   assert_non_null (t);
-  for (uint32_t row = 0; row < t->n; row++) /* everything has run */
+  for (uint32_t row = 0; row < t->n; row++) /* every op has run */
     for (uint32_t op = 0; op < job->plan->role[t->role[row]]->n_op; op++)
       assert_true (t->end[row][op] >= t->begin[row][op]);
 }

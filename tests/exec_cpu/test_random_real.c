@@ -127,7 +127,9 @@ scales_microbatches (const char *words)
 static char *
 alone_of (const char *words)
 {
-  gboolean rounds = strstr (words, "fp8_param_gather=true") != NULL; /* weights, on one rank too */
+  gboolean rounds = strstr (words, "fp8_param_gather=true") != NULL; /* fp8 weights are rounded, so
+                                                                      * the run on one rank needs
+                                                                      * the knob too */
 
   return g_strconcat (
       words, " topology=cpu gpus=1 pipeline_model_parallel_size=1",
@@ -178,7 +180,7 @@ check_against_one_rank (const char *words, const weft_plan *plan)
       plan, &(struct real_run){ .words = words, .steps = 2, .poison = TRUE, .stress = 11 });
   struct real_result one = weft_test_run (&(struct real_run){ .words = alone, .steps = 2 });
 
-  if (staged) /* the memory of gradients is reused, so they are not compared */
+  if (staged) /* weights reuse the memory of gradients */
     many.gradients = shuffled.gradients = one.gradients;
   if (!weft_test_same_bits (&one, &many, 2))
     fail_msg ("%s: loss %.17g norm %.17g, of one rank %.17g and %.17g, gradients %s", words,

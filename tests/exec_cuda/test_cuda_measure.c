@@ -30,7 +30,6 @@ seconds_of (const struct weft_kernel *k)
   return 1e-6 * (double) (20 + sum % 100);
 }
 
-/* The device of the current test. */
 static recorded_cuda *device;
 
 static weft_exec *

@@ -128,8 +128,9 @@ flows_share_equally_whatever_their_latencies (void **state)
   diary_close (d);
 }
 
-/* A flow at a tenth of the link leaves nine tenths to the other one, and keeps its pace when it is
- * alone. The second round uses the private link of the first again. */
+/* A flow whose pace is a tenth of the link leaves nine tenths to the other flow, and is not faster
+ * when it runs alone. In the second part the pace, half of the link, is what each of two flows gets
+ * anyway. */
 static void
 a_paced_flow_moves_no_faster_than_its_pace (void **state)
 {

@@ -70,8 +70,9 @@ events_of (const weft_grid *grid, struct lengths t, double *makespan)
 
 enum { HALF_BYTES = 1 << 20 };
 
-/* Builds the programs of all ranks together.  By place and microbatch: the ops that receive the
- * input and the gradient, and the two halves of the activations that a forward pass keeps. */
+/* Builds the programs of all ranks together. The arrays are indexed by key(): the op that receives
+ * the input, the op that receives the gradient, and the two buffers of activations that the forward
+ * pass writes. */
 struct maker {
   const weft_grid *grid;
   struct lengths t;

@@ -6,7 +6,7 @@
 #include "kernels/kernel.h"
 #include "tests/runner/runner.h"
 
-#define HALF_STEP 0x1p-4 /* of a normal number with three bits of mantissa */
+#define HALF_STEP 0x1p-4 /* relative error of normal numbers with three bits of mantissa */
 
 /* Value of an E4M3 code by its definition: sign, exponent with bias 7, mantissa of three bits. */
 static double
@@ -215,8 +215,9 @@ scales_are_finite_and_never_zero (void **state)
   assert_true (weft_fp8_scale (FLT_MAX) == 448 / FLT_MAX);
 }
 
-/* In a tensor that overflowed, infinite elements become NaN, and the others are rounded with scale
- * 1. With the scale of the step before, infinite elements become the largest number. */
+/* Quantisation of a tensor with infinite elements. With its own amax, which is infinite, the scale
+ * is 1 and infinite elements become NaN. With the amax of an earlier step, infinite elements become
+ * the largest number. */
 static void
 a_tensor_that_overflowed_is_seen (void **state)
 {
@@ -373,7 +374,7 @@ products_of_codes_and_scales_are_those_of_their_references (void **state)
     uint64_t n = w.rows, k = w.columns;
     p.k = kernel (dgrad ? WEFT_OP_MATMUL_DGRAD_FP8_WEIGHTS : WEFT_OP_MATMUL_FP8_WEIGHTS, m,
                   dgrad ? k : n);
-    p.k.shape.dim[2] = dgrad ? n : k; /* the terms lie along the rows of w in both directions */
+    p.k.shape.dim[2] = dgrad ? n : k; /* inner dimension: columns of w, in dgrad its rows */
     for (uint64_t i = 0; i < m * k; i++)
       p.x[i] = (float) g_rand_double_range (rand, -1, 1);
     for (uint64_t i = 0; i < n; i++)

@@ -151,8 +151,8 @@ dp_replicate_size_shares_out_over_fewer_ranks (void **state)
   }
 }
 
-/* Layers are gathered into two buffers in turn, and the root into another one in each
- * microbatch. */
+/* The gathered pieces of layers alternate between two buffers. The pieces of the root have a buffer
+ * of their own in each microbatch. */
 static void
 two_packs_and_one_layer_are_the_window (void **state)
 {
@@ -423,9 +423,9 @@ recompute_and_backward_share_one_gather (void **state)
 
 #define REAL MODEL "topology=cpu gpus=2 global_batch_size=4 precision=fp32 "
 
-/* What each of these dependencies protects: gathered pieces until they are copied out, gathered
- * weights before they are copied out, and packed gradients before they are reduced. PyTorch's
- * streams have more waits, which protect no data: without them gathers begin earlier. */
+/* Without one of these edges, in order: a cast overwrites gathered pieces before they are unpacked,
+ * pieces are unpacked before they are gathered, and gradients are reduced before they are packed.
+ * PyTorch's streams have more waits, which protect no data: without them gathers begin earlier. */
 static void
 an_edge_less_between_gathers_reductions_and_kernels_is_refused (void **state)
 {

@@ -238,7 +238,7 @@ gradients_leave_piece_by_piece_once_they_are_reduced (void **state)
   assert_int_equal (count (once, WEFT_OP_TO_HOST, "gradients"), TENSORS);
   assert_int_equal (copied (once, WEFT_OP_TO_HOST, "gradients"), slice_bytes (once));
   assert_int_equal (count (once, WEFT_OP_GRAD_ADD, "grad_add"),
-                    (MICROS - 1) * TENSORS); /* of whole gradients, on the device */
+                    (MICROS - 1) * TENSORS); /* the device adds whole gradients */
   assert_int_equal (count (each, WEFT_OP_TO_HOST, "gradients"), MICROS * TENSORS);
   assert_int_equal (copied (each, WEFT_OP_TO_HOST, "gradients"), MICROS * slice_bytes (each));
   assert_int_equal (count (each, WEFT_OP_GRAD_ADD, "grad_add"), (MICROS - 1) * UNITS);
@@ -394,9 +394,9 @@ a_tied_embedding_meets_on_the_device (void **state)
 
 #define REAL MODEL OFF EACH "topology=cpu gpus=2 global_batch_size=4 precision=fp32 "
 
-/* What each of these dependencies protects: pieces before they are packed, reduced pieces before
- * they are copied, gradients before the host adds or uses them, and the norm before it is copied to
- * the device. */
+/* Without one of these edges, in order: pieces are cast before they are on the device, gradients
+ * are copied to the host before they are reduced, the host adds gradients it has not received, the
+ * norm is copied to the device before it is computed, and Adam uses gradients not yet received. */
 static void
 an_edge_less_between_copies_and_who_uses_them_is_refused (void **state)
 {

@@ -206,7 +206,8 @@ overlap_p2p_comm_warmup_flush_receives_one_slot_ahead (void **state)
                              transfer_of (flush, "recv_backward", 7, 0)));
 }
 
-/* The first rank stores tensors from the last rank until their slots: n - p + 1 at a time. */
+/* The first rank keeps a tensor that it received from the last rank until the slot of the tensor.
+ * With groups of n microbatches on 4 ranks, at most n - 4 + 1 such tensors are kept. */
 static void
 microbatch_group_size_per_vp_stage_is_what_the_first_rank_keeps (void **state)
 {

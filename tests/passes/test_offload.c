@@ -57,10 +57,10 @@ seconds_without (struct weft_job job)
 
 /* ------------------------------------------------------------------ activations */
 
-/* Bytes and seconds of a layer. */
+/* Copies and kernels of one layer. */
 struct layer {
-  double bytes, forward, backward; /* of all copies in one direction; seconds of its kernels */
-  double tail; /* seconds of backward after the first use of the last tensor */
+  double bytes, forward, backward; /* bytes copied in one direction; kernel seconds */
+  double tail; /* seconds of the kernels of backward after the first use of the last tensor */
 };
 
 static uint32_t

@@ -37,7 +37,7 @@ try_save (const struct paper_job *j, uint64_t step, const char *dir, GError **er
   return weft_checkpoint_save (j->state, &j->plan->job, &progress, dir, 2, error);
 }
 
-/* Saves weights that tell the step. */
+/* Saves a state whose values depend on the step. */
 static void
 save (const struct paper_job *j, uint64_t step, const char *dir)
 {
@@ -48,7 +48,8 @@ save (const struct paper_job *j, uint64_t step, const char *dir)
     fail_msg ("%s", error->message);
 }
 
-/* Loads a checkpoint. Returns its step; *notes is owned by the caller. */
+/* Loads a checkpoint and returns its step. *notes receives the notes of the load, or NULL; the
+ * caller frees the text. */
 static uint64_t
 load (const struct paper_job *j, const char *path, char **notes)
 {
@@ -117,8 +118,8 @@ assert_refuses_flip (char *text, gsize length, gsize bit)
   text[bit / 8] ^= (char) (1 << bit % 8);
 }
 
-/* The head has all numbers that do not belong to a tensor; the end has the checksum. Of the bits
- * between them, one in a thousand is flipped. */
+/* Flips every bit of the first members, which contain the progress of the run, and of the last 40
+ * bytes, which contain the checksum, and every 997th bit between them. */
 static void
 no_bit_of_a_manifest_may_change (void **dir)
 {
@@ -138,7 +139,7 @@ no_bit_of_a_manifest_may_change (void **dir)
   paper_job_close (&j);
 }
 
-/* Changes one bit of a file, calls `check`, and changes it back. */
+/* Flips one bit of a file, calls `check`, and restores the bit. */
 static void
 with_flip (const struct paper_job *j, const char *dir, const char *name, gsize bit,
            void (*check) (const struct paper_job *j, const char *dir))
@@ -156,7 +157,7 @@ with_flip (const struct paper_job *j, const char *dir, const char *name, gsize b
   close (fd);
 }
 
-/* Checks that the checkpoint is refused, or gives what was saved. */
+/* Checks that loading fails, or restores exactly the saved state of step 40. */
 static void
 check_step_40 (const struct paper_job *j, const char *dir)
 {
@@ -174,8 +175,8 @@ check_step_40 (const struct paper_job *j, const char *dir)
   paper_job_close (&saved);
 }
 
-/* The header of a shard says where the values are. A change of the member `format` or of the spaces
- * after the header changes nothing. */
+/* The header of a shard contains the positions of values. Flips in the member `format`, and in the
+ * padding after the header, do not change the loaded state. */
 static void
 no_bit_of_a_shard_changes_what_is_loaded (void **dir)
 {
@@ -191,7 +192,8 @@ no_bit_of_a_shard_changes_what_is_loaded (void **dir)
   paper_job_close (&j);
 }
 
-/* Steps 40 and 41 are there, and `latest` names 41. */
+/* The directory has checkpoints of steps 40 and 41. Loading must return step 41, or another step
+ * with a note. */
 static void
 check_41_or_told (const struct paper_job *j, const char *dir)
 {
@@ -230,7 +232,7 @@ a_checkpoint_under_the_name_of_another_step_is_refused (void **dir)
   paper_job_close (&j);
 }
 
-/* A checkpoint as it was written before manifests had a checksum. */
+/* Rewrites the manifest of a checkpoint in schema 1, which has no checksum. */
 static void
 write_schema_1 (const char *dir, uint64_t step)
 {
@@ -287,7 +289,8 @@ a_manifest_without_its_checksum_is_refused (void **dir)
 
 /* -------------------------------------------------------------------- directory */
 
-/* Step 100 is there; then a run that was resumed from step 60 saves. */
+/* Saves checkpoints of steps 60 and 100 and then of step 70, as a run does that resumed from step
+ * 60. */
 static struct paper_job
 rolled_back (const char *dir)
 {
@@ -333,7 +336,8 @@ without_latest_the_highest_step_is_the_newest (void **dir)
   paper_job_close (&j);
 }
 
-/* `latest` names step 80, whose save did not finish: the step below it is of the same run. */
+/* `latest` names step 80, whose save did not finish. Step 70, the next lower one, is a step of the
+ * same run; step 100 is not. */
 static void
 an_unfinished_latest_stands_for_the_step_below_it (void **dir)
 {
@@ -358,7 +362,8 @@ a_damaged_latest_is_passed_over_for_the_step_below_it (void **dir)
   paper_job_close (&j);
 }
 
-/* Two checkpoints are kept of this run, and that of the other one stays. */
+/* The limit is two checkpoints. It counts only steps of this run, so the checkpoint of step 100 is
+ * not deleted. */
 static void
 checkpoints_of_higher_steps_do_not_push_out_those_of_this_run (void **dir)
 {
@@ -376,7 +381,8 @@ checkpoints_of_higher_steps_do_not_push_out_those_of_this_run (void **dir)
 
 /* ------------------------------------------------------------------------- lock */
 
-/* The other writer is another process, which ends when its pipe is closed. */
+/* A second process that holds the lock of the directory. It exits when the test closes the pipe
+ * `to`. */
 struct writer {
   pid_t pid;
   int to;
@@ -426,7 +432,7 @@ a_second_writer_is_refused_and_told_of_the_first (void **dir)
   assert_non_null (strstr (error->message, "another run saves into this directory"));
   assert_non_null (strstr (error->message, who));
   assert_null (weft_checkpoint_newest (*dir));
-  end_writer (w); /* it exits without unlocking, as if it were killed */
+  end_writer (w); /* the process exits without unlocking */
   save (&j, 1, *dir);
   g_autofree char *left = g_build_filename (*dir, ".lock", NULL);
   assert_false (g_file_test (left, G_FILE_TEST_EXISTS));
@@ -475,7 +481,7 @@ a_folder_of_a_save_has_a_plain_name (void **unused)
     assert_false (weft_checkpoint_is_hidden (wrong[i]));
 }
 
-/* A process of rank 0 that names a folder outside the directory of checkpoints. */
+/* Acts as process 0, and names a folder outside of the directory of checkpoints. */
 static gpointer
 name_another_folder (gpointer place)
 {
@@ -514,7 +520,7 @@ a_folder_of_a_save_is_inside_the_directory (void **dir)
   paper_fill (j.state, 1);
   assert_false (try_save (&j, 1, inside, &error));
   assert_non_null (strstr (error->message, "found a malformed name of a folder from rank 0"));
-  assert_int_equal (g_rmdir (outside), 0); /* it is empty */
+  assert_int_equal (g_rmdir (outside), 0); /* the folder is still empty */
   weft_rendezvous_close (j.x->peers);
   g_thread_join (first);
   paper_job_close (&j);
@@ -556,7 +562,8 @@ values_that_are_not_finite_are_not_saved (void **dir)
   paper_job_close (&j);
 }
 
-/* Puts NaN into a shard, with the checksums that a writer without checks gives it. */
+/* Writes NaN into a shard and computes the checksums again, as a writer that does not check values
+ * would. */
 static void
 plant_nan (const char *dir, uint64_t step)
 {

@@ -21,8 +21,8 @@ static const char *const strategies[] = {
   "gpus=4 pipeline_model_parallel_size=2 distributed_config=fsdp2",
 };
 
-/* Opens a job whose gradients are added in the precision of training, which FSDP2 needs a setting
- * for. */
+/* Opens a job that reduces gradients in the type of the training precision. FSDP2 reduces in fp32
+ * unless mp_policy_reduce_dtype is set. */
 static real_job *
 open_job (const char *model, const char *precision, const char *strategy)
 {

@@ -1,5 +1,5 @@
-/* How a run of the training loop ends: signals, losses that are no number, directories of other
- * runs, data that changes. */
+/* Ends of a training run: signals, NaN losses, directories with checkpoints of other runs, data
+ * files that change during a run. */
 #include "tests/made/scripted_run.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_dir.h"
@@ -32,8 +32,8 @@ every_signal_that_asks_to_stop_saves (void **state)
   }
 }
 
-/* nohup: SIGHUP is ignored and stays so. SIGXFSZ may be ignored, to get errors instead, and stops a
- * run nevertheless. */
+/* Under nohup, SIGHUP is ignored, and the run must not change that. A parent process may ignore
+ * SIGXFSZ, so that write() fails with EFBIG; SIGXFSZ still stops the run. */
 static void
 only_sigxfsz_stops_a_run_that_ignores_it (void **state)
 {
@@ -55,8 +55,8 @@ only_sigxfsz_stops_a_run_that_ignores_it (void **state)
   }
 }
 
-/* A checkpoint that would be larger than a file may be is an error, not a death, and leaves
- * nothing. */
+/* If a checkpoint exceeds the limit on file sizes, the run fails with an error, and no part of the
+ * checkpoint remains. */
 static void
 a_save_beyond_the_limit_of_files_is_an_error_without_leftovers (void **state)
 {
@@ -78,7 +78,8 @@ a_save_beyond_the_limit_of_files_is_an_error_without_leftovers (void **state)
   run_free (r);
 }
 
-/* The weights are incomplete, so nothing is saved. */
+/* A signal during loading stops the run without a checkpoint, because the weights are
+ * incomplete. */
 static void
 a_signal_ends_a_run_that_loads (void **state)
 {
@@ -89,7 +90,7 @@ a_signal_ends_a_run_that_loads (void **state)
   r->options.load = r->save;
   r->options.steps = 6;
   play_well (r);
-  uint32_t all = script.writes; /* including those that clear nothing: the whole state */
+  uint32_t all = script.writes; /* number of writes of a whole load */
   script.signal = SIGTERM;
   script.signal_at_write = 1;
   r->options.steps = 9;
@@ -102,7 +103,8 @@ a_signal_ends_a_run_that_loads (void **state)
   run_free (r);
 }
 
-/* The first weights are not complete either. */
+/* A signal during initialisation stops the run without a checkpoint, because the weights are
+ * incomplete. */
 static void
 a_signal_ends_a_run_that_begins (void **state)
 {
@@ -143,7 +145,7 @@ a_run_whose_last_evaluation_is_no_number_has_failed (void **state)
   struct run *r = run_new ("gpus=1");
 
   (void) state;
-  script.nan_from = 7; /* after six steps */
+  script.nan_from = 7; /* the evaluation after step 6 */
   r->options.eval_interval = 6;
   r->options.eval_batches = 1;
   r->options.eval_share = 0.2;
@@ -151,7 +153,8 @@ a_run_whose_last_evaluation_is_no_number_has_failed (void **state)
   run_free (r);
 }
 
-/* The loss of the spoilt step is finite: it is computed before the update. */
+/* The loss of step 4 is computed before the update of step 4, so it is finite although the update
+ * makes a weight NaN. */
 static void
 spoilt_weights_are_not_saved (void **state)
 {
@@ -169,7 +172,8 @@ spoilt_weights_are_not_saved (void **state)
 
 static char *locked_dir;
 
-/* In the middle of a run, another writer tries to save into its directory. */
+/* Tries to lock the directory of the run as a second process would. Stores the error in
+ * `locked_dir`. */
 static void
 try_to_lock (const char *path)
 {
@@ -261,7 +265,8 @@ data_that_becomes_shorter_costs_no_step (void **state)
   }
 }
 
-/* The file is cut in the first batch of the evaluation: reading the second one notices it. */
+/* The file is truncated during the first batch of the evaluation. The error occurs when the second
+ * batch is read. */
 static void
 data_that_is_cut_in_an_evaluation_costs_no_step (void **state)
 {
@@ -315,7 +320,8 @@ data_that_is_written_during_a_run_is_told_once (void **state)
   run_free (r);
 }
 
-/* 200,001 tokens: of those in the middle, the fingerprint sees one in 200. */
+/* Writes 200,001 tokens. A checkpoint stores checksums of both ends of the file, and a fingerprint
+ * of one in 200 tokens. */
 static void
 write_many_tokens (const char *path)
 {

@@ -1,7 +1,9 @@
-/* `./weft test NAME FUNCTION`: which tests a name selects, and the message for an unknown name.
- * These tests build nothing. */
+/* `./weft test`: which tests a name selects, the order of flags, and the messages for unknown names
+ * and flags.  These tests build nothing. */
+#include "tests/runner/folder.h"
 #include "tests/runner/runner.h"
 #include <glib.h>
+#include <glib/gstdio.h>
 #include <string.h>
 #include <sys/wait.h>
 
@@ -86,10 +88,94 @@ a_function_that_the_file_has_not_is_corrected (void **state)
   assert_said (room (words), 2, "wanted -- before words");
 }
 
+/* Runs the launcher with words that it must refuse, separated by blanks. */
+static struct said
+launched (const char *program, const char *words)
+{
+  g_auto (GStrv) list = g_strsplit (words, " ", -1);
+  return run (program, (const char *const *) list);
+}
+
+static void
+a_word_that_is_no_flag_runs_no_test (void **state)
+{
+  static const char weft[] = WEFT_SOURCE_DIR "/weft";
+
+  (void) state;
+  assert_said (launched (weft, "test --no-install --atack"), 2, "did you mean --attack?");
+  assert_said (launched (weft, "test --verbsoe --no-install"), 2, "did you mean --verbose?");
+  assert_said (launched (weft, "test -R fp8 layuot --no-install"), 2, "did you mean layout?");
+  assert_said (launched (weft, "test layout --no-install -R"), 2, "found no value after -R");
+  assert_said (launched (weft, "test layout one two --no-install"), 2, "found \"two\" after");
+  assert_said (launched (weft, "test --attack --no-install x"), 2, "[SEED [PERCENT]]");
+  assert_said (launched (weft, "test 7 --no-install --attack 1 2"), 2, "found \"2\" after");
+  assert_said (launched (weft, "test --asan --no-install --tsan"), 2, "wanted one of them");
+}
+
+static void
+write_program (const char *folder, const char *name, const char *text)
+{
+  g_autofree char *path = g_build_filename (folder, name, NULL);
+  g_autofree char *parent = g_path_get_dirname (path);
+  g_autofree char *all = g_strconcat ("#!/bin/sh\n", text, "\n", NULL);
+
+  assert_int_equal (g_mkdir_with_parents (parent, 0755), 0);
+  assert_true (g_file_set_contents (path, all, -1, NULL));
+  assert_int_equal (g_chmod (path, 0755), 0);
+}
+
+/* Makes a tree with a copy of the launcher, one test file, and doubles of the programs that build
+ * and test; the doubles of ctest and run.sh print their arguments. */
+static void
+make_tree (const char *folder)
+{
+  g_autofree char *text = NULL;
+
+  assert_true (g_file_get_contents (WEFT_SOURCE_DIR "/weft", &text, NULL, NULL));
+  write_program (folder, "weft", strchr (text, '\n') + 1);
+  write_program (folder, "tests/core/test_layout.c", "");
+  write_program (folder, "tests/attack/run.sh", "echo attack \"${1##*/}\" \"$2\" \"$3\"");
+  write_program (folder, "bin/dpkg-query",
+                 "for p; do case $p in -*) ;; *) printf '%s:installed ' $p; esac; done");
+  write_program (folder, "bin/apt-get", "echo installs; exit 1");
+  write_program (folder, "bin/cmake", "exit 0");
+  write_program (folder, "bin/ninja", "exit 0");
+  write_program (folder, "bin/ctest",
+                 "case $1 in --help) echo '  -L <regex>, --label-regex <regex>';;"
+                 " *) shift 2; echo ctest \"$@\" in $WEFT_TEST_FUNCTION;; esac");
+}
+
+static struct said
+launched_in (const char *tree, const char *words)
+{
+  g_autofree char *script = g_strdup_printf (
+      "PATH=%s/bin:$PATH CTEST_PARALLEL_LEVEL=1 exec bash %s/weft %s", tree, tree, words);
+  const char *const shell[] = { "-c", script, NULL };
+  return run ("/bin/sh", shell);
+}
+
+static void
+flags_stand_in_any_order (void **state)
+{
+  const char *tree = *state;
+
+  make_tree (tree);
+  assert_said (launched_in (tree, "test --no-install --attack 7 1"), 0, "attack build 7 1");
+  assert_said (launched_in (tree, "test 7 1 --attack --asan"), 0, "attack build-asan 7 1");
+  assert_said (launched_in (tree, "--tsan test --attack 7"), 0, "attack build-tsan 7");
+  assert_said (launched_in (tree, "test -L gpu layout --no-install"), 0,
+               "ctest --output-on-failure -R ^(layout)$ --no-tests=error -L gpu in");
+  assert_said (launched_in (tree, "test layout -L gpu --no-install a_bucket"), 0,
+               "--no-tests=error --verbose -L gpu in a_bucket");
+}
+
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_name_that_no_test_has_is_corrected),
   cmocka_unit_test (one_function_of_a_file_runs_alone),
   cmocka_unit_test (a_function_that_the_file_has_not_is_corrected),
+  cmocka_unit_test (a_word_that_is_no_flag_runs_no_test),
+  cmocka_unit_test_setup_teardown (flags_stand_in_any_order, weft_test_folder_make,
+                                   weft_test_folder_remove),
 };
 
 WEFT_TESTS (tests)

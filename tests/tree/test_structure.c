@@ -191,7 +191,8 @@ vendor_after (const char *line, const char *prefix)
   return *word && g_file_test (folder, G_FILE_TEST_IS_DIR) ? g_steal_pointer (&word) : NULL;
 }
 
-/* Files that are no product, the table of executors, and what is the vendor's own. */
+/* Whether a file may name the executor of a vendor: tests, benchmarks, the table of executors, and
+ * files of the vendor's folder may. */
 static gboolean
 may_name_vendor (const char *path, const char *vendor)
 {
@@ -257,7 +258,7 @@ leaks_gpu (const char *path, unsigned number, const char *line)
   g_autofree char *file = included (line, "<", ">");
   gboolean wrong =
       file && is_of_a_vendor (path, file) && !g_regex_match_simple (vendors, path, 0, 0) &&
-      !g_str_equal (path, "tests/doubles/playing_cublaslt.c") && /* the double of cuBLASLt */
+      !g_str_equal (path, "tests/doubles/playing_cublaslt.c") && /* double of cuBLASLt */
       !g_str_has_prefix (path, "tests/doubles/fake_"); /* doubles of CUDA and NCCL */
 
   if (wrong)

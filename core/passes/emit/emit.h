@@ -20,7 +20,8 @@ struct weft_widths {
   uint64_t heads, groups; /* query heads; groups of keys and values */
   uint64_t together;      /* canonical order: ranks that share one key-value group, or 1 */
   uint64_t q, qkv;        /* output and input of attention */
-  uint64_t made;          /* output of the qkv map; less than qkv if ranks share one */
+  uint64_t made;          /* columns that the qkv map computes; fewer than qkv if ranks share a
+                           * key-value group */
   uint64_t own;           /* columns of the attention output that this rank's proj map reads */
   uint64_t f, up;         /* inside the MLP; output of fc1, twice as wide with a gate */
   uint64_t shared, vocab; /* inside shared experts; logits */

@@ -15,7 +15,8 @@ struct weft_saved_end {
 /* Activations of a layer of multi-token prediction, besides those of its transformer layer. */
 struct weft_saved_mtp {
   struct weft_saved_end end;
-  uint32_t stream, words, joined; /* output of the previous depth; embeddings; both, normed */
+  uint32_t stream, words, joined; /* stream: output of the previous depth; words: embeddings;
+                                   * joined: the norms of both, side by side */
 };
 
 /* --------------------------------------------------------------- embedding: ends.c */

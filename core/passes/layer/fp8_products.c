@@ -53,8 +53,8 @@ struct weft_fp8_products {
   GHashTable *kept;       /* codes of inputs; key: the buffer of the input */
   uint32_t history, seen; /* delayed recipe: magnitudes of all tensors in the previous and in
                            * this step */
-  uint32_t *place;        /* by parameter: index of its first magnitude. Each role has one magnitude
-                           * per expert */
+  uint32_t *place;        /* by parameter: index of its first magnitude; it has tensors_of()
+                           * magnitudes for each of input, weight and gradient */
   uint32_t *magnitude;    /* tensorwise recipe: by weight; WEFT_NO_BUF until measured */
 };
 

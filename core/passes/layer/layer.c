@@ -21,8 +21,8 @@
  *               backward of the MLP begins. fc2 does not run again, because backward does not read
  *               its output
  *   layernorm   n1 and n2 are computed again before the backward of the map that reads them
- *   mla_up_proj queries, keys and values are computed again from latents: latent.c moe, moe_act,
- *   shared_experts: moe.c
+ *   mla_up_proj queries, keys and values are computed again from latents: latent.c
+ *   moe, moe_act, shared_experts: moe.c
  *
  * latent.c computes qkv of multi-latent attention. In a layer of experts moe.c replaces fc1 and
  * fc2.

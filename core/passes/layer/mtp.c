@@ -160,7 +160,7 @@ run_again (struct weft_step *s, uint32_t micro, uint32_t depth)
  * `table` is the gradient of the stage's copy of the embedding. */
 struct lookups {
   struct weft_use table;
-  uint32_t *ids, *dx; /* of each depth */
+  uint32_t *ids, *dx; /* buffers by depth */
 };
 
 /* Adds the gradient of one depth. In canonical order a chunk of a sequence is one leaf for all

@@ -3,10 +3,9 @@
  *
  *   node       forward                               backward, from the last node to the first
  *   attention  attention, norms; router, sort, pack  unpack, router; norms, attention
- *   dispatch   rows to experts                       gradients of the experts' inputs, back
+ *   dispatch   rows to experts                       input gradients of experts back
  *   mlp        MLP, or experts and shared experts    MLP, or experts and shared experts
- *   combine    rows back                             pack; gradients of the experts' outputs, to
- *              experts
+ *   combine    rows back                             pack; output gradients to experts
  *   add        unpack; sum with the residual stream  -
  *
  * layer.c runs all nodes one after the other. With overlap_moe_expert_parallel_comm the nodes of a

@@ -1,12 +1,14 @@
-/* Sends and receives of schedules for which no framework has published an order. Transfers overlap
- * kernels, and have the same order on all ranks.
+/* Sends and receives of pipeline stages for schedules whose order of transfers no framework has
+ * published. Transfers overlap kernels.
  *
- * The grid is replayed with cells of equal length and transfers that take no time. A tensor is
- * ready when the cell that computes it ends. Transfers are posted in the order in which their
- * tensors become ready, each before the first cell that ends later than the tensor is ready: a
- * receive overlaps the cell during which its tensor arrives. This order cannot deadlock: a
- * posted transfer waits only for cells that end no later, and these cells wait only for
- * transfers that are earlier in the order. */
+ * The order of transfers comes from a replay of the grid. In the replay a forward, an input
+ * gradient and a weight gradient take one unit of time each, an unsplit backward takes two, and a
+ * transfer takes none. The transfers of a rank are sorted by the time at which the sender has
+ * computed the tensor. A rank posts each transfer before its first cell that ends after this time,
+ * so a receive overlaps the cell that runs when the tensor is sent.
+ *
+ * All ranks use the same replay, so the order cannot deadlock: a posted transfer waits only for
+ * cells that end no later in the replay, and these cells wait only for earlier transfers. */
 #include "core/passes/pipeline/posting.h"
 #include <stdlib.h>
 

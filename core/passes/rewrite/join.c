@@ -173,8 +173,8 @@ struct rewritten {
   uint32_t *at; /* by old op: its new number; both ops of a pair have the same one */
 };
 
-/* last[lane]: the last op of the lane that `op` depends on. The order of the lane implies the
- * other dependencies. */
+/* Raises last[lane], for each lane, to the last op that `op` depends on, in numbers of the new
+ * program. A dependency on this op implies those on earlier ops of the lane. */
 static void
 wait_for (const weft_program *p, struct rewritten *r, uint32_t op, uint32_t last[WEFT_N_LANE])
 {

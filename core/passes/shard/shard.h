@@ -62,7 +62,7 @@ struct weft_piece {
   enum weft_layer_param which;
   uint32_t w, bias;
   uint32_t x_scale, w_scale; /* buffers with the scales of fp8 operands */
-  struct weft_shape shape;   /* of the whole product */
+  struct weft_shape shape;   /* shape of the whole product */
 };
 
 /* Appends the product of `x` and the weight into `y`. Returns the op. */

@@ -1,0 +1,7 @@
+/* validate_nccl.h - weft validate --nccl: measured collectives. */
+#pragma once
+#include <glib.h>
+
+/* Predicts the collectives of a table (NULL: the bundled one), prints the errors, and returns the
+ * exit status. */
+int weft_cli_validate_nccl (const char *table, gboolean verbose, gboolean json);
