@@ -781,8 +781,8 @@ restore_placement (struct planner *m, uint64_t planned[WEFT_N_POOL], struct plac
 }
 
 /* Tries the packings in turn, and stops at one that is at most half a percent above the lower
- * bound. SLABS is quick and almost without gaps where microbatches follow each other evenly; FITTED is
- * usually the smallest elsewhere, but only the others can delay ops to save memory. */
+ * bound. SLABS is quick and almost without gaps where microbatches follow each other evenly; FITTED
+ * is usually the smallest elsewhere, but only the others can delay ops to save memory. */
 static void
 place_best (struct planner *m, struct weft_memory *memory)
 {
