@@ -102,7 +102,7 @@ collect (struct fit *f, const struct weft_fit_piece *p)
   for (; i < f->n && f->piece[f->by_first[i]].first < p->end; i++)
     if (f->placed[f->by_first[i]])
       add_range (f->late, &f->piece[f->by_first[i]]);
-  qsort (f->late->data, f->late->len, sizeof (struct range), by_offset);
+  g_array_sort (f->late, by_offset);
   return TRUE;
 }
 

@@ -530,7 +530,7 @@ waits_for_memory_are_told (void **state)
   } pages[] = { { "sim", " ops wait for memory, " },
                 { "memory", " ops wait for memory, " },
                 { "explain", "stalled by dp reduce_scatter" } };
-  g_autofree char *words = g_strdup_printf ("sim %s 14e9 --executor clock --json", job);
+  g_autofree char *words = g_strdup_printf ("sim %s 12e9 --executor clock --json", job);
   g_autoptr (JsonNode) root = document (words, 0);
   JsonObject *memory = json_object_get_object_member (json_node_get_object (root), "memory");
   JsonArray *roles = json_object_get_array_member (memory, "roles");
@@ -544,7 +544,7 @@ waits_for_memory_are_told (void **state)
   for (size_t i = 0; i < 2 * G_N_ELEMENTS (pages); i++) {
     gboolean full = i < G_N_ELEMENTS (pages);
     g_autofree char *line = g_strdup_printf ("%s %s %s", pages[i % G_N_ELEMENTS (pages)].command,
-                                             job, full ? "14e9" : "80e9");
+                                             job, full ? "12e9" : "80e9");
     struct answer a = weft_test_answer (line);
     assert_int_equal (a.status, 0);
     assert_int_equal (strstr (a.out, pages[i % G_N_ELEMENTS (pages)].text) != NULL, full);

@@ -4,7 +4,7 @@
  * tests/fuzz/run.sh builds the targets with clang's libFuzzer and searches for new inputs; one
  * target alone, after that:
  *
- *   build-fuzz/tests/fuzz/fuzz_program -max_len=4096 -max_total_time=120 new tests/fuzz/inputs/program
+ *   build-fuzz/tests/fuzz/fuzz_program -max_total_time=120 new tests/fuzz/inputs/program
  *
  * Once a bug is fixed, its input is added to tests/fuzz/inputs/program under a name that describes
  * it. */
