@@ -14,7 +14,8 @@
 #include <stdlib.h>
 
 struct role {
-  double padding, lost, live; /* share of live bytes; bytes */
+  /* padding: lost / live; lost: planned bytes minus live; live: the largest sum of live bytes */
+  double padding, lost, live;
   char *words;
 };
 

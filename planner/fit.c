@@ -8,13 +8,13 @@
 
 const char *const weft_fit_state_names[] = { WEFT_FIT_STATE_LIST (WEFT_WORD_TEXT) NULL };
 
-/* Residuals whose change is smaller do not depend on a constant: the rest is rounding. */
+/* A smaller slope of a residual is rounding: the residual does not depend on the constant. */
 #define NO_SLOPE 1e-5
 
-/* Part of the loss by which a round must improve it, or the fit has ended. */
+/* The fit ends after a round that reduces the loss by less than this share of it. */
 #define ENOUGH 2e-3
 
-/* A row that counts. */
+/* A row of the table that the fit uses. */
 struct row {
   unsigned index;  /* of the table */
   uint32_t source;
@@ -31,7 +31,7 @@ struct fit {
   GPtrArray *source; /* names, by struct row.source */
   struct weft_least_squares problem;
   const char *stage; /* what the progress reports */
-  const double *at;  /* logarithms of the constants, for each row `stride` further */
+  const double *at;  /* logarithms of the constants; those of row i begin at at + i * stride */
   size_t stride;
   gboolean sloped;   /* whether slopes are asked for */
 };
@@ -89,7 +89,7 @@ struct outcome {
   double slope[];      /* by constant: of the time, then of the memory */
 };
 
-/* Predicts with the constants at exp (at[]). */
+/* Predicts time and memory of a row with the constants exp (at[k]), and sets its two residuals. */
 static void
 predict (const struct fit *f, const struct row *row, weft_row_plans *plans,
          const gboolean *applies, const double *at, double residual[2])
@@ -112,7 +112,8 @@ predict (const struct fit *f, const struct row *row, weft_row_plans *plans,
                     : log (weft_row_plans_bytes (plans) / row->measured_bytes);
 }
 
-/* The change of a constant for its slope: away from the nearer bound. */
+/* The change of the logarithm of a constant from which its slope is computed: negative if a
+ * positive change would exceed the upper bound. */
 static double
 change_of (const struct fit *f, uint32_t k, double at)
 {
@@ -170,8 +171,8 @@ report (void *user, uint32_t done, uint32_t of)
     f->options->progress (f->options->user, f->stage, done, of);
 }
 
-/* Predicts all rows. `at`: logarithms of the constants of row 0; those of row i are i * stride
- * further. Sets residuals r[n_r] and, unless NULL, slopes. */
+/* Predicts all rows. at + i * stride: logarithms of the constants of row i. Sets the residuals
+ * r[n_r] and, unless `slope` is NULL, the slopes. */
 static gboolean
 predict_rows (struct fit *f, const char *stage, const double *at, size_t stride, double *r,
               double *slope, GError **error)
@@ -243,7 +244,7 @@ take_step (struct fit *f, struct search *s, gboolean *better, GError **error)
   return TRUE;
 }
 
-/* Rounds of slopes and a step. Slopes are of the last x afterwards. */
+/* Each round computes slopes and takes a step. At the end the slopes are those of the last x. */
 static gboolean
 search (struct fit *f, struct search *s, uint32_t *n_round, GError **error)
 {

@@ -46,7 +46,8 @@ typedef struct weft_timeline {
   uint64_t n_activities;  /* flows and timers of the engine */
   double wall_seconds;    /* wall clock time of the executor */
 
-  /* struct weft_timeline_part, by begin; struct weft_timeline_stray.  NULL: none.  Not in files. */
+  /* parts: struct weft_timeline_part, sorted by begin.  strays: struct weft_timeline_stray.
+   * NULL: none.  Files of timelines contain neither. */
   GArray *parts, *strays;
   uint64_t lost;          /* records that the device dropped */
   const char *remark;     /* why times are not of the requested kind; NULL: they are */

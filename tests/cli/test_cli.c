@@ -402,8 +402,8 @@ notes_about_a_job_go_to_stderr (void **state)
   weft_test_answer_free (&a);
 }
 
-/* A search may start from a batch size that no number of microbatches divides. No rule about the
- * number of microbatches may print a note. */
+/* The search starts from a job with fewer sequences than replicas, that is, with 0 microbatches.
+ * The note few_microbatches must not be printed for this job. */
 static void
 a_search_does_not_speak_of_no_microbatches (void **state)
 {

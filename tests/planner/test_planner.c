@@ -13,8 +13,8 @@
 #include <json-glib/json-glib.h>
 #include <math.h>
 
-/* Returns a job from pairs of flag and value, ended by NULL. Knobs that are left open may break
- * rules. */
+/* Returns a job from pairs of flag and value, ended by NULL. Rules are not checked, because the
+ * knobs that the search will set may break rules. */
 static struct weft_job
 job_of (const char *const *words)
 {
