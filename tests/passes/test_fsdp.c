@@ -696,7 +696,8 @@ a_kernel_that_does_not_wait_for_its_gather_is_refused (void **state)
   assert_int_equal (refused, edges);
 }
 
-/* The mutant gathers unit 2 into the buffer that unit 1 still occupies. */
+/* A copy of the program with one fault, which gathers unit 2 into the buffer that unit 1 still
+ * occupies, fails its proof and changes the results. */
 static void
 a_gathered_buffer_that_is_taken_too_early_is_refused_and_shows (void **state)
 {
