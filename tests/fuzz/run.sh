@@ -17,11 +17,12 @@ if ! command -v clang >/dev/null; then
 fi
 mkdir -p -- "$folder"
 folder=$(readlink -f -- "$folder")
+log=$folder/build.log
 cmake -S "$fuzz/../.." -B "$folder" -G Ninja -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ \
   -DCMAKE_BUILD_TYPE=Release -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON \
-  -DWEFT_LIBFUZZER="$sanitizers" >"$folder.log" 2>&1 &&
-  ninja -C "$folder" fuzz_targets >>"$folder.log" 2>&1 ||
-  { tail -n 20 -- "$folder.log"; exit 1; }
+  -DWEFT_LIBFUZZER="$sanitizers" >"$log" 2>&1 &&
+  ninja -C "$folder" fuzz_targets >>"$log" 2>&1 ||
+  { tail -n 20 -- "$log"; exit 1; }
 
 # Leaks are looked for at the end of a run (-detect_leaks=0 would hide those of single inputs too).
 run_target() {
