@@ -59,7 +59,7 @@ one_step_solves_a_linear_problem (void **state)
 
   (void) state;
   residuals_of (x, r);
-  weft_least_squares_step (&p, x, r, slope, 0, next);
+  weft_least_squares_step (&p, x, r, slope, next);
   near_to (next[0], 2, 1e-9);
   near_to (next[1], 1, 1e-9);
 }
@@ -68,7 +68,7 @@ one_step_solves_a_linear_problem (void **state)
 static void
 an_unknown_stops_at_its_bound_and_the_others_are_solved_again (void **state)
 {
-  const double ceiling[] = { 10, 0.25 };
+  const double ceiling[] = { 10, 0.25 }, floor_of[] = { -10, 0.25 };
   /* The third residual depends on both: x + y - 1. With y = 0.25 the minimum of
    * 9 (x - 2)^2 + (x - 2)^2 + (x - 0.75)^2 is x = 20.75 / 11. */
   const double both[] = { 3, 0, 1, 0, 1, 1 };
@@ -77,11 +77,12 @@ an_unknown_stops_at_its_bound_and_the_others_are_solved_again (void **state)
 
   (void) state;
   p.high = ceiling;
-  p.low = ceiling;
-  weft_least_squares_step (&p, (double[]){ 0, 0.25 }, (double[]){ -6, -2, -0.75 }, both, 0, next);
+  p.low = floor_of;
+  weft_least_squares_step (&p, (double[]){ 0, 0.25 }, (double[]){ -6, -2, -0.75 }, both, next);
   near_to (next[1], 0.25, 1e-12);
+  near_to (next[0], 20.75 / 11, 1e-9);
   p.low = low;
-  weft_least_squares_step (&p, x, r, (const double[]){ 3, 0, 1, 0, 0, 1 }, 0, next);
+  weft_least_squares_step (&p, x, r, (const double[]){ 3, 0, 1, 0, 0, 1 }, next);
   near_to (next[1], 0.25, 1e-12);
   near_to (next[0], 2, 1e-9);
 }
@@ -97,7 +98,7 @@ the_prior_pulls_by_its_spread (void **state)
   p.prior = at;
   p.spread = narrow;
   residuals_of (x, r);
-  weft_least_squares_step (&p, x, r, slope, 0, next);
+  weft_least_squares_step (&p, x, r, slope, next);
   /* the minimum of 10 (x - 2)^2 + 100 (x - 5)^2 */
   near_to (next[0], 520. / 110, 1e-9);
 }
@@ -115,7 +116,7 @@ one_row_that_the_model_cannot_explain_hardly_counts (void **state)
   p.n_r = 5;
   p.weight = weights;
   p.elbow = 0.05;
-  weft_least_squares_step (&p, &x, r, one, 0, &next);
+  weft_least_squares_step (&p, &x, r, one, &next);
   near_to (next, 1, 0.03); /* the mean is -1 */
 }
 
