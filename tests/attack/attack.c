@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MOST_BYTES (16ull << 30) /* address space of a run, without sanitizers */
+#define MOST_BYTES (16ull << 30) /* limit of a run's address space, in builds without sanitizers */
 #define MOST_TEXT (4 << 20)
 #define STOP_SECONDS 30 /* limit for the exit of a run after SIGINT */
 
