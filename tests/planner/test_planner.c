@@ -707,6 +707,7 @@ bounds_change_no_answer (void **state)
                                          { "recompute-granularity", "selective" },
                                          { "delay-wgrad-compute", "true" },
                                          { "precision", "fp8" },
+                                         { "stack", "megatron-core" },
                                          { "grad-reduce-in-fp32", "true" },
                                          { "optimizer-cpu-offload", "true" },
                                          { "pipeline-schedule", "zb-h1" } };
