@@ -43,7 +43,8 @@ cached_blocks_fill_no_more_than_the_gpu (void **state)
 
   (void) state;
   assert_true (a.peak > a.permanent);
-  assert_true (weft_allocator_reserved (&plan->job, &a, libraries) == a.peak + (a.peak - a.permanent) / 2);
+  assert_true (weft_allocator_reserved (&plan->job, &a, libraries) ==
+               a.peak + (a.peak - a.permanent) / 2);
   a.peak = left - 1;
   assert_true (weft_allocator_reserved (&plan->job, &a, libraries) == left);
   a.peak = left + 1;
