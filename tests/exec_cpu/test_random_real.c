@@ -9,6 +9,7 @@
 #include "tests/made/random_job.h"
 #include "tests/made/real_run.h"
 #include "tests/runner/runner.h"
+#include "train/state.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,10 +79,26 @@ small_job (GRand *rand, struct weft_job *job)
   }
 }
 
-/* Checks that every op of every rank has times in both timelines, and that exactly the planned
- * bytes are allocated. */
+/* Runs a step after the first weight became NaN. check_for_nan_in_grad ends the step with an
+ * error, other jobs skip the update or store NaN. */
 static void
-check_against_simulation (const char *words, const weft_plan *plan)
+run_not_finite (const char *words, const struct weft_job *job, weft_exec *x)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (weft_state) state = weft_state_new (x);
+  const float bad = NAN;
+
+  weft_state_write (state, 0, WEFT_STATE_WEIGHT, 0, 1, &bad);
+  weft_state_write (state, 0, WEFT_STATE_MASTER, 0, 1, &bad);
+  g_autoptr (weft_timeline) real = weft_exec_step (x, &error);
+  if (!real && !job->strategy.check_for_nan_in_grad)
+    fail_msg ("%s: %s", words, error->message);
+}
+
+/* Checks that every op of every rank has times in both timelines, and that exactly the planned
+ * bytes are allocated. `spoils`: then runs a step with NaN. */
+static void
+check_against_simulation (const char *words, const weft_plan *plan, gboolean spoils)
 {
   g_autoptr (GError) error = NULL;
   uint64_t n = (uint64_t) plan->job.train.global_batch_size * (plan->job.model.seq_length + 1);
@@ -112,6 +129,8 @@ check_against_simulation (const char *words, const weft_plan *plan)
       assert_true (real->begin[row][op] <= real->end[row][op]);
     }
   }
+  if (spoils)
+    run_not_finite (words, &plan->job, x);
   weft_exec_cpu.close (x);
 }
 
@@ -285,7 +304,7 @@ random_jobs_run_as_planned_and_simulated (void **state)
     g_autoptr (weft_plan) plan = weft_plan_new (&job, &error);
     if (!plan)
       fail_msg ("%s: %s", words, error->message);
-    check_against_simulation (words, plan);
+    check_against_simulation (words, plan, i % 2 == 0);
     if (computes_otherwise (&job))
       continue;
     if (job.train.reduction_order != WEFT_ORDER_CANONICAL) {
@@ -316,4 +335,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test_prestate (random_jobs_run_as_planned_and_simulated, &draw),
 };
 
-WEFT_TESTS (tests, .seconds = 74, .begin = read_draw)
+WEFT_TESTS (tests, .seconds = 85, .begin = read_draw)

@@ -307,6 +307,28 @@ logits_that_are_no_numbers_choose_somebody (void **state)
   }
 }
 
+/* Weights that are no numbers occupy places like others: an expert never has more rows than its
+ * capacity, for which its buffers have room. */
+static void
+weights_that_are_no_numbers_do_not_exceed_the_capacity (void **state)
+{
+  int32_t choice[] = { 0, 0, 0, 0, 1 }, row[5];
+  float prob[] = { 1, NAN, NAN, NAN, NAN };
+  int64_t counts[2];
+  struct weft_kernel k = { .kind = WEFT_OP_MOE_SORT,
+                           .shape = { .dim = { 5, 1, 2, 2, 0, 1 } },
+                           .operand = { { .data = choice, .n = 5, .dtype = WEFT_INT32 },
+                                        { .data = prob, .n = 5 },
+                                        { .data = counts, .n = 2, .dtype = WEFT_INT64 },
+                                        { .data = row, .n = 5, .dtype = WEFT_INT32 } } };
+  const int32_t wanted[] = { -1, 0, 1, -1, 2 };
+
+  (void) state;
+  weft_cpu_moe_sort (&k, 0, 1);
+  assert_memory_equal (row, wanted, sizeof row);
+  assert_true (counts[0] == 2 && counts[1] == 1);
+}
+
 /* Rows of three experts, received from two ranks in rank order: moe_group sorts them by expert, and
  * moe_ungroup restores rank order. */
 static void
@@ -365,6 +387,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_bias_changes_the_choice_and_not_the_weights),
   cmocka_unit_test (only_experts_of_the_best_groups_are_taken),
   cmocka_unit_test (logits_that_are_no_numbers_choose_somebody),
+  cmocka_unit_test (weights_that_are_no_numbers_do_not_exceed_the_capacity),
   cmocka_unit_test (rows_are_regrouped_by_expert_and_back),
   cmocka_unit_test (experts_of_a_token_are_added_as_ranks_with_blocks_of_them_would),
 };
