@@ -382,6 +382,45 @@ counts_of_experts_stop_all_hosts (void **state)
   }
 }
 
+/* With gather_waits, the host issues an all-gather of sharded weights when all earlier ops have
+ * ended. Weights that are not sharded are never waited for. */
+static void
+gathers_of_sharded_weights_wait_for_the_device (void **state)
+{
+#define NANO "model=gpt2-nano topology=dgx-h100 gpus=2 "
+  static const struct {
+    const char *job;
+    gboolean waits;
+  } row[] = {
+    { NANO "distributed_config=fsdp2", TRUE },
+    { NANO "use_distributed_optimizer=true overlap_param_gather=true overlap_grad_reduce=true",
+      FALSE },
+  };
+
+  (void) state;
+  for (size_t i = 0; i < G_N_ELEMENTS (row); i++)
+    for (int waits = 0; waits < 2; waits++) {
+      g_autoptr (weft_plan) plan = weft_test_plan ("%s", row[i].job);
+      const weft_program *p = plan->role[0];
+      uint32_t kernel = WEFT_NO_OP, n = 0;
+      plan->job.stack.gather_waits = waits;
+      g_autoptr (weft_host) host = weft_host_new (plan, 0, FALSE);
+      assert_non_null (host);
+      for (uint32_t op = 0; op < p->n_op; op++) {
+        if (p->op[op].lane == WEFT_LANE_GPU)
+          kernel = op;
+        if (p->op[op].kind != WEFT_OP_ALL_GATHER || kernel == WEFT_NO_OP)
+          continue;
+        assert_int_equal (waits_for (host, op, kernel), row[i].waits && waits);
+        kernel = WEFT_NO_OP;
+        n++;
+      }
+      assert_true (n > 0);
+      g_autoptr (weft_timeline) t = made_run_with (machines[0], plan, "");
+      assert_true (t->seconds > 0);
+    }
+}
+
 /* The host waits for the gradient norm, and then issues the optimizer update while the device is
  * idle. At the end of the step the host is ahead by the duration of the update minus its launch
  * time: during an update of 100 us it issues the ten 1 us kernels of the next step. */
@@ -482,6 +521,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (batch_p2p_sync_shows_a_launch_after_each_exchange),
   cmocka_unit_test (what_the_host_reads_stops_it),
   cmocka_unit_test (counts_of_experts_stop_all_hosts),
+  cmocka_unit_test (gathers_of_sharded_weights_wait_for_the_device),
   cmocka_unit_test (a_host_that_waits_runs_ahead_of_what_comes_behind),
   cmocka_unit_test (a_report_says_what_waits_for_launches),
   cmocka_unit_test (launches_make_no_job_quicker),

@@ -1,10 +1,11 @@
 /* Mutants (damaged copies of correct plans): each dependency is removed in turn, and other rows
  * that the checks of check.h read are changed. A second, slow and simple checker, the judge,
  * decides whether a mutant is still correct; the checks of check.h must agree with the judge.
+ *
  * The judge uses two rules of program.h: ops of a lane run in order, and an op waits for its
- * dependencies. From these rules it computes which ops have ended when an op starts, and
- * compares them with the order that every pair of uses of a buffer requires: all O(n^2) pairs,
- * one by one. */
+ * dependencies. From these rules it computes which ops have ended when an op starts, and compares
+ * them with the order that every pair of uses of a buffer requires: all O(n^2) pairs, one by
+ * one. */
 #include "core/plan/check.h"
 #include "tests/made/mutant.h"
 #include "tests/made/random_job.h"

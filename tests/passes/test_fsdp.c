@@ -1,7 +1,8 @@
 /* Megatron-FSDP: what each level (zero_dp_strategy 0 to 3) keeps and sends, where units begin and
- * end, when they are gathered, reduced and freed, and that a damaged program is detected. A unit is
- * a layer, and all layers have the same size; the embedding, the final norm and the head are
- * outside units. */
+ * end, when they are gathered, reduced and freed, and that a damaged program is detected.
+ *
+ * A unit is a layer, and all layers have the same size; the embedding, the final norm and the head
+ * are outside units. */
 #include "core/base/sanitize.h"
 #include "core/program/layout.h"
 #include "core/report/report.h"

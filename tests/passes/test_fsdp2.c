@@ -1,7 +1,8 @@
 /* FSDP2: how tensors are split, what each rank keeps, when units are gathered and reduced and which
- * ops they wait for, one test per knob, and that a damaged program is detected. Units are the root
- * module (embedding, final norm, head) and six equal layers. Programs are inspected before the
- * memory plan adds memory waits. */
+ * ops they wait for, one test per knob, and that a damaged program is detected.
+ *
+ * Units are the root module (embedding, final norm, head) and six equal layers. Programs are
+ * inspected before the memory plan adds memory waits. */
 #include "core/base/sanitize.h"
 #include "core/passes/step.h"
 #include "tests/made/mutant.h"

@@ -1,6 +1,8 @@
 /* offload_policy and offload_policy_pin_memory of FSDP2: what is in host memory, the copies and
- * their dependencies, and that a damaged program is detected. Units are the root module (embedding,
- * final norm, head: three tensors) and six equal layers of six tensors. */
+ * their dependencies, and that a damaged program is detected.
+ *
+ * Units are the root module (embedding, final norm, head: three tensors) and six equal layers of
+ * six tensors. */
 #include "core/plan/check.h"
 #include "core/passes/step.h"
 #include "tests/made/mutant.h"
