@@ -346,8 +346,8 @@ weft_ref_put_kv (const struct weft_kernel *k)
 }
 
 /* i: an element of the split array, which has one slice per member. Returns the index of this
- * element in the joined array, which has whole sequences. A sequence is cut into twice as many pieces as there are members, and member m has
- * pieces m and 2 members - 1 - m. */
+ * element in the joined array, which has whole sequences. A sequence is cut into twice as many
+ * pieces as there are members, and member m has pieces m and 2 members - 1 - m. */
 static uint64_t
 joined_element (const struct weft_kernel *k, uint64_t i)
 {

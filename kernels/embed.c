@@ -102,12 +102,12 @@ weft_cpu_embed (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 /* Links the tokens whose gradients are added to the same row: tokens of one id, or of one
  * position. */
 struct chain {
-  const int32_t *ids;  /* ids of all tokens; NULL: tokens of one position are linked */
+  const int32_t *ids; /* ids of all tokens; NULL: tokens of one position are linked */
   /* by token: the next token with the same id, or NONE; NULL: found by searching */
   const int32_t *next;
   /* if `ids` is NULL: distance from a token to the next one of the same position */
   uint64_t stride;
-  uint64_t n;          /* number of tokens */
+  uint64_t n; /* number of tokens */
 };
 
 static uint64_t
