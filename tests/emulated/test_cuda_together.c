@@ -50,7 +50,7 @@ static struct {
   struct weft_exec_ops ops;
   /* "kill", "term", "usr1" (signals to itself), "cut" (cuts the token file) or "live" (nothing) */
   const char *end;
-  char *data;      /* path of the token file */
+  char *data; /* path of the token file */
   uint32_t whose, rank, steps;
 } here;
 

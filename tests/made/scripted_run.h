@@ -21,8 +21,8 @@ static struct {
   uint64_t signal_at, skip_from, skip_to, nan_from; /* numbers of step calls, counted from 1 */
   int signal;
   const char *look_for; /* a file that must exist at the second call and not at the first */
-  uint64_t spoil_at; /* number of the call whose update makes the weight NaN */
-  uint64_t act_at;   /* number of the call at which act (path) is called */
+  uint64_t spoil_at;    /* number of the call whose update makes the weight NaN */
+  uint64_t act_at;      /* number of the call at which act (path) is called */
   void (*act) (const char *path);
   const char *path;
   /* number of the write to a rank's memory at which the signal is raised, from 1 */

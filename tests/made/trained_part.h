@@ -6,7 +6,7 @@
 
 struct trained_part {
   const char *words, *data; /* the job as text (random_job.h); path of a token file */
-  const char *folder; /* folder for checkpoints after every second step; NULL: none */
+  const char *folder;       /* folder for checkpoints after every second step; NULL: none */
   const char *files; /* prefix of output paths: weights at the end ("-weights"), first gradients
                       * ("-gradients"), last step ("-times.json"); NULL: none */
   uint64_t steps;

@@ -261,7 +261,7 @@ leaks_gpu (const char *path, unsigned number, const char *line)
   gboolean wrong =
       file && is_of_a_vendor (path, file) && !g_regex_match_simple (vendors, path, 0, 0) &&
       !g_str_equal (path, "tests/doubles/playing_cublaslt.c") && /* double of cuBLASLt */
-      !g_str_has_prefix (path, "tests/doubles/fake_"); /* doubles of CUDA and NCCL */
+      !g_str_has_prefix (path, "tests/doubles/fake_");           /* doubles of CUDA and NCCL */
 
   if (wrong)
     print_error ("%s:%u: %s belongs to exec_gpu/VENDOR/module/\n", path, number, file);
