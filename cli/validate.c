@@ -3,6 +3,7 @@
 #include "cli/cli.h"
 #include "cli/outputs.h"
 #include "cli/executors.h"
+#include "cli/validate_grids.h"
 #include "cli/validate_nccl.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
@@ -15,6 +16,7 @@
 
 struct ask {
   const char *tier, *group, *source, *most, *csv, *explain, *jobs, *executor, *assumptions;
+  const char *record;
   gboolean verbose, nccl;
 };
 
@@ -191,12 +193,13 @@ print_rows (const weft_validation *v)
 }
 
 static void
-print_text (const weft_validation *v, gboolean verbose)
+print_text (const weft_validation *v, const weft_errors *errors, gboolean verbose)
 {
   printf ("%u rows: %u predicted, %u refused; %.1f s.  Errors are predicted / measured - 1 in %%; "
           "tier C is\nnot counted, rows apart are in no total.\n\n",
           v->n_row, v->n_predicted, v->n_row - v->n_predicted, v->wall_seconds);
   print_all (v, widest_name (v));
+  weft_cli_print_grids (errors);
   print_refusals (v);
   if (verbose)
     print_rows (v);
@@ -273,7 +276,7 @@ add_row (JsonBuilder *b, const struct weft_validate_row *row)
 }
 
 static void
-print_json (const weft_validation *v)
+print_json (const weft_validation *v, const weft_errors *errors)
 {
   g_autoptr (JsonBuilder) b = json_builder_new ();
 
@@ -291,6 +294,7 @@ print_json (const weft_validation *v)
   add_means (b, v);
   add_groups (b, "groups", "group", v->group, v->n_group);
   add_groups (b, "sources", "source", v->source, v->n_source);
+  weft_cli_add_grids (b, errors);
   weft_json_array (b, "per_row");
   for (uint32_t i = 0; i < v->n_row; i++)
     if (!v->row[i].rule)
@@ -451,20 +455,24 @@ run (const weft_cli_input *input, const struct ask *ask)
       weft_published_load (input->operand ? input->operand : bundled, &error);
   g_autoptr (weft_assumptions) assumptions =
       table ? weft_assumptions_load (ask->assumptions, &error) : NULL;
-  const struct weft_cli_output written = { "csv", ask->csv };
-  if (!assumptions || !weft_cli_check_outputs (&written, 1, NULL, &error))
+  const struct weft_cli_output written[] = { { "csv", ask->csv }, { "record", ask->record } };
+  if (!assumptions ||
+      !weft_cli_check_outputs (written, G_N_ELEMENTS (written), NULL, &error))
     return weft_cli_fail (error);
   if (ask->explain)
     return explain (table, assumptions, ask->explain);
   options.user = &shown;
   g_autoptr (weft_validation) v = weft_validate (table, assumptions, &options, &error);
   clear_progress ();
-  if (!v || (ask->csv && !write_csv (v, ask->csv, &error)))
+  g_autofree char *record = v ? weft_errors_record (v) : NULL;
+  g_autoptr (weft_errors) errors = v ? weft_errors_parse (record, "record", &error) : NULL;
+  if (!errors || (ask->csv && !write_csv (v, ask->csv, &error)) ||
+      (ask->record && !weft_cli_write (ask->record, record, &error)))
     return weft_cli_fail (error);
   if (input->json)
-    print_json (v);
+    print_json (v, errors);
   else
-    print_text (v, ask->verbose);
+    print_text (v, errors, ask->verbose);
   return judge (v, ask->most, most);
 }
 
@@ -473,7 +481,8 @@ static int
 run_nccl (const weft_cli_input *input, const struct ask *ask)
 {
   const char *const others[] = { ask->tier,    ask->group, ask->source, ask->most,
-                                 ask->explain, ask->csv,   ask->jobs,   ask->assumptions };
+                                 ask->explain, ask->csv,   ask->jobs,   ask->assumptions,
+                                 ask->record };
   g_autoptr (GError) error = NULL;
 
   for (unsigned i = 0; i < G_N_ELEMENTS (others); i++)
@@ -496,6 +505,8 @@ weft_cli_validate (int argc, char **argv)
     { "max-mape", "SHARE", "end with status 3 if the mean error of the time exceeds this", NULL,
       &ask.most },
     { "csv", "FILE", "write one line per row to FILE", NULL, &ask.csv },
+    { "record", "FILE", "write the errors that bands and docs/accuracy.md are made of to FILE",
+      NULL, &ask.record },
     { "explain", "ID", "show how row ID becomes a job, with the line of every assumption", NULL,
       &ask.explain },
     { "nccl", NULL,
