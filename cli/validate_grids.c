@@ -23,7 +23,7 @@ print_order (const struct weft_grid_order *order, int width)
 {
   g_autofree char *name = g_strconcat (order->name, order->apart ? APART : "", NULL);
 
-  printf ("%-*s %5u  %7.2f %7.2f", width, name, order->rows, order->spearman, order->kendall);
+  printf ("%-*s %5u %10u  %7.2f %7.2f", width, name, order->rows, order->strategies, order->spearman, order->kendall);
   if (order->pairs)
     printf (" %6.0f %% of %-5u", 100 * order->right, order->pairs);
   else
@@ -50,7 +50,7 @@ weft_cli_print_grids (const weft_errors *errors)
 
   if (orders->len == 0)
     return;
-  printf ("\n%-*s  rows  spearman kendall  pairs in order   place of the best\n", width,
+  printf ("\n%-*s  rows strategies  spearman kendall  pairs in order   place of the best\n", width,
           "order of strategies");
   for (guint i = 0; i < orders->len; i++)
     print_order (&g_array_index (orders, struct weft_grid_order, i), width);
@@ -66,6 +66,7 @@ add_order (JsonBuilder *b, const struct weft_grid_order *order)
   weft_json_text (b, "grid", order->name);
   weft_json_bool (b, "apart", order->apart);
   weft_json_int (b, "rows", order->rows);
+  weft_json_int (b, "strategies", order->strategies);
   weft_json_real_or_null (b, "spearman", order->spearman);
   weft_json_real_or_null (b, "kendall", order->kendall);
   weft_json_int (b, "pairs", order->pairs);

@@ -54,6 +54,7 @@ read_row (const struct reading *r, struct weft_error_row *row, GError **error)
   *row = (struct weft_error_row){ .id = cell (r, COLUMN_id),
                                   .source = cell (r, COLUMN_source),
                                   .grid = cell (r, COLUMN_grid),
+                                  .strategy = cell (r, COLUMN_strategy),
                                   .tier = *cell (r, COLUMN_tier),
                                   .apart = g_str_equal (cell (r, COLUMN_totals), "apart"),
                                   .sequences = number (r, COLUMN_sequences),
@@ -157,6 +158,7 @@ append_traits (GString *text, const struct weft_validate_row *row)
   append_text (text, t->family);
   g_string_append_printf (text, ",%u,%s,%d", t->gpus, weft_layout_words[t->layout], t->experts);
   append_text (text, row->grid);
+  g_string_append_printf (text, ",%08x", row->strategy);
   append_number (text, row->sequences);
 }
 
@@ -167,7 +169,7 @@ append_row (GString *text, const struct weft_validate_row *row)
   append_text (text, row->source);
   g_string_append_printf (text, ",%c,%s", row->tier, row->apart ? "apart" : "counted");
   if (row->rule)
-    g_string_append (text, ",,,,,,,,,");
+    g_string_append (text, ",,,,,,,,,,");
   else
     append_traits (text, row);
   append_number (text, row->rule ? NAN : row->predicted_s);

@@ -15,6 +15,7 @@ struct weft_error_row {
   gboolean apart;
   struct weft_traits traits;
   double sequences;
+  const char *strategy; /* equal texts: equal strategies */
   double time_s, time_error, memory_gib, memory_error;
 };
 

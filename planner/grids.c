@@ -127,6 +127,16 @@ place_best (const struct run *run, guint n, struct weft_grid_order *order)
   order->top = order->place <= (n + 9) / 10;
 }
 
+static uint32_t
+count_strategies (const struct run *run, guint n)
+{
+  g_autoptr (GHashTable) seen = g_hash_table_new (g_str_hash, g_str_equal);
+
+  for (guint i = 0; i < n; i++)
+    g_hash_table_add (seen, (char *) run[i].row->strategy);
+  return g_hash_table_size (seen);
+}
+
 GArray *
 weft_grids_order (const weft_errors *errors)
 {
@@ -139,8 +149,9 @@ weft_grids_order (const weft_errors *errors)
     struct weft_grid_order order = { .name = run->row->grid,
                                      .apart = run->row->apart,
                                      .rows = end - begin,
+                                     .strategies = count_strategies (run, end - begin),
                                      .spearman = spearman (run, end - begin) };
-    if (order.rows < WEFT_GRID_ROWS)
+    if (order.strategies < WEFT_GRID_STRATEGIES)
       continue;
     count_pairs (run, order.rows, &order);
     place_best (run, order.rows, &order);

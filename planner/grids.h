@@ -12,8 +12,9 @@
 #pragma once
 #include "planner/errors.h"
 
-/* Grids of fewer rows have no rank correlation. */
-#define WEFT_GRID_ROWS 8
+/* Grids of fewer strategies have no rank correlation. A strategy is the knobs and the micro batch:
+ * rows that differ only in GPUs or batch have the same. */
+#define WEFT_GRID_STRATEGIES 8
 
 /* A candidate that is slower than another by more than the ratio error is slower in reality in nine
  * of ten cases: in two of ten pairs of alike rows the ratio is off by more, in half of these in the
@@ -23,7 +24,7 @@
 struct weft_grid_order {
   const char *name;
   gboolean apart;
-  uint32_t rows;
+  uint32_t rows, strategies;
   double spearman, kendall;  /* rank correlations, -1..1; ties have middle ranks */
   uint32_t pairs;            /* alike rows whose measured times differ */
   double right;              /* part of these pairs that are predicted in the right order */
@@ -39,7 +40,7 @@ struct weft_ratio_error {
                  * weight; NaN without pairs */
 };
 
-/* The grids of WEFT_GRID_ROWS rows, by name, as an array of struct weft_grid_order; its texts
+/* The grids of WEFT_GRID_STRATEGIES strategies, by name, as an array of struct weft_grid_order; its texts
  * belong to `errors`. The caller frees it. */
 GArray *weft_grids_order (const weft_errors *errors);
 

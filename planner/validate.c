@@ -19,6 +19,7 @@ struct outcome {
   gboolean apart, refused;
   struct weft_traits traits;
   double sequences;
+  uint32_t strategy;
   char grid[128];
   char rule[64], why[1024];
 };
@@ -211,11 +212,30 @@ name_grid (const weft_row_job *job, const char *source, char *grid, gsize size)
               cell[WEFT_COLUMN_seq], cell[WEFT_COLUMN_gpu], cell[WEFT_COLUMN_dtype]);
 }
 
+/* A hash of the knobs that differ from their defaults, and of the micro batch: equal for runs of a
+ * grid that differ in nothing but GPUs and batch. */
+static uint32_t
+hash_strategy (const struct weft_job *job)
+{
+  g_autoptr (GString) text = g_string_new (NULL);
+
+  g_string_append_printf (text, "%" G_GINT64_FORMAT, job->train.micro_batch_size);
+  for (unsigned i = 0; i < weft_strategy_table.n; i++) {
+    const struct weft_field *field = &weft_strategy_table.field[i];
+    if (weft_field_is_default (field, job->strategy.at[i]))
+      continue;
+    g_autofree char *value = weft_field_print (field, job->strategy.at[i]);
+    g_string_append_printf (text, ",%s=%s", field->name, value);
+  }
+  return g_str_hash (text->str);
+}
+
 static void
 describe (const weft_row_job *job, const char *source, struct outcome *outcome)
 {
   outcome->traits = weft_traits_of (&job->job);
   outcome->sequences = (double) job->job.train.global_batch_size;
+  outcome->strategy = hash_strategy (&job->job);
   name_grid (job, source, outcome->grid, sizeof outcome->grid);
 }
 
@@ -258,6 +278,7 @@ finish (struct weft_validate_row *row, const struct outcome *outcome)
   row->traits = outcome->traits;
   row->grid = g_strdup (outcome->grid);
   row->sequences = outcome->sequences;
+  row->strategy = outcome->strategy;
   row->predicted_s = outcome->predicted_s;
   row->measured_s = outcome->measured_s;
   row->predicted_gib = outcome->predicted_bytes / (1 << 30);

@@ -38,6 +38,7 @@ struct weft_validate_row {
   struct weft_traits traits;
   char *grid;         /* model and cluster (grids.h) */
   double sequences;   /* of a step */
+  uint32_t strategy;  /* a hash of the knobs and the micro batch */
 };
 
 /* A group of rows, or a source. */

@@ -1,6 +1,7 @@
 /* Every prediction says how sure it is: bands in text and JSON, strategies that may not fit, and
  * strategies that cannot be told from the best. */
 #include "tests/runner/command.h"
+#include "tests/runner/folder.h"
 #include "tests/runner/runner.h"
 #include <json-glib/json-glib.h>
 #include <math.h>
@@ -151,11 +152,35 @@ plan_marks_strategies_by_their_bands (void **state)
   weft_test_answer_free (&text);
 }
 
+/* docs/accuracy.md is generated from the record, as docs/knobs.md is from the knobs. */
+static void
+the_page_of_errors_is_that_of_the_record (void **state)
+{
+  static const char *const names[] = { "accuracy.md", "accuracy.svg" };
+  const char *folder = *state;
+  g_autofree char *words = g_strdup_printf ("validate --accuracy %s/accuracy.md", folder);
+  struct answer answer = weft_test_answer (words);
+
+  assert_int_equal (answer.status, 0);
+  for (unsigned i = 0; i < G_N_ELEMENTS (names); i++) {
+    g_autofree char *made = g_build_filename (folder, names[i], NULL);
+    g_autofree char *committed = g_build_filename (WEFT_SOURCE_DIR, "docs", names[i], NULL);
+    g_autofree char *a = NULL, *b = NULL;
+    assert_true (g_file_get_contents (made, &a, NULL, NULL));
+    assert_true (g_file_get_contents (committed, &b, NULL, NULL));
+    if (!g_str_equal (a, b))
+      fail_msg ("docs/%s is not what weft validate --accuracy docs/accuracy.md writes", names[i]);
+  }
+  weft_test_answer_free (&answer);
+}
+
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (sim_has_a_band_around_time_and_memory),
   cmocka_unit_test (memory_has_a_band_around_memory_only),
   cmocka_unit_test (explain_has_both_bands),
   cmocka_unit_test (text_says_what_was_never_measured),
+  cmocka_unit_test_setup_teardown (the_page_of_errors_is_that_of_the_record,
+                                   weft_test_folder_make, weft_test_folder_remove),
   cmocka_unit_test (plan_marks_strategies_by_their_bands),
 };
 

@@ -12,8 +12,8 @@
 #include <string.h>
 
 #define HEAD                                                                                       \
-  "id,source,tier,totals,gpu,capability,stack,family,gpus,layout,experts,grid,sequences,time_s,"   \
-  "time_error,memory_gib,memory_error,refused_by\n"
+  "id,source,tier,totals,gpu,capability,stack,family,gpus,layout,experts,grid,strategy,sequences," \
+  "time_s,time_error,memory_gib,memory_error,refused_by\n"
 
 static weft_errors *
 parse (const char *rows)
@@ -186,7 +186,7 @@ append_row (GString *rows, const char *source, const char *gpu, const char *stac
 {
   static int number;
 
-  g_string_append_printf (rows, "%s-%d,%s,A,counted,%s,90,%s,%s,%d,data,0,grid,8,1,%.9g,,,\n",
+  g_string_append_printf (rows, "%s-%d,%s,A,counted,%s,90,%s,%s,%d,data,0,grid,,8,1,%.9g,,,\n",
                           source, number++, source, gpu, stack, stack, gpus, error);
 }
 
@@ -297,8 +297,9 @@ append_strategy (GString *rows, const char *grid, int sequences, double predicte
 {
   static int number;
 
-  g_string_append_printf (rows, "x-%d,x,A,counted,g,90,s,s,8,data,0,%s,%d,%.9g,%.9g,,,\n", number++,
-                          grid, sequences, predicted, predicted / measured - 1);
+  g_string_append_printf (rows, "x-%d,x,A,counted,g,90,s,s,8,data,0,%s,%d,%d,%.9g,%.9g,,,\n",
+                          number, grid, number, sequences, predicted, predicted / measured - 1);
+  number++;
 }
 
 /* Measured 1..8, predicted 2, 1, 3, 4, ...: one pair of 28 is exchanged; 1 - 6 * 2 / (8 * 63). */
@@ -342,6 +343,20 @@ rows_of_different_batches_compare_by_sequence (void **state)
   assert_true (order->top);
 }
 
+/* Eight runs of one strategy on different batches are no grid. */
+static void
+one_strategy_has_no_order (void **state)
+{
+  g_autoptr (GString) rows = g_string_new (NULL);
+
+  (void) state;
+  for (int i = 1; i <= 8; i++)
+    g_string_append_printf (rows, "x-%d,x,A,counted,g,90,s,s,8,data,0,one,a,%d,1,0,,,\n", i, i);
+  g_autoptr (weft_errors) errors = parse (rows->str);
+  g_autoptr (GArray) orders = weft_grids_order (errors);
+  assert_int_equal (orders->len, 0);
+}
+
 /* All strategies are 30 % too quick, one 40 %: ratios with that one are off by 7 / 6. */
 static void
 what_a_cluster_has_in_common_does_not_count_in_ratios (void **state)
@@ -370,6 +385,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (what_was_never_measured_is_said),
   cmocka_unit_test (an_exchanged_pair_lowers_the_rank_correlations),
   cmocka_unit_test (rows_of_different_batches_compare_by_sequence),
+  cmocka_unit_test (one_strategy_has_no_order),
   cmocka_unit_test (what_a_cluster_has_in_common_does_not_count_in_ratios),
 };
 
