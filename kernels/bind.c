@@ -74,7 +74,8 @@ has_room (const weft_plan *plan, GError **error)
                          found, wanted, ranks);
 }
 
-/* Real products have the scaling of fp8_recipe. */
+/* Whether the job can run with the fp8 scaling for which it is priced: kernels have only the
+ * scaling of fp8_recipe; other values of fp8_priced_as are for predictions. */
 static gboolean
 is_priced_as_run (const weft_plan *plan, GError **error)
 {
