@@ -130,17 +130,20 @@ may_fit (const struct weft_job *job)
   return weft_bound_passes (cache, job).bytes <= weft_plan_capacity (job);
 }
 
-/* The plan of a job, or NULL if its memory does not fit. Only a plan that fits is proved, because
- * most combinations do not fit. */
+/* The proved plan of a job, or NULL if its memory does not fit. Most combinations do not fit, so a
+ * draft is made first. */
 static weft_plan *
 fitting_plan (const struct weft_job *job)
 {
-  g_autoptr (weft_plan) plan = is_allowed (job) && may_fit (job)
-                                   ? weft_plan_new_draft (job, WEFT_PLAN_PLACED, NULL, NULL)
-                                   : NULL;
+  g_autoptr (weft_plan) draft = is_allowed (job) && may_fit (job)
+                                    ? weft_plan_new_draft (job, WEFT_PLAN_PLACED, NULL, NULL)
+                                    : NULL;
 
-  return plan && weft_plan_fits (plan) && weft_plan_check (plan, NULL) ? g_steal_pointer (&plan)
-                                                                       : NULL;
+  if (!draft || !weft_plan_fits (draft))
+    return NULL;
+  if (draft->allocated)
+    return weft_plan_new (job, NULL); /* the draft has no offsets to prove */
+  return weft_plan_check (draft, NULL) ? g_steal_pointer (&draft) : NULL;
 }
 
 /* Adds the settings of a job to a set; FALSE: the set has them already, because different

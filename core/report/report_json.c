@@ -164,6 +164,7 @@ add_role (JsonBuilder *b, const weft_report *r, uint32_t role)
   weft_json_int (b, "planned_bytes", row->planned_bytes);
   weft_json_int (b, "live_bytes", row->live_bytes);
   weft_json_int (b, "reserved_bytes", row->reserved_bytes);
+  weft_json_int (b, "cached_bytes", row->cached_bytes);
   weft_json_object (b, "by_kind");
   for (int kind = 0; kind < WEFT_N_BUF_KIND; kind++)
     weft_json_int (b, weft_buf_kind_words[kind], row->by_kind[kind]);
