@@ -129,7 +129,7 @@ choose_shape (GRand *rand, struct kernel_case *made)
   g_auto (GStrv) words = g_strsplit (weft_op_info[made->k.kind].dims, " ", -1);
 
   for (unsigned d = 0; words[d] && *words[d]; d++)
-    /* dimensions with these names stay 0; test_gemm.c and test_tensor_kernels.c test other values */
+    /* these dimensions stay 0 here; test_gemm.c and test_tensor_kernels.c test other values */
     if (!kernel_case_is_one_of (words[d], "leaves tail whole own depth"))
       made->k.shape.dim[d] = dimension (rand, made, words[d]);
 }
