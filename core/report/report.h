@@ -150,7 +150,8 @@ weft_report_is_axis (enum weft_lane lane)
 
 /* ------------------------------------------------------------------------ JSON */
 
-/* Adds the weft.sim/1 document; the report must have a timeline. */
+/* Adds the members of a weft.sim/1 document to the open object; the report must have a
+ * timeline. */
 void weft_report_to_json (const weft_report *report, JsonBuilder *builder);
 
 /* Add one part of the weft.sim/1 document, as an object, to any document. */

@@ -228,7 +228,6 @@ add_engine (JsonBuilder *b, const weft_timeline *t)
 void
 weft_report_to_json (const weft_report *r, JsonBuilder *b)
 {
-  json_builder_begin_object (b);
   weft_json_text (b, "schema", "weft.sim/1");
   json_builder_set_member_name (b, "job");
   weft_report_build_job (&r->plan->job, b);
@@ -242,5 +241,4 @@ weft_report_to_json (const weft_report *r, JsonBuilder *b)
   add_startup (b, &r->startup);
   json_builder_set_member_name (b, "engine");
   add_engine (b, r->timeline);
-  json_builder_end_object (b);
 }
