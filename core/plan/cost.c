@@ -200,12 +200,17 @@ price_plain_attention (const struct weft_cost *cost, enum weft_op_kind kind,
   return TRUE;
 }
 
+static gboolean
+is_ring_part (enum weft_op_kind kind)
+{
+  return kind == WEFT_OP_ATTENTION_PART || kind == WEFT_OP_ATTENTION_PART_BWD;
+}
+
 /* The mean number of keys of a query: the pairs that the FLOPs count, over the queries. */
 static double
 keys_per_query (enum weft_op_kind kind, const struct weft_shape *s, double flops)
 {
-  gboolean part = kind == WEFT_OP_ATTENTION_PART || kind == WEFT_OP_ATTENTION_PART_BWD;
-  double queries = (double) s->dim[0] * (part ? 1 : (double) s->dim[1]);
+  double queries = (double) s->dim[0] * (is_ring_part (kind) ? 1 : (double) s->dim[1]);
   double width = (double) s->dim[4], value = s->dim[6] ? (double) s->dim[6] : width;
   double pairs = flops / (is_attention (kind) ? 1 : 2) / (2 * (double) s->dim[2] * (width + value));
 
@@ -239,6 +244,8 @@ attention_share (const struct weft_cost *cost, enum weft_op_kind kind, const str
   if (stack->attention_capability > 0 &&
       cost->cluster->f.gpu_capability > stack->attention_capability)
     share *= stack->attention_older_share;
+  if (is_ring_part (kind))
+    share *= stack->ring_attention_share;
   return fmin (1, share);
 }
 
@@ -263,6 +270,7 @@ memory_share (const union weft_stack *stack, enum weft_op_kind kind)
     [WEFT_KERNEL_MATMUL] = stack->matmul_memory_share,
     [WEFT_KERNEL_ATTENTION] = stack->matmul_memory_share,
     [WEFT_KERNEL_SOFTMAX] = stack->softmax_memory_share,
+    [WEFT_KERNEL_LOSS] = stack->loss_memory_share,
     [WEFT_KERNEL_QUANTISE] = stack->quantise_memory_share,
     [WEFT_KERNEL_OPTIMIZER] = stack->optimizer_memory_share,
     [WEFT_KERNEL_DISPATCH] = stack->dispatch_memory_share,
@@ -270,6 +278,20 @@ memory_share (const union weft_stack *stack, enum weft_op_kind kind)
   double own = share[weft_op_kernel (kind)];
 
   return own > 0 ? own : stack->memory_share;
+}
+
+/* Bytes that a kernel moves. With one scale per row (fp8_priced_as = rowwise), a product over the
+ * rows needs other scales than one over the columns. So the transposed copy is made from 16 bits in
+ * two passes, 5 bytes an element instead of 2, while the largest magnitude of a row is found when
+ * the row is converted (torchao float8/float8_scaling_utils.py). */
+static double
+moved_bytes (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s)
+{
+  double bytes = weft_op_info[kind].bytes (s);
+
+  if (cost->fp8 != WEFT_FP8_PRICE_ROWWISE)
+    return bytes;
+  return kind == WEFT_OP_TRANSPOSE ? 2.5 * bytes : kind == WEFT_OP_AMAX ? 0 : bytes;
 }
 
 static struct weft_cost_parts
@@ -280,7 +302,7 @@ split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_s
   const union weft_stack *stack = cost->stack;
   double sms = fmax (1, (double) c->f.gpu_sms - sms_taken), share = sms / c->f.gpu_sms;
   struct weft_cost_parts parts = { .flops = weft_op_info[kind].flops (s),
-                                   .bytes = weft_op_info[kind].bytes (s),
+                                   .bytes = moved_bytes (cost, kind, s),
                                    .rate = rate_of (cost, kind, s),
                                    .gap = stack->kernel_gap };
 
@@ -419,6 +441,7 @@ piece_price (const struct weft_cost *cost, enum weft_op_kind kind, const struct 
 
   if (weft_cluster_is_cpu (cost->cluster))
     return alone;
+  filled /= cost->stack->piece_rate_share;
   return alone * fmax (filled, parts.memory) / roofline (cost, kind, shape, sms_taken);
 }
 

@@ -104,7 +104,7 @@ classes_of_kernels_have_shares_of_their_own (void **state)
   } row[] = {
     { WEFT_OP_ADD, 0.9 },           { WEFT_OP_NORM_DGRAD, 0.8 },      { WEFT_OP_MATMUL, 0.7 },
     { WEFT_OP_SCORES_BWD, 0.7 },    { WEFT_OP_MOE_MATMUL_DGRAD, 0.7 }, { WEFT_OP_ATTENTION, 0.7 },
-    { WEFT_OP_XENT_GRAD, 0.6 },     { WEFT_OP_SOFTMAX_BWD, 0.6 },     { WEFT_OP_QUANTISE, 0.5 },
+    { WEFT_OP_XENT_GRAD, 0.2 },     { WEFT_OP_SOFTMAX_BWD, 0.6 },     { WEFT_OP_QUANTISE, 0.5 },
     { WEFT_OP_TRANSPOSE, 0.5 },     { WEFT_OP_ADAM, 0.4 },            { WEFT_OP_MOE_PERMUTE, 0.3 },
     { WEFT_OP_PACK, 0.9 },
   };
@@ -120,6 +120,7 @@ classes_of_kernels_have_shares_of_their_own (void **state)
     stack->norm_memory_share = own ? 0.8 : 0;
     stack->matmul_memory_share = own ? 0.7 : 0;
     stack->softmax_memory_share = own ? 0.6 : 0;
+    stack->loss_memory_share = own ? 0.2 : 0;
     stack->quantise_memory_share = own ? 0.5 : 0;
     stack->optimizer_memory_share = own ? 0.4 : 0;
     stack->dispatch_memory_share = own ? 0.3 : 0;
@@ -545,7 +546,42 @@ only_our_kernels_are_plain (void **state)
   }
 }
 
+/* A part of ring attention takes longer than the same pairs of queries and keys at once. */
+static void
+parts_of_ring_attention_have_a_share_of_their_own (void **state)
+{
+  const struct weft_shape whole = { .dim = { 1, 64, 2, 2, 16 }, .dtype = WEFT_BF16 };
+  const struct weft_shape part = { .dim = { 64, 64, 2, 2, 16 }, .dtype = WEFT_BF16 };
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  double whole_before = work (&d, WEFT_OP_ATTENTION, &whole),
+         part_before = work (&d, WEFT_OP_ATTENTION_PART_BWD, &part);
+  d.job.stack.ring_attention_share = 0.5;
+  assert_near (work (&d, WEFT_OP_ATTENTION, &whole), whole_before);
+  assert_near (work (&d, WEFT_OP_ATTENTION_PART_BWD, &part), 2 * part_before);
+}
+
+/* The magnitude of a row is found while the row is converted; the transposed copy takes two passes
+ * over 16 bits. */
+static void
+scales_of_rows_are_found_twice (void **state)
+{
+  const struct weft_shape s = { .dim = { 64, 32 }, .dtype = WEFT_FP8, .out_dtype = WEFT_FP8 };
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  double before = weft_cost_split (&d.cost, WEFT_OP_TRANSPOSE, &s).memory;
+  d.cost.fp8 = WEFT_FP8_PRICE_ROWWISE;
+  assert_near (weft_cost_split (&d.cost, WEFT_OP_TRANSPOSE, &s).memory, 2.5 * before);
+  assert_true (weft_cost_split (&d.cost, WEFT_OP_AMAX, &s).memory == 0);
+}
+
 static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (parts_of_ring_attention_have_a_share_of_their_own),
+  cmocka_unit_test (scales_of_rows_are_found_twice),
   cmocka_unit_test (whole_waves_of_whole_tiles_are_paid),
   cmocka_unit_test (the_power_limit_slows_matmuls_and_attention),
   cmocka_unit_test (classes_of_kernels_have_shares_of_their_own),
