@@ -30,7 +30,8 @@
 #define UNIT WEFT_TILE_COLUMNS
 /* Columns of a head processed at a time; a wider head recomputes its scores for each piece. */
 #define WIDTH 256
-/* Limit for gradients of keys and values, whose folds over leaves need more scratch. */
+/* Columns of a head processed at a time for gradients of keys and values: fewer, because a fold
+ * over leaves keeps a stack of sums in the scratch. */
 #define LEAF_WIDTH 128
 #define DEPTH 4 /* stack entries of a fold over WEFT_MOST_CHUNKS leaves */
 _Static_assert(OUTER % UNIT == 0 && UNIT % WEFT_TILE_ROWS == 0 && WIDTH % UNIT == 0 &&
@@ -178,8 +179,8 @@ describe_any (const struct weft_attention *call, uint64_t sequence)
   };
 }
 
-/* Heads in an operand: the first begins at `column` of each row, and each is as wide as a key
- * (key_heads) or a value (value_heads). */
+/* The heads of keys in an operand with `row` elements per row; the first head begins at column
+ * `column` of each row. value_heads(): the same for heads as wide as a value. */
 static struct heads
 key_heads (const struct attention *a, const struct weft_operand *of, uint64_t row, uint64_t column)
 {
@@ -260,7 +261,8 @@ describe (const struct weft_attention *call)
   return part ? describe_part (call) : describe_whole (call);
 }
 
-/* One outer block, and the columns whose sums it accumulates. */
+/* The work of one call: an outer block of tokens of one head, and the columns of the head whose
+ * sums are computed. */
 struct task {
   const struct attention *a;
   uint64_t batch, head; /* batch element and head of the queries */
@@ -412,7 +414,8 @@ multiply_tile (const struct attention *a, const struct pair *p, const struct str
   }
 }
 
-/* A block of value columns and the tile that multiplies it. */
+/* The right factor of a product: a range of columns of the values. The left factor is
+ * room->tile[tile], transposed. */
 struct factor {
   const struct strip *value;
   struct span columns;

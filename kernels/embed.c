@@ -82,7 +82,8 @@ weft_cpu_embed (const struct weft_kernel *k, uint32_t part, uint32_t parts)
                               : memset (y, 0, n * sizeof *y);
       if (multiplier != 1) {
         multiply (room, from, multiplier, n);
-        /* Tensor parallel ranks store the product before positions are added. */
+        /* Rounded first, because tensor-parallel ranks also round here: they store the product
+         * before an all-reduce, after which positions are added. */
         weft_round (o[Y].dtype, n, room);
         from = memcpy (y, room, n * sizeof *y);
       }
@@ -98,12 +99,15 @@ weft_cpu_embed (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 
 /* ------------------------------------------------------------ tokens of one row */
 
-/* How to find the next token of the same vocabulary row. */
+/* Links the tokens whose gradients are added to the same row: tokens of one id, or of one
+ * position. */
 struct chain {
-  const int32_t *ids;  /* ids of all tokens; NULL: the chain links tokens of one position */
-  const int32_t *next; /* next token with the same id, or NONE; NULL: search for it */
-  uint64_t stride;     /* without ids: distance to the next token of the same position */
-  uint64_t n;          /* number of tokens */
+  const int32_t *ids; /* ids of all tokens; NULL: tokens of one position are linked */
+  /* by token: the next token with the same id, or NONE; NULL: found by searching */
+  const int32_t *next;
+  /* if `ids` is NULL: distance from a token to the next one of the same position */
+  uint64_t stride;
+  uint64_t n; /* number of tokens */
 };
 
 static uint64_t

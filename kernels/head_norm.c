@@ -195,7 +195,7 @@ struct heads {
   gboolean inputs; /* also compute the gradients of the heads; for one rank only */
 };
 
-/* Index, in the arrays of all ranks, of a strip of a token on a rank. */
+/* Index of a strip in arrays that hold the strips of all tokens of all ranks, rank by rank. */
 static uint64_t
 row_of (const struct heads *h, uint64_t token, uint64_t rank, uint64_t strip)
 {
@@ -240,7 +240,7 @@ sum_columns (const struct heads *h, struct weft_range columns, struct weft_sums 
       weft_sums_store (&sums[i], columns.begin);
 }
 
-/* Number of columns of a range that exist in a weight of `size` elements. */
+/* Number of columns of a range that lie inside a weight of `size` elements. */
 static uint64_t
 within (struct weft_range columns, uint64_t size)
 {

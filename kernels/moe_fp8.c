@@ -16,7 +16,8 @@ rows_of (const struct weft_kernel *k, uint64_t g)
   return weft_moe_rows_of (&k->operand[COUNTS], g, dim[GROUPS], dim[STRIDE], dim[ROWS]);
 }
 
-/* An operand from element i on; its elements are doubles or have the stored type. */
+/* An operand without its first i elements. doubles TRUE: elements are doubles (reference); FALSE:
+ * elements have the stored type. */
 static struct weft_operand
 from (const struct weft_operand *o, uint64_t i, gboolean doubles)
 {

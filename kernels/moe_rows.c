@@ -5,6 +5,7 @@
 #include "kernels/moe.h"
 #include "kernels/part.h"
 #include "kernels/sums.h"
+#include <math.h>
 
 /* Columns per share, so that shares write different cache lines. */
 #define GRAIN 32
@@ -38,14 +39,17 @@ struct weights {
   gboolean doubles;
 };
 
+/* NaN counts as the largest weight, as in torch.topk(): without an order of its own it would exceed
+ * the capacity. */
 static double
 weight_of (const struct weights *w, uint64_t i)
 {
   float room;
+  double weight = w->doubles
+                      ? ((const double *) w->operand->data)[i]
+                      : (double) *weft_floats (w->operand->data, w->operand->dtype, i, 1, &room);
 
-  if (w->doubles)
-    return ((const double *) w->operand->data)[i];
-  return (double) *weft_floats (w->operand->data, w->operand->dtype, i, 1, &room);
+  return isnan (weight) ? INFINITY : weight;
 }
 
 /* Number of rows of the same expert that have precedence over row i: those of larger weight, and

@@ -85,8 +85,7 @@ enum weft_kernel_class {
   WEFT_KERNEL_NORM,      /* norms, and the gradients of their weights */
   WEFT_KERNEL_MATMUL,    /* matrix products */
   WEFT_KERNEL_ATTENTION, /* attention that does not store its scores */
-  WEFT_KERNEL_SOFTMAX,   /* softmax of scores */
-  WEFT_KERNEL_LOSS,      /* softmax of logits, and the loss */
+  WEFT_KERNEL_SOFTMAX,   /* softmax of scores, and of logits with the loss */
   WEFT_KERNEL_QUANTISE,  /* conversion to fp8, and the search for the largest magnitude */
   WEFT_KERNEL_OPTIMIZER, /* the update, and the gradient norm */
   WEFT_KERNEL_DISPATCH,  /* routing of tokens to experts, and the order of their rows */
