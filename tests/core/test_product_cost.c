@@ -226,8 +226,9 @@ attention_of_narrow_heads_is_slow (void **state)
   assert_near (attention_rate (&d, WEFT_OP_ATTENTION, 2048, 256, 0), 1);
 }
 
-/* Attention kernels that were written for an older GPU (attention_capability) reach a part of
- * the rate on newer GPUs, once for each major version, and the whole rate on the others. */
+/* attention_capability: the GPU for which the stack's attention kernels were written. On a newer
+ * GPU they reach a part of the rate (attention_older_share), once for each newer major version; on
+ * other GPUs they reach the whole rate. */
 static void
 attention_kernels_of_an_older_gpu_are_slow (void **state)
 {
@@ -397,8 +398,9 @@ codes_of_experts_are_halves_where_kernels_make_them_so (void **state)
   }
 }
 
-/* With deterministic_mode, GPUs other than that of deterministic_capability run attention kernels
- * written for capability 80: the share of a newer GPU falls once for each major version. */
+/* With deterministic_mode, only GPUs of deterministic_capability run their own attention kernels.
+ * All others run kernels written for capability 80, which reach half of the rate
+ * (attention_older_share here) for each major version by which the GPU is newer. */
 static void
 deterministic_attention_runs_older_kernels_elsewhere (void **state)
 {
@@ -423,8 +425,9 @@ deterministic_attention_runs_older_kernels_elsewhere (void **state)
     }
 }
 
-/* Dropout in one kernel with attention adds the time of a random number for each score, forward
- * and backward, at the rate of integer units. */
+/* If attention drops probabilities within its kernel, it computes a random number for each score,
+ * in forward and in backward. Here a random number takes 10 operations, and integer units do 1e9
+ * per second. */
 static void
 dropout_in_attention_costs_random_numbers (void **state)
 {
@@ -445,8 +448,9 @@ dropout_in_attention_costs_random_numbers (void **state)
   }
 }
 
-/* A loss that is not fused moves the stack's bytes of each logit, forward and backward; a loss
- * with both passes in one kernel moves all of them. */
+/* A loss that is not fused writes and reads copies of the logits: 30 bytes per logit in forward and
+ * 10 in backward here, and both in a kernel that computes loss and gradient. d.cost.loss: fraction
+ * of these bytes that the job moves. */
 static void
 a_loss_that_is_not_fused_moves_copies_of_the_logits (void **state)
 {
@@ -471,7 +475,8 @@ a_loss_that_is_not_fused_moves_copies_of_the_logits (void **state)
   }
 }
 
-/* Which loss a job has decides the fraction of these bytes. */
+/* The fraction of these bytes that a job moves: all without a fused loss, loss_native_share with
+ * the native fusion, none with that of Transformer Engine. */
 static void
 fusion_of_the_loss_decides_what_it_moves (void **state)
 {
@@ -643,7 +648,42 @@ only_our_kernels_are_plain (void **state)
   }
 }
 
+/* A part of ring attention takes longer than the same pairs of queries and keys at once. */
+static void
+parts_of_ring_attention_have_a_share_of_their_own (void **state)
+{
+  const struct weft_shape whole = { .dim = { 1, 64, 2, 2, 16 }, .dtype = WEFT_BF16 };
+  const struct weft_shape part = { .dim = { 64, 64, 2, 2, 16 }, .dtype = WEFT_BF16 };
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  double whole_before = work (&d, WEFT_OP_ATTENTION, &whole),
+         part_before = work (&d, WEFT_OP_ATTENTION_PART_BWD, &part);
+  d.job.stack.ring_attention_share = 0.5;
+  assert_near (work (&d, WEFT_OP_ATTENTION, &whole), whole_before);
+  assert_near (work (&d, WEFT_OP_ATTENTION_PART_BWD, &part), 2 * part_before);
+}
+
+/* The magnitude of a row is found while the row is converted; the transposed copy takes two passes
+ * over 16 bits. */
+static void
+scales_of_rows_are_found_twice (void **state)
+{
+  const struct weft_shape s = { .dim = { 64, 32 }, .dtype = WEFT_FP8, .out_dtype = WEFT_FP8 };
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  double before = weft_cost_split (&d.cost, WEFT_OP_TRANSPOSE, &s).memory;
+  d.cost.fp8 = WEFT_FP8_PRICE_ROWWISE;
+  assert_near (weft_cost_split (&d.cost, WEFT_OP_TRANSPOSE, &s).memory, 2.5 * before);
+  assert_true (weft_cost_split (&d.cost, WEFT_OP_AMAX, &s).memory == 0);
+}
+
 static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (parts_of_ring_attention_have_a_share_of_their_own),
+  cmocka_unit_test (scales_of_rows_are_found_twice),
   cmocka_unit_test (whole_waves_of_whole_tiles_are_paid),
   cmocka_unit_test (the_power_limit_slows_matmuls_and_attention),
   cmocka_unit_test (classes_of_kernels_have_shares_of_their_own),
