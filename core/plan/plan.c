@@ -42,10 +42,12 @@ weft_plan_transfer (const weft_plan *plan, uint32_t from, uint32_t to,
                                : -1;
   if (seconds >= 0)
     return measured (seconds);
-  return (struct weft_traffic){ .algorithm = "send",
-                                .bytes = { weft_op_info[WEFT_OP_SEND].bytes (shape) },
-                                .latency = q.latency,
-                                .seconds = transfer_seconds (&q, WEFT_OP_SEND, shape, 2) };
+  struct weft_traffic t = { .algorithm = "send",
+                            .bytes = { weft_op_info[WEFT_OP_SEND].bytes (shape) },
+                            .latency = q.latency,
+                            .seconds = transfer_seconds (&q, WEFT_OP_SEND, shape, 2) };
+  weft_software_scatter (plan, to, shape, q.rate, &t);
+  return t;
 }
 
 static double
