@@ -37,7 +37,7 @@ weft_extent_moe_amax (const struct weft_kernel *k, uint32_t operand)
   return operand == AMAX ? k->shape.dim[GROUPS] : 0;
 }
 
-/* The call of amax for the rows of one group. */
+/* The arguments of amax for the rows of one group. */
 static struct weft_kernel
 measured (const struct weft_kernel *k, uint64_t g, const struct weft_operand *amax,
           gboolean doubles)
@@ -109,7 +109,8 @@ weft_ref_moe_quantise (const struct weft_kernel *k)
 
 /* --------------------------------------------------------------------- block scales */
 
-/* Rows of one group and their scales: along rows, in squares, or down columns. */
+/* Blocks of the rows of one group, and where their scales are: along rows, per square, or down
+ * columns (kernels/moe_scales.h). */
 static struct weft_blocks
 blocks_of (const struct weft_kernel *k, struct weft_moe_rows rows, gboolean down)
 {

@@ -27,9 +27,18 @@ typedef struct weft_plan {
 static inline struct weft_cost
 weft_plan_cost (const weft_plan *plan)
 {
-  return (struct weft_cost){ &plan->job.cluster, &plan->job.stack, plan->table,
-                             plan->job.strategy.deterministic_mode,
-                             (enum weft_fp8_price) plan->job.strategy.fp8_priced_as };
+  const union weft_strategy *k = &plan->job.strategy;
+  gboolean native = k->cross_entropy_fusion_impl == WEFT_LOSS_NATIVE;
+
+  return (struct weft_cost){
+    .cluster = &plan->job.cluster,
+    .stack = &plan->job.stack,
+    .table = plan->table,
+    .deterministic = k->deterministic_mode,
+    .fp8 = (enum weft_fp8_price) k->fp8_priced_as,
+    .drops = k->attention_priced_with_dropout,
+    .loss = !k->cross_entropy_loss_fusion ? 1 : native ? plan->job.stack.loss_native_share : 0
+  };
 }
 
 /* Traffic of a collective of one group. If the cost table contains the op, the traffic is a delay

@@ -1,5 +1,6 @@
-/* Every prediction says how sure it is: bands in text and JSON, strategies that may not fit, and
- * strategies that cannot be told from the best. */
+/* Every prediction states its accuracy: a band around time and memory (planner/bands.h), in text
+ * and in JSON. `weft plan` marks strategies that may not fit and strategies that may be faster than
+ * the best. */
 #include "tests/runner/command.h"
 #include "tests/runner/folder.h"
 #include "tests/runner/runner.h"
@@ -22,7 +23,8 @@ json_of (const char *words)
   return root;
 }
 
-/* The band of a quantity around its predicted value; NULL: no band. */
+/* The band of a quantity ("time" or "memory") in the member "accuracy"; NULL: the quantity has no
+ * band. */
 static JsonObject *
 band_of (JsonObject *object, const char *quantity)
 {
@@ -92,7 +94,8 @@ explain_has_both_bands (void **state)
   assert_non_null (band_of (object, "memory"));
 }
 
-/* No published run used stack weft or topology cpu. */
+/* No published run used the stack weft or the topology cpu, so the text must contain a warning. The
+ * text must also explain what a band is. */
 static void
 text_says_what_was_never_measured (void **state)
 {
@@ -118,8 +121,9 @@ text_says_what_was_never_measured (void **state)
   }
 }
 
-/* A strategy may not fit if its memory at the upper end of the band exceeds the GPU; it may be
- * faster than the best if the ratio of their times is within the error of ratios. */
+/* A strategy is marked "may not fit" if the upper end of its memory band exceeds the memory of the
+ * GPU. It is marked "may be faster than the best" if the ratio of the two step times is within the
+ * error of ratios (planner/grids.h). */
 static void
 plan_marks_strategies_by_their_bands (void **state)
 {
@@ -175,7 +179,7 @@ a_record_has_a_line_for_each_row (void **state)
   assert_true (g_file_test (page, G_FILE_TEST_EXISTS));
 }
 
-/* docs/accuracy.md is generated from the record, as docs/knobs.md is from the knobs. */
+/* docs/accuracy.md is generated from validation/errors.csv, and must be up to date. */
 static void
 the_page_of_errors_is_that_of_the_record (void **state)
 {

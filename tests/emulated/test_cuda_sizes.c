@@ -262,8 +262,10 @@ static const struct large {
   int32_t word; /* value of all elements of int32 operands */
 } larges[] = {
   { WEFT_OP_XENT_GRAD, { 98304, 50304, 0, 0, 0, 1 }, 1, 0, 50303 },
-  { WEFT_OP_NORM, { 5 << 20, 1024 }, 8, 3, 0 }, /* one warp per row */
-  { WEFT_OP_NORM, { 1 << 20, 5120 }, 1, 3, 0 }, /* one block per row */
+  /* rows for which the kernel uses one warp per row */
+  { WEFT_OP_NORM, { 5 << 20, 1024 }, 8, 3, 0 },
+  /* rows for which the kernel uses one thread block per row */
+  { WEFT_OP_NORM, { 1 << 20, 5120 }, 1, 3, 0 },
   { WEFT_OP_SWIGLU, { 131070, 36864 }, 1, 1, 0 },
   { WEFT_OP_ADD, { 3 << 20, 2048 }, 1, 2, 0 },
   { WEFT_OP_TAKE_KV, { 3 << 20, 8, 8, 128 }, 1, 1, 0 },

@@ -44,7 +44,8 @@ static const char *const jobs[] = {
 
 /* ----------------------------------------------------------------------- a process */
 
-/* The executor of this process, on a device of its own. `end`: what rank `whose` does in step 3. */
+/* The executor of this process, on a device of its own. `end`: how rank `whose` disturbs the run in
+ * step 3. */
 static struct {
   computing_cuda *device;
   struct weft_exec_ops ops;

@@ -79,8 +79,8 @@ small_job (GRand *rand, struct weft_job *job)
   }
 }
 
-/* Runs a step after the first weight became NaN. check_for_nan_in_grad ends the step with an
- * error, other jobs skip the update or store NaN. */
+/* Sets the first weight to NaN and runs a step. With check_for_nan_in_grad, the step may end with
+ * an error. Other jobs skip the update or store NaN. */
 static void
 run_not_finite (const char *words, const struct weft_job *job, weft_exec *x)
 {
@@ -96,7 +96,7 @@ run_not_finite (const char *words, const struct weft_job *job, weft_exec *x)
 }
 
 /* Checks that every op of every rank has times in both timelines, and that exactly the planned
- * bytes are allocated. `spoils`: then runs a step with NaN. */
+ * bytes are allocated. If `spoils`, then runs a step with a weight that is NaN. */
 static void
 check_against_simulation (const char *words, const weft_plan *plan, gboolean spoils)
 {

@@ -13,7 +13,7 @@
 #define N_JOB (300 / SPARSE)
 #define MOST_RANKS 8
 #define NANO "model=gpt2-nano topology=cpu seq_length=16 num_layers=2 global_batch_size=4 "
-#define MOST_OPS 20000 /* of all ranks: the checks of more ops take long */
+#define MOST_OPS 20000 /* limit of ops of all ranks: the checks of more ops take long */
 
 /* Draws random jobs until a job is legal and small. The caller frees the plan and *words. */
 static weft_plan *
@@ -398,7 +398,7 @@ is_same_call (const recorded_cuda *d, const struct recorded_call *a, const struc
   return x->to == y->to && x->from == y->from && x->bytes == y->bytes;
 }
 
-/* Returns the calls that a row enqueues among calls [first, end). The caller unrefs the array. */
+/* Returns those of calls [first, end) that enqueue work of a row. The caller unrefs the array. */
 static GPtrArray *
 calls_of (const recorded_cuda *d, uint32_t row, uint32_t first, uint32_t end)
 {

@@ -176,8 +176,9 @@ a_ring_over_pcie_shares_with_copies (void **state)
 
 /* ---------------------------------------------------------- leaf and spine */
 
-/* Units of four nodes with one GPU each. The uplink of a leaf has a quarter of the rate of its
- * ports: four NICs share the rate of one. */
+/* A fabric of leaf and spine switches. Each leaf switch connects a unit of four nodes with one GPU
+ * each. The uplink of a leaf has a quarter of the rate of its ports: four NICs share the rate of
+ * one. */
 static struct weft_cluster
 narrow_leaf (uint32_t nodes)
 {
@@ -245,9 +246,9 @@ what_a_bottleneck_leaves_goes_to_the_others (void **state)
   assert_true (folded->contended);
 }
 
-/* A stage is a unit.  Its gradient ring stays inside the unit; its sends leave over the leaf's
- * uplink, which has the rate of one NIC for four.  A send gets a quarter of a NIC, so a concurrent
- * ring gets three quarters of it, and the whole NIC afterwards. */
+/* Each stage fills one unit. Its gradient ring stays inside the unit. Its sends leave over the
+ * leaf's uplink, which has the rate of one NIC, so each of the four sends gets a quarter of a NIC.
+ * A concurrent ring gets the other three quarters, and the whole NIC after the sends. */
 static void
 a_ring_takes_what_narrow_sends_leave_of_its_nic (void **state)
 {
@@ -513,8 +514,8 @@ flows_that_start_and_end_at_once_share_max_min (void **state)
 /* ---------------------------------------------------------------- real jobs */
 
 /* Steps of real jobs with pipelines and buckets, on clusters with many shared links: folded and
- * unfolded simulations must agree. The stages of the second job end inside a node, so no ranks of
- * it fold. */
+ * unfolded simulations must agree. The stages of the second job end inside a node, so each of its
+ * ranks is simulated (none are folded). */
 static void
 a_real_step_folds_without_a_trace (void **state)
 {

@@ -24,7 +24,7 @@ length_of (const struct weft_cell *cell, struct lengths t)
 /* The start or the end of a cell; at the end its result is sent. Events are ordered by time. */
 struct event {
   double at;
-  gboolean starts; /* starts come after ends at the same time */
+  gboolean starts; /* at equal times, ends are sorted before starts */
   uint32_t rank, index;
 };
 

@@ -56,8 +56,8 @@ between_two_codes_of_e5m2_the_nearer_wins_and_ties_go_to_even (void **state)
 
 #define MOST 40000
 
-/* A matrix; the fp8 codes of it and of its transpose; their scales. As an executor stores them, and
- * as doubles for the reference. */
+/* A matrix with the fp8 codes and scales of the matrix and of its transpose: as an executor stores
+ * them, and as doubles for the reference. */
 struct factor {
   uint64_t rows, columns;
   enum weft_dtype dtype;
@@ -147,7 +147,8 @@ quantise_blocks (struct factor *f, uint64_t block, gboolean square)
 static void
 quantise (struct factor *f, uint64_t block, gboolean square)
 {
-  f->amax = 2.5f; /* as if from an earlier tensor: some elements are larger */
+  /* smaller than some elements, like a largest magnitude that was found in an earlier tensor */
+  f->amax = 2.5f;
   (block ? quantise_blocks (f, block, square) : quantise_whole (f));
 }
 

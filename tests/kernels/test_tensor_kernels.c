@@ -208,7 +208,9 @@ ranks_that_share_a_group_take_all_of_it (void **state)
 {
   enum { RANKS = 4, PART = 4, OWN = 6 };
   float parts[RANKS * PART], heads[OWN], back[RANKS * PART];
-  const float wanted[] = { 8, 9, 10, 14, 11, 15 }; /* of rank 2: its q, both halves of k, of v */
+  /* of rank 2: its query head (8, 9), and a key head and a value head, of which rank 3 has the
+   * second halves */
+  const float wanted[] = { 8, 9, 10, 14, 11, 15 };
   struct weft_kernel k = kernel (WEFT_OP_TAKE_HEADS, (const uint64_t[5]){ 1, RANKS, 4, 2, 2 });
 
   (void) state;

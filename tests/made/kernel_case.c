@@ -129,8 +129,8 @@ choose_shape (GRand *rand, struct kernel_case *made)
   g_auto (GStrv) words = g_strsplit (weft_op_info[made->k.kind].dims, " ", -1);
 
   for (unsigned d = 0; words[d] && *words[d]; d++)
-    if (!kernel_case_is_one_of (
-            words[d], "leaves tail whole own depth")) /* in test_gemm.c, test_tensor_kernels.c */
+    /* these dimensions stay 0 here; test_gemm.c and test_tensor_kernels.c test other values */
+    if (!kernel_case_is_one_of (words[d], "leaves tail whole own depth"))
       made->k.shape.dim[d] = dimension (rand, made, words[d]);
 }
 
@@ -180,8 +180,9 @@ kernel_case_make_operand (GRand *rand, struct kernel_case *made, uint32_t o)
   uint64_t extent = weft_kernels[made->k.kind].extent (&made->k, o);
   operand->n = extent ? extent : made->k.shape.dim[0];
   gboolean absent = (flags & KERNEL_MAY_BE_ABSENT) && g_rand_boolean (rand);
-  if (kernel_case_is_one_of (
-          name, "master param")) /* fp32, or dim[1] set: no master; 16 bits: param at random */
+  /* adam with fp32 weights or `itself` (dim[1]) has no master; otherwise it has one, and half of
+   * the cases have no param */
+  if (kernel_case_is_one_of (name, "master param"))
     absent = made->k.shape.dtype == WEFT_FP32 || made->k.shape.dim[1] ? *name == 'm'
                                                                       : *name == 'p' && absent;
   operand->data = absent ? NULL : g_malloc (operand->n * sizeof (double));

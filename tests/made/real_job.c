@@ -130,7 +130,8 @@ real_job_evaluate (real_job *job)
 uint64_t
 real_hash (weft_state *state, enum weft_state_kind kind)
 {
-  /* four chains, so that multiplications overlap */
+  /* four independent hashes, because a processor overlaps multiplications that do not depend on
+   * each other */
   uint64_t hash[4] = { 0xcbf29ce484222325u, 1, 2, 3 };
 
   for (uint32_t t = 0; t < weft_state_count (state); t++) {

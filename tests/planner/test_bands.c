@@ -1,5 +1,7 @@
-/* Recorded errors: they are those of today's predictions, within their limits; bands come from the
- * narrowest group with enough rows; the order of strategies is counted correctly. */
+/* Recorded errors (validation/errors.csv), and what is computed from them. The file must contain
+ * the errors of today's predictions, and the errors must be within their limits. Bands
+ * (planner/bands.h) must come from the narrowest group with enough rows. Predicted and measured
+ * orders of strategies (planner/grids.h) must be compared correctly. */
 #include "core/base/conf.h"
 #include "exec_sim/exec_sim.h"
 #include "planner/bands.h"
@@ -48,7 +50,7 @@ near_to (double found, double wanted)
 
 /* ------------------------------------------------------------------------------ record */
 
-/* Rows of few GPUs and sequences take the least time. */
+/* Estimates how long the prediction of a row takes: least for few GPUs and few sequences. */
 static double
 cost_of (const struct weft_error_row *row)
 {
@@ -57,7 +59,8 @@ cost_of (const struct weft_error_row *row)
 
 enum { SAMPLES = 2 };
 
-/* The cheapest rows of a source; *n is their number. */
+/* Finds the SAMPLES rows of a source whose predictions take least time. *n is the number of rows
+ * found. */
 static void
 cheapest_rows (const weft_errors *errors, const char *source, uint32_t *rows, unsigned *n)
 {
@@ -159,8 +162,8 @@ recorded_errors_are_within_their_limits (void **state)
   assert_true (weft_errors_mean (sources, WEFT_MEMORY) <= limit_of ("memory_by_source"));
 }
 
-/* The margins are made for 80 %. Each is made without the source that is judged, so the result may
- * be lower. */
+/* Margins are chosen so that bands contain 80 % of all rows. Each band is made without the rows of
+ * the source that it is tested with, so the share found here may be lower. */
 static void
 bands_cover_the_runs_of_other_sources (void **state)
 {
@@ -179,7 +182,8 @@ bands_cover_the_runs_of_other_sources (void **state)
 
 /* ------------------------------------------------------------------------------ ladder */
 
-/* A row of stack "s" on GPU "g" with that error of its time. */
+/* A row of this stack on this GPU, predicted with this error of the step time (predicted / measured
+ * - 1). */
 static void
 append_row (GString *rows, const char *source, const char *gpu, const char *stack, int gpus,
             double error)
@@ -191,7 +195,7 @@ append_row (GString *rows, const char *source, const char *gpu, const char *stac
                           source, number++, source, gpu, stack, stack, gpus, error);
 }
 
-/* The traits of a job like append_row() makes. */
+/* The traits of a job for which rows of append_row() count as similar. */
 static struct weft_traits
 traits_of (const char *gpu, const char *stack, uint32_t gpus)
 {
@@ -204,8 +208,9 @@ traits_of (const char *gpu, const char *stack, uint32_t gpus)
   return t;
 }
 
-/* Predictions of 10 rows are between 10 % too quick and 10 % too slow; a real step takes 1 / 0.9 of
- * the quickest. */
+/* Ten rows of source a resemble the job; those of source b have many more GPUs. The errors of a go
+ * from -10 % to +8 % in steps of 2 %, so measured / predicted goes from 1 / 1.08 to 1 / 0.90. The
+ * 10th percentile is 1 / 1.08, the 90th is 1 / 0.92. */
 static void
 a_band_has_the_percentiles_of_the_narrowest_group_with_ten_rows (void **state)
 {
@@ -247,7 +252,8 @@ nine_rows_are_too_few_for_a_rung (void **state)
   assert_int_equal (band.nearness, WEFT_NEAR);
 }
 
-/* Three sources of rows without spread, 0, 20 and 40 % off: only a margin covers another source. */
+/* Three sources. The rows of a source have equal errors: 0, -20 % and -40 %. So a band made of two
+ * sources contains the third only if a margin is added. */
 static void
 a_margin_covers_what_sources_differ_by (void **state)
 {
@@ -293,7 +299,7 @@ what_was_never_measured_is_said (void **state)
 
 /* ------------------------------------------------------------------------------- sweeps */
 
-/* A row of 8 GPUs: seconds predicted and measured. */
+/* A row of a strategy on 8 GPUs, with its predicted and measured seconds. */
 static void
 append_strategy (GString *rows, const char *sweep, int sequences, double predicted, double measured)
 {
@@ -304,7 +310,9 @@ append_strategy (GString *rows, const char *sweep, int sequences, double predict
   number++;
 }
 
-/* Measured 1..8, predicted 2, 1, 3, 4, ...: one pair of 28 is exchanged; 1 - 6 * 2 / (8 * 63). */
+/* Eight strategies, measured 1 to 8 s. The predictions of the first two are exchanged, so 1 of 28
+ * pairs is in the wrong order, and Spearman's correlation is 1 - 6 * 2 / (8 * 63). The grid "small"
+ * has only seven strategies, too few for a correlation. */
 static void
 an_exchanged_pair_lowers_the_rank_correlations (void **state)
 {
@@ -327,7 +335,8 @@ an_exchanged_pair_lowers_the_rank_correlations (void **state)
   assert_false (order->top);
 }
 
-/* A batch twice as large takes twice as long: the same cost of a sequence, and no pair. */
+/* Each row has another batch, so there are no pairs of rows to compare by time. Rows are ordered by
+ * GPU-seconds per sequence, in which prediction and measurement agree. */
 static void
 rows_of_different_batches_compare_by_sequence (void **state)
 {
@@ -345,7 +354,7 @@ rows_of_different_batches_compare_by_sequence (void **state)
   assert_true (order->top);
 }
 
-/* Eight runs of one strategy on different batches are no sweep. */
+/* Eight runs of one strategy with different batches have no order of strategies. */
 static void
 one_strategy_has_no_order (void **state)
 {
@@ -360,7 +369,8 @@ one_strategy_has_no_order (void **state)
   assert_int_equal (orders->len, 0);
 }
 
-/* All strategies are 30 % too quick, one 40 %: ratios with that one are off by 7 / 6. */
+/* The predictions of three strategies are 30 % too fast, which cancels in their ratios. A fourth is
+ * 40 % too fast, so its ratios with the others are off by 7 / 6. */
 static void
 what_a_cluster_has_in_common_does_not_count_in_ratios (void **state)
 {

@@ -323,8 +323,8 @@ every_published_row_is_a_job_or_refused_by_name (void **state)
   }
 }
 
-/* Rows such as other sources may publish: each gets the stack of its software. Their layers,
- * GPUs, tp, pp and sharding are made up. */
+/* Rows that are made up in the style of further sources (Llama 3, nanotron, FMS). The rules must
+ * assign to each row the stack of its software, and set the knob in `line`. */
 static void
 rows_of_other_sources_have_their_software (void **state)
 {
