@@ -224,10 +224,10 @@ append_orders (const struct page *p)
   g_string_append_printf (
       p->text,
       "\nOf %u sweeps that count, %u have a rank correlation of at least 0.9, and in %u the "
-      "fastest\nrow is in the first tenth of the predicted order. Errors that all strategies of a model "
-      "and a cluster have in common\ncancel in ratios: in %.0f %% of %u pairs (%u sweeps, however "
-      "small) the ratio of two predicted times is off\nby at most **%.1f %%**. `weft plan` marks "
-      "strategies within this error of the best.\n\n",
+      "fastest\nrow is in the first tenth of the predicted order. Errors that all strategies of a "
+      "model and a cluster\nhave in common cancel in ratios: in %.0f %% of %u pairs (%u sweeps, "
+      "however small) the ratio of two predicted\ntimes is off by at most **%.1f %%**. `weft plan` "
+      "marks strategies within this error of the best.\n\n",
       n, high, top, 100 * WEFT_SWEEP_SHARE, ratio.pairs, ratio.sweeps, 100 * ratio.error);
 }
 

@@ -123,7 +123,7 @@ text_says_what_was_never_measured (void **state)
 
 /* A strategy is marked "may not fit" if the upper end of its memory band exceeds the memory of the
  * GPU. It is marked "may be faster than the best" if the ratio of the two step times is within the
- * error of ratios (planner/grids.h). */
+ * error of ratios (planner/sweeps.h). */
 static void
 plan_marks_strategies_by_their_bands (void **state)
 {

@@ -1,7 +1,7 @@
 /* Recorded errors (validation/errors.csv), and what is computed from them. The file must contain
  * the errors of today's predictions, and the errors must be within their limits. Bands
  * (planner/bands.h) must come from the narrowest group with enough rows. Predicted and measured
- * orders of strategies (planner/grids.h) must be compared correctly. */
+ * orders of strategies (planner/sweeps.h) must be compared correctly. */
 #include "core/base/conf.h"
 #include "exec_sim/exec_sim.h"
 #include "planner/bands.h"
