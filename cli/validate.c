@@ -4,7 +4,7 @@
 #include "cli/cli.h"
 #include "cli/outputs.h"
 #include "cli/executors.h"
-#include "cli/validate_grids.h"
+#include "cli/validate_sweeps.h"
 #include "cli/validate_nccl.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
@@ -200,7 +200,7 @@ print_text (const weft_validation *v, const weft_errors *errors, gboolean verbos
           "tier C is\nnot counted, rows apart are in no total.\n\n",
           v->n_row, v->n_predicted, v->n_row - v->n_predicted, v->wall_seconds);
   print_all (v, widest_name (v));
-  weft_cli_print_grids (errors);
+  weft_cli_print_sweeps (errors);
   print_refusals (v);
   if (verbose)
     print_rows (v);
@@ -295,7 +295,7 @@ print_json (const weft_validation *v, const weft_errors *errors)
   add_means (b, v);
   add_groups (b, "groups", "group", v->group, v->n_group);
   add_groups (b, "sources", "source", v->source, v->n_source);
-  weft_cli_add_grids (b, errors);
+  weft_cli_add_sweeps (b, errors);
   weft_json_array (b, "per_row");
   for (uint32_t i = 0; i < v->n_row; i++)
     if (!v->row[i].rule)
@@ -452,6 +452,19 @@ check_outputs (const struct ask *ask, GError **error)
   return weft_cli_check_outputs (written, G_N_ELEMENTS (written), NULL, error);
 }
 
+/* Whether --accuracy stands alone: then the page is about the bundled record. */
+static gboolean
+is_page_only (const weft_cli_input *input, const struct ask *ask)
+{
+  const char *const others[] = { input->operand, ask->record,  ask->tier, ask->group, ask->source,
+                                 ask->most,      ask->explain, ask->csv };
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (others); i++)
+    if (others[i])
+      return FALSE;
+  return ask->accuracy != NULL;
+}
+
 /* Writes the page of the bundled record, without predicting anything. */
 static int
 write_page (const struct ask *ask)
@@ -490,7 +503,7 @@ run (const weft_cli_input *input, const struct ask *ask)
   g_autoptr (weft_errors) errors = v ? weft_errors_parse (record, "record", &error) : NULL;
   if (!errors || (ask->csv && !write_csv (v, ask->csv, &error)) ||
       (ask->record && !weft_cli_write (ask->record, record, &error)) ||
-      (ask->record && ask->accuracy && !weft_cli_accuracy (errors, ask->accuracy, &error)))
+      (ask->accuracy && !weft_cli_accuracy (errors, ask->accuracy, &error)))
     return weft_cli_fail (error);
   if (input->json)
     print_json (v, errors);
@@ -531,8 +544,8 @@ weft_cli_validate (int argc, char **argv)
     { "record", "FILE", "write the errors that bands and docs/accuracy.md are made of to FILE",
       NULL, &ask.record },
     { "accuracy", "FILE",
-      "write the page of errors (docs/accuracy.md) to FILE and its picture beside it: of the rows "
-      "of --record, else of validation/errors.csv",
+      "write the page of errors (docs/accuracy.md) to FILE and its picture beside it; without "
+      "other flags it is about the recorded errors, and nothing is predicted",
       NULL, &ask.accuracy },
     { "explain", "ID", "show how row ID becomes a job, with the line of every assumption", NULL,
       &ask.explain },
@@ -570,5 +583,5 @@ weft_cli_validate (int argc, char **argv)
     return status;
   if (ask.nccl)
     return run_nccl (&input, &ask);
-  return ask.accuracy && !ask.record ? write_page (&ask) : run (&input, &ask);
+  return is_page_only (&input, &ask) ? write_page (&ask) : run (&input, &ask);
 }

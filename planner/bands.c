@@ -16,7 +16,8 @@ static const struct {
   WEFT_BAND_LADDER (RUNG)
 };
 
-enum { LOW_PERCENT = 10, HIGH_PERCENT = 90 };
+/* The part of the rows at and beyond each end of a raw band. */
+#define BEYOND 0.1
 
 /* A margin of fewer sources says nothing of others. */
 enum { LEAST_SOURCES = 3 };
@@ -59,7 +60,8 @@ same_traits (const struct weft_traits *a, const struct weft_traits *b)
          (strcmp (a->family, b->family) == 0 ? WEFT_SAME_FAMILY : 0) |
          (a->layout == b->layout ? WEFT_SAME_LAYOUT : 0) |
          (!a->experts == !b->experts ? WEFT_SAME_EXPERTS : 0) |
-         (weft_job_size_of (a->gpus) == weft_job_size_of (b->gpus) ? WEFT_SAME_SIZE : 0);
+         (weft_job_size_of (a->gpus) == weft_job_size_of (b->gpus) ? WEFT_SAME_SIZE : 0) |
+         (strcmp (a->precision, b->precision) == 0 ? WEFT_SAME_PRECISION : 0);
 }
 
 static void
@@ -179,19 +181,22 @@ weight_of (const struct group *g, uint32_t row)
   return fmin (1, WEFT_BAND_SOURCE_ROWS / g->of_source[g->view->source[row]]);
 }
 
-/* The smallest logarithm such that `percent` of the weight do not exceed it. */
+/* An end of the raw band: the row nearest to the middle such that it and the rows beyond it have at
+ * least a tenth of the weight. */
 static double
-percentile (const struct group *g, int percent)
+raw_end (const struct group *g, gboolean high)
 {
   double all = 0, sum = 0, last = NAN;
 
   for (uint32_t i = 0; i < g->view->n; i++)
     all += is_in (g, i) ? weight_of (g, i) : 0;
-  for (uint32_t i = 0; i < g->view->n && !(sum >= all * percent / 100 * (1 - 1e-12)); i++)
+  for (uint32_t k = 0; k < g->view->n && !(sum >= all * BEYOND * (1 - 1e-12)); k++) {
+    uint32_t i = high ? g->view->n - 1 - k : k;
     if (is_in (g, i)) {
       sum += weight_of (g, i);
       last = g->view->log[i];
     }
+  }
   return last;
 }
 
@@ -262,8 +267,7 @@ rows_outside (struct view *v, enum weft_nearness nearness, uint32_t without)
     climb (&g);
     if (ladder[g.rung].nearness != nearness || g.n < WEFT_BAND_ROWS)
       continue;
-    struct outside one = { v->source[i], percentile (&g, LOW_PERCENT),
-                           percentile (&g, HIGH_PERCENT), 0 };
+    struct outside one = { v->source[i], raw_end (&g, FALSE), raw_end (&g, TRUE), 0 };
     one.by = fmax (one.low - v->log[i], v->log[i] - one.high);
     g_array_append_val (all, one);
   }
@@ -349,8 +353,8 @@ weft_bands_of (weft_bands *bands, const struct weft_traits *traits, enum weft_qu
     band.near_rows += (same[i] & WEFT_SAME_FAMILY) && (same[i] & WEFT_SAME_GENERATION);
   }
   double margin = margin_of (v, band.nearness);
-  band.low = expm1 (percentile (&g, LOW_PERCENT) - margin);
-  band.high = expm1 (percentile (&g, HIGH_PERCENT) + margin);
+  band.low = expm1 (raw_end (&g, FALSE) - margin);
+  band.high = expm1 (raw_end (&g, TRUE) + margin);
   band.margin = expm1 (margin);
   band.median = median_error (&g);
   return band;
@@ -408,6 +412,8 @@ weft_band_group (const struct weft_band *band, const struct weft_traits *traits)
     append_part (text, "", traits->experts ? "experts" : "dense models", "");
   if (band->same & WEFT_SAME_LAYOUT)
     append_part (text, "parallelism ", weft_layout_words[traits->layout], "");
+  if (band->same & WEFT_SAME_PRECISION)
+    append_part (text, "", traits->precision, "");
   if (band->same & WEFT_SAME_SIZE)
     append_part (text, "", weft_job_size_texts[weft_job_size_of (traits->gpus)], "");
   if (text->len == 0)

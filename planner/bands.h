@@ -5,12 +5,12 @@
  * resemble the job is decided by a ladder: its rungs, from narrow to wide, say which traits must be
  * equal, and the first rung with WEFT_BAND_ROWS rows is taken.
  *
- * The band goes from the 10th to the 90th percentile of measured / predicted of these rows. The
- * rows of one source count as at most WEFT_BAND_SOURCE_ROWS rows together. Rows of one source have
- * errors in common, so a run of another source falls outside more often than in two of ten cases.
- * Therefore both ends are moved outwards by a margin, the same factor for all groups of one
- * nearness: the smallest margin with which WEFT_BAND_SHARE of all rows lie in the band that is made
- * without the rows of their own source (each source counts once). */
+ * The band goes from the 10th to the 90th percentile of measured / predicted of these rows: a tenth
+ * of them lies at or beyond each end. The rows of one source count as at most WEFT_BAND_SOURCE_ROWS
+ * rows together. Rows of one source have errors in common, so a run of another source falls outside
+ * more often than in two of ten cases. Therefore both ends are moved outwards by a margin, the same
+ * factor for all groups of one nearness: the smallest margin with which WEFT_BAND_SHARE of all rows
+ * lie in the band that is made without the rows of their own source (each source counts once). */
 #pragma once
 #include "planner/errors.h"
 
@@ -26,7 +26,8 @@ enum {
   WEFT_SAME_FAMILY = 8,
   WEFT_SAME_LAYOUT = 16,
   WEFT_SAME_EXPERTS = 32, /* both with experts or both without */
-  WEFT_SAME_SIZE = 64
+  WEFT_SAME_SIZE = 64,
+  WEFT_SAME_PRECISION = 128
 };
 
 /* X (ID, word, doc): what the rows of a rung have in common with the job. */
@@ -40,7 +41,8 @@ extern const char *const weft_nearness_words[], *const weft_nearness_docs[];
 
 /* X (traits that must be equal, nearness) */
 #define WEFT_BAND_LADDER(X)                                                                        \
-  X (WEFT_SAME_GPU | WEFT_SAME_STACK | WEFT_SAME_EXPERTS | WEFT_SAME_LAYOUT | WEFT_SAME_SIZE,      \
+  X (WEFT_SAME_GPU | WEFT_SAME_STACK | WEFT_SAME_EXPERTS | WEFT_SAME_LAYOUT | WEFT_SAME_SIZE |     \
+         WEFT_SAME_PRECISION,                                                                      \
      WEFT_NEAR)                                                                                    \
   X (WEFT_SAME_GPU | WEFT_SAME_FAMILY | WEFT_SAME_EXPERTS | WEFT_SAME_LAYOUT | WEFT_SAME_SIZE,     \
      WEFT_NEAR)                                                                                    \
