@@ -60,7 +60,7 @@ join_sums (void *stack, uint32_t below)
   weft_round (s->dtype, s->n, left);
 }
 
-/* Pushes the sum over leaf i, which is the entry at `top`. */
+/* Adds the sum of leaf i, which is in the first free entry of the stack (`top`), to the fold. */
 static void
 push_leaf (struct stack *s, uint32_t i)
 {
@@ -90,10 +90,10 @@ finish_row (const struct weft_gemm_result *c, uint64_t row, uint64_t column, uin
 
 /* ---------------------------------------------------------------------------- products */
 
-/* A block of the result. */
+/* A block of the result: ranges of rows and columns. */
 struct area {
   uint64_t row, rows, column, columns;
-  uint64_t c_row; /* stride of its sums from row to row */
+  uint64_t c_row; /* distance between rows of the block's sums, in floats */
 };
 
 static struct weft_block
@@ -109,7 +109,7 @@ block_of (const struct weft_gemm *g, const struct area *area)
   };
 }
 
-/* Continues the chains of a block over a range of terms. */
+/* Adds the products of a range of terms to the sums of a block. */
 static void
 sum_terms (const struct weft_gemm *g, const struct area *area, struct weft_range terms,
            struct weft_block *block, float *c)
@@ -153,7 +153,8 @@ make_area (const struct weft_gemm *g, const struct area *area, struct stack stac
     finish_row (&g->c, area->row + i, area->column, area->columns, stack.entry + i * area->c_row);
 }
 
-/* The largest area, near to a square, whose stack fits into the scratch. */
+/* The largest block of the result, near to a square, for which a stack of partial sums fits into
+ * the scratch. */
 static struct area
 largest_area (const struct weft_gemm *g, const struct stack *stack)
 {
@@ -188,7 +189,8 @@ weft_gemm (const struct weft_gemm *given)
 
 /* -------------------------------------------------------------------------------- sums */
 
-/* Continues the sums of n <= WEFT_STRETCH columns over a range of terms. */
+/* Adds the terms of a range to sum[j], for each column j of the range (at most WEFT_STRETCH
+ * columns). */
 static void
 sum_columns (const struct weft_factor *x, const struct weft_pack_range *range, float *sum)
 {

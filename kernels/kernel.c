@@ -8,7 +8,8 @@ const struct weft_kernel_row weft_kernels[WEFT_N_OP] = {
 #include "core/ops.def"
 };
 
-/* Kinds of index operands, by name, and their valid range; rows and targets may be -1. */
+/* Operands that hold indices, by name: the least valid value (-1: no row, no target), and what the
+ * values count. */
 enum indexed { TOKENS, EXPERTS, ROWS };
 static const struct {
   const char *name;
@@ -19,7 +20,8 @@ static const struct {
   { "row", -1, ROWS },  { "counts", 0, ROWS },     { "send", 0, ROWS },
 };
 
-/* 1 + kind, for each operand that is an index; 0 for others. */
+/* By op kind and operand: 1 + the row of `indices` that describes an operand of indices; 0: the
+ * operand has no indices. */
 static uint8_t index_of[WEFT_N_OP][WEFT_MOST_OPERANDS];
 static pthread_once_t indices_found = PTHREAD_ONCE_INIT;
 

@@ -71,7 +71,7 @@ rows_of (const struct weft_kernel *k, uint64_t e)
 
 /* -------------------------------------------------------------------------- fp8 factors */
 
-/* Number of row groups with scales of their own. */
+/* Number of groups of token rows that have their own scales. */
 static uint64_t
 groups_of (const struct weft_kernel *k)
 {
@@ -94,8 +94,9 @@ rows_of_group (const struct weft_kernel *k, uint64_t g)
                            k->shape.dim[M]);
 }
 
-/* Scales of a factor from row `at` on. The rows have `columns` elements and belong to group g (rows
- * of tokens) or expert g (weights), whose first row is `first`. */
+/* Which scales belong to rows of a factor that begin at row `at`. These rows have `columns`
+ * elements and belong to group g (token rows) or to expert g (weights); `first`: the first row of
+ * g. */
 struct scaled {
   const struct weft_operand *scale;
   enum weft_moe_scales lie;
@@ -202,7 +203,8 @@ weft_cpu_moe_matmul_dgrad (const struct weft_kernel *k, uint32_t part, uint32_t 
   multiply (k, k->shape.dim[K], part, parts);
 }
 
-/* Strides of the weights: `along` between columns of the result, `sum` between terms of a sum. */
+/* along, sum: strides of the weights, from one column of the result to the next and from one term
+ * of a sum to the next. */
 static void
 ref_multiply (const struct weft_kernel *k, uint64_t columns, uint64_t terms, uint64_t along,
               uint64_t sum)

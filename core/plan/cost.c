@@ -200,12 +200,17 @@ price_plain_attention (const struct weft_cost *cost, enum weft_op_kind kind,
   return TRUE;
 }
 
+static gboolean
+is_ring_part (enum weft_op_kind kind)
+{
+  return kind == WEFT_OP_ATTENTION_PART || kind == WEFT_OP_ATTENTION_PART_BWD;
+}
+
 /* The mean number of keys of a query: the pairs that the FLOPs count, over the queries. */
 static double
 keys_per_query (enum weft_op_kind kind, const struct weft_shape *s, double flops)
 {
-  gboolean part = kind == WEFT_OP_ATTENTION_PART || kind == WEFT_OP_ATTENTION_PART_BWD;
-  double queries = (double) s->dim[0] * (part ? 1 : (double) s->dim[1]);
+  double queries = (double) s->dim[0] * (is_ring_part (kind) ? 1 : (double) s->dim[1]);
   double width = (double) s->dim[4], value = s->dim[6] ? (double) s->dim[6] : width;
   double pairs = flops / (is_attention (kind) ? 1 : 2) / (2 * (double) s->dim[2] * (width + value));
 
@@ -218,6 +223,23 @@ static double
 saturation (double x, double half)
 {
   return half > 0 ? x / (x + half) : 1;
+}
+
+/* The fraction of the attention rate that is left on a GPU newer than the kernels: a factor for
+ * each major version of the compute capability. */
+static double
+age_share (const struct weft_cost *cost)
+{
+  enum { FLASH_ATTENTION_2 = 80, MAJOR = 10 };
+  const union weft_stack *stack = cost->stack;
+  int64_t gpu = cost->cluster->f.gpu_capability, written = stack->attention_capability;
+
+  if (cost->deterministic && stack->deterministic_capability > 0 &&
+      gpu != stack->deterministic_capability)
+    written = FLASH_ATTENTION_2;
+  return written > 0 && gpu > written
+             ? pow (stack->attention_older_share, (double) (gpu / MAJOR - written / MAJOR))
+             : 1;
 }
 
 /* The share of the matmul rate that attention reaches. A tile of queries has a constant amount of
@@ -236,10 +258,39 @@ attention_share (const struct weft_cost *cost, enum weft_op_kind kind, const str
                        forward ? stack->attention_keys_half : stack->attention_backward_keys_half);
   share *= saturation (width, stack->attention_width_half) /
            saturation (128, stack->attention_width_half);
-  if (stack->attention_capability > 0 &&
-      cost->cluster->f.gpu_capability > stack->attention_capability)
-    share *= stack->attention_older_share;
-  return fmin (1, share);
+  if (is_ring_part (kind))
+    share *= stack->ring_attention_share;
+  return fmin (1, share * age_share (cost)) *
+         (cost->fp8_attention ? stack->fp8_attention_gain : 1);
+}
+
+/* Seconds in which a kernel computes the random numbers of dropout, one for each score. Integer
+ * units issue a quarter of the FLOP/s without matrix units: half as many units, and one operation
+ * where fp32 counts two. */
+static double
+random_seconds (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
+                double flops)
+{
+  double integer = cost->cluster->f.gpu_cuda_core_spec / 4;
+  double width = (double) (s->dim[4] + (s->dim[6] ? s->dim[6] : s->dim[4]));
+  double scores = flops / (is_attention (kind) ? 1 : 2) / (2 * width);
+
+  return cost->drops && integer > 0 ? scores * cost->stack->attention_random_ops / integer : 0;
+}
+
+/* Bytes that the loss moves beside those of the op's formula: kernels of frameworks convert the
+ * logits, subtract the maximum, and take exponentials and sums one after the other. */
+static double
+loss_bytes (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s)
+{
+  const union weft_stack *stack = cost->stack;
+  gboolean both = kind == WEFT_OP_XENT_GRAD;
+  gboolean forward = both || kind == WEFT_OP_XENT || kind == WEFT_OP_XENT_PART;
+  gboolean backward = both || kind == WEFT_OP_XENT_BWD;
+  double each = (forward ? stack->loss_forward_bytes : 0) +
+                (backward ? stack->loss_backward_bytes : 0);
+
+  return cost->loss * each * (double) s->dim[0] * (double) s->dim[1];
 }
 
 /* The factor by which deterministic_mode slows down a kernel; 1 for kernels without a separate
@@ -272,6 +323,20 @@ memory_share (const union weft_stack *stack, enum weft_op_kind kind)
   return own > 0 ? own : stack->memory_share;
 }
 
+/* Bytes that a kernel moves. With one scale per row (fp8_priced_as = rowwise), a product over the
+ * rows needs other scales than one over the columns. So the transposed copy is made from 16 bits in
+ * two passes, 5 bytes an element instead of 2, while the largest magnitude of a row is found when
+ * the row is converted (torchao float8/float8_scaling_utils.py). */
+static double
+moved_bytes (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s)
+{
+  double bytes = weft_op_info[kind].bytes (s);
+
+  if (cost->fp8 != WEFT_FP8_PRICE_ROWWISE)
+    return bytes;
+  return kind == WEFT_OP_TRANSPOSE ? 2.5 * bytes : kind == WEFT_OP_AMAX ? 0 : bytes;
+}
+
 static struct weft_cost_parts
 split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
        uint32_t sms_taken)
@@ -280,7 +345,8 @@ split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_s
   const union weft_stack *stack = cost->stack;
   double sms = fmax (1, (double) c->f.gpu_sms - sms_taken), share = sms / c->f.gpu_sms;
   struct weft_cost_parts parts = { .flops = weft_op_info[kind].flops (s),
-                                   .bytes = weft_op_info[kind].bytes (s),
+                                   .bytes = moved_bytes (cost, kind, s) +
+                                            loss_bytes (cost, kind, s),
                                    .rate = rate_of (cost, kind, s),
                                    .gap = stack->kernel_gap };
 
@@ -288,6 +354,8 @@ split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_s
     if (!price_plain_attention (cost, kind, s, &parts))
       parts.share = attention_share (cost, kind, s, parts.flops);
     parts.share /= slowdown (cost, kind);
+    parts.share = parts.flops / (parts.flops / parts.share +
+                                 parts.rate * random_seconds (cost, kind, s, parts.flops));
     parts.work = parts.flops / (parts.rate * parts.share * share);
   }
   /* Half of the SMs already saturate memory bandwidth; with fewer SMs, bandwidth falls in
@@ -419,6 +487,7 @@ piece_price (const struct weft_cost *cost, enum weft_op_kind kind, const struct 
 
   if (weft_cluster_is_cpu (cost->cluster))
     return alone;
+  filled /= cost->stack->piece_rate_share;
   return alone * fmax (filled, parts.memory) / roofline (cost, kind, shape, sms_taken);
 }
 

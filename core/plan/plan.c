@@ -42,10 +42,12 @@ weft_plan_transfer (const weft_plan *plan, uint32_t from, uint32_t to,
                                : -1;
   if (seconds >= 0)
     return measured (seconds);
-  return (struct weft_traffic){ .algorithm = "send",
-                                .bytes = { weft_op_info[WEFT_OP_SEND].bytes (shape) },
-                                .latency = q.latency,
-                                .seconds = transfer_seconds (&q, WEFT_OP_SEND, shape, 2) };
+  struct weft_traffic t = { .algorithm = "send",
+                            .bytes = { weft_op_info[WEFT_OP_SEND].bytes (shape) },
+                            .latency = q.latency,
+                            .seconds = transfer_seconds (&q, WEFT_OP_SEND, shape, 2) };
+  weft_software_scatter (plan, to, shape, q.rate, &t);
+  return t;
 }
 
 static double
@@ -96,15 +98,16 @@ weft_plan_copy_bytes (const weft_plan *plan, uint32_t rank, uint32_t op)
   return MAX (copy_seconds (plan, rank, p, op, &q) - q.latency, 0) * q.rate;
 }
 
-/* Tokens that cross nodes, as a fraction of their copies, if each goes only once to every node that
- * has some of its experts. A token has k experts on n nodes, so it goes to n (1 - (1 - 1/n)^k) of
- * them. Routing by groups of experts (moe_router_group_topk) leaves fewer nodes to choose from. */
+/* Tokens that are sent, as a fraction of their copies, if each goes only once to every place (rank
+ * or node) that has some of its experts. A token has k experts at n places, so it goes to
+ * n (1 - (1 - 1/n)^k) of them. Routing by groups of experts (moe_router_group_topk) leaves fewer
+ * places to choose from. */
 static double
-once_a_node (const struct weft_job *job, uint32_t nodes)
+once_a_place (const struct weft_job *job, uint32_t places)
 {
   const double k = (double) job->model.moe_router_topk;
   const double groups = (double) job->model.moe_router_num_groups;
-  double n = nodes;
+  double n = places;
 
   if (groups > 0)
     n = fmin (n, (double) job->model.moe_router_group_topk * fmax (1, n / groups));
@@ -122,28 +125,31 @@ longest_link (const struct weft_coll_shape *group, const struct weft_traffic *t)
   return most;
 }
 
-/* Whether the op exchanges tokens of experts between nodes, once to each node. All-to-all of equal
- * shares can also be that of Ulysses. */
+/* Whether the op exchanges tokens of experts, once with each rank. All-to-all of equal shares can
+ * also be that of Ulysses. */
 static gboolean
-goes_once_a_node (const weft_plan *plan, const struct weft_coll_shape *group,
+goes_once_a_rank (const weft_plan *plan, const struct weft_coll_shape *group,
                   enum weft_op_kind kind)
 {
   return plan->job.strategy.moe_flex_dispatcher_backend != WEFT_FLEX_NONE &&
          weft_op_swaps (kind) && (weft_op_is_counted (kind) || plan->mesh.cp_heads == 1) &&
-         group->style == WEFT_FABRIC_TIERS && group->side[WEFT_WAY_REMOTE] > 1;
+         group->style == WEFT_FABRIC_TIERS && group->n > 1;
 }
 
-/* DeepEP sends a token over the network to the rank at the same place of each node, which sends
- * copies on over NVLink; the combine adds copies in the node and returns one (deepseek-ai/DeepEP,
- * README.md). */
+/* DeepEP sends a token once to each rank that has some of its experts (is_token_in_rank of
+ * csrc/kernels/intranode.cu), and the combine returns their sum. Over the network a token goes once
+ * to the rank at the same place of each node, which sends copies on over NVLink; the combine adds
+ * copies in the node and returns one (deepseek-ai/DeepEP, README.md). */
 static void
-send_once_a_node (const weft_plan *plan, const struct weft_coll_shape *group,
+send_once_a_rank (const weft_plan *plan, const struct weft_coll_shape *group,
                   struct weft_traffic *t)
 {
   double local = group->side[WEFT_WAY_LOCAL], before = longest_link (group, t);
 
-  t->bytes[WEFT_WAY_LOCAL] += t->bytes[WEFT_WAY_REMOTE] * (local - 1) / local;
-  t->bytes[WEFT_WAY_REMOTE] *= once_a_node (&plan->job, group->side[WEFT_WAY_REMOTE]);
+  if (group->side[WEFT_WAY_REMOTE] > 1)
+    t->bytes[WEFT_WAY_LOCAL] += t->bytes[WEFT_WAY_REMOTE] * (local - 1) / local;
+  t->bytes[WEFT_WAY_LOCAL] *= once_a_place (&plan->job, group->n);
+  t->bytes[WEFT_WAY_REMOTE] *= once_a_place (&plan->job, group->side[WEFT_WAY_REMOTE]);
   if (before > 0)
     t->seconds = t->latency + (t->seconds - t->latency) * longest_link (group, t) / before;
 }
@@ -163,14 +169,15 @@ closed_form (const struct coll_question *q, enum weft_op_kind kind, const struct
                                  : job->strategy.deterministic_mode ? WEFT_COLL_RING
                                                                     : WEFT_COLL_QUICKEST;
 
-  double bytes = weft_op_info[kind].bytes (shape);
+  double bytes = weft_software_bytes (q->plan, q->group, kind, shape);
   kind = weft_software_kind (q->plan, q->group, kind);
   double launches = weft_software_launches (q->plan, q->group, kind, (double) shape->dim[0]);
   struct weft_traffic traffic = weft_coll_plan (q->group, kind, bytes / launches,
                                                 job->stack.collective_base_latency, choice);
   weft_software_repeat (q->plan, launches, &traffic);
-  if (goes_once_a_node (q->plan, q->group, kind))
-    send_once_a_node (q->plan, q->group, &traffic);
+  weft_software_reorder (q->plan, q->group, kind, bytes, &traffic);
+  if (goes_once_a_rank (q->plan, q->group, kind))
+    send_once_a_rank (q->plan, q->group, &traffic);
   return traffic;
 }
 
@@ -346,6 +353,27 @@ free_bytes (const weft_plan *plan, uint32_t role)
   return bytes > 0 ? (uint64_t) bytes : 0;
 }
 
+/* Plans the memory of a role. Software without an arena needs no offsets. If it is to be executed,
+ * it gets them, but no op waits for bytes. */
+static void
+remember (weft_plan *plan, uint32_t role, enum weft_plan_depth depth)
+{
+  weft_program *p = plan->role[role];
+  struct weft_memory *memory = &plan->memory[role];
+
+  if (!plan->allocated) {
+    weft_memory_plan (p, plan->seconds[role], free_bytes (plan, role), memory);
+    return;
+  }
+  plan->allocated[role] = weft_allocator_run (&plan->job, p);
+  if (depth >= WEFT_PLAN_PROVED) {
+    weft_memory_plan (p, plan->seconds[role], G_MAXUINT64, memory);
+    return;
+  }
+  weft_memory_live (p, memory);
+  memory->planned[WEFT_POOL_HOST] = memory->live[WEFT_POOL_HOST];
+}
+
 static void
 build_role (weft_plan *plan, uint32_t role, build_program build, enum weft_plan_depth depth,
             weft_placements *placements)
@@ -353,8 +381,7 @@ build_role (weft_plan *plan, uint32_t role, build_program build, enum weft_plan_
   plan->role[role] = build (&plan->job, &plan->mesh, role);
   plan->seconds[role] = price_program (plan, plan->role[role], placements);
   if (depth >= WEFT_PLAN_PLACED)
-    weft_memory_plan (plan->role[role], plan->seconds[role], free_bytes (plan, role),
-                      &plan->memory[role]);
+    remember (plan, role, depth);
 }
 
 void
@@ -425,6 +452,8 @@ make_plan (const struct weft_job *job, build_program build, enum weft_plan_depth
   plan->n_roles = plan->mesh.pp;
   plan->role = g_new0 (weft_program *, plan->n_roles);
   plan->memory = g_new0 (struct weft_memory, plan->n_roles);
+  if (job->stack.live_memory && depth >= WEFT_PLAN_PLACED)
+    plan->allocated = g_new0 (struct weft_allocated, plan->n_roles);
   plan->seconds = g_new0 (double *, plan->n_roles);
   const char *table = g_quark_to_string ((GQuark) job->cluster.f.cost_table);
   if (table && *table && !(plan->table = weft_cost_table_load (table, error)))
@@ -486,6 +515,7 @@ weft_plan_free (weft_plan *plan)
   weft_plan_drop_programs (plan);
   g_free (plan->role);
   g_free (plan->memory);
+  g_free (plan->allocated);
   g_free (plan->seconds);
   if (plan->table)
     weft_cost_table_free (plan->table);
@@ -562,10 +592,33 @@ weft_plan_init_bytes (const weft_plan *plan, uint32_t role)
 }
 
 uint64_t
-weft_plan_peak_bytes (const weft_plan *plan, uint32_t role)
+weft_plan_arena_bytes (const weft_plan *plan, uint32_t role)
 {
   return plan->memory[role].planned[WEFT_POOL_DEVICE] +
-         plan->memory[role].planned[WEFT_POOL_SYMMETRIC] + weft_plan_reserved_bytes (plan, role);
+         plan->memory[role].planned[WEFT_POOL_SYMMETRIC];
+}
+
+uint64_t
+weft_plan_used_bytes (const weft_plan *plan, uint32_t role)
+{
+  return plan->allocated ? (uint64_t) plan->allocated[role].peak
+                         : weft_plan_arena_bytes (plan, role);
+}
+
+uint64_t
+weft_plan_cached_bytes (const weft_plan *plan, uint32_t role)
+{
+  if (!plan->allocated)
+    return 0;
+  const struct weft_allocated *a = &plan->allocated[role];
+  double libraries = (double) weft_plan_reserved_bytes (plan, role);
+  return (uint64_t) (weft_allocator_reserved (&plan->job, a, libraries) - a->peak);
+}
+
+uint64_t
+weft_plan_peak_bytes (const weft_plan *plan, uint32_t role)
+{
+  return weft_plan_used_bytes (plan, role) + weft_plan_reserved_bytes (plan, role);
 }
 
 uint64_t
@@ -581,6 +634,9 @@ uint64_t
 weft_plan_least_bytes (const weft_plan *plan)
 {
   uint64_t worst = 0;
+
+  if (plan->allocated)
+    return weft_plan_worst_bytes (plan);
   for (uint32_t role = 0; role < plan->n_roles; role++)
     worst = MAX (worst, plan->memory[role].live[WEFT_POOL_DEVICE] +
                             plan->memory[role].live[WEFT_POOL_SYMMETRIC] +

@@ -154,7 +154,7 @@ parts_together_have_the_bits_of_the_whole (void **state)
   g_rand_free (rand);
 }
 
-/* left += right, rounded to the type of gradients. */
+/* left += right, element by element, rounded to the type of gradients. */
 static void
 add_gradient (struct layer *left, const struct layer *right, enum array a)
 {
@@ -164,8 +164,8 @@ add_gradient (struct layer *left, const struct layer *right, enum array a)
   }
 }
 
-/* Runs a layer one sequence at a time and adds the gradients along the tree of core/base/fold.h;
- * they end up in entry[0]. */
+/* Runs a layer on one sequence at a time, and adds the gradients along the tree of
+ * core/base/fold.h. The sums are in entry[0]. */
 static void
 run_sequences (const struct layer *whole, struct layer *entry, uint32_t n)
 {
@@ -276,8 +276,8 @@ static void
 only_experts_of_the_best_groups_are_taken (void **state)
 {
   union weft_model m;
-  float logits[8] = { 5, -9, 4, 4.5f, 3, 3, 0, 0 }, prob[2]; /* four groups of two experts, of which
-                                                              * one is eligible */
+  /* four groups of two experts; only one group may be chosen */
+  float logits[8] = { 5, -9, 4, 4.5f, 3, 3, 0, 0 }, prob[2];
   int32_t choice[2];
 
   (void) state;
@@ -307,8 +307,8 @@ logits_that_are_no_numbers_choose_somebody (void **state)
   }
 }
 
-/* Weights that are no numbers occupy places like others: an expert never has more rows than its
- * capacity, for which its buffers have room. */
+/* Routing weights that are NaN must count towards the capacity like all others. Otherwise an expert
+ * would get more rows than its capacity, for which its buffers have room. */
 static void
 weights_that_are_no_numbers_do_not_exceed_the_capacity (void **state)
 {
@@ -355,8 +355,8 @@ rows_are_regrouped_by_expert_and_back (void **state)
   assert_memory_equal (again, x, sizeof x);
 }
 
-/* The sum over experts on one rank has the bits of the sum of two ranks with half of the experts
- * each. */
+/* The outputs of a token's experts are added: one rank with all experts must have the bits of two
+ * ranks with half of the experts each. */
 static void
 experts_of_a_token_are_added_as_ranks_with_blocks_of_them_would (void **state)
 {
