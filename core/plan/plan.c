@@ -110,7 +110,7 @@ closed_form (const struct coll_question *q, enum weft_op_kind kind, const struct
                                                                     : WEFT_COLL_QUICKEST;
 
   return weft_coll_plan (q->group, kind, weft_op_info[kind].bytes (shape),
-                         job->stack.collective_base_latency, choice);
+                         &job->stack, choice);
 }
 
 static double

@@ -300,7 +300,7 @@ traffic (const weft_plan *plan, uint32_t role, uint32_t op, struct weft_coll_sha
 
   weft_coll_shape_init (shape, &plan->fabric, &group);
   return weft_coll_plan (shape, p->op[op].kind, weft_op_bytes (p, op),
-                         plan->job.stack.collective_base_latency,
+                         &plan->job.stack,
                          plan->job.train.reduction_order == WEFT_ORDER_CANONICAL);
 }
 
