@@ -25,10 +25,14 @@ weft_cli_ask (int argc, char **argv, gboolean markdown, struct weft_cli_ask *ask
 int
 weft_cli_columns (void)
 {
+  const char *set = g_getenv ("COLUMNS");
   struct winsize size;
+  guint64 columns;
 
   if (ioctl (STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col)
     return size.ws_col;
+  if (set && g_ascii_string_to_unsigned (set, 10, 1, G_MAXINT16, &columns, NULL))
+    return (int) columns;
   return G_MAXINT;
 }
 
@@ -53,6 +57,23 @@ weft_cli_print_wrapped (const char *text, int indent, int columns)
       used = printf ("%s", words[i]);
     }
     printf ("\n");
+  }
+}
+
+/* Least columns beside other text for which wrapping there is readable, and the indentation
+ * otherwise. */
+enum { LEAST_BESIDE = 30, BELOW = 8 };
+
+void
+weft_cli_print_beside (const char *text, int used, int columns)
+{
+  if (used < 0 || g_utf8_strlen (text, -1) <= columns - used)
+    printf ("%s\n", text);
+  else if (columns - used >= LEAST_BESIDE)
+    weft_cli_print_wrapped (text, used, columns);
+  else {
+    printf ("\n%*s", BELOW, "");
+    weft_cli_print_wrapped (text, BELOW, columns);
   }
 }
 

@@ -12,12 +12,17 @@ struct weft_cli_ask {
 gboolean weft_cli_ask (int argc, char **argv, gboolean markdown, struct weft_cli_ask *ask,
                        GError **error);
 
-/* Columns of the terminal on stdout; G_MAXINT if stdout is a file or a pipe. */
+/* Columns of the terminal on stdout. If stdout is a file or a pipe: those of the environment
+ * variable COLUMNS, if it is set, else G_MAXINT. */
 int weft_cli_columns (void);
 
 /* Prints lines of text, wrapped between words at `columns` columns but at most 100, and indented by
  * `indent` columns.  The caller has already printed the indentation of the first line. */
 void weft_cli_print_wrapped (const char *text, int indent, int columns);
+
+/* Prints a text at column `used` and ends the line. A text that does not fit is wrapped, beside the
+ * text that is there or below it. */
+void weft_cli_print_beside (const char *text, int used, int columns);
 
 /* Prints a text at column `used`, cut off before column `columns`, and ends the line. */
 void weft_cli_print_rest (const char *text, int used, int columns);

@@ -25,12 +25,11 @@ print_row (const struct weft_explain_row *row, int width)
 {
   g_autofree char *value = value_text (row, row->value);
 
-  printf ("  %s%-*s  %10s  %s", row->sum ? "= " : "  ", width, row->what, value, row->formula);
-  if (row->count > 1) {
-    g_autofree char *all = value_text (row, row->value * row->count);
-    printf ("; x %u = %s", row->count, all);
-  }
-  putchar ('\n');
+  int used = printf ("  %s%-*s  %10s  ", row->sum ? "= " : "  ", width, row->what, value);
+  g_autofree char *all = row->count > 1 ? value_text (row, row->value * row->count) : NULL;
+  g_autofree char *text = all ? g_strdup_printf ("%s; x %u = %s", row->formula, row->count, all)
+                              : g_strdup (row->formula);
+  weft_cli_print_beside (text, used, weft_cli_columns ());
 }
 
 static void
@@ -44,7 +43,9 @@ print_section (const struct weft_explain_section *section)
     const char *what = g_array_index (section->row, struct weft_explain_row, i).what;
     width = MAX (width, (int) strlen (what));
   }
-  printf ("\n%s  (%s)\n", section->title, section->source);
+  int used = printf ("\n%s  ", section->title) - 1;
+  g_autofree char *source = g_strdup_printf ("(%s)", section->source);
+  weft_cli_print_beside (source, used, weft_cli_columns ());
   for (guint i = 0; i < section->row->len; i++)
     print_row (&g_array_index (section->row, struct weft_explain_row, i), width);
 }
@@ -55,7 +56,7 @@ print_text (const weft_report *report, const weft_explain *explain)
   g_autoptr (GString) out = g_string_new (NULL);
 
   weft_report_print_job (&report->plan->job, out);
-  fputs (out->str, stdout);
+  weft_cli_print_beside (g_strchomp (out->str), 0, weft_cli_columns ());
   if (report->plan->n_roles > 1)
     printf ("stage %u of %u\n", explain->role, report->plan->n_roles);
   for (int topic = 0; topic < WEFT_N_EXPLAIN; topic++)

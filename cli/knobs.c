@@ -112,8 +112,8 @@ print_list (void)
   printf ("  %-37s %-9s %-19s %s\n", "knob", "default", "affects", "");
   g_ptr_array_foreach (all, print_class, NULL);
   print_aliases ();
-  printf ("\nEach knob is a flag: --tensor-model-parallel-size 8.  `weft knobs NAME` shows the\n"
-          "range and the sources of a knob.\n");
+  printf ("\nEach knob is a flag: --tensor-model-parallel-size 8.  `weft knobs NAME` shows\n"
+          "the range and the sources of a knob.\n");
 }
 
 enum { TEXT_COLUMN = 11 };

@@ -124,7 +124,7 @@ static weft_plan *
 fitting_plan (const struct weft_job *job)
 {
   g_autoptr (weft_plan) plan =
-      is_allowed (job) ? weft_plan_new_draft (job, WEFT_PLAN_PLACED, NULL) : NULL;
+      is_allowed (job) ? weft_plan_new_draft (job, WEFT_PLAN_PLACED, NULL, NULL) : NULL;
 
   return plan && weft_plan_fits (plan) ? weft_plan_new (job, NULL) : NULL;
 }
@@ -220,8 +220,8 @@ print_layer (const struct weft_job *job)
     bytes += kept[i].bytes;
   g_autofree char *sum = weft_units_human (bytes, "B");
   if (n)
-    printf ("\na layer without full recompute keeps %s per microbatch, in %u tensors (see weft "
-            "explain)\n",
+    printf ("\na layer without full recompute keeps %s per microbatch,\n"
+            "in %u tensors (see weft explain)\n",
             g_strstrip (sum), n);
 }
 

@@ -139,7 +139,9 @@ print_page (const union weft_model *m)
 {
   const char *source = g_quark_to_string (m->source);
 
-  printf ("%s%s%s\n\n", g_quark_to_string (m->name), *source ? ": " : "", source);
+  int used = printf ("%s%s", g_quark_to_string (m->name), *source ? ": " : "");
+  weft_cli_print_beside (source, used, weft_cli_columns ());
+  putchar ('\n');
   for (unsigned i = 0; i < table->n; i++) {
     g_autofree char *value = weft_field_print (&table->field[i], m->at[i]);
     if (i != WEFT_MODEL_name && i != WEFT_MODEL_source)

@@ -8,6 +8,7 @@
 #include "core/job/stages.h"
 #include "core/report/report.h"
 #include "core/base/units.h"
+#include "planner/memory_risk.h"
 #include "planner/planner.h"
 #include <math.h>
 #include <signal.h>
@@ -180,6 +181,21 @@ schedule_word (const union weft_strategy *s)
   return s->pipeline_model_parallel_size > 1 ? weft_schedule_words[s->pipeline_schedule] : "-";
 }
 
+static gboolean
+is_risky (const struct weft_job *job, const struct weft_candidate *c)
+{
+  return weft_memory_is_risky (job, (double) c->bytes);
+}
+
+/* Memory in GB, with RISK behind it if the strategy may not fit. The caller frees the text. */
+#define RISK "!"
+
+static char *
+memory_text (const struct weft_job *job, const struct weft_candidate *c)
+{
+  return g_strdup_printf ("%.1f%s", (double) c->bytes * 1e-9, is_risky (job, c) ? RISK : " ");
+}
+
 /* X (head, whether the column is always shown, text of the cell). Other columns are shown only if
  * their cells differ between strategies. */
 #define COLUMN_LIST(X)                                                                             \
@@ -197,7 +213,7 @@ schedule_word (const union weft_strategy *s)
   X ("step", TRUE, c->seconds > 0 ? weft_units_human (c->seconds, "s") : g_strdup ("-"))           \
   X ("tok/s/GPU", TRUE, real (c->report ? c->report->iteration.tokens_per_s_per_gpu : NAN, 0))     \
   X ("MFU %", TRUE, real (c->report ? 100 * c->report->iteration.mfu : NAN, 1))                    \
-  X ("mem GB", TRUE, real ((double) c->bytes * 1e-9, 1))
+  X ("mem GB", TRUE, memory_text (job, c))
 
 #define COUNT_COLUMN(head, always, make) +1
 enum { N_COLUMN = 0 COLUMN_LIST (COUNT_COLUMN), N_STRATEGY = N_COLUMN - 4 };
@@ -289,6 +305,21 @@ print_common (const struct cells *rows, const int *width)
     printf ("all with %s\n", text->str);
 }
 
+/* Leaves out tokens/s/GPU, then MFU, which follow from the step time, until rows fit the
+ * terminal. */
+static void
+drop_columns (int *width, int terminal)
+{
+  int used = 2;
+
+  for (unsigned k = 0; k < N_COLUMN; k++)
+    used += width[k] ? 2 + width[k] : 0;
+  for (unsigned k = N_STRATEGY + 1; k < N_STRATEGY + 3 && used > terminal; k++) {
+    used -= 2 + width[k];
+    width[k] = 0;
+  }
+}
+
 /* Indentation of a reason that does not fit beside its row. */
 enum { REASON_INDENT = 6 };
 
@@ -303,10 +334,11 @@ print_table (const struct weft_job *job, const weft_search *search)
     rows[i] = cells_of (job, &search->candidate[i]);
   for (unsigned k = 0; k < N_COLUMN; k++)
     width[k] = width_of (rows, n, k);
-  printf ("\n #");
+  drop_columns (width, terminal);
+  int head = printf ("\n #") - 1;
   for (unsigned k = 0; k < N_COLUMN; k++)
-    print_cell (columns[k].head, width[k], is_word (k, &rows[0]));
-  printf ("  against the best\n");
+    head += print_cell (columns[k].head, width[k], is_word (k, &rows[0]));
+  printf ("%s\n", head + 18 <= terminal ? "  against the best" : "");
   for (uint32_t i = 0; i < n; i++) {
     const struct weft_candidate *c = search->candidate;
     g_autofree char *why = i ? why_it_loses (c->report, c[i].report) : g_strdup ("the best");
@@ -321,6 +353,30 @@ print_table (const struct weft_job *job, const weft_search *search)
   print_common (rows, width);
   for (uint32_t i = 0; i < n; i++)
     clear_cells (&rows[i]);
+}
+
+/* The legend of RISK, if a strategy of the table has it, and the fastest strategy without it. */
+static void
+print_risk (const struct weft_job *job, const weft_search *search)
+{
+  uint32_t n = search->by_fate[WEFT_FATE_SIMULATED], risky = 0, safe = n;
+
+  for (uint32_t i = n; i-- > 0;)
+    if (is_risky (job, &search->candidate[i]))
+      risky++;
+    else
+      safe = i;
+  if (!risky)
+    return;
+  g_autofree char *memory = weft_units_human (job->cluster.f.gpu_memory, "B");
+  g_autofree char *which = safe == n ? g_strdup ("all of these strategies have this risk")
+                                     : g_strdup_printf ("the fastest without this risk is %u",
+                                                        safe + 1);
+  g_autofree char *text = g_strdup_printf (
+      RISK " may not fit: predicted memory has a mean error of %.0f %%, and with %.0f %% more it "
+           "exceeds the %s of the GPU; %s",
+      100 * weft_memory_error (job), 100 * weft_memory_error (job), g_strstrip (memory), which);
+  weft_cli_print_wrapped (text, 2, weft_cli_columns ());
 }
 
 static void
@@ -408,6 +464,7 @@ print_text (const struct weft_job *job, const weft_search *search, gboolean grap
   if (search->by_fate[WEFT_FATE_SIMULATED]) {
     struct weft_job best = weft_space_job (job, &search->candidate[0].choice);
     print_table (job, search);
+    print_risk (job, search);
     print_near_miss (job, search);
     print_command (&best, graph);
   } else {
@@ -433,6 +490,7 @@ add_best (JsonBuilder *b, const struct weft_job *job, const struct weft_candidat
   weft_report_build_iteration (c->report, b);
   json_builder_set_member_name (b, "memory");
   weft_report_build_memory (c->report, b);
+  weft_json_bool (b, "memory_risk", is_risky (job, c));
   json_builder_end_object (b);
 }
 
@@ -457,6 +515,7 @@ print_json (const struct weft_job *job, const weft_search *search)
   weft_json_real (b, "gap", search->gap);
   weft_json_bool (b, "stopped", search->stopped);
   weft_json_real (b, "memory_headroom", job->train.memory_headroom);
+  weft_json_real (b, "memory_error", weft_memory_error (job));
   if (search->enough_gpus)
     weft_json_int (b, "enough_gpus", search->enough_gpus);
   weft_json_array (b, "best");
@@ -519,9 +578,11 @@ weft_cli_plan (int argc, char **argv)
         "parallel sizes, chunks of stages, micro batch size, schedule, recompute, data-parallel "
         "sharding and overlap.  A knob that is given stays fixed.  Memory is exact; closed "
         "formulas rank the strategies that fit; SimGrid simulates the best.  Every strategy leaves "
-        "5 % of the GPU memory free (--memory-headroom).  Ctrl-C ends the search with the ranking "
-        "so far, and with status 130.  Ends with status 4 if no strategy is feasible; then the "
-        "strategy closest to fitting is shown, and a number of GPUs on which one fits.",
+        "5 % of the GPU memory free (--memory-headroom).  ! marks strategies that may not fit: "
+        "their memory and the mean error of predictions exceed the GPU.  Ctrl-C ends the search "
+        "with the ranking so far, and with status 130.  Ends with status 4 if no strategy is "
+        "feasible; then the strategy closest to fitting is shown, and a number of GPUs on which "
+        "one fits.",
     .examples =
         "  weft plan --model llama3-8b --topology dgx-h100 --nodes 4 --global-batch-size 256\n"
         "  weft plan job.ini --pipeline-model-parallel-size 4 --json\n",

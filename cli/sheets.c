@@ -159,11 +159,11 @@ static void
 print_wrapped (const char *text, int indent)
 {
   g_auto (GStrv) words = g_strsplit (text, " ", -1);
-  int column = 0;
+  int column = 0, most = MIN (WIDTH, weft_cli_columns ());
 
   for (unsigned i = 0; words[i]; i++) {
     int width = g_utf8_strlen (words[i], -1);
-    gboolean breaks = column > 0 && column + 1 + width > WIDTH;
+    gboolean breaks = column > 0 && column + 1 + width > most;
     if (breaks)
       printf ("\n");
     if (breaks || column == 0)
@@ -186,8 +186,9 @@ print_field (const sheet_page *page, unsigned row)
   g_autofree char *source = inherited ? g_strdup_printf ("[%s] %s", file, source_of (page, row))
                                       : g_strdup (source_of (page, row));
 
-  printf ("  %-*s%-*s", KEY_WIDTH, weft_sheet_key (page->file->sheet, row), VALUE_WIDTH - 2, value);
-  printf ("  %s\n", field->doc);
+  int used = printf ("  %-*s%-*s  ", KEY_WIDTH, weft_sheet_key (page->file->sheet, row),
+                     VALUE_WIDTH - 2, value);
+  weft_cli_print_beside (field->doc, used, weft_cli_columns ());
   if (*source)
     print_wrapped (source, INDENT + 2);
 }
@@ -197,8 +198,9 @@ print_page (const sheet_page *page)
 {
   const char *section = "";
 
-  printf ("%s: %s\n%s\n", page->name, page->title,
-          ((const weft_conf *) page->file->conf->pdata[0])->name);
+  int used = printf ("%s: ", page->name);
+  weft_cli_print_beside (page->title, used, weft_cli_columns ());
+  printf ("%s\n", ((const weft_conf *) page->file->conf->pdata[0])->name);
   for (unsigned i = 0; i < page->file->sheet->table->n; i++) {
     if (!weft_sheet_has (page->file->sheet, page->file->values, i))
       continue;

@@ -61,31 +61,60 @@ print_head (const char *name, int width)
 }
 
 static int
-widest_group (const weft_validation *v)
+widest_name (const weft_validation *v)
 {
-  int width = strlen ("time, all");
+  int width = strlen ("mean by source");
 
   for (uint32_t i = 0; i < v->n_group; i++)
     width = MAX (width, (int) strlen (v->group[i].name));
+  for (uint32_t i = 0; i < v->n_source; i++)
+    width = MAX (width, (int) strlen (v->source[i].name) + (int) strlen (" (apart)"));
   return width;
 }
 
 static void
-print_groups (const weft_validation *v, int width)
+print_groups (const struct weft_validate_group *group, uint32_t n, gboolean memory, int width)
 {
-  print_head ("step time", width);
-  for (uint32_t i = 0; i < v->n_group; i++)
-    if (v->group[i].time.n)
-      print_errors (v->group[i].name, width, &v->group[i].time);
-  print_errors ("all", width, &v->time);
-  if (v->memory.n == 0)
+  for (uint32_t i = 0; i < n; i++) {
+    const struct weft_validate_errors *e = memory ? &group[i].memory : &group[i].time;
+    g_autofree char *name = g_strconcat (group[i].name, group[i].apart ? " (apart)" : "", NULL);
+    if (e->n)
+      print_errors (name, width, e);
+  }
+}
+
+static void
+print_summaries (const weft_validation *v, gboolean memory, int width)
+{
+  double by_source = memory ? v->memory_by_source : v->time_by_source;
+
+  print_head (memory ? "memory by group" : "step time by group", width);
+  print_groups (v->group, v->n_group, memory, width);
+  printf ("\n");
+  print_head (memory ? "memory by source" : "step time by source", width);
+  print_groups (v->source, v->n_source, memory, width);
+  if (!isnan (by_source))
+    printf ("%-*s        %7.1f\n", width, "mean by source", 100 * by_source);
+  print_errors ("all rows", width, memory ? &v->memory : &v->time);
+}
+
+static gboolean
+has_memory (const weft_validation *v)
+{
+  for (uint32_t i = 0; i < v->n_source; i++)
+    if (v->source[i].memory.n)
+      return TRUE;
+  return FALSE;
+}
+
+static void
+print_all (const weft_validation *v, int width)
+{
+  print_summaries (v, FALSE, width);
+  if (!has_memory (v))
     return;
   printf ("\n");
-  print_head ("memory", width);
-  for (uint32_t i = 0; i < v->n_group; i++)
-    if (v->group[i].memory.n)
-      print_errors (v->group[i].name, width, &v->group[i].memory);
-  print_errors ("all", width, &v->memory);
+  print_summaries (v, TRUE, width);
 }
 
 /* Maximum width of a line in columns, for files and wide terminals. */
@@ -165,9 +194,9 @@ static void
 print_text (const weft_validation *v, gboolean verbose)
 {
   printf ("%u rows: %u predicted, %u refused; %.1f s.  Errors are predicted / measured - 1 in %%; "
-          "tier C is\nnot counted.\n\n",
+          "tier C is\nnot counted, rows apart are in no total.\n\n",
           v->n_row, v->n_predicted, v->n_row - v->n_predicted, v->wall_seconds);
-  print_groups (v, widest_group (v));
+  print_all (v, widest_name (v));
   print_refusals (v);
   if (verbose)
     print_rows (v);
@@ -211,19 +240,30 @@ add_refused (JsonBuilder *b, const weft_validation *v)
 }
 
 static void
-add_groups (JsonBuilder *b, const weft_validation *v)
+add_groups (JsonBuilder *b, const char *member, const char *name,
+            const struct weft_validate_group *group, uint32_t n)
 {
-  weft_json_array (b, "groups");
-  for (uint32_t i = 0; i < v->n_group; i++) {
+  weft_json_array (b, member);
+  for (uint32_t i = 0; i < n; i++) {
     json_builder_begin_object (b);
-    weft_json_text (b, "group", v->group[i].name);
-    add_errors (b, &v->group[i].time);
+    weft_json_text (b, name, group[i].name);
+    weft_json_bool (b, "apart", group[i].apart);
+    add_errors (b, &group[i].time);
     weft_json_object (b, "memory");
-    add_errors (b, &v->group[i].memory);
+    add_errors (b, &group[i].memory);
     json_builder_end_object (b);
     json_builder_end_object (b);
   }
   json_builder_end_array (b);
+}
+
+static void
+add_means (JsonBuilder *b, const weft_validation *v)
+{
+  weft_json_object (b, "mean_by_source");
+  add_real (b, "time", v->time_by_source);
+  add_real (b, "memory", v->memory_by_source);
+  json_builder_end_object (b);
 }
 
 static void
@@ -258,7 +298,9 @@ print_json (const weft_validation *v)
   weft_json_object (b, "memory");
   add_errors (b, &v->memory);
   json_builder_end_object (b);
-  add_groups (b, v);
+  add_means (b, v);
+  add_groups (b, "groups", "group", v->group, v->n_group);
+  add_groups (b, "sources", "source", v->source, v->n_source);
   weft_json_array (b, "per_row");
   for (uint32_t i = 0; i < v->n_row; i++)
     if (!v->row[i].rule)
@@ -481,7 +523,7 @@ weft_cli_validate (int argc, char **argv)
     .usage = "weft validate [CSV] [flags] [--json]",
     .doc =
         "Predicts every row of a table of published measurements and prints the errors, predicted "
-        "/ measured - 1, by group and overall.  The default CSV is validation/published.csv; "
+        "/ measured - 1, by group, by source and overall.  The default CSV is validation/published.csv; "
         "docs/validation.md explains the output.  Ends with status 3 if the mean error of the step "
         "time exceeds --max-mape.",
     .examples = "  weft validate\n"

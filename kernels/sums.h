@@ -27,8 +27,8 @@ struct weft_sums {
 /* Divides tokens into leaves of one segment each. */
 struct weft_leaves weft_sums_leaves (const struct weft_kernel *k, uint64_t tokens);
 
-/* weft_sums_leaves() for tokens of several passes over the same sequences, stored chunk by chunk:
- * one chunk of all passes together is a leaf. */
+/* weft_sums_leaves() for `tokens` tokens of several passes over the same sequences. The tokens are
+ * stored chunk by chunk, and a leaf contains one chunk of all passes. */
 struct weft_leaves weft_sums_leaves_of (const struct weft_kernel *k, uint64_t tokens,
                                         uint64_t passes);
 

@@ -2,11 +2,18 @@
 #include "planner/conditions.h"
 #include "core/base/error.h"
 #include "core/base/units.h"
+#include "planner/arithmetic.h"
 #include <math.h>
 #include <string.h>
 
 static const char *const memory_words[] = { WEFT_MEASURED_MEMORY_LIST (WEFT_WORD_TEXT) NULL };
 static const char *const flops_words[] = { WEFT_MEASURED_FLOPS_LIST (WEFT_WORD_TEXT) NULL };
+static const char *const gigabyte_words[] = { WEFT_GIGABYTE_LIST (WEFT_WORD_TEXT) NULL };
+static const char *const totals_words[] = { WEFT_MEASURED_TOTALS_LIST (WEFT_WORD_TEXT) NULL };
+static const char *const graph_words[] = { WEFT_MEASURED_GRAPH_LIST (WEFT_WORD_TEXT) NULL };
+
+#define MEASURED(key, words_)                                                                      \
+  { .name = "measured." key, .type = WEFT_TYPE_WORD, .def = words_[0], .words = words_ }
 
 /* A rule: entries [first, first + n) of the file apply to rows that meet all its conditions. */
 struct rule {
@@ -33,44 +40,37 @@ find_column (const char *name, int *column, GError **error)
   return weft_conditions_column (columns, name, column, error);
 }
 
-static gboolean
-is_number (const char *text)
-{
-  char *end;
-
-  g_ascii_strtod (text, &end);
-  return end != text && !*end;
-}
-
 static void
 clear_rule (gpointer data)
 {
   weft_conditions_free (((struct rule *) data)->conditions);
 }
 
-/* Reads a key "measured.memory" or "measured.flops" into the row. */
+/* Reads a key of section "measured" into the row. */
 static gboolean
 read_measured (const char *key, const char *value, weft_row_job *row, GError **error)
 {
-  const struct weft_field memory = {
-    .name = "measured.memory", .type = WEFT_TYPE_WORD, .def = memory_words[0], .words = memory_words
+  const struct {
+    struct weft_field field;
+    int *word;
+  } keys[] = {
+    { MEASURED ("memory", memory_words), &row->memory },
+    { MEASURED ("gigabyte", gigabyte_words), &row->gigabyte },
+    { MEASURED ("flops", flops_words), &row->flops },
+    { MEASURED ("totals", totals_words), &row->totals },
+    { MEASURED ("graph", graph_words), &row->graph },
   };
-  const struct weft_field flops = {
-    .name = "measured.flops", .type = WEFT_TYPE_WORD, .def = flops_words[0], .words = flops_words
-  };
-  const struct weft_field *field = g_str_equal (key, flops.name) ? &flops : &memory;
   union weft_value word;
 
-  if (!g_str_equal (key, field->name))
-    return weft_bad_input (error, "unknown key \"%s\"; wanted %s or %s", key, memory.name,
-                           flops.name);
-  if (!weft_field_parse (field, value, &word, error))
-    return FALSE;
-  if (field == &flops)
-    row->flops = word.i;
-  else
-    row->memory = word.i;
-  return TRUE;
+  for (unsigned i = 0; i < G_N_ELEMENTS (keys); i++)
+    if (g_str_equal (key, keys[i].field.name)) {
+      gboolean ok = weft_field_parse (&keys[i].field, value, &word, error);
+      *keys[i].word = ok ? (int) word.i : 0;
+      return ok;
+    }
+  return weft_bad_input (error, "unknown key \"%s\"; wanted %s, %s, %s or %s", key,
+                         keys[0].field.name, keys[1].field.name, keys[2].field.name,
+                         keys[3].field.name);
 }
 
 static gboolean
@@ -106,7 +106,7 @@ check_key (const weft_conf *conf, const struct weft_conf_entry *entry, GError **
   if (!strchr (entry->key, '.'))
     return weft_bad_input (error,
                            "unknown key \"%s\"; wanted why, column.NAME, SECTION.KEY of a job "
-                           "file, or measured.memory",
+                           "file, or measured.NAME",
                            entry->key);
   struct weft_applied a = { .key = entry->key,
                             .value = (char *) entry->value,
@@ -202,25 +202,16 @@ free_applied (gpointer data)
   g_free (a);
 }
 
-/* Computes "6 * 4 / 8" as "3", from left to right; returns any other text unchanged. */
+/* Replaces an expression by its value: "6 * 4 / 8" by "3". Returns any other text unchanged. */
 static char *
-calculate (char *value)
+calculate (char *text)
 {
-  g_auto (GStrv) word = g_strsplit (value, " ", -1);
-  unsigned n = g_strv_length (word);
-  double result = n ? g_ascii_strtod (word[0], NULL) : 0;
+  double value;
 
-  if (n < 3 || n % 2 == 0 || !is_number (word[0]))
-    return value;
-  for (unsigned i = 1; i < n; i += 2) {
-    gboolean times = g_str_equal (word[i], "*");
-    if (!is_number (word[i + 1]) || (!times && !g_str_equal (word[i], "/")))
-      return value;
-    double operand = g_ascii_strtod (word[i + 1], NULL);
-    result = times ? result * operand : result / operand;
-  }
-  g_free (value);
-  return weft_units_print (result);
+  if (!strchr (text, ' ') || !weft_arithmetic (text, NULL, NULL, &value))
+    return text;
+  g_free (text);
+  return weft_units_print (value);
 }
 
 /* Whether an entry has no effect on a row. TRUE: it fills a column whose cell is not blank; printed
@@ -320,6 +311,16 @@ number (const weft_row_job *row, enum weft_published_column column)
   return weft_published_number (row->cell[column]);
 }
 
+/* FLOP/s of one GPU: as printed, or the printed share of the specified bf16 rate. */
+static double
+flops_per_second (const weft_row_job *row)
+{
+  double rate = number (row, WEFT_COLUMN_tflops_per_gpu) * 1e12;
+
+  return isnan (rate) ? number (row, WEFT_COLUMN_mfu_pct) / 100 * row->job.cluster.f.gpu_bf16_spec
+                      : rate;
+}
+
 double
 weft_row_job_seconds (const weft_row_job *row)
 {
@@ -332,6 +333,6 @@ weft_row_job_seconds (const weft_row_job *row)
   if (isnan (seconds) && row->flops != WEFT_FLOPS_UNKNOWN)
     seconds = of_one *
               weft_model_flops_per_token (&row->job.model, row->flops == WEFT_FLOPS_CAUSAL) /
-              (number (row, WEFT_COLUMN_tflops_per_gpu) * 1e12);
+              flops_per_second (row);
   return seconds;
 }

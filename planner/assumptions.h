@@ -11,13 +11,18 @@
  *   column.NAME       the value of that column, where the column is blank
  *   SECTION.KEY       a setting of the job, as in a job file; the last setting of a key counts
  *   measured.memory   the memory that the source reports: `device`, everything that the driver
- *                     counts, or `allocator`, without context and communicator buffers
- *   measured.flops    how the source counts the FLOPs of attention, if it prints a rate and no
- *                     time: `causal` or `full`
+ *                     counts; `reserved`, what PyTorch's allocator has obtained; or `allocator`,
+ *                     the blocks of it that are in use
+ *   measured.gigabyte the unit of that memory: `binary`, or `decimal` (10^9 bytes)
+ *   measured.flops    how the source counts the FLOPs of attention, if it prints a rate, or a
+ *                     share of the specified bf16 rate, and no time: `causal` or `full`
+ *   measured.graph    `step`: the source ran each step as one captured CUDA graph
+ *   measured.totals   `apart`: the row counts in its source and its group, but in no total
  *   why               the reason, for readers
  *
  * {NAME} in a value is replaced by the cell of that column; if the cell is blank, no job is made
- * from the row. Products and quotients such as "{dp} * 4 / 8" are computed from left to right. */
+ * from the row. An expression such as "{dp} * 4 / 8" or "ceil ({layers} / {pp})" is replaced by its
+ * value. */
 #pragma once
 #include "core/job/job.h"
 #include "planner/published.h"
@@ -38,8 +43,14 @@ struct weft_applied {
 
 #define WEFT_MEASURED_MEMORY_LIST(X)                                                               \
   X (WEFT_MEMORY_DEVICE, "device", "all memory that the driver counts")                            \
-  X (WEFT_MEMORY_ALLOCATOR, "allocator", "without context and communicators")
+  X (WEFT_MEMORY_ALLOCATOR, "allocator", "blocks in use (max_memory_allocated)")                   \
+  X (WEFT_MEMORY_RESERVED, "reserved", "blocks in use and cached blocks (max_memory_reserved)")
 enum weft_measured_memory { WEFT_MEASURED_MEMORY_LIST (WEFT_WORD_ID) WEFT_N_MEASURED_MEMORY };
+
+#define WEFT_GIGABYTE_LIST(X)                                                                      \
+  X (WEFT_GIGABYTE_BINARY, "binary", "2^30 bytes")                                                 \
+  X (WEFT_GIGABYTE_DECIMAL, "decimal", "10^9 bytes")
+enum weft_gigabyte { WEFT_GIGABYTE_LIST (WEFT_WORD_ID) WEFT_N_GIGABYTE };
 
 #define WEFT_MEASURED_FLOPS_LIST(X)                                                                \
   X (WEFT_FLOPS_UNKNOWN, "unknown", "no step time is derived from a rate")                         \
@@ -47,12 +58,22 @@ enum weft_measured_memory { WEFT_MEASURED_MEMORY_LIST (WEFT_WORD_ID) WEFT_N_MEAS
   X (WEFT_FLOPS_FULL, "full", "all attention FLOPs, without the mask")
 enum weft_measured_flops { WEFT_MEASURED_FLOPS_LIST (WEFT_WORD_ID) WEFT_N_MEASURED_FLOPS };
 
+#define WEFT_MEASURED_TOTALS_LIST(X)                                                               \
+  X (WEFT_TOTALS_COUNTED, "counted", "the row counts in all totals")                               \
+  X (WEFT_TOTALS_APART, "apart", "the row counts in its source and its group only")
+enum weft_measured_totals { WEFT_MEASURED_TOTALS_LIST (WEFT_WORD_ID) WEFT_N_MEASURED_TOTALS };
+
+#define WEFT_MEASURED_GRAPH_LIST(X)                                                                \
+  X (WEFT_MEASURED_GRAPH_NONE, "none", "the host launched each kernel")                            \
+  X (WEFT_MEASURED_GRAPH_STEP, "step", "each step was one captured CUDA graph")
+enum weft_measured_graph { WEFT_MEASURED_GRAPH_LIST (WEFT_WORD_ID) WEFT_N_MEASURED_GRAPH };
+
 typedef struct weft_row_job {
   struct weft_job job; /* valid if weft_row_job_new() set no error */
   char *cell[WEFT_N_COLUMN]; /* all cells of the row; rules have filled in blank cells */
   GPtrArray *applied; /* struct weft_applied *, in the order of application */
-  enum weft_measured_memory memory;
-  enum weft_measured_flops flops;
+  int memory, flops, totals, graph; /* enum weft_measured_memory, _flops, _totals, _graph */
+  int gigabyte;              /* enum weft_gigabyte: unit of the measured memory */
 } weft_row_job;
 
 /* Makes the job of a row. If the job breaks a rule of rules.def, or a value needs a blank cell,
@@ -63,6 +84,6 @@ weft_row_job *weft_row_job_new (const weft_assumptions *assumptions, const weft_
 void weft_row_job_free (weft_row_job *row);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_row_job, weft_row_job_free)
 
-/* Seconds of the measured step: the printed time, or the time computed from tokens per second or
- * from FLOP/s; NaN if the row has none of these values. */
+/* Seconds of the measured step: the printed time, or the time computed from tokens per second, from
+ * FLOP/s or from their share of the specified rate; NaN if the row has none of these values. */
 double weft_row_job_seconds (const weft_row_job *row);

@@ -35,9 +35,7 @@ matmul_rate (const struct weft_job *job)
   double rate = 0;
 
   for (unsigned i = 0; i < G_N_ELEMENTS (dtypes); i++)
-    rate = fmax (rate, dtypes[i] == WEFT_FP32  ? job->cluster.f.gpu_fp32
-                       : dtypes[i] == WEFT_FP8 ? job->cluster.f.gpu_fp8
-                                               : job->cluster.f.gpu_bf16);
+    rate = fmax (rate, weft_cluster_matmul_rate (&job->cluster, dtypes[i]));
   return rate;
 }
 

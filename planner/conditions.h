@@ -4,15 +4,17 @@
  *
  * Conditions are joined with "and". A condition is a column, an operator (= != >) and a value. The
  * value of = and != is a pattern with * and ?, or several patterns separated by bars. The value
- * `blank` matches an empty cell. The value of > is a number. */
+ * `blank` matches an empty cell. The value of > is a number. The left side may also be an expression
+ * of columns, "(layers + 2) % (pp * vpp) = 0" (arithmetic.h): the value is then one number, and a
+ * blank cell meets no such condition. */
 #pragma once
 #include <glib.h>
 
 /* Conditions that a row must meet together. */
 typedef struct weft_conditions weft_conditions;
 
-/* Parses a section name. `columns`: names of the table's columns, NULL-terminated. The caller frees
- * the conditions. */
+/* Parses a section name. `columns`: names of the table's columns, NULL-terminated, which must
+ * outlive the conditions. The caller frees the conditions. */
 weft_conditions *weft_conditions_parse (const char *section, const char *const *columns,
                                         GError **error);
 void weft_conditions_free (weft_conditions *conditions);

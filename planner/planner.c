@@ -22,6 +22,7 @@ struct searcher {
   double last_clock;   /* highest clock time of the finalists, once all finalists are known */
   double best_simulated; /* lowest simulated time */
   uint32_t n_steps;    /* calls of attempt() */
+  struct weft_search_plans plans;
   gboolean stopped;
   GError *refused;     /* error of the first candidate whose step cannot be captured as a graph */
   GError *fault;       /* error of the first candidate with WEFT_FATE_FAULT */
@@ -57,6 +58,13 @@ struct sample {
   gboolean refused;    /* the step cannot be captured as a graph; the other fields are 0 */
 };
 
+static weft_plan *
+build (struct searcher *s, const struct weft_job *job, enum weft_plan_depth depth, GError **error)
+{
+  s->plans.by_depth[depth]++;
+  return weft_plan_new_draft (job, depth, weft_segment_cache_placements (s->segments), error);
+}
+
 static gboolean
 sample (struct searcher *s, const struct weft_job *job, enum weft_plan_depth depth,
         struct sample *out, GError **error)
@@ -64,7 +72,7 @@ sample (struct searcher *s, const struct weft_job *job, enum weft_plan_depth dep
   const union weft_clock_options own = { { .graph = s->options->graph, .roles = TRUE } };
   const struct weft_exec_options exec = { .own = weft_own_options_of (weft_exec_clock.options,
                                                                       own.at) };
-  g_autoptr (weft_plan) plan = weft_plan_new_draft (job, depth, error);
+  g_autoptr (weft_plan) plan = build (s, job, depth, error);
 
   if (!plan)
     return FALSE;
@@ -272,28 +280,32 @@ simulate_plan (const weft_plan *plan, gboolean graph, GError **error)
 }
 
 static weft_report *
-simulate_job (const struct weft_job *job, gboolean graph, GError **error)
+simulate_job (struct searcher *s, const struct weft_job *job, GError **error)
 {
-  g_autoptr (weft_plan) plan = weft_plan_new (job, error);
+  g_autoptr (weft_plan) plan = build (s, job, WEFT_PLAN_PROVED, error);
 
-  return plan ? simulate_plan (plan, graph, error) : NULL;
+  return plan ? simulate_plan (plan, s->options->graph, error) : NULL;
 }
 
-/* Simulates a plan that fits. A long step is extrapolated from two short steps. */
+/* Simulates a plan that fits, and frees its programs: those of one finalist may take a gigabyte. A
+ * long step is extrapolated from two short steps. */
 static weft_report *
-simulate_step (const weft_plan *plan, gboolean graph, GError **error)
+simulate_step (struct searcher *s, weft_plan *plan, GError **error)
 {
   struct weft_shortened shortened;
-  weft_report *of[2] = { NULL, NULL }, *report = NULL;
+  weft_report *of[2] = { NULL, NULL }, *report;
 
   weft_shorten (&plan->job, &shortened);
+  report = shortened.n == 1 ? simulate_plan (plan, s->options->graph, error)
+                            : weft_report_new (plan, NULL);
+  weft_plan_drop_programs (plan);
   if (shortened.n == 1)
-    return simulate_plan (plan, graph, error);
-  if ((of[0] = simulate_job (&shortened.job[0], graph, error)) &&
-      (of[1] = simulate_job (&shortened.job[1], graph, error))) {
-    report = weft_report_new (plan, NULL);
+    return report;
+  if ((of[0] = simulate_job (s, &shortened.job[0], error)) &&
+      (of[1] = simulate_job (s, &shortened.job[1], error)))
     weft_shortened_report (&shortened, &plan->job, of, report);
-  }
+  else
+    g_clear_pointer (&report, weft_report_free);
   g_clear_pointer (&of[0], weft_report_free);
   g_clear_pointer (&of[1], weft_report_free);
   return report;
@@ -306,7 +318,7 @@ simulate (struct searcher *s, struct weft_candidate *c, GError **error)
 {
   struct weft_job job = weft_space_job (s->job, &c->choice);
 
-  c->plan = weft_plan_new (&job, error);
+  c->plan = build (s, &job, WEFT_PLAN_PROVED, error);
   if (!c->plan)
     return FALSE;
   c->bytes = weft_plan_worst_bytes (c->plan);
@@ -315,7 +327,7 @@ simulate (struct searcher *s, struct weft_candidate *c, GError **error)
     g_clear_pointer (&c->plan, weft_plan_free);
     return TRUE;
   }
-  c->report = simulate_step (c->plan, s->options->graph, error);
+  c->report = simulate_step (s, c->plan, error);
   if (!c->report)
     return FALSE;
   c->seconds = c->report->iteration.time_s;
@@ -716,6 +728,8 @@ weft_search_run (const struct weft_job *job, const struct weft_search_options *o
   weft_search *search = collect (&s);
   search->enough_gpus = enough;
   search->stopped = s.stopped;
+  search->plans = s.plans;
+  search->plans.of_layers = weft_segment_cache_plans (s.segments);
   search->gap = !search->by_fate[WEFT_FATE_SIMULATED] ? 0 : s.stopped ? 1 : gap;
   weft_segment_cache_free (s.segments);
   search->wall_seconds = (g_get_monotonic_time () - start) * 1e-6;

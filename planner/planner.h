@@ -48,8 +48,16 @@ struct weft_candidate {
   enum { WEFT_FLOPS, WEFT_PASSES, WEFT_SCHEDULE, WEFT_PROGRAM } known; /* the source of `bound` */
   double seconds;      /* simulated step time */
   gboolean weighed;    /* no candidate fits, and `bytes` of this candidate was measured */
-  weft_plan *plan;     /* plan of a simulated candidate; NULL for others */
+  weft_plan *plan;     /* plan of a simulated candidate, without its programs
+                        * (weft_plan_drop_programs()); NULL for others */
   weft_report *report; /* report of a simulated candidate, without timeline; NULL for others */
+};
+
+/* Plans that a search has built. */
+struct weft_search_plans {
+  uint32_t by_depth[WEFT_PLAN_PROVED + 1]; /* priced: bounds; placed: clock times; proved:
+                                              simulations */
+  uint32_t of_layers; /* plans of one microbatch, on which layers were measured (segments.h) */
 };
 
 typedef struct weft_search {
@@ -66,6 +74,7 @@ typedef struct weft_search {
   gboolean stopped; /* whether weft_search_options.stop ended the search: candidates may be missing,
                      * and `gap` is 1 */
   double gap, wall_seconds;
+  struct weft_search_plans plans;
   GError *fault; /* error of the first candidate with WEFT_FATE_FAULT, owned; NULL: none */
 } weft_search;
 

@@ -12,6 +12,7 @@ struct key {
 
 struct weft_segment_cache {
   GHashTable *known; /* struct key -> struct weft_segments */
+  weft_placements *placements;
 };
 
 static guint
@@ -31,11 +32,9 @@ equal (gconstpointer a, gconstpointer b)
   return memcmp (a, b, sizeof (struct key)) == 0;
 }
 
-static void
-forget (gpointer value)
+void
+weft_segments_free (struct weft_segments *known)
 {
-  struct weft_segments *known = value;
-
   g_clear_pointer (&known->plan, weft_plan_free);
   g_free (known->segment);
   g_free (known);
@@ -46,7 +45,9 @@ weft_segment_cache_new (void)
 {
   weft_segment_cache *cache = g_new0 (weft_segment_cache, 1);
 
-  cache->known = g_hash_table_new_full (hash, equal, g_free, forget);
+  cache->placements = weft_placements_new ();
+  cache->known = g_hash_table_new_full (hash, equal, g_free,
+                                        (GDestroyNotify) weft_segments_free);
   return cache;
 }
 
@@ -54,7 +55,20 @@ void
 weft_segment_cache_free (weft_segment_cache *cache)
 {
   g_hash_table_unref (cache->known);
+  weft_placements_free (cache->placements);
   g_free (cache);
+}
+
+weft_placements *
+weft_segment_cache_placements (weft_segment_cache *cache)
+{
+  return cache->placements;
+}
+
+uint32_t
+weft_segment_cache_plans (const weft_segment_cache *cache)
+{
+  return g_hash_table_size (cache->known);
 }
 
 /* The segment of an op. Layer l is segment l + 1; an op without a layer belongs to the first
@@ -79,7 +93,8 @@ is_of (const struct weft_op *row, int pass)
 /* ----------------------------------------------------------------------------- time */
 
 /* Sets start[] to the first kernel of each segment of a pass, in program order, and start[n] to the
- * end of the last segment. Returns FALSE if the kernels of the segments are not contiguous. */
+ * end of the last segment. The last segment may be empty: under PyTorch the backward pass of the
+ * embedding belongs to layer 0. Returns FALSE if the kernels of the segments are not contiguous. */
 static gboolean
 find_starts (const weft_program *p, const struct weft_segments *known, int pass, uint32_t *start)
 {
@@ -99,8 +114,22 @@ find_starts (const weft_program *p, const struct weft_segments *known, int pass,
       return FALSE;
     end = op + 1;
   }
+  start[n - 1] = at + 2 == (int64_t) n ? end : start[n - 1];
   start[n] = end;
-  return at + 1 == (int64_t) n;
+  return at + 2 >= (int64_t) n;
+}
+
+/* Whether an op reads or writes the gradient of a weight. A collective on it may run once in a step
+ * or in every microbatch: tensor parallel ranks add their parts of the gradient of a norm. */
+static gboolean
+touches_gradient (const weft_program *p, uint32_t op)
+{
+  for (uint32_t u = p->op[op].uses; u < p->op[op + 1].uses; u++) {
+    uint32_t buf = p->uses[u].buf;
+    if (buf != WEFT_NO_BUF && p->buf[weft_buf_owner (p, buf)].kind == WEFT_BUF_GRADIENTS)
+      return TRUE;
+  }
+  return FALSE;
 }
 
 static double
@@ -109,7 +138,7 @@ duration (const weft_program *p, uint32_t op, double seconds, int pass)
   const struct weft_op *row = &p->op[op];
   gboolean counted = row->lane == WEFT_LANE_GPU
                          ? weft_op_info[row->kind].in_bound && !(row->flags & WEFT_OP_FUSED)
-                         : !(row->flags & WEFT_OP_GROUPED);
+                         : !(row->flags & WEFT_OP_GROUPED) && !touches_gradient (p, op);
   return counted && is_of (row, pass) ? seconds : 0;
 }
 
@@ -138,9 +167,11 @@ static void
 measure_way (const weft_program *p, const double *seconds, int pass, uint32_t from, uint32_t to,
              uint32_t stop, struct weft_segment *segment)
 {
-  g_autofree double *end = g_new (double, to - from);
+  g_autofree double *end = g_new (double, to - from + 1);
   double lane_end[WEFT_N_LANE], last = 0;
 
+  if (from == to)
+    return;
   for (int lane = 0; lane < WEFT_N_LANE; lane++)
     lane_end[lane] = lane == WEFT_LANE_GPU ? 0 : -INFINITY;
   for (uint32_t op = from; op < to; op++) {
@@ -261,6 +292,63 @@ one_microbatch (const struct weft_job *job)
   return weft_shorten_to (&one, 1);
 }
 
+/* ---------------------------------------------------------------- a short model */
+
+static gboolean
+layers_are_alike (const union weft_model *m, int64_t a, int64_t b)
+{
+  return weft_model_layer_is_moe (m, a) == weft_model_layer_is_moe (m, b) &&
+         weft_model_layer_has_rope (m, a) == weft_model_layer_has_rope (m, b) &&
+         weft_model_layer_is_local (m, a) == weft_model_layer_is_local (m, b) &&
+         weft_model_layer_window (m, a) == weft_model_layer_window (m, b) &&
+         weft_model_layer_chunk (m, a) == weft_model_layer_chunk (m, b);
+}
+
+/* The layer of a model with `n` layers that has the kind and the neighbours of layer `layer`;
+ * n: there is none. The first and the last layer stand for themselves. */
+static int64_t
+find_twin (const union weft_model *m, int64_t layer, int64_t n)
+{
+  int64_t last = m->num_layers - 1, at = 1;
+
+  if (layer == 0)
+    return 0;
+  if (layer == last)
+    return layers_are_alike (m, n - 1, last) && layers_are_alike (m, n - 2, last - 1) ? n - 1 : n;
+  while (at < n - 1 && !(layers_are_alike (m, at - 1, layer - 1) &&
+                         layers_are_alike (m, at, layer) &&
+                         layers_are_alike (m, at + 1, layer + 1)))
+    at++;
+  return at < n - 1 ? at : n;
+}
+
+/* Sets twin[] to the layer of a model with `n` layers that stands for each layer. FALSE: a layer
+ * has none. */
+static gboolean
+find_twins (const union weft_model *m, int64_t n, int64_t *twin)
+{
+  for (int64_t layer = 0; layer < m->num_layers; layer++)
+    if ((twin[layer] = find_twin (m, layer, n)) == n)
+      return FALSE;
+  return TRUE;
+}
+
+/* Largest number of layers of a short model: kinds of layers repeat after fewer layers. */
+enum { MOST_SHORT = 64 };
+
+/* The number of layers of the shortest model whose layers stand for all layers of `m`. Sets twin[]
+ * as find_twins() does. */
+static int64_t
+shortest_model (const union weft_model *m, int64_t *twin)
+{
+  for (int64_t n = 3; n < MIN (m->num_layers, MOST_SHORT); n++)
+    if (find_twins (m, n, twin))
+      return n;
+  for (int64_t layer = 0; layer < m->num_layers; layer++)
+    twin[layer] = layer;
+  return m->num_layers;
+}
+
 static void
 measure_plan (const struct weft_job *job, struct weft_segments *known)
 {
@@ -276,20 +364,54 @@ measure_plan (const struct weft_job *job, struct weft_segments *known)
     measure_state (p, known);
 }
 
-/* Measures the segments of a job. Frees the programs of the plan, because a search on a large
- * cluster makes thousands of such plans. */
+/* Copies the segments of a short model to the layers that they stand for. */
 static void
-look (const struct weft_job *job, struct weft_segments *known)
+expand (struct weft_segments *known, int64_t layers, const int64_t *twin)
+{
+  struct weft_segment *all = g_new (struct weft_segment, layers + 2);
+
+  all[0] = known->segment[0];
+  for (int64_t i = 0; i < layers; i++)
+    all[i + 1] = known->segment[twin[i] + 1];
+  all[layers + 1] = known->segment[known->n - 1];
+  g_free (known->segment);
+  known->segment = all;
+  known->n = (uint32_t) layers + 2;
+}
+
+/* Measures the segments of a job on a model with few layers, or, if `whole`, with all layers. Frees
+ * the programs of the plan, because a search on a large cluster makes thousands of such plans. */
+static void
+look (const struct weft_job *job, gboolean whole, weft_placements *placements,
+      struct weft_segments *known)
 {
   struct weft_job one = one_microbatch (job);
+  int64_t layers = job->model.num_layers;
+  g_autofree int64_t *twin = g_new (int64_t, layers);
+  int64_t few = shortest_model (&job->model, twin);
 
+  one.model.num_layers = few;
+  if (whole || !weft_job_check (&one, NULL))
+    one.model.num_layers = layers;
   if (!weft_job_check (&one, NULL))
     return;
-  known->plan = weft_plan_new_draft (&one, WEFT_PLAN_PRICED, NULL);
+  known->plan = weft_plan_new_draft (&one, WEFT_PLAN_PRICED, placements, NULL);
   if (!known->plan)
     return;
-  measure_plan (job, known);
+  measure_plan (&one, known);
   weft_plan_drop_programs (known->plan);
+  if (known->n > 0 && one.model.num_layers < layers)
+    expand (known, layers, twin);
+}
+
+struct weft_segments *
+weft_segments_measure (const struct weft_job *job, gboolean whole)
+{
+  g_autoptr (weft_placements) placements = weft_placements_new ();
+  struct weft_segments *known = g_new0 (struct weft_segments, 1);
+
+  look (job, whole, placements, known);
+  return known;
 }
 
 const struct weft_segments *
@@ -308,7 +430,7 @@ weft_segment_cache_get (weft_segment_cache *cache, const struct weft_job *job)
   if (known)
     return known;
   known = g_new0 (struct weft_segments, 1);
-  look (job, known);
+  look (job, FALSE, cache->placements, known);
   g_hash_table_insert (cache->known, g_memdup2 (&key, sizeof key), known);
   return known;
 }

@@ -1,6 +1,7 @@
 /* The values of each axis that are worth trying. An axis is one row of axes.def; an axis that the
  * user set has only that value. */
 #include "planner/space.h"
+#include "core/base/invariant.h"
 #include "core/cluster/fabric.h"
 #include "core/job/pipeline.h"
 #include "core/job/stages.h"
@@ -409,6 +410,31 @@ if_sharded_and_overlapped (const struct weft_job *job, int64_t out[MOST_VALUES])
   return possible ? both (out) : only (FALSE, out);
 }
 
+/* Reductions that each stage launches when its gradients are complete run one stage after the other
+ * on the path of the last microbatch: every stage delays the next by its division of gradients and
+ * by the bandwidth that its reduction takes from the transfer. Megatron-LM aligns them unless told
+ * not to (training/arguments.py, --no-align-grad-reduce). */
+static uint32_t
+if_reductions_align (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  const union weft_strategy *s = &job->strategy;
+  gboolean aligns = s->overlap_grad_reduce && s->pipeline_model_parallel_size > 1 &&
+                    !weft_job_is_torch (job) && !weft_job_splits_backward (job) &&
+                    weft_job_sharding (job) < WEFT_SHARD_GRADS;
+
+  return only (aligns ? WEFT_SYNC_ALIGNED : WEFT_NONE, out);
+}
+
+/* The gather of each chunk, launched when the first microbatch reaches it, stalls that microbatch
+ * on every stage. Megatron-LM aligns gathers unless told not to (--no-align-param-gather). */
+static uint32_t
+if_gathers_align (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  return only (job->strategy.overlap_param_gather && weft_job_interleaves (job) &&
+                   weft_job_sharding (job) < WEFT_SHARD_PARAMS,
+               out);
+}
+
 /* ---------------------------------------------------------------------- combinations */
 
 static const struct axis axes[WEFT_N_AXIS] = {
@@ -437,6 +463,19 @@ field_of (const struct axis *axis)
   return &table->field[axis->field];
 }
 
+static int32_t
+pack (int64_t value)
+{
+  WEFT_INVARIANT (value == WEFT_NONE || (value > INT32_MIN && value <= INT32_MAX));
+  return value == WEFT_NONE ? WEFT_CHOICE_NONE : (int32_t) value;
+}
+
+static int64_t
+unpack (int32_t value)
+{
+  return value == WEFT_CHOICE_NONE ? WEFT_NONE : value;
+}
+
 /* Lists all choices of the axes from `depth` on; the values of earlier axes are set in `job`. A
  * value outside the range of its setting is left out. */
 static void
@@ -452,9 +491,10 @@ enumerate (struct weft_job *job, struct weft_choice *choice, size_t depth, GArra
   union weft_value *at = setting (job, axis), before = *at;
   uint32_t n = is_fixed (job, axis) ? only (before.i, values) : axis->values (job, values);
   for (uint32_t i = 0; i < n; i++) {
-    choice->value[depth] = at->i = values[i];
+    at->i = values[i];
     if (!weft_field_holds (field_of (axis), *at))
       continue;
+    choice->value[depth] = pack (values[i]);
     enumerate (job, choice, depth + 1, out);
   }
   *at = before;
@@ -477,7 +517,7 @@ weft_space_job (const struct weft_job *job, const struct weft_choice *choice)
   struct weft_job chosen = *job;
 
   for (unsigned i = 0; i < WEFT_N_AXIS; i++)
-    setting (&chosen, &axes[i])->i = choice->value[i];
+    setting (&chosen, &axes[i])->i = unpack (choice->value[i]);
   weft_job_derive (&chosen);
   return chosen;
 }

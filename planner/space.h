@@ -9,9 +9,11 @@ enum weft_axis {
   WEFT_N_AXIS
 };
 
-/* One value for each axis. */
+/* One value for each axis; WEFT_CHOICE_NONE stands for WEFT_NONE. A space may have a million
+ * choices, and all values of the axes fit in 32 bits. */
+#define WEFT_CHOICE_NONE INT32_MIN
 struct weft_choice {
-  int64_t value[WEFT_N_AXIS];
+  int32_t value[WEFT_N_AXIS];
 };
 
 /* Lists all choices around a job, as an array of struct weft_choice that the caller frees. The

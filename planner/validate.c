@@ -1,4 +1,5 @@
 #include "planner/validate.h"
+#include "core/plan/allocator.h"
 #include "core/base/error.h"
 #include "planner/shorten.h"
 #include <math.h>
@@ -77,23 +78,76 @@ weft_validate_errors_of (const double *error, uint32_t n)
   return e;
 }
 
-/* Summarises the errors of one group; `group` NULL: of all rows. */
+typedef const char *name_of (const struct weft_validate_row *row);
+
+static const char *
+group_of (const struct weft_validate_row *row)
+{
+  return row->group;
+}
+
+static const char *
+source_of (const struct weft_validate_row *row)
+{
+  return row->source;
+}
+
+/* Summarises the errors of the predicted rows with one name. */
 static void
-sum_up (const weft_validation *v, const char *group, struct weft_validate_errors *time,
-        struct weft_validate_errors *memory)
+sum_up (const weft_validation *v, name_of *name, struct weft_validate_group *group)
+{
+  g_autofree double *times = g_new (double, v->n_row), *memories = g_new (double, v->n_row);
+  uint32_t n = 0;
+
+  group->apart = TRUE;
+  for (uint32_t i = 0; i < v->n_row; i++) {
+    const struct weft_validate_row *row = &v->row[i];
+    if (row->tier == 'C' || row->rule || !g_str_equal (name (row), group->name))
+      continue;
+    group->apart &= row->apart;
+    times[n] = row->time_error;
+    memories[n++] = row->memory_error;
+  }
+  group->time = weft_validate_errors_of (times, n);
+  group->memory = weft_validate_errors_of (memories, n);
+}
+
+/* Summarises the errors of all rows that count in totals. */
+static void
+sum_up_all (weft_validation *v)
 {
   g_autofree double *times = g_new (double, v->n_row), *memories = g_new (double, v->n_row);
   uint32_t n = 0;
 
   for (uint32_t i = 0; i < v->n_row; i++) {
     const struct weft_validate_row *row = &v->row[i];
-    if (row->tier == 'C' || (group && !g_str_equal (row->group, group)))
+    if (row->tier == 'C' || row->apart)
       continue;
     times[n] = row->time_error;
     memories[n++] = row->memory_error;
   }
-  *time = weft_validate_errors_of (times, n);
-  *memory = weft_validate_errors_of (memories, n);
+  v->time = weft_validate_errors_of (times, n);
+  v->memory = weft_validate_errors_of (memories, n);
+}
+
+/* Each source counts once, however many rows it has. */
+static void
+average_sources (weft_validation *v)
+{
+  double time = 0, memory = 0;
+  uint32_t n_time = 0, n_memory = 0;
+
+  for (uint32_t i = 0; i < v->n_source; i++) {
+    const struct weft_validate_group *source = &v->source[i];
+    if (source->apart)
+      continue;
+    time += source->time.n ? source->time.mape : 0;
+    memory += source->memory.n ? source->memory.mape : 0;
+    n_time += source->time.n > 0;
+    n_memory += source->memory.n > 0;
+  }
+  v->time_by_source = n_time ? time / n_time : NAN;
+  v->memory_by_source = n_memory ? memory / n_memory : NAN;
 }
 
 static int
@@ -102,22 +156,24 @@ compare_names (gconstpointer a, gconstpointer b)
   return strcmp (*(const char *const *) a, *(const char *const *) b);
 }
 
-static void
-group_up (weft_validation *v)
+/* The groups or the sources of all rows; *n is their number. The caller frees the array. */
+static struct weft_validate_group *
+group_up (const weft_validation *v, name_of *name, uint32_t *n)
 {
   g_autoptr (GPtrArray) names = g_ptr_array_new ();
 
   for (uint32_t i = 0; i < v->n_row; i++)
-    if (!g_ptr_array_find_with_equal_func (names, v->row[i].group, g_str_equal, NULL))
-      g_ptr_array_add (names, (char *) v->row[i].group);
+    if (!g_ptr_array_find_with_equal_func (names, name (&v->row[i]), g_str_equal, NULL))
+      g_ptr_array_add (names, (char *) name (&v->row[i]));
   g_ptr_array_sort (names, compare_names);
-  v->group = g_new0 (struct weft_validate_group, names->len);
+  struct weft_validate_group *all = g_new0 (struct weft_validate_group, names->len + 1);
   for (uint32_t i = 0; i < names->len; i++) {
-    struct weft_validate_group *group = &v->group[v->n_group];
+    struct weft_validate_group *group = &all[*n];
     group->name = g_ptr_array_index (names, i);
-    sum_up (v, group->name, &group->time, &group->memory);
-    v->n_group += group->time.n || group->memory.n;
+    sum_up (v, name, group);
+    *n += group->time.n || group->memory.n;
   }
+  return all;
 }
 
 /* ------------------------------------------------------------------ one row */
@@ -146,10 +202,18 @@ counted_bytes (const weft_plan *plan, enum weft_measured_memory memory)
   double most = 0;
 
   for (uint32_t role = 0; role < plan->n_roles; role++) {
-    double bytes = weft_plan_peak_bytes (plan, role);
-    if (memory == WEFT_MEMORY_ALLOCATOR)
-      bytes += plan->job.stack.workspace_bytes - (double) weft_plan_reserved_bytes (plan, role);
-    most = fmax (most, bytes);
+    double libraries = (double) weft_plan_reserved_bytes (plan, role);
+    double used = (double) weft_plan_peak_bytes (plan, role) - libraries, reserved = used;
+    if (plan->job.stack.live_memory) {
+      struct weft_allocated allocated = weft_allocator_run (plan, role);
+      used = allocated.peak;
+      reserved = weft_allocator_reserved (plan, role, &allocated);
+    }
+    if (memory == WEFT_MEMORY_DEVICE)
+      most = fmax (most, reserved + libraries);
+    else
+      most = fmax (most, (memory == WEFT_MEMORY_RESERVED ? reserved : used) +
+                             plan->job.stack.workspace_bytes);
   }
   return most;
 }
@@ -161,6 +225,7 @@ plan_row (const struct run *run, struct weft_validate_row *row)
 
   p->row = row;
   p->job = weft_row_job_new (run->assumptions, run->table, p->row->index, &p->error);
+  row->apart = p->job->totals == WEFT_TOTALS_APART;
   if (!p->error)
     weft_shorten (&p->job->job, &p->shortened);
   for (uint32_t i = 0; !p->error && i < p->shortened.n; i++)
@@ -171,12 +236,15 @@ plan_row (const struct run *run, struct weft_validate_row *row)
 static void
 predict (const struct run *run, struct planned *p)
 {
+  const struct weft_exec_ops *executor = run->options->executor;
   struct weft_exec_options folded = { 0 };
   double seconds[2], bytes[2];
 
+  if (!p->error && p->job->graph == WEFT_MEASURED_GRAPH_STEP)
+    weft_own_options_set (&folded.own, executor->options, "graph", "true", &p->error);
   for (uint32_t i = 0; !p->error && i < p->shortened.n; i++) {
     g_autoptr (weft_timeline) timeline =
-        weft_exec_run (run->options->executor, p->plan[i], &folded, &p->error);
+        weft_exec_run (executor, p->plan[i], &folded, &p->error);
     seconds[i] = timeline ? timeline->seconds : NAN;
     bytes[i] = counted_bytes (p->plan[i], p->job->memory);
   }
@@ -194,6 +262,8 @@ finish (const struct run *run, struct planned *p)
 
   row->measured_gib = weft_published_number (
       weft_published_cell (run->table, row->index, WEFT_COLUMN_peak_mem_gib));
+  if (p->job->gigabyte == WEFT_GIGABYTE_DECIMAL)
+    row->measured_gib *= 1e9 / (1 << 30);
   row->time_error = row->predicted_s / row->measured_s - 1;
   row->memory_error = row->predicted_gib / row->measured_gib - 1;
   if (p->error) {
@@ -214,13 +284,20 @@ planned_free (struct planned *p)
 
 /* ------------------------------------------------------------------ all rows */
 
+/* SOURCE of an id SOURCE-NUMBER. The caller frees it. */
+static char *
+source_name (const char *id)
+{
+  const char *dash = strrchr (id, '-');
+  return dash ? g_strndup (id, dash - id) : g_strdup (id);
+}
+
 static gboolean
 is_asked_for (const weft_published *table, unsigned row, const struct weft_validate_options *o)
 {
   const char *id = weft_published_cell (table, row, WEFT_COLUMN_id);
   const char *source = weft_published_cell (table, row, WEFT_COLUMN_source);
-  const char *dash = strrchr (id, '-');
-  g_autofree char *prefix = dash ? g_strndup (id, dash - id) : g_strdup (id);
+  g_autofree char *prefix = source_name (id);
 
   if (o->tier && !strchr (o->tier, *weft_published_cell (table, row, WEFT_COLUMN_tier)))
     return FALSE;
@@ -243,6 +320,7 @@ choose_rows (const weft_published *table, const struct weft_validate_options *op
         .index = i,
         .id = weft_published_cell (table, i, WEFT_COLUMN_id),
         .group = weft_published_cell (table, i, WEFT_COLUMN_group),
+        .source = source_name (weft_published_cell (table, i, WEFT_COLUMN_id)),
         .tier = *weft_published_cell (table, i, WEFT_COLUMN_tier),
         .predicted_s = NAN,
         .measured_s = NAN,
@@ -367,8 +445,10 @@ weft_validate (const weft_published *table, const weft_assumptions *assumptions,
     return NULL;
   for (uint32_t i = 0; i < v->n_row; i++)
     v->n_predicted += !v->row[i].rule;
-  sum_up (v, NULL, &v->time, &v->memory);
-  group_up (v);
+  sum_up_all (v);
+  v->group = group_up (v, group_of, &v->n_group);
+  v->source = group_up (v, source_of, &v->n_source);
+  average_sources (v);
   v->wall_seconds = (g_get_monotonic_time () - start) * 1e-6;
   return g_steal_pointer (&v);
 }
@@ -377,10 +457,12 @@ void
 weft_validation_free (weft_validation *validation)
 {
   for (uint32_t i = 0; i < validation->n_row; i++) {
+    g_free (validation->row[i].source);
     g_free (validation->row[i].rule);
     g_free (validation->row[i].why);
   }
   g_free (validation->row);
   g_free (validation->group);
+  g_free (validation->source);
   g_free (validation);
 }

@@ -26,23 +26,29 @@ struct weft_validate_errors {
 struct weft_validate_row {
   unsigned index;     /* row of the table */
   const char *id, *group;
+  char *source;       /* SOURCE of an id SOURCE-NUMBER */
   char tier;
+  gboolean apart;     /* the row counts in its source and its group, but in no total */
   char *rule, *why;   /* the rule that the row breaks, and its message; NULL if the row was
                        * predicted */
   double predicted_s, measured_s, time_error;
   double predicted_gib, measured_gib, memory_error;
 };
 
+/* A group of rows, or a source. */
 struct weft_validate_group {
   const char *name;
+  gboolean apart; /* all rows are apart */
   struct weft_validate_errors time, memory;
 };
 
 typedef struct weft_validation {
-  uint32_t n_row, n_predicted, n_group;
+  uint32_t n_row, n_predicted, n_group, n_source;
   struct weft_validate_row *row;     /* n_row rows, in the order of the table */
   struct weft_validate_errors time, memory;
-  struct weft_validate_group *group; /* sorted by name; groups without errors are left out */
+  double time_by_source, memory_by_source; /* means of the means of all sources; NaN without any */
+  /* Sorted by name; those without errors are left out. */
+  struct weft_validate_group *group, *source;
   double wall_seconds;
 } weft_validation;
 

@@ -36,6 +36,19 @@ const struct weft_sheet weft_cluster_sheet = {
   .kind = WEFT_CLUSTER_fabric_kind,
 };
 
+double
+weft_cluster_matmul_rate (const struct weft_cluster *c, enum weft_dtype dtype)
+{
+  const double fp32 = c->f.gpu_fp32 * c->f.gpu_fp32_sustained;
+  const double bf16 = c->f.gpu_bf16 * c->f.gpu_bf16_sustained;
+  const double fp8 = c->f.gpu_fp8 * c->f.gpu_fp8_sustained;
+  const double rate[WEFT_N_DTYPE] = {
+    [WEFT_FP32] = fp32, [WEFT_BF16] = bf16,  [WEFT_FP16] = bf16,
+    [WEFT_FP8] = fp8,   [WEFT_INT32] = fp32, [WEFT_E5M2] = fp8,
+  };
+  return rate[dtype];
+}
+
 /* The default number of GPUs: the size that the fabric defines, or one node. On topology cpu, where
  * ranks are threads, the default is one rank. */
 static uint32_t

@@ -39,6 +39,12 @@ weft_cluster_is_cpu (const struct weft_cluster *c)
   return c->f.node_intra == WEFT_SHARED_MEMORY;
 }
 
+/* FLOP/s that the best large matmuls of a dtype reach in the steps of a long run: the rate of a
+ * short benchmark, times the fraction of it that the power limit leaves. A GPU sets its clock by
+ * the power of many milliseconds, so attention between the matmuls runs at the same clock. A step
+ * with few matmuls draws less power, and is then faster than this rate says. */
+double weft_cluster_matmul_rate (const struct weft_cluster *cluster, enum weft_dtype dtype);
+
 extern const struct weft_table weft_cluster_table;
 
 /* Loads topologies/NAME.ini or a path. Sets the default size: the size that the fabric defines (a

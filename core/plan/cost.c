@@ -1,16 +1,6 @@
 #include "core/plan/cost.h"
 #include <math.h>
 
-static double
-matmul_rate (const struct weft_cluster *c, enum weft_dtype dtype)
-{
-  const double rate[WEFT_N_DTYPE] = {
-    [WEFT_FP32] = c->f.gpu_fp32, [WEFT_BF16] = c->f.gpu_bf16,  [WEFT_FP16] = c->f.gpu_bf16,
-    [WEFT_FP8] = c->f.gpu_fp8,   [WEFT_INT32] = c->f.gpu_fp32, [WEFT_E5M2] = c->f.gpu_fp8,
-  };
-  return rate[dtype];
-}
-
 /* Which matrix product an op computes: forward, dgrad, wgrad or none. */
 static enum weft_product
 side_of (enum weft_op_kind kind)
@@ -85,6 +75,19 @@ tiled_extent (enum weft_op_kind kind, const struct weft_shape *s, double *rows, 
   *depth = side_of (kind) == WEFT_PRODUCT_FORWARD ? k
            : side_of (kind) == WEFT_PRODUCT_WGRAD ? m
                                                   : n;
+}
+
+/* Whether each row of the operands and of the result begins at a multiple of 16 bytes, as tensor
+ * cores need it for their full rate (NVIDIA "Matrix Multiplication Background", "Tensor Core
+ * Requirements": 8 elements of fp16, 4 of TF32, 16 of int8). Rows of unfused attention are heads
+ * and scores. The number of rows does not matter. */
+static gboolean
+is_aligned (enum weft_op_kind kind, const struct weft_shape *s)
+{
+  const uint64_t bytes = weft_dtype_bytes (s->dtype);
+  uint64_t one = s->dim[1], other = heads_of (kind, s) > 0 ? s->dim[4] : s->dim[2];
+
+  return one * bytes % 16 == 0 && other * bytes % 16 == 0;
 }
 
 /* The size and number of the matrix products of one kernel. */
@@ -182,6 +185,48 @@ price_plain_attention (const struct weft_cost *cost, enum weft_op_kind kind,
   return TRUE;
 }
 
+/* The mean number of keys of a query: the pairs that the FLOPs count, over the queries. */
+static double
+keys_per_query (enum weft_op_kind kind, const struct weft_shape *s, double flops)
+{
+  gboolean part = kind == WEFT_OP_ATTENTION_PART || kind == WEFT_OP_ATTENTION_PART_BWD;
+  double queries = (double) s->dim[0] * (part ? 1 : (double) s->dim[1]);
+  double width = (double) s->dim[4], value = s->dim[6] ? (double) s->dim[6] : width;
+  double pairs = flops / (is_attention (kind) ? 1 : 2) / (2 * (double) s->dim[2] * (width + value));
+
+  return pairs / queries;
+}
+
+/* x / (x + half): the part of the rate that is left if a constant amount of work, as long as that
+ * of `half`, comes with the work of x. */
+static double
+saturation (double x, double half)
+{
+  return half > 0 ? x / (x + half) : 1;
+}
+
+/* The share of the matmul rate that attention reaches. A tile of queries has a constant amount of
+ * work in addition to its keys, and each score an exponential in addition to its products. The
+ * stack's shares are those of long sequences and heads of width 128. */
+static double
+attention_share (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
+                 double flops)
+{
+  const union weft_stack *stack = cost->stack;
+  gboolean forward = is_attention (kind);
+  double width = (double) (s->dim[4] + (s->dim[6] ? s->dim[6] : s->dim[4])) / 2;
+  double share = forward ? stack->attention_forward_share : stack->attention_backward_share;
+
+  share *= saturation (keys_per_query (kind, s, flops),
+                       forward ? stack->attention_keys_half : stack->attention_backward_keys_half);
+  share *= saturation (width, stack->attention_width_half) /
+           saturation (128, stack->attention_width_half);
+  if (stack->attention_capability > 0 &&
+      cost->cluster->f.gpu_capability > stack->attention_capability)
+    share *= stack->attention_older_share;
+  return fmin (1, share);
+}
+
 /* The factor by which deterministic_mode slows down a kernel; 1 for kernels without a separate
  * deterministic form. */
 static double
@@ -194,6 +239,24 @@ slowdown (const struct weft_cost *cost, enum weft_op_kind kind)
                                       : 1;
 }
 
+/* The fraction of the copy bandwidth that a kernel of this class reaches. */
+static double
+memory_share (const union weft_stack *stack, enum weft_op_kind kind)
+{
+  const double share[WEFT_N_KERNEL] = {
+    [WEFT_KERNEL_NORM] = stack->norm_memory_share,
+    [WEFT_KERNEL_MATMUL] = stack->matmul_memory_share,
+    [WEFT_KERNEL_ATTENTION] = stack->matmul_memory_share,
+    [WEFT_KERNEL_SOFTMAX] = stack->softmax_memory_share,
+    [WEFT_KERNEL_QUANTISE] = stack->quantise_memory_share,
+    [WEFT_KERNEL_OPTIMIZER] = stack->optimizer_memory_share,
+    [WEFT_KERNEL_DISPATCH] = stack->dispatch_memory_share,
+  };
+  double own = share[weft_op_kernel (kind)];
+
+  return own > 0 ? own : stack->memory_share;
+}
+
 static struct weft_cost_parts
 split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
        uint32_t sms_taken)
@@ -203,22 +266,24 @@ split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_s
   double sms = fmax (1, (double) c->f.gpu_sms - sms_taken), share = sms / c->f.gpu_sms;
   struct weft_cost_parts parts = { .flops = weft_op_info[kind].flops (s),
                                    .bytes = weft_op_info[kind].bytes (s),
-                                   .rate = matmul_rate (c, multiplied (cost, kind, s)),
+                                   .rate = weft_cluster_matmul_rate (c, multiplied (cost, kind, s)),
                                    .gap = stack->kernel_gap };
 
   if (is_attention (kind) || is_attention_backward (kind)) {
     if (!price_plain_attention (cost, kind, s, &parts))
-      parts.share =
-          is_attention (kind) ? stack->attention_forward_share : stack->attention_backward_share;
+      parts.share = attention_share (cost, kind, s, parts.flops);
     parts.share /= slowdown (cost, kind);
     parts.work = parts.flops / (parts.rate * parts.share * share);
   }
   /* Half of the SMs already saturate memory bandwidth; with fewer SMs, bandwidth falls in
    * proportion. */
-  parts.bandwidth = c->f.gpu_memory_bandwidth * stack->memory_share * fmin (1, 2 * share);
+  parts.bandwidth = c->f.gpu_memory_bandwidth * memory_share (stack, kind) * fmin (1, 2 * share);
   if (kind == WEFT_OP_EMBED_BWD)
     parts.bandwidth /= slowdown (cost, kind);
-  if (side_of (kind) != WEFT_NO_PRODUCT || heads_of (kind, s) > 0)
+  if (weft_op_kernel (kind) == WEFT_KERNEL_MATMUL && !weft_cluster_is_cpu (c) &&
+      !is_aligned (kind, s))
+    parts.rate *= stack->matmul_unaligned_share;
+  if (weft_op_kernel (kind) == WEFT_KERNEL_MATMUL)
     parts.work = matmul_seconds (cost, kind, s, sms, &parts);
   parts.memory = parts.bytes / parts.bandwidth;
   return parts;
@@ -327,22 +392,39 @@ fused_price (const struct weft_cost *cost, const weft_program *p, uint32_t op, u
          roofline (cost, p->op[op].kind, shape, sms_taken);
 }
 
+/* Seconds of a piece whose next piece runs on another stream. The tiles of the next piece fill the
+ * SMs that the last wave leaves free, and no time passes between the two kernels. */
+static double
+piece_price (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *shape,
+             uint32_t sms_taken)
+{
+  struct weft_cost_parts parts = split (cost, kind, shape, sms_taken);
+  double alone = weft_cost_kernel (cost, kind, shape, sms_taken);
+  double filled = (parts.work - parts.sums) * parts.waves + parts.sums;
+
+  if (weft_cluster_is_cpu (cost->cluster))
+    return alone;
+  return alone * fmax (filled, parts.memory) / roofline (cost, kind, shape, sms_taken);
+}
+
 /* A program has thousands of ops but only a few dozen shapes, so the seconds of each (shape, kind)
- * are computed once for the GPU and once for the host. The seconds of fused ops are computed op by
- * op. */
+ * are computed once for the GPU, once for the host and once for pieces. The seconds of fused ops
+ * are computed op by op. */
 void
 weft_cost_program (const struct weft_cost *cost, const weft_program *p, uint32_t sms_taken,
                    double *seconds)
 {
-  size_t n = (size_t) p->n_shape * WEFT_N_OP * 2;
+  enum { ON_GPU, ON_HOST, PIECE, N_PRICE };
+  size_t n = (size_t) p->n_shape * WEFT_N_OP * N_PRICE;
   g_autofree double *known = g_new (double, n + 1);
 
   for (size_t i = 0; i < n; i++)
     known[i] = NAN;
   for (uint32_t op = 0; op < p->n_op; op++) {
     const struct weft_op *row = &p->op[op];
-    gboolean on_host = row->lane == WEFT_LANE_HOST;
-    double *at = &known[((size_t) row->shape * WEFT_N_OP + row->kind) * 2 + on_host];
+    gboolean piece = (row->flags & WEFT_OP_PIECE) != 0;
+    unsigned which = row->lane == WEFT_LANE_HOST ? ON_HOST : piece ? PIECE : ON_GPU;
+    double *at = &known[((size_t) row->shape * WEFT_N_OP + row->kind) * N_PRICE + which];
     if (weft_op_info[row->kind].class != WEFT_CLASS_COMPUTE)
       continue;
     if (row->flags & WEFT_OP_FUSED) {
@@ -350,7 +432,8 @@ weft_cost_program (const struct weft_cost *cost, const weft_program *p, uint32_t
       continue;
     }
     if (isnan (*at))
-      *at = price (cost, p, row, sms_taken);
+      *at = which == PIECE ? piece_price (cost, row->kind, &p->shape[row->shape], sms_taken)
+                           : price (cost, p, row, sms_taken);
     seconds[op] = *at;
   }
 }
@@ -382,13 +465,9 @@ weft_cost_domain (const struct weft_cluster *cluster, uint32_t n_nodes, uint32_t
 }
 
 uint32_t
-weft_cost_user_sms (enum weft_op_kind kind)
+weft_cost_piece_sms (const union weft_stack *stack, enum weft_op_kind kind)
 {
-  static const uint32_t sms[WEFT_N_OP] = {
-#define USER_SMS_ROW(kind, sms) [kind] = (sms),
-#include "core/sms.def"
-  };
-  return sms[kind];
+  return kind == WEFT_OP_SHIFT ? stack->piece_shift_sms : stack->piece_collective_sms;
 }
 
 uint32_t

@@ -4,20 +4,23 @@
  *
  *   t = gap + max (FLOPs / (matmul rate x efficiency), bytes / (copy bandwidth x memory share))
  *
+ * The memory share is that of the kernel's class (weft_op_kernel).
+ *
  * A matmul of m x n x k is cut into tiles; its efficiency is the share of the last wave of tiles
  * that the SMs fill (wave quantisation), the share of the tiles' area that is real (tile
  * quantisation), and k / (k + k_half) for the prologue of each tile. A product with fewer tiles
  * than SMs, such as the weight gradient of a narrow layer, is split along k. The number of parts is
  * the fastest whose tiles fit in one wave; the partial sums are written and read once in fp32
  * (split-K: NVIDIA CUTLASS, media/docs/cpp/efficient_gemm.md, "Parallelized Reductions"; cuBLASLt
- * sets the number of parts by CUBLASLT_ALGO_CONFIG_SPLITK_NUM). Attention reaches a fixed share of
- * the matmul rate. For heads that the stack's kernels do not run on matrix units
+ * sets the number of parts by CUBLASLT_ALGO_CONFIG_SPLITK_NUM). Attention reaches a share
+ * of the matmul rate, which grows with the keys of a query and with the width of heads. For heads that the stack's kernels do not run on matrix units
  * (weft_stack_takes_heads), attention reaches a share of the rate without matrix units. The formula
  * contains no constants of a device: they come from topologies/ and stacks/. A measured table,
  * keyed by op and shape, may replace the formula (cost_table.h).
  *
  * Communication kernels hold SMs (streaming multiprocessors or compute units). The waves of a
- * kernel that runs at the same time use only the other SMs. On a CPU a rank is one thread, and
+ * kernel that runs at the same time use only the other SMs. If the pieces of a product run on
+ * several streams (piece_streams), each piece fills the last wave of the piece before. On a CPU a rank is one thread, and
  * nothing runs at the same time. */
 #pragma once
 #include "core/cluster/cluster.h"
@@ -81,7 +84,7 @@ enum weft_domain weft_cost_domain (const struct weft_cluster *cluster, uint32_t 
 uint32_t weft_cost_sms (const union weft_stack *stack, enum weft_op_kind kind);
 
 /* SMs that a collective holds if it overlaps a matmul through a user buffer (tp_comm_overlap). */
-uint32_t weft_cost_user_sms (enum weft_op_kind kind);
+uint32_t weft_cost_piece_sms (const union weft_stack *stack, enum weft_op_kind kind);
 
 /* SMs that a collective holds if its buffers are registered with the collective library (nccl_ub):
  * the number in sms.def for the domain, but at most the number without registration. Within the

@@ -39,6 +39,30 @@ cost_of (const weft_plan *plan, enum weft_host_cost what)
   return weft_cost_table_launch (plan->table, what, stated[what]);
 }
 
+/* The framework's host time for an op, beyond its launch. */
+static double
+host_time (const union weft_stack *stack, const weft_program *p, uint32_t op)
+{
+  enum weft_op_kind kind = p->op[op].kind;
+  const double kernel[WEFT_N_KERNEL] = {
+    [WEFT_KERNEL_MATMUL] = stack->host_matmul_seconds,
+    [WEFT_KERNEL_NORM] = stack->host_norm_seconds,
+    [WEFT_KERNEL_ATTENTION] = stack->host_attention_seconds,
+    [WEFT_KERNEL_DISPATCH] = stack->host_dispatch_seconds,
+    [WEFT_KERNEL_OPTIMIZER] = stack->host_optimizer_seconds,
+  };
+  const double class[] = {
+    [WEFT_CLASS_COMPUTE] = kernel[weft_op_kernel (kind)],
+    [WEFT_CLASS_COLLECTIVE] = stack->host_collective_seconds,
+    [WEFT_CLASS_P2P] = stack->host_p2p_seconds,
+    [WEFT_CLASS_COPY] = 0,
+  };
+  double experts = weft_op_info[kind].experts ? (double) weft_op_shape (p, op)->dim[3] : 0;
+
+  return stack->host_op_seconds + class[weft_op_info[kind].class] +
+         experts * stack->host_expert_seconds;
+}
+
 struct maker {
   const weft_plan *plan;
   const weft_program *p;
@@ -47,6 +71,7 @@ struct maker {
   gboolean *waited;           /* [op]: whether a segment already waits for the op */
   uint32_t *counts_copy;      /* [buffer]: newest copy of the buffer to the host */
   uint32_t last[WEFT_N_LANE]; /* newest op of each lane */
+  uint32_t in_layer;          /* newest kernel of a layer */
 };
 
 static uint32_t *
@@ -159,6 +184,41 @@ weft_host_reads (const weft_program *p)
   return WEFT_NO_OP;
 }
 
+/* Whether the op is the first kernel of a pass through a layer. */
+static gboolean
+enters_layer (struct maker *m, uint32_t op)
+{
+  const struct weft_op *row = &m->p->op[op];
+
+  if (row->layer == WEFT_NO_LAYER || row->lane != WEFT_LANE_GPU ||
+      row->phase > WEFT_PHASE_RECOMPUTE)
+    return FALSE;
+  const struct weft_op *was = m->in_layer == WEFT_NO_OP ? NULL : &m->p->op[m->in_layer];
+  m->in_layer = op;
+  return !was || row->layer != was->layer || row->micro != was->micro || row->phase != was->phase;
+}
+
+static gboolean
+is_backward (enum weft_phase phase)
+{
+  return phase == WEFT_PHASE_BACKWARD || phase == WEFT_PHASE_INPUT_GRAD ||
+         phase == WEFT_PHASE_WEIGHT_GRAD;
+}
+
+/* Host seconds of a launch: the launch itself, and the framework's code around it. */
+static double
+launch_time (struct maker *m, uint32_t op, double launch)
+{
+  const union weft_stack *stack = &m->plan->job.stack;
+  double framework = host_time (stack, m->p, op);
+
+  if (enters_layer (m, op))
+    framework += stack->host_layer_seconds;
+  if (is_backward (m->p->op[op].phase))
+    framework *= stack->host_backward_share;
+  return launch + framework / m->plan->job.cluster.f.node_host_speed;
+}
+
 /* Fills the launch segments, and the running sum of launch seconds of every op. */
 static void
 fill (struct maker *m, weft_host *h)
@@ -177,7 +237,7 @@ fill (struct maker *m, weft_host *h)
     if (m->awaited->len > next.awaited)
       g_array_append_val (m->segment, next);
     if (!m->graph && launches (m->p, op))
-      sum += each;
+      sum += launch_time (m, op, each);
     h->upto[op] = sum;
     h->segment_of[op] = m->segment->len - 1;
     m->last[m->p->op[op].lane] = op;
@@ -197,7 +257,8 @@ make (const weft_plan *plan, const weft_program *p, gboolean graph)
                      .segment = g_array_new (FALSE, FALSE, sizeof (struct weft_launch_segment)),
                      .awaited = g_array_new (FALSE, FALSE, sizeof (uint32_t)),
                      .waited = g_new0 (gboolean, p->n_op + 1),
-                     .counts_copy = nothing_told (p) };
+                     .counts_copy = nothing_told (p),
+                     .in_layer = WEFT_NO_OP };
   weft_host *h = g_new0 (weft_host, 1);
 
   for (int lane = 0; lane < WEFT_N_LANE; lane++)

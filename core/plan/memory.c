@@ -1,7 +1,7 @@
 #include "core/plan/memory.h"
 #include <string.h>
 
-/* Free bytes, and for each lane the op that must end before the bytes are reused. */
+/* Free bytes, and for each lane the number of its ops that must end before the bytes are reused. */
 struct gap {
   uint64_t from, to;
   uint32_t until[WEFT_N_LANE];
@@ -102,11 +102,18 @@ find_last_uses (struct planner *m)
   const weft_program *p = m->p;
 
   m->last_use = g_new (struct gap, p->n_buf + 1);
-  memset (m->last_use, 0xff, (p->n_buf + 1) * sizeof *m->last_use);
+  memset (m->last_use, 0, (p->n_buf + 1) * sizeof *m->last_use);
   for (uint32_t op = 0; op < p->n_op; op++)
     for (uint32_t u = p->op[op].uses; u < p->op[op + 1].uses; u++)
       if (p->uses[u].buf != WEFT_NO_BUF)
-        m->last_use[weft_buf_owner (p, p->uses[u].buf)].until[p->op[op].lane] = op;
+        m->last_use[weft_buf_owner (p, p->uses[u].buf)].until[p->op[op].lane] = p->pos[op] + 1;
+}
+
+/* The op of a lane that must end last before the bytes of a gap are reused; WEFT_NO_OP: none. */
+static uint32_t
+last_op (const struct planner *m, const struct gap *gap, int lane)
+{
+  return gap->until[lane] ? m->p->lane_ops[lane][gap->until[lane] - 1] : WEFT_NO_OP;
 }
 
 /* Whether an op may reuse the bytes of a free gap. */
@@ -117,15 +124,31 @@ enum readiness {
   READY       /* without added dependencies */
 };
 
+/* The number of lanes on which an op of the gap may still run when `op` starts. This is the inner
+ * loop of the planner, without branches so that compilers vectorise it. */
+static int
+lanes_that_run (const struct planner *m, const struct gap *gap, uint32_t op)
+{
+  const uint32_t *ended = &m->before[(size_t) op * WEFT_N_LANE];
+  int n = 0;
+
+  for (int lane = 0; lane < WEFT_N_LANE; lane++)
+    n += (int32_t) gap->until[lane] > (int32_t) ended[lane];
+  return n;
+}
+
 static enum readiness
 readiness (const struct planner *m, const struct gap *gap, uint32_t op)
 {
+  const uint32_t *ended = &m->before[(size_t) op * WEFT_N_LANE];
   enum readiness result = READY;
 
+  if (lanes_that_run (m, gap, op) == 0)
+    return READY;
   for (int lane = 0; lane < WEFT_N_LANE; lane++) {
-    uint32_t last = gap->until[lane];
-    if (last == WEFT_NO_OP || weft_ordered (m->p, m->before, last, op))
+    if (gap->until[lane] <= ended[lane])
       continue;
+    uint32_t last = last_op (m, gap, lane);
     /* If ops of one lane are not ordered, they are in one launch group and run concurrently. */
     if (last >= op || lane == m->p->op[op].lane)
       return NOT_YET;
@@ -157,7 +180,7 @@ static void
 add_edges (struct planner *m, const struct gap *gap, uint32_t op)
 {
   for (int lane = 0; lane < WEFT_N_LANE; lane++) {
-    uint32_t edge[2] = { gap->until[lane], op };
+    uint32_t edge[2] = { last_op (m, gap, lane), op };
     if (edge[0] == WEFT_NO_OP || weft_ordered (m->p, m->before, edge[0], op))
       continue;
     g_array_append_val (m->edges, edge);
@@ -173,8 +196,8 @@ last_end (const struct planner *m, const struct gap *gap)
   double last = 0;
 
   for (int lane = 0; lane < WEFT_N_LANE; lane++)
-    if (gap->until[lane] != WEFT_NO_OP)
-      last = MAX (last, m->end[gap->until[lane]]);
+    if (gap->until[lane])
+      last = MAX (last, m->end[last_op (m, gap, lane)]);
   return last;
 }
 
@@ -236,9 +259,7 @@ merge (struct gap *into, const struct gap *other)
   into->from = MIN (into->from, other->from);
   into->to = MAX (into->to, other->to);
   for (int lane = 0; lane < WEFT_N_LANE; lane++)
-    if (other->until[lane] != WEFT_NO_OP &&
-        (into->until[lane] == WEFT_NO_OP || other->until[lane] > into->until[lane]))
-      into->until[lane] = other->until[lane];
+    into->until[lane] = MAX (into->until[lane], other->until[lane]);
 }
 
 /* Merges neighbouring free gaps if the readiness of both for an op is at least `least`. Gaps are
@@ -392,7 +413,6 @@ lay_out_slabs (struct planner *m)
     m->inner[i] = slab->bytes;
     slab->bytes += align (m->p->buf[i].bytes);
     slab->n++;
-    memset (slab->place.until, 0xff, sizeof slab->place.until);
   }
 }
 
@@ -559,6 +579,45 @@ place (struct planner *m, enum packing packing, uint64_t planned[WEFT_N_POOL])
   return sum;
 }
 
+/* The smallest placement so far, while another packing is tried. */
+struct placement {
+  uint64_t *offset; /* by buffer */
+  uint64_t planned[WEFT_N_POOL];
+  GArray *edges, *waits;
+};
+
+static void
+clear_placement (struct placement *old)
+{
+  g_clear_pointer (&old->offset, g_free);
+  g_clear_pointer (&old->edges, g_array_unref);
+  g_clear_pointer (&old->waits, g_array_unref);
+}
+
+static void
+keep_placement (const struct planner *m, const uint64_t planned[WEFT_N_POOL], struct placement *old)
+{
+  clear_placement (old);
+  old->offset = g_new (uint64_t, m->p->n_buf + 1);
+  for (uint32_t i = 0; i < m->p->n_buf; i++)
+    old->offset[i] = m->p->buf[i].offset;
+  memcpy (old->planned, planned, sizeof old->planned);
+  old->edges = g_array_ref (m->edges);
+  old->waits = g_array_ref (m->waits);
+}
+
+static void
+restore_placement (struct planner *m, uint64_t planned[WEFT_N_POOL], struct placement *old)
+{
+  for (uint32_t i = 0; i < m->p->n_buf; i++)
+    m->p->buf[i].offset = old->offset[i];
+  memcpy (planned, old->planned, sizeof old->planned);
+  g_array_unref (m->edges);
+  g_array_unref (m->waits);
+  m->edges = g_steal_pointer (&old->edges);
+  m->waits = g_steal_pointer (&old->waits);
+}
+
 /* Tries the packings in turn, because none of them is always the smallest. Stops at a packing that
  * is at most half a percent above the lower bound. */
 static void
@@ -566,23 +625,23 @@ place_best (struct planner *m, struct weft_memory *memory)
 {
   static const enum packing order[N_PACKING] = { SLABS, SPLIT, MIXED };
   uint64_t enough = 0, best = G_MAXUINT64;
-  enum packing best_packing = SLABS;
+  gboolean is_best = FALSE;
+  struct placement old = { 0 };
 
   for (int pool = 0; pool < WEFT_N_POOL; pool++)
     enough += memory->live[pool] + memory->live[pool] / 200;
   for (int i = 0; i < N_PACKING && best > enough; i++) {
-    if (i)
+    if (is_best)
+      keep_placement (m, memory->planned, &old);
+    if (i > 0)
       end_regions (m);
     uint64_t bytes = place (m, order[i], memory->planned);
-    if (bytes < best) {
-      best = bytes;
-      best_packing = order[i];
-    }
+    is_best = bytes < best;
+    best = MIN (best, bytes);
   }
-  if (m->packing != best_packing) {
-    end_regions (m);
-    place (m, best_packing, memory->planned);
-  }
+  if (!is_best)
+    restore_placement (m, memory->planned, &old);
+  clear_placement (&old);
 }
 
 static uint64_t

@@ -164,7 +164,7 @@ weft_plan_sms (const weft_plan *plan, const weft_program *p, uint32_t op,
   if (sends && plan->job.strategy.pipeline_model_parallel_comm_backend == WEFT_P2P_UCC)
     return 0;
   if (p->op[op].flags & WEFT_OP_USER_BUFFER)
-    return weft_cost_user_sms (p->op[op].kind);
+    return weft_cost_piece_sms (cost.stack, p->op[op].kind);
   if (!group || !is_registered (p, op))
     return weft_cost_sms (cost.stack, p->op[op].kind);
   return weft_cost_registered_sms (&cost, p->op[op].kind,
@@ -184,20 +184,6 @@ collective_seconds (const weft_plan *plan, const struct weft_coll_shape *group,
   return seconds;
 }
 
-/* Sets *shape to the placement of a group, unless *shape already describes that group. The caller
- * passes a zeroed *shape or one that an earlier call set. */
-static void
-shape_group (const weft_plan *plan, uint32_t rank, enum weft_group_kind kind,
-             struct weft_coll_shape *shape)
-{
-  struct weft_group group = weft_mesh_group (&plan->mesh, rank, kind);
-
-  if (shape->n > 0 && memcmp (&shape->group, &group, sizeof group) == 0)
-    return;
-  weft_coll_shape_release (shape);
-  weft_coll_shape_init (shape, &plan->fabric, &group);
-}
-
 double
 weft_plan_comm_seconds (const weft_plan *plan, uint32_t rank, uint32_t op)
 {
@@ -211,8 +197,9 @@ weft_plan_comm_seconds (const weft_plan *plan, uint32_t rank, uint32_t op)
   default:
     break;
   }
-  struct weft_coll_shape shape = { 0 };
-  shape_group (plan, rank, p->op[op].group, &shape);
+  struct weft_group group = weft_mesh_group (&plan->mesh, rank, p->op[op].group);
+  struct weft_coll_shape shape;
+  weft_coll_shape_init (&shape, &plan->fabric, &group);
   double seconds = collective_seconds (plan, &shape, p, op);
   weft_coll_shape_release (&shape);
   return seconds;
@@ -223,21 +210,21 @@ struct prices {
   const weft_plan *plan;
   const weft_program *p;
   uint32_t rank;
-  GHashTable *known;             /* seconds by (kind, shape, group, peer) */
-  struct weft_coll_shape *group; /* [group kind]: newest computed placement, possibly of an earlier
-                                  * role */
+  GHashTable *known; /* seconds by (kind, shape, group, peer) */
+  weft_placements *placements;
 };
 
 static double
 alone (struct prices *x, uint32_t op)
 {
   const struct weft_op *row = &x->p->op[op];
-  struct weft_coll_shape *group = &x->group[row->group];
 
   if (weft_op_info[row->kind].class != WEFT_CLASS_COLLECTIVE)
     return weft_plan_comm_seconds (x->plan, x->rank, op);
-  shape_group (x->plan, x->rank, row->group, group);
-  return collective_seconds (x->plan, group, x->p, op);
+  struct weft_group group = weft_mesh_group (&x->plan->mesh, x->rank, row->group);
+  return collective_seconds (x->plan,
+                             weft_placements_get (x->placements, &x->plan->fabric, &group), x->p,
+                             op);
 }
 
 /* Seconds of a communication op, cached because ops repeat. For a collective that joins a launch,
@@ -261,14 +248,14 @@ comm_seconds (struct prices *x, uint32_t op)
 }
 
 static double *
-price_program (const weft_plan *plan, const weft_program *p, struct weft_coll_shape *groups)
+price_program (const weft_plan *plan, const weft_program *p, weft_placements *placements)
 {
   double *seconds = g_new (double, p->n_op + 1);
   struct weft_cost cost = weft_plan_cost (plan);
   struct prices x = { .plan = plan,
                       .p = p,
                       .rank = p->role * weft_mesh_stage_size (&plan->mesh),
-                      .group = groups,
+                      .placements = placements,
                       .known =
                           g_hash_table_new_full (g_int64_hash, g_int64_equal, g_free, g_free) };
 
@@ -300,30 +287,20 @@ free_bytes (const weft_plan *plan, uint32_t role)
 
 static void
 build_role (weft_plan *plan, uint32_t role, build_program build, enum weft_plan_depth depth,
-            struct weft_coll_shape *groups)
+            weft_placements *placements)
 {
   plan->role[role] = build (&plan->job, &plan->mesh, role);
-  plan->seconds[role] = price_program (plan, plan->role[role], groups);
+  plan->seconds[role] = price_program (plan, plan->role[role], placements);
   if (depth >= WEFT_PLAN_PLACED)
     weft_memory_plan (plan->role[role], plan->seconds[role], free_bytes (plan, role),
                       &plan->memory[role]);
-}
-
-static void
-build_roles (weft_plan *plan, build_program build, enum weft_plan_depth depth)
-{
-  struct weft_coll_shape groups[WEFT_N_GROUP] = { 0 };
-
-  for (uint32_t role = 0; role < plan->n_roles; role++)
-    build_role (plan, role, build, depth, groups);
-  for (int kind = 0; kind < WEFT_N_GROUP; kind++)
-    weft_coll_shape_release (&groups[kind]);
 }
 
 struct building {
   weft_plan *plan;
   build_program build;
   enum weft_plan_depth depth;
+  weft_placements *placements;
 };
 
 static void
@@ -331,7 +308,8 @@ build_guarded (void *data)
 {
   const struct building *b = data;
 
-  build_roles (b->plan, b->build, b->depth);
+  for (uint32_t role = 0; role < b->plan->n_roles; role++)
+    build_role (b->plan, role, b->build, b->depth, b->placements);
 }
 
 gboolean
@@ -360,8 +338,9 @@ prove (const weft_plan *plan, GError **error)
 
 static weft_plan *
 make_plan (const struct weft_job *job, build_program build, enum weft_plan_depth depth,
-           GError **error)
+           weft_placements *placements, GError **error)
 {
+  g_autoptr (weft_placements) own = placements ? NULL : weft_placements_new ();
   g_autoptr (weft_plan) plan = g_new0 (weft_plan, 1);
 
   plan->job = *job;
@@ -374,7 +353,7 @@ make_plan (const struct weft_job *job, build_program build, enum weft_plan_depth
   const char *table = g_quark_to_string ((GQuark) job->cluster.f.cost_table);
   if (table && *table && !(plan->table = weft_cost_table_load (table, error)))
     return NULL;
-  struct building building = { plan, build, depth };
+  struct building building = { plan, build, depth, placements ? placements : own };
   if (!weft_guarded (build_guarded, &building, error))
     return NULL;
   return depth < WEFT_PLAN_PROVED || prove (plan, error) ? g_steal_pointer (&plan) : NULL;
@@ -383,20 +362,21 @@ make_plan (const struct weft_job *job, build_program build, enum weft_plan_depth
 weft_plan *
 weft_plan_new (const struct weft_job *job, GError **error)
 {
-  return weft_plan_new_draft (job, WEFT_PLAN_PROVED, error);
+  return weft_plan_new_draft (job, WEFT_PLAN_PROVED, NULL, error);
 }
 
 weft_plan *
-weft_plan_new_draft (const struct weft_job *job, enum weft_plan_depth depth, GError **error)
+weft_plan_new_draft (const struct weft_job *job, enum weft_plan_depth depth,
+                     weft_placements *placements, GError **error)
 {
-  return make_plan (job, weft_step_build, depth, error);
+  return make_plan (job, weft_step_build, depth, placements, error);
 }
 
 weft_plan *
 weft_plan_new_startup (const struct weft_job *job, GError **error)
 {
   if (weft_init_does_something (job))
-    return make_plan (job, weft_init_build, WEFT_PLAN_PROVED, error);
+    return make_plan (job, weft_init_build, WEFT_PLAN_PROVED, NULL, error);
   weft_bad_input (
       error,
       "there is no work before the first step: perform_initialization = false, and "
@@ -496,10 +476,11 @@ weft_plan_init_bytes (const weft_plan *plan, uint32_t role)
 {
   const union weft_strategy *k = &plan->job.strategy;
   const weft_program *p = plan->role[role];
-  uint64_t largest, all = module_elements (p, &largest);
+  uint64_t largest, all;
 
   if (!k->use_megatron_fsdp)
     return 0;
+  all = module_elements (p, &largest);
   return kept_weights (p) + (k->init_fsdp_with_meta_device ? largest : all) *
                                 weft_dtype_bytes (weft_job_dtype (&plan->job));
 }

@@ -6,6 +6,7 @@
 #include "core/plan/cost.h"
 #include "core/job/job.h"
 #include "core/plan/memory.h"
+#include "core/program/placements.h"
 #include "core/program/program.h"
 
 typedef struct weft_plan {
@@ -51,10 +52,11 @@ weft_plan *weft_plan_new (const struct weft_job *job, GError **error);
 
 /* A plan for a search over hundreds of candidates. WEFT_PLAN_PRICED: ops and their costs.
  * WEFT_PLAN_PLACED: also buffer offsets. Only a WEFT_PLAN_PROVED plan is checked (check.h), and
- * only such a plan may be executed. */
+ * only such a plan may be executed. `placements` is shared by plans on equal clusters; NULL: the
+ * plan computes its own. */
 enum weft_plan_depth { WEFT_PLAN_PRICED, WEFT_PLAN_PLACED, WEFT_PLAN_PROVED };
 weft_plan *weft_plan_new_draft (const struct weft_job *job, enum weft_plan_depth depth,
-                                GError **error);
+                                weft_placements *placements, GError **error);
 
 /* The plans of the start-up before the first step: weft_plan_new_startup() computes initial weights
  * and then runs broadcast_params(); weft_plan_new_broadcast() runs broadcast_params() alone.

@@ -9,7 +9,7 @@
 #pragma once
 #include "core/program/program.h"
 
-/* n elements from `at` on of a rank's part, which are elements from `first` on of the tensor. */
+/* n consecutive elements: the first is element `at` of a rank's part and `first` of the tensor. */
 struct weft_cut_run {
   uint64_t at, first, n;
 };

@@ -175,8 +175,8 @@ wgrad_bytes (const struct weft_shape *s)
          2 * n * k * weft_dtype_bytes (s->out_dtype);
 }
 
-/* Mean number of keys per query: half of them; with a sliding window, the window minus the triangle
- * that the first queries lack. */
+/* Mean number of keys that a query reads: half of all keys. With a sliding window: the window,
+ * less a mean over all queries of the keys that the first queries lack. */
 static double
 seen_keys (double keys, double window)
 {

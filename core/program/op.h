@@ -79,6 +79,19 @@ enum weft_product {
   WEFT_PRODUCT_WGRAD,
 };
 
+/* Classes of kernels, by which a software stack states what they reach of the memory bandwidth. */
+enum weft_kernel_class {
+  WEFT_KERNEL_POINTWISE, /* elementwise ops and copies */
+  WEFT_KERNEL_NORM,      /* norms, and the gradients of their weights */
+  WEFT_KERNEL_MATMUL,    /* matrix products */
+  WEFT_KERNEL_ATTENTION, /* attention that does not store its scores */
+  WEFT_KERNEL_SOFTMAX,   /* softmax of scores, and of logits with the loss */
+  WEFT_KERNEL_QUANTISE,  /* conversion to fp8, and the search for the largest magnitude */
+  WEFT_KERNEL_OPTIMIZER, /* the update, and the gradient norm */
+  WEFT_KERNEL_DISPATCH,  /* routing of tokens to experts, and the order of their rows */
+  WEFT_N_KERNEL,
+};
+
 /* Which ops of a kind an evaluation skips. An evaluation runs the forward pass and the all-gathers
  * of weights. */
 enum weft_skipped {
@@ -99,6 +112,7 @@ struct weft_op_info {
   enum weft_product product;
   uint8_t bias_gradient; /* of a product: the operand for the gradient of a bias, which a second
                           * kernel computes; 0: none */
+  enum weft_kernel_class kernel; /* of ops other than products: use weft_op_kernel() */
   gboolean experts;   /* grouped GEMM: dimension 3 is the number of experts */
   gboolean pointwise; /* a compiler may fuse it with its neighbours (enable_compile) */
   gboolean in_bound;  /* occurs in every step with any data-parallel sharding: counted by the
@@ -122,6 +136,14 @@ static inline int
 weft_op_is_product (enum weft_op_kind kind)
 {
   return weft_op_info[kind].product != WEFT_NO_PRODUCT && !weft_op_info[kind].experts;
+}
+
+/* The class of a kernel. */
+static inline enum weft_kernel_class
+weft_op_kernel (enum weft_op_kind kind)
+{
+  return weft_op_info[kind].product != WEFT_NO_PRODUCT ? WEFT_KERNEL_MATMUL
+                                                       : weft_op_info[kind].kernel;
 }
 
 /* Whether every member sends a share to every other member (all-to-all). */

@@ -456,6 +456,10 @@ kernel_formula (const struct page *g, uint32_t op)
   }
   if (g->p->op[op].flags & WEFT_OP_FUSED)
     return g_strdup_printf ("%s: fused into the kernel before it; shared data moved once", dims);
+  if (g->p->op[op].flags & WEFT_OP_PIECE)
+    return g_strdup_printf ("%s: %s / (%s x tiles %.2f x depth %.2f); the next piece fills the "
+                            "last wave",
+                            dims, flops, rate, c.tiles, c.depth);
   if (c.gap + fmax (c.work, c.memory) != g->plan->seconds[g->out->role][op])
     return g_strdup_printf ("%s: as measured (cost_table)", dims);
   if (c.memory >= c.work)

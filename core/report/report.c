@@ -215,6 +215,8 @@ fill_role (weft_report *r, uint32_t role)
   row->registered_bytes = m->planned[WEFT_POOL_SYMMETRIC];
   row->reserved_bytes = weft_plan_reserved_bytes (r->plan, role);
   row->peak_op = m->peak_op[WEFT_POOL_DEVICE];
+  row->peak_label = weft_op_label (r->plan->role[role], row->peak_op);
+  row->init_bytes = weft_plan_init_bytes (r->plan, role);
   for (int pool = 0; pool < WEFT_N_POOL; pool++) {
     if (pool == WEFT_POOL_HOST)
       continue;
@@ -315,8 +317,10 @@ weft_report_add_startup (weft_report *r, const weft_plan *startup, const weft_ti
 void
 weft_report_free (weft_report *r)
 {
-  for (uint32_t role = 0; role < r->n_roles; role++)
+  for (uint32_t role = 0; role < r->n_roles; role++) {
     weft_memory_stalls_clear (&r->role[role].stalls);
+    g_free (r->role[role].peak_label);
+  }
   g_free (r->role);
   g_free (r);
 }

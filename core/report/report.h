@@ -70,6 +70,8 @@ struct weft_report_role {
   uint64_t by_kind[WEFT_N_BUF_KIND], padding;
   uint64_t host_by_kind[WEFT_N_BUF_KIND]; /* bytes at the peak of the host pool */
   uint32_t peak_op;    /* the op at the peak */
+  char *peak_label;    /* its label */
+  uint64_t init_bytes; /* weft_plan_init_bytes() */
   struct weft_memory_stalls stalls; /* overlap given up to fit in memory; empty if no op waits */
 };
 
@@ -98,7 +100,8 @@ typedef struct weft_report {
 } weft_report;
 
 /* Computes a report. `timeline` NULL: the report has only memory. Plan and timeline must outlive
- * the report. The caller frees it. */
+ * the report. The caller frees it. Without the programs of the plan (weft_plan_drop_programs()) the
+ * parts of a report can still be added to JSON; the whole page needs the programs. */
 weft_report *weft_report_new (const weft_plan *plan, const weft_timeline *timeline);
 void weft_report_free (weft_report *report);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_report, weft_report_free)

@@ -156,12 +156,11 @@ static void
 add_role (JsonBuilder *b, const weft_report *r, uint32_t role)
 {
   const struct weft_report_role *row = &r->role[role];
-  g_autofree char *label = weft_op_label (r->plan->role[role], row->peak_op);
 
   json_builder_begin_object (b);
   weft_json_int (b, "role", role);
   weft_json_int (b, "peak_bytes", row->peak_bytes);
-  weft_json_text (b, "peak_op", label);
+  weft_json_text (b, "peak_op", row->peak_label);
   weft_json_int (b, "planned_bytes", row->planned_bytes);
   weft_json_int (b, "live_bytes", row->live_bytes);
   weft_json_int (b, "reserved_bytes", row->reserved_bytes);
@@ -172,7 +171,7 @@ add_role (JsonBuilder *b, const weft_report *r, uint32_t role)
   json_builder_end_object (b);
   weft_json_int (b, "registered_bytes", row->registered_bytes);
   weft_json_int (b, "host_bytes", row->host_bytes);
-  weft_json_int (b, "init_bytes", weft_plan_init_bytes (r->plan, role));
+  weft_json_int (b, "init_bytes", row->init_bytes);
   add_stalls (b, r, &row->stalls);
   weft_json_object (b, "host_by_kind");
   for (int kind = 0; kind < WEFT_N_BUF_KIND; kind++)

@@ -233,7 +233,6 @@ static void
 print_parts (const weft_report *r, uint32_t role, GString *out)
 {
   const struct weft_report_role *row = &r->role[role];
-  g_autofree char *label = weft_op_label (r->plan->role[role], row->peak_op);
 
   g_string_append_printf (out, "  stage %-*u", INDENT - 8, role);
   for (int part = 0; part < WEFT_N_REPORT_PART; part++) {
@@ -241,7 +240,7 @@ print_parts (const weft_report *r, uint32_t role, GString *out)
     if (is_column (r, part))
       g_string_append_printf (out, "%*s", column_width (part), bytes);
   }
-  g_string_append_printf (out, "  %s\n", label);
+  g_string_append_printf (out, "  %s\n", row->peak_label);
 }
 
 static void
@@ -303,7 +302,7 @@ print_stalls (const weft_report *r, uint32_t role, GString *out)
 static void
 print_init (const weft_report *r, uint32_t role, GString *out)
 {
-  uint64_t bytes = weft_plan_init_bytes (r->plan, role);
+  uint64_t bytes = r->role[role].init_bytes;
   g_autofree char *text = weft_units_human (bytes, "B");
 
   if (bytes)

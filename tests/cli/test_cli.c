@@ -670,6 +670,56 @@ colour_is_for_terminals_and_no_color_forbids_it (void **state)
   weft_test_answer_free (&piped);
 }
 
+/* ------------------------------------------------------------------------ width */
+
+#define JOB_32 "--model llama3-8b --topology dgx-h100 --nodes 4 --global-batch-size 64"
+
+/* Fails if a command prints a line that is wider than 80 columns. */
+static void
+assert_narrow (const char *words)
+{
+  struct answer a = weft_test_answer (words);
+  g_auto (GStrv) line = g_strsplit (a.out, "\n", -1);
+
+  assert_true (g_strv_length (line) > 5);
+  for (unsigned i = 0; line[i]; i++)
+    if (g_utf8_strlen (g_strchomp (line[i]), -1) > 80)
+      fail_msg ("weft %s: %s", words, line[i]);
+  weft_test_answer_free (&a);
+}
+
+static void
+lists_and_pages_fit_80_columns (void **state)
+{
+  static const char *const narrow[] = { "topologies",       "topologies dgx-h100", "stacks",
+                                          "stacks weft",      "models",
+                                          "models llama3-8b", "knobs",               "rules",
+                                          "explain " JOB_32 };
+
+  (void) state;
+  assert_true (g_setenv ("COLUMNS", "80", TRUE));
+  for (unsigned i = 0; i < G_N_ELEMENTS (narrow); i++)
+    assert_narrow (narrow[i]);
+  g_unsetenv ("COLUMNS");
+}
+
+/* Strategies of llama3-8b on 32 GPUs of 84.9 GB: some need 75.7 GB, which is too much with 13 %
+ * more, others 62.3 GB. */
+static void
+strategies_that_may_not_fit_are_marked (void **state)
+{
+  struct answer a = weft_test_answer ("plan " JOB_32 " --micro-batch-size 1 --tp 1 --pp 1 --cp 1");
+  struct answer b = weft_test_answer ("plan " JOB_32 " --micro-batch-size 1 --tp 8 --pp 1 --cp 1");
+
+  (void) state;
+  assert_non_null (strstr (a.out, "!  the best"));
+  assert_non_null (strstr (a.out, "mean error of 13 %"));
+  assert_non_null (strstr (a.out, "the fastest without this risk is "));
+  assert_null (strstr (b.out, "!"));
+  weft_test_answer_free (&a);
+  weft_test_answer_free (&b);
+}
+
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_printed_program_is_read_checked_and_printed_again),
   cmocka_unit_test (reading_a_program_takes_no_job_and_no_schedule),
@@ -697,6 +747,8 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_trace_is_written_beside_the_answer),
   cmocka_unit_test (the_page_is_whole_in_itself_and_well_formed),
   cmocka_unit_test (colour_is_for_terminals_and_no_color_forbids_it),
+  cmocka_unit_test (lists_and_pages_fit_80_columns),
+  cmocka_unit_test (strategies_that_may_not_fit_are_marked),
 };
 
 WEFT_TESTS (tests, .seconds = 9)

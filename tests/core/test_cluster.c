@@ -579,15 +579,15 @@ a_base_that_is_unknown_or_builds_on_its_file_is_refused (void **state)
     { "a.ini", "[stack]\nname = a\nbase = b.ini\n" },
     { "b.ini", "[stack]\nname = b\n\nbase = a.ini\n" },
     { "c.ini", "[stack]\nname = c\nbase = c.ini\n" },
-    { "d.ini", "[stack]\nname = d\nbase = megatron-cor\n" },
+    { "d.ini", "[stack]\nname = d\nbase = llm-foundri\n" },
     { "e.ini", "[stack]\nname = e\nbase = f.ini\n" },
     { "f.ini", "[stack]\nname = f\nkernel_gap = long\n" },
   };
   static const struct stack_text wanted[] = {
     { "a.ini", "b.ini:4: [stack] base: found \"a.ini\", wanted a file that does not build on" },
     { "c.ini", "c.ini:3: [stack] base: found \"c.ini\", wanted a file that does not build on" },
-    { "d.ini", "d.ini:3: [stack] base: found \"megatron-cor\", wanted another file: nothing named "
-               "\"megatron-cor\" in stacks; did you mean megatron-core?" },
+    { "d.ini", "d.ini:3: [stack] base: found \"llm-foundri\", wanted another file: nothing named "
+               "\"llm-foundri\" in stacks; did you mean llm-foundry?" },
     { "e.ini", "f.ini:3: [stack] kernel_gap" },
   };
   g_autofree char *folder = g_dir_make_tmp ("weft-XXXXXX", NULL);
@@ -605,7 +605,31 @@ a_base_that_is_unknown_or_builds_on_its_file_is_refused (void **state)
   remove_stacks (folder, text, G_N_ELEMENTS (text));
 }
 
+/* The fields of a release that its base does not have. */
+static void
+releases_state_only_what_differs (void **state)
+{
+  static const char *const chain[] = { "megatron-bridge-26.06", "megatron-bridge-26.02",
+                                       "megatron-bridge-25.09", "megatron-core-0.13",
+                                       "megatron-core-0.10",    "megatron-core-0.8",
+                                       "megatron-core" };
+  g_autoptr (weft_sheet_file) file = weft_sheet_file_load (&weft_stack_sheet, chain[0], NULL);
+
+  (void) state;
+  assert_int_equal (file->conf->len, G_N_ELEMENTS (chain));
+  for (unsigned i = 0; i < G_N_ELEMENTS (chain); i++) {
+    union weft_stack stack;
+    assert_true (weft_stack_load (chain[i], &stack, NULL));
+    assert_string_equal (g_quark_to_string (stack.name), chain[i]);
+    assert_true (weft_stack_lists (stack.wrappers, "megatron_ddp"));
+    assert_int_equal (weft_stack_lists (stack.wrappers, "fsdp2"), i != 5);
+    assert_int_equal (weft_stack_lists (stack.wrappers, "megatron_fsdp"), i < 4 || i == 6);
+    assert_int_equal (stack.step_waits, i < 3);
+  }
+}
+
 static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (releases_state_only_what_differs),
   cmocka_unit_test (every_promised_topology_is_bundled_and_loads),
   cmocka_unit_test (a_name_matches_whatever_its_case_and_dashes),
   cmocka_unit_test (no_bundled_topology_reaches_more_than_is_printed),

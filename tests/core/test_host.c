@@ -89,6 +89,66 @@ what_was_measured_stands_in_front_of_the_stack (void **state)
 }
 
 static void
+add_op (weft_builder *b, enum weft_op_kind kind, enum weft_phase phase, uint16_t layer)
+{
+  struct weft_op row = made_row (b, kind, "op");
+  struct weft_shape shape = { .dim = { 64, 64, 64, 8, 64 },
+                              .dtype = WEFT_BF16,
+                              .out_dtype = WEFT_BF16 };
+
+  row.phase = phase;
+  row.layer = layer;
+  weft_build_op (b, &row, &shape);
+}
+
+/* Each class of ops has host time of its own in addition to the launch, each expert of a grouped
+ * matmul adds to it, and so does the first kernel of a pass through a layer. */
+static void
+the_framework_takes_time_around_each_launch (void **state)
+{
+  static const struct {
+    enum weft_op_kind kind;
+    enum weft_phase phase;
+    uint16_t layer;
+    double framework; /* microseconds on a host of speed 1 */
+  } row[] = {
+    { WEFT_OP_EMBED, WEFT_PHASE_FORWARD, WEFT_NO_LAYER, 1 },
+    { WEFT_OP_NORM, WEFT_PHASE_FORWARD, 0, 1 + 300 + 10 },
+    { WEFT_OP_MATMUL, WEFT_PHASE_FORWARD, 0, 1 + 20 },
+    { WEFT_OP_ATTENTION, WEFT_PHASE_FORWARD, 0, 1 + 30 },
+    { WEFT_OP_MOE_PERMUTE, WEFT_PHASE_FORWARD, 0, 1 + 40 },
+    { WEFT_OP_MOE_MATMUL, WEFT_PHASE_FORWARD, 1, 1 + 300 + 20 + 8 * 2 },
+    { WEFT_OP_ADD, WEFT_PHASE_FORWARD, 1, 1 },
+    { WEFT_OP_MATMUL_DGRAD, WEFT_PHASE_BACKWARD, 1, 0.5 * (1 + 300 + 20) },
+    { WEFT_OP_NORM, WEFT_PHASE_RECOMPUTE, 1, 1 + 300 + 10 },
+    { WEFT_OP_ADAM, WEFT_PHASE_OPTIMIZER, 1, 1 + 50 },
+  };
+  struct weft_job job = job_of (1, 1);
+
+  (void) state;
+  job.stack.host_op_seconds = 1e-6;
+  job.stack.host_norm_seconds = 10e-6;
+  job.stack.host_matmul_seconds = 20e-6;
+  job.stack.host_attention_seconds = 30e-6;
+  job.stack.host_dispatch_seconds = 40e-6;
+  job.stack.host_optimizer_seconds = 50e-6;
+  job.stack.host_expert_seconds = 2e-6;
+  job.stack.host_layer_seconds = 300e-6;
+  job.stack.host_backward_share = 0.5;
+  job.cluster.f.node_host_speed = 0.25;
+  g_autoptr (weft_builder) b = weft_builder_new (0, 1);
+  for (unsigned i = 0; i < G_N_ELEMENTS (row); i++)
+    add_op (b, row[i].kind, row[i].phase, row[i].layer);
+  g_autoptr (weft_plan) plan = made_plan (&job, weft_mesh_make (1, 1, 1, 1), &b);
+  g_autoptr (weft_host) host = weft_host_new (plan, 0, FALSE);
+  double upto = 0;
+  for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
+    upto += LAUNCH + row[i].framework * US / 0.25;
+    assert_near (host->upto[i], upto);
+  }
+}
+
+static void
 one_long_kernel_hides_the_launches_behind_it (void **state)
 {
   (void) state;
@@ -150,6 +210,26 @@ exchange_plan (const struct weft_job *job)
   weft_builder_free (b[0]);
   weft_builder_free (b[1]);
   return plan;
+}
+
+static void
+communication_has_host_time_of_its_own (void **state)
+{
+  struct weft_job job = job_of (2, 1);
+
+  (void) state;
+  job.stack.host_collective_seconds = 7e-6;
+  job.stack.host_p2p_seconds = 3e-6;
+  g_autoptr (weft_builder) b = weft_builder_new (0, 1);
+  made_collective (b, WEFT_OP_ALL_REDUCE, WEFT_GROUP_DP, 1000);
+  g_autoptr (weft_plan) plan = made_plan (&job, weft_mesh_make (1, 1, 2, 1), &b);
+  g_autoptr (weft_host) host = weft_host_new (plan, 0, FALSE);
+  assert_near (host->launches, LAUNCH + 7 * US);
+  job.strategy.batch_p2p_comm = job.strategy.batch_p2p_sync = FALSE;
+  g_autoptr (weft_plan) pair = exchange_plan (&job);
+  g_autoptr (weft_host) second = weft_host_new (pair, 1, FALSE);
+  assert_near (second->upto[0], LAUNCH + 3 * US);
+  assert_near (second->upto[1] - second->upto[0], LAUNCH);
 }
 
 /* With batch_p2p_sync, the host of the second stage issues a kernel only after the data have
@@ -361,6 +441,8 @@ launches_make_no_job_quicker (void **state)
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_chain_of_tiny_kernels_costs_their_launches),
   cmocka_unit_test (what_was_measured_stands_in_front_of_the_stack),
+  cmocka_unit_test (the_framework_takes_time_around_each_launch),
+  cmocka_unit_test (communication_has_host_time_of_its_own),
   cmocka_unit_test (one_long_kernel_hides_the_launches_behind_it),
   cmocka_unit_test (a_graph_takes_the_launches_away),
   cmocka_unit_test (the_next_step_is_issued_while_this_one_runs),

@@ -65,6 +65,179 @@ whole_waves_of_whole_tiles_are_paid (void **state)
   }
 }
 
+/* Each dtype keeps its own fraction of its own best rate. Attention runs at the same clock. */
+static void
+the_power_limit_slows_matmuls_and_attention (void **state)
+{
+  struct weft_shape s = product (200, 1000, 5000);
+  struct weft_shape heads = { .dim = { 1, 4096, 8, 8, 64 }, .dtype = WEFT_BF16 };
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  d.cluster.f.gpu_fp8 = d.cluster.f.gpu_fp32 = d.cluster.f.gpu_bf16;
+  double best = work (&d, WEFT_OP_MATMUL, &s);
+  double attention = work (&d, WEFT_OP_ATTENTION, &heads);
+  d.cluster.f.gpu_bf16_sustained = 0.8;
+  d.cluster.f.gpu_fp8_sustained = 0.5;
+  d.cluster.f.gpu_fp32_sustained = 0.25;
+  assert_near (work (&d, WEFT_OP_MATMUL, &s), best / 0.8);
+  assert_near (work (&d, WEFT_OP_ATTENTION, &heads), attention / 0.8);
+  s.dtype = WEFT_FP8;
+  assert_near (work (&d, WEFT_OP_FP8_MATMUL, &s), best / 0.5);
+  s.dtype = WEFT_FP16;
+  assert_near (work (&d, WEFT_OP_MATMUL, &s), best / 0.8);
+  s.dtype = WEFT_FP32;
+  assert_near (work (&d, WEFT_OP_MATMUL, &s), best / 0.25);
+}
+
+/* Each class of kernels has its own share of the copy bandwidth, or memory_share. */
+static void
+classes_of_kernels_have_shares_of_their_own (void **state)
+{
+  static const struct {
+    enum weft_op_kind kind;
+    double share;
+  } row[] = {
+    { WEFT_OP_ADD, 0.9 },           { WEFT_OP_NORM_DGRAD, 0.8 },      { WEFT_OP_MATMUL, 0.7 },
+    { WEFT_OP_SCORES_BWD, 0.7 },    { WEFT_OP_MOE_MATMUL_DGRAD, 0.7 }, { WEFT_OP_ATTENTION, 0.7 },
+    { WEFT_OP_XENT_GRAD, 0.6 },     { WEFT_OP_SOFTMAX_BWD, 0.6 },     { WEFT_OP_QUANTISE, 0.5 },
+    { WEFT_OP_TRANSPOSE, 0.5 },     { WEFT_OP_ADAM, 0.4 },            { WEFT_OP_MOE_PERMUTE, 0.3 },
+    { WEFT_OP_PACK, 0.9 },
+  };
+  struct weft_shape s = product (64, 64, 64);
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  union weft_stack *stack = &d.job.stack;
+  s.dim[3] = 8;
+  for (unsigned own = 0; own < 2; own++) {
+    stack->memory_share = 0.9;
+    stack->norm_memory_share = own ? 0.8 : 0;
+    stack->matmul_memory_share = own ? 0.7 : 0;
+    stack->softmax_memory_share = own ? 0.6 : 0;
+    stack->quantise_memory_share = own ? 0.5 : 0;
+    stack->optimizer_memory_share = own ? 0.4 : 0;
+    stack->dispatch_memory_share = own ? 0.3 : 0;
+    for (unsigned i = 0; i < G_N_ELEMENTS (row); i++)
+      assert_near (weft_cost_split (&d.cost, row[i].kind, &s).bandwidth,
+                   BANDWIDTH * (own ? row[i].share : 0.9));
+  }
+}
+
+/* Rows that are no multiple of 16 bytes long are slow, whichever operand has them; the number of
+ * rows does not matter. */
+static void
+rows_off_16_bytes_are_slow (void **state)
+{
+  static const struct {
+    enum weft_op_kind kind;
+    struct weft_shape shape;
+    gboolean slow;
+  } row[] = {
+    { WEFT_OP_MATMUL, { { 512, 512, 512 }, .dtype = WEFT_BF16 }, FALSE },
+    { WEFT_OP_MATMUL, { { 511, 512, 512 }, .dtype = WEFT_BF16 }, FALSE },
+    { WEFT_OP_MATMUL, { { 512, 510, 512 }, .dtype = WEFT_BF16 }, TRUE },
+    { WEFT_OP_MATMUL_WGRAD, { { 512, 512, 510 }, .dtype = WEFT_BF16 }, TRUE },
+    { WEFT_OP_FP8_MATMUL, { { 512, 504, 512 }, .dtype = WEFT_FP8 }, TRUE },
+    { WEFT_OP_SCORES, { { 1, 2048, 96, 96, 144 }, .dtype = WEFT_FP16 }, FALSE },
+    { WEFT_OP_SCORES, { { 1, 2048, 96, 96, 150 }, .dtype = WEFT_FP16 }, TRUE },
+    { WEFT_OP_SCORES_BWD, { { 1, 2048, 96, 96, 150 }, .dtype = WEFT_FP16 }, TRUE },
+    { WEFT_OP_WEIGHT_VALUES, { { 1, 2047, 96, 96, 144 }, .dtype = WEFT_FP16 }, TRUE },
+    { WEFT_OP_ATTENTION, { { 1, 2048, 96, 96, 150 }, .dtype = WEFT_FP16 }, FALSE },
+  };
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  d.cluster.f.gpu_fp8 = d.cluster.f.gpu_bf16;
+  for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
+    d.job.stack.matmul_unaligned_share = 1;
+    double fast = work (&d, row[i].kind, &row[i].shape);
+    d.job.stack.matmul_unaligned_share = 0.25;
+    assert_near (work (&d, row[i].kind, &row[i].shape) / fast, row[i].slow ? 4 : 1);
+  }
+}
+
+static double
+attention_rate (const struct desk *d, enum weft_op_kind kind, uint64_t sequence, uint64_t width,
+                uint64_t window)
+{
+  gboolean part = kind == WEFT_OP_ATTENTION_PART || kind == WEFT_OP_ATTENTION_PART_BWD;
+  struct weft_shape s = { .dim = { part ? sequence : 1, sequence, 8, 8, width, window },
+                          .dtype = WEFT_BF16 };
+  struct weft_cost_parts parts = weft_cost_split (&d->cost, kind, &s);
+
+  return parts.flops / parts.work / parts.rate;
+}
+
+/* cuDNN on an H100, not causal, so that a query has twice the keys of a causal one (arXiv
+ * 2407.08608, figure 5): 497, 574 and 617 TFLOP/s at sequences of 512, 1024 and 2048. */
+static void
+attention_of_few_keys_is_slow (void **state)
+{
+  static const struct {
+    uint64_t keys;
+    double tflops;
+  } row[] = { { 512, 497 }, { 1024, 574 }, { 2048, 617 } };
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  d.job.stack.attention_forward_share = 0.8;
+  assert_near (attention_rate (&d, WEFT_OP_ATTENTION, 1024, 128, 0), 0.8);
+  d.job.stack.attention_keys_half = 140;
+  for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
+    double rate = attention_rate (&d, WEFT_OP_ATTENTION, 2 * row[i].keys, 128, 0);
+    assert_near (attention_rate (&d, WEFT_OP_ATTENTION_PART, 2 * row[i].keys, 128, 0), rate);
+    assert_true (fabs (rate / 0.8 * 650 / row[i].tflops - 1) < 0.05);
+  }
+  double seen = 280 * (1 - 280.0 / (1 << 17)); /* the first queries see less than the window */
+  assert_near (attention_rate (&d, WEFT_OP_ATTENTION, 1 << 16, 128, 280),
+               0.8 * seen / (seen + 140));
+}
+
+/* Backward has a constant of its own. Wide heads are faster, those of width 128 are as stated. */
+static void
+attention_of_narrow_heads_is_slow (void **state)
+{
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  d.job.stack.attention_forward_share = d.job.stack.attention_backward_share = 0.5;
+  d.job.stack.attention_backward_keys_half = 1024;
+  assert_near (attention_rate (&d, WEFT_OP_ATTENTION, 2048, 128, 0), 0.5);
+  assert_near (attention_rate (&d, WEFT_OP_ATTENTION_BWD, 2048, 128, 0), 0.25);
+  assert_near (attention_rate (&d, WEFT_OP_ATTENTION_PART_BWD, 2048, 128, 0), 0.25);
+  d.job.stack.attention_width_half = 64;
+  assert_near (attention_rate (&d, WEFT_OP_ATTENTION, 2048, 128, 0), 0.5);
+  assert_near (attention_rate (&d, WEFT_OP_ATTENTION, 2048, 64, 0), 0.5 * 0.75);
+  d.job.stack.attention_forward_share = 1;
+  assert_near (attention_rate (&d, WEFT_OP_ATTENTION, 2048, 256, 0), 1);
+}
+
+/* Kernels that were written for one GPU lose a part of the rate on newer ones only. */
+static void
+attention_kernels_of_an_older_gpu_are_slow (void **state)
+{
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  d.job.stack.attention_forward_share = d.job.stack.attention_backward_share = 0.8;
+  d.job.stack.attention_older_share = 0.5;
+  for (int64_t written = 0; written <= 90; written += 10)
+    for (int64_t gpu = 80; gpu <= 100; gpu += 10) {
+      double left = written > 0 && gpu > written ? 0.4 : 0.8;
+      d.job.stack.attention_capability = written;
+      d.cluster.f.gpu_capability = gpu;
+      assert_near (attention_rate (&d, WEFT_OP_ATTENTION, 2048, 128, 0), left);
+      assert_near (attention_rate (&d, WEFT_OP_ATTENTION_BWD, 2048, 128, 0), left);
+    }
+}
+
 /* Forward, dgrad and wgrad sum over different dimensions, and tile the other two. */
 static void
 each_pass_has_an_inner_dimension_of_its_own (void **state)
@@ -243,7 +416,7 @@ only_hopper_multiplies_codes_of_experts_by_our_kernels (void **state)
   for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
     struct weft_cluster cluster = { 0 };
     double rate = rate_of (row[i].stack, row[i].topology, WEFT_OP_MOE_FP8_MATMUL, &s, &cluster);
-    assert_near (rate, row[i].codes ? cluster.f.gpu_fp8 : cluster.f.gpu_bf16);
+    assert_near (rate, weft_cluster_matmul_rate (&cluster, row[i].codes ? WEFT_FP8 : WEFT_BF16));
   }
 }
 
@@ -329,12 +502,19 @@ only_our_kernels_are_plain (void **state)
   for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
     struct weft_cluster cluster = { 0 };
     double rate = rate_of (row[i].stack, row[i].topology, WEFT_OP_ATTENTION, &s, &cluster);
-    assert_near (rate, row[i].plain ? cluster.f.gpu_cuda_core_spec : cluster.f.gpu_bf16);
+    assert_near (rate, row[i].plain ? cluster.f.gpu_cuda_core_spec
+                                    : weft_cluster_matmul_rate (&cluster, WEFT_BF16));
   }
 }
 
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (whole_waves_of_whole_tiles_are_paid),
+  cmocka_unit_test (the_power_limit_slows_matmuls_and_attention),
+  cmocka_unit_test (classes_of_kernels_have_shares_of_their_own),
+  cmocka_unit_test (rows_off_16_bytes_are_slow),
+  cmocka_unit_test (attention_of_few_keys_is_slow),
+  cmocka_unit_test (attention_of_narrow_heads_is_slow),
+  cmocka_unit_test (attention_kernels_of_an_older_gpu_are_slow),
   cmocka_unit_test (each_pass_has_an_inner_dimension_of_its_own),
   cmocka_unit_test (few_deep_tiles_are_split),
   cmocka_unit_test (a_split_stays_in_one_wave),

@@ -575,7 +575,7 @@ gradient_slice_bytes (const weft_plan *plan, const weft_program *p)
   return bytes;
 }
 
-/* Bytes that a gather of all weights has: the flat weight buffers, and for fp8 weights that are
+/* Bytes of a gather of all weights: those of the flat weight buffers, and for fp8 weights that are
  * gathered through the gradient buffer, two bytes per gradient. `slices`: only one rank's
  * slices. */
 static uint64_t
@@ -672,12 +672,14 @@ fsdp2_gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t 
   return gathered >= least && gathered <= least + micros * most_gathered_again (plan, p);
 }
 
-/* The largest number of all-gathers of a unit per microbatch: forward and backward; with full
- * recompute also the recomputation, if the unit was resharded after it. */
+/* The largest number of all-gathers of a unit per microbatch: forward and backward, and the
+ * recomputation, if the unit was resharded after it. With selective recompute this concerns units
+ * that are parts of a layer: a part whose module is recomputed is resharded when the backward pass
+ * of the other part begins, and its remaining backward gathers it again. */
 static uint32_t
 passes (const weft_plan *plan)
 {
-  return plan->job.strategy.recompute_granularity == WEFT_RECOMPUTE_FULL ? 3 : 2;
+  return plan->job.strategy.recompute_granularity == WEFT_NONE ? 2 : 3;
 }
 
 /* Weights are gathered once per step; if weights are sharded, units are gathered twice in every

@@ -39,7 +39,7 @@ struct flight {
   std::vector<product> open; /* not committed */
   std::vector<std::vector<product>> groups;
   std::vector<busy> sums;
-  std::vector<size_t> copies; /* copied chunks of shared memory without a fence since */
+  std::vector<size_t> copies; /* chunks of shared memory: copied, not fenced yet */
   bool begun;                 /* wgmma.fence was executed, and no wait since then */
   size_t issued;
 };
@@ -52,7 +52,7 @@ struct issued {
 static std::vector<flight>
     flights; /* by thread; empty: no thread of the block has issued a product or cp.async */
 static std::vector<std::vector<issued>> warpgroups;
-static std::vector<uint8_t> unseen; /* [chunk of shared memory]: 1 without a fence */
+static std::vector<uint8_t> unseen; /* [chunk of shared memory]: 1: copied, not fenced yet */
 static size_t bytes;                /* size of shared memory */
 static bool expected;
 static const char *first_complaint;

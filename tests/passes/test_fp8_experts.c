@@ -92,8 +92,8 @@ room_of (const struct factor *f, uint64_t block, gboolean down, gboolean square)
               : (square ? lines : f->rows) * weft_fp8_blocks (f->columns, block);
 }
 
-/* Quantises along rows and along columns, weights (not `counted`) in squares for blocks of 128.
- * Asserts that the codes agree with the reference. */
+/* Quantises tokens (`counted`) or weights, along rows and along columns; weights with blocks of 128
+ * in squares. Asserts that the codes agree with the reference. */
 static void
 quantise_blocks (struct factor *f, uint64_t block, gboolean counted)
 {

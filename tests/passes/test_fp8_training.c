@@ -79,8 +79,8 @@ one_scale_for_a_tensor_gives_the_bits_of_one_rank (void **state)
   }
 }
 
-/* One norm before both branches: qkv and fc1 read one input, which is rounded once, or with
- * cpu_offloading twice. Its history of magnitudes is the same. */
+/* With one norm before both branches, qkv and fc1 read one input. The input is rounded once, or
+ * twice with cpu_offloading; both cases give the same history of magnitudes. */
 static void
 one_input_of_two_products_has_one_history (void **state)
 {

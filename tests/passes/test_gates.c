@@ -1,5 +1,5 @@
-/* Gates of experts: kernels against references and finite differences, what programs keep and cost,
- * and that layers with gates train with the bits of one rank. */
+/* Gates of experts: kernels against references and finite differences, the bytes that
+ * programs keep and move, and that layers with gates train with the bits of one rank. */
 #include "core/base/sanitize.h"
 #include "kernels/float.h"
 #include "kernels/kernel.h"

@@ -5,6 +5,7 @@
 #include "exec_sim/exec_sim.h"
 #include "tests/made/questions.h"
 #include "tests/runner/runner.h"
+#include <math.h>
 #include <string.h>
 
 #define TINY                                                                                       \
@@ -142,8 +143,8 @@ scatters_follow_a_split_product (void **state)
   (void) state;
   expect_split (OVERLAP, "proj");
   expect_split (OVERLAP, "fc2");
-  assert_int_equal (
-      count (OVERLAP "tp_comm_overlap_rs=false", WEFT_OP_REDUCE_SCATTER, F, "proj"), 1);
+  assert_int_equal (count (OVERLAP "tp_comm_overlap_rs=false", WEFT_OP_REDUCE_SCATTER, F, "proj"),
+                    1);
 }
 
 static void
@@ -204,9 +205,9 @@ room (const char *words, const char *name)
 static void
 named_products_have_buffers_that_stay (void **state)
 {
-  static const char *const all[] = { "qkv_fprop", "qkv_dgrad",  "qkv_wgrad",  "proj_fprop",
+  static const char *const all[] = { "qkv_fprop",  "qkv_dgrad", "qkv_wgrad", "proj_fprop",
                                      "proj_dgrad", "fc1_fprop", "fc1_dgrad", "fc1_wgrad",
-                                     "fc2_fprop", "fc2_dgrad" };
+                                     "fc2_fprop",  "fc2_dgrad" };
 
   (void) state;
   for (unsigned i = 0; i < G_N_ELEMENTS (all); i++) {
@@ -238,11 +239,65 @@ communication_beside_products_takes_its_own_sms (void **state)
 
   (void) state;
   assert_int_equal (sms (OVERLAP, WEFT_OP_SHIFT, F, "qkv"), 1);
+  assert_int_equal (sms (OVERLAP "stack=megatron-core", WEFT_OP_SHIFT, F, "qkv"), 0);
+  assert_int_equal (sms (OVERLAP "piece_shift_sms=3", WEFT_OP_SHIFT, F, "qkv"), 3);
+  assert_int_equal (sms (OVERLAP "piece_collective_sms=5", WEFT_OP_REDUCE_SCATTER, F, "proj"), 5);
   assert_int_equal (sms (OVERLAP, WEFT_OP_REDUCE_SCATTER, F, "proj"), 16);
   assert_int_equal (sms (OVERLAP, WEFT_OP_ALL_GATHER, B, "qkv"), 16);
   assert_int_equal (sms (OVERLAP, WEFT_OP_REDUCE_SCATTER, B, "fc1"), 16);
   assert_int_equal (sms (OVERLAP "tp_comm_bulk_wgrad=false", WEFT_OP_REDUCE_SCATTER, B, "fc1"),
                     plan->job.stack.collective_sms);
+}
+
+/* Seconds of all products of a name in forward of layer 1, and the number of those that share their
+ * last wave with the next piece. The layer is that of GPT-3 175B with four tensor parallel ranks. */
+static double
+forward_seconds (const char *words, const char *name, uint32_t *n_shared)
+{
+  g_autoptr (weft_plan) plan =
+      weft_test_plan ("num_layers=3 hidden_size=12288 num_attention_heads=96 ffn_hidden_size=49152 "
+                      "vocab_size=51200 "
+                      "seq_length=2048 topology=dgx-h100 precision=bf16 global_batch_size=1 gpus=4 "
+                      "tensor_model_parallel_size=4 sequence_parallel=true kernel_gap=0 %s",
+                      words);
+  const weft_program *p = plan->role[0];
+  uint32_t op[MOST], n = list (p, WEFT_OP_MATMUL, F, name, op);
+  double seconds = 0;
+
+  *n_shared = 0;
+  for (uint32_t i = 0; i < n; i++) {
+    assert_int_equal ((p->op[op[i]].flags & WEFT_OP_PIECE) != 0,
+                      *n_shared == i && i + 1 < n && plan->job.stack.piece_streams > 1);
+    *n_shared += (p->op[op[i]].flags & WEFT_OP_PIECE) != 0;
+    seconds += plan->seconds[0][op[i]];
+  }
+  return seconds;
+}
+
+/* qkv has 16 x 36 tiles: 4.36 waves on 132 SMs. As one product it takes 5 waves. Its 4 pieces of
+ * 1.09 waves take 2 waves each on one stream. On several streams a piece fills the last wave of the
+ * piece before: 3 x 1.09 + 2. proj has 16 x 48 tiles in 4 pieces of columns: 6 waves, 4 x 2, and
+ * 3 x 1.45 + 2. */
+static void
+pieces_on_several_streams_share_waves (void **state)
+{
+  static const struct {
+    const char *name;
+    double tiles;
+  } maps[] = { { "qkv", 16 * 36 }, { "proj", 16 * 48 } };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (maps); i++) {
+    uint32_t n;
+    double waves = maps[i].tiles / 132, one = forward_seconds ("", maps[i].name, &n) / ceil (waves);
+    assert_int_equal (n, 0);
+    double alone = forward_seconds ("tp_comm_overlap=true piece_streams=1", maps[i].name, &n);
+    assert_int_equal (n, 0);
+    assert_true (fabs (alone / one - 4 * ceil (waves / 4)) < 1e-6);
+    double shared = forward_seconds ("tp_comm_overlap=true piece_streams=3", maps[i].name, &n);
+    assert_int_equal (n, 3);
+    assert_true (fabs (shared / one - (3 * waves / 4 + ceil (waves / 4))) < 1e-6);
+  }
 }
 
 /* Large matmuls overlap with the communication, so a step with pieces is shorter. */
@@ -278,6 +333,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (one_map_may_stay_plain),
   cmocka_unit_test (named_products_have_buffers_that_stay),
   cmocka_unit_test (communication_beside_products_takes_its_own_sms),
+  cmocka_unit_test (pieces_on_several_streams_share_waves),
   cmocka_unit_test (pieces_hide_communication),
 };
 

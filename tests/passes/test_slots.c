@@ -55,8 +55,8 @@ grad_sync_func_aligned_starts_a_chunk_at_one_slot_on_all_ranks (void **state)
       uint32_t op = collective_of (p, WEFT_OP_ALL_REDUCE, q);
       /* Slots count from 0. A collective due after the last slot is launched at the end. */
       assert_int_equal (cells_before (p, op, FALSE), MIN (last_slot[q] + r, 23) + 1);
-      assert_int_equal (
-          cells_before (own, collective_of (own, WEFT_OP_ALL_REDUCE, q), FALSE), last_slot[q] + 1);
+      assert_int_equal (cells_before (own, collective_of (own, WEFT_OP_ALL_REDUCE, q), FALSE),
+                        last_slot[q] + 1);
     }
   }
 }
@@ -89,7 +89,7 @@ align_param_gather_asks_for_two_chunks_at_once_and_for_the_third_at_its_slot (vo
   for (uint32_t r = 0; r < 4; r++)
     for (uint32_t i = 0; i < G_N_ELEMENTS (names); i++) {
       g_autofree char *words = g_strconcat (SHARDED, names[i], NULL);
-      g_autoptr (weft_program) own = built (SHARDED, r), p = built (words, r);
+      g_autoptr (weft_program) own = built (SHARDED "gathers_ahead=0", r), p = built (words, r);
       for (uint32_t q = 0; q < 3; q++) {
         uint32_t op = collective_of (p, WEFT_OP_ALL_GATHER, q);
         assert_int_equal (cells_before (p, op, TRUE), q < 2 ? 0 : 4 - r);
@@ -98,6 +98,35 @@ align_param_gather_asks_for_two_chunks_at_once_and_for_the_third_at_its_slot (vo
         assert_int_equal (cells_before (own, op, TRUE), 4 * q);
       }
     }
+}
+
+/* Whether the gather of chunk 0 waits for the first input that the stage receives. */
+static gboolean
+waits_for_input (const weft_program *p)
+{
+  uint32_t op = 0;
+
+  while (p->op[op].kind != WEFT_OP_RECV)
+    op++;
+  return comes_after (p, op, collective_of (p, WEFT_OP_ALL_GATHER, 0));
+}
+
+/* Without alignment a stack that gathers ahead launches the gather of chunk 0 when a step begins, and
+ * that of chunk q when chunk q - 1 begins on its own stage. */
+static void
+gathers_ahead_launches_a_chunk_when_the_chunk_before_it_begins (void **state)
+{
+  (void) state;
+  for (uint32_t r = 0; r < 4; r++) {
+    g_autoptr (weft_program) p = built (SHARDED "gathers_ahead=1", r);
+    g_autoptr (weft_program) late = built (SHARDED "gathers_ahead=0", r);
+    for (uint32_t q = 0; q < 3; q++) {
+      uint32_t op = collective_of (p, WEFT_OP_ALL_GATHER, q);
+      assert_int_equal (cells_before (p, op, TRUE), q ? 4 * (q - 1) : 0);
+    }
+    assert_false (waits_for_input (p));
+    assert_int_equal (waits_for_input (late), r > 0);
+  }
 }
 
 /* Megatron-FSDP's start_param_sync() gathers the first unit of a chunk and the units that are
@@ -222,7 +251,7 @@ static void
 use_ring_exchange_p2p_is_one_launch_whatever_batch_p2p_comm_says (void **state)
 {
   g_autoptr (weft_program) ring =
-                               built (STAGES "batch_p2p_comm=false use_ring_exchange_p2p=true ", 1),
+      built (STAGES "batch_p2p_comm=false use_ring_exchange_p2p=true ", 1),
                            batch = built (STAGES, 1);
 
   (void) state;
@@ -236,8 +265,7 @@ static void
 pipeline_model_parallel_comm_backend_ucc_leaves_all_sms_to_kernels (void **state)
 {
   g_autoptr (weft_plan) nccl = weft_test_plan (STAGES),
-                        ucc = weft_test_plan (STAGES
-                                              "pipeline_model_parallel_comm_backend=ucc ");
+                        ucc = weft_test_plan (STAGES "pipeline_model_parallel_comm_backend=ucc ");
   const weft_program *p = ucc->role[0];
 
   (void) state;
@@ -252,6 +280,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (grad_sync_func_aligned_starts_a_chunk_at_one_slot_on_all_ranks),
   cmocka_unit_test (grad_sync_func_aligned_without_chunks_leaves_later_stages_to_the_bubble),
   cmocka_unit_test (align_param_gather_asks_for_two_chunks_at_once_and_for_the_third_at_its_slot),
+  cmocka_unit_test (gathers_ahead_launches_a_chunk_when_the_chunk_before_it_begins),
   cmocka_unit_test (align_param_gather_gathers_the_first_unit_of_a_sharded_chunk),
   cmocka_unit_test (defer_embedding_wgrad_compute_puts_head_gradients_behind_the_last_backward),
   cmocka_unit_test (wgrad_deferral_limit_bounds_what_waits),

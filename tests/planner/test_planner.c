@@ -304,6 +304,119 @@ the_space_has_what_was_published (void **state)
   }
 }
 
+/* Simulated seconds of gpt3-175b on 256 GPUs with an interleaved schedule. `overlap` lists flags and
+ * values, ended by NULL. */
+static double
+interleaved_seconds (const char *const *overlap)
+{
+  static const char *const common[] = { "model",
+                                        "gpt3-175b",
+                                        "topology",
+                                        "dgx-h100",
+                                        "nodes",
+                                        "32",
+                                        "global-batch-size",
+                                        "128",
+                                        "micro-batch-size",
+                                        "1",
+                                        "tensor-model-parallel-size",
+                                        "2",
+                                        "pipeline-model-parallel-size",
+                                        "16",
+                                        "virtual-pipeline-model-parallel-size",
+                                        "6",
+                                        "sequence-parallel",
+                                        "true",
+                                        "overlap-p2p-comm",
+                                        "true",
+                                        "batch-p2p-comm",
+                                        "false",
+                                        "batch-p2p-sync",
+                                        "false",
+                                        "use-distributed-optimizer",
+                                        "true" };
+  const char *words[G_N_ELEMENTS (common) + 10] = { NULL };
+  struct weft_exec_options folded = { 0 };
+  g_autoptr (GError) error = NULL;
+
+  memcpy (words, common, sizeof common);
+  for (unsigned i = 0; overlap[i]; i++)
+    words[G_N_ELEMENTS (common) + i] = overlap[i];
+  struct weft_job job = job_of (words);
+  weft_job_derive (&job);
+  g_autoptr (weft_plan) plan = weft_plan_new (&job, &error);
+  if (!plan)
+    fail_msg ("%s", error->message);
+  g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_sim, plan, &folded, &error);
+  assert_null (error);
+  return t->seconds;
+}
+
+/* Overlap saves time if all stages communicate at once. Reductions that each stage launches on its
+ * own delay the last microbatch on every stage, and gathers the first one: both are then slower
+ * than no overlap. A stack that gathers ahead loses less than a tenth of the stall. The search
+ * tries only what is aligned. */
+static void
+overlap_of_a_pipeline_is_aligned (void **state)
+{
+  static const char *const words[] = { "model", "gpt3-175b", "topology",          "dgx-h100",
+                                       "nodes", "32",        "global-batch-size", "256",
+                                       NULL };
+  static const char *const none[] = { NULL },
+                           *const grad[] = { "overlap-grad-reduce", "true", NULL },
+                           *const grad_aligned[] = { "overlap-grad-reduce", "true",
+                                                     "grad-sync-func", "aligned", NULL },
+                           *const param[] = { "overlap-grad-reduce",
+                                              "true",
+                                              "grad-sync-func",
+                                              "aligned",
+                                              "overlap-param-gather",
+                                              "true",
+                                              "gathers-ahead",
+                                              "0",
+                                              NULL },
+                           *const ahead[] = { "overlap-grad-reduce",
+                                              "true",
+                                              "grad-sync-func",
+                                              "aligned",
+                                              "overlap-param-gather",
+                                              "true",
+                                              "gathers-ahead",
+                                              "1",
+                                              NULL },
+                           *const param_aligned[] = { "overlap-grad-reduce",
+                                                      "true",
+                                                      "grad-sync-func",
+                                                      "aligned",
+                                                      "overlap-param-gather",
+                                                      "true",
+                                                      "align-param-gather",
+                                                      "true",
+                                                      NULL };
+  struct weft_job job = job_of (words);
+  g_autoptr (GArray) space = weft_space_enumerate (&job);
+  uint32_t n_aligned = 0;
+
+  (void) state;
+  for (guint i = 0; i < space->len; i++) {
+    struct weft_job one = weft_space_job (&job, &g_array_index (space, struct weft_choice, i));
+    const union weft_strategy *s = &one.strategy;
+    gboolean once = weft_job_sharding (&one) < WEFT_SHARD_GRADS;
+    assert_int_equal (s->grad_sync_func == WEFT_SYNC_ALIGNED,
+                      s->overlap_grad_reduce && once && s->pipeline_model_parallel_size > 1);
+    if (once)
+      assert_int_equal (s->align_param_gather,
+                        s->overlap_param_gather && weft_job_interleaves (&one));
+    n_aligned += s->align_param_gather != 0;
+  }
+  assert_true (n_aligned > 10);
+  double without = interleaved_seconds (none), aligned = interleaved_seconds (grad_aligned);
+  assert_true (interleaved_seconds (grad) > without && aligned < without);
+  double stalled = interleaved_seconds (param) - without;
+  assert_true (stalled > 0 && interleaved_seconds (ahead) < without + 0.1 * stalled);
+  assert_true (interleaved_seconds (param_aligned) < aligned);
+}
+
 /* For 1 to 27 stages the space has strategies with 27 layers, and each stage has at least one
  * layer. */
 static void
@@ -356,9 +469,9 @@ only_what_the_stack_has_is_searched (void **state)
 
   (void) state;
   for (unsigned i = 0; i < G_N_ELEMENTS (stacks); i++) {
-    const char *const words[] = { "stack", stacks[i],           "model", "llama-nano",
-                                  "gpus",  "4",                 "topology", "dgx-h100",
-                                  "global-batch-size", "16",    NULL };
+    const char *const words[] = { "stack", stacks[i],  "model",    "llama-nano",        "gpus",
+                                  "4",     "topology", "dgx-h100", "global-batch-size", "16",
+                                  NULL };
     struct weft_job job = job_of (words);
     assert_int_equal (job.strategy.distributed_config, WEFT_FSDP2);
     g_autoptr (weft_search) search = search_all (&job, 10);
@@ -479,6 +592,7 @@ a_stopped_search_keeps_its_ranking (void **state)
   assert_true (some > 0);
 }
 
+/* The search keeps no programs: those of ten finalists on a large cluster took gigabytes. */
 static void
 finalists_fit_and_were_proved (void **state)
 {
@@ -489,9 +603,13 @@ finalists_fit_and_were_proved (void **state)
   for (uint32_t i = 0; i < search->by_fate[WEFT_FATE_SIMULATED]; i++) {
     g_autoptr (GError) error = NULL;
     const struct weft_candidate *c = &search->candidate[i];
-    assert_true (weft_plan_check (c->plan, &error));
-    assert_true (weft_plan_fits (c->plan));
-    assert_int_equal (c->bytes, weft_plan_worst_bytes (c->plan));
+    struct weft_job one = weft_space_job (&job, &c->choice);
+    g_autoptr (weft_plan) plan = weft_plan_new (&one, &error);
+    assert_non_null (plan);
+    assert_true (weft_plan_fits (plan));
+    assert_int_equal (c->bytes, weft_plan_worst_bytes (plan));
+    for (uint32_t role = 0; role < c->plan->n_roles; role++)
+      assert_null (c->plan->role[role]);
   }
 }
 
@@ -608,6 +726,124 @@ bounds_change_no_answer (void **state)
   assert_true (pruned > 100);
 }
 
+/* Random jobs with PyTorch's FSDP2, whose weights are gathered inside of each layer's pass: every
+ * legal strategy has a bound from its layers, and the bound holds. */
+static void
+jobs_of_fsdp2_have_bounds_from_their_layers (void **state)
+{
+  static const char *const models[] = { "llama-nano", "gpt2-nano", "qwen3moe-nano" };
+  static const char *const clusters[] = { "dgx-h100", "l40s-pcie", "dgx-a100" };
+  static const char *const stacks[] = { "torchtitan", "llm-foundry", "weft" };
+  static const char *const more[][2] = { { "gpus", "4" },
+                                         { "context-parallel-size", "2" },
+                                         { "pipeline-model-parallel-size", "2" },
+                                         { "enable-fsdp2-prefetch", "true" },
+                                         { "defer-fsdp-grad-sync", "true" },
+                                         { "pipeline-schedule", "gpipe" } };
+  g_autoptr (GRand) rand = g_rand_new_with_seed (23);
+
+  (void) state;
+  for (uint32_t i = 0; i < G_N_ELEMENTS (more); i++) {
+    const char *const words[] = { "model",
+                                  models[g_rand_int_range (rand, 0, G_N_ELEMENTS (models))],
+                                  "topology",
+                                  clusters[g_rand_int_range (rand, 0, G_N_ELEMENTS (clusters))],
+                                  "stack",
+                                  i < 4 ? stacks[i % 2 * 2] : stacks[0],
+                                  "distributed-config",
+                                  "fsdp2",
+                                  "global-batch-size",
+                                  i % 2 ? "16" : "8",
+                                  "gpus",
+                                  "4",
+                                  more[i][0],
+                                  more[i][1],
+                                  NULL };
+    struct weft_job job = job_of (words);
+    g_autoptr (weft_segment_cache) cache = weft_segment_cache_new ();
+    g_autoptr (GArray) space = weft_space_enumerate (&job);
+    for (guint k = 0; k < space->len; k++) {
+      struct weft_job one = weft_space_job (&job, &g_array_index (space, struct weft_choice, k));
+      if (weft_job_check (&one, NULL) && weft_bound_passes (cache, &one).seconds <= 0)
+        fail_msg ("job %u: strategy %u has no bound from its layers", i, k);
+    }
+    answers_agree (&job);
+  }
+}
+
+/* Layers that are measured on a model with few layers have the same times and bytes as in the whole
+ * model, for every model that Weft knows, with different kinds of recompute and wrappers. */
+static void
+a_short_model_measures_the_layers_of_the_whole (void **state)
+{
+  static const char *const more[][2] = { { "recompute-granularity", "none" },
+                                         { "recompute-granularity", "full" },
+                                         { "recompute-granularity", "selective" },
+                                         { "distributed-config", "fsdp2" } };
+  g_autofree char *folder = g_build_filename (WEFT_SOURCE_DIR, "models", NULL);
+  g_autoptr (GDir) dir = g_dir_open (folder, 0, NULL);
+  uint32_t measured = 0;
+
+  (void) state;
+  for (const char *name; (name = g_dir_read_name (dir));) {
+    if (!g_str_has_suffix (name, ".json"))
+      continue;
+    g_autofree char *model = g_strndup (name, strlen (name) - strlen (".json"));
+    for (unsigned i = 0; i < G_N_ELEMENTS (more); i++) {
+      gboolean full = i == 1;
+      const char *words[] = { "model",
+                              model,
+                              "topology",
+                              "dgx-h100",
+                              "gpus",
+                              "8",
+                              "global-batch-size",
+                              "8",
+                              "tensor-model-parallel-size",
+                              "2",
+                              more[i][0],
+                              more[i][1],
+                              full ? "recompute-method" : NULL,
+                              "uniform",
+                              "recompute-num-layers",
+                              "1",
+                              NULL };
+      struct weft_job job = job_of (words);
+      if (!weft_job_check (&job, NULL))
+        continue;
+      struct weft_segments *few = weft_segments_measure (&job, FALSE);
+      struct weft_segments *all = weft_segments_measure (&job, TRUE);
+      assert_int_equal (few->n, all->n);
+      if (all->n > 0)
+        assert_memory_equal (few->segment, all->segment, all->n * sizeof *all->segment);
+      measured += all->n > 0;
+      weft_segments_free (few);
+      weft_segments_free (all);
+    }
+  }
+  assert_true (measured > 40);
+}
+
+/* Bounds rule out nearly all of the 2,946 strategies of FSDP2 on 64 GPUs before their programs are
+ * built. */
+static void
+few_strategies_of_fsdp2_need_a_program (void **state)
+{
+  static const char *const words[] = { "model",      "llama3-8b", "stack",
+                                       "torchtitan", "topology",  "dgx-h100",
+                                       "nodes",      "8",         "global-batch-size",
+                                       "64",         NULL };
+  struct weft_job job = job_of (words);
+  g_autoptr (weft_search) search = search_all (&job, 10);
+
+  (void) state;
+  assert_true (search->n > 2000);
+  assert_in_range (search->plans.by_depth[WEFT_PLAN_PRICED], 10, 200);
+  assert_in_range (search->plans.by_depth[WEFT_PLAN_PLACED], 10, 60);
+  assert_in_range (search->plans.by_depth[WEFT_PLAN_PROVED], 10, 60);
+  assert_in_range (search->plans.of_layers, 1, 100);
+}
+
 static void
 plan_prints_the_document_of_the_contract (void **state)
 {
@@ -645,6 +881,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (the_order_is_by_simulated_time_and_counts_add_up),
   cmocka_unit_test (a_knob_that_was_given_stays),
   cmocka_unit_test (the_space_has_what_was_published),
+  cmocka_unit_test (overlap_of_a_pipeline_is_aligned),
   cmocka_unit_test (layers_that_no_pipeline_divides_are_spread_over_all_stages),
   cmocka_unit_test (only_what_the_stack_has_is_searched),
   cmocka_unit_test (a_model_that_fits_nowhere_is_infeasible),
@@ -653,7 +890,10 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_stopped_search_keeps_its_ranking),
   cmocka_unit_test (finalists_fit_and_were_proved),
   cmocka_unit_test (bounds_change_no_answer),
+  cmocka_unit_test (jobs_of_fsdp2_have_bounds_from_their_layers),
+  cmocka_unit_test (a_short_model_measures_the_layers_of_the_whole),
+  cmocka_unit_test (few_strategies_of_fsdp2_need_a_program),
   cmocka_unit_test (plan_prints_the_document_of_the_contract),
 };
 
-WEFT_TESTS (tests, .seconds = 14)
+WEFT_TESTS (tests, .seconds = 20)

@@ -3,6 +3,7 @@
 #include "core/base/error.h"
 #include "planner/shorten.h"
 #include "planner/validate.h"
+#include "core/plan/allocator.h"
 #include "exec_sim/exec_sim.h"
 #include "tests/runner/command.h"
 #include "tests/runner/folder.h"
@@ -164,7 +165,10 @@ a_row_is_the_job_that_its_columns_say (void **state)
   g_autoptr (weft_timeline) timeline = made_run_with (&weft_exec_clock, plan, "");
   assert_true (row->predicted_s == timeline->seconds);
   near_to (row->time_error, timeline->seconds / 0.01 - 1);
-  near_to (row->predicted_gib, (double) weft_plan_worst_bytes (plan) / (1 << 30));
+  struct weft_allocated allocated = weft_allocator_run (plan, 0);
+  double bytes = weft_allocator_reserved (plan, 0, &allocated);
+  near_to (row->predicted_gib,
+           (bytes + (double) weft_plan_reserved_bytes (plan, 0)) / (1 << 30));
   near_to (row->memory_error, row->predicted_gib / 2 - 1);
 }
 
@@ -193,6 +197,55 @@ tier_c_is_predicted_and_never_counted (void **state)
   assert_int_equal (v->n_predicted, 6);
   assert_int_equal (v->time.n, 3);
   assert_int_equal (v->memory.n, 2);
+}
+
+static void
+rows_that_are_apart_count_in_their_source_but_in_no_total (void **state)
+{
+  static const char rules[] = "[id = two-*]\nmeasured.totals = apart\n";
+  g_autofree char *path = g_build_filename (*state, "a.ini", NULL);
+  g_autofree char *bundled = NULL, *all = NULL;
+  g_autoptr (GError) error = NULL;
+
+  assert_true (g_file_get_contents (WEFT_SOURCE_DIR "/validation/assumptions.ini", &bundled, NULL,
+                                    NULL));
+  all = g_strconcat (bundled, "\n", rules, NULL);
+  assert_true (g_file_set_contents (path, all, -1, NULL));
+  g_autoptr (weft_published) table = load (SMALL);
+  g_autoptr (weft_assumptions) assumptions = assume (path);
+  const struct weft_validate_options options = { .executor = &weft_exec_clock };
+  g_autoptr (weft_validation) v = weft_validate (table, assumptions, &options, &error);
+  g_autoptr (weft_validation) whole = validate (table, (struct weft_validate_options){ 0 });
+  assert_int_equal (v->n_source, whole->n_source);
+  for (uint32_t i = 0; i < v->n_source; i++) {
+    assert_int_equal (v->source[i].apart, g_str_equal (v->source[i].name, "two"));
+    assert_int_equal (v->source[i].time.n, whole->source[i].time.n);
+    near_to (v->source[i].time.mape, whole->source[i].time.mape);
+    if (v->source[i].apart)
+      assert_int_equal (whole->time.n - v->time.n, v->source[i].time.n);
+    else
+      near_to (v->time_by_source, v->source[i].time.mape);
+  }
+}
+
+static void
+a_mean_by_source_counts_each_source_once (void **state)
+{
+  g_autoptr (weft_published) table = load (SMALL);
+  g_autoptr (weft_validation) v = validate (table, (struct weft_validate_options){ 0 });
+  double sum = 0;
+  uint32_t n = 0, rows = 0;
+
+  (void) state;
+  for (uint32_t i = 0; i < v->n_source; i++) {
+    sum += v->source[i].time.n ? v->source[i].time.mape : 0;
+    n += v->source[i].time.n > 0;
+    rows += v->source[i].time.n;
+  }
+  assert_int_equal (n, 2);
+  assert_int_equal (rows, v->time.n);
+  near_to (v->time_by_source, sum / n);
+  assert_true (fabs (v->time_by_source - v->time.mape) > 1e-9);
 }
 
 static void
@@ -265,6 +318,47 @@ every_published_row_is_a_job_or_refused_by_name (void **state)
     assert_true (row->applied->len > 0);
     if (error && !is_named (error->message))
       fail_msg ("%s: %s", row->cell[WEFT_COLUMN_id], error->message);
+  }
+}
+
+/* Rows of sources that the table may get: layers, GPUs, tp, pp and sharding are made up. */
+static void
+rows_of_other_sources_have_their_software (void **state)
+{
+  static const char head[] =
+      "id,source,tier,group,model_name,model_ref,layers,hidden,heads,kv_heads,ffn,vocab,seq,"
+      "gated_mlp,gpu,num_gpus,gpus_per_node,dtype,tp,pp,vpp,dp,cp,ep,dp_sharding,seq_parallel,"
+      "micro_batch,global_batch,recompute,offload,overlap_notes,iter_time_s,tflops_per_gpu,"
+      "tokens_per_s_per_gpu,mfu_pct,peak_mem_gib,notes\n";
+  static const struct {
+    const char *row, *stack, *line;
+  } cases[] = {
+    { "llama3-1,x,A,g,L,,126,16384,128,8,53248,,8192,1,H100-80GB-SXM,8192,8,bf16,8,16,,64,1,,"
+      "optim_grads,,,2048,,,,,,,40,,",
+      "llama3", "virtual_pipeline_model_parallel_size = 8" },
+    { "nanotron-1,x,A,g,L,,80,8192,64,64,28672,,4096,1,H100-80GB-SXM,512,8,bf16,8,8,,8,1,,none,,1,"
+      "256,,,,,,,40,50,",
+      "nanotron", "grad_reduce_in_fp32 = true" },
+    { "fms-1,x,A,g,L,,32,4096,32,32,11008,,4096,1,A100-80GB-SXM,128,8,bf16,1,1,1,128,1,,full,0,2,"
+      "256,none,,HSDP,,,,50,,",
+      "fms", "dp_replicate_size = 16" },
+  };
+  g_autoptr (weft_assumptions) assumptions = assume (NULL);
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (cases); i++) {
+    g_autofree char *text = g_strconcat (head, cases[i].row, "\n", NULL);
+    g_autoptr (GError) error = NULL;
+    g_autoptr (weft_published) table = weft_published_parse (text, -1, "other.csv", &error);
+    assert_non_null (table);
+    g_autoptr (weft_row_job) row = weft_row_job_new (assumptions, table, 0, &error);
+    if (error)
+      fail_msg ("%s", error->message);
+    g_autofree char *job = weft_job_print (&row->job);
+    assert_string_equal (g_quark_to_string (row->job.stack.name), cases[i].stack);
+    assert_non_null (strstr (job, cases[i].line));
+    /* The time follows from the share of the specified bf16 rate. */
+    assert_true (weft_row_job_seconds (row) > 0.1);
   }
 }
 
@@ -487,6 +581,9 @@ assumptions_that_say_nothing_are_refused_with_their_line (void **state)
     { "[idd = x]\nwhy = x\n", "unknown column \"idd\"; did you mean id?" },
     { "[id = ]\nwhy = x\n", "found no value after a column" },
     { "[tp > many]\nwhy = x\n", "found \"many\" after >, wanted a number" },
+    { "[(layers + 2 % pp = 0]\nwhy = x\n", "found \"(layers + 2 % pp\", wanted a column, or" },
+    { "[layers % stages = 0]\nwhy = x\n", "found \"layers % stages\", wanted a column, or" },
+    { "[layers % pp = none]\nwhy = x\n", "found \"none\" after layers % pp, wanted a number" },
     { "[id = *]\ncolumn.tq = 1\n", "unknown column \"tq\"; did you mean tp?" },
     { "[id = *]\nmicro_batch = 1\n", "unknown key \"micro_batch\"" },
     { "[id = *]\nstrategy.tensor = 1\n", "unknown key \"tensor\"" },
@@ -543,6 +640,39 @@ rules_are_applied_from_top_to_bottom (void **state)
   }
 }
 
+/* Expressions of columns: blank cells meet no condition. */
+static void
+a_condition_may_compare_an_expression (void **state)
+{
+  static const char rules[] = "[(layers + 2) % (pp * vpp) != 0]\n"
+                              "column.mfu_pct = ceil (({layers} + 1) / 2) * 10\n"
+                              "[layers * tflops_per_gpu != 1]\n"
+                              "strategy.bucket_size = 5\n"
+                              "[num_gpus / dp > 1]\n"
+                              "strategy.bucket_size = 6\n";
+  g_autofree char *path = g_build_filename (*state, "a.ini", NULL);
+  g_autoptr (weft_published) table = load (SMALL);
+
+  assert_true (g_file_set_contents (path, rules, -1, NULL));
+  g_autoptr (weft_assumptions) assumptions = assume (path);
+  for (unsigned i = 0; i < 3; i++) {
+    g_autoptr (GError) error = NULL;
+    g_autoptr (weft_row_job) row = weft_row_job_new (assumptions, table, i, &error);
+    assert_string_equal (row->cell[WEFT_COLUMN_layers], "4");
+    assert_string_equal (row->cell[WEFT_COLUMN_tflops_per_gpu], "");
+    assert_int_equal (row->applied->len, i == 2);
+  }
+  g_autofree char *odd = changed ("Nano,,4,", "Nano,,4,");
+  char *at = strstr (odd, ",1,2,1,4,1,,optim");
+  assert_non_null (at);
+  at[3] = '4';
+  g_autoptr (weft_published) other = weft_published_parse (odd, -1, "odd", NULL);
+  g_autoptr (GError) error = NULL;
+  g_autoptr (weft_row_job) row = weft_row_job_new (assumptions, other, 2, &error);
+  assert_int_equal (row->applied->len, 2);
+  assert_string_equal (row->cell[WEFT_COLUMN_mfu_pct], "30");
+}
+
 /* --------------------------------------------------------------------- the command */
 
 static JsonObject *
@@ -585,6 +715,13 @@ json_has_every_member_of_its_schema (void **state)
   for (unsigned i = 0; cells[i]; i++)
     assert_true (json_object_has_member (json_array_get_object_element (rows, 0), cells[i]));
   assert_int_equal (json_array_get_length (json_object_get_array_member (top, "groups")), 2);
+  JsonArray *sources = json_object_get_array_member (top, "sources");
+  JsonObject *source = json_array_get_object_element (sources, 0);
+  assert_int_equal (json_array_get_length (sources), 2);
+  assert_string_equal (json_object_get_string_member (source, "source"), "one");
+  assert_false (json_object_get_boolean_member (source, "apart"));
+  assert_true (json_object_has_member (source, "mape") && json_object_has_member (source, "bias"));
+  assert_true (json_object_get_double_member (member (top, "mean_by_source"), "time") > 0);
   weft_test_answer_free (&answer);
 }
 
@@ -676,10 +813,13 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_row_is_the_job_that_its_columns_say),
   cmocka_unit_test (time_follows_from_tokens_where_it_is_not_printed),
   cmocka_unit_test (tier_c_is_predicted_and_never_counted),
+  IN_A_FOLDER (rows_that_are_apart_count_in_their_source_but_in_no_total),
+  cmocka_unit_test (a_mean_by_source_counts_each_source_once),
   cmocka_unit_test (a_blank_cell_without_an_assumption_refuses_its_row),
   cmocka_unit_test (rows_are_chosen_by_tier_group_and_source),
   cmocka_unit_test (the_number_of_threads_changes_nothing),
   cmocka_unit_test (every_published_row_is_a_job_or_refused_by_name),
+  cmocka_unit_test (rows_of_other_sources_have_their_software),
   cmocka_unit_test (published_rows_keep_their_source),
   cmocka_unit_test (degrees_of_published_rows_make_their_gpus),
   cmocka_unit_test (rows_mixed_at_random_are_jobs_or_refused),
@@ -690,6 +830,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_word_that_nobody_knows_is_no_default),
   IN_A_FOLDER (assumptions_that_say_nothing_are_refused_with_their_line),
   IN_A_FOLDER (rules_are_applied_from_top_to_bottom),
+  IN_A_FOLDER (a_condition_may_compare_an_expression),
   cmocka_unit_test (json_has_every_member_of_its_schema),
   cmocka_unit_test (a_mean_error_above_the_limit_is_status_3),
   cmocka_unit_test (an_explained_row_ends_in_a_job_file),

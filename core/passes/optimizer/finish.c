@@ -101,7 +101,7 @@ build_states (struct weft_step *s)
   add_state (s, "master", &o->master, is_narrow);
   add_state (s, "exp_avg", &o->m, every);
   add_state (s, "exp_avg_sq", &o->v, every);
-  add_state (s, "grad_fp32", &o->grad32, has_narrow_grads);
+  add_state (s, WEFT_FP32_GRADIENTS, &o->grad32, has_narrow_grads);
 }
 
 void

@@ -8,6 +8,12 @@
  *              the first slot of chunk q - 1. DistributedDataParallel gathers the whole chunk.
  *              Megatron-FSDP gathers the first unit of the chunk and the units that this gather
  *              prefetches (megatron_fsdp.py, start_param_sync)
+ *   weights, not aligned
+ *              the first use of a group launches its gather and that of the next group of its
+ *              chunk. On later stages, which are not divided into groups, the first microbatch thus
+ *              waits for every chunk's gather from begin to end. If the stack gathers ahead, the
+ *              step begins with the gather of the first group, and the first use of the last group
+ *              of a chunk launches that of the first group of the next chunk
  *   gradients  on rank r, chunk q is reduced after backward slot k, if slot k - r, which rank 0
  *              runs at this time, is the last slot of chunk q. All other chunks are reduced at the
  *              end of the step
@@ -37,11 +43,19 @@ gather_chunk (struct weft_step *s, uint32_t chunk)
     s->replicas->wrapper->gather_chunk (s, chunk);
 }
 
+gboolean
+weft_aligned_runs_ahead (const struct weft_step *s)
+{
+  return s->job->stack.gathers_ahead && s->mesh->pp > 1 && !gathers (s) && !s->sharding->unit_of;
+}
+
 void
 weft_aligned_start (struct weft_step *s)
 {
   for (uint32_t chunk = 0; chunk < 2 && gathers (s); chunk++)
     gather_chunk (s, chunk);
+  for (uint32_t q = 0; q < 2 * s->n_chunks && weft_aligned_runs_ahead (s); q += s->n_chunks)
+    weft_ddp_gather_ahead (s, q);
 }
 
 void

@@ -166,6 +166,9 @@ void weft_ddp_gather_chunk (struct weft_step *s, uint32_t chunk);
 /* Launches only the gathers that the first use of the chunk's first group would launch. */
 void weft_ddp_gather_first (struct weft_step *s, uint32_t chunk);
 
+/* Launches the gather of the first group of a chain, unless it was launched. */
+void weft_ddp_gather_ahead (struct weft_step *s, uint32_t chain);
+
 /* Returns the group that forward of a chunk reads first, or WEFT_NO_GROUP if the chunk has no
  * group. Call it only if groups are units. */
 #define WEFT_NO_GROUP UINT32_MAX
@@ -211,6 +214,10 @@ void weft_ddp_scale_experts (struct weft_step *s, uint32_t grads, uint32_t few);
 
 /* aligned.c: whether the reduction of complete gradients waits for a slot of the schedule. */
 gboolean weft_aligned_holds (const struct weft_step *s);
+
+/* aligned.c: whether the first use of the last group of a chunk launches the gather of the first
+ * group of the next chunk. */
+gboolean weft_aligned_runs_ahead (const struct weft_step *s);
 
 /* ----------------------------------------------------------------- torch_ddp.c */
 

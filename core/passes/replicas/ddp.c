@@ -626,6 +626,15 @@ gathered (const struct weft_step *s, uint32_t g)
   return s->replicas->bucket[bucket[n - 1]].gathered;
 }
 
+void
+weft_ddp_gather_ahead (struct weft_step *s, uint32_t chain)
+{
+  struct weft_chain *c = &s->replicas->chain[chain];
+
+  if (c->next == 0 && c->n_gather > 0)
+    launch_gather (s, gathered_at (s, chain, c->next++));
+}
+
 /* Launches the gathers that are due at the first use of group g. */
 static void
 launch_due (struct weft_step *s, uint32_t g)
@@ -635,11 +644,15 @@ launch_due (struct weft_step *s, uint32_t g)
 
   while (chain->next < chain->n_gather && is_due (s, g, chain->next))
     launch_gather (s, gathered_at (s, q, chain->next++));
+  if (place_of (s, g) + 1 == chain->n_gather && (q + 1) % s->n_chunks &&
+      weft_aligned_runs_ahead (s))
+    weft_ddp_gather_ahead (s, q + 1);
 }
 
 /* The first use of a group launches the gather of the group if it was not launched yet, makes
  * kernels wait for this gather, and launches the gather of the next group. Megatron-FSDP launches
- * the gathers of several next groups. */
+ * the gathers of several next groups. If the stack gathers ahead, the next group may be the first
+ * one of the next chunk. */
 void
 weft_ddp_before_read (struct weft_step *s, uint32_t param)
 {

@@ -126,8 +126,8 @@ uint32_t
 weft_piece_multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x, uint32_t y)
 {
   gboolean both = p->kind == WEFT_OP_FP8_MATMUL || p->kind == WEFT_OP_FP8_MATMUL_DGRAD;
-  gboolean scaled = both || p->kind == WEFT_OP_MATMUL_FP8_WEIGHTS ||
-                    p->kind == WEFT_OP_MATMUL_DGRAD_FP8_WEIGHTS;
+  gboolean scaled =
+      both || p->kind == WEFT_OP_MATMUL_FP8_WEIGHTS || p->kind == WEFT_OP_MATMUL_DGRAD_FP8_WEIGHTS;
   gboolean forward = p->kind == WEFT_OP_MATMUL || p->kind == WEFT_OP_MATMUL_FP8_WEIGHTS ||
                      p->kind == WEFT_OP_FP8_MATMUL;
   struct weft_use use[6];
@@ -145,12 +145,17 @@ weft_piece_multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x
   return weft_emit (s, p->kind, p->name, p->shape, use, n);
 }
 
+/* Appends the product of one piece. `last` is FALSE if another piece of the same product follows:
+ * software that runs pieces on several streams starts it on SMs that this piece leaves free. */
 static uint32_t
-multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x, uint32_t y, int peer)
+multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x, uint32_t y, int peer,
+          gboolean last)
 {
   struct weft_op at = s->at;
 
   s->at.peer = peer;
+  if (!last && s->job->stack.piece_streams > 1)
+    s->at.flags |= WEFT_OP_PIECE;
   uint32_t op = weft_piece_multiply (s, p, x, y);
   s->at = at;
   return op;
@@ -203,7 +208,7 @@ gather_ring (struct weft_step *s, const struct weft_piece *p, enum product produ
       if (j == 0)
         weft_step_wait_for_stream (s, kernel);
     }
-    multiply (s, p, at, rows, -(int) j);
+    multiply (s, p, at, rows, -(int) j, j + 1 == t);
     at = next;
   }
   return all;
@@ -229,7 +234,7 @@ scatter_split (struct weft_step *s, const struct weft_piece *whole, uint32_t x, 
     uint32_t mine = slice (s, got, j * s->rows * n, s->rows * n, p.name);
     p.w = slice (s, whole->w, j * n * k, n * k, p.name);
     p.shape.dim[1] = n;
-    uint32_t kernel = multiply (s, &p, x, piece, 0);
+    uint32_t kernel = multiply (s, &p, x, piece, 0, j + 1 == splits);
     weft_tensor_scatter_into (s, piece, mine, p.name);
     weft_build_dep (s->b, kernel);
   }
@@ -253,11 +258,11 @@ scatter_ring (struct weft_step *s, const struct weft_piece *p, enum product prod
 
   for (uint32_t j = 1; j < t; j++) {
     uint32_t piece = slice (s, all, (t + j - 1) * n, n, p->name);
-    uint32_t kernel = multiply (s, p, rows, piece, (int) j);
+    uint32_t kernel = multiply (s, p, rows, piece, (int) j, FALSE);
     hand_on (s, p->name, piece, slice (s, all, j * n, n, p->name), (int) j);
     weft_step_wait_for_stream (s, kernel);
   }
-  multiply (s, p, rows, own, 0);
+  multiply (s, p, rows, own, 0, TRUE);
   settle (s, p->name, own, got);
   weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_TP));
   struct weft_shape shape = WEFT_SHAPE (dtype, n, t);

@@ -1,0 +1,23 @@
+/* allocator.h - the memory of software that allocates each tensor when an op needs it, from the
+ * caching allocator of PyTorch (c10/cuda/CUDACachingAllocator.cpp), instead of from an arena.
+ *
+ * Allocations and releases follow the order in which the host issues the ops, because blocks are
+ * handed from one op to the next without waiting for the device. The sum of the blocks in use is
+ * then the sum of the live buffers of the program, each rounded up to a block, plus tensors that
+ * the software holds beside them: fields of section memory in core/stack.def. No bytes are lost
+ * between buffers, but freed blocks remain reserved (cached_share). */
+#pragma once
+#include "core/plan/plan.h"
+
+struct weft_allocated {
+  double peak;      /* largest sum of the blocks in use, bytes: torch.cuda.max_memory_allocated() */
+  double permanent; /* the part of it that is in use during the whole step */
+  uint32_t op;      /* first op at which the peak is reached */
+};
+
+struct weft_allocated weft_allocator_run (const weft_plan *plan, uint32_t role);
+
+/* Bytes that the allocator has obtained from the driver: the peak and the cached blocks. If the GPU
+ * has no memory left, the allocator returns cached blocks to the driver before it fails. */
+double weft_allocator_reserved (const weft_plan *plan, uint32_t role,
+                                const struct weft_allocated *allocated);

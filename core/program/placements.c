@@ -1,0 +1,66 @@
+#include "core/program/placements.h"
+#include <string.h>
+
+struct weft_placements {
+  GHashTable *known; /* struct weft_group -> struct weft_coll_shape */
+};
+
+static guint
+hash (gconstpointer key)
+{
+  const struct weft_group *group = key;
+  guint sum = group->first;
+
+  for (int i = 0; i < 2; i++)
+    sum = (sum * 31 + group->n[i]) * 31 + group->stride[i];
+  return sum;
+}
+
+static gboolean
+equal (gconstpointer a, gconstpointer b)
+{
+  return memcmp (a, b, sizeof (struct weft_group)) == 0;
+}
+
+static void
+forget (gpointer shape)
+{
+  weft_coll_shape_release (shape);
+  g_free (shape);
+}
+
+weft_placements *
+weft_placements_new (void)
+{
+  weft_placements *placements = g_new (weft_placements, 1);
+
+  placements->known = g_hash_table_new_full (hash, equal, g_free, forget);
+  return placements;
+}
+
+void
+weft_placements_free (weft_placements *placements)
+{
+  g_hash_table_unref (placements->known);
+  g_free (placements);
+}
+
+const struct weft_coll_shape *
+weft_placements_get (weft_placements *placements, const struct weft_fabric *fabric,
+                     const struct weft_group *group)
+{
+  struct weft_coll_shape *shape = g_hash_table_lookup (placements->known, group);
+
+  if (shape)
+    return shape;
+  shape = g_new (struct weft_coll_shape, 1);
+  weft_coll_shape_init (shape, fabric, group);
+  g_hash_table_insert (placements->known, g_memdup2 (group, sizeof *group), shape);
+  return shape;
+}
+
+uint32_t
+weft_placements_count (const weft_placements *placements)
+{
+  return g_hash_table_size (placements->known);
+}

@@ -1,0 +1,13 @@
+/* arithmetic.h - the values of expressions with numbers and names, such as
+ * "(layers + 2) % (pp * vpp)" or "ceil (layers / pp)". */
+#pragma once
+#include <glib.h>
+
+/* Finds the value of a name. NaN is a value, too: that of a blank cell. Returns FALSE if the name
+ * is unknown. */
+typedef gboolean weft_arithmetic_names (const char *name, double *value, const void *user);
+
+/* Calculates an expression of + - * / % ( ) and ceil(), with the usual precedence. `names` NULL:
+ * there are no names. Returns FALSE if the text is no expression. */
+gboolean weft_arithmetic (const char *text, weft_arithmetic_names *names, const void *user,
+                          double *value);

@@ -1,0 +1,154 @@
+/* Memory of software with a caching allocator: each mechanism of core/plan/allocator.c changes the
+ * bytes in use by the tensors that it names. */
+#include "core/plan/allocator.h"
+#include "tests/made/random_job.h"
+#include "tests/runner/runner.h"
+#include <math.h>
+
+/* llama-nano with a large vocabulary, so that logits and embedding are the largest tensors. */
+#define JOB                                                                                        \
+  "model=llama-nano num_layers=2 vocab_size=32768 topology=dgx-h100 precision=bf16 "               \
+  "global_batch_size=8 live_memory=1 allocator_block=1 "
+
+static struct weft_allocated
+run (const char *words, const char *more)
+{
+  g_autoptr (weft_plan) plan = weft_test_plan ("%s%s", words, more);
+  return weft_allocator_run (plan, 0);
+}
+
+static void
+blocks_in_use_are_live_buffers (void **state)
+{
+  g_autoptr (weft_plan) plan = weft_test_plan (JOB "gpus=1");
+  g_autoptr (weft_plan) coarse = weft_test_plan (JOB "gpus=1 allocator_block=2097152");
+  struct weft_allocated exact = weft_allocator_run (plan, 0);
+
+  (void) state;
+  assert_true (exact.peak == (double) plan->memory[0].live[WEFT_POOL_DEVICE]);
+  assert_int_equal (exact.op, plan->memory[0].peak_op[WEFT_POOL_DEVICE]);
+  assert_true (fmod (weft_allocator_run (coarse, 0).peak, 2097152) == 0);
+  assert_true (weft_allocator_run (coarse, 0).peak > exact.peak);
+}
+
+static void
+cached_blocks_fill_no_more_than_the_gpu (void **state)
+{
+  g_autoptr (weft_plan) plan = weft_test_plan (JOB "gpus=1 cached_share=0.5");
+  struct weft_allocated a = weft_allocator_run (plan, 0);
+  double left = plan->job.cluster.f.gpu_memory - (double) weft_plan_reserved_bytes (plan, 0);
+
+  (void) state;
+  assert_true (a.peak > a.permanent);
+  assert_true (weft_allocator_reserved (plan, 0, &a) == a.peak + (a.peak - a.permanent) / 2);
+  a.peak = left - 1;
+  assert_true (weft_allocator_reserved (plan, 0, &a) == left);
+  a.peak = left + 1;
+  assert_true (weft_allocator_reserved (plan, 0, &a) == left + 1);
+}
+
+/* Elements of the distinct shapes of matrices in layers. */
+static double
+distinct_elements (const weft_program *p)
+{
+  double sum = 0;
+
+  for (uint32_t i = 0; i < p->n_param; i++) {
+    gboolean seen = p->param[i].layer == WEFT_NO_LAYER || p->param[i].columns == 1;
+    for (uint32_t j = 0; j < i; j++)
+      seen |= p->param[j].layer != WEFT_NO_LAYER && p->param[j].rows == p->param[i].rows &&
+              p->param[j].columns == p->param[i].columns;
+    sum += seen ? 0 : (double) (p->param[i].rows * p->param[i].columns);
+  }
+  return sum;
+}
+
+static void
+dummy_gradients_are_kept_once_a_shape (void **state)
+{
+  g_autoptr (weft_plan) plan = weft_test_plan (JOB "gpus=1");
+  const char *fused = "gpus=1 gradient_accumulation_fusion=true dummy_weight_gradients=1";
+  double bytes = 2 * distinct_elements (plan->role[0]);
+
+  (void) state;
+  assert_true (bytes > 0);
+  assert_true (run (JOB, fused).permanent - run (JOB, "gpus=1").permanent == bytes);
+  assert_true (run (JOB, "gpus=1 dummy_weight_gradients=1").permanent ==
+               run (JOB, "gpus=1").permanent);
+}
+
+static void
+an_embedding_gradient_is_dense (void **state)
+{
+  /* few tokens, so that activations are small */
+  const char *words = JOB "seq_length=8 max_position_embeddings=8 gpus=1 "
+                          "gradient_accumulation_fusion=true ";
+  g_autoptr (weft_plan) plan = weft_test_plan ("%s", words);
+  double table = 32768.0 * (double) plan->job.model.hidden_size;
+  struct weft_allocated dense = run (words, "dense_embedding_gradient=1");
+
+  (void) state;
+  assert_true (dense.peak - run (words, "").peak > 0.5 * 2 * table);
+  assert_int_equal (plan->role[0]->op[dense.op].kind, WEFT_OP_EMBED_BWD);
+}
+
+static void
+the_loss_copies_logits_unless_it_is_fused (void **state)
+{
+  const char *fused = "gpus=1 loss_logit_bytes=8 cross_entropy_loss_fusion=true "
+                      "cross_entropy_fusion_impl=te";
+  const char *half4 = "gpus=2 tensor_model_parallel_size=2 loss_logit_bytes=4";
+  const char *half8 = "gpus=2 tensor_model_parallel_size=2 loss_logit_bytes=8";
+  g_autoptr (weft_plan) plan = weft_test_plan (JOB "gpus=1");
+  double logits = 32768.0 * (double) plan->job.model.seq_length;
+
+  (void) state;
+  /* with 4 bytes and more, the peak is in the loss */
+  assert_true (run (JOB, "gpus=1 loss_logit_bytes=8").peak -
+                   run (JOB, "gpus=1 loss_logit_bytes=4").peak == 4 * logits);
+  assert_true (run (JOB, half8).peak - run (JOB, half4).peak == 2 * logits);
+  assert_true (run (JOB, fused).peak == run (JOB, "gpus=1").peak);
+}
+
+static void
+gradients_in_two_precisions (void **state)
+{
+  const char *narrow = "gpus=2 use_distributed_optimizer=true ";
+  const char *wide = "gpus=2 grad_reduce_in_fp32=true ";
+  g_autofree char *freed = g_strconcat (narrow, "permanent_fp32_gradients=0", NULL);
+  g_autofree char *kept = g_strconcat (wide, "keeps_narrow_gradients=1", NULL);
+  g_autoptr (weft_plan) plan = weft_test_plan ("%s%s", JOB, wide);
+  double gradients = 0;
+
+  (void) state;
+  for (uint32_t i = 0; i < plan->role[0]->n_buf; i++) {
+    const struct weft_buf *b = &plan->role[0]->buf[i];
+    if (b->kind == WEFT_BUF_GRADIENTS && b->permanent && b->base == WEFT_NO_BUF)
+      gradients += (double) b->bytes;
+  }
+  /* the two ranks share the fp32 copy of a distributed optimizer */
+  assert_true (fabs (run (JOB, narrow).permanent - run (JOB, freed).permanent - gradients / 2) <
+               1e-3 * gradients);
+  assert_true (run (JOB, kept).permanent - run (JOB, wide).permanent == gradients / 2);
+}
+
+static void
+converted_weights_are_in_use_for_one_op (void **state)
+{
+  const char *words = "model=llama-nano num_layers=8 topology=dgx-h100 precision=fp8 gpus=2 "
+                      "distributed_config=fsdp2 live_memory=1 allocator_block=1 ";
+
+  (void) state;
+  assert_true (run (words, "permanent_fp8_weights=0").peak < run (words, "").peak);
+}
+
+static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (blocks_in_use_are_live_buffers),
+  cmocka_unit_test (cached_blocks_fill_no_more_than_the_gpu),
+  cmocka_unit_test (dummy_gradients_are_kept_once_a_shape),
+  cmocka_unit_test (an_embedding_gradient_is_dense),
+  cmocka_unit_test (the_loss_copies_logits_unless_it_is_fused),
+  cmocka_unit_test (gradients_in_two_precisions),
+  cmocka_unit_test (converted_weights_are_in_use_for_one_op),
+};
+WEFT_TESTS (tests)
