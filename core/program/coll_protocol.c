@@ -55,13 +55,25 @@ sent (const struct weft_coll_shape *s, const double bytes[WEFT_MAX_WAYS])
              : bytes[WEFT_WAY_LOCAL];
 }
 
+/* Rate at which the kernel of a rank writes data with their flags; 0: not limited. */
+static double
+kernel_rate (const struct weft_coll_shape *s, enum weft_protocol protocol)
+{
+  const union weft_cluster_fields *c = &s->cluster->f;
+
+  if (protocol == WEFT_PROTOCOL_LL128)
+    return c->node_ll128_bandwidth;
+  if (protocol == WEFT_PROTOCOL_SIMPLE)
+    return 0;
+  return s->side[WEFT_WAY_REMOTE] > 1 ? c->fabric_ll_bandwidth : c->node_ll_bandwidth;
+}
+
 void
 weft_coll_terms_of (const struct weft_coll_shape *s, const union weft_stack *stack,
                     enum weft_protocol protocol, const double bytes[WEFT_MAX_WAYS],
                     struct weft_coll_terms *terms)
 {
-  const union weft_cluster_fields *c = &s->cluster->f;
-  double rate = s->side[WEFT_WAY_REMOTE] > 1 ? c->fabric_ll_bandwidth : c->node_ll_bandwidth;
+  double rate = kernel_rate (s, protocol);
 
   *terms = (struct weft_coll_terms){ 0 };
   for (int axis = 0; axis < WEFT_MAX_AXES; axis++)
@@ -74,7 +86,7 @@ weft_coll_terms_of (const struct weft_coll_shape *s, const union weft_stack *sta
     return;
   terms->step[WEFT_WAY_LOCAL] = local_latency (s, protocol);
   terms->step[WEFT_WAY_REMOTE] = remote_latency (s, protocol);
-  if (protocol == WEFT_PROTOCOL_LL && rate > 0)
+  if (rate > 0)
     terms->least = sent (s, bytes) / rate;
 }
 
