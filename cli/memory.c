@@ -7,6 +7,7 @@
 #include "core/base/error.h"
 #include "core/report/report.h"
 #include "core/base/units.h"
+#include "planner/bound.h"
 #include <stdio.h>
 
 /* --------------------------------------------------------------------- changes */
@@ -118,29 +119,52 @@ is_allowed (const struct weft_job *job)
   return weft_strategy_check (&job->strategy, NULL) && weft_job_check (job, NULL);
 }
 
+/* Whether a lower bound of the memory fits. The bound needs only a program of a few layers. */
+static gboolean
+may_fit (const struct weft_job *job)
+{
+  g_autoptr (weft_segment_cache) cache = weft_segment_cache_new ();
+
+  return weft_bound_passes (cache, job).bytes <= weft_plan_capacity (job);
+}
+
 /* The plan of a job, or NULL if its memory does not fit. Only a plan that fits is proved, because
  * most combinations do not fit. */
 static weft_plan *
 fitting_plan (const struct weft_job *job)
 {
-  g_autoptr (weft_plan) plan =
-      is_allowed (job) ? weft_plan_new_draft (job, WEFT_PLAN_PLACED, NULL, NULL) : NULL;
+  g_autoptr (weft_plan) plan = is_allowed (job) && may_fit (job)
+                                   ? weft_plan_new_draft (job, WEFT_PLAN_PLACED, NULL, NULL)
+                                   : NULL;
 
-  return plan && weft_plan_fits (plan) ? weft_plan_new (job, NULL) : NULL;
+  return plan && weft_plan_fits (plan) && weft_plan_check (plan, NULL) ? g_steal_pointer (&plan)
+                                                                       : NULL;
+}
+
+/* Adds the settings of a job to a set; FALSE: the set has them already, because different
+ * combinations of changes may lead to the same job. */
+static gboolean
+add_settings (GHashTable *tried, const struct weft_job *job)
+{
+  g_autoptr (GByteArray) all = g_byte_array_new ();
+
+  g_byte_array_append (all, (const guint8 *) &job->strategy, sizeof job->strategy);
+  g_byte_array_append (all, (const guint8 *) &job->train, sizeof job->train);
+  return g_hash_table_add (tried, g_byte_array_free_to_bytes (g_steal_pointer (&all)));
 }
 
 /* Tries all combinations of `more` changes from index `first` on, in the order of the table.
  * Returns the plan of the first combination that fits, or NULL. */
 static weft_plan *
-try_changes (const struct weft_job *job, unsigned first, unsigned more)
+try_changes (const struct weft_job *job, unsigned first, unsigned more, GHashTable *tried)
 {
   if (more == 0)
-    return fitting_plan (job);
+    return add_settings (tried, job) ? fitting_plan (job) : NULL;
   for (unsigned i = first; i < G_N_ELEMENTS (changes); i++) {
     struct weft_job changed = *job;
     if (!changes[i](&changed))
       continue;
-    weft_plan *plan = try_changes (&changed, i, more - 1);
+    weft_plan *plan = try_changes (&changed, i, more - 1, tried);
     if (plan)
       return plan;
   }
@@ -150,8 +174,11 @@ try_changes (const struct weft_job *job, unsigned first, unsigned more)
 static weft_plan *
 smallest_change (const struct weft_job *job)
 {
+  g_autoptr (GHashTable) tried =
+      g_hash_table_new_full (g_bytes_hash, g_bytes_equal, (GDestroyNotify) g_bytes_unref, NULL);
+
   for (unsigned n = 1; n <= MOST_CHANGES; n++) {
-    weft_plan *plan = try_changes (job, 0, n);
+    weft_plan *plan = try_changes (job, 0, n, tried);
     if (plan)
       return plan;
   }

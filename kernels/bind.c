@@ -74,13 +74,27 @@ has_room (const weft_plan *plan, GError **error)
                          found, wanted, ranks);
 }
 
+/* Real products have the scaling of fp8_recipe. */
+static gboolean
+is_priced_as_run (const weft_plan *plan, GError **error)
+{
+  int64_t found = plan->job.strategy.fp8_priced_as;
+
+  return found == WEFT_FP8_PRICE_RECIPE ||
+         weft_bad_input (error,
+                         "fp8_priced_as: found %s, wanted recipe to run: the scaling is predicted "
+                         "only",
+                         weft_fp8_price_words[found]);
+}
+
 gboolean
 weft_bind_check (const weft_plan *plan, const char *name, GError **error)
 {
   for (uint32_t role = 0; role < plan->n_roles; role++)
     if (!can_run (plan->role[role], name, error))
       return FALSE;
-  return has_room (plan, error) && weft_kernels_check_model (&plan->job.model, error);
+  return is_priced_as_run (plan, error) && has_room (plan, error) &&
+         weft_kernels_check_model (&plan->job.model, error);
 }
 
 /* -------------------------------------------------------------------- operands */

@@ -36,6 +36,8 @@ matmul_rate (const struct weft_job *job)
 
   for (unsigned i = 0; i < G_N_ELEMENTS (dtypes); i++)
     rate = fmax (rate, weft_cluster_matmul_rate (&job->cluster, dtypes[i]));
+  if (job->strategy.fp8_priced_as == WEFT_FP8_PRICE_NVFP4)
+    rate = fmax (rate, weft_cluster_nvfp4_rate (&job->cluster));
   return rate;
 }
 
@@ -253,8 +255,7 @@ static gboolean
 passes_are_alike (const struct weft_job *job)
 {
   for (unsigned i = 0; i < WEFT_N_KNOB; i++)
-    if (weft_knob_traits[i].unlike &&
-        !weft_field_is_default (&weft_strategy_table.field[i], job->strategy.at[i]))
+    if (weft_knob_traits[i].unlike && !weft_knob_is_default (&job->strategy, i))
       return FALSE;
   return in_flight_of (job) != WEFT_IN_FLIGHT_UNKNOWN && weft_job_layout_stages (job) == 0;
 }

@@ -282,13 +282,12 @@ static struct weft_job
 one_microbatch (const struct weft_job *job)
 {
   struct weft_job one = *job;
-  union weft_strategy defaults;
+  const union weft_strategy *defaults = weft_strategy_defaults ();
 
-  weft_table_defaults (&weft_strategy_table, defaults.at);
   for (unsigned i = 0; i < WEFT_N_KNOB; i++)
     if (weft_knob_traits[i].of_stages ||
         (weft_knob_traits[i].of_replicas && !weft_job_is_torch (job)))
-      one.strategy.at[i] = defaults.at[i];
+      one.strategy.at[i] = defaults->at[i];
   return weft_shorten_to (&one, 1);
 }
 

@@ -32,15 +32,23 @@ check_topology (const weft_plan *plan, GError **error)
   return TRUE;
 }
 
-static gboolean
-check_machine (const weft_plan *plan, GError **error)
+double
+weft_memory_total (const weft_plan *plan)
 {
   double ranks = plan->mesh.n_ranks / plan->n_roles, sum = 0;
-  double machine = (double) sysconf (_SC_PHYS_PAGES) * (double) sysconf (_SC_PAGESIZE);
 
   for (uint32_t role = 0; role < plan->n_roles; role++)
     for (int pool = 0; pool < WEFT_N_POOL; pool++)
       sum += ranks * (double) plan->memory[role].planned[pool];
+  return sum;
+}
+
+static gboolean
+check_machine (const weft_plan *plan, GError **error)
+{
+  double machine = (double) sysconf (_SC_PHYS_PAGES) * (double) sysconf (_SC_PAGESIZE);
+  double sum = weft_memory_total (plan);
+
   return sum <= machine ||
          refuse_bytes (sum, "memory of all ranks", machine, "the memory of this machine", error);
 }

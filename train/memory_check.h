@@ -2,6 +2,9 @@
 #pragma once
 #include "core/exec/exec.h"
 
+/* Bytes of the planned memory of all ranks together, in all pools. */
+double weft_memory_total (const weft_plan *plan);
+
 /* Checks the device memory of every rank and the host memory of every node against the topology.
  * For an executor with WEFT_EXEC_HOST it also checks that the planned memory of all ranks together
  * fits into this machine. */

@@ -1,10 +1,12 @@
 #include "train/trainer.h"
 #include "core/base/error.h"
+#include "core/base/units.h"
 #include "core/report/report.h"
 #include "launch/rendezvous.h"
 #include "launch/signals.h"
 #include "train/checkpoint.h"
 #include "train/hugging_face.h"
+#include "train/memory_check.h"
 #include "train/sampler.h"
 #include "train/processes.h"
 #include <math.h>
@@ -36,6 +38,7 @@ struct trainer {
   double final_loss;   /* loss of the newest step; NaN if no step was run */
   double eval_loss;    /* loss of the newest evaluation; 0 if there was none */
   weft_timeline *timeline; /* of the newest step */
+  gint64 loading, told; /* microseconds: begin of loading, and its last line of progress */
   const struct weft_signals *signals;
   int signal;                 /* the signal that this process received, or 0 */
   gboolean interrupted;
@@ -109,13 +112,24 @@ was_signalled (struct trainer *t)
   return signal != 0;
 }
 
+#define MUCH_MEMORY 2e9 /* bytes that a run announces before it takes them */
+#define TELL_AFTER (10 * G_USEC_PER_SEC) /* between lines of progress while weights are made */
+
 /* Whether to stop loading (weft_state_watch()), in a job of one process. Several processes merge
- * their signals after loading. */
+ * their signals after loading. Also tells how long loading has taken. */
 static gboolean
 stops_loading (void *user)
 {
   struct trainer *t = user;
+  gint64 now = g_get_monotonic_time ();
 
+  if (now - t->told >= TELL_AFTER) {
+    t->told = now;
+    say (t, "making or loading the weights of %u ranks for %.0f s", t->plan->mesh.n_ranks,
+         (double) (now - t->loading) / G_USEC_PER_SEC);
+  }
+  if (peers_of (t))
+    return FALSE;
   t->interrupted |= was_signalled (t);
   return t->interrupted;
 }
@@ -149,6 +163,19 @@ open_save (struct trainer *t, GError **error)
   return !dir || (t->lock = weft_checkpoint_lock_new (dir, peers_of (t), error));
 }
 
+/* Announces memory that a user may not expect a run to take. */
+static void
+tell_memory (const struct trainer *t, const struct weft_exec_ops *ops)
+{
+  double bytes = weft_memory_total (t->plan);
+
+  if (!(ops->flags & WEFT_EXEC_HOST) || bytes < MUCH_MEMORY)
+    return;
+  g_autofree char *text = weft_units_human (bytes, "B");
+  say (t, "allocating up to %s for %u ranks on this machine", g_strstrip (text),
+       t->plan->mesh.n_ranks);
+}
+
 static gboolean
 open_executor (struct trainer *t, const struct weft_exec_ops *ops, GError **error)
 {
@@ -162,11 +189,12 @@ open_executor (struct trainer *t, const struct weft_exec_ops *ops, GError **erro
                                       .clip_grad = t->plan->job.train.clip_grad,
                                       .tokens = t->batch };
   options.control = &t->control;
+  tell_memory (t, ops);
+  t->loading = t->told = g_get_monotonic_time ();
   if (!(t->x = ops->open (t->plan, &options, error)))
     return FALSE;
   t->state = weft_state_new (t->x);
-  if (!peers_of (t))
-    weft_state_watch (t->state, stops_loading, t);
+  weft_state_watch (t->state, stops_loading, t);
   return weft_processes_gather_allocated (t->x, error);
 }
 

@@ -23,10 +23,39 @@ weft_error_exit_status (const GError *error)
   return status[error->code];
 }
 
+/* Whether a character may be printed as it is: all but controls (C0 except line feed and tab, DEL,
+ * C1), which could change what a terminal shows. */
+static gboolean
+is_printable (gunichar c)
+{
+  return (c >= 0x20 && c != 0x7f && (c < 0x80 || c >= 0xa0)) || c == '\n' || c == '\t';
+}
+
+/* A copy of a message in which bytes that are not UTF-8 and control characters are written as \xff:
+ * a message quotes words that somebody typed. The caller frees it. */
+static char *
+escape (const char *message)
+{
+  GString *text = g_string_new (NULL);
+
+  for (const char *at = message; *at;) {
+    gunichar c = g_utf8_get_char_validated (at, -1);
+    gboolean valid = c != (gunichar) -1 && c != (gunichar) -2;
+    const char *next = valid ? g_utf8_next_char (at) : at + 1;
+    if (valid && is_printable (c))
+      g_string_append_len (text, at, next - at);
+    else
+      for (; at < next; at++)
+        g_string_append_printf (text, "\\x%02x", (guint8) *at);
+    at = next;
+  }
+  return g_string_free (text, FALSE);
+}
+
 static void
 set_error (GError **error, enum weft_error code, const char *format, va_list args)
 {
-  g_autofree char *message = g_strdup_vprintf (format, args);
+  g_autofree char *raw = g_strdup_vprintf (format, args), *message = escape (raw);
 
   if (strlen (message) > MOST_MESSAGE)
     memcpy (g_utf8_find_prev_char (message, message + MOST_MESSAGE), "...", sizeof "...");

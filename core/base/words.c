@@ -38,6 +38,7 @@
   X (weft_timers_words, WEFT_TIMERS_LIST)                                                          \
   X (weft_fp8_recipe_words, WEFT_FP8_RECIPE_LIST)                                                  \
   X (weft_fp8_format_words, WEFT_FP8_FORMAT_LIST)                                                  \
+  X (weft_fp8_price_words, WEFT_FP8_PRICE_LIST)                                                    \
   X (weft_offload_words, WEFT_OFFLOAD_LIST)
 
 #define WORDS(name, LIST) const char *const name[] = { LIST (WEFT_WORD_TEXT) NULL };

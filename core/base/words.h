@@ -294,6 +294,13 @@ extern const char *const weft_fp8_recipe_words[];
 enum weft_fp8_format { WEFT_FP8_FORMAT_LIST (WEFT_WORD_ID) };
 extern const char *const weft_fp8_format_words[];
 
+#define WEFT_FP8_PRICE_LIST(X)                                                                     \
+  X (WEFT_FP8_PRICE_RECIPE, "recipe", "the scaling of fp8_recipe")                                 \
+  X (WEFT_FP8_PRICE_ROWWISE, "rowwise", "one scale for each row of both operands (torchao)")       \
+  X (WEFT_FP8_PRICE_NVFP4, "nvfp4", "4-bit floats with one fp8 scale per 16 elements")
+enum weft_fp8_price { WEFT_FP8_PRICE_LIST (WEFT_WORD_ID) };
+extern const char *const weft_fp8_price_words[];
+
 #define WEFT_OFFLOAD_LIST(X) X (WEFT_OFFLOAD_CPU, "cpu", "shards and optimizer state on the host")
 enum weft_offload { WEFT_OFFLOAD_LIST (WEFT_WORD_ID) };
 extern const char *const weft_offload_words[];

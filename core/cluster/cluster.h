@@ -45,6 +45,13 @@ weft_cluster_is_cpu (const struct weft_cluster *c)
  * with few matmuls draws less power, and is then faster than this rate says. */
 double weft_cluster_matmul_rate (const struct weft_cluster *cluster, enum weft_dtype dtype);
 
+/* The same rate for 4-bit floats (NVFP4); 0 if the GPU has none. */
+static inline double
+weft_cluster_nvfp4_rate (const struct weft_cluster *c)
+{
+  return c->f.gpu_nvfp4 * c->f.gpu_nvfp4_sustained;
+}
+
 extern const struct weft_table weft_cluster_table;
 
 /* Loads topologies/NAME.ini or a path. Sets the default size: the size that the fabric defines (a

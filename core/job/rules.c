@@ -277,7 +277,7 @@ foreign_knob (const struct weft_job *j)
 {
   for (unsigned i = 0; i < WEFT_N_KNOB; i++) {
     const struct weft_field *knob = &weft_strategy_table.field[i];
-    if (knob->type != WEFT_TYPE_METHOD && !weft_field_is_default (knob, j->strategy.at[i]) &&
+    if (knob->type != WEFT_TYPE_METHOD && !weft_knob_is_default (&j->strategy, i) &&
         is_foreign_knob (j, knob))
       return knob;
   }
@@ -562,7 +562,7 @@ warn_deprecated (const struct weft_job *job, GPtrArray *warnings)
   for (unsigned i = 0; i < WEFT_N_KNOB; i++) {
     const struct weft_field *knob = &weft_strategy_table.field[i];
     if (g_str_has_prefix (knob->affects, mark) &&
-        !weft_field_is_default (knob, job->strategy.at[i]))
+        !weft_knob_is_default (&job->strategy, i))
       g_ptr_array_add (warnings, g_strdup_printf ("%s has no effect: %s", knob->name,
                                                   knob->affects + strlen ("none: ")));
   }

@@ -79,11 +79,24 @@ const struct weft_knob_traits weft_knob_traits[WEFT_N_KNOB] = {
 
 const struct weft_table weft_strategy_table = { "knob", knobs, WEFT_N_KNOB };
 
+const union weft_strategy *
+weft_strategy_defaults (void)
+{
+  static union weft_strategy defaults;
+  static gsize parsed;
+
+  if (g_once_init_enter (&parsed)) {
+    weft_table_defaults (&weft_strategy_table, defaults.at);
+    g_once_init_leave (&parsed, 1);
+  }
+  return &defaults;
+}
+
 gboolean
 weft_strategy_check (const union weft_strategy *strategy, GError **error)
 {
   for (unsigned i = 0; i < WEFT_N_KNOB; i++)
-    if (weft_field_is_pending (&knobs[i]) && !weft_field_is_default (&knobs[i], strategy->at[i]))
+    if (weft_field_is_pending (&knobs[i]) && !weft_knob_is_default (strategy, i))
       return weft_bad_input (error, "strategy knob \"%s\" is not built yet; leave it at %s",
                              knobs[i].name, knobs[i].def);
   return TRUE;

@@ -46,5 +46,16 @@ struct weft_knob_traits {
 };
 extern const struct weft_knob_traits weft_knob_traits[WEFT_N_KNOB];
 
+/* The defaults of all knobs, parsed once. A search compares millions of knobs with them. */
+const union weft_strategy *weft_strategy_defaults (void);
+
+/* Whether a knob is at its default: weft_field_is_default() for a knob, without parsing. */
+static inline gboolean
+weft_knob_is_default (const union weft_strategy *strategy, unsigned knob)
+{
+  return weft_strategy_table.field[knob].type == WEFT_TYPE_METHOD ||
+         weft_strategy_defaults ()->at[knob].i == strategy->at[knob].i;
+}
+
 /* Refuses pending knobs that were moved from their default, naming the knob. */
 gboolean weft_strategy_check (const union weft_strategy *strategy, GError **error);

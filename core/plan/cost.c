@@ -38,6 +38,21 @@ multiplied (const struct weft_cost *cost, enum weft_op_kind kind, const struct w
   return is_of_expert_codes (kind) && !takes_codes (cost, s) ? WEFT_FP16 : s->dtype;
 }
 
+/* FLOP/s of a product at full efficiency. */
+static double
+rate_of (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s)
+{
+  const struct weft_cluster *c = cost->cluster;
+  enum weft_dtype dtype = multiplied (cost, kind, s);
+  double rate = weft_cluster_matmul_rate (c, dtype);
+
+  if (dtype != WEFT_FP8 && dtype != WEFT_E5M2)
+    return rate;
+  return cost->fp8 == WEFT_FP8_PRICE_NVFP4     ? weft_cluster_nvfp4_rate (c)
+         : cost->fp8 == WEFT_FP8_PRICE_ROWWISE ? rate * cost->stack->fp8_rowwise_share
+                                               : rate;
+}
+
 /* The number of products of unfused attention: one for each head of each sequence, or three for
  * each in the backward of the scores. 0: other ops. */
 static double
@@ -266,7 +281,7 @@ split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_s
   double sms = fmax (1, (double) c->f.gpu_sms - sms_taken), share = sms / c->f.gpu_sms;
   struct weft_cost_parts parts = { .flops = weft_op_info[kind].flops (s),
                                    .bytes = weft_op_info[kind].bytes (s),
-                                   .rate = weft_cluster_matmul_rate (c, multiplied (cost, kind, s)),
+                                   .rate = rate_of (cost, kind, s),
                                    .gap = stack->kernel_gap };
 
   if (is_attention (kind) || is_attention_backward (kind)) {

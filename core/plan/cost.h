@@ -12,16 +12,17 @@
  * than SMs, such as the weight gradient of a narrow layer, is split along k. The number of parts is
  * the fastest whose tiles fit in one wave; the partial sums are written and read once in fp32
  * (split-K: NVIDIA CUTLASS, media/docs/cpp/efficient_gemm.md, "Parallelized Reductions"; cuBLASLt
- * sets the number of parts by CUBLASLT_ALGO_CONFIG_SPLITK_NUM). Attention reaches a share
- * of the matmul rate, which grows with the keys of a query and with the width of heads. For heads that the stack's kernels do not run on matrix units
- * (weft_stack_takes_heads), attention reaches a share of the rate without matrix units. The formula
+ * sets the number of parts by CUBLASLT_ALGO_CONFIG_SPLITK_NUM). Attention reaches a share of the
+ * matmul rate, which grows with the keys of a query and with the width of heads. For heads that the
+ * stack's kernels do not run on matrix units (weft_stack_takes_heads), attention reaches a share of
+ * the rate without matrix units. The formula
  * contains no constants of a device: they come from topologies/ and stacks/. A measured table,
  * keyed by op and shape, may replace the formula (cost_table.h).
  *
  * Communication kernels hold SMs (streaming multiprocessors or compute units). The waves of a
  * kernel that runs at the same time use only the other SMs. If the pieces of a product run on
- * several streams (piece_streams), each piece fills the last wave of the piece before. On a CPU a rank is one thread, and
- * nothing runs at the same time. */
+ * several streams (piece_streams), each piece fills the last wave of the piece before. On a CPU a
+ * rank is one thread, and nothing runs at the same time. */
 #pragma once
 #include "core/cluster/cluster.h"
 #include "core/job/stack.h"
@@ -35,6 +36,7 @@ struct weft_cost {
   const weft_cost_table *table; /* NULL: formulas only */
   gboolean deterministic; /* whether deterministic_mode is on: some kernels are then slower, by
                            * factors of the stack */
+  enum weft_fp8_price fp8; /* the scaling whose rate fp8 products have */
 };
 
 /* Seconds of one kernel while communication holds `sms_taken` SMs. */

@@ -26,7 +26,8 @@ static inline struct weft_cost
 weft_plan_cost (const weft_plan *plan)
 {
   return (struct weft_cost){ &plan->job.cluster, &plan->job.stack, plan->table,
-                             plan->job.strategy.deterministic_mode };
+                             plan->job.strategy.deterministic_mode,
+                             (enum weft_fp8_price) plan->job.strategy.fp8_priced_as };
 }
 
 /* Traffic of a collective of one group. If the cost table contains the op, the traffic is a delay

@@ -59,7 +59,7 @@ extern const char *const weft_pool_words[];
   X (WEFT_OP_RECOMPUTE, 1, "recompute", "forward work that backward repeats")                      \
   X (WEFT_OP_FUSED, 2, "fused", "part of the kernel of the previous op on its lane: fuse.c")       \
   X (WEFT_OP_USER_BUFFER, 3, "user_buffer", "overlaps a product through a buffer: overlap.c")      \
-  X (WEFT_OP_EXPERTS, 4, "experts", "communicates expert weights, not dense ones: fsdp2.c")         \
+  X (WEFT_OP_EXPERTS, 4, "experts", "communicates expert weights, not dense ones: fsdp2.c")        \
   X (WEFT_OP_PIECE, 5, "piece", "the next piece of its product runs on another stream: overlap.c")
 enum {
 #define WEFT_OP_FLAG(id, bit, word, doc) id = 1 << bit,

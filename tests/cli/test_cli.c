@@ -670,6 +670,16 @@ colour_is_for_terminals_and_no_color_forbids_it (void **state)
   weft_test_answer_free (&piped);
 }
 
+/* Bytes that are not UTF-8, an escape sequence of terminals, and U+009B, which begins one. */
+static void
+words_are_quoted_without_control_characters (void **state)
+{
+  (void) state;
+  weft_test_refused ("sim --mod\xff" "el\x1b[31m=3", 2, "unknown flag --mod\\xffel\\x1b[31m");
+  weft_test_refused ("sim --a\xc2\x9b=3", 2, "--a\\xc2\\x9b");
+  weft_test_refused ("frob\x01", 2, "frob\\x01");
+}
+
 /* ------------------------------------------------------------------------ width */
 
 #define JOB_32 "--model llama3-8b --topology dgx-h100 --nodes 4 --global-batch-size 64"
@@ -747,6 +757,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_trace_is_written_beside_the_answer),
   cmocka_unit_test (the_page_is_whole_in_itself_and_well_formed),
   cmocka_unit_test (colour_is_for_terminals_and_no_color_forbids_it),
+  cmocka_unit_test (words_are_quoted_without_control_characters),
   cmocka_unit_test (lists_and_pages_fit_80_columns),
   cmocka_unit_test (strategies_that_may_not_fit_are_marked),
 };

@@ -2,6 +2,7 @@
  * by weft compare. */
 #include "core/report/compare.h"
 #include "core/exec/timeline_file.h"
+#include "tests/runner/folder.h"
 #include "tests/runner/command.h"
 #include "tests/made/made.h"
 #include "tests/runner/runner.h"
@@ -82,25 +83,10 @@ in_folder (const char *name)
 static int
 make_folder (void **state)
 {
-  (void) state;
-  folder = g_dir_make_tmp ("weft-compare-XXXXXX", NULL);
-  return folder ? 0 : -1;
-}
+  int status = weft_test_folder_make (state);
 
-static int
-remove_folder (void **state)
-{
-  g_autoptr (GDir) dir = g_dir_open (folder, 0, NULL);
-  const char *name;
-
-  (void) state;
-  while ((name = g_dir_read_name (dir))) {
-    g_autofree char *path = in_folder (name);
-    g_unlink (path);
-  }
-  g_rmdir (folder);
-  g_clear_pointer (&folder, g_free);
-  return 0;
+  folder = *state;
+  return status;
 }
 
 static void
@@ -784,4 +770,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (the_command_wants_two_files),
 };
 
-WEFT_TESTS (tests, .set_up = make_folder, .tear_down = remove_folder)
+WEFT_TESTS (tests, .set_up = make_folder, .tear_down = weft_test_folder_remove)

@@ -382,6 +382,30 @@ codes_of_experts_are_halves_where_kernels_make_them_so (void **state)
   }
 }
 
+/* fp8_priced_as changes the rate of fp8 products, and of no others. */
+static void
+a_priced_scaling_has_a_rate_of_its_own (void **state)
+{
+  struct desk d;
+  struct weft_shape s = product (512, 512, 512), narrow = s;
+
+  (void) state;
+  set_up (&d);
+  d.cluster.f.gpu_fp8 = 2 * d.cluster.f.gpu_bf16;
+  d.cluster.f.gpu_nvfp4 = 4 * d.cluster.f.gpu_bf16;
+  d.cluster.f.gpu_nvfp4_sustained = 0.5;
+  d.job.stack.fp8_rowwise_share = 0.75;
+  narrow.dtype = WEFT_E5M2;
+  for (int price = 0; price <= WEFT_FP8_PRICE_NVFP4; price++) {
+    static const double wanted[] = { 2, 1.5, 2 };
+    d.cluster.f.gpu_fp8_sustained = price == WEFT_FP8_PRICE_NVFP4 ? 0.25 : 1;
+    d.cost.fp8 = (enum weft_fp8_price) price;
+    double rate = weft_cost_split (&d.cost, WEFT_OP_FP8_MATMUL_DGRAD, &narrow).rate;
+    assert_near (rate, wanted[price] * SMS * SM_RATE);
+    assert_near (weft_cost_split (&d.cost, WEFT_OP_MATMUL, &s).rate, SMS * SM_RATE);
+  }
+}
+
 /* The FLOP rate of an op with a bundled stack and topology. Loads the topology into `cluster`. */
 static double
 rate_of (const char *stack_name, const char *topology, enum weft_op_kind kind,
@@ -522,6 +546,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_split_counts_the_sms_that_are_left),
   cmocka_unit_test (products_of_experts_stay_whole),
   cmocka_unit_test (codes_of_experts_are_halves_where_kernels_make_them_so),
+  cmocka_unit_test (a_priced_scaling_has_a_rate_of_its_own),
   cmocka_unit_test (only_hopper_multiplies_codes_of_experts_by_our_kernels),
   cmocka_unit_test (heads_that_matrix_units_do_not_take_have_the_other_rate),
   cmocka_unit_test (plain_attention_takes_as_long_as_heads_of_its_width),

@@ -1,5 +1,6 @@
 /* precision = fp8: the matmuls of linear layers use fp8, and no other op does. */
 #include "core/report/report.h"
+#include "exec_cpu/exec_cpu.h"
 #include "tests/made/made.h"
 #include "tests/made/random_job.h"
 #include "tests/runner/runner.h"
@@ -334,6 +335,32 @@ gpus_without_the_unit_and_autocast_are_refused (void **state)
   }
 }
 
+/* The prediction is quicker, its program is the same, and no executor runs it. */
+static void
+fp8_priced_as_changes_the_time_alone (void **state)
+{
+#define ON_BLACKWELL "model=llama-nano topology=dgx-b200 gpus=1 precision=fp8 hidden_size=4096 "
+  g_autoptr (weft_plan) fp8 = weft_test_plan (ON_BLACKWELL);
+  g_autoptr (weft_plan) nvfp4 = weft_test_plan (ON_BLACKWELL "fp8_priced_as=nvfp4");
+  g_autoptr (weft_plan) rows = weft_test_plan (ON_BLACKWELL "fp8_priced_as=rowwise");
+  const struct weft_exec_options options = { 0 };
+  g_autoptr (GError) error = NULL;
+  double less = 0, more = 0;
+
+  (void) state;
+  assert_int_equal (nvfp4->role[0]->n_op, fp8->role[0]->n_op);
+  assert_true (weft_plan_worst_bytes (nvfp4) == weft_plan_worst_bytes (fp8));
+  for (uint32_t op = 0; op < fp8->role[0]->n_op; op++) {
+    assert_true (nvfp4->seconds[0][op] <= fp8->seconds[0][op]);
+    assert_true (rows->seconds[0][op] >= fp8->seconds[0][op]);
+    less += fp8->seconds[0][op] - nvfp4->seconds[0][op];
+    more += rows->seconds[0][op] - fp8->seconds[0][op];
+  }
+  assert_true (less > 0 && more > 0);
+  assert_null (weft_exec_cpu.open (nvfp4, &options, &error));
+  assert_non_null (strstr (error->message, "fp8_priced_as: found nvfp4, wanted recipe"));
+}
+
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (linear_maps_of_layers_are_fp8_and_the_rest_is_bf16),
   cmocka_unit_test (fp8_format_says_what_gradients_are_rounded_to),
@@ -346,6 +373,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (delayed_scales_are_new_after_the_last_product),
   cmocka_unit_test (utilisation_is_a_share_of_the_fp8_peak),
   cmocka_unit_test (gpus_without_the_unit_and_autocast_are_refused),
+  cmocka_unit_test (fp8_priced_as_changes_the_time_alone),
 };
 
 WEFT_TESTS (tests)

@@ -250,7 +250,8 @@ communication_beside_products_takes_its_own_sms (void **state)
 }
 
 /* Seconds of all products of a name in forward of layer 1, and the number of those that share their
- * last wave with the next piece. The layer is that of GPT-3 175B with four tensor parallel ranks. */
+ * last wave with the next piece. The layer is that of GPT-3 175B with four tensor parallel
+ * ranks. */
 static double
 forward_seconds (const char *words, const char *name, uint32_t *n_shared)
 {

@@ -111,8 +111,8 @@ waits_for_input (const weft_program *p)
   return comes_after (p, op, collective_of (p, WEFT_OP_ALL_GATHER, 0));
 }
 
-/* Without alignment a stack that gathers ahead launches the gather of chunk 0 when a step begins, and
- * that of chunk q when chunk q - 1 begins on its own stage. */
+/* Without alignment a stack that gathers ahead launches the gather of chunk 0 when a step begins,
+ * and that of chunk q when chunk q - 1 begins on its own stage. */
 static void
 gathers_ahead_launches_a_chunk_when_the_chunk_before_it_begins (void **state)
 {

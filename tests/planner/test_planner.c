@@ -304,8 +304,8 @@ the_space_has_what_was_published (void **state)
   }
 }
 
-/* Simulated seconds of gpt3-175b on 256 GPUs with an interleaved schedule. `overlap` lists flags and
- * values, ended by NULL. */
+/* Simulated seconds of gpt3-175b on 256 GPUs with an interleaved schedule. `overlap` lists flags
+ * and values, ended by NULL. */
 static double
 interleaved_seconds (const char *const *overlap)
 {
