@@ -1,5 +1,5 @@
-/* Protocols and algorithms of NCCL: each has its own latencies, bytes and rates, and the quickest is
- * taken. */
+/* Protocols and algorithms of NCCL: each has its own latencies, bytes and rates, and the quickest
+ * is taken. */
 #include "tests/made/made.h"
 #include "tests/runner/runner.h"
 
