@@ -14,7 +14,8 @@
 #include <stdlib.h>
 
 struct role {
-  double padding, lost, live; /* share of live bytes; bytes */
+  /* padding: lost / live; lost: planned bytes minus live; live: the largest sum of live bytes */
+  double padding, lost, live;
   char *words;
 };
 
@@ -68,11 +69,14 @@ add_roles (GArray *roles, const weft_plan *plan, const char *words)
     if (lost / live > worst.padding)
       worst = (struct role){ lost / live, lost, live, NULL };
   }
+  if (worst.live > weft_plan_capacity (&plan->job))
+    return;
   worst.words = g_strdup (words);
   g_array_append_val (roles, worst);
 }
 
-/* Plans the job, if it is legal and has at most 64 microbatches. */
+/* Plans the job, if it is legal and has at most 32 microbatches. Jobs whose live bytes exceed the
+ * GPU do not count. */
 static void
 plan_job (GArray *roles, const char *words)
 {
@@ -82,9 +86,9 @@ plan_job (GArray *roles, const char *words)
 
   if (!weft_flags_words (words, settings, &error) || !weft_job_build (settings, &job, &error))
     return;
-  if (weft_job_microbatches (&job) > 64)
+  if (weft_job_microbatches (&job) > 32)
     return;
-  g_autoptr (weft_plan) plan = weft_plan_new_draft (&job, WEFT_PLAN_PLACED, &error);
+  g_autoptr (weft_plan) plan = weft_plan_new_draft (&job, WEFT_PLAN_PLACED, NULL, &error);
   if (plan)
     add_roles (roles, plan, words);
 }

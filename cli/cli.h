@@ -30,6 +30,8 @@
      "weft program --model gpt2-nano --topology dgx-h100 --gpus 2 --role 0")                       \
   X (validate, "predict published measurements and print the errors",                              \
      "weft validate --source mosaic --tier A")                                                     \
+  X (fit, "fit constants of topologies and stacks to measured steps",                              \
+     "weft fit --source megreadme --rounds 0")                                                     \
   X (knobs, "list the knobs: type, default, range, source, effect", "weft knobs bucket_size")      \
   X (rules, "list the rules that the settings of a job must fulfil", "weft rules world")           \
   X (models, "list the bundled models, or show the fields of one", "weft models llama3-8b")        \

@@ -14,6 +14,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 /* Seconds between two lines of progress: on a terminal, where a line replaces the one before it,
@@ -24,8 +25,14 @@
 struct watch {
   gboolean terminal;
   gint64 began, shown; /* microseconds: begin of the current phase; time of the last line */
+  gint64 start;        /* microseconds: begin of the search */
+  gboolean told;       /* whether tell_costs() has printed */
   const char *phase;
 };
+
+/* A search that takes more time or memory than this says so while it runs. */
+#define MUCH_SECONDS 60.0
+#define MUCH_BYTES 2e9
 
 /* Status of a command that ctrl-C ended, as shells report it. */
 enum { EXIT_BY_SIGINT = 128 + SIGINT };
@@ -70,12 +77,30 @@ eta_text (const struct watch *w, const struct weft_search_progress *now, gint64 
   return g_strdup_printf (", about %s left", left);
 }
 
+/* Says once that the search takes much time or memory, and how to end it. */
+static void
+tell_costs (struct watch *w, gint64 time)
+{
+  struct rusage used;
+
+  getrusage (RUSAGE_SELF, &used);
+  double seconds = (double) (time - w->start) * 1e-6, bytes = (double) used.ru_maxrss * 1024;
+  if (w->told || (seconds < MUCH_SECONDS && bytes < MUCH_BYTES))
+    return;
+  w->told = TRUE;
+  g_autofree char *much = bytes < MUCH_BYTES ? weft_units_human (MUCH_SECONDS, "s")
+                                             : weft_units_human (MUCH_BYTES, "B");
+  fprintf (stderr, "%sweft: the search takes more than %s%s; ctrl-C prints the ranking so far\n",
+           w->terminal ? "\r\033[K" : "", much, bytes < MUCH_BYTES ? "" : " of memory");
+}
+
 static void
 show_progress (void *user, const struct weft_search_progress *now)
 {
   struct watch *w = user;
   gint64 time = g_get_monotonic_time ();
 
+  tell_costs (w, time);
   if (now->phase != w->phase)
     w->began = time;
   w->phase = now->phase;
@@ -533,7 +558,8 @@ plan (const weft_cli_input *input, const char *finalists, gboolean graph)
 {
   g_autoptr (GError) error = NULL;
   struct weft_job job;
-  struct watch watch = { .terminal = isatty (STDERR_FILENO), .shown = g_get_monotonic_time () };
+  struct watch watch = { .terminal = isatty (STDERR_FILENO), .shown = g_get_monotonic_time (),
+                         .start = g_get_monotonic_time () };
   struct weft_search_options options = { .progress = show_progress,
                                          .stop = is_interrupted,
                                          .user = &watch };

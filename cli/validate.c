@@ -512,7 +512,7 @@ weft_cli_validate (int argc, char **argv)
       "predict measured collectives instead; the default CSV is then validation/nccl.csv",
       &ask.nccl },
     { "verbose", NULL, "print one line per row", &ask.verbose, NULL },
-    { "jobs", "N", "threads that build plans [one per processor]", NULL, &ask.jobs },
+    { "jobs", "N", "processes that predict rows [one per processor]", NULL, &ask.jobs },
     { "executor", weft_cli_executor_names (),
       "SimGrid with contention, or closed formulas without [sim]",
       NULL, &ask.executor },
@@ -523,9 +523,9 @@ weft_cli_validate (int argc, char **argv)
     .usage = "weft validate [CSV] [flags] [--json]",
     .doc =
         "Predicts every row of a table of published measurements and prints the errors, predicted "
-        "/ measured - 1, by group, by source and overall.  The default CSV is validation/published.csv; "
-        "docs/validation.md explains the output.  Ends with status 3 if the mean error of the step "
-        "time exceeds --max-mape.",
+        "/ measured - 1, by group, by source and overall.  The default CSV is "
+        "validation/published.csv; docs/validation.md explains the output.  Ends with status 3 if "
+        "the mean error of the step time exceeds --max-mape.",
     .examples = "  weft validate\n"
                 "  weft validate --source mosaic --tier A --verbose\n"
                 "  weft validate --explain mosaic-004\n"

@@ -105,8 +105,9 @@ print_text (const weft_nccl *nccl, gboolean verbose)
 {
   uint32_t n = count_predicted (nccl);
 
-  printf ("%u rows: %u predicted, %u refused. Median of the absolute errors in %% and number of "
-          "rows,\nby fabric and by size of the tensor from the size in the head of a column on.\n\n",
+  printf ("%u rows: %u predicted, %u refused. Median of the absolute errors in %% and number\n"
+          "of rows, by fabric and by size of the tensor from the size in the head of a column\n"
+          "on.\n\n",
           nccl->n_row, n, nccl->n_row - n);
   print_table (nccl);
   print_refused (nccl);

@@ -196,7 +196,8 @@ sim_gpu_fired (struct sim *x, uint32_t actor, uint32_t generation)
   return TRUE;
 }
 
-/* First position of the run that has not ended after `elapsed` seconds at this speed. */
+/* First position of the run whose op has not ended `elapsed` seconds after g->since. `prefix`:
+ * prefix sums of seconds at the speed that the run has had since g->since. */
 static uint32_t
 position_after (const double *prefix, const struct sim_gpu *g, double elapsed)
 {

@@ -182,7 +182,8 @@ advance (struct weft_operand *o, const struct weft_segment *segment)
   o->n = segment->n;
 }
 
-/* Finds the first element of an op's first operand, counted through all flat buffers of the role.
+/* Finds the first element of an op's first operand: its number if the elements of all flat buffers
+ * of the role are numbered one after the other.
  * grad_norm and unscale: the operand is the reduced gradient of a slice. Other ops: it is the
  * gradient or the master weights of a part of a slice. FALSE: the op does not work on flat
  * buffers. */

@@ -131,7 +131,8 @@ struct panel {
   float *to;
 };
 
-/* Packs input with contiguous terms: transposes squares, and copies the rest element by element. */
+/* Packs input in which the terms of a row are contiguous: transposes blocks of eight or four rows
+ * and four terms, and copies the rest element by element. */
 INLINE void
 turn_rows (const struct panel *p, enum weft_dtype dtype, uint32_t width)
 {
@@ -162,7 +163,7 @@ pack_turned (const struct panel *p, enum weft_dtype dtype)
     turn_rows (p, dtype, p->width);
 }
 
-/* Packs input with contiguous rows: copies. */
+/* Packs input in which the rows of a term are contiguous: converts them without transposing. */
 INLINE void
 copy_rows (const struct panel *p, enum weft_dtype dtype, uint64_t rows)
 {

@@ -336,3 +336,10 @@ weft_row_job_seconds (const weft_row_job *row)
               flops_per_second (row);
   return seconds;
 }
+
+double
+weft_row_job_bytes (const weft_row_job *row)
+{
+  return number (row, WEFT_COLUMN_peak_mem_gib) *
+         (row->gigabyte == WEFT_GIGABYTE_DECIMAL ? 1e9 : 1 << 30);
+}

@@ -87,3 +87,6 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_row_job, weft_row_job_free)
 /* Seconds of the measured step: the printed time, or the time computed from tokens per second, from
  * FLOP/s or from their share of the specified rate; NaN if the row has none of these values. */
 double weft_row_job_seconds (const weft_row_job *row);
+
+/* Bytes of the measured memory; NaN if the row has none. */
+double weft_row_job_bytes (const weft_row_job *row);

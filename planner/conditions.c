@@ -95,8 +95,8 @@ read_left (const char *text, const char *const *columns, struct condition *condi
   condition->expression = g_strdup (text);
   return weft_arithmetic (text, column_value, &names, &value) ||
          weft_bad_input (error,
-                         "found \"%s\", wanted a column, or numbers and columns with + - * / %% and "
-                         "parentheses",
+                         "found \"%s\", wanted a column, or numbers and columns with + - * / "
+                         "%% and parentheses",
                          text);
 }
 

@@ -4,9 +4,9 @@
  *
  * Conditions are joined with "and". A condition is a column, an operator (= != >) and a value. The
  * value of = and != is a pattern with * and ?, or several patterns separated by bars. The value
- * `blank` matches an empty cell. The value of > is a number. The left side may also be an expression
- * of columns, "(layers + 2) % (pp * vpp) = 0" (arithmetic.h): the value is then one number, and a
- * blank cell meets no such condition. */
+ * `blank` matches an empty cell. The value of > is a number. The left side may also be an
+ * expression of columns, "(layers + 2) % (pp * vpp) = 0" (arithmetic.h): the value is then one
+ * number, and a blank cell meets no such condition. */
 #pragma once
 #include <glib.h>
 

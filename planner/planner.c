@@ -173,8 +173,8 @@ begin (struct searcher *s, struct weft_candidate *c)
   c->flops = c->bound = c->fate == WEFT_FATE_PRUNED ? weft_bound_flops (&job) : 0;
 }
 
-/* Begins all candidates. If `exhaustive` is set, also computes the clock time of every
- * candidate. */
+/* Checks the rules of all candidates and computes the first lower bound of each. If `exhaustive` is
+ * set, also computes the time of every candidate with the executor `clock`. */
 static gboolean
 begin_all (struct searcher *s, GError **error)
 {

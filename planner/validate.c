@@ -1,34 +1,23 @@
 #include "planner/validate.h"
-#include "core/plan/allocator.h"
 #include "core/base/error.h"
-#include "planner/shorten.h"
+#include "planner/workers.h"
+#include "planner/row_plans.h"
 #include <math.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Several threads build plans. One thread simulates them in the order of completion, because
- * SimGrid must stay on the thread that initialised it. The number of unfinished rows is limited,
- * so that plans do not fill the memory. Threads are POSIX threads, as in exec_cpu: the thread
- * sanitizer does not see GLib's locks. */
 struct run {
   const weft_published *table;
   const weft_assumptions *assumptions;
   const struct weft_validate_options *options;
   weft_validation *validation;
-  pthread_mutex_t lock; /* protects the fields below */
-  pthread_cond_t changed;
-  uint32_t n_begun, n_under_way, most_under_way; /* rows */
-  GQueue planned;                                /* struct planned *, to be simulated */
 };
 
-/* A row in progress. A row that cannot be predicted has an error and no plan. */
-struct planned {
-  struct weft_validate_row *row;
-  weft_row_job *job;
-  struct weft_shortened shortened;
-  weft_plan *plan[2]; /* plans of shortened.job[] */
-  GError *error;
+/* What a worker says of one row. Messages are cut off if they are too long. */
+struct outcome {
+  double predicted_s, measured_s, predicted_bytes, measured_bytes;
+  gboolean apart, refused;
+  char rule[64], why[1024];
 };
 
 /* ------------------------------------------------------------------------ errors */
@@ -194,92 +183,55 @@ rule_of (const GError *error)
   return g_strdup (error->code == WEFT_ERROR_INPUT ? "input" : "run");
 }
 
-/* Memory of the role that needs most, in bytes, counted as the source of the measurement counts
- * it. */
-static double
-counted_bytes (const weft_plan *plan, enum weft_measured_memory memory)
+static void
+refuse (struct outcome *outcome, const GError *error)
 {
-  double most = 0;
+  g_autofree char *rule = rule_of (error);
 
-  for (uint32_t role = 0; role < plan->n_roles; role++) {
-    double libraries = (double) weft_plan_reserved_bytes (plan, role);
-    double used = (double) weft_plan_peak_bytes (plan, role) - libraries, reserved = used;
-    if (plan->job.stack.live_memory) {
-      struct weft_allocated allocated = weft_allocator_run (plan, role);
-      used = allocated.peak;
-      reserved = weft_allocator_reserved (plan, role, &allocated);
-    }
-    if (memory == WEFT_MEMORY_DEVICE)
-      most = fmax (most, reserved + libraries);
-    else
-      most = fmax (most, (memory == WEFT_MEMORY_RESERVED ? reserved : used) +
-                             plan->job.stack.workspace_bytes);
-  }
-  return most;
-}
-
-static struct planned *
-plan_row (const struct run *run, struct weft_validate_row *row)
-{
-  struct planned *p = g_new0 (struct planned, 1);
-
-  p->row = row;
-  p->job = weft_row_job_new (run->assumptions, run->table, p->row->index, &p->error);
-  row->apart = p->job->totals == WEFT_TOTALS_APART;
-  if (!p->error)
-    weft_shorten (&p->job->job, &p->shortened);
-  for (uint32_t i = 0; !p->error && i < p->shortened.n; i++)
-    p->plan[i] = weft_plan_new (&p->shortened.job[i], &p->error);
-  return p;
+  outcome->refused = TRUE;
+  g_strlcpy (outcome->rule, rule, sizeof outcome->rule);
+  g_strlcpy (outcome->why, error->message, sizeof outcome->why);
 }
 
 static void
-predict (const struct run *run, struct planned *p)
+predict_row (void *user, uint32_t task, void *result)
 {
-  const struct weft_exec_ops *executor = run->options->executor;
-  struct weft_exec_options folded = { 0 };
-  double seconds[2], bytes[2];
+  const struct run *run = user;
+  struct outcome *outcome = result;
+  g_autoptr (GError) error = NULL;
+  g_autoptr (weft_row_plans) plans = NULL;
+  weft_row_job *job = weft_row_job_new (run->assumptions, run->table,
+                                        run->validation->row[task].index, &error);
 
-  if (!p->error && p->job->graph == WEFT_MEASURED_GRAPH_STEP)
-    weft_own_options_set (&folded.own, executor->options, "graph", "true", &p->error);
-  for (uint32_t i = 0; !p->error && i < p->shortened.n; i++) {
-    g_autoptr (weft_timeline) timeline =
-        weft_exec_run (executor, p->plan[i], &folded, &p->error);
-    seconds[i] = timeline ? timeline->seconds : NAN;
-    bytes[i] = counted_bytes (p->plan[i], p->job->memory);
+  outcome->apart = job->totals == WEFT_TOTALS_APART;
+  outcome->measured_s = error ? NAN : weft_row_job_seconds (job);
+  outcome->measured_bytes = weft_row_job_bytes (job);
+  if (error)
+    weft_row_job_free (job);
+  else if ((plans = weft_row_plans_new (job, &error))) {
+    outcome->predicted_s = weft_row_plans_seconds (plans, run->options->executor, &error);
+    outcome->predicted_bytes = weft_row_plans_bytes (plans);
   }
-  if (p->error)
+  if (error)
+    refuse (outcome, error);
+}
+
+static void
+finish (struct weft_validate_row *row, const struct outcome *outcome)
+{
+  row->apart = outcome->apart;
+  row->measured_gib = outcome->measured_bytes / (1 << 30);
+  if (outcome->refused) {
+    row->rule = g_strdup (outcome->rule);
+    row->why = g_strdup (outcome->why);
+    row->time_error = row->memory_error = NAN;
     return;
-  p->row->predicted_s = weft_shortened_seconds (&p->shortened, seconds);
-  p->row->measured_s = weft_row_job_seconds (p->job);
-  p->row->predicted_gib = weft_shortened_bytes (&p->shortened, bytes) / (1 << 30);
-}
-
-static void
-finish (const struct run *run, struct planned *p)
-{
-  struct weft_validate_row *row = p->row;
-
-  row->measured_gib = weft_published_number (
-      weft_published_cell (run->table, row->index, WEFT_COLUMN_peak_mem_gib));
-  if (p->job->gigabyte == WEFT_GIGABYTE_DECIMAL)
-    row->measured_gib *= 1e9 / (1 << 30);
+  }
+  row->predicted_s = outcome->predicted_s;
+  row->measured_s = outcome->measured_s;
+  row->predicted_gib = outcome->predicted_bytes / (1 << 30);
   row->time_error = row->predicted_s / row->measured_s - 1;
   row->memory_error = row->predicted_gib / row->measured_gib - 1;
-  if (p->error) {
-    row->rule = rule_of (p->error);
-    row->why = g_strdup (p->error->message);
-  }
-}
-
-static void
-planned_free (struct planned *p)
-{
-  g_clear_error (&p->error);
-  g_clear_pointer (&p->plan[0], weft_plan_free);
-  g_clear_pointer (&p->plan[1], weft_plan_free);
-  weft_row_job_free (p->job);
-  g_free (p);
 }
 
 /* ------------------------------------------------------------------ all rows */
@@ -329,101 +281,33 @@ choose_rows (const weft_published *table, const struct weft_validate_options *op
   return v;
 }
 
-/* Waits while the number of rows in progress is at its limit, then returns the next row; NULL if no
- * row is left. */
-static struct weft_validate_row *
-begin_row (struct run *run)
-{
-  weft_validation *v = run->validation;
-  struct weft_validate_row *row = NULL;
-
-  pthread_mutex_lock (&run->lock);
-  while (run->n_begun < v->n_row && run->n_under_way == run->most_under_way)
-    pthread_cond_wait (&run->changed, &run->lock);
-  if (run->n_begun < v->n_row) {
-    row = &v->row[run->n_begun++];
-    run->n_under_way++;
-  }
-  pthread_mutex_unlock (&run->lock);
-  return row;
-}
-
-static void *
-planner_main (void *data)
-{
-  struct run *run = data;
-
-  for (struct weft_validate_row *row; (row = begin_row (run));) {
-    struct planned *p = plan_row (run, row);
-    pthread_mutex_lock (&run->lock);
-    g_queue_push_tail (&run->planned, p);
-    pthread_cond_broadcast (&run->changed);
-    pthread_mutex_unlock (&run->lock);
-  }
-  return NULL;
-}
-
-static struct planned *
-take_planned (struct run *run)
-{
-  pthread_mutex_lock (&run->lock);
-  while (g_queue_is_empty (&run->planned))
-    pthread_cond_wait (&run->changed, &run->lock);
-  struct planned *p = g_queue_pop_head (&run->planned);
-  pthread_mutex_unlock (&run->lock);
-  return p;
-}
-
-static void
-end_row (struct run *run, struct planned *p)
-{
-  planned_free (p);
-  pthread_mutex_lock (&run->lock);
-  run->n_under_way--;
-  pthread_cond_broadcast (&run->changed);
-  pthread_mutex_unlock (&run->lock);
-}
-
-/* Simulates all planned rows as they are completed. Results are stored in the rows, so the order of
- * completion does not matter. */
-static void
-predict_planned (struct run *run)
+/* Predicts all rows in up to `jobs` processes. */
+static gboolean
+predict_all (struct run *run, GError **error)
 {
   const struct weft_validate_options *o = run->options;
-  uint32_t n_row = run->validation->n_row;
+  weft_validation *v = run->validation;
+  g_autofree struct outcome *outcome = g_new (struct outcome, v->n_row);
+  g_autofree gboolean *done = g_new (gboolean, v->n_row);
+  const struct weft_workers workers = { .n_tasks = v->n_row,
+                                  .n_workers = o->jobs,
+                                  .result_bytes = sizeof *outcome,
+                                  .run = predict_row,
+                                  .user = run,
+                                  .progress = o->progress,
+                                  .progress_user = o->user };
 
-  for (uint32_t done = 0; done < n_row; done++) {
-    struct planned *p = take_planned (run);
-    predict (run, p);
-    finish (run, p);
-    end_row (run, p);
-    if (o->progress)
-      o->progress (o->user, done + 1, n_row);
+  if (!weft_workers_run (&workers, outcome, done, error))
+    return FALSE;
+  for (uint32_t i = 0; i < v->n_row; i++) {
+    if (!done[i])
+      outcome[i] = (struct outcome){ .refused = TRUE,
+                                     .measured_bytes = NAN,
+                                     .rule = "run",
+                                     .why = "the process that predicted this row was ended" };
+    finish (&v->row[i], &outcome[i]);
   }
-}
-
-/* Predicts all rows with up to `jobs` threads. If only some threads can be created, these threads
- * plan all rows. */
-static gboolean
-predict_all (struct run *run, uint32_t jobs, GError **error)
-{
-  g_autofree pthread_t *thread = g_new0 (pthread_t, jobs);
-  uint32_t n = 0;
-  int failed = 0;
-
-  pthread_mutex_init (&run->lock, NULL);
-  pthread_cond_init (&run->changed, NULL);
-  g_queue_init (&run->planned);
-  run->most_under_way = jobs + 1;
-  while (n < jobs && !(failed = pthread_create (&thread[n], NULL, planner_main, run)))
-    n++;
-  if (n > 0)
-    predict_planned (run);
-  for (uint32_t i = 0; i < n; i++)
-    pthread_join (thread[i], NULL);
-  pthread_mutex_destroy (&run->lock);
-  pthread_cond_destroy (&run->changed);
-  return n > 0 || weft_run_error (error, "no thread to make plans: %s", g_strerror (failed));
+  return TRUE;
 }
 
 weft_validation *
@@ -441,7 +325,7 @@ weft_validate (const weft_published *table, const weft_assumptions *assumptions,
                     table->csv->name);
     return NULL;
   }
-  if (!predict_all (&run, options->jobs ? options->jobs : g_get_num_processors (), error))
+  if (!predict_all (&run, error))
     return NULL;
   for (uint32_t i = 0; i < v->n_row; i++)
     v->n_predicted += !v->row[i].rule;

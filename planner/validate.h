@@ -54,7 +54,8 @@ typedef struct weft_validation {
 
 struct weft_validate_options {
   const struct weft_exec_ops *executor;
-  uint32_t jobs; /* number of threads that build plans; 0: one for each processor */
+  uint32_t jobs; /* number of processes that predict rows; 0: one for each processor; 1: rows are
+                  * predicted in this process */
   const char *tier, *group, *source; /* select rows; NULL selects all. tier: a set of letters, "AB";
                                       * group and source: patterns with * and ?; source may also be
                                       * the SOURCE of an id SOURCE-NUMBER */
@@ -62,8 +63,8 @@ struct weft_validate_options {
   void *user;
 };
 
-/* Predicts the selected rows. Returns NULL with an error if no row is selected or no thread can be
- * created. If a row cannot be predicted, its `why` is the reason. */
+/* Predicts the selected rows. Returns NULL with an error if no row is selected or no process can be
+ * started. If a row cannot be predicted, its `why` is the reason. */
 weft_validation *weft_validate (const weft_published *table, const weft_assumptions *assumptions,
                                 const struct weft_validate_options *options, GError **error);
 void weft_validation_free (weft_validation *validation);

@@ -112,8 +112,8 @@ was_signalled (struct trainer *t)
   return signal != 0;
 }
 
-#define MUCH_MEMORY 2e9 /* bytes that a run announces before it takes them */
-#define TELL_AFTER (10 * G_USEC_PER_SEC) /* between lines of progress while weights are made */
+#define MUCH_MEMORY 2e9 /* a run that needs at least so many bytes prints the number first */
+#define TELL_AFTER (10 * G_USEC_PER_SEC) /* between messages while weights are made or loaded */
 
 /* Whether to stop loading (weft_state_watch()), in a job of one process. Several processes merge
  * their signals after loading. Also tells how long loading has taken. */

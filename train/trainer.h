@@ -12,8 +12,8 @@ struct weft_trainer_options {
   double beta1, beta2, epsilon, weight_decay;
   uint64_t warmup, decay_steps; /* steps at which lr is reached; at which min_lr is reached */
   double eval_share; /* share of the sequences held out for evaluation, at the end of the file */
-  uint64_t eval_interval, eval_batches;                 /* steps between evaluations (0: none); most
-                                                         * global batches per evaluation */
+  uint64_t eval_interval, eval_batches;                 /* steps between evaluations (0: none);
+                                                         * limit of global batches of one */
   gboolean shuffle;
   const char *save, *load;                              /* checkpoint directories, or NULL */
   uint64_t save_interval;

@@ -17,6 +17,7 @@
   X (weft_position_words, WEFT_POSITION_LIST)                                                      \
   X (weft_rotary_scaling_words, WEFT_ROTARY_SCALING_LIST)                                          \
   X (weft_score_words, WEFT_SCORE_LIST)                                                            \
+  X (weft_flex_words, WEFT_FLEX_LIST)                                                              \
   X (weft_dispatcher_words, WEFT_DISPATCHER_LIST)                                                  \
   X (weft_intra_words, WEFT_INTRA_LIST)                                                            \
   X (weft_protocol_words, WEFT_PROTOCOL_LIST)                                                      \

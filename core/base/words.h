@@ -154,6 +154,13 @@ extern const char *const weft_score_words[];
 enum weft_dispatcher { WEFT_DISPATCHER_LIST (WEFT_WORD_ID) };
 extern const char *const weft_dispatcher_words[];
 
+#define WEFT_FLEX_LIST(X)                                                                          \
+  X (WEFT_FLEX_NONE, "none", "a token is sent to each of its experts")                             \
+  X (WEFT_FLEX_DEEPEP, "deepep", "DeepEP: a token is sent once to each node that has its experts") \
+  X (WEFT_FLEX_HYBRIDEP, "hybridep", "HybridEP: as deepep")
+enum weft_flex { WEFT_FLEX_LIST (WEFT_WORD_ID) };
+extern const char *const weft_flex_words[];
+
 #define WEFT_INTRA_LIST(X)                                                                         \
   X (WEFT_NVLINK, "nvlink", "every GPU has its own ports into a non-blocking switch")              \
   X (WEFT_PCIE, "pcie", "GPUs of a node share the host bridge")                                    \

@@ -1,7 +1,8 @@
 #include "core/exec/options.h"
 #include <string.h>
 
-/* Replaces WEFT_NONE by 0, which stands for an option that is not given and for the value none. */
+/* Replaces WEFT_NONE by 0. In the option structs of executors, 0 stands for the value none, whether
+ * none was given or is the default. */
 static void
 clear_none (const struct weft_table *table, union weft_value *values)
 {

@@ -46,7 +46,8 @@ typedef struct weft_timeline {
   uint64_t n_activities;  /* flows and timers of the engine */
   double wall_seconds;    /* wall clock time of the executor */
 
-  /* struct weft_timeline_part, by begin; struct weft_timeline_stray.  NULL: none.  Not in files. */
+  /* parts: struct weft_timeline_part, sorted by begin.  strays: struct weft_timeline_stray.
+   * NULL: none.  Files of timelines contain neither. */
   GArray *parts, *strays;
   uint64_t lost;          /* records that the device dropped */
   const char *remark;     /* why times are not of the requested kind; NULL: they are */
@@ -64,7 +65,8 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_timeline, weft_timeline_free)
 /* Sum of `reserved`, in bytes. */
 uint64_t weft_timeline_reserved (const weft_timeline *timeline);
 
-/* Sets `launch_wait` from the launch models, by role; hosts[role] may be NULL: no wait. */
+/* Sets `launch_wait` of each op. hosts[role] predicts when the host issues the ops of a pipeline
+ * stage (host.h); NULL: ops of this stage never wait for the host. */
 void weft_timeline_add_launches (weft_timeline *timeline, const weft_plan *plan,
                                  weft_host *const *hosts);
 

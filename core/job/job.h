@@ -95,8 +95,8 @@ gboolean weft_settings_check (const weft_settings *settings, GError **error);
  * and rules. */
 gboolean weft_job_build (const weft_settings *settings, struct weft_job *job, GError **error);
 
-/* weft_job_build() without the rules: the planner starts from a job whose open knobs may break
- * rules. */
+/* weft_job_build() without the check of rules: in the job from which the planner starts, the knobs
+ * that the planner will set may break rules. */
 gboolean weft_job_assemble (const weft_settings *settings, struct weft_job *job, GError **error);
 
 /* Checks the rules of rules.def; the error begins with the rule's name. */

@@ -503,8 +503,9 @@ take_rope (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GErr
   return TRUE;
 }
 
-/* Keys that define the shape and differ from the field's own name. Sources: configuration classes
- * of huggingface/transformers 4 and 5 for the families in model_families.def. */
+/* Keys of config.json that define the shape of the model, and whose names differ from the fields of
+ * core/model.def that they set. Sources: configuration classes of huggingface/transformers 4 and 5
+ * for the families in model_families.def. */
 static const struct key keys[] = {
 #define KEY(name, take, field)                                                                     \
   {                                                                                                \

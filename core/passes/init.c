@@ -51,8 +51,8 @@ fill_on_host (struct weft_step *s, uint32_t buf, const char *name, uint64_t n)
   weft_from_host (s, &(struct weft_host_copy){ name, buf, copied, 0, n });
 }
 
-/* FSDP2 with offload_policy keeps weights in host memory, so weights are not copied to the
- * device. */
+/* Initializes a buffer of weights. With FSDP2's offload_policy the buffer is in host memory, and a
+ * kernel on the host fills it. */
 static void
 fill (struct weft_step *s, uint32_t buf, const char *name)
 {

@@ -91,7 +91,7 @@ outline_of (const struct colouring *c, enum weft_group_kind kind, const struct w
 struct walk {
   const struct colouring *c;
   uint32_t rank;
-  uint32_t next, group; /* next pattern, and next index in moving[] */
+  uint32_t next, group; /* next value of enum weft_pattern; next index in moving[] */
   uint32_t n_flow, flow;
   struct weft_flow flows[WEFT_MAX_WAYS];
   uint32_t pattern; /* pattern of the current route */

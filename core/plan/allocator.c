@@ -176,6 +176,25 @@ hold_end_gradients (struct replay *r)
       hold_contribution (r, op, operand (r, op, 2));
 }
 
+/* Tensors of the update, from its first kernel to its last: PyTorch's optimizers run each of their
+ * operations over all parameters before the next one, and store what lies between. */
+static void
+hold_update (struct replay *r)
+{
+  uint32_t first = WEFT_NO_OP, last = 0;
+  double sum = 0;
+
+  for (uint32_t op = 0; op < r->p->n_op; op++) {
+    if (r->p->op[op].kind != WEFT_OP_ADAM)
+      continue;
+    first = MIN (first, op);
+    last = op;
+    sum += (double) weft_op_shape (r->p, op)->dim[0];
+  }
+  if (first != WEFT_NO_OP)
+    hold (r, r->stack->update_bytes * sum, first, last);
+}
+
 /* ------------------------------------------------------------------------ loss */
 
 static gboolean
@@ -247,6 +266,7 @@ weft_allocator_run (const weft_plan *plan, uint32_t role)
   hold_dummies (&r);
   hold_narrow_gradients (&r);
   hold_end_gradients (&r);
+  hold_update (&r);
   hold_logits (&r);
   return peak_of (&r);
 }

@@ -205,6 +205,19 @@ is_backward (enum weft_phase phase)
          phase == WEFT_PHASE_WEIGHT_GRAD;
 }
 
+/* Host seconds of the copies around a collective of weights or gradients: one for each rank. */
+static double
+ranks_time (const struct maker *m, uint32_t op)
+{
+  const struct weft_op *row = &m->p->op[op];
+
+  if (row->lane != WEFT_LANE_DP ||
+      (row->kind != WEFT_OP_ALL_GATHER && row->kind != WEFT_OP_REDUCE_SCATTER))
+    return 0;
+  return weft_mesh_group_size (&m->plan->mesh, row->group) *
+         m->plan->job.stack.host_rank_seconds;
+}
+
 /* Host seconds of a launch: the launch itself, and the framework's code around it. */
 static double
 launch_time (struct maker *m, uint32_t op, double launch)
@@ -216,6 +229,7 @@ launch_time (struct maker *m, uint32_t op, double launch)
     framework += stack->host_layer_seconds;
   if (is_backward (m->p->op[op].phase))
     framework *= stack->host_backward_share;
+  framework += ranks_time (m, op);
   return launch + framework / m->plan->job.cluster.f.node_host_speed;
 }
 

@@ -1,4 +1,5 @@
 #include "core/plan/memory.h"
+#include "core/plan/fit.h"
 #include <string.h>
 
 /* Free bytes, and for each lane the number of its ops that must end before the bytes are reused. */
@@ -16,11 +17,14 @@ struct region {
 /* MIXED: all buffers in one region. SPLIT: buffers used within one pass lie above the buffers kept
  * for backward. SLABS: like SPLIT, but all buffers that one microbatch keeps for backward in one
  * model chunk are one piece. Each microbatch then fits exactly where an earlier microbatch was, and
- * long steps do not fragment. */
-enum packing { MIXED, SPLIT, SLABS, N_PACKING };
+ * long steps do not fragment. FITTED: the lifetimes of the whole step are known before
+ * the first buffer is placed, so buffers are placed by size (fit.h). This takes longest. */
+enum packing { MIXED, SPLIT, SLABS, FITTED, N_PACKING };
 
-/* The buffers that one microbatch keeps for backward in a model chunk. The slab is placed when its
- * first buffer is placed, and is free after the last use of all its buffers. */
+#define MOST_PAIRS 50000000u /* that FITTED compares in one pool */
+
+/* The buffers that one microbatch keeps for backward in a model chunk, or a part of them. The slab
+ * is placed when its first buffer is placed, and is free after the last use of all its buffers. */
 struct slab {
   uint64_t bytes, offset;
   uint32_t n, n_closed;
@@ -38,7 +42,7 @@ struct planner {
   struct gap *last_use;   /* [buffer]: last use on each lane; views count as their owner */
   GArray *edges;          /* uint32_t[2] */
   GArray *waits;          /* struct weft_memory_wait */
-  struct slab *slab;      /* [chunk][micro]; NULL unless packing is SLABS */
+  struct slab *slab;      /* by slab_number(); NULL unless packing has slabs */
   uint32_t n_micro, n_chunk;
   uint64_t *inner; /* [buffer]: offset in its slab */
 };
@@ -357,13 +361,15 @@ chain_by_op (const weft_program *p, gboolean by_last, uint32_t *head, uint32_t *
 }
 
 /* Whether a buffer is used only within one forward pass, or only within one backward pass
- * (including recompute), of a microbatch. */
+ * (including recompute), of a microbatch. Weight gradients of a split backward are a separate pass,
+ * long after that of the input gradients. */
 static gboolean
 is_passing (const weft_program *p, const struct weft_buf *b)
 {
   const struct weft_op *first = &p->op[b->first], *last = &p->op[b->last];
+  gboolean waits = last->phase == WEFT_PHASE_WEIGHT_GRAD && first->phase != last->phase;
 
-  return first->micro == last->micro &&
+  return first->micro == last->micro && !waits &&
          (first->phase != WEFT_PHASE_FORWARD || last->phase == WEFT_PHASE_FORWARD);
 }
 
@@ -385,14 +391,24 @@ place_permanent (struct planner *m)
   }
 }
 
+/* Each microbatch has two slabs in a chunk: one for buffers of forward, and one for those that a
+ * split backward keeps for weight gradients. */
+static size_t
+slab_number (const struct planner *m, const struct weft_buf *b)
+{
+  const struct weft_op *first = &m->p->op[b->first];
+
+  return 2 * ((size_t) first->chunk * m->n_micro + b->micro) +
+         (first->phase == WEFT_PHASE_FORWARD);
+}
+
 static struct slab *
 slab_of (struct planner *m, uint32_t i)
 {
   const struct weft_buf *b = &m->p->buf[i];
   gboolean kept = m->packing == SLABS && b->micro != WEFT_NO_MICRO && b->pool == WEFT_POOL_DEVICE;
 
-  return kept && !is_passing (m->p, b) ? &m->slab[m->p->op[b->first].chunk * m->n_micro + b->micro]
-                                       : NULL;
+  return kept && !is_passing (m->p, b) ? &m->slab[slab_number (m, b)] : NULL;
 }
 
 static void
@@ -404,7 +420,7 @@ lay_out_slabs (struct planner *m)
     if (m->p->op[op].micro != WEFT_NO_MICRO)
       m->n_micro = MAX (m->n_micro, m->p->op[op].micro + 1u);
   }
-  m->slab = g_new0 (struct slab, (size_t) m->n_chunk * m->n_micro);
+  m->slab = g_new0 (struct slab, 2 * (size_t) m->n_chunk * m->n_micro);
   m->inner = g_new0 (uint64_t, m->p->n_buf + 1);
   for (uint32_t i = 0; i < m->p->n_buf; i++) {
     struct slab *slab = is_placed (&m->p->buf[i]) ? slab_of (m, i) : NULL;
@@ -475,6 +491,148 @@ place_others (struct planner *m)
       for (uint32_t i = closes[closed]; i != WEFT_NO_OP; i = next_close[i])
         close_buffer (m, i);
   }
+}
+
+/* ----------------------------------------------------------------- all at once */
+
+/* State of packing FITTED. opening[lane]: ops of the lane that are the first use of a buffer. */
+struct fitting {
+  struct planner *m;
+  GArray *opening[WEFT_N_LANE];
+  uint32_t *opens, *next_open; /* buffers by their first op: chain_by_op() */
+};
+
+static void
+find_opening_ops (struct fitting *f)
+{
+  const weft_program *p = f->m->p;
+
+  f->opens = g_new (uint32_t, p->n_op + 1);
+  f->next_open = g_new (uint32_t, p->n_buf + 1);
+  chain_by_op (p, FALSE, f->opens, f->next_open);
+  for (int lane = 0; lane < WEFT_N_LANE; lane++)
+    f->opening[lane] = g_array_new (FALSE, FALSE, sizeof (uint32_t));
+  for (uint32_t op = 0; op < p->n_op; op++)
+    if (f->opens[op] != WEFT_NO_OP)
+      g_array_append_val (f->opening[p->op[op].lane], op);
+}
+
+static void
+fitting_clear (struct fitting *f)
+{
+  for (int lane = 0; lane < WEFT_N_LANE; lane++)
+    g_array_unref (f->opening[lane]);
+  g_free (f->opens);
+  g_free (f->next_open);
+}
+
+/* Returns the first op from which on any op that opens a buffer may reuse the bytes of a gap with
+ * readiness `least`. If an op may reuse them, so may later ops of its lane. */
+static uint32_t
+free_from (const struct fitting *f, const struct gap *gap, enum readiness least)
+{
+  uint32_t from = 0;
+
+  for (int lane = 0; lane < WEFT_N_LANE; lane++) {
+    const uint32_t *op = (const uint32_t *) (void *) f->opening[lane]->data;
+    guint low = 0, high = f->opening[lane]->len;
+    if (gap->until[lane])
+      from = MAX (from, last_op (f->m, gap, lane) + 1);
+    while (low < high) {
+      guint middle = (low + high) / 2;
+      if (readiness (f->m, gap, op[middle]) >= least)
+        high = middle;
+      else
+        low = middle + 1;
+    }
+    if (low)
+      from = MAX (from, op[low - 1] + 1);
+  }
+  return from;
+}
+
+static gboolean
+fit_pool (const struct fitting *f, enum weft_pool pool)
+{
+  struct planner *m = f->m;
+  g_autoptr (GArray) pieces = g_array_new (FALSE, FALSE, sizeof (struct weft_fit_piece));
+  uint32_t n = 0;
+
+  for (uint32_t i = 0; i < m->p->n_buf; i++) {
+    const struct weft_buf *b = &m->p->buf[i];
+    if (!is_placed (b) || b->pool != pool)
+      continue;
+    struct weft_fit_piece piece = { .bytes = align (b->bytes),
+                                    .first = b->first,
+                                    .end = free_from (f, &m->last_use[i], WITH_EDGES) };
+    g_array_append_val (pieces, piece);
+  }
+  const struct weft_fit_piece *piece = (const struct weft_fit_piece *) (void *) pieces->data;
+  uint64_t top = weft_fit ((struct weft_fit_piece *) (void *) pieces->data, pieces->len,
+                           m->p->n_op, MOST_PAIRS);
+  if (top == G_MAXUINT64)
+    return FALSE;
+  for (uint32_t i = 0; i < m->p->n_buf; i++)
+    if (is_placed (&m->p->buf[i]) && m->p->buf[i].pool == pool)
+      m->p->buf[i].offset = m->kept[pool].top + piece[n++].offset;
+  m->kept[pool].top += top;
+  return TRUE;
+}
+
+/* A buffer whose bytes some later op may reuse only with an added dependency. */
+struct occupant {
+  uint32_t buffer, ready; /* from op `ready` on, no dependency is needed */
+};
+
+/* Adds the dependencies of a buffer on earlier ones at its address. */
+static void
+add_edges_of (struct planner *m, GArray *before, uint32_t buffer, uint32_t op)
+{
+  const struct weft_buf *b = &m->p->buf[buffer];
+
+  for (guint i = 0; i < before->len;) {
+    const struct occupant *o = &g_array_index (before, struct occupant, i);
+    const struct weft_buf *a = &m->p->buf[o->buffer];
+    if (o->ready <= op) {
+      g_array_remove_index_fast (before, i);
+      continue;
+    }
+    if (a->pool == b->pool && a->offset < b->offset + align (b->bytes) &&
+        b->offset < a->offset + align (a->bytes))
+      add_edges (m, &m->last_use[o->buffer], op);
+    i++;
+  }
+}
+
+static void
+add_all_edges (const struct fitting *f)
+{
+  g_autoptr (GArray) before = g_array_new (FALSE, FALSE, sizeof (struct occupant));
+
+  for (uint32_t op = 0; op < f->m->p->n_op; op++) {
+    for (uint32_t i = f->opens[op]; i != WEFT_NO_OP; i = f->next_open[i])
+      add_edges_of (f->m, before, i, op);
+    for (uint32_t i = f->opens[op]; i != WEFT_NO_OP; i = f->next_open[i]) {
+      struct occupant o = { i, free_from (f, &f->m->last_use[i], READY) };
+      g_array_append_val (before, o);
+    }
+  }
+}
+
+/* Places all buffers. Returns FALSE if that would take too long. */
+static gboolean
+fit_all (struct planner *m)
+{
+  struct fitting f = { .m = m };
+  gboolean ok = TRUE;
+
+  find_opening_ops (&f);
+  for (int pool = 0; pool < WEFT_N_POOL && ok; pool++)
+    ok = fit_pool (&f, pool);
+  if (ok)
+    add_all_edges (&f);
+  fitting_clear (&f);
+  return ok;
 }
 
 static void
@@ -551,9 +709,11 @@ end_regions (struct planner *m)
 static void
 stack_regions (struct planner *m, uint64_t planned[WEFT_N_POOL])
 {
+  gboolean stacked = m->packing == SPLIT || m->packing == SLABS;
+
   for (int pool = 0; pool < WEFT_N_POOL; pool++)
     planned[pool] = m->kept[pool].top + m->passing[pool].top;
-  for (uint32_t i = 0; m->packing != MIXED && i < m->p->n_buf; i++) {
+  for (uint32_t i = 0; stacked && i < m->p->n_buf; i++) {
     struct weft_buf *b = &m->p->buf[i];
     if (is_placed (b) && is_passing (m->p, b))
       b->offset += m->kept[b->pool].top;
@@ -570,13 +730,15 @@ place (struct planner *m, enum packing packing, uint64_t planned[WEFT_N_POOL])
   if (packing == SLABS)
     lay_out_slabs (m);
   place_permanent (m);
-  place_others (m);
+  gboolean ok = packing != FITTED || fit_all (m);
+  if (packing != FITTED)
+    place_others (m);
   stack_regions (m, planned);
   g_clear_pointer (&m->slab, g_free);
   g_clear_pointer (&m->inner, g_free);
   for (int pool = 0; pool < WEFT_N_POOL; pool++)
     sum += planned[pool];
-  return sum;
+  return ok ? sum : G_MAXUINT64;
 }
 
 /* The smallest placement so far, while another packing is tried. */
@@ -618,12 +780,13 @@ restore_placement (struct planner *m, uint64_t planned[WEFT_N_POOL], struct plac
   m->waits = g_steal_pointer (&old->waits);
 }
 
-/* Tries the packings in turn, because none of them is always the smallest. Stops at a packing that
- * is at most half a percent above the lower bound. */
+/* Tries the packings in turn, and stops at one that is at most half a percent above the lower
+ * bound. SLABS is quick and almost without gaps where microbatches follow each other evenly; FITTED
+ * is usually the smallest elsewhere, but only the others can delay ops to save memory. */
 static void
 place_best (struct planner *m, struct weft_memory *memory)
 {
-  static const enum packing order[N_PACKING] = { SLABS, SPLIT, MIXED };
+  static const enum packing order[N_PACKING] = { SLABS, FITTED, SPLIT, MIXED };
   uint64_t enough = 0, best = G_MAXUINT64;
   gboolean is_best = FALSE;
   struct placement old = { 0 };
@@ -638,6 +801,8 @@ place_best (struct planner *m, struct weft_memory *memory)
     uint64_t bytes = place (m, order[i], memory->planned);
     is_best = bytes < best;
     best = MIN (best, bytes);
+    if (order[i] == FITTED && is_best && m->most == G_MAXUINT64)
+      break;
   }
   if (!is_best)
     restore_placement (m, memory->planned, &old);

@@ -1,13 +1,14 @@
 /* memory.h - assigns an offset to every buffer, and reports which buffers make up the peak.
  *
  * A buffer lives from its first to its last use. Permanent buffers lie at the bottom of their pool;
- * the others are placed in op order, best fit. Lanes run concurrently, so bytes are free for a new
- * buffer only if every use of the old one is ordered before the first op of the new one. If a use
- * is not ordered, the planner may add a dependency, but only if the dependency costs no overlap:
- * the old use must end before the new op starts in the earliest schedule of the role (with the
- * given seconds, and peers that are never late). If transfers fell further behind kernels with
- * every layer, the arena would grow with every layer. Buffers that would exceed the GPU therefore
- * wait for transfers, as in frameworks that limit the number of gathers and reductions in flight.
+ * the others are placed in op order, best fit, or if that leaves gaps, by size (fit.h). Lanes run
+ * concurrently, so bytes are free for a new buffer only if every use of the old one is ordered
+ * before the first op of the new one. If a use is not ordered, the planner may add a dependency,
+ * but only if the dependency costs no overlap: the old use must end before the new op starts in the
+ * earliest schedule of the role (with the given seconds, and peers that are never late). If
+ * transfers fell further behind kernels with every layer, the arena would grow with every layer.
+ * Buffers that would exceed the GPU therefore wait for transfers, as in frameworks that limit the
+ * number of gathers and reductions in flight.
  *
  * Executors allocate exactly planned[pool] bytes; every offset is a multiple of WEFT_ALIGN. */
 #pragma once

@@ -4,6 +4,7 @@
 #include "core/base/error.h"
 #include "core/base/invariant.h"
 #include "core/passes/step.h"
+#include <math.h>
 #include <string.h>
 
 static struct weft_traffic
@@ -94,6 +95,58 @@ weft_plan_copy_bytes (const weft_plan *plan, uint32_t rank, uint32_t op)
   return MAX (copy_seconds (plan, rank, p, op, &q) - q.latency, 0) * q.rate;
 }
 
+/* Tokens that cross nodes, as a fraction of their copies, if each goes only once to every node that
+ * has some of its experts. A token has k experts on n nodes, so it goes to n (1 - (1 - 1/n)^k) of
+ * them. Routing by groups of experts (moe_router_group_topk) leaves fewer nodes to choose from. */
+static double
+once_a_node (const struct weft_job *job, uint32_t nodes)
+{
+  const double k = (double) job->model.moe_router_topk;
+  const double groups = (double) job->model.moe_router_num_groups;
+  double n = nodes;
+
+  if (groups > 0)
+    n = fmin (n, (double) job->model.moe_router_group_topk * fmax (1, n / groups));
+  return n * (1 - pow (1 - 1 / n, k)) / k;
+}
+
+/* The seconds of the link that a collective loads most. */
+static double
+longest_link (const struct weft_coll_shape *group, const struct weft_traffic *t)
+{
+  double most = 0;
+
+  for (uint32_t i = 0; i < group->n_load; i++)
+    most = fmax (most, weft_coll_link_bytes (&group->load[i], t) / group->load[i].capacity);
+  return most;
+}
+
+/* Whether the op exchanges tokens of experts between nodes, once to each node. All-to-all of equal
+ * shares can also be that of Ulysses. */
+static gboolean
+goes_once_a_node (const weft_plan *plan, const struct weft_coll_shape *group,
+                  enum weft_op_kind kind)
+{
+  return plan->job.strategy.moe_flex_dispatcher_backend != WEFT_FLEX_NONE &&
+         weft_op_swaps (kind) && (weft_op_is_counted (kind) || plan->mesh.cp_heads == 1) &&
+         group->style == WEFT_FABRIC_TIERS && group->side[WEFT_WAY_REMOTE] > 1;
+}
+
+/* DeepEP sends a token over the network to the rank at the same place of each node, which sends
+ * copies on over NVLink; the combine adds copies in the node and returns one (deepseek-ai/DeepEP,
+ * README.md). */
+static void
+send_once_a_node (const weft_plan *plan, const struct weft_coll_shape *group,
+                  struct weft_traffic *t)
+{
+  double local = group->side[WEFT_WAY_LOCAL], before = longest_link (group, t);
+
+  t->bytes[WEFT_WAY_LOCAL] += t->bytes[WEFT_WAY_REMOTE] * (local - 1) / local;
+  t->bytes[WEFT_WAY_REMOTE] *= once_a_node (&plan->job, group->side[WEFT_WAY_REMOTE]);
+  if (before > 0)
+    t->seconds = t->latency + (t->seconds - t->latency) * longest_link (group, t) / before;
+}
+
 struct coll_question {
   const weft_plan *plan;
   const struct weft_coll_shape *group;
@@ -109,8 +162,11 @@ closed_form (const struct coll_question *q, enum weft_op_kind kind, const struct
                                  : job->strategy.deterministic_mode ? WEFT_COLL_RING
                                                                     : WEFT_COLL_QUICKEST;
 
-  return weft_coll_plan (q->group, kind, weft_op_info[kind].bytes (shape),
-                         &job->stack, choice);
+  struct weft_traffic traffic = weft_coll_plan (q->group, kind, weft_op_info[kind].bytes (shape),
+                                                &job->stack, choice);
+  if (goes_once_a_node (q->plan, q->group, kind))
+    send_once_a_node (q->plan, q->group, &traffic);
+  return traffic;
 }
 
 static double
@@ -294,6 +350,21 @@ build_role (weft_plan *plan, uint32_t role, build_program build, enum weft_plan_
   if (depth >= WEFT_PLAN_PLACED)
     weft_memory_plan (plan->role[role], plan->seconds[role], free_bytes (plan, role),
                       &plan->memory[role]);
+}
+
+void
+weft_plan_price (weft_plan *plan, const union weft_cluster_fields *cluster,
+                 const union weft_stack *stack)
+{
+  g_autoptr (weft_placements) placements = weft_placements_new ();
+
+  plan->job.cluster.f = *cluster;
+  plan->job.stack = *stack;
+  plan->fabric = weft_fabric_make (&plan->job.cluster);
+  for (uint32_t role = 0; role < plan->n_roles; role++) {
+    g_free (plan->seconds[role]);
+    plan->seconds[role] = price_program (plan, plan->role[role], placements);
+  }
 }
 
 struct building {

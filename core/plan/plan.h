@@ -71,6 +71,11 @@ void weft_plan_drop_programs (weft_plan *plan);
 void weft_plan_free (weft_plan *plan);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_plan, weft_plan_free)
 
+/* Prices all ops again, with other numbers of the topology and the stack. Programs and memory plans
+ * stay, so numbers that change these must be equal. */
+void weft_plan_price (weft_plan *plan, const union weft_cluster_fields *cluster,
+                      const union weft_stack *stack);
+
 /* Runs all proofs of check.h again. */
 gboolean weft_plan_check (const weft_plan *plan, GError **error);
 

@@ -9,8 +9,8 @@
 #pragma once
 #include "core/exec/timeline.h"
 
-/* The ops that wait for memory that one kind of op on one lane uses. All kernels of lane gpu count
- * as one kind. */
+/* Ops that wait until an op of one kind, on one lane, has released the memory that they need. All
+ * kernels of lane gpu count as one kind. */
 struct weft_memory_stall {
   enum weft_lane lane;
   enum weft_op_kind kind; /* WEFT_N_OP: kernels of lane gpu */

@@ -209,8 +209,8 @@ score (const weft_grid *grid, uint32_t enough)
   return MAX (slots - CELLS * grid->n_micro - enough, 0) + uneven / (uneven + work);
 }
 
-/* Rules are compared on as many microbatches as fill and drain the pipeline: the part in between
- * repeats. */
+/* Returns the grid of the priority rule with the lowest score. The rules are compared on at most
+ * 2p + 4 microbatches, which fill and drain the pipeline: with more, the middle part repeats. */
 weft_grid *
 weft_search_v (const struct weft_v_spec *spec)
 {

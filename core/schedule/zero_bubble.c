@@ -118,9 +118,11 @@ put_found (const struct weft_v_spec *spec, GArray **row)
     g_array_append_vals (row[rank], found->cell[rank], found->n_cell[rank]);
 }
 
-/* Lower bound of the idle slots of a rank, for p ranks and m microbatches. Before its first
- * gradient a rank waits while microbatch 0 passes down, up and down again; after its last gradient
- * it waits while gradients pass up. */
+/* Lower bound of the idle slots of a rank in a V-shaped schedule, for p ranks and m microbatches.
+ * Before its first backward a rank waits for the forward of microbatch 0 through chunk 0 of all
+ * ranks, its forward through chunk 1 in the opposite order, and its backward through chunk 1 of the
+ * ranks before; after its last backward a rank waits for the backward through chunk 0 of the ranks
+ * before. */
 static uint32_t
 least_idle (uint32_t p, uint32_t m)
 {

@@ -21,7 +21,8 @@ flag_clear (void *data)
   g_free (flag->value);
 }
 
-/* Reads the flags of a command from the lines of --help that begin with "  --name VALUE  ". */
+/* Reads the flags of a command from the lines of --help that begin with "  --name VALUE  ". Leaves
+ * out --update, which writes into the bundled files. */
 static void
 read_flags (struct surface_command *c, const char *page)
 {
@@ -34,7 +35,10 @@ read_flags (struct surface_command *c, const char *page)
     struct surface_flag flag = { g_match_info_fetch (match, 1), g_match_info_fetch (match, 2) };
     if (flag.value && !*flag.value)
       g_clear_pointer (&flag.value, g_free);
-    g_array_append_val (c->flag, flag);
+    if (g_str_equal (flag.name, "--update"))
+      flag_clear (&flag);
+    else
+      g_array_append_val (c->flag, flag);
   }
 }
 
@@ -403,6 +407,8 @@ surface_line (const surface *s, GRand *rand)
       add_operand (words, rand);
   for (int n = g_rand_int_range (rand, 0, 3); n > 0; n--)
     add_own (words, rand, c);
+  if (g_str_equal (c->name, "fit")) /* the last value of a flag counts */
+    add (words, "--source=megreadme"), add (words, "--rounds=0");
   if (g_str_equal (c->name, "train") && !attack_one_in (rand, 8))
     add (words, "--data=data.txt"), add (words, "--steps=2");
   if (g_str_equal (c->name, "plan") && !attack_one_in (rand, 8))

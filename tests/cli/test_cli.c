@@ -402,8 +402,8 @@ notes_about_a_job_go_to_stderr (void **state)
   weft_test_answer_free (&a);
 }
 
-/* A search may start from a batch size that no number of microbatches divides. No rule about the
- * number of microbatches may print a note. */
+/* The search starts from a job with fewer sequences than replicas, that is, with 0 microbatches.
+ * The note few_microbatches must not be printed for this job. */
 static void
 a_search_does_not_speak_of_no_microbatches (void **state)
 {
@@ -530,7 +530,7 @@ waits_for_memory_are_told (void **state)
   } pages[] = { { "sim", " ops wait for memory, " },
                 { "memory", " ops wait for memory, " },
                 { "explain", "stalled by dp reduce_scatter" } };
-  g_autofree char *words = g_strdup_printf ("sim %s 14e9 --executor clock --json", job);
+  g_autofree char *words = g_strdup_printf ("sim %s 12e9 --executor clock --json", job);
   g_autoptr (JsonNode) root = document (words, 0);
   JsonObject *memory = json_object_get_object_member (json_node_get_object (root), "memory");
   JsonArray *roles = json_object_get_array_member (memory, "roles");
@@ -544,7 +544,7 @@ waits_for_memory_are_told (void **state)
   for (size_t i = 0; i < 2 * G_N_ELEMENTS (pages); i++) {
     gboolean full = i < G_N_ELEMENTS (pages);
     g_autofree char *line = g_strdup_printf ("%s %s %s", pages[i % G_N_ELEMENTS (pages)].command,
-                                             job, full ? "14e9" : "80e9");
+                                             job, full ? "12e9" : "80e9");
     struct answer a = weft_test_answer (line);
     assert_int_equal (a.status, 0);
     assert_int_equal (strstr (a.out, pages[i % G_N_ELEMENTS (pages)].text) != NULL, full);

@@ -65,8 +65,8 @@ no_bundled_topology_reaches_more_than_is_printed (void **state)
       pairs++;
     }
   }
-  /* A cluster with rails has six pairs of a rate and its specification, a torus has five. */
-  assert_int_equal (pairs, 6 * g_strv_length (names) - 1);
+  /* A cluster with rails has seven pairs of a rate and its specification, a torus has six. */
+  assert_int_equal (pairs, 7 * g_strv_length (names) - 1);
 }
 
 static void

@@ -215,8 +215,9 @@ a_mistyped_bundled_name_is_corrected (void **state)
   g_clear_error (&error);
   static const char *const parts[][3] = {
     { "topologies", "h200", "hgx-h200" },
-    { "stacks", "mcore", "megatron-core" },
-    { "stacks", "tt", "torchtitan" },
+    { "stacks", "mcore",
+      "megatron-core, megatron-core-0.10, megatron-core-0.13 or megatron-core-0.8" },
+    { "stacks", "tt", "torchtitan or torchtitan-2412" },
     { "models", "llama4", "llama-4-maverick or llama-4-scout" },
     { "models", "DeepSeek", "deepseek-nano, deepseek-v2, deepseek-v2-lite or deepseek-v3" },
   };

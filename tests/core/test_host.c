@@ -232,6 +232,33 @@ communication_has_host_time_of_its_own (void **state)
   assert_near (second->upto[1] - second->upto[0], LAUNCH);
 }
 
+/* Collectives of weights and gradients cost host time for each of their ranks, others do not. */
+static void
+parts_of_ranks_are_copied_one_by_one (void **state)
+{
+  static const struct {
+    enum weft_op_kind kind;
+    enum weft_group_kind group;
+    double ranks;
+  } row[] = {
+    { WEFT_OP_ALL_GATHER, WEFT_GROUP_DP, 4 },
+    { WEFT_OP_REDUCE_SCATTER, WEFT_GROUP_DP, 4 },
+    { WEFT_OP_ALL_REDUCE, WEFT_GROUP_DP, 0 },
+    { WEFT_OP_ALL_GATHER, WEFT_GROUP_TP, 0 },
+  };
+  struct weft_job job = job_of (8, 1);
+
+  (void) state;
+  job.stack.host_rank_seconds = 5e-6;
+  for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
+    g_autoptr (weft_builder) b = weft_builder_new (0, 1);
+    made_collective (b, row[i].kind, row[i].group, 1024);
+    g_autoptr (weft_plan) plan = made_plan (&job, weft_mesh_make (2, 1, 4, 1), &b);
+    g_autoptr (weft_host) host = weft_host_new (plan, 0, FALSE);
+    assert_near (host->launches, LAUNCH + row[i].ranks * 5 * US);
+  }
+}
+
 /* With batch_p2p_sync, the host of the second stage issues a kernel only after the data have
  * arrived. */
 static void
@@ -443,6 +470,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (what_was_measured_stands_in_front_of_the_stack),
   cmocka_unit_test (the_framework_takes_time_around_each_launch),
   cmocka_unit_test (communication_has_host_time_of_its_own),
+  cmocka_unit_test (parts_of_ranks_are_copied_one_by_one),
   cmocka_unit_test (one_long_kernel_hides_the_launches_behind_it),
   cmocka_unit_test (a_graph_takes_the_launches_away),
   cmocka_unit_test (the_next_step_is_issued_while_this_one_runs),

@@ -29,7 +29,8 @@ grid_of (enum weft_schedule schedule, uint32_t n_ranks, uint32_t n_micro)
   return grid;
 }
 
-/* Cell times of a forward, and of a backward with two equal halves. */
+/* Times of the cells of a schedule: a forward, and a backward whose input gradient and weight
+ * gradient take equally long. */
 static struct weft_cell_times
 times (double forward, double backward)
 {

@@ -1,5 +1,6 @@
 /* Protocols and algorithms of NCCL: each has its own latencies, bytes and rates, and the quickest
  * is taken. */
+#include "core/program/placements.h"
 #include "tests/made/made.h"
 #include "tests/runner/runner.h"
 
@@ -183,6 +184,26 @@ a_transport_has_a_floor_and_nodes_collide (void **state)
   assert_near (plan_of (&c, &ll, WEFT_OP_ALL_GATHER, 8).latency, 6e-6 + 3 * 105e-6);
 }
 
+/* The plans of a search come and go while it keeps the placements: a placement of the first plan's
+ * cluster prices the collectives of the last plan. */
+static void
+placements_outlive_the_plan_that_needed_them_first (void **state)
+{
+  struct weft_cluster last = cluster_of (1, 8), first = last;
+  struct weft_fabric of_last = weft_fabric_make (&last), of_first = weft_fabric_make (&first);
+  struct weft_group group = { .n = { 8, 1 }, .stride = { 1, 0 } };
+  union weft_stack ll = stack_of ("ll", "ring");
+  g_autoptr (weft_placements) placements = weft_placements_new ();
+  double wanted = plan_of (&last, &ll, WEFT_OP_ALL_GATHER, 80e6).seconds;
+
+  (void) state;
+  weft_placements_get (placements, &of_first, &group);
+  first = (struct weft_cluster){ .n_gpus = 1 };
+  const struct weft_coll_shape *shape = weft_placements_get (placements, &of_last, &group);
+  assert_near (weft_coll_plan (shape, WEFT_OP_ALL_GATHER, 80e6, &ll, WEFT_COLL_QUICKEST).seconds,
+               wanted);
+}
+
 /* NVIDIA/dgxc-benchmarking nccl/README.md, 8 x H100, one process per GPU: medians of the error. */
 static void
 a_measured_sweep_is_met (void **state)
@@ -214,6 +235,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (pat_takes_few_steps),
   cmocka_unit_test (posts_slow_the_steps_of_rings_between_nodes),
   cmocka_unit_test (a_transport_has_a_floor_and_nodes_collide),
+  cmocka_unit_test (placements_outlive_the_plan_that_needed_them_first),
   cmocka_unit_test (a_measured_sweep_is_met),
 };
 

@@ -218,8 +218,8 @@ check_half_rhythm (const weft_grid *grid)
                  (i ? 1.04 : 1) * weft_grid_replay (rhythmic, times[i], NULL));
 }
 
-/* V-Half idles about 3(p - 1) slots and keeps about p half stages; 1F1B idles 6(p - 1) slots and
- * keeps 2p. */
+/* V-Half idles about 3(p - 1) slots and keeps the activations of about p half stages; 1F1B idles
+ * 6(p - 1) slots and keeps the activations of 2p half stages. */
 static void
 v_half_idles_half_of_1f1b_and_keeps_half (void **state)
 {

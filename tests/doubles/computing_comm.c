@@ -385,7 +385,8 @@ comp_comm_open (void *self, const struct weft_gpu_member *member, weft_gpu_comm 
   return join_clique (self, name, member->n, member->rank, out);
 }
 
-/* The name contains the parent, the number of the split, and the color. */
+/* Splits a communicator. The name under which the members of the new one meet contains the parent,
+ * the number of the split, and the color. Returns NULL, or what failed. */
 static const char *
 comp_comm_split (void *self, weft_gpu_comm *parent, int color, const struct weft_gpu_member *m,
                  weft_gpu_comm **out)

@@ -582,8 +582,8 @@ struct alone {
   uint32_t *clock;   /* [stream][column] */
   GHashTable *event; /* event -> clock, from the calls of this row only */
   const struct recorded_thing *start;
-  GPtrArray **pending; /* [stream]: clocks of the waits since its last call of another kind */
-  GPtrArray **about;   /* [stream]: the recorded calls of these waits */
+  GPtrArray **pending; /* [stream]: clocks of the waits since the stream's last other call */
+  GPtrArray **about;   /* [stream]: struct recorded_call of each wait in `pending` */
   GHashTable *waited;  /* events that a stream or a host has waited for */
 };
 

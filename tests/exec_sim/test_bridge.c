@@ -366,8 +366,8 @@ timers_come_before_flows_and_flows_in_the_order_of_their_creation (void **state)
   diary_close (d);
 }
 
-/* A workload in which every end starts a flow or timer of another size, so that a difference in
- * rounding changes the results. */
+/* A workload in which the end of a flow or timer starts the next flow or timer, whose size follows
+ * from the order of the ends, so that a difference in rounding changes the results. */
 struct game {
   struct diary diary;
   unsigned left;

@@ -1,15 +1,10 @@
 /* Feeds every file of the given folders to a fuzz target, so that the corpus is a
  * test with any compiler.
  *
- * To search for new inputs with clang, here for program text:
+ * tests/fuzz/run.sh builds the targets with clang's libFuzzer and searches for new inputs; one
+ * target alone, after that:
  *
- *   libs=$(pkg-config --cflags --libs glib-2.0 json-glib-1.0)
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -I. -DWEFT_DATA_DIR="\"$PWD\"" \
- *     tests/fuzz/targets/fuzz_program.c $(find core -name "*.c") $libs -lm -o fuzz_program
- *   mkdir new
- *   ./fuzz_program -max_len=4096 -max_total_time=120 new tests/fuzz/inputs/program
- *
- * Targets that test train/ also need its sources: train/tokens*.c, train/safetensors.c.
+ *   build-fuzz/tests/fuzz/fuzz_program -max_total_time=120 new tests/fuzz/inputs/program
  *
  * Once a bug is fixed, its input is added to tests/fuzz/inputs/program under a name that describes
  * it. */

@@ -152,8 +152,9 @@ a_port_follows_from_the_job (void **state)
   assert_true (one.port >= 20000 && one.port < 32000);
 }
 
-/* The token contains the name of the job. A token is sent as the key of a frame, so all characters
- * except printable ASCII are replaced. */
+/* The token of a job, by which its processes know each other, contains the name of the job. They
+ * send it as the key of a message, which must be printable ASCII, so other characters are
+ * replaced. */
 static void
 a_token_can_be_said_on_the_wire (void **state)
 {

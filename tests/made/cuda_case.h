@@ -27,7 +27,8 @@ void cuda_case_drawn (const struct cuda_case_device *device);
 /* Checks tiled attention with sequence lengths around tile sizes, against the fp64 references. */
 void cuda_case_tiles (const struct cuda_case_device *device);
 
-/* Checks the other ops, with one or two fixed shapes, against the CPU kernels. */
+/* Checks the ops that cuda_case_drawn() leaves out, with one or two fixed shapes, against the CPU
+ * kernels. */
 void cuda_case_fixed (const struct cuda_case_device *device);
 
 /* Runs a call on the CPU and twice on the device. Both device runs must give the same bits, except

@@ -21,7 +21,7 @@ made_own_set (struct weft_own_options *own, const struct weft_exec_ops *ops, con
   }
 }
 
-/* Sets options of the executor's table in `own`, which is zeroed or has options of this table
+/* Sets options of the executor `ops` in `own`, which is zeroed or has options of this executor
  * already. `words` is a printf format. */
 static inline void G_GNUC_PRINTF (3, 4)
 made_own_add (struct weft_own_options *own, const struct weft_exec_ops *ops, const char *words, ...)

@@ -386,7 +386,8 @@ a_unit_is_gathered_with_its_experts (void **state)
   assert_int_equal (p->op[experts + 1].group, WEFT_GROUP_DP);
 }
 
-/* Two instances, each with two of the four ranks that hold the same experts. */
+/* num_distributed_optimizer_instances = 2: two of the four ranks with the same experts are in each
+ * instance. */
 static void
 instances_share_out_those_who_hold_the_same_experts (void **state)
 {

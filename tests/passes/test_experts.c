@@ -2,6 +2,7 @@
  * that the distribution of the experts changes no bit. */
 #include "core/base/sanitize.h"
 #include "exec_cpu/exec_cpu.h"
+#include "tests/made/made.h"
 #include "tests/made/questions.h"
 #include "tests/made/real_run.h"
 #include "tests/runner/runner.h"
@@ -623,6 +624,43 @@ a_plan_with_room_for_even_shares_is_not_run_on_a_cpu (void **state)
   assert_non_null (strstr (error->message, "moe_load_imbalance: found 1, wanted at least 2"));
 }
 
+/* The traffic of a dispatch between the 16 ranks of two nodes. */
+static struct weft_traffic
+dispatched (const char *backend, const char *more)
+{
+  g_autoptr (weft_plan) plan = weft_test_plan (
+      "model=mixtral-nano topology=dgx-h100 gpus=16 global_batch_size=16 num_moe_experts=16 "
+      "moe_router_topk=4 expert_model_parallel_size=16 moe_token_dispatcher_type=flex "
+      "moe_flex_dispatcher_backend=%s %s", backend, more);
+  struct weft_group group = weft_mesh_group (&plan->mesh, 0, WEFT_GROUP_EP);
+  const struct weft_shape shape = { .dim = { 1 << 28, 1024 }, .dtype = WEFT_BF16 };
+  struct weft_coll_shape ranks = { 0 };
+
+  weft_coll_shape_init (&ranks, &plan->fabric, &group);
+  struct weft_traffic t = weft_plan_traffic (plan, &ranks, WEFT_OP_ALL_TO_ALL_V, &shape);
+  weft_coll_shape_release (&ranks);
+  return t;
+}
+
+/* Each of two nodes has one of a token's four experts with probability 1 - 2^-4, so 2 (1 - 1/16)
+ * instead of 4 copies are sent; seven eighths of the copies then go on over NVLink. If the router
+ * first chooses one of two groups of experts, the token goes to one node alone. */
+static void
+deepep_sends_a_token_once_to_each_node (void **state)
+{
+  struct weft_traffic each = dispatched ("none", ""), once = dispatched ("deepep", "");
+  struct weft_traffic grouped =
+      dispatched ("hybridep", "moe_router_num_groups=2 moe_router_group_topk=1 ");
+  double remote = each.bytes[WEFT_WAY_REMOTE], local = each.bytes[WEFT_WAY_LOCAL];
+
+  (void) state;
+  assert_near (once.bytes[WEFT_WAY_REMOTE], remote * 2 * (1 - 1.0 / 16) / 4);
+  assert_near (grouped.bytes[WEFT_WAY_REMOTE], remote / 4);
+  assert_near (once.bytes[WEFT_WAY_LOCAL], local + remote * 7 / 8);
+  assert_true (once.seconds < each.seconds && grouped.seconds < once.seconds);
+  assert_near (once.latency, each.latency);
+}
+
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (experts_of_several_ranks_give_the_bits_of_one),
   cmocka_unit_test (tokens_over_capacity_are_dropped_alike_on_any_number_of_ranks),
@@ -648,6 +686,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_layer_keeps_scores_and_the_rows_of_its_experts),
   cmocka_unit_test (a_gate_doubles_the_first_map_whatever_its_nonlinearity),
   cmocka_unit_test (a_plan_with_room_for_even_shares_is_not_run_on_a_cpu),
+  cmocka_unit_test (deepep_sends_a_token_once_to_each_node),
 };
 
 WEFT_TESTS (tests, .seconds = 23)

@@ -297,9 +297,9 @@ both_buckets_of_a_layer_are_one_launch (void **state)
   }
 }
 
-/* Without the knob a copy is made for one matmul and freed after it. With the knob the copy is
- * stored behind the codes after each gather. Recomputed layers stay gathered until their backward
- * pass has ended. */
+/* Without keep_fp8_transpose_cache the transposed copy of a weight is made for one matmul and freed
+ * after it. With the knob, the copy is stored behind the fp8 weight after each gather. Recomputed
+ * layers stay gathered until their backward pass has ended. */
 static void
 keep_fp8_transpose_cache_keeps_the_copy_with_a_gathered_unit (void **state)
 {

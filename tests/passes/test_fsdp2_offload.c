@@ -141,9 +141,10 @@ bytes_of_buffers (const weft_program *p, const char *name, uint32_t *n)
   return sum;
 }
 
-/* All layers use the same buffer for pieces in transit; the next copy or reduction waits until it
- * is free. The root uses a buffer of its own each time. With one reduction per microbatch there are
- * more buffers for reduced pieces. */
+/* All layers use the same buffer for shards on their way between host and device; the next copy or
+ * reduction waits until the buffer is free. The root module (weights outside the layers) uses a
+ * buffer of its own each time. With a reduction in each microbatch there are more buffers for
+ * reduced shards than with one reduction per step. */
 static void
 layers_take_the_room_for_pieces_in_turn (void **state)
 {

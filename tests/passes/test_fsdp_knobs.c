@@ -321,7 +321,8 @@ a_module_that_is_not_there_is_refused_with_what_is (void **state)
   assert_non_null (strstr (error->message, "layer, attention, mlp, embedding, head"));
 }
 
-/* The choice of units changes when parameters are gathered, but no result. */
+/* megatron_fsdp_unit_modules decides when parameters are gathered; the results stay the same, bit
+ * by bit. */
 static void
 every_set_of_units_gives_the_bits_of_one_rank (void **state)
 {

@@ -1,4 +1,4 @@
-/* Expressions in validation/assumptions.ini: values, names, and texts that are none. */
+/* Expressions in validation/assumptions.ini: values, names, and texts that are not expressions. */
 #include "planner/arithmetic.h"
 #include "tests/runner/runner.h"
 #include <math.h>

@@ -1,5 +1,5 @@
-/* The search compared with an exhaustive search: both find the same strategies, and no lower bound
- * rules out the best strategy. */
+/* The search compared with an exhaustive search: both find the same strategies, and no lower
+ * bound rules out the best one. */
 #include "core/base/error.h"
 #include "core/job/pipeline.h"
 #include "core/job/stages.h"
@@ -13,8 +13,8 @@
 #include <json-glib/json-glib.h>
 #include <math.h>
 
-/* Returns a job from pairs of flag and value, ended by NULL. Knobs that are left open may break
- * rules. */
+/* Returns a job from pairs of flag and value, ended by NULL. Rules are not checked, because the
+ * knobs that the search will set may break rules. */
 static struct weft_job
 job_of (const char *const *words)
 {
@@ -45,14 +45,14 @@ search_all (const struct weft_job *job, uint32_t finalists)
   return search;
 }
 
-/* A job that leaves all axes of the search space open except the micro batch size. */
+/* Job `small`: all axes of the search space are open except the micro batch size. */
 static const char *const small[] = {
   "model", "llama-nano",       "topology", "dgx-h100", "gpus", "8", "global-batch-size",
   "32",    "micro-batch-size", "2",        NULL
 };
 static const char *const real[] = { "model", "gpt2-large",        "topology", "dgx-a100", "nodes",
                                     "2",     "global-batch-size", "128",      NULL };
-/* A job with many microbatches per step. */
+/* Job `several`: many microbatches per step. */
 static const char *const several[] = { "model",
                                        "gpt2-large",
                                        "topology",
@@ -134,8 +134,8 @@ is_near (double a, double b)
   return fabs (a - b) <= 0.02 * fabs (b);
 }
 
-/* Checks the prices of a candidate, which the search extrapolates from two short steps, against a
- * simulation of the full step. */
+/* A candidate's times and memory, which the search extrapolates from two short steps, must equal
+ * those of a simulation of the full step. */
 static void
 is_what_it_is_in_full (const struct weft_job *job, const struct weft_candidate *c)
 {
@@ -248,9 +248,10 @@ has (GArray *space, const int64_t wanted[][2], unsigned n)
   return FALSE;
 }
 
-/* The space contains published strategies, and no strategy of the space breaks a rule. The cases:
- * Llama 3.1 405B (arXiv 2407.21783, Table 4) without and with context parallelism; DeepSeek-V3,
- * whose 61 layers no number of stages divides; Mixtral with one rank per expert. */
+/* The search space contains strategies that large trainings have published, and no strategy of
+ * the space breaks a rule. The cases: Llama 3.1 405B (arXiv 2407.21783, Table 4) without and
+ * with context parallelism; DeepSeek-V3, whose number of layers (61) is prime; Mixtral with one
+ * rank per expert. */
 static void
 the_space_has_what_was_published (void **state)
 {
@@ -304,8 +305,8 @@ the_space_has_what_was_published (void **state)
   }
 }
 
-/* Simulated seconds of gpt3-175b on 256 GPUs with an interleaved schedule. `overlap` lists flags
- * and values, ended by NULL. */
+/* Simulated seconds of gpt3-175b on 256 GPUs with an interleaved schedule. `overlap` lists
+ * further flags and their values, ended by NULL. */
 static double
 interleaved_seconds (const char *const *overlap)
 {
@@ -352,10 +353,11 @@ interleaved_seconds (const char *const *overlap)
   return t->seconds;
 }
 
-/* Overlap saves time if all stages communicate at once. Reductions that each stage launches on its
- * own delay the last microbatch on every stage, and gathers the first one: both are then slower
- * than no overlap. A stack that gathers ahead loses less than a tenth of the stall. The search
- * tries only what is aligned. */
+/* Overlap of data parallel communication in an interleaved pipeline saves time only if all
+ * stages communicate at once ("aligned"). Reductions that each stage launches on its own delay
+ * the last microbatch on every stage, and such all-gathers delay the first microbatch: both are
+ * then slower than no overlap. With gathers-ahead = 1 the all-gathers cost less than a tenth of
+ * this delay. The search space contains only aligned communication. */
 static void
 overlap_of_a_pipeline_is_aligned (void **state)
 {
@@ -417,8 +419,8 @@ overlap_of_a_pipeline_is_aligned (void **state)
   assert_true (interleaved_seconds (param_aligned) < aligned);
 }
 
-/* For 1 to 27 stages the space has strategies with 27 layers, and each stage has at least one
- * layer. */
+/* A model of 27 layers, which few numbers of stages divide: for each of 1 to 27 stages the space
+ * has a strategy, and each stage has at least one layer. */
 static void
 layers_that_no_pipeline_divides_are_spread_over_all_stages (void **state)
 {
@@ -460,8 +462,9 @@ layers_that_no_pipeline_divides_are_spread_over_all_stages (void **state)
   }
 }
 
-/* A stack file lists wrappers and parallel axes. llm-foundry has data parallelism only; torchtitan
- * has all axes. The search uses FSDP2 for both. */
+/* A stack file lists the wrappers and the parallel axes that its software has: llm-foundry only
+ * data parallelism, torchtitan all axes. The search space contains nothing else; for both stacks
+ * it has only FSDP2. */
 static void
 only_what_the_stack_has_is_searched (void **state)
 {
@@ -507,7 +510,9 @@ a_model_that_fits_nowhere_is_infeasible (void **state)
   assert_int_equal (search->by_fate[WEFT_FATE_MEMORY] + search->by_fate[WEFT_FATE_RULE], search->n);
 }
 
-/* Llama 3 70B needs more than 16 bytes per parameter, and so at least 18 H100 GPUs. */
+/* Llama 3 70B needs more than 16 bytes per parameter (1,120 GB), and so at least 18 H100 GPUs.
+ * On fewer GPUs the search must name the strategy that needs least memory, and a sufficient
+ * number of GPUs. */
 static void
 where_nothing_fits_the_closest_strategy_and_enough_gpus_are_named (void **state)
 {
@@ -531,8 +536,9 @@ where_nothing_fits_the_closest_strategy_and_enough_gpus_are_named (void **state)
   assert_int_equal (larger->by_fate[WEFT_FATE_SIMULATED], 1);
 }
 
-/* With a headroom of one half, no strategy uses more than half of the memory. Without headroom,
- * some strategy does. */
+/* memory-headroom is the share of GPU memory that stays free. With a headroom of one half, no
+ * strategy of the ranking uses more than half of the memory; without headroom, some strategy
+ * does. */
 static void
 memory_headroom_stays_free (void **state)
 {
@@ -592,7 +598,8 @@ a_stopped_search_keeps_its_ranking (void **state)
   assert_true (some > 0);
 }
 
-/* The search keeps no programs: those of ten finalists on a large cluster took gigabytes. */
+/* The finalists (the simulated candidates) fit in memory. The search frees their programs: ten
+ * programs for a large cluster would take gigabytes. */
 static void
 finalists_fit_and_were_proved (void **state)
 {
@@ -646,9 +653,10 @@ bounds_hold (const struct weft_job *job, const weft_search *all)
   }
 }
 
-/* Checks that the normal search, which ranks few candidates, finds the same answer as an exhaustive
- * search, which ranks all candidates. Also compares lower bounds with the results of the exhaustive
- * search. Returns the number of candidates that the normal search rules out. */
+/* Checks that the normal search, which builds programs only for candidates that no lower bound
+ * rules out, finds the same answer as an exhaustive search, which builds all programs. Also
+ * checks each bound against the exhaustive result. Returns how many candidates the normal search
+ * rules out. */
 static uint32_t
 answers_agree (const struct weft_job *job)
 {
@@ -672,8 +680,9 @@ answers_agree (const struct weft_job *job)
   return few->by_fate[WEFT_FATE_PRUNED];
 }
 
-/* Reduces the GPU memory so that only some of the strategies fit. Library memory would exceed the
- * memory of these small models, so it is set to 0. */
+/* Sets the GPU memory to `share` of what the fastest strategy needs, so that only some
+ * strategies fit. Driver and library memory would exceed the memory of these small models, so it
+ * is set to 0. */
 static void
 tighten (struct weft_job *job, double share)
 {
@@ -726,8 +735,9 @@ bounds_change_no_answer (void **state)
   assert_true (pruned > 100);
 }
 
-/* Random jobs with PyTorch's FSDP2, whose weights are gathered inside of each layer's pass: every
- * legal strategy has a bound from its layers, and the bound holds. */
+/* Random jobs with FSDP2 of PyTorch. FSDP2 gathers weights inside of each layer's pass, so the
+ * lower bound of a job is computed from its layers. Every legal strategy has such a bound, and
+ * no simulated time is below it. */
 static void
 jobs_of_fsdp2_have_bounds_from_their_layers (void **state)
 {
@@ -771,8 +781,9 @@ jobs_of_fsdp2_have_bounds_from_their_layers (void **state)
   }
 }
 
-/* Layers that are measured on a model with few layers have the same times and bytes as in the whole
- * model, for every model that Weft knows, with different kinds of recompute and wrappers. */
+/* Bounds measure each kind of layer on a model with few layers. Times and bytes must be those of
+ * the same layers in the whole model, for every model of Weft, with several kinds of recompute
+ * and wrappers. */
 static void
 a_short_model_measures_the_layers_of_the_whole (void **state)
 {
@@ -824,8 +835,8 @@ a_short_model_measures_the_layers_of_the_whole (void **state)
   assert_true (measured > 40);
 }
 
-/* Bounds rule out nearly all of the 2,946 strategies of FSDP2 on 64 GPUs before their programs are
- * built. */
+/* llama3-8b on 64 GPUs has 2,946 strategies with FSDP2. Lower bounds rule out nearly all of them
+ * before their programs are built: few plans are made at each depth. */
 static void
 few_strategies_of_fsdp2_need_a_program (void **state)
 {

@@ -94,8 +94,8 @@ uint32_t weft_rows_unpack (struct weft_step *s, const struct weft_saved *saved, 
                            uint32_t x);
 
 /* Canonical order: peers are the ranks that hold the same experts and have other rows of the same
- * sequences. n: number of peers; came: buffer with the counts of rows of the peers, one peer after
- * the other; counts: these counts in the order of experts. weft_rows_of_peers() all-gathers the
+ * sequences. n: number of peers; came: buffer with the row counts of the peers, in the order of
+ * peers; counts: the same counts in the order of experts. weft_rows_of_peers() all-gathers the
  * rows of all peers, grouped by expert. */
 struct weft_peers {
   uint32_t n, came, counts;

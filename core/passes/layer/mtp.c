@@ -163,8 +163,9 @@ struct lookups {
   uint32_t *ids, *dx; /* buffers by depth */
 };
 
-/* Adds the gradient of one depth. In canonical order a chunk of a sequence is one leaf for all
- * depths, so one kernel adds all depths after the backward of depth 1, which runs last. */
+/* Adds the embedding gradient of one depth of multi-token prediction. With reduction_order =
+ * canonical, the gradients of all depths of a chunk of a sequence are one summand of the reduction,
+ * so one kernel adds all depths after the backward of depth 1, which runs last. */
 static void
 words_gradient (struct weft_step *s, uint32_t depth, struct lookups *l)
 {

@@ -12,8 +12,8 @@ struct extent {
   uint64_t tail;       /* as `tail` of struct weft_param (program.h) */
   uint64_t whole_rows; /* rows of the whole tensor without padding; 0: no padding */
   uint64_t block;      /* experts: rows of one expert; else 0 */
-  gboolean trait;      /* TRUE: the tensor belongs to a trait of few architectures. A program
-                        * without the tensor does not contain the tensor's name */
+  gboolean trait;      /* TRUE: few architectures have the tensor, and only programs with the
+                        * tensor store its name. FALSE: all programs store the name */
 };
 
 static struct extent

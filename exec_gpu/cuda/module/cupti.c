@@ -303,8 +303,8 @@ find_ids (struct weft_cupti *c)
   }
 }
 
-/* The records of a stream that no thread of Weft has launched, in order. The caller unrefs the
- * array. */
+/* Returns the indices of those records of a stream that have neither an op nor a graph node (no
+ * thread of Weft launched the work), sorted by begin. The caller unrefs the array. */
 static GArray *
 foreign (const struct weft_cupti *c, uint64_t stream)
 {

@@ -208,7 +208,8 @@ machine_with (struct weft_fused *f, int device, const char *machine)
   return g_strdup_printf ("%s, cuDNN %zu", machine, there ? calls->GetVersion () : 0);
 }
 
-/* A missing or invalid file is ignored and written again. */
+/* A missing or invalid file of choices is no error: weft_fused_try() measures the choices again,
+ * and weft_fused_save() writes a new file. */
 void
 weft_fused_load (struct weft_fused *f, int device, const char *machine)
 {
@@ -227,7 +228,7 @@ weft_fused_load (struct weft_fused *f, int device, const char *machine)
   f->on[device].loaded = TRUE;
 }
 
-/* If the file cannot be written, the next run measures again. */
+/* If the file of choices cannot be written, the next run measures them again. */
 void
 weft_fused_save (struct weft_fused *f, int device, const char *machine)
 {

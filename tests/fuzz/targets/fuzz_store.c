@@ -49,7 +49,8 @@ check (const weft_store *s)
     g_assert (s->memory == 0);
 }
 
-/* Returns a connection whose other end is closed, so that the store only queues its frames. */
+/* Returns a connection to a peer that has closed its end: what the store sends stays in the queue
+ * of this connection. */
 static struct weft_store_peer *
 connect_peer (weft_store *s)
 {

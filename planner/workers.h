@@ -1,0 +1,24 @@
+/* workers.h - runs independent tasks in several processes: SimGrid can simulate only in one thread
+ * of a process. */
+#pragma once
+#include <glib.h>
+#include <stdint.h>
+
+struct weft_workers {
+  uint32_t n_tasks;
+  uint32_t n_workers;  /* processes; 0: one for each processor; 1: tasks run in this process */
+  size_t result_bytes; /* size of the result of one task */
+  /* Runs a task and writes its result, which is zeroed and must not contain pointers. */
+  void (*run) (void *user, uint32_t task, void *result);
+  void *user;
+  void (*progress) (void *user, uint32_t done, uint32_t of); /* may be NULL */
+  void *progress_user;
+};
+
+/* Runs all tasks and writes their results to results[n_tasks], in the order of the tasks. Workers
+ * take the tasks in this order. done[task] is FALSE for a task whose worker ended before the task
+ * did, for example by a signal; the other workers run the remaining tasks. Returns FALSE with an
+ * error if no worker could be started. No other thread may run in this process, because workers are
+ * forks of it. */
+gboolean weft_workers_run (const struct weft_workers *tasks, void *results, gboolean *done,
+                        GError **error);
