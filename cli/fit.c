@@ -107,15 +107,6 @@ print_text (const weft_constants *constants, const weft_fit *fit)
 /* ------------------------------------------------------------------------------ JSON */
 
 static void
-add_real (JsonBuilder *b, const char *member, double value)
-{
-  if (isfinite (value))
-    weft_json_real (b, member, value);
-  else
-    weft_json_null (b, member);
-}
-
-static void
 add_constant (JsonBuilder *b, const struct weft_constant *c, const struct weft_fitted *x)
 {
   g_autofree char *name = weft_constant_name (c);
@@ -126,12 +117,12 @@ add_constant (JsonBuilder *b, const struct weft_constant *c, const struct weft_f
   weft_json_real (b, "low", c->low);
   weft_json_real (b, "high", c->high);
   weft_json_real (b, "fitted", x->value);
-  add_real (b, "standard_error", x->standard_error);
+  weft_json_real_or_null (b, "standard_error", x->standard_error);
   weft_json_int (b, "time_rows", x->n_time);
   weft_json_int (b, "memory_rows", x->n_memory);
   weft_json_real (b, "sensitivity", x->sensitivity);
-  add_real (b, "time_without", x->time_without);
-  add_real (b, "memory_without", x->memory_without);
+  weft_json_real_or_null (b, "time_without", x->time_without);
+  weft_json_real_or_null (b, "memory_without", x->memory_without);
   weft_json_bool (b, "on_bound", x->on_bound);
   json_builder_end_object (b);
 }
@@ -143,8 +134,8 @@ add_errors (JsonBuilder *b, const char *member, const struct weft_fit_error *e)
   weft_json_int (b, "n", e->n);
   for (int state = 0; state < WEFT_N_FIT_STATE; state++) {
     weft_json_object (b, weft_fit_state_names[state]);
-    add_real (b, "mean", e[state].mean);
-    add_real (b, "bias", e[state].bias);
+    weft_json_real_or_null (b, "mean", e[state].mean);
+    weft_json_real_or_null (b, "bias", e[state].bias);
     json_builder_end_object (b);
   }
   json_builder_end_object (b);
@@ -155,7 +146,7 @@ add_means (JsonBuilder *b, const char *member, const double *mean)
 {
   weft_json_object (b, member);
   for (int state = 0; state < WEFT_N_FIT_STATE; state++)
-    add_real (b, weft_fit_state_names[state], mean[state]);
+    weft_json_real_or_null (b, weft_fit_state_names[state], mean[state]);
   json_builder_end_object (b);
 }
 

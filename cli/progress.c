@@ -45,33 +45,24 @@ put_json (JsonBuilder *builder)
 }
 
 static void
-add_real (JsonBuilder *b, const char *member, double value)
-{
-  if (isfinite (value))
-    weft_json_real (b, member, value);
-  else
-    weft_json_null (b, member);
-}
-
-static void
 line_json (const struct weft_trainer_line *line)
 {
   g_autoptr (JsonBuilder) b = json_builder_new ();
 
   json_builder_begin_object (b);
   weft_json_int (b, "step", (int64_t) line->step);
-  add_real (b, line->evaluated ? "eval_loss" : "loss", line->loss);
+  weft_json_real_or_null (b, line->evaluated ? "eval_loss" : "loss", line->loss);
   if (!line->evaluated) {
     if (!isnan (line->mtp_loss))
-      add_real (b, "mtp_loss", line->mtp_loss);
-    add_real (b, "grad_norm", line->grad_norm);
-    add_real (b, "lr", line->lr);
-    add_real (b, "time_s", line->seconds);
-    add_real (b, "tokens_per_s", line->tokens_per_s);
-    add_real (b, "mfu", line->mfu);
+      weft_json_real_or_null (b, "mtp_loss", line->mtp_loss);
+    weft_json_real_or_null (b, "grad_norm", line->grad_norm);
+    weft_json_real_or_null (b, "lr", line->lr);
+    weft_json_real_or_null (b, "time_s", line->seconds);
+    weft_json_real_or_null (b, "tokens_per_s", line->tokens_per_s);
+    weft_json_real_or_null (b, "mfu", line->mfu);
     weft_json_int (b, "peak_bytes", (int64_t) line->peak_bytes);
     if (line->loss_scale > 0)
-      add_real (b, "loss_scale", line->loss_scale);
+      weft_json_real_or_null (b, "loss_scale", line->loss_scale);
     weft_json_bool (b, "skipped", line->skipped);
   }
   json_builder_end_object (b);
@@ -224,7 +215,7 @@ done_json (const struct weft_trainer_result *r)
   json_builder_begin_object (b);
   weft_json_bool (b, "done", !r->interrupted);
   weft_json_int (b, "steps", (int64_t) r->steps);
-  add_real (b, "final_loss", r->final_loss);
+  weft_json_real_or_null (b, "final_loss", r->final_loss);
   weft_json_int (b, "skipped", (int64_t) r->skipped);
   add_bytes (b, "planned_bytes", r->planned, r->n_roles);
   add_bytes (b, "allocated_bytes", r->allocated, r->n_roles);

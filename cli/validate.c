@@ -204,21 +204,11 @@ print_text (const weft_validation *v, gboolean verbose)
 
 /* ------------------------------------------------------------------------ JSON */
 
-/* Adds a number, or null for NaN, which JSON does not have. */
-static void
-add_real (JsonBuilder *b, const char *member, double value)
-{
-  if (isnan (value))
-    weft_json_null (b, member);
-  else
-    weft_json_real (b, member, value);
-}
-
 static void
 add_errors (JsonBuilder *b, const struct weft_validate_errors *e)
 {
   weft_json_int (b, "n", e->n);
-#define ADD(name, doc) add_real (b, #name, e->name);
+#define ADD(name, doc) weft_json_real_or_null (b, #name, e->name);
   WEFT_VALIDATE_ERROR_LIST (ADD)
 #undef ADD
 }
@@ -261,8 +251,8 @@ static void
 add_means (JsonBuilder *b, const weft_validation *v)
 {
   weft_json_object (b, "mean_by_source");
-  add_real (b, "time", v->time_by_source);
-  add_real (b, "memory", v->memory_by_source);
+  weft_json_real_or_null (b, "time", v->time_by_source);
+  weft_json_real_or_null (b, "memory", v->memory_by_source);
   json_builder_end_object (b);
 }
 
@@ -273,12 +263,12 @@ add_row (JsonBuilder *b, const struct weft_validate_row *row)
   weft_json_text (b, "id", row->id);
   weft_json_text (b, "group", row->group);
   weft_json_text (b, "tier", (const char[]){ row->tier, '\0' });
-  add_real (b, "predicted_time_s", row->predicted_s);
-  add_real (b, "measured_time_s", row->measured_s);
-  add_real (b, "time_error", row->time_error);
-  add_real (b, "predicted_memory_gib", row->predicted_gib);
-  add_real (b, "measured_memory_gib", row->measured_gib);
-  add_real (b, "memory_error", row->memory_error);
+  weft_json_real_or_null (b, "predicted_time_s", row->predicted_s);
+  weft_json_real_or_null (b, "measured_time_s", row->measured_s);
+  weft_json_real_or_null (b, "time_error", row->time_error);
+  weft_json_real_or_null (b, "predicted_memory_gib", row->predicted_gib);
+  weft_json_real_or_null (b, "measured_memory_gib", row->measured_gib);
+  weft_json_real_or_null (b, "memory_error", row->memory_error);
   json_builder_end_object (b);
 }
 

@@ -118,15 +118,6 @@ print_text (const weft_nccl *nccl, gboolean verbose)
 /* ------------------------------------------------------------------------ JSON */
 
 static void
-add_real (JsonBuilder *b, const char *member, double value)
-{
-  if (isnan (value))
-    weft_json_null (b, member);
-  else
-    weft_json_real (b, member, value);
-}
-
-static void
 add_errors (JsonBuilder *b, const weft_nccl *nccl, const char *fabric, enum weft_nccl_size size)
 {
   struct weft_validate_errors e = weft_nccl_sum (nccl, fabric, size);
@@ -134,7 +125,7 @@ add_errors (JsonBuilder *b, const weft_nccl *nccl, const char *fabric, enum weft
   json_builder_begin_object (b);
   weft_json_text (b, "size", size < WEFT_N_NCCL_SIZE ? weft_nccl_size_names[size] : "all");
   weft_json_int (b, "n", e.n);
-#define ADD(name, doc) add_real (b, #name, e.name);
+#define ADD(name, doc) weft_json_real_or_null (b, #name, e.name);
   WEFT_VALIDATE_ERROR_LIST (ADD)
 #undef ADD
   json_builder_end_object (b);

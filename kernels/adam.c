@@ -95,7 +95,7 @@ update_both (const void *with, float *const *at, uint64_t n)
 }
 
 /* A skipped step changes nothing, except that weights not yet initialised are copied from their
- * masters. */
+ * masters. Weights stored in fp8 are no operand: fp8_weights.c rounds them after Adam. */
 static void
 keep (const void *with, float *const *at, uint64_t n)
 {
@@ -109,6 +109,7 @@ weft_cpu_adam (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   const float *factor = k->operand[FACTOR].data;
   struct rates r = rates (k, factor ? *factor : 1);
   gboolean master = k->operand[MASTER].data != NULL;
+  gboolean copies = master && k->operand[PARAM].data && !k->operand[PARAM].accumulate;
   struct weft_elementwise flat = { master ? "r-wuuu" : "r-u-uu", k->shape.dim[0],
                                    master ? update_both : update, &r };
 
@@ -118,7 +119,7 @@ weft_cpu_adam (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   }
   if (r.factor == 0)
     flat = (struct weft_elementwise){ "--wr--", k->shape.dim[0], keep, NULL };
-  if (r.factor != 0 || (master && !k->operand[PARAM].accumulate))
+  if (r.factor != 0 || copies)
     weft_elementwise_run (k, &flat, part, parts);
 }
 
@@ -144,6 +145,6 @@ weft_ref_adam (const struct weft_kernel *k)
     if (param)
       param[i] = weight[i];
   }
-  for (uint64_t i = 0; i < k->shape.dim[0] && factor == 0 && !o[PARAM].accumulate; i++)
+  for (uint64_t i = 0; i < k->shape.dim[0] && factor == 0 && param && !o[PARAM].accumulate; i++)
     param[i] = weight[i];
 }

@@ -227,7 +227,7 @@ take_step (struct fit *f, struct search *s, gboolean *better, GError **error)
   g_autofree double *r = g_new (double, p->n_r + 1);
 
   *better = FALSE;
-  weft_least_squares_step (p, s->x, s->r, s->slope, 0, next);
+  weft_least_squares_step (p, s->x, s->r, s->slope, next);
   for (double part = 1; part > 0.2 && !*better; part /= 2) {
     for (uint32_t k = 0; k < p->n_x; k++)
       tried[k] = s->x[k] + part * (next[k] - s->x[k]);
@@ -324,7 +324,7 @@ leave_out (struct fit *f, const struct search *s, weft_fit *fit, GError **error)
   for (uint32_t source = 0; source < f->source->len; source++) {
     for (uint32_t i = 0; i < p->n_r; i++)
       weight[i] = row_at (f, i % n_row)->source == source ? 0 : p->weight[i];
-    weft_least_squares_step (&without, s->x, s->r, s->slope, 0, x);
+    weft_least_squares_step (&without, s->x, s->r, s->slope, x);
     for (uint32_t i = 0; i < n_row; i++)
       if (row_at (f, i)->source == source)
         memcpy (at + (size_t) i * n, x, n * sizeof *x);
@@ -350,7 +350,7 @@ without_constant (const struct fit *f, const struct search *s, uint32_t k,
   fixed.low = low;
   fixed.high = high;
   low[k] = high[k] = p->prior[k];
-  weft_least_squares_step (&fixed, x, r, s->slope, 0, next);
+  weft_least_squares_step (&fixed, x, r, s->slope, next);
   for (uint32_t i = 0; i < p->n_r; i++)
     for (uint32_t l = 0; l < p->n_x; l++)
       r[i] += s->slope[(size_t) i * p->n_x + l] * (next[l] - x[l]);

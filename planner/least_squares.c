@@ -112,7 +112,7 @@ solve_bounded (const struct weft_least_squares *problem, const double *x, const 
  * step. */
 static void
 reweigh (const struct weft_least_squares *problem, const double *x, const double *r,
-         const double *slope, double damping, double *step)
+         const double *slope, double *step)
 {
   uint32_t n = problem->n_x;
   g_autofree double *matrix = g_new0 (double, (size_t) n * n), *right = g_new0 (double, n);
@@ -128,7 +128,6 @@ reweigh (const struct weft_least_squares *problem, const double *x, const double
     double stiffness = 1 / (problem->spread[k] * problem->spread[k]);
     right[k] -= stiffness * (x[k] - problem->prior[k]);
     matrix[k * n + k] += stiffness;
-    matrix[k * n + k] *= 1 + damping;
   }
   solve_bounded (problem, x, matrix, right, step);
 }
@@ -137,12 +136,12 @@ enum { ROUNDS = 12 }; /* the weights have settled by then */
 
 void
 weft_least_squares_step (const struct weft_least_squares *problem, const double *x,
-                         const double *r, const double *slope, double damping, double *next)
+                         const double *r, const double *slope, double *next)
 {
   g_autofree double *step = g_new0 (double, problem->n_x + 1);
 
   for (int round = 0; round < ROUNDS; round++)
-    reweigh (problem, x, r, slope, damping, step);
+    reweigh (problem, x, r, slope, step);
   for (uint32_t k = 0; k < problem->n_x; k++)
     next[k] = x[k] + step[k];
 }

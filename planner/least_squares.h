@@ -26,12 +26,9 @@ struct weft_least_squares {
 double weft_least_squares_loss (const struct weft_least_squares *problem, const double *x,
                                 const double *r);
 
-/* Writes the minimum of the linear model to next[n_x]. `slope`: J, n_r rows of n_x. `damping` >= 0
- * is added to the diagonal of the normal equations (Levenberg-Marquardt), in units of the
- * diagonal. */
+/* Writes the minimum of the linear model to next[n_x]. `slope`: J, n_r rows of n_x. */
 void weft_least_squares_step (const struct weft_least_squares *problem, const double *x,
-                              const double *r, const double *slope, double damping,
-                              double *next);
+                              const double *r, const double *slope, double *next);
 
 /* Standard errors of the unknowns, from the curvature of the linear model at x and the scatter of
  * the residuals, without the prior. An unknown that no residual depends on has an infinite

@@ -1,4 +1,5 @@
 #include "core/base/json.h"
+#include <math.h>
 #include <string.h>
 
 /* Defines weft_json_text(), weft_json_int(), weft_json_real() and weft_json_bool(). */
@@ -19,6 +20,15 @@ weft_json_null (JsonBuilder *b, const char *member)
 {
   json_builder_set_member_name (b, member);
   json_builder_add_null_value (b);
+}
+
+void
+weft_json_real_or_null (JsonBuilder *b, const char *member, double value)
+{
+  if (isfinite (value))
+    weft_json_real (b, member, value);
+  else
+    weft_json_null (b, member);
 }
 
 void

@@ -7,6 +7,9 @@
 void weft_json_text (JsonBuilder *b, const char *member, const char *text);
 void weft_json_int (JsonBuilder *b, const char *member, int64_t value);
 void weft_json_real (JsonBuilder *b, const char *member, double value);
+
+/* A number, or null if it is not finite: JSON has no NaN and no infinity. */
+void weft_json_real_or_null (JsonBuilder *b, const char *member, double value);
 void weft_json_bool (JsonBuilder *b, const char *member, gboolean value);
 void weft_json_null (JsonBuilder *b, const char *member);
 

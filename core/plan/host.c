@@ -148,6 +148,18 @@ synchronises (const struct weft_job *job)
   return job->stack.host_waits && s->batch_p2p_comm && s->batch_p2p_sync && row && row->host_waits;
 }
 
+/* Whether the op gathers the weights of one unit of a fully sharded model. */
+static gboolean
+gathers_weights (const weft_plan *plan, const weft_program *p, uint32_t op)
+{
+  const struct weft_op *row = &p->op[op];
+
+  return row->kind == WEFT_OP_ALL_GATHER && !(row->flags & WEFT_OP_GROUPED) &&
+         row->lane == WEFT_LANE_DP &&
+         (plan->job.strategy.distributed_config == WEFT_FSDP2 ||
+          weft_job_sharding (&plan->job) >= WEFT_SHARD_PARAMS);
+}
+
 /* Adds waits for the newest op of every lane, so that the host issues the first kernel after an
  * exchange only when the device is idle. */
 static void
@@ -167,7 +179,8 @@ await_what_is_before (struct maker *m, uint32_t op)
   if ((before == WEFT_OP_TIMER && stack->host_waits) ||
       (before == WEFT_OP_CLIP && stack->norm_waits))
     await (m, op - 1);
-  if (exchanged && m->p->op[op].lane == WEFT_LANE_GPU && synchronises (&m->plan->job))
+  if ((exchanged && m->p->op[op].lane == WEFT_LANE_GPU && synchronises (&m->plan->job)) ||
+      (stack->gather_waits && gathers_weights (m->plan, m->p, op)))
     await_device (m);
 }
 

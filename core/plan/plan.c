@@ -1,6 +1,7 @@
 #include "core/plan/plan.h"
 #include "core/plan/check.h"
 #include "core/plan/cost.h"
+#include "core/plan/software.h"
 #include "core/base/error.h"
 #include "core/base/invariant.h"
 #include "core/passes/step.h"
@@ -162,8 +163,12 @@ closed_form (const struct coll_question *q, enum weft_op_kind kind, const struct
                                  : job->strategy.deterministic_mode ? WEFT_COLL_RING
                                                                     : WEFT_COLL_QUICKEST;
 
-  struct weft_traffic traffic = weft_coll_plan (q->group, kind, weft_op_info[kind].bytes (shape),
-                                                &job->stack, choice);
+  double bytes = weft_op_info[kind].bytes (shape);
+  kind = weft_software_kind (q->plan, q->group, kind);
+  double launches = weft_software_launches (q->plan, q->group, kind, (double) shape->dim[0]);
+  struct weft_traffic traffic =
+      weft_coll_plan (q->group, kind, bytes / launches, &job->stack, choice);
+  weft_software_repeat (q->plan, launches, &traffic);
   if (goes_once_a_node (q->plan, q->group, kind))
     send_once_a_node (q->plan, q->group, &traffic);
   return traffic;

@@ -421,7 +421,8 @@ broadcast_params_gives_everybody_the_weights_of_replica_0 (void **state)
   uint64_t before = hash_of (r, false), n = weft_state_dict_at (d, fc1)->elements;
 
   (void) state;
-  assert_null (weft_state_dict_data (d, fc1, 2)); /* the second stage has other layers */
+  /* rank 2 is on the second stage, which does not hold layer 0 */
+  assert_null (weft_state_dict_data (d, fc1, 2));
   assert_ptr_not_equal (mine, other);
   for (size_t i = 0; i < weft_state_dict_count (d); i++)
     for (uint32_t rank = 1; rank < 4; rank += 2) {
@@ -493,7 +494,8 @@ state_dict_refers_to_values_and_keep_vars_to_parameters (void **state)
   assert_int_equal (face->shape[1], 256);
   assert_string_equal (face->dtype, "fp32");
   assert_int_equal (weft_state_dict_find (vars, "layers.1.fc2.weight"), i);
-  assert_int_equal (weft_state_dict_find (d, "head.weight"), weft_state_dict_count (d)); /* tied */
+  /* the head is tied to the word embedding and has no tensor of its own */
+  assert_int_equal (weft_state_dict_find (d, "head.weight"), weft_state_dict_count (d));
   assert_int_equal (
       weft_state_dict_at (vars, weft_state_dict_find (vars, "final_norm.bias"))->n_dims, 1);
   assert_ok (weft_state_dict_read (d, i, 100, 1, &before, error));

@@ -1,5 +1,5 @@
-/* attack.h - runs weft with any arguments, under limits of time and memory, and judges how it
- * ended. No input may crash the command, hang it, or end it without a message. */
+/* attack.h - runs weft with any arguments, under limits of time and memory, and judges how the
+ * run ended. No input may crash the command, hang it, or end it without a message. */
 #pragma once
 #include <glib.h>
 #include <stdint.h>
@@ -47,8 +47,8 @@ char *attack_line (char *const *argv);
 /* Prints a fault: its reason, command line and messages. */
 void attack_print (const struct attack_run *run, const char *line);
 
-/* Words that no field expects: signs, NaN, numbers beyond all types, bytes that are no UTF-8 ...
- * The text lives as long as the process. */
+/* Draws a text that no setting accepts: signs, NaN, numbers beyond the range of every type,
+ * bytes that are no UTF-8 ... The text lives as long as the process. */
 const char *attack_absurd (GRand *rand);
 
 /* Returns TRUE in one of `n` calls. */

@@ -35,5 +35,5 @@ case $(grep '^WEFT_SANITIZE:' -- "$build/CMakeCache.txt") in
   *) sanitizers=none ;;
 esac
 "$(dirname -- "${BASH_SOURCE[0]}")/../fuzz/run.sh" "$build-fuzz" "$seed" \
-  $((715000 * percent / 100)) "$sanitizers" || failed=1
+  $((100000 * percent)) "$sanitizers" || failed=1
 exit $failed

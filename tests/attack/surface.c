@@ -160,8 +160,8 @@ surface_value (GRand *rand, const struct weft_field *field)
   return g_strdup (field->words[g_rand_int_range (rand, 0, (gint32) n)]);
 }
 
-/* Draws the value of a flag that only this command has. `name` is the value's name on the help
- * page. */
+/* Draws a value for a flag that is no setting of a job, such as FILE or SECONDS. `name` is the
+ * word for the value on the help page. */
 static char *
 draw_own_value (GRand *rand, const char *name)
 {
@@ -226,7 +226,7 @@ add_field (GPtrArray *words, GRand *rand)
     add_pair (words, rand, flag, value);
 }
 
-/* Appends a flag of aliases.h, in most cases with a plausible value. */
+/* Appends an alias (a short name of a setting, aliases.h), in most cases with a plausible value. */
 static void
 add_alias (GPtrArray *words, GRand *rand)
 {
@@ -256,7 +256,7 @@ add_own (GPtrArray *words, GRand *rand, const struct surface_command *c)
 }
 
 /* Adds --model with a small model. Commands that neither train, search nor measure sometimes get
- * any model. */
+ * a model of any size. */
 static void
 add_model (GPtrArray *words, GRand *rand, const struct surface_command *c)
 {
@@ -271,8 +271,9 @@ add_model (GPtrArray *words, GRand *rand, const struct surface_command *c)
   add (words, "%s", name);
 }
 
-/* Appends topology, size and sometimes batch size of a cluster. Commands that compute real numbers
- * (train, measure) get at most 16 GPUs, because all ranks share the memory of this machine. */
+/* Appends the topology, the number of GPUs and sometimes the global batch size. Commands that
+ * compute real numbers (train, measure) get at most 16 GPUs, because all ranks share the memory
+ * of this machine. */
 static void
 add_cluster (GPtrArray *words, GRand *rand, const struct surface_command *c)
 {
@@ -300,11 +301,13 @@ add_random_job (GPtrArray *words, GRand *rand)
       add (words, "--%s", *s);
 }
 
-/* Appends a job file of tests/bad/, which breaks one rule; its other settings are legal. */
+/* Appends a job file of tests/bad/. Each of these files breaks one rule of jobs; its other
+ * settings are legal. */
 static void
 add_bad_file (GPtrArray *words, GRand *rand)
 {
-  g_auto (GStrv) names = weft_data_names ("tests/bad", ".ini"); /* in the source folder */
+  /* paths relative to the source folder */
+  g_auto (GStrv) names = weft_data_names ("tests/bad", ".ini");
 
   add (words, WEFT_SOURCE_DIR "/tests/bad/%s.ini",
        names[g_rand_int_range (rand, 0, (gint32) g_strv_length (names))]);
@@ -328,8 +331,8 @@ add_job (GPtrArray *words, GRand *rand, const struct surface_command *c)
     (attack_one_in (rand, 10) ? add_alias : add_field) (words, rand);
 }
 
-/* Appends an operand for a command without a job: a knob, an absurd word, a model, a job file or
- * nothing. */
+/* Appends an argument of a command that takes no job: a knob, an absurd word, a model, a job
+ * file or nothing. */
 static void
 add_operand (GPtrArray *words, GRand *rand)
 {
@@ -366,8 +369,8 @@ draw_command (const surface *s, GRand *rand)
   return c;
 }
 
-/* Makes a typing error: removes a word, inserts an absurd word, repeats a word at the end, or cuts
- * a word to three characters. */
+/* Makes a typing error in a command line: removes a word, inserts an absurd word, repeats a word
+ * at the end, or cuts a word to three characters. */
 static void
 spoil (GPtrArray *words, GRand *rand)
 {
@@ -398,7 +401,7 @@ surface_line (const surface *s, GRand *rand)
   const struct surface_command *c = draw_command (s, rand);
 
   add (words, "%s", c->name);
-  if (g_str_equal (c->name, "validate")) /* all rows take minutes */
+  if (g_str_equal (c->name, "validate")) /* a validation of all published rows takes minutes */
     add (words, "--source=mosaic"), add (words, "--tier=A");
   if (c->job)
     add_job (words, rand, c);
@@ -407,7 +410,8 @@ surface_line (const surface *s, GRand *rand)
       add_operand (words, rand);
   for (int n = g_rand_int_range (rand, 0, 3); n > 0; n--)
     add_own (words, rand, c);
-  if (g_str_equal (c->name, "fit")) /* the last value of a flag counts */
+  /* last, because the last value of a flag wins: a fit of few rows, without rounds */
+  if (g_str_equal (c->name, "fit"))
     add (words, "--source=megreadme"), add (words, "--rounds=0");
   if (g_str_equal (c->name, "train") && !attack_one_in (rand, 8))
     add (words, "--data=data.txt"), add (words, "--steps=2");

@@ -9,7 +9,7 @@ struct surface_flag {
 
 struct surface_command {
   const char *name;
-  gboolean job; /* whether the command accepts every setting of a job */
+  gboolean job; /* whether the command accepts the settings of a job as flags */
   GArray *flag; /* struct surface_flag */
 };
 

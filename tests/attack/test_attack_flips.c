@@ -49,7 +49,8 @@ put (const struct victim *v)
                                          G_FILE_SET_CONTENTS_NONE, 0644, NULL));
 }
 
-/* Returns the bytes of all files, numbered from 0, in random order. The caller frees the array. */
+/* Returns the indices of all bytes of the checkpoint (its files one after the other) in random
+ * order. The caller frees the array. */
 static uint32_t *
 draw_order (GRand *rand, gsize total)
 {
@@ -120,7 +121,8 @@ a_damaged_checkpoint_is_refused_or_harmless (void **state)
   g_autofree uint32_t *order = draw_order (rand, total);
   for (uint32_t i = 0; i < n; i++)
     wrong += flip (dir, victims, order[i % total], g_rand_int_range (rand, 0, 8), wanted, &refused);
-  struct attack_run after = attack_words (dir, MOST_SECONDS, RESUME); /* all bits are restored */
+  /* after all flips the checkpoint is undamaged again */
+  struct attack_run after = attack_words (dir, MOST_SECONDS, RESUME);
   assert_int_equal (after.end, ATTACK_DONE);
   print_message ("seed %u, %u flips in %zu bytes: %u refused, %u harmless, %u wrong\n",
                  attack_drawn.seed, n, total, refused, n - refused - wrong, wrong);

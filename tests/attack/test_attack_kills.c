@@ -1,7 +1,7 @@
-/* Kills a training run at random moments and resumes it from its checkpoints; the run saves after
- * every step. At last the run trains one more step and is not killed. Its checkpoints then have the
- * same bytes as those of an undisturbed run, and there are no other files. Arguments: SEED
- * [KILLS]. */
+/* A training run saves after every step; the test kills the run at random moments and resumes it
+ * from its checkpoints. After the last kill the run trains to its end. Its checkpoints must then
+ * have the same bytes as those of a run that was never killed, and no other file may be left.
+ * Arguments: SEED [KILLS]. */
 #include "tests/attack/tiny.h"
 #include "tests/runner/folder.h"
 #include "tests/runner/runner.h"
@@ -33,8 +33,9 @@ assert_same_folders (const char *dir, const char *a, const char *b)
   }
 }
 
-/* Whether a folder contains a checkpoint to resume from. The file `latest` is not a sign of one:
- * the first save writes it, and a kill may come before the folder of the save has its name. */
+/* Whether a folder contains a checkpoint to resume from. The file `latest` does not prove this:
+ * the first save writes `latest`, and a kill may come before the folder of this save is renamed
+ * to its final name. */
 static gboolean
 has_checkpoint (const char *dir, const char *name)
 {
@@ -54,8 +55,8 @@ run_words (const char *dir, const char *steps)
                       NULL);
 }
 
-/* Starts the run and kills it after some microseconds. TRUE: the signal ended the run; FALSE: the
- * run had ended before. */
+/* Starts the run and kills it after some microseconds. TRUE: the signal ended the run; FALSE:
+ * the run had ended before the signal. */
 static gboolean
 kill_after (const char *dir, gulong microseconds)
 {

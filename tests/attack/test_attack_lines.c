@@ -15,7 +15,7 @@ struct tally {
   double most_seconds, most_bytes;
 };
 
-/* Whether the text is one JSON document, or one JSON document per line. */
+/* Whether `text` is one JSON document, or has one JSON document in each line. */
 static gboolean
 is_json (const char *text)
 {

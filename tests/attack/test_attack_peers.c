@@ -1,7 +1,7 @@
 /* Hostile peers of a rendezvous: while the processes of a job exchange values again and again,
- * strangers connect to its port. They stay silent, send random bytes, truncated frames and
- * greetings without the secret, and close their connections. The job must not be disturbed.
- * Arguments: SEED [JOBS]. */
+ * strangers (connections of other programs) reach the same port. Strangers send nothing, random
+ * bytes, truncated frames or greetings without the secret, and close their connections. The job
+ * must not be disturbed. Arguments: SEED [JOBS]. */
 #include "launch/rendezvous.h"
 #include "launch/wire.h"
 #include "tests/attack/attack.h"
@@ -24,8 +24,8 @@ struct member {
   uint32_t met;
 };
 
-/* Whether an exchange returned the value of every process: the number of the exchange and the
- * number of the process. */
+/* Whether exchange number `meeting` returned the value of every process. A value is the number
+ * of the exchange and the number of the process that sent it. */
 static gboolean
 are_all (const GPtrArray *all, uint32_t meeting)
 {
@@ -62,7 +62,7 @@ member_main (gpointer data)
 struct attacker {
   uint16_t port;
   uint32_t seed, n; /* n: connections so far */
-  gint over;        /* atomic */
+  gint over;        /* set to end the thread; atomic */
 };
 
 /* Appends a greeting like that of a process of the job, with a random nonce. Some greetings have
@@ -130,7 +130,7 @@ attacker_main (gpointer data)
     g_clear_object (place);
     *place = stranger_new (a, rand);
     if (!*place || attack_one_in (rand, 8))
-      g_usleep (500); /* the port is not open yet, or a random pause */
+      g_usleep (500); /* the store may not listen yet; and sometimes a pause */
   }
   for (unsigned i = 0; i < STRANGERS; i++)
     g_clear_object (&kept[i]);

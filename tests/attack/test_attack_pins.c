@@ -1,7 +1,7 @@
-/* Runs `weft plan` with one knob pinned to a value, for all knobs and values of their ranges. Every
- * search must end with a ranking or with a message that says why there is none. Arguments: SEED
- * [SEARCHES]. If there are more searches than pairs of knob and value, the pairs are repeated with
- * other models. */
+/* Runs `weft plan` with one knob fixed ("pinned") to a value, for all knobs and many values of
+ * their ranges. Every search must end with a ranking or with a message that says why there is
+ * none. Arguments: SEED [SEARCHES]. With more searches than pairs of knob and value, the pairs
+ * are repeated with other models. */
 #include "core/job/strategy.h"
 #include "tests/attack/attack.h"
 #include "tests/runner/folder.h"
@@ -18,8 +18,8 @@ add_pin (GPtrArray *pins, const struct weft_field *field, const char *value)
   g_ptr_array_add (pins, g_strdup_printf ("--%s=%s", dashed, value));
 }
 
-/* Pins a knob to numbers of its range: the lower end and the next number, the upper end, and 2, 3,
- * 4, 8 and 16. */
+/* Adds pins of a numeric knob: the lower end of its range and the next number, the upper end,
+ * and 2, 3, 4, 8 and 16. */
 static void
 add_numbers (GPtrArray *pins, const struct weft_field *field)
 {
@@ -69,8 +69,8 @@ all_pins (GRand *rand)
   return pins;
 }
 
-/* Draws a model of real size on 1 to 8 nodes. Its search takes seconds, so only runs with an
- * explicit number of jobs draw such models. */
+/* Draws a job with a real model (1 to 30 billion parameters) on 1 to 8 nodes. The search of such
+ * a job takes seconds, so these jobs are drawn only if SEARCHES is given. */
 static char *
 draw_large_job (GRand *rand)
 {

@@ -10,7 +10,7 @@
   "--num-query-groups 1 --kv-channels 8 --ffn-hidden-size 8 --seq-length 16 --data data.txt "      \
   "--global-batch-size 2 --json"
 
-/* Lists all files under a folder by their paths relative to it, sorted. The caller unrefs the
+/* Lists all files under `folder`: sorted paths relative to `folder`. The caller unrefs the
  * array. */
 GPtrArray *tiny_files (const char *folder);
 

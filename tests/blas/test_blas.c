@@ -1,5 +1,5 @@
-/* The calls of cuBLASLt by kernels/cuda/blas.c: matmuls of all ops on a double that checks the
- * library's rules (playing_cublaslt.h), and how algorithms are chosen, saved and loaded. */
+/* kernels/cuda/blas.c, which calls cuBLASLt: the matmuls of all ops on a double of the library
+ * that checks its rules (playing_cublaslt.h), and how algorithms are chosen, saved and loaded. */
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/fp8_scales.h"
 #include "kernels/cuda/table.h"
@@ -13,7 +13,7 @@
 struct host {
   struct weft_cuda_blas *blas;
   uint8_t *scratch;
-  uint64_t bytes; /* size of scratch; 0: the size that the op needs */
+  uint64_t bytes; /* bytes of scratch that a call may use; 0: as many as its op needs */
   const char *error;
 };
 
@@ -102,8 +102,8 @@ products_of_codes_are_told_as_each_gpu_wants_them (void **state)
 
 /* ------------------------------------------------------------------------------ one product */
 
-/* A call y (m, n) = x (m, k) w (n, k)^T + b (n) in bf16. Operands are 0 and aligned to 256
- * bytes. */
+/* A matmul y (m, n) = x (m, k) w (n, k)^T + b (n) in bf16. The values are 0; every operand is
+ * aligned to 256 bytes. */
 static struct weft_kernel
 product_of (enum weft_op_kind kind, uint64_t m, uint64_t n, uint64_t k)
 {
@@ -151,7 +151,8 @@ the_fastest_algorithm_is_kept_in_a_file_and_found_again (void **state)
   prepare (&h, &k);
   assert_true (playing_cublaslt.n_heuristics == 1 && playing_cublaslt.n_candidates == 3);
   assert_int_equal (playing_cublaslt.n_products, 3 * 6);
-  assert_int_equal (*(uint16_t *) k.operand[3].data, 0x5555); /* trials use memory of their own */
+  /* trials of algorithms write into memory of their own */
+  assert_int_equal (*(uint16_t *) k.operand[3].data, 0x5555);
   prepare (&h, &k);
   assert_true (playing_cublaslt.n_heuristics == 1 && playing_cublaslt.n_checks == 1);
   assert_true (weft_blas_save (h.blas, path, NULL));
@@ -165,7 +166,8 @@ the_fastest_algorithm_is_kept_in_a_file_and_found_again (void **state)
   assert_int_equal (playing_cublaslt.n_heuristics, 0);
   assert_int_equal (*(uint16_t *) k.operand[3].data, 0);
 
-  playing_cublaslt.forgets = TRUE; /* refuses the algorithm, as a newer cuBLASLt may */
+  /* the double rejects the saved algorithm, as a newer cuBLASLt may */
+  playing_cublaslt.forgets = TRUE;
   prepare (&h, &k);
   assert_int_equal (playing_cublaslt.n_heuristics, 1);
   close_host (&h);
@@ -186,7 +188,8 @@ an_algorithm_that_wants_more_scratch_than_there_is_is_not_taken (void **state)
   playing_cublaslt.wants = 1 << 20;
   prepare (&h, &k);
   memset (h.scratch, 0x55, 1 << 20);
-  h.bytes = 1 << 12; /* less scratch; memory behind it must not change */
+  /* less scratch than the algorithm wants (1 MiB): memory behind it must not change */
+  h.bytes = 1 << 12;
   call (&h, &k);
   assert_null (h.error);
   assert_int_equal (h.scratch[1 << 12], 0x55);
@@ -195,9 +198,10 @@ an_algorithm_that_wants_more_scratch_than_there_is_is_not_taken (void **state)
   free_product (&k);
 }
 
-/* The double supports no fused bias for n = 1, and for n = 20 no fused GELU that also stores the
- * input of GELU. Bias and GELU then run as separate kernels. `dear`: fused GELU is slower than a
- * separate kernel. */
+/* What cuBLASLt cannot fuse into a matmul runs as a separate kernel. The double fuses no bias
+ * into an output of width n = 1, and for n = 20 no GELU that also stores its input. `dear`: the
+ * fused GELU is slower than a separate kernel. `questions`: how often blas.c asks for
+ * algorithms. */
 static void
 what_the_library_does_not_add_follows (void **state)
 {
@@ -208,7 +212,7 @@ what_the_library_does_not_add_follows (void **state)
   } cases[] = { { WEFT_OP_MATMUL, 24, 1, FALSE },      { WEFT_OP_MATMUL, 1, 2, FALSE },
                 { WEFT_OP_MATMUL_GELU, 24, 2, FALSE }, { WEFT_OP_MATMUL_GELU, 24, 2, TRUE },
                 { WEFT_OP_MATMUL_GELU, 20, 2, FALSE }, { WEFT_OP_MATMUL_GELU, 1, 3, FALSE } };
-  const uint16_t two = 0x4000, gelu_of_two = 0x3ffa; /* 1.953 of 1.9546 */
+  const uint16_t two = 0x4000, gelu_of_two = 0x3ffa; /* GELU(2) = 1.9546 in bf16: 1.953 */
 
   (void) state;
   for (unsigned i = 0; i < G_N_ELEMENTS (cases); i++) {
@@ -233,8 +237,9 @@ what_the_library_does_not_add_follows (void **state)
   }
 }
 
-/* With weft_cuda_load_only(), two calls of an op run its matmul once, on memory outside the
- * operands. GELU is fused into the matmul, or a kernel of its own. */
+/* weft_cuda_load_only() loads kernels without computing: two calls of an op run its matmul once,
+ * on memory outside the operands. GELU is fused into the matmul, or is a separate kernel if the
+ * fused GELU is slower. */
 static void
 what_is_only_loaded_runs_once_on_operands_of_its_own (void **state)
 {

@@ -58,8 +58,8 @@ without_a_command_the_commands_are_listed (void **state)
 
 /* ------------------------------------------------------------------------- programs */
 
-/* `weft program --read` prints a file that contains the output of `weft program`. Both outputs are
- * equal except for comments. */
+/* `weft program --read FILE` reads a program that `weft program` printed, checks it, and prints
+ * it again. Both texts are equal except for comments. */
 static void
 a_printed_program_is_read_checked_and_printed_again (void **state)
 {
@@ -162,7 +162,7 @@ leave_examples (char *folder, const char *before)
   g_free (folder);
 }
 
-/* Help pages are wrapped even where stdout is not a terminal. */
+/* Help pages have lines of at most 100 columns even where stdout is not a terminal. */
 static void
 help_pages_are_at_most_100_columns_wide (void **state)
 {
@@ -402,8 +402,9 @@ notes_about_a_job_go_to_stderr (void **state)
   weft_test_answer_free (&a);
 }
 
-/* The search starts from a job with fewer sequences than replicas, that is, with 0 microbatches.
- * The note few_microbatches must not be printed for this job. */
+/* The search starts from a job with fewer sequences than replicas, and so with 0 microbatches
+ * per replica. The note few_microbatches is about a job that a user wrote; the search must not
+ * print it for its starting point. */
 static void
 a_search_does_not_speak_of_no_microbatches (void **state)
 {
@@ -473,7 +474,7 @@ explained_step (const char *words)
   return 0;
 }
 
-/* All commands that predict a step accept --graph, like weft sim. */
+/* Every command that predicts a step time accepts --graph (CUDA graphs), like weft sim. */
 static void
 all_that_predict_know_graphs (void **state)
 {
@@ -516,8 +517,8 @@ what_does_not_fit_is_printed_and_ends_with_3 (void **state)
                json_object_get_int_member (memory, "capacity_bytes"));
 }
 
-/* weft sim, memory and explain report ops that wait for memory, and do not mention such waits on a
- * GPU with enough memory. */
+/* weft sim, memory and explain report memory waits (docs/glossary.md), and do not mention them
+ * on a GPU with enough memory. */
 static void
 waits_for_memory_are_told (void **state)
 {
@@ -552,7 +553,7 @@ waits_for_memory_are_told (void **state)
   }
 }
 
-/* A job with the flags that `weft memory` suggests fits in memory. */
+/* If a job does not fit in memory, `weft memory` suggests flags. With these flags the job fits. */
 static void
 the_change_it_names_fits (void **state)
 {
@@ -670,7 +671,8 @@ colour_is_for_terminals_and_no_color_forbids_it (void **state)
   weft_test_answer_free (&piped);
 }
 
-/* Bytes that are not UTF-8, an escape sequence of terminals, and U+009B, which begins one. */
+/* Quoted words contain bytes that are not UTF-8, an escape sequence of terminals, and U+009B,
+ * which begins an escape sequence too. A message must not contain them. */
 static void
 words_are_quoted_without_control_characters (void **state)
 {
@@ -713,8 +715,8 @@ lists_and_pages_fit_80_columns (void **state)
   g_unsetenv ("COLUMNS");
 }
 
-/* Strategies of llama3-8b on 32 GPUs of 84.9 GB: some need 75.7 GB, which is too much with 13 %
- * more, others 62.3 GB. */
+/* Strategies of llama3-8b on 32 GPUs of 84.9 GB. Predictions of memory may be 13 % too low. Some
+ * strategies need 75.7 GB, so they may not fit; others need 62.3 GB, so they do. */
 static void
 strategies_that_may_not_fit_are_marked (void **state)
 {

@@ -1,5 +1,5 @@
-/* Flags that executors declare in tables: commands parse the flags of any table, even of executors
- * that only this test defines. */
+/* Flags that an executor declares in its table: commands parse them from any table, also from
+ * the tables of two executors that only this test defines. */
 #include "cli/executor_options.h"
 #include "cli/executors.h"
 #include "core/base/error.h"
@@ -56,8 +56,8 @@ static const struct weft_exec_ops abacus = { .name = "abacus",
 static const struct weft_exec_ops *const made[] = { &abacus, &crank, NULL };
 static const struct weft_exec_ops *const with_stone[] = { &stone, &abacus, NULL };
 
-/* Parses words as a command does: first its own arguments, then the flags of the chosen
- * executor. */
+/* Parses words as a command does: first the arguments of the command itself, then the flags of
+ * the executor `chosen`. */
 static gboolean
 read_words (const char *words, const struct weft_exec_ops *chosen, struct weft_own_options *own,
             GError **error)
@@ -195,8 +195,8 @@ every_table_makes_flags (void **state)
       check_table (*ops);
 }
 
-/* Executors that compute real numbers name their machine, and their flags agree with the functions
- * that they implement. */
+/* Executors that compute real numbers name their machine. Those that compute on the host time no
+ * launches, and run no job of several processes. */
 static void
 executors_of_numbers_know_their_machine (void **state)
 {
@@ -238,7 +238,7 @@ commands_refuse_flags_of_other_executors (void **state)
       "--patience: not available with executor cpu (expected --executor cuda)" },
     { TRAIN "--threads 0", "--threads: found \"0\", wanted none|1..1024" },
     { TRAIN "--stress 0", "--stress: found \"0\", wanted none|1..9007199254740992" },
-    /* refused before CUDA is loaded */
+    /* a bad --deadline is refused before the CUDA module is loaded */
     { TRAIN "--executor cuda --deadline 0", "--deadline: found \"0\", wanted none|0.001..1e9" },
     { TRAIN "--executor cuda --ranks-per-gpu 2000",
       "--ranks-per-gpu: found \"2000\", wanted 1..1024" },

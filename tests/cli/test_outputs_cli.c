@@ -36,8 +36,8 @@ assert_text (const char *path, const char *wanted)
   assert_string_equal (text, wanted);
 }
 
-/* Asserts that a command is refused with a message that contains `part`. Each @ in `words` is
- * replaced by the path. */
+/* Asserts that a command is refused with a message that contains `part`. `path` replaces each @
+ * in `words`. */
 static void
 assert_refused (const char *words, const char *path, const char *part)
 {

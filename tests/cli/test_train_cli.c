@@ -68,7 +68,8 @@ real (const GPtrArray *lines, unsigned i, const char *member)
   return json_object_get_double_member (line_at (lines, i), member);
 }
 
-/* --json prints every digit, so numbers are equal only if their bits are equal. */
+/* The lines of two runs have the same loss and gradient norm for n steps. --json prints every
+ * digit, so equal numbers have equal bits. */
 static void
 assert_same_steps (const GPtrArray *a, unsigned first, const GPtrArray *b, unsigned n)
 {
@@ -84,8 +85,9 @@ assert_same_steps (const GPtrArray *a, unsigned first, const GPtrArray *b, unsig
 
 /* -------------------------------------------------------------------- learning */
 
-/* 256 equally likely bytes have a loss of ln 256 = 5.545. With the byte frequencies of English text
- * alone the loss falls by 1.5. */
+/* The training data are the text of a licence, read as bytes. 256 equally likely bytes have a
+ * loss of ln 256 = 5.545. A model that has learned only the byte frequencies of English text has
+ * a loss that is 1.5 lower. */
 static void
 it_learns_the_licence (void **state)
 {
@@ -280,7 +282,8 @@ a_seed_that_differs_from_the_checkpoint_is_refused (void **state)
 
 /* ----------------------------------------------------------------------- files */
 
-/* With a learning rate of 0 the second run evaluates the weights that it has imported. */
+/* The second run imports the exported weights. Its learning rate is 0, so its losses are those
+ * of the exported weights. */
 static void
 weights_that_are_exported_come_back (void **state)
 {
@@ -308,7 +311,8 @@ gradients_and_timelines_are_written_when_asked_for (void **state)
 
   assert_int_equal (lines->len, 3);
   assert_int_equal (g_stat (gradients, &found), 0);
-  assert_true (found.st_size > 4 * 400000); /* fp32, more than 400,000 parameters */
+  /* weights are exported in fp32, and the model has more than 400,000 parameters */
+  assert_true (found.st_size > 4 * 400000);
   assert_true (g_file_get_contents (trace, &text, NULL, NULL));
   assert_non_null (strstr (text, "traceEvents"));
   struct answer same = weft_test_answer (words);
@@ -325,7 +329,8 @@ weights_are_exported_though_no_checkpoint_could_be_written (void **state)
   g_autofree char *latest = g_build_filename (dir, "latest", NULL);
   g_autofree char *weights = g_build_filename (dir, "weights.safetensors", NULL);
 
-  assert_int_equal (g_mkdir (latest, 0777), 0); /* `weft train` writes a file of this name */
+  /* a folder with the name of a file that `weft train` writes */
+  assert_int_equal (g_mkdir (latest, 0777), 0);
   struct answer a = weft_test_answer (words);
   assert_int_equal (a.status, 1);
   assert_non_null (strstr (a.err, latest));

@@ -1,5 +1,5 @@
-/* Activation memory of a layer in programs, against the formulas of Korthikanti et al. (arXiv
- * 2205.05198): for a small layer, and for the models of the paper. */
+/* Activation memory of a layer: the sizes of the buffers in programs against the formulas of
+ * Korthikanti et al. (arXiv 2205.05198), for a small layer and for the models of the paper. */
 #include "core/plan/activations.h"
 #include "tests/made/made.h"
 #include "tests/made/random_job.h"
@@ -34,14 +34,15 @@ static const struct {
   { PAPER FULL, 2 },
   { PAPER TENSOR FULL, 2 },
   { PAPER SEQUENCE FULL, 2 / 4.0 },
-  /* Without dropout: no masks, and no second tensor of s x s scores. */
+  /* Without dropout: no dropout masks, and no second s x s tensor of attention scores. */
   { "attention_backend=unfused ", 32 + 2 * AS_H },
-  /* Flash attention: 4 a s b for the log-sum-exp, which is 4 a / h = 0.5 of X. */
+  /* Flash attention keeps the log-sum-exp, 4 a s b bytes, which are 4 a / h = 0.5 of X. */
   { "", 32 + 0.5 },
   { "attention_backend=fused ", 32 + 0.5 },
   { SEQUENCE, (32 + 0.5) / 4 },
   { "hidden_dropout=0.1 " SEQUENCE, (34 + 0.5) / 4 },
-  /* Half as many key-value heads as query heads; a gated MLP of the same width. */
+  /* Half as many key-value heads as query heads, and a gated MLP with the width of the plain
+   * MLP. */
   { "num_query_groups=4 activation=swiglu " SEQUENCE,
     (2 + 2 + 4 / 2.0 + 2 + 2 + 6 * 4 + 4 + 0.5) / 4 },
   /* Recompute of module mlp drops the outputs of its norm, of fc1 and of the activation; recompute
@@ -93,7 +94,7 @@ a_layer_keeps_what_the_table_says (void **state)
   }
 }
 
-/* Context parallel ranks keep the activations of their part of each sequence. */
+/* Each context parallel rank keeps the activations of its own part of each sequence. */
 static void
 context_ranks_keep_their_part (void **state)
 {
@@ -108,8 +109,9 @@ context_ranks_keep_their_part (void **state)
 
 /* ------------------------------------------------------------------ the paper's models */
 
-/* Table 3 of the paper: tensor parallel size 8, and microbatches of 4, 1, 1 and 1 sequences of 2048
- * tokens. Jobs have twice as many microbatches as stages, which fills the pipeline. */
+/* Table 3 of the paper: four models with tensor parallel size 8, and microbatches of 4, 1, 1 and
+ * 1 sequences of 2048 tokens. Each job has twice as many microbatches as stages, so that the
+ * first stage keeps as many microbatches as it can. */
 static const struct {
   const char *model, *pipeline;
   uint32_t gpus, batch, micro;
@@ -132,7 +134,8 @@ plan_of (unsigned i, const char *more)
                          models[i].pipeline, more);
 }
 
-/* Activations that the first of two layers keeps, in units of s b h bytes. */
+/* Activations that a layer keeps, in units of X = s b h bytes. The model has two layers; the
+ * first of them is measured. */
 static double
 kept_of_x (unsigned i, const char *more)
 {
@@ -181,9 +184,10 @@ the_papers_shares_of_memory_come_out (void **state)
                      0.65) < 0.005);
 }
 
-/* Megatron-LM's estimate (equation 5 of the paper with the factor of the interleaved schedule, plus
- * the activations of the embedding) against the peak activations of the first stage. The peak may
- * be up to 6 % larger, because it contains temporary gradients and attention scores. */
+/* The peak of activations on the first stage against the estimate of Megatron-LM (equation 5 of
+ * the paper with the factor of the interleaved schedule, plus the activations of the embedding).
+ * The peak may be up to 6 % larger, because it contains temporary gradients and attention
+ * scores. */
 static void
 the_first_stage_holds_what_megatron_estimates (void **state)
 {
@@ -200,7 +204,9 @@ the_first_stage_holds_what_megatron_estimates (void **state)
   }
 }
 
-/* The arena is less than 2 % larger than the live buffers, although transfers are in flight. */
+/* GPT-3 and MT-NLG with an interleaved schedule and sequence parallelism: the arena must be less
+ * than 2 % larger than the live buffers. Buffers of transfers are live for longer than those of
+ * kernels, which could fragment the arena. */
 static void
 virtual_stages_and_split_sequences_waste_no_memory (void **state)
 {

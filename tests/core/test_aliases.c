@@ -1,4 +1,5 @@
-/* Flags that set other settings, and flags without effect: core/aliases.def. */
+/* Aliases (core/aliases.def): flags of other software that set settings of Weft, or that have no
+ * effect. */
 #include "core/job/aliases.h"
 #include "core/job/flags.h"
 #include "tests/runner/runner.h"
@@ -103,7 +104,8 @@ flags_of_the_model_set_its_fields (void **state)
   assert_refused (SHAPE "--swigul", "did you mean --swiglu?");
 }
 
-/* A value that the model or an earlier flag gives is kept: "key?=value". */
+/* "key?=value" in aliases.def: the alias sets `key` only if neither the model nor an earlier
+ * flag has set it. */
 static void
 default_widths_give_way_to_given_ones (void **state)
 {

@@ -1,5 +1,6 @@
-/* Memory of software with a caching allocator: each mechanism of core/plan/allocator.c changes the
- * bytes in use by the tensors that it names. */
+/* Memory of software with a caching allocator. Each test turns on one mechanism of
+ * core/plan/allocator.c and compares the bytes in use with the size of the tensors that this
+ * mechanism adds. */
 #include "core/plan/allocator.h"
 #include "tests/made/random_job.h"
 #include "tests/runner/runner.h"
@@ -47,7 +48,7 @@ cached_blocks_fill_no_more_than_the_gpu (void **state)
   assert_true (weft_allocator_reserved (plan, 0, &a) == left + 1);
 }
 
-/* Elements of the distinct shapes of matrices in layers. */
+/* Elements of the weight matrices of all layers, counting each shape once. */
 static double
 distinct_elements (const weft_program *p)
 {
@@ -80,7 +81,8 @@ dummy_gradients_are_kept_once_a_shape (void **state)
 static void
 an_embedding_gradient_is_dense (void **state)
 {
-  /* few tokens, so that activations are small */
+  /* sequences of 8 tokens, so that activations are small and the embedding's gradient makes the
+   * peak */
   const char *words = JOB "seq_length=8 max_position_embeddings=8 gpus=1 "
                           "gradient_accumulation_fusion=true ";
   g_autoptr (weft_plan) plan = weft_test_plan ("%s", words);
@@ -103,7 +105,7 @@ the_loss_copies_logits_unless_it_is_fused (void **state)
   double logits = 32768.0 * (double) plan->job.model.seq_length;
 
   (void) state;
-  /* with 4 bytes and more, the peak is in the loss */
+  /* with 4 or more bytes per copied logit, the peak of memory is in the loss */
   assert_true (run (JOB, "gpus=1 loss_logit_bytes=8").peak -
                    run (JOB, "gpus=1 loss_logit_bytes=4").peak == 4 * logits);
   assert_true (run (JOB, half8).peak - run (JOB, half4).peak == 2 * logits);
@@ -126,7 +128,7 @@ gradients_in_two_precisions (void **state)
     if (b->kind == WEFT_BUF_GRADIENTS && b->permanent && b->base == WEFT_NO_BUF)
       gradients += (double) b->bytes;
   }
-  /* the two ranks share the fp32 copy of a distributed optimizer */
+  /* the distributed optimizer shards the fp32 copy over the two ranks */
   assert_true (fabs (run (JOB, narrow).permanent - run (JOB, freed).permanent - gradients / 2) <
                1e-3 * gradients);
   assert_true (run (JOB, kept).permanent - run (JOB, wide).permanent == gradients / 2);

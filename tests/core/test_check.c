@@ -1,11 +1,11 @@
-/* The checks of check.h, one by one, on programs of a few ops. Each test has the smallest program
- * that violates the check, with its whole message, and the smallest change that satisfies it. */
+/* Each check of check.h on programs of a few ops: the smallest program that violates the check,
+ * with the whole message, and the smallest change after which the check passes. */
 #include "core/plan/check.h"
 #include "tests/runner/runner.h"
 #include <string.h>
 
-/* Buffers x and y do not overlap. Buffer p is permanent and has three views: v is bytes [0, 128) of
- * p, w is [64, 192), q is [128, 256). */
+/* Buffers x and y do not overlap. Buffer p is permanent (256 bytes) and has three views: v is
+ * bytes [0, 128) of p, w is [64, 192), q is [128, 256). */
 #define HEAD(role, of)                                                                             \
   "program 1 role " role " of " of "\n"                                                            \
   "name 0 \"a\"\nname 1 \"b\"\nname 2 \"c\"\nname 3 \"d\"\n"                                       \
@@ -32,7 +32,7 @@ parse (const char *text)
   return p;
 }
 
-/* A program, and the message of the check; NULL: the check passes. */
+/* A program as text, and the message of the check; NULL: the check passes. */
 struct sample {
   const char *text, *message;
 };
@@ -73,7 +73,8 @@ a_read_needs_a_write_before_it (void **state)
       { ONE "op 0 gpu gelu F L7 c0 \"a\" s0 uses rw0\n" END,
         "role 0: op 0 (L7 a) reads buffer 0 (x) before any op wrote it" },
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\nop 1 gpu gelu F c0 \"b\" s0 uses r0 w1\n" END },
-      /* A permanent buffer is written before the step; an absent operand is not a use. */
+      /* Reading a permanent buffer is correct, because it was written before the step. An
+       * operand that is absent ("r-") is no read. */
       { ONE "op 0 gpu gelu F c0 \"a\" s0 uses r2 w0 r-\n" END });
 }
 
@@ -83,7 +84,8 @@ lanes_that_touch_one_buffer_need_an_order (void **state)
   (void) state;
   CHECK_EACH (
       weft_check_program,
-      /* read after write, write after read, write after write */
+      /* In order: a read after a write, a write after a read, a write after a write, on two
+       * lanes. */
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\nop 1 d2h copy_out F c0 \"b\" s0 uses r0\n" END,
         "role 0: op 0 (a) and op 1 (b) both touch buffer 0 (x), and nothing orders them: a race" },
       { ONE "op 0 gpu gelu F c0 \"a\" s0 uses r2 w0\nop 1 h2d copy_in F c0 \"b\" s0 uses w2\n" END,
@@ -95,7 +97,7 @@ lanes_that_touch_one_buffer_need_an_order (void **state)
       /* Two reads need no order. */
       { ONE
         "op 0 gpu gelu F c0 \"a\" s0 uses r2 w0\nop 1 d2h copy_out F c0 \"b\" s0 uses r2\n" END },
-      /* Ops of one lane are ordered. */
+      /* Two writes of one lane run in op order. */
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\nop 1 gpu zero F c0 \"b\" s0 uses w0\n" END });
 }
 
@@ -125,10 +127,10 @@ views_race_where_they_overlap (void **state)
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w3\n"
             "op 1 dp all_reduce G c0 \"b\" s0 over dp uses rw4\n" END,
         "role 0: op 0 (a) and op 1 (b) both touch buffer 4 (w), and nothing orders them: a race" },
-      /* The ranges are adjacent, but do not overlap. */
+      /* Views v and q are adjacent, but do not overlap. */
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w3\n"
             "op 1 dp all_reduce G c0 \"b\" s0 over dp uses rw5\n" END },
-      /* A buffer overlaps each of its views. */
+      /* Buffer p overlaps its view q. */
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w2\n"
             "op 1 dp all_reduce G c0 \"b\" s0 over dp uses rw5\n" END,
         "role 0: op 0 (a) and op 1 (b) both touch buffer 5 (q), and nothing orders them: a race" },
@@ -181,9 +183,9 @@ bytes_are_handed_over_after_their_last_use (void **state)
       { PARTLY FIRST "op 2 h2d copy_in F c0 \"c\" s0 uses w1 after 0\n" END, early },
       { SHARED FIRST "op 2 h2d copy_in F c0 \"c\" s0 uses w1 after 1\n" END },
       { SHARED FIRST "op 2 gpu zero F c0 \"c\" s0 uses w1\n" END },
-      /* Buffers at different addresses need no order. */
+      /* x and y have different addresses, so y may be written before the last use of x. */
       { ONE FIRST "op 2 h2d copy_in F c0 \"c\" s0 uses w1\n" END },
-      /* The old buffer is used after the new one was written. */
+      /* x is used after y, which has the same address, was written. */
       { SHARED FIRST "op 2 gpu zero F c0 \"c\" s0 uses w1\n"
                      "op 3 gpu gelu F c0 \"d\" s0 uses r0 w2\n" END,
         "role 0: buffer 1 (y m1) overwrites buffer 0 (x), but op 3 still uses the old one "
@@ -302,7 +304,7 @@ two_that_send_first_wait_for_ever_unless_grouped (void **state)
                "op 0 " RECV ("d", "s0", "-1") "\nop 1 " SEND ("c", "s0", "-1") "\n", NULL);
 }
 
-/* Each lane is in order, but the two lanes wait for each other. */
+/* Each lane is in order, but the lanes wait for each other: a deadlock. */
 static void
 crossed_orders_of_two_lanes_wait_for_ever (void **state)
 {
@@ -334,8 +336,8 @@ what_a_role_talks_to_must_be_there (void **state)
                "role 1 issues all_reduce a (op 0)" NOBODY "peer +0, group world, lane dp");
 }
 
-/* Two lanes write the halves of y. The first write comes after the last use of the old buffer; the
- * write on the other lane does not. */
+/* y takes the address of x, and two lanes write one half of y each. The write on the first lane
+ * comes after the last use of x; nothing orders the write on the second lane after it. */
 static void
 every_lane_waits_for_bytes_that_change_hands (void **state)
 {

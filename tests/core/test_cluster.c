@@ -65,7 +65,8 @@ no_bundled_topology_reaches_more_than_is_printed (void **state)
       pairs++;
     }
   }
-  /* A cluster with rails has seven pairs of a rate and its specification, a torus has six. */
+  /* Every rail cluster has seven rates with a row NAME_spec (the printed rate); the only torus
+   * has six. */
   assert_int_equal (pairs, 7 * g_strv_length (names) - 1);
 }
 
@@ -85,8 +86,8 @@ assert_commented (const weft_conf *conf)
   }
 }
 
-/* Every number must be given, in the file or in a base, with its source in a comment on its line or
- * on the line before. */
+/* Every number of a bundled file must be stated in the file or in a base of it, with its source
+ * in a comment on the same line or on the line before. */
 static void
 assert_sources (const struct weft_sheet *sheet, const char *name)
 {
@@ -98,8 +99,8 @@ assert_sources (const struct weft_sheet *sheet, const char *name)
     given += file->from[i].entry != NULL;
     wanted += weft_sheet_has (sheet, file->values, i);
   }
-  /* Bundled files give no measured seconds. Files of rail fabrics also omit the fabric kind,
-   * because rails are the default, and SHARP, because users enable it. */
+  /* Fields that bundled files may leave out: measured seconds; in files of rail fabrics also the
+   * fabric kind, because rails are the default, and SHARP, because users enable it. */
   if (sheet == &weft_cluster_sheet)
     given += file->values[WEFT_CLUSTER_fabric_kind].i == WEFT_FABRIC_RAILS ? 3 : 1;
   assert_int_equal (given, wanted);
@@ -153,7 +154,7 @@ the_data_sheets_are_met (void **state)
 static void
 the_driver_leaves_less_than_the_chips_hold (void **state)
 {
-  /* Total memory of each GPU as nvidia-smi prints it, in GiB. */
+  /* Total memory of each GPU, as nvidia-smi prints it, in GiB. */
   static const struct {
     const char *name;
     double total;
@@ -399,7 +400,8 @@ a_file_without_a_section_says_so (void **state)
   assert_string_equal (error->message, wanted);
 }
 
-/* Sizes of a torus of TPU v4 chips. */
+/* A cluster of TPU v4 chips is a torus: the number of chips must fill a box of whole hosts.
+ * Other numbers are refused. */
 static void
 a_torus_takes_numbers_that_fill_a_box (void **state)
 {
@@ -605,7 +607,8 @@ a_base_that_is_unknown_or_builds_on_its_file_is_refused (void **state)
   remove_stacks (folder, text, G_N_ELEMENTS (text));
 }
 
-/* The fields of a release that its base does not have. */
+/* A chain of stack files, each the base of the one before. A release states only what differs
+ * from its base: here the wrappers that it has, and whether a step waits for the host. */
 static void
 releases_state_only_what_differs (void **state)
 {

@@ -5,7 +5,7 @@
 
 /* ------------------------------------------------------------------- moves */
 
-/* Value of piece p of rank r before a collective. Values differ, and their sums are exact. */
+/* Value of piece p on rank r before a collective. All values differ, and their sums are exact. */
 static double
 original (uint32_t rank, uint32_t piece)
 {
@@ -61,7 +61,7 @@ an_all_reduce_leaves_every_sum_everywhere (void **state)
   }
 }
 
-/* Slice r of the sum must be on member r, as programs expect. */
+/* Rank r must hold slice r of the sum, because programs rely on this order. */
 static void
 a_reduce_scatter_leaves_sum_r_with_rank_r (void **state)
 {
@@ -189,8 +189,9 @@ a_uniform_group_is_k_nodes_of_g_ranks (void **state)
   }
 }
 
-/* Every rank has one flow to the next rank of its node, and one to the rank with the same local
- * index on the next node. Together they carry the bytes of a ring. */
+/* On several nodes, every rank has one flow to the next rank of its node, and one flow to the
+ * rank with the same local index on the next node. Both flows together carry the bytes of one
+ * ring over all ranks. */
 static void
 the_two_levels_add_up_to_the_ring (void **state)
 {
@@ -221,8 +222,8 @@ the_two_levels_add_up_to_the_ring (void **state)
   assert_int_equal (weft_coll_steps (&t), 62);
 }
 
-/* Six ranks from GPU 0 on, on nodes of four GPUs (4 + 2): every rank sends the whole ring traffic
- * to the next rank. */
+/* Six ranks on nodes of four GPUs: four ranks on the first node, two on the second. Such a group
+ * runs one ring, in which every rank sends all its bytes to the next rank. */
 static void
 unequal_nodes_run_one_plain_ring (void **state)
 {
@@ -247,8 +248,8 @@ unequal_nodes_run_one_plain_ring (void **state)
   weft_coll_shape_release (&shape);
 }
 
-/* 2 + 4 ranks: a group with fewer ranks on its first node than on its second is not uniform, even
- * though 2 divides 6. */
+/* Two ranks on the first node and four on the second. 2 divides 6, but the group is not uniform:
+ * its nodes have different numbers of ranks. */
 static void
 a_divisor_does_not_make_a_group_uniform (void **state)
 {
@@ -285,7 +286,7 @@ gpus_that_share_a_nic_load_it_together (void **state)
   assert_near (t.seconds, 4 * (310e6 / 8) / MADE_NIC);
 }
 
-/* A port carries one flow in each direction. */
+/* In a ring inside a node, the port of each GPU carries one flow in each direction. */
 static void
 a_port_carries_one_flow_of_its_ring (void **state)
 {
@@ -303,8 +304,9 @@ a_port_carries_one_flow_of_its_ring (void **state)
 
 /* -------------------------------------------------------------- algorithms */
 
-/* Eight nodes of one GPU, a = latency of a step. Ring: 14 a + 1.75 S / B; double tree: 6 a + 2 S /
- * B. Both take the same time at S = 32 a B. */
+/* An all-reduce over eight nodes of one GPU (a: latency of a step, S: bytes, B: bandwidth). A
+ * ring takes 14 a + 1.75 S / B, a double tree 6 a + 2 S / B. Both take the same time at S = 32 a
+ * B. */
 static void
 small_tensors_take_the_tree_and_large_ones_the_ring (void **state)
 {
@@ -322,7 +324,8 @@ small_tensors_take_the_tree_and_large_ones_the_ring (void **state)
   assert_int_equal (large.steps[WEFT_WAY_REMOTE], 14);
 }
 
-/* Within a node, a tree has as many steps as a ring and sends more bytes. */
+/* In Weft's model, a tree inside a node has as many steps as a ring and sends more bytes, so the
+ * ring is faster at any size. */
 static void
 one_node_always_rings (void **state)
 {
@@ -359,8 +362,8 @@ an_all_to_all_takes_one_step (void **state)
   assert_near (t.seconds, 3e-6 + 70e6 / MADE_PORT);
 }
 
-/* Inside a node, every port carries one flow. Between nodes, one rank of the node sends, over one
- * NIC. */
+/* A shift (every rank sends to the next) inside a node loads every port with one flow. On two
+ * nodes, one rank of each node sends to the other node, over one NIC. */
 static void
 a_shift_is_one_step_to_each_neighbour (void **state)
 {
@@ -385,8 +388,9 @@ a_broadcast_is_pipelined_through_all_ranks (void **state)
   assert_near (t.seconds, 7 * 3e-6 + 80e6 / MADE_PORT);
 }
 
-/* In canonical order, a rank sends as many bytes as in a ring, in one step per phase. With g ranks
- * per node, (n - g) / (n - 1) of these bytes go to other nodes. */
+/* Canonical order uses a direct all-reduce: a rank sends as many bytes as in a ring, but in one
+ * step per phase. With g of n ranks on each node, (n - g) / (n - 1) of the bytes go to other
+ * nodes. */
 static void
 canonical_sums_are_taken_directly (void **state)
 {
@@ -428,7 +432,8 @@ direct_moves_bring_every_term_to_its_owner_once (void **state)
   }
 }
 
-/* Scalars take only the latency of the steps; larger tensors also move bytes. */
+/* A scalar takes only the latency of the steps. Tensors of 1024 bytes also take time for their
+ * bytes. */
 static void
 scalars_ride_in_the_latency (void **state)
 {

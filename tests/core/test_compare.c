@@ -1,5 +1,5 @@
-/* Timeline files, which are read back bit for bit or refused, and the comparison of two timelines
- * by weft compare. */
+/* Timeline files (read back bit for bit, or refused), and the comparison of two timelines by
+ * weft compare. */
 #include "core/report/compare.h"
 #include "core/exec/timeline_file.h"
 #include "tests/runner/folder.h"
@@ -8,7 +8,7 @@
 #include "tests/runner/runner.h"
 #include <glib/gstdio.h>
 
-/* Four stages on eight GPUs. */
+/* A job with four pipeline stages on eight GPUs. */
 static const char *const pipeline[] = { "--model",
                                         "gpt2-nano",
                                         "--topology",
@@ -21,7 +21,7 @@ static const char *const pipeline[] = { "--model",
                                         "true",
                                         NULL };
 
-/* The same model and GPUs without a pipeline. */
+/* The same model and GPUs as `pipeline`, without a pipeline. */
 static const char *const flat[] = { "--model",  "gpt2-nano",           "--topology",
                                     "dgx-h100", "--global-batch-size", "16",
                                     NULL };
@@ -144,7 +144,8 @@ a_timeline_comes_back_bit_for_bit (void **state)
   for (unsigned i = 0; i < 4; i++) {
     struct step s = make_step (pipeline, &weft_exec_sim, i & 1);
     g_autofree char *path = in_folder (names[i / 2]);
-    s.timeline->begin[0][3] = s.timeline->end[0][3] = NAN; /* this op did not run */
+    /* as if op 3 of the first role had not run */
+    s.timeline->begin[0][3] = s.timeline->end[0][3] = NAN;
     save (&s, path);
     struct step again = load (path);
     assert_same_step (&s, &again);
@@ -177,7 +178,7 @@ the_name_says_whether_a_file_is_compressed (void **state)
 
 /* ---------------------------------------------------------------- damaged files */
 
-/* A job with one layer on one GPU, whose timeline file is small. */
+/* One layer on one GPU: the timeline file is small enough to damage it at every place. */
 static const char *const small[] = { "--launch-seconds",
                                      "0",
                                      "--num-layers",
@@ -400,7 +401,7 @@ folded_and_unfolded_runs_share_every_op (void **state)
     assert_int_equal (c->n_only[WEFT_COMPARE_B], 0);
     assert_int_equal (c->n_joined, b.timeline->n_ops);
     assert_int_equal (c->n_ranks[WEFT_COMPARE_A], 8);
-    if (i / 2 == i % 2) /* same executor: folding changes no time */
+    if (i / 2 == i % 2) /* the same executor on both sides: folding must not change a time */
       assert_int_equal (c->worst->len, 0);
     step_free (&a);
     step_free (&b);
@@ -479,7 +480,7 @@ the_rank_that_differs_most_is_named (void **state)
 
   (void) state;
   assert_int_equal (b.timeline->rank[5], 5);
-  b.timeline->end[5][7] += 1; /* rank 5 is the second replica of stage 2 */
+  b.timeline->end[5][7] += 1; /* rank 5 is the second replica of stage 2; its op 7 ends later */
   g_autoptr (weft_compare) c = compare (&a, &b);
   const struct weft_compare_op *worst = &g_array_index (c->worst, struct weft_compare_op, 0);
   assert_int_equal (c->worst->len, 1);
@@ -498,7 +499,8 @@ an_op_that_ran_on_one_side_only_is_counted_there (void **state)
 
   (void) state;
   b.timeline->begin[0][4] = b.timeline->end[0][4] = NAN;
-  a.timeline->begin[3][2] = a.timeline->end[3][2] = NAN; /* both ranks of stage 3 */
+  /* side A is folded: this row stands for both ranks of stage 3 */
+  a.timeline->begin[3][2] = a.timeline->end[3][2] = NAN;
   g_autoptr (weft_compare) c = compare (&a, &b);
   assert_int_equal (c->n_only[WEFT_COMPARE_A], 1);
   assert_int_equal (c->n_only[WEFT_COMPARE_B], 2);
@@ -507,7 +509,8 @@ an_op_that_ran_on_one_side_only_is_counted_there (void **state)
   step_free (&b);
 }
 
-/* One timeline contains only ranks 0 to 2, as if measured by a process that runs these ranks. */
+/* Timeline B contains only ranks 0 to 2, as if it had been measured by one process of the job.
+ * Only the ops of these ranks are compared. */
 static void
 only_ranks_that_both_watched_are_joined (void **state)
 {
@@ -516,7 +519,7 @@ only_ranks_that_both_watched_are_joined (void **state)
   uint32_t all = b.timeline->n;
 
   (void) state;
-  b.timeline->n = 3; /* ranks 0 to 2: stage 0 and half of stage 1 */
+  b.timeline->n = 3; /* ranks 0 to 2 are all ranks of stage 0 and half of those of stage 1 */
   g_autoptr (weft_compare) c = compare (&a, &b);
   assert_int_equal (c->n_ranks[WEFT_COMPARE_A], 3);
   assert_int_equal (c->n_joined, 2 * n_op (&b, 0) + n_op (&b, 2));
@@ -528,7 +531,7 @@ only_ranks_that_both_watched_are_joined (void **state)
 
 /* ------------------------------------------------------------------------- waits */
 
-/* A kernel, a copy after it, and a kernel after both. */
+/* Op 0 is a kernel, op 1 a copy that depends on it, op 2 a kernel that depends on the copy. */
 static weft_plan *
 three_ops (void)
 {
@@ -537,7 +540,7 @@ three_ops (void)
   g_autoptr (weft_builder) b = weft_builder_new (0, 1);
 
   uint32_t kernel = made_kernel (b, 5);
-  uint32_t copy = made_copy (b, WEFT_OP_COPY_IN, 400000); /* 4 us */
+  uint32_t copy = made_copy (b, WEFT_OP_COPY_IN, 400000); /* 400,000 bytes take 4 us */
   weft_build_dep (b, kernel);
   made_kernel (b, 7);
   weft_build_dep (b, copy);
@@ -563,7 +566,8 @@ a_wait_is_what_passes_after_lane_and_dependencies_are_free (void **state)
   a.timeline = made_run_with (&weft_exec_clock, a.plan, "");
   b.timeline = made_run_with (&weft_exec_clock, a.plan, "");
   assert_near (a.timeline->begin[0][2], 9 * MADE_US);
-  b.timeline->begin[0][2] += 3 * MADE_US; /* 3 us after its dependencies have ended */
+  /* the kernel begins 3 us after its dependencies have ended */
+  b.timeline->begin[0][2] += 3 * MADE_US;
   b.timeline->end[0][2] += 3 * MADE_US;
   g_autoptr (weft_compare) c = compare (&a, &b);
   assert_true (wait_of_kind (c, WEFT_OP_ATTENTION, WEFT_COMPARE_A) < 1e-12);
@@ -573,7 +577,8 @@ a_wait_is_what_passes_after_lane_and_dependencies_are_free (void **state)
   step_free (&a);
 }
 
-/* A later stage of a pipeline begins with a receive, which waits while earlier stages compute. */
+/* Every stage but the first begins with a receive. The receive waits while earlier stages
+ * compute; this time must count as its wait, not as its duration. */
 static void
 a_receive_waits_for_its_sender (void **state)
 {

@@ -25,7 +25,7 @@ assert_entry (const weft_conf *conf, unsigned i, struct weft_conf_entry wanted)
   assert_int_equal (conf->entry[i].line, wanted.line);
 }
 
-/* `message` must be the whole error. */
+/* Asserts that the text is refused, and that `message` is the whole error. */
 static void
 assert_wrong (const char *text, gssize length, const char *message)
 {
@@ -145,8 +145,8 @@ a_line_of_a_million_bytes_is_read_whole (void **state)
   assert_true (strlen (error->message) < 200);
 }
 
-/* Random text from the letters of the grammar must never crash the parser or give an incomplete
- * entry. */
+/* Random text made of the characters of the INI grammar must neither crash the parser nor give
+ * an entry without key or value. */
 static void
 no_text_of_the_grammar_crashes (void **state)
 {

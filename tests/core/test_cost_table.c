@@ -1,5 +1,5 @@
-/* Tables of measured seconds: parsing and printing, errors of bad lines, and the price of a shape
- * that was not measured. */
+/* Tables of measured seconds: parsing and printing, errors of bad lines, and prices of shapes
+ * between the measured ones. */
 #include "core/plan/cost_table.h"
 #include "tests/made/made.h"
 #include "tests/runner/runner.h"
@@ -15,7 +15,7 @@ parse (const char *text)
   return table;
 }
 
-/* A formula: one second per element of the first dimension. */
+/* The formula by which the table scales prices in these tests: one second per element. */
 static double
 elements (const void *user, enum weft_op_kind kind, const struct weft_shape *shape, uint32_t ranks)
 {
@@ -137,7 +137,8 @@ a_file_that_is_not_there_is_named (void **state)
 
 /* ---------------------------------------------------------------------- lookup */
 
-/* By ratio, 40 is nearer to 100 than to 10, and 30 is nearer to 10. */
+/* Rows for 10 and 100 elements. The nearer row is chosen by ratio (40 is nearer to 100, 30 is
+ * nearer to 10), and its price is scaled. */
 static void
 a_shape_between_two_follows_the_nearer_one (void **state)
 {
@@ -163,7 +164,7 @@ an_op_or_a_type_that_was_not_measured_has_no_price (void **state)
   assert_true (weft_cost_table_seconds (table, WEFT_OP_ADD, &bf16, 1, elements, NULL) < 0);
 }
 
-/* By ratio, 3 ranks and 16 ranks are nearer to 4 ranks than to 1. */
+/* Rows for 1 and 4 ranks. By ratio, 3 ranks and 16 ranks are nearer to 4 than to 1. */
 static void
 the_nearest_number_of_ranks_speaks (void **state)
 {
@@ -176,7 +177,8 @@ the_nearest_number_of_ranks_speaks (void **state)
   assert_near (price (table, WEFT_OP_ADD, 20, 4), 14.0);
 }
 
-/* Rows with another number of ranks are ignored, even if their shape is nearer. */
+/* The number of ranks is matched before the shape: for 4 ranks, the row for 4 ranks counts,
+ * although the row for 2 ranks has the nearer shape. */
 static void
 ranks_come_before_shape (void **state)
 {

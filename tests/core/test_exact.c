@@ -1,4 +1,5 @@
-/* Exact sums, which do not depend on the order, and the canonical tree of other sums. */
+/* Exact sums (docs/glossary.md), whose result does not depend on the order of the terms, and the
+ * canonical tree by which other sums are ordered. */
 #include "core/base/exact.h"
 #include "core/base/fold.h"
 #include "tests/runner/runner.h"
@@ -8,7 +9,7 @@
 #define N_TERM 3000
 #define N_TRIAL 20
 
-/* A random term that an exact sum supports: an fp32 number, or the product of two fp32 numbers. */
+/* A random term of an exact sum: an fp32 number, or the product of two fp32 numbers. */
 static double
 random_term (GRand *rand, int low, int high)
 {
@@ -36,7 +37,7 @@ shuffle (GRand *rand, double *term)
   }
 }
 
-/* Adds n terms by calls of random length. */
+/* Adds n terms to `sum`, in calls with random numbers of terms. */
 static void
 add_in_pieces (GRand *rand, int64_t *sum, const double *term, uint64_t n)
 {
@@ -72,7 +73,8 @@ every_order_of_the_same_terms_gives_the_same_words (void **state)
   g_rand_free (rand);
 }
 
-/* A reference sum with one counter per power of two: counter i counts 2^(i - NAIVE_LOW). */
+/* A simple reference for exact sums: one counter per power of two; counter i counts 2^(i -
+ * NAIVE_LOW). */
 #define NAIVE_LOW 400
 #define NAIVE_BITS 800
 
@@ -197,7 +199,8 @@ one_term_that_is_not_finite_is_never_lost (void **state)
 
 /* ------------------------------------------------------------------------- fold */
 
-/* The canonical tree over n leaves from `first` on as text: "((0+1)+2)". The caller frees it. */
+/* The canonical tree that adds n leaves from leaf `first` on, as text: "((0+1)+2)". The caller
+ * frees it. */
 static char *
 tree (uint32_t first, uint32_t n)
 {

@@ -1,4 +1,4 @@
-/* The rows of weft explain must add up to the numbers of the plan and the report. */
+/* The rows that weft explain prints must add up to the numbers of the plan and the report. */
 #include "core/report/explain.h"
 #include "exec_sim/exec_sim.h"
 #include "tests/made/random_job.h"
@@ -64,7 +64,7 @@ row_of (const weft_explain *e, enum weft_explain_topic topic, const char *what)
   return NULL;
 }
 
-/* The sum of the rows of a section, without the rows that are sums of other rows. */
+/* The sum of all rows of a section, except rows that are subtotals. */
 static double
 total (const weft_explain *e, enum weft_explain_topic topic)
 {
@@ -167,7 +167,8 @@ the_step_is_the_sum_of_its_parts (void **state)
   each_role_of_each_job (check_step);
 }
 
-/* Every tensor of the model is on one stage; a tied embedding is on two. */
+/* Every tensor of the model is on one stage. Exception: a tied embedding is on the first stage
+ * and the last. */
 static void
 stages_hold_the_parameters_of_the_model (void **state)
 {
@@ -224,7 +225,8 @@ one_replica_has_no_levels_and_one_stage_no_bubble (void **state)
 
 /* ------------------------------------------------------------------ by hand */
 
-/* gpt2-nano, 4 stages of one replica, 8 microbatches. */
+/* Job 3: gpt2-nano on 4 pipeline stages, one replica, 8 microbatches. The printed formulas must
+ * contain the numbers of this job. */
 static void
 formulas_carry_the_numbers_of_the_job (void **state)
 {

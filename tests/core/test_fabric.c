@@ -1,4 +1,4 @@
-/* Links and routes of every kind of cluster; folding: the classes of ranks that are simulated, and
+/* Links and routes of every kind of cluster; classes of ranks for folded simulations, and the
  * loads of links, which folding must not change. */
 #include "core/cluster/rails.h"
 #include "tests/made/made.h"
@@ -10,7 +10,7 @@ fabric_of (const struct weft_cluster *cluster)
   return weft_fabric_make (cluster);
 }
 
-/* A link of an expected route: its kind, and a GPU that it belongs to. A list ends with
+/* One link of an expected route: its kind, and any GPU that uses the link. A route ends with
  * WEFT_N_LINK. */
 struct hop {
   enum weft_rails_link kind;
@@ -45,8 +45,8 @@ latency (const struct weft_fabric *f, uint32_t from, uint32_t to)
   return route.latency;
 }
 
-/* Two pods of two units of two nodes; nodes of four GPUs, two NICs and two PCIe switches. All
- * levels are oversubscribed. */
+/* A fabric with every level: two pods of two units; two nodes per unit; four GPUs, two NICs and
+ * two PCIe switches per node. Leaves and spines are oversubscribed. */
 static struct weft_cluster
 deep_cluster (void)
 {
@@ -87,7 +87,7 @@ ids_count_the_links_of_each_kind (void **state)
   }
 }
 
-/* All links of a kind serve the same number of GPUs, at least one. */
+/* All links of one kind serve equally many GPUs. */
 static void
 owners_are_spread_evenly (void **state)
 {
@@ -107,7 +107,8 @@ owners_are_spread_evenly (void **state)
       assert_int_equal (served[link], c.n_gpus / (f.first[kind + 1] - f.first[kind]));
 }
 
-/* GPU 23 is the last of node 5, which is in unit 2 of pod 1: it has the second switch and NIC. */
+/* GPU 23 is the last GPU of node 5. Node 5 is in the third unit, which is in pod 1. The GPU uses
+ * the second PCIe switch and the second NIC of its node. */
 static void
 a_gpu_belongs_to_its_switch_nic_leaf_and_pod (void **state)
 {
@@ -123,8 +124,8 @@ a_gpu_belongs_to_its_switch_nic_leaf_and_pod (void **state)
                     1);
 }
 
-/* The uplink of a leaf has half of the bandwidth of its ports to 2 nodes. The uplink of a pod has a
- * quarter of the bandwidth of the NICs of its 4 nodes. */
+/* Leaf uplink: the ports of a leaf to the 2 nodes of its unit, divided by 2. Pod uplink: the 8
+ * NICs of the 4 nodes of a pod, divided by 4. */
 static void
 oversubscription_divides_the_ports_up (void **state)
 {
@@ -176,8 +177,8 @@ ranks_of_one_machine_share_its_memory (void **state)
                 { WEFT_LINK_PORT_DOWN, 7 });
 }
 
-/* From GPU 1 of node 0 to GPU 0 of node 1: both are in one unit and on the first NIC (one rail), so
- * the route crosses one leaf only. */
+/* From GPU 1 of node 0 to GPU 0 of node 1: both nodes are in one unit, and both GPUs use the
+ * first NIC of their node (the same rail), so the route crosses only the leaf of this rail. */
 static void
 one_rail_of_a_unit_stays_under_its_leaf (void **state)
 {
@@ -190,7 +191,8 @@ one_rail_of_a_unit_stays_under_its_leaf (void **state)
   assert_near (latency (&f, 1, 4), 5e-6);
 }
 
-/* The other rail is connected to another leaf: the route crosses the spine, even within a unit. */
+/* Between two rails, the route crosses the spine even within a unit, because each rail has its
+ * own leaf. */
 static void
 another_rail_is_across_the_spine (void **state)
 {
@@ -230,7 +232,8 @@ another_pod_is_across_the_core (void **state)
                 { WEFT_LINK_PCIE_DOWN, 16 });
 }
 
-/* Switches that cannot be a bottleneck have no links, and routes skip them. */
+/* A switch without oversubscription cannot be a bottleneck. The fabric has no link for it, and
+ * routes leave it out. */
 static void
 wide_switches_are_no_links (void **state)
 {
@@ -296,8 +299,9 @@ fold (const struct weft_cluster *c, struct weft_mesh mesh)
   return weft_actors_new (&f, &mesh, TRUE);
 }
 
-/* Checks the classes of ranks: their sizes add up, all members of a class are in one stage, and the
- * member with the lowest rank is the representative. */
+/* Checks the classes of ranks: the sizes of all classes add up to the number of ranks, all
+ * members of a class are in one stage, and the member with the lowest rank is the representative
+ * (actor). */
 static void
 assert_partition (const weft_actors *a, struct weft_mesh mesh)
 {
@@ -338,8 +342,8 @@ a_symmetric_job_has_one_actor_a_stage (void **state)
   assert_int_equal (n_actors (&c, weft_mesh_make (1, 1, 4, 8)), 8);
 }
 
-/* Stages of 2 ranks on nodes of 4 GPUs: stage 0 sends to a stage on the same node, stage 1 to a
- * stage on another node. */
+/* Stages of 2 ranks on nodes of 4 GPUs: stage 0 sends within its node, stage 1 to the next node.
+ * The ranks of each stage still fold to one actor. */
 static void
 stages_that_share_a_node_still_fold (void **state)
 {
@@ -349,8 +353,8 @@ stages_that_share_a_node_still_fold (void **state)
   assert_int_equal (n_actors (&c, weft_mesh_make (1, 1, 2, 8)), 8);
 }
 
-/* Stages of 6 ranks on nodes of 4 GPUs end inside a node: collectives are plain rings, and every
- * rank is a class of its own. */
+/* Stages of 6 ranks on nodes of 4 GPUs: a stage ends inside a node, its collectives are rings
+ * over uneven nodes, and every rank is a class of its own. */
 static void
 a_stage_that_ends_inside_a_node_does_not_fold (void **state)
 {
@@ -360,10 +364,10 @@ a_stage_that_ends_inside_a_node_does_not_fold (void **state)
   assert_int_equal (n_actors (&c, weft_mesh_make (1, 1, 6, 2)), 12);
 }
 
-/* Units of 4 nodes with one GPU each. Without oversubscription of the leaves, all stages fold. With
- * oversubscription, stages that fill a unit still fold, but stages of one and a half units do not:
- * ranks 0 and 1 send from unit 0 to unit 1, ranks 2 and 3 from unit 0 to unit 2, ranks 4 and 5 from
- * unit 1 to unit 2; and the ring crosses units at two places. */
+/* Nodes of one GPU, four nodes per unit. Without oversubscribed leaves, each stage folds to one
+ * actor. With oversubscribed leaves, stages of 4 ranks, which fill a unit, still fold. Stages of
+ * 6 ranks do not: ranks 0 and 1 send from unit 0 to unit 1, ranks 2 and 3 from unit 0 to unit 2,
+ * ranks 4 and 5 from unit 1 to unit 2, and the ring crosses units at two places. */
 static void
 a_narrow_leaf_partly_covered_breaks_the_symmetry (void **state)
 {
@@ -377,8 +381,9 @@ a_narrow_leaf_partly_covered_breaks_the_symmetry (void **state)
   assert_int_equal (n_actors (&c, weft_mesh_make (1, 1, 6, 2)), 12);
 }
 
-/* All members of a ring have the latency of its longest hop, but every transfer has its own
- * latency. In stages of three ranks, rank 0 sends within unit 0, and rank 1 over the spine. */
+/* A ring has the latency of its longest hop for all members, so it does not prevent folding. A
+ * transfer between stages has its own latency: in stages of three ranks, rank 0 sends within
+ * unit 0 but rank 1 over the spine, so these two ranks do not fold. */
 static void
 latency_breaks_the_symmetry_of_transfers_but_not_of_rings (void **state)
 {
@@ -409,8 +414,8 @@ unfolded_keeps_every_rank (void **state)
   }
 }
 
-/* The peers of an actor are the actors of the next and the previous stage; the first and the last
- * stage lack one of them. */
+/* The peers of an actor are the actors of the next and the previous stage; the last stage has no
+ * next peer, and the first no previous one. */
 static void
 peers_are_the_neighbour_stages (void **state)
 {
@@ -425,7 +430,8 @@ peers_are_the_neighbour_stages (void **state)
   }
 }
 
-/* Only the first and the last stage are in a group that sums gradients of a tied embedding. */
+/* The embedding group sums the gradients of a tied embedding. Only the first and the last stage
+ * are in such a group. */
 static void
 only_the_ends_are_in_embedding_groups (void **state)
 {
@@ -444,16 +450,16 @@ only_the_ends_are_in_embedding_groups (void **state)
 
 /* ------------------------------------------------------------------- loads */
 
-/* Returns the bytes that an actor of a stage sends in a pattern; all pairs have different
- * numbers. */
+/* Bytes that an actor of stage `role` sends in a pattern. Different pairs of role and pattern
+ * have different bytes, so that a mix-up is noticed. */
 static double
 bytes_of (uint32_t role, uint32_t pattern)
 {
   return 1 + 17 * role + 1.25 * pattern * pattern;
 }
 
-/* Load of each link in seconds, if every actor sends its bytes along its paths. The caller frees
- * it. */
+/* Seconds for which each link is busy if every actor sends its bytes along its paths. The caller
+ * frees the array. */
 static double *
 fill_links (const weft_actors *a)
 {
@@ -475,7 +481,7 @@ by_value (const void *a, const void *b)
   return (x > y) - (x < y);
 }
 
-/* Sorted loads of the links of a path, each link once. */
+/* The loads of the links of a path, sorted; each link counts once. */
 static GArray *
 fullness (const struct weft_path *path, const double *full)
 {
@@ -492,8 +498,8 @@ fullness (const struct weft_path *path, const double *full)
   return all;
 }
 
-/* Every flow of every rank must cross links with the same loads as the flow of its class. Folding
- * may merge two links of a route into one link with the same load. */
+/* In a folded and in an unfolded simulation, every flow of every rank must cross links with the
+ * same loads. Folding may merge two links of a route into one link with the same load. */
 static void
 assert_same_loads (const struct weft_cluster *c, struct weft_mesh mesh)
 {

@@ -1,5 +1,5 @@
-/* Reading files as text: whole files up to a limit; other files, folders and endless devices are
- * refused. */
+/* Reading files as text: regular files and pipes up to a limit of bytes; folders and endless
+ * devices are refused. */
 #include "core/base/file.h"
 #include "core/base/error.h"
 #include "tests/runner/folder.h"
@@ -55,19 +55,19 @@ what_is_no_file_is_refused (void **state)
   refused ("/dev/zero", "/dev/zero: found no end, wanted at most 10000 bytes");
 }
 
-/* The writer of a named pipe: opening it waits for the reader. */
+/* A thread that writes to a named pipe. open() waits until a reader has opened the pipe. */
 static gpointer
 write_words (gpointer path)
 {
   int fd = open (path, O_WRONLY | O_CLOEXEC);
 
-  g_usleep (1000); /* by now the reader probably waits in open() */
+  g_usleep (1000); /* the reader now sees a pipe that has a writer, but no data yet */
   gssize n = write (fd, "two words", 9);
   close (fd);
   return GINT_TO_POINTER (n);
 }
 
-/* Without a writer, opening a named pipe or reading it would wait for ever. */
+/* Without a writer, a read of a named pipe would wait for ever; it must be refused instead. */
 static void
 a_named_pipe_is_read_if_it_has_a_writer (void **state)
 {
@@ -99,7 +99,8 @@ a_pipe_is_read_like_a_file (void **state)
   assert_string_equal (text, "two words");
 }
 
-/* Error messages quote the text that was found, which may be a whole file. */
+/* Error messages quote text of the file, which may be very long. The quote is cut, and not
+ * inside a UTF-8 character. */
 static void
 a_message_of_pages_is_cut_between_characters (void **state)
 {

@@ -1,13 +1,13 @@
-/* Several flat buffers, and buckets that are launched together. The tables were computed by hand
- * from the rules of Megatron-Core (param_and_grad_buffer.py: _ParamAndGradBuffer,
- * partition_buckets), as stated in layout.h. */
+/* Models with several flat gradient buffers, and buckets that are launched together. The
+ * expected tables were computed by hand from the rules of Megatron-Core
+ * (param_and_grad_buffer.py: _ParamAndGradBuffer, partition_buckets), as stated in layout.h. */
 #include "core/program/layout.h"
 #include "tests/made/nano.h"
 #include "tests/made/own.h"
 #include "tests/runner/runner.h"
 
-/* A tied embedding, two layers of a matrix and a bias, and a norm. The matrices of the layers are
- * in a second buffer. */
+/* A tied embedding, two layers of a matrix and a bias each, and a norm. The matrices of the
+ * layers are in buffer 1, all other tensors in buffer 0. */
 static const struct weft_layout_param model[] = {
   { 1000, TRUE, WEFT_NO_UNIT, 10, 0 },
   { 300, FALSE, 0, 10, 1 },
@@ -29,7 +29,8 @@ assert_buckets (const struct weft_layout *l, const struct weft_bucket *wanted, u
   }
 }
 
-/* Groups the buckets for launch. `wanted`: the buckets of each group, followed by a bar. */
+/* Groups buckets into launches. `wanted`: the buckets of each launch, followed by a bar, such as
+ * "0 1 | 2 | ". */
 static void
 assert_groups (struct weft_layout *l, enum weft_launch launch, const char *wanted)
 {
@@ -90,7 +91,8 @@ the_last_bucket_of_bytes_takes_all_other_buckets_along (void **state)
   weft_layout_release (&l);
 }
 
-/* The gradients are sharded over two ranks: ends of buckets are multiples of 2 x row length. */
+/* Gradients that are sharded over two ranks: buckets end at multiples of 2 x the row length. The
+ * buckets of a layer are launched together, whatever buffers they are in. */
 static void
 the_buckets_of_a_unit_go_together_whatever_buffers_they_are_in (void **state)
 {
@@ -116,7 +118,8 @@ the_buckets_of_a_unit_go_together_whatever_buffers_they_are_in (void **state)
 
 #define TOGETHER "--disable-bucketing", "true"
 
-/* A tied embedding has a bucket of its own, which is launched with the others. */
+/* With disable_bucketing, the tied embedding still has a bucket of its own; both buckets are
+ * reduced in one launch, and gathered in one launch. */
 static void
 disable_bucketing_launches_all_buckets_as_one (void **state)
 {
@@ -141,8 +144,8 @@ disable_bucketing_launches_all_buckets_as_one (void **state)
   assert_true (comes_after (p, last, named (p, WEFT_OP_REDUCE_SCATTER, "bucket", 0)));
 }
 
-/* The two reduce-scatters of one launch begin and end together, and take as long as one
- * reduce-scatter of all their bytes. */
+/* The two reduce-scatters of one launch begin and end together. They take as long as a single
+ * reduce-scatter of the bytes of both. */
 static void
 a_launch_takes_as_long_as_one_collective_of_all_its_bytes (void **state)
 {
@@ -173,8 +176,8 @@ a_launch_takes_as_long_as_one_collective_of_all_its_bytes (void **state)
   }
 }
 
-/* With fp32 accumulation, the owner sums every bucket by itself, so buckets are not launched
- * together. */
+/* With fp32 accumulation, each rank sums its part of a bucket itself, after an all-to-all. Such
+ * buckets are not launched together. */
 static void
 sums_at_the_owner_stay_by_themselves (void **state)
 {

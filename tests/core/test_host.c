@@ -1,5 +1,5 @@
-/* Times at which a host issues the ops of its rank: closed forms of launch-bound steps, and random
- * jobs, which launch times must not make faster. */
+/* Times at which a host issues the ops of its rank: launch-bound steps against closed formulas,
+ * and random jobs, which launch times must not make faster. */
 #include "core/exec/exec.h"
 #include "core/report/report.h"
 #include "exec_sim/exec_sim.h"
@@ -12,8 +12,8 @@
 
 static const struct weft_exec_ops *const machines[] = { &weft_exec_sim, &weft_exec_clock };
 
-/* A job whose software stack has launch times and no other overheads. `waits`: whether the host
- * waits for the end of each step. */
+/* A job whose only overhead is the launch time of each op. `waits`: whether the host waits for
+ * the end of each step. */
 static struct weft_job
 job_of (uint32_t gpus, int64_t waits)
 {
@@ -34,7 +34,7 @@ seconds_on (const struct weft_exec_ops *machine, const weft_plan *plan, gboolean
   return t->seconds;
 }
 
-/* Returns the step seconds of the simulator. Asserts that the clock returns the same seconds. */
+/* Step seconds of the simulator; asserts that the clock executor returns the same seconds. */
 static double
 seconds_of (const weft_plan *plan, gboolean graph)
 {
@@ -44,7 +44,8 @@ seconds_of (const weft_plan *plan, gboolean graph)
   return seconds;
 }
 
-/* A plan that runs n kernels of the given microseconds one after the other, `steps` times. */
+/* A plan of `steps` steps, each with n kernels one after the other. `microseconds`: duration of
+ * each kernel. */
 static weft_plan *
 chain_plan (const struct weft_job *job, const uint32_t *microseconds, uint32_t n, uint32_t steps)
 {
@@ -101,8 +102,9 @@ add_op (weft_builder *b, enum weft_op_kind kind, enum weft_phase phase, uint16_t
   weft_build_op (b, &row, &shape);
 }
 
-/* Each class of ops has host time of its own in addition to the launch, each expert of a grouped
- * matmul adds to it, and so does the first kernel of a pass through a layer. */
+/* Host time per op: its launch, plus framework time by the class of the op, plus a time for each
+ * expert of a grouped matmul, plus a time for the first kernel of each pass through a layer.
+ * Framework time is halved in the backward pass here, and divided by the speed of the host. */
 static void
 the_framework_takes_time_around_each_launch (void **state)
 {
@@ -110,7 +112,7 @@ the_framework_takes_time_around_each_launch (void **state)
     enum weft_op_kind kind;
     enum weft_phase phase;
     uint16_t layer;
-    double framework; /* microseconds on a host of speed 1 */
+    double framework; /* microseconds of framework time, on a host of speed 1 */
   } row[] = {
     { WEFT_OP_EMBED, WEFT_PHASE_FORWARD, WEFT_NO_LAYER, 1 },
     { WEFT_OP_NORM, WEFT_PHASE_FORWARD, 0, 1 + 300 + 10 },
@@ -164,7 +166,8 @@ a_graph_takes_the_launches_away (void **state)
   assert_near (chain (0, tiny, 10, 1, TRUE), 10 * US);
 }
 
-/* The predicted step time is the time that one more step adds to a program of many steps. */
+/* The host issues the next step while the device runs this one, so a predicted step is the time
+ * that one more step adds to a long program (`step`), not the time of a single step (`alone`). */
 static void
 the_next_step_is_issued_while_this_one_runs (void **state)
 {
@@ -232,7 +235,9 @@ communication_has_host_time_of_its_own (void **state)
   assert_near (second->upto[1] - second->upto[0], LAUNCH);
 }
 
-/* Collectives of weights and gradients cost host time for each of their ranks, others do not. */
+/* Some software copies the part of each rank on its own, before or after all-gathers of weights
+ * and reduce-scatters of gradients (host_rank_seconds). Only these collectives cost host time
+ * per rank. */
 static void
 parts_of_ranks_are_copied_one_by_one (void **state)
 {
@@ -259,8 +264,8 @@ parts_of_ranks_are_copied_one_by_one (void **state)
   }
 }
 
-/* With batch_p2p_sync, the host of the second stage issues a kernel only after the data have
- * arrived. */
+/* With batch_p2p_sync, the host waits for each receive, so the next kernel begins a launch time
+ * after the data have arrived. Without it, the kernel begins at once. */
 static void
 batch_p2p_sync_shows_a_launch_after_each_exchange (void **state)
 {
@@ -284,8 +289,8 @@ batch_p2p_sync_shows_a_launch_after_each_exchange (void **state)
   assert_near (t->begin[1][1], t->end[1][0]);
 }
 
-/* Ten kernels; then an op that the host waits for (`reads`: a copy of a scalar, a timer or the
- * clip of the norm); then ten more kernels. */
+/* Ten kernels; then an op whose result the host waits for (`reads`: a copy of a scalar, a timer
+ * or the clip factor of the gradient norm); then ten more kernels. */
 static weft_plan *
 reading_plan (const struct weft_job *job, enum weft_op_kind reads)
 {
@@ -338,9 +343,9 @@ waits_for (const weft_host *host, uint32_t op, uint32_t awaited)
   return FALSE;
 }
 
-/* The device counts the rows of experts. The host issues the first exchange of a layer's forward
- * pass after it has read the counts, so the step cannot be one CUDA graph. With padding to the
- * expert capacity, the host reads no counts. */
+/* The device counts the tokens of each expert. The host must read these counts before it issues
+ * the first exchange of a layer's forward pass, so the step cannot be one CUDA graph. With
+ * padding to the expert capacity, sizes are fixed, and the host reads no counts. */
 static void
 counts_of_experts_stop_all_hosts (void **state)
 {
@@ -366,7 +371,7 @@ counts_of_experts_stop_all_hosts (void **state)
         copy = op;
       if (kind == weft_op_even (kind) || copy == WEFT_NO_OP)
         continue;
-      /* Kernels before the exchange do not wait until the host has read the counts. */
+      /* the exchange waits for the counts; the kernel before it does not */
       assert_true (waits_for (host, op, copy) && !waits_for (host, op - 1, copy));
       copy = WEFT_NO_OP;
       layers++;
@@ -377,9 +382,48 @@ counts_of_experts_stop_all_hosts (void **state)
   }
 }
 
-/* At the end of a step, a host that waits for the norm is ahead of the device by the duration of
- * the update minus the launch time of the update: during an update of 100 us the host launches the
- * ten 1 us kernels of the next step. */
+/* With gather_waits, the host issues an all-gather of sharded weights when all earlier ops have
+ * ended. Weights that are not sharded are never waited for. */
+static void
+gathers_of_sharded_weights_wait_for_the_device (void **state)
+{
+#define NANO "model=gpt2-nano topology=dgx-h100 gpus=2 "
+  static const struct {
+    const char *job;
+    gboolean waits;
+  } row[] = {
+    { NANO "distributed_config=fsdp2", TRUE },
+    { NANO "use_distributed_optimizer=true overlap_param_gather=true overlap_grad_reduce=true",
+      FALSE },
+  };
+
+  (void) state;
+  for (size_t i = 0; i < G_N_ELEMENTS (row); i++)
+    for (int waits = 0; waits < 2; waits++) {
+      g_autoptr (weft_plan) plan = weft_test_plan ("%s", row[i].job);
+      const weft_program *p = plan->role[0];
+      uint32_t kernel = WEFT_NO_OP, n = 0;
+      plan->job.stack.gather_waits = waits;
+      g_autoptr (weft_host) host = weft_host_new (plan, 0, FALSE);
+      assert_non_null (host);
+      for (uint32_t op = 0; op < p->n_op; op++) {
+        if (p->op[op].lane == WEFT_LANE_GPU)
+          kernel = op;
+        if (p->op[op].kind != WEFT_OP_ALL_GATHER || kernel == WEFT_NO_OP)
+          continue;
+        assert_int_equal (waits_for (host, op, kernel), row[i].waits && waits);
+        kernel = WEFT_NO_OP;
+        n++;
+      }
+      assert_true (n > 0);
+      g_autoptr (weft_timeline) t = made_run_with (machines[0], plan, "");
+      assert_true (t->seconds > 0);
+    }
+}
+
+/* The host waits for the gradient norm, and then issues the optimizer update while the device is
+ * idle. At the end of the step the host is ahead by the duration of the update minus its launch
+ * time: during an update of 100 us it issues the ten 1 us kernels of the next step. */
 static void
 a_host_that_waits_runs_ahead_of_what_comes_behind (void **state)
 {
@@ -428,7 +472,7 @@ draw (GRand *rand)
   }
 }
 
-/* The timeline of a plan on an executor, with `launch` seconds per launch. */
+/* Runs a plan on an executor, with `launch` seconds per kernel launch. Returns the timeline. */
 static weft_timeline *
 priced (const struct weft_exec_ops *machine, weft_plan *plan, double launch, gboolean unfolded)
 {
@@ -477,6 +521,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (batch_p2p_sync_shows_a_launch_after_each_exchange),
   cmocka_unit_test (what_the_host_reads_stops_it),
   cmocka_unit_test (counts_of_experts_stop_all_hosts),
+  cmocka_unit_test (gathers_of_sharded_weights_wait_for_the_device),
   cmocka_unit_test (a_host_that_waits_runs_ahead_of_what_comes_behind),
   cmocka_unit_test (a_report_says_what_waits_for_launches),
   cmocka_unit_test (launches_make_no_job_quicker),

@@ -1,5 +1,5 @@
-/* Host memory: copies to and from it, kernels on the host, the checks of both, and contention of
- * GPUs for the links and the memory of their node. */
+/* Host memory: copies between device and host, kernels that run on the host, the checks of such
+ * ops, and GPUs that compete for the host links and the memory bandwidth of their node. */
 #include "core/plan/check.h"
 #include "exec_cpu/exec_cpu.h"
 #include "tests/made/made.h"
@@ -22,7 +22,7 @@ add_buffer (weft_builder *b, enum weft_pool pool, uint64_t n, gboolean permanent
   return weft_build_buf (b, &row);
 }
 
-/* Copies n elements; `first` is the first element in the device buffer. */
+/* Adds a copy of n elements; `first` is the first element in the device buffer. */
 static uint32_t
 add_copy (weft_builder *b, enum weft_op_kind kind, uint32_t from, uint32_t to, uint64_t n,
           uint64_t first)
@@ -51,8 +51,9 @@ add_zero (weft_builder *b, enum weft_lane lane, uint32_t buf, uint64_t n)
 
 /* --------------------------------------------------------------- real numbers */
 
-/* Copies elements from the middle of a device buffer to the host and back to another place, and
- * zeros from the host to the elements before them. Checks every element. */
+/* Copies elements from the middle of a device buffer to the host and back to another place in
+ * the device buffer; copies zeros from the host to the elements before them. Checks every
+ * element. */
 static void
 elements_go_to_the_host_and_back (void **state)
 {
@@ -93,8 +94,8 @@ elements_go_to_the_host_and_back (void **state)
   }
 }
 
-/* At most two of three host buffers are live at once, so the third reuses the memory of the
- * first. */
+/* Three host buffers, of which at most two are live at once: the memory plan of the host must
+ * reuse the first one's memory for the third. */
 static void
 host_memory_is_planned_like_that_of_the_device (void **state)
 {
@@ -220,7 +221,8 @@ programs_with_host_memory_print_and_parse (void **state)
 
 /* -------------------------------------------------------------- simulated time */
 
-/* Seconds of a step in which every GPU runs one op; folded and unfolded runs must agree. */
+/* Seconds of a step in which every GPU runs one op of this kind. Asserts that a folded and an
+ * unfolded simulation agree. */
 static double
 seconds_of (const struct weft_cluster *cluster, enum weft_op_kind kind, uint64_t bytes)
 {
@@ -256,8 +258,8 @@ copies_share_a_pcie_switch_and_the_memory_of_their_node (void **state)
   }
 }
 
-/* Adam moves 28 bytes per element. The four ranks of a node share its memory bandwidth, but not
- * with the other node. */
+/* Adam on the host reads and writes 28 bytes per element. The four ranks of a node share its
+ * memory bandwidth; the ranks of the other node have their own. */
 static void
 adam_of_the_host_shares_the_memory_of_its_node (void **state)
 {
@@ -271,7 +273,8 @@ adam_of_the_host_shares_the_memory_of_its_node (void **state)
   assert_near (seconds_of (&cluster, WEFT_OP_ADAM, 28 * MB), 28e6 / 10e9);
 }
 
-/* Adam and a copy share the host memory bandwidth equally until the shorter one ends. */
+/* A node with one GPU: Adam and a copy to the host run at once and share the memory bandwidth of
+ * the host equally, until the shorter one ends. */
 static void
 adam_and_copies_meet_in_host_memory (void **state)
 {

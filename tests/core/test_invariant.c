@@ -1,4 +1,5 @@
-/* A failed invariant ends the guarded call with an error, and the process goes on. */
+/* A failed invariant (internal check) ends the guarded call with an error, and the process
+ * continues. */
 #include "core/base/error.h"
 #include "core/base/invariant.h"
 #include "core/plan/plan.h"
@@ -62,7 +63,8 @@ guards_nest (void **state)
   assert_false (weft_guarded (fails, &n, &error));
 }
 
-/* A job that no rule has checked: 27 layers in one stage of -1 and seven stages of 4 layers. */
+/* A job that no rule has checked: 27 layers on eight stages, of which seven have 4 layers, and
+ * so one has -1. The plan must fail with an error. */
 static void
 a_plan_of_an_impossible_job_is_an_error (void **state)
 {

@@ -1,4 +1,5 @@
-/* Jobs: parsed from files and flags into one struct, and printed as text; the rules, one by one. */
+/* Jobs: files and flags are parsed into one struct, which is printed as text; and each rule that
+ * refuses a job. */
 #include "core/base/error.h"
 #include "core/job/job.h"
 #include "tests/runner/runner.h"
@@ -25,7 +26,7 @@ write_job (const char *text)
   return path;
 }
 
-/* Builds a job from `text` and `flags`: pairs "--num-layers", "8", ended by NULL. */
+/* Builds a job from a job file (`text`) and `flags`: "--num-layers", "8", ..., ended by NULL. */
 static gboolean
 build (const char *text, const char *const *flags, struct weft_job *job, GError **error)
 {
@@ -439,8 +440,8 @@ bundled_models_print_by_name (void **state)
   assert_true (n > 5);
 }
 
-/* The planner changes fields without marking them as given; the printed job must contain these
- * fields. */
+/* The search sets fields of a job without marking them as given by the user. A printed job must
+ * contain these fields too, so that it can be read back. */
 static void
 a_planned_job_keeps_what_was_not_given (void **state)
 {

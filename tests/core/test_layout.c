@@ -3,7 +3,8 @@
 #include "core/program/layout.h"
 #include "tests/runner/runner.h"
 
-/* A tied embedding, two layers of a weight and a bias, a norm; in registration order. */
+/* A tied embedding, two layers of a weight and a bias each, and a norm, in the order of
+ * registration. */
 static const struct weft_layout_param model[] = {
   { 1000, TRUE }, { 300, FALSE }, { 10, FALSE }, { 300, FALSE }, { 10, FALSE }, { 7, FALSE },
 };
@@ -67,8 +68,8 @@ plain_buckets_have_no_gaps_and_no_rule_for_the_tied_embedding (void **state)
                                          .n_bucket = 2 });
 }
 
-/* The tied parameter closes a bucket. The gap before the tied parameter belongs to this bucket,
- * which therefore has 832 elements instead of 812. */
+/* Without a bucket threshold, the tied embedding still closes a bucket. The padding before it
+ * belongs to this bucket, which therefore has 832 elements instead of 812. */
 static void
 the_tied_embedding_closes_a_bucket_that_has_no_threshold (void **state)
 {
@@ -156,7 +157,7 @@ the_default_threshold_is_forty_million_or_a_million_a_rank (void **state)
   assert_int_equal (weft_layout_default_threshold (16384), UINT64_C (16384000000));
 }
 
-/* A parameter list with its rule, drawn at random. */
+/* A random list of parameters, with the rule by which they are laid out. */
 struct draw {
   struct weft_layout_param param[40];
   uint32_t n;
@@ -181,7 +182,8 @@ draw_make (struct draw *d, GRand *random)
   weft_layout_init (&d->layout, &d->rule, d->param, d->n);
 }
 
-/* Parameters are in reverse order, do not overlap, and are whole inside their bucket. */
+/* Checks that parameters are in reverse order, do not overlap, and do not cross the end of a
+ * bucket. */
 static void
 assert_places (const struct draw *d)
 {
@@ -229,9 +231,9 @@ assert_tiles (const struct draw *d)
   assert_true (l->numel == end);
 }
 
-/* Only the parameter that reaches the threshold closes a bucket. Exception: in a sharded buffer, a
- * tied parameter has a bucket of its own. `first` and `last`: parameters of bucket k, in the order
- * of the buffer. */
+/* A bucket ends with the parameter that reaches the threshold. Exception: in a sharded buffer, a
+ * tied parameter has a bucket of its own. `first` and `last`: the parameters of bucket k, in the
+ * order of the buffer. */
 static void
 assert_threshold (const struct draw *d, uint32_t k, uint32_t first, uint32_t last)
 {
@@ -275,7 +277,8 @@ random_parameters_obey_every_rule (void **state)
 
 /* ------------------------------------------------------------------- units */
 
-/* Per tensor: its begin and its bucket; per bucket: its end before and after padding. */
+/* Expected layout. Per tensor: its start and its bucket. Per bucket: its end before and after
+ * padding. */
 struct units_wanted {
   uint64_t start[10], bucket[10];
   uint64_t unpadded[6], end[6];
@@ -303,10 +306,11 @@ assert_units (struct weft_layout_rule rule, const struct weft_layout_param *para
   weft_layout_release (&layout);
 }
 
-/* A tied embedding of 10 rows of 4; two layers of a norm, 6 rows of 4 and 4 rows of 6; then a norm,
- * a head of 10 rows of 4, and a bias. The 52 elements of a layer are padded to 72 = 3 x 2 ranks x
- * lcm(1, 4, 6). Norm and head are 44 elements, padded to 48 = 6 x 2 x 4, so that bucket_size 44
- * closes their bucket before the bias, and 45 does not. */
+/* A tied embedding of 10 rows of 4 elements; two layers of a norm, a matrix of 6 rows of 4 and
+ * one of 4 rows of 6; then a norm, a head of 10 rows of 4, and a bias. Each layer has 52
+ * elements, padded to 72 = 3 x 2 ranks x lcm (1, 4, 6). Norm and head have 44 elements, padded
+ * to 48 = 6 x 2 x 4; so bucket_size 44 closes their bucket before the bias, and bucket_size 45
+ * does not. */
 static void
 layers_are_units_and_bucket_size_cuts_the_rest (void **state)
 {
@@ -337,8 +341,9 @@ layers_are_units_and_bucket_size_cuts_the_rest (void **state)
   assert_units (rule, layers, G_N_ELEMENTS (layers), &wanted);
 }
 
-/* Buckets that are not sharded have no padding, and the tied embedding shares a bucket with the
- * next tensor. Sharded, it has a bucket of its own, and 27 elements are padded to 48 = 8 x 6. */
+/* Buckets of gradients that are not sharded have no padding, and the tied embedding shares a
+ * bucket with the next tensor. In sharded buffers the tied embedding has its own bucket, and 27
+ * elements are padded to 48 = 8 x 6. */
 static void
 buckets_of_whole_tensors_are_not_padded (void **state)
 {

@@ -1,5 +1,5 @@
-/* The memory plan: offsets in small arenas by hand, random lifetimes against a slow and simple
- * check, and the bytes of real jobs against published formulas. */
+/* The memory plan: offsets in small arenas computed by hand, random lifetimes against a slow and
+ * simple check, and the bytes of real jobs against published formulas. */
 #include "core/plan/check.h"
 #include "core/plan/fit.h"
 #include "core/passes/step.h"
@@ -111,7 +111,8 @@ a_buffer_takes_the_bytes_of_one_that_is_gone (void **state)
   assert_int_equal (memory.n_reuse_deps, 0);
 }
 
-/* Holes of 4, 2 and 3 units between buffers that remain live. */
+/* Buffers that are freed leave holes of 4, 2 and 3 units between buffers that stay live. Each
+ * new buffer must use the smallest hole that is large enough. */
 static void
 the_smallest_hole_that_fits_is_taken (void **state)
 {
@@ -204,7 +205,7 @@ permanent_buffers_share_with_nobody (void **state)
 
 /* ------------------------------------------------------------- between lanes */
 
-/* Computes the times of the launch group that begins with `op`. Returns whether they became
+/* Computes begin and end of the launch group that starts with `op`. Returns whether they became
  * later. */
 static gboolean
 place_group (const weft_program *p, uint32_t op, const double *seconds, double *begin, double *end)
@@ -229,9 +230,9 @@ place_group (const weft_program *p, uint32_t op, const double *seconds, double *
   return later;
 }
 
-/* Computes the begin of each op of a role as if receives did not wait for other roles. Returns the
- * end of the last op. Ops of a launch group begin together, when all dependencies have ended, and
- * end together. */
+/* Computes when each op of a role begins, as if receives did not wait for other roles. Returns
+ * the end of the last op. The ops of a launch group begin together, when the dependencies of all
+ * of them have ended, and end together. */
 static double
 schedule (const weft_program *p, const double *seconds, double *begin)
 {
@@ -251,7 +252,8 @@ schedule (const weft_program *p, const double *seconds, double *begin)
   return last;
 }
 
-/* buf[0] is copied to the host in five seconds while a kernel runs; then buf[1] is written. */
+/* buf[0] is copied to the host for five seconds while a kernel runs for `kernel_seconds`; then a
+ * kernel writes buf[1]. buf[1] may reuse the memory of buf[0] only after the copy. */
 static weft_program *
 copy_beside_kernel (double kernel_seconds, struct weft_memory *memory, uint32_t buf[2])
 {
@@ -308,7 +310,7 @@ what_does_not_fit_waits_for_transfers (void **state)
 {
   enum { N = 12, COPY = 3 };
   double seconds[2 * N], begin[2 * N];
-  uint64_t free = 0; /* size of the plan in which no kernel waits */
+  uint64_t free = 0; /* bytes of the plan without a limit, in which no kernel waits for memory */
 
   (void) state;
   for (uint32_t i = 0; i < 2 * N; i++)
@@ -322,14 +324,15 @@ what_does_not_fit_waits_for_transfers (void **state)
       copies_out (b, x);
     }
     g_autoptr (weft_program) p = plan_in (b, seconds, room * UNIT, &memory);
-    double alone = room == 1 ? N * (1 + COPY) : 1 + N * COPY; /* one buffer: kernels and copies
-                                                               * alternate */
+    /* room for one buffer: kernels and copies alternate */
+    double alone = room == 1 ? N * (1 + COPY) : 1 + N * COPY;
     assert_float_equal (schedule (p, seconds, begin), alone, 1e-12);
     assert_in_range (memory.planned[WEFT_POOL_DEVICE], UNIT, (room ? room : N) * UNIT);
     assert_int_equal (memory.live[WEFT_POOL_DEVICE], UNIT);
     free = room ? free : memory.planned[WEFT_POOL_DEVICE];
     assert_int_equal (memory.n_wait > 0, room > 0 && room * UNIT < free);
-    for (uint32_t i = 0; i < memory.n_wait; i++) /* kernels wait for copies of earlier buffers */
+    /* a kernel may wait only for the copy of an earlier buffer */
+    for (uint32_t i = 0; i < memory.n_wait; i++)
       assert_true (memory.wait[i].op % 2 == 0 && memory.wait[i].on % 2 == 1 &&
                    memory.wait[i].on < memory.wait[i].op);
     if (room == 1)
@@ -338,7 +341,8 @@ what_does_not_fit_waits_for_transfers (void **state)
   }
 }
 
-/* A send and a receive of one launch group never share memory, even if the send is short. */
+/* In one launch group, the buffers of a send and a receive must not share memory, because both
+ * run at once, even if the send takes no time. In two launches they may share. */
 static void
 members_of_one_group_never_share (void **state)
 {
@@ -361,8 +365,9 @@ members_of_one_group_never_share (void **state)
   }
 }
 
-/* Because of the receive, the whole exchange waits for the long kernel. The sent buffer is free
- * only after the exchange, later than after a send alone. */
+/* A send is launched together with a receive, which waits for a kernel of ten seconds. The sent
+ * buffer is free only when both have ended, so the next buffer must not wait for it and gets
+ * other memory. */
 static void
 a_group_is_as_late_as_its_last_member (void **state)
 {
@@ -389,8 +394,8 @@ a_group_is_as_late_as_its_last_member (void **state)
 
 /* -------------------------------------------------------------------- random */
 
-/* A program with buffers of random size. Each is written and then read a few times, on `n_lane`
- * lanes, by ops of random length. About `alive` buffers are live at once. */
+/* A random program: buffers of random size, each written once and then read a few times, by ops
+ * of random length on `n_lane` lanes. About `alive` buffers are live at once. */
 static weft_builder *
 random_program (GRand *rand, uint32_t n_lane, uint32_t alive, double *seconds)
 {
@@ -414,7 +419,7 @@ random_program (GRand *rand, uint32_t n_lane, uint32_t alive, double *seconds)
   return b;
 }
 
-/* Recomputes the peak: sums the bytes of all live buffers at every op. */
+/* Checks the peak of the memory plan: sums the bytes of all live buffers at every op. */
 static void
 assert_peak (const weft_program *p, const struct weft_memory *memory)
 {
@@ -483,7 +488,8 @@ random_lifetimes_leave_few_gaps (void **state)
   assert_true (sum / 100 < 1.25);
 }
 
-/* Checks that the dependencies that the memory plan added delay no op. Returns their number. */
+/* Checks that the dependencies that the memory plan has added delay no op (`bare`: the program
+ * without them). Returns their number. */
 static uint32_t
 assert_no_delay (const weft_program *bare, const weft_program *planned, const double *seconds)
 {
@@ -548,8 +554,8 @@ sharing_in_real_steps_delays_no_op (void **state)
 
 /* -------------------------------------------------------------- model states */
 
-/* Number of elements of all tensors of a role (n_trained), and of its flat buffer, which may have
- * gaps between tensors (n_flat). */
+/* n_trained: elements of all parameters of a role. n_flat: elements of its flat buffer, which
+ * may have gaps between parameters. */
 static uint64_t
 n_trained (const weft_program *p)
 {
@@ -573,15 +579,15 @@ state_bytes (const struct weft_memory *m)
   return kind[WEFT_BUF_WEIGHTS] + kind[WEFT_BUF_GRADIENTS] + kind[WEFT_BUF_OPTIMIZER];
 }
 
-/* Bytes per parameter: `all` on every rank; `split` are distributed over the replicas by the
- * distributed optimizer. */
+/* Bytes of weights, gradients and optimizer state per parameter. `all`: on every rank; `split`:
+ * shared among the replicas by the distributed optimizer. */
 static const struct states {
   const char *words;
   uint32_t all, split;
 } states[] = {
-  { "precision=bf16 grad_reduce_in_fp32=true", 2 + 4, 4 + 8 }, /* master, moments */
-  { "precision=bf16", 2 + 2, 4 + 4 + 8 },                      /* the fp32 copy of the gradients is
-                                                                * sharded too */
+  /* 4: fp32 master weight; 8: two moments */
+  { "precision=bf16 grad_reduce_in_fp32=true", 2 + 4, 4 + 8 },
+  { "precision=bf16", 2 + 2, 4 + 4 + 8 }, /* the fp32 copy of the gradients is sharded too */
   { "precision=fp16", 2 + 2, 4 + 4 + 8 },
   { "precision=fp32", 4 + 4, 8 },
 };
@@ -610,8 +616,9 @@ replicas_hold_18_20_or_16_bytes_of_each_parameter (void **state)
   }
 }
 
-/* Tensors begin at multiples of 64 elements. Buckets end at multiples of lcm (128, replicas) or, if
- * `wide`, of lcm (128, replicas, 65536). Gaps are shorter than these alignments. */
+/* Checks the gaps of a flat buffer. Tensors begin at multiples of 64 elements. Buckets end at
+ * multiples of lcm (128, replicas) or, if `wide`, of lcm (128, replicas, 65536). Every gap is
+ * smaller than the alignment that causes it. */
 static void
 assert_gaps (const weft_program *p, uint32_t replicas, gboolean wide)
 {
@@ -646,7 +653,8 @@ the_distributed_optimizer_splits_all_but_weights_and_gradients (void **state)
     for (uint32_t role = 0; role < all->n_roles; role++) {
       const weft_program *p = all->role[role];
       uint64_t replicas = all->mesh.dp, padding = n_flat (p) - n_trained (p);
-      uint64_t share = s->all * replicas + s->split; /* bytes per parameter on all replicas */
+      /* bytes per parameter, summed over all replicas */
+      uint64_t share = s->all * replicas + s->split;
       assert_gaps (p, replicas, wide);
       assert_int_equal (replicas * state_bytes (&all->memory[role]) - share * padding,
                         share * n_trained (p));
@@ -656,7 +664,7 @@ the_distributed_optimizer_splits_all_but_weights_and_gradients (void **state)
 
 /* --------------------------------------------------------------- activations */
 
-/* Bytes of activations that the forward pass of a layer and microbatch saves for its later ops. */
+/* Bytes of activations that the forward pass of one layer and microbatch keeps for later passes. */
 static uint64_t
 saved_bytes (const weft_program *p, uint32_t layer, uint32_t micro)
 {
@@ -702,7 +710,7 @@ static const struct activations {
   { "num_query_groups=2 activation=swiglu precision=bf16", (12 + 1 + 6 * 3) * X + LSE },
   { "num_query_groups=8 activation=swiglu precision=bf16", (12 + 4 + 6 * 3) * X + LSE },
   { "num_query_groups=2 activation=swiglu precision=fp32", 2 * (12 + 1 + 6 * 3) * X + LSE },
-  /* Norms of heads keep their inputs: queries and keys, 2 X (1 + k/a). */
+  /* Norms of queries and keys (qk_layernorm) keep their inputs: 2 X (1 + k/a). */
   { "num_query_groups=2 activation=swiglu precision=bf16 qk_layernorm=true",
     (12 + 1 + 6 * 3) * X + 5 * X / 2 + LSE },
 };
@@ -720,8 +728,8 @@ a_layer_keeps_what_the_formula_says (void **state)
   }
 }
 
-/* Recompute keeps only the input of a block of N layers, 2 X. With the method "block", the layers
- * after the first N are not recomputed. */
+/* Full recompute keeps only the input of each block of N layers, 2 X. With the method "block",
+ * only the first N layers of a stage are recomputed; the others keep all activations. */
 static void
 full_recompute_keeps_the_input_of_a_block (void **state)
 {
@@ -747,8 +755,8 @@ full_recompute_keeps_the_input_of_a_block (void **state)
   }
 }
 
-/* The largest number of microbatches that have passed the forward of a layer but not yet its
- * backward. */
+/* The largest number of microbatches whose forward pass through a layer has run, but whose
+ * backward pass has not. */
 static uint32_t
 in_flight (const weft_program *p, uint32_t n_micro)
 {
@@ -789,7 +797,8 @@ a_stage_holds_as_many_microbatches_as_its_schedule_says (void **state)
 
 /* ----------------------------------------------------- placing by size (fit.h) */
 
-/* Random pieces: no two of them share bytes while both are in use. */
+/* 300 pieces of memory of random size and lifetime get addresses: no two pieces may share bytes
+ * while both are in use. */
 static void
 pieces_never_share_bytes_while_in_use (void **state)
 {

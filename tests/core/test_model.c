@@ -1,18 +1,19 @@
-/* Model shapes: published parameter counts, every spelling of config.json, and its errors. */
+/* Models: published parameter counts, every spelling of the keys of config.json, and errors of
+ * bad files. */
 #include "core/base/error.h"
 #include "core/job/model.h"
 #include "tests/runner/runner.h"
 #include <math.h>
 #include <string.h>
 
-/* Parameter counts that the authors publish. Exact counts are those of the tensors in the weight
- * files. With `close`, the paper or model card has a rounded figure, and another test below checks
- * the exact count of the architecture. OUTSIDE: the published active parameters exclude the
- * embedding. */
+/* Published parameter counts. An exact count (`close` is 0) is that of the tensors in the
+ * published weight files. A rounded count of a paper or model card is met within `close`;
+ * another test below checks the exact number. OUTSIDE: the published active parameters exclude
+ * the embedding. */
 enum counted { ALL, OUTSIDE };
 static const struct {
   const char *name;
-  double parameters, close; /* relative */
+  double parameters, close; /* largest relative error; 0: the count is exact */
   double active;            /* published active parameters; 0: all parameters */
   double active_close;
   enum counted embedding;
@@ -37,7 +38,8 @@ static const struct {
   { "qwen2.5-0.5b", 494032768, 0, 0, 0, ALL },
   { "qwen2.5-1.5b", 1543714304, 0, 0, 0, ALL },
   { "qwen2.5-7b", 7615616512, 0, 0, 0, ALL },
-  { "qwen3-0.6b", 751632384 - 151936 * 1024, 0, 0, 0, ALL }, /* the file has the tied head too */
+  /* the weight file also contains the tied head */
+  { "qwen3-0.6b", 751632384 - 151936 * 1024, 0, 0, 0, ALL },
   { "qwen3-1.7b", 2031739904 - 151936 * 2048, 0, 0, 0, ALL },
   { "qwen3-4b", 4022468096, 0, 0, 0, ALL },
   { "qwen3-8b", 8190735360, 0, 0, 0, ALL },
@@ -53,8 +55,9 @@ static const struct {
   { "kimi-k2", 1.04e12, 0.015, 32.6e9, 0.01, ALL },        /* arXiv:2507.20534 table 2 */
   { "gpt-oss-20b", 20.91e9, 5e-4, 3.61e9, 1e-3, OUTSIDE }, /* arXiv:2508.10925 table 1 */
   { "gpt-oss-120b", 116.83e9, 5e-4, 5.13e9, 1e-3, OUTSIDE },
-  { "grok-1-314b", 314e9, 0.006, 0.25 * 314e9, 0.07, ALL }, /* "314B, 25 % active"; the layers
-                                                               are 314.9e9, two experts 26 % */
+  /* published: 314B, of which 25 % are active; counted: layers of 314.9e9, two of eight experts
+   * with attention are 26 % */
+  { "grok-1-314b", 314e9, 0.006, 0.25 * 314e9, 0.07, ALL },
   { "gemma2-9b", 9241705984, 0, 0, 0, ALL },
   { "gemma3-1b", 999885952, 0, 0, 0, ALL },
   { "gpt-neox-20b", 20554567680, 0, 0, 0, ALL },
@@ -108,10 +111,10 @@ parameter_counts_are_the_published_ones (void **state)
   }
 }
 
-/* For models whose published figure is rounded: the exact number of parameters. Three of the
- * numbers are also computed by hand from the shapes of the tensors: attention, router and experts
- * of each layer, norms, and the vocabulary times the hidden size twice (grok: once, because
- * embeddings are tied). */
+/* The exact number of parameters of models whose published count is rounded. Three of the
+ * numbers are also computed by hand from the shapes of the tensors: attention, router and
+ * experts of each layer, norms, and embedding and head (vocabulary times hidden size; one tensor
+ * in grok, which ties them). */
 static void
 counts_that_are_published_rounded_are_those_of_the_architecture (void **state)
 {
@@ -146,9 +149,9 @@ counts_that_are_published_rounded_are_those_of_the_architecture (void **state)
   assert_int_equal (exact[3].all, 64 * (grok + 8ull * 3 * 6144 * 32768) + 131072 * 6144 + 6144);
 }
 
-/* The weight files of Llama 4 also contain a vision tower: patches of 14 x 14 x 3, 34 layers of
- * width 1408 with an MLP of 5632, two linear layers to 4096 and one to 5120. With it, both counts
- * are those of the files. */
+/* The weight files of Llama 4 contain a vision tower, which Weft does not build: patches of 14 x
+ * 14 x 3, 34 layers of width 1408 with an MLP of 5632, two linear layers to 4096 and one to
+ * 5120. Weft's count plus the tower must be the count of the files. */
 static void
 a_vision_tower_closes_the_published_size_of_llama_4 (void **state)
 {
@@ -162,8 +165,8 @@ a_vision_tower_closes_the_published_size_of_llama_4 (void **state)
   assert_int_equal (weft_model_parameters (&scout) + tower, 108641793536);
 }
 
-/* Every bundled model file except the nano models has a row in the table above. All files contain
- * known keys only. */
+/* Every bundled model except the nano models must have a row in the table of published counts.
+ * No bundled file contains a key that Weft does not know. */
 static void
 every_bundled_model_loads_clean_with_a_source (void **state)
 {
@@ -257,7 +260,8 @@ families_mean_what_their_files_do_not_say (void **state)
   assert_int_equal (deepseek.moe_router_score_function, WEFT_SCORE_SIGMOID);
 }
 
-/* The features by which later decoders differ from the llama architecture. */
+/* Features in which other decoders differ from Llama: placement of norms, windows, soft caps,
+ * biases ... */
 static void
 decoders_have_the_traits_of_their_families (void **state)
 {
@@ -280,7 +284,7 @@ decoders_have_the_traits_of_their_families (void **state)
   assert_true (gemma3.attn_logit_softcapping == 0 && gemma3.final_logit_softcapping == 0);
   assert_int_equal (neox.residual, WEFT_RESIDUAL_PARALLEL);
   assert_true (neox.rotary_percent == 0.25 && neox.add_qkv_bias && neox.add_bias_linear);
-  assert_int_equal (neox.activation, WEFT_GELU); /* gelu_fast */
+  assert_int_equal (neox.activation, WEFT_GELU); /* config.json says gelu_fast */
   assert_int_equal (olmo.norm_placement, WEFT_NORM_POST);
   assert_true (olmo.qk_layernorm && olmo.qk_layernorm_whole);
   assert_int_equal (opt.activation, WEFT_RELU);
@@ -293,7 +297,8 @@ decoders_have_the_traits_of_their_families (void **state)
     assert_true (weft_model_layer_has_rope (&smol, layer) == (layer % 4 != 3));
 }
 
-/* Routers of MoE families: Megatron's flags that correspond to their modelling files. */
+/* Routers of MoE families: config.json must set the flags of Megatron-Core that do what the
+ * family's modelling code does. */
 static void
 routers_are_those_of_their_families (void **state)
 {
@@ -330,8 +335,9 @@ routers_are_those_of_their_families (void **state)
   }
 }
 
-/* gpt-oss: every second layer has full attention. Llama 4: every fourth layer has full attention
- * without positions; Maverick has experts in every second layer, from the second on. */
+/* Layers of one model that differ. gpt-oss: every second layer has full attention instead of a
+ * window. Llama 4: every fourth layer has full attention without positions. Llama 4 Maverick:
+ * every second layer has experts, starting with the second. */
 static void
 layers_differ_as_their_files_say (void **state)
 {
@@ -389,8 +395,8 @@ old_new_and_megatron_spellings_give_the_same_model (void **state)
                   "\"num_query_groups\":12,\"rotary_base\":5e5}"));
 }
 
-/* transformers 5 writes the sum of both parts of a head under the name qk_head_dim, which in
- * Megatron is only the part without positions. */
+/* qk_head_dim in config.json has two meanings. transformers 5 writes the width of a whole query
+ * head, Megatron only the part without rotary positions. Both files must give the same model. */
 static void
 both_meanings_of_qk_head_dim_give_the_same_model (void **state)
 {
@@ -449,8 +455,9 @@ a_window_counts_only_where_it_is_asked_for (void **state)
 #undef QWEN
 }
 
-/* If every n-th layer has full attention, layer_types is read as a pattern. Any other mixture is
- * reported, and the model is counted as if no layer had a window. */
+/* config.json may list a type for each layer. If every n-th layer has full attention, the list
+ * is read as this pattern. Any other list is reported, and the model is counted as if no layer
+ * had a window. */
 static void
 types_of_layers_make_a_pattern_or_are_reported (void **state)
 {
@@ -504,8 +511,8 @@ stretched_positions_are_read_in_old_and_new_spelling (void **state)
   assert_int_equal (load ("llama3.1-405b").rotary_scaling, WEFT_ROTARY_LLAMA3);
 }
 
-/* A file with an unknown rule of rotary frequencies loads, because a plan does not need them. A
- * field marks the model, so that training can refuse it. */
+/* A file with an unknown rule for rotary frequencies loads, because plans do not need the
+ * frequencies. The model is marked, so that training refuses it. */
 static void
 a_rule_that_is_not_known_loads_and_is_marked (void **state)
 {
@@ -746,10 +753,10 @@ experts_begin_after_the_dense_layers_and_come_every_nth (void **state)
   assert_true (weft_model_layer_is_moe (&model, 61) == weft_model_layer_is_moe (&model, 60));
 }
 
-/* DeepSeek states 671 billion parameters for the main model. The tensors of its weight files, with
- * the prediction layer, take 688,574,839,360 bytes: fp8 matrices; bf16 embedding and head (twice),
- * routers, joint projection and norms; one fp32 scale per block of 128 x 128. Main model and
- * prediction layer together must give these bytes. */
+/* Tensors of DeepSeek-V3 against the bytes of its weight files. DeepSeek states 671 billion
+ * parameters without the prediction layer; the files with it take 688,574,839,360 bytes: fp8
+ * matrices; bf16 embedding and head (twice), routers, joint projection and norms; one fp32 scale
+ * per block of 128 x 128. Both numbers must come out. */
 static void
 the_prediction_layer_closes_the_published_size_of_deepseek_v3 (void **state)
 {
@@ -768,8 +775,8 @@ flops_follow_both_published_conventions (void **state)
 {
   union weft_model model = load ("gpt3-175b");
   double b = 1, s = 2048, L = 96, h = 12288, V = 50257;
-  /* arXiv:2104.04473 equation 3 without recomputation: 72 instead of 96; attention is not
-   * causal. */
+  /* arXiv:2104.04473, equation 3, without recompute (72 instead of 96) and with attention that
+   * is not causal */
   double paper = 72 * b * s * L * h * h * (1 + s / (6 * h) + V / (12 * L * h));
 
   (void) state;
@@ -789,14 +796,17 @@ a_window_and_latent_widths_change_only_attention_flops (void **state)
   (void) state;
   model.sliding_window = 8192;
   assert_true (weft_model_flops_per_token (&model, TRUE) == full);
-  model.sliding_window = 4096; /* 4096 - 4096^2 / 16384 = 3072 keys on average, not 4096 */
+  /* on average, a query of the window has 4096 - 4096^2 / 16384 = 3072 keys, not 4096 */
+  model.sliding_window = 4096;
   assert_true (fabs ((weft_model_flops_per_token (&model, TRUE) - n) / (full - n) - 0.75) < 1e-12);
   n = 6.0 * weft_model_matmul_parameters (&latent);
-  double wanted = 3.0 * 62 * 128 * (192 + 128) * 163840; /* 61 layers and one prediction layer */
+  /* attention of 61 layers and one prediction layer */
+  double wanted = 3.0 * 62 * 128 * (192 + 128) * 163840;
   assert_true (fabs ((weft_model_flops_per_token (&latent, TRUE) - n) / wanted - 1) < 1e-9);
 }
 
-/* DeepSeek-V3 with one prediction layer: 6 FLOPs per weight and token. */
+/* DeepSeek-V3 with one prediction layer: each weight of the layer's matmuls adds 6 FLOPs per
+ * token. */
 static void
 products_of_a_prediction_layer_are_counted (void **state)
 {
@@ -816,8 +826,8 @@ products_of_a_prediction_layer_are_counted (void **state)
   assert_true (weft_model_parameters (&model) == weft_model_parameters (&without));
 }
 
-/* gpt-oss-20b with 4096 tokens: on average, 12 layers have 128 - 2 keys per query, and 12 layers
- * half of 4096. */
+/* gpt-oss-20b with 4096 tokens: a query has on average 128 - 2 keys in the 12 layers with a
+ * window, and half of 4096 keys in the 12 other layers. */
 static void
 windows_count_in_their_own_layers (void **state)
 {
@@ -829,14 +839,15 @@ windows_count_in_their_own_layers (void **state)
   keys = (weft_model_flops_per_token (&oss, TRUE) - 6.0 * weft_model_matmul_parameters (&oss)) /
          (6.0 * 64 * (64 + 64));
   assert_true (fabs (keys - 12 * (128 - 2) - 12 * 2048) < 1e-3);
-  scout.seq_length = 20000; /* two chunks of 8192 and one of 3616 */
+  scout.seq_length = 20000; /* attention in chunks: two of 8192 tokens, and one of 3616 */
   keys = (weft_model_flops_per_token (&scout, TRUE) - 6.0 * weft_model_matmul_parameters (&scout)) /
          (6.0 * 40 * (128 + 128));
   double chunked = (2 * 8192.0 * 8192 + 3616.0 * 3616) / 2 / 20000;
   assert_true (fabs (keys - 36 * chunked - 12 * 10000) < 1e-2);
 }
 
-/* FLOPs count only the experts that a token is routed to: Mixtral 8x7B by hand. */
+/* FLOPs of MoE models count only the experts that a token is routed to. Mixtral 8x7B, computed
+ * by hand. */
 static void
 flops_count_the_experts_a_token_visits (void **state)
 {

@@ -1,10 +1,11 @@
-/* Damaged plans. Each dependency is removed in turn, and other rows that the checks of check.h read
- * are changed. A second, slow and simple checker, the judge, decides whether the damage is
- * harmless; the checks must agree with the judge.
+/* Mutants (damaged copies of correct plans): each dependency is removed in turn, and other rows
+ * that the checks of check.h read are changed. A second, slow and simple checker, the judge,
+ * decides whether a mutant is still correct; the checks of check.h must agree with the judge.
  *
- * The judge uses two rules of program.h: lanes run in op order, and an op waits for its
- * dependencies. From these, it computes which ops have ended when an op starts, and compares them
- * with the order that pairs of uses require: all O(n^2) pairs, one by one. */
+ * The judge uses two rules of program.h: ops of a lane run in order, and an op waits for its
+ * dependencies. From these rules it computes which ops have ended when an op starts, and compares
+ * them with the order that every pair of uses of a buffer requires: all O(n^2) pairs, one by
+ * one. */
 #include "core/plan/check.h"
 #include "tests/made/mutant.h"
 #include "tests/made/random_job.h"
@@ -38,7 +39,7 @@ static const char *const jobs[] = {
 
 /* ------------------------------------------------------------------- copies */
 
-/* A copy without op `gone`, its uses, and dependencies on it. */
+/* A copy of `p` without op `gone`, the uses of this op, and the dependencies on it. */
 static weft_program *
 without_op (const weft_program *p, uint32_t gone)
 {
@@ -96,7 +97,7 @@ put (struct relation *r, uint32_t op, uint32_t other)
   row_of (r, op)[other / 64] |= (uint64_t) 1 << other % 64;
 }
 
-/* The launch group of `op`: positions [*first, *last) on its lane. */
+/* Finds the launch group of `op`: positions [*first, *last) on its lane. */
 static void
 group_of (const weft_program *p, uint32_t op, uint32_t *first, uint32_t *last)
 {
@@ -110,7 +111,7 @@ group_of (const weft_program *p, uint32_t op, uint32_t *first, uint32_t *last)
     ++*last;
 }
 
-/* Notes that `op` starts after the whole launch group of `dep` has ended. */
+/* Records that `op` starts after the whole launch group of `dep` has ended. */
 static void
 after (struct relation *known, const weft_program *p, uint32_t op, uint32_t dep)
 {
@@ -123,8 +124,8 @@ after (struct relation *known, const weft_program *p, uint32_t op, uint32_t dep)
     put (known, op, p->lane_ops[p->op[dep].lane][i]);
 }
 
-/* Notes what must have ended when `op` starts: the dependencies of its group, and earlier ops of
- * its lane. */
+/* Records which ops have ended when `op` starts: the dependencies of its launch group, and
+ * earlier ops of its lane. */
 static void
 learn (struct relation *known, const weft_program *p, uint32_t op)
 {
@@ -156,14 +157,15 @@ find_known (const weft_program *p)
   return known;
 }
 
-/* One use of a buffer: bytes [from, to) of its owner. */
+/* One use of a buffer: bytes [from, to), counted in the buffer that owns the memory. */
 struct access {
   uint32_t op;
   uint64_t from, to;
   gboolean write;
 };
 
-/* An array of accesses for every buffer; those of views are in the array of their owner. */
+/* For every buffer, an array of its uses. Uses of a view are in the array of the buffer that
+ * owns its memory. */
 static GPtrArray *
 list_accesses (const weft_program *p)
 {
@@ -184,8 +186,8 @@ list_accesses (const weft_program *p)
   return all;
 }
 
-/* If two uses have common bytes and at least one writes, the op with the lower number must end
- * first. */
+/* Records the order that uses of one buffer require: if two uses have common bytes and at least
+ * one of them writes, the op with the lower number must end first. */
 static void
 ask_for_uses (struct relation *asked, GArray *uses)
 {
@@ -207,8 +209,8 @@ share_address (const weft_program *p, uint32_t a, uint32_t b)
          x->offset < y->offset + y->bytes && y->offset < x->offset + x->bytes;
 }
 
-/* Two buffers share an address: all uses of `old` must end before any use of `new`. FALSE: both are
- * live at once. */
+/* Records the order for two buffers that share an address: all uses of `old` must end before any
+ * use of `new`. Returns FALSE if both are live at once, so that no order is correct. */
 static gboolean
 ask_for_address (struct relation *asked, const weft_program *p, GPtrArray *all, uint32_t old,
                  uint32_t new)
@@ -216,7 +218,7 @@ ask_for_address (struct relation *asked, const weft_program *p, GPtrArray *all, 
   GArray *before = all->pdata[old], *then = all->pdata[new];
 
   if (p->buf[new].last < p->buf[old].first)
-    return TRUE; /* handled by the call with exchanged buffers */
+    return TRUE; /* find_asked() calls this again with both buffers exchanged */
   for (guint i = 0; i < before->len; i++)
     for (guint j = 0; j < then->len; j++)
       put (asked, g_array_index (then, struct access, j).op,
@@ -224,8 +226,8 @@ ask_for_address (struct relation *asked, const weft_program *p, GPtrArray *all, 
   return p->buf[old].last < p->buf[new].first;
 }
 
-/* Sets bit a of row b if op a must have ended when op b starts. FALSE: no order makes the program
- * correct. */
+/* Collects all required orders: bit a of row b is set if op a must have ended when op b starts.
+ * FALSE: no order makes the program correct. */
 static gboolean
 find_asked (const weft_program *p, struct relation *asked)
 {
@@ -242,8 +244,8 @@ find_asked (const weft_program *p, struct relation *asked)
   return possible;
 }
 
-/* Whether every buffer that is not permanent is written before it is read. These programs have no
- * views of such buffers. */
+/* Whether every buffer that is not permanent is written before it is read. In the programs of
+ * this test, such buffers have no views. */
 static gboolean
 reads_what_was_written (const weft_program *p)
 {
@@ -337,11 +339,11 @@ assert_names (const char *message, const weft_program *p, uint32_t op)
 
 /* -------------------------------------------------------------------- edges */
 
-/* Dependencies that no pair of uses requires. They model how a framework launches work, and change
- * only times, not results. */
+/* Dependencies that no pair of uses of a buffer requires. They model the order in which a
+ * framework launches work, and change only times, not results; so removing one is harmless. */
 static const struct launch {
   enum weft_lane then, first;
-  gboolean sync; /* only with batch_p2p_sync */
+  gboolean sync; /* the dependency exists only with batch_p2p_sync */
   const char *why;
 } launches[] = {
   { WEFT_LANE_DP, WEFT_LANE_GPU, FALSE,
@@ -429,7 +431,8 @@ struct tally {
   uint32_t caught, harmless;
 };
 
-/* Fails unless the checks and the judge agree on a damaged program. TRUE: both refuse it. */
+/* Runs the checks of check.h and the judge on a mutant, and fails unless both say the same.
+ * TRUE: both refuse the mutant. */
 static gboolean
 agree (const weft_program *q, struct tally *n, GError **error)
 {
@@ -458,7 +461,8 @@ drop_each_write (const weft_plan *plan, uint32_t role, void *user)
   }
 }
 
-/* Dropping a write is harmless for permanent buffers and for buffers that are not read later. */
+/* Each write is dropped in turn. The mutant is still correct if the buffer is permanent, or is
+ * not read later. */
 static void
 a_write_that_is_dropped_leaves_its_reader_without (void **state)
 {
@@ -498,7 +502,8 @@ two_live_buffers_on_one_address_are_refused (void **state)
   assert_true (n.caught > 200);
 }
 
-/* Moves each view to the start of its owner (bucket 0), or by one element towards it. */
+/* Makes mutants in which a view begins at the start of its owner, or one element earlier than
+ * before, so that it overlaps the view of another bucket. */
 static void
 shift_each_view (const weft_plan *plan, uint32_t role, void *user)
 {
@@ -530,7 +535,7 @@ a_view_that_is_shifted_into_a_bucket_under_way_races (void **state)
 
 /* -------------------------------------------------------------------- roles */
 
-/* Checks all roles of a plan, one of them replaced by `instead`. */
+/* Checks all roles of a plan, of which `instead` replaces one. */
 static gboolean
 roles_proved (const weft_plan *plan, weft_program *instead, GError **error)
 {

@@ -1,6 +1,6 @@
-/* Pipeline schedules: their rows, their exact times, errors of damaged grids, and pictures. Rows
- * and bubbles are those of GPipe (Huang et al. 2019), 1F1B and its interleaved form (Narayanan et
- * al. 2021) and ZB-H1 (Qi et al. 2023). */
+/* Pipeline schedules: the rows of cells, exact step times, errors of damaged grids, and
+ * pictures. Expected rows and bubbles are those of GPipe (Huang et al. 2019), 1F1B and
+ * interleaved 1F1B (Narayanan et al. 2021) and ZB-H1 (Qi et al. 2023). */
 #include "core/base/error.h"
 #include "core/schedule/order.h"
 #include "tests/runner/runner.h"
@@ -29,8 +29,8 @@ grid_of (enum weft_schedule schedule, uint32_t n_ranks, uint32_t n_micro)
   return grid;
 }
 
-/* Times of the cells of a schedule: a forward, and a backward whose input gradient and weight
- * gradient take equally long. */
+/* Times of the cells: a forward, and a backward, half of which is the input gradient and half
+ * the weight gradient. */
 static struct weft_cell_times
 times (double forward, double backward)
 {
@@ -68,7 +68,7 @@ assert_good (const weft_grid *grid)
     fail_msg ("%s", error->message);
 }
 
-/* `message` must be the whole error. */
+/* Asserts that the grid is refused, and that `message` is the whole error. */
 static void
 assert_damaged (const weft_grid *grid, const char *message)
 {
@@ -161,7 +161,8 @@ start_free (const weft_grid *grid, double **start)
   g_free (start);
 }
 
-/* By hand: rank 0 runs F0 F1 B0 B1, rank 1 F0 B0 F1 B1; a forward takes 1, a backward 2. */
+/* Two stages in 1F1B, computed by hand: rank 0 runs F0 F1 B0 B1, rank 1 runs F0 B0 F1 B1; a
+ * forward takes 1, a backward 2. */
 static void
 a_cell_starts_as_soon_as_what_it_needs_has_ended (void **state)
 {
@@ -176,7 +177,7 @@ a_cell_starts_as_soon_as_what_it_needs_has_ended (void **state)
   start_free (grid, start);
 }
 
-/* The end of a cell, found by search; for grids with one chunk and whole backward passes. */
+/* The time at which a cell ends; for grids with one chunk and whole backward passes. */
 static double
 end_of (const weft_grid *grid, double **start, struct weft_cell cell, uint32_t stage)
 {
@@ -227,8 +228,8 @@ every_start_is_the_earliest_one (void **state)
   }
 }
 
-/* Closed form for schedules that fill and drain the ranks: makespan (m + p - 1)(tF + tB), which is
- * a bubble of (p - 1) / m. */
+/* GPipe and 1F1B with equal stages: makespan (m + p - 1)(tF + tB), and so a bubble of (p - 1) /
+ * m. */
 static void
 equal_stages_idle_for_one_round_trip_of_the_pipeline (void **state)
 {
@@ -278,9 +279,9 @@ a_pipeline_of_64_ranks_and_4096_microbatches_is_checked_whole (void **state)
   assert_true (weft_grid_replay (grid, times (1, 2), NULL) == (4096 + 63) * 3);
 }
 
-/* Two ranks with two chunks each and groups of two microbatches. A chunk is half of a stage, so its
- * forward takes 1/2 and its backward 1, if those of the whole stage take 1 and 2. The bubble
- * halves. */
+/* Interleaved 1F1B: two ranks with two chunks each, in groups of two microbatches. A chunk is
+ * half of a stage: its forward takes 1/2 and its backward 1, where those of a whole stage take 1
+ * and 2. The bubble is half of that without chunks. */
 static void
 chunks_of_one_rank_are_stages_of_their_own (void **state)
 {
@@ -305,7 +306,8 @@ the_last_stage_of_a_chunk_waits_for_the_gradient_of_the_next_chunk (void **state
   assert_damaged (grid, "2B0 never starts: it waits for 3B0, which rank 1 runs after 1B0");
 }
 
-/* ZB-H1 in unit times: 24 slots of work and a bubble of (p - 1)(tF + tI - tW). */
+/* ZB-H1 on four ranks with eight microbatches. With F, I and W of 1 each: 24 slots of work, and
+ * a bubble of (p - 1)(tF + tI - tW) = 3. */
 static const char *const zero_bubble = "0F0 0F1 0F2 0F3 0I0 0W0 0F4 0I1 0W1 0F5 0I2 0W2 "
                                        "0F6 0I3 0W3 0F7 0I4 0W4 0I5 0W5 0I6 0W6 0I7 0W7\n"
                                        "1F0 1F1 1F2 1I0 1F3 1I1 1W0 1F4 1I2 1W1 1F5 1I3 "
@@ -334,7 +336,8 @@ a_backward_of_one_stage_may_be_split_and_that_of_the_next_whole (void **state)
   g_autoptr (weft_grid) grid = grid_read ("0F0 0B0\n1F0 1I0 1W0", 1, 1);
 
   assert_good (grid);
-  assert_true (weft_grid_replay (grid, times (1, 2), NULL) == 5); /* 0B0 does not wait for 1W0 */
+  /* 0B0 waits only for 1I0, not for 1W0 */
+  assert_true (weft_grid_replay (grid, times (1, 2), NULL) == 5);
 }
 
 static void
@@ -374,7 +377,8 @@ a_backward_before_its_forward_never_starts (void **state)
                 "0W0 never starts: it waits for 0I0, which rank 0 runs after 0W0");
 }
 
-/* Ranks 0 and 1 wait for each other; rank 2 waits too, but is not part of the cycle. */
+/* Ranks 0 and 1 wait for each other. Rank 2 waits for them, but the message must name a cell of
+ * rank 0 or 1. */
 static void
 a_circle_of_waits_names_one_of_its_own (void **state)
 {
@@ -383,8 +387,8 @@ a_circle_of_waits_names_one_of_its_own (void **state)
                 "0B0 never starts: it waits for 1B0, which rank 1 runs after 1F1");
 }
 
-/* Rank 0 runs 0B1 before 0B0 and waits for the cycle of ranks 1 and 2. The message names a cell of
- * the cycle, not of rank 0. */
+/* Rank 0 runs 0B1 before 0B0, and waits for ranks 1 and 2, which wait for each other. The
+ * message names a cell of rank 1 or 2, not of rank 0. */
 static void
 a_rank_that_waits_for_a_circle_is_not_blamed (void **state)
 {
@@ -393,9 +397,9 @@ a_rank_that_waits_for_a_circle_is_not_blamed (void **state)
                 "2F1 never starts: it waits for 1F1, which rank 1 runs after 1B0");
 }
 
-/* Three ranks with two chunks. The order of rank 1 is wrong: 1F0 after 4F0. The cycle is 3F0, 2F0,
- * 1F0, 4F0; the message names 2F0, because only 2F0 waits for a cell that its rank runs too
- * late. */
+/* Three ranks with two chunks; rank 1 runs 1F0 after 4F0, which is the wrong order. The cells
+ * 3F0, 2F0, 1F0 and 4F0 wait for each other in a cycle. The message names 2F0, because 2F0 waits
+ * for 1F0, the cell that its rank runs too late. */
 static void
 the_named_wait_is_where_the_order_is_wrong (void **state)
 {
@@ -445,8 +449,8 @@ any_cell_may_not_be_dropped_or_doubled (void **state)
   g_rand_free (random);
 }
 
-/* Whether all cells can run: sweeps over the ranks until no cell can start. weft_grid_check() must
- * return the same for every order of cells. */
+/* Whether all cells of a grid can run, found by sweeps over the ranks until no further cell can
+ * start. weft_grid_check() must say the same for every order of cells. */
 static gboolean
 sweeps_through (const weft_grid *grid)
 {
@@ -497,7 +501,7 @@ shuffled_grids_pass_exactly_when_they_can_run (void **state)
     assert_true (good || strstr (error->message, " never starts: it waits for "));
     n_good += good;
   }
-  assert_in_range (n_good, 200, 1800); /* good and bad grids occurred */
+  assert_in_range (n_good, 200, 1800); /* the random grids contain good and bad ones */
   g_rand_free (random);
 }
 
@@ -527,7 +531,8 @@ the_picture_of_a_split_backward_has_capitals (void **state)
                                 "3 ...0a1b2c3dA4eB5fC6gD7hEFGH\n");
 }
 
-/* A column stands for six slots; it shows the cell that runs in the middle of them. */
+/* In a narrow picture a column stands for six slots, and shows the cell that runs in the middle
+ * of the six. */
 static void
 a_narrow_picture_samples_the_time (void **state)
 {
@@ -598,7 +603,7 @@ see_text (GMarkupParseContext *context, const char *text, gsize length, void *da
   seen->n_number += g_ascii_isdigit (text[0]);
 }
 
-/* Parses the drawing: it must be well-formed, with all elements inside the frame. */
+/* Parses the SVG drawing of a grid: it must be well-formed, with all elements inside the frame. */
 static struct drawn
 look (const weft_grid *grid)
 {
@@ -625,7 +630,8 @@ the_drawing_holds_every_cell_with_its_number (void **state)
   struct drawn seen = look (grid);
 
   assert_int_equal (seen.n_number, 4 * 16);
-  assert_int_equal (seen.n_rect, 4 * 16 + 4 + 2); /* cells, ranks, boxes of the legend */
+  /* rectangles: cells, one per rank, and two in the legend */
+  assert_int_equal (seen.n_rect, 4 * 16 + 4 + 2);
 }
 
 static void
@@ -636,8 +642,8 @@ a_number_is_left_out_where_it_does_not_fit (void **state)
   g_autoptr (weft_grid) large = grid_of (WEFT_SCHEDULE_GPIPE, 16, 600);
   struct drawn seen = look (middle);
 
-  assert_int_equal (seen.n_number, 8 * (10 + 32)); /* the numbers of forwards 0 to 9 and of all
-                                                    * backwards fit */
+  /* of 32 forwards the numbers 0 to 9 fit into their cells, and all 32 of the backwards */
+  assert_int_equal (seen.n_number, 8 * (10 + 32));
   seen = look (large);
   assert_int_equal (seen.n_number, 0);
   assert_int_equal (seen.n_rect, 16 * 1200 + 16 + 2);
@@ -666,7 +672,8 @@ the_drawing_says_what_it_is (void **state)
   assert_null (strstr (svg, ">backward</text>"));
 }
 
-/* Overlapped pairs are underlined; later chunks have the colour of their phase mixed with white. */
+/* The drawing underlines overlapped pairs of cells. Cells of later chunks have a paler colour of
+ * their phase. */
 static void
 the_drawing_tells_chunks_and_pairs_apart (void **state)
 {
@@ -682,12 +689,13 @@ the_drawing_tells_chunks_and_pairs_apart (void **state)
     for (uint32_t i = 0; i < grid->n_cell[rank]; i++)
       n_pairs += grid->cell[rank][i].paired;
   assert_int_equal (g_strv_length (by_line) - 1, n_pairs);
-  assert_int_equal (g_strv_length (by_pale) - 1, 2 * 4); /* one per forward of chunk 1 */
+  assert_int_equal (g_strv_length (by_pale) - 1, 2 * 4); /* one pale cell per forward of chunk 1 */
   assert_non_null (strstr (svg, ">paler: later chunks</text>"));
   look (grid);
 }
 
-/* Two chunks are two rows, each blank while the rank runs the other chunk. */
+/* A rank with two chunks has two rows in the picture; each is blank while the rank runs the
+ * other chunk. */
 static void
 the_picture_has_a_row_for_each_stage_of_a_rank (void **state)
 {
@@ -702,9 +710,9 @@ the_picture_has_a_row_for_each_stage_of_a_rank (void **state)
                                 "1:3 .  0aa1bb    ..\n");
 }
 
-/* Two stages in 1F1B, the second one ten times as slow. With fast transfers, the second stage waits
- * only for the first microbatch. The step ends when the first stage has run the backward of the
- * last microbatch. */
+/* Two stages in 1F1B, the second ten times as slow as the first. If transfers are fast, the
+ * second stage idles only until microbatch 0 arrives, and the step ends when the first stage has
+ * run the backward of the last microbatch. */
 static void
 uneven_stages_wait_for_transfers (void **state)
 {
@@ -720,7 +728,8 @@ uneven_stages_wait_for_transfers (void **state)
   /* A transfer takes 100. In 1F1B the first stage runs microbatch 2 only after the backward of
    * microbatch 0, so the step consists of two round trips: that of microbatch 0 and that of
    * microbatch 2. */
-  assert_true (weft_grid_replay_uneven (grid, times, 100) == 1 + 100 + 30 + 100 + 2 /* the first */
+  /* round trip of microbatch 0 */
+  assert_true (weft_grid_replay_uneven (grid, times, 100) == 1 + 100 + 30 + 100 + 2
                                                                  + 1 + 100 + 30 + 100 + 2);
 }
 

@@ -1,5 +1,5 @@
-/* Schedules in PyTorch's CSV format: a written schedule is read back unchanged, and text that is no
- * schedule is refused with line, cell, found and wanted. */
+/* Schedules in PyTorch's CSV format: a written schedule is read back unchanged; text that is no
+ * schedule is refused with its line, its cell, and what was found and wanted. */
 #include "core/base/error.h"
 #include "core/schedule/grid.h"
 #include "tests/runner/command.h"
@@ -49,8 +49,8 @@ assert_same (const weft_grid *a, const weft_grid *b)
   }
 }
 
-/* Writing and reading a generated schedule changes neither its cells nor the numbers of its chunks
- * and model copies (DualPipe). */
+/* Writing and reading a schedule changes neither its cells nor the numbers of its chunks and
+ * model copies (DualPipe has two copies). */
 static void
 every_schedule_reads_back_as_it_was (void **state)
 {
@@ -76,7 +76,8 @@ blank_cells_and_ends_of_lines_mean_nothing (void **state)
   assert_same (plain, spaced);
 }
 
-/* The format of a schedule after PyTorch has lowered it. */
+/* PyTorch can write a "lowered" schedule, which also lists all-gathers, reduce-scatters, sends
+ * and receives. These actions are ignored. */
 static void
 gathers_and_transfers_are_passed_over (void **state)
 {
@@ -102,7 +103,8 @@ a_pair_is_two_cells_that_run_together (void **state)
   assert_true (weft_grid_replay (grid, (struct weft_cell_times){ 1, 1, 1, 2 }, NULL) == 7);
 }
 
-/* The stages of a rank follow from its cells, in any placement. */
+/* The CSV does not say which stage is on which rank: the cells of a rank tell this, in any
+ * placement. */
 static void
 stages_are_where_their_cells_are (void **state)
 {
@@ -208,8 +210,8 @@ a_schedule_that_cannot_run_is_refused (void **state)
       "microbatch 0, wanted one rank");
 }
 
-/* Text with some bytes changed, dropped or doubled: it must be refused with a message, or be a
- * schedule that is read back unchanged. The caller frees it. */
+/* A CSV with some bytes changed, dropped or doubled. Such text is refused with a message, or is
+ * a schedule that is read back unchanged. The caller frees it. */
 static char *
 damaged (GRand *random, const char *text)
 {
@@ -257,7 +259,7 @@ damaged_texts_are_read_or_refused (void **state)
     assert_same (other, again);
     n_good++;
   }
-  assert_in_range (n_good, 20, 4000); /* good and bad text occurred */
+  assert_in_range (n_good, 20, 4000); /* some damaged texts were still schedules */
   g_rand_free (random);
 }
 

@@ -1,5 +1,5 @@
-/* The cost formula of matmuls against numbers computed by hand: the numbers of tiles and of waves
- * of tiles are whole, and the inner dimension is split (split-k) if there are few tiles. */
+/* The cost formula of matmuls against numbers computed by hand. The GPU computes whole tiles in
+ * whole waves (one tile per SM); if there are few tiles, the inner dimension is split (split-k). */
 #include "tests/made/made.h"
 #include "tests/runner/runner.h"
 
@@ -7,7 +7,8 @@ enum { TILE_M = 100, TILE_N = 200, SMS = 10 };
 #define SM_RATE 1e9
 #define BANDWIDTH 1e9
 
-/* A job on a GPU with ten SMs of 1 GFLOP/s, whose tiles have no prologue. */
+/* What a matmul is priced for: a GPU with ten SMs of 1 GFLOP/s each, and a stack whose tiles
+ * have no start-up cost. */
 struct desk {
   struct weft_cluster cluster;
   struct weft_job job;
@@ -65,7 +66,8 @@ whole_waves_of_whole_tiles_are_paid (void **state)
   }
 }
 
-/* Each dtype keeps its own fraction of its own best rate. Attention runs at the same clock. */
+/* Under the power limit, matmuls of each dtype reach a share (gpu_DTYPE_sustained) of the best
+ * rate of this dtype. bf16 attention reaches the share of bf16 matmuls. */
 static void
 the_power_limit_slows_matmuls_and_attention (void **state)
 {
@@ -91,7 +93,8 @@ the_power_limit_slows_matmuls_and_attention (void **state)
   assert_near (work (&d, WEFT_OP_MATMUL, &s), best / 0.25);
 }
 
-/* Each class of kernels has its own share of the copy bandwidth, or memory_share. */
+/* Bandwidth-bound kernels: each class of kernels has its own share of the copy bandwidth.
+ * Classes without one use memory_share. */
 static void
 classes_of_kernels_have_shares_of_their_own (void **state)
 {
@@ -126,7 +129,7 @@ classes_of_kernels_have_shares_of_their_own (void **state)
   }
 }
 
-/* Rows that are no multiple of 16 bytes long are slow, whichever operand has them; the number of
+/* A matmul is slow if the rows of any operand are no multiple of 16 bytes long. The number of
  * rows does not matter. */
 static void
 rows_off_16_bytes_are_slow (void **state)
@@ -172,8 +175,9 @@ attention_rate (const struct desk *d, enum weft_op_kind kind, uint64_t sequence,
   return parts.flops / parts.work / parts.rate;
 }
 
-/* cuDNN on an H100, not causal, so that a query has twice the keys of a causal one (arXiv
- * 2407.08608, figure 5): 497, 574 and 617 TFLOP/s at sequences of 512, 1024 and 2048. */
+/* Attention by cuDNN on an H100 (arXiv 2407.08608, figure 5): 497, 574 and 617 TFLOP/s with 512,
+ * 1024 and 2048 keys per query. The figure is for attention that is not causal; the test's
+ * attention is causal, so it has sequences of twice the length. */
 static void
 attention_of_few_keys_is_slow (void **state)
 {
@@ -193,12 +197,14 @@ attention_of_few_keys_is_slow (void **state)
     assert_near (attention_rate (&d, WEFT_OP_ATTENTION_PART, 2 * row[i].keys, 128, 0), rate);
     assert_true (fabs (rate / 0.8 * 650 / row[i].tflops - 1) < 0.05);
   }
-  double seen = 280 * (1 - 280.0 / (1 << 17)); /* the first queries see less than the window */
+  /* the first queries have fewer keys than the window */
+  double seen = 280 * (1 - 280.0 / (1 << 17));
   assert_near (attention_rate (&d, WEFT_OP_ATTENTION, 1 << 16, 128, 280),
                0.8 * seen / (seen + 140));
 }
 
-/* Backward has a constant of its own. Wide heads are faster, those of width 128 are as stated. */
+/* The backward pass has its own constant attention_backward_keys_half. attention_width_half: the
+ * stated rate holds for heads of width 128; narrower heads are slower, wider ones faster. */
 static void
 attention_of_narrow_heads_is_slow (void **state)
 {
@@ -218,7 +224,8 @@ attention_of_narrow_heads_is_slow (void **state)
   assert_near (attention_rate (&d, WEFT_OP_ATTENTION, 2048, 256, 0), 1);
 }
 
-/* Kernels that were written for one GPU lose a part of the rate on newer ones only. */
+/* Attention kernels that were written for an older GPU (attention_capability) reach a part of
+ * the rate on newer GPUs, and the whole rate on the others. */
 static void
 attention_kernels_of_an_older_gpu_are_slow (void **state)
 {
@@ -238,7 +245,8 @@ attention_kernels_of_an_older_gpu_are_slow (void **state)
     }
 }
 
-/* Forward, dgrad and wgrad sum over different dimensions, and tile the other two. */
+/* Forward, dgrad and wgrad sum over different dimensions of the matmul, and split the other two
+ * into tiles. */
 static void
 each_pass_has_an_inner_dimension_of_its_own (void **state)
 {
@@ -252,8 +260,8 @@ each_pass_has_an_inner_dimension_of_its_own (void **state)
   assert_near (work (&d, WEFT_OP_MATMUL_WGRAD, &s), 40 * tile_seconds (1000));
 }
 
-/* Two tiles on ten SMs: the inner dimension is split into five parts, so that ten fp32 sums of
- * 100 x 200 are written and read. */
+/* Two tiles on ten SMs: the inner dimension is split into five parts. Ten partial sums of 100 x
+ * 200 fp32 numbers are then written and read. */
 static void
 few_deep_tiles_are_split (void **state)
 {
@@ -269,7 +277,8 @@ few_deep_tiles_are_split (void **state)
   assert_near (parts.work, tile_seconds (200000) + parts.sums);
 }
 
-/* Three tiles in three parts on ten SMs: a fourth part would need a second wave. */
+/* Three tiles on ten SMs are split into three parts each: with four parts there would be twelve
+ * tiles, and so a second wave. */
 static void
 a_split_stays_in_one_wave (void **state)
 {
@@ -281,7 +290,7 @@ a_split_stays_in_one_wave (void **state)
   assert_near (weft_cost_split (&d.cost, WEFT_OP_MATMUL, &s).splits, 3);
 }
 
-/* A matmul is split only if this saves more time than writing and reading the sums takes. */
+/* A matmul is split only if this saves more time than the partial sums cost. */
 static void
 a_split_must_pay (void **state)
 {
@@ -294,7 +303,8 @@ a_split_must_pay (void **state)
   assert_near (weft_cost_split (&d.cost, WEFT_OP_MATMUL, &deep).splits, 10);
 }
 
-/* Communication that occupies 3 SMs leaves 7, so that 2 tiles are split into only 3 parts. */
+/* Communication occupies 3 of ten SMs. Two tiles on the other 7 are split into 3 parts each, not
+ * 5. */
 static void
 a_split_counts_the_sms_that_are_left (void **state)
 {
@@ -308,7 +318,7 @@ a_split_counts_the_sms_that_are_left (void **state)
                tile_seconds (1000000 / 3.0) + sums);
 }
 
-/* Grouped GEMM is one kernel for all experts and is never split. */
+/* A grouped GEMM is one kernel for all experts, and is never split. */
 static void
 products_of_experts_stay_whole (void **state)
 {
@@ -336,7 +346,7 @@ codes (uint64_t n, uint64_t k, uint64_t block)
                               .out_dtype = WEFT_BF16 };
 }
 
-/* Seconds of the tiles of all experts on ten SMs; `rate`: relative to the bf16 rate. */
+/* Seconds of a grouped GEMM of fp8 codes on ten SMs. `rate`: relative to the bf16 rate. */
 static double
 seconds_of_codes (double columns, double depth, double rate)
 {
@@ -345,10 +355,11 @@ seconds_of_codes (double columns, double depth, double rate)
 }
 
 static const struct {
-  int64_t only, has; /* `only`: compute capability that the stack's fp8 kernels need (0: any);
-                      * `has`: that of the GPU */
+  /* `only`: compute capability that the stack's fp8 kernels need (0: any); `has`: compute
+   * capability of the GPU */
+  int64_t only, has;
   uint64_t n, k, block;
-  double rate; /* 1: bf16 rate, 2: fp8 rate */
+  double rate; /* rate of the matmul, relative to bf16 (fp8: 2) */
 } of_codes[] = {
   { 0, OTHER, 480, 320, 0, 2 },       { 0, OTHER, 480, 320, 32, 2 },
   { CAPABLE, CAPABLE, 480, 320, 0, 2 }, { CAPABLE, CAPABLE, 480, 320, 128, 2 },
@@ -357,8 +368,9 @@ static const struct {
   { CAPABLE, CAPABLE, 488, 320, 0, 1 }, { CAPABLE, CAPABLE, 480, 328, 0, 1 },
 };
 
-/* A grouped GEMM of fp8 codes runs at the bf16 rate if the kernels of the stack convert the codes
- * to bf16. All other fp8 matmuls run at the fp8 rate. */
+/* A stack may have fp8 grouped GEMMs for one GPU, some shapes and some scalings only. In all
+ * other cases its kernels convert the fp8 values to bf16, and the grouped GEMM runs at the bf16
+ * rate. Other fp8 matmuls run at the fp8 rate. */
 static void
 codes_of_experts_are_halves_where_kernels_make_them_so (void **state)
 {
@@ -382,7 +394,7 @@ codes_of_experts_are_halves_where_kernels_make_them_so (void **state)
   }
 }
 
-/* fp8_priced_as changes the rate of fp8 products, and of no others. */
+/* The knob fp8_priced_as changes the rate of fp8 matmuls, and not that of bf16 matmuls. */
 static void
 a_priced_scaling_has_a_rate_of_its_own (void **state)
 {
@@ -420,8 +432,8 @@ rate_of (const char *stack_name, const char *topology, enum weft_op_kind kind,
   return weft_cost_split (&cost, kind, s).rate;
 }
 
-/* With the bundled files, grouped GEMM runs at the fp8 rate on Hopper with Weft's kernels, and on
- * every GPU with fp8 with Transformer Engine. */
+/* With the bundled files, a grouped GEMM of fp8 codes runs at the fp8 rate with Weft's kernels
+ * only on Hopper, and with Transformer Engine on every GPU that supports fp8. */
 static void
 only_hopper_multiplies_codes_of_experts_by_our_kernels (void **state)
 {
@@ -444,8 +456,9 @@ only_hopper_multiplies_codes_of_experts_by_our_kernels (void **state)
   }
 }
 
-/* Causal attention over 4096 tokens, with heads of several widths. Heads that no tensor core kernel
- * supports have the rate of CUDA cores. */
+/* Causal attention over 4096 tokens, with heads of several widths. Tensor core kernels exist
+ * only for some widths (`tiles`); other heads run at the rate of CUDA cores, if the files state
+ * a kernel and a rate for them. */
 static void
 heads_that_matrix_units_do_not_take_have_the_other_rate (void **state)
 {
@@ -473,9 +486,10 @@ heads_that_matrix_units_do_not_take_have_the_other_rate (void **state)
     d.job.stack.attention_tiles = g_quark_from_string ("33..64x64 65..128x128 129..192x128");
     d.job.stack.attention_tile_multiple = 8;
     d.job.stack.attention_tile_bytes = 2;
-    d.job.stack.plain_attention_forward_share = i % 3 ? forward : 0; /* 0: no such kernel */
+    /* 0: the stack has no such kernel */
+    d.job.stack.plain_attention_forward_share = i % 3 ? forward : 0;
     d.job.stack.plain_attention_backward_share = i % 3 ? backward : 0;
-    d.cluster.f.gpu_cuda_core_spec = i % 3 == 1 ? 0 : cores; /* 0: unknown rate */
+    d.cluster.f.gpu_cuda_core_spec = i % 3 == 1 ? 0 : cores; /* 0: the rate is not known */
     gboolean plain = i % 3 == 2 && !row[i / 3].tiles;
     double rate = SMS * SM_RATE, most = fmax (1024, sum);
     assert_near (work (&d, WEFT_OP_ATTENTION, &s),
@@ -487,8 +501,8 @@ heads_that_matrix_units_do_not_take_have_the_other_rate (void **state)
   }
 }
 
-/* The kernel without tensor cores takes the same time for all widths of heads up to the width in
- * the stack file (plain_attention_width). */
+/* The attention kernel without tensor cores computes heads of plain_attention_width (stack file)
+ * in all cases, so narrower heads take as long. */
 static void
 plain_attention_takes_as_long_as_heads_of_its_width (void **state)
 {
@@ -508,7 +522,7 @@ plain_attention_takes_as_long_as_heads_of_its_width (void **state)
   assert_near (work (&d, WEFT_OP_ATTENTION, &s), 2 * narrow);
 }
 
-/* Of the bundled stacks, only Weft's has attention kernels without tensor cores. */
+/* Of the bundled stacks, only Weft's has attention kernels that run without tensor cores. */
 static void
 only_our_kernels_are_plain (void **state)
 {

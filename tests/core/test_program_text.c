@@ -1,5 +1,5 @@
-/* Programs as text: printed text is parsed to the same program, and damaged text is refused with
- * its line. */
+/* Programs as text: printed text is parsed to the same program; damaged text is refused with the
+ * number of its line. */
 #include "core/base/error.h"
 #include "core/program/program.h"
 #include "tests/runner/runner.h"
@@ -65,7 +65,8 @@ add_buf (weft_builder *b, uint32_t i)
   return weft_build_buf (b, &row);
 }
 
-/* Takes the operands of an op from the buffers in turn; omits optional ones every second time. */
+/* Adds the operands of an op, each the next buffer in turn. Optional operands are omitted every
+ * second time. */
 static void
 add_operands (weft_builder *b, const char *operands, uint32_t n_buf, uint32_t i)
 {
@@ -274,7 +275,7 @@ comments_blanks_and_foreign_line_ends_do_not_count (void **state)
   assert_same (a, c);
 }
 
-/* Damage: `from` in the good text is replaced by `to`; `message` is the whole error after
+/* Damages of a good text: `from` is replaced by `to`; `message` is the whole error after
  * "golden.txt:". */
 static const struct {
   const char *from, *to, *message;
@@ -407,7 +408,8 @@ damage_bytes (GRand *rand, char *text, size_t n)
     text[g_rand_int_range (rand, 0, n)] = bytes[g_rand_int_range (rand, 0, sizeof bytes - 1)];
 }
 
-/* Text with random damage is refused, or is a program that can be printed and parsed again. */
+/* Text with random damage is refused, or is a program that is printed and parsed to the same
+ * program. */
 static void
 random_damage_is_refused_or_still_a_program (void **state)
 {

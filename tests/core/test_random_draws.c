@@ -1,14 +1,15 @@
-/* random_job.c must draw every knob with a value other than its default, if legal jobs allow it. */
+/* The random jobs of random_job.c must set every knob to a value other than its default, if a
+ * legal job can have such a value. Otherwise tests with random jobs would not cover the knob. */
 #include "tests/made/random_job.h"
 #include "tests/runner/runner.h"
 #include <string.h>
 
 #define SEED 20261121
 #define LEAST 2          /* jobs that must set each knob to another value than its default */
-#define MOST_DRAWN 20000 /* test_random_jobs.c plans and simulates a tenth of that */
+#define MOST_DRAWN 20000 /* ten times the jobs that test_random_jobs.c plans and simulates */
 
-/* Knobs that are excluded: no legal job has another value than the default, or the knob changes
- * prices only, so that the programs of random jobs do not depend on it. */
+/* Knobs that random jobs do not set: no legal job has a value other than the default, or the
+ * knob changes only prices and no program. */
 static const char *const undrawn[] = {
   "fp8_priced_as",
   "moe_flex_dispatcher_backend",
@@ -36,7 +37,7 @@ train_values (const struct weft_job *job)
   return job->train.at;
 }
 
-/* Counts, for each knob of a table, the jobs in which it differs from its default. */
+/* Counts the jobs in which each knob of a table differs from its default. */
 struct drawn {
   const struct weft_table *table;
   const union weft_value *(*values) (const struct weft_job *job);
@@ -72,8 +73,8 @@ draw_legal (GRand *rand, struct weft_job *job)
   }
 }
 
-/* Some knobs are rare, and any change of random_job.c changes which jobs set them. The test
- * therefore draws until all knobs were seen, up to a limit far above the usual number. */
+/* Some knobs are rarely set, and any change of random_job.c changes which jobs set them. So the
+ * test draws jobs until all knobs were set, up to a limit far above the usual number of jobs. */
 static void
 every_knob_is_drawn_away_from_its_default (void **state)
 {

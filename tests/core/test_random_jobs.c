@@ -1,9 +1,10 @@
-/* Small random jobs over all features of programs. Plans pass all checks; a printed program is
- * parsed to the same program; folding and repetition do not change times; closed formulas bound the
- * simulation. */
+/* Small random jobs over all features of programs. Each plan must pass all checks; a printed
+ * program must be parsed to the same program; folding and a second run must not change times;
+ * closed formulas must bound the simulated times and bytes. */
 #include "core/base/sanitize.h"
 #include "core/exec/exec.h"
 #include "exec_sim/exec_sim.h"
+#include "core/program/coll_style.h"
 #include "core/program/segment.h"
 #include "core/passes/step.h"
 #include "tests/made/own.h"
@@ -15,13 +16,13 @@
 
 #define N_JOB (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER ? 400 : 2000)
 #define SEED 20261121
-#define EXACT 1e-9 /* relative to the step, because doubles are summed in another order */
-#define DATE 1e-12 /* seconds; times with a smaller difference are equal (exec_sim/bridge.cc) */
+#define EXACT 1e-9 /* relative: sums of doubles in another order */
+#define DATE 1e-12 /* seconds; smaller differences count as none (exec_sim/bridge.cc) */
 
 struct sample {
   char *words;
   weft_plan *plan;
-  weft_timeline *clock, *sim; /* folded */
+  weft_timeline *clock, *sim; /* timelines of folded runs */
 };
 
 struct samples {
@@ -55,7 +56,7 @@ assert_holds (const struct sample *s, const char *what, gboolean holds)
     fail_msg ("%s: %s", s->words, what);
 }
 
-/* Draws jobs until one is legal; its plan must pass all checks. */
+/* Draws jobs until one of them is legal, and plans it. The plan must pass all checks. */
 static void
 draw (struct samples *all, struct sample *s, GRand *rand)
 {
@@ -69,7 +70,7 @@ draw (struct samples *all, struct sample *s, GRand *rand)
     if (weft_test_job (s->words, &job, &error))
       break;
     if (!strstr (error->message, "rule "))
-      fail_msg ("%s: %s", error->message, s->words); /* messages are cut at 1024 bytes */
+      fail_msg ("%s: %s", error->message, s->words); /* job last: messages are cut at 1024 bytes */
     g_free (s->words);
     all->filtered++;
   }
@@ -200,7 +201,7 @@ every_program_comes_back_from_its_text (void **state)
 
 /* ------------------------------------------------------------------- folding */
 
-/* Compares every rank of the unfolded run with its representative in the folded run. */
+/* Compares every rank of the unfolded run (`whole`) with its representative in the folded run. */
 static void
 compare_rows (const struct sample *s, const weft_timeline *whole, const weft_actors *actors)
 {
@@ -299,8 +300,7 @@ traffic (const weft_plan *plan, uint32_t role, uint32_t op, struct weft_coll_sha
       weft_mesh_group (&plan->mesh, role * weft_mesh_stage_size (&plan->mesh), p->op[op].group);
 
   weft_coll_shape_init (shape, &plan->fabric, &group);
-  return weft_coll_plan (shape, p->op[op].kind, weft_op_bytes (p, op),
-                         &plan->job.stack,
+  return weft_coll_plan (shape, p->op[op].kind, weft_op_bytes (p, op), &plan->job.stack,
                          plan->job.train.reduction_order == WEFT_ORDER_CANONICAL);
 }
 
@@ -325,9 +325,10 @@ only_rings (const weft_plan *plan)
   return TRUE;
 }
 
-/* A collective that is simulated step by step has a latency in each round; simulated as one flow,
- * it has its whole latency at the start. A send that ends during this initial latency may contend
- * with the rounds. */
+/* A collective simulated step by step has a latency in each round; as one flow, it has its whole
+ * latency at the start. If no links are shared, both take the same time. A send that ends during
+ * the initial latency may share links with rounds, but not with a flow; then the rounds are not
+ * faster. */
 static void
 rounds_take_as_long_as_a_flow_where_rings_are_alone (void **state)
 {
@@ -436,8 +437,8 @@ arenas_are_aligned_and_large_enough (void **state)
 
 /* --------------------------------------------------------------------- bytes */
 
-/* Steps of a ring: n - 1 per round, k - 1 of them between the k nodes. An all-reduce has two
- * rounds. */
+/* Checks the bytes and steps of a ring: n - 1 steps per round, k - 1 of them between the k
+ * nodes. An all-reduce has two rounds. */
 static void
 check_ring (const struct sample *s, const struct weft_coll_shape *shape,
             const struct weft_traffic *t, double rounds)
@@ -465,11 +466,12 @@ check_flows (const struct sample *s, uint32_t role, uint32_t op)
     struct weft_flow flows[WEFT_MAX_WAYS];
     uint32_t n_flow = weft_coll_flows (&shape, &s->plan->fabric, member, flows);
     for (uint32_t f = 0; f < n_flow; f++)
-      sent += t.bytes[flows[f].way];
+      sent += t.bytes[flows[f].way] / weft_coll_wire (&shape, t.protocol, flows[f].way);
   }
   if (strcmp (t.algorithm, "ring") == 0)
     check_ring (s, &shape, &t, twice);
-  if (strcmp (t.algorithm, "tree") != 0 && bytes > WEFT_COLL_SCALAR_BYTES)
+  if (strcmp (t.algorithm, "tree") != 0 && strcmp (t.algorithm, "nvls") != 0 &&
+      bytes > WEFT_COLL_SCALAR_BYTES)
     assert_holds (s, "members send what it takes", /* flows are rounded to whole bytes */
                   fabs (sent - twice * (n - 1) * bytes) <= n);
   if (bytes <= WEFT_COLL_SCALAR_BYTES)
@@ -477,7 +479,7 @@ check_flows (const struct sample *s, uint32_t role, uint32_t op)
   weft_coll_shape_release (&shape);
 }
 
-/* Number of ranks that sum their gradients. */
+/* Number of ranks that sum their gradients with each other. */
 static uint32_t
 sharing (const weft_plan *plan)
 {
@@ -486,7 +488,7 @@ sharing (const weft_plan *plan)
 
 struct tally {
   uint64_t reduced, gathered, reduced_outside, gathered_outside, sent[2],
-      received[2]; /* all in bytes; [0]: forward, [1]: backward */
+      received[2]; /* bytes; sent and received: [0] forward, [1] backward */
 };
 
 static struct tally
@@ -511,7 +513,7 @@ add_up (const struct sample *s, uint32_t role)
     else if (p->op[op].kind == WEFT_OP_ALL_GATHER && p->op[op].lane == WEFT_LANE_DP)
       sum.gathered += bytes;
     else if (g_str_equal (name, "shape"))
-      continue; /* the transfer of a tensor's shape */
+      continue; /* transfers of tensor shapes are not counted */
     else if (p->op[op].kind == WEFT_OP_SEND && p->op[op].group == WEFT_GROUP_PP)
       sum.sent[backward] += bytes;
     else if (p->op[op].kind == WEFT_OP_RECV && p->op[op].group == WEFT_GROUP_PP)
@@ -533,7 +535,7 @@ is_alone (const weft_plan *plan, const weft_program *p, const struct weft_buf *b
   return weft_mesh_expert_replicas (&plan->mesh) == 1 && is_of_experts (p, buf);
 }
 
-/* Number of ranks over which the contents of a flat buffer can be sharded. */
+/* Number of ranks over which a flat buffer can be sharded. */
 static uint32_t
 sharers (const weft_plan *plan, const weft_program *p, const struct weft_buf *buf)
 {
@@ -550,7 +552,8 @@ is_flat (const weft_program *p, const struct weft_buf *buf, enum weft_buf_kind k
          !g_str_has_prefix (p->name[buf->name], "host_"); /* copies for optimizer_cpu_offload */
 }
 
-/* Bytes of the flat buffers of a kind; slices are counted on all replicas together. */
+/* Bytes of all flat buffers of a kind. A buffer that holds one rank's slice counts with the
+ * slices of all ranks. */
 static uint64_t
 flat_bytes (const weft_plan *plan, const weft_program *p, enum weft_buf_kind kind)
 {
@@ -561,7 +564,7 @@ flat_bytes (const weft_plan *plan, const weft_program *p, enum weft_buf_kind kin
   return bytes;
 }
 
-/* Bytes of one slice of every flat gradient buffer that may be sharded over several ranks. */
+/* Bytes of one rank's slice of all flat gradient buffers that may be sharded over several ranks. */
 static uint64_t
 gradient_slice_bytes (const weft_plan *plan, const weft_program *p)
 {
@@ -575,9 +578,9 @@ gradient_slice_bytes (const weft_plan *plan, const weft_program *p)
   return bytes;
 }
 
-/* Bytes of a gather of all weights: those of the flat weight buffers, and for fp8 weights that are
- * gathered through the gradient buffer, two bytes per gradient. `slices`: only one rank's
- * slices. */
+/* Bytes of an all-gather of all weights: the flat weight buffers; for fp8 weights that are
+ * gathered through the gradient buffer, two bytes per gradient. `slices`: only the slices of one
+ * rank. */
 static uint64_t
 gathered_bytes (const weft_plan *plan, const weft_program *p, gboolean slices)
 {
@@ -599,7 +602,8 @@ gathered_bytes (const weft_plan *plan, const weft_program *p, gboolean slices)
   return bytes;
 }
 
-/* Number of slots for a slice in the gathered unit; 0 if one rank holds the whole unit. */
+/* A unit is gathered into a buffer with one slot for each rank's slice. Returns the number of
+ * slots of a weight; 0 if one rank holds the whole unit. */
 static uint64_t
 slots_of (const weft_plan *plan, const weft_program *p, uint32_t weight)
 {
@@ -625,7 +629,8 @@ unit_bytes (const weft_plan *plan, const weft_program *p, uint32_t first, uint32
     for (uint32_t i = 0; i < p->n_param; i++)
       if (p->param[i].start == slice[k].flat) {
         if (p->param[i].layer >= first && p->param[i].layer < end &&
-            !g_str_has_prefix (p->name[p->param[i].name], "mtp_")) /* prediction layer */
+            /* weights of prediction layers are not in the layer's unit */
+            !g_str_has_prefix (p->name[p->param[i].name], "mtp_"))
           bytes += slice[k].n * slots_of (plan, p, slice[k].weight) * size;
         break;
       }
@@ -633,9 +638,9 @@ unit_bytes (const weft_plan *plan, const weft_program *p, uint32_t first, uint32
   return bytes;
 }
 
-/* Upper bound of the bytes that full recompute gathers in addition, per microbatch. A block of
- * several layers runs forward again before the backward of its last layer, so that its layers are
- * gathered once more, except the last one (and the one before, if the last was gathered early). */
+/* Upper bound of the bytes that full recompute gathers per microbatch in addition. Before the
+ * backward pass of a block, all its layers run forward again and are gathered once more, except
+ * the last one (and the one before it, if the last one was prefetched). */
 static uint64_t
 most_gathered_again (const weft_plan *plan, const weft_program *p)
 {
@@ -656,8 +661,8 @@ most_gathered_again (const weft_plan *plan, const weft_program *p)
   return bytes;
 }
 
-/* FSDP2 without a pipeline gathers every unit in every microbatch, and all layers except the last
- * again for backward. Gathered weights have the type of the precision, shards are fp32. */
+/* FSDP2 without a pipeline gathers every unit in every microbatch for forward, and all layers
+ * except the last again for backward. Gathered weights have the compute type, shards are fp32. */
 static gboolean
 fsdp2_gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gathered)
 {
@@ -672,18 +677,20 @@ fsdp2_gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t 
   return gathered >= least && gathered <= least + micros * most_gathered_again (plan, p);
 }
 
-/* The largest number of all-gathers of a unit per microbatch: forward and backward, and the
- * recomputation, if the unit was resharded after it. With selective recompute this concerns units
- * that are parts of a layer: a part whose module is recomputed is resharded when the backward pass
- * of the other part begins, and its remaining backward gathers it again. */
+/* The largest number of all-gathers of a unit per microbatch: one for forward, one for backward,
+ * and with recompute one more, if the unit was resharded between recomputation and backward.
+ * With selective recompute this happens to units that are parts of a layer: the part that was
+ * recomputed is resharded when the backward of the other part begins, and is gathered again for
+ * its own backward. */
 static uint32_t
 passes (const weft_plan *plan)
 {
   return plan->job.strategy.recompute_granularity == WEFT_NONE ? 2 : 3;
 }
 
-/* Weights are gathered once per step; if weights are sharded, units are gathered twice in every
- * microbatch. test_fsdp_knobs.c tests which modules are units. */
+/* Checks the bytes of all-gathers. Weights are gathered once per step; if weights are sharded,
+ * every unit is gathered twice in every microbatch. Which modules are units is tested by
+ * test_fsdp_knobs.c. */
 static gboolean
 gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gathered)
 {
@@ -691,10 +698,11 @@ gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gather
   uint64_t flat = gathered_bytes (plan, p, FALSE), units = unit_bytes (plan, p, 0, n),
            micros = weft_job_microbatches (&plan->job),
            uses = (plan->job.model.share_embeddings_and_output_weights ? 2 : 1) *
-                  (1 + plan->job.model.mtp_num_layers); /* reads of embedding and head */
+                  /* prediction layers read embedding and head once more each */
+                  (1 + plan->job.model.mtp_num_layers);
   int level = weft_job_sharding (&plan->job);
 
-  if (sharing (plan) == plan->mesh.instances) /* nothing is sharded */
+  if (sharing (plan) == plan->mesh.instances) /* every rank holds all weights: no gathers */
     return gathered == 0;
   if (plan->job.strategy.distributed_config == WEFT_FSDP2)
     return fsdp2_gathers_are_right (plan, p, gathered);
@@ -708,8 +716,8 @@ gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gather
          (level >= WEFT_SHARD_OPTIM || plan->job.strategy.use_distributed_optimizer ? flat : 0);
 }
 
-/* Bytes of the head's own gradient if embeddings are tied. All replicas sum it in one collective if
- * gradients are not sharded. */
+/* With tied embeddings, the head has a gradient buffer of its own. Returns its bytes, 0 if
+ * gradients are sharded. All replicas sum this gradient in one collective. */
 static uint64_t
 tied_head_bytes (const weft_plan *plan, const weft_program *p)
 {
@@ -721,8 +729,8 @@ tied_head_bytes (const weft_plan *plan, const weft_program *p)
   return bytes;
 }
 
-/* Bytes that instances reduce among each other: a slice of the gradients, or all of them if nothing
- * is sharded. */
+/* Bytes that instances (copies of the sharded state) reduce among each other: one rank's slice
+ * of the gradients, or all gradients if nothing is sharded. */
 static uint64_t
 reduced_outside (const weft_plan *plan, const weft_program *p)
 {
@@ -737,8 +745,8 @@ reduced_outside (const weft_plan *plan, const weft_program *p)
          tied_head_bytes (plan, p) / weft_mesh_group_size (&plan->mesh, WEFT_GROUP_INTRA);
 }
 
-/* Bytes of a reduction of all gradients. FSDP2 stores gradients in fp32 and reduces them in
- * mp_policy_reduce_dtype, except in canonical order. */
+/* Bytes of one reduction of all gradients. FSDP2 keeps gradients in fp32 and reduces them in the
+ * type mp_policy_reduce_dtype, in canonical order in fp32. */
 static uint64_t
 bytes_to_reduce (const weft_plan *plan, const weft_program *p)
 {
@@ -750,7 +758,8 @@ bytes_to_reduce (const weft_plan *plan, const weft_program *p)
   return bytes / 4 * weft_dtype_bytes (plan->job.strategy.mp_policy_reduce_dtype);
 }
 
-/* Number of forward cells whose next stage (`after`) or previous stage is on another rank. */
+/* Number of forward passes of a role that send their output to another rank (`after`) or receive
+ * their input from another rank. */
 static uint32_t
 crossings (const weft_plan *plan, uint32_t role, gboolean after)
 {
@@ -765,7 +774,8 @@ crossings (const weft_plan *plan, uint32_t role, gboolean after)
   return n;
 }
 
-/* Without finalize_model_grads, only reductions that a backward pass launches happen. */
+/* Whether `reduced` bytes are right. Without finalize_model_grads, only the reductions that
+ * backward passes launch take place, so fewer bytes than `all` are right too. */
 static gboolean
 is_reduced (const weft_plan *plan, uint64_t reduced, uint64_t all)
 {

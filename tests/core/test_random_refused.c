@@ -1,5 +1,5 @@
-/* Random settings in any combination: each job must be planned, or refused by a named rule. Every
- * job runs in its own process, so that a crash is reported with the text of the job. */
+/* Random settings in any combination: Weft must plan each job, or refuse it by a named rule.
+ * Every job runs in its own process, so that a crash can be reported with the text of the job. */
 #include "tests/made/random_job.h"
 #include "tests/runner/runner.h"
 #include <math.h>
@@ -12,13 +12,14 @@
 #define N_JOB 3000
 #define SEED 77
 #define MOST_SECONDS 60       /* time limit of a job; a job that hangs counts as a crash */
-#define MOST_OPS (1 << 14)    /* limit of layers x microbatches x stages of a planned job */
+#define MOST_OPS (1 << 14)    /* limit of layers x microbatches x stages of jobs that are planned */
 
 enum outcome { PLANNED, REFUSED, TOO_LARGE, NAMELESS };
 
 /* ------------------------------------------------------------------ settings */
 
-/* A random integer: mostly near the lower end of the range, sometimes from the whole range. */
+/* A random integer for a field: mostly near the lower end of its range, sometimes anywhere in
+ * the range. */
 static int64_t
 random_int (GRand *rand, const struct weft_field *field)
 {
@@ -58,7 +59,7 @@ count_words (const struct weft_field *field)
   return n;
 }
 
-/* A random value that the type of the field allows. */
+/* A random value of the field's type. */
 static char *
 random_value (GRand *rand, const struct weft_field *field)
 {
@@ -110,8 +111,8 @@ any_job (GRand *rand)
 
 /* ------------------------------------------------------------------- outcomes */
 
-/* Whether a job was refused by a rule, or by a check of the model, whose message begins with the
- * name of the field. */
+/* Whether a job was refused by a rule, or by a check of the model whose message begins with the
+ * name of a field. */
 static gboolean
 is_named (const GError *error)
 {
@@ -120,7 +121,7 @@ is_named (const GError *error)
   return g_str_equal (first, "rule") || weft_table_find (&weft_model_table, first) >= 0;
 }
 
-/* Whether planning the job would take long. */
+/* Whether a plan of the job would take long. */
 static gboolean
 is_large (const struct weft_job *job)
 {
@@ -153,7 +154,8 @@ outcome_of (const char *words)
 static enum outcome
 try_job (const char *words)
 {
-  static const int caught[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL }; /* CMocka catches these */
+  /* CMocka catches these signals; the process must die of them instead */
+  static const int caught[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL };
   pid_t child = fork ();
   int status;
 

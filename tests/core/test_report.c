@@ -1,5 +1,5 @@
-/* The report: its numbers for hand-made steps, where every number is known, and its page and JSON
- * document for a real step. */
+/* The report: its numbers for steps made by hand, where every number is known, and its HTML page
+ * and JSON document for a real step. */
 #include "core/exec/exec.h"
 #include "core/report/report.h"
 #include "tests/runner/runner.h"
@@ -8,7 +8,7 @@
 
 /* ------------------------------------------------------------- plans made by hand */
 
-/* One op, with its begin and end in seconds. */
+/* One op of a step made by hand, with its begin and end in seconds. */
 struct made {
   enum weft_op_kind kind;
   enum weft_lane lane;
@@ -17,7 +17,7 @@ struct made {
   double begin, end;
 };
 
-/* A program of the ops: kernels are matmuls of 8 x 4 x 2; other ops move 1000 fp32 numbers. */
+/* A program of these ops: kernels are matmuls of 8 x 4 x 2; other ops move 1000 fp32 numbers. */
 static weft_program *
 program_of (const struct made *ops, unsigned n, uint32_t role, uint32_t n_roles)
 {
@@ -134,7 +134,7 @@ near (double found, double wanted)
 
 /* ------------------------------------------------------------------------ waits */
 
-/* A step in which `op` depends on `need` and, because of the memory plan, on `on`. */
+/* A step in which `op` depends on op `need` and, because it reuses memory, on op `on`. */
 static struct step
 step_that_waits (const struct made *ops, unsigned n, uint32_t op, uint32_t need, uint32_t on)
 {
@@ -151,8 +151,9 @@ step_that_waits (const struct made *ops, unsigned n, uint32_t op, uint32_t need,
   return s;
 }
 
-/* From second 2 on, the last kernel waits for a load, and for a reduction whose memory it reuses.
- * The stall is the time by which the reduction ends later than everything else. */
+/* The last kernel waits for a load and, because it reuses memory, for a reduction. The kernel
+ * before it ends at second 2. The memory stall is the time between the end of the load (or
+ * second 2, if later) and the end of the reduction. */
 static void
 a_wait_for_memory_lasts_from_all_else_to_its_end (void **state)
 {
@@ -179,8 +180,8 @@ a_wait_for_memory_lasts_from_all_else_to_its_end (void **state)
   }
 }
 
-/* In measured times, an op may begin before its wait has ended; the stall ends when the op
- * begins. */
+/* Measured times may contradict the plan: the kernel begins at second 5, before the reduction it
+ * waits for has ended at second 7. The stall then ends when the kernel begins. */
 static void
 what_has_begun_is_not_held (void **state)
 {
@@ -304,8 +305,8 @@ an_op_without_a_time_counts_nothing (void **state)
 
 /* -------------------------------------------------------------------- iteration */
 
-/* gpt2: matmuls of 12 layers (12 x 768^2 weights each) and of the head (50257 x 768); 12 x 768 x
- * 1024 for attention. */
+/* gpt2: matmuls of 12 layers (12 x 768^2 weights each) and of the head (50257 x 768), and
+ * attention with 12 x 768 x 1024. */
 #define GPT2_FLOPS_PER_TOKEN (6.0 * (12.0 * 12 * 768 * 768 + 50257.0 * 768) + 6.0 * 12 * 768 * 1024)
 
 static void
@@ -417,8 +418,8 @@ compute_exposed_and_idle_fill_the_step (void **state)
   step_free (&s);
 }
 
-/* Without recompute, hardware FLOPs differ from model FLOPs only by padding of the vocabulary;
- * recompute adds a forward pass. */
+/* Hardware FLOPs exceed model FLOPs by the padding of the vocabulary; with full recompute, also
+ * by one more forward pass. */
 static void
 recompute_counts_as_hardware_only (void **state)
 {
@@ -444,8 +445,8 @@ recompute_counts_as_hardware_only (void **state)
 
 /* ------------------------------------------------------------------------- JSON */
 
-/* Members that scripts rely on, with their types: s string, d double, i integer, b Boolean, o
- * object. */
+/* Members of the JSON document that scripts rely on, with their types: s string, d double, i
+ * integer, b Boolean, o object. */
 static const char *const members[] = {
   "schema:s",
   "job/model/num_layers:i",
@@ -595,7 +596,8 @@ the_page_is_plain_unless_colour_is_asked_for (void **state)
   step_free (&s);
 }
 
-/* The bars end at the memory of the GPU, or at the memory of the largest role if this is larger. */
+/* Memory bars are scaled to the memory of the GPU, or to the memory of the largest role if this
+ * exceeds it. */
 static void
 a_bar_ends_where_memory_ends (void **state)
 {

@@ -1,4 +1,5 @@
-/* Frequencies of rotary embeddings, against values computed from the published wavelengths. */
+/* Frequencies of rotary embeddings, against values computed from the wavelengths that the papers
+ * publish. */
 #include "core/job/rotary.h"
 #include "kernels/kernel.h"
 #include "tests/runner/runner.h"
@@ -48,9 +49,10 @@ linear_scaling_slows_every_pair_alike (void **state)
   assert_turns (&model, 16, 64, 0.0025);
 }
 
-/* Base 500000 on 128 elements, 8192 positions scaled by 8. Frequencies with a wavelength up to 2048
- * positions are unchanged; those with 8192 and more are divided by 8. Over 8192 positions, pair 29
- * rotates 3.41 times, pair 32 1.84 times, and pair 35 slightly less than once. */
+/* Llama 3 scaling: base 500000 on 128 elements, 8192 original positions, factor 8. Frequencies
+ * with a wavelength up to 2048 positions are unchanged; those with 8192 and more are divided by
+ * 8; the others are interpolated. Over 8192 positions, pair 29 rotates 3.41 times, pair 32 1.84
+ * times, and pair 35 slightly less than once. */
 static void
 llama3_scaling_blends_between_the_two_wavelengths (void **state)
 {
@@ -83,7 +85,7 @@ static void
 a_pair_lies_half_a_head_apart_and_values_are_not_turned (void **state)
 {
   union weft_model model;
-  /* two positions of one query, key and value head of four elements */
+  /* One query, key and value head of four elements, at two positions. */
   float qkv[24] = { [12] = 1, [13] = 1, [16] = 1, [20] = 1 };
   struct weft_kernel k = { .kind = WEFT_OP_ROPE,
                            .shape = { .dim = { 4, 4 } },
@@ -95,8 +97,9 @@ a_pair_lies_half_a_head_apart_and_values_are_not_turned (void **state)
   model.num_attention_heads = model.num_query_groups = 1;
   model.seq_length = 2;
   weft_cpu_rope (&k, 0, 1);
-  const double wanted[24] = { [12] = cos (1), cos (0.01), sin (1), sin (0.01), /* query */
-                              [16] = cos (1), 0,          sin (1), 0,          /* key */
+  /* query of position 1 */
+  const double wanted[24] = { [12] = cos (1), cos (0.01), sin (1), sin (0.01),
+                              [16] = cos (1), 0,          sin (1), 0, /* key of position 1 */
                               [20] = 1 };
   for (int i = 0; i < 24; i++)
     assert_true (fabs ((double) qkv[i] - wanted[i]) < 1e-7);

@@ -1,5 +1,5 @@
-/* Every schedule against orders written by hand or by a second, independent rule, and against
- * closed forms of its bubble and of the activations that a rank keeps. */
+/* Every schedule against orders written by hand or computed by a second, independent rule, and
+ * against closed formulas for its bubble and for the activations that a rank keeps. */
 #include "core/base/error.h"
 #include "tests/made/schedules.h"
 #include "tests/runner/runner.h"
@@ -92,7 +92,8 @@ four_ranks_of_two_chunks_in_groups_of_four (void **state)
 /* ------------------------------------------------------------------ a second rule for each
  * order */
 
-/* The expected order of a rank: compared with the grid cell by cell. */
+/* The order that a rank is expected to have. expect() compares one cell after the other with the
+ * grid. */
 struct wanted {
   const weft_grid *grid;
   uint32_t rank, n;
@@ -115,7 +116,7 @@ expect_end (const struct wanted *w)
   assert_int_equal (w->n, w->grid->n_cell[w->rank]);
 }
 
-/* Microbatch and chunk of each forward of an interleaved rank. */
+/* One forward pass of a rank with several chunks. */
 struct turn {
   uint32_t micro, chunk;
 };
@@ -161,7 +162,8 @@ check_interleaved (uint32_t p, uint32_t v, uint32_t m, uint32_t group)
                (m * v + p - 1) * 9);
 }
 
-/* The bubble is (p - 1)(tF + tB) / v with the times of a whole stage: p - 1 slots of a chunk. */
+/* The bubble of interleaved 1F1B is (p - 1)(tF + tB) / v, with the times of a whole stage: p - 1
+ * passes of a chunk. */
 static void
 interleaved_orders_bubbles_and_peaks_for_all_sizes (void **state)
 {
@@ -187,8 +189,8 @@ one_forward_more_in_advance_is_one_chunk_more_in_flight (void **state)
 
 /* ------------------------------------------------------------------ zero bubble */
 
-/* Steady state of a rank: one forward, one input gradient, then the oldest weight gradients, until
- * the number of pending ones is within the limit. */
+/* ZB-H1 and ZB-H2. In the steady state a rank runs one forward, one input gradient, and then the
+ * oldest weight gradients, until at most `times * rank` of them are pending. */
 static void
 check_zero_bubble (enum weft_schedule schedule, uint32_t p, uint32_t m)
 {
@@ -282,8 +284,9 @@ zero_bubble_rows_of_four_ranks (void **state)
 
 /* ------------------------------------------------------------------ DualPipe */
 
-/* The eight steps published with DualPipe, from the view of one rank. Index 0: microbatches that
- * enter at the nearer end of the pipeline; index 1: the others. */
+/* DualPipe: the eight steps of its published code, as seen by one rank. Index 0 of the arrays:
+ * microbatches that enter at the end of the pipeline that is nearer to the rank; index 1:
+ * microbatches from the other end. */
 struct dual {
   struct wanted w;
   uint32_t chunk[2], base[2], forwards[2], backwards[2], pairs;
@@ -335,8 +338,8 @@ drain_ends (struct dual *d, uint32_t h)
   }
 }
 
-/* `deep`: ranks from an end to the middle; h: distance of this rank from its end; n: microbatches
- * in each direction. */
+/* Compares a rank's row with the eight steps. `deep`: half of the number of ranks; h: distance
+ * of the rank from its end of the pipeline; n: microbatches of each direction. */
 static void
 eight_steps (struct dual *d, uint32_t deep, uint32_t h, uint32_t n)
 {
@@ -370,7 +373,7 @@ eight_steps (struct dual *d, uint32_t deep, uint32_t h, uint32_t n)
   assert_true (g_queue_is_empty (&d->waiting));
 }
 
-/* Busy time of a rank; an overlapped pair takes `t.pair`. */
+/* Busy time of a rank. `t.pair`: time of an overlapped forward and backward. */
 static double
 busy (const weft_grid *grid, uint32_t rank, struct weft_cell_times t)
 {
@@ -388,8 +391,8 @@ busy (const weft_grid *grid, uint32_t rank, struct weft_cell_times t)
   return sum;
 }
 
-/* The bubble of the middle ranks, which idle most, is (deep - 1)(tF&B + tB - 3tW), if an input
- * gradient takes as long as a forward. */
+/* The ranks in the middle idle longest: (deep - 1)(tF&B + tB - 3tW), if an input gradient takes
+ * as long as a forward (F&B: an overlapped pair). */
 static void
 assert_dual_bubble (const weft_grid *grid, uint32_t deep)
 {
@@ -476,8 +479,8 @@ dualpipev_is_that_of_pytorch (void **state)
 
 /* ------------------------------------------------------------------ where stages are */
 
-/* Checks that, from the first stage of a copy, the next-stage links lead through every stage to the
- * last, and the previous-stage links back. */
+/* Checks the links between the stages of one model copy: next-stage links lead from the first
+ * stage through every stage to the last, and previous-stage links back. */
 static void
 check_path (const weft_grid *grid, uint32_t copy)
 {
@@ -499,7 +502,7 @@ check_path (const weft_grid *grid, uint32_t copy)
   assert_int_equal (n, 1);
 }
 
-/* A random legal spec of a random schedule. */
+/* A random schedule with random legal counts. */
 static struct weft_grid_spec
 random_spec (GRand *random)
 {
@@ -526,7 +529,7 @@ neighbours_of_a_stage_are_found_either_way (void **state)
 
   for (int round = 0; round < 300; round++) {
     const struct weft_grid_spec spec = random_spec (random);
-    g_autoptr (weft_grid) grid = schedule_made (&spec); /* checked */
+    g_autoptr (weft_grid) grid = schedule_made (&spec); /* schedule_made() checks the grid */
     for (uint32_t copy = 0; copy < grid->n_copies; copy++)
       check_path (grid, copy);
     assert_int_equal (grid->n_stages * grid->n_copies, grid->n_ranks * grid->n_chunks);
@@ -553,7 +556,8 @@ breadth_first_runs_a_chunk_for_all_microbatches_before_the_next (void **state)
     assert_row (grid, rank, "F0a F1a F2a F0b F1b F2b B0b B1b B2b B0a B1a B2a");
 }
 
-/* Lamy-Poirier 2023, section 3: the bubble is that of GPipe divided by the number of chunks. */
+/* Breadth-first schedule (Lamy-Poirier 2023, section 3): its bubble is that of GPipe divided by
+ * the number of chunks. */
 static void
 breadth_first_idles_as_gpipe_over_its_chunks_and_keeps_every_microbatch (void **state)
 {
@@ -593,8 +597,8 @@ forwards_of_warm_up (const weft_grid *grid, const struct weft_grid_spec *spec, u
   return MIN (ahead + spec->extra_warmup + 1, all);
 }
 
-/* Checks the properties that lower bounds rely on: the forwards before the first backward, and the
- * bubble of filling and draining the pipeline. */
+/* Checks two properties on which the search's lower bounds rely: the number of forwards before
+ * the first backward, and the time to fill and drain the pipeline. */
 static void
 check_in_flight (const weft_grid *grid, const struct weft_grid_spec *spec)
 {
@@ -611,8 +615,8 @@ check_in_flight (const weft_grid *grid, const struct weft_grid_spec *spec)
                3 * (work + grid->n_ranks - 1));
 }
 
-/* The properties in the table row of a schedule must match its cells, because the planner relies on
- * the row. */
+/* The row of a schedule in the table states properties that the planner relies on. They must
+ * match the cells of the schedule. */
 static void
 cells_of_every_schedule_are_what_its_row_says (void **state)
 {
@@ -643,7 +647,8 @@ seconds_and_peak (struct weft_grid_spec spec, uint32_t n_micro, double *peak)
   return weft_grid_replay (grid, (struct weft_cell_times){ 3, 4, 2, 0 }, NULL);
 }
 
-/* weft plan extrapolates a long step of a steady schedule from two short steps. */
+/* The search extrapolates a long step from two short ones if the schedule is `steady`. Each
+ * further group of microbatches must then add equal time and no activations. */
 static void
 steady_schedules_grow_by_equal_times_and_keep_as_much (void **state)
 {
@@ -694,7 +699,7 @@ counts_that_do_not_fit_are_refused_by_name (void **state)
 
 /* ------------------------------------------------------------------ the page */
 
-/* The picture as printed in the documentation: indented, without trailing blanks. */
+/* The picture of a grid as the documentation prints it: indented, without trailing blanks. */
 static char *
 on_a_page (const weft_grid *grid)
 {

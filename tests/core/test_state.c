@@ -1,5 +1,5 @@
-/* Global tensors: under every strategy, a tensor has one value, and each element has one owner
- * rank. */
+/* The state of a job as global tensors: under every strategy, a tensor has the same value, and
+ * each element is owned by one rank. */
 #include "core/program/segment.h"
 #include "kernels/float.h"
 #include "tests/made/paper_exec.h"
@@ -80,8 +80,9 @@ measure (weft_state *state, const char *name)
   return (struct moments){ sum / n, sqrt (squares / n - sum / n * sum / n) };
 }
 
-/* The mean of n normal draws is within 4 / sqrt (n) standard deviations of 0, and their deviation
- * within 4 / sqrt (2 n) of its value, except once in ten thousand cases. */
+/* Checks the moments of n normal draws. Except once in ten thousand cases, their mean lies
+ * within 4 / sqrt (n) standard deviations of 0, and their standard deviation within 4 / sqrt (2
+ * n) of `deviation`, relatively. */
 static void
 assert_normal (weft_state *state, const char *name, double deviation)
 {
@@ -112,7 +113,7 @@ new_weights_have_the_moments_of_gpt2 (void **unused)
   paper_job_close (&j);
 }
 
-/* Number of elements that are equal at the same position in tensors of two states. */
+/* Number of positions at which two tensors have equal elements. */
 static uint64_t
 count_equal (weft_state *a, const char *name, weft_state *b, const char *other)
 {
@@ -218,7 +219,7 @@ a_model_in_fp32_has_its_weights_as_masters (void **unused)
   paper_job_close (&j);
 }
 
-/* The parameter of a program with this tensor name and layer; NULL: none. */
+/* The parameter of a program with this tensor name and layer; NULL: the program has none. */
 static const struct weft_param *
 param_of (const weft_program *p, const char *name, uint32_t layer)
 {
@@ -228,8 +229,8 @@ param_of (const weft_program *p, const char *name, uint32_t layer)
   return NULL;
 }
 
-/* Overwrites the weights of every element on all ranks except the owner of the element. Between an
- * update and the all-gather, ranks have such stale weights. */
+/* Overwrites the copies of each weight on all ranks except its owner by zeros. Ranks hold such
+ * stale copies between an optimizer update and the all-gather, and a state must not read them. */
 static void
 spoil_weights_of_others (const struct paper_job *j, uint32_t i)
 {
@@ -286,7 +287,8 @@ writing_a_weight_reaches_every_rank_of_its_stages (void **unused)
   paper_job_close (&j);
 }
 
-/* Collects the optimizer state of the head's copy by hand from the slices of its stage. */
+/* The head of a tied embedding is a second copy of the weight, on the last stage, with its own
+ * optimizer state. The test reads this state from the slices of the ranks of the stage. */
 static void
 the_head_s_copy_of_a_tied_embedding_has_its_own_optimizer_state (void **unused)
 {

@@ -151,7 +151,7 @@ defaults_pass_the_check (void **state)
   assert_int_equal (strategy.tensor_model_parallel_size, 1);
 }
 
-/* Returns a value of the knob that is not its default. */
+/* A value of the knob other than its default `def`. */
 static union weft_value
 moved (const struct weft_field *field, union weft_value def)
 {
@@ -215,8 +215,8 @@ the_committed_page_of_knobs_is_the_printed_one (void **state)
     fail_msg ("docs/knobs.md is out of date: weft knobs --markdown > docs/knobs.md");
 }
 
-/* A bar in a description would end the table cell. Every row must have six cells, that is seven
- * bars without a backslash. */
+/* `weft knobs --markdown` prints a table of six cells per row. A bar in a description would end
+ * its cell, so every row must have seven bars without a backslash. */
 static void
 every_row_of_the_page_has_six_cells (void **state)
 {

@@ -1,5 +1,5 @@
-/* Traces: the requirements of viewers (valid JSON, nested slices, arrows inside slices), and the
- * memory counter, which must show the planned memory. */
+/* Trace files: what viewers require (valid JSON, nested slices, arrows that begin and end inside
+ * slices), and the memory counter, which must show the planned memory. */
 #include "core/base/error.h"
 #include "core/exec/exec.h"
 #include "core/report/trace.h"
@@ -16,7 +16,8 @@ struct step {
   weft_timeline *timeline;
 };
 
-/* Four stages on eight GPUs; gradient reduction overlaps with the backward pass. */
+/* A step on eight GPUs with four pipeline stages; gradient reduction overlaps with the backward
+ * pass. */
 static struct step
 make_step (gboolean unfolded)
 {
@@ -48,7 +49,7 @@ step_free (struct step *s)
   weft_plan_free (s->plan);
 }
 
-/* The bytes of a trace file; `gzip`: compressed. */
+/* Writes a trace file and returns its bytes. `gzip`: compressed. */
 static GBytes *
 write_trace (const struct step *s, uint32_t n_rows, gboolean gzip)
 {
@@ -110,7 +111,7 @@ is_phase (JsonObject *e, const char *phase)
   return strcmp (json_object_get_string_member (e, "ph"), phase) == 0;
 }
 
-/* A time in nanoseconds; the file has microseconds with three decimal places. */
+/* A time of an event in nanoseconds. The file has microseconds with three decimal places. */
 static int64_t
 nanoseconds (JsonObject *e, const char *member)
 {
@@ -186,7 +187,8 @@ every_op_is_a_slice_and_slices_of_a_thread_are_disjoint (void **state)
   step_free (&s);
 }
 
-/* Ops of a launch group start and end together, so the second member has its own row. */
+/* Ops of a launch group run at the same time, which one row of a viewer cannot show: every
+ * further member of a group has a row of its own. */
 static void
 members_of_a_group_have_rows_of_their_own (void **state)
 {
@@ -277,8 +279,9 @@ both_ends_of_an_arrow_lie_inside_slices (void **state)
   step_free (&s);
 }
 
-/* Each send of an observed stage has one arrow: 16 sequences are 8 microbatches on 2 replicas, and
- * each crosses three stage boundaries forward and three back. */
+/* Each send of an observed stage has one arrow to its receive. 16 sequences are 8 microbatches
+ * on each of 2 replicas, and a microbatch crosses three stage boundaries forward and three
+ * backward. */
 static void
 every_send_points_to_its_receive (void **state)
 {
@@ -339,7 +342,7 @@ the_counter_peaks_at_the_planned_live_bytes (void **state)
   step_free (&s);
 }
 
-/* The memory counter begins and ends with the permanent buffers only. */
+/* Before the first and after the last op, the memory counter shows only permanent buffers. */
 static void
 the_counter_begins_and_ends_with_what_is_permanent (void **state)
 {
@@ -399,7 +402,8 @@ a_compressed_trace_holds_the_same_text (void **state)
   step_free (&s);
 }
 
-/* A timeline with more ranks than a viewer can open, all with the same times. */
+/* A timeline of more ranks than a viewer can open; all ranks have the same times. The trace is
+ * refused, and the message names flags that help. */
 static void
 a_trace_that_no_viewer_opens_is_refused_with_a_way_out (void **state)
 {

@@ -1,14 +1,16 @@
-/* Schedules whose two chunks form a V, against orders computed by a second rule, the least number
- * of slots of any order, and closed forms of idle slots and kept activations. */
+/* V schedules (a rank runs two chunks; stages run down the ranks and up again) against orders
+ * computed by a second rule, against the least number of slots that any order needs, and against
+ * closed formulas for idle slots and kept activations. */
 #include "tests/made/schedules.h"
 #include "tests/runner/runner.h"
 
-/* The state of writing one rank's order as text, cell by cell. A cell is a pass of a microbatch or
- * the oldest pending weight gradient. Cells of microbatches from m on are left out. */
+/* Writes the order of one rank as text, cell by cell. A cell is a pass of a microbatch, or the
+ * oldest pending weight gradient. Orders are made for any number of microbatches; cells of
+ * microbatches from m on are left out. */
 struct told {
   GString *text;
   uint32_t p, m, rank, next[4];
-  GQueue waiting; /* microbatch * 2 + chunk */
+  GQueue waiting; /* pending weight gradients: microbatch * 2 + chunk */
 };
 
 static void
@@ -19,8 +21,8 @@ tell (struct told *t, char phase, uint32_t chunk, uint32_t micro)
                             micro);
 }
 
-/* Writes the next microbatch of a pass: forward down (0) or up (1), input gradient down (2) or up
- * (3). */
+/* Writes the cell of a pass for its next microbatch. Passes: forward down the ranks (0) or up
+ * (1), input gradient down (2) or up (3). */
 static void
 tell_pass (struct told *t, int pass)
 {
@@ -48,8 +50,8 @@ end_rank (struct told *t)
   g_string_append_c (t->text, '\n');
 }
 
-/* The full order: ranks fill up, then run both chunks of a microbatch in every six slots, and then
- * drain. The caller frees the text. */
+/* The order of ZB-V with many microbatches: ranks fill up, then run both chunks of a microbatch
+ * in every six slots, and then drain. The caller frees the text. */
 static char *
 full_v (uint32_t p, uint32_t m)
 {
@@ -82,8 +84,9 @@ full_v (uint32_t p, uint32_t m)
   return g_string_free (text, FALSE);
 }
 
-/* An order with a microbatch every six slots. `first` gives the slots of the four passes of
- * microbatch 0 on a rank. The caller frees the text. */
+/* An order in which each of the four passes starts a microbatch every six slots; pending weight
+ * gradients use free slots. `first` returns the slots in which the passes of microbatch 0 run on
+ * a rank. The caller frees the text. */
 static char *
 rhythmic_v (uint32_t p, uint32_t m, void (*first) (uint32_t p, uint32_t rank, uint32_t slot[4]))
 {
@@ -118,7 +121,7 @@ read_text (const char *text)
   return grid;
 }
 
-/* Activations, in half stages, of the rank that keeps most. */
+/* Activations of the rank that keeps most, in half stages (the size of a chunk). */
 static double
 most_in_flight (const weft_grid *grid)
 {
@@ -140,7 +143,8 @@ least_slots (uint32_t p, uint32_t m)
   return MAX (6 * m + p - 1, MAX (4 * m + 3 * p - 1, 2 * m + 4 * p - 1));
 }
 
-/* A chunk is half of a stage, so 2p chunks are the activations that 1F1B keeps on rank 0. */
+/* ZB-V needs the least number of slots, and a rank keeps at most 2p chunks. A chunk is half of a
+ * stage, so these are the activations that 1F1B keeps on rank 0. */
 static void
 zb_v_takes_the_least_slots_there_are_and_keeps_p_stages (void **state)
 {
@@ -164,8 +168,8 @@ zb_v_takes_the_least_slots_there_are_and_keeps_p_stages (void **state)
   }
 }
 
-/* With at least 5p / 3 microbatches, ZB-V is the order of full_v(). With fewer, it is not slower
- * than that order. */
+/* With at least 5p / 3 microbatches, the order of ZB-V is that of full_v(). With fewer, it is
+ * not slower than full_v(). */
 static void
 zb_v_of_many_microbatches_is_the_full_order_and_of_few_is_shorter (void **state)
 {
@@ -186,8 +190,8 @@ zb_v_of_many_microbatches_is_the_full_order_and_of_few_is_shorter (void **state)
     }
 }
 
-/* In the order of V-Half, forwards and input gradients on their way down advance one rank every two
- * slots. For even p, a gap prevents two passes in the same slot. */
+/* The regular order of V-Half: forwards and input gradients that run down the ranks advance one
+ * rank every two slots. For even p, a gap of three slots prevents two passes in the same slot. */
 static void
 half_rhythm (uint32_t p, uint32_t rank, uint32_t slot[4])
 {
@@ -199,9 +203,10 @@ half_rhythm (uint32_t p, uint32_t rank, uint32_t slot[4])
   slot[3] = 6 * p + gap - 2 - rank;
 }
 
-/* The order of half_rhythm() idles 7(p - 1) / 2 slots or slightly more. The orders that the search
- * finds are not longer. If an input gradient takes 1.5 times as long as a forward, the found orders
- * are at most 4 % longer: ranks must not wait for each other in every microbatch. */
+/* V-Half is found by a search. The found orders must not be longer than the regular order of
+ * half_rhythm(), which idles 7(p - 1) / 2 slots or slightly more. If an input gradient takes 1.5
+ * times as long as a forward, they may be 4 % longer, but ranks must not wait for each other in
+ * every microbatch. */
 static void
 check_half_rhythm (const weft_grid *grid)
 {
@@ -218,8 +223,8 @@ check_half_rhythm (const weft_grid *grid)
                  (i ? 1.04 : 1) * weft_grid_replay (rhythmic, times[i], NULL));
 }
 
-/* V-Half idles about 3(p - 1) slots and keeps the activations of about p half stages; 1F1B idles
- * 6(p - 1) slots and keeps the activations of 2p half stages. */
+/* V-Half idles at most 3(p - 1) + 2 slots and keeps the activations of about p half stages. 1F1B
+ * idles 6(p - 1) slots and keeps 2p half stages. */
 static void
 v_half_idles_half_of_1f1b_and_keeps_half (void **state)
 {

@@ -1,5 +1,5 @@
-/* exec_gpu/cuda/module/cupti.c on a double of CUPTI: functions of this file pass it buffers of
- * activity records that the tests write. */
+/* exec_gpu/cuda/module/cupti.c on a double of CUPTI. The double delivers buffers of activity
+ * records that the tests write. */
 #include "exec_gpu/cuda/module/cupti.h"
 #include "tests/runner/runner.h"
 #include <pthread.h>
@@ -15,8 +15,8 @@ static struct {
   CUpti_CallbackFunc callback;
   uint64_t kinds; /* enabled activity kinds, one bit each */
   uint32_t n_callbacks, depth, device;
-  gboolean is_held; /* the buffer contains an incomplete record */
-  uint64_t pushed; /* correlation id that any thread pushed last */
+  gboolean is_held; /* the buffer contains a record that is not complete yet */
+  uint64_t pushed; /* the id pushed last, by any thread (external correlation id) */
   size_t dropped;
   CUptiResult subscribed, next;
 } fake;
@@ -45,7 +45,8 @@ register_callbacks (CUpti_BuffersCallbackRequestFunc wanted,
 
 static void end_buffer (void);
 
-/* A buffer with the record of a running activity is returned only by a forced flush. */
+/* cuptiActivityFlushAll: a buffer that holds the record of a running activity is delivered only
+ * by a forced flush. */
 static CUptiResult CUPTIAPI
 flush (uint32_t flag)
 {
@@ -130,7 +131,7 @@ enable_callback (uint32_t on, CUpti_SubscriberHandle handle, CUpti_CallbackDomai
   return CUPTI_SUCCESS;
 }
 
-/* In these tests, handles of nodes and streams are their numbers. */
+/* In these tests, the handle of a graph node or stream is its id cast to a pointer. */
 static CUptiResult CUPTIAPI
 number_node (CUgraphNode node, uint64_t *id)
 {
@@ -220,8 +221,8 @@ put_kernel (const char *name, uint64_t begin, uint32_t correlation, uint32_t str
   put (&k, sizeof k);
 }
 
-/* Writes the record that CUPTI writes for a call: the id that was pushed when the call was made.
- * CUPTI writes it only if runtime and driver calls are recorded. */
+/* Writes the record that connects a launch with the id that was pushed when the launch was made.
+ * Like CUPTI, writes it only if runtime and driver calls are recorded. */
 static void
 put_known (uint32_t correlation, uint64_t id)
 {
@@ -300,7 +301,7 @@ records_in_any_order_belong_to_the_op_whose_id_was_pushed (void **state)
   first = fake.pushed;
   weft_cupti_about (c, 3, 0);
   second = fake.pushed;
-  weft_cupti_about (c, 3, 0); /* no change: pushes nothing */
+  weft_cupti_about (c, 3, 0); /* the same op again: no second push */
   assert_true (fake.depth == 1 && first != second);
 
   begin_buffer ();
@@ -390,7 +391,7 @@ launches_of_other_threads_go_by_the_order_of_their_stream (void **state)
     weft_cupti_about (c, 0, op);
     weft_cupti_talk (c, stream);
     weft_cupti_launched (c);
-    weft_cupti_launched (c); /* no effect: no communication since the last call */
+    weft_cupti_launched (c); /* no effect: no weft_cupti_talk() since the last call */
   }
   begin_buffer ();
   put_kernel ("ncclDevKernel_b", 900, 61, 5, 0);
@@ -414,7 +415,7 @@ launches_of_other_threads_go_by_the_order_of_their_stream (void **state)
   weft_cupti_close (c);
 }
 
-/* Both GPUs have a stream with the same number. */
+/* Streams of two GPUs may have the same number. Their records must not be mixed. */
 static void
 streams_of_two_gpus_are_told_apart (void **state)
 {
@@ -495,7 +496,7 @@ kernels_of_a_graph_go_by_the_nodes_that_were_captured (void **state)
     call_back (CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED, 2, node + 100, node);
   for (int run = 0; run < 2; run++) {
     begin_buffer ();
-    put_known (70, fake.pushed); /* the call that launches the graph */
+    put_known (70, fake.pushed); /* the correlation id of the call that launches the graph */
     put_kernel ("first", 100, 70, 1, 111);
     put_kernel ("second", 200, 70, 1, 112);
     put_kernel ("nccl", 300, 70, 1, 113);

@@ -1,15 +1,16 @@
-/* Communicators of the computing device (computing_cuda.h). */
+/* The communicators of the computing device (computing_cuda.h): collectives and transfers between
+ * its streams, or between processes by way of the rendezvous. */
 #include "exec_gpu/cuda/module/sums.h"
 #include "kernels/float.h"
 #include "launch/rendezvous.h"
 #include "tests/doubles/computing_cuda.h"
 #include <string.h>
 
-/* A communicator as all its members share it. Members can be in other processes. */
+/* What all members of a communicator share. Some members may be in other processes. */
 struct clique {
   uint32_t n, came; /* members; members that have opened it in this process */
   GBytes *name;
-  GPtrArray *meeting;  /* collectives */
+  GPtrArray *meeting;  /* collectives, in the order of calls */
   GPtrArray **between; /* [from * n + to]: transfers */
 };
 
@@ -17,15 +18,15 @@ struct weft_gpu_comm {
   computing_cuda *d;
   struct clique *clique;
   uint32_t rank, n_split, n_collective;
-  uint32_t *sent, *received; /* [member]: transfers so far */
+  uint32_t *sent, *received; /* [member]: number of transfers so far */
 };
 
-/* One collective or transfer: the calls of its participants. */
+/* One collective or transfer, with the call of each participant. */
 struct computing_meeting {
   uint32_t n, came; /* participants; participants whose call has reached the head of its stream */
-  char *key;        /* name of the data in the rendezvous of processes */
+  char *key;        /* key under which participants in other processes store their data */
   gboolean over;
-  struct computing_talk *talk; /* by member; of a transfer: sender, receiver */
+  struct computing_talk *talk; /* by member; in a transfer: 0 the sender, 1 the receiver */
   gboolean *here;
 };
 
@@ -55,8 +56,8 @@ meeting_at (GPtrArray *list, uint32_t at, uint32_t n)
   return g_ptr_array_index (list, at);
 }
 
-/* The at-th transfer from one member to another (way = from * n + to), or the at-th collective
- * (way = n * n). Its key is the same in all processes. */
+/* Finds or makes a meeting. way = from * n + to: the at-th transfer from one member to another; way
+ * = n * n: the at-th collective. Its key is the same in all processes. */
 static struct computing_meeting *
 named_meeting (const struct clique *c, uint32_t way, uint32_t at)
 {
@@ -150,8 +151,8 @@ look (const struct computing_meeting *m)
   return NULL;
 }
 
-/* Elements [first, first + n) of a member, times its factor, rounded to the type as in NCCL. The
- * caller frees them. */
+/* A copy of elements [first, first + n) of a member's input, each multiplied by the member's factor
+ * (premul_sum) and rounded to the type, as in NCCL. The caller frees it. */
 static void *
 scaled_term (const struct computing_talk *t, uint64_t first, uint64_t n)
 {
@@ -168,7 +169,7 @@ scaled_term (const struct computing_talk *t, uint64_t first, uint64_t n)
   return out;
 }
 
-/* Reduces elements [first, first + n) of all members into `out`. */
+/* Reduces elements [first, first + n) of the inputs of all members into `out`. */
 static const char *
 reduce (const struct computing_meeting *m, uint64_t first, uint64_t n, void *out)
 {
@@ -195,7 +196,7 @@ reduce (const struct computing_meeting *m, uint64_t first, uint64_t n, void *out
   return said;
 }
 
-/* Computes the result of one member into `out`. */
+/* Computes what a collective writes for one member into `out`. */
 static const char *
 result_of (const struct computing_meeting *m, uint32_t member, void *out)
 {
@@ -251,7 +252,8 @@ bring (computing_cuda *d, const struct computing_meeting *m, uint32_t member, co
   return weft_rendezvous_set (d->peers, key, value, NULL) ? NULL : "another process is gone";
 }
 
-/* The data that a member has sent to the rendezvous; NULL: its process has failed. */
+/* Waits for the data of a member in another process. NULL: its process has failed. The rendezvous
+ * owns the data. */
 static GBytes *
 fetch (computing_cuda *d, const struct computing_meeting *m, uint32_t member)
 {
@@ -275,8 +277,8 @@ come_to_transfer (computing_cuda *d, struct computing_meeting *m, const struct c
   return NULL;
 }
 
-/* Fetches the inputs of all members from the rendezvous and computes the result of this process's
- * member. */
+/* A collective between processes: sends the input of this process's member, fetches the inputs of
+ * all others, and computes the result of this member. */
 static const char *
 come_to_collective (computing_cuda *d, struct computing_meeting *m, const struct computing_talk *t)
 {
@@ -385,8 +387,8 @@ comp_comm_open (void *self, const struct weft_gpu_member *member, weft_gpu_comm 
   return join_clique (self, name, member->n, member->rank, out);
 }
 
-/* Splits a communicator. The name under which the members of the new one meet contains the parent,
- * the number of the split, and the color. Returns NULL, or what failed. */
+/* Splits a communicator. All members of the new communicator compute the same name for it: from the
+ * parent's name, the number of the split, and the color. Returns NULL, or an error. */
 static const char *
 comp_comm_split (void *self, weft_gpu_comm *parent, int color, const struct weft_gpu_member *m,
                  weft_gpu_comm **out)

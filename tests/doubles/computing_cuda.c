@@ -4,7 +4,8 @@
 #include "tests/doubles/emulated_cuda.h"
 #include <string.h>
 
-#define PATIENCE (10 * G_USEC_PER_SEC) /* a query fails after this time without new work */
+/* a query of an event fails if no work was enqueued for this time */
+#define PATIENCE (10 * G_USEC_PER_SEC)
 #define STUCK "streams wait for each other for ever"
 
 struct weft_gpu_stream {
@@ -17,7 +18,7 @@ struct weft_gpu_event {
   uint32_t device;
   gboolean timed;
   uint64_t recorded, done; /* records enqueued, records done */
-  uint64_t at;             /* number of work items done before the newest record */
+  uint64_t at;             /* work items that were done before the newest record */
   weft_gpu_graph *captured;
 };
 
@@ -33,9 +34,9 @@ struct weft_gpu_graph {
 };
 
 struct thread {
-  uint32_t device, depth; /* depth: nesting of groups */
+  uint32_t device, depth; /* depth: number of open (nested) groups */
   gboolean captures;
-  GArray *talk; /* calls of the open group */
+  GArray *talk; /* struct computing_talk: the calls of the open group */
 };
 
 static void
@@ -113,8 +114,9 @@ free_item (void *data)
   g_free (item);
 }
 
-/* Appends an item to a stream, for a call or for a graph launch. This determines the record that a
- * wait waits for, and the collective or transfer that a communication call belongs to. */
+/* Appends a work item to a stream: for a call of the executor, or when a graph is launched. At this
+ * moment it is decided which record a wait waits for, and which collective or transfer a
+ * communication call takes part in. */
 static void
 give (computing_cuda *d, weft_gpu_stream *stream, struct computing_item *item)
 {
@@ -165,7 +167,8 @@ run_kernels (computing_cuda *d, const struct computing_item *item)
   computing_unfence (d);
 }
 
-/* Host functions run concurrently with device work, so they must not access device memory. */
+/* Runs a host function. On a GPU it runs concurrently with device work, so it must not access
+ * device memory, which is inaccessible meanwhile. */
 static void
 run_host (computing_cuda *d, const struct computing_item *item)
 {
@@ -242,7 +245,8 @@ is_ready (const struct computing_item *item)
   return item->kind != COMPUTING_LAUNCH || !item->posted || is_over (item);
 }
 
-/* A stream whose next item can run; NULL: there is none. */
+/* A stream whose first work item can run: the oldest item, or a random one if the device has a
+ * seed. NULL: no item can run. */
 static weft_gpu_stream *
 choose_stream (computing_cuda *d)
 {
@@ -286,8 +290,9 @@ is_done (const weft_gpu_event *event, weft_gpu_stream *stream)
   return event ? event->done >= event->recorded : g_queue_is_empty (&stream->item);
 }
 
-/* Runs work until the event is done (event != NULL) or the stream is empty. Sets *done to FALSE if
- * work remains but none of it can run. */
+/* Runs work until the event is done or, if event is NULL, until the stream is empty. Sets *done to
+ * FALSE if the remaining work cannot run (streams wait for each other, or for work that is not
+ * enqueued yet). */
 static const char *
 work (computing_cuda *d, const weft_gpu_event *event, weft_gpu_stream *stream, gboolean *done)
 {
@@ -300,8 +305,8 @@ work (computing_cuda *d, const weft_gpu_event *event, weft_gpu_stream *stream, g
   return d->said;
 }
 
-/* Runs work until the event is done. As long as calls are made, *done = FALSE is no error: another
- * thread may still enqueue the missing work. */
+/* Runs work until the event is done. If it is not done, that is no error as long as calls enqueue
+ * new work: another thread may still enqueue what is missing. */
 static const char *
 look_for (computing_cuda *d, const weft_gpu_event *event, gboolean *done)
 {
@@ -402,7 +407,7 @@ comp_stream_open (void *self, gboolean urgent, weft_gpu_stream **out)
   return NULL;
 }
 
-/* Work that the stream has not done is discarded. */
+/* Closes a stream. Its unfinished work is discarded. */
 static const char *
 comp_stream_close (void *self, weft_gpu_stream *stream)
 {
@@ -444,7 +449,7 @@ comp_event_close (void *self, weft_gpu_event *event)
   return NULL;
 }
 
-/* An event recorded during capture belongs to the graph and has no time. */
+/* An event that is recorded during capture belongs to the graph, and its time cannot be read. */
 static const char *
 record (computing_cuda *d, weft_gpu_event *event, weft_gpu_stream *stream)
 {
@@ -460,8 +465,8 @@ comp_record (void *self, weft_gpu_event *event, weft_gpu_stream *stream)
   LOCKED ((computing_cuda *) self, const char *, record (self, event, stream));
 }
 
-/* During capture, the record is an external one: the event has a time, and no stream may wait for
- * it. */
+/* Records an event with a time. During capture this is an external record: its time can be read,
+ * and no stream of the graph may wait for it. */
 static const char *
 stamp (computing_cuda *d, weft_gpu_event *event, weft_gpu_stream *stream)
 {
@@ -475,7 +480,8 @@ comp_stamp (void *self, weft_gpu_event *event, weft_gpu_stream *stream)
   LOCKED ((computing_cuda *) self, const char *, stamp (self, event, stream));
 }
 
-/* A stream that waits for a captured event is captured too. */
+/* A stream outside the capture that waits for an event of the capture becomes part of the
+ * capture. */
 static const char *
 wait_for (computing_cuda *d, weft_gpu_stream *stream, weft_gpu_event *event)
 {
@@ -505,7 +511,7 @@ comp_finish (void *self, weft_gpu_stream *stream)
   LOCKED ((computing_cuda *) self, const char *, finish (self, stream));
 }
 
-/* Every work item takes one microsecond. */
+/* Time between two records: one microsecond for each work item done between them. */
 static const char *
 comp_elapsed (void *self, weft_gpu_event *from, weft_gpu_event *to, double *seconds)
 {
@@ -540,7 +546,8 @@ comp_fill (void *self, void *at, uint8_t byte, uint64_t bytes, weft_gpu_stream *
                   .kind = COMPUTING_FILL, .copy = { .to = at, .bytes = bytes }, .value = byte });
 }
 
-/* Copies the arguments, because a GPU reads the arguments of a launch when the call is made. */
+/* Copies the arguments of the kernels now, because a GPU reads the arguments of a launch when the
+ * call is made. */
 static const char *
 comp_kernel (void *self, const struct weft_kernel *k, uint32_t n,
              const struct weft_gpu_scratch *scratch, weft_gpu_stream *stream)
@@ -590,7 +597,8 @@ comp_exchange (void *self, const struct weft_gpu_exchange *x, weft_gpu_stream *s
 
 /* --------------------------------------------------------------------- communication */
 
-/* Consecutive operations on one stream become one launch on that stream. */
+/* Ends a group of communication calls. Calls that follow each other on one stream become one launch
+ * on this stream. */
 static const char *
 end_launch (computing_cuda *d, struct thread *t)
 {
@@ -701,12 +709,13 @@ comp_capture_start (void *self, weft_gpu_stream *stream)
   LOCKED ((computing_cuda *) self, const char *, start_capture (self, stream));
 }
 
-/* Whether the origin stream of a capture waits for all captured work. Goes backwards from the end
- * of the graph. */
+/* Whether the origin stream of a capture waits for all captured work, as CUDA requires. Goes
+ * through the graph from its end. */
 static gboolean
 is_joined (const weft_gpu_graph *g)
 {
-  g_autoptr (GHashTable) reached = g_hash_table_new (NULL, NULL); /* streams, events */
+  /* streams and events that the origin stream waits for */
+  g_autoptr (GHashTable) reached = g_hash_table_new (NULL, NULL);
 
   g_hash_table_add (reached, g->origin);
   for (uint32_t i = g->node->len; i-- > 0;) {

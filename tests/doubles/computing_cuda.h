@@ -25,10 +25,10 @@ enum computing_kind {
   COMPUTING_MARK,
   COMPUTING_JOIN,
   COMPUTING_EXCHANGE,
-  COMPUTING_LAUNCH, /* communication of one group */
+  COMPUTING_LAUNCH, /* the communication calls of one group */
 };
 
-/* One communication call; for a transfer, `from` is sent or `to` is received into. */
+/* One communication call. In a transfer, `from` (send) or `to` (receive) is the only buffer. */
 struct computing_talk {
   enum weft_op_kind kind;
   weft_gpu_stream *on;
@@ -45,14 +45,15 @@ struct computing_meeting;
 
 struct computing_item {
   enum computing_kind kind;
-  uint64_t number; /* number of the call */
+  uint64_t number; /* position in the order of all work items */
   weft_gpu_event *event;
-  uint64_t generation; /* record: its number among the records of the event; wait: number of the
-                        * record that it waits for */
-  struct weft_gpu_copy copy; /* a fill uses only `to` and bytes */
-  void *kernel; /* struct weft_cuda_launch, n of them; from g_rc_box_alloc() */
+  /* of a record: how many records of the event precede it, plus 1; of a wait: the record that it
+   * waits for */
+  uint64_t generation;
+  struct weft_gpu_copy copy; /* of a copy; a fill uses only `to` and `bytes` */
+  void *kernel; /* struct weft_cuda_launch, `n` of them; from g_rc_box_alloc() */
   enum weft_op_kind op;
-  gboolean fused, same; /* fused: attention by cuDNN; same: with deterministic results */
+  gboolean fused, same; /* fused: attention by cuDNN; same: its results must be deterministic */
   uint32_t n;
   void (*run) (void *data);
   void *data;
@@ -66,7 +67,7 @@ struct computing_item {
 
 struct computing_arena {
   void *base;
-  uint64_t pages; /* bytes, followed by an inaccessible page */
+  uint64_t pages; /* the memory, followed by an inaccessible page: bytes of both */
   void *at;
   uint64_t bytes;
   enum weft_pool pool;
@@ -80,18 +81,18 @@ typedef struct computing_cuda {
   uint32_t devices;      /* reported device count; default 64 */
   gboolean warpgroups;   /* supports wgmma; FALSE by default */
   GRand *rand;           /* NULL: work runs in the order of calls */
-  /* If not NULL, other ranks are in other processes; this process has one rank and runs work in the
-   * order of calls. */
+  /* Not NULL: the other ranks are in other processes. This process then has one rank, and runs work
+   * in the order of calls. */
   struct weft_rendezvous *peers;
   struct weft_cudnn_attention *cudnn; /* owned by the caller; NULL: Weft's attention kernels */
   uint32_t n_fused;
-  const char *said;      /* the first error of work; later calls return it too */
+  const char *said;      /* the first error; all later calls return it too */
   uint64_t now, n_given; /* work items done; work items enqueued */
   uint64_t n_seen;       /* n_given at the last query */
-  gint64 seen;           /* time of the last query that found new work or a done event */
+  gint64 seen;           /* time of the last query that found new work, or a done event */
   uint32_t n_open;
-  gboolean open; /* device memory is accessible, because work runs */
-  uint64_t bytes[WEFT_N_POOL]; /* allocated now */
+  gboolean open; /* work is running, so device memory is accessible */
+  uint64_t bytes[WEFT_N_POOL]; /* bytes allocated now */
   uint64_t n_work[COMPUTING_LAUNCH + 1]; /* work items done, by kind */
 
   pthread_mutex_t lock;
@@ -100,13 +101,14 @@ typedef struct computing_cuda {
   GArray *arena, *scaled; /* struct computing_arena, double */
 } computing_cuda;
 
-computing_cuda *computing_cuda_new (uint32_t seed); /* 0: in the order of calls */
+/* seed of the random order; 0: the order of calls */
+computing_cuda *computing_cuda_new (uint32_t seed);
 void computing_cuda_free (computing_cuda *device);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (computing_cuda, computing_cuda_free)
 
 /* ------------------------------------------------- for doubles built on this one */
 
-/* Enqueues a copy of the work item `like`. */
+/* Enqueues a copy of the work item `like` on a stream. Returns NULL, or an error. */
 typedef const char *computing_adder (void *self, weft_gpu_stream *stream,
                                      const struct computing_item *like);
 extern computing_adder *const computing_add;
@@ -120,31 +122,31 @@ gboolean computing_unmap (computing_cuda *d, enum weft_pool pool, const void *at
 /* Makes all device memory accessible to the host (`touch`) or inaccessible. */
 void computing_let_host (computing_cuda *d, gboolean touch);
 
-/* In builds with the address sanitizer, n launches may access only their operands, control and
- * scratch in device memory, until computing_unfence(). */
+/* In builds with the address sanitizer: until computing_unfence(), kernels can access no device
+ * memory except the operands, the control data and the scratch of these n launches. */
 struct weft_cuda_launch;
 void computing_fence (const computing_cuda *d, const struct weft_cuda_launch *l, uint32_t n);
 void computing_unfence (const computing_cuda *d);
 
-/* Sets the calls of communicators: comm_..., scaled_... and window_... */
+/* Sets the function pointers of communicators: comm_..., scaled_... and window_... */
 void computing_comm_calls (struct weft_gpu_calls *calls);
 void computing_comm_clear (computing_cuda *d);
 
-/* A send or a receive as a communication call. */
+/* A send or a receive (`kind`) as a communication call. */
 struct computing_talk computing_transfer (enum weft_op_kind kind,
                                           const struct weft_gpu_transfer *t);
 
-/* The collective or transfer that a call belongs to: the next one of its communicator. */
+/* The collective or transfer that a call takes part in: the next one of its communicator. */
 struct computing_meeting *computing_meet (const struct computing_talk *talk);
 
-/* Must be called when a communication call has reached the head of its stream. If all other members
- * have called this function, it runs the communication. Returns NULL, or an error. */
+/* Must be called when a communication call is the first item of its stream. The last participant
+ * that calls it runs the communication. Returns NULL, or an error. */
 const char *computing_come (computing_cuda *d, struct computing_meeting *meeting,
                             const struct computing_talk *talk);
 gboolean computing_is_over (const struct computing_meeting *meeting);
 
-/* Attention by cuDNN (d->cudnn), if it is set, for every shape, in place of
- * exec_gpu/cuda/module/fused.h. */
+/* Attention by the double of cuDNN (d->cudnn), instead of exec_gpu/cuda/module/fused.h. If d->cudnn
+ * is set, it computes attention of every shape. */
 gboolean computing_fused_takes (const computing_cuda *d, const struct weft_kernel *k);
 uint64_t computing_fused_scratch (computing_cuda *d, const struct weft_kernel *k);
 const char *computing_fused_run (computing_cuda *d, const struct computing_item *item);

@@ -1,5 +1,5 @@
 /* Memory of the computing device. The host cannot access it while no work runs. In builds with the
- * address sanitizer, a kernel can access only its operands. */
+ * address sanitizer, a kernel can access only its own operands. */
 #include "core/base/sanitize.h"
 #include "core/exec/control.h"
 #include "kernels/cuda/launch.h"
@@ -11,7 +11,7 @@
 #endif
 
 #define PAGE 4096u
-#define ALIGNMENT 256u         /* of cudaMalloc */
+#define ALIGNMENT 256u         /* alignment of memory from cudaMalloc */
 #define MOST_FILLED (1u << 20) /* larger memory (scratch) is not filled with NaN */
 
 static const struct computing_arena *
@@ -31,7 +31,8 @@ computing_let_host (computing_cuda *d, gboolean touch)
   d->open = touch;
 }
 
-/* An arena ends at an inaccessible page, or less than ALIGNMENT bytes before it. */
+/* Allocates an arena that ends at an inaccessible page, or less than ALIGNMENT bytes before one, so
+ * that an access behind the arena ends the process. */
 void *
 computing_map (computing_cuda *d, enum weft_pool pool, uint64_t bytes)
 {

@@ -1,13 +1,13 @@
-/* Checks that no rank waits forever, if ranks have a GPU each and hosts wait for events. Each host
- * makes its calls in order, each stream runs its items in order, and a launch of communication ends
- * when all its peers have posted theirs. */
+/* Checks that no rank waits forever, if every rank has its own GPU and hosts wait for events. The
+ * check plays the recorded calls: each host makes its calls in order, each stream runs its items in
+ * order, and a launch of communication ends when all peers have posted their calls. */
 #include "tests/doubles/cuda_log.h"
 
 /* An item of a stream: a record, a wait or a launch of communication. */
 struct item {
   const struct recorded_call *call;
-  const struct item *record; /* wait: the record that it waits for */
-  GPtrArray *talk;           /* launch: its calls */
+  const struct item *record; /* of a wait: the record that it waits for */
+  GPtrArray *talk;           /* of a launch: its calls */
   gboolean posted, done;
 };
 
@@ -24,7 +24,7 @@ struct world {
   GPtrArray *item;    /* all items, owned */
   GHashTable *record; /* event -> newest item */
   GHashTable *posted; /* key of side_of() -> number of calls posted so far */
-  GHashTable *passed; /* call -> its number among the posted calls of its key */
+  GHashTable *passed; /* call -> how many calls with its key were posted before it */
 };
 
 static void
@@ -55,9 +55,9 @@ give (struct world *w, const struct recorded_call *c, struct item *item)
 
 /* ------------------------------------------------------------------------- meetings */
 
-/* A key for one participant of a communication call. It contains the communicator and the member of
- * a collective, or the sender, the receiver and the direction of a transfer. Member 0 of a transfer
- * is the caller, member 1 its peer. */
+/* A text that identifies one participant of a communication call: the communicator and the member
+ * (collective), or the communicator, sender, receiver and direction (transfer). In a transfer,
+ * member 0 is the caller and member 1 its peer. */
 static char *
 side_of (const struct world *w, const struct recorded_call *c, uint32_t member)
 {
@@ -104,7 +104,7 @@ post (struct world *w, struct item *launch)
 static gboolean
 have_all_come (const struct world *w, const struct recorded_call *c)
 {
-  uint32_t first = 1, last = 1; /* the peer of a transfer */
+  uint32_t first = 1, last = 1; /* of a transfer only the peer, which is member 1 */
 
   if (c->kind == RECORDED_collective) {
     const struct weft_gpu_collective *x =
@@ -131,7 +131,7 @@ is_over (const struct world *w, const struct item *launch)
 
 /* ---------------------------------------------------------------------- who goes on */
 
-/* Runs the first item of a stream if it can; returns whether it made progress. */
+/* Runs the first item of a stream if it can run. Returns whether anything changed. */
 static gboolean
 run_stream (struct world *w, GQueue *stream)
 {
@@ -182,8 +182,8 @@ take_wait (struct world *w, const struct recorded_call *c)
   give (w, c, item);
 }
 
-/* Makes the next call of a host; returns whether it could. A query waits until its event is
- * done. */
+/* Makes the next call of a host, if it can. Returns whether it did: a query waits until its event
+ * is done. */
 static gboolean
 run_host (struct world *w, struct host *h)
 {

@@ -68,8 +68,8 @@ add_work (cuda_log *log, const struct recorded_call *c, uint32_t *clock)
   log->last_work[c->row][c->op] = log->work->len - 1;
 }
 
-/* Replays the calls with a vector clock per stream: the number of work items of each stream that
- * end before the clock's stream starts its next work item. */
+/* Replays the recorded calls with one vector clock per stream. Entry s of a clock: how many work
+ * items of stream s end before the next work item of the clock's stream starts. */
 static void
 run_clocks (cuda_log *log)
 {
@@ -99,8 +99,8 @@ run_clocks (cuda_log *log)
 
 /* ------------------------------------------------------------------------ workers */
 
-/* The communication ops of one row, in order: one list per group for its collectives, and one list
- * per direction for sends and for receives. */
+/* The communication ops of one rank, in order: one list per group for collectives, and one list per
+ * direction for sends and for receives. */
 struct meetings {
   GArray *op[WEFT_N_GROUP + 4];
 };
@@ -129,8 +129,8 @@ list_meetings (const cuda_log *log)
   return all;
 }
 
-/* If ranks share a GPU, the first member of a group does the work of a collective, and the receiver
- * that of a transfer. */
+/* Finds the rank and op whose calls do the work of a communication op. If ranks share a GPU, this
+ * is the first member of the group (collective) or the receiver (transfer). */
 static void
 find_worker (const cuda_log *log, const struct meetings *all, uint32_t row, uint32_t list,
              uint32_t k)
@@ -236,9 +236,9 @@ cuda_log_free (cuda_log *log)
 
 /* ------------------------------------------------------------------------- arenas */
 
-/* Whether an arena is not part of the memory plan: control data, scratch, or the terms that a
- * REDUCE_SCATTER_V receives. All are small, except these terms, which exist only if every rank has
- * its own GPU. */
+/* Whether an arena is outside the memory plan: control data, scratch, or the buffer into which a
+ * REDUCE_SCATTER_V receives its terms. Such arenas are small, except this buffer, which exists only
+ * if every rank has its own GPU. */
 static gboolean
 is_beside (const cuda_log *log, const struct recorded_arena *a, uint32_t row)
 {
@@ -285,7 +285,7 @@ address_of (const cuda_log *log, uint32_t row, uint32_t buf)
   return log->base[row][p->buf[weft_buf_owner (p, buf)].pool] + weft_buf_address (p, buf);
 }
 
-/* Whether bytes belong to an operand of an op of a row. */
+/* Whether these bytes belong to an operand of an op. */
 static gboolean
 is_operand (const cuda_log *log, uint32_t row, uint32_t op, const void *at, uint64_t bytes)
 {
@@ -328,8 +328,8 @@ has_operands (const struct weft_kernel *a, const struct weft_kernel *b)
   return TRUE;
 }
 
-/* Compares a recorded call with the call of kernels/bind.h for the recorded arenas; every operand
- * must be inside a buffer of the op. */
+/* Compares a recorded kernel call with the one that kernels/bind.h makes for the recorded arenas.
+ * Every operand must lie inside a buffer of the op. */
 static void
 compare_kernel (void *user, const struct weft_kernel *k)
 {
@@ -363,7 +363,8 @@ n_works (const cuda_log *log, uint32_t row, uint32_t op)
   return n;
 }
 
-/* All kernels of an op are one work item on the device, but one work item each on the host. */
+/* Compares the kernels of an op. On the device all kernels of an op are one work item; on the host
+ * each kernel is one. */
 static gboolean
 check_kernels (const cuda_log *log, weft_bind *bind, uint32_t row, uint32_t op)
 {
@@ -418,8 +419,9 @@ check_copies (const cuda_log *log, uint32_t row, uint32_t op)
   return bytes == wanted;
 }
 
-/* Collectives with row counts are sends and receives of the counted rows. REDUCE_SCATTER_V also
- * sums the rows; it receives the terms into memory outside its operands. */
+/* Checks a collective with row counts (op kinds ..._V). It consists of sends and receives of the
+ * counted rows. REDUCE_SCATTER_V receives into memory outside its operands, and then sums the
+ * rows. */
 static gboolean
 check_counted (const cuda_log *log, uint32_t row, uint32_t op)
 {
@@ -439,7 +441,8 @@ check_counted (const cuda_log *log, uint32_t row, uint32_t op)
   return TRUE;
 }
 
-/* If every rank has its own GPU, a communication op is one call; a shift is two calls. */
+/* Checks a communication op if every rank has its own GPU: a shift is two calls (send and receive),
+ * every other op one call. */
 static gboolean
 check_launched (const cuda_log *log, uint32_t row, uint32_t op)
 {
@@ -498,7 +501,7 @@ cuda_log_ops (const cuda_log *log)
 
 /* ------------------------------------------------------------------------- order */
 
-/* Finds the first and last work item of an op. FALSE: the op has none. */
+/* Finds the first and last work item of an op. FALSE: the op has no work item. */
 static gboolean
 works_of (const cuda_log *log, uint32_t row, uint32_t op, const struct cuda_work **first,
           const struct cuda_work **last)
@@ -518,9 +521,9 @@ comes_after (const struct cuda_work *then, const struct cuda_work *first)
   return then->before[first->stream] > first->seq;
 }
 
-/* Checks that an op is ordered after its predecessors in the plan. `before`: for each op and lane,
- * the number of ops of the lane that precede the op. On each lane, only the last of these ops that
- * has work is checked, because ops of a lane are ordered. */
+/* Checks that an op runs after its predecessors in the plan. `before`: for each lane, the number of
+ * ops of the lane that precede the op. Ops of a lane are ordered, so on each lane only the last
+ * predecessor with a work item is checked. */
 static char *
 check_before (const cuda_log *log, uint32_t row, uint32_t op, const uint32_t *before)
 {
@@ -533,7 +536,7 @@ check_before (const cuda_log *log, uint32_t row, uint32_t op, const uint32_t *be
     uint32_t k = before[(size_t) op * WEFT_N_LANE + lane];
     while (k > 0 && !works_of (log, row, p->lane_ops[lane][k - 1], &first, &its_last))
       k--;
-    /* Ops of one launch start together. */
+    /* ops of one launch start together, so they need no order */
     if (k == 0 || its_last == last || comes_after (mine, its_last) ||
         (p->op[op].lane == lane && p->op[op].flags & WEFT_OP_GROUPED))
       continue;
@@ -574,15 +577,15 @@ cuda_log_order (const cuda_log *log)
 
 /* ------------------------------------------------------------------------- waits */
 
-/* Replays the calls of one row alone. A wait for an event of another row counts as a work item of
- * the waiting stream; calls of the other row are ignored. */
+/* The replay of one rank's calls, as if it were alone. A wait for an event of another rank counts
+ * as a work item of the waiting stream. Calls of other ranks are ignored. */
 struct alone {
   const cuda_log *log;
-  uint32_t row, n;   /* n: number of streams + 1; the last column is the begin of the step */
-  uint32_t *clock;   /* [stream][column] */
-  GHashTable *event; /* event -> clock, from the calls of this row only */
+  uint32_t row, n;   /* n: streams + 1; column n - 1 of a clock stands for the begin of the step */
+  uint32_t *clock;   /* [stream][column]: the vector clocks */
+  GHashTable *event; /* event -> clock at its record, for events of this rank */
   const struct recorded_thing *start;
-  GPtrArray **pending; /* [stream]: clocks of the waits since the stream's last other call */
+  GPtrArray **pending; /* [stream]: clocks of the waits since the last other call of the stream */
   GPtrArray **about;   /* [stream]: struct recorded_call of each wait in `pending` */
   GHashTable *waited;  /* events that a stream or a host has waited for */
 };
@@ -596,8 +599,8 @@ covers (const uint32_t *a, const uint32_t *b, uint32_t n)
   return TRUE;
 }
 
-/* Checks consecutive waits of a stream: each must order something that neither the stream nor the
- * other waits order. */
+/* Checks the waits that follow each other on a stream: each must add an order that neither the
+ * stream nor the other waits have. Otherwise it is superfluous. */
 static char *
 flush (struct alone *a, uint32_t s)
 {
@@ -635,7 +638,7 @@ look_at_wait (struct alone *a, const struct recorded_call *c, uint32_t s)
     return NULL;
   }
   char *wrong = flush (a, s);
-  mine[s]++; /* a wait for another row */
+  mine[s]++; /* a wait for another rank */
   g_hash_table_insert (a->event, (void *) (uintptr_t) c->thing,
                        g_memdup2 (mine, a->n * sizeof *mine));
   return wrong;
@@ -669,7 +672,8 @@ look_at_row (struct alone *a)
                      (a->log->shared || c->row == a->row);
     if (start)
       a->start = c->thing;
-    if (start && c->row != a->row) { /* another row begins the step for all */
+    /* a shared GPU: the first rank's record begins the step of all */
+    if (start && c->row != a->row) {
       uint32_t *known = g_new0 (uint32_t, a->n);
       known[a->n - 1] = 1;
       g_hash_table_insert (a->event, (void *) (uintptr_t) c->thing, known);
@@ -705,14 +709,14 @@ look_at_waits (const cuda_log *log, uint32_t row, GHashTable *waited)
   return wrong;
 }
 
-/* Only the records at the end of the step, one per GPU, may have no wait. */
+/* Every record must have a wait, except the record at the end of the step (one per GPU). */
 static char *
 look_at_records (const cuda_log *log, GHashTable *waited)
 {
   uint32_t idle = 0;
 
   for (uint32_t i = 0; i < log->n; i++)
-    if (cuda_log_call (log, i)->kind == RECORDED_query) /* the host reads counts */
+    if (cuda_log_call (log, i)->kind == RECORDED_query) /* the host waits for row counts */
       g_hash_table_add (waited, (void *) (uintptr_t) cuda_log_call (log, i)->thing);
   for (uint32_t i = 0; i < log->n; i++) {
     const struct recorded_call *c = cuda_log_call (log, i);
@@ -737,7 +741,8 @@ cuda_log_waits (const cuda_log *log)
   return look_at_records (log, waited);
 }
 
-/* Whether a call is a query of the host, which is allowed only for ops with row counts. */
+/* Whether a call is a query of an event for an op with row counts, the only ops for which the host
+ * waits inside a step. */
 static gboolean
 may_look (const cuda_log *log, const struct recorded_call *c)
 {
@@ -756,7 +761,7 @@ cuda_log_quiet (const cuda_log *log)
         c->kind != RECORDED_choose && c->kind != RECORDED_mark && c->kind != RECORDED_group_start &&
         c->kind != RECORDED_group_end && c->kind != RECORDED_comm_ready && !may_look (log, c))
       return g_strdup_printf ("%s inside a step", recorded_words[c->kind]);
-    /* Streams and events belong to the GPU that the calling thread has chosen. */
+    /* A call may use only streams and events of the GPU that the calling thread has chosen. */
     if (c->stream && (c->device != c->stream->device ||
                       (c->kind == RECORDED_record && c->thing->device != c->device))) {
       g_autofree char *name = cuda_log_name (log, c->row, c->op);

@@ -1,13 +1,14 @@
-/* cuda_log.h - checks of the calls that a recording device received in one step: vector clocks over
- * streams and events give the order of work, which must be that of the plan.
+/* cuda_log.h - checks of the calls that a recording device (recorded_cuda.h) received in one step.
+ * Vector clocks over streams and events give the order of the work, which must be the order of the
+ * plan.
  *
  * Every function returns NULL, or an error text that the caller frees. */
 #pragma once
 #include "core/exec/exec.h"
 #include "tests/doubles/recorded_cuda.h"
 
-/* A work item: a kernel, copy, host function or communication on a stream. `seq`: its index among
- * the work items of the stream; `at`: index of its arguments (struct recorded_call). */
+/* A work item: a kernel, copy, host function or communication on a stream. `seq`: its position
+ * among the work items of the stream. `at`: the index of its arguments (struct recorded_call). */
 struct cuda_work {
   enum recorded_kind kind;
   uint32_t row, op, stream, seq, at;
@@ -17,23 +18,25 @@ struct cuda_work {
 typedef struct cuda_log {
   const recorded_cuda *device;
   weft_exec *x;
-  gboolean shared;   /* ranks share a GPU */
+  gboolean shared;   /* all ranks share one GPU */
   uint32_t first, n; /* calls of the step */
 
   uint32_t n_stream;
   GHashTable *stream;                 /* struct recorded_thing -> 1 + index of the stream */
   GArray *work;                       /* struct cuda_work */
-  uint32_t **first_work, **last_work; /* [row][op]: indices; G_MAXUINT32: none */
-  uint32_t **worker_row, **worker_op; /* [row][op]: rank and op whose calls do the op's work:
-                                       * another rank's, if ranks share a GPU */
+  /* [row][op]: indices in `work`; G_MAXUINT32: the op has no work */
+  uint32_t **first_work, **last_work;
+  /* [row][op]: the rank and op whose calls do the work of this op; of another rank if ranks share a
+   * GPU */
+  uint32_t **worker_row, **worker_op;
   uint32_t *tail;                     /* [stream]: number of work items that end before the step */
-  uint8_t *(*base)[WEFT_N_POOL];      /* [row]: arenas */
+  uint8_t *(*base)[WEFT_N_POOL];      /* [row]: address of the arena of each pool */
   uint8_t **mailbox;
   uint64_t *mailbox_bytes;
 } cuda_log;
 
-/* Calls [first, first + n) of the device are one step, whole or in parts, of executor `x`.
- * `shared`: all ranks share a GPU. */
+/* Makes a log of calls [first, first + n) of the device, which are one step, whole or in parts, of
+ * executor `x`. `shared`: all ranks share one GPU. */
 cuda_log *cuda_log_new (const recorded_cuda *device, weft_exec *x, gboolean shared, uint32_t first,
                         uint32_t n);
 void cuda_log_free (cuda_log *log);
@@ -43,16 +46,16 @@ char *cuda_log_arenas (cuda_log *log);      /* checks one arena per pool, of the
                                              * their addresses */
 char *cuda_log_ops (const cuda_log *log);   /* checks that every op ran once, with its operands at
                                              * their addresses */
-char *cuda_log_order (const cuda_log *log); /* checks that work is ordered as the plan orders its
-                                             * ops, and ends before the step ends */
+/* checks that work runs in an order that the plan allows, and ends before the step ends */
+char *cuda_log_order (const cuda_log *log);
 char *cuda_log_waits (const cuda_log *log); /* checks that no wait and no record is redundant */
-char *cuda_log_quiet (const cuda_log *log); /* checks that nothing in the step waits for the device,
-                                             * opens or allocates */
+/* checks that no call of the step waits for the device, opens a handle or allocates memory */
+char *cuda_log_quiet (const cuda_log *log);
 char *cuda_log_comms (const cuda_log *log); /* checks that all members of a communicator call it
                                              * in the same order, and that none deadlocks */
 
-/* For ranks with a GPU each: checks that no host or stream waits forever, including hosts that wait
- * for row counts. */
+/* If every rank has its own GPU: checks that no host or stream waits forever, including hosts that
+ * wait for row counts. */
 char *cuda_log_hosts (const cuda_log *log);
 
 /* Call i of the step. */

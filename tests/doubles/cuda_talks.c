@@ -1,21 +1,24 @@
-/* Checks the order of communication between ranks with a GPU each: collectives and transfers. */
+/* Checks that ranks with a GPU each issue their collectives and transfers in an order without
+ * deadlock. */
 #include "tests/doubles/cuda_log.h"
 
-/* Launches in order. A rank has one queue for all collectives, as if its GPU ran only one at a
- * time, and one queue per stream for transfers, because a plan sends in both directions at once. */
+/* Launches in their order. A rank has one queue for all its collectives, as if its GPU ran only one
+ * at a time, and one queue per stream for transfers, because plans send in both directions at
+ * once. */
 struct queue {
-  /* GArrays of const struct recorded_call *, from one group_start to its group_end. */
+  /* One array of const struct recorded_call * for each launch: the calls from group_start to
+   * group_end. */
   GPtrArray *launch;
   uint32_t next;
-  gboolean posted; /* the transfers of the next launch are posted */
+  gboolean posted; /* the transfers of launch `next` have been posted */
 };
 
 struct talks {
   const cuda_log *log;
   uint32_t n;
   struct queue *queue;
-  GHashTable *count;  /* transfer key -> number of transfers posted with this key */
-  GHashTable *stream; /* communicator -> the one stream that it is used on */
+  GHashTable *count;  /* key of a transfer -> how many transfers with this key were posted */
+  GHashTable *stream; /* communicator -> the stream on which it is used */
   char *wrong;
 };
 
@@ -45,7 +48,8 @@ add_launch (struct talks *t, const struct recorded_call *first, GArray *launch)
   g_ptr_array_add (t->queue[at].launch, launch);
 }
 
-/* Fails if a communicator is used on two streams: NCCL runs its operations in issue order. */
+/* Fails if a communicator is used on two streams. NCCL runs the operations of a communicator in the
+ * order of their calls, on whatever streams. */
 static void
 keep_stream (struct talks *t, const struct recorded_call *c)
 {
@@ -76,13 +80,13 @@ find_launches (struct talks *t, uint32_t row)
       keep_stream (t, c);
     }
     if (c->kind == RECORDED_group_end && launch->len == 0)
-      g_array_unref (launch); /* no rows were counted */
+      g_array_unref (launch); /* no rank has rows to send: an empty launch */
     else if (c->kind == RECORDED_group_end)
       add_launch (t, g_array_index (launch, const struct recorded_call *, 0), launch);
   }
 }
 
-/* Whether two handles belong to one communicator. */
+/* Whether two handles (of different ranks) belong to one communicator. */
 static gboolean
 is_same_comm (const struct recorded_thing *a, const struct recorded_thing *b)
 {
@@ -114,7 +118,8 @@ call_of (const GArray *launch, uint32_t i)
   return g_array_index (launch, const struct recorded_call *, i);
 }
 
-/* If the next launch of every member has the same collectives, all members advance together. */
+/* If all members of a communicator have the same collectives in their next launch, advances the
+ * queues of all members. Returns whether they advanced. */
 static gboolean
 meet_collective (struct talks *t, const GArray *mine)
 {
@@ -136,7 +141,8 @@ meet_collective (struct talks *t, const GArray *mine)
   return who->len == comm->n;
 }
 
-/* The key of a transfer: communicator, direction, and the members at both ends. */
+/* A text that identifies a transfer: its communicator, direction, sender, receiver, size and
+ * type. */
 static char *
 key_of (const struct talks *t, const struct recorded_call *c, gboolean mine)
 {
@@ -164,7 +170,8 @@ count_up (GHashTable *table, char *key)
   g_hash_table_insert (table, key, GUINT_TO_POINTER (n + 1));
 }
 
-/* Posts all transfers of a launch at once. The launch ends when the peer of each has posted too. */
+/* Posts all transfers of a launch at once. The launch ends when the peers have posted their side of
+ * each. Returns whether anything changed. */
 static gboolean
 meet_transfers (struct talks *t, struct queue *q, const GArray *mine)
 {

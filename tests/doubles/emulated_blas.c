@@ -1,5 +1,5 @@
-/* A double of cuBLASLt: matmuls as kernels/cuda/launch.h describes them, in fp32; every output is a
- * sum over k in order. */
+/* A double of cuBLASLt: the matmuls that kernels/cuda/launch.h describes, computed in fp32. Each
+ * output is a sum over k, from k = 0 on. */
 #include "kernels/cuda/fp8_scales.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/float.h"
@@ -42,7 +42,7 @@ add_product (const struct weft_cuda_gemm *g, const float *a, const float *b, flo
         y[m * g->n + n] += a[m * g->k + k] * b[k * g->n + n];
 }
 
-/* Multiplies fp8 codes by their scales, which are in the layout that cuBLASLt requires. */
+/* Multiplies fp8 values by their scales. The scales have the layout that cuBLASLt requires. */
 static void
 scale_codes (float *value, const void *scale, const uint64_t size[2],
              const struct weft_fp8_layout *l)
@@ -56,7 +56,7 @@ scale_codes (float *value, const void *scale, const uint64_t size[2],
   }
 }
 
-/* Asserts that a GPU supports the product (blas.c, playing_cublaslt.h). */
+/* Asserts that GPUs support the matmul (blas.c, playing_cublaslt.h). */
 static void
 check (const struct weft_cuda_gemm *g)
 {
@@ -68,7 +68,7 @@ check (const struct weft_cuda_gemm *g)
             (codes && g->y_dtype <= WEFT_FP16));
   if (!codes)
     return;
-  g_assert (!g->a_turned && g->b_turned); /* the only form that all GPUs support */
+  g_assert (!g->a_turned && g->b_turned); /* the only form of fp8 matmuls that all GPUs have */
   g_assert (!(g->dtype == WEFT_E5M2 && g->b_dtype == WEFT_E5M2));
   g_assert (!(g->fast && g->block == 128) && !(g->bias && g->y_dtype == WEFT_FP32));
   g_assert (g->block == 0 ||
@@ -85,7 +85,8 @@ scale_both (const struct weft_cuda_gemm *g, float *a, float *b)
   scale_codes (b, g->b_scale, (const uint64_t[]){ g->n, g->k }, &of_b);
 }
 
-/* The epilogue, computed from the unrounded product like in cuBLASLt; aux has the type of y. */
+/* Applies the epilogue (GELU or its derivative) to the unrounded output, as cuBLASLt does. The aux
+ * output has the type of y. */
 static void
 follow (const struct weft_cuda_gemm *g, float *y, uint64_t n)
 {
@@ -107,7 +108,8 @@ follow (const struct weft_cuda_gemm *g, float *y, uint64_t n)
   weft_cpu_gelu_bwd (&k, 0, 1);
 }
 
-/* Odd sizes emulate a library without the epilogue: a separate kernel follows the product. */
+/* Whether the epilogue runs as a separate kernel, as if the library did not support it. TRUE for
+ * odd sizes, so that tests cover this case. */
 static gboolean
 is_apart (const struct weft_cuda_gemm *g)
 {

@@ -32,7 +32,7 @@ emulated_index threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 alignas (1024) uint8_t emulated_shared[SHARED_BYTES + GUARD];
 
-/* A saved context and its stack. */
+/* A saved execution context and its stack. */
 struct place {
   ucontext_t context;
   void *stack;
@@ -41,8 +41,8 @@ struct place {
   void *fake; /* the address sanitizer's fake stack */
 };
 
-/* Before and after a switch, the address sanitizer is told the old and the new stack. Otherwise it
- * would take the stacks of other kernel threads for returned frames. */
+/* The address sanitizer is told the old and the new stack before and after each switch. Otherwise
+ * it would treat the stacks of other kernel threads as frames that have returned. */
 #if WEFT_ADDRESS_SANITIZER
 static place *place_left;
 
@@ -81,8 +81,9 @@ let_touch (const void *, size_t, bool)
 }
 #endif
 
-/* swapcontext() makes a system call for the signal mask, which dominates the time of kernels with
- * many shuffles. This switch saves only the callee-saved registers (System V ABI of x86-64). */
+/* Switches between contexts. swapcontext() would make a system call for the signal mask, which
+ * takes most of the time of kernels with many shuffles. This switch saves only the callee-saved
+ * registers (System V ABI of x86-64). */
 #if defined(__x86_64__)
 enum { BARE = true, KEPT = 6 };
 
@@ -135,8 +136,8 @@ struct copy {
 
 enum state { READY, AT_BARRIER, IN_EXCHANGE, ENDED };
 
-/* A stack on which kernel threads run. Threads that end without waiting, which most do, run one
- * after the other on one stack. */
+/* A stack on which kernel threads run. Most threads end without waiting; they run one after the
+ * other on one stack. */
 struct fibre {
   place here;
   std::unique_ptr<uint8_t[]> stack;
@@ -147,23 +148,24 @@ struct thread {
   emulated_index index;
   uint32_t warp, lane;
   enum state state;
-  int line; /* source line of the barrier at which it waits */
+  int line; /* source line of the barrier at which the thread waits */
   std::vector<std::vector<copy>> groups; /* groups of cp.async; the last is not committed yet */
 };
 
-/* A warp: the lanes that are ready to run, the warp exchange in progress, and the operands of the
- * lanes that have reached it. */
+/* A warp: its lanes that are ready to run, the exchange (shuffle, vote, ldmatrix ...) in progress,
+ * and the operands of the lanes that have reached the exchange. */
 struct warp {
   uint32_t ready; /* one bit per lane */
   void *lane[WARP];
   emulated_maker *make;
   int line; /* source line of the exchange */
-  unsigned come, barriers; /* lanes that have reached the exchange; completed __syncwarp() */
+  /* lanes that have reached the exchange; number of completed __syncwarp() */
+  unsigned come, barriers;
 };
 
 static place scheduler;
 static std::vector<thread> threads;
-static size_t n_begun, n_ended; /* threads of the block */
+static size_t n_begun, n_ended; /* number of threads of the block that have begun and ended */
 static unsigned n_barriers;     /* completed __syncthreads() of the block */
 static std::vector<warp> warps;
 static std::vector<std::unique_ptr<fibre>> fibres; /* kept from block to block */
@@ -202,8 +204,8 @@ highest (uint32_t bits)
   return WARP - 1 - (uint32_t) __builtin_clz (bits);
 }
 
-/* The next ready lane of the warp, to run when `me` waits or has ended. NULL: no lane is ready, or
- * threads of the block have not started yet. */
+/* The next ready lane of the warp, which runs when thread `me` waits or has ended. NULL: no lane is
+ * ready, or some threads of the block have not started yet. */
 static thread *
 next_lane (const thread *me)
 {
@@ -217,7 +219,7 @@ next_lane (const thread *me)
   return &threads[me->warp * WARP + lane];
 }
 
-/* Switches from one thread to another, or to the scheduler (NULL). */
+/* Switches from thread `me` to thread `next`, or to the scheduler if next is NULL. */
 static void
 hand_over (thread *me, thread *next)
 {
@@ -269,11 +271,12 @@ run_thread (fibre *on)
   emulated_races_begin ();
   (*body) ();
   emulated_races_end ();
-  set_state (now, ENDED); /* the thread may have waited while others ran */
+  set_state (now, ENDED); /* not `t`: while it waited, other threads ran on other stacks */
   n_ended++;
 }
 
-/* Runs threads one after the other on one stack. The race detector needs a stack per thread. */
+/* Runs threads of the block one after the other on one stack. With the race detector, each thread
+ * needs a stack of its own, so only one runs. */
 static void
 run_threads (fibre *me)
 {
@@ -299,7 +302,7 @@ live (void)
   }
 }
 
-/* Prepares a new stack as if live() had just called emulated_switch(). */
+/* Prepares a new stack so that a switch to it begins live(). */
 static void
 prepare_stack (fibre *f)
 {
@@ -320,7 +323,8 @@ prepare_context (fibre *f)
   makecontext (&f->here.context, live, 0);
 }
 
-/* Allocates a stack at a varying offset: stacks at equal distances would share cache lines. */
+/* Allocates a stack at a varying offset. Stacks at equal distances would compete for the same cache
+ * lines. */
 static fibre *
 new_fibre (void)
 {
@@ -346,7 +350,8 @@ emulated_all_lanes (unsigned mask)
     die ("the mask of an exchange names lanes %#x of a warp, but all lanes take part", mask);
 }
 
-/* A lane reaches a warp exchange, which must be the same instruction for all lanes. */
+/* Called by a lane that reaches a warp exchange. All lanes must execute the same instruction of the
+ * same line. */
 static void
 come (warp *m, size_t lane, void *mine, emulated_maker *make, int line)
 {
@@ -359,7 +364,7 @@ come (warp *m, size_t lane, void *mine, emulated_maker *make, int line)
   m->lane[lane] = mine;
 }
 
-/* One lane computes the exchange for all; its accesses are not watched for races. */
+/* Computes the exchange for all lanes. The race detector does not watch these accesses. */
 static void
 make_unwatched (emulated_maker *make, void *const *lane)
 {
@@ -411,7 +416,7 @@ __syncwarp (int line)
 
 static size_t shared_bytes; /* dynamic shared memory of the running block */
 
-/* The static shared memory of all kernels (__shared__ in the header). */
+/* Bounds of the static shared memory of all kernels (__shared__ in emulated_cuda.hh). */
 extern "C" uint8_t __start_emulated_static[], __stop_emulated_static[];
 
 static void
@@ -450,7 +455,7 @@ emulated_copy (void *to, const void *from, size_t bytes)
   if ((uintptr_t) from % bytes)
     die ("%zu bytes are copied from an address that is no multiple of that", bytes);
   keep_copy ({ to, from, bytes });
-  memset (to, 0xff, bytes); /* undefined until the copy is waited for */
+  memset (to, 0xff, bytes); /* NaN until the kernel waits for the copy */
 }
 
 void
@@ -473,7 +478,7 @@ arrive (const copy &c)
   emulated_copy_arrived (c.to);
 }
 
-/* Completes all groups of copies but the newest `open`. */
+/* Completes all groups of cp.async of the thread except the newest `open`. */
 void
 emulated_copy_wait (unsigned open)
 {
@@ -512,7 +517,7 @@ own_fibre (size_t i)
   return fibres[number].get ();
 }
 
-/* Starts all threads of the block; each runs until it must wait for others. */
+/* Starts all threads of the block. Each runs until it ends or must wait for others. */
 static void
 begin_all (void)
 {
@@ -522,9 +527,9 @@ begin_all (void)
   }
 }
 
-/* Fails if a lane has ended while others wait in an exchange. The mask of an exchange names all
- * lanes, so without one of them the result is undefined (CUDA programming guide, "Warp Shuffle
- * Functions"), even on a device that does not wait for ended lanes. */
+/* Fails if a lane has ended while other lanes of the warp wait in an exchange. The mask of an
+ * exchange names all lanes, so its result is then undefined (CUDA programming guide, "Warp Shuffle
+ * Functions"), even if some devices do not wait for ended lanes. */
 static void
 check_warp (size_t first, size_t n)
 {
@@ -541,8 +546,8 @@ check_warp (size_t first, size_t n)
     die ("lane %zu of a warp has ended while others are in an exchange", ended);
 }
 
-/* All threads of a block must reach the same barrier (CUDA programming guide, "Synchronization
- * Functions"). A device may accept less, but kernels must not rely on that. */
+/* Fails unless all threads of the block wait at the same barrier (CUDA programming guide,
+ * "Synchronization Functions"). Some devices accept less; kernels must not rely on it. */
 static void
 check_barrier (int line)
 {
@@ -572,8 +577,8 @@ finish_barrier (void)
   return true;
 }
 
-/* Resumes a ready lane of a warp. Lanes then run one after the other until all wait at a barrier or
- * have ended. Returns whether a lane was ready. */
+/* Runs a ready lane of a warp. Its lanes then run one after the other, until all wait at a barrier
+ * or have ended. Returns whether a lane was ready. */
 static bool
 run_warp (size_t first)
 {
@@ -610,7 +615,8 @@ run_block (void)
 
 /* ------------------------------------------------------------------------------ launches */
 
-/* Kernel -> dynamic shared memory that it may use, until the program ends. */
+/* Kernel -> bytes of dynamic shared memory that it has requested (cudaFuncSetAttribute()), for the
+ * rest of the program. */
 static std::map<const void *, size_t> allowed;
 static enum emulated_blocks chosen = EMULATED_ALL;
 static size_t most_shared = SHARED_BYTES;
@@ -633,7 +639,7 @@ emulated_run_blocks (enum emulated_blocks which)
   chosen = which;
 }
 
-static std::map<std::string, uint64_t> launches; /* by name */
+static std::map<std::string, uint64_t> launches; /* number of launches by name of the kernel */
 
 void
 emulated_count (const char *kernel)
@@ -688,8 +694,8 @@ prepare_threads (size_t n)
   }
 }
 
-/* Fills memory with NaN. The loop must not become memset(), because the address sanitizer forbids
- * access to the gaps between arrays. */
+/* Fills memory with NaN. The compiler must not replace the loop by memset(), because the address
+ * sanitizer would report the gaps between arrays. */
 static void
     __attribute__ ((no_sanitize ("address"), optimize ("O3", "no-tree-loop-distribute-patterns")))
     forget (uint8_t *from, size_t bytes)
@@ -729,7 +735,8 @@ run_at (unsigned x, unsigned y, unsigned z, size_t shared)
   check_guard (shared);
 }
 
-/* Runs the blocks of a grid, forwards or in reverse: kernels must not depend on their order. */
+/* Runs the blocks of a grid, forwards or backwards: kernels must not depend on the order of
+ * blocks. */
 static void
 run_grid (dim3 grid, size_t shared)
 {

@@ -8,7 +8,7 @@ extern "C" {
 /* From now on, the threads of a block and the blocks of a grid run backwards or forwards. */
 void emulated_order_of_threads (int backwards);
 
-/* Sets the shared memory limit of a block: at most, and by default, 227 KB. */
+/* Sets the largest shared memory of a block in bytes; 227 KB at most and by default. */
 void emulated_set_most_shared (unsigned bytes);
 
 /* Which blocks of a grid run: all; only the last, for arrays too large to process in a test; none,
@@ -19,14 +19,15 @@ void emulated_run_blocks (enum emulated_blocks which);
 /* Number of launches so far of a kernel with this name, over all template arguments. */
 uint64_t emulated_launches (const char *kernel);
 
-/* Whether errors in the use of wgmma are expected. FALSE: such an error ends the program. */
+/* yes != 0: errors in the use of wgmma are recorded, because the test expects them. 0 (default):
+ * such an error ends the program. */
 void emulated_expect_complaints (int yes);
 
-/* The first error since emulated_expect_complaints(); NULL: none. */
+/* The first recorded error since emulated_expect_complaints(); NULL: none. */
 const char *emulated_complaint (void);
 
-/* Whether kernel threads have raced so far. Only a build with the thread sanitizer detects races,
- * and prints them (emulated_races.hh). */
+/* Number of data races between kernel threads so far. Only a build with the thread sanitizer
+ * detects races; it prints them (emulated_races.hh). */
 int emulated_races (void);
 
 #ifdef __cplusplus

@@ -1,8 +1,9 @@
-/* wgmma (PTX) on the emulator, with every freedom that a device has.
+/* wgmma (PTX) on the emulator, with every freedom that the PTX manual gives a device.
  *
- * A product is computed when the kernel waits for it, from the contents of the matrices at that
- * time. Until then, the sums are NaN, and the kernel must not write fragments or sums. Products see
- * the data of cp.async only after the copying thread has executed the fence to the async proxy. */
+ * A product (one wgmma) is computed when the kernel waits for it, from what the matrices contain at
+ * that time. Until then its accumulators are NaN, and the kernel must write neither fragments nor
+ * accumulators. A product sees data of cp.async only after the copying thread has executed the
+ * fence to the async proxy. */
 #include "tests/doubles/emulated_cuda.h"
 #include "tests/doubles/emulated_cuda.hh"
 #include "tests/doubles/emulated_races.hh"
@@ -13,46 +14,48 @@
 enum {
   WARP = 32,
   WARPS = 4,
-  ROWS = 16 /* of a warp */,
+  ROWS = 16 /* rows of one warp */,
   MOST_TERMS = 32,
   MOST_COLUMNS = 256,
   WORDS = 4
 };
 enum { CHUNK = 16 /* bytes of one cp.async */ };
 
-static const uint32_t in_flight = 0x7fc0dead; /* a NaN */
+static const uint32_t in_flight = 0x7fc0dead; /* a NaN, in accumulators of products in flight */
 
 struct product {
   emulated_product it;
-  uint32_t fragments[WORDS]; /* their contents when the product was issued */
+  uint32_t fragments[WORDS]; /* registers of the left matrix when the product was issued */
 };
 
-/* Accumulators of products in flight, and their values before the first of these products. */
+/* Accumulators with products in flight, and their values before the first of these products. */
 struct busy {
   float *sum;
   unsigned n, products;
   std::vector<float> before;
 };
 
-/* The asynchronous products and copies of a thread. */
+/* The products and cp.async of a thread that have not completed. */
 struct flight {
-  std::vector<product> open; /* not committed */
+  std::vector<product> open; /* issued, not committed to a group yet */
   std::vector<std::vector<product>> groups;
   std::vector<busy> sums;
-  std::vector<size_t> copies; /* chunks of shared memory: copied, not fenced yet */
-  bool begun;                 /* wgmma.fence was executed, and no wait since then */
+  /* chunks of shared memory that cp.async has written, before the fence */
+  std::vector<size_t> copies;
+  bool begun;                 /* wgmma.fence was executed, and no wait followed */
   size_t issued;
 };
 
-/* The descriptors of a product, which must be equal in all warps of a warpgroup. */
+/* The two matrix descriptors of a product. All four warps of a warpgroup must pass the same. */
 struct issued {
   uint64_t a, b;
 };
 
 static std::vector<flight>
-    flights; /* by thread; empty: no thread of the block has issued a product or cp.async */
+    flights; /* by thread; empty: no product or cp.async in this block yet */
 static std::vector<std::vector<issued>> warpgroups;
-static std::vector<uint8_t> unseen; /* [chunk of shared memory]: 1: copied, not fenced yet */
+/* [chunk of shared memory]: 1: written by cp.async, not fenced yet */
+static std::vector<uint8_t> unseen;
 static size_t bytes;                /* size of shared memory */
 static bool expected;
 static const char *first_complaint;
@@ -88,7 +91,7 @@ emulated_products_open (size_t shared)
   warpgroups.clear ();
 }
 
-/* Checks that all four warps of a warpgroup have issued every product. */
+/* Checks that all four warps of each warpgroup have issued the same number of products. */
 static void
 check_issued (void)
 {
@@ -146,8 +149,9 @@ emulated_copies_are_seen (void)
   mine ()->copies.clear ();
 }
 
-/* A matrix in shared memory, given by its descriptor. `outer` counts rows of the left or columns of
- * the right factor. Rows have 128 bytes; bits 4 to 6 of an address are XORed with bits 7 to 9. */
+/* A matrix in shared memory, given by its wgmma descriptor. `outer` counts rows of the left matrix
+ * or columns of the right one. Rows have 128 bytes and are swizzled: bits 4 to 6 of an address are
+ * XORed with bits 7 to 9. */
 struct described {
   uint64_t bits;
   bool turned;
@@ -189,7 +193,7 @@ emulated_matrix_place (uint64_t bits, bool turned, unsigned outer, unsigned term
   return described{ bits, turned }.at (outer, term);
 }
 
-/* Tells the race detector that this thread reads part of a matrix. */
+/* Tells the race detector that the running thread reads part of a matrix. */
 static void
 watch_matrix (const described &m, unsigned first, unsigned n, unsigned terms)
 {
@@ -208,7 +212,7 @@ check_described (uint64_t bits)
     complain ("a matrix is not laid out in rows of 128 bytes");
   if (bits >> 49 & 7)
     complain ("a matrix has a base offset");
-  if (bits >> 3 & 7) /* bits 7 to 9 of the start address */
+  if (bits >> 3 & 7) /* the start address must be a multiple of 1024 */
     complain ("a matrix without base offset does not begin at a multiple of eight rows");
 }
 
@@ -251,11 +255,13 @@ compare_warps (flight *f, const emulated_product &it)
     complain ("warps of a warpgroup multiply different matrices");
 }
 
-/* Reports the reads of a product in flight; one lane reports for its warp. */
+/* Tells the race detector what a product in flight reads. One lane of each warp reports for all
+ * lanes. */
 static void
 watch (const emulated_product &it)
 {
-  const unsigned words = 16; /* 16-bit elements along the terms; two fp8 codes are one element */
+  /* 16-bit elements along the summed dimension; two fp8 values are one */
+  const unsigned words = 16;
 
   if (threadIdx.x % WARP)
     return;
@@ -320,7 +326,8 @@ terms_of (const emulated_product &it)
   return it.left_code ? 32 : 16;
 }
 
-/* An element of a matrix in shared memory. Two fp8 codes are one 16-bit element. */
+/* An element of a matrix in shared memory, at a row or column `outer` and a position `term` of the
+ * summed dimension. Two fp8 values are stored as one 16-bit element. */
 static float
 element_in (const described &matrix, unsigned outer, unsigned term, const emulated_product &it,
             float (*code) (uint8_t))
@@ -330,7 +337,7 @@ element_in (const described &matrix, unsigned outer, unsigned term, const emulat
   return code ((uint8_t) (matrix.element (outer, term / 2) >> term % 2 * 8));
 }
 
-/* One product of a warp, from the operands of its lanes. */
+/* One product of a warp, with the operands of all its lanes. */
 struct together {
   const product *lane[WARP];
 
@@ -348,7 +355,7 @@ struct together {
   }
 };
 
-/* The element of a lane's accumulators for a row of the warp and a column. */
+/* The accumulator of a lane for a row of its warp and a column. */
 static float *
 element_of (float *sum, unsigned row, unsigned column)
 {
@@ -391,7 +398,7 @@ make (const together &t, float *const sums[WARP])
   }
 }
 
-/* Returns accumulators without products in flight to their thread. */
+/* Restores the accumulators of a thread that have no product in flight any more. */
 static void
 give_back (flight *f)
 {
@@ -406,7 +413,7 @@ give_back (flight *f)
   }
 }
 
-/* Computes the oldest group of products of a warp; the first lane does it for all lanes. */
+/* Computes the oldest group of products of a warp. The first lane computes for all lanes. */
 static void
 make_group (flight *const lanes[WARP])
 {
@@ -427,7 +434,7 @@ make_group (flight *const lanes[WARP])
   }
 }
 
-/* A lane that waits until at most `open` of its groups are in flight. */
+/* A lane that waits until at most `open` of its groups of products are in flight. */
 struct waiting {
   flight *f;
   unsigned open;

@@ -12,8 +12,8 @@ emulated_races (void)
 #include <stdio.h>
 #include <vector>
 
-/* Functions of ThreadSanitizer: they declare memory of a foreign heap as new, and exclude accesses
- * from detection. */
+/* Functions of ThreadSanitizer: some declare memory of another heap as new, others exclude accesses
+ * from race detection. */
 extern "C" {
 void __tsan_java_init (uintptr_t heap, uintptr_t bytes);
 void __tsan_java_alloc (uintptr_t at, uintptr_t bytes);
@@ -30,15 +30,17 @@ extern char __data_start[], _end[]; /* static data of the program, which contain
 }
 
 enum {
-  NOT_SYNC = 1 /* a switch of fibres does not order accesses */,
+  NOT_SYNC = 1 /* flag: switching between fibres does not order memory accesses */,
   WORD = 8,
   MOST_BARRIERS = 1 + 1024 / 32
 };
 
 static std::vector<void *> fibres;
-static unsigned turn; /* 0 and 1 in turn: consecutive blocks have other fibres and barriers */
+/* 0 and 1 in turn: two consecutive blocks use different fibres and barriers */
+static unsigned turn;
 static void *host;
-static char begun, ended, barriers[MOST_BARRIERS][4]; /* their addresses identify sync objects */
+/* sync objects of ThreadSanitizer, identified by their addresses */
+static char begun, ended, barriers[MOST_BARRIERS][4];
 static bool in_kernel, raced;
 
 int
@@ -142,8 +144,8 @@ emulated_races_end (void)
   __tsan_release (&ended);
 }
 
-/* Consecutive barriers alternate between two objects: a fast thread may reach the next barrier
- * before the slowest one has left this one. */
+/* The sync object of a barrier. Consecutive barriers use two objects in turn, because a fast thread
+ * may reach the next barrier before the slowest one has left this one. */
 static void *
 barrier (size_t whose, unsigned count)
 {

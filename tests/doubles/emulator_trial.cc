@@ -7,7 +7,7 @@ enum { WORDS = 64 };
 
 alignas (16) static uint16_t memory[8 * WORDS + 8];
 
-/* Keeps the compiler from removing the read of x. */
+/* Makes the compiler keep the read of x. */
 static void
 use (float x)
 {
@@ -49,8 +49,8 @@ load (enum emulator_fault fault)
     use (to_float (shared[WORDS * 8]));
 }
 
-/* The asm statement hides the origin of the pointer, so that the compiler cannot see the
- * out-of-bounds access. */
+/* A kernel that reads its own array, with the fault one element beyond the end. The asm statement
+ * hides where the pointer comes from, so that the compiler cannot see the fault. */
 __global__ void
 keep (enum emulator_fault fault)
 {
@@ -82,7 +82,7 @@ touch (enum emulator_fault fault, float *data, int n)
     data[fault == EMULATOR_PAGE_WRITTEN ? -1 : n] = 1;
 }
 
-/* Each thread writes 16 bytes of shared memory, which another thread reads. */
+/* Each thread writes 16 bytes of shared memory, which its neighbour reads. */
 __global__ void
 share (enum emulator_fault fault, float *once)
 {

@@ -1,4 +1,5 @@
-/* emulator_trial.h - kernels with errors that a GPU would not report; the emulator must. */
+/* emulator_trial.h - kernels with faults that a GPU would not report. The emulator must report
+ * them. */
 #pragma once
 
 #ifdef __cplusplus
@@ -9,16 +10,16 @@ enum emulator_fault {
   EMULATOR_NO_FAULT,
   EMULATOR_LANES_ENDED,  /* some lanes of a warp have ended while others shuffle */
   EMULATOR_LANES_APART,  /* lanes of a warp shuffle at different lines */
-  EMULATOR_WARP_SHORT,   /* a warp of only 16 lanes */
-  EMULATOR_PACK_ASKEW,   /* a 16-byte access at a multiple of four */
-  EMULATOR_COPY_ASKEW,   /* cp.async from a multiple of four */
-  EMULATOR_MATRIX_ASKEW, /* ldmatrix rows at multiples of eight bytes */
+  EMULATOR_WARP_SHORT,   /* an exchange in a warp of only 16 lanes */
+  EMULATOR_PACK_ASKEW,   /* a 16-byte access at an address that is only a multiple of 4 */
+  EMULATOR_COPY_ASKEW,   /* cp.async from an address that is only a multiple of 4 */
+  EMULATOR_MATRIX_ASKEW, /* ldmatrix with rows at multiples of only 8 bytes */
   EMULATOR_BEHIND,       /* writes a word beyond the shared memory of a launch */
   EMULATOR_NOT_ASKED,    /* uses more than 48 KB of shared memory without requesting it */
   EMULATOR_GRID_HIGH,    /* 65536 blocks in y */
   EMULATOR_GRID_EMPTY,
   EMULATOR_BLOCK_WIDE,   /* 1025 threads per block */
-  EMULATOR_MASK_HALF,    /* a shuffle by all lanes with a mask of 16 */
+  EMULATOR_MASK_HALF,    /* a shuffle by all 32 lanes with a mask of 16 */
   EMULATOR_BARRIER_LEFT, /* a thread has ended while others wait at a barrier */
   EMULATOR_BARRIERS,     /* threads of a block at different barriers */
   EMULATOR_PAGE_READ,    /* reads an element beyond memory that ends at a page (fenced.h) */
@@ -39,20 +40,21 @@ enum emulator_fault {
   EMULATOR_N_FAULT,
 };
 
-/* Runs kernels of which one has the fault. */
+/* Runs kernels, of which one has this fault. */
 void emulator_try (enum emulator_fault fault);
 
-/* The value that a thread reads from its neighbour without a barrier: 1 if the neighbour has run
- * before, otherwise NaN. */
+/* Each thread reads the value of its neighbour without a barrier. Returns what a thread reads: 1 if
+ * its neighbour has run before it, otherwise NaN. */
 float emulator_neighbour (int backwards);
 
-/* The result of two blocks that write their numbers, 0 and 1, to one place. */
+/* Two blocks write their numbers, 0 and 1, to one place. Returns the number that remains: that of
+ * the block that ran last. */
 float emulator_last_block (int backwards);
 
-/* The value that a lane reads after cp.async without waiting. */
+/* Returns what a lane reads after cp.async if it does not wait for the copy. */
 float emulator_copied_early (void);
 
-/* The value that a block reads from shared memory that only the previous block has written. */
+/* Returns what a block reads from shared memory that only the previous block has written. */
 enum emulator_memory { EMULATOR_DYNAMIC, EMULATOR_STATIC, EMULATOR_STATIC_OF_TEMPLATE };
 float emulator_left_over (enum emulator_memory which);
 

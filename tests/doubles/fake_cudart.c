@@ -66,8 +66,8 @@ told (const char *said)
   return keep (said ? cudaErrorUnknown : cudaSuccess);
 }
 
-/* MAY_FAIL: returns an error if the test makes this call fail. ON: as MAY_FAIL, for a call that
- * enqueues work; also returns an error if an NCCL launch on this stream is pending. */
+/* MAY_FAIL returns an error if this call is the one that the test lets fail. ON does the same in a
+ * call that enqueues work, and also returns an error if an NCCL launch on the stream is pending. */
 #define MAY_FAIL                                                                                   \
   if (fake_cuda_fails ())                                                                          \
   return told ("the test wants this call to fail")
@@ -356,8 +356,8 @@ cudaGetDriverEntryPointByVersion (const char *symbol, void **funcPtr, unsigned i
   return cudaSuccess;
 }
 
-/* The module's kernel launchers call this function instead of CUDA (tests/CMakeLists.txt). It
- * enqueues the work; an earlier error of the thread is returned, as by CUDA. */
+/* The kernel launchers of the module call this function instead of CUDA (tests/CMakeLists.txt). It
+ * enqueues the work, and returns an earlier error of the thread, as CUDA does. */
 static const char *
 launch (weft_gpu_stream *stream, const struct computing_item *item)
 {
@@ -436,7 +436,7 @@ cudaStreamEndCapture (cudaStream_t stream, cudaGraph_t *graph)
   return told (said ? said : "the test wants this call to fail");
 }
 
-/* The executable graph is the graph itself; the caller's later destroy of the graph does
+/* The executable graph is the graph itself, so a later cudaGraphDestroy() of the graph does
  * nothing. */
 cudaError_t
 cudaGraphInstantiate (cudaGraphExec_t *pGraphExec, cudaGraph_t graph, unsigned long long flags)
@@ -468,7 +468,7 @@ cudaGraphExecDestroy (cudaGraphExec_t graphExec)
 
 /* ---------------------------------------------------------------------------- products */
 
-/* Matmuls are the plain loops of emulated_blas.c, so there are no algorithms to choose. */
+/* Matmuls are the plain loops of emulated_blas.c, which has no algorithms to choose from. */
 struct weft_cuda_blas *
 weft_blas_new (const char **error)
 {

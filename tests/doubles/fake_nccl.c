@@ -3,14 +3,14 @@
 #include <nccl.h>
 #include <string.h>
 
-enum { LOOKS = 3 }; /* polls until a group has begun */
+enum { LOOKS = 3 }; /* polls of a communicator until its group has been launched */
 
 struct ncclComm {
   weft_gpu_comm *comm; /* the communicator of the computing device */
   ncclResult_t state;
-  const void *owner; /* the thread that has used it in an open group */
+  const void *owner; /* the thread whose open group uses the communicator */
   gboolean finalized;
-  uint32_t n_registered; /* windows, memory and operators */
+  uint32_t n_registered; /* number of registered windows, buffers and operators */
 };
 
 struct operator {
@@ -19,7 +19,7 @@ struct operator {
   gboolean there;
 };
 
-/* A result that becomes valid when its group is launched. */
+/* A result that the caller may read only after its group has been launched. */
 struct promise {
   void **to, *what;
 };
@@ -28,7 +28,7 @@ struct split {
   int color, key;
 };
 
-/* The open group of a thread, and the group that is being launched. */
+/* The state of a host thread: its open group, and the group that is being launched. */
 struct thread {
   int depth;
   gboolean missed; /* the last ncclGroupStart() failed */
@@ -42,12 +42,12 @@ struct thread {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for the variables below */
 static GPtrArray *threads;
-static uint32_t generation; /* incremented by fake_nccl_begin(): older thread state is invalid */
-static GPtrArray *launching; /* streams with a pending launch */
+static uint32_t generation; /* counts fake_nccl_begin(): state of threads from before is invalid */
+static GPtrArray *launching; /* streams on which a launch is pending */
 static GArray *operators;
 static gint n_groups, n_comms, n_windows, n_memory;
 static char words[256];
-static const char *broken; /* a rule that was broken before the test made a call fail */
+static const char *broken; /* a rule that was broken before the call that the test lets fail */
 
 static void
 clear_group (struct thread *t)
@@ -65,7 +65,7 @@ free_thread (void *data)
   g_free (data);
 }
 
-/* The state of this thread. It outlives the thread: the test frees it. */
+/* The state of the calling thread. It exists longer than the thread; the test frees it. */
 static struct thread *
 this_thread (void)
 {
@@ -118,7 +118,7 @@ fake_nccl_launches_on (const void *stream)
   return found;
 }
 
-/* Returns an error; inside a group, ncclGroupEnd() returns it too. */
+/* Returns an error with a text. Inside a group, ncclGroupEnd() returns the error too. */
 static ncclResult_t
 refuse (const char *why)
 {
@@ -189,7 +189,8 @@ new_comm (weft_gpu_comm *comm)
   return made;
 }
 
-/* Splits a communicator after all members have called. Size and rank follow from color and key. */
+/* Splits a communicator, when all members have called. Size and rank of the new one follow from
+ * color and key. */
 static ncclResult_t
 make_split (const struct split *s)
 {
@@ -244,7 +245,7 @@ set_streams (gboolean launches)
     g_clear_pointer (&here.stream, g_ptr_array_unref);
 }
 
-/* Launches a group, as the thread that NCCL starts for it does. */
+/* Launches a group. NCCL does this in a thread that it starts for the group. */
 static void
 launch (void)
 {
@@ -263,7 +264,7 @@ launch (void)
   clear_group (&here);
 }
 
-/* Frees a communicator; the last one also drops the launches that are still pending. */
+/* Frees a communicator. The last one also drops all launches that are still pending. */
 static void
 free_comm (void *data)
 {
@@ -364,7 +365,7 @@ ncclCommInitRankConfig (ncclComm_t *comm, int nranks, ncclUniqueId commId, int r
   return ncclInProgress;
 }
 
-/* The new communicator exists when all members have called. */
+/* The new communicator exists only when all members have called. */
 ncclResult_t
 ncclCommSplit (ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config)
 {
@@ -401,7 +402,7 @@ ncclCommDestroy (ncclComm_t comm)
   return ncclSuccess;
 }
 
-/* A communicator that is aborted inside a group ends with the group. */
+/* A communicator that is aborted inside a group is aborted when the group ends. */
 ncclResult_t
 ncclCommAbort (ncclComm_t comm)
 {
@@ -444,7 +445,7 @@ count_registered (struct ncclComm *comm, int more)
   comm->n_registered += (uint32_t) more;
 }
 
-/* The window exists when all members have called. */
+/* The window exists only when all members have called. */
 ncclResult_t
 ncclCommWindowRegister (ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags)
 {
@@ -546,7 +547,7 @@ ncclRedOpDestroy (ncclRedOp_t op, ncclComm_t comm)
 
 /* ------------------------------------------------------------------------ collectives */
 
-/* A call outside of a group is a group by itself. */
+/* A call outside of a group is a group of one call. */
 static ncclResult_t
 talk (struct weft_gpu_collective c, ncclRedOp_t op, struct ncclComm *comm, cudaStream_t stream)
 {

@@ -1,5 +1,5 @@
-/* fenced.h - memory of an exact size for tests, between two inaccessible pages; access to them ends
- * the process. Other bytes before and after the memory are checked for changes, and guarded by the
+/* fenced.h - memory of an exact size, between two inaccessible pages; an access to these pages ends
+ * the process. Bytes between the memory and the pages are checked for changes, and guarded by the
  * address sanitizer. */
 #pragma once
 #include <glib.h>
@@ -9,12 +9,12 @@
 extern "C" {
 #endif
 
-/* Allocates memory that begins `askew` bytes (less than 16) after a multiple of 16, filled with
- * 0xff. at_end TRUE: the memory ends less than 16 bytes before the last page; FALSE: it begins
- * `askew` bytes after the first page. */
+/* Allocates `bytes` bytes filled with 0xff, which begin `askew` bytes (less than 16) after a
+ * multiple of 16. at_end TRUE: the memory ends less than 16 bytes before the inaccessible page
+ * behind it. FALSE: it begins `askew` bytes after the inaccessible page before it. */
 void *fenced_new (uint64_t bytes, unsigned askew, gboolean at_end);
 
-/* Accepts NULL. Fails if bytes before or after the memory were written. */
+/* Frees the memory (NULL is allowed). Fails if bytes before or after the memory were written. */
 void fenced_free (void *at);
 
 #ifdef __cplusplus

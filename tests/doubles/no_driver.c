@@ -1,6 +1,6 @@
-/* A double of the CUDA driver without a GPU: it accepts code without reading it, reports no device,
- * and runs nothing. It has the functions that cuDNN 9 looks up; they return 0 (CUDA_SUCCESS) unless
- * noted otherwise. */
+/* A double of the CUDA driver on a machine without a GPU: it accepts code without reading it,
+ * reports no device, and runs nothing. It has the functions that cuDNN 9 looks up. They return 0
+ * (CUDA_SUCCESS) unless noted otherwise. */
 
 enum { NO_DEVICE = 100 /* CUDA_ERROR_NO_DEVICE */, VERSION = 13000 };
 

@@ -15,7 +15,7 @@ enum { N_ANSWERS = 3, DEFAULT_ALIGNMENT = 256, MAGIC = 0x706c6179 };
 
 /* ---------------------------------------------------------------------------- attributes */
 
-/* Values of attributes, indexed by attribute; cublasLt.h defines their sizes. */
+/* The attributes of a descriptor, by number; cublasLt.h defines the size of each. */
 struct attributes {
   uint64_t value[64];
 };
@@ -162,12 +162,12 @@ cublasLtGetStatusString (cublasStatus_t status)
 
 /* ------------------------------------------------------------------------------ a problem */
 
-/* A matmul: y (m, n) = a b, column-major; a and b may be transposed. */
+/* A matmul: y (m, n) = a b, column-major. a and b may be transposed. */
 struct problem {
   const struct layout *a, *b, *y;
   uint64_t m, n, k;
   gboolean a_turned, b_turned;
-  uint32_t epilogue, mode[2]; /* mode: kind of the scales of a and b */
+  uint32_t epilogue, mode[2]; /* mode: how a and b are scaled (cublasLtMatmulMatrixScale_t) */
   gboolean fast;
   const uint8_t *bias, *aux, *scale[2];
   int64_t aux_ld;
@@ -248,8 +248,8 @@ has_scales (const struct problem *p)
          !p->fast;
 }
 
-/* Whether the problem meets the conditions of fp8: m, n, k, rows and pointers are multiples of 16
- * bytes; a is transposed and b is not. */
+/* Whether a matmul meets the conditions of fp8: m, n, k, row lengths and addresses are multiples of
+ * 16; a is transposed and b is not. */
 static gboolean
 has_room_for_codes (const struct problem *p, const uint64_t alignment[4])
 {
@@ -262,8 +262,8 @@ has_room_for_codes (const struct problem *p, const uint64_t alignment[4])
   return aligned && p->a_turned && !p->b_turned;
 }
 
-/* Whether the epilogue is supported. For fp8 matmuls with fp32 output, the bias must be bf16; since
- * no caller sets that type, a bias is refused. */
+/* Whether cuBLASLt supports the epilogue. An fp8 matmul with fp32 output requires a bf16 bias; no
+ * caller passes one, so a bias is refused. */
 static gboolean
 has_epilogue (const struct problem *p)
 {
@@ -294,7 +294,8 @@ judge (const struct problem *p, const struct description *d, const uint64_t alig
 
 /* ---------------------------------------------------------------------------- algorithms */
 
-/* An algorithm is valid for one problem and for pointers with the stated alignment. */
+/* An algorithm is valid only for the matmul for which it was suggested, and for addresses with the
+ * stated alignment. */
 struct algorithm {
   uint32_t magic, number;
   uint64_t mark, workspace, alignment[4];
@@ -340,7 +341,8 @@ cublasLtMatmulAlgoGetHeuristic (cublasLtHandle_t handle, cublasLtMatmulDesc_t de
 
   g_assert (handle && c == y);
   playing_cublaslt.n_heuristics++;
-  /* In-place reduction adds partial sums in no fixed order; callers must exclude it. */
+  /* In-place reduction (split-k) adds partial sums in no fixed order, so callers must exclude
+   * it. */
   g_assert (
       !(wanted[CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK] & CUBLASLT_REDUCTION_SCHEME_INPLACE));
   *n = 0;
@@ -394,7 +396,8 @@ load (const void *data, cudaDataType_t type, uint64_t i)
   return *weft_floats (data, dtype_of (type), i, 1, &room);
 }
 
-/* The scale of element (outer, term) of a factor. */
+/* The scale of an element of a or b: row or column `outer`, position `term` of the summed
+ * dimension. */
 static float
 scale_at (const struct problem *p, int which, uint64_t outer, uint64_t term)
 {
@@ -466,7 +469,7 @@ finish (const struct problem *p, float x, uint64_t row, uint64_t column)
   return gelu (x);
 }
 
-static float took; /* milliseconds that the last matmul would take */
+static float took; /* time of the last matmul in milliseconds */
 
 static gboolean
 is_on_stack (const void *at)
@@ -560,7 +563,7 @@ cudaGetLastError (void)
   return cudaSuccess;
 }
 
-/* Aligned to 256 bytes, like GPU memory. */
+/* Allocates memory aligned to 256 bytes, as cudaMalloc() of CUDA does. */
 cudaError_t
 cudaMalloc (void **out, size_t bytes)
 {

@@ -7,12 +7,11 @@
 
 struct playing_cublaslt {
   int arch;              /* compute capability of the emulated GPU: 10 * major + minor */
-  uint64_t n_heuristics; /* counts so far: heuristic requests, suggestions, matmuls, algorithm
-                          * checks */
+  uint64_t n_heuristics; /* number of heuristic requests, suggestions, matmuls and checks so far */
   uint64_t n_candidates, n_products, n_checks;
   uint64_t wants;     /* workspace in bytes of every suggested algorithm except the last */
   uint32_t fastest;   /* index of the fastest suggestion */
-  int dear_epilogues; /* a matmul with GELU is slower than a plain matmul and a kernel */
-  int forgets;        /* checks refuse every algorithm */
+  int dear_epilogues; /* a fused GELU takes longer than a plain matmul and a GELU kernel */
+  int forgets;        /* cublasLtMatmulAlgoCheck() refuses every algorithm */
 };
 extern struct playing_cublaslt playing_cublaslt;

@@ -16,8 +16,8 @@ struct thing {
   int type;
   gboolean finished;
   GArray *attributes;
-  struct thing *graph; /* config: its graph */
-  double *value;       /* tensor: its elements, while a plan runs */
+  struct thing *graph; /* of a configuration: its graph */
+  double *value;       /* of a tensor: its elements, while a plan runs */
 };
 
 /* ------------------------------------------------------------------------------ attributes */
@@ -149,7 +149,7 @@ destroy_thing (weft_cudnn_thing thing)
   return 0;
 }
 
-/* Sets an attribute. The descriptors that it refers to must be finalized. */
+/* Sets an attribute of a descriptor. Descriptors that the attribute refers to must be finalized. */
 static int
 set_attribute (weft_cudnn_thing thing, int name, int type, int64_t n, const void *values)
 {
@@ -165,7 +165,8 @@ set_attribute (weft_cudnn_thing thing, int name, int type, int64_t n, const void
   return 0;
 }
 
-/* Whether query heads (the first operand of the first product) are wider than supported. */
+/* Whether the graph has query heads (first operand of the first matmul) that are wider than
+ * supported. */
 static gboolean
 is_too_wide (const struct thing *graph)
 {
@@ -288,8 +289,8 @@ write_memory (const struct thing *tensor, void *at)
   }
 }
 
-/* The element of a tensor that is broadcast to a place of a tensor with dimensions `of`: a group of
- * heads to each of its heads, a dimension of size 1 to all of it. */
+/* The element of a tensor at a place of a larger tensor with dimensions `of`, to which the tensor
+ * is broadcast: a group of heads to each of its heads, a dimension of size 1 to all positions. */
 static double
 value_at (const struct thing *tensor, const int64_t place[4], const int64_t of[4])
 {
@@ -313,7 +314,8 @@ keep (struct thing *tensor, uint64_t i, double value)
 
 /* ------------------------------------------------------------------------------ operations */
 
-/* The matrix of a batch element and of head `head` of `of`; heads of a group share a matrix. */
+/* The matrix of batch element `batch` and of head `head` out of `of` heads. The heads of a group
+ * share a matrix. */
 static const double *
 matrix_of (const struct thing *tensor, int64_t batch, int64_t head, int64_t of)
 {
@@ -420,7 +422,7 @@ play_reduction (const struct thing *op)
     keep (y, i, total[i]);
 }
 
-/* Transposes rows and columns: y has the elements of x with exchanged strides. */
+/* Exchanges rows and columns: y has the elements of x with exchanged strides. */
 static void
 play_reshape (const struct thing *op)
 {
@@ -455,7 +457,8 @@ pointer_of (const struct thing *pack, int64_t id)
   return NULL;
 }
 
-/* Allocates a tensor at its first use, and loads it from memory unless it is virtual. */
+/* Allocates the elements of a tensor when it is first used, and loads them from memory unless the
+ * tensor is virtual. */
 static void
 meet (struct thing *tensor, const struct thing *pack, GPtrArray *met)
 {

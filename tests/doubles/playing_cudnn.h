@@ -1,15 +1,16 @@
-/* playing_cudnn.h - a test double of cuDNN's graph API that computes: descriptors keep their
+/* playing_cudnn.h - a test double of cuDNN's graph API that computes. Descriptors keep their
  * attributes, and a plan runs operation by operation in fp64 on tensors in host memory.
  *
- * It supports the operations that attention uses. Intermediate tensors are rounded to their type;
- * constants are those of kernels/cuda/cudnn.h. */
+ * It has the operations that attention uses. Intermediate tensors are rounded to their type.
+ * Constants are those of kernels/cuda/cudnn.h. */
 #pragma once
 #include "kernels/cuda/cudnn.h"
 
 enum { PLAYING_CUDNN_WORKSPACE = 512 /* bytes, which a run overwrites */ };
 
-/* Version 9.19; refuses heads wider than 256, as the real library does on current GPUs. */
+/* cuDNN 9.19. It refuses heads wider than 256, as the real library does on current GPUs. */
 extern const struct weft_cudnn_calls playing_cudnn;
 
-/* old: a release that Weft does not support. former: its backward needs multiples of 128 tokens. */
+/* playing_old_cudnn: a release that Weft does not support. playing_former_cudnn: a release whose
+ * backward requires multiples of 128 tokens. */
 extern const struct weft_cudnn_calls playing_old_cudnn, playing_former_cudnn;

@@ -59,7 +59,8 @@ note (recorded_cuda *d, enum recorded_kind kind, const void *stream, const void 
   return said;
 }
 
-/* Records a call and its arguments, which are appended to `list`. */
+/* Records a call, and appends its arguments to `list`. Returns NULL, or an error if the test lets
+ * the call fail. */
 static const char *
 note_with (recorded_cuda *d, enum recorded_kind kind, const void *stream, GArray *list,
            const void *what)
@@ -89,7 +90,7 @@ open_thing (recorded_cuda *d, const struct recorded_thing *like, void *out)
   return said;
 }
 
-/* A handle counts as closed even if the call fails. */
+/* Records that a handle is closed. It counts as closed even if the call fails. */
 static const char *
 close_thing (recorded_cuda *d, enum recorded_kind kind, const void *thing)
 {
@@ -128,7 +129,7 @@ rec_choose (void *self, uint32_t device)
   return said;
 }
 
-/* Sets row and op of the following calls. The function itself is not a device call, so it is not
+/* Sets row and op of the calls that follow. This function is no call to the device, so it is not
  * recorded. */
 static const char *
 rec_about (void *self, uint32_t row, uint32_t op)
@@ -257,7 +258,7 @@ rec_wait (void *self, weft_gpu_stream *stream, weft_gpu_event *event)
   return note (self, RECORDED_wait, stream, event, 0);
 }
 
-/* If a copy transfers row counts to the host, sets all of them to 1. */
+/* Sets the row counts that a copy transfers to the host to 1; does nothing for other copies. */
 static void
 count_ones (recorded_cuda *d, const struct weft_gpu_copy *copy)
 {
@@ -350,11 +351,12 @@ rec_comm_id (void *self, struct weft_gpu_id *out)
   uint64_t now = (uint64_t) g_get_monotonic_time ();
 
   memset (out, 7, sizeof *out);
-  memcpy (out->bytes + 8, &now, sizeof now); /* a different ID every time */
+  memcpy (out->bytes + 8, &now, sizeof now); /* every call returns another id */
   return note (self, RECORDED_comm_id, NULL, NULL, 0);
 }
 
-/* Members of one communicator are opened one after the other: size and CTA limit must be equal. */
+/* Checks a new communicator against the earlier members of the same communicator: all must state
+ * the same size and CTA limit. */
 static void
 look_at_members (recorded_cuda *d, const struct recorded_thing *like)
 {
@@ -383,7 +385,8 @@ rec_comm_open (void *self, const struct weft_gpu_member *member, weft_gpu_comm *
   return open_thing (self, &like, out);
 }
 
-/* Splits of a parent are numbered: the k-th split of every member makes the same communicator. */
+/* Splits of a communicator are numbered. The k-th splits of all members make the same
+ * communicator. */
 static const char *
 rec_comm_split (void *self, weft_gpu_comm *parent, int color, const struct weft_gpu_member *m,
                 weft_gpu_comm **out)
@@ -413,7 +416,7 @@ rec_comm_ready (void *self, weft_gpu_comm *comm, gboolean *ready)
   return note (self, RECORDED_comm_ready, NULL, comm, 0);
 }
 
-/* New work makes a communicator busy again. */
+/* New work makes a communicator busy: it must be polled again. */
 static void
 keep_busy (weft_gpu_comm *comm)
 {
@@ -433,7 +436,8 @@ rec_comm_close (void *self, weft_gpu_comm *comm)
   return close_thing (self, RECORDED_comm_close, comm);
 }
 
-/* Aborts must be in one group: one by one, communicators could wait for each other. */
+/* Several communicators must be aborted in one group. If they were aborted one by one, they could
+ * wait for each other. */
 static const char *
 rec_comm_abort (void *self, weft_gpu_comm *comm)
 {

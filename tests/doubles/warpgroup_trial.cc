@@ -14,7 +14,8 @@ place (unsigned rows, unsigned row, unsigned column)
   return column / 64 * rows * 128 + row * 128 + (unit ^ row % 8) * 16 + column % 8 * 2;
 }
 
-/* Writes a matrix in the layout of shared memory. `turned`: the tile is the transposed matrix. */
+/* Writes a matrix to `to` in the layout of shared memory. `turned`: writes the transposed
+ * matrix. */
 template <class T>
 static void
 lay_out (uint8_t *to, const float *matrix, unsigned rows, unsigned columns, bool turned)
@@ -40,8 +41,9 @@ copy_tile (uint8_t *to, const uint8_t *from, unsigned bytes)
   WEFT_COPY_COMMIT ();
 }
 
-/* Loads the fragments of a. With g = lane / 4 and t = lane % 4, words 0 to 3 of a lane contain
- * terms 2t and 2t + 1 (words 2 and 3: plus 8) of rows g, g + 8, g and g + 8. */
+/* Loads the fragments (registers) of the left matrix a. With g = lane / 4 and t = lane % 4, words 0
+ * to 3 of a lane contain terms 2t and 2t + 1 (words 2 and 3: plus 8) of rows g, g + 8, g and g +
+ * 8. */
 template <class T>
 static void
 load_fragments (uint32_t (&words)[ALL_TERMS / TERMS][4], const float *a)
@@ -75,8 +77,8 @@ struct call {
   float *c;
 };
 
-/* Descriptor of the left matrix of this warpgroup: the next 64 rows; if transposed, the next
- * panel. */
+/* The descriptor of the left matrix for this warpgroup: it begins at the warpgroup's 64 rows or, if
+ * transposed, at its panel. */
 static uint64_t
 left_of (const uint8_t *a, const struct warpgroup_trial &trial)
 {

@@ -118,7 +118,7 @@ add_tensor (weft_state *state, const weft_program *p, const struct weft_param *p
     g_ptr_array_add (state->values[k], g_new0 (float, t.rows *t.columns));
 }
 
-/* A state with the tensors of the model `config` on one stage; all values are 0. */
+/* A state with the tensors of the model `config`, all on one pipeline stage. All values are 0. */
 static weft_state *
 state_of (const char *config)
 {
@@ -137,7 +137,7 @@ state_of (const char *config)
 
 /* -------------------------------------------------------------------------- models */
 
-/* Creates a folder for the files of one test. */
+/* The settings of config.json that all models of this file share. */
 #define SIZES                                                                                      \
   "\"vocab_size\":11,\"max_position_embeddings\":6,\"hidden_size\":8,\"num_hidden_layers\":2,"     \
   "\"num_attention_heads\":4,\"intermediate_size\":10"
@@ -291,8 +291,8 @@ family_state (const char *folder, unsigned f)
   return make_state (folder, json);
 }
 
-/* Fills each tensor with values that identify the tensor and the position. `coarse`: values are
- * exact in bf16, 1 plus multiples of 1/64 up to 1.97. */
+/* Gives every element a value that identifies its tensor and position. `coarse`: all values are
+ * exact in bf16: 1 plus multiples of 1/64 up to 1.97. */
 static void
 fill (weft_state *state, enum weft_state_kind kind, gboolean coarse)
 {
@@ -533,7 +533,8 @@ nemotron_keeps_norm_weights_less_one_but_not_gradients (void **folder)
   weft_state_free (state);
 }
 
-/* Matrices of several blocks, both copied and transposed. The last block is smaller. */
+/* Export and import copy or transpose a matrix block by block. These matrices have several
+ * blocks, the last of them smaller than the others. */
 static void
 large_tensors_pass_in_blocks (void **folder)
 {
@@ -574,8 +575,8 @@ gradients_are_written_as_floats (void **folder)
 
 /* ---------------------------------------------------------------- files of others */
 
-/* Rewrites the file: removes `prefix` from all names, adds the tensors `more` (separated by spaces,
- * one element each), and leaves out the tensor `without`. */
+/* Rewrites a safetensors file: removes `prefix` from all names, adds the tensors `more` (names
+ * separated by spaces, one element each), and leaves out the tensor `without`. */
 static void
 rewrite (const char *path, const char *prefix, const char *more, const char *without)
 {
@@ -604,8 +605,9 @@ rewrite (const char *path, const char *prefix, const char *more, const char *wit
   assert_true (weft_safetensors_close (w, NULL));
 }
 
-/* Names in published gpt2 files have no prefix, and the files contain buffers beside the weights.
- * Known buffers are not reported as unused. */
+/* Published gpt2 files have names without the prefix "transformer.", and contain buffers
+ * (attention masks) beside the weights. An import finds the weights, and does not report the
+ * known buffers as unused. */
 static void
 files_of_the_bare_model_are_found_and_buffers_are_no_news (void **folder)
 {
@@ -685,7 +687,8 @@ a_file_that_cannot_be_written_is_told (void **folder)
   weft_state_free (state);
 }
 
-/* Files of tests/vectors, which PyTorch has written. */
+/* Imports the safetensors files of tests/vectors, which PyTorch has written: no tensor is
+ * missing or unused. */
 static void
 files_of_other_software_are_read_whole (void **folder)
 {

@@ -5,7 +5,8 @@
 #include "tests/runner/runner.h"
 #include <gio/gio.h>
 
-/* One process: its task `play`, and the answer `said` or the error that the task returned. */
+/* One process: its task `play`, and afterwards the answer `said` or the error that the task
+ * returned. */
 struct part {
   struct weft_rendezvous_place place;
   char *(*play) (weft_rendezvous *r, GError **error);
@@ -54,7 +55,7 @@ gboolean cast_barrier (weft_rendezvous *r, const char *key, GError **error);
  * until a server listens on the port, and otherwise fails the test. */
 GSocketConnection *cast_connect (uint16_t port, const char *from);
 
-/* A client that sends any frames, also against the rules. */
+/* A client that sends any frames, also frames that the rules of the rendezvous forbid. */
 struct raw_client {
   GSocketConnection *connection;
   GByteArray *in;

@@ -1,6 +1,6 @@
 /* Hostile peers of the rendezvous: strangers that only connect, and processes of the job that
- * follow no rules. They use a bounded amount of memory and block no process, and the process of
- * rank 0 survives. */
+ * break its rules. They can use only a bounded amount of memory, cannot block a process, and
+ * cannot end the process of rank 0. */
 #include "launch/owner.h"
 #include "launch/store.h"
 #include "tests/launch/cast.h"
@@ -40,7 +40,8 @@ assert_kind (const struct weft_frame *f, enum weft_frame_kind kind)
               (const char *) f->value, weft_frame_words[kind]);
 }
 
-/* Admits n raw clients, the processes of a job, and receives the welcome of each. */
+/* Connects n raw clients as the processes of a job, and receives the welcome that each of them
+ * gets. */
 static void
 admit_all (struct raw_client *raw, uint32_t n, const weft_store *store)
 {
@@ -108,7 +109,7 @@ idle_connections_keep_out_no_process (void **state)
 /* A thread that connects again and again, and keeps the last IDLE connections open. */
 struct flood {
   uint16_t port;
-  gint over; /* atomic */
+  gint over; /* set to end the thread; atomic */
 };
 
 static gpointer
@@ -172,7 +173,8 @@ a_stranger_has_a_deadline_even_if_it_sends_slowly (void **state)
 
   (void) state;
   g_socket_set_blocking (socket, FALSE);
-  for (unsigned i = 0; i < 1000; i++) { /* until the store has closed the connection */
+  /* requests go on until the store has closed the connection */
+  for (unsigned i = 0; i < 1000; i++) {
     g_autoptr (GError) error = NULL;
     char answer;
     g_socket_send (socket, start + (i % 4 ? 1 : 0), 1, NULL, NULL);
@@ -292,7 +294,7 @@ the_owner_of_a_connection_is_known (void **state)
     uid_t user = 1;
     if (!g_socket_listener_add_address (listener, at, G_SOCKET_TYPE_STREAM, G_SOCKET_PROTOCOL_TCP,
                                         NULL, &bound, NULL))
-      continue; /* a machine without IPv6 */
+      continue; /* this machine has no IPv6 */
     g_autoptr (GSocketConnection) theirs =
         g_socket_client_connect (client, G_SOCKET_CONNECTABLE (bound), NULL, NULL);
     g_autoptr (GSocketConnection) ours = g_socket_listener_accept (listener, NULL, NULL, NULL);
@@ -366,7 +368,8 @@ the_largest_value_that_can_be_set_can_be_got (void **state)
   cast_clear (&c);
 }
 
-/* The client is not Weft, and does not limit the size of its values. */
+/* A client that is not Weft announces a value of 40 MiB, above the limit of 32 MiB. The store
+ * closes the connection and stops the job; the process of rank 0 survives. */
 static void
 a_value_above_the_limit_ends_the_connection_and_not_rank_0 (void **state)
 {
@@ -451,7 +454,8 @@ a_process_that_does_not_read_costs_little_memory (void **state)
   assert_true (raw_next (&raw[1], &f));
   assert_kind (&f, WEFT_FRAME_VALUE);
   uint64_t before = peak_memory ();
-  send_until_blocked (&raw[1], &get, 500); /* the answers have 4,000 MiB together */
+  /* 500 answers of 8 MiB: 4,000 MiB, most of which the store must not hold in memory */
+  send_until_blocked (&raw[1], &get, 500);
   assert_true (send_key (&raw[0], WEFT_FRAME_GET, "key", NULL, 0));
   assert_true (raw_next (&raw[0], &f));
   assert_kind (&f, WEFT_FRAME_VALUE);
@@ -485,8 +489,8 @@ answers_that_wait_are_sent_when_they_are_read (void **state)
   weft_store_close (store, 0);
 }
 
-/* Sends up to `most` requests of one kind, each with another key. The job must end, and rank 0 must
- * receive the reason. */
+/* Rank 1 sends up to `most` requests of one kind, each with another key and a value of `bytes`
+ * bytes. The store is limited to 4 MiB, so the job must end, and rank 0 must receive the reason. */
 static void
 assert_limited (enum weft_frame_kind kind, uint32_t bytes, uint32_t most)
 {
@@ -518,7 +522,7 @@ a_process_that_fills_the_memory_ends_the_job_and_is_named (void **state)
   assert_limited (WEFT_FRAME_SET, 0, 100000);
   assert_limited (WEFT_FRAME_EXCHANGE, 1 << 19, 20);
   assert_limited (WEFT_FRAME_EXCHANGE, 0, 100000);
-  assert_limited (WEFT_FRAME_SET, 5 << 20, 1); /* received in part */
+  assert_limited (WEFT_FRAME_SET, 5 << 20, 1); /* above the limit before the frame is complete */
 }
 
 static void
@@ -574,8 +578,9 @@ reports_ask_a_silent_process_once (void **state)
 
 /* ------------------------------------------------------------------------------ text */
 
-/* A colour sequence, the same sequence with U+009B instead of ESC [, a reversal of the text
- * direction (U+202E), a line end, and invalid UTF-8. */
+/* Text of a hostile peer: an escape sequence of terminals, the same sequence with U+009B instead
+ * of ESC [, a reversal of the text direction (U+202E), a line end, and invalid UTF-8. TAMED is
+ * the text that a message may contain. */
 #define EVIL "a\033[31m \302\233 31m \342\200\256 b\r\n\377\303\266"
 #define TAMED "a [31m   31m   b  \357\277\275\303\266"
 

@@ -1,4 +1,5 @@
-/* The launcher, rank and rendezvous of a process, from its environment variables. */
+/* What a process reads from its environment variables: its launcher, its rank and the address of
+ * its rendezvous. */
 #include "launch/environment.h"
 #include "launch/nodelist.h"
 #include "tests/runner/command.h"
@@ -98,8 +99,8 @@ nobody_started_it_or_one_alone (void **state)
   assert_int_equal (none.n, 1);
 }
 
-/* mpirun starts its daemons with srun, and the processes of the job inherit the variables of
- * srun. */
+/* mpirun starts its daemons with srun, so the processes of the job inherit the variables of
+ * srun. The variables of mpirun count. */
 static void
 variables_of_two_launchers_are_those_of_the_inner_one (void **state)
 {
@@ -132,8 +133,9 @@ the_port_of_an_agent_is_left_to_it (void **state)
                  "5 of 8, 1 here", "a:29500");
 }
 
-/* Two jobs on one machine have different ports and tokens. Two steps of a job have different
- * tokens. */
+/* The port and the token (the text by which the processes of a job know each other) follow from
+ * the variables of the job. Two jobs on one machine have different ports and tokens. Two steps
+ * of a Slurm job have different tokens. */
 static void
 a_port_follows_from_the_job (void **state)
 {
@@ -152,9 +154,8 @@ a_port_follows_from_the_job (void **state)
   assert_true (one.port >= 20000 && one.port < 32000);
 }
 
-/* The token of a job, by which its processes know each other, contains the name of the job. They
- * send it as the key of a message, which must be printable ASCII, so other characters are
- * replaced. */
+/* The token of a job contains its name. Processes send the token as the key of a message, which
+ * must be printable ASCII, so other characters of the name are replaced. */
 static void
 a_token_can_be_said_on_the_wire (void **state)
 {

@@ -46,8 +46,8 @@ typedef GPtrArray *meeting (weft_rendezvous *r, const char *key, GBytes *value, 
                             GError **error);
 
 /* Exchanges a value ten times: the number of this process, or NULL if `brings` is FALSE. Returns
- * the result of the last exchange, one character for each process: its number, or '-' for NULL. The
- * caller frees it. */
+ * the result of the last exchange as a text with one character per process: its number, or '-'
+ * for NULL. The caller frees it. */
 static char *
 often (meeting *meet, weft_rendezvous *r, gboolean brings, GError **error)
 {
@@ -143,8 +143,8 @@ listen_on_new_loopback (void)
   return g_steal_pointer (&socket);
 }
 
-/* Ranks of each process: so many that messages would exceed a frame if every process sent the data
- * of all ranks. */
+/* Ranks of each process. Each process must send only the data of its own ranks: the data of all
+ * ranks of both processes exceed the largest frame. */
 #define RANKS 900000u
 
 static char *
@@ -246,7 +246,8 @@ one_stays_away (weft_rendezvous *r, GError **error)
   if (!cast_barrier (r, "step 7", error))
     return NULL;
   if (cast_process (r) == 1) {
-    while (weft_rendezvous_poll (r, &asked, error)) /* until the job has failed */
+    /* process 1 never joins step 8; it polls until the job has failed */
+    while (weft_rendezvous_poll (r, &asked, error))
       g_usleep (1000);
     return NULL;
   }
@@ -410,8 +411,8 @@ a_port_that_is_taken_is_named (void **state)
   weft_store_close (first, 0);
 }
 
-/* Another program listens on the port, but only on IPv6. The store refuses the port: clients that
- * connect to "localhost" would reach the other program. */
+/* Another program listens on the port, but only on IPv6. The store must refuse this port,
+ * because clients that connect to "localhost" could reach the other program. */
 static void
 a_port_that_is_taken_on_new_addresses_alone_is_named (void **state)
 {
@@ -502,8 +503,8 @@ somebody_else_at_the_port_is_told_apart (void **state)
 
 /* --------------------------------------------------------------------- real processes */
 
-/* Whether a thread of this process does not block a signal, according to /proc. FALSE for a thread
- * that has ended. */
+/* Whether a thread of this process can receive a signal, because the thread does not block it
+ * (/proc). FALSE for a thread that has ended. */
 static gboolean
 takes_signal (const char *thread, int signal)
 {
@@ -515,8 +516,8 @@ takes_signal (const char *thread, int signal)
          !(g_ascii_strtoull (blocked + strlen ("SigBlk:"), NULL, 16) >> (signal - 1) & 1);
 }
 
-/* Checks that SIGTERM and SIGINT are blocked in every thread other than the main thread. Otherwise
- * such a thread could receive the signal, which would end the process. */
+/* Checks that every thread other than the main thread blocks SIGTERM and SIGINT. Only the main
+ * thread waits for these signals; in any other thread they would end the process. */
 static gboolean
 leave_signals_to_the_first (GError **error)
 {
@@ -532,8 +533,8 @@ leave_signals_to_the_first (GError **error)
   return TRUE;
 }
 
-/* Lets GLib resolve a host name, which starts a thread. GLib resolves "localhost" without a
- * thread. */
+/* Lets GLib resolve a host name, for which GLib starts a thread. The name is not "localhost",
+ * which GLib resolves without a thread. */
 static void
 ask_where_somebody_is (void)
 {

@@ -1,5 +1,5 @@
-/* The secret of a job: without the secret, a client cannot join the job, or read or change a
- * message. Also the file that contains the secret. */
+/* The secret of a job. Without it, a client cannot join the job, and cannot read or change a
+ * message. Also tests the file that contains the secret. */
 #define _GNU_SOURCE /* memmem */
 #include "launch/seal.h"
 #include "launch/secret.h"
@@ -108,8 +108,8 @@ assert_refused (struct raw_client *raw, const char *part)
   assert_false (raw_next (raw, &f));
 }
 
-/* Acts as a client that has the number of the job but not its secret, and tries to join as rank
- * 1. */
+/* Acts as a client that knows the name of the job but not its secret, and tries to join as rank
+ * 1. The store refuses it. */
 static void
 try_to_be_rank_1 (uint16_t port)
 {
@@ -148,8 +148,8 @@ an_impostor_takes_no_place_and_reads_nothing (void **state)
   cast_clear (&c);
 }
 
-/* `runs`: number of processes that have joined the job. `may_end`: whether the test lets them
- * continue. */
+/* `runs`: number of processes that have joined the job. `may_end`: set by the test when these
+ * processes may continue. */
 static gint runs, may_end;
 
 static char *
@@ -176,7 +176,7 @@ an_impostor_of_a_process_that_has_joined_changes_nothing (void **state)
   while (g_atomic_int_get (&runs) < 2)
     g_usleep (1000);
   try_to_be_rank_1 (c.part[0].place.port);
-  cast_start (&again, 1); /* has the secret */
+  cast_start (&again, 1); /* a second rank 1, which has the secret */
   cast_finish (&again);
   cast_assert_failed (&again, 1, "rank 1: found a second process with this rank, the first is on");
   g_atomic_int_set (&may_end, 1);
@@ -268,8 +268,8 @@ an_impostor_of_rank_0_is_found_out (void **state)
 
 /* --------------------------------------------------------------------------- listeners */
 
-/* A machine between a process and the store. It records the bytes that it forwards, and can change
- * one byte. */
+/* A program between a process and the store. It records the bytes that it forwards, and can
+ * change one of them. */
 struct wire_tap {
   GSocket *listening;
   uint16_t port, store_port;
@@ -352,7 +352,8 @@ contains (const GByteArray *bytes, const char *text)
   return memmem (bytes->data, bytes->len, text, strlen (text)) != NULL;
 }
 
-/* Without a secret, the tap contains the value. This shows that the search for the value works. */
+/* A tap records the bytes between a process and the store. They contain the value if the job has
+ * no secret (so the search works), and do not contain it if the job has one. */
 static void
 a_listener_on_the_wire_reads_nothing (void **state)
 {
@@ -372,8 +373,8 @@ a_listener_on_the_wire_reads_nothing (void **state)
   }
 }
 
-/* Sends the recorded bytes of a process again. The proof is refused, because the store's nonce
- * differs. */
+/* Sends the recorded bytes of a process to the store of another run with the same secret. The
+ * store refuses the recorded proof, because its nonce is another. */
 static void
 what_a_listener_has_recorded_admits_nobody (void **state)
 {
@@ -407,8 +408,8 @@ what_a_listener_has_recorded_admits_nobody (void **state)
 static void
 a_byte_that_is_changed_on_the_wire_ends_the_job (void **state)
 {
-  /* The changed byte is in the store's challenge, in its proof, or in its first record, the
-   * welcome. */
+  /* Byte `after` of the bytes that the store sends is changed. It lies in the store's challenge,
+   * in its proof, or in its first record, the welcome. */
   static const struct {
     guint after;
     const char *why;
@@ -626,7 +627,8 @@ a_process_without_the_file_is_told (void **state)
   cast_clear (&c);
 }
 
-/* A reserved address (RFC 1112), which no machine has, stands for an address of a network. */
+/* 240.0.0.1 is a reserved address (RFC 1112) that no machine has. It stands for an address of a
+ * network. */
 static void
 an_address_of_the_network_wants_a_secret (void **state)
 {

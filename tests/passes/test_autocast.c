@@ -62,8 +62,9 @@ enable_autocast_takes_products_in_autocast_dtype (void **state)
   assert_int_equal (products, MICROS * 2 * (4 * LAYERS + 1));
 }
 
-/* Forward converts activations between norm and matmul, and between matmul and residual sum;
- * backward converts gradients in the opposite order. */
+/* enable_autocast: the residual stream stays in fp32. Forward converts activations to bf16 between
+ * a norm and the next matmul, and back to fp32 before the residual sum; backward converts their
+ * gradients at the same places. Each pass converts the four weights of a layer. */
 static void
 enable_autocast_converts_where_the_residual_stream_begins_and_ends (void **state)
 {
@@ -81,11 +82,12 @@ enable_autocast_converts_where_the_residual_stream_begins_and_ends (void **state
     assert_int_equal (casts (p, "cast_weight", WEFT_PHASE_FORWARD, layer), 4);
     assert_int_equal (casts (p, "cast_weight", WEFT_PHASE_BACKWARD, layer), 4);
   }
-  assert_int_equal (casts (p, "cast_weight", WEFT_PHASE_FORWARD, WEFT_NO_LAYER), 1); /* the head */
+  /* the weight of the head */
+  assert_int_equal (casts (p, "cast_weight", WEFT_PHASE_FORWARD, WEFT_NO_LAYER), 1);
 }
 
-/* A converted weight has two bytes per element. It stays alive from its first use to the end of the
- * forward pass. */
+/* The bf16 copies of all weights (2 bytes per element) are made in the forward pass of each
+ * microbatch and freed at its end. */
 static void
 enable_autocast_keeps_converted_weights_for_one_forward_pass (void **state)
 {

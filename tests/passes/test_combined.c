@@ -1,6 +1,7 @@
-/* overlap_moe_expert_parallel_comm: the order of the parts of two passes on the lanes of kernels
- * and experts, the number of forward passes that run ahead, the time that the knob saves, and that
- * it changes no bit. */
+/* overlap_moe_expert_parallel_comm: while one microbatch waits for an all-to-all of its experts,
+ * the kernels of another one run. Tested are the order of the ops of a forward and a backward pass
+ * on the lanes of kernels and experts, the forward passes that run ahead, the time that the knob
+ * saves, and that no bit changes. */
 #include "core/base/sanitize.h"
 #include "core/report/report.h"
 #include "tests/made/made.h"
@@ -80,7 +81,7 @@ passes_that_take_turns_give_the_bits_of_one_rank (void **state)
 
 /* ------------------------------------------------------------------------- programs */
 
-/* Three layers of experts, distributed over four ranks; three microbatches per rank. */
+/* Three layers with experts, which are distributed over four ranks; three microbatches per rank. */
 #define WORDS                                                                                      \
   "num_layers=3 hidden_size=64 num_attention_heads=4 ffn_hidden_size=128 vocab_size=256 "          \
   "seq_length=64 num_moe_experts=8 moe_router_topk=2 moe_ffn_hidden_size=96 activation=swiglu "    \
@@ -99,7 +100,7 @@ is_backward (const struct weft_op *op)
   return op->phase != WEFT_PHASE_FORWARD;
 }
 
-/* The first op of a kind and name in a layer and microbatch. */
+/* The first op of a kind and name in a layer and a microbatch. */
 static uint32_t
 find (const weft_program *p, enum weft_op_kind kind, const char *name, uint32_t layer,
       uint32_t micro)
@@ -111,8 +112,9 @@ find (const weft_program *p, enum weft_op_kind kind, const char *name, uint32_t 
   return WEFT_NO_OP;
 }
 
-/* The transfers of the forward pass of microbatch `f` and of the backward pass of microbatch f - 1,
- * in order, as text; caller frees. */
+/* The all-to-alls of the forward pass of microbatch `f` and of the backward pass of microbatch f -
+ * 1, which run together, in the order of their lane. F or B: forward or backward; then the layer.
+ * Caller frees. */
 static char *
 on_the_way (const weft_program *p, uint32_t f)
 {
@@ -148,9 +150,9 @@ overlap_moe_expert_parallel_comm_sends_rows_of_two_microbatches_in_turn (void **
   }
 }
 
-/* One kernel of each part of the two passes. Forward: attention and the first matmul of the
- * experts. Backward: attention, the input gradient and the weight gradient of that matmul, and the
- * weight gradient of the attention projection. */
+/* Kernels by which the test locates the parts of the two passes that run together. _f: forward of
+ * layer j: attention and the first matmul of the experts. _b: backward of layer LAYERS - 1 - j: the
+ * input gradients of both. _w: weight gradients, of this matmul and of the attention projection. */
 struct nodes {
   uint32_t attend_f, mlp_f, mlp_b, attend_b, mlp_w, attend_w;
 };
@@ -180,7 +182,8 @@ overlap_moe_expert_parallel_comm_computes_of_one_what_the_other_does_not_wait_fo
       uint32_t b = LAYERS - 1 - j;
       uint32_t return_b = find (p, WEFT_OP_ALL_TO_ALL_V, "combine", b, f - 1),
                go_f = find (p, WEFT_OP_ALL_TO_ALL_V, "dispatch", j, f);
-      for (uint32_t op = 0; op < p->n_op; op++) { /* find() returns the forward op */
+      /* find() returns the forward op; this is the all-to-all of backward */
+      for (uint32_t op = 0; op < p->n_op; op++) {
         if (!is_at (&p->op[op], b, f - 1) || !is_backward (&p->op[op]))
           continue;
         if (p->op[op].kind == WEFT_OP_ALL_TO_ALL_V && is_named (p, op, "combine"))
@@ -236,8 +239,8 @@ delay_wgrad_compute_puts_weight_gradients_of_experts_beside_what_travels (void *
     }
 }
 
-/* The head of the forward pass and the embedding of the backward pass follow the weight gradients
- * of the first layer. */
+/* The head (forward) and the embedding (backward) are outside the layers. They run after the weight
+ * gradients of the first layer. */
 static void
 a_pair_ends_with_what_lies_at_the_ends_of_the_pipeline (void **state)
 {
@@ -251,8 +254,9 @@ a_pair_ends_with_what_lies_at_the_ends_of_the_pipeline (void **state)
   assert_true (find (p, WEFT_OP_MOE_MATMUL, "expert_fc2", LAYERS - 1, 1) < w);
 }
 
-/* Two stages of two chunks: the gradient for the neighbouring stage is sent before the weight
- * gradients of the first layer, and these are computed before the head. */
+/* Two stages of two chunks: the gradient of a chunk's input is sent to the neighbouring stage
+ * before the weight gradients of the chunk's first layer, so that the neighbour does not wait for
+ * them. */
 static void
 stages_are_sent_what_they_wait_for_before_the_first_layers_weight_gradients (void **state)
 {
@@ -313,7 +317,7 @@ one_forward_more_runs_ahead_and_the_others_meet_a_backward (void **state)
     }
 }
 
-/* The largest number of microbatches whose input of the first layer is alive at the same time. */
+/* The largest number of microbatches whose input of layer 1 is kept at the same time. */
 static uint32_t
 in_flight (const char *words)
 {
@@ -340,7 +344,7 @@ one_more_microbatch_is_kept (void **state)
 
 /* ------------------------------------------------------------------------- effect */
 
-/* 12 layers of DeepSeek-V3, which fit on 128 H100; each layer's experts are distributed over 64
+/* DeepSeek-V3 with 12 layers, which fit on 128 H100. The experts of a layer are distributed over 64
  * ranks. */
 #define DEEPSEEK                                                                                   \
   "model=deepseek-v3 mtp_num_layers=0 num_layers=12 moe_first_dense_layers=0 seq_length=4096 "     \

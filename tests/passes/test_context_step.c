@@ -1,4 +1,4 @@
-/* Steps of context parallel ranks: results with real numbers, bytes sent, and the jobs that are
+/* Context parallelism: results of steps with real numbers, bytes that ranks send, and jobs that are
  * refused. */
 #include "core/base/sanitize.h"
 #include "exec_cpu/exec_cpu.h"
@@ -67,8 +67,8 @@ every_kind_has_the_bits_of_one_rank (void **state)
   }
 }
 
-/* Every other parallel axis and data-parallel strategy, each combined with every cp_comm_type on
- * two ranks. */
+/* Other parallel axes, data-parallel strategies and recompute. Each is combined with every
+ * cp_comm_type on two context parallel ranks. */
 static const char *const around[] = {
   "gpus=4",
   "gpus=4 pipeline_model_parallel_size=2",
@@ -109,8 +109,8 @@ whatever_stands_around_the_bits_are_those_of_one_rank (void **state)
   }
 }
 
-/* Models in which some layers attend to windows or chunks and others to all keys, or some layers
- * have no positions. */
+/* Models in which some layers attend only to a window or a chunk of the keys, or have no positions.
+ * Context parallelism must give the bits of one rank for them too. */
 static void
 layers_that_see_less_are_shared_out_alike (void **state)
 {
@@ -175,15 +175,16 @@ in_fast_order_every_kind_is_near_one_rank (void **state)
 
 /* ------------------------------------------------------------------- ops and bytes */
 
-/* Microbatches of two sequences of 64 tokens on 8 GPUs of one node: 12 heads and 4 groups of width
- * 16, in bf16. */
+/* Two layers with 12 heads and 4 key-value groups of width 16, in bf16; microbatches of two
+ * sequences of 64 tokens; 8 GPUs per node. Q and KV: bytes of one rank's queries, and of its keys
+ * and values. */
 #define SIZES                                                                                      \
   "topology=dgx-h100 num_layers=2 hidden_size=192 num_attention_heads=12 num_query_groups=4 "      \
   "kv_channels=16 ffn_hidden_size=64 vocab_size=100 seq_length=64 micro_batch_size=2 "             \
   "precision=bf16 "
 enum { CP = 4, TOKENS = 2 * 64 / CP, Q = TOKENS * 12 * 16 * 2, KV = 2 * TOKENS * 4 * 16 * 2 };
 
-/* Bytes that a rank sends in the context parallel ops of layer 1 in one direction. */
+/* Bytes that a rank sends for context parallelism in one pass (forward or backward) of layer 1. */
 static double
 sent (const char *kind, enum weft_phase phase)
 {
@@ -203,10 +204,10 @@ sent (const char *kind, enum weft_phase phase)
   return bytes;
 }
 
-/* The transfers of a layer in Transformer Engine. A ring sends KV c - 1 times, in backward KV and
- * its gradient. The all-gather receives the KV of all other ranks in both passes, and a
- * reduce-scatter sends the gradients. The Ulysses all-to-all sends (c - 1) / c of Q, KV and the
- * output, and the same for their gradients. */
+/* What a layer sends in Transformer Engine, on c ranks. p2p: a ring sends KV c - 1 times, in
+ * backward also its gradient. all_gather: both passes gather the KV of all other ranks, and
+ * backward reduce-scatters the gradients. a2a: the Ulysses all-to-all sends (c - 1) / c of Q, KV
+ * and the output, and as much of their gradients. */
 static void
 a_layer_sends_what_its_kind_has_to (void **state)
 {
@@ -253,14 +254,15 @@ every_kind_shares_out_attention_evenly (void **state)
   }
 }
 
-/* A query attends to 32 of 64 keys on average, to 14 with a window of 16, and to 8 with chunks of
- * 16. Forward needs 4 FLOPs per key, head and column of the width, backward twice as many. */
+/* Attention FLOPs of causal sequences of 64 tokens. A query attends on average to 32 keys, with a
+ * window of 16 to 14, with chunks of 16 to 8. Forward takes 4 FLOPs per key, head and element of
+ * the width, backward twice as many. */
 static void
 layers_that_see_less_compute_less (void **state)
 {
   static const struct {
     const char *words;
-    double keys; /* per query, added over both layers */
+    double keys; /* keys per query, added over both layers */
   } table[] = {
     { "gpus=1", 64 },
     { "gpus=1 sliding_window=16", 28 },
@@ -285,8 +287,8 @@ find (const weft_program *p, enum weft_op_kind kind, const char *name, uint32_t 
   return WEFT_NO_OP;
 }
 
-/* A rank computes one step of the ring while the keys of the next step are sent. The merge of
- * a step waits only for the result of this step. */
+/* In a ring, a rank computes attention to one piece of keys while it sends this piece on. Attention
+ * to the next piece waits for the transfer. */
 static void
 a_ring_computes_while_keys_travel (void **state)
 {
@@ -308,8 +310,8 @@ a_ring_computes_while_keys_travel (void **state)
   }
 }
 
-/* The backward ring runs in the opposite direction. From its second step on, the gradients of keys
- * are sent together with the keys. */
+/* In backward, the ring sends in the opposite direction. Gradients of keys follow one step behind
+ * the keys, so from the second step on both are sent in one launch. */
 static void
 gradients_of_keys_travel_one_step_behind (void **state)
 {
@@ -333,8 +335,8 @@ gradients_of_keys_travel_one_step_behind (void **state)
   assert_int_equal (n[1], CP - 1);
 }
 
-/* A ring has two buffers of keys for any number of ranks: the planned memory is at most 1 % above
- * the live memory. */
+/* A ring needs two buffers of keys, whatever the number of ranks. Planned memory must be at most 1
+ * % above the live memory. */
 static void
 a_ring_takes_no_more_memory_than_it_uses (void **state)
 {
@@ -347,7 +349,8 @@ a_ring_takes_no_more_memory_than_it_uses (void **state)
                plan->memory[0].live[WEFT_POOL_DEVICE] * 1.01);
 }
 
-/* Neighbouring ranks of a node split the heads; each ring contains one rank of each node. */
+/* a2a+p2p: four neighbouring ranks of a node split the heads; a ring consists of one rank of each
+ * such group. */
 static void
 two_levels_are_neighbours_and_a_ring_of_them (void **state)
 {
@@ -366,8 +369,8 @@ two_levels_are_neighbours_and_a_ring_of_them (void **state)
   assert_int_equal (weft_group_rank (&ring, 1), 6);
 }
 
-/* With every cp_comm_type the activations are those of a rank's part of the sequences; a ring keeps
- * no additional keys for backward. */
+/* Activations on 2 or 4 context parallel ranks against those on one rank: they must shrink with the
+ * rank's part of the sequence. A ring must not keep the received keys for backward. */
 static void
 activations_shrink_with_the_part_of_a_sequence (void **state)
 {

@@ -1,4 +1,4 @@
-/* What data parallelism and the pipeline add to a program: buckets with their sizes and launch
+/* What the DDP wrapper and the pipeline add to a program: buckets with their sizes and launch
  * points, parameter gathers, the tied embedding, the gradient norm, and the transfers between
  * stages. */
 #include "core/program/layout.h"
@@ -27,8 +27,8 @@ kernel_of_bucket (const weft_program *p, uint32_t bucket, gboolean weights, gboo
 
 /* ----------------------------------------------------------------- buckets */
 
-/* The all-reduce of a bucket depends on the kernel of its last gradient and on no later kernel;
- * later kernels do not depend on the all-reduce. */
+/* The all-reduce of a bucket waits for the kernel that writes the bucket's last gradient, and for
+ * no later kernel. Later kernels do not wait for the all-reduce. */
 static void
 a_bucket_waits_for_its_last_gradient (void **state)
 {
@@ -71,7 +71,8 @@ gradients_are_divided_before_they_are_summed (void **state)
     assert_int_equal (p->op[scale].kind, WEFT_OP_SCALE);
     assert_int_equal (elements (p, scale), elements (p, op));
     assert_int_equal (weft_op_shape (p, scale)->dim[2], 8);
-    /* One kernel may complete two buckets; then the two divisions follow it one after the other. */
+    /* One kernel may complete two buckets; the divisions of both buckets then follow this
+     * kernel. */
     uint32_t before = scale;
     while (p->op[before].kind == WEFT_OP_SCALE)
       before = p->lane_ops[WEFT_LANE_GPU][p->pos[before] - 1];
@@ -99,14 +100,14 @@ fused_accumulation_adds_no_kernels (void **state)
 
   (void) state;
   assert_int_equal (count (fused->role[0], WEFT_OP_GRAD_ADD, ""), 0);
-  /* One addition per gradient, and two for the tied embedding: one for the head and one for the
-   * look-up. */
+  /* Without fused accumulation there is one addition per gradient, and two for the tied embedding:
+   * one for its use in the head and one for the look-up. */
   assert_int_equal (count (p, WEFT_OP_GRAD_ADD, ""), p->n_param + 1);
   assert_int_equal (p->n_op, fused->role[0]->n_op + p->n_param + 1);
 }
 
-/* The sizes and offsets of buckets are those of layout.h with padding, under the rule of each
- * stage. */
+/* Sizes and offsets of buckets must be those that layout.h computes with padding. `rule`: the rule
+ * for this stage. */
 static void
 check_sizes (const weft_program *p, enum weft_op_kind kind, struct weft_layout_rule rule)
 {
@@ -215,7 +216,8 @@ a_shard_is_reduced_updated_and_gathered (void **state)
   assert_int_equal (count (p, WEFT_OP_ALL_REDUCE, "bucket"), 0);
 }
 
-/* Gathers after the optimizer run in the order in which the next forward pass uses the weights. */
+/* Without overlap, all gathers follow the optimizer, in the order in which the next forward pass
+ * uses the weights: the last bucket holds the first layers. */
 static void
 gathers_come_last_bucket_first (void **state)
 {
@@ -230,8 +232,7 @@ gathers_come_last_bucket_first (void **state)
   assert_true (nth (p, WEFT_OP_ALL_GATHER, "", 0) > nth (p, WEFT_OP_ADAM, "", n - 1));
 }
 
-/* The lowest bucket that contains weights of a kernel. Of the buckets that the kernel uses, it is
- * gathered last. */
+/* Of all buckets with weights of a kernel, the one with the lowest number. It is gathered last. */
 static uint32_t
 lowest_bucket_used (const weft_program *p, uint32_t op)
 {
@@ -244,9 +245,9 @@ lowest_bucket_used (const weft_program *p, uint32_t op)
   return lowest;
 }
 
-/* The first gather is launched before every kernel of the forward pass. Bucket k - 1 is launched at
- * the first use of bucket k: after the kernels issued so far and before all later ones. A kernel
- * waits for the gathers of its own weights only. */
+/* overlap_param_gather: the first gather is launched before the forward pass. The gather of bucket
+ * k - 1 is launched at the first use of bucket k: after the kernels issued so far, before all later
+ * ones. A kernel waits only for the gathers of its own weights. */
 static void
 gathers_are_a_chain_of_first_uses (void **state)
 {
@@ -273,8 +274,8 @@ gathers_are_a_chain_of_first_uses (void **state)
   assert_true (nth (p, WEFT_OP_ALL_GATHER, "", 0) < embed);
 }
 
-/* Stage 1 launches no gather before it receives its first microbatch, unless the stack gathers
- * ahead. */
+/* gathers-ahead = 0: stage 1 launches no gather before it has received its first microbatch.
+ * gathers-ahead = 1: it does not wait. */
 static void
 a_later_stage_gathers_when_its_first_input_is_there (void **state)
 {
@@ -330,8 +331,9 @@ a_tied_embedding_has_a_bucket_of_its_own (void **state)
                     elements (q, named (q, WEFT_OP_REDUCE_SCATTER, "bucket", b)));
 }
 
-/* The gradients of both copies are summed after the reduction over replicas and before norm and
- * update; the sum covers the whole gradient. The norm does not count the copy of the last stage. */
+/* A tied embedding on four stages: the first and the last stage have a copy. The gradients of both
+ * copies are summed after the reduction over replicas, and before norm and update. With sharded
+ * state (i = 0), the norm leaves out the copy of the last stage. */
 static void
 the_two_copies_are_added_between_bucket_and_norm (void **state)
 {
@@ -384,8 +386,9 @@ norm_group (const weft_program *p)
   return p->op[op].group;
 }
 
-/* With a distributed optimizer all ranks have different slices; without it, the replicas have the
- * same gradients. */
+/* The ranks over which the gradient norm is summed. With a distributed optimizer every rank has
+ * another slice of the gradients: all ranks. Without it, replicas have equal gradients: only the
+ * ranks of one replica. */
 static void
 the_norm_is_summed_over_those_who_differ (void **state)
 {
@@ -442,7 +445,7 @@ story (const weft_program *p)
   return g_string_free (text, FALSE);
 }
 
-/* Four stages, eight microbatches, 1F1B. */
+/* Four stages, eight microbatches, 1F1B: sends and receives in the order of Megatron-Core. */
 static void
 exchanges_are_posted_in_megatrons_order (void **state)
 {
@@ -482,7 +485,7 @@ gpipe_sends_all_forwards_before_the_first_gradient (void **state)
   }
 }
 
-/* The nearest kernel before (step -1) or after (step 1) a transfer in program order. */
+/* The nearest kernel before (step -1) or after (step 1) a transfer, in program order. */
 static uint32_t
 kernel_beside (const weft_program *p, uint32_t op, int step)
 {
@@ -538,8 +541,8 @@ ops_of (const char *stages, uint32_t role, uint32_t batch)
   return plan->role[role]->n_op;
 }
 
-/* Each microbatch adds the same number of ops; the ops that run once per step do not depend on the
- * number of microbatches. */
+/* Each microbatch adds the same number of ops. All other ops run once per step, whatever the number
+ * of microbatches. */
 static void
 every_microbatch_adds_as_many_ops (void **state)
 {
@@ -555,8 +558,8 @@ every_microbatch_adds_as_many_ops (void **state)
   }
 }
 
-/* Four stages together run the kernels of one stage with all layers. The only difference: the first
- * norm of a later stage is not fused with a residual sum. */
+/* Four stages together have the kernels of one stage with all layers. Exception: the first norm of
+ * stages 1 to 3 cannot be fused with a residual sum, which is on the previous stage. */
 static void
 stages_split_the_layers_of_a_microbatch (void **state)
 {

@@ -7,8 +7,9 @@
 
 #define PER_TOKEN "--calculate-per-token-loss", "true"
 
-/* Replicas reduce undivided sums. Afterwards the whole gradient buffer is divided once, by the
- * number of tokens of all replicas. */
+/* calculate_per_token_loss: replicas reduce undivided sums of gradients. After all reductions, one
+ * kernel divides the whole gradient buffer by the number of tokens of all replicas, which the last
+ * stage broadcasts. */
 static void
 calculate_per_token_loss_divides_gradients_by_tokens_after_all_sums (void **state)
 {
@@ -39,8 +40,8 @@ calculate_per_token_loss_divides_gradients_by_tokens_after_all_sums (void **stat
   }
 }
 
-/* The loss is a sum: its gradient is divided by 1 instead of the number of tokens of the
- * replica. */
+/* calculate_per_token_loss: the loss is a sum over tokens, so its gradient is divided by 1. Without
+ * the knob it is divided by the number of tokens of the replica. */
 static void
 calculate_per_token_loss_sums_the_loss (void **state)
 {
@@ -59,8 +60,8 @@ calculate_per_token_loss_sums_the_loss (void **state)
 
 #define INSTANCES(n) "--num-distributed-optimizer-instances", n
 
-/* Eight replicas in two instances: a slice is a quarter of a bucket, reduced over four ranks and
- * then over two. */
+/* Eight replicas in two instances (copies of the sharded optimizer): a slice is a quarter of a
+ * bucket. It is reduced over the four ranks of an instance, then over the two instances. */
 static void
 num_distributed_optimizer_instances_reduces_twice_and_gathers_inside (void **state)
 {
@@ -80,15 +81,15 @@ num_distributed_optimizer_instances_reduces_twice_and_gathers_inside (void **sta
     assert_int_equal (p->op[across].group, WEFT_GROUP_INTER);
     assert_int_equal (p->op[gather].group, WEFT_GROUP_INTRA);
     assert_int_equal (p->op[across].lane, WEFT_LANE_DP);
-    assert_int_equal (p->pos[across], p->pos[scatter] + 1); /* consecutive */
+    /* the two reductions follow each other on their lane */
+    assert_int_equal (p->pos[across], p->pos[scatter] + 1);
     assert_int_equal (elements (p, across) * 4, elements (p, scatter));
     assert_int_equal (elements (p, adam) * 4, elements (p, scatter));
     assert_int_equal (elements (p, scatter) % 128, 0);
   }
 }
 
-/* Each rank holds the optimizer state of 1 / S of the parameters; buckets are padded for S
- * ranks. */
+/* With two instances, a rank holds the optimizer state of twice as many parameters as with one. */
 static void
 num_distributed_optimizer_instances_cuts_state_among_fewer_ranks (void **state)
 {
@@ -102,14 +103,15 @@ num_distributed_optimizer_instances_cuts_state_among_fewer_ranks (void **state)
     uint32_t adam = nth (p, WEFT_OP_ADAM, "", k), same = nth (one->role[0], WEFT_OP_ADAM, "", k);
     assert_int_equal (elements (p, adam), 2 * elements (one->role[0], same));
   }
-  /* An instance of one rank: no state is sharded, and no op scatters or gathers. */
+  /* Eight instances of one rank each: nothing is sharded, so no op scatters or gathers. */
   assert_int_equal (count (all->role[0], WEFT_OP_REDUCE_SCATTER, ""), 0);
   assert_int_equal (count (all->role[0], WEFT_OP_ALL_GATHER, ""), 0);
   assert_int_equal (all->role[0]->op[named (all->role[0], WEFT_OP_ALL_REDUCE, "bucket", 0)].group,
                     WEFT_GROUP_DP);
 }
 
-/* The norm is reduced over one instance, after all gradient collectives. */
+/* With instances, each instance has all gradients, so the norm is reduced over the ranks of one
+ * instance. The first kernel of the optimizer waits for the last reduction between instances. */
 static void
 num_distributed_optimizer_instances_joins_the_stream_and_sums_the_norm_of_one (void **state)
 {
@@ -134,7 +136,7 @@ num_distributed_optimizer_instances_joins_the_stream_and_sums_the_norm_of_one (v
   assert_int_equal (weft_mesh_group_size (&plan->mesh, WEFT_GROUP_INSTANCE), 4);
 }
 
-/* Ranks 12 to 15: stage 1, replicas 2 and 3, which form the second instance. */
+/* Ranks 12 to 15 are stage 1 of replicas 2 and 3, which form the second instance. */
 static void
 num_distributed_optimizer_instances_are_contiguous_replicas (void **state)
 {
@@ -161,8 +163,9 @@ num_distributed_optimizer_instances_are_contiguous_replicas (void **state)
 
 #define FP32_SUMS "--reduce-scatter-with-fp32-accumulation", "true"
 
-/* An all-to-all through a scratch bucket sends as many bytes as the reduce-scatter; the received
- * slices are added after the last exchange. */
+/* With this knob, slices are exchanged by an all-to-all into a scratch bucket, with as many bytes
+ * as a reduce-scatter, and each rank adds the slices that it has received. The additions follow the
+ * last backward kernel. */
 static void
 reduce_scatter_with_fp32_accumulation_exchanges_slices_and_adds_them (void **state)
 {
@@ -191,8 +194,8 @@ reduce_scatter_with_fp32_accumulation_exchanges_slices_and_adds_them (void **sta
   }
 }
 
-/* Without overlap one exchange ends before the next begins, so all buckets use the same scratch
- * buffer. */
+/* Without overlap, a bucket is added before the next bucket is exchanged, so all buckets can use
+ * one scratch buffer. With overlap, no exchange waits for an addition. */
 static void
 reduce_scatter_with_fp32_accumulation_takes_a_scratch_for_each_bucket_on_its_way (void **state)
 {
@@ -213,8 +216,8 @@ reduce_scatter_with_fp32_accumulation_takes_a_scratch_for_each_bucket_on_its_way
 
 #define CHECKED "--check-for-nan-in-grad", "true"
 
-/* Every bucket has a kernel for its norm, and a copy of the norm to the host. The next kernel and
- * the collective wait for the copy. */
+/* check_for_nan_in_grad adds to every bucket a kernel for its norm and a copy of the norm to the
+ * host. The next kernel and the collective of the bucket wait for the copy. */
 static void
 check_for_nan_in_grad_holds_up_every_bucket (void **state)
 {
@@ -233,7 +236,7 @@ check_for_nan_in_grad_holds_up_every_bucket (void **state)
     assert_int_equal (p->op[copy].lane, WEFT_LANE_D2H);
     assert_near (weft_op_bytes (p, copy), 4);
     assert_true (comes_after (p, norm, copy));
-    assert_int_equal (p->op[next].kind, WEFT_OP_SCALE); /* divides the gradients */
+    assert_int_equal (p->op[next].kind, WEFT_OP_SCALE); /* the kernel that divides the gradients */
     assert_true (comes_after (p, copy, next) && comes_after (p, copy, sum));
   }
 }
@@ -265,7 +268,7 @@ check_for_nan_in_grad_looks_at_units_in_every_microbatch_and_at_single_replicas 
     assert_int_equal (count (alone->role[r], WEFT_OP_BUCKET_NORM, ""), 1);
 }
 
-/* The knob costs time, because kernels after the copy wait for the host. */
+/* check_for_nan_in_grad makes a step longer, because kernels after the copy wait for the host. */
 static void
 check_for_nan_in_grad_costs_time (void **state)
 {
@@ -277,8 +280,8 @@ check_for_nan_in_grad_costs_time (void **state)
   assert_true (slow->seconds > quick->seconds);
 }
 
-/* With hybrid sharding, the ranks that hold the same slice communicate in a group of their own on a
- * lane of its own. */
+/* With hybrid sharding, the ranks that hold the same slice are the `outer` group, which has its own
+ * lane. Without it, they are the `inter` group on the lane of data parallelism. */
 static void
 ranks_that_hold_one_slice_of_a_hybrid_meet_on_the_outer_lane (void **state)
 {

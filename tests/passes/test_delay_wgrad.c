@@ -1,5 +1,5 @@
-/* delay_wgrad_compute: weight gradients computed separately from input gradients, the dependencies
- * of both, and the buffers that stay alive in between. */
+/* delay_wgrad_compute splits backward into input gradients (B) and weight gradients (W): the order
+ * and dependencies of both, and the buffers that stay alive in between. */
 #include "tests/made/made.h"
 #include "tests/made/questions.h"
 #include "tests/runner/runner.h"
@@ -58,7 +58,7 @@ delay_wgrad_compute_puts_a_layers_weight_gradients_last (void **state)
                       WEFT_PHASE_INPUT_GRAD);
     assert_true (find (q, WEFT_OP_MATMUL_WGRAD, l, 0, FALSE) <
                  find (q, WEFT_OP_NORM_BWD, l, 0, FALSE));
-    if (l > 0) /* W of a layer is delayed to the end of B of this layer */
+    if (l > 0) /* W of a layer runs before B of the previous layer */
       assert_true (find (p, WEFT_OP_MATMUL_WGRAD, l, 0, TRUE) <
                    find (p, WEFT_OP_MATMUL_DGRAD, l - 1, 0, FALSE));
   }
@@ -66,8 +66,8 @@ delay_wgrad_compute_puts_a_layers_weight_gradients_last (void **state)
   assert_int_equal (count_kind (p, WEFT_OP_MATMUL_WGRAD), count_kind (q, WEFT_OP_MATMUL_WGRAD));
 }
 
-/* Every bucket has one tensor: buckets of matmul weights wait for W, those of norm weights for
- * B. */
+/* Every bucket has one tensor here. The reduction of a matmul weight waits for W of its layer, that
+ * of a norm weight only for B. */
 static void
 delay_wgrad_compute_makes_buckets_wait_for_weight_gradients (void **state)
 {
@@ -89,8 +89,8 @@ delay_wgrad_compute_makes_buckets_wait_for_weight_gradients (void **state)
   assert_int_equal (seen, LAYERS * 6);
 }
 
-/* The gradient is sent to the previous stage before W of this stage's first layer runs, and W does
- * not depend on the send. */
+/* The gradient for the previous stage is sent before W of this stage's first layer, and W does not
+ * wait for the send. */
 static void
 delay_wgrad_compute_sends_before_the_first_layers_weight_gradients (void **state)
 {
@@ -130,8 +130,9 @@ delay_wgrad_compute_shortens_a_pipelined_step (void **state)
   assert_true (is->seconds < was->seconds);
 }
 
-/* W of fc2 reads the gradient of the layer's output, W of proj the gradient between attention and
- * MLP, so the residual's gradient must not be updated in place. */
+/* W reads gradients after B has finished: W of fc2 the gradient of the layer's output, W of proj
+ * the gradient between attention and MLP. So B must not overwrite the gradient of the residual
+ * stream in place. */
 static void
 delay_wgrad_compute_keeps_what_is_still_to_be_read (void **state)
 {
@@ -143,7 +144,7 @@ delay_wgrad_compute_keeps_what_is_still_to_be_read (void **state)
     uint32_t last = find (p, WEFT_OP_NORM_BWD, l, 0, TRUE), kept = 0;
     for (uint32_t op = 0; op < p->n_op; op++)
       if (is_gradient (p, op, WEFT_OP_MATMUL_WGRAD, l, 0))
-        for (uint32_t u = 0; u < 2; u++) { /* dy, x */
+        for (uint32_t u = 0; u < 2; u++) { /* operands 0 and 1: output gradient and input */
           const struct weft_buf *buf = &p->buf[p->uses[p->op[op].uses + u].buf];
           assert_true (buf->first < last && buf->last >= op);
           kept++;

@@ -12,7 +12,7 @@
 #define MODEL                                                                                      \
   "num_layers=8 num_query_groups=4 vocab_size=512 activation=swiglu normalization=rmsnorm "        \
   "topology=dgx-h100 precision=bf16 "
-/* SMALL: large enough for rings, small enough to be planned many times. */
+/* SMALL is large enough for rings, and small enough to be planned many times. */
 #define SMALL MODEL "hidden_size=1024 num_attention_heads=8 ffn_hidden_size=3072 seq_length=64 "
 #define LARGE MODEL "hidden_size=4096 num_attention_heads=32 ffn_hidden_size=12288 seq_length=4096 "
 
@@ -24,7 +24,7 @@ is_named (const weft_program *p, uint32_t op, const char *word)
   return g_str_has_prefix (p->name[p->op[op].name], word);
 }
 
-/* Bytes that one rank sends for buckets of gradients and of weights, on a cluster of one node. */
+/* Bytes that rank 0 sends in reductions and gathers of buckets, on a cluster of one node. */
 static void
 wire (const weft_plan *plan, double *gradients, double *weights)
 {
@@ -37,7 +37,8 @@ wire (const weft_plan *plan, double *gradients, double *weights)
   for (uint32_t op = 0; op < p->n_op; op++) {
     if (!is_named (p, op, "bucket ") && !is_named (p, op, "gather "))
       continue;
-    struct weft_traffic t = weft_plan_traffic (plan, &shape, p->op[op].kind, weft_op_shape (p, op));
+    struct weft_traffic t =
+        weft_coll_plan (&shape, p->op[op].kind, weft_op_bytes (p, op), NULL, WEFT_COLL_RING);
     *(p->op[op].kind == WEFT_OP_ALL_GATHER ? weights : gradients) += t.bytes[WEFT_WAY_LOCAL];
   }
   weft_coll_shape_release (&shape);
@@ -55,8 +56,7 @@ bucket_elements (const weft_program *p, uint32_t k)
   return 0;
 }
 
-/* Elements of buckets whose first parameter is in a layer (units) and of all other buckets,
- * including padding. */
+/* Elements of all buckets with padding: `units`: those of layers; `outside`: all others. */
 static void
 padded (const weft_plan *plan, double *units, double *outside)
 {
@@ -72,9 +72,9 @@ padded (const weft_plan *plan, double *units, double *outside)
   }
 }
 
-/* Elements of gradients and weights that levels 0 to 3 send, for N parameters and m microbatches:
- * 2 N (an all-reduce counts twice), 2 N, (m + 1) N, and at most 3 m N. At level 3, parameters
- * outside units are gathered once per step. */
+/* Elements that levels 0 to 3 of Megatron-FSDP send, for N parameters and m microbatches. Level 0:
+ * 2 N (an all-reduce counts twice); level 1: 2 N; level 2: (m + 1) N; level 3: 3 m N for parameters
+ * in units. Parameters outside units are gathered once per step at level 3. */
 static void
 data_parallel_sharding_strategy_sends_what_its_level_says (void **state)
 {
@@ -83,7 +83,7 @@ data_parallel_sharding_strategy_sends_what_its_level_says (void **state)
   } times[] = { { 2, 0, 0 }, { 1, 1, 1 }, { MICROS, 1, 1 }, { MICROS, 2 * MICROS, 1 } };
   static const struct {
     const char *words;
-    double gradient, weight; /* bytes */
+    double gradient, weight; /* bytes per element */
   } types[] = { { "grad_reduce_in_fp32=true", 4, 2 }, { "", 2, 2 }, { "precision=fp32", 4, 4 } };
   static const uint32_t replicas[] = { 2, 4, 8 };
 
@@ -151,8 +151,9 @@ run (const weft_plan *plan)
 
 #define UNITS LARGE "gpus=8 global_batch_size=24 use_megatron_fsdp=true zero_dp_strategy=3 "
 
-/* With prefetch most communication is overlapped; exposed are the first gather, and gathers that
- * follow the reductions of the previous microbatch. Without prefetch every gather is exposed. */
+/* With prefetch most communication overlaps with kernels. Exposed are only the first gather of a
+ * step, and gathers that wait for reductions of the previous microbatch. Without prefetch every
+ * gather is exposed. */
 static void
 suggested_communication_unit_size_hides_gathers_or_shows_them (void **state)
 {
@@ -178,7 +179,8 @@ overlap_grad_reduce_and_overlap_param_gather_hide_buckets (void **state)
   struct shown a = run (none), b = run (grads), c = run (both);
 
   (void) state;
-  assert_true (a.exposed > 0.99 * a.busy); /* only the update of other buckets overlaps */
+  /* only the update of one bucket overlaps with the gather of another */
+  assert_true (a.exposed > 0.99 * a.busy);
   assert_true (b.exposed < 0.7 * b.busy && b.exposed > 0.95 * b.gathers);
   assert_true (c.exposed < 0.25 * c.busy);
 }
@@ -200,7 +202,7 @@ weft (const char *flags)
   return out;
 }
 
-/* Busy and exposed time of every axis in use, and of all axes together. */
+/* `weft sim` prints busy and exposed time of every mesh axis in use, and of all axes together. */
 static void
 weft_sim_tells_time_and_exposed_time_of_each_axis (void **state)
 {

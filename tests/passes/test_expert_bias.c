@@ -1,5 +1,5 @@
-/* moe_router_enable_expert_bias: the token counts, the update of the biases, and that biases are
- * part of the state: equal under all strategies and stored in checkpoints. */
+/* moe_router_enable_expert_bias: the token counts ("tallies") per expert, the update of the biases,
+ * and that biases are part of the state: equal under all strategies and stored in checkpoints. */
 #include "core/base/sanitize.h"
 #include "kernels/kernel.h"
 #include "tests/runner/folder.h"
@@ -42,7 +42,8 @@ tokens_are_counted_by_the_experts_they_chose (void **state)
   }
 }
 
-/* The mean counts of the two rows are 3 and 2. The bias of an expert with the mean count does not
+/* Two rows of four experts, with mean counts of 3 and 2 tokens. The bias of an expert with more
+ * tokens than the mean falls by one step, with fewer it rises; with exactly the mean it does not
  * change. */
 static void
 biases_go_towards_the_mean_by_one_step (void **state)
@@ -88,7 +89,7 @@ find (const weft_program *p, enum weft_op_kind kind, const char *name)
   return WEFT_NO_OP;
 }
 
-/* One reduction per step over all ranks of the stage, of 4-byte counts for each expert of each
+/* Once per step, the counts are summed over all ranks of the stage: 4 bytes for each expert of each
  * layer with experts. */
 static void
 moe_router_enable_expert_bias_adds_tallies_before_the_update (void **state)
@@ -102,7 +103,7 @@ moe_router_enable_expert_bias_adds_tallies_before_the_update (void **state)
 
   (void) state;
   assert_int_equal (count_kind (plain, WEFT_OP_MOE_TALLY), 0);
-  assert_int_equal (count_kind (p, WEFT_OP_MOE_TALLY), 3 * 2); /* layers, microbatches */
+  assert_int_equal (count_kind (p, WEFT_OP_MOE_TALLY), 3 * 2); /* layers x microbatches */
   assert_int_equal (p->op[sum].group, WEFT_GROUP_STAGE);
   assert_true (weft_op_bytes (p, sum) == 3 * 8 * 4);
   assert_int_equal (p->op[update].phase, WEFT_PHASE_FINALIZE);
@@ -172,7 +173,7 @@ biases_are_those_of_one_rank_under_every_strategy (void **state)
   }
 }
 
-/* Index of the bias tensor of a layer. */
+/* Index of the tensor of expert biases of a layer. */
 static uint32_t
 bias_of (const weft_state *state, uint32_t layer)
 {
@@ -194,7 +195,7 @@ read_biases (real_job *job, uint32_t layer, float bias[8])
   weft_state_read (job->state, tensor, WEFT_STATE_MASTER, 0, 8, bias);
 }
 
-/* A training step moves each bias up or down; an evaluation moves none. */
+/* A training step changes biases; an evaluation must not change any. */
 static void
 an_evaluation_moves_nothing (void **state)
 {
@@ -220,7 +221,7 @@ an_evaluation_moves_nothing (void **state)
   real_job_close (job);
 }
 
-/* Saves a checkpoint under one strategy and loads it under another, which continues with the same
+/* A checkpoint is saved under one strategy and loaded under another, whose next step has the same
  * bits. */
 static void
 biases_are_in_checkpoints (void **state)

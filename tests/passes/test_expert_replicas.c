@@ -1,5 +1,5 @@
-/* Experts distributed over ranks, under every data-parallel strategy: what each rank keeps, gathers
- * and reduces, how many bytes that is, and that the results have the bits of one rank. */
+/* Expert parallelism under every data-parallel strategy: what each rank keeps, gathers and reduces,
+ * how many bytes that is, and that the results have the bits of one rank. */
 #include "core/base/sanitize.h"
 #include "exec_cpu/exec_cpu.h"
 #include "tests/made/own.h"
@@ -107,8 +107,8 @@ static const char *const strategies[] = {
   TP WHOLE "gpus=8 " UNITS (optim_grads) INSTANCES (2),
 };
 
-/* The setting of the reference run on one rank: with bf16 weights the gradients are fp32, unless
- * the strategy is FSDP2. */
+/* The setting of the run on one rank with which `strategy` is compared: fp32 gradients if weights
+ * are bf16, unless the strategy is FSDP2, which has its own reduce dtype. */
 static const char *
 in_fp32 (const char *precision, const char *strategy)
 {
@@ -200,7 +200,7 @@ load (real_job *job, const char *dir)
   job->control.step = progress.step;
 }
 
-/* Each strategy resumes from the checkpoint of the previous one. */
+/* Every strategy resumes from a checkpoint that the previous strategy has written. */
 static void
 checkpoints_resume_into_and_out_of_every_strategy (void **folder)
 {
@@ -229,8 +229,8 @@ checkpoints_resume_into_and_out_of_every_strategy (void **folder)
 
 /* ------------------------------------------------------------------------- programs */
 
-/* Two layers of eight experts on eight GPUs. With expert_model_parallel_size = 4, two ranks hold
- * the same experts. */
+/* Two layers of eight experts on eight GPUs. With expert_model_parallel_size = 4, each expert is on
+ * two ranks ("holders"). */
 #define WORDS                                                                                      \
   "num_layers=2 hidden_size=64 num_attention_heads=4 ffn_hidden_size=128 vocab_size=256 "          \
   "seq_length=64 num_moe_experts=8 moe_router_topk=2 moe_ffn_hidden_size=96 activation=swiglu "    \
@@ -289,9 +289,9 @@ kept (const weft_program *p, const char *name)
   return bytes;
 }
 
-/* For each level, with S ranks that hold the same experts: whether weights, gradients and optimizer
- * state are sharded over these ranks, and how often expert parameters are all-gathered,
- * reduce-scattered and all-reduced per step. */
+/* What each sharding level does with expert parameters: whether the holders of an expert shard
+ * weights, gradients and optimizer state among themselves (_cut), and how often they all-gather,
+ * reduce-scatter and all-reduce per step. */
 static const struct level {
   const char *words;
   uint32_t weights_cut, grads_cut, states_cut;
@@ -321,7 +321,7 @@ levels_of_sharding_cut_experts_among_those_who_hold_them (void **state)
     assert_int_equal (moved (p, WEFT_OP_ALL_REDUCE, WEFT_GROUP_EDP), l->reductions * n);
     assert_int_equal (kept (p, "expert weights"), 2 * n / (l->weights_cut ? holders : 1));
     assert_int_equal (kept (p, "expert gradients"), 4 * n / (l->grads_cut ? holders : 1));
-    /* Parameters outside experts are sharded as in the job without expert parallelism. */
+    /* Parameters outside experts are sharded as without expert parallelism. */
     uint64_t dense = kept (all, "exp_avg") - 4 * experts_of (1) / (l->states_cut ? D : 1);
     uint64_t wanted = dense + 4 * n / (l->states_cut ? holders : 1);
     assert_in_range (kept (p, "exp_avg"), wanted - PADDING, wanted + PADDING);
@@ -329,8 +329,9 @@ levels_of_sharding_cut_experts_among_those_who_hold_them (void **state)
   }
 }
 
-/* If only one rank holds an expert, its parameters are not sharded, gathered or reduced; their
- * gradients are still divided by the number of replicas. */
+/* expert_model_parallel_size = 8: every expert has one holder, so nothing is sharded, gathered or
+ * reduced. Gradients are still divided by the number of replicas, because an expert sees the tokens
+ * of all of them. */
 static void
 experts_of_one_holder_are_whole_and_meet_nobody (void **state)
 {
@@ -345,8 +346,9 @@ experts_of_one_holder_are_whole_and_meet_nobody (void **state)
   }
 }
 
-/* Gradients are divided by D before the reduction or inside it. With average_in_collective the
- * collective averages, and expert gradients are also divided by expert_model_parallel_size. */
+/* Expert gradients are divided by the number of replicas D: by a kernel, or inside the reduction.
+ * With average_in_collective, the collective divides only by the number of holders, so a kernel
+ * divides by expert_model_parallel_size too. */
 static void
 gradients_of_experts_are_divided_by_all_replicas (void **state)
 {
@@ -369,8 +371,9 @@ gradients_of_experts_are_divided_by_all_replicas (void **state)
     }
 }
 
-/* The experts of a layer are gathered together with the rest of the layer. The layer's first kernel
- * waits for both gathers, and the gather of the next unit is launched after them. */
+/* The experts of a layer are in the unit of the layer: two gathers (the rest of the layer, the
+ * experts) follow each other, the first kernel of the layer waits for both, and the gather of the
+ * next unit follows. */
 static void
 a_unit_is_gathered_with_its_experts (void **state)
 {
@@ -386,8 +389,9 @@ a_unit_is_gathered_with_its_experts (void **state)
   assert_int_equal (p->op[experts + 1].group, WEFT_GROUP_DP);
 }
 
-/* num_distributed_optimizer_instances = 2: two of the four ranks with the same experts are in each
- * instance. */
+/* Two instances and expert_model_parallel_size = 2: each expert has four holders, two of them in
+ * each instance. Gradients are reduced over the two holders of an instance, then over the
+ * instances. */
 static void
 instances_share_out_those_who_hold_the_same_experts (void **state)
 {
@@ -418,8 +422,8 @@ instances_share_out_those_who_hold_the_same_experts (void **state)
   }
 }
 
-/* Weights are sharded over the two ranks of an instance. The outer group shards the optimizer state
- * once more, so a rank holds a quarter of it. */
+/* Weights are sharded over the two holders of an instance. With outer sharding, the optimizer state
+ * of these shards is sharded once more over the two instances: a rank holds a quarter. */
 static void
 outer_groups_cut_slices_of_experts_again (void **state)
 {
@@ -435,8 +439,8 @@ outer_groups_cut_slices_of_experts_again (void **state)
   assert_int_equal (kept (p, "exp_avg"), 4 * (dense / 2 + n / 4));
 }
 
-/* In the mesh, ranks that hold the same experts are expert_model_parallel_size apart. Those of one
- * instance are consecutive in this group. */
+/* Holders of an expert have ranks that are expert_model_parallel_size = 2 apart: 1, 3, 5 and 7.
+ * Holders of one instance are neighbours in this list: 5 and 7. */
 static void
 holders_of_one_instance_are_next_to_each_other (void **state)
 {
@@ -452,9 +456,9 @@ holders_of_one_instance_are_next_to_each_other (void **state)
   assert_int_equal (weft_group_rank (&inter, 1), 7);
 }
 
-/* The experts of a layer are a unit of their own: gathered after the rest of the layer in forward,
- * reduced before it in backward. Their gradients are averaged over the two ranks that hold them;
- * one op divides them by 4 to obtain the mean over eight replicas. */
+/* FSDP2: the experts of a layer are a unit of their own inside the layer's unit. They are gathered
+ * after the rest of the layer in forward, and reduced before it in backward. The reduction averages
+ * over the two holders; one kernel divides by 4, which gives the mean over eight replicas. */
 static void
 fsdp2_has_units_of_experts_inside_layers (void **state)
 {
@@ -469,7 +473,7 @@ fsdp2_has_units_of_experts_inside_layers (void **state)
   assert_int_equal (p->op[first].layer, 0);
   assert_true (named (p, WEFT_OP_MATMUL, "proj", 0) < first);
   assert_true (comes_after (p, first, named (p, WEFT_OP_MOE_MATMUL, "expert_fc1", 0)));
-  /* The experts of the last layer stay gathered until their backward pass. */
+  /* The experts of the last layer are not freed between forward and backward. */
   assert_int_equal (moved (p, WEFT_OP_ALL_GATHER, WEFT_GROUP_EDP), MICROS * (n + n / LAYERS));
   assert_int_equal (moved (p, WEFT_OP_REDUCE_SCATTER, WEFT_GROUP_EDP), n);
   assert_int_equal (p->op[scatter].layer, LAYERS - 1);
@@ -482,8 +486,8 @@ fsdp2_has_units_of_experts_inside_layers (void **state)
   assert_int_equal (count_kind (p, WEFT_OP_SCALE), LAYERS);
 }
 
-/* dp_replicate_size replicates all other parameters. Experts are sharded over all ranks that hold
- * them, and their norm is reduced over all ranks. */
+/* dp_replicate_size = 2 replicates all parameters except those of experts. Experts are still
+ * sharded over all four holders, so the norm of their gradients is reduced over all ranks. */
 static void
 dp_replicate_size_leaves_experts_cut_among_all_holders (void **state)
 {

@@ -124,8 +124,9 @@ experts_of_several_ranks_give_the_bits_of_one (void **state)
   weft_test_check_sweep (&sweep);
 }
 
-/* Which tokens are dropped depends on the tokens of the microbatch on the same rank; these are
- * equal in all strategies of the table. */
+/* With a capacity, which tokens are dropped depends on the other tokens of the microbatch on the
+ * same rank. In the strategies of this table, all ranks see whole microbatches, so the same tokens
+ * are dropped. */
 static void
 tokens_over_capacity_are_dropped_alike_on_any_number_of_ranks (void **state)
 {
@@ -152,8 +153,9 @@ tokens_over_capacity_are_dropped_alike_on_any_number_of_ranks (void **state)
   }
 }
 
-/* Tensor parallel ranks drop tokens among their own part of the sequence, so the bits differ from
- * those of one rank, but not between padded and unpadded rows. */
+/* With a capacity, each tensor parallel rank drops tokens of its own part of the sequence, so the
+ * bits differ from those of one rank. Padded and unpadded rows of experts must still give the same
+ * bits. */
 static void
 padding_changes_no_bits_of_tensor_parallel_ranks (void **state)
 {
@@ -196,7 +198,8 @@ fast_order_is_close_to_canonical (void **state)
 
 /* ------------------------------------------------------------------------- programs */
 
-/* T = 2 * 64 tokens, K = 2, E = 8, h = 64. Two layers, of which the second has experts. */
+/* Two layers, the second with experts. Microbatches of T = 2 * 64 tokens, K = 2 of E = 8 experts
+ * per token, hidden size H = 64, expert width F = 96. */
 #define WORDS                                                                                      \
   "num_layers=2 hidden_size=64 num_attention_heads=4 ffn_hidden_size=128 vocab_size=256 "          \
   "seq_length=64 num_moe_experts=8 moe_router_topk=2 moe_ffn_hidden_size=96 activation=swiglu "    \
@@ -213,8 +216,9 @@ nth (const weft_program *p, enum weft_op_kind kind, const char *name, uint32_t n
   return 0;
 }
 
-/* The all-to-all dispatcher sends T K h elements of tokens and T K routing weights in each
- * direction, and 8 E bytes of counts from each rank. The host waits for the counts. */
+/* Four ranks with two experts each. The all-to-all dispatcher sends T K H elements of tokens and T
+ * K routing weights in each direction, and each rank sends the counts of its E experts (8 bytes
+ * each). The host waits for the counts, which are the sizes of the all-to-all. */
 static void
 expert_model_parallel_size_sends_each_token_to_its_experts (void **state)
 {
@@ -233,7 +237,8 @@ expert_model_parallel_size_sends_each_token_to_its_experts (void **state)
   assert_true (weft_op_bytes (p, there) == 2.0 * T * K * H);
   assert_true (weft_op_bytes (p, weights) == 2.0 * T * K);
   assert_true (weft_op_bytes (p, back) == 2.0 * T * K * H);
-  assert_int_equal (count_kind (p, WEFT_OP_ALL_TO_ALL_V), 6); /* three to the experts, three back */
+  /* per layer: three in forward, three in backward */
+  assert_int_equal (count_kind (p, WEFT_OP_ALL_TO_ALL_V), 6);
   assert_true (comes_after (p, counts, host) && comes_after (p, host, there));
   assert_true (comes_after (p, there, up) && comes_after (p, up, back));
   assert_int_equal (weft_op_shape (p, up)->dim[0], T * K);
@@ -251,8 +256,8 @@ launches (const weft_program *p)
   return n;
 }
 
-/* The bytes are those of the all-to-all dispatcher; the routing weights are sent in the launch of
- * their rows, in forward and in backward. */
+/* The flex dispatcher sends as many bytes as the all-to-all dispatcher, but routing weights and
+ * rows in one launch, in forward and in backward. */
 static void
 moe_token_dispatcher_type_flex_sends_tokens_and_weights_in_one_launch (void **state)
 {
@@ -264,7 +269,7 @@ moe_token_dispatcher_type_flex_sends_tokens_and_weights_in_one_launch (void **st
   assert_int_equal (launches (plain), 6);
   assert_int_equal (launches (flex), 4);
   for (uint32_t i = 0; i < 2; i++) {
-    /* The name "dispatch" also matches "dispatch_prob". */
+    /* every second match: the name "dispatch" also matches "dispatch_prob" */
     uint32_t weights = nth (flex, WEFT_OP_ALL_TO_ALL_V, "dispatch_prob", i),
              tokens = nth (flex, WEFT_OP_ALL_TO_ALL_V, "dispatch", 2 * i);
     assert_true (flex->op[weights].flags & WEFT_OP_GROUPED);
@@ -297,7 +302,7 @@ numel (const weft_program *p, const char *name)
   return n;
 }
 
-/* Each rank holds a quarter of the experts. Expert gradients are reduced over 2 replicas, all
+/* Each rank holds a quarter of the experts. Gradients of experts are reduced over 2 replicas, all
  * others over 8. Both are divided by 8, because an expert receives the tokens of 4 ranks. */
 static void
 gradients_of_experts_are_reduced_by_those_who_hold_them (void **state)
@@ -333,13 +338,13 @@ average_in_collective_divides_experts_by_who_shares_them_out (void **state)
   assert_int_equal (weft_op_shape (p, nth (p, WEFT_OP_SCALE, "scale_experts", 0))->dim[2], 4);
 }
 
-/* With two tensor parallel ranks, each routes T / 2 tokens. */
+/* With two tensor parallel ranks and sequence parallelism, each rank routes HALF = T / 2 tokens. */
 #define TENSOR WORDS "tensor_model_parallel_size=2 sequence_parallel=true "
 enum { HALF = T / 2 };
 
-/* Experts split over tensor parallel ranks: the ranks that hold parts of the same experts
- * all-gather the rows and routing weights that they received, and reduce-scatter their results.
- * Backward does the opposite. */
+/* Experts split over tensor parallel ranks: the ranks with parts of the same experts all-gather the
+ * rows and routing weights that they have received, and reduce-scatter the outputs. Backward does
+ * the opposite. */
 static void
 expert_tensor_parallel_size_gathers_rows_and_adds_what_parts_make (void **state)
 {
@@ -373,7 +378,7 @@ expert_tensor_parallel_size_gathers_rows_and_adds_what_parts_make (void **state)
 }
 
 /* With expert_tensor_parallel_size = 1, the ranks of a tensor parallel group hold different
- * experts. */
+ * experts, and no rows are gathered. */
 static void
 expert_tensor_parallel_size_of_one_leaves_experts_whole (void **state)
 {
@@ -389,9 +394,10 @@ expert_tensor_parallel_size_of_one_leaves_experts_whole (void **state)
   assert_int_equal (numel (p, "experts."), E / 4 * 3 * F * H);
 }
 
-/* In canonical order each rank computes the gradients from all rows of a sequence. For the two
- * expert matrices and four microbatches, the ranks all-gather the operands of the weight gradient;
- * each rank keeps a piece of the result. */
+/* In canonical order the gradient of a weight is computed from all rows of a sequence at once.
+ * Tensor parallel ranks hold parts of a sequence, so they all-gather the operands of the weight
+ * gradient (for the two matmuls of an expert and four microbatches); each rank keeps its piece of
+ * the result. In fast order nothing is gathered. */
 static void
 ranks_that_hold_the_same_experts_gather_rows_for_gradients (void **state)
 {
@@ -412,8 +418,9 @@ ranks_that_hold_the_same_experts_gather_rows_for_gradients (void **state)
   assert_int_equal (weft_op_shape (p, wgrad)->dim[5], 4);
 }
 
-/* With padding, every rank has the same number of rows for every expert, so plain collectives are
- * used and the host does not wait for counts. */
+/* With padding, every expert has the same number of rows on every rank. The program then uses
+ * all-gather and reduce-scatter of equal pieces, and the host does not wait for counts (one copy to
+ * the host is left: the metrics). */
 static void
 padded_rows_are_gathered_in_equal_shares (void **state)
 {
@@ -431,8 +438,8 @@ padded_rows_are_gathered_in_equal_shares (void **state)
   assert_int_equal (count_kind (p, WEFT_OP_COPY_OUT), 1);
 }
 
-/* Shared experts are tensor parallel like any MLP: their collectives follow those of attention.
- * Every rank has the whole router. */
+/* A shared expert is split over tensor parallel ranks like any MLP, with the all-gather and
+ * reduce-scatter of sequence parallelism. The router is whole on every rank. */
 static void
 shared_experts_are_cut_by_tensor_parallel_ranks_and_the_router_is_not (void **state)
 {
@@ -451,8 +458,8 @@ shared_experts_are_cut_by_tensor_parallel_ranks_and_the_router_is_not (void **st
   assert_int_equal (p->op[joined].group, WEFT_GROUP_TP);
 }
 
-/* Eight ranks hold all experts, and four of them replicate all other parameters. The average over
- * eight ranks is multiplied by 8 / 4. */
+/* expert_tensor_parallel_size = 1: all eight ranks hold all experts, and the other parameters have
+ * four replicas. The average over eight ranks is multiplied by 8 / 4. */
 static void
 average_in_collective_multiplies_whole_experts_of_tensor_parallel_ranks (void **state)
 {
@@ -483,8 +490,9 @@ use_distributed_optimizer_cuts_experts_among_their_replicas (void **state)
   assert_int_equal (count_kind (p, WEFT_OP_MOE_SQUARES), 0);
 }
 
-/* Without a distributed optimizer, ranks with different experts have different sums of squares of
- * expert gradients, and equal sums for all other parameters. */
+/* The gradient norm without a distributed optimizer: ranks hold different experts, so the sums of
+ * squares of expert gradients are added over these ranks. All other gradients are equal on these
+ * ranks and are counted once. */
 static void
 the_norm_is_of_all_experts_and_of_one_copy_of_the_rest (void **state)
 {
@@ -515,8 +523,8 @@ moe_load_imbalance_multiplies_rows_on_the_way_and_at_experts (void **state)
   assert_int_equal (p->buf[u].bytes, 2 * T * K * 3 / 2 * 2 * F);
 }
 
-/* On topology cpu the buffers have room for the case that all tokens are routed to the experts of
- * one rank. */
+/* On topology cpu, which computes real numbers, buffers must have room for the worst case: all
+ * tokens are routed to the experts of one rank. */
 static void
 a_run_on_cpus_has_room_for_everybody_at_one_rank (void **state)
 {
@@ -530,8 +538,8 @@ a_run_on_cpus_has_room_for_everybody_at_one_rank (void **state)
   assert_int_equal (p->buf[u].bytes, 4 * T * 4 * K * 2 * F);
 }
 
-/* Every expert gets C = ceil (T K cf / E) rows. Padded rows have fixed sizes, so the host does not
- * wait. */
+/* With padding, every expert gets C = ceil (T K factor / E) rows, whatever the routing. Sizes are
+ * fixed, so the host does not wait for counts. */
 static void
 moe_pad_expert_input_to_capacity_sends_fixed_sizes (void **state)
 {
@@ -545,7 +553,7 @@ moe_pad_expert_input_to_capacity_sends_fixed_sizes (void **state)
   assert_int_equal (count_kind (p, WEFT_OP_ALL_TO_ALL_V), 0);
   assert_int_equal (count_kind (p, WEFT_OP_ALL_TO_ALL), 6);
   assert_int_equal (elements (p, nth (p, WEFT_OP_ALL_TO_ALL, "dispatch", 0)), E * capacity * H);
-  assert_int_equal (count_kind (p, WEFT_OP_COPY_OUT), 1); /* the metrics */
+  assert_int_equal (count_kind (p, WEFT_OP_COPY_OUT), 1); /* the metrics of the step */
 }
 
 static void
@@ -563,9 +571,9 @@ moe_expert_capacity_factor_bounds_the_room_of_experts (void **state)
 
 /* --------------------------------------------------------------------------- memory */
 
-/* What the layer keeps besides attention, in bf16: the two inputs of its MLP half; routing scores
- * in fp32, choice, row and counts; and for each row the permuted input, its routing weight, fc1 and
- * the activation. */
+/* What a layer with experts keeps besides attention, in bf16 unless stated: the two inputs of its
+ * MLP half; routing scores (fp32), choices, row numbers and counts; and for each row the permuted
+ * input, its routing weight, and the outputs of fc1 and of the activation. */
 static void
 a_layer_keeps_scores_and_the_rows_of_its_experts (void **state)
 {
@@ -624,7 +632,7 @@ a_plan_with_room_for_even_shares_is_not_run_on_a_cpu (void **state)
   assert_non_null (strstr (error->message, "moe_load_imbalance: found 1, wanted at least 2"));
 }
 
-/* The traffic of a dispatch between the 16 ranks of two nodes. */
+/* The traffic of one dispatch all-to-all between the 16 ranks of two nodes. */
 static struct weft_traffic
 dispatched (const char *backend, const char *more)
 {
@@ -642,9 +650,10 @@ dispatched (const char *backend, const char *more)
   return t;
 }
 
-/* Each of two nodes has one of a token's four experts with probability 1 - 2^-4, so 2 (1 - 1/16)
- * instead of 4 copies are sent; seven eighths of the copies then go on over NVLink. If the router
- * first chooses one of two groups of experts, the token goes to one node alone. */
+/* DeepEP sends a token once to each node that has one of its four experts. A node has one with
+ * probability 1 - 2^-4, so 2 (1 - 1/16) copies are sent between nodes instead of 4; seven eighths
+ * of the copies go on over NVLink. If the router chooses one of two groups of experts first, the
+ * token goes to one node only. */
 static void
 deepep_sends_a_token_once_to_each_node (void **state)
 {

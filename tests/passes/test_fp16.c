@@ -1,5 +1,5 @@
-/* fp16 and loss scaling: the dtype, the ops that scale and unscale, how all ranks skip a step that
- * overflows, and how the scale adapts. */
+/* fp16 and loss scaling: rounding to fp16, the ops that scale and unscale, how all ranks skip a
+ * step that overflows, and how the scale adapts. */
 #include "exec_cpu/exec_cpu.h"
 #include "kernels/float.h"
 #include "kernels/math.h"
@@ -44,7 +44,8 @@ floats_between_two_halves_round_to_the_nearer_and_ties_to_even (void **state)
   (void) state;
   for (uint32_t h = 0; h + 1 < 0x7c00; h++) {
     float below = weft_fp16_float ((uint16_t) h), above = weft_fp16_float ((uint16_t) (h + 1));
-    float middle = (below + above) / 2; /* exact: a float has 13 bits more */
+    /* exact: an fp32 number has 13 bits more than an fp16 number */
+    float middle = (below + above) / 2;
     assert_int_equal (weft_fp16_round (nextafterf (middle, 0)), h);
     assert_int_equal (weft_fp16_round (middle), h & 1 ? h + 1 : h);
     assert_int_equal (weft_fp16_round (nextafterf (middle, INFINITY)), h + 1);
@@ -57,10 +58,9 @@ floats_between_two_halves_round_to_the_nearer_and_ties_to_even (void **state)
   assert_true ((weft_fp16_round (NAN) & 0x7fff) > 0x7c00);
 }
 
-/* Loops over many elements have code of their own, so they are compared with the rounding of one
- * element. The values cover every exponent and every rounding boundary: the lowest 14 bits of a
- * float, near 0 and near the middle, decide the rounding to fp16; for bf16 it is the lowest 17
- * bits. */
+/* Arrays are rounded by loops of their own, which must agree with the rounding of one number. The
+ * values cover every exponent and every rounding boundary: the lowest 14 bits of an fp32 number,
+ * near 0 and near the middle, decide the rounding to fp16; for bf16 the lowest 17 bits. */
 static void
 stretches_are_rounded_as_one_float_is (void **state)
 {
@@ -110,8 +110,8 @@ the_loss_is_scaled_in_every_microbatch_on_the_last_stage (void **state)
   }
 }
 
-/* The order of a step: cast to fp32, unscale, all-reduce of found_inf, copy of found_inf to the
- * host, norm, update. */
+/* The order in which a step handles overflow: cast gradients to fp32, unscale them, all-reduce
+ * found_inf (maximum over ranks), copy it to the host, then norm and update. */
 static void
 gradients_are_divided_before_anybody_looks_at_them (void **state)
 {
@@ -187,7 +187,8 @@ fp16_gradients_may_be_divided_in_the_sum (void **state)
 
 /* -------------------------------------------------------------------- real numbers */
 
-/* A power-of-two scale changes only exponents, and unscaling restores them. */
+/* A loss scale that is a power of two changes only exponents, and unscaling restores them: every
+ * bit of the weights must be that of a run without a scale. */
 static void
 a_power_of_two_leaves_every_bit_where_it_is (void **state)
 {
@@ -225,7 +226,7 @@ static const char *const strategies[] = {
   "gpus=2 distributed_config=ddp",
 };
 
-/* The scales and norms of the steps, and a hash of weights and moments at the end. */
+/* The loss scale and gradient norm of each step, and a hash of weights and moments at the end. */
 struct history {
   double scale[12];
   gboolean skipped[12];
@@ -308,14 +309,16 @@ the_scale_falls_after_its_hysteresis_and_doubles_after_its_window (void **state)
                               &job, NULL));
   s = weft_loss_scale_start (&job);
   assert_scale (&s, 64, 0, 2);
-  weft_loss_scale_update (&s, &job, TRUE); /* the first overflow only uses up the hysteresis */
+  /* the first overflow uses up the hysteresis, the scale stays */
+  weft_loss_scale_update (&s, &job, TRUE);
   assert_scale (&s, 64, 0, 1);
   weft_loss_scale_update (&s, &job, FALSE);
   weft_loss_scale_update (&s, &job, TRUE);
   assert_scale (&s, 32, 0, 0);
-  weft_loss_scale_update (&s, &job, TRUE); /* further overflows halve the scale at once */
+  /* hysteresis is used up: the next overflow halves the scale at once */
+  weft_loss_scale_update (&s, &job, TRUE);
   assert_scale (&s, 16, 0, 0);
-  weft_loss_scale_update (&s, &job, TRUE); /* min_loss_scale is reached */
+  weft_loss_scale_update (&s, &job, TRUE); /* min_loss_scale is reached: the scale stays */
   assert_scale (&s, 16, 0, 0);
   assert_false (weft_loss_scale_can_fall (&s, &job));
   for (int i = 0; i < 2; i++)
@@ -347,7 +350,8 @@ a_scale_that_is_given_stays (void **state)
 
 /* ---------------------------------------------------------------------- weft train */
 
-/* Lines of `weft train --json`; fails unless the exit status is 0. */
+/* Runs `weft train --json` and returns the lines of its output; fails unless the exit status is
+ * 0. */
 static GPtrArray *
 train (const char *words, ...)
 {
@@ -381,8 +385,8 @@ real (const GPtrArray *lines, unsigned i, const char *member)
   return json_object_get_double_member (lines->pdata[i], member);
 }
 
-/* The scale begins at 2^32 and adapts in more skipped steps than a run without loss scale may
- * have. */
+/* The scale begins at 2^32, far too high, and falls in more skipped steps than a run without loss
+ * scaling may have. The run resumes on other ranks with the same scale. */
 static void
 a_run_finds_its_scale_and_goes_on_with_it_under_another_strategy (void **folder)
 {

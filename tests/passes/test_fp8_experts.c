@@ -1,5 +1,5 @@
-/* precision = fp8 in layers of experts: kernels against their references, the ops of a program, and
- * training, which learns like bf16 and has the bits of one rank however the experts are
+/* precision = fp8 in layers with experts: kernels against their references, the ops of a program,
+ * and training, which learns like bf16 and has the bits of one rank however experts are
  * distributed. */
 #include "kernels/fp8_blocks.h"
 #include "kernels/moe.h"
@@ -13,8 +13,8 @@
 
 /* ------------------------------------------------------------------------- kernels */
 
-/* Row counts per expert: none, fewer than a block and more than a block; no expert begins at a
- * multiple of the block. */
+/* Rows (tokens) of each expert: none, fewer than a block, and more than a block. No expert after
+ * the first begins at a multiple of the block. */
 enum { EXPERTS = 4, N = 40, K = 72, MOST_ROWS = 400 };
 static const int64_t rows_of[EXPERTS] = { 45, 0, 7, 131 };
 
@@ -25,7 +25,8 @@ struct factor {
   enum weft_dtype dtype;
   float x[MOST_ROWS * K], amax[8], seen[8];
   uint8_t code[MOST_ROWS * K], down[MOST_ROWS * K];
-  float scale[MOST_ROWS * K], scale_down[MOST_ROWS * K]; /* floats, or bytes of E8M0 */
+  /* scales as floats or, in MXFP8, as bytes of E8M0 */
+  float scale[MOST_ROWS * K], scale_down[MOST_ROWS * K];
   double exact[MOST_ROWS * K], value[MOST_ROWS * K], value_down[MOST_ROWS * K];
   double scales[MOST_ROWS * K], scales_down[MOST_ROWS * K];
 };
@@ -82,7 +83,8 @@ run (const struct weft_kernel *k, uint32_t parts)
     weft_kernels[k->kind].cpu (k, part, parts);
 }
 
-/* Number of scales of a matrix: of the column blocks (`down`), or of the row blocks or squares. */
+/* Number of scales of a quantised matrix: of blocks along columns (`down`), along rows, or in
+ * squares. */
 static uint64_t
 room_of (const struct factor *f, uint64_t block, gboolean down, gboolean square)
 {
@@ -92,8 +94,9 @@ room_of (const struct factor *f, uint64_t block, gboolean down, gboolean square)
               : (square ? lines : f->rows) * weft_fp8_blocks (f->columns, block);
 }
 
-/* Quantises tokens (`counted`) or weights, along rows and along columns; weights with blocks of 128
- * in squares. Asserts that the codes agree with the reference. */
+/* Quantises tokens (`counted`: with row counts per expert) or weights, along rows and along
+ * columns; weights with blocks of 128 in squares. Asserts that the fp8 values agree with the
+ * reference. */
 static void
 quantise_blocks (struct factor *f, uint64_t block, gboolean counted)
 {
@@ -129,8 +132,9 @@ quantise_blocks (struct factor *f, uint64_t block, gboolean counted)
     f->scales_down[i] = scale_of (f->scale_down, block, i);
 }
 
-/* Quantises with the magnitudes of the previous step. Asserts that `seen` is the largest magnitude
- * of each expert's rows, or the previous value if that is larger. */
+/* Quantises with one scale per expert, from the magnitudes of the previous step. Asserts that
+ * `seen` becomes the largest magnitude among the expert's rows, or keeps its value if that is
+ * larger. */
 static void
 quantise_whole (struct factor *f, gboolean counted)
 {
@@ -203,7 +207,7 @@ rows_of_experts_are_measured_and_rounded_by_themselves (void **state)
   }
 }
 
-/* One of the three matmuls of rows and weights. */
+/* A matmul of rows and weights of experts: forward, input gradient or weight gradient. */
 struct product {
   enum weft_op_kind kind;
   const struct factor *a, *b;
@@ -225,8 +229,8 @@ give (struct weft_kernel *k, struct weft_kernel *ref, uint32_t at, const struct 
   ref->operand[at + 1] = operand ((void *) (down ? f->scales_down : f->scales), scales, type);
 }
 
-/* Asserts that the matmul agrees with its reference, and that splitting it into parts changes no
- * bit. */
+/* Asserts that a matmul agrees with its reference, and that splitting the kernel into parts changes
+ * no bit. */
 static void
 check_product (const struct product *p, uint64_t block)
 {
@@ -331,8 +335,9 @@ check_strategies (unsigned recipe, const char *const *strategies, unsigned n)
   weft_test_check_strategies (model, strategies, n);
 }
 
-/* One scale per expert; with tensorwise scaling, whose scales depend on the microbatch, one per
- * expert and replica. */
+/* Recipes with one scale per expert give the bits of one rank under every strategy. A tensorwise
+ * scale is that of the tokens of one microbatch on one replica; a delayed scale comes from the
+ * previous step. */
 static void
 one_scale_for_an_expert_gives_the_bits_of_one_rank (void **state)
 {
@@ -353,7 +358,8 @@ one_scale_for_an_expert_gives_the_bits_of_one_rank (void **state)
 
   (void) state;
   check_strategies (TENSORWISE, strategies, G_N_ELEMENTS (strategies));
-  check_strategies (DELAYED, strategies, 5); /* scales do not depend on microbatches */
+  /* delayed scales do not depend on microbatches: five strategies suffice */
+  check_strategies (DELAYED, strategies, 5);
 }
 
 static void
@@ -381,8 +387,8 @@ find_tensor (const weft_state *state, const char *name)
   return -1;
 }
 
-/* Reads the largest magnitudes of input, weight and gradient of every expert of layer 1, whichever
- * ranks hold the experts. */
+/* Reads the largest magnitudes of input, weight and output gradient of each expert of layer 1,
+ * whichever ranks hold the experts. */
 static void
 read_magnitudes (weft_state *state, float found[3 * 4])
 {
@@ -393,7 +399,8 @@ read_magnitudes (weft_state *state, float found[3 * 4])
   weft_state_read (state, (uint32_t) amax, WEFT_STATE_WEIGHT, 0, 12, found);
 }
 
-/* Eight tokens for sixteen experts: most experts have no tokens and keep their previous scale. */
+/* Eight tokens for sixteen experts: most experts have no tokens in a step, and must keep their
+ * previous magnitudes. */
 static void
 an_expert_without_tokens_keeps_its_scale (void **state)
 {
@@ -422,8 +429,8 @@ an_expert_without_tokens_keeps_its_scale (void **state)
 
 /* --------------------------------------------------------------------- checkpoints */
 
-/* A run on four ranks with one expert each resumes with two experts per rank and with all on one
- * rank. */
+/* A checkpoint of four ranks with one expert each is resumed by ranks with two or four experts
+ * each. The magnitudes must follow their experts. */
 static void
 a_run_goes_on_where_experts_lie_elsewhere (void **folder)
 {
@@ -440,7 +447,8 @@ a_run_goes_on_where_experts_lie_elsewhere (void **folder)
   read_magnitudes (job->state, before);
   for (int i = 0; i < 12; i++)
     assert_true (before[i] > 0);
-  assert_true (before[4] != before[5]); /* the weights of two experts differ */
+  /* two experts have different weights, so a mix-up would be noticed */
+  assert_true (before[4] != before[5]);
   real_job_step (job);
   for (unsigned i = 0; i < G_N_ELEMENTS (others); i++) {
     g_autofree char *passed_over = NULL;

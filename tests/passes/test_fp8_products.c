@@ -81,8 +81,8 @@ linear_maps_of_layers_are_fp8_and_the_rest_is_bf16 (void **state)
   assert_int_equal (head, 2 * 3);
 }
 
-/* Both operands of an fp8 matmul are codes, and each has its own scale. Output gradients are E5M2
- * unless fp8_format is e4m3. */
+/* Both operands of an fp8 matmul are fp8 (operands 0 and 2), each with its scale in fp32 (1 and 3).
+ * Weights and inputs are E4M3; output gradients are E5M2 unless fp8_format is e4m3. */
 static void
 fp8_format_says_what_gradients_are_rounded_to (void **state)
 {
@@ -105,8 +105,9 @@ fp8_format_says_what_gradients_are_rounded_to (void **state)
   }
 }
 
-/* Forward quantises the input and the weight, backward the gradient and the weight; the input codes
- * are kept. */
+/* Each linear layer quantises four tensors per microbatch: input and weight in forward, output
+ * gradient and weight in backward; the quantised input is kept for backward. With fp8_param_gather,
+ * weights are fp8 already: two tensors. */
 static void
 what_is_multiplied_is_converted_first (void **state)
 {
@@ -143,8 +144,8 @@ weights_gradients_and_their_traffic_are_those_of_bf16 (void **state)
   assert_true (bytes[0] == bytes[1] && bytes[0] > 0);
 }
 
-/* For each of its four linear layers a layer keeps one byte per input element. The output of
- * attention, which another op reads too, is also kept in two bytes. */
+/* Inputs of the four linear layers are kept for backward in one byte per element instead of two.
+ * The output of attention is also kept in bf16, because the backward of attention reads it. */
 static void
 saved_inputs_have_one_byte (void **state)
 {
@@ -186,19 +187,21 @@ recipes_find_their_scales_each_in_its_way (void **state)
   for (uint32_t op = 0; op < p->n_op; op++)
     if (p->op[op].kind == WEFT_OP_ALL_REDUCE && strcmp (p->name[p->op[op].name], "amax") == 0)
       agreed += shape_at (p, op)->dim[0];
-  assert_int_equal (agreed, 8 * 4 * 3); /* layers, linear layers, tensors of each */
+  /* layers, linear layers in each, quantised tensors of each */
+  assert_int_equal (agreed, 8 * 4 * 3);
   assert_int_equal (count_of (delayed, WEFT_OP_AMAX), 0);
   assert_int_equal (count_of (tensor, WEFT_OP_AMAX),
-                    8 * 4 * (1 + 2 * 2)); /* once per step for weights */
+                    /* weights once per step, inputs and gradients in both microbatches */
+                    8 * 4 * (1 + 2 * 2));
   assert_int_equal (count_of (block, WEFT_OP_AMAX), 0);
   assert_int_equal (count_of (mx, WEFT_OP_AMAX), 0);
-  /* Codes with one scale per tensor are transposed by a pass over one byte per element: weights for
-   * input gradients, and both operands of weight gradients. */
+  /* With one scale per tensor, fp8 values are transposed by a kernel of their own: the weight for
+   * the input gradient, and both operands of the weight gradient. */
   assert_int_equal (count_of (tensor, WEFT_OP_TRANSPOSE), 2 * 8 * 4 * 3);
   assert_int_equal (count_of (block, WEFT_OP_TRANSPOSE), 0);
 }
 
-/* The last op before `op` that writes the codes of an operand. */
+/* The last op before `op` that writes the buffer of an operand. */
 static uint32_t
 maker_of (const weft_program *p, uint32_t op, uint32_t operand)
 {
@@ -211,8 +214,8 @@ maker_of (const weft_program *p, uint32_t op, uint32_t operand)
   return WEFT_NO_OP;
 }
 
-/* Blockwise scales have 4 bytes per 128 elements of a row, and those of weights 4 bytes per 128 x
- * 128. MXFP8 scales have 1 byte per 32 elements. */
+/* Scales of blocks. Blockwise: 4 bytes per 128 elements of a row, and per 128 x 128 elements of a
+ * weight. MXFP8: 1 byte per 32 elements. */
 static void
 scales_of_blocks_lie_in_buffers_of_their_own (void **state)
 {
@@ -241,8 +244,8 @@ scales_of_blocks_lie_in_buffers_of_their_own (void **state)
   }
 }
 
-/* The forward pass writes the column-quantised input that the weight gradient reads, unless the
- * layer is recomputed; then the recomputation writes it. */
+/* The weight gradient reads the input quantised along columns. The kernel that quantises along rows
+ * in forward writes both forms. If the layer is recomputed, the recomputation writes it instead. */
 static void
 blocks_are_turned_by_the_kernel_that_makes_them (void **state)
 {
@@ -267,13 +270,14 @@ blocks_are_turned_by_the_kernel_that_makes_them (void **state)
       assert_int_equal (p->op[input].phase, i ? WEFT_PHASE_RECOMPUTE : WEFT_PHASE_FORWARD);
       assert_int_equal (shape_at (p, input)->dim[4], 2);
     }
-    assert_int_equal (both, 2 * 8 * 4 * 2);          /* inputs and gradients */
-    assert_int_equal (one, 2 * 8 * 4 * (i ? 4 : 2)); /* weights; inputs that will be recomputed */
+    assert_int_equal (both, 2 * 8 * 4 * 2); /* quantised along both: inputs and gradients */
+    /* along rows only: weights, and inputs whose layer will be recomputed */
+    assert_int_equal (one, 2 * 8 * 4 * (i ? 4 : 2));
   }
 }
 
-/* The magnitudes of this step replace the previous ones only after the last matmul that uses the
- * previous scales. */
+/* Delayed scaling: the magnitudes of this step replace those of the previous step only after the
+ * last matmul that uses the previous scales. */
 static void
 delayed_scales_are_new_after_the_last_product (void **state)
 {
@@ -335,7 +339,8 @@ gpus_without_the_unit_and_autocast_are_refused (void **state)
   }
 }
 
-/* The prediction is quicker, its program is the same, and no executor runs it. */
+/* fp8_priced_as predicts the time of another fp8 scaling or of NVFP4. The program is that of plain
+ * fp8, so no executor with real numbers runs such a job. */
 static void
 fp8_priced_as_changes_the_time_alone (void **state)
 {

@@ -89,9 +89,10 @@ fp8_param_gather_keys_buffers_by_type (void **state)
   assert_int_equal (bytes_of (p, "fp8 gradients"), 2 * bytes_of (p, "fp8 weights"));
 }
 
-/* Bytes per parameter in fp8: 1 for the code, 1 for its transposed copy, g for the gradient and 12
- * / D for the optimizer over D replicas; other parameters: 2 + g + 12 / D. Gradients of two bytes
- * also have an fp32 copy, which is sharded too. */
+/* fp8_param_gather on D replicas. Bytes per parameter in fp8: 1 for the weight, 1 for its
+ * transposed copy, g for the gradient and 12 / D for the optimizer; other parameters: 2 + g + 12 /
+ * D. If gradients have two bytes (g = 2), the optimizer also has their fp32 copy, which is sharded
+ * too. */
 static void
 fp8_param_gather_leaves_a_byte_for_a_weight_and_one_for_its_copy (void **state)
 {
@@ -109,7 +110,7 @@ fp8_param_gather_leaves_a_byte_for_a_weight_and_one_for_its_copy (void **state)
   }
 }
 
-/* One-byte weights need an fp32 master even if everything else is fp32. */
+/* A weight stored in fp8 needs an fp32 master weight even if precision is fp32. */
 static void
 fp8_param_gather_has_a_master_beside_fp32 (void **state)
 {
@@ -124,8 +125,8 @@ fp8_param_gather_has_a_master_beside_fp32 (void **state)
 
 /* -------------------------------------------------------------------- collectives */
 
-/* Each fp8 bucket is one launch. The last launch also contains all buckets of other dtypes, and
- * waits for the gradients of these buckets. */
+/* Each bucket of fp8 weights is gathered in its own launch. The last launch also contains all
+ * buckets of other dtypes, and its reduction waits for their gradients. */
 static void
 fp8_param_gather_launches_other_buckets_with_the_last_of_bytes (void **state)
 {
@@ -151,7 +152,7 @@ fp8_param_gather_launches_other_buckets_with_the_last_of_bytes (void **state)
   for (uint32_t k = 0; k < n; k++) {
     uint32_t reduce = named (p, WEFT_OP_REDUCE_SCATTER, "bucket", k);
     if (dtype_of (p, named (p, WEFT_OP_ALL_GATHER, "gather", k)) == WEFT_FP8 && k + 1 < n)
-      assert_true (reduce < last); /* buckets of the last layers are launched earlier */
+      assert_true (reduce < last); /* buckets of the last layers are reduced during backward */
   }
 }
 
@@ -182,8 +183,8 @@ fp8_param_gather_agrees_on_magnitudes_rounds_and_gathers_bytes (void **state)
   assert_int_equal (count (p, WEFT_OP_TRANSPOSE, ""), 4 * LAYERS);
 }
 
-/* Forward reads the codes. Input gradients read the transposed copy, which is made once the gather
- * has ended. */
+/* Forward reads the fp8 weights. Input gradients read their transposed copy, which is made once per
+ * step, after the gather of its bucket. */
 static void
 fp8_param_gather_makes_the_copy_once_a_step_after_the_lazy_gather (void **state)
 {
@@ -228,9 +229,9 @@ keep_fp8_transpose_cache_makes_the_copy_once_and_not_in_every_backward (void **s
 
 /* ------------------------------------------------------------ slices of Megatron-FSDP */
 
-/* Bytes per parameter in fp8: 1 + g + 12; other parameters: 2 + g + 12; g is the size of a
- * gradient. All are sharded. Every rank has all scales. The transposed copy is not permanent, even
- * with keep_fp8_transpose_cache. */
+/* Megatron-FSDP level 3. Bytes per parameter in fp8: 1 + g + 12; other parameters: 2 + g + 12 (g:
+ * size of a gradient). All of these are sharded; only the scales of all weights are on every rank.
+ * The transposed copy is not permanent, even with keep_fp8_transpose_cache. */
 static void
 all_that_stands_of_weights_in_fp8_is_a_slice_at_level_3 (void **state)
 {
@@ -252,7 +253,7 @@ all_that_stands_of_weights_in_fp8_is_a_slice_at_level_3 (void **state)
   }
 }
 
-/* At level 2 gradients are sharded, and weights are whole and gathered once per step. */
+/* Megatron-FSDP level 2: gradients are sharded; weights are whole and gathered once per step. */
 static void
 weights_in_fp8_are_whole_beside_slices_of_gradients_at_level_2 (void **state)
 {
@@ -271,8 +272,9 @@ weights_in_fp8_are_whole_beside_slices_of_gradients_at_level_2 (void **state)
   assert_int_equal (count (p, WEFT_OP_REDUCE_SCATTER, "bucket"), 2 * n_buckets (p));
 }
 
-/* The two buckets of a layer are gathered in one launch before forward and in one before backward,
- * and reduced in one launch after the last gradient of the layer. */
+/* A layer has two buckets: fp8 weights and other parameters. Both are gathered in one launch before
+ * forward, in one launch before backward, and reduced in one launch after the last gradient of the
+ * layer. */
 static void
 both_buckets_of_a_layer_are_one_launch (void **state)
 {
@@ -297,9 +299,10 @@ both_buckets_of_a_layer_are_one_launch (void **state)
   }
 }
 
-/* Without keep_fp8_transpose_cache the transposed copy of a weight is made for one matmul and freed
- * after it. With the knob, the copy is stored behind the fp8 weight after each gather. Recomputed
- * layers stay gathered until their backward pass has ended. */
+/* Level 3. Without keep_fp8_transpose_cache, the transposed copy of a weight is made for one matmul
+ * of backward and then freed. With the knob, each gather of a unit makes the copy, behind the fp8
+ * weights in the same buffer. Recomputed layers stay gathered until their backward pass has ended,
+ * so recompute makes no further copies. */
 static void
 keep_fp8_transpose_cache_keeps_the_copy_with_a_gathered_unit (void **state)
 {
@@ -347,7 +350,8 @@ reuse_grad_buf_for_mxfp8_param_ag_gathers_bf16_through_the_gradients (void **sta
     if (p->op[op].kind != WEFT_OP_ALL_GATHER || to->base != grads)
       continue;
     assert_int_equal (to->dtype, WEFT_BF16);
-    assert_true (to->offset + to->bytes <= 2 * n); /* in the first half of the gradient buffer */
+    /* bf16 weights: first half of the fp32 gradient buffer */
+    assert_true (to->offset + to->bytes <= 2 * n);
     gathered += weft_op_bytes (p, op);
   }
   assert_int_equal (gathered, 2 * n);
@@ -362,9 +366,10 @@ reuse_grad_buf_for_mxfp8_param_ag_gathers_bf16_through_the_gradients (void **sta
   assert_int_equal (plan->memory[0].permanent[WEFT_POOL_DEVICE][WEFT_BUF_WEIGHTS], weights);
 }
 
-/* Masters are rounded, gathered and quantised, and then the gradient buffer is cleared. With
- * overlap_param_gather (`lazy`) this happens at the beginning of a step, before the first gradient
- * is written; otherwise at the end of the step. */
+/* reuse_grad_buf_for_mxfp8_param_ag: masters are rounded to bf16 in the gradient buffer, gathered
+ * there and quantised; then the buffer is cleared. With overlap_param_gather (`lazy`) this happens
+ * at the beginning of a step, before the first gradient is written; otherwise at the end of the
+ * step. */
 static void
 reuse_grad_buf_for_mxfp8_param_ag_clears_the_room_before_a_gradient_comes (void **state)
 {
@@ -453,8 +458,8 @@ run (const char *precision, const char *strategy, uint64_t stress)
   return weft_test_run (&how);
 }
 
-/* `gradients_stay`: whether gradients are compared. With MXFP8 the gather of weights overwrites
- * them. */
+/* Compares all strategies with the first one, which runs on one rank. `gradients_stay`: whether
+ * gradients are compared too; with MXFP8 the gather of weights has overwritten them. */
 static void
 check_bits (const char *const *strategy, size_t n, gboolean gradients_stay)
 {
@@ -486,7 +491,7 @@ reuse_grad_buf_for_mxfp8_param_ag_gives_the_bits_of_one_rank (void **state)
   check_bits (mxfp8, G_N_ELEMENTS (mxfp8), FALSE);
 }
 
-/* The losses fall nearly as they do in bf16. */
+/* With weights stored in fp8 (E4M3 or MXFP8), the loss falls as in bf16, within 5 %. */
 static void
 weights_in_fp8_learn (void **state)
 {
@@ -511,7 +516,8 @@ weights_in_fp8_learn (void **state)
   assert_true (fabs (loss[2] - loss[0]) < 0.05 * loss[0]);
 }
 
-/* The state contains the values that kernels read from memory: codes times their scale. */
+/* A state returns fp8 weights as the numbers that kernels compute with: the fp8 value times its
+ * scale. */
 static void
 weights_are_codes_times_their_scale (void **state)
 {
@@ -572,7 +578,8 @@ resumed (const char *strategy, const char *dir)
   return job;
 }
 
-/* A run resumes from the fp32 masters: into fp8, under another strategy, and back without fp8. */
+/* A checkpoint of any form (bf16, E4M3 or MXFP8 weights, several shardings) is resumed by every
+ * form, from the fp32 masters. The next step depends on the new form, and not on its sharding. */
 static void
 a_run_goes_into_fp8_and_out_of_it (void **folder)
 {
@@ -599,7 +606,7 @@ a_run_goes_into_fp8_and_out_of_it (void **folder)
       last[b] = real_hash (other->state, WEFT_STATE_MASTER);
     }
     assert_int_equal (last[a], next);
-    assert_int_equal (last[1], last[2]); /* same fp8 recipe, other sharding */
+    assert_int_equal (last[1], last[2]); /* the same recipe with other sharding: same bits */
     for (unsigned b = 5; b < G_N_ELEMENTS (forms); b++)
       assert_int_equal (last[1], last[b]);
     assert_int_equal (last[3], last[4]);

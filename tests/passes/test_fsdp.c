@@ -1,8 +1,8 @@
-/* Megatron-FSDP: what each level keeps and sends, where units begin and end, when they are
- * gathered, reduced and freed, and that damage to a program is detected.
+/* Megatron-FSDP: what each level (zero_dp_strategy 0 to 3) keeps and sends, where units begin and
+ * end, when they are gathered, reduced and freed, and that a damaged program is detected.
  *
- * All layers, and therefore all units, have the same size; the embedding, the final norm and the
- * head are outside units. */
+ * A unit is a layer, and all layers have the same size; the embedding, the final norm and the head
+ * are outside units. */
 #include "core/base/sanitize.h"
 #include "core/program/layout.h"
 #include "core/report/report.h"
@@ -48,7 +48,7 @@ is_numbered (const weft_program *p, uint32_t op, const char *word, uint32_t k)
   return has_number (p, op, word, &found) && found == k;
 }
 
-/* The layer of a bucket; WEFT_NO_LAYER for a bucket outside units. */
+/* The layer whose unit is bucket k; WEFT_NO_LAYER for a bucket outside units. */
 static uint32_t
 layer_of (const weft_program *p, uint32_t k)
 {
@@ -69,7 +69,7 @@ bucket_of (const weft_program *p, uint32_t layer)
   return 0;
 }
 
-/* The first kernel of a layer in a phase of a microbatch; `last`: the last one. */
+/* The first kernel of a layer in a pass of a microbatch, or with `last` the last one. */
 static uint32_t
 kernel (const weft_program *p, uint32_t layer, uint32_t micro, enum weft_phase phase, gboolean last)
 {
@@ -104,9 +104,9 @@ count (const weft_program *p, const char *word, uint32_t k)
 
 /* ------------------------------------------------------------------ memory */
 
-/* Bytes per parameter that every replica keeps, and bytes that the replicas share. They include
- * weights, gradients, master weights and moments, and the fp32 copy of 16-bit gradients that the
- * optimizer reads. One row per precision, one column per level of Megatron-FSDP. */
+/* Bytes per parameter: `kept` on every replica, and `shared` among the replicas. They are weights,
+ * gradients, master weights, moments, and the fp32 copy of 16-bit gradients. One row per precision,
+ * one column per level. */
 static const struct {
   const char *words;
   struct {
@@ -259,7 +259,8 @@ optim_grads_scatters_in_every_microbatch (void **state)
     assert_int_equal (of[i], n_buckets (p));
 }
 
-/* Parameters in units are sent three times per microbatch; all others as at level 2. */
+/* Level 3: parameters in units are sent three times per microbatch (two gathers, one reduction),
+ * all others as at level 2. */
 static void
 optim_grads_params_gathers_units_forward_and_backward (void **state)
 {
@@ -287,7 +288,8 @@ disable_bucketing_leaves_units_alone (void **state)
   g_autoptr (weft_plan) whole = weft_test_plan (UNITS "bucket_size=1 disable_bucketing=true");
 
   (void) state;
-  assert_int_equal (n_buckets (cut->role[0]), LAYERS + 3); /* embedding | norm | head */
+  /* with bucket_size 1: embedding, norm and head are buckets of their own */
+  assert_int_equal (n_buckets (cut->role[0]), LAYERS + 3);
   assert_int_equal (n_buckets (whole->role[0]), LAYERS + 2);
 }
 
@@ -305,15 +307,16 @@ overlap_is_forced_where_gradients_or_weights_are_split (void **state)
     uint32_t head = n_buckets (p) - 1, reduce = newest (p, "bucket", head, p->n_op);
     assert_int_equal (plan->job.strategy.overlap_grad_reduce, level >= 2);
     assert_int_equal (plan->job.strategy.overlap_param_gather, level == 3);
-    assert_int_equal (comes_after (p, last, reduce), level < 3); /* levels 0 to 2: one bucket */
+    /* levels 0 to 2: one bucket, reduced after the last backward kernel */
+    assert_int_equal (comes_after (p, last, reduce), level < 3);
     assert_int_equal (count (p, "bucket", head), level < 2 ? 1 : MICROS);
   }
 }
 
 /* ---------------------------------------------------------------- prefetch */
 
-/* The number of units beyond `layer` whose gather has been launched when a pass reaches the
- * layer. */
+/* How many units after `layer` (in the order of the pass) have been gathered when the pass reaches
+ * the layer. */
 static uint32_t
 units_ahead (const weft_program *p, uint32_t layer, enum weft_phase phase)
 {
@@ -347,12 +350,13 @@ suggested_communication_unit_size_is_twice_the_prefetch (void **state)
     assert_int_equal (units_ahead (p, 1, WEFT_PHASE_FORWARD), rows[i].ahead);
     assert_int_equal (units_ahead (p, LAYERS - 2, WEFT_PHASE_BACKWARD), rows[i].ahead);
   }
-  /* suggested_communication_unit_size is at least 1e9 elements by default: all units. */
+  /* By default suggested_communication_unit_size is at least 1e9 elements: all units are gathered
+   * ahead. */
   assert_int_equal (units_ahead (q, 0, WEFT_PHASE_FORWARD), LAYERS - 1);
 }
 
-/* The gather of the next unit depends on the kernels issued so far and on no kernel of the current
- * unit; the first kernel of the next unit waits for the gather. */
+/* With a prefetch of one unit, its gather waits for the kernels issued so far and for no kernel of
+ * the current unit. The first kernel of the next unit waits for the gather. */
 static void
 the_next_unit_is_gathered_beside_the_kernels_of_this_one (void **state)
 {
@@ -373,7 +377,8 @@ the_next_unit_is_gathered_beside_the_kernels_of_this_one (void **state)
   }
 }
 
-/* Levels 1 and 2 gather once per step into permanent weights, with the prefetch of level 3. */
+/* Levels 1 and 2 gather weights once per step into permanent buffers;
+ * suggested_communication_unit_size bounds their prefetch as at level 3. */
 static void
 gathers_of_a_step_go_as_far_ahead (void **state)
 {
@@ -470,8 +475,9 @@ a_gathered_unit_dies_with_the_last_kernel_of_its_pass (void **state)
   assert_int_equal (outside, 2);
 }
 
-/* The largest number of buffers of one name that can be in use at the same time: buffers whose last
- * use is not ordered before the first use of a later one. */
+/* The largest number of buffers with one name that may be in use at the same time. Two buffers may
+ * be if no dependency orders the last use of the earlier one before the first use of the later
+ * one. */
 static uint32_t
 most_at_once (const weft_program *p, const char *name)
 {
@@ -490,8 +496,8 @@ most_at_once (const weft_program *p, const char *name)
   return most;
 }
 
-/* The program of a job without the order that its memory plan adds: only the passes bound what is
- * whole or on its way at the same time. */
+/* A plan before memory is planned. Memory waits would order ops in addition; without them, only the
+ * passes that build the program limit how many units are gathered at once. */
 static weft_plan *
 draft (const char *words)
 {
@@ -534,7 +540,7 @@ fsdp_double_buffer_keeps_two_units_whole (void **state)
   }
 }
 
-/* The largest number of elements whose reductions have not ended when another reduction is
+/* The largest number of elements in reductions that have not ended when another reduction is
  * launched. */
 static uint64_t
 most_on_their_way (const weft_program *p)
@@ -575,7 +581,8 @@ reductions_on_their_way_are_bounded_by_the_unit_size (void **state)
       assert_int_equal (most > 0, sizes[i] > 1);
       before = most;
     }
-    assert_true (level < 3 || before > 2 * 2304); /* with a large limit, more than two units */
+    /* a large limit allows more than two units of 2304 elements */
+    assert_true (level < 3 || before > 2 * 2304);
   }
 }
 
@@ -598,14 +605,15 @@ recompute_and_backward_share_one_gather (void **state)
                       newest (p, "gather", bucket_of (p, l), backward));
     if (l == 0)
       continue;
-    /* A recomputation prefetches no unit; the backward pass does. */
+    /* The next unit is gathered by the backward pass, not during the recomputation. */
     uint32_t ahead = newest (p, "gather", bucket_of (p, l - 1), backward);
     assert_true (ahead > kernel (p, l, 1, WEFT_PHASE_RECOMPUTE, TRUE));
   }
 }
 
-/* Three layers are recomputed before the backward pass of the last one. Each layer is freed when
- * the next one is gathered, so backward gathers again. */
+/* recompute_num_layers = 3: three layers run forward again before the backward pass of the third.
+ * Without prefetch a layer is freed when the next one is gathered, so the backward passes of the
+ * first two gather them again. */
 static void
 a_block_that_runs_again_is_gathered_again_for_backward (void **state)
 {
@@ -640,8 +648,8 @@ every_stage_has_the_units_of_its_layers (void **state)
       assert_true (!unit || layer / (LAYERS / 2) == r);
     }
     assert_int_equal (units, LAYERS / 2);
-    /* The tied embedding is a bucket of its own on both stages, so the final norm of the last stage
-     * is not in a bucket with the head. */
+    /* On both stages the tied embedding is a bucket of its own. So the last stage has two buckets
+     * outside units: this one and the final norm. */
     assert_int_equal (n_buckets (p), units + (r ? 2 : 1));
   }
 }
@@ -696,8 +704,8 @@ a_kernel_that_does_not_wait_for_its_gather_is_refused (void **state)
   assert_int_equal (refused, edges);
 }
 
-/* A copy of the program with one fault, which gathers unit 2 into the buffer that unit 1 still
- * occupies, fails its proof and changes the results. */
+/* A mutant gathers unit 2 into the buffer that unit 1 still occupies. The checks must refuse the
+ * mutant, and its results must have other bits. */
 static void
 a_gathered_buffer_that_is_taken_too_early_is_refused_and_shows (void **state)
 {
@@ -718,15 +726,15 @@ a_gathered_buffer_that_is_taken_too_early_is_refused_and_shows (void **state)
   mutant->buf[first].offset = mutant->buf[second].offset;
   plan->role[0] = mutant;
   assert_false (is_proved (plan));
-#if !WEFT_ADDRESS_SANITIZER /* the address sanitizer aborts at the first access to a dead buffer */
+#if !WEFT_ADDRESS_SANITIZER /* the address sanitizer aborts when a freed buffer is read */
   assert_true (bits_change (plan, &good, 1));
 #endif
   plan->role[0] = whole;
 }
 
-/* All ranks run one program, so all ranks make the same error. Replaces layer 0's slice by layer
- * 1's in every op of the kind that uses it; returns whether the proofs or the resulting bits detect
- * the replacement. */
+/* A mutant in which ops of one kind use the slice of layer 1 instead of layer 0. All ranks run this
+ * program, so their collectives still match. Returns whether the checks refuse the mutant or its
+ * results have other bits. */
 static gboolean
 another_slice_shows (enum weft_op_kind kind, uint32_t operand)
 {
@@ -761,10 +769,10 @@ static void
 a_slice_that_is_not_its_own_is_refused_or_shows (void **state)
 {
   (void) state;
-  assert_true (another_slice_shows (WEFT_OP_ADAM, 2));       /* weights */
-  assert_true (another_slice_shows (WEFT_OP_ADAM, 4));       /* first moment */
-  assert_true (another_slice_shows (WEFT_OP_ALL_GATHER, 2)); /* weights */
-  assert_true (another_slice_shows (WEFT_OP_GRAD_ADD, 0));   /* gradient */
+  assert_true (another_slice_shows (WEFT_OP_ADAM, 2));       /* operand 2 of Adam: weights */
+  assert_true (another_slice_shows (WEFT_OP_ADAM, 4));       /* operand 4 of Adam: first moment */
+  assert_true (another_slice_shows (WEFT_OP_ALL_GATHER, 2)); /* operand 2 of all-gathers: weights */
+  assert_true (another_slice_shows (WEFT_OP_GRAD_ADD, 0));   /* operand 0 of additions: gradient */
 }
 
 static const struct CMUnitTest tests[] = {

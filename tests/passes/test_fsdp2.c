@@ -1,8 +1,8 @@
 /* FSDP2: how tensors are split, what each rank keeps, when units are gathered and reduced and which
- * ops they depend on, one test per knob, and that damage to a program is detected.
+ * ops they wait for, one test per knob, and that a damaged program is detected.
  *
- * Units are the root (embedding, final norm, head) and six equal layers. Programs are inspected
- * before the memory planner adds its own dependencies. */
+ * Units are the root module (embedding, final norm, head) and six equal layers. Programs are
+ * inspected before the memory plan adds memory waits. */
 #include "core/base/sanitize.h"
 #include "core/passes/step.h"
 #include "tests/made/mutant.h"
@@ -31,7 +31,8 @@ count (const weft_program *p, const char *name)
   return n;
 }
 
-/* The op with a name, for the unit of a layer, in a microbatch and phase; or WEFT_NO_OP. */
+/* The op with this name for the unit `layer` (WEFT_NO_LAYER: the root) in a microbatch and phase,
+ * or WEFT_NO_OP. */
 static uint32_t
 find (const weft_program *p, const char *name, uint32_t layer, uint32_t micro,
       enum weft_phase phase)
@@ -85,7 +86,7 @@ parameters (const weft_program *p)
 
 /* ------------------------------------------------------------------ layout */
 
-/* As torch.chunk(): 61 rows over 4 ranks are 16, 16, 16 and 13. */
+/* Tensors are split by rows, as by torch.chunk(): 61 rows over 4 ranks are 16, 16, 16 and 13. */
 static void
 every_tensor_is_cut_into_equal_pieces_of_rows (void **state)
 {
@@ -105,14 +106,14 @@ every_tensor_is_cut_into_equal_pieces_of_rows (void **state)
   }
   assert_int_equal (p->param[0].stride, slice);
   assert_int_equal (slice, (16 + 16) * 16 + 4);
-  assert_int_equal (p->param[p->n_param - 1].bucket, 0); /* the head is in the root */
+  assert_int_equal (p->param[p->n_param - 1].bucket, 0); /* the head belongs to the root module */
   assert_int_equal (p->param[1].bucket, 1);
 }
 
 /* --------------------------------------------------------------------- memory */
 
-/* fp32 weights, gradients and moments: (4 + 4 + 8) / ranks bytes per parameter in every
- * precision. */
+/* FSDP2 keeps fp32 weights, gradients and moments in every precision: (4 + 4 + 8) / ranks bytes per
+ * parameter. */
 static void
 a_rank_keeps_sixteen_bytes_over_the_ranks (void **state)
 {
@@ -151,8 +152,8 @@ dp_replicate_size_shares_out_over_fewer_ranks (void **state)
   }
 }
 
-/* The gathered pieces of layers alternate between two buffers. The pieces of the root have a buffer
- * of their own in each microbatch. */
+/* The gathered pieces of layers alternate between two buffers. The root module has a buffer of its
+ * own for each microbatch. */
 static void
 two_packs_and_one_layer_are_the_window (void **state)
 {
@@ -168,8 +169,8 @@ two_packs_and_one_layer_are_the_window (void **state)
 
 /* ------------------------------------------------------------------- gathers */
 
-/* Every unit is gathered before its forward pass. Before backward, only units that were freed are
- * gathered again: not the root and the last layer. */
+/* Every unit is gathered before forward. Before backward, only the units that were freed after
+ * forward are gathered again: all except the root and the last layer. */
 static void
 units_are_gathered_for_forward_and_again_for_backward (void **state)
 {
@@ -185,7 +186,7 @@ units_are_gathered_for_forward_and_again_for_backward (void **state)
   }
 }
 
-/* The weights of a stage stay gathered from its first microbatch on. */
+/* With a pipeline, weights stay gathered from the first microbatch of a step to the last. */
 static void
 with_a_pipeline_units_are_gathered_once_a_step (void **state)
 {
@@ -201,7 +202,8 @@ with_a_pipeline_units_are_gathered_once_a_step (void **state)
   }
 }
 
-/* The copy-out of the unit that is `back` units before `layer`; the root precedes layer 0. */
+/* The copy-out (pieces are unpacked into weights) of the unit `back` units before `layer`. The root
+ * comes before layer 0. */
 static uint32_t
 copy_out_before (const weft_program *p, uint32_t layer, uint32_t back, uint32_t micro)
 {
@@ -248,8 +250,8 @@ a_backward_gather_begins_when_the_layer_after_it_is_copied_out (void **state)
   assert_backward_waits (p, 1);
 }
 
-/* Depth 1 is the prefetch without the knob. Each additional unit of depth gathers one unit
- * earlier. */
+/* Forward prefetch: a gather may begin when the unit two units before has been unpacked. Depth 1
+ * (or 0) is this default; each further unit of depth gathers one unit earlier. */
 static void
 fsdp2_forward_prefetch_depth_moves_gathers_forward (void **state)
 {
@@ -284,7 +286,7 @@ fsdp2_backward_prefetch_depth_moves_gathers_forward (void **state)
   }
 }
 
-/* Without enable_fsdp2_prefetch the two depths have no effect. */
+/* Without enable_fsdp2_prefetch, the knobs for the depth of prefetch have no effect. */
 static void
 enable_fsdp2_prefetch_is_what_depths_need (void **state)
 {
@@ -316,7 +318,8 @@ defer_fsdp_grad_sync_reduces_once_a_step_and_keeps_whole_gradients (void **state
     assert_true (!is_named (deferred, op, "reduce") || deferred->op[op].micro == MICROS - 1);
 }
 
-/* Gradients of layer l - 1 are packed after the reduce-scatter of layer l; the root comes last. */
+/* One reduction is in flight: gradients of layer l - 1 are packed only after the reduce-scatter of
+ * layer l; after layer 0 follows the root. */
 static void
 one_reduction_is_in_flight (void **state)
 {
@@ -330,7 +333,8 @@ one_reduction_is_in_flight (void **state)
       uint32_t next = find (p, "pack_gradients", l ? l - 1 : WEFT_NO_LAYER, m, WEFT_PHASE_REDUCE);
       assert_true (comes_after (p, own, reduce));
       assert_true (comes_after (p, reduce, next));
-      assert_false (comes_after (p, reduce, next - 1)); /* the kernel before may overlap */
+      /* kernels before the packing may overlap with the reduction */
+      assert_false (comes_after (p, reduce, next - 1));
     }
 }
 
@@ -354,7 +358,8 @@ mp_policy_reduce_dtype_is_what_travels (void **state)
   }
 }
 
-/* Activations and their gradients are converted between layers, to the output dtype and back. */
+/* fp32 outputs (the default of mp_policy_output_dtype) with bf16 compute: activations and their
+ * gradients are converted before and after each layer. With equal types nothing is converted. */
 static void
 mp_policy_output_dtype_converts_between_layers (void **state)
 {
@@ -370,7 +375,7 @@ mp_policy_output_dtype_converts_between_layers (void **state)
 
 /* ----------------------------------------------------------------- recompute */
 
-/* No gather overwrites gathered pieces that have not been copied out yet. */
+/* Checks that no gather overwrites gathered pieces that have not been unpacked (copied out) yet. */
 static void
 assert_packs_are_whole (const char *words)
 {
@@ -423,9 +428,10 @@ recompute_and_backward_share_one_gather (void **state)
 
 #define REAL MODEL "topology=cpu gpus=2 global_batch_size=4 precision=fp32 "
 
-/* Without one of these edges, in order: a cast overwrites gathered pieces before they are unpacked,
- * pieces are unpacked before they are gathered, and gradients are reduced before they are packed.
- * PyTorch's streams have more waits, which protect no data: without them gathers begin earlier. */
+/* Mutants that lack one dependency; the checks must refuse each. In order of the table: a cast
+ * overwrites gathered pieces before they are unpacked; pieces are unpacked before they are
+ * gathered; gradients are reduced before they are packed. Not in the table: further waits of
+ * PyTorch's streams, which protect no data. */
 static void
 an_edge_less_between_gathers_reductions_and_kernels_is_refused (void **state)
 {
@@ -461,7 +467,8 @@ bits_change (weft_plan *plan, const weft_program *mutant, const struct real_resu
   return changed;
 }
 
-/* The mutant gathers the pieces of another layer instead of a unit's own pieces. */
+/* A mutant gathers the pieces of layer 2 in place of those of layer 1. Its results must have other
+ * bits. */
 static void
 pieces_that_are_left_out_show_in_the_bits (void **state)
 {
@@ -481,8 +488,8 @@ pieces_that_are_left_out_show_in_the_bits (void **state)
   assert_false (bits_change (plan, p, &good));
 }
 
-/* A stage of three chunks of one layer each, and the root with the embedding. Each unit is gathered
- * once per step, and reduced once, in the last backward pass of its chunk. */
+/* A stage with three chunks of one layer each, and the root with the embedding. Each unit is
+ * gathered once per step, and reduced once, in the last backward pass of its chunk. */
 static void
 chunks_of_a_stage_are_wrapped_by_themselves (void **state)
 {
@@ -507,8 +514,8 @@ chunks_of_a_stage_are_wrapped_by_themselves (void **state)
   assert_int_equal (sums[2], 1);
 }
 
-/* The only reduction of a unit follows the weight gradients of all microbatches, whatever runs
- * between them. */
+/* zb-h1 computes weight gradients apart from input gradients. A unit has one reduction per step,
+ * which must wait for the weight gradients of all microbatches. */
 static void
 weight_gradients_apart_are_reduced_after_the_last (void **state)
 {
@@ -530,7 +537,7 @@ weight_gradients_apart_are_reduced_after_the_last (void **state)
     }
   }
   assert_int_equal (sums, 1 + LAYERS / 2);
-  assert_int_equal (products, 4 * 4 * LAYERS / 2); /* weights of a layer, microbatches, layers */
+  assert_int_equal (products, 4 * 4 * LAYERS / 2); /* weights per layer, microbatches, layers */
 }
 
 static gboolean
@@ -542,8 +549,9 @@ comes_from_backward (const weft_program *p, const struct weft_use *use)
   return buf->kind == WEFT_BUF_GATHERED && p->op[buf->first].phase != WEFT_PHASE_FORWARD;
 }
 
-/* An evaluation runs forward passes only, so no forward pass may depend on weights that a backward
- * pass has gathered. */
+/* With weight gradients apart, backward passes gather weights that a later forward pass could
+ * reuse. It must not: an evaluation runs forward passes only, and would read weights that nobody
+ * has gathered. */
 static void
 a_forward_pass_gathers_its_own_weights_where_weight_gradients_stand_apart (void **state)
 {

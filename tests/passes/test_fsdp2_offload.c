@@ -1,8 +1,8 @@
 /* offload_policy and offload_policy_pin_memory of FSDP2: what is in host memory, the copies and
- * their dependencies, and that damage to a program is detected.
+ * their dependencies, and that a damaged program is detected.
  *
- * Units are the root (embedding, final norm, head: three tensors) and six equal layers of six
- * tensors. */
+ * Units are the root module (embedding, final norm, head: three tensors) and six equal layers of
+ * six tensors. */
 #include "core/plan/check.h"
 #include "core/passes/step.h"
 #include "tests/made/mutant.h"
@@ -39,7 +39,7 @@ count (const weft_program *p, enum weft_op_kind kind, const char *name)
   return n;
 }
 
-/* The first op of a kind after `op`, or WEFT_NO_OP. */
+/* The first op of a kind after op number `op`, or WEFT_NO_OP. */
 static uint32_t
 next (const weft_program *p, uint32_t op, enum weft_op_kind kind)
 {
@@ -93,8 +93,8 @@ copied (const weft_program *p, enum weft_op_kind kind, const char *name)
 
 /* ------------------------------------------------------------------ memory */
 
-/* 16 bytes per parameter, divided by the ranks that share them: 4 of weights, 4 of gradients, 8 of
- * moments. */
+/* On the host: 16 bytes per parameter, divided by the ranks that shard them: 4 of weights, 4 of
+ * gradients, 8 of moments. On the device: no permanent bytes. */
 static void
 offload_policy_keeps_sixteen_bytes_over_the_ranks_on_the_host (void **state)
 {
@@ -141,9 +141,9 @@ bytes_of_buffers (const weft_program *p, const char *name, uint32_t *n)
   return sum;
 }
 
-/* All layers use the same buffer for shards on their way between host and device; the next copy or
- * reduction waits until the buffer is free. The root module (weights outside the layers) uses a
- * buffer of its own each time. With a reduction in each microbatch there are more buffers for
+/* Buffers for shards between host and device. All layers use one buffer in turn; a copy or
+ * reduction waits until it is free. The root module (weights outside the layers) has a buffer of
+ * its own per microbatch. With a reduction in each microbatch (EACH), more buffers are needed for
  * reduced shards than with one reduction per step. */
 static void
 layers_take_the_room_for_pieces_in_turn (void **state)
@@ -174,8 +174,8 @@ layers_take_the_room_for_pieces_in_turn (void **state)
 
 /* ----------------------------------------------------------------- weights */
 
-/* Before each gather, one copy per tensor fetches its fp32 piece: twice per microbatch, once for
- * the root and the last layer. */
+/* Before a gather, each tensor's fp32 piece is copied from the host. Units are gathered twice per
+ * microbatch, the root and the last layer once. */
 static void
 each_gather_follows_copies_of_its_pieces (void **state)
 {
@@ -202,8 +202,9 @@ each_gather_follows_copies_of_its_pieces (void **state)
   }
 }
 
-/* Copies from the host are ordered with the copy-ins, as on one stream: both wait for the same
- * kernels, and the copies of the next unit follow the copy-in of this one. */
+/* In PyTorch, copies from the host and copy-ins (packing of pieces for a gather) are on one stream.
+ * So both wait for the same kernels, and the copies of the next unit follow the copy-in of this
+ * unit. */
 static void
 copies_of_weights_lie_on_the_stream_of_copy_ins (void **state)
 {
@@ -239,7 +240,7 @@ gradients_leave_piece_by_piece_once_they_are_reduced (void **state)
   assert_int_equal (count (once, WEFT_OP_TO_HOST, "gradients"), TENSORS);
   assert_int_equal (copied (once, WEFT_OP_TO_HOST, "gradients"), slice_bytes (once));
   assert_int_equal (count (once, WEFT_OP_GRAD_ADD, "grad_add"),
-                    (MICROS - 1) * TENSORS); /* the device adds whole gradients */
+                    (MICROS - 1) * TENSORS); /* whole gradients are added on the device */
   assert_int_equal (count (each, WEFT_OP_TO_HOST, "gradients"), MICROS * TENSORS);
   assert_int_equal (copied (each, WEFT_OP_TO_HOST, "gradients"), MICROS * slice_bytes (each));
   assert_int_equal (count (each, WEFT_OP_GRAD_ADD, "grad_add"), (MICROS - 1) * UNITS);
@@ -249,8 +250,8 @@ gradients_leave_piece_by_piece_once_they_are_reduced (void **state)
 }
 
 /* Copies of gradients to the host are on the stream of the reduction that they follow, so the next
- * reduction on this stream follows them. With dp_replicate_size, that reduction is the all-reduce
- * between groups, and reduce-scatters do not wait. */
+ * reduction on this stream waits for them. With dp_replicate_size this is the stream of all-reduces
+ * between replicas, and reduce-scatters do not wait. */
 static void
 the_next_reduction_follows_gradients_that_leave (void **state)
 {
@@ -280,8 +281,8 @@ the_next_reduction_follows_gradients_that_leave (void **state)
   }
 }
 
-/* Asserts for each unit whether the first kernel after its last copy waits for the copy: yes from
- * microbatch `from` on. */
+/* Checks for each unit whether the first kernel after the unit's last copy waits for this copy. It
+ * must wait from microbatch `from` on, and not before. */
 static void
 assert_kernels_wait (const char *words, enum weft_op_kind kind, const char *name, uint32_t from)
 {
@@ -300,8 +301,8 @@ assert_kernels_wait (const char *words, enum weft_op_kind kind, const char *name
   assert_true (seen >= LAYERS);
 }
 
-/* The host adds gradients, so it issues nothing until the gradients of a microbatch after the first
- * have been copied. */
+/* With a reduction in each microbatch (EACH), the host adds gradients from the second microbatch
+ * on, and launches nothing until they are copied. Otherwise no kernel waits. */
 static void
 gradients_that_the_host_adds_are_waited_for (void **state)
 {
@@ -320,7 +321,7 @@ offload_policy_pin_memory_off_makes_every_copy_waited_for (void **state)
                        WEFT_OP_FROM_HOST, "weights", 0);
 }
 
-/* The knob changes dependencies, but no op and no byte. */
+/* offload_policy_pin_memory changes dependencies, but neither ops nor buffers. */
 static void
 offload_policy_pin_memory_moves_no_bytes (void **state)
 {
@@ -351,8 +352,8 @@ the_end_of_backward_waits_for_all_gradients (void **state)
 
 /* ------------------------------------------------------------------ update */
 
-/* Norm and Adam run on the host after all copies of gradients. The norm is reduced on the device,
- * and the clip factor is copied back to the host. */
+/* Norm and Adam run on the host, after all gradients have been copied. The norm is copied to the
+ * device, reduced there, and the clip factor is copied back. */
 static void
 the_update_runs_on_the_host (void **state)
 {
@@ -374,8 +375,8 @@ the_update_runs_on_the_host (void **state)
   assert_int_equal (count (p, WEFT_OP_TO_HOST, "clip_factor"), 1);
 }
 
-/* Both stages hold the tied tensor: its gradient is copied to the device, all-reduced there and
- * copied back. */
+/* Both stages hold the tied tensor. Its gradient is copied to the device, all-reduced over both
+ * stages and copied back. */
 static void
 a_tied_embedding_meets_on_the_device (void **state)
 {
@@ -395,9 +396,10 @@ a_tied_embedding_meets_on_the_device (void **state)
 
 #define REAL MODEL OFF EACH "topology=cpu gpus=2 global_batch_size=4 precision=fp32 "
 
-/* Without one of these edges, in order: pieces are cast before they are on the device, gradients
- * are copied to the host before they are reduced, the host adds gradients it has not received, the
- * norm is copied to the device before it is computed, and Adam uses gradients not yet received. */
+/* Mutants that lack one dependency; the checks must refuse each. In order of the table: pieces are
+ * cast before they are on the device; gradients are copied to the host before they are reduced; the
+ * host adds gradients before they have arrived; the norm is copied to the device before it is
+ * computed; Adam reads gradients before they have arrived. */
 static void
 an_edge_less_between_copies_and_who_uses_them_is_refused (void **state)
 {

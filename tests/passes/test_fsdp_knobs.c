@@ -82,7 +82,8 @@ gradient_reduce_div_fusion_divides_in_the_collective (void **state)
   assert_true (fused.fused > 0);
   assert_int_equal (apart.fused, 0);
   assert_int_equal (apart.sums, fused.fused);
-  assert_int_equal (apart.scales, fused.fused); /* one kernel before each collective */
+  /* without fusion, one kernel divides before each collective */
+  assert_int_equal (apart.scales, fused.fused);
 }
 
 static void
@@ -98,8 +99,8 @@ gradient_reduce_div_fusion_leaves_bf16_gradients_to_a_kernel (void **state)
   assert_int_equal (average.scales + average.fused + average.sums, 0);
 }
 
-/* A division inside the collective and a division by a kernel both divide each gradient before the
- * sum. */
+/* gradient_reduce_div_fusion divides inside the collective, otherwise a kernel divides. Both divide
+ * each gradient before the sum, so the bits are equal. */
 static void
 a_fused_division_gives_the_bits_of_one_apart (void **state)
 {
@@ -146,14 +147,16 @@ preserve_fp32_weights_off_updates_what_kernels_read (void **state)
         const struct weft_use *use = &p->uses[p->op[op].uses];
         assert_int_equal (p->buf[use[0].buf].dtype, on ? WEFT_FP32 : WEFT_BF16);
         assert_int_equal (use[3].buf == WEFT_NO_BUF, !on);
-        /* gradient and moments; then fp32 and bf16 weights, or bf16 weights only */
+        /* 4: gradient; 16: moments, read and written; then fp32 masters and bf16 weights, or bf16
+         * weights only */
         assert_true (weft_op_bytes (p, op) ==
                      weft_op_shape (p, op)->dim[0] * (on ? 4 + 16 + 8 + 2 : 4 + 16 + 4));
       }
   }
 }
 
-/* The results differ from those with fp32 weights, and are the same on any number of ranks. */
+/* preserve_fp32_weights = false: Adam updates bf16 weights directly. The results differ from those
+ * with fp32 masters, and are the same on any number of ranks. */
 static void
 weights_that_are_updated_themselves_are_those_of_one_rank (void **state)
 {
@@ -228,7 +231,7 @@ halves_of_layers_are_gathered_and_reduced_apart (void **state)
   }
 }
 
-/* The largest number of gathered bytes that are alive at the same time: without prefetch, one unit
+/* The largest number of gathered bytes that are alive at once. Without prefetch these are one unit
  * and all parameters outside units. */
 static uint64_t
 most_gathered (const char *modules)
@@ -258,7 +261,8 @@ smaller_units_need_less_memory_at_a_time (void **state)
   (void) state;
   assert_true (halves < layer);
   assert_true (ends < halves);
-  assert_true (second > layer); /* parameters outside units stay gathered until the step ends */
+  /* attention is outside units and stays gathered until the step ends */
+  assert_true (second > layer);
 }
 
 static void
@@ -321,8 +325,8 @@ a_module_that_is_not_there_is_refused_with_what_is (void **state)
   assert_non_null (strstr (error->message, "layer, attention, mlp, embedding, head"));
 }
 
-/* megatron_fsdp_unit_modules decides when parameters are gathered; the results stay the same, bit
- * by bit. */
+/* megatron_fsdp_unit_modules decides which parameters are gathered together. The results must keep
+ * every bit. */
 static void
 every_set_of_units_gives_the_bits_of_one_rank (void **state)
 {
@@ -383,7 +387,7 @@ init_fsdp_with_meta_device_makes_one_unit_at_a_time (void **state)
 
 /* An executor that counts the bytes written to each rank. */
 struct counting {
-  struct weft_exec_ops ops; /* must be first: the executor interface points at this member */
+  struct weft_exec_ops ops; /* first member: a pointer to it is a pointer to struct counting */
   const struct weft_exec_ops *real;
   uint64_t written[8];
 };
@@ -397,8 +401,8 @@ count_write (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t
   c->real->write (x, row, buf, offset, n, in);
 }
 
-/* An initial weight depends only on the seed, the tensor and its position, so each rank generates
- * only its own slices. */
+/* Initial weights depend only on the seed, the tensor and the position of the element. So each rank
+ * computes only the weights of its own slices. */
 static void
 weights_are_drawn_into_the_slices_that_ranks_keep (void **state)
 {
@@ -419,7 +423,7 @@ weights_are_drawn_into_the_slices_that_ranks_keep (void **state)
     sum += counting.written[rank];
     most = MAX (most, counting.written[rank]);
   }
-  assert_int_equal (sum, 4 * all); /* weights, masters with the same values, and two moments */
+  assert_int_equal (sum, 4 * all); /* weights, masters and two moments: four times each element */
   assert_true (most < all * 4 / 3);
 }
 

@@ -1,5 +1,7 @@
-/* Gates of experts: kernels against references and finite differences, the bytes that
- * programs keep and move, and that layers with gates train with the bits of one rank. */
+/* Ops that multiply each row by one number: the routing weight (moe_weigh) or, for shared experts,
+ * the logistic function of a logit (shared gate). Kernels against references and finite
+ * differences, the bytes that programs keep and move, and training that has the bits of one
+ * rank. */
 #include "core/base/sanitize.h"
 #include "kernels/float.h"
 #include "kernels/kernel.h"
@@ -17,13 +19,14 @@
 
 enum array { X, BY, DY, Y, DX, DBY, N_ARRAY };
 
-/* Operands of a gate and its backward op. Only the first `used` rows contain data. */
+/* The arrays of a gate and of its backward op. Only the first `used` of `rows` rows contain data;
+ * the others are padding. */
 struct gate {
   gboolean logistic;
   uint64_t rows, used, columns;
   int64_t counts[3];
   enum weft_dtype dtype;
-  double *value[N_ARRAY]; /* fp64, for the reference */
+  double *value[N_ARRAY]; /* the values in fp64, for the reference */
   void *stored[N_ARRAY];
 };
 
@@ -143,7 +146,7 @@ parts_have_the_bits_of_the_whole (void **state)
   }
 }
 
-/* The sum of Y * DY, whose gradients are DX and DBY. */
+/* A loss whose gradients are DX and DBY: the sum of Y * DY. */
 static double
 loss_of (struct gate *g)
 {
@@ -230,10 +233,11 @@ a_gate_of_shared_experts_weighs_what_they_make (void **state)
       gates++;
     }
   assert_int_equal (gates, 2);
-  assert_int_equal (count_kind (p, WEFT_OP_GATE), 2 * 2); /* layers, microbatches */
+  assert_int_equal (count_kind (p, WEFT_OP_GATE), 2 * 2); /* layers x microbatches */
   assert_true (weft_op_bytes (p, gate) == 2.0 * 2 * T * H);
   assert_true (weft_op_bytes (p, back) == 3.0 * 2 * T * H);
-  /* Kept for backward: the output of the shared experts, and one logit per token. */
+  /* Backward needs the output of the shared experts and one logit per token, so both must be
+   * kept. */
   assert_int_equal (p->buf[operand (p, gate, 0)].bytes, 2 * T * H);
   assert_int_equal (p->buf[operand (p, gate, 1)].bytes, 2 * T);
   for (uint32_t i = 0; i < 2; i++)

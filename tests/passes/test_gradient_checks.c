@@ -83,7 +83,9 @@ large (const real_job *job)
   return n;
 }
 
-/* A norm counts as large only after a hundred norms have been recorded. */
+/* check_for_large_grads counts norms that are far above earlier norms, and changes no number. A
+ * norm can be large only after a hundred norms have been recorded, so the first steps count
+ * none. */
 static void
 a_large_gradient_is_counted_and_changes_nothing (void **state)
 {
@@ -104,7 +106,8 @@ a_large_gradient_is_counted_and_changes_nothing (void **state)
   real_job_close (job);
 }
 
-/* The gradients of experts are in a buffer of their own. */
+/* Gradients of experts are in a flat buffer of their own, which the check must read too. The check
+ * changes no bit. */
 static void
 gradients_of_experts_in_units_are_checked_without_a_change (void **state)
 {

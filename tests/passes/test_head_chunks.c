@@ -57,7 +57,7 @@ largest (const weft_program *p, const char *name)
   return most;
 }
 
-/* The peak of the live bytes on the device. */
+/* The largest number of live bytes on the device. */
 static uint64_t
 peak_of (const char *words)
 {
@@ -65,7 +65,8 @@ peak_of (const char *words)
   return weft_plan_peak_bytes (plan, 0);
 }
 
-/* If memory peaks with the logits alive, the peak falls by the logits of all chunks but one. */
+/* Memory peaks while the logits are alive. With four chunks only a quarter of the logits is alive,
+ * so the peak falls by three quarters of their bytes. */
 static void
 the_peak_falls_by_the_logits_of_other_chunks (void **state)
 {
@@ -82,8 +83,8 @@ the_peak_falls_by_the_logits_of_other_chunks (void **state)
                whole - four <= logits * 3 / 4 + (1 << 20));
 }
 
-/* As arXiv 2410.10989: the tokens of a chunk are all tokens divided by (vocabulary / hidden size),
- * rounded to a power of two, but enough for efficient matmuls. */
+/* The number of tokens of a chunk, as in arXiv 2410.10989: all tokens divided by (vocabulary /
+ * hidden size), rounded to a power of two, but at least so many that matmuls stay efficient. */
 static void
 chunks_are_as_many_as_the_products_bear (void **state)
 {
@@ -110,8 +111,8 @@ chunks_are_as_many_as_the_products_bear (void **state)
   }
 }
 
-/* Each chunk has the two collectives of the native loss. Sequence parallel ranks all-gather the
- * input of the head once per microbatch. */
+/* Ranks that share the vocabulary reduce the largest logit and the sums of the loss in each chunk.
+ * With sequence parallelism, they all-gather the input of the head only once per microbatch. */
 static void
 ranks_that_share_the_vocabulary_meet_in_each_chunk (void **state)
 {
@@ -145,8 +146,8 @@ last_named (const weft_program *p, enum weft_op_kind kind, const char *name)
   return WEFT_NO_OP;
 }
 
-/* The bucket with the head is reduced after the head's last chunk; the reduction does not wait for
- * the backward pass of the layers. */
+/* The gradients of the head are reduced after its last chunk, and do not wait for the backward pass
+ * of the layers. */
 static void
 the_bucket_of_the_head_waits_for_its_last_chunk (void **state)
 {
@@ -164,7 +165,8 @@ the_bucket_of_the_head_waits_for_its_last_chunk (void **state)
   assert_false (comes_after (p, layer, reduced));
 }
 
-/* The first unit of the backward pass is gathered while the head runs. */
+/* With Megatron-FSDP, the first unit of the backward pass is gathered while the head and the loss
+ * run. */
 static void
 the_last_layer_is_gathered_beside_the_head (void **state)
 {
@@ -242,8 +244,8 @@ chunks_give_the_bits_of_whole_logits (void **state)
   check_bits (GPT2 "precision=fp32 ", strategies, G_N_ELEMENTS (strategies));
 }
 
-/* With multi-token prediction, the same chunk of all depths is one leaf, and one matmul computes
- * its gradient. */
+/* Multi-token prediction has several heads with one weight. Chunk k of all of them is one leaf of
+ * the weight's gradient, which one matmul computes. */
 static void
 predictions_go_chunk_by_chunk_too (void **state)
 {
@@ -259,7 +261,7 @@ predictions_go_chunk_by_chunk_too (void **state)
   check_bits (LLAMA "precision=fp32 mtp_num_layers=2 ", strategies, G_N_ELEMENTS (strategies));
 }
 
-/* The logits have 16 bits, the gradients 16 or 32; with fp16 there is a loss scale. */
+/* Logits of 16 bits, with gradients of 16 or 32 bits; fp16 also has a loss scale. */
 static void
 chunks_give_the_bits_of_whole_logits_in_sixteen_bits (void **state)
 {
@@ -295,7 +297,8 @@ check_near (const char *model, const char *const *strategies, unsigned n)
   }
 }
 
-/* In fast order any number of chunks is legal: each chunk is added to the gradient in turn. */
+/* In fast order any number of chunks is legal. Chunks are added to the gradient one after the
+ * other, so the results are near those of whole logits, but not equal. */
 static void
 fast_order_adds_chunks_in_turn (void **state)
 {

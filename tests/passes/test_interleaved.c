@@ -1,5 +1,5 @@
-/* Interleaved schedules: the layers of a rank, microbatches in flight, the time of a step in which
- * only layers take time, and where each mode posts sends and receives. */
+/* Interleaved schedules: the layers of a rank, microbatches in flight, step times if only layers
+ * take time, and where each mode of p2p overlap posts sends and receives. */
 #include "tests/made/made.h"
 #include "tests/made/questions.h"
 #include "tests/runner/runner.h"
@@ -16,7 +16,7 @@
 
 /* ------------------------------------------------------------------------ time */
 
-/* Chunks have one layer. Its forward pass takes 1 s and its backward pass 2 s; all other ops
+/* Each chunk has one layer, whose forward takes 1 s and whose backward takes 2 s. All other ops
  * take no time. */
 static double
 layer_seconds (void *user, uint32_t actor, uint32_t op)
@@ -33,8 +33,8 @@ layer_seconds (void *user, uint32_t actor, uint32_t op)
   }
 }
 
-/* The step takes m (tF + tB) + (p - 1) (tF + tB) / v. The two passes of a chunk, 1 / v of a rank's
- * layers, take 1 s and 2 s. */
+/* If transfers take no time, a step takes m (tF + tB) + (p - 1) (tF + tB) / v, with the times of
+ * all v chunks of a rank. Here the passes of one chunk take 1 s and 2 s. */
 static void
 the_bubble_is_that_of_a_chunk_where_transfers_are_free (void **state)
 {
@@ -90,8 +90,8 @@ chunk_q_of_rank_r_is_stage_q_p_plus_r (void **state)
   }
 }
 
-/* Each chunk has flat buffers and buckets of its own. Only the first chunk of the first rank closes
- * buckets at bucket_size. */
+/* Each chunk has flat buffers and buckets of its own. As in Megatron-Core, only the first chunk of
+ * the first rank is cut into buckets of bucket_size. */
 static void
 virtual_pipeline_model_parallel_size_gives_each_chunk_its_own_buckets (void **state)
 {
@@ -115,7 +115,7 @@ virtual_pipeline_model_parallel_size_gives_each_chunk_its_own_buckets (void **st
 
 /* ------------------------------------------------------------------------ exchanges */
 
-/* Number of transfers in the launch that begins at position `first` of a lane. */
+/* Number of transfers in the launch that starts at position `first` of a lane. */
 static uint32_t
 group_of (const weft_program *p, enum weft_lane lane, uint32_t first)
 {
@@ -131,13 +131,14 @@ batch_p2p_comm_makes_one_launch_of_up_to_four_transfers (void **state)
   (void) state;
   for (uint32_t i = 0; i < p->lane_n[lane]; i += group_of (p, lane, i))
     n_four += group_of (p, lane, i) == 4;
-  /* In most steady slots both neighbours send and receive; the first and the last slots have fewer
-   * transfers. */
+  /* In the middle of the schedule, a slot sends and receives on both sides: four transfers. The
+   * first and the last slots have fewer. */
   assert_true (n_four >= 5);
   assert_int_equal (p->lane_n[WEFT_LANE_PP_BACK], 0);
   for (uint32_t i = 0; i < apart->lane_n[lane]; i++)
     assert_int_equal (group_of (apart, lane, i), 1);
-  /* Odd ranks receive first, and even ranks send first. */
+  /* Without batch_p2p_comm, an odd rank receives first and an even rank sends first. Sends and
+   * receives are on two lanes. */
   for (uint32_t i = 0; i < apart->lane_n[lane]; i++)
     assert_int_equal (apart->op[apart->lane_ops[lane][i]].kind, WEFT_OP_RECV);
   for (uint32_t i = 0; i < apart->lane_n[WEFT_LANE_PP_BACK]; i++)
@@ -164,8 +165,9 @@ kernel_of (const weft_program *p, enum weft_op_kind kind, uint32_t micro, uint32
   return WEFT_NO_OP;
 }
 
-/* Rank 1 of 4 has a warmup of 8 forward passes: F0 to F3 of both chunks. Then follow F4a B0b F5a
- * B1b ... */
+/* Rank 1 of 4 runs 8 forward passes of warmup (F0 to F3 of both chunks, a and b), then F4a B0b F5a
+ * B1b ... With overlap_p2p_comm, the input of F5a is received while B0b runs, otherwise after
+ * B0b. */
 static void
 overlap_p2p_comm_receives_the_next_input_beside_a_backward (void **state)
 {
@@ -181,7 +183,7 @@ overlap_p2p_comm_receives_the_next_input_beside_a_backward (void **state)
   assert_false (comes_after (aside, backward, recv));
   assert_false (comes_after (aside, recv, backward));
   assert_true (comes_after (aside, recv, kernel_of (aside, WEFT_OP_ATTENTION, 5, 0)));
-  /* A backward pass waits for the send before the newest one. */
+  /* A backward pass waits for the send before the last one, so that only one send is in flight. */
   assert_true (comes_after (aside, transfer_of (aside, "send_forward", 4, 0),
                             kernel_of (aside, WEFT_OP_ATTENTION_BWD, 1, 1)));
   assert_false (comes_after (aside, transfer_of (aside, "send_forward", 5, 0),
@@ -198,16 +200,16 @@ overlap_p2p_comm_warmup_flush_receives_one_slot_ahead (void **state)
                             transfer_of (aside, "recv_forward", 1, 0)));
   assert_false (comes_after (flush, kernel_of (flush, WEFT_OP_ATTENTION, 0, 0),
                              transfer_of (flush, "recv_forward", 1, 0)));
-  /* In the cooldown, the gradient of the last backward pass is received during the backward pass
-   * before it. */
+  /* At the end of the schedule (only backward passes are left): with the warmup flush, a gradient
+   * is received during the backward pass before the one that needs it. */
   assert_true (comes_after (aside, kernel_of (aside, WEFT_OP_ATTENTION_BWD, 6, 0),
                             transfer_of (aside, "recv_backward", 7, 0)));
   assert_false (comes_after (flush, kernel_of (flush, WEFT_OP_ATTENTION_BWD, 6, 0),
                              transfer_of (flush, "recv_backward", 7, 0)));
 }
 
-/* The first rank keeps a tensor that it received from the last rank until the slot of the tensor.
- * With groups of n microbatches on 4 ranks, at most n - 4 + 1 such tensors are kept. */
+/* The first rank receives tensors from the last rank (for its second chunk), and keeps each until
+ * its slot. With groups of n microbatches on 4 ranks, at most n - 4 + 1 tensors wait. */
 static void
 microbatch_group_size_per_vp_stage_is_what_the_first_rank_keeps (void **state)
 {

@@ -1,5 +1,6 @@
-/* Fusion of a residual sum with the norm after it, of a matmul with gelu, and of a bias with the
- * residual sum after it: which pairs become one op, and that training has the same bits. */
+/* Fused kernels: a residual sum with the norm after it, a matmul with gelu, a bias with the
+ * residual sum after it. Which pairs become one op, how much memory traffic this saves, and that
+ * training has the same bits. */
 #include "tests/made/made.h"
 #include "tests/made/random_job.h"
 #include "tests/made/trained.h"
@@ -81,8 +82,9 @@ dropout_and_stacks_without_the_kernel_keep_two_ops (void **state)
   check (MODEL "fused_add_norm=0", 0, "");
 }
 
-/* The norm after the last recomputed residual sum is not recomputed, so this sum is not fused. If
- * only norms are recomputed, the recomputed norms are not fused. */
+/* Recompute: the last residual sum of a recomputed block is followed by a norm outside the block,
+ * which is not recomputed, so they are not fused in the recomputation. If only norms are
+ * recomputed, they have no sum to be fused with. */
 static void
 what_is_run_again_has_the_sums_that_are_run_again_with_it (void **state)
 {
@@ -92,9 +94,8 @@ what_is_run_again_has_the_sums_that_are_run_again_with_it (void **state)
   check (MODEL "recompute_granularity=selective recompute_modules=layernorm", 0, ALL);
 }
 
-/* After the last residual sum of a layer its unit is freed, and the next unit is gathered. The
- * gather depends on the kernels issued so far, so this sum is not fused with the norm of the next
- * unit. */
+/* FSDP2 gathers the next unit behind the last residual sum of a layer, and before the first norm of
+ * the next unit. So this sum and this norm cannot be one kernel. */
 static void
 a_sum_that_a_unit_is_gathered_behind_stays_by_itself (void **state)
 {
@@ -119,8 +120,8 @@ traffic (const weft_program *p)
   return bytes;
 }
 
-/* The fused kernel does not read the sum from memory: each pair saves one pass over memory and one
- * launch. */
+/* The norm of a fused kernel does not read the sum from memory: each pair saves one pass over the
+ * residual stream and one launch. */
 static void
 each_pair_saves_one_pass_over_the_stream_and_one_launch (void **state)
 {
@@ -134,7 +135,8 @@ each_pair_saves_one_pass_over_the_stream_and_one_launch (void **state)
   assert_int_equal (one->role[0]->n_op + pairs, two->role[0]->n_op);
   assert_near (traffic (two->role[0]) - traffic (one->role[0]), pairs * stream);
   assert_int_equal (count (one->role[0], WEFT_OP_ADD), 0);
-  assert_int_equal (count (one->role[0], WEFT_OP_NORM), 2); /* norm1 of the first layer */
+  /* norm1 of the first layer has no sum before it */
+  assert_int_equal (count (one->role[0], WEFT_OP_NORM), 2);
 }
 
 /* -------------------------------------------------------------------------------- gelu */
@@ -157,7 +159,8 @@ count_gelu (const char *words, uint32_t forward, uint32_t again, uint32_t backwa
   assert_int_equal (found[2], backward);
 }
 
-/* The counts are for two microbatches. */
+/* gelu in the matmul of forward, its derivative in the matmul of the input gradient. All counts are
+ * for two microbatches. */
 static void
 a_product_ends_with_gelu_and_its_gradient_with_the_slope (void **state)
 {
@@ -176,7 +179,8 @@ a_product_ends_with_gelu_and_its_gradient_with_the_slope (void **state)
   count_gelu (MODEL "stack=megatron-core", 0, 0, 0);
 }
 
-/* The input of gelu is stored if backward reads it, and not stored otherwise. */
+/* The fused kernel stores the input of gelu only if backward reads it: in forward, or with
+ * recompute only in the recomputation. */
 static void
 the_input_of_gelu_is_kept_where_backward_reads_it (void **state)
 {
@@ -196,8 +200,9 @@ the_input_of_gelu_is_kept_where_backward_reads_it (void **state)
     }
 }
 
-/* Forward does not read the input of gelu from memory; backward neither writes nor reads the output
- * of the input gradient. */
+/* Fused forward does not read the input of gelu; fused backward neither writes nor reads the output
+ * gradient of gelu. This saves three passes over memory and two launches per layer and
+ * microbatch. */
 static void
 gelu_costs_three_passes_and_two_launches_less (void **state)
 {
@@ -239,7 +244,7 @@ without_a_bias_of_its_own_a_residual_sum_stays (void **state)
   check_kind (MODEL "fused_bias_add=1 tensor_model_parallel_size=2", 0, WEFT_OP_BIAS_ADD, "");
 }
 
-/* The fused kernel neither writes nor reads the rows with added bias. */
+/* The fused kernel neither writes nor reads the rows after the bias was added. */
 static void
 each_bias_and_sum_saves_two_passes_and_one_launch (void **state)
 {

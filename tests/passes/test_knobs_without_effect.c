@@ -1,5 +1,6 @@
-/* Knobs of the data-parallel classes that weft knobs lists with "none": values that are accepted
- * leave the program unchanged; others are refused by the rule that their row names. */
+/* Knobs of the data-parallel classes whose row in `weft knobs` says "affects: none". Values that
+ * are accepted leave the program unchanged; other values are refused by the rule that the row
+ * names. */
 #include "core/job/job.h"
 #include "tests/made/random_job.h"
 #include "tests/runner/runner.h"
@@ -76,7 +77,8 @@ what_is_refused_is_refused_by_the_rule_of_its_row (void **state)
   }
 }
 
-/* The rows of functions and objects of the upstream classes name their replacement in Weft. */
+/* Rows for functions and objects of the upstream classes (no settings) say what replaces them in
+ * Weft. */
 static void
 methods_say_what_stands_for_them (void **state)
 {
@@ -88,7 +90,8 @@ methods_say_what_stands_for_them (void **state)
     assert_true (g_str_has_prefix (knob (methods[i])->affects, "none: "));
 }
 
-/* Every knob of the data-parallel classes is implemented or refused by a rule. */
+/* Every knob of the data-parallel classes has an effect or is refused by a rule; none is marked
+ * "not built yet". */
 static void
 no_knob_of_data_parallelism_waits_to_be_built (void **state)
 {

@@ -13,8 +13,8 @@
 #define N_TRIAL 40
 #define MOST 4
 
-/* A kernel call with random operands: `value` is fp64, the operands of `k` have the dtype of the
- * kernel. */
+/* A kernel call with random operands: `value` in fp64 for the reference, the operands of `k` in the
+ * dtype of the kernel. */
 struct call {
   union weft_model model;
   struct weft_kernel k;
@@ -41,9 +41,10 @@ open_call (GRand *rand, struct call *c, enum weft_op_kind kind)
   const uint64_t join[] = { split[0], up_to (rand, 4), up_to (rand, 9), 2 * up_to (rand, 6),
                             up_to (rand, 9) };
   memcpy (c->k.shape.dim, joins ? join : split, joins ? sizeof join : sizeof split);
-  if (kind == WEFT_OP_LATENT_JOIN_BWD) /* up to eight heads in as many leaves, or one sum */
+  /* up to eight heads summed as leaves (canonical order), or in one sum (fast order) */
+  if (kind == WEFT_OP_LATENT_JOIN_BWD)
     c->k.shape.dim[5] = weft_chunks (join[1]) * (join[0] % 2);
-  if (!joins) { /* the tokens of the second of two ranks */
+  if (!joins) { /* the kernel runs on the tokens of the second of two ranks */
     c->k.tp = (struct weft_place){ 1, 2 };
     c->k.shape.dim[3] = 2 * (split[0] % 2);
   }
@@ -92,7 +93,7 @@ run_cpu (struct call *c, enum weft_dtype dtype, uint32_t parts)
 static const enum weft_op_kind kinds[] = { WEFT_OP_LATENT_SPLIT, WEFT_OP_LATENT_SPLIT_BWD,
                                            WEFT_OP_LATENT_JOIN, WEFT_OP_LATENT_JOIN_BWD };
 
-/* The index of the first output; all operands from this one on are written. */
+/* Index of the first output operand of an op; all operands after it are outputs too. */
 static uint32_t
 first_output (enum weft_op_kind kind)
 {
@@ -131,7 +132,7 @@ kernels_of_latents_do_what_their_references_do (void **state)
   g_rand_free (rand);
 }
 
-/* The ops are linear: <dy, A x> = <A' dy, x>. */
+/* The ops are linear, so backward must be the transpose of forward: <dy, A x> = <A' dy, x>. */
 static void
 backward_of_latents_is_the_transposed_of_forward (void **state)
 {
@@ -194,8 +195,8 @@ attention (enum weft_op_kind kind, uint64_t value, float *const data[5])
   return k;
 }
 
-/* Column c of value heads, as if they had the width of keys; NaN in the columns that narrower heads
- * lack. */
+/* Element c of the value heads as if they were as wide as keys; NaN in the columns that the
+ * narrower heads do not have. */
 static float
 wide_at (const float *narrow, uint64_t row, uint64_t from, uint64_t c)
 {
@@ -249,7 +250,8 @@ narrow_values_are_wide_ones_that_end_with_zeros (void **state)
   g_rand_free (rand);
 }
 
-/* Attention has two matmuls per head, of widths 12 and 5, for the causal half of the scores. */
+/* Attention multiplies queries with keys (width 12) and probabilities with values (width 5 instead
+ * of 12); its FLOPs must fall accordingly. */
 static void
 narrow_values_cost_less (void **state)
 {
@@ -284,7 +286,8 @@ static const char *const strategies[] = {
   "gpus=4 context_parallel_size=2 cp_comm_type=a2a use_distributed_optimizer=true",
 };
 
-/* Two ranks with half of the tokens each apply the rotary embedding of one rank with all tokens. */
+/* Two ranks hold half of the tokens each. Each must rotate keys by the positions of its own tokens,
+ * as one rank with all tokens does. */
 static void
 tokens_of_a_rank_are_turned_where_they_stand (void **state)
 {
@@ -313,7 +316,7 @@ tokens_of_a_rank_are_turned_where_they_stand (void **state)
   }
 }
 
-/* Models without experts, under strategies that split heads and sequences. */
+/* Dense models with latent attention, under strategies that split heads and sequences. */
 static void
 latents_of_shared_heads_and_sequences_give_the_bits_of_one_rank (void **state)
 {
@@ -354,8 +357,8 @@ latents_of_shared_heads_and_sequences_give_the_bits_of_one_rank (void **state)
   }
 }
 
-/* In fast order ranks sum in another order: the results are close to those of one rank, but not
- * equal. */
+/* In fast order, ranks add in another order: losses must be close to those of one rank, but need
+ * not be equal. */
 static void
 latents_in_fast_order_come_near (void **state)
 {
@@ -390,9 +393,9 @@ payload (const weft_program *p, enum weft_op_kind kind, const char *name)
   return 0;
 }
 
-/* With sequence_parallel, the all-gathers transfer the latents, which are 1536 and 512 wide, and
- * the rotary part of the keys, not the residual stream of width 7168. Down projections and norms
- * use a rank's own tokens (Megatron-Core multi_latent_attention.py). */
+/* With sequence_parallel, tensor parallel ranks all-gather the latents (1536 and 512 wide) and the
+ * rotary part of the keys, instead of the residual stream of width 7168. Each rank computes down
+ * projections and norms for its own tokens (Megatron-Core multi_latent_attention.py). */
 static void
 tensor_ranks_gather_latents (void **state)
 {
@@ -431,7 +434,8 @@ latent_attention_gives_the_bits_of_one_rank (void **state)
     struct real_result one = weft_test_run (&(struct real_run){ .words = alone, .steps = STEPS });
     assert_true (one.loss[1] < one.loss[0]);
     for (unsigned s = 0; s < G_N_ELEMENTS (strategies); s++) {
-      gboolean reduces = p == 1 && strstr (strategies[s], "fsdp2"); /* FSDP2: fp32 by default */
+      /* FSDP2 reduces gradients in fp32 by default */
+      gboolean reduces = p == 1 && strstr (strategies[s], "fsdp2");
       g_autofree char *words = g_strdup_printf ("%s %s%s", model, strategies[s],
                                                 reduces ? " grad_reduce_in_fp32=false" : "");
       weft_test_check_bits (words, STEPS, &one, s);
@@ -439,9 +443,9 @@ latent_attention_gives_the_bits_of_one_rank (void **state)
   }
 }
 
-/* The tensors of the published model. Queries: h to 1536, then to 128 heads of 192. Keys and
- * values: h to 512 + 64, and from 512 to 128 heads of 128 + 128. Output: 128 heads of 128 to h
- * (DeepSeek-V3, arXiv 2412.19437, section 4.2). */
+/* The tensors of the published DeepSeek-V3 (arXiv 2412.19437, section 4.2; h = 7168). Queries: h to
+ * 1536, then to 128 heads of 192. Keys and values: h to 512 + 64, and from 512 to 128 heads of 128
+ * + 128. Output: 128 heads of 128 to h. */
 static void
 a_stage_of_deepseek_v3_has_its_published_tensors (void **state)
 {

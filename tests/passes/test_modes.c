@@ -1,5 +1,5 @@
-/* deterministic_mode and finalize_model_grads_func: the time of the former, and the ops that the
- * latter leaves out. */
+/* deterministic_mode (which kernels and collectives become slower) and finalize_model_grads_func
+ * (which ops are left out without it). */
 #include "core/passes/emit/emit.h"
 #include "tests/made/made.h"
 #include "tests/made/nano.h"
@@ -37,7 +37,7 @@ deterministic_mode_slows_the_kernels_that_the_stack_names (void **state)
   g_autofree char *b = weft_program_print (slow->role[0]);
 
   (void) state;
-  assert_string_equal (a, b); /* the same ops, run by other kernels */
+  assert_string_equal (a, b); /* both programs have the same ops; only their kernels differ */
   assert_near (time_of (slow, WEFT_OP_ATTENTION_BWD), 1.5 * time_of (plain, WEFT_OP_ATTENTION_BWD));
   assert_near (time_of (slow, WEFT_OP_EMBED_BWD), 3 * time_of (plain, WEFT_OP_EMBED_BWD));
   assert_near (time_of (slow, WEFT_OP_ATTENTION), time_of (plain, WEFT_OP_ATTENTION));
@@ -57,8 +57,8 @@ algorithm (const weft_plan *plan, uint64_t elements)
   return t.algorithm;
 }
 
-/* NCCL uses trees for small sums over many nodes; with NCCL_ALGO it uses one algorithm for all
- * sizes. */
+/* NCCL uses trees for small all-reduces over many nodes. deterministic_mode sets NCCL_ALGO, which
+ * fixes one algorithm (ring) for all sizes. */
 static void
 deterministic_mode_pins_collectives_to_rings (void **state)
 {
@@ -99,7 +99,8 @@ without_finalize_nothing_is_joined_summed_or_divided (void **state)
   assert_int_equal (count (whole, WEFT_OP_ALL_REDUCE, "tied embedding"), 1);
   assert_int_equal (count (left, WEFT_OP_ALL_REDUCE, "bucket"), 0);
   assert_int_equal (count (left, WEFT_OP_ALL_REDUCE, "tied embedding"), 0);
-  assert_int_equal (count (launched, WEFT_OP_ALL_REDUCE, "bucket"), 1); /* launched in backward */
+  /* the bucket's all-reduce, launched during backward */
+  assert_int_equal (count (launched, WEFT_OP_ALL_REDUCE, "bucket"), 1);
   for (uint32_t op = 0; op < left->n_op; op++)
     assert_int_not_equal (left->op[op].phase, WEFT_PHASE_FINALIZE);
   assert_int_equal (count_kind (left, WEFT_OP_ADAM), count_kind (whole, WEFT_OP_ADAM));
@@ -116,7 +117,8 @@ one_rank_has_nothing_to_finalize (void **state)
 
   (void) state;
   assert_true (weft_test_same_bits (&whole, &left, 2));
-  assert_true (whole.gradients != apart.gradients); /* each rank has only its own gradients */
+  /* on two GPUs each rank has only its own gradients */
+  assert_true (whole.gradients != apart.gradients);
 }
 
 static const struct CMUnitTest tests[] = {

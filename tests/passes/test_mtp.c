@@ -32,8 +32,8 @@ param_named (const weft_program *p, const char *name)
   return NULL;
 }
 
-/* Two depths: three heads and losses. The model's own loss is the last one in forward and the first
- * one in backward. */
+/* Two prediction depths: three heads and three losses per microbatch. Backward begins with the
+ * model's own loss (depth 0), then depth 2 and 1. */
 static void
 each_depth_has_a_joint_a_layer_a_head_and_a_loss (void **state)
 {
@@ -59,8 +59,8 @@ each_depth_has_a_joint_a_layer_a_head_and_a_loss (void **state)
   assert_int_equal (depth[2], 1);
 }
 
-/* The last stage looks up tokens in a copy of the embedding. The gradients of both copies are
- * summed, and the norm counts the parameters once. */
+/* The prediction layers on the last stage look up tokens in a copy of the embedding. The gradients
+ * of both copies are summed, and the norm counts the parameters once. */
 static void
 the_last_stage_has_a_copy_of_the_embedding (void **state)
 {
@@ -93,8 +93,8 @@ all_elements (const weft_program *p)
   return n;
 }
 
-/* uniform recomputes the projection and the layer from their inputs; block does not recompute this
- * layer (as Megatron-Core). */
+/* Full recompute and the prediction layer: the method "uniform" recomputes its projection and
+ * layer; "block" does not, as in Megatron-Core. */
 static void
 uniform_recompute_runs_the_joint_and_the_layer_again (void **state)
 {
@@ -109,10 +109,10 @@ uniform_recompute_runs_the_joint_and_the_layer_again (void **state)
   assert_int_equal (count_named (uniform, WEFT_OP_EMBED, "embedding"), 2);
 }
 
-/* The main model has 671,026,419,200 parameters. The prediction layer has those of a layer of
- * experts, three norms and a matrix of 7168 x 2 * 7168, and shares embedding and head with the
- * model (Hugging Face deepseek-ai/DeepSeek-V3: 14 B more in its files, with copies of both). The
- * correction biases of the routers are not parameters of the program. */
+/* All stages together must have the published parameters. The main model has 671,026,419,200. The
+ * prediction layer adds a layer of experts, three norms and a matrix of 7168 x 2 * 7168; it shares
+ * embedding and head with the model (its published files, with copies of both, have 14 B
+ * parameters). Correction biases of the routers are state, but not parameters of programs. */
 static void
 stages_of_deepseek_v3_have_all_parameters (void **state)
 {
@@ -165,8 +165,8 @@ move (real_job *job, uint32_t tensor, const float *from, const float *along, flo
   weft_state_write (job->state, tensor, WEFT_STATE_WEIGHT, 0, n, value);
 }
 
-/* The slope of the objective along the gradient of a tensor must equal the square of that
- * gradient. */
+/* Compares the measured slope of the loss along a tensor's gradient with the square of this
+ * gradient: both are equal if the gradient is right. */
 static void
 check_slope (real_job *job, uint32_t tensor)
 {
@@ -187,7 +187,7 @@ check_slope (real_job *job, uint32_t tensor)
   double below = objective (job);
   move (job, tensor, value, grad, 0);
   double slope = (above - below) / (2 * (double) step);
-  double noise = 5e-7 / (double) step; /* losses are sums of floats */
+  double noise = 5e-7 / (double) step; /* rounding of losses, which are sums of fp32 numbers */
   if (fabs (slope - square) > 0.02 * square + noise)
     fail_msg ("%s: slope %g along a gradient of square %g", t->name, slope, square);
 }

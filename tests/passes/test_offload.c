@@ -1,4 +1,4 @@
-/* Activations and optimizer state on the host: when copies start and how long they take, when
+/* Activations and optimizer state in host memory: when copies start and how long they take, when
  * memory is freed, and that a missing dependency is detected. */
 #include "core/plan/check.h"
 #include "tests/made/made.h"
@@ -12,8 +12,8 @@ enum { LAYERS = 6 };
       "50000", "--seq-length", "512", "--precision", "bf16", "--topology", "dgx-h100",             \
       "--global-batch-size"
 
-/* One microbatch on one GPU or two. There are no gaps between kernels, so the step is the sum of
- * their times. */
+/* A job of one microbatch per GPU. Kernels follow each other without gaps, so without copies a step
+ * is the sum of kernel times. */
 static struct weft_job
 tiny_job (uint32_t gpus, uint32_t batch)
 {
@@ -23,7 +23,8 @@ tiny_job (uint32_t gpus, uint32_t batch)
 
   made_real_job (&job, flags);
   job.stack.kernel_gap = job.stack.launch_seconds = 0;
-  job.stack.fused_add_norm = job.stack.fused_gelu = 0; /* then all layers take the same time */
+  /* without fused kernels, all layers take the same time */
+  job.stack.fused_add_norm = job.stack.fused_gelu = 0;
   return job;
 }
 
@@ -57,10 +58,10 @@ seconds_without (struct weft_job job)
 
 /* ------------------------------------------------------------------ activations */
 
-/* Copies and kernels of one layer. */
+/* What one layer copies and computes. */
 struct layer {
-  double bytes, forward, backward; /* bytes copied in one direction; kernel seconds */
-  double tail; /* seconds of the kernels of backward after the first use of the last tensor */
+  double bytes, forward, backward; /* bytes copied in one direction; seconds of kernels */
+  double tail; /* seconds of backward from the first use of the tensor that is fetched last */
 };
 
 static uint32_t
@@ -116,8 +117,9 @@ copies_are_hidden_while_they_take_no_longer_than_all_layers_but_two (void **stat
   }
 }
 
-/* Exposed time of copies. The end of forward waits for the last copy; backward waits for the last
- * tensor of the first layer, after which only the rest of that layer's backward pass remains. */
+/* Time of copies that no kernel overlaps with, if the host link is slow. Forward ends with the last
+ * copy. Backward waits until the last tensor of the first layer has been fetched; then only the
+ * rest of this layer's backward pass remains. */
 static double
 exposed (const struct layer *layer, uint32_t n, double rate)
 {
@@ -142,7 +144,7 @@ slow_copies_are_waited_for_as_long_as_the_formula_says (void **state)
   }
 }
 
-/* Two GPUs that share a link to the host, or the host memory, have half of its bandwidth each. */
+/* Two GPUs share the link to the host, or the bandwidth of the host memory: each has half of it. */
 static void
 gpus_share_the_way_to_the_host (void **state)
 {
@@ -329,8 +331,9 @@ sum_of (const weft_plan *plan, enum weft_op_kind kind, enum weft_lane lane)
   return sum;
 }
 
-/* Without overlap the update is sequential: copy of the gradients, Adam, copy of the weights. The
- * copies of loss and norm overlap with Adam; they add 8 bytes to the traffic of host memory. */
+/* Without overlap the update on the host has three parts in sequence: copy of the gradients, Adam
+ * (28 bytes per element), copy of the weights. The copies of loss and norm (8 bytes) run during
+ * Adam and share the host memory bandwidth. */
 static void
 an_update_on_the_host_takes_two_copies_and_adam (void **state)
 {
@@ -347,8 +350,8 @@ an_update_on_the_host_takes_two_copies_and_adam (void **state)
                seconds_of (&gpu) - sum_of (before, WEFT_OP_ADAM, WEFT_LANE_GPU) + update);
 }
 
-/* With overlap, the shorter one of Adam and the copies is hidden, except for its first or last
- * part. */
+/* With overlap, the update takes as long as the slower of Adam and the copies, plus the first or
+ * last piece of the other. */
 static void
 parts_that_overlap_take_as_long_as_the_longest (void **state)
 {
@@ -366,8 +369,9 @@ parts_that_overlap_take_as_long_as_the_longest (void **state)
   assert_true (t->seconds - base > adam);
 }
 
-/* With pin_cpu_grads an update waits for its own gradients only, otherwise for all gradients.
- * Without pin_cpu_params it also waits for the copies of all earlier updates. */
+/* With pin_cpu_grads, the update of a piece waits only for the copy of its own gradients, otherwise
+ * for all gradients. Without pin_cpu_params, it also waits until the weights of all earlier pieces
+ * have been copied back. */
 static void
 memory_that_is_not_page_locked_blocks (void **state)
 {
@@ -402,8 +406,9 @@ memory_that_is_not_page_locked_blocks (void **state)
 
 /* ----------------------------------------------------------------------- proofs */
 
-/* Without the dependency of a kernel on the copy that fetches its operand, the proofs fail; without
- * that of a release on its copy, they fail if another buffer takes the released bytes. */
+/* Mutants that lack one dependency on a copy. A kernel that does not wait for the copy that fetches
+ * its operand must be refused. A release of memory that does not wait for the copy out of this
+ * memory must be refused if another buffer uses the memory afterwards. */
 static void
 whoever_does_not_wait_for_a_copy_is_found (void **state)
 {
@@ -428,7 +433,8 @@ whoever_does_not_wait_for_a_copy_is_found (void **state)
       reuse += release && !proved;
       use += reads;
     }
-  assert_true (reuse >= 2); /* of three releases; the bytes of the third may stay free */
+  /* at least two of three releases; the memory of the third may stay unused */
+  assert_true (reuse >= 2);
   assert_true (use >= 3 * 8);
 }
 

@@ -22,7 +22,7 @@
 
 enum { MOST = 16 };
 
-/* Lists the ops of layer 1 of a phase with one kind and name, in order; returns their number. */
+/* Finds the ops of layer 1 with a phase, kind and name, in order. Returns their number. */
 static uint32_t
 list (const weft_program *p, enum weft_op_kind kind, enum weft_phase phase, const char *name,
       uint32_t *op)
@@ -44,8 +44,8 @@ run_beside (const weft_program *p, uint32_t a, uint32_t b)
   return !comes_after (p, a, b) && !comes_after (p, b, a);
 }
 
-/* An all-gather ring: t matmuls of T / t rows and t - 1 steps. A piece is multiplied while it is
- * sent on. */
+/* An all-gather as a ring: t matmuls of T / t rows and t - 1 transfers. A rank multiplies one piece
+ * while it sends this piece on. */
 static void
 expect_gather_ring (const char *words, enum weft_op_kind kind, enum weft_phase phase,
                     const char *name)
@@ -67,8 +67,8 @@ expect_gather_ring (const char *words, enum weft_op_kind kind, enum weft_phase p
   }
 }
 
-/* Four matmuls of a quarter of the columns each; the reduce-scatter of each overlaps with the next
- * matmul. */
+/* Four matmuls of a quarter of the columns each. The reduce-scatter of each result overlaps with
+ * the next matmul. */
 static void
 expect_split (const char *words, const char *name)
 {
@@ -88,8 +88,8 @@ expect_split (const char *words, const char *name)
   assert_int_equal (all, A);
 }
 
-/* A reduce-scatter ring: t matmuls, one for the rows of each rank, its own rows last. The
- * results of the other t - 1 matmuls are sent to the owners of the rows. */
+/* A reduce-scatter as a ring: t matmuls, one for the rows of each rank. The rank's own rows come
+ * last; the results of the other t - 1 matmuls are sent to the ranks that own the rows. */
 static void
 expect_scatter_ring (const char *words, enum weft_op_kind kind, enum weft_phase phase,
                      const char *name)
@@ -170,7 +170,8 @@ a_compiler_makes_rings_of_all (void **state)
   expect_scatter_ring (ASYNC, WEFT_OP_MATMUL_DGRAD, B, "qkv");
 }
 
-/* disable_qkv and disable_fc1 turn off the pieces of one linear layer, but not its bulk overlap. */
+/* tp_comm_overlap_disable_qkv and _fc1: this linear layer is one matmul with one collective in
+ * forward and backward; other layers keep their pieces. */
 static void
 one_map_may_stay_plain (void **state)
 {
@@ -188,7 +189,8 @@ one_map_may_stay_plain (void **state)
   assert_int_equal (count (fc1, WEFT_OP_SHIFT, F, "qkv"), T - 1);
 }
 
-/* Bytes of the permanent buffer of a matmul; 0 if it has none. */
+/* Bytes of the permanent communication buffer of a matmul (named like "qkv_fprop"); 0 if it has
+ * none. */
 static uint64_t
 room (const char *words, const char *name)
 {
@@ -201,7 +203,8 @@ room (const char *words, const char *name)
   return 0;
 }
 
-/* A permanent buffer has A bytes; for a reduce-scatter ring, (2 t - 1) / t * A bytes. */
+/* Transformer Engine allocates one permanent buffer of A bytes for each overlapped matmul; for a
+ * reduce-scatter ring, of (2 t - 1) / t * A bytes. */
 static void
 named_products_have_buffers_that_stay (void **state)
 {
@@ -249,9 +252,9 @@ communication_beside_products_takes_its_own_sms (void **state)
                     plan->job.stack.collective_sms);
 }
 
-/* Seconds of all products of a name in forward of layer 1, and the number of those that share their
- * last wave with the next piece. The layer is that of GPT-3 175B with four tensor parallel
- * ranks. */
+/* Seconds of the forward matmuls `name` of layer 1, with the layer sizes of GPT-3 175B and four
+ * tensor parallel ranks. *n_shared: the number of pieces whose last wave of tiles is shared with
+ * the next piece. */
 static double
 forward_seconds (const char *words, const char *name, uint32_t *n_shared)
 {
@@ -275,10 +278,10 @@ forward_seconds (const char *words, const char *name, uint32_t *n_shared)
   return seconds;
 }
 
-/* qkv has 16 x 36 tiles: 4.36 waves on 132 SMs. As one product it takes 5 waves. Its 4 pieces of
- * 1.09 waves take 2 waves each on one stream. On several streams a piece fills the last wave of the
- * piece before: 3 x 1.09 + 2. proj has 16 x 48 tiles in 4 pieces of columns: 6 waves, 4 x 2, and
- * 3 x 1.45 + 2. */
+/* Waves of tiles on 132 SMs. qkv has 16 x 36 tiles, 4.36 waves: as one matmul it takes 5 waves. As
+ * four pieces on one stream (1.09 waves each) it takes 4 x 2 waves. On several streams a piece
+ * fills up the last wave of the piece before it: 3 x 1.09 + 2 waves. proj has 16 x 48 tiles: 6
+ * waves, 4 x 2, and 3 x 1.45 + 2. */
 static void
 pieces_on_several_streams_share_waves (void **state)
 {
@@ -301,7 +304,7 @@ pieces_on_several_streams_share_waves (void **state)
   }
 }
 
-/* Large matmuls overlap with the communication, so a step with pieces is shorter. */
+/* With large matmuls, tp_comm_overlap hides communication and makes the step shorter. */
 static void
 pieces_hide_communication (void **state)
 {

@@ -15,8 +15,8 @@
 #define X (2 * TOKENS * 64) /* bytes of one activation of the model's width */
 #define U (2 * TOKENS * 256)
 
-/* Recomputed kernels of a layer and microbatch, in order, such as "norm2 fc1 gelu"; caller
- * frees. */
+/* Names of the recomputed kernels of a layer and microbatch, in order, such as "norm2 fc1 gelu".
+ * Caller frees. */
 static char *
 again (const weft_program *p, uint32_t layer, uint32_t micro)
 {
@@ -44,14 +44,15 @@ check (const char *words, const char *wanted_again, uint64_t wanted_kept)
     for (uint32_t micro = 0; micro < 2; micro++) {
       g_autofree char *found = again (p, layer, micro);
       assert_string_equal (found, wanted_again);
-      /* The output of the last layer, which the final norm keeps, counts as an activation of that
-       * layer. */
+      /* The output of the last layer is kept for the final norm, and counts as an activation of
+       * that layer. */
       assert_true (weft_activations_kept (p, layer, micro) == (double) wanted_kept);
     }
 }
 
-/* Activations kept for backward: n1, qkv (3), o, lse, x1, n2, u, a, and the layer's output, which
- * the next layer keeps as its x. */
+/* Activations that a layer keeps without recompute: norm1, qkv (3 X), attention output,
+ * log-sum-exp, residual sum, norm2, fc1, activation, and the layer's output, which is the input of
+ * the next layer. */
 #define LSE (4 * TOKENS * 4)
 #define ALL (X + 3 * X + X + LSE + X + X + U + U + X)
 
@@ -67,14 +68,15 @@ recompute_modules_say_what_is_run_again_and_no_longer_kept (void **state)
   check (SELECTIVE "recompute_modules=mlp,layernorm", "norm2 fc1 gelu norm1", ALL - 2 * X - 2 * U);
 }
 
-/* T tokens, K = 2 of E = 4 experts of width F = 96, and a shared expert of width 32. One rank has
- * all experts, so the two kernels that order rows for other ranks are absent. */
+/* A layer of experts: two of E = 4 experts of width 96 per token, and a shared expert of width 32.
+ * One rank has all experts, so the kernels that reorder rows for other ranks are absent. */
 #define EXPERTS                                                                                    \
   SELECTIVE "num_moe_experts=4 moe_router_topk=2 moe_ffn_hidden_size=96 activation=swiglu "        \
             "moe_shared_expert_intermediate_size=32 recompute_modules="
 #define ROWS (2 * TOKENS * 2)
-#define ROUTED (4 * TOKENS * 4 + 2 * 4 * TOKENS * 2 + 8 * 4) /* scores, choice and row, counts */
-#define TAKEN (ROWS * (64 + 1))                              /* rows and their routing weights */
+/* scores; choices and row numbers; counts */
+#define ROUTED (4 * TOKENS * 4 + 2 * 4 * TOKENS * 2 + 8 * 4)
+#define TAKEN (ROWS * (64 + 1)) /* rows of experts and their routing weights */
 #define SHARED (2 * TOKENS * 3 * 32)
 #define MIXED (ALL - 2 * U + ROUTED + TAKEN + ROWS * 3 * 96 + SHARED)
 
@@ -96,7 +98,8 @@ modules_of_experts_are_run_again (void **state)
   check (EXPERTS "moe,layernorm", normed, ALL - 2 * U - 2 * X);
 }
 
-/* 4 heads of width 24 + 8 for scores and 16 for values; latents of width 48 and 32. */
+/* Latent attention: 4 heads; keys have width 24 + 8 (without and with positions), values 16;
+ * latents of width 48 (queries) and 32 (keys and values). */
 #define LATENT                                                                                     \
   SELECTIVE "q_lora_rank=48 kv_lora_rank=32 qk_head_dim=24 qk_pos_emb_head_dim=8 v_head_dim=16 "   \
             "kv_channels=32 position_embedding_type=rope recompute_modules="
@@ -115,7 +118,8 @@ projections_of_latents_are_run_again (void **state)
          kept - QKV + 2 * TOKENS * 8 - 2 * X);
 }
 
-/* Scores are not kept: softmax overwrites them. */
+/* Unfused attention keeps the probabilities (SQUARE bytes), which softmax writes over the
+ * scores. */
 #define SQUARE (2 * TOKENS * TOKENS * 4)
 #define UNFUSED "attention_backend=unfused "
 
@@ -131,11 +135,11 @@ core_attention_is_run_again_where_its_probabilities_would_be_kept (void **state)
   check (SELECTIVE UNFUSED "attention_dropout=0.1", "scores softmax dropout", plain);
   check (SELECTIVE UNFUSED "recompute_modules=core_attn,mlp", "norm2 fc1 gelu scores softmax",
          plain - X - 2 * U);
-  check (MODEL "hidden_dropout=0.1", "", ALL + X); /* two masks of one byte per element */
+  /* dropout masks of attention and MLP: X / 2 bytes each */
+  check (MODEL "hidden_dropout=0.1", "", ALL + X);
 }
 
-/* One character per microbatch: r if the layer is recomputed, otherwise a dot, such as "..rr..rr".
- * Caller frees. */
+/* Which microbatches recompute a layer: r or a dot for each, such as "..rr..rr". Caller frees. */
 static char *
 run_again (const weft_program *p, uint32_t layer, uint32_t n_micro)
 {
@@ -148,7 +152,9 @@ run_again (const weft_program *p, uint32_t layer, uint32_t n_micro)
   return g_string_free (marks, FALSE);
 }
 
-/* A window has as many microbatches as are in flight: 4, 3, 2 and 1 on the four stages. */
+/* num_microbatches_with_partial_activation_checkpoints = k: of each window of microbatches, the
+ * first k are not recomputed. A window has as many microbatches as the stage keeps in flight: 4, 3,
+ * 2 and 1. */
 static void
 some_microbatches_of_each_window_are_not_recomputed (void **state)
 {
@@ -172,10 +178,10 @@ some_microbatches_of_each_window_are_not_recomputed (void **state)
   }
 }
 
-/* Partly recomputed microbatches recompute only recompute_modules. With virtual stages, passes of
- * all chunks count. The first of four ranks with two chunks has eleven passes in flight. Of its
- * sixteen forward passes, numbers 0, 1, 11 and 12 are partly recomputed: microbatches 0, 1 and 7 of
- * the first chunk and 4 of the second. */
+/* With recompute_modules, partly recomputed microbatches recompute these modules. With virtual
+ * stages, the window counts passes of all chunks: the first of four ranks with two chunks has
+ * eleven passes in flight. Of its sixteen forward passes, numbers 0, 1, 11 and 12 are partly
+ * recomputed: microbatches 0, 1 and 7 of the first chunk and 4 of the second. */
 static void
 partly_recomputed_microbatches_have_modules_and_chunks (void **state)
 {
@@ -219,7 +225,8 @@ activation_checkpointing_is_full_recompute_of_each_layer (void **state)
   assert_string_equal (one, other);
 }
 
-/* The unit is already gathered: one gather serves the recomputed MLP and the backward pass. */
+/* With sharded weights, activation_checkpointing recomputes the MLP. The recomputation and the
+ * backward pass use one gather, so the number of gathers stays the same. */
 static void
 activation_checkpointing_of_units_is_that_of_the_mlp (void **state)
 {
@@ -239,7 +246,8 @@ activation_checkpointing_of_units_is_that_of_the_mlp (void **state)
   assert_string_equal (found, "norm2 fc1 gelu");
 }
 
-/* Recomputing more keeps less memory and takes more time. */
+/* No recompute, recompute of the MLP, full recompute: each keeps less memory than the one before,
+ * and takes more time. */
 static void
 recompute_trades_memory_for_time (void **state)
 {

@@ -1,5 +1,5 @@
-/* nccl_ub: the SMs that a registered collective takes from kernels, against sms.def and numbers
- * calculated by hand, and which buffers of a step are in the registered pool. */
+/* nccl_ub: SMs that collectives on registered buffers take from kernels, against sms.def and
+ * numbers computed by hand; and which buffers of a step are in the registered pool. */
 #include "core/report/report.h"
 #include "tests/made/made.h"
 #include "tests/made/random_job.h"
@@ -7,8 +7,8 @@
 
 /* ------------------------------------------------------------- SMs by domain */
 
-/* Kernel and collective begin together, and the kernel ends last. The SMs of the collective follow
- * from the time that the kernel loses. */
+/* A kernel and a collective begin together, and the kernel ends last. The test computes the SMs of
+ * the collective from the time by which the kernel becomes longer. */
 #define KERNEL_US 5000
 #define COLLECTIVE_US 1000
 
@@ -156,8 +156,9 @@ nccl_ub_puts_flat_buffers_into_the_registered_pool (void **state)
   assert_in_range (report->role[0].registered_bytes, flat, flat + 2 * WEFT_ALIGN);
 }
 
-/* The pool contains the slices of all units, at most two units of weights and two of gradients, and
- * the parameters outside units: embedding and head, which are smaller than a unit. */
+/* Level 3: the registered pool contains the slices of all units, at most two gathered units and the
+ * gradients of two, and the parameters outside units (embedding and head, which are smaller than a
+ * unit). */
 static void
 nccl_ub_keeps_two_units_in_the_registered_pool (void **state)
 {

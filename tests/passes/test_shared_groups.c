@@ -1,5 +1,5 @@
-/* Fewer key-value groups than tensor parallel ranks: what is gathered, and that the results are
- * those of one rank. */
+/* Tensor parallelism with fewer key-value groups than ranks: what ranks gather, and that the
+ * results are those of one rank. */
 #include "tests/made/questions.h"
 #include "tests/made/real_run.h"
 #include "tests/runner/runner.h"
@@ -31,8 +31,9 @@ qkv_of (const weft_program *p)
   return NULL;
 }
 
-/* The qkv matrix is split evenly, so no row is stored twice. Forward all-gathers the qkv output of
- * all ranks, backward reduce-scatters its gradient. */
+/* The rows of the qkv matrix are split evenly over ranks, so that no row is stored twice. Forward
+ * all-gathers the qkv output of all ranks, and backward reduce-scatters its gradient. With a group
+ * per rank, nothing is gathered. */
 static void
 ranks_gather_what_the_map_makes (void **state)
 {
@@ -50,8 +51,9 @@ ranks_gather_what_the_map_makes (void **state)
   assert_int_equal (count_kind (own, WEFT_OP_TAKE_HEADS), 0);
 }
 
-/* In canonical order both ranks of a group compute the attention of the whole group. Gradients of
- * qkv are not reduced over ranks; gradients of the attention output are all-gathered. */
+/* In canonical order, both ranks that share a key-value group compute the attention of the whole
+ * group (4 heads). Then the gradients of qkv need no reduction; the gradient of the attention
+ * output is all-gathered instead. */
 static void
 ranks_attend_to_their_whole_group_in_canonical_order (void **state)
 {

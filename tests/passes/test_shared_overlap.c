@@ -1,5 +1,5 @@
-/* moe_shared_expert_overlap: shared experts are computed during the all-to-all of routed experts;
- * the step becomes shorter, and no bit changes. */
+/* moe_shared_expert_overlap: shared experts are computed during the all-to-all of routed experts.
+ * The step becomes shorter, and no bit changes. */
 #include "core/exec/exec.h"
 #include "tests/made/made.h"
 #include "tests/made/questions.h"

@@ -1,5 +1,6 @@
-/* Knobs that act at slots of the schedule: gradient collectives and weight gathers on all ranks at
- * once, head gradients at the end of the step, and shapes that are sent ahead of tensors. */
+/* Knobs that act at slots of the schedule: gradient collectives and weight gathers that start on
+ * all ranks at once, head gradients that are deferred to the end of the step, and shapes that are
+ * sent before tensors. */
 #include "tests/made/made.h"
 #include "tests/made/questions.h"
 #include "tests/runner/runner.h"
@@ -13,7 +14,7 @@
 #define SHARDED THREE "use_distributed_optimizer=true overlap_param_gather=true "
 #define STAGES MODEL "num_layers=4 gpus=4 pipeline_model_parallel_size=2 global_batch_size=8 "
 
-/* Number of forward or backward cells whose attention kernel precedes `op`. */
+/* Number of forward or backward passes (one attention kernel each) that begin before `op`. */
 static uint32_t
 cells_before (const weft_program *p, uint32_t op, gboolean forward)
 {
@@ -40,8 +41,9 @@ collective_of (const weft_program *p, enum weft_op_kind kind, uint32_t chunk)
   return WEFT_NO_OP;
 }
 
-/* 8 microbatches in two groups of 4: the backward passes of chunks 2, 1 and 0 end with slots 15, 19
- * and 23. */
+/* Four stages of three chunks; 8 microbatches in two groups of 4. On rank 0, the last backward
+ * passes of chunks 2, 1 and 0 are in slots 15, 19 and 23. An aligned collective of rank r starts r
+ * slots later, which is the same time on all ranks. */
 static void
 grad_sync_func_aligned_starts_a_chunk_at_one_slot_on_all_ranks (void **state)
 {
@@ -53,7 +55,8 @@ grad_sync_func_aligned_starts_a_chunk_at_one_slot_on_all_ranks (void **state)
     g_autoptr (weft_program) p = built (THREE "grad_sync_func=aligned ", r);
     for (uint32_t q = 0; q < 3; q++) {
       uint32_t op = collective_of (p, WEFT_OP_ALL_REDUCE, q);
-      /* Slots count from 0. A collective due after the last slot is launched at the end. */
+      /* Slots count from 0. A collective that would start after the last slot is launched at the
+       * end of the last slot. */
       assert_int_equal (cells_before (p, op, FALSE), MIN (last_slot[q] + r, 23) + 1);
       assert_int_equal (cells_before (own, collective_of (own, WEFT_OP_ALL_REDUCE, q), FALSE),
                         last_slot[q] + 1);
@@ -79,7 +82,8 @@ grad_sync_func_aligned_without_chunks_leaves_later_stages_to_the_bubble (void **
   }
 }
 
-/* Forward slots 0 to 3 are chunk 0, slots 4 to 7 chunk 1, slots 8 to 11 chunk 2. */
+/* Forward slots 0 to 3 are chunk 0, slots 4 to 7 chunk 1, slots 8 to 11 chunk 2. With alignment,
+ * chunks 0 and 1 are gathered at the begin of the step, chunk 2 at forward slot 4 - r on rank r. */
 static void
 align_param_gather_asks_for_two_chunks_at_once_and_for_the_third_at_its_slot (void **state)
 {
@@ -93,7 +97,7 @@ align_param_gather_asks_for_two_chunks_at_once_and_for_the_third_at_its_slot (vo
       for (uint32_t q = 0; q < 3; q++) {
         uint32_t op = collective_of (p, WEFT_OP_ALL_GATHER, q);
         assert_int_equal (cells_before (p, op, TRUE), q < 2 ? 0 : 4 - r);
-        /* Without the knob a chunk is gathered when its first forward pass begins. */
+        /* Without the knob, a chunk is gathered when its first forward pass begins. */
         op = collective_of (own, WEFT_OP_ALL_GATHER, q);
         assert_int_equal (cells_before (own, op, TRUE), 4 * q);
       }
@@ -111,8 +115,8 @@ waits_for_input (const weft_program *p)
   return comes_after (p, op, collective_of (p, WEFT_OP_ALL_GATHER, 0));
 }
 
-/* Without alignment a stack that gathers ahead launches the gather of chunk 0 when a step begins,
- * and that of chunk q when chunk q - 1 begins on its own stage. */
+/* gathers_ahead = 1 without alignment: chunk 0 is gathered when the step begins, and chunk q when
+ * chunk q - 1 begins on the same stage. */
 static void
 gathers_ahead_launches_a_chunk_when_the_chunk_before_it_begins (void **state)
 {
@@ -129,8 +133,8 @@ gathers_ahead_launches_a_chunk_when_the_chunk_before_it_begins (void **state)
   }
 }
 
-/* Megatron-FSDP's start_param_sync() gathers the first unit of a chunk and the units that are
- * prefetched with it (megatron_fsdp.py). The small unit size bounds the prefetch here. */
+/* Megatron-FSDP's start_param_sync() (megatron_fsdp.py) gathers the first unit of a chunk and the
+ * units that are prefetched with it. The small unit size bounds this prefetch. */
 static void
 align_param_gather_gathers_the_first_unit_of_a_sharded_chunk (void **state)
 {
@@ -151,7 +155,7 @@ align_param_gather_gathers_the_first_unit_of_a_sharded_chunk (void **state)
         else if (p->op[op].kind == WEFT_OP_ALL_GATHER && p->op[op].lane == WEFT_LANE_DP &&
                  cells <= 12)
           gathers[cells]++;
-      /* Before the first cell at least one unit of chunk 0 and one of chunk 1 are gathered. */
+      /* before the first pass: at least one unit of chunk 0 and one of chunk 1 */
       assert_true (gathers[0] >= 2);
       assert_true (gathers[4 - r] >= 1);
     }
@@ -194,7 +198,8 @@ defer_embedding_wgrad_compute_puts_head_gradients_behind_the_last_backward (void
     assert_int_equal (head_gradient (first, micro) > last_backward (first), micro == 0);
     assert_true (head_gradient (never, micro) < last_backward (never));
   }
-  /* The bucket waits for all head gradients; upstream has no such dependency. */
+  /* The reduction of the head's bucket must wait for all deferred gradients of the head;
+   * Megatron-Core does not wait. */
   uint32_t bucket = WEFT_NO_OP;
   for (uint32_t op = 0; op < p->n_op; op++)
     if (p->op[op].kind == WEFT_OP_ALL_REDUCE && is_named (p, op, "bucket 0"))
@@ -203,7 +208,8 @@ defer_embedding_wgrad_compute_puts_head_gradients_behind_the_last_backward (void
     assert_true (comes_after (p, head_gradient (p, micro), bucket));
 }
 
-/* Logits stay alive until the deferred weight gradient has read them. */
+/* Deferred weight gradients keep the logits alive. wgrad_deferral_limit bounds the number of
+ * microbatches whose logits are kept; 0: no bound. */
 static void
 wgrad_deferral_limit_bounds_what_waits (void **state)
 {
@@ -238,7 +244,7 @@ variable_seq_lengths_sends_24_bytes_and_waits_for_the_device (void **state)
   assert_int_equal (shapes, tensors);
   assert_int_equal (count_kind (p, WEFT_OP_COPY_OUT) - count_kind (plain, WEFT_OP_COPY_OUT),
                     p->lane_n[WEFT_LANE_D2H] - 1);
-  /* A tensor is received after its shape has been read. */
+  /* the host must read a tensor's shape before the tensor is received */
   for (uint32_t op = 0, read = WEFT_NO_OP; op < p->n_op; op++) {
     if (is_named (p, op, "shapes"))
       read = op;

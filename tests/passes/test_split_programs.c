@@ -1,5 +1,5 @@
-/* Schedules with separate weight gradients: activations in flight, the time of a step in which only
- * layers take time, and where the two copies of a stage add their gradients. */
+/* Schedules with separate weight gradients (W): activations in flight, step times if only layers
+ * take time, and where the two copies of a stage (DualPipe) add their gradients. */
 #include "tests/made/made.h"
 #include "tests/runner/folder.h"
 #include "tests/made/questions.h"
@@ -12,7 +12,8 @@
 #define ONE MODEL "num_layers=4 "
 #define TWO MODEL "num_layers=8 "
 
-/* Forward pass, input gradients and weight gradients of a layer take 1 s each. */
+/* Forward, input gradients and weight gradients of a layer take 1 s each. All other ops take no
+ * time. */
 static double
 layer_seconds (void *user, uint32_t actor, uint32_t op)
 {
@@ -30,7 +31,7 @@ layer_seconds (void *user, uint32_t actor, uint32_t op)
   }
 }
 
-/* If transfers take no time, the program takes as long as its grid. */
+/* If transfers take no time, the program of a schedule takes as long as its grid. */
 static void
 a_program_takes_as_long_as_its_grid_where_transfers_are_free (void **state)
 {
@@ -53,7 +54,8 @@ a_program_takes_as_long_as_its_grid_where_transfers_are_free (void **state)
   }
 }
 
-/* Each rank works for 24 s. The bubble of 1f1b is 3 (p - 1) s, that of zb-h1 (p - 1) s. */
+/* p = 4 ranks, which work for 24 s each. The published bubble is 3 (p - 1) s for 1f1b and p - 1 s
+ * for zb-h1. */
 static void
 zero_bubbles_are_as_short_as_published (void **state)
 {
@@ -61,10 +63,10 @@ zero_bubbles_are_as_short_as_published (void **state)
   assert_near (makespan_of (layer_seconds, ONE "pipeline_schedule=1f1b"), 33);
   assert_near (makespan_of (layer_seconds, ONE "pipeline_schedule=zb-h1"), 27);
   assert_near (makespan_of (layer_seconds, ONE "pipeline_schedule=zb-h2"),
-               27); /* not 24: ranks start one after the other */
+               27); /* not 24: rank r cannot start before r s */
 }
 
-/* The largest number of microbatches between F and W on a rank of the grid. */
+/* The largest number of microbatches of a rank whose F has run, but not W. */
 static uint32_t
 most_of_grid (const weft_grid *grid, uint32_t rank)
 {
@@ -94,7 +96,7 @@ what_weight_gradients_read_waits_for_them (void **state)
       g_autoptr (weft_program) p = weft_step_build (&plan->job, &plan->mesh, r);
       assert_int_equal (most_norms_kept (p), most_of_grid (grid, r));
     }
-  /* zb-h1: p - r microbatches in flight, and r more that wait for weight gradients only. */
+  /* zb-h1: rank r has p - r microbatches in flight, and r more that wait only for W: p in all. */
   for (uint32_t r = 0; r < 4; r++) {
     g_autoptr (weft_program) p = built (ONE "pipeline_schedule=zb-h1", r);
     assert_int_equal (most_norms_kept (p), 4);
@@ -132,7 +134,8 @@ dualpipe_adds_the_gradients_of_a_stage_over_the_two_ranks_that_hold_it (void **s
   "topology=cpu model=gpt2-nano seq_length=16 hidden_size=32 num_attention_heads=4 "               \
   "num_query_groups=4 kv_channels=8 ffn_hidden_size=96 precision=fp32 global_batch_size=8 "
 
-/* The file contains the grid of another schedule; programs are built from the file alone. */
+/* The file contains the grid of another schedule, and pipeline_schedule_file is the only
+ * description of the schedule. Training must have the bits of one rank. */
 static void
 pipeline_schedule_file_gives_the_bits_of_one_rank (void **state)
 {
@@ -153,7 +156,8 @@ pipeline_schedule_file_gives_the_bits_of_one_rank (void **state)
   }
 }
 
-/* A program can send only to the rank before or after its own. */
+/* A program can send only to the next or the previous rank, so a file whose neighbouring stages are
+ * on other ranks is refused. */
 static void
 pipeline_schedule_file_must_have_neighbours_next_to_each_other (void **state)
 {

@@ -1,4 +1,4 @@
-/* The program before the first step: initial weights and their broadcast; and the scalars that
+/* The program before the first step (initial weights and their broadcast), and the scalars that
  * ranks exchange after a step. */
 #include "core/report/report.h"
 #include "core/passes/step.h"
@@ -61,8 +61,8 @@ perform_initialization_fills_every_tensor_before_it_is_sent (void **state)
   assert_int_equal (alone->role[0]->n_op, p->n_param);
 }
 
-/* The host holds one whole fp32 tensor at a time, and the converted copy that is sent to the
- * device. */
+/* use_cpu_initialization: the host makes one whole fp32 tensor at a time, and converts it to the
+ * dtype in which it is copied to the device. */
 static void
 use_cpu_initialization_makes_a_tensor_on_the_host_and_copies_it (void **state)
 {
@@ -122,7 +122,8 @@ broadcast_params_sends_every_parameter_once_from_member_0 (void **state)
       const struct weft_param *param = &p->param[i];
       assert_int_equal (p->op[i].kind, WEFT_OP_BROADCAST);
       assert_int_equal (p->op[i].group, WEFT_GROUP_DP);
-      assert_int_equal (p->op[i].peer, 0); /* the root is the first member of the group */
+      /* peer of a broadcast: the root is the first member of the group */
+      assert_int_equal (p->op[i].peer, 0);
       assert_int_equal (p->op[i].lane, WEFT_LANE_DP);
       assert_int_equal (elements (p, i), param->rows * param->columns);
       assert_int_equal (p->uses[p->op[i].uses].buf, param->weight);
@@ -131,8 +132,8 @@ broadcast_params_sends_every_parameter_once_from_member_0 (void **state)
   }
 }
 
-/* An executor runs the startup program in the memory of the step, so both programs have the weights
- * at the same addresses. */
+/* The executor runs the startup program in the arena of the step, so weights must have the same
+ * addresses in both programs. */
 static void
 weights_lie_where_the_step_has_them (void **state)
 {

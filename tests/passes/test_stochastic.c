@@ -10,8 +10,9 @@
 #include <math.h>
 #include <string.h>
 
-/* For all 65,536 random numbers: the number of draws that round up equals the distance to the lower
- * neighbour, in units of 1/65536 of the gap. */
+/* An fp32 number is rounded to bf16 with each of the 65,536 random numbers. The number of results
+ * that are rounded up must be the distance from the lower bf16 neighbour, in units of 1/65536 of
+ * the gap. */
 static void
 of_all_draws_as_many_go_up_as_the_float_is_above_its_neighbour (void **state)
 {
@@ -85,7 +86,8 @@ update (struct weights *w, const struct weft_control *control, gboolean drawn,
 
 #define WHOLE(first) ((struct weft_whole){ 99, (first), G_MAXUINT64, 0, 0 })
 
-/* Twenty steps of 0.0003 down from 1; just below 1 the bf16 numbers are 0.0039 apart. */
+/* Twenty steps of 0.0003 down from 1. Just below 1 bf16 numbers are 0.0039 apart, so rounding to
+ * nearest never leaves 1; stochastic rounding must follow the steps in the mean. */
 static void
 steps_too_small_for_bf16_are_taken_in_the_mean (void **state)
 {
@@ -106,14 +108,14 @@ steps_too_small_for_bf16_are_taken_in_the_mean (void **state)
     assert_true (weft_bf16_float (nearest->param[i]) == 1);
     sum += (double) weft_bf16_float (lot->param[i]) / N;
   }
-  /* The rounding error of one step has a standard deviation of at most 0.0039 / 2. The mean is over
+  /* The rounding error of one step has a standard deviation of at most 0.0039 / 2; the mean is over
    * N elements after twenty steps. */
   double deviation = 0.0039 / 2 * sqrt (20.0 / N);
   assert_true (fabs (sum - (1 - 20 * 3e-4)) < 5 * deviation);
 }
 
-/* Compares an update in one call with updates in pieces of rows, and with updates by two ranks with
- * half of the columns each. */
+/* The random number of an element depends on its place in the tensor. So one call, calls for pieces
+ * of the rows, and two ranks with half of the columns each must give the same bits. */
 static void
 who_updates_an_element_does_not_matter (void **state)
 {

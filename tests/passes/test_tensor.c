@@ -15,8 +15,8 @@
 #define TP4 "gpus=4 tensor_model_parallel_size=4 "
 #define SP TP4 "sequence_parallel=true "
 
-/* Collectives of the tensor parallel group, in order, as "all_reduce 8192 qkv, ..."; the bytes are
- * those of the whole tensor. Caller frees. */
+/* Lists the collectives of the tensor parallel group in a layer and phase, in order, as "all_reduce
+ * 8192 qkv, ..." (bytes of the whole tensor). Caller frees. */
 static char *
 collectives (const weft_program *p, uint32_t layer, enum weft_phase phase)
 {
@@ -65,8 +65,8 @@ sequence_parallel_gathers_and_scatters (void **state)
           "all_gather 8192 proj, all_gather 8192 qkv, reduce_scatter 8192 qkv");
 }
 
-/* Full recompute repeats the collectives of the forward pass, selective recompute of attention
- * repeats none. */
+/* Full recompute repeats the collectives of the forward pass; recompute of attention repeats none;
+ * recompute of the MLP repeats the all-gather of fc1. */
 static void
 recompute_repeats_collectives_of_what_it_runs (void **state)
 {
@@ -83,7 +83,8 @@ recompute_repeats_collectives_of_what_it_runs (void **state)
           "all_gather 8192 fc1");
 }
 
-/* T = 64 tokens: an fp32 number per token is 256 bytes. */
+/* Collectives of embedding, head and loss. With 64 tokens, an fp32 number per token has 256
+ * bytes. */
 static void
 the_ends_reduce_words_and_the_loss (void **state)
 {
@@ -105,7 +106,7 @@ the_ends_reduce_words_and_the_loss (void **state)
           "all_reduce 256 target_logit, all_reduce 256 sum_exp");
 }
 
-/* The op of layer 1 of a kind, phase and name; fails if there is none. */
+/* The op of layer 1 with this kind, phase and name; the test fails if there is none. */
 static uint32_t
 find (const weft_program *p, enum weft_op_kind kind, enum weft_phase phase, const char *name)
 {
@@ -117,7 +118,7 @@ find (const weft_program *p, enum weft_op_kind kind, enum weft_phase phase, cons
   return WEFT_NO_OP;
 }
 
-/* Whether two ops may overlap. */
+/* Whether two ops may overlap: neither depends on the other. */
 static gboolean
 run_beside (const weft_program *p, uint32_t a, uint32_t b)
 {
@@ -186,7 +187,8 @@ a_rank_holds_a_fourth_of_every_matrix (void **state)
   expect_part (p, "fc1.weight", 48, 64, 192, 64);
   expect_part (p, "fc2.weight", 64, 24, 64, 96);
   expect_part (p, "norm1.weight", 64, 1, 64, 1);
-  expect_part (p, "embedding.weight", 256, 64, 1000, 64); /* 1024 = 2 * 128 * 4 rows */
+  /* 1000 rows are padded to 1024 = 2 * 128 * 4 */
+  expect_part (p, "embedding.weight", 256, 64, 1000, 64);
 }
 
 static void
@@ -204,8 +206,9 @@ a_vocabulary_is_padded_as_asked (void **state)
   expect_part (order, "head.weight", 252, 64, 1001, 64);
 }
 
-/* One launch reduces the gradients of the norms of three layers and of the final norm; without
- * sequence_parallel only those of q and k norms. */
+/* With sequence_parallel, norms see only part of the tokens, so their gradients are summed over
+ * tensor parallel ranks, in one launch per step: two norms in each of three layers, and the final
+ * norm. Without it, only q and k norms (whose heads are split) are summed. */
 static void
 gradients_of_norms_are_joined_once_a_step (void **state)
 {
@@ -239,7 +242,7 @@ gradients_of_norms_are_joined_once_a_step (void **state)
 
 /* -------------------------------------------------------------------------- activations */
 
-/* Bytes that layer 1 keeps from its forward pass to its backward pass. */
+/* Bytes of activations that layer 1 keeps from forward to backward. */
 static uint64_t
 kept (const char *words)
 {
@@ -257,9 +260,9 @@ kept (const char *words)
   return bytes;
 }
 
-/* x = s b h elements. Residual inputs, norm outputs and inputs of the two column-parallel layers
- * have 8 x bytes, which every rank holds whole unless sequence_parallel splits them; all other
- * activations are split. SwiGLU of width f, flash attention. */
+/* x = s b h elements; SwiGLU of width f; flash attention. Inputs of the residual blocks, outputs of
+ * norms and inputs of the column-parallel layers have 8 x bytes. They are whole on every rank
+ * unless sequence_parallel splits them. All other activations are split over the ranks. */
 static void
 activations_of_a_layer_are_those_of_the_formulas (void **state)
 {

@@ -21,8 +21,8 @@
 #define TP2 "tensor_model_parallel_size=2 "
 #define TP4 "tensor_model_parallel_size=4 "
 
-/* A vocabulary of 260 is padded for eight leaves; with one of 97 some leaves have only a few
- * tokens. */
+/* A vocabulary of 260 is padded for eight leaves (canonical order). With a vocabulary of 97, some
+ * leaves have only a few tokens. */
 static const char *const models[] = {
   GPT2 SMALL " num_layers=4 add_qkv_bias=true",
   LLAMA SMALL " num_layers=4 share_embeddings_and_output_weights=true qk_layernorm=true",
@@ -70,7 +70,7 @@ static const char *const strategies[] = {
   "gpus=4 " TP4 SP "cpu_offloading=true cpu_offloading_num_layers=1 cross_entropy_loss_fusion=true",
 };
 
-/* Strategies with matmuls in pieces. */
+/* Strategies with tp_comm_overlap, whose matmuls are computed in pieces. */
 #define OVERLAP SP "tp_comm_overlap=true "
 static const char *const overlapped[] = {
   "gpus=2 " TP2 OVERLAP,
@@ -110,7 +110,8 @@ check (const char *model, const char *more, const char *strategy, const struct r
   weft_test_check_run (&(struct real_run){ .words = words, .steps = STEPS, .poison = TRUE }, one);
 }
 
-/* Checks every stride-th row of a table; each call begins at another row. */
+/* Compares every stride-th strategy of a table with one rank. Each call begins at another row, so
+ * that all rows are used over several calls. */
 static void
 check_all (const char *model, const char *more, const char *const *row, unsigned n, unsigned stride)
 {
@@ -151,8 +152,9 @@ so_they_do_with_the_strategies_of_pytorch (void **state)
     check_all (models[m], "precision=fp32", torch, G_N_ELEMENTS (torch), STRIDE);
 }
 
-/* With cross_entropy_fusion_impl = te each rank subtracts its own largest logit. The bits differ
- * from those without the knob, and agree with one rank that has the knob. */
+/* cross_entropy_fusion_impl = te: each rank subtracts the largest of its own logits. The loss
+ * rounds differently from the native loss; all ranks must have the bits of one rank with this
+ * knob. */
 static void
 a_loss_from_gathered_statistics_has_bits_of_its_own (void **state)
 {
@@ -185,7 +187,7 @@ random_interleavings_do_not_show (void **state)
         &(struct real_run){ .words = words, .steps = STEPS, .stress = seed, .poison = TRUE }, &one);
 }
 
-/* Fast order adds in another order; the results agree to a millionth. */
+/* Fast order adds in another order: losses must agree with one rank to a millionth. */
 static void
 fast_order_is_within_a_millionth (void **state)
 {
@@ -228,8 +230,8 @@ open_job (const char *strategy)
   return real_job_open (words, NULL);
 }
 
-/* Runs two steps under one strategy, saves them, and runs a third step under another one. Returns a
- * hash of all weights and moments. */
+/* Runs two steps under strategy `from`, saves a checkpoint, and runs the third step under strategy
+ * `to`. Returns a hash of all weights and moments. */
 static uint64_t
 go_on (const char *dir, const char *from, const char *to)
 {
@@ -269,7 +271,7 @@ a_run_goes_on_with_another_number_of_tensor_parallel_ranks (void **state)
   }
 }
 
-/* Each rank holds parts of a tensor: together they cover every element exactly once. */
+/* Ranks hold parts of each tensor. Together the parts must cover every element exactly once. */
 static void
 parts_of_a_tensor_are_all_of_it (void **state)
 {

@@ -1,5 +1,5 @@
-/* timers, timing_log_level, barrier_with_L1_time: the begin and end of measured phases, their
- * dependencies, and their spans in a trace. */
+/* timers, timing_log_level, barrier_with_L1_time: where measured phases begin and end, what they
+ * wait for, and their spans in a trace. */
 #include "core/report/trace.h"
 #include "tests/runner/folder.h"
 #include "tests/made/made.h"
@@ -55,7 +55,8 @@ level_1_measures_the_parts_of_a_step_and_level_2_every_microbatch (void **state)
   }
 }
 
-/* At a timer the host waits for everything issued before, and issues nothing until then. */
+/* A timer op is ordered with every other op: the host waits for all ops before it, and launches the
+ * ops after it only then. */
 static void
 an_edge_parts_all_lanes (void **state)
 {
@@ -111,7 +112,7 @@ seconds (const char *words)
   return t->seconds;
 }
 
-/* Waits at timers prevent overlap. */
+/* Timers make the host wait, so they prevent overlap and make a step longer. */
 static void
 measuring_takes_time (void **state)
 {
@@ -145,7 +146,7 @@ measuring_changes_no_bits (void **state)
   }
 }
 
-/* A "forward-backward" span contains all "backward-compute" spans. */
+/* In a trace, the span "forward-backward" must contain all spans "backward-compute". */
 static void
 a_trace_has_a_span_for_each_phase (void **folder)
 {

@@ -31,8 +31,8 @@ count (const weft_program *p, const char *name)
   return n;
 }
 
-/* Number of copies into the bucket that `op` reduces: those since the previous reduction. *last is
- * the last one. */
+/* Number of copies of gradients into the bucket that `op` reduces: those after the previous
+ * reduction. *last: the last of them. */
 static uint32_t
 copies_before (const weft_program *p, uint32_t op, uint32_t *last)
 {
@@ -47,8 +47,8 @@ copies_before (const weft_program *p, uint32_t op, uint32_t *last)
   return n;
 }
 
-/* The gradient that fills a bucket to 1 MiB (the first bucket) or 25 MiB (all others) launches it;
- * the last bucket contains the remaining gradients. */
+/* A bucket is reduced when a gradient fills it to 1 MiB (the first bucket) or 25 MiB (all others).
+ * The last bucket has the remaining gradients. */
 static void
 buckets_close_at_one_and_at_25_mebibytes (void **state)
 {
@@ -78,8 +78,8 @@ buckets_close_at_one_and_at_25_mebibytes (void **state)
   assert_int_equal (all, 2 * elements);
 }
 
-/* The gradient of the head is the first, then follow the final norm and the layers from the last to
- * the first. */
+/* Gradients are copied into buckets in the order of backward: first the head, then the final norm
+ * and the layers from the last to the first. */
 static void
 gradients_fill_buckets_as_they_arrive (void **state)
 {
@@ -90,7 +90,7 @@ gradients_fill_buckets_as_they_arrive (void **state)
   for (uint32_t op = 0; op < p->n_op; op++) {
     if (!is_named (p, op, "to_bucket"))
       continue;
-    if (n++ == 0) { /* the head, 4 MB, exceeds the first bucket */
+    if (n++ == 0) { /* the head, 4 MB, fills the first bucket alone */
       assert_int_equal (weft_op_shape (p, op)->dim[0], 2000 * 1024);
       assert_true (is_bucket (p, op + 1));
     }
@@ -98,13 +98,14 @@ gradients_fill_buckets_as_they_arrive (void **state)
       assert_true (layer == WEFT_NO_LAYER || p->op[op].layer <= layer);
       layer = p->op[op].layer;
     }
-    assert_int_equal (weft_op_shape (p, op)->dim[2], 2); /* divided by the replicas */
+    /* the copy divides by the number of replicas */
+    assert_int_equal (weft_op_shape (p, op)->dim[2], 2);
   }
   assert_int_equal (layer, 0);
 }
 
-/* As with no_sync, microbatches before the last one send nothing. A reduction waits for the copies
- * into its bucket. */
+/* Only the last microbatch is reduced, as if the others ran in no_sync(). Each reduction waits for
+ * the last copy into its bucket. */
 static void
 only_the_last_microbatch_is_reduced_beside_its_backward (void **state)
 {
@@ -128,7 +129,7 @@ only_the_last_microbatch_is_reduced_beside_its_backward (void **state)
   assert_true (n >= 4);
 }
 
-/* A sum is copied back after its reduction. */
+/* A gradient is copied back from its bucket after the reduction of this bucket. */
 static void
 sums_are_copied_back_when_they_are_there (void **state)
 {
@@ -149,7 +150,8 @@ sums_are_copied_back_when_they_are_there (void **state)
   }
 }
 
-/* Buckets have as many bytes as gradients, on every replica. One replica has no buckets. */
+/* On several replicas, buckets are permanent copies of all gradients. One replica has no
+ * buckets. */
 static void
 buckets_take_as_much_as_gradients (void **state)
 {
@@ -166,8 +168,9 @@ buckets_take_as_much_as_gradients (void **state)
   assert_int_equal (count (one->role[0], "to_bucket"), 0);
 }
 
-/* A stage with two chunks of one layer each: each chunk begins with a bucket of its own, and the
- * second chunk's sums are copied back before the last backward pass of the first chunk begins. */
+/* A stage with two chunks of one layer each, each with its own DDP wrapper: the buckets of each
+ * chunk begin anew with a small one, and the gradients of the second chunk are copied back before
+ * the last backward pass of the first chunk begins. */
 static void
 chunks_of_a_stage_are_wrapped_by_themselves (void **state)
 {

@@ -1,6 +1,5 @@
 /* Attention as separate matmuls, and dropout: kernels against references, references against those
- * of flash attention, the properties of the random masks, and real training under many
- * strategies. */
+ * of flash attention, properties of the random masks, and training under many strategies. */
 #include "core/base/sanitize.h"
 #include "kernels/kernel.h"
 #include "tests/made/real_run.h"
@@ -14,7 +13,7 @@
 
 /* ------------------------------------------------------------------------- kernels */
 
-/* The operands of the ops, in fp64 and in fp32. */
+/* All operands of the ops of unfused attention, in fp64 (reference) and in fp32. */
 enum array { QKV, SCORES, PROBS, OUT, DOUT, DPROBS, DSCORES, DQKV, LSE, N_ARRAY };
 struct arrays {
   double d[N_ARRAY][MOST];
@@ -30,7 +29,7 @@ static const struct shape shapes[] = {
   { 3, 5, 2, 2, 13, 0 }, { 2, 12, 4, 4, 3, 5 }, { 1, 9, 6, 3, 2, 1 },
 };
 
-/* A kernel call on some of the arrays, in the order of the op's operands. */
+/* A kernel call on the operands of an op. */
 static struct weft_kernel
 call (enum weft_op_kind kind, const struct shape *s, const union weft_model *model)
 {
@@ -214,7 +213,7 @@ drop (struct drops *to, const struct where *w)
     weft_cpu_dropout (&k, part, 2);
 }
 
-/* Four sequences of six tokens; the first one is sequence 8 of the batch. */
+/* A kernel on four sequences of six tokens, which are sequences 8 to 11 of the batch. */
 static const struct where whole = { .seed = 7,
                                     .step = 3,
                                     .rows = ROWS,
@@ -244,8 +243,8 @@ a_quarter_is_missing_and_the_rest_has_grown (void **state)
 
 #define ROW(mask, row) ((mask) + (row) *COLUMNS)
 
-/* A rank with some of the sequences, tokens or heads draws the same mask for them as one rank with
- * all of them. */
+/* A mask depends on sequence, token and head, not on ranks: a rank with some of the sequences,
+ * tokens or heads must draw the same mask for them as one rank with all of them. */
 static void
 draws_know_tokens_and_heads_not_ranks (void **state)
 {
@@ -259,12 +258,12 @@ draws_know_tokens_and_heads_not_ranks (void **state)
   drop (&part, &some);
   assert_memory_equal (part.mask, ROW (all.mask, 2 * LENGTH), 2 * LENGTH * COLUMNS);
   some = whole;
-  some.rows = ROWS / 4; /* rows of the third of four tensor parallel ranks */
+  some.rows = ROWS / 4; /* the third of four tensor parallel ranks */
   some.tp = (struct weft_place){ 2, 4 };
   drop (&part, &some);
   assert_memory_equal (part.mask, ROW (all.mask, ROWS / 2), ROWS / 4 * COLUMNS);
   some = whole;
-  some.rows = some.tokens = LENGTH / 3; /* tokens of the second of three context parallel ranks */
+  some.rows = some.tokens = LENGTH / 3; /* the second of three context parallel ranks */
   some.cp = (struct weft_place){ 1, 3 };
   drop (&part, &some);
   assert_memory_equal (part.mask, ROW (all.mask, 1), COLUMNS);
@@ -276,7 +275,7 @@ draws_of_probabilities_go_by_heads (void **state)
 {
   const uint32_t square = LENGTH * LENGTH;
   struct where w = { .seed = 1,
-                     .rows = 4 * LENGTH, /* two sequences of two heads */
+                     .rows = 4 * LENGTH, /* two sequences with two heads each */
                      .tokens = 2 * LENGTH,
                      .columns = LENGTH,
                      .site = WEFT_DROP_PROBABILITIES };
@@ -286,7 +285,7 @@ draws_of_probabilities_go_by_heads (void **state)
   drop (&all, &w);
   w.rows = 2 * LENGTH;
   w.tp = (struct weft_place){ 1, 2 };
-  drop (&part, &w); /* the second head of each sequence */
+  drop (&part, &w); /* the second tensor parallel rank has the second head */
   assert_memory_equal (part.mask, all.mask + square, square);
   assert_memory_equal (part.mask + square, all.mask + 3 * square, square);
 }
@@ -308,7 +307,8 @@ draws_differ_by_seed_step_layer_and_site (void **state)
     drop (&found, &other[i]);
     for (int e = 0; e < ROWS * COLUMNS; e++)
       same += found.mask[e] == all.mask[e];
-    assert_in_range (same, ROWS * COLUMNS / 2, ROWS * COLUMNS * 3 / 4); /* 0.625 expected */
+    /* masks that keep 3/4 at random agree in 0.625 of all places */
+    assert_in_range (same, ROWS * COLUMNS / 2, ROWS * COLUMNS * 3 / 4);
   }
 }
 
@@ -391,7 +391,7 @@ static const char *const strategies[] = {
   "gpus=4 tensor_model_parallel_size=2 sequence_parallel=true recompute_granularity=selective",
 };
 
-/* Strategies that split sequences, which need flash attention. */
+/* Strategies that split sequences; they need flash attention. */
 static const char *const shared[] = {
   "gpus=2 context_parallel_size=2",
   "gpus=4 context_parallel_size=2 tensor_model_parallel_size=2 sequence_parallel=true",
@@ -432,8 +432,8 @@ dropout_and_unfused_attention_have_the_bits_of_one_rank (void **state)
   }
 }
 
-/* Unfused attention computes the same function with other roundings. Dropout changes every loss,
- * the first one by less than 0.2. */
+/* Unfused attention computes the function of flash attention with other roundings: nearly equal
+ * losses. Dropout changes every loss, the first one by less than 0.2. */
 static void
 unfused_attention_learns_what_flash_does (void **state)
 {

@@ -25,7 +25,8 @@ near_to (double found, double wanted, double share)
 
 /* ------------------------------------------------------------------------ least squares */
 
-/* Residuals 3 x - 6, x - 2 and y - 1 of two unknowns, without a prior worth mentioning. */
+/* The linear problem of these tests: residuals 3 x - 6, x - 2 and y - 1 of two unknowns x and y.
+ * The spread of the prior is so large that the prior does not count. */
 static const double slope[] = { 3, 0, 1, 0, 0, 1 }, weight[] = { 1, 1, 1 };
 static const double prior[] = { 0, 0 }, spread[] = { 1e6, 1e6 };
 static const double low[] = { -10, -10 }, high[] = { 10, 10 };
@@ -59,16 +60,16 @@ one_step_solves_a_linear_problem (void **state)
 
   (void) state;
   residuals_of (x, r);
-  weft_least_squares_step (&p, x, r, slope, 0, next);
+  weft_least_squares_step (&p, x, r, slope, next);
   near_to (next[0], 2, 1e-9);
   near_to (next[1], 1, 1e-9);
 }
 
-/* With y at its bound, x is still at its own minimum. */
+/* The bounds hold y at 0.25. The minimum over x is then searched with this y. */
 static void
 an_unknown_stops_at_its_bound_and_the_others_are_solved_again (void **state)
 {
-  const double ceiling[] = { 10, 0.25 };
+  const double ceiling[] = { 10, 0.25 }, floor_of[] = { -10, 0.25 };
   /* The third residual depends on both: x + y - 1. With y = 0.25 the minimum of
    * 9 (x - 2)^2 + (x - 2)^2 + (x - 0.75)^2 is x = 20.75 / 11. */
   const double both[] = { 3, 0, 1, 0, 1, 1 };
@@ -77,11 +78,12 @@ an_unknown_stops_at_its_bound_and_the_others_are_solved_again (void **state)
 
   (void) state;
   p.high = ceiling;
-  p.low = ceiling;
-  weft_least_squares_step (&p, (double[]){ 0, 0.25 }, (double[]){ -6, -2, -0.75 }, both, 0, next);
+  p.low = floor_of;
+  weft_least_squares_step (&p, (double[]){ 0, 0.25 }, (double[]){ -6, -2, -0.75 }, both, next);
   near_to (next[1], 0.25, 1e-12);
+  near_to (next[0], 20.75 / 11, 1e-9);
   p.low = low;
-  weft_least_squares_step (&p, x, r, (const double[]){ 3, 0, 1, 0, 0, 1 }, 0, next);
+  weft_least_squares_step (&p, x, r, (const double[]){ 3, 0, 1, 0, 0, 1 }, next);
   near_to (next[1], 0.25, 1e-12);
   near_to (next[0], 2, 1e-9);
 }
@@ -97,8 +99,8 @@ the_prior_pulls_by_its_spread (void **state)
   p.prior = at;
   p.spread = narrow;
   residuals_of (x, r);
-  weft_least_squares_step (&p, x, r, slope, 0, next);
-  /* the minimum of 10 (x - 2)^2 + 100 (x - 5)^2 */
+  weft_least_squares_step (&p, x, r, slope, next);
+  /* the minimum of 10 (x - 2)^2 (residuals) + 100 (x - 5)^2 (prior) */
   near_to (next[0], 520. / 110, 1e-9);
 }
 
@@ -115,8 +117,8 @@ one_row_that_the_model_cannot_explain_hardly_counts (void **state)
   p.n_r = 5;
   p.weight = weights;
   p.elbow = 0.05;
-  weft_least_squares_step (&p, &x, r, one, 0, &next);
-  near_to (next, 1, 0.03); /* the mean is -1 */
+  weft_least_squares_step (&p, &x, r, one, &next);
+  near_to (next, 1, 0.03); /* four rows say 1, a fifth says -9; the mean would be -1 */
 }
 
 /* ------------------------------------------------------------------------ constants */
@@ -130,7 +132,8 @@ write_text (const char *dir, const char *name, const char *text)
   return path;
 }
 
-/* Loads constants from a text. With `wanted` the text is refused with this part of a message. */
+/* Loads a table of constants (what `weft fit` may change) from a text. If `wanted` is not NULL,
+ * the text is refused with a message that contains `wanted`. */
 static weft_constants *
 constants_of (const char *dir, const char *text, const char *wanted)
 {
@@ -183,7 +186,7 @@ the_bundled_constants_load (void **state)
   (void) state;
   if (!constants)
     fail_msg ("%s", error->message);
-  assert_in_range (constants->n, 1, 80); /* under 60 of time and 20 of memory */
+  assert_in_range (constants->n, 1, 80); /* at most 60 constants of time and 20 of memory */
 }
 
 static struct weft_job
@@ -204,7 +207,8 @@ row_job (const char *words)
   return (weft_row_job){ .job = job_of (words) };
 }
 
-/* A stack that builds on another shares the constants that it does not give itself. */
+/* mine.ini is a stack that builds on megatron-core and states its own memory_share. A constant
+ * of megatron-core applies to a job with this stack unless mine.ini states the value itself. */
 static void
 a_constant_applies_where_its_file_gives_the_value (void **state)
 {
@@ -228,7 +232,8 @@ a_constant_applies_where_its_file_gives_the_value (void **state)
   assert_true (applies[0] && applies[1] && applies[2]);
   weft_constants_of (constants, &based, applies);
   assert_true (!applies[0] && applies[1] && applies[2]);
-  based.job.cluster.f.gpu_memory_bandwidth = 1e12; /* a row's assumption replaced it */
+  /* as if an assumption for the published row had replaced the bandwidth */
+  based.job.cluster.f.gpu_memory_bandwidth = 1e12;
   weft_constants_of (constants, &based, applies);
   assert_false (applies[2]);
   weft_constants_of (constants, &other, applies);
@@ -322,7 +327,8 @@ workers_give_results_in_the_order_of_the_tasks (void **state)
 
 /* ------------------------------------------------------------------------ the fit */
 
-/* The head of the table, and rows of gpt2-like models on GPUs of one node, with `seconds`. */
+/* A published table: the header, and n rows of gpt2-like models on GPUs of one node, with these
+ * step times. The caller frees it. */
 static char *
 table_text (const double *seconds, unsigned n)
 {
@@ -352,7 +358,8 @@ table_of (const double *seconds, unsigned n)
   return table;
 }
 
-/* Seconds of all rows if the sustained rate has another value. */
+/* The step times of all rows, computed with another sustained bf16 rate of the GPU (the constant
+ * that the fit must find). */
 static void
 measure (const weft_assumptions *assumptions, double sustained, double *seconds, unsigned n)
 {
@@ -388,10 +395,10 @@ a_fit_finds_the_constant_that_made_the_measurements (void **state)
   assert_int_equal (fit->constant[0].on_bound, FALSE);
   assert_true (fit->time[WEFT_FIT_FITTED] < 0.005 && fit->time[WEFT_FIT_PRIOR] > 0.1);
   near_to (fit->constant[0].time_without, fit->time[WEFT_FIT_PRIOR], 0.2);
-  /* the other constant is used by no row and keeps its prior value */
+  /* no row runs on dgx-a100: the constant of this topology keeps its prior value */
   near_to (fit->constant[1].value, 0.9, 1e-12);
   assert_true (isinf (fit->constant[1].standard_error));
-  /* the only source is left out: nothing moves the constant from its prior value */
+  /* all rows have one source; if this source is left out, the constant keeps its prior value */
   near_to (fit->time[WEFT_FIT_LEFT_OUT], fit->time[WEFT_FIT_PRIOR], 0.01);
 }
 

@@ -1,5 +1,6 @@
-/* Measured collectives: rules find the topology of a row, a row that they do not describe is
- * refused with a reason, and a prediction is the formula of a collective in a step. */
+/* Measured collectives (nccl-tests): rules assign a topology to each row, a row without such a
+ * rule is refused with a reason, and the predicted time of a row is the time that the same
+ * collective has in a step. */
 #include "core/base/error.h"
 #include "planner/nccl.h"
 #include "tests/made/made.h"
@@ -10,7 +11,7 @@
 
 #define HEAD "collective,ranks,nodes,interconnect,size_bytes,busbw_GBps,time_us,source,notes\n"
 
-/* Loads a table of one row, with rules. NULL: *error is set. */
+/* Loads a table of one row with the rules that assign topologies. NULL: *error is set. */
 static weft_nccl *
 try (const char *folder, const char *row, const char *rules, GError **error)
 {

@@ -248,10 +248,9 @@ has (GArray *space, const int64_t wanted[][2], unsigned n)
   return FALSE;
 }
 
-/* The search space contains strategies that large trainings have published, and no strategy of
- * the space breaks a rule. The cases: Llama 3.1 405B (arXiv 2407.21783, Table 4) without and
- * with context parallelism; DeepSeek-V3, whose number of layers (61) is prime; Mixtral with one
- * rank per expert. */
+/* The search space contains published strategies, and no strategy of the space breaks a rule: Llama
+ * 3.1 405B (arXiv 2407.21783, Table 4) without and with context parallelism; DeepSeek-V3, whose
+ * number of layers (61) is prime; Mixtral with one rank per expert. */
 static void
 the_space_has_what_was_published (void **state)
 {
@@ -305,8 +304,8 @@ the_space_has_what_was_published (void **state)
   }
 }
 
-/* Simulated seconds of gpt3-175b on 256 GPUs with an interleaved schedule. `overlap` lists
- * further flags and their values, ended by NULL. */
+/* Simulated seconds of gpt3-175b on 256 GPUs with an interleaved schedule. `overlap` lists further
+ * flags and their values, ended by NULL. */
 static double
 interleaved_seconds (const char *const *overlap)
 {
@@ -353,11 +352,10 @@ interleaved_seconds (const char *const *overlap)
   return t->seconds;
 }
 
-/* Overlap of data parallel communication in an interleaved pipeline saves time only if all
- * stages communicate at once ("aligned"). Reductions that each stage launches on its own delay
- * the last microbatch on every stage, and such all-gathers delay the first microbatch: both are
- * then slower than no overlap. With gathers-ahead = 1 the all-gathers cost less than a tenth of
- * this delay. The search space contains only aligned communication. */
+/* Overlap of data parallel communication in an interleaved pipeline saves time only if all stages
+ * communicate at once ("aligned"). Reductions that each stage launches on its own delay the last
+ * microbatch, and all-gathers the first one: both are slower than no overlap. gathers-ahead = 1
+ * avoids nine tenths of the delay by all-gathers. The search tries only aligned strategies. */
 static void
 overlap_of_a_pipeline_is_aligned (void **state)
 {
@@ -419,8 +417,8 @@ overlap_of_a_pipeline_is_aligned (void **state)
   assert_true (interleaved_seconds (param_aligned) < aligned);
 }
 
-/* A model of 27 layers, which few numbers of stages divide: for each of 1 to 27 stages the space
- * has a strategy, and each stage has at least one layer. */
+/* 27 layers, which few numbers of stages divide: for 1 to 27 stages the space has a strategy whose
+ * stages have at least one layer each. */
 static void
 layers_that_no_pipeline_divides_are_spread_over_all_stages (void **state)
 {
@@ -462,9 +460,8 @@ layers_that_no_pipeline_divides_are_spread_over_all_stages (void **state)
   }
 }
 
-/* A stack file lists the wrappers and the parallel axes that its software has: llm-foundry only
- * data parallelism, torchtitan all axes. The search space contains nothing else; for both stacks
- * it has only FSDP2. */
+/* A stack file lists the wrappers and parallel axes of its software; the search uses no others.
+ * llm-foundry has only data parallelism, torchtitan all axes; both have FSDP2. */
 static void
 only_what_the_stack_has_is_searched (void **state)
 {
@@ -510,9 +507,8 @@ a_model_that_fits_nowhere_is_infeasible (void **state)
   assert_int_equal (search->by_fate[WEFT_FATE_MEMORY] + search->by_fate[WEFT_FATE_RULE], search->n);
 }
 
-/* Llama 3 70B needs more than 16 bytes per parameter (1,120 GB), and so at least 18 H100 GPUs.
- * On fewer GPUs the search must name the strategy that needs least memory, and a sufficient
- * number of GPUs. */
+/* Llama 3 70B needs more than 16 bytes per parameter, and so at least 18 H100 GPUs. On fewer GPUs
+ * the search names the strategy that needs least memory, and a sufficient number of GPUs. */
 static void
 where_nothing_fits_the_closest_strategy_and_enough_gpus_are_named (void **state)
 {
@@ -536,9 +532,8 @@ where_nothing_fits_the_closest_strategy_and_enough_gpus_are_named (void **state)
   assert_int_equal (larger->by_fate[WEFT_FATE_SIMULATED], 1);
 }
 
-/* memory-headroom is the share of GPU memory that stays free. With a headroom of one half, no
- * strategy of the ranking uses more than half of the memory; without headroom, some strategy
- * does. */
+/* memory-headroom is the share of GPU memory that stays free. With one half, no strategy of the
+ * ranking uses more than half of the memory; without headroom, some strategy does. */
 static void
 memory_headroom_stays_free (void **state)
 {
@@ -598,8 +593,8 @@ a_stopped_search_keeps_its_ranking (void **state)
   assert_true (some > 0);
 }
 
-/* The finalists (the simulated candidates) fit in memory. The search frees their programs: ten
- * programs for a large cluster would take gigabytes. */
+/* Finalists (simulated candidates) fit in memory. Their programs are freed: those of ten finalists
+ * on a large cluster took gigabytes. */
 static void
 finalists_fit_and_were_proved (void **state)
 {
@@ -654,9 +649,8 @@ bounds_hold (const struct weft_job *job, const weft_search *all)
 }
 
 /* Checks that the normal search, which builds programs only for candidates that no lower bound
- * rules out, finds the same answer as an exhaustive search, which builds all programs. Also
- * checks each bound against the exhaustive result. Returns how many candidates the normal search
- * rules out. */
+ * rules out, finds the same answer as an exhaustive search; checks each bound against the latter's
+ * results. Returns how many candidates the normal search rules out. */
 static uint32_t
 answers_agree (const struct weft_job *job)
 {
@@ -680,9 +674,8 @@ answers_agree (const struct weft_job *job)
   return few->by_fate[WEFT_FATE_PRUNED];
 }
 
-/* Sets the GPU memory to `share` of what the fastest strategy needs, so that only some
- * strategies fit. Driver and library memory would exceed the memory of these small models, so it
- * is set to 0. */
+/* Sets the GPU memory to `share` of what the fastest strategy needs, so that only some strategies
+ * fit. Library memory would exceed the memory of these small models, so it is set to 0. */
 static void
 tighten (struct weft_job *job, double share)
 {
@@ -735,9 +728,8 @@ bounds_change_no_answer (void **state)
   assert_true (pruned > 100);
 }
 
-/* Random jobs with FSDP2 of PyTorch. FSDP2 gathers weights inside of each layer's pass, so the
- * lower bound of a job is computed from its layers. Every legal strategy has such a bound, and
- * no simulated time is below it. */
+/* FSDP2 gathers weights inside of each layer's pass, so lower bounds are computed from layers.
+ * Every legal random job with FSDP2 has such a bound, and no simulated time is below it. */
 static void
 jobs_of_fsdp2_have_bounds_from_their_layers (void **state)
 {
@@ -781,9 +773,8 @@ jobs_of_fsdp2_have_bounds_from_their_layers (void **state)
   }
 }
 
-/* Bounds measure each kind of layer on a model with few layers. Times and bytes must be those of
- * the same layers in the whole model, for every model of Weft, with several kinds of recompute
- * and wrappers. */
+/* Bounds measure each kind of layer on a model with few layers. Times and bytes must be those in
+ * the whole model, for every bundled model, with several kinds of recompute and wrappers. */
 static void
 a_short_model_measures_the_layers_of_the_whole (void **state)
 {
@@ -835,8 +826,7 @@ a_short_model_measures_the_layers_of_the_whole (void **state)
   assert_true (measured > 40);
 }
 
-/* llama3-8b on 64 GPUs has 2,946 strategies with FSDP2. Lower bounds rule out nearly all of them
- * before their programs are built: few plans are made at each depth. */
+/* Of 2,946 strategies of llama3-8b with FSDP2 on 64 GPUs, few need a plan; bounds rule out most. */
 static void
 few_strategies_of_fsdp2_need_a_program (void **state)
 {

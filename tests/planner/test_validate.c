@@ -113,7 +113,8 @@ nine_of_ten_are_at_most_p90 (void **state)
 
 /* -------------------------------------------------------------------- small table */
 
-/* The prediction for the first row equals the prediction for the same job written as flags. */
+/* The prediction for the first row of the table equals the prediction for the same job written
+ * as flags. */
 static void
 a_row_is_the_job_that_its_columns_say (void **state)
 {
@@ -296,7 +297,7 @@ the_number_of_threads_changes_nothing (void **state)
 
 /* ------------------------------------------------------------------- the real one */
 
-/* Whether the message is one of the refusals that are expected for published rows. */
+/* Whether the message is one of the reasons for which published rows may be refused. */
 static gboolean
 is_named (const char *message)
 {
@@ -321,7 +322,8 @@ every_published_row_is_a_job_or_refused_by_name (void **state)
   }
 }
 
-/* Rows of sources that the table may get: layers, GPUs, tp, pp and sharding are made up. */
+/* Rows such as other sources may publish: each gets the stack of its software. Their layers,
+ * GPUs, tp, pp and sharding are made up. */
 static void
 rows_of_other_sources_have_their_software (void **state)
 {
@@ -357,7 +359,7 @@ rows_of_other_sources_have_their_software (void **state)
     g_autofree char *job = weft_job_print (&row->job);
     assert_string_equal (g_quark_to_string (row->job.stack.name), cases[i].stack);
     assert_non_null (strstr (job, cases[i].line));
-    /* The time follows from the share of the specified bf16 rate. */
+    /* these rows state MFU, from which the step time follows */
     assert_true (weft_row_job_seconds (row) > 0.1);
   }
 }
@@ -391,8 +393,8 @@ degrees_of_published_rows_make_their_gpus (void **state)
   }
 }
 
-/* Replaces a third of the cells of a row by cells of other rows. Each mixed row becomes a job or is
- * refused with a message. */
+/* Replaces a third of the cells of a published row by cells of other rows. Each mixed row must
+ * become a job or be refused with a message. */
 static void
 rows_mixed_at_random_are_jobs_or_refused (void **state)
 {
@@ -448,7 +450,8 @@ groups_add_up_to_the_whole (void **state)
   assert_true (worst == v->time.max);
 }
 
-/* Compares the extrapolation from two short steps with the whole step. */
+/* A step with many microbatches is extrapolated from two steps with few; time and memory must
+ * equal those of the whole step. */
 static void
 a_long_step_is_told_from_two_short_ones (void **state)
 {
@@ -640,7 +643,8 @@ rules_are_applied_from_top_to_bottom (void **state)
   }
 }
 
-/* Expressions of columns: blank cells meet no condition. */
+/* Conditions of rules may contain arithmetic with columns. A condition that uses a blank cell is
+ * false. */
 static void
 a_condition_may_compare_an_expression (void **state)
 {

@@ -16,7 +16,8 @@ free_port (void)
   return g_inet_socket_address_get_port (G_INET_SOCKET_ADDRESS (at));
 }
 
-/* Names of the variables of rank, size, local rank, local size and job. */
+/* For each launcher, the variables that hold rank, number of processes, local rank, local number
+ * of processes and name of the job. */
 static const char *const variables[WEFT_N_LAUNCHER][5] = {
 #define ROW(id, word, ...) { __VA_ARGS__ },
   WEFT_LAUNCHER_LIST (ROW)
@@ -39,7 +40,7 @@ set_number (GSubprocessLauncher *l, const char *names, uint32_t value)
     g_subprocess_launcher_setenv (l, name, text, TRUE);
 }
 
-/* Removes the variables of the launcher that may have started the test. */
+/* Unsets the variables of the launcher that may have started the test itself. */
 static void
 forget (GSubprocessLauncher *l)
 {

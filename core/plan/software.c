@@ -1,0 +1,65 @@
+#include "core/plan/software.h"
+#include <math.h>
+
+/* Whether the members of a group hold the same weights and divide the state of their optimizer. */
+static gboolean
+shares_optimizer (const weft_plan *plan, const struct weft_group *group)
+{
+  static const enum weft_group_kind kinds[] = { WEFT_GROUP_DP, WEFT_GROUP_INTRA, WEFT_GROUP_EDP,
+                                                WEFT_GROUP_EDP_INTRA };
+  const union weft_strategy *s = &plan->job.strategy;
+
+  if (!s->use_distributed_optimizer || s->distributed_config != WEFT_MEGATRON_DDP)
+    return FALSE;
+  for (unsigned i = 0; i < G_N_ELEMENTS (kinds); i++) {
+    struct weft_group g = weft_mesh_group (&plan->mesh, group->first, kinds[i]);
+    if (weft_group_size (&g) == weft_group_size (group) && g.stride[0] == group->stride[0] &&
+        g.n[0] == group->n[0])
+      return TRUE;
+  }
+  return FALSE;
+}
+
+enum weft_op_kind
+weft_software_kind (const weft_plan *plan, const struct weft_coll_shape *group,
+                    enum weft_op_kind kind)
+{
+  const union weft_stack *stack = &plan->job.stack;
+  gboolean replaced = (kind == WEFT_OP_REDUCE_SCATTER && stack->all_reduces_gradients) ||
+                      (kind == WEFT_OP_ALL_GATHER && stack->broadcasts_weights);
+
+  if (!replaced || !shares_optimizer (plan, &group->group))
+    return kind;
+  return kind == WEFT_OP_ALL_GATHER ? WEFT_OP_BROADCAST : WEFT_OP_ALL_REDUCE;
+}
+
+double
+weft_software_launches (const weft_plan *plan, const struct weft_coll_shape *group,
+                        enum weft_op_kind kind, double elements)
+{
+  const weft_program *p = plan->role[weft_mesh_stage (&plan->mesh, group->group.first)];
+  double all = 0;
+
+  if (kind != WEFT_OP_BROADCAST)
+    return 1;
+  for (uint32_t i = 0; i < p->n_param; i++)
+    all += (double) p->param[i].rows * (double) p->param[i].columns;
+  return fmax (1, elements / all * MIN (p->n_param, group->n));
+}
+
+void
+weft_software_repeat (const weft_plan *plan, double launches, struct weft_traffic *t)
+{
+  const struct weft_cluster *c = &plan->job.cluster;
+  double chunks = 0;
+
+  if (launches <= 1)
+    return;
+  if (plan->fabric.ops->style == WEFT_FABRIC_TIERS)
+    chunks = WEFT_CHUNK_BYTES * (t->steps[WEFT_WAY_LOCAL] / c->f.node_intra_bandwidth +
+                                 t->steps[WEFT_WAY_REMOTE] / c->f.node_nic_bandwidth);
+  t->seconds = launches * (t->seconds + chunks);
+  t->latency = launches * (t->latency + chunks);
+  for (int way = 0; way < WEFT_MAX_WAYS; way++)
+    t->bytes[way] *= launches;
+}

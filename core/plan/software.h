@@ -1,0 +1,31 @@
+/* software.h - collectives of weights and gradients as the software of a stack launches them, where
+ * it differs from the ops of a program.
+ *
+ *   all_reduces_gradients  the software sums each gradient with an all-reduce, and every rank uses
+ *                          only its slice of the sum: an all-reduce takes the place of the
+ *                          reduce-scatter
+ *   broadcasts_weights     after the update, each rank broadcasts the tensors that it has updated,
+ *                          one rank after another: broadcasts take the place of the all-gather
+ *
+ * A stage of T tensors on n ranks has min (T, n) broadcasts, because a tensor is not divided. Each
+ * of them runs down a chain of all ranks. A rank of the chain passes a chunk on when it has received
+ * all of it, so each step adds the time of one chunk [WEFT_CHUNK_BYTES] to its latency. */
+#pragma once
+#include "core/plan/plan.h"
+
+/* NCCL's buffers of protocol Simple have 4 MiB in 8 parts (src/include/comm.h and device.h of
+ * NVIDIA/nccl: NCCL_STEPS, DEFAULT_BUFFSIZE), and a chunk of a broadcast is one part (src/enqueue.cc:
+ * BROADCAST_CHUNKSTEPS). */
+#define WEFT_CHUNK_BYTES 524288.0
+
+/* The op that the software launches in the place of `kind` among the ranks of a group. */
+enum weft_op_kind weft_software_kind (const weft_plan *plan, const struct weft_coll_shape *group,
+                                      enum weft_op_kind kind);
+
+/* The number of launches, on average, for an op of `elements` elements that the software launches
+ * as `kind`. */
+double weft_software_launches (const weft_plan *plan, const struct weft_coll_shape *group,
+                               enum weft_op_kind kind, double elements);
+
+/* Turns the traffic of one of these launches into that of all. */
+void weft_software_repeat (const weft_plan *plan, double launches, struct weft_traffic *traffic);
