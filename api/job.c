@@ -70,8 +70,7 @@ weft_job_describe (const weft_job *job, weft_job_facts *facts)
     return;
   const struct weft_job *j = &job->plan->job;
   for (uint32_t role = 0; role < job->plan->n_roles; role++)
-    most = MAX (most, weft_plan_peak_bytes (job->plan, role) -
-                          weft_plan_reserved_bytes (job->plan, role));
+    most = MAX (most, weft_plan_arena_bytes (job->plan, role));
   *facts = (weft_job_facts){ .ranks = job->plan->mesh.n_ranks,
                              .replicas = (uint32_t) weft_job_dp (j),
                              .stages = job->plan->mesh.pp,

@@ -24,14 +24,14 @@
   "gradient_accumulation_fusion=true "
 static const struct model {
   const char *name, *words;
-  gboolean asked; /* measured only if named on the command line */
+  gboolean asked; /* skipped unless the model is named on the command line */
 } models[] = {
   { "gpt2", COMMON "model=gpt2 seq_length=1024 micro_batch_size=64 global_batch_size=64" },
   { "qwen2.5-1.5b",
     COMMON "model=qwen2.5-1.5b seq_length=1024 micro_batch_size=16 global_batch_size=16" },
   { "llama2-7b", COMMON "model=llama2-7b seq_length=4096 micro_batch_size=1 global_batch_size=1 "
                         "grad_reduce_in_fp32=true" },
-  { "gpt2-chunks", /* head and loss in chunks: use with --op xent */
+  { "gpt2-chunks", /* head and loss in chunks; all other ops are those of gpt2, so use --op xent */
     COMMON "model=gpt2 seq_length=1024 micro_batch_size=64 global_batch_size=64 "
            "cross_entropy_loss_fusion=true cross_entropy_fusion_impl=linear",
     .asked = TRUE },
@@ -77,7 +77,8 @@ same_work (const weft_program *p, uint32_t op, const weft_program *q, uint32_t o
          memcmp (weft_op_shape (p, op), weft_op_shape (q, other), sizeof (struct weft_shape)) == 0;
 }
 
-/* How often the op runs in a whole step; 0: it depends on the number of layers. */
+/* Number of ops of a whole step that have the kind and dimensions of `op` of p; 0: none, because
+ * these dimensions depend on the number of layers. */
 static uint32_t
 times_in (const weft_program *whole, const weft_program *p, uint32_t op)
 {
@@ -226,8 +227,8 @@ struct row {
   const char *model, *op, *dtype, *by;
   char dims[160];
   uint32_t times;
-  double seconds, flops, bytes, of_flops, of_bytes; /* of_flops, of_bytes: shares of the GPU's
-                                                     * peaks */
+  /* of_flops and of_bytes: achieved FLOP/s and bytes/s as shares of the GPU's peaks */
+  double seconds, flops, bytes, of_flops, of_bytes;
 };
 
 static void
@@ -288,7 +289,8 @@ print_head (const struct bench *b)
 
 /* --------------------------------------------------------------------------------- main */
 
-/* Whether this is the first op of its kind and shape and has a device kernel. */
+/* Whether to time an op: it is the first of its kind and shape, and has a kernel for this
+ * device. */
 static gboolean
 is_timed (const struct bench *b, const weft_program *p, uint32_t op)
 {

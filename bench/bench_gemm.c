@@ -19,7 +19,7 @@ typedef void (*openblas_sgemm) (int order, int turn_a, int turn_b, int m, int n,
 struct bench {
   int runs;
   double least;            /* minimum seconds of a measurement, unless `runs` take longer */
-  openblas_sgemm openblas; /* NULL: not installed */
+  openblas_sgemm openblas; /* NULL: OpenBLAS is not installed */
   JsonBuilder *json;       /* NULL: print a table */
 };
 
@@ -44,7 +44,8 @@ measure (const struct bench *b, work run, const void *what, double amount)
   double best = G_MAXDOUBLE, start = now ();
 
   for (int i = 0; i < b->runs || now () - start < b->least; i++) {
-    unsigned times = 1 + (unsigned) (2e7 / amount); /* enough calls to hide the cost of the clock */
+    /* calls between two readings of the clock: enough to make the reading's cost negligible */
+    unsigned times = 1 + (unsigned) (2e7 / amount);
     double from = now ();
     for (unsigned t = 0; t < times; t++)
       run (what);
@@ -226,7 +227,8 @@ static const struct {
   { "llama", 1, 1024, 8, 2, 128 },
 };
 
-/* FLOPs as in core/program/op.h; work that backward repeats is not counted. */
+/* Times forward and backward of one attention shape. FLOPs are counted as in core/program/op.h,
+ * without the scores that backward computes again. */
 static void
 bench_attention (const struct bench *b, unsigned i)
 {
@@ -243,7 +245,9 @@ bench_attention (const struct bench *b, unsigned i)
   set_operands (&back.k, weft_extent_attention_bwd, 5, WEFT_FP32);
   row.value[0] =
       measure (b, run_cpu, &forward, weft_op_info[WEFT_OP_ATTENTION].flops (&forward.k.shape));
-  for (unsigned o = 0; o < 3; o++) /* the row sums must be those of a real softmax */
+  /* backward reads the log-sum-exp of forward: with a random one, the probabilities would not sum
+   * to 1 */
+  for (unsigned o = 0; o < 3; o++)
     memcpy (back.k.operand[o].data, forward.k.operand[o].data,
             forward.k.operand[o].n * sizeof (float));
   row.value[1] =

@@ -14,7 +14,8 @@
 #include <stdlib.h>
 
 struct role {
-  /* padding: lost / live; lost: planned bytes minus live; live: the largest sum of live bytes */
+  /* live: largest sum of the bytes of buffers that are in use at the same time; lost: planned bytes
+   * minus live; padding: lost / live */
   double padding, lost, live;
   char *words;
 };
@@ -28,7 +29,8 @@ pick (GRand *rand, const char *const *words, uint32_t n)
   pick (rand, (const char *const[]){ __VA_ARGS__ },                                                \
         G_N_ELEMENTS (((const char *const[]){ __VA_ARGS__ })))
 
-/* Draws a job. Many draws break a rule of core/rules.def; the caller skips them. */
+/* Returns the words of a random job. Many such jobs break a rule of core/rules.def; the caller
+ * skips these jobs. */
 static char *
 draw (GRand *rand)
 {

@@ -55,7 +55,7 @@ static const struct strategy {
 };
 #define N_STRATEGY G_N_ELEMENTS (strategies)
 
-/* Seconds of every strategy for one model: one number for each of the MOST_TURNS repetitions. */
+/* Seconds of a step of every strategy for one model: one number per round (at most MOST_TURNS). */
 struct samples {
   double predicted[N_STRATEGY][MOST_TURNS], measured[N_STRATEGY][MOST_TURNS];
 };

@@ -209,7 +209,8 @@ start_up (struct figures *out, GError **error)
   return g_spawn_check_wait_status (status, error);
 }
 
-/* Limits that Weft promises; 0: none. */
+/* The measured stages. The limits are requirements of the project (seconds, megabytes); 0: no
+ * limit. */
 static const struct stage {
   const char *name, *doc;
   measure run;

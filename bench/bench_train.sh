@@ -44,7 +44,7 @@ shape=(--seq-length "$length" "${batch[@]}" --threads "$threads")
 scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
 
-# Prints Weft's tokens/s.  Any text that is long enough will do.
+# Prints Weft's tokens/s.  The text to train on is Weft's source code; its content does not matter.
 weft_speed() {
   cat "$root"/*/*.c >"$scratch/text"
   "$root/weft" train --model gpt2 --topology cpu --gpus 1 --precision fp32 --data "$scratch/text" \

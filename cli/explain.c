@@ -1,5 +1,6 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "cli/sure.h"
 #include "core/base/error.h"
 #include "core/report/explain.h"
 #include "core/base/json.h"
@@ -51,7 +52,8 @@ print_section (const struct weft_explain_section *section)
 }
 
 static void
-print_text (const weft_report *report, const weft_explain *explain)
+print_text (const weft_report *report, const weft_explain *explain, weft_cli_sure *sure,
+            const struct weft_cli_answer *answer)
 {
   g_autoptr (GString) out = g_string_new (NULL);
 
@@ -61,6 +63,7 @@ print_text (const weft_report *report, const weft_explain *explain)
     printf ("stage %u of %u\n", explain->role, report->plan->n_roles);
   for (int topic = 0; topic < WEFT_N_EXPLAIN; topic++)
     print_section (&explain->section[topic]);
+  weft_cli_print_sure (sure, answer);
 }
 
 /* ------------------------------------------------------------------------ JSON */
@@ -80,7 +83,8 @@ build_row (JsonBuilder *b, const struct weft_explain_row *row)
 }
 
 static void
-print_json (const weft_report *report, const weft_explain *explain)
+print_json (const weft_report *report, const weft_explain *explain, weft_cli_sure *sure,
+            const struct weft_cli_answer *answer)
 {
   g_autoptr (JsonBuilder) b = json_builder_new ();
 
@@ -103,6 +107,7 @@ print_json (const weft_report *report, const weft_explain *explain)
     json_builder_end_object (b);
   }
   json_builder_end_array (b);
+  weft_cli_add_sure (sure, b, answer);
   json_builder_end_object (b);
   weft_cli_print_json (b);
 }
@@ -133,7 +138,8 @@ run (const weft_cli_input *input, const char *role_text, gboolean graph)
 
   if (!weft_cli_job (input, &job, &error))
     return weft_cli_fail (error);
-  g_autoptr (weft_plan) plan = weft_plan_new (&job, &error);
+  g_autoptr (weft_cli_sure) sure = weft_cli_sure_new (&error);
+  g_autoptr (weft_plan) plan = sure ? weft_plan_new (&job, &error) : NULL;
   if (!plan || !read_role (role_text, plan, &role, &error))
     return weft_cli_fail (error);
   g_autoptr (weft_timeline) timeline = weft_exec_run (&weft_exec_sim, plan, &options, &error);
@@ -141,10 +147,12 @@ run (const weft_cli_input *input, const char *role_text, gboolean graph)
     return weft_cli_fail (error);
   g_autoptr (weft_report) report = weft_report_new (plan, timeline);
   g_autoptr (weft_explain) explain = weft_explain_new (report, role);
+  const struct weft_cli_answer answer = { &plan->job, report->iteration.time_s,
+                                          (double) report->peak_bytes };
   if (input->json)
-    print_json (report, explain);
+    print_json (report, explain, sure, &answer);
   else
-    print_text (report, explain);
+    print_text (report, explain, sure, &answer);
   return 0;
 }
 

@@ -1,5 +1,6 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "cli/sure.h"
 #include "core/cluster/fabric.h"
 #include "core/plan/activations.h"
 #include "core/job/loss.h"
@@ -8,6 +9,7 @@
 #include "core/report/report.h"
 #include "core/base/units.h"
 #include "planner/bound.h"
+#include <math.h>
 #include <stdio.h>
 
 /* --------------------------------------------------------------------- changes */
@@ -128,17 +130,20 @@ may_fit (const struct weft_job *job)
   return weft_bound_passes (cache, job).bytes <= weft_plan_capacity (job);
 }
 
-/* The plan of a job, or NULL if its memory does not fit. Only a plan that fits is proved, because
- * most combinations do not fit. */
+/* The proved plan of a job, or NULL if its memory does not fit. Most combinations do not fit, so a
+ * draft is made first. */
 static weft_plan *
 fitting_plan (const struct weft_job *job)
 {
-  g_autoptr (weft_plan) plan = is_allowed (job) && may_fit (job)
-                                   ? weft_plan_new_draft (job, WEFT_PLAN_PLACED, NULL, NULL)
-                                   : NULL;
+  g_autoptr (weft_plan) draft = is_allowed (job) && may_fit (job)
+                                    ? weft_plan_new_draft (job, WEFT_PLAN_PLACED, NULL, NULL)
+                                    : NULL;
 
-  return plan && weft_plan_fits (plan) && weft_plan_check (plan, NULL) ? g_steal_pointer (&plan)
-                                                                       : NULL;
+  if (!draft || !weft_plan_fits (draft))
+    return NULL;
+  if (draft->allocated)
+    return weft_plan_new (job, NULL); /* the draft has no offsets to prove */
+  return weft_plan_check (draft, NULL) ? g_steal_pointer (&draft) : NULL;
 }
 
 /* Adds the settings of a job to a set; FALSE: the set has them already, because different
@@ -253,7 +258,8 @@ print_layer (const struct weft_job *job)
 }
 
 static void
-print_text (const weft_report *report, const weft_plan *fitting)
+print_text (const weft_report *report, const weft_plan *fitting, weft_cli_sure *sure,
+            const struct weft_cli_answer *answer)
 {
   struct weft_report_style style = { weft_cli_columns (), weft_cli_has_colour () };
   g_autoptr (GString) out = g_string_new (NULL);
@@ -264,6 +270,7 @@ print_text (const weft_report *report, const weft_plan *fitting)
   fputs (out->str, stdout);
   print_layer (&report->plan->job);
   print_advice (report, fitting);
+  weft_cli_print_sure (sure, answer);
 }
 
 static void
@@ -285,7 +292,8 @@ build_change (JsonBuilder *b, const weft_report *report, const weft_plan *fittin
 }
 
 static void
-print_json (const weft_report *report, const weft_plan *fitting)
+print_json (const weft_report *report, const weft_plan *fitting, weft_cli_sure *sure,
+            const struct weft_cli_answer *answer)
 {
   g_autoptr (JsonBuilder) b = json_builder_new ();
 
@@ -296,6 +304,7 @@ print_json (const weft_report *report, const weft_plan *fitting)
   json_builder_set_member_name (b, "memory");
   weft_report_build_memory (report, b);
   build_change (b, report, fitting);
+  weft_cli_add_sure (sure, b, answer);
   json_builder_end_object (b);
   weft_cli_print_json (b);
 }
@@ -308,15 +317,17 @@ run (const weft_cli_input *input)
 
   if (!weft_cli_job (input, &job, &error))
     return weft_cli_fail (error);
-  g_autoptr (weft_plan) plan = weft_plan_new (&job, &error);
+  g_autoptr (weft_cli_sure) sure = weft_cli_sure_new (&error);
+  g_autoptr (weft_plan) plan = sure ? weft_plan_new (&job, &error) : NULL;
   if (!plan)
     return weft_cli_fail (error);
   g_autoptr (weft_report) report = weft_report_new (plan, NULL);
   g_autoptr (weft_plan) fitting = report->fits ? NULL : smallest_change (&plan->job);
+  const struct weft_cli_answer answer = { &plan->job, NAN, (double) report->peak_bytes };
   if (input->json)
-    print_json (report, fitting);
+    print_json (report, fitting, sure, &answer);
   else
-    print_text (report, fitting);
+    print_text (report, fitting, sure, &answer);
   return report->fits ? 0 : 3;
 }
 

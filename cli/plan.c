@@ -2,12 +2,14 @@
  * first. */
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "cli/sure.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "core/job/pipeline.h"
 #include "core/job/stages.h"
 #include "core/report/report.h"
 #include "core/base/units.h"
+#include "planner/grids.h"
 #include "planner/memory_risk.h"
 #include "planner/planner.h"
 #include <math.h>
@@ -206,19 +208,49 @@ schedule_word (const union weft_strategy *s)
   return s->pipeline_model_parallel_size > 1 ? weft_schedule_words[s->pipeline_schedule] : "-";
 }
 
+/* What is printed: the search around a job, and how sure its predictions are. */
+struct page {
+  const struct weft_job *job;
+  const weft_search *search;
+  weft_cli_sure *sure;
+  struct weft_ratio_error ratio;
+};
+
+/* `job` is that of the candidate. */
 static gboolean
-is_risky (const struct weft_job *job, const struct weft_candidate *c)
+is_risky (const struct page *page, const struct weft_job *job, const struct weft_candidate *c)
 {
-  return weft_memory_is_risky (job, (double) c->bytes);
+  return weft_memory_is_risky (page->sure->bands, job, (double) c->bytes);
 }
 
 /* Memory in GB, with RISK behind it if the strategy may not fit. The caller frees the text. */
 #define RISK "!"
 
 static char *
-memory_text (const struct weft_job *job, const struct weft_candidate *c)
+memory_text (const struct page *page, const struct weft_job *job, const struct weft_candidate *c)
 {
-  return g_strdup_printf ("%.1f%s", (double) c->bytes * 1e-9, is_risky (job, c) ? RISK : " ");
+  return g_strdup_printf ("%.1f%s", (double) c->bytes * 1e-9,
+                          is_risky (page, job, c) ? RISK : " ");
+}
+
+/* Whether the predictions cannot tell a strategy from the best. */
+static gboolean
+is_tied (const struct page *page, const struct weft_candidate *c)
+{
+  const struct weft_candidate *best = &page->search->candidate[0];
+
+  return c != best && c->seconds > 0 && c->seconds <= best->seconds * (1 + page->ratio.error);
+}
+
+/* The step time, with TIED behind it if the strategy may be faster than the best. The caller frees
+ * the text. */
+#define TIED "~"
+
+static char *
+step_text (const struct page *page, const struct weft_candidate *c)
+{
+  g_autofree char *time = c->seconds > 0 ? weft_units_human (c->seconds, "s") : g_strdup ("-");
+  return g_strconcat (time, is_tied (page, c) ? TIED : " ", NULL);
 }
 
 /* X (head, whether the column is always shown, text of the cell). Other columns are shown only if
@@ -235,10 +267,10 @@ memory_text (const struct weft_job *job, const struct weft_candidate *c)
   X ("recompute", FALSE, recompute_text (job))                                                     \
   X ("shards", FALSE, g_strdup (optimizer_word (s)))                                               \
   X ("overlap", FALSE, overlap_text (s))                                                           \
-  X ("step", TRUE, c->seconds > 0 ? weft_units_human (c->seconds, "s") : g_strdup ("-"))           \
+  X ("step", TRUE, step_text (page, c))                                                            \
   X ("tok/s/GPU", TRUE, real (c->report ? c->report->iteration.tokens_per_s_per_gpu : NAN, 0))     \
   X ("MFU %", TRUE, real (c->report ? 100 * c->report->iteration.mfu : NAN, 1))                    \
-  X ("mem GB", TRUE, memory_text (job, c))
+  X ("mem GB", TRUE, memory_text (page, job, c))
 
 #define COUNT_COLUMN(head, always, make) +1
 enum { N_COLUMN = 0 COLUMN_LIST (COUNT_COLUMN), N_STRATEGY = N_COLUMN - 4 };
@@ -259,9 +291,9 @@ struct cells {
 };
 
 static struct cells
-cells_of (const struct weft_job *open, const struct weft_candidate *c)
+cells_of (const struct page *page, const struct weft_candidate *c)
 {
-  const struct weft_job chosen = weft_space_job (open, &c->choice), *job = &chosen;
+  const struct weft_job chosen = weft_space_job (page->job, &c->choice), *job = &chosen;
   const union weft_strategy *s = &job->strategy;
 #define CELL(head, always, make) make,
   struct cells cells = { { COLUMN_LIST (CELL) } };
@@ -279,9 +311,9 @@ clear_cells (struct cells *cells)
 
 /* A strategy in one line: "tp 4, cp 1, ...". The caller frees the text. */
 static char *
-strategy_text (const struct weft_job *job, const struct weft_candidate *c)
+strategy_text (const struct page *page, const struct weft_candidate *c)
 {
-  struct cells cells = cells_of (job, c);
+  struct cells cells = cells_of (page, c);
   GString *text = g_string_new (NULL);
 
   for (unsigned i = 0; i < N_STRATEGY; i++)
@@ -349,14 +381,15 @@ drop_columns (int *width, int terminal)
 enum { REASON_INDENT = 6 };
 
 static void
-print_table (const struct weft_job *job, const weft_search *search)
+print_table (const struct page *page)
 {
+  const weft_search *search = page->search;
   uint32_t n = search->by_fate[WEFT_FATE_SIMULATED];
   g_autofree struct cells *rows = g_new (struct cells, n);
   int width[N_COLUMN], terminal = weft_cli_columns ();
 
   for (uint32_t i = 0; i < n; i++)
-    rows[i] = cells_of (job, &search->candidate[i]);
+    rows[i] = cells_of (page, &search->candidate[i]);
   for (unsigned k = 0; k < N_COLUMN; k++)
     width[k] = width_of (rows, n, k);
   drop_columns (width, terminal);
@@ -382,40 +415,72 @@ print_table (const struct weft_job *job, const weft_search *search)
 
 /* The legend of RISK, if a strategy of the table has it, and the fastest strategy without it. */
 static void
-print_risk (const struct weft_job *job, const weft_search *search)
+print_risk (const struct page *page)
 {
-  uint32_t n = search->by_fate[WEFT_FATE_SIMULATED], risky = 0, safe = n;
+  uint32_t n = page->search->by_fate[WEFT_FATE_SIMULATED], risky = 0, safe = n;
+  double error = 0;
 
-  for (uint32_t i = n; i-- > 0;)
-    if (is_risky (job, &search->candidate[i]))
+  for (uint32_t i = n; i-- > 0;) {
+    const struct weft_candidate *c = &page->search->candidate[i];
+    struct weft_job job = weft_space_job (page->job, &c->choice);
+    if (is_risky (page, &job, c)) {
       risky++;
-    else
+      error = weft_memory_error (page->sure->bands, &job);
+    } else
       safe = i;
+  }
   if (!risky)
     return;
-  g_autofree char *memory = weft_units_human (job->cluster.f.gpu_memory, "B");
+  g_autofree char *memory = weft_units_human (page->job->cluster.f.gpu_memory, "B");
   g_autofree char *which = safe == n ? g_strdup ("all of these strategies have this risk")
                                      : g_strdup_printf ("the fastest without this risk is %u",
                                                         safe + 1);
   g_autofree char *text = g_strdup_printf (
-      RISK " may not fit: predicted memory has a mean error of %.0f %%, and with %.0f %% more it "
-           "exceeds the %s of the GPU; %s",
-      100 * weft_memory_error (job), 100 * weft_memory_error (job), g_strstrip (memory), which);
+      RISK " may not fit: memory of published runs exceeds its prediction by up to %.0f %%, and "
+           "with that it exceeds the %s of the GPU; %s",
+      100 * error, g_strstrip (memory), which);
+  weft_cli_print_wrapped (text, 2, weft_cli_columns ());
+}
+
+/* The legend of TIED, if a strategy of the table has it. */
+static void
+print_tied (const struct page *page)
+{
+  uint32_t tied = 0;
+
+  for (uint32_t i = 0; i < page->search->by_fate[WEFT_FATE_SIMULATED]; i++)
+    tied += is_tied (page, &page->search->candidate[i]);
+  if (!tied)
+    return;
+  g_autofree char *text = g_strdup_printf (
+      TIED " may be faster than the best: in %.0f %% of pairs of published strategies, the ratio "
+           "of predicted times is off by up to %.1f %%",
+      100 * WEFT_GRID_SHARE, 100 * page->ratio.error);
   weft_cli_print_wrapped (text, 2, weft_cli_columns ());
 }
 
 static void
-print_near_miss (const struct weft_job *job, const weft_search *search)
+print_sure (const struct page *page, const struct weft_job *best)
 {
+  const struct weft_candidate *c = &page->search->candidate[0];
+  const struct weft_cli_answer answer = { best, c->seconds, (double) c->bytes };
+
+  weft_cli_print_sure (page->sure, &answer);
+}
+
+static void
+print_near_miss (const struct page *page)
+{
+  const weft_search *search = page->search;
   const struct weft_candidate *c = search->closest ? search->closest : search->miss;
 
   if (!c)
     return;
   g_autofree char *time = weft_units_human (c->clock, "s");
-  g_autofree char *strategy = strategy_text (job, c);
+  g_autofree char *strategy = strategy_text (page, c);
   printf ("\n%s (%s a step, needs %.1f of %.1f GB):\n  ",
           search->closest ? "closest to fitting" : "fastest that does not fit", time,
-          (double) c->bytes * 1e-9, weft_plan_capacity (job) * 1e-9);
+          (double) c->bytes * 1e-9, weft_plan_capacity (page->job) * 1e-9);
   weft_cli_print_wrapped (strategy, 2, weft_cli_columns ());
 }
 
@@ -449,7 +514,8 @@ print_counts (const weft_search *search)
   if (search->stopped)
     printf ("\nInterrupted: this is the ranking so far.");
   else if (n[WEFT_FATE_SIMULATED])
-    printf ("\nThe best is within %.1f %% of the optimum of this space.", 100 * search->gap);
+    printf ("\nThe best is within %.1f %% of the optimum of this space under the model.",
+            100 * search->gap);
   printf ("\n");
 }
 
@@ -475,35 +541,39 @@ print_command (const struct weft_job *job, gboolean graph)
 }
 
 static void
-print_text (const struct weft_job *job, const weft_search *search, gboolean graph)
+print_text (const struct page *page, gboolean graph)
 {
   g_autoptr (GString) head = g_string_new (NULL);
+  const struct weft_job *job = page->job;
 
   weft_report_print_where (job, head);
   fputs (head->str, stdout);
   printf ("%" G_GINT64_FORMAT " sequences of %" G_GINT64_FORMAT " tokens in a step\n",
           job->train.global_batch_size, job->model.seq_length);
-  print_counts (search);
+  print_counts (page->search);
   printf ("%.3g %% of the GPU memory is kept free (--memory-headroom).\n",
           100 * job->train.memory_headroom);
-  if (search->by_fate[WEFT_FATE_SIMULATED]) {
-    struct weft_job best = weft_space_job (job, &search->candidate[0].choice);
-    print_table (job, search);
-    print_risk (job, search);
-    print_near_miss (job, search);
+  if (page->search->by_fate[WEFT_FATE_SIMULATED]) {
+    struct weft_job best = weft_space_job (job, &page->search->candidate[0].choice);
+    print_table (page);
+    print_risk (page);
+    print_tied (page);
+    print_near_miss (page);
+    print_sure (page, &best);
     print_command (&best, graph);
   } else {
-    print_near_miss (job, search);
-    print_enough (job, search);
+    print_near_miss (page);
+    print_enough (job, page->search);
   }
 }
 
 /* ------------------------------------------------------------------------ JSON */
 
 static void
-add_best (JsonBuilder *b, const struct weft_job *job, const struct weft_candidate *c, uint32_t rank)
+add_best (JsonBuilder *b, const struct page *page, const struct weft_candidate *c, uint32_t rank)
 {
-  struct weft_job chosen = weft_space_job (job, &c->choice);
+  struct weft_job chosen = weft_space_job (page->job, &c->choice);
+  const struct weft_cli_answer answer = { &chosen, c->seconds, (double) c->bytes };
 
   json_builder_begin_object (b);
   weft_json_int (b, "rank", rank);
@@ -515,13 +585,17 @@ add_best (JsonBuilder *b, const struct weft_job *job, const struct weft_candidat
   weft_report_build_iteration (c->report, b);
   json_builder_set_member_name (b, "memory");
   weft_report_build_memory (c->report, b);
-  weft_json_bool (b, "memory_risk", is_risky (job, c));
+  weft_json_bool (b, "memory_risk", is_risky (page, &chosen, c));
+  weft_json_bool (b, "tied_with_best", is_tied (page, c));
+  weft_cli_add_sure (page->sure, b, &answer);
   json_builder_end_object (b);
 }
 
 static void
-print_json (const struct weft_job *job, const weft_search *search)
+print_json (const struct page *page)
 {
+  const struct weft_job *job = page->job;
+  const weft_search *search = page->search;
   g_autoptr (JsonBuilder) b = json_builder_new ();
 
   json_builder_begin_object (b);
@@ -540,12 +614,13 @@ print_json (const struct weft_job *job, const weft_search *search)
   weft_json_real (b, "gap", search->gap);
   weft_json_bool (b, "stopped", search->stopped);
   weft_json_real (b, "memory_headroom", job->train.memory_headroom);
-  weft_json_real (b, "memory_error", weft_memory_error (job));
+  weft_json_real (b, "memory_error", weft_memory_error (page->sure->bands, job));
+  weft_json_real_or_null (b, "ratio_error", page->ratio.error);
   if (search->enough_gpus)
     weft_json_int (b, "enough_gpus", search->enough_gpus);
   weft_json_array (b, "best");
   for (uint32_t i = 0; i < search->by_fate[WEFT_FATE_SIMULATED]; i++)
-    add_best (b, job, &search->candidate[i], i + 1);
+    add_best (b, page, &search->candidate[i], i + 1);
   json_builder_end_array (b);
   json_builder_end_object (b);
   weft_cli_print_json (b);
@@ -576,14 +651,18 @@ plan (const weft_cli_input *input, const char *finalists, gboolean graph)
     job.train.memory_headroom = HEADROOM;
   weft_cli_warn (&job);
   catch_interrupt ();
+  g_autoptr (weft_cli_sure) sure = weft_cli_sure_new (&error);
+  if (!sure)
+    return weft_cli_fail (error);
   g_autoptr (weft_search) search = weft_search_run (&job, &options, &error);
   clear_progress (&watch);
   if (error && error->code != WEFT_ERROR_INFEASIBLE)
     return weft_cli_fail (error);
+  const struct page page = { &job, search, sure, weft_grids_ratio_error (sure->errors) };
   if (input->json)
-    print_json (&job, search);
+    print_json (&page);
   else
-    print_text (&job, search, graph);
+    print_text (&page, graph);
   return error ? weft_cli_fail (error) : search->stopped ? EXIT_BY_SIGINT : 0;
 }
 
@@ -604,8 +683,9 @@ weft_cli_plan (int argc, char **argv)
         "parallel sizes, chunks of stages, micro batch size, schedule, recompute, data-parallel "
         "sharding and overlap.  A knob that is given stays fixed.  Memory is exact; closed "
         "formulas rank the strategies that fit; SimGrid simulates the best.  Every strategy leaves "
-        "5 % of the GPU memory free (--memory-headroom).  ! marks strategies that may not fit: "
-        "their memory and the mean error of predictions exceed the GPU.  Ctrl-C ends the search "
+        "5 % of the GPU memory free (--memory-headroom).  ! marks strategies that may not fit, ~ "
+        "those that may be faster than the best, by the errors of predictions of published runs "
+        "(docs/accuracy.md).  Ctrl-C ends the search "
         "with the ranking so far, and with status 130.  Ends with status 4 if no strategy is "
         "feasible; then the strategy closest to fitting is shown, and a number of GPUs on which "
         "one fits.",

@@ -76,6 +76,20 @@ read_lines (const sheet_page *page, GError **error)
   return g_steal_pointer (&lines);
 }
 
+char *
+weft_cli_field_source (const weft_sheet_file *file, unsigned row, GError **error)
+{
+  const struct weft_sheet_from *from = &file->from[row];
+  g_autofree char *text = NULL;
+
+  if (!from->entry)
+    return g_strdup ("");
+  if (!g_file_get_contents (from->conf->name, &text, NULL, error))
+    return NULL;
+  g_auto (GStrv) lines = g_strsplit (text, "\n", -1);
+  return comment_of (lines, from->entry->line - 1);
+}
+
 static gboolean
 read_sources (sheet_page *page, GError **error)
 {

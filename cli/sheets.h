@@ -13,5 +13,10 @@ struct weft_cli_sheets {
 /* Runs the command with arguments [NAME] [--json] [--help]. Returns the exit status. */
 int weft_cli_sheets (const struct weft_cli_sheets *kind, int argc, char **argv);
 
+/* The comment on the value in row `row` of the table, from the file that gives it: where the number
+ * comes from; "" for a default. NULL with an error if the file cannot be read. The caller frees the
+ * text. */
+char *weft_cli_field_source (const weft_sheet_file *file, unsigned row, GError **error);
+
 /* A value as text with a human-readable unit. The caller frees the text. */
 char *weft_cli_field_human (const struct weft_field *field, union weft_value value);

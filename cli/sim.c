@@ -4,6 +4,7 @@
 #include "cli/html.h"
 #include "cli/executor_options.h"
 #include "cli/outputs.h"
+#include "cli/sure.h"
 #include "core/base/error.h"
 #include "core/exec/exec.h"
 #include "core/report/report.h"
@@ -39,21 +40,25 @@ read_trace_ranks (const struct sim_ask *ask, int64_t *ranks, GError **error)
 }
 
 static void
-print_text (const weft_report *report)
+print_text (const weft_report *report, weft_cli_sure *sure, const struct weft_cli_answer *answer)
 {
   struct weft_report_style style = { weft_cli_columns (), weft_cli_has_colour () };
   g_autoptr (GString) out = g_string_new (NULL);
 
   weft_report_print (report, style, out);
   fputs (out->str, stdout);
+  weft_cli_print_sure (sure, answer);
 }
 
 static void
-print_json (const weft_report *report)
+print_json (const weft_report *report, weft_cli_sure *sure, const struct weft_cli_answer *answer)
 {
   g_autoptr (JsonBuilder) builder = json_builder_new ();
 
+  json_builder_begin_object (builder);
   weft_report_to_json (report, builder);
+  weft_cli_add_sure (sure, builder, answer);
+  json_builder_end_object (builder);
   weft_cli_print_json (builder);
 }
 
@@ -105,7 +110,8 @@ run (const weft_cli_input *input, struct sim_ask *ask)
   if (!executor || !weft_cli_options_read (ask->own, executor, &ask->options.own, &error) ||
       !read_trace_ranks (ask, &ranks, &error) || !weft_cli_job (input, &job, &error))
     return weft_cli_fail (error);
-  g_autoptr (weft_plan) plan = weft_plan_new (&job, &error);
+  g_autoptr (weft_cli_sure) sure = weft_cli_sure_new (&error);
+  g_autoptr (weft_plan) plan = sure ? weft_plan_new (&job, &error) : NULL;
   if (!plan || !check_outputs (ask, &error))
     return weft_cli_fail (error);
   g_autoptr (weft_timeline) timeline = weft_exec_run (executor, plan, &ask->options, &error);
@@ -116,10 +122,12 @@ run (const weft_cli_input *input, struct sim_ask *ask)
     return weft_cli_fail (error);
   if (ask->html && !weft_cli_html (report, ask->html, &error))
     return weft_cli_fail (error);
+  const struct weft_cli_answer answer = { &plan->job, report->iteration.time_s,
+                                          (double) report->peak_bytes };
   if (input->json)
-    print_json (report);
+    print_json (report, sure, &answer);
   else
-    print_text (report);
+    print_text (report, sure, &answer);
   return report->fits ? 0 : 3;
 }
 

@@ -359,8 +359,7 @@ print_header (const weft_plan *plan, const struct weft_exec_ops *ops, const stru
           ? " (the default here: --precision bf16 is emulated)"
           : "");
   for (uint32_t role = 0; role < plan->n_roles; role++) {
-    uint64_t own = weft_plan_peak_bytes (plan, role) - weft_plan_reserved_bytes (plan, role);
-    g_autofree char *bytes = weft_units_human ((double) own, "B");
+    g_autofree char *bytes = weft_units_human ((double) weft_plan_arena_bytes (plan, role), "B");
     g_string_append_printf (text, "%s %s", role ? "," : "", bytes);
   }
   g_string_append_printf (text, " per rank%s\n", plan->n_roles > 1 ? " of each stage" : "");

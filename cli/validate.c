@@ -1,8 +1,10 @@
 /* weft validate: predicts every row of a table of published measurements and prints the errors. */
+#include "cli/accuracy.h"
 #include "cli/ask.h"
 #include "cli/cli.h"
 #include "cli/outputs.h"
 #include "cli/executors.h"
+#include "cli/validate_grids.h"
 #include "cli/validate_nccl.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
@@ -15,6 +17,7 @@
 
 struct ask {
   const char *tier, *group, *source, *most, *csv, *explain, *jobs, *executor, *assumptions;
+  const char *record, *accuracy;
   gboolean verbose, nccl;
 };
 
@@ -191,12 +194,13 @@ print_rows (const weft_validation *v)
 }
 
 static void
-print_text (const weft_validation *v, gboolean verbose)
+print_text (const weft_validation *v, const weft_errors *errors, gboolean verbose)
 {
   printf ("%u rows: %u predicted, %u refused; %.1f s.  Errors are predicted / measured - 1 in %%; "
           "tier C is\nnot counted, rows apart are in no total.\n\n",
           v->n_row, v->n_predicted, v->n_row - v->n_predicted, v->wall_seconds);
   print_all (v, widest_name (v));
+  weft_cli_print_grids (errors);
   print_refusals (v);
   if (verbose)
     print_rows (v);
@@ -273,7 +277,7 @@ add_row (JsonBuilder *b, const struct weft_validate_row *row)
 }
 
 static void
-print_json (const weft_validation *v)
+print_json (const weft_validation *v, const weft_errors *errors)
 {
   g_autoptr (JsonBuilder) b = json_builder_new ();
 
@@ -291,6 +295,7 @@ print_json (const weft_validation *v)
   add_means (b, v);
   add_groups (b, "groups", "group", v->group, v->n_group);
   add_groups (b, "sources", "source", v->source, v->n_source);
+  weft_cli_add_grids (b, errors);
   weft_json_array (b, "per_row");
   for (uint32_t i = 0; i < v->n_row; i++)
     if (!v->row[i].rule)
@@ -435,6 +440,29 @@ judge (const weft_validation *v, const char *text, double most)
   return 3;
 }
 
+static gboolean
+check_outputs (const struct ask *ask, GError **error)
+{
+  g_autofree char *picture = ask->accuracy ? weft_cli_accuracy_beside (ask->accuracy) : NULL;
+  const struct weft_cli_output written[] = {
+    { "csv", ask->csv }, { "record", ask->record }, { "accuracy", ask->accuracy },
+    { "accuracy", picture }
+  };
+
+  return weft_cli_check_outputs (written, G_N_ELEMENTS (written), NULL, error);
+}
+
+/* Writes the page of the bundled record, without predicting anything. */
+static int
+write_page (const struct ask *ask)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (weft_errors) errors =
+      check_outputs (ask, &error) ? weft_errors_load (NULL, &error) : NULL;
+
+  return errors && weft_cli_accuracy (errors, ask->accuracy, &error) ? 0 : weft_cli_fail (error);
+}
+
 static int
 run (const weft_cli_input *input, const struct ask *ask)
 {
@@ -451,20 +479,23 @@ run (const weft_cli_input *input, const struct ask *ask)
       weft_published_load (input->operand ? input->operand : bundled, &error);
   g_autoptr (weft_assumptions) assumptions =
       table ? weft_assumptions_load (ask->assumptions, &error) : NULL;
-  const struct weft_cli_output written = { "csv", ask->csv };
-  if (!assumptions || !weft_cli_check_outputs (&written, 1, NULL, &error))
+  if (!assumptions || !check_outputs (ask, &error))
     return weft_cli_fail (error);
   if (ask->explain)
     return explain (table, assumptions, ask->explain);
   options.user = &shown;
   g_autoptr (weft_validation) v = weft_validate (table, assumptions, &options, &error);
   clear_progress ();
-  if (!v || (ask->csv && !write_csv (v, ask->csv, &error)))
+  g_autofree char *record = v ? weft_errors_record (v) : NULL;
+  g_autoptr (weft_errors) errors = v ? weft_errors_parse (record, "record", &error) : NULL;
+  if (!errors || (ask->csv && !write_csv (v, ask->csv, &error)) ||
+      (ask->record && !weft_cli_write (ask->record, record, &error)) ||
+      (ask->record && ask->accuracy && !weft_cli_accuracy (errors, ask->accuracy, &error)))
     return weft_cli_fail (error);
   if (input->json)
-    print_json (v);
+    print_json (v, errors);
   else
-    print_text (v, ask->verbose);
+    print_text (v, errors, ask->verbose);
   return judge (v, ask->most, most);
 }
 
@@ -473,7 +504,8 @@ static int
 run_nccl (const weft_cli_input *input, const struct ask *ask)
 {
   const char *const others[] = { ask->tier,    ask->group, ask->source, ask->most,
-                                 ask->explain, ask->csv,   ask->jobs,   ask->assumptions };
+                                 ask->explain, ask->csv,   ask->jobs,   ask->assumptions,
+                                 ask->record,  ask->accuracy };
   g_autoptr (GError) error = NULL;
 
   for (unsigned i = 0; i < G_N_ELEMENTS (others); i++)
@@ -496,6 +528,12 @@ weft_cli_validate (int argc, char **argv)
     { "max-mape", "SHARE", "end with status 3 if the mean error of the time exceeds this", NULL,
       &ask.most },
     { "csv", "FILE", "write one line per row to FILE", NULL, &ask.csv },
+    { "record", "FILE", "write the errors that bands and docs/accuracy.md are made of to FILE",
+      NULL, &ask.record },
+    { "accuracy", "FILE",
+      "write the page of errors (docs/accuracy.md) to FILE and its picture beside it: of the rows "
+      "of --record, else of validation/errors.csv",
+      NULL, &ask.accuracy },
     { "explain", "ID", "show how row ID becomes a job, with the line of every assumption", NULL,
       &ask.explain },
     { "nccl", NULL,
@@ -520,6 +558,7 @@ weft_cli_validate (int argc, char **argv)
                 "  weft validate --source mosaic --tier A --verbose\n"
                 "  weft validate --explain mosaic-004\n"
                 "  weft validate --nccl --verbose\n"
+                "  weft validate --record validation/errors.csv --accuracy docs/accuracy.md\n"
                 "  weft validate mine.csv --max-mape 0.1 --csv errors.csv --json\n",
     .flags = flags,
     .n_flags = G_N_ELEMENTS (flags),
@@ -529,5 +568,7 @@ weft_cli_validate (int argc, char **argv)
 
   if (status != WEFT_CLI_GO_ON)
     return status;
-  return ask.nccl ? run_nccl (&input, &ask) : run (&input, &ask);
+  if (ask.nccl)
+    return run_nccl (&input, &ask);
+  return ask.accuracy && !ask.record ? write_page (&ask) : run (&input, &ask);
 }

@@ -30,7 +30,8 @@
 #define UNIT WEFT_TILE_COLUMNS
 /* Columns of a head processed at a time; a wider head recomputes its scores for each piece. */
 #define WIDTH 256
-/* Limit for gradients of keys and values, whose folds over leaves need more scratch. */
+/* Columns of a head processed at a time for gradients of keys and values: fewer, because a fold
+ * over leaves keeps a stack of sums in the scratch. */
 #define LEAF_WIDTH 128
 #define DEPTH 4 /* stack entries of a fold over WEFT_MOST_CHUNKS leaves */
 _Static_assert(OUTER % UNIT == 0 && UNIT % WEFT_TILE_ROWS == 0 && WIDTH % UNIT == 0 &&
@@ -77,7 +78,7 @@ struct side {
 struct heads {
   const struct weft_operand *of;
   uint64_t row, column; /* elements per row; column of the first head */
-  uint64_t width;       /* of a head */
+  uint64_t width;       /* elements of a head */
 };
 
 struct attention {
@@ -178,8 +179,8 @@ describe_any (const struct weft_attention *call, uint64_t sequence)
   };
 }
 
-/* Heads in an operand: the first begins at `column` of each row, and each is as wide as a key
- * (key_heads) or a value (value_heads). */
+/* The heads of keys in an operand with `row` elements per row; the first head begins at column
+ * `column` of each row. value_heads(): the same for heads as wide as a value. */
 static struct heads
 key_heads (const struct attention *a, const struct weft_operand *of, uint64_t row, uint64_t column)
 {
@@ -260,7 +261,8 @@ describe (const struct weft_attention *call)
   return part ? describe_part (call) : describe_whole (call);
 }
 
-/* One outer block, and the columns whose sums it accumulates. */
+/* The work of one thread at a time: an outer block of tokens of one head, and the columns of the
+ * head whose sums are computed. */
 struct task {
   const struct attention *a;
   uint64_t batch, head; /* batch element and head of the queries */
@@ -281,7 +283,7 @@ query_strip (const struct task *t, struct heads of)
   return strip_of (t, of, t->head, &t->a->queries);
 }
 
-/* The key and value head of the query head's group. */
+/* The strip of keys (or of values) that the query head of the task reads: that of its group. */
 static struct strip
 key_strip (const struct task *t, struct heads of)
 {
@@ -412,14 +414,15 @@ multiply_tile (const struct attention *a, const struct pair *p, const struct str
   }
 }
 
-/* A block of value columns and the tile that multiplies it. */
+/* The right factor of a product: a range of columns of the values. The left factor is
+ * room->tile[tile], transposed. */
 struct factor {
   const struct strip *value;
   struct span columns;
   unsigned tile;
 };
 
-/* The columns of a range that exist in the head. */
+/* Those columns of a range that lie inside the head. */
 static struct span
 within (const struct strip *s, struct span columns)
 {
@@ -428,7 +431,7 @@ within (const struct strip *s, struct span columns)
   return (struct span){ columns.first, MIN (columns.n, left) };
 }
 
-/* sum += transposed tile times columns of values. */
+/* sum += p x v for a pair of blocks: the transposed tile times a range of columns of the values. */
 static void
 add_product (const struct attention *a, const struct pair *p, const struct factor *f, float *sum)
 {
@@ -453,7 +456,7 @@ add_product (const struct attention *a, const struct pair *p, const struct facto
                        sum + p->low * a->sum_row);
 }
 
-/* Masked scores become -infinity. */
+/* Sets masked scores to -infinity. */
 static void
 hide (const struct pair *p, float *tile)
 {
@@ -699,7 +702,7 @@ scale_sums (const struct task *t, float *sum)
   scale_floats (sum, t->a->scale, n_sums (t));
 }
 
-/* Returns entry i of a stack of sums over leaves. `which` 0: gradients of values; 1: gradients of
+/* Returns entry i of the stack of partial sums. `which` 0: gradients of values; 1: gradients of
  * keys. */
 static float *
 entry (const struct attention *a, uint32_t i, unsigned which)
@@ -707,7 +710,7 @@ entry (const struct attention *a, uint32_t i, unsigned which)
   return a->room->sum[2 * i + which];
 }
 
-/* Adds the contributions of the queries of a run to the gradients of the outer keys. */
+/* Adds to the gradients of the outer block of keys what the queries of a run contribute. */
 static void
 pass_queries (const struct task *t, const struct run *queries, uint32_t top)
 {
@@ -762,7 +765,8 @@ fold_entries (void *task, uint32_t below)
     weft_sums_add (entry (t->a, below, which), entry (t->a, below + 1, which), n_sums (t));
 }
 
-/* dk and dv: folds the leaves of queries. The task's head is the first of its group. */
+/* Computes dk and dv of a block of keys: the fold over the leaves of queries. The task's head is
+ * the first of its group. */
 static void
 key_gradients (struct task *t)
 {

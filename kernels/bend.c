@@ -18,7 +18,8 @@ cap_row (float *score, float cap, uint64_t n)
     score[c] = cap * weft_tanhf (score[c] * less);
 }
 
-/* The tokens of the row and of column c are `first` + `sign` c tokens apart. */
+/* Subtracts the ALiBi penalty from a row of scores: slope times the distance between query and key,
+ * which is `first` + `sign` c tokens in column c. */
 WEFT_WIDE static void
 slope_row (float *score, float slope, float first, float sign, uint64_t n)
 {

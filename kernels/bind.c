@@ -74,12 +74,16 @@ has_room (const weft_plan *plan, GError **error)
                          found, wanted, ranks);
 }
 
-/* Real products have the scaling of fp8_recipe. */
+/* Whether the job can run as it is priced: kernels have only the scaling of fp8_recipe, and no
+ * dropout within attention. Other values of these knobs are for predictions. */
 static gboolean
 is_priced_as_run (const weft_plan *plan, GError **error)
 {
   int64_t found = plan->job.strategy.fp8_priced_as;
 
+  if (plan->job.strategy.attention_priced_with_dropout)
+    return weft_bad_input (error, "attention_priced_with_dropout: found true, wanted false to run: "
+                                  "dropout within attention is predicted only");
   return found == WEFT_FP8_PRICE_RECIPE ||
          weft_bad_input (error,
                          "fp8_priced_as: found %s, wanted recipe to run: the scaling is predicted "

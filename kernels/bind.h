@@ -12,10 +12,10 @@ typedef struct weft_bind {
   const weft_plan *plan;
   const weft_program *p;
   uint32_t rank;
-  uint8_t *arena[WEFT_N_POOL];        /* owned by the caller */
-  const struct weft_control *control; /* owned by the caller */
+  uint8_t *arena[WEFT_N_POOL];           /* owned by the caller */
+  const struct weft_control *control;    /* owned by the caller */
   struct weft_place place[WEFT_N_GROUP]; /* place of the rank in each of its groups */
-  struct weft_slice *slice;           /* one per adam op */
+  struct weft_slice *slice;              /* one per adam op */
   uint32_t n_slice;
   struct weft_segment *segment; /* scratch for the segments of one op */
 } weft_bind;

@@ -110,7 +110,8 @@ weft_extent_join_sequence (const struct weft_kernel *k, uint32_t operand)
   return product (k, MEMBERS, 4);
 }
 
-/* Row of the joined array for a row of the split array. */
+/* Index of a row in the joined array (whole sequences), given its index in the split array (one
+ * slice per member). */
 static uint64_t
 joined_row (const struct weft_kernel *k, uint64_t row)
 {
@@ -151,7 +152,7 @@ weft_cpu_join_sequence (const struct weft_kernel *k, uint32_t part, uint32_t par
 
 enum { H_TOKENS, H_MEMBERS, H_HEADS, H_GROUPS, H_WIDTH, H_VALUE };
 
-/* Elements per token. */
+/* Number of elements of a token: its query heads, key heads and value heads. */
 static uint64_t
 row_of_heads (const struct weft_kernel *k)
 {
@@ -344,8 +345,9 @@ weft_ref_put_kv (const struct weft_kernel *k)
     qkv[i / n * row + of_queries (k) + i % n] = kv[i];
 }
 
-/* Index in the joined array of element i of the split array: member m has pieces m and 2 members -
- * 1 - m. */
+/* i: an element of the split array, which has one slice per member. Returns the index of this
+ * element in the joined array, which has whole sequences. A sequence is cut into twice as many
+ * pieces as there are members, and member m has pieces m and 2 members - 1 - m. */
 static uint64_t
 joined_element (const struct weft_kernel *k, uint64_t i)
 {
@@ -377,8 +379,8 @@ weft_ref_join_sequence (const struct weft_kernel *k)
         ((const double *) k->operand[0].data)[i];
 }
 
-/* Index, in the array whose heads are distributed over members, of element i of the array with all
- * heads. */
+/* i: an element of the array in which a token has all heads. Returns the index of this element in
+ * the array that has one block per member, with the member's heads of all tokens. */
 static uint64_t
 dealt_element (const struct weft_kernel *k, uint64_t i)
 {

@@ -82,7 +82,8 @@ weft_cpu_embed (const struct weft_kernel *k, uint32_t part, uint32_t parts)
                               : memset (y, 0, n * sizeof *y);
       if (multiplier != 1) {
         multiply (room, from, multiplier, n);
-        /* Tensor parallel ranks store the product before positions are added. */
+        /* Rounded first, because tensor-parallel ranks also round here: they store the product
+         * before an all-reduce, after which positions are added. */
         weft_round (o[Y].dtype, n, room);
         from = memcpy (y, room, n * sizeof *y);
       }
@@ -98,12 +99,15 @@ weft_cpu_embed (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 
 /* ------------------------------------------------------------ tokens of one row */
 
-/* How to find the next token of the same vocabulary row. */
+/* Links the tokens whose gradients are added to the same row: tokens of one id, or of one
+ * position. */
 struct chain {
-  const int32_t *ids;  /* ids of all tokens; NULL: the chain links tokens of one position */
-  const int32_t *next; /* next token with the same id, or NONE; NULL: search for it */
-  uint64_t stride;     /* without ids: distance to the next token of the same position */
-  uint64_t n;          /* number of tokens */
+  const int32_t *ids; /* ids of all tokens; NULL: tokens of one position are linked */
+  /* by token: the next token with the same id, or NONE; NULL: found by searching */
+  const int32_t *next;
+  /* if `ids` is NULL: distance from a token to the next one of the same position */
+  uint64_t stride;
+  uint64_t n; /* number of tokens */
 };
 
 static uint64_t
@@ -160,7 +164,7 @@ add_token (const struct gather *g, float *sum, uint64_t at, uint64_t n)
   weft_sums_add (sum, x, n);
 }
 
-/* Adds the tokens of the chain, from `token` on, that lie in the leaf. */
+/* Adds the gradients of the tokens of a chain that lie in a leaf, from `token` on. */
 static void
 sum_leaf (const struct gather *g, uint64_t token, struct weft_range leaf, struct weft_range columns,
           struct weft_sums *sums)
@@ -177,9 +181,10 @@ sum_leaf (const struct gather *g, uint64_t token, struct weft_range leaf, struct
   weft_sums_close (sums);
 }
 
-/* Finds the first token of the chain in each chunk of a sequence whose first chunk is `first`: the
- * chain visits a sequence from its start, but leaves come in zigzag order. Returns the token after
- * the last chunk. */
+/* A sequence consists of several chunks, each of which is a leaf. The chain passes the tokens of a
+ * sequence from its start, but leaves are added in zigzag order, so this function first finds the
+ * token with which the chain enters each chunk. `first`: the first chunk of the sequence. Returns
+ * the token of the chain after the last chunk. */
 static uint64_t
 enter_chunks (const struct gather *g, const struct weft_leaves *leaves, uint32_t first,
               uint64_t token, uint64_t *entry)
@@ -218,7 +223,7 @@ sum_stretch (const struct gather *g, uint64_t first, uint64_t at, struct weft_ra
   weft_sums_store (&sums, at + columns.begin);
 }
 
-/* Gradient of one row of the table, from its first token on. */
+/* Computes the gradient of one row of the table. `first`: the first token of the row's chain. */
 static void
 sum_row (const struct gather *g, uint64_t first, uint64_t row)
 {

@@ -10,7 +10,8 @@ widen (float *to, const uint16_t *from, uint64_t n)
 
 #define AT_ONCE 64
 
-/* Converts to 32-bit words first, in a loop that the compiler vectorises. */
+/* Converts floats to 16-bit codes. The codes are computed as 32-bit words first, because the
+ * compiler vectorises that loop. */
 static inline __attribute__ ((always_inline)) void
 narrow_by (uint32_t (*code_of) (float), uint16_t *to, const float *from, uint64_t n)
 {

@@ -251,7 +251,8 @@ row_of_block (const struct weft_operand *x, const struct weft_blocks *b, uint64_
   return room;
 }
 
-/* Quantises n elements, multiplied by `up`; at: first element and stride of the codes. */
+/* Quantises n elements of x times `up`. at[0]: index of the first code in y; at[1]: distance
+ * between codes. */
 static void
 round_row (const float *x, uint64_t n, float up, const struct weft_operand *y, const uint64_t at[2])
 {

@@ -60,7 +60,7 @@ join_sums (void *stack, uint32_t below)
   weft_round (s->dtype, s->n, left);
 }
 
-/* Pushes the sum over leaf i, which is the entry at `top`. */
+/* Adds the sum of leaf i, which is in the first free entry of the stack (`top`), to the fold. */
 static void
 push_leaf (struct stack *s, uint32_t i)
 {
@@ -109,7 +109,7 @@ block_of (const struct weft_gemm *g, const struct area *area)
   };
 }
 
-/* Continues the chains of a block over a range of terms. */
+/* Adds the products of a range of terms to the sums of a block. */
 static void
 sum_terms (const struct weft_gemm *g, const struct area *area, struct weft_range terms,
            struct weft_block *block, float *c)
@@ -188,7 +188,8 @@ weft_gemm (const struct weft_gemm *given)
 
 /* -------------------------------------------------------------------------------- sums */
 
-/* Continues the sums of n <= WEFT_STRETCH columns over a range of terms. */
+/* Adds the terms of a range to sum[j], for each column j of the range (at most WEFT_STRETCH
+ * columns). */
 static void
 sum_columns (const struct weft_factor *x, const struct weft_pack_range *range, float *sum)
 {

@@ -55,7 +55,8 @@ load_one (const void *data, uint64_t at, enum weft_dtype dtype)
                               : weft_bf16_float (((const uint16_t *) data)[at]);
 }
 
-/* Transposes four rows of four terms. */
+/* Reads four terms of each of four rows; writes the four rows' elements of each term side by
+ * side. */
 INLINE void
 turn_four (const void *data, uint64_t at, uint64_t along, enum weft_dtype dtype, uint32_t width,
            float *to)
@@ -96,7 +97,8 @@ load_two (const void *data, uint64_t at, uint64_t then, enum weft_dtype dtype, f
   memcpy (two, &words, sizeof *two);
 }
 
-/* Transposes eight rows of four terms. */
+/* Reads four terms of each of eight rows; writes the eight rows' elements of each term side by
+ * side. */
 INLINE void
 turn_eight (const void *data, uint64_t at, uint64_t along, enum weft_dtype dtype, uint32_t width,
             float *to)
@@ -124,7 +126,7 @@ turn_eight (const void *data, uint64_t at, uint64_t along, enum weft_dtype dtype
 
 struct panel {
   const struct weft_factor *from;
-  uint64_t at; /* element of the first row's first term */
+  uint64_t at; /* index of the first term of the first row */
   uint64_t row, term;
   uint64_t rows, terms;
   uint32_t width;

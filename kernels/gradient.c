@@ -35,7 +35,8 @@ weft_extent_cast (const struct weft_kernel *k, uint32_t operand)
   return all (k, operand);
 }
 
-/* Any number of elements: in canonical order a scalar consists of the words of an exact sum. */
+/* 0: the size is not checked. In canonical order a scalar consists of several words
+ * (core/base/exact.h). */
 uint64_t
 weft_extent_zero (const struct weft_kernel *k, uint32_t operand)
 {

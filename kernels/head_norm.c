@@ -36,14 +36,15 @@ is_whole (const struct weft_kernel *k)
          k->shape.dim[TOGETHER] > 0;
 }
 
-/* Strips of one token. */
+/* Number of strips of one token. A strip is what one norm covers: a head, or all query heads or all
+ * key heads of the token. */
 static uint64_t
 token_strips (const struct weft_kernel *k)
 {
   return is_whole (k) ? 2 : token_heads (k);
 }
 
-/* Strips of all tokens. */
+/* Number of strips of all tokens. */
 static uint64_t
 strips (const struct weft_kernel *k)
 {
@@ -56,8 +57,8 @@ tokens_in_qkv (const struct weft_kernel *k, uint64_t tokens)
   return tokens * (token_heads (k) + weft_kernel_groups (k)) * k->shape.dim[1];
 }
 
-/* n elements, from element `qkv` of the array qkv and from element `raw` of the array raw. key
- * TRUE: the weight of keys; FALSE: the weight of queries. */
+/* A strip: n elements, which begin at element `qkv` of the array qkv and at element `raw` of the
+ * array raw. key TRUE: uses the weight of keys; FALSE: the weight of queries. */
 struct strip {
   uint64_t qkv, raw, n;
   gboolean key;
@@ -169,8 +170,7 @@ weft_cpu_head_norm (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   }
 }
 
-/* Operands of the gradient of one strip of one token; gradient and input may be in the arrays of
- * another rank. */
+/* Operands for the gradient of one strip. The strip may be in the arrays of another rank. */
 static struct weft_row_gradient
 strip_gradient (const struct weft_kernel *k, const struct strip *s)
 {
@@ -195,7 +195,7 @@ struct heads {
   gboolean inputs; /* also compute the gradients of the heads; for one rank only */
 };
 
-/* Index, in the arrays of all ranks, of a strip of a token on a rank. */
+/* Index of a strip in arrays that hold the strips of all tokens of all ranks, rank by rank. */
 static uint64_t
 row_of (const struct heads *h, uint64_t token, uint64_t rank, uint64_t strip)
 {
@@ -240,7 +240,7 @@ sum_columns (const struct heads *h, struct weft_range columns, struct weft_sums 
       weft_sums_store (&sums[i], columns.begin);
 }
 
-/* Number of columns of a range that exist in a weight of `size` elements. */
+/* Number of columns of a range that lie inside a weight of `size` elements. */
 static uint64_t
 within (struct weft_range columns, uint64_t size)
 {
@@ -291,7 +291,8 @@ weft_cpu_head_norm_dgrad (const struct weft_kernel *k, uint32_t part, uint32_t p
   }
 }
 
-/* A call of head_norm_wgrad with the operands of head_norm_bwd. */
+/* The arguments of head_norm_wgrad, with its outputs at the operand numbers of head_norm_bwd, which
+ * backward() uses. */
 static struct weft_kernel
 weights_alone (const struct weft_kernel *k)
 {
@@ -357,7 +358,7 @@ ref_strip (const struct weft_kernel *k, const struct strip *s, const double *wei
     d[i] = (d[i] * weight[i] - x[i] * scale * of_gx) * scale;
 }
 
-/* Gradients from the arrays of `ranks` ranks. */
+/* Computes gradients from the arrays of `ranks` ranks, which lie one after the other. */
 static void
 ref_backward (const struct weft_kernel *k, uint64_t ranks, gboolean inputs, gboolean weights)
 {

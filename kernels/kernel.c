@@ -19,7 +19,8 @@ static const struct {
   { "row", -1, ROWS },  { "counts", 0, ROWS },     { "send", 0, ROWS },
 };
 
-/* 1 + kind, for each operand that is an index; 0 for others. */
+/* By op kind and operand: 1 + the row of `indices` that describes an operand of indices; 0: the
+ * operand has no indices. */
 static uint8_t index_of[WEFT_N_OP][WEFT_MOST_OPERANDS];
 static pthread_once_t indices_found = PTHREAD_ONCE_INIT;
 

@@ -64,7 +64,7 @@ struct weft_kernel {
   gboolean fused, quicker, deterministic; /* attention on the GPU. fused: use the vendor library if
                                            * it is available; quicker: only if it is faster;
                                            * deterministic: in its deterministic mode */
-  gboolean decay; /* adam: apply weight decay */
+  gboolean decay;                         /* adam: apply weight decay */
   struct weft_operand operand[WEFT_MOST_OPERANDS]; /* in the order of core/ops.def */
 };
 

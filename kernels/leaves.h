@@ -48,7 +48,7 @@ weft_leaves_dealt (uint64_t terms, uint32_t n, uint64_t tail)
                                             { first + tail, terms, tail / n } } };
 }
 
-/* The number of the leaf that is visited i-th. */
+/* Which leaf comes i-th in the order of addition. */
 static inline uint32_t
 weft_leaves_turn (const struct weft_leaves *l, uint32_t i)
 {
@@ -59,7 +59,8 @@ weft_leaves_turn (const struct weft_leaves *l, uint32_t i)
   return i - j + weft_zigzag (j, l->zigzag);
 }
 
-/* The terms of a segment of the leaf visited i-th; may be empty. */
+/* The terms of one segment of the leaf that comes i-th in the order of addition. The range may be
+ * empty. */
 static inline struct weft_range
 weft_leaves_segment (const struct weft_leaves *l, uint32_t i, uint32_t segment)
 {

@@ -22,8 +22,8 @@ struct weft_logits_row {
   gboolean in_leaves;
 };
 
-/* A row of an op with dimensions "rows columns leaves whole": this rank holds its share of the
- * columns of a vocabulary of `whole`. */
+/* One row of the logits of an op whose dimensions are "rows columns leaves whole". This rank has
+ * `columns` columns of a vocabulary of `whole` columns. */
 struct weft_logits_row weft_logits_row (const struct weft_kernel *k, uint64_t row);
 
 /* This rank's columns that belong to the vocabulary. */

@@ -16,7 +16,8 @@ rows_of (const struct weft_kernel *k, uint64_t g)
   return weft_moe_rows_of (&k->operand[COUNTS], g, dim[GROUPS], dim[STRIDE], dim[ROWS]);
 }
 
-/* An operand from element i on; its elements are doubles or have the stored type. */
+/* An operand without its first i elements. doubles TRUE: elements are doubles (reference); FALSE:
+ * elements have the stored type. */
 static struct weft_operand
 from (const struct weft_operand *o, uint64_t i, gboolean doubles)
 {
@@ -36,7 +37,7 @@ weft_extent_moe_amax (const struct weft_kernel *k, uint32_t operand)
   return operand == AMAX ? k->shape.dim[GROUPS] : 0;
 }
 
-/* The call of amax for the rows of one group. */
+/* The arguments of amax for the rows of one group. */
 static struct weft_kernel
 measured (const struct weft_kernel *k, uint64_t g, const struct weft_operand *amax,
           gboolean doubles)
@@ -108,7 +109,8 @@ weft_ref_moe_quantise (const struct weft_kernel *k)
 
 /* --------------------------------------------------------------------- block scales */
 
-/* Rows of one group and their scales: along rows, in squares, or down columns. */
+/* Blocks of the rows of one group, and where their scales are: along rows, per square, or down
+ * columns (kernels/moe_scales.h). */
 static struct weft_blocks
 blocks_of (const struct weft_kernel *k, struct weft_moe_rows rows, gboolean down)
 {

@@ -94,8 +94,9 @@ rows_of_group (const struct weft_kernel *k, uint64_t g)
                            k->shape.dim[M]);
 }
 
-/* Scales of a factor from row `at` on. The rows have `columns` elements and belong to group g (rows
- * of tokens) or expert g (weights), whose first row is `first`. */
+/* Which scales belong to rows of a factor that begin at row `at`. These rows have `columns`
+ * elements and belong to group g (token rows) or to expert g (weights); `first`: the first row of
+ * g. */
 struct scaled {
   const struct weft_operand *scale;
   enum weft_moe_scales lie;

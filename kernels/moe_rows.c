@@ -5,6 +5,7 @@
 #include "kernels/moe.h"
 #include "kernels/part.h"
 #include "kernels/sums.h"
+#include <math.h>
 
 /* Columns per share, so that shares write different cache lines. */
 #define GRAIN 32
@@ -38,18 +39,21 @@ struct weights {
   gboolean doubles;
 };
 
+/* A weight as a number that can be compared. NaN counts as the largest weight, as in torch.topk():
+ * if NaN were not ordered, more rows could be kept than the capacity allows. */
 static double
 weight_of (const struct weights *w, uint64_t i)
 {
   float room;
+  double weight = w->doubles
+                      ? ((const double *) w->operand->data)[i]
+                      : (double) *weft_floats (w->operand->data, w->operand->dtype, i, 1, &room);
 
-  if (w->doubles)
-    return ((const double *) w->operand->data)[i];
-  return (double) *weft_floats (w->operand->data, w->operand->dtype, i, 1, &room);
+  return isnan (weight) ? INFINITY : weight;
 }
 
-/* Number of rows of the same expert that have precedence over row i: those of larger weight, and
- * earlier ones of equal weight (Megatron-Core moe_utils.py, drop policy "probs"). */
+/* Number of rows of the same expert that are kept before row i: rows of larger weight, and earlier
+ * rows of equal weight (Megatron-Core moe_utils.py, drop policy "probs"). */
 static uint64_t
 stand_before (const struct weft_kernel *k, const struct weights *w, uint64_t i)
 {
@@ -216,7 +220,7 @@ fold (const struct sum *s, struct weft_range rows, uint32_t expert, uint32_t n, 
   weft_round (s->k->operand[UNPERMUTE_Y].dtype, s->n, to);
 }
 
-/* Adds n_row rows, one after the other, in the order of their experts. */
+/* Adds the n_row rows of a token, one after the other, in the order of their experts. */
 static void
 chain (const struct sum *s, uint64_t n_row, float *to)
 {

@@ -184,7 +184,8 @@ weft_cpu_norm_dgrad (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   }
 }
 
-/* A call of norm_wgrad with the operands of norm_bwd, without dx. */
+/* The arguments of norm_wgrad, with its operands at the operand numbers of norm_bwd. dx is
+ * absent. */
 static struct weft_kernel
 weights_alone (const struct weft_kernel *k)
 {

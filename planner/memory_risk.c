@@ -1,18 +1,17 @@
 #include "planner/memory_risk.h"
-
-/* docs/validation.md, row `all`: memory, 123 rows. One error for all jobs: the rows of one stack or
- * GPU are few. */
-#define MEAN_ERROR 0.13
+#include <math.h>
 
 double
-weft_memory_error (const struct weft_job *job)
+weft_memory_error (weft_bands *bands, const struct weft_job *job)
 {
-  (void) job;
-  return MEAN_ERROR;
+  const struct weft_traits traits = weft_traits_of (job);
+  struct weft_band band = weft_bands_of (bands, &traits, WEFT_MEMORY);
+
+  return fmax (0, band.rows ? band.high : 0);
 }
 
 gboolean
-weft_memory_is_risky (const struct weft_job *job, double bytes)
+weft_memory_is_risky (weft_bands *bands, const struct weft_job *job, double bytes)
 {
-  return bytes * (1 + weft_memory_error (job)) > job->cluster.f.gpu_memory;
+  return bytes * (1 + weft_memory_error (bands, job)) > job->cluster.f.gpu_memory;
 }

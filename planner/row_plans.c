@@ -68,9 +68,9 @@ counted_bytes (const weft_plan *plan, int memory)
   for (uint32_t role = 0; role < plan->n_roles; role++) {
     double libraries = (double) weft_plan_reserved_bytes (plan, role), used, reserved;
     if (plan->job.stack.live_memory) {
-      struct weft_allocated allocated = weft_allocator_run (plan, role);
+      struct weft_allocated allocated = weft_allocator_run (&plan->job, plan->role[role]);
       used = allocated.peak;
-      reserved = weft_allocator_reserved (plan, role, &allocated);
+      reserved = weft_allocator_reserved (&plan->job, &allocated, libraries);
     } else
       used = reserved = (double) weft_plan_peak_bytes (plan, role) - libraries;
     if (memory == WEFT_MEMORY_DEVICE)

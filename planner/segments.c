@@ -234,14 +234,21 @@ measure_kept (const weft_program *p, struct weft_segments *known)
   }
 }
 
+/* Whether the software has the bytes of a buffer in use as long as the program does. */
+static gboolean
+is_held (const union weft_stack *stack, const weft_program *p, const struct weft_buf *b)
+{
+  return !stack->live_memory || weft_allocator_holds (stack, p, b);
+}
+
 static double
-optimizer_bytes (const weft_program *p)
+optimizer_bytes (const union weft_stack *stack, const weft_program *p)
 {
   double bytes = 0, elements = 0;
 
   for (uint32_t i = 0; i < p->n_buf; i++)
     if (p->buf[i].base == WEFT_NO_BUF && p->buf[i].kind == WEFT_BUF_OPTIMIZER &&
-        p->buf[i].pool != WEFT_POOL_HOST)
+        p->buf[i].pool != WEFT_POOL_HOST && is_held (stack, p, &p->buf[i]))
       bytes += (double) p->buf[i].bytes;
   for (uint32_t i = 0; i < p->n_param; i++)
     elements += (double) (p->param[i].rows * p->param[i].columns);
@@ -249,17 +256,20 @@ optimizer_bytes (const weft_program *p)
 }
 
 static double
-bytes_of (const weft_program *p, uint32_t buf)
+bytes_of (const union weft_stack *stack, const weft_program *p, uint32_t buf)
 {
-  return buf == WEFT_NO_BUF || p->buf[weft_buf_owner (p, buf)].pool == WEFT_POOL_HOST
+  const struct weft_buf *owner = buf == WEFT_NO_BUF ? NULL : &p->buf[weft_buf_owner (p, buf)];
+
+  return !owner || owner->pool == WEFT_POOL_HOST || !is_held (stack, p, owner)
              ? 0
              : (double) p->buf[buf].bytes;
 }
 
 static void
-measure_state (const weft_program *p, struct weft_segments *known)
+measure_state (const union weft_stack *stack, const weft_program *p,
+               struct weft_segments *known)
 {
-  double optimizer = optimizer_bytes (p);
+  double optimizer = optimizer_bytes (stack, p);
   gboolean layers_seen = FALSE;
 
   for (uint32_t i = 0; i < p->n_param; i++) {
@@ -268,8 +278,8 @@ measure_state (const weft_program *p, struct weft_segments *known)
     uint32_t at = segment_of (known, param->layer, layers_seen);
     double *state =
         known->segment[at].state[param->block > 0 ? WEFT_FAMILY_EXPERT : WEFT_FAMILY_DENSE];
-    state[WEFT_STATE_WEIGHTS] += bytes_of (p, param->weight);
-    state[WEFT_STATE_GRADIENTS] += bytes_of (p, param->grad);
+    state[WEFT_STATE_WEIGHTS] += bytes_of (stack, p, param->weight);
+    state[WEFT_STATE_GRADIENTS] += bytes_of (stack, p, param->grad);
     state[WEFT_STATE_OPTIMIZER] += optimizer * (double) (param->rows * param->columns);
   }
 }
@@ -360,7 +370,7 @@ measure_plan (const struct weft_job *job, struct weft_segments *known)
   }
   measure_kept (p, known);
   if (!weft_job_is_torch (job))
-    measure_state (p, known);
+    measure_state (&job->stack, p, known);
 }
 
 /* Copies the segments of a short model to the layers that they stand for. */

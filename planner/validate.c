@@ -17,6 +17,10 @@ struct run {
 struct outcome {
   double predicted_s, measured_s, predicted_bytes, measured_bytes;
   gboolean apart, refused;
+  struct weft_traits traits;
+  double sequences;
+  uint32_t strategy;
+  char grid[128];
   char rule[64], why[1024];
 };
 
@@ -193,6 +197,48 @@ refuse (struct outcome *outcome, const GError *error)
   g_strlcpy (outcome->why, error->message, sizeof outcome->why);
 }
 
+/* Rows with the same text are a grid: runs of one source with the same model, sequence, GPU and
+ * dtype. */
+static void
+name_grid (const weft_row_job *job, const char *source, char *grid, gsize size)
+{
+  char *const *cell = job->cell;
+  g_autofree char *shape =
+      g_strjoin ("x", cell[WEFT_COLUMN_layers], cell[WEFT_COLUMN_hidden], cell[WEFT_COLUMN_heads],
+                 cell[WEFT_COLUMN_kv_heads], NULL);
+
+  g_snprintf (grid, size, "%s/%s/%s/%s/%s", source,
+              *cell[WEFT_COLUMN_model_ref] ? cell[WEFT_COLUMN_model_ref] : shape,
+              cell[WEFT_COLUMN_seq], cell[WEFT_COLUMN_gpu], cell[WEFT_COLUMN_dtype]);
+}
+
+/* A hash of the knobs that differ from their defaults, and of the micro batch: equal for runs of a
+ * grid that differ in nothing but GPUs and batch. */
+static uint32_t
+hash_strategy (const struct weft_job *job)
+{
+  g_autoptr (GString) text = g_string_new (NULL);
+
+  g_string_append_printf (text, "%" G_GINT64_FORMAT, job->train.micro_batch_size);
+  for (unsigned i = 0; i < weft_strategy_table.n; i++) {
+    const struct weft_field *field = &weft_strategy_table.field[i];
+    if (weft_field_is_default (field, job->strategy.at[i]))
+      continue;
+    g_autofree char *value = weft_field_print (field, job->strategy.at[i]);
+    g_string_append_printf (text, ",%s=%s", field->name, value);
+  }
+  return g_str_hash (text->str);
+}
+
+static void
+describe (const weft_row_job *job, const char *source, struct outcome *outcome)
+{
+  outcome->traits = weft_traits_of (&job->job);
+  outcome->sequences = (double) job->job.train.global_batch_size;
+  outcome->strategy = hash_strategy (&job->job);
+  name_grid (job, source, outcome->grid, sizeof outcome->grid);
+}
+
 static void
 predict_row (void *user, uint32_t task, void *result)
 {
@@ -206,6 +252,8 @@ predict_row (void *user, uint32_t task, void *result)
   outcome->apart = job->totals == WEFT_TOTALS_APART;
   outcome->measured_s = error ? NAN : weft_row_job_seconds (job);
   outcome->measured_bytes = weft_row_job_bytes (job);
+  if (!error)
+    describe (job, run->validation->row[task].source, outcome);
   if (error)
     weft_row_job_free (job);
   else if ((plans = weft_row_plans_new (job, &error))) {
@@ -227,6 +275,10 @@ finish (struct weft_validate_row *row, const struct outcome *outcome)
     row->time_error = row->memory_error = NAN;
     return;
   }
+  row->traits = outcome->traits;
+  row->grid = g_strdup (outcome->grid);
+  row->sequences = outcome->sequences;
+  row->strategy = outcome->strategy;
   row->predicted_s = outcome->predicted_s;
   row->measured_s = outcome->measured_s;
   row->predicted_gib = outcome->predicted_bytes / (1 << 30);
@@ -342,6 +394,7 @@ weft_validation_free (weft_validation *validation)
 {
   for (uint32_t i = 0; i < validation->n_row; i++) {
     g_free (validation->row[i].source);
+    g_free (validation->row[i].grid);
     g_free (validation->row[i].rule);
     g_free (validation->row[i].why);
   }

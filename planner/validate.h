@@ -6,6 +6,7 @@
 #pragma once
 #include "core/exec/exec.h"
 #include "planner/assumptions.h"
+#include "planner/traits.h"
 
 /* The statistics of a set of errors; all are NaN if the set is empty. */
 #define WEFT_VALIDATE_ERROR_LIST(X)                                                                \
@@ -33,6 +34,11 @@ struct weft_validate_row {
                        * predicted */
   double predicted_s, measured_s, time_error;
   double predicted_gib, measured_gib, memory_error;
+  /* Of a row that was predicted: */
+  struct weft_traits traits;
+  char *grid;         /* model and cluster (grids.h) */
+  double sequences;   /* of a step */
+  uint32_t strategy;  /* a hash of the knobs and the micro batch */
 };
 
 /* A group of rows, or a source. */

@@ -695,7 +695,7 @@ fill_result (struct trainer *t, struct weft_trainer_result *r)
     .timeline = g_steal_pointer (&t->timeline),
   };
   for (uint32_t role = 0; role < plan->n_roles; role++)
-    r->planned[role] = weft_plan_peak_bytes (plan, role) - weft_plan_reserved_bytes (plan, role);
+    r->planned[role] = weft_plan_arena_bytes (plan, role);
   for (uint32_t row = 0; row < actors->n; row++)
     r->allocated[actors->role[row]] = MAX (r->allocated[actors->role[row]], t->x->allocated[row]);
 }

@@ -2,13 +2,20 @@
 #include <math.h>
 #include <string.h>
 
-/* The blocks of one role. opened[op] and closed[op]: bytes that op allocates and releases. */
+/* Blocks that are in use from op `first` to op `last`. */
+struct held {
+  double bytes;
+  uint32_t first, last;
+  uint8_t kind; /* enum weft_buf_kind */
+};
+
+/* The blocks of one role. */
 struct replay {
-  const weft_plan *plan;
+  const struct weft_job *job;
   const weft_program *p;
   const union weft_stack *stack;
-  double permanent;
-  double *opened, *closed;
+  double permanent[WEFT_N_BUF_KIND];
+  GArray *held; /* of struct held */
 };
 
 static double
@@ -19,10 +26,18 @@ block (const struct replay *r, double bytes)
 
 /* Holds a tensor from op `first` to op `last`. */
 static void
-hold (struct replay *r, double bytes, uint32_t first, uint32_t last)
+hold (struct replay *r, enum weft_buf_kind kind, double bytes, uint32_t first, uint32_t last)
 {
-  r->opened[first] += block (r, bytes);
-  r->closed[last] += block (r, bytes);
+  struct held held = { block (r, bytes), first, last, (uint8_t) kind };
+
+  g_array_append_val (r->held, held);
+}
+
+/* Holds a tensor during the whole step. */
+static void
+keep (struct replay *r, enum weft_buf_kind kind, double bytes)
+{
+  r->permanent[kind] += block (r, bytes);
 }
 
 static double
@@ -35,18 +50,26 @@ elements (const struct weft_buf *b)
  * whole step. In the distributed optimizer of Megatron-Core the copy exists from the reduction to
  * the end of the update (distrib_optimizer.py, _copy_model_grads_to_main_grads and zero_grad). */
 static gboolean
-is_copy_of_gradients (const struct replay *r, const struct weft_buf *b)
+is_copy_of_gradients (const union weft_stack *stack, const weft_program *p,
+                      const struct weft_buf *b)
 {
-  return !r->stack->permanent_fp32_gradients && b->kind == WEFT_BUF_OPTIMIZER &&
-         g_str_equal (r->p->name[b->name], WEFT_FP32_GRADIENTS);
+  return !stack->permanent_fp32_gradients && b->kind == WEFT_BUF_OPTIMIZER &&
+         g_str_equal (p->name[b->name], WEFT_FP32_GRADIENTS);
 }
 
 /* Whether a buffer holds fp8 weights that the program keeps for several ops, and that the software
  * converts again for each op. */
 static gboolean
-is_converted_weight (const struct replay *r, const struct weft_buf *b)
+is_converted_weight (const union weft_stack *stack, const struct weft_buf *b)
 {
-  return !r->stack->permanent_fp8_weights && b->kind == WEFT_BUF_WEIGHTS && b->dtype == WEFT_FP8;
+  return !stack->permanent_fp8_weights && b->kind == WEFT_BUF_WEIGHTS && b->dtype == WEFT_FP8;
+}
+
+gboolean
+weft_allocator_holds (const union weft_stack *stack, const weft_program *p,
+                      const struct weft_buf *b)
+{
+  return !is_converted_weight (stack, b) && !is_copy_of_gradients (stack, p, b);
 }
 
 /* Holds the parts of converted weights and the copies of gradients while ops use them. */
@@ -63,16 +86,16 @@ hold_used (struct replay *r)
       uint32_t owner = buf == WEFT_NO_BUF ? buf : weft_buf_owner (r->p, buf);
       if (owner == WEFT_NO_BUF)
         continue;
-      if (is_converted_weight (r, &r->p->buf[owner]))
-        hold (r, (double) r->p->buf[buf].bytes, op, op);
-      if (!is_copy_of_gradients (r, &r->p->buf[owner]))
+      if (is_converted_weight (r->stack, &r->p->buf[owner]))
+        hold (r, WEFT_BUF_WEIGHTS, (double) r->p->buf[buf].bytes, op, op);
+      if (!is_copy_of_gradients (r->stack, r->p, &r->p->buf[owner]))
         continue;
       first[owner] = MIN (first[owner], op);
       last[owner] = op;
     }
   for (uint32_t i = 0; i < r->p->n_buf; i++)
     if (first[i] != WEFT_NO_OP)
-      hold (r, (double) r->p->buf[i].bytes, first[i], last[i]);
+      hold (r, WEFT_BUF_OPTIMIZER, (double) r->p->buf[i].bytes, first[i], last[i]);
 }
 
 static void
@@ -80,13 +103,13 @@ hold_buffers (struct replay *r)
 {
   for (uint32_t i = 0; i < r->p->n_buf; i++) {
     const struct weft_buf *b = &r->p->buf[i];
-    if (b->base != WEFT_NO_BUF || b->pool == WEFT_POOL_HOST || is_converted_weight (r, b) ||
-        is_copy_of_gradients (r, b))
+    if (b->base != WEFT_NO_BUF || b->pool == WEFT_POOL_HOST ||
+        !weft_allocator_holds (r->stack, r->p, b))
       continue;
     if (b->permanent)
-      r->permanent += block (r, (double) b->bytes);
+      keep (r, b->kind, (double) b->bytes);
     else if (b->first != WEFT_NO_OP)
-      hold (r, (double) b->bytes, b->first, b->last);
+      hold (r, b->kind, (double) b->bytes, b->first, b->last);
   }
 }
 
@@ -120,14 +143,14 @@ is_first_of_shape (const weft_program *p, uint32_t i)
 static void
 hold_dummies (struct replay *r)
 {
-  double bytes = weft_dtype_bytes (weft_job_product_dtype (&r->plan->job));
+  double bytes = weft_dtype_bytes (weft_job_product_dtype (r->job));
 
-  if (!r->stack->dummy_weight_gradients || !r->plan->job.strategy.gradient_accumulation_fusion)
+  if (!r->stack->dummy_weight_gradients || !r->job->strategy.gradient_accumulation_fusion)
     return;
   for (uint32_t i = 0; i < r->p->n_param; i++) {
     const struct weft_param *param = &r->p->param[i];
     if (is_layer_matrix (param) && is_first_of_shape (r->p, i))
-      r->permanent += block (r, bytes * (double) (matrix_rows (param) * param->columns));
+      keep (r, WEFT_BUF_GRADIENTS, bytes * (double) (matrix_rows (param) * param->columns));
   }
 }
 
@@ -135,13 +158,13 @@ hold_dummies (struct replay *r)
 static void
 hold_narrow_gradients (struct replay *r)
 {
-  double bytes = weft_dtype_bytes (weft_job_product_dtype (&r->plan->job));
+  double bytes = weft_dtype_bytes (weft_job_product_dtype (r->job));
 
   for (uint32_t i = 0; i < r->p->n_buf; i++) {
     const struct weft_buf *b = &r->p->buf[i];
     if (r->stack->keeps_narrow_gradients && b->kind == WEFT_BUF_GRADIENTS && b->permanent &&
         b->base == WEFT_NO_BUF && b->dtype == WEFT_FP32)
-      r->permanent += block (r, bytes * elements (b));
+      keep (r, WEFT_BUF_GRADIENTS, bytes * elements (b));
   }
 }
 
@@ -156,10 +179,10 @@ operand (const struct replay *r, uint32_t op, uint32_t i)
 static void
 hold_contribution (struct replay *r, uint32_t op, uint32_t gradient)
 {
-  double bytes = weft_dtype_bytes (weft_job_product_dtype (&r->plan->job));
+  double bytes = weft_dtype_bytes (weft_job_product_dtype (r->job));
 
   if (gradient != WEFT_NO_BUF && r->p->buf[weft_buf_owner (r->p, gradient)].permanent)
-    hold (r, bytes * elements (&r->p->buf[gradient]), op, op);
+    hold (r, WEFT_BUF_GRADIENTS, bytes * elements (&r->p->buf[gradient]), op, op);
 }
 
 /* Gradients outside layers. The backward pass of an embedding writes a dense gradient of the whole
@@ -192,7 +215,7 @@ hold_update (struct replay *r)
     sum += (double) weft_op_shape (r->p, op)->dim[0];
   }
   if (first != WEFT_NO_OP)
-    hold (r, r->stack->update_bytes * sum, first, last);
+    hold (r, WEFT_BUF_WORKSPACE, r->stack->update_bytes * sum, first, last);
 }
 
 /* ------------------------------------------------------------------------ loss */
@@ -209,57 +232,76 @@ reads_logits (enum weft_op_kind kind)
 static void
 hold_logits (struct replay *r)
 {
-  const union weft_strategy *k = &r->plan->job.strategy;
-  g_autofree gboolean *held = g_new0 (gboolean, r->p->n_buf + 1);
+  const union weft_strategy *k = &r->job->strategy;
+  g_autofree uint32_t *first = g_new (uint32_t, r->p->n_buf + 1),
+                      *last = g_new0 (uint32_t, r->p->n_buf + 1);
 
   if (k->cross_entropy_loss_fusion && k->cross_entropy_fusion_impl != WEFT_LOSS_NATIVE)
     return;
-  for (uint32_t op = r->p->n_op; op-- > 0;) {
-    if (!reads_logits (r->p->op[op].kind))
-      continue;
-    uint32_t logits = operand (r, op, 0);
-    double bytes = block (r, r->stack->loss_logit_bytes * elements (&r->p->buf[logits]));
-    if (!held[logits])
-      r->closed[op] += bytes;
-    held[logits] = TRUE;
-  }
-  for (uint32_t op = 0; op < r->p->n_op; op++) {
-    if (!reads_logits (r->p->op[op].kind))
-      continue;
-    uint32_t logits = operand (r, op, 0);
-    if (held[logits])
-      r->opened[op] += block (r, r->stack->loss_logit_bytes * elements (&r->p->buf[logits]));
-    held[logits] = FALSE;
-  }
+  memset (first, 0xff, (r->p->n_buf + 1) * sizeof *first);
+  for (uint32_t op = 0; op < r->p->n_op; op++)
+    if (reads_logits (r->p->op[op].kind)) {
+      uint32_t logits = operand (r, op, 0);
+      first[logits] = MIN (first[logits], op);
+      last[logits] = op;
+    }
+  for (uint32_t i = 0; i < r->p->n_buf; i++)
+    if (first[i] != WEFT_NO_OP)
+      hold (r, WEFT_BUF_ACTIVATIONS, r->stack->loss_logit_bytes * elements (&r->p->buf[i]),
+            first[i], last[i]);
 }
 
 /* ------------------------------------------------------------------------ peak */
 
+/* Writes the bytes in use after the allocations of each op. */
+static void
+sum_by_op (const struct replay *r, double *in_use)
+{
+  g_autofree double *change = g_new0 (double, r->p->n_op + 1);
+  double now = 0;
+
+  for (guint i = 0; i < r->held->len; i++) {
+    const struct held *h = &g_array_index (r->held, struct held, i);
+    change[h->first] += h->bytes;
+    change[h->last + 1] -= h->bytes;
+  }
+  for (uint32_t op = 0; op < r->p->n_op; op++)
+    in_use[op] = now += change[op];
+}
+
 static struct weft_allocated
 peak_of (const struct replay *r)
 {
-  struct weft_allocated result = { r->permanent, r->permanent, 0 };
-  double now = r->permanent;
+  struct weft_allocated result = { 0 };
+  g_autofree double *in_use = g_new0 (double, r->p->n_op + 1);
+  double most = 0;
 
-  for (uint32_t op = 0; op < r->p->n_op; op++) {
-    now += r->opened[op];
-    if (now > result.peak) {
-      result.peak = now;
+  sum_by_op (r, in_use);
+  for (uint32_t op = 0; op < r->p->n_op; op++)
+    if (in_use[op] > most) {
+      most = in_use[op];
       result.op = op;
     }
-    now -= r->closed[op];
+  memcpy (result.at_peak, r->permanent, sizeof result.at_peak);
+  for (guint i = 0; i < r->held->len; i++) {
+    const struct held *h = &g_array_index (r->held, struct held, i);
+    if (h->first <= result.op && result.op <= h->last)
+      result.at_peak[h->kind] += h->bytes;
+  }
+  for (int kind = 0; kind < WEFT_N_BUF_KIND; kind++) {
+    result.permanent += r->permanent[kind];
+    result.peak += result.at_peak[kind];
   }
   return result;
 }
 
 struct weft_allocated
-weft_allocator_run (const weft_plan *plan, uint32_t role)
+weft_allocator_run (const struct weft_job *job, const weft_program *p)
 {
-  const weft_program *p = plan->role[role];
-  g_autofree double *opened = g_new0 (double, p->n_op + 1), *closed = g_new0 (double, p->n_op + 1);
-  struct replay r = {
-    .plan = plan, .p = p, .stack = &plan->job.stack, .opened = opened, .closed = closed
-  };
+  struct replay r = { .job = job,
+                      .p = p,
+                      .stack = &job->stack,
+                      .held = g_array_new (FALSE, FALSE, sizeof (struct held)) };
 
   hold_buffers (&r);
   hold_used (&r);
@@ -268,15 +310,17 @@ weft_allocator_run (const weft_plan *plan, uint32_t role)
   hold_end_gradients (&r);
   hold_update (&r);
   hold_logits (&r);
-  return peak_of (&r);
+  struct weft_allocated result = peak_of (&r);
+  g_array_unref (r.held);
+  return result;
 }
 
 double
-weft_allocator_reserved (const weft_plan *plan, uint32_t role,
-                         const struct weft_allocated *allocated)
+weft_allocator_reserved (const struct weft_job *job, const struct weft_allocated *allocated,
+                         double libraries)
 {
-  double cached = plan->job.stack.cached_share * (allocated->peak - allocated->permanent);
-  double most = plan->job.cluster.f.gpu_memory - (double) weft_plan_reserved_bytes (plan, role);
+  double cached = job->stack.cached_share * (allocated->peak - allocated->permanent);
+  double most = job->cluster.f.gpu_memory - libraries;
 
   return fmax (allocated->peak, fmin (allocated->peak + cached, most));
 }

@@ -1,5 +1,6 @@
 /* allocator.h - the memory of software that allocates each tensor when an op needs it, from the
- * caching allocator of PyTorch (c10/cuda/CUDACachingAllocator.cpp), instead of from an arena.
+ * caching allocator of PyTorch (c10/cuda/CUDACachingAllocator.cpp), instead of from an arena: this
+ * is software of stacks with live_memory (core/stack.def).
  *
  * Allocations and releases follow the order in which the host issues the ops, because blocks are
  * handed from one op to the next without waiting for the device. The sum of the blocks in use is
@@ -7,17 +8,27 @@
  * the software holds beside them: fields of section memory in core/stack.def. No bytes are lost
  * between buffers, but freed blocks remain reserved (cached_share). */
 #pragma once
-#include "core/plan/plan.h"
+#include "core/job/job.h"
+#include "core/program/program.h"
 
 struct weft_allocated {
   double peak;      /* largest sum of the blocks in use, bytes: torch.cuda.max_memory_allocated() */
   double permanent; /* the part of it that is in use during the whole step */
   uint32_t op;      /* first op at which the peak is reached */
+  double at_peak[WEFT_N_BUF_KIND]; /* blocks in use at the peak, bytes by kind of buffer. Tensors
+                                    * beside the program's count to the kind of the buffers that
+                                    * they belong to */
 };
 
-struct weft_allocated weft_allocator_run (const weft_plan *plan, uint32_t role);
+struct weft_allocated weft_allocator_run (const struct weft_job *job, const weft_program *program);
 
 /* Bytes that the allocator has obtained from the driver: the peak and the cached blocks. If the GPU
- * has no memory left, the allocator returns cached blocks to the driver before it fails. */
-double weft_allocator_reserved (const weft_plan *plan, uint32_t role,
-                                const struct weft_allocated *allocated);
+ * has no memory left beside `libraries` bytes, the allocator returns cached blocks to the driver
+ * before it fails. */
+double weft_allocator_reserved (const struct weft_job *job, const struct weft_allocated *allocated,
+                                double libraries);
+
+/* Whether the software holds a buffer as long as the program does. It releases some buffers between
+ * their uses, and computes others again for each use. */
+gboolean weft_allocator_holds (const union weft_stack *stack, const weft_program *program,
+                               const struct weft_buf *buf);

@@ -220,6 +220,23 @@ saturation (double x, double half)
   return half > 0 ? x / (x + half) : 1;
 }
 
+/* The fraction of the attention rate that is left on a GPU newer than the kernels: a factor for
+ * each major version of the compute capability. */
+static double
+age_share (const struct weft_cost *cost)
+{
+  enum { FLASH_ATTENTION_2 = 80, MAJOR = 10 };
+  const union weft_stack *stack = cost->stack;
+  int64_t gpu = cost->cluster->f.gpu_capability, written = stack->attention_capability;
+
+  if (cost->deterministic && stack->deterministic_capability > 0 &&
+      gpu != stack->deterministic_capability)
+    written = FLASH_ATTENTION_2;
+  return written > 0 && gpu > written
+             ? pow (stack->attention_older_share, (double) (gpu / MAJOR - written / MAJOR))
+             : 1;
+}
+
 /* The share of the matmul rate that attention reaches. A tile of queries has a constant amount of
  * work in addition to its keys, and each score an exponential in addition to its products. The
  * stack's shares are those of long sequences and heads of width 128. */
@@ -236,10 +253,36 @@ attention_share (const struct weft_cost *cost, enum weft_op_kind kind, const str
                        forward ? stack->attention_keys_half : stack->attention_backward_keys_half);
   share *= saturation (width, stack->attention_width_half) /
            saturation (128, stack->attention_width_half);
-  if (stack->attention_capability > 0 &&
-      cost->cluster->f.gpu_capability > stack->attention_capability)
-    share *= stack->attention_older_share;
-  return fmin (1, share);
+  return fmin (1, share * age_share (cost));
+}
+
+/* Seconds in which a kernel computes the random numbers of dropout, one for each score. Integer
+ * units issue a quarter of the FLOP/s without matrix units: half as many units, and one operation
+ * where fp32 counts two. */
+static double
+random_seconds (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
+                double flops)
+{
+  double integer = cost->cluster->f.gpu_cuda_core_spec / 4;
+  double width = (double) (s->dim[4] + (s->dim[6] ? s->dim[6] : s->dim[4]));
+  double scores = flops / (is_attention (kind) ? 1 : 2) / (2 * width);
+
+  return cost->drops && integer > 0 ? scores * cost->stack->attention_random_ops / integer : 0;
+}
+
+/* Bytes that the loss moves beside those of the op's formula: kernels of frameworks convert the
+ * logits, subtract the maximum, and take exponentials and sums one after the other. */
+static double
+loss_bytes (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s)
+{
+  const union weft_stack *stack = cost->stack;
+  gboolean both = kind == WEFT_OP_XENT_GRAD;
+  gboolean forward = both || kind == WEFT_OP_XENT || kind == WEFT_OP_XENT_PART;
+  gboolean backward = both || kind == WEFT_OP_XENT_BWD;
+  double each = (forward ? stack->loss_forward_bytes : 0) +
+                (backward ? stack->loss_backward_bytes : 0);
+
+  return cost->loss * each * (double) s->dim[0] * (double) s->dim[1];
 }
 
 /* The factor by which deterministic_mode slows down a kernel; 1 for kernels without a separate
@@ -280,7 +323,8 @@ split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_s
   const union weft_stack *stack = cost->stack;
   double sms = fmax (1, (double) c->f.gpu_sms - sms_taken), share = sms / c->f.gpu_sms;
   struct weft_cost_parts parts = { .flops = weft_op_info[kind].flops (s),
-                                   .bytes = weft_op_info[kind].bytes (s),
+                                   .bytes = weft_op_info[kind].bytes (s) +
+                                            loss_bytes (cost, kind, s),
                                    .rate = rate_of (cost, kind, s),
                                    .gap = stack->kernel_gap };
 
@@ -288,6 +332,8 @@ split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_s
     if (!price_plain_attention (cost, kind, s, &parts))
       parts.share = attention_share (cost, kind, s, parts.flops);
     parts.share /= slowdown (cost, kind);
+    parts.share = parts.flops / (parts.flops / parts.share +
+                                 parts.rate * random_seconds (cost, kind, s, parts.flops));
     parts.work = parts.flops / (parts.rate * parts.share * share);
   }
   /* Half of the SMs already saturate memory bandwidth; with fewer SMs, bandwidth falls in

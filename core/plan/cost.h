@@ -37,6 +37,8 @@ struct weft_cost {
   gboolean deterministic; /* whether deterministic_mode is on: some kernels are then slower, by
                            * factors of the stack */
   enum weft_fp8_price fp8; /* the scaling whose rate fp8 products have */
+  gboolean drops; /* whether attention in one kernel is priced with dropout of probabilities */
+  double loss; /* fraction of the stack's loss_ bytes that the loss moves: 0 if it is fused */
 };
 
 /* Seconds of one kernel while communication holds `sms_taken` SMs. */

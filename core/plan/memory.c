@@ -646,8 +646,8 @@ add_permanent (const weft_program *p, struct weft_memory *memory, uint64_t live[
 
 /* Finds the maximum of the bytes that are alive at the same time if ops run in program order. This
  * maximum is a lower bound of the arena. */
-static void
-find_peak (const weft_program *p, struct weft_memory *memory)
+void
+weft_memory_live (const weft_program *p, struct weft_memory *memory)
 {
   uint64_t live[WEFT_N_POOL][WEFT_N_BUF_KIND], sum[WEFT_N_POOL] = { 0 };
   g_autofree uint32_t *opens = g_new (uint32_t, p->n_op + 1),
@@ -655,6 +655,7 @@ find_peak (const weft_program *p, struct weft_memory *memory)
   g_autofree uint32_t *next_open = g_new (uint32_t, p->n_buf + 1),
                       *next_close = g_new (uint32_t, p->n_buf + 1);
 
+  *memory = (struct weft_memory){ 0 };
   add_permanent (p, memory, live);
   for (int pool = 0; pool < WEFT_N_POOL; pool++) {
     for (int kind = 0; kind < WEFT_N_BUF_KIND; kind++)
@@ -828,10 +829,9 @@ weft_memory_plan (weft_program *p, const double *seconds, uint64_t most, struct 
 {
   struct planner m = { .p = p, .before = weft_program_order (p), .most = G_MAXUINT64 };
 
-  *memory = (struct weft_memory){ 0 };
   earliest_schedule (&m, seconds);
   find_last_uses (&m);
-  find_peak (p, memory);
+  weft_memory_live (p, memory);
   place_best (&m, memory);
   if (on_gpu (memory) > most)
     place_again (&m, most, memory);

@@ -41,4 +41,6 @@ struct weft_memory {
  * plan exceeds the limit even with waits, no op waits. */
 void weft_memory_plan (weft_program *program, const double *seconds, uint64_t most,
                        struct weft_memory *memory);
+/* Only `live`, `peak_op`, `at_peak` and `permanent`, without offsets. */
+void weft_memory_live (const weft_program *program, struct weft_memory *memory);
 void weft_memory_clear (struct weft_memory *memory);

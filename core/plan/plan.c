@@ -346,6 +346,27 @@ free_bytes (const weft_plan *plan, uint32_t role)
   return bytes > 0 ? (uint64_t) bytes : 0;
 }
 
+/* Plans the memory of a role. Software without an arena needs no offsets. If it is to be executed,
+ * it gets them, but no op waits for bytes. */
+static void
+remember (weft_plan *plan, uint32_t role, enum weft_plan_depth depth)
+{
+  weft_program *p = plan->role[role];
+  struct weft_memory *memory = &plan->memory[role];
+
+  if (!plan->allocated) {
+    weft_memory_plan (p, plan->seconds[role], free_bytes (plan, role), memory);
+    return;
+  }
+  plan->allocated[role] = weft_allocator_run (&plan->job, p);
+  if (depth >= WEFT_PLAN_PROVED) {
+    weft_memory_plan (p, plan->seconds[role], G_MAXUINT64, memory);
+    return;
+  }
+  weft_memory_live (p, memory);
+  memory->planned[WEFT_POOL_HOST] = memory->live[WEFT_POOL_HOST];
+}
+
 static void
 build_role (weft_plan *plan, uint32_t role, build_program build, enum weft_plan_depth depth,
             weft_placements *placements)
@@ -353,8 +374,7 @@ build_role (weft_plan *plan, uint32_t role, build_program build, enum weft_plan_
   plan->role[role] = build (&plan->job, &plan->mesh, role);
   plan->seconds[role] = price_program (plan, plan->role[role], placements);
   if (depth >= WEFT_PLAN_PLACED)
-    weft_memory_plan (plan->role[role], plan->seconds[role], free_bytes (plan, role),
-                      &plan->memory[role]);
+    remember (plan, role, depth);
 }
 
 void
@@ -425,6 +445,8 @@ make_plan (const struct weft_job *job, build_program build, enum weft_plan_depth
   plan->n_roles = plan->mesh.pp;
   plan->role = g_new0 (weft_program *, plan->n_roles);
   plan->memory = g_new0 (struct weft_memory, plan->n_roles);
+  if (job->stack.live_memory && depth >= WEFT_PLAN_PLACED)
+    plan->allocated = g_new0 (struct weft_allocated, plan->n_roles);
   plan->seconds = g_new0 (double *, plan->n_roles);
   const char *table = g_quark_to_string ((GQuark) job->cluster.f.cost_table);
   if (table && *table && !(plan->table = weft_cost_table_load (table, error)))
@@ -486,6 +508,7 @@ weft_plan_free (weft_plan *plan)
   weft_plan_drop_programs (plan);
   g_free (plan->role);
   g_free (plan->memory);
+  g_free (plan->allocated);
   g_free (plan->seconds);
   if (plan->table)
     weft_cost_table_free (plan->table);
@@ -562,10 +585,33 @@ weft_plan_init_bytes (const weft_plan *plan, uint32_t role)
 }
 
 uint64_t
-weft_plan_peak_bytes (const weft_plan *plan, uint32_t role)
+weft_plan_arena_bytes (const weft_plan *plan, uint32_t role)
 {
   return plan->memory[role].planned[WEFT_POOL_DEVICE] +
-         plan->memory[role].planned[WEFT_POOL_SYMMETRIC] + weft_plan_reserved_bytes (plan, role);
+         plan->memory[role].planned[WEFT_POOL_SYMMETRIC];
+}
+
+uint64_t
+weft_plan_used_bytes (const weft_plan *plan, uint32_t role)
+{
+  return plan->allocated ? (uint64_t) plan->allocated[role].peak
+                         : weft_plan_arena_bytes (plan, role);
+}
+
+uint64_t
+weft_plan_cached_bytes (const weft_plan *plan, uint32_t role)
+{
+  if (!plan->allocated)
+    return 0;
+  const struct weft_allocated *a = &plan->allocated[role];
+  double libraries = (double) weft_plan_reserved_bytes (plan, role);
+  return (uint64_t) (weft_allocator_reserved (&plan->job, a, libraries) - a->peak);
+}
+
+uint64_t
+weft_plan_peak_bytes (const weft_plan *plan, uint32_t role)
+{
+  return weft_plan_used_bytes (plan, role) + weft_plan_reserved_bytes (plan, role);
 }
 
 uint64_t
@@ -581,6 +627,9 @@ uint64_t
 weft_plan_least_bytes (const weft_plan *plan)
 {
   uint64_t worst = 0;
+
+  if (plan->allocated)
+    return weft_plan_worst_bytes (plan);
   for (uint32_t role = 0; role < plan->n_roles; role++)
     worst = MAX (worst, plan->memory[role].live[WEFT_POOL_DEVICE] +
                             plan->memory[role].live[WEFT_POOL_SYMMETRIC] +

@@ -2,6 +2,7 @@
  * the seconds of every op. The plan owns all its members. */
 #pragma once
 #include "core/plan/actors.h"
+#include "core/plan/allocator.h"
 #include "core/program/coll.h"
 #include "core/plan/cost.h"
 #include "core/job/job.h"
@@ -16,6 +17,7 @@ typedef struct weft_plan {
   uint32_t n_roles;
   weft_program **role;
   struct weft_memory *memory; /* by role */
+  struct weft_allocated *allocated; /* by role; NULL: the software has an arena (live_memory = 0) */
   weft_cost_table *table;     /* cost_table of [cluster]; NULL: formulas only */
   double **seconds;           /* [role][op]: seconds of the op alone, without concurrent kernels or
                                * traffic */
@@ -25,9 +27,18 @@ typedef struct weft_plan {
 static inline struct weft_cost
 weft_plan_cost (const weft_plan *plan)
 {
-  return (struct weft_cost){ &plan->job.cluster, &plan->job.stack, plan->table,
-                             plan->job.strategy.deterministic_mode,
-                             (enum weft_fp8_price) plan->job.strategy.fp8_priced_as };
+  const union weft_strategy *k = &plan->job.strategy;
+  gboolean native = k->cross_entropy_fusion_impl == WEFT_LOSS_NATIVE;
+
+  return (struct weft_cost){
+    .cluster = &plan->job.cluster,
+    .stack = &plan->job.stack,
+    .table = plan->table,
+    .deterministic = k->deterministic_mode,
+    .fp8 = (enum weft_fp8_price) k->fp8_priced_as,
+    .drops = k->attention_priced_with_dropout,
+    .loss = !k->cross_entropy_loss_fusion ? 1 : native ? plan->job.stack.loss_native_share : 0
+  };
 }
 
 /* Traffic of a collective of one group. If the cost table contains the op, the traffic is a delay
@@ -52,8 +63,9 @@ uint32_t weft_plan_sms (const weft_plan *plan, const weft_program *program, uint
 weft_plan *weft_plan_new (const struct weft_job *job, GError **error);
 
 /* A plan for a search over hundreds of candidates. WEFT_PLAN_PRICED: ops and their costs.
- * WEFT_PLAN_PLACED: also buffer offsets. Only a WEFT_PLAN_PROVED plan is checked (check.h), and
- * only such a plan may be executed. `placements` is shared by plans on equal clusters; NULL: the
+ * WEFT_PLAN_PLACED: also memory: buffer offsets, or without them the blocks of software that has no
+ * arena. A WEFT_PLAN_PROVED plan has offsets and is checked (check.h); only such a plan may be
+ * executed. `placements` is shared by plans on equal clusters; NULL: the
  * plan computes its own. */
 enum weft_plan_depth { WEFT_PLAN_PRICED, WEFT_PLAN_PLACED, WEFT_PLAN_PROVED };
 weft_plan *weft_plan_new_draft (const struct weft_job *job, enum weft_plan_depth depth,
@@ -89,10 +101,20 @@ uint64_t weft_plan_reserved_bytes (const weft_plan *plan, uint32_t role);
  * weights in place. */
 uint64_t weft_plan_init_bytes (const weft_plan *plan, uint32_t role);
 
-/* Planned and reserved GPU bytes of a role. */
+/* GPU bytes that an executor allocates for the arenas of a role. */
+uint64_t weft_plan_arena_bytes (const weft_plan *plan, uint32_t role);
+
+/* GPU bytes in use at the peak of a role: the arenas, or the blocks of software that has none. */
+uint64_t weft_plan_used_bytes (const weft_plan *plan, uint32_t role);
+
+/* GPU bytes that the software has obtained at the peak, but does not use: blocks that a caching
+ * allocator keeps. 0 for software with an arena. They are returned before memory runs out. */
+uint64_t weft_plan_cached_bytes (const weft_plan *plan, uint32_t role);
+
+/* Used and reserved GPU bytes of a role. */
 uint64_t weft_plan_peak_bytes (const weft_plan *plan, uint32_t role);
 
-/* Planned and reserved GPU bytes of the role that needs most. */
+/* Used and reserved GPU bytes of the role that needs most. */
 uint64_t weft_plan_worst_bytes (const weft_plan *plan);
 
 /* Live and reserved GPU bytes, without fragmentation, of the role that needs most: a lower bound

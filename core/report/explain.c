@@ -744,6 +744,9 @@ explain_memory (struct page *g)
       add (g, weft_report_parts[part].word, bytes, "B", part_formula (g, part, bytes));
   }
   add_sum (g, "peak", role->peak_bytes, "B", g_strdup_printf ("at %s", label));
+  if (role->cached_bytes > 0)
+    add (g, "cached", role->cached_bytes, "B",
+         g_strdup ("freed blocks that the allocator keeps while there is room; not in the peak"));
   explain_stalls (g);
 }
 

@@ -204,6 +204,25 @@ fill_iteration (weft_report *r)
 
 /* ---------------------------------------------------------------------- memory */
 
+/* Bytes at the peak of an arena, by kind of buffer. */
+static void
+fill_arena (const struct weft_memory *m, struct weft_report_role *row)
+{
+  row->peak_op = m->peak_op[WEFT_POOL_DEVICE];
+  for (int pool = 0; pool < WEFT_N_POOL; pool++)
+    for (int kind = 0; kind < WEFT_N_BUF_KIND && pool != WEFT_POOL_HOST; kind++)
+      row->by_kind[kind] += m->at_peak[pool][kind];
+}
+
+/* Bytes at the peak of software without an arena, by kind of buffer. */
+static void
+fill_allocated (const struct weft_allocated *allocated, struct weft_report_role *row)
+{
+  row->peak_op = allocated->op;
+  for (int kind = 0; kind < WEFT_N_BUF_KIND; kind++)
+    row->by_kind[kind] = (uint64_t) allocated->at_peak[kind];
+}
+
 static void
 fill_role (weft_report *r, uint32_t role)
 {
@@ -214,18 +233,16 @@ fill_role (weft_report *r, uint32_t role)
   memcpy (row->host_by_kind, m->at_peak[WEFT_POOL_HOST], sizeof row->host_by_kind);
   row->registered_bytes = m->planned[WEFT_POOL_SYMMETRIC];
   row->reserved_bytes = weft_plan_reserved_bytes (r->plan, role);
-  row->peak_op = m->peak_op[WEFT_POOL_DEVICE];
+  row->cached_bytes = weft_plan_cached_bytes (r->plan, role);
+  if (r->plan->allocated)
+    fill_allocated (&r->plan->allocated[role], row);
+  else
+    fill_arena (m, row);
   row->peak_label = weft_op_label (r->plan->role[role], row->peak_op);
   row->init_bytes = weft_plan_init_bytes (r->plan, role);
-  for (int pool = 0; pool < WEFT_N_POOL; pool++) {
-    if (pool == WEFT_POOL_HOST)
-      continue;
-    row->planned_bytes += m->planned[pool];
-    for (int kind = 0; kind < WEFT_N_BUF_KIND; kind++) {
-      row->by_kind[kind] += m->at_peak[pool][kind];
-      row->live_bytes += m->at_peak[pool][kind];
-    }
-  }
+  row->planned_bytes = weft_plan_used_bytes (r->plan, role);
+  for (int kind = 0; kind < WEFT_N_BUF_KIND; kind++)
+    row->live_bytes += row->by_kind[kind];
   row->padding = row->planned_bytes - row->live_bytes;
   row->peak_bytes = row->planned_bytes + row->reserved_bytes;
   weft_memory_stalls_init (&row->stalls, r->plan, role, r->timeline);

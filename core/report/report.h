@@ -64,8 +64,11 @@ struct weft_report_axis {
 };
 
 struct weft_report_role {
-  uint64_t peak_bytes, planned_bytes, reserved_bytes, host_bytes;
+  uint64_t peak_bytes;    /* planned and reserved */
+  uint64_t planned_bytes; /* weft_plan_used_bytes() */
+  uint64_t reserved_bytes, host_bytes;
   uint64_t registered_bytes; /* part of planned_bytes: the pool that is registered with NCCL */
+  uint64_t cached_bytes; /* weft_plan_cached_bytes(); not in peak_bytes */
   uint64_t live_bytes; /* bytes alive at the peak: planned without padding */
   uint64_t by_kind[WEFT_N_BUF_KIND], padding;
   uint64_t host_by_kind[WEFT_N_BUF_KIND]; /* bytes at the peak of the host pool */
@@ -147,7 +150,8 @@ weft_report_is_axis (enum weft_lane lane)
 
 /* ------------------------------------------------------------------------ JSON */
 
-/* Adds the weft.sim/1 document; the report must have a timeline. */
+/* Adds the members of a weft.sim/1 document to the open object; the report must have a
+ * timeline. */
 void weft_report_to_json (const weft_report *report, JsonBuilder *builder);
 
 /* Add one part of the weft.sim/1 document, as an object, to any document. */

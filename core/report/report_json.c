@@ -164,6 +164,7 @@ add_role (JsonBuilder *b, const weft_report *r, uint32_t role)
   weft_json_int (b, "planned_bytes", row->planned_bytes);
   weft_json_int (b, "live_bytes", row->live_bytes);
   weft_json_int (b, "reserved_bytes", row->reserved_bytes);
+  weft_json_int (b, "cached_bytes", row->cached_bytes);
   weft_json_object (b, "by_kind");
   for (int kind = 0; kind < WEFT_N_BUF_KIND; kind++)
     weft_json_int (b, weft_buf_kind_words[kind], row->by_kind[kind]);
@@ -227,7 +228,6 @@ add_engine (JsonBuilder *b, const weft_timeline *t)
 void
 weft_report_to_json (const weft_report *r, JsonBuilder *b)
 {
-  json_builder_begin_object (b);
   weft_json_text (b, "schema", "weft.sim/1");
   json_builder_set_member_name (b, "job");
   weft_report_build_job (&r->plan->job, b);
@@ -241,5 +241,4 @@ weft_report_to_json (const weft_report *r, JsonBuilder *b)
   add_startup (b, &r->startup);
   json_builder_set_member_name (b, "engine");
   add_engine (b, r->timeline);
-  json_builder_end_object (b);
 }

@@ -265,6 +265,17 @@ print_registered (const weft_report *r, uint32_t role, GString *out)
                             bytes);
 }
 
+/* Prints the freed blocks that a caching allocator keeps. */
+static void
+print_cached (const weft_report *r, uint32_t role, GString *out)
+{
+  g_autofree char *bytes = weft_units_human (r->role[role].cached_bytes, "B");
+
+  if (r->role[role].cached_bytes)
+    g_string_append_printf (out, "  stage %-*u%9s  more that the allocator keeps while it can\n",
+                            INDENT - 8, role, bytes);
+}
+
 /* Prints one cause of stalls: the number of ops, the kind, and the seconds if there is a
  * timeline. */
 static void
@@ -365,6 +376,8 @@ weft_report_print_memory (const weft_report *r, struct weft_report_style style, 
     print_parts (r, role, out);
   for (uint32_t role = 0; role < r->plan->n_roles; role++)
     print_registered (r, role, out);
+  for (uint32_t role = 0; role < r->plan->n_roles; role++)
+    print_cached (r, role, out);
   for (uint32_t role = 0; role < r->plan->n_roles; role++)
     print_stalls (r, role, out);
   for (uint32_t role = 0; role < r->plan->n_roles; role++)

@@ -105,7 +105,7 @@ part (const struct weft_cuda_launch *l, bool backward)
 
 /* -------------------------------------------------------------------------- head vectors */
 
-/* A lane's elements of a vector of n: lane, lane + 32, ... */
+/* The elements of a head vector that one lane of a warp holds: number lane, lane + 32, ... */
 struct strip {
   float at[MOST_EACH];
 };
@@ -153,7 +153,7 @@ multiply (struct strip *to, float factor)
     to->at[e] *= factor;
 }
 
-/* Query head n, counted over all batch elements. */
+/* The query head that is n-th when the heads of all batch elements are counted. */
 static __device__ struct head
 head_of (const struct attention &a, uint64_t n)
 {
@@ -177,7 +177,8 @@ slope_of (const struct attention &a, const struct head &h)
                   : exp2f (-4 * (float) (2 * (head - p) + 1) / (float) p);
 }
 
-/* A score, and its derivative with respect to the product of query and key. */
+/* A score after soft-capping and ALiBi, and its derivative with respect to the product of query and
+ * key. */
 struct score {
   float value, slope;
 };

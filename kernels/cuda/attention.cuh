@@ -9,13 +9,14 @@
 #pragma once
 #include "kernels/cuda/place.cuh"
 
-/* A contiguous run of tokens: its rows in each sequence, and the position of its first token. */
+/* A contiguous run of tokens: its first row, the number of rows, and the position of its first
+ * token in the sequence. */
 struct piece {
   uint64_t first, n, position;
 };
 
 struct side {
-  uint64_t tokens; /* of a sequence */
+  uint64_t tokens; /* rows of each sequence */
   unsigned n;
   struct piece run[2];
 };
@@ -66,7 +67,7 @@ lse_at (const struct attention &a, const struct head &h, uint64_t t)
   return (h.batch * a.heads + h.query) * a.queries.tokens + t;
 }
 
-/* Rows [first, end). */
+/* A range of rows: [first, end). */
 struct stretch {
   uint64_t first, end;
 };

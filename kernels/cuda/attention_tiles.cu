@@ -75,9 +75,12 @@ __launch_bounds__ (THREADS) tiles_forward (forward_of<T> f)
   WEFT_DYNAMIC_SHARED (T, shared);
   const struct attention &a = f.a;
   const int tile = ROWS * (D + PAD), v_size = ROWS * (V + PAD);
-  T *q_tile = shared, *k_tile = shared + tile, *v_tile = shared + 3 * tile; /* two buffers each */
+  /* k and v have two buffers each: one is copied while the other is multiplied */
+  T *q_tile = shared, *k_tile = shared + tile, *v_tile = shared + 3 * tile;
   struct head h = query_head (a);
-  struct tile mine = tile_of<ROWS> (a.queries, gridDim.x - 1 - blockIdx.x); /* most keys first */
+  /* blocks start in order of blockIdx.x: the tiles with most keys go first, and short ones fill the
+   * end */
+  struct tile mine = tile_of<ROWS> (a.queries, gridDim.x - 1 - blockIdx.x);
   struct passing pass = keys_passing<ROWS, ROWS> (a, mine);
   strip<T> q = { f.q + q_at (a, h, 0), a.q_row, a.width },
            k = { f.kv + k_at (a, h, 0), a.kv_row, a.width },

@@ -137,7 +137,9 @@ pass_keys (const forward_of<T> &f)
   const int tile = KEYS * D;
   T *k_tile = shared + ROWS * D, *v_tile = k_tile + 2 * tile;
   struct head h = query_head (a);
-  struct tile mine = tile_of<ROWS> (a.queries, gridDim.x - 1 - blockIdx.x); /* most keys first */
+  /* blocks start in order of blockIdx.x: the tiles with most keys go first, and short ones fill the
+   * end */
+  struct tile mine = tile_of<ROWS> (a.queries, gridDim.x - 1 - blockIdx.x);
   struct passing pass = keys_passing<ROWS, KEYS> (a, mine);
   strip<T> q = { f.q + q_at (a, h, 0), a.q_row, a.width },
            k = { f.kv + k_at (a, h, 0), a.kv_row, a.width },

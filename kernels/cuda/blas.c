@@ -443,7 +443,7 @@ time_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
   return call_init (&c, &product) ? -1 : fastest_of (on, &o.gemm, &c, choice);
 }
 
-/* Index of the fastest of n algorithms; 0 if none was timed. */
+/* Times n algorithms, and returns the index of the fastest; 0 if no algorithm could be timed. */
 static int
 fastest (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
          const cublasLtMatmulHeuristicResult_t *found, int n)

@@ -218,7 +218,7 @@ block_sum (float x, float *room)
   unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
 
   x = warp_sum (x);
-  __syncthreads (); /* all reads of the old contents are done */
+  __syncthreads (); /* all threads have read what an earlier call left in `room` */
   if (lane == 0)
     room[warp] = x;
   __syncthreads ();

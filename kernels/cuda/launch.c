@@ -145,7 +145,8 @@ weft_cuda_launch_all (enum weft_op_kind kind, const struct weft_cuda_launch *l, 
 
 /* ----------------------------------------------------------------------------- scratch */
 
-/* Weak symbols: NULL for an op without WEFT_CUDA_SCRATCH(). */
+/* Sizes of scratch by op, as the kernels define them. Weak: the address is NULL for an op without
+ * WEFT_CUDA_SCRATCH(). */
 #define KERNEL(id, name, ...)                                                                      \
   __attribute__ ((weak)) uint64_t weft_cuda_scratch_##name (const struct weft_cuda_shape *s);
 #include "core/ops.def"

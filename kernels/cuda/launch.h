@@ -41,12 +41,12 @@ struct weft_cuda_router {
 /* Settings of the model that kernels read. */
 struct weft_cuda_model {
   double epsilon;
-  uint64_t heads, groups; /* heads and groups of this rank */
-  uint64_t sequence;      /* tokens of each sequence on this rank */
-  uint64_t whole;         /* tokens of a whole sequence */
-  uint64_t all_heads;     /* heads of all ranks */
-  uint32_t layernorm;     /* 1: layernorm; 0: rmsnorm */
-  uint32_t pairs;         /* rotated pairs of a head */
+  uint64_t heads, groups;                 /* heads and groups of this rank */
+  uint64_t sequence;                      /* tokens of each sequence on this rank */
+  uint64_t whole;                         /* tokens of a whole sequence */
+  uint64_t all_heads;                     /* heads of all ranks */
+  uint32_t layernorm;                     /* 1: layernorm; 0: rmsnorm */
+  uint32_t pairs;                         /* rotated pairs of a head */
   double frequency[WEFT_CUDA_MOST_PAIRS]; /* rotary frequency of each pair, radians per position */
   uint32_t activation;                    /* enum weft_activation */
   float attention_scale;                  /* factor of scores */
@@ -100,8 +100,9 @@ struct weft_cuda_gemm {
   uint8_t dtype, y_dtype; /* type of a and b; type of y */
   uint8_t epilogue;       /* enum weft_cuda_epilogue */
   void *aux; /* input of gelu, in the type of y: written by GELU unless NULL, read by GELU_SLOPE */
-  const float *scale;     /* device pointer: alpha, the factor of a b, followed by beta (0 or 1),
-                           * the factor of the old y; NULL: alpha is 1 and beta is `accumulate` */
+  /* device pointer: alpha, the factor of a b, followed by beta (0 or 1), the factor of the old y;
+   * NULL: alpha is 1 and beta is `accumulate` */
+  const float *scale;
 
   /* fp8 factors, whose terms must be contiguous (a not transposed, b transposed); otherwise
    * NULL. */

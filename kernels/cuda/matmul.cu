@@ -43,7 +43,7 @@ weft_cuda_convert_bias (struct weft_cuda_launch *l, const struct weft_cuda_opera
   *bias = weft_cuda_take (l, l->dim[N] * sizeof (float));
   memset (cast.dim, 0, sizeof cast.dim);
   cast.dim[0] = l->dim[N];
-  cast.dim[2] = 0; /* other values make cast divide */
+  cast.dim[2] = 0; /* divisor; 0: cast does not divide */
   cast.operand[0] = *from;
   cast.operand[1] = *y;
   cast.operand[1].data = (void *) *bias;

@@ -2,6 +2,7 @@
  * core/plan/allocator.c and compares the bytes in use with the size of the tensors that this
  * mechanism adds. */
 #include "core/plan/allocator.h"
+#include "core/report/report.h"
 #include "tests/made/random_job.h"
 #include "tests/runner/runner.h"
 #include <math.h>
@@ -15,7 +16,7 @@ static struct weft_allocated
 run (const char *words, const char *more)
 {
   g_autoptr (weft_plan) plan = weft_test_plan ("%s%s", words, more);
-  return weft_allocator_run (plan, 0);
+  return weft_allocator_run (&plan->job, plan->role[0]);
 }
 
 static void
@@ -23,29 +24,31 @@ blocks_in_use_are_live_buffers (void **state)
 {
   g_autoptr (weft_plan) plan = weft_test_plan (JOB "gpus=1");
   g_autoptr (weft_plan) coarse = weft_test_plan (JOB "gpus=1 allocator_block=2097152");
-  struct weft_allocated exact = weft_allocator_run (plan, 0);
+  struct weft_allocated exact = weft_allocator_run (&plan->job, plan->role[0]);
 
   (void) state;
   assert_true (exact.peak == (double) plan->memory[0].live[WEFT_POOL_DEVICE]);
   assert_int_equal (exact.op, plan->memory[0].peak_op[WEFT_POOL_DEVICE]);
-  assert_true (fmod (weft_allocator_run (coarse, 0).peak, 2097152) == 0);
-  assert_true (weft_allocator_run (coarse, 0).peak > exact.peak);
+  assert_true (fmod (weft_allocator_run (&coarse->job, coarse->role[0]).peak, 2097152) == 0);
+  assert_true (weft_allocator_run (&coarse->job, coarse->role[0]).peak > exact.peak);
 }
 
 static void
 cached_blocks_fill_no_more_than_the_gpu (void **state)
 {
   g_autoptr (weft_plan) plan = weft_test_plan (JOB "gpus=1 cached_share=0.5");
-  struct weft_allocated a = weft_allocator_run (plan, 0);
-  double left = plan->job.cluster.f.gpu_memory - (double) weft_plan_reserved_bytes (plan, 0);
+  struct weft_allocated a = weft_allocator_run (&plan->job, plan->role[0]);
+  double libraries = (double) weft_plan_reserved_bytes (plan, 0);
+  double left = plan->job.cluster.f.gpu_memory - libraries;
 
   (void) state;
   assert_true (a.peak > a.permanent);
-  assert_true (weft_allocator_reserved (plan, 0, &a) == a.peak + (a.peak - a.permanent) / 2);
+  assert_true (weft_allocator_reserved (&plan->job, &a, libraries) ==
+               a.peak + (a.peak - a.permanent) / 2);
   a.peak = left - 1;
-  assert_true (weft_allocator_reserved (plan, 0, &a) == left);
+  assert_true (weft_allocator_reserved (&plan->job, &a, libraries) == left);
   a.peak = left + 1;
-  assert_true (weft_allocator_reserved (plan, 0, &a) == left + 1);
+  assert_true (weft_allocator_reserved (&plan->job, &a, libraries) == left + 1);
 }
 
 /* Elements of the weight matrices of all layers, counting each shape once. */
@@ -144,7 +147,38 @@ converted_weights_are_in_use_for_one_op (void **state)
   assert_true (run (words, "permanent_fp8_weights=0").peak < run (words, "").peak);
 }
 
+/* Software with a caching allocator instead of an arena. Plans and drafts of a search must report
+ * the memory that the allocator takes. Ops never wait for memory, even if the arena would exceed
+ * the GPU. */
+static void
+a_plan_counts_blocks_instead_of_an_arena (void **state)
+{
+  const char *words = JOB "gpus=1 loss_logit_bytes=8 cached_share=0.5 gpu_memory=1GB "
+                          "context_bytes=0 workspace_bytes=0 communicator_bytes=0";
+  g_autoptr (weft_plan) plan = weft_test_plan ("%s", words);
+  g_autoptr (weft_plan) draft = weft_plan_new_draft (&plan->job, WEFT_PLAN_PLACED, NULL, NULL);
+  g_autoptr (weft_report) report = weft_report_new (plan, NULL);
+  const struct weft_report_role *role = &report->role[0];
+  struct weft_allocated allocated = weft_allocator_run (&plan->job, plan->role[0]);
+  uint64_t sum = 0;
+
+  (void) state;
+  for (int kind = 0; kind < WEFT_N_BUF_KIND; kind++)
+    sum += role->by_kind[kind];
+  assert_int_equal (role->peak_bytes, (uint64_t) allocated.peak);
+  assert_int_equal (sum, role->peak_bytes);
+  assert_int_equal (role->padding, 0);
+  assert_int_equal (role->peak_op, allocated.op);
+  assert_true (role->peak_bytes != weft_plan_arena_bytes (plan, 0));
+  assert_int_equal (weft_plan_worst_bytes (draft), weft_plan_worst_bytes (plan));
+  assert_int_equal (plan->memory[0].n_wait, 0);
+  assert_int_equal (role->cached_bytes,
+                    (uint64_t) weft_allocator_reserved (&plan->job, &allocated, 0) -
+                        role->peak_bytes);
+}
+
 static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (a_plan_counts_blocks_instead_of_an_arena),
   cmocka_unit_test (blocks_in_use_are_live_buffers),
   cmocka_unit_test (cached_blocks_fill_no_more_than_the_gpu),
   cmocka_unit_test (dummy_gradients_are_kept_once_a_shape),

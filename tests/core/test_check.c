@@ -183,9 +183,9 @@ bytes_are_handed_over_after_their_last_use (void **state)
       { PARTLY FIRST "op 2 h2d copy_in F c0 \"c\" s0 uses w1 after 0\n" END, early },
       { SHARED FIRST "op 2 h2d copy_in F c0 \"c\" s0 uses w1 after 1\n" END },
       { SHARED FIRST "op 2 gpu zero F c0 \"c\" s0 uses w1\n" END },
-      /* x and y have different addresses, so y may be written before the last use of x. */
+              /* x and y have different addresses, so y may be written before the last use of x. */
       { ONE FIRST "op 2 h2d copy_in F c0 \"c\" s0 uses w1\n" END },
-      /* x is used after y, which has the same address, was written. */
+              /* x is used after y, which has the same address, was written. */
       { SHARED FIRST "op 2 gpu zero F c0 \"c\" s0 uses w1\n"
                      "op 3 gpu gelu F c0 \"d\" s0 uses r0 w2\n" END,
         "role 0: buffer 1 (y m1) overwrites buffer 0 (x), but op 3 still uses the old one "

@@ -382,8 +382,8 @@ counts_of_experts_stop_all_hosts (void **state)
   }
 }
 
-/* With gather_waits, the host issues an all-gather of sharded weights when all earlier ops have
- * ended. Weights that are not sharded are never waited for. */
+/* gather_waits: before an all-gather of sharded weights, the host waits until all earlier ops have
+ * ended. For weights that are not sharded the host does not wait. */
 static void
 gathers_of_sharded_weights_wait_for_the_device (void **state)
 {

@@ -826,8 +826,8 @@ products_of_a_prediction_layer_are_counted (void **state)
   assert_true (weft_model_parameters (&model) == weft_model_parameters (&without));
 }
 
-/* gpt-oss-20b with 4096 tokens: a query has on average 128 - 2 keys in the 12 layers with a
- * window, and half of 4096 keys in the 12 other layers. */
+/* gpt-oss-20b with 4096 tokens. In the 12 layers with a window of 128, a query has on average 128 -
+ * 2 keys, because the first 128 queries have fewer. In the 12 other layers it has half of 4096. */
 static void
 windows_count_in_their_own_layers (void **state)
 {

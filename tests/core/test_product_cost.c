@@ -1,7 +1,9 @@
 /* The cost formula of matmuls against numbers computed by hand. The GPU computes whole tiles in
  * whole waves (one tile per SM); if there are few tiles, the inner dimension is split (split-k). */
 #include "tests/made/made.h"
+#include "tests/made/random_job.h"
 #include "tests/runner/runner.h"
+#include <math.h>
 
 enum { TILE_M = 100, TILE_N = 200, SMS = 10 };
 #define SM_RATE 1e9
@@ -224,8 +226,9 @@ attention_of_narrow_heads_is_slow (void **state)
   assert_near (attention_rate (&d, WEFT_OP_ATTENTION, 2048, 256, 0), 1);
 }
 
-/* Attention kernels that were written for an older GPU (attention_capability) reach a part of
- * the rate on newer GPUs, and the whole rate on the others. */
+/* attention_capability: the GPU for which the stack's attention kernels were written. On a newer
+ * GPU they reach a part of the rate (attention_older_share), once for each newer major version; on
+ * other GPUs they reach the whole rate. */
 static void
 attention_kernels_of_an_older_gpu_are_slow (void **state)
 {
@@ -237,7 +240,8 @@ attention_kernels_of_an_older_gpu_are_slow (void **state)
   d.job.stack.attention_older_share = 0.5;
   for (int64_t written = 0; written <= 90; written += 10)
     for (int64_t gpu = 80; gpu <= 100; gpu += 10) {
-      double left = written > 0 && gpu > written ? 0.4 : 0.8;
+      double newer = written > 0 ? fmax (0, (double) (gpu - written) / 10) : 0;
+      double left = 0.8 * pow (0.5, newer);
       d.job.stack.attention_capability = written;
       d.cluster.f.gpu_capability = gpu;
       assert_near (attention_rate (&d, WEFT_OP_ATTENTION, 2048, 128, 0), left);
@@ -391,6 +395,105 @@ codes_of_experts_are_halves_where_kernels_make_them_so (void **state)
     assert_near (weft_cost_split (&d.cost, WEFT_OP_MOE_FP8_MATMUL_WGRAD, &s).rate,
                  rate * SMS * SM_RATE);
     assert_near (weft_cost_split (&d.cost, WEFT_OP_FP8_MATMUL, &s).rate, 2 * SMS * SM_RATE);
+  }
+}
+
+/* With deterministic_mode, only GPUs of deterministic_capability run their own attention kernels.
+ * All others run kernels written for capability 80, which reach half of the rate
+ * (attention_older_share here) for each major version by which the GPU is newer. */
+static void
+deterministic_attention_runs_older_kernels_elsewhere (void **state)
+{
+  static const struct {
+    int64_t gpu;
+    double left;
+  } row[] = { { 80, 1 }, { 90, 1 }, { 100, 0.25 }, { 103, 0.25 }, { 120, 0.0625 } };
+  struct weft_shape s = { .dim = { 1, 4096, 1, 1, 128 }, .dtype = WEFT_BF16 };
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  d.job.stack.attention_forward_share = 0.5;
+  d.job.stack.attention_older_share = 0.5;
+  for (unsigned i = 0; i < G_N_ELEMENTS (row); i++)
+    for (int mode = 0; mode < 3; mode++) {
+      d.cluster.f.gpu_capability = row[i].gpu;
+      d.cost.deterministic = mode > 0;
+      d.job.stack.deterministic_capability = mode < 2 ? 90 : 0;
+      assert_near (weft_cost_split (&d.cost, WEFT_OP_ATTENTION, &s).share,
+                   mode == 1 ? 0.5 * row[i].left : 0.5);
+    }
+}
+
+/* If attention drops probabilities within its kernel, it computes a random number for each score,
+ * in forward and in backward. Here a random number takes 10 operations, and integer units do 1e9
+ * per second. */
+static void
+dropout_in_attention_costs_random_numbers (void **state)
+{
+  const enum weft_op_kind kind[] = { WEFT_OP_ATTENTION, WEFT_OP_ATTENTION_BWD };
+  struct weft_shape s = { .dim = { 2, 1024, 3, 1, 128 }, .dtype = WEFT_BF16 };
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  d.cluster.f.gpu_cuda_core_spec = 4e9;
+  d.job.stack.attention_random_ops = 10;
+  for (unsigned i = 0; i < G_N_ELEMENTS (kind); i++) {
+    d.cost.drops = FALSE;
+    double none = work (&d, kind[i], &s);
+    d.cost.drops = TRUE;
+    double scores = 2.0 * 3 * 1024 * 1024 / 2;
+    assert_true (fabs (work (&d, kind[i], &s) - none - scores * 10 / 1e9) < 2e-3 * none);
+  }
+}
+
+/* A loss that is not fused writes and reads copies of the logits: 30 bytes per logit in forward and
+ * 10 in backward here, and both in a kernel that computes loss and gradient. d.cost.loss: fraction
+ * of these bytes that the job moves. */
+static void
+a_loss_that_is_not_fused_moves_copies_of_the_logits (void **state)
+{
+  static const struct {
+    enum weft_op_kind kind;
+    double bytes;
+  } row[] = { { WEFT_OP_XENT, 30 },      { WEFT_OP_XENT_PART, 30 }, { WEFT_OP_XENT_BWD, 10 },
+              { WEFT_OP_XENT_GRAD, 40 }, { WEFT_OP_XENT_MAX, 0 },   { WEFT_OP_ADD, 0 } };
+  struct weft_shape s = { .dim = { 64, 512 }, .dtype = WEFT_BF16 };
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  d.job.stack.loss_forward_bytes = 30;
+  d.job.stack.loss_backward_bytes = 10;
+  for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
+    d.cost.loss = 0;
+    double fused = weft_cost_split (&d.cost, row[i].kind, &s).bytes;
+    d.cost.loss = 0.5;
+    assert_near (weft_cost_split (&d.cost, row[i].kind, &s).bytes,
+                 fused + 0.5 * row[i].bytes * 64 * 512);
+  }
+}
+
+/* The fraction of these bytes that a job moves: all without a fused loss, loss_native_share with
+ * the native fusion, none with that of Transformer Engine. */
+static void
+fusion_of_the_loss_decides_what_it_moves (void **state)
+{
+  static const struct {
+    const char *words;
+    double part;
+  } row[] = {
+    { "", 1 },
+    { "cross_entropy_loss_fusion=true cross_entropy_fusion_impl=native", 0.25 },
+    { "cross_entropy_loss_fusion=true cross_entropy_fusion_impl=te", 0 },
+  };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
+    g_autoptr (weft_plan) plan = weft_test_plan (
+        "model=gpt2-nano topology=dgx-h100 gpus=1 loss_native_share=0.25 %s", row[i].words);
+    assert_near (weft_plan_cost (plan).loss, row[i].part);
   }
 }
 
@@ -560,6 +663,10 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_split_counts_the_sms_that_are_left),
   cmocka_unit_test (products_of_experts_stay_whole),
   cmocka_unit_test (codes_of_experts_are_halves_where_kernels_make_them_so),
+  cmocka_unit_test (deterministic_attention_runs_older_kernels_elsewhere),
+  cmocka_unit_test (dropout_in_attention_costs_random_numbers),
+  cmocka_unit_test (a_loss_that_is_not_fused_moves_copies_of_the_logits),
+  cmocka_unit_test (fusion_of_the_loss_decides_what_it_moves),
   cmocka_unit_test (a_priced_scaling_has_a_rate_of_its_own),
   cmocka_unit_test (only_hopper_multiplies_codes_of_experts_by_our_kernels),
   cmocka_unit_test (heads_that_matrix_units_do_not_take_have_the_other_rate),

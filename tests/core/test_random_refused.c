@@ -11,8 +11,8 @@
 
 #define N_JOB 3000
 #define SEED 77
-#define MOST_SECONDS 60       /* time limit of a job; a job that hangs counts as a crash */
-#define MOST_OPS (1 << 14)    /* limit of layers x microbatches x stages of jobs that are planned */
+#define MOST_SECONDS 60    /* time limit of a job; a job that hangs counts as a crash */
+#define MOST_OPS (1 << 14) /* limit of layers x microbatches x stages of jobs that are planned */
 
 enum outcome { PLANNED, REFUSED, TOO_LARGE, NAMELESS };
 

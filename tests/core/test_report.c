@@ -507,7 +507,9 @@ document_of (const weft_report *report)
   g_autoptr (JsonBuilder) builder = json_builder_new ();
   g_autoptr (JsonGenerator) generator = json_generator_new ();
 
+  json_builder_begin_object (builder);
   weft_report_to_json (report, builder);
+  json_builder_end_object (builder);
   g_autoptr (JsonNode) root = json_builder_get_root (builder);
   json_generator_set_root (generator, root);
   g_autofree char *text = json_generator_to_data (generator, NULL);

@@ -1,5 +1,5 @@
-/* Collectives of weights and gradients as software launches them: all-reduces in place of
- * reduce-scatters, and broadcasts in place of all-gathers. */
+/* Software that replaces collectives of weights and gradients: gradients by all-reduces instead of
+ * reduce-scatters, weights by broadcasts instead of all-gathers. */
 #include "core/plan/software.h"
 #include "tests/made/random_job.h"
 #include "tests/runner/runner.h"
@@ -50,8 +50,9 @@ all_reduces_gradients_takes_the_place_of_reduce_scatters_of_gradients_only (void
                traffic (ring, WEFT_GROUP_TP, WEFT_OP_REDUCE_SCATTER, n).seconds);
 }
 
-/* 16 replicas on 4 nodes, with more tensors than replicas: 16 broadcasts, each of which passes 12
- * ranks of its own node and 3 other nodes, chunk by chunk. */
+/* 16 replicas on 4 nodes own the tensors; there are more tensors than replicas, so each replica
+ * makes one broadcast. Its chunks pass from rank to rank: 12 times inside a node (3 on each node)
+ * and 3 times between nodes. The latency of a broadcast is that of its last chunk. */
 static void
 broadcasts_weights_sends_the_tensors_of_one_rank_after_another (void **state)
 {
@@ -69,7 +70,8 @@ broadcasts_weights_sends_the_tensors_of_one_rank_after_another (void **state)
   assert_true (all.latency > 10 * traffic (gather, WEFT_GROUP_DP, WEFT_OP_ALL_GATHER, n).latency);
 }
 
-/* The number of broadcasts grows with the ranks until each tensor has one of its own. */
+/* A broadcast contains whole tensors. So the number of broadcasts grows with the number of ranks
+ * only until each tensor has its own broadcast. */
 static void
 broadcasts_weights_sends_no_part_of_a_tensor (void **state)
 {
@@ -85,7 +87,8 @@ broadcasts_weights_sends_no_part_of_a_tensor (void **state)
   assert_true (weft_software_launches (few, &ranks, WEFT_OP_ALL_GATHER, n) == 1);
 }
 
-/* Gathers of fully sharded weights are all-gathers in this software too. */
+/* Weights that are sharded in forward and backward are gathered by all-gathers also if
+ * broadcasts_weights is set. */
 static void
 broadcasts_weights_leaves_fully_sharded_weights (void **state)
 {

@@ -16,7 +16,7 @@ static struct {
   uint64_t kinds; /* enabled activity kinds, one bit each */
   uint32_t n_callbacks, depth, device;
   gboolean is_held; /* the buffer contains a record that is not complete yet */
-  uint64_t pushed; /* the id pushed last, by any thread (external correlation id) */
+  uint64_t pushed;  /* the id pushed last, by any thread (external correlation id) */
   size_t dropped;
   CUptiResult subscribed, next;
 } fake;

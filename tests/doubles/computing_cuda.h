@@ -51,7 +51,7 @@ struct computing_item {
    * waits for */
   uint64_t generation;
   struct weft_gpu_copy copy; /* of a copy; a fill uses only `to` and `bytes` */
-  void *kernel; /* struct weft_cuda_launch, `n` of them; from g_rc_box_alloc() */
+  void *kernel;              /* struct weft_cuda_launch, `n` of them; from g_rc_box_alloc() */
   enum weft_op_kind op;
   gboolean fused, same; /* fused: attention by cuDNN; same: its results must be deterministic */
   uint32_t n;
@@ -78,9 +78,9 @@ struct weft_cudnn_attention;
 
 typedef struct computing_cuda {
   struct weft_gpu_calls calls;
-  uint32_t devices;      /* reported device count; default 64 */
-  gboolean warpgroups;   /* supports wgmma; FALSE by default */
-  GRand *rand;           /* NULL: work runs in the order of calls */
+  uint32_t devices;    /* reported device count; default 64 */
+  gboolean warpgroups; /* supports wgmma; FALSE by default */
+  GRand *rand;         /* NULL: work runs in the order of calls */
   /* Not NULL: the other ranks are in other processes. This process then has one rank, and runs work
    * in the order of calls. */
   struct weft_rendezvous *peers;
@@ -91,8 +91,8 @@ typedef struct computing_cuda {
   uint64_t n_seen;       /* n_given at the last query */
   gint64 seen;           /* time of the last query that found new work, or a done event */
   uint32_t n_open;
-  gboolean open; /* work is running, so device memory is accessible */
-  uint64_t bytes[WEFT_N_POOL]; /* bytes allocated now */
+  gboolean open;                         /* work is running, so device memory is accessible */
+  uint64_t bytes[WEFT_N_POOL];           /* bytes allocated now */
   uint64_t n_work[COMPUTING_LAUNCH + 1]; /* work items done, by kind */
 
   pthread_mutex_t lock;

@@ -22,15 +22,15 @@ typedef struct cuda_log {
   uint32_t first, n; /* calls of the step */
 
   uint32_t n_stream;
-  GHashTable *stream;                 /* struct recorded_thing -> 1 + index of the stream */
-  GArray *work;                       /* struct cuda_work */
+  GHashTable *stream; /* struct recorded_thing -> 1 + index of the stream */
+  GArray *work;       /* struct cuda_work */
   /* [row][op]: indices in `work`; G_MAXUINT32: the op has no work */
   uint32_t **first_work, **last_work;
   /* [row][op]: the rank and op whose calls do the work of this op; of another rank if ranks share a
    * GPU */
   uint32_t **worker_row, **worker_op;
-  uint32_t *tail;                     /* [stream]: number of work items that end before the step */
-  uint8_t *(*base)[WEFT_N_POOL];      /* [row]: address of the arena of each pool */
+  uint32_t *tail;                /* [stream]: number of work items that end before the step */
+  uint8_t *(*base)[WEFT_N_POOL]; /* [row]: address of the arena of each pool */
   uint8_t **mailbox;
   uint64_t *mailbox_bytes;
 } cuda_log;
@@ -42,10 +42,10 @@ cuda_log *cuda_log_new (const recorded_cuda *device, weft_exec *x, gboolean shar
 void cuda_log_free (cuda_log *log);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (cuda_log, cuda_log_free)
 
-char *cuda_log_arenas (cuda_log *log);      /* checks one arena per pool, of the planned size; finds
-                                             * their addresses */
-char *cuda_log_ops (const cuda_log *log);   /* checks that every op ran once, with its operands at
-                                             * their addresses */
+/* checks one arena per pool, of the planned size; finds their addresses */
+char *cuda_log_arenas (cuda_log *log);
+/* checks that every op ran once, with its operands at their addresses */
+char *cuda_log_ops (const cuda_log *log);
 /* checks that work runs in an order that the plan allows, and ends before the step ends */
 char *cuda_log_order (const cuda_log *log);
 char *cuda_log_waits (const cuda_log *log); /* checks that no wait and no record is redundant */

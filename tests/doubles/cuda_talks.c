@@ -99,7 +99,7 @@ is_same_collective (const cuda_log *log, const struct recorded_call *a,
 {
   const struct weft_gpu_collective *x = &g_array_index (log->device->collective,
                                                          struct weft_gpu_collective, a->at),
-                                    *y = &g_array_index (log->device->collective,
+                                   *y = &g_array_index (log->device->collective,
                                                          struct weft_gpu_collective, b->at);
 
   return x->kind == y->kind && x->n == y->n && x->dtype == y->dtype && x->reduce == y->reduce &&

@@ -18,25 +18,25 @@ enum emulator_fault {
   EMULATOR_NOT_ASKED,    /* uses more than 48 KB of shared memory without requesting it */
   EMULATOR_GRID_HIGH,    /* 65536 blocks in y */
   EMULATOR_GRID_EMPTY,
-  EMULATOR_BLOCK_WIDE,   /* 1025 threads per block */
-  EMULATOR_MASK_HALF,    /* a shuffle by all 32 lanes with a mask of 16 */
-  EMULATOR_BARRIER_LEFT, /* a thread has ended while others wait at a barrier */
-  EMULATOR_BARRIERS,     /* threads of a block at different barriers */
-  EMULATOR_PAGE_READ,    /* reads an element beyond memory that ends at a page (fenced.h) */
-  EMULATOR_PAGE_WRITTEN, /* writes an element before memory that begins at a page */
+  EMULATOR_BLOCK_WIDE,    /* 1025 threads per block */
+  EMULATOR_MASK_HALF,     /* a shuffle by all 32 lanes with a mask of 16 */
+  EMULATOR_BARRIER_LEFT,  /* a thread has ended while others wait at a barrier */
+  EMULATOR_BARRIERS,      /* threads of a block at different barriers */
+  EMULATOR_PAGE_READ,     /* reads an element beyond memory that ends at a page (fenced.h) */
+  EMULATOR_PAGE_WRITTEN,  /* writes an element before memory that begins at a page */
   EMULATOR_SLACK_WRITTEN, /* writes an element beyond memory that does not end at a page */
 
-  EMULATOR_ADDRESSES, /* from here on: found by the address sanitizer only */
+  EMULATOR_ADDRESSES,                        /* from here on: found by the address sanitizer only */
   EMULATOR_READ_BEHIND = EMULATOR_ADDRESSES, /* reads a word beyond the shared memory of a launch */
-  EMULATOR_OWN_BEHIND, /* reads beyond a thread's own array after a barrier */
+  EMULATOR_OWN_BEHIND,                       /* reads beyond a thread's own array after a barrier */
   EMULATOR_SLACK_READ, /* reads an element beyond memory that does not end at a page */
 
-  EMULATOR_RACES, /* from here on: found by the thread sanitizer */
+  EMULATOR_RACES,                       /* from here on: found by the thread sanitizer */
   EMULATOR_RACE_BLOCK = EMULATOR_RACES, /* reads a word of another warp without a barrier */
-  EMULATOR_RACE_SHUFFLE, /* writes a word that another lane read before a shuffle */
-  EMULATOR_RACE_COPY,    /* reads data of another lane's cp.async without a barrier */
-  EMULATOR_RACE_MATRIX,  /* reads another lane's cp.async by ldmatrix, without a barrier */
-  EMULATOR_RACE_GRID,    /* two blocks write one word of global memory */
+  EMULATOR_RACE_SHUFFLE,                /* writes a word that another lane read before a shuffle */
+  EMULATOR_RACE_COPY,   /* reads data of another lane's cp.async without a barrier */
+  EMULATOR_RACE_MATRIX, /* reads another lane's cp.async by ldmatrix, without a barrier */
+  EMULATOR_RACE_GRID,   /* two blocks write one word of global memory */
   EMULATOR_N_FAULT,
 };
 

@@ -42,7 +42,7 @@ struct thread {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for the variables below */
 static GPtrArray *threads;
-static uint32_t generation; /* counts fake_nccl_begin(): state of threads from before is invalid */
+static uint32_t generation;  /* counts fake_nccl_begin(): state of threads from before is invalid */
 static GPtrArray *launching; /* streams on which a launch is pending */
 static GArray *operators;
 static gint n_groups, n_comms, n_windows, n_memory;

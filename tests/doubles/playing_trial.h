@@ -4,9 +4,9 @@
 #include "kernels/cuda/trial.h"
 
 struct playing_trial {
-  float takes[8];    /* milliseconds of the next runs, in order; negative: this run fails */
-  uint32_t n_runs;   /* runs so far */
-  uint32_t n_blocks; /* blocks of memory allocated now */
+  float takes[8];     /* milliseconds of the next runs, in order; negative: this run fails */
+  uint32_t n_runs;    /* runs so far */
+  uint32_t n_blocks;  /* blocks of memory allocated now */
   gboolean no_memory; /* allocations fail */
 };
 extern struct playing_trial playing_trial;

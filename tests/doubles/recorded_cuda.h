@@ -19,13 +19,13 @@ extern const char *const recorded_words[];
 struct recorded_thing {
   enum recorded_kind kind; /* the call that opened it */
   uint32_t number, device;
-  gboolean flag;            /* stream: has high priority; event: has a time; window: is symmetric */
+  gboolean flag; /* stream: has high priority; event: has a time; window: is symmetric */
   uint32_t parent, n,
       /* communicator: number of the split of its parent, number of members, rank. window: `parent`
        * is the number of its communicator + 1 */
       rank;
-  uint32_t ctas;            /* communicator: limit of SMs */
-  _Atomic uint32_t looks;   /* number of polls since its last call */
+  uint32_t ctas;          /* communicator: limit of SMs */
+  _Atomic uint32_t looks; /* number of polls since its last call */
   int color;
   double clock; /* seconds; stream: end of its work; event: its record */
 };
@@ -61,7 +61,7 @@ typedef struct recorded_cuda {
   struct weft_gpu_id id; /* id of the newest communicator that is not a split */
   /* plan whose row counts (copies to the host) are set to 1; may be NULL */
   const weft_plan *counted;
-  uint32_t slow;         /* polls until a communicator is ready */
+  uint32_t slow; /* polls until a communicator is ready */
 
   /* struct weft_gpu_activity: what every call for activities returns; may be NULL */
   GArray *activity;

@@ -12,14 +12,14 @@ enum { TRIAL_ROWS = 128, TRIAL_TERMS = 128, TRIAL_MOST_COLUMNS = 128 };
 
 enum warpgroup_fault {
   WARPGROUP_NO_FAULT,
-  WARPGROUP_NO_FENCE,        /* no fence before a product reads registers */
-  WARPGROUP_COPY_UNSEEN,     /* tiles are copied without the fence to the async proxy */
-  WARPGROUP_READ_EARLY,      /* accumulators are read before the wait for their product */
-  WARPGROUP_SUM_WRITTEN,     /* accumulators are written before the wait */
+  WARPGROUP_NO_FENCE,    /* no fence before a product reads registers */
+  WARPGROUP_COPY_UNSEEN, /* tiles are copied without the fence to the async proxy */
+  WARPGROUP_READ_EARLY,  /* accumulators are read before the wait for their product */
+  WARPGROUP_SUM_WRITTEN, /* accumulators are written before the wait */
   WARPGROUP_FRAGMENT_WRITTEN,
-  WARPGROUP_TILE_COPIED,     /* a tile is overwritten before the wait for its product */
+  WARPGROUP_TILE_COPIED, /* a tile is overwritten before the wait for its product */
   WARPGROUP_NEVER_WAITED,
-  WARPGROUP_WARPS_DIFFER,    /* warps of a warpgroup pass different rows */
+  WARPGROUP_WARPS_DIFFER, /* warps of a warpgroup pass different rows */
 };
 
 struct warpgroup_trial {

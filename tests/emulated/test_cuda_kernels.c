@@ -1,8 +1,8 @@
-/* The CUDA kernels on the CPU against the fp64 references: the emulator
+/* The CUDA kernels against the fp64 references, on the CPU: the emulator
  * (tests/doubles/emulated_cuda.hh) runs the code of kernels/cuda/ thread by thread.
  * test_gpu_kernels.c makes the same calls on a GPU.
  *
- *   test_emulated cuda_kernels [-- OP]    all cases, or those of one op */
+ * test_emulated cuda_kernels [-- OP]: all cases, or those of one op */
 #include "kernels/cuda/table.h"
 #include "tests/made/cuda_case.h"
 #include "tests/doubles/emulated_cuda.h"
@@ -18,9 +18,9 @@ has_kernel (void *user, enum weft_op_kind kind)
   return weft_cuda_launchers[kind] != NULL;
 }
 
-/* An emulated device. `warpgroups`: whether it has wgmma. `askew`: every askew-th call, and its
- * repetition, gets operands that begin one element after an aligned address, as slices of arrays
- * may; 0: no call does. */
+/* An emulated device. `warpgroups`: whether it has wgmma. `askew`: in every askew-th call, and in
+ * its repetition, operands begin one element after an aligned address, as slices of arrays may; 0:
+ * in no call. */
 struct how {
   gboolean warpgroups;
   unsigned askew;
@@ -38,7 +38,7 @@ run (const struct weft_kernel *k, gboolean warpgroups, gboolean again)
   fenced_free (l.scratch);
 }
 
-/* The first operand with the memory of operand o. */
+/* The first operand that has the same memory as operand o. */
 static uint32_t
 first_in (const struct weft_kernel *k, uint32_t o)
 {
@@ -58,7 +58,7 @@ is_shared (const struct weft_kernel *k, uint32_t o)
   return FALSE;
 }
 
-/* Whether the kernel overwrites the whole operand. Some ops do not: they leave unused rows or
+/* Whether the kernel overwrites all elements of an operand. Some kernels leave unused rows or
  * pieces unchanged. */
 static gboolean
 is_written_anew (const struct weft_kernel *k, uint32_t o, unsigned flags)
@@ -70,8 +70,9 @@ is_written_anew (const struct weft_kernel *k, uint32_t o, unsigned flags)
 }
 
 /* Runs a call with every operand in fenced memory of its exact size (fenced.h): in the first run at
- * the end of its pages, in the repetition at the begin. Operands that share memory share it again.
- * Operands that are only written are filled with NaN. */
+ * the end of the pages, in the repetition at their begin, so that accesses before and behind the
+ * operand end the test. Operands that share memory in the call share it here too. Operands that are
+ * only written are filled with NaN. */
 static void
 run_fenced (const struct weft_kernel *k, const struct how *how, gboolean askew, gboolean again)
 {
@@ -104,7 +105,7 @@ static void
 launch (void *user, const struct weft_kernel *k, gboolean again)
 {
   const struct how *how = user;
-  static unsigned n; /* number of calls without repetitions */
+  static unsigned n; /* number of calls, not counting repetitions */
 
   n += !again;
   emulated_order_of_threads (again);
@@ -117,7 +118,7 @@ static struct cuda_case_device device = { has_kernel, launch, &plain },
                                sometimes = { has_kernel, launch, &some_askew },
                                askew = { has_kernel, launch, &all_askew };
 
-/* A device with wgmma. */
+/* a device with wgmma */
 static struct cuda_case_device hopper = { has_kernel, launch, &warpgroups };
 
 static void

@@ -1,7 +1,7 @@
-/* Trains random legal jobs on the CUDA executor, with a double of a device (computing_cuda.h), and
- * on the CPU: losses, norms and gradients must be near each other.
+/* Trains random legal jobs with the CUDA executor on a double of a device (computing_cuda.h), and
+ * on the CPU. Losses, norms and gradients must agree within rounding.
  *
- *   test_emulated cuda_random -- [SEED [JOBS]]      other random jobs, or another number of them */
+ * test_emulated cuda_random -- [SEED [JOBS]]: other random jobs, or another number of them */
 #include "core/base/sanitize.h"
 #include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/doubles/computing_cuda.h"
@@ -20,14 +20,16 @@
 #define MOST_RANKS 8
 #define MOST_PARAMETERS 40000
 #define MOST_WORK                                                                                  \
-  1000 /* tokens of a batch x layers x heads, limited because emulated threads are slow */
+  1000 /* limit of tokens of a batch x layers x heads: emulated threads are slow */
 
-/* Bounds for another order of summation, with 16-bit rounding between kernels (trained_cases.c). */
+/* Tolerances: the device adds in another order and rounds to 16 bits between kernels
+ * (trained_cases.c). */
 static const struct trained_bound bounds[] = {
   [WEFT_FP32] = { .loss = 1e-5, .norm = 1e-4, .gradient = 1e-3 },
   [WEFT_BF16] = { .loss = 1e-3, .norm = 1e-2, .gradient = 0.3 },
   [WEFT_FP16] = { .loss = 1e-3, .norm = 1e-2, .gradient = 0.3 },
-  [WEFT_FP8] = { .loss = 3e-3, .norm = 5e-2, .gradient = 0.6 }, /* fp8 codes are 1/8 apart */
+  /* neighbouring fp8 values are 1/8 apart */
+  [WEFT_FP8] = { .loss = 3e-3, .norm = 5e-2, .gradient = 0.6 },
 };
 
 static int64_t
@@ -37,7 +39,7 @@ work_of (const struct weft_job *job)
          job->model.num_attention_heads;
 }
 
-/* Whether ranks exchange rows of experts by counts (no fixed capacity). */
+/* Whether ranks exchange rows of experts by counts, that is, without a fixed capacity. */
 static gboolean
 is_counted (const char *words)
 {
@@ -64,8 +66,9 @@ draw (GRand *rand, struct weft_job *job, gboolean counted)
   }
 }
 
-/* Half of the jobs run on a device with wgmma, as Hopper has; every other job with a device per
- * rank. FALSE: the device lacks a kernel, or NCCL does not support the job. */
+/* Trains a job on the device and on the CPU and compares. Half of the jobs run on a device with
+ * wgmma, as Hopper has; every other job has one device per rank. FALSE: the device lacks a kernel,
+ * or NCCL does not support the job. */
 static gboolean
 runs_as_on_the_cpu (const char *words, const struct weft_job *job, uint32_t number)
 {
@@ -106,7 +109,7 @@ train_jobs (const struct weft_tests_draw *drawn, gboolean counted)
                  (unsigned) emulated_launches ("warpgroup_codes"));
 }
 
-/* A child process exceeds its time limit and must print the seed and the job. */
+/* A run that exceeds its time limit must print the seed and the job. A child process does this. */
 static void
 a_run_that_takes_too_long_is_named (void **state)
 {
@@ -137,7 +140,7 @@ random_jobs_train_as_on_the_cpu (void **state)
   train_jobs (*state, FALSE);
 }
 
-/* A quarter of the jobs, all with row counts. */
+/* A further quarter of the number of jobs, all of them with row counts. */
 static void
 random_jobs_whose_rows_go_by_counts_train_as_on_the_cpu (void **state)
 {

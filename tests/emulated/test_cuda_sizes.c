@@ -1,6 +1,6 @@
-/* CUDA kernels at the sizes of real models, which are too large to compute in a test: whether a
- * device accepts the launches, and whether the last elements of arrays with billions of elements
- * are addressed correctly. */
+/* CUDA kernels at the sizes of real models, which are too large to compute in a test: a device must
+ * accept the launches, and the last elements of arrays with billions of elements must be addressed
+ * correctly. */
 #include "core/job/stack.h"
 #include "kernels/cuda/table.h"
 #include "kernels/float.h"
@@ -9,7 +9,7 @@
 #include "tests/runner/runner.h"
 #include <sys/mman.h>
 
-enum { MOST = 1 << 22 /* largest number of elements that are filled */ };
+enum { MOST = 1 << 22 /* at most so many elements of an array are filled */ };
 
 static union weft_model model;
 static struct weft_control control;
@@ -55,12 +55,12 @@ dtype_of (enum weft_op_kind kind, const char *name)
 
 /* ------------------------------------------------------------------------------ launches */
 
-/* Calls of training steps of real models on one rank. */
+/* Kernel calls in training steps of real models, on one rank. `of`: the model. */
 static const struct real {
   const char *of;
   enum weft_op_kind kind;
   uint64_t dim[8];
-  uint64_t n[4]; /* elements of operands whose size the shape does not give; else 0 */
+  uint64_t n[4]; /* elements of operands whose size does not follow from the shape; otherwise 0 */
 } reals[] = {
   { "GPT-2, 64 x 1024 tokens", WEFT_OP_EMBED, { 65536, 768 } },
   { "GPT-2", WEFT_OP_EMBED_BWD, { 65536, 768 } },
@@ -102,7 +102,7 @@ static const struct real {
     { 524288ull * 4096, 0, 256 } },
   { "DeepSeek-V3", WEFT_OP_QUANTISE_BLOCKS, { 65536, 18432, 128 } },
   { "DeepSeek-V3", WEFT_OP_TRANSPOSE, { 65536, 18432 } },
-  /* Sizes that exceed 65535, the limit of a grid in y and z. */
+  /* sizes above 65535, the limit of a grid in y and z */
   { "4 x 2^20 tokens", WEFT_OP_EMBED_BWD, { 4 << 20, 1024 } },
   { "4 x 2^20 tokens", WEFT_OP_QUANTISE_BLOCKS, { 4 << 20, 1024, 32 } },
   { "16 x 2^20 tokens", WEFT_OP_QUANTISE_BLOCKS, { 16 << 20, 256, 128, 1 } },
@@ -128,8 +128,8 @@ static const struct real {
   { "4 x 2^20 tokens", WEFT_OP_NORM_BWD, { 4 << 20, 1024 } },
 };
 
-/* Launches a call on addresses without memory, `askew` bytes after a multiple of 256. No block may
- * run. */
+/* Launches a call. The operands are addresses without memory, `askew` bytes after a multiple of
+ * 256, so no block may run. */
 static void
 launch_real (const struct real *r, gboolean warpgroups, uint64_t askew)
 {
@@ -151,7 +151,7 @@ launch_real (const struct real *r, gboolean warpgroups, uint64_t askew)
     fail_msg ("%s, %s: %s", r->of, weft_op_info[r->kind].word, error);
 }
 
-/* The emulator aborts the program at a launch that a device would refuse. */
+/* The emulator aborts the test at a launch that a device would refuse. */
 static void
 a_device_takes_launches_of_real_models (void **state)
 {
@@ -186,8 +186,8 @@ our_stack (void)
   return stack;
 }
 
-/* stacks/weft.ini must state correctly which head widths run on tensor cores: the cost model reads
- * it. */
+/* stacks/weft.ini states which head widths run on tensor cores. The cost model reads it, so it must
+ * agree with the kernels. */
 static void
 the_stack_says_which_heads_tiles_take (void **state)
 {
@@ -210,7 +210,8 @@ the_stack_says_which_heads_tiles_take (void **state)
   emulated_run_blocks (EMULATED_ALL);
 }
 
-/* stacks/weft.ini must state correctly which fp8 codes of experts a wgmma kernel multiplies. */
+/* stacks/weft.ini states which fp8 grouped GEMMs a wgmma kernel computes. The cost model reads it,
+ * so it must agree with the kernels. */
 static void
 the_stack_says_which_codes_warpgroups_take (void **state)
 {
@@ -230,7 +231,8 @@ the_stack_says_which_codes_warpgroups_take (void **state)
   emulated_run_blocks (EMULATED_ALL);
 }
 
-/* Shared memory per block: 163 KB on compute capability 8.0; 99 KB on 8.6, 8.9 and 12.0. */
+/* Devices with less shared memory per block than Hopper (163 KB on compute capability 8.0; 99 KB on
+ * 8.6, 8.9 and 12.0) must accept the launches too. */
 static void
 a_device_with_less_shared_memory_takes_them_too (void **state)
 {
@@ -249,18 +251,21 @@ a_device_with_less_shared_memory_takes_them_too (void **state)
 
 /* ------------------------------------------------------------- behind four billion elements */
 
-/* Runs the last block of a large call, and the last block of a call with few rows on copies of the
- * last rows of its arrays. Both must write the same bits. `out` is the operand that is compared. */
+/* Calls whose arrays have more than 2^31 elements. Only the last block runs. A small call on copies
+ * of the last rows must write the same bits, otherwise an index has overflowed. `out`: the operand
+ * that is compared. */
 static const struct large {
   enum weft_op_kind kind;
   uint64_t dim[8];
-  uint64_t few; /* first dimension of the small call */
+  uint64_t few; /* rows of the small call */
   uint32_t out;
   int32_t word; /* value of all elements of int32 operands */
 } larges[] = {
   { WEFT_OP_XENT_GRAD, { 98304, 50304, 0, 0, 0, 1 }, 1, 0, 50303 },
-  { WEFT_OP_NORM, { 5 << 20, 1024 }, 8, 3, 0 }, /* one warp per row */
-  { WEFT_OP_NORM, { 1 << 20, 5120 }, 1, 3, 0 }, /* one block per row */
+  /* rows for which the kernel uses one warp per row */
+  { WEFT_OP_NORM, { 5 << 20, 1024 }, 8, 3, 0 },
+  /* rows for which the kernel uses one thread block per row */
+  { WEFT_OP_NORM, { 1 << 20, 5120 }, 1, 3, 0 },
   { WEFT_OP_SWIGLU, { 131070, 36864 }, 1, 1, 0 },
   { WEFT_OP_ADD, { 3 << 20, 2048 }, 1, 2, 0 },
   { WEFT_OP_TAKE_KV, { 3 << 20, 8, 8, 128 }, 1, 1, 0 },
@@ -268,8 +273,8 @@ static const struct large {
   { WEFT_OP_ATTENTION, { 8191, 1024, 8, 8, 128 }, 1, 1, 0 },
 };
 
-/* Reserves addresses; pages that are not written use no memory, so `bytes` may exceed the memory of
- * the machine. */
+/* Reserves addresses. Pages that are never written use no memory, so `bytes` may exceed the memory
+ * of the machine. */
 static void *
 reserve (uint64_t bytes)
 {
@@ -281,7 +286,7 @@ reserve (uint64_t bytes)
   return at;
 }
 
-/* Fills the last n elements, at most MOST. */
+/* Fills the last n elements of an operand, at most MOST of them. */
 static void
 fill (GRand *rand, const struct weft_operand *o, uint64_t n, int32_t word)
 {
@@ -294,14 +299,15 @@ fill (GRand *rand, const struct weft_operand *o, uint64_t n, int32_t word)
   }
 }
 
-/* The last few->n elements of `all`. */
+/* The address of the last few->n elements of `all`. */
 static uint8_t *
 end_of (const struct weft_operand *all, const struct weft_operand *few)
 {
   return (uint8_t *) all->data + cuda_case_bytes (all) - cuda_case_bytes (few);
 }
 
-/* Makes an operand of both calls. An operand whose size does not depend on the rows is shared. */
+/* Makes operand `argument` of the large and of the small call. An operand whose size does not
+ * depend on the number of rows is shared by both. */
 static void
 make_operands (GRand *rand, const struct large *large, const struct kernel_argument *argument,
                struct weft_operand *all, struct weft_operand *few)
@@ -358,7 +364,7 @@ free_calls (struct weft_kernel *all, struct weft_kernel *few)
   }
 }
 
-/* Both calls must have written, and must have written the same bits. */
+/* Checks that both calls have written their output, and have written the same bits. */
 static void
 compare (const char *word, const struct weft_operand *all, const struct weft_operand *few)
 {
@@ -403,8 +409,8 @@ the_last_of_billions_of_elements_are_what_they_are_alone (void **state)
   g_rand_free (rand);
 }
 
-/* fp8 codes with 32 columns: row-major (y), transposed by the quantisation (yt), and y transposed
- * by a kernel of its own (turned). */
+/* fp8 values of a matrix with 32 columns: row-major (y), transposed by the quantisation (yt), and y
+ * transposed by a kernel of its own (turned). */
 struct squares {
   uint8_t *y, *yt, *turned, *scale, *scale_t;
 };
@@ -439,7 +445,8 @@ free_squares (struct squares *s, uint64_t rows)
   munmap (s->scale_t, rows);
 }
 
-/* Checks the last of 98304 rows of 32 x 32 squares; a grid has at most 65535 blocks in y. */
+/* Quantises 98304 rows of 32 x 32 squares and checks the last of them: more than the 65535 blocks
+ * that a grid may have in y. */
 static void
 lines_of_squares_may_be_more_than_a_grid_has_in_y (void **state)
 {

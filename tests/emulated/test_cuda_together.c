@@ -1,5 +1,5 @@
-/* Training by several processes, from tokens to checkpoints, on doubles of devices: the results
- * must be those of one process with the same job, bit for bit. */
+/* Training by two processes with a double of a device each, from token file to checkpoint: the
+ * results must be those of one process with the same job, bit for bit. */
 #include "core/exec/timeline_file.h"
 #include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/doubles/computing_cuda.h"
@@ -26,7 +26,7 @@
        "moe_router_topk=2 "                                                                        \
        "moe_ffn_hidden_size=24 moe_load_imbalance=4 "
 
-/* Jobs of two ranks; jobs with experts exchange rows by counts. */
+/* Jobs of two ranks. Those with experts exchange rows by counts. */
 static const char *const jobs[] = {
   NANO "gpus=2",
   NANO "gpus=2 use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true",
@@ -44,12 +44,14 @@ static const char *const jobs[] = {
 
 /* ----------------------------------------------------------------------- a process */
 
-/* The executor of this process, on its own device. `end`: how rank `whose` ends in step 3. */
+/* The executor of this process, on a device of its own. `end`: how rank `whose` disturbs the run in
+ * step 3. */
 static struct {
   computing_cuda *device;
   struct weft_exec_ops ops;
-  const char *end; /* "kill", "term", "usr1", "cut" or "live" */
-  char *data;      /* the token file */
+  /* "kill", "term", "usr1" (signals to itself), "cut" (cuts the token file) or "live" (nothing) */
+  const char *end;
+  char *data; /* path of the token file */
   uint32_t whose, rank, steps;
 } here;
 
@@ -61,7 +63,8 @@ drain_here (weft_exec *x, GError **error)
   if (ends && g_str_equal (here.end, "kill"))
     raise (SIGKILL);
   if (ends && g_str_equal (here.end, "term"))
-    kill (getpid (), SIGTERM); /* any thread may receive it */
+    /* SIGTERM to the process; any of its threads may receive the signal */
+    kill (getpid (), SIGTERM);
   if (ends && g_str_equal (here.end, "usr1"))
     kill (getpid (), SIGUSR1);
   weft_timeline *timeline = weft_exec_cuda.drain (x, error);
@@ -87,16 +90,16 @@ met (const struct weft_launch *launch, struct weft_rendezvous *peers)
   here.device->peers = peers;
 }
 
-/* Whether weights and gradients can be exported: not with experts, for which this model family has
- * no Hugging Face tensor names. */
+/* Whether the test exports weights and gradients of a job. Not with experts, because this model
+ * family then has no Hugging Face tensor names. */
 static gboolean
 has_files (const char *words)
 {
   return !strstr (words, "num_moe_experts");
 }
 
-/* Arguments of a process: JOB FOLDER STEPS new|load alone|together END RANK. END is how rank RANK
- * ends in step 3. */
+/* Arguments of a process: JOB FOLDER STEPS new|load alone|together END RANK. END is what rank RANK
+ * does in step 3 (`end` above). */
 enum { JOB = 1, FOLDER, STEPS, HOW, WHO, END, RANK, N_WORDS };
 
 static int
@@ -180,7 +183,8 @@ bytes_of (const char *folder, const char *what)
   return g_bytes_new_take (bytes, n);
 }
 
-/* Exported weights and gradients, which are whole tensors, must be equal. */
+/* Exported weights and gradients are whole tensors. Those of two processes and of one process must
+ * be equal. */
 static void
 assert_same_exports (const char *two, const char *one)
 {
@@ -193,7 +197,7 @@ assert_same_exports (const char *two, const char *one)
   }
 }
 
-/* Loads the timeline of the last step, and its plan. */
+/* Loads the timeline of the last step, and the plan to which it belongs. */
 static weft_timeline *
 times_of (const char *folder, weft_plan **plan)
 {
@@ -234,7 +238,7 @@ two_processes_train_as_one_does (void **state)
     assert_ended (&whole, 0);
     assert_ended (&p.at[0], 0);
     assert_ended (&p.at[1], 0);
-    assert_string_equal (p.at[0].out, whole.out); /* training and evaluation losses */
+    assert_string_equal (p.at[0].out, whole.out); /* losses of training steps and evaluations */
     assert_string_equal (p.at[1].out, "");        /* only rank 0 prints */
     if (has_files (jobs[job])) {
       assert_same_exports (two, one);
@@ -245,8 +249,8 @@ two_processes_train_as_one_does (void **state)
   }
 }
 
-/* Two processes and one process each save a checkpoint after step 2, and load that of the other for
- * step 3, which must have the same loss. */
+/* Two processes save a checkpoint after step 2, and so does one process. Each then loads the
+ * checkpoint of the other; step 3 must have the same loss. */
 static void
 assert_same_checkpoints (uint32_t job, const char *folder)
 {
@@ -305,7 +309,8 @@ when_one_is_asked_to_stop_all_stop_after_the_same_step (void **state)
   processes_clear (&p);
 }
 
-/* SIGUSR1 ends a process by default: threads of the rendezvous must not receive it. */
+/* By default SIGUSR1 ends a process. Slurm sends it as a warning; threads of the rendezvous must
+ * not receive it. */
 static void
 a_warning_of_slurm_stops_all_as_sigterm_does (void **state)
 {
@@ -318,7 +323,8 @@ a_warning_of_slurm_stops_all_as_sigterm_does (void **state)
   processes_clear (&p);
 }
 
-/* Process 1 cuts the file after step 3; process 0 may notice it or only be told to stop. */
+/* Process 1 cuts the token file after step 3. Process 0 may notice this itself, or be told to stop
+ * by process 1; both must save. */
 static void
 when_data_becomes_shorter_all_save (void **state)
 {

@@ -1,4 +1,4 @@
-/* Training on the CUDA executor without a GPU: a double of the device (computing_cuda.h) computes
+/* Training with the CUDA executor without a GPU: a double of the device (computing_cuda.h) computes
  * with the emulated kernels, in the order of the calls or in a random order that streams and events
  * allow. */
 #include "core/base/sanitize.h"
@@ -12,10 +12,12 @@
 #include "tests/runner/runner.h"
 #include <string.h>
 
-/* Seeds of computing_cuda_new(): each other number gives another random order. */
+/* Seeds of computing_cuda_new(): 0 is the order of the calls, every other number another random
+ * order. */
 enum { IN_ORDER, SHUFFLED = 7 };
 
-/* Stride over the cases: under sanitizers, switching emulated threads is ten times slower. */
+/* Every SPARSE-th case runs: with sanitizers, switching between emulated threads is ten times
+ * slower. */
 #define SPARSE (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER ? 9 : 1)
 
 #define ZERO1 "use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true "
@@ -73,8 +75,9 @@ runs_and_graphs_have_the_same_bits (void **state)
   assert_int_equal (in_order->n_open + shuffled->n_open, 0);
 }
 
-/* Every third case that NCCL supports. Ranks with a device each communicate by communicators, in a
- * random order that streams and events allow, with single calls or graphs. */
+/* Runs every third case that NCCL supports with one device per rank, so that ranks communicate by
+ * communicators. Work runs in a random order that streams and events allow, as single calls or as
+ * graphs. */
 static void
 ranks_with_a_gpu_each_have_the_bits_of_those_that_share_one (void **state)
 {
@@ -98,8 +101,9 @@ ranks_with_a_gpu_each_have_the_bits_of_those_that_share_one (void **state)
   "model=deepseek-nano topology=cpu reduction_order=fast precision=fp32 num_layers=2 "             \
   "seq_length=8 micro_batch_size=1 global_batch_size=4 moe_load_imbalance=8 "
 
-/* With a device per rank, results must equal those of ranks that share a device, and be near those
- * of the CPU. Each rank has a host thread that reads the row counts while other ranks compute. */
+/* Runs jobs with one device per rank. The results must have the bits of ranks that share one
+ * device, and be near those of the CPU. Each rank has a host thread, which waits for row counts
+ * while other ranks compute. */
 static void
 assert_apart_as_together (const char *const *jobs, unsigned n)
 {
@@ -128,8 +132,8 @@ rows_by_counts_go_between_gpus_as_between_ranks_that_share_one (void **state)
   assert_apart_as_together (jobs, G_N_ELEMENTS (jobs));
 }
 
-/* Ranks with parts of the same experts gather rows and sum partial results in the order of ranks,
- * so that another order of execution gives the same bits. */
+/* Ranks that hold parts of the same experts gather rows, and add partial results in the order of
+ * ranks. So another order of execution must give the same bits. */
 static void
 parts_of_experts_gather_and_add_rows_by_counts (void **state)
 {
@@ -144,8 +148,8 @@ parts_of_experts_gather_and_add_rows_by_counts (void **state)
   assert_apart_as_together (jobs, G_N_ELEMENTS (jobs));
 }
 
-/* With poison, memory that a step has not written is NaN; with stress, ops are issued in a random
- * order that the plan allows. */
+/* With `poison`, memory that the step has not written is NaN; with `stress`, ops are issued in a
+ * random order that the plan allows. Neither may change a bit. */
 static void
 nobody_reads_what_nobody_has_written (void **state)
 {
@@ -285,7 +289,7 @@ an_evaluation_changes_nothing (void **state)
   double loss = real_job_evaluate (job)->loss;
   assert_true (real_job_evaluate (job)->loss == loss);
   assert_true (real_hash (job->state, WEFT_STATE_WEIGHT) == before);
-  assert_true (real_job_step (job)->loss == loss); /* the same tokens */
+  assert_true (real_job_step (job)->loss == loss); /* the same step with the same tokens */
   assert_true (real_hash (job->state, WEFT_STATE_WEIGHT) != before);
 }
 

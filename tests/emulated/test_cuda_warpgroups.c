@@ -1,5 +1,5 @@
 /* Training steps on a double of a device with wgmma (compute capability 9.0): attention and grouped
- * GEMM in 16 bits and fp8 use wgmma kernels, and results are near those of the CPU. */
+ * GEMM in 16 bits and fp8 must use wgmma kernels, and results must be near those of the CPU. */
 #include "core/base/sanitize.h"
 #include "tests/doubles/computing_cuda.h"
 #include "tests/doubles/emulated_cuda.h"
@@ -8,7 +8,8 @@
 
 #define SPARSE (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER ? 5 : 1)
 
-/* wgmma kernels by purpose: a step launches all kernels of a purpose, or none. */
+/* wgmma kernels by purpose. A step must launch all kernels of a purpose (attention, grouped GEMM,
+ * fp8 grouped GEMM), or none. */
 static const struct {
   enum trained_by by;
   const char *kernel;
@@ -44,7 +45,7 @@ steps_by_warpgroups_are_those_of_the_cpu (void **state)
     check (i, TRUE);
 }
 
-/* A device without wgmma launches none of these kernels. */
+/* A device without wgmma must launch none of the wgmma kernels. */
 static void
 steps_without_them_are_so_too (void **state)
 {

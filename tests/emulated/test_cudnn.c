@@ -1,6 +1,6 @@
-/* Attention by cuDNN. A double that computes the operation graph checks that the graph describes
- * attention. If cuDNN is installed, it must make plans of the graph for GPUs that are given by
- * their device properties only. */
+/* Attention by cuDNN. A double that computes operation graphs shows that our graph describes
+ * attention. If cuDNN is installed, it must make plans of the graph for GPUs of which only the
+ * device properties are given. */
 #include "exec_gpu/cuda/module/fused.h"
 #include "kernels/bind.h"
 #include "kernels/cuda/cudnn_attention.h"
@@ -15,7 +15,7 @@
 #include "tests/runner/runner.h"
 #include <dlfcn.h>
 
-#define GUARD 256 /* bytes behind scratch that must not change */
+#define GUARD 256 /* bytes behind scratch; they must not change */
 
 /* ------------------------------------------------------------------------------ the double */
 
@@ -97,8 +97,8 @@ a_shape_that_cudnn_does_not_take_is_refused_with_the_reason (void **state)
   weft_cudnn_attention_free (a);
 }
 
-/* With 2^23 tokens, the fp32 sums of the gradients alone exceed the limit. The double itself needs
- * little workspace; cuDNN would need more, for gradients of scores. */
+/* 2^23 tokens: the fp32 sums of gradients alone exceed the limit of scratch. (The double needs
+ * little workspace; the real cuDNN would need more, for gradients of scores.) */
 static void
 more_scratch_than_agreed_is_refused (void **state)
 {
@@ -141,7 +141,8 @@ a_missing_library_is_named_with_what_was_tried (void **state)
   assert_non_null (strstr (why, "lacks calls of the graph API"));
 }
 
-/* Training steps, with scratch of the executor and shapes of a plan. */
+/* Training steps with attention_backend = fused on the double, with the scratch that the executor
+ * gives. Results must be near those of the CPU, and two runs must have the same bits. */
 static void
 training_with_it_is_that_of_the_cpu_and_repeats_itself (void **state)
 {
@@ -170,7 +171,8 @@ see_kernel (void *user, const struct weft_kernel *k)
   ++*seen;
 }
 
-/* Both settings are fields of every attention call. The plan is that of flash attention. */
+/* attention_backend and deterministic_mode must reach every attention call as its fields. They do
+ * not change the plan, which is that of flash attention. */
 static void
 attention_backend_and_deterministic_mode_reach_every_attention (void **state)
 {
@@ -192,11 +194,12 @@ attention_backend_and_deterministic_mode_reach_every_attention (void **state)
   assert_int_equal (seen, 2 * fused->job.model.num_layers);
 }
 
-/* On a machine without a GPU, cuDNN cannot be opened even if it is installed. */
+/* attention_backend = fused on a machine without a GPU, where cuDNN cannot be opened even if it is
+ * installed: the job must be told why. */
 static void
 a_job_that_wants_cudnn_is_told_when_there_is_none (void **state)
 {
-  if (*WEFT_SANITIZE) /* sanitizers would check cuDNN's own memory */
+  if (*WEFT_SANITIZE) /* sanitizers would check the memory of cuDNN too */
     skip ();
   static const union weft_model plain;
   struct weft_kernel k = { .kind = WEFT_OP_ATTENTION,
@@ -218,7 +221,7 @@ a_job_that_wants_cudnn_is_told_when_there_is_none (void **state)
   weft_fused_free (f);
 }
 
-/* A line on stderr reports once that our kernels compute context-parallel attention. */
+/* Context-parallel attention is not computed by cuDNN. A line on stderr says this once. */
 static void
 parts_of_sequences_are_left_to_our_own_kernels (void **state)
 {
@@ -236,7 +239,7 @@ parts_of_sequences_are_left_to_our_own_kernels (void **state)
 
 /* ------------------------------------------------------------------- the quicker of the two */
 
-/* The first attention call of a job, forward and backward, with memory of its own. */
+/* The first attention call of a job and its backward call, with memory for their operands. */
 struct tried {
   weft_plan *plan;
   struct weft_kernel kernel[2];
@@ -284,8 +287,8 @@ close_tried (struct tried *t)
   g_free (t->scratch);
 }
 
-/* Runs a trial in which our kernel takes `own` and cuDNN `library`; below 0: it fails. Returns
- * whether cuDNN computes this attention from then on. */
+/* Runs a trial of both implementations: our kernel takes `own` and cuDNN `library` milliseconds; a
+ * negative time is a failure. Returns whether cuDNN computes this attention from now on. */
 static gboolean
 try (struct weft_fused *f, struct tried *t, unsigned which, float own, float library)
 {
@@ -312,7 +315,7 @@ auto_takes_what_was_quicker_and_tries_once (void **state)
 
   (void) state;
   assert_false (weft_fused_takes (f, 0, &t.kernel[0], &bytes));
-  assert_true (bytes > 0); /* scratch for the trial */
+  assert_true (bytes > 0); /* scratch that the trial needs */
   assert_true (try (f, &t, 0, 2, 1));
   assert_int_equal (playing_trial.n_runs, 2);
   assert_true (try (f, &t, 0, 1, 2));
@@ -320,7 +323,8 @@ auto_takes_what_was_quicker_and_tries_once (void **state)
   assert_false (try (f, &t, 1, 1, 2));
   assert_int_equal (playing_trial.n_runs, 2);
   for (uint64_t i = 0; i < t.kernel[0].operand[0].n; i++)
-    assert_int_equal (((uint16_t *) t.kernel[0].operand[0].data)[i], 0); /* trials use a copy */
+    /* the trial must write into a copy of the operands */
+    assert_int_equal (((uint16_t *) t.kernel[0].operand[0].data)[i], 0);
   weft_fused_free (f);
   close_tried (&t);
 }
@@ -377,7 +381,8 @@ auto_without_the_library_is_no_news (void **state)
   close_tried (&t);
 }
 
-/* The choice is saved per GPU model, so that later runs on this machine give the same bits. */
+/* The quicker implementation is saved per GPU model, so that later runs on this machine choose it
+ * again and have the same bits. */
 static void
 what_was_quicker_is_kept_for_the_machine (void **state)
 {
@@ -404,8 +409,8 @@ what_was_quicker_is_kept_for_the_machine (void **state)
 
 /* ------------------------------------------------------------------------ the real library */
 
-/* Opens cuDNN for a GPU described in tests/data. The double of the driver is loaded first, because
- * cuDNN opens the driver by name. */
+/* Opens the installed cuDNN for a GPU that is described in tests/data. The double of the driver is
+ * loaded first, because cuDNN opens the driver by name. */
 static struct weft_cudnn_attention *
 open_library (const char *gpu)
 {
@@ -442,9 +447,9 @@ answer (struct weft_cudnn_attention *a, const struct asked *s, uint64_t *scratch
   return weft_cudnn_attention_plan (a, &shape, scratch);
 }
 
-/* Checks cuDNN's workspace. The deterministic backward stores the gradients of all scores in two
- * bytes each; the other one stores fp32 sums of query gradients. With fewer groups than heads, both
- * store key and value gradients of every head. */
+/* Checks the size of cuDNN's workspace. The deterministic backward stores the gradients of all
+ * scores in two bytes each; the other backward stores fp32 sums of query gradients. With fewer
+ * groups than heads, both store the key and value gradients of every head. */
 static void
 check_scratch (const struct asked *s, uint64_t scratch)
 {
@@ -485,7 +490,7 @@ cudnn_makes_plans_for_hopper (void **state)
   weft_cudnn_attention_free (a);
 }
 
-/* For an A100, cuDNN has no engine for some shapes, which our kernels compute. */
+/* For an A100, cuDNN has no engine for some shapes; our kernels compute these. */
 static void
 cudnn_says_which_plans_it_has_for_ampere (void **state)
 {
@@ -502,7 +507,7 @@ cudnn_says_which_plans_it_has_for_ampere (void **state)
   weft_cudnn_attention_free (a);
 }
 
-/* Keeps files of these tests out of the user's cache folder. */
+/* Redirects the cache of choices, so that these tests do not write into the user's cache folder. */
 static int
 make_caches (void **folder)
 {

@@ -11,7 +11,8 @@
 
 enum { MOST_MODES = 3, UNIT = 16 /* bytes */, ELEMENT = 2, TERMS = 16, EACH = UNIT / ELEMENT };
 
-/* One dimension of a matrix: modes of (size, stride), the fastest first; strides in elements. */
+/* One dimension of a matrix as in CuTe: modes of (size, stride), the fastest first; strides in
+ * elements. */
 struct side {
   struct {
     unsigned size, stride;
@@ -73,24 +74,25 @@ canonical (uint64_t bits, bool turned)
   return turned ? mn_major : k_major;
 }
 
-/* Tiles of the kernels: rows, columns, and the rows (transposed: columns) of a tile that one wgmma
- * reads. */
+/* Tiles of the kernels: rows, columns, the rows that one wgmma reads (columns, if transposed), and
+ * whether it is transposed. */
 static const struct tile {
   unsigned rows, columns, product;
   bool turned;
 } tiles[] = {
   /* queries, keys or output gradients with heads of 64; rows of experts */
   { 128, 64, 64, false },
-  { 128, 128, 64, false }, /* heads of 128 */
-  { 128, 64, 128, false }, /* right factor: keys */
+  { 128, 128, 64, false }, /* queries, keys or output gradients with heads of 128 */
+  { 128, 64, 128, false }, /* keys as right factor */
   { 128, 128, 128, false },
-  { 64, 64, 64, false }, /* tiles that backward loads in its loop */
+  { 64, 64, 64, false }, /* tiles that the backward kernel loads in its loop */
   { 64, 128, 64, false },
   { 256, 64, 256, false }, /* weights of experts */
-  { 128, 64, 64, true },   /* right factor, transposed: values */
+  { 128, 64, 64, true },   /* values as right factor, transposed */
   { 128, 128, 128, true },
   { 64, 64, 64, true },
-  { 64, 128, 128, true }, /* also weights or a gradient; left factor, transposed: rows of experts */
+  /* rows of experts as left factor, transposed; also weights or a gradient */
+  { 64, 128, 128, true },
   { 64, 128, 64, true },
   { 64, 256, 256, true },
 };
@@ -120,15 +122,15 @@ check_fields (const struct tile *t, const struct warpgroup_view *v, uint64_t bit
 
   assert_int_equal (bits & 0x3fff, begin / UNIT);
   assert_int_equal (bits >> 32 & 0x3fff, sbo);
-  if (!t->turned || t->product > 64) /* a single panel needs no stride */
+  if (!t->turned || t->product > 64) /* a single panel: the stride between panels is not used */
     assert_int_equal (bits >> 16 & 0x3fff, lbo);
   assert_int_equal (bits >> 62, 1); /* SWIZZLE_128B */
   assert_int_equal (bits & ~(0x3fffull | 0x3fffull << 16 | 0x3fffull << 32 | 3ull << 62), 0);
-  assert_int_equal (begin >> 7 & 7, 0); /* otherwise a base offset is needed */
+  assert_int_equal (begin >> 7 & 7, 0); /* otherwise the descriptor would need a base offset */
 }
 
-/* Compares the address of every element that a wgmma reads: by the layout of the tile, by the
- * descriptor, and by the emulator. */
+/* Compares three addresses of every element that a wgmma reads: by the layout of the tile, by the
+ * descriptor, and as the emulator reads it. */
 static void
 check_elements (const struct tile *t, const struct warpgroup_view *v, uint64_t bits)
 {

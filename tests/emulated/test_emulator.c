@@ -1,5 +1,5 @@
-/* The CUDA emulator (tests/doubles/emulated_cuda.hh) must detect errors that a GPU does not
- * tolerate, and end the program. */
+/* The CUDA emulator (tests/doubles/emulated_cuda.hh) must detect faults of kernels that a GPU would
+ * not tolerate or not report, and must end the program. */
 #include "core/base/sanitize.h"
 #include "kernels/cuda/launch.h"
 #include "tests/doubles/computing_cuda.h"
@@ -43,7 +43,7 @@ static const char *const words[EMULATOR_N_FAULT] = {
   [EMULATOR_RACE_GRID] = "two blocks that write to one place",
 };
 
-/* Commits a fault. Returns the number of data races that were detected. */
+/* Runs a kernel with this fault. Returns the number of data races that were detected. */
 static int
 commit (int fault)
 {
@@ -72,7 +72,7 @@ end_of (int (*run) (int what), int what)
   return WIFSIGNALED (status) ? WTERMSIG (status) : WEXITSTATUS (status);
 }
 
-/* Whether this build can detect the fault: some need a sanitizer. */
+/* Whether this build can detect the fault; some faults need a sanitizer. */
 static gboolean
 is_minded (int fault)
 {
@@ -90,7 +90,8 @@ a_fault_ends_the_program (void **state)
       fail_msg ("%s: not detected", words[fault]);
 }
 
-/* Reads an element of an arena as a kernel whose operand is the first N_OPERAND elements. */
+/* Reads an element of an arena, as a kernel would whose only operand is the first N_OPERAND
+ * elements. In builds with the address sanitizer, other elements must be inaccessible. */
 enum { N_OPERAND = 7 };
 
 static int
@@ -115,7 +116,8 @@ kernels_of_a_step_see_their_operands_alone (void **state)
     assert_int_not_equal (end_of (read_arena, N_OPERAND), 0);
 }
 
-/* These kernels contain races, which the thread sanitizer would report. */
+/* The results of kernels with races depend on the order of threads and blocks. (The thread
+ * sanitizer would report the races, so the test is skipped with it.) */
 static void
 threads_and_blocks_in_another_order_leave_other_numbers (void **state)
 {

@@ -1,5 +1,5 @@
-/* The emulator's wgmma against loops over matrices; and its checks of the wgmma protocol, which a
- * device does not report. */
+/* wgmma on the emulator against loops over matrices; and violations of the wgmma protocol, which a
+ * device would not report and the emulator must. */
 #include "kernels/float.h"
 #include "core/base/sanitize.h"
 #include "tests/doubles/emulated_cuda.h"
@@ -13,7 +13,7 @@ struct matrices {
   float c[TRIAL_ROWS * TRIAL_MOST_COLUMNS];
 };
 
-/* Fills x with small integers, which every type represents and whose sums are exact. */
+/* Fills x with small integers: every type represents them, and their sums are exact. */
 static void
 fill (GRand *rand, float *x, unsigned n)
 {
@@ -62,7 +62,7 @@ check (const struct warpgroup_trial *trial)
                   (double) wanted (m, row, column, trial->columns));
 }
 
-/* The bits of `i` are the options of a trial. */
+/* Each bit of `i` is one option of a trial. */
 static void
 products_are_those_of_loops_over_matrices (void **state)
 {
@@ -141,7 +141,7 @@ has_nan (const float *x, unsigned n)
   return FALSE;
 }
 
-/* The emulator does not report these faults, but the results contain NaN. */
+/* The emulator does not report these faults, but their results contain NaN. */
 static void
 sums_that_are_read_early_and_tiles_that_are_replaced_give_no_numbers (void **state)
 {

@@ -49,14 +49,15 @@ open_job (const char *model, const char *strategy, const char *order)
 
 /* ------------------------------------------------------------- what a rank holds */
 
-/* Whether a buffer keeps its content between steps. Workspace (scalars, tokens) does not count. */
+/* Whether the content of a buffer must survive between steps: permanent buffers except workspace
+ * (scalars, tokens). */
 static gboolean
 is_kept (const struct weft_buf *b)
 {
   return b->permanent && b->base == WEFT_NO_BUF && b->kind != WEFT_BUF_WORKSPACE;
 }
 
-/* The bytes of all kept buffers of one kind, in the order of rows and buffers. */
+/* The bytes of all such buffers of one kind, in the order of ranks and buffers. */
 static GByteArray *
 kept_bytes (real_job *job, enum weft_buf_kind kind)
 {
@@ -91,7 +92,7 @@ look (real_job *job)
   return kept;
 }
 
-/* Compares the kept buffers, with or without weights, and frees both. */
+/* Compares the kept buffers of two jobs, with or without weights, and frees both. */
 static void
 assert_same_kept (struct kept a, struct kept b, gboolean weights, const char *what)
 {
@@ -105,8 +106,9 @@ assert_same_kept (struct kept a, struct kept b, gboolean weights, const char *wh
   }
 }
 
-/* `fetches`: whether weights are gathered at their first use. If so, the evaluation gathers
- * weights, and bytes of weights may change on ranks that do not own them. */
+/* Asserts that an evaluation changes no state. `fetches`: weights are gathered at their first use,
+ * so that the evaluation gathers them; then copies of weights on ranks that do not own them may
+ * change. */
 static void
 assert_changes_nothing (real_job *job, gboolean fetches, const char *what)
 {
@@ -141,7 +143,7 @@ evaluation_changes_nothing (void **state)
       }
 }
 
-/* Compares a run with evaluations between all steps and a run without. */
+/* A run with evaluations between all steps must have the bits of a run without. */
 static void
 evaluation_leaves_no_trace_in_the_steps_after_it (void **state)
 {

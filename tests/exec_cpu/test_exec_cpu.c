@@ -1,8 +1,8 @@
-/* Real steps: with every strategy, loss, norm, gradients, weights and moments have the bits of one
- * rank.
+/* Training steps with real numbers: under every strategy, loss, norm, gradients, weights and
+ * moments must have the bits of one rank.
  *
- *   test_exec_cpu exec_cpu [-- all]   every strategy with each small model in each precision: five
- *                                     times as many runs as with one precision for each model */
+ * test_exec_cpu exec_cpu [-- all]: runs every strategy with each small model in each precision,
+ * which are five times as many runs as with one precision for each model */
 #include "core/base/sanitize.h"
 #include "exec_cpu/exec_cpu.h"
 #include "exec_sim/exec_sim.h"
@@ -13,10 +13,10 @@
 #include <string.h>
 
 #define STEPS 2
-/* With one model and precision, every `stride`-th strategy runs, beginning at first_of().  The next
- * precision begins one strategy later and the next model APART strategies later, so that together
- * they run every strategy.  Sanitizers are slow: builds with sanitizers run fewer strategies and a
- * tenth of the seeds. */
+/* For one model and precision, every `stride`-th strategy runs, from first_of() on. The next
+ * precision begins one strategy later, and the next model APART strategies later, so that together
+ * they run every strategy. Sanitizers are slow: with them, fewer strategies and a tenth of the
+ * seeds run. */
 #define SANITIZED (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER)
 enum { APART = 4 };
 static unsigned stride = SANITIZED ? 10 : 3;
@@ -24,8 +24,8 @@ static unsigned stride = SANITIZED ? 10 : 3;
 #define SEEDS (SANITIZED ? 5 : 50)
 #define SHARING 4 /* every 4th strategy splits its kernels among threads */
 
-/* The tests make hundreds of runs. To save time, only some runs use the nano models (nanos[]); all
- * other runs use models of a quarter of the size (models[]). */
+/* These tests make hundreds of runs. To save time, most of them use models of a quarter of the size
+ * (models[]), and only some the nano models (nanos[]). */
 #define GPT2 "model=gpt2-nano seq_length=16 global_batch_size=8"
 #define LLAMA "model=llama-nano seq_length=16 global_batch_size=8"
 #define MIXTRAL "model=mixtral-nano seq_length=16 global_batch_size=8"
@@ -305,7 +305,8 @@ static const char *const torch_ddp[] = {
   DDP "gpus=2 recompute_granularity=full recompute_method=uniform recompute_num_layers=2",
 };
 
-/* The type in which one rank adds gradients, and the settings of other strategies for this type. */
+/* `one`: the precision of the run on one rank. `other`: the settings with which other strategies
+ * add gradients in the same type. */
 struct precision {
   const char *one, *other;
 };
@@ -320,8 +321,8 @@ static const struct precision ddp_precisions[] = {
   { "precision=bf16", "precision=bf16" },
 };
 
-/* Strategies that round sums of bf16 gradients once; their bits differ from sums that are rounded
- * at every node. */
+/* Strategies that add bf16 gradients in fp32 and round once. Their bits differ from those of one
+ * rank, whose sums are rounded at every node of the tree. */
 static const char *const fp32_sums[] = {
   "gpus=4 use_distributed_optimizer=true reduce_scatter_with_fp32_accumulation=true",
   "gpus=8 pipeline_model_parallel_size=2 use_distributed_optimizer=true overlap_grad_reduce=true "
@@ -341,9 +342,9 @@ struct table {
   unsigned n, first, stride;
 };
 
-/* Whether a strategy has other bits than one rank in fp16.  An offloaded optimizer receives
- * gradients that are divided by the loss scale in fp32.  Other strategies divide gradients by the
- * number of replicas or tokens later, so fewer gradients are so small that fp16 loses bits. */
+/* Whether a strategy has other bits than one rank in fp16. An offloaded optimizer divides gradients
+ * by the loss scale in fp32. Other strategies divide gradients by the number of replicas or tokens
+ * later than one rank does, so fewer of them become so small that fp16 loses bits. */
 static gboolean
 is_other_in_fp16 (const struct precision *precision, const char *strategy)
 {
@@ -377,14 +378,14 @@ check_strategies (const char *model, const char *precision, unsigned first, unsi
                &(struct table){ strategies, G_N_ELEMENTS (strategies), first, step });
 }
 
-/* The first strategy that runs with a model in one precision. */
+/* Index of the first strategy that runs with a model in one precision. */
 static unsigned
 first_of (unsigned model, unsigned precision)
 {
   return (APART * model + precision) % stride;
 }
 
-/* Runs every strategy on each small model, in one of the precisions, and on a nano model. */
+/* Runs every strategy on each small model in one of the precisions, and on one nano model. */
 static void
 every_strategy_gives_the_bits_of_one_rank (void **state)
 {
@@ -409,7 +410,7 @@ fp16_gives_the_bits_of_one_rank (void **state)
       check_strategies (models[m], halves[p], m + 5 * p, RARELY * 2 * SHARING);
 }
 
-/* Runs every strategy on each small model, and some on the nano models. */
+/* Runs every FSDP2 strategy on each small model, and some on the nano models. */
 static void
 fsdp2_gives_the_bits_of_one_rank (void **state)
 {
@@ -450,8 +451,8 @@ slices_summed_in_fp32_have_the_bits_of_one_rank_where_gradients_are_fp32 (void *
     }
 }
 
-/* Matmuls in bf16 round, so one rank without autocast has other bits. With autocast, all strategies
- * have the same bits. */
+/* With autocast, matmuls round to bf16, so the bits differ from those without; but all strategies
+ * with autocast must have the same bits. */
 static void
 enable_autocast_gives_the_bits_of_one_rank (void **state)
 {
@@ -468,7 +469,8 @@ enable_autocast_gives_the_bits_of_one_rank (void **state)
     check_strategies (models[m], autocast, m, RARELY * 2 * SHARING);
 }
 
-/* In canonical order every microbatch has its own gradient, with or without fusion. */
+/* In canonical order every microbatch has a gradient of its own, with or without
+ * gradient_accumulation_fusion, so the knob must change no bit. */
 static void
 fused_accumulation_makes_no_difference_in_canonical_order (void **state)
 {
@@ -503,7 +505,8 @@ fifty_random_interleavings_give_the_same_bits (void **state)
     }
 }
 
-/* In fast order the rounding depends on the strategy, so results are close but not equal. */
+/* In fast order, rounding depends on the strategy: results are near those of one rank, and equal
+ * every time. */
 static void
 fast_order_is_close_and_the_same_every_time (void **state)
 {

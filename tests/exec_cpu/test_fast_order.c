@@ -1,5 +1,5 @@
-/* Settings that a rule refuses in canonical order, and the difference between fast order and one
- * rank with these settings: the table of docs/numerics.md. */
+/* Settings that are refused in canonical order, and how far fast order with these settings is from
+ * one rank: the table of docs/numerics.md. */
 #include "tests/made/random_job.h"
 #include "tests/made/real_run.h"
 #include "tests/runner/runner.h"

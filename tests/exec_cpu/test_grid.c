@@ -22,8 +22,8 @@
   "kv_channels=8 ffn_hidden_size=64 moe_ffn_hidden_size=32 vocab_size=96 seq_length=16 "           \
   "max_position_embeddings=16"
 
-/* Small models, whose widths are divisible by eight leaves and whose layers by eight stages.
- * `more`: settings for jobs of several ranks. */
+/* Small models: widths can be divided by eight leaves and layers by eight stages. `more`: settings
+ * for jobs of several ranks only. */
 static const struct {
   const char *words, *more;
 } models[] = {
@@ -55,7 +55,7 @@ static const struct {
 
 #define LINEAR "cross_entropy_loss_fusion=true cross_entropy_fusion_impl=linear"
 
-/* A job has one value of each axis. */
+/* The values of each axis of the grid. A job has one value of each axis. */
 static const char *const axes[][MOST_WORDS] = {
   { "tensor_model_parallel_size=1", "tensor_model_parallel_size=1", "tensor_model_parallel_size=2",
     "tensor_model_parallel_size=2 sequence_parallel=true", "tensor_model_parallel_size=4",
@@ -113,8 +113,8 @@ ranks_of (const struct weft_job *job, int64_t replicas)
          k->pipeline_model_parallel_size * replicas;
 }
 
-/* Draws a job. The number of GPUs follows from the axes, so the axes are first parsed with one
- * GPU. */
+/* Draws a job of the grid. The number of GPUs is the product of the parallel sizes, so the drawn
+ * words are first parsed as a job with one GPU. */
 static char *
 draw (GRand *rand, unsigned model, uint32_t taken[G_N_ELEMENTS (axes)])
 {

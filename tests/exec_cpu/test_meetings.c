@@ -1,5 +1,5 @@
-/* Collectives and transfers of the CPU executor: sums in the documented order, bit for bit, and
- * transfers that always match. */
+/* Collectives and transfers of the CPU executor: sums must be taken in the documented order, bit
+ * for bit, and transfers must deliver the right data. */
 #include "core/base/fold.h"
 #include "exec_cpu/exec_cpu.h"
 #include "kernels/float.h"
@@ -10,14 +10,14 @@ enum { MOST_OPS = 3, JOBS = 120 };
 
 /* ----------------------------------------------------------------- a collective */
 
-/* One collective of a made program, and the input of every member: values[member * n + element],
- * floats rounded to `dtype` or, for int64, words. */
+/* One collective, and the inputs of all members: values[member * n + element], rounded to `dtype`;
+ * words if dtype is int64. */
 struct meeting {
   enum weft_op_kind kind;
   enum weft_group_kind group;
   enum weft_dtype dtype;
   enum weft_reduce reduce;
-  int peer; /* broadcast: 0: the first member sends; -1: the last member sends */
+  int peer; /* of a broadcast: 0: the first member sends; -1: the last member sends */
   uint64_t n;
   uint32_t buf;
   void *values;
@@ -77,7 +77,7 @@ random_meeting (GRand *rand, uint32_t members)
                        .dtype = types[up_to (rand, 2)] };
   uint32_t slice = 1 + up_to (rand, up_to (rand, 3) ? 40 : 3000);
 
-  /* The size of a tensor that is split into slices must be a multiple of the number of members. */
+  /* a tensor that is split into slices has a multiple of `members` elements */
   m.n = is_whole (m.kind) ? slice : (uint64_t) slice * members;
   if (!is_whole (m.kind))
     m.group = WEFT_GROUP_DP;
@@ -156,7 +156,7 @@ join (const struct meeting *m, float a, float b)
                                         : rounded (m, a + b);
 }
 
-/* The value of the node over members [first, first + n) in the canonical tree. */
+/* The sum over members [first, first + n) in the order of the canonical tree. */
 static float
 fold (const struct meeting *m, uint64_t element, uint32_t first, uint32_t n)
 {
@@ -166,8 +166,8 @@ fold (const struct meeting *m, uint64_t element, uint32_t first, uint32_t n)
   return join (m, fold (m, element, first, left), fold (m, element, first + left, n - left));
 }
 
-/* The sum in ring order: a piece starts at the member after its owner and passes once around the
- * ring. */
+/* The sum in the order of a ring: it starts at the member after the owner of the piece, and passes
+ * every member once. */
 static float
 around (const struct meeting *m, uint64_t element, uint32_t members)
 {
@@ -242,7 +242,7 @@ bring (weft_exec *x, const struct meeting *m, uint32_t member)
   x->ops->write (x, member, m->buf, 0, bytes_of (m), raw);
 }
 
-/* Checks the result of a member: the whole tensor, or its slice. */
+/* Checks the result of a member: the whole tensor, or the member's slice. */
 static void
 assert_holds (weft_exec *x, const struct meeting *m, uint32_t member, const char *what)
 {
@@ -287,7 +287,7 @@ open_plan (const weft_plan *plan, uint64_t stress)
   return x;
 }
 
-/* Runs two steps, because a communicator's counter continues from step to step. */
+/* Runs two steps, because the counters of a communicator continue from step to step. */
 static void
 assert_meetings (const weft_plan *plan, const struct meeting *m, uint32_t n, uint64_t stress,
                  const char *what)
@@ -370,15 +370,17 @@ an_average_of_words_is_refused (void **state)
 
 enum { MOST_STAGES = 7, MOST_ROUNDS = 12, PAYLOAD = 37 };
 
-/* Rounds of transfers between neighbouring stages.  In every round a stage sends, in one or both
- * directions, a buffer that it received in an earlier round, or its own buffer. */
+/* Transfers between neighbouring stages, in rounds. In each round a stage sends its own buffer, or
+ * one that it has received in an earlier round, to the next stage, to the previous one, or to
+ * both. */
 struct relay {
   uint32_t stages, rounds, replicas;
   gboolean moves[MOST_ROUNDS][MOST_STAGES][2]; /* by sender: to the next stage, to the previous */
   uint32_t sent[MOST_ROUNDS][MOST_STAGES][2];  /* by sender: index of the buffer that is sent */
-  uint32_t n[MOST_STAGES];                     /* number of buffers of a stage so far */
+  uint32_t n[MOST_STAGES];                     /* number of buffers of each stage so far */
   uint32_t buf[MOST_STAGES][2 * MOST_ROUNDS + 1];
-  float holds[MOST_STAGES][2 * MOST_ROUNDS + 1]; /* first element; each next one is larger by 1 */
+  /* value of the first element; every next element is larger by 1 */
+  float holds[MOST_STAGES][2 * MOST_ROUNDS + 1];
 };
 
 static void
@@ -469,7 +471,7 @@ relay_plan (struct relay *r, GRand *rand)
   return plan;
 }
 
-/* The expected element of a buffer. Payloads of replicas differ in their fractions. */
+/* The expected element of a buffer. Buffers of different replicas differ in their fractions. */
 static float
 payload (const struct relay *r, uint32_t row, uint32_t buf, uint32_t element)
 {

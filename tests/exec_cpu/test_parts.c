@@ -1,5 +1,5 @@
-/* A step that is run in parts: no op depends on a later part, and the bits are those of a whole
- * step. */
+/* A step that is run in parts (forward, backward, update ...): no op may wait for an op of a later
+ * part, and the bits must be those of a whole step. */
 #include "core/plan/parts.h"
 #include "exec_cpu/exec_cpu.h"
 #include "tests/made/own.h"
@@ -104,12 +104,12 @@ collectives_of_gradients_are_in_the_part_that_launches_them (void **state)
   assert_int_equal (collectives_in (TWO BUCKETS, WEFT_PART_START, WEFT_NO_MICRO), 0);
   assert_int_equal (collectives_in (TWO BUCKETS, WEFT_PART_BACKWARD, 0), 0);
   assert_true (collectives_in (TWO BUCKETS, WEFT_PART_BACKWARD, 1) > 2);
-  /* The gathers are in the update, or in the first forward if they overlap. */
+  /* weights are gathered in the update or, with overlap, in the first forward */
   assert_true (collectives_in (TWO SHARDED, WEFT_PART_UPDATE, WEFT_NO_MICRO) >
                collectives_in (TWO, WEFT_PART_UPDATE, WEFT_NO_MICRO));
   assert_true (
       collectives_in (TWO SHARDED BUCKETS "overlap_param_gather=true", WEFT_PART_FORWARD, 0) > 2);
-  /* Megatron-FSDP reduces in every microbatch. */
+  /* Megatron-FSDP level 3 reduces gradients in every microbatch */
   for (uint32_t micro = 0; micro < 2; micro++)
     assert_true (collectives_in (TWO "use_megatron_fsdp=true zero_dp_strategy=3",
                                  WEFT_PART_BACKWARD, micro) > 2);

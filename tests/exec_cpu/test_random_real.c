@@ -1,7 +1,7 @@
-/* Random legal jobs, run with real numbers: memory is as planned, ops are those of the simulation,
- * and in canonical order the bits are those of one rank.
+/* Random legal jobs with real numbers: allocated memory must be the planned memory, the ops those
+ * of the simulation, and in canonical order the bits those of one rank.
  *
- *   test_exec_cpu random_real -- [SEED [JOBS]]      other jobs, or fewer of them */
+ * test_exec_cpu random_real -- [SEED [JOBS]]: other jobs, or fewer of them */
 #include "core/base/sanitize.h"
 #include "exec_cpu/exec_cpu.h"
 #include "exec_sim/exec_sim.h"
@@ -9,6 +9,7 @@
 #include "tests/made/random_job.h"
 #include "tests/made/real_run.h"
 #include "tests/runner/runner.h"
+#include "train/state.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,10 +19,10 @@
 #define MOST_RANKS 12
 #define MOST_PARAMETERS 200000
 #define MOST_TOKENS 2500
-#define MOST_PRODUCTS 40000000 /* parameters times tokens */
+#define MOST_PRODUCTS 40000000 /* limit of parameters times tokens of a job */
 
-/* Whether gradients may overflow and are checked: if the loss is a sum over all tokens, gradients
- * times the loss scale may exceed the range of fp16. */
+/* Whether gradients of the job may overflow and are checked for it. If the loss is a sum over all
+ * tokens, gradients times the loss scale may exceed the range of fp16. */
 static gboolean
 overflows (const struct weft_job *job)
 {
@@ -48,8 +49,8 @@ is_small (const struct weft_job *job)
          tokens * parameters <= MOST_PRODUCTS;
 }
 
-/* The job `words` with a smaller vocabulary and shorter sequences. Large ones need most of the time
- * but do not change the program. One job in eight stays as it is. */
+/* The job `words` with a smaller vocabulary and shorter sequences. Large ones take most of the time
+ * of a run, but do not change the program. One job in eight stays as it is. */
 static char *
 shorter (GRand *rand, const char *words, const struct weft_job *job)
 {
@@ -61,8 +62,8 @@ shorter (GRand *rand, const char *words, const struct weft_job *job)
              : g_strdup (words);
 }
 
-/* Draws a job that can run on this machine; the cluster does not change the numbers.  The buffers
- * of experts have room for all tokens (moe_load_imbalance). */
+/* Draws a job that can run on this machine; its cluster does not change the numbers. Buffers of
+ * experts get room for all tokens (moe_load_imbalance). */
 static char *
 small_job (GRand *rand, struct weft_job *job)
 {
@@ -78,10 +79,26 @@ small_job (GRand *rand, struct weft_job *job)
   }
 }
 
-/* Checks that every op of every rank has times in both timelines, and that exactly the planned
- * bytes are allocated. */
+/* Sets the first weight to NaN and runs a step. With check_for_nan_in_grad, the step may end with
+ * an error. Other jobs skip the update or store NaN. */
 static void
-check_against_simulation (const char *words, const weft_plan *plan)
+run_not_finite (const char *words, const struct weft_job *job, weft_exec *x)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (weft_state) state = weft_state_new (x);
+  const float bad = NAN;
+
+  weft_state_write (state, 0, WEFT_STATE_WEIGHT, 0, 1, &bad);
+  weft_state_write (state, 0, WEFT_STATE_MASTER, 0, 1, &bad);
+  g_autoptr (weft_timeline) real = weft_exec_step (x, &error);
+  if (!real && !job->strategy.check_for_nan_in_grad)
+    fail_msg ("%s: %s", words, error->message);
+}
+
+/* Checks that every op of every rank has times in both timelines, and that exactly the planned
+ * bytes are allocated. If `spoils`, then runs a step with a weight that is NaN. */
+static void
+check_against_simulation (const char *words, const weft_plan *plan, gboolean spoils)
 {
   g_autoptr (GError) error = NULL;
   uint64_t n = (uint64_t) plan->job.train.global_batch_size * (plan->job.model.seq_length + 1);
@@ -112,10 +129,12 @@ check_against_simulation (const char *words, const weft_plan *plan)
       assert_true (real->begin[row][op] <= real->end[row][op]);
     }
   }
+  if (spoils)
+    run_not_finite (words, &plan->job, x);
   weft_exec_cpu.close (x);
 }
 
-/* Whether fp8 scales depend on the size of a microbatch: they are computed from the whole
+/* Whether fp8 scales depend on the size of a microbatch, because they are computed from the whole
  * microbatch or from blocks of its tokens. */
 static gboolean
 scales_microbatches (const char *words)
@@ -123,13 +142,12 @@ scales_microbatches (const char *words)
   return strstr (words, "precision=fp8") && !strstr (words, "fp8_recipe=delayed");
 }
 
-/* The job `words` on one rank. */
+/* The text of the job `words` on one rank. */
 static char *
 alone_of (const char *words)
 {
-  gboolean rounds = strstr (words, "fp8_param_gather=true") != NULL; /* fp8 weights are rounded, so
-                                                                      * the run on one rank needs
-                                                                      * the knob too */
+  /* weights are rounded to fp8; the run on one rank must round too */
+  gboolean rounds = strstr (words, "fp8_param_gather=true") != NULL;
 
   return g_strconcat (
       words, " topology=cpu gpus=1 pipeline_model_parallel_size=1",
@@ -180,7 +198,7 @@ check_against_one_rank (const char *words, const weft_plan *plan)
       plan, &(struct real_run){ .words = words, .steps = 2, .poison = TRUE, .stress = 11 });
   struct real_result one = weft_test_run (&(struct real_run){ .words = alone, .steps = 2 });
 
-  if (staged) /* weights reuse the memory of gradients */
+  if (staged) /* the gather of weights has overwritten the gradients */
     many.gradients = shuffled.gradients = one.gradients;
   if (!weft_test_same_bits (&one, &many, 2))
     fail_msg ("%s: loss %.17g norm %.17g, of one rank %.17g and %.17g, gradients %s", words,
@@ -190,7 +208,8 @@ check_against_one_rank (const char *words, const weft_plan *plan)
     fail_msg ("%s: another interleaving gives other bits", words);
 }
 
-/* In fast order, sums of the same numbers are rounded differently: compares with a tolerance. */
+/* Compares a job in fast order with one rank, with a tolerance: sums of the same numbers are
+ * rounded in another order. */
 static void
 check_near_one_rank (const char *words)
 {
@@ -204,7 +223,8 @@ check_near_one_rank (const char *words)
               one.norm[0], one.norm[1]);
 }
 
-/* Whether 16-bit sums of gradients are rounded less often than on one rank. */
+/* Whether 16-bit gradients are rounded less often than on one rank, because they are added in
+ * fp32. */
 static gboolean
 rounds_less (const struct weft_job *job)
 {
@@ -212,7 +232,7 @@ rounds_less (const struct weft_job *job)
          !job->strategy.grad_reduce_in_fp32;
 }
 
-/* Whether tensors are rounded when they are sent between stages, unlike on one rank. */
+/* Whether tensors are rounded when they are sent between stages. On one rank they are not. */
 static gboolean
 rounds_between_stages (const struct weft_job *job)
 {
@@ -221,9 +241,9 @@ rounds_between_stages (const struct weft_job *job)
   return dtype != WEFT_NONE && dtype != WEFT_FP32 && dtype != job->train.precision;
 }
 
-/* Whether the collective divides gradients by the number of replicas in a type that loses bits of
- * small numbers (fp16; fp8 in the first step, whose scales are 1).  On one rank,
- * gradients are divided earlier, so kernels compute with smaller numbers. */
+/* Whether a collective divides gradients by the number of replicas in a type that loses bits of
+ * small numbers (fp16, or fp8 in the first step, in which scales are 1). On one rank, gradients are
+ * divided earlier, so kernels compute with smaller numbers. */
 static gboolean
 divides_small_later (const struct weft_job *job)
 {
@@ -232,7 +252,7 @@ divides_small_later (const struct weft_job *job)
           weft_job_product_dtype (job) == WEFT_FP16);
 }
 
-/* Whether the parts of a gradient on several ranks are never added. */
+/* Whether the ranks' parts of a gradient are never added. */
 static gboolean
 drifts_apart (const struct weft_job *job)
 {
@@ -267,7 +287,7 @@ is_fp32 (const struct weft_job *job)
          !k->fp8_param_gather;
 }
 
-/* Maximum number of jobs in fast order that are compared with one rank, with a tolerance. */
+/* at most so many jobs in fast order are compared with one rank */
 #define NEAR 60
 
 static void
@@ -284,7 +304,7 @@ random_jobs_run_as_planned_and_simulated (void **state)
     g_autoptr (weft_plan) plan = weft_plan_new (&job, &error);
     if (!plan)
       fail_msg ("%s: %s", words, error->message);
-    check_against_simulation (words, plan);
+    check_against_simulation (words, plan, i % 2 == 0);
     if (computes_otherwise (&job))
       continue;
     if (job.train.reduction_order != WEFT_ORDER_CANONICAL) {
@@ -315,4 +335,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test_prestate (random_jobs_run_as_planned_and_simulated, &draw),
 };
 
-WEFT_TESTS (tests, .seconds = 74, .begin = read_draw)
+WEFT_TESTS (tests, .seconds = 85, .begin = read_draw)

@@ -1,7 +1,7 @@
-/* Every dependency of a program is removed in turn, and the program is run with real numbers in
- * random interleavings.  A program that the checker accepts must keep its bits.  Most of those that
- * the checker refuses have other bits within a few seeds, so the checker is right to refuse
- * them. */
+/* Mutants (programs that lack one dependency) are run with real numbers, in random orders that
+ * their dependencies allow. A mutant that the checker (check.h) accepts must keep its bits. Of the
+ * mutants that the checker refuses, most have other bits within a few seeds, which shows that the
+ * checker is right. */
 #include "core/plan/check.h"
 #include "core/base/sanitize.h"
 #include "tests/made/mutant.h"
@@ -13,8 +13,8 @@
 
 #define SEEDS_WRONG 40
 #define SEEDS_RIGHT 4
-/* The address sanitizer ends a program that accesses a dead buffer, as wrong programs do.  With the
- * sanitizer, only programs that the checker accepts are run; it must not report them. */
+/* The address sanitizer ends a program that reads a freed buffer, as refused mutants do. With the
+ * sanitizer, only accepted mutants run; the sanitizer must not report them. */
 #define RUNS_WRONG !WEFT_ADDRESS_SANITIZER
 
 static const char *const jobs[] = {
@@ -30,7 +30,7 @@ struct tally {
   uint32_t refused, shown, passed;
 };
 
-/* The first seed with which the bits change or the ranks deadlock; 0: none. */
+/* The first seed with which a mutant has other bits or deadlocks; 0: none. */
 static uint32_t
 seeds_until_it_shows (const weft_plan *plan, const struct real_result *good, uint32_t seeds)
 {

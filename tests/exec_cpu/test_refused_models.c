@@ -1,5 +1,5 @@
-/* Models with settings that Weft's kernels do not implement are planned and simulated, but refused
- * for training. */
+/* Models with settings that Weft's kernels do not compute: they are planned and simulated, but
+ * training refuses them. */
 #include "exec_cpu/exec_cpu.h"
 #include "exec_sim/exec_sim.h"
 #include "tests/runner/folder.h"
@@ -12,8 +12,8 @@
   "\"vocab_size\":256,\"max_position_embeddings\":16,\"hidden_size\":16,\"num_hidden_layers\":2,"  \
   "\"num_attention_heads\":4,\"intermediate_size\":24"
 
-/* A config.json of other software, the beginning of the error message, and a flag with which the
- * model can be trained. */
+/* A config.json that other software accepts, the begin of the error message, and the flag with
+ * which the model can be trained. */
 static const struct {
   const char *json, *message, *instead;
 } odd[] = {
@@ -68,12 +68,12 @@ they_are_simulated_all_the_same (void **folder)
     g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_sim, plan, &options, NULL);
     g_autoptr (weft_timeline) same = weft_exec_run (&weft_exec_sim, good, &options, NULL);
     assert_non_null (t);
-    /* A refused activation is not fused into a matmul, as gelu by tanh is, so it may be slower. */
+    /* a refused activation is not fused into a matmul, as gelu is, so the step may be slower */
     assert_true (t->seconds >= same->seconds && t->seconds < 1.5 * same->seconds);
   }
 }
 
-/* `weft train` ends with status 2 before the first step. */
+/* `weft train` ends with status 2 before the first step, and its message names the setting. */
 static void
 training_says_so (void **folder)
 {

@@ -1,5 +1,5 @@
-/* Gradients that are not finite: all ranks skip the step or, if no norm is computed, all ranks
- * update. */
+/* Steps whose gradients are not finite: all ranks must skip the update or, if no norm is computed,
+ * all must update. */
 #include "exec_cpu/exec_cpu.h"
 #include "kernels/kernel.h"
 #include "tests/made/own.h"
@@ -56,15 +56,15 @@ find (const weft_state *state, const char *name)
   return 0;
 }
 
-/* One element of a weight and its master. */
+/* One element of a weight, with its value and the value of its master. */
 struct element {
   uint32_t tensor;
   uint64_t at;
   float weight, master;
 };
 
-/* An element in the embedding of a token that the next step reads. Only some sequences contain the
- * token, and only the first stage has the embedding. */
+/* An element of the embedding that the next step reads. Only some sequences contain its token, and
+ * only the first stage holds the embedding, so the fault begins on one rank. */
 static struct element
 element_of_next_step (real_job *job)
 {
@@ -111,8 +111,8 @@ assert_skips (real_job *job, const char *what)
       fail_msg ("%s: %s is another", what, weft_state_kind_words[kind]);
 }
 
-/* Repeats the step after the weight was restored: the results are those of a job without the bad
- * step. */
+/* Repeats the step after the weight was restored: its results must be those of a job without the
+ * skipped step. */
 static void
 assert_recovers (real_job *job, real_job *unharmed, const char *what)
 {
@@ -155,8 +155,8 @@ a_step_that_is_not_finite_is_skipped_by_all_ranks (void **state)
         skip_and_recover (models[m], strategies[s], orders[o]);
 }
 
-/* Adam does not write weights that are stored in fp8: they are rounded from the masters afterwards,
- * also in a skipped step. */
+/* Weights that are stored in fp8 are not written by Adam, but rounded from the masters afterwards.
+ * A skipped step must not change them either. */
 static void
 weights_in_fp8_outlast_a_skipped_step (void **state)
 {
@@ -175,8 +175,8 @@ weights_in_fp8_outlast_a_skipped_step (void **state)
       skip_and_recover (models[1], stored[s], orders[o]);
 }
 
-/* Only the norm detects a gradient that is not finite: without a norm, the update stores weights
- * that are not finite. */
+/* Only the norm shows that a gradient is not finite. Without clipping there is no norm, so the
+ * update writes weights that are not finite. */
 static void
 without_a_norm_nothing_is_skipped (void **state)
 {
@@ -215,7 +215,7 @@ a_norm_is_clipped_to_its_limit_and_one_that_is_not_finite_to_nothing (void **sta
   assert_true (clipped (0.25f, 1, 0) == 1);
   assert_true (fabs ((double) clipped (16, 1, 0) - 1 / (4 + 1e-6)) < 1e-7);
   assert_true (clipped (INFINITY, 1, 0) == 0 && clipped (NAN, 1, 0) == 0);
-  assert_true (clipped (0.25f, 1, 1) == 0); /* found_inf */
+  assert_true (clipped (0.25f, 1, 1) == 0); /* third argument: found_inf */
 }
 
 static const struct CMUnitTest tests[] = {

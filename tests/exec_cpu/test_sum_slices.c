@@ -1,5 +1,5 @@
 /* Sums of bf16 gradients, compared with sums in double: slices that are exchanged and added in fp32
- * are rounded once; a reduction collective rounds after every addition. */
+ * are rounded once, while a reduction collective rounds after every addition. */
 #include "exec_cpu/exec_cpu.h"
 #include "kernels/float.h"
 #include "tests/made/made.h"
@@ -94,8 +94,8 @@ assert_exchanged (const struct exchange *e, weft_exec *x, uint32_t member)
       assert_true (got[from * SLICE + i] == e->value[from][member * SLICE + i]);
 }
 
-/* Checks that the sum has the error of one rounding to bf16 and of the fp32 additions. *nodes: the
- * largest error of a sum that is rounded to bf16 after every addition, divided by the error that
+/* Checks that a sum has the error of fp32 additions and one rounding to bf16. Sets *nodes to the
+ * largest error of a sum that is rounded to bf16 after every addition, relative to the error that
  * this function allows. */
 static void
 assert_rounded_once (const struct exchange *e, weft_exec *x, uint32_t member, double *nodes)
@@ -169,9 +169,9 @@ reduction_plan (struct exchange *e, enum weft_reduction_order order)
   return made_plan (&job, weft_mesh_make (1, 1, MEMBERS, 1), &b);
 }
 
-/* Checks the error bound of a sum in which every value passes `nodes` roundings (Higham, Accuracy
- * and Stability of Numerical Algorithms, 4.2).  Returns the largest error, in units of one rounding
- * of the exact sum. */
+/* Checks the error of a sum in which every value passes `nodes` roundings against its bound
+ * (Higham, Accuracy and Stability of Numerical Algorithms, 4.2). Returns the largest error, in
+ * units of one rounding of the exact sum. */
 static double
 assert_rounded_at_nodes (const struct exchange *e, weft_exec *x, uint32_t member, uint32_t nodes)
 {
@@ -197,7 +197,8 @@ sums_in_bf16_are_rounded_at_every_node (void **state)
 {
   static const struct {
     enum weft_reduction_order order;
-    uint32_t nodes; /* roundings of a value: depth of the tree, or additions of the ring */
+    /* roundings that a value passes: depth of the tree, or number of additions in the ring */
+    uint32_t nodes;
   } ways[] = { { WEFT_ORDER_CANONICAL, 3 }, { WEFT_ORDER_FAST, MEMBERS - 1 } };
   g_autofree struct exchange *e = g_new0 (struct exchange, 1);
   g_autoptr (GError) error = NULL;

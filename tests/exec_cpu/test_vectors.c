@@ -16,8 +16,8 @@
 
 #define LEARNING_RATE 1e-2
 
-/* Flags of a strategy, in addition to those of every run. All strategies read the same batch, so
- * all must have the same results. */
+/* Flags of a strategy; they follow the flags that every run has. All strategies read the same
+ * batch, so all must have the same results. */
 #define WHOLE_BATCH "--gpus", "1", "--micro-batch-size", "4"
 #define ONE_BY_ONE "--gpus", "1", "--micro-batch-size", "1"
 static const char *const strategies[][9] = {
@@ -45,7 +45,7 @@ by_name (gconstpointer a, gconstpointer b)
   return strcmp (*(const char *const *) a, *(const char *const *) b);
 }
 
-/* The models of tests/vectors: its folders with a config.json. */
+/* The names of all models of tests/vectors, which are its folders with a config.json. */
 static char **
 vector_models (void)
 {
@@ -104,7 +104,8 @@ open_vectors (const char *model, const char *file)
   return vectors;
 }
 
-/* All elements of a tensor. The caller frees the array. */
+/* All elements of a tensor of a file; `wanted`: how many there must be. The caller frees the
+ * array. */
 static float *
 vector (const weft_safetensors *file, const char *name, uint64_t wanted)
 {
@@ -201,7 +202,7 @@ step (struct run *run)
   weft_timeline_free (timeline);
 }
 
-/* The loss. All ranks that compute a loss must compute the same value. */
+/* The loss of a step. All ranks that compute a loss must have the same one. */
 static double
 loss_of (const struct run *run)
 {
@@ -261,8 +262,8 @@ name_in (const weft_safetensors *file, const char *name)
   return name;
 }
 
-/* The part of a Weft tensor that is one Hugging Face tensor, in the layout of Hugging Face. The
- * caller frees the array. */
+/* The part of one of Weft's tensors that is a tensor in Hugging Face, in the layout of Hugging
+ * Face. The caller frees the array. */
 static float *
 read_piece (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
             const struct weft_hf_piece *piece)
@@ -281,7 +282,8 @@ read_piece (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
   return theirs;
 }
 
-/* One tensor by its Hugging Face name. `gradient`: PyTorch's gradient of the first step. */
+/* A tensor under its Hugging Face name: its values in Weft and in PyTorch. `gradient`: PyTorch's
+ * gradient of the first step. */
 struct pair {
   const char *model, *name;
   const float *found, *wanted, *gradient;
@@ -376,7 +378,7 @@ gradient_has_the_direction (const struct pair *p)
     found += (double) p->found[i] * p->found[i];
     wanted += (double) p->wanted[i] * p->wanted[i];
   }
-  /* The queries of opt have the smallest gradients; the observed cosine is 0.995. */
+  /* opt's query gradients are the smallest; their observed cosine is 0.995 */
   double cosine = dot / sqrt (found * wanted), least = g_str_equal (p->model, "opt") ? 0.99 : 0.997;
   if (!(cosine > least) && largest (p->wanted, p->n) > 1e-12)
     fail_msg ("%s: gradient of %s: cosine %.6g, wanted over %g", p->model, p->name, cosine, least);
@@ -414,7 +416,7 @@ logits_are_those_of_other_software (void **unused)
   for (uint32_t m = 0; models[m]; m++) {
     struct run run;
     if (g_str_equal (models[m], "deepseek_v3"))
-      continue; /* the logits of its prediction layer overwrite those of the model */
+      continue; /* the logits of the prediction layer overwrite those of the model */
     g_autoptr (weft_safetensors) expected = open_vectors (models[m], "expected.safetensors");
 
     open_run (&run, models[m], "fp32", flags);
@@ -432,8 +434,8 @@ logits_are_those_of_other_software (void **unused)
   }
 }
 
-/* Runs the first step twice: first only the forward pass, then the whole step. Both have the loss
- * of PyTorch, because a forward pass does not change the weights. */
+/* Runs the first step as a forward pass only, and then as a whole step. Both must have PyTorch's
+ * loss, because a forward pass does not change the weights. */
 static void
 check_first_step (const char *model, const char *const *strategy)
 {
@@ -502,8 +504,8 @@ adam_steps_are_those_of_other_software (void **unused)
   under_all_strategies (check_steps);
 }
 
-/* Models with experts are compared without a bound for gradients: rounding routes some tokens to
- * other experts. */
+/* In bf16, rounding routes some tokens to other experts. So gradients of models with experts are
+ * compared without a bound. */
 static void
 bf16_stays_near_the_exact_numbers (void **unused)
 {
@@ -526,7 +528,7 @@ bf16_stays_near_the_exact_numbers (void **unused)
     }
 }
 
-/* Compares the file of --dump-gradients: whole tensors under their Hugging Face names and
+/* Compares the file that --dump-gradients writes: whole tensors under their Hugging Face names and
  * shapes. */
 static void
 compare_dump (const char *model, const char *path)

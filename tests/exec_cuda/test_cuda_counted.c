@@ -1,7 +1,8 @@
-/* Exchanges of rows whose number is known only during the step: hosts wait for the counts in the
- * middle of the step. Random jobs, with one GPU for each rank, on a device that records calls.
+/* Exchanges of rows of experts by counts: the number of rows is known only during the step, so
+ * hosts wait for the counts in the middle of the step. Random jobs with one GPU per rank, on a
+ * device that records calls.
  *
- *   test_exec_cuda cuda_counted -- [SEED [JOBS]]      other jobs, or fewer of them */
+ * test_exec_cuda cuda_counted -- [SEED [JOBS]]: other jobs, or fewer of them */
 #include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/doubles/cuda_log.h"
 #include "tests/made/own.h"
@@ -13,7 +14,7 @@
 #define SEED 2027
 #define JOBS 120
 #define MOST_RANKS 8
-#define MOST_OPS 12000 /* of all ranks: the checks of more ops take long */
+#define MOST_OPS 12000 /* limit of ops of all ranks: the checks of more ops take long */
 
 static uint32_t
 count_exchanges (const weft_plan *plan)
@@ -61,7 +62,7 @@ look (weft_exec *x, const recorded_cuda *d, uint32_t first, const char *words)
   uint32_t n = d->call->len - first;
 
   while (n > 0 && recorded_call_at (d, first + n - 1)->kind == RECORDED_query)
-    n--; /* leaves out the polls at the end of the step */
+    n--; /* without the polls at the end of the step */
   g_autoptr (cuda_log) log = cuda_log_new (d, x, FALSE, first, n);
   assert_right (words, cuda_log_arenas (log));
   assert_right (words, cuda_log_ops (log));
@@ -70,8 +71,8 @@ look (weft_exec *x, const recorded_cuda *d, uint32_t first, const char *words)
   assert_right (words, cuda_log_hosts (log));
 }
 
-/* Runs a step and checks its calls. Returns FALSE if the buffers are too small for the counted
- * rows. */
+/* Runs a step and checks its calls. Returns FALSE if the buffers have too little room for the
+ * counted rows. */
 static gboolean
 step (weft_exec *x, const recorded_cuda *d, const char *words)
 {
@@ -99,9 +100,9 @@ open_plan (recorded_cuda *d, const weft_plan *plan, const char *words)
   return x;
 }
 
-/* Runs a step in which every row count is 1 (`ones`) or 0. If the buffers have no room for counts
- * of 1, runs a step with counts of 0 instead. Adds the number of sends to *sent. Returns FALSE if
- * the executor refuses the plan, for example because NCCL needs equal parts. */
+/* Runs a step in which every row count is 1 (`ones`) or 0. If buffers have no room for counts of 1,
+ * the counts are 0 instead. Adds the number of sends to *sent. Returns FALSE if the executor
+ * refuses the plan, for example because NCCL needs equal parts. */
 static gboolean
 look_at_plan (const weft_plan *plan, const char *words, gboolean ones, uint32_t *sent)
 {
@@ -142,7 +143,7 @@ hosts_that_wait_for_counts_keep_nobody_waiting_for_ever (void **state)
   assert_true (staged >= drawn->jobs / 8 && moved >= drawn->jobs / 2);
 }
 
-/* Whether the hosts still reach the end of the step if call i is removed. */
+/* Whether all hosts still reach the end of the step if call i is removed. */
 static gboolean
 ends_without (recorded_cuda *d, weft_exec *x, uint32_t i, uint32_t n)
 {
@@ -198,8 +199,9 @@ open_graph (recorded_cuda *d, const weft_plan *plan, GError **error)
   return weft_exec_cuda_open (&d->calls, plan, &options, error);
 }
 
-/* The executor refuses --graph for exchanges by counts: the whole step is one graph, during which
- * the host cannot read counts. Expert inputs that are padded to capacity need no counts. */
+/* --graph is refused for exchanges by counts: the whole step would be one graph, in which the host
+ * cannot read counts. Expert inputs that are padded to the capacity need no counts, so their jobs
+ * may run as a graph. */
 static void
 graphs_are_for_shares_that_are_padded (void **state)
 {
@@ -237,7 +239,7 @@ graphs_are_for_shares_that_are_padded (void **state)
   "model=mixtral-nano topology=cpu seq_length=16 num_layers=2 global_batch_size=4 "                \
   "reduction_order=fast moe_load_imbalance=8 gpus=2 expert_model_parallel_size=2 "
 
-/* Returns the number of rows for which the buffer of the first exchange by counts has room. */
+/* Number of rows that the buffer of the first exchange by counts can hold. */
 static uint64_t
 room_for_rows (const weft_plan *plan)
 {
@@ -272,8 +274,8 @@ runs_with (const weft_plan *plan, const int64_t counts[8], char **why)
   return t != NULL;
 }
 
-/* Counts that fill the buffer to the last row are accepted. Counts of one row more are refused, and
- * so are negative counts, counts whose sum overflows, and counts whose lower 32 bits are small. */
+/* Counts that fill the buffer to its last row are accepted. Refused are: one row more, negative
+ * counts, counts whose sum overflows, and counts whose lower 32 bits are small. */
 static void
 counts_fit_to_the_last_row_and_never_by_overflow (void **state)
 {
@@ -288,7 +290,7 @@ counts_fit_to_the_last_row_and_never_by_overflow (void **state)
     { { most - 1, 0, 0, 0, 1 }, TRUE },
     { { most, 0, 0, 0, 1 }, FALSE },
     { { most + 1 }, FALSE },
-    { { huge, huge, 2 }, FALSE }, /* 2^64 */
+    { { huge, huge, 2 }, FALSE }, /* the sum is 2^64 */
     { { huge, 0, 0, 0, huge, 2 }, FALSE },
     { { word }, FALSE },
     { { word + 1, 0, 0, 0, 1 }, FALSE },

@@ -1,5 +1,5 @@
-/* NCCL's requirements for windows: all members of a communicator have windows of the same size and
- * layout, and open them in the same order. */
+/* What NCCL requires of windows (registered buffers): all members of a communicator have windows of
+ * the same size and layout, and open them in the same order. */
 #include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/made/random_job.h"
 #include "tests/doubles/recorded_cuda.h"
@@ -23,7 +23,7 @@ thing_at (const recorded_cuda *d, uint32_t number)
 }
 
 /* Opens a job and counts its windows. Ranks of one stage have consecutive numbers, so color and
- * size of a communicator show whether it has ranks of several stages. */
+ * size of a communicator show whether it joins ranks of several stages. */
 static struct windows
 open_and_count (const char *words)
 {
@@ -51,8 +51,8 @@ open_and_count (const char *words)
   return w;
 }
 
-/* The two copies of a stage have different programs, whose memory may have different layouts. A
- * communicator that contains both copies gets no windows. */
+/* DualPipe: the two copies of a stage have different programs, and so perhaps different layouts of
+ * memory. Communicators that join both copies must get no windows. */
 static void
 windows_are_of_ranks_with_one_program (void **state)
 {
@@ -66,7 +66,8 @@ windows_are_of_ranks_with_one_program (void **state)
   assert_int_equal (mirrored.between_stages, 0);
 }
 
-/* Without symmetric registration, each member registers its memory independently. */
+/* disable_symmetric_registration: each member registers its memory independently, so the windows
+ * are not symmetric. */
 static void
 memory_may_be_registered_with_a_communicator_alone (void **state)
 {

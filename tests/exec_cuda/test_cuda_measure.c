@@ -1,6 +1,6 @@
-/* weft measure on GPUs, with a device that only models the time of its streams. The cost table
- * contains the times of kernels without the cost of recording times, and predicts a step without
- * recording. */
+/* weft measure on GPUs, with a double of a device that models only the time of its streams. The
+ * cost table must contain the times of kernels without the cost of recording these times, and must
+ * predict a step that records none. */
 #include "core/exec/timeline_file.h"
 #include "core/report/compare.h"
 #include "exec_gpu/cuda/exec_cuda.h"
@@ -19,7 +19,7 @@
   "global_batch_size=4 micro_batch_size=2"
 #define REPLICAS TINY " gpus=2 use_distributed_optimizer=true"
 
-/* Returns the duration of a kernel: arbitrary, but equal for equal kernels. */
+/* The duration of a kernel: any number, but equal for equal kernels. */
 static double
 seconds_of (const struct weft_kernel *k)
 {
@@ -63,7 +63,7 @@ measure (const weft_plan *plan, double stamp, gboolean comm)
   return weft_measure_rows (m);
 }
 
-/* Returns the seconds of a step by the device's clock, without recording times of ops. */
+/* Seconds of a step by the clock of the device, if no times of ops are recorded. */
 static double
 step_seconds (const weft_plan *plan)
 {
@@ -149,7 +149,8 @@ collectives_between_gpus_have_rows (void **state)
   assert_true (seen[WEFT_OP_REDUCE_SCATTER] && seen[WEFT_OP_ALL_GATHER] && seen[WEFT_OP_MATMUL]);
 }
 
-/* Checks all sizes of all collectives, and that an all-to-all is out of place, as NCCL requires. */
+/* Checks the rows for all sizes of all collectives, and that an all-to-all is out of place, as NCCL
+ * requires. */
 static void
 the_grid_of_collectives_runs_on_gpus (void **state)
 {
@@ -173,8 +174,8 @@ the_grid_of_collectives_runs_on_gpus (void **state)
   assert_int_equal (seen[WEFT_OP_ALL_TO_ALL], 9);
 }
 
-/* Measures copies of several sizes in both directions: each row of the table has the time that the
- * device models, and the simulator uses the rows. */
+/* Measures copies of several sizes in both directions. Each row of the table must have the time
+ * that the device models, and the simulator must use the rows. */
 static void
 copies_to_and_from_the_host_have_rows_that_predict_them (void **state)
 {
@@ -185,7 +186,7 @@ copies_to_and_from_the_host_have_rows_that_predict_them (void **state)
   uint32_t seen = 0;
   (void) state;
 
-  device->byte = 1e-6; /* seconds per byte: much slower than the formula's link */
+  device->byte = 1e-6; /* seconds per byte; much slower than the link of the formula */
   assert_true (weft_measure_host_copies (m, &plan->job, NULL));
   g_autoptr (GArray) rows = weft_measure_rows (m);
   for (guint i = 0; i < rows->len; i++) {
@@ -208,8 +209,8 @@ copies_to_and_from_the_host_have_rows_that_predict_them (void **state)
   assert_true (seen > 0);
 }
 
-/* Counts calls of prepare(), which is called before the first step, once for each GPU, with all
- * kernels of the GPU. */
+/* Numbers of calls of prepare() and of the kernels in them. prepare() is called once per GPU before
+ * the first step, with all kernels of the GPU. */
 static uint32_t n_prepared, n_kernels;
 
 static const char *
@@ -244,8 +245,8 @@ kernels_are_prepared_once_before_the_first_step (void **state)
   weft_exec_cuda.close (x);
 }
 
-/* Stands for the query of free memory. Free memory decreases with every call; each decrease is the
- * memory of what the executor has started since the previous call. */
+/* Replaces the query of free memory. Each call returns less free memory than the one before: the
+ * memory of what the executor has started in between. */
 static const char *
 shrink (void *self, uint64_t *left, uint64_t *all)
 {
@@ -272,14 +273,16 @@ memory_that_is_not_the_plans_has_a_name (void **state)
   g_autoptr (weft_timeline) first = weft_exec_step (x, NULL), t = weft_exec_step (x, NULL);
   assert_true (t->knows_reserved);
   assert_int_equal (t->reserved[WEFT_RESERVED_CONTEXT], 500);
-  assert_int_equal (t->reserved[WEFT_RESERVED_SCRATCH], 4096); /* scratch of the device's matmuls */
+  /* scratch of cuBLASLt for the device's matmuls */
+  assert_int_equal (t->reserved[WEFT_RESERVED_SCRATCH], 4096);
   assert_int_equal (t->reserved[WEFT_RESERVED_COMMUNICATORS], 70);
   assert_int_equal (t->reserved[WEFT_RESERVED_PRODUCTS], 30);
   assert_int_equal (t->reserved[WEFT_RESERVED_STEP], 9);
   weft_exec_cuda.close (x);
 }
 
-/* A comparison of two timeline files prints the measured reserved memory beside the predicted. */
+/* weft compare with two timeline files: prints the reserved memory that was measured beside the one
+ * that was predicted. */
 static void
 a_comparison_names_what_libraries_took (void **state)
 {
@@ -314,8 +317,9 @@ a_comparison_names_what_libraries_took (void **state)
 
 #define WITH_DEVICE(test) cmocka_unit_test_setup_teardown (test, make_device, free_device)
 
-/* The device does nothing, so the times are those of this machine and are not checked. The test
- * checks the numbers of launches and graphs, and that every resource is closed. */
+/* Launch times of kernels and graphs. The device does nothing, so the times are those of this
+ * machine, and are not checked. Checked are the numbers of launches and graphs, and that all
+ * resources are closed. */
 static void
 launches_are_timed_one_by_one_and_as_graphs (void **state)
 {
@@ -333,7 +337,8 @@ launches_are_timed_one_by_one_and_as_graphs (void **state)
     kernels += kind == RECORDED_kernel;
     graphs += kind == RECORDED_graph_run;
   }
-  assert_int_equal (kernels, 9 * 256 + 1 + 256); /* rounds of launches; kernels of two graphs */
+  /* rounds of single launches; then the kernels of two graphs */
+  assert_int_equal (kernels, 9 * 256 + 1 + 256);
   assert_int_equal (graphs, 2 * 9 * 16);
 }
 

@@ -18,8 +18,8 @@
 
 /* ------------------------------------------------------------------------- digests */
 
-/* Returns a number for a stream or event: streams and events of a row are counted from 1 in the
- * order of their first use, so the numbers do not depend on the process. */
+/* A number for a stream or event. Streams and events of a rank are counted from 1 in the order of
+ * their first use, so that the numbers do not depend on the process. */
 static uint32_t
 number_of (GHashTable *numbers, const void *thing)
 {
@@ -43,7 +43,7 @@ append_comm (GString *text, const void *comm)
                           c->color);
 }
 
-/* Appends the arguments of a call except addresses. */
+/* Appends the arguments of a call to a text, except addresses, which depend on the process. */
 static void
 append_what (GString *text, const recorded_cuda *d, const struct recorded_call *c)
 {
@@ -75,8 +75,7 @@ is_enqueued (const struct recorded_call *c)
          c->kind == RECORDED_group_end;
 }
 
-/* Returns the SHA-1 of a text of all work that a row enqueues from call `first` on. The caller
- * frees it. */
+/* SHA-1 of all work that a rank enqueues from call `first` on. The caller frees the text. */
 static char *
 digest_of (const recorded_cuda *d, uint32_t row, uint32_t first)
 {
@@ -103,7 +102,7 @@ struct part {
   struct weft_exec_options options;
   uint32_t slow, devices;
   uint32_t n_here;
-  char *digest[MOST_RANKS]; /* digests of the rows of this process */
+  char *digest[MOST_RANKS]; /* for each rank of this process, the digest of its work */
   uint32_t device[MOST_RANKS];
   GError *error;
 };
@@ -120,7 +119,7 @@ keep_digests (struct part *p, const recorded_cuda *d, uint32_t first)
   }
 }
 
-/* Opens an executor, runs two steps, stores the digests of the second step, and closes the
+/* Opens an executor and runs two steps; stores the digests of the second step, and closes the
  * executor. */
 static void
 live (struct part *p)
@@ -202,8 +201,8 @@ run_whole (const weft_plan *plan)
   return whole;
 }
 
-/* Compares a run with n processes to a run with a single process. Returns FALSE if all processes
- * refuse the plan. */
+/* Compares a run with n processes to a run with one process: all digests must be equal. Returns
+ * FALSE if all processes refuse the plan. */
 static gboolean
 look_at (const weft_plan *plan, uint32_t n, uint32_t slow, const char *words)
 {
@@ -267,8 +266,8 @@ each_process_plays_its_ranks_as_one_process_would (void **state)
   "model=gpt2-nano topology=cpu seq_length=16 num_layers=2 micro_batch_size=2 "                    \
   "global_batch_size=24 reduction_order=fast "
 
-/* A launcher can make only the GPUs of a process's own ranks visible to the process. The process
- * then uses all visible GPUs, from number 0. */
+/* A launcher may make only the GPUs of a process's own ranks visible to the process. The process
+ * then uses all visible GPUs, from GPU 0 on. */
 static void
 a_process_that_sees_as_many_gpus_as_it_has_ranks_takes_all_of_them (void **state)
 {
@@ -312,7 +311,7 @@ numbers_of_processes_and_gpus_that_do_not_fit_are_refused (void **state)
   parts_clear (part, 3);
 }
 
-/* After a group of NCCL calls, a row enqueues no work until the communicator is ready. */
+/* After a group of NCCL calls, a rank must not enqueue work until the communicator is ready. */
 static void
 what_follows_a_launch_waits_until_its_communicator_is_ready (void **state)
 {
@@ -367,7 +366,7 @@ communicators_that_are_never_ready_are_given_up (void **state)
 
 /* --------------------------------------------------------------------- real processes */
 
-/* What a process of the test does: "play" for every rank, or "die", "hang" or "stuck" for rank
+/* What a process of the test does: "play" (every rank trains), or "die", "hang" or "stuck" in rank
  * `who`. */
 struct ask {
   const char *what;
@@ -463,7 +462,7 @@ assert_played (const struct processes *p, const char *launcher)
       fail_msg ("%s: rank %u has other calls than in one process", launcher, i);
     const char *mine = strchr (p->at[i].out, ' ');
     if (id)
-      assert_string_equal (mine, id); /* the id of the communicator */
+      assert_string_equal (mine, id); /* all ranks must have the same id of the communicator */
     id = mine;
   }
   parts_clear (&whole, 1);

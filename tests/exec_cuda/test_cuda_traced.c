@@ -1,4 +1,4 @@
-/* Times of ops, computed from the device's records of their kernels. */
+/* Times of ops, computed from the device's records of kernels (CUPTI). */
 #include "core/report/trace.h"
 #include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/runner/folder.h"
@@ -101,8 +101,8 @@ an_op_lasts_from_the_first_of_its_kernels_to_the_last (void **state)
   assert_int_equal (count (d, RECORDED_stamp), 0); /* no timed events between kernels */
 }
 
-/* All ops have times. An op without device work has length 0, at the end of the previous op of its
- * lane. */
+/* Every op has a begin and an end. An op without work on the device has length 0, at the end of the
+ * previous op of its lane. */
 static void
 what_is_nothing_ends_when_its_lane_has_come_there (void **state)
 {
@@ -121,7 +121,8 @@ what_is_nothing_ends_when_its_lane_has_come_there (void **state)
   assert_times (t, 0, next, 2e-6, 2e-6);
 }
 
-/* Ranks share a GPU: one member executes the collective, and all members have its times. */
+/* Ranks that share a GPU: one member of a group executes the collective. All members must have its
+ * times. */
 static void
 members_of_a_collective_have_the_time_of_the_one_that_does_it (void **state)
 {

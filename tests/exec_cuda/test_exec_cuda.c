@@ -13,7 +13,7 @@
 #define N_JOB (300 / SPARSE)
 #define MOST_RANKS 8
 #define NANO "model=gpt2-nano topology=cpu seq_length=16 num_layers=2 global_batch_size=4 "
-#define MOST_OPS 20000 /* of all ranks: the checks of more ops take long */
+#define MOST_OPS 20000 /* limit of ops of all ranks: the checks of more ops take long */
 
 /* Draws random jobs until a job is legal and small. The caller frees the plan and *words. */
 static weft_plan *
@@ -67,8 +67,7 @@ step (weft_exec *x, const char *words)
     fail_msg ("%s; in %s", error->message, words);
 }
 
-/* Whether an error is a legitimate refusal: NCCL lacks an operation, or the job cannot be
- * computed. */
+/* Whether an error is a legitimate refusal: NCCL lacks an operation, or no GPU computes the job. */
 static gboolean
 is_refusal (const GError *error)
 {
@@ -150,7 +149,7 @@ streams_and_events_are_the_plan (void **state)
 #define N_WAITS 40 /* random calls of a job; each wait among them is removed once */
 #define FEW_OPS 2000
 
-/* Whether the calls violate the plan's order if call i is removed. */
+/* Whether the checks notice that call i (a wait) is removed. */
 static gboolean
 is_missed (recorded_cuda *d, weft_exec *x, uint32_t first, uint32_t i)
 {
@@ -358,7 +357,7 @@ a_step_that_ends_early_waits_for_all_streams (void **state)
   assert_non_null (t);
   for (uint32_t i = 0; i < d->call->len; i++)
     finished += recorded_call_at (d, i)->kind == RECORDED_finish;
-  assert_true (finished >= 2 * 4); /* lanes gpu, dp, h2d, d2h ... of both ranks */
+  assert_true (finished >= 2 * 4); /* one finish per lane (gpu, dp, h2d, d2h ...) of both ranks */
   uint32_t first = d->call->len;
   step (x, NANO);
   look (d, x, FALSE, first, NANO);
@@ -399,7 +398,7 @@ is_same_call (const recorded_cuda *d, const struct recorded_call *a, const struc
   return x->to == y->to && x->from == y->from && x->bytes == y->bytes;
 }
 
-/* Returns the calls that a row enqueues among calls [first, end). The caller unrefs the array. */
+/* Returns those of calls [first, end) that enqueue work of a row. The caller unrefs the array. */
 static GPtrArray *
 calls_of (const recorded_cuda *d, uint32_t row, uint32_t first, uint32_t end)
 {

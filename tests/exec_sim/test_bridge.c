@@ -14,7 +14,7 @@ struct end {
   double date;
 };
 
-/* The ends of flows and timers, in the order of their callbacks. */
+/* Ends of flows and timers, in the order in which the simulator reports them. */
 struct diary {
   unsigned n;
   struct end end[MAX_ENDS];
@@ -114,7 +114,8 @@ a_flow_alone_costs_its_latency_and_its_bytes (void **state)
 static void
 flows_share_equally_whatever_their_latencies (void **state)
 {
-  const double near = 1e-6, far = 4e-6, ahead = far - near; /* seconds before far starts */
+  /* seconds by which `near` starts earlier */
+  const double near = 1e-6, far = 4e-6, ahead = far - near;
   const double near_ends = far + 2 * (GIGA / PORT - ahead);
   struct diary *d = diary_open ();
   uint32_t link = weft_bridge_link (PORT);
@@ -128,9 +129,9 @@ flows_share_equally_whatever_their_latencies (void **state)
   diary_close (d);
 }
 
-/* A flow whose pace is a tenth of the link leaves nine tenths to the other flow, and is not faster
- * when it runs alone. In the second part the pace, half of the link, is what each of two flows gets
- * anyway. */
+/* A pace limits the rate of a flow. First: a flow with the pace of a tenth of the link leaves nine
+ * tenths to the other flow, and is no faster alone. Then: two flows whose pace is half of the link,
+ * which each would get anyway. */
 static void
 a_paced_flow_moves_no_faster_than_its_pace (void **state)
 {
@@ -206,7 +207,7 @@ a_link_listed_three_times_counts_three_times (void **state)
   weft_bridge_flow (GIGA, thrice, 4, 0, 1);
   weft_bridge_flow (GIGA, thrice, 1, 0, 2);
   run ();
-  /* both flows have the same rate r, and 3 r + r = PORT */
+  /* both flows have the rate r; the first crosses the link three times: 3 r + r = PORT */
   assert_near (date_of (d, 1), 7 * GIGA / PORT);
   assert_near (date_of (d, 2), 7 * GIGA / PORT);
   diary_close (d);
@@ -344,7 +345,8 @@ timers_of_one_date_come_in_the_order_of_their_creation (void **state)
   diary_close (d);
 }
 
-/* Flow 0 starts its transfer after flow 2 and ends at the same time. Timer 3 is created last. */
+/* Timer 3 is created last, and flow 0 starts after flow 2, but all end at the same time. Timers
+ * must be reported first, then flows in the order of their creation. */
 static void
 timers_come_before_flows_and_flows_in_the_order_of_their_creation (void **state)
 {
@@ -366,8 +368,8 @@ timers_come_before_flows_and_flows_in_the_order_of_their_creation (void **state)
   diary_close (d);
 }
 
-/* A workload in which the end of a flow or timer starts the next flow or timer, whose size follows
- * from the order of the ends, so that a difference in rounding changes the results. */
+/* A random workload. The end of a flow or timer starts the next one, whose size depends on the
+ * order of ends; so any difference in rounding changes the result. */
 struct game {
   struct diary diary;
   unsigned left;
@@ -432,8 +434,8 @@ every_simulation_of_a_process_gives_the_same_bits (void **state)
   }
 }
 
-/* The results are compared with a tolerance: without the shortcuts, the clock continues from the
- * earlier tests. */
+/* The simulator skips work in simple cases ("shortcuts"). With and without shortcuts, results must
+ * agree within a tolerance, because without them the clock continues from earlier tests. */
 static void
 the_shortcuts_change_no_result (void **state)
 {
@@ -471,7 +473,8 @@ links_start_anew_with_every_simulation (void **state)
   }
 }
 
-/* Callback: makes a new link of half the capacity and starts the next flow on this link. */
+/* Called at the end of a flow: makes a link of half the capacity, and starts the next flow on
+ * it. */
 static void
 halve (void *user, uint64_t tag)
 {

@@ -4,8 +4,8 @@
 #include "tests/made/made.h"
 #include "tests/runner/runner.h"
 
-/* Sizes of tensors are multiples of this: no byte is rounded, and no tree is quicker than a
- * ring. */
+/* Tensors have multiples of SLICE bytes, so that no byte is rounded, and a ring is faster than a
+ * tree. */
 #define SLICE UINT64_C (40000000)
 #define LOCAL_LATENCY 3e-6
 #define REMOTE_LATENCY 7e-6
@@ -33,8 +33,8 @@ job_with_latencies (uint32_t nodes, uint32_t node_gpus)
   return job;
 }
 
-/* Seconds of a ring over k nodes of g GPUs, n = k g. Per round a GPU sends (n - 1)/n of the tensor:
- * (g - 1)/g of that within its node and 1/g over its NIC. */
+/* Seconds of a ring over k nodes of g GPUs (n = k g ranks). In each round a GPU sends (n - 1)/n of
+ * the tensor: (g - 1)/g of these bytes within its node, and 1/g over its NIC. */
 static double
 ring_seconds (double rounds, double k, double g, double bytes)
 {
@@ -111,7 +111,7 @@ the_clock_knows_the_same_formulas (void **state)
 #define FORWARD_US 300
 #define BACKWARD_US 700
 
-/* A hand-made stage: one kernel per cell and the transfers of the schedule between cells. */
+/* A stage made by hand: one kernel per cell of the schedule, and transfers between cells. */
 struct stage {
   weft_builder *b;
   uint32_t rank, n_ranks, exchange;
@@ -184,7 +184,7 @@ pipeline_plan (enum weft_schedule schedule, uint32_t p, uint32_t m)
   return made_plan (&job, weft_mesh_make (1, 1, 1, p), (weft_builder *const *) builders->pdata);
 }
 
-/* Seconds in which a rank's kernels run. */
+/* Seconds in which kernels of a rank run. */
 static double
 busy (const weft_plan *plan, const weft_timeline *t, uint32_t row)
 {
@@ -249,8 +249,8 @@ the_first_backward_comes_when_the_gradient_arrives (void **state)
 
 /* ------------------------------------------------------------- activations */
 
-/* The largest number of buffers with this name in one layer, one for each microbatch, that are
- * alive at the same time. */
+/* The largest number of buffers with this name (one per microbatch) in a layer that are alive at
+ * once. */
 static uint32_t
 in_flight (const weft_program *p, const char *name, uint32_t layer)
 {

@@ -1,6 +1,7 @@
-/* Flows that share links, compared with max-min shares computed by hand: NICs, leaf and spine
- * uplinks, PCIe switches, host memory.  made_run() compares folded with unfolded in every case.  A
- * timeline has `contended` set exactly if some op takes longer than it does alone. */
+/* Flows that share links, against max-min shares computed by hand: NICs, leaf and spine uplinks,
+ * PCIe switches, host memory. made_run() also compares a folded with an unfolded simulation in
+ * every case, and the field `contended` of a timeline must be set exactly if some op takes longer
+ * than it does alone. */
 #include "exec_sim/bridge.h"
 #include "tests/made/made.h"
 #include "tests/runner/runner.h"
@@ -20,8 +21,8 @@ run_dp (const struct weft_cluster *cluster, struct weft_mesh mesh, enum weft_op_
   return made_run (plan);
 }
 
-/* A plan of two stages: every rank of the first stage sends `bytes` to its neighbour in the second.
- * If dp_bytes is not 0, each stage all-reduces so many bytes at the same time. */
+/* A plan of two stages: every rank of the first stage sends `bytes` to its neighbour in the second
+ * stage. If dp_bytes is not 0, each stage also all-reduces dp_bytes at the same time. */
 static weft_plan *
 send_plan (const struct weft_cluster *cluster, struct weft_mesh mesh, uint64_t bytes,
            uint64_t dp_bytes)
@@ -51,7 +52,8 @@ send_seconds (const struct weft_cluster *cluster, struct weft_mesh mesh, uint64_
 
 /* ----------------------------------------------------------------- the NIC */
 
-/* Two groups of two ranks: GPUs 0 of both nodes, and GPUs 1 of both nodes. */
+/* Two groups of two ranks on two nodes with one NIC each: GPUs 0 of both nodes, and GPUs 1 of both
+ * nodes. Each group must get half of a NIC. */
 static void
 two_groups_on_one_nic_get_half_each (void **state)
 {
@@ -96,8 +98,8 @@ two_senders_on_one_nic_get_half_each (void **state)
   assert_near (send_seconds (&cluster, mesh, 100 * MB, TRUE), 2 * 100e6 / MADE_NIC);
 }
 
-/* Eight GPUs on three NICs: slots 0-2, 3-5 and 6-7 share one NIC each.  A stage is a node.  Flows
- * on a NIC that three GPUs share take three times as long, flows on the NIC of two GPUs twice. */
+/* Nodes of eight GPUs with three NICs, shared by GPUs 0-2, 3-5 and 6-7. Each stage is a node. Sends
+ * of three GPUs over one NIC take three times as long as alone, sends of two GPUs twice. */
 static void
 uneven_shares_of_nics_end_apart (void **state)
 {
@@ -113,9 +115,9 @@ uneven_shares_of_nics_end_apart (void **state)
   assert_true (folded->n < t->n);
 }
 
-/* Context parallel groups {0, 1} and {2, 3}, one data parallel group of all ranks, one GPU per
- * node: each NIC has two flows.  The data parallel ring sends 1.5 S, the context parallel ring
- * S. */
+/* Four nodes of one GPU: context parallel groups {0, 1} and {2, 3}, and one data parallel group.
+ * Each NIC has two flows: a rank sends 1.5 S in the data parallel ring, S in the context parallel
+ * ring. */
 static void
 two_lanes_of_one_gpu_share_its_nic (void **state)
 {
@@ -133,7 +135,8 @@ two_lanes_of_one_gpu_share_its_nic (void **state)
   assert_true (t->contended);
 }
 
-/* The same collectives, one after the other: each runs alone and shares no link. */
+/* The collectives of the previous test, one after the other: each runs alone, so nothing is
+ * contended. */
 static void
 lanes_that_take_turns_share_nothing (void **state)
 {
@@ -151,7 +154,8 @@ lanes_that_take_turns_share_nothing (void **state)
   assert_false (t->contended);
 }
 
-/* GPUs without NVLink send to the next GPU and to the host over the same PCIe link. */
+/* GPUs without NVLink send to the next GPU and to the host over one PCIe link, so a ring and copies
+ * share it. */
 static void
 a_ring_over_pcie_shares_with_copies (void **state)
 {
@@ -172,8 +176,9 @@ a_ring_over_pcie_shares_with_copies (void **state)
 
 /* ---------------------------------------------------------- leaf and spine */
 
-/* Units of 4 nodes with one GPU each. A quarter of a leaf's ports lead up: four NICs share the rate
- * of one. */
+/* A fabric of leaf and spine switches. Each leaf switch connects a unit of four nodes with one GPU
+ * each. The uplink of a leaf has a quarter of the rate of its ports: four NICs share the rate of
+ * one. */
 static struct weft_cluster
 narrow_leaf (uint32_t nodes)
 {
@@ -196,7 +201,8 @@ four_flows_share_a_leaf_of_one (void **state)
   assert_near (send_seconds (&cluster, mesh, 100 * MB, FALSE), 100e6 / MADE_NIC);
 }
 
-/* Stage 0 is units 0 and 1, stage 1 is units 2 and 3: each of two leaves has four flows. */
+/* Stage 0 is units 0 and 1, stage 1 is units 2 and 3. Each leaf of stage 0 has four flows; leaves
+ * do not share links with each other. */
 static void
 leaves_do_not_share_with_each_other (void **state)
 {
@@ -240,9 +246,9 @@ what_a_bottleneck_leaves_goes_to_the_others (void **state)
   assert_true (folded->contended);
 }
 
-/* A stage is a unit.  Its gradient ring stays inside the unit; its sends leave over the leaf's
- * uplink, which has the rate of one NIC for four.  A send gets a quarter of a NIC, so a concurrent
- * ring gets three quarters of it, and the whole NIC afterwards. */
+/* Each stage fills one unit. Its gradient ring stays inside the unit. Its sends leave over the
+ * leaf's uplink, which has the rate of one NIC, so each of the four sends gets a quarter of a NIC.
+ * A concurrent ring gets the other three quarters, and the whole NIC after the sends. */
 static void
 a_ring_takes_what_narrow_sends_leave_of_its_nic (void **state)
 {
@@ -258,8 +264,8 @@ a_ring_takes_what_narrow_sends_leave_of_its_nic (void **state)
   assert_near (t->end[1][1], (1.5 * 400e6 + 100e6) / MADE_NIC);
 }
 
-/* Two pods of two units of two nodes.  The uplink of a pod has an eighth of the rate of its four
- * NICs: half a NIC for the four flows of a stage.  Leaves do not limit the flows. */
+/* Two pods of two units of two nodes. The uplink of a pod has an eighth of the rate of its four
+ * NICs, that is half a NIC, for the four flows of a stage. Leaves do not limit these flows. */
 static void
 four_flows_share_a_spine_of_half_a_nic (void **state)
 {
@@ -273,7 +279,8 @@ four_flows_share_a_spine_of_half_a_nic (void **state)
                8 * 100e6 / MADE_NIC);
 }
 
-/* A ring over two units of two nodes of two GPUs: one flow per rail crosses every border. */
+/* A ring over two units of two nodes of two GPUs. On each rail one flow crosses from unit to
+ * unit. */
 static void
 a_ring_over_units_crosses_each_leaf_once_a_rail (void **state)
 {
@@ -331,7 +338,8 @@ gpus_of_one_node_share_its_host_memory (void **state)
   assert_near (copy_seconds (&cluster, WEFT_OP_COPY_IN, TRUE), 4 * 100e6 / MADE_HOST);
 }
 
-/* Copies to and from the host use different directions of PCIe, but the same host memory. */
+/* Copies to and from the host use the two directions of PCIe, but share the host memory if this is
+ * slow. */
 static void
 copies_in_and_out_meet_in_host_memory (void **state)
 {
@@ -352,8 +360,7 @@ copies_in_and_out_meet_in_host_memory (void **state)
   }
 }
 
-/* A node of four GPUs with a switch for three of them: the fourth GPU has its own switch and ends
- * sooner. */
+/* A node of four GPUs: three share a PCIe switch, the fourth has its own and ends sooner. */
 static void
 a_switch_with_fewer_gpus_is_quicker (void **state)
 {
@@ -378,7 +385,7 @@ a_switch_with_fewer_gpus_is_quicker (void **state)
 #define FLOWS 14
 
 struct random_flow {
-  double start, bytes, left, rate, end; /* start: when the latency of the flow has passed */
+  double start, bytes, left, rate, end; /* start: after the latency of the flow */
   uint32_t n, link[4];
 };
 
@@ -387,7 +394,7 @@ struct random_case {
   struct random_flow flow[FLOWS];
 };
 
-/* Draws a case with few different numbers, so that many flows start or end at the same time. */
+/* Draws flows with few different numbers, so that many start or end at the same time. */
 static void
 make_case (GRand *dice, struct random_case *c)
 {
@@ -410,8 +417,8 @@ is_moving (const struct random_flow *f, double now)
   return f->start <= now && f->left > 0;
 }
 
-/* Water filling: repeatedly finds the link with the smallest share per crossing and fixes the rates
- * of the flows that cross this link. */
+/* Water filling: finds the link with the smallest share per flow, fixes the rates of the flows that
+ * cross this link, and repeats. */
 static void
 share (struct random_case *c, double now)
 {
@@ -506,8 +513,9 @@ flows_that_start_and_end_at_once_share_max_min (void **state)
 
 /* ---------------------------------------------------------------- real jobs */
 
-/* Whole steps with pipelines and buckets on clusters with many shared links: folded equals
- * unfolded. The stages of the second job end inside a node, so this job has no symmetry. */
+/* Steps of real jobs with pipelines and buckets, on clusters with many shared links: folded and
+ * unfolded simulations must agree. The stages of the second job end inside a node, so each of its
+ * ranks is simulated (none are folded). */
 static void
 a_real_step_folds_without_a_trace (void **state)
 {

@@ -1,6 +1,6 @@
-/* Random jobs on a better machine: more bandwidth, more FLOP/s or less latency never make a step
- * longer, recompute never makes it shorter, and the simulation with contention never takes less
- * time than the closed formulas without. */
+/* Random jobs on two machines: more bandwidth, more FLOP/s or less latency must not make a step
+ * longer, recompute must not make it shorter, and a simulation with contention must not be shorter
+ * than the formulas without. */
 #include "exec_sim/exec_sim.h"
 #include "core/base/mix.h"
 #include "core/job/job.h"
@@ -15,7 +15,7 @@ enum { JOBS = 40 };
 #define F(name) offsetof (struct weft_cluster, f.name)
 static const struct better {
   const char *name;
-  size_t field[12]; /* fields that are multiplied, 0-terminated */
+  size_t field[12]; /* the fields that are multiplied, ended by 0 */
   double factor;
 } better[] = {
   { "NIC bandwidth x 2", { F (node_nic_bandwidth) }, 2 },
@@ -40,7 +40,8 @@ static const struct better {
   { "latency of spines / 2", { F (fabric_spine_latency) }, 0.5 },
 };
 
-/* Makes links slow: the models of tests are so small that otherwise only latencies would matter. */
+/* Makes links slow. The models of these tests are so small that on fast links only latencies would
+ * matter. */
 static void
 slow_links (struct weft_job *job)
 {
@@ -55,7 +56,7 @@ slow_links (struct weft_job *job)
 struct step {
   double seconds;
   gboolean contended; /* a transfer or kernel took longer than it takes alone */
-  uint64_t places;    /* hash of the buffer offsets: reuse of bytes makes ops wait */
+  uint64_t places; /* hash of all buffer offsets: reuse of memory makes ops wait, and may change */
 };
 
 static uint64_t
@@ -127,8 +128,8 @@ check (const char *words, const struct weft_job *job, struct count *n)
   }
 }
 
-/* Recomputing every layer adds kernels to a step and removes none. Jobs that offload are left out,
- * because recomputed activations are not transferred. */
+/* Full recompute adds kernels to a step and removes none, so the step must not become shorter. Jobs
+ * that offload activations are left out, because recomputed activations are not copied. */
 static void
 check_recompute (const char *words, gboolean slow, struct count *n)
 {

@@ -1,7 +1,7 @@
-/* Every schedule as programs in the simulator: hand-made kernels for cells, transfers between them,
- * and buffers for activations.  Times must equal those of the grid's replay, whose bubbles
- * test_schedules.c compares with closed formulas.  Planned bytes must equal those that the grid
- * keeps in flight. */
+/* Every schedule in the simulator: programs made by hand, with kernels for cells, transfers between
+ * them, and buffers for activations. Times must be those of the grid's replay (whose bubbles
+ * test_schedules.c compares with closed formulas), and planned bytes those of the activations that
+ * the grid keeps. */
 #include "core/schedule/grid.h"
 #include "tests/made/made.h"
 #include "tests/runner/runner.h"
@@ -21,10 +21,10 @@ length_of (const struct weft_cell *cell, struct lengths t)
                                                  : t.input + t.weight;
 }
 
-/* The start of a cell, or its end, when its result is sent. Events are ordered by time. */
+/* The start or the end of a cell; at the end its result is sent. Events are ordered by time. */
 struct event {
   double at;
-  gboolean starts; /* starts come after ends at the same time */
+  gboolean starts; /* at equal times, ends are sorted before starts */
   uint32_t rank, index;
 };
 
@@ -70,9 +70,9 @@ events_of (const weft_grid *grid, struct lengths t, double *makespan)
 
 enum { HALF_BYTES = 1 << 20 };
 
-/* Builds the programs of all ranks together. The arrays are indexed by key(): the op that receives
- * the input, the op that receives the gradient, and the two buffers of activations that the forward
- * pass writes. */
+/* Builds the programs of all ranks at once. Arrays are indexed by key(): the op that receives a
+ * cell's input, the op that receives its gradient, and the two buffers of activations that its
+ * forward pass writes. */
 struct maker {
   const weft_grid *grid;
   struct lengths t;
@@ -95,7 +95,7 @@ transfer (struct maker *m, uint32_t rank, const struct weft_cell *cell)
   if (cell->phase == WEFT_PHASE_WEIGHT_GRAD ||
       !(forward ? weft_grid_next : weft_grid_prev) (m->grid, &to, &chunk) || to == rank)
     return;
-  /* the last two cases connect the last rank with the first */
+  /* the last two cases: from the last rank to the first, and back */
   int peer = to == rank + 1 ? 1 : to + 1 == rank ? -1 : to == 0 ? 1 : -1;
   uint32_t kernel = weft_build_last (m->b[rank], WEFT_LANE_GPU);
   made_transfer (m->b[rank], WEFT_OP_SEND, peer, 4);
@@ -138,7 +138,7 @@ nothing (size_t n)
   return ops;
 }
 
-/* Whether a microbatch continues from the last rank to the first. */
+/* Whether microbatches go from the last rank back to the first. */
 static gboolean
 goes_round (const weft_grid *grid)
 {
@@ -209,7 +209,8 @@ simulated_schedules_take_as_long_as_their_grids (void **state)
         }
 }
 
-/* Numbers of microbatches that never fill all ranks, for which orders are found by search. */
+/* So few microbatches that the ranks are never all busy. Orders for such numbers are found by
+ * search. */
 static void
 simulated_schedules_of_few_microbatches_take_as_long_as_their_grids (void **state)
 {

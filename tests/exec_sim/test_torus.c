@@ -1,5 +1,5 @@
-/* Chips on a 3D torus: links, routes, groups and collectives are compared with numbers computed by
- * hand; the simulator, folded and unfolded, is compared with closed formulas. */
+/* Chips on a 3D torus: links, routes, groups and collectives against numbers computed by hand, and
+ * simulations, folded and unfolded, against closed formulas. */
 #include "core/cluster/torus.h"
 #include "tests/made/made.h"
 #include "tests/runner/runner.h"
@@ -8,8 +8,8 @@
 #define STEP 2e-6 /* latency of a link to a neighbour */
 #define HOP 1e-6  /* latency of every chip on the way */
 
-/* A torus without latencies, with hosts of 2 x 2 x 1 chips. Axes have wraparound links (are
- * closed) if the lengths of all axes are multiples of 4. */
+/* A torus without latencies, with hosts of 2 x 2 x 1 chips. If the lengths of all axes are
+ * multiples of 4, every axis has a wraparound link (is "closed"), as on Cloud TPUs. */
 static struct weft_cluster
 torus (uint32_t x, uint32_t y, uint32_t z)
 {
@@ -26,7 +26,7 @@ torus (uint32_t x, uint32_t y, uint32_t z)
   return c;
 }
 
-/* A torus with hosts of one chip, whose axes of any length have wraparound links. */
+/* A torus with hosts of one chip; its axes have wraparound links whatever their length. */
 static struct weft_cluster
 odd_torus (uint32_t x, uint32_t y, uint32_t z)
 {
@@ -112,7 +112,7 @@ unasked_sizes_are_near_a_cube (void **state)
     c.n_gpus = wanted[i][0] * wanted[i][1] * wanted[i][2];
     c.n_nodes = MAX (1, c.n_gpus / 4);
     struct weft_fabric f = weft_fabric_make (&c);
-    if (c.n_gpus == 2) /* the two chips may lie along either axis of a host */
+    if (c.n_gpus == 2) /* two chips may be neighbours on either axis of a host */
       assert_int_equal (f.side[0] + f.side[1] + f.side[2], 4);
     else
       assert_memory_equal (f.side, wanted[i], sizeof wanted[i]);
@@ -123,7 +123,7 @@ unasked_sizes_are_near_a_cube (void **state)
 
 struct hop {
   enum weft_torus_link kind;
-  uint32_t chip; /* chip that the link belongs to */
+  uint32_t chip; /* the chip from which the link leads */
 };
 
 static void
@@ -188,7 +188,7 @@ ring_distance (uint32_t a, uint32_t b, uint32_t side)
   return MIN (up, side - up);
 }
 
-/* The route between any two chips has as many links as their distance along the axes, and no link
+/* The route between two chips has as many links as the chips are apart along all axes, and no link
  * twice. */
 static void
 no_route_is_longer_than_the_axes_are_apart (void **state)
@@ -292,7 +292,7 @@ one_axis_is_a_ring_in_both_directions (void **state)
   assert_near (seconds_of (&c, 4, 1, WEFT_OP_BROADCAST, S), S / (2 * LINK) + 2 * STEP);
 }
 
-/* The data that a chip sends is divided among its six links. */
+/* On a 4 x 4 x 4 torus, all six links of a chip carry equal parts of the data that it sends. */
 static void
 three_equal_axes_are_three_times_as_quick (void **state)
 {
@@ -304,9 +304,9 @@ three_equal_axes_are_three_times_as_quick (void **state)
   assert_near (seconds_of (&c, 16, 1, WEFT_OP_ALL_GATHER, S), 15. / 16 * S / (4 * LINK) + 4 * STEP);
 }
 
-/* Each third of the tensor begins at another axis. The links of z carry 7/8 of the third that
- * begins at z, 7/8 of a sixteenth of the third that passes x and y first, and 7/8 of a quarter of
- * the third that passes y first. */
+/* A collective splits the tensor into thirds, and each third begins at another axis. On a 4 x 4 x 8
+ * torus the links of z (length 8) carry most: 7/8 of the third that begins at z, 7/8 of a sixteenth
+ * of the third that passes x and y first, and 7/8 of a quarter of the third that passes y first. */
 static void
 the_longest_axis_is_the_slowest (void **state)
 {
@@ -331,8 +331,8 @@ without_links_round_the_end_a_line_takes_twice_as_long (void **state)
   }
 }
 
-/* Half of the data that every chip sends crosses to the other half of the longest axis, over the
- * two cuts of this axis. */
+/* An all-to-all sends half of all data to the other half of the longest axis, over two cuts of this
+ * axis. */
 static void
 all_to_all_is_limited_by_the_bisection (void **state)
 {
@@ -343,8 +343,8 @@ all_to_all_is_limited_by_the_bisection (void **state)
   assert_near (seconds_of (&c, 128, 1, WEFT_OP_ALL_TO_ALL, S), crossing / (links * LINK));
 }
 
-/* Odd rings have no ties between directions: the bytes on the busiest link, over the routes of all
- * pairs, equal those of the formula. */
+/* On axes of odd length, one direction is always shorter. The bytes on the busiest link, added over
+ * the routes of all pairs, must be those of the formula. */
 static void
 all_to_all_is_what_its_routes_carry (void **state)
 {
@@ -366,8 +366,8 @@ all_to_all_is_what_its_routes_carry (void **state)
   assert_near (seconds_of (&c, 45, 1, WEFT_OP_ALL_TO_ALL, S), most * S / 45 / LINK);
 }
 
-/* In canonical order, every owner receives the terms from all other members: one all-to-all for
- * each phase. */
+/* In canonical order, each owner receives the terms of all other members: one all-to-all per
+ * phase. */
 static void
 canonical_sums_travel_to_their_owners (void **state)
 {
@@ -380,8 +380,8 @@ canonical_sums_travel_to_their_owners (void **state)
   assert_near (traffic_of (&c, all, WEFT_OP_ALL_REDUCE, S, WEFT_COLL_CANONICAL).seconds, 2 * swap);
 }
 
-/* Chips 2, 3, 4, 5 of a 4 x 4 x 4 torus: from 2 to 3 is one link, from 3 to 4 two (x and y), from 5
- * to 2 again two. */
+/* A group that is no box: chips 2, 3, 4, 5 of a 4 x 4 x 4 torus. From 2 to 3 is one link, from 3 to
+ * 4 two links (x and y), from 5 back to 2 two links. */
 static void
 a_group_askew_runs_a_plain_ring (void **state)
 {
@@ -434,9 +434,9 @@ n_actors (const struct weft_cluster *c, struct weft_mesh mesh)
   return a->n;
 }
 
-/* If all axes have wraparound links, all chips are alike.  On an open axis the first chip sends
- * only to larger coordinates, the last only to smaller ones, and chips between them send to both.
- * Axes of length 2, 2 and 6 therefore have two, two and three kinds of chips. */
+/* On a torus with wraparound links all chips are alike. On an open axis they are not: the first
+ * chip sends only to larger coordinates, the last only to smaller ones, those between to both. So
+ * axes of length 2, 2 and 6 have two, two and three kinds of chips. */
 static void
 a_closed_torus_is_one_actor (void **state)
 {
@@ -445,7 +445,8 @@ a_closed_torus_is_one_actor (void **state)
   (void) state;
   assert_int_equal (n_actors (&closed, weft_mesh_make (1, 1, 512, 1)), 1);
   assert_int_equal (n_actors (&closed, weft_mesh_make (8, 8, 8, 1)), 1);
-  assert_int_equal (n_actors (&closed, weft_mesh_make (8, 1, 16, 4)), 8); /* 4 chips in x, 2 in z */
+  /* 4 stages of 2 planes in z */
+  assert_int_equal (n_actors (&closed, weft_mesh_make (8, 1, 16, 4)), 8);
   assert_int_equal (n_actors (&open, weft_mesh_make (1, 1, 24, 1)), 2 * 2 * 3);
 }
 
@@ -460,8 +461,8 @@ run_dp (const struct weft_cluster *c, struct weft_mesh mesh, enum weft_op_kind k
   return made_run (plan);
 }
 
-/* Neighbours in x are two tensor parallel ranks. The replicas of a rank are every other chip in x,
- * and the rings of both ranks use all links of x. */
+/* Two neighbours in x are a tensor parallel pair. Replicas of a rank are every other chip in x, so
+ * the data parallel rings of both ranks share all links of x. */
 static void
 two_groups_on_one_axis_get_half_each (void **state)
 {
@@ -473,7 +474,7 @@ two_groups_on_one_axis_get_half_each (void **state)
   g_autoptr (weft_timeline) t = run_dp (&c, weft_mesh_make (2, 1, 32, 1), WEFT_OP_ALL_REDUCE);
   assert_near (t->seconds, fmax (2 * alone.bytes[0], alone.bytes[2]) / LINK);
   assert_true (t->contended == (2 * alone.bytes[0] > alone.bytes[2]));
-  assert_int_equal (t->n, 2); /* the two ranks of a tensor parallel pair differ */
+  assert_int_equal (t->n, 2); /* two classes: the two ranks of a pair */
 }
 
 /* Tensor parallel groups are planes, data parallel groups run along z: they share no links. */
@@ -507,8 +508,9 @@ run_sends (const struct weft_cluster *c, struct weft_mesh mesh)
   return made_run (plan);
 }
 
-/* If a stage is one plane, every chip sends over its own link. If a stage is two planes, a send
- * crosses two links, and the link between the planes carries the data of both planes. */
+/* If a stage is one plane of chips, every chip sends to the next stage over its own link. If it is
+ * two planes, a send crosses two links, and the link between the planes carries the sends of
+ * both. */
 static void
 stages_of_two_planes_share_the_links_between (void **state)
 {
@@ -549,7 +551,7 @@ chips_of_a_host_share_its_memory (void **state)
   assert_near (copy_seconds (&c), 2 * S / MADE_HOST);
 }
 
-/* Separate engines of the chip transfer the bytes: kernels are not slower during a collective. */
+/* A TPU has separate engines for transfers, so a collective does not slow kernels down. */
 static void
 communication_takes_nothing_from_kernels (void **state)
 {
@@ -566,7 +568,8 @@ communication_takes_nothing_from_kernels (void **state)
   assert_near (t->end[0][1], 500 * MADE_US);
 }
 
-/* Steps of real jobs, on slices with and without wraparound links and on a part of a host. */
+/* Steps of real jobs on slices with and without wraparound links, and on a part of a host: folded
+ * and unfolded simulations must agree. */
 static void
 real_steps_fold_without_a_trace (void **state)
 {

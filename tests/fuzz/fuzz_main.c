@@ -13,8 +13,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The target reads an exact copy of the file, so that the sanitizer detects a read past its end.
- * Returns FALSE if the file cannot be read. */
+/* Feeds one file to the target. The target gets an exact copy of the bytes, so that the sanitizer
+ * detects a read past the end. Returns FALSE if the file cannot be read. */
 static gboolean
 feed_file (const char *path)
 {
@@ -26,7 +26,8 @@ feed_file (const char *path)
     fprintf (stderr, "%s\n", error->message);
     return FALSE;
   }
-  g_autofree uint8_t *exact = g_malloc (size + !size); /* not NULL for an empty file */
+  /* at least one byte, because malloc (0) may return NULL */
+  g_autofree uint8_t *exact = g_malloc (size + !size);
   memcpy (exact, data, size);
   fprintf (stderr, "%s\n", path);
   LLVMFuzzerTestOneInput (exact, size);

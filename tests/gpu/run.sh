@@ -188,7 +188,7 @@ begin=$SECONDS date=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 
 escaped() { sed -e 's/\\/\\\\/g' -e 's/"/\\"/g' -e 's/[[:cntrl:]]/ /g' <<<"$1" | tr -d '\n'; }
 
-# record PART STATUS EXIT SECONDS WORDS
+# record PART STATUS EXIT SECONDS WORDS: adds the outcome of a part to the records, and prints it.
 record() {
   printf '{"part":"%s","status":"%s","exit":%d,"seconds":%d,"said":"%s"}\n' "$1" "$2" "$3" "$4" \
     "$(escaped "$5")" >>"$records"

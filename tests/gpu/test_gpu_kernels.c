@@ -1,9 +1,10 @@
 /* The CUDA kernels on a GPU, through the module that the executor loads: the cases that
- * test_cuda_kernels.c runs on the emulator. Without a GPU, they are skipped with the reason.
+ * test_cuda_kernels.c runs on the emulator. Without a GPU the tests are skipped, with the reason.
  *
- *   test_gpu gpu_kernels         runs every op in its own process, several at once, so that a
- *                                failing kernel does not stop the others
- *   test_gpu gpu_kernels -- OP   runs the cases of one op */
+ * test_gpu gpu_kernels: runs every op in its own process, several at once, so that a failing kernel
+ * does not stop the others
+ *
+ * test_gpu gpu_kernels -- OP: runs the cases of one op */
 #include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/made/cuda_case.h"
 #include "tests/made/trained_cases.h"
@@ -11,7 +12,7 @@
 #include <gio/gio.h>
 #include <unistd.h>
 
-enum { GUARD = 256 /* bytes behind scratch that must not change */ };
+enum { GUARD = 256 /* bytes behind scratch; they must not change */ };
 
 struct gpu {
   const struct weft_gpu_calls *calls;
@@ -108,7 +109,7 @@ has_kernel (void *user, enum weft_op_kind kind)
 
 static const char *only; /* word of the op that this process tests */
 
-/* Set-up: the state is a struct gpu; NULL: there is no GPU. */
+/* Set-up of a test: the state is a struct gpu, or NULL on a machine without a GPU. */
 static int
 find_gpu (void **state)
 {
@@ -180,7 +181,8 @@ attention_on_a_gpu_is_that_of_the_cpu (void **state)
   cuda_case_attention (&device);
 }
 
-/* Needs cuDNN. On older GPUs, our kernels compute shapes for which cuDNN has no engine. */
+/* cuDNN must compute the cases that it supports on Hopper. On older GPUs it has no engine for some
+ * of them, and our kernels compute these. */
 static void
 attention_by_cudnn_is_that_of_the_cpu (void **state)
 {
@@ -272,7 +274,7 @@ begin_another (void)
     fail_msg ("%s", error->message);
 }
 
-/* The output of a process without the lines of tests that passed. The caller frees it. */
+/* What a process has printed, without the lines about tests that passed. The caller frees it. */
 static char *
 complaint (const char *said)
 {

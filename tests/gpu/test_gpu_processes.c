@@ -1,6 +1,6 @@
-/* Two processes on one GPU that communicate by NCCL. Each sets another NCCL_HOSTID, as if it were
- * another machine, so that NCCL uses sockets. This is slow, but tests all of NCCL except NVLink and
- * features that need it. Without a GPU, all tests are skipped with the reason. */
+/* Two processes on one GPU that communicate by NCCL. Each sets another NCCL_HOSTID, so that NCCL
+ * treats them as two machines and uses sockets. This is slow, but tests all of NCCL except NVLink
+ * and the features that need it. Without a GPU the tests are skipped, with the reason. */
 #include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/made/own.h"
 #include "tests/runner/folder.h"
@@ -25,8 +25,8 @@ static const char *const jobs[] = {
 
 /* ----------------------------------------------------------------------- a process */
 
-/* The processes share the GPU by time slices, and their NCCL kernels wait for each other. These
- * settings keep the kernels small and simple: rings, one protocol, small buffers. */
+/* The processes share the GPU in time slices, although their NCCL kernels wait for each other.
+ * These settings keep NCCL kernels small and simple: rings, one protocol, small buffers. */
 static void
 tell_nccl (const char *rank)
 {
@@ -42,7 +42,7 @@ tell_nccl (const char *rank)
   g_setenv ("NCCL_HOSTID", host, TRUE);
 }
 
-/* This process's executor. If `dies`, the process kills itself in step 3. */
+/* The executor of this process. `dies`: the process kills itself in step 3. */
 static struct {
   struct weft_exec_ops ops;
   gboolean dies;
@@ -73,8 +73,8 @@ dies (char **argv)
   return g_str_equal (argv[2], "die") && g_strcmp0 (g_getenv ("RANK"), "1") == 0;
 }
 
-/* Arguments: JOB together|die|shared DATA. "shared": both ranks are virtual ranks of one
- * process. */
+/* Arguments: JOB together|die|shared DATA. "shared": one process with both ranks; the ranks share
+ * the GPU. */
 static int
 be_process (int argc, char **argv)
 {
@@ -102,7 +102,7 @@ be_process (int argc, char **argv)
 
 /* -------------------------------------------------------------------------- tests */
 
-/* Set-up: the state is the path of a token file; NULL without a GPU. */
+/* Set-up of a test: the state is the path of a token file, or NULL on a machine without a GPU. */
 static int
 find_gpu (void **state)
 {

@@ -1,12 +1,12 @@
-/* Training on a GPU: the checks that test_cuda_train.c runs on a double of a device. Without a GPU,
- * all tests are skipped with the reason. */
+/* Training on a GPU: the checks that test_cuda_train.c runs on a double of a device. Without a GPU
+ * the tests are skipped, with the reason. */
 #include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/made/trained_cases.h"
 #include "tests/runner/runner.h"
 
 #define MIB ((uint64_t) 1 << 20)
 
-static const struct weft_gpu_calls *calls; /* NULL: there is no GPU */
+static const struct weft_gpu_calls *calls; /* NULL on a machine without a GPU */
 
 static const struct weft_gpu_calls *
 gpu (void **state)
@@ -17,8 +17,8 @@ gpu (void **state)
   return calls;
 }
 
-/* Number of the job of this test. A function that calls this is registered once per job, so that a
- * failing job does not hide the others. */
+/* The number of the job that a test trains. A test function with this call is registered once per
+ * job, so that a failing job does not hide the others. */
 static uint32_t
 number_of (void **state)
 {
@@ -32,7 +32,8 @@ one_rank_does_what_the_cpu_does (void **state)
     skip ();
 }
 
-/* Hopper runs wgmma kernels; other GPUs run other kernels. */
+/* Wide heads and experts: Hopper runs wgmma kernels, other GPUs run other kernels, with the same
+ * checks. */
 static void
 wide_heads_and_experts_train_as_on_the_cpu (void **state)
 {
@@ -71,8 +72,8 @@ graphs_have_the_bits_of_single_calls (void **state)
   trained_in_graphs (gpu (state));
 }
 
-/* Allocated memory may exceed planned memory, because cuBLASLt has scratch on every lane and the
- * device allocates in large pieces. */
+/* More memory may be allocated than planned: cuBLASLt has scratch on every lane, and the device
+ * allocates in large pieces. But not much more. */
 static void
 what_is_allocated_was_planned (void **state)
 {
@@ -84,7 +85,8 @@ what_is_allocated_was_planned (void **state)
   assert_true (gone >= planned && gone - planned < 1024 * MIB);
 }
 
-/* A test name: the text of a job without TRAINED_SIZES, which all jobs contain. Frees `words`. */
+/* The name of a test: the text of its job without TRAINED_SIZES, which all jobs contain. Frees
+ * `words`. */
 static char *
 short_name (char *words)
 {

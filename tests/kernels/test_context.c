@@ -27,8 +27,8 @@ ranks_share_out_a_sequence_and_each_has_as_much_of_the_triangle (void **state)
   }
 }
 
-/* The leaves of a rank, in the zigzag order of its own chunks, are consecutive leaves of the whole
- * sequence. */
+/* The chunks of a rank in zigzag order, one after the other, must be leaves that follow each other
+ * in the tree of the whole sequence; otherwise canonical sums would be added in another order. */
 static void
 a_ranks_chunks_are_an_aligned_block_of_leaves (void **state)
 {
@@ -50,11 +50,12 @@ a_ranks_chunks_are_an_aligned_block_of_leaves (void **state)
 
 /* ---------------------------------------------------------------------- calls of ops */
 
-/* A call with operands of its own: floats for the kernel, doubles for the reference. */
+/* A kernel call with its own operands: in the types of the kernel (`k`) and in double for the
+ * reference (`exact`). */
 struct call {
   struct weft_kernel k, exact;
   union weft_model model;
-  uint64_t more[2]; /* dimensions 5 and 6; for attention: window and width of values */
+  uint64_t more[2]; /* dimensions 5 and 6 of the shape; attention: window and width of values */
   uint32_t n;
 };
 
@@ -216,7 +217,7 @@ joining_what_was_split_gives_it_back (void **state)
   }
 }
 
-/* Attention over `batch` sequences that `size` ranks share. */
+/* Attention over `batch` sequences, which `size` context parallel ranks share. */
 struct sample {
   uint32_t batch, size;
   uint64_t tokens, heads, groups, width, window, value;
@@ -253,7 +254,7 @@ open_part (struct call *c, const struct sample *s, enum weft_op_kind kind, uint6
 
 enum { QKV, KV, OUT, LSE, D_OUT, DQ, DKV };
 
-/* Sets o and lse of a backward call to the results of its forward reference. */
+/* Computes o and lse by the forward reference, as operands of a backward call. */
 static void
 forward_first (struct call *c, const struct sample *s, GRand *rand)
 {
@@ -365,7 +366,7 @@ whole_row (const struct sample *s, uint32_t rank, uint64_t row)
   return row / s->tokens * s->tokens * s->size + weft_position (place, s->tokens, row % s->tokens);
 }
 
-/* Copies a rank's rows, of n floats each, from the array of the whole sequences. */
+/* Copies the rows of a rank, n floats each, from an array for the whole sequences. */
 static void
 take_rows (const struct sample *s, uint32_t rank, const float *whole, float *mine, uint64_t n)
 {
@@ -397,7 +398,7 @@ o_columns (const struct sample *s)
   return s->heads * value_width (s);
 }
 
-/* Copies the keys and values of rows of qkv. */
+/* Copies keys and values out of rows of qkv. */
 static void
 take_kv (const struct sample *s, const float *qkv, float *kv, uint64_t rows)
 {
@@ -407,7 +408,7 @@ take_kv (const struct sample *s, const float *qkv, float *kv, uint64_t rows)
     memcpy (kv + row * n, qkv + row * (q + n) + q, n * sizeof *kv);
 }
 
-/* Copies the log-sum-exp of a rank's rows, which is stored head by head. */
+/* Copies the log-sum-exp of a rank's tokens. It is stored head by head. */
 static void
 take_lse (const struct sample *s, uint32_t rank, const float *whole, float *mine)
 {
@@ -426,8 +427,8 @@ expect_rows (const struct sample *s, uint32_t rank, const float *whole, const fl
     assert_memory_equal (mine + row * n, whole + whole_row (s, rank, row) * n, n * sizeof *mine);
 }
 
-/* Checks that a rank's attention over all keys, and its dq, have the bits of the whole. Returns the
- * rank's dkv, which the caller frees. */
+/* Checks that a rank's attention over all keys, and the gradient dq, have the bits of attention on
+ * one rank. Returns the rank's gradient dkv, which the caller frees. */
 static float *
 check_rank_bits (const struct whole *w, uint32_t rank, GRand *rand)
 {
@@ -483,7 +484,8 @@ ranks_compute_nodes_of_the_sums_that_one_rank_takes (void **state)
   }
 }
 
-/* Ring attention, forward: attention over the keys of each rank in turn, merged. */
+/* Ring attention, forward: attention to the keys of one rank after the other, merged, must be near
+ * attention to all keys. */
 static void
 a_ring_of_parts_is_the_whole_attention (void **state)
 {
@@ -529,11 +531,11 @@ a_ring_of_parts_is_the_whole_attention (void **state)
 
 /* ------------------------------------------------- gradients of weights, rank by rank */
 
-/* Ops whose outputs are sums over tokens: operands with a row per token, operands that are sums,
- * and dimensions. */
+/* Ops that sum over tokens: `rows`: operands with one row per token; `sums`: operands that are such
+ * sums. */
 static const struct folded {
   enum weft_op_kind kind;
-  uint32_t rows[4], sums[2]; /* operands; 0 ends the list, except as the first entry */
+  uint32_t rows[4], sums[2]; /* numbers of operands; a 0 behind the first entry ends the list */
   uint64_t per_token, columns, other;
 } folded[] = {
   { WEFT_OP_MATMUL_WGRAD, { 0, 1 }, { 2, 3 }, 1, 5, 7 },
@@ -559,7 +561,7 @@ open_folded (struct call *c, const struct folded *f, uint64_t tokens, struct wef
   call_open (c, f->kind, dim, rand);
 }
 
-/* Copies a rank's rows from the operands of the whole call. */
+/* Copies the rows of a rank from the operands of a call on whole sequences. */
 static void
 deal (const struct folded *f, const struct call *whole, struct call *mine)
 {

@@ -6,9 +6,11 @@
 #include "kernels/kernel.h"
 #include "tests/runner/runner.h"
 
-#define HALF_STEP 0x1p-4 /* relative error of normal numbers with three bits of mantissa */
+/* largest relative rounding error of a normal number with 3 bits of mantissa */
+#define HALF_STEP 0x1p-4
 
-/* Value of an E4M3 code by its definition: sign, exponent with bias 7, mantissa of three bits. */
+/* The value of an E4M3 code by its definition: sign, exponent with bias 7, mantissa of three
+ * bits. */
 static double
 value_of (unsigned code)
 {
@@ -38,8 +40,8 @@ every_code_has_the_value_of_the_specification (void **state)
     assert_int_equal (!!signbit (found), code >> 7);
   }
   assert_true (weft_e4m3_float (0x7e) == 448);
-  assert_true (weft_e4m3_float (0x08) == 0x1p-6f); /* the smallest normal number */
-  assert_true (weft_e4m3_float (0x01) == 0x1p-9f); /* the smallest number */
+  assert_true (weft_e4m3_float (0x08) == 0x1p-6f); /* the smallest normal number of E4M3 */
+  assert_true (weft_e4m3_float (0x01) == 0x1p-9f); /* the smallest number of E4M3 */
 }
 
 static void
@@ -150,8 +152,8 @@ quantise (struct tensor *t, uint32_t parts)
   run (&q, parts);
 }
 
-/* Error limits: half a step of a mantissa of three bits for normal numbers, half of the smallest
- * step for subnormal numbers. */
+/* The error of a quantised element: at most half a step of three bits of mantissa (normal numbers),
+ * or half of the smallest step (subnormal numbers). */
 static void
 a_tensor_is_off_by_a_sixteenth_of_each_normal_element_at_most (void **state)
 {
@@ -200,7 +202,8 @@ quantise_does_what_its_reference_does (void **state)
   }
 }
 
-/* The scales are those of Transformer Engine. */
+/* Scales for extreme magnitudes, as in Transformer Engine: 1 for magnitudes of 0, infinity or NaN,
+ * FLT_MAX for tiny ones. */
 static void
 scales_are_finite_and_never_zero (void **state)
 {
@@ -215,8 +218,8 @@ scales_are_finite_and_never_zero (void **state)
   assert_true (weft_fp8_scale (FLT_MAX) == 448 / FLT_MAX);
 }
 
-/* Quantisation of a tensor with infinite elements. With its own amax, which is infinite, the scale
- * is 1 and infinite elements become NaN. With the amax of an earlier step, infinite elements become
+/* A tensor with infinite elements must not stay unnoticed. Its amax is infinite, so the scale is 1
+ * and infinite elements become NaN. With the amax of an earlier step (delayed scaling), they become
  * the largest number. */
 static void
 a_tensor_that_overflowed_is_seen (void **state)
@@ -297,8 +300,8 @@ quantise_mx (struct tensor *t)
   run (&k, 1);
 }
 
-/* Both copies have blocks along their own rows. The results equal those in double exactly, because
- * scales are powers of two. */
+/* MXFP8: both copies, of the matrix and its transpose, have blocks along their rows. Scales are
+ * powers of two, so the results must equal those in double exactly. */
 static void
 quantise_mx_does_what_its_reference_does_in_both_directions (void **state)
 {
@@ -338,7 +341,7 @@ struct product {
   double dx[MOST], dw[MOST], ds[MOST], db[MOST], dy[MOST];
 };
 
-/* Sets the operands of the reference to the same numbers in double. */
+/* Gives the reference the operands of the kernel in double. */
 static void
 mirror (struct product *p, const struct tensor *w, uint64_t m, gboolean mx)
 {
@@ -374,7 +377,7 @@ products_of_codes_and_scales_are_those_of_their_references (void **state)
     uint64_t n = w.rows, k = w.columns;
     p.k = kernel (dgrad ? WEFT_OP_MATMUL_DGRAD_FP8_WEIGHTS : WEFT_OP_MATMUL_FP8_WEIGHTS, m,
                   dgrad ? k : n);
-    p.k.shape.dim[2] = dgrad ? n : k; /* inner dimension: columns of w, in dgrad its rows */
+    p.k.shape.dim[2] = dgrad ? n : k; /* inner dimension: columns of w; in dgrad rows of w */
     for (uint64_t i = 0; i < m * k; i++)
       p.x[i] = (float) g_rand_double_range (rand, -1, 1);
     for (uint64_t i = 0; i < n; i++)
@@ -397,7 +400,8 @@ products_of_codes_and_scales_are_those_of_their_references (void **state)
   }
 }
 
-/* The cost model counts one byte per weight, and for activations the bytes of the training type. */
+/* The cost model must count one byte per fp8 weight, and for activations the bytes of the training
+ * type. */
 static void
 a_product_reads_its_weights_at_a_byte_each (void **state)
 {

@@ -4,8 +4,8 @@
 #include "kernels/kernel.h"
 #include "tests/runner/runner.h"
 
-/* Value of an E5M2 code by its definition: sign, five bits of exponent with bias 15, two of
- * mantissa. */
+/* The value of an E5M2 code by its definition: sign, exponent of five bits with bias 15, mantissa
+ * of two bits. */
 static double
 e5m2_value (unsigned code)
 {
@@ -56,8 +56,8 @@ between_two_codes_of_e5m2_the_nearer_wins_and_ties_go_to_even (void **state)
 
 #define MOST 40000
 
-/* A matrix, the codes of the matrix and of its transpose, and their scales: as an executor stores
- * them, and as doubles for a reference. */
+/* A matrix with the fp8 codes and scales of the matrix and of its transpose: as an executor stores
+ * them, and as doubles for the reference. */
 struct factor {
   uint64_t rows, columns;
   enum weft_dtype dtype;
@@ -100,8 +100,8 @@ run (const struct weft_kernel *k, uint32_t parts)
     weft_kernels[k->kind].cpu (k, part, parts);
 }
 
-/* Quantises with one scale for the tensor, from a magnitude that was known before (delayed
- * scaling), and transposes the codes. */
+/* Quantises the matrix with one scale from a magnitude that is known before (delayed scaling), and
+ * transposes the codes. */
 static void
 quantise_whole (struct factor *f)
 {
@@ -147,7 +147,8 @@ quantise_blocks (struct factor *f, uint64_t block, gboolean square)
 static void
 quantise (struct factor *f, uint64_t block, gboolean square)
 {
-  f->amax = 2.5f; /* magnitude of another tensor: some elements here are larger */
+  /* smaller than some elements, like a largest magnitude that was found in an earlier tensor */
+  f->amax = 2.5f;
   (block ? quantise_blocks (f, block, square) : quantise_whole (f));
 }
 
@@ -157,7 +158,7 @@ scale_at (const float *scale, uint64_t block, uint64_t i)
   return (double) (block == 32 ? weft_e8m0_float (((const uint8_t *) scale)[i]) : scale[i]);
 }
 
-/* Converts the results of the kernels to doubles. */
+/* Converts the matrix, its codes and scales to doubles. */
 static void
 widen (struct factor *f, uint64_t block)
 {
@@ -195,15 +196,16 @@ magnitudes_are_noted_while_a_tensor_is_rounded_by_those_of_before (void **state)
     k.operand[3] = (struct weft_operand){ &seen, 1, WEFT_FP32, TRUE };
     weft_ref_quantise_delayed (&k);
     uint64_t other = 0;
-    for (uint64_t i = 0; i < n; i++) /* allow the next code: a tie in float may be no tie in
-                                      * double */
+    /* the next code is allowed: a tie in float may be none in double */
+    for (uint64_t i = 0; i < n; i++)
       other += f.value[i] != y[i] && fabs (f.value[i] - y[i]) > 0.34 * fabs (y[i]) + 0x1p-9;
     assert_int_equal (other, 0);
     assert_true ((double) f.seen == seen);
   }
 }
 
-/* Magnitudes of an expert without tokens, of tensors of zeros, with an overflow and with NaN. */
+/* amax_update with six observed magnitudes: 0 (an expert without tokens), infinity and NaN keep the
+ * old magnitude; 2 and a tiny number replace it. */
 static void
 a_tensor_that_showed_nothing_keeps_its_magnitude (void **state)
 {
@@ -218,8 +220,8 @@ a_tensor_that_showed_nothing_keeps_its_magnitude (void **state)
   assert_memory_equal (amax, wanted, sizeof wanted);
 }
 
-/* The results equal those in double exactly, because scales are powers of two. Blocks lie along
- * rows or are squares, in the matrix and in its transpose. */
+/* Scales of blocks are powers of two, so the results must equal those in double exactly. Blocks lie
+ * along rows or are squares, in the matrix and in its transpose. */
 static void
 blocks_are_rounded_as_their_reference_does_in_both_directions (void **state)
 {
@@ -258,7 +260,7 @@ struct product {
   double exact_bias[MOST], exact_y[MOST], exact_sums[MOST];
 };
 
-/* Sets the factors (m, t) and (n, t) of a kernel and of its reference. */
+/* Gives a kernel and its reference the factors (m, t) and (n, t) as operands. */
 static void
 give (struct product *p, struct weft_kernel *k, struct weft_kernel *ref, uint64_t block)
 {
@@ -330,7 +332,8 @@ forward_and_input_gradients_are_those_of_their_references (void **state)
   }
 }
 
-/* Quantises a tensor with one infinite element by the scale of its own largest magnitude. */
+/* Quantises a tensor with one infinite element, at position `at`, with the scale of its largest
+ * magnitude. */
 static void
 quantise_overflowed (struct factor *f, uint64_t at)
 {
@@ -347,8 +350,9 @@ quantise_overflowed (struct factor *f, uint64_t at)
   f->scale[0] = f->amax;
 }
 
-/* The row of the result to which the infinite element contributes is not finite, whatever the other
- * factor, so that found_inf and check_for_nan detect it. All other rows stay finite. */
+/* A matmul with an infinite element: the row of the result to which this element contributes must
+ * not be finite, whatever the other factor, so that found_inf and check_for_nan detect the
+ * overflow. All other rows must stay finite. */
 static void
 an_infinite_element_is_seen_in_products (void **state)
 {
@@ -374,8 +378,8 @@ an_infinite_element_is_seen_in_products (void **state)
   }
 }
 
-/* Both factors have blocks along rows. The sums of the first factor's rows are the bias
- * gradient. */
+/* Weight gradients: both factors have blocks along rows. The sum over the rows of the first factor
+ * is the bias gradient. */
 static void
 weight_gradients_are_added_as_by_their_reference (void **state)
 {
@@ -406,8 +410,8 @@ weight_gradients_are_added_as_by_their_reference (void **state)
   }
 }
 
-/* The cost model counts one byte per element of each factor, 1 / 32 byte more for scales of blocks
- * of 32, and the bytes of the result's type. */
+/* The cost model must count one byte per element of each factor, 1/32 byte more for the scales of
+ * blocks of 32, and the bytes of the result's type. */
 static void
 factors_cost_a_byte_an_element_and_results_their_own_type (void **state)
 {

@@ -9,13 +9,13 @@
 
 /* ------------------------------------------------------------------------- the cases */
 
-/* An op, the operands that it writes, and those of them that may accumulate. */
+/* An op: its kernel and reference, which operands it writes, and which of these it may add to. */
 struct op {
   const char *name;
   void (*cpu) (const struct weft_kernel *k, uint32_t part, uint32_t parts);
   void (*reference) (const struct weft_kernel *k);
   uint64_t (*extent) (const struct weft_kernel *k, uint32_t operand);
-  uint32_t n, written, added, fp32; /* the last three: bit masks of operands */
+  uint32_t n, written, added, fp32; /* `written`, `added`, `fp32`: bit masks of operands */
 };
 
 static const struct op matmul = {
@@ -50,7 +50,7 @@ static const struct op attention_bwd = { "attention_bwd",
                                          0,
                                          1 << 2 };
 
-/* One kernel call: operands as stored, and the same numbers in double. */
+/* One kernel call, with operands in the types of the kernel (`k`) and in double (`exact`). */
 struct trial {
   const struct op *op;
   union weft_model model;
@@ -162,7 +162,7 @@ attention_trial (const struct op *op, enum weft_dtype dtype, GRand *random)
   return t;
 }
 
-/* Sets o and lse of a backward call to the results of its forward reference. */
+/* Computes o and lse by the forward reference, as operands of a backward call. */
 static void
 forward_first (struct trial *t, GRand *random)
 {
@@ -187,7 +187,7 @@ random_trial (const struct op *op, enum weft_dtype dtype, GRand *random)
   return t;
 }
 
-/* Number of terms of the longest sum of an op. */
+/* Number of terms of the longest sum in an op, which bounds its rounding error. */
 static double
 most_terms (const struct trial *t)
 {
@@ -275,7 +275,8 @@ large_products_are_made_of_blocks (void **state)
   compare_one (&wgrad, (const uint64_t[5]){ 700, 300, 500 }, 0);
 }
 
-/* Windows that end at a block boundary, one key before it and one key after it. */
+/* Sequences and heads of several blocks; windows that end at a block boundary, one key before it
+ * and one key after it. */
 static void
 wide_heads_and_long_sequences_are_made_of_blocks (void **state)
 {
@@ -331,7 +332,7 @@ sums_over_nothing_are_zero (void **state)
   }
 }
 
-/* The loss is the dot product of o and do. */
+/* A loss whose gradient is `gradient`: the dot product of the attention output and `gradient`. */
 static double
 loss (const struct trial *forward, const double *gradient)
 {
@@ -376,8 +377,8 @@ the_reference_of_attention_has_the_slopes_of_its_forward (void **state)
 
 /* ---------------------------------------------------------------------- the same bits */
 
-/* Runs the trial again in parts, from the operands `start`, with `tile` unless NULL. Every operand
- * must then equal `found`. */
+/* Runs the trial again in `parts` parts from the operands `start`, with the matmul tile `tile`
+ * unless NULL. Every operand must then have the bits of `found`. */
 static void
 expect_again (struct trial *t, void *const *start, void *const *found, uint32_t parts,
               const struct weft_tile *tile)
@@ -435,7 +436,7 @@ shares_and_vector_units_do_not_show (void **state)
     }
 }
 
-/* The chain that kernels/gemm.h defines, over the terms of one leaf. */
+/* The sum over the terms of one leaf: the chain of additions that kernels/gemm.h defines. */
 static float
 chain (const struct weft_gemm *g, uint32_t leaf, uint64_t i, uint64_t j)
 {
@@ -450,7 +451,7 @@ chain (const struct weft_gemm *g, uint32_t leaf, uint64_t i, uint64_t j)
   return sum;
 }
 
-/* The node over leaves [first, first + n) of the tree. */
+/* The sum over leaves [first, first + n), added along the tree. */
 static float
 node (const struct weft_gemm *g, uint32_t first, uint32_t n, const uint64_t at[2])
 {
@@ -510,8 +511,8 @@ every_element_is_a_tree_of_chains_on_every_vector_unit (void **state)
     }
 }
 
-/* As in tensor parallelism: each rank sums its share of every part, and the sums are added in
- * pairs. */
+/* As in tensor parallelism, each rank sums its share of the terms, and the sums are added in pairs.
+ * The result must have the bits of one rank. */
 static void
 ranks_that_share_the_terms_meet_in_the_bits_of_one (void **state)
 {
@@ -577,8 +578,8 @@ a_row_alone_is_the_same_row (void **state)
     }
 }
 
-/* Runs the last sequence of a batch alone, whole and cut after CUT tokens: the results are the
- * same, because queries see no later key. */
+/* Runs the last sequence of a batch alone, and again cut after CUT tokens. The outputs must be the
+ * same, because a query sees neither other sequences nor later keys. */
 static void
 attention_does_not_see_other_sequences_or_later_tokens (void **state)
 {
@@ -608,9 +609,10 @@ attention_does_not_see_other_sequences_or_later_tokens (void **state)
 
 /* -------------------------------------------------------------------- canonical order */
 
-/* Computes the node of the summation tree over n sequences, whose operands begin at `at`, by kernel
- * calls of one sequence each (tests/kernels/test_context.c tests their chunks) and by the additions
- * of core/base/fold.h. The result is in `node`, as fp32 numbers rounded to the operand's type. */
+/* Adds the outputs of n sequences along the tree of core/base/fold.h, as separate kernel calls of
+ * one sequence each (tests/kernels/test_context.c tests the chunks of a sequence). `at`: where the
+ * operands of the first sequence begin. The sum is in `node`, in fp32, rounded to the type of the
+ * operand. */
 static void
 fold_sequences (struct trial *one, char *const at[2], uint32_t n, uint32_t output, float *node)
 {
@@ -686,7 +688,7 @@ canonical_weight_gradients_are_folded_sequences (void **state)
     }
 }
 
-/* The largest microbatch, which needs the deepest stack. */
+/* The largest microbatch, 65536 sequences, whose sums need the deepest stack of nodes. */
 static void
 a_microbatch_of_65536_sequences_is_folded (void **state)
 {
@@ -699,7 +701,7 @@ a_microbatch_of_65536_sequences_is_folded (void **state)
 
 /* --------------------------------------------------------------------------- kernels/math.h */
 
-/* Distance in units in the last place of a float near `want`. */
+/* Distance of `found` from `want` in units in the last place. */
 static double
 distance (float found, double want)
 {

@@ -1,5 +1,5 @@
-/* Every kernel of the table against its fp64 reference, every backward reference against
- * differences of its forward one, and the rules of kernels/kernel.h about equal bits. */
+/* Every kernel against its fp64 reference, every backward reference against difference quotients of
+ * its forward reference, and the rules of kernels/kernel.h about equal bits. */
 #include "core/base/exact.h"
 #include "core/base/fold.h"
 #include "kernels/float.h"
@@ -74,9 +74,10 @@ parts_together_have_the_bits_of_the_whole (void **state)
 
 /* -------------------------------------------------------------------- gradients */
 
-/* Role of each operand of a backward op, followed by the number of the forward operand. v: its
- * value; d: its gradient, for an output; g: its gradient, for an input; b: in place, gradient of
- * the output, then of the input; x: in place, value, then gradient. `-`: absent. */
+/* For each operand of a backward op: a letter, and the number of the forward operand that it
+ * belongs to. v: value of this operand; d: gradient of this output; g: gradient of this input; b:
+ * in place, first the gradient of the output, then of the input; x: in place, first the value, then
+ * the gradient; -: absent. */
 static const struct derivative {
   enum weft_op_kind forward, backward;
   uint32_t output;
@@ -96,7 +97,7 @@ static const struct derivative {
   { WEFT_OP_XENT, WEFT_OP_XENT_BWD, 4, "x0 v1 v2" },
 };
 
-/* Draws a case that is small enough for a difference quotient of every element. */
+/* Draws a case that is so small that a difference quotient of every element can be computed. */
 static void
 make_small (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
 {
@@ -113,7 +114,8 @@ make_small (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
   }
 }
 
-/* Draws a case of a forward op with all operands present, in doubles that are not rounded. */
+/* Draws a case of a forward op with all optional operands present, in doubles that are not
+ * rounded. */
 static void
 make_forward (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
 {
@@ -132,7 +134,7 @@ make_forward (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
   }
 }
 
-/* Sum of the output times its gradient, with `by` added to element i of operand o. */
+/* The sum of the output times `weight`, after `by` was added to element i of operand o. */
 static double
 moved (const struct kernel_case *made, const struct derivative *d, const double *weight, uint32_t o,
        uint64_t i, double by)
@@ -231,7 +233,7 @@ a_gradient_is_the_slope_of_its_forward (void **state)
   g_rand_free (rand);
 }
 
-/* The loss of logits that are soft-capped first. */
+/* The loss of logits that are soft-capped before. */
 static double
 capped_loss (const struct kernel_case *made, const double *logits)
 {
@@ -309,8 +311,8 @@ is_folded_operand (const struct kernel_case *made, uint32_t o)
   return kernel_case_is_gradient (made->argument[o].name) && made->k.operand[o].data != NULL;
 }
 
-/* The call for one sequence of a whole call: the rows of that sequence, and separate gradients,
- * which are overwritten and which the caller frees. */
+/* The part of a call that belongs to one sequence: the rows of this sequence, and gradients of its
+ * own, which are overwritten and which the caller frees. */
 static struct weft_kernel
 one_sequence (const struct kernel_case *made, const struct weft_kernel *whole, uint64_t sequence)
 {
@@ -331,7 +333,8 @@ one_sequence (const struct kernel_case *made, const struct weft_kernel *whole, u
   return k;
 }
 
-/* Adds the gradients of n calls along the tree of core/base/fold.h; the result is in single[0]. */
+/* Adds the gradients of n such calls along the tree of core/base/fold.h. The sum is in
+ * single[0]. */
 static void
 fold_singles (const struct kernel_case *made, struct weft_kernel *single, uint64_t n)
 {
@@ -399,7 +402,7 @@ sequences_of_one_call_fold_like_calls_of_one_sequence (void **state)
   g_rand_free (rand);
 }
 
-/* Part of the rows (or elements, which are rows of one column) of a call. */
+/* A call on some of the rows (for elementwise ops: elements) of a call. */
 static struct weft_kernel
 some_rows (const struct kernel_case *made, const struct weft_kernel *k, uint64_t first, uint64_t n)
 {
@@ -417,8 +420,8 @@ some_rows (const struct kernel_case *made, const struct weft_kernel *k, uint64_t
   return part;
 }
 
-/* For xent and grad_norm, whose last operand is an exact sum: one call on all rows and several
- * calls on parts of the rows give the same words. */
+/* Ops whose last operand is an exact sum (xent, grad_norm): one call on all rows and several calls
+ * on parts of the rows must give the same words. */
 static void
 check_exact (GRand *rand, enum weft_op_kind kind)
 {
@@ -495,7 +498,7 @@ the_residual_gradient_is_added_in_place (void **state)
   g_rand_free (rand);
 }
 
-/* Tests more tokens than embed_bwd links in lists, and more columns than fit into the scratch of
+/* More tokens than embed_bwd links in its lists, and more columns than fit into the scratch of
  * norm_bwd. */
 static void
 sizes_beyond_the_scratch_give_the_same_sums (void **state)
@@ -532,8 +535,8 @@ sizes_beyond_the_scratch_give_the_same_sums (void **state)
   g_rand_free (rand);
 }
 
-/* An update with factor 0: the step is skipped. Returns TRUE if the weights are no operand, because
- * they are stored in fp8. */
+/* Adam in a skipped step (factor 0) must change nothing. Returns TRUE if weights are no operand,
+ * because they are stored in fp8. */
 static gboolean
 skip_update (uint32_t seed, gboolean initialised)
 {
@@ -541,7 +544,8 @@ skip_update (uint32_t seed, gboolean initialised)
   struct kernel_case made;
 
   kernel_case_make (rand, &made, WEFT_OP_ADAM);
-  gboolean copied = made.k.operand[3].data && !initialised; /* from the masters */
+  /* weights are rounded from the masters */
+  gboolean copied = made.k.operand[3].data && !initialised;
   gboolean stored_elsewhere = !made.k.operand[2].data;
   g_free (made.k.operand[1].data);
   made.k.operand[1].data = g_new0 (double, made.k.operand[1].n);

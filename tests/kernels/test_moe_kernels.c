@@ -154,7 +154,7 @@ parts_together_have_the_bits_of_the_whole (void **state)
   g_rand_free (rand);
 }
 
-/* left += right, rounded to the type of gradients. */
+/* left += right, element by element, rounded to the type of gradients. */
 static void
 add_gradient (struct layer *left, const struct layer *right, enum array a)
 {
@@ -164,8 +164,8 @@ add_gradient (struct layer *left, const struct layer *right, enum array a)
   }
 }
 
-/* Runs a layer one sequence at a time and adds the gradients along the tree of core/base/fold.h;
- * they end up in entry[0]. */
+/* Runs a layer on one sequence at a time, and adds the gradients along the tree of
+ * core/base/fold.h. The sums are in entry[0]. */
 static void
 run_sequences (const struct layer *whole, struct layer *entry, uint32_t n)
 {
@@ -276,8 +276,8 @@ static void
 only_experts_of_the_best_groups_are_taken (void **state)
 {
   union weft_model m;
-  float logits[8] = { 5, -9, 4, 4.5f, 3, 3, 0, 0 }, prob[2]; /* four groups of two experts, of which
-                                                              * one is eligible */
+  /* four groups of two experts; only one group may be chosen */
+  float logits[8] = { 5, -9, 4, 4.5f, 3, 3, 0, 0 }, prob[2];
   int32_t choice[2];
 
   (void) state;
@@ -307,6 +307,28 @@ logits_that_are_no_numbers_choose_somebody (void **state)
   }
 }
 
+/* Routing weights that are NaN must count towards the capacity like all others. Otherwise an expert
+ * would get more rows than its capacity, for which its buffers have room. */
+static void
+weights_that_are_no_numbers_do_not_exceed_the_capacity (void **state)
+{
+  int32_t choice[] = { 0, 0, 0, 0, 1 }, row[5];
+  float prob[] = { 1, NAN, NAN, NAN, NAN };
+  int64_t counts[2];
+  struct weft_kernel k = { .kind = WEFT_OP_MOE_SORT,
+                           .shape = { .dim = { 5, 1, 2, 2, 0, 1 } },
+                           .operand = { { .data = choice, .n = 5, .dtype = WEFT_INT32 },
+                                        { .data = prob, .n = 5 },
+                                        { .data = counts, .n = 2, .dtype = WEFT_INT64 },
+                                        { .data = row, .n = 5, .dtype = WEFT_INT32 } } };
+  const int32_t wanted[] = { -1, 0, 1, -1, 2 };
+
+  (void) state;
+  weft_cpu_moe_sort (&k, 0, 1);
+  assert_memory_equal (row, wanted, sizeof row);
+  assert_true (counts[0] == 2 && counts[1] == 1);
+}
+
 /* Rows of three experts, received from two ranks in rank order: moe_group sorts them by expert, and
  * moe_ungroup restores rank order. */
 static void
@@ -333,8 +355,8 @@ rows_are_regrouped_by_expert_and_back (void **state)
   assert_memory_equal (again, x, sizeof x);
 }
 
-/* The sum over experts on one rank has the bits of the sum of two ranks with half of the experts
- * each. */
+/* The outputs of a token's experts are added: one rank with all experts must have the bits of two
+ * ranks with half of the experts each. */
 static void
 experts_of_a_token_are_added_as_ranks_with_blocks_of_them_would (void **state)
 {
@@ -365,6 +387,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_bias_changes_the_choice_and_not_the_weights),
   cmocka_unit_test (only_experts_of_the_best_groups_are_taken),
   cmocka_unit_test (logits_that_are_no_numbers_choose_somebody),
+  cmocka_unit_test (weights_that_are_no_numbers_do_not_exceed_the_capacity),
   cmocka_unit_test (rows_are_regrouped_by_expert_and_back),
   cmocka_unit_test (experts_of_a_token_are_added_as_ranks_with_blocks_of_them_would),
 };

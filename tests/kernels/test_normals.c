@@ -1,5 +1,5 @@
-/* Normally distributed numbers: equal to the formula computed with libm, for ranges that begin
- * anywhere and for extreme uniform numbers. */
+/* Normally distributed numbers: equal to the formula (Box-Muller) computed with libm, for ranges
+ * that begin anywhere and for extreme uniform numbers. */
 #include "kernels/normals.h"
 #include "core/base/mix.h"
 #include "tests/runner/runner.h"
@@ -27,8 +27,7 @@ from_libm (uint64_t key, uint64_t element)
   return (float) (DEVIATION * (radius * (element & 1 ? sin (turn) : cos (turn))));
 }
 
-/* Tolerance: one unit in the last place of a float; near quarter turns, the rounding error of
- * pi. */
+/* Tolerance: one unit in the last place; near quarter turns also the rounding error of pi. */
 static void
 assert_is_near (float a, float b)
 {
@@ -55,7 +54,7 @@ they_are_those_of_libm_on_any_stretch (void **state)
     }
 }
 
-/* Inverse of z ^ z >> by. */
+/* Inverse of z ^ (z >> by). */
 static uint64_t
 unshift (uint64_t z, unsigned by)
 {
@@ -87,7 +86,8 @@ unmix (uint64_t bits)
   return unshift (z, 30);
 }
 
-/* The smallest u and u = 1, every eighth of a turn for v, and the neighbours of these numbers. */
+/* The uniform numbers u: the smallest and 1. v: every eighth of a turn, and the neighbours of these
+ * numbers. */
 static void
 ends_and_quarters_are_those_of_libm (void **state)
 {

@@ -1,5 +1,5 @@
-/* Kernels of tensor-parallel ranks, which share products, heads or the vocabulary: each gives the
- * result of its reference, and together they give the bits of the kernel on one rank. */
+/* Kernels of tensor parallel ranks, which share matmuls, heads or the vocabulary: each must agree
+ * with its reference, and all ranks together must have the bits of one rank. */
 #include "kernels/float.h"
 #include "kernels/kernel.h"
 #include "tests/runner/runner.h"
@@ -12,7 +12,7 @@
 #define HEADS 8
 #define GROUPS 4
 #define WIDTH 6
-#define VOCAB 37 /* eight leaves of 5: the last has 2 */
+#define VOCAB 37 /* eight leaves of 5 columns, of which the last has only 2 */
 #define PADDED 40
 
 static union weft_model model;
@@ -140,7 +140,8 @@ a_bias_and_positions_are_added (void **state)
   }
 }
 
-/* Slot j was received from the rank j places before. */
+/* A ring brings rank r the piece of rank r - j into slot j. The kernel puts the pieces in the order
+ * of ranks. */
 static void
 pieces_settle_in_the_order_of_ranks (void **state)
 {
@@ -179,7 +180,7 @@ pieces_of_columns_make_rows (void **state)
     assert_true (y[i] == (float) (i + 1));
 }
 
-/* Rank 1 of two takes its columns, then its rows, of an array that both ranks have. */
+/* Rank 1 of two copies its columns, and then its rows, out of an array that both ranks have. */
 static void
 a_rank_takes_its_part (void **state)
 {
@@ -199,14 +200,17 @@ a_rank_takes_its_part (void **state)
   assert_memory_equal (y, rows, sizeof y);
 }
 
-/* Four ranks, two query groups, four query heads of width 2: the part of a rank has one query head,
- * half of a key head and half of a value head. */
+/* Four ranks with two key-value groups and four query heads of width 2. The qkv output of a rank
+ * has one query head, half of a key head and half of a value head; out of the gathered outputs of
+ * all ranks it takes its query head, and the whole key head and value head of its group. */
 static void
 ranks_that_share_a_group_take_all_of_it (void **state)
 {
   enum { RANKS = 4, PART = 4, OWN = 6 };
   float parts[RANKS * PART], heads[OWN], back[RANKS * PART];
-  const float wanted[] = { 8, 9, 10, 14, 11, 15 }; /* of rank 2: its q, both halves of k, of v */
+  /* of rank 2: its query head (8, 9), and a key head and a value head, of which rank 3 has the
+   * second halves */
+  const float wanted[] = { 8, 9, 10, 14, 11, 15 };
   struct weft_kernel k = kernel (WEFT_OP_TAKE_HEADS, (const uint64_t[5]){ 1, RANKS, 4, 2, 2 });
 
   (void) state;
@@ -225,7 +229,8 @@ ranks_that_share_a_group_take_all_of_it (void **state)
     assert_true (back[i] == ((i >= 8 && i < 12) || i >= 14 ? parts[i] : 0));
 }
 
-/* Gradients of a norm by two ops have the bits of the op that computes both. */
+/* Two ops that compute the gradients of a norm separately must have the bits of the op that
+ * computes both. */
 static void
 a_norm_in_two_ops_is_the_norm_in_one (void **state)
 {
@@ -260,7 +265,7 @@ a_norm_in_two_ops_is_the_norm_in_one (void **state)
 
 /* ------------------------------------------------------------------------------ heads */
 
-/* Copies the columns of a rank's heads: its queries, its keys, its values. */
+/* Copies the columns of a rank's heads out of qkv: its queries, keys and values. */
 static void
 take_heads (const float *all, float *mine, uint64_t values, uint32_t rank, uint32_t ranks)
 {
@@ -334,8 +339,8 @@ make_loss (struct loss *l, GRand *rand)
   l->lse = draw (rand, TOKENS);
   l->stats = draw (rand, 8 * 3 * TOKENS);
   for (int t = 0; t < TOKENS; t++)
-    l->target[t] = g_rand_int_range (rand, -1, VOCAB); /* -1: no target, as at the end of a
-                                                        * sequence */
+    /* -1: the token has no target, as at the end of a sequence */
+    l->target[t] = g_rand_int_range (rand, -1, VOCAB);
 }
 
 static void
@@ -381,7 +386,7 @@ loss_of_one (struct loss *l, gboolean own)
   return loss;
 }
 
-/* Computes the statistics of one rank into `stats`, which begins with the largest logits. */
+/* Computes the statistics of one rank's logits into `stats`, the largest logits first. */
 static void
 tell (struct loss *l, uint32_t rank, uint32_t ranks, gboolean own, float *stats)
 {
@@ -419,8 +424,8 @@ end (struct loss *l, uint32_t parts, float *lse)
   return loss;
 }
 
-/* The loss of several ranks: all get the maximum of the largest logits, and the other statistics
- * are added in pairs, as in an all-reduce. */
+/* The loss of several ranks: all use the maximum of their largest logits; other statistics are
+ * added in pairs, as in an all-reduce. */
 static float
 loss_of_many (struct loss *l, uint32_t ranks, float *lse)
 {
@@ -468,7 +473,8 @@ a_vocabulary_that_ranks_share_has_the_loss_of_one (void **state)
   }
 }
 
-/* Each rank computes the gradients of its own columns; those of padding are 0. */
+/* Each rank computes the gradients of its own columns of the vocabulary; gradients of padding must
+ * be 0. */
 static void
 gradients_of_logits_are_those_of_one_rank (void **state)
 {
@@ -504,7 +510,8 @@ gradients_of_logits_are_those_of_one_rank (void **state)
   free_loss (&l);
 }
 
-/* Loss and gradient by one op, in two calls of half of the tokens each, and by two ops. */
+/* Loss and gradient by one op, by the same op in two calls of half of the tokens each, and by two
+ * ops: all must have the same bits. */
 static void
 both_at_once_are_the_loss_and_then_its_gradient (void **state)
 {

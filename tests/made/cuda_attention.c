@@ -2,8 +2,8 @@
  * parts, sliding windows, value heads of another width, with and without tensor cores. */
 #include "tests/made/cuda_case.h"
 
-/* Each of `size` ranks holds `tokens` tokens of every sequence. `value` is the width of value heads
- * (0: `width`); a window of 0 is no window. */
+/* Attention of `size` context parallel ranks, each with `tokens` tokens of every sequence. `value`:
+ * width of value heads (0: `width`). `window` 0: no window. */
 struct sample {
   uint32_t batch, size;
   uint64_t tokens, heads, groups, width, window, value;
@@ -34,11 +34,11 @@ fill (GRand *rand, struct weft_kernel *k, uint32_t o, enum weft_dtype dtype)
   k->operand[o] = cuda_case_floats (rand, weft_kernels[k->kind].extent (k, o), dtype);
 }
 
-enum { OUTPUTS = 2 /* o and lse */ };
+enum { OUTPUTS = 2 /* number of outputs of forward: o and lse */ };
 
-/* Runs the forward kernel, then the backward kernel with the o and lse of the forward kernel. In
- * both calls, operand `o` is the output and operand `o` + 1 is lse. The backward call has more
- * operands, the output gradient and the input gradients. */
+/* Checks the forward kernel, and then the backward kernel with the o and lse of forward. In both
+ * calls, operand `o` is the output and operand `o` + 1 the lse; the backward call has more
+ * operands: the gradients of the output and of the inputs. */
 static void
 check (const struct cuda_case_device *d, GRand *rand, struct weft_kernel k, enum weft_dtype dtype)
 {
@@ -57,7 +57,7 @@ check (const struct cuda_case_device *d, GRand *rand, struct weft_kernel k, enum
   cuda_case_free (&k);
 }
 
-/* `like` contains all fields of the call except shape, kind and operands (fused, deterministic,
+/* Checks attention on whole sequences. `like`: the other fields of the call (fused, deterministic,
  * ...). */
 static void
 check_whole_sequence (const struct cuda_case_device *d, GRand *rand, const struct sample *s,

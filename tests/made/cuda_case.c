@@ -1,5 +1,5 @@
-/* Test cases of the CUDA kernels, and the comparison of a device's results with the CPU kernels and
- * the fp64 references. */
+/* Test cases of the CUDA kernels. The results of a device are compared with the CPU kernels and the
+ * fp64 references. */
 #include "tests/made/cuda_case.h"
 #include "core/base/sanitize.h"
 #include "kernels/float.h"
@@ -116,8 +116,8 @@ cuda_case_bytes (const struct weft_operand *o)
   return o->n * weft_dtype_bytes (o->dtype);
 }
 
-/* Copies a call with its operands. Operands that share memory (an op in place) also share memory in
- * the copy. */
+/* Copies a call and its operands. Operands that share memory (ops in place) share memory in the
+ * copy too. */
 static struct weft_kernel
 copy_of (const struct weft_kernel *k)
 {
@@ -240,13 +240,13 @@ cuda_case_counts (GRand *rand, uint64_t n, uint64_t most)
   ROWS_OF (op, 9, 256), ROWS_OF (op, 9, 384), ROWS_OF (op, 9, 768), ROWS_OF (op, 9, 1024),         \
       ROWS_OF (op, 3, 1032), ROWS_OF (op, 3, 4104)
 
-/* Shapes for a model with 4 heads of width 8 in 2 groups, and sequences of 12 tokens. */
+/* Calls for a model with 4 heads of width 8 in 2 groups, and sequences of 12 tokens. */
 static const struct fixed {
   enum weft_op_kind kind;
   uint64_t dim[7];
   struct weft_place tp, cp;
   uint32_t before;
-  enum weft_dtype dtype, weights; /* fp32 by default */
+  enum weft_dtype dtype, weights; /* type of operands and of weights; fp32 by default */
 } fixed[] = {
   { WEFT_OP_NORM_DGRAD, { 7, 40 } },
   { WEFT_OP_NORM_DGRAD, { 2, 6090 } },
@@ -290,7 +290,9 @@ static const struct fixed {
   { WEFT_OP_XENT, { 3, 10000, 0, 9990 } },
   { WEFT_OP_XENT_BWD, { 3, 10000, 7, 9990 } },
   { WEFT_OP_XENT_GRAD, { 3, 10000, 0, 9990, 0, 7 } },
-  { WEFT_OP_XENT_GRAD, { 2, 41000, 0, 0, 0, 1 } }, /* exceeds MOST_KEPT of loss.cu */
+  /* more columns than the kernel keeps in shared memory (MOST_KEPT of loss.cu): it reads the rest
+   * of the row a second time */
+  { WEFT_OP_XENT_GRAD, { 2, 41000, 0, 0, 0, 1 } },
   { WEFT_OP_XENT_GRAD, { 5, 41, 0, 40, 0, 3 } },
   { WEFT_OP_XENT_MAX, { 6, 10, 0, 35 }, .tp = { 3, 4 } },
   { WEFT_OP_XENT_MAX, { 3, 3000, 0, 0 } },
@@ -458,7 +460,7 @@ cuda_case_lots (const struct cuda_case_device *d)
   cuda_case_free (&device);
 }
 
-/* Ops whose cases are in cuda_attention.c, cuda_scores.c, cuda_fp8.c or cuda_experts.c. */
+/* Ops whose test cases are in cuda_attention.c, cuda_scores.c, cuda_fp8.c or cuda_experts.c. */
 #define ELSEWHERE                                                                                  \
   "scores softmax context context_bwd softmax_bwd scores_bwd amax quantise transpose "             \
   "quantise_delayed quantise_blocks "                                                              \

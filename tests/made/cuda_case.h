@@ -1,19 +1,19 @@
 /* cuda_case.h - all test cases of the CUDA kernels, run on the emulator or on a GPU.
  *
  * Every call runs twice and must give the same bits. The emulator runs threads in another order the
- * second time; the order on a GPU is not controlled. */
+ * second time; on a GPU nobody controls the order. */
 #pragma once
 #include "tests/made/kernel_case.h"
 
 struct cuda_case_device {
   gboolean (*has_kernel) (void *user, enum weft_op_kind kind);
-  /* Runs a call on the device. Operands and control are in host memory; results are copied back to
-   * it. Scratch has exactly the size the op needs, and memory behind it must not change. `again`:
-   * whether this is the second run. */
+  /* Runs a call on the device. Operands and control are in host memory, and results are copied back
+   * to it. Scratch has exactly the size that the op needs, and memory behind it must not change.
+   * `again`: this is the second run. */
   void (*launch) (void *user, const struct weft_kernel *k, gboolean again);
   void *user;
   const char *only; /* word of an op: skip the cases of other ops; NULL: run all cases */
-  /* 10 * major + minor of a GPU's compute capability; 0: the emulator, which has all
+  /* compute capability of the GPU, 10 * major + minor; 0: the emulator, which has all
    * instructions */
   int arch;
 };
@@ -43,8 +43,8 @@ void cuda_case_free (struct weft_kernel *k);
 /* Returns the size of an operand in bytes. */
 uint64_t cuda_case_bytes (const struct weft_operand *operand);
 
-/* Both return a random operand: floating-point numbers from -1 to 1; integer counts from 0 to
- * `most`. The caller frees `data`. */
+/* Return a random operand. floats: numbers from -1 to 1; counts: integers from 0 to `most`. The
+ * caller frees `data`. */
 struct weft_operand cuda_case_floats (GRand *rand, uint64_t n, enum weft_dtype dtype);
 struct weft_operand cuda_case_counts (GRand *rand, uint64_t n, uint64_t most);
 

@@ -1,5 +1,5 @@
-/* MoE kernels: whole layers against the fp64 references; ops and shapes that a layer on one rank
- * does not have, against the CPU kernels. */
+/* MoE kernels of a device: whole layers against the fp64 references; ops and shapes that a layer on
+ * one rank does not have against the CPU kernels. */
 #include "tests/made/expert_layer.h"
 
 enum { N_TRIAL = 5 };
@@ -148,7 +148,8 @@ check_tallies (const struct cuda_case_device *d)
   g_rand_free (rand);
 }
 
-/* Rows, columns and terms span several tiles. Row counts of experts are unequal; some are 0. */
+/* Checks grouped GEMM with several tiles in every dimension, and unequal numbers of rows per
+ * expert, of which some are 0. */
 void
 cuda_case_expert_products (const struct cuda_case_device *d)
 {

@@ -1,5 +1,5 @@
-/* fp8 kernels against those of the CPU: quantisation, which must give the same codes; matmuls with
- * fp8 weights; matmuls of two fp8 factors. */
+/* fp8 kernels of a device against those of the CPU: quantisation, which must give the same codes
+ * (fp8 values); matmuls with fp8 weights; matmuls of two fp8 factors. */
 #include "kernels/cuda/fp8_scales.h"
 #include "kernels/float.h"
 #include "kernels/moe_scales.h"
@@ -59,7 +59,7 @@ codes_of (GRand *rand, uint64_t n, enum weft_dtype dtype)
   return o;
 }
 
-/* Checks the amax update. Observed magnitudes include 0, infinity and NaN. */
+/* Checks the update of amax. The observed magnitudes include 0, infinity and NaN. */
 static void
 check_update (const struct cuda_case_device *d, GRand *rand)
 {
@@ -161,7 +161,8 @@ check_rounding (const struct cuda_case_device *d, GRand *rand, enum weft_dtype d
   run (d, &turn, 0);
 }
 
-/* Checks that reordering the pieces that a ring has received gives the result of an all-gather. */
+/* Checks the kernel that reorders pieces which a ring has received: it must give the result of an
+ * all-gather. */
 static void
 check_places (const struct cuda_case_device *d, GRand *rand, enum weft_dtype code)
 {
@@ -175,7 +176,7 @@ check_places (const struct cuda_case_device *d, GRand *rand, enum weft_dtype cod
   run (d, &k, 0);
 }
 
-/* Returns fp8 scales: 1.5 for the tensor, or (`blocks`) a random power of 2 per block of 32
+/* fp8 scales: 1.5 for the whole tensor or, with `blocks`, a random power of 2 per block of 32
  * elements. */
 static struct weft_operand
 scale_of (GRand *rand, uint64_t rows, uint64_t terms, gboolean blocks)
@@ -215,8 +216,7 @@ check_products (const struct cuda_case_device *d, GRand *rand, enum weft_dtype d
   run (d, &dx, tolerance);
 }
 
-/* Returns n scales that change magnitudes little. `block` 0: each element is the amax of a whole
- * tensor. */
+/* n scales near 1. `block` 0: each element is instead the amax of a whole tensor. */
 static struct weft_operand
 scales_of (GRand *rand, uint64_t n, uint64_t block, enum weft_dtype code)
 {
@@ -277,7 +277,7 @@ check_both (const struct cuda_case_device *d, GRand *rand, uint64_t block)
 
 /* ------------------------------------------------------------------------- experts */
 
-/* Experts with more rows than a tile, without rows, and with fewer rows than a block. Buffers have
+/* Experts with more rows than a tile, with no rows, and with fewer rows than a block. Buffers have
  * ROOM rows, of which ROWS are in use. */
 enum { EXPERTS = 4, ROWS = 310, ROOM = 330 };
 static const int64_t rows_of[EXPERTS] = { 3, 0, 267, 40 };
@@ -297,8 +297,8 @@ lines_of (uint64_t rows, uint64_t columns, uint64_t block, gboolean down)
          (down ? columns : weft_fp8_blocks (columns, block));
 }
 
-/* Checks the quantisation of tokens (rows per expert from counts), then of weights (equally many
- * rows per expert). */
+/* Checks the quantisation of tokens (rows per expert from counts) and of weights (equally many rows
+ * per expert). */
 static void
 check_rounding_of_experts (const struct cuda_case_device *d, GRand *rand, uint64_t block)
 {

@@ -3,7 +3,7 @@
 #pragma once
 #include "tests/made/cuda_case.h"
 
-/* Arrays of the layer and their extents (struct sizes). */
+/* Arrays of the layer, with their numbers of elements in the letters of struct sizes. */
 #define ARRAYS(A)                                                                                  \
   A (X, T *H)                                                                                      \
   A (WR, E *H)                                                                                     \
@@ -21,7 +21,7 @@ enum array {
   NONE = N_ARRAY
 };
 
-/* Sizes of dimensions and arrays. */
+/* Sizes of dimensions. t: tokens; e: experts; k: experts per token; h: hidden size. */
 struct sizes {
   uint64_t t, e, k, h, f, w, l, r, capacity, padded;
 };
@@ -37,11 +37,11 @@ struct layer {
   struct weft_operand at[N_ARRAY + 1];
 };
 
-/* Draws sizes and types of a layer; arrays are not allocated yet. `drops`: whether the layer has an
- * expert capacity, so that tokens can be dropped. */
+/* Draws sizes and types of a layer. Arrays are not allocated yet. `drops`: the layer has an expert
+ * capacity, so that tokens can be dropped. */
 void expert_layer_choose (GRand *rand, struct layer *l, gboolean drops);
 
-/* Returns a random number of a list. */
+/* Returns a random number out of a list, such as "1 2 4". */
 int64_t expert_layer_pick (GRand *rand, const char *choices);
 
 /* Allocates all arrays, filled with NaN. expert_layer_close() frees them. */

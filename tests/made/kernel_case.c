@@ -109,7 +109,7 @@ dimension (GRand *rand, const struct kernel_case *made, const char *word)
     { "elements", (uint64_t) kernel_case_pick (rand, "1 5 1024 5003") },
     { "one parts passes times pieces", 1 },
     { "leaves tail whole own piece window value depth alike kept drawn",
-      0 }, /* one rank holds all; a slice is one tensor */
+      0 }, /* one rank holds everything; a slice is one tensor */
     { "local", made->sequences % 2 },
     { "together", m->qk_layernorm_whole ? heads : 0 },
     { "itself", made->k.shape.dim[0] % 2 },
@@ -129,8 +129,8 @@ choose_shape (GRand *rand, struct kernel_case *made)
   g_auto (GStrv) words = g_strsplit (weft_op_info[made->k.kind].dims, " ", -1);
 
   for (unsigned d = 0; words[d] && *words[d]; d++)
-    if (!kernel_case_is_one_of (
-            words[d], "leaves tail whole own depth")) /* in test_gemm.c, test_tensor_kernels.c */
+    /* these dimensions stay 0 here; test_gemm.c and test_tensor_kernels.c test other values */
+    if (!kernel_case_is_one_of (words[d], "leaves tail whole own depth"))
       made->k.shape.dim[d] = dimension (rand, made, words[d]);
 }
 
@@ -152,7 +152,8 @@ kernel_case_fill (GRand *rand, struct kernel_case *made, uint32_t o)
   struct weft_operand *operand = &made->k.operand[o];
   const char *name = made->argument[o].name;
   double size =
-      kernel_case_is_one_of (name, "logits") ? 100 : 2; /* exp (100) overflows fp32 */
+      /* logits: exp (100) overflows fp32, so the largest must be subtracted */
+      kernel_case_is_one_of (name, "logits") ? 100 : 2;
   double least = kernel_case_is_one_of (name, "v squares factor") ? 0.1 : -size;
   int limit = (int) (kernel_case_is_one_of (name, "ids") ? made->model.vocab_size
                                                          : (int64_t) MAX (made->k.shape.dim[1], 1));
@@ -179,8 +180,9 @@ kernel_case_make_operand (GRand *rand, struct kernel_case *made, uint32_t o)
   uint64_t extent = weft_kernels[made->k.kind].extent (&made->k, o);
   operand->n = extent ? extent : made->k.shape.dim[0];
   gboolean absent = (flags & KERNEL_MAY_BE_ABSENT) && g_rand_boolean (rand);
-  if (kernel_case_is_one_of (
-          name, "master param")) /* fp32, or dim[1] set: no master; 16 bits: param at random */
+  /* adam with fp32 weights or `itself` (dim[1]) has no master; otherwise it has one, and half of
+   * the cases have no param */
+  if (kernel_case_is_one_of (name, "master param"))
     absent = made->k.shape.dtype == WEFT_FP32 || made->k.shape.dim[1] ? *name == 'm'
                                                                       : *name == 'p' && absent;
   operand->data = absent ? NULL : g_malloc (operand->n * sizeof (double));
@@ -188,8 +190,7 @@ kernel_case_make_operand (GRand *rand, struct kernel_case *made, uint32_t o)
     kernel_case_fill (rand, made, o);
 }
 
-/* Whether an op fuses a matmul with the op that follows it. The second op then reads sums that are
- * not rounded. */
+/* Whether an op fuses a matmul with the op after it, which then reads sums that are not rounded. */
 static gboolean
 is_fused_product (enum weft_op_kind kind)
 {
@@ -292,7 +293,7 @@ kernel_case_as_doubles (const struct kernel_case *made)
   return k;
 }
 
-/* For a backward op: computes the operands that the forward op saves, so that they match its
+/* For a backward op, computes the operands that its forward op saves, so that they agree with the
  * inputs. */
 void
 kernel_case_fit (struct kernel_case *made)
@@ -333,15 +334,15 @@ longest_sum (const struct kernel_case *made)
   return (double) most;
 }
 
-/* Largest relative error of rounding to a type; 0: not counted. */
+/* Largest relative error of rounding to a type; fp32 (0) is not counted. */
 static const double half_ulp[WEFT_N_DTYPE] = { [WEFT_BF16] = 0x1p-8, [WEFT_FP16] = 0x1p-11 };
 /* Tolerance of an element: `error` is absolute, `share` is relative to the element. */
 struct tolerance {
   double error, share;
 };
 
-/* Returns the largest 1 / sqrt (variance + epsilon) over the rows of a norm. The norm's gradient is
- * a difference of larger numbers, multiplied by this factor. */
+/* The largest 1 / sqrt (variance + epsilon) of a row of a norm. The gradient of a norm is a
+ * difference of larger numbers, multiplied by this factor, so its error grows with the factor. */
 static double
 steepest (const struct kernel_case *made)
 {
@@ -359,10 +360,11 @@ steepest (const struct kernel_case *made)
   return 1 / sqrt (fmax (least, 0) + made->model.norm_epsilon);
 }
 
-/* Rounding error of a tree over sequences: five standard deviations. Each node is rounded
- * independently, by at most `half` of its value and half / sqrt (3) of it in the root mean square.
- * The nodes of one level together have a magnitude of `size`: the larger of `sum` and a random sum
- * of the rows, whose terms have a mean magnitude of 4 / 3. Errors of levels add in quadrature. */
+/* Rounding error of the canonical tree over sequences, as five standard deviations. Each node is
+ * rounded independently, by at most `half` of its value, and by half / sqrt (3) of it in the root
+ * mean square. The nodes of one level together have the magnitude `size`: the larger of `sum` and
+ * of a random sum of the rows, whose terms have a mean magnitude of 4 / 3. Errors of different
+ * levels add in quadrature. */
 static double
 missed_by_nodes (const struct kernel_case *made, double half, double sum)
 {
@@ -387,11 +389,12 @@ tolerance (const struct kernel_case *made, uint32_t o, const double *wanted)
   if (kernel_case_is_one_of (weft_op_info[made->k.kind].word, "norm_bwd head_norm_bwd"))
     scale = fmax (scale, 4 * steepest (made));
   struct tolerance t = { 8 * EPSILON32 * sqrt (longest_sum (made)) * scale, half };
-  if (made->k.kind == WEFT_OP_XENT_GRAD) /* rounds lse, which is at most 128 */
+  if (made->k.kind == WEFT_OP_XENT_GRAD) /* lse, which is at most 128, is rounded to fp32 */
     t.error += 128 * EPSILON32 * scale;
   t.error += half * t.error + (folds ? missed_by_nodes (made, half, scale) : 0);
   t.error += made->rounds_inside ? 2 * half_ulp[made->k.shape.dtype] * scale : 0;
-  t.error += made->k.operand[o].dtype == WEFT_FP16 ? 0x1p-25 : 0; /* half the least subnormal */
+  /* half of the smallest subnormal number */
+  t.error += made->k.operand[o].dtype == WEFT_FP16 ? 0x1p-25 : 0;
   return t;
 }
 

@@ -1,6 +1,6 @@
 /* kernel_case.h - kernel calls with random shapes and operands. Each call exists twice: with
- * doubles for the fp64 reference, and with the types that an executor stores. core/ops.def defines
- * shapes and operands. */
+ * doubles for the fp64 reference, and with the types that an executor stores. core/ops.def states
+ * the shapes and operands of ops. */
 #pragma once
 #include "kernels/kernel.h"
 #include <setjmp.h>
@@ -11,11 +11,11 @@
 
 #include <cmocka.h>
 
-#define KERNEL_CASE_SEQUENCES 9 /* largest batch */
+#define KERNEL_CASE_SEQUENCES 9 /* largest number of sequences of a case */
 
-/* Ops whose shapes are drawn by tests of their own: MoE ops, and those in test_fp8.c,
- * test_fp8_kernels.c, test_fp8_experts.c, test_context.c, test_unfused_attention.c,
- * test_tensor_kernels.c, test_latent.c. */
+/* Ops whose shapes other tests draw: MoE ops, and those of test_fp8.c, test_fp8_kernels.c,
+ * test_fp8_experts.c, test_context.c, test_unfused_attention.c, test_tensor_kernels.c,
+ * test_latent.c. */
 #define KERNEL_CASE_NOT_DRAWN                                                                      \
   "matmul_fp8 matmul_dgrad_fp8 fp8_matmul fp8_matmul_dgrad fp8_matmul_wgrad quantise "             \
   "quantise_delayed quantise_blocks transpose attention_part "                                     \
@@ -32,7 +32,7 @@ struct kernel_argument {
   unsigned flags;
 };
 
-/* One call of an op. Operands are stored as doubles that `dtype` can represent. */
+/* One call of an op. Its operands are doubles that the type `dtype` can represent. */
 struct kernel_case {
   struct weft_kernel k;
   union weft_model model;
@@ -65,7 +65,8 @@ void kernel_case_make_operand (GRand *rand, struct kernel_case *made, uint32_t o
 /* Fills operand `o` with random values. */
 void kernel_case_fill (GRand *rand, struct kernel_case *made, uint32_t o);
 
-/* For a backward op: computes the operands that forward saves, so that they match its inputs. */
+/* For a backward op, computes the operands that its forward op saves, so that they agree with the
+ * inputs. */
 void kernel_case_fit (struct kernel_case *made);
 
 /* Returns a copy of the call with operands in their stored types. Operands that are only written
@@ -79,6 +80,6 @@ struct weft_kernel kernel_case_as_doubles (const struct kernel_case *made);
 /* Frees the operands of a copy `k` of the call. */
 void kernel_case_free_memory (const struct kernel_case *made, struct weft_kernel *k);
 
-/* Fails if an operand differs from the reference by more than rounding. */
+/* Fails if an operand differs from the reference by more than rounding can explain. */
 void kernel_case_compare (const struct kernel_case *made, uint32_t o,
                           const struct weft_kernel *found, const struct weft_kernel *wanted);

@@ -1,8 +1,8 @@
-/* made.h - clusters with round numbers and hand-written plans, for tests with known answers.
+/* made.h - clusters with round numbers and plans made by hand, for tests with known answers.
  *
- * A made cluster has no latencies or overheads. Every GPU has its own NVLink ports of 100 GB/s,
+ * A made cluster has no latencies and no overheads. Every GPU has its own NVLink port of 100 GB/s,
  * PCIe link of 100 GB/s and NIC of 50 GB/s, so transfers share a link only if a test arranges it. A
- * made kernel is an attention op, whose time is inverse to its number of SMs. */
+ * made kernel is an attention op, whose time is inversely proportional to its number of SMs. */
 #pragma once
 #include "core/plan/cost.h"
 #include "core/exec/exec.h"
@@ -54,7 +54,7 @@ made_cluster (uint32_t nodes, uint32_t node_gpus)
   return c;
 }
 
-/* Returns a job with a software stack without overheads, whose communication needs no SMs. */
+/* A job whose software stack has no overheads, and whose communication needs no SMs. */
 static inline struct weft_job
 made_job (const struct weft_cluster *cluster)
 {
@@ -86,8 +86,8 @@ made_bytes (uint64_t bytes)
   return (struct weft_shape) { .dim = { bytes / 4 }, .dtype = WEFT_FP32, .out_dtype = WEFT_FP32 };
 }
 
-/* Appends a kernel that takes this many microseconds on all SMs: each microsecond is 2 x 1000 x
- * 1000 FLOPs at 2 TFLOP/s. */
+/* Appends a kernel that takes this many microseconds if it has all SMs: 2 x 1000 x 1000 FLOPs at 2
+ * TFLOP/s are one microsecond. */
 static inline uint32_t
 made_kernel (weft_builder *b, uint32_t microseconds)
 {
@@ -150,8 +150,8 @@ made_role (weft_plan *plan, uint32_t role, weft_builder *b)
   weft_memory_plan (p, seconds, G_MAXUINT64, &plan->memory[role]);
 }
 
-/* Returns a plan of the builders' programs, one per stage, checked like any other plan. Fails the
- * test if the check refuses the plan. */
+/* Makes a plan of the builders' programs, one per stage, and checks it like any other plan. The
+ * test fails if a check refuses it. */
 static inline weft_plan *
 made_plan (const struct weft_job *job, struct weft_mesh mesh, weft_builder *const *builder)
 {
@@ -213,7 +213,7 @@ made_real_plan (const struct weft_job *job)
 
 /* ----------------------------------------------------------------- running */
 
-/* Runs a plan on an executor. `own`: options of the executor, as text of own.h. */
+/* Runs a plan on an executor. `own`: options of this executor as text (own.h). */
 static inline weft_timeline *
 made_run_with (const struct weft_exec_ops *exec, const weft_plan *plan, const char *own)
 {

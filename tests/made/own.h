@@ -21,8 +21,8 @@ made_own_set (struct weft_own_options *own, const struct weft_exec_ops *ops, con
   }
 }
 
-/* Sets options of the executor `ops` in `own`, which is zeroed or has options of this executor
- * already. `words` is a printf format. */
+/* Adds settings to `own`, which must be zeroed or have options of the same executor `ops`. `words`
+ * is a printf format. */
 static inline void G_GNUC_PRINTF (3, 4)
 made_own_add (struct weft_own_options *own, const struct weft_exec_ops *ops, const char *words, ...)
 {

@@ -1,8 +1,6 @@
-/* paper_exec.h - an executor with memory only: every rank has its planned arenas, and ops do
- * nothing.
- *
- * For tests of code that reads and writes global tensors. Memory is initialised to NaN in every
- * type. */
+/* paper_exec.h - an executor that has only memory: every rank has its planned arenas, and ops do
+ * nothing. For tests of code that reads and writes global tensors (train/state.h). Memory is NaN at
+ * first, in every type. */
 #pragma once
 #include "tests/made/random_job.h"
 #include "train/state.h"
@@ -78,8 +76,8 @@ paper_open (const weft_plan *plan)
 
 /* ----------------------------------------------------------------- jobs and states */
 
-/* Strategies between which tensors are converted: 1 to 8 GPUs, 1 to 4 stages, replicated or sharded
- * state, one bucket or many, early or late gathers. */
+/* Strategies for tests that move tensors from one strategy to another: 1 to 8 GPUs, 1 to 4 stages,
+ * replicated or sharded state, one bucket or many, early or late gathers. */
 static const char *const paper_layouts[] = {
   "gpus=1",
   "gpus=1 use_distributed_optimizer=true",
@@ -101,7 +99,8 @@ struct paper_job {
   weft_state *state;
 };
 
-/* `model` and `layout` are parts of the job's text: "model=gpt2-nano precision=bf16", "gpus=8". */
+/* Opens a job on this executor. Its text is `model` and `layout` together: "model=gpt2-nano
+ * precision=bf16" and "gpus=8", for instance. */
 static inline struct paper_job
 paper_job_open (const char *model, const char *layout)
 {
@@ -137,7 +136,7 @@ paper_tensor (weft_state *state, uint32_t tensor, enum weft_state_kind kind)
   return value;
 }
 
-/* Writes values that encode tensor, kind, element and `salt`, and do not depend on the strategy. */
+/* Writes numbers that depend on tensor, kind, element and `salt`, and not on the strategy. */
 static inline void
 paper_fill (weft_state *state, uint32_t salt)
 {
@@ -152,7 +151,7 @@ paper_fill (weft_state *state, uint32_t salt)
     }
 }
 
-/* Compares every tensor bit for bit. */
+/* Asserts that every tensor of this kind has the same bits in both states. */
 static inline void
 paper_assert_equal (weft_state *found, weft_state *wanted, enum weft_state_kind kind)
 {

@@ -1,4 +1,5 @@
-/* questions.h - queries of a program. */
+/* questions.h - functions that tests ask about a program: which op waits for which, how many bytes
+ * are kept ... */
 #pragma once
 #include "core/plan/check.h"
 #include "core/program/layout.h"
@@ -7,7 +8,7 @@
 #include "tests/made/mutant.h"
 #include "tests/made/random_job.h"
 
-/* Returns the program of a stage without the dependencies that the memory planner adds. */
+/* The program of a stage before the memory plan adds memory waits. */
 static inline weft_program *
 built (const char *words, uint32_t role)
 {
@@ -60,7 +61,7 @@ comes_after (const weft_program *p, uint32_t first, uint32_t then)
   return weft_ordered (p, before, first, then);
 }
 
-/* Returns the number of compute kernels that must have ended when `op` starts. */
+/* Number of kernels of lane gpu that must have ended when `op` starts. */
 static inline uint32_t
 kernels_before (const weft_program *p, uint32_t op)
 {
@@ -68,8 +69,8 @@ kernels_before (const weft_program *p, uint32_t op)
   return before[(size_t) op * WEFT_N_LANE + WEFT_LANE_GPU];
 }
 
-/* Returns the number of elements of the first stage under Megatron-FSDP. It includes the padding
- * that gives each of `slices` ranks whole rows. */
+/* Number of elements of the first stage under Megatron-FSDP at a level, with the padding that gives
+ * each of `slices` ranks whole rows. */
 static inline uint64_t
 padded_elements (const weft_plan *plan, int level, uint32_t slices)
 {
@@ -100,7 +101,7 @@ is_proved (const weft_plan *plan)
   return weft_plan_check (plan, &error);
 }
 
-/* Whether two ops use memory of one buffer. */
+/* Whether two ops use memory of one buffer (or of its views). */
 static inline gboolean
 share_a_buffer (const weft_program *p, uint32_t a, uint32_t b)
 {
@@ -112,9 +113,8 @@ share_a_buffer (const weft_program *p, uint32_t a, uint32_t b)
   return FALSE;
 }
 
-/* `n`: number of dependencies of ops of one kind on ops of another kind that use the same buffer.
- * `refused`: number of these dependencies without which, removed one at a time, the checker refuses
- * the plan. */
+/* `n`: dependencies of ops of one kind on ops of another kind with which they share a buffer.
+ * `refused`: how many of them, removed one at a time, make the checker refuse the plan. */
 struct edge_count {
   uint32_t n, refused;
 };
@@ -139,8 +139,8 @@ count_edges (weft_plan *plan, enum weft_op_kind from, enum weft_op_kind to)
   return edges;
 }
 
-/* Returns the largest number of inputs of first norms that are kept for backward at the same
- * time. */
+/* The largest number of inputs of first norms (one per layer and microbatch) that are kept for
+ * backward at once. */
 static inline uint32_t
 most_norms_kept (const weft_program *p)
 {
@@ -156,8 +156,8 @@ most_norms_kept (const weft_program *p)
   return most;
 }
 
-/* Returns the end of the last op of a plan. `seconds` returns the duration of an op; its user data
- * is plan->role. */
+/* The time at which the last op of a job's plan ends. `seconds` returns the duration of an op; its
+ * user data is plan->role. */
 static inline double
 makespan_of (double (*seconds) (void *user, uint32_t actor, uint32_t op), const char *words)
 {

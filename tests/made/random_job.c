@@ -108,7 +108,7 @@ divisor (GRand *rand, uint32_t of, uint32_t most)
   return d;
 }
 
-/* Appends a cluster. Returns its number of GPUs. */
+/* Appends a cluster to the job. Returns its number of GPUs. */
 static uint32_t
 random_cluster (GString *words, GRand *rand)
 {
@@ -142,7 +142,7 @@ random_cluster (GString *words, GRand *rand)
   return gpus;
 }
 
-/* Appends a model. Returns its number of layers per stage. */
+/* Appends a model to the job. Returns its number of layers per stage. */
 static uint32_t
 random_model (GString *words, GRand *rand, uint32_t stages)
 {
@@ -172,7 +172,7 @@ random_model (GString *words, GRand *rand, uint32_t stages)
   return per_stage;
 }
 
-/* Whether the job contains one of these words, which end with NULL. */
+/* Whether the job contains one of the words `knobs`, which end with NULL. */
 static gboolean
 has_any (const GString *words, const char *const *knobs)
 {
@@ -207,9 +207,9 @@ drawn (const GString *words, const char *knob, uint32_t unknown)
   return at ? (uint32_t) g_ascii_strtoull (at + strlen (knob), NULL, 10) : unknown;
 }
 
-/* If the job has tensor parallelism, each tensor parallel rank holds a part of every expert, or
- * experts are whole (expert_tensor_parallel_size 1). Returns the factor by which whole experts
- * multiply the number of expert parallel ranks. */
+/* With tensor parallelism, each tensor parallel rank holds a part of every expert, or experts are
+ * whole (expert_tensor_parallel_size = 1), which makes more ranks available for expert parallelism.
+ * Returns the factor by which there are more; 1 without tensor parallelism. */
 static uint32_t
 random_parts (GString *words, GRand *rand)
 {
@@ -221,7 +221,8 @@ random_parts (GString *words, GRand *rand)
   return tensor;
 }
 
-/* Appends experts, on several ranks if the data-parallel strategy supports expert parallelism. */
+/* Appends experts to the job. If its data-parallel strategy supports expert parallelism, they may
+ * be on several ranks. */
 static void
 random_experts (GString *words, GRand *rand, uint32_t replicas)
 {
@@ -265,7 +266,7 @@ random_experts (GString *words, GRand *rand, uint32_t replicas)
     add_word (words, "moe_load_imbalance", "1.3");
 }
 
-/* Appends a schedule with a split backward pass. Returns its number of chunks per stage. */
+/* Appends a schedule that splits the backward pass. Returns its number of chunks per rank. */
 static uint32_t
 random_split (GString *words, GRand *rand)
 {
@@ -279,8 +280,8 @@ random_split (GString *words, GRand *rand)
   return MAX (1, weft_schedules[which].chunks);
 }
 
-/* Removes one or two layers from a model with `layers` layers on each of `stages` stages. In their
- * place, embedding or loss counts as a layer, or pipeline_model_parallel_layout sets the layers of
+/* Takes one or two layers away from a model with `layers` layers on each of `stages` stages.
+ * Embedding or loss then count as a layer, or pipeline_model_parallel_layout states the layers of
  * each stage. */
 static void
 random_ends (GString *words, GRand *rand, uint32_t layers, uint32_t stages)
@@ -302,7 +303,8 @@ random_ends (GString *words, GRand *rand, uint32_t layers, uint32_t stages)
   add (words, "num_layers", layers * stages - 1 - both);
 }
 
-/* Distributes layers unevenly over stages in some jobs. `layers`: the even share of a chunk. */
+/* Assigns layers unevenly to stages in some jobs. `layers`: layers of each chunk if they were
+ * even. */
 static void
 random_stages (GString *words, GRand *rand, uint32_t layers, uint32_t stages, uint32_t chunks)
 {
@@ -317,7 +319,7 @@ random_stages (GString *words, GRand *rand, uint32_t layers, uint32_t stages, ui
 }
 
 /* Appends virtual pipeline stages or a split schedule to some jobs. Returns the number of chunks
- * per stage. */
+ * per rank. */
 static uint32_t
 random_chunks (GString *words, GRand *rand, uint32_t stages)
 {
@@ -358,12 +360,12 @@ random_batch (GString *words, GRand *rand, uint32_t replicas, uint32_t stages)
   uint32_t micro = 1 + up_to (rand, 2), most = one_in (rand, 4) ? 3 * stages : stages + 1;
   uint32_t micros = 1 + up_to (rand, MIN (most, 12) - 1);
 
-  /* Canonical order requires powers of two, because it adds pairs. */
+  /* canonical order adds pairs, so it needs powers of two */
   if (one_in (rand, 3)) {
     micro = PICK (rand, 1, 2, 4);
     micros = PICK (rand, 1, 2, 4, 8);
   }
-  if (!one_in (rand, 4)) /* mostly a number of microbatches that the schedule accepts */
+  if (!one_in (rand, 4)) /* three of four jobs: as many microbatches as the schedule wants */
     micros = strstr (words->str, "virtual_pipeline") ? stages * (1 + up_to (rand, 1))
              : strstr (words->str, "dualpipe")       ? 2 * stages
                                                      : micros;
@@ -523,8 +525,7 @@ random_recompute (GString *words, GRand *rand, uint32_t stage_layers)
   add (words, "recompute_num_layers", 1 + up_to (rand, stage_layers - (one_in (rand, 4) ? 0 : 1)));
 }
 
-/* Whether gradients are divided by the loss scale on the GPU: the job scales the loss and has
- * 16-bit gradients. */
+/* Whether gradients are divided by the loss scale in 16 bits on the GPU. */
 static gboolean
 divides_on_gpu (const GString *words)
 {
@@ -565,8 +566,8 @@ random_modes (GString *words, GRand *rand)
     add_word (words, "barrier_with_L1_time", "false");
 }
 
-/* Adds overlap_moe_expert_parallel_comm (a forward and a backward alternate) to jobs with expert
- * parallelism that support it. */
+/* Adds overlap_moe_expert_parallel_comm (a forward and a backward pass run together) to jobs with
+ * expert parallelism that support it. */
 static void
 random_turns (GString *words, uint32_t stages)
 {
@@ -581,8 +582,8 @@ random_turns (GString *words, uint32_t stages)
     add_word (words, "overlap_moe_expert_parallel_comm", "true");
 }
 
-/* Removes contention: collectives and transfers use no SMs, and every GPU has its own PCIe switch
- * and enough host bandwidth. */
+/* Changes the job so that nothing contends: collectives and transfers use no SMs, and every GPU has
+ * its own PCIe switch and enough host bandwidth. */
 static void
 spread_out (GString *words)
 {
@@ -608,7 +609,7 @@ random_overlap (GString *words, GRand *rand)
   flip (words, rand, 3, "tp_comm_overlap_disable_fc1");
 }
 
-/* Appends tensor parallelism to some jobs. Returns the number of ranks divided by its size. */
+/* Appends tensor parallelism to some jobs. Returns ranks / tensor parallel size. */
 static uint32_t
 random_tensor (GString *words, GRand *rand, uint32_t ranks)
 {
@@ -663,8 +664,8 @@ random_attention (GString *words, GRand *rand)
     add_word (words, "attention_dropout", "0.1");
 }
 
-/* Aligns collectives of data parallelism with slots of the schedule, or defers the weight gradients
- * of the head to the end of the step. */
+/* In some jobs, aligns collectives of data parallelism with slots of the schedule, or defers the
+ * weight gradients of the head to the end of the step. */
 static void
 random_slots (GString *words, GRand *rand)
 {
@@ -684,8 +685,8 @@ random_slots (GString *words, GRand *rand)
     add (words, "wgrad_deferral_limit", up_to (rand, 2));
 }
 
-/* Each word is appended to one in `one_in` of the jobs that contain all words of `with` and no word
- * of `without`. */
+/* Words that are appended to random jobs. A word is appended to one in `one_in` of the jobs that
+ * contain all words of `with` and none of `without`. */
 static const struct extra {
   const char *word;
   uint32_t one_in;
@@ -751,8 +752,8 @@ random_extras (GString *words, GRand *rand)
   }
 }
 
-/* Fuses output layer and loss in some jobs, most of them with a given number of chunks: one per
- * sequence, or one per leaf of a sequence. Canonical order supports both. */
+/* Fuses head and loss in some jobs. Most of them set the number of chunks: one per sequence, or one
+ * per leaf of a sequence, which canonical order supports too. */
 static void
 random_head (GString *words, GRand *rand)
 {
@@ -771,9 +772,9 @@ random_head (GString *words, GRand *rand)
   add (words, "cross_entropy_chunks", one_in (rand, 2) ? sequences : sequences * MAX (1, leaves));
 }
 
-/* Appends an fp8 recipe. Recipes with a scale per block are left out for fp8 weights, for tensors
- * that are communicated in pieces, and in canonical order with tensor or context parallelism, which
- * would change the blocks. */
+/* Appends an fp8 recipe. Recipes with scales of blocks are left out for fp8 weights, for tensors
+ * that are sent in pieces, and in canonical order with tensor or context parallelism: there, ranks
+ * would have other blocks. */
 static void
 random_recipe (GString *words, GRand *rand)
 {
@@ -794,7 +795,7 @@ random_recipe (GString *words, GRand *rand)
     add_word (words, "fp8_recipe", recipes[up_to (rand, whole ? 1 : 3)]);
 }
 
-/* Appends a schedule from a file of other software, with its 4 ranks and 4 microbatches. */
+/* Appends a schedule file of other software (tests/data), with its 4 ranks and 4 microbatches. */
 static void
 random_file (GString *words, GRand *rand, uint32_t replicas, uint32_t stages)
 {

@@ -1,7 +1,7 @@
 /* random_job.h - jobs for tests, from text or at random.
  *
- * The text has the flags of the command line without dashes: "model=llama-nano gpus=8". A random
- * job is such a text, too, so a failing test prints what to pass to `weft plan`. */
+ * The text consists of flags without dashes: "model=llama-nano gpus=8". A random job is such a text
+ * too, so a failing test prints what to pass to `weft plan`. */
 #pragma once
 #include "core/plan/plan.h"
 
@@ -13,7 +13,7 @@ gboolean weft_test_job (const char *words, struct weft_job *job, GError **error)
  * The caller frees the plan. */
 weft_plan *weft_test_plan (const char *words, ...) G_GNUC_PRINTF (1, 2);
 
-/* Returns the plan of this text, with a cost table of these rows (struct weft_measurement). The
+/* The plan of this text, priced by a cost table with these rows (struct weft_measurement). The
  * caller frees the plan. */
 weft_plan *weft_test_plan_priced (const char *words, const GArray *rows);
 
@@ -25,6 +25,6 @@ uint64_t weft_test_ops (const weft_plan *plan);
 char *weft_random_job (GRand *rand);
 
 /* Appends features of decoders such as Gemma 2, OLMo 2 and BLOOM (random_traits.c) to one in three
- * of the jobs that support them. The seed is a hash of `words`, so that these random draws do not
- * change others. */
+ * of the jobs that support them. A hash of `words` is the seed, so that the draws of
+ * weft_random_job() stay as they were. */
 void weft_random_traits (GString *words);

@@ -1,6 +1,6 @@
 /* Features of decoders such as Gemma 2, OLMo 2 and BLOOM for random jobs: norms, residuals,
- * positions, soft-capping; and the overlap of shared experts. A hash of the job's words seeds these
- * random draws, so that they do not change other draws. */
+ * positions, soft-capping; and the overlap of shared experts. A hash of the job's words is the
+ * seed, so that the draws of random_job.c stay as they were. */
 #include "tests/made/random_job.h"
 #include <stdlib.h>
 #include <string.h>

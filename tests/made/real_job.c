@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-/* Returns the loss scale, or 0 if the loss is not scaled. A dynamic scale is replaced by 1024,
- * because it would skip steps until gradients are finite. */
+/* The loss scale of a job, or 0 without loss scaling. A dynamic scale is replaced by 1024, because
+ * it would first skip steps until gradients are finite. */
 static double
 loss_scale (const struct weft_job *job)
 {
@@ -130,14 +130,16 @@ real_job_evaluate (real_job *job)
 uint64_t
 real_hash (weft_state *state, enum weft_state_kind kind)
 {
-  uint64_t hash[4] = { 0xcbf29ce484222325u, 1, 2, 3 }; /* independent multiplications */
+  /* four independent hashes, because a processor overlaps multiplications that do not depend on
+   * each other */
+  uint64_t hash[4] = { 0xcbf29ce484222325u, 1, 2, 3 };
 
   for (uint32_t t = 0; t < weft_state_count (state); t++) {
     const struct weft_state_tensor *tensor = weft_state_at (state, t);
     uint64_t n = tensor->rows * tensor->columns;
     g_autofree float *value = g_new (float, n);
     weft_state_read (state, t, kind, 0, n, value);
-    for (uint64_t i = 0; i < n; i++) { /* by 32-bit word, not by byte, for speed */
+    for (uint64_t i = 0; i < n; i++) { /* by 32-bit words instead of bytes, for speed */
       uint32_t word;
       memcpy (&word, &value[i], sizeof word);
       hash[i % 4] = (hash[i % 4] ^ word) * 0x100000001b3u;

@@ -1,8 +1,8 @@
-/* real_job.h - an open job on the executor with real numbers, for tests that step it and inspect
- * its tensors.
+/* real_job.h - an open job on an executor that computes real numbers, for tests that run its steps
+ * and inspect its tensors.
  *
- * Tokens depend only on the step number, so two jobs with equal batches read the same tokens in a
- * step. */
+ * Tokens depend only on the number of the step, so two jobs with equal batches read the same tokens
+ * in the same step. */
 #pragma once
 #include "core/exec/exec.h"
 #include "exec_gpu/calls.h"
@@ -12,23 +12,23 @@ typedef struct real_job {
   weft_plan *plan;
   weft_exec *x;
   weft_state *state;
-  struct weft_control control; /* `step` is the newest step, 0 before the first */
+  struct weft_control control; /* `step`: the newest step; 0 before the first */
   int32_t *tokens;             /* the batch, read through `control` */
 } real_job;
 
-/* Opens a job given as text (random_job.h) on the CPU. `how`: options of the executor, or NULL.
- * Fails the test if the job is refused. Weights are not initialised. real_job_close() frees the
+/* Opens a job, given as text (random_job.h), on the CPU. `how`: options of the executor, or NULL.
+ * Fails the test if the job is refused. Weights are not initialised yet. real_job_close() frees the
  * job. */
 real_job *real_job_open (const char *words, const struct weft_exec_options *how);
 
-/* As real_job_open(), on a device with these calls (NULL: the CPU). Returns NULL if the executor
- * refuses the job. */
+/* Like real_job_open(), on a device with these calls (NULL: the CPU). Returns NULL and sets *error
+ * if the executor refuses the job. */
 real_job *real_job_try (const struct weft_gpu_calls *calls, const char *words,
                         const struct weft_exec_options *how, GError **error);
 void real_job_close (real_job *job);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (real_job, real_job_close)
 
-/* Returns the hyper-parameters that all tests use. */
+/* The hyper-parameters of AdamW that all tests use. */
 struct weft_control real_control (const weft_plan *plan);
 
 /* Returns token ids below 97 of shape (global_batch_size, seq_length + 1). The caller frees
@@ -39,7 +39,8 @@ int32_t *real_tokens (const weft_plan *plan, uint32_t seed);
  * test. */
 const struct weft_metrics *real_job_step (real_job *job);
 
-/* Like real_job_step(), but runs a forward-only step, which does not change the step number. */
+/* Runs a forward-only step, which does not change the step number. Returns metrics like
+ * real_job_step(). */
 const struct weft_metrics *real_job_evaluate (real_job *job);
 
 /* Returns a hash of the fp32 bits of all tensors of a kind. */

@@ -10,21 +10,21 @@
 struct real_run {
   const char *words; /* text of the job (random_job.h) */
   uint32_t steps;
-  uint64_t stress;  /* seed of a random op order; 0: threads */
+  uint64_t stress;  /* seed of a random order of ops; 0: ops run in threads */
   uint32_t threads; /* threads per rank */
   gboolean poison;
 };
 
 struct real_result {
   double loss[REAL_RUN_MOST_STEPS], norm[REAL_RUN_MOST_STEPS], eval_loss;
-  uint64_t gradients, weights, moments; /* hashes over all global tensors */
+  uint64_t gradients, weights, moments; /* hashes of all global tensors */
 };
 
 /* Fails the test if the job or a step is refused. */
 struct real_result weft_test_run (const struct real_run *run);
 
-/* As weft_test_run(), on a given plan, which may be damaged. FALSE if the executor fails;
- * run->words is ignored. */
+/* Like weft_test_run(), on a given plan, which may be a mutant. Returns FALSE if the executor
+ * fails. run->words is ignored. */
 gboolean weft_test_run_plan (const weft_plan *plan, const struct real_run *run,
                              struct real_result *result, GError **error);
 
@@ -32,22 +32,23 @@ gboolean weft_test_run_plan (const weft_plan *plan, const struct real_run *run,
 gboolean
 weft_test_same_bits (const struct real_result *a, const struct real_result *b, uint32_t steps);
 
-/* For fast order: losses of all steps and the first gradient norm agree within 1e-6, later norms
- * within 1e-5. (Adam divides a gradient by its own magnitude: if a gradient is pure rounding noise,
- * as for the bias of keys, its update is as large as any other.) */
+/* Whether two runs in fast order agree: losses of all steps and the first gradient norm within
+ * 1e-6, later norms within 1e-5. (Adam divides a gradient by its own magnitude. A gradient that is
+ * pure rounding noise, such as that of a bias of keys, therefore changes its weight as much as any
+ * other.) */
 gboolean
 weft_test_is_near (const struct real_result *a, const struct real_result *b, uint32_t steps);
 
 /* Runs a job and fails the test if any result differs from `one` in any bit. */
 void weft_test_check_run (const struct real_run *run, const struct real_result *one);
 
-/* As weft_test_check_run(), for a job as text, with poisoned memory. If 3 divides `seed`, ops run
- * in random order; otherwise in threads. */
+/* Like weft_test_check_run(), for a job as text and with poisoned memory. If 3 divides `seed`, ops
+ * run in random order, otherwise in threads. */
 void weft_test_check_bits (const char *words, uint32_t steps, const struct real_result *one,
                            unsigned seed);
 
-/* Runs two steps of a model under each strategy. A strategy is text that is appended to the model's
- * text. The results must have the bits of the results of one rank. */
+/* Runs two steps of a model under each strategy, a text that is appended to the model's text. All
+ * results must have the bits of one rank. */
 void weft_test_check_strategies (const char *model, const char *const *strategies, unsigned n);
 
 /* Returns the text of a job on this machine's CPU. The caller frees it. */

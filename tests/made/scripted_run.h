@@ -1,5 +1,5 @@
-/* scripted_run.h - runs of the training loop on an executor that trains one number, records every
- * step, and follows a script with signals, skipped steps and losses that are not finite. */
+/* scripted_run.h - runs of the training loop on an executor that trains a single number and records
+ * every step. A script lets it raise signals, skip steps, and return losses that are not finite. */
 #pragma once
 #include "tests/made/random_job.h"
 #include "tests/runner/folder.h"
@@ -16,16 +16,17 @@ enum { MOST_STEPS = 64, SEQUENCE = 16 };
 
 /* ------------------------------------------------------------------- executor */
 
-/* Instructions for the executor, and a record of its steps and evaluations in order. */
+/* The script of the executor, and its record of steps and evaluations in order. */
 static struct {
-  uint64_t signal_at, skip_from, skip_to, nan_from; /* call numbers, counted from 1 */
+  uint64_t signal_at, skip_from, skip_to, nan_from; /* numbers of step calls, counted from 1 */
   int signal;
   const char *look_for; /* a file that must exist at the second call and not at the first */
-  uint64_t spoil_at; /* at this call, the update makes the weight NaN */
-  uint64_t act_at;   /* at this call, act (path) is called */
+  uint64_t spoil_at;    /* number of the call whose update makes the weight NaN */
+  uint64_t act_at;      /* number of the call at which act (path) is called */
   void (*act) (const char *path);
   const char *path;
-  uint32_t signal_at_write; /* number of the write to a rank's memory, from 1 */
+  /* number of the write to a rank's memory at which the signal is raised, from 1 */
+  uint32_t signal_at_write;
 
   uint32_t writes;
   uint32_t n;
@@ -33,7 +34,7 @@ static struct {
     uint64_t step;
     double lr;
     gboolean forward_only, found;
-    int32_t first, last; /* first and last token of the batch */
+    int32_t first, last; /* the first and the last token of the batch */
   } seen[MOST_STEPS];
 } script;
 
@@ -132,7 +133,8 @@ skips_now (void)
   return script.n >= script.skip_from && script.n <= script.skip_to;
 }
 
-/* Returns the last parameter of a stage that is not tied. */
+/* The last parameter of a stage that is not tied; its first element is the number that is
+ * trained. */
 static inline const struct weft_param *
 own_param (const weft_program *p)
 {
@@ -143,8 +145,9 @@ own_param (const weft_program *p)
   return &p->param[i];
 }
 
-/* Trains one number, the first element of own_param().  The number depends on all tokens, the
- * learning rate and the number of updates, and the loss depends on the number. */
+/* Trains the first element of own_param(). The new value depends on all tokens of the batch, the
+ * learning rate and the number of updates; the loss depends on the value. So any mistake of the
+ * training loop changes later losses. */
 static inline void
 train_one_number (weft_exec *x, uint32_t row, const struct weft_control *c)
 {
@@ -216,7 +219,8 @@ static const struct weft_exec_ops fake_ops = {
 
 struct run {
   weft_plan *plan;
-  char *dir, *data, *save; /* the folder of the run, and paths in it */
+  /* the folder of the run; paths of the token file and of checkpoints in it */
+  char *dir, *data, *save;
   struct weft_trainer_options options;
   struct weft_trainer_result result;
   GArray *lines;
@@ -237,8 +241,8 @@ keep_message (void *user, const char *message)
   g_string_append_printf (((struct run *) user)->said, "%s\n", message);
 }
 
-/* Writes 40 sequences: token i is (i / 2 + shift) modulo 251, so that the first token of a batch
- * shows its position. */
+/* Writes a file of 40 sequences. Token i is (i / 2 + shift) modulo 251, so that the first token of
+ * a batch shows its position in the file. */
 static inline void
 write_tokens (const char *path, int shift)
 {

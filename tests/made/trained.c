@@ -18,7 +18,7 @@ enum { SEED = 42 };
 static struct {
   double seconds;
   uint32_t seed;
-  char *message; /* printed if the run exceeds the limit */
+  char *message; /* what is printed if the run exceeds its limit */
 } limit;
 
 static void
@@ -40,8 +40,8 @@ set_timer (double seconds)
   setitimer (ITIMER_REAL, &timer, NULL);
 }
 
-/* Returns the time limit of a run. The default is far more than any run needs, but less than
- * ctest's limit, which ends a test without a message. */
+/* The time limit of a run: far longer than any run needs, but shorter than the limit of ctest,
+ * which ends a test without a message. */
 static double
 seconds_allowed (void)
 {
@@ -157,9 +157,9 @@ share (double found, double wanted)
                                          : INFINITY;
 }
 
-/* The largest difference of elements of a tensor, relative to the root mean square of `wanted`.
- * 1e-6 is added for gradients of parameters that do not affect the loss: they are rounding
- * noise. */
+/* The largest difference between elements of two tensors, relative to the root mean square of
+ * `wanted`, to which 1e-6 is added: gradients of parameters that do not affect the loss are
+ * rounding noise. */
 static double
 tensor_share (const float *found, const float *wanted, uint64_t n)
 {

@@ -8,24 +8,26 @@
 typedef struct trained {
   double loss[TRAINED_STEPS], norm[TRAINED_STEPS], eval_loss;
   uint64_t state[WEFT_N_STATE_KIND]; /* hashes of all tensors after the last step */
-  GArray *gradient;                  /* float: all tensors, after the first step */
-  GArray *tensor;                    /* uint64_t: elements per tensor */
+  GArray *gradient;                  /* elements of all gradients after the first step; float */
+  GArray *tensor;                    /* number of elements of each tensor; uint64_t */
 } trained;
 
-/* Time limit of a run in seconds: a run that exceeds it ends the program, which prints the run's
- * text and the seed it was drawn from. 0: the default, more than any run needs. */
+/* Sets the time limit of a run in seconds. A run that exceeds it ends the program, which prints the
+ * text of the job and the seed from which it was drawn. 0: the default, which is longer than any
+ * run needs. */
 void trained_limit (double seconds, uint32_t seed);
 
-/* Runs TRAINED_STEPS steps and one evaluation; initial weights do not depend on the strategy.
- * `calls` NULL: on the CPU. Returns NULL if the device or NCCL does not support the job. */
+/* Runs TRAINED_STEPS steps and an evaluation. Initial weights do not depend on the strategy.
+ * `calls`: the device; NULL: the CPU. Returns NULL if the device or NCCL does not support the
+ * job. */
 trained *trained_new (const struct weft_gpu_calls *calls, const char *words,
                       const struct weft_exec_options *how);
 void trained_free (trained *t);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (trained, trained_free)
 
-/* Relative tolerances. `loss` and `norm`: relative to the value; `gradient`: an element, relative
- * to the root mean square of its tensor; `whole`: the length of the difference of all gradients as
- * one vector, relative to the length of all gradients (0: not checked). */
+/* Relative tolerances. `loss`, `norm`: relative to the value. `gradient`: of an element, relative
+ * to the root mean square of its tensor. `whole`: of all gradients as one vector, the length of the
+ * difference relative to the length of the vector (0: not checked). */
 struct trained_bound {
   double loss, norm, gradient, whole;
 };

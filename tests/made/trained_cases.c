@@ -54,25 +54,26 @@ const uint32_t trained_n_cases = G_N_ELEMENTS (trained_cases);
 enum { FIRST_FP8 = 3 };
 #define FP8_BOUND { .loss = 1e-3, .norm = 2e-2, .gradient = 2e-1, .whole = 5e-2 }
 
-/* Bounds for another order of summation. In fp32, a sum of n terms changes by less than n 2^-24,
- * and no sum of these jobs has more than a few hundred terms. In bf16 and fp16, tensors between
- * kernels are rounded to 2^-9 and 2^-12 of their value, a dozen times from the first layer to the
- * last. */
+/* Tolerances for another order of additions. In fp32, a sum of n terms changes by less than n
+ * 2^-24, and no sum of these jobs has more than a few hundred terms. In bf16 and fp16, tensors
+ * between kernels are rounded by up to 2^-9 and 2^-12 of their value, a dozen times from the first
+ * layer to the last. */
 static const struct precision {
   const char *words;
   struct trained_bound bound;
-  gboolean dense; /* skip the model with experts, to save time */
+  gboolean dense; /* no run of the model with experts, to save time */
 } precisions[] = {
   { "precision=fp32 ", { .loss = 1e-6, .norm = 1e-6, .gradient = 1e-5 } },
   { "precision=bf16 ", { .loss = 1e-3, .norm = 1e-2, .gradient = 1e-1 }, TRUE },
   { "precision=fp16 grad_reduce_in_fp32=true ",
     { .loss = 1e-4, .norm = 1e-3, .gradient = 1e-2 },
     TRUE },
-  /* A number between two fp8 codes may round to the other code, an eighth of its value away, and
-   * this changes later values. Example: one bf16 element summed in another order changed one code,
-   * which changed one in a hundred codes of the step. One element of the gradient of an expert with
-   * few tokens then differed by a third of the root mean square; all gradients together differed by
-   * 0.6 % of their length. Each kernel alone gives the codes of the CPU (cuda_fp8.c). */
+  /* A number between two fp8 values may be rounded to the other one, an eighth of its value away,
+   * which changes later values. In one case, a single bf16 element that was added in another order
+   * changed one fp8 value, and this changed one in a hundred fp8 values of the step. One element of
+   * the gradient of an expert with few tokens then differed by a third of the root mean square; all
+   * gradients together differed by 0.6 % of their length. Each kernel alone gives the fp8 values of
+   * the CPU (cuda_fp8.c). */
   [FIRST_FP8] = { TRAINED_FP8 "fp8_recipe=delayed ", FP8_BOUND },
   { TRAINED_FP8 "fp8_recipe=tensorwise ", FP8_BOUND },
   { TRAINED_FP8 "fp8_recipe=blockwise ", FP8_BOUND },
@@ -105,8 +106,8 @@ train (const struct weft_gpu_calls *calls, const char *words, gboolean graph)
 
 static const char *const models[] = { GPT2, LLAMA, EXPERTS };
 
-/* Returns the precision of pair `number` of a precision and a model, and sets *model. NULL after
- * the last pair. */
+/* Jobs on one rank are pairs of a precision and a model. Returns the precision of pair `number` and
+ * sets *model; NULL after the last pair. */
 static const struct precision *
 alone (uint32_t number, const char **model)
 {
@@ -121,8 +122,8 @@ alone (uint32_t number, const char **model)
   return NULL;
 }
 
-/* Whether the job has experts in fp8. Jobs with fp8 experts have fewer experts and sequences (FEW),
- * to save time, and a larger bound, because each expert has few tokens. */
+/* Whether the job has experts in fp8. Such jobs have fewer experts and sequences (FEW), to save
+ * time, and a larger tolerance, because each expert has few tokens. */
 static gboolean
 is_few (const char *model, const struct precision *p)
 {
@@ -130,7 +131,7 @@ is_few (const char *model, const struct precision *p)
 }
 
 #define FEW "num_moe_experts=2 global_batch_size=2"
-enum { FEW_TOKENS = 2 /* factor of the bound of gradient elements */ };
+enum { FEW_TOKENS = 2 /* factor of the tolerance of gradient elements */ };
 
 char *
 trained_alone_words (uint32_t number)
@@ -185,7 +186,7 @@ trained_as_one_rank (const struct weft_gpu_calls *calls, uint32_t number)
 #define WIDEST "kv_channels=128 num_attention_heads=1 "
 #define LATENTS                                                                                    \
   "model=llama-nano " ONE_LAYER "num_attention_heads=1 num_query_groups=1 kv_lora_rank=16 "
-/* More experts than rows, so that some experts have no rows. */
+/* more experts than rows, so that some experts have no rows */
 #define ROUTED                                                                                     \
   "model=mixtral-nano " ONE_LAYER "num_attention_heads=2 num_query_groups=1 kv_channels=8 "        \
   "num_moe_experts=6 moe_router_topk=1 moe_load_imbalance=6 "
@@ -195,7 +196,7 @@ trained_as_one_rank (const struct weft_gpu_calls *calls, uint32_t number)
 
 const struct trained_wide trained_wide[] = {
   { WIDE SIXTEEN TOKENS (20, TWO), TRAINED_ATTENTION },
-  /* several tiles of queries and keys; the window excludes whole tiles of keys */
+  /* several tiles of queries and keys; the window excludes whole tiles */
   { WIDE FP16 "num_attention_heads=1 sliding_window=70 " TOKENS (150, ONE), TRAINED_ATTENTION },
   { WIDE SIXTEEN WIDEST TOKENS (40, ONE), TRAINED_ATTENTION },
   { WIDE SIXTEEN "kv_channels=72 " TOKENS (8, ONE), TRAINED_ATTENTION },
@@ -218,7 +219,7 @@ const struct trained_wide trained_wide[] = {
   { ROUTED
     "precision=fp8 fp8_recipe=blockwise hidden_size=144 moe_ffn_hidden_size=32 " TOKENS (16, ONE),
     TRAINED_CODES },
-  /* types and sizes just outside what the fast kernels support */
+  /* just outside of what the wgmma kernels support */
   { WIDE "precision=fp32 " TOKENS (8, ONE), 0 },
   { WIDE SIXTEEN "kv_channels=60 " TOKENS (8, ONE), 0 },
   { LATENTS SIXTEEN "qk_head_dim=128 qk_pos_emb_head_dim=64 v_head_dim=128 " TOKENS (8, ONE), 0 },
@@ -233,7 +234,7 @@ precision_of (const char *words)
   for (unsigned i = 0; i < G_N_ELEMENTS (precisions); i++)
     if (strstr (words, precisions[i].words))
       return &precisions[i];
-  return &precisions[FIRST_FP8]; /* all fp8 recipes have one bound */
+  return &precisions[FIRST_FP8]; /* all fp8 recipes have the same tolerances */
 }
 
 gboolean

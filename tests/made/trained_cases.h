@@ -1,4 +1,4 @@
-/* trained_cases.h - checks of training on a device with the calls of the CUDA executor: the
+/* trained_cases.h - checks of training on a device that has the calls of the CUDA executor: the
  * computing double (computing_cuda.h) or a GPU. */
 #pragma once
 #include "tests/made/trained.h"
@@ -12,7 +12,7 @@
   "kv_channels=8 ffn_hidden_size=64 vocab_size=96 seq_length=8 max_position_embeddings=8 "         \
   "micro_batch_size=1 global_batch_size=4 "
 
-/* A job on several ranks, which is compared with the job of the same model on one rank. */
+/* A job on several ranks. It is compared with one rank that trains the same model. */
 struct trained_case {
   const char *model, *words;
 };
@@ -29,20 +29,20 @@ struct weft_exec_options trained_shared (const char *words);
  * job. The caller frees it. */
 char *trained_alone_words (uint32_t number);
 
-/* Runs job `number` of trained_alone_words() on the device and the CPU. Losses, norms and gradients
- * may differ only by the error of another summation order. FALSE: the device does not support the
- * job. */
+/* Runs job `number` of trained_alone_words() on the device and on the CPU. Losses, norms and
+ * gradients may differ only by the error of another order of additions. Returns FALSE if the device
+ * does not support the job. */
 gboolean trained_as_on_the_cpu (const struct weft_gpu_calls *calls, uint32_t number);
 
 /* Runs case `number` with all ranks on one device; the results must be near those of one rank.
  * FALSE: the device does not support the job. */
 gboolean trained_as_one_rank (const struct weft_gpu_calls *calls, uint32_t number);
 
-/* Kernels that use wgmma: attention; grouped GEMM in 16 bits; grouped GEMM in fp8. */
+/* Purposes of wgmma kernels: attention; grouped GEMM in 16 bits; grouped GEMM in fp8. */
 enum trained_by { TRAINED_ATTENTION = 1, TRAINED_PRODUCTS = 2, TRAINED_CODES = 4 };
 
-/* Jobs whose kernels use wgmma on devices that support it (`by`: which kernels), and jobs that
- * almost satisfy the conditions of these kernels (`by` 0). */
+/* A job whose kernels use wgmma on devices that have it (`by`: which kernels), or a job that just
+ * fails the conditions of these kernels (`by` 0). */
 struct trained_wide {
   const char *words;
   unsigned by; /* bits of enum trained_by */
@@ -50,25 +50,25 @@ struct trained_wide {
 extern const struct trained_wide trained_wide[];
 extern const uint32_t trained_n_wide;
 
-/* As trained_as_on_the_cpu(), for job `number` of trained_wide. `graph`: whether the device runs
- * the step as a graph. */
+/* Like trained_as_on_the_cpu(), for job `number` of trained_wide. `graph`: the device runs the step
+ * as a graph. */
 gboolean trained_wide_as_on_the_cpu (const struct weft_gpu_calls *calls, uint32_t number,
                                      gboolean graph);
 
-/* Checks that two runs give the same bits. */
+/* Checks that two runs of a job on the device have the same bits. */
 void trained_twice (const struct weft_gpu_calls *calls);
 
-/* Checks that graph replay gives the same bits as single calls. */
+/* Checks that a step that is replayed as a graph has the bits of single calls. */
 void trained_in_graphs (const struct weft_gpu_calls *calls);
 
-/* Checks that the results of attention_backend = fused are near the CPU's results. With
- * deterministic_mode, two runs and a graph must give the same bits. */
+/* Checks that attention_backend = fused has results near those of the CPU. With deterministic_mode,
+ * two runs and a graph must have the same bits. */
 void trained_fused (const struct weft_gpu_calls *calls);
 
-/* Returns the reason why the device has no library for fused attention. NULL: the device has the
- * library, or is a double that computes fused attention itself. */
+/* Why the device has no library for fused attention. NULL: it has one, or it is a double that
+ * computes fused attention itself. */
 const char *trained_no_library (const struct weft_gpu_calls *calls);
 
-/* Sets two amounts of device memory of an open executor in bytes. `planned`: the memory of the
- * memory plan; `gone`: the decrease of free memory, which includes `planned`. */
+/* Opens an executor and sets two amounts of device memory in bytes. `planned`: by the memory plan;
+ * `gone`: the decrease of free memory, which includes `planned`. */
 void trained_memory (const struct weft_gpu_calls *calls, uint64_t *planned, uint64_t *gone);

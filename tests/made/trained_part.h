@@ -6,7 +6,7 @@
 
 struct trained_part {
   const char *words, *data; /* the job as text (random_job.h); path of a token file */
-  const char *folder; /* folder for checkpoints, one after every second step; NULL: none */
+  const char *folder;       /* folder for checkpoints after every second step; NULL: none */
   const char *files; /* prefix of output paths: weights at the end ("-weights"), first gradients
                       * ("-gradients"), last step ("-times.json"); NULL: none */
   uint64_t steps;
@@ -17,13 +17,13 @@ struct trained_part {
   void (*met) (const struct weft_launch *launch, struct weft_rendezvous *peers);
 };
 
-/* Trains in this process. Prints to stdout, per step, its number and the bits of its loss in
- * hexadecimal, with "e" after the number of an evaluation; to stderr errors. Returns an exit
+/* Trains in this process. Prints to stdout, for each step, its number and the bits of its loss in
+ * hexadecimal; evaluations have an "e" after the number. Prints errors to stderr. Returns an exit
  * status: 0; 75 if a signal stopped the run; 1 on failure; 3 if allocated and planned bytes
  * differ. */
 int trained_part_alone (const struct trained_part *part);
 
-/* As trained_part_alone(), together with the other processes that the launcher's variables
+/* Like trained_part_alone(), together with other processes, which the variables of the launcher
  * describe. Also returns 2 if these variables are invalid or the rendezvous fails. */
 int trained_part_together (const struct trained_part *part);
 

@@ -366,6 +366,29 @@ fp8_priced_as_changes_the_time_alone (void **state)
   assert_non_null (strstr (error->message, "fp8_priced_as: found nvfp4, wanted recipe"));
 }
 
+static void
+attention_priced_with_dropout_changes_the_time_alone (void **state)
+{
+#define FLASH                                                                                      \
+  "model=llama-nano topology=dgx-h100 gpus=1 seq_length=512 attention_random_ops=50 "              \
+  "attention_priced_with_dropout="
+  const struct weft_exec_options options = { 0 };
+  g_autoptr (GError) error = NULL;
+  g_autoptr (weft_plan) without = weft_test_plan (FLASH "false");
+  g_autoptr (weft_plan) with = weft_test_plan (FLASH "true");
+
+  (void) state;
+  assert_int_equal (with->role[0]->n_op, without->role[0]->n_op);
+  assert_true (weft_plan_worst_bytes (with) == weft_plan_worst_bytes (without));
+  for (uint32_t op = 0; op < with->role[0]->n_op; op++) {
+    enum weft_op_kind kind = with->role[0]->op[op].kind;
+    gboolean draws = kind == WEFT_OP_ATTENTION || kind == WEFT_OP_ATTENTION_BWD;
+    assert_int_equal (with->seconds[0][op] > without->seconds[0][op], draws);
+  }
+  assert_null (weft_exec_cpu.open (with, &options, &error));
+  assert_non_null (strstr (error->message, "attention_priced_with_dropout: found true"));
+}
+
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (linear_maps_of_layers_are_fp8_and_the_rest_is_bf16),
   cmocka_unit_test (fp8_format_says_what_gradients_are_rounded_to),
@@ -379,6 +402,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (utilisation_is_a_share_of_the_fp8_peak),
   cmocka_unit_test (gpus_without_the_unit_and_autocast_are_refused),
   cmocka_unit_test (fp8_priced_as_changes_the_time_alone),
+  cmocka_unit_test (attention_priced_with_dropout_changes_the_time_alone),
 };
 
 WEFT_TESTS (tests)

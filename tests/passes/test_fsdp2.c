@@ -250,8 +250,8 @@ a_backward_gather_begins_when_the_layer_after_it_is_copied_out (void **state)
   assert_backward_waits (p, 1);
 }
 
-/* Forward prefetch: a gather may begin when the unit two units before has been unpacked. Depth 1
- * (or 0) is this default; each further unit of depth gathers one unit earlier. */
+/* Forward prefetch: the gather of unit n may begin when unit n - 2 has been unpacked. Depth 1 (or
+ * 0) is this default; each further unit of depth gathers one unit earlier. */
 static void
 fsdp2_forward_prefetch_depth_moves_gathers_forward (void **state)
 {

@@ -208,8 +208,9 @@ overlap_p2p_comm_warmup_flush_receives_one_slot_ahead (void **state)
                              transfer_of (flush, "recv_backward", 7, 0)));
 }
 
-/* The first rank receives tensors from the last rank (for its second chunk), and keeps each until
- * its slot. With groups of n microbatches on 4 ranks, at most n - 4 + 1 tensors wait. */
+/* The first rank receives tensors from the last rank, as inputs of its second chunk, and keeps each
+ * until the schedule runs that chunk. With groups of n microbatches on 4 ranks, at most n - 4 + 1
+ * tensors wait. */
 static void
 microbatch_group_size_per_vp_stage_is_what_the_first_rank_keeps (void **state)
 {

@@ -120,8 +120,8 @@ traffic (const weft_program *p)
   return bytes;
 }
 
-/* The norm of a fused kernel does not read the sum from memory: each pair saves one pass over the
- * residual stream and one launch. */
+/* The norm of a fused kernel does not read the sum from memory: each pair of an addition and a norm
+ * saves one pass over the residual stream and one launch. */
 static void
 each_pair_saves_one_pass_over_the_stream_and_one_launch (void **state)
 {
@@ -159,8 +159,8 @@ count_gelu (const char *words, uint32_t forward, uint32_t again, uint32_t backwa
   assert_int_equal (found[2], backward);
 }
 
-/* gelu in the matmul of forward, its derivative in the matmul of the input gradient. All counts are
- * for two microbatches. */
+/* In forward, gelu is fused into the matmul before it; in backward, the derivative of gelu is fused
+ * into the matmul of the input gradient. All counts are for two microbatches. */
 static void
 a_product_ends_with_gelu_and_its_gradient_with_the_slope (void **state)
 {
@@ -244,7 +244,8 @@ without_a_bias_of_its_own_a_residual_sum_stays (void **state)
   check_kind (MODEL "fused_bias_add=1 tensor_model_parallel_size=2", 0, WEFT_OP_BIAS_ADD, "");
 }
 
-/* The fused kernel neither writes nor reads the rows after the bias was added. */
+/* The fused kernel neither writes nor reads the intermediate result, the rows after the addition of
+ * the bias. */
 static void
 each_bias_and_sum_saves_two_passes_and_one_launch (void **state)
 {

@@ -44,8 +44,8 @@ run_beside (const weft_program *p, uint32_t a, uint32_t b)
   return !comes_after (p, a, b) && !comes_after (p, b, a);
 }
 
-/* An all-gather as a ring: t matmuls of T / t rows and t - 1 transfers. A rank multiplies one piece
- * while it sends this piece on. */
+/* An all-gather as a ring over the T tensor parallel ranks: T matmuls of TOKENS / T rows and T - 1
+ * transfers. A rank multiplies a piece while it sends the same piece to the next rank. */
 static void
 expect_gather_ring (const char *words, enum weft_op_kind kind, enum weft_phase phase,
                     const char *name)
@@ -88,8 +88,9 @@ expect_split (const char *words, const char *name)
   assert_int_equal (all, A);
 }
 
-/* A reduce-scatter as a ring: t matmuls, one for the rows of each rank. The rank's own rows come
- * last; the results of the other t - 1 matmuls are sent to the ranks that own the rows. */
+/* A reduce-scatter as a ring over the T tensor parallel ranks: T matmuls, one for the rows of each
+ * rank. The rank's own rows come last; the results of the other T - 1 matmuls are sent to the ranks
+ * that own the rows. */
 static void
 expect_scatter_ring (const char *words, enum weft_op_kind kind, enum weft_phase phase,
                      const char *name)
@@ -170,8 +171,8 @@ a_compiler_makes_rings_of_all (void **state)
   expect_scatter_ring (ASYNC, WEFT_OP_MATMUL_DGRAD, B, "qkv");
 }
 
-/* tp_comm_overlap_disable_qkv and _fc1: this linear layer is one matmul with one collective in
- * forward and backward; other layers keep their pieces. */
+/* tp_comm_overlap_disable_qkv and _fc1: the named linear layer is one matmul with one collective in
+ * forward and backward; the other layers are still cut into pieces. */
 static void
 one_map_may_stay_plain (void **state)
 {
@@ -203,8 +204,8 @@ room (const char *words, const char *name)
   return 0;
 }
 
-/* Transformer Engine allocates one permanent buffer of A bytes for each overlapped matmul; for a
- * reduce-scatter ring, of (2 t - 1) / t * A bytes. */
+/* Transformer Engine allocates one permanent buffer for each overlapped matmul: A bytes (the input
+ * of a layer, bf16), or, for a reduce-scatter ring, (2 T - 1) / T * A bytes. */
 static void
 named_products_have_buffers_that_stay (void **state)
 {

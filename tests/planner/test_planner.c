@@ -699,7 +699,7 @@ bounds_change_no_answer (void **state)
                                          { "context-parallel-size", "2" },
                                          { "recompute-granularity", "selective" },
                                          { "delay-wgrad-compute", "true" },
-                                         { "precision", "fp8" },
+                                         { "precision", "fp8" }, { "stack", "megatron-core" },
                                          { "grad-reduce-in-fp32", "true" },
                                          { "optimizer-cpu-offload", "true" },
                                          { "pipeline-schedule", "zb-h1" } };

@@ -1,5 +1,5 @@
-/* Checkpoints: a checkpoint of one strategy is loaded by another bit for bit, and a damaged or
- * unfinished checkpoint is never loaded. */
+/* Checkpoints: what one strategy has saved, another one loads bit for bit; a damaged or unfinished
+ * checkpoint is never loaded. */
 #include "kernels/float.h"
 #include "tests/made/paper_exec.h"
 #include "tests/runner/folder.h"
@@ -23,7 +23,8 @@
 
 /* ------------------------------------------------------------------- directories */
 
-/* Makes a directory in memory, where syncing costs nothing, for tests that save very often. */
+/* Makes a folder in memory (/dev/shm), where fsync() costs nothing, for tests that save very
+ * often. */
 static int
 make_dir_in_memory (void **dir)
 {
@@ -320,7 +321,7 @@ leftovers_of_dead_processes_go_with_the_next_save (void **dir)
 
 /* -------------------------------------------------------------------------- damage */
 
-/* Saves checkpoints of steps 1 and 2, and returns the job. */
+/* Saves checkpoints of steps 1 and 2. Returns the job. */
 static struct paper_job
 two_steps (const char *dir)
 {
@@ -333,8 +334,8 @@ two_steps (const char *dir)
   return j;
 }
 
-/* Step 2 is damaged: loading step 2 fails with these words; loading the directory loads step 1, and
- * *passed_over contains the same words. */
+/* Step 2 is damaged. Loading step 2 fails with these words; loading the folder falls back to step
+ * 1, and *passed_over then contains the same words. */
 static void
 assert_passed_over (struct paper_job *j, const char *dir, const char *word, const char *more)
 {
@@ -430,8 +431,8 @@ a_manifest_that_is_too_large_is_refused_unread (void **dir)
   assert_passed_over (&j, *dir, "manifest.json", "found 1099511627776 bytes, wanted at most");
 }
 
-/* Replaces a text in the manifest of step 2 by another. The manifest becomes one of schema 1, which
- * has no checksum of its own. */
+/* Replaces a text in the manifest of step 2. The manifest gets schema 1, which has no checksum of
+ * its own; with a checksum, any change would be refused for this reason alone. */
 static void
 edit_manifest (const char *dir, const char *what, const char *by)
 {
@@ -534,23 +535,23 @@ another_model_is_refused (void **dir)
 
 /* ----------------------------------------------------------------- sudden deaths */
 
-/* Saves checkpoint after checkpoint, from step `first` on, until the process is killed. The numbers
- * depend on the step. */
+/* Saves checkpoint after checkpoint, from step `first` on, until the process is killed. The saved
+ * numbers depend on the step. */
 static void
 save_for_ever (const char *dir, uint64_t first)
 {
   struct paper_job j = paper_job_open (TIED, SLICES);
 
   for (uint64_t i = 0;; i++) {
-    struct weft_progress progress = progress_at (first + i / 2); /* saves each step twice */
+    struct weft_progress progress = progress_at (first + i / 2); /* each step is saved twice */
     paper_fill (j.state, progress.step);
     if (!weft_checkpoint_save (j.state, &j.plan->job, &progress, dir, 2, NULL))
       _exit (1);
   }
 }
 
-/* Starts a process that saves, waits until it has published a checkpoint and for a random time,
- * then kills the process. */
+/* Starts a process that saves, waits until it has published a checkpoint, and kills it after a
+ * random time. */
 static void
 kill_a_saver (const char *dir, uint64_t first, GRand *rand)
 {
@@ -569,7 +570,8 @@ kill_a_saver (const char *dir, uint64_t first, GRand *rand)
   assert_true (WIFSIGNALED (status) && WTERMSIG (status) == SIGKILL);
 }
 
-/* Checks that the loaded state is exactly the state of one saved step. */
+/* Loads the folder and checks that the state is exactly that of one saved step. Returns this
+ * step. */
 static uint64_t
 assert_some_step (struct paper_job *j, struct paper_job *model, const char *dir)
 {
@@ -602,8 +604,8 @@ a_save_killed_at_any_moment_leaves_a_complete_checkpoint (void **dir)
   paper_job_close (&model);
 }
 
-/* Starts a child process that saves this step and stops at every system call. 0: tracing is not
- * permitted on this machine. */
+/* Starts a child process that saves this step and is traced (ptrace), so that it stops at every
+ * system call. 0: this machine permits no tracing. */
 static pid_t
 start_stepping (const struct paper_job *j, uint64_t step, const char *dir)
 {
@@ -621,7 +623,7 @@ start_stepping (const struct paper_job *j, uint64_t step, const char *dir)
   return WIFSTOPPED (status) ? child : 0;
 }
 
-/* Lets the child return from `calls` system calls. FALSE: the child has ended before that. */
+/* Lets the child execute `calls` more system calls. FALSE: it has ended before. */
 static gboolean
 step_calls (pid_t child, uint32_t calls)
 {
@@ -638,14 +640,14 @@ step_calls (pid_t child, uint32_t calls)
   return TRUE;
 }
 
-/* Saves `step` in a child that is killed after `calls` system calls. FALSE: the child ended before
- * that. */
+/* A child saves `step` and is killed after `calls` system calls. Returns FALSE if it has ended
+ * before. */
 static gboolean
 dies_after (const struct paper_job *j, uint32_t calls, uint64_t step, const char *dir)
 {
   pid_t child = start_stepping (j, step, dir);
 
-  if (!child) /* tracing is not permitted */
+  if (!child) /* this machine permits no tracing */
     skip ();
   if (!step_calls (child, calls))
     return FALSE;
@@ -664,8 +666,9 @@ begin_alike (weft_state *a, weft_state *b)
   return x == y;
 }
 
-/* Checkpoint `first` exists, with numbers 1.  Then `second` is saved with numbers 2 by a child that
- * is killed after every possible number of system calls.  One of the two checkpoints must load. */
+/* Step `first` was saved with the numbers 1. Then children save step `second` with the numbers 2,
+ * and each is killed after another number of system calls. After every kill, one of the two
+ * checkpoints must load. */
 static void
 kill_after_every_call (const char *dir, uint64_t first, uint64_t second)
 {
@@ -706,7 +709,7 @@ saving_a_step_again_killed_after_any_system_call_leaves_one_of_both (void **dir)
   kill_after_every_call (*dir, 1, 1);
 }
 
-/* A limit on file sizes has the same effect as a full disk. */
+/* A limit on file sizes makes write() fail as a full disk does. */
 static void
 a_full_disk_is_reported_and_harms_nothing (void **dir)
 {
@@ -745,7 +748,8 @@ a_directory_that_cannot_be_made_is_reported (void **dir)
 
 /* ----------------------------------------------------------------------- checksums */
 
-/* Compares with the check value of the catalogue of CRCs and with the vectors of RFC 3720, B.4. */
+/* Checks a CRC-32C function with the check value of the catalogue of CRCs and with the vectors of
+ * RFC 3720, B.4. */
 static void
 assert_standard (const struct weft_crc32c *crc)
 {

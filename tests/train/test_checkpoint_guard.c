@@ -1,5 +1,5 @@
-/* What protects a directory of checkpoints: the checksum of the manifest, one writer at a time, the
- * file `latest`, and values that are finite. */
+/* What protects a folder of checkpoints: the checksum of the manifest, a lock for one writer at a
+ * time, the file `latest`, and the check that values are finite. */
 #include "core/base/file.h"
 #include "launch/rendezvous.h"
 #include "tests/made/paper_exec.h"
@@ -118,8 +118,9 @@ assert_refuses_flip (char *text, gsize length, gsize bit)
   text[bit / 8] ^= (char) (1 << bit % 8);
 }
 
-/* Flips every bit of the first members, which contain the progress of the run, and of the last 40
- * bytes, which contain the checksum, and every 997th bit between them. */
+/* Flips bits of a manifest one at a time: every bit of the first members (the progress of the run)
+ * and of the last 40 bytes (the checksum), and every 997th bit in between. Each flip must be
+ * noticed. */
 static void
 no_bit_of_a_manifest_may_change (void **dir)
 {
@@ -139,7 +140,7 @@ no_bit_of_a_manifest_may_change (void **dir)
   paper_job_close (&j);
 }
 
-/* Flips one bit of a file, calls `check`, and restores the bit. */
+/* Flips one bit of a file, calls `check`, and flips the bit back. */
 static void
 with_flip (const struct paper_job *j, const char *dir, const char *name, gsize bit,
            void (*check) (const struct paper_job *j, const char *dir))
@@ -157,7 +158,7 @@ with_flip (const struct paper_job *j, const char *dir, const char *name, gsize b
   close (fd);
 }
 
-/* Checks that loading fails, or restores exactly the saved state of step 40. */
+/* Checks that loading fails, or restores exactly the state that was saved in step 40. */
 static void
 check_step_40 (const struct paper_job *j, const char *dir)
 {
@@ -175,8 +176,9 @@ check_step_40 (const struct paper_job *j, const char *dir)
   paper_job_close (&saved);
 }
 
-/* The header of a shard contains the positions of values. Flips in the member `format`, and in the
- * padding after the header, do not change the loaded state. */
+/* Flips bits of a shard (a safetensors file) one at a time: many bits of the header, which states
+ * where values are, and few of the data. Loading must fail, or return the saved state, as after a
+ * flip in the member `format` or in the padding. */
 static void
 no_bit_of_a_shard_changes_what_is_loaded (void **dir)
 {
@@ -192,8 +194,8 @@ no_bit_of_a_shard_changes_what_is_loaded (void **dir)
   paper_job_close (&j);
 }
 
-/* The directory has checkpoints of steps 40 and 41. Loading must return step 41, or another step
- * with a note. */
+/* The folder has checkpoints of steps 40 and 41. Loading must restore step 41, or another step with
+ * a note that says so. */
 static void
 check_41_or_told (const struct paper_job *j, const char *dir)
 {
@@ -289,8 +291,8 @@ a_manifest_without_its_checksum_is_refused (void **dir)
 
 /* -------------------------------------------------------------------- directory */
 
-/* Saves checkpoints of steps 60 and 100 and then of step 70, as a run does that resumed from step
- * 60. */
+/* Saves checkpoints of steps 60 and 100, and then of step 70, as a run does that was resumed from
+ * step 60. Step 100 then belongs to an abandoned run. */
 static struct paper_job
 rolled_back (const char *dir)
 {
@@ -336,8 +338,8 @@ without_latest_the_highest_step_is_the_newest (void **dir)
   paper_job_close (&j);
 }
 
-/* `latest` names step 80, whose save did not finish. Step 70, the next lower one, is a step of the
- * same run; step 100 is not. */
+/* `latest` names step 80, whose save did not finish. Loading must choose step 70, the next lower
+ * step, which belongs to the same run; step 100 does not. */
 static void
 an_unfinished_latest_stands_for_the_step_below_it (void **dir)
 {
@@ -362,8 +364,8 @@ a_damaged_latest_is_passed_over_for_the_step_below_it (void **dir)
   paper_job_close (&j);
 }
 
-/* The limit is two checkpoints. It counts only steps of this run, so the checkpoint of step 100 is
- * not deleted. */
+/* The run keeps two checkpoints. Only steps of this run count, so step 100 is not deleted, and
+ * takes no place. */
 static void
 checkpoints_of_higher_steps_do_not_push_out_those_of_this_run (void **dir)
 {
@@ -381,7 +383,7 @@ checkpoints_of_higher_steps_do_not_push_out_those_of_this_run (void **dir)
 
 /* ------------------------------------------------------------------------- lock */
 
-/* A second process that holds the lock of the directory. It exits when the test closes the pipe
+/* A second process that holds the lock of the folder. It exits when the test closes the pipe
  * `to`. */
 struct writer {
   pid_t pid;
@@ -481,7 +483,8 @@ a_folder_of_a_save_has_a_plain_name (void **unused)
     assert_false (weft_checkpoint_is_hidden (wrong[i]));
 }
 
-/* Acts as process 0, and names a folder outside of the directory of checkpoints. */
+/* Process 0 of a job tells the others a folder outside of the folder of checkpoints; they must
+ * refuse to write there. */
 static gpointer
 name_another_folder (gpointer place)
 {
@@ -520,7 +523,7 @@ a_folder_of_a_save_is_inside_the_directory (void **dir)
   paper_fill (j.state, 1);
   assert_false (try_save (&j, 1, inside, &error));
   assert_non_null (strstr (error->message, "found a malformed name of a folder from rank 0"));
-  assert_int_equal (g_rmdir (outside), 0); /* the folder is still empty */
+  assert_int_equal (g_rmdir (outside), 0); /* nothing was written into the folder */
   weft_rendezvous_close (j.x->peers);
   g_thread_join (first);
   paper_job_close (&j);
@@ -562,8 +565,8 @@ values_that_are_not_finite_are_not_saved (void **dir)
   paper_job_close (&j);
 }
 
-/* Writes NaN into a shard and computes the checksums again, as a writer that does not check values
- * would. */
+/* Writes NaN into a shard and computes its checksums again, as a writer would that does not check
+ * values. */
 static void
 plant_nan (const char *dir, uint64_t step)
 {

@@ -35,8 +35,8 @@ open_job (const char *model, const char *precision, const char *strategy)
   return real_job_open (words, NULL);
 }
 
-/* A job with initial weights and one step. Its masters are not bf16 numbers, and its new weights
- * may not yet be gathered on ranks that do not own them. */
+/* A job after one step from initial weights. Its masters are no bf16 numbers, and with overlap its
+ * new weights are not gathered yet, so an export must read masters from their owners. */
 static real_job *
 trained (const char *model, const char *precision, const char *strategy)
 {
@@ -92,8 +92,8 @@ assert_same_state (real_job *a, real_job *b, enum weft_state_kind kind, const ch
     fail_msg ("%s: %s of %s is another", what, weft_state_kind_words[kind], other);
 }
 
-/* Exports from one job, imports into the other and checks that states and a second export are
- * equal. */
+/* Exports one job and imports the file into another. Both states must have the same bits, and a
+ * second export the same bytes. */
 static void
 assert_passes (real_job *from, real_job *to, enum weft_state_kind kind, const char *path,
                const char *what)
@@ -146,7 +146,7 @@ masters_of_an_imported_bf16_model_are_its_weights (void **folder)
                real_hash (to->state, WEFT_STATE_WEIGHT));
 }
 
-/* Two runs that begin with the same file have the same results. */
+/* Two jobs with different strategies that import the same file must have the same losses. */
 static void
 training_goes_on_alike_from_a_file (void **folder)
 {

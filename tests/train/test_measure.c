@@ -1,5 +1,5 @@
-/* weft measure: the cost table of a job has a row for every op, and predictions use only these
- * rows. */
+/* weft measure: the cost table of a job has a row for every op, and predictions with it use only
+ * these rows. */
 #include "train/measure.h"
 #include "exec_cpu/exec_cpu.h"
 #include "exec_sim/exec_sim.h"
@@ -40,7 +40,8 @@ ranks_of (const weft_plan *plan, const weft_program *p, uint32_t op)
   }
 }
 
-/* The seconds of an op in a table with these rows, as printed in the file; negative: no row. */
+/* Seconds of an op by a table with these rows, as printed into the file; negative: there is no row
+ * for it. */
 static double
 printed (const GArray *rows, const weft_plan *plan, const weft_program *p, uint32_t op)
 {
@@ -104,7 +105,7 @@ no_row_is_of_nothing (void **state)
   }
 }
 
-/* On one rank, no op overlaps or waits: the times of the kernels are exactly those of their
+/* On one rank no op overlaps with another or waits, so kernels take exactly the times of their
  * rows. */
 static void
 the_kernels_of_one_rank_add_up_to_their_rows (void **state)
@@ -128,7 +129,7 @@ the_kernels_of_one_rank_add_up_to_their_rows (void **state)
   assert_true (t->seconds >= wanted && t->seconds <= wanted + copies);
 }
 
-/* A measured transfer is simulated as a delay, without links. */
+/* A transfer with a measured row is simulated as a delay of this time, not as a flow over links. */
 static void
 a_measured_send_takes_what_its_row_says (void **state)
 {
@@ -149,8 +150,7 @@ a_measured_send_takes_what_its_row_says (void **state)
       }
   }
   assert_true (n >= 4);
-  /* Two microbatches on two stages: at least two transfers run one after the other (two forward, or
-   * one in each direction). */
+  /* two microbatches: at least two transfers, one after the other */
   assert_true (t->seconds > 2 * 3.0);
 }
 
@@ -178,7 +178,8 @@ the_grid_covers_sizes_of_all_collectives (void **state)
   assert_int_equal (seen[WEFT_OP_RECV], 9 * WEFT_COMM_BENCH_REPEATS);
 }
 
-/* The simulator can read the table that the command writes. */
+/* `weft sim --cost-table` accepts the table that `weft measure` writes. `weft measure` refuses a
+ * topology that is not this machine. */
 static void
 the_command_writes_a_table_that_sim_takes (void **state)
 {

@@ -1,5 +1,5 @@
-/* A run that is saved, loaded with another strategy and continued has the bits of an uninterrupted
- * run. */
+/* A run is saved, loaded with another strategy and continued: its results must have the bits of an
+ * uninterrupted run. */
 #include "core/base/sanitize.h"
 #include "exec_cpu/exec_cpu.h"
 #include "tests/made/own.h"
@@ -12,7 +12,7 @@
 enum { STEPS = 4, SAVED = 2, SEED = 11 };
 #define SPARSE (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER)
 
-/* Narrow models, so that hundreds of runs are quick. */
+/* Narrow models, because there are hundreds of runs. */
 #define SIZES                                                                                      \
   "num_layers=4 hidden_size=24 kv_channels=6 ffn_hidden_size=40 seq_length=16 global_batch_size=8"
 static const char *const models[] = {
@@ -57,14 +57,14 @@ static const char *const strategies[] = {
 };
 enum { N = G_N_ELEMENTS (strategies) - 1 };
 
-/* The results of a run: metrics of every step, and hashes of the state at its end. */
+/* Results of a run: metrics of every step, and hashes of its state at the end. */
 struct left {
   double loss[STEPS], norm[STEPS];
   uint64_t state[WEFT_N_STATE_KIND];
 };
 
-/* The settings for a precision. FSDP2 has another knob for the type in which gradients are
- * added. */
+/* The settings of a precision for a strategy: FSDP2 has another knob for the type in which
+ * gradients are added. */
 static const char *
 told (const char *precision, const char *strategy)
 {
@@ -157,9 +157,9 @@ goes_with (const char *precision, const char *strategy)
   return !strstr (precision, "fp16") || !strstr (strategy, "fsdp2");
 }
 
-/* Whether a pair of strategies is tested.  A checkpoint does not depend on the strategy that will
- * load it, so not all pairs are necessary: all pairs with one rank are tested, and a sixth of the
- * others with each model and type.  With a sanitizer, a seventh of all pairs. */
+/* Whether a pair of strategies (save with a, load with b) is tested. A checkpoint does not depend
+ * on the strategy that will load it, so not all pairs are needed: all pairs with one rank, and a
+ * sixth of the others for each model and type. With a sanitizer, a seventh of all pairs. */
 static gboolean
 is_tried (unsigned a, unsigned b, unsigned turn)
 {
@@ -168,7 +168,8 @@ is_tried (unsigned a, unsigned b, unsigned turn)
   return a == 0 || b == 0 || (a + b + turn) % 6 == 0;
 }
 
-/* Tests pairs of strategies from a list. Each first strategy saves into its own folder. */
+/* Tests pairs of strategies of a list. Each strategy saves into its own folder, from which the
+ * others resume. */
 static void
 resume_among (const char *const *list, const char *folder, const char *model, const char *precision,
               unsigned turn)
@@ -226,7 +227,8 @@ experts_go_on_on_any_ranks_whole_or_in_parts (void **folder)
   resume_among (list, *folder, EXPERTS, precisions[2], 1);
 }
 
-/* The random numbers of stochastic rounding depend only on the step and the element. */
+/* Stochastic rounding: random numbers depend only on the step and the element, so a run can be
+ * resumed under any strategy. */
 static void
 weights_that_are_rounded_by_lot_go_on_anywhere (void **folder)
 {
@@ -241,8 +243,8 @@ weights_that_are_rounded_by_lot_go_on_anywhere (void **folder)
                 0);
 }
 
-/* In fast order the rounding depends on the strategy, so a run is resumed with the same
- * strategy. */
+/* In fast order rounding depends on the strategy, so a run is resumed under the strategy that saved
+ * it. */
 static void
 in_fast_order_a_run_goes_on_under_its_own_strategy (void **folder)
 {
@@ -259,7 +261,8 @@ in_fast_order_a_run_goes_on_under_its_own_strategy (void **folder)
   }
 }
 
-/* A save reads each element from its owner, even if other ranks still have old values. */
+/* With overlap_param_gather, ranks have old weights after a step until the next gather. A save must
+ * read each element from its owner. */
 static void
 saving_right_after_a_lazy_step_saves_what_the_owners_have (void **folder)
 {

@@ -1,5 +1,5 @@
-/* safetensors files: the bytes of the format, files that readers must refuse, and that a path has a
- * complete file or none. */
+/* safetensors files: the bytes of the format, files that a reader must refuse, and that a path
+ * always has a complete file or none. */
 #include "train/safetensors.h"
 #include "core/base/error.h"
 #include "tests/runner/runner.h"
@@ -10,7 +10,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-/* Each test has its own folder. */
+/* The folder of a test. */
 struct place {
   char *folder;
 };
@@ -217,7 +217,8 @@ a_header_that_cannot_be_there_is_refused (void **state)
   assert_refused (((struct place *) *state)->folder, "found a directory, wanted a file");
 }
 
-/* Every prefix of a file is refused, and the file with a byte replaced is read or refused. */
+/* Every prefix of a file must be refused; the file with one byte replaced must be read or refused,
+ * without a crash. */
 static void
 damaged_files_never_crash (void **state)
 {
@@ -267,7 +268,7 @@ floats_of_four_types_are_exact (void **state)
   g_autofree char *path = path_in (*state, "a.safetensors");
   weft_safetensors_writer *w = weft_safetensors_writer_new (path);
 
-  /* A tensor of one byte comes first, so that no other tensor is aligned. */
+  /* a tensor of one byte first, so that no later tensor is aligned */
   weft_safetensors_declare (w, "byte", WEFT_TENSOR_U8, 0, NULL);
   for (unsigned i = 0; i < G_N_ELEMENTS (rows); i++)
     weft_safetensors_declare (w, weft_tensor_type_words[rows[i].type], rows[i].type, 1,
@@ -367,7 +368,8 @@ an_index_that_leads_nowhere_is_refused (void **state)
 
 /* ------------------------------------------------------------------------ writing */
 
-/* A writer with two declared tensors of 4 and 2 bytes, of which `put` bytes have been passed. */
+/* Declares two tensors, of 4 and 2 bytes, and writes `put` bytes of them. Returns the writer, which
+ * is not closed. */
 static weft_safetensors_writer *
 write_some (const char *path, unsigned put)
 {
@@ -406,7 +408,7 @@ a_written_file_has_the_bytes_of_the_format (void **state)
   assert_string_equal (weft_safetensors_at (file, 0)->name, "x.\"y\"");
 }
 
-/* Tests headers of every length modulo 8. */
+/* Data begin at a multiple of eight, whatever the length of the header modulo 8. */
 static void
 data_begins_at_a_multiple_of_eight (void **state)
 {
@@ -457,7 +459,7 @@ a_folder_that_cannot_be_written_is_told (void **state)
   assert_non_null (strstr (error->message, "no/a.safetensors: cannot be made: No such file"));
 }
 
-/* A rename over a device as root would delete the device. */
+/* Output to a device or pipe must not be renamed over it: as root, this would delete the device. */
 static void
 a_pipe_is_not_replaced (void **state)
 {
@@ -474,7 +476,7 @@ a_pipe_is_not_replaced (void **state)
   assert_true (S_ISFIFO (info.st_mode));
 }
 
-/* The limit on file sizes replaces a full disk: write() fails in the same way. */
+/* A limit on file sizes makes write() fail as a full disk does. */
 static void
 a_full_disk_leaves_nothing_behind (void **state)
 {

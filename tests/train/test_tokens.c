@@ -1,4 +1,4 @@
-/* Token files: every format, with any file name, and every kind of malformed file. */
+/* Token files: every format under any file name, and every kind of malformed file. */
 #include "core/base/error.h"
 #include "train/tokens.h"
 #include "tests/runner/runner.h"
@@ -85,7 +85,8 @@ assert_read_refused (const weft_tokens *tokens, uint64_t first, uint64_t n, cons
   assert_int_equal (weft_error_exit_status (error), 2);
 }
 
-/* Checks every window of the stream, so that all boundaries of runs are tested. */
+/* Checks every window of the token stream, so that every boundary between runs of the file is
+ * crossed. */
 static void
 assert_stream (const weft_tokens *tokens, const int32_t *wanted, uint64_t n)
 {
@@ -166,7 +167,8 @@ an_odd_bin_file_is_refused (void **state)
                              "header has tokens of two");
 }
 
-/* Tests offsets beyond 32 bits with a sparse file. Only the parts that are read are loaded. */
+/* A sparse file of 3 * 2^30 tokens, whose offsets exceed 32 bits. Only the pages that are read are
+ * loaded. */
 static void
 a_file_of_gigabytes_is_read_at_its_end (void **state)
 {
@@ -273,7 +275,7 @@ a_truncated_llmc_header_is_refused (void **state)
 
 /* ---------------------------------------------------------------------- Megatron */
 
-/* The fields of a FILE.idx, valid or malformed. */
+/* The fields of a Megatron index (FILE.idx), valid or malformed. */
 struct made_index {
   uint64_t version;
   uint8_t type;
@@ -365,8 +367,8 @@ all_types_of_tokens_are_read (void **state)
   }
 }
 
-/* The stream has the order of the index: sequences may be reversed, repeated, empty or at odd
- * offsets. */
+/* The token stream follows the index: its sequences may be in reverse order, repeated, empty or at
+ * odd offsets. */
 static void
 the_order_of_the_index_is_the_order_of_the_stream (void **state)
 {
@@ -472,7 +474,7 @@ an_index_cut_anywhere_is_refused (void **state)
   assert_refused ("cut", "cut.idx: found 33 bytes, wanted a header of 34");
 }
 
-/* A multimodal index has a mode for each sequence; mode 0 is text. */
+/* A multimodal index has a mode for each sequence. Mode 0 is text; all others are refused. */
 static void
 sequences_that_are_not_text_are_refused (void **state)
 {
@@ -553,7 +555,7 @@ a_file_that_may_not_be_read_is_refused (void **state)
   (void) state;
   save ("secret.txt", "abc", 3);
   assert_int_equal (g_chmod ("secret.txt", 0), 0);
-  if (access ("secret.txt", R_OK) == 0) /* root can read every file */
+  if (access ("secret.txt", R_OK) == 0) /* root can read a file without permissions */
     skip ();
   g_autofree char *message =
       g_strdup_printf ("secret.txt: cannot be opened: %s", g_strerror (EACCES));
@@ -576,7 +578,7 @@ a_token_outside_the_vocabulary_is_named (void **state)
   assert_read_refused (tokens, 2, 1, "ids: token 2 is -3, wanted at least 0");
   assert_read_refused (tokens, 3, 3, "ids: token 3 is 2147483648, wanted below 50257 (vocab_size)");
   assert_read_refused (tokens, 5, 1, "ids: token 5 is -9223372036854775808, wanted at least 0");
-  /* An id that does not fit into int32 is refused with any vocabulary. */
+  /* an id above int32 is refused whatever the vocabulary */
   g_autoptr (weft_tokens) all = opened ("ids", G_MAXINT64);
   assert_read_refused (all, 3, 1,
                        "ids: token 3 is 2147483648, wanted below 2147483648 (vocab_size)");
@@ -585,7 +587,7 @@ a_token_outside_the_vocabulary_is_named (void **state)
   assert_read_refused (wide, 0, 2, "u32: token 1 is 4294967295, wanted below 128256 (vocab_size)");
 }
 
-/* The number of a token in an error is its index in the stream, not in its run. */
+/* An error counts tokens in the stream, not in the run of the file that contains the token. */
 static void
 a_token_is_numbered_in_the_stream (void **state)
 {
@@ -656,8 +658,8 @@ any_token_of_a_short_file_changes_its_fingerprint (void **state)
   }
 }
 
-/* The fingerprint of a long file depends on the first and last token, every longer range of tokens,
- * and the size. */
+/* The fingerprint of a long file depends on its size, on the first and last token, and on samples,
+ * so that a change of 101 tokens in a row is always noticed. */
 static void
 a_long_file_is_sampled_from_end_to_end (void **state)
 {

@@ -1,4 +1,5 @@
-/* The training loop, on an executor that trains one number and records every step. */
+/* The training loop, on an executor that trains a single number and records every step
+ * (scripted_run.h). */
 #include "tests/made/scripted_run.h"
 
 /* -------------------------------------------------------------------- schedule */
@@ -132,7 +133,7 @@ evaluation_comes_at_its_interval_and_at_the_end (void **state)
   r->options.steps = 5;
   r->options.eval_interval = 2;
   r->options.eval_batches = 2;
-  r->options.eval_share = 0.2; /* 8 of 40 sequences */
+  r->options.eval_share = 0.2; /* the last 8 of 40 sequences */
   play_well (r);
   assert_int_equal (script.n, strlen (wanted));
   for (unsigned i = 0; i < script.n; i++)
@@ -173,7 +174,7 @@ no_sequence_is_evaluated_twice (void **state)
   (void) state;
   r->options.eval_interval = 100;
   r->options.eval_batches = 50;
-  r->options.eval_share = 0.2; /* 8 sequences: two batches of 3 */
+  r->options.eval_share = 0.2; /* 8 sequences are two batches of 3; the rest is not evaluated */
   play_well (r);
   assert_int_equal (script.n, 6 + 2);
   run_free (r);
@@ -216,7 +217,7 @@ without_an_interval_only_the_end_is_saved (void **state)
   run_free (r);
 }
 
-/* Compares runs of 6 steps with runs of 3 steps that are resumed for 3 more: all numbers must be
+/* Runs 3 steps, resumes for 3 more, and compares with a run of 6 steps: all numbers must be
  * equal. */
 static void
 a_run_that_was_cut_gives_the_numbers_of_a_whole_one (void **state)
@@ -325,8 +326,8 @@ a_new_run_among_checkpoints_of_another_is_told (void **state)
   run_free (r);
 }
 
-/* Writes a file with two bytes per token and one id outside the vocabulary, which is first read in
- * step `step`. */
+/* Writes a token file of two bytes per token, with one id outside the vocabulary that is first read
+ * in step `step`. */
 static void
 spoil_tokens (struct run *r, unsigned step)
 {

@@ -1,5 +1,5 @@
-/* Ends of a training run: signals, NaN losses, directories with checkpoints of other runs, data
- * files that change during a run. */
+/* How a training run ends: signals, losses that are NaN, folders with checkpoints of other runs,
+ * data files that change during the run. */
 #include "tests/made/scripted_run.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_dir.h"
@@ -32,8 +32,8 @@ every_signal_that_asks_to_stop_saves (void **state)
   }
 }
 
-/* Under nohup, SIGHUP is ignored, and the run must not change that. A parent process may ignore
- * SIGXFSZ, so that write() fails with EFBIG; SIGXFSZ still stops the run. */
+/* nohup ignores SIGHUP, and the run must not change that. A parent process may also ignore SIGXFSZ,
+ * so that write() fails with EFBIG; but SIGXFSZ must still stop the run. */
 static void
 only_sigxfsz_stops_a_run_that_ignores_it (void **state)
 {
@@ -55,8 +55,8 @@ only_sigxfsz_stops_a_run_that_ignores_it (void **state)
   }
 }
 
-/* If a checkpoint exceeds the limit on file sizes, the run fails with an error, and no part of the
- * checkpoint remains. */
+/* The checkpoint exceeds the limit on file sizes: the run fails with an error, and no part of the
+ * checkpoint is left. */
 static void
 a_save_beyond_the_limit_of_files_is_an_error_without_leftovers (void **state)
 {
@@ -78,8 +78,8 @@ a_save_beyond_the_limit_of_files_is_an_error_without_leftovers (void **state)
   run_free (r);
 }
 
-/* A signal during loading stops the run without a checkpoint, because the weights are
- * incomplete. */
+/* A signal while a checkpoint is loaded stops the run. The run must not save then, because its
+ * weights are incomplete. */
 static void
 a_signal_ends_a_run_that_loads (void **state)
 {
@@ -103,8 +103,8 @@ a_signal_ends_a_run_that_loads (void **state)
   run_free (r);
 }
 
-/* A signal during initialisation stops the run without a checkpoint, because the weights are
- * incomplete. */
+/* A signal while weights are initialised stops the run. The run must not save then, because its
+ * weights are incomplete. */
 static void
 a_signal_ends_a_run_that_begins (void **state)
 {
@@ -145,7 +145,7 @@ a_run_whose_last_evaluation_is_no_number_has_failed (void **state)
   struct run *r = run_new ("gpus=1");
 
   (void) state;
-  script.nan_from = 7; /* the evaluation after step 6 */
+  script.nan_from = 7; /* call 7 is the evaluation after step 6 */
   r->options.eval_interval = 6;
   r->options.eval_batches = 1;
   r->options.eval_share = 0.2;
@@ -153,8 +153,8 @@ a_run_whose_last_evaluation_is_no_number_has_failed (void **state)
   run_free (r);
 }
 
-/* The loss of step 4 is computed before the update of step 4, so it is finite although the update
- * makes a weight NaN. */
+/* The update of step 4 makes a weight NaN. The loss of step 4 is computed before the update, so it
+ * is finite; the weights must not be saved nevertheless. */
 static void
 spoilt_weights_are_not_saved (void **state)
 {
@@ -172,7 +172,7 @@ spoilt_weights_are_not_saved (void **state)
 
 static char *locked_dir;
 
-/* Tries to lock the directory of the run as a second process would. Stores the error in
+/* Tries to lock the folder of the run, as a second process would. Stores the error in
  * `locked_dir`. */
 static void
 try_to_lock (const char *path)
@@ -265,8 +265,8 @@ data_that_becomes_shorter_costs_no_step (void **state)
   }
 }
 
-/* The file is truncated during the first batch of the evaluation. The error occurs when the second
- * batch is read. */
+/* The file is cut while the first batch of an evaluation runs; reading the second batch fails. No
+ * finished step may be lost. */
 static void
 data_that_is_cut_in_an_evaluation_costs_no_step (void **state)
 {
@@ -321,7 +321,7 @@ data_that_is_written_during_a_run_is_told_once (void **state)
 }
 
 /* Writes 200,001 tokens. A checkpoint stores checksums of both ends of the file, and a fingerprint
- * of one in 200 tokens. */
+ * of every 200th token. */
 static void
 write_many_tokens (const char *path)
 {
@@ -335,7 +335,7 @@ static void
 data_that_was_changed_in_place_is_noticed_on_resume (void **state)
 {
   static const struct {
-    long at; /* byte that is overwritten */
+    long at; /* offset of the byte that is overwritten */
     const char *said;
   } changes[] = {
     { 3, "is not the data that" },

@@ -40,7 +40,7 @@ assert_said (struct said said, int status, const char *part)
     fail_msg ("%s\nwanted: %s", all, part);
 }
 
-/* Runs this test program, as ctest does. */
+/* Runs this test program with other arguments, as ctest does. */
 static struct said
 room (const char *const *words)
 {
@@ -124,8 +124,8 @@ write_program (const char *folder, const char *name, const char *text)
   assert_int_equal (g_chmod (path, 0755), 0);
 }
 
-/* Makes a tree with a copy of the launcher, one test file, and doubles of the programs that build
- * and test; the doubles of ctest and run.sh print their arguments. */
+/* Makes a source tree with a copy of the launcher, one test file, and doubles of the programs that
+ * build and test. The doubles of ctest and run.sh print their arguments. */
 static void
 make_tree (const char *folder)
 {

@@ -12,7 +12,7 @@ table_rows (const char *path, const char *head)
   GPtrArray *rows = g_ptr_array_new_with_free_func ((GDestroyNotify) g_strfreev);
   g_autofree char *text = source_text (path), *start = g_strdup_printf ("| %s |", head);
   g_auto (GStrv) lines = g_strsplit (text, "\n", -1);
-  unsigned below = 0; /* lines of the table so far; 0: outside */
+  unsigned below = 0; /* lines of the current table so far; 0: outside of a table */
 
   for (unsigned l = 0; lines[l]; l++) {
     if (g_str_has_prefix (lines[l], start))

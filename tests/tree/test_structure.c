@@ -157,7 +157,8 @@ files_of_an_executor_have_no_circle (void **state)
   source_lines_each (closes_a_circle);
 }
 
-/* Counts names of a vendor in a line of a file directly in exec_gpu/, which is vendor-neutral. */
+/* Counts names of a vendor (CUDA, HIP) in a line of a file directly in exec_gpu/, which is for all
+ * vendors. */
 static int
 names_a_vendor (const char *path, unsigned number, const char *line)
 {
@@ -180,7 +181,8 @@ the_neutral_half_of_the_gpu_executor_names_no_vendor (void **state)
   source_lines_each (names_a_vendor);
 }
 
-/* Returns the name after a prefix if exec_gpu/NAME/ is a vendor's folder; otherwise NULL. */
+/* Returns the word behind `prefix` in a line if it is the name of a vendor's folder in exec_gpu/;
+ * otherwise NULL. */
 static char *
 vendor_after (const char *line, const char *prefix)
 {
@@ -259,7 +261,7 @@ leaks_gpu (const char *path, unsigned number, const char *line)
   gboolean wrong =
       file && is_of_a_vendor (path, file) && !g_regex_match_simple (vendors, path, 0, 0) &&
       !g_str_equal (path, "tests/doubles/playing_cublaslt.c") && /* double of cuBLASLt */
-      !g_str_has_prefix (path, "tests/doubles/fake_"); /* doubles of CUDA and NCCL */
+      !g_str_has_prefix (path, "tests/doubles/fake_");           /* doubles of CUDA and NCCL */
 
   if (wrong)
     print_error ("%s:%u: %s belongs to exec_gpu/VENDOR/module/\n", path, number, file);

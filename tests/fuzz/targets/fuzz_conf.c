@@ -1,5 +1,5 @@
-/* Job files: a file that builds a job is printed as a job file, and the printed file builds the
- * same job. */
+/* Job files: a file from which a job can be built is printed as a job file again, and the printed
+ * file must build the same job. */
 #include "core/job/job.h"
 #include "tests/fuzz/fuzz.h"
 #include <string.h>

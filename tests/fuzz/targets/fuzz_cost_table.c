@@ -1,4 +1,4 @@
-/* Cost tables: an accepted table returns a price for every op and shape, and the price is never
+/* Cost tables: every op and shape must get a price from an accepted table, and no price may be
  * NaN. */
 #include "core/plan/cost_table.h"
 #include "tests/fuzz/fuzz.h"

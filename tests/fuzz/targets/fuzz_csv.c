@@ -1,4 +1,4 @@
-/* CSV tables: a table that was read, written and read again is unchanged. */
+/* CSV tables: a table that is read, written and read again must be unchanged. */
 #include "core/base/csv.h"
 #include "tests/fuzz/fuzz.h"
 

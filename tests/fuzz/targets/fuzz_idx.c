@@ -1,13 +1,13 @@
-/* A Megatron index. The first input byte is the size of the .bin file, which contains the bytes 1,
- * 2, 3 ...; the other input bytes are the index. Every token that is read must come from inside the
- * .bin file. */
+/* A Megatron index (.idx). The first input byte is the size of the .bin file, which contains the
+ * bytes 1, 2, 3 ...; the other input bytes are the index. Every token that is read must come from
+ * inside of the .bin file. */
 #include "tests/fuzz/fuzz.h"
 #include "train/tokens.h"
 #include <glib/gstdio.h>
 #include <string.h>
 
-/* Maximum number of tokens that are read. An index may repeat sequences and so describe a longer
- * stream; only the end of such a stream is read. */
+/* At most so many tokens are read. An index may repeat sequences and so describe a much longer
+ * stream, of which only the end is read. */
 #define MOST_READ 65536
 
 static void
@@ -35,8 +35,8 @@ open_set (const uint8_t *data, size_t size, GError **error)
   return tokens;
 }
 
-/* The .bin file contains ascending bytes, so the bytes of a token ascend by one from the lowest.
- * Past the end of the file the memory map contains zeros. */
+/* Checks a token. The .bin file contains ascending bytes, so the bytes of a token must ascend by
+ * one. Bytes behind the end of the file are 0 in the memory map, so they would be noticed. */
 static void
 check_id (uint32_t id, unsigned bin_bytes)
 {

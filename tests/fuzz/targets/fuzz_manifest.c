@@ -1,5 +1,5 @@
-/* Manifests of checkpoints: an accepted manifest is printed, and the printed text is read back and
- * printed unchanged. Its chunks lie inside their tensors and files. */
+/* Manifests of checkpoints: an accepted manifest is printed and read back, and must print the same
+ * text. Its chunks must lie inside their tensors and files. */
 #include "tests/fuzz/fuzz.h"
 #include "train/manifest.h"
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Hugging Face config.json: an accepted model has at least as many parameters as active
- * parameters, and causal attention does not need more FLOPs than full attention. */
+/* Hugging Face config.json: an accepted model must have at least as many parameters as active
+ * parameters, and causal attention must not need more FLOPs than full attention. */
 #include "core/job/model.h"
 #include "tests/fuzz/fuzz.h"
 

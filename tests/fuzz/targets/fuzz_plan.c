@@ -1,5 +1,5 @@
-/* Words of a job ("model=gpt2-nano gpus=4 ..."): a job is refused with a message, or it has a plan,
- * and no internal check fails on the way. */
+/* The flags of a job as text ("model=gpt2-nano gpus=4 ..."): a job must be refused with a message
+ * or have a plan, and no internal check may fail. */
 #include "core/base/error.h"
 #include "core/base/invariant.h"
 #include "core/job/flags.h"
@@ -7,7 +7,7 @@
 #include "tests/fuzz/fuzz.h"
 #include <string.h>
 
-#define MOST_OPS (1 << 12) /* layers x microbatches x stages of a job that is planned */
+#define MOST_OPS (1 << 12) /* limit of layers x microbatches x stages of jobs that are planned */
 #define MOST_GPUS 256
 
 /* Builds a job from words. Words with a slash are refused, because they are paths and a fuzzer must

@@ -1,5 +1,4 @@
-/* Program text: an accepted program is printed, and the printed text is read back and printed
- * unchanged. */
+/* Program text: an accepted program is printed and read back, and must print the same text. */
 #include "core/program/program_json.h"
 #include "tests/fuzz/fuzz.h"
 #include <json-glib/json-glib.h>

@@ -1,5 +1,5 @@
-/* safetensors: the input is opened once as a file of tensors and once as an index. Every byte of
- * the data of an accepted file belongs to one tensor and can be read. */
+/* safetensors files: the input is opened as a file of tensors, and then as an index of several
+ * files. Every data byte of an accepted file must belong to one tensor, and must be readable. */
 #include "train/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 #include <glib/gstdio.h>

@@ -1,4 +1,4 @@
-/* Schedules as CSV: a schedule that was read is printed as a CSV, and the CSV is read as the same
+/* Schedules as CSV: an accepted schedule is printed as CSV, which must be read as the same
  * schedule. */
 #include "core/schedule/grid.h"
 #include "tests/fuzz/fuzz.h"

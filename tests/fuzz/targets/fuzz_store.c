@@ -1,7 +1,7 @@
-/* The rendezvous with hostile clients: a store without a thread receives frames of three
- * connections in any order. The first byte of the input selects whether the job has a secret. After
- * it, each frame follows a byte with the number of its connection. The memory that the store counts
- * is checked after each frame. */
+/* Hostile clients of a rendezvous: a store that runs without a thread receives frames from three
+ * connections in any order. The first input byte selects whether the job has a secret. Then follow
+ * frames, each behind a byte with the number of its connection. After each frame, the memory that
+ * the store has counted is compared with the bytes of its values. */
 #include "launch/store_state.h"
 #include "tests/fuzz/fuzz.h"
 #include <sys/socket.h>
@@ -10,7 +10,7 @@
 #define CONNECTIONS 3u
 #define MOST_BYTES (1u << 14)
 
-/* Counts the bytes of all values: a lower bound of the memory that the store has counted. */
+/* Bytes of all values in the store. The memory that the store has counted must be at least this. */
 static gsize
 count_values (const weft_store *s)
 {
@@ -49,8 +49,8 @@ check (const weft_store *s)
     g_assert (s->memory == 0);
 }
 
-/* Returns a connection to a peer that has closed its end: what the store sends stays in the queue
- * of this connection. */
+/* Returns a connection whose other end is closed: everything that the store sends stays in the
+ * queue of the connection, whose size the store must limit. */
 static struct weft_store_peer *
 connect_peer (weft_store *s)
 {
@@ -61,8 +61,8 @@ connect_peer (weft_store *s)
   return weft_store_add_stranger (s, g_socket_new_from_fd (end[0], NULL));
 }
 
-/* Replaces the value of a proof frame that has a key by the correct proof, which no fuzz input can
- * contain. */
+/* If a proof frame has a key, replaces its value by the correct proof, which a fuzzer could not
+ * guess. So clients with the secret are tested too. */
 static void
 complete_proof (const struct weft_store_peer *p, struct weft_frame *f,
                 uint8_t proof[WEFT_SEAL_NONCE])

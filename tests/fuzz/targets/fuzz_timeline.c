@@ -1,12 +1,12 @@
-/* Timeline files: an accepted file has a plan, and a comparison of the file with itself finds no
- * difference. */
+/* Timeline files: an accepted file must have a plan, and a comparison of the file with itself must
+ * find no difference. */
 #include "core/report/compare.h"
 #include "core/exec/timeline_file.h"
 #include "tests/fuzz/fuzz.h"
 #include <math.h>
 #include <string.h>
 
-/* Whether the text may name a file, which a fuzzer must not open: it contains a path with a slash,
+/* Whether the text may name a file, which a fuzzer must not open: a path with a slash, a text with
  * ".ini" or ".json", or a Unicode escape, which could hide one of these. */
 static gboolean
 names_a_file (const char *text)

@@ -1,6 +1,6 @@
-/* A token file. The first input byte selects the file's name, the others are its contents. An
- * accepted file has as many tokens as its bytes allow, and reading it at once or token by token
- * returns the same ids. */
+/* Token files. The first input byte selects the name of the file, the others are its contents. An
+ * accepted file must have as many tokens as its bytes allow, and reading all tokens at once or one
+ * by one must return the same ids. */
 #include "tests/fuzz/fuzz.h"
 #include "train/tokens.h"
 #include <glib/gstdio.h>

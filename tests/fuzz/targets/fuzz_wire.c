@@ -1,6 +1,6 @@
-/* Messages between processes, records, and host lists. A message that is parsed and written again
- * has the same bytes; a record is opened unless it was changed; text of a peer has no control
- * characters. */
+/* Messages between processes, sealed records, and host lists of launchers. A message that is parsed
+ * and written again must have the same bytes; a record must be opened unless it was changed; text
+ * of a peer must be printed without control characters. */
 #include "launch/nodelist.h"
 #include "launch/wire.h"
 #include "tests/fuzz/fuzz.h"
@@ -44,8 +44,8 @@ feed_frames (const uint8_t *data, size_t size)
   }
 }
 
-/* Checks that the input is refused as a record of the client. Then seals the input in a record,
- * which is opened unless a bit is flipped. */
+/* The input must be refused as a record of the client. Then seals the input in a record, which must
+ * be opened unless one bit was flipped. */
 static void
 feed_records (const uint8_t *data, size_t size)
 {

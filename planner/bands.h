@@ -1,0 +1,96 @@
+/* bands.h - how far real steps are from a prediction: the band of measured / predicted - 1 in
+ * published runs that resemble a job.
+ *
+ * The runs are the rows of the recorded errors (errors.h) that count in totals. Which of them
+ * resemble the job is decided by a ladder: its rungs, from narrow to wide, say which traits must be
+ * equal, and the first rung with WEFT_BAND_ROWS rows is taken.
+ *
+ * The band goes from the 10th to the 90th percentile of measured / predicted of these rows. The
+ * rows of one source count as at most WEFT_BAND_SOURCE_ROWS rows together. Rows of one source have
+ * errors in common, so a run of another source falls outside more often than in two of ten cases.
+ * Therefore both ends are moved outwards by a margin, the same factor for all groups of one
+ * nearness: the smallest margin with which WEFT_BAND_SHARE of all rows lie in the band that is made
+ * without the rows of their own source (each source counts once). */
+#pragma once
+#include "planner/errors.h"
+
+#define WEFT_BAND_ROWS 10
+#define WEFT_BAND_SOURCE_ROWS 20.0
+#define WEFT_BAND_SHARE 0.8
+
+/* Traits as bits. */
+enum {
+  WEFT_SAME_GPU = 1,
+  WEFT_SAME_GENERATION = 2, /* equal compute capability */
+  WEFT_SAME_STACK = 4,
+  WEFT_SAME_FAMILY = 8,
+  WEFT_SAME_LAYOUT = 16,
+  WEFT_SAME_EXPERTS = 32, /* both with experts or both without */
+  WEFT_SAME_SIZE = 64
+};
+
+/* X (ID, word, doc): what the rows of a rung have in common with the job. */
+#define WEFT_NEARNESS_LIST(X)                                                                      \
+  X (WEFT_NEAR, "near", "this generation of GPUs with this software was measured")                 \
+  X (WEFT_SOFTWARE_ONLY, "software", "this software was measured, on other GPUs")                  \
+  X (WEFT_HARDWARE_ONLY, "hardware", "GPUs of this generation were measured, with other software") \
+  X (WEFT_NOTHING_NEAR, "nothing", "neither these GPUs nor this software was ever measured")
+enum weft_nearness { WEFT_NEARNESS_LIST (WEFT_WORD_ID) WEFT_N_NEARNESS };
+extern const char *const weft_nearness_words[], *const weft_nearness_docs[];
+
+/* X (traits that must be equal, nearness) */
+#define WEFT_BAND_LADDER(X)                                                                        \
+  X (WEFT_SAME_GPU | WEFT_SAME_STACK | WEFT_SAME_EXPERTS | WEFT_SAME_LAYOUT | WEFT_SAME_SIZE,      \
+     WEFT_NEAR)                                                                                    \
+  X (WEFT_SAME_GPU | WEFT_SAME_FAMILY | WEFT_SAME_EXPERTS | WEFT_SAME_LAYOUT | WEFT_SAME_SIZE,     \
+     WEFT_NEAR)                                                                                    \
+  X (WEFT_SAME_GPU | WEFT_SAME_FAMILY | WEFT_SAME_EXPERTS | WEFT_SAME_LAYOUT, WEFT_NEAR)           \
+  X (WEFT_SAME_GENERATION | WEFT_SAME_FAMILY | WEFT_SAME_EXPERTS, WEFT_NEAR)                       \
+  X (WEFT_SAME_GENERATION | WEFT_SAME_FAMILY, WEFT_NEAR)                                           \
+  X (WEFT_SAME_FAMILY | WEFT_SAME_EXPERTS, WEFT_SOFTWARE_ONLY)                                     \
+  X (WEFT_SAME_FAMILY, WEFT_SOFTWARE_ONLY)                                                         \
+  X (WEFT_SAME_GENERATION | WEFT_SAME_EXPERTS, WEFT_HARDWARE_ONLY)                                 \
+  X (WEFT_SAME_GENERATION, WEFT_HARDWARE_ONLY)                                                     \
+  X (0, WEFT_NOTHING_NEAR)
+
+/* Numbers are NaN if `rows` is 0: nothing was ever measured. */
+struct weft_band {
+  double low, high;    /* of measured / predicted - 1, with the margin */
+  double margin;       /* as a fraction: both ends were moved by this factor */
+  double median;       /* of absolute errors, predicted / measured - 1 */
+  uint32_t rows, sources;
+  uint32_t software_rows, hardware_rows, near_rows; /* of this family of software, of this
+                                                     * generation of GPUs, of both */
+  unsigned rung, same; /* index in the ladder; its traits */
+  enum weft_nearness nearness;
+};
+
+/* The rows that count, prepared for many bands. */
+typedef struct weft_bands weft_bands;
+
+/* `errors` must outlive the result. The caller frees it. */
+weft_bands *weft_bands_new (const weft_errors *errors);
+void weft_bands_free (weft_bands *bands);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_bands, weft_bands_free)
+
+/* The band of a job. */
+struct weft_band weft_bands_of (weft_bands *bands, const struct weft_traits *traits,
+                                enum weft_quantity quantity);
+
+/* What the rows of a band have in common, in words: "H100 80GB HBM3, stack nemo-2, dense models".
+ * The caller frees the text. */
+char *weft_band_group (const struct weft_band *band, const struct weft_traits *traits);
+
+/* A sentence that says what was never measured, or hardly; NULL: the rows are near. The caller
+ * frees it. */
+char *weft_band_warning (const struct weft_band *band, const struct weft_traits *traits);
+
+/* The rows whose band, made without their own source, is of one nearness, and the part of them that
+ * lies in it. The margin is then made without this source, too. */
+struct weft_coverage {
+  uint32_t rows, sources;
+  double share; /* each source counts once; NaN without rows */
+  double width; /* median of the factor between the ends of the bands */
+};
+struct weft_coverage weft_bands_coverage (weft_bands *bands, enum weft_quantity quantity,
+                                          enum weft_nearness nearness);

@@ -1,0 +1,215 @@
+#include "planner/grids.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A row of a grid. */
+struct run {
+  const struct weft_error_row *row;
+  double predicted, measured; /* GPU-seconds of a sequence */
+};
+
+static int
+by_grid (const void *a, const void *b)
+{
+  const struct run *x = a, *y = b;
+  int order = strcmp (x->row->grid, y->row->grid);
+  return order ? order : (x->row > y->row) - (x->row < y->row);
+}
+
+/* Rows with a predicted and a measured time, sorted by grid. */
+static GArray *
+runs_of (const weft_errors *errors)
+{
+  GArray *runs = g_array_new (FALSE, FALSE, sizeof (struct run));
+
+  for (uint32_t i = 0; i < errors->n_row; i++) {
+    const struct weft_error_row *row = &errors->row[i];
+    if (row->tier == 'C' || row->refused || isnan (row->time_error))
+      continue;
+    double share = row->traits.gpus / row->sequences;
+    struct run run = { row, row->time_s * share, row->time_s / (1 + row->time_error) * share };
+    g_array_append_val (runs, run);
+  }
+  g_array_sort (runs, by_grid);
+  return runs;
+}
+
+/* The end of the grid that begins at a run. */
+static guint
+end_of (const GArray *runs, guint begin)
+{
+  const char *grid = g_array_index (runs, struct run, begin).row->grid;
+  guint end = begin;
+
+  while (end < runs->len && g_str_equal (g_array_index (runs, struct run, end).row->grid, grid))
+    end++;
+  return end;
+}
+
+static gboolean
+are_alike (const struct run *a, const struct run *b)
+{
+  return a->row->traits.gpus == b->row->traits.gpus && a->row->sequences == b->row->sequences &&
+         g_str_equal (a->row->traits.stack, b->row->traits.stack);
+}
+
+/* ------------------------------------------------------------------------ correlations */
+
+static int
+sign (double difference)
+{
+  return (difference > 0) - (difference < 0);
+}
+
+/* The rank of a run from 1; runs with equal values have the mean of their ranks. */
+static double
+rank_of (const struct run *run, guint n, guint of, gboolean predicted)
+{
+  double rank = 0.5;
+
+  for (guint i = 0; i < n; i++) {
+    double difference = predicted ? run[of].predicted - run[i].predicted
+                                  : run[of].measured - run[i].measured;
+    rank += difference > 0 ? 1 : difference < 0 ? 0 : 0.5;
+  }
+  return rank;
+}
+
+static double
+spearman (const struct run *run, guint n)
+{
+  double product = 0, of_predicted = 0, of_measured = 0, middle = (n + 1) / 2.0;
+
+  for (guint i = 0; i < n; i++) {
+    double x = rank_of (run, n, i, TRUE) - middle, y = rank_of (run, n, i, FALSE) - middle;
+    product += x * y;
+    of_predicted += x * x;
+    of_measured += y * y;
+  }
+  return product / sqrt (of_predicted * of_measured);
+}
+
+/* Kendall's tau-b, and the pairs of alike rows. */
+static void
+count_pairs (const struct run *run, guint n, struct weft_grid_order *order)
+{
+  double agree = 0, of_predicted = 0, of_measured = 0, right = 0;
+
+  for (guint i = 0; i < n; i++)
+    for (guint k = 0; k < i; k++) {
+      int x = sign (run[i].predicted - run[k].predicted);
+      int y = sign (run[i].measured - run[k].measured);
+      agree += x * y;
+      of_predicted += x != 0;
+      of_measured += y != 0;
+      if (y != 0 && are_alike (&run[i], &run[k])) {
+        order->pairs++;
+        right += x == y;
+      }
+    }
+  order->kendall = agree / sqrt (of_predicted * of_measured);
+  order->right = order->pairs ? right / order->pairs : NAN;
+}
+
+static void
+place_best (const struct run *run, guint n, struct weft_grid_order *order)
+{
+  guint best = 0;
+
+  for (guint i = 1; i < n; i++)
+    if (run[i].measured < run[best].measured)
+      best = i;
+  order->best = run[best].row->id;
+  order->place = 1;
+  for (guint i = 0; i < n; i++)
+    order->place += run[i].predicted < run[best].predicted;
+  order->top = order->place <= (n + 9) / 10;
+}
+
+static uint32_t
+count_strategies (const struct run *run, guint n)
+{
+  g_autoptr (GHashTable) seen = g_hash_table_new (g_str_hash, g_str_equal);
+
+  for (guint i = 0; i < n; i++)
+    g_hash_table_add (seen, (char *) run[i].row->strategy);
+  return g_hash_table_size (seen);
+}
+
+GArray *
+weft_grids_order (const weft_errors *errors)
+{
+  g_autoptr (GArray) runs = runs_of (errors);
+  GArray *orders = g_array_new (FALSE, TRUE, sizeof (struct weft_grid_order));
+
+  for (guint begin = 0, end; begin < runs->len; begin = end) {
+    const struct run *run = &g_array_index (runs, struct run, begin);
+    end = end_of (runs, begin);
+    struct weft_grid_order order = { .name = run->row->grid,
+                                     .apart = run->row->apart,
+                                     .rows = end - begin,
+                                     .strategies = count_strategies (run, end - begin),
+                                     .spearman = spearman (run, end - begin) };
+    if (order.strategies < WEFT_GRID_STRATEGIES)
+      continue;
+    count_pairs (run, order.rows, &order);
+    place_best (run, order.rows, &order);
+    g_array_append_val (orders, order);
+  }
+  return orders;
+}
+
+/* ------------------------------------------------------------------------------ ratios */
+
+struct pair {
+  double error, weight;
+};
+
+static int
+by_size (const void *a, const void *b)
+{
+  double x = ((const struct pair *) a)->error, y = ((const struct pair *) b)->error;
+  return (x > y) - (x < y);
+}
+
+/* Appends the pairs of a grid, with a total weight of 1. */
+static void
+append_pairs (const struct run *run, guint n, GArray *pairs)
+{
+  guint begin = pairs->len;
+
+  for (guint i = 0; i < n; i++)
+    for (guint k = 0; k < i; k++) {
+      struct pair pair = { fabs (log1p (run[i].row->time_error) - log1p (run[k].row->time_error)),
+                           0 };
+      if (weft_error_counts (run[i].row) && are_alike (&run[i], &run[k]))
+        g_array_append_val (pairs, pair);
+    }
+  for (guint i = begin; i < pairs->len; i++)
+    g_array_index (pairs, struct pair, i).weight = 1.0 / (pairs->len - begin);
+}
+
+struct weft_ratio_error
+weft_grids_ratio_error (const weft_errors *errors)
+{
+  g_autoptr (GArray) runs = runs_of (errors);
+  g_autoptr (GArray) pairs = g_array_new (FALSE, FALSE, sizeof (struct pair));
+  struct weft_ratio_error ratio = { .error = NAN };
+  double sum = 0;
+
+  for (guint begin = 0, end; begin < runs->len; begin = end) {
+    guint before = pairs->len;
+    end = end_of (runs, begin);
+    append_pairs (&g_array_index (runs, struct run, begin), end - begin, pairs);
+    ratio.grids += pairs->len > before;
+  }
+  ratio.pairs = pairs->len;
+  g_array_sort (pairs, by_size);
+  for (guint i = 0; i < pairs->len && isnan (ratio.error); i++) {
+    const struct pair *pair = &g_array_index (pairs, struct pair, i);
+    if ((sum += pair->weight) >= WEFT_GRID_SHARE * ratio.grids * (1 - 1e-12))
+      ratio.error = expm1 (pair->error);
+  }
+  return ratio;
+}
