@@ -56,8 +56,9 @@ can_run (const weft_program *p, const char *name, GError **error)
   return TRUE;
 }
 
-/* Real tokens may all be routed to the experts of one rank; a plan for GPUs has memory for
- * moe_load_imbalance times the mean (core/passes/layer/moe.c). */
+/* Whether buffers of experts have room for every routing of real tokens. All tokens may go to the
+ * experts of one rank, but a plan for GPUs has room for moe_load_imbalance times the mean
+ * (core/passes/layer/moe.c). */
 static gboolean
 has_room (const weft_plan *plan, GError **error)
 {
@@ -228,8 +229,9 @@ struct to {
   void *user;
 };
 
-/* Makes one call for each parameter of a flat buffer, so that the norm leaves out the padding
- * between parameters, or one call for a buffer that holds a single bucket. */
+/* Makes the calls that compute the squared norm of a gradient buffer: one call for each parameter
+ * of a flat buffer, so that the padding between parameters does not count, or one call for a buffer
+ * that holds a single bucket. */
 static void
 bind_bucket_norm (const weft_bind *b, uint32_t op, struct to to)
 {
@@ -254,7 +256,7 @@ bind_bucket_norm (const weft_bind *b, uint32_t op, struct to to)
   }
 }
 
-/* The fp8 scale of a whole tensor. */
+/* The operand for the fp8 scale of a parameter: one number for the whole tensor. */
 static struct weft_operand
 scale_of (const weft_bind *b, const struct weft_param *param, struct weft_operand all)
 {
@@ -274,8 +276,8 @@ is_counted_elsewhere (const weft_bind *b, const struct weft_param *param)
 
 enum { STOCHASTIC = 2 }; /* index of the dimension that is 1 for stochastic rounding */
 
-/* Hash of a tensor's name and layer, the same on every stage: copies of a tied embedding get equal
- * updates. */
+/* Key of the random numbers of a tensor: a hash of its name and layer. The key is the same on every
+ * stage, so copies of a tied embedding get equal updates. */
 static uint64_t
 key_of_tensor (const weft_program *p, const struct weft_param *param)
 {
@@ -310,7 +312,9 @@ place_in_whole (const weft_bind *b, const struct weft_param *param, uint64_t at,
   return end - at;
 }
 
-/* Stochastic rounding: one call for each run of elements in the whole tensor. */
+/* Makes the calls of adam with stochastic rounding: one for each run of elements that are
+ * contiguous in the whole tensor, because random numbers depend on the index in the whole
+ * tensor. */
 static void
 bind_stochastic (const weft_bind *b, const struct weft_kernel *all,
                  const struct weft_segment *segment, struct to to)
@@ -331,7 +335,7 @@ bind_stochastic (const weft_bind *b, const struct weft_kernel *all,
   }
 }
 
-/* Makes one call for each parameter of the part. */
+/* Makes one call for each parameter that lies in this part of a flat buffer. */
 static void
 bind_segments (const weft_bind *b, uint32_t op, uint64_t first, struct to to)
 {
@@ -379,8 +383,8 @@ is_packed (const weft_bind *b, const struct weft_op *row, const struct weft_para
   return (param->bucket != first->bucket) == ((row->flags & WEFT_OP_EXPERTS) != 0);
 }
 
-/* One call per tensor. In one operand tensors are contiguous; in the other, each slice contains a
- * piece of every tensor. */
+/* Makes the calls of a pack or unpack op, one per tensor. In one operand tensors are contiguous; in
+ * the other, each slice contains a piece of every tensor. */
 static void
 bind_repack (const weft_bind *b, uint32_t op, struct to to)
 {
@@ -442,7 +446,7 @@ weft_bind_copy (const weft_bind *b, uint32_t op, struct weft_operand *from, stru
   from->n = to->n = dim[0];
 }
 
-/* This rank's index among the ranks whose shards a buffer holds. */
+/* The index of this rank in the group over which the buffer is sharded. */
 static uint32_t
 shard_before (const weft_bind *b, uint32_t buf)
 {

@@ -90,10 +90,10 @@ finish_row (const struct weft_gemm_result *c, uint64_t row, uint64_t column, uin
 
 /* ---------------------------------------------------------------------------- products */
 
-/* A block of the result. */
+/* A block of the result: ranges of rows and columns. */
 struct area {
   uint64_t row, rows, column, columns;
-  uint64_t c_row; /* stride of its sums from row to row */
+  uint64_t c_row; /* distance between rows of the block's sums, in floats */
 };
 
 static struct weft_block
@@ -153,7 +153,8 @@ make_area (const struct weft_gemm *g, const struct area *area, struct stack stac
     finish_row (&g->c, area->row + i, area->column, area->columns, stack.entry + i * area->c_row);
 }
 
-/* The largest area, near to a square, whose stack fits into the scratch. */
+/* The largest block of the result, near to a square, for which a stack of partial sums fits into
+ * the scratch. */
 static struct area
 largest_area (const struct weft_gemm *g, const struct stack *stack)
 {

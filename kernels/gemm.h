@@ -87,7 +87,8 @@ extern const struct weft_tile weft_tiles[];
 extern const uint32_t weft_n_tiles;
 const struct weft_tile *weft_tile_best (void);
 
-/* Multiples of the rows and of the columns of every tile. */
+/* Numbers that the rows and the columns of every tile divide: a block whose sides are multiples of
+ * them consists of whole tiles. */
 #define WEFT_TILE_ROWS 8
 #define WEFT_TILE_COLUMNS 32
 

@@ -13,7 +13,7 @@ typedef uint16_t half8 __attribute__ ((vector_size (16)));
 typedef uint32_t word4 __attribute__ ((vector_size (16)));
 typedef uint16_t half4 __attribute__ ((vector_size (8)));
 
-/* weft_fp16_float() of four codes. */
+/* Converts four fp16 codes, as weft_fp16_float() does. */
 INLINE float4
 widen_fp16 (word4 half)
 {
@@ -153,7 +153,7 @@ turn_rows (const struct panel *p, enum weft_dtype dtype, uint32_t width)
       to[t * width + i] = load_one (data, p->at + i * along + t, dtype);
 }
 
-/* A constant width lets the compiler unroll. */
+/* Passes the usual widths as constants, so that the compiler unrolls the loops. */
 INLINE void
 pack_turned (const struct panel *p, enum weft_dtype dtype)
 {
@@ -179,7 +179,7 @@ copy_rows (const struct panel *p, enum weft_dtype dtype, uint64_t rows)
   }
 }
 
-/* A constant number of rows lets the compiler use whole vectors. */
+/* Passes the usual numbers of rows as constants, so that the compiler uses whole vectors. */
 INLINE void
 pack_copied (const struct panel *p, enum weft_dtype dtype)
 {
@@ -220,7 +220,7 @@ pack_fp16 (const struct panel *p)
   pack_panel (p, WEFT_FP16);
 }
 
-/* Scale of an element. */
+/* The scale of an element of an fp8 factor with block scales. */
 static float
 scale_at (const struct weft_factor *f, uint64_t row, uint64_t term)
 {

@@ -8,7 +8,8 @@ const struct weft_kernel_row weft_kernels[WEFT_N_OP] = {
 #include "core/ops.def"
 };
 
-/* Kinds of index operands, by name, and their valid range; rows and targets may be -1. */
+/* Operands that hold indices, by name: the least valid value (-1: no row, no target), and what the
+ * values count. */
 enum indexed { TOKENS, EXPERTS, ROWS };
 static const struct {
   const char *name;

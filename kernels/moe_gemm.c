@@ -71,7 +71,7 @@ rows_of (const struct weft_kernel *k, uint64_t e)
 
 /* -------------------------------------------------------------------------- fp8 factors */
 
-/* Number of row groups with scales of their own. */
+/* Number of groups of token rows that have their own scales. */
 static uint64_t
 groups_of (const struct weft_kernel *k)
 {
@@ -203,7 +203,8 @@ weft_cpu_moe_matmul_dgrad (const struct weft_kernel *k, uint32_t part, uint32_t 
   multiply (k, k->shape.dim[K], part, parts);
 }
 
-/* Strides of the weights: `along` between columns of the result, `sum` between terms of a sum. */
+/* along, sum: strides of the weights, from one column of the result to the next and from one term
+ * of a sum to the next. */
 static void
 ref_multiply (const struct weft_kernel *k, uint64_t columns, uint64_t terms, uint64_t along,
               uint64_t sum)

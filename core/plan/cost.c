@@ -200,12 +200,17 @@ price_plain_attention (const struct weft_cost *cost, enum weft_op_kind kind,
   return TRUE;
 }
 
+static gboolean
+is_ring_part (enum weft_op_kind kind)
+{
+  return kind == WEFT_OP_ATTENTION_PART || kind == WEFT_OP_ATTENTION_PART_BWD;
+}
+
 /* The mean number of keys of a query: the pairs that the FLOPs count, over the queries. */
 static double
 keys_per_query (enum weft_op_kind kind, const struct weft_shape *s, double flops)
 {
-  gboolean part = kind == WEFT_OP_ATTENTION_PART || kind == WEFT_OP_ATTENTION_PART_BWD;
-  double queries = (double) s->dim[0] * (part ? 1 : (double) s->dim[1]);
+  double queries = (double) s->dim[0] * (is_ring_part (kind) ? 1 : (double) s->dim[1]);
   double width = (double) s->dim[4], value = s->dim[6] ? (double) s->dim[6] : width;
   double pairs = flops / (is_attention (kind) ? 1 : 2) / (2 * (double) s->dim[2] * (width + value));
 
@@ -253,6 +258,8 @@ attention_share (const struct weft_cost *cost, enum weft_op_kind kind, const str
                        forward ? stack->attention_keys_half : stack->attention_backward_keys_half);
   share *= saturation (width, stack->attention_width_half) /
            saturation (128, stack->attention_width_half);
+  if (is_ring_part (kind))
+    share *= stack->ring_attention_share;
   return fmin (1, share * age_share (cost));
 }
 
@@ -315,6 +322,20 @@ memory_share (const union weft_stack *stack, enum weft_op_kind kind)
   return own > 0 ? own : stack->memory_share;
 }
 
+/* Bytes that a kernel moves. With one scale per row (fp8_priced_as = rowwise), a product over the
+ * rows needs other scales than one over the columns. So the transposed copy is made from 16 bits in
+ * two passes, 5 bytes an element instead of 2, while the largest magnitude of a row is found when
+ * the row is converted (torchao float8/float8_scaling_utils.py). */
+static double
+moved_bytes (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s)
+{
+  double bytes = weft_op_info[kind].bytes (s);
+
+  if (cost->fp8 != WEFT_FP8_PRICE_ROWWISE)
+    return bytes;
+  return kind == WEFT_OP_TRANSPOSE ? 2.5 * bytes : kind == WEFT_OP_AMAX ? 0 : bytes;
+}
+
 static struct weft_cost_parts
 split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
        uint32_t sms_taken)
@@ -323,7 +344,7 @@ split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_s
   const union weft_stack *stack = cost->stack;
   double sms = fmax (1, (double) c->f.gpu_sms - sms_taken), share = sms / c->f.gpu_sms;
   struct weft_cost_parts parts = { .flops = weft_op_info[kind].flops (s),
-                                   .bytes = weft_op_info[kind].bytes (s) +
+                                   .bytes = moved_bytes (cost, kind, s) +
                                             loss_bytes (cost, kind, s),
                                    .rate = rate_of (cost, kind, s),
                                    .gap = stack->kernel_gap };
@@ -465,6 +486,7 @@ piece_price (const struct weft_cost *cost, enum weft_op_kind kind, const struct 
 
   if (weft_cluster_is_cpu (cost->cluster))
     return alone;
+  filled /= cost->stack->piece_rate_share;
   return alone * fmax (filled, parts.memory) / roofline (cost, kind, shape, sms_taken);
 }
 

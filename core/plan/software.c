@@ -1,6 +1,14 @@
 #include "core/plan/software.h"
 #include <math.h>
 
+static gboolean
+is_group (const weft_plan *plan, const struct weft_group *group, enum weft_group_kind kind)
+{
+  struct weft_group g = weft_mesh_group (&plan->mesh, group->first, kind);
+
+  return g.n[0] == group->n[0] && g.n[1] == group->n[1] && g.stride[0] == group->stride[0];
+}
+
 /* Whether the members of a group hold the same weights and divide the state of their optimizer. */
 static gboolean
 shares_optimizer (const weft_plan *plan, const struct weft_group *group)
@@ -11,13 +19,44 @@ shares_optimizer (const weft_plan *plan, const struct weft_group *group)
 
   if (!s->use_distributed_optimizer || s->distributed_config != WEFT_MEGATRON_DDP)
     return FALSE;
-  for (unsigned i = 0; i < G_N_ELEMENTS (kinds); i++) {
-    struct weft_group g = weft_mesh_group (&plan->mesh, group->first, kinds[i]);
-    if (weft_group_size (&g) == weft_group_size (group) && g.stride[0] == group->stride[0] &&
-        g.n[0] == group->n[0])
+  for (unsigned i = 0; i < G_N_ELEMENTS (kinds); i++)
+    if (is_group (plan, group, kinds[i]))
       return TRUE;
-  }
   return FALSE;
+}
+
+/* Whether tensor parallel ranks gather or scatter the sequence of an activation. */
+static gboolean
+divides_sequence (const weft_plan *plan, const struct weft_group *group, enum weft_op_kind kind)
+{
+  return plan->job.strategy.sequence_parallel && is_group (plan, group, WEFT_GROUP_TP) &&
+         (kind == WEFT_OP_ALL_GATHER || kind == WEFT_OP_REDUCE_SCATTER);
+}
+
+double
+weft_software_bytes (const weft_plan *plan, const struct weft_coll_shape *group,
+                     enum weft_op_kind kind, const struct weft_shape *shape)
+{
+  double bytes = weft_op_info[kind].bytes (shape);
+
+  return plan->job.strategy.fp8_priced_as == WEFT_FP8_PRICE_ROWWISE &&
+                 plan->job.stack.rowwise_gathers_16 && weft_dtype_bytes (shape->dtype) == 1 &&
+                 divides_sequence (plan, &group->group, kind)
+             ? 2 * bytes
+             : bytes;
+}
+
+void
+weft_software_reorder (const weft_plan *plan, const struct weft_coll_shape *group,
+                       enum weft_op_kind kind, double bytes, struct weft_traffic *t)
+{
+  const union weft_stack *stack = &plan->job.stack;
+  double rate = plan->job.cluster.f.gpu_memory_bandwidth * stack->memory_share;
+
+  if (!stack->sequence_copies || !divides_sequence (plan, &group->group, kind))
+    return;
+  t->latency += 2 * bytes / rate;
+  t->seconds += 2 * bytes / rate;
 }
 
 enum weft_op_kind

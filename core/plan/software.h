@@ -1,11 +1,17 @@
-/* software.h - collectives of weights and gradients as the software of a stack launches them, where
- * it differs from the ops of a program.
+/* software.h - collectives as the software of a stack launches them, where they differ from the ops
+ * of a program.
  *
  *   all_reduces_gradients  the software sums each gradient with an all-reduce, and every rank uses
  *                          only its slice of the sum: an all-reduce takes the place of the
  *                          reduce-scatter
  *   broadcasts_weights     after the update, each rank broadcasts the tensors that it has updated,
  *                          one rank after another: broadcasts take the place of the all-gather
+ *
+ *   sequence_copies        activations are stored as (batch, sequence, width), and tensor parallel
+ *                          ranks divide the sequence: a kernel reorders the whole tensor after each
+ *                          all-gather and before each reduce-scatter, which is part of its latency
+ *   rowwise_gathers_16     with fp8_priced_as = rowwise, tensor parallel ranks gather activations
+ *                          in 16 bits, and convert them to fp8 afterwards
  *
  * A stage of T tensors on n ranks has min (T, n) broadcasts, because a tensor is not divided. Each
  * of them runs down a chain of all ranks. A rank of the chain passes a chunk on when it has received
@@ -21,6 +27,14 @@
 /* The op that the software launches in the place of `kind` among the ranks of a group. */
 enum weft_op_kind weft_software_kind (const weft_plan *plan, const struct weft_coll_shape *group,
                                       enum weft_op_kind kind);
+
+/* Bytes of the full tensor of a collective. */
+double weft_software_bytes (const weft_plan *plan, const struct weft_coll_shape *group,
+                            enum weft_op_kind kind, const struct weft_shape *shape);
+
+/* Adds the time of a reordering kernel for a full tensor of `bytes`. */
+void weft_software_reorder (const weft_plan *plan, const struct weft_coll_shape *group,
+                            enum weft_op_kind kind, double bytes, struct weft_traffic *traffic);
 
 /* The number of launches, on average, for an op of `elements` elements that the software launches
  * as `kind`. */

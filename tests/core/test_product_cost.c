@@ -648,7 +648,42 @@ only_our_kernels_are_plain (void **state)
   }
 }
 
+/* A part of ring attention takes longer than the same pairs of queries and keys at once. */
+static void
+parts_of_ring_attention_have_a_share_of_their_own (void **state)
+{
+  const struct weft_shape whole = { .dim = { 1, 64, 2, 2, 16 }, .dtype = WEFT_BF16 };
+  const struct weft_shape part = { .dim = { 64, 64, 2, 2, 16 }, .dtype = WEFT_BF16 };
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  double whole_before = work (&d, WEFT_OP_ATTENTION, &whole),
+         part_before = work (&d, WEFT_OP_ATTENTION_PART_BWD, &part);
+  d.job.stack.ring_attention_share = 0.5;
+  assert_near (work (&d, WEFT_OP_ATTENTION, &whole), whole_before);
+  assert_near (work (&d, WEFT_OP_ATTENTION_PART_BWD, &part), 2 * part_before);
+}
+
+/* The magnitude of a row is found while the row is converted; the transposed copy takes two passes
+ * over 16 bits. */
+static void
+scales_of_rows_are_found_twice (void **state)
+{
+  const struct weft_shape s = { .dim = { 64, 32 }, .dtype = WEFT_FP8, .out_dtype = WEFT_FP8 };
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  double before = weft_cost_split (&d.cost, WEFT_OP_TRANSPOSE, &s).memory;
+  d.cost.fp8 = WEFT_FP8_PRICE_ROWWISE;
+  assert_near (weft_cost_split (&d.cost, WEFT_OP_TRANSPOSE, &s).memory, 2.5 * before);
+  assert_true (weft_cost_split (&d.cost, WEFT_OP_AMAX, &s).memory == 0);
+}
+
 static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (parts_of_ring_attention_have_a_share_of_their_own),
+  cmocka_unit_test (scales_of_rows_are_found_twice),
   cmocka_unit_test (whole_waves_of_whole_tiles_are_paid),
   cmocka_unit_test (the_power_limit_slows_matmuls_and_attention),
   cmocka_unit_test (classes_of_kernels_have_shares_of_their_own),

@@ -1,5 +1,5 @@
-/* Software that replaces collectives of weights and gradients: gradients by all-reduces instead of
- * reduce-scatters, weights by broadcasts instead of all-gathers. */
+/* Software that replaces collectives: gradients by all-reduces instead of reduce-scatters, weights by
+ * broadcasts instead of all-gathers; kernels that reorder activations, gathers in 16 bits. */
 #include "core/plan/software.h"
 #include "tests/made/random_job.h"
 #include "tests/runner/runner.h"
@@ -100,7 +100,48 @@ broadcasts_weights_leaves_fully_sharded_weights (void **state)
   assert_int_equal (weft_software_kind (plan, &ranks, WEFT_OP_ALL_GATHER), WEFT_OP_ALL_GATHER);
 }
 
+#define SEQUENCE JOB "tensor_model_parallel_size=4 sequence_parallel=true "
+
+/* The reordering kernel reads and writes the whole tensor. Gradients need none. */
+static void
+sequence_copies_adds_a_kernel_to_gathers_of_activations (void **state)
+{
+  g_autoptr (weft_plan) first = weft_test_plan (SEQUENCE "sequence_copies=0");
+  g_autoptr (weft_plan) second = weft_test_plan (SEQUENCE "sequence_copies=1 memory_share=0.5");
+  const uint64_t n = 1 << 24;
+  static const enum weft_op_kind kinds[] = { WEFT_OP_ALL_GATHER, WEFT_OP_REDUCE_SCATTER };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (kinds); i++) {
+    struct weft_traffic a = traffic (first, WEFT_GROUP_TP, kinds[i], n);
+    struct weft_traffic b = traffic (second, WEFT_GROUP_TP, kinds[i], n);
+    double copy = 2 * 2.0 * n / (0.5 * first->job.cluster.f.gpu_memory_bandwidth);
+    assert_true (fabs (b.seconds - a.seconds - copy) < 1e-6 * copy);
+    assert_true (traffic (first, WEFT_GROUP_DP, kinds[i], n).seconds ==
+                 traffic (second, WEFT_GROUP_DP, kinds[i], n).seconds);
+  }
+}
+
+static void
+rowwise_gathers_16_gathers_twice_the_bytes_of_fp8 (void **state)
+{
+  static const char job[] = SEQUENCE "topology=dgx-h100 precision=fp8 rowwise_gathers_16=1 ";
+  g_autoptr (weft_plan) tensor = weft_test_plan ("%s", job);
+  g_autoptr (weft_plan) rows = weft_test_plan ("%sfp8_priced_as=rowwise", job);
+  struct weft_group group = weft_mesh_group (&rows->mesh, 0, WEFT_GROUP_TP);
+  struct weft_coll_shape ranks = { .group = group, .n = 4 };
+  struct weft_shape shape = { .dim = { 1000 }, .dtype = WEFT_FP8 };
+
+  (void) state;
+  assert_true (weft_software_bytes (tensor, &ranks, WEFT_OP_ALL_GATHER, &shape) == 1000);
+  assert_true (weft_software_bytes (rows, &ranks, WEFT_OP_ALL_GATHER, &shape) == 2000);
+  shape.dtype = WEFT_BF16;
+  assert_true (weft_software_bytes (rows, &ranks, WEFT_OP_ALL_GATHER, &shape) == 2000);
+}
+
 static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (sequence_copies_adds_a_kernel_to_gathers_of_activations),
+  cmocka_unit_test (rowwise_gathers_16_gathers_twice_the_bytes_of_fp8),
   cmocka_unit_test (all_reduces_gradients_takes_the_place_of_reduce_scatters_of_gradients_only),
   cmocka_unit_test (broadcasts_weights_sends_the_tensors_of_one_rank_after_another),
   cmocka_unit_test (broadcasts_weights_sends_no_part_of_a_tensor),

@@ -302,6 +302,10 @@ pieces_on_several_streams_share_waves (void **state)
     double shared = forward_seconds ("tp_comm_overlap=true piece_streams=3", maps[i].name, &n);
     assert_int_equal (n, 3);
     assert_true (fabs (shared / one - (3 * waves / 4 + ceil (waves / 4))) < 1e-6);
+    double held =
+        forward_seconds ("tp_comm_overlap=true piece_streams=3 piece_rate_share=0.5",
+                         maps[i].name, &n);
+    assert_true (fabs (held / one - (3 * waves / 2 + ceil (waves / 4))) < 1e-6);
   }
 }
 
