@@ -1,5 +1,5 @@
-/* Protocols of NCCL: the latencies, flags and rates of each, from the fields of core/cluster.def and
- * core/stack.def. */
+/* Protocols of NCCL: the latencies, flags and rates of each, from the fields of core/cluster.def
+ * and core/stack.def. */
 #include "core/program/coll_style.h"
 #include <math.h>
 
