@@ -5,7 +5,7 @@
 #include "core/base/conf.h"
 #include "core/base/error.h"
 #include "planner/bands.h"
-#include "planner/grids.h"
+#include "planner/sweeps.h"
 #include "planner/nccl.h"
 #include <math.h>
 #include <string.h>
@@ -183,7 +183,7 @@ append_bands (const struct page *p)
 /* ------------------------------------------------------------------------------- order */
 
 static void
-append_order (const struct page *p, const struct weft_grid_order *order)
+append_order (const struct page *p, const struct weft_sweep_order *order)
 {
   g_string_append_printf (p->text, "| %s%s | %u | %u | %.2f | %.2f |", order->name,
                           order->apart ? " (apart)" : "", order->rows, order->strategies,
@@ -199,22 +199,23 @@ append_order (const struct page *p, const struct weft_grid_order *order)
 static void
 append_orders (const struct page *p)
 {
-  g_autoptr (GArray) orders = weft_grids_order (p->errors);
-  struct weft_ratio_error ratio = weft_grids_ratio_error (p->errors);
+  g_autoptr (GArray) orders = weft_sweeps_order (p->errors);
+  struct weft_ratio_error ratio = weft_sweeps_ratio_error (p->errors);
   uint32_t n = 0, top = 0, high = 0;
 
   g_string_append (
       p->text,
       "## Order of strategies\n\n"
-      "A grid is all rows of one source with the same model, sequence, GPU and dtype (columns "
-      "`source`,\n`model_ref` or `layers`, `hidden`, `heads`, `kv_heads`, `seq`, `gpu`, `dtype`), "
-      "with at least eight\nstrategies (knobs and micro batch). Rows are ordered by GPU-seconds "
-      "of a sequence. *Pairs* are two rows\nwith the same GPUs, batch and release of the "
+      "A sweep is all rows of one source with the same model, sequence and GPU (columns `source`, "
+      "`model_ref` or\n`layers`, `hidden`, `heads`, `kv_heads`, `seq`, `gpu`), with at least "
+      "eight strategies (knobs, micro batch,\nprecision). Rows are ordered by GPU-seconds of a "
+      "sequence. *Pairs* are two rows with the same GPUs, batch,\nprecision and release of the "
       "software: the part that is predicted in the right order.\n\n"
-      "| grid | rows | strategies | Spearman | Kendall | pairs in order | place of the fastest row |\n"
+      "| sweep | rows | strategies | Spearman | Kendall | pairs in order | "
+      "place of the fastest row |\n"
       "|---|---|---|---|---|---|---|\n");
   for (guint i = 0; i < orders->len; i++) {
-    const struct weft_grid_order *order = &g_array_index (orders, struct weft_grid_order, i);
+    const struct weft_sweep_order *order = &g_array_index (orders, struct weft_sweep_order, i);
     append_order (p, order);
     n += !order->apart;
     top += !order->apart && order->top;
@@ -222,12 +223,12 @@ append_orders (const struct page *p)
   }
   g_string_append_printf (
       p->text,
-      "\nOf %u grids that count, %u have a rank correlation of at least 0.9, and in %u the fastest "
-      "row is in the\nfirst tenth of the predicted order. Errors that all strategies of a model "
-      "and a cluster have in common\ncancel in ratios: in %.0f %% of %u pairs (%u grids, however "
-      "small) the ratio of two predicted times is off\nby at most **%.1f %%**. `weft plan` marks "
-      "strategies within this error of the best.\n\n",
-      n, high, top, 100 * WEFT_GRID_SHARE, ratio.pairs, ratio.grids, 100 * ratio.error);
+      "\nOf %u sweeps that count, %u have a rank correlation of at least 0.9, and in %u the "
+      "fastest\nrow is in the first tenth of the predicted order. Errors that all strategies of a "
+      "model and a cluster\nhave in common cancel in ratios: in %.0f %% of %u pairs (%u sweeps, "
+      "however small) the ratio of two predicted\ntimes is off by at most **%.1f %%**. `weft plan` "
+      "marks strategies within this error of the best.\n\n",
+      n, high, top, 100 * WEFT_SWEEP_SHARE, ratio.pairs, ratio.sweeps, 100 * ratio.error);
 }
 
 /* ------------------------------------------------------------------------- collectives */

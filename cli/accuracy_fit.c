@@ -153,11 +153,12 @@ append_left_out (GString *text, JsonNode *fit)
   JsonArray *sources = json_object_get_array_member (root, "sources");
   static const char *const quantities[] = { "time", "memory" };
 
-  g_string_append (text, "Mean error of each source with the prior values, after the fit, and *left "
-                         "out*: with constants\nthat were fitted without its rows, which is the "
-                         "error to expect for a cluster that is not in the table.\n\n"
-                         "| source | | rows | prior | fitted | left out |\n"
-                         "|---|---|---|---|---|---|\n");
+  g_string_append (text,
+                   "Mean error of each source with the prior values, after the fit, and *left "
+                   "out*: with constants\nthat were fitted without its rows, which is the error "
+                   "to expect for a cluster that is not in the table.\n\n"
+                   "| source | | rows | prior | fitted | left out |\n"
+                   "|---|---|---|---|---|---|\n");
   for (unsigned q = 0; q < G_N_ELEMENTS (quantities); q++) {
     g_autofree char *means = g_strconcat (quantities[q], "_by_source", NULL);
     for (guint i = 0; i < json_array_get_length (sources); i++)

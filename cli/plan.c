@@ -9,7 +9,7 @@
 #include "core/job/stages.h"
 #include "core/report/report.h"
 #include "core/base/units.h"
-#include "planner/grids.h"
+#include "planner/sweeps.h"
 #include "planner/memory_risk.h"
 #include "planner/planner.h"
 #include <math.h>
@@ -455,7 +455,7 @@ print_tied (const struct page *page)
   g_autofree char *text = g_strdup_printf (
       TIED " may be faster than the best: in %.0f %% of pairs of published strategies, the ratio "
            "of predicted times is off by up to %.1f %%",
-      100 * WEFT_GRID_SHARE, 100 * page->ratio.error);
+      100 * WEFT_SWEEP_SHARE, 100 * page->ratio.error);
   weft_cli_print_wrapped (text, 2, weft_cli_columns ());
 }
 
@@ -658,7 +658,7 @@ plan (const weft_cli_input *input, const char *finalists, gboolean graph)
   clear_progress (&watch);
   if (error && error->code != WEFT_ERROR_INFEASIBLE)
     return weft_cli_fail (error);
-  const struct page page = { &job, search, sure, weft_grids_ratio_error (sure->errors) };
+  const struct page page = { &job, search, sure, weft_sweeps_ratio_error (sure->errors) };
   if (input->json)
     print_json (&page);
   else

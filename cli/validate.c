@@ -4,7 +4,7 @@
 #include "cli/cli.h"
 #include "cli/outputs.h"
 #include "cli/executors.h"
-#include "cli/validate_grids.h"
+#include "cli/validate_sweeps.h"
 #include "cli/validate_nccl.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
@@ -200,7 +200,7 @@ print_text (const weft_validation *v, const weft_errors *errors, gboolean verbos
           "tier C is\nnot counted, rows apart are in no total.\n\n",
           v->n_row, v->n_predicted, v->n_row - v->n_predicted, v->wall_seconds);
   print_all (v, widest_name (v));
-  weft_cli_print_grids (errors);
+  weft_cli_print_sweeps (errors);
   print_refusals (v);
   if (verbose)
     print_rows (v);
@@ -295,7 +295,7 @@ print_json (const weft_validation *v, const weft_errors *errors)
   add_means (b, v);
   add_groups (b, "groups", "group", v->group, v->n_group);
   add_groups (b, "sources", "source", v->source, v->n_source);
-  weft_cli_add_grids (b, errors);
+  weft_cli_add_sweeps (b, errors);
   weft_json_array (b, "per_row");
   for (uint32_t i = 0; i < v->n_row; i++)
     if (!v->row[i].rule)

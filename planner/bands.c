@@ -59,7 +59,8 @@ same_traits (const struct weft_traits *a, const struct weft_traits *b)
          (strcmp (a->family, b->family) == 0 ? WEFT_SAME_FAMILY : 0) |
          (a->layout == b->layout ? WEFT_SAME_LAYOUT : 0) |
          (!a->experts == !b->experts ? WEFT_SAME_EXPERTS : 0) |
-         (weft_job_size_of (a->gpus) == weft_job_size_of (b->gpus) ? WEFT_SAME_SIZE : 0);
+         (weft_job_size_of (a->gpus) == weft_job_size_of (b->gpus) ? WEFT_SAME_SIZE : 0) |
+         (strcmp (a->precision, b->precision) == 0 ? WEFT_SAME_PRECISION : 0);
 }
 
 static void
@@ -408,6 +409,8 @@ weft_band_group (const struct weft_band *band, const struct weft_traits *traits)
     append_part (text, "", traits->experts ? "experts" : "dense models", "");
   if (band->same & WEFT_SAME_LAYOUT)
     append_part (text, "parallelism ", weft_layout_words[traits->layout], "");
+  if (band->same & WEFT_SAME_PRECISION)
+    append_part (text, "", traits->precision, "");
   if (band->same & WEFT_SAME_SIZE)
     append_part (text, "", weft_job_size_texts[weft_job_size_of (traits->gpus)], "");
   if (text->len == 0)

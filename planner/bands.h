@@ -26,7 +26,8 @@ enum {
   WEFT_SAME_FAMILY = 8,
   WEFT_SAME_LAYOUT = 16,
   WEFT_SAME_EXPERTS = 32, /* both with experts or both without */
-  WEFT_SAME_SIZE = 64
+  WEFT_SAME_SIZE = 64,
+  WEFT_SAME_PRECISION = 128
 };
 
 /* X (ID, word, doc): what the rows of a rung have in common with the job. */
@@ -40,7 +41,8 @@ extern const char *const weft_nearness_words[], *const weft_nearness_docs[];
 
 /* X (traits that must be equal, nearness) */
 #define WEFT_BAND_LADDER(X)                                                                        \
-  X (WEFT_SAME_GPU | WEFT_SAME_STACK | WEFT_SAME_EXPERTS | WEFT_SAME_LAYOUT | WEFT_SAME_SIZE,      \
+  X (WEFT_SAME_GPU | WEFT_SAME_STACK | WEFT_SAME_EXPERTS | WEFT_SAME_LAYOUT | WEFT_SAME_SIZE |     \
+         WEFT_SAME_PRECISION,                                                                      \
      WEFT_NEAR)                                                                                    \
   X (WEFT_SAME_GPU | WEFT_SAME_FAMILY | WEFT_SAME_EXPERTS | WEFT_SAME_LAYOUT | WEFT_SAME_SIZE,     \
      WEFT_NEAR)                                                                                    \

@@ -53,7 +53,7 @@ read_row (const struct reading *r, struct weft_error_row *row, GError **error)
 
   *row = (struct weft_error_row){ .id = cell (r, COLUMN_id),
                                   .source = cell (r, COLUMN_source),
-                                  .grid = cell (r, COLUMN_grid),
+                                  .sweep = cell (r, COLUMN_sweep),
                                   .strategy = cell (r, COLUMN_strategy),
                                   .tier = *cell (r, COLUMN_tier),
                                   .apart = g_str_equal (cell (r, COLUMN_totals), "apart"),
@@ -69,6 +69,7 @@ read_row (const struct reading *r, struct weft_error_row *row, GError **error)
   g_strlcpy (traits->gpu, cell (r, COLUMN_gpu), sizeof traits->gpu);
   g_strlcpy (traits->stack, cell (r, COLUMN_stack), sizeof traits->stack);
   g_strlcpy (traits->family, cell (r, COLUMN_family), sizeof traits->family);
+  g_strlcpy (traits->precision, cell (r, COLUMN_precision), sizeof traits->precision);
   traits->capability = (int32_t) g_ascii_strtoll (cell (r, COLUMN_capability), NULL, 10);
   traits->gpus = (uint32_t) g_ascii_strtoull (cell (r, COLUMN_gpus), NULL, 10);
   traits->layout = layout_of (cell (r, COLUMN_layout));
@@ -157,7 +158,8 @@ append_traits (GString *text, const struct weft_validate_row *row)
   append_text (text, t->stack);
   append_text (text, t->family);
   g_string_append_printf (text, ",%u,%s,%d", t->gpus, weft_layout_words[t->layout], t->experts);
-  append_text (text, row->grid);
+  append_text (text, t->precision);
+  append_text (text, row->sweep);
   g_string_append_printf (text, ",%08x", row->strategy);
   append_number (text, row->sequences);
 }
@@ -169,7 +171,7 @@ append_row (GString *text, const struct weft_validate_row *row)
   append_text (text, row->source);
   g_string_append_printf (text, ",%c,%s", row->tier, row->apart ? "apart" : "counted");
   if (row->rule)
-    g_string_append (text, ",,,,,,,,,,");
+    g_string_append (text, ",,,,,,,,,,,");
   else
     append_traits (text, row);
   append_number (text, row->rule ? NAN : row->predicted_s);

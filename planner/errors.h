@@ -2,14 +2,14 @@
  * columns of errors.def. `weft validate --record` writes it.
  *
  * Everything that says how sure a prediction is reads this table: the bands of bands.h, the rank
- * correlations of grids.h, docs/accuracy.md. */
+ * correlations of sweeps.h, docs/accuracy.md. */
 #pragma once
 #include "core/base/csv.h"
 #include "planner/validate.h"
 
 /* Unknown numbers are NaN. */
 struct weft_error_row {
-  const char *id, *source, *grid;
+  const char *id, *source, *sweep;
   const char *refused; /* the rule that refused the row; NULL: it was predicted */
   char tier;
   gboolean apart;

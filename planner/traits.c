@@ -57,6 +57,8 @@ weft_traits_of (const struct weft_job *job)
                                 .experts = job->model.num_moe_experts > 0 };
 
   g_strlcpy (traits.gpu, g_quark_to_string ((GQuark) cluster->gpu_name), sizeof traits.gpu);
+  g_strlcpy (traits.precision, weft_precision_words[job->train.precision],
+             sizeof traits.precision);
   g_strlcpy (traits.stack, stack, sizeof traits.stack);
   find_family (stack, traits.family, sizeof traits.family);
   return traits;

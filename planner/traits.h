@@ -1,5 +1,5 @@
 /* traits.h - the facts about a job that decide which published runs are near it: GPU, software,
- * size and kind of parallelism. */
+ * size, kind of parallelism, precision. */
 #pragma once
 #include "core/base/words.h"
 #include "core/job/job.h"
@@ -30,6 +30,7 @@ struct weft_traits {
   uint32_t gpus;
   int32_t layout;     /* enum weft_layout */
   gboolean experts;   /* the model has experts */
+  char precision[8];  /* of the products (WEFT_PRECISION_LIST) */
 };
 
 /* The traits of a job, which must have been built. */

@@ -20,7 +20,7 @@ struct outcome {
   struct weft_traits traits;
   double sequences;
   uint32_t strategy;
-  char grid[128];
+  char sweep[128];
   char rule[64], why[1024];
 };
 
@@ -197,29 +197,29 @@ refuse (struct outcome *outcome, const GError *error)
   g_strlcpy (outcome->why, error->message, sizeof outcome->why);
 }
 
-/* Rows with the same text are a grid: runs of one source with the same model, sequence, GPU and
- * dtype. */
+/* Rows with the same text are a sweep: runs of one source with the same model, sequence and GPU. */
 static void
-name_grid (const weft_row_job *job, const char *source, char *grid, gsize size)
+name_sweep (const weft_row_job *job, const char *source, char *sweep, gsize size)
 {
   char *const *cell = job->cell;
   g_autofree char *shape =
       g_strjoin ("x", cell[WEFT_COLUMN_layers], cell[WEFT_COLUMN_hidden], cell[WEFT_COLUMN_heads],
                  cell[WEFT_COLUMN_kv_heads], NULL);
 
-  g_snprintf (grid, size, "%s/%s/%s/%s/%s", source,
+  g_snprintf (sweep, size, "%s/%s/%s/%s", source,
               *cell[WEFT_COLUMN_model_ref] ? cell[WEFT_COLUMN_model_ref] : shape,
-              cell[WEFT_COLUMN_seq], cell[WEFT_COLUMN_gpu], cell[WEFT_COLUMN_dtype]);
+              cell[WEFT_COLUMN_seq], cell[WEFT_COLUMN_gpu]);
 }
 
-/* A hash of the knobs that differ from their defaults, and of the micro batch: equal for runs of a
- * grid that differ in nothing but GPUs and batch. */
+/* A hash of the knobs that differ from their defaults, the micro batch and the precision: equal for
+ * runs of a sweep that differ in nothing but GPUs and batch. */
 static uint32_t
 hash_strategy (const struct weft_job *job)
 {
   g_autoptr (GString) text = g_string_new (NULL);
 
-  g_string_append_printf (text, "%" G_GINT64_FORMAT, job->train.micro_batch_size);
+  g_string_append_printf (text, "%" G_GINT64_FORMAT ",%s", job->train.micro_batch_size,
+                          weft_precision_words[job->train.precision]);
   for (unsigned i = 0; i < weft_strategy_table.n; i++) {
     const struct weft_field *field = &weft_strategy_table.field[i];
     if (weft_field_is_default (field, job->strategy.at[i]))
@@ -236,7 +236,7 @@ describe (const weft_row_job *job, const char *source, struct outcome *outcome)
   outcome->traits = weft_traits_of (&job->job);
   outcome->sequences = (double) job->job.train.global_batch_size;
   outcome->strategy = hash_strategy (&job->job);
-  name_grid (job, source, outcome->grid, sizeof outcome->grid);
+  name_sweep (job, source, outcome->sweep, sizeof outcome->sweep);
 }
 
 static void
@@ -276,7 +276,7 @@ finish (struct weft_validate_row *row, const struct outcome *outcome)
     return;
   }
   row->traits = outcome->traits;
-  row->grid = g_strdup (outcome->grid);
+  row->sweep = g_strdup (outcome->sweep);
   row->sequences = outcome->sequences;
   row->strategy = outcome->strategy;
   row->predicted_s = outcome->predicted_s;
@@ -394,7 +394,7 @@ weft_validation_free (weft_validation *validation)
 {
   for (uint32_t i = 0; i < validation->n_row; i++) {
     g_free (validation->row[i].source);
-    g_free (validation->row[i].grid);
+    g_free (validation->row[i].sweep);
     g_free (validation->row[i].rule);
     g_free (validation->row[i].why);
   }

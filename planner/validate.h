@@ -36,9 +36,9 @@ struct weft_validate_row {
   double predicted_gib, measured_gib, memory_error;
   /* Of a row that was predicted: */
   struct weft_traits traits;
-  char *grid;         /* model and cluster (grids.h) */
+  char *sweep;         /* model and cluster (sweeps.h) */
   double sequences;   /* of a step */
-  uint32_t strategy;  /* a hash of the knobs and the micro batch */
+  uint32_t strategy;  /* a hash of the knobs, the micro batch and the precision */
 };
 
 /* A group of rows, or a source. */

@@ -42,10 +42,12 @@ weft_plan_transfer (const weft_plan *plan, uint32_t from, uint32_t to,
                                : -1;
   if (seconds >= 0)
     return measured (seconds);
-  return (struct weft_traffic){ .algorithm = "send",
-                                .bytes = { weft_op_info[WEFT_OP_SEND].bytes (shape) },
-                                .latency = q.latency,
-                                .seconds = transfer_seconds (&q, WEFT_OP_SEND, shape, 2) };
+  struct weft_traffic t = { .algorithm = "send",
+                            .bytes = { weft_op_info[WEFT_OP_SEND].bytes (shape) },
+                            .latency = q.latency,
+                            .seconds = transfer_seconds (&q, WEFT_OP_SEND, shape, 2) };
+  weft_software_scatter (plan, to, shape, q.rate, &t);
+  return t;
 }
 
 static double
@@ -96,15 +98,16 @@ weft_plan_copy_bytes (const weft_plan *plan, uint32_t rank, uint32_t op)
   return MAX (copy_seconds (plan, rank, p, op, &q) - q.latency, 0) * q.rate;
 }
 
-/* Tokens that cross nodes, as a fraction of their copies, if each goes only once to every node that
- * has some of its experts. A token has k experts on n nodes, so it goes to n (1 - (1 - 1/n)^k) of
- * them. Routing by groups of experts (moe_router_group_topk) leaves fewer nodes to choose from. */
+/* Tokens that are sent, as a fraction of their copies, if each goes only once to every place (rank
+ * or node) that has some of its experts. A token has k experts at n places, so it goes to
+ * n (1 - (1 - 1/n)^k) of them. Routing by groups of experts (moe_router_group_topk) leaves fewer
+ * places to choose from. */
 static double
-once_a_node (const struct weft_job *job, uint32_t nodes)
+once_a_place (const struct weft_job *job, uint32_t places)
 {
   const double k = (double) job->model.moe_router_topk;
   const double groups = (double) job->model.moe_router_num_groups;
-  double n = nodes;
+  double n = places;
 
   if (groups > 0)
     n = fmin (n, (double) job->model.moe_router_group_topk * fmax (1, n / groups));
@@ -122,28 +125,31 @@ longest_link (const struct weft_coll_shape *group, const struct weft_traffic *t)
   return most;
 }
 
-/* Whether the op exchanges tokens of experts between nodes, once to each node. All-to-all of equal
- * shares can also be that of Ulysses. */
+/* Whether the op exchanges tokens of experts, once with each rank. All-to-all of equal shares can
+ * also be that of Ulysses. */
 static gboolean
-goes_once_a_node (const weft_plan *plan, const struct weft_coll_shape *group,
+goes_once_a_rank (const weft_plan *plan, const struct weft_coll_shape *group,
                   enum weft_op_kind kind)
 {
   return plan->job.strategy.moe_flex_dispatcher_backend != WEFT_FLEX_NONE &&
          weft_op_swaps (kind) && (weft_op_is_counted (kind) || plan->mesh.cp_heads == 1) &&
-         group->style == WEFT_FABRIC_TIERS && group->side[WEFT_WAY_REMOTE] > 1;
+         group->style == WEFT_FABRIC_TIERS && group->n > 1;
 }
 
-/* DeepEP sends a token over the network to the rank at the same place of each node, which sends
- * copies on over NVLink; the combine adds copies in the node and returns one (deepseek-ai/DeepEP,
- * README.md). */
+/* DeepEP sends a token once to each rank that has some of its experts (is_token_in_rank of
+ * csrc/kernels/intranode.cu), and the combine returns their sum. Over the network a token goes once
+ * to the rank at the same place of each node, which sends copies on over NVLink; the combine adds
+ * copies in the node and returns one (deepseek-ai/DeepEP, README.md). */
 static void
-send_once_a_node (const weft_plan *plan, const struct weft_coll_shape *group,
+send_once_a_rank (const weft_plan *plan, const struct weft_coll_shape *group,
                   struct weft_traffic *t)
 {
   double local = group->side[WEFT_WAY_LOCAL], before = longest_link (group, t);
 
-  t->bytes[WEFT_WAY_LOCAL] += t->bytes[WEFT_WAY_REMOTE] * (local - 1) / local;
-  t->bytes[WEFT_WAY_REMOTE] *= once_a_node (&plan->job, group->side[WEFT_WAY_REMOTE]);
+  if (group->side[WEFT_WAY_REMOTE] > 1)
+    t->bytes[WEFT_WAY_LOCAL] += t->bytes[WEFT_WAY_REMOTE] * (local - 1) / local;
+  t->bytes[WEFT_WAY_LOCAL] *= once_a_place (&plan->job, group->n);
+  t->bytes[WEFT_WAY_REMOTE] *= once_a_place (&plan->job, group->side[WEFT_WAY_REMOTE]);
   if (before > 0)
     t->seconds = t->latency + (t->seconds - t->latency) * longest_link (group, t) / before;
 }
@@ -170,8 +176,8 @@ closed_form (const struct coll_question *q, enum weft_op_kind kind, const struct
       weft_coll_plan (q->group, kind, bytes / launches, &job->stack, choice);
   weft_software_repeat (q->plan, launches, &traffic);
   weft_software_reorder (q->plan, q->group, kind, bytes, &traffic);
-  if (goes_once_a_node (q->plan, q->group, kind))
-    send_once_a_node (q->plan, q->group, &traffic);
+  if (goes_once_a_rank (q->plan, q->group, kind))
+    send_once_a_rank (q->plan, q->group, &traffic);
   return traffic;
 }
 

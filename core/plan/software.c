@@ -102,3 +102,20 @@ weft_software_repeat (const weft_plan *plan, double launches, struct weft_traffi
   for (int way = 0; way < WEFT_MAX_WAYS; way++)
     t->bytes[way] *= launches;
 }
+
+void
+weft_software_scatter (const weft_plan *plan, uint32_t to, const struct weft_shape *shape,
+                       double rate, struct weft_traffic *t)
+{
+  struct weft_group group = weft_mesh_group (&plan->mesh, to, WEFT_GROUP_TP);
+  struct weft_coll_shape ranks;
+
+  if (!plan->job.stack.scattered_sends || plan->mesh.tp == 1 ||
+      plan->job.strategy.sequence_parallel)
+    return;
+  weft_coll_shape_init (&ranks, &plan->fabric, &group);
+  t->latency += weft_plan_traffic (plan, &ranks, WEFT_OP_ALL_GATHER, shape).seconds;
+  t->bytes[0] /= plan->mesh.tp;
+  t->seconds = t->latency + t->bytes[0] / rate;
+  weft_coll_shape_release (&ranks);
+}

@@ -7,6 +7,9 @@
  *   broadcasts_weights     after the update, each rank broadcasts the tensors that it has updated,
  *                          one rank after another: broadcasts take the place of the all-gather
  *
+ *   scattered_sends        tensor parallel ranks hold the same activations without
+ *                          sequence_parallel: each sends one slice to the next stage, whose ranks
+ *                          gather the slices
  *   sequence_copies        activations are stored as (batch, sequence, width), and tensor parallel
  *                          ranks divide the sequence: a kernel reorders the whole tensor after each
  *                          all-gather and before each reduce-scatter, which is part of its latency
@@ -35,6 +38,11 @@ double weft_software_bytes (const weft_plan *plan, const struct weft_coll_shape 
 /* Adds the time of a reordering kernel for a full tensor of `bytes`. */
 void weft_software_reorder (const weft_plan *plan, const struct weft_coll_shape *group,
                             enum weft_op_kind kind, double bytes, struct weft_traffic *traffic);
+
+/* Turns the traffic of a send from one stage to rank `to` of another, over a route of `rate`, into
+ * that of a slice, with the gather of all slices as part of its latency. */
+void weft_software_scatter (const weft_plan *plan, uint32_t to, const struct weft_shape *shape,
+                            double rate, struct weft_traffic *traffic);
 
 /* The number of launches, on average, for an op of `elements` elements that the software launches
  * as `kind`. */

@@ -123,7 +123,7 @@ text_says_what_was_never_measured (void **state)
 
 /* A strategy is marked "may not fit" if the upper end of its memory band exceeds the memory of the
  * GPU. It is marked "may be faster than the best" if the ratio of the two step times is within the
- * error of ratios (planner/grids.h). */
+ * error of ratios (planner/sweeps.h). */
 static void
 plan_marks_strategies_by_their_bands (void **state)
 {
@@ -156,6 +156,29 @@ plan_marks_strategies_by_their_bands (void **state)
   weft_test_answer_free (&text);
 }
 
+/* A record of another table has its rows, and the page can be made of it. */
+static void
+a_record_has_a_line_for_each_row (void **state)
+{
+  const char *folder = *state;
+  g_autofree char *words = g_strdup_printf ("validate " WEFT_SOURCE_DIR
+                                            "/tests/data/published-small.csv --executor clock "
+                                            "--json --record %s/e.csv --accuracy %s/e.md",
+                                            folder, folder);
+  g_autoptr (JsonNode) root = json_of (words);
+  JsonObject *object = json_node_get_object (root);
+  g_autofree char *path = g_build_filename (folder, "e.csv", NULL), *text = NULL;
+  g_autofree char *page = g_build_filename (folder, "e.md", NULL);
+
+  assert_true (g_file_get_contents (path, &text, NULL, NULL));
+  g_auto (GStrv) lines = g_strsplit (g_strchomp (text), "\n", -1);
+  assert_int_equal (g_strv_length (lines), 1 + json_object_get_int_member (object, "rows"));
+  assert_true (g_str_has_prefix (lines[0], "id,source,tier,totals,gpu,"));
+  assert_true (json_object_has_member (object, "sweeps"));
+  assert_true (json_object_has_member (object, "ratio_error"));
+  assert_true (g_file_test (page, G_FILE_TEST_EXISTS));
+}
+
 /* docs/accuracy.md is generated from validation/errors.csv, and must be up to date. */
 static void
 the_page_of_errors_is_that_of_the_record (void **state)
@@ -183,6 +206,8 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (memory_has_a_band_around_memory_only),
   cmocka_unit_test (explain_has_both_bands),
   cmocka_unit_test (text_says_what_was_never_measured),
+  cmocka_unit_test_setup_teardown (a_record_has_a_line_for_each_row, weft_test_folder_make,
+                                   weft_test_folder_remove),
   cmocka_unit_test_setup_teardown (the_page_of_errors_is_that_of_the_record,
                                    weft_test_folder_make, weft_test_folder_remove),
   cmocka_unit_test (plan_marks_strategies_by_their_bands),

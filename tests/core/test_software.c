@@ -100,6 +100,27 @@ broadcasts_weights_leaves_fully_sharded_weights (void **state)
   assert_int_equal (weft_software_kind (plan, &ranks, WEFT_OP_ALL_GATHER), WEFT_OP_ALL_GATHER);
 }
 
+/* Each of 4 ranks sends a quarter over the network, and the next stage gathers. */
+static void
+scattered_sends_sends_slices_and_gathers_them (void **state)
+{
+  static const char job[] = JOB "tensor_model_parallel_size=4 pipeline_model_parallel_size=2 "
+                                "gpus=16 ";
+  g_autoptr (weft_plan) all = weft_test_plan ("%sscattered_sends=0", job);
+  g_autoptr (weft_plan) slice = weft_test_plan ("%sscattered_sends=1", job);
+  g_autoptr (weft_plan) rows = weft_test_plan ("%sscattered_sends=1 sequence_parallel=true", job);
+  const struct weft_shape shape = { .dim = { 1 << 24 }, .dtype = WEFT_BF16 };
+
+  (void) state;
+  struct weft_traffic a = weft_plan_transfer (all, 0, 8, &shape);
+  struct weft_traffic b = weft_plan_transfer (slice, 0, 8, &shape);
+  double gather = traffic (slice, WEFT_GROUP_TP, WEFT_OP_ALL_GATHER, 1 << 24).seconds;
+  assert_true (b.bytes[0] == a.bytes[0] / 4);
+  assert_true (fabs (b.latency - a.latency - gather) < 1e-9);
+  assert_true (fabs (b.seconds - b.latency - (a.seconds - a.latency) / 4) < 1e-9);
+  assert_true (weft_plan_transfer (rows, 0, 8, &shape).bytes[0] == a.bytes[0]);
+}
+
 #define SEQUENCE JOB "tensor_model_parallel_size=4 sequence_parallel=true "
 
 /* The reordering kernel reads and writes the whole tensor. Gradients need none. */
@@ -140,6 +161,7 @@ rowwise_gathers_16_gathers_twice_the_bytes_of_fp8 (void **state)
 }
 
 static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (scattered_sends_sends_slices_and_gathers_them),
   cmocka_unit_test (sequence_copies_adds_a_kernel_to_gathers_of_activations),
   cmocka_unit_test (rowwise_gathers_16_gathers_twice_the_bytes_of_fp8),
   cmocka_unit_test (all_reduces_gradients_takes_the_place_of_reduce_scatters_of_gradients_only),

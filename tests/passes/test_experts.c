@@ -652,10 +652,11 @@ dispatched (const char *backend, const char *more)
 
 /* DeepEP sends a token once to each node that has one of its four experts. A node has one with
  * probability 1 - 2^-4, so 2 (1 - 1/16) copies are sent between nodes instead of 4; seven eighths
- * of the copies go on over NVLink. If the router chooses one of two groups of experts first, the
- * token goes to one node only. */
+ * of the copies go on over NVLink. Over NVLink a token goes once to each of the 16 ranks that has
+ * one of its experts, in place of 4 copies. If the router chooses one of two groups of experts
+ * first, the token goes to one node only. */
 static void
-deepep_sends_a_token_once_to_each_node (void **state)
+deepep_sends_a_token_once_to_each_rank (void **state)
 {
   struct weft_traffic each = dispatched ("none", ""), once = dispatched ("deepep", "");
   struct weft_traffic grouped =
@@ -665,7 +666,8 @@ deepep_sends_a_token_once_to_each_node (void **state)
   (void) state;
   assert_near (once.bytes[WEFT_WAY_REMOTE], remote * 2 * (1 - 1.0 / 16) / 4);
   assert_near (grouped.bytes[WEFT_WAY_REMOTE], remote / 4);
-  assert_near (once.bytes[WEFT_WAY_LOCAL], local + remote * 7 / 8);
+  double ranks = 16 * (1 - pow (15.0 / 16, 4)) / 4;
+  assert_near (once.bytes[WEFT_WAY_LOCAL], (local + remote * 7 / 8) * ranks);
   assert_true (once.seconds < each.seconds && grouped.seconds < once.seconds);
   assert_near (once.latency, each.latency);
 }
@@ -695,7 +697,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_layer_keeps_scores_and_the_rows_of_its_experts),
   cmocka_unit_test (a_gate_doubles_the_first_map_whatever_its_nonlinearity),
   cmocka_unit_test (a_plan_with_room_for_even_shares_is_not_run_on_a_cpu),
-  cmocka_unit_test (deepep_sends_a_token_once_to_each_node),
+  cmocka_unit_test (deepep_sends_a_token_once_to_each_rank),
 };
 
 WEFT_TESTS (tests, .seconds = 23)

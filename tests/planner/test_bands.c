@@ -1,11 +1,11 @@
 /* Recorded errors (validation/errors.csv), and what is computed from them. The file must contain
  * the errors of today's predictions, and the errors must be within their limits. Bands
  * (planner/bands.h) must come from the narrowest group with enough rows. Predicted and measured
- * orders of strategies (planner/grids.h) must be compared correctly. */
+ * orders of strategies (planner/sweeps.h) must be compared correctly. */
 #include "core/base/conf.h"
 #include "exec_sim/exec_sim.h"
 #include "planner/bands.h"
-#include "planner/grids.h"
+#include "planner/sweeps.h"
 #include "planner/memory_risk.h"
 #include "planner/row_plans.h"
 #include "tests/runner/runner.h"
@@ -14,8 +14,8 @@
 #include <string.h>
 
 #define HEAD                                                                                       \
-  "id,source,tier,totals,gpu,capability,stack,family,gpus,layout,experts,grid,strategy,sequences," \
-  "time_s,time_error,memory_gib,memory_error,refused_by\n"
+  "id,source,tier,totals,gpu,capability,stack,family,gpus,layout,experts,precision,sweep,"         \
+  "strategy,sequences,time_s,time_error,memory_gib,memory_error,refused_by\n"
 
 static weft_errors *
 parse (const char *rows)
@@ -190,7 +190,8 @@ append_row (GString *rows, const char *source, const char *gpu, const char *stac
 {
   static int number;
 
-  g_string_append_printf (rows, "%s-%d,%s,A,counted,%s,90,%s,%s,%d,data,0,grid,,8,1,%.9g,,,\n",
+  g_string_append_printf (rows,
+                          "%s-%d,%s,A,counted,%s,90,%s,%s,%d,data,0,bf16,sweep,,8,1,%.9g,,,\n",
                           source, number++, source, gpu, stack, stack, gpus, error);
 }
 
@@ -200,6 +201,7 @@ traits_of (const char *gpu, const char *stack, uint32_t gpus)
 {
   struct weft_traits t = { .capability = 90, .gpus = gpus, .layout = WEFT_LAYOUT_DATA };
 
+  g_strlcpy (t.precision, "bf16", sizeof t.precision);
   g_strlcpy (t.gpu, gpu, sizeof t.gpu);
   g_strlcpy (t.stack, stack, sizeof t.stack);
   g_strlcpy (t.family, stack, sizeof t.family);
@@ -295,16 +297,16 @@ what_was_never_measured_is_said (void **state)
   assert_int_equal (weft_bands_of (bands, &near, WEFT_MEMORY).rows, 0);
 }
 
-/* ------------------------------------------------------------------------------- grids */
+/* ------------------------------------------------------------------------------- sweeps */
 
 /* A row of a strategy on 8 GPUs, with its predicted and measured seconds. */
 static void
-append_strategy (GString *rows, const char *grid, int sequences, double predicted, double measured)
+append_strategy (GString *rows, const char *sweep, int sequences, double predicted, double measured)
 {
   static int number;
 
-  g_string_append_printf (rows, "x-%d,x,A,counted,g,90,s,s,8,data,0,%s,%d,%d,%.9g,%.9g,,,\n",
-                          number, grid, number, sequences, predicted, predicted / measured - 1);
+  g_string_append_printf (rows, "x-%d,x,A,counted,g,90,s,s,8,data,0,bf16,%s,%d,%d,%.9g,%.9g,,,\n",
+                          number, sweep, number, sequences, predicted, predicted / measured - 1);
   number++;
 }
 
@@ -322,9 +324,9 @@ an_exchanged_pair_lowers_the_rank_correlations (void **state)
   for (int i = 1; i <= 7; i++)
     append_strategy (rows, "small", 8, i, i);
   g_autoptr (weft_errors) errors = parse (rows->str);
-  g_autoptr (GArray) orders = weft_grids_order (errors);
+  g_autoptr (GArray) orders = weft_sweeps_order (errors);
   assert_int_equal (orders->len, 1);
-  const struct weft_grid_order *order = &g_array_index (orders, struct weft_grid_order, 0);
+  const struct weft_sweep_order *order = &g_array_index (orders, struct weft_sweep_order, 0);
   assert_int_equal (order->rows, 8);
   near_to (order->spearman, 1 - 12.0 / 504);
   near_to (order->kendall, 26.0 / 28);
@@ -344,8 +346,8 @@ rows_of_different_batches_compare_by_sequence (void **state)
   for (int i = 1; i <= 8; i++)
     append_strategy (rows, "one", i, i * i, i * i);
   g_autoptr (weft_errors) errors = parse (rows->str);
-  g_autoptr (GArray) orders = weft_grids_order (errors);
-  const struct weft_grid_order *order = &g_array_index (orders, struct weft_grid_order, 0);
+  g_autoptr (GArray) orders = weft_sweeps_order (errors);
+  const struct weft_sweep_order *order = &g_array_index (orders, struct weft_sweep_order, 0);
   near_to (order->spearman, 1);
   assert_int_equal (order->pairs, 0);
   assert_int_equal (order->place, 1);
@@ -360,9 +362,10 @@ one_strategy_has_no_order (void **state)
 
   (void) state;
   for (int i = 1; i <= 8; i++)
-    g_string_append_printf (rows, "x-%d,x,A,counted,g,90,s,s,8,data,0,one,a,%d,1,0,,,\n", i, i);
+    g_string_append_printf (rows, "x-%d,x,A,counted,g,90,s,s,8,data,0,bf16,one,a,%d,1,0,,,\n", i,
+                            i);
   g_autoptr (weft_errors) errors = parse (rows->str);
-  g_autoptr (GArray) orders = weft_grids_order (errors);
+  g_autoptr (GArray) orders = weft_sweeps_order (errors);
   assert_int_equal (orders->len, 0);
 }
 
@@ -377,10 +380,10 @@ what_a_cluster_has_in_common_does_not_count_in_ratios (void **state)
   for (int i = 0; i < 3; i++)
     append_strategy (rows, "one", 8, 0.7, 1);
   g_autoptr (weft_errors) same = parse (rows->str);
-  near_to (weft_grids_ratio_error (same).error, 0);
+  near_to (weft_sweeps_ratio_error (same).error, 0);
   append_strategy (rows, "one", 8, 0.6, 1);
   g_autoptr (weft_errors) errors = parse (rows->str);
-  struct weft_ratio_error ratio = weft_grids_ratio_error (errors);
+  struct weft_ratio_error ratio = weft_sweeps_ratio_error (errors);
   assert_int_equal (ratio.pairs, 6);
   near_to (ratio.error, 1.0 / 6);
 }

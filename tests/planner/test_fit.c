@@ -340,7 +340,7 @@ table_text (const double *seconds, unsigned n)
 
   for (unsigned i = 0; i < n; i++)
     g_string_append_printf (text,
-                            "mine-%u,a test,A,mine,m,,2,%u,16,16,%u,50304,1024,0,H100-80GB-SXM,"
+                            "mine-%u,a test,A,mine,m,,8,%u,16,16,%u,50304,1024,0,H100-80GB-SXM,"
                             "8,8,bf16,1,1,1,8,1,,none,0,4,32,none,,,%.17g,,,,,\n",
                             i, 1024 * (i + 1), 4096 * (i + 1), seconds[i]);
   return g_string_free (text, FALSE);

@@ -1,4 +1,4 @@
-#include "cli/validate_grids.h"
+#include "cli/validate_sweeps.h"
 #include "core/base/json.h"
 #include <math.h>
 #include <stdio.h>
@@ -12,18 +12,19 @@ widest_name (const GArray *orders)
   int width = strlen ("order of strategies");
 
   for (guint i = 0; i < orders->len; i++) {
-    const struct weft_grid_order *order = &g_array_index (orders, struct weft_grid_order, i);
+    const struct weft_sweep_order *order = &g_array_index (orders, struct weft_sweep_order, i);
     width = MAX (width, (int) strlen (order->name) + (order->apart ? (int) strlen (APART) : 0));
   }
   return width;
 }
 
 static void
-print_order (const struct weft_grid_order *order, int width)
+print_order (const struct weft_sweep_order *order, int width)
 {
   g_autofree char *name = g_strconcat (order->name, order->apart ? APART : "", NULL);
 
-  printf ("%-*s %5u %10u  %7.2f %7.2f", width, name, order->rows, order->strategies, order->spearman, order->kendall);
+  printf ("%-*s %5u %10u  %7.2f %7.2f", width, name, order->rows, order->strategies,
+          order->spearman, order->kendall);
   if (order->pairs)
     printf (" %6.0f %% of %-5u", 100 * order->right, order->pairs);
   else
@@ -34,18 +35,18 @@ print_order (const struct weft_grid_order *order, int width)
 static void
 print_ratio_error (const weft_errors *errors)
 {
-  struct weft_ratio_error ratio = weft_grids_ratio_error (errors);
+  struct weft_ratio_error ratio = weft_sweeps_ratio_error (errors);
 
   if (ratio.pairs)
     printf ("the ratio of two predicted times is off by less than %.1f %% in %.0f %% of %u such "
-            "pairs (%u grids)\n",
-            100 * ratio.error, 100 * WEFT_GRID_SHARE, ratio.pairs, ratio.grids);
+            "pairs (%u sweeps)\n",
+            100 * ratio.error, 100 * WEFT_SWEEP_SHARE, ratio.pairs, ratio.sweeps);
 }
 
 void
-weft_cli_print_grids (const weft_errors *errors)
+weft_cli_print_sweeps (const weft_errors *errors)
 {
-  g_autoptr (GArray) orders = weft_grids_order (errors);
+  g_autoptr (GArray) orders = weft_sweeps_order (errors);
   int width = widest_name (orders);
 
   if (orders->len == 0)
@@ -53,17 +54,17 @@ weft_cli_print_grids (const weft_errors *errors)
   printf ("\n%-*s  rows strategies  spearman kendall  pairs in order   place of the best\n", width,
           "order of strategies");
   for (guint i = 0; i < orders->len; i++)
-    print_order (&g_array_index (orders, struct weft_grid_order, i), width);
-  printf ("pairs: rows with the same GPUs, batch and release; place: that of the fastest row "
-          "in the predicted\norder, ! outside of the first tenth\n");
+    print_order (&g_array_index (orders, struct weft_sweep_order, i), width);
+  printf ("pairs: rows with the same GPUs, batch, precision and release; place: that of the "
+          "fastest row in the\npredicted order, ! outside of the first tenth\n");
   print_ratio_error (errors);
 }
 
 static void
-add_order (JsonBuilder *b, const struct weft_grid_order *order)
+add_order (JsonBuilder *b, const struct weft_sweep_order *order)
 {
   json_builder_begin_object (b);
-  weft_json_text (b, "grid", order->name);
+  weft_json_text (b, "sweep", order->name);
   weft_json_bool (b, "apart", order->apart);
   weft_json_int (b, "rows", order->rows);
   weft_json_int (b, "strategies", order->strategies);
@@ -78,19 +79,19 @@ add_order (JsonBuilder *b, const struct weft_grid_order *order)
 }
 
 void
-weft_cli_add_grids (JsonBuilder *b, const weft_errors *errors)
+weft_cli_add_sweeps (JsonBuilder *b, const weft_errors *errors)
 {
-  g_autoptr (GArray) orders = weft_grids_order (errors);
-  struct weft_ratio_error ratio = weft_grids_ratio_error (errors);
+  g_autoptr (GArray) orders = weft_sweeps_order (errors);
+  struct weft_ratio_error ratio = weft_sweeps_ratio_error (errors);
 
-  weft_json_array (b, "grids");
+  weft_json_array (b, "sweeps");
   for (guint i = 0; i < orders->len; i++)
-    add_order (b, &g_array_index (orders, struct weft_grid_order, i));
+    add_order (b, &g_array_index (orders, struct weft_sweep_order, i));
   json_builder_end_array (b);
   weft_json_object (b, "ratio_error");
   weft_json_real_or_null (b, "error", ratio.error);
-  weft_json_real (b, "share", WEFT_GRID_SHARE);
+  weft_json_real (b, "share", WEFT_SWEEP_SHARE);
   weft_json_int (b, "pairs", ratio.pairs);
-  weft_json_int (b, "grids", ratio.grids);
+  weft_json_int (b, "sweeps", ratio.sweeps);
   json_builder_end_object (b);
 }

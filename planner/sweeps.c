@@ -1,23 +1,23 @@
-#include "planner/grids.h"
+#include "planner/sweeps.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A row of a grid. */
+/* A row of a sweep. */
 struct run {
   const struct weft_error_row *row;
   double predicted, measured; /* GPU-seconds of a sequence */
 };
 
 static int
-by_grid (const void *a, const void *b)
+by_sweep (const void *a, const void *b)
 {
   const struct run *x = a, *y = b;
-  int order = strcmp (x->row->grid, y->row->grid);
+  int order = strcmp (x->row->sweep, y->row->sweep);
   return order ? order : (x->row > y->row) - (x->row < y->row);
 }
 
-/* Rows with a predicted and a measured time, sorted by grid. */
+/* Rows with a predicted and a measured time, sorted by sweep. */
 static GArray *
 runs_of (const weft_errors *errors)
 {
@@ -31,18 +31,18 @@ runs_of (const weft_errors *errors)
     struct run run = { row, row->time_s * share, row->time_s / (1 + row->time_error) * share };
     g_array_append_val (runs, run);
   }
-  g_array_sort (runs, by_grid);
+  g_array_sort (runs, by_sweep);
   return runs;
 }
 
-/* The end of the grid that begins at a run. */
+/* The end of the sweep that begins at a run. */
 static guint
 end_of (const GArray *runs, guint begin)
 {
-  const char *grid = g_array_index (runs, struct run, begin).row->grid;
+  const char *sweep = g_array_index (runs, struct run, begin).row->sweep;
   guint end = begin;
 
-  while (end < runs->len && g_str_equal (g_array_index (runs, struct run, end).row->grid, grid))
+  while (end < runs->len && g_str_equal (g_array_index (runs, struct run, end).row->sweep, sweep))
     end++;
   return end;
 }
@@ -51,6 +51,7 @@ static gboolean
 are_alike (const struct run *a, const struct run *b)
 {
   return a->row->traits.gpus == b->row->traits.gpus && a->row->sequences == b->row->sequences &&
+         g_str_equal (a->row->traits.precision, b->row->traits.precision) &&
          g_str_equal (a->row->traits.stack, b->row->traits.stack);
 }
 
@@ -92,7 +93,7 @@ spearman (const struct run *run, guint n)
 
 /* Kendall's tau-b, and the pairs of alike rows. */
 static void
-count_pairs (const struct run *run, guint n, struct weft_grid_order *order)
+count_pairs (const struct run *run, guint n, struct weft_sweep_order *order)
 {
   double agree = 0, of_predicted = 0, of_measured = 0, right = 0;
 
@@ -113,7 +114,7 @@ count_pairs (const struct run *run, guint n, struct weft_grid_order *order)
 }
 
 static void
-place_best (const struct run *run, guint n, struct weft_grid_order *order)
+place_best (const struct run *run, guint n, struct weft_sweep_order *order)
 {
   guint best = 0;
 
@@ -138,20 +139,20 @@ count_strategies (const struct run *run, guint n)
 }
 
 GArray *
-weft_grids_order (const weft_errors *errors)
+weft_sweeps_order (const weft_errors *errors)
 {
   g_autoptr (GArray) runs = runs_of (errors);
-  GArray *orders = g_array_new (FALSE, TRUE, sizeof (struct weft_grid_order));
+  GArray *orders = g_array_new (FALSE, TRUE, sizeof (struct weft_sweep_order));
 
   for (guint begin = 0, end; begin < runs->len; begin = end) {
     const struct run *run = &g_array_index (runs, struct run, begin);
     end = end_of (runs, begin);
-    struct weft_grid_order order = { .name = run->row->grid,
+    struct weft_sweep_order order = { .name = run->row->sweep,
                                      .apart = run->row->apart,
                                      .rows = end - begin,
                                      .strategies = count_strategies (run, end - begin),
                                      .spearman = spearman (run, end - begin) };
-    if (order.strategies < WEFT_GRID_STRATEGIES)
+    if (order.strategies < WEFT_SWEEP_STRATEGIES)
       continue;
     count_pairs (run, order.rows, &order);
     place_best (run, order.rows, &order);
@@ -173,7 +174,7 @@ by_size (const void *a, const void *b)
   return (x > y) - (x < y);
 }
 
-/* Appends the pairs of a grid, with a total weight of 1. */
+/* Appends the pairs of a sweep, with a total weight of 1. */
 static void
 append_pairs (const struct run *run, guint n, GArray *pairs)
 {
@@ -191,7 +192,7 @@ append_pairs (const struct run *run, guint n, GArray *pairs)
 }
 
 struct weft_ratio_error
-weft_grids_ratio_error (const weft_errors *errors)
+weft_sweeps_ratio_error (const weft_errors *errors)
 {
   g_autoptr (GArray) runs = runs_of (errors);
   g_autoptr (GArray) pairs = g_array_new (FALSE, FALSE, sizeof (struct pair));
@@ -202,13 +203,13 @@ weft_grids_ratio_error (const weft_errors *errors)
     guint before = pairs->len;
     end = end_of (runs, begin);
     append_pairs (&g_array_index (runs, struct run, begin), end - begin, pairs);
-    ratio.grids += pairs->len > before;
+    ratio.sweeps += pairs->len > before;
   }
   ratio.pairs = pairs->len;
   g_array_sort (pairs, by_size);
   for (guint i = 0; i < pairs->len && isnan (ratio.error); i++) {
     const struct pair *pair = &g_array_index (pairs, struct pair, i);
-    if ((sum += pair->weight) >= WEFT_GRID_SHARE * ratio.grids * (1 - 1e-12))
+    if ((sum += pair->weight) >= WEFT_SWEEP_SHARE * ratio.sweeps * (1 - 1e-12))
       ratio.error = expm1 (pair->error);
   }
   return ratio;
