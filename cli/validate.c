@@ -452,6 +452,19 @@ check_outputs (const struct ask *ask, GError **error)
   return weft_cli_check_outputs (written, G_N_ELEMENTS (written), NULL, error);
 }
 
+/* Whether --accuracy stands alone: then the page is about the bundled record. */
+static gboolean
+is_page_only (const weft_cli_input *input, const struct ask *ask)
+{
+  const char *const others[] = { input->operand, ask->record,  ask->tier, ask->group, ask->source,
+                                 ask->most,      ask->explain, ask->csv };
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (others); i++)
+    if (others[i])
+      return FALSE;
+  return ask->accuracy != NULL;
+}
+
 /* Writes the page of the bundled record, without predicting anything. */
 static int
 write_page (const struct ask *ask)
@@ -490,7 +503,7 @@ run (const weft_cli_input *input, const struct ask *ask)
   g_autoptr (weft_errors) errors = v ? weft_errors_parse (record, "record", &error) : NULL;
   if (!errors || (ask->csv && !write_csv (v, ask->csv, &error)) ||
       (ask->record && !weft_cli_write (ask->record, record, &error)) ||
-      (ask->record && ask->accuracy && !weft_cli_accuracy (errors, ask->accuracy, &error)))
+      (ask->accuracy && !weft_cli_accuracy (errors, ask->accuracy, &error)))
     return weft_cli_fail (error);
   if (input->json)
     print_json (v, errors);
@@ -531,8 +544,8 @@ weft_cli_validate (int argc, char **argv)
     { "record", "FILE", "write the errors that bands and docs/accuracy.md are made of to FILE",
       NULL, &ask.record },
     { "accuracy", "FILE",
-      "write the page of errors (docs/accuracy.md) to FILE and its picture beside it: of the rows "
-      "of --record, else of validation/errors.csv",
+      "write the page of errors (docs/accuracy.md) to FILE and its picture beside it; without "
+      "other flags it is about the recorded errors, and nothing is predicted",
       NULL, &ask.accuracy },
     { "explain", "ID", "show how row ID becomes a job, with the line of every assumption", NULL,
       &ask.explain },
@@ -570,5 +583,5 @@ weft_cli_validate (int argc, char **argv)
     return status;
   if (ask.nccl)
     return run_nccl (&input, &ask);
-  return ask.accuracy && !ask.record ? write_page (&ask) : run (&input, &ask);
+  return is_page_only (&input, &ask) ? write_page (&ask) : run (&input, &ask);
 }

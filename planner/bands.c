@@ -16,7 +16,8 @@ static const struct {
   WEFT_BAND_LADDER (RUNG)
 };
 
-enum { LOW_PERCENT = 10, HIGH_PERCENT = 90 };
+/* The part of the rows at and beyond each end of a raw band. */
+#define BEYOND 0.1
 
 /* A margin of fewer sources says nothing of others. */
 enum { LEAST_SOURCES = 3 };
@@ -180,19 +181,22 @@ weight_of (const struct group *g, uint32_t row)
   return fmin (1, WEFT_BAND_SOURCE_ROWS / g->of_source[g->view->source[row]]);
 }
 
-/* The smallest logarithm such that `percent` of the weight do not exceed it. */
+/* An end of the raw band: the row nearest to the middle such that it and the rows beyond it have at
+ * least a tenth of the weight. */
 static double
-percentile (const struct group *g, int percent)
+raw_end (const struct group *g, gboolean high)
 {
   double all = 0, sum = 0, last = NAN;
 
   for (uint32_t i = 0; i < g->view->n; i++)
     all += is_in (g, i) ? weight_of (g, i) : 0;
-  for (uint32_t i = 0; i < g->view->n && !(sum >= all * percent / 100 * (1 - 1e-12)); i++)
+  for (uint32_t k = 0; k < g->view->n && !(sum >= all * BEYOND * (1 - 1e-12)); k++) {
+    uint32_t i = high ? g->view->n - 1 - k : k;
     if (is_in (g, i)) {
       sum += weight_of (g, i);
       last = g->view->log[i];
     }
+  }
   return last;
 }
 
@@ -263,8 +267,7 @@ rows_outside (struct view *v, enum weft_nearness nearness, uint32_t without)
     climb (&g);
     if (ladder[g.rung].nearness != nearness || g.n < WEFT_BAND_ROWS)
       continue;
-    struct outside one = { v->source[i], percentile (&g, LOW_PERCENT),
-                           percentile (&g, HIGH_PERCENT), 0 };
+    struct outside one = { v->source[i], raw_end (&g, FALSE), raw_end (&g, TRUE), 0 };
     one.by = fmax (one.low - v->log[i], v->log[i] - one.high);
     g_array_append_val (all, one);
   }
@@ -350,8 +353,8 @@ weft_bands_of (weft_bands *bands, const struct weft_traits *traits, enum weft_qu
     band.near_rows += (same[i] & WEFT_SAME_FAMILY) && (same[i] & WEFT_SAME_GENERATION);
   }
   double margin = margin_of (v, band.nearness);
-  band.low = expm1 (percentile (&g, LOW_PERCENT) - margin);
-  band.high = expm1 (percentile (&g, HIGH_PERCENT) + margin);
+  band.low = expm1 (raw_end (&g, FALSE) - margin);
+  band.high = expm1 (raw_end (&g, TRUE) + margin);
   band.margin = expm1 (margin);
   band.median = median_error (&g);
   return band;

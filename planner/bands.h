@@ -5,12 +5,12 @@
  * resemble the job is decided by a ladder: its rungs, from narrow to wide, say which traits must be
  * equal, and the first rung with WEFT_BAND_ROWS rows is taken.
  *
- * The band goes from the 10th to the 90th percentile of measured / predicted of these rows. The
- * rows of one source count as at most WEFT_BAND_SOURCE_ROWS rows together. Rows of one source have
- * errors in common, so a run of another source falls outside more often than in two of ten cases.
- * Therefore both ends are moved outwards by a margin, the same factor for all groups of one
- * nearness: the smallest margin with which WEFT_BAND_SHARE of all rows lie in the band that is made
- * without the rows of their own source (each source counts once). */
+ * The band goes from the 10th to the 90th percentile of measured / predicted of these rows: a tenth
+ * of them lies at or beyond each end. The rows of one source count as at most WEFT_BAND_SOURCE_ROWS
+ * rows together. Rows of one source have errors in common, so a run of another source falls outside
+ * more often than in two of ten cases. Therefore both ends are moved outwards by a margin, the same
+ * factor for all groups of one nearness: the smallest margin with which WEFT_BAND_SHARE of all rows
+ * lie in the band that is made without the rows of their own source (each source counts once). */
 #pragma once
 #include "planner/errors.h"
 

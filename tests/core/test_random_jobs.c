@@ -677,15 +677,13 @@ fsdp2_gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t 
   return gathered >= least && gathered <= least + micros * most_gathered_again (plan, p);
 }
 
-/* The largest number of all-gathers of a unit per microbatch: one for forward, one for backward,
- * and with recompute one more, if the unit was resharded between recomputation and backward.
- * With selective recompute this happens to units that are parts of a layer: the part that was
- * recomputed is resharded when the backward of the other part begins, and is gathered again for
- * its own backward. */
+/* The largest number of all-gathers of a unit per microbatch: for forward and for backward. Full
+ * recompute of a block of several layers needs one more: forward of the whole block runs again
+ * before the backward of its last layer, and reshards the units of the other layers. */
 static uint32_t
 passes (const weft_plan *plan)
 {
-  return plan->job.strategy.recompute_granularity == WEFT_NONE ? 2 : 3;
+  return plan->job.strategy.recompute_granularity == WEFT_RECOMPUTE_FULL ? 3 : 2;
 }
 
 /* Checks the bytes of all-gathers. Weights are gathered once per step; if weights are sharded,
