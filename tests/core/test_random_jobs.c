@@ -4,6 +4,7 @@
 #include "core/base/sanitize.h"
 #include "core/exec/exec.h"
 #include "exec_sim/exec_sim.h"
+#include "core/program/coll_style.h"
 #include "core/program/segment.h"
 #include "core/passes/step.h"
 #include "tests/made/own.h"
@@ -299,8 +300,7 @@ traffic (const weft_plan *plan, uint32_t role, uint32_t op, struct weft_coll_sha
       weft_mesh_group (&plan->mesh, role * weft_mesh_stage_size (&plan->mesh), p->op[op].group);
 
   weft_coll_shape_init (shape, &plan->fabric, &group);
-  return weft_coll_plan (shape, p->op[op].kind, weft_op_bytes (p, op),
-                         plan->job.stack.collective_base_latency,
+  return weft_coll_plan (shape, p->op[op].kind, weft_op_bytes (p, op), &plan->job.stack,
                          plan->job.train.reduction_order == WEFT_ORDER_CANONICAL);
 }
 
@@ -466,11 +466,12 @@ check_flows (const struct sample *s, uint32_t role, uint32_t op)
     struct weft_flow flows[WEFT_MAX_WAYS];
     uint32_t n_flow = weft_coll_flows (&shape, &s->plan->fabric, member, flows);
     for (uint32_t f = 0; f < n_flow; f++)
-      sent += t.bytes[flows[f].way];
+      sent += t.bytes[flows[f].way] / weft_coll_wire (&shape, t.protocol, flows[f].way);
   }
   if (strcmp (t.algorithm, "ring") == 0)
     check_ring (s, &shape, &t, twice);
-  if (strcmp (t.algorithm, "tree") != 0 && bytes > WEFT_COLL_SCALAR_BYTES)
+  if (strcmp (t.algorithm, "tree") != 0 && strcmp (t.algorithm, "nvls") != 0 &&
+      bytes > WEFT_COLL_SCALAR_BYTES)
     assert_holds (s, "members send what it takes", /* flows are rounded to whole bytes */
                   fabs (sent - twice * (n - 1) * bytes) <= n);
   if (bytes <= WEFT_COLL_SCALAR_BYTES)
