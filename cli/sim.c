@@ -162,8 +162,9 @@ weft_cli_sim (int argc, char **argv)
     .usage = "weft sim [JOB] [flags] [--json]",
     .doc =
         "Predicts one training step of a job: time, throughput, overlap, bubble and memory. --json "
-        "prints one document (schema weft.sim/1) instead of the text. Ends with status 3 if the "
-        "job does not fit in GPU memory.",
+        "prints one document (schema weft.sim/1) instead of the text. MFU counts the pairs of "
+        "attention under the causal mask, or with --flops-convention full all pairs. Ends with "
+        "status 3 if the job does not fit in GPU memory.",
     .examples = examples,
     .flags = flags,
     .n_flags = G_N_ELEMENTS (flags),

@@ -146,11 +146,9 @@ traffic_of (struct sim *x, uint32_t c, const weft_program *p, uint32_t op)
 
 /* Latency of one round of a collective, in seconds. */
 static double
-round_latency (const struct weft_coll_shape *shape, const struct weft_traffic *t, uint32_t round)
+round_latency (const struct weft_traffic *t, uint32_t round)
 {
-  double base = weft_coll_base_latency (shape, t);
-
-  return weft_coll_step_latency (shape, t, round) + (round == 0 ? base : 0);
+  return weft_coll_step_latency (t, round) + (round == 0 ? weft_coll_base_latency (t) : 0);
 }
 
 /* Starts the flow of one member of a shift, in which, unlike in other collectives, a rank sends to
@@ -214,7 +212,7 @@ start_round (struct sim *x, uint32_t c)
 {
   struct sim_collective *m = &x->collective[c];
   const struct weft_comm *comm = &x->base.actors->comm[c];
-  double latency = m->n_rounds > 1 ? round_latency (&x->comm[c].shape, &m->traffic, m->round)
+  double latency = m->n_rounds > 1 ? round_latency (&m->traffic, m->round)
                                    : m->traffic.latency;
 
   for (uint32_t i = 0; i < comm->n_actor && m->round == 0 && !holds_sms_while_waiting (x); i++)

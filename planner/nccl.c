@@ -323,8 +323,8 @@ predict (const struct weft_nccl_row *row, weft_nccl_change change, void *user,
     change (user, &cluster, &stack);
   struct weft_fabric fabric = weft_fabric_make (&cluster);
   weft_coll_shape_init (&shape, &fabric, &group);
-  struct weft_traffic t = weft_coll_plan (&shape, row->kind, row->bytes,
-                                          stack.collective_base_latency, WEFT_COLL_QUICKEST);
+  struct weft_traffic t =
+      weft_coll_plan (&shape, row->kind, row->bytes, &stack, WEFT_COLL_QUICKEST);
   weft_coll_shape_release (&shape);
   *algorithm = t.algorithm;
   return fmax (t.seconds + row->host_before, row->ranks / row->nodes * row->host_per_rank);

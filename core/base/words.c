@@ -20,6 +20,8 @@
   X (weft_flex_words, WEFT_FLEX_LIST)                                                              \
   X (weft_dispatcher_words, WEFT_DISPATCHER_LIST)                                                  \
   X (weft_intra_words, WEFT_INTRA_LIST)                                                            \
+  X (weft_protocol_words, WEFT_PROTOCOL_LIST)                                                      \
+  X (weft_algorithm_words, WEFT_ALGORITHM_LIST)                                                    \
   X (weft_reduction_order_words, WEFT_REDUCTION_ORDER_LIST)                                        \
   X (weft_optimizer_words, WEFT_OPTIMIZER_LIST)                                                    \
   X (weft_flops_convention_words, WEFT_FLOPS_CONVENTION_LIST)                                      \

@@ -168,6 +168,23 @@ extern const char *const weft_flex_words[];
 enum weft_intra { WEFT_INTRA_LIST (WEFT_WORD_ID) };
 extern const char *const weft_intra_words[];
 
+/* Protocols of NCCL: how a rank knows that data of its neighbour have arrived. */
+#define WEFT_PROTOCOL_LIST(X)                                                                      \
+  X (WEFT_PROTOCOL_SIMPLE, "simple", "a fence and a flag for each chunk")                          \
+  X (WEFT_PROTOCOL_LL, "ll", "a flag beside every 4 bytes: no fence, half of the bytes are data")  \
+  X (WEFT_PROTOCOL_LL128, "ll128", "a flag in every 128 bytes: no fence; needs NVLink")
+enum weft_protocol { WEFT_PROTOCOL_LIST (WEFT_WORD_ID) WEFT_N_PROTOCOL };
+extern const char *const weft_protocol_words[];
+
+/* Algorithms that a stack's library chooses from. */
+#define WEFT_ALGORITHM_LIST(X)                                                                     \
+  X (WEFT_ALGORITHM_RING, "ring", "every rank sends to the next one")                              \
+  X (WEFT_ALGORITHM_TREE, "tree", "all-reduce over two binary trees of nodes")                     \
+  X (WEFT_ALGORITHM_NVLS, "nvls", "all-reduce in the switches of NVLink (SHARP), trees above")     \
+  X (WEFT_ALGORITHM_PAT, "pat", "gather and scatter in log2 steps, one rank per node")
+enum weft_algorithm { WEFT_ALGORITHM_LIST (WEFT_WORD_ID) WEFT_N_ALGORITHM };
+extern const char *const weft_algorithm_words[];
+
 #define WEFT_REDUCTION_ORDER_LIST(X)                                                               \
   X (WEFT_ORDER_FAST, "fast", "the order that is fastest for the collective")                      \
   X (WEFT_ORDER_CANONICAL, "canonical", "one order of summation for every strategy")

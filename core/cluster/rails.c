@@ -173,7 +173,8 @@ find_route (const struct weft_fabric *f, uint32_t from, uint32_t to, uint32_t wa
     weft_route_cross (f, route, WEFT_LINK_LEAF_DOWN, to);
   weft_route_cross (f, route, WEFT_LINK_NIC_DOWN, to);
   weft_route_cross (f, route, WEFT_LINK_PCIE_DOWN, to);
-  route->latency = c->fabric_latency + (over_spine ? c->fabric_spine_latency : 0);
+  route->latency = c->fabric_latency + c->fabric_floor_latency +
+                   (over_spine ? c->fabric_spine_latency : 0);
 }
 
 static char *

@@ -156,5 +156,7 @@ weft_stack_reads_lists (const union weft_stack *stack)
 {
   return reads_list (stack->wrappers, weft_distributed_words) &&
          reads_list (stack->parallelism, weft_parallelism_words) &&
-         reads_list (stack->schedules, weft_schedule_words);
+         reads_list (stack->schedules, weft_schedule_words) &&
+         reads_list (stack->collective_protocols, weft_protocol_words) &&
+         reads_list (stack->collective_algorithms, weft_algorithm_words);
 }

@@ -44,7 +44,7 @@ gboolean weft_stack_takes_codes (const union weft_stack *stack, int64_t capabili
 /* A list of words, of which a stack's software has some: "any", or words separated by spaces. */
 gboolean weft_stack_lists (int64_t list, const char *word);
 
-/* Whether wrappers, parallelism and schedules list known words only. */
+/* Whether all lists of the stack have known words only. */
 gboolean weft_stack_reads_lists (const union weft_stack *stack);
 
 /* Whether `attention_tiles` has the syntax that stack.def describes. */

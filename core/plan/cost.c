@@ -260,7 +260,8 @@ attention_share (const struct weft_cost *cost, enum weft_op_kind kind, const str
            saturation (128, stack->attention_width_half);
   if (is_ring_part (kind))
     share *= stack->ring_attention_share;
-  return fmin (1, share * age_share (cost));
+  return fmin (1, share * age_share (cost)) *
+         (cost->fp8_attention ? stack->fp8_attention_gain : 1);
 }
 
 /* Seconds in which a kernel computes the random numbers of dropout, one for each score. Integer

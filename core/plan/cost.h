@@ -38,6 +38,7 @@ struct weft_cost {
                            * factors of the stack */
   enum weft_fp8_price fp8; /* the scaling whose rate fp8 products have */
   gboolean drops; /* whether attention in one kernel is priced with dropout of probabilities */
+  gboolean fp8_attention; /* whether attention in one kernel is priced with fp8 products */
   double loss; /* fraction of the stack's loss_ bytes that the loss moves: 0 if it is fused */
 };
 

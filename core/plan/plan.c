@@ -172,8 +172,8 @@ closed_form (const struct coll_question *q, enum weft_op_kind kind, const struct
   double bytes = weft_software_bytes (q->plan, q->group, kind, shape);
   kind = weft_software_kind (q->plan, q->group, kind);
   double launches = weft_software_launches (q->plan, q->group, kind, (double) shape->dim[0]);
-  struct weft_traffic traffic = weft_coll_plan (q->group, kind, bytes / launches,
-                                                job->stack.collective_base_latency, choice);
+  struct weft_traffic traffic =
+      weft_coll_plan (q->group, kind, bytes / launches, &job->stack, choice);
   weft_software_repeat (q->plan, launches, &traffic);
   weft_software_reorder (q->plan, q->group, kind, bytes, &traffic);
   if (goes_once_a_rank (q->plan, q->group, kind))

@@ -17,14 +17,14 @@
  *                          in 16 bits, and convert them to fp8 afterwards
  *
  * A stage of T tensors on n ranks has min (T, n) broadcasts, because a tensor is not divided. Each
- * of them runs down a chain of all ranks. A rank of the chain passes a chunk on when it has received
- * all of it, so each step adds the time of one chunk [WEFT_CHUNK_BYTES] to its latency. */
+ * of them runs down a chain of all ranks. A rank of the chain passes a chunk on when it has
+ * received all of it, so each step adds the time of one chunk [WEFT_CHUNK_BYTES] to its latency. */
 #pragma once
 #include "core/plan/plan.h"
 
 /* NCCL's buffers of protocol Simple have 4 MiB in 8 parts (src/include/comm.h and device.h of
- * NVIDIA/nccl: NCCL_STEPS, DEFAULT_BUFFSIZE), and a chunk of a broadcast is one part (src/enqueue.cc:
- * BROADCAST_CHUNKSTEPS). */
+ * NVIDIA/nccl: NCCL_STEPS, DEFAULT_BUFFSIZE), and a chunk of a broadcast is one part
+ * (src/enqueue.cc: BROADCAST_CHUNKSTEPS). */
 #define WEFT_CHUNK_BYTES 524288.0
 
 /* The op that the software launches in the place of `kind` among the ranks of a group. */

@@ -131,7 +131,8 @@ weft_coll_shape_outline (struct weft_coll_shape *shape, const struct weft_fabric
 {
   *shape = (struct weft_coll_shape){ .group = *group,
                                      .n = weft_group_size (group),
-                                     .style = f->ops->style };
+                                     .style = f->ops->style,
+                                     .cluster = f->cluster };
   style_of (shape->style)->outline (shape, f);
 }
 
@@ -173,48 +174,101 @@ longest (const struct weft_load *loads, uint32_t n, const struct weft_traffic *t
   return seconds;
 }
 
+/* What the software may choose from: bits of enum weft_algorithm and enum weft_protocol. */
+struct choices {
+  unsigned algorithms, protocols;
+};
+
+static unsigned
+listed (int64_t list, const char *const *words)
+{
+  unsigned bits = 0;
+
+  for (unsigned i = 0; words[i]; i++)
+    bits |= weft_stack_lists (list, words[i]) ? 1u << i : 0;
+  return bits;
+}
+
+static struct choices
+choices_of (const union weft_stack *stack)
+{
+  static const struct choices plain = { 1u << WEFT_ALGORITHM_RING | 1u << WEFT_ALGORITHM_TREE,
+                                        1u << WEFT_PROTOCOL_SIMPLE };
+
+  if (!stack)
+    return plain;
+  return (struct choices){ listed (stack->collective_algorithms, weft_algorithm_words),
+                           listed (stack->collective_protocols, weft_protocol_words) };
+}
+
 static gboolean
 plan_with (const struct weft_coll_algorithm *a, const struct weft_coll_shape *s,
-           enum weft_op_kind kind, double bytes, double base, struct weft_traffic *t)
+           enum weft_op_kind kind, double bytes, const union weft_stack *stack,
+           enum weft_protocol protocol, struct weft_traffic *t)
 {
-  *t = (struct weft_traffic){ .algorithm = a->name, .latency = base };
-  if (!a->bytes (kind, s, bytes > WEFT_COLL_SCALAR_BYTES ? bytes : 0, t->bytes))
+  struct weft_coll_terms terms;
+
+  *t = (struct weft_traffic){ .algorithm = a->name, .protocol = protocol };
+  if (!weft_coll_has_protocol (s, protocol) || (a->simple && protocol != WEFT_PROTOCOL_SIMPLE) ||
+      !a->bytes (kind, s, bytes > WEFT_COLL_SCALAR_BYTES ? bytes : 0, t->bytes))
     return FALSE;
+  weft_coll_terms_of (s, stack, protocol, t->bytes, &terms);
+  if (a->adjust)
+    a->adjust (s, protocol, t->bytes, &terms);
   for (int way = 0; way < WEFT_MAX_WAYS; way++)
-    t->bytes[way] = round (t->bytes[way]);
+    t->bytes[way] = round (t->bytes[way] * weft_coll_wire (s, protocol, way));
   a->steps (kind, s, t->steps);
-  for (int axis = 0; axis < WEFT_MAX_AXES; axis++)
-    t->latency += t->steps[axis] * s->latency[axis];
-  t->seconds = t->latency + longest (s->load, s->n_load, t);
+  t->latency = terms.base;
+  for (int axis = 0; axis < WEFT_MAX_AXES; axis++) {
+    t->step[axis] = terms.step[axis];
+    t->latency += t->steps[axis] * t->step[axis];
+  }
+  double busy = fmax (longest (s->load, s->n_load, t), terms.least);
+  double chunk = a->relays ? weft_coll_chunk_latency (s, stack, protocol) : 0;
+  t->seconds = t->latency + busy + 2 * sqrt (chunk * busy);
   return TRUE;
 }
 
 static struct weft_traffic
 plan_shift (const struct weft_coll_shape *s, double bytes, double base)
 {
-  struct weft_traffic t = {
-    .algorithm = "shift", .bytes = { bytes }, .steps = { 1 }, .latency = base + s->next_latency
-  };
+  struct weft_traffic t = { .algorithm = "shift",
+                            .bytes = { bytes },
+                            .steps = { 1 },
+                            .step = { s->next_latency },
+                            .latency = base + s->next_latency };
 
   t.seconds = t.latency + longest (s->next, s->n_next, &t);
   return t;
 }
 
-struct weft_traffic
-weft_coll_plan (const struct weft_coll_shape *s, enum weft_op_kind kind, double bytes, double base,
-                enum weft_coll_choice choice)
+static struct weft_traffic
+quickest (const struct weft_coll_shape *s, enum weft_op_kind kind, double bytes,
+          const union weft_stack *stack, enum weft_coll_choice choice, struct choices choices)
 {
   struct weft_traffic best = { .algorithm = "none", .seconds = INFINITY }, t;
+  const struct weft_coll_algorithm *const *a = style_of (s->style)->algorithms (kind, choice);
 
+  for (; *a; a++)
+    for (unsigned p = 0; p < WEFT_N_PROTOCOL; p++)
+      if (((*a)->choices == 0 || (*a)->choices & choices.algorithms) &&
+          choices.protocols >> p & 1 && plan_with (*a, s, kind, bytes, stack, p, &t) &&
+          t.seconds < best.seconds)
+        best = t;
+  return best;
+}
+
+struct weft_traffic
+weft_coll_plan (const struct weft_coll_shape *s, enum weft_op_kind kind, double bytes,
+                const union weft_stack *stack, enum weft_coll_choice choice)
+{
   if (s->n == 1)
     return (struct weft_traffic){ .algorithm = "none" };
   if (kind == WEFT_OP_SHIFT)
-    return plan_shift (s, bytes, base);
-  const struct weft_coll_algorithm *const *a = style_of (s->style)->algorithms (kind, choice);
-  for (; *a; a++)
-    if (plan_with (*a, s, kind, bytes, base, &t) && t.seconds < best.seconds)
-      best = t;
-  return best;
+    return plan_shift (s, bytes, stack ? stack->collective_base_latency : 0);
+  struct weft_traffic t = quickest (s, kind, bytes, stack, choice, choices_of (stack));
+  /* A library without a listed algorithm for this op uses a ring. */
+  return isinf (t.seconds) ? quickest (s, kind, bytes, stack, choice, choices_of (NULL)) : t;
 }
 
 uint32_t
@@ -228,22 +282,21 @@ weft_coll_steps (const struct weft_traffic *t)
 }
 
 double
-weft_coll_step_latency (const struct weft_coll_shape *s, const struct weft_traffic *t,
-                        uint32_t step)
+weft_coll_step_latency (const struct weft_traffic *t, uint32_t step)
 {
   int axis = WEFT_MAX_AXES - 1;
 
   for (uint32_t before = 0; axis > 0 && step >= before + t->steps[axis]; axis--)
     before += t->steps[axis];
-  return s->latency[axis];
+  return t->step[axis];
 }
 
 double
-weft_coll_base_latency (const struct weft_coll_shape *s, const struct weft_traffic *t)
+weft_coll_base_latency (const struct weft_traffic *t)
 {
   double base = t->latency;
 
   for (int axis = 0; axis < WEFT_MAX_AXES; axis++)
-    base -= t->steps[axis] * s->latency[axis];
+    base -= t->steps[axis] * t->step[axis];
   return base;
 }

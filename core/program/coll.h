@@ -16,18 +16,31 @@
  *              the other collectives, with the bytes of the ring in one step per phase; (n-g)/(n-1)
  *              of the bytes a rank sends leave the node.
  *   shift      every rank sends S to the next: one step of a ring over all GPUs in order.
+ *   nvls       all_reduce in the switches of NVLink: a GPU sends and receives S for the sums and
+ *              S / g for the results, in one step; between nodes the trees above.  (NVLink SHARP;
+ *              NCCL's algorithms NVLS and NVLSTree.)
+ *   pat        all_gather and reduce_scatter of groups with one rank per node in log2 k steps, at
+ *              3/4 of the rate of the ring.  (NCCL 2.23.)
  *
  * Over several nodes NCCL runs one ring per GPU of a node, each of which enters and leaves the node
  * at another GPU. Summed over these rings, every GPU sends (g-1)/g of its bytes to the next GPU of
  * its node and 1/g through its own NIC to the GPU at the same place of the next node: two flows per
  * rank. A group with unequal nodes runs one plain ring.
  *
- *   seconds = base + sum over axes of (steps * latency of a step)
- *             + max over links of (bytes crossing it / capacity)
+ *   seconds = base + sum over axes of (steps * latency of a step) + t + 2 sqrt (c t)
+ *   t       = max over links of (bytes crossing it / capacity), and the rate of the kernel
+ *
+ * The minimum over algorithms and protocols counts, which is how NCCL chooses (src/graph/tuning.cc
+ * of NVIDIA/nccl).  Each protocol has a base and steps of its own.  LL sends 8 bytes for 4 bytes of
+ * data, LL128 128 for 120.  In Simple, a rank waits c for each chunk that it passes on.  Small
+ * chunks cost many waits, large chunks fill the pipeline late; the best size leaves 2 sqrt (c t).
+ * Flows of many nodes collide at switches: bytes between k nodes take 1 + congestion * log2 k times
+ * as long.
  *
  * A scalar payload (one float, or an exact sum, exact.h) is part of the latency. */
 #pragma once
 #include "core/cluster/fabric.h"
+#include "core/job/stack.h"
 #include "core/program/mesh.h"
 #include "core/program/op.h"
 
@@ -52,15 +65,18 @@ struct weft_coll_shape {
   enum weft_fabric_style style;
   uint32_t n, side[WEFT_MAX_AXES], stride[WEFT_MAX_AXES];
   gboolean uniform, ring[WEFT_MAX_AXES];
-  double latency[WEFT_MAX_AXES], next_latency; /* seconds of one step */
+  double latency[WEFT_MAX_AXES], next_latency; /* seconds of one step in Simple */
+  const struct weft_cluster *cluster; /* that of the fabric; must outlive the shape */
   uint32_t n_load, n_next;
   struct weft_load *load, *next; /* next: loads of a shift, whose flows all use way 0 */
 };
 
 struct weft_traffic {
   const char *algorithm;
-  double bytes[WEFT_MAX_WAYS];   /* bytes of one flow in the whole collective */
+  enum weft_protocol protocol;
+  double bytes[WEFT_MAX_WAYS];   /* bytes of one flow in the whole collective, with flags */
   uint32_t steps[WEFT_MAX_AXES];
+  double step[WEFT_MAX_AXES];    /* seconds of one step */
   double latency;                /* base latency and all steps */
   double seconds;                /* by the closed formula, without other traffic */
 };
@@ -91,9 +107,10 @@ enum weft_coll_choice {
   WEFT_COLL_RING       /* deterministic_mode, which pins an algorithm (NCCL_ALGO) */
 };
 
-/* Traffic of the chosen algorithm for `bytes` of the full tensor. */
+/* Traffic of the chosen algorithm for `bytes` of the full tensor. `stack` NULL: software without
+ * latencies that has protocol Simple, rings and trees. */
 struct weft_traffic weft_coll_plan (const struct weft_coll_shape *shape, enum weft_op_kind kind,
-                                    double bytes, double base_latency,
+                                    double bytes, const union weft_stack *stack,
                                     enum weft_coll_choice choice);
 
 /* The flow from member i to the next member (to the previous one if `back`). */
@@ -110,12 +127,10 @@ double weft_coll_link_bytes (const struct weft_load *load, const struct weft_tra
 uint32_t weft_coll_steps (const struct weft_traffic *traffic);
 
 /* The latency of one step. Steps of the last axis come first. */
-double weft_coll_step_latency (const struct weft_coll_shape *shape,
-                               const struct weft_traffic *traffic, uint32_t step);
+double weft_coll_step_latency (const struct weft_traffic *traffic, uint32_t step);
 
 /* The latency before the first step. */
-double weft_coll_base_latency (const struct weft_coll_shape *shape,
-                               const struct weft_traffic *traffic);
+double weft_coll_base_latency (const struct weft_traffic *traffic);
 
 /* A collective is a list of moves. In round r, `from` sends piece `piece` of n to `to`, which adds
  * or stores it; in an all_to_all, the piece is the part that `from` has for `to`. Several reduce

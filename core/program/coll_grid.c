@@ -189,8 +189,9 @@ direct_bytes (enum weft_op_kind kind, const struct weft_coll_shape *s, double wh
   return TRUE;
 }
 
-static const struct weft_coll_algorithm rings = { "rings", ring_bytes, ring_steps },
-                                        direct = { "direct", direct_bytes, ring_steps };
+static const struct weft_coll_algorithm rings = { "rings", ring_bytes, ring_steps, .simple = TRUE },
+                                        direct = { "direct", direct_bytes, ring_steps,
+                                                   .simple = TRUE };
 
 static const struct weft_coll_algorithm *const *
 algorithms (enum weft_op_kind kind, enum weft_coll_choice choice)

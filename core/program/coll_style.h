@@ -7,6 +7,13 @@
 #pragma once
 #include "core/program/coll.h"
 
+/* Latencies and rate of one algorithm with one protocol. */
+struct weft_coll_terms {
+  double base;                /* seconds before the first step */
+  double step[WEFT_MAX_AXES]; /* seconds of a step along each axis */
+  double least;               /* seconds that the bytes take at least, whatever the links */
+};
+
 struct weft_coll_algorithm {
   const char *name;
 
@@ -16,6 +23,13 @@ struct weft_coll_algorithm {
                      double bytes[WEFT_MAX_WAYS]);
   void (*steps) (enum weft_op_kind kind, const struct weft_coll_shape *s,
                  uint32_t steps[WEFT_MAX_AXES]);
+
+  /* Changes the terms of the protocol, for `bytes` that the first function has set; may be NULL. */
+  void (*adjust) (const struct weft_coll_shape *s, enum weft_protocol protocol,
+                  const double bytes[WEFT_MAX_WAYS], struct weft_coll_terms *terms);
+  unsigned choices; /* bit of enum weft_algorithm if the library chooses it; 0: nothing to choose */
+  gboolean relays;  /* ranks pass on chunks that they receive */
+  gboolean simple;  /* exists in protocol Simple only */
 };
 
 struct weft_coll_style {
@@ -32,6 +46,22 @@ struct weft_coll_style {
 };
 
 extern const struct weft_coll_style weft_coll_tiers, weft_coll_grid;
+
+/* Whether groups of this placement can use a protocol: whether the topology gives its latencies. */
+gboolean weft_coll_has_protocol (const struct weft_coll_shape *s, enum weft_protocol protocol);
+
+/* The terms of a protocol for flows of `bytes` data. */
+void weft_coll_terms_of (const struct weft_coll_shape *s, const union weft_stack *stack,
+                         enum weft_protocol protocol, const double bytes[WEFT_MAX_WAYS],
+                         struct weft_coll_terms *terms);
+
+/* Bytes that a flow occupies on its links for each byte of data: with flags, and with collisions
+ * between nodes. */
+double weft_coll_wire (const struct weft_coll_shape *s, enum weft_protocol protocol, uint32_t way);
+
+/* Seconds for which a rank waits for each chunk that it passes on. */
+double weft_coll_chunk_latency (const struct weft_coll_shape *s, const union weft_stack *stack,
+                                enum weft_protocol protocol);
 
 /* Share of the tensor that each of n ranks sends to the next in a ring; -1 for an op without a ring
  * algorithm. */

@@ -95,13 +95,35 @@ ring_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t st
   steps[WEFT_WAY_LOCAL] = rounds * (s->n - 1) - steps[WEFT_WAY_REMOTE];
 }
 
-/* In each of two trees a node sends S / 2 to its parent, and in the tree in which it is an inner
- * node S / 2 to each of two children: 2 S. */
+/* The host posts every message of a ring between nodes, so steps inside a node take at least as
+ * long as a post. NCCL counts three posts for protocol Simple. */
+static void
+adjust_ring (const struct weft_coll_shape *s, enum weft_protocol protocol,
+             const double bytes[WEFT_MAX_WAYS], struct weft_coll_terms *terms)
+{
+  double posts = (protocol == WEFT_PROTOCOL_SIMPLE ? 3 : 1) * s->cluster->f.fabric_post_latency;
+
+  (void) bytes;
+  if (s->side[WEFT_WAY_REMOTE] > 1)
+    terms->step[WEFT_WAY_LOCAL] = fmax (terms->step[WEFT_WAY_LOCAL], posts);
+}
+
+/* Tensors that a node sends to other nodes. In each of two trees it sends S / 2 to its parent, and
+ * in the tree in which it is an inner node S / 2 to each of two children: 2 S. Of two nodes, each
+ * has one child in one tree: S. */
+static double
+tree_share (const struct weft_coll_shape *s)
+{
+  return s->side[WEFT_WAY_REMOTE] == 2 ? 1 : 2;
+}
+
 static gboolean
 tree_bytes (enum weft_op_kind kind, const struct weft_coll_shape *s, double whole,
             double bytes[WEFT_MAX_WAYS])
 {
   split (s, whole * 2, 1.0 / s->side[WEFT_WAY_LOCAL], bytes);
+  if (s->side[WEFT_WAY_REMOTE] > 1)
+    bytes[WEFT_WAY_REMOTE] = whole * tree_share (s) / s->side[WEFT_WAY_LOCAL];
   return kind == WEFT_OP_ALL_REDUCE && s->uniform;
 }
 
@@ -113,6 +135,72 @@ tree_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t st
   (void) kind;
   steps[WEFT_WAY_LOCAL] = 2 * (s->side[WEFT_WAY_LOCAL] - 1);
   steps[WEFT_WAY_REMOTE] = nodes > 1 ? 2 * (uint32_t) ceil (log2 (nodes)) : 0;
+}
+
+/* The switches of a node read S from every GPU, return the sums of S / g to each, and multicast the
+ * results: S + S / g in each direction. Nodes form the trees above. */
+static gboolean
+nvls_bytes (enum weft_op_kind kind, const struct weft_coll_shape *s, double whole,
+            double bytes[WEFT_MAX_WAYS])
+{
+  uint32_t local = s->side[WEFT_WAY_LOCAL];
+
+  if (kind != WEFT_OP_ALL_REDUCE || !s->uniform || local < 2 ||
+      s->cluster->f.node_intra != WEFT_NVLINK || s->cluster->f.node_nvls_bandwidth <= 0)
+    return FALSE;
+  bytes[WEFT_WAY_LOCAL] = whole * (1 + 1.0 / local);
+  bytes[WEFT_WAY_REMOTE] = s->side[WEFT_WAY_REMOTE] > 1 ? whole * tree_share (s) / local : 0;
+  return TRUE;
+}
+
+static void
+nvls_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t steps[WEFT_MAX_AXES])
+{
+  tree_steps (kind, s, steps);
+  steps[WEFT_WAY_LOCAL] = 1;
+}
+
+/* The base latency is part of the latency of the switches. */
+static void
+adjust_nvls (const struct weft_coll_shape *s, enum weft_protocol protocol,
+             const double bytes[WEFT_MAX_WAYS], struct weft_coll_terms *terms)
+{
+  const union weft_cluster_fields *c = &s->cluster->f;
+
+  (void) protocol;
+  terms->base = 0;
+  terms->step[WEFT_WAY_LOCAL] = c->node_nvls_latency;
+  terms->least = bytes[WEFT_WAY_LOCAL] / c->node_nvls_bandwidth;
+}
+
+/* Parallel aggregated trees: the bytes of a ring in log2 k steps, for one rank per node. */
+static gboolean
+pat_bytes (enum weft_op_kind kind, const struct weft_coll_shape *s, double whole,
+           double bytes[WEFT_MAX_WAYS])
+{
+  enum weft_op_kind even = weft_op_even (kind);
+
+  return (even == WEFT_OP_ALL_GATHER || even == WEFT_OP_REDUCE_SCATTER) && s->uniform &&
+         s->side[WEFT_WAY_LOCAL] == 1 && ring_bytes (kind, s, whole, bytes);
+}
+
+static void
+pat_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t steps[WEFT_MAX_AXES])
+{
+  (void) kind;
+  steps[WEFT_WAY_LOCAL] = 0;
+  steps[WEFT_WAY_REMOTE] = (uint32_t) ceil (log2 (s->side[WEFT_WAY_REMOTE]));
+}
+
+/* The host still posts as many messages as in a ring. NCCL counts 3/4 of the rate of a ring
+ * (src/graph/tuning.cc). */
+static void
+adjust_pat (const struct weft_coll_shape *s, enum weft_protocol protocol,
+            const double bytes[WEFT_MAX_WAYS], struct weft_coll_terms *terms)
+{
+  (void) protocol;
+  terms->base += 3 * s->n * s->cluster->f.fabric_post_latency;
+  terms->least = bytes[WEFT_WAY_REMOTE] / (0.75 * s->cluster->f.node_nic_bandwidth);
 }
 
 /* Every rank sends the same amount to each other rank. */
@@ -136,14 +224,18 @@ direct_steps (enum weft_op_kind kind, const struct weft_coll_shape *s,
   steps[WEFT_WAY_REMOTE] = s->side[WEFT_WAY_REMOTE] > 1 ? phases : 0;
 }
 
-static const struct weft_coll_algorithm ring = { "ring", ring_bytes, ring_steps },
-                                        tree = { "tree", tree_bytes, tree_steps },
-                                        direct = { "direct", direct_bytes, direct_steps };
+#define CHOICE(id) .choices = 1u << WEFT_ALGORITHM_##id, .relays = TRUE
+static const struct weft_coll_algorithm
+    ring = { "ring", ring_bytes, ring_steps, adjust_ring, CHOICE (RING) },
+    tree = { "tree", tree_bytes, tree_steps, CHOICE (TREE) },
+    nvls = { "nvls", nvls_bytes, nvls_steps, adjust_nvls, CHOICE (NVLS), .simple = TRUE },
+    pat = { "pat", pat_bytes, pat_steps, adjust_pat, CHOICE (PAT), .simple = TRUE },
+    direct = { "direct", direct_bytes, direct_steps, .simple = TRUE };
 
 static const struct weft_coll_algorithm *const *
 algorithms (enum weft_op_kind kind, enum weft_coll_choice choice)
 {
-  static const struct weft_coll_algorithm *const quick[] = { &ring, &tree, NULL },
+  static const struct weft_coll_algorithm *const quick[] = { &ring, &tree, &nvls, &pat, NULL },
                                                  *const at_once[] = { &direct, NULL },
                                                  *const pinned[] = { &ring, NULL };
 

@@ -1,8 +1,10 @@
 #include "core/program/placements.h"
+#include "core/base/invariant.h"
 #include <string.h>
 
 struct weft_placements {
   GHashTable *known; /* struct weft_group -> struct weft_coll_shape */
+  struct weft_cluster cluster; /* the placements refer to it: they outlive the plans of a search */
 };
 
 static guint
@@ -32,7 +34,7 @@ forget (gpointer shape)
 weft_placements *
 weft_placements_new (void)
 {
-  weft_placements *placements = g_new (weft_placements, 1);
+  weft_placements *placements = g_new0 (weft_placements, 1);
 
   placements->known = g_hash_table_new_full (hash, equal, g_free, forget);
   return placements;
@@ -45,16 +47,30 @@ weft_placements_free (weft_placements *placements)
   g_free (placements);
 }
 
+/* The first caller's cluster becomes that of all placements. */
+static void
+note_cluster (weft_placements *placements, const struct weft_cluster *cluster)
+{
+  struct weft_cluster *own = &placements->cluster;
+
+  if (own->n_gpus == 0)
+    *own = *cluster;
+  WEFT_INVARIANT (own->n_gpus == cluster->n_gpus && own->n_nodes == cluster->n_nodes &&
+                  memcmp (&own->f, &cluster->f, sizeof own->f) == 0);
+}
+
 const struct weft_coll_shape *
 weft_placements_get (weft_placements *placements, const struct weft_fabric *fabric,
                      const struct weft_group *group)
 {
   struct weft_coll_shape *shape = g_hash_table_lookup (placements->known, group);
 
+  note_cluster (placements, fabric->cluster);
   if (shape)
     return shape;
   shape = g_new (struct weft_coll_shape, 1);
   weft_coll_shape_init (shape, fabric, group);
+  shape->cluster = &placements->cluster;
   g_hash_table_insert (placements->known, g_memdup2 (group, sizeof *group), shape);
   return shape;
 }

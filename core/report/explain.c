@@ -310,6 +310,15 @@ steps_text (const struct weft_fabric *f, const struct weft_traffic *t)
   return g_string_free (text, FALSE);
 }
 
+/* The algorithm of a collective, and its protocol unless it is Simple. The caller frees it. */
+static char *
+algorithm_text (const struct weft_traffic *t)
+{
+  if (t->protocol == WEFT_PROTOCOL_SIMPLE)
+    return g_strdup (t->algorithm);
+  return g_strdup_printf ("%s (%s)", t->algorithm, weft_protocol_words[t->protocol]);
+}
+
 static char *
 collective_formula (const struct page *g, uint32_t op)
 {
@@ -325,14 +334,16 @@ collective_formula (const struct page *g, uint32_t op)
   struct weft_traffic t =
       weft_plan_traffic (g->plan, &shape, g->p->op[op].kind, weft_op_shape (g->p, op));
   double bytes = slowest_link (&shape, &t, &capacity);
+  double busy = t.seconds - t.latency;
   g_autofree char *latency = human (t.latency, "s"), *link = human (bytes, "B"),
-                  *rate = human (capacity, "B/s");
+                  *rate = human (busy > 0 ? bytes / busy : capacity, "B/s");
+  g_autofree char *name = algorithm_text (&t);
   uint32_t n = shape.n, sms = weft_plan_sms (g->plan, g->p, op, &shape);
   weft_coll_shape_release (&shape);
   g_autofree char *steps = steps_text (&g->plan->fabric, &t);
   if (bytes == 0)
-    return g_strdup_printf ("%s of %u, %s steps, %u SMs: %s", t.algorithm, n, steps, sms, latency);
-  return g_strdup_printf ("%s of %u, %s steps, %u SMs: %s + %s / %s", t.algorithm, n, steps, sms,
+    return g_strdup_printf ("%s of %u, %s steps, %u SMs: %s", name, n, steps, sms, latency);
+  return g_strdup_printf ("%s of %u, %s steps, %u SMs: %s + %s / %s", name, n, steps, sms,
                           latency, link, rate);
 }
 

@@ -381,7 +381,7 @@ what_is_missing_is_named (void **state)
   g_autofree char *name = message_of ("name = NVIDIA H100 80GB HBM3", "");
   assert_string_equal (name, ": [gpu] name is missing: product name; wanted text");
   g_autofree char *section = message_of ("[fabric]", "#");
-  assert_non_null (strstr (section, "[node] unknown key \"latency\""));
+  assert_non_null (strstr (section, "[node] \"ll_bandwidth\" is given twice"));
 }
 
 static void

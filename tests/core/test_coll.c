@@ -135,7 +135,7 @@ the_moves_are_the_closed_formula (void **state)
         sent[m->from]++;
       }
       weft_coll_shape_init (&shape, &fabric, &group);
-      struct weft_traffic t = weft_coll_plan (&shape, kinds[k].kind, n * 1e6, 0, FALSE);
+      struct weft_traffic t = weft_coll_plan (&shape, kinds[k].kind, n * 1e6, NULL, FALSE);
       weft_coll_shape_release (&shape);
       assert_string_equal (t.algorithm, "ring");
       assert_int_equal (t.steps[WEFT_WAY_LOCAL], moves->len / n);
@@ -163,7 +163,7 @@ plan_on (const struct weft_cluster *cluster, uint32_t n, uint32_t stride, enum w
 {
   struct weft_fabric fabric = weft_fabric_make (cluster);
   struct weft_coll_shape shape = shape_of (&fabric, 0, n, stride);
-  struct weft_traffic t = weft_coll_plan (&shape, kind, bytes, 0, FALSE);
+  struct weft_traffic t = weft_coll_plan (&shape, kind, bytes, NULL, FALSE);
 
   weft_coll_shape_release (&shape);
   return t;
@@ -240,7 +240,7 @@ unequal_nodes_run_one_plain_ring (void **state)
     assert_int_equal (flow[0].to, (i + 1) % 6);
     assert_int_equal (flow[0].way == WEFT_WAY_REMOTE, i == 3 || i == 5);
   }
-  struct weft_traffic t = weft_coll_plan (&shape, WEFT_OP_ALL_REDUCE, 60e6, 0, FALSE);
+  struct weft_traffic t = weft_coll_plan (&shape, WEFT_OP_ALL_REDUCE, 60e6, NULL, FALSE);
   assert_near (t.bytes[WEFT_WAY_LOCAL], 100e6);
   assert_near (t.bytes[WEFT_WAY_REMOTE], 100e6);
   assert_near (t.seconds, 100e6 / MADE_NIC);
@@ -402,13 +402,13 @@ canonical_sums_are_taken_directly (void **state)
 
   (void) state;
   weft_coll_shape_init (&shape, &fabric, &group);
-  struct weft_traffic t = weft_coll_plan (&shape, WEFT_OP_ALL_REDUCE, 56e6, 0, TRUE);
+  struct weft_traffic t = weft_coll_plan (&shape, WEFT_OP_ALL_REDUCE, 56e6, NULL, TRUE);
   assert_string_equal (t.algorithm, "direct");
   assert_int_equal (t.steps[WEFT_WAY_LOCAL], 0);
   assert_int_equal (t.steps[WEFT_WAY_REMOTE], 2);
   assert_near (t.bytes[WEFT_WAY_LOCAL], 42e6);
   assert_near (t.bytes[WEFT_WAY_REMOTE], 56e6);
-  t = weft_coll_plan (&shape, WEFT_OP_REDUCE_SCATTER, 56e6, 0, TRUE);
+  t = weft_coll_plan (&shape, WEFT_OP_REDUCE_SCATTER, 56e6, NULL, TRUE);
   assert_near (t.bytes[WEFT_WAY_LOCAL] + t.bytes[WEFT_WAY_REMOTE], 49e6);
   assert_int_equal (t.steps[WEFT_WAY_REMOTE], 1);
   weft_coll_shape_release (&shape);

@@ -425,6 +425,25 @@ deterministic_attention_runs_older_kernels_elsewhere (void **state)
     }
 }
 
+/* The stack's gain of fp8 multiplies the rate of attention, forward and backward. */
+static void
+attention_in_fp8_has_a_rate_of_its_own (void **state)
+{
+  const enum weft_op_kind kind[] = { WEFT_OP_ATTENTION, WEFT_OP_ATTENTION_BWD, WEFT_OP_MATMUL };
+  struct weft_shape s = { .dim = { 2, 1024, 3, 1, 128 }, .dtype = WEFT_BF16 };
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  d.job.stack.fp8_attention_gain = 1.5;
+  for (unsigned i = 0; i < G_N_ELEMENTS (kind); i++) {
+    d.cost.fp8_attention = FALSE;
+    double wide = work (&d, kind[i], &s);
+    d.cost.fp8_attention = TRUE;
+    assert_near (work (&d, kind[i], &s), wide / (kind[i] == WEFT_OP_MATMUL ? 1 : 1.5));
+  }
+}
+
 /* If attention drops probabilities within its kernel, it computes a random number for each score,
  * in forward and in backward. Here a random number takes 10 operations, and integer units do 1e9
  * per second. */
@@ -699,6 +718,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (products_of_experts_stay_whole),
   cmocka_unit_test (codes_of_experts_are_halves_where_kernels_make_them_so),
   cmocka_unit_test (deterministic_attention_runs_older_kernels_elsewhere),
+  cmocka_unit_test (attention_in_fp8_has_a_rate_of_its_own),
   cmocka_unit_test (dropout_in_attention_costs_random_numbers),
   cmocka_unit_test (a_loss_that_is_not_fused_moves_copies_of_the_logits),
   cmocka_unit_test (fusion_of_the_loss_decides_what_it_moves),

@@ -11,6 +11,7 @@
 /* Knobs that random jobs do not set: no legal job has a value other than the default, or the
  * knob changes only prices and no program. */
 static const char *const undrawn[] = {
+  "attention_priced_in_fp8",
   "attention_priced_with_dropout",
   "fp8_priced_as",
   "moe_flex_dispatcher_backend",

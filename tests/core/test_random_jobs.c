@@ -4,6 +4,7 @@
 #include "core/base/sanitize.h"
 #include "core/exec/exec.h"
 #include "exec_sim/exec_sim.h"
+#include "core/program/coll_style.h"
 #include "core/program/segment.h"
 #include "core/passes/step.h"
 #include "tests/made/own.h"
@@ -299,8 +300,7 @@ traffic (const weft_plan *plan, uint32_t role, uint32_t op, struct weft_coll_sha
       weft_mesh_group (&plan->mesh, role * weft_mesh_stage_size (&plan->mesh), p->op[op].group);
 
   weft_coll_shape_init (shape, &plan->fabric, &group);
-  return weft_coll_plan (shape, p->op[op].kind, weft_op_bytes (p, op),
-                         plan->job.stack.collective_base_latency,
+  return weft_coll_plan (shape, p->op[op].kind, weft_op_bytes (p, op), &plan->job.stack,
                          plan->job.train.reduction_order == WEFT_ORDER_CANONICAL);
 }
 
@@ -466,11 +466,12 @@ check_flows (const struct sample *s, uint32_t role, uint32_t op)
     struct weft_flow flows[WEFT_MAX_WAYS];
     uint32_t n_flow = weft_coll_flows (&shape, &s->plan->fabric, member, flows);
     for (uint32_t f = 0; f < n_flow; f++)
-      sent += t.bytes[flows[f].way];
+      sent += t.bytes[flows[f].way] / weft_coll_wire (&shape, t.protocol, flows[f].way);
   }
   if (strcmp (t.algorithm, "ring") == 0)
     check_ring (s, &shape, &t, twice);
-  if (strcmp (t.algorithm, "tree") != 0 && bytes > WEFT_COLL_SCALAR_BYTES)
+  if (strcmp (t.algorithm, "tree") != 0 && strcmp (t.algorithm, "nvls") != 0 &&
+      bytes > WEFT_COLL_SCALAR_BYTES)
     assert_holds (s, "members send what it takes", /* flows are rounded to whole bytes */
                   fabs (sent - twice * (n - 1) * bytes) <= n);
   if (bytes <= WEFT_COLL_SCALAR_BYTES)
@@ -676,15 +677,13 @@ fsdp2_gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t 
   return gathered >= least && gathered <= least + micros * most_gathered_again (plan, p);
 }
 
-/* The largest number of all-gathers of a unit per microbatch: one for forward, one for backward,
- * and with recompute one more, if the unit was resharded between recomputation and backward.
- * With selective recompute this happens to units that are parts of a layer: the part that was
- * recomputed is resharded when the backward of the other part begins, and is gathered again for
- * its own backward. */
+/* The largest number of all-gathers of a unit per microbatch: for forward and for backward. Full
+ * recompute of a block of several layers needs one more: forward of the whole block runs again
+ * before the backward of its last layer, and reshards the units of the other layers. */
 static uint32_t
 passes (const weft_plan *plan)
 {
-  return plan->job.strategy.recompute_granularity == WEFT_NONE ? 2 : 3;
+  return plan->job.strategy.recompute_granularity == WEFT_RECOMPUTE_FULL ? 3 : 2;
 }
 
 /* Checks the bytes of all-gathers. Weights are gathered once per step; if weights are sharded,

@@ -50,6 +50,7 @@ static void
 check_rings (uint32_t nodes, uint32_t node_gpus, gboolean step_by_step)
 {
   struct weft_job job = job_with_latencies (nodes, node_gpus);
+  job.stack.collective_algorithms = g_quark_from_static_string ("ring");
   uint64_t bytes = SLICE * nodes * node_gpus * node_gpus;
 
   for (size_t i = 0; i < G_N_ELEMENTS (rings); i++) {

@@ -15,7 +15,7 @@ enum { JOBS = 40 };
 #define F(name) offsetof (struct weft_cluster, f.name)
 static const struct better {
   const char *name;
-  size_t field[4]; /* the fields that are multiplied, ended by 0 */
+  size_t field[12]; /* the fields that are multiplied, ended by 0 */
   double factor;
 } better[] = {
   { "NIC bandwidth x 2", { F (node_nic_bandwidth) }, 2 },
@@ -26,7 +26,17 @@ static const struct better {
   { "host link x 2", { F (gpu_host_link) }, 2 },
   { "host memory bandwidth x 2", { F (node_host_bandwidth) }, 2 },
   { "FLOP/s x 2", { F (gpu_bf16), F (gpu_fp8), F (gpu_fp32) }, 2 },
-  { "latency / 2", { F (fabric_latency), F (node_intra_latency), F (fabric_hop_latency) }, 0.5 },
+  { "latency / 2",
+    { F (fabric_latency), F (node_intra_latency), F (fabric_hop_latency),
+      F (node_intra_latency_ll), F (node_intra_latency_ll128), F (node_nvls_latency),
+      F (fabric_latency_ll), F (fabric_latency_ll128), F (fabric_post_latency),
+      F (fabric_floor_latency) },
+    0.5 },
+  { "latency of LL / 2", { F (node_intra_latency_ll), F (fabric_latency_ll) }, 0.5 },
+  { "rates of LL and of switches x 2",
+    { F (node_ll_bandwidth), F (node_ll128_bandwidth), F (fabric_ll_bandwidth),
+      F (node_nvls_bandwidth) },
+    2 },
   { "latency of spines / 2", { F (fabric_spine_latency) }, 0.5 },
 };
 
@@ -112,7 +122,7 @@ check (const char *words, const struct weft_job *job, struct count *n)
   }
   for (unsigned i = 0; i < G_N_ELEMENTS (better); i++) {
     struct weft_job other = *job;
-    for (unsigned k = 0; k < 4 && better[i].field[k]; k++)
+    for (unsigned k = 0; k < G_N_ELEMENTS (better[i].field) && better[i].field[k]; k++)
       *(double *) (void *) ((char *) &other.cluster + better[i].field[k]) *= better[i].factor;
     compare (better[i].name, before, run (&other, &weft_exec_sim), words, n);
   }

@@ -260,7 +260,7 @@ traffic_of (const struct weft_cluster *c, struct weft_group group, enum weft_op_
   struct weft_coll_shape shape;
 
   weft_coll_shape_init (&shape, &f, &group);
-  struct weft_traffic t = weft_coll_plan (&shape, kind, bytes, 0, choice);
+  struct weft_traffic t = weft_coll_plan (&shape, kind, bytes, NULL, choice);
   weft_coll_shape_release (&shape);
   return t;
 }

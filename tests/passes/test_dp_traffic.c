@@ -37,7 +37,8 @@ wire (const weft_plan *plan, double *gradients, double *weights)
   for (uint32_t op = 0; op < p->n_op; op++) {
     if (!is_named (p, op, "bucket ") && !is_named (p, op, "gather "))
       continue;
-    struct weft_traffic t = weft_plan_traffic (plan, &shape, p->op[op].kind, weft_op_shape (p, op));
+    struct weft_traffic t =
+        weft_coll_plan (&shape, p->op[op].kind, weft_op_bytes (p, op), NULL, WEFT_COLL_RING);
     *(p->op[op].kind == WEFT_OP_ALL_GATHER ? weights : gradients) += t.bytes[WEFT_WAY_LOCAL];
   }
   weft_coll_shape_release (&shape);

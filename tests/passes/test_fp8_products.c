@@ -387,6 +387,11 @@ attention_priced_with_dropout_changes_the_time_alone (void **state)
   }
   assert_null (weft_exec_cpu.open (with, &options, &error));
   assert_non_null (strstr (error->message, "attention_priced_with_dropout: found true"));
+  g_autoptr (weft_plan) narrow =
+      weft_test_plan (FLASH "false attention_priced_in_fp8=true fp8_attention_gain=2");
+  g_clear_error (&error);
+  assert_null (weft_exec_cpu.open (narrow, &options, &error));
+  assert_non_null (strstr (error->message, "attention_priced_in_fp8: found true"));
 }
 
 static const struct CMUnitTest tests[] = {

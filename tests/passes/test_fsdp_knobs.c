@@ -231,6 +231,41 @@ halves_of_layers_are_gathered_and_reduced_apart (void **state)
   }
 }
 
+/* The weights of multi-latent attention are in the unit of attention. Selective recompute runs a
+ * module again while its unit is gathered for backward: no unit is gathered a third time. */
+static void
+check_latent_units (const char *recompute)
+{
+  static const char *const latent[] = { "q_down.weight", "q_latent_norm.weight",
+                                        "q_up.weight",   "kv_down.weight",
+                                        "kv_up.weight",  "kv_latent_norm.weight" };
+  g_autoptr (weft_plan) plan =
+      weft_test_plan (UNITS "megatron_fsdp_unit_modules=attention,mlp position_embedding_type=rope "
+                            "kv_lora_rank=8 q_lora_rank=8 qk_head_dim=8 qk_pos_emb_head_dim=4 "
+                            "v_head_dim=8 kv_channels=12 num_query_groups=2 %s",
+                      recompute);
+  const weft_program *p = plan->role[0];
+
+  assert_int_equal (n_buckets (p), 2 * LAYERS + 2);
+  for (uint32_t l = 0; l < LAYERS; l++) {
+    uint32_t first = bucket_of (p, "norm1.weight", l);
+    for (unsigned i = 0; i < G_N_ELEMENTS (latent); i++)
+      assert_int_equal (bucket_of (p, latent[i], l), first);
+    assert_int_equal (bucket_of (p, "norm2.weight", l), first + 1);
+    for (uint32_t k = first; k <= first + 1; k++)
+      assert_int_equal (count_named (p, "gather", k), 2 * MICROS);
+  }
+}
+
+static void
+latent_weights_are_in_the_unit_of_attention (void **state)
+{
+  (void) state;
+  check_latent_units ("");
+  check_latent_units ("recompute_granularity=selective recompute_modules=mla_up_proj");
+  check_latent_units ("recompute_granularity=selective recompute_modules=mlp");
+}
+
 /* The largest number of gathered bytes that are alive at once. Without prefetch these are one unit
  * and all parameters outside units. */
 static uint64_t
@@ -436,6 +471,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (weights_that_are_updated_themselves_are_those_of_one_rank),
   cmocka_unit_test (layers_are_units_where_nothing_is_said_and_swallow_their_halves),
   cmocka_unit_test (halves_of_layers_are_gathered_and_reduced_apart),
+  cmocka_unit_test (latent_weights_are_in_the_unit_of_attention),
   cmocka_unit_test (smaller_units_need_less_memory_at_a_time),
   cmocka_unit_test (what_is_outside_units_is_gathered_once),
   cmocka_unit_test (ends_that_are_units_come_and_go_with_their_passes),

@@ -54,7 +54,7 @@ a_row_is_the_formula_of_a_step (void **state)
   struct weft_fabric fabric = weft_fabric_make (&cluster);
   weft_coll_shape_init (&shape, &fabric, &group);
   struct weft_traffic t = weft_coll_plan (&shape, WEFT_OP_ALL_GATHER, 1e9,
-                                          row->stack.collective_base_latency, WEFT_COLL_QUICKEST);
+                                          &row->stack, WEFT_COLL_QUICKEST);
   weft_coll_shape_release (&shape);
   assert_near (row->predicted_s, t.seconds);
   assert_near (row->error, t.seconds / 1e-6 - 1);

@@ -175,7 +175,7 @@ add_end (struct weft_step *s, enum weft_end_param which)
 }
 
 static void
-add_layer (struct weft_step *s, uint32_t layer)
+add_layer_tensors (struct weft_step *s, uint32_t layer, int first, int end)
 {
   static const char *const names[] = {
 #define WEFT_PARAM_ROW(id, name) [id] = name,
@@ -184,8 +184,23 @@ add_layer (struct weft_step *s, uint32_t layer)
   };
   uint32_t *param = &s->params->of_layer[weft_step_slot (s, layer) * WEFT_N_LAYER_PARAM];
 
-  for (int which = 0; which < WEFT_N_LAYER_PARAM; which++)
+  for (int which = first; which < end; which++)
     param[which] = add_param (s, names[which], layer, layer_extent (s, layer, which));
+}
+
+/* Registers multi-latent attention before the MLP, as Megatron-Core does (transformer_layer.py):
+ * the tensors of attention are consecutive, so that they can be a unit of Megatron-FSDP. */
+static void
+add_layer (struct weft_step *s, uint32_t layer)
+{
+  gboolean latent = s->model->kv_lora_rank > 0;
+
+  add_layer_tensors (s, layer, 0, WEFT_NORM2_WEIGHT);
+  if (latent)
+    add_layer_tensors (s, layer, WEFT_Q_DOWN_WEIGHT, WEFT_ROUTER_WEIGHT);
+  add_layer_tensors (s, layer, WEFT_NORM2_WEIGHT,
+                     latent ? WEFT_Q_DOWN_WEIGHT : WEFT_ROUTER_WEIGHT);
+  add_layer_tensors (s, layer, WEFT_ROUTER_WEIGHT, WEFT_N_LAYER_PARAM);
 }
 
 /* Whether the chunk needs a copy of the embedding. TRUE: the chunk has multi-token prediction,
@@ -570,8 +585,11 @@ uint32_t
 weft_params_of_mlp (const struct weft_step *s, uint32_t layer)
 {
   uint32_t norm = weft_params_of_layer (s, layer, WEFT_NORM2_WEIGHT);
+  uint32_t fc1 = weft_params_of_layer (s, layer, WEFT_FC1_WEIGHT);
 
-  return norm != WEFT_NO_PARAM ? norm : weft_params_of_layer (s, layer, WEFT_FC1_WEIGHT);
+  if (norm != WEFT_NO_PARAM)
+    return norm;
+  return fc1 != WEFT_NO_PARAM ? fc1 : weft_params_of_layer (s, layer, WEFT_ROUTER_WEIGHT);
 }
 
 uint32_t

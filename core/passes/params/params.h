@@ -6,8 +6,9 @@
 #include "core/passes/emit/emit.h"
 #include "core/program/layout.h"
 
-/* Parameters of one layer. A layer that does not have one of these tensors stores WEFT_NO_PARAM at
- * the tensor's index. */
+/* Parameters of one layer, in registration order, but multi-latent attention (WEFT_Q_DOWN_WEIGHT to
+ * WEFT_KV_UP_BIAS) is registered before WEFT_NORM2_WEIGHT. A layer that does not have one of these
+ * tensors stores WEFT_NO_PARAM at the tensor's index. */
 #define WEFT_LAYER_PARAM_LIST(X)                                                                   \
   X (WEFT_MTP_WORDS_NORM_WEIGHT, "mtp_words_norm.weight")                                          \
   X (WEFT_MTP_WORDS_NORM_BIAS, "mtp_words_norm.bias")                                              \
@@ -114,7 +115,8 @@ uint32_t weft_params_of_layer (const struct weft_step *s, uint32_t layer,
 /* Returns the number of a parameter at an end (embedding, head), or WEFT_NO_PARAM. */
 uint32_t weft_params_of_end (const struct weft_step *s, enum weft_end_param which);
 
-/* Returns the first parameter of the MLP block of a layer: its norm, or fc1 if it has no norm. */
+/* Returns the first parameter of the MLP block of a layer: its norm; without a norm, fc1 or the
+ * router. */
 uint32_t weft_params_of_mlp (const struct weft_step *s, uint32_t layer);
 
 /* Returns the buffer with the scale of a weight that is stored in fp8; WEFT_NO_BUF for other

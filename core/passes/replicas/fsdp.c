@@ -15,8 +15,8 @@
 /* The lower limit of the default unit size, in elements (param_and_grad_buffer.py). */
 #define LEAST_UNIT_SIZE ((uint64_t) 1000000000)
 
-/* Returns the first parameter of the attention or MLP block of a layer: the norm, or fc1 if the MLP
- * has no norm. */
+/* Returns the first parameter of the attention or MLP block of a layer: the norm; if the MLP has no
+ * norm, fc1 or the router. */
 static uint32_t
 norm_of (const struct weft_step *s, uint32_t layer, enum weft_layer_param norm)
 {

@@ -22,5 +22,6 @@ LLVMFuzzerTestOneInput (const uint8_t *data, size_t size)
   g_autofree char *second = weft_grid_csv (again);
   g_assert_cmpstr (first, ==, second);
   g_autofree char *picture = weft_grid_ascii (grid, 80);
+  g_assert_nonnull (picture);
   return 0;
 }

@@ -1,0 +1,242 @@
+/* Protocols and algorithms of NCCL: each has its own latencies, bytes and rates, and the quickest
+ * is taken. */
+#include "core/program/placements.h"
+#include "tests/made/made.h"
+#include "tests/runner/runner.h"
+
+/* A node of eight GPUs, or nodes, with round numbers for every protocol. */
+static struct weft_cluster
+cluster_of (uint32_t nodes, uint32_t gpus)
+{
+  struct weft_cluster c = made_cluster (nodes, gpus);
+
+  c.f.node_intra_latency = 4e-6;
+  c.f.node_intra_latency_ll = 1e-6;
+  c.f.node_intra_latency_ll128 = 2e-6;
+  c.f.fabric_latency = 20e-6;
+  c.f.fabric_latency_ll = 5e-6;
+  c.f.fabric_latency_ll128 = 10e-6;
+  return c;
+}
+
+static union weft_stack
+stack_of (const char *protocols, const char *algorithms)
+{
+  union weft_stack stack;
+
+  weft_table_defaults (&weft_stack_table, stack.at);
+  stack.collective_base_latency = 10e-6;
+  stack.collective_base_latency_ll = 6e-6;
+  stack.collective_base_latency_ll128 = 8e-6;
+  stack.collective_protocols = g_quark_from_string (protocols);
+  stack.collective_algorithms = g_quark_from_string (algorithms);
+  return stack;
+}
+
+static struct weft_traffic
+plan_of (const struct weft_cluster *cluster, const union weft_stack *stack, enum weft_op_kind kind,
+         double bytes)
+{
+  struct weft_fabric fabric = weft_fabric_make (cluster);
+  struct weft_group group = { .n = { cluster->n_gpus, 1 }, .stride = { 1, 0 } };
+  struct weft_coll_shape shape;
+
+  weft_coll_shape_init (&shape, &fabric, &group);
+  struct weft_traffic t = weft_coll_plan (&shape, kind, bytes, stack, WEFT_COLL_QUICKEST);
+  weft_coll_shape_release (&shape);
+  return t;
+}
+
+/* All-gather over a ring of 8: 7 steps, 7/8 of the bytes. */
+static void
+each_protocol_has_its_latency_and_its_flags (void **state)
+{
+  struct weft_cluster c = cluster_of (1, 8);
+  union weft_stack simple = stack_of ("simple", "ring"), ll = stack_of ("ll", "ring"),
+                   ll128 = stack_of ("ll128", "ring");
+
+  (void) state;
+  assert_near (plan_of (&c, &simple, WEFT_OP_ALL_GATHER, 80e6).seconds,
+               38e-6 + 70e6 / MADE_PORT);
+  assert_near (plan_of (&c, &ll, WEFT_OP_ALL_GATHER, 80e6).seconds,
+               13e-6 + 2 * 70e6 / MADE_PORT);
+  assert_near (plan_of (&c, &ll128, WEFT_OP_ALL_GATHER, 90e6).seconds,
+               22e-6 + 128. / 120 * 78.75e6 / MADE_PORT);
+  c.f.node_ll_bandwidth = 10e9;
+  assert_near (plan_of (&c, &ll, WEFT_OP_ALL_GATHER, 80e6).seconds, 13e-6 + 70e6 / 10e9);
+}
+
+static void
+the_quickest_protocol_is_taken (void **state)
+{
+  struct weft_cluster c = cluster_of (1, 8);
+  union weft_stack all = stack_of ("simple ll ll128", "ring");
+
+  (void) state;
+  assert_int_equal (plan_of (&c, &all, WEFT_OP_ALL_GATHER, 1e3).protocol, WEFT_PROTOCOL_LL);
+  assert_int_equal (plan_of (&c, &all, WEFT_OP_ALL_GATHER, 10e6).protocol, WEFT_PROTOCOL_LL128);
+  assert_int_equal (plan_of (&c, &all, WEFT_OP_ALL_GATHER, 1e9).protocol, WEFT_PROTOCOL_SIMPLE);
+}
+
+/* A topology without the latency of a protocol has only Simple, as before there were protocols. */
+static void
+a_topology_without_latencies_has_simple_only (void **state)
+{
+  struct weft_cluster c = made_cluster (2, 4);
+  union weft_stack all = stack_of ("simple ll ll128", "ring tree nvls pat");
+
+  (void) state;
+  c.f.node_intra_latency = c.f.fabric_latency = 1e-6;
+  struct weft_traffic t = plan_of (&c, &all, WEFT_OP_ALL_REDUCE, 1e3);
+  assert_int_equal (t.protocol, WEFT_PROTOCOL_SIMPLE);
+  c.f.node_intra_latency_ll = 1e-9;
+  assert_int_equal (plan_of (&c, &all, WEFT_OP_ALL_REDUCE, 1e3).protocol, WEFT_PROTOCOL_SIMPLE);
+  c.f.fabric_latency_ll = 1e-9;
+  assert_int_equal (plan_of (&c, &all, WEFT_OP_ALL_REDUCE, 1e3).protocol, WEFT_PROTOCOL_LL);
+}
+
+/* t = 70 MB / 100 GB/s = 700 us, c = 7 us: 2 sqrt (c t) = 140 us. */
+static void
+chunks_that_are_passed_on_cost_waits (void **state)
+{
+  struct weft_cluster c = cluster_of (1, 8);
+  union weft_stack simple = stack_of ("simple", "ring"), ll = stack_of ("ll", "ring");
+  double before = plan_of (&c, &ll, WEFT_OP_ALL_GATHER, 80e6).seconds;
+
+  (void) state;
+  simple.collective_chunk_latency = ll.collective_chunk_latency = 7e-6;
+  assert_near (plan_of (&c, &simple, WEFT_OP_ALL_GATHER, 80e6).seconds, 38e-6 + 840e-6);
+  assert_near (plan_of (&c, &simple, WEFT_OP_ALL_TO_ALL, 80e6).seconds, 14e-6 + 700e-6);
+  assert_near (plan_of (&c, &ll, WEFT_OP_ALL_GATHER, 80e6).seconds, before);
+}
+
+static void
+switches_add_in_one_step (void **state)
+{
+  struct weft_cluster c = cluster_of (1, 8), two = cluster_of (2, 8);
+  union weft_stack nvls = stack_of ("simple ll ll128", "nvls");
+
+  (void) state;
+  assert_string_equal (plan_of (&c, &nvls, WEFT_OP_ALL_REDUCE, 80e6).algorithm, "ring");
+  c.f.node_nvls_bandwidth = two.f.node_nvls_bandwidth = 50e9;
+  c.f.node_nvls_latency = two.f.node_nvls_latency = 25e-6;
+  struct weft_traffic t = plan_of (&c, &nvls, WEFT_OP_ALL_REDUCE, 80e6);
+  assert_string_equal (t.algorithm, "nvls");
+  assert_near (t.seconds, 25e-6 + 90e6 / 50e9);
+  assert_string_equal (plan_of (&c, &nvls, WEFT_OP_ALL_GATHER, 80e6).algorithm, "ring");
+  t = plan_of (&two, &nvls, WEFT_OP_ALL_REDUCE, 80e6);
+  assert_near (t.latency, 25e-6 + 2 * 20e-6);
+  assert_near (t.bytes[WEFT_WAY_REMOTE], 10e6);
+}
+
+static void
+two_nodes_send_half_of_what_inner_nodes_of_a_tree_send (void **state)
+{
+  struct weft_cluster two = cluster_of (2, 1), four = cluster_of (4, 1);
+  union weft_stack tree = stack_of ("simple", "tree");
+
+  (void) state;
+  assert_near (plan_of (&two, &tree, WEFT_OP_ALL_REDUCE, 8e6).bytes[WEFT_WAY_REMOTE], 8e6);
+  assert_near (plan_of (&four, &tree, WEFT_OP_ALL_REDUCE, 8e6).bytes[WEFT_WAY_REMOTE], 16e6);
+}
+
+/* Sixteen nodes of one rank: 4 steps instead of 15, and 3 posts for each of 16 messages. */
+static void
+pat_takes_few_steps (void **state)
+{
+  struct weft_cluster c = cluster_of (16, 1), dense = cluster_of (2, 8);
+  union weft_stack pat = stack_of ("simple", "ring pat");
+
+  (void) state;
+  c.f.fabric_post_latency = 1e-6;
+  struct weft_traffic t = plan_of (&c, &pat, WEFT_OP_ALL_GATHER, 16e3);
+  assert_string_equal (t.algorithm, "pat");
+  assert_near (t.latency, 10e-6 + 4 * 20e-6 + 48e-6);
+  assert_near (t.seconds - t.latency, 15e3 / (0.75 * MADE_NIC));
+  assert_string_equal (plan_of (&c, &pat, WEFT_OP_ALL_GATHER, 1e9).algorithm, "ring");
+  assert_string_equal (plan_of (&dense, &pat, WEFT_OP_ALL_GATHER, 16e3).algorithm, "ring");
+}
+
+static void
+posts_slow_the_steps_of_rings_between_nodes (void **state)
+{
+  struct weft_cluster one = cluster_of (1, 8), two = cluster_of (2, 4);
+  union weft_stack ll = stack_of ("ll", "ring");
+
+  (void) state;
+  one.f.fabric_post_latency = two.f.fabric_post_latency = 3e-6;
+  assert_near (plan_of (&one, &ll, WEFT_OP_ALL_GATHER, 8).latency, 6e-6 + 7 * 1e-6);
+  assert_near (plan_of (&two, &ll, WEFT_OP_ALL_GATHER, 8).latency, 6e-6 + 6 * 3e-6 + 5e-6);
+}
+
+static void
+a_transport_has_a_floor_and_nodes_collide (void **state)
+{
+  struct weft_cluster c = cluster_of (4, 1);
+  union weft_stack simple = stack_of ("simple", "ring"), ll = stack_of ("ll", "ring");
+
+  (void) state;
+  c.f.fabric_floor_latency = 100e-6;
+  c.f.fabric_congestion = 0.05;
+  struct weft_traffic t = plan_of (&c, &simple, WEFT_OP_ALL_GATHER, 80e6);
+  assert_near (t.latency, 10e-6 + 3 * 120e-6);
+  assert_near (t.seconds - t.latency, 60e6 * 1.1 / MADE_NIC);
+  assert_near (plan_of (&c, &ll, WEFT_OP_ALL_GATHER, 8).latency, 6e-6 + 3 * 105e-6);
+}
+
+/* The plans of a search come and go while it keeps the placements: a placement of the first plan's
+ * cluster prices the collectives of the last plan. */
+static void
+placements_outlive_the_plan_that_needed_them_first (void **state)
+{
+  struct weft_cluster last = cluster_of (1, 8), first = last;
+  struct weft_fabric of_last = weft_fabric_make (&last), of_first = weft_fabric_make (&first);
+  struct weft_group group = { .n = { 8, 1 }, .stride = { 1, 0 } };
+  union weft_stack ll = stack_of ("ll", "ring");
+  g_autoptr (weft_placements) placements = weft_placements_new ();
+  double wanted = plan_of (&last, &ll, WEFT_OP_ALL_GATHER, 80e6).seconds;
+
+  (void) state;
+  weft_placements_get (placements, &of_first, &group);
+  first = (struct weft_cluster){ .n_gpus = 1 };
+  const struct weft_coll_shape *shape = weft_placements_get (placements, &of_last, &group);
+  assert_near (weft_coll_plan (shape, WEFT_OP_ALL_GATHER, 80e6, &ll, WEFT_COLL_QUICKEST).seconds,
+               wanted);
+}
+
+/* NVIDIA/dgxc-benchmarking nccl/README.md, 8 x H100, one process per GPU: medians of the error. */
+static void
+a_measured_sweep_is_met (void **state)
+{
+  static const struct {
+    double mib, us;
+  } sweep[] = { { 0.25, 20.4 }, { 2, 42.2 }, { 4, 54.2 }, { 16, 123.8 }, { 64, 324.7 },
+                { 256, 1112.5 }, { 1024, 4029 } };
+  struct weft_cluster c;
+  union weft_stack stack;
+
+  (void) state;
+  assert_true (weft_cluster_load ("dgx-h100", &c, NULL));
+  assert_true (weft_stack_load ("weft", &stack, NULL));
+  for (unsigned i = 0; i < G_N_ELEMENTS (sweep); i++) {
+    double us = 1e6 * plan_of (&c, &stack, WEFT_OP_ALL_REDUCE, sweep[i].mib * 0x1p20).seconds;
+    if (fabs (us / sweep[i].us - 1) > 0.15)
+      fail_msg ("%g MiB: %.1f us, measured %.1f", sweep[i].mib, us, sweep[i].us);
+  }
+}
+
+static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (each_protocol_has_its_latency_and_its_flags),
+  cmocka_unit_test (the_quickest_protocol_is_taken),
+  cmocka_unit_test (a_topology_without_latencies_has_simple_only),
+  cmocka_unit_test (chunks_that_are_passed_on_cost_waits),
+  cmocka_unit_test (switches_add_in_one_step),
+  cmocka_unit_test (two_nodes_send_half_of_what_inner_nodes_of_a_tree_send),
+  cmocka_unit_test (pat_takes_few_steps),
+  cmocka_unit_test (posts_slow_the_steps_of_rings_between_nodes),
+  cmocka_unit_test (a_transport_has_a_floor_and_nodes_collide),
+  cmocka_unit_test (placements_outlive_the_plan_that_needed_them_first),
+  cmocka_unit_test (a_measured_sweep_is_met),
+};
+
+WEFT_TESTS (tests)
