@@ -72,12 +72,13 @@ typedef void (*weft_nccl_change) (void *user, struct weft_cluster *cluster,
 /* Predicts all rows. `change` may be NULL. */
 void weft_nccl_predict (weft_nccl *nccl, weft_nccl_change change, void *user);
 
-/* Writes the errors of all rows that count to error[n_row], NaN for the others, with constants that
- * `change` sets. The rows keep their predictions. */
+/* Writes to error[n_row] the errors of all measured collectives that are part of totals, with
+ * constants that `change` sets; NaN for the other collectives. The predictions stored in `nccl` do
+ * not change. */
 void weft_nccl_errors (const weft_nccl *nccl, weft_nccl_change change, void *user, double *error);
 
-/* Errors of the predicted rows that count. `fabric` NULL: of all fabrics; `size`
- * WEFT_N_NCCL_SIZE: of all sizes. */
+/* Errors of the predicted collectives that are part of totals. `fabric` NULL: of all fabrics;
+ * `size` WEFT_N_NCCL_SIZE: of all sizes. */
 struct weft_validate_errors weft_nccl_sum (const weft_nccl *nccl, const char *fabric,
                                            enum weft_nccl_size size);
 

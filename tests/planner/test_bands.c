@@ -252,8 +252,8 @@ nine_rows_are_too_few_for_a_rung (void **state)
   assert_int_equal (band.nearness, WEFT_NEAR);
 }
 
-/* Three sources. The rows of a source have equal errors: 0, -20 % and -40 %. So a band made of two
- * sources contains the third only if a margin is added. */
+/* Three sources. The published runs of a source have equal errors: 0, -20 % and -40 %. So a band
+ * made of two sources contains the third only if a margin is added. */
 static void
 a_margin_covers_what_sources_differ_by (void **state)
 {

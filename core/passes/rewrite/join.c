@@ -167,7 +167,7 @@ find_pairs (struct search *s)
 
 /* --------------------------------------------------------------------------- the new rows */
 
-/* The rows of the new program. */
+/* The arrays of the new program: ops, dependencies, uses of buffers, shapes. */
 struct rewritten {
   GArray *op, *deps, *uses, *shape;
   uint32_t *at; /* by old op: its new number; both ops of a pair have the same one */
