@@ -35,6 +35,15 @@ note_of (const struct page *p, const char *section, const char *key)
   return NULL;
 }
 
+/* What accuracy.ini says of the errors of a source; NULL: nothing. */
+static const char *
+remark_of (const struct page *p, const char *source, enum weft_quantity quantity)
+{
+  g_autofree char *section = g_strdup_printf ("source %s", source);
+
+  return note_of (p, section, quantity == WEFT_TIME ? "time" : "memory");
+}
+
 static double
 limit_of (const struct page *p, const char *key)
 {
@@ -91,6 +100,17 @@ append_errors (GString *text, const struct weft_validate_errors *e)
     g_string_append (text, "  |  |  |  |  |");
 }
 
+/* Appends the cell of the remarks on a source. */
+static void
+append_remarks (const struct page *p, const char *source)
+{
+  const char *time = remark_of (p, source, WEFT_TIME);
+  const char *memory = remark_of (p, source, WEFT_MEMORY);
+
+  g_string_append_printf (p->text, " %s%s%s |", time ? time : "", memory ? "; memory: " : "",
+                          memory ? memory : "");
+}
+
 /* `remarks`: whether the table has the remarks on sources. */
 static void
 append_groups (const struct page *p, const GPtrArray *groups, const char *head, gboolean remarks)
@@ -103,13 +123,11 @@ append_groups (const struct page *p, const GPtrArray *groups, const char *head, 
                           head, remarks ? " largest errors |" : "", remarks ? "---|" : "");
   for (guint i = 0; i < groups->len; i++) {
     const struct weft_error_group *group = g_ptr_array_index (groups, i);
-    g_autofree char *section = g_strdup_printf ("source %s", group->name);
-    const char *remark = note_of (p, section, "remark");
     g_string_append_printf (text, "| %s%s |", group->name, group->apart ? " (apart)" : "");
     append_errors (text, &group->of[WEFT_TIME]);
     append_errors (text, &group->of[WEFT_MEMORY]);
     if (remarks)
-      g_string_append_printf (text, " %s |", remark ? remark : "");
+      append_remarks (p, group->name);
     g_string_append_c (text, '\n');
   }
 }
@@ -272,8 +290,7 @@ append_large_sources (const struct page *p, enum weft_quantity quantity)
   for (guint i = 0; i < p->sources->len; i++) {
     const struct weft_error_group *group = g_ptr_array_index (p->sources, i);
     const struct weft_validate_errors *e = &group->of[quantity];
-    g_autofree char *section = g_strdup_printf ("source %s", group->name);
-    const char *remark = note_of (p, section, "remark");
+    const char *remark = remark_of (p, group->name, quantity);
     if (e->n && !group->apart && (e->mape > LARGE_MEAN || fabs (e->bias) > LARGE_BIAS))
       g_string_append_printf (p->text, "- `%s`, %s: mean %.1f %%, bias %+.1f %%%s%s\n",
                               group->name, what, 100 * e->mape, 100 * e->bias,
