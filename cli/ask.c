@@ -1,5 +1,6 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "core/base/wrap.h"
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -23,17 +24,30 @@ weft_cli_ask (int argc, char **argv, gboolean markdown, struct weft_cli_ask *ask
 }
 
 int
-weft_cli_columns (void)
+weft_cli_columns_of (int fd)
 {
   const char *set = g_getenv ("COLUMNS");
   struct winsize size;
   guint64 columns;
 
-  if (ioctl (STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col)
+  if (ioctl (fd, TIOCGWINSZ, &size) == 0 && size.ws_col)
     return size.ws_col;
   if (set && g_ascii_string_to_unsigned (set, 10, 1, G_MAXINT16, &columns, NULL))
     return (int) columns;
   return G_MAXINT;
+}
+
+int
+weft_cli_columns (void)
+{
+  return weft_cli_columns_of (STDOUT_FILENO);
+}
+
+void
+weft_cli_print_fitting (const char *text)
+{
+  g_autofree char *fitting = weft_wrap_lines (text, weft_cli_columns ());
+  fputs (fitting, stdout);
 }
 
 /* Maximum width of wrapped text in columns: longer lines are hard to read on any terminal. */
@@ -47,14 +61,16 @@ weft_cli_print_wrapped (const char *text, int indent, int columns)
 
   for (unsigned l = 0; lines[l]; l++) {
     g_auto (GStrv) words = g_strsplit (lines[l], " ", -1);
-    int used = printf ("%*s%s", l ? indent : 0, "", words[0] ? words[0] : "") - (l ? indent : 0);
+    int used = words[0] ? weft_wrap_width (words[0]) : 0;
+    printf ("%*s%s", l ? indent : 0, "", words[0] ? words[0] : "");
     for (unsigned i = 1; words[0] && words[i]; i++) {
-      if (used + 1 + (int) strlen (words[i]) <= room) {
-        used += printf (" %s", words[i]);
-        continue;
-      }
-      printf ("\n%*s", indent, "");
-      used = printf ("%s", words[i]);
+      int width = weft_wrap_width (words[i]);
+      gboolean fits = used + 1 + width <= room;
+      if (fits)
+        printf (" %s", words[i]);
+      else
+        printf ("\n%*s%s", indent, "", words[i]);
+      used = fits ? used + 1 + width : width;
     }
     printf ("\n");
   }

@@ -16,6 +16,12 @@ gboolean weft_cli_ask (int argc, char **argv, gboolean markdown, struct weft_cli
  * variable COLUMNS, if it is set, else G_MAXINT. */
 int weft_cli_columns (void);
 
+/* The same for the terminal of a file descriptor. */
+int weft_cli_columns_of (int fd);
+
+/* Prints lines of a report; those that are wider than the terminal are wrapped between words. */
+void weft_cli_print_fitting (const char *text);
+
 /* Prints lines of text, wrapped between words at `columns` columns but at most 100, and indented by
  * `indent` columns.  The caller has already printed the indentation of the first line. */
 void weft_cli_print_wrapped (const char *text, int indent, int columns);

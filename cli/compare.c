@@ -1,3 +1,4 @@
+#include "cli/ask.h"
 #include "cli/cli.h"
 #include "cli/executors.h"
 #include "cli/executor_options.h"
@@ -73,8 +74,8 @@ print (const weft_compare *compare, gboolean json)
     weft_cli_print_json (builder);
     return;
   }
-  weft_compare_print (compare, out);
-  fputs (out->str, stdout);
+  weft_compare_print (compare, weft_cli_columns (), out);
+  weft_cli_print_fitting (out->str);
 }
 
 static void

@@ -2,6 +2,7 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
 #include "cli/executors.h"
+#include "core/base/pace.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "planner/fit.h"
@@ -14,20 +15,18 @@ struct ask {
   gboolean update;
 };
 
-enum { MOST_ROUNDS = 8, FILE_SECONDS = 10 };
+enum { MOST_ROUNDS = 8, FILE_EVERY = 10 * G_USEC_PER_SEC };
 
 /* Prints a line of progress; in a file only now and then. */
 static void
 show_progress (void *user, const char *what, uint32_t done, uint32_t of)
 {
-  gint64 *shown = user, now = g_get_monotonic_time ();
+  weft_pace *pace = user;
 
-  if (isatty (STDERR_FILENO)) {
+  if (isatty (STDERR_FILENO))
     fprintf (stderr, "\r%s: %u of %u rows\033[K", what, done, of);
-  } else if (now - *shown > FILE_SECONDS * G_USEC_PER_SEC) {
+  else if (weft_pace_due (pace, g_get_monotonic_time ()))
     fprintf (stderr, "weft: %s: %u of %u rows\n", what, done, of);
-    *shown = now;
-  }
 }
 
 /* ------------------------------------------------------------------------------ text */
@@ -199,7 +198,7 @@ static int
 run (const weft_cli_input *input, const struct ask *ask)
 {
   g_autoptr (GError) error = NULL;
-  gint64 shown = g_get_monotonic_time ();
+  weft_pace pace = { FILE_EVERY, g_get_monotonic_time () };
   int64_t jobs = 0, rounds = MOST_ROUNDS;
   g_autofree char *bundled =
       g_build_filename (weft_data_dir (), "validation", "published.csv", NULL);
@@ -212,7 +211,7 @@ run (const weft_cli_input *input, const struct ask *ask)
                                       .most_rounds = rounds,
                                       .source = ask->source,
                                       .progress = show_progress,
-                                      .user = &shown };
+                                      .user = &pace };
   if (!options.executor)
     return weft_cli_fail (error);
   g_autoptr (weft_published) table =

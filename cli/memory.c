@@ -227,10 +227,11 @@ print_advice (const weft_report *report, const weft_plan *fitting)
     return;
   }
   if (!fitting) {
-    printf ("\nNo combination of %d changes (optimizer sharding and offload, microbatch size,\n"
-            "recompute, pipeline and tensor size) makes it fit: use more GPUs or a smaller "
-            "model.\n",
-            MOST_CHANGES);
+    g_autofree char *none = g_strdup_printf (
+        "\nNo combination of %d changes (optimizer sharding and offload, microbatch size, "
+        "recompute, pipeline and tensor size) makes it fit: use more GPUs or a smaller model.",
+        MOST_CHANGES);
+    weft_cli_print_wrapped (none, 0, weft_cli_columns ());
     return;
   }
   g_autoptr (GPtrArray) flags = flags_between (&report->plan->job, &fitting->job);
@@ -267,7 +268,7 @@ print_text (const weft_report *report, const weft_plan *fitting, weft_cli_sure *
   weft_report_print_job (&report->plan->job, out);
   g_string_append_c (out, '\n');
   weft_report_print_memory (report, style, out);
-  fputs (out->str, stdout);
+  weft_cli_print_fitting (out->str);
   print_layer (&report->plan->job);
   print_advice (report, fitting);
   weft_cli_print_sure (sure, answer);

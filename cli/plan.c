@@ -3,6 +3,7 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
 #include "cli/sure.h"
+#include "cli/watch.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "core/job/pipeline.h"
@@ -16,25 +17,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
-
-/* Seconds between two lines of progress: on a terminal, where a line replaces the one before it,
- * and in a file. */
-#define TERMINAL_SECONDS 0.1
-#define FILE_SECONDS 10.0
-
-struct watch {
-  gboolean terminal;
-  gint64 began, shown; /* microseconds: begin of the current phase; time of the last line */
-  gint64 start;        /* microseconds: begin of the search */
-  gboolean told;       /* whether tell_costs() has printed */
-  const char *phase;
-};
-
-/* A search that takes more time or memory than this says so while it runs. */
-#define MUCH_SECONDS 60.0
-#define MUCH_BYTES 2e9
 
 /* Status of a command that ctrl-C ended, as shells report it. */
 enum { EXIT_BY_SIGINT = 128 + SIGINT };
@@ -66,63 +49,6 @@ is_interrupted (void *user)
 {
   (void) user;
   return interrupted;
-}
-
-/* The remaining time of a phase, as text, if all its units take equally long. */
-static char *
-eta_text (const struct watch *w, const struct weft_search_progress *now, gint64 time)
-{
-  if (now->done == 0 || now->of == 0)
-    return g_strdup ("");
-  g_autofree char *left = weft_units_human (
-      (double) (time - w->began) * 1e-6 * (now->of - now->done) / now->done, "s");
-  return g_strdup_printf (", about %s left", left);
-}
-
-/* Says once that the search takes much time or memory, and how to end it. */
-static void
-tell_costs (struct watch *w, gint64 time)
-{
-  struct rusage used;
-
-  getrusage (RUSAGE_SELF, &used);
-  double seconds = (double) (time - w->start) * 1e-6, bytes = (double) used.ru_maxrss * 1024;
-  if (w->told || (seconds < MUCH_SECONDS && bytes < MUCH_BYTES))
-    return;
-  w->told = TRUE;
-  g_autofree char *much = bytes < MUCH_BYTES ? weft_units_human (MUCH_SECONDS, "s")
-                                             : weft_units_human (MUCH_BYTES, "B");
-  fprintf (stderr, "%sweft: the search takes more than %s%s; ctrl-C prints the ranking so far\n",
-           w->terminal ? "\r\033[K" : "", much, bytes < MUCH_BYTES ? "" : " of memory");
-}
-
-static void
-show_progress (void *user, const struct weft_search_progress *now)
-{
-  struct watch *w = user;
-  gint64 time = g_get_monotonic_time ();
-
-  tell_costs (w, time);
-  if (now->phase != w->phase)
-    w->began = time;
-  w->phase = now->phase;
-  if ((double) (time - w->shown) * 1e-6 < (w->terminal ? TERMINAL_SECONDS : FILE_SECONDS))
-    return;
-  w->shown = time;
-  g_autofree char *count =
-      now->of ? g_strdup_printf (": %u of %u", now->done, now->of) : g_strdup ("");
-  g_autofree char *best = isfinite (now->best) ? weft_units_human (now->best, "s") : NULL;
-  g_autofree char *eta = eta_text (w, now, time);
-  fprintf (stderr, "%s%s%s; %u bounds and times computed%s%s%s%s", w->terminal ? "\r" : "weft: ",
-           now->phase, count, now->steps, best ? ", best so far " : "", best ? best : "", eta,
-           w->terminal ? "\033[K" : "\n");
-}
-
-static void
-clear_progress (const struct watch *w)
-{
-  if (w->terminal)
-    fprintf (stderr, "\r\033[K");
 }
 
 /* ------------------------------------------------------------------------ text */
@@ -633,9 +559,9 @@ plan (const weft_cli_input *input, const char *finalists, gboolean graph)
 {
   g_autoptr (GError) error = NULL;
   struct weft_job job;
-  struct watch watch = { .terminal = isatty (STDERR_FILENO), .shown = g_get_monotonic_time (),
-                         .start = g_get_monotonic_time () };
-  struct weft_search_options options = { .progress = show_progress,
+  struct weft_cli_watch watch =
+      weft_cli_watch_start (isatty (STDERR_FILENO), g_get_monotonic_time ());
+  struct weft_search_options options = { .progress = weft_cli_watch_show,
                                          .stop = is_interrupted,
                                          .user = &watch };
   int64_t n = 0;
@@ -655,7 +581,7 @@ plan (const weft_cli_input *input, const char *finalists, gboolean graph)
   if (!sure)
     return weft_cli_fail (error);
   g_autoptr (weft_search) search = weft_search_run (&job, &options, &error);
-  clear_progress (&watch);
+  weft_cli_watch_clear (&watch);
   if (error && error->code != WEFT_ERROR_INFEASIBLE)
     return weft_cli_fail (error);
   const struct page page = { &job, search, sure, weft_sweeps_ratio_error (sure->errors) };

@@ -9,6 +9,7 @@
 #include "core/program/program_json.h"
 #include "core/passes/step.h"
 #include "core/base/units.h"
+#include "core/base/wrap.h"
 #include <stdio.h>
 
 struct lane_sum {
@@ -76,6 +77,17 @@ layers_of (const weft_program *p)
   return g_string_free (text, FALSE);
 }
 
+/* Prints rows of a program. Rows that are wider than the terminal are continued after a backslash,
+ * which the parser reads. */
+static void
+print_rows (const char *text)
+{
+  const int columns = weft_cli_columns ();
+  g_autofree char *fitting = columns < G_MAXINT ? weft_wrap_rows (text, columns) : NULL;
+
+  fputs (fitting ? fitting : text, stdout);
+}
+
 /* The lines above the program are comments, so the whole output can be parsed again. */
 static void
 print_text (const weft_plan *plan, uint32_t role)
@@ -84,15 +96,18 @@ print_text (const weft_plan *plan, uint32_t role)
   g_autofree char *text = weft_program_print (p);
   g_autofree char *layers = layers_of (p);
 
-  printf ("# role %u of %u: layers %s, %u ranks\n", role, plan->n_roles, layers,
-          weft_mesh_stage_size (&plan->mesh));
+  g_autofree char *head =
+      g_strdup_printf ("# role %u of %u: layers %s, %u ranks\n", role, plan->n_roles, layers,
+                       weft_mesh_stage_size (&plan->mesh));
+
+  print_rows (head);
   printf ("# %u ops by lane, with the bytes they move\n", p->n_op);
   for (int lane = 0; lane < WEFT_N_LANE; lane++)
     print_lane (p, lane);
   printf ("# %u buffers\n", p->n_buf);
   for (int pool = 0; pool < WEFT_N_POOL; pool++)
     print_pool (&plan->memory[role], pool);
-  fputs (text, stdout);
+  print_rows (text);
 }
 
 static void
@@ -154,17 +169,20 @@ print_picture (const weft_grid *grid, const char *schedule)
   g_autofree char *picture = weft_grid_ascii (grid, weft_cli_columns ());
   double whole = (double) grid->n_stages / grid->n_ranks; /* chunks per rank of one copy */
 
-  printf ("%s: %u ranks, %u stages, %u microbatches, at most %.4g in flight on rank 0\n\n",
-          schedule, grid->n_ranks, grid->n_stages, grid->n_micro,
-          weft_grid_in_flight (grid, 0) / whole);
+  g_autofree char *head = g_strdup_printf (
+      "%s: %u ranks, %u stages, %u microbatches, at most %.4g in flight on rank 0\n\n", schedule,
+      grid->n_ranks, grid->n_stages, grid->n_micro, weft_grid_in_flight (grid, 0) / whole);
+
+  weft_cli_print_fitting (head);
   printf ("%s\n", picture);
-  printf ("one row per %s; a digit (the last of the microbatch number) is a forward pass of\n"
-          "one slot, a letter (a for 0) a backward pass of two slots, a dot an idle slot\n",
+  printf ("one row per %s; a digit (the last of the microbatch\n"
+          "number) is a forward pass of one slot, a letter (a for 0) a backward pass of\n"
+          "two slots, a dot an idle slot\n",
           grid->n_chunks > 1 ? "pipeline rank and stage" : "pipeline rank");
   if (has_phase (grid, WEFT_PHASE_WEIGHT_GRAD))
     printf (
-        "of a split backward pass, a small letter is the input gradient and a capital letter the\n"
-        "weight gradient, one slot each\n");
+        "of a split backward pass, a small letter is the input gradient and a capital\n"
+        "letter the weight gradient, one slot each\n");
 }
 
 static int
@@ -288,7 +306,7 @@ reprint (const struct request *request)
     print_dot (p);
   } else {
     g_autofree char *text = weft_program_print (p);
-    fputs (text, stdout);
+    print_rows (text);
   }
   return 0;
 }

@@ -46,7 +46,7 @@ print_text (const weft_report *report, weft_cli_sure *sure, const struct weft_cl
   g_autoptr (GString) out = g_string_new (NULL);
 
   weft_report_print (report, style, out);
-  fputs (out->str, stdout);
+  weft_cli_print_fitting (out->str);
   weft_cli_print_sure (sure, answer);
 }
 

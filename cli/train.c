@@ -1,3 +1,4 @@
+#include "cli/ask.h"
 #include "cli/cli.h"
 #include "cli/executors.h"
 #include "cli/launch.h"
@@ -9,6 +10,7 @@
 #include "core/exec/timeline_file.h"
 #include "core/report/trace.h"
 #include "core/base/units.h"
+#include "core/base/wrap.h"
 #include "train/checkpoint.h"
 #include "train/memory_check.h"
 #include "train/tokens.h"
@@ -338,6 +340,9 @@ fill_options (struct train_ask *ask)
 
 /* --------------------------------------------------------------------- running */
 
+/* The begin of every line of the header. */
+#define PREFIX "weft: "
+
 static void
 print_header (const weft_plan *plan, const struct weft_exec_ops *ops, const struct train_ask *ask)
 {
@@ -367,9 +372,11 @@ print_header (const weft_plan *plan, const struct weft_exec_ops *ops, const stru
                           "learning rate %.3g after %" G_GUINT64_FORMAT
                           " steps, down to %.3g at step %" G_GUINT64_FORMAT "\n",
                           o->lr, o->warmup, o->min_lr, o->decay_steps);
-  g_auto (GStrv) lines = g_strsplit (g_strchomp (text->str), "\n", -1);
+  g_autofree char *fitting = weft_wrap_lines (
+      g_strchomp (text->str), weft_cli_columns_of (STDERR_FILENO) - (int) strlen (PREFIX));
+  g_auto (GStrv) lines = g_strsplit (fitting, "\n", -1);
   for (unsigned i = 0; lines[i]; i++)
-    fprintf (stderr, "weft: %s\n", lines[i]);
+    fprintf (stderr, PREFIX "%s\n", lines[i]);
 }
 
 /* Writes trace and timeline of the last step. `timeline` is NULL if no step was run. */

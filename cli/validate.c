@@ -6,6 +6,7 @@
 #include "cli/executors.h"
 #include "cli/validate_sweeps.h"
 #include "cli/validate_nccl.h"
+#include "core/base/pace.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "core/base/units.h"
@@ -21,21 +22,20 @@ struct ask {
   gboolean verbose, nccl;
 };
 
-/* Seconds between two lines of progress in a file; on a terminal each row replaces the line. */
-#define FILE_SECONDS 10
+/* Microseconds between two lines of progress in a file; on a terminal each row replaces the
+ * line. */
+enum { FILE_EVERY = 10 * G_USEC_PER_SEC };
 
-/* Prints a line of progress. `user` points to the time of the last line. */
+/* Prints a line of progress. `user` points to the pace of these lines. */
 static void
 show_progress (void *user, uint32_t done, uint32_t of)
 {
-  gint64 *shown = user, now = g_get_monotonic_time ();
+  weft_pace *pace = user;
 
-  if (isatty (STDERR_FILENO)) {
+  if (isatty (STDERR_FILENO))
     fprintf (stderr, "\r%u of %u rows\033[K", done, of);
-  } else if (now - *shown > FILE_SECONDS * G_USEC_PER_SEC) {
+  else if (weft_pace_due (pace, g_get_monotonic_time ()))
     fprintf (stderr, "weft: %u of %u rows\n", done, of);
-    *shown = now;
-  }
 }
 
 static void
@@ -483,7 +483,7 @@ run (const weft_cli_input *input, const struct ask *ask)
   struct weft_validate_options options;
   g_autofree char *bundled =
       g_build_filename (weft_data_dir (), "validation", "published.csv", NULL);
-  gint64 shown = g_get_monotonic_time ();
+  weft_pace pace = { FILE_EVERY, g_get_monotonic_time () };
   double most;
 
   if (!read_options (ask, &options, &error) || !read_most (ask->most, &most, &error))
@@ -496,7 +496,7 @@ run (const weft_cli_input *input, const struct ask *ask)
     return weft_cli_fail (error);
   if (ask->explain)
     return explain (table, assumptions, ask->explain);
-  options.user = &shown;
+  options.user = &pace;
   g_autoptr (weft_validation) v = weft_validate (table, assumptions, &options, &error);
   clear_progress ();
   g_autofree char *record = v ? weft_errors_record (v) : NULL;

@@ -38,7 +38,7 @@ struct trainer {
   double final_loss;   /* loss of the newest step; NaN if no step was run */
   double eval_loss;    /* loss of the newest evaluation; 0 if there was none */
   weft_timeline *timeline; /* of the newest step */
-  gint64 loading, told; /* microseconds: begin of loading, and its last line of progress */
+  struct weft_trainer_loading loading;
   const struct weft_signals *signals;
   int signal;                 /* the signal that this process received, or 0 */
   gboolean interrupted;
@@ -113,7 +113,22 @@ was_signalled (struct trainer *t)
 }
 
 #define MUCH_MEMORY 2e9 /* a run that needs at least so many bytes prints the number first */
-#define TELL_AFTER (10 * G_USEC_PER_SEC) /* between messages while weights are made or loaded */
+enum { LOADING_EVERY = 10 * G_USEC_PER_SEC }; /* between messages while weights are made or loaded */
+
+struct weft_trainer_loading
+weft_trainer_loading_start (gint64 now)
+{
+  return (struct weft_trainer_loading){ { LOADING_EVERY, now }, now };
+}
+
+char *
+weft_trainer_loading_text (struct weft_trainer_loading *loading, uint32_t ranks, gint64 now)
+{
+  if (!weft_pace_due (&loading->pace, now))
+    return NULL;
+  return g_strdup_printf ("making or loading the weights of %u ranks for %.0f s", ranks,
+                          (double) (now - loading->start) / G_USEC_PER_SEC);
+}
 
 /* Whether to stop loading (weft_state_watch()), in a job of one process. Several processes merge
  * their signals after loading. Also tells how long loading has taken. */
@@ -121,13 +136,11 @@ static gboolean
 stops_loading (void *user)
 {
   struct trainer *t = user;
-  gint64 now = g_get_monotonic_time ();
+  g_autofree char *text = weft_trainer_loading_text (&t->loading, t->plan->mesh.n_ranks,
+                                                     g_get_monotonic_time ());
 
-  if (now - t->told >= TELL_AFTER) {
-    t->told = now;
-    say (t, "making or loading the weights of %u ranks for %.0f s", t->plan->mesh.n_ranks,
-         (double) (now - t->loading) / G_USEC_PER_SEC);
-  }
+  if (text)
+    say (t, "%s", text);
   if (peers_of (t))
     return FALSE;
   t->interrupted |= was_signalled (t);
@@ -190,7 +203,7 @@ open_executor (struct trainer *t, const struct weft_exec_ops *ops, GError **erro
                                       .tokens = t->batch };
   options.control = &t->control;
   tell_memory (t, ops);
-  t->loading = t->told = g_get_monotonic_time ();
+  t->loading = weft_trainer_loading_start (g_get_monotonic_time ());
   if (!(t->x = ops->open (t->plan, &options, error)))
     return FALSE;
   t->state = weft_state_new (t->x);

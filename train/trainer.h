@@ -1,5 +1,6 @@
 /* trainer.h - the training loop: steps, learning rate, evaluation, checkpoints, progress lines. */
 #pragma once
+#include "core/base/pace.h"
 #include "core/exec/exec.h"
 
 struct weft_trainer_options {
@@ -65,6 +66,17 @@ struct weft_trainer_result {
   weft_timeline *timeline;       /* of the last step, or NULL; owned by the caller */
 };
 void weft_trainer_result_clear (struct weft_trainer_result *result);
+
+/* Progress while weights are made or loaded; times in microseconds. */
+struct weft_trainer_loading {
+  weft_pace pace;
+  gint64 start;
+};
+struct weft_trainer_loading weft_trainer_loading_start (gint64 now);
+
+/* The message at `now`, or NULL if the last one or the start is newer than 10 s. The caller frees
+ * the text. */
+char *weft_trainer_loading_text (struct weft_trainer_loading *loading, uint32_t ranks, gint64 now);
 
 struct weft_trainer_sink {
   void (*line) (void *user, const struct weft_trainer_line *line);

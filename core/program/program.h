@@ -263,7 +263,8 @@ weft_ordered (const weft_program *p, const uint32_t *before, uint32_t first, uin
 
 /* ------------------------------------------------------------------------ text */
 
-/* Prints the whole program; weft_program_parse() is the exact inverse. The caller frees it. */
+/* Prints the whole program; weft_program_parse() is the exact inverse. A row may go on in the next
+ * line after a backslash. The caller frees the text. */
 #define WEFT_PROGRAM_TEXT_VERSION 1
 char *weft_program_print (const weft_program *program);
 weft_program *weft_program_parse (const char *text, const char *name, GError **error);

@@ -62,11 +62,17 @@ word_length (const char *at)
   return n;
 }
 
+/* Moves to the next word. A backslash at the end of a line continues the row on the next line. */
 static void
 skip_blanks (struct reader *r)
 {
-  while (is_blank (*r->at))
-    r->at++;
+  for (;; r->at++) {
+    gboolean goes_on = r->at[0] == '\\' && r->at[1] == '\n';
+    if (!goes_on && !is_blank (*r->at))
+      return;
+    r->at += goes_on;
+    r->line += goes_on;
+  }
 }
 
 static gboolean

@@ -73,5 +73,5 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_compare, weft_compare_free)
 /* Adds the weft.compare/1 document. */
 void weft_compare_to_json (const weft_compare *compare, JsonBuilder *builder);
 
-/* Appends the comparison as text. */
-void weft_compare_print (const weft_compare *compare, GString *out);
+/* Appends the comparison as text. Its tables fit `columns` columns, but not less than 70. */
+void weft_compare_print (const weft_compare *compare, int columns, GString *out);

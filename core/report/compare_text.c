@@ -8,6 +8,39 @@
 enum { A = WEFT_COMPARE_A, B = WEFT_COMPARE_B, SIDES = WEFT_N_COMPARE };
 enum { LABEL = 24, VALUE = 11, RATIO = 9, COUNT = 9, RANK = 7 };
 
+/* Widths of the columns of a table with a row per kind or op. */
+struct widths {
+  int label, value;
+  gboolean waits; /* whether the columns of waits fit */
+};
+
+/* The widths at which a table fits the terminal: narrower values first, then no waits. `others`
+ * columns are neither label nor one of `n` values; `longest` is the longest label. */
+static struct widths
+widths_of (int columns, int others, int n, int longest)
+{
+  struct widths w = { .label = LABEL, .value = VALUE, .waits = TRUE };
+
+  if (LABEL + others + n * w.value > columns)
+    w.value = VALUE - 2;
+  if (LABEL + others + n * w.value > columns) {
+    w.waits = FALSE;
+    n -= SIDES;
+  }
+  w.label = CLAMP (longest, LABEL, MAX (LABEL, columns - others - n * w.value));
+  return w;
+}
+
+/* Appends a label; one that is longer than its column has a line of its own. */
+static void
+append_label (GString *out, const char *label, const struct widths *w)
+{
+  gboolean alone = (int) g_utf8_strlen (label, -1) > w->label;
+
+  g_string_append_printf (out, alone ? "%s\n%*s" : "%s%*s", label,
+                          alone ? w->label : w->label - (int) g_utf8_strlen (label, -1), "");
+}
+
 static const char letters[] = "AB";
 
 /* B / A as text; a dash if A is 0. Caller frees. */
@@ -20,19 +53,19 @@ ratio_text (double a, double b)
 }
 
 static void
-append_seconds (GString *out, double seconds)
+append_seconds (GString *out, double seconds, int width)
 {
   g_autofree char *text = weft_units_human (seconds, "s");
-  g_string_append_printf (out, "%*s", VALUE, text);
+  g_string_append_printf (out, "%*s", width, text);
 }
 
 static void
-append_pair (GString *out, const double *seconds)
+append_pair (GString *out, const double *seconds, int width)
 {
   g_autofree char *ratio = ratio_text (seconds[A], seconds[B]);
 
-  append_seconds (out, seconds[A]);
-  append_seconds (out, seconds[B]);
+  append_seconds (out, seconds[A], width);
+  append_seconds (out, seconds[B], width);
   g_string_append_printf (out, "%*s", RATIO, ratio);
 }
 
@@ -77,7 +110,7 @@ static void
 step_line (GString *out, const char *label, double a, double b)
 {
   g_string_append_printf (out, "%-*s", LABEL, label);
-  append_pair (out, (const double[]){ a, b });
+  append_pair (out, (const double[]){ a, b }, VALUE);
   g_string_append_c (out, '\n');
 }
 
@@ -194,54 +227,99 @@ print_count (const weft_compare *c, const struct weft_compare_sum *sum, GString 
     g_string_append_printf (out, "%*" G_GUINT64_FORMAT, COUNT, sum->n[side]);
 }
 
-static void
-print_sums (const weft_compare *c, GString *out)
+static int
+longest_sum (const weft_compare *c)
 {
-  g_string_append_printf (out, "%-*s%*s", LABEL, "seconds, mean rank", COUNT,
+  int longest = 0;
+
+  for (unsigned i = 0; i < c->sum->len; i++) {
+    g_autofree char *label = sum_text (sum_at (c, i));
+    if (is_shown (c, i))
+      longest = MAX (longest, (int) g_utf8_strlen (label, -1));
+  }
+  return longest;
+}
+
+static void
+print_sum_heads (const weft_compare *c, const struct widths *w, GString *out)
+{
+  g_string_append_printf (out, "%-*s%*s", w->label, "seconds, mean rank", COUNT,
                           c->mismatch ? "ops A" : "ops");
   if (c->mismatch)
     g_string_append_printf (out, "%*s", COUNT, "ops B");
-  g_string_append_printf (out, "%*s%*s%*s%*s%*s\n", VALUE, "A", VALUE, "B", RATIO, "B/A", VALUE,
-                          "waits A", VALUE, "waits B");
+  g_string_append_printf (out, "%*s%*s%*s", w->value, "A", w->value, "B", RATIO, "B/A");
+  if (w->waits)
+    g_string_append_printf (out, "%*s%*s", w->value, "waits A", w->value, "waits B");
+  g_string_append_c (out, '\n');
+}
+
+static void
+print_sums (const weft_compare *c, int columns, GString *out)
+{
+  const int counts = (c->mismatch ? SIDES : 1) * COUNT;
+  const struct widths w = widths_of (columns, counts + RATIO, 2 * SIDES, longest_sum (c));
+
+  print_sum_heads (c, &w, out);
   for (unsigned i = 0; i < c->sum->len; i++) {
     const struct weft_compare_sum *sum = sum_at (c, i);
     g_autofree char *label = sum_text (sum);
     if (!is_shown (c, i))
       continue;
-    g_string_append_printf (out, "%-*s", LABEL, label);
+    append_label (out, label, &w);
     print_count (c, sum, out);
-    append_pair (out, sum->seconds);
-    append_seconds (out, sum->wait[A]);
-    append_seconds (out, sum->wait[B]);
+    append_pair (out, sum->seconds, w.value);
+    for (int side = 0; side < (w.waits ? SIDES : 0); side++)
+      append_seconds (out, sum->wait[side], w.value);
     g_string_append_c (out, '\n');
   }
 }
 
 /* ------------------------------------------------------------------------- worst */
 
-static void
-print_worst (const weft_compare *c, GString *out)
+static char *
+op_text (const weft_compare *c, const struct weft_compare_op *op)
 {
+  const weft_program *p = c->side[A].plan->role[op->role];
+  g_autofree char *label = weft_op_label (p, op->op);
+
+  return g_strdup_printf ("  %s %s", weft_op_info[p->op[op->op].kind].word, label);
+}
+
+static int
+longest_op (const weft_compare *c)
+{
+  int longest = 0;
+
+  for (unsigned i = 0; i < c->worst->len; i++) {
+    g_autofree char *text = op_text (c, &g_array_index (c->worst, struct weft_compare_op, i));
+    longest = MAX (longest, (int) g_utf8_strlen (text, -1));
+  }
+  return longest;
+}
+
+static void
+print_worst (const weft_compare *c, int columns, GString *out)
+{
+  const struct widths w = widths_of (columns, RANK + COUNT + RATIO, SIDES + 1, longest_op (c));
+
   if (c->worst->len == 0)
     return;
-  g_string_append_printf (out, "\n%-*s%*s%*s%*s%*s%*s%*s\n", LABEL, "largest differences", RANK,
-                          "rank", COUNT, "op", VALUE, "A", VALUE, "B", RATIO, "B/A", VALUE,
+  g_string_append_printf (out, "\n%-*s%*s%*s%*s%*s%*s%*s\n", w.label, "largest differences", RANK,
+                          "rank", COUNT, "op", w.value, "A", w.value, "B", RATIO, "B/A", w.value,
                           "B - A");
   for (unsigned i = 0; i < c->worst->len; i++) {
     const struct weft_compare_op *op = &g_array_index (c->worst, struct weft_compare_op, i);
-    const weft_program *p = c->side[A].plan->role[op->role];
-    g_autofree char *label = weft_op_label (p, op->op);
-    g_autofree char *text =
-        g_strdup_printf ("  %s %s", weft_op_info[p->op[op->op].kind].word, label);
-    g_string_append_printf (out, "%-*s%*u%*u", LABEL, text, RANK, op->rank, COUNT, op->op);
-    append_pair (out, op->seconds);
-    append_seconds (out, op->seconds[B] - op->seconds[A]);
+    g_autofree char *text = op_text (c, op);
+    append_label (out, text, &w);
+    g_string_append_printf (out, "%*u%*u", RANK, op->rank, COUNT, op->op);
+    append_pair (out, op->seconds, w.value);
+    append_seconds (out, op->seconds[B] - op->seconds[A], w.value);
     g_string_append_c (out, '\n');
   }
 }
 
 void
-weft_compare_print (const weft_compare *c, GString *out)
+weft_compare_print (const weft_compare *c, int columns, GString *out)
 {
   for (int side = 0; side < SIDES; side++)
     print_side (c, side, out);
@@ -249,6 +327,6 @@ weft_compare_print (const weft_compare *c, GString *out)
   print_step (c, out);
   print_memory (c, out);
   print_joined (c, out);
-  print_sums (c, out);
-  print_worst (c, out);
+  print_sums (c, columns, out);
+  print_worst (c, columns, out);
 }

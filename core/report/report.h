@@ -170,7 +170,7 @@ void weft_report_build_train (const struct weft_job *job, JsonBuilder *builder);
 /* ------------------------------------------------------------------------ text */
 
 struct weft_report_style {
-  int columns;     /* width of the terminal; 60 to 100 columns are used */
+  int columns;     /* width of the terminal; bars are 60 to 100 columns wide */
   gboolean colour; /* ANSI escapes */
 };
 

@@ -151,18 +151,29 @@ print_axis (const char *name, double busy_s, double exposed_s, double payload, G
                           VALUE, bytes);
 }
 
+/* Prints the heads of the table of communication and the overlapped share: beside the heads if the
+ * line fits, otherwise below. */
+static void
+print_axis_heads (const weft_report *r, struct weft_report_style style, GString *out)
+{
+  g_autofree char *share = g_strdup_printf ("%.1f %% of transfer time is overlapped",
+                                            100 * r->overlap.overlap_fraction);
+  gboolean beside = LABEL + 3 * VALUE + 3 + (int) strlen (share) <= style.columns;
+
+  g_string_append_printf (out, "\n%-*s%*s%*s%*s%s%s\n", LABEL, "transfers", VALUE, "busy", VALUE,
+                          "exposed", VALUE, "payload", beside ? "   " : "\n  ", share);
+}
+
 /* Prints the communication of each axis, then the total, in which overlapping times count once. */
 static void
-print_axes (const weft_report *r, GString *out)
+print_axes (const weft_report *r, struct weft_report_style style, GString *out)
 {
   double bytes = 0;
   int n = 0;
 
   if (r->overlap.communication_s <= 0)
     return;
-  g_string_append_printf (out, "\n%-*s%*s%*s%*s   %.1f %% of transfer time is overlapped\n", LABEL,
-                          "transfers", VALUE, "busy", VALUE, "exposed", VALUE, "payload",
-                          100 * r->overlap.overlap_fraction);
+  print_axis_heads (r, style, out);
   for (int lane = 0; lane < WEFT_N_LANE; lane++) {
     const struct weft_report_axis *axis = &r->axis[lane];
     if (axis->busy_s <= 0)
@@ -208,39 +219,83 @@ is_column (const weft_report *r, int part)
   return FALSE;
 }
 
+/* The last column of the memory table: the op at which memory is at its peak. */
+enum { PEAK = WEFT_N_REPORT_PART };
+
 static int
-column_width (int part)
+column_width (const weft_report *r, int part)
 {
-  return MAX (8, (int) strlen (weft_report_parts[part].word)) + 2;
+  size_t longest = strlen ("peak at");
+
+  if (part < PEAK)
+    return MAX (8, (int) strlen (weft_report_parts[part].word)) + 2;
+  for (uint32_t role = 0; role < r->plan->n_roles; role++)
+    longest = MAX (longest, strlen (r->role[role].peak_label));
+  return (int) longest + 2;
 }
+
+/* The end of the columns from `first` on that fit the terminal. At least one column is printed. */
+static int
+columns_end (const weft_report *r, int first, struct weft_report_style style)
+{
+  int used = INDENT, part;
+
+  for (part = first; part <= PEAK; part++) {
+    if (part < PEAK && !is_column (r, part))
+      continue;
+    used += column_width (r, part);
+    if (used > style.columns && used > INDENT + column_width (r, part))
+      break;
+  }
+  return part;
+}
+
+/* Columns [first, end) of the memory table. */
+struct columns {
+  int first, end;
+};
 
 /* Prints the names of the parts, and below each name the mark of the part in the bars. */
 static void
-print_heads (const weft_report *r, GString *out)
+print_heads (const weft_report *r, struct columns shown, GString *out)
 {
   g_string_append_printf (out, "%*s", INDENT, "");
-  for (int part = 0; part < WEFT_N_REPORT_PART; part++)
+  for (int part = shown.first; part < MIN (shown.end, PEAK); part++)
     if (is_column (r, part))
-      g_string_append_printf (out, "%*s", column_width (part), weft_report_parts[part].word);
-  g_string_append_printf (out, "  peak at\n%*s", INDENT, "");
-  for (int part = 0; part < WEFT_N_REPORT_PART; part++)
+      g_string_append_printf (out, "%*s", column_width (r, part), weft_report_parts[part].word);
+  g_string_append_printf (out, "%s\n%*s", shown.end > PEAK ? "  peak at" : "", INDENT, "");
+  for (int part = shown.first; part < MIN (shown.end, PEAK); part++)
     if (is_column (r, part))
-      g_string_append_printf (out, "%*c", column_width (part), weft_report_parts[part].mark);
+      g_string_append_printf (out, "%*c", column_width (r, part), weft_report_parts[part].mark);
   g_string_append_c (out, '\n');
 }
 
 static void
-print_parts (const weft_report *r, uint32_t role, GString *out)
+print_parts (const weft_report *r, uint32_t role, struct columns shown, GString *out)
 {
   const struct weft_report_role *row = &r->role[role];
 
   g_string_append_printf (out, "  stage %-*u", INDENT - 8, role);
-  for (int part = 0; part < WEFT_N_REPORT_PART; part++) {
+  for (int part = shown.first; part < MIN (shown.end, PEAK); part++) {
     g_autofree char *bytes = weft_units_human (weft_report_part_bytes (row, part), "B");
     if (is_column (r, part))
-      g_string_append_printf (out, "%*s", column_width (part), bytes);
+      g_string_append_printf (out, "%*s", column_width (r, part), bytes);
   }
-  g_string_append_printf (out, "  %s\n", row->peak_label);
+  if (shown.end > PEAK)
+    g_string_append_printf (out, "  %s", row->peak_label);
+  g_string_append_c (out, '\n');
+}
+
+/* Prints the memory by kind. Columns that do not fit the terminal follow in a table below. */
+static void
+print_kinds (const weft_report *r, struct weft_report_style style, GString *out)
+{
+  for (struct columns shown = { 0, 0 }; shown.end <= PEAK; shown.first = shown.end) {
+    shown.end = columns_end (r, shown.first, style);
+    print_heads (r, shown, out);
+    for (uint32_t role = 0; role < r->plan->n_roles; role++)
+      print_parts (r, role, shown, out);
+  }
 }
 
 static void
@@ -371,9 +426,7 @@ weft_report_print_memory (const weft_report *r, struct weft_report_style style, 
   print_verdict (r, out);
   for (uint32_t role = 0; role < r->plan->n_roles; role++)
     print_role_bar (r, role, style, out);
-  print_heads (r, out);
-  for (uint32_t role = 0; role < r->plan->n_roles; role++)
-    print_parts (r, role, out);
+  print_kinds (r, style, out);
   for (uint32_t role = 0; role < r->plan->n_roles; role++)
     print_registered (r, role, out);
   for (uint32_t role = 0; role < r->plan->n_roles; role++)
@@ -514,7 +567,7 @@ weft_report_print (const weft_report *r, struct weft_report_style style, GString
   g_string_append_c (out, '\n');
   print_iteration (r, out);
   print_overlap (r, out);
-  print_axes (r, out);
+  print_axes (r, style, out);
   print_startup (r, out);
   g_string_append_c (out, '\n');
   weft_report_print_memory (r, style, out);

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE /* posix_openpt */
 #include "cli/cli.h"
 #include "tests/runner/command.h"
+#include "tests/runner/folder.h"
 #include "tests/runner/runner.h"
 #include <fcntl.h>
 #include <glib/gstdio.h>
@@ -716,6 +717,90 @@ lists_and_pages_fit_80_columns (void **state)
   g_unsetenv ("COLUMNS");
 }
 
+#define STAGES JOB_32 " --pipeline-model-parallel-size 4"
+
+static void
+answers_fit_80_columns (void **state)
+{
+  static const char *const narrow[] = { "sim " STAGES,
+                                        "sim " JOB_32 " --use-torch-fsdp2",
+                                        "memory " STAGES,
+                                        "memory " JOB_32 " --use-torch-fsdp2",
+                                        "memory --model llama3-70b --topology dgx-h100",
+                                        "program " JOB_32,
+                                        "program " STAGES " --schedule" };
+
+  (void) state;
+  assert_true (g_setenv ("COLUMNS", "80", TRUE));
+  for (unsigned i = 0; i < G_N_ELEMENTS (narrow); i++)
+    assert_narrow (narrow[i]);
+  g_unsetenv ("COLUMNS");
+}
+
+/* Two jobs with different programs, and two with the same program. */
+static void
+a_comparison_fits_80_columns (void **state)
+{
+#define JOB_FILE "[model]\nconfig = llama3-8b\n[cluster]\ntopology = dgx-h100\n[train]\n"            \
+                 "global_batch_size = 16\n[strategy]\n"
+  static const char *const name[] = { "one.ini", "two.ini", "three.ini" };
+  static const char *const text[] = { JOB_FILE, JOB_FILE "pipeline_model_parallel_size = 2\n",
+                                      JOB_FILE "overlap_grad_reduce = true\n" };
+  char *path[3];
+
+  for (unsigned i = 0; i < 3; i++) {
+    path[i] = g_build_filename (*state, name[i], NULL);
+    assert_true (g_file_set_contents (path[i], text[i], -1, NULL));
+  }
+  assert_true (g_setenv ("COLUMNS", "80", TRUE));
+  for (unsigned i = 1; i < 3; i++) {
+    g_autofree char *words = g_strdup_printf ("compare %s %s", path[0], path[i]);
+    assert_narrow (words);
+  }
+  g_unsetenv ("COLUMNS");
+  for (unsigned i = 0; i < 3; i++)
+    g_free (path[i]);
+}
+
+/* The header of `weft train` is on stderr. */
+static void
+the_header_of_a_run_fits_80_columns (void **state)
+{
+  (void) state;
+  assert_true (g_setenv ("COLUMNS", "80", TRUE));
+  struct answer a = weft_test_answer ("train --model llama-nano --data LICENSE --steps 1");
+  g_auto (GStrv) line = g_strsplit (a.err, "\n", -1);
+
+  g_unsetenv ("COLUMNS");
+  assert_int_equal (a.status, 0);
+  assert_non_null (strstr (a.err, "learning rate"));
+  for (unsigned i = 0; line[i]; i++)
+    if (g_utf8_strlen (line[i], -1) > 80)
+      fail_msg ("weft train: %s", line[i]);
+  weft_test_answer_free (&a);
+}
+
+/* The rows of a program that are wrapped for a terminal are the same program. */
+static void
+a_wrapped_program_is_read_as_the_same (void **state)
+{
+  g_autofree char *path = g_build_filename (*state, "program", NULL);
+  g_autofree char *read = g_strdup_printf ("program --read %s", path);
+  struct answer whole = weft_test_answer ("program --model llama-nano --topology dgx-h100");
+
+  assert_true (g_setenv ("COLUMNS", "64", TRUE));
+  struct answer narrow = weft_test_answer ("program --model llama-nano --topology dgx-h100");
+  g_unsetenv ("COLUMNS");
+  assert_non_null (strstr (narrow.out, " \\\n"));
+  assert_true (g_file_set_contents (path, narrow.out, -1, NULL));
+  struct answer again = weft_test_answer (read);
+  assert_int_equal (again.status, 0);
+  assert_non_null (strstr (whole.out, again.out));
+  weft_test_answer_free (&whole);
+  weft_test_answer_free (&narrow);
+  weft_test_answer_free (&again);
+}
+
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_printed_program_is_read_checked_and_printed_again),
   cmocka_unit_test (reading_a_program_takes_no_job_and_no_schedule),
@@ -745,6 +830,12 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (colour_is_for_terminals_and_no_color_forbids_it),
   cmocka_unit_test (words_are_quoted_without_control_characters),
   cmocka_unit_test (lists_and_pages_fit_80_columns),
+  cmocka_unit_test (answers_fit_80_columns),
+  cmocka_unit_test_setup_teardown (a_comparison_fits_80_columns, weft_test_folder_make,
+                                   weft_test_folder_remove),
+  cmocka_unit_test (the_header_of_a_run_fits_80_columns),
+  cmocka_unit_test_setup_teardown (a_wrapped_program_is_read_as_the_same, weft_test_folder_make,
+                                   weft_test_folder_remove),
 };
 
-WEFT_TESTS (tests, .seconds = 9)
+WEFT_TESTS (tests, .seconds = 12)

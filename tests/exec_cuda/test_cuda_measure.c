@@ -308,7 +308,7 @@ a_comparison_names_what_libraries_took (void **state)
   g_autoptr (weft_timeline) predicted = made_run (plan);
   const struct weft_compare_side a = { "predicted", plan, predicted }, b = { "real", again, read };
   g_autoptr (weft_compare) compare = weft_compare_new (&a, &b, 0);
-  weft_compare_print (compare, text);
+  weft_compare_print (compare, G_MAXINT, text);
   assert_non_null (strstr (text->str, "B  7 MB measured: context 5 MB"));
   assert_non_null (strstr (text->str, "first_step 2 MB"));
   assert_non_null (strstr (text->str, "MB predicted"));

@@ -42,6 +42,24 @@ larger_models_begin_slower (void **state)
   assert_int_equal (weft_trainer_default_decay_steps (1, 100), 1);
 }
 
+/* --------------------------------------------------------------------- loading */
+
+static void
+loading_is_told_every_ten_seconds (void **state)
+{
+  const gint64 second = G_USEC_PER_SEC;
+  struct weft_trainer_loading loading = weft_trainer_loading_start (7 * second);
+
+  (void) state;
+  assert_null (weft_trainer_loading_text (&loading, 4, 7 * second));
+  assert_null (weft_trainer_loading_text (&loading, 4, 17 * second - 1));
+  g_autofree char *first = weft_trainer_loading_text (&loading, 4, 18 * second);
+  assert_string_equal (first, "making or loading the weights of 4 ranks for 11 s");
+  assert_null (weft_trainer_loading_text (&loading, 4, 27 * second));
+  g_autofree char *second_line = weft_trainer_loading_text (&loading, 4, 28 * second);
+  assert_string_equal (second_line, "making or loading the weights of 4 ranks for 21 s");
+}
+
 /* ----------------------------------------------------------------------- steps */
 
 static void
@@ -515,6 +533,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (the_rate_rises_in_a_line_and_falls_in_a_cosine),
   cmocka_unit_test (without_warm_up_the_first_step_is_already_on_the_cosine),
   cmocka_unit_test (larger_models_begin_slower),
+  cmocka_unit_test (loading_is_told_every_ten_seconds),
   cmocka_unit_test (every_step_reads_the_next_sequences),
   cmocka_unit_test (loss_and_norm_are_those_of_the_last_stage),
   cmocka_unit_test (the_timeline_is_that_of_the_last_step),

@@ -36,7 +36,7 @@ compare_with_itself (const weft_plan *plan, const weft_timeline *t)
     g_assert_true (isfinite (sum->wait[0]) && sum->wait[0] == sum->wait[1]);
   }
   weft_compare_to_json (c, b);
-  weft_compare_print (c, text);
+  weft_compare_print (c, 80, text);
 }
 
 int
