@@ -295,8 +295,8 @@ weigh_by_source (const struct view *v, const GArray *outside, uint32_t *n_source
   return values;
 }
 
-/* The logarithm of the factor by which bands of a nearness grow at both ends. With too few sources,
- * that of the next nearness. */
+/* The logarithm of the factor by which bands of `nearness` grow at both ends. If this nearness has
+ * too few sources, the result is the logarithm for the next nearness. */
 static double
 margin_without (struct view *v, enum weft_nearness nearness, uint32_t without)
 {

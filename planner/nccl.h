@@ -52,7 +52,7 @@ struct weft_nccl_row {
   enum weft_nccl_size size;
   double bytes, measured_s, host_per_rank, host_before;
   double predicted_s, error; /* set by weft_nccl_predict() */
-  const char *algorithm;     /* likewise */
+  const char *algorithm;     /* set by weft_nccl_predict() */
 };
 
 typedef struct weft_nccl {
@@ -60,7 +60,8 @@ typedef struct weft_nccl {
   struct weft_nccl_row *row;
 } weft_nccl;
 
-/* Loads a table and the rules; a path of NULL is that of the bundled file. The caller frees it. */
+/* Loads a table and the rules; a path that is NULL stands for the bundled file. The caller frees
+ * it. */
 weft_nccl *weft_nccl_load (const char *table, const char *rules, GError **error);
 void weft_nccl_free (weft_nccl *nccl);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_nccl, weft_nccl_free)

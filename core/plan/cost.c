@@ -217,8 +217,8 @@ keys_per_query (enum weft_op_kind kind, const struct weft_shape *s, double flops
   return pairs / queries;
 }
 
-/* x / (x + half): the part of the rate that is left if a constant amount of work, as long as that
- * of `half`, comes with the work of x. */
+/* x / (x + half): the part of the full rate that remains if each kernel has, besides its work x, a
+ * constant amount of work as large as `half`. */
 static double
 saturation (double x, double half)
 {
