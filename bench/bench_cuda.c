@@ -395,7 +395,8 @@ open_device (struct bench *b, GError **error)
          copy (b, WEFT_GPU_TO_DEVICE, b->ids, ids, PATTERN, error) && CALL (b, finish, b->stream);
 }
 
-/* Measures all models, or one. After an error, the rows measured before it have been printed. */
+/* Measures all models, or one. Each op is printed when it has been measured, so an error loses no
+ * earlier measurement. */
 static gboolean
 bench_all (struct bench *b, const char *only, GError **error)
 {

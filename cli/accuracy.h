@@ -1,5 +1,6 @@
 /* accuracy.h - writes docs/accuracy.md: errors of predictions by source and by kind of job, bands,
- * order of strategies, constants, collectives, and the rows that stay unexplained. */
+ * order of strategies, constants, collectives, and the published runs whose errors are
+ * unexplained. */
 #pragma once
 #include "planner/errors.h"
 

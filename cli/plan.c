@@ -142,7 +142,8 @@ struct page {
   struct weft_ratio_error ratio;
 };
 
-/* `job` is that of the candidate. */
+/* Whether a candidate may exceed the memory of the GPU. `job`: the job with the strategy of the
+ * candidate. */
 static gboolean
 is_risky (const struct page *page, const struct weft_job *job, const struct weft_candidate *c)
 {

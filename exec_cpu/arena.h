@@ -2,13 +2,13 @@
 #pragma once
 #include "exec_cpu/machine.h"
 
-/* Maps the pools of a rank, or uses those of options.memory. */
+/* Maps the memory pools of a rank, or takes the memory of the pools from options.memory. */
 gboolean cpu_arena_open (struct cpu_rank *r, const struct weft_memory *memory, GError **error);
 
 /* Unmaps the pools, also after cpu_arena_open() has failed. */
 void cpu_arena_close (struct cpu_rank *r, const struct weft_memory *memory);
 
-/* Resets the counts of remaining uses before a step. */
+/* Sets the number of remaining uses of every buffer to its value at the start of a step. */
 void cpu_arena_start (struct cpu_rank *r);
 
 /* Before an op: unpoisons (address sanitizer) the buffers whose first use is this op. With option

@@ -42,7 +42,7 @@ struct round {
   gboolean complete; /* the last round of sums: results are written to the slice */
   gboolean swaps;    /* all-to-all or all-gather of rows: reads one operand, writes another */
   gboolean shifts;   /* copies a whole tensor from one neighbour, from one operand to another */
-  uint64_t row;      /* bytes of a row, if counts give the number of rows; else 0 */
+  uint64_t row;      /* bytes of a row, if the op has row counts; else 0 */
 };
 
 /* -------------------------------------------------------------------- sums */
@@ -245,7 +245,8 @@ take_rows (const struct round *d, uint32_t from)
           rows_for (d, from, d->me, FALSE) * d->row);
 }
 
-/* All-gather of rows: copies the rows of member `from`.  All members have the same counts. */
+/* All-gather of rows: copies the rows of member `from`. All members have the same table of row
+ * counts. */
 static void
 gather_rows (const struct round *d, uint32_t from)
 {

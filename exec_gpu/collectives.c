@@ -8,8 +8,9 @@
 #include "exec_gpu/script.h"
 #include <string.h>
 
-/* Whether the executor can find the counts of an exchange of rows.  The counts are on the device.
- * Ranks that share a GPU read them there; else the plan must have a copy of them to the host. */
+/* Whether the executor can find the row counts of an exchange of rows. The counts are on the
+ * device. Ranks that share a GPU read the counts there; otherwise the plan must have an op that
+ * copies the counts to the host. */
 static gboolean
 can_count (const struct gpu_machine *m, const weft_program *p, uint32_t op)
 {

@@ -117,8 +117,8 @@ split (struct gpu_rank *r, int color, const struct weft_gpu_member *member, weft
          keep (r->m, *out);
 }
 
-/* Splits the communicator of a rank's group from that of all ranks. The color of a group is its
- * first rank. */
+/* Creates the communicator of a rank's group by a split of the communicator of all ranks. The color
+ * of a group is its first rank. */
 static gboolean
 split_group (struct gpu_rank *r, enum weft_group_kind kind, GError **error)
 {
@@ -253,8 +253,8 @@ start (struct gpu_machine *m, GError **error)
   return gpu_ok (m, GPU_CALL (m, group_start), error, "communicators");
 }
 
-/* Time limit in seconds for opening or closing communicators: that of the rendezvous or, for a
- * single process, the deadline of a step. */
+/* Time limit in seconds for opening or closing communicators: the time limit of the rendezvous or,
+ * for a single process, the deadline of a step. */
 static double
 patience (const struct gpu_machine *m)
 {

@@ -1,8 +1,8 @@
 /* Exchanges of rows between GPUs, whose number of rows is known only during the step.
  *
- * A copy op of the plan transfers the counts to the host before the exchange is enqueued.  The host
- * waits for the event of this copy, then launches sends and receives of exactly so many rows.
- * Members without rows for each other exchange nothing: both have the counts.
+ * A copy op of the plan transfers the numbers of rows (counts) to the host before the exchange is
+ * enqueued.  The host waits for the event of this copy, then launches sends and receives of exactly
+ * so many rows. Members without rows for each other exchange nothing: both have the counts.
  *
  *   all_to_all_v       sends each member its part and receives this member's part from each member
  *   all_gather_v       sends this member's rows to all members and receives their rows
@@ -18,7 +18,7 @@ gpu_is_counted (enum weft_op_kind kind)
   return kind != weft_op_even (kind);
 }
 
-/* ------------------------------------------------------------------------- counts */
+/* --------------------------------------------------------- row counts on the host */
 
 static uint32_t
 owner_of (const weft_program *p, uint32_t op, uint32_t operand)
@@ -53,7 +53,7 @@ first_owner_of (const weft_program *p, uint32_t op, uint32_t operand)
   return gone == WEFT_NO_OP ? buf : owner_of (p, gone, 0);
 }
 
-/* The index of the operand of copy_out `copy` that contains the counts which `op` reads as its
+/* Returns which operand of copy_out `copy` contains the row counts that `op` reads as its
  * `operand`, or WEFT_NO_OP. */
 static uint32_t
 table_of (const weft_program *p, uint32_t copy, uint32_t op, uint32_t operand)
@@ -87,7 +87,7 @@ offset_of (const struct gpu_rank *r, const void *at, uint32_t buf)
   return (uint64_t) ((const uint8_t *) at - weft_bind_at (&r->bind, weft_buf_owner (r->p, buf)));
 }
 
-/* The address in the mailbox of the counts of an operand. */
+/* The address in the mailbox (host memory) of the row counts in an operand. */
 static const int64_t *
 mailed (const struct gpu_rank *r, uint32_t op, uint32_t operand)
 {
@@ -103,8 +103,8 @@ mailed (const struct gpu_rank *r, uint32_t op, uint32_t operand)
   return (const int64_t *) (const void *) at;
 }
 
-/* Number of rows in parts [first, last) of the counts. G_MAXUINT64, which fits into no buffer, if a
- * count is negative or the sum overflows. */
+/* Sum of the row counts of parts [first, last). G_MAXUINT64, which fits into no buffer, if a count
+ * is negative or the sum overflows. */
 static uint64_t
 rows_of (const struct gpu_counted *x, const int64_t *counts, uint32_t first, uint32_t last)
 {

@@ -3,10 +3,11 @@
 #pragma once
 #include "exec_gpu/machine.h"
 
-/* Whether the number of rows of a collective depends on counts. */
+/* Whether a collective has row counts, that is, numbers of rows that are known only during the
+ * step. */
 gboolean gpu_is_counted (enum weft_op_kind kind);
 
-/* The copy op that transfers the counts of an op to the host, or WEFT_NO_OP. */
+/* The copy op that transfers the row counts of a collective to the host, or WEFT_NO_OP. */
 uint32_t gpu_counted_source (const weft_program *p, uint32_t op);
 
 /* Bytes of scratch that the reduce-scatters among an op and the later ops of its launch need. */

@@ -137,8 +137,8 @@ make_rank (struct gpu_machine *m, uint32_t row)
     weft_bind_init (&r->bind, m->base.plan, r->rank);
 }
 
-/* Finds the rows of this process. All processes run equally many ranks, in order: process 0 runs
- * the first ranks. */
+/* Finds the rows of the timeline, one per rank, that this process runs. All processes run equally
+ * many ranks, in order: process 0 runs the first ranks. */
 static void
 find_rows (struct gpu_machine *m)
 {

@@ -9,8 +9,8 @@
 #include "exec_gpu/calls.h"
 #include "exec_gpu/gpu_options.h"
 
-/* Opens an executor with a table of calls, which must outlive the executor.  `ops` is the vendor's
- * row of functions; all of them except open() are those of WEFT_EXEC_GPU_OPS. */
+/* Opens an executor with a table of calls, which must outlive the executor.  `ops` is the
+ * executor's table of functions; all functions except open() are set by WEFT_EXEC_GPU_OPS. */
 weft_exec *weft_exec_gpu_open (const struct weft_exec_ops *ops, const struct weft_gpu_calls *calls,
                                const weft_plan *plan, const struct weft_exec_options *options,
                                GError **error);
@@ -29,7 +29,7 @@ void weft_exec_gpu_write (weft_exec *x, uint32_t row, uint32_t buf, uint64_t off
 /* The name of the first GPU; the caller frees it. */
 char *weft_exec_gpu_name (const struct weft_gpu_calls *calls);
 
-/* The fields that the rows of all vendors have in common. */
+/* The fields of struct weft_exec_ops that are the same for the GPUs of all vendors. */
 #define WEFT_EXEC_GPU_OPS                                                                          \
   .flags = WEFT_EXEC_TIMES | WEFT_EXEC_NUMBERS | WEFT_EXEC_STAMPS | WEFT_EXEC_PROCESSES,           \
   .wait = weft_exec_gpu_wait, .issue = weft_exec_gpu_issue, .run = weft_exec_gpu_run,              \

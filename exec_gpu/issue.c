@@ -20,7 +20,7 @@ struct issue {
   uint32_t (*cursor)[WEFT_N_LANE]; /* of each row, in units */
   GRand *rand;                     /* for stress, the random order of lanes; else NULL */
   uint32_t *counts_read;           /* by row: units of lane d2h that the host has waited for */
-  gboolean waits;                  /* the host may wait for the counts of one more unit */
+  gboolean waits;                  /* the host may wait for the row counts of one more unit */
   GArray *members;                 /* struct gpu_rank_unit: members of a collective */
 };
 
@@ -33,8 +33,9 @@ head_of (const struct issue *x, uint32_t row, uint32_t lane)
   return at < gpu_units_of (r, lane) ? gpu_unit_at (r, lane, at) : NULL;
 }
 
-/* Whether a unit must wait because the host has not read its counts. The host waits for counts only
- * when no other unit can be issued: the ranks that produce the counts may depend on other units. */
+/* Whether a unit must wait because the host has not read the numbers of rows that the unit
+ * exchanges. The host waits for these row counts only when no other unit can be issued: the ranks
+ * that produce the row counts may depend on other units. */
 static gboolean
 is_held (const struct issue *x, uint32_t row, const struct gpu_unit *u)
 {

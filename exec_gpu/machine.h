@@ -124,12 +124,12 @@ struct gpu_call {
   weft_gpu_event *event;
 };
 
-/* An exchange of rows; the host reads the counts when it issues the exchange.  Sent rows begin at
- * `from`, received rows at `to`, both in the order of the members. */
+/* An exchange of rows; the host reads the numbers of rows (row counts) when it issues the exchange.
+ * Sent rows begin at `from`, received rows at `to`, both in the order of the members. */
 struct gpu_counted {
   weft_gpu_comm *comm;
   enum weft_op_kind kind;
-  uint32_t n, me, each;        /* number of members; this member; number of counts per member */
+  uint32_t n, me, each;        /* number of members; this member; row counts per member */
   const int64_t *counts, *got; /* in the mailbox; got: received rows of all_to_all_v, or NULL */
   uint8_t *from, *to;
   uint64_t from_rows, to_rows; /* capacity of the buffers in rows */

@@ -243,8 +243,8 @@ gpu_transfer_peer (const struct gpu_rank *r, uint32_t op, uint32_t *row, uint32_
   return TRUE;
 }
 
-/* Finds, for each unit with exchanges of rows, the last unit that copies their counts to the
- * host. */
+/* For each unit that exchanges rows, finds the last unit that copies to the host the row counts of
+ * the exchange. */
 static void
 find_told (struct gpu_rank *r)
 {

@@ -30,10 +30,10 @@
 #define UNIT WEFT_TILE_COLUMNS
 /* Columns of a head processed at a time; a wider head recomputes its scores for each piece. */
 #define WIDTH 256
-/* Columns of a head processed at a time for gradients of keys and values: fewer, because a fold
- * over leaves keeps a stack of sums in the scratch. */
+/* Columns of a head processed at a time for gradients of keys and values: fewer, because the tree
+ * sum over leaves (kernels/leaves.h) keeps a stack of sums in the scratch. */
 #define LEAF_WIDTH 128
-#define DEPTH 4 /* stack entries of a fold over WEFT_MOST_CHUNKS leaves */
+#define DEPTH 4 /* stack entries of a tree sum (core/base/fold.h) of WEFT_MOST_CHUNKS leaves */
 _Static_assert(OUTER % UNIT == 0 && UNIT % WEFT_TILE_ROWS == 0 && WIDTH % UNIT == 0 &&
                    INNER % WEFT_TILE_ROWS == 0,
                "whole tiles");
@@ -90,7 +90,7 @@ struct attention {
   uint64_t width, value; /* elements of a query or key head; of a value head */
   uint64_t window;       /* number of keys that a query sees, including the key of its own token */
   uint64_t sum_row;
-  uint32_t leaves; /* number of leaves of a sequence's queries */
+  uint32_t leaves; /* leaves (kernels/leaves.h) of a sum over a sequence's queries */
   float scale;
   float cap;                        /* scores x become cap tanh (x / cap); 0: no soft-capping */
   const struct weft_kernel *kernel; /* kernel of the call, for the ALiBi slopes of heads */
@@ -422,7 +422,7 @@ struct factor {
   unsigned tile;
 };
 
-/* Those columns of a range that lie inside the head. */
+/* The part of a range of columns that lies inside the head. */
 static struct span
 within (const struct strip *s, struct span columns)
 {

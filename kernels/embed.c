@@ -164,7 +164,8 @@ add_token (const struct gather *g, float *sum, uint64_t at, uint64_t n)
   weft_sums_add (sum, x, n);
 }
 
-/* Adds the gradients of the tokens of a chain that lie in a leaf, from `token` on. */
+/* Adds the gradients of the tokens of a chain that lie in one leaf of the canonical sum, from
+ * `token` on. */
 static void
 sum_leaf (const struct gather *g, uint64_t token, struct weft_range leaf, struct weft_range columns,
           struct weft_sums *sums)

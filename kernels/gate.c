@@ -7,7 +7,10 @@
 #include "kernels/part.h"
 #include <math.h>
 
-/* Operands of both ops, forward and backward; moe_weigh also has counts. */
+/* Operands of gate, moe_weigh, gate_bwd or moe_weigh_bwd (core/ops.def). Forward: x, by (the factor
+ * of each row, or its logit), out. Backward: also dy and dby, and out is dx. moe_weigh and
+ * moe_weigh_bwd have one more operand, the row counts of the experts; gate_of() uses it to set
+ * `rows`. */
 struct gate {
   const struct weft_operand *x, *by, *dy, *out, *dby;
   uint64_t rows, columns;

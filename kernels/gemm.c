@@ -34,7 +34,8 @@ even_piece (uint64_t n, uint64_t most, uint64_t unit)
 
 /* -------------------------------------------------------------------------- storing sums */
 
-/* A stack of sums over leaves, all for the same block of the result. */
+/* A stack of partial sums of the same block of the result: nodes of the tree of leaves
+ * (core/base/fold.h) that wait for their siblings. */
 struct stack {
   float *entry;
   uint64_t n; /* floats per entry */
@@ -60,7 +61,8 @@ join_sums (void *stack, uint32_t below)
   weft_round (s->dtype, s->n, left);
 }
 
-/* Adds the sum of leaf i, which is in the first free entry of the stack (`top`), to the fold. */
+/* Adds the sum of leaf i to the tree sum (core/base/fold.h). The sum of the leaf is in the first
+ * free entry of the stack, `top`. */
 static void
 push_leaf (struct stack *s, uint32_t i)
 {

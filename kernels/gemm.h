@@ -37,8 +37,8 @@ struct weft_gemm_result {
   enum weft_dtype dtype;
   gboolean accumulate; /* add to the old values */
 
-  /* Whether every node of the sum over leaves is rounded to dtype (canonical order); otherwise
-   * nodes are fp32. */
+  /* Whether every node of the tree that adds the leaves (leaves.h) is rounded to dtype (canonical
+   * order); otherwise nodes are fp32. */
   gboolean rounds;
 
   const void *bias; /* one per column; NULL: none */

@@ -19,7 +19,7 @@
 #include <math.h>
 
 #define MOST_WIDTH 4096 /* limit of the head width in model.def */
-#define MOST_DEPTH 4    /* stack entries of a fold over eight leaves */
+#define MOST_DEPTH 4    /* stack entries of a tree sum (core/base/fold.h) of eight leaves */
 
 enum { TOKENS, RANK, SPLIT_ROPE, SPLIT_PARTS };
 enum { JOIN_HEADS = 1, NOPE, ROPE, VALUE, LEAVES };

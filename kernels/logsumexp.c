@@ -140,8 +140,9 @@ weft_logsumexp_join_top (void *stack, uint32_t below)
   s[below] = weft_logsumexp_join (s[below], s[below + 1]);
 }
 
-/* Log-sum-exp of a row, folded leaf by leaf. The exponentials are relative to *given or, if `given`
- * is NULL, to the largest logit of their leaf. */
+/* Log-sum-exp of a row of logits. The columns are summed leaf by leaf (kernels/leaves.h), and the
+ * leaves are added as a tree. The exponentials are relative to *given or, if `given` is NULL, to
+ * the largest logit of their leaf. */
 static struct weft_logsumexp
 fold (const struct weft_logits_row *row, const float *given)
 {

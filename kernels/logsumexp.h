@@ -11,7 +11,7 @@
 
 struct weft_logsumexp {
   float most;
-  double sum; /* sum of exp (logit - most); a float if there are leaves */
+  double sum; /* sum of exp (logit - most); a float value if summed in leaves */
 };
 
 /* A row of logits without its columns beyond the vocabulary (padding). */

@@ -37,7 +37,8 @@ result_in (const struct weft_operand *o, uint64_t columns)
   };
 }
 
-/* The terms of sums over k or n, divided into leaves. */
+/* Divides `terms`, the terms of the sums over k or n of a matmul, into leaves
+ * (kernels/leaves.h). */
 static struct weft_leaves
 dealt (const struct weft_kernel *k, uint64_t terms)
 {

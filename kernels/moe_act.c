@@ -101,9 +101,10 @@ weft_cpu_moe_act (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   }
 }
 
-#define MOST_DEPTH 33 /* stack entries of a fold over 2^32 leaves */
+#define MOST_DEPTH 33 /* stack entries of a tree sum (core/base/fold.h) of 2^32 leaves */
 
-/* Dot product of two rows, folded leaf by leaf. */
+/* Dot product of two rows. The terms of each leaf are added in one chain, and the leaves as a tree
+ * (kernels/leaves.h). */
 static float
 product (const float *a, const float *b, const struct weft_leaves *leaves)
 {

@@ -24,7 +24,7 @@ struct weft_sums {
   gboolean empty[WEFT_SUMS_MOST_DEPTH]; /* the entry has no terms yet: its floats are not set */
 };
 
-/* Divides tokens into leaves of one segment each. */
+/* Divides the tokens of a sum into leaves (leaves.h) of one segment each. */
 struct weft_leaves weft_sums_leaves (const struct weft_kernel *k, uint64_t tokens);
 
 /* weft_sums_leaves() for `tokens` tokens of several passes over the same sequences. The tokens are

@@ -1,5 +1,5 @@
-/* team.h - CPU threads that share a kernel. Each computes its part of the outputs; the bits are
- * those of one thread. */
+/* team.h - CPU threads that share a kernel. Each computes its part of the outputs; the outputs are
+ * bitwise equal to those that one thread computes. */
 #pragma once
 #include "kernels/kernel.h"
 

@@ -17,7 +17,7 @@ struct weft_store_stranger {
   GInetAddress *from;
   gint64 until;
   struct weft_hello hello;
-  uint32_t process;       /* its process number; WEFT_STORE_NOBODY before its hello */
+  uint32_t process;       /* process number of the stranger; WEFT_STORE_NOBODY before the hello */
   GByteArray *transcript; /* bytes of its handshake */
 };
 

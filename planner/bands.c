@@ -16,13 +16,14 @@ static const struct {
   WEFT_BAND_LADDER (RUNG)
 };
 
-/* The part of the rows at and beyond each end of a raw band. */
+/* The fraction of the published runs that lie at or beyond each end of a band without margin. */
 #define BEYOND 0.1
 
-/* A margin of fewer sources says nothing of others. */
+/* A margin computed from fewer sources says nothing about other sources. */
 enum { LEAST_SOURCES = 3 };
 
-/* The rows with an error of one quantity, by ascending measured / predicted. */
+/* The published runs (rows of the recorded errors) that have an error of one quantity, step time or
+ * memory, sorted by measured / predicted. */
 struct view {
   uint32_t n, n_source;
   const struct weft_error_row **row;
@@ -133,14 +134,15 @@ weft_bands_free (weft_bands *bands)
 
 /* ------------------------------------------------------------------------------ groups */
 
-/* Rows of a rung; `without` are numbers of sources whose rows do not count. */
+/* The published runs on one rung of the ladder. `without`: numbers of two sources whose runs are
+ * left out. */
 struct group {
   const struct view *view;
-  const uint8_t *same; /* of each row and the job */
+  const uint8_t *same; /* by row: traits in which the run and the job are equal */
   uint32_t without[2];
   unsigned rung;
   uint32_t n, n_source;
-  uint32_t *of_source; /* rows of each source */
+  uint32_t *of_source; /* number of runs of each source */
 };
 
 static gboolean
@@ -164,7 +166,8 @@ count_rows (struct group *g)
     }
 }
 
-/* Goes up the ladder, from g->rung on, to the first rung with enough rows. */
+/* Goes up the ladder (planner/bands.h), from g->rung on, to the first rung with enough published
+ * runs. */
 static void
 climb (struct group *g)
 {
@@ -181,8 +184,8 @@ weight_of (const struct group *g, uint32_t row)
   return fmin (1, WEFT_BAND_SOURCE_ROWS / g->of_source[g->view->source[row]]);
 }
 
-/* An end of the raw band: the row nearest to the middle such that it and the rows beyond it have at
- * least a tenth of the weight. */
+/* An end of the band without margin: the run nearest to the middle such that this run and the runs
+ * beyond it have at least a tenth of the weight of all runs. */
 static double
 raw_end (const struct group *g, gboolean high)
 {
@@ -240,15 +243,15 @@ first_rung (enum weft_nearness nearness)
   return rung;
 }
 
-/* A row and its band, made without its own source. */
+/* A published run and its band, which is made without the runs of the same source. */
 struct outside {
   uint32_t source;
   double low, high, by; /* logarithms; `by`: of the factor by which the row is outside, negative
                          * inside */
 };
 
-/* The rows whose band without their own source is of this nearness. `without`: a source that counts
- * nowhere. */
+/* The published runs whose band is of this nearness, if the band is made without the runs of their
+ * own source. `without`: a source whose runs are in no band. */
 static GArray *
 rows_outside (struct view *v, enum weft_nearness nearness, uint32_t without)
 {
@@ -292,8 +295,8 @@ weigh_by_source (const struct view *v, const GArray *outside, uint32_t *n_source
   return values;
 }
 
-/* The logarithm of the factor by which bands of a nearness grow at both ends. With too few sources,
- * that of the next nearness. */
+/* The logarithm of the factor by which bands of `nearness` grow at both ends. If this nearness has
+ * too few sources, the result is the logarithm for the next nearness. */
 static double
 margin_without (struct view *v, enum weft_nearness nearness, uint32_t without)
 {

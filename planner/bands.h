@@ -30,7 +30,7 @@ enum {
   WEFT_SAME_PRECISION = 128
 };
 
-/* X (ID, word, doc): what the rows of a rung have in common with the job. */
+/* X (ID, word, doc): what the published runs of a rung have in common with the job. */
 #define WEFT_NEARNESS_LIST(X)                                                                      \
   X (WEFT_NEAR, "near", "this generation of GPUs with this software was measured")                 \
   X (WEFT_SOFTWARE_ONLY, "software", "this software was measured, on other GPUs")                  \
@@ -55,19 +55,21 @@ extern const char *const weft_nearness_words[], *const weft_nearness_docs[];
   X (WEFT_SAME_GENERATION, WEFT_HARDWARE_ONLY)                                                     \
   X (0, WEFT_NOTHING_NEAR)
 
-/* Numbers are NaN if `rows` is 0: nothing was ever measured. */
+/* The numbers are NaN if `rows` is 0, that is, no similar run was ever measured. */
 struct weft_band {
   double low, high;    /* of measured / predicted - 1, with the margin */
   double margin;       /* as a fraction: both ends were moved by this factor */
   double median;       /* of absolute errors, predicted / measured - 1 */
   uint32_t rows, sources;
-  uint32_t software_rows, hardware_rows, near_rows; /* of this family of software, of this
-                                                     * generation of GPUs, of both */
+  uint32_t software_rows, hardware_rows, near_rows; /* numbers of runs: same family of
+                                                     * software; same generation of GPUs;
+                                                     * same software and same GPUs */
   unsigned rung, same; /* index in the ladder; its traits */
   enum weft_nearness nearness;
 };
 
-/* The rows that count, prepared for many bands. */
+/* The recorded errors of the published runs that count in totals, prepared for the computation of
+ * many bands. */
 typedef struct weft_bands weft_bands;
 
 /* `errors` must outlive the result. The caller frees it. */
@@ -79,19 +81,20 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_bands, weft_bands_free)
 struct weft_band weft_bands_of (weft_bands *bands, const struct weft_traits *traits,
                                 enum weft_quantity quantity);
 
-/* What the rows of a band have in common, in words: "H100 80GB HBM3, stack nemo-2, dense models".
- * The caller frees the text. */
+/* What the published runs of a band have in common, in words: "H100 80GB HBM3, stack nemo-2, dense
+ * models". The caller frees the text. */
 char *weft_band_group (const struct weft_band *band, const struct weft_traits *traits);
 
-/* A sentence that says what was never measured, or hardly; NULL: the rows are near. The caller
- * frees it. */
+/* A sentence that says which software or GPUs were never or hardly measured; NULL if the runs of
+ * the band are near (WEFT_NEAR). The caller frees it. */
 char *weft_band_warning (const struct weft_band *band, const struct weft_traits *traits);
 
-/* The rows whose band, made without their own source, is of one nearness, and the part of them that
- * lies in it. The margin is then made without this source, too. */
+/* A test of the bands of one nearness. Each published run gets a band that is made, with its
+ * margin, without the runs of the same source. rows, sources: the runs whose band is of this
+ * nearness, and their sources. */
 struct weft_coverage {
   uint32_t rows, sources;
-  double share; /* each source counts once; NaN without rows */
+  double share; /* fraction of these runs inside their band, mean of sources; NaN without runs */
   double width; /* median of the factor between the ends of the bands */
 };
 struct weft_coverage weft_bands_coverage (weft_bands *bands, enum weft_quantity quantity,

@@ -235,7 +235,8 @@ group_free (void *data)
   g_free (group);
 }
 
-/* Takes `name`. NULL: the rows have no errors. */
+/* Returns the errors of the published runs names[row] = `name`. Takes ownership of `name`. Returns
+ * NULL if none of these runs has an error. */
 static struct weft_error_group *
 group_new (const weft_errors *errors, char *name, char *const *names)
 {

@@ -35,31 +35,32 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_errors, weft_errors_free)
 /* The text of the record of a validation. The caller frees it. */
 char *weft_errors_record (const weft_validation *validation);
 
-/* Whether a row counts in totals and bands. */
+/* Whether a published run is part of totals and bands. */
 gboolean weft_error_counts (const struct weft_error_row *row);
 
-/* Time and memory, where the same is done for both. */
+/* The two quantities that are predicted and measured: step time and memory. */
 enum weft_quantity { WEFT_TIME, WEFT_MEMORY, WEFT_N_QUANTITY };
 
 /* predicted / measured - 1 */
 double weft_error_of (const struct weft_error_row *row, enum weft_quantity quantity);
 
-/* The errors of rows with one name. */
+/* The errors of a group: all published runs to which a weft_error_name() function gives the same
+ * name. */
 struct weft_error_group {
   char *name;
-  gboolean apart; /* all rows are apart */
+  gboolean apart; /* no run of the group counts in totals */
   struct weft_validate_errors of[WEFT_N_QUANTITY];
 };
 
-/* The name of a row's group; the caller frees it. */
+/* Returns the name of the group of a published run; the caller frees it. */
 typedef char *weft_error_name (const struct weft_error_row *row);
 weft_error_name weft_errors_source_name;
 
 /* "H100 80GB HBM3, megatron-core, dense, pipeline" */
 weft_error_name weft_errors_kind_name;
 
-/* The groups of all rows but those of tier C, by name: struct weft_error_group *. Groups without
- * errors are left out. The caller frees the array. */
+/* Groups the published runs of all tiers except C by the name that `name` gives: struct
+ * weft_error_group *. Groups without errors are left out. The caller frees the array. */
 GPtrArray *weft_errors_group (const weft_errors *errors, weft_error_name *name);
 
 /* The mean of the groups' mean absolute errors, without groups that are apart. */

@@ -31,7 +31,7 @@ struct fit {
   GPtrArray *source; /* names, by struct row.source */
   struct weft_least_squares problem;
   const char *stage; /* what the progress reports */
-  const double *at;  /* logarithms of the constants; those of row i begin at at + i * stride */
+  const double *at;  /* logarithms of the constants; for row i they begin at at + i * stride */
   size_t stride;
   gboolean sloped;   /* whether slopes are asked for */
 };
@@ -42,7 +42,7 @@ row_at (const struct fit *f, uint32_t i)
   return &g_array_index (f->row, struct row, i);
 }
 
-/* ------------------------------------------------------------------- the rows that count */
+/* -------------------------------------------------------- measurements that the fit uses */
 
 static uint32_t
 source_of (struct fit *f, const char *id)
@@ -310,7 +310,8 @@ note_errors (const struct fit *f, const double *r, enum weft_fit_state state, we
 
 /* ------------------------------------------------------------- without a source or a constant */
 
-/* Predicts the rows of each source with constants that were fitted without them. */
+/* Predicts the published runs of each source with constants that were fitted without the runs of
+ * this source. */
 static gboolean
 leave_out (struct fit *f, const struct search *s, weft_fit *fit, GError **error)
 {

@@ -65,8 +65,8 @@ typedef struct weft_fit {
   double time[WEFT_N_FIT_STATE], memory[WEFT_N_FIT_STATE]; /* means of the sources' means */
 } weft_fit;
 
-/* Fits the constants. NULL with an error if no row counts, or no process can be started. The caller
- * frees the result. */
+/* Fits the constants. Returns NULL with an error if no measurement can be used, or no process can
+ * be started. The caller frees the result. */
 weft_fit *weft_fit_new (const weft_published *table, const weft_assumptions *assumptions,
                         const weft_constants *constants, const struct weft_fit_options *options,
                         GError **error);

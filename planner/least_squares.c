@@ -16,7 +16,8 @@ weft_least_squares_loss (const struct weft_least_squares *problem, const double 
   return loss;
 }
 
-/* The weight of a residual in least squares whose gradient is that of the robust loss. */
+/* The weight with which a plain square of the residual has the same gradient as the robust loss of
+ * the residual. */
 static double
 weight_of (const struct weft_least_squares *problem, uint32_t i, double r)
 {

@@ -52,7 +52,7 @@ struct weft_nccl_row {
   enum weft_nccl_size size;
   double bytes, measured_s, host_per_rank, host_before;
   double predicted_s, error; /* set by weft_nccl_predict() */
-  const char *algorithm;     /* likewise */
+  const char *algorithm;     /* set by weft_nccl_predict() */
 };
 
 typedef struct weft_nccl {
@@ -60,7 +60,8 @@ typedef struct weft_nccl {
   struct weft_nccl_row *row;
 } weft_nccl;
 
-/* Loads a table and the rules; a path of NULL is that of the bundled file. The caller frees it. */
+/* Loads a table and the rules; a path that is NULL stands for the bundled file. The caller frees
+ * it. */
 weft_nccl *weft_nccl_load (const char *table, const char *rules, GError **error);
 void weft_nccl_free (weft_nccl *nccl);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_nccl, weft_nccl_free)
@@ -72,12 +73,13 @@ typedef void (*weft_nccl_change) (void *user, struct weft_cluster *cluster,
 /* Predicts all rows. `change` may be NULL. */
 void weft_nccl_predict (weft_nccl *nccl, weft_nccl_change change, void *user);
 
-/* Writes the errors of all rows that count to error[n_row], NaN for the others, with constants that
- * `change` sets. The rows keep their predictions. */
+/* Writes to error[n_row] the errors of all measured collectives that are part of totals, with
+ * constants that `change` sets; NaN for the other collectives. The predictions stored in `nccl` do
+ * not change. */
 void weft_nccl_errors (const weft_nccl *nccl, weft_nccl_change change, void *user, double *error);
 
-/* Errors of the predicted rows that count. `fabric` NULL: of all fabrics; `size`
- * WEFT_N_NCCL_SIZE: of all sizes. */
+/* Errors of the predicted collectives that are part of totals. `fabric` NULL: of all fabrics;
+ * `size` WEFT_N_NCCL_SIZE: of all sizes. */
 struct weft_validate_errors weft_nccl_sum (const weft_nccl *nccl, const char *fabric,
                                            enum weft_nccl_size size);
 

@@ -331,8 +331,9 @@ find_twin (const union weft_model *m, int64_t layer, int64_t n)
   return at < n - 1 ? at : n;
 }
 
-/* Sets twin[] to the layer of a model with `n` layers that stands for each layer. FALSE: a layer
- * has none. */
+/* For each layer of `m`, sets twin[layer] to a layer of the model with `n` layers that is of the
+ * same kind, between neighbours of the same kinds. Returns FALSE if the model with `n` layers has
+ * no such layer for some layer of `m`. */
 static gboolean
 find_twins (const union weft_model *m, int64_t n, int64_t *twin)
 {
@@ -345,8 +346,8 @@ find_twins (const union weft_model *m, int64_t n, int64_t *twin)
 /* Largest number of layers of a short model: kinds of layers repeat after fewer layers. */
 enum { MOST_SHORT = 64 };
 
-/* The number of layers of the shortest model whose layers stand for all layers of `m`. Sets twin[]
- * as find_twins() does. */
+/* The number of layers of the shortest model in which find_twins() finds a layer for each layer of
+ * `m`. Sets twin[] as find_twins() does. */
 static int64_t
 shortest_model (const union weft_model *m, int64_t *twin)
 {

@@ -27,9 +27,9 @@ struct weft_sweep_order {
   uint32_t rows, strategies;
   double spearman, kendall;  /* rank correlations, -1..1; ties have middle ranks */
   uint32_t pairs;            /* alike rows whose measured times differ */
-  double right;              /* part of these pairs that are predicted in the right order */
+  double right;              /* fraction of `pairs` that is predicted in the right order */
   const char *best;          /* id of the fastest row */
-  uint32_t place;            /* its place in the predicted order, from 1 */
+  uint32_t place;            /* place of `best` in the predicted order, from 1 */
   gboolean top;              /* the place is in the first tenth, rounded up */
 };
 

@@ -44,7 +44,7 @@ struct weft_validate_row {
 /* A group of rows, or a source. */
 struct weft_validate_group {
   const char *name;
-  gboolean apart; /* all rows are apart */
+  gboolean apart; /* no row of the group counts in totals */
   struct weft_validate_errors time, memory;
 };
 

@@ -12,7 +12,7 @@
 
 struct weft_sampler {
   const weft_tokens *tokens;
-  uint64_t n_train, n_eval; /* counts of sequences */
+  uint64_t n_train, n_eval; /* numbers of sequences for training and for evaluation */
   uint32_t seq_length;
   uint64_t seed;
   gboolean shuffle;

@@ -430,9 +430,9 @@ check_progress (struct trainer *t, const struct weft_metrics *m, gboolean answer
                          t->progress.step, WEFT_TRAINER_MOST_SKIPS, m->loss);
 }
 
-/* Whether the token file has become shorter. If so, all processes save a checkpoint and stop after
- * this step, because the next step might not find its tokens. Prints a warning if the file was only
- * written. */
+/* Whether the token file has become shorter since it was opened. If so, all processes save a
+ * checkpoint and stop after this step, because the next step might not find its tokens. Prints a
+ * warning if another program has written to the file without shortening it. */
 static gboolean
 has_lost_data (struct trainer *t)
 {

@@ -80,8 +80,9 @@ is_base (const struct weft_sheet *sheet, const struct weft_conf_entry *entry)
          weft_same_name (entry->key, "base");
 }
 
-/* Reads one entry into the value of its row, which may already have a value from a base.  The
- * caller adds file and line to an error. */
+/* Parses one "key = value" entry of an .ini file. The field of sheet->table with this key defines
+ * type and limits. The result is stored in file->values, in place of a value that a base file (see
+ * `inherits` in sheet.h) gave to the same key. The caller adds file and line to an error. */
 static gboolean
 read_entry (weft_sheet_file *file, const weft_conf *conf, const struct weft_conf_entry *entry,
             GError **error)

@@ -45,7 +45,7 @@ weft_cluster_is_cpu (const struct weft_cluster *c)
  * with few matmuls draws less power, and is then faster than this rate says. */
 double weft_cluster_matmul_rate (const struct weft_cluster *cluster, enum weft_dtype dtype);
 
-/* The same rate for 4-bit floats (NVFP4); 0 if the GPU has none. */
+/* The rate of weft_cluster_matmul_rate() for 4-bit floats (NVFP4); 0 if the GPU has none. */
 static inline double
 weft_cluster_nvfp4_rate (const struct weft_cluster *c)
 {

@@ -151,7 +151,7 @@ weft_watch_read (struct weft_watch *watch, const weft_plan *plan, uint32_t rank,
   const weft_program *p = program_of (plan, rank);
 
   if (p->op[op].phase < WEFT_PHASE_REDUCE)
-    return TRUE; /* row counts, sizes or a flag for the executor: no metrics */
+    return TRUE; /* numbers that the executor itself needs, such as row counts: no metrics */
   if (p->op[op + 1].uses - p->op[op].uses > 1) {
     *metrics = metrics_of (watch, plan, rank, op, value);
     watch->n_large = 0;

@@ -252,7 +252,7 @@ struct reader {
   JsonObject *root;
   JsonArray *rows;
   weft_plan *plan;
-  weft_actors head; /* rank, role and stands_for of the rows; nothing else is set */
+  weft_actors head; /* rank, role and stands_for of the timeline's rows; nothing else is set */
   weft_timeline *t;
 };
 

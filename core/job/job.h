@@ -66,7 +66,8 @@ void weft_settings_add_default (weft_settings *settings, const char *section, co
 /* Remembers a flag that was accepted without effect. */
 void weft_settings_ignore (weft_settings *settings, const char *flag);
 
-/* These flags, each once, in order; the array is terminated by NULL. */
+/* The flags that weft_settings_ignore() has remembered, each once, in order; the array is
+ * terminated by NULL. */
 const char *const *weft_settings_ignored (const weft_settings *settings);
 
 /* Moves all settings of `from`, in order; `from` is empty afterwards. */

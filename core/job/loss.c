@@ -42,7 +42,8 @@ balanced_tokens (const struct weft_job *job)
   return n;
 }
 
-/* Number of leaves of each sequence that a rank holds. */
+/* Number of leaves (parts of a canonical sum, kernels/leaves.h) of each sequence that a rank
+ * holds. */
 static int64_t
 leaves_of (const struct weft_job *job)
 {

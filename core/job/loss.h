@@ -13,6 +13,7 @@ uint64_t weft_job_tokens (const struct weft_job *job);
  * fewer. */
 uint64_t weft_job_loss_tokens (const struct weft_job *job);
 
-/* Whether canonical order allows this number of chunks: a chunk must consist of whole sequences
- * that form a node of the tree, or be one leaf of a sequence. */
+/* Whether canonical order allows this number of chunks: a chunk must be one leaf of a sequence
+ * (kernels/leaves.h), or consist of whole sequences that form a node of the tree of
+ * core/base/fold.h. */
 gboolean weft_job_loss_leaves (const struct weft_job *job, int64_t chunks);

@@ -144,7 +144,9 @@ mlp_vectors (const union weft_model *m, int64_t width)
   return (wide) projections_up (m) * width + m->hidden_size;
 }
 
-/* Weights of one layer; of a MoE layer those of `experts` routed experts. */
+/* Number of weights of one layer. `moe`: whether the layer has experts. If it has, the result
+ * contains attention, router and shared expert, and the weights of as many routed experts as
+ * `experts` says. */
 static wide
 layer_weights (const union weft_model *m, gboolean moe, int64_t experts)
 {

@@ -13,7 +13,8 @@ const char *weft_job_schedule_file (const struct weft_job *job);
  * known. */
 const struct weft_schedule_row *weft_job_schedule (const struct weft_job *job);
 
-/* The grid of the schedule for this job, or that of pipeline_schedule_file. The caller frees it. */
+/* Returns the grid of the job's schedule, or the grid in the file pipeline_schedule_file if the job
+ * names one. The caller frees it. */
 weft_grid *weft_job_grid (const struct weft_job *job, GError **error);
 
 /* Model chunks per rank of one copy of the model: required by the schedule or its file, or

@@ -167,7 +167,8 @@ reduces_blocks (const struct weft_job *j)
   return weft_job_microbatches (j) == 1 || power_of_two (T (micro_batch_size) * weft_job_dp (j));
 }
 
-/* Whether tensor-parallel ranks get equal shares of `units` (in canonical order, equal leaves). */
+/* Whether tensor-parallel ranks get equal shares of `units`. In canonical order, they must get
+ * equally many leaves of the sum over `units` (kernels/leaves.h). */
 static gboolean
 deals_leaves (const struct weft_job *j, int64_t units)
 {

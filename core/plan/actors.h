@@ -69,8 +69,8 @@ typedef struct weft_actors {
   uint32_t *peer;                     /* [actor][2]: next and previous stage; WEFT_NO_ACTOR: no such
                                        * stage */
   gboolean folded;
-  uint32_t n_pattern;                 /* number of patterns: WEFT_N_PATTERN plus those of the
-                                       * groups */
+  uint32_t n_pattern;                 /* number of patterns: WEFT_N_PATTERN plus the patterns of
+                                       * the groups */
   struct weft_path *path;             /* [actor][n_pattern]; NULL if there is no fabric */
   uint32_t n_link;
   double *capacity;                   /* bytes/s of each link that paths name */
@@ -81,7 +81,7 @@ weft_actors *weft_actors_new (const struct weft_fabric *fabric, const struct wef
                               gboolean fold);
 
 /* Makes one actor per role, without links. Proofs about the order of ops use these actors, because
- * that order does not depend on the cluster. */
+ * the order of ops does not depend on the cluster. */
 weft_actors *weft_actors_new_roles (const struct weft_mesh *mesh);
 void weft_actors_free (weft_actors *actors);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_actors, weft_actors_free)

@@ -217,8 +217,8 @@ keys_per_query (enum weft_op_kind kind, const struct weft_shape *s, double flops
   return pairs / queries;
 }
 
-/* x / (x + half): the part of the rate that is left if a constant amount of work, as long as that
- * of `half`, comes with the work of x. */
+/* x / (x + half): the part of the full rate that remains if each kernel has, besides its work x, a
+ * constant amount of work as large as `half`. */
 static double
 saturation (double x, double half)
 {
@@ -394,8 +394,9 @@ formula (const void *cost, enum weft_op_kind kind, const struct weft_shape *shap
   return roofline (cost, kind, shape, 0);
 }
 
-/* Measured seconds of a kernel; negative if the op was not measured. If communication holds SMs,
- * the measured seconds are scaled like the seconds of the formula. */
+/* Measured seconds of a kernel; negative if the op was not measured. `sms_taken`: number of SMs
+ * that concurrent communication holds. If sms_taken is not 0, the measured seconds are multiplied
+ * by the ratio of roofline() without these SMs to roofline() with all SMs. */
 static double
 measured (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
           uint32_t sms_taken)
@@ -458,8 +459,9 @@ shared_bytes (const weft_program *p, uint32_t op, uint32_t before)
   return bytes;
 }
 
-/* Seconds of a fused op: the op's seconds as a separate kernel (measured or by formula), multiplied
- * by the ratio of the formula with fusion to the formula without fusion. */
+/* Seconds of a fused op: the seconds of the op as a separate kernel, measured or computed,
+ * multiplied by the ratio of the computed seconds with fusion to the computed seconds without
+ * fusion. */
 static double
 fused_price (const struct weft_cost *cost, const weft_program *p, uint32_t op, uint32_t sms_taken)
 {

@@ -55,9 +55,9 @@ double weft_cost_kernel (const struct weft_cost *cost, enum weft_op_kind kind,
 double weft_cost_host_kernel (const struct weft_cost *cost, enum weft_op_kind kind,
                               const struct weft_shape *shape);
 
-/* The terms of the formula for a kernel that runs on all SMs: seconds = gap + max (work, memory).
- * The work of a matmul is flops / (rate x waves x tiles x depth) + sums; the work of attention is
- * flops / (rate x share). Terms that do not apply to a kernel are 0. */
+/* The terms of the roofline formula for a kernel that runs on all SMs: seconds = gap + max (work,
+ * memory). The work of a matmul is flops / (rate x waves x tiles x depth) + sums; the work of
+ * attention is flops / (rate x share). Terms that do not apply to a kernel are 0. */
 struct weft_cost_parts {
   double flops, bytes;
   double rate, bandwidth;           /* FLOP/s at full efficiency; B/s that kernels reach */

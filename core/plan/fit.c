@@ -106,7 +106,8 @@ collect (struct fit *f, const struct weft_fit_piece *p)
   return TRUE;
 }
 
-/* The next range of both lists by offset; NULL at their end. */
+/* The next range, by offset, of the lists f->early and f->late together; NULL at the end of both
+ * lists. */
 static const struct range *
 next_range (const struct fit *f, guint *early, guint *late)
 {

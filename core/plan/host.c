@@ -92,8 +92,8 @@ note_told (const weft_program *p, uint32_t op, uint32_t *counts_copy)
       counts_copy[weft_buf_owner (p, p->uses[u].buf)] = op;
 }
 
-/* The newest copy to the host of the counts that an all-to-all reads. Returns WEFT_NO_OP if the op
- * reads no counts or no op has copied its counts to the host. */
+/* The newest op that copies to the host the row counts that an all-to-all reads. Returns WEFT_NO_OP
+ * if the all-to-all reads no row counts, or no op has copied its row counts to the host. */
 static uint32_t
 copy_of_counts (const weft_program *p, uint32_t op, const uint32_t *counts_copy)
 {

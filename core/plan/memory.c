@@ -21,7 +21,7 @@ struct region {
  * the first buffer is placed, so buffers are placed by size (fit.h). This takes longest. */
 enum packing { MIXED, SPLIT, SLABS, FITTED, N_PACKING };
 
-#define MOST_PAIRS 50000000u /* that FITTED compares in one pool */
+#define MOST_PAIRS 50000000u /* pairs of buffers that FITTED compares in one pool */
 
 /* The buffers that one microbatch keeps for backward in a model chunk, or a part of them. The slab
  * is placed when its first buffer is placed, and is free after the last use of all its buffers. */

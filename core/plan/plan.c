@@ -125,8 +125,9 @@ longest_link (const struct weft_coll_shape *group, const struct weft_traffic *t)
   return most;
 }
 
-/* Whether the op exchanges tokens of experts, once with each rank. All-to-all of equal shares can
- * also be that of Ulysses. */
+/* Whether the dispatcher of the job (moe_flex_dispatcher_backend) sends each token only once to
+ * every rank of `group` in an op of this kind. An all-to-all of equal shares sends tokens of
+ * experts only if Ulysses context parallelism, which uses the same kind of op, is off. */
 static gboolean
 goes_once_a_rank (const weft_plan *plan, const struct weft_coll_shape *group,
                   enum weft_op_kind kind)

@@ -39,8 +39,9 @@ double weft_software_bytes (const weft_plan *plan, const struct weft_coll_shape 
 void weft_software_reorder (const weft_plan *plan, const struct weft_coll_shape *group,
                             enum weft_op_kind kind, double bytes, struct weft_traffic *traffic);
 
-/* Turns the traffic of a send from one stage to rank `to` of another, over a route of `rate`, into
- * that of a slice, with the gather of all slices as part of its latency. */
+/* Changes *traffic, the traffic of a send of a whole tensor from one stage to rank `to` of another
+ * stage over a route of `rate` bytes/s, into the traffic of a send of one slice. The gather of all
+ * slices at the receiving stage becomes part of the latency. */
 void weft_software_scatter (const weft_plan *plan, uint32_t to, const struct weft_shape *shape,
                             double rate, struct weft_traffic *traffic);
 
@@ -49,5 +50,6 @@ void weft_software_scatter (const weft_plan *plan, uint32_t to, const struct wef
 double weft_software_launches (const weft_plan *plan, const struct weft_coll_shape *group,
                                enum weft_op_kind kind, double elements);
 
-/* Turns the traffic of one of these launches into that of all. */
+/* Changes *traffic, the traffic of one launch, into the traffic of `launches` launches
+ * (weft_software_launches()). */
 void weft_software_repeat (const weft_plan *plan, double launches, struct weft_traffic *traffic);

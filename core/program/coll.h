@@ -66,7 +66,7 @@ struct weft_coll_shape {
   uint32_t n, side[WEFT_MAX_AXES], stride[WEFT_MAX_AXES];
   gboolean uniform, ring[WEFT_MAX_AXES];
   double latency[WEFT_MAX_AXES], next_latency; /* seconds of one step in Simple */
-  const struct weft_cluster *cluster; /* that of the fabric; must outlive the shape */
+  const struct weft_cluster *cluster; /* cluster of the fabric; must outlive the shape */
   uint32_t n_load, n_next;
   struct weft_load *load, *next; /* next: loads of a shift, whose flows all use way 0 */
 };

@@ -46,7 +46,8 @@ weft_coll_has_protocol (const struct weft_coll_shape *s, enum weft_protocol prot
           (ll ? c->fabric_latency_ll : c->fabric_latency_ll128) > 0);
 }
 
-/* Bytes of data that one rank sends. A group with one flow per rank has all of them in each way. */
+/* Bytes of data that one rank sends. In a group in which each rank has one flow, every element of
+ * `bytes` contains all bytes of the rank. */
 static double
 sent (const struct weft_coll_shape *s, const double bytes[WEFT_MAX_WAYS])
 {

@@ -104,8 +104,9 @@ enum weft_launch {
   WEFT_LAUNCH_ALL,   /* all in one group */
   WEFT_LAUNCH_BYTES, /* each fp8 (byte) bucket separately; the last of them together with all other
                       * buckets, whose tensors are spread over the model */
-  WEFT_LAUNCH_UNITS, /* buckets of one unit together (those of its experts separately), others
-                      * alone, in the order of their first tensors */
+  WEFT_LAUNCH_UNITS, /* buckets of one unit together, but buckets of the unit's experts
+                      * separately; buckets outside units alone, in the order of their first
+                      * tensors */
 };
 
 /* Grouping of the buckets of one chunk; `bytes`: the byte buffer for WEFT_LAUNCH_BYTES. */

@@ -30,7 +30,7 @@ extern const char *const weft_lane_words[];
 struct weft_lane_traits {
   gboolean communicates; /* between ranks */
   gboolean copies;       /* over the host link */
-  gboolean in_layer;     /* its ops can be part of the forward or backward pass of a layer */
+  gboolean in_layer;     /* ops of the lane can be part of a layer's forward or backward pass */
 };
 extern const struct weft_lane_traits weft_lane_traits[WEFT_N_LANE];
 
@@ -117,7 +117,7 @@ struct weft_op_info {
   gboolean pointwise; /* a compiler may fuse it with its neighbours (enable_compile) */
   gboolean in_bound;  /* occurs in every step with any data-parallel sharding: counted by the
                        * planner's lower bounds */
-  gboolean serial;    /* its CPU kernel is not divided among threads */
+  gboolean serial;    /* the CPU kernel of the op is not divided among threads */
   gboolean in_ring;   /* the op uses the rank's index in its ring (cp_ring) instead of its index
                        * among all context parallel ranks */
   uint8_t bulk;       /* bits: operands with one element for each element of a flat buffer; an op
@@ -154,7 +154,8 @@ weft_op_swaps (enum weft_op_kind kind)
          weft_op_info[kind].equal_shares == WEFT_OP_ALL_TO_ALL;
 }
 
-/* Whether the shares of members may differ. Counts on the device define them. */
+/* Whether the members of a collective may have different numbers of rows. A table of row counts on
+ * the device contains these numbers. */
 static inline int
 weft_op_is_counted (enum weft_op_kind kind)
 {

@@ -47,7 +47,7 @@ weft_placements_free (weft_placements *placements)
   g_free (placements);
 }
 
-/* The first caller's cluster becomes that of all placements. */
+/* All placements are on one cluster: the cluster of the first caller is copied. */
 static void
 note_cluster (weft_placements *placements, const struct weft_cluster *cluster)
 {

@@ -17,7 +17,7 @@ struct hazard {
 struct weft_builder {
   uint32_t role, n_roles;
   GArray *op, *deps, *uses, *buf, *shape, *param, *hazard;
-  GArray *before; /* WEFT_N_LANE counts per op, see weft_program_order() */
+  GArray *before; /* per op: WEFT_N_LANE numbers, see weft_program_order() */
   GArray *pos;
   GPtrArray *name;
   GHashTable *name_index, *shape_index;

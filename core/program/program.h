@@ -130,8 +130,8 @@ struct weft_param {
   uint64_t tail;        /* rows consist of three parts that are cut separately: rows - 2 tail, tail,
                          * tail */
   uint64_t block;       /* for experts: rows per expert, cut as cut.h defines; else 0 */
-  uint32_t ways, inner; /* ranks of `group` that share the tensor; those of them that share a
-                         * block */
+  uint32_t ways, inner; /* ways: ranks of `group` that share the tensor; inner: ranks among
+                         * these that share one block */
   uint8_t cut, group;   /* enum weft_cut, enum weft_group_kind */
   uint64_t start;       /* element, counted through all flat buffers: layout.h */
   uint64_t piece, stride; /* cut into row pieces, one per rank: layout.h; or 0 */

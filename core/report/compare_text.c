@@ -207,8 +207,10 @@ sum_at (const weft_compare *c, unsigned i)
   return i < c->sum->len ? &g_array_index (c->sum, struct weft_compare_sum, i) : NULL;
 }
 
-/* Whether a sum is printed. TRUE: the sum has seconds or a wait, and it is not the only label of
- * its kind. */
+/* Whether the table has a line for a sum. A sum is over all ops of a kind, or over the ops of a
+ * kind that have the same label ("qkv"). TRUE if the sum has seconds or a wait. A sum over one
+ * label is not printed if its kind has no other label, because the line of the kind then says the
+ * same. */
 static gboolean
 is_shown (const weft_compare *c, unsigned i)
 {

@@ -52,7 +52,7 @@ struct weft_explain_row {
   double value;     /* value of one occurrence */
   const char *unit; /* "B", "s", "FLOP", "FLOP/s", "%" (value is a fraction), "" */
   uint32_t count;   /* occurrences in a step; 0: not counted */
-  gboolean sum;     /* whether the row is the sum of the rows above it */
+  gboolean sum;     /* whether `value` is the sum of the rows above */
 };
 
 struct weft_explain_section {

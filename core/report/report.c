@@ -131,8 +131,8 @@ add_row (weft_report *r, uint32_t row, double weight)
   r->overlap.exposed_communication_s += weight * (communication - common (all, compute));
 }
 
-/* Adds all rows. Every role has the same number of ranks, so all observed roles have equal weight.
- * The rows of a role share this weight. */
+/* Adds all rows of the timeline to the report. Every role has the same number of ranks, so all
+ * observed roles have equal weight. The rows of a role share the weight of the role. */
 static void
 add_rows (weft_report *r)
 {

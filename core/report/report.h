@@ -73,7 +73,7 @@ struct weft_report_role {
   uint64_t by_kind[WEFT_N_BUF_KIND], padding;
   uint64_t host_by_kind[WEFT_N_BUF_KIND]; /* bytes at the peak of the host pool */
   uint32_t peak_op;    /* the op at the peak */
-  char *peak_label;    /* its label */
+  char *peak_label;    /* label of the op at the peak */
   uint64_t init_bytes; /* weft_plan_init_bytes() */
   struct weft_memory_stalls stalls; /* overlap given up to fit in memory; empty if no op waits */
 };

@@ -16,7 +16,8 @@ struct table {
   uint32_t n_chunks, n_micro, group;
 };
 
-/* Appends cell `k` of that order. Backwards run the chunks from last to first. */
+/* Appends the forward (or backward) pass that a rank runs as its k-th, counted from 0, in the order
+ * of struct table. Backward passes visit the chunks from last to first. */
 static void
 put_kth (GArray *row, const struct table *t, enum weft_phase phase, uint32_t k)
 {

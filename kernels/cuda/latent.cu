@@ -77,7 +77,8 @@ struct join {
   uint64_t tokens, heads, nope, rope, value;
 };
 
-/* Offsets of a head's parts in the rows of a token. */
+/* Offsets of one head in the rows of a token: in the queries q, in the keys and values kv, and in
+ * the query, key and value parts of the joined row. */
 struct places {
   uint64_t q, kv, query, key, value;
 };

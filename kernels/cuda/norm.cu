@@ -17,8 +17,9 @@ enum { MOST_KEPT = 12288 / 2 };
 /* Up to this length backward keeps two floats per element. */
 enum { MOST_KEPT_TWICE = 12288 / 2 - 64 };
 
-/* Rows of a matrix, or heads of tokens: of each token's `all` heads the first `heads` are
- * normalised, `queries` of them with the first weight, the rest with the second. */
+/* Rows of a matrix, or heads of tokens: of the `all` heads of each token the first `heads` are
+ * normalised. The first `queries` of the normalised heads have the first weight, the others the
+ * second weight. */
 struct rows {
   uint64_t n, columns;
   uint64_t heads, all, queries; /* heads 0: plain rows */

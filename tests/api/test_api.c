@@ -1,6 +1,6 @@
 /* The library for training loops: every method of DistributedDataParallel and finalize_model_grads,
- * the order in which the methods must be called, and that a step made of separate calls has the
- * bits of a step made of one call. */
+ * the order in which the methods must be called, and that a step made of separate calls gives bit
+ * for bit the results of a step made of one call. */
 #include "api/include/weft/weft.h"
 #include "tests/runner/folder.h"
 #include "tests/runner/runner.h"

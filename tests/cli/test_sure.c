@@ -122,8 +122,9 @@ text_says_what_was_never_measured (void **state)
 }
 
 /* A strategy is marked "may not fit" if the upper end of its memory band exceeds the memory of the
- * GPU. It is marked "may be faster than the best" if the ratio of the two step times is within the
- * error of ratios (planner/sweeps.h). */
+ * GPU. A strategy is marked "may be faster than the best" if its predicted step time exceeds that
+ * of the best strategy by at most the fraction ratio_error, the usual error of a ratio of two
+ * predicted times (planner/sweeps.h). */
 static void
 plan_marks_strategies_by_their_bands (void **state)
 {
@@ -156,7 +157,8 @@ plan_marks_strategies_by_their_bands (void **state)
   weft_test_answer_free (&text);
 }
 
-/* A record of another table has its rows, and the page can be made of it. */
+/* `weft validate --record` of another table writes one line for each published run, and weft can
+ * make the page of accuracy from it. */
 static void
 a_record_has_a_line_for_each_row (void **state)
 {

@@ -1,4 +1,5 @@
-/* The rows that weft explain prints must add up to the numbers of the plan and the report. */
+/* weft explain prints formulas with their values, one per row. The values must add up to the
+ * numbers of the plan and the report. */
 #include "core/report/explain.h"
 #include "exec_sim/exec_sim.h"
 #include "tests/made/random_job.h"

@@ -1,6 +1,8 @@
-/* Mutants (damaged copies of correct plans): each dependency is removed in turn, and other rows
- * that the checks of check.h read are changed. A second, slow and simple checker, the judge,
- * decides whether a mutant is still correct; the checks of check.h must agree with the judge.
+/* Mutants (damaged copies of correct programs). Each mutant has one defect: a dependency or a write
+ * is removed, a buffer gets the address of another live buffer, a view is shifted, or a transfer or
+ * collective is swapped, changed or removed. A second, slow and simple checker, the judge, decides
+ * whether a mutant with a defect inside one program is still correct; the checks of check.h must
+ * agree with the judge.
  *
  * The judge uses two rules of program.h: ops of a lane run in order, and an op waits for its
  * dependencies. From these rules it computes which ops have ended when an op starts, and compares
@@ -64,7 +66,7 @@ without_op (const weft_program *p, uint32_t gone)
   return q;
 }
 
-/* ---------------------------------------------------------------- the judge */
+/* ------------------------------------- the judge: a slow and simple checker */
 
 /* A relation between ops: for every op, a set of ops as a row of bits. */
 struct relation {
@@ -461,8 +463,8 @@ drop_each_write (const weft_plan *plan, uint32_t role, void *user)
   }
 }
 
-/* Each write is dropped in turn. The mutant is still correct if the buffer is permanent, or is
- * not read later. */
+/* One mutant for each write: the write is dropped. The mutant is still correct if the buffer is
+ * permanent, or is not read later. */
 static void
 a_write_that_is_dropped_leaves_its_reader_without (void **state)
 {

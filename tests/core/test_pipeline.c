@@ -642,7 +642,9 @@ a_number_is_left_out_where_it_does_not_fit (void **state)
   g_autoptr (weft_grid) large = grid_of (WEFT_SCHEDULE_GPIPE, 16, 600);
   struct drawn seen = look (middle);
 
-  /* of 32 forwards the numbers 0 to 9 fit into their cells, and all 32 of the backwards */
+  /* There are 8 ranks and 32 microbatches. The cell of a forward pass is wide enough for a
+   * microbatch number of one digit, so each rank shows the numbers 0 to 9. The cell of a backward
+   * pass is wider, and each rank shows all 32 numbers. */
   assert_int_equal (seen.n_number, 8 * (10 + 32));
   seen = look (large);
   assert_int_equal (seen.n_number, 0);

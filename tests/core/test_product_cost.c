@@ -495,7 +495,7 @@ a_loss_that_is_not_fused_moves_copies_of_the_logits (void **state)
 }
 
 /* The fraction of these bytes that a job moves: all without a fused loss, loss_native_share with
- * the native fusion, none with that of Transformer Engine. */
+ * the native fusion, none with the fusion of Transformer Engine. */
 static void
 fusion_of_the_loss_decides_what_it_moves (void **state)
 {

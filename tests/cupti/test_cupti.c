@@ -301,7 +301,7 @@ records_in_any_order_belong_to_the_op_whose_id_was_pushed (void **state)
   first = fake.pushed;
   weft_cupti_about (c, 3, 0);
   second = fake.pushed;
-  weft_cupti_about (c, 3, 0); /* the same op again: no second push */
+  weft_cupti_about (c, 3, 0); /* the op has not changed, so its id is not pushed again */
   assert_true (fake.depth == 1 && first != second);
 
   begin_buffer ();

@@ -67,7 +67,7 @@ struct computing_item {
 
 struct computing_arena {
   void *base;
-  uint64_t pages; /* the memory, followed by an inaccessible page: bytes of both */
+  uint64_t pages; /* bytes of the memory and of the inaccessible page behind it */
   void *at;
   uint64_t bytes;
   enum weft_pool pool;

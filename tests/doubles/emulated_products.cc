@@ -46,7 +46,7 @@ struct flight {
   size_t issued;
 };
 
-/* The two matrix descriptors of a product. All four warps of a warpgroup must pass the same. */
+/* The two matrix descriptors of a product. All four warps of a warpgroup must pass the same two. */
 struct issued {
   uint64_t a, b;
 };

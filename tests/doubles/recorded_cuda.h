@@ -53,7 +53,7 @@ struct recorded_kernel {
 typedef struct recorded_cuda {
   struct weft_gpu_calls calls;
   uint32_t devices;      /* reported device count; default 64 */
-  const char *no_kernel; /* word of an op for which the device has no kernel; may be NULL */
+  const char *no_kernel; /* name of a kind of op without a kernel (weft_op_words); may be NULL */
   uint64_t fail_at;      /* number of the call that fails, counted from 1; 0: none */
   gboolean lost_then;    /* after this call all others fail too, as if the GPUs were lost */
   gboolean never_ends;   /* events never complete */

@@ -39,7 +39,8 @@ work_of (const struct weft_job *job)
          job->model.num_attention_heads;
 }
 
-/* Whether ranks exchange rows of experts by counts, that is, without a fixed capacity. */
+/* Whether ranks exchange rows of experts whose number the router determines during the step. With a
+ * fixed capacity per expert the number of rows is known before the step. */
 static gboolean
 is_counted (const char *words)
 {
@@ -48,8 +49,9 @@ is_counted (const char *words)
           strstr (words, "tensor_model_parallel_size="));
 }
 
-/* Draws legal jobs until one is small enough. `counted`: only jobs that exchange rows by counts.
- * The caller frees the text. */
+/* Draws random jobs until a legal one is small enough. `counted`: is_counted() must be TRUE for the
+ * job, that is, ranks exchange rows of experts whose number is known only during the step. The
+ * caller frees the text. */
 static char *
 draw (GRand *rand, struct weft_job *job, gboolean counted)
 {
@@ -66,9 +68,10 @@ draw (GRand *rand, struct weft_job *job, gboolean counted)
   }
 }
 
-/* Trains a job on the device and on the CPU and compares. Half of the jobs run on a device with
- * wgmma, as Hopper has; every other job has one device per rank. FALSE: the device lacks a kernel,
- * or NCCL does not support the job. */
+/* Trains job number `number` on the emulated device and on the CPU, and compares the results. Jobs
+ * with an odd number have one device per rank; in jobs with an even number all ranks share one
+ * device. For two of every four numbers the device has wgmma, as Hopper has. Returns FALSE if the
+ * device lacks a kernel of the job, or NCCL does not support the job. */
 static gboolean
 runs_as_on_the_cpu (const char *words, const struct weft_job *job, uint32_t number)
 {
@@ -140,7 +143,8 @@ random_jobs_train_as_on_the_cpu (void **state)
   train_jobs (*state, FALSE);
 }
 
-/* A further quarter of the number of jobs, all of them with row counts. */
+/* A quarter as many further jobs. In each of them, ranks exchange rows of experts whose number is
+ * known only during the step. */
 static void
 random_jobs_whose_rows_go_by_counts_train_as_on_the_cpu (void **state)
 {

@@ -257,7 +257,7 @@ a_device_with_less_shared_memory_takes_them_too (void **state)
 static const struct large {
   enum weft_op_kind kind;
   uint64_t dim[8];
-  uint64_t few; /* rows of the small call */
+  uint64_t few; /* number of rows of the small call */
   uint32_t out;
   int32_t word; /* value of all elements of int32 operands */
 } larges[] = {
@@ -306,8 +306,9 @@ end_of (const struct weft_operand *all, const struct weft_operand *few)
   return (uint8_t *) all->data + cuda_case_bytes (all) - cuda_case_bytes (few);
 }
 
-/* Makes operand `argument` of the large and of the small call. An operand whose size does not
- * depend on the number of rows is shared by both. */
+/* Makes operand `argument` of two calls of the same kernel: `all` for the call on all rows, `few`
+ * for the call on only the last rows. The two calls share an operand whose size does not depend on
+ * the number of rows. */
 static void
 make_operands (GRand *rand, const struct large *large, const struct kernel_argument *argument,
                struct weft_operand *all, struct weft_operand *few)

@@ -26,7 +26,8 @@
        "moe_router_topk=2 "                                                                        \
        "moe_ffn_hidden_size=24 moe_load_imbalance=4 "
 
-/* Jobs of two ranks. Those with experts exchange rows by counts. */
+/* Jobs of two ranks. In jobs with experts the ranks exchange token rows whose number the router
+ * determines during the step. */
 static const char *const jobs[] = {
   NANO "gpus=2",
   NANO "gpus=2 use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true",

@@ -101,9 +101,9 @@ ranks_with_a_gpu_each_have_the_bits_of_those_that_share_one (void **state)
   "model=deepseek-nano topology=cpu reduction_order=fast precision=fp32 num_layers=2 "             \
   "seq_length=8 micro_batch_size=1 global_batch_size=4 moe_load_imbalance=8 "
 
-/* Runs jobs with one device per rank. The results must have the bits of ranks that share one
- * device, and be near those of the CPU. Each rank has a host thread, which waits for row counts
- * while other ranks compute. */
+/* Runs jobs with one device per rank. The results must be bitwise equal to the results of ranks
+ * that share one device, and near the results of the CPU. Each rank has a host thread, which waits
+ * for row counts while other ranks compute. */
 static void
 assert_apart_as_together (const char *const *jobs, unsigned n)
 {

@@ -237,7 +237,7 @@ parts_of_sequences_are_left_to_our_own_kernels (void **state)
   weft_fused_free (f);
 }
 
-/* ------------------------------------------------------------------- the quicker of the two */
+/* ---------------------------------------------- our kernel or cuDNN: the faster one is used */
 
 /* The first attention call of a job and its backward call, with memory for their operands. */
 struct tried {

@@ -143,7 +143,8 @@ evaluation_changes_nothing (void **state)
       }
 }
 
-/* A run with evaluations between all steps must have the bits of a run without. */
+/* A run with evaluations between all steps must give bit for bit the results of a run without
+ * evaluations. */
 static void
 evaluation_leaves_no_trace_in_the_steps_after_it (void **state)
 {

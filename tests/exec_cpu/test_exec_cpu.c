@@ -1,5 +1,5 @@
 /* Training steps with real numbers: under every strategy, loss, norm, gradients, weights and
- * moments must have the bits of one rank.
+ * moments must be bitwise equal to those of a run on one rank.
  *
  * test_exec_cpu exec_cpu [-- all]: runs every strategy with each small model in each precision,
  * which are five times as many runs as with one precision for each model */
@@ -321,8 +321,8 @@ static const struct precision ddp_precisions[] = {
   { "precision=bf16", "precision=bf16" },
 };
 
-/* Strategies that add bf16 gradients in fp32 and round once. Their bits differ from those of one
- * rank, whose sums are rounded at every node of the tree. */
+/* Strategies that add bf16 gradients in fp32 and round once. The results differ in the last bits
+ * from those of one rank, whose sums are rounded at every node of the tree. */
 static const char *const fp32_sums[] = {
   "gpus=4 use_distributed_optimizer=true reduce_scatter_with_fp32_accumulation=true",
   "gpus=8 pipeline_model_parallel_size=2 use_distributed_optimizer=true overlap_grad_reduce=true "

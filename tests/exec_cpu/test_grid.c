@@ -1,5 +1,6 @@
 /* Combinations of all axes of parallelism: a random sample of the grid is run with real numbers.
- * Losses, norms, gradients, weights and moments must have the bits of one rank.
+ * Losses, norms, gradients, weights and moments must be bitwise equal to those of a run on one
+ * rank.
  *
  *   ./weft test grid
  *
@@ -22,8 +23,9 @@
   "kv_channels=8 ffn_hidden_size=64 moe_ffn_hidden_size=32 vocab_size=96 seq_length=16 "           \
   "max_position_embeddings=16"
 
-/* Small models: widths can be divided by eight leaves and layers by eight stages. `more`: settings
- * for jobs of several ranks only. */
+/* Small models. Eight layers allow eight pipeline stages. The widths that tensor parallel ranks
+ * share are multiples of eight, because canonical order cuts a sum over such a width into eight
+ * equal parts (kernels/leaves.h). `more`: settings for jobs of several ranks only. */
 static const struct {
   const char *words, *more;
 } models[] = {

@@ -1,5 +1,5 @@
 /* A step that is run in parts (forward, backward, update ...): no op may wait for an op of a later
- * part, and the bits must be those of a whole step. */
+ * part, and the results must be bitwise equal to those of a whole step. */
 #include "core/plan/parts.h"
 #include "exec_cpu/exec_cpu.h"
 #include "tests/made/own.h"

@@ -1,6 +1,6 @@
-/* Exchanges of rows of experts by counts: the number of rows is known only during the step, so
- * hosts wait for the counts in the middle of the step. Random jobs with one GPU per rank, on a
- * device that records calls.
+/* Exchanges of the token rows of experts, whose number is known only during the step: hosts wait
+ * for the numbers of rows (row counts) in the middle of the step. Random jobs with one GPU per
+ * rank, on a device that records calls.
  *
  * test_exec_cuda cuda_counted -- [SEED [JOBS]]: other jobs, or fewer of them */
 #include "exec_gpu/cuda/exec_cuda.h"
@@ -29,8 +29,8 @@ count_exchanges (const weft_plan *plan)
   return n;
 }
 
-/* Draws random jobs until a job can run, exchanges rows by counts, and is small. The caller frees
- * the plan and *words. */
+/* Draws random jobs until a job can run, is small, and exchanges rows of experts whose number is
+ * known only during the step. The caller frees the plan and *words. */
 static weft_plan *
 draw (GRand *rand, char **words)
 {
@@ -199,9 +199,9 @@ open_graph (recorded_cuda *d, const weft_plan *plan, GError **error)
   return weft_exec_cuda_open (&d->calls, plan, &options, error);
 }
 
-/* --graph is refused for exchanges by counts: the whole step would be one graph, in which the host
- * cannot read counts. Expert inputs that are padded to the capacity need no counts, so their jobs
- * may run as a graph. */
+/* --graph is refused if ranks exchange rows whose number is known only during the step: the whole
+ * step would be one graph, in which the host cannot read the row counts. Jobs whose expert inputs
+ * are padded to the capacity may run as a graph, because the number of rows is fixed. */
 static void
 graphs_are_for_shares_that_are_padded (void **state)
 {
@@ -239,7 +239,7 @@ graphs_are_for_shares_that_are_padded (void **state)
   "model=mixtral-nano topology=cpu seq_length=16 num_layers=2 global_batch_size=4 "                \
   "reduction_order=fast moe_load_imbalance=8 gpus=2 expert_model_parallel_size=2 "
 
-/* Number of rows that the buffer of the first exchange by counts can hold. */
+/* Number of rows that the buffer of the first all-to-all with row counts can hold. */
 static uint64_t
 room_for_rows (const weft_plan *plan)
 {
@@ -252,8 +252,8 @@ room_for_rows (const weft_plan *plan)
   return p->buf[p->uses[p->op[op].uses].buf].bytes / row;
 }
 
-/* Runs a step in which every rank receives these 8 counts. Returns whether the step succeeded.
- * *why: the error message, or NULL; the caller frees it. */
+/* Runs a step in which the host of every rank reads these 8 row counts. Returns whether the step
+ * succeeded. *why: the error message, or NULL; the caller frees it. */
 static gboolean
 runs_with (const weft_plan *plan, const int64_t counts[8], char **why)
 {
@@ -274,8 +274,9 @@ runs_with (const weft_plan *plan, const int64_t counts[8], char **why)
   return t != NULL;
 }
 
-/* Counts that fill the buffer to its last row are accepted. Refused are: one row more, negative
- * counts, counts whose sum overflows, and counts whose lower 32 bits are small. */
+/* Row counts that fill the buffer to its last row are accepted. The following row counts are
+ * refused: one row more, negative counts, counts whose sum overflows, and counts whose lower 32
+ * bits are small. */
 static void
 counts_fit_to_the_last_row_and_never_by_overflow (void **state)
 {

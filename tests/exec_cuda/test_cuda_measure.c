@@ -149,7 +149,8 @@ collectives_between_gpus_have_rows (void **state)
   assert_true (seen[WEFT_OP_REDUCE_SCATTER] && seen[WEFT_OP_ALL_GATHER] && seen[WEFT_OP_MATMUL]);
 }
 
-/* Checks the rows for all sizes of all collectives, and that an all-to-all is out of place, as NCCL
+/* weft_measure_comm_sizes() must write one row into the cost table for each of nine message sizes
+ * of each collective. An all-to-all must use different buffers for input and output, as NCCL
  * requires. */
 static void
 the_grid_of_collectives_runs_on_gpus (void **state)
@@ -174,8 +175,8 @@ the_grid_of_collectives_runs_on_gpus (void **state)
   assert_int_equal (seen[WEFT_OP_ALL_TO_ALL], 9);
 }
 
-/* Measures copies of several sizes in both directions. Each row of the table must have the time
- * that the device models, and the simulator must use the rows. */
+/* Measures copies of several sizes in both directions. Each copy in the cost table must have the
+ * time that the recording device models, and the simulator must use these times. */
 static void
 copies_to_and_from_the_host_have_rows_that_predict_them (void **state)
 {
@@ -186,7 +187,7 @@ copies_to_and_from_the_host_have_rows_that_predict_them (void **state)
   uint32_t seen = 0;
   (void) state;
 
-  device->byte = 1e-6; /* seconds per byte; much slower than the link of the formula */
+  device->byte = 1e-6; /* seconds per byte; much slower than the host link of the topology */
   assert_true (weft_measure_host_copies (m, &plan->job, NULL));
   g_autoptr (GArray) rows = weft_measure_rows (m);
   for (guint i = 0; i < rows->len; i++) {

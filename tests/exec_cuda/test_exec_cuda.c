@@ -357,7 +357,7 @@ a_step_that_ends_early_waits_for_all_streams (void **state)
   assert_non_null (t);
   for (uint32_t i = 0; i < d->call->len; i++)
     finished += recorded_call_at (d, i)->kind == RECORDED_finish;
-  assert_true (finished >= 2 * 4); /* one finish per lane (gpu, dp, h2d, d2h ...) of both ranks */
+  assert_true (finished >= 2 * 4); /* two ranks, one finish per lane (gpu, dp, h2d, d2h ...) */
   uint32_t first = d->call->len;
   step (x, NANO);
   look (d, x, FALSE, first, NANO);
@@ -398,7 +398,7 @@ is_same_call (const recorded_cuda *d, const struct recorded_call *a, const struc
   return x->to == y->to && x->from == y->from && x->bytes == y->bytes;
 }
 
-/* Returns those of calls [first, end) that enqueue work of a row. The caller unrefs the array. */
+/* Returns the calls, among [first, end), that enqueue work of a row. The caller unrefs them. */
 static GPtrArray *
 calls_of (const recorded_cuda *d, uint32_t row, uint32_t first, uint32_t end)
 {
@@ -489,7 +489,7 @@ a_graph_is_what_is_played_without_it (void **state)
   }
 }
 
-/* -------------------------------------------------------------------------- counts */
+/* ---------------------------------------------------------- row counts on the host */
 
 /* Opens an executor, runs three steps and closes it. Returns FALSE if a call fails. */
 static gboolean
@@ -540,7 +540,7 @@ put_counts (const recorded_cuda *d, const weft_plan *plan, uint32_t first, uint3
 }
 
 /* Checks that the event for which the host waits before a launch was recorded after the copies of
- * counts, on their stream. */
+ * row counts, on the stream of these copies. */
 static void
 assert_told (const recorded_cuda *d, const weft_plan *plan, uint32_t first, uint32_t launch)
 {
@@ -649,7 +649,7 @@ rows_between_gpus_are_as_many_as_the_host_was_told (void **state)
   assert_non_null (x);
   step (x, EXPERTS);
   for (uint32_t i = first; i < d->call->len; i++)
-    assert_true (recorded_call_at (d, i)->kind != RECORDED_send); /* all counts are 0 */
+    assert_true (recorded_call_at (d, i)->kind != RECORDED_send); /* all row counts are 0 */
   second = d->call->len;
   put_counts (d, plan, first, second);
   step (x, EXPERTS);
@@ -864,7 +864,8 @@ times_are_those_of_events (void **state)
   close_plan (d, x);
 }
 
-/* The table of calls loads, or the error says that CUDA, a driver or a GPU is missing. */
+/* weft_cuda_load() must return the functions of the CUDA module, or else an error which says that
+ * CUDA, a driver or a GPU is missing. */
 static void
 this_machine_has_cuda_or_says_what_is_missing (void **state)
 {

@@ -170,9 +170,11 @@ the_longer_flow_gets_the_whole_link_when_the_shorter_ends (void **state)
   diary_close (d);
 }
 
-/* Five flows share a core of 100 GB/s and get 20 GB/s each. The port of one of these flows has 30
- * GB/s left for a sixth flow. The other link of the sixth flow has 80 GB/s, so 50 GB/s are left for
- * a seventh flow. */
+/* Max-min fair rates on three levels. Five flows, 0 to 4, share one link of 100 GB/s (the core) and
+ * get 20 GB/s each. Flow 5 shares the port of flow 4 (50 GB/s), and gets the 30 GB/s that flow 4
+ * does not use. Flow 6 shares a link of 80 GB/s with flow 5, and gets the 50 GB/s that flow 5 does
+ * not use. Each flow has as many bytes as its rate sends in one second, so all flows end after one
+ * second. */
 static void
 rates_are_max_min_over_three_levels (void **state)
 {
@@ -434,8 +436,10 @@ every_simulation_of_a_process_gives_the_same_bits (void **state)
   }
 }
 
-/* The simulator skips work in simple cases ("shortcuts"). With and without shortcuts, results must
- * agree within a tolerance, because without them the clock continues from earlier tests. */
+/* A simulation must end at the same date with and without the two shortcuts of
+ * weft_bridge_shortcuts(). Only a rounding error is allowed: with the shortcuts SimGrid's clock
+ * starts at 0; without the shortcuts SimGrid's clock starts at the end of the previous simulation,
+ * and the bridge subtracts the start date from every date. */
 static void
 the_shortcuts_change_no_result (void **state)
 {

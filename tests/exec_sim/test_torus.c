@@ -344,7 +344,8 @@ all_to_all_is_limited_by_the_bisection (void **state)
 }
 
 /* On axes of odd length, one direction is always shorter. The bytes on the busiest link, added over
- * the routes of all pairs, must be those of the formula. */
+ * the routes of all pairs, must equal the bytes that the closed formula of the all-to-all
+ * (core/program/coll.h) gives. */
 static void
 all_to_all_is_what_its_routes_carry (void **state)
 {
@@ -461,8 +462,8 @@ run_dp (const struct weft_cluster *c, struct weft_mesh mesh, enum weft_op_kind k
   return made_run (plan);
 }
 
-/* Two neighbours in x are a tensor parallel pair. Replicas of a rank are every other chip in x, so
- * the data parallel rings of both ranks share all links of x. */
+/* Two neighbours in x are a tensor parallel pair. Replicas of a rank are the chips at even
+ * distances in x, so the data parallel rings of the two ranks of a pair share all links of x. */
 static void
 two_groups_on_one_axis_get_half_each (void **state)
 {

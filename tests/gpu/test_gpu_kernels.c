@@ -17,7 +17,7 @@ enum { GUARD = 256 /* bytes behind scratch; they must not change */ };
 struct gpu {
   const struct weft_gpu_calls *calls;
   weft_gpu_stream *stream;
-  const char *only; /* word of the op to test; NULL: all ops */
+  const char *only; /* name of the kind of op to test; NULL: all */
   uint32_t fused;   /* calls that cuDNN computed */
 };
 
@@ -107,7 +107,7 @@ has_kernel (void *user, enum weft_op_kind kind)
   return gpu->calls->has_kernel (gpu->calls->self, kind);
 }
 
-static const char *only; /* word of the op that this process tests */
+static const char *only; /* name of the kind of op that this process tests */
 
 /* Set-up of a test: the state is a struct gpu, or NULL on a machine without a GPU. */
 static int

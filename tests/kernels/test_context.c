@@ -27,8 +27,9 @@ ranks_share_out_a_sequence_and_each_has_as_much_of_the_triangle (void **state)
   }
 }
 
-/* The chunks of a rank in zigzag order, one after the other, must be leaves that follow each other
- * in the tree of the whole sequence; otherwise canonical sums would be added in another order. */
+/* The chunks that a context parallel rank holds, one after the other, must be consecutive leaves of
+ * the tree (core/base/fold.h) that sums a whole sequence; otherwise canonical sums would be added
+ * in another order. */
 static void
 a_ranks_chunks_are_an_aligned_block_of_leaves (void **state)
 {
@@ -427,8 +428,8 @@ expect_rows (const struct sample *s, uint32_t rank, const float *whole, const fl
     assert_memory_equal (mine + row * n, whole + whole_row (s, rank, row) * n, n * sizeof *mine);
 }
 
-/* Checks that a rank's attention over all keys, and the gradient dq, have the bits of attention on
- * one rank. Returns the rank's gradient dkv, which the caller frees. */
+/* Checks that a rank's attention over all keys, and the gradient dq, are bitwise equal to the
+ * results of attention on one rank. Returns the rank's gradient dkv, which the caller frees. */
 static float *
 check_rank_bits (const struct whole *w, uint32_t rank, GRand *rand)
 {

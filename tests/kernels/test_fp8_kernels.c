@@ -332,8 +332,9 @@ forward_and_input_gradients_are_those_of_their_references (void **state)
   }
 }
 
-/* Quantises a tensor with one infinite element, at position `at`, with the scale of its largest
- * magnitude. */
+/* Sets element `at` of a tensor to -infinity, computes the largest magnitude of the tensor
+ * (infinity), and quantises the tensor with that magnitude. The scale is then 1, and the infinite
+ * element becomes NaN (weft_fp8_scaled()). */
 static void
 quantise_overflowed (struct factor *f, uint64_t at)
 {

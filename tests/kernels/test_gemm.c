@@ -378,7 +378,7 @@ the_reference_of_attention_has_the_slopes_of_its_forward (void **state)
 /* ---------------------------------------------------------------------- the same bits */
 
 /* Runs the trial again in `parts` parts from the operands `start`, with the matmul tile `tile`
- * unless NULL. Every operand must then have the bits of `found`. */
+ * unless NULL. Every operand must then be bitwise equal to the operand in `found`. */
 static void
 expect_again (struct trial *t, void *const *start, void *const *found, uint32_t parts,
               const struct weft_tile *tile)
@@ -436,7 +436,8 @@ shares_and_vector_units_do_not_show (void **state)
     }
 }
 
-/* The sum over the terms of one leaf: the chain of additions that kernels/gemm.h defines. */
+/* The sum over the terms of one leaf (kernels/leaves.h): the chain of additions that kernels/gemm.h
+ * defines. */
 static float
 chain (const struct weft_gemm *g, uint32_t leaf, uint64_t i, uint64_t j)
 {
@@ -451,7 +452,8 @@ chain (const struct weft_gemm *g, uint32_t leaf, uint64_t i, uint64_t j)
   return sum;
 }
 
-/* The sum over leaves [first, first + n), added along the tree. */
+/* The sum over the leaves [first, first + n) of the terms, added along the tree of
+ * core/base/fold.h. */
 static float
 node (const struct weft_gemm *g, uint32_t first, uint32_t n, const uint64_t at[2])
 {
@@ -512,7 +514,7 @@ every_element_is_a_tree_of_chains_on_every_vector_unit (void **state)
 }
 
 /* As in tensor parallelism, each rank sums its share of the terms, and the sums are added in pairs.
- * The result must have the bits of one rank. */
+ * The result must be bitwise equal to the result of one rank that sums all terms. */
 static void
 ranks_that_share_the_terms_meet_in_the_bits_of_one (void **state)
 {

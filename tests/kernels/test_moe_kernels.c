@@ -355,8 +355,8 @@ rows_are_regrouped_by_expert_and_back (void **state)
   assert_memory_equal (again, x, sizeof x);
 }
 
-/* The outputs of a token's experts are added: one rank with all experts must have the bits of two
- * ranks with half of the experts each. */
+/* The outputs of a token's experts are added: the result on one rank with all experts must be
+ * bitwise equal to the result on two ranks with half of the experts each. */
 static void
 experts_of_a_token_are_added_as_ranks_with_blocks_of_them_would (void **state)
 {

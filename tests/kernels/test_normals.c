@@ -27,7 +27,9 @@ from_libm (uint64_t key, uint64_t element)
   return (float) (DEVIATION * (radius * (element & 1 ? sin (turn) : cos (turn))));
 }
 
-/* Tolerance: one unit in the last place; near quarter turns also the rounding error of pi. */
+/* The tolerance is one unit in the last place of `b`, plus 1e-16. The 1e-16 is for angles close to
+ * a multiple of pi / 2 at which the sine or cosine is almost 0: there the rounding error of pi
+ * exceeds one unit in the last place. */
 static void
 assert_is_near (float a, float b)
 {

@@ -1,5 +1,6 @@
 /* Kernels of tensor parallel ranks, which share matmuls, heads or the vocabulary: each must agree
- * with its reference, and all ranks together must have the bits of one rank. */
+ * with its reference, and the results of all ranks together must be bitwise equal to the results of
+ * one rank that computes everything. */
 #include "kernels/float.h"
 #include "kernels/kernel.h"
 #include "tests/runner/runner.h"
@@ -12,7 +13,7 @@
 #define HEADS 8
 #define GROUPS 4
 #define WIDTH 6
-#define VOCAB 37 /* eight leaves of 5 columns, of which the last has only 2 */
+#define VOCAB 37 /* in eight leaves (kernels/leaves.h): seven of 5 columns, one of 2 */
 #define PADDED 40
 
 static union weft_model model;
@@ -229,8 +230,8 @@ ranks_that_share_a_group_take_all_of_it (void **state)
     assert_true (back[i] == ((i >= 8 && i < 12) || i >= 14 ? parts[i] : 0));
 }
 
-/* Two ops that compute the gradients of a norm separately must have the bits of the op that
- * computes both. */
+/* Two ops that compute the gradients of a norm separately must give results bitwise equal to those
+ * of the op that computes both gradients. */
 static void
 a_norm_in_two_ops_is_the_norm_in_one (void **state)
 {

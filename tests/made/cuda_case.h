@@ -12,7 +12,7 @@ struct cuda_case_device {
    * `again`: this is the second run. */
   void (*launch) (void *user, const struct weft_kernel *k, gboolean again);
   void *user;
-  const char *only; /* word of an op: skip the cases of other ops; NULL: run all cases */
+  const char *only; /* name of a kind of op, as in core/ops.def: run only its cases; NULL: all */
   /* compute capability of the GPU, 10 * major + minor; 0: the emulator, which has all
    * instructions */
   int arch;

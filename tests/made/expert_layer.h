@@ -3,7 +3,9 @@
 #pragma once
 #include "tests/made/cuda_case.h"
 
-/* Arrays of the layer, with their numbers of elements in the letters of struct sizes. */
+/* The arrays of an expert layer: A (name, number of elements). A capital letter in a number of
+ * elements stands for the field of struct sizes with the same small letter: T is the number of
+ * tokens t, H the hidden size h. */
 #define ARRAYS(A)                                                                                  \
   A (X, T *H)                                                                                      \
   A (WR, E *H)                                                                                     \
@@ -21,7 +23,10 @@ enum array {
   NONE = N_ARRAY
 };
 
-/* Sizes of dimensions. t: tokens; e: experts; k: experts per token; h: hidden size. */
+/* Sizes of dimensions. t: tokens; e: experts; k: experts per token; h: hidden size; f: hidden size
+ * of an expert; w: 2 if fc1 has a gate, else 1; l: leaves (kernels/leaves.h) of a sum over tokens,
+ * 1 in fast order; r: rows of all experts together. capacity: limit of the rows of an expert, 0: no
+ * limit. padded: whether every expert has exactly `capacity` rows. */
 struct sizes {
   uint64_t t, e, k, h, f, w, l, r, capacity, padded;
 };

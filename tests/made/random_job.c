@@ -706,8 +706,8 @@ random_extras (GString *words, GRand *rand)
   }
 }
 
-/* Fuses head and loss in some jobs. Most of them set the number of chunks: one per sequence, or one
- * per leaf of a sequence, which canonical order supports too. */
+/* Fuses head and loss in some jobs. Most of these jobs set the number of chunks: one per sequence,
+ * or one per leaf (the part of a sequence whose terms canonical order sums in one chain). */
 static void
 random_head (GString *words, GRand *rand)
 {

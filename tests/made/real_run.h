@@ -48,7 +48,7 @@ void weft_test_check_bits (const char *words, uint32_t steps, const struct real_
                            unsigned seed);
 
 /* Runs two steps of a model under each strategy, a text that is appended to the model's text. All
- * results must have the bits of one rank. */
+ * results must be bitwise equal to those of the model on one rank. */
 void weft_test_check_strategies (const char *model, const char *const *strategies, unsigned n);
 
 /* Returns the text of a job on this machine's CPU. The caller frees it. */

@@ -58,7 +58,8 @@ gboolean trained_wide_as_on_the_cpu (const struct weft_gpu_calls *calls, uint32_
 /* Checks that two runs of a job on the device have the same bits. */
 void trained_twice (const struct weft_gpu_calls *calls);
 
-/* Checks that a step that is replayed as a graph has the bits of single calls. */
+/* Checks that a step that is replayed as a graph gives bit for bit the results of a step whose
+ * calls are issued one by one. */
 void trained_in_graphs (const struct weft_gpu_calls *calls);
 
 /* Checks that attention_backend = fused has results near those of the CPU. With deterministic_mode,

@@ -150,9 +150,11 @@ overlap_moe_expert_parallel_comm_sends_rows_of_two_microbatches_in_turn (void **
   }
 }
 
-/* Kernels by which the test locates the parts of the two passes that run together. _f: forward of
- * layer j: attention and the first matmul of the experts. _b: backward of layer LAYERS - 1 - j: the
- * input gradients of both. _w: weight gradients, of this matmul and of the attention projection. */
+/* Kernels of two passes that run together: the forward pass of layer j and the backward pass of
+ * layer LAYERS - 1 - j. attend_f, mlp_f: attention and the first matmul of the experts (expert_fc1)
+ * in the forward pass. mlp_b, attend_b: the input gradient of expert_fc1 and the gradient of
+ * attention in the backward pass. mlp_w, attend_w: the weight gradients of expert_fc1 and of the
+ * output projection of attention in the backward pass. */
 struct nodes {
   uint32_t attend_f, mlp_f, mlp_b, attend_b, mlp_w, attend_w;
 };

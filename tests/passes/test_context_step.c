@@ -110,7 +110,8 @@ whatever_stands_around_the_bits_are_those_of_one_rank (void **state)
 }
 
 /* Models in which some layers attend only to a window or a chunk of the keys, or have no positions.
- * Context parallelism must give the bits of one rank for them too. */
+ * For these models, too, a step with context parallelism must be bitwise equal to a step on one
+ * rank. */
 static void
 layers_that_see_less_are_shared_out_alike (void **state)
 {

@@ -530,7 +530,7 @@ a_stage_passes_on_one_microbatch_of_activations (void **state)
   assert_near (weft_op_bytes (q, nth (q, WEFT_OP_SEND, "", 0)), 128 * 64 * 4);
 }
 
-/* ------------------------------------------------------------------ counts */
+/* ---------------------------------------------------------- numbers of ops */
 
 static uint32_t
 ops_of (const char *stages, uint32_t role, uint32_t batch)

@@ -66,8 +66,8 @@ delay_wgrad_compute_puts_a_layers_weight_gradients_last (void **state)
   assert_int_equal (count_kind (p, WEFT_OP_MATMUL_WGRAD), count_kind (q, WEFT_OP_MATMUL_WGRAD));
 }
 
-/* Every bucket has one tensor here. The reduction of a matmul weight waits for W of its layer, that
- * of a norm weight only for B. */
+/* Every bucket has one tensor here. The reduction of a matmul weight waits for the weight gradients
+ * (W) of its layer. The reduction of a norm weight waits only for the input gradients (B). */
 static void
 delay_wgrad_compute_makes_buckets_wait_for_weight_gradients (void **state)
 {

@@ -1,5 +1,5 @@
 /* Expert parallelism under every data-parallel strategy: what each rank keeps, gathers and reduces,
- * how many bytes that is, and that the results have the bits of one rank. */
+ * how many bytes that is, and that the results are bitwise equal to those of one rank. */
 #include "core/base/sanitize.h"
 #include "exec_cpu/exec_cpu.h"
 #include "tests/made/own.h"

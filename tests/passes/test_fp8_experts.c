@@ -1,5 +1,6 @@
-/* precision = fp8 in layers with experts: kernels against their references, the ops of a program,
- * and training, which learns like bf16 and has the bits of one rank however experts are
+/* precision = fp8 in layers with experts. The tests compare the kernels with their references, and
+ * check the ops of a program. Training must reduce the loss as training in bf16 does. Training on
+ * several ranks must give bit for bit the results of training on one rank, however the experts are
  * distributed. */
 #include "kernels/fp8_blocks.h"
 #include "kernels/moe.h"
@@ -335,9 +336,9 @@ check_strategies (unsigned recipe, const char *const *strategies, unsigned n)
   weft_test_check_strategies (model, strategies, n);
 }
 
-/* Recipes with one scale per expert give the bits of one rank under every strategy. A tensorwise
- * scale is that of the tokens of one microbatch on one replica; a delayed scale comes from the
- * previous step. */
+/* Recipes with one scale per expert give bit for bit the results of one rank under every strategy.
+ * A tensorwise scale is that of the tokens of one microbatch on one replica; a delayed scale comes
+ * from the previous step. */
 static void
 one_scale_for_an_expert_gives_the_bits_of_one_rank (void **state)
 {

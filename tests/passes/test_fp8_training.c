@@ -1,5 +1,6 @@
-/* precision = fp8 with real numbers: every recipe learns like bf16, several ranks have the bits of
- * one rank, and a run resumes from a checkpoint as if it had never stopped. */
+/* precision = fp8 with real numbers: with every recipe the loss falls as in bf16, several ranks
+ * give bit for bit the results of one rank, and a run resumes from a checkpoint as if it had never
+ * stopped. */
 #include "tests/runner/folder.h"
 #include "tests/made/random_job.h"
 #include "tests/made/real_job.h"
@@ -54,7 +55,7 @@ every_recipe_learns_nearly_as_bf16_does (void **state)
 }
 
 /* Ranks that hold parts of a tensor agree on one scale, so recipes with one scale per tensor give
- * the bits of one rank, however tensors are split. */
+ * bit for bit the results of one rank, however tensors are split. */
 static void
 one_scale_for_a_tensor_gives_the_bits_of_one_rank (void **state)
 {
@@ -97,8 +98,8 @@ one_input_of_two_products_has_one_history (void **state)
   weft_test_check_strategies (model, strategies, G_N_ELEMENTS (strategies));
 }
 
-/* Recipes with blocks give the bits of one rank if no tensor is split: sequence lengths are
- * multiples of the block, so no block contains two sequences. */
+/* Recipes with blocks give bit for bit the results of one rank if no tensor is split: sequence
+ * lengths are multiples of the block, so no block contains two sequences. */
 static void
 blocks_give_the_bits_of_one_rank_where_nobody_cuts_tensors (void **state)
 {

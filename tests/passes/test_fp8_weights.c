@@ -606,7 +606,7 @@ a_run_goes_into_fp8_and_out_of_it (void **folder)
       last[b] = real_hash (other->state, WEFT_STATE_MASTER);
     }
     assert_int_equal (last[a], next);
-    assert_int_equal (last[1], last[2]); /* the same recipe with other sharding: same bits */
+    assert_int_equal (last[1], last[2]); /* same recipe, other sharding: equal bits */
     for (unsigned b = 5; b < G_N_ELEMENTS (forms); b++)
       assert_int_equal (last[1], last[b]);
     assert_int_equal (last[3], last[4]);

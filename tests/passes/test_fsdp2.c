@@ -467,8 +467,8 @@ bits_change (weft_plan *plan, const weft_program *mutant, const struct real_resu
   return changed;
 }
 
-/* A mutant gathers the pieces of layer 2 in place of those of layer 1. Its results must have other
- * bits. */
+/* A mutant gathers the pieces of layer 2 in place of those of layer 1. Its results must differ from
+ * those of the correct program. */
 static void
 pieces_that_are_left_out_show_in_the_bits (void **state)
 {

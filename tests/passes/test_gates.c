@@ -1,7 +1,7 @@
 /* Ops that multiply each row by one number: the routing weight (moe_weigh) or, for shared experts,
- * the logistic function of a logit (shared gate). Kernels against references and finite
- * differences, the bytes that programs keep and move, and training that has the bits of one
- * rank. */
+ * the logistic function of a logit (shared gate). The tests compare the kernels with references and
+ * finite differences, and check the bytes that programs keep and move. Training on several ranks
+ * must give bit for bit the results of training on one rank. */
 #include "core/base/sanitize.h"
 #include "kernels/float.h"
 #include "kernels/kernel.h"

@@ -244,8 +244,9 @@ chunks_give_the_bits_of_whole_logits (void **state)
   check_bits (GPT2 "precision=fp32 ", strategies, G_N_ELEMENTS (strategies));
 }
 
-/* Multi-token prediction has several heads with one weight. Chunk k of all of them is one leaf of
- * the weight's gradient, which one matmul computes. */
+/* Multi-token prediction has several heads with one weight. One matmul computes the contribution of
+ * chunk k of all heads to the gradient of this weight, as one term of the canonical sum over
+ * chunks. */
 static void
 predictions_go_chunk_by_chunk_too (void **state)
 {

@@ -1,5 +1,5 @@
 /* Multi-latent attention: kernels against references and finite differences, values narrower than
- * keys, and that training gives the bits of one rank. */
+ * keys, and that training on several ranks gives bit for bit the results of one rank. */
 #include "core/base/sanitize.h"
 #include "kernels/float.h"
 #include "kernels/kernel.h"
@@ -41,7 +41,9 @@ open_call (GRand *rand, struct call *c, enum weft_op_kind kind)
   const uint64_t join[] = { split[0], up_to (rand, 4), up_to (rand, 9), 2 * up_to (rand, 6),
                             up_to (rand, 9) };
   memcpy (c->k.shape.dim, joins ? join : split, joins ? sizeof join : sizeof split);
-  /* up to eight heads summed as leaves (canonical order), or in one sum (fast order) */
+  /* The gradient of the position that all heads share is a sum over heads. In canonical order this
+   * sum is a tree over weft_chunks (heads) groups of heads (kernels/leaves.h); in fast order (0) it
+   * is a single sum. */
   if (kind == WEFT_OP_LATENT_JOIN_BWD)
     c->k.shape.dim[5] = weft_chunks (join[1]) * (join[0] % 2);
   if (!joins) { /* the kernel runs on the tokens of the second of two ranks */

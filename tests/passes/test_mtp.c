@@ -1,5 +1,5 @@
 /* Multi-token prediction: the ops of a step, gradients against finite differences of the loss, and
- * that training gives the bits of one rank. */
+ * that training on several ranks gives bit for bit the results of one rank. */
 #include "core/job/model.h"
 #include "exec_cpu/exec_cpu.h"
 #include "tests/made/questions.h"

@@ -135,7 +135,8 @@ dualpipe_adds_the_gradients_of_a_stage_over_the_two_ranks_that_hold_it (void **s
   "num_query_groups=4 kv_channels=8 ffn_hidden_size=96 precision=fp32 global_batch_size=8 "
 
 /* The file contains the grid of another schedule, and pipeline_schedule_file is the only
- * description of the schedule. Training must have the bits of one rank. */
+ * description of the schedule. The results of training must be bitwise equal to those of one
+ * rank. */
 static void
 pipeline_schedule_file_gives_the_bits_of_one_rank (void **state)
 {

@@ -20,7 +20,7 @@ of_all_draws_as_many_go_up_as_the_float_is_above_its_neighbour (void **state)
 
   (void) state;
   for (int i = 0; i < 40; i++) {
-    uint32_t bits = g_rand_int (rand) & 0xbfffffffu, ups = 0; /* finite, of both signs */
+    uint32_t bits = g_rand_int (rand) & 0xbfffffffu, ups = 0; /* finite, positive or negative */
     float x = weft_bits_float (bits), low = weft_bits_float (bits & 0xffff0000u);
     float high = weft_bits_float ((bits & 0xffff0000u) + 0x10000u);
     for (uint32_t draw = 0; draw <= 0xffff; draw++) {

@@ -1,5 +1,6 @@
-/* Real steps with tensor and sequence parallelism: the bits of one rank in canonical order, close
- * results in fast order, and checkpoints that other strategies resume from. */
+/* Real steps with tensor and sequence parallelism: in canonical order the results are bitwise equal
+ * to those of one rank, in fast order they are close; and checkpoints that other strategies resume
+ * from. */
 #include "core/base/sanitize.h"
 #include "tests/runner/folder.h"
 #include "tests/made/real_job.h"
@@ -21,8 +22,8 @@
 #define TP2 "tensor_model_parallel_size=2 "
 #define TP4 "tensor_model_parallel_size=4 "
 
-/* A vocabulary of 260 is padded for eight leaves (canonical order). With a vocabulary of 97, some
- * leaves have only a few tokens. */
+/* In canonical order a sum over the vocabulary is cut into eight equal parts. A vocabulary of 260
+ * is padded to a multiple of eight. With a vocabulary of 97, some parts have only a few tokens. */
 static const char *const models[] = {
   GPT2 SMALL " num_layers=4 add_qkv_bias=true",
   LLAMA SMALL " num_layers=4 share_embeddings_and_output_weights=true qk_layernorm=true",
@@ -153,8 +154,8 @@ so_they_do_with_the_strategies_of_pytorch (void **state)
 }
 
 /* cross_entropy_fusion_impl = te: each rank subtracts the largest of its own logits. The loss
- * rounds differently from the native loss; all ranks must have the bits of one rank with this
- * knob. */
+ * rounds differently from the native loss; the results of all ranks must be bitwise equal to those
+ * of one rank with the same cross_entropy_fusion_impl. */
 static void
 a_loss_from_gathered_statistics_has_bits_of_its_own (void **state)
 {

@@ -252,8 +252,8 @@ nine_rows_are_too_few_for_a_rung (void **state)
   assert_int_equal (band.nearness, WEFT_NEAR);
 }
 
-/* Three sources. The rows of a source have equal errors: 0, -20 % and -40 %. So a band made of two
- * sources contains the third only if a margin is added. */
+/* Three sources. The published runs of a source have equal errors: 0, -20 % and -40 %. So a band
+ * made of two sources contains the third only if a margin is added. */
 static void
 a_margin_covers_what_sources_differ_by (void **state)
 {
@@ -369,8 +369,9 @@ one_strategy_has_no_order (void **state)
   assert_int_equal (orders->len, 0);
 }
 
-/* The predictions of three strategies are 30 % too fast, which cancels in their ratios. A fourth is
- * 40 % too fast, so its ratios with the others are off by 7 / 6. */
+/* The predictions of three strategies are 30 % too fast, which cancels in their ratios. The
+ * prediction of a fourth strategy is 40 % too fast, so its ratios with the other three are off by 7
+ * / 6. */
 static void
 what_a_cluster_has_in_common_does_not_count_in_ratios (void **state)
 {

@@ -70,8 +70,9 @@ static void
 an_unknown_stops_at_its_bound_and_the_others_are_solved_again (void **state)
 {
   const double ceiling[] = { 10, 0.25 }, floor_of[] = { -10, 0.25 };
-  /* The third residual depends on both: x + y - 1. With y = 0.25 the minimum of
-   * 9 (x - 2)^2 + (x - 2)^2 + (x - 0.75)^2 is x = 20.75 / 11. */
+  /* These slopes replace the third residual by x + y - 1; the first two remain 3 x - 6 and x - 2.
+   * With y = 0.25 the sum of the squares of the three residuals is 9 (x - 2)^2 + (x - 2)^2 + (x -
+   * 0.75)^2, whose minimum is at x = 20.75 / 11. */
   const double both[] = { 3, 0, 1, 0, 1, 1 };
   struct weft_least_squares p = problem ();
   double x[] = { 0, 0 }, r[] = { -6, -2, -1 }, next[2];

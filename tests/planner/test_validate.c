@@ -323,8 +323,9 @@ every_published_row_is_a_job_or_refused_by_name (void **state)
   }
 }
 
-/* Rows that are made up in the style of further sources (Llama 3, nanotron, FMS). The rules must
- * assign to each row the stack of its software, and set the knob in `line`. */
+/* Invented training runs, one CSV row each, in the style of further published sources (Llama 3,
+ * nanotron, FMS). The rules of validation/assumptions.ini must turn each run into a job with the
+ * software stack `stack`, and the text of the job must contain the setting `line`. */
 static void
 rows_of_other_sources_have_their_software (void **state)
 {
@@ -360,7 +361,7 @@ rows_of_other_sources_have_their_software (void **state)
     g_autofree char *job = weft_job_print (&row->job);
     assert_string_equal (g_quark_to_string (row->job.stack.name), cases[i].stack);
     assert_non_null (strstr (job, cases[i].line));
-    /* these rows state MFU, from which the step time follows */
+    /* all three runs state their MFU, from which the step time follows */
     assert_true (weft_row_job_seconds (row) > 0.1);
   }
 }
@@ -394,8 +395,8 @@ degrees_of_published_rows_make_their_gpus (void **state)
   }
 }
 
-/* Replaces a third of the cells of a published row by cells of other rows. Each mixed row must
- * become a job or be refused with a message. */
+/* Replaces a third of the cells of a row of the table of published runs by cells of other rows.
+ * Each mixed row must become a job or be refused with a message. */
 static void
 rows_mixed_at_random_are_jobs_or_refused (void **state)
 {

@@ -1,5 +1,5 @@
-/* A run is saved, loaded with another strategy and continued: its results must have the bits of an
- * uninterrupted run. */
+/* A run is saved, loaded with another strategy and continued: its results must be bitwise equal to
+ * those of an uninterrupted run. */
 #include "core/base/sanitize.h"
 #include "exec_cpu/exec_cpu.h"
 #include "tests/made/own.h"

@@ -1,6 +1,7 @@
 /* tests/gpu/run.sh on a machine without a GPU: it reports every part as skipped and writes the
- * results document that bench/results/README.md describes. The PyTorch twin (docs/glossary.md) must
- * count parameters and FLOPs as Weft does. */
+ * results document that bench/results/README.md describes. bench/torch_twin.py, which trains the
+ * same model in PyTorch for comparison, must compute the same numbers of parameters and FLOPs as
+ * Weft. */
 #include "core/job/job.h"
 #include "tests/runner/folder.h"
 #include "tests/runner/runner.h"
@@ -127,7 +128,7 @@ an_unknown_flag_is_bad_usage (void **state)
   assert_int_equal (WEXITSTATUS (status), 2);
 }
 
-/* ------------------------------------------------------------------------------- the twin */
+/* -------------------------------------------------------------------- bench/torch_twin.py */
 
 static void
 the_twin_counts_parameters_and_flops_as_weft_does (void **state)

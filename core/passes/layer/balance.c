@@ -94,8 +94,8 @@ weft_balance_bias (const struct weft_step *s)
                            : WEFT_NO_BUF;
 }
 
-/* Adds the choices of the current layer to the counts. Recompute adds nothing, because forward has
- * already counted these choices. */
+/* Adds the current layer's choices of experts to the number of tokens that each expert has got.
+ * Recompute adds nothing, because forward has already counted these choices. */
 void
 weft_balance_count (struct weft_step *s, uint32_t choice)
 {

@@ -88,8 +88,8 @@ shard_of (struct weft_step *s, uint32_t buf, enum weft_group_kind group)
   return shard;
 }
 
-/* Reorders counts to the order of received rows: by the expert tensor parallel rank that received
- * the rows, then by source, then by expert. */
+/* Reorders row counts to the order of received rows: by the expert tensor parallel rank that
+ * received the rows, then by source, then by expert. */
 static uint32_t
 in_order_of_arrival (struct weft_step *s, uint32_t counts)
 {

@@ -71,7 +71,7 @@ struct weft_saved_end *weft_head_end (const struct weft_step *s, uint32_t micro,
 
 /* The products of the head. weft_head_begin() and weft_head_done() are called once in a microbatch.
  * Between these two calls every loss adds to the weight gradient dw. In canonical order one kernel
- * adds all losses, because a chunk of a sequence is one leaf. */
+ * adds all losses, because a chunk of a sequence is one leaf of the sum (kernels/leaves.h). */
 uint32_t weft_head_logits (struct weft_step *s, uint32_t normed, uint32_t weight);
 void weft_head_cap (struct weft_step *s, uint32_t logits); /* final_logit_softcapping */
 void weft_head_dgrad (struct weft_step *s, uint32_t dlogits, uint32_t weight, uint32_t dn);

@@ -36,9 +36,9 @@ rows_of (const struct weft_step *s, uint32_t param)
   return cut_of (s, param) == WEFT_CUT_NONE ? s->rows : s->tokens;
 }
 
-/* Canonical order: sets the leaves of a product's sum in *shape. The sum runs over the sharded
- * inputs of the map in forward, and over its sharded outputs in backward. struct weft_param
- * describes `tail`. */
+/* Canonical order: sets in *shape the number of leaves of the sum in a product (kernels/leaves.h).
+ * The sum runs over the sharded inputs of the map in forward, and over its sharded outputs in
+ * backward. struct weft_param describes `tail`. */
 static void
 set_leaves (const struct weft_step *s, enum weft_layer_param which, struct weft_shape *shape,
             gboolean backward)

@@ -28,8 +28,8 @@ planned (const struct weft_step *s, const struct weft_moe *z, uint64_t sources, 
   return n;
 }
 
-/* Canonical order: sets z->leaves, the leaves of this rank's tokens, and z->parts, the ranks that
- * share one leaf. */
+/* Canonical order: sets z->leaves, the number of leaves (kernels/leaves.h) of the sums over this
+ * rank's tokens, and z->parts, the number of ranks that share one leaf. */
 static void
 set_leaves (const struct weft_step *s, struct weft_moe *z)
 {

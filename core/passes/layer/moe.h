@@ -25,7 +25,7 @@ struct weft_moe {
   uint64_t h;              /* columns of a token */
   uint64_t f, up;          /* columns of this rank's part of an expert: f: input of fc2; up: output
                             * of fc1 */
-  uint64_t leaves;         /* canonical: leaves of this rank's tokens (kernels/sums.h) */
+  uint64_t leaves;         /* canonical: leaves of sums over this rank's tokens (kernels/sums.h) */
   uint64_t parts;          /* canonical: ranks that share one leaf */
   uint64_t capacity;       /* limit of rows of an expert from one source; 0: no limit */
   uint64_t sent;           /* rows that this rank sends */

@@ -25,7 +25,9 @@ struct offloaded {
 struct weft_offload_part {
   uint32_t n;                  /* number of offloaded layers */
   struct offloaded *offloaded; /* [n_micro][n] */
-  struct weft_saved reload[2]; /* windows: permanent buffers for layers copied back, used in turn */
+  /* cpu_offloading_double_buffering: two permanent sets of buffers, which layers that are copied
+   * back from the host use in turn */
+  struct weft_saved reload[2];
 };
 
 enum { N_SAVED = sizeof (struct weft_saved) / sizeof (uint32_t) };
@@ -202,7 +204,7 @@ after_backward (struct weft_step *s, uint32_t micro)
   release (s, micro, 0, WEFT_NO_OP);
 }
 
-/* ------------------------------------------------------------------------ windows */
+/* ----------------- cpu_offloading_double_buffering: copies at the ends of windows */
 
 /* Returns the last layer of window i. After the forward of this last layer, kernels wait for the
  * copy of layer i to the host. */

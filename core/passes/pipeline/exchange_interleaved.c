@@ -155,7 +155,7 @@ exchange_in_turn (struct weft_step *s, struct weft_slots *all, gboolean forward)
   }
 }
 
-/* ------------------------------------------------------------------------ beside kernels */
+/* ----------------------------------------------------- transfers that run beside kernels */
 
 /* Whether a slot belongs to warm-up or cooldown, in which forwards and backwards do not
  * alternate. */

@@ -12,7 +12,7 @@
 #include "core/passes/replicas/buckets.h"
 
 struct node {
-  uint32_t first, n; /* range of leaves: microbatches, or pieces */
+  uint32_t first, n; /* range of leaves of the tree: microbatches, or pieces of one */
   uint32_t buf;
 };
 
@@ -144,7 +144,8 @@ root_of (const struct weft_step *s, const struct weft_sum *sum)
                     : (struct node){ 0, s->n_micro, WEFT_NO_BUF };
 }
 
-/* Returns the sibling of a node, and sets *parent to the parent of both nodes. */
+/* Returns the sibling of a node of the summation tree, and sets *parent to the parent of the
+ * node. */
 static struct node
 sibling_of (struct node node, struct node root, struct node *parent)
 {

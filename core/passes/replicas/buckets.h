@@ -119,7 +119,7 @@ void weft_sums_build (struct weft_step *s);
 /* Initializes a sum of `n` elements into buffer `main`. */
 void weft_sum_start (struct weft_sum *sum, uint32_t main, uint64_t n, enum weft_lane lane);
 
-/* Adds the reduced gradient `leaf` of the current microbatch, for sums of slices. */
+/* Adds buffer `leaf`, the reduced gradient of the current microbatch, to a sum of slices. */
 void weft_sum_add (struct weft_step *s, struct weft_sum *sum, uint32_t leaf);
 
 /* begin: returns the operand into which a kernel writes the gradient of the current microbatch.

@@ -16,7 +16,7 @@ static const struct fusion {
   const char *operands; /* of the fused op: "f0 s2" is operand 0 of `first`, 2 of `second` */
   uint8_t made, taken;  /* `first` writes its operand `made`; `second` reads the same buffer as its
                          * operand `taken` */
-  gboolean moves_up;    /* the fused op takes the place of `first`; else that of `second` */
+  gboolean moves_up;    /* TRUE: the fused op is at the place of `first`; FALSE: of `second` */
   gboolean inner;       /* the output of `first`, read only by `second`, is not stored */
   gboolean of_gelu;     /* only for gelu by tanh: cuBLASLt has no epilogue for other activations */
   uint8_t optional;     /* operand that is stored only if a third op reads it; 0: none */
@@ -167,7 +167,7 @@ find_pairs (struct search *s)
 
 /* --------------------------------------------------------------------------- the new rows */
 
-/* The rows of the new program. */
+/* The arrays of the new program: ops, dependencies, uses of buffers, shapes. */
 struct rewritten {
   GArray *op, *deps, *uses, *shape;
   uint32_t *at; /* by old op: its new number; both ops of a pair have the same one */

@@ -274,8 +274,9 @@ scatter_gradients (struct weft_step *s, const struct part *p, uint32_t all, uint
 
 /* -------------------------------------------------------------------- parts of attention */
 
-/* The keys and values that one kernel reads. whole = TRUE: of the whole sequence. FALSE: of the
- * rank `before` places before this rank. */
+/* The keys and values that one attention kernel reads. whole = TRUE: keys and values of the whole
+ * sequence. FALSE: keys and values of the rank that is `before` places before this rank in the
+ * ring. */
 struct keys {
   uint32_t kv;
   gboolean whole;

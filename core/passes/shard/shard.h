@@ -53,7 +53,7 @@ void weft_tensor_reduce_gradients (struct weft_step *s, weft_reduced_gradient *r
  * weft_tensor_reduce_gradients(). */
 void weft_wait_for_shared_gradients (struct weft_step *s);
 
-/* ---------------------------------------------------- products beside collectives */
+/* ------------------------- matrix products in pieces, overlapped with collectives */
 
 /* The matrix product of a linear map: forward or input gradient. */
 struct weft_piece {

@@ -137,7 +137,7 @@ weft_cuda_load_joins (void *stream)
   return error;
 }
 
-/* ------------------------------------------------------------------- rows by counts */
+/* ----------------------------------------- collectives over unequal numbers of rows */
 
 struct rows {
   const void *from[WEFT_GPU_MOST_SHARED];
