@@ -425,8 +425,8 @@ a_family_without_names_is_told_which_have_some (void **folder)
   model = state->model;
   model.ffn_hidden_size = 5;
   assert_false (weft_hf_import (state, &model, "none", NULL, &odd));
-  assert_non_null (
-      strstr (odd->message, "layers.0.fc1.weight: found 20 rows, wanted the 10 of model family"));
+  assert_non_null (strstr (
+      odd->message, "layers.0.fc1.weight: found 20 rows, wanted the 10 rows of model family"));
   model.family = g_quark_from_string ("gpt2");
   struct weft_state_tensor norm = {
     .name = "q", .param = "q_norm.weight", .rows = 2, .columns = 1
