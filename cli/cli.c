@@ -337,13 +337,15 @@ weft_cli_warn (const struct weft_job *job)
 }
 
 gboolean
-weft_cli_number (const char *flag, const char *text, int64_t lo, int64_t *number, GError **error)
+weft_cli_number (const char *flag, const char *what, const char *text, int64_t lo,
+                 int64_t *number, GError **error)
 {
   gint64 value;
 
   if (!g_ascii_string_to_signed (text, 10, lo, INT32_MAX, &value, NULL))
     return weft_bad_input (
-        error, "--%s: found \"%s\", wanted a whole number from %" G_GINT64_FORMAT, flag, text, lo);
+        error, "--%s: found \"%s\", wanted %s, a whole number from %" G_GINT64_FORMAT, flag, text,
+        what, lo);
   *number = value;
   return TRUE;
 }

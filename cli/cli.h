@@ -102,8 +102,10 @@ gboolean weft_cli_job (const weft_cli_input *input, struct weft_job *job, GError
 /* Prints the warnings of a job to stderr. */
 void weft_cli_warn (const struct weft_job *job);
 
-/* Parses the value of a flag as a whole number that is at least `lo`. */
-gboolean weft_cli_number (const char *flag, const char *text, int64_t lo, int64_t *number,
+/* Parses the value of a flag as a whole number that is at least `lo`. `what` is what it
+ * counts or numbers: "a number of ranks", "a rank". */
+gboolean weft_cli_number (const char *flag, const char *what, const char *text, int64_t lo,
+                          int64_t *number,
                           GError **error);
 
 /* ---------------------------------------------------------------------- output */

@@ -96,7 +96,7 @@ read_ask (const weft_cli_input *input, const struct compare_ask *ask, int64_t *t
                            input->operand ? "one file" : "no file");
   if (!ask->top)
     return TRUE;
-  if (!weft_cli_number ("top", ask->top, 0, top, error))
+  if (!weft_cli_number ("top", "a number of ops", ask->top, 0, top, error))
     return FALSE;
   *top = MIN (*top, G_MAXUINT32);
   return TRUE;

@@ -118,11 +118,11 @@ static gboolean
 read_role (const char *text, const weft_plan *plan, int64_t *role, GError **error)
 {
   *role = 0;
-  if (text && !weft_cli_number ("role", text, 0, role, error))
+  if (text && !weft_cli_number ("role", "a stage", text, 0, role, error))
     return FALSE;
   if (*role >= plan->n_roles)
-    return weft_bad_input (error, "--role: found %" G_GINT64_FORMAT ", wanted 0 to %u", *role,
-                           plan->n_roles - 1);
+    return weft_bad_input (error, "--role: found %" G_GINT64_FORMAT ", wanted a stage from 0 to %u",
+                           *role, plan->n_roles - 1);
   return TRUE;
 }
 

@@ -203,8 +203,10 @@ run (const weft_cli_input *input, const struct ask *ask)
   g_autofree char *bundled =
       g_build_filename (weft_data_dir (), "validation", "published.csv", NULL);
 
-  if ((ask->jobs && !weft_cli_number ("jobs", ask->jobs, 1, &jobs, &error)) ||
-      (ask->rounds && !weft_cli_number ("rounds", ask->rounds, 0, &rounds, &error)))
+  if ((ask->jobs &&
+       !weft_cli_number ("jobs", "a number of processes", ask->jobs, 1, &jobs, &error)) ||
+      (ask->rounds &&
+       !weft_cli_number ("rounds", "a number of rounds", ask->rounds, 0, &rounds, &error)))
     return weft_cli_fail (error);
   struct weft_fit_options options = { .executor = weft_cli_executor (ask->executor, &error),
                                       .jobs = jobs,

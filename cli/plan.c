@@ -567,7 +567,8 @@ plan (const weft_cli_input *input, const char *finalists, gboolean graph)
                                          .user = &watch };
   int64_t n = 0;
 
-  if (finalists && !weft_cli_number ("finalists", finalists, 1, &n, &error))
+  if (finalists &&
+      !weft_cli_number ("finalists", "a number of strategies", finalists, 1, &n, &error))
     return weft_cli_fail (error);
   options.graph = graph;
   options.finalists = n;

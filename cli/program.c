@@ -226,13 +226,15 @@ print_schedule (const struct request *request, const struct weft_job *job)
   return 0;
 }
 
-/* Parses the value of a flag as the number of a stage or rank, which must be below n. */
+/* Parses the value of a flag as the number of a stage or rank (`what`), which must be below n. */
 static gboolean
-read_below (const char *flag, const char *text, uint32_t n, int64_t *out, GError **error)
+read_below (const char *flag, const char *what, const char *text, uint32_t n, int64_t *out,
+            GError **error)
 {
-  if (!weft_cli_number (flag, text, 0, out, error))
+  if (!weft_cli_number (flag, what, text, 0, out, error))
     return FALSE;
-  return *out < n || weft_bad_input (error, "--%s: found %s, wanted 0..%u", flag, text, n - 1);
+  return *out < n ||
+         weft_bad_input (error, "--%s: found %s, wanted %s from 0 to %u", flag, text, what, n - 1);
 }
 
 static gboolean
@@ -241,12 +243,12 @@ find_role (const struct request *request, const weft_plan *plan, uint32_t *role,
   int64_t n = 0;
 
   if (request->rank) {
-    if (!read_below ("rank", request->rank, plan->mesh.n_ranks, &n, error))
+    if (!read_below ("rank", "a rank", request->rank, plan->mesh.n_ranks, &n, error))
       return FALSE;
     *role = weft_mesh_stage (&plan->mesh, n);
     return TRUE;
   }
-  if (request->role && !read_below ("role", request->role, plan->n_roles, &n, error))
+  if (request->role && !read_below ("role", "a stage", request->role, plan->n_roles, &n, error))
     return FALSE;
   *role = n;
   return TRUE;

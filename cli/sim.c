@@ -36,7 +36,7 @@ read_trace_ranks (const struct sim_ask *ask, int64_t *ranks, GError **error)
     return TRUE;
   if (!ask->trace)
     return weft_bad_input (error, "--trace-ranks needs --trace");
-  return weft_cli_number ("trace-ranks", ask->trace_ranks, 1, ranks, error);
+  return weft_cli_number ("trace-ranks", "a number of ranks", ask->trace_ranks, 1, ranks, error);
 }
 
 static void

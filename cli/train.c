@@ -50,12 +50,18 @@ static const char examples[] =
   X (EVAL_SHARE, "eval-share", REAL, "none", "0", "0.9",                                           \
      "last share of the data, kept for evaluation; none: 0.1 with --eval-interval, else 0")        \
   X (PATIENCE, "patience", REAL, "300", "0.1", "1e6",                                              \
-     "with --launcher: seconds that processes wait for each other at start-up")
+     "seconds that processes wait for each other at start-up, with --launcher")
 #define NUMBER_ID(id, ...) id,
 enum number { NUMBER_LIST (NUMBER_ID) N_NUMBER };
 
 #define NUMBER_FIELD(id, flag, kind, def_, lo_, hi_, doc_)                                         \
-  { .name = flag, .type = WEFT_TYPE_##kind, .def = def_, .lo = lo_, .hi = hi_, .unit = "" },
+  { .name = flag,                                                                                  \
+    .type = WEFT_TYPE_##kind,                                                                      \
+    .def = def_,                                                                                   \
+    .lo = lo_,                                                                                     \
+    .hi = hi_,                                                                                     \
+    .unit = "",                                                                                    \
+    .doc = doc_ },
 static const struct weft_field numbers[] = { NUMBER_LIST (NUMBER_FIELD) };
 
 /* Flags of the command that are not settings of the job. */

@@ -413,7 +413,7 @@ read_options (const struct ask *ask, struct weft_validate_options *options, GErr
 
   if (ask->tier && strspn (ask->tier, "ABC,") != strlen (ask->tier))
     return weft_bad_input (error, "--tier: found \"%s\", wanted letters of A, B and C", ask->tier);
-  if (ask->jobs && !weft_cli_number ("jobs", ask->jobs, 1, &jobs, error))
+  if (ask->jobs && !weft_cli_number ("jobs", "a number of processes", ask->jobs, 1, &jobs, error))
     return FALSE;
   *options =
       (struct weft_validate_options){ .executor = weft_cli_executor (ask->executor, error),

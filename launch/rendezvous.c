@@ -201,7 +201,7 @@ check_value (const struct weft_frame *f, GBytes *value, GError **error)
   gsize n = value ? g_bytes_get_size (value) : 0;
 
   return n <= WEFT_FRAME_MOST_VALUE ||
-         weft_run_error (error, "%.*s: found %" G_GSIZE_FORMAT " bytes, wanted at most %u",
+         weft_run_error (error, "%.*s: found %" G_GSIZE_FORMAT " bytes, wanted at most %u bytes",
                          (int) f->key_bytes, f->key, n, WEFT_FRAME_MOST_VALUE);
 }
 

@@ -68,8 +68,9 @@ add_value (weft_store *s, struct weft_store_exchange *m, struct weft_store_peer 
 {
   m->bytes += f->value_bytes + WEFT_PACK_OVERHEAD;
   if (m->bytes > WEFT_FRAME_MOST_VALUE) {
-    weft_store_stop (s, "%s: found %" G_GSIZE_FORMAT " bytes of all processes, wanted at most %u",
-                     m->key, m->bytes, WEFT_FRAME_MOST_VALUE);
+    weft_store_stop (
+        s, "%s: found %" G_GSIZE_FORMAT " bytes of all processes, wanted at most %u bytes", m->key,
+        m->bytes, WEFT_FRAME_MOST_VALUE);
     return FALSE;
   }
   m->value[p->process] = g_bytes_new (f->value, f->value_bytes);

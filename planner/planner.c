@@ -741,7 +741,7 @@ weft_search_run (const struct weft_job *job, const struct weft_search_options *o
     weft_run_error (error, "stopped before a strategy was simulated");
   else if (ok && search->by_fate[WEFT_FATE_SIMULATED] == 0)
     g_set_error (error, WEFT_ERROR, WEFT_ERROR_INFEASIBLE,
-                 "no strategy of %u fits: %u do not fit in memory, %u break a rule", search->n,
+                 "none of %u strategies fits: %u do not fit in memory, %u break a rule", search->n,
                  search->by_fate[WEFT_FATE_MEMORY], search->by_fate[WEFT_FATE_RULE]);
   g_clear_error (&s.refused);
   search->fault = s.fault;

@@ -143,7 +143,7 @@ match_tensor (const stored *s, const struct weft_manifest_tensor *theirs,
   return weft_bad_input (
       error,
       "%s: of another model: found %s as %" G_GUINT64_FORMAT " x %" G_GUINT64_FORMAT
-      ", wanted %" G_GUINT64_FORMAT " x %" G_GUINT64_FORMAT,
+      " elements, wanted %" G_GUINT64_FORMAT " x %" G_GUINT64_FORMAT " elements",
       s->path, ours->name, theirs->rows, theirs->columns, ours->rows, ours->columns);
 }
 

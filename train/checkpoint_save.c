@@ -216,9 +216,9 @@ write_manifest (struct save *s, GError **error)
   g_autofree char *text = weft_manifest_print (s->m);
 
   if (strlen (text) > WEFT_MANIFEST_MOST_BYTES)
-    return weft_run_error (error,
-                           "%s: found %" G_GSIZE_FORMAT " bytes of manifest, wanted at most %u",
-                           path, strlen (text), WEFT_MANIFEST_MOST_BYTES);
+    return weft_run_error (
+        error, "%s: found %" G_GSIZE_FORMAT " bytes of manifest, wanted at most %u bytes", path,
+        strlen (text), WEFT_MANIFEST_MOST_BYTES);
   return weft_write_synced (path, text, error) && weft_sync_path (s->temporary, error);
 }
 

@@ -213,7 +213,7 @@ check_rows (const GArray *pieces, const char *family, const struct weft_state_te
     return weft_bad_input (error, "%s: model family %s has no name for it", tensor->name, family);
   return weft_bad_input (error,
                          "%s: found %" G_GUINT64_FORMAT " rows, wanted the %" G_GUINT64_FORMAT
-                         " of model family %s",
+                         " rows of model family %s",
                          tensor->name, tensor->rows, next, family);
 }
 

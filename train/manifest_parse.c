@@ -244,7 +244,8 @@ check_cover (const weft_manifest *m, uint32_t first, enum weft_state_kind kind, 
   if (covered == t->rows * t->columns)
     return TRUE;
   return weft_bad_input (error,
-                         "found %" G_GUINT64_FORMAT " elements of %s, wanted %" G_GUINT64_FORMAT,
+                         "found %" G_GUINT64_FORMAT " elements of %s, wanted %" G_GUINT64_FORMAT
+                         " elements",
                          covered, weft_state_kind_words[kind], t->rows * t->columns);
 }
 

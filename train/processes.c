@@ -196,7 +196,8 @@ unpack_times (GBytes *packed, weft_timeline *t, struct op_range range, GError **
 
   if (bytes != 2 * wanted)
     return weft_run_error (
-        error, "times of rank %u: found %" G_GSIZE_FORMAT " bytes, wanted %" G_GSIZE_FORMAT,
+        error,
+        "times of rank %u: found %" G_GSIZE_FORMAT " bytes, wanted %" G_GSIZE_FORMAT " bytes",
         t->rank[range.row], bytes, 2 * wanted);
   if (range.n) {
     memcpy (t->begin[range.row] + range.first, data, wanted);

@@ -127,7 +127,7 @@ check_size (const struct weft_tensor *t, GError **error)
     return TRUE;
   return weft_bad_input (error,
                          "data_offsets: found %" G_GUINT64_FORMAT
-                         " bytes, wanted %" G_GUINT64_FORMAT " for the shape",
+                         " bytes, wanted %" G_GUINT64_FORMAT " bytes for the shape",
                          t->end - t->begin, bytes);
 }
 
@@ -222,7 +222,7 @@ check_places (struct shard *shard, GError **error)
     return TRUE;
   return weft_bad_input (error,
                          "found %" G_GUINT64_FORMAT " bytes of data, wanted %" G_GUINT64_FORMAT
-                         " for the tensors of the header",
+                         " bytes for the tensors of the header",
                          shard->bytes, at);
 }
 
@@ -255,11 +255,12 @@ read_shard (struct shard *shard, GError **error)
 
   if (bytes < sizeof length)
     return weft_bad_input (
-        error, "found %" G_GUINT64_FORMAT " bytes, wanted the 8 of a header size", bytes);
+        error, "found %" G_GUINT64_FORMAT " bytes, wanted the 8 bytes of a header size", bytes);
   memcpy (&length, start, sizeof length);
   if (length > MOST_HEADER || length > bytes - sizeof length)
     return weft_bad_input (
-        error, "found a header of %" G_GUINT64_FORMAT " bytes, wanted at most %" G_GUINT64_FORMAT,
+        error,
+        "found a header of %" G_GUINT64_FORMAT " bytes, wanted at most %" G_GUINT64_FORMAT " bytes",
         length, MIN (MOST_HEADER, bytes - sizeof length));
   shard->data = (const uint8_t *) start + sizeof length + length;
   shard->bytes = bytes - sizeof length - length;
@@ -384,7 +385,7 @@ open_index (weft_safetensors *file, GError **error)
   uint64_t length = g_mapped_file_get_length (map);
   const char *json = length ? g_mapped_file_get_contents (map) : "";
   if (length > MOST_HEADER)
-    return weft_bad_input (error, "%s: found %" G_GUINT64_FORMAT " bytes, wanted at most %u",
+    return weft_bad_input (error, "%s: found %" G_GUINT64_FORMAT " bytes, wanted at most %u bytes",
                            file->path, length, MOST_HEADER);
   g_autoptr (JsonParser) parser = weft_json_load (json, length, error);
   if (parser)

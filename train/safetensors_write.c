@@ -234,7 +234,7 @@ complete (weft_safetensors_writer *w, GError **error)
     return publish (w, error);
   g_set_error (error, WEFT_ERROR, WEFT_ERROR_RUN,
                "%s: found %" G_GUINT64_FORMAT " bytes of data, wanted the %" G_GUINT64_FORMAT
-               " of the tensors",
+               " bytes of the tensors",
                w->path, w->put, w->wanted);
   return FALSE;
 }

@@ -47,13 +47,13 @@ check_split (const struct weft_sampler *sampler, double eval_share, GError **err
   if (count <= length)
     return weft_bad_input (error,
                            "%s has %" G_GUINT64_FORMAT " tokens; a sequence of %" G_GUINT64_FORMAT
-                           " needs %" G_GUINT64_FORMAT,
+                           " tokens needs %" G_GUINT64_FORMAT " tokens",
                            path, count, length, length + 1);
   if (sampler->n_train)
     return TRUE;
   return weft_bad_input (error,
                          "%s: found %" G_GUINT64_FORMAT " sequence%s of %" G_GUINT64_FORMAT
-                         ", all for evaluation (a share of %g); wanted one for training",
+                         " tokens, all for evaluation (a share of %g); wanted one for training",
                          path, sampler->n_eval, sampler->n_eval == 1 ? "" : "s", length,
                          eval_share);
 }

@@ -167,7 +167,7 @@ take_llmc (weft_tokens *tokens, GError **error)
   if (bytes < LLMC_HEADER)
     return weft_bad_input (error,
                            "%s: found %" G_GUINT64_FORMAT
-                           " bytes that begin as llm.c tokens do, wanted a header of %d",
+                           " bytes that begin as llm.c tokens do, wanted a header of %d bytes",
                            tokens->path, bytes, LLMC_HEADER);
   if (!weft_data_file_read (tokens->file, 0, sizeof header, header, error))
     return FALSE;
@@ -178,7 +178,7 @@ take_llmc (weft_tokens *tokens, GError **error)
   if (bytes != wanted)
     return weft_bad_input (error,
                            "%s: found %" G_GUINT64_FORMAT " bytes, wanted %" G_GUINT64_FORMAT
-                           " for the %u tokens of its llm.c header",
+                           " bytes for the %u tokens of its llm.c header",
                            tokens->path, bytes, wanted, header[2]);
   take_rest (tokens, kind->type, LLMC_HEADER);
   return TRUE;
@@ -423,7 +423,7 @@ weft_tokens_read (const weft_tokens *tokens, uint64_t first, uint64_t n, int32_t
   if (first > tokens->count || n > tokens->count - first)
     return weft_bad_input (error,
                            "%s: found %" G_GUINT64_FORMAT " tokens, wanted %" G_GUINT64_FORMAT
-                           " from token %" G_GUINT64_FORMAT,
+                           " tokens from token %" G_GUINT64_FORMAT,
                            tokens->path, tokens->count, n, first);
   unsigned run = find_run (tokens, first);
   for (uint64_t done = 0; done < n; run++) {

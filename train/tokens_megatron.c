@@ -119,7 +119,8 @@ read_header (struct index *index, enum weft_token_type *type, GError **error)
     return weft_bad_input (error, "%s: found no MMIDIDX at its start, wanted a Megatron index",
                            index->path);
   if (index->bytes < LENGTHS_AT)
-    return weft_bad_input (error, "%s: found %" G_GUINT64_FORMAT " bytes, wanted a header of %d",
+    return weft_bad_input (error,
+                           "%s: found %" G_GUINT64_FORMAT " bytes, wanted a header of %d bytes",
                            index->path, index->bytes, LENGTHS_AT);
   if (!weft_data_file_read (index->file, 0, LENGTHS_AT, header, error))
     return FALSE;

@@ -113,7 +113,8 @@ was_signalled (struct trainer *t)
 }
 
 #define MUCH_MEMORY 2e9 /* a run that needs at least so many bytes prints the number first */
-enum { LOADING_EVERY = 10 * G_USEC_PER_SEC }; /* between messages while weights are made or loaded */
+/* Microseconds between messages while weights are made or loaded. */
+enum { LOADING_EVERY = 10 * G_USEC_PER_SEC };
 
 struct weft_trainer_loading
 weft_trainer_loading_start (gint64 now)

@@ -64,11 +64,23 @@ weft_table_unknown (const struct weft_table *table, const char *name, GError **e
   return weft_bad_input (error, "unknown %s \"%s\"", table->noun, name);
 }
 
+char *
+weft_field_counts (const struct weft_field *field)
+{
+  gboolean plain = field->type == WEFT_TYPE_INT || (field->type == WEFT_TYPE_REAL && !*field->unit);
+  size_t n = field->doc ? strcspn (field->doc, ":;(") : 0;
+
+  while (n && field->doc[n - 1] == ' ')
+    n--;
+  return plain && n ? g_strdup_printf (" (%.*s)", (int) n, field->doc) : g_strdup ("");
+}
+
 static gboolean
 wanted (const struct weft_field *field, const char *text, GError **error)
 {
-  g_autofree char *range = weft_field_range (field);
-  return weft_bad_input (error, "%s: found \"%s\", wanted %s", field->name, text, range);
+  g_autofree char *range = weft_field_range (field), *what = weft_field_counts (field);
+
+  return weft_bad_input (error, "%s: found \"%s\", wanted %s%s", field->name, text, range, what);
 }
 
 static gboolean

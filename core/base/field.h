@@ -77,6 +77,10 @@ gboolean weft_field_is_default (const struct weft_field *field, union weft_value
 /* Inverts weft_field_parse().  Caller frees. */
 char *weft_field_print (const struct weft_field *field, union weft_value value);
 
+/* What a number without a unit counts, by the first part of the field's doc: " (tokens in one
+ * training sequence)". Empty for other fields.  Caller frees. */
+char *weft_field_counts (const struct weft_field *field);
+
 /* "1..1024", "none|selective|full", "true|false": for help and messages.  Caller frees. */
 char *weft_field_range (const struct weft_field *field);
 

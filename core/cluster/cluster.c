@@ -85,9 +85,10 @@ check_nodes (const struct weft_cluster *cluster, int64_t nodes, GError **error)
 
   if (nodes >= 1 && nodes <= most)
     return TRUE;
-  return weft_bad_input (
-      error, "nodes: found %" G_GINT64_FORMAT ", wanted 1..%" G_GINT64_FORMAT " on topology %s",
-      nodes, most, g_quark_to_string (cluster->topology));
+  return weft_bad_input (error,
+                         "nodes: found %" G_GINT64_FORMAT ", wanted 1..%" G_GINT64_FORMAT
+                         " nodes on topology %s",
+                         nodes, most, g_quark_to_string (cluster->topology));
 }
 
 /* Checks a number of GPUs. `nodes` is 0 (not given) or a number that check_nodes() has accepted. */
@@ -98,16 +99,16 @@ check_gpus (const struct weft_cluster *cluster, int64_t gpus, int64_t nodes, GEr
   const int64_t node_gpus = cluster->f.node_gpus;
 
   if (gpus < 1)
-    return weft_bad_input (error, "gpus: found %" G_GINT64_FORMAT ", wanted 1 or more", gpus);
+    return weft_bad_input (error, "gpus: found %" G_GINT64_FORMAT ", wanted 1 GPU or more", gpus);
   if (gpus > node_gpus && gpus % node_gpus != 0)
     return weft_bad_input (error,
                            "gpus: found %" G_GINT64_FORMAT ", wanted up to %" G_GINT64_FORMAT
-                           " or a multiple of it: whole nodes of topology %s",
+                           " GPUs or a multiple of it: whole nodes of topology %s",
                            gpus, node_gpus, topology);
   if (nodes > 0 && gpus != nodes * node_gpus && !(nodes == 1 && gpus < node_gpus))
     return weft_bad_input (error,
                            "gpus: found %" G_GINT64_FORMAT ", wanted %" G_GINT64_FORMAT
-                           ", which is what nodes = %" G_GINT64_FORMAT " of topology %s have",
+                           " GPUs, which is what nodes = %" G_GINT64_FORMAT " of topology %s have",
                            gpus, nodes * node_gpus, nodes, topology);
   return TRUE;
 }

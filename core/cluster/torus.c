@@ -136,7 +136,7 @@ check (const struct weft_cluster *cluster, GError **error)
     return weft_bad_input (error,
                            "topology %s: fabric_host_x, fabric_host_y, fabric_host_z: found "
                            "%" G_GINT64_FORMAT " x %" G_GINT64_FORMAT " x %" G_GINT64_FORMAT
-                           ", wanted a product of %" G_GINT64_FORMAT " (node_gpus)",
+                           ", wanted a product of %" G_GINT64_FORMAT " chips (node_gpus)",
                            g_quark_to_string (cluster->topology), c->fabric_host_x,
                            c->fabric_host_y, c->fabric_host_z, c->node_gpus);
   if (!find_sides (cluster, side))
@@ -145,7 +145,7 @@ check (const struct weft_cluster *cluster, GError **error)
     return TRUE;
   return weft_bad_input (error,
                          "topology %s: found %u x %u x %u chips, up to %u links apart, wanted at "
-                         "most %d",
+                         "most %d links",
                          g_quark_to_string (cluster->topology), side[X], side[Y], side[Z],
                          diameter (cluster, side), WEFT_MAX_ROUTE);
 }

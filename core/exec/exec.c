@@ -13,7 +13,7 @@ weft_exec_check_size (const weft_plan *plan, const weft_actors *a, GError **erro
     return TRUE;
   return weft_bad_input (error,
                          "%u of %u ranks are simulated separately and have %" G_GUINT64_FORMAT
-                         " ops in total, wanted at most %u: use fewer GPUs or microbatches%s",
+                         " ops in total, wanted at most %u ops: use fewer GPUs or microbatches%s",
                          a->n, plan->mesh.n_ranks, n, WEFT_EXEC_MOST_OPS,
                          a->folded ? "" : ", or leave out --unfolded");
 }

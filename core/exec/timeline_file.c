@@ -106,7 +106,7 @@ check_size (const weft_timeline *t, GError **error)
   if (t->n_ops <= WEFT_TIMELINE_MOST_OPS)
     return TRUE;
   return weft_bad_input (
-      error, "a timeline of %u ranks has %" G_GUINT64_FORMAT " ops, wanted at most %u%s", t->n,
+      error, "a timeline of %u ranks has %" G_GUINT64_FORMAT " ops, wanted at most %u ops%s", t->n,
       t->n_ops, WEFT_TIMELINE_MOST_OPS,
       t->folded ? "" : ": observe fewer ranks, or use fewer microbatches");
 }
@@ -116,7 +116,7 @@ static gboolean
 check_times (const weft_plan *plan, const weft_timeline *t, GError **error)
 {
   if (!is_seconds (t->seconds) || !is_seconds (t->wall_seconds))
-    return weft_bad_input (error, "found a step of %.9g s, run in %.9g s, wanted 0 to 1e9",
+    return weft_bad_input (error, "found a step of %.9g s, run in %.9g s, wanted 0 to 1e9 s",
                            t->seconds, t->wall_seconds);
   for (uint32_t row = 0; row < t->n; row++)
     for (uint32_t op = 0; op < plan->role[t->role[row]]->n_op; op++) {
@@ -333,7 +333,8 @@ check_folding (const struct reader *r, GError **error)
                       "it",
                       rank, actors->rank[actor]);
     else if (r->head.stands_for[row] != ranks)
-      weft_bad_input (error, "stands_for: found %u, wanted %u", r->head.stands_for[row], ranks);
+      weft_bad_input (error, "stands_for: found %u ranks, wanted %u ranks", r->head.stands_for[row],
+                      ranks);
     else
       continue;
     return blame_row (row, error);
@@ -347,8 +348,8 @@ read_heads (struct reader *r, GError **error)
   uint32_t n = json_array_get_length (r->rows);
 
   if (n == 0 || n > r->plan->mesh.n_ranks)
-    return weft_bad_input (error, "rows: found %u, wanted 1 to %u, the ranks of the job", n,
-                           r->plan->mesh.n_ranks);
+    return weft_bad_input (error, "rows: found %u rows, wanted 1 to %u rows, the ranks of the job",
+                           n, r->plan->mesh.n_ranks);
   r->head.n = n;
   r->head.rank = g_new (uint32_t, n);
   r->head.role = g_new (uint32_t, n);

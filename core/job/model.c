@@ -345,11 +345,13 @@ static gboolean
 at_most (const union weft_model *m, const char *const *typed, enum weft_model_field field,
          enum weft_model_field limit, GError **error)
 {
+  g_autofree char *what = weft_field_counts (&weft_model_table.field[field]);
+
   if (m->at[field].i <= m->at[limit].i)
     return TRUE;
   return weft_bad_input (
-      error, "%s: found %" G_GINT64_FORMAT ", wanted at most %s, %" G_GINT64_FORMAT,
-      spelled (typed, field), m->at[field].i, spelled (typed, limit), m->at[limit].i);
+      error, "%s: found %" G_GINT64_FORMAT ", wanted at most %s, %" G_GINT64_FORMAT "%s",
+      spelled (typed, field), m->at[field].i, spelled (typed, limit), m->at[limit].i, what);
 }
 
 /* Checks that `needed` is not 0 if `field` is not 0. */
@@ -437,7 +439,7 @@ check_latent (const union weft_model *m, const char *const *typed, GError **erro
                            spelled (typed, WEFT_MODEL_kv_lora_rank), m->kv_lora_rank);
   if (m->num_query_groups != m->num_attention_heads)
     return weft_bad_input (error,
-                           "%s: found %" G_GINT64_FORMAT ", wanted %" G_GINT64_FORMAT
+                           "%s: found %" G_GINT64_FORMAT " groups, wanted %" G_GINT64_FORMAT
                            " (all heads) with multi-latent attention",
                            spelled (typed, WEFT_MODEL_num_query_groups), m->num_query_groups,
                            m->num_attention_heads);
@@ -469,13 +471,14 @@ check_pattern (const union weft_model *m, const char *const *typed, GError **err
 {
   if (m->moe_layer_offset >= m->moe_layer_freq)
     return weft_bad_input (error,
-                           "%s: found %" G_GINT64_FORMAT ", wanted less than %s, %" G_GINT64_FORMAT,
+                           "%s: found %" G_GINT64_FORMAT
+                           " layers, wanted less than %s, %" G_GINT64_FORMAT " layers",
                            spelled (typed, WEFT_MODEL_moe_layer_offset), m->moe_layer_offset,
                            spelled (typed, WEFT_MODEL_moe_layer_freq), m->moe_layer_freq);
   if (m->sliding_window && m->attention_chunk_size)
     return weft_bad_input (error,
-                           "%s is %" G_GINT64_FORMAT " and %s is %" G_GINT64_FORMAT
-                           "; wanted one of them, a window or chunks",
+                           "%s is %" G_GINT64_FORMAT " tokens and %s is %" G_GINT64_FORMAT
+                           " tokens; wanted one of them, a window or chunks",
                            spelled (typed, WEFT_MODEL_sliding_window), m->sliding_window,
                            spelled (typed, WEFT_MODEL_attention_chunk_size),
                            m->attention_chunk_size);
@@ -520,7 +523,7 @@ check_size (const union weft_model *m, const char *const *typed, GError **error)
     return TRUE;
   return weft_bad_input (error,
                          "%s %" G_GINT64_FORMAT " and %s %" G_GINT64_FORMAT
-                         " make a model of %.2g parameters; wanted at most 2^53",
+                         " make a model of %.2g parameters; wanted at most 2^53 parameters",
                          spelled (typed, WEFT_MODEL_num_layers), m->num_layers,
                          spelled (typed, WEFT_MODEL_hidden_size), m->hidden_size, (double) n);
 }

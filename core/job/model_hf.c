@@ -251,9 +251,9 @@ read_text (const char *json, gsize length, union weft_model *model, GPtrArray *u
            GError **error)
 {
   if (length > MOST_BYTES)
-    return weft_bad_input (error,
-                           " found %" G_GSIZE_FORMAT " bytes, wanted a config.json of at most %d",
-                           length, MOST_BYTES);
+    return weft_bad_input (
+        error, " found %" G_GSIZE_FORMAT " bytes, wanted a config.json of at most %d bytes", length,
+        MOST_BYTES);
   g_autoptr (JsonParser) parser = weft_json_load (json, length, error);
   if (!parser)
     return FALSE;

@@ -41,15 +41,16 @@ agrees (const weft_grid *grid, const struct weft_job *job, const char *path, GEr
   if (grid->n_ranks != s->pipeline_model_parallel_size)
     return weft_bad_input (error,
                            "%s: found a line for each of %u ranks, wanted %" G_GINT64_FORMAT
-                           " (pipeline_model_parallel_size)",
+                           " ranks (pipeline_model_parallel_size)",
                            path, grid->n_ranks, s->pipeline_model_parallel_size);
   if (grid->n_micro != micro)
-    return weft_bad_input (error, "%s: found %u microbatches, wanted %" G_GINT64_FORMAT, path,
-                           grid->n_micro, micro);
+    return weft_bad_input (error,
+                           "%s: found %u microbatches, wanted %" G_GINT64_FORMAT " microbatches",
+                           path, grid->n_micro, micro);
   return chunks == WEFT_NONE || chunks == own ||
          weft_bad_input (error,
                          "%s: found %u stages on a rank, wanted %" G_GINT64_FORMAT
-                         " (virtual_pipeline_model_parallel_size)",
+                         " stages (virtual_pipeline_model_parallel_size)",
                          path, own, chunks);
 }
 

@@ -437,7 +437,7 @@ check_blocks (struct reader *r, const struct weft_param *param, GError **error)
 
   return fits || complain (r, error,
                            "found %u parts, %u inner, of %" G_GUINT64_FORMAT " x %" G_GUINT64_FORMAT
-                           " in blocks of %" G_GUINT64_FORMAT ", wanted parts of the whole",
+                           " in blocks of %" G_GUINT64_FORMAT " rows, wanted parts of the whole",
                            param->ways, param->inner, param->rows, param->columns, param->block);
 }
 
@@ -455,7 +455,7 @@ check_cut (struct reader *r, const struct weft_param *param, GError **error)
           (by_rows ? param->columns == param->whole_columns : param->rows == param->whole_rows)) ||
          complain (r, error,
                    "found %u parts of %" G_GUINT64_FORMAT " x %" G_GUINT64_FORMAT
-                   ", wanted parts of the whole",
+                   " elements, wanted parts of the whole",
                    param->ways, param->rows, param->columns);
 }
 

@@ -496,7 +496,7 @@ check_size (const struct trace *tr, GError **error)
     return TRUE;
   return weft_bad_input (error,
                          "a trace of %u ranks would have %" G_GUINT64_FORMAT
-                         " events, wanted at most %u: give --trace-ranks %" G_GUINT64_FORMAT,
+                         " events, wanted at most %u events: give --trace-ranks %" G_GUINT64_FORMAT,
                          tr->n_rows, sum, WEFT_TRACE_MOST_EVENTS, MAX (fitting, 1));
 }
 

@@ -282,17 +282,19 @@ count_pieces (struct plan *plan)
     if (of_stage[stage] == 0 || of_stage[stage] != plan->n_copies)
       return weft_bad_input (
           plan->r->error,
-          "%s: stage %u is on %u ranks, and stage 0 on %u: every stage must be on the "
+          "%s: stage %u is on %u ranks, and stage 0 on %u ranks: every stage must be on the "
           "same number of ranks",
           plan->r->where, stage, of_stage[stage], plan->n_copies);
   for (uint32_t rank = 0; rank < n_ranks; rank++)
     if (on_rank[rank] != on_rank[0])
-      return weft_bad_input (plan->r->error,
-                             "%s:%u: rank %u runs %u stages, and rank 0 %u: the numbers must be "
-                             "equal",
-                             plan->r->where, rank + 1, rank, on_rank[rank], on_rank[0]);
+      return weft_bad_input (
+          plan->r->error,
+          "%s:%u: rank %u runs %u stages, and rank 0 %u stages: the numbers must be "
+          "equal",
+          plan->r->where, rank + 1, rank, on_rank[rank], on_rank[0]);
   if (on_rank[0] > UINT8_MAX)
-    return weft_bad_input (plan->r->error, "%s: found %u stages on each rank, wanted at most %u",
+    return weft_bad_input (plan->r->error,
+                           "%s: found %u stages on each rank, wanted at most %u stages",
                            plan->r->where, on_rank[0], UINT8_MAX);
   return TRUE;
 }

@@ -741,8 +741,9 @@ answers_fit_80_columns (void **state)
 static void
 a_comparison_fits_80_columns (void **state)
 {
-#define JOB_FILE "[model]\nconfig = llama3-8b\n[cluster]\ntopology = dgx-h100\n[train]\n"            \
-                 "global_batch_size = 16\n[strategy]\n"
+#define JOB_FILE                                                                                   \
+  "[model]\nconfig = llama3-8b\n[cluster]\ntopology = dgx-h100\n"                                  \
+  "[train]\nglobal_batch_size = 16\n[strategy]\n"
   static const char *const name[] = { "one.ini", "two.ini", "three.ini" };
   static const char *const text[] = { JOB_FILE, JOB_FILE "pipeline_model_parallel_size = 2\n",
                                       JOB_FILE "overlap_grad_reduce = true\n" };

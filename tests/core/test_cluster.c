@@ -260,21 +260,25 @@ a_wrong_size_says_what_was_found_and_wanted (void **state)
 {
   (void) state;
   assert_no_size ("dgx-h100", 12, 0,
-                  "gpus: found 12, wanted up to 8 or a multiple of it: whole nodes of topology "
-                  "dgx-h100");
+                  "gpus: found 12, wanted up to 8 GPUs or a multiple of it: whole nodes of "
+                  "topology dgx-h100");
   assert_no_size ("dgx-h100", 8, 2,
-                  "gpus: found 8, wanted 16, which is what nodes = 2 of topology dgx-h100 have");
+                  "gpus: found 8, wanted 16 GPUs, which is what nodes = 2 of topology "
+                  "dgx-h100 have");
   assert_no_size ("dgx-h100", 24, 2,
-                  "gpus: found 24, wanted 16, which is what nodes = 2 of topology dgx-h100 have");
-  assert_no_size ("dgx-h100", -1, 0, "gpus: found -1, wanted 1 or more");
-  assert_no_size ("dgx-h100", 0, -3, "nodes: found -3, wanted 1..8192 on topology dgx-h100");
-  assert_no_size ("dgx-h100", 0, 8193, "nodes: found 8193, wanted 1..8192 on topology dgx-h100");
+                  "gpus: found 24, wanted 16 GPUs, which is what nodes = 2 of topology "
+                  "dgx-h100 have");
+  assert_no_size ("dgx-h100", -1, 0, "gpus: found -1, wanted 1 GPU or more");
+  assert_no_size ("dgx-h100", 0, -3, "nodes: found -3, wanted 1..8192 nodes on topology dgx-h100");
+  assert_no_size ("dgx-h100", 0, 8193,
+                  "nodes: found 8193, wanted 1..8192 nodes on topology dgx-h100");
   assert_no_size ("dgx-h100", 65544, 0,
-                  "gpus = 65544: nodes: found 8193, wanted 1..8192 on topology dgx-h100");
-  assert_no_size ("cpu", 0, 2, "nodes: found 2, wanted 1..1 on topology cpu");
-  assert_no_size ("gb200-nvl72", INT64_MAX - INT64_MAX % 72, 0,
-                  "gpus = 9223372036854775800: nodes: found 128102389400760775, wanted 1..128 on "
-                  "topology gb200-nvl72");
+                  "gpus = 65544: nodes: found 8193, wanted 1..8192 nodes on topology dgx-h100");
+  assert_no_size ("cpu", 0, 2, "nodes: found 2, wanted 1..1 nodes on topology cpu");
+  assert_no_size (
+      "gb200-nvl72", INT64_MAX - INT64_MAX % 72, 0,
+      "gpus = 9223372036854775800: nodes: found 128102389400760775, wanted 1..128 nodes "
+      "on topology gb200-nvl72");
 }
 
 /* The error of loading dgx-h100.ini with `from` replaced by `to`, without the path. The caller
@@ -332,8 +336,11 @@ a_bad_line_is_named_with_its_file_and_number (void **state)
   assert_bad_line ("bf16 = 794TFLOP/s", "bf61 = 794TFLOP/s",
                    "[gpu] unknown key \"bf61\"; did you mean bf16?");
   assert_bad_line ("bf16 = 794TFLOP/s", "zzzzzzzz = 1", "[gpu] unknown key \"zzzzzzzz\"");
-  assert_bad_line ("sms = 132", "sms = 0", "[gpu] sms: found \"0\", wanted 1..4096");
-  assert_bad_line ("nics = 8", "nics = 1.5", "[node] nics: found \"1.5\", wanted 1..4096");
+  assert_bad_line ("sms = 132", "sms = 0", 
+                   "[gpu] sms: found \"0\", wanted 1..4096 (streaming multiprocessors)");
+  assert_bad_line ("nics = 8", "nics = 1.5", 
+                   "[node] nics: found \"1.5\", wanted 1..4096 (network ports of a node for GPU "
+                   "traffic)");
   assert_bad_line ("memory = 79.11GiB", "memory = 79.11GFLOP/s",
                    "[gpu] memory: found \"79.11GFLOP/s\", wanted 1..1e15 B");
   assert_bad_line ("intra = nvlink", "intra = nvswitch",
@@ -415,7 +422,7 @@ a_torus_takes_numbers_that_fill_a_box (void **state)
                   "gpus = 3, wanted three whole numbers with that product, in hosts of 2 x 2 x 1 "
                   "chips");
   assert_no_size ("tpu-v4", 8192, 0,
-                  "gpus = 8192: nodes: found 2048, wanted 1..1024 on topology tpu-v4");
+                  "gpus = 8192: nodes: found 2048, wanted 1..1024 nodes on topology tpu-v4");
 }
 
 static void
@@ -441,7 +448,7 @@ three_sides_are_a_size_and_must_fit_another (void **state)
   assert_false (weft_cluster_settle (&c, &error));
   assert_string_equal (error->message,
                        "topology tpu-v4: fabric_host_x, fabric_host_y, fabric_host_z: found "
-                       "2 x 2 x 2, wanted a product of 4 (node_gpus)");
+                       "2 x 2 x 2, wanted a product of 4 chips (node_gpus)");
 }
 
 static void

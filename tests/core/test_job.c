@@ -227,7 +227,8 @@ every_error_names_where_it_stands (void **state)
   static const char *const line[] = { "--gpu-name", "a\nb", NULL };
 
   refused_more ("[train]\nmicro_batch_size = x\n",
-                ".ini:11: [train] micro_batch_size: found \"x\", wanted 1..65536");
+                ".ini:11: [train] micro_batch_size: found \"x\", wanted 1..65536 (sequences of one "
+                "forward pass on one data-parallel rank)");
   refused_more ("[stratgy]\na = 1\n",
                 ".ini:11: [stratgy] unknown section; did you mean [strategy]?");
   refused_more ("[strategy]\noverlap_grad_reducee = 1\n",
@@ -239,7 +240,9 @@ every_error_names_where_it_stands (void **state)
                 ".ini:10: [cluster] unknown key \"topolgy\"; did you mean topology?");
   refused_more ("[strategy]\nforward = 1\n",
                 ".ini:11: [strategy] forward is a method, not a setting");
-  refused (tiny, flags, "--micro-batch-size: micro_batch_size: found \"0\", wanted 1..65536");
+  refused (tiny, flags,
+           "--micro-batch-size: micro_batch_size: found \"0\", wanted 1..65536 (sequences of one "
+           "forward pass on one data-parallel rank)");
   refused (tiny, bytes, "--gpu-name: gpu_name: found bytes that are not UTF-8, wanted text");
   refused (tiny, line,
            "--gpu-name: gpu_name: found control character 0x0a, wanted one line of text");

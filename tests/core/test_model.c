@@ -604,11 +604,12 @@ static const struct {
   { LLAMA (",\"decoder_sparse_step\":0"), "decoder_sparse_step: found \"0\", wanted 1..4096" },
   { LLAMA (",\"moe_layers\":[1,3,4]"),
     "moe_layers: found layer 4 at place 2, wanted 5: expert layers must be evenly spaced" },
-  { LLAMA (",\"moe_layers\":[4,8]"), "moe_layers: found 4, wanted less than moe_layers, 4" },
+  { LLAMA (",\"moe_layers\":[4,8]"),
+    "moe_layers: found 4 layers, wanted less than moe_layers, 4 layers" },
   { LLAMA (",\"no_rope_layers\":[1,0,1,1]"),
     "no_rope_layers: found 1 in layer 3, wanted 0 in every n-th layer" },
   { LLAMA (",\"sliding_window\":8,\"attention_chunk_size\":8"),
-    "sliding_window is 8 and attention_chunk_size is 8; wanted one of them" },
+    "sliding_window is 8 tokens and attention_chunk_size is 8 tokens; wanted one of them" },
   { LLAMA (",\"window_attn_skip_freq\":2"),
     "window_attn_skip_freq is 2, but sliding_window is 0 and so is attention_chunk_size" },
   { LLAMA (",\"num_experts\":8,\"num_experts_per_tok\":2,\"scoring_func\":\"sigmoid\","
@@ -712,7 +713,8 @@ contradicting_fields_are_refused_under_their_own_names (void **state)
   model.seq_length = 2048;
   assert_false (weft_model_complete (&model, typed, &error));
   assert_string_equal (error->message,
-                       "seq_length: found 2048, wanted at most max_position_embeddings, 1024");
+                       "seq_length: found 2048, wanted at most max_position_embeddings, 1024 "
+                       "(tokens in one training sequence)");
   weft_table_defaults (&weft_model_table, model.at);
   assert_true (weft_model_complete (&model, typed, NULL));
 }

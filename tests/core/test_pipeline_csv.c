@@ -176,15 +176,17 @@ texts_that_are_no_schedule_are_refused (void **state)
                   "every microbatch on every stage, both from 0");
   assert_refused (
       "0F0,0B0,0F1,0B1\n2F0,2B0,2F1,2B1",
-      "mine.csv: stage 1 is on 0 ranks, and stage 0 on 1: every stage must be on the same "
+      "mine.csv: stage 1 is on 0 ranks, and stage 0 on 1 ranks: every stage must be on the same "
       "number of ranks");
-  assert_refused ("0F0,0B0\n\n1F0,1B0",
-                  "mine.csv:2: rank 1 runs 0 stages, and rank 0 1: the numbers must be equal");
-  assert_refused ("0F0,2F0,2B0,0B0\n1F0,1B0",
-                  "mine.csv:2: rank 1 runs 1 stages, and rank 0 2: the numbers must be equal");
+  assert_refused (
+      "0F0,0B0\n\n1F0,1B0",
+      "mine.csv:2: rank 1 runs 0 stages, and rank 0 1 stages: the numbers must be equal");
+  assert_refused (
+      "0F0,2F0,2B0,0B0\n1F0,1B0",
+      "mine.csv:2: rank 1 runs 1 stages, and rank 0 2 stages: the numbers must be equal");
   assert_refused (
       "0F0,0B0,0F1,0B1\n1F0,1B0,0F2,0B2",
-      "mine.csv: stage 1 is on 1 ranks, and stage 0 on 2: every stage must be on the same "
+      "mine.csv: stage 1 is on 1 ranks, and stage 0 on 2 ranks: every stage must be on the same "
       "number of ranks");
   assert_refused ("0F0,0B0,1F0,1B0,1F2,1B2\n1F1,1B1,0F1,0B1\n",
                   "mine.csv: 0F2 is missing, wanted once on rank 0");

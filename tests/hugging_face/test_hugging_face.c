@@ -236,11 +236,11 @@ static const struct {
          "mlp.experts.1.up_proj.weight 6 8;" LAYERS "mlp.experts.0.down_proj.weight 8 6;" LAYERS   \
          "mlp.experts.1.down_proj.weight 8 6;"
 #define DEEPSEEK                                                                                   \
-  LAYERS "input_layernorm.weight 8;" LAYERS "self_attn.o_proj.weight 8 12;" LAYERS                 \
-         "post_attention_layernorm.weight 8;"
+  LAYERS "input_layernorm.weight 8;" LAYERS "self_attn.o_proj.weight 8 12;"
 #define LATENT_KEYS                                                                                \
   LAYERS "self_attn.kv_a_proj_with_mqa.weight 9 8;" LAYERS                                         \
-         "self_attn.kv_a_layernorm.weight 5;" LAYERS "self_attn.kv_b_proj.weight 20 5;"
+         "self_attn.kv_a_layernorm.weight 5;" LAYERS "self_attn.kv_b_proj.weight 20 5;" LAYERS     \
+         "post_attention_layernorm.weight 8;"
 #define SHARED                                                                                     \
   LAYERS "mlp.shared_experts.gate_proj.weight 6 8;" LAYERS                                         \
          "mlp.shared_experts.up_proj.weight 6 8;" LAYERS "mlp.shared_experts.down_proj.weight 8 6"
@@ -425,8 +425,8 @@ a_family_without_names_is_told_which_have_some (void **folder)
   model = state->model;
   model.ffn_hidden_size = 5;
   assert_false (weft_hf_import (state, &model, "none", NULL, &odd));
-  assert_non_null (
-      strstr (odd->message, "layers.0.fc1.weight: found 20 rows, wanted the 10 of model family"));
+  assert_non_null (strstr (
+      odd->message, "layers.0.fc1.weight: found 20 rows, wanted the 10 rows of model family"));
   model.family = g_quark_from_string ("gpt2");
   struct weft_state_tensor norm = {
     .name = "q", .param = "q_norm.weight", .rows = 2, .columns = 1

@@ -364,7 +364,7 @@ the_largest_value_that_can_be_set_can_be_got (void **state)
   cast_assert_said (&c, 0, "33554432 bytes, the last is 7");
   cast_assert_said (&c, 1,
                     "33554432 bytes, the last is 7; "
-                    "more: found 33554433 bytes, wanted at most 33554432");
+                    "more: found 33554433 bytes, wanted at most 33554432 bytes");
   cast_clear (&c);
 }
 
@@ -407,7 +407,8 @@ exchanged_values_have_a_limit_together (void **state)
   assert_true (raw_next (&raw[0], &f));
   assert_kind (&f, WEFT_FRAME_STOP);
   g_autofree char *why = weft_wire_text (f.value, f.value_bytes);
-  assert_string_equal (why, "all: found 33554448 bytes of all processes, wanted at most 33554432");
+  assert_string_equal (why,
+                       "all: found 33554448 bytes of all processes, wanted at most 33554432 bytes");
   raw_close (&raw[0]);
   raw_close (&raw[1]);
   weft_store_close (store, 0);

@@ -523,7 +523,7 @@ another_model_is_refused (void **dir)
   ASSERT_REFUSED (&deeper, *dir, "of another model", "found no tensor layers.4.norm1.weight");
   ASSERT_REFUSED (&shallower, *dir, "of another model", "found tensor layers.3.norm1.weight");
   ASSERT_REFUSED (&wider, *dir, "of another model",
-                  "found embedding.weight as 251 x 64, wanted 252 x 64");
+                  "found embedding.weight as 251 x 64 elements, wanted 252 x 64 elements");
   ASSERT_REFUSED (&heads, *dir, "of another model", "found num_attention_heads = 8",
                   "wanted num_attention_heads = 4");
   paper_job_close (&saved);

@@ -167,9 +167,10 @@ static const struct {
     "data_offsets: found 1 numbers, wanted 2" },
   { "{\"a\":" U8 (2, 1, "[1]") "}", 2,
     "tensor a: data_offsets: found an end at 1 before the begin at 2" },
-  { "{\"a\":" U8 (0, 3, "[2]") "}", 3, "data_offsets: found 3 bytes, wanted 2 for the shape" },
+  { "{\"a\":" U8 (0, 3, "[2]") "}", 3,
+    "data_offsets: found 3 bytes, wanted 2 bytes for the shape" },
   { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,2]}}", 2,
-    "data_offsets: found 2 bytes, wanted 8 for the shape" },
+    "data_offsets: found 2 bytes, wanted 8 bytes for the shape" },
   { "{\"a\":" U8 (0, 0, "[144115188075855872,128]") "}", 0, "shape: found more than 2^64 bytes" },
   { "{\"a\":" U8 (0, 1, "[1]") ",\"b\":" U8 (2, 3, "[1]") "}", 3,
     "tensor b: found a hole: data_offsets begin at 2, wanted 1" },
@@ -178,8 +179,8 @@ static const struct {
   { "{\"b\":" U8 (1, 3, "[2]") ",\"a\":" U8 (0, 2, "[2]") "}", 3,
     "tensor b: found an overlap: data_offsets begin at 1, wanted 2" },
   { "{\"a\":" U8 (0, 1, "[1]") "}", 2,
-    "found 2 bytes of data, wanted 1 for the tensors of the header" },
-  { "{\"a\":" U8 (0, 4, "[4]") "}", 3, "found 3 bytes of data, wanted 4 for the tensors" },
+    "found 2 bytes of data, wanted 1 bytes for the tensors of the header" },
+  { "{\"a\":" U8 (0, 4, "[4]") "}", 3, "found 3 bytes of data, wanted 4 bytes for the tensors" },
   { "{\"a\":" U8 (0, 1, "[1]") ",\"\\u0061\":" U8 (1, 2, "[1]") "}", 2,
     "found the key \"a\" twice, wanted it once" },
   { "{\"__metadata__\":{\"a\":1}}", 0, "__metadata__: a: found a number, wanted text" },
@@ -206,7 +207,7 @@ a_header_that_cannot_be_there_is_refused (void **state)
   char bytes[10] = "\0\0\0\0\0\0\0\0{}";
 
   store (path, bytes, 7);
-  assert_refused (path, "found 7 bytes, wanted the 8 of a header size");
+  assert_refused (path, "found 7 bytes, wanted the 8 bytes of a header size");
   for (unsigned i = 0; i < G_N_ELEMENTS (sizes); i++) {
     memcpy (bytes, &sizes[i], 8);
     store (path, bytes, sizeof bytes);
@@ -437,8 +438,8 @@ a_name_holds_the_old_file_until_the_new_one_is_whole (void **state)
   store (path, "old", 3);
   weft_safetensors_abandon (write_some (path, 6));
   assert_false (weft_safetensors_close (write_some (path, 5), &error));
-  assert_non_null (
-      strstr (error->message, "a.safetensors: found 5 bytes of data, wanted the 6 of the tensors"));
+  assert_non_null (strstr (
+      error->message, "a.safetensors: found 5 bytes of data, wanted the 6 bytes of the tensors"));
   assert_int_equal (weft_error_exit_status (error), 1);
   assert_int_equal (files_in (*state, FALSE), 1);
   assert_true (g_file_get_contents (path, &kept, NULL, NULL));

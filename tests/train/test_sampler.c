@@ -298,15 +298,18 @@ static void
 a_file_that_is_too_short_is_refused (void **state)
 {
   (void) state;
-  assert_refused (90, 128, 0, " has 90 tokens; a sequence of 128 needs 129");
-  assert_refused (128, 128, 0, " has 128 tokens; a sequence of 128 needs 129");
-  assert_refused (1, G_MAXUINT32, 0.1, " has 1 tokens; a sequence of 4294967295 needs 4294967296");
-  assert_refused (129, 128, 0.1,
-                  ": found 1 sequence of 128, all for evaluation (a share of 0.1); wanted one for "
-                  "training");
-  assert_refused (40, 10, 0.9,
-                  ": found 3 sequences of 10, all for evaluation (a share of 0.9); wanted one for "
-                  "training");
+  assert_refused (90, 128, 0, " has 90 tokens; a sequence of 128 tokens needs 129 tokens");
+  assert_refused (128, 128, 0, " has 128 tokens; a sequence of 128 tokens needs 129 tokens");
+  assert_refused (1, G_MAXUINT32, 0.1,
+                  " has 1 tokens; a sequence of 4294967295 tokens needs 4294967296 tokens");
+  assert_refused (
+      129, 128, 0.1,
+      ": found 1 sequence of 128 tokens, all for evaluation (a share of 0.1); wanted one for "
+      "training");
+  assert_refused (
+      40, 10, 0.9,
+      ": found 3 sequences of 10 tokens, all for evaluation (a share of 0.9); wanted one for "
+      "training");
 }
 
 static void

@@ -237,16 +237,17 @@ a_wrong_llmc_header_is_refused (void **state)
     { { 20240801, 1, 1 }, 4, "x.bin: found version 1 of llm.c tokens 20240801, wanted 7" },
     { { 20240520, 1, 3 },
       4,
-      "x.bin: found 1028 bytes, wanted 1030 for the 3 tokens of its llm.c header" },
+      "x.bin: found 1028 bytes, wanted 1030 bytes for the 3 tokens of its llm.c header" },
     { { 20240520, 1, 1 },
       4,
-      "x.bin: found 1028 bytes, wanted 1026 for the 1 tokens of its llm.c header" },
+      "x.bin: found 1028 bytes, wanted 1026 bytes for the 1 tokens of its llm.c header" },
     { { 20240520, 1, 2 },
       5,
-      "x.bin: found 1029 bytes, wanted 1028 for the 2 tokens of its llm.c header" },
+      "x.bin: found 1029 bytes, wanted 1028 bytes for the 2 tokens of its llm.c header" },
     { { 20240801, 7, G_MAXUINT32 },
       4,
-      "x.bin: found 1028 bytes, wanted 17179870204 for the 4294967295 tokens of its llm.c header" },
+      "x.bin: found 1028 bytes, wanted 17179870204 bytes for the 4294967295 tokens of its llm.c "
+      "header" },
     { { 20240520, 1, 0 }, 0, "x.bin: found no tokens (llm.c), wanted some" },
   };
 
@@ -267,7 +268,7 @@ a_truncated_llmc_header_is_refused (void **state)
   memcpy (header, &magic, sizeof magic);
   for (unsigned size = 4; size < 1024; size += 1019) {
     g_autofree char *message = g_strdup_printf (
-        "x.bin: found %u bytes that begin as llm.c tokens do, wanted a header of 1024", size);
+        "x.bin: found %u bytes that begin as llm.c tokens do, wanted a header of 1024 bytes", size);
     save ("x.bin", header, size);
     assert_refused ("x.bin", message);
   }
@@ -471,7 +472,7 @@ an_index_cut_anywhere_is_refused (void **state)
     assert_true (g_str_has_prefix (error->message, "cut.idx: found "));
   }
   save ("cut.idx", bytes->data, 33);
-  assert_refused ("cut", "cut.idx: found 33 bytes, wanted a header of 34");
+  assert_refused ("cut", "cut.idx: found 33 bytes, wanted a header of 34 bytes");
 }
 
 /* A multimodal index has a mode for each sequence. Mode 0 is text; all others are refused. */
@@ -604,11 +605,11 @@ a_read_past_the_end_is_refused (void **state)
   (void) state;
   save ("end", "abcdef", 6);
   g_autoptr (weft_tokens) tokens = opened ("end", 256);
-  assert_read_refused (tokens, 0, 7, "end: found 6 tokens, wanted 7 from token 0");
-  assert_read_refused (tokens, 6, 1, "end: found 6 tokens, wanted 1 from token 6");
-  assert_read_refused (tokens, 7, 0, "end: found 6 tokens, wanted 0 from token 7");
+  assert_read_refused (tokens, 0, 7, "end: found 6 tokens, wanted 7 tokens from token 0");
+  assert_read_refused (tokens, 6, 1, "end: found 6 tokens, wanted 1 tokens from token 6");
+  assert_read_refused (tokens, 7, 0, "end: found 6 tokens, wanted 0 tokens from token 7");
   assert_read_refused (tokens, 5, G_MAXUINT64,
-                       "end: found 6 tokens, wanted 18446744073709551615 from token 5");
+                       "end: found 6 tokens, wanted 18446744073709551615 tokens from token 5");
 }
 
 /* --------------------------------------------------------------------- fingerprints */
