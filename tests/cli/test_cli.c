@@ -769,7 +769,8 @@ the_header_of_a_run_fits_80_columns (void **state)
 {
   (void) state;
   assert_true (g_setenv ("COLUMNS", "80", TRUE));
-  struct answer a = weft_test_answer ("train --model llama-nano --data LICENSE --steps 1");
+  struct answer a = weft_test_answer ("train --model llama-nano --data " WEFT_SOURCE_DIR
+                                      "/LICENSE --steps 1");
   g_auto (GStrv) line = g_strsplit (a.err, "\n", -1);
 
   g_unsetenv ("COLUMNS");
