@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define N_JOB (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER ? 400 : 2000)
+#define N_JOB (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER ? 400 : 1400)
 #define SEED 20261121
 #define EXACT 1e-9 /* relative: sums of doubles in another order */
 #define DATE 1e-12 /* seconds; smaller differences count as none (exec_sim/bridge.cc) */
