@@ -3,8 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NEARNESS_WORD(id, word, doc) word,
-const char *const weft_nearness_words[] = { WEFT_NEARNESS_LIST (NEARNESS_WORD) NULL };
+const char *const weft_nearness_words[] = { WEFT_NEARNESS_LIST (WEFT_WORD_TEXT) NULL };
 #define NEARNESS_DOC(id, word, doc) doc,
 const char *const weft_nearness_docs[] = { WEFT_NEARNESS_LIST (NEARNESS_DOC) NULL };
 

@@ -74,9 +74,11 @@ read_row (const struct reading *r, struct weft_error_row *row, GError **error)
   traits->gpus = (uint32_t) g_ascii_strtoull (cell (r, COLUMN_gpus), NULL, 10);
   traits->layout = layout_of (cell (r, COLUMN_layout));
   traits->experts = *cell (r, COLUMN_experts) == '1';
-  return traits->layout >= 0 ||
-         weft_bad_input (error, "layout: found \"%s\", wanted pipeline, context, tensor or data",
-                         cell (r, COLUMN_layout));
+  if (traits->layout >= 0)
+    return TRUE;
+  g_autofree char *wanted = g_strjoinv (", ", (char **) weft_layout_words);
+  return weft_bad_input (error, "layout: found \"%s\", wanted one of %s", cell (r, COLUMN_layout),
+                         wanted);
 }
 
 /* Takes `csv`, which may be NULL. */

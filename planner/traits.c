@@ -2,11 +2,8 @@
 #include "core/base/sheet.h"
 #include <string.h>
 
-#define LAYOUT_WORD(id, word, doc) word,
-const char *const weft_layout_words[] = { WEFT_LAYOUT_LIST (LAYOUT_WORD) NULL };
-
-#define SIZE_TEXT(id, text, most) text,
-const char *const weft_job_size_texts[] = { WEFT_JOB_SIZE_LIST (SIZE_TEXT) NULL };
+const char *const weft_layout_words[] = { WEFT_LAYOUT_LIST (WEFT_WORD_TEXT) NULL };
+const char *const weft_job_size_texts[] = { WEFT_JOB_SIZE_LIST (WEFT_WORD_TEXT) NULL };
 
 enum weft_job_size
 weft_job_size_of (uint32_t gpus)
