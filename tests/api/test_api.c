@@ -9,7 +9,8 @@
 #include <string.h>
 
 #define NANO "--model gpt2-nano --num-layers 2 --seq-length 32 "
-#define TWO NANO "--gpus 2 --global-batch-size 4 " /* two microbatches per replica */
+/* 2 ranks, 4 sequences per step: two microbatches per replica */
+#define TWO NANO "--gpus 2 --global-batch-size 4 "
 #define OVERLAP "--overlap-grad-reduce --bucket-size 30000 "
 #define SHARDED "--use-distributed-optimizer "
 #define STAGES "--pipeline-model-parallel-size 2 "
@@ -251,7 +252,9 @@ zero_grad_buffer_begins_a_step_and_gives_up_one_that_was_begun (void **state)
   assert_string_equal (weft_module_wants (a->module), "zero_grad_buffer");
   begin (b);
   assert_ok (weft_module_no_sync_begin (b->module, error));
-  forward (b, 1); /* microbatch 1 instead of 0; the next zero_grad_buffer abandons the step */
+  /* This forward reads microbatch 1 instead of 0. The zero_grad_buffer of the next step must
+   * discard the gradients of the unfinished step. */
+  forward (b, 1);
   step (a, CELLS);
   step (b, CELLS);
   assert_true (hash_of (a, false) == hash_of (b, false));
@@ -341,8 +344,10 @@ start_grad_sync_launches_what_no_backward_has_launched (void **state)
                     "wanted finish_grad_sync next");
     after[i] = hash_of (both[i], true);
   }
-  assert_true (before[0] != after[0]); /* start_grad_sync reduces the gradients */
-  assert_true (before[1] == after[1]); /* with overlap, the last backward has reduced them */
+  /* Without overlap_grad_reduce, start_grad_sync reduces the gradients. */
+  assert_true (before[0] != after[0]);
+  /* With overlap_grad_reduce, the last backward has already reduced the gradients. */
+  assert_true (before[1] == after[1]);
   assert_true (after[0] == after[1]);
 }
 
@@ -385,7 +390,8 @@ finalize_model_grads_joins_and_sums_the_tied_embedding (void **state)
                   "wanted finalize_model_grads next");
   assert_ok (weft_module_finalize_model_grads (two->module, error));
   assert_ok (weft_module_finalize_model_grads (one->module, error));
-  assert_true (hash_of (two, true) != joined); /* the sum of both embedding gradients */
+  /* finalize_model_grads adds the embedding gradients of both stages. */
+  assert_true (hash_of (two, true) != joined);
   assert_true (hash_of (two, true) == hash_of (one, true));
 }
 
@@ -501,7 +507,8 @@ state_dict_refers_to_values_and_keep_vars_to_parameters (void **state)
   assert_ok (weft_state_dict_read (d, i, 100, 1, &before, error));
   step (r, WHOLE);
   assert_ok (weft_state_dict_read (d, i, 100, 1, &after, error));
-  assert_true (before != after); /* state_dict did not copy the weights */
+  /* The state dict refers to the weights of the module: a training step changes them. */
+  assert_true (before != after);
   assert_true (((const float *) weft_state_dict_data (d, i, 1))[100] == after);
   assert_refused (weft_state_dict_read_grad (d, i, 0, 1, &grad, error), WEFT_STATUS_BAD_INPUT,
                   "without keep_vars");
@@ -532,7 +539,8 @@ state_dict_for_save_checkpoint_has_the_same_names_in_full_precision (void **stat
   assert_ok (weft_state_dict_read (d, 0, 3, 1, &low, error));
   assert_ok (weft_state_dict_read (full, 0, 3, 1, &high, error));
   assert_true (low != high && fabsf (low - high) < 0.01f * fabsf (high));
-  assert_null (weft_state_dict_data (full, 0, 0)); /* each rank holds only a slice */
+  /* The fully sharded state dict has no whole tensors: each rank holds a slice. */
+  assert_null (weft_state_dict_data (full, 0, 0));
 }
 
 /* Copies of all tensors of a module; the caller frees them. */

@@ -128,7 +128,8 @@ every_command_has_help_with_examples (void **state)
     accepted (flag, "\nexamples:\n");
     accepted (word, usage);
   }
-  accepted ("sim --help", "--flops-convention full"); /* what MFU counts */
+  /* --flops-convention sets which attention FLOPs count in MFU */
+  accepted ("sim --help", "--flops-convention full");
 }
 
 #define EXAMPLE(id, doc, example) example,
@@ -404,9 +405,9 @@ notes_about_a_job_go_to_stderr (void **state)
   weft_test_answer_free (&a);
 }
 
-/* The search starts from a job with fewer sequences than replicas, and so with 0 microbatches
- * per replica. The note few_microbatches is about a job that a user wrote; the search must not
- * print it for its starting point. */
+/* `weft plan` starts its search from a job with 2 sequences per step and 8 replicas, which gives 0
+ * microbatches per replica. The note few_microbatches is for jobs that a user wrote, so the search
+ * must not print it for its starting point. */
 static void
 a_search_does_not_speak_of_no_microbatches (void **state)
 {
@@ -737,7 +738,8 @@ answers_fit_80_columns (void **state)
   g_unsetenv ("COLUMNS");
 }
 
-/* Two jobs with different programs, and two with the same program. */
+/* `weft compare` prints lines of at most 80 columns, for two jobs whose programs differ and for two
+ * jobs with the same program. */
 static void
 a_comparison_fits_80_columns (void **state)
 {
@@ -782,7 +784,8 @@ the_header_of_a_run_fits_80_columns (void **state)
   weft_test_answer_free (&a);
 }
 
-/* The rows of a program that are wrapped for a terminal are the same program. */
+/* `weft program` wraps its rows on a terminal of 64 columns. `weft program --read` reads the
+ * wrapped text as the same program as the unwrapped text. */
 static void
 a_wrapped_program_is_read_as_the_same (void **state)
 {

@@ -1,5 +1,5 @@
-/* Flags that an executor declares in its table: commands parse them from any table, also from
- * the tables of two executors that only this test defines. */
+/* Each executor declares its flags in a table. Commands must parse the flags of any such table,
+ * including the tables of two executors that only this test defines. */
 #include "cli/executor_options.h"
 #include "cli/executors.h"
 #include "core/base/error.h"
@@ -195,8 +195,8 @@ every_table_makes_flags (void **state)
       check_table (*ops);
 }
 
-/* Executors that compute real numbers name their machine. Those that compute on the host time no
- * launches, and run no job of several processes. */
+/* Every executor that computes real numbers returns the name of its machine. An executor that
+ * computes on the host does not time kernel launches, and cannot run a job of several processes. */
 static void
 executors_of_numbers_know_their_machine (void **state)
 {

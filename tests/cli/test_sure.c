@@ -157,8 +157,9 @@ plan_marks_strategies_by_their_bands (void **state)
   weft_test_answer_free (&text);
 }
 
-/* `weft validate --record` of another table writes one line for each published run, and weft can
- * make the page of accuracy from it. */
+/* `weft validate --record` writes one line for each published run of the table, here of a table
+ * other than the bundled one. `--accuracy` then writes the page of accuracy from the recorded
+ * file. */
 static void
 a_record_has_a_line_for_each_row (void **state)
 {

@@ -92,7 +92,7 @@ static void
 it_learns_the_licence (void **state)
 {
   g_autoptr (GPtrArray) lines = train ("--steps 50");
-  double late = 0; /* mean of the last ten steps */
+  double late = 0; /* mean loss of the last ten steps */
 
   (void) state;
   assert_int_equal (lines->len, 51);
@@ -395,8 +395,8 @@ what_does_not_fit_ends_with_3_before_it_is_allocated (void **state)
   weft_test_refused (NANO "--gpu-memory 1MB", 3, "device memory of the largest rank");
 }
 
-/* A bad file is refused before the plan is made: the plan of this model takes long and fails,
- * because the model does not fit in memory. */
+/* An unreadable file is refused before the plan is made. The test shows this with a model that does
+ * not fit in memory: planning the model would take long and end with another error. */
 static void
 files_are_checked_before_the_plan_is_made (void **state)
 {
@@ -450,7 +450,9 @@ on_terminal (const char *words, unsigned short columns)
                                        NULL, &pid, -1, slave, -1, NULL));
   assert_int_equal (waitpid (pid, &status, 0), pid);
   assert_int_equal (status, 0);
-  close (slave); /* then read() fails after the last part instead of waiting */
+  /* With the other end closed, read() fails after the last bytes. With an open end, read() would
+   * wait for more output. */
+  close (slave);
   for (ssize_t n = 1; n > 0 && used < 4095; used += n > 0 ? (size_t) n : 0)
     n = read (master, text + used, 4095 - used);
   assert_true (used > 0);

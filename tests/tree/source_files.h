@@ -19,5 +19,5 @@ char *source_folder (const char *path);
 /* Prints the errors in one line and returns their number. */
 typedef int (*source_line_check) (const char *path, unsigned number, const char *line);
 
-/* Checks every line of every file of code; the test fails on any error. */
+/* Calls `check` for every line of every source file. The test fails if a call reports an error. */
 void source_lines_each (source_line_check check);

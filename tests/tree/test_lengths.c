@@ -127,7 +127,8 @@ no_file_is_named_after_nothing (void **state)
         fail_msg ("%s: a file is named after what it holds", (char *) g_ptr_array_index (paths, i));
 }
 
-/* The words are split, so that this file does not contain them. */
+/* No source file contains a mark of unfinished work or a path of one machine. The words are written
+ * here in two parts, so that this file does not contain them itself. */
 static void
 nothing_is_left_to_do_and_no_path_is_of_one_machine (void **state)
 {

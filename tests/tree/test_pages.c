@@ -31,7 +31,8 @@ table_rows (const char *path, const char *head)
   return rows;
 }
 
-/* Whether a .c or .cc file defines the function `name`, or another file contains this word. */
+/* Whether `path` contains the function `name`: in a .c or .cc file as a definition, in any other
+ * file as a word. */
 static gboolean
 defines (const char *path, const char *name)
 {

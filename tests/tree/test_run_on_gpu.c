@@ -70,7 +70,8 @@ without_a_gpu_every_part_is_skipped_and_says_why (void **state)
   }
 }
 
-/* With --anyway, training parts run. They pass if the machine has a GPU, and fail otherwise. */
+/* With --anyway, run.sh also runs the training parts on a machine without a GPU. These parts pass
+ * if the machine has a GPU, and fail otherwise. */
 static void
 parts_that_are_run_anyway_end_and_have_a_status (void **state)
 {

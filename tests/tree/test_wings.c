@@ -8,11 +8,11 @@
 
 #define PASSES "core/passes/"
 
-/* A row of the table; the lowest floor is the first row. Files directly in core/passes belong to
- * the last row, the roof. */
+/* A row of the table of wings in core/README.md, lowest floor first. Files directly in core/passes
+ * belong to the last row, which the table calls the roof. */
 struct wing {
-  char *folder;        /* "emit/"; "" for the roof */
-  char *open, *closed; /* its public and its private headers: "`a.h`, `b.h`" */
+  char *folder;        /* folder of the wing: "emit/"; "" for the roof */
+  char *open, *closed; /* the wing's public and private headers, as in the table: "`a.h`, `b.h`" */
 };
 
 static void
