@@ -32,7 +32,8 @@ parse (const char *text)
   return p;
 }
 
-/* A program as text, and the message of the check; NULL: the check passes. */
+/* A program as text, and the error message that the check must report; NULL: the check must accept
+ * the program. */
 struct sample {
   const char *text, *message;
 };
@@ -84,8 +85,8 @@ lanes_that_touch_one_buffer_need_an_order (void **state)
   (void) state;
   CHECK_EACH (
       weft_check_program,
-      /* In order: a read after a write, a write after a read, a write after a write, on two
-       * lanes. */
+      /* Three pairs of ops on two lanes without a dependency between them: the check must report a
+       * read after a write, a write after a read, and a write after a write. */
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\nop 1 d2h copy_out F c0 \"b\" s0 uses r0\n" END,
         "role 0: op 0 (a) and op 1 (b) both touch buffer 0 (x), and nothing orders them: a race" },
       { ONE "op 0 gpu gelu F c0 \"a\" s0 uses r2 w0\nop 1 h2d copy_in F c0 \"b\" s0 uses w2\n" END,
@@ -94,10 +95,11 @@ lanes_that_touch_one_buffer_need_an_order (void **state)
         "role 0: op 0 (a) and op 1 (b) both touch buffer 0 (x), and nothing orders them: a race" },
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\n"
             "op 1 d2h copy_out F c0 \"b\" s0 uses r0 after 0\n" END },
-      /* Two reads need no order. */
+      /* Two ops that only read a buffer need no order. */
       { ONE
         "op 0 gpu gelu F c0 \"a\" s0 uses r2 w0\nop 1 d2h copy_out F c0 \"b\" s0 uses r2\n" END },
-      /* Two writes of one lane run in op order. */
+      /* Two writes of one buffer on one lane need no dependency, because a lane runs its ops in
+       * order. */
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\nop 1 gpu zero F c0 \"b\" s0 uses w0\n" END });
 }
 
@@ -127,10 +129,10 @@ views_race_where_they_overlap (void **state)
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w3\n"
             "op 1 dp all_reduce G c0 \"b\" s0 over dp uses rw4\n" END,
         "role 0: op 0 (a) and op 1 (b) both touch buffer 4 (w), and nothing orders them: a race" },
-      /* Views v and q are adjacent, but do not overlap. */
+      /* Views v and q of buffer p are adjacent and share no bytes, so their ops need no order. */
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w3\n"
             "op 1 dp all_reduce G c0 \"b\" s0 over dp uses rw5\n" END },
-      /* Buffer p overlaps its view q. */
+      /* View q overlaps its buffer p, so unordered writes of both are a race. */
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w2\n"
             "op 1 dp all_reduce G c0 \"b\" s0 over dp uses rw5\n" END,
         "role 0: op 0 (a) and op 1 (b) both touch buffer 5 (q), and nothing orders them: a race" },
@@ -183,9 +185,11 @@ bytes_are_handed_over_after_their_last_use (void **state)
       { PARTLY FIRST "op 2 h2d copy_in F c0 \"c\" s0 uses w1 after 0\n" END, early },
       { SHARED FIRST "op 2 h2d copy_in F c0 \"c\" s0 uses w1 after 1\n" END },
       { SHARED FIRST "op 2 gpu zero F c0 \"c\" s0 uses w1\n" END },
-              /* x and y have different addresses, so y may be written before the last use of x. */
+              /* Buffers x and y have different addresses here, so an op may write y before the last
+               * use of x. */
       { ONE FIRST "op 2 h2d copy_in F c0 \"c\" s0 uses w1\n" END },
-              /* x is used after y, which has the same address, was written. */
+              /* Buffers x and y share an address here. An op that uses x after another op has
+               * written y must be reported. */
       { SHARED FIRST "op 2 gpu zero F c0 \"c\" s0 uses w1\n"
                      "op 3 gpu gelu F c0 \"d\" s0 uses r0 w2\n" END,
         "role 0: buffer 1 (y m1) overwrites buffer 0 (x), but op 3 still uses the old one "

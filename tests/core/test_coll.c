@@ -21,8 +21,8 @@ sum_of (uint32_t n, uint32_t piece)
   return sum;
 }
 
-/* Executes the moves on values[rank * n + piece]. All moves of a round read the values from before
- * the round. */
+/* Executes the moves of a collective algorithm on numbers: values[rank * n + piece]. All moves of a
+ * round read the values from before the round. */
 static void
 play (const GArray *moves, uint32_t n, double *values)
 {
@@ -61,7 +61,7 @@ an_all_reduce_leaves_every_sum_everywhere (void **state)
   }
 }
 
-/* Rank r must hold slice r of the sum, because programs rely on this order. */
+/* A reduce-scatter must leave slice r of the sum on rank r, because programs rely on this order. */
 static void
 a_reduce_scatter_leaves_sum_r_with_rank_r (void **state)
 {
@@ -432,8 +432,8 @@ direct_moves_bring_every_term_to_its_owner_once (void **state)
   }
 }
 
-/* A scalar takes only the latency of the steps. Tensors of 1024 bytes also take time for their
- * bytes. */
+/* A collective of a few bytes (WEFT_COLL_SCALAR_BYTES) is priced by the latency of its steps alone.
+ * A collective of 1024 bytes also has bytes on the links. */
 static void
 scalars_ride_in_the_latency (void **state)
 {

@@ -93,7 +93,8 @@ naive_add (int64_t *count, double term)
   }
 }
 
-/* The sum as a double, rounded to nearest; a tie is rounded away from 0. */
+/* Returns the exact sum in the counters as a double, rounded to nearest; a tie is rounded away from
+ * 0. */
 static double
 naive_value (int64_t *count)
 {

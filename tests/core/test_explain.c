@@ -65,7 +65,7 @@ row_of (const weft_explain *e, enum weft_explain_topic topic, const char *what)
   return NULL;
 }
 
-/* The sum of all rows of a section, except rows that are subtotals. */
+/* The sum of all rows of one section of `weft explain`, without the rows that are subtotals. */
 static double
 total (const weft_explain *e, enum weft_explain_topic topic)
 {
@@ -226,8 +226,8 @@ one_replica_has_no_levels_and_one_stage_no_bubble (void **state)
 
 /* ------------------------------------------------------------------ by hand */
 
-/* Job 3: gpt2-nano on 4 pipeline stages, one replica, 8 microbatches. The printed formulas must
- * contain the numbers of this job. */
+/* The formulas that weft explain prints contain the numbers of the job, here gpt2-nano on 4
+ * pipeline stages, one replica, 8 microbatches (jobs[3]). */
 static void
 formulas_carry_the_numbers_of_the_job (void **state)
 {

@@ -124,8 +124,9 @@ a_gpu_belongs_to_its_switch_nic_leaf_and_pod (void **state)
                     1);
 }
 
-/* Leaf uplink: the ports of a leaf to the 2 nodes of its unit, divided by 2. Pod uplink: the 8
- * NICs of the 4 nodes of a pod, divided by 4. */
+/* Capacity of a leaf's uplink: a leaf serves the NICs of 2 nodes, divided by its oversubscription
+ * of 2. Capacity of a pod's uplink: the 8 NICs of the pod's 4 nodes, divided by the spine's
+ * oversubscription of 4. */
 static void
 oversubscription_divides_the_ports_up (void **state)
 {
@@ -191,8 +192,8 @@ one_rail_of_a_unit_stays_under_its_leaf (void **state)
   assert_near (latency (&f, 1, 4), 5e-6);
 }
 
-/* Between two rails, the route crosses the spine even within a unit, because each rail has its
- * own leaf. */
+/* GPUs 1 and 6 use NICs of different rails. The route between them crosses the spine, even inside
+ * one unit, because each rail has a leaf switch of its own. */
 static void
 another_rail_is_across_the_spine (void **state)
 {
@@ -353,8 +354,9 @@ stages_that_share_a_node_still_fold (void **state)
   assert_int_equal (n_actors (&c, weft_mesh_make (1, 1, 2, 8)), 8);
 }
 
-/* Stages of 6 ranks on nodes of 4 GPUs: a stage ends inside a node, its collectives are rings
- * over uneven nodes, and every rank is a class of its own. */
+/* Pipeline stages of 6 ranks on nodes of 4 GPUs do not fold. A stage ends inside a node, so its
+ * collectives are rings over different numbers of ranks per node, and no two ranks behave alike: 12
+ * actors for 12 ranks. */
 static void
 a_stage_that_ends_inside_a_node_does_not_fold (void **state)
 {

@@ -61,7 +61,8 @@ write_words (gpointer path)
 {
   int fd = open (path, O_WRONLY | O_CLOEXEC);
 
-  g_usleep (1000); /* the reader now sees a pipe that has a writer, but no data yet */
+  /* At this moment the reader holds a pipe that has a writer, but contains no data yet. */
+  g_usleep (1000);
   gssize n = write (fd, "two words", 9);
   close (fd);
   return GINT_TO_POINTER (n);

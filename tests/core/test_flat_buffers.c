@@ -6,8 +6,8 @@
 #include "tests/made/own.h"
 #include "tests/runner/runner.h"
 
-/* A tied embedding, two layers of a matrix and a bias each, and a norm. The matrices of the
- * layers are in buffer 1, all other tensors in buffer 0. */
+/* Parameters of the test's model: a tied embedding, two layers of a matrix and a bias each, and a
+ * norm. The layers' matrices are in flat buffer 1, all other parameters in flat buffer 0. */
 static const struct weft_layout_param model[] = {
   { 1000, TRUE, WEFT_NO_UNIT, 10, 0 },
   { 300, FALSE, 0, 10, 1 },
@@ -29,8 +29,8 @@ assert_buckets (const struct weft_layout *l, const struct weft_bucket *wanted, u
   }
 }
 
-/* Groups buckets into launches. `wanted`: the buckets of each launch, followed by a bar, such as
- * "0 1 | 2 | ". */
+/* Asserts which buckets are launched together. `wanted` lists the bucket numbers of each launch,
+ * and ends each launch with a bar: "0 1 | 2 | ". */
 static void
 assert_groups (struct weft_layout *l, enum weft_launch launch, const char *wanted)
 {

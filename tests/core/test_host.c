@@ -166,8 +166,9 @@ a_graph_takes_the_launches_away (void **state)
   assert_near (chain (0, tiny, 10, 1, TRUE), 10 * US);
 }
 
-/* The host issues the next step while the device runs this one, so a predicted step is the time
- * that one more step adds to a long program (`step`), not the time of a single step (`alone`). */
+/* While the device runs one step, the host already issues the next one. So the predicted step time
+ * is the time that one more step adds to many steps (`step`). A single step may take longer
+ * (`alone`), because its first launches overlap with no kernel. */
 static void
 the_next_step_is_issued_while_this_one_runs (void **state)
 {
@@ -193,7 +194,8 @@ the_next_step_is_issued_while_this_one_runs (void **state)
   }
 }
 
-/* Two stages: the second receives twice, and runs two kernels after each receive. */
+/* A plan of two pipeline stages. The second stage receives two microbatches, and runs two kernels
+ * after each receive. */
 static weft_plan *
 exchange_plan (const struct weft_job *job)
 {
@@ -371,7 +373,8 @@ counts_of_experts_stop_all_hosts (void **state)
         copy = op;
       if (kind == weft_op_even (kind) || copy == WEFT_NO_OP)
         continue;
-      /* the exchange waits for the counts; the kernel before it does not */
+      /* The exchange of expert rows waits for the copy of the counts to the host. The kernel before
+       * the exchange does not wait. */
       assert_true (waits_for (host, op, copy) && !waits_for (host, op - 1, copy));
       copy = WEFT_NO_OP;
       layers++;

@@ -267,7 +267,6 @@ a_missing_part_says_how_to_give_it (void **state)
                                                  "--topology NAME; for example cpu, dgx-a100"));
 }
 
-/* Every setting of every section must exist as a flag. */
 static void
 every_field_of_every_table_is_a_flag (void **state)
 {

@@ -3,8 +3,8 @@
 #include "core/program/layout.h"
 #include "tests/runner/runner.h"
 
-/* A tied embedding, two layers of a weight and a bias each, and a norm, in the order of
- * registration. */
+/* Parameters of the test's model in the order of registration: a tied embedding, two layers of a
+ * weight and a bias each, and a norm. */
 static const struct weft_layout_param model[] = {
   { 1000, TRUE }, { 300, FALSE }, { 10, FALSE }, { 300, FALSE }, { 10, FALSE }, { 7, FALSE },
 };
@@ -182,8 +182,8 @@ draw_make (struct draw *d, GRand *random)
   weft_layout_init (&d->layout, &d->rule, d->param, d->n);
 }
 
-/* Checks that parameters are in reverse order, do not overlap, and do not cross the end of a
- * bucket. */
+/* Asserts that the flat buffer holds the parameters in reverse order of registration, without
+ * overlap, and that no parameter crosses the end of a bucket. */
 static void
 assert_places (const struct draw *d)
 {
@@ -224,7 +224,8 @@ assert_tiles (const struct draw *d)
     assert_int_equal (length % d->rule.group, 0);
     assert_int_equal (length % 128, 0);
     assert_int_equal (length % (d->rule.high_busbw ? 65536 : 1), 0);
-    /* padding is less than the product of the two alignments */
+    /* A bucket's padding is less than the product of its two alignments: number of ranks, and 128
+     * or 65536 elements. */
     assert_true (length - bucket->unpadded <
                  (uint64_t) d->rule.group * (d->rule.high_busbw ? 65536 : 128));
   }

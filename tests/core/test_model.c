@@ -6,14 +6,14 @@
 #include <math.h>
 #include <string.h>
 
-/* Published parameter counts. An exact count (`close` is 0) is that of the tensors in the
- * published weight files. A rounded count of a paper or model card is met within `close`;
- * another test below checks the exact number. OUTSIDE: the published active parameters exclude
- * the embedding. */
+/* Published parameter counts. If `close` is 0, Weft must count exactly the parameters of the
+ * published weight files. Otherwise the publication (paper or model card) rounds, and Weft's count
+ * must agree within `close`; another test checks the exact number. OUTSIDE: the published number of
+ * active parameters does not include the embedding. */
 enum counted { ALL, OUTSIDE };
 static const struct {
   const char *name;
-  double parameters, close; /* largest relative error; 0: the count is exact */
+  double parameters, close; /* largest relative error of Weft's count; 0: the count must be exact */
   double active;            /* published active parameters; 0: all parameters */
   double active_close;
   enum counted embedding;
@@ -32,13 +32,14 @@ static const struct {
   { "llama3-8b", 8030261248, 0, 0, 0, ALL },
   { "llama3-70b", 70553706496, 0, 0, 0, ALL },
   { "llama3.1-405b", 405853388800, 0, 0, 0, ALL },
-  { "llama-4-maverick", 400e9, 0.002, 17e9, 0.015, ALL }, /* Meta's model card: 400B, 17B */
+  /* Meta's model card states 400B parameters, 17B active */
+  { "llama-4-maverick", 400e9, 0.002, 17e9, 0.015, ALL },
   { "llama-4-scout", 109e9, 0.012, 17e9, 0.015, ALL },    /* 109B with vision, 17B */
   { "qwen1.5-moe-a2.7b", 14315784192, 0, 2.7e9, 0.01, ALL },
   { "qwen2.5-0.5b", 494032768, 0, 0, 0, ALL },
   { "qwen2.5-1.5b", 1543714304, 0, 0, 0, ALL },
   { "qwen2.5-7b", 7615616512, 0, 0, 0, ALL },
-  /* the weight file also contains the tied head */
+  /* Qwen's weight file stores the tied head a second time, which Weft does not count */
   { "qwen3-0.6b", 751632384 - 151936 * 1024, 0, 0, 0, ALL },
   { "qwen3-1.7b", 2031739904 - 151936 * 2048, 0, 0, 0, ALL },
   { "qwen3-4b", 4022468096, 0, 0, 0, ALL },
@@ -55,8 +56,8 @@ static const struct {
   { "kimi-k2", 1.04e12, 0.015, 32.6e9, 0.01, ALL },        /* arXiv:2507.20534 table 2 */
   { "gpt-oss-20b", 20.91e9, 5e-4, 3.61e9, 1e-3, OUTSIDE }, /* arXiv:2508.10925 table 1 */
   { "gpt-oss-120b", 116.83e9, 5e-4, 5.13e9, 1e-3, OUTSIDE },
-  /* published: 314B, of which 25 % are active; counted: layers of 314.9e9, two of eight experts
-   * with attention are 26 % */
+  /* xAI publishes 314B parameters, 25 % of them active. Weft counts 314.9e9 in the layers; two of
+   * eight experts and attention make 26 % active. */
   { "grok-1-314b", 314e9, 0.006, 0.25 * 314e9, 0.07, ALL },
   { "gemma2-9b", 9241705984, 0, 0, 0, ALL },
   { "gemma3-1b", 999885952, 0, 0, 0, ALL },
@@ -284,7 +285,8 @@ decoders_have_the_traits_of_their_families (void **state)
   assert_true (gemma3.attn_logit_softcapping == 0 && gemma3.final_logit_softcapping == 0);
   assert_int_equal (neox.residual, WEFT_RESIDUAL_PARALLEL);
   assert_true (neox.rotary_percent == 0.25 && neox.add_qkv_bias && neox.add_bias_linear);
-  assert_int_equal (neox.activation, WEFT_GELU); /* config.json says gelu_fast */
+  /* config.json of gpt-neox-20b names the activation gelu_fast */
+  assert_int_equal (neox.activation, WEFT_GELU);
   assert_int_equal (olmo.norm_placement, WEFT_NORM_POST);
   assert_true (olmo.qk_layernorm && olmo.qk_layernorm_whole);
   assert_int_equal (opt.activation, WEFT_RELU);
@@ -777,8 +779,8 @@ flops_follow_both_published_conventions (void **state)
 {
   union weft_model model = load ("gpt3-175b");
   double b = 1, s = 2048, L = 96, h = 12288, V = 50257;
-  /* arXiv:2104.04473, equation 3, without recompute (72 instead of 96) and with attention that
-   * is not causal */
+  /* FLOPs per step, arXiv:2104.04473, equation 3. The paper's factor 96 includes recompute; without
+   * recompute the factor is 72. Attention is counted without the causal mask. */
   double paper = 72 * b * s * L * h * h * (1 + s / (6 * h) + V / (12 * L * h));
 
   (void) state;
@@ -802,7 +804,8 @@ a_window_and_latent_widths_change_only_attention_flops (void **state)
   model.sliding_window = 4096;
   assert_true (fabs ((weft_model_flops_per_token (&model, TRUE) - n) / (full - n) - 0.75) < 1e-12);
   n = 6.0 * weft_model_matmul_parameters (&latent);
-  /* attention of 61 layers and one prediction layer */
+  /* attention FLOPs per token: 61 layers and one prediction layer with 128 heads, whose queries
+   * have width 192 and whose values have width 128 */
   double wanted = 3.0 * 62 * 128 * (192 + 128) * 163840;
   assert_true (fabs ((weft_model_flops_per_token (&latent, TRUE) - n) / wanted - 1) < 1e-9);
 }
@@ -841,7 +844,8 @@ windows_count_in_their_own_layers (void **state)
   keys = (weft_model_flops_per_token (&oss, TRUE) - 6.0 * weft_model_matmul_parameters (&oss)) /
          (6.0 * 64 * (64 + 64));
   assert_true (fabs (keys - 12 * (128 - 2) - 12 * 2048) < 1e-3);
-  scout.seq_length = 20000; /* attention in chunks: two of 8192 tokens, and one of 3616 */
+  /* chunked attention over 20000 tokens: two chunks of 8192 and one of 3616 */
+  scout.seq_length = 20000;
   keys = (weft_model_flops_per_token (&scout, TRUE) - 6.0 * weft_model_matmul_parameters (&scout)) /
          (6.0 * 40 * (128 + 128));
   double chunked = (2 * 8192.0 * 8192 + 3616.0 * 3616) / 2 / 20000;

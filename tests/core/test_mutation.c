@@ -150,7 +150,8 @@ find_known (const weft_program *p)
   size_t bytes = (size_t) known.n * known.words * sizeof (uint64_t);
   g_autofree uint64_t *before = g_malloc (bytes + 1);
 
-  /* A launch group waits for the dependencies of its later members too: repeat until no change. */
+  /* An op waits for the dependencies of all members of its launch group, including members with
+   * higher numbers. So the pass over the ops is repeated until no set changes. */
   do {
     memcpy (before, known.bits, bytes);
     for (uint32_t op = 0; op < p->n_op; op++)
@@ -220,7 +221,9 @@ ask_for_address (struct relation *asked, const weft_program *p, GPtrArray *all, 
   GArray *before = all->pdata[old], *then = all->pdata[new];
 
   if (p->buf[new].last < p->buf[old].first)
-    return TRUE; /* find_asked() calls this again with both buffers exchanged */
+    /* `new` ends before `old` begins: nothing to record. find_asked() calls ask_for_address() a
+     * second time with the two buffers exchanged. */
+    return TRUE;
   for (guint i = 0; i < before->len; i++)
     for (guint j = 0; j < then->len; j++)
       put (asked, g_array_index (then, struct access, j).op,
@@ -228,8 +231,8 @@ ask_for_address (struct relation *asked, const weft_program *p, GPtrArray *all, 
   return p->buf[old].last < p->buf[new].first;
 }
 
-/* Collects all required orders: bit a of row b is set if op a must have ended when op b starts.
- * FALSE: no order makes the program correct. */
+/* Collects the required order of every pair of ops: bit a of row b is set if op a must have ended
+ * when op b starts. Returns FALSE if no order makes the program correct. */
 static gboolean
 find_asked (const weft_program *p, struct relation *asked)
 {
@@ -345,7 +348,7 @@ assert_names (const char *message, const weft_program *p, uint32_t op)
  * framework launches work, and change only times, not results; so removing one is harmless. */
 static const struct launch {
   enum weft_lane then, first;
-  gboolean sync; /* the dependency exists only with batch_p2p_sync */
+  gboolean sync; /* TRUE: programs have the dependency only with batch_p2p_sync */
   const char *why;
 } launches[] = {
   { WEFT_LANE_DP, WEFT_LANE_GPU, FALSE,
@@ -537,7 +540,7 @@ a_view_that_is_shifted_into_a_bucket_under_way_races (void **state)
 
 /* -------------------------------------------------------------------- roles */
 
-/* Checks all roles of a plan, of which `instead` replaces one. */
+/* Checks all roles of a plan, after the role of `instead` has been replaced by `instead`. */
 static gboolean
 roles_proved (const weft_plan *plan, weft_program *instead, GError **error)
 {

@@ -1,4 +1,5 @@
-/* Options of one executor: from words or a struct, through weft_exec_options, to the executor. */
+/* Options that only one executor has: how command line words or a struct of the API become
+ * weft_exec_options, and how the executor reads them. */
 #include "core/exec/exec.h"
 #include "tests/runner/runner.h"
 #include <string.h>

@@ -95,8 +95,8 @@ the_power_limit_slows_matmuls_and_attention (void **state)
   assert_near (work (&d, WEFT_OP_MATMUL, &s), best / 0.25);
 }
 
-/* Bandwidth-bound kernels: each class of kernels has its own share of the copy bandwidth.
- * Classes without one use memory_share. */
+/* Bandwidth-bound kernels: each class of kernels reaches its own share of the copy bandwidth of the
+ * GPU. A class for which the stack states no share uses memory_share. */
 static void
 classes_of_kernels_have_shares_of_their_own (void **state)
 {
@@ -199,7 +199,8 @@ attention_of_few_keys_is_slow (void **state)
     assert_near (attention_rate (&d, WEFT_OP_ATTENTION_PART, 2 * row[i].keys, 128, 0), rate);
     assert_true (fabs (rate / 0.8 * 650 / row[i].tflops - 1) < 0.05);
   }
-  /* the first queries have fewer keys than the window */
+  /* With a window of 280 keys, the first 280 queries of the sequence have fewer keys, so a query
+   * has `seen` keys on average. */
   double seen = 280 * (1 - 280.0 / (1 << 17));
   assert_near (attention_rate (&d, WEFT_OP_ATTENTION, 1 << 16, 128, 280),
                0.8 * seen / (seen + 140));
@@ -281,8 +282,8 @@ few_deep_tiles_are_split (void **state)
   assert_near (parts.work, tile_seconds (200000) + parts.sums);
 }
 
-/* Three tiles on ten SMs are split into three parts each: with four parts there would be twelve
- * tiles, and so a second wave. */
+/* A matmul of three tiles on ten SMs is split along its inner dimension into three parts per tile.
+ * Four parts would make twelve tiles of work, which need a second wave. */
 static void
 a_split_stays_in_one_wave (void **state)
 {
@@ -307,8 +308,8 @@ a_split_must_pay (void **state)
   assert_near (weft_cost_split (&d.cost, WEFT_OP_MATMUL, &deep).splits, 10);
 }
 
-/* Communication occupies 3 of ten SMs. Two tiles on the other 7 are split into 3 parts each, not
- * 5. */
+/* A communication kernel occupies 3 of the GPU's ten SMs. A matmul of two tiles is then split over
+ * the other 7 SMs: 3 parts per tile, not 5. */
 static void
 a_split_counts_the_sms_that_are_left (void **state)
 {
@@ -350,7 +351,8 @@ codes (uint64_t n, uint64_t k, uint64_t block)
                               .out_dtype = WEFT_BF16 };
 }
 
-/* Seconds of a grouped GEMM of fp8 codes on ten SMs. `rate`: relative to the bf16 rate. */
+/* Expected seconds of a grouped GEMM of fp8 values on the ten SMs of the test's GPU. `rate`: FLOP
+ * rate relative to bf16. */
 static double
 seconds_of_codes (double columns, double depth, double rate)
 {
@@ -363,7 +365,7 @@ static const struct {
    * capability of the GPU */
   int64_t only, has;
   uint64_t n, k, block;
-  double rate; /* rate of the matmul, relative to bf16 (fp8: 2) */
+  double rate; /* FLOP rate of the grouped GEMM relative to bf16: 2 if it runs on fp8 values */
 } of_codes[] = {
   { 0, OTHER, 480, 320, 0, 2 },       { 0, OTHER, 480, 320, 32, 2 },
   { CAPABLE, CAPABLE, 480, 320, 0, 2 }, { CAPABLE, CAPABLE, 480, 320, 128, 2 },
@@ -425,7 +427,8 @@ deterministic_attention_runs_older_kernels_elsewhere (void **state)
     }
 }
 
-/* The stack's gain of fp8 multiplies the rate of attention, forward and backward. */
+/* The stack's fp8_attention_gain multiplies the FLOP rate of attention kernels, in forward and
+ * backward, if the job prices attention in fp8. */
 static void
 attention_in_fp8_has_a_rate_of_its_own (void **state)
 {
@@ -494,8 +497,9 @@ a_loss_that_is_not_fused_moves_copies_of_the_logits (void **state)
   }
 }
 
-/* The fraction of these bytes that a job moves: all without a fused loss, loss_native_share with
- * the native fusion, none with the fusion of Transformer Engine. */
+/* Which fraction of the logits' memory traffic the loss kernels move: all of it without
+ * cross_entropy_loss_fusion, loss_native_share with the native fusion, nothing with the fusion of
+ * Transformer Engine. */
 static void
 fusion_of_the_loss_decides_what_it_moves (void **state)
 {
@@ -608,10 +612,11 @@ heads_that_matrix_units_do_not_take_have_the_other_rate (void **state)
     d.job.stack.attention_tiles = g_quark_from_string ("33..64x64 65..128x128 129..192x128");
     d.job.stack.attention_tile_multiple = 8;
     d.job.stack.attention_tile_bytes = 2;
-    /* 0: the stack has no such kernel */
+    /* 0: the stack has no attention kernels without tensor cores */
     d.job.stack.plain_attention_forward_share = i % 3 ? forward : 0;
     d.job.stack.plain_attention_backward_share = i % 3 ? backward : 0;
-    d.cluster.f.gpu_cuda_core_spec = i % 3 == 1 ? 0 : cores; /* 0: the rate is not known */
+    /* 0: the topology states no rate of the CUDA cores */
+    d.cluster.f.gpu_cuda_core_spec = i % 3 == 1 ? 0 : cores;
     gboolean plain = i % 3 == 2 && !row[i / 3].tiles;
     double rate = SMS * SM_RATE, most = fmax (1024, sum);
     assert_near (work (&d, WEFT_OP_ATTENTION, &s),
@@ -684,8 +689,9 @@ parts_of_ring_attention_have_a_share_of_their_own (void **state)
   assert_near (work (&d, WEFT_OP_ATTENTION_PART_BWD, &part), 2 * part_before);
 }
 
-/* The magnitude of a row is found while the row is converted; the transposed copy takes two passes
- * over 16 bits. */
+/* Row-wise fp8 scaling: the kernel that converts a row also finds its largest magnitude, so no
+ * separate amax kernel moves bytes. The transposed copy reads the 16-bit matrix twice, which makes
+ * it 2.5 times as expensive. */
 static void
 scales_of_rows_are_found_twice (void **state)
 {

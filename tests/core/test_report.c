@@ -17,7 +17,8 @@ struct made {
   double begin, end;
 };
 
-/* A program of these ops: kernels are matmuls of 8 x 4 x 2; other ops move 1000 fp32 numbers. */
+/* A program of the ops in `ops`. Each kernel is a matmul of 8 x 4 x 2; each other op moves 1000
+ * fp32 numbers. */
 static weft_program *
 program_of (const struct made *ops, unsigned n, uint32_t role, uint32_t n_roles)
 {

@@ -38,7 +38,8 @@ assert_row (const weft_grid *grid, uint32_t rank, const char *wanted)
   assert_string_equal (text, wanted);
 }
 
-/* Makespan if a forward of a whole stage takes 1 and a backward 2. */
+/* Makespan of a schedule if the forward of a whole stage takes 1 and its backward 2; a chunk takes
+ * its share. */
 static double
 makespan_of_chunks (const weft_grid *grid)
 {
@@ -116,7 +117,8 @@ expect_end (const struct wanted *w)
   assert_int_equal (w->n, w->grid->n_cell[w->rank]);
 }
 
-/* One forward pass of a rank with several chunks. */
+/* One entry of the forward order of a rank that holds several model chunks: microbatch and
+ * chunk. */
 struct turn {
   uint32_t micro, chunk;
 };
@@ -339,8 +341,9 @@ drain_ends (struct dual *d, uint32_t h)
   }
 }
 
-/* Compares a rank's row with the eight steps. `deep`: half of the number of ranks; h: distance
- * of the rank from its end of the pipeline; n: microbatches of each direction. */
+/* Asserts the order of one rank in the eight steps of DualPipe's published code. `deep`: half the
+ * number of ranks; h: distance of the rank from the nearer end of the pipeline; n: microbatches
+ * that enter at each end. */
 static void
 eight_steps (struct dual *d, uint32_t deep, uint32_t h, uint32_t n)
 {
@@ -374,7 +377,8 @@ eight_steps (struct dual *d, uint32_t deep, uint32_t h, uint32_t n)
   assert_true (g_queue_is_empty (&d->waiting));
 }
 
-/* Busy time of a rank. `t.pair`: time of an overlapped forward and backward. */
+/* Time that a rank spends in its cells. A cell with an overlapped forward and backward takes
+ * `t.pair`. */
 static double
 busy (const weft_grid *grid, uint32_t rank, struct weft_cell_times t)
 {
@@ -392,8 +396,9 @@ busy (const weft_grid *grid, uint32_t rank, struct weft_cell_times t)
   return sum;
 }
 
-/* The ranks in the middle idle longest: (deep - 1)(tF&B + tB - 3tW), if an input gradient takes
- * as long as a forward (F&B: an overlapped pair). */
+/* Asserts that the two middle ranks idle (deep - 1)(tF&B + tB - 3tW), the bubble of the DualPipe
+ * paper. tF&B is the time of an overlapped forward and backward; `deep` is half the number of
+ * ranks. An input gradient takes as long as a forward. */
 static void
 assert_dual_bubble (const weft_grid *grid, uint32_t deep)
 {
@@ -446,8 +451,8 @@ dualpipev_runs_the_eight_steps_down_and_up (void **state)
     }
 }
 
-/* As in the figure of the DeepSeek-V3 report: microbatches 0 to 3 enter at rank 0, and 4 to 7 at
- * rank 3. */
+/* The order of four ranks in the DualPipe figure of the DeepSeek-V3 report: microbatches 0 to 3
+ * enter the pipeline at rank 0, and 4 to 7 at rank 3. */
 static void
 dualpipe_rows_of_four_ranks (void **state)
 {
@@ -530,7 +535,8 @@ neighbours_of_a_stage_are_found_either_way (void **state)
 
   for (int round = 0; round < 300; round++) {
     const struct weft_grid_spec spec = random_spec (random);
-    g_autoptr (weft_grid) grid = schedule_made (&spec); /* schedule_made() checks the grid */
+    /* schedule_made() checks the grid and fails if a cell is wrong */
+    g_autoptr (weft_grid) grid = schedule_made (&spec);
     for (uint32_t copy = 0; copy < grid->n_copies; copy++)
       check_path (grid, copy);
     assert_int_equal (grid->n_stages * grid->n_copies, grid->n_ranks * grid->n_chunks);

@@ -66,7 +66,8 @@ affects_is_a_set_of_words_or_a_reason (void **state)
   }
 }
 
-/* Parses a value, prints it, parses it again, and compares. */
+/* Parses the text of a knob's value, prints the value, parses the printed text, and asserts that
+ * both values are equal. */
 static void
 round_trip (const struct weft_field *field, const char *text)
 {

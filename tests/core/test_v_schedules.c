@@ -10,7 +10,8 @@
 struct told {
   GString *text;
   uint32_t p, m, rank, next[4];
-  GQueue waiting; /* pending weight gradients: microbatch * 2 + chunk */
+  /* weight gradients that have not run yet, oldest first, as microbatch * 2 + chunk */
+  GQueue waiting;
 };
 
 static void
@@ -21,8 +22,9 @@ tell (struct told *t, char phase, uint32_t chunk, uint32_t micro)
                             micro);
 }
 
-/* Writes the cell of a pass for its next microbatch. Passes: forward down the ranks (0) or up
- * (1), input gradient down (2) or up (3). */
+/* Writes the cell of the pass for its next microbatch. The four passes: 0 forward of chunk 0 (ranks
+ * in rising order), 1 forward of chunk 1 (falling), 2 input gradient of chunk 1 (rising), 3 input
+ * gradient of chunk 0 (falling). */
 static void
 tell_pass (struct told *t, int pass)
 {
@@ -168,8 +170,8 @@ zb_v_takes_the_least_slots_there_are_and_keeps_p_stages (void **state)
   }
 }
 
-/* With at least 5p / 3 microbatches, the order of ZB-V is that of full_v(). With fewer, it is
- * not slower than full_v(). */
+/* With at least 5p / 3 microbatches, the ZB-V schedule is exactly the order that full_v() writes.
+ * With fewer microbatches it is not slower than that order. */
 static void
 zb_v_of_many_microbatches_is_the_full_order_and_of_few_is_shorter (void **state)
 {

@@ -112,9 +112,9 @@ find (const weft_program *p, enum weft_op_kind kind, const char *name, uint32_t 
   return WEFT_NO_OP;
 }
 
-/* The all-to-alls of the forward pass of microbatch `f` and of the backward pass of microbatch f -
- * 1, which run together, in the order of their lane. F or B: forward or backward; then the layer.
- * Caller frees. */
+/* Lists the all-to-alls of the forward pass of microbatch f and of the backward pass of microbatch
+ * f - 1, which overlap, in the order of their lane: op name, F (forward) or B (backward), layer.
+ * The caller frees the text. */
 static char *
 on_the_way (const weft_program *p, uint32_t f)
 {
@@ -184,7 +184,7 @@ overlap_moe_expert_parallel_comm_computes_of_one_what_the_other_does_not_wait_fo
       uint32_t b = LAYERS - 1 - j;
       uint32_t return_b = find (p, WEFT_OP_ALL_TO_ALL_V, "combine", b, f - 1),
                go_f = find (p, WEFT_OP_ALL_TO_ALL_V, "dispatch", j, f);
-      /* find() returns the forward op; this is the all-to-all of backward */
+      /* finds the backward all-to-all "combine" of layer b; find() would return the forward op */
       for (uint32_t op = 0; op < p->n_op; op++) {
         if (!is_at (&p->op[op], b, f - 1) || !is_backward (&p->op[op]))
           continue;

@@ -263,7 +263,7 @@ layers_that_see_less_compute_less (void **state)
 {
   static const struct {
     const char *words;
-    double keys; /* keys per query, added over both layers */
+    double keys; /* attended keys per query, summed over both layers */
   } table[] = {
     { "gpus=1", 64 },
     { "gpus=1 sliding_window=16", 28 },
@@ -370,8 +370,9 @@ two_levels_are_neighbours_and_a_ring_of_them (void **state)
   assert_int_equal (weft_group_rank (&ring, 1), 6);
 }
 
-/* Activations on 2 or 4 context parallel ranks against those on one rank: they must shrink with the
- * rank's part of the sequence. A ring must not keep the received keys for backward. */
+/* Compares the activation memory of 2 or 4 context parallel ranks with that of one rank: it must
+ * shrink with the rank's part of the sequence. In ring attention, a rank must not keep received
+ * keys for the backward pass. */
 static void
 activations_shrink_with_the_part_of_a_sequence (void **state)
 {

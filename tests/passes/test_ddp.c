@@ -100,8 +100,8 @@ fused_accumulation_adds_no_kernels (void **state)
 
   (void) state;
   assert_int_equal (count (fused->role[0], WEFT_OP_GRAD_ADD, ""), 0);
-  /* Without fused accumulation there is one addition per gradient, and two for the tied embedding:
-   * one for its use in the head and one for the look-up. */
+  /* Without gradient_accumulation_fusion, each gradient is added to its buffer by one kernel. The
+   * tied embedding needs two kernels: one for the head and one for the look-up. */
   assert_int_equal (count (p, WEFT_OP_GRAD_ADD, ""), p->n_param + 1);
   assert_int_equal (p->n_op, fused->role[0]->n_op + p->n_param + 1);
 }
@@ -332,8 +332,8 @@ a_tied_embedding_has_a_bucket_of_its_own (void **state)
 }
 
 /* A tied embedding on four stages: the first and the last stage have a copy. The gradients of both
- * copies are summed after the reduction over replicas, and before norm and update. With sharded
- * state (i = 0), the norm leaves out the copy of the last stage. */
+ * copies are summed after the reduction over replicas, and before norm and update. If the optimizer
+ * is sharded, the last stage leaves its copy out of the gradient norm. */
 static void
 the_two_copies_are_added_between_bucket_and_norm (void **state)
 {

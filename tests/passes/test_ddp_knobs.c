@@ -81,7 +81,8 @@ num_distributed_optimizer_instances_reduces_twice_and_gathers_inside (void **sta
     assert_int_equal (p->op[across].group, WEFT_GROUP_INTER);
     assert_int_equal (p->op[gather].group, WEFT_GROUP_INTRA);
     assert_int_equal (p->op[across].lane, WEFT_LANE_DP);
-    /* the two reductions follow each other on their lane */
+    /* On the data-parallel lane, the all-reduce between instances directly follows the
+     * reduce-scatter of the same bucket. */
     assert_int_equal (p->pos[across], p->pos[scatter] + 1);
     assert_int_equal (elements (p, across) * 4, elements (p, scatter));
     assert_int_equal (elements (p, adam) * 4, elements (p, scatter));
@@ -163,9 +164,9 @@ num_distributed_optimizer_instances_are_contiguous_replicas (void **state)
 
 #define FP32_SUMS "--reduce-scatter-with-fp32-accumulation", "true"
 
-/* With this knob, slices are exchanged by an all-to-all into a scratch bucket, with as many bytes
- * as a reduce-scatter, and each rank adds the slices that it has received. The additions follow the
- * last backward kernel. */
+/* reduce_scatter_with_fp32_accumulation replaces the reduce-scatter by an all-to-all of the slices
+ * into a scratch bucket, with as many bytes. Each rank then adds the slices that it has received.
+ * Here the additions follow the last backward kernel. */
 static void
 reduce_scatter_with_fp32_accumulation_exchanges_slices_and_adds_them (void **state)
 {
@@ -280,8 +281,9 @@ check_for_nan_in_grad_costs_time (void **state)
   assert_true (slow->seconds > quick->seconds);
 }
 
-/* With hybrid sharding, the ranks that hold the same slice are the `outer` group, which has its own
- * lane. Without it, they are the `inter` group on the lane of data parallelism. */
+/* The group of ranks that hold the same slice in different instances. With hybrid sharding this is
+ * the group `outer`, which has a lane of its own; otherwise it is the group `inter`, on the
+ * data-parallel lane. */
 static void
 ranks_that_hold_one_slice_of_a_hybrid_meet_on_the_outer_lane (void **state)
 {

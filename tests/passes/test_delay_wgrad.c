@@ -58,7 +58,9 @@ delay_wgrad_compute_puts_a_layers_weight_gradients_last (void **state)
                       WEFT_PHASE_INPUT_GRAD);
     assert_true (find (q, WEFT_OP_MATMUL_WGRAD, l, 0, FALSE) <
                  find (q, WEFT_OP_NORM_BWD, l, 0, FALSE));
-    if (l > 0) /* W of a layer runs before B of the previous layer */
+    /* the weight gradients (W) of a layer run before the input gradients (B) of the previous
+     * layer */
+    if (l > 0)
       assert_true (find (p, WEFT_OP_MATMUL_WGRAD, l, 0, TRUE) <
                    find (p, WEFT_OP_MATMUL_DGRAD, l - 1, 0, FALSE));
   }
@@ -130,9 +132,9 @@ delay_wgrad_compute_shortens_a_pipelined_step (void **state)
   assert_true (is->seconds < was->seconds);
 }
 
-/* W reads gradients after B has finished: W of fc2 the gradient of the layer's output, W of proj
- * the gradient between attention and MLP. So B must not overwrite the gradient of the residual
- * stream in place. */
+/* With delay_wgrad_compute, W reads gradients after B has ended: the weight gradient of fc2 reads
+ * the gradient of the layer's output, and that of proj the gradient between attention and MLP. So B
+ * must not overwrite the residual stream's gradient in place. */
 static void
 delay_wgrad_compute_keeps_what_is_still_to_be_read (void **state)
 {

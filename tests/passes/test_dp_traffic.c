@@ -12,7 +12,8 @@
 #define MODEL                                                                                      \
   "num_layers=8 num_query_groups=4 vocab_size=512 activation=swiglu normalization=rmsnorm "        \
   "topology=dgx-h100 precision=bf16 "
-/* SMALL is large enough for rings, and small enough to be planned many times. */
+/* SMALL: tensors large enough that collectives are rings, and a model small enough to be planned
+ * many times. */
 #define SMALL MODEL "hidden_size=1024 num_attention_heads=8 ffn_hidden_size=3072 seq_length=64 "
 #define LARGE MODEL "hidden_size=4096 num_attention_heads=32 ffn_hidden_size=12288 seq_length=4096 "
 
@@ -83,7 +84,8 @@ data_parallel_sharding_strategy_sends_what_its_level_says (void **state)
   } times[] = { { 2, 0, 0 }, { 1, 1, 1 }, { MICROS, 1, 1 }, { MICROS, 2 * MICROS, 1 } };
   static const struct {
     const char *words;
-    double gradient, weight; /* bytes per element */
+    /* bytes per reduced gradient element and per gathered weight element */
+    double gradient, weight;
   } types[] = { { "grad_reduce_in_fp32=true", 4, 2 }, { "", 2, 2 }, { "precision=fp32", 4, 4 } };
   static const uint32_t replicas[] = { 2, 4, 8 };
 
@@ -179,7 +181,8 @@ overlap_grad_reduce_and_overlap_param_gather_hide_buckets (void **state)
   struct shown a = run (none), b = run (grads), c = run (both);
 
   (void) state;
-  /* only the update of one bucket overlaps with the gather of another */
+  /* Without overlap_param_gather, only the optimizer update of one bucket overlaps with the gather
+   * of another bucket. */
   assert_true (a.exposed > 0.99 * a.busy);
   assert_true (b.exposed < 0.7 * b.busy && b.exposed > 0.95 * b.gathers);
   assert_true (c.exposed < 0.25 * c.busy);

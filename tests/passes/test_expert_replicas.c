@@ -473,7 +473,8 @@ fsdp2_has_units_of_experts_inside_layers (void **state)
   assert_int_equal (p->op[first].layer, 0);
   assert_true (named (p, WEFT_OP_MATMUL, "proj", 0) < first);
   assert_true (comes_after (p, first, named (p, WEFT_OP_MOE_MATMUL, "expert_fc1", 0)));
-  /* The experts of the last layer are not freed between forward and backward. */
+  /* The experts of the last layer stay gathered from forward to backward, so they are gathered once
+   * per microbatch, those of the other layers twice. */
   assert_int_equal (moved (p, WEFT_OP_ALL_GATHER, WEFT_GROUP_EDP), MICROS * (n + n / LAYERS));
   assert_int_equal (moved (p, WEFT_OP_REDUCE_SCATTER, WEFT_GROUP_EDP), n);
   assert_int_equal (p->op[scatter].layer, LAYERS - 1);

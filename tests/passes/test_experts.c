@@ -237,7 +237,7 @@ expert_model_parallel_size_sends_each_token_to_its_experts (void **state)
   assert_true (weft_op_bytes (p, there) == 2.0 * T * K * H);
   assert_true (weft_op_bytes (p, weights) == 2.0 * T * K);
   assert_true (weft_op_bytes (p, back) == 2.0 * T * K * H);
-  /* per layer: three in forward, three in backward */
+  /* one layer with experts: three all-to-alls in forward, three in backward */
   assert_int_equal (count_kind (p, WEFT_OP_ALL_TO_ALL_V), 6);
   assert_true (comes_after (p, counts, host) && comes_after (p, host, there));
   assert_true (comes_after (p, there, up) && comes_after (p, up, back));
@@ -256,8 +256,9 @@ launches (const weft_program *p)
   return n;
 }
 
-/* The flex dispatcher sends as many bytes as the all-to-all dispatcher, but routing weights and
- * rows in one launch, in forward and in backward. */
+/* The flex dispatcher sends as many bytes as the all-to-all dispatcher. The flex dispatcher sends
+ * rows and routing weights in one launch, in forward and in backward, where the all-to-all
+ * dispatcher needs a launch for each. */
 static void
 moe_token_dispatcher_type_flex_sends_tokens_and_weights_in_one_launch (void **state)
 {
@@ -269,7 +270,8 @@ moe_token_dispatcher_type_flex_sends_tokens_and_weights_in_one_launch (void **st
   assert_int_equal (launches (plain), 6);
   assert_int_equal (launches (flex), 4);
   for (uint32_t i = 0; i < 2; i++) {
-    /* every second match: the name "dispatch" also matches "dispatch_prob" */
+    /* nth() compares the beginning of names, so "dispatch" also finds "dispatch_prob": every second
+     * match is "dispatch". */
     uint32_t weights = nth (flex, WEFT_OP_ALL_TO_ALL_V, "dispatch_prob", i),
              tokens = nth (flex, WEFT_OP_ALL_TO_ALL_V, "dispatch", 2 * i);
     assert_true (flex->op[weights].flags & WEFT_OP_GROUPED);
@@ -553,7 +555,8 @@ moe_pad_expert_input_to_capacity_sends_fixed_sizes (void **state)
   assert_int_equal (count_kind (p, WEFT_OP_ALL_TO_ALL_V), 0);
   assert_int_equal (count_kind (p, WEFT_OP_ALL_TO_ALL), 6);
   assert_int_equal (elements (p, nth (p, WEFT_OP_ALL_TO_ALL, "dispatch", 0)), E * capacity * H);
-  assert_int_equal (count_kind (p, WEFT_OP_COPY_OUT), 1); /* the metrics of the step */
+  /* the only copy to the host is that of the step's metrics */
+  assert_int_equal (count_kind (p, WEFT_OP_COPY_OUT), 1);
 }
 
 static void

@@ -44,7 +44,7 @@ floats_between_two_halves_round_to_the_nearer_and_ties_to_even (void **state)
   (void) state;
   for (uint32_t h = 0; h + 1 < 0x7c00; h++) {
     float below = weft_fp16_float ((uint16_t) h), above = weft_fp16_float ((uint16_t) (h + 1));
-    /* exact: an fp32 number has 13 bits more than an fp16 number */
+    /* `middle` is exact in fp32, which has 13 more mantissa bits than fp16. */
     float middle = (below + above) / 2;
     assert_int_equal (weft_fp16_round (nextafterf (middle, 0)), h);
     assert_int_equal (weft_fp16_round (middle), h & 1 ? h + 1 : h);
@@ -309,16 +309,18 @@ the_scale_falls_after_its_hysteresis_and_doubles_after_its_window (void **state)
                               &job, NULL));
   s = weft_loss_scale_start (&job);
   assert_scale (&s, 64, 0, 2);
-  /* the first overflow uses up the hysteresis, the scale stays */
+  /* hysteresis = 2: the first overflow keeps the scale and leaves a hysteresis of 1; the second
+   * overflow halves the scale */
   weft_loss_scale_update (&s, &job, TRUE);
   assert_scale (&s, 64, 0, 1);
   weft_loss_scale_update (&s, &job, FALSE);
   weft_loss_scale_update (&s, &job, TRUE);
   assert_scale (&s, 32, 0, 0);
-  /* hysteresis is used up: the next overflow halves the scale at once */
+  /* the hysteresis is used up, so the next overflow halves the scale at once */
   weft_loss_scale_update (&s, &job, TRUE);
   assert_scale (&s, 16, 0, 0);
-  weft_loss_scale_update (&s, &job, TRUE); /* min_loss_scale is reached: the scale stays */
+  /* the scale is at min_loss_scale and must not fall further */
+  weft_loss_scale_update (&s, &job, TRUE);
   assert_scale (&s, 16, 0, 0);
   assert_false (weft_loss_scale_can_fall (&s, &job));
   for (int i = 0; i < 2; i++)

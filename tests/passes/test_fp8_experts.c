@@ -26,7 +26,7 @@ struct factor {
   enum weft_dtype dtype;
   float x[MOST_ROWS * K], amax[8], seen[8];
   uint8_t code[MOST_ROWS * K], down[MOST_ROWS * K];
-  /* scales as floats or, in MXFP8, as bytes of E8M0 */
+  /* scales: floats, or E8M0 bytes with MXFP8 */
   float scale[MOST_ROWS * K], scale_down[MOST_ROWS * K];
   double exact[MOST_ROWS * K], value[MOST_ROWS * K], value_down[MOST_ROWS * K];
   double scales[MOST_ROWS * K], scales_down[MOST_ROWS * K];
@@ -359,7 +359,8 @@ one_scale_for_an_expert_gives_the_bits_of_one_rank (void **state)
 
   (void) state;
   check_strategies (TENSORWISE, strategies, G_N_ELEMENTS (strategies));
-  /* delayed scales do not depend on microbatches: five strategies suffice */
+  /* Delayed scales come from the previous step, so the distribution of microbatches over ranks does
+   * not matter: the first five strategies are enough. */
   check_strategies (DELAYED, strategies, 5);
 }
 

@@ -125,8 +125,9 @@ fp8_param_gather_has_a_master_beside_fp32 (void **state)
 
 /* -------------------------------------------------------------------- collectives */
 
-/* Each bucket of fp8 weights is gathered in its own launch. The last launch also contains all
- * buckets of other dtypes, and its reduction waits for their gradients. */
+/* Each bucket of fp8 weights is gathered in a launch of its own. The launch of the last fp8 bucket
+ * also gathers all buckets of other types. Likewise one launch reduces these buckets, after all
+ * their gradients are complete. */
 static void
 fp8_param_gather_launches_other_buckets_with_the_last_of_bytes (void **state)
 {
@@ -350,7 +351,7 @@ reuse_grad_buf_for_mxfp8_param_ag_gathers_bf16_through_the_gradients (void **sta
     if (p->op[op].kind != WEFT_OP_ALL_GATHER || to->base != grads)
       continue;
     assert_int_equal (to->dtype, WEFT_BF16);
-    /* bf16 weights: first half of the fp32 gradient buffer */
+    /* The gathered bf16 weights are in the first half of the fp32 gradient buffer. */
     assert_true (to->offset + to->bytes <= 2 * n);
     gathered += weft_op_bytes (p, op);
   }
@@ -578,8 +579,9 @@ resumed (const char *strategy, const char *dir)
   return job;
 }
 
-/* A checkpoint of any form (bf16, E4M3 or MXFP8 weights, several shardings) is resumed by every
- * form, from the fp32 masters. The next step depends on the new form, and not on its sharding. */
+/* A checkpoint contains fp32 master weights, so a job with any storage of weights (bf16, E4M3,
+ * MXFP8) and any sharding can resume it. The step after resuming depends on the weight type of the
+ * resuming job, and not on the sharding of either job. */
 static void
 a_run_goes_into_fp8_and_out_of_it (void **folder)
 {
@@ -606,7 +608,9 @@ a_run_goes_into_fp8_and_out_of_it (void **folder)
       last[b] = real_hash (other->state, WEFT_STATE_MASTER);
     }
     assert_int_equal (last[a], next);
-    assert_int_equal (last[1], last[2]); /* same recipe, other sharding: equal bits */
+    /* The forms 1 and 2, 3 and 4, and 5 to 9 with 1, have one recipe under different shardings:
+     * their bits must be equal. */
+    assert_int_equal (last[1], last[2]);
     for (unsigned b = 5; b < G_N_ELEMENTS (forms); b++)
       assert_int_equal (last[1], last[b]);
     assert_int_equal (last[3], last[4]);

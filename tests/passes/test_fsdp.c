@@ -177,7 +177,7 @@ slices_hold_whole_rows_of_every_length (void **state)
 
 struct traffic {
   uint32_t n[WEFT_N_OP];
-  uint64_t sent[WEFT_N_OP]; /* elements; an all-reduce counts twice */
+  uint64_t sent[WEFT_N_OP]; /* elements sent by ops of each kind; an all-reduce counts twice */
 };
 
 static struct traffic
@@ -259,8 +259,8 @@ optim_grads_scatters_in_every_microbatch (void **state)
     assert_int_equal (of[i], n_buckets (p));
 }
 
-/* Level 3: parameters in units are sent three times per microbatch (two gathers, one reduction),
- * all others as at level 2. */
+/* zero_dp_strategy = 3: per microbatch, the parameters of units are gathered twice and their
+ * gradients reduced once. Parameters outside units are sent as at level 2. */
 static void
 optim_grads_params_gathers_units_forward_and_backward (void **state)
 {
@@ -581,7 +581,8 @@ reductions_on_their_way_are_bounded_by_the_unit_size (void **state)
       assert_int_equal (most > 0, sizes[i] > 1);
       before = most;
     }
-    /* a large limit allows more than two units of 2304 elements */
+    /* At level 3 the largest limit lets more than two units, of 2304 elements each, be reduced at
+     * once. */
     assert_true (level < 3 || before > 2 * 2304);
   }
 }
@@ -605,15 +606,16 @@ recompute_and_backward_share_one_gather (void **state)
                       newest (p, "gather", bucket_of (p, l), backward));
     if (l == 0)
       continue;
-    /* The next unit is gathered by the backward pass, not during the recomputation. */
+    /* The gather of the next unit is launched in the backward pass of the layer, after its
+     * recomputation. */
     uint32_t ahead = newest (p, "gather", bucket_of (p, l - 1), backward);
     assert_true (ahead > kernel (p, l, 1, WEFT_PHASE_RECOMPUTE, TRUE));
   }
 }
 
-/* recompute_num_layers = 3: three layers run forward again before the backward pass of the third.
- * Without prefetch a layer is freed when the next one is gathered, so the backward passes of the
- * first two gather them again. */
+/* Full recompute with recompute_num_layers = 3: three layers run forward again before the backward
+ * pass of the third. Without prefetch, a layer is freed when the next layer is gathered. So the
+ * first two layers are gathered once more for their backward passes. */
 static void
 a_block_that_runs_again_is_gathered_again_for_backward (void **state)
 {
@@ -648,8 +650,8 @@ every_stage_has_the_units_of_its_layers (void **state)
       assert_true (!unit || layer / (LAYERS / 2) == r);
     }
     assert_int_equal (units, LAYERS / 2);
-    /* On both stages the tied embedding is a bucket of its own. So the last stage has two buckets
-     * outside units: this one and the final norm. */
+    /* The tied embedding has a bucket of its own on the first and on the last stage. The last stage
+     * has one more bucket outside the units: the final norm. */
     assert_int_equal (n_buckets (p), units + (r ? 2 : 1));
   }
 }

@@ -106,7 +106,8 @@ every_tensor_is_cut_into_equal_pieces_of_rows (void **state)
   }
   assert_int_equal (p->param[0].stride, slice);
   assert_int_equal (slice, (16 + 16) * 16 + 4);
-  assert_int_equal (p->param[p->n_param - 1].bucket, 0); /* the head belongs to the root module */
+  /* the head belongs to bucket 0, the root module */
+  assert_int_equal (p->param[p->n_param - 1].bucket, 0);
   assert_int_equal (p->param[1].bucket, 1);
 }
 
@@ -250,8 +251,8 @@ a_backward_gather_begins_when_the_layer_after_it_is_copied_out (void **state)
   assert_backward_waits (p, 1);
 }
 
-/* Forward prefetch: the gather of unit n may begin when unit n - 2 has been unpacked. Depth 1 (or
- * 0) is this default; each further unit of depth gathers one unit earlier. */
+/* fsdp2_forward_prefetch_depth = d lets the gather of unit n begin when unit n - 1 - d has been
+ * unpacked. The default is depth 1, and depth 0 has the effect of depth 1. */
 static void
 fsdp2_forward_prefetch_depth_moves_gathers_forward (void **state)
 {
@@ -333,7 +334,7 @@ one_reduction_is_in_flight (void **state)
       uint32_t next = find (p, "pack_gradients", l ? l - 1 : WEFT_NO_LAYER, m, WEFT_PHASE_REDUCE);
       assert_true (comes_after (p, own, reduce));
       assert_true (comes_after (p, reduce, next));
-      /* kernels before the packing may overlap with the reduction */
+      /* the kernel before the packing of gradients may overlap with the reduction */
       assert_false (comes_after (p, reduce, next - 1));
     }
 }
@@ -428,10 +429,10 @@ recompute_and_backward_share_one_gather (void **state)
 
 #define REAL MODEL "topology=cpu gpus=2 global_batch_size=4 precision=fp32 "
 
-/* Mutants that lack one dependency; the checks must refuse each. In order of the table: a cast
- * overwrites gathered pieces before they are unpacked; pieces are unpacked before they are
- * gathered; gradients are reduced before they are packed. Not in the table: further waits of
- * PyTorch's streams, which protect no data. */
+/* Mutants of a program without one of its dependencies; the checks must refuse each mutant. In row
+ * order of the table, the mutant lets: a cast overwrite gathered pieces before they are unpacked;
+ * an unpack kernel read pieces before they are gathered; a reduce-scatter read gradients before
+ * they are packed. */
 static void
 an_edge_less_between_gathers_reductions_and_kernels_is_refused (void **state)
 {
@@ -537,7 +538,8 @@ weight_gradients_apart_are_reduced_after_the_last (void **state)
     }
   }
   assert_int_equal (sums, 1 + LAYERS / 2);
-  assert_int_equal (products, 4 * 4 * LAYERS / 2); /* weights per layer, microbatches, layers */
+  /* 4 matrices in each of the LAYERS / 2 layers of a stage, 4 microbatches */
+  assert_int_equal (products, 4 * 4 * LAYERS / 2);
 }
 
 static gboolean
@@ -549,9 +551,9 @@ comes_from_backward (const weft_program *p, const struct weft_use *use)
   return buf->kind == WEFT_BUF_GATHERED && p->op[buf->first].phase != WEFT_PHASE_FORWARD;
 }
 
-/* With weight gradients apart, backward passes gather weights that a later forward pass could
- * reuse. It must not: an evaluation runs forward passes only, and would read weights that nobody
- * has gathered. */
+/* FSDP2 with a schedule that separates weight gradients (W). A backward pass then gathers weights
+ * that a later forward pass could reuse. Forward passes must gather their own weights all the same,
+ * because an evaluation runs forward passes only. */
 static void
 a_forward_pass_gathers_its_own_weights_where_weight_gradients_stand_apart (void **state)
 {

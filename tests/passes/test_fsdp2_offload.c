@@ -240,7 +240,9 @@ gradients_leave_piece_by_piece_once_they_are_reduced (void **state)
   assert_int_equal (count (once, WEFT_OP_TO_HOST, "gradients"), TENSORS);
   assert_int_equal (copied (once, WEFT_OP_TO_HOST, "gradients"), slice_bytes (once));
   assert_int_equal (count (once, WEFT_OP_GRAD_ADD, "grad_add"),
-                    (MICROS - 1) * TENSORS); /* whole gradients are added on the device */
+                    /* with one reduction per step, whole (unsharded) gradients are added on the
+                     * device */
+                    (MICROS - 1) * TENSORS);
   assert_int_equal (count (each, WEFT_OP_TO_HOST, "gradients"), MICROS * TENSORS);
   assert_int_equal (copied (each, WEFT_OP_TO_HOST, "gradients"), MICROS * slice_bytes (each));
   assert_int_equal (count (each, WEFT_OP_GRAD_ADD, "grad_add"), (MICROS - 1) * UNITS);
@@ -301,8 +303,9 @@ assert_kernels_wait (const char *words, enum weft_op_kind kind, const char *name
   assert_true (seen >= LAYERS);
 }
 
-/* With a reduction in each microbatch (EACH), the host adds gradients from the second microbatch
- * on, and launches nothing until they are copied. Otherwise no kernel waits. */
+/* If gradients are reduced in each microbatch (EACH), the host adds the reduced shards from the
+ * second microbatch on; then the next kernel waits for the copy of the gradients to the host. With
+ * one reduction per step, no kernel waits for such a copy. */
 static void
 gradients_that_the_host_adds_are_waited_for (void **state)
 {
@@ -396,10 +399,11 @@ a_tied_embedding_meets_on_the_device (void **state)
 
 #define REAL MODEL OFF EACH "topology=cpu gpus=2 global_batch_size=4 precision=fp32 "
 
-/* Mutants that lack one dependency; the checks must refuse each. In order of the table: pieces are
- * cast before they are on the device; gradients are copied to the host before they are reduced; the
- * host adds gradients before they have arrived; the norm is copied to the device before it is
- * computed; Adam reads gradients before they have arrived. */
+/* Mutants of a program without one of its dependencies; the checks must refuse each mutant. In row
+ * order of the table, the mutant lets: a cast read pieces before they are on the device; a copy to
+ * the host read gradients before they are reduced; the host add gradients before the copy has
+ * ended; the norm be copied to the device before it is computed; Adam read gradients before the
+ * copy has ended. */
 static void
 an_edge_less_between_copies_and_who_uses_them_is_refused (void **state)
 {

@@ -147,8 +147,8 @@ preserve_fp32_weights_off_updates_what_kernels_read (void **state)
         const struct weft_use *use = &p->uses[p->op[op].uses];
         assert_int_equal (p->buf[use[0].buf].dtype, on ? WEFT_FP32 : WEFT_BF16);
         assert_int_equal (use[3].buf == WEFT_NO_BUF, !on);
-        /* 4: gradient; 16: moments, read and written; then fp32 masters and bf16 weights, or bf16
-         * weights only */
+        /* bytes per element that Adam reads and writes: gradient 4, both moments 16, then master
+         * weight 8 and bf16 weight 2, or bf16 weight 4 if there is no master */
         assert_true (weft_op_bytes (p, op) ==
                      weft_op_shape (p, op)->dim[0] * (on ? 4 + 16 + 8 + 2 : 4 + 16 + 4));
       }
@@ -458,7 +458,8 @@ weights_are_drawn_into_the_slices_that_ranks_keep (void **state)
     sum += counting.written[rank];
     most = MAX (most, counting.written[rank]);
   }
-  assert_int_equal (sum, 4 * all); /* weights, masters and two moments: four times each element */
+  /* each element is written four times: weight, master weight and two moments */
+  assert_int_equal (sum, 4 * all);
   assert_true (most < all * 4 / 3);
 }
 

@@ -262,7 +262,8 @@ predictions_go_chunk_by_chunk_too (void **state)
   check_bits (LLAMA "precision=fp32 mtp_num_layers=2 ", strategies, G_N_ELEMENTS (strategies));
 }
 
-/* Logits of 16 bits, with gradients of 16 or 32 bits; fp16 also has a loss scale. */
+/* chunked logits in bf16 and fp16, with gradients of 16 or 32 bits; fp16 jobs also scale the
+ * loss */
 static void
 chunks_give_the_bits_of_whole_logits_in_sixteen_bits (void **state)
 {
@@ -298,8 +299,9 @@ check_near (const char *model, const char *const *strategies, unsigned n)
   }
 }
 
-/* In fast order any number of chunks is legal. Chunks are added to the gradient one after the
- * other, so the results are near those of whole logits, but not equal. */
+/* In fast order a job may cut head and loss into any number of chunks of tokens. The gradient of
+ * the head is then summed chunk by chunk, so the results are near those of unchunked logits, but
+ * not bitwise equal. */
 static void
 fast_order_adds_chunks_in_turn (void **state)
 {

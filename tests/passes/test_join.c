@@ -179,8 +179,8 @@ a_product_ends_with_gelu_and_its_gradient_with_the_slope (void **state)
   count_gelu (MODEL "stack=megatron-core", 0, 0, 0);
 }
 
-/* The fused kernel stores the input of gelu only if backward reads it: in forward, or with
- * recompute only in the recomputation. */
+/* The fused kernel of a matmul and gelu writes the input of gelu only if a backward pass will read
+ * it: without recompute in the forward pass; with recompute only in the recomputation. */
 static void
 the_input_of_gelu_is_kept_where_backward_reads_it (void **state)
 {

@@ -46,7 +46,9 @@ open_call (GRand *rand, struct call *c, enum weft_op_kind kind)
    * is a single sum. */
   if (kind == WEFT_OP_LATENT_JOIN_BWD)
     c->k.shape.dim[5] = weft_chunks (join[1]) * (join[0] % 2);
-  if (!joins) { /* the kernel runs on the tokens of the second of two ranks */
+  /* joins == 0: the rank is the second of two tensor parallel ranks, and computes its own half of
+   * the tokens. */
+  if (!joins) {
     c->k.tp = (struct weft_place){ 1, 2 };
     c->k.shape.dim[3] = 2 * (split[0] % 2);
   }
@@ -197,8 +199,8 @@ attention (enum weft_op_kind kind, uint64_t value, float *const data[5])
   return k;
 }
 
-/* Element c of the value heads as if they were as wide as keys; NaN in the columns that the
- * narrower heads do not have. */
+/* Returns element c of heads that are as wide as the keys, read from heads of the narrower value
+ * width. Returns NaN for a column that the narrower heads do not have. */
 static float
 wide_at (const float *narrow, uint64_t row, uint64_t from, uint64_t c)
 {

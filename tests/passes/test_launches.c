@@ -122,7 +122,7 @@ questions (const char *words, enum weft_distributed strategy)
   for (uint32_t op = 0; op < p->n_op; op++) {
     if (p->op[op].kind != WEFT_OP_COPY_OUT || strcmp (p->name[p->op[op].name], "packed") != 0)
       continue;
-    uint32_t next = op + 1; /* the next kernel, which waits for the copy */
+    uint32_t next = op + 1; /* the next kernel on the lane gpu must wait for the copy */
     while (p->op[next].lane != WEFT_LANE_GPU)
       next++;
     assert_true (weft_ordered (p, before, op, next));

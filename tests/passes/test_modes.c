@@ -117,7 +117,8 @@ one_rank_has_nothing_to_finalize (void **state)
 
   (void) state;
   assert_true (weft_test_same_bits (&whole, &left, 2));
-  /* on two GPUs each rank has only its own gradients */
+  /* Without the final all-reduce, each of two GPUs keeps the gradients of its own half of the
+   * batch. */
   assert_true (whole.gradients != apart.gradients);
 }
 

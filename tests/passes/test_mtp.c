@@ -187,7 +187,8 @@ check_slope (real_job *job, uint32_t tensor)
   double below = objective (job);
   move (job, tensor, value, grad, 0);
   double slope = (above - below) / (2 * (double) step);
-  double noise = 5e-7 / (double) step; /* rounding of losses, which are sums of fp32 numbers */
+  /* the loss is a sum of fp32 numbers, so its rounding error disturbs the measured slope */
+  double noise = 5e-7 / (double) step;
   if (fabs (slope - square) > 0.02 * square + noise)
     fail_msg ("%s: slope %g along a gradient of square %g", t->name, slope, square);
 }

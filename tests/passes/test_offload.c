@@ -47,7 +47,7 @@ seconds_of (const struct weft_job *job)
   return t->seconds;
 }
 
-/* Seconds of the same job with all activations on the device. */
+/* Step time of the job with cpu_offloading switched off, in seconds. */
 static double
 seconds_without (struct weft_job job)
 {
@@ -58,9 +58,10 @@ seconds_without (struct weft_job job)
 
 /* ------------------------------------------------------------------ activations */
 
-/* What one layer copies and computes. */
+/* Bytes that one layer copies and seconds that its kernels take. */
 struct layer {
-  double bytes, forward, backward; /* bytes copied in one direction; seconds of kernels */
+  /* bytes copied in one direction; kernel seconds of the forward and of the backward pass */
+  double bytes, forward, backward;
   double tail; /* seconds of backward from the first use of the tensor that is fetched last */
 };
 
@@ -350,8 +351,9 @@ an_update_on_the_host_takes_two_copies_and_adam (void **state)
                seconds_of (&gpu) - sum_of (before, WEFT_OP_ADAM, WEFT_LANE_GPU) + update);
 }
 
-/* With overlap, the update takes as long as the slower of Adam and the copies, plus the first or
- * last piece of the other. */
+/* With overlap_cpu_optimizer_d2h_h2d, the update takes as long as Adam on the host or the copies,
+ * whichever is slower, plus one piece of the faster. Here the host link is fast, so Adam is
+ * slower. */
 static void
 parts_that_overlap_take_as_long_as_the_longest (void **state)
 {
@@ -433,7 +435,8 @@ whoever_does_not_wait_for_a_copy_is_found (void **state)
       reuse += release && !proved;
       use += reads;
     }
-  /* at least two of three releases; the memory of the third may stay unused */
+  /* At least two of the three removed waits of a release must be refused. The third release may
+   * free memory that no later buffer uses. */
   assert_true (reuse >= 2);
   assert_true (use >= 3 * 8);
 }

@@ -74,9 +74,11 @@ recompute_modules_say_what_is_run_again_and_no_longer_kept (void **state)
   SELECTIVE "num_moe_experts=4 moe_router_topk=2 moe_ffn_hidden_size=96 activation=swiglu "        \
             "moe_shared_expert_intermediate_size=32 recompute_modules="
 #define ROWS (2 * TOKENS * 2)
-/* scores; choices and row numbers; counts */
+/* router scores in fp32; for each token the chosen experts and row numbers; row counts of the
+ * experts */
 #define ROUTED (4 * TOKENS * 4 + 2 * 4 * TOKENS * 2 + 8 * 4)
-#define TAKEN (ROWS * (64 + 1)) /* rows of experts and their routing weights */
+/* one row per token and chosen expert, of 64 elements, with its routing weight */
+#define TAKEN (ROWS * (64 + 1))
 #define SHARED (2 * TOKENS * 3 * 32)
 #define MIXED (ALL - 2 * U + ROUTED + TAKEN + ROWS * 3 * 96 + SHARED)
 
@@ -135,7 +137,7 @@ core_attention_is_run_again_where_its_probabilities_would_be_kept (void **state)
   check (SELECTIVE UNFUSED "attention_dropout=0.1", "scores softmax dropout", plain);
   check (SELECTIVE UNFUSED "recompute_modules=core_attn,mlp", "norm2 fc1 gelu scores softmax",
          plain - X - 2 * U);
-  /* dropout masks of attention and MLP: X / 2 bytes each */
+  /* hidden_dropout keeps two masks, after attention and after the MLP, of X / 2 bytes each */
   check (MODEL "hidden_dropout=0.1", "", ALL + X);
 }
 

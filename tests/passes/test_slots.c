@@ -97,7 +97,8 @@ align_param_gather_asks_for_two_chunks_at_once_and_for_the_third_at_its_slot (vo
       for (uint32_t q = 0; q < 3; q++) {
         uint32_t op = collective_of (p, WEFT_OP_ALL_GATHER, q);
         assert_int_equal (cells_before (p, op, TRUE), q < 2 ? 0 : 4 - r);
-        /* Without the knob, a chunk is gathered when its first forward pass begins. */
+        /* In `own`, without the alignment knob, a chunk is gathered when its first forward pass
+         * begins. */
         op = collective_of (own, WEFT_OP_ALL_GATHER, q);
         assert_int_equal (cells_before (own, op, TRUE), 4 * q);
       }
@@ -155,7 +156,8 @@ align_param_gather_gathers_the_first_unit_of_a_sharded_chunk (void **state)
         else if (p->op[op].kind == WEFT_OP_ALL_GATHER && p->op[op].lane == WEFT_LANE_DP &&
                  cells <= 12)
           gathers[cells]++;
-      /* before the first pass: at least one unit of chunk 0 and one of chunk 1 */
+      /* gathered before the first forward pass: at least one unit of chunk 0 and one of chunk 1; at
+       * forward slot 4 - r: at least one unit of chunk 2 */
       assert_true (gathers[0] >= 2);
       assert_true (gathers[4 - r] >= 1);
     }

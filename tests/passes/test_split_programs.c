@@ -63,7 +63,9 @@ zero_bubbles_are_as_short_as_published (void **state)
   assert_near (makespan_of (layer_seconds, ONE "pipeline_schedule=1f1b"), 33);
   assert_near (makespan_of (layer_seconds, ONE "pipeline_schedule=zb-h1"), 27);
   assert_near (makespan_of (layer_seconds, ONE "pipeline_schedule=zb-h2"),
-               27); /* not 24: rank r cannot start before r s */
+               /* zb-h2 takes 27 s and not 24 s, because rank r cannot start before r seconds have
+                * passed */
+               27);
 }
 
 /* The largest number of microbatches of a rank whose F has run, but not W. */

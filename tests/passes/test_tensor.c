@@ -187,7 +187,8 @@ a_rank_holds_a_fourth_of_every_matrix (void **state)
   expect_part (p, "fc1.weight", 48, 64, 192, 64);
   expect_part (p, "fc2.weight", 64, 24, 64, 96);
   expect_part (p, "norm1.weight", 64, 1, 64, 1);
-  /* 1000 rows are padded to 1024 = 2 * 128 * 4 */
+  /* the vocabulary of 1000 is padded to 1024, a multiple of 128 * 4 ranks, and split over the
+   * ranks */
   expect_part (p, "embedding.weight", 256, 64, 1000, 64);
 }
 

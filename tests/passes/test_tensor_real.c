@@ -188,7 +188,8 @@ random_interleavings_do_not_show (void **state)
         &(struct real_run){ .words = words, .steps = STEPS, .stress = seed, .poison = TRUE }, &one);
 }
 
-/* Fast order adds in another order: losses must agree with one rank to a millionth. */
+/* Fast order sums in an order that depends on the strategy. The losses must agree with those of one
+ * rank to a millionth. */
 static void
 fast_order_is_within_a_millionth (void **state)
 {

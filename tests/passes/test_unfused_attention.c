@@ -29,7 +29,7 @@ static const struct shape shapes[] = {
   { 3, 5, 2, 2, 13, 0 }, { 2, 12, 4, 4, 3, 5 }, { 1, 9, 6, 3, 2, 1 },
 };
 
-/* A kernel call on the operands of an op. */
+/* Returns the kernel call of an op on the operands `s` and their shapes. */
 static struct weft_kernel
 call (enum weft_op_kind kind, const struct shape *s, const union weft_model *model)
 {
@@ -275,7 +275,7 @@ draws_of_probabilities_go_by_heads (void **state)
 {
   const uint32_t square = LENGTH * LENGTH;
   struct where w = { .seed = 1,
-                     .rows = 4 * LENGTH, /* two sequences with two heads each */
+                     .rows = 4 * LENGTH, /* rows of two sequences with two heads each */
                      .tokens = 2 * LENGTH,
                      .columns = LENGTH,
                      .site = WEFT_DROP_PROBABILITIES };
@@ -285,7 +285,8 @@ draws_of_probabilities_go_by_heads (void **state)
   drop (&all, &w);
   w.rows = 2 * LENGTH;
   w.tp = (struct weft_place){ 1, 2 };
-  drop (&part, &w); /* the second tensor parallel rank has the second head */
+  /* The second of two tensor parallel ranks computes the second head of each sequence. */
+  drop (&part, &w);
   assert_memory_equal (part.mask, all.mask + square, square);
   assert_memory_equal (part.mask + square, all.mask + 3 * square, square);
 }
@@ -307,7 +308,8 @@ draws_differ_by_seed_step_layer_and_site (void **state)
     drop (&found, &other[i]);
     for (int e = 0; e < ROWS * COLUMNS; e++)
       same += found.mask[e] == all.mask[e];
-    /* masks that keep 3/4 at random agree in 0.625 of all places */
+    /* Two independent masks that keep 3/4 of the elements agree in 0.75^2 + 0.25^2 = 0.625 of all
+     * places. */
     assert_in_range (same, ROWS * COLUMNS / 2, ROWS * COLUMNS * 3 / 4);
   }
 }
@@ -391,7 +393,7 @@ static const char *const strategies[] = {
   "gpus=4 tensor_model_parallel_size=2 sequence_parallel=true recompute_granularity=selective",
 };
 
-/* Strategies that split sequences; they need flash attention. */
+/* strategies with context parallelism, which requires flash attention */
 static const char *const shared[] = {
   "gpus=2 context_parallel_size=2",
   "gpus=4 context_parallel_size=2 tensor_model_parallel_size=2 sequence_parallel=true",
