@@ -8,9 +8,10 @@
 
 /* What all members of a communicator share. Some members may be in other processes. */
 struct clique {
-  uint32_t n, came; /* members; members that have opened it in this process */
+  /* number of members, and of those members of this process that have opened the communicator */
+  uint32_t n, came;
   GBytes *name;
-  GPtrArray *meeting;  /* collectives, in the order of calls */
+  GPtrArray *meeting;  /* [from * n + to]: transfers between two members, in the order of calls */
   GPtrArray **between; /* [from * n + to]: transfers */
 };
 
@@ -23,7 +24,8 @@ struct weft_gpu_comm {
 
 /* One collective or transfer, with the call of each participant. */
 struct computing_meeting {
-  uint32_t n, came; /* participants; participants whose call has reached the head of its stream */
+  /* number of participants, and of those whose call is now the first item of its stream */
+  uint32_t n, came;
   char *key;        /* key under which participants in other processes store their data */
   gboolean over;
   struct computing_talk *talk; /* by member; in a transfer: 0 the sender, 1 the receiver */
@@ -56,8 +58,9 @@ meeting_at (GPtrArray *list, uint32_t at, uint32_t n)
   return g_ptr_array_index (list, at);
 }
 
-/* Finds or makes a meeting. way = from * n + to: the at-th transfer from one member to another; way
- * = n * n: the at-th collective. Its key is the same in all processes. */
+/* Returns the collective or transfer with a number, and makes it if it does not exist yet. way =
+ * from * n + to: transfer number `at` from one member to another. way = n * n: collective number
+ * `at`. The key of a collective or transfer is the same in all processes. */
 static struct computing_meeting *
 named_meeting (const struct clique *c, uint32_t way, uint32_t at)
 {

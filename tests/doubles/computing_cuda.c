@@ -4,13 +4,13 @@
 #include "tests/doubles/emulated_cuda.h"
 #include <string.h>
 
-/* a query of an event fails if no work was enqueued for this time */
+/* A query of an event fails if the event is not done and no work was enqueued for this long. */
 #define PATIENCE (10 * G_USEC_PER_SEC)
 #define STUCK "streams wait for each other for ever"
 
 struct weft_gpu_stream {
   uint32_t device;
-  GQueue item; /* struct computing_item * */
+  GQueue item; /* work items of the stream, struct computing_item * */
   weft_gpu_graph *into;
 };
 
@@ -36,7 +36,7 @@ struct weft_gpu_graph {
 struct thread {
   uint32_t device, depth; /* depth: number of open (nested) groups */
   gboolean captures;
-  GArray *talk; /* struct computing_talk: the calls of the open group */
+  GArray *talk; /* communication calls of the open group, struct computing_talk */
 };
 
 static void
@@ -46,7 +46,7 @@ free_thread (void *data)
   g_free (data);
 }
 
-/* The state of the calling thread. The caller holds the lock. */
+/* Returns the state of the calling thread. The caller of the function holds the lock. */
 static struct thread *
 this_thread (computing_cuda *d)
 {
@@ -714,7 +714,7 @@ comp_capture_start (void *self, weft_gpu_stream *stream)
 static gboolean
 is_joined (const weft_gpu_graph *g)
 {
-  /* streams and events that the origin stream waits for */
+  /* the streams and events for which the origin stream waits, directly or through others */
   g_autoptr (GHashTable) reached = g_hash_table_new (NULL, NULL);
 
   g_hash_table_add (reached, g->origin);

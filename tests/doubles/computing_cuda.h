@@ -47,13 +47,13 @@ struct computing_item {
   enum computing_kind kind;
   uint64_t number; /* position in the order of all work items */
   weft_gpu_event *event;
-  /* of a record: how many records of the event precede it, plus 1; of a wait: the record that it
-   * waits for */
+  /* Of a record: its number among the records of the event, from 1. Of a wait: the number of the
+   * record that it waits for. */
   uint64_t generation;
-  struct weft_gpu_copy copy; /* of a copy; a fill uses only `to` and `bytes` */
-  void *kernel;              /* struct weft_cuda_launch, `n` of them; from g_rc_box_alloc() */
+  struct weft_gpu_copy copy; /* arguments of a copy; a fill uses only `to` and `bytes` */
+  void *kernel;              /* communication calls of the work item, struct computing_talk */
   enum weft_op_kind op;
-  gboolean fused, same; /* fused: attention by cuDNN; same: its results must be deterministic */
+  gboolean fused, same; /* fused: attention by cuDNN; same: results must be deterministic */
   uint32_t n;
   void (*run) (void *data);
   void *data;
@@ -61,13 +61,14 @@ struct computing_item {
   struct weft_gpu_join join;
   struct weft_gpu_exchange exchange;
   GArray *talk;       /* struct computing_talk */
-  GPtrArray *meeting; /* computing_meeting of each `talk`; NULL until this item is enqueued */
+  /* collective or transfer of each call in `talk`; NULL until the work item is enqueued */
+  GPtrArray *meeting;
   gboolean posted;
 };
 
 struct computing_arena {
   void *base;
-  uint64_t pages; /* bytes of the memory and of the inaccessible page behind it */
+  uint64_t pages; /* bytes of the arena with the inaccessible page behind it */
   void *at;
   uint64_t bytes;
   enum weft_pool pool;

@@ -3,28 +3,31 @@
  * order, and a launch of communication ends when all peers have posted their calls. */
 #include "tests/doubles/cuda_log.h"
 
-/* An item of a stream: a record, a wait or a launch of communication. */
+/* One entry of a stream in the replay: an event record, a wait for an event, or a launch of
+ * communication. */
 struct item {
   const struct recorded_call *call;
-  const struct item *record; /* of a wait: the record that it waits for */
-  GPtrArray *talk;           /* of a launch: its calls */
+  const struct item *record; /* of a wait entry: the record entry that it waits for */
+  GPtrArray *talk;           /* of a launch entry: its communication calls */
   gboolean posted, done;
 };
 
 struct host {
   GPtrArray *call; /* calls of the step, in order */
   uint32_t next;
-  struct item *launch; /* the open launch; NULL outside of groups */
+  struct item *launch; /* the launch between group_start and group_end; NULL outside of a group */
 };
 
 struct world {
   const cuda_log *log;
   struct host *host;  /* by row */
-  GQueue *stream;     /* [stream]: struct item * */
-  GPtrArray *item;    /* all items, owned */
-  GHashTable *record; /* event -> newest item */
-  GHashTable *posted; /* key of side_of() -> number of calls posted so far */
-  GHashTable *passed; /* call -> how many calls with its key were posted before it */
+  GQueue *stream;     /* [stream]: entries that have not run yet, struct item * */
+  GPtrArray *item;    /* all entries; frees them */
+  GHashTable *record; /* event -> newest record entry */
+  /* participant of a communication, as text of side_of() -> number of its posted calls */
+  GHashTable *posted;
+  /* communication call -> number of calls with the same participant before it */
+  GHashTable *passed;
 };
 
 static void

@@ -672,7 +672,7 @@ look_at_row (struct alone *a)
                      (a->log->shared || c->row == a->row);
     if (start)
       a->start = c->thing;
-    /* a shared GPU: the first rank's record begins the step of all */
+    /* If all ranks share a GPU, the first rank's event record begins the step of every rank. */
     if (start && c->row != a->row) {
       uint32_t *known = g_new0 (uint32_t, a->n);
       known[a->n - 1] = 1;

@@ -12,7 +12,7 @@
 struct cuda_work {
   enum recorded_kind kind;
   uint32_t row, op, stream, seq, at;
-  uint32_t *before; /* [stream]: number of work items that end before this one starts */
+  uint32_t *before; /* [stream]: how many work items of this stream end before this item starts */
 };
 
 typedef struct cuda_log {
@@ -22,8 +22,8 @@ typedef struct cuda_log {
   uint32_t first, n; /* calls of the step */
 
   uint32_t n_stream;
-  GHashTable *stream; /* struct recorded_thing -> 1 + index of the stream */
-  GArray *work;       /* struct cuda_work */
+  GHashTable *stream; /* handle of a stream (struct recorded_thing) -> 1 + number of the stream */
+  GArray *work;       /* all work items of the step, struct cuda_work */
   /* [row][op]: indices in `work`; G_MAXUINT32: the op has no work */
   uint32_t **first_work, **last_work;
   /* [row][op]: the rank and op whose calls do the work of this op; of another rank if ranks share a
@@ -58,10 +58,10 @@ char *cuda_log_comms (const cuda_log *log); /* checks that all members of a comm
  * wait for row counts. */
 char *cuda_log_hosts (const cuda_log *log);
 
-/* Call i of the step. */
+/* Returns call number `i` of the step, counted from 0. */
 const struct recorded_call *cuda_log_call (const cuda_log *log, uint32_t i);
 
-/* The index of a call's stream. */
+/* Returns the number of the stream on which a call was made. */
 uint32_t cuda_log_stream (const cuda_log *log, const struct recorded_call *call);
 
 /* "rank 1 op 17 (bucket 2)", for messages. The caller frees it. */

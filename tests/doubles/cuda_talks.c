@@ -63,7 +63,8 @@ keep_stream (struct talks *t, const struct recorded_call *c)
   g_hash_table_insert (t->stream, (void *) (uintptr_t) comm, (void *) (uintptr_t) c->stream);
 }
 
-/* Splits a row's calls into launches. A shift (a send and a receive) counts as a collective. */
+/* Splits the communication calls of a rank into launches. A shift, which is a send and a receive,
+ * is treated like a collective. */
 static void
 find_launches (struct talks *t, uint32_t row)
 {
@@ -80,13 +81,13 @@ find_launches (struct talks *t, uint32_t row)
       keep_stream (t, c);
     }
     if (c->kind == RECORDED_group_end && launch->len == 0)
-      g_array_unref (launch); /* no rank has rows to send: an empty launch */
+      g_array_unref (launch); /* A launch without calls: no rank sends any rows. */
     else if (c->kind == RECORDED_group_end)
       add_launch (t, g_array_index (launch, const struct recorded_call *, 0), launch);
   }
 }
 
-/* Whether two handles (of different ranks) belong to one communicator. */
+/* Whether two handles, which belong to different ranks, are handles of one communicator. */
 static gboolean
 is_same_comm (const struct recorded_thing *a, const struct recorded_thing *b)
 {

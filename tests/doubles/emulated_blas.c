@@ -20,7 +20,7 @@ wide (const void *data, enum weft_dtype dtype, uint64_t n)
   return out;
 }
 
-/* The transposed matrix. Frees `matrix`. */
+/* Returns the transposed matrix in new memory, and frees `matrix`. */
 static float *
 turned (float *matrix, uint64_t rows, uint64_t columns)
 {
@@ -68,7 +68,8 @@ check (const struct weft_cuda_gemm *g)
             (codes && g->y_dtype <= WEFT_FP16));
   if (!codes)
     return;
-  g_assert (!g->a_turned && g->b_turned); /* the only form of fp8 matmuls that all GPUs have */
+  /* the only fp8 layout that all GPUs support: b is transposed, a is not */
+  g_assert (!g->a_turned && g->b_turned);
   g_assert (!(g->dtype == WEFT_E5M2 && g->b_dtype == WEFT_E5M2));
   g_assert (!(g->fast && g->block == 128) && !(g->bias && g->y_dtype == WEFT_FP32));
   g_assert (g->block == 0 ||

@@ -155,11 +155,11 @@ struct thread {
 /* A warp: its lanes that are ready to run, the exchange (shuffle, vote, ldmatrix ...) in progress,
  * and the operands of the lanes that have reached the exchange. */
 struct warp {
-  uint32_t ready; /* one bit per lane */
+  uint32_t ready; /* lanes that can run, one bit per lane */
   void *lane[WARP];
   emulated_maker *make;
   int line; /* source line of the exchange */
-  /* lanes that have reached the exchange; number of completed __syncwarp() */
+  /* lanes that have reached the current exchange; completed __syncwarp() */
   unsigned come, barriers;
 };
 
@@ -168,7 +168,8 @@ static std::vector<thread> threads;
 static size_t n_begun, n_ended; /* number of threads of the block that have begun and ended */
 static unsigned n_barriers;     /* completed __syncthreads() of the block */
 static std::vector<warp> warps;
-static std::vector<std::unique_ptr<fibre>> fibres; /* kept from block to block */
+/* stacks of kernel threads, which later blocks use again */
+static std::vector<std::unique_ptr<fibre>> fibres;
 static std::vector<fibre *> idle;
 static thread *now;
 static const std::function<void ()> *body;
@@ -271,7 +272,9 @@ run_thread (fibre *on)
   emulated_races_begin ();
   (*body) ();
   emulated_races_end ();
-  set_state (now, ENDED); /* not `t`: while it waited, other threads ran on other stacks */
+  /* The thread that ends is `now`. `t` may be another thread, because other threads ran on this
+   * stack while the thread waited. */
+  set_state (now, ENDED);
   n_ended++;
 }
 
@@ -302,7 +305,7 @@ live (void)
   }
 }
 
-/* Prepares a new stack so that a switch to it begins live(). */
+/* Prepares a new stack: the first switch to the stack calls live(). */
 static void
 prepare_stack (fibre *f)
 {
@@ -364,7 +367,8 @@ come (warp *m, size_t lane, void *mine, emulated_maker *make, int line)
   m->lane[lane] = mine;
 }
 
-/* Computes the exchange for all lanes. The race detector does not watch these accesses. */
+/* Computes the result of a warp exchange for all lanes. The race detector ignores the memory
+ * accesses of this function. */
 static void
 make_unwatched (emulated_maker *make, void *const *lane)
 {
@@ -455,7 +459,8 @@ emulated_copy (void *to, const void *from, size_t bytes)
   if ((uintptr_t) from % bytes)
     die ("%zu bytes are copied from an address that is no multiple of that", bytes);
   keep_copy ({ to, from, bytes });
-  memset (to, 0xff, bytes); /* NaN until the kernel waits for the copy */
+  /* the destination of a cp.async is NaN until the kernel has waited for the copy */
+  memset (to, 0xff, bytes);
 }
 
 void

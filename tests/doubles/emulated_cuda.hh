@@ -84,7 +84,8 @@ void emulated_copy (void *to, const void *from, size_t bytes = 16);
 void emulated_copy_commit (void);
 void emulated_copy_wait (unsigned open);
 
-/* A shuffle: the value of a lane (mine), the lane that it reads from, and the result (out). */
+/* One lane's part of a shuffle: its value (`mine`), the lane whose value it reads (`from`), and the
+ * value that it has read (`out`). */
 template <class T> struct emulated_shuffle {
   T mine, out;
   unsigned from;
@@ -143,7 +144,8 @@ __popc (unsigned bits)
   return __builtin_popcount (bits);
 }
 
-/* Selects four of eight bytes (a, then b) by the four hexadecimal digits, lowest first. */
+/* CUDA's __byte_perm(): numbers the bytes of `a` 0 to 3 and of `b` 4 to 7. The four lowest
+ * hexadecimal digits choose the bytes of the result, lowest first. */
 static inline uint32_t
 __byte_perm (uint32_t a, uint32_t b, uint32_t digits)
 {

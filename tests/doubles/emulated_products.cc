@@ -14,18 +14,20 @@
 enum {
   WARP = 32,
   WARPS = 4,
-  ROWS = 16 /* rows of one warp */,
+  ROWS = 16 /* rows that one warp computes */,
   MOST_TERMS = 32,
   MOST_COLUMNS = 256,
   WORDS = 4
 };
 enum { CHUNK = 16 /* bytes of one cp.async */ };
 
-static const uint32_t in_flight = 0x7fc0dead; /* a NaN, in accumulators of products in flight */
+/* A NaN, which accumulators contain while a product is in flight. */
+static const uint32_t in_flight = 0x7fc0dead;
 
 struct product {
   emulated_product it;
-  uint32_t fragments[WORDS]; /* registers of the left matrix when the product was issued */
+  /* the fragments of the left matrix, copied from the registers when the product was issued */
+  uint32_t fragments[WORDS];
 };
 
 /* Accumulators with products in flight, and their values before the first of these products. */
@@ -37,12 +39,12 @@ struct busy {
 
 /* The products and cp.async of a thread that have not completed. */
 struct flight {
-  std::vector<product> open; /* issued, not committed to a group yet */
+  std::vector<product> open; /* issued products that no wgmma.commit_group has committed yet */
   std::vector<std::vector<product>> groups;
   std::vector<busy> sums;
   /* chunks of shared memory that cp.async has written, before the fence */
   std::vector<size_t> copies;
-  bool begun;                 /* wgmma.fence was executed, and no wait followed */
+  bool begun;                 /* a wgmma.fence was executed, and no wait has followed */
   size_t issued;
 };
 
@@ -52,9 +54,10 @@ struct issued {
 };
 
 static std::vector<flight>
-    flights; /* by thread; empty: no product or cp.async in this block yet */
+    flights; /* [thread of the block]; empty if the block has issued no product and no cp.async */
 static std::vector<std::vector<issued>> warpgroups;
-/* [chunk of shared memory]: 1: written by cp.async, not fenced yet */
+/* [chunk of shared memory]: 1 after cp.async has written the chunk, until the fence to the async
+ * proxy */
 static std::vector<uint8_t> unseen;
 static size_t bytes;                /* size of shared memory */
 static bool expected;

@@ -9,7 +9,8 @@
 struct emulated_product {
   float *sum; /* accumulators of this thread: columns / 2 */
   unsigned columns;
-  const uint32_t *a; /* four words of fragments; NULL: a_at describes the matrix */
+  /* decodes an fp8 value of the left or the right matrix; NULL for 16-bit matrices */
+  const uint32_t *a;
   uint64_t a_at, b;
   bool a_turned, b_turned, adds;
   float (*decoded) (uint16_t bits);

@@ -36,7 +36,8 @@ enum {
 };
 
 static std::vector<void *> fibres;
-/* 0 and 1 in turn: two consecutive blocks use different fibres and barriers */
+/* 0 and 1 in turn: consecutive blocks use different fibre and barrier objects of the thread
+ * sanitizer */
 static unsigned turn;
 static void *host;
 /* sync objects of ThreadSanitizer, identified by their addresses */

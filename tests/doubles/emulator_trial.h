@@ -40,7 +40,7 @@ enum emulator_fault {
   EMULATOR_N_FAULT,
 };
 
-/* Runs kernels, of which one has this fault. */
+/* Runs a kernel that has the fault `fault`, and kernels without a fault. */
 void emulator_try (enum emulator_fault fault);
 
 /* Each thread reads the value of its neighbour without a barrier. Returns what a thread reads: 1 if

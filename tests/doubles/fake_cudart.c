@@ -171,7 +171,7 @@ give_back (void *at, enum weft_pool pool)
 {
   g_atomic_int_add (&n_memory, -1);
   cudaError_t error = told (FAKE_CALL (release, pool, at));
-  MAY_FAIL; /* the memory is freed even if the call fails */
+  MAY_FAIL; /* the real cudaFree() frees the memory even if it returns an error */
   return error;
 }
 

@@ -3,12 +3,12 @@
 #include <nccl.h>
 #include <string.h>
 
-enum { LOOKS = 3 }; /* polls of a communicator until its group has been launched */
+enum { LOOKS = 3 }; /* polls of a communicator until the launch of its group has ended */
 
 struct ncclComm {
-  weft_gpu_comm *comm; /* the communicator of the computing device */
+  weft_gpu_comm *comm; /* the communicator of computing_cuda.h that does the work */
   ncclResult_t state;
-  const void *owner; /* the thread whose open group uses the communicator */
+  const void *owner; /* host thread whose open group contains calls of this communicator */
   gboolean finalized;
   uint32_t n_registered; /* number of registered windows, buffers and operators */
 };
@@ -19,7 +19,8 @@ struct operator {
   gboolean there;
 };
 
-/* A result that the caller may read only after its group has been launched. */
+/* A handle that a group will create. The caller may read the handle only after the group has been
+ * launched. */
 struct promise {
   void **to, *what;
 };
@@ -40,14 +41,16 @@ struct thread {
   GPtrArray *stream;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for the variables below */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the following variables */
 static GPtrArray *threads;
-static uint32_t generation;  /* counts fake_nccl_begin(): state of threads from before is invalid */
+/* Number of the current fake_nccl_begin(). The state of a thread is invalid if it has another
+ * number. */
+static uint32_t generation;
 static GPtrArray *launching; /* streams on which a launch is pending */
 static GArray *operators;
 static gint n_groups, n_comms, n_windows, n_memory;
 static char words[256];
-static const char *broken; /* a rule that was broken before the call that the test lets fail */
+static const char *broken; /* A rule that calls broke before the call that the test lets fail. */
 
 static void
 clear_group (struct thread *t)
@@ -445,7 +448,8 @@ count_registered (struct ncclComm *comm, int more)
   comm->n_registered += (uint32_t) more;
 }
 
-/* The window exists only when all members have called. */
+/* Registers a window. As in NCCL, the window exists only when all members of the communicator have
+ * called. */
 ncclResult_t
 ncclCommWindowRegister (ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags)
 {

@@ -248,8 +248,8 @@ has_scales (const struct problem *p)
          !p->fast;
 }
 
-/* Whether a matmul meets the conditions of fp8: m, n, k, row lengths and addresses are multiples of
- * 16; a is transposed and b is not. */
+/* Whether a matmul meets the conditions of cuBLASLt for fp8: m, n, k, row lengths and addresses are
+ * multiples of 16; a is transposed and b is not. */
 static gboolean
 has_room_for_codes (const struct problem *p, const uint64_t alignment[4])
 {

@@ -11,7 +11,8 @@ struct playing_cublaslt {
   uint64_t n_candidates, n_products, n_checks;
   uint64_t wants;     /* workspace in bytes of every suggested algorithm except the last */
   uint32_t fastest;   /* index of the fastest suggestion */
-  int dear_epilogues; /* a fused GELU takes longer than a plain matmul and a GELU kernel */
+  /* TRUE: a matmul with fused GELU takes longer than a plain matmul and a GELU kernel */
+  int dear_epilogues;
   int forgets;        /* cublasLtMatmulAlgoCheck() refuses every algorithm */
 };
 extern struct playing_cublaslt playing_cublaslt;

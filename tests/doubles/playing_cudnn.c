@@ -16,8 +16,8 @@ struct thing {
   int type;
   gboolean finished;
   GArray *attributes;
-  struct thing *graph; /* of a configuration: its graph */
-  double *value;       /* of a tensor: its elements, while a plan runs */
+  struct thing *graph; /* of a configuration: the graph that it runs */
+  double *value;       /* of a tensor: the values of its elements while a plan runs */
 };
 
 /* ------------------------------------------------------------------------------ attributes */
@@ -289,8 +289,9 @@ write_memory (const struct thing *tensor, void *at)
   }
 }
 
-/* The element of a tensor at a place of a larger tensor with dimensions `of`, to which the tensor
- * is broadcast: a group of heads to each of its heads, a dimension of size 1 to all positions. */
+/* Returns the element of a tensor that is broadcast to a larger tensor with dimensions `of`.
+ * `place`: the position in the larger tensor. A group of heads is broadcast to each of its heads,
+ * and a dimension of size 1 to all positions. */
 static double
 value_at (const struct thing *tensor, const int64_t place[4], const int64_t of[4])
 {

@@ -6,7 +6,7 @@
 #pragma once
 #include "kernels/cuda/cudnn.h"
 
-enum { PLAYING_CUDNN_WORKSPACE = 512 /* bytes, which a run overwrites */ };
+enum { PLAYING_CUDNN_WORKSPACE = 512 /* bytes, which each run of a plan overwrites */ };
 
 /* cuDNN 9.19. It refuses heads wider than 256, as the real library does on current GPUs. */
 extern const struct weft_cudnn_calls playing_cudnn;

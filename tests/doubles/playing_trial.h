@@ -5,7 +5,7 @@
 
 struct playing_trial {
   float takes[8];     /* milliseconds of the next runs, in order; negative: this run fails */
-  uint32_t n_runs;    /* runs so far */
+  uint32_t n_runs;    /* number of runs so far */
   uint32_t n_blocks;  /* blocks of memory allocated now */
   gboolean no_memory; /* allocations fail */
 };

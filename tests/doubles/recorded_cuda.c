@@ -21,7 +21,7 @@ struct thread {
   gboolean in_group;
 };
 
-/* The state of the calling thread. The caller holds the lock. */
+/* Returns the state of the calling thread. The caller of the function holds the lock. */
 static struct thread *
 this_thread (recorded_cuda *d)
 {
@@ -351,7 +351,7 @@ rec_comm_id (void *self, struct weft_gpu_id *out)
   uint64_t now = (uint64_t) g_get_monotonic_time ();
 
   memset (out, 7, sizeof *out);
-  memcpy (out->bytes + 8, &now, sizeof now); /* every call returns another id */
+  memcpy (out->bytes + 8, &now, sizeof now); /* every call returns a different id */
   return note (self, RECORDED_comm_id, NULL, NULL, 0);
 }
 
@@ -501,7 +501,7 @@ rec_group_start (void *self)
   return said;
 }
 
-/* The group has ended even if the call fails. */
+/* Ends the group of the calling thread, even if the call then fails. */
 static const char *
 rec_group_end (void *self)
 {

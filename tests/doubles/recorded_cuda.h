@@ -17,7 +17,7 @@ extern const char *const recorded_words[];
 
 /* A stream, event, communicator, window or graph. */
 struct recorded_thing {
-  enum recorded_kind kind; /* the call that opened it */
+  enum recorded_kind kind; /* kind of the call that opened the handle */
   uint32_t number, device;
   gboolean flag; /* stream: has high priority; event: has a time; window: is symmetric */
   uint32_t parent, n,
@@ -25,14 +25,16 @@ struct recorded_thing {
        * is the number of its communicator + 1 */
       rank;
   uint32_t ctas;          /* communicator: limit of SMs */
-  _Atomic uint32_t looks; /* number of polls since its last call */
+  _Atomic uint32_t looks; /* number of polls since the last call on the communicator */
   int color;
-  double clock; /* seconds; stream: end of its work; event: its record */
+  /* In seconds. Of a stream: end of its last work. Of an event: time of its record. */
+  double clock;
 };
 
 struct recorded_call {
   enum recorded_kind kind;
-  uint32_t device, row, op; /* what the calling thread has set by choose() and about() */
+  /* rank and op of the call, set by choose() and about() of the calling thread */
+  uint32_t device, row, op;
   /* thing: the event, communicator or graph of the call */
   const struct recorded_thing *stream, *thing;
   uint32_t at; /* index of the call's arguments in the list of their kind */
@@ -82,7 +84,8 @@ typedef struct recorded_cuda {
   GArray *call;              /* struct recorded_call */
   GArray *arena;             /* struct recorded_arena */
   GPtrArray *things;
-  GArray *kernel, *copy, *join, *exchange, *collective, *transfer, *mark; /* indexed by `at` */
+  /* arguments of the calls of each kind; recorded_call.at is an index of one of these arrays */
+  GArray *kernel, *copy, *join, *exchange, *collective, *transfer, *mark;
 } recorded_cuda;
 
 recorded_cuda *recorded_cuda_new (void);

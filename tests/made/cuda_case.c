@@ -6,7 +6,7 @@
 #include <math.h>
 
 #define SANITIZED (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER)
-enum { N_TRIAL = SANITIZED ? 4 : 12 /* trials of each op */, N_TILE_TRIAL = SANITIZED ? 2 : 4 };
+enum { N_TRIAL = SANITIZED ? 4 : 12 /* random calls per op */, N_TILE_TRIAL = SANITIZED ? 2 : 4 };
 
 gboolean
 cuda_case_has (const struct cuda_case_device *d, enum weft_op_kind kind)
@@ -346,7 +346,8 @@ fill_fixed (GRand *rand, struct weft_operand *o)
     }
 }
 
-/* Makes two equal calls on separate memory with the same content. */
+/* Allocates and fills the operands of a call, and gives call[1] copies of these operands in
+ * separate memory. */
 static void
 make_fixed (GRand *rand, const struct fixed *f, struct weft_kernel call[2])
 {

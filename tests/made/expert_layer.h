@@ -36,8 +36,9 @@ struct layer {
   union weft_model model;
   enum weft_dtype dtype, grad_dtype;
   gboolean canonical, doubles;
-  const struct cuda_case_device *device; /* NULL: the CPU */
-  gboolean again;                        /* whether this is the second run; passed to the device */
+  const struct cuda_case_device *device; /* device that runs the layer; NULL: the CPU */
+  /* TRUE: the second run on the device, which gets this flag */
+  gboolean again;
   uint32_t parts;
   struct weft_operand at[N_ARRAY + 1];
 };

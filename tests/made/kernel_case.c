@@ -109,7 +109,8 @@ dimension (GRand *rand, const struct kernel_case *made, const char *word)
     { "elements", (uint64_t) kernel_case_pick (rand, "1 5 1024 5003") },
     { "one parts passes times pieces", 1 },
     { "leaves tail whole own piece window value depth alike kept drawn",
-      0 }, /* one rank holds everything; a slice is one tensor */
+      /* the call is that of one rank that holds all tokens, heads and experts, and whole tensors */
+      0 },
     { "local", made->sequences % 2 },
     { "together", m->qk_layernorm_whole ? heads : 0 },
     { "itself", made->k.shape.dim[0] % 2 },
@@ -129,12 +130,13 @@ choose_shape (GRand *rand, struct kernel_case *made)
   g_auto (GStrv) words = g_strsplit (weft_op_info[made->k.kind].dims, " ", -1);
 
   for (unsigned d = 0; words[d] && *words[d]; d++)
-    /* these dimensions stay 0 here; test_gemm.c and test_tensor_kernels.c test other values */
+    /* Dimensions with these names stay 0. test_gemm.c and test_tensor_kernels.c test other
+     * values. */
     if (!kernel_case_is_one_of (words[d], "leaves tail whole own depth"))
       made->k.shape.dim[d] = dimension (rand, made, words[d]);
 }
 
-/* Rounds a value to the type. */
+/* Rounds a value to what the type `dtype` can store. */
 static double
 kernel_case_stored (double value, enum weft_dtype dtype)
 {
@@ -180,8 +182,9 @@ kernel_case_make_operand (GRand *rand, struct kernel_case *made, uint32_t o)
   uint64_t extent = weft_kernels[made->k.kind].extent (&made->k, o);
   operand->n = extent ? extent : made->k.shape.dim[0];
   gboolean absent = (flags & KERNEL_MAY_BE_ABSENT) && g_rand_boolean (rand);
-  /* adam with fp32 weights or `itself` (dim[1]) has no master; otherwise it has one, and half of
-   * the cases have no param */
+  /* Operands of Adam. The master weight is absent if the type is fp32 or dim[1] (no separate
+   * master) is set; otherwise it is present, and the 16-bit weight is absent in half of the
+   * cases. */
   if (kernel_case_is_one_of (name, "master param"))
     absent = made->k.shape.dtype == WEFT_FP32 || made->k.shape.dim[1] ? *name == 'm'
                                                                       : *name == 'p' && absent;
@@ -221,7 +224,7 @@ kernel_case_make (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
   made->k.shape.dtype = dtype;
   made->k.shape.out_dtype = g_rand_boolean (rand) ? dtype : WEFT_FP32;
   if (is_fused_product (kind))
-    made->model.activation = WEFT_GELU; /* the activation that fused ops apply */
+    made->model.activation = WEFT_GELU; /* GELU is the activation that fused matmul ops apply. */
   made->k.model = &made->model;
   made->k.control = &made->control;
   made->k.canonical = g_rand_boolean (rand);

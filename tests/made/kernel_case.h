@@ -41,9 +41,10 @@ struct kernel_case {
   uint32_t n;
   uint64_t sequences;
   gboolean
-      rounds_inside; /* whether the op rounds intermediate results to its type: the input of GELU,
-                      * an embedding before it is scaled, or, as on tensor cores, probabilities and
-                      * score gradients before the next matmul */
+      /* Whether the op rounds an intermediate result to its own type: the input of GELU, an
+       * embedding before it is scaled, or, on tensor cores, probabilities and score gradients
+       * before the next matmul. */
+      rounds_inside;
 };
 
 /* Whether `name` is one of `names`, separated by blanks. */
@@ -59,7 +60,8 @@ uint32_t kernel_case_arguments (enum weft_op_kind kind, struct kernel_argument *
 void kernel_case_make (GRand *rand, struct kernel_case *made, enum weft_op_kind kind);
 void kernel_case_clear (struct kernel_case *made);
 
-/* Draws operand `o` again, after the shape has changed. Its old memory is not freed. */
+/* Allocates and fills operand `o` again after a test has changed the shape. The memory of the old
+ * operand is not freed. */
 void kernel_case_make_operand (GRand *rand, struct kernel_case *made, uint32_t o);
 
 /* Fills operand `o` with random values. */

@@ -68,7 +68,8 @@ paper_open (const weft_plan *plan)
   for (uint32_t row = 0; row < actors->n; row++)
     for (int pool = 0; pool < WEFT_N_POOL; pool++) {
       uint64_t bytes = plan->memory[actors->role[row]].planned[pool];
-      x->arena[row][pool] = g_malloc (bytes + 1); /* not NULL even for an empty pool */
+      /* one byte more than planned, so that an empty pool has an address too */
+      x->arena[row][pool] = g_malloc (bytes + 1);
       memset (x->arena[row][pool], 0xff, bytes);
     }
   return &x->base;

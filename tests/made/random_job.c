@@ -319,7 +319,9 @@ random_batch (GString *words, GRand *rand, uint32_t replicas, uint32_t stages)
     micro = PICK (rand, 1, 2, 4);
     micros = PICK (rand, 1, 2, 4, 8);
   }
-  if (!one_in (rand, 4)) /* three of four jobs: as many microbatches as the schedule wants */
+  /* in three of four jobs, the number of microbatches that the schedule needs to fill the
+   * pipeline */
+  if (!one_in (rand, 4))
     micros = strstr (words->str, "virtual_pipeline") ? stages * (1 + up_to (rand, 1))
              : strstr (words->str, "dualpipe")       ? 2 * stages
                                                      : micros;

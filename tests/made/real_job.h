@@ -12,8 +12,10 @@ typedef struct real_job {
   weft_plan *plan;
   weft_exec *x;
   weft_state *state;
-  struct weft_control control; /* `step`: the newest step; 0 before the first */
-  int32_t *tokens;             /* the batch, read through `control` */
+  /* control.step: the number of the newest step; 0 before the first step */
+  struct weft_control control;
+  /* tokens of the next step, which the executor reads through `control` */
+  int32_t *tokens;
 } real_job;
 
 /* Opens a job, given as text (random_job.h), on the CPU. `how`: options of the executor, or NULL.

@@ -8,7 +8,7 @@
 #define REAL_RUN_MOST_STEPS 8
 
 struct real_run {
-  const char *words; /* text of the job (random_job.h) */
+  const char *words; /* text of the job, in the format of random_job.h */
   uint32_t steps;
   uint64_t stress;  /* seed of a random order of ops; 0: ops run in threads */
   uint32_t threads; /* threads per rank */
@@ -39,7 +39,8 @@ weft_test_same_bits (const struct real_result *a, const struct real_result *b, u
 gboolean
 weft_test_is_near (const struct real_result *a, const struct real_result *b, uint32_t steps);
 
-/* Runs a job and fails the test if any result differs from `one` in any bit. */
+/* Runs a job and fails the test if a loss, norm or hash of tensors differs in any bit from the
+ * result `one`. */
 void weft_test_check_run (const struct real_run *run, const struct real_result *one);
 
 /* Like weft_test_check_run(), for a job as text and with poisoned memory. If 3 divides `seed`, ops
@@ -64,12 +65,13 @@ struct real_sweep {
   const char *const *models, *const *precisions, *const *strategies;
   unsigned n_models, n_precisions, n_strategies;
   uint32_t steps;
-  unsigned stride; /* run every stride-th strategy */
-  /* Returns more text for a strategy in a precision. May be NULL. */
+  unsigned stride; /* of the strategies, only every stride-th is run */
+  /* Returns text to append to the job for this strategy in this precision. May be NULL. */
   const char *(*more) (const char *precision, const char *strategy);
 };
 
-/* Checks one job of the sweep with weft_test_check_bits(). */
+/* Runs one job of a sweep with weft_test_check_bits(), and fails unless its results are those of
+ * `one`. */
 void weft_test_check_one (const struct real_sweep *sweep, const char *model, const char *precision,
                           const char *strategy, const struct real_result *one, unsigned seed);
 

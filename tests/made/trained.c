@@ -18,7 +18,7 @@ enum { SEED = 42 };
 static struct {
   double seconds;
   uint32_t seed;
-  char *message; /* what is printed if the run exceeds its limit */
+  char *message; /* message that is printed if the run exceeds its time limit */
 } limit;
 
 static void

@@ -45,7 +45,7 @@ enum trained_by { TRAINED_ATTENTION = 1, TRAINED_PRODUCTS = 2, TRAINED_CODES = 4
  * fails the conditions of these kernels (`by` 0). */
 struct trained_wide {
   const char *words;
-  unsigned by; /* bits of enum trained_by */
+  unsigned by; /* which wgmma kernels the job must use: bits of enum trained_by */
 };
 extern const struct trained_wide trained_wide[];
 extern const uint32_t trained_n_wide;

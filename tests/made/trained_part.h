@@ -13,7 +13,7 @@ struct trained_part {
   gboolean resumes;
   const struct weft_exec_ops *ops;
   struct weft_exec_options exec;
-  /* Called when the rendezvous with other processes is open. May be NULL. */
+  /* Called when this process has opened the rendezvous with the other processes. May be NULL. */
   void (*met) (const struct weft_launch *launch, struct weft_rendezvous *peers);
 };
 
