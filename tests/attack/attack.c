@@ -291,7 +291,7 @@ attack_print (const struct attack_run *run, const char *line)
 {
   g_autofree char *err = g_strndup (run->err, 600);
 
-  /* print_error() of CMocka cuts texts after 1,024 bytes. */
+  /* Prints with fprintf() because CMocka's print_error() cuts texts after 1,024 bytes. */
   fprintf (stderr, "%s (status %#x, %.1f s, %.2f GB): %s\n  %s\n", run->fault ? run->fault : "slow",
            (unsigned) run->status, run->seconds, run->bytes * 1e-9, line, err);
 }

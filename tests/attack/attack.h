@@ -12,7 +12,7 @@ enum attack_end { ATTACK_DONE, ATTACK_REFUSED, ATTACK_SLOW, ATTACK_FAULT, ATTACK
 
 struct attack_run {
   enum attack_end end;
-  const char *fault; /* reason of ATTACK_FAULT, in words; otherwise NULL */
+  const char *fault; /* what was wrong, if `end` is ATTACK_FAULT; otherwise NULL */
   char *out, *err;   /* the first 4 MiB of stdout and of stderr */
   int status;        /* the status that waitpid() returns */
   gboolean late;     /* whether the run reached the time limit */

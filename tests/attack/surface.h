@@ -4,7 +4,8 @@
 #include "core/base/field.h"
 
 struct surface_flag {
-  char *name, *value; /* "--trace", "FILE"; value NULL: a flag without a value */
+  /* for "--trace FILE": "--trace" and "FILE"; value NULL: the flag has no value */
+  char *name, *value;
 };
 
 struct surface_command {

@@ -61,8 +61,8 @@ member_main (gpointer data)
 
 struct attacker {
   uint16_t port;
-  uint32_t seed, n; /* n: connections so far */
-  gint over;        /* set to end the thread; atomic */
+  uint32_t seed, n; /* n: number of connections that the thread has made so far */
+  gint over;        /* the main thread sets `over` to end the thread; atomic */
 };
 
 /* Appends a greeting like that of a process of the job, with a random nonce. Some greetings have
@@ -130,7 +130,7 @@ attacker_main (gpointer data)
     g_clear_object (place);
     *place = stranger_new (a, rand);
     if (!*place || attack_one_in (rand, 8))
-      g_usleep (500); /* the store may not listen yet; and sometimes a pause */
+      g_usleep (500); /* Waits if the store does not listen yet, and sometimes without a reason. */
   }
   for (unsigned i = 0; i < STRANGERS; i++)
     g_clear_object (&kept[i]);

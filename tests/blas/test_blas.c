@@ -151,7 +151,7 @@ the_fastest_algorithm_is_kept_in_a_file_and_found_again (void **state)
   prepare (&h, &k);
   assert_true (playing_cublaslt.n_heuristics == 1 && playing_cublaslt.n_candidates == 3);
   assert_int_equal (playing_cublaslt.n_products, 3 * 6);
-  /* trials of algorithms write into memory of their own */
+  /* The trials of algorithms did not write into the call's output. */
   assert_int_equal (*(uint16_t *) k.operand[3].data, 0x5555);
   prepare (&h, &k);
   assert_true (playing_cublaslt.n_heuristics == 1 && playing_cublaslt.n_checks == 1);

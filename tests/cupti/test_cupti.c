@@ -150,7 +150,7 @@ number_stream (CUcontext context, CUstream stream, uint8_t per_thread, uint32_t 
 static CUptiResult CUPTIAPI
 number_device (CUcontext context, uint32_t *id)
 {
-  assert_null (context); /* NULL: the current context */
+  assert_null (context); /* a NULL context stands for the current context */
   *id = fake.device;
   return CUPTI_SUCCESS;
 }
@@ -301,7 +301,7 @@ records_in_any_order_belong_to_the_op_whose_id_was_pushed (void **state)
   first = fake.pushed;
   weft_cupti_about (c, 3, 0);
   second = fake.pushed;
-  weft_cupti_about (c, 3, 0); /* the op has not changed, so its id is not pushed again */
+  weft_cupti_about (c, 3, 0); /* the op is still the same, so its id is not pushed again */
   assert_true (fake.depth == 1 && first != second);
 
   begin_buffer ();
@@ -526,7 +526,7 @@ what_is_lost_or_broken_is_said (void **state)
   fake.dropped = 0;
   take (c);
   assert_true (taken.lost == 0);
-  begin_buffer (); /* an empty buffer */
+  begin_buffer (); /* delivers a buffer without records */
   end_buffer ();
   take (c);
   assert_true (taken.n == 0 && !taken.said);

@@ -118,7 +118,7 @@ static struct cuda_case_device device = { has_kernel, launch, &plain },
                                sometimes = { has_kernel, launch, &some_askew },
                                askew = { has_kernel, launch, &all_askew };
 
-/* a device with wgmma */
+/* a device of compute capability 9.0, which has wgmma */
 static struct cuda_case_device hopper = { has_kernel, launch, &warpgroups };
 
 static void

@@ -143,7 +143,7 @@ random_jobs_train_as_on_the_cpu (void **state)
   train_jobs (*state, FALSE);
 }
 
-/* A quarter as many further jobs. In each of them, ranks exchange rows of experts whose number is
+/* Trains drawn.jobs / 4 random jobs whose ranks exchange token rows of experts, of a number that is
  * known only during the step. */
 static void
 random_jobs_whose_rows_go_by_counts_train_as_on_the_cpu (void **state)

@@ -9,7 +9,7 @@
 #include "tests/runner/runner.h"
 #include <sys/mman.h>
 
-enum { MOST = 1 << 22 /* at most so many elements of an array are filled */ };
+enum { MOST = 1 << 22 /* no array is filled beyond this many elements */ };
 
 static union weft_model model;
 static struct weft_control control;
@@ -102,7 +102,7 @@ static const struct real {
     { 524288ull * 4096, 0, 256 } },
   { "DeepSeek-V3", WEFT_OP_QUANTISE_BLOCKS, { 65536, 18432, 128 } },
   { "DeepSeek-V3", WEFT_OP_TRANSPOSE, { 65536, 18432 } },
-  /* sizes above 65535, the limit of a grid in y and z */
+  /* sizes above 65535, the largest grid in y and z */
   { "4 x 2^20 tokens", WEFT_OP_EMBED_BWD, { 4 << 20, 1024 } },
   { "4 x 2^20 tokens", WEFT_OP_QUANTISE_BLOCKS, { 4 << 20, 1024, 32 } },
   { "16 x 2^20 tokens", WEFT_OP_QUANTISE_BLOCKS, { 16 << 20, 256, 128, 1 } },
@@ -257,7 +257,7 @@ a_device_with_less_shared_memory_takes_them_too (void **state)
 static const struct large {
   enum weft_op_kind kind;
   uint64_t dim[8];
-  uint64_t few; /* number of rows of the small call */
+  uint64_t few; /* number of last rows on which the small call runs */
   uint32_t out;
   int32_t word; /* value of all elements of int32 operands */
 } larges[] = {
@@ -299,7 +299,7 @@ fill (GRand *rand, const struct weft_operand *o, uint64_t n, int32_t word)
   }
 }
 
-/* The address of the last few->n elements of `all`. */
+/* Returns the address of the last elements of `all`, as many as `few` has. */
 static uint8_t *
 end_of (const struct weft_operand *all, const struct weft_operand *few)
 {
@@ -365,7 +365,8 @@ free_calls (struct weft_kernel *all, struct weft_kernel *few)
   }
 }
 
-/* Checks that both calls have written their output, and have written the same bits. */
+/* Checks that the call on all rows and the call on the last rows have both written their output,
+ * and that the bits of the last rows are equal. */
 static void
 compare (const char *word, const struct weft_operand *all, const struct weft_operand *few)
 {

@@ -289,7 +289,8 @@ an_evaluation_changes_nothing (void **state)
   double loss = real_job_evaluate (job)->loss;
   assert_true (real_job_evaluate (job)->loss == loss);
   assert_true (real_hash (job->state, WEFT_STATE_WEIGHT) == before);
-  assert_true (real_job_step (job)->loss == loss); /* the same step with the same tokens */
+  /* A training step on the same tokens has the loss of the evaluation. */
+  assert_true (real_job_step (job)->loss == loss);
   assert_true (real_hash (job->state, WEFT_STATE_WEIGHT) != before);
 }
 

@@ -323,7 +323,7 @@ auto_takes_what_was_quicker_and_tries_once (void **state)
   assert_false (try (f, &t, 1, 1, 2));
   assert_int_equal (playing_trial.n_runs, 2);
   for (uint64_t i = 0; i < t.kernel[0].operand[0].n; i++)
-    /* the trial must write into a copy of the operands */
+    /* Operand 0 of the kernels is still 0: the trial wrote into a copy of the operands. */
     assert_int_equal (((uint16_t *) t.kernel[0].operand[0].data)[i], 0);
   weft_fused_free (f);
   close_tried (&t);

@@ -19,7 +19,8 @@
 #define MOST_RANKS 12
 #define MOST_PARAMETERS 200000
 #define MOST_TOKENS 2500
-#define MOST_PRODUCTS 40000000 /* limit of parameters times tokens of a job */
+/* limit of a job's parameters x tokens per step; larger jobs are not drawn */
+#define MOST_PRODUCTS 40000000
 
 /* Whether gradients of the job may overflow and are checked for it. If the loss is a sum over all
  * tokens, gradients times the loss scale may exceed the range of fp16. */
@@ -146,7 +147,8 @@ scales_microbatches (const char *words)
 static char *
 alone_of (const char *words)
 {
-  /* weights are rounded to fp8; the run on one rank must round too */
+  /* The job stores weights in fp8. So the job on one rank must round its weights to fp8 too, which
+   * needs use_distributed_optimizer. */
   gboolean rounds = strstr (words, "fp8_param_gather=true") != NULL;
 
   return g_strconcat (
@@ -198,7 +200,8 @@ check_against_one_rank (const char *words, const weft_plan *plan)
       plan, &(struct real_run){ .words = words, .steps = 2, .poison = TRUE, .stress = 11 });
   struct real_result one = weft_test_run (&(struct real_run){ .words = alone, .steps = 2 });
 
-  if (staged) /* the gather of weights has overwritten the gradients */
+  /* The bf16 weights were gathered in the gradient buffer, so its gradients cannot be compared. */
+  if (staged)
     many.gradients = shuffled.gradients = one.gradients;
   if (!weft_test_same_bits (&one, &many, 2))
     fail_msg ("%s: loss %.17g norm %.17g, of one rank %.17g and %.17g, gradients %s", words,
@@ -287,7 +290,7 @@ is_fp32 (const struct weft_job *job)
          !k->fp8_param_gather;
 }
 
-/* at most so many jobs in fast order are compared with one rank */
+/* number of jobs in fast order that are compared with one rank */
 #define NEAR 60
 
 static void

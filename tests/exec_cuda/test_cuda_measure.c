@@ -187,7 +187,8 @@ copies_to_and_from_the_host_have_rows_that_predict_them (void **state)
   uint32_t seen = 0;
   (void) state;
 
-  device->byte = 1e-6; /* seconds per byte; much slower than the host link of the topology */
+  /* the device copies a byte in 1e-6 s, much longer than the host link of the topology needs */
+  device->byte = 1e-6;
   assert_true (weft_measure_host_copies (m, &plan->job, NULL));
   g_autoptr (GArray) rows = weft_measure_rows (m);
   for (guint i = 0; i < rows->len; i++) {
@@ -338,7 +339,8 @@ launches_are_timed_one_by_one_and_as_graphs (void **state)
     kernels += kind == RECORDED_kernel;
     graphs += kind == RECORDED_graph_run;
   }
-  /* rounds of single launches; then the kernels of two graphs */
+  /* 9 rounds of 256 single launches; then a graph of one kernel and a graph of 256 kernels are
+   * captured. */
   assert_int_equal (kernels, 9 * 256 + 1 + 256);
   assert_int_equal (graphs, 2 * 9 * 16);
 }

@@ -254,7 +254,8 @@ each_process_plays_its_ranks_as_one_process_would (void **state)
     g_autofree char *words = NULL;
     g_autoptr (weft_plan) plan = draw (rand, &words);
     uint32_t n = plan->mesh.n_ranks;
-    if (i % 3 == 2 && n % 2 == 0 && n > 2) /* several ranks in each process */
+    /* every third job has two or more ranks in each process */
+    if (i % 3 == 2 && n % 2 == 0 && n > 2)
       n /= 2;
     looked += look_at (plan, n, (uint32_t) i % 4, words);
   }
@@ -494,8 +495,8 @@ a_step_ends_when_a_process_is_killed_and_it_is_named (void **state)
   processes_clear (&p);
 }
 
-/* Rank 2 hangs. The errors of the other ranks name the communication that they wait for, and name
- * rank 2 as the rank that does not answer. */
+/* The process of rank 2 hangs. Each other process must end with an error that names the
+ * communication for which it waits, and names rank 2 as the rank that does not answer. */
 static void
 a_step_that_takes_too_long_names_the_communication_and_who_is_not_there (void **state)
 {

@@ -289,7 +289,9 @@ what_is_on_the_host_moves_and_is_updated_beside_kernels (void **state)
     count_lane (plan, log, WEFT_LANE_HOST, host);
     assert_true (to_host[0] > 0 && to_host[1] == to_host[0]);
     assert_true (from_host[1] >=
-                 back[i]); /* most copies of the optimizer are at the end of the step */
+                 /* most copies of the CPU optimizer are at the end of the step, where no kernels
+                  * run */
+                 back[i]);
     assert_true (host[0] >= updates[i] && host[1] == host[0]);
     cuda_log_free (log);
     close_plan (d, x);
@@ -357,7 +359,8 @@ a_step_that_ends_early_waits_for_all_streams (void **state)
   assert_non_null (t);
   for (uint32_t i = 0; i < d->call->len; i++)
     finished += recorded_call_at (d, i)->kind == RECORDED_finish;
-  assert_true (finished >= 2 * 4); /* two ranks, one finish per lane (gpu, dp, h2d, d2h ...) */
+  /* two ranks, each with one `finish` call for each of its lanes (gpu, dp, h2d, d2h ...) */
+  assert_true (finished >= 2 * 4);
   uint32_t first = d->call->len;
   step (x, NANO);
   look (d, x, FALSE, first, NANO);
@@ -584,7 +587,8 @@ assert_counted (const recorded_cuda *d, const weft_plan *plan, uint32_t first)
     n[recv]++;
   }
   assert_int_equal (n[0], n[1]);
-  /* 2 ranks, 2 peers each, 2 layers, 2 microbatches; 3 exchanges in forward and 3 in backward. */
+  /* 2 ranks send to 2 peers each, in 2 layers and 2 microbatches, with 3 exchanges in forward and 3
+   * in backward */
   assert_int_equal (n[0], 2 * 2 * 2 * 2 * 6);
   assert_int_equal (there, n[0] / 4);
 }
@@ -632,7 +636,8 @@ stages_that_send_have_met_before_the_first_step (void **state)
             has_met (d, &g_array_index (d->transfer, struct weft_gpu_transfer, c->at), opened));
       sent += c->kind == RECORDED_send;
     }
-    assert_int_equal (sent, 2 * 3 * 6); /* directions, boundaries of stages, microbatches */
+    /* 2 directions, 3 boundaries between stages, 6 microbatches */
+    assert_int_equal (sent, 2 * 3 * 6);
     close_plan (d, x);
   }
 }
@@ -725,7 +730,8 @@ an_evaluation_keeps_its_order_and_leaves_out_what_follows_from_gradients (void *
   cuda_log_free (log);
   assert_int_equal (count_kernels (d, WEFT_OP_ADAM), 0);
   assert_int_equal (count_kernels (d, WEFT_OP_ATTENTION_BWD), 0);
-  assert_int_equal (count_kernels (d, WEFT_OP_ATTENTION), 2 * 2 * 2); /* ranks, layers, batches */
+  /* 2 ranks, 2 layers, 2 microbatches */
+  assert_int_equal (count_kernels (d, WEFT_OP_ATTENTION), 2 * 2 * 2);
   recorded_cuda_forget (d);
   control.forward_only = FALSE;
   step (x, NANO);
@@ -760,7 +766,9 @@ fail_calls (const char *words, const struct weft_exec_options *options, uint32_t
     if (error && !strstr (error->message, "the test wants"))
       fail_msg ("%s: call %u: %s", words, (unsigned) n, error->message);
   }
-  assert_true (told > 100 / (stride * SPARSE)); /* errors of closing are not reported */
+  /* not every failed call was reported: the executor reports no errors of calls that close
+   * resources */
+  assert_true (told > 100 / (stride * SPARSE));
 }
 
 #define TINY                                                                                       \

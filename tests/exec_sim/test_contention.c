@@ -135,8 +135,8 @@ two_lanes_of_one_gpu_share_its_nic (void **state)
   assert_true (t->contended);
 }
 
-/* The collectives of the previous test, one after the other: each runs alone, so nothing is
- * contended. */
+/* A context parallel and a data parallel all-reduce share NICs, but run one after the other. So
+ * each runs alone, and nothing is contended. */
 static void
 lanes_that_take_turns_share_nothing (void **state)
 {
@@ -289,8 +289,8 @@ a_ring_over_units_crosses_each_leaf_once_a_rail (void **state)
   (void) state;
   cluster.f.fabric_nodes_per_unit = 2;
   cluster.f.fabric_leaf_oversubscription = 4;
-  /* n = 8: a GPU sends 7/4 S, half of it over the NIC. A leaf has half a NIC's rate for this
-   * flow. */
+  /* n = 8 GPUs of a group: a GPU sends 7/4 S in total, half of it over its NIC. The leaf uplink is
+   * oversubscribed, so this flow gets half of a NIC's rate. */
   g_autoptr (weft_timeline) t =
       run_dp (&cluster, weft_mesh_make (1, 1, 8, 1), WEFT_OP_ALL_REDUCE, 80 * MB);
   assert_near (t->seconds, 7.0 / 4 / 2 * 80e6 / (MADE_NIC / 2));
@@ -385,7 +385,8 @@ a_switch_with_fewer_gpus_is_quicker (void **state)
 #define FLOWS 14
 
 struct random_flow {
-  double start, bytes, left, rate, end; /* start: after the latency of the flow */
+  /* start: time at which the flow's bytes begin to move, after its latency */
+  double start, bytes, left, rate, end;
   uint32_t n, link[4];
 };
 
@@ -394,7 +395,8 @@ struct random_case {
   struct random_flow flow[FLOWS];
 };
 
-/* Draws flows with few different numbers, so that many start or end at the same time. */
+/* Draws flows whose start times and sizes have only a few different values, so that many flows
+ * start or end at the same time. */
 static void
 make_case (GRand *dice, struct random_case *c)
 {

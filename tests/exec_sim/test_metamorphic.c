@@ -15,7 +15,7 @@ enum { JOBS = 40 };
 #define F(name) offsetof (struct weft_cluster, f.name)
 static const struct better {
   const char *name;
-  size_t field[12]; /* the fields that are multiplied, ended by 0 */
+  size_t field[12]; /* fields of the cluster that are multiplied by `factor`; 0 ends the list */
   double factor;
 } better[] = {
   { "NIC bandwidth x 2", { F (node_nic_bandwidth) }, 2 },
@@ -55,7 +55,8 @@ slow_links (struct weft_job *job)
 
 struct step {
   double seconds;
-  gboolean contended; /* a transfer or kernel took longer than it takes alone */
+  /* TRUE: links or SMs were shared, so a transfer or kernel took longer than it takes alone */
+  gboolean contended;
   uint64_t places; /* hash of all buffer offsets: reuse of memory makes ops wait, and may change */
 };
 

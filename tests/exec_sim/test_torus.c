@@ -112,7 +112,7 @@ unasked_sizes_are_near_a_cube (void **state)
     c.n_gpus = wanted[i][0] * wanted[i][1] * wanted[i][2];
     c.n_nodes = MAX (1, c.n_gpus / 4);
     struct weft_fabric f = weft_fabric_make (&c);
-    if (c.n_gpus == 2) /* two chips may be neighbours on either axis of a host */
+    if (c.n_gpus == 2) /* a host with two chips may have them as neighbours on either axis */
       assert_int_equal (f.side[0] + f.side[1] + f.side[2], 4);
     else
       assert_memory_equal (f.side, wanted[i], sizeof wanted[i]);
@@ -475,7 +475,8 @@ two_groups_on_one_axis_get_half_each (void **state)
   g_autoptr (weft_timeline) t = run_dp (&c, weft_mesh_make (2, 1, 32, 1), WEFT_OP_ALL_REDUCE);
   assert_near (t->seconds, fmax (2 * alone.bytes[0], alone.bytes[2]) / LINK);
   assert_true (t->contended == (2 * alone.bytes[0] > alone.bytes[2]));
-  assert_int_equal (t->n, 2); /* two classes: the two ranks of a pair */
+  /* The simulation has two actors: one for each rank of a tensor parallel pair. */
+  assert_int_equal (t->n, 2);
 }
 
 /* Tensor parallel groups are planes, data parallel groups run along z: they share no links. */

@@ -254,7 +254,7 @@ enum { AT_ONCE = 8, MOST_SECONDS = 60 };
 
 static struct one {
   const char *word;
-  GSubprocess *process; /* NULL: not started */
+  GSubprocess *process; /* process that tests the op; NULL: it has not been started */
 } ones[WEFT_N_OP];
 static uint32_t n_ones, n_begun;
 

@@ -6,7 +6,7 @@
 
 #define MIB ((uint64_t) 1 << 20)
 
-static const struct weft_gpu_calls *calls; /* NULL on a machine without a GPU */
+static const struct weft_gpu_calls *calls; /* calls of the GPU; NULL on a machine without a GPU */
 
 static const struct weft_gpu_calls *
 gpu (void **state)
@@ -72,8 +72,8 @@ graphs_have_the_bits_of_single_calls (void **state)
   trained_in_graphs (gpu (state));
 }
 
-/* More memory may be allocated than planned: cuBLASLt has scratch on every lane, and the device
- * allocates in large pieces. But not much more. */
+/* The executor allocates at least the planned memory, and less than 1 GiB more: scratch of cuBLASLt
+ * on every lane, and the rest of the large pieces in which the device allocates. */
 static void
 what_is_allocated_was_planned (void **state)
 {

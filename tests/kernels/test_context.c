@@ -56,7 +56,8 @@ a_ranks_chunks_are_an_aligned_block_of_leaves (void **state)
 struct call {
   struct weft_kernel k, exact;
   union weft_model model;
-  uint64_t more[2]; /* dimensions 5 and 6 of the shape; attention: window and width of values */
+  /* dimensions 5 and 6 of an attention op's shape: window, and width of value heads */
+  uint64_t more[2];
   uint32_t n;
 };
 
@@ -208,7 +209,8 @@ joining_what_was_split_gives_it_back (void **state)
     memcpy (floats (&back, 1), floats (&there, 0), there.k.operand[0].n * sizeof (float));
     weft_kernels[there.k.kind].cpu (&there.k, 0, 1);
     memcpy (floats (&back, 0), floats (&there, 1), there.k.operand[1].n * sizeof (float));
-    if (there.k.kind != WEFT_OP_TAKE_KV) /* take_kv does not copy queries */
+    /* take_kv copies keys and values only, so the queries of both arrays need not agree */
+    if (there.k.kind != WEFT_OP_TAKE_KV)
       memset (floats (&back, 1), 0, back.k.operand[1].n * sizeof (float));
     weft_kernels[back.k.kind].cpu (&back.k, 0, 1);
     assert_memory_equal (floats (&back, 1), floats (&there, 0),

@@ -190,8 +190,9 @@ quantise_does_what_its_reference_does (void **state)
     uint64_t n = t.rows * t.columns;
     struct weft_kernel k = kernel (WEFT_OP_QUANTISE, n, 0);
     amax = (double) t.largest;
-    for (uint64_t i = 0; i < n; i++) /* the product is rounded to a float, so that ties are those of
-                                      * the kernel */
+    /* The reference gets x times the scale as the kernel computes it, rounded to fp32. Otherwise
+     * the reference could decide a tie between two fp8 values differently. */
+    for (uint64_t i = 0; i < n; i++)
       x[i] = (double) (t.x[i] * weft_fp8_scale (t.largest)) * amax / 448;
     k.operand[0].data = x;
     k.operand[1].data = &amax;
@@ -377,7 +378,8 @@ products_of_codes_and_scales_are_those_of_their_references (void **state)
     uint64_t n = w.rows, k = w.columns;
     p.k = kernel (dgrad ? WEFT_OP_MATMUL_DGRAD_FP8_WEIGHTS : WEFT_OP_MATMUL_FP8_WEIGHTS, m,
                   dgrad ? k : n);
-    p.k.shape.dim[2] = dgrad ? n : k; /* inner dimension: columns of w; in dgrad rows of w */
+    /* inner dimension of the matmul: the columns of w in forward, the rows of w in dgrad */
+    p.k.shape.dim[2] = dgrad ? n : k;
     for (uint64_t i = 0; i < m * k; i++)
       p.x[i] = (float) g_rand_double_range (rand, -1, 1);
     for (uint64_t i = 0; i < n; i++)

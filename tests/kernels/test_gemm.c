@@ -452,8 +452,8 @@ chain (const struct weft_gemm *g, uint32_t leaf, uint64_t i, uint64_t j)
   return sum;
 }
 
-/* The sum over the leaves [first, first + n) of the terms, added along the tree of
- * core/base/fold.h. */
+/* Returns the sum of the leaves [first, first + n), added along the tree of core/base/fold.h. A
+ * leaf is the sum of some of the terms. */
 static float
 node (const struct weft_gemm *g, uint32_t first, uint32_t n, const uint64_t at[2])
 {

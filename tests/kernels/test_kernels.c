@@ -168,7 +168,8 @@ check_gradient (const struct kernel_case *made, const struct derivative *d, cons
   }
 }
 
-/* A call of the backward op, from the operands of its forward op before and after it ran. */
+/* Returns the call of the backward op. Its operands come from the call of the forward op: from
+ * `before` the inputs, from `after` the outputs. */
 static struct weft_kernel
 backward_call (const struct derivative *d, const struct weft_kernel *before,
                const struct weft_kernel *after, const double *weight)
@@ -333,8 +334,8 @@ one_sequence (const struct kernel_case *made, const struct weft_kernel *whole, u
   return k;
 }
 
-/* Adds the gradients of n such calls along the tree of core/base/fold.h. The sum is in
- * single[0]. */
+/* Adds the gradients of n kernel calls for one sequence each, along the tree of core/base/fold.h.
+ * The sum is in single[0]. */
 static void
 fold_singles (const struct kernel_case *made, struct weft_kernel *single, uint64_t n)
 {
@@ -544,7 +545,7 @@ skip_update (uint32_t seed, gboolean initialised)
   struct kernel_case made;
 
   kernel_case_make (rand, &made, WEFT_OP_ADAM);
-  /* weights are rounded from the masters */
+  /* the 16-bit weights of the call are rounded from the fp32 masters */
   gboolean copied = made.k.operand[3].data && !initialised;
   gboolean stored_elsewhere = !made.k.operand[2].data;
   g_free (made.k.operand[1].data);

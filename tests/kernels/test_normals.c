@@ -88,8 +88,8 @@ unmix (uint64_t bits)
   return unshift (z, 30);
 }
 
-/* The uniform numbers u: the smallest and 1. v: every eighth of a turn, and the neighbours of these
- * numbers. */
+/* Box-Muller at the ends of its ranges: u is the smallest number above 0, or 1; v is one of the
+ * eighths of a full turn, or one of the four nearest numbers. */
 static void
 ends_and_quarters_are_those_of_libm (void **state)
 {

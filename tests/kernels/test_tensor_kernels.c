@@ -13,7 +13,7 @@
 #define HEADS 8
 #define GROUPS 4
 #define WIDTH 6
-#define VOCAB 37 /* in eight leaves (kernels/leaves.h): seven of 5 columns, one of 2 */
+#define VOCAB 37 /* vocabulary in eight leaves (kernels/leaves.h): seven of 5 columns, one of 2 */
 #define PADDED 40
 
 static union weft_model model;
@@ -209,8 +209,8 @@ ranks_that_share_a_group_take_all_of_it (void **state)
 {
   enum { RANKS = 4, PART = 4, OWN = 6 };
   float parts[RANKS * PART], heads[OWN], back[RANKS * PART];
-  /* of rank 2: its query head (8, 9), and a key head and a value head, of which rank 3 has the
-   * second halves */
+  /* Rank 2 must take its query head (8, 9), and the key head and the value head of its group. Rank
+   * 2 has the first halves of these two heads, rank 3 has the second halves. */
   const float wanted[] = { 8, 9, 10, 14, 11, 15 };
   struct weft_kernel k = kernel (WEFT_OP_TAKE_HEADS, (const uint64_t[5]){ 1, RANKS, 4, 2, 2 });
 

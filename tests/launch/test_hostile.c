@@ -109,7 +109,7 @@ idle_connections_keep_out_no_process (void **state)
 /* A thread that connects again and again, and keeps the last IDLE connections open. */
 struct flood {
   uint16_t port;
-  gint over; /* set to end the thread; atomic */
+  gint over; /* the test sets `over` to end the thread; atomic */
 };
 
 static gpointer
@@ -173,7 +173,8 @@ a_stranger_has_a_deadline_even_if_it_sends_slowly (void **state)
 
   (void) state;
   g_socket_set_blocking (socket, FALSE);
-  /* requests go on until the store has closed the connection */
+  /* The client `slow` sends a frame one byte at a time, until the store has closed the
+   * connection. */
   for (unsigned i = 0; i < 1000; i++) {
     g_autoptr (GError) error = NULL;
     char answer;
@@ -455,7 +456,8 @@ a_process_that_does_not_read_costs_little_memory (void **state)
   assert_true (raw_next (&raw[1], &f));
   assert_kind (&f, WEFT_FRAME_VALUE);
   uint64_t before = peak_memory ();
-  /* 500 answers of 8 MiB: 4,000 MiB, most of which the store must not hold in memory */
+  /* The client asks 500 times for a value of 8 MiB and reads nothing. The answers are 4,000 MiB,
+   * most of which the store must not hold in memory. */
   send_until_blocked (&raw[1], &get, 500);
   assert_true (send_key (&raw[0], WEFT_FRAME_GET, "key", NULL, 0));
   assert_true (raw_next (&raw[0], &f));
@@ -523,7 +525,8 @@ a_process_that_fills_the_memory_ends_the_job_and_is_named (void **state)
   assert_limited (WEFT_FRAME_SET, 0, 100000);
   assert_limited (WEFT_FRAME_EXCHANGE, 1 << 19, 20);
   assert_limited (WEFT_FRAME_EXCHANGE, 0, 100000);
-  assert_limited (WEFT_FRAME_SET, 5 << 20, 1); /* above the limit before the frame is complete */
+  /* one frame that announces more bytes than the limit: refused before all bytes have arrived */
+  assert_limited (WEFT_FRAME_SET, 5 << 20, 1);
 }
 
 static void

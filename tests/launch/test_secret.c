@@ -124,7 +124,8 @@ try_to_be_rank_1 (uint16_t port)
   assert_true (raw_send (&raw, &f));
   assert_refused (&raw, "another secret than that of rank 0");
   raw_close (&raw);
-  for (unsigned i = 0; i < G_N_ELEMENTS (kinds); i++) { /* a request instead of a proof */
+  /* The client sends a request in place of the proof that it knows the secret. */
+  for (unsigned i = 0; i < G_N_ELEMENTS (kinds); i++) {
     raw = raw_connect (port, "127.0.0.1");
     assert_true (raw_hello (&raw, 1, 2, &f));
     f = (struct weft_frame){ .kind = kinds[i], .key = "hoard", .key_bytes = 5 };
@@ -176,7 +177,7 @@ an_impostor_of_a_process_that_has_joined_changes_nothing (void **state)
   while (g_atomic_int_get (&runs) < 2)
     g_usleep (1000);
   try_to_be_rank_1 (c.part[0].place.port);
-  cast_start (&again, 1); /* a second rank 1, which has the secret */
+  cast_start (&again, 1); /* a second process with rank 1 that knows the secret */
   cast_finish (&again);
   cast_assert_failed (&again, 1, "rank 1: found a second process with this rank, the first is on");
   g_atomic_int_set (&may_end, 1);
@@ -568,7 +569,8 @@ the_file_is_created_once_and_for_its_owner_only (void **state)
   assert_int_equal (stat (folder, &about), 0);
   assert_int_equal (about.st_mode & 077, 0);
   g_autoptr (GDir) dir = g_dir_open (folder, 0, NULL);
-  assert_string_equal (g_dir_read_name (dir), "secret"); /* the folder contains no other file */
+  /* the folder contains the secret and no other file */
+  assert_string_equal (g_dir_read_name (dir), "secret");
   assert_null (g_dir_read_name (dir));
   for (unsigned i = 0; i < G_N_ELEMENTS (thread); i++)
     g_free (secret[i]);

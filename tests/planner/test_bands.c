@@ -182,8 +182,8 @@ bands_cover_the_runs_of_other_sources (void **state)
 
 /* ------------------------------------------------------------------------------ ladder */
 
-/* A row of this stack on this GPU, predicted with this error of the step time (predicted / measured
- * - 1). */
+/* Appends an invented row of validation/errors.csv: a published run of the stack `stack` on GPUs
+ * `gpu`. `error`: predicted / measured step time - 1. */
 static void
 append_row (GString *rows, const char *source, const char *gpu, const char *stack, int gpus,
             double error)
@@ -195,7 +195,8 @@ append_row (GString *rows, const char *source, const char *gpu, const char *stac
                           source, number++, source, gpu, stack, stack, gpus, error);
 }
 
-/* The traits of a job for which rows of append_row() count as similar. */
+/* Returns the traits of a job to which the rows that append_row() writes with these arguments are
+ * similar. */
 static struct weft_traits
 traits_of (const char *gpu, const char *stack, uint32_t gpus)
 {
@@ -354,7 +355,8 @@ rows_of_different_batches_compare_by_sequence (void **state)
   assert_true (order->top);
 }
 
-/* Eight runs of one strategy with different batches have no order of strategies. */
+/* Eight runs of one strategy with different batch sizes cannot be ranked by strategy, so no order
+ * of strategies is computed. */
 static void
 one_strategy_has_no_order (void **state)
 {

@@ -70,9 +70,9 @@ static void
 an_unknown_stops_at_its_bound_and_the_others_are_solved_again (void **state)
 {
   const double ceiling[] = { 10, 0.25 }, floor_of[] = { -10, 0.25 };
-  /* These slopes replace the third residual by x + y - 1; the first two remain 3 x - 6 and x - 2.
-   * With y = 0.25 the sum of the squares of the three residuals is 9 (x - 2)^2 + (x - 2)^2 + (x -
-   * 0.75)^2, whose minimum is at x = 20.75 / 11. */
+  /* Least squares with y fixed at 0.25 by its bounds. These slopes replace the third residual by x
+   * + y - 1; the first two remain 3 x - 6 and x - 2. The sum of squares is 9 (x - 2)^2 + (x - 2)^2
+   * + (x - 0.75)^2, whose minimum is at x = 20.75 / 11. */
   const double both[] = { 3, 0, 1, 0, 1, 1 };
   struct weft_least_squares p = problem ();
   double x[] = { 0, 0 }, r[] = { -6, -2, -1 }, next[2];
@@ -119,7 +119,9 @@ one_row_that_the_model_cannot_explain_hardly_counts (void **state)
   p.weight = weights;
   p.elbow = 0.05;
   weft_least_squares_step (&p, &x, r, one, &next);
-  near_to (next, 1, 0.03); /* four rows say 1, a fifth says -9; the mean would be -1 */
+  /* Four residuals are 0 at x = 1, and a fifth at x = -9. The robust fit must stay near 1; the mean
+   * would be -1. */
+  near_to (next, 1, 0.03);
 }
 
 /* ------------------------------------------------------------------------ constants */
@@ -187,7 +189,8 @@ the_bundled_constants_load (void **state)
   (void) state;
   if (!constants)
     fail_msg ("%s", error->message);
-  assert_in_range (constants->n, 1, 80); /* at most 60 constants of time and 20 of memory */
+  /* `weft fit` may have at most 60 constants of time and 20 of memory */
+  assert_in_range (constants->n, 1, 80);
 }
 
 static struct weft_job
@@ -233,7 +236,8 @@ a_constant_applies_where_its_file_gives_the_value (void **state)
   assert_true (applies[0] && applies[1] && applies[2]);
   weft_constants_of (constants, &based, applies);
   assert_true (!applies[0] && applies[1] && applies[2]);
-  /* as if an assumption for the published row had replaced the bandwidth */
+  /* The job's bandwidth no longer is that of its topology, as after an assumption for a published
+   * row. The constant of the topology must then not apply to the job. */
   based.job.cluster.f.gpu_memory_bandwidth = 1e12;
   weft_constants_of (constants, &based, applies);
   assert_false (applies[2]);

@@ -45,14 +45,14 @@ search_all (const struct weft_job *job, uint32_t finalists)
   return search;
 }
 
-/* Job `small`: all axes of the search space are open except the micro batch size. */
+/* The job `small` fixes the micro batch size. The search may choose all other axes of its space. */
 static const char *const small[] = {
   "model", "llama-nano",       "topology", "dgx-h100", "gpus", "8", "global-batch-size",
   "32",    "micro-batch-size", "2",        NULL
 };
 static const char *const real[] = { "model", "gpt2-large",        "topology", "dgx-a100", "nodes",
                                     "2",     "global-batch-size", "128",      NULL };
-/* Job `several`: many microbatches per step. */
+/* The job `several` has many microbatches per step. */
 static const char *const several[] = { "model",
                                        "gpt2-large",
                                        "topology",
@@ -123,7 +123,8 @@ run_in_full (const struct weft_job *job, const struct weft_exec_ops *ops)
   g_autoptr (weft_timeline) t = weft_exec_run (ops, plan, &folded, &error);
   assert_null (error);
   weft_report *report = weft_report_new (plan, t);
-  report->plan = NULL; /* plan and timeline are freed here */
+  /* the caller frees plan and timeline, so the report must not refer to them */
+  report->plan = NULL;
   report->timeline = NULL;
   return report;
 }

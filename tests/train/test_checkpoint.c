@@ -543,7 +543,8 @@ save_for_ever (const char *dir, uint64_t first)
   struct paper_job j = paper_job_open (TIED, SLICES);
 
   for (uint64_t i = 0;; i++) {
-    struct weft_progress progress = progress_at (first + i / 2); /* each step is saved twice */
+    /* Each step is saved twice: the second save replaces the first. */
+    struct weft_progress progress = progress_at (first + i / 2);
     paper_fill (j.state, progress.step);
     if (!weft_checkpoint_save (j.state, &j.plan->job, &progress, dir, 2, NULL))
       _exit (1);
@@ -623,7 +624,8 @@ start_stepping (const struct paper_job *j, uint64_t step, const char *dir)
   return WIFSTOPPED (status) ? child : 0;
 }
 
-/* Lets the child execute `calls` more system calls. FALSE: it has ended before. */
+/* Lets the traced child execute `calls` more system calls. Returns FALSE if the child has ended
+ * before. */
 static gboolean
 step_calls (pid_t child, uint32_t calls)
 {

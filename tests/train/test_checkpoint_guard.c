@@ -434,7 +434,7 @@ a_second_writer_is_refused_and_told_of_the_first (void **dir)
   assert_non_null (strstr (error->message, "another run saves into this directory"));
   assert_non_null (strstr (error->message, who));
   assert_null (weft_checkpoint_newest (*dir));
-  end_writer (w); /* the process exits without unlocking */
+  end_writer (w); /* the writer exits without releasing its lock */
   save (&j, 1, *dir);
   g_autofree char *left = g_build_filename (*dir, ".lock", NULL);
   assert_false (g_file_test (left, G_FILE_TEST_EXISTS));
@@ -523,7 +523,8 @@ a_folder_of_a_save_is_inside_the_directory (void **dir)
   paper_fill (j.state, 1);
   assert_false (try_save (&j, 1, inside, &error));
   assert_non_null (strstr (error->message, "found a malformed name of a folder from rank 0"));
-  assert_int_equal (g_rmdir (outside), 0); /* nothing was written into the folder */
+  /* the folder outside is still empty: rmdir() deletes it */
+  assert_int_equal (g_rmdir (outside), 0);
   weft_rendezvous_close (j.x->peers);
   g_thread_join (first);
   paper_job_close (&j);

@@ -150,7 +150,8 @@ a_measured_send_takes_what_its_row_says (void **state)
       }
   }
   assert_true (n >= 4);
-  /* two microbatches: at least two transfers, one after the other */
+  /* A step with two microbatches has at least two transfers, one after the other, of 3 seconds
+   * each. */
   assert_true (t->seconds > 2 * 3.0);
 }
 

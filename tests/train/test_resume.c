@@ -12,7 +12,7 @@
 enum { STEPS = 4, SAVED = 2, SEED = 11 };
 #define SPARSE (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER)
 
-/* Narrow models, because there are hundreds of runs. */
+/* The models of this file are narrow, because the tests make hundreds of runs. */
 #define SIZES                                                                                      \
   "num_layers=4 hidden_size=24 kv_channels=6 ffn_hidden_size=40 seq_length=16 global_batch_size=8"
 static const char *const models[] = {

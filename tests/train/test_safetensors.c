@@ -10,7 +10,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-/* The folder of a test. */
+/* A temporary folder for the files of one test. */
 struct place {
   char *folder;
 };
@@ -269,7 +269,8 @@ floats_of_four_types_are_exact (void **state)
   g_autofree char *path = path_in (*state, "a.safetensors");
   weft_safetensors_writer *w = weft_safetensors_writer_new (path);
 
-  /* a tensor of one byte first, so that no later tensor is aligned */
+  /* The first tensor has one byte, so that the data of all later tensors begin at an unaligned
+   * address. */
   weft_safetensors_declare (w, "byte", WEFT_TENSOR_U8, 0, NULL);
   for (unsigned i = 0; i < G_N_ELEMENTS (rows); i++)
     weft_safetensors_declare (w, weft_tensor_type_words[rows[i].type], rows[i].type, 1,
@@ -328,7 +329,8 @@ an_index_shows_its_shards_as_one_list (void **state)
   const struct weft_tensor *a = weft_safetensors_find (file, "a");
   const struct weft_tensor *b = weft_safetensors_find (file, "b");
   assert_memory_equal (weft_safetensors_data (file, a), "\0\1", 2);
-  assert_memory_equal (weft_safetensors_data (file, b), "\1", 1); /* in the second shard */
+  /* tensor b is in the second shard */
+  assert_memory_equal (weft_safetensors_data (file, b), "\1", 1);
   assert_string_equal (weft_safetensors_metadata (file, "k"), "v");
   g_autoptr (weft_safetensors) folder = open_good (((struct place *) *state)->folder);
   assert_int_equal (weft_safetensors_count (folder), 3);

@@ -103,7 +103,7 @@ orders_differ_between_epochs_seeds_and_from_the_file (void **state)
   file.shuffle = FALSE;
   assert_in_range (agreements (&a, 0, &a, 1000), 0, 10);
   assert_in_range (agreements (&a, 0, &b, 0), 0, 10);
-  /* seed 1 in epoch 1 is not seed 2 in epoch 0 */
+  /* The order of seed 1 in epoch 1 differs from the order of seed 2 in epoch 0. */
   assert_in_range (agreements (&a, 1000, &b, 0), 0, 10);
   assert_in_range (agreements (&a, 0, &file, 0), 0, 10);
   assert_int_equal (agreements (&a, 3000, &a, 3000), 1000);

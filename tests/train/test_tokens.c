@@ -588,7 +588,8 @@ a_token_outside_the_vocabulary_is_named (void **state)
   assert_read_refused (wide, 0, 2, "u32: token 1 is 4294967295, wanted below 128256 (vocab_size)");
 }
 
-/* An error counts tokens in the stream, not in the run of the file that contains the token. */
+/* An error message numbers a token by its position in the stream that the index describes, not by
+ * its position in the file. */
 static void
 a_token_is_numbered_in_the_stream (void **state)
 {

@@ -90,7 +90,8 @@ a_signal_ends_a_run_that_loads (void **state)
   r->options.load = r->save;
   r->options.steps = 6;
   play_well (r);
-  uint32_t all = script.writes; /* number of writes of a whole load */
+  /* number of writes to the memory of ranks when a checkpoint is loaded completely */
+  uint32_t all = script.writes;
   script.signal = SIGTERM;
   script.signal_at_write = 1;
   r->options.steps = 9;
@@ -145,7 +146,7 @@ a_run_whose_last_evaluation_is_no_number_has_failed (void **state)
   struct run *r = run_new ("gpus=1");
 
   (void) state;
-  script.nan_from = 7; /* call 7 is the evaluation after step 6 */
+  script.nan_from = 7; /* step call 7 is the evaluation after training step 6 */
   r->options.eval_interval = 6;
   r->options.eval_batches = 1;
   r->options.eval_share = 0.2;
