@@ -37,7 +37,8 @@ static const struct weft_table abacus_table = { "option of executor abacus", aba
 static const struct weft_table crank_table = { "option of executor crank", crank_fields,
                                                G_N_ELEMENTS (crank_fields) };
 
-static union abacus_options got; /* options that the last abacus_open() received */
+/* options that the open function of this executor has received last */
+static union abacus_options got;
 
 static weft_exec *
 abacus_open (const weft_plan *plan, const struct weft_exec_options *options, GError **error)

@@ -110,8 +110,8 @@ context_ranks_keep_their_part (void **state)
 
 /* ------------------------------------------------------------------ the paper's models */
 
-/* Table 3 of the paper: four models with tensor parallel size 8, and microbatches of 4, 1, 1 and
- * 1 sequences of 2048 tokens. Each job has twice as many microbatches as stages, so that the
+/* Table 3 of arXiv 2205.05198: four models with tensor parallel size 8, and microbatches of 4, 1, 1
+ * and 1 sequences of 2048 tokens. Each job has twice as many microbatches as stages, so that the
  * first stage keeps as many microbatches as it can. */
 static const struct {
   const char *model, *pipeline;

@@ -266,8 +266,8 @@ parts_of_ranks_are_copied_one_by_one (void **state)
   }
 }
 
-/* With batch_p2p_sync, the host waits for each receive, so the next kernel begins a launch time
- * after the data have arrived. Without it, the kernel begins at once. */
+/* With batch_p2p_sync, the host waits for each receive, so the next kernel begins one launch time
+ * after the data have arrived. Without batch_p2p_sync, the next kernel begins at once. */
 static void
 batch_p2p_sync_shows_a_launch_after_each_exchange (void **state)
 {

@@ -41,7 +41,8 @@ static const char *const jobs[] = {
 
 /* ------------------------------------------------------------------- copies */
 
-/* A copy of `p` without op `gone`, the uses of this op, and the dependencies on it. */
+/* Returns a copy of `p` without op `gone`. The uses of buffers by this op and the dependencies on
+ * this op are removed too. */
 static weft_program *
 without_op (const weft_program *p, uint32_t gone)
 {

@@ -4,7 +4,8 @@
 #include "tests/made/made.h"
 #include "tests/runner/runner.h"
 
-/* A node of eight GPUs, or nodes, with round numbers for every protocol. */
+/* A cluster of `nodes` nodes with `gpus` GPUs each, with round latencies and rates for every NCCL
+ * protocol. */
 static struct weft_cluster
 cluster_of (uint32_t nodes, uint32_t gpus)
 {

@@ -97,7 +97,7 @@ a_pair_lies_half_a_head_apart_and_values_are_not_turned (void **state)
   model.num_attention_heads = model.num_query_groups = 1;
   model.seq_length = 2;
   weft_cpu_rope (&k, 0, 1);
-  /* query of position 1 */
+  /* first the query at position 1, rotated */
   const double wanted[24] = { [12] = cos (1), cos (0.01), sin (1), sin (0.01),
                               /* key at position 1, rotated */
                               [16] = cos (1), 0,          sin (1), 0,

@@ -1,4 +1,4 @@
-/* Lines in the width of a terminal. */
+/* Lines that are wrapped to the width of a terminal. */
 #include "core/base/wrap.h"
 #include "tests/runner/runner.h"
 

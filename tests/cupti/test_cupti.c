@@ -391,7 +391,7 @@ launches_of_other_threads_go_by_the_order_of_their_stream (void **state)
     weft_cupti_about (c, 0, op);
     weft_cupti_talk (c, stream);
     weft_cupti_launched (c);
-    weft_cupti_launched (c); /* no effect: no weft_cupti_talk() since the last call */
+    weft_cupti_launched (c); /* has no effect, because no weft_cupti_talk() came before it */
   }
   begin_buffer ();
   put_kernel ("ncclDevKernel_b", 900, 61, 5, 0);

@@ -11,8 +11,9 @@ struct clique {
   /* number of members, and of those members of this process that have opened the communicator */
   uint32_t n, came;
   GBytes *name;
-  GPtrArray *meeting;  /* [from * n + to]: transfers between two members, in the order of calls */
-  GPtrArray **between; /* [from * n + to]: transfers */
+  GPtrArray *meeting;  /* collectives of the communicator, in the order of calls */
+  /* [from * n + to]: transfers from one member to another, in the order of calls */
+  GPtrArray **between;
 };
 
 struct weft_gpu_comm {
@@ -28,7 +29,9 @@ struct computing_meeting {
   uint32_t n, came;
   char *key;        /* key under which participants in other processes store their data */
   gboolean over;
-  struct computing_talk *talk; /* by member; in a transfer: 0 the sender, 1 the receiver */
+  /* [member]: call of each participant; in a transfer, member 0 is the sender and member 1 the
+   * receiver */
+  struct computing_talk *talk;
   gboolean *here;
 };
 

@@ -18,7 +18,8 @@ struct weft_gpu_event {
   uint32_t device;
   gboolean timed;
   uint64_t recorded, done; /* records enqueued, records done */
-  uint64_t at;             /* work items that were done before the newest record */
+  /* number of work items of the device that were done before the newest record */
+  uint64_t at;
   weft_gpu_graph *captured;
 };
 

@@ -25,7 +25,7 @@ enum computing_kind {
   COMPUTING_MARK,
   COMPUTING_JOIN,
   COMPUTING_EXCHANGE,
-  COMPUTING_LAUNCH, /* the communication calls of one group */
+  COMPUTING_LAUNCH, /* all communication calls of one group */
 };
 
 /* One communication call. In a transfer, `from` (send) or `to` (receive) is the only buffer. */
@@ -38,7 +38,7 @@ struct computing_talk {
   uint64_t n;
   uint8_t dtype, reduce;
   uint32_t root, peer;
-  double factor; /* factor of premul_sum; otherwise 0 */
+  double factor; /* factor of the reduction premul_sum; 0 for other calls */
 };
 
 struct computing_meeting;
@@ -51,7 +51,8 @@ struct computing_item {
    * record that it waits for. */
   uint64_t generation;
   struct weft_gpu_copy copy; /* arguments of a copy; a fill uses only `to` and `bytes` */
-  void *kernel;              /* communication calls of the work item, struct computing_talk */
+  /* of a kernel: `n` elements of struct weft_cuda_launch, from g_rc_box_alloc() */
+  void *kernel;
   enum weft_op_kind op;
   gboolean fused, same; /* fused: attention by cuDNN; same: results must be deterministic */
   uint32_t n;
@@ -60,7 +61,7 @@ struct computing_item {
   uint32_t *word, value;
   struct weft_gpu_join join;
   struct weft_gpu_exchange exchange;
-  GArray *talk;       /* struct computing_talk */
+  GArray *talk;       /* communication calls of the work item, struct computing_talk */
   /* collective or transfer of each call in `talk`; NULL until the work item is enqueued */
   GPtrArray *meeting;
   gboolean posted;
@@ -85,12 +86,13 @@ typedef struct computing_cuda {
   /* Not NULL: the other ranks are in other processes. This process then has one rank, and runs work
    * in the order of calls. */
   struct weft_rendezvous *peers;
-  struct weft_cudnn_attention *cudnn; /* owned by the caller; NULL: Weft's attention kernels */
+  /* cuDNN double, owned by the caller; NULL: attention runs on Weft's kernels */
+  struct weft_cudnn_attention *cudnn;
   uint32_t n_fused;
   const char *said;      /* the first error; all later calls return it too */
   uint64_t now, n_given; /* work items done; work items enqueued */
-  uint64_t n_seen;       /* n_given at the last query */
-  gint64 seen;           /* time of the last query that found new work, or a done event */
+  uint64_t n_seen;       /* value of n_given at the last query of an event */
+  gint64 seen;           /* time of the last query that found new work or a completed event */
   uint32_t n_open;
   gboolean open;                         /* work is running, so device memory is accessible */
   uint64_t bytes[WEFT_N_POOL];           /* bytes allocated now */
@@ -99,7 +101,7 @@ typedef struct computing_cuda {
   pthread_mutex_t lock;
   pthread_key_t thread; /* thread-local state */
   GPtrArray *threads, *stream, *clique;
-  GArray *arena, *scaled; /* struct computing_arena, double */
+  GArray *arena, *scaled; /* elements: struct computing_arena; double */
 } computing_cuda;
 
 /* seed of the random order; 0: the order of calls */
@@ -133,15 +135,16 @@ void computing_unfence (const computing_cuda *d);
 void computing_comm_calls (struct weft_gpu_calls *calls);
 void computing_comm_clear (computing_cuda *d);
 
-/* A send or a receive (`kind`) as a communication call. */
+/* Returns the communication call for a send or a receive (`kind`). */
 struct computing_talk computing_transfer (enum weft_op_kind kind,
                                           const struct weft_gpu_transfer *t);
 
 /* The collective or transfer that a call takes part in: the next one of its communicator. */
 struct computing_meeting *computing_meet (const struct computing_talk *talk);
 
-/* Must be called when a communication call is the first item of its stream. The last participant
- * that calls it runs the communication. Returns NULL, or an error. */
+/* Counts a participant of a communication; the caller calls it when the communication call is the
+ * first item of its stream. The last participant runs the communication. Returns NULL, or an
+ * error. */
 const char *computing_come (computing_cuda *d, struct computing_meeting *meeting,
                             const struct computing_talk *talk);
 gboolean computing_is_over (const struct computing_meeting *meeting);

@@ -11,7 +11,7 @@
 #endif
 
 #define PAGE 4096u
-#define ALIGNMENT 256u         /* alignment of memory from cudaMalloc */
+#define ALIGNMENT 256u         /* cudaMalloc() returns multiples of this */
 #define MOST_FILLED (1u << 20) /* larger memory (scratch) is not filled with NaN */
 
 static const struct computing_arena *

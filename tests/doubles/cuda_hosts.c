@@ -107,7 +107,7 @@ post (struct world *w, struct item *launch)
 static gboolean
 have_all_come (const struct world *w, const struct recorded_call *c)
 {
-  uint32_t first = 1, last = 1; /* of a transfer only the peer, which is member 1 */
+  uint32_t first = 1, last = 1; /* a transfer waits for its peer only, which is member 1 */
 
   if (c->kind == RECORDED_collective) {
     const struct weft_gpu_collective *x =

@@ -638,7 +638,7 @@ look_at_wait (struct alone *a, const struct recorded_call *c, uint32_t s)
     return NULL;
   }
   char *wrong = flush (a, s);
-  mine[s]++; /* a wait for another rank */
+  mine[s]++; /* a wait for another rank counts as a work item */
   g_hash_table_insert (a->event, (void *) (uintptr_t) c->thing,
                        g_memdup2 (mine, a->n * sizeof *mine));
   return wrong;

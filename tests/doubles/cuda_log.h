@@ -64,5 +64,5 @@ const struct recorded_call *cuda_log_call (const cuda_log *log, uint32_t i);
 /* Returns the number of the stream on which a call was made. */
 uint32_t cuda_log_stream (const cuda_log *log, const struct recorded_call *call);
 
-/* "rank 1 op 17 (bucket 2)", for messages. The caller frees it. */
+/* Returns a name for messages, such as "rank 1 op 17 (bucket 2)". The caller frees it. */
 char *cuda_log_name (const cuda_log *log, uint32_t row, uint32_t op);

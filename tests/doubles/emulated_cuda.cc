@@ -38,7 +38,7 @@ struct place {
   void *stack;
   const void *bottom; /* lowest address of the stack, which has `bytes` bytes */
   size_t bytes;
-  void *fake; /* the address sanitizer's fake stack */
+  void *fake; /* handle of the address sanitizer for this stack */
 };
 
 /* The address sanitizer is told the old and the new stack before and after each switch. Otherwise

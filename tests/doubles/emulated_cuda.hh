@@ -49,7 +49,7 @@ extern uint8_t emulated_shared[];
 #define __restrict__ __restrict
 /* The linker script collects these variables by `noinit`: templates lose section names (GCC bug
  * 41091). */
-#define __shared__ static __attribute__ ((noinit)) /* emulated_static.ld */
+#define __shared__ static __attribute__ ((noinit)) /* emulated_static.ld collects these variables */
 #define __grid_constant__
 
 /* Allows a kernel more than 48 KB of dynamic shared memory, like cudaFuncSetAttribute(). Returns

@@ -263,7 +263,8 @@ compare_warps (flight *f, const emulated_product &it)
 static void
 watch (const emulated_product &it)
 {
-  /* 16-bit elements along the summed dimension; two fp8 values are one */
+  /* A wgmma reads 16 elements of 16 bits along the summed dimension. Two fp8 values are one such
+   * element. */
   const unsigned words = 16;
 
   if (threadIdx.x % WARP)

@@ -26,7 +26,8 @@ void AnnotateIgnoreSyncBegin (const char *file, int line);
 void AnnotateIgnoreSyncEnd (const char *file, int line);
 void __tsan_read_range (void *at, unsigned long bytes);
 void __tsan_on_report (void *report);
-extern char __data_start[], _end[]; /* static data of the program, which contain shared memory */
+/* bounds of the static data of the program, which contain the emulated shared memory */
+extern char __data_start[], _end[];
 }
 
 enum {

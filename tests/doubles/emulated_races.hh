@@ -17,7 +17,8 @@
 #if defined(WEFT_EMULATED_RACES)
 enum { EMULATED_RACES = true };
 
-/* The launching host thread calls these: open and close for a grid, open_block for each block. */
+/* Called by the host thread that launches a kernel: open and close for each grid, open_block for
+ * each block. */
 void emulated_races_open (void);
 void emulated_races_open_block (void);
 void emulated_races_close (void);
@@ -33,7 +34,7 @@ size_t emulated_races_number (size_t thread);
 void emulated_races_become (size_t thread);
 void emulated_races_become_host (void);
 
-/* Begin and end of the current thread. */
+/* Called by a kernel thread when it begins and when it ends. */
 void emulated_races_begin (void);
 void emulated_races_end (void);
 

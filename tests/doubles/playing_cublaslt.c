@@ -167,7 +167,7 @@ struct problem {
   const struct layout *a, *b, *y;
   uint64_t m, n, k;
   gboolean a_turned, b_turned;
-  uint32_t epilogue, mode[2]; /* mode: how a and b are scaled (cublasLtMatmulMatrixScale_t) */
+  uint32_t epilogue, mode[2]; /* mode: scaling of a and of b (cublasLtMatmulMatrixScale_t) */
   gboolean fast;
   const uint8_t *bias, *aux, *scale[2];
   int64_t aux_ld;

@@ -15,7 +15,7 @@ enum recorded_kind { WEFT_GPU_CALL_LIST (RECORDED_ID) RECORDED_N };
 #undef RECORDED_ID
 extern const char *const recorded_words[];
 
-/* A stream, event, communicator, window or graph. */
+/* A handle: a stream, event, communicator, window or graph. */
 struct recorded_thing {
   enum recorded_kind kind; /* kind of the call that opened the handle */
   uint32_t number, device;
@@ -58,8 +58,8 @@ typedef struct recorded_cuda {
   const char *no_kernel; /* name of a kind of op without a kernel (weft_op_words); may be NULL */
   uint64_t fail_at;      /* number of the call that fails, counted from 1; 0: none */
   gboolean lost_then;    /* after this call all others fail too, as if the GPUs were lost */
-  gboolean never_ends;   /* events never complete */
-  gboolean never_ready;  /* communicators never become ready */
+  gboolean never_ends;   /* TRUE: events of the device never complete */
+  gboolean never_ready;  /* TRUE: communicators never become ready */
   struct weft_gpu_id id; /* id of the newest communicator that is not a split */
   /* plan whose row counts (copies to the host) are set to 1; may be NULL */
   const weft_plan *counted;

@@ -199,7 +199,7 @@ attention_backend_and_deterministic_mode_reach_every_attention (void **state)
 static void
 a_job_that_wants_cudnn_is_told_when_there_is_none (void **state)
 {
-  if (*WEFT_SANITIZE) /* sanitizers would check the memory of cuDNN too */
+  if (*WEFT_SANITIZE) /* The sanitizers would also check the memory of cuDNN itself. */
     skip ();
   static const union weft_model plain;
   struct weft_kernel k = { .kind = WEFT_OP_ATTENTION,

@@ -10,8 +10,8 @@ enum { MOST_OPS = 3, JOBS = 120 };
 
 /* ----------------------------------------------------------------- a collective */
 
-/* One collective, and the inputs of all members: values[member * n + element], rounded to `dtype`;
- * words if dtype is int64. */
+/* One collective, and the inputs of all members: values[member * n + element], numbers of type
+ * `dtype` (stored as float, or as 64-bit words if dtype is int64). */
 struct meeting {
   enum weft_op_kind kind;
   enum weft_group_kind group;

@@ -146,7 +146,8 @@ streams_and_events_are_the_plan (void **state)
 
 /* ------------------------------------------------------------------ without a wait */
 
-#define N_WAITS 40 /* random calls of a job; each wait among them is removed once */
+/* number of random calls of a job that are tried; each event wait among them is removed once */
+#define N_WAITS 40
 #define FEW_OPS 2000
 
 /* Whether the checks notice that call i (a wait) is removed. */
@@ -401,7 +402,8 @@ is_same_call (const recorded_cuda *d, const struct recorded_call *a, const struc
   return x->to == y->to && x->from == y->from && x->bytes == y->bytes;
 }
 
-/* Returns the calls, among [first, end), that enqueue work of a row. The caller unrefs them. */
+/* Returns the calls among [first, end) that enqueue work of the rank in row `row`. The caller
+ * unrefs them. */
 static GPtrArray *
 calls_of (const recorded_cuda *d, uint32_t row, uint32_t first, uint32_t end)
 {

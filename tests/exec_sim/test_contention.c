@@ -79,7 +79,8 @@ a_group_that_shares_with_itself_is_not_contended (void **state)
 
   (void) state;
   cluster.f.node_nics = 1;
-  /* A tree of two nodes sends S from each, half of it by each of the GPUs that share the NIC. */
+  /* A tree all-reduce over two nodes sends S bytes from each node. The two GPUs that share a NIC
+   * send half of these bytes each. */
   g_autoptr (weft_timeline) t =
       run_dp (&cluster, weft_mesh_make (1, 1, 4, 1), WEFT_OP_ALL_REDUCE, 100 * MB);
   assert_near (t->seconds, 2 * 0.5 * 100e6 / MADE_NIC);
@@ -457,7 +458,8 @@ share (struct random_case *c, double now)
   }
 }
 
-/* Computes the ends of all flows, from one start or end of a flow to the next. */
+/* Computes when each flow ends. Rates of flows change only when a flow starts or ends, so the
+ * function moves from one such time to the next. */
 static void
 solve (struct random_case *c)
 {

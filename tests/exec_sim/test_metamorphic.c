@@ -57,7 +57,9 @@ struct step {
   double seconds;
   /* TRUE: links or SMs were shared, so a transfer or kernel took longer than it takes alone */
   gboolean contended;
-  uint64_t places; /* hash of all buffer offsets: reuse of memory makes ops wait, and may change */
+  /* Hash of the addresses of all buffers. A memory plan with other addresses may make ops wait for
+   * memory. */
+  uint64_t places;
 };
 
 static uint64_t

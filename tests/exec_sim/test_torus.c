@@ -367,8 +367,8 @@ all_to_all_is_what_its_routes_carry (void **state)
   assert_near (seconds_of (&c, 45, 1, WEFT_OP_ALL_TO_ALL, S), most * S / 45 / LINK);
 }
 
-/* In canonical order, each owner receives the terms of all other members: one all-to-all per
- * phase. */
+/* In canonical order, each owner of a piece receives the terms of all other members. So a
+ * reduce-scatter takes as long as one all-to-all, an all-reduce as long as two. */
 static void
 canonical_sums_travel_to_their_owners (void **state)
 {
@@ -446,7 +446,7 @@ a_closed_torus_is_one_actor (void **state)
   (void) state;
   assert_int_equal (n_actors (&closed, weft_mesh_make (1, 1, 512, 1)), 1);
   assert_int_equal (n_actors (&closed, weft_mesh_make (8, 8, 8, 1)), 1);
-  /* 4 stages of 2 planes in z */
+  /* 4 pipeline stages, each of 2 planes of chips along z */
   assert_int_equal (n_actors (&closed, weft_mesh_make (8, 1, 16, 4)), 8);
   assert_int_equal (n_actors (&open, weft_mesh_make (1, 1, 24, 1)), 2 * 2 * 3);
 }

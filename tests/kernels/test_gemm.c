@@ -15,7 +15,8 @@ struct op {
   void (*cpu) (const struct weft_kernel *k, uint32_t part, uint32_t parts);
   void (*reference) (const struct weft_kernel *k);
   uint64_t (*extent) (const struct weft_kernel *k, uint32_t operand);
-  uint32_t n, written, added, fp32; /* `written`, `added`, `fp32`: bit masks of operands */
+  /* bit masks of operands: `written` by the op, may be `added` to, stored in `fp32` */
+  uint32_t n, written, added, fp32;
 };
 
 static const struct op matmul = {

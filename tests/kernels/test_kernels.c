@@ -7,7 +7,7 @@
 #include "tests/runner/runner.h"
 #include <inttypes.h>
 #include <math.h>
-enum { N_TRIAL = 60 /* trials of each op */ };
+enum { N_TRIAL = 60 /* random calls of each op */ };
 #define IS_HERE(word)                                                                              \
   (!g_str_has_prefix (word, "moe_") && !kernel_case_is_one_of (word, KERNEL_CASE_NOT_DRAWN))
 #define IS_TESTED(kind) (weft_kernels[kind].cpu && IS_HERE (weft_op_info[kind].word))

@@ -73,7 +73,8 @@ expect_reference (const struct weft_kernel *k, const struct weft_kernel *before)
   }
 }
 
-/* Runs a kernel in three parts; compares it with a run of the whole, and with its reference. */
+/* Runs a kernel in three parts. Compares the result with one run of the whole kernel, and with its
+ * reference. */
 static void
 check (const struct weft_kernel *k)
 {

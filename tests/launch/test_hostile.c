@@ -295,7 +295,7 @@ the_owner_of_a_connection_is_known (void **state)
     uid_t user = 1;
     if (!g_socket_listener_add_address (listener, at, G_SOCKET_TYPE_STREAM, G_SOCKET_PROTOCOL_TCP,
                                         NULL, &bound, NULL))
-      continue; /* this machine has no IPv6 */
+      continue; /* skips IPv6 on a machine without it */
     g_autoptr (GSocketConnection) theirs =
         g_socket_client_connect (client, G_SOCKET_CONNECTABLE (bound), NULL, NULL);
     g_autoptr (GSocketConnection) ours = g_socket_listener_accept (listener, NULL, NULL, NULL);

@@ -69,10 +69,10 @@ void cuda_case_experts (const struct cuda_case_device *device);
 /* Checks AdamW with stochastic rounding. */
 void cuda_case_lots (const struct cuda_case_device *device);
 
-/* Checks only grouped GEMM. */
+/* Checks grouped GEMM kernels, but no other kernels of MoE layers. */
 void cuda_case_expert_products (const struct cuda_case_device *device);
 
-/* Checks only grouped GEMM of fp8 factors, with scales per tensor and per 128 elements. */
+/* Checks grouped GEMM kernels with fp8 factors, with scales per tensor and per 128 elements. */
 void cuda_case_expert_codes (const struct cuda_case_device *device);
 
 /* Fails if a kernel has no test case. */

@@ -81,7 +81,6 @@ extent_of (const struct sizes *s, enum array a)
   return extent[a];
 }
 
-/* Allocates all arrays and fills them with NaN. */
 void
 expert_layer_open (struct layer *l)
 {

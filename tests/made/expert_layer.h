@@ -50,7 +50,7 @@ void expert_layer_choose (GRand *rand, struct layer *l, gboolean drops);
 /* Returns a random number out of a list, such as "1 2 4". */
 int64_t expert_layer_pick (GRand *rand, const char *choices);
 
-/* Allocates all arrays, filled with NaN. expert_layer_close() frees them. */
+/* Allocates all arrays of the layer and fills them with NaN. expert_layer_close() frees them. */
 void expert_layer_open (struct layer *l);
 void expert_layer_close (struct layer *l);
 
@@ -61,7 +61,7 @@ void expert_layer_fill (GRand *rand, struct layer *l);
  * have fewer tokens. */
 void expert_layer_copy_inputs (const struct layer *from, struct layer *to, uint64_t token);
 
-/* Runs all ops, forward and backward. */
+/* Runs all ops of the layer, forward and backward. */
 void expert_layer_run (struct layer *l);
 
 /* Reads or writes element i of an array, as a double. */
@@ -77,7 +77,7 @@ uint64_t expert_layer_in_use (const struct layer *l, enum array a);
  * scores and thus the choice. */
 gboolean expert_layer_same_choice (const struct layer *a, const struct layer *b);
 
-/* Fails the test if results differ by more than `tolerance`. */
+/* Fails the test if an array of the two layers differs by more than `tolerance`. */
 void expert_layer_compare (const struct layer *found, const struct layer *wanted, double tolerance);
 
 /* Fails the test if results differ in any bit. */

@@ -207,7 +207,8 @@ is_fused_product (enum weft_op_kind kind)
 void
 kernel_case_make (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
 {
-  enum weft_dtype dtype = (enum weft_dtype) kernel_case_pick (rand, "0 1 2"); /* fp32, bf16, fp16 */
+  /* type of operands: fp32, bf16 or fp16 */
+  enum weft_dtype dtype = (enum weft_dtype) kernel_case_pick (rand, "0 1 2");
 
   *made = (struct kernel_case){ .k = { .kind = kind },
                                 .control = { .step = (uint64_t) g_rand_int_range (rand, 1, 20),
@@ -396,7 +397,7 @@ tolerance (const struct kernel_case *made, uint32_t o, const double *wanted)
     t.error += 128 * EPSILON32 * scale;
   t.error += half * t.error + (folds ? missed_by_nodes (made, half, scale) : 0);
   t.error += made->rounds_inside ? 2 * half_ulp[made->k.shape.dtype] * scale : 0;
-  /* half of the smallest subnormal number */
+  /* rounding of fp16 numbers near 0: half of the smallest subnormal number */
   t.error += made->k.operand[o].dtype == WEFT_FP16 ? 0x1p-25 : 0;
   return t;
 }

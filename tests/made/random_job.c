@@ -314,7 +314,8 @@ random_batch (GString *words, GRand *rand, uint32_t replicas, uint32_t stages)
   uint32_t micro = 1 + up_to (rand, 2), most = one_in (rand, 4) ? 3 * stages : stages + 1;
   uint32_t micros = 1 + up_to (rand, MIN (most, 12) - 1);
 
-  /* canonical order adds pairs, so it needs powers of two */
+  /* Canonical order adds microbatches pairwise, so their number must be a power of two, and so must
+   * their size. */
   if (one_in (rand, 3)) {
     micro = PICK (rand, 1, 2, 4);
     micros = PICK (rand, 1, 2, 4, 8);

@@ -55,7 +55,8 @@ void weft_test_check_strategies (const char *model, const char *const *strategie
 /* Returns the text of a job on this machine's CPU. The caller frees it. */
 char *weft_test_cpu_words (const char *model, const char *precision, const char *strategy);
 
-/* Runs the job of weft_test_cpu_words(); run.words is ignored. */
+/* Runs the job whose text is that of weft_test_cpu_words() for these arguments; run.words is
+ * ignored. */
 struct real_result weft_test_run_words (const char *model, const char *precision,
                                         const char *strategy, struct real_run run);
 

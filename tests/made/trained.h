@@ -8,7 +8,8 @@
 typedef struct trained {
   double loss[TRAINED_STEPS], norm[TRAINED_STEPS], eval_loss;
   uint64_t state[WEFT_N_STATE_KIND]; /* hashes of all tensors after the last step */
-  GArray *gradient;                  /* elements of all gradients after the first step; float */
+  /* first-step gradients of all tensors, one after the other; elements are float */
+  GArray *gradient;
   GArray *tensor;                    /* number of elements of each tensor; uint64_t */
 } trained;
 

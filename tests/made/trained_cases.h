@@ -19,7 +19,7 @@ struct trained_case {
 extern const struct trained_case trained_cases[];
 extern const uint32_t trained_n_cases;
 
-/* Returns the text of a case. The caller frees it. */
+/* Returns the text of a job in trained_cases[]. The caller frees it. */
 char *trained_words (const struct trained_case *c);
 
 /* Returns options of executor cuda with which all ranks of the job share one device. */

@@ -255,9 +255,9 @@ every_kind_shares_out_attention_evenly (void **state)
   }
 }
 
-/* Attention FLOPs of causal sequences of 64 tokens. A query attends on average to 32 keys, with a
- * window of 16 to 14, with chunks of 16 to 8. Forward takes 4 FLOPs per key, head and element of
- * the width, backward twice as many. */
+/* Attention FLOPs of causal sequences of 64 tokens. A query attends to 32 keys on average. The
+ * average is 14 keys with a sliding window of 16, and 8 keys with attention chunks of 16. Forward
+ * takes 4 FLOPs per key, head and element of the width, backward twice as many. */
 static void
 layers_that_see_less_compute_less (void **state)
 {

@@ -232,7 +232,8 @@ gathers_come_last_bucket_first (void **state)
   assert_true (nth (p, WEFT_OP_ALL_GATHER, "", 0) > nth (p, WEFT_OP_ADAM, "", n - 1));
 }
 
-/* Of all buckets with weights of a kernel, the one with the lowest number. It is gathered last. */
+/* Returns the lowest bucket that contains a weight of the kernel. Buckets are gathered from the
+ * last to the first, so this bucket arrives last. */
 static uint32_t
 lowest_bucket_used (const weft_program *p, uint32_t op)
 {
@@ -275,7 +276,7 @@ gathers_are_a_chain_of_first_uses (void **state)
 }
 
 /* gathers-ahead = 0: stage 1 launches no gather before it has received its first microbatch.
- * gathers-ahead = 1: it does not wait. */
+ * gathers-ahead = 1: stage 1 launches gathers before that. */
 static void
 a_later_stage_gathers_when_its_first_input_is_there (void **state)
 {

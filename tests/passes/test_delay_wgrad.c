@@ -146,7 +146,8 @@ delay_wgrad_compute_keeps_what_is_still_to_be_read (void **state)
     uint32_t last = find (p, WEFT_OP_NORM_BWD, l, 0, TRUE), kept = 0;
     for (uint32_t op = 0; op < p->n_op; op++)
       if (is_gradient (p, op, WEFT_OP_MATMUL_WGRAD, l, 0))
-        for (uint32_t u = 0; u < 2; u++) { /* operands 0 and 1: output gradient and input */
+        /* operands 0 and 1 of a weight gradient: output gradient and input */
+        for (uint32_t u = 0; u < 2; u++) {
           const struct weft_buf *buf = &p->buf[p->uses[p->op[op].uses + u].buf];
           assert_true (buf->first < last && buf->last >= op);
           kept++;

@@ -89,8 +89,8 @@ find (const weft_program *p, enum weft_op_kind kind, const char *name)
   return WEFT_NO_OP;
 }
 
-/* Once per step, the counts are summed over all ranks of the stage: 4 bytes for each expert of each
- * layer with experts. */
+/* moe_router_enable_expert_bias sums the token counts of experts over all ranks of the stage, once
+ * per step: 4 bytes for each expert of each layer with experts. */
 static void
 moe_router_enable_expert_bias_adds_tallies_before_the_update (void **state)
 {

@@ -82,7 +82,7 @@ gradient_reduce_div_fusion_divides_in_the_collective (void **state)
   assert_true (fused.fused > 0);
   assert_int_equal (apart.fused, 0);
   assert_int_equal (apart.sums, fused.fused);
-  /* without fusion, one kernel divides before each collective */
+  /* Without gradient_reduce_div_fusion, one kernel divides the gradients before each collective. */
   assert_int_equal (apart.scales, fused.fused);
 }
 

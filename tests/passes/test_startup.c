@@ -1,5 +1,5 @@
-/* The program before the first step (initial weights and their broadcast), and the scalars that
- * ranks exchange after a step. */
+/* The startup program, which writes initial weights and broadcasts them before the first step; and
+ * the scalars that ranks exchange after a step. */
 #include "core/report/report.h"
 #include "core/passes/step.h"
 #include "tests/runner/command.h"

@@ -43,7 +43,7 @@ expect (const char *words, uint32_t layer, enum weft_phase phase, const char *wa
               wanted);
 }
 
-/* A layer has 2 all-reduces in forward and 2 in backward. */
+/* without sequence_parallel, a layer has 2 all-reduces in forward and 2 in backward */
 static void
 a_layer_reduces_twice_each_way (void **state)
 {
@@ -52,7 +52,8 @@ a_layer_reduces_twice_each_way (void **state)
   expect (TINY TP4, 1, WEFT_PHASE_BACKWARD, "all_reduce 8192 fc1, all_reduce 8192 qkv");
 }
 
-/* A layer has 2 all-gathers and 2 reduce-scatters in forward, 4 and 2 in backward. */
+/* with sequence_parallel, a layer has 2 all-gathers and 2 reduce-scatters in forward, and 4 and 2
+ * in backward */
 static void
 sequence_parallel_gathers_and_scatters (void **state)
 {

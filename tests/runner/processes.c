@@ -24,7 +24,7 @@ static const char *const variables[WEFT_N_LAUNCHER][5] = {
 #undef ROW
 };
 
-/* Returns the first of several names, which are separated by blanks. The caller frees it. */
+/* Returns the first word of a list that is separated by blanks. The caller frees it. */
 static char *
 first_name (const char *names)
 {

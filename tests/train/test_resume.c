@@ -86,7 +86,7 @@ open_job (const char *model, const char *precision, const char *strategy)
   return real_job_open (words, &how);
 }
 
-/* Runs to the end of step `last`. */
+/* Continues a training run to the end of step `last`. */
 static void
 run_to (real_job *job, uint64_t last, struct left *left)
 {

@@ -336,7 +336,7 @@ static void
 data_that_was_changed_in_place_is_noticed_on_resume (void **state)
 {
   static const struct {
-    long at; /* offset of the byte that is overwritten */
+    long at; /* position in the file of the byte that is overwritten */
     const char *said;
   } changes[] = {
     { 3, "is not the data that" },
