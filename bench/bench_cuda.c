@@ -15,8 +15,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PATTERN (1u << 24) /* bytes of the random pattern */
-#define LEAST_SECONDS 0.02 /* minimum duration of a measurement, unless MOST_RUNS are reached */
+#define PATTERN (1u << 24) /* size in bytes of the random pattern with which buffers are filled */
+/* a measurement runs the kernel for at least this long, unless MOST_RUNS runs come first */
+#define LEAST_SECONDS 0.02
 #define MOST_RUNS 200
 
 #define COMMON                                                                                     \
@@ -24,7 +25,7 @@
   "gradient_accumulation_fusion=true "
 static const struct model {
   const char *name, *words;
-  gboolean asked; /* skipped unless the model is named on the command line */
+  gboolean asked; /* TRUE: the model is measured only if the command line names it */
 } models[] = {
   { "gpt2", COMMON "model=gpt2 seq_length=1024 micro_batch_size=64 global_batch_size=64" },
   { "qwen2.5-1.5b",
@@ -47,7 +48,7 @@ struct bench {
   struct weft_gpu_scratch scratch;
   void *ids;         /* token ids valid for every model, as many as the largest op needs */
   JsonBuilder *json; /* NULL: results are printed as a table, not as JSON */
-  const char *op;    /* measure only ops whose names begin with this; NULL: all */
+  const char *op;    /* only ops whose names begin with this are measured; NULL: all ops */
 };
 
 /* TRUE if `said`, the error text of a call, is NULL. */
@@ -225,7 +226,7 @@ time_kernels (struct bench *b, const GArray *kernels, double *seconds, GError **
 
 /* -------------------------------------------------------------------------------- output */
 
-/* One printed row: an op of a model. */
+/* A row of the printed table, for one op of a model. */
 struct row {
   const char *model, *op, *dtype, *by;
   char dims[160];

@@ -20,7 +20,7 @@ struct bench {
   int runs;
   /* minimum duration of a measurement in seconds; `runs` runs may take longer */
   double least;
-  openblas_sgemm openblas; /* NULL: OpenBLAS is not installed */
+  openblas_sgemm openblas; /* NULL if OpenBLAS is not installed */
   JsonBuilder *json;       /* NULL: results are printed as a table, not as JSON */
 };
 
@@ -260,7 +260,7 @@ bench_attention (const struct bench *b, unsigned i)
 
 /* ------------------------------------------------------------------------------- main */
 
-/* The library stays loaded: it has threads of its own. */
+/* OpenBLAS is not unloaded, because its own threads still run. */
 static openblas_sgemm
 find_openblas (void)
 {

@@ -39,7 +39,7 @@ struct run {
   weft_job *job;
   weft_job_facts facts;
   weft_module *module;
-  int32_t *batch; /* tokens of the newest step; allocated for one global batch */
+  int32_t *batch; /* tokens of the newest step, in memory for one global batch */
 };
 
 static weft_job *
@@ -169,7 +169,7 @@ mix (uint64_t hash, const float *value, uint64_t n)
   return hash;
 }
 
-/* Hash of all weights, or of all gradients. */
+/* Returns a hash of all weights (`grads` false) or of all gradients (true) of the module. */
 static uint64_t
 hash_of (struct run *r, bool grads)
 {
@@ -315,7 +315,9 @@ no_sync_is_for_all_microbatches_but_the_last (void **state)
                   "microbatch 1, the last one, inside no_sync");
   assert_ok (weft_module_no_sync_end (r->module, error));
   assert_ok (weft_module_backward (r->module, error));
-  begin (lazy); /* without overlap, backward launches no collective: no_sync is optional */
+  /* Without overlap_grad_reduce, backward launches no collective, so the module needs no
+   * no_sync. */
+  begin (lazy);
   for (uint32_t micro = 0; micro < 2; micro++) {
     forward (lazy, micro);
     assert_ok (weft_module_backward (lazy->module, error));
@@ -636,7 +638,7 @@ errors_are_those_of_the_command_line (void **state)
   assert_refused (open_job (NANO "--global-batch-size 3 --gpus 2", error), WEFT_STATUS_BAD_INPUT,
                   "batch");
   assert_refused (open_job (NANO "--gpus", error), WEFT_STATUS_BAD_INPUT, "wanted a value");
-  assert_null (open_job (NANO "--gpus", NULL)); /* `error` may be NULL */
+  assert_null (open_job (NANO "--gpus", NULL)); /* the last argument, `error`, may be NULL */
 }
 
 static void

@@ -11,7 +11,7 @@
 #define DATA WEFT_SOURCE_DIR "/LICENSE"
 #define STEPS 3
 
-/* The learning rate that the example uses. */
+/* The learning rate that api/examples/train.c uses. */
 #define LIKE_THE_EXAMPLE "--lr 1e-3 --min-lr 1e-3 --warmup 0 "
 
 struct trace {

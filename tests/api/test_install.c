@@ -24,7 +24,7 @@ run (const char *folder, const char *command)
   return out;
 }
 
-/* A job that needs no file of the source folder. */
+/* Flags of a job that needs no file of the source folder. */
 #define WORDS "--model gpt2-nano --num-layers 2 --seq-length 32"
 
 /* TRUE: built without a sanitizer. The runtime of a sanitizer must be loaded first, and a program

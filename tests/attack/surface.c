@@ -306,7 +306,7 @@ add_random_job (GPtrArray *words, GRand *rand)
 static void
 add_bad_file (GPtrArray *words, GRand *rand)
 {
-  /* paths relative to the source folder */
+  /* paths of the job files, relative to the source folder */
   g_auto (GStrv) names = weft_data_names ("tests/bad", ".ini");
 
   add (words, WEFT_SOURCE_DIR "/tests/bad/%s.ini",

@@ -13,7 +13,7 @@
 #define JOBS 2
 #define PROCESSES 3
 #define MEETINGS 60
-#define STRANGERS 96 /* connections that one attacker keeps open */
+#define STRANGERS 96 /* number of connections that one hostile thread keeps open */
 #define SECONDS 60   /* time limit of every exchange of the job */
 
 /* ---------------------------------------------------------------------- members */

@@ -765,7 +765,7 @@ a_comparison_fits_80_columns (void **state)
     g_free (path[i]);
 }
 
-/* The header of `weft train` is on stderr. */
+/* `weft train` writes its header to stderr, in lines of at most 80 columns. */
 static void
 the_header_of_a_run_fits_80_columns (void **state)
 {

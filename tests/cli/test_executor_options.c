@@ -239,7 +239,7 @@ commands_refuse_flags_of_other_executors (void **state)
       "--patience: not available with executor cpu (expected --executor cuda)" },
     { TRAIN "--threads 0", "--threads: found \"0\", wanted none|1..1024" },
     { TRAIN "--stress 0", "--stress: found \"0\", wanted none|1..9007199254740992" },
-    /* a bad --deadline is refused before the CUDA module is loaded */
+    /* A --deadline of 0 is refused, also on a machine without CUDA. */
     { TRAIN "--executor cuda --deadline 0", "--deadline: found \"0\", wanted none|0.001..1e9" },
     { TRAIN "--executor cuda --ranks-per-gpu 2000",
       "--ranks-per-gpu: found \"2000\", wanted 1..1024" },

@@ -1,4 +1,5 @@
-/* What weft plan prints while it searches, by time and memory. */
+/* The lines with which `weft plan` reports its progress, while it searches: when they are printed,
+ * and what they say about time and memory. */
 #include "cli/watch.h"
 #include "tests/runner/runner.h"
 #include <math.h>

@@ -123,7 +123,7 @@ every_bundled_number_is_given_with_its_source (void **state)
 static void
 the_data_sheets_are_met (void **state)
 {
-  /* NVIDIA data sheets: rates without sparsity, bandwidths in one direction. */
+  /* Figures of NVIDIA's data sheets: rates without sparsity, bandwidths in one direction. */
   static const struct {
     const char *name;
     double bf16, memory_bandwidth, intra, nic;
@@ -305,7 +305,7 @@ message_of (const char *from, const char *to)
   return g_strdup (error->message + strlen (path));
 }
 
-/* Number of the line of dgx-h100.ini that starts with `key`. */
+/* Returns the number of the line of dgx-h100.ini that starts with `key`. */
 static unsigned
 line_of (const char *key)
 {

@@ -169,7 +169,8 @@ the_name_says_whether_a_file_is_compressed (void **state)
   assert_true (g_str_has_prefix (text, "{\"schema\":\"weft.timeline/1\","));
   assert_memory_equal (gzip, "\x1f\x8b", 2);
   g_autofree char *other = in_folder ("renamed.json");
-  assert_int_equal (g_rename (packed, other), 0); /* a gzip file is recognised by its content */
+  /* A gzip file needs no suffix: the reader recognises it by its content. */
+  assert_int_equal (g_rename (packed, other), 0);
   struct step again = load (other);
   assert_same_step (&s, &again);
   step_free (&again);
@@ -231,7 +232,7 @@ refused (const char *text, gssize length, const char *part)
     fail_msg ("found \"%s\", wanted \"%s\"", error->message, part);
 }
 
-/* A copy of `text` with the first `from` replaced by `to`. */
+/* Returns a copy of `text` in which the first `from` is replaced by `to`. */
 static char *
 changed (const char *text, const char *from, const char *to)
 {

@@ -112,7 +112,7 @@ the_framework_takes_time_around_each_launch (void **state)
     enum weft_op_kind kind;
     enum weft_phase phase;
     uint16_t layer;
-    double framework; /* microseconds of framework time, on a host of speed 1 */
+    double framework; /* microseconds of framework time per op, on a host of speed 1 */
   } row[] = {
     { WEFT_OP_EMBED, WEFT_PHASE_FORWARD, WEFT_NO_LAYER, 1 },
     { WEFT_OP_NORM, WEFT_PHASE_FORWARD, 0, 1 + 300 + 10 },

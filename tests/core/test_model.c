@@ -14,7 +14,8 @@ enum counted { ALL, OUTSIDE };
 static const struct {
   const char *name;
   double parameters, close; /* largest relative error of Weft's count; 0: the count must be exact */
-  double active;            /* published active parameters; 0: all parameters */
+  /* published number of active parameters; 0: the model has no inactive parameters */
+  double active;
   double active_close;
   enum counted embedding;
 } published[] = {

@@ -18,7 +18,8 @@
 #define SEED 20261121
 /* largest relative difference of two sums of doubles that are added in different orders */
 #define EXACT 1e-9
-#define DATE 1e-12 /* seconds; smaller differences count as none (exec_sim/bridge.cc) */
+/* in seconds; the simulator treats smaller differences as 0 (exec_sim/bridge.cc) */
+#define DATE 1e-12
 
 struct sample {
   char *words;
@@ -484,7 +485,7 @@ check_flows (const struct sample *s, uint32_t role, uint32_t op)
   weft_coll_shape_release (&shape);
 }
 
-/* Number of ranks that sum their gradients with each other. */
+/* Returns the number of ranks that sum their gradients with each other. */
 static uint32_t
 sharing (const weft_plan *plan)
 {
@@ -542,7 +543,7 @@ is_alone (const weft_plan *plan, const weft_program *p, const struct weft_buf *b
   return weft_mesh_expert_replicas (&plan->mesh) == 1 && is_of_experts (p, buf);
 }
 
-/* Number of ranks over which a flat buffer can be sharded. */
+/* Returns the number of ranks over which a flat buffer can be sharded. */
 static uint32_t
 sharers (const weft_plan *plan, const weft_program *p, const struct weft_buf *buf)
 {
@@ -623,7 +624,7 @@ slots_of (const weft_plan *plan, const weft_program *p, uint32_t weight)
                                                               : weft_mesh_slots (m);
 }
 
-/* Bytes of the gathered weights of layers [first, end), with padding. */
+/* Returns the bytes of the gathered weights of layers [first, end), with padding. */
 static uint64_t
 unit_bytes (const weft_plan *plan, const weft_program *p, uint32_t first, uint32_t end)
 {
@@ -710,7 +711,8 @@ gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gather
                   (1 + plan->job.model.mtp_num_layers);
   int level = weft_job_sharding (&plan->job);
 
-  if (sharing (plan) == plan->mesh.instances) /* every rank holds all weights: no gathers */
+  /* Every rank holds all weights, so no weights may be gathered. */
+  if (sharing (plan) == plan->mesh.instances)
     return gathered == 0;
   if (plan->job.strategy.distributed_config == WEFT_FSDP2)
     return fsdp2_gathers_are_right (plan, p, gathered);

@@ -151,7 +151,7 @@ outcome_of (const char *words)
   return NAMELESS;
 }
 
-/* Runs one job in a process of its own. */
+/* Plans one job in a child process, so that a crash can be reported. */
 static enum outcome
 try_job (const char *words)
 {

@@ -508,7 +508,7 @@ check_path (const weft_grid *grid, uint32_t copy)
   assert_int_equal (n, 1);
 }
 
-/* A random schedule with random legal counts. */
+/* Draws a schedule with counts (stages, chunks, microbatches) that are legal for it. */
 static struct weft_grid_spec
 random_spec (GRand *random)
 {

@@ -113,7 +113,7 @@ new_weights_have_the_moments_of_gpt2 (void **unused)
   paper_job_close (&j);
 }
 
-/* Number of positions at which two tensors have equal elements. */
+/* Returns the number of elements that are equal in two tensors. */
 static uint64_t
 count_equal (weft_state *a, const char *name, weft_state *b, const char *other)
 {

@@ -152,7 +152,7 @@ defaults_pass_the_check (void **state)
   assert_int_equal (strategy.tensor_model_parallel_size, 1);
 }
 
-/* A value of the knob other than its default `def`. */
+/* Returns a value of the knob that differs from its default `def`. */
 static union weft_value
 moved (const struct weft_field *field, union weft_value def)
 {
@@ -190,7 +190,7 @@ a_pending_knob_moved_from_its_default_is_refused_by_name (void **state)
   }
 }
 
-/* Standard output of `weft knobs` with these flags. */
+/* Runs `weft knobs` with these flags and returns its standard output. */
 static char *
 run (const char *flags, int wanted_status)
 {

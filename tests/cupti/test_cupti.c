@@ -13,10 +13,10 @@ static struct {
   CUpti_BuffersCallbackRequestFunc wanted;
   CUpti_BuffersCallbackCompleteFunc filled;
   CUpti_CallbackFunc callback;
-  uint64_t kinds; /* enabled activity kinds, one bit each */
+  uint64_t kinds; /* activity kinds that the caller has enabled, one bit for each */
   uint32_t n_callbacks, depth, device;
-  gboolean is_held; /* the buffer contains a record that is not complete yet */
-  uint64_t pushed;  /* the id pushed last, by any thread (external correlation id) */
+  gboolean is_held; /* the buffer contains the record of an activity that has not ended */
+  uint64_t pushed;  /* external correlation id that a thread pushed last */
   size_t dropped;
   CUptiResult subscribed, next;
 } fake;
@@ -311,7 +311,7 @@ records_in_any_order_belong_to_the_op_whose_id_was_pushed (void **state)
   put_kernel ("also early", 200, 13, 1, 0);
   put_known (13, first);
   end_buffer ();
-  begin_buffer (); /* the id of the first kernel is in a later buffer */
+  begin_buffer (); /* the record with the id of the first kernel is only in this later buffer */
   put_known (11, first);
   end_buffer ();
   take (c);
@@ -322,7 +322,8 @@ records_in_any_order_belong_to_the_op_whose_id_was_pushed (void **state)
   assert_taken (2, "late", 3, 0);
   assert_true (taken.at[0].begin == 100 && taken.at[0].end == 110);
   take (c);
-  assert_int_equal (taken.n, 0); /* each activity is returned once */
+  /* A second call returns nothing: each activity is returned once. */
+  assert_int_equal (taken.n, 0);
   weft_cupti_close (c);
 }
 
@@ -403,7 +404,9 @@ launches_of_other_threads_go_by_the_order_of_their_stream (void **state)
   assert_taken (1, "another", -1, 0);
   assert_taken (2, "ncclDevKernel_b", 0, 21);
 
-  weft_cupti_talk (c, stream); /* one launch but two kernels: not matched */
+  /* NCCL is announced once but launches two kernels, so these kernels are not matched with an
+   * op. */
+  weft_cupti_talk (c, stream);
   weft_cupti_launched (c);
   begin_buffer ();
   put_kernel ("ncclDevKernel_c", 1000, 63, 5, 0);
@@ -496,7 +499,7 @@ kernels_of_a_graph_go_by_the_nodes_that_were_captured (void **state)
     call_back (CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED, 2, node + 100, node);
   for (int run = 0; run < 2; run++) {
     begin_buffer ();
-    put_known (70, fake.pushed); /* the correlation id of the call that launches the graph */
+    put_known (70, fake.pushed); /* connects the call that launches the graph with the pushed id */
     put_kernel ("first", 100, 70, 1, 111);
     put_kernel ("second", 200, 70, 1, 112);
     put_kernel ("nccl", 300, 70, 1, 113);

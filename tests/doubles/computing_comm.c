@@ -20,10 +20,11 @@ struct weft_gpu_comm {
   computing_cuda *d;
   struct clique *clique;
   uint32_t rank, n_split, n_collective;
-  uint32_t *sent, *received; /* [member]: number of transfers so far */
+  uint32_t *sent, *received; /* [member]: number of transfers with this member so far */
 };
 
-/* One collective or transfer, with the call of each participant. */
+/* One collective or transfer of the computing device, with the communication call of each
+ * participant. */
 struct computing_meeting {
   /* number of participants, and of those whose call is now the first item of its stream */
   uint32_t n, came;

@@ -17,7 +17,7 @@ struct weft_gpu_stream {
 struct weft_gpu_event {
   uint32_t device;
   gboolean timed;
-  uint64_t recorded, done; /* records enqueued, records done */
+  uint64_t recorded, done; /* number of records that were enqueued, and of those that are done */
   /* number of work items of the device that were done before the newest record */
   uint64_t at;
   weft_gpu_graph *captured;

@@ -14,7 +14,7 @@
 #include "exec_gpu/calls.h"
 #include <pthread.h>
 
-/* Kinds of work on a stream. */
+/* Kinds of work items on a stream. */
 enum computing_kind {
   COMPUTING_RECORD,
   COMPUTING_WAIT,
@@ -25,7 +25,7 @@ enum computing_kind {
   COMPUTING_MARK,
   COMPUTING_JOIN,
   COMPUTING_EXCHANGE,
-  COMPUTING_LAUNCH, /* all communication calls of one group */
+  COMPUTING_LAUNCH, /* the communication calls of one group, as one work item */
 };
 
 /* One communication call. In a transfer, `from` (send) or `to` (receive) is the only buffer. */
@@ -45,7 +45,7 @@ struct computing_meeting;
 
 struct computing_item {
   enum computing_kind kind;
-  uint64_t number; /* position in the order of all work items */
+  uint64_t number; /* number of the work item, in the order in which work items are enqueued */
   weft_gpu_event *event;
   /* Of a record: its number among the records of the event, from 1. Of a wait: the number of the
    * record that it waits for. */
@@ -80,31 +80,31 @@ struct weft_cudnn_attention;
 
 typedef struct computing_cuda {
   struct weft_gpu_calls calls;
-  uint32_t devices;    /* reported device count; default 64 */
-  gboolean warpgroups; /* supports wgmma; FALSE by default */
-  GRand *rand;         /* NULL: work runs in the order of calls */
+  uint32_t devices;    /* number of devices that the double reports; default 64 */
+  gboolean warpgroups; /* TRUE: the devices support wgmma; FALSE by default */
+  GRand *rand;         /* random order of work; NULL: work runs in the order of the calls */
   /* Not NULL: the other ranks are in other processes. This process then has one rank, and runs work
    * in the order of calls. */
   struct weft_rendezvous *peers;
   /* cuDNN double, owned by the caller; NULL: attention runs on Weft's kernels */
   struct weft_cudnn_attention *cudnn;
   uint32_t n_fused;
-  const char *said;      /* the first error; all later calls return it too */
-  uint64_t now, n_given; /* work items done; work items enqueued */
+  const char *said;      /* the first error of a call; all later calls return this error too */
+  uint64_t now, n_given; /* number of work items that are done, and of those that were enqueued */
   uint64_t n_seen;       /* value of n_given at the last query of an event */
   gint64 seen;           /* time of the last query that found new work or a completed event */
   uint32_t n_open;
-  gboolean open;                         /* work is running, so device memory is accessible */
-  uint64_t bytes[WEFT_N_POOL];           /* bytes allocated now */
-  uint64_t n_work[COMPUTING_LAUNCH + 1]; /* work items done, by kind */
+  gboolean open;                         /* TRUE: work is running, so device memory is accessible */
+  uint64_t bytes[WEFT_N_POOL];           /* bytes that are allocated now in each memory pool */
+  uint64_t n_work[COMPUTING_LAUNCH + 1]; /* number of work items done, for each kind */
 
   pthread_mutex_t lock;
-  pthread_key_t thread; /* thread-local state */
+  pthread_key_t thread; /* key of the state of each calling thread */
   GPtrArray *threads, *stream, *clique;
   GArray *arena, *scaled; /* elements: struct computing_arena; double */
 } computing_cuda;
 
-/* seed of the random order; 0: the order of calls */
+/* Returns a device that runs work in the order of the calls (seed 0) or in a random order. */
 computing_cuda *computing_cuda_new (uint32_t seed);
 void computing_cuda_free (computing_cuda *device);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (computing_cuda, computing_cuda_free)
@@ -122,7 +122,7 @@ void *computing_map (computing_cuda *d, enum weft_pool pool, uint64_t bytes);
 /* Frees memory and sets *bytes to its size; FALSE: `at` is not allocated. */
 gboolean computing_unmap (computing_cuda *d, enum weft_pool pool, const void *at, uint64_t *bytes);
 
-/* Makes all device memory accessible to the host (`touch`) or inaccessible. */
+/* touch TRUE: makes all device memory accessible to the host; FALSE: makes it inaccessible. */
 void computing_let_host (computing_cuda *d, gboolean touch);
 
 /* In builds with the address sanitizer: until computing_unfence(), kernels can access no device
@@ -131,7 +131,7 @@ struct weft_cuda_launch;
 void computing_fence (const computing_cuda *d, const struct weft_cuda_launch *l, uint32_t n);
 void computing_unfence (const computing_cuda *d);
 
-/* Sets the function pointers of communicators: comm_..., scaled_... and window_... */
+/* Sets the calls for communicators (comm_..., scaled_..., window_...) in the table of calls. */
 void computing_comm_calls (struct weft_gpu_calls *calls);
 void computing_comm_clear (computing_cuda *d);
 

@@ -11,8 +11,9 @@
 #endif
 
 #define PAGE 4096u
-#define ALIGNMENT 256u         /* cudaMalloc() returns multiples of this */
-#define MOST_FILLED (1u << 20) /* larger memory (scratch) is not filled with NaN */
+/* device memory begins at a multiple of this, like memory from cudaMalloc() */
+#define ALIGNMENT 256u
+#define MOST_FILLED (1u << 20) /* Larger memory, such as scratch, is not filled with NaN. */
 
 static const struct computing_arena *
 arena (const computing_cuda *d, uint32_t i)

@@ -13,16 +13,16 @@ struct item {
 };
 
 struct host {
-  GPtrArray *call; /* calls of the step, in order */
+  GPtrArray *call; /* calls of this host in the step, in order */
   uint32_t next;
-  struct item *launch; /* the launch between group_start and group_end; NULL outside of a group */
+  struct item *launch; /* the launch of the open group; NULL outside of a group */
 };
 
 struct world {
   const cuda_log *log;
   struct host *host;  /* by row */
   GQueue *stream;     /* [stream]: entries that have not run yet, struct item * */
-  GPtrArray *item;    /* all entries; frees them */
+  GPtrArray *item;    /* all entries of all streams, owned by this array */
   GHashTable *record; /* event -> newest record entry */
   /* participant of a communication, as text of side_of() -> number of its posted calls */
   GHashTable *posted;

@@ -285,7 +285,7 @@ address_of (const cuda_log *log, uint32_t row, uint32_t buf)
   return log->base[row][p->buf[weft_buf_owner (p, buf)].pool] + weft_buf_address (p, buf);
 }
 
-/* Whether these bytes belong to an operand of an op. */
+/* Whether the bytes [at, at + bytes) belong to an operand of an op. */
 static gboolean
 is_operand (const cuda_log *log, uint32_t row, uint32_t op, const void *at, uint64_t bytes)
 {
@@ -536,7 +536,7 @@ check_before (const cuda_log *log, uint32_t row, uint32_t op, const uint32_t *be
     uint32_t k = before[(size_t) op * WEFT_N_LANE + lane];
     while (k > 0 && !works_of (log, row, p->lane_ops[lane][k - 1], &first, &its_last))
       k--;
-    /* ops of one launch start together, so they need no order */
+    /* Ops of one launch start together, so the plan's order between them needs no check. */
     if (k == 0 || its_last == last || comes_after (mine, its_last) ||
         (p->op[op].lane == lane && p->op[op].flags & WEFT_OP_GROUPED))
       continue;
@@ -582,11 +582,13 @@ cuda_log_order (const cuda_log *log)
 struct alone {
   const cuda_log *log;
   uint32_t row, n;   /* n: streams + 1; column n - 1 of a clock stands for the begin of the step */
-  uint32_t *clock;   /* [stream][column]: the vector clocks */
-  GHashTable *event; /* event -> clock at its record, for events of this rank */
+  uint32_t *clock;   /* vector clocks of all streams: [stream][column] */
+  /* event -> copy of the stream's clock at the record of the event; only events of this rank */
+  GHashTable *event;
   const struct recorded_thing *start;
   GPtrArray **pending; /* [stream]: clocks of the waits since the last other call of the stream */
-  GPtrArray **about;   /* [stream]: struct recorded_call of each wait in `pending` */
+  /* [stream]: the wait calls (struct recorded_call) whose clocks are in `pending` */
+  GPtrArray **about;
   GHashTable *waited;  /* events that a stream or a host has waited for */
 };
 
@@ -716,7 +718,8 @@ look_at_records (const cuda_log *log, GHashTable *waited)
   uint32_t idle = 0;
 
   for (uint32_t i = 0; i < log->n; i++)
-    if (cuda_log_call (log, i)->kind == RECORDED_query) /* the host waits for row counts */
+    /* At a query of an event, the host waits for row counts. */
+    if (cuda_log_call (log, i)->kind == RECORDED_query)
       g_hash_table_add (waited, (void *) (uintptr_t) cuda_log_call (log, i)->thing);
   for (uint32_t i = 0; i < log->n; i++) {
     const struct recorded_call *c = cuda_log_call (log, i);

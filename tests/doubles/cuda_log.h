@@ -18,19 +18,21 @@ struct cuda_work {
 typedef struct cuda_log {
   const recorded_cuda *device;
   weft_exec *x;
-  gboolean shared;   /* all ranks share one GPU */
-  uint32_t first, n; /* calls of the step */
+  gboolean shared;   /* TRUE: all ranks share one GPU */
+  uint32_t first, n; /* the recorded calls of the step: [first, first + n) */
 
   uint32_t n_stream;
   GHashTable *stream; /* handle of a stream (struct recorded_thing) -> 1 + number of the stream */
   GArray *work;       /* all work items of the step, struct cuda_work */
-  /* [row][op]: indices in `work`; G_MAXUINT32: the op has no work */
+  /* [row][op]: first and last work item of an op, as indices in `work`; G_MAXUINT32: the op has no
+   * work */
   uint32_t **first_work, **last_work;
   /* [row][op]: the rank and op whose calls do the work of this op; of another rank if ranks share a
    * GPU */
   uint32_t **worker_row, **worker_op;
-  uint32_t *tail;                /* [stream]: number of work items that end before the step */
-  uint8_t *(*base)[WEFT_N_POOL]; /* [row]: address of the arena of each pool */
+  /* [stream]: number of the stream's work items that end before the step begins */
+  uint32_t *tail;
+  uint8_t *(*base)[WEFT_N_POOL]; /* [row][pool]: address of the rank's arena in each pool */
   uint8_t **mailbox;
   uint64_t *mailbox_bytes;
 } cuda_log;
@@ -48,7 +50,8 @@ char *cuda_log_arenas (cuda_log *log);
 char *cuda_log_ops (const cuda_log *log);
 /* checks that work runs in an order that the plan allows, and ends before the step ends */
 char *cuda_log_order (const cuda_log *log);
-char *cuda_log_waits (const cuda_log *log); /* checks that no wait and no record is redundant */
+/* checks that every wait and every record is necessary */
+char *cuda_log_waits (const cuda_log *log);
 /* checks that no call of the step waits for the device, opens a handle or allocates memory */
 char *cuda_log_quiet (const cuda_log *log);
 char *cuda_log_comms (const cuda_log *log); /* checks that all members of a communicator call it

@@ -10,7 +10,7 @@ struct queue {
    * group_end. */
   GPtrArray *launch;
   uint32_t next;
-  gboolean posted; /* the transfers of launch `next` have been posted */
+  gboolean posted; /* TRUE: the queue's transfers of launch `next` have been posted */
 };
 
 struct talks {
@@ -18,7 +18,7 @@ struct talks {
   uint32_t n;
   struct queue *queue;
   GHashTable *count;  /* key of a transfer -> how many transfers with this key were posted */
-  GHashTable *stream; /* communicator -> the stream on which it is used */
+  GHashTable *stream; /* communicator -> the stream on which its operations were called */
   char *wrong;
 };
 

@@ -56,7 +56,7 @@ scale_codes (float *value, const void *scale, const uint64_t size[2],
   }
 }
 
-/* Asserts that GPUs support the matmul (blas.c, playing_cublaslt.h). */
+/* Asserts that a GPU supports this matmul (rules in blas.c and playing_cublaslt.h). */
 static void
 check (const struct weft_cuda_gemm *g)
 {

@@ -26,7 +26,7 @@ enum {
   MOST_BLOCKS = 65535,
   MOST_THREADS = 1024
 };
-enum { GUARD = 256 /* bytes behind shared memory that no kernel may write */ };
+enum { GUARD = 256 /* bytes behind shared memory that kernels must not change */ };
 
 emulated_index threadIdx, blockIdx;
 dim3 blockDim, gridDim;
@@ -36,7 +36,7 @@ alignas (1024) uint8_t emulated_shared[SHARED_BYTES + GUARD];
 struct place {
   ucontext_t context;
   void *stack;
-  const void *bottom; /* lowest address of the stack, which has `bytes` bytes */
+  const void *bottom; /* lowest address of the stack */
   size_t bytes;
   void *fake; /* handle of the address sanitizer for this stack */
 };
@@ -148,8 +148,9 @@ struct thread {
   emulated_index index;
   uint32_t warp, lane;
   enum state state;
-  int line; /* source line of the barrier at which the thread waits */
-  std::vector<std::vector<copy>> groups; /* groups of cp.async; the last is not committed yet */
+  int line; /* where the thread waits: source line of its barrier */
+  /* groups of cp.async of the thread; the last group is not committed yet */
+  std::vector<std::vector<copy>> groups;
 };
 
 /* A warp: its lanes that are ready to run, the exchange (shuffle, vote, ldmatrix ...) in progress,
@@ -166,7 +167,7 @@ struct warp {
 static place scheduler;
 static std::vector<thread> threads;
 static size_t n_begun, n_ended; /* number of threads of the block that have begun and ended */
-static unsigned n_barriers;     /* completed __syncthreads() of the block */
+static unsigned n_barriers;     /* number of completed __syncthreads() of the block */
 static std::vector<warp> warps;
 /* stacks of kernel threads, which later blocks use again */
 static std::vector<std::unique_ptr<fibre>> fibres;
@@ -244,7 +245,7 @@ __syncthreads (int line)
   emulated_races_go_on (0, which);
 }
 
-/* Index of the thread of the block that starts next. */
+/* Returns the index of the thread of the block that starts next. */
 static size_t
 next_to_begin (void)
 {
@@ -288,9 +289,9 @@ run_threads (fibre *me)
   while (!EMULATED_RACES && n_begun < threads.size ());
 }
 
-static fibre *comes; /* the stack that is started next */
+static fibre *comes; /* the stack to which the next switch goes */
 
-/* The first function on every stack; it never returns. */
+/* The first function that runs on every stack of a kernel thread. It never returns. */
 static void
 live (void)
 {
@@ -418,7 +419,7 @@ __syncwarp (int line)
   emulated_races_go_on (whose, which);
 }
 
-static size_t shared_bytes; /* dynamic shared memory of the running block */
+static size_t shared_bytes; /* size of the dynamic shared memory of the running block */
 
 /* Bounds of the static shared memory of all kernels (__shared__ in emulated_cuda.hh). */
 extern "C" uint8_t __start_emulated_static[], __stop_emulated_static[];
@@ -644,7 +645,7 @@ emulated_run_blocks (enum emulated_blocks which)
   chosen = which;
 }
 
-static std::map<std::string, uint64_t> launches; /* number of launches by name of the kernel */
+static std::map<std::string, uint64_t> launches; /* name of a kernel -> number of its launches */
 
 void
 emulated_count (const char *kernel)

@@ -23,7 +23,7 @@ uint64_t emulated_launches (const char *kernel);
  * such an error ends the program. */
 void emulated_expect_complaints (int yes);
 
-/* The first recorded error since emulated_expect_complaints(); NULL: none. */
+/* Returns the first error recorded since emulated_expect_complaints(), or NULL. */
 const char *emulated_complaint (void);
 
 /* Number of data races between kernel threads so far. Only a build with the thread sanitizer

@@ -36,7 +36,7 @@ struct alignas (16) uint4 {
   uint32_t x, y, z, w;
 };
 
-/* Indices of the running thread. */
+/* threadIdx and blockIdx of the running thread. */
 extern emulated_index threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 extern uint8_t emulated_shared[];
@@ -56,14 +56,15 @@ extern uint8_t emulated_shared[];
  * NULL, or an error message. */
 const char *emulated_allow (const void *kernel, size_t bytes);
 
-/* Largest size that emulated_allow() accepts. */
+/* Returns the largest size that emulated_allow() accepts. */
 size_t emulated_most_shared (void);
 
 /* Launches a kernel: calls `thread` for every thread of the blocks that run
  * (emulated_run_blocks()). */
 void emulated_run (const void *kernel, dim3 grid, dim3 block, size_t shared,
                    const std::function<void ()> &thread);
-void emulated_count (const char *kernel); /* counts a launch for emulated_launches() */
+/* Adds a launch of this kernel to the counts that emulated_launches() returns. */
+void emulated_count (const char *kernel);
 
 void __syncthreads (int line = __builtin_LINE ());
 void __syncwarp (int line = __builtin_LINE ());
@@ -73,7 +74,8 @@ void __syncwarp (int line = __builtin_LINE ());
  * lanes; then all lanes continue. */
 typedef void emulated_maker (void *const *lane);
 void emulated_meet (void *mine, emulated_maker *make, int line);
-void emulated_all_lanes (unsigned mask); /* fails unless an exchange names all 32 lanes */
+/* Fails unless the mask of a warp exchange names all 32 lanes. */
+void emulated_all_lanes (unsigned mask);
 
 /* Checks a read of `bytes` by an instruction that requires aligned shared memory. */
 void emulated_read_shared (const void *at, size_t bytes);
@@ -128,7 +130,7 @@ emulated_vote (void *const *lane)
     *(unsigned *) lane[l] = bits;
 }
 
-/* A vote over all 32 lanes of a warp. */
+/* __ballot_sync(): a vote over all 32 lanes of a warp. */
 static inline unsigned
 __ballot_sync (unsigned all, int yes, int line = __builtin_LINE ())
 {

@@ -19,7 +19,7 @@ enum {
   MOST_COLUMNS = 256,
   WORDS = 4
 };
-enum { CHUNK = 16 /* bytes of one cp.async */ };
+enum { CHUNK = 16 /* bytes that one cp.async copies */ };
 
 /* A NaN, which accumulators contain while a product is in flight. */
 static const uint32_t in_flight = 0x7fc0dead;
@@ -37,7 +37,7 @@ struct busy {
   std::vector<float> before;
 };
 
-/* The products and cp.async of a thread that have not completed. */
+/* The wgmma products and the cp.async copies of a thread that have not completed. */
 struct flight {
   std::vector<product> open; /* issued products that no wgmma.commit_group has committed yet */
   std::vector<std::vector<product>> groups;
@@ -59,7 +59,7 @@ static std::vector<std::vector<issued>> warpgroups;
 /* [chunk of shared memory]: 1 after cp.async has written the chunk, until the fence to the async
  * proxy */
 static std::vector<uint8_t> unseen;
-static size_t bytes;                /* size of shared memory */
+static size_t bytes;                /* size of the block's shared memory in bytes */
 static bool expected;
 static const char *first_complaint;
 
@@ -215,7 +215,7 @@ check_described (uint64_t bits)
     complain ("a matrix is not laid out in rows of 128 bytes");
   if (bits >> 49 & 7)
     complain ("a matrix has a base offset");
-  if (bits >> 3 & 7) /* the start address must be a multiple of 1024 */
+  if (bits >> 3 & 7) /* the matrix must start at a multiple of 1024 bytes */
     complain ("a matrix without base offset does not begin at a multiple of eight rows");
 }
 

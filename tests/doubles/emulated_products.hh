@@ -8,7 +8,7 @@
  * columns), or replaces sum by the product. With fp8 values there are 32 terms instead of 16; two
  * fp8 values are one 16-bit element. */
 struct emulated_product {
-  float *sum; /* accumulators of this thread: columns / 2 */
+  float *sum; /* accumulators of this thread; columns / 2 numbers */
   unsigned columns;
   /* fragments of the left matrix in registers, four words; NULL: a_at describes the matrix */
   const uint32_t *a;
@@ -32,5 +32,5 @@ uint64_t emulated_matrix_place (uint64_t bits, bool turned, unsigned outer, unsi
 void emulated_products_open (size_t shared);
 void emulated_products_close (void);
 
-/* A cp.async of this thread to `to` has completed. */
+/* Called when the data of a cp.async of this thread have arrived at `to`. */
 void emulated_copy_arrived (const void *to);

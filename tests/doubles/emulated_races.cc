@@ -31,7 +31,7 @@ extern char __data_start[], _end[];
 }
 
 enum {
-  NOT_SYNC = 1 /* flag: switching between fibres does not order memory accesses */,
+  NOT_SYNC = 1 /* flag of a switch between fibres: the switch does not order memory accesses */,
   WORD = 8,
   MOST_BARRIERS = 1 + 1024 / 32
 };
@@ -41,7 +41,7 @@ static std::vector<void *> fibres;
  * sanitizer */
 static unsigned turn;
 static void *host;
-/* sync objects of ThreadSanitizer, identified by their addresses */
+/* The addresses of these objects stand for synchronisation objects of ThreadSanitizer. */
 static char begun, ended, barriers[MOST_BARRIERS][4];
 static bool in_kernel, raced;
 

@@ -7,7 +7,7 @@ enum { WORDS = 64 };
 
 alignas (16) static uint16_t memory[8 * WORDS + 8];
 
-/* Makes the compiler keep the read of x. */
+/* Reads x in a way that the compiler cannot remove. */
 static void
 use (float x)
 {

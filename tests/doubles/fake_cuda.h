@@ -33,12 +33,12 @@ extern computing_cuda *fake_device;
 /* Counts a call to CUDA or NCCL. Returns whether this call must fail. */
 gboolean fake_cuda_fails (void);
 
-/* Whether call number `fail_at` has been made. */
+/* Whether the call that fake_cuda_begin() lets fail has been made. */
 gboolean fake_cuda_has_failed (void);
 
 /* Whether an NCCL launch on this stream has not been enqueued yet. */
 gboolean fake_nccl_launches_on (const void *stream);
 
-/* The parts of fake_cuda_begin() and fake_cuda_end() for NCCL. */
+/* What fake_cuda_begin() and fake_cuda_end() do for NCCL. */
 void fake_nccl_begin (void);
 const char *fake_nccl_left (void);

@@ -10,10 +10,10 @@ computing_cuda *fake_device;
 static uint64_t n_calls, fails_at;
 static gint n_memory;
 
-/* State of a host thread. */
+/* State of the CUDA runtime for each host thread. */
 static _Thread_local struct {
   cudaError_t last;
-  const char *words; /* text of cudaErrorUnknown */
+  const char *words; /* text that cudaGetErrorString() returns for cudaErrorUnknown */
   int device;
   gboolean captures;
 } here;

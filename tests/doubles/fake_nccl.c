@@ -32,7 +32,7 @@ struct split {
 /* The state of a host thread: its open group, and the group that is being launched. */
 struct thread {
   int depth;
-  gboolean missed; /* the last ncclGroupStart() failed */
+  gboolean missed; /* TRUE: the last ncclGroupStart() failed, so the group is not open */
   ncclResult_t error;
   GPtrArray *comm, *aborted;
   GArray *promise, *split;
@@ -46,7 +46,7 @@ static GPtrArray *threads;
 /* Number of the current fake_nccl_begin(). The state of a thread is invalid if it has another
  * number. */
 static uint32_t generation;
-static GPtrArray *launching; /* streams on which a launch is pending */
+static GPtrArray *launching; /* streams on which an NCCL launch has not been enqueued yet */
 static GArray *operators;
 static gint n_groups, n_comms, n_windows, n_memory;
 static char words[256];
@@ -368,7 +368,7 @@ ncclCommInitRankConfig (ncclComm_t *comm, int nranks, ncclUniqueId commId, int r
   return ncclInProgress;
 }
 
-/* The new communicator exists only when all members have called. */
+/* Creates a communicator from a split. It exists only when all members have called. */
 ncclResult_t
 ncclCommSplit (ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config)
 {

@@ -469,7 +469,7 @@ finish (const struct problem *p, float x, uint64_t row, uint64_t column)
   return gelu (x);
 }
 
-static float took; /* time of the last matmul in milliseconds */
+static float took; /* duration of the last matmul in milliseconds */
 
 static gboolean
 is_on_stack (const void *at)

@@ -240,7 +240,7 @@ count (const int64_t dim[4])
   return (uint64_t) (dim[0] * dim[1] * dim[2] * dim[3]);
 }
 
-/* The four coordinates of the i-th element of a tensor. */
+/* Computes the four coordinates of the i-th element of a tensor. */
 static void
 places_of (const int64_t dim[4], uint64_t i, int64_t at[4])
 {
@@ -257,7 +257,7 @@ dtype_of (const struct thing *tensor)
   return type == WEFT_CUDNN_BF16 ? WEFT_BF16 : type == WEFT_CUDNN_HALF ? WEFT_FP16 : WEFT_FP32;
 }
 
-/* Offset of the i-th element of a tensor, in elements. */
+/* Returns the offset of the i-th element of a tensor, in elements. */
 static uint64_t
 offset_of (const struct thing *tensor, uint64_t i)
 {

@@ -416,7 +416,7 @@ rec_comm_ready (void *self, weft_gpu_comm *comm, gboolean *ready)
   return note (self, RECORDED_comm_ready, NULL, comm, 0);
 }
 
-/* New work makes a communicator busy: it must be polled again. */
+/* New work on a communicator: the caller must poll the communicator again before other calls. */
 static void
 keep_busy (weft_gpu_comm *comm)
 {

@@ -19,12 +19,13 @@ extern const char *const recorded_words[];
 struct recorded_thing {
   enum recorded_kind kind; /* kind of the call that opened the handle */
   uint32_t number, device;
-  gboolean flag; /* stream: has high priority; event: has a time; window: is symmetric */
+  /* stream: TRUE for high priority; event: TRUE if it records a time; window: TRUE if symmetric */
+  gboolean flag;
   uint32_t parent, n,
       /* communicator: number of the split of its parent, number of members, rank. window: `parent`
        * is the number of its communicator + 1 */
       rank;
-  uint32_t ctas;          /* communicator: limit of SMs */
+  uint32_t ctas;          /* communicator: largest number of SMs (CTAs) that it may use */
   _Atomic uint32_t looks; /* number of polls since the last call on the communicator */
   int color;
   /* In seconds. Of a stream: end of its last work. Of an event: time of its record. */
@@ -35,9 +36,9 @@ struct recorded_call {
   enum recorded_kind kind;
   /* rank and op of the call, set by choose() and about() of the calling thread */
   uint32_t device, row, op;
-  /* thing: the event, communicator or graph of the call */
+  /* stream on which the call was made; event, communicator or graph of the call */
   const struct recorded_thing *stream, *thing;
-  uint32_t at; /* index of the call's arguments in the list of their kind */
+  uint32_t at; /* index of the call's arguments in the array for its kind */
 };
 
 struct recorded_arena {
@@ -54,16 +55,16 @@ struct recorded_kernel {
 
 typedef struct recorded_cuda {
   struct weft_gpu_calls calls;
-  uint32_t devices;      /* reported device count; default 64 */
+  uint32_t devices;      /* number of devices that the double reports; default 64 */
   const char *no_kernel; /* name of a kind of op without a kernel (weft_op_words); may be NULL */
-  uint64_t fail_at;      /* number of the call that fails, counted from 1; 0: none */
+  uint64_t fail_at;      /* the call with this number, counted from 1, fails; 0: none fails */
   gboolean lost_then;    /* after this call all others fail too, as if the GPUs were lost */
   gboolean never_ends;   /* TRUE: events of the device never complete */
   gboolean never_ready;  /* TRUE: communicators never become ready */
   struct weft_gpu_id id; /* id of the newest communicator that is not a split */
   /* plan whose row counts (copies to the host) are set to 1; may be NULL */
   const weft_plan *counted;
-  uint32_t slow; /* polls until a communicator is ready */
+  uint32_t slow; /* number of polls until a communicator is ready */
 
   /* struct weft_gpu_activity: what every call for activities returns; may be NULL */
   GArray *activity;
@@ -71,18 +72,19 @@ typedef struct recorded_cuda {
 
   /* seconds of a kernel; NULL: kernels take no time */
   double (*seconds) (const struct weft_kernel *k);
-  uint64_t room;    /* free memory in bytes, as a query returns it */
-  uint32_t n_looks; /* number of queries of free memory */
+  uint64_t room;    /* free memory in bytes that a query returns */
+  uint32_t n_looks; /* number of queries of free memory so far */
   /* seconds of a timed event record; seconds per byte of a copy or collective */
   double stamp, byte;
 
   pthread_mutex_t lock;
-  pthread_key_t thread; /* thread-local state */
+  pthread_key_t thread; /* key of the state of each calling thread */
   GPtrArray *threads;
   uint64_t n_calls;
-  uint32_t n_things, n_open; /* handles opened so far; handles, arenas and scaled sums open now */
-  GArray *call;              /* struct recorded_call */
-  GArray *arena;             /* struct recorded_arena */
+  /* handles opened so far; handles, arenas and scaled sums that are open now */
+  uint32_t n_things, n_open;
+  GArray *call;              /* all recorded calls, struct recorded_call */
+  GArray *arena;             /* all arenas, struct recorded_arena */
   GPtrArray *things;
   /* arguments of the calls of each kind; recorded_call.at is an index of one of these arrays */
   GArray *kernel, *copy, *join, *exchange, *collective, *transfer, *mark;

@@ -27,7 +27,7 @@ enum warpgroup_fault {
 
 struct warpgroup_trial {
   bool fp16, a_in_registers, a_turned, b_turned;
-  unsigned columns; /* columns of b and c: 64 or 128 */
+  unsigned columns; /* number of columns of b and c: 64 or 128 */
   enum warpgroup_fault fault;
 };
 

@@ -38,7 +38,7 @@ run (const struct weft_kernel *k, gboolean warpgroups, gboolean again)
   fenced_free (l.scratch);
 }
 
-/* The first operand that has the same memory as operand o. */
+/* Returns the first operand that has the same memory as operand o. */
 static uint32_t
 first_in (const struct weft_kernel *k, uint32_t o)
 {
@@ -105,7 +105,7 @@ static void
 launch (void *user, const struct weft_kernel *k, gboolean again)
 {
   const struct how *how = user;
-  static unsigned n; /* number of calls, not counting repetitions */
+  static unsigned n; /* number of calls on the device so far, without repetitions */
 
   n += !again;
   emulated_order_of_threads (again);

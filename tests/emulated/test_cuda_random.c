@@ -28,7 +28,7 @@ static const struct trained_bound bounds[] = {
   [WEFT_FP32] = { .loss = 1e-5, .norm = 1e-4, .gradient = 1e-3 },
   [WEFT_BF16] = { .loss = 1e-3, .norm = 1e-2, .gradient = 0.3 },
   [WEFT_FP16] = { .loss = 1e-3, .norm = 1e-2, .gradient = 0.3 },
-  /* neighbouring fp8 values are 1/8 apart */
+  /* Neighbouring fp8 values differ by an eighth of their value, so tolerances are large. */
   [WEFT_FP8] = { .loss = 3e-3, .norm = 5e-2, .gradient = 0.6 },
 };
 

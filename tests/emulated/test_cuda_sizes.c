@@ -257,14 +257,14 @@ a_device_with_less_shared_memory_takes_them_too (void **state)
 static const struct large {
   enum weft_op_kind kind;
   uint64_t dim[8];
-  uint64_t few; /* number of last rows on which the small call runs */
+  uint64_t few; /* the small call runs on this many last rows */
   uint32_t out;
-  int32_t word; /* value of all elements of int32 operands */
+  int32_t word; /* every element of an int32 operand has this value */
 } larges[] = {
   { WEFT_OP_XENT_GRAD, { 98304, 50304, 0, 0, 0, 1 }, 1, 0, 50303 },
-  /* rows for which the kernel uses one warp per row */
+  /* row length for which the kernel uses one warp per row */
   { WEFT_OP_NORM, { 5 << 20, 1024 }, 8, 3, 0 },
-  /* rows for which the kernel uses one thread block per row */
+  /* row length for which the kernel uses one thread block per row */
   { WEFT_OP_NORM, { 1 << 20, 5120 }, 1, 3, 0 },
   { WEFT_OP_SWIGLU, { 131070, 36864 }, 1, 1, 0 },
   { WEFT_OP_ADD, { 3 << 20, 2048 }, 1, 2, 0 },

@@ -52,7 +52,7 @@ static struct {
   struct weft_exec_ops ops;
   /* "kill", "term", "usr1" (signals to itself), "cut" (cuts the token file) or "live" (nothing) */
   const char *end;
-  char *data; /* path of the token file */
+  char *data; /* path of the token file of the run */
   uint32_t whose, rank, steps;
 } here;
 
@@ -239,7 +239,8 @@ two_processes_train_as_one_does (void **state)
     assert_ended (&whole, 0);
     assert_ended (&p.at[0], 0);
     assert_ended (&p.at[1], 0);
-    assert_string_equal (p.at[0].out, whole.out); /* losses of training steps and evaluations */
+    /* rank 0 prints the losses of training steps and evaluations */
+    assert_string_equal (p.at[0].out, whole.out);
     assert_string_equal (p.at[1].out, "");        /* only rank 0 prints losses */
     if (has_files (jobs[job])) {
       assert_same_exports (two, one);

@@ -15,7 +15,7 @@
 #include "tests/runner/runner.h"
 #include <dlfcn.h>
 
-#define GUARD 256 /* bytes behind scratch; they must not change */
+#define GUARD 256 /* bytes behind the scratch memory, which the kernels must not change */
 
 /* ------------------------------------------------------------------------------ the double */
 
@@ -315,7 +315,7 @@ auto_takes_what_was_quicker_and_tries_once (void **state)
 
   (void) state;
   assert_false (weft_fused_takes (f, 0, &t.kernel[0], &bytes));
-  assert_true (bytes > 0); /* scratch that the trial needs */
+  assert_true (bytes > 0); /* the comparison of both implementations needs scratch */
   assert_true (try (f, &t, 0, 2, 1));
   assert_int_equal (playing_trial.n_runs, 2);
   assert_true (try (f, &t, 0, 1, 2));

@@ -110,7 +110,7 @@ collectives_of_gradients_are_in_the_part_that_launches_them (void **state)
                collectives_in (TWO, WEFT_PART_UPDATE, WEFT_NO_MICRO));
   assert_true (
       collectives_in (TWO SHARDED BUCKETS "overlap_param_gather=true", WEFT_PART_FORWARD, 0) > 2);
-  /* Megatron-FSDP level 3 reduces gradients in every microbatch */
+  /* Megatron-FSDP with zero_dp_strategy = 3 reduces gradients in every microbatch. */
   for (uint32_t micro = 0; micro < 2; micro++)
     assert_true (collectives_in (TWO "use_megatron_fsdp=true zero_dp_strategy=3",
                                  WEFT_PART_BACKWARD, micro) > 2);

@@ -143,7 +143,7 @@ scales_microbatches (const char *words)
   return strstr (words, "precision=fp8") && !strstr (words, "fp8_recipe=delayed");
 }
 
-/* The text of the job `words` on one rank. */
+/* Returns the text of the job `words` with one rank in place of several. */
 static char *
 alone_of (const char *words)
 {
@@ -255,7 +255,7 @@ divides_small_later (const struct weft_job *job)
           weft_job_product_dtype (job) == WEFT_FP16);
 }
 
-/* Whether the ranks' parts of a gradient are never added. */
+/* Whether each rank computes a part of a gradient, and no op adds the parts. */
 static gboolean
 drifts_apart (const struct weft_job *job)
 {
@@ -280,7 +280,7 @@ computes_otherwise (const struct weft_job *job)
          drops_together (job) || drifts_apart (job);
 }
 
-/* Whether no value is rounded to 16 bits or less. */
+/* Whether the job computes and sends all numbers in fp32. */
 static gboolean
 is_fp32 (const struct weft_job *job)
 {

@@ -55,7 +55,7 @@ exchange_plan (struct exchange *e, enum weft_reduction_order order)
   return made_plan (&job, weft_mesh_make (1, 1, MEMBERS, 1), &b);
 }
 
-/* Draws values of many magnitudes, so that sums lose bits. */
+/* Draws values of many magnitudes, so that every sum of them is rounded. */
 static void
 draw (struct exchange *e, weft_exec *x, uint32_t seed)
 {

@@ -151,7 +151,7 @@ import_weights (struct run *run)
     fail_msg ("not used: %s", unused);
 }
 
-/* Opens a run. `strategy`: at most 12 flags, terminated by NULL. */
+/* Opens a run of a model. `strategy`: at most 12 flags, terminated by NULL. */
 static void
 open_run (struct run *run, const char *model, const char *precision, const char *const *strategy)
 {
@@ -164,7 +164,7 @@ open_run (struct run *run, const char *model, const char *precision, const char 
   for (uint32_t i = 0; strategy[i]; i++)
     flags[8 + i] = strategy[i];
   made_real_job (&job, flags);
-  /* The settings of the optimizer in make_vectors.py. */
+  /* optimizer settings that make_vectors.py uses for PyTorch */
   *run = (struct run){ .model = model,
                        .plan = made_real_plan (&job),
                        .control = { .step = 1,
@@ -379,7 +379,8 @@ gradient_has_the_direction (const struct pair *p)
     found += (double) p->found[i] * p->found[i];
     wanted += (double) p->wanted[i] * p->wanted[i];
   }
-  /* opt's query gradients are the smallest; their observed cosine is 0.995 */
+  /* The model opt has the smallest query gradients. Their observed cosine with PyTorch's gradients
+   * is 0.995. */
   double cosine = dot / sqrt (found * wanted), least = g_str_equal (p->model, "opt") ? 0.99 : 0.997;
   if (!(cosine > least) && largest (p->wanted, p->n) > 1e-12)
     fail_msg ("%s: gradient of %s: cosine %.6g, wanted over %g", p->model, p->name, cosine, least);
@@ -417,7 +418,8 @@ logits_are_those_of_other_software (void **unused)
   for (uint32_t m = 0; models[m]; m++) {
     struct run run;
     if (g_str_equal (models[m], "deepseek_v3"))
-      continue; /* the logits of the prediction layer overwrite those of the model */
+      /* The logits of the prediction layer overwrite the logits of the model in memory. */
+      continue;
     g_autoptr (weft_safetensors) expected = open_vectors (models[m], "expected.safetensors");
 
     open_run (&run, models[m], "fp32", flags);

@@ -204,7 +204,8 @@ copies_to_and_from_the_host_have_rows_that_predict_them (void **state)
     if (p->op[op].kind != WEFT_OP_TO_HOST || weft_op_bytes (p, op) < 4096)
       continue;
     double wanted = 1e-6 * weft_op_bytes (p, op), took = t->end[0][op] - t->begin[0][op];
-    if (!(fabs (took / wanted - 1) < 0.15)) /* prices between two measured sizes are interpolated */
+    /* An interpolated price, between two measured sizes, may be off by 15 %. */
+    if (!(fabs (took / wanted - 1) < 0.15))
       fail_msg ("op %u: found %g s, wanted %g", op, took, wanted);
     seen++;
   }
@@ -275,7 +276,7 @@ memory_that_is_not_the_plans_has_a_name (void **state)
   g_autoptr (weft_timeline) first = weft_exec_step (x, NULL), t = weft_exec_step (x, NULL);
   assert_true (t->knows_reserved);
   assert_int_equal (t->reserved[WEFT_RESERVED_CONTEXT], 500);
-  /* scratch of cuBLASLt for the device's matmuls */
+  /* scratch of cuBLASLt that the device reports for its matmuls */
   assert_int_equal (t->reserved[WEFT_RESERVED_SCRATCH], 4096);
   assert_int_equal (t->reserved[WEFT_RESERVED_COMMUNICATORS], 70);
   assert_int_equal (t->reserved[WEFT_RESERVED_PRODUCTS], 30);

@@ -1,4 +1,4 @@
-/* The CUDA executor in several processes, on devices that record calls. */
+/* The CUDA executor in several processes of one job, on devices that record calls. */
 #include "exec_gpu/cuda/exec_cuda.h"
 #include "launch/rendezvous.h"
 #include "tests/runner/processes.h"
@@ -102,7 +102,8 @@ struct part {
   struct weft_exec_options options;
   uint32_t slow, devices;
   uint32_t n_here;
-  char *digest[MOST_RANKS]; /* for each rank of this process, the digest of its work */
+  /* [rank of this process]: digest of the calls that enqueue the rank's work */
+  char *digest[MOST_RANKS];
   uint32_t device[MOST_RANKS];
   GError *error;
 };
@@ -191,7 +192,7 @@ parts_clear (struct part *part, uint32_t n)
   }
 }
 
-/* Runs all ranks in one process. */
+/* Opens the plan and runs its step with all ranks in this process. */
 static struct part
 run_whole (const weft_plan *plan)
 {
@@ -463,7 +464,7 @@ assert_played (const struct processes *p, const char *launcher)
       fail_msg ("%s: rank %u has other calls than in one process", launcher, i);
     const char *mine = strchr (p->at[i].out, ' ');
     if (id)
-      assert_string_equal (mine, id); /* all ranks must have the same id of the communicator */
+      assert_string_equal (mine, id); /* every process must use the same id of the communicator */
     id = mine;
   }
   parts_clear (&whole, 1);

@@ -38,7 +38,7 @@ assert_right (const char *words, char *wrong)
     fail_msg ("%s; in %s", wrong, words);
 }
 
-/* Checks the calls of a step, from call `first` on. */
+/* Checks the recorded calls of a step, from call `first` on, with the functions of cuda_log.h. */
 static void
 look (const recorded_cuda *d, weft_exec *x, gboolean shared, uint32_t first, const char *words)
 {
@@ -150,7 +150,7 @@ streams_and_events_are_the_plan (void **state)
 #define N_WAITS 40
 #define FEW_OPS 2000
 
-/* Whether the checks notice that call i (a wait) is removed. */
+/* Removes call i, which is a wait, and returns whether the checks of cuda_log.h notice this. */
 static gboolean
 is_missed (recorded_cuda *d, weft_exec *x, uint32_t first, uint32_t i)
 {
@@ -656,7 +656,8 @@ rows_between_gpus_are_as_many_as_the_host_was_told (void **state)
   assert_non_null (x);
   step (x, EXPERTS);
   for (uint32_t i = first; i < d->call->len; i++)
-    assert_true (recorded_call_at (d, i)->kind != RECORDED_send); /* all row counts are 0 */
+    /* All row counts are 0, so no rank may send anything. */
+    assert_true (recorded_call_at (d, i)->kind != RECORDED_send);
   second = d->call->len;
   put_counts (d, plan, first, second);
   step (x, EXPERTS);

@@ -184,7 +184,7 @@ pipeline_plan (enum weft_schedule schedule, uint32_t p, uint32_t m)
   return made_plan (&job, weft_mesh_make (1, 1, 1, p), (weft_builder *const *) builders->pdata);
 }
 
-/* Seconds in which kernels of a rank run. */
+/* Returns the seconds in which kernels of a rank run. */
 static double
 busy (const weft_plan *plan, const weft_timeline *t, uint32_t row)
 {

@@ -8,7 +8,7 @@
 
 #define MB UINT64_C (1000000)
 
-/* Simulates one collective in every data parallel group of this mesh. */
+/* Simulates a step in which every data parallel group of the mesh runs one collective. */
 static weft_timeline *
 run_dp (const struct weft_cluster *cluster, struct weft_mesh mesh, enum weft_op_kind kind,
         uint64_t bytes)

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Default number of jobs. WEFT_TEST_JOBS=N sets another number, WEFT_TEST_SEED=S another seed. */
+/* Number of random jobs. WEFT_TEST_JOBS=N sets another number, WEFT_TEST_SEED=S another seed. */
 enum { JOBS = 40 };
 
 #define F(name) offsetof (struct weft_cluster, f.name)

@@ -140,7 +140,7 @@ nothing (size_t n)
   return ops;
 }
 
-/* Whether microbatches go from the last rank back to the first. */
+/* Whether a stage on the last rank sends microbatches to a stage on the first rank. */
 static gboolean
 goes_round (const weft_grid *grid)
 {

@@ -5,8 +5,8 @@
 #include "tests/runner/runner.h"
 
 #define LINK 50e9
-#define STEP 2e-6 /* latency of a link to a neighbour */
-#define HOP 1e-6  /* latency of every chip on the way */
+#define STEP 2e-6 /* latency of a torus link to a neighbouring chip */
+#define HOP 1e-6  /* latency that every chip on the way adds */
 
 /* A torus without latencies, with hosts of 2 x 2 x 1 chips. If the lengths of all axes are
  * multiples of 4, every axis has a wraparound link (is "closed"), as on Cloud TPUs. */
@@ -97,7 +97,7 @@ a_host_is_a_box_of_chips (void **state)
     assert_int_equal (slots[node], 15);
 }
 
-/* Shapes of Cloud TPU's slices of 4 to 512 chips. */
+/* For 4 to 512 chips, the torus gets the shape of Cloud TPU's slices. */
 static void
 unasked_sizes_are_near_a_cube (void **state)
 {
@@ -123,7 +123,7 @@ unasked_sizes_are_near_a_cube (void **state)
 
 struct hop {
   enum weft_torus_link kind;
-  uint32_t chip; /* the chip from which the link leads */
+  uint32_t chip; /* chip at the sending end of the link */
 };
 
 static void

@@ -12,13 +12,13 @@
 #include <gio/gio.h>
 #include <unistd.h>
 
-enum { GUARD = 256 /* bytes behind scratch; they must not change */ };
+enum { GUARD = 256 /* bytes behind the scratch memory, which the kernels must not change */ };
 
 struct gpu {
   const struct weft_gpu_calls *calls;
   weft_gpu_stream *stream;
-  const char *only; /* name of the kind of op to test; NULL: all */
-  uint32_t fused;   /* calls that cuDNN computed */
+  const char *only; /* name of the kind of op to test; NULL: all kinds */
+  uint32_t fused;   /* number of calls that cuDNN computed */
 };
 
 static void

@@ -12,8 +12,8 @@
 struct weft_state {
   enum weft_dtype dtype;
   union weft_model model;
-  GArray *tensors;                        /* struct weft_state_tensor */
-  GPtrArray *values[WEFT_STATE_GRAD + 1]; /* float *, one per tensor */
+  GArray *tensors;                        /* tensors of the state, struct weft_state_tensor */
+  GPtrArray *values[WEFT_STATE_GRAD + 1]; /* values of each tensor, float * */
 };
 
 enum weft_dtype

@@ -61,7 +61,7 @@ struct call {
   uint32_t n;
 };
 
-/* Number of operands of an op (core/ops.def). */
+/* Returns the number of operands of an op, as core/ops.def states them. */
 static uint32_t
 count_operands (enum weft_op_kind kind)
 {
@@ -401,7 +401,7 @@ o_columns (const struct sample *s)
   return s->heads * value_width (s);
 }
 
-/* Copies keys and values out of rows of qkv. */
+/* Copies keys and values out of rows that contain queries, keys and values (qkv). */
 static void
 take_kv (const struct sample *s, const float *qkv, float *kv, uint64_t rows)
 {

@@ -40,8 +40,10 @@ every_code_has_the_value_of_the_specification (void **state)
     assert_int_equal (!!signbit (found), code >> 7);
   }
   assert_true (weft_e4m3_float (0x7e) == 448);
-  assert_true (weft_e4m3_float (0x08) == 0x1p-6f); /* the smallest normal number of E4M3 */
-  assert_true (weft_e4m3_float (0x01) == 0x1p-9f); /* the smallest number of E4M3 */
+  /* code 0x08 is the smallest normal number of E4M3 */
+  assert_true (weft_e4m3_float (0x08) == 0x1p-6f);
+  /* code 0x01 is the smallest positive number of E4M3 */
+  assert_true (weft_e4m3_float (0x01) == 0x1p-9f);
 }
 
 static void
@@ -342,7 +344,7 @@ struct product {
   double dx[MOST], dw[MOST], ds[MOST], db[MOST], dy[MOST];
 };
 
-/* Gives the reference the operands of the kernel in double. */
+/* Copies the operands of the kernel as doubles, for the reference. */
 static void
 mirror (struct product *p, const struct tensor *w, uint64_t m, gboolean mx)
 {

@@ -127,7 +127,7 @@ trial_free (struct trial *t)
 typedef struct trial trial;
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (trial, trial_free)
 
-/* A copy of an operand's elements; the caller frees it. */
+/* Returns a copy of an operand's elements. The caller frees it. */
 static void *
 keep (const struct trial *t, uint32_t i)
 {
@@ -704,7 +704,7 @@ a_microbatch_of_65536_sequences_is_folded (void **state)
 
 /* --------------------------------------------------------------------------- kernels/math.h */
 
-/* Distance of `found` from `want` in units in the last place. */
+/* Returns the distance of `found` from `want` in units in the last place. */
 static double
 distance (float found, double want)
 {

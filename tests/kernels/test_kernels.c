@@ -234,7 +234,7 @@ a_gradient_is_the_slope_of_its_forward (void **state)
   g_rand_free (rand);
 }
 
-/* The loss of logits that are soft-capped before. */
+/* Returns the loss of logits after soft-capping. */
 static double
 capped_loss (const struct kernel_case *made, const double *logits)
 {
@@ -250,7 +250,7 @@ capped_loss (const struct kernel_case *made, const double *logits)
   return loss;
 }
 
-/* Gradient of capped_loss() with respect to the logits before soft-capping. */
+/* Computes the gradient of capped_loss() with respect to the logits before soft-capping. */
 static void
 capped_gradient (const struct kernel_case *made, const double *logits, double *gradient)
 {

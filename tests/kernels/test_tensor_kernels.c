@@ -353,7 +353,7 @@ free_loss (struct loss *l)
   g_free (l->stats);
 }
 
-/* Logits of a rank; columns beyond the vocabulary contain 1e30. */
+/* Returns the logits of a rank; columns beyond the vocabulary contain 1e30. */
 static float *
 logits_of (const struct loss *l, uint32_t rank, uint64_t columns)
 {

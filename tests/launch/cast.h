@@ -1,4 +1,4 @@
-/* cast.h - processes of one job as threads of a test. */
+/* cast.h - runs the processes of one job as threads of a test. */
 #pragma once
 #include "launch/rendezvous.h"
 #include "launch/wire.h"
@@ -36,7 +36,7 @@ void cast_run (struct cast *c);
 /* Waits until the processes that were started have ended. */
 void cast_finish (struct cast *c);
 
-/* Frees answers and errors. */
+/* Frees the answers and errors of all processes. */
 void cast_clear (struct cast *c);
 
 /* Asserts that process i has returned the answer `wanted`. */
@@ -45,7 +45,7 @@ void cast_assert_said (const struct cast *c, uint32_t i, const char *wanted);
 /* Asserts that process i has failed with an error that contains `part`. */
 void cast_assert_failed (const struct cast *c, uint32_t i, const char *part);
 
-/* Returns the number of the process in the job. */
+/* Returns the number of the calling process in the job. */
 uint32_t cast_process (const weft_rendezvous *r);
 
 /* Waits for the other processes within the time limit of the job. */

@@ -251,7 +251,7 @@ another_user_is_no_rank_0 (void **state)
 
   (void) state;
   if (geteuid () != 0)
-    skip (); /* only root can become another user */
+    skip (); /* skipped unless root runs the test, because only root can become another user */
   struct process other = start_as_nobody ("store", c.part[1].place.port);
   cast_start (&c, 1);
   cast_finish (&c);
@@ -269,7 +269,7 @@ without_a_secret_another_user_takes_no_place (void **state)
   (void) state;
   if (geteuid () != 0) {
     weft_store_close (store, 0);
-    skip (); /* only root can become another user */
+    skip (); /* skipped unless root runs the test, because only root can become another user */
   }
   struct process other = start_as_nobody ("rank_1", weft_store_port (store));
   process_wait (&other);
@@ -417,7 +417,7 @@ exchanged_values_have_a_limit_together (void **state)
 
 /* ----------------------------------------------------------------------------- memory */
 
-/* Returns the peak memory of this process in MiB. */
+/* Returns the peak memory of the test's process in MiB. */
 static uint64_t
 peak_memory (void)
 {

@@ -200,7 +200,8 @@ a_secret_is_that_of_the_variables_or_of_the_user (void **state)
   assert_secret (TORCHRUN " WEFT_SECRET_FILE=/a/b", NULL, "/a/b");
   assert_secret (TORCHRUN " WEFT_SECRET_FILE=/a/b WEFT_SECRET=" GOOD_SECRET, GOOD_SECRET, NULL);
   assert_secret (TORCHRUN, NULL, of_user);
-  assert_secret (TWO_OF_ONE "MASTER_ADDR=a", NULL, NULL); /* a job on one machine needs no secret */
+  /* The processes of a job on one machine need no secret. */
+  assert_secret (TWO_OF_ONE "MASTER_ADDR=a", NULL, NULL);
   assert_secret (TWO_OF_ONE "MASTER_ADDR=a WEFT_SECRET_FILE=/a/b", NULL, "/a/b");
   assert_secret (TWO_OF_ONE "MASTER_ADDR=a WEFT_SECRET=" GOOD_SECRET, GOOD_SECRET, NULL);
   assert_refused (NULL, TORCHRUN " WEFT_SECRET=0123456789abcde",

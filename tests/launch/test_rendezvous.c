@@ -41,7 +41,7 @@ a_value_of_one_is_got_by_all_who_wait_for_it (void **state)
   cast_clear (&c);
 }
 
-/* The type of weft_rendezvous_all_gather() and weft_rendezvous_gather(). */
+/* Pointer to weft_rendezvous_all_gather() or weft_rendezvous_gather(). */
 typedef GPtrArray *meeting (weft_rendezvous *r, const char *key, GBytes *value, double seconds,
                             GError **error);
 

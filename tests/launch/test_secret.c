@@ -32,7 +32,7 @@ share_treasure (weft_rendezvous *r, GError **error)
   return g_strndup (g_bytes_get_data (value, NULL), g_bytes_get_size (value));
 }
 
-/* Returns n processes that have the secret. */
+/* Returns n processes of a job that all know its secret. */
 static struct cast
 cast_with_secret (uint32_t n, double seconds)
 {
@@ -274,7 +274,8 @@ an_impostor_of_rank_0_is_found_out (void **state)
 struct wire_tap {
   GSocket *listening;
   uint16_t port, store_port;
-  GByteArray *up, *down; /* bytes sent to the store; bytes received from the store */
+  /* recorded bytes: those sent to the store, and those received from the store */
+  GByteArray *up, *down;
   guint change_after;    /* index of the byte from the store that is changed; 0: none */
   GThread *thread;
 };
@@ -434,7 +435,7 @@ a_byte_that_is_changed_on_the_wire_ends_the_job (void **state)
 
 /* ----------------------------------------------------------------------------- records */
 
-/* The example of RFC 8439, section 2.4.2. */
+/* The cipher must give the example of RFC 8439, section 2.4.2. */
 static void
 the_cipher_is_chacha20 (void **state)
 {

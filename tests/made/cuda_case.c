@@ -246,7 +246,8 @@ static const struct fixed {
   uint64_t dim[7];
   struct weft_place tp, cp;
   uint32_t before;
-  enum weft_dtype dtype, weights; /* type of operands and of weights; fp32 by default */
+  /* type of operands, and of weights; fp32 if a row does not state it */
+  enum weft_dtype dtype, weights;
 } fixed[] = {
   { WEFT_OP_NORM_DGRAD, { 7, 40 } },
   { WEFT_OP_NORM_DGRAD, { 2, 6090 } },

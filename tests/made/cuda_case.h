@@ -55,7 +55,7 @@ void cuda_case_attention (const struct cuda_case_device *device);
 /* Checks attention by the vendor library (cuDNN), in shapes that it supports on Hopper GPUs. */
 void cuda_case_fused_attention (const struct cuda_case_device *device);
 
-/* Checks unfused attention against the CPU kernels. */
+/* Checks unfused attention (attention scores in memory) against the CPU kernels. */
 void cuda_case_scores (const struct cuda_case_device *device);
 
 /* Checks fp8 quantisation, matmuls with fp8 weights, and matmuls and grouped GEMM of two fp8
@@ -66,7 +66,7 @@ void cuda_case_fp8 (const struct cuda_case_device *device);
  * load balancing, and grouped GEMM with many rows against the CPU kernels. */
 void cuda_case_experts (const struct cuda_case_device *device);
 
-/* Checks AdamW with stochastic rounding. */
+/* Checks AdamW with stochastic rounding of the weights against the CPU kernel. */
 void cuda_case_lots (const struct cuda_case_device *device);
 
 /* Checks grouped GEMM kernels, but no other kernels of MoE layers. */
@@ -75,5 +75,5 @@ void cuda_case_expert_products (const struct cuda_case_device *device);
 /* Checks grouped GEMM kernels with fp8 factors, with scales per tensor and per 128 elements. */
 void cuda_case_expert_codes (const struct cuda_case_device *device);
 
-/* Fails if a kernel has no test case. */
+/* Fails if a kernel of kernels/cuda has no test case. */
 void cuda_case_is_complete (const struct cuda_case_device *device);

@@ -38,7 +38,7 @@ spread_floats (GRand *rand, uint64_t n, enum weft_dtype dtype)
   return o;
 }
 
-/* Random fp8 codes without NaN. */
+/* Returns random fp8 values without NaN. */
 static struct weft_operand
 codes (GRand *rand, uint64_t n)
 {
@@ -49,7 +49,7 @@ codes (GRand *rand, uint64_t n)
   return o;
 }
 
-/* Random codes of a given fp8 type. */
+/* Returns random values of a given fp8 type. */
 static struct weft_operand
 codes_of (GRand *rand, uint64_t n, enum weft_dtype dtype)
 {
@@ -232,7 +232,7 @@ scales_of (GRand *rand, uint64_t n, uint64_t block, enum weft_dtype code)
   return o;
 }
 
-/* Random codes of numbers around 1, with some zeros. */
+/* Returns random fp8 values near 1, with some zeros. */
 static struct weft_operand
 mild_codes (GRand *rand, uint64_t n, enum weft_dtype dtype)
 {

@@ -54,7 +54,7 @@ int64_t expert_layer_pick (GRand *rand, const char *choices);
 void expert_layer_open (struct layer *l);
 void expert_layer_close (struct layer *l);
 
-/* Draws random inputs and weights. */
+/* Fills inputs and weights of the layer with random numbers. */
 void expert_layer_fill (GRand *rand, struct layer *l);
 
 /* Copies the weights of `from`, and its inputs from token number `token` on, to `to`, which may
@@ -64,7 +64,7 @@ void expert_layer_copy_inputs (const struct layer *from, struct layer *to, uint6
 /* Runs all ops of the layer, forward and backward. */
 void expert_layer_run (struct layer *l);
 
-/* Reads or writes element i of an array, as a double. */
+/* Read or write element i of an array of the layer, as a double. */
 double expert_layer_get (const struct layer *l, enum array a, uint64_t i);
 void expert_layer_set (struct layer *l, enum array a, uint64_t i, double value);
 
@@ -80,5 +80,5 @@ gboolean expert_layer_same_choice (const struct layer *a, const struct layer *b)
 /* Fails the test if an array of the two layers differs by more than `tolerance`. */
 void expert_layer_compare (const struct layer *found, const struct layer *wanted, double tolerance);
 
-/* Fails the test if results differ in any bit. */
+/* Fails the test if the arrays of the two layers differ in any bit. */
 void expert_layer_same_bits (const struct layer *a, const struct layer *b);

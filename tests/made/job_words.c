@@ -1,4 +1,4 @@
-/* Jobs and plans from words. */
+/* Jobs and plans that tests make from flags as text. */
 #include "tests/made/random_job.h"
 #include "core/job/flags.h"
 #include "core/plan/cost_table.h"

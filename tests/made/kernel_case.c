@@ -154,7 +154,7 @@ kernel_case_fill (GRand *rand, struct kernel_case *made, uint32_t o)
   struct weft_operand *operand = &made->k.operand[o];
   const char *name = made->argument[o].name;
   double size =
-      /* logits: exp (100) overflows fp32, so the largest must be subtracted */
+      /* Logits up to 100: exp (100) overflows fp32, so kernels must subtract the largest logit. */
       kernel_case_is_one_of (name, "logits") ? 100 : 2;
   double least = kernel_case_is_one_of (name, "v squares factor") ? 0.1 : -size;
   int limit = (int) (kernel_case_is_one_of (name, "ids") ? made->model.vocab_size
@@ -393,7 +393,8 @@ tolerance (const struct kernel_case *made, uint32_t o, const double *wanted)
   if (kernel_case_is_one_of (weft_op_info[made->k.kind].word, "norm_bwd head_norm_bwd"))
     scale = fmax (scale, 4 * steepest (made));
   struct tolerance t = { 8 * EPSILON32 * sqrt (longest_sum (made)) * scale, half };
-  if (made->k.kind == WEFT_OP_XENT_GRAD) /* lse, which is at most 128, is rounded to fp32 */
+  /* The gradient kernel reads the log-sum-exp, at most 128, after its rounding to fp32. */
+  if (made->k.kind == WEFT_OP_XENT_GRAD)
     t.error += 128 * EPSILON32 * scale;
   t.error += half * t.error + (folds ? missed_by_nodes (made, half, scale) : 0);
   t.error += made->rounds_inside ? 2 * half_ulp[made->k.shape.dtype] * scale : 0;

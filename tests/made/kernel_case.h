@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#define KERNEL_CASE_SEQUENCES 9 /* largest number of sequences of a case */
+#define KERNEL_CASE_SEQUENCES 9 /* largest number of sequences in a random call */
 
 /* Ops whose shapes other tests draw: MoE ops, and those of test_fp8.c, test_fp8_kernels.c,
  * test_fp8_experts.c, test_context.c, test_unfused_attention.c, test_tensor_kernels.c,
@@ -56,7 +56,7 @@ gboolean kernel_case_is_gradient (const char *name);
 /* Parses the operands of an op, for example "dy:r x:r dw:rw db:rw?". Returns their number. */
 uint32_t kernel_case_arguments (enum weft_op_kind kind, struct kernel_argument *argument);
 
-/* Draws a call. kernel_case_clear() frees its operands. */
+/* Draws a random call of an op. kernel_case_clear() frees its operands. */
 void kernel_case_make (GRand *rand, struct kernel_case *made, enum weft_op_kind kind);
 void kernel_case_clear (struct kernel_case *made);
 

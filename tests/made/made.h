@@ -173,7 +173,7 @@ made_plan (const struct weft_job *job, struct weft_mesh mesh, weft_builder *cons
   return plan;
 }
 
-/* Returns a plan with one collective over all GPUs. */
+/* Returns a plan whose only op is a collective over all GPUs. */
 static inline weft_plan *
 made_collective_plan (const struct weft_job *job, enum weft_op_kind kind, uint64_t bytes)
 {

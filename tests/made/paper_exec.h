@@ -126,7 +126,7 @@ paper_elements (const weft_state *state, uint32_t tensor)
   return weft_state_at (state, tensor)->rows * weft_state_at (state, tensor)->columns;
 }
 
-/* Returns all elements of a tensor. The caller frees the array. */
+/* Returns all elements of a global tensor. The caller frees the array. */
 static inline float *
 paper_tensor (weft_state *state, uint32_t tensor, enum weft_state_kind kind)
 {

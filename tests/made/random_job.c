@@ -62,7 +62,7 @@ divisor (GRand *rand, uint32_t of, uint32_t most)
   return d;
 }
 
-/* Appends a cluster to the job. Returns its number of GPUs. */
+/* Appends a random topology and number of GPUs to the job. Returns the number of GPUs. */
 static uint32_t
 random_cluster (GString *words, GRand *rand)
 {

@@ -18,7 +18,7 @@ weft_plan *weft_test_plan (const char *words, ...) G_GNUC_PRINTF (1, 2);
  * caller frees the plan. */
 weft_plan *weft_test_plan_priced (const char *words, const GArray *rows);
 
-/* Returns the number of ops of all ranks together. */
+/* Returns the number of ops of a step, over all ranks. */
 uint64_t weft_test_ops (const weft_plan *plan);
 
 /* Draws a small job with random model, cluster, batch size, and pipeline, data-parallel and

@@ -30,7 +30,7 @@ real_job *real_job_try (const struct weft_gpu_calls *calls, const char *words,
 void real_job_close (real_job *job);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (real_job, real_job_close)
 
-/* The hyper-parameters of AdamW that all tests use. */
+/* Returns the AdamW settings (struct weft_control) that all tests use. */
 struct weft_control real_control (const weft_plan *plan);
 
 /* Returns token ids below 97 of shape (global_batch_size, seq_length + 1). The caller frees

@@ -11,16 +11,16 @@ struct real_run {
   const char *words; /* text of the job, in the format of random_job.h */
   uint32_t steps;
   uint64_t stress;  /* seed of a random order of ops; 0: ops run in threads */
-  uint32_t threads; /* threads per rank */
+  uint32_t threads; /* number of CPU threads per rank */
   gboolean poison;
 };
 
 struct real_result {
   double loss[REAL_RUN_MOST_STEPS], norm[REAL_RUN_MOST_STEPS], eval_loss;
-  uint64_t gradients, weights, moments; /* hashes of all global tensors */
+  uint64_t gradients, weights, moments; /* hashes of all global tensors after the last step */
 };
 
-/* Fails the test if the job or a step is refused. */
+/* Runs the steps of a job. Fails the test if the job or a step is refused. */
 struct real_result weft_test_run (const struct real_run *run);
 
 /* Like weft_test_run(), on a given plan, which may be a mutant. Returns FALSE if the executor
@@ -28,7 +28,7 @@ struct real_result weft_test_run (const struct real_run *run);
 gboolean weft_test_run_plan (const weft_plan *plan, const struct real_run *run,
                              struct real_result *result, GError **error);
 
-/* Whether losses, norms and hashes of all tensors are equal. */
+/* Whether two runs have equal losses, norms and hashes of all tensors. */
 gboolean
 weft_test_same_bits (const struct real_result *a, const struct real_result *b, uint32_t steps);
 

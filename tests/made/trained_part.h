@@ -5,8 +5,9 @@
 #include "train/trainer.h"
 
 struct trained_part {
-  const char *words, *data; /* the job as text (random_job.h); path of a token file */
-  const char *folder;       /* folder for checkpoints after every second step; NULL: none */
+  const char *words, *data; /* the job, as text of random_job.h; path of the token file */
+  /* folder for checkpoints, saved after every second step; NULL: no checkpoints */
+  const char *folder;
   const char *files; /* prefix of output paths: weights at the end ("-weights"), first gradients
                       * ("-gradients"), last step ("-times.json"); NULL: none */
   uint64_t steps;

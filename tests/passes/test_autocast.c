@@ -82,7 +82,7 @@ enable_autocast_converts_where_the_residual_stream_begins_and_ends (void **state
     assert_int_equal (casts (p, "cast_weight", WEFT_PHASE_FORWARD, layer), 4);
     assert_int_equal (casts (p, "cast_weight", WEFT_PHASE_BACKWARD, layer), 4);
   }
-  /* the weight of the head */
+  /* the only weight outside the layers that is cast: that of the head (lm_head) */
   assert_int_equal (casts (p, "cast_weight", WEFT_PHASE_FORWARD, WEFT_NO_LAYER), 1);
 }
 

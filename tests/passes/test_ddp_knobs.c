@@ -237,7 +237,8 @@ check_for_nan_in_grad_holds_up_every_bucket (void **state)
     assert_int_equal (p->op[copy].lane, WEFT_LANE_D2H);
     assert_near (weft_op_bytes (p, copy), 4);
     assert_true (comes_after (p, norm, copy));
-    assert_int_equal (p->op[next].kind, WEFT_OP_SCALE); /* the kernel that divides the gradients */
+    /* the next op must be the kernel that divides the gradients */
+    assert_int_equal (p->op[next].kind, WEFT_OP_SCALE);
     assert_true (comes_after (p, copy, next) && comes_after (p, copy, sum));
   }
 }

@@ -115,7 +115,8 @@ delay_wgrad_compute_sends_before_the_first_layers_weight_gradients (void **state
     assert_true (kernels_before (q, named (q, "send_backward", micro)) >
                  q->pos[find (q, WEFT_OP_MATMUL_WGRAD, first_layer, micro, TRUE)]);
   }
-  for (uint32_t op = 0; op < plan->role[0]->n_op; op++) /* stage 0 has no previous stage */
+  /* The first stage (role 0) has no previous stage, so it must send no gradient. */
+  for (uint32_t op = 0; op < plan->role[0]->n_op; op++)
     assert_false (plan->role[0]->op[op].kind == WEFT_OP_SEND && plan->role[0]->op[op].peer < 0);
 }
 

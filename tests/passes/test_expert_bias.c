@@ -173,7 +173,7 @@ biases_are_those_of_one_rank_under_every_strategy (void **state)
   }
 }
 
-/* Index of the tensor of expert biases of a layer. */
+/* Returns the index of the state tensor with the expert biases of a layer. */
 static uint32_t
 bias_of (const weft_state *state, uint32_t layer)
 {

@@ -243,7 +243,7 @@ experts_of (uint32_t ranks)
   return LAYERS * (E / ranks) * 3 * F * H;
 }
 
-/* Elements of all collectives of a kind over a group. */
+/* Returns the elements of all collectives of a kind over a group. */
 static uint64_t
 moved (const weft_program *p, enum weft_op_kind kind, enum weft_group_kind group)
 {
@@ -321,7 +321,7 @@ levels_of_sharding_cut_experts_among_those_who_hold_them (void **state)
     assert_int_equal (moved (p, WEFT_OP_ALL_REDUCE, WEFT_GROUP_EDP), l->reductions * n);
     assert_int_equal (kept (p, "expert weights"), 2 * n / (l->weights_cut ? holders : 1));
     assert_int_equal (kept (p, "expert gradients"), 4 * n / (l->grads_cut ? holders : 1));
-    /* Parameters outside experts are sharded as without expert parallelism. */
+    /* Parameters that do not belong to experts are sharded as without expert parallelism. */
     uint64_t dense = kept (all, "exp_avg") - 4 * experts_of (1) / (l->states_cut ? D : 1);
     uint64_t wanted = dense + 4 * n / (l->states_cut ? holders : 1);
     assert_in_range (kept (p, "exp_avg"), wanted - PADDING, wanted + PADDING);

@@ -449,7 +449,8 @@ a_run_goes_on_where_experts_lie_elsewhere (void **folder)
   read_magnitudes (job->state, before);
   for (int i = 0; i < 12; i++)
     assert_true (before[i] > 0);
-  /* two experts have different weights, so a mix-up would be noticed */
+  /* The two experts have different weights; otherwise the test would not notice that they are
+   * exchanged. */
   assert_true (before[4] != before[5]);
   real_job_step (job);
   for (unsigned i = 0; i < G_N_ELEMENTS (others); i++) {

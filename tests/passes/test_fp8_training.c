@@ -172,7 +172,8 @@ magnitudes_of_a_step_are_state_behind_it (void **state)
   assert_true (isfinite (real_job_evaluate (job)->loss));
   float again[3];
   weft_state_read (job->state, (uint32_t) amax, WEFT_STATE_WEIGHT, 0, 3, again);
-  assert_memory_equal (found, again, sizeof found); /* an evaluation does not change magnitudes */
+  /* an evaluation leaves the recorded magnitudes (amax) unchanged */
+  assert_memory_equal (found, again, sizeof found);
 }
 
 /* --------------------------------------------------------------------- checkpoints */

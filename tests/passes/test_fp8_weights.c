@@ -25,7 +25,7 @@ is_fp8 (const struct weft_param *param)
   return param->scale != WEFT_NO_BUF;
 }
 
-/* The permanent buffer with the name `name`, or WEFT_NO_BUF. */
+/* Returns the permanent buffer with this name, or WEFT_NO_BUF. */
 static uint32_t
 standing (const weft_program *p, const char *name)
 {
@@ -153,7 +153,8 @@ fp8_param_gather_launches_other_buckets_with_the_last_of_bytes (void **state)
   for (uint32_t k = 0; k < n; k++) {
     uint32_t reduce = named (p, WEFT_OP_REDUCE_SCATTER, "bucket", k);
     if (dtype_of (p, named (p, WEFT_OP_ALL_GATHER, "gather", k)) == WEFT_FP8 && k + 1 < n)
-      assert_true (reduce < last); /* buckets of the last layers are reduced during backward */
+      /* the buckets of fp8 weights of the last layers are reduced during the backward pass */
+      assert_true (reduce < last);
   }
 }
 

@@ -44,7 +44,7 @@ find (const weft_program *p, const char *name, uint32_t layer, uint32_t micro,
   return WEFT_NO_OP;
 }
 
-/* The last kernel that has ended when `op` starts, or WEFT_NO_OP. */
+/* Returns the last kernel that has ended when `op` starts, or WEFT_NO_OP. */
 static uint32_t
 last_kernel_before (const weft_program *p, uint32_t op)
 {

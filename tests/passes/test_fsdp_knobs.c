@@ -296,7 +296,8 @@ smaller_units_need_less_memory_at_a_time (void **state)
   (void) state;
   assert_true (halves < layer);
   assert_true (ends < halves);
-  /* attention is outside units and stays gathered until the step ends */
+  /* With mlp as the only unit, attention weights are in no unit and stay gathered until the step
+   * ends. */
   assert_true (second > layer);
 }
 
@@ -420,7 +421,7 @@ init_fsdp_with_meta_device_makes_one_unit_at_a_time (void **state)
                init_bytes (8, "init_fsdp_with_meta_device=true"));
 }
 
-/* An executor that counts the bytes written to each rank. */
+/* A test executor that counts the bytes written to each rank. */
 struct counting {
   struct weft_exec_ops ops; /* first member: a pointer to it is a pointer to struct counting */
   const struct weft_exec_ops *real;

@@ -57,7 +57,7 @@ largest (const weft_program *p, const char *name)
   return most;
 }
 
-/* The largest number of live bytes on the device. */
+/* Returns the largest number of bytes on the device that are live at once. */
 static uint64_t
 peak_of (const char *words)
 {

@@ -19,7 +19,7 @@
 
 /* --------------------------------------------------------------- questions */
 
-/* The i-th op whose name begins with `start`, or WEFT_NO_OP. */
+/* Returns the i-th op whose name begins with `start`, or WEFT_NO_OP. */
 static uint32_t
 nth (const weft_program *p, const char *start, uint32_t i)
 {

@@ -135,7 +135,7 @@ each_pair_saves_one_pass_over_the_stream_and_one_launch (void **state)
   assert_int_equal (one->role[0]->n_op + pairs, two->role[0]->n_op);
   assert_near (traffic (two->role[0]) - traffic (one->role[0]), pairs * stream);
   assert_int_equal (count (one->role[0], WEFT_OP_ADD), 0);
-  /* norm1 of the first layer has no sum before it */
+  /* The first norm, norm1 of layer 0, has no residual sum before it and cannot be fused. */
   assert_int_equal (count (one->role[0], WEFT_OP_NORM), 2);
 }
 

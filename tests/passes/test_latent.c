@@ -438,7 +438,7 @@ latent_attention_gives_the_bits_of_one_rank (void **state)
     struct real_result one = weft_test_run (&(struct real_run){ .words = alone, .steps = STEPS });
     assert_true (one.loss[1] < one.loss[0]);
     for (unsigned s = 0; s < G_N_ELEMENTS (strategies); s++) {
-      /* FSDP2 reduces gradients in fp32 by default */
+      /* by default, FSDP2 reduces gradients in fp32 whatever the precision */
       gboolean reduces = p == 1 && strstr (strategies[s], "fsdp2");
       g_autofree char *words = g_strdup_printf ("%s %s%s", model, strategies[s],
                                                 reduces ? " grad_reduce_in_fp32=false" : "");

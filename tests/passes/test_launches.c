@@ -12,7 +12,7 @@
   "seq_length=1024 topology=dgx-h100 gpus=2 global_batch_size=4 position_embedding_type=rope "     \
   "fused_add_norm=0 "                                                                              \
   "qk_layernorm=true normalization=rmsnorm "
-#define WIDTH (1024.0 * 1024 * 2) /* bytes of one pass over the residual stream */
+#define WIDTH (1024.0 * 1024 * 2) /* bytes of one read or write of the residual stream */
 
 static uint32_t
 find (const weft_program *p, const char *name, enum weft_phase phase)

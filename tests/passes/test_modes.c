@@ -99,7 +99,7 @@ without_finalize_nothing_is_joined_summed_or_divided (void **state)
   assert_int_equal (count (whole, WEFT_OP_ALL_REDUCE, "tied embedding"), 1);
   assert_int_equal (count (left, WEFT_OP_ALL_REDUCE, "bucket"), 0);
   assert_int_equal (count (left, WEFT_OP_ALL_REDUCE, "tied embedding"), 0);
-  /* the bucket's all-reduce, launched during backward */
+  /* one all-reduce, that of the bucket, is launched during backward */
   assert_int_equal (count (launched, WEFT_OP_ALL_REDUCE, "bucket"), 1);
   for (uint32_t op = 0; op < left->n_op; op++)
     assert_int_not_equal (left->op[op].phase, WEFT_PHASE_FINALIZE);

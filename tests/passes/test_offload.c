@@ -23,7 +23,7 @@ tiny_job (uint32_t gpus, uint32_t batch)
 
   made_real_job (&job, flags);
   job.stack.kernel_gap = job.stack.launch_seconds = 0;
-  /* without fused kernels, all layers take the same time */
+  /* Without fused kernels, the kernels of all layers take equally long. */
   job.stack.fused_add_norm = job.stack.fused_gelu = 0;
   return job;
 }

@@ -12,7 +12,7 @@
   "fused_add_norm=0 fused_gelu=0 "
 #define SELECTIVE MODEL "recompute_granularity=selective "
 #define TOKENS 64
-#define X (2 * TOKENS * 64) /* bytes of one activation of the model's width */
+#define X (2 * TOKENS * 64) /* X: bytes of an activation as wide as the residual stream */
 #define U (2 * TOKENS * 256)
 
 /* Names of the recomputed kernels of a layer and microbatch, in order, such as "norm2 fc1 gelu".

@@ -22,7 +22,7 @@ startup_plan (const char *words,
   return plan;
 }
 
-/* The program that only broadcasts existing weights, as broadcast_params() does. */
+/* Returns a plan whose program only broadcasts existing weights, as broadcast_params() does. */
 static weft_plan *
 broadcast_of (const char *words)
 {

@@ -11,7 +11,7 @@
 #define TINY MODEL "topology=dgx-h100 precision=bf16 global_batch_size=2 micro_batch_size=2 "
 #define TOKENS 64
 #define HIDDEN 64
-#define A (2.0 * TOKENS * HIDDEN) /* bytes of an activation of the residual stream */
+#define A (2.0 * TOKENS * HIDDEN) /* A: bytes of an activation as wide as the residual stream */
 #define TP4 "gpus=4 tensor_model_parallel_size=4 "
 #define SP TP4 "sequence_parallel=true "
 
@@ -119,7 +119,7 @@ find (const weft_program *p, enum weft_op_kind kind, enum weft_phase phase, cons
   return WEFT_NO_OP;
 }
 
-/* Whether two ops may overlap: neither depends on the other. */
+/* Whether neither of two ops depends on the other, so that both may run at once. */
 static gboolean
 run_beside (const weft_program *p, uint32_t a, uint32_t b)
 {
@@ -244,7 +244,7 @@ gradients_of_norms_are_joined_once_a_step (void **state)
 
 /* -------------------------------------------------------------------------- activations */
 
-/* Bytes of activations that layer 1 keeps from forward to backward. */
+/* Returns the bytes of activations that layer 1 keeps from forward to backward. */
 static uint64_t
 kept (const char *words)
 {

@@ -90,7 +90,7 @@ gradients_fill_buckets_as_they_arrive (void **state)
   for (uint32_t op = 0; op < p->n_op; op++) {
     if (!is_named (p, op, "to_bucket"))
       continue;
-    if (n++ == 0) { /* the head, 4 MB, fills the first bucket alone */
+    if (n++ == 0) { /* the gradient of the head has 4 MB and fills the first bucket alone */
       assert_int_equal (weft_op_shape (p, op)->dim[0], 2000 * 1024);
       assert_true (is_bucket (p, op + 1));
     }
@@ -98,7 +98,8 @@ gradients_fill_buckets_as_they_arrive (void **state)
       assert_true (layer == WEFT_NO_LAYER || p->op[op].layer <= layer);
       layer = p->op[op].layer;
     }
-    /* the copy divides by the number of replicas */
+    /* the kernel that copies a gradient into its bucket also divides it by the number of
+     * replicas */
     assert_int_equal (weft_op_shape (p, op)->dim[2], 2);
   }
   assert_int_equal (layer, 0);

@@ -258,12 +258,13 @@ draws_know_tokens_and_heads_not_ranks (void **state)
   drop (&part, &some);
   assert_memory_equal (part.mask, ROW (all.mask, 2 * LENGTH), 2 * LENGTH * COLUMNS);
   some = whole;
-  some.rows = ROWS / 4; /* the third of four tensor parallel ranks */
+  some.rows = ROWS / 4; /* the mask for the rows of the third of four tensor parallel ranks */
   some.tp = (struct weft_place){ 2, 4 };
   drop (&part, &some);
   assert_memory_equal (part.mask, ROW (all.mask, ROWS / 2), ROWS / 4 * COLUMNS);
   some = whole;
-  some.rows = some.tokens = LENGTH / 3; /* the second of three context parallel ranks */
+  /* the mask for the rows of the second of three context parallel ranks */
+  some.rows = some.tokens = LENGTH / 3;
   some.cp = (struct weft_place){ 1, 3 };
   drop (&part, &some);
   assert_memory_equal (part.mask, ROW (all.mask, 1), COLUMNS);

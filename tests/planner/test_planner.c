@@ -52,7 +52,7 @@ static const char *const small[] = {
 };
 static const char *const real[] = { "model", "gpt2-large",        "topology", "dgx-a100", "nodes",
                                     "2",     "global-batch-size", "128",      NULL };
-/* The job `several` has many microbatches per step. */
+/* Flags of the job `several`, which has many microbatches per step. */
 static const char *const several[] = { "model",
                                        "gpt2-large",
                                        "topology",

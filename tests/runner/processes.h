@@ -4,7 +4,7 @@
 #include "launch/environment.h"
 
 struct process {
-  struct _GSubprocess *started; /* NULL: the process has ended, and process_wait() has returned */
+  struct _GSubprocess *started; /* NULL after process_wait(), when the process has ended */
   char *out, *err;
   int status; /* exit status, or 128 + number of the signal that ended the process */
 };
@@ -32,7 +32,7 @@ void processes_wait (struct processes *p);
 void process_clear (struct process *p);
 void processes_clear (struct processes *p);
 
-/* Asserts that the process failed, and that its stderr contains `part`. */
+/* Asserts that the process ended with an error, and that its stderr contains `part`. */
 void process_assert_told (const struct process *p, const char *part);
 
 /* Returns a TCP port that is free now. */

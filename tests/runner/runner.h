@@ -16,7 +16,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-/* The tests of one file. */
+/* The tests of one test file, and how to run them. */
 struct weft_tests {
   const char *source; /* __FILE__ */
   const struct CMUnitTest *table;
@@ -58,7 +58,7 @@ void weft_tests_register (struct weft_tests *file);
     weft_tests_register (&weft_tests_here);                                                        \
   }
 
-/* The arguments SEED [JOBS] of files that draw random jobs. */
+/* The numbers that a test file takes from its arguments SEED [JOBS]. */
 struct weft_tests_draw {
   uint32_t seed, jobs;
 };

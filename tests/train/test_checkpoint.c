@@ -123,7 +123,8 @@ save (const struct paper_job *j, uint64_t step, const char *dir, uint32_t keep)
     fail_msg ("%s", error->message);
 }
 
-/* Loads a checkpoint and returns its step. The caller frees *passed_over. */
+/* Loads a checkpoint and returns its step. *passed_over: notes about checkpoints that were passed
+ * over; the caller frees the text. */
 static uint64_t
 load (const struct paper_job *j, const char *path, char **passed_over)
 {
@@ -321,7 +322,7 @@ leftovers_of_dead_processes_go_with_the_next_save (void **dir)
 
 /* -------------------------------------------------------------------------- damage */
 
-/* Saves checkpoints of steps 1 and 2. Returns the job. */
+/* Saves checkpoints of steps 1 and 2 into `dir`. Returns the job. */
 static struct paper_job
 two_steps (const char *dir)
 {
@@ -584,7 +585,7 @@ assert_some_step (struct paper_job *j, struct paper_job *model, const char *dir)
   return step;
 }
 
-/* The environment variable WEFT_KILLS sets the number of kills. */
+/* The environment variable WEFT_KILLS sets the number of kills of this test. */
 static void
 a_save_killed_at_any_moment_leaves_a_complete_checkpoint (void **dir)
 {
@@ -649,7 +650,7 @@ dies_after (const struct paper_job *j, uint32_t calls, uint64_t step, const char
 {
   pid_t child = start_stepping (j, step, dir);
 
-  if (!child) /* this machine permits no tracing */
+  if (!child) /* skipped on a machine that permits no tracing (ptrace) */
     skip ();
   if (!step_calls (child, calls))
     return FALSE;

@@ -37,7 +37,7 @@ try_save (const struct paper_job *j, uint64_t step, const char *dir, GError **er
   return weft_checkpoint_save (j->state, &j->plan->job, &progress, dir, 2, error);
 }
 
-/* Saves a state whose values depend on the step. */
+/* Saves a checkpoint with values that depend on the step. */
 static void
 save (const struct paper_job *j, uint64_t step, const char *dir)
 {

@@ -276,7 +276,7 @@ a_truncated_llmc_header_is_refused (void **state)
 
 /* ---------------------------------------------------------------------- Megatron */
 
-/* The fields of a Megatron index (FILE.idx), valid or malformed. */
+/* The fields of a Megatron index file (FILE.idx) that a test writes, valid or malformed. */
 struct made_index {
   uint64_t version;
   uint8_t type;
@@ -556,7 +556,8 @@ a_file_that_may_not_be_read_is_refused (void **state)
   (void) state;
   save ("secret.txt", "abc", 3);
   assert_int_equal (g_chmod ("secret.txt", 0), 0);
-  if (access ("secret.txt", R_OK) == 0) /* root can read a file without permissions */
+  /* skipped for root, who can read a file without permissions */
+  if (access ("secret.txt", R_OK) == 0)
     skip ();
   g_autofree char *message =
       g_strdup_printf ("secret.txt: cannot be opened: %s", g_strerror (EACCES));
@@ -579,7 +580,7 @@ a_token_outside_the_vocabulary_is_named (void **state)
   assert_read_refused (tokens, 2, 1, "ids: token 2 is -3, wanted at least 0");
   assert_read_refused (tokens, 3, 3, "ids: token 3 is 2147483648, wanted below 50257 (vocab_size)");
   assert_read_refused (tokens, 5, 1, "ids: token 5 is -9223372036854775808, wanted at least 0");
-  /* an id above int32 is refused whatever the vocabulary */
+  /* An id above int32 is refused, even if vocab_size would allow it. */
   g_autoptr (weft_tokens) all = opened ("ids", G_MAXINT64);
   assert_read_refused (all, 3, 1,
                        "ids: token 3 is 2147483648, wanted below 2147483648 (vocab_size)");

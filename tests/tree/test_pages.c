@@ -89,7 +89,7 @@ every_folder_of_the_map_exists_and_every_folder_is_on_it (void **state)
   }
 }
 
-/* The target of every link [text](target) to a file exists. */
+/* Every link [text](target) to a file must name an existing file. */
 static void
 links_between_pages_lead_somewhere (void **state)
 {

@@ -262,7 +262,7 @@ leaks_gpu (const char *path, unsigned number, const char *line)
       file && is_of_a_vendor (path, file) && !g_regex_match_simple (vendors, path, 0, 0) &&
       /* the double of cuBLASLt may include its header */
       !g_str_equal (path, "tests/doubles/playing_cublaslt.c") &&
-      /* the doubles of CUDA and NCCL, too */
+      /* the doubles of CUDA and NCCL may include the headers of CUDA and NCCL */
       !g_str_has_prefix (path, "tests/doubles/fake_");
 
   if (wrong)

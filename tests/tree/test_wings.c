@@ -106,7 +106,8 @@ every_file_is_in_a_wing_and_every_header_in_the_table (void **state)
 
 /* ------------------------------------------------------------------------ includes */
 
-/* Why `path` must not include `file` of core/passes; NULL: it may. */
+/* Returns the rule of wings that forbids `path` to include `file` of core/passes; NULL: no rule
+ * does. */
 static const char *
 objection (const GPtrArray *wings, const char *path, const char *file)
 {
@@ -160,7 +161,7 @@ includes_of_wings_point_down_and_private_headers_stay_inside (void **state)
 
 /* --------------------------------------------------------------------------- calls */
 
-/* The code of a file without comments and strings. */
+/* Returns the code of a file without comments and strings. */
 static char *
 code_of (const char *path)
 {
