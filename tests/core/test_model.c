@@ -35,7 +35,7 @@ static const struct {
   { "llama3.1-405b", 405853388800, 0, 0, 0, ALL },
   /* Meta's model card states 400B parameters, 17B active */
   { "llama-4-maverick", 400e9, 0.002, 17e9, 0.015, ALL },
-  { "llama-4-scout", 109e9, 0.012, 17e9, 0.015, ALL },    /* 109B with vision, 17B */
+  { "llama-4-scout", 109e9, 0.012, 17e9, 0.015, ALL }, /* 109B with vision, 17B */
   { "qwen1.5-moe-a2.7b", 14315784192, 0, 2.7e9, 0.01, ALL },
   { "qwen2.5-0.5b", 494032768, 0, 0, 0, ALL },
   { "qwen2.5-1.5b", 1543714304, 0, 0, 0, ALL },
@@ -286,8 +286,7 @@ decoders_have_the_traits_of_their_families (void **state)
   assert_true (gemma3.attn_logit_softcapping == 0 && gemma3.final_logit_softcapping == 0);
   assert_int_equal (neox.residual, WEFT_RESIDUAL_PARALLEL);
   assert_true (neox.rotary_percent == 0.25 && neox.add_qkv_bias && neox.add_bias_linear);
-  /* config.json of gpt-neox-20b names the activation gelu_fast */
-  assert_int_equal (neox.activation, WEFT_GELU);
+  assert_int_equal (neox.activation, WEFT_GELU); /* from "gelu_fast" in config.json */
   assert_int_equal (olmo.norm_placement, WEFT_NORM_POST);
   assert_true (olmo.qk_layernorm && olmo.qk_layernorm_whole);
   assert_int_equal (opt.activation, WEFT_RELU);

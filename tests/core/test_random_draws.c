@@ -5,7 +5,7 @@
 #include <string.h>
 
 #define SEED 20261121
-#define LEAST 2          /* jobs that must set each knob to another value than its default */
+#define LEAST 2 /* jobs that must set each knob to another value than its default */
 /* limit of drawn jobs, far above the number that test_random_jobs.c plans */
 #define MOST_DRAWN 20000
 

@@ -478,8 +478,7 @@ check_flows (const struct sample *s, uint32_t role, uint32_t op)
   if (strcmp (t.algorithm, "tree") != 0 && strcmp (t.algorithm, "nvls") != 0 &&
       bytes > WEFT_COLL_SCALAR_BYTES)
     /* the simulator rounds the bytes of each flow to whole bytes */
-    assert_holds (s, "members send what it takes",
-                  fabs (sent - twice * (n - 1) * bytes) <= n);
+    assert_holds (s, "members send what it takes", fabs (sent - twice * (n - 1) * bytes) <= n);
   if (bytes <= WEFT_COLL_SCALAR_BYTES)
     assert_holds (s, "a scalar rides in the latency", sent == 0);
   weft_coll_shape_release (&shape);

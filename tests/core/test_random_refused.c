@@ -11,7 +11,7 @@
 
 #define N_JOB 3000
 #define SEED 77
-#define MOST_SECONDS 60    /* time limit of a job; a job that hangs counts as a crash */
+#define MOST_SECONDS 60 /* time limit of a job; a job that hangs counts as a crash */
 /* only jobs with at most this many layers x microbatches x stages are planned */
 #define MOST_OPS (1 << 14)
 

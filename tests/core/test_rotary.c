@@ -98,9 +98,15 @@ a_pair_lies_half_a_head_apart_and_values_are_not_turned (void **state)
   model.seq_length = 2;
   weft_cpu_rope (&k, 0, 1);
   /* first the query at position 1, rotated */
-  const double wanted[24] = { [12] = cos (1), cos (0.01), sin (1), sin (0.01),
+  const double wanted[24] = { [12] = cos (1),
+                              cos (0.01),
+                              sin (1),
+                              sin (0.01),
                               /* key at position 1, rotated */
-                              [16] = cos (1), 0,          sin (1), 0,
+                              [16] = cos (1),
+                              0,
+                              sin (1),
+                              0,
                               [20] = 1 };
   for (int i = 0; i < 24; i++)
     assert_true (fabs ((double) qkv[i] - wanted[i]) < 1e-7);

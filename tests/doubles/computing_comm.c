@@ -11,7 +11,7 @@ struct clique {
   /* number of members, and of those members of this process that have opened the communicator */
   uint32_t n, came;
   GBytes *name;
-  GPtrArray *meeting;  /* collectives of the communicator, in the order of calls */
+  GPtrArray *meeting; /* collectives of the communicator, in the order of calls */
   /* [from * n + to]: transfers from one member to another, in the order of calls */
   GPtrArray **between;
 };
@@ -28,7 +28,7 @@ struct weft_gpu_comm {
 struct computing_meeting {
   /* number of participants, and of those whose call is now the first item of its stream */
   uint32_t n, came;
-  char *key;        /* key under which participants in other processes store their data */
+  char *key; /* key under which participants in other processes store their data */
   gboolean over;
   /* [member]: call of each participant; in a transfer, member 0 is the sender and member 1 the
    * receiver */

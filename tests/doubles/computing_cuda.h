@@ -61,7 +61,7 @@ struct computing_item {
   uint32_t *word, value;
   struct weft_gpu_join join;
   struct weft_gpu_exchange exchange;
-  GArray *talk;       /* communication calls of the work item, struct computing_talk */
+  GArray *talk; /* communication calls of the work item, struct computing_talk */
   /* collective or transfer of each call in `talk`; NULL until the work item is enqueued */
   GPtrArray *meeting;
   gboolean posted;

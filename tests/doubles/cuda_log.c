@@ -581,15 +581,15 @@ cuda_log_order (const cuda_log *log)
  * as a work item of the waiting stream. Calls of other ranks are ignored. */
 struct alone {
   const cuda_log *log;
-  uint32_t row, n;   /* n: streams + 1; column n - 1 of a clock stands for the begin of the step */
-  uint32_t *clock;   /* vector clocks of all streams: [stream][column] */
+  uint32_t row, n; /* n: streams + 1; column n - 1 of a clock stands for the begin of the step */
+  uint32_t *clock; /* vector clocks of all streams: [stream][column] */
   /* event -> copy of the stream's clock at the record of the event; only events of this rank */
   GHashTable *event;
   const struct recorded_thing *start;
   GPtrArray **pending; /* [stream]: clocks of the waits since the last other call of the stream */
   /* [stream]: the wait calls (struct recorded_call) whose clocks are in `pending` */
   GPtrArray **about;
-  GHashTable *waited;  /* events that a stream or a host has waited for */
+  GHashTable *waited; /* events that a stream or a host has waited for */
 };
 
 static gboolean

@@ -44,7 +44,7 @@ struct flight {
   std::vector<busy> sums;
   /* chunks of shared memory that cp.async has written, before the fence */
   std::vector<size_t> copies;
-  bool begun;                 /* a wgmma.fence was executed, and no wait has followed */
+  bool begun; /* a wgmma.fence was executed, and no wait has followed */
   size_t issued;
 };
 
@@ -59,7 +59,7 @@ static std::vector<std::vector<issued>> warpgroups;
 /* [chunk of shared memory]: 1 after cp.async has written the chunk, until the fence to the async
  * proxy */
 static std::vector<uint8_t> unseen;
-static size_t bytes;                /* size of the block's shared memory in bytes */
+static size_t bytes; /* size of the block's shared memory in bytes */
 static bool expected;
 static const char *first_complaint;
 

@@ -8,20 +8,20 @@ extern "C" {
 
 enum emulator_fault {
   EMULATOR_NO_FAULT,
-  EMULATOR_LANES_ENDED,  /* some lanes of a warp have ended when the other lanes shuffle */
-  EMULATOR_LANES_APART,  /* lanes of a warp call the same shuffle at different source lines */
-  EMULATOR_WARP_SHORT,   /* a shuffle in a warp that has only 16 threads */
-  EMULATOR_PACK_ASKEW,   /* a 16-byte access at an address that is only a multiple of 4 */
+  EMULATOR_LANES_ENDED, /* some lanes of a warp have ended when the other lanes shuffle */
+  EMULATOR_LANES_APART, /* lanes of a warp call the same shuffle at different source lines */
+  EMULATOR_WARP_SHORT,  /* a shuffle in a warp that has only 16 threads */
+  EMULATOR_PACK_ASKEW,  /* a 16-byte access at an address that is only a multiple of 4 */
   /* cp.async of 16 bytes from an address that is a multiple of 4, not of 16 */
   EMULATOR_COPY_ASKEW,
   EMULATOR_MATRIX_ASKEW, /* ldmatrix of rows that begin at multiples of 8 bytes, not of 16 */
   EMULATOR_BEHIND,       /* a write of a word behind the shared memory of the launch */
   /* a launch with more than 48 KB of shared memory that the kernel has not requested */
   EMULATOR_NOT_ASKED,
-  EMULATOR_GRID_HIGH,    /* 65536 blocks in y */
+  EMULATOR_GRID_HIGH, /* 65536 blocks in y */
   EMULATOR_GRID_EMPTY,
-  EMULATOR_BLOCK_WIDE,    /* a launch with 1025 threads per block, one more than the limit */
-  EMULATOR_MASK_HALF,     /* a shuffle by 32 lanes whose mask names only 16 lanes */
+  EMULATOR_BLOCK_WIDE, /* a launch with 1025 threads per block, one more than the limit */
+  EMULATOR_MASK_HALF,  /* a shuffle by 32 lanes whose mask names only 16 lanes */
   /* a thread has ended when the other threads of the block wait at a barrier */
   EMULATOR_BARRIER_LEFT,
   EMULATOR_BARRIERS,      /* threads of a block wait at different barriers */
@@ -43,10 +43,10 @@ enum emulator_fault {
   EMULATOR_RACE_BLOCK = EMULATOR_RACES,
   /* a write of a word that another lane has read, with only a shuffle between them */
   EMULATOR_RACE_SHUFFLE,
-  EMULATOR_RACE_COPY,   /* a read of data that another lane copied by cp.async, without a barrier */
+  EMULATOR_RACE_COPY, /* a read of data that another lane copied by cp.async, without a barrier */
   /* an ldmatrix of data that another lane copied by cp.async, without a barrier */
   EMULATOR_RACE_MATRIX,
-  EMULATOR_RACE_GRID,   /* writes of one word of global memory by two blocks */
+  EMULATOR_RACE_GRID, /* writes of one word of global memory by two blocks */
   EMULATOR_N_FAULT,
 };
 

@@ -12,10 +12,10 @@ struct playing_cublaslt {
    * algorithms */
   uint64_t n_heuristics;
   uint64_t n_candidates, n_products, n_checks;
-  uint64_t wants;     /* workspace in bytes that every suggested algorithm needs, except the last */
-  uint32_t fastest;   /* index of the fastest algorithm among the suggestions */
+  uint64_t wants;   /* workspace in bytes that every suggested algorithm needs, except the last */
+  uint32_t fastest; /* index of the fastest algorithm among the suggestions */
   /* TRUE: a matmul with fused GELU takes longer than a plain matmul and a GELU kernel */
   int dear_epilogues;
-  int forgets;        /* TRUE: cublasLtMatmulAlgoCheck() refuses every algorithm */
+  int forgets; /* TRUE: cublasLtMatmulAlgoCheck() refuses every algorithm */
 };
 extern struct playing_cublaslt playing_cublaslt;

@@ -83,8 +83,8 @@ typedef struct recorded_cuda {
   uint64_t n_calls;
   /* handles opened so far; handles, arenas and scaled sums that are open now */
   uint32_t n_things, n_open;
-  GArray *call;              /* all recorded calls, struct recorded_call */
-  GArray *arena;             /* all arenas, struct recorded_arena */
+  GArray *call;  /* all recorded calls, struct recorded_call */
+  GArray *arena; /* all arenas, struct recorded_arena */
   GPtrArray *things;
   /* arguments of the calls of each kind; recorded_call.at is an index of one of these arrays */
   GArray *kernel, *copy, *join, *exchange, *collective, *transfer, *mark;

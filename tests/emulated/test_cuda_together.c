@@ -241,7 +241,7 @@ two_processes_train_as_one_does (void **state)
     assert_ended (&p.at[1], 0);
     /* rank 0 prints the losses of training steps and evaluations */
     assert_string_equal (p.at[0].out, whole.out);
-    assert_string_equal (p.at[1].out, "");        /* only rank 0 prints losses */
+    assert_string_equal (p.at[1].out, ""); /* only rank 0 prints losses */
     if (has_files (jobs[job])) {
       assert_same_exports (two, one);
       assert_same_ops (two, one);

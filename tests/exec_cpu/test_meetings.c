@@ -380,7 +380,7 @@ struct relay {
   gboolean moves[MOST_ROUNDS][MOST_STAGES][2];
   /* [round][sending stage]: number of the buffer that the stage sends in each direction */
   uint32_t sent[MOST_ROUNDS][MOST_STAGES][2];
-  uint32_t n[MOST_STAGES];                     /* number of buffers that each stage has so far */
+  uint32_t n[MOST_STAGES]; /* number of buffers that each stage has so far */
   uint32_t buf[MOST_STAGES][2 * MOST_ROUNDS + 1];
   /* value of the first element of each buffer; each further element is larger by 1 */
   float holds[MOST_STAGES][2 * MOST_ROUNDS + 1];

@@ -146,8 +146,7 @@ streams_and_events_are_the_plan (void **state)
 
 /* ------------------------------------------------------------------ without a wait */
 
-/* number of random calls of a job that are tried; each event wait among them is removed once */
-#define N_WAITS 40
+#define N_WAITS 40 /* random calls of a job; each event wait among them is removed once */
 #define FEW_OPS 2000
 
 /* Removes call i, which is a wait, and returns whether the checks of cuda_log.h notice this. */
@@ -290,9 +289,7 @@ what_is_on_the_host_moves_and_is_updated_beside_kernels (void **state)
     count_lane (plan, log, WEFT_LANE_HOST, host);
     assert_true (to_host[0] > 0 && to_host[1] == to_host[0]);
     assert_true (from_host[1] >=
-                 /* most copies of the CPU optimizer are at the end of the step, where no kernels
-                  * run */
-                 back[i]);
+                 back[i]); /* most copies of the CPU optimizer follow the last kernel of the step */
     assert_true (host[0] >= updates[i] && host[1] == host[0]);
     cuda_log_free (log);
     close_plan (d, x);
@@ -360,8 +357,7 @@ a_step_that_ends_early_waits_for_all_streams (void **state)
   assert_non_null (t);
   for (uint32_t i = 0; i < d->call->len; i++)
     finished += recorded_call_at (d, i)->kind == RECORDED_finish;
-  /* two ranks, each with one `finish` call for each of its lanes (gpu, dp, h2d, d2h ...) */
-  assert_true (finished >= 2 * 4);
+  assert_true (finished >= 2 * 4); /* two ranks, one `finish` call for each of at least 4 lanes */
   uint32_t first = d->call->len;
   step (x, NANO);
   look (d, x, FALSE, first, NANO);
@@ -402,8 +398,7 @@ is_same_call (const recorded_cuda *d, const struct recorded_call *a, const struc
   return x->to == y->to && x->from == y->from && x->bytes == y->bytes;
 }
 
-/* Returns the calls among [first, end) that enqueue work of the rank in row `row`. The caller
- * unrefs them. */
+/* Returns the calls among [first, end) that enqueue work of rank `row`. The caller unrefs them. */
 static GPtrArray *
 calls_of (const recorded_cuda *d, uint32_t row, uint32_t first, uint32_t end)
 {
@@ -589,8 +584,7 @@ assert_counted (const recorded_cuda *d, const weft_plan *plan, uint32_t first)
     n[recv]++;
   }
   assert_int_equal (n[0], n[1]);
-  /* 2 ranks send to 2 peers each, in 2 layers and 2 microbatches, with 3 exchanges in forward and 3
-   * in backward */
+  /* 2 ranks, 2 peers each, 2 layers, 2 microbatches; 3 exchanges in forward, 3 in backward */
   assert_int_equal (n[0], 2 * 2 * 2 * 2 * 6);
   assert_int_equal (there, n[0] / 4);
 }
@@ -638,8 +632,7 @@ stages_that_send_have_met_before_the_first_step (void **state)
             has_met (d, &g_array_index (d->transfer, struct weft_gpu_transfer, c->at), opened));
       sent += c->kind == RECORDED_send;
     }
-    /* 2 directions, 3 boundaries between stages, 6 microbatches */
-    assert_int_equal (sent, 2 * 3 * 6);
+    assert_int_equal (sent, 2 * 3 * 6); /* 2 directions, 3 stage boundaries, 6 microbatches */
     close_plan (d, x);
   }
 }
@@ -656,8 +649,7 @@ rows_between_gpus_are_as_many_as_the_host_was_told (void **state)
   assert_non_null (x);
   step (x, EXPERTS);
   for (uint32_t i = first; i < d->call->len; i++)
-    /* All row counts are 0, so no rank may send anything. */
-    assert_true (recorded_call_at (d, i)->kind != RECORDED_send);
+    assert_true (recorded_call_at (d, i)->kind != RECORDED_send); /* counts of 0 rows */
   second = d->call->len;
   put_counts (d, plan, first, second);
   step (x, EXPERTS);
@@ -733,7 +725,7 @@ an_evaluation_keeps_its_order_and_leaves_out_what_follows_from_gradients (void *
   cuda_log_free (log);
   assert_int_equal (count_kernels (d, WEFT_OP_ADAM), 0);
   assert_int_equal (count_kernels (d, WEFT_OP_ATTENTION_BWD), 0);
-  /* 2 ranks, 2 layers, 2 microbatches */
+  /* ranks x layers x microbatches */
   assert_int_equal (count_kernels (d, WEFT_OP_ATTENTION), 2 * 2 * 2);
   recorded_cuda_forget (d);
   control.forward_only = FALSE;
@@ -769,9 +761,7 @@ fail_calls (const char *words, const struct weft_exec_options *options, uint32_t
     if (error && !strstr (error->message, "the test wants"))
       fail_msg ("%s: call %u: %s", words, (unsigned) n, error->message);
   }
-  /* not every failed call was reported: the executor reports no errors of calls that close
-   * resources */
-  assert_true (told > 100 / (stride * SPARSE));
+  assert_true (told > 100 / (stride * SPARSE)); /* errors of closing calls are not reported */
 }
 
 #define TINY                                                                                       \

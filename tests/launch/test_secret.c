@@ -276,7 +276,7 @@ struct wire_tap {
   uint16_t port, store_port;
   /* recorded bytes: those sent to the store, and those received from the store */
   GByteArray *up, *down;
-  guint change_after;    /* index of the byte from the store that is changed; 0: none */
+  guint change_after; /* index of the byte from the store that is changed; 0: none */
   GThread *thread;
 };
 

@@ -25,8 +25,8 @@ static struct {
   /* path of a file that must not exist during the first step call and must exist during the
    * second */
   const char *look_for;
-  uint64_t spoil_at;    /* number of the step call whose update makes the weight NaN */
-  uint64_t act_at;      /* number of the step call in which act (path) is called */
+  uint64_t spoil_at; /* number of the step call whose update makes the weight NaN */
+  uint64_t act_at;   /* number of the step call in which act (path) is called */
   void (*act) (const char *path);
   const char *path;
   /* the signal is raised at this write to the memory of a rank, counted from 1; 0: never */

@@ -10,7 +10,7 @@ typedef struct trained {
   uint64_t state[WEFT_N_STATE_KIND]; /* hash of all tensors of each kind after the last step */
   /* first-step gradients of all tensors, one after the other; elements are float */
   GArray *gradient;
-  GArray *tensor;                    /* number of elements of each tensor, as uint64_t */
+  GArray *tensor; /* number of elements of each tensor, as uint64_t */
 } trained;
 
 /* Sets the time limit of a run in seconds. A run that exceeds it ends the program, which prints the

@@ -123,8 +123,7 @@ run_in_full (const struct weft_job *job, const struct weft_exec_ops *ops)
   g_autoptr (weft_timeline) t = weft_exec_run (ops, plan, &folded, &error);
   assert_null (error);
   weft_report *report = weft_report_new (plan, t);
-  /* the caller frees plan and timeline, so the report must not refer to them */
-  report->plan = NULL;
+  report->plan = NULL; /* the caller frees plan and timeline */
   report->timeline = NULL;
   return report;
 }
