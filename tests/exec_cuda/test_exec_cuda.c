@@ -244,8 +244,7 @@ lane_of (const weft_plan *plan, const struct cuda_work *w)
   return plan->role[weft_mesh_stage (&plan->mesh, w->row)]->op[w->op].lane;
 }
 
-/* Counts the pieces of work of a lane (count[0]) and those that may run concurrently with some
- * kernel (count[1]). */
+/* Counts the work items of a lane (count[0]), and those that may overlap with a kernel (count[1]). */
 static void
 count_lane (const weft_plan *plan, const cuda_log *log, enum weft_lane lane, uint32_t count[2])
 {
