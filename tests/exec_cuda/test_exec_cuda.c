@@ -244,7 +244,7 @@ lane_of (const weft_plan *plan, const struct cuda_work *w)
   return plan->role[weft_mesh_stage (&plan->mesh, w->row)]->op[w->op].lane;
 }
 
-/* Counts the work items of a lane (count[0]), and those that may overlap with a kernel (count[1]). */
+/* Counts work items of a lane: count[0] all, count[1] those that may overlap with a kernel. */
 static void
 count_lane (const weft_plan *plan, const cuda_log *log, enum weft_lane lane, uint32_t count[2])
 {
