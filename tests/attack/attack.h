@@ -33,7 +33,7 @@ char *attack_path (const char *dir, const char *name);
  * the process. */
 pid_t attack_start (const char *dir, char *const *argv);
 
-/* Runs weft for at most `seconds` of real time, and judges the end. */
+/* Runs weft for at most `seconds` of real time, and returns how the run ended. */
 struct attack_run attack_run (const char *dir, char *const *argv, double seconds);
 
 /* Like attack_run(), with arguments from a printf format, separated by single blanks. */

@@ -188,7 +188,8 @@ an_algorithm_that_wants_more_scratch_than_there_is_is_not_taken (void **state)
   playing_cublaslt.wants = 1 << 20;
   prepare (&h, &k);
   memset (h.scratch, 0x55, 1 << 20);
-  /* less scratch than the algorithm wants (1 MiB): memory behind it must not change */
+  /* gives the call less scratch than the algorithm wants (1 MiB); the memory behind the scratch
+   * must not change */
   h.bytes = 1 << 12;
   call (&h, &k);
   assert_null (h.error);

@@ -325,8 +325,8 @@ a_dash_is_a_job_on_standard_input (void **state)
   weft_test_answer_free (&bad);
 }
 
-/* Completes word `at` of a command line with the completion for bash. The caller frees the
- * answer. */
+/* Completes word `at` of a command line as bash does with weft's completion. The caller frees the
+ * completed words. */
 static struct answer
 complete (const char *words, int at)
 {
@@ -421,8 +421,8 @@ a_search_does_not_speak_of_no_microbatches (void **state)
 
 /* ----------------------------------------------------------------------- answers */
 
-/* Papers count different pairs of query and key in MFU. With sequences of 128 tokens, a query has
- * 128 pairs (full) or 64.5 pairs on average (causal). */
+/* The convention for MFU decides which pairs of query and key count. With sequences of 128 tokens,
+ * a query has 128 pairs (full) or 64.5 pairs on average (causal). */
 static void
 mfu_counts_attention_by_the_convention_asked_for (void **state)
 {
@@ -674,8 +674,9 @@ colour_is_for_terminals_and_no_color_forbids_it (void **state)
   weft_test_answer_free (&piped);
 }
 
-/* Quoted words contain bytes that are not UTF-8, an escape sequence of terminals, and U+009B,
- * which begins an escape sequence too. A message must not contain them. */
+/* Error messages quote words of the command line. Here these words contain bytes that are not
+ * UTF-8, an escape sequence of terminals, and U+009B, which begins an escape sequence too. A
+ * message must contain none of these characters. */
 static void
 words_are_quoted_without_control_characters (void **state)
 {

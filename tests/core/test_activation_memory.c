@@ -58,8 +58,9 @@ static const struct {
   { "norm_placement=sandwich " SEQUENCE, (32 + 0.5 + 4) / 4 },
   { "norm_placement=sandwich " SELECTIVE "recompute_modules=mlp,layernorm",
     32 + 0.5 + 4 - 4 - 16 },
-  /* Parallel residual: attention and MLP read the same residual stream, so there is no second one
-   * to keep. With one norm, both also read the same norm output. */
+  /* Parallel residual: attention and MLP read the same residual stream, so a layer keeps one
+   * residual stream instead of two. With one norm, attention and MLP also read the same norm
+   * output. */
   { "residual=parallel ", 32 + 0.5 - 2 },
   { "residual=parallel " SELECTIVE "recompute_modules=mlp,layernorm", 32 + 0.5 - 2 - 4 - 16 },
   { "residual=parallel_one_norm ", 32 + 0.5 - 2 - 2 },

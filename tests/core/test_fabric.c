@@ -45,8 +45,8 @@ latency (const struct weft_fabric *f, uint32_t from, uint32_t to)
   return route.latency;
 }
 
-/* A fabric with every level: two pods of two units; two nodes per unit; four GPUs, two NICs and
- * two PCIe switches per node. Leaves and spines are oversubscribed. */
+/* A cluster with every level of a rail fabric: two pods of two units; two nodes per unit; four
+ * GPUs, two NICs and two PCIe switches per node. Leaf and spine switches are oversubscribed. */
 static struct weft_cluster
 deep_cluster (void)
 {
@@ -233,8 +233,8 @@ another_pod_is_across_the_core (void **state)
                 { WEFT_LINK_PCIE_DOWN, 16 });
 }
 
-/* A switch without oversubscription cannot be a bottleneck. The fabric has no link for it, and
- * routes leave it out. */
+/* A leaf or spine switch without oversubscription cannot be a bottleneck. So the fabric has no link
+ * for such a switch, and routes contain none. */
 static void
 wide_switches_are_no_links (void **state)
 {
@@ -343,8 +343,8 @@ a_symmetric_job_has_one_actor_a_stage (void **state)
   assert_int_equal (n_actors (&c, weft_mesh_make (1, 1, 4, 8)), 8);
 }
 
-/* Stages of 2 ranks on nodes of 4 GPUs: stage 0 sends within its node, stage 1 to the next node.
- * The ranks of each stage still fold to one actor. */
+/* Stages of 2 ranks on nodes of 4 GPUs. Stage 0 sends to the next stage within its node, stage 1 to
+ * another node. The ranks of each stage still fold to one actor. */
 static void
 stages_that_share_a_node_still_fold (void **state)
 {
@@ -416,8 +416,8 @@ unfolded_keeps_every_rank (void **state)
   }
 }
 
-/* The peers of an actor are the actors of the next and the previous stage; the last stage has no
- * next peer, and the first no previous one. */
+/* The peers of an actor are the actors of the next and of the previous stage. The last stage has no
+ * next peer, and the first stage has no previous peer. */
 static void
 peers_are_the_neighbour_stages (void **state)
 {
@@ -452,8 +452,8 @@ only_the_ends_are_in_embedding_groups (void **state)
 
 /* ------------------------------------------------------------------- loads */
 
-/* Bytes that an actor of stage `role` sends in a pattern. Different pairs of role and pattern
- * have different bytes, so that a mix-up is noticed. */
+/* Returns the bytes that an actor of stage `role` sends in a communication pattern. Different pairs
+ * of role and pattern have different bytes, so that a mix-up is noticed. */
 static double
 bytes_of (uint32_t role, uint32_t pattern)
 {
@@ -483,7 +483,8 @@ by_value (const void *a, const void *b)
   return (x > y) - (x < y);
 }
 
-/* The loads of the links of a path, sorted; each link counts once. */
+/* Returns the loads of all links of a path, sorted. A link that the path crosses twice counts
+ * once. */
 static GArray *
 fullness (const struct weft_path *path, const double *full)
 {

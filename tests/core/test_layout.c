@@ -68,7 +68,7 @@ plain_buckets_have_no_gaps_and_no_rule_for_the_tied_embedding (void **state)
                                          .n_bucket = 2 });
 }
 
-/* Without a bucket threshold, the tied embedding still closes a bucket. The padding before it
+/* Without bucket_size, the tied embedding still closes a bucket. The padding before the embedding
  * belongs to this bucket, which therefore has 832 elements instead of 812. */
 static void
 the_tied_embedding_closes_a_bucket_that_has_no_threshold (void **state)
@@ -157,7 +157,7 @@ the_default_threshold_is_forty_million_or_a_million_a_rank (void **state)
   assert_int_equal (weft_layout_default_threshold (16384), UINT64_C (16384000000));
 }
 
-/* A random list of parameters, with the rule by which they are laid out. */
+/* Random parameters, and the random rule by which they are laid out in flat buffers. */
 struct draw {
   struct weft_layout_param param[40];
   uint32_t n;
@@ -278,8 +278,8 @@ random_parameters_obey_every_rule (void **state)
 
 /* ------------------------------------------------------------------- units */
 
-/* Expected layout. Per tensor: its start and its bucket. Per bucket: its end before and after
- * padding. */
+/* Expected layout of flat buffers: start and bucket of each tensor; end of each bucket before and
+ * after padding. */
 struct units_wanted {
   uint64_t start[10], bucket[10];
   uint64_t unpadded[6], end[6];

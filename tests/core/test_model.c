@@ -262,8 +262,8 @@ families_mean_what_their_files_do_not_say (void **state)
   assert_int_equal (deepseek.moe_router_score_function, WEFT_SCORE_SIGMOID);
 }
 
-/* Features in which other decoders differ from Llama: placement of norms, windows, soft caps,
- * biases ... */
+/* Decoder families differ from Llama in the placement of norms, windows, soft caps, biases ... Weft
+ * must set these features from each family's config.json. */
 static void
 decoders_have_the_traits_of_their_families (void **state)
 {
@@ -299,8 +299,8 @@ decoders_have_the_traits_of_their_families (void **state)
     assert_true (weft_model_layer_has_rope (&smol, layer) == (layer % 4 != 3));
 }
 
-/* Routers of MoE families: config.json must set the flags of Megatron-Core that do what the
- * family's modelling code does. */
+/* Routers of MoE families: config.json must set those flags of Megatron-Core that do what the
+ * routing code of the family in Hugging Face does. */
 static void
 routers_are_those_of_their_families (void **state)
 {
@@ -513,7 +513,7 @@ stretched_positions_are_read_in_old_and_new_spelling (void **state)
   assert_int_equal (load ("llama3.1-405b").rotary_scaling, WEFT_ROTARY_LLAMA3);
 }
 
-/* A file with an unknown rule for rotary frequencies loads, because plans do not need the
+/* A config.json with an unknown rule for rotary frequencies loads, because plans do not need the
  * frequencies. The model is marked, so that training refuses it. */
 static void
 a_rule_that_is_not_known_loads_and_is_marked (void **state)
@@ -681,7 +681,8 @@ bombs_and_raw_bytes_are_refused_not_parsed (void **state)
   refused ("\"\\", 2, "wanted a closing quote");
 }
 
-/* Every prefix of a file, and the file with any byte replaced, gives a model or an error. */
+/* Parses every prefix of a config.json, and the file with any byte replaced: each gives a model or
+ * an error. */
 static void
 damaged_files_never_crash (void **state)
 {
@@ -810,8 +811,7 @@ a_window_and_latent_widths_change_only_attention_flops (void **state)
   assert_true (fabs ((weft_model_flops_per_token (&latent, TRUE) - n) / wanted - 1) < 1e-9);
 }
 
-/* DeepSeek-V3 with one prediction layer: each weight of the layer's matmuls adds 6 FLOPs per
- * token. */
+/* A prediction layer in DeepSeek-V3: each weight of its matmuls adds 6 FLOPs per token. */
 static void
 products_of_a_prediction_layer_are_counted (void **state)
 {
@@ -852,8 +852,7 @@ windows_count_in_their_own_layers (void **state)
   assert_true (fabs (keys - 36 * chunked - 12 * 10000) < 1e-2);
 }
 
-/* FLOPs of MoE models count only the experts that a token is routed to. Mixtral 8x7B, computed
- * by hand. */
+/* FLOPs of MoE models count only the experts that a token is routed to: Mixtral 8x7B by hand. */
 static void
 flops_count_the_experts_a_token_visits (void **state)
 {

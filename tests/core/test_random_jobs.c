@@ -442,8 +442,8 @@ arenas_are_aligned_and_large_enough (void **state)
 
 /* --------------------------------------------------------------------- bytes */
 
-/* Checks the bytes and steps of a ring: n - 1 steps per round, k - 1 of them between the k
- * nodes. An all-reduce has two rounds. */
+/* Checks bytes and steps of a ring over n ranks on k nodes: n - 1 steps per round, k - 1 of them
+ * between nodes. An all-reduce has two rounds. */
 static void
 check_ring (const struct sample *s, const struct weft_coll_shape *shape,
             const struct weft_traffic *t, double rounds)
@@ -560,8 +560,8 @@ is_flat (const weft_program *p, const struct weft_buf *buf, enum weft_buf_kind k
          !g_str_has_prefix (p->name[buf->name], "host_");
 }
 
-/* Bytes of all flat buffers of a kind. A buffer that holds one rank's slice counts with the
- * slices of all ranks. */
+/* Returns the bytes of all flat buffers of a kind over all ranks. A buffer that holds one rank's
+ * slice counts with the slices of all ranks. */
 static uint64_t
 flat_bytes (const weft_plan *plan, const weft_program *p, enum weft_buf_kind kind)
 {
@@ -767,7 +767,7 @@ bytes_to_reduce (const weft_plan *plan, const weft_program *p)
   return bytes / 4 * weft_dtype_bytes (plan->job.strategy.mp_policy_reduce_dtype);
 }
 
-/* Number of forward passes of a role that send their output to another rank (`after`) or receive
+/* Returns how many forward passes of a role send their output to another rank (`after`), or receive
  * their input from another rank. */
 static uint32_t
 crossings (const weft_plan *plan, uint32_t role, gboolean after)

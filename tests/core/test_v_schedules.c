@@ -123,7 +123,7 @@ read_text (const char *text)
   return grid;
 }
 
-/* Activations of the rank that keeps most, in half stages (the size of a chunk). */
+/* Returns the activations of the rank that keeps most, in half stages (the size of a chunk). */
 static double
 most_in_flight (const weft_grid *grid)
 {
@@ -145,8 +145,8 @@ least_slots (uint32_t p, uint32_t m)
   return MAX (6 * m + p - 1, MAX (4 * m + 3 * p - 1, 2 * m + 4 * p - 1));
 }
 
-/* ZB-V needs the least number of slots, and a rank keeps at most 2p chunks. A chunk is half of a
- * stage, so these are the activations that 1F1B keeps on rank 0. */
+/* ZB-V needs the least number of slots that any V schedule needs. A rank keeps at most 2p chunks,
+ * which are half stages: as many activations as 1F1B keeps on rank 0. */
 static void
 zb_v_takes_the_least_slots_there_are_and_keeps_p_stages (void **state)
 {

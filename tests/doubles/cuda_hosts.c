@@ -134,7 +134,7 @@ is_over (const struct world *w, const struct item *launch)
 
 /* ---------------------------------------------------------------------- who goes on */
 
-/* Runs the first item of a stream if it can run. Returns whether anything changed. */
+/* Runs the first entry of a stream if it can run. Returns whether anything changed. */
 static gboolean
 run_stream (struct world *w, GQueue *stream)
 {
@@ -185,8 +185,8 @@ take_wait (struct world *w, const struct recorded_call *c)
   give (w, c, item);
 }
 
-/* Makes the next call of a host, if it can. Returns whether it did: a query waits until its event
- * is done. */
+/* Makes the next call of a host, if it can be made now: a query of an event waits until the event
+ * is done. Returns whether the call was made. */
 static gboolean
 run_host (struct world *w, struct host *h)
 {

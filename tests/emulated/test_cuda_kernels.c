@@ -18,9 +18,8 @@ has_kernel (void *user, enum weft_op_kind kind)
   return weft_cuda_launchers[kind] != NULL;
 }
 
-/* An emulated device. `warpgroups`: whether it has wgmma. `askew`: in every askew-th call, and in
- * its repetition, operands begin one element after an aligned address, as slices of arrays may; 0:
- * in no call. */
+/* An emulated device. `warpgroups`: whether it has wgmma. `askew`: in every askew-th call, operands
+ * begin one element after an aligned address, as slices of arrays may; 0: in no call. */
 struct how {
   gboolean warpgroups;
   unsigned askew;

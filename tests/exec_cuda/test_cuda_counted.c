@@ -14,7 +14,9 @@
 #define SEED 2027
 #define JOBS 120
 #define MOST_RANKS 8
-#define MOST_OPS 12000 /* limit of ops of all ranks: the checks of more ops take long */
+/* only jobs with at most this many ops over all ranks are drawn, because the checks of more ops
+ * take long */
+#define MOST_OPS 12000
 
 static uint32_t
 count_exchanges (const weft_plan *plan)

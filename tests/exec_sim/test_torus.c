@@ -26,7 +26,8 @@ torus (uint32_t x, uint32_t y, uint32_t z)
   return c;
 }
 
-/* A torus with hosts of one chip; its axes have wraparound links whatever their length. */
+/* Returns a torus whose hosts have one chip. Its axes have wraparound links, whatever their
+ * length. */
 static struct weft_cluster
 odd_torus (uint32_t x, uint32_t y, uint32_t z)
 {
@@ -273,11 +274,13 @@ seconds_of (const struct weft_cluster *c, uint32_t n, uint32_t stride, enum weft
   return traffic_of (c, group, kind, bytes, WEFT_COLL_QUICKEST).seconds;
 }
 
-/* Size of a tensor in bytes, divisible by all numbers below, so that nothing is rounded. */
+/* Bytes of a tensor. All numbers by which the tests below divide are divisors of this size, so
+ * nothing is rounded. */
 #define S 92160e3
 
-/* A ring in both directions: every piece travels at most half way around. The opposite chip is
- * equally far in both directions, so half of a piece reaches it in each direction. */
+/* A ring that uses both directions of an axis: every piece moves at most half way around. The
+ * opposite chip is equally far in both directions, so half of a piece reaches it in each
+ * direction. */
 static void
 one_axis_is_a_ring_in_both_directions (void **state)
 {
@@ -479,7 +482,8 @@ two_groups_on_one_axis_get_half_each (void **state)
   assert_int_equal (t->n, 2);
 }
 
-/* Tensor parallel groups are planes, data parallel groups run along z: they share no links. */
+/* Tensor parallel groups are planes of the torus and data parallel groups run along z, so the two
+ * kinds of groups share no links. */
 static void
 groups_on_axes_of_their_own_do_not_meet (void **state)
 {
@@ -553,7 +557,7 @@ chips_of_a_host_share_its_memory (void **state)
   assert_near (copy_seconds (&c), 2 * S / MADE_HOST);
 }
 
-/* A TPU has separate engines for transfers, so a collective does not slow kernels down. */
+/* On a TPU, transfers have engines of their own, so a collective does not slow kernels down. */
 static void
 communication_takes_nothing_from_kernels (void **state)
 {

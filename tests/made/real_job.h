@@ -23,8 +23,8 @@ typedef struct real_job {
  * job. */
 real_job *real_job_open (const char *words, const struct weft_exec_options *how);
 
-/* Like real_job_open(), on a device with these calls (NULL: the CPU). Returns NULL and sets *error
- * if the executor refuses the job. */
+/* Like real_job_open(), but on a device with these calls (NULL: the CPU). Returns NULL and sets
+ * *error if the executor refuses the job. */
 real_job *real_job_try (const struct weft_gpu_calls *calls, const char *words,
                         const struct weft_exec_options *how, GError **error);
 void real_job_close (real_job *job);

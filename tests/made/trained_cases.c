@@ -123,7 +123,7 @@ alone (uint32_t number, const char **model)
 }
 
 /* Whether the job has experts in fp8. Such jobs have fewer experts and sequences (FEW), to save
- * time, and a larger tolerance, because each expert has few tokens. */
+ * time. Their tolerance is larger, because each expert has few tokens. */
 static gboolean
 is_few (const char *model, const struct precision *p)
 {

@@ -67,7 +67,7 @@ every_kind_has_the_bits_of_one_rank (void **state)
   }
 }
 
-/* Other parallel axes, data-parallel strategies and recompute. Each is combined with every
+/* Other parallel axes, data-parallel strategies and recompute. The test combines each with every
  * cp_comm_type on two context parallel ranks. */
 static const char *const around[] = {
   "gpus=4",
@@ -185,7 +185,8 @@ in_fast_order_every_kind_is_near_one_rank (void **state)
   "precision=bf16 "
 enum { CP = 4, TOKENS = 2 * 64 / CP, Q = TOKENS * 12 * 16 * 2, KV = 2 * TOKENS * 4 * 16 * 2 };
 
-/* Bytes that a rank sends for context parallelism in one pass (forward or backward) of layer 1. */
+/* Returns the bytes that a rank sends for context parallelism in one pass (forward or backward) of
+ * layer 1. */
 static double
 sent (const char *kind, enum weft_phase phase)
 {
@@ -350,8 +351,8 @@ a_ring_takes_no_more_memory_than_it_uses (void **state)
                plan->memory[0].live[WEFT_POOL_DEVICE] * 1.01);
 }
 
-/* a2a+p2p: four neighbouring ranks of a node split the heads; a ring consists of one rank of each
- * such group. */
+/* cp_comm_type = a2a+p2p: four neighbouring ranks of a node split the heads by an all-to-all. Each
+ * ring consists of the ranks with the same number in these groups. */
 static void
 two_levels_are_neighbours_and_a_ring_of_them (void **state)
 {

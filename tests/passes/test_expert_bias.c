@@ -221,8 +221,8 @@ an_evaluation_moves_nothing (void **state)
   real_job_close (job);
 }
 
-/* A checkpoint is saved under one strategy and loaded under another, whose next step has the same
- * bits. */
+/* A job under another strategy loads the checkpoint of a job on two GPUs. Both jobs must have the
+ * same loss and the same biases after their next step. */
 static void
 biases_are_in_checkpoints (void **state)
 {

@@ -305,7 +305,8 @@ numel (const weft_program *p, const char *name)
 }
 
 /* Each rank holds a quarter of the experts. Gradients of experts are reduced over 2 replicas, all
- * others over 8. Both are divided by 8, because an expert receives the tokens of 4 ranks. */
+ * other gradients over 8. Both are divided by 8, because an expert receives the tokens of 4
+ * ranks. */
 static void
 gradients_of_experts_are_reduced_by_those_who_hold_them (void **state)
 {
@@ -344,8 +345,8 @@ average_in_collective_divides_experts_by_who_shares_them_out (void **state)
 #define TENSOR WORDS "tensor_model_parallel_size=2 sequence_parallel=true "
 enum { HALF = T / 2 };
 
-/* Experts split over tensor parallel ranks: the ranks with parts of the same experts all-gather the
- * rows and routing weights that they have received, and reduce-scatter the outputs. Backward does
+/* Experts that are split over tensor parallel ranks: the ranks with parts of the same experts
+ * all-gather the received rows and routing weights, and reduce-scatter the outputs. Backward does
  * the opposite. */
 static void
 expert_tensor_parallel_size_gathers_rows_and_adds_what_parts_make (void **state)
@@ -460,8 +461,9 @@ shared_experts_are_cut_by_tensor_parallel_ranks_and_the_router_is_not (void **st
   assert_int_equal (p->op[joined].group, WEFT_GROUP_TP);
 }
 
-/* expert_tensor_parallel_size = 1: all eight ranks hold all experts, and the other parameters have
- * four replicas. The average over eight ranks is multiplied by 8 / 4. */
+/* expert_tensor_parallel_size = 1: all eight ranks are replicas of the experts, but only four ranks
+ * are replicas of each other parameter. So the average of expert gradients over eight ranks is
+ * multiplied by 8 / 4. */
 static void
 average_in_collective_multiplies_whole_experts_of_tensor_parallel_ranks (void **state)
 {
@@ -525,7 +527,7 @@ moe_load_imbalance_multiplies_rows_on_the_way_and_at_experts (void **state)
   assert_int_equal (p->buf[u].bytes, 2 * T * K * 3 / 2 * 2 * F);
 }
 
-/* On topology cpu, which computes real numbers, buffers must have room for the worst case: all
+/* topology=cpu, which computes real numbers: buffers must have room for the worst case, that all
  * tokens are routed to the experts of one rank. */
 static void
 a_run_on_cpus_has_room_for_everybody_at_one_rank (void **state)
@@ -540,8 +542,8 @@ a_run_on_cpus_has_room_for_everybody_at_one_rank (void **state)
   assert_int_equal (p->buf[u].bytes, 4 * T * 4 * K * 2 * F);
 }
 
-/* With padding, every expert gets C = ceil (T K factor / E) rows, whatever the routing. Sizes are
- * fixed, so the host does not wait for counts. */
+/* moe_pad_expert_input_to_capacity: every expert gets C = ceil (T K factor / E) rows, whatever the
+ * routing. So all sizes are fixed, and the host does not wait for counts. */
 static void
 moe_pad_expert_input_to_capacity_sends_fixed_sizes (void **state)
 {
@@ -635,7 +637,7 @@ a_plan_with_room_for_even_shares_is_not_run_on_a_cpu (void **state)
   assert_non_null (strstr (error->message, "moe_load_imbalance: found 1, wanted at least 2"));
 }
 
-/* The traffic of one dispatch all-to-all between the 16 ranks of two nodes. */
+/* Returns the traffic of one dispatch all-to-all between the 16 ranks of two nodes. */
 static struct weft_traffic
 dispatched (const char *backend, const char *more)
 {

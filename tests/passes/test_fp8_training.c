@@ -82,8 +82,8 @@ one_scale_for_a_tensor_gives_the_bits_of_one_rank (void **state)
   }
 }
 
-/* residual=parallel_one_norm: qkv and fc1 read the same input. It is quantised once, or twice with
- * cpu_offloading; both must give the same bits. */
+/* residual=parallel_one_norm: qkv and fc1 read the same input. The input is quantised once, or
+ * twice with cpu_offloading. Both programs must give the same bits. */
 static void
 one_input_of_two_products_has_one_history (void **state)
 {
@@ -116,8 +116,8 @@ blocks_give_the_bits_of_one_rank_where_nobody_cuts_tensors (void **state)
   }
 }
 
-/* fp8_param_gather: weights are stored in fp8, and matmuls read the stored values. Both wrappers
- * must give the same bits. */
+/* fp8_param_gather: weights are stored in fp8, and matmuls read the stored values. DDP and
+ * Megatron-FSDP must give the same bits. */
 static void
 weights_that_are_kept_in_fp8_are_multiplied_as_they_are (void **state)
 {
