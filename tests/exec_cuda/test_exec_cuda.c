@@ -13,8 +13,7 @@
 #define N_JOB (300 / SPARSE)
 #define MOST_RANKS 8
 #define NANO "model=gpt2-nano topology=cpu seq_length=16 num_layers=2 global_batch_size=4 "
-/* only jobs with at most this many ops over all ranks are drawn, because the checks of more ops
- * take long */
+/* limit of a job's ops over all ranks, because checking more takes long */
 #define MOST_OPS 20000
 
 /* Draws random jobs until a job is legal and small. The caller frees the plan and *words. */
@@ -425,8 +424,8 @@ assert_same_calls (const recorded_cuda *d, uint32_t row, const uint32_t *at, con
       fail_msg ("%s: rank %u: call %u is another when it is captured", words, row, i);
 }
 
-/* Checks that a graph capture enqueues work only on streams of the capture. A stream joins a
- * capture when it waits for an event of the capture. */
+/* Checks that a capture enqueues work only on its origin stream and streams that joined the
+ * capture. */
 static void
 assert_forked (const recorded_cuda *d, uint32_t first, uint32_t end, const char *words)
 {
@@ -590,8 +589,8 @@ assert_counted (const recorded_cuda *d, const weft_plan *plan, uint32_t first)
   assert_int_equal (there, n[0] / 4);
 }
 
-/* Whether a rank, while the executor opened (the first `opened` calls), sent a byte to the peer of
- * a transfer and received a byte from the peer. */
+/* Whether a rank sent a byte to the peer of a transfer and received one, among the first `opened`
+ * calls, with which the executor opened. */
 static gboolean
 has_met (const recorded_cuda *d, const struct weft_gpu_transfer *t, uint32_t opened)
 {
@@ -787,7 +786,7 @@ any_call_may_fail_and_nothing_is_left (void **state)
   fail_calls (EXPERTS "num_layers=1 global_batch_size=2", &own, 5, FALSE);
   fail_calls (STAGES, &shared, 3, FALSE);
   fail_calls (STAGES, &own, 3, FALSE);
-  /* If the GPUs are lost, all threads fail at once, and the calls that close resources fail too. */
+  /* lost GPUs: all threads fail at once, and so do calls that close resources */
   fail_calls (TINY "gpus=2", &own, 7, TRUE);
   fail_calls (TINY "gpus=2", &graph, 11, TRUE);
   fail_calls (STAGES, &own, 11, TRUE);
@@ -866,8 +865,7 @@ times_are_those_of_events (void **state)
   close_plan (d, x);
 }
 
-/* weft_cuda_load() must return the functions of the CUDA module, or else an error which says that
- * CUDA, a driver or a GPU is missing. */
+/* weft_cuda_load() returns the CUDA module, or an error: CUDA, a driver or a GPU is missing. */
 static void
 this_machine_has_cuda_or_says_what_is_missing (void **state)
 {

@@ -148,8 +148,8 @@ find_tensor (const weft_state *state, const char *name)
   return -1;
 }
 
-/* Delayed scaling: after a step, the state holds the largest magnitudes of input, weight and
- * gradient in this step. For the weight this is the magnitude before the update. */
+/* Delayed scaling: after a step, the state holds the largest magnitudes of input, weight and output
+ * gradient in this step. The magnitude of the weight is that before the optimizer update. */
 static void
 magnitudes_of_a_step_are_state_behind_it (void **state)
 {

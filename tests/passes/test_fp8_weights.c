@@ -185,8 +185,8 @@ fp8_param_gather_agrees_on_magnitudes_rounds_and_gathers_bytes (void **state)
   assert_int_equal (count (p, WEFT_OP_TRANSPOSE, ""), 4 * LAYERS);
 }
 
-/* Forward reads the fp8 weights. Input gradients read their transposed copy, which is made once per
- * step, after the gather of its bucket. */
+/* Forward matmuls read the fp8 weights. Input gradients read the transposed copy of the weights,
+ * which is made once per step, after the bucket has been gathered. */
 static void
 fp8_param_gather_makes_the_copy_once_a_step_after_the_lazy_gather (void **state)
 {
@@ -460,8 +460,9 @@ run (const char *precision, const char *strategy, uint64_t stress)
   return weft_test_run (&how);
 }
 
-/* Compares all strategies with the first one, which runs on one rank. `gradients_stay`: whether
- * gradients are compared too; with MXFP8 the gather of weights has overwritten them. */
+/* Compares all strategies with the first strategy, which has one rank. `gradients_stay`: TRUE:
+ * gradients are compared too. FALSE: with MXFP8, the gather of weights has overwritten the
+ * gradients. */
 static void
 check_bits (const char *const *strategy, size_t n, gboolean gradients_stay)
 {
@@ -493,7 +494,8 @@ reuse_grad_buf_for_mxfp8_param_ag_gives_the_bits_of_one_rank (void **state)
   check_bits (mxfp8, G_N_ELEMENTS (mxfp8), FALSE);
 }
 
-/* With weights stored in fp8 (E4M3 or MXFP8), the loss falls as in bf16, within 5 %. */
+/* With weights stored in fp8 (E4M3 or MXFP8), the loss after training must be within 5 % of the
+ * loss with bf16 weights. */
 static void
 weights_in_fp8_learn (void **state)
 {

@@ -237,8 +237,8 @@ a_gate_of_shared_experts_weighs_what_they_make (void **state)
   assert_int_equal (count_kind (p, WEFT_OP_GATE), 2 * 2); /* layers x microbatches */
   assert_true (weft_op_bytes (p, gate) == 2.0 * 2 * T * H);
   assert_true (weft_op_bytes (p, back) == 3.0 * 2 * T * H);
-  /* Backward needs the output of the shared experts and one logit per token, so both must be
-   * kept. */
+  /* The backward kernel reads the output of the shared experts and one logit per token, so both
+   * must be kept. */
   assert_int_equal (p->buf[operand (p, gate, 0)].bytes, 2 * T * H);
   assert_int_equal (p->buf[operand (p, gate, 1)].bytes, 2 * T);
   for (uint32_t i = 0; i < 2; i++)

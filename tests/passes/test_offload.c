@@ -12,8 +12,8 @@ enum { LAYERS = 6 };
       "50000", "--seq-length", "512", "--precision", "bf16", "--topology", "dgx-h100",             \
       "--global-batch-size"
 
-/* A job of one microbatch per GPU. Kernels follow each other without gaps, so without copies a step
- * is the sum of kernel times. */
+/* A job of one microbatch per GPU. Without copies, kernels follow each other without gaps, so a
+ * step takes the sum of the kernel times. */
 static struct weft_job
 tiny_job (uint32_t gpus, uint32_t batch)
 {
@@ -62,7 +62,8 @@ seconds_without (struct weft_job job)
 struct layer {
   /* bytes copied in one direction; kernel seconds of the forward and of the backward pass */
   double bytes, forward, backward;
-  double tail; /* seconds of backward from the first use of the tensor that is fetched last */
+  /* seconds of the layer's backward pass from the first use of the tensor that is fetched last */
+  double tail;
 };
 
 static uint32_t
@@ -145,7 +146,8 @@ slow_copies_are_waited_for_as_long_as_the_formula_says (void **state)
   }
 }
 
-/* Two GPUs share the link to the host, or the bandwidth of the host memory: each has half of it. */
+/* Two GPUs share the PCIe link to the host, or the bandwidth of the host memory. Each GPU then has
+ * half of it. */
 static void
 gpus_share_the_way_to_the_host (void **state)
 {
@@ -164,7 +166,8 @@ gpus_share_the_way_to_the_host (void **state)
   }
 }
 
-/* The first or the last kernel of a layer in a phase, not counting releases of memory. */
+/* Returns the first or the last kernel of a layer in a phase. Releases of memory do not count as
+ * kernels. */
 static uint32_t
 kernel_at (const weft_program *p, uint32_t layer, enum weft_phase phase, gboolean last)
 {

@@ -10,7 +10,8 @@ GPtrArray *source_files (void);
 /* Whether the suffix is .c, .h, .cc or .cu. */
 gboolean source_is_code (const char *path);
 
-/* The contents of a file, which the caller frees; fails the test if the file cannot be read. */
+/* Returns the contents of a file, which the caller frees. Fails the test if the file cannot be
+ * read. */
 char *source_text (const char *path);
 
 /* Returns the top folder of a path: "tests" for "tests/tree/test_pages.c". The caller frees it. */
