@@ -81,9 +81,9 @@ let_touch (const void *, size_t, bool)
 }
 #endif
 
-/* Switches between contexts. swapcontext() would make a system call for the signal mask, which
- * takes most of the time of kernels with many shuffles. This switch saves only the callee-saved
- * registers (System V ABI of x86-64). */
+/* Switches between execution contexts. Saves only the callee-saved registers (System V ABI of
+ * x86-64). swapcontext() would also make a system call for the signal mask, which would take most
+ * of the time of kernels with many shuffles. */
 #if defined(__x86_64__)
 enum { BARE = true, KEPT = 6 };
 

@@ -169,9 +169,9 @@ buckets_take_as_much_as_gradients (void **state)
   assert_int_equal (count (one->role[0], "to_bucket"), 0);
 }
 
-/* A stage with two chunks of one layer each, each with its own DDP wrapper: the buckets of each
- * chunk begin anew with a small one, and the gradients of the second chunk are copied back before
- * the last backward pass of the first chunk begins. */
+/* A stage with two chunks of one layer each. Each chunk has its own DDP wrapper, so its buckets
+ * begin anew with a small one, and the gradients of the second chunk are copied back before the
+ * last backward pass of the first chunk begins. */
 static void
 chunks_of_a_stage_are_wrapped_by_themselves (void **state)
 {
