@@ -289,7 +289,7 @@ run_threads (fibre *me)
   while (!EMULATED_RACES && n_begun < threads.size ());
 }
 
-static fibre *comes; /* the stack to which the next switch goes */
+static fibre *comes; /* stack of kernel threads to which the scheduler switches next */
 
 /* The first function that runs on every stack of a kernel thread. It never returns. */
 static void

@@ -42,7 +42,7 @@ tokens_are_counted_by_the_experts_they_chose (void **state)
   }
 }
 
-/* Two layers of four experts, whose experts have 3 and 2 tokens on average. The bias of an expert
+/* Two rows (layers) of four experts, with means of 3 and 2 tokens per expert. The bias of an expert
  * with more tokens than the mean falls by one step. With fewer tokens it rises by one step, and
  * with exactly the mean it stays. */
 static void
