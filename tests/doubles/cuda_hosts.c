@@ -23,7 +23,7 @@ struct world {
   struct host *host;  /* by row */
   GQueue *stream;     /* [stream]: entries that have not run yet, struct item * */
   GPtrArray *item;    /* all entries of all streams, owned by this array */
-  GHashTable *record; /* event -> newest record entry */
+  GHashTable *record; /* event -> newest entry that records it */
   /* participant of a communication, as text of side_of() -> number of its posted calls */
   GHashTable *posted;
   /* communication call -> number of calls with the same participant before it */

@@ -202,7 +202,7 @@ step (struct run *run)
   weft_timeline_free (timeline);
 }
 
-/* The loss of a step. All ranks that compute a loss must have the same one. */
+/* Returns the loss of a step. All ranks that compute a loss must have computed an equal loss. */
 static double
 loss_of (const struct run *run)
 {
