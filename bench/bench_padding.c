@@ -77,8 +77,8 @@ add_roles (GArray *roles, const weft_plan *plan, const char *words)
   g_array_append_val (roles, worst);
 }
 
-/* Plans the job, if it is legal and has at most 32 microbatches. Jobs whose live bytes exceed the
- * GPU do not count. */
+/* Plans the job and appends the figures of its roles to `roles`. Skips a job that is illegal, has
+ * more than 32 microbatches, or whose live bytes exceed the memory of the GPU. */
 static void
 plan_job (GArray *roles, const char *words)
 {

@@ -10,7 +10,7 @@
 #define SEARCHES 15
 #define MOST_SECONDS 120
 
-/* Appends a flag that pins a knob to a value. `pins` frees the text. */
+/* Appends a flag that fixes ("pins") a knob to a value. The array `pins` frees the text. */
 static void
 add_pin (GPtrArray *pins, const struct weft_field *field, const char *value)
 {

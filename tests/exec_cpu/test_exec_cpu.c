@@ -22,7 +22,7 @@ enum { APART = 4 };
 static unsigned stride = SANITIZED ? 10 : 3;
 #define RARELY (SANITIZED ? 12 : 1)
 #define SEEDS (SANITIZED ? 5 : 50)
-#define SHARING 4 /* every 4th strategy splits its kernels among threads */
+#define SHARING 4 /* every 4th strategy runs with several threads per rank */
 
 /* These tests make hundreds of runs. To save time, most of them use models of a quarter of the size
  * (models[]), and only some the nano models (nanos[]). */

@@ -57,7 +57,8 @@ static const struct {
 
 #define LINEAR "cross_entropy_loss_fusion=true cross_entropy_fusion_impl=linear"
 
-/* The values of each axis of the grid. A job has one value of each axis. */
+/* One row per axis of the grid of strategies, with the values of the axis. A job has one value of
+ * each axis. */
 static const char *const axes[][MOST_WORDS] = {
   { "tensor_model_parallel_size=1", "tensor_model_parallel_size=1", "tensor_model_parallel_size=2",
     "tensor_model_parallel_size=2 sequence_parallel=true", "tensor_model_parallel_size=4",

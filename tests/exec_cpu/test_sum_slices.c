@@ -55,7 +55,7 @@ exchange_plan (struct exchange *e, enum weft_reduction_order order)
   return made_plan (&job, weft_mesh_make (1, 1, MEMBERS, 1), &b);
 }
 
-/* Draws values of many magnitudes, so that sums lose bits. */
+/* Draws values of many magnitudes, so that every sum of them is rounded. */
 static void
 draw (struct exchange *e, weft_exec *x, uint32_t seed)
 {
@@ -197,7 +197,8 @@ sums_in_bf16_are_rounded_at_every_node (void **state)
 {
   static const struct {
     enum weft_reduction_order order;
-    /* roundings that a value passes: depth of the tree, or number of additions in the ring */
+    /* number of times that a value is rounded: depth of the summation tree, or number of additions
+     * in the ring */
     uint32_t nodes;
   } ways[] = { { WEFT_ORDER_CANONICAL, 3 }, { WEFT_ORDER_FAST, MEMBERS - 1 } };
   g_autofree struct exchange *e = g_new0 (struct exchange, 1);

@@ -62,7 +62,7 @@ divisor (GRand *rand, uint32_t of, uint32_t most)
   return d;
 }
 
-/* Appends a cluster to the job. Returns its number of GPUs. */
+/* Appends a random topology and number of GPUs to the job. Returns the number of GPUs. */
 static uint32_t
 random_cluster (GString *words, GRand *rand)
 {
@@ -234,9 +234,9 @@ random_split (GString *words, GRand *rand)
   return MAX (1, weft_schedules[which].chunks);
 }
 
-/* Takes one or two layers away from a model with `layers` layers on each of `stages` stages.
- * Embedding or loss then count as a layer, or pipeline_model_parallel_layout states the layers of
- * each stage. */
+/* Makes a model of `layers` layers on each of `stages` stages one or two layers shorter. Then
+ * embedding or loss count as a layer, or pipeline_model_parallel_layout states the layers of each
+ * stage. */
 static void
 random_ends (GString *words, GRand *rand, uint32_t layers, uint32_t stages)
 {
@@ -257,8 +257,8 @@ random_ends (GString *words, GRand *rand, uint32_t layers, uint32_t stages)
   add (words, "num_layers", layers * stages - 1 - both);
 }
 
-/* Assigns layers unevenly to stages in some jobs. `layers`: layers of each chunk if they were
- * even. */
+/* In some jobs, assigns unequal numbers of layers to the stages. `layers`: layers of each chunk if
+ * they were equal. */
 static void
 random_stages (GString *words, GRand *rand, uint32_t layers, uint32_t stages, uint32_t chunks)
 {
@@ -314,12 +314,15 @@ random_batch (GString *words, GRand *rand, uint32_t replicas, uint32_t stages)
   uint32_t micro = 1 + up_to (rand, 2), most = one_in (rand, 4) ? 3 * stages : stages + 1;
   uint32_t micros = 1 + up_to (rand, MIN (most, 12) - 1);
 
-  /* canonical order adds pairs, so it needs powers of two */
+  /* Canonical order adds microbatches pairwise, so their number must be a power of two, and so must
+   * their size. */
   if (one_in (rand, 3)) {
     micro = PICK (rand, 1, 2, 4);
     micros = PICK (rand, 1, 2, 4, 8);
   }
-  if (!one_in (rand, 4)) /* three of four jobs: as many microbatches as the schedule wants */
+  /* in three of four jobs, the number of microbatches that the schedule needs to fill the
+   * pipeline */
+  if (!one_in (rand, 4))
     micros = strstr (words->str, "virtual_pipeline") ? stages * (1 + up_to (rand, 1))
              : strstr (words->str, "dualpipe")       ? 2 * stages
                                                      : micros;
@@ -479,7 +482,7 @@ random_recompute (GString *words, GRand *rand, uint32_t stage_layers)
   add (words, "recompute_num_layers", 1 + up_to (rand, stage_layers - (one_in (rand, 4) ? 0 : 1)));
 }
 
-/* Whether gradients are divided by the loss scale in 16 bits on the GPU. */
+/* Whether the GPU divides 16-bit gradients by the loss scale. */
 static gboolean
 divides_on_gpu (const GString *words)
 {
@@ -563,7 +566,8 @@ random_overlap (GString *words, GRand *rand)
   flip (words, rand, 3, "tp_comm_overlap_disable_fc1");
 }
 
-/* Appends tensor parallelism to some jobs. Returns ranks / tensor parallel size. */
+/* Appends tensor parallelism to some jobs. Returns the number of ranks divided by the tensor
+ * parallel size. */
 static uint32_t
 random_tensor (GString *words, GRand *rand, uint32_t ranks)
 {

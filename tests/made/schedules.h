@@ -49,7 +49,7 @@ schedule_longest_span (const weft_grid *grid, struct weft_cell_times t)
   return longest;
 }
 
-/* Cell times; in all of them the weight gradient takes no longer than the other cells. */
+/* Sets of cell times. In all of them the weight gradient takes no longer than the other cells. */
 static const struct weft_cell_times schedule_times[] = {
   { 1, 1, 1, 0 }, { 2, 2, 1, 0 }, { 3, 3, 2, 0 }, { 2, 3, 1, 0 }, { 3, 2, 1, 0 }, { 4, 4, 3, 0 },
 };

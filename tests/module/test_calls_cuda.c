@@ -49,7 +49,7 @@ the_module_trains_as_the_cpu_does (void **state)
   static const struct trained_bound fp32 = { .loss = 1e-6, .norm = 1e-6, .gradient = 1e-5 };
   static const struct {
     const char *words;
-    const char *own; /* options of the CUDA executor, as text (own.h) */
+    const char *own; /* options of the CUDA executor, as text in the format of own.h */
     struct weft_exec_options how;
   } runs[] = {
     { TRAINED_GPT2 FP32 "gpus=2 " ZERO1 "nccl_ub=true ", "graph", { .times = TRUE } },

@@ -89,8 +89,8 @@ find (const weft_program *p, enum weft_op_kind kind, const char *name)
   return WEFT_NO_OP;
 }
 
-/* Once per step, the counts are summed over all ranks of the stage: 4 bytes for each expert of each
- * layer with experts. */
+/* moe_router_enable_expert_bias sums the token counts of experts over all ranks of the stage, once
+ * per step: 4 bytes for each expert of each layer with experts. */
 static void
 moe_router_enable_expert_bias_adds_tallies_before_the_update (void **state)
 {
@@ -173,7 +173,7 @@ biases_are_those_of_one_rank_under_every_strategy (void **state)
   }
 }
 
-/* Index of the tensor of expert biases of a layer. */
+/* Returns the index of the state tensor with the expert biases of a layer. */
 static uint32_t
 bias_of (const weft_state *state, uint32_t layer)
 {
@@ -221,8 +221,8 @@ an_evaluation_moves_nothing (void **state)
   real_job_close (job);
 }
 
-/* A checkpoint is saved under one strategy and loaded under another, whose next step has the same
- * bits. */
+/* A job under another strategy loads the checkpoint of a job on two GPUs. Both jobs must have the
+ * same loss and the same biases after their next step. */
 static void
 biases_are_in_checkpoints (void **state)
 {

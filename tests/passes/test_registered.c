@@ -7,8 +7,8 @@
 
 /* ------------------------------------------------------------- SMs by domain */
 
-/* A kernel and a collective begin together, and the kernel ends last. The test computes the SMs of
- * the collective from the time by which the kernel becomes longer. */
+/* Duration of a kernel that begins together with a collective and ends after it. The SMs that the
+ * collective uses follow from the time by which the kernel becomes longer. */
 #define KERNEL_US 5000
 #define COLLECTIVE_US 1000
 

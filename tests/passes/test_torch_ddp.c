@@ -31,8 +31,8 @@ count (const weft_program *p, const char *name)
   return n;
 }
 
-/* Number of copies of gradients into the bucket that `op` reduces: those after the previous
- * reduction. *last: the last of them. */
+/* Returns the number of copies of gradients into the bucket that `op` reduces: the copies after the
+ * previous reduction. *last: the last of these copies. */
 static uint32_t
 copies_before (const weft_program *p, uint32_t op, uint32_t *last)
 {
@@ -47,8 +47,8 @@ copies_before (const weft_program *p, uint32_t op, uint32_t *last)
   return n;
 }
 
-/* A bucket is reduced when a gradient fills it to 1 MiB (the first bucket) or 25 MiB (all others).
- * The last bucket has the remaining gradients. */
+/* DDP reduces a bucket when a gradient fills it to 1 MiB (the first bucket) or to 25 MiB (all other
+ * buckets). The last bucket has the remaining gradients. */
 static void
 buckets_close_at_one_and_at_25_mebibytes (void **state)
 {
@@ -90,7 +90,7 @@ gradients_fill_buckets_as_they_arrive (void **state)
   for (uint32_t op = 0; op < p->n_op; op++) {
     if (!is_named (p, op, "to_bucket"))
       continue;
-    if (n++ == 0) { /* the head, 4 MB, fills the first bucket alone */
+    if (n++ == 0) { /* the gradient of the head has 4 MB and fills the first bucket alone */
       assert_int_equal (weft_op_shape (p, op)->dim[0], 2000 * 1024);
       assert_true (is_bucket (p, op + 1));
     }
@@ -98,14 +98,15 @@ gradients_fill_buckets_as_they_arrive (void **state)
       assert_true (layer == WEFT_NO_LAYER || p->op[op].layer <= layer);
       layer = p->op[op].layer;
     }
-    /* the copy divides by the number of replicas */
+    /* the kernel that copies a gradient into its bucket also divides it by the number of
+     * replicas */
     assert_int_equal (weft_op_shape (p, op)->dim[2], 2);
   }
   assert_int_equal (layer, 0);
 }
 
-/* Only the last microbatch is reduced, as if the others ran in no_sync(). Each reduction waits for
- * the last copy into its bucket. */
+/* Only the gradients of the last microbatch are reduced, as if the other microbatches ran in
+ * no_sync(). Each reduction waits for the last copy into its bucket. */
 static void
 only_the_last_microbatch_is_reduced_beside_its_backward (void **state)
 {
