@@ -14,7 +14,7 @@ print_int (gint64 value)
   return value > 0 ? g_strdup_printf ("%" G_GINT64_FORMAT, value) : NULL;
 }
 
-/* validate_args: four times the width; for the gated SwiGLU two thirds of that, a multiple of 64. */
+/* validate_args: four times the width; for SwiGLU two thirds of that, a multiple of 64. */
 static char *
 weft_megatron_ffn (const weft_reading *reading)
 {
