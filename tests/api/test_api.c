@@ -546,7 +546,7 @@ state_dict_for_save_checkpoint_has_the_same_names_in_full_precision (void **stat
   assert_null (weft_state_dict_data (full, 0, 0));
 }
 
-/* Copies of all tensors of a module; the caller frees them. */
+/* Returns copies of all tensors of a module. The caller frees them. */
 static weft_tensor *
 copy_out (struct run *r, weft_state_dict *d)
 {

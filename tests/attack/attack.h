@@ -5,9 +5,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* How a run ended. A run that reaches the time limit receives SIGINT, like Ctrl-C. ATTACK_SLOW: the
- * run then stopped within 30 s and had printed something. ATTACK_FAULT: a crash, a hang, no
- * message, or another violation. ATTACK_REFUSED: a documented exit status other than 0. */
+/* How a run ended. ATTACK_SLOW: the run reached the time limit, received SIGINT, stopped within 30
+ * s, and had printed something. ATTACK_FAULT: a crash, a hang, no message, or another violation.
+ * ATTACK_REFUSED: a documented exit status other than 0. */
 enum attack_end { ATTACK_DONE, ATTACK_REFUSED, ATTACK_SLOW, ATTACK_FAULT, ATTACK_N_END };
 
 struct attack_run {

@@ -156,7 +156,8 @@ start_members (struct member *m, GThread **thread, uint16_t port)
   }
 }
 
-/* Runs one job under attack. Returns the number of connections of strangers. */
+/* Runs one job while strangers connect to its port. Returns how many connections the strangers
+ * made. */
 static uint32_t
 run_job (uint32_t seed)
 {

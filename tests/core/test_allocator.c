@@ -149,9 +149,9 @@ converted_weights_are_in_use_for_one_op (void **state)
   assert_true (run (words, "permanent_fp8_weights=0").peak < run (words, "").peak);
 }
 
-/* Software with a caching allocator instead of an arena. Plans and drafts of a search must report
- * the memory that the allocator takes. Ops never wait for memory, even if the arena would exceed
- * the GPU. */
+/* A stack whose software has a caching allocator instead of an arena. Plans and drafts of a search
+ * must report the memory that the allocator takes. Ops never wait for memory, even if the arena
+ * would exceed the GPU. */
 static void
 a_plan_counts_blocks_instead_of_an_arena (void **state)
 {

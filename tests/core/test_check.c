@@ -341,8 +341,9 @@ what_a_role_talks_to_must_be_there (void **state)
                "role 1 issues all_reduce a (op 0)" NOBODY "peer +0, group world, lane dp");
 }
 
-/* y takes the address of x, and two lanes write one half of y each. The write on the first lane
- * comes after the last use of x; nothing orders the write on the second lane after it. */
+/* Buffers x and y share an address, and two lanes write one half of y each. The write on the first
+ * lane is ordered after the last use of x. The write on the second lane is not, which must be
+ * reported. */
 static void
 every_lane_waits_for_bytes_that_change_hands (void **state)
 {

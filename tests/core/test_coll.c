@@ -191,9 +191,9 @@ a_uniform_group_is_k_nodes_of_g_ranks (void **state)
   }
 }
 
-/* On several nodes, every rank has one flow to the next rank of its node, and one flow to the
- * rank with the same local index on the next node. Both flows together carry the bytes of one
- * ring over all ranks. */
+/* A ring over several nodes: every rank has one flow to the next rank of its node, and one flow to
+ * the rank with the same local index on the next node. Both flows together carry the bytes of one
+ * plain ring over all ranks. */
 static void
 the_two_levels_add_up_to_the_ring (void **state)
 {
@@ -224,8 +224,8 @@ the_two_levels_add_up_to_the_ring (void **state)
   assert_int_equal (weft_coll_steps (&t), 62);
 }
 
-/* Six ranks on nodes of four GPUs: four ranks on the first node, two on the second. Such a group
- * runs one ring, in which every rank sends all its bytes to the next rank. */
+/* A group of six ranks on nodes of four GPUs: four ranks on the first node, two on the second. The
+ * group runs one plain ring, in which every rank sends all its bytes to the next rank. */
 static void
 unequal_nodes_run_one_plain_ring (void **state)
 {

@@ -425,9 +425,10 @@ gathers_of_sharded_weights_wait_for_the_device (void **state)
     }
 }
 
-/* The host waits for the gradient norm, and then issues the optimizer update while the device is
- * idle. At the end of the step the host is ahead by the duration of the update minus its launch
- * time: during an update of 100 us it issues the ten 1 us kernels of the next step. */
+/* The host waits for the gradient norm, and only then issues the optimizer update, while the device
+ * is idle. While the device runs the update of 100 us, the host issues the ten 1 us kernels of the
+ * next step. So at the end of the step the host is ahead by the duration of the update minus its
+ * launch time. */
 static void
 a_host_that_waits_runs_ahead_of_what_comes_behind (void **state)
 {

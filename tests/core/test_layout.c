@@ -307,11 +307,11 @@ assert_units (struct weft_layout_rule rule, const struct weft_layout_param *para
   weft_layout_release (&layout);
 }
 
-/* A tied embedding of 10 rows of 4 elements; two layers of a norm, a matrix of 6 rows of 4 and
- * one of 4 rows of 6; then a norm, a head of 10 rows of 4, and a bias. Each layer has 52
- * elements, padded to 72 = 3 x 2 ranks x lcm (1, 4, 6). Norm and head have 44 elements, padded
- * to 48 = 6 x 2 x 4; so bucket_size 44 closes their bucket before the bias, and bucket_size 45
- * does not. */
+/* The test's model: a tied embedding of 10 rows of 4 elements; two layers of a norm, a matrix of 6
+ * rows of 4 and one of 4 rows of 6; then a norm, a head of 10 rows of 4, and a bias. Each layer has
+ * 52 elements, padded to 72 = 3 x 2 ranks x lcm (1, 4, 6). Norm and head have 44 elements, padded
+ * to 48 = 6 x 2 x 4; so bucket_size 44 closes their bucket before the bias, and bucket_size 45 does
+ * not. */
 static void
 layers_are_units_and_bucket_size_cuts_the_rest (void **state)
 {

@@ -369,8 +369,8 @@ members_of_one_group_never_share (void **state)
 }
 
 /* A send is launched together with a receive, which waits for a kernel of ten seconds. The sent
- * buffer is free only when both have ended, so the next buffer must not wait for it and gets
- * other memory. */
+ * buffer is free only when both transfers have ended. So the next buffer must get other memory, and
+ * its op must not wait. */
 static void
 a_group_is_as_late_as_its_last_member (void **state)
 {

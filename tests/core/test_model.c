@@ -113,10 +113,10 @@ parameter_counts_are_the_published_ones (void **state)
   }
 }
 
-/* The exact number of parameters of models whose published count is rounded. Three of the
- * numbers are also computed by hand from the shapes of the tensors: attention, router and
- * experts of each layer, norms, and embedding and head (vocabulary times hidden size; one tensor
- * in grok, which ties them). */
+/* Models whose published parameter count is rounded: Weft's count must be this exact number. For
+ * three models the number is also computed by hand from the shapes of the tensors: attention,
+ * router and experts of each layer, norms, and embedding and head (vocabulary times hidden size;
+ * one tensor in grok, which ties them). */
 static void
 counts_that_are_published_rounded_are_those_of_the_architecture (void **state)
 {
@@ -758,10 +758,10 @@ experts_begin_after_the_dense_layers_and_come_every_nth (void **state)
   assert_true (weft_model_layer_is_moe (&model, 61) == weft_model_layer_is_moe (&model, 60));
 }
 
-/* Tensors of DeepSeek-V3 against the bytes of its weight files. DeepSeek states 671 billion
- * parameters without the prediction layer; the files with it take 688,574,839,360 bytes: fp8
- * matrices; bf16 embedding and head (twice), routers, joint projection and norms; one fp32 scale
- * per block of 128 x 128. Both numbers must come out. */
+/* DeepSeek states 671 billion parameters without the prediction layer; the weight files with this
+ * layer take 688,574,839,360 bytes: fp8 matrices; bf16 embedding and head (twice), routers, joint
+ * projection and norms; one fp32 scale per block of 128 x 128. Weft's tensors must give both
+ * numbers. */
 static void
 the_prediction_layer_closes_the_published_size_of_deepseek_v3 (void **state)
 {
@@ -831,8 +831,9 @@ products_of_a_prediction_layer_are_counted (void **state)
   assert_true (weft_model_parameters (&model) == weft_model_parameters (&without));
 }
 
-/* gpt-oss-20b with 4096 tokens. In the 12 layers with a window of 128, a query has on average 128 -
- * 2 keys, because the first 128 queries have fewer. In the 12 other layers it has half of 4096. */
+/* gpt-oss-20b with 4096 tokens. In 12 layers with a window of 128, a query has on average 128 - 2
+ * keys, because the first 128 queries have fewer keys. In the 12 other layers a query has on
+ * average half of 4096 keys. */
 static void
 windows_count_in_their_own_layers (void **state)
 {

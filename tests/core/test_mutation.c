@@ -541,7 +541,7 @@ a_view_that_is_shifted_into_a_bucket_under_way_races (void **state)
 
 /* -------------------------------------------------------------------- roles */
 
-/* Checks all roles of a plan, after the role of `instead` has been replaced by `instead`. */
+/* Checks all roles of a plan, where `instead` replaces the program of its role. */
 static gboolean
 roles_proved (const weft_plan *plan, weft_program *instead, GError **error)
 {

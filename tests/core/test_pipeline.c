@@ -280,9 +280,9 @@ a_pipeline_of_64_ranks_and_4096_microbatches_is_checked_whole (void **state)
   assert_true (weft_grid_replay (grid, times (1, 2), NULL) == (4096 + 63) * 3);
 }
 
-/* Interleaved 1F1B: two ranks with two chunks each, in groups of two microbatches. A chunk is
- * half of a stage: its forward takes 1/2 and its backward 1, where those of a whole stage take 1
- * and 2. The bubble is half of that without chunks. */
+/* Interleaved 1F1B: two ranks with two chunks each, in groups of two microbatches. A whole stage
+ * takes 1 in forward and 2 in backward, so a chunk takes 1/2 and 1. The bubble is half of the
+ * bubble without chunks. */
 static void
 chunks_of_one_rank_are_stages_of_their_own (void **state)
 {

@@ -178,8 +178,8 @@ attention_rate (const struct desk *d, enum weft_op_kind kind, uint64_t sequence,
 }
 
 /* Attention by cuDNN on an H100 (arXiv 2407.08608, figure 5): 497, 574 and 617 TFLOP/s with 512,
- * 1024 and 2048 keys per query. The figure is for attention that is not causal; the test's
- * attention is causal, so it has sequences of twice the length. */
+ * 1024 and 2048 keys per query. The figure measures attention without a causal mask. The test
+ * computes causal attention, so its sequences are twice as long. */
 static void
 attention_of_few_keys_is_slow (void **state)
 {
@@ -227,9 +227,9 @@ attention_of_narrow_heads_is_slow (void **state)
   assert_near (attention_rate (&d, WEFT_OP_ATTENTION, 2048, 256, 0), 1);
 }
 
-/* attention_capability: the GPU for which the stack's attention kernels were written. On a newer
- * GPU they reach a part of the rate (attention_older_share), once for each newer major version; on
- * other GPUs they reach the whole rate. */
+/* attention_capability of a stack is the GPU for which its attention kernels were written. On a
+ * newer GPU these kernels reach only a part of the rate (attention_older_share), once for each
+ * newer major version; on all other GPUs they reach the whole rate. */
 static void
 attention_kernels_of_an_older_gpu_are_slow (void **state)
 {
@@ -375,9 +375,9 @@ static const struct {
   { CAPABLE, CAPABLE, 488, 320, 0, 1 }, { CAPABLE, CAPABLE, 480, 328, 0, 1 },
 };
 
-/* A stack may have fp8 grouped GEMMs for one GPU, some shapes and some scalings only. In all
- * other cases its kernels convert the fp8 values to bf16, and the grouped GEMM runs at the bf16
- * rate. Other fp8 matmuls run at the fp8 rate. */
+/* A stack may have fp8 grouped GEMMs only for one GPU, some shapes and some scalings. In all other
+ * cases its kernels convert the fp8 values to bf16, and the grouped GEMM runs at the bf16 rate.
+ * Other fp8 matmuls run at the fp8 rate in all cases. */
 static void
 codes_of_experts_are_halves_where_kernels_make_them_so (void **state)
 {
@@ -402,7 +402,7 @@ codes_of_experts_are_halves_where_kernels_make_them_so (void **state)
 }
 
 /* With deterministic_mode, only GPUs of deterministic_capability run their own attention kernels.
- * All others run kernels written for capability 80, which reach half of the rate
+ * All other GPUs run kernels written for capability 80. These reach half of the rate
  * (attention_older_share here) for each major version by which the GPU is newer. */
 static void
 deterministic_attention_runs_older_kernels_elsewhere (void **state)
@@ -471,9 +471,9 @@ dropout_in_attention_costs_random_numbers (void **state)
   }
 }
 
-/* A loss that is not fused writes and reads copies of the logits: 30 bytes per logit in forward and
- * 10 in backward here, and both in a kernel that computes loss and gradient. d.cost.loss: fraction
- * of these bytes that the job moves. */
+/* A loss kernel without fusion writes and reads copies of the logits: here 30 bytes per logit in
+ * forward and 10 in backward, and both in a kernel that computes loss and gradient. d.cost.loss:
+ * fraction of these bytes that the job moves. */
 static void
 a_loss_that_is_not_fused_moves_copies_of_the_logits (void **state)
 {
@@ -584,9 +584,9 @@ only_hopper_multiplies_codes_of_experts_by_our_kernels (void **state)
   }
 }
 
-/* Causal attention over 4096 tokens, with heads of several widths. Tensor core kernels exist
- * only for some widths (`tiles`); other heads run at the rate of CUDA cores, if the files state
- * a kernel and a rate for them. */
+/* Causal attention over 4096 tokens, with heads of several widths. Only some widths have tensor
+ * core kernels (`tiles`). Other widths run at the rate of CUDA cores, if the stack states such a
+ * kernel and the topology its rate. */
 static void
 heads_that_matrix_units_do_not_take_have_the_other_rate (void **state)
 {

@@ -153,9 +153,9 @@ step_that_waits (const struct made *ops, unsigned n, uint32_t op, uint32_t need,
   return s;
 }
 
-/* The last kernel waits for a load and, because it reuses memory, for a reduction. The kernel
- * before it ends at second 2. The memory stall is the time between the end of the load (or
- * second 2, if later) and the end of the reduction. */
+/* In this step, the last kernel waits for a load and, because it reuses memory, for a reduction.
+ * The kernel before it ends at second 2. The memory stall is the time from the end of the load (or
+ * from second 2, if later) to the end of the reduction. */
 static void
 a_wait_for_memory_lasts_from_all_else_to_its_end (void **state)
 {

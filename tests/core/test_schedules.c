@@ -191,9 +191,9 @@ one_forward_more_in_advance_is_one_chunk_more_in_flight (void **state)
 
 /* ------------------------------------------------------------------ zero bubble */
 
-/* ZB-H1 (times = 1) and ZB-H2 (times = 2). In the steady state a rank runs one forward, one input
- * gradient, and then the oldest weight gradients, until at most `times * rank` of them are
- * pending. */
+/* Asserts the order of ZB-H1 (times = 1) or ZB-H2 (times = 2). In the steady state a rank runs one
+ * forward, one input gradient, and then the oldest weight gradients, until at most `times * rank`
+ * of them are pending. */
 static void
 check_zero_bubble (enum weft_schedule schedule, uint32_t p, uint32_t m)
 {

@@ -5,8 +5,8 @@
 #include "tests/runner/runner.h"
 
 /* Writes the order of one rank as text, cell by cell. A cell is a pass of a microbatch, or the
- * oldest pending weight gradient. Orders are made for any number of microbatches; cells of
- * microbatches from m on are left out. */
+ * oldest pending weight gradient. The order may continue for ever; cells of microbatches from m on
+ * are left out. */
 struct told {
   GString *text;
   uint32_t p, m, rank, next[4];
@@ -205,10 +205,10 @@ half_rhythm (uint32_t p, uint32_t rank, uint32_t slot[4])
   slot[3] = 6 * p + gap - 2 - rank;
 }
 
-/* V-Half is found by a search. The found orders must not be longer than the regular order of
- * half_rhythm(), which idles 7(p - 1) / 2 slots or slightly more. If an input gradient takes 1.5
- * times as long as a forward, they may be 4 % longer, but ranks must not wait for each other in
- * every microbatch. */
+/* Checks a V-Half order, which Weft finds by a search. It must not be longer than the regular order
+ * of half_rhythm(), which idles 7(p - 1) / 2 slots or slightly more. If an input gradient takes 1.5
+ * times as long as a forward, it may be 4 % longer, but ranks must not wait for each other in every
+ * microbatch. */
 static void
 check_half_rhythm (const weft_grid *grid)
 {

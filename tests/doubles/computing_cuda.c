@@ -115,9 +115,9 @@ free_item (void *data)
   g_free (item);
 }
 
-/* Appends a work item to a stream: for a call of the executor, or when a graph is launched. At this
- * moment it is decided which record a wait waits for, and which collective or transfer a
- * communication call takes part in. */
+/* Appends a work item to a stream: for a call of the executor, or when a graph is launched. When a
+ * wait is appended, the record of its event is chosen; when a communication call is appended, its
+ * collective or transfer is chosen. */
 static void
 give (computing_cuda *d, weft_gpu_stream *stream, struct computing_item *item)
 {

@@ -50,7 +50,7 @@ char *cuda_log_arenas (cuda_log *log);
 char *cuda_log_ops (const cuda_log *log);
 /* checks that work runs in an order that the plan allows, and ends before the step ends */
 char *cuda_log_order (const cuda_log *log);
-/* checks that every wait and every record is necessary */
+/* checks that every event wait and every event record is necessary */
 char *cuda_log_waits (const cuda_log *log);
 /* checks that no call of the step waits for the device, opens a handle or allocates memory */
 char *cuda_log_quiet (const cuda_log *log);

@@ -2,9 +2,9 @@
  * deadlock. */
 #include "tests/doubles/cuda_log.h"
 
-/* Launches in their order. A rank has one queue for all its collectives, as if its GPU ran only one
- * at a time, and one queue per stream for transfers, because plans send in both directions at
- * once. */
+/* The launches of a rank that have not been posted, in their order. A rank has one queue for all
+ * its collectives, as if its GPU ran only one at a time, and one queue per stream for transfers,
+ * because plans send in both directions at once. */
 struct queue {
   /* the recorded calls from group_start to group_end: one array of const struct recorded_call * for
    * each launch */

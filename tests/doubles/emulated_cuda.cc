@@ -81,9 +81,9 @@ let_touch (const void *, size_t, bool)
 }
 #endif
 
-/* Switches between contexts. swapcontext() would make a system call for the signal mask, which
- * takes most of the time of kernels with many shuffles. This switch saves only the callee-saved
- * registers (System V ABI of x86-64). */
+/* Switches between execution contexts. Saves only the callee-saved registers (System V ABI of
+ * x86-64). swapcontext() would also make a system call for the signal mask, which would take most
+ * of the time of kernels with many shuffles. */
 #if defined(__x86_64__)
 enum { BARE = true, KEPT = 6 };
 
@@ -289,7 +289,7 @@ run_threads (fibre *me)
   while (!EMULATED_RACES && n_begun < threads.size ());
 }
 
-static fibre *comes; /* the stack to which the next switch goes */
+static fibre *comes; /* stack of kernel threads to which the scheduler switches next */
 
 /* The first function that runs on every stack of a kernel thread. It never returns. */
 static void

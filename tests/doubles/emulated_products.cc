@@ -45,7 +45,7 @@ struct flight {
   std::vector<busy> sums;
   /* chunks of shared memory that cp.async has written, before the fence */
   std::vector<size_t> copies;
-  bool begun; /* a wgmma.fence was executed, and no wait has followed */
+  bool begun; /* TRUE: a wgmma.fence was executed, and no wait has followed */
   size_t issued;
 };
 

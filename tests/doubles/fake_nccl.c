@@ -50,7 +50,8 @@ static GPtrArray *launching; /* streams on which an NCCL launch has not been enq
 static GArray *operators;
 static gint n_groups, n_comms, n_windows, n_memory;
 static char words[256];
-static const char *broken; /* A rule that calls broke before the call that the test lets fail. */
+/* Text of the first rule that calls broke before the call that the test lets fail; NULL: none. */
+static const char *broken;
 
 static void
 clear_group (struct thread *t)

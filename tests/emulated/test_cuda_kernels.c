@@ -68,10 +68,10 @@ is_written_anew (const struct weft_kernel *k, uint32_t o, unsigned flags)
          !g_str_has_prefix (word, "moe_") && !g_str_equal (word, "settle");
 }
 
-/* Runs a call with every operand in fenced memory of its exact size (fenced.h): in the first run at
- * the end of the pages, in the repetition at their begin, so that accesses before and behind the
- * operand end the test. Operands that share memory in the call share it here too. Operands that are
- * only written are filled with NaN. */
+/* Runs a call with every operand in fenced memory of its exact size (fenced.h). Operands end at the
+ * end of the pages in the first run, and begin at the begin of the pages in the second run, so that
+ * accesses before and behind the operand end the test. Operands that share memory in the call share
+ * fenced memory. Outputs are filled with NaN. */
 static void
 run_fenced (const struct weft_kernel *k, const struct how *how, gboolean askew, gboolean again)
 {

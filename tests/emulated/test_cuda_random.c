@@ -19,8 +19,8 @@
 #define JOBS (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER ? 2 : 12)
 #define MOST_RANKS 8
 #define MOST_PARAMETERS 40000
-#define MOST_WORK                                                                                  \
-  1000 /* limit of tokens of a batch x layers x heads: emulated threads are slow */
+/* limit of tokens per batch x layers x heads of a job, because emulated threads are slow */
+#define MOST_WORK 1000
 
 /* Tolerances of a random job: the device adds in another order than the CPU, and rounds to 16 bits
  * between kernels (trained_cases.c). */

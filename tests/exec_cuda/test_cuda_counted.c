@@ -276,9 +276,8 @@ runs_with (const weft_plan *plan, const int64_t counts[8], char **why)
   return t != NULL;
 }
 
-/* Row counts that fill the buffer to its last row are accepted. The following row counts are
- * refused: one row more, negative counts, counts whose sum overflows, and counts whose lower 32
- * bits are small. */
+/* The host must accept row counts that fill the buffer to its last row. It must refuse: one row
+ * more, negative counts, counts whose sum overflows, and counts whose lower 32 bits are small. */
 static void
 counts_fit_to_the_last_row_and_never_by_overflow (void **state)
 {

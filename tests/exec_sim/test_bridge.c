@@ -130,9 +130,9 @@ flows_share_equally_whatever_their_latencies (void **state)
   diary_close (d);
 }
 
-/* A pace limits the rate of a flow. First: a flow with the pace of a tenth of the link leaves nine
- * tenths to the other flow, and is no faster alone. Then: two flows whose pace is half of the link,
- * which each would get anyway. */
+/* The pace of a flow limits its rate. First test: the pace is a tenth of the link, so the other
+ * flow gets nine tenths. Second test: two flows whose pace is half of the link, which each would
+ * get without a pace. */
 static void
 a_paced_flow_moves_no_faster_than_its_pace (void **state)
 {

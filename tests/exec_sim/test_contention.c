@@ -248,9 +248,9 @@ what_a_bottleneck_leaves_goes_to_the_others (void **state)
   assert_true (folded->contended);
 }
 
-/* Each stage fills one unit. Its gradient ring stays inside the unit. Its sends leave over the
- * leaf's uplink, which has the rate of one NIC, so each of the four sends gets a quarter of a NIC.
- * A concurrent ring gets the other three quarters, and the whole NIC after the sends. */
+/* Each stage fills one unit, so the ring of its gradients stays inside the unit. Its four sends
+ * leave over the leaf's uplink, which has the rate of one NIC, so each send gets a quarter of a
+ * NIC. A concurrent ring gets the other three quarters, and the whole NIC after the sends. */
 static void
 a_ring_takes_what_narrow_sends_leave_of_its_nic (void **state)
 {
@@ -266,8 +266,9 @@ a_ring_takes_what_narrow_sends_leave_of_its_nic (void **state)
   assert_near (t->end[1][1], (1.5 * 400e6 + 100e6) / MADE_NIC);
 }
 
-/* Two pods of two units of two nodes. The uplink of a pod has an eighth of the rate of its four
- * NICs, that is half a NIC, for the four flows of a stage. Leaves do not limit these flows. */
+/* Two pods of two units of two nodes. A stage has four flows between pods. The uplink of a pod has
+ * an eighth of the rate of its four NICs, that is half a NIC, for these flows. Leaf switches do not
+ * limit them. */
 static void
 four_flows_share_a_spine_of_half_a_nic (void **state)
 {

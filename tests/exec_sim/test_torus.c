@@ -8,7 +8,7 @@
 #define STEP 2e-6 /* latency of a torus link to a neighbouring chip */
 #define HOP 1e-6  /* latency that every chip on the way adds */
 
-/* A torus without latencies, with hosts of 2 x 2 x 1 chips. If the lengths of all axes are
+/* Returns a torus without latencies, with hosts of 2 x 2 x 1 chips. If the lengths of all axes are
  * multiples of 4, every axis has a wraparound link (is "closed"), as on Cloud TPUs. */
 static struct weft_cluster
 torus (uint32_t x, uint32_t y, uint32_t z)
@@ -384,8 +384,9 @@ canonical_sums_travel_to_their_owners (void **state)
   assert_near (traffic_of (&c, all, WEFT_OP_ALL_REDUCE, S, WEFT_COLL_CANONICAL).seconds, 2 * swap);
 }
 
-/* A group that is no box: chips 2, 3, 4, 5 of a 4 x 4 x 4 torus. From 2 to 3 is one link, from 3 to
- * 4 two links (x and y), from 5 back to 2 two links. */
+/* A group of chips that is no box: chips 2, 3, 4, 5 of a 4 x 4 x 4 torus. Its ring crosses one link
+ * from 2 to 3, two links (x and y) from 3 to 4, one link from 4 to 5, and two links from 5 back to
+ * 2. */
 static void
 a_group_askew_runs_a_plain_ring (void **state)
 {
@@ -514,9 +515,9 @@ run_sends (const struct weft_cluster *c, struct weft_mesh mesh)
   return made_run (plan);
 }
 
-/* If a stage is one plane of chips, every chip sends to the next stage over its own link. If it is
- * two planes, a send crosses two links, and the link between the planes carries the sends of
- * both. */
+/* If a pipeline stage is one plane of chips, every chip sends to the next stage over a link of its
+ * own. If a stage is two planes, a send crosses two links, and the link between the planes carries
+ * the sends of both planes. */
 static void
 stages_of_two_planes_share_the_links_between (void **state)
 {

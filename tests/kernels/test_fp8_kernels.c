@@ -160,7 +160,7 @@ scale_at (const float *scale, uint64_t block, uint64_t i)
   return (double) (block == 32 ? weft_e8m0_float (((const uint8_t *) scale)[i]) : scale[i]);
 }
 
-/* Converts the matrix, its codes and scales to doubles. */
+/* Converts the matrix, its fp8 values and its scales to doubles, for the reference. */
 static void
 widen (struct factor *f, uint64_t block)
 {

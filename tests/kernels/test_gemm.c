@@ -516,8 +516,9 @@ every_element_is_a_tree_of_chains_on_every_vector_unit (void **state)
     }
 }
 
-/* As in tensor parallelism, each rank sums its share of the terms, and the sums are added in pairs.
- * The result must be bitwise equal to the result of one rank that sums all terms. */
+/* As with tensor parallelism, each rank sums its share of the terms, and the sums of the ranks are
+ * added in pairs. The result must be bitwise equal to the result of one rank that sums all
+ * terms. */
 static void
 ranks_that_share_the_terms_meet_in_the_bits_of_one (void **state)
 {
@@ -614,8 +615,8 @@ attention_does_not_see_other_sequences_or_later_tokens (void **state)
 
 /* -------------------------------------------------------------------- canonical order */
 
-/* Adds the outputs of n sequences along the tree of core/base/fold.h, as separate kernel calls of
- * one sequence each (tests/kernels/test_context.c tests the chunks of a sequence). `at`: where the
+/* Adds the outputs of n sequences along the tree of core/base/fold.h. Each sequence is a kernel
+ * call of its own (tests/kernels/test_context.c tests the chunks of a sequence). `at`: where the
  * operands of the first sequence begin. The sum is in `node`, in fp32, rounded to the type of the
  * operand. */
 static void

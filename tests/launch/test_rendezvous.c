@@ -45,9 +45,9 @@ a_value_of_one_is_got_by_all_who_wait_for_it (void **state)
 typedef GPtrArray *meeting (weft_rendezvous *r, const char *key, GBytes *value, double seconds,
                             GError **error);
 
-/* Exchanges a value ten times: the number of this process, or NULL if `brings` is FALSE. Returns
- * the result of the last exchange as a text with one character per process: its number, or '-'
- * for NULL. The caller frees it. */
+/* Exchanges a value between all processes ten times: the number of this process, or NULL if
+ * `brings` is FALSE. Returns the result of the last exchange as a text with one character per
+ * process: its number, or '-' for NULL. The caller frees it. */
 static char *
 often (meeting *meet, weft_rendezvous *r, gboolean brings, GError **error)
 {

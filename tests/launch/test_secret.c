@@ -355,8 +355,9 @@ contains (const GByteArray *bytes, const char *text)
   return memmem (bytes->data, bytes->len, text, strlen (text)) != NULL;
 }
 
-/* A tap records the bytes between a process and the store. They contain the value if the job has
- * no secret (so the search works), and do not contain it if the job has one. */
+/* A tap records the bytes between a process and the store. If the job has no secret, the recorded
+ * bytes must contain the value (so the search for it works). If the job has a secret, they must not
+ * contain it. */
 static void
 a_listener_on_the_wire_reads_nothing (void **state)
 {

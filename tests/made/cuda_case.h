@@ -8,8 +8,8 @@
 struct cuda_case_device {
   gboolean (*has_kernel) (void *user, enum weft_op_kind kind);
   /* Runs a call on the device. Operands and control are in host memory, and results are copied back
-   * to it. Scratch has exactly the size that the op needs, and memory behind it must not change.
-   * `again`: this is the second run. */
+   * to the operands. Scratch has exactly the size that the op needs, and the memory behind scratch
+   * must not change. `again`: TRUE in the second run of a call. */
   void (*launch) (void *user, const struct weft_kernel *k, gboolean again);
   void *user;
   /* only the cases of this kind of op run, named as in core/ops.def; NULL: all cases */

@@ -348,7 +348,7 @@ struct tolerance {
   double error, share;
 };
 
-/* The largest 1 / sqrt (variance + epsilon) of a row of a norm. The gradient of a norm is a
+/* Returns the largest 1 / sqrt (variance + epsilon) of a row of a norm. The gradient of a norm is a
  * difference of larger numbers, multiplied by this factor, so its error grows with the factor. */
 static double
 steepest (const struct kernel_case *made)

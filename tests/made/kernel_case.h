@@ -80,7 +80,7 @@ struct weft_kernel kernel_case_as_stored (const struct kernel_case *made);
  * kernel_case_free_memory() frees the operands. */
 struct weft_kernel kernel_case_as_doubles (const struct kernel_case *made);
 
-/* Frees the operands of a copy `k` of the call. */
+/* Frees the operands of `k`, which is a copy that the functions above have returned. */
 void kernel_case_free_memory (const struct kernel_case *made, struct weft_kernel *k);
 
 /* Fails the test if an operand differs from the reference by more than rounding can explain. */

@@ -161,9 +161,9 @@ drawn (const GString *words, const char *knob, uint32_t unknown)
   return at ? (uint32_t) g_ascii_strtoull (at + strlen (knob), NULL, 10) : unknown;
 }
 
-/* With tensor parallelism, each tensor parallel rank holds a part of every expert, or experts are
- * whole (expert_tensor_parallel_size = 1), which makes more ranks available for expert parallelism.
- * Returns the factor by which there are more; 1 without tensor parallelism. */
+/* With tensor parallelism, chooses whether each tensor parallel rank holds a part of every expert,
+ * or experts are whole (expert_tensor_parallel_size = 1). Whole experts make more ranks available
+ * for expert parallelism: returns the factor by which there are more, or 1. */
 static uint32_t
 random_parts (GString *words, GRand *rand)
 {
@@ -730,9 +730,9 @@ random_head (GString *words, GRand *rand)
   add (words, "cross_entropy_chunks", one_in (rand, 2) ? sequences : sequences * MAX (1, leaves));
 }
 
-/* Appends an fp8 recipe. Recipes with scales of blocks are left out for fp8 weights, for tensors
- * that are sent in pieces, and in canonical order with tensor or context parallelism: there, ranks
- * would have other blocks. */
+/* Appends an fp8 recipe to the job. A recipe with scales of blocks is left out for fp8 weights, for
+ * tensors that are sent in pieces, and in canonical order with tensor or context parallelism,
+ * because ranks would have other blocks than one rank. */
 static void
 random_recipe (GString *words, GRand *rand)
 {

@@ -12,7 +12,7 @@ typedef struct real_job {
   weft_plan *plan;
   weft_exec *x;
   weft_state *state;
-  /* control.step: the number of the newest step; 0 before the first step */
+  /* number of the newest training step in control.step; 0 before the first step */
   struct weft_control control;
   /* tokens of the next step, which the executor reads through `control` */
   int32_t *tokens;

@@ -34,9 +34,9 @@ gboolean
 weft_test_same_bits (const struct real_result *a, const struct real_result *b, uint32_t steps);
 
 /* Whether two runs in fast order agree: losses of all steps and the first gradient norm within
- * 1e-6, later norms within 1e-5. (Adam divides a gradient by its own magnitude. A gradient that is
- * pure rounding noise, such as that of a bias of keys, therefore changes its weight as much as any
- * other.) */
+ * 1e-6, later norms within 1e-5. The limit for later norms is wider, because Adam divides a
+ * gradient by its own magnitude, so a gradient that is only rounding noise changes its weight as
+ * much as any other. */
 gboolean
 weft_test_is_near (const struct real_result *a, const struct real_result *b, uint32_t steps);
 

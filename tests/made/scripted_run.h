@@ -149,9 +149,9 @@ own_param (const weft_program *p)
   return &p->param[i];
 }
 
-/* Trains the first element of own_param(). The new value depends on all tokens of the batch, the
- * learning rate and the number of updates; the loss depends on the value. So any mistake of the
- * training loop changes later losses. */
+/* Trains the only trained number, the first element of own_param(). Its new value depends on all
+ * tokens of the batch, the learning rate and the number of updates; the loss depends on its value.
+ * So any mistake of the training loop changes later losses. */
 static inline void
 train_one_number (weft_exec *x, uint32_t row, const struct weft_control *c)
 {

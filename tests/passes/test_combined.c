@@ -1,7 +1,7 @@
 /* overlap_moe_expert_parallel_comm: while one microbatch waits for an all-to-all of its experts,
- * the kernels of another one run. Tested are the order of the ops of a forward and a backward pass
- * on the lanes of kernels and experts, the forward passes that run ahead, the time that the knob
- * saves, and that no bit changes. */
+ * kernels of another microbatch run. The tests check the order of the ops of a forward and a
+ * backward pass on the lanes of kernels and experts, the forward passes that run ahead, the time
+ * that the knob saves, and that no bit changes. */
 #include "core/base/sanitize.h"
 #include "core/report/report.h"
 #include "tests/made/made.h"
@@ -258,8 +258,8 @@ a_pair_ends_with_what_lies_at_the_ends_of_the_pipeline (void **state)
 }
 
 /* Two stages of two chunks: the gradient of a chunk's input is sent to the neighbouring stage
- * before the weight gradients of the chunk's first layer, so that the neighbour does not wait for
- * them. */
+ * before the weight gradients of the chunk's first layer run, so that the neighbour need not wait
+ * for these weight gradients. */
 static void
 stages_are_sent_what_they_wait_for_before_the_first_layers_weight_gradients (void **state)
 {

@@ -176,9 +176,9 @@ in_fast_order_every_kind_is_near_one_rank (void **state)
 
 /* ------------------------------------------------------------------- ops and bytes */
 
-/* Two layers with 12 heads and 4 key-value groups of width 16, in bf16; microbatches of two
- * sequences of 64 tokens; 8 GPUs per node. Q and KV: bytes of one rank's queries, and of its keys
- * and values. */
+/* The job of these tests: two layers with 12 heads and 4 key-value groups of width 16, in bf16;
+ * microbatches of two sequences of 64 tokens; 8 GPUs per node. Q: bytes of one rank's queries; KV:
+ * bytes of its keys and values. */
 #define SIZES                                                                                      \
   "topology=dgx-h100 num_layers=2 hidden_size=192 num_attention_heads=12 num_query_groups=4 "      \
   "kv_channels=16 ffn_hidden_size=64 vocab_size=100 seq_length=64 micro_batch_size=2 "             \
@@ -206,10 +206,10 @@ sent (const char *kind, enum weft_phase phase)
   return bytes;
 }
 
-/* What a layer sends in Transformer Engine, on c ranks. p2p: a ring sends KV c - 1 times, in
- * backward also its gradient. all_gather: both passes gather the KV of all other ranks, and
- * backward reduce-scatters the gradients. a2a: the Ulysses all-to-all sends (c - 1) / c of Q, KV
- * and the output, and as much of their gradients. */
+/* What a layer sends for context parallelism over c ranks, as in Transformer Engine. p2p: a ring
+ * sends KV c - 1 times; in backward it also sends the gradient of KV. all_gather: each rank gathers
+ * the KV of all other ranks in both passes, and backward reduce-scatters the gradients. a2a: the
+ * all-to-all sends (c - 1) / c of Q, KV and the output, and in backward of their gradients. */
 static void
 a_layer_sends_what_its_kind_has_to (void **state)
 {

@@ -248,9 +248,9 @@ lowest_bucket_used (const weft_program *p, uint32_t op)
   return lowest;
 }
 
-/* overlap_param_gather: the first gather is launched before the forward pass. The gather of bucket
- * k - 1 is launched at the first use of bucket k: after the kernels issued so far, before all later
- * ones. A kernel waits only for the gathers of its own weights. */
+/* overlap_param_gather: the first gather is launched before the forward pass. Each next gather, of
+ * bucket k - 1, is launched at the first use of bucket k: after the kernels issued so far and
+ * before all later ones. A kernel waits only for the gathers of its own weights. */
 static void
 gathers_are_a_chain_of_first_uses (void **state)
 {
@@ -389,9 +389,9 @@ norm_group (const weft_program *p)
   return p->op[op].group;
 }
 
-/* The ranks over which the gradient norm is summed. With a distributed optimizer every rank has
- * another slice of the gradients: all ranks. Without it, replicas have equal gradients: only the
- * ranks of one replica. */
+/* The ranks over which the gradient norm is summed. With use_distributed_optimizer every rank has
+ * another slice of the gradients, so these are all ranks. Without it, replicas have equal
+ * gradients, so these are the ranks of one replica. */
 static void
 the_norm_is_summed_over_those_who_differ (void **state)
 {

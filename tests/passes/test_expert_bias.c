@@ -42,9 +42,9 @@ tokens_are_counted_by_the_experts_they_chose (void **state)
   }
 }
 
-/* Two rows of four experts, with mean counts of 3 and 2 tokens. The bias of an expert with more
- * tokens than the mean falls by one step, with fewer it rises; with exactly the mean it does not
- * change. */
+/* Two rows (layers) of four experts, with means of 3 and 2 tokens per expert. The bias of an expert
+ * with more tokens than the mean falls by one step. With fewer tokens it rises by one step, and
+ * with exactly the mean it stays. */
 static void
 biases_go_towards_the_mean_by_one_step (void **state)
 {

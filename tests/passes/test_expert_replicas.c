@@ -371,9 +371,9 @@ gradients_of_experts_are_divided_by_all_replicas (void **state)
     }
 }
 
-/* The experts of a layer are in the unit of the layer: two gathers (the rest of the layer, the
- * experts) follow each other, the first kernel of the layer waits for both, and the gather of the
- * next unit follows. */
+/* The experts of a layer belong to the unit of the layer, which therefore has two gathers (experts,
+ * and the rest of the layer). They follow each other, the first kernel of the layer waits for both,
+ * and then the next unit is gathered. */
 static void
 a_unit_is_gathered_with_its_experts (void **state)
 {
@@ -456,9 +456,10 @@ holders_of_one_instance_are_next_to_each_other (void **state)
   assert_int_equal (weft_group_rank (&inter, 1), 7);
 }
 
-/* FSDP2: the experts of a layer are a unit of their own inside the layer's unit. They are gathered
- * after the rest of the layer in forward, and reduced before it in backward. The reduction averages
- * over the two holders; one kernel divides by 4, which gives the mean over eight replicas. */
+/* FSDP2: the experts of a layer are a unit of their own inside the layer's unit. In forward they
+ * are gathered after the rest of the layer; in backward they are reduced before it. The reduction
+ * averages over the two ranks that hold an expert; one kernel divides by 4, which gives the mean
+ * over eight replicas. */
 static void
 fsdp2_has_units_of_experts_inside_layers (void **state)
 {

@@ -124,9 +124,9 @@ experts_of_several_ranks_give_the_bits_of_one (void **state)
   weft_test_check_sweep (&sweep);
 }
 
-/* With a capacity, which tokens are dropped depends on the other tokens of the microbatch on the
- * same rank. In the strategies of this table, all ranks see whole microbatches, so the same tokens
- * are dropped. */
+/* moe_expert_capacity_factor: which tokens are dropped depends on the other tokens of the
+ * microbatch on the same rank. In the strategies of this table, all ranks have whole microbatches,
+ * so all strategies drop the same tokens. */
 static void
 tokens_over_capacity_are_dropped_alike_on_any_number_of_ranks (void **state)
 {
@@ -153,9 +153,9 @@ tokens_over_capacity_are_dropped_alike_on_any_number_of_ranks (void **state)
   }
 }
 
-/* With a capacity, each tensor parallel rank drops tokens of its own part of the sequence, so the
- * bits differ from those of one rank. Padded and unpadded rows of experts must still give the same
- * bits. */
+/* moe_expert_capacity_factor with tensor parallelism: each rank drops tokens of its own part of the
+ * sequence, so the bits differ from those of one rank. Padded and unpadded rows of experts must
+ * still give the same bits. */
 static void
 padding_changes_no_bits_of_tensor_parallel_ranks (void **state)
 {
@@ -421,9 +421,9 @@ ranks_that_hold_the_same_experts_gather_rows_for_gradients (void **state)
   assert_int_equal (weft_op_shape (p, wgrad)->dim[5], 4);
 }
 
-/* With padding, every expert has the same number of rows on every rank. The program then uses
- * all-gather and reduce-scatter of equal pieces, and the host does not wait for counts (one copy to
- * the host is left: the metrics). */
+/* moe_pad_expert_input_to_capacity: every expert has the same number of rows on every rank. So the
+ * program uses all-gather and reduce-scatter of equal pieces, and the host does not wait for counts
+ * (the only copy to the host is that of the metrics). */
 static void
 padded_rows_are_gathered_in_equal_shares (void **state)
 {
@@ -494,9 +494,9 @@ use_distributed_optimizer_cuts_experts_among_their_replicas (void **state)
   assert_int_equal (count_kind (p, WEFT_OP_MOE_SQUARES), 0);
 }
 
-/* The gradient norm without a distributed optimizer: ranks hold different experts, so the sums of
- * squares of expert gradients are added over these ranks. All other gradients are equal on these
- * ranks and are counted once. */
+/* The gradient norm without use_distributed_optimizer. Ranks that hold different experts add the
+ * sums of squares of their expert gradients. All other gradients are equal on these ranks and are
+ * counted once. */
 static void
 the_norm_is_of_all_experts_and_of_one_copy_of_the_rest (void **state)
 {
@@ -655,11 +655,11 @@ dispatched (const char *backend, const char *more)
   return t;
 }
 
-/* DeepEP sends a token once to each node that has one of its four experts. A node has one with
- * probability 1 - 2^-4, so 2 (1 - 1/16) copies are sent between nodes instead of 4; seven eighths
- * of the copies go on over NVLink. Over NVLink a token goes once to each of the 16 ranks that has
- * one of its experts, in place of 4 copies. If the router chooses one of two groups of experts
- * first, the token goes to one node only. */
+/* Traffic of DeepEP. A token is sent once to each node that has one of its four experts. A node of
+ * two has one with probability 1 - 2^-4, so 2 (1 - 1/16) copies are sent between nodes instead of
+ * 4; seven eighths of them are forwarded over NVLink. Over NVLink a token is sent once to each of
+ * the 16 ranks that has one of its experts, instead of 4 copies. If the router chooses one of two
+ * groups of experts first, the token is sent to one node only. */
 static void
 deepep_sends_a_token_once_to_each_rank (void **state)
 {

@@ -58,9 +58,9 @@ floats_between_two_halves_round_to_the_nearer_and_ties_to_even (void **state)
   assert_true ((weft_fp16_round (NAN) & 0x7fff) > 0x7c00);
 }
 
-/* Arrays are rounded by loops of their own, which must agree with the rounding of one number. The
- * values cover every exponent and every rounding boundary: the lowest 14 bits of an fp32 number,
- * near 0 and near the middle, decide the rounding to fp16; for bf16 the lowest 17 bits. */
+/* Loops that round whole arrays must give the same result as the function that rounds one number.
+ * The values cover every exponent and every rounding boundary: the lowest 14 bits of an fp32
+ * number, near 0 and near the middle, decide the rounding to fp16; for bf16 the lowest 17 bits. */
 static void
 stretches_are_rounded_as_one_float_is (void **state)
 {

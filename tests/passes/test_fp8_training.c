@@ -193,9 +193,9 @@ resumed (const char *recipe, const char *strategy, const char *dir)
   return job;
 }
 
-/* Each run resumes under another strategy, with its own recipe (the same bits as an uninterrupted
- * run) and with other recipes (a finite loss). Only delayed scaling has state in the checkpoint; a
- * run that changes to it begins with new state. */
+/* Each run resumes under another strategy: with its own recipe (the bits must be those of an
+ * uninterrupted run) and with other recipes (the loss must be finite). Only delayed scaling has
+ * state in the checkpoint; a run that changes to delayed scaling begins with new state. */
 static void
 a_run_goes_on_bit_for_bit_and_from_one_recipe_to_another (void **folder)
 {

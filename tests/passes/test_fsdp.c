@@ -476,9 +476,9 @@ a_gathered_unit_dies_with_the_last_kernel_of_its_pass (void **state)
   assert_int_equal (outside, 2);
 }
 
-/* The largest number of buffers with one name that may be in use at the same time. Two buffers may
- * be if no dependency orders the last use of the earlier one before the first use of the later
- * one. */
+/* Returns the largest number of buffers with one name that may be in use at the same time. Two
+ * buffers may be in use at once if no dependency orders the last use of the earlier buffer before
+ * the first use of the later one. */
 static uint32_t
 most_at_once (const weft_program *p, const char *name)
 {
@@ -736,9 +736,9 @@ a_gathered_buffer_that_is_taken_too_early_is_refused_and_shows (void **state)
   plan->role[0] = whole;
 }
 
-/* A mutant in which ops of one kind use the slice of layer 1 instead of layer 0. All ranks run this
- * program, so their collectives still match. Returns whether the checks refuse the mutant or its
- * results have other bits. */
+/* Makes a mutant in which ops of one kind use the slice of layer 1 instead of layer 0. All ranks
+ * run this program, so their collectives still match. Returns whether the checks refuse the mutant
+ * or its results have other bits. */
 static gboolean
 another_slice_shows (enum weft_op_kind kind, uint32_t operand)
 {

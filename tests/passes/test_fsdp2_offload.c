@@ -141,10 +141,10 @@ bytes_of_buffers (const weft_program *p, const char *name, uint32_t *n)
   return sum;
 }
 
-/* Buffers for shards between host and device. All layers use one buffer in turn; a copy or
- * reduction waits until it is free. The root module (weights outside the layers) has a buffer of
- * its own per microbatch. With a reduction in each microbatch (EACH), more buffers are needed for
- * reduced shards than with one reduction per step. */
+/* Buffers for shards between host and device. All layers use one buffer in turn, and a copy or
+ * reduction waits until the buffer is free. The root module (weights outside the layers) has a
+ * buffer of its own per microbatch. With a reduction in each microbatch (EACH), more buffers for
+ * reduced shards are needed than with one reduction per step. */
 static void
 layers_take_the_room_for_pieces_in_turn (void **state)
 {
@@ -202,9 +202,9 @@ each_gather_follows_copies_of_its_pieces (void **state)
   }
 }
 
-/* In PyTorch, copies from the host and copy-ins (packing of pieces for a gather) are on one stream.
- * So both wait for the same kernels, and the copies of the next unit follow the copy-in of this
- * unit. */
+/* In PyTorch, copies from the host and copy-ins (which pack the pieces for a gather) are on one
+ * stream. So both wait for the same kernels, and the copies of the next unit follow the copy-in of
+ * this unit. */
 static void
 copies_of_weights_lie_on_the_stream_of_copy_ins (void **state)
 {
@@ -251,9 +251,9 @@ gradients_leave_piece_by_piece_once_they_are_reduced (void **state)
       assert_int_equal (each->op[op].lane, WEFT_LANE_HOST);
 }
 
-/* Copies of gradients to the host are on the stream of the reduction that they follow, so the next
+/* Copies of gradients to the host are on the stream of the reduction before them, so the next
  * reduction on this stream waits for them. With dp_replicate_size this is the stream of all-reduces
- * between replicas, and reduce-scatters do not wait. */
+ * between replicas, so reduce-scatters do not wait. */
 static void
 the_next_reduction_follows_gradients_that_leave (void **state)
 {

@@ -146,8 +146,8 @@ parts_have_the_bits_of_the_whole (void **state)
   }
 }
 
-/* A loss, the sum of Y * DY, for finite differences: its gradient with respect to Y is DY, so the
- * kernel's DX and DBY must be its slopes. */
+/* The loss for finite differences: the sum of Y * DY. Its gradient with respect to Y is DY. The
+ * kernel's DX and DBY must therefore be the derivatives of this loss. */
 static double
 loss_of (struct gate *g)
 {

@@ -33,8 +33,9 @@ layer_seconds (void *user, uint32_t actor, uint32_t op)
   }
 }
 
-/* If transfers take no time, a step takes m (tF + tB) + (p - 1) (tF + tB) / v, with the times of
- * all v chunks of a rank. Here the passes of one chunk take 1 s and 2 s. */
+/* If transfers take no time, a step of an interleaved schedule takes m (tF + tB) + (p - 1) (tF +
+ * tB) / v, where tF and tB are the times of all v chunks of a rank. Here the passes of one chunk
+ * take 1 s and 2 s. */
 static void
 the_bubble_is_that_of_a_chunk_where_transfers_are_free (void **state)
 {
@@ -166,7 +167,7 @@ kernel_of (const weft_program *p, enum weft_op_kind kind, uint32_t micro, uint32
 }
 
 /* Rank 1 of 4 runs 8 forward passes of warmup (F0 to F3 of both chunks, a and b), then F4a B0b F5a
- * B1b ... With overlap_p2p_comm, the input of F5a is received while B0b runs, otherwise after
+ * B1b ... With overlap_p2p_comm, the input of F5a is received while B0b runs; without, after
  * B0b. */
 static void
 overlap_p2p_comm_receives_the_next_input_beside_a_backward (void **state)
@@ -209,9 +210,9 @@ overlap_p2p_comm_warmup_flush_receives_one_slot_ahead (void **state)
                              transfer_of (flush, "recv_backward", 7, 0)));
 }
 
-/* The first rank receives tensors from the last rank, as inputs of its second chunk, and keeps each
- * until the schedule runs that chunk. With groups of n microbatches on 4 ranks, at most n - 4 + 1
- * tensors wait. */
+/* microbatch_group_size_per_vp_stage = n on 4 ranks: the first rank receives tensors from the last
+ * rank, as inputs of its second chunk, and keeps each until the schedule runs this chunk. At most n
+ * - 4 + 1 tensors wait. */
 static void
 microbatch_group_size_per_vp_stage_is_what_the_first_rank_keeps (void **state)
 {

@@ -1,6 +1,6 @@
 /* Fused kernels: a residual sum with the norm after it, a matmul with gelu, a bias with the
- * residual sum after it. Which pairs become one op, how much memory traffic this saves, and that
- * training has the same bits. */
+ * residual sum after it. The tests check which pairs become one op, how much memory traffic this
+ * saves, and that training has the same bits. */
 #include "tests/made/made.h"
 #include "tests/made/random_job.h"
 #include "tests/made/trained.h"
@@ -83,9 +83,9 @@ dropout_and_stacks_without_the_kernel_keep_two_ops (void **state)
   check (MODEL "fused_add_norm=0", 0, "");
 }
 
-/* Recompute: the last residual sum of a recomputed block is followed by a norm outside the block,
- * which is not recomputed, so they are not fused in the recomputation. If only norms are
- * recomputed, they have no sum to be fused with. */
+/* Recompute: the last residual sum of a recomputed block is followed by a norm outside the block.
+ * This norm is not recomputed, so it is not fused with the recomputed sum. If only norms are
+ * recomputed, no sum is there to be fused with them. */
 static void
 what_is_run_again_has_the_sums_that_are_run_again_with_it (void **state)
 {

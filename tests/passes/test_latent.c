@@ -41,9 +41,9 @@ open_call (GRand *rand, struct call *c, enum weft_op_kind kind)
   const uint64_t join[] = { split[0], up_to (rand, 4), up_to (rand, 9), 2 * up_to (rand, 6),
                             up_to (rand, 9) };
   memcpy (c->k.shape.dim, joins ? join : split, joins ? sizeof join : sizeof split);
-  /* The gradient of the position that all heads share is a sum over heads. In canonical order this
-   * sum is a tree over weft_chunks (heads) groups of heads (kernels/leaves.h); in fast order (0) it
-   * is a single sum. */
+  /* The rotary part of the keys is shared by all heads, so its gradient is a sum over heads. In
+   * canonical order this sum is a tree over weft_chunks (heads) groups of heads (kernels/leaves.h);
+   * in fast order (0) it is a single sum. */
   if (kind == WEFT_OP_LATENT_JOIN_BWD)
     c->k.shape.dim[5] = weft_chunks (join[1]) * (join[0] % 2);
   /* joins == 0: the rank is the second of two tensor parallel ranks, and computes its own half of

@@ -119,9 +119,9 @@ copies_are_hidden_while_they_take_no_longer_than_all_layers_but_two (void **stat
   }
 }
 
-/* Time of copies that no kernel overlaps with, if the host link is slow. Forward ends with the last
- * copy. Backward waits until the last tensor of the first layer has been fetched; then only the
- * rest of this layer's backward pass remains. */
+/* Returns the time of copies that no kernel overlaps with, if the host link is slow. Forward ends
+ * with the last copy. Backward waits until the last tensor of the first layer has been fetched;
+ * then only the rest of this layer's backward pass remains. */
 static double
 exposed (const struct layer *layer, uint32_t n, double rate)
 {
@@ -335,9 +335,9 @@ sum_of (const weft_plan *plan, enum weft_op_kind kind, enum weft_lane lane)
   return sum;
 }
 
-/* Without overlap the update on the host has three parts in sequence: copy of the gradients, Adam
- * (28 bytes per element), copy of the weights. The copies of loss and norm (8 bytes) run during
- * Adam and share the host memory bandwidth. */
+/* Without overlap_cpu_optimizer_d2h_h2d, the update on the host has three parts in sequence: copy
+ * of the gradients, Adam (28 bytes per element), copy of the weights. The copies of loss and norm
+ * (8 bytes) run during Adam and share the host memory bandwidth. */
 static void
 an_update_on_the_host_takes_two_copies_and_adam (void **state)
 {
@@ -374,9 +374,9 @@ parts_that_overlap_take_as_long_as_the_longest (void **state)
   assert_true (t->seconds - base > adam);
 }
 
-/* With pin_cpu_grads, the update of a piece waits only for the copy of its own gradients, otherwise
- * for all gradients. Without pin_cpu_params, it also waits until the weights of all earlier pieces
- * have been copied back. */
+/* With pin_cpu_grads, the update of a piece waits only for the copy of its own gradients; without,
+ * for all gradients. Without pin_cpu_params, the update also waits until the weights of all earlier
+ * pieces have been copied back. */
 static void
 memory_that_is_not_page_locked_blocks (void **state)
 {

@@ -44,8 +44,8 @@ run_beside (const weft_program *p, uint32_t a, uint32_t b)
   return !comes_after (p, a, b) && !comes_after (p, b, a);
 }
 
-/* An all-gather as a ring over the T tensor parallel ranks: T matmuls of TOKENS / T rows and T - 1
- * transfers. A rank multiplies a piece while it sends the same piece to the next rank. */
+/* An all-gather as a ring over the T tensor parallel ranks has T matmuls of TOKENS / T rows and T -
+ * 1 transfers. A rank multiplies a piece while it sends this piece to the next rank. */
 static void
 expect_gather_ring (const char *words, enum weft_op_kind kind, enum weft_phase phase,
                     const char *name)
@@ -88,9 +88,9 @@ expect_split (const char *words, const char *name)
   assert_int_equal (all, A);
 }
 
-/* A reduce-scatter as a ring over the T tensor parallel ranks: T matmuls, one for the rows of each
- * rank. The rank's own rows come last; the results of the other T - 1 matmuls are sent to the ranks
- * that own the rows. */
+/* A reduce-scatter as a ring over the T tensor parallel ranks has T matmuls, one for the rows of
+ * each rank. The rank's own rows come last; the results of the other T - 1 matmuls are sent to the
+ * ranks that own the rows. */
 static void
 expect_scatter_ring (const char *words, enum weft_op_kind kind, enum weft_phase phase,
                      const char *name)
@@ -253,9 +253,9 @@ communication_beside_products_takes_its_own_sms (void **state)
                     plan->job.stack.collective_sms);
 }
 
-/* Seconds of the forward matmuls `name` of layer 1, with the layer sizes of GPT-3 175B and four
- * tensor parallel ranks. *n_shared: the number of pieces whose last wave of tiles is shared with
- * the next piece. */
+/* Returns the seconds of the forward matmuls `name` of layer 1, with the layer sizes of GPT-3 175B
+ * and four tensor parallel ranks. *n_shared: the number of pieces whose last wave of tiles is
+ * shared with the next piece. */
 static double
 forward_seconds (const char *words, const char *name, uint32_t *n_shared)
 {

@@ -83,8 +83,9 @@ grad_sync_func_aligned_without_chunks_leaves_later_stages_to_the_bubble (void **
   }
 }
 
-/* Forward slots 0 to 3 are chunk 0, slots 4 to 7 chunk 1, slots 8 to 11 chunk 2. With alignment,
- * chunks 0 and 1 are gathered at the begin of the step, chunk 2 at forward slot 4 - r on rank r. */
+/* align_param_gather. Forward slots 0 to 3 belong to chunk 0, slots 4 to 7 to chunk 1, slots 8 to
+ * 11 to chunk 2. Chunks 0 and 1 are gathered at the begin of the step, and chunk 2 at forward slot
+ * 4 - r on rank r. */
 static void
 align_param_gather_asks_for_two_chunks_at_once_and_for_the_third_at_its_slot (void **state)
 {

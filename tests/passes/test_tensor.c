@@ -208,9 +208,10 @@ a_vocabulary_is_padded_as_asked (void **state)
   expect_part (order, "head.weight", 252, 64, 1001, 64);
 }
 
-/* With sequence_parallel, norms see only part of the tokens, so their gradients are summed over
+/* With sequence_parallel, norms read only part of the tokens, so their gradients are summed over
  * tensor parallel ranks, in one launch per step: two norms in each of three layers, and the final
- * norm. Without it, only q and k norms (whose heads are split) are summed. */
+ * norm. Without sequence_parallel, only the gradients of q and k norms (whose heads are split) are
+ * summed. */
 static void
 gradients_of_norms_are_joined_once_a_step (void **state)
 {

@@ -7,7 +7,8 @@
 
 #define MIB ((uint64_t) 1 << 20)
 #define LAYERS 4
-/* A layer has 12 h^2 = 12.6 M elements, 25.2 MB in bf16. */
+/* A layer of this model has 12 h^2 = 12.6 M elements with the hidden size h = 1024, 25.2 MB in
+ * bf16. */
 #define MODEL                                                                                      \
   "num_layers=4 hidden_size=1024 num_attention_heads=16 ffn_hidden_size=4096 vocab_size=2000 "     \
   "seq_length=64 activation=gelu normalization=layernorm topology=dgx-h100 "                       \
@@ -169,9 +170,9 @@ buckets_take_as_much_as_gradients (void **state)
   assert_int_equal (count (one->role[0], "to_bucket"), 0);
 }
 
-/* A stage with two chunks of one layer each, each with its own DDP wrapper: the buckets of each
- * chunk begin anew with a small one, and the gradients of the second chunk are copied back before
- * the last backward pass of the first chunk begins. */
+/* A stage with two chunks of one layer each. Each chunk has its own DDP wrapper, so its buckets
+ * begin anew with a small one, and the gradients of the second chunk are copied back before the
+ * last backward pass of the first chunk begins. */
 static void
 chunks_of_a_stage_are_wrapped_by_themselves (void **state)
 {

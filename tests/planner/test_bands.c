@@ -162,8 +162,8 @@ recorded_errors_are_within_their_limits (void **state)
   assert_true (weft_errors_mean (sources, WEFT_MEMORY) <= limit_of ("memory_by_source"));
 }
 
-/* Margins are chosen so that bands contain 80 % of all rows. Each band is made without the rows of
- * the source that it is tested with, so the share found here may be lower. */
+/* Margins are chosen so that bands contain 80 % of all rows. The test makes each band without the
+ * rows of the source that it checks, so the share found may be lower. */
 static void
 bands_cover_the_runs_of_other_sources (void **state)
 {
@@ -209,9 +209,9 @@ traits_of (const char *gpu, const char *stack, uint32_t gpus)
   return t;
 }
 
-/* Ten rows of source a resemble the job; those of source b have many more GPUs. The errors of a go
- * from -10 % to +8 % in steps of 2 %, so measured / predicted goes from 1 / 1.08 to 1 / 0.90. The
- * tenth at each end is one row. */
+/* Ten rows of source a resemble the job; the rows of source b have many more GPUs. The errors of
+ * source a go from -10 % to +8 % in steps of 2 %, so measured / predicted goes from 1 / 1.08 to 1 /
+ * 0.90. The tenth at each end is one row. */
 static void
 a_band_has_the_percentiles_of_the_narrowest_group_with_ten_rows (void **state)
 {
@@ -312,8 +312,8 @@ append_strategy (GString *rows, const char *sweep, int sequences, double predict
 }
 
 /* Eight strategies, measured 1 to 8 s. The predictions of the first two are exchanged, so 1 of 28
- * pairs is in the wrong order, and Spearman's correlation is 1 - 6 * 2 / (8 * 63). The grid "small"
- * has only seven strategies, too few for a correlation. */
+ * pairs is in the wrong order, and Spearman's correlation is 1 - 6 * 2 / (8 * 63). The second
+ * sweep, "small", has only seven strategies, too few for a correlation. */
 static void
 an_exchanged_pair_lowers_the_rank_correlations (void **state)
 {

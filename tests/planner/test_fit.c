@@ -236,8 +236,8 @@ a_constant_applies_where_its_file_gives_the_value (void **state)
   assert_true (applies[0] && applies[1] && applies[2]);
   weft_constants_of (constants, &based, applies);
   assert_true (!applies[0] && applies[1] && applies[2]);
-  /* The job's bandwidth no longer is that of its topology, as after an assumption for a published
-   * row. The constant of the topology must then not apply to the job. */
+  /* An assumption for a published row may replace the bandwidth that the topology states. The
+   * constant of the topology must then not apply to the job. */
   based.job.cluster.f.gpu_memory_bandwidth = 1e12;
   weft_constants_of (constants, &based, applies);
   assert_false (applies[2]);

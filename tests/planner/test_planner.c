@@ -218,10 +218,10 @@ a_knob_that_was_given_stays (void **state)
   g_autoptr (GArray) space = weft_space_enumerate (&job);
 
   (void) state;
-  /* Three choices of recompute (none, one or both of the two layers of a stage) for each of six
-   * choices of data and tensor parallelism. With two replicas: the DDP wrapper with or without
-   * gradient overlap, sharded gradients with or without parameter overlap, and sharded units. With
-   * two tensor parallel ranks: one choice. */
+  /* Number of strategies: three choices of recompute (none, one or both of the two layers of a
+   * stage) for each of six choices of data and tensor parallelism. With two replicas five: the DDP
+   * wrapper with or without gradient overlap, sharded gradients with or without parameter overlap,
+   * and sharded units. With two tensor parallel ranks one. */
   assert_int_equal (space->len, 3 * ((2 + 2 + 1) + 1));
   for (guint i = 0; i < space->len; i++) {
     struct weft_job one = weft_space_job (&job, &g_array_index (space, struct weft_choice, i));
@@ -649,8 +649,8 @@ bounds_hold (const struct weft_job *job, const weft_search *all)
 }
 
 /* Checks that the normal search, which builds programs only for candidates that no lower bound
- * rules out, finds the same answer as an exhaustive search; checks each bound against the latter's
- * results. Returns how many candidates the normal search rules out. */
+ * rules out, finds the same answer as an exhaustive search. Checks each lower bound against the
+ * results of the exhaustive search. Returns how many candidates the normal search rules out. */
 static uint32_t
 answers_agree (const struct weft_job *job)
 {

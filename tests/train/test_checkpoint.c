@@ -670,7 +670,7 @@ begin_alike (weft_state *a, weft_state *b)
 }
 
 /* Step `first` was saved with the numbers 1. Then children save step `second` with the numbers 2,
- * and each is killed after another number of system calls. After every kill, one of the two
+ * and each child is killed after another number of system calls. After every kill, one of the two
  * checkpoints must load. */
 static void
 kill_after_every_call (const char *dir, uint64_t first, uint64_t second)

@@ -157,9 +157,9 @@ goes_with (const char *precision, const char *strategy)
   return !strstr (precision, "fp16") || !strstr (strategy, "fsdp2");
 }
 
-/* Whether a pair of strategies (save with a, load with b) is tested. A checkpoint does not depend
- * on the strategy that will load it, so not all pairs are needed: all pairs with one rank, and a
- * sixth of the others for each model and type. With a sanitizer, a seventh of all pairs. */
+/* Whether the test includes a pair of strategies (save with a, load with b). A checkpoint does not
+ * depend on the strategy that will load it, so not all pairs are needed: all pairs with one rank,
+ * and a sixth of the others for each model and type. With a sanitizer, a seventh of all pairs. */
 static gboolean
 is_tried (unsigned a, unsigned b, unsigned turn)
 {

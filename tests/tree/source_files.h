@@ -2,9 +2,9 @@
 #pragma once
 #include <glib.h>
 
-/* Sorted paths relative to the source folder: code, pages, build files, and all files of data
- * folders, without built files, hidden files (except .ci/) and inputs of fuzz targets. The array
- * owns the paths; the caller frees it. */
+/* Returns the sorted paths, relative to the source folder, of code, pages, build files, and all
+ * files of data folders. Built files, hidden files (except .ci/) and inputs of fuzz targets are
+ * left out. The array owns the paths; the caller frees it. */
 GPtrArray *source_files (void);
 
 /* Whether the suffix is .c, .h, .cc or .cu. */

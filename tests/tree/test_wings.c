@@ -191,8 +191,8 @@ look_at_names (const char *path, const char *pattern, look_at_name look, gpointe
   return sum;
 }
 
-/* State of the search for calls. `defined` maps the name of a function to the file that defines
- * it. */
+/* What the search for calls between wings needs: the wings, and a map from the name of a function
+ * to the file that defines it. */
 struct calls {
   const GPtrArray *wings;
   GHashTable *defined;
