@@ -145,6 +145,11 @@ enter_examples (void)
 
   assert_int_equal (g_chdir (folder), 0);
   assert_int_equal (symlink (WEFT_SOURCE_DIR "/README.md", "README.md"), 0);
+  assert_true (g_file_set_contents ("train.sh",
+                                    "torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 "
+                                    "--num-attention-heads 8 --seq-length 128 --micro-batch-size 1 "
+                                    "--max-position-embeddings 128",
+                                    -1, NULL));
   for (unsigned i = 0; i < G_N_ELEMENTS (files); i++) {
     g_autofree char *words = g_strdup_printf ("sim " NANO "--timeline %s", files[i]);
     accepted (words, "step time");
@@ -245,6 +250,11 @@ bad_input_ends_with_2_and_names_what_was_found (void **state)
     { "sim " NANO "--no-micro-batch-size", "unknown flag --no-micro-batch-size" },
     { "topologies --markdown", "unknown flag --markdown" },
     { "models a b", "expected at most one name" },
+    { "export " NANO, "export needs --for SOFTWARE" },
+    { "export " NANO "--for megatron-lmm", "did you mean megatron-lm?" },
+    { "export " NANO "--for excel", "unknown software \"excel\"; known are megatron-lm" },
+    { "import --from megatron-lm", "import needs FILE and --from SOFTWARE" },
+    { "import none.sh --from megatron-lm --topology dgx-h100", "none.sh: No such file" },
   };
 
   (void) state;
