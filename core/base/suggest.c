@@ -104,7 +104,7 @@ abbreviates (const char *name, const char *part)
 /* At most this many names are suggested; a longer list helps less than the whole one. */
 enum { LEAST_LETTERS = 2, MOST_NAMES = 16 };
 
-/* The names that match, "a, b or c", or NULL. */
+/* The names that match the typed text, formatted as "a, b or c"; NULL if none match. */
 static char *
 join_matches (const char *typed, const char *const *names,
               gboolean (*matches) (const char *name, const char *part))
