@@ -27,12 +27,17 @@ weft_table_defaults (const struct weft_table *table, union weft_value *values)
 static gboolean
 has_alias (const struct weft_field *field, const char *name)
 {
-  if (!field->aliases || !*field->aliases)
-    return FALSE;
-  g_auto (GStrv) alias = g_strsplit (field->aliases, " ", -1);
-  for (unsigned i = 0; alias[i]; i++)
-    if (weft_same_name (alias[i], name))
+  char alias[64];
+
+  for (const char *at = field->aliases ? field->aliases : ""; *at; at += *at == ' ') {
+    size_t n = strcspn (at, " ");
+    g_assert (n < sizeof alias);
+    memcpy (alias, at, n);
+    alias[n] = '\0';
+    if (weft_same_name (alias, name))
       return TRUE;
+    at += n;
+  }
   return FALSE;
 }
 

@@ -217,9 +217,11 @@ check_reachable (const weft_sheet_file *file, GError **error)
 
   for (unsigned i = 0; i < table->n; i++) {
     const struct weft_sheet_from *from = &file->from[i];
+    if (!from->entry)
+      continue;
     g_autofree char *name = g_strconcat (table->field[i].name, "_spec", NULL);
     int spec = weft_table_find (table, name);
-    if (spec < 0 || !from->entry || file->values[i].r <= file->values[spec].r)
+    if (spec < 0 || file->values[i].r <= file->values[spec].r)
       continue;
     g_autofree char *limit = weft_field_print (&table->field[spec], file->values[spec]);
     weft_bad_input (error, "%s: found \"%s\", wanted at most %s (%s)",

@@ -2,12 +2,15 @@
 #include <glib.h>
 #include <string.h>
 
-static char
+/* Names are compared very often, so letters are made small without a call. */
+static inline char
 next_letter (const char **s)
 {
   while (**s == '-' || **s == '_' || **s == '.')
     (*s)++;
-  return **s ? g_ascii_tolower (*(*s)++) : '\0';
+  char letter = **s;
+  *s += letter != '\0';
+  return letter >= 'A' && letter <= 'Z' ? (char) (letter - 'A' + 'a') : letter;
 }
 
 int

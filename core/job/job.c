@@ -336,8 +336,10 @@ complete_model (const weft_settings *settings, struct weft_job *job, GError **er
     typed[i] = config && i != WEFT_MODEL_seq_length ? weft_model_table.field[i].name : NULL;
   for (unsigned i = 0; i < weft_settings_count (settings); i++) {
     const struct weft_setting *setting = weft_settings_at (settings, i);
+    if (!weft_same_name (setting->section, "model"))
+      continue;
     int row = weft_table_find (&weft_model_table, setting->key);
-    if (row >= 0 && weft_same_name (setting->section, "model"))
+    if (row >= 0)
       typed[row] = setting->key;
   }
   return weft_model_complete (&job->model, typed, error);
